@@ -1,0 +1,128 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"octet/fp8"
+)
+
+// Backend owns the memory of one set of variables on one device and turns
+// programs over them into executables. Its methods may be called from any
+// goroutine, one at a time; it owns the thread that its device needs.
+type Backend interface {
+	// Spec says what the device can do.
+	Spec() Spec
+	// Bind allocates the persistent tensors, zeroed. Called once.
+	Bind(*Vars) error
+	// Write sets the bytes of a persistent tensor: little-endian, row-major.
+	Write(*Tensor, []byte) error
+	// Read waits for the device and copies a persistent tensor's bytes.
+	Read(*Tensor, []byte) error
+	// Load makes a set of programs runnable; they share one arena for temps.
+	// An op that the device cannot run is refused here with ErrUnsupported.
+	Load(...*Program) ([]Executable, error)
+	// Close releases everything, the executables too.
+	Close() error
+}
+
+// Executable is a loaded program.
+type Executable interface {
+	// Run executes the program once.
+	Run(context.Context) error
+	// RunObserved executes it node by node and shows each node's operands
+	// after it ran: profiles, the hunt for the first NaN, comparisons.
+	RunObserved(context.Context, Observer) error
+	// Plan is where the temps were placed.
+	Plan() *Plan
+}
+
+// Observer is called after a node ran. read copies an operand's bytes; what
+// it returns stays valid. An error stops the run and is returned.
+type Observer func(n *Node, read func(*Tensor) ([]byte, error)) error
+
+// Spec is what programs, recipes and planners need to know of a device.
+type Spec struct {
+	Backend string // "emu"
+	Device  string // "2 threads, AVX-512"
+	E4M3    fp8.DType
+	// Pairs lists the FP8 operand formats that one product may combine.
+	Pairs [][2]fp8.DType
+	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.
+	Stochastic bool
+	// Align is the alignment of arena addresses in bytes.
+	Align int
+}
+
+// Options is what the host decides about a backend, apart from its name.
+type Options struct {
+	Threads int // of the CPU backend; 0 is all processors
+	Ranks   int // in-process ranks; 0 is 1
+}
+
+// Driver is one backend before any device is opened. Spec and Lower need no
+// device, so that programs are planned and inspected on any machine.
+type Driver struct {
+	Name string
+	// Rank orders the drivers when the user names none; the highest whose
+	// Available is nil wins.
+	Rank int
+	// Available says why the driver cannot be used here; nil if it can.
+	Available func() error
+	// Spec describes the device named after the colon in "cuda:0" or
+	// "emu:h100"; an unknown one is an error that lists the known.
+	Spec func(device string) (Spec, error)
+	// Lower rewrites a program into what the backend runs. It may fuse,
+	// transpose and reorder, and must not change a bit of the result.
+	Lower func(Spec, *Program) (*Program, error)
+	// Open makes the backends of all in-process ranks, in order of rank.
+	Open func(device string, o Options) ([]Backend, error)
+}
+
+// Errors that a caller may want to tell apart.
+var (
+	ErrNoDevice    = errors.New("no device")
+	ErrOutOfMemory = errors.New("out of memory")
+	ErrDeviceLost  = errors.New("device lost")
+)
+
+var registry = struct {
+	sync.Mutex
+	drivers map[string]Driver
+}{drivers: map[string]Driver{}}
+
+// Register makes a backend known by name; packages call it from init.
+func Register(d Driver) {
+	registry.Lock()
+	defer registry.Unlock()
+	registry.drivers[d.Name] = d
+}
+
+// Drivers lists the registered backends, best first.
+func Drivers() []Driver {
+	registry.Lock()
+	defer registry.Unlock()
+	return slices.SortedFunc(maps.Values(registry.drivers), func(a, b Driver) int {
+		return cmp.Or(b.Rank-a.Rank, strings.Compare(a.Name, b.Name))
+	})
+}
+
+// Find splits "name" or "name:device" and looks the driver up. An empty name
+// picks the best driver that is available.
+func Find(name string) (d Driver, device string, err error) {
+	base, device, _ := strings.Cut(name, ":")
+	var known []string
+	for _, d := range Drivers() {
+		if d.Name == base || base == "" && d.Available() == nil {
+			return d, device, nil
+		}
+		known = append(known, d.Name)
+	}
+	return Driver{}, "", fmt.Errorf("unknown backend %q (this octet knows: %s)", base, strings.Join(known, ", "))
+}

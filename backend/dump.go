@@ -1,0 +1,177 @@
+package backend
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+)
+
+// Dump writes the program as text, one line per node: scope, phase, op, its
+// operands and its settings. Equal dumps mean equal programs, so the text is
+// what Hash hashes, what golden files hold and what Diff compares.
+func (p *Program) Dump(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "program %s\n", p.Name())
+	for _, n := range p.Nodes() {
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(w, n.String())
+	}
+	return err
+}
+
+// Hash is the SHA-256 of the dump, in hexadecimal.
+func (p *Program) Hash() string {
+	h := sha256.New()
+	_ = p.Dump(h) // a hash takes any write
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// String is the node's line in a dump.
+func (n *Node) String() string { return n.format(describe) }
+
+// describe is a tensor with everything that changes what an op does to it.
+func describe(t *Tensor) string {
+	s := t.String()
+	if t.Block != PerTensor {
+		s += "/" + t.Block.String()
+	}
+	if t.Base != nil {
+		s += fmt.Sprintf("@%s+%d", t.Base.Name, t.Offset)
+		if !t.Contiguous() {
+			s += fmt.Sprintf("/%d", t.LD)
+		}
+	}
+	return s
+}
+
+func (n *Node) format(name func(*Tensor) string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s %s", orDash(n.Scope), n.Phase, opType(n.Op))
+	for _, o := range n.operands {
+		mark := "="
+		switch o.Access {
+		case Out:
+			mark = ":="
+		case InOut:
+			mark = "<>"
+		}
+		fmt.Fprintf(&b, " %s%s%s", o.Field, mark, name(o.Tensor))
+	}
+	for _, s := range settings(reflect.ValueOf(n.Op).Elem(), "") {
+		b.WriteString(" " + s)
+	}
+	if n.Queue != ComputeQueue {
+		fmt.Fprintf(&b, " on %s", n.Queue)
+	}
+	return b.String()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// settings lists the plain fields that are not zero, those of casts included.
+func settings(v reflect.Value, prefix string) []string {
+	var list []string
+	for i := range v.NumField() {
+		f, value := v.Type().Field(i), v.Field(i)
+		switch {
+		case f.Type == castType:
+			list = append(list, settings(value, prefix+f.Name+".")...)
+		case f.Type == castsType:
+			for j := range value.Len() {
+				list = append(list, settings(value.Index(j), fmt.Sprintf("%s%s[%d].", prefix, f.Name, j))...)
+			}
+		case f.Tag.Get("op") == "" && !value.IsZero():
+			list = append(list, fmt.Sprintf("%s%s=%v", prefix, f.Name, value.Interface()))
+		}
+	}
+	return list
+}
+
+// BlockHashes returns, for each block in the order of appearance, a hash that
+// is equal for blocks that differ only in which tensors they touch: they can
+// share one compiled unit bound to other addresses. Tensors are renamed by
+// first use.
+func (p *Program) BlockHashes() (blocks []string, hashes map[string]string) {
+	hashes = map[string]string{}
+	nodes := p.Nodes()
+	for i := 0; i < len(nodes); {
+		if nodes[i].Block == "" {
+			i++
+			continue
+		}
+		_, end := blockExtent(nodes, i)
+		alias := map[*Tensor]string{}
+		h := sha256.New()
+		for _, n := range nodes[i : end+1] {
+			anonymous := *n
+			anonymous.Scope = ""
+			fmt.Fprintln(h, anonymous.format(func(t *Tensor) string {
+				if alias[t] == "" {
+					alias[t] = fmt.Sprintf("t%d", len(alias))
+				}
+				return fmt.Sprintf("%s:%s%s", alias[t], t.DType, shapeString(t.Shape))
+			}))
+		}
+		blocks = append(blocks, nodes[i].Block)
+		hashes[nodes[i].Block] = hex.EncodeToString(h.Sum(nil))
+		i = end + 1
+	}
+	return blocks, hashes
+}
+
+// Diff compares two dumps line by line: lines only in a start with "-", lines
+// only in b with "+". Equal programs give nil.
+func Diff(a, b *Program) []string {
+	left, right := dumpLines(a), dumpLines(b)
+	for len(left) > 0 && len(right) > 0 && left[0] == right[0] {
+		left, right = left[1:], right[1:]
+	}
+	for len(left) > 0 && len(right) > 0 && left[len(left)-1] == right[len(right)-1] {
+		left, right = left[:len(left)-1], right[:len(right)-1]
+	}
+	// common[i][j] is the length of the longest common subsequence of left[i:] and right[j:].
+	common := make([][]int32, len(left)+1)
+	for i := range common {
+		common[i] = make([]int32, len(right)+1)
+	}
+	for i := len(left) - 1; i >= 0; i-- {
+		for j := len(right) - 1; j >= 0; j-- {
+			if left[i] == right[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			} else {
+				common[i][j] = max(common[i+1][j], common[i][j+1])
+			}
+		}
+	}
+	var out []string
+	for i, j := 0, 0; i < len(left) || j < len(right); {
+		switch {
+		case i < len(left) && j < len(right) && left[i] == right[j]:
+			i, j = i+1, j+1
+		case j == len(right) || i < len(left) && common[i+1][j] >= common[i][j+1]:
+			out = append(out, "-"+left[i])
+			i++
+		default:
+			out = append(out, "+"+right[j])
+			j++
+		}
+	}
+	return out
+}
+
+func dumpLines(p *Program) []string {
+	lines := make([]string, len(p.Nodes()))
+	for i, n := range p.Nodes() {
+		lines[i] = n.String()
+	}
+	return lines
+}

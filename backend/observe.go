@@ -1,0 +1,106 @@
+package backend
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"octet/fp8"
+)
+
+// NonFinite describes the first op of a run that made a NaN or an infinity.
+type NonFinite struct {
+	Node     *Node
+	Operands []OperandStats // in the order of the op's fields
+}
+
+// OperandStats sums up one operand after the op ran.
+type OperandStats struct {
+	Operand
+	Elems, NaN, Inf int
+	Amax            float64 // over the finite elements
+	RMS             float64
+}
+
+// Error makes a finding usable where a run has to stop for it.
+func (f *NonFinite) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s is the first op with a result that is not finite:", f.Node.Path())
+	for _, s := range f.Operands {
+		fmt.Fprintf(&b, " %s %s", s.Field, s.Tensor)
+		if s.NaN+s.Inf > 0 {
+			fmt.Fprintf(&b, " has %d NaN and %d Inf of %d", s.NaN, s.Inf, s.Elems)
+		} else {
+			fmt.Fprintf(&b, " amax %.3g rms %.3g", s.Amax, s.RMS)
+		}
+		b.WriteString(";")
+	}
+	return strings.TrimSuffix(b.String(), ";")
+}
+
+var errFound = errors.New("found")
+
+// FindNonFinite runs the program op by op and returns the first op that wrote
+// a NaN or an infinity although none of what it read had one; nil if there is
+// none. An op that is handed one (a parameter that is NaN already) is reported
+// too if nothing before it is to blame.
+func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
+	var found *NonFinite
+	err := x.RunObserved(ctx, func(n *Node, read func(*Tensor) ([]byte, error)) error {
+		bad := false
+		f := &NonFinite{Node: n}
+		for _, o := range n.Operands() {
+			if !o.Tensor.DType.IsFloat() {
+				continue
+			}
+			raw, err := read(o.Tensor)
+			if err != nil {
+				return err
+			}
+			s := statsOf(o, raw)
+			bad = bad || s.NaN+s.Inf > 0
+			f.Operands = append(f.Operands, s)
+		}
+		if bad {
+			found = f
+			return errFound
+		}
+		return nil
+	})
+	if errors.Is(err, errFound) {
+		err = nil
+	}
+	return found, err
+}
+
+func statsOf(o Operand, raw []byte) OperandStats {
+	s := OperandStats{Operand: o, Elems: o.Tensor.Elems()}
+	sum := 0.0
+	for i := range s.Elems {
+		switch x := math.Abs(float64(decode(o.Tensor.DType, raw, i))); {
+		case math.IsNaN(x):
+			s.NaN++
+		case math.IsInf(x, 0):
+			s.Inf++
+		default:
+			s.Amax = max(s.Amax, x)
+			sum += x * x
+		}
+	}
+	s.RMS = math.Sqrt(sum / float64(max(1, s.Elems-s.NaN-s.Inf)))
+	return s
+}
+
+// decode is element i of little-endian raw, without the tensor's scale.
+func decode(d fp8.DType, raw []byte, i int) float32 {
+	switch d.Size() {
+	case 1:
+		return d.Float32(uint32(raw[i]))
+	case 2:
+		return d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
+	}
+	return d.Float32(binary.LittleEndian.Uint32(raw[4*i:]))
+}

@@ -1,0 +1,154 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"octet/fp8"
+)
+
+// Op is one of the closed set of ops of this package. An op is an exported
+// struct: operand fields are tensors (see collectOperands), all other fields
+// plain values. Every op is used through a pointer.
+type Op interface {
+	check() error // shapes, formats and values, given non-nil operands
+	flops() int64 // multiplications and additions of matrix products; 0 elsewhere
+}
+
+// Ops returns one zero value of every op: for tests of completeness, and for
+// backends that list what they run.
+func Ops() []Op {
+	return []Op{
+		&MatMul{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
+		&Embed{}, &EmbedGrad{}, &Add{}, &RMSNorm{}, &RMSNormGrad{}, &Rope{},
+		&Attention{}, &AttentionGrad{}, &CacheWrite{},
+		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
+		&CrossEntropy{}, &Sum{},
+		&SumSquares{}, &StepGate{}, &AdamW{},
+		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &Send{}, &Recv{},
+	}
+}
+
+// Cost is what a node takes at least: the roofline's two axes.
+type Cost struct {
+	FLOPs int64
+	Bytes int64 // every operand moved once
+}
+
+// Cost is computed from shapes alone.
+func (n *Node) Cost() Cost {
+	c := Cost{FLOPs: n.Op.flops()}
+	for _, o := range n.operands {
+		c.Bytes += o.Tensor.Bytes()
+		if o.Access == InOut {
+			c.Bytes += o.Tensor.Bytes()
+		}
+	}
+	return c
+}
+
+// Cast is one stored copy of an op's result. Ops compute their result in FP32
+// and store it through a list of casts, so that a result that only GEMMs read
+// is rounded once and never exists in a wider format. A backend without the
+// fused kernel lets Unfuse turn the casts into Quantize ops.
+//
+// The stored code is round(x·Scale), one FP32 multiplication and one rounding;
+// Out's own scale dequantises it. FP8 and F16 saturate; F32 and BF16 take no
+// Scale and overflow to infinity, the IEEE way, so that it is seen. Amax is max(Amax, |x|) over the
+// unscaled values, taken before the rounding, so that a saturating cast cannot
+// hide an infinity; NaN counts as larger than infinity.
+type Cast struct {
+	Out   *Tensor `op:"out"`
+	Scale *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
+	Amax  *Tensor `op:"inout,optional"` // F32 [1]
+	// Control supplies seed, step and token index to a stochastic rounding.
+	Control *Tensor `op:"in,optional"`
+
+	Rounding  fp8.Rounding
+	Tokens    bool // rows are tokens: random bits follow the global token index
+	Transpose bool // Out is [cols, rows]
+}
+
+// check validates the casts of a result of rows × cols.
+func (c Cast) check(rows, cols int) error {
+	var k checker
+	if c.Transpose {
+		rows, cols = cols, rows
+	}
+	k.matrix("Out", c.Out, rows, cols)
+	k.float("Out", c.Out)
+	if c.Scale != nil {
+		k.scalar("Scale", c.Scale)
+		k.that(c.Out.DType != fp8.F32 && c.Out.DType != fp8.BF16, "Out is %s, which takes no scale", c.Out)
+	}
+	if c.Amax != nil {
+		k.scalar("Amax", c.Amax)
+	}
+	if c.Rounding == fp8.Stochastic {
+		k.that(c.Control != nil, "a stochastic cast needs step.control")
+	}
+	if c.Control != nil {
+		k.control(c.Control)
+	}
+	return k.err
+}
+
+// checker collects the first broken rule of an op.
+type checker struct{ err error }
+
+func (k *checker) that(ok bool, format string, args ...any) {
+	if !ok && k.err == nil {
+		k.err = fmt.Errorf(format, args...)
+	}
+}
+
+// matrix wants rows × cols; a vector is one row.
+func (k *checker) matrix(field string, t *Tensor, rows, cols int) {
+	k.that(t.Rows() == rows && t.Cols() == cols, "%s is %s, expected [%d, %d]", field, t, rows, cols)
+}
+
+// vector wants n contiguous F32 elements, in whatever shape.
+func (k *checker) vector(field string, t *Tensor, n int) {
+	k.that(t.Elems() == n && t.DType == fp8.F32 && t.Contiguous(), "%s is %s, expected f32[%d]", field, t, n)
+}
+
+func (k *checker) scalar(field string, t *Tensor) { k.vector(field, t, 1) }
+
+func (k *checker) ints(field string, t *Tensor, n int) {
+	k.that(t.Elems() == n && t.DType == fp8.I32, "%s is %s, expected i32[%d]", field, t, n)
+}
+
+func (k *checker) control(t *Tensor) { k.ints("Control", t, ControlWords) }
+
+func (k *checker) dtype(field string, t *Tensor, allowed ...fp8.DType) {
+	k.that(slices.Contains(allowed, t.DType), "%s is %s, expected one of %v", field, t, allowed)
+}
+
+func (k *checker) float(field string, t *Tensor) {
+	k.that(t.DType.IsFloat(), "%s is %s, expected a float format", field, t)
+}
+
+// plain wants F32 or BF16: what elementwise kernels compute on.
+func (k *checker) plain(fields ...field) {
+	for _, f := range fields {
+		k.dtype(f.name, f.t, fp8.F32, fp8.BF16)
+	}
+}
+
+type field struct {
+	name string
+	t    *Tensor
+}
+
+func (k *checker) casts(name string, casts []Cast, rows, cols int) {
+	k.that(len(casts) > 0, "%s has no cast: the result would be lost", name)
+	for i, c := range casts {
+		if err := c.check(rows, cols); err != nil && k.err == nil {
+			k.err = fmt.Errorf("%s[%d]: %w", name, i, err)
+		}
+	}
+}
+
+// ErrUnsupported is wrapped by the errors of Load that refuse an op.
+var ErrUnsupported = errors.New("unsupported")

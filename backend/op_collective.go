@@ -1,0 +1,88 @@
+package backend
+
+import "octet/fp8"
+
+// Reduction is how a collective combines ranks.
+type Reduction uint8
+
+const (
+	ReduceSum Reduction = iota
+	ReduceMax           // magnitudes: NaN counts as larger than infinity
+)
+
+// AllReduce combines X over all ranks in place, in ascending order of rank.
+type AllReduce struct {
+	X *Tensor `op:"inout"` // F32
+
+	Reduce Reduction
+}
+
+func (o *AllReduce) check() error {
+	var c checker
+	c.vector("X", o.X, o.X.Elems())
+	c.that(o.Reduce <= ReduceMax, "unknown reduction %d", o.Reduce)
+	return c.err
+}
+
+func (o *AllReduce) flops() int64 { return 0 }
+
+// ReduceScatter sums X over the ranks; rank r receives the r-th equal part.
+type ReduceScatter struct {
+	X   *Tensor `op:"in"`  // F32 [ranks·n]
+	Out *Tensor `op:"out"` // F32 [n]
+}
+
+func (o *ReduceScatter) check() error {
+	var c checker
+	c.vector("X", o.X, o.X.Elems())
+	c.vector("Out", o.Out, o.Out.Elems())
+	c.that(o.X.Elems()%o.Out.Elems() == 0, "X is %s, Out is %s: the parts are not equal", o.X, o.Out)
+	return c.err
+}
+
+func (o *ReduceScatter) flops() int64 { return 0 }
+
+// AllGather concatenates every rank's X in order of rank, bytes unchanged.
+type AllGather struct {
+	X   *Tensor `op:"in"`  // [n], any format
+	Out *Tensor `op:"out"` // [ranks·n]
+}
+
+func (o *AllGather) check() error {
+	var c checker
+	c.that(o.X.DType == o.Out.DType && o.Out.Elems()%o.X.Elems() == 0, "X is %s, Out is %s", o.X, o.Out)
+	c.that(o.X.Contiguous() && o.Out.Contiguous(), "X and Out must be contiguous")
+	return c.err
+}
+
+func (o *AllGather) flops() int64 { return 0 }
+
+// Send hands X to rank Peer, whose Recv of the same shape takes it.
+type Send struct {
+	X *Tensor `op:"in"`
+
+	Peer int
+}
+
+func (o *Send) check() error {
+	var c checker
+	c.that(o.Peer >= 0 && o.X.Contiguous(), "X is %s to rank %d", o.X, o.Peer)
+	return c.err
+}
+
+func (o *Send) flops() int64 { return 0 }
+
+// Recv takes what rank Peer sends.
+type Recv struct {
+	Out *Tensor `op:"out"`
+
+	Peer int
+}
+
+func (o *Recv) check() error {
+	var c checker
+	c.that(o.Peer >= 0 && o.Out.Contiguous() && o.Out.DType != fp8.Invalid, "Out is %s from rank %d", o.Out, o.Peer)
+	return c.err
+}
+
+func (o *Recv) flops() int64 { return 0 }

@@ -1,0 +1,249 @@
+package backend
+
+import "octet/fp8"
+
+// Embed looks up rows: Out[t] = Table[IDs[t]].
+type Embed struct {
+	Table *Tensor `op:"in"` // [vocab, dim] F32 or BF16
+	IDs   *Tensor `op:"in"` // I32 [tokens]
+	Out   []Cast  `op:"cast"`
+}
+
+func (o *Embed) check() error {
+	var c checker
+	c.plain(field{"Table", o.Table})
+	c.ints("IDs", o.IDs, o.IDs.Elems())
+	c.casts("Out", o.Out, o.IDs.Elems(), o.Table.Cols())
+	return c.err
+}
+
+func (o *Embed) flops() int64 { return 0 }
+
+// EmbedGrad adds each token's gradient to its row of the table's gradient,
+// tokens in ascending order.
+type EmbedGrad struct {
+	IDs    *Tensor `op:"in"` // I32 [tokens]
+	DOut   *Tensor `op:"in"` // [tokens, dim]
+	DTable *Tensor `op:"out,inout=Accumulate"`
+
+	Accumulate bool
+}
+
+func (o *EmbedGrad) check() error {
+	var c checker
+	c.ints("IDs", o.IDs, o.DOut.Rows())
+	c.plain(field{"DOut", o.DOut})
+	c.dtype("DTable", o.DTable, fp8.F32)
+	c.that(o.DTable.Cols() == o.DOut.Cols(), "DTable is %s, DOut is %s: widths differ", o.DTable, o.DOut)
+	return c.err
+}
+
+func (o *EmbedGrad) flops() int64 { return 0 }
+
+// Add is Out = A + B.
+type Add struct {
+	A   *Tensor `op:"in"`
+	B   *Tensor `op:"in"`
+	Out []Cast  `op:"cast"`
+}
+
+func (o *Add) check() error {
+	var c checker
+	c.plain(field{"A", o.A}, field{"B", o.B})
+	c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
+	c.casts("Out", o.Out, o.A.Rows(), o.A.Cols())
+	return c.err
+}
+
+func (o *Add) flops() int64 { return 0 }
+
+// RMSNorm is Out[t] = X[t] · InvRMS[t] ⊙ Gain with
+// InvRMS[t] = 1/√(mean(X[t]²) + Eps), which the backward reads.
+type RMSNorm struct {
+	X      *Tensor `op:"in"` // [tokens, dim]
+	Gain   *Tensor `op:"in"` // F32 [dim]
+	Out    []Cast  `op:"cast"`
+	InvRMS *Tensor `op:"out,optional"` // F32 [tokens]
+
+	Eps float32
+}
+
+func (o *RMSNorm) check() error {
+	var c checker
+	c.plain(field{"X", o.X})
+	c.vector("Gain", o.Gain, o.X.Cols())
+	if o.InvRMS != nil {
+		c.vector("InvRMS", o.InvRMS, o.X.Rows())
+	}
+	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
+	return c.err
+}
+
+func (o *RMSNorm) flops() int64 { return 0 }
+
+// RMSNormGrad is, with x̂ = X·InvRMS and g = DOut ⊙ Gain,
+//
+//	DX    = Residual + InvRMS · (g − x̂ · mean(g ⊙ x̂))
+//	DGain = Σ_t DOut ⊙ x̂
+//
+// Residual is the gradient that bypasses the norm.
+type RMSNormGrad struct {
+	DOut     *Tensor `op:"in"`
+	X        *Tensor `op:"in"`
+	Gain     *Tensor `op:"in"`
+	InvRMS   *Tensor `op:"in"`
+	Residual *Tensor `op:"in,optional"`
+	DX       []Cast  `op:"cast"`
+	DGain    *Tensor `op:"out,inout=Accumulate"` // F32 [dim]
+
+	Accumulate bool // of DGain
+}
+
+func (o *RMSNormGrad) check() error {
+	var c checker
+	rows, cols := o.X.Rows(), o.X.Cols()
+	c.plain(field{"X", o.X}, field{"DOut", o.DOut})
+	c.matrix("DOut", o.DOut, rows, cols)
+	c.vector("Gain", o.Gain, cols)
+	c.vector("InvRMS", o.InvRMS, rows)
+	if o.Residual != nil {
+		c.plain(field{"Residual", o.Residual})
+		c.matrix("Residual", o.Residual, rows, cols)
+	}
+	c.casts("DX", o.DX, rows, cols)
+	c.vector("DGain", o.DGain, cols)
+	return c.err
+}
+
+func (o *RMSNormGrad) flops() int64 { return 0 }
+
+// Rope rotates each head by its position, half-split form as in Hugging Face:
+// the pair (i, i+HeadDim/2) turns by pos·Theta^(−2i/HeadDim). Row r is at
+// position Control.Position + r mod Seq. Inverse turns back: the backward.
+type Rope struct {
+	X       *Tensor `op:"in"`          // [batch·Seq, heads·HeadDim]
+	Control *Tensor `op:"in,optional"` // nil: positions start at 0
+	Out     []Cast  `op:"cast"`
+
+	Seq, HeadDim int
+	Theta        float64
+	Inverse      bool
+}
+
+func (o *Rope) check() error {
+	var c checker
+	c.plain(field{"X", o.X})
+	c.that(o.Seq > 0 && o.X.Rows()%o.Seq == 0, "X is %s: rows are not a multiple of the sequence length %d", o.X, o.Seq)
+	c.that(o.HeadDim > 0 && o.HeadDim%2 == 0 && o.X.Cols()%o.HeadDim == 0, "X is %s: columns are not a multiple of an even head size (%d)", o.X, o.HeadDim)
+	c.that(o.Theta > 1, "Theta is %v, expected more than 1", o.Theta)
+	if o.Control != nil {
+		c.control(o.Control)
+	}
+	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
+	return c.err
+}
+
+func (o *Rope) flops() int64 { return 0 }
+
+// Attention is causal softmax attention over grouped heads, per sequence and
+// head: Out = softmax(Q·Kᵀ/√HeadDim)·V, where the query in row i of a sequence
+// sits at position Control.Position + i and sees keys up to that position.
+// K and V may be longer than Q (a cache). The T×T scores are never stored;
+// LSE = log Σ exp(score) is what the backward needs.
+type Attention struct {
+	Q       *Tensor `op:"in"`          // [batch·queries, heads·HeadDim]
+	K       *Tensor `op:"in"`          // [batch·keys, kvHeads·HeadDim]
+	V       *Tensor `op:"in"`          // like K
+	Control *Tensor `op:"in,optional"` // nil: positions start at 0
+	Out     []Cast  `op:"cast"`
+	LSE     *Tensor `op:"out,optional"` // F32 [batch·heads, queries]
+
+	Batch, HeadDim int
+}
+
+func (o *Attention) check() error {
+	var c checker
+	c.plain(field{"Q", o.Q}, field{"K", o.K}, field{"V", o.V})
+	if o.Control != nil {
+		c.control(o.Control)
+	}
+	checkHeads(&c, o.Q, o.K, o.V, o.Batch, o.HeadDim)
+	if c.err == nil && o.LSE != nil {
+		c.vector("LSE", o.LSE, o.Q.Rows()*(o.Q.Cols()/o.HeadDim))
+	}
+	c.casts("Out", o.Out, o.Q.Rows(), o.Q.Cols())
+	return c.err
+}
+
+func checkHeads(c *checker, q, k, v *Tensor, batch, headDim int) {
+	c.that(batch > 0 && q.Rows()%batch == 0 && k.Rows()%batch == 0, "Q is %s, K is %s: rows are not a multiple of the %d sequences", q, k, batch)
+	c.that(headDim > 0 && q.Cols()%headDim == 0 && k.Cols()%headDim == 0, "Q is %s, K is %s: columns are not a multiple of the head size %d", q, k, headDim)
+	c.that(q.Cols()%k.Cols() == 0, "Q is %s, K is %s: query heads are not a multiple of key heads", q, k)
+	c.matrix("V", v, k.Rows(), k.Cols())
+}
+
+// AttentionGrad is the backward of Attention; it recomputes the probabilities
+// from Q, K and LSE in blocks.
+type AttentionGrad struct {
+	DOut *Tensor `op:"in"`
+	Q    *Tensor `op:"in"`
+	K    *Tensor `op:"in"`
+	V    *Tensor `op:"in"`
+	O    *Tensor `op:"in"` // the forward's Out
+	LSE  *Tensor `op:"in"`
+	DQ   []Cast  `op:"cast"`
+	DK   []Cast  `op:"cast"`
+	DV   []Cast  `op:"cast"`
+
+	Batch, HeadDim int
+}
+
+func (o *AttentionGrad) check() error {
+	var c checker
+	c.plain(field{"DOut", o.DOut}, field{"Q", o.Q}, field{"K", o.K}, field{"V", o.V}, field{"O", o.O})
+	checkHeads(&c, o.Q, o.K, o.V, o.Batch, o.HeadDim)
+	c.that(o.Q.Rows() == o.K.Rows(), "Q is %s, K is %s: the backward wants as many queries as keys", o.Q, o.K)
+	c.matrix("O", o.O, o.Q.Rows(), o.Q.Cols())
+	c.matrix("DOut", o.DOut, o.Q.Rows(), o.Q.Cols())
+	if c.err == nil {
+		c.vector("LSE", o.LSE, o.Q.Rows()*(o.Q.Cols()/o.HeadDim))
+	}
+	c.casts("DQ", o.DQ, o.Q.Rows(), o.Q.Cols())
+	c.casts("DK", o.DK, o.K.Rows(), o.K.Cols())
+	c.casts("DV", o.DV, o.K.Rows(), o.K.Cols())
+	return c.err
+}
+
+// The two products QKᵀ and PV, halved by causality.
+func (o *Attention) flops() int64 {
+	keys := int64(o.K.Rows() / o.Batch)
+	return 4 * int64(o.Q.Elems()) * keys / 2
+}
+
+// Five products: QKᵀ again, dV, dP, dQ, dK.
+func (o *AttentionGrad) flops() int64 {
+	keys := int64(o.K.Rows() / o.Batch)
+	return 10 * int64(o.Q.Elems()) * keys / 2
+}
+
+// CacheWrite copies the rows of each sequence of X into its cache from row
+// Control.Position on: the key/value cache of prefill and decode.
+type CacheWrite struct {
+	X       *Tensor `op:"in"` // [batch·n, width]
+	Control *Tensor `op:"in"`
+	Cache   *Tensor `op:"inout"` // [batch·max, width]
+
+	Batch int
+}
+
+func (o *CacheWrite) check() error {
+	var c checker
+	c.plain(field{"X", o.X}, field{"Cache", o.Cache})
+	c.control(o.Control)
+	c.that(o.X.DType == o.Cache.DType && o.X.Cols() == o.Cache.Cols(), "X is %s, Cache is %s: they differ in width or format", o.X, o.Cache)
+	c.that(o.Batch > 0 && o.X.Rows()%o.Batch == 0 && o.Cache.Rows()%o.Batch == 0, "X is %s, Cache is %s: rows are not a multiple of the %d sequences", o.X, o.Cache, o.Batch)
+	c.that(o.X.Rows() <= o.Cache.Rows(), "X is %s, Cache is %s: the cache is too short", o.X, o.Cache)
+	return c.err
+}
+
+func (o *CacheWrite) flops() int64 { return 0 }

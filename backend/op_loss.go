@@ -1,0 +1,52 @@
+package backend
+
+// CrossEntropy is Loss[t] = logΣexp(Logits[t]) − Logits[t, target] over the
+// first Valid columns (the rest is vocabulary padding), and
+// DLogits = (softmax − onehot) · Control.InvTokens. A row whose target is
+// negative is ignored: loss 0, gradient 0.
+type CrossEntropy struct {
+	Logits  *Tensor `op:"in"` // [tokens, vocab]
+	Targets *Tensor `op:"in"` // I32 [tokens]
+	Control *Tensor `op:"in,optional"`
+	Loss    *Tensor `op:"out"` // F32 [tokens], nats
+	DLogits *Tensor `op:"out,optional"`
+
+	Valid int
+}
+
+func (o *CrossEntropy) check() error {
+	var c checker
+	rows, cols := o.Logits.Rows(), o.Logits.Cols()
+	c.plain(field{"Logits", o.Logits})
+	c.ints("Targets", o.Targets, rows)
+	c.vector("Loss", o.Loss, rows)
+	c.that(o.Valid > 0 && o.Valid <= cols, "Valid is %d, Logits is %s", o.Valid, o.Logits)
+	if o.DLogits != nil {
+		c.matrix("DLogits", o.DLogits, rows, cols)
+		c.plain(field{"DLogits", o.DLogits})
+		c.that(o.Control != nil, "DLogits needs step.control")
+	}
+	if o.Control != nil {
+		c.control(o.Control)
+	}
+	return c.err
+}
+
+func (o *CrossEntropy) flops() int64 { return 0 }
+
+// Sum adds up X in ascending order: Out = Σ X, or Out += Σ X if Accumulate.
+type Sum struct {
+	X   *Tensor `op:"in"`                   // F32 [n]
+	Out *Tensor `op:"out,inout=Accumulate"` // F32 [1]
+
+	Accumulate bool
+}
+
+func (o *Sum) check() error {
+	var c checker
+	c.vector("X", o.X, o.X.Elems())
+	c.scalar("Out", o.Out)
+	return c.err
+}
+
+func (o *Sum) flops() int64 { return 0 }

@@ -1,0 +1,133 @@
+package backend
+
+import "octet/fp8"
+
+// SumSquares is Out = Σ over all tensors of Σ X²: the gradient norm, squared.
+type SumSquares struct {
+	X   []*Tensor `op:"in"` // F32
+	Out *Tensor   `op:"out"`
+}
+
+func (o *SumSquares) check() error {
+	var c checker
+	for _, x := range o.X {
+		c.dtype("X", x, fp8.F32)
+	}
+	c.scalar("Out", o.Out)
+	return c.err
+}
+
+func (o *SumSquares) flops() int64 { return 0 }
+
+// StepGate decides on the device whether the update happens. Skip is set when
+// SumSquares or any recorded amax is not finite; Step counts the updates that
+// happened and is what the bias corrections use.
+//
+//	GradNorm = √SumSquares
+//	Coef     = min(1, Clip/(GradNorm + 1e-6))     as torch.nn.utils.clip_grad_norm_; 1 if Clip is 0
+type StepGate struct {
+	SumSquares *Tensor `op:"in"`
+	Amax       *Tensor `op:"in,optional"` // F32 [n]
+	Step       *Tensor `op:"inout"`       // I32 [1]
+	GradNorm   *Tensor `op:"out"`         // F32 [1]
+	Coef       *Tensor `op:"out"`         // F32 [1]
+	Skip       *Tensor `op:"out"`         // I32 [1]
+
+	Clip float32
+}
+
+func (o *StepGate) check() error {
+	var c checker
+	c.scalar("SumSquares", o.SumSquares)
+	if o.Amax != nil {
+		c.vector("Amax", o.Amax, o.Amax.Elems())
+	}
+	c.ints("Step", o.Step, 1)
+	c.scalar("GradNorm", o.GradNorm)
+	c.scalar("Coef", o.Coef)
+	c.ints("Skip", o.Skip, 1)
+	c.that(o.Clip >= 0, "Clip is %v, expected 0 (off) or more", o.Clip)
+	return c.err
+}
+
+func (o *StepGate) flops() int64 { return 0 }
+
+// EpsForm is where Adam's ε joins.
+type EpsForm uint8
+
+const (
+	// EpsHat: lr·√(1−β2ᵗ)/(1−β1ᵗ) · m/(√v + ε), the paper's code.
+	EpsHat EpsForm = iota
+	// EpsCorrected: lr/(1−β1ᵗ) · m/(√v/√(1−β2ᵗ) + ε), as in PyTorch.
+	EpsCorrected
+)
+
+// AdamW updates lists of tensors; index i of every list belongs together.
+// Master and moments may be F32, or F16 with a scale, moments also FP8; each
+// tensor's scale is in the list beside it (nil for F32). With g = Coef·Grad:
+//
+//	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
+//	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
+//
+// Scaled tensors get the scale limit/amax of their new values, not a power of
+// two: two passes, the first finding only the amaxes (Scratch), the second
+// recomputing the values from the old codes and writing codes and scales. An
+// amax of 0 keeps the scale. The step uses the fresh, unrounded m and v. A
+// stochastic rounding draws its bits from the stream named after the tensor.
+// With Skip set nothing changes.
+type AdamW struct {
+	Grad        []*Tensor `op:"in"`    // F32
+	Master      []*Tensor `op:"inout"` // F32, or F16 with a scale
+	M1          []*Tensor `op:"inout"` // F32, F16, E4M3, E4M3IEEE or E5M2
+	M2          []*Tensor `op:"inout"`
+	MasterScale []*Tensor `op:"inout,optional"` // F32 [1] each: the dequantising factor; nil for F32
+	M1Scale     []*Tensor `op:"inout,optional"`
+	M2Scale     []*Tensor `op:"inout,optional"`
+	Control     *Tensor   `op:"in"`
+	Step        *Tensor   `op:"in"` // I32 [1], after StepGate
+	Coef        *Tensor   `op:"in"`
+	Skip        *Tensor   `op:"in"`
+	Scratch     *Tensor   `op:"out"` // F32 [3·len]: amaxes of the first pass
+
+	Beta1, Beta2, Eps, WeightDecay float32
+	EpsForm                        EpsForm
+	Rounding                       fp8.Rounding
+}
+
+func (o *AdamW) check() error {
+	var c checker
+	n := len(o.Grad)
+	c.that(n > 0, "the list of tensors is empty")
+	for name, list := range map[string][]*Tensor{"Master": o.Master, "M1": o.M1, "M2": o.M2, "MasterScale": o.MasterScale, "M1Scale": o.M1Scale, "M2Scale": o.M2Scale} {
+		c.that(len(list) == n, "%s has %d tensors, Grad has %d", name, len(list), n)
+	}
+	if c.err != nil {
+		return c.err
+	}
+	for i, g := range o.Grad {
+		c.dtype("Grad", g, fp8.F32)
+		c.dtype("Master", o.Master[i], fp8.F32, fp8.F16)
+		for _, f := range []struct {
+			name  string
+			t     *Tensor
+			scale *Tensor
+		}{{"Master", o.Master[i], o.MasterScale[i]}, {"M1", o.M1[i], o.M1Scale[i]}, {"M2", o.M2[i], o.M2Scale[i]}} {
+			c.that(f.t.Elems() == g.Elems() && f.t.Contiguous(), "%s is %s, Grad is %s", f.name, f.t, g)
+			c.dtype(f.name, f.t, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
+			if f.scale != nil {
+				c.scalar(f.name+"Scale", f.scale)
+			}
+		}
+	}
+	c.control(o.Control)
+	c.ints("Step", o.Step, 1)
+	c.scalar("Coef", o.Coef)
+	c.ints("Skip", o.Skip, 1)
+	c.vector("Scratch", o.Scratch, 3*n)
+	c.that(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1, "betas are %v and %v, expected [0, 1)", o.Beta1, o.Beta2)
+	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
+	return c.err
+}
+
+func (o *AdamW) flops() int64 { return 0 }

@@ -1,0 +1,120 @@
+package backend
+
+import "octet/fp8"
+
+// Quantize reads X once and writes any number of copies, each with its own
+// format, scale, orientation and rounding. ColScale multiplies the columns
+// before everything else (Smooth-SwiGLU's W3 ⊙ c), in FP32.
+type Quantize struct {
+	X        *Tensor `op:"in"`          // F32, BF16 or F16, with or without a scale
+	ColScale *Tensor `op:"in,optional"` // F32 [cols]
+	Out      []Cast  `op:"cast"`
+}
+
+func (o *Quantize) check() error {
+	var c checker
+	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	if o.ColScale != nil {
+		c.vector("ColScale", o.ColScale, o.X.Cols())
+	}
+	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
+	return c.err
+}
+
+func (o *Quantize) flops() int64 { return 0 }
+
+// Amax is the largest magnitude of X: over the whole tensor if Out has one
+// element, over each column if Out has X's columns. NaN counts as larger than
+// infinity, infinity as larger than any number.
+type Amax struct {
+	X   *Tensor `op:"in"` // F32, BF16 or F16, with or without a scale
+	Out *Tensor `op:"out"`
+}
+
+func (o *Amax) check() error {
+	var c checker
+	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	if o.Out.Elems() != 1 {
+		c.vector("Out", o.Out, o.X.Cols())
+	} else {
+		c.scalar("Out", o.Out)
+	}
+	return c.err
+}
+
+func (o *Amax) flops() int64 { return 0 }
+
+// UpdateScale chooses scales for n records from their recorded amaxes: with a
+// the maximum over the window, Scale = Limit/a, rounded down to a power of two
+// if Pow2, and ScaleInv = 1/Scale. Where a is 0 or not finite, or where Skip
+// is set, a record keeps its scale if Keep, else gets 1 (fp8.ScaleFor). Limit
+// is the format's largest value, less the margin.
+//
+// Current scaling uses it inside a micro-batch with a window of one, delayed
+// scaling once per update with the history.
+type UpdateScale struct {
+	History  *Tensor `op:"in"`             // F32 [window, n]
+	Skip     *Tensor `op:"in,optional"`    // I32 [1]
+	Seen     *Tensor `op:"inout,optional"` // F32 [n]: max(Seen, a), the step's record of a current amax
+	Scale    *Tensor `op:"out,inout=Keep"` // F32 [n]
+	ScaleInv *Tensor `op:"out,inout=Keep"` // F32 [n]
+
+	Limit float32
+	Pow2  bool
+	Keep  bool
+}
+
+func (o *UpdateScale) check() error {
+	var c checker
+	n := o.Scale.Elems()
+	c.that(o.History.DType == fp8.F32 && o.History.Elems()%n == 0, "History is %s, expected f32[window, %d]", o.History, n)
+	c.vector("Scale", o.Scale, n)
+	c.vector("ScaleInv", o.ScaleInv, n)
+	if o.Seen != nil {
+		c.vector("Seen", o.Seen, n)
+	}
+	if o.Skip != nil {
+		c.ints("Skip", o.Skip, 1)
+		c.that(o.Keep, "Skip without Keep would leave the scale unwritten")
+	}
+	c.that(o.Limit > 0, "Limit is %v, expected a positive number", o.Limit)
+	return c.err
+}
+
+func (o *UpdateScale) flops() int64 { return 0 }
+
+// PushHistory moves the rows of History down by one and puts Value into row 0,
+// unless Skip is set.
+type PushHistory struct {
+	Value   *Tensor `op:"in"`          // F32 [n]
+	Skip    *Tensor `op:"in,optional"` // I32 [1]
+	History *Tensor `op:"inout"`       // F32 [window, n]
+}
+
+func (o *PushHistory) check() error {
+	var c checker
+	n := o.Value.Elems()
+	c.vector("Value", o.Value, n)
+	c.that(o.History.DType == fp8.F32 && o.History.Cols() == n && o.History.LD >= n, "History is %s, expected f32[window, %d]", o.History, n)
+	if o.Skip != nil {
+		c.ints("Skip", o.Skip, 1)
+	}
+	return c.err
+}
+
+func (o *PushHistory) flops() int64 { return 0 }
+
+// Fill sets every element: how accumulators start.
+type Fill struct {
+	Out *Tensor `op:"out"`
+
+	Value float32
+}
+
+func (o *Fill) check() error {
+	var c checker
+	c.dtype("Out", o.Out, fp8.F32, fp8.BF16)
+	return c.err
+}
+
+func (o *Fill) flops() int64 { return 0 }

@@ -1,0 +1,137 @@
+package backend
+
+import (
+	"slices"
+)
+
+// Granularity is the unit whose operands must not share bytes.
+type Granularity uint8
+
+const (
+	// PerOp frees a temp after its last op.
+	PerOp Granularity = iota
+	// PerBlock rounds lifetimes out to whole blocks: for backends that launch
+	// a block as one unit, whose sections may not overlap.
+	PerBlock
+)
+
+// Plan places the temps of a set of programs in one arena. Programs run one
+// after the other and no temp outlives its program, so they share the bytes.
+type Plan struct {
+	Offsets map[*Tensor]int64 // of every temp, in bytes
+	Bytes   int64             // size of the arena
+}
+
+// MakePlan computes lifetimes over the list order and packs temps greedily,
+// large ones first, each at the lowest address that is free during its life.
+func MakePlan(align int, g Granularity, programs ...*Program) *Plan {
+	plan := &Plan{Offsets: map[*Tensor]int64{}}
+	for _, p := range programs {
+		plan.pack(int64(align), lifetimes(p, g))
+	}
+	return plan
+}
+
+// life is the closed range of node indexes during which a temp holds data.
+type life struct {
+	t          *Tensor
+	first, end int
+	at, size   int64
+}
+
+func lifetimes(p *Program, g Granularity) []*life {
+	byTensor := map[*Tensor]*life{}
+	var list []*life
+	nodes := p.Nodes()
+	for i, n := range nodes {
+		first, end := i, i
+		if g == PerBlock {
+			first, end = blockExtent(nodes, i)
+		}
+		end = max(end, joinOf(nodes, i))
+		for _, o := range n.operands {
+			root := o.Tensor.Root()
+			if root.Class != Temp {
+				continue
+			}
+			l := byTensor[root]
+			if l == nil {
+				l = &life{t: root, first: first, size: root.Bytes()}
+				byTensor[root] = l
+				list = append(list, l)
+			}
+			l.first, l.end = min(l.first, first), max(l.end, end)
+		}
+	}
+	return list
+}
+
+// blockExtent is the range of consecutive nodes around i with i's block.
+func blockExtent(nodes []*Node, i int) (first, end int) {
+	first, end = i, i
+	if nodes[i].Block == "" {
+		return first, end
+	}
+	for first > 0 && nodes[first-1].Block == nodes[i].Block {
+		first--
+	}
+	for end+1 < len(nodes) && nodes[end+1].Block == nodes[i].Block {
+		end++
+	}
+	return first, end
+}
+
+// joinOf is the node before which everything that node i touches must stay
+// alive: i itself on the compute queue, else the first later compute node that
+// uses what i wrote, or the end of the program.
+func joinOf(nodes []*Node, i int) int {
+	if nodes[i].Queue == ComputeQueue {
+		return i
+	}
+	for j := i + 1; j < len(nodes); j++ {
+		if nodes[j].Queue != ComputeQueue {
+			continue
+		}
+		for _, w := range nodes[i].operands {
+			for _, r := range nodes[j].operands {
+				if w.Access != In && w.Tensor.Root() == r.Tensor.Root() {
+					return j
+				}
+			}
+		}
+	}
+	return len(nodes) - 1
+}
+
+func (plan *Plan) pack(align int64, lives []*life) {
+	slices.SortStableFunc(lives, func(a, b *life) int {
+		switch {
+		case a.size != b.size:
+			return int(max(-1, min(1, b.size-a.size)))
+		default:
+			return a.first - b.first
+		}
+	})
+	var placed []*life // in order of address
+	for _, l := range lives {
+		at := int64(0)
+		for _, q := range placed {
+			if q.end < l.first || l.end < q.first {
+				continue
+			}
+			if at+l.size <= q.at {
+				break
+			}
+			at = max(at, roundUp(q.at+q.size, align))
+		}
+		l.at = at
+		plan.Offsets[l.t] = at
+		plan.Bytes = max(plan.Bytes, roundUp(at+l.size, align))
+		i, _ := slices.BinarySearchFunc(placed, at, func(q *life, at int64) int {
+			return int(max(-1, min(1, q.at-at)))
+		})
+		placed = slices.Insert(placed, i, l)
+	}
+}
+
+func roundUp(n, align int64) int64 { return (n + align - 1) / align * align }

@@ -1,0 +1,256 @@
+package backend
+
+import (
+	"fmt"
+
+	"octet/fp8"
+)
+
+// Phase says which part of a step a node belongs to.
+type Phase uint8
+
+const (
+	Forward Phase = iota
+	Backward
+	Recompute
+	Update
+	Comm
+)
+
+var phaseNames = [...]string{"fwd", "bwd", "recompute", "update", "comm"}
+
+func (p Phase) String() string { return phaseNames[p] }
+
+// Queue is the hardware queue a node may run on beside the others.
+type Queue uint8
+
+const (
+	ComputeQueue Queue = iota
+	CommQueue
+	CopyQueue
+)
+
+var queueNames = [...]string{"compute", "comm", "copy"}
+
+func (q Queue) String() string { return queueNames[q] }
+
+// Node is one line of a program: an op and where it comes from.
+type Node struct {
+	Op    Op
+	Scope string // module path: "layers.3.mlp"
+	Block string // the named range of nodes that equal layers share; "" outside
+	Phase Phase
+	Queue Queue
+
+	operands []Operand // collected once, when the node is added
+}
+
+// Operands lists the tensors that the op touches, scales included, in the
+// order of its fields.
+func (n *Node) Operands() []Operand { return n.operands }
+
+// Path is the scope and the op, as errors and profiles name a node.
+func (n *Node) Path() string {
+	if n.Scope == "" {
+		return opName(n.Op)
+	}
+	return n.Scope + ": " + opName(n.Op)
+}
+
+// Program is a flat list of ops in a valid serial order, for one purpose:
+// a micro-batch, an update, an evaluation. A *Program is a cheap handle on
+// the list: Scope, Block, Phase and Queue return handles that stamp the nodes
+// added through them.
+type Program struct {
+	rec   *record
+	scope string
+	block string
+	phase Phase
+	queue Queue
+}
+
+type record struct {
+	name    string
+	vars    *Vars
+	nodes   []*Node
+	temps   map[string]*Tensor
+	order   []*Tensor // temps in the order of declaration
+	fused   []string  // names of tensors that a lowering removed
+	written map[*Tensor][]span
+	err     error
+}
+
+type span struct{ from, to int }
+
+// Name is the name given to Vars.Program.
+func (p *Program) Name() string { return p.rec.name }
+
+// Vars is the set of persistent tensors that the program works on.
+func (p *Program) Vars() *Vars { return p.rec.vars }
+
+// Nodes is the list. The caller must not change it.
+func (p *Program) Nodes() []*Node { return p.rec.nodes }
+
+// Temps lists the program's own tensors in the order of declaration.
+func (p *Program) Temps() []*Tensor { return p.rec.order }
+
+// Err is the first error of any declaration or Add.
+func (p *Program) Err() error {
+	if p.rec.vars.err != nil {
+		return p.rec.vars.err
+	}
+	return p.rec.err
+}
+
+// Scope returns a handle whose nodes and temps carry name below p's path.
+func (p *Program) Scope(name string) *Program {
+	q := *p
+	q.scope = join(p.scope, name)
+	return &q
+}
+
+// At returns a handle with the given absolute path instead of p's.
+func (p *Program) At(path string) *Program {
+	q := *p
+	q.scope = path
+	return &q
+}
+
+// Path is the module path that p stamps on nodes.
+func (p *Program) Path() string { return p.scope }
+
+// Block returns a handle whose nodes form the named block.
+func (p *Program) Block(name string) *Program {
+	q := *p
+	q.block = name
+	return &q
+}
+
+// Phase returns a handle whose nodes carry the phase.
+func (p *Program) Phase(phase Phase) *Program {
+	q := *p
+	q.phase = phase
+	return &q
+}
+
+// On returns a handle whose nodes run on the queue.
+func (p *Program) On(queue Queue) *Program {
+	q := *p
+	q.queue = queue
+	return &q
+}
+
+func join(scope, name string) string {
+	if scope == "" {
+		return name
+	}
+	return scope + "." + name
+}
+
+// Temp declares a tensor that lives inside the program; its name is the path
+// and name, which must be new.
+func (p *Program) Temp(name string, dtype fp8.DType, shape ...int) *Tensor {
+	t := &Tensor{Name: join(p.scope, name), DType: dtype, Shape: shape, Class: Temp}
+	if err := t.validate(); err != nil {
+		p.fail(err)
+		t.Shape = []int{1}
+	}
+	t.LD = t.Cols()
+	p.rec.declare(t)
+	return t
+}
+
+func (r *record) declare(t *Tensor) {
+	if r.temps[t.Name] != nil || r.vars.byName[t.Name] != nil {
+		r.fail(fmt.Errorf("program %s: tensor %s is declared twice", r.name, t.Name))
+		return
+	}
+	r.temps[t.Name] = t
+	r.order = append(r.order, t)
+}
+
+// Add appends an op. Shapes, formats and the single-writer rule are checked
+// at once; the first error sticks, like bufio.Writer's, and is returned by Err.
+func (p *Program) Add(op Op) {
+	if p.rec.err != nil {
+		return
+	}
+	p.rec.add(&Node{Op: op, Scope: p.scope, Block: p.block, Phase: p.phase, Queue: p.queue})
+}
+
+func (p *Program) fail(err error) { p.rec.fail(err) }
+
+func (r *record) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// add checks the node and appends it; passes that rewrite programs use it too,
+// so that what they produce is held to the same rules.
+func (r *record) add(n *Node) {
+	operands, err := collectOperands(n.Op)
+	if err == nil {
+		err = r.checkAccess(operands)
+	}
+	if err == nil {
+		err = n.Op.check()
+	}
+	if err != nil {
+		r.fail(fmt.Errorf("%s: %w", n.Path(), err))
+		return
+	}
+	n.operands = operands
+	for _, o := range operands {
+		if o.Access != In {
+			from, to := o.Tensor.span()
+			r.written[o.Tensor.Root()] = append(r.written[o.Tensor.Root()], span{from, to})
+		}
+	}
+	r.nodes = append(r.nodes, n)
+}
+
+// checkAccess holds the rules on who may touch what: tensors are declared,
+// a temp is written before it is read, and written by one op unless that op
+// declares that it accumulates.
+func (r *record) checkAccess(operands []Operand) error {
+	for _, o := range operands {
+		root := o.Tensor.Root()
+		if err := o.Tensor.validate(); err != nil {
+			return err
+		}
+		if err := o.Tensor.validateScale(); err != nil {
+			return fmt.Errorf("%s: %w", o.Field, err)
+		}
+		owner := r.temps[root.Name]
+		if root.Class != Temp {
+			owner = r.vars.byName[root.Name]
+		}
+		if owner != root {
+			return fmt.Errorf("%s: tensor %s is not declared in this program", o.Field, root.Name)
+		}
+		if root.Class == Input && o.Access != In {
+			return fmt.Errorf("%s: %s is an input: only the host writes it", o.Field, o.Tensor)
+		}
+		if root.Class != Temp {
+			continue
+		}
+		from, to := o.Tensor.span()
+		switch spans := r.written[root]; {
+		case o.Access == Out && overlaps(spans, from, to):
+			return fmt.Errorf("%s: temp %s is written twice; give the second result a name of its own", o.Field, o.Tensor)
+		case o.Access != Out && len(spans) == 0:
+			return fmt.Errorf("%s: temp %s is read before anything wrote it", o.Field, o.Tensor)
+		}
+	}
+	return nil
+}
+
+func overlaps(spans []span, from, to int) bool {
+	for _, s := range spans {
+		if from < s.to && s.from < to {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,69 @@
+package nn
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Activation names the MLP's nonlinearity.
+type Activation string
+
+const (
+	SwiGLU       Activation = "swiglu"
+	SmoothSwiGLU Activation = "smooth-swiglu" // SwiGLU with outliers scaled per channel where w3's input is FP8
+	GELU         Activation = "gelu"          // ungated
+	ReLU         Activation = "relu"          // ungated
+)
+
+// Activations lists the known names.
+var Activations = []Activation{SwiGLU, SmoothSwiGLU, GELU, ReLU}
+
+func (a Activation) gated() bool { return a == SwiGLU || a == SmoothSwiGLU }
+
+// Config is the shape of a Llama-style decoder. Widths are in elements.
+type Config struct {
+	Layers, Dim, Heads, KVHeads, FFN, Vocab int
+
+	Tied       bool // the head shares the embedding's table
+	Activation Activation
+	RopeTheta  float64
+	NormEps    float64
+	InitStd    float64 // o_proj and down_proj: times 1/√(2·Layers)
+}
+
+// HeadDim is the width of one head.
+func (c Config) HeadDim() int { return c.Dim / c.Heads }
+
+// PaddedVocab is the number of rows of the embedding and head: the vocabulary
+// rounded up to what matrix units want. Padding rows never win: they are left
+// out of the cross-entropy.
+func (c Config) PaddedVocab() int { return (c.Vocab + 15) / 16 * 16 }
+
+// Validate reports a shape that cannot be built. The rules about multiples of
+// 16 belong to training in FP8 and are checked there.
+func (c Config) Validate() error {
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"layers", c.Layers}, {"dim", c.Dim}, {"heads", c.Heads}, {"kv_heads", c.KVHeads}, {"ffn", c.FFN}, {"vocab", c.Vocab}} {
+		if f.n < 1 || f.n > 1<<24 {
+			return fmt.Errorf("model.%s = %d: expected a number from 1 to 2^24", f.name, f.n)
+		}
+	}
+	switch {
+	case c.Dim%c.Heads != 0:
+		return fmt.Errorf("model.dim = %d is not a multiple of model.heads = %d", c.Dim, c.Heads)
+	case c.HeadDim()%2 != 0:
+		return fmt.Errorf("model.dim / model.heads = %d: rotary embeddings need an even head size", c.HeadDim())
+	case c.Heads%c.KVHeads != 0:
+		return fmt.Errorf("model.heads = %d is not a multiple of model.kv_heads = %d", c.Heads, c.KVHeads)
+	case !slices.Contains(Activations, c.Activation):
+		return fmt.Errorf("model.activation = %q: expected one of %s", c.Activation, strings.Trim(fmt.Sprint(Activations), "[]"))
+	case !(c.RopeTheta > 1):
+		return fmt.Errorf("model.rope_theta = %v: expected more than 1", c.RopeTheta)
+	case !(c.NormEps > 0):
+		return fmt.Errorf("model.norm_eps = %v: expected a positive number", c.NormEps)
+	}
+	return nil
+}

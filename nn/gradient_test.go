@@ -1,0 +1,124 @@
+package nn_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/ref"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// lossProblem is a tiny model on the exact float64 backend.
+type lossProblem struct {
+	t     *testing.T
+	model *nn.Model
+	dev   *ref.Backend
+	run   backend.Executable
+	loss  *backend.Tensor
+}
+
+func newLossProblem(t *testing.T, c nn.Config) *lossProblem {
+	const batch, seq = 2, 5
+	r, err := recipe.Lookup("fp32")
+	require.NoError(t, err)
+	vars := backend.NewVars()
+	m, err := nn.New(c, r, vars)
+	require.NoError(t, err)
+	m.DeclareGrads()
+	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	tokens := vars.Tensor(backend.Input, "tokens", fp8.I32, batch*seq)
+	targets := vars.Tensor(backend.Input, "targets", fp8.I32, batch*seq)
+	loss := vars.Tensor(backend.Output, "loss", fp8.F32, 1)
+	p := vars.Program("micro")
+	losses := m.LossAndGrads(m.Pass(p, nn.Train, nn.Shape{Batch: batch, Seq: seq, Control: control}), tokens, targets)
+	p.Add(&backend.Sum{X: losses, Out: loss})
+	require.NoError(t, p.Err())
+
+	dev := ref.Open(1, ref.Exact)[0]
+	require.NoError(t, dev.Bind(vars))
+	loaded, err := dev.Load(p)
+	require.NoError(t, err)
+	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss}
+
+	rng := rand.New(rand.NewPCG(7, 7))
+	ids := make([]float64, batch*seq)
+	for i := range ids {
+		ids[i] = float64(rng.IntN(c.Vocab))
+	}
+	require.NoError(t, dev.SetValues(tokens, ids))
+	next := append(ids[1:len(ids):len(ids)], ids[0])
+	next[3] = -1 // an ignored target
+	require.NoError(t, dev.SetValues(targets, next))
+	raw := backend.Control{InvTokens: 1}.AppendTo(nil)
+	require.NoError(t, dev.Write(control, raw))
+	for _, param := range m.Params {
+		x := make([]float64, param.Master.Elems())
+		for i := range x {
+			x[i] = rng.NormFloat64() * 0.4
+			if !param.Matrix {
+				x[i]++
+			}
+		}
+		require.NoError(t, dev.SetValues(param.Master, x))
+	}
+	return lp
+}
+
+func (lp *lossProblem) value() float64 {
+	require.NoError(lp.t, lp.run.Run(context.Background()))
+	return lp.values(lp.loss)[0]
+}
+
+func (lp *lossProblem) values(t *backend.Tensor) []float64 {
+	x, err := lp.dev.Values(t)
+	require.NoError(lp.t, err)
+	return x
+}
+
+// Every parameter's gradient against central differences in float64, at a few
+// elements each, for every MLP and with and without shared heads and tables.
+func TestGradientsMatchCentralDifferences(t *testing.T) {
+	base := nn.Config{
+		Layers: 2, Dim: 8, Heads: 2, KVHeads: 2, FFN: 12, Vocab: 19,
+		Activation: nn.SwiGLU, RopeTheta: 100, NormEps: 1e-5, InitStd: 0.02,
+	}
+	variant := func(f func(*nn.Config)) nn.Config { c := base; f(&c); return c }
+	for name, c := range map[string]nn.Config{
+		"swiglu":  base,
+		"grouped": variant(func(c *nn.Config) { c.KVHeads = 1 }),
+		"tied":    variant(func(c *nn.Config) { c.Tied = true }),
+		"gelu":    variant(func(c *nn.Config) { c.Activation = nn.GELU }),
+		"relu":    variant(func(c *nn.Config) { c.Activation = nn.ReLU }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			lp := newLossProblem(t, c)
+			rng := rand.New(rand.NewPCG(1, 2))
+			for _, p := range lp.model.Params {
+				lp.value() // the last run was at a shifted point
+				grad, x := lp.values(p.Grad), lp.values(p.Master)
+				for range 4 {
+					i := rng.IntN(len(x))
+					const h = 1e-5
+					at := func(v float64) float64 {
+						y := slices.Clone(x)
+						y[i] = v
+						require.NoError(t, lp.dev.SetValues(p.Master, y))
+						return lp.value()
+					}
+					numeric := (at(x[i]+h) - at(x[i]-h)) / (2 * h)
+					require.NoError(t, lp.dev.SetValues(p.Master, x))
+					require.InDelta(t, numeric, grad[i], 2e-6*(1+math.Abs(numeric)), fmt.Sprintf("%s[%d]", p.Name, i))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,99 @@
+package nn
+
+import (
+	"fmt"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// headElems bounds the logits that exist at a time. They are the largest
+// tensor of a small model with a large vocabulary (1,024 × 50,304 in FP32 is
+// 206 MB), so the head runs over chunks of tokens: logits, loss, gradient and
+// both backward products of one chunk before the next begins.
+const headElems = 1 << 22
+
+// headRows is the number of tokens in a chunk: a multiple of 16, since it is
+// the K of the head's wgrad.
+func (m *Model) headRows(tokens int) int {
+	return min(tokens, max(16, headElems/m.Config.PaddedVocab()/16*16))
+}
+
+// headLoss appends logits and cross-entropy of the final norm's output and,
+// with grads, the head's backward; dh is the gradient of h.
+func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads bool) (losses, dh *backend.Tensor) {
+	tokens, vocab := p.Tokens(), m.Config.PaddedVocab()
+	q := p.at("lm_head")
+	losses = q.Temp("loss", fp8.F32, tokens)
+	x, w := h.as(m.head.fprop.a), m.head.cachedAs(m.head.fprop.b)
+	if grads {
+		dh = q.temp("input.grad", tokens, m.Config.Dim)
+	}
+	for from := 0; from < tokens; from += m.headRows(tokens) {
+		rows := min(m.headRows(tokens), tokens-from)
+		chunk := q.at(fmt.Sprintf("lm_head.tokens%d", from))
+		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
+		q.Add(&backend.MatMul{A: x.RowRange(from, rows), B: w, TransB: true, Out: logits, Accum: backend.Fast})
+		loss := &backend.CrossEntropy{
+			Logits: logits, Targets: targets.Slice(fmt.Sprintf("targets[%d:]", from), from, rows),
+			Loss: losses.Slice(fmt.Sprintf("loss[%d:]", from), from, rows), Valid: m.Config.Vocab,
+		}
+		if !grads {
+			q.Add(loss)
+			continue
+		}
+		dy := chunk.temp("logits.grad", rows, vocab)
+		loss.Control, loss.DLogits = p.Control, dy
+		q.Add(loss)
+		b := q.backward()
+		b.Add(&backend.MatMul{A: dy, B: w, Out: dh.RowRange(from, rows)})
+		b.Add(&backend.MatMul{
+			A: dy, B: x.RowRange(from, rows), TransA: true,
+			Out: m.head.weight.Grad, Accumulate: from > 0 || !p.First,
+		})
+	}
+	if grads && !m.Config.Tied {
+		q.backward().complete(m.head.weight)
+	}
+	return losses, dh
+}
+
+// Cache holds the keys and values of all layers: Stash [batch·max, kv width].
+type Cache struct {
+	K, V []*backend.Tensor
+	Max  int // positions
+}
+
+// NewCache declares a cache for batch sequences of at most max positions.
+func (m *Model) NewCache(batch, max int) *Cache {
+	c := &Cache{Max: max}
+	width := m.Config.KVHeads * m.Config.HeadDim()
+	for i := range m.layers {
+		for _, list := range []struct {
+			name string
+			to   *[]*backend.Tensor
+		}{{"k", &c.K}, {"v", &c.V}} {
+			*list.to = append(*list.to, m.Vars.Tensor(backend.Stash,
+				fmt.Sprintf("cache.%s.%d", list.name, i), m.Recipe.Compute, batch*max, width))
+		}
+	}
+	return c
+}
+
+// Prefill appends a pass that only fills the cache with p.Seq positions from
+// Control.Position on. Positions behind the prompt hold nothing of meaning and
+// are overwritten before anything attends to them.
+func (m *Model) Prefill(p *Pass, tokens *backend.Tensor) {
+	m.layersForward(p, tokens)
+}
+
+// Logits appends a pass that fills the cache and writes the logits of every
+// position: out is F32 [tokens, padded vocabulary].
+func (m *Model) Logits(p *Pass, tokens, out *backend.Tensor) {
+	x, _ := m.layersForward(p, tokens)
+	h, _ := m.norm.Forward(p, x, m.headIn)
+	p.named("lm_head").Add(&backend.MatMul{
+		A: h.as(m.head.fprop.a), B: m.head.cachedAs(m.head.fprop.b), TransB: true,
+		Out: out, Accum: backend.Fast,
+	})
+}

@@ -1,0 +1,235 @@
+package nn
+
+import (
+	"fmt"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// Model is a Llama-style decoder: its parameters, its scale state and the
+// layers that append ops. It holds no numbers and belongs to no device.
+type Model struct {
+	Config Config
+	Recipe recipe.Recipe
+	Vars   *backend.Vars
+	Params []*Param // in the order of the forward pass
+	Scales Scales
+
+	// ChannelMax and ChannelHistory are Smooth-SwiGLU's channel maxima of this
+	// step [n] and of the last updates [window, n], all layers side by side;
+	// nil without it.
+	ChannelMax, ChannelHistory *backend.Tensor
+
+	embed    *Param
+	layers   []*layer
+	norm     *RMSNorm
+	head     *Linear
+	headIn   *slot
+	headGrad *slot
+	linears  []*Linear
+	channels int
+}
+
+// layer is one decoder layer.
+type layer struct {
+	attnNorm, mlpNorm *RMSNorm
+	attn              *Attention
+	mlp               *MLP
+	// residual gradients: mid is what o_proj reads, out what down_proj reads.
+	mid, out *slot
+}
+
+// New declares a model's tensors in vars.
+func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	m := &Model{Config: c, Recipe: r, Vars: vars, Scales: Scales{window: r.History}}
+	m.embed = m.param("model.embed_tokens.weight", false, c.InitStd, c.PaddedVocab(), c.Dim)
+	m.embed.Rows = c.Vocab
+	for i := range c.Layers {
+		m.layers = append(m.layers, m.layer(fmt.Sprintf("layers.%d", i)))
+	}
+	m.norm = m.rmsNorm("norm", false)
+	if c.Tied {
+		m.head = m.resolve("lm_head")
+		m.head.weight = m.embed
+		m.linears = append(m.linears, m.head)
+	} else {
+		m.head = m.linear("lm_head", c.Dim, c.PaddedVocab(), c.InitStd, false)
+		m.head.weight.Rows = c.Vocab
+	}
+	for _, cast := range concat(m.head.inputs(), m.head.grads(), []recipe.Cast{m.head.fprop.b, m.head.dgrad.b}) {
+		if cast.DType != r.Compute {
+			return nil, fmt.Errorf("recipe %s: lm_head in %s: the head's products run in %s", r.Name, cast.DType, r.Compute)
+		}
+	}
+	m.cacheWeights(m.head)
+	m.headIn = m.Scales.slot("lm_head.input", false, m.head.inputs()...)
+
+	m.Scales.pack(vars)
+	m.packChannels()
+	m.Scales.one = vars.Tensor(backend.Input, "fp8.one", fp8.F32, 1)
+	for _, l := range m.linears {
+		l.bindScales(&m.Scales)
+	}
+	return m, vars.Err()
+}
+
+func (m *Model) layer(scope string) *layer {
+	l := &layer{}
+	l.attnNorm = m.rmsNorm(scope+".input_layernorm", true)
+	l.attn = m.attention(scope + ".self_attn")
+	l.mlpNorm = m.rmsNorm(scope+".post_attention_layernorm", true)
+	l.mlp = m.mlp(scope + ".mlp")
+	l.mid = m.Scales.slot(l.attn.o.scope+".grad", false, append(l.attn.o.grads(), m.plainCast())...)
+	l.out = m.Scales.slot(l.mlp.down.scope+".grad", false, append(l.mlp.down.grads(), m.plainCast())...)
+	return l
+}
+
+// plainCast asks for a copy in the compute format.
+func (m *Model) plainCast() recipe.Cast { return recipe.Cast{DType: m.Recipe.Compute} }
+
+func (m *Model) packChannels() {
+	if m.channels == 0 {
+		return
+	}
+	m.ChannelMax = m.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, m.channels)
+	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, m.Recipe.History, m.channels)
+	for _, l := range m.layers {
+		if s := l.mlp.smooth; s != nil {
+			s.channelMax = m.ChannelMax.Slice(l.mlp.scope+".channel_max", s.from, l.mlp.ffn)
+			s.history = m.ChannelHistory.Columns(l.mlp.scope+".channel_max_history", s.from, l.mlp.ffn)
+		}
+	}
+}
+
+// Shape is what a pass must know of its batch.
+type Shape struct {
+	Batch, Seq int
+	Control    *backend.Tensor // step.control
+	Ranks      int
+}
+
+// Pass starts recording into an empty program.
+func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
+	return &Pass{
+		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
+		First: true, Last: true, Ranks: max(1, s.Ranks),
+		compute: m.Recipe.Compute, scales: &m.Scales, root: p.At(""),
+	}
+}
+
+// layersForward appends the embedding and all layers and returns the residual
+// stream behind the last one.
+func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor, []*layerSaved) {
+	x, cast := p.store("embed.out", p.Tokens(), m.Config.Dim)
+	p.named("embed").Add(&backend.Embed{Table: m.embed.Master, IDs: tokens, Out: cast})
+	saved := make([]*layerSaved, len(m.layers))
+	for i, l := range m.layers {
+		x, saved[i] = l.forward(p.inBlock(fmt.Sprintf("layers.%d.fwd", i)), i, x)
+	}
+	return x, saved
+}
+
+type layerSaved struct {
+	attnNorm, mlpNorm *normSaved
+	attn              *attentionSaved
+	mlp               *mlpSaved
+}
+
+func (l *layer) forward(p *Pass, i int, x *backend.Tensor) (*backend.Tensor, *layerSaved) {
+	s := &layerSaved{}
+	var h *operand
+	h, s.attnNorm = l.attnNorm.Forward(p, x, l.attn.input)
+	x, s.attn = l.attn.Forward(p, i, h, x)
+	h, s.mlpNorm = l.mlpNorm.Forward(p, x, l.mlp.input)
+	x, s.mlp = l.mlp.Forward(p, h, x)
+	return x, s
+}
+
+// backward returns the gradient of the layer's input as the copies of below.
+func (l *layer) backward(p *Pass, s *layerSaved, dy *operand, below *slot) *operand {
+	dx := l.mlp.Backward(p, s.mlp, dy)
+	mid := l.mlpNorm.Backward(p, s.mlpNorm, dx, p.plain(dy), l.mid)
+	dx = l.attn.Backward(p, s.attn, mid)
+	return l.attnNorm.Backward(p, s.attnNorm, dx, p.plain(mid), below)
+}
+
+// Loss appends a forward pass and each token's cross-entropy: F32 [tokens],
+// in nats, 0 where the target is negative.
+func (m *Model) Loss(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
+	x, _ := m.layersForward(p, tokens)
+	h, _ := m.norm.Forward(p, x, m.headIn)
+	losses, _ := m.headLoss(p, h, targets, false)
+	return losses
+}
+
+// LossAndGrads appends a forward and a backward pass: the losses of Loss, and
+// every parameter's gradient of their sum times Control.InvTokens.
+func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
+	if p.First {
+		m.clearRecords(p)
+	}
+	x, saved := m.layersForward(p, tokens)
+	h, normSaved := m.norm.Forward(p, x, m.headIn)
+	losses, dh := m.headLoss(p, h, targets, true)
+
+	q := p.backward()
+	below := func(i int) *slot {
+		if i == 0 {
+			return m.embedGradSlot()
+		}
+		return m.layers[i-1].out
+	}
+	dx := m.norm.Backward(q, normSaved, dh, nil, below(len(m.layers)))
+	for i := len(m.layers) - 1; i >= 0; i-- {
+		dx = m.layers[i].backward(q.inBlock(fmt.Sprintf("layers.%d.bwd", i)), saved[i], dx, below(i))
+	}
+	q.named("embed").Add(&backend.EmbedGrad{
+		IDs: tokens, DOut: q.plain(dx), DTable: m.embed.Grad,
+		Accumulate: !p.First || m.Config.Tied,
+	})
+	q.complete(m.embed)
+	return losses
+}
+
+func (m *Model) embedGradSlot() *slot {
+	return m.Scales.slot("embed.grad", false, m.plainCast())
+}
+
+// clearRecords zeroes what a step's micro-batches fold their maxima into.
+func (m *Model) clearRecords(p *Pass) {
+	m.Scales.clear(p.Program, false)
+	if m.ChannelMax != nil {
+		p.Add(&backend.Fill{Out: m.ChannelMax})
+	}
+}
+
+// UpdateScales appends, to an update program, the new history and scales of
+// every record. skip is the update's flag; nil never skips.
+func (m *Model) UpdateScales(p *backend.Program, skip *backend.Tensor) {
+	m.Scales.update(p, skip)
+	if m.ChannelMax != nil {
+		p.Add(&backend.PushHistory{Value: m.ChannelMax, Skip: skip, History: m.ChannelHistory})
+	}
+}
+
+// CastWeights appends the casts of all weights from their masters: at the end
+// of an update, and after masters and scales were loaded.
+func (m *Model) CastWeights(p *Pass) {
+	m.Scales.clear(p.Program, true)
+	for _, l := range m.linears {
+		if l.copies != nil {
+			l.castWeight(p.at(l.scope))
+		}
+	}
+	for _, l := range m.layers {
+		l.mlp.prepare(p)
+	}
+}
