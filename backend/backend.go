@@ -83,6 +83,18 @@ type Driver struct {
 	Lower func(Spec, *Program) (*Program, error)
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
+	// Probe looks at this machine for what the driver needs: hardware, its
+	// libraries, their versions. It may load libraries, and takes no device.
+	// Where the driver has none, Register gives it one that finds nothing.
+	Probe func() []Finding
+}
+
+// Finding is one thing that a probe looked for: a line of octet doctor.
+type Finding struct {
+	What   string // "CUDA driver"
+	OK     bool
+	Detail string // what it found, or why not
+	Fix    string // what to do about it; empty if there is nothing to do
 }
 
 // Errors that a caller may want to tell apart.
@@ -99,6 +111,9 @@ var registry = struct {
 
 // Register makes a backend known by name; packages call it from init.
 func Register(d Driver) {
+	if d.Probe == nil {
+		d.Probe = func() []Finding { return nil }
+	}
 	registry.Lock()
 	defer registry.Unlock()
 	registry.drivers[d.Name] = d
@@ -125,4 +140,14 @@ func Find(name string) (d Driver, device string, err error) {
 		known = append(known, d.Name)
 	}
 	return Driver{}, "", fmt.Errorf("unknown backend %q (this octet knows: %s)", base, strings.Join(known, ", "))
+}
+
+// Open makes one backend per in-process rank from "name" or "name:device".
+func Open(name string, o Options) ([]Backend, error) {
+	d, device, err := Find(name)
+	if err != nil {
+		return nil, err
+	}
+	o.Ranks = max(1, o.Ranks)
+	return d.Open(device, o)
 }

@@ -118,7 +118,8 @@ func (p *Program) BlockHashes() (blocks []string, hashes map[string]string) {
 				if alias[t] == "" {
 					alias[t] = fmt.Sprintf("t%d", len(alias))
 				}
-				return fmt.Sprintf("%s:%s%s", alias[t], t.DType, shapeString(t.Shape))
+				// The strides and the scale's tiles are compiled in, the address is not.
+				return fmt.Sprintf("%s:%s%s/%s/%d", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD)
 			}))
 		}
 		blocks = append(blocks, nodes[i].Block)

@@ -55,9 +55,13 @@ func (n *Node) Cost() Cost {
 //
 // The stored code is round(x·Scale), one FP32 multiplication and one rounding;
 // Out's own scale dequantises it. FP8 and F16 saturate; F32 and BF16 take no
-// Scale and overflow to infinity, the IEEE way, so that it is seen. Amax is max(Amax, |x|) over the
-// unscaled values, taken before the rounding, so that a saturating cast cannot
-// hide an infinity; NaN counts as larger than infinity.
+// Scale and overflow to infinity, the IEEE way, so that it is seen. Amax is
+// max(Amax, |x|) over the unscaled values, taken before the rounding, so that a
+// saturating cast cannot hide an infinity; NaN counts as larger than infinity.
+//
+// A stochastic rounding of the result's element (r, c) draws fp8.Random with
+// the key fp8.StreamKey(seed, step, fp8.NameKey(Out.Name)) and the index
+// r·cols + c, transposed or not, plus Control.Token·cols if Tokens.
 type Cast struct {
 	Out   *Tensor `op:"out"`
 	Scale *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
@@ -78,6 +82,7 @@ func (c Cast) check(rows, cols int) error {
 	}
 	k.matrix("Out", c.Out, rows, cols)
 	k.float("Out", c.Out)
+	k.that(c.Out.DType != fp8.E8M0, "Out is %s, a format for scales only", c.Out)
 	if c.Scale != nil {
 		k.scalar("Scale", c.Scale)
 		k.that(c.Out.DType != fp8.F32 && c.Out.DType != fp8.BF16, "Out is %s, which takes no scale", c.Out)
@@ -110,7 +115,7 @@ func (k *checker) matrix(field string, t *Tensor, rows, cols int) {
 
 // vector wants n contiguous F32 elements, in whatever shape.
 func (k *checker) vector(field string, t *Tensor, n int) {
-	k.that(t.Elems() == n && t.DType == fp8.F32 && t.Contiguous(), "%s is %s, expected f32[%d]", field, t, n)
+	k.that(t.Elems() == n && t.DType == fp8.F32 && t.Contiguous(), "%s is %s, expected fp32[%d]", field, t, n)
 }
 
 func (k *checker) scalar(field string, t *Tensor) { k.vector(field, t, 1) }

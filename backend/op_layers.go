@@ -183,7 +183,14 @@ func checkHeads(c *checker, q, k, v *Tensor, batch, headDim int) {
 }
 
 // AttentionGrad is the backward of Attention; it recomputes the probabilities
-// from Q, K and LSE in blocks.
+// from Q, K and LSE in blocks. For query i and a key j that it sees, with
+// s = 1/√HeadDim and positions starting at 0:
+//
+//	P[i,j] = exp(s·Q[i]·K[j] − LSE[i])
+//	D[i,j] = s·P[i,j] · (DOut[i]·V[j] − DOut[i]·O[i])
+//	DQ[i] = Σ_j D[i,j]·K[j]    DK[j] = Σ_i D[i,j]·Q[i]    DV[j] = Σ_i P[i,j]·DOut[i]
+//
+// the sums for K and V running over all query heads that share the key head.
 type AttentionGrad struct {
 	DOut *Tensor `op:"in"`
 	Q    *Tensor `op:"in"`

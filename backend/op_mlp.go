@@ -86,8 +86,9 @@ func (o *SwiGLUGrad) flops() int64 { return 0 }
 //	HScale = pow2floor(HLimit / max_i m_i/c_i)
 //	WScale = pow2floor(WLimit / max_i c_i·k_i)
 //
-// with a scale of 1 where the maximum is 0 or not finite. Seen and Amax record
-// the step's channel maxima and their maximum.
+// with a scale of 1 where the maximum is 0 or not finite. Seen and Amax keep
+// the step's record: Seen = max(Seen, m), Amax = max(Amax, max_i m_i), NaN
+// counting as larger than infinity.
 type SmoothScale struct {
 	ChannelMax *Tensor `op:"in"`             // F32 [window, ffn]; one row in training
 	WeightMax  *Tensor `op:"in"`             // F32 [ffn]: max_o |w3[o,i]|
@@ -107,7 +108,7 @@ type SmoothScale struct {
 func (o *SmoothScale) check() error {
 	var c checker
 	n := o.WeightMax.Elems()
-	c.that(o.ChannelMax.Elems()%n == 0, "ChannelMax is %s, expected f32[window, %d]", o.ChannelMax, n)
+	c.that(o.ChannelMax.Elems()%n == 0, "ChannelMax is %s, expected fp32[window, %d]", o.ChannelMax, n)
 	for _, f := range []field{{"WeightMax", o.WeightMax}, {"C", o.C}, {"InvC", o.InvC}} {
 		c.vector(f.name, f.t, n)
 	}
@@ -132,7 +133,7 @@ type ActivationKind uint8
 
 const (
 	GELU ActivationKind = iota // x·Φ(x), the exact form by erf, as torch.nn.GELU()
-	ReLU
+	ReLU                       // max(x, 0), with the derivative 0 at 0
 )
 
 // Activation is Out = f(X).

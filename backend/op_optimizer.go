@@ -73,8 +73,8 @@ const (
 // two: two passes, the first finding only the amaxes (Scratch), the second
 // recomputing the values from the old codes and writing codes and scales. An
 // amax of 0 keeps the scale. The step uses the fresh, unrounded m and v. A
-// stochastic rounding draws its bits from the stream named after the tensor.
-// With Skip set nothing changes.
+// stochastic rounding draws its bits from the stream named after the tensor,
+// like a Cast without Tokens. With Skip set nothing changes.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`    // F32
 	Master      []*Tensor `op:"inout"` // F32, or F16 with a scale
@@ -98,8 +98,11 @@ func (o *AdamW) check() error {
 	var c checker
 	n := len(o.Grad)
 	c.that(n > 0, "the list of tensors is empty")
-	for name, list := range map[string][]*Tensor{"Master": o.Master, "M1": o.M1, "M2": o.M2, "MasterScale": o.MasterScale, "M1Scale": o.M1Scale, "M2Scale": o.M2Scale} {
-		c.that(len(list) == n, "%s has %d tensors, Grad has %d", name, len(list), n)
+	for _, list := range []struct {
+		name string
+		ts   []*Tensor
+	}{{"Master", o.Master}, {"M1", o.M1}, {"M2", o.M2}, {"MasterScale", o.MasterScale}, {"M1Scale", o.M1Scale}, {"M2Scale", o.M2Scale}} {
+		c.that(len(list.ts) == n, "%s has %d tensors, Grad has %d", list.name, len(list.ts), n)
 	}
 	if c.err != nil {
 		return c.err

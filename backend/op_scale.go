@@ -50,6 +50,8 @@ func (o *Amax) flops() int64 { return 0 }
 // is set, a record keeps its scale if Keep, else gets 1 (fp8.ScaleFor). Limit
 // is the format's largest value, less the margin.
 //
+// Seen is updated in any case.
+//
 // Current scaling uses it inside a micro-batch with a window of one, delayed
 // scaling once per update with the history.
 type UpdateScale struct {
@@ -67,7 +69,7 @@ type UpdateScale struct {
 func (o *UpdateScale) check() error {
 	var c checker
 	n := o.Scale.Elems()
-	c.that(o.History.DType == fp8.F32 && o.History.Elems()%n == 0, "History is %s, expected f32[window, %d]", o.History, n)
+	c.that(o.History.DType == fp8.F32 && o.History.Elems()%n == 0, "History is %s, expected fp32[window, %d]", o.History, n)
 	c.vector("Scale", o.Scale, n)
 	c.vector("ScaleInv", o.ScaleInv, n)
 	if o.Seen != nil {
@@ -95,7 +97,7 @@ func (o *PushHistory) check() error {
 	var c checker
 	n := o.Value.Elems()
 	c.vector("Value", o.Value, n)
-	c.that(o.History.DType == fp8.F32 && o.History.Cols() == n && o.History.LD >= n, "History is %s, expected f32[window, %d]", o.History, n)
+	c.that(o.History.DType == fp8.F32 && o.History.Cols() == n && o.History.LD >= n, "History is %s, expected fp32[window, %d]", o.History, n)
 	if o.Skip != nil {
 		c.ints("Skip", o.Skip, 1)
 	}

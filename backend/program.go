@@ -214,7 +214,7 @@ func (r *record) add(n *Node) {
 // a temp is written before it is read, and written by one op unless that op
 // declares that it accumulates.
 func (r *record) checkAccess(operands []Operand) error {
-	for _, o := range operands {
+	for i, o := range operands {
 		root := o.Tensor.Root()
 		if err := o.Tensor.validate(); err != nil {
 			return err
@@ -237,13 +237,23 @@ func (r *record) checkAccess(operands []Operand) error {
 		}
 		from, to := o.Tensor.span()
 		switch spans := r.written[root]; {
-		case o.Access == Out && overlaps(spans, from, to):
+		case o.Access == Out && (overlaps(spans, from, to) || overlapsOut(operands[:i], root, from, to)):
 			return fmt.Errorf("%s: temp %s is written twice; give the second result a name of its own", o.Field, o.Tensor)
 		case o.Access != Out && len(spans) == 0:
 			return fmt.Errorf("%s: temp %s is read before anything wrote it", o.Field, o.Tensor)
 		}
 	}
 	return nil
+}
+
+// overlapsOut looks for a write by the same op.
+func overlapsOut(operands []Operand, root *Tensor, from, to int) bool {
+	for _, o := range operands {
+		if a, b := o.Tensor.span(); o.Access != In && o.Tensor.Root() == root && overlaps([]span{{a, b}}, from, to) {
+			return true
+		}
+	}
+	return false
 }
 
 func overlaps(spans []span, from, to int) bool {

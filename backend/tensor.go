@@ -201,7 +201,7 @@ func (t *Tensor) validateScale() error {
 		return fmt.Errorf("the scale %s of %s must have %d elements (block %s)", t.Scale, t, rows*cols, t.Block)
 	}
 	if t.Scale.DType != fp8.F32 && t.Scale.DType != fp8.E8M0 {
-		return fmt.Errorf("the scale %s of %s must be f32 or e8m0", t.Scale, t)
+		return fmt.Errorf("the scale %s of %s must be fp32 or e8m0", t.Scale, t)
 	}
 	return nil
 }

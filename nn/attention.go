@@ -43,9 +43,10 @@ type attentionSaved struct {
 // Forward appends residual + attention(x). layer picks the cache.
 func (a *Attention) Forward(p *Pass, layer int, x *operand, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
 	q := p.at(a.scope)
-	s := &attentionSaved{x: x, v: a.v.Forward(q, x, nil)}
+	s := &attentionSaved{x: x}
 	s.q = a.rotate(q, "q", a.q.Forward(q, x, nil))
 	s.k = a.rotate(q, "k", a.k.Forward(q, x, nil))
+	s.v = a.v.Forward(q, x, nil)
 	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
 		op.K, op.V = p.Cache.K[layer], p.Cache.V[layer]

@@ -103,8 +103,8 @@ func (m *Model) packChannels() {
 	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, m.Recipe.History, m.channels)
 	for _, l := range m.layers {
 		if s := l.mlp.smooth; s != nil {
-			s.channelMax = m.ChannelMax.Slice(l.mlp.scope+".channel_max", s.from, l.mlp.ffn)
-			s.history = m.ChannelHistory.Columns(l.mlp.scope+".channel_max_history", s.from, l.mlp.ffn)
+			s.channelMax = m.ChannelMax.Slice(l.mlp.scope+".hidden.channel_max", s.from, l.mlp.ffn)
+			s.history = m.ChannelHistory.Columns(l.mlp.scope+".hidden.channel_max_history", s.from, l.mlp.ffn)
 		}
 	}
 }

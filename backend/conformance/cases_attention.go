@@ -1,0 +1,103 @@
+package conformance
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// attentionShape is a batch of sequences with grouped heads.
+type attentionShape struct{ batch, queries, keys, heads, kvHeads, headDim int }
+
+var attentionShapes = []attentionShape{
+	{1, 1, 1, 1, 1, 1},
+	{1, 5, 5, 2, 2, 4},
+	{2, 9, 9, 4, 2, 8},
+	{3, 17, 17, 3, 1, 7},
+	{1, 40, 40, 2, 1, 16},
+}
+
+func (a attentionShape) q() (rows, cols int) { return a.batch * a.queries, a.heads * a.headDim }
+func (a attentionShape) k() (rows, cols int) { return a.batch * a.keys, a.kvHeads * a.headDim }
+
+// tolerance of a softmax: the scores' error enters the exponent.
+func (a attentionShape) tolerance() float64 { return 4 * summed(a.keys+a.headDim) }
+
+func (s *suite) attention() {
+	for _, a := range attentionShapes {
+		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+			s.addAttention(a, in, "f32", "attention/%+v/%s", a, in)
+			s.addAttentionGrad(a, in, "f32", "attentiongrad/%+v/%s", a, in)
+		}
+	}
+	for _, style := range []string{"bf16", "fp8", "stochastic", "view"} {
+		s.addAttention(attentionShapes[2], fp8.BF16, style, "attention/%s", style)
+		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, "attentiongrad/%s", style)
+	}
+	// Decoding: the queries begin inside a longer cache.
+	for _, position := range []int32{0, 6, 10} {
+		s.add(func(b *bench) {
+			a := attentionShape{2, 3, 13, 4, 2, 8}
+			b.step.Position = position
+			op := b.newAttention(a, fp8.BF16, "f32")
+			op.Control = b.control()
+			b.p.Add(op)
+		}, "attention/cache/position%d", position)
+	}
+	// Scores far outside what exp can take.
+	s.add(func(b *bench) {
+		a := attentionShapes[2]
+		op := b.newAttention(a, fp8.F32, "f32")
+		for i := range b.values[op.Q] {
+			b.values[op.Q][i] *= 60
+		}
+		b.tolerance[op.Out[0].Out] *= 200 // as large as the scores
+		b.p.Add(op)
+	}, "attention/outliers")
+	s.add(func(b *bench) {
+		a := attentionShapes[2]
+		op := b.newAttention(a, fp8.BF16, "view")
+		rows, cols := a.k()
+		op.K, op.V = b.gapped("k.gap", fp8.BF16, rows, cols), b.gapped("v.gap", fp8.BF16, rows, cols)
+		rows, cols = a.q()
+		op.Q = b.gapped("q.gap", fp8.BF16, rows, cols)
+		op.LSE = nil
+		b.p.Add(op)
+	}, "attention/views")
+}
+
+func (b *bench) newAttention(a attentionShape, in fp8.DType, style string) *backend.Attention {
+	rows, cols := a.q()
+	keyRows, keyCols := a.k()
+	return &backend.Attention{
+		Q: b.normal("q", in, rows, cols), K: b.normal("k", in, keyRows, keyCols), V: b.normal("v", in, keyRows, keyCols),
+		Out: b.casts(style, "out", rows, cols, a.tolerance()), LSE: b.result("lse", fp8.F32, a.tolerance(), a.batch*a.heads, a.queries),
+		Batch: a.batch, HeadDim: a.headDim,
+	}
+}
+
+func (s *suite) addAttention(a attentionShape, in fp8.DType, style, format string, args ...any) {
+	s.add(func(b *bench) { b.p.Add(b.newAttention(a, in, style)) }, format, args...)
+}
+
+func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format string, args ...any) {
+	s.add(func(b *bench) {
+		rows, cols := a.q()
+		keyRows, keyCols := a.k()
+		// O and LSE need not come from a forward for the equations to hold; a
+		// large LSE keeps the probabilities below 1.
+		lse := b.draw(rows*a.heads, 0.3)
+		for i := range lse {
+			lse[i] += 3 + math.Log(float64(a.keys))
+		}
+		b.p.Add(&backend.AttentionGrad{
+			DOut: b.normal("dout", in, rows, cols), Q: b.normal("q", in, rows, cols), O: b.normal("o", in, rows, cols),
+			K: b.normal("k", in, keyRows, keyCols), V: b.normal("v", in, keyRows, keyCols),
+			LSE: b.given("lse", fp8.F32, lse, a.batch*a.heads, a.queries),
+			DQ:  b.casts(style, "dq", rows, cols, a.tolerance()), DK: b.casts(style, "dk", keyRows, keyCols, a.tolerance()),
+			DV:    b.casts(style, "dv", keyRows, keyCols, a.tolerance()),
+			Batch: a.batch, HeadDim: a.headDim,
+		})
+	}, format, args...)
+}

@@ -1,0 +1,72 @@
+package conformance
+
+import (
+	"fmt"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// chains are programs of several ops through temps: they need an arena, scales
+// that travel between ops, and views of temps.
+func (s *suite) chains() {
+	// Current scaling of both operands of a product, every intermediate exact.
+	s.add(func(b *bench) {
+		const m, n, k = 24, 20, 48
+		operand := func(name string, rows int) *backend.Tensor {
+			x := b.outliers(b.normal(name, fp8.BF16, rows, k), 30)
+			amax := b.p.Temp(name+".amax", fp8.F32, 1)
+			scale, inv := b.p.Temp(name+".scale", fp8.F32, 1), b.p.Temp(name+".scale_inv", fp8.F32, 1)
+			codes := b.p.Temp(name+".codes", fp8.E4M3, rows, k)
+			codes.Scale = inv
+			b.p.Add(&backend.Amax{X: x, Out: amax})
+			b.p.Add(&backend.UpdateScale{History: amax, Scale: scale, ScaleInv: inv, Limit: 448, Pow2: true})
+			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: codes, Scale: scale}}})
+			return codes
+		}
+		b.p.Add(&backend.MatMul{
+			A: operand("x", m), B: operand("w", n), TransB: true,
+			Out: b.result("y", fp8.F32, product(fp8.E4M3, backend.Promoted, k), m, n),
+		})
+	}, "chain/current-scaling")
+
+	// An FP8 MLP: norm, two products into halves of one temp, SwiGLU, a third.
+	s.add(func(b *bench) {
+		const tokens, dim, ffn = 16, 32, 48
+		x := b.normal("x", fp8.BF16, tokens, dim)
+		unit := b.scalar("unit", 1)
+		code := func(name string, shape ...int) *backend.Tensor {
+			t := b.p.Temp(name, fp8.E4M3, shape...)
+			t.Scale = unit
+			return t
+		}
+		normed, h := code("normed", tokens, dim), code("h", tokens, ffn)
+		b.p.Add(&backend.RMSNorm{X: x, Gain: b.normal("gain", fp8.F32, dim), Out: []backend.Cast{{Out: normed}}, Eps: 1e-5})
+		both := b.p.Temp("both", fp8.BF16, 2*tokens, ffn)
+		up, gate := both.RowRange(0, tokens), both.RowRange(tokens, tokens)
+		b.p.Add(&backend.MatMul{A: normed, B: b.normal("w1", fp8.E4M3, ffn, dim), TransB: true, Out: up})
+		b.p.Add(&backend.MatMul{A: normed, B: b.normal("w2", fp8.E4M3, ffn, dim), TransB: true, Out: gate})
+		b.p.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: []backend.Cast{{Out: h}}})
+		// A code that flips moves the result by 2^-4 of one term of the sum.
+		b.p.Add(&backend.MatMul{
+			A: h, B: b.normal("w3", fp8.E4M3, dim, ffn), TransB: true, Residual: x,
+			Out: b.result("y", fp8.BF16, 0x1p-6, tokens, dim),
+		})
+	}, "chain/mlp")
+
+	// Temps of different sizes that live and die: what an arena gets wrong.
+	s.add(func(b *bench) {
+		const rows, cols = 40, 8
+		x := b.normal("x", fp8.F32, rows, cols)
+		last := x
+		for i := range 6 {
+			p := b.p.Scope(fmt.Sprint(i))
+			wide, narrow := p.Temp("wide", fp8.F32, rows, cols), p.Temp("narrow", fp8.BF16, 5+i, cols)
+			p.Add(&backend.Add{A: last, B: x, Out: []backend.Cast{{Out: wide}}})
+			p.Add(&backend.Add{A: wide.RowRange(i, 5+i), B: x.RowRange(0, 5+i), Out: []backend.Cast{{Out: narrow}}})
+			p.Add(&backend.Amax{X: narrow, Out: b.result(fmt.Sprintf("amax%d", i), fp8.F32, exactly, 1)})
+			last = wide
+		}
+		b.p.Add(&backend.Add{A: last, B: x, Out: b.casts("f32", "out", rows, cols, exactly)})
+	}, "chain/lifetimes")
+}

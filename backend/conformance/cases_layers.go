@@ -1,0 +1,125 @@
+package conformance
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+func (s *suite) layers() {
+	for _, v := range variants {
+		s.add(func(b *bench) {
+			ids := make([]int, v.rows)
+			for i := range ids {
+				ids[i] = b.rng.IntN(11)
+			}
+			b.p.Add(&backend.Embed{
+				Table: b.normal("table", v.in, 11, v.cols), IDs: b.ints("ids", ids...),
+				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
+			})
+		}, "embed/%s", v)
+		s.add(func(b *bench) {
+			b.p.Add(&backend.Add{
+				A: b.normal("a", v.in, v.rows, v.cols), B: b.outliers(b.normal("b", fp8.F32, v.rows, v.cols), 1e6),
+				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
+			})
+		}, "add/%s", v)
+		s.norms(v)
+	}
+	s.add(func(b *bench) {
+		b.p.Add(&backend.Add{
+			A: b.gapped("a", fp8.BF16, 6, 10), B: b.normal("b", fp8.BF16, 9, 10).RowRange(2, 6),
+			Out: b.casts("view", "out", 6, 10, exactly),
+		})
+	}, "add/views")
+	s.embedGrad()
+	s.ropes()
+	s.cacheWrite()
+}
+
+func (s *suite) norms(v variant) {
+	tolerance := summed(v.cols)
+	for _, full := range []bool{false, true} {
+		s.add(func(b *bench) {
+			x := b.outliers(b.normal("x", v.in, v.rows, v.cols), 100)
+			clear(b.values[x][(v.rows-1)*v.cols:]) // a row whose mean square is only Eps
+			op := &backend.RMSNorm{X: x, Gain: b.normal("gain", fp8.F32, v.cols), Eps: 1e-5}
+			op.Out = b.casts(v.style, "out", v.rows, v.cols, tolerance)
+			if full {
+				op.InvRMS = b.result("inv_rms", fp8.F32, tolerance, v.rows)
+			}
+			b.p.Add(op)
+		}, "rmsnorm/%s/saved-%v", v, full)
+		s.add(func(b *bench) {
+			op := &backend.RMSNormGrad{
+				DOut: b.normal("dout", v.in, v.rows, v.cols), X: b.outliers(b.normal("x", v.in, v.rows, v.cols), 20),
+				Gain: b.normal("gain", fp8.F32, v.cols), InvRMS: b.given("inv_rms", fp8.F32, b.draw(v.rows, 0.5), v.rows),
+				DX: b.casts(v.style, "dx", v.rows, v.cols, tolerance), DGain: b.result("dgain", fp8.F32, summed(v.rows), v.cols),
+				Accumulate: full,
+			}
+			if full {
+				op.Residual = b.normal("residual", v.in, v.rows, v.cols)
+			}
+			b.p.Add(op)
+		}, "rmsnormgrad/%s/residual-accumulate-%v", v, full)
+	}
+}
+
+func (s *suite) embedGrad() {
+	for _, accumulate := range []bool{false, true} {
+		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+			s.add(func(b *bench) {
+				// Row 3 comes up often, some rows never.
+				b.p.Add(&backend.EmbedGrad{
+					IDs: b.ints("ids", 3, 0, 3, 9, 3, 3, 5, 9, 3), DOut: b.normal("dout", in, 9, 17),
+					DTable: b.result("dtable", fp8.F32, summed(9), 10, 17), Accumulate: accumulate,
+				})
+			}, "embedgrad/%s/accumulate-%v", in, accumulate)
+		}
+	}
+}
+
+func (s *suite) ropes() {
+	for _, style := range []string{"f32", "bf16", "fp8", "stochastic", "view"} {
+		for _, inverse := range []bool{false, true} {
+			s.add(func(b *bench) {
+				// An angle of 40 radians in FP32 is off by 40 units in the last place.
+				b.p.Add(&backend.Rope{
+					X: b.normal("x", fp8.BF16, 2*9, 3*10), Out: b.casts(style, "out", 18, 30, 0x1p-18),
+					Seq: 9, HeadDim: 10, Theta: 10000, Inverse: inverse,
+				})
+			}, "rope/%s/inverse-%v", style, inverse)
+		}
+	}
+	s.add(func(b *bench) {
+		b.step.Position = 31
+		b.p.Add(&backend.Rope{
+			X: b.normal("x", fp8.F32, 4, 2), Control: b.control(), Out: b.casts("f32", "out", 4, 2, 0x1p-18),
+			Seq: 4, HeadDim: 2, Theta: 500000,
+		})
+	}, "rope/position")
+	s.add(func(b *bench) {
+		b.p.Add(&backend.Rope{
+			X: b.gapped("x", fp8.F32, 6, 8), Out: b.casts("view", "out", 6, 8, 0x1p-18),
+			Seq: 3, HeadDim: 4, Theta: 100,
+		})
+	}, "rope/views")
+}
+
+func (s *suite) cacheWrite() {
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
+		for _, position := range []int32{0, 3} {
+			s.add(func(b *bench) {
+				b.step.Position = position
+				b.p.Add(&backend.CacheWrite{
+					X: b.normal("x", d, 2*4, 7), Control: b.control(), Cache: b.normal("cache", d, 2*9, 7), Batch: 2,
+				})
+			}, "cachewrite/%s/position%d", d, position)
+		}
+	}
+	s.add(func(b *bench) {
+		b.step.Position = 5
+		b.p.Add(&backend.CacheWrite{
+			X: b.gapped("x", fp8.BF16, 3, 7), Control: b.control(), Cache: b.gapped("cache", fp8.BF16, 3*6, 7), Batch: 3,
+		})
+	}, "cachewrite/views")
+}

@@ -1,0 +1,49 @@
+package conformance
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+func (s *suite) loss() {
+	for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
+		for _, valid := range []int{1, 29, 37} {
+			for _, grad := range []bool{false, true} {
+				s.add(func(b *bench) {
+					const rows, cols = 13, 37
+					targets := make([]int, rows)
+					for i := range targets {
+						targets[i] = b.rng.IntN(valid)
+					}
+					targets[2], targets[rows-1] = -1, -100 // ignored
+					op := &backend.CrossEntropy{
+						Logits: b.outliers(b.normal("logits", in, rows, cols), 3000), Targets: b.ints("targets", targets...),
+						Loss: b.result("loss", fp8.F32, summed(valid), rows), Valid: valid,
+					}
+					if grad {
+						op.Control = b.control()
+						op.DLogits = b.result("dlogits", in, summed(valid), rows, cols)
+					}
+					b.p.Add(op)
+				}, "crossentropy/%s/valid%d/grad-%v", in, valid, grad)
+			}
+		}
+	}
+	s.add(func(b *bench) {
+		dLogits := b.gapped("dlogits", fp8.F32, 4, 6)
+		b.tolerance[dLogits.Base] = summed(6)
+		b.p.Add(&backend.CrossEntropy{
+			Logits: b.gapped("logits", fp8.F32, 4, 6), Targets: b.ints("targets", 0, 5, -1, 3), Control: b.control(),
+			Loss: b.result("loss", fp8.F32, summed(6), 4), DLogits: dLogits, Valid: 6,
+		})
+	}, "crossentropy/views")
+	for _, n := range []int{1, 7, 1000} {
+		for _, accumulate := range []bool{false, true} {
+			s.add(func(b *bench) {
+				b.p.Add(&backend.Sum{
+					X: b.positive("x", n), Out: b.result("out", fp8.F32, summed(n), 1), Accumulate: accumulate,
+				})
+			}, "sum/%d/accumulate-%v", n, accumulate)
+		}
+	}
+}

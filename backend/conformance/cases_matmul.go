@@ -1,0 +1,151 @@
+package conformance
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+func (s *suite) matMul() {
+	s.matMulShapes()
+	s.matMulEpilogues()
+	s.matMulData()
+}
+
+// operands declares A and B for m×k times k×n.
+func (b *bench) operands(da, db fp8.DType, m, n, k int, ta, tb bool) *backend.MatMul {
+	shape := func(rows, cols int, swap bool) []int {
+		if swap {
+			rows, cols = cols, rows
+		}
+		return []int{rows, cols}
+	}
+	return &backend.MatMul{
+		A: b.normal("a", da, shape(m, k, ta)...), TransA: ta,
+		B: b.normal("b", db, shape(k, n, tb)...), TransB: tb,
+	}
+}
+
+func (s *suite) matMulShapes() {
+	pairs := [][2]fp8.DType{
+		{fp8.F32, fp8.F32}, {fp8.BF16, fp8.BF16},
+		{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
+		{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E4M3IEEE, fp8.E5M2}, {fp8.E5M2, fp8.E4M3IEEE},
+	}
+	shapes := [][3]int{{1, 1, 1}, {1, 48, 7}, {17, 5, 33}, {32, 32, 32}, {33, 35, 130}}
+	for _, pair := range pairs {
+		for _, shape := range shapes {
+			for trans := range 4 {
+				ta, tb := trans&1 != 0, trans&2 != 0
+				m, n, k := shape[0], shape[1], shape[2]
+				name := "matmul/%s-%s/%dx%dx%d"
+				if ta {
+					name += "/ta"
+				}
+				if tb {
+					name += "/tb"
+				}
+				s.add(func(b *bench) {
+					op := b.operands(pair[0], pair[1], m, n, k, ta, tb)
+					op.Out = b.result("out", fp8.F32, product(pair[0], op.Accum, k), m, n)
+					b.p.Add(op)
+				}, name, pair[0], pair[1], m, n, k)
+			}
+		}
+	}
+}
+
+func (s *suite) matMulEpilogues() {
+	const m, n, k = 18, 11, 40
+	epilogues := []struct {
+		name string
+		out  fp8.DType
+		set  func(b *bench, o *backend.MatMul)
+	}{
+		{"bf16", fp8.BF16, func(b *bench, o *backend.MatMul) {}},
+		{"row", fp8.F32, func(b *bench, o *backend.MatMul) { o.RowScale = b.normal("row", fp8.F32, m) }},
+		{"col", fp8.F32, func(b *bench, o *backend.MatMul) { o.ColScale = b.normal("col", fp8.F32, n) }},
+		{"residual-f32", fp8.F32, func(b *bench, o *backend.MatMul) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
+		{"residual-bf16", fp8.BF16, func(b *bench, o *backend.MatMul) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
+		{"row-col-residual", fp8.BF16, func(b *bench, o *backend.MatMul) {
+			o.RowScale, o.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
+			o.Residual = b.normal("residual", fp8.F32, m, n)
+		}},
+		{"accumulate-f32", fp8.F32, func(b *bench, o *backend.MatMul) { o.Accumulate = true }},
+		{"accumulate-bf16", fp8.BF16, func(b *bench, o *backend.MatMul) { o.Accumulate = true }},
+		{"accumulate-col", fp8.F32, func(b *bench, o *backend.MatMul) {
+			o.Accumulate, o.ColScale = true, b.normal("col", fp8.F32, n)
+		}},
+		{"fast", fp8.F32, func(b *bench, o *backend.MatMul) { o.Accum = backend.Fast }},
+		{"out-e4m3", fp8.E4M3, func(b *bench, o *backend.MatMul) {}},
+		{"out-scale", fp8.E4M3, func(b *bench, o *backend.MatMul) { o.OutScale = b.scalar("out.scale", 5.5) }},
+		{"amax", fp8.E5M2, func(b *bench, o *backend.MatMul) { o.Amax = b.scalar("out.amax", 0) }},
+		{"scale-amax-residual", fp8.E4M3IEEE, func(b *bench, o *backend.MatMul) {
+			o.OutScale, o.Amax = b.scalar("out.scale", 5.5), b.scalar("out.amax", 0)
+			o.Residual = b.normal("residual", fp8.BF16, m, n)
+		}},
+		{"amax-keeps-larger", fp8.E4M3, func(b *bench, o *backend.MatMul) { o.Amax = b.scalar("out.amax", 1e9) }},
+	}
+	for _, in := range []fp8.DType{fp8.BF16, fp8.E4M3} {
+		for _, e := range epilogues {
+			s.add(func(b *bench) {
+				op := b.operands(in, in, m, n, k, false, true)
+				op.Out = b.result("out", e.out, 0, m, n)
+				e.set(b, op)
+				tolerance := product(in, op.Accum, k)
+				b.tolerance[op.Out] = tolerance
+				if op.Amax != nil {
+					b.tolerance[op.Amax] = tolerance
+				}
+				b.p.Add(op)
+			}, "matmul/epilogue/%s/%s", in, e.name)
+		}
+	}
+}
+
+func (s *suite) matMulData() {
+	for _, accum := range []backend.Accum{backend.Promoted, backend.Fast} {
+		s.add(func(b *bench) {
+			op := b.operands(fp8.E4M3, fp8.E4M3, 8, 16, 512, false, true)
+			op.Accum = accum
+			op.Out = b.result("out", fp8.F32, product(fp8.E4M3, accum, 512), 8, 16)
+			b.p.Add(op)
+		}, "matmul/long-k/accum%d", accum)
+	}
+	for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3} {
+		s.add(func(b *bench) {
+			op := b.operands(in, in, 19, 21, 80, false, true)
+			b.outliers(op.A, 300)
+			op.Out = b.result("out", fp8.F32, product(in, op.Accum, 80), 19, 21)
+			b.p.Add(op)
+		}, "matmul/outliers/%s", in)
+		s.add(func(b *bench) {
+			op := &backend.MatMul{
+				A: b.gapped("a", in, 13, 24), B: b.normal("b", in, 40, 24).RowRange(3, 9), TransB: true,
+				Out: b.gapped("out", fp8.F32, 13, 9),
+			}
+			b.tolerance[op.Out.Base] = product(in, op.Accum, 24)
+			b.p.Add(op)
+		}, "matmul/views/%s", in)
+	}
+	// A NaN reaches its row of the result, and the amax.
+	s.add(func(b *bench) {
+		op := b.operands(fp8.E4M3, fp8.E4M3, 5, 6, 32, false, true)
+		b.values[op.A][40] = nan
+		op.Out = b.result("out", fp8.E4M3, product(fp8.E4M3, op.Accum, 32), 5, 6)
+		op.OutScale = b.scalar("out.scale", 2)
+		op.Amax = b.scalar("out.amax", 1)
+		b.tolerance[op.Amax] = elementwise
+		b.p.Add(op)
+	}, "matmul/nan")
+	// Subnormal codes count.
+	for _, in := range []fp8.DType{fp8.E4M3, fp8.E5M2} {
+		s.add(func(b *bench) {
+			op := b.operands(in, in, 6, 7, 33, false, true)
+			for i := range b.values[op.A] {
+				b.values[op.A][i] = float64(in.Float32(uint32(b.rng.IntN(4)))) // zero and the smallest
+			}
+			op.Out = b.result("out", fp8.F32, product(in, op.Accum, 33), 6, 7)
+			b.p.Add(op)
+		}, "matmul/subnormal/%s", in)
+	}
+}

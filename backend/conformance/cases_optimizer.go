@@ -1,0 +1,139 @@
+package conformance
+
+import (
+	"fmt"
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func (s *suite) optimizer() {
+	for _, n := range []int{1, 3} {
+		s.add(func(b *bench) {
+			op := &backend.SumSquares{Out: b.result("out", fp8.F32, summed(n*200), 1)}
+			for i := range n {
+				op.X = append(op.X, b.outliers(b.normal(fmt.Sprintf("x%d", i), fp8.F32, 13, 1+i*7), 100))
+			}
+			b.p.Add(op)
+		}, "sumsquares/%d", n)
+	}
+	s.add(func(b *bench) {
+		b.p.Add(&backend.SumSquares{
+			X: []*backend.Tensor{b.gapped("x", fp8.F32, 5, 6), b.normal("y", fp8.F32, 9, 4).RowRange(1, 3)}, Out: b.result("out", fp8.F32, summed(42), 1),
+		})
+	}, "sumsquares/views")
+	s.stepGate()
+	s.adamW()
+}
+
+func (s *suite) stepGate() {
+	gates := []struct {
+		name    string
+		squares float64
+		amax    []float64
+		clip    float32
+	}{
+		{"clipped", 9, []float64{1, 2}, 1},
+		{"below", 0.04, []float64{1, 2}, 1},
+		{"unclipped", 9, nil, 0},
+		{"zero", 0, nil, 1},
+		{"inf-norm", inf, nil, 1},
+		{"inf-amax", 9, []float64{1, inf}, 1},
+		{"nan-amax", 9, []float64{nan, 0, 1}, 0.5},
+	}
+	for _, g := range gates {
+		s.add(func(b *bench) {
+			op := &backend.StepGate{
+				SumSquares: b.scalar("squares", g.squares), Step: b.ints("step", 41), Clip: g.clip,
+				GradNorm: b.result("norm", fp8.F32, elementwise, 1), Coef: b.result("coef", fp8.F32, elementwise, 1),
+				Skip: b.ints("skip", 7),
+			}
+			if g.amax != nil {
+				op.Amax = b.given("amax", fp8.F32, g.amax, len(g.amax))
+			}
+			b.p.Add(op)
+		}, "stepgate/%s", g.name)
+	}
+}
+
+func (s *suite) adamW() {
+	formats := [][3]fp8.DType{ // master, first and second moment
+		{fp8.F32, fp8.F32, fp8.F32},
+		{fp8.F16, fp8.E4M3, fp8.E5M2},
+		{fp8.F16, fp8.F16, fp8.F16},
+		{fp8.F32, fp8.E4M3IEEE, fp8.E5M2},
+	}
+	for _, f := range formats {
+		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+			for _, form := range []backend.EpsForm{backend.EpsHat, backend.EpsCorrected} {
+				s.add(func(b *bench) {
+					op := b.newAdamW(f, 1, 5*7, 64)
+					op.Rounding, op.EpsForm = rounding, form
+					b.random = rounding == fp8.Stochastic
+					b.p.Add(op)
+				}, "adamw/%s-%s-%s/%s/eps%d", f[0], f[1], f[2], rounding, form)
+			}
+		}
+		s.add(func(b *bench) {
+			op := b.newAdamW(f, 9, 50)
+			b.values[op.Skip][0] = 1
+			b.p.Add(op)
+		}, "adamw/%s-%s-%s/skip", f[0], f[1], f[2])
+	}
+	// No gradient and no moments yet: an amax of 0 keeps the scale.
+	s.add(func(b *bench) {
+		op := b.newAdamW(formats[1], 1, 50)
+		clear(b.values[op.Grad[0]])
+		clear(b.values[op.M1[0]])
+		clear(b.values[op.M2[0]])
+		b.p.Add(op)
+	}, "adamw/zero")
+	// The decay alone, which wants the master's rounding to be right.
+	s.add(func(b *bench) {
+		op := b.newAdamW(formats[1], 1000, 300)
+		clear(b.values[op.Grad[0]])
+		op.Rounding, b.random = fp8.Stochastic, true
+		b.p.Add(op)
+	}, "adamw/decay")
+}
+
+// newAdamW declares one tensor per size after some updates.
+func (b *bench) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.AdamW {
+	// √, the quotient and 1 − β^t of t = 1, which loses some bits in FP32.
+	const tolerance = 0x1p-17
+	b.step.LR = 0.05
+	op := &backend.AdamW{
+		Control: b.control(), Step: b.ints("step", step), Coef: b.scalar("coef", 0.75), Skip: b.ints("skip", 0),
+		Scratch: b.result("scratch", fp8.F32, anything, 3*len(sizes)),
+		// An Eps that is felt: its two forms are equal where it is not.
+		Beta1: 0.9, Beta2: 0.95, Eps: 0.01, WeightDecay: 0.1,
+	}
+	for i, n := range sizes {
+		grad := b.outliers(b.normal(fmt.Sprintf("grad%d", i), fp8.F32, n), 20)
+		op.Grad = append(op.Grad, grad)
+		declare := func(name string, d fp8.DType, values []float64) (t, scale *backend.Tensor) {
+			name = fmt.Sprintf("%s%d", name, i)
+			t = b.given(name, d, values, n)
+			if d == fp8.F16 {
+				t.Scale = b.scalar(name+".scale_inv", 0.07)
+			}
+			if t.Scale != nil {
+				b.tolerance[t.Scale] = tolerance
+			}
+			b.tolerance[t] = tolerance
+			return t, t.Scale
+		}
+		squares := b.draw(n, 2)
+		for j, x := range squares {
+			squares[j] = math.Abs(x)
+		}
+		master, masterScale := declare("master", formats[0], b.draw(n, 1))
+		m1, m1Scale := declare("m1", formats[1], b.draw(n, 4))
+		m2, m2Scale := declare("m2", formats[2], squares)
+		op.Master, op.MasterScale = append(op.Master, master), append(op.MasterScale, masterScale)
+		op.M1, op.M1Scale = append(op.M1, m1), append(op.M1Scale, m1Scale)
+		op.M2, op.M2Scale = append(op.M2, m2), append(op.M2Scale, m2Scale)
+	}
+	return op
+}

@@ -1,0 +1,190 @@
+package conformance
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+var (
+	nan    = math.NaN()
+	inf    = math.Inf(1)
+	noZero = math.Copysign(0, -1)
+)
+
+// specials are the inputs on which a cast to d can go wrong, of either sign:
+// every code of an eight-bit format, the midpoints between neighbours and the
+// numbers just beside them; for wider formats random magnitudes and ties; and
+// zeros, subnormals, overflow.
+func (b *bench) specials(d fp8.DType) []float64 {
+	magnitudes := []float32{
+		0, math.SmallestNonzeroFloat32, 1e-40, 0x1p-126, math.MaxFloat32,
+		d.Max(), math.Nextafter32(d.Max(), math.MaxFloat32), d.Max() * 1.03,
+	}
+	if d.IsFP8() {
+		for code := uint32(0); d.Float32(code) < d.Max(); code++ {
+			here, next := d.Float32(code), d.Float32(code+1)
+			middle := here + (next-here)/2
+			magnitudes = append(magnitudes, here, middle, math.Nextafter32(middle, 0), math.Nextafter32(middle, 1e9))
+		}
+	} else {
+		for range 150 {
+			x := float32(math.Exp2(60*b.rng.Float64()-30) * (1 + b.rng.Float64()))
+			bits := math.Float32bits(x)
+			magnitudes = append(magnitudes, x,
+				math.Float32frombits(bits&^0xffff|0x8000), // a tie of BF16
+				math.Float32frombits(bits&^0x1fff|0x1000)) // and of F16
+		}
+	}
+	var list []float64
+	for _, m := range magnitudes {
+		list = append(list, float64(m), -float64(m))
+	}
+	return list
+}
+
+func (s *suite) quantize() {
+	s.quantizeFormats()
+	s.quantizeScales()
+	s.quantizeCopies()
+	s.amax()
+}
+
+// quantizeFormats casts every format to every other.
+func (s *suite) quantizeFormats() {
+	const cols = 31
+	for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
+		for _, out := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+			for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+				for _, transpose := range []bool{false, true} {
+					name := "quantize/%s/%s/%s"
+					if transpose {
+						name += "/transposed"
+					}
+					s.add(func(b *bench) {
+						values := append(b.specials(out), inf, -inf, nan)
+						rows := (len(values) + cols - 1) / cols
+						values = append(values, b.draw(rows*cols-len(values), 1)...)
+						shape := []int{rows, cols}
+						if transpose {
+							shape = []int{cols, rows}
+						}
+						cast := backend.Cast{
+							Out: b.result("out", out, exactly, shape...), Amax: b.scalar("amax", 1),
+							Rounding: rounding, Transpose: transpose,
+						}
+						if rounding == fp8.Stochastic {
+							cast.Control, b.random = b.control(), true
+						}
+						b.p.Add(&backend.Quantize{X: b.given("x", in, values, rows, cols), Out: []backend.Cast{cast}})
+					}, name, in, out, rounding)
+				}
+			}
+		}
+	}
+}
+
+// quantizeScales multiplies before it rounds, in FP32.
+func (s *suite) quantizeScales() {
+	scaled := func(in fp8.DType, out fp8.DType, scale float64, sigma float64, name string) {
+		s.add(func(b *bench) {
+			b.p.Add(&backend.Quantize{
+				X: b.given("x", in, b.draw(17*33, sigma), 17, 33),
+				Out: []backend.Cast{{
+					Out: b.result("out", out, exactly, 17, 33), Scale: b.scalar("scale", scale), Amax: b.scalar("amax", 0),
+				}},
+			})
+		}, "quantize/scale/%s/%s/%s", name, in, out)
+	}
+	for _, out := range []fp8.DType{fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		scaled(fp8.F32, out, 0.7, 10, "inexact")
+		scaled(fp8.BF16, out, 0x1p-9, 1, "small")
+		scaled(fp8.F32, out, 1e30, 1, "overflow")
+		scaled(fp8.F32, out, 0x1p126, 1e-39, "subnormal")
+	}
+	s.add(func(b *bench) {
+		x := b.normal("x", fp8.F16, 9, 20)
+		x.Scale = b.scalar("x.scale", 0.3)
+		b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{
+			{Out: b.result("out", fp8.E4M3, exactly, 9, 20), Scale: b.scalar("scale", 100), Amax: b.scalar("amax", 0)},
+			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
+		}})
+	}, "quantize/scaled-f16")
+	s.add(func(b *bench) {
+		factors := b.draw(20, 1)
+		for i, x := range factors {
+			factors[i] = math.Exp2(math.Round(4 * x))
+		}
+		b.p.Add(&backend.Quantize{
+			X: b.normal("x", fp8.F32, 9, 20), ColScale: b.given("col", fp8.F32, factors, 20),
+			Out: []backend.Cast{
+				{Out: b.result("out", fp8.E4M3, exactly, 9, 20), Scale: b.scalar("scale", 3), Amax: b.scalar("amax", 0)},
+				{Out: b.result("out.t", fp8.E4M3, exactly, 20, 9), Scale: b.scalar("scale.t", 3), Transpose: true},
+			},
+		})
+	}, "quantize/colscale")
+}
+
+// quantizeCopies writes several results, views and streams of random bits.
+func (s *suite) quantizeCopies() {
+	for _, shape := range [][2]int{{1, 1}, {1, 7}, {48, 80}, {33, 17}} {
+		rows, cols := shape[0], shape[1]
+		s.add(func(b *bench) {
+			x := b.outliers(b.normal("x", fp8.BF16, rows, cols), 1000)
+			b.random = true
+			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{
+				{Out: b.result("tokens", fp8.E5M2, exactly, rows, cols), Scale: b.scalar("s0", 0.9), Amax: b.scalar("a0", 0), Control: b.control(), Rounding: fp8.Stochastic, Tokens: true},
+				{Out: b.result("tokens.t", fp8.E5M2, exactly, cols, rows), Scale: b.scalar("s1", 16), Control: b.control(), Rounding: fp8.Stochastic, Tokens: true, Transpose: true},
+				{Out: b.result("plain", fp8.E4M3, exactly, rows, cols), Scale: b.scalar("s2", 64), Control: b.control(), Rounding: fp8.Stochastic},
+				{Out: b.result("nearest.t", fp8.E4M3IEEE, exactly, cols, rows), Amax: b.scalar("a3", 1e6), Transpose: true},
+				{Out: b.result("wide", fp8.F16, exactly, rows, cols), Control: b.control(), Rounding: fp8.Stochastic},
+			}})
+		}, "quantize/copies/%dx%d", rows, cols)
+	}
+	s.add(func(b *bench) {
+		b.p.Add(&backend.Quantize{X: b.normal("x", fp8.F32, 20, 24).RowRange(5, 9), Out: []backend.Cast{
+			{Out: b.normal("rows", fp8.E4M3, 30, 24).RowRange(2, 9)},
+			{Out: b.gapped("gap", fp8.E5M2, 9, 24)},
+			{Out: b.gapped("gap.t", fp8.BF16, 24, 9), Transpose: true},
+		}})
+	}, "quantize/views")
+	s.add(func(b *bench) {
+		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 24), Out: []backend.Cast{
+			{Out: b.result("out", fp8.E4M3, exactly, 9, 24), Amax: b.scalar("amax", 0)},
+			{Out: b.result("out.t", fp8.E4M3, exactly, 24, 9), Transpose: true},
+		}})
+	}, "quantize/gapped-x")
+}
+
+func (s *suite) amax() {
+	data := map[string]func(values []float64){
+		"normal":    func([]float64) {},
+		"zeros":     func(v []float64) { clear(v); v[1] = noZero },
+		"subnormal": func(v []float64) { clear(v); v[2] = -0x1p-140 },
+		"inf":       func(v []float64) { v[4] = -inf },
+		"nan":       func(v []float64) { v[4], v[9] = inf, nan },
+	}
+	for _, name := range []string{"normal", "zeros", "subnormal", "inf", "nan"} {
+		for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
+			for _, n := range []int{1, 13} {
+				s.add(func(b *bench) {
+					x := b.normal("x", in, 7, 13)
+					data[name](b.values[x])
+					b.p.Add(&backend.Amax{X: x, Out: b.result("out", fp8.F32, exactly, n)})
+				}, "amax/%s/%s/%d", name, in, n)
+			}
+		}
+	}
+	s.add(func(b *bench) {
+		x := b.normal("x", fp8.F16, 12, 5)
+		x.Scale = b.scalar("x.scale", 0.3)
+		b.p.Add(&backend.Amax{X: x, Out: b.result("all", fp8.F32, exactly, 1)})
+		b.p.Add(&backend.Amax{X: x, Out: b.result("columns", fp8.F32, exactly, 5)})
+	}, "amax/scaled-f16")
+	s.add(func(b *bench) {
+		x := b.gapped("x", fp8.BF16, 12, 5)
+		b.p.Add(&backend.Amax{X: x, Out: b.result("all", fp8.F32, exactly, 1)})
+		b.p.Add(&backend.Amax{X: x, Out: b.result("columns", fp8.F32, exactly, 5)})
+	}, "amax/view")
+}

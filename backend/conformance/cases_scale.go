@@ -1,0 +1,112 @@
+package conformance
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func (s *suite) scales() {
+	s.updateScale()
+	s.pushHistory()
+	s.smoothScale()
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
+		s.add(func(b *bench) {
+			b.p.Add(&backend.Fill{Out: b.result("out", d, exactly, 5, 7), Value: 1.7})
+			b.p.Add(&backend.Fill{Out: b.gapped("view", d, 5, 7), Value: -3})
+			b.p.Add(&backend.Fill{Out: b.result("zero", d, exactly, 33)})
+		}, "fill/%s", d)
+	}
+}
+
+// flag is an optional I32 flag: 0 absent, 1 not set, 2 set.
+func (b *bench) flag(name string, kind int) *backend.Tensor {
+	if kind == 0 {
+		return nil
+	}
+	return b.ints(name, kind-1)
+}
+
+func (s *suite) updateScale() {
+	const n = 12
+	for _, window := range []int{1, 3} {
+		for _, pow2 := range []bool{false, true} {
+			for keep := range 4 { // no Keep; Keep with Skip absent, not set, set
+				s.add(func(b *bench) {
+					history := b.positive("history", window, n)
+					for row := range window { // whole columns of what teaches nothing
+						copy(b.values[history][row*n+2:], []float64{0, inf, nan, 1e-42, math.MaxFloat32, 448})
+					}
+					b.values[history][0] = inf // one bad row spoils the window
+					op := &backend.UpdateScale{
+						History: history, Seen: b.positive("seen", n),
+						Scale: b.positive("scale", n), ScaleInv: b.positive("scale_inv", n),
+						Limit: 448, Pow2: pow2, Keep: keep > 0,
+					}
+					if keep > 0 {
+						op.Skip = b.flag("skip", keep-1)
+					}
+					if keep == 1 {
+						op.Seen = nil
+					}
+					b.p.Add(op)
+				}, "updatescale/window%d/pow2-%v/keep%d", window, pow2, keep)
+			}
+		}
+	}
+}
+
+func (s *suite) pushHistory() {
+	for _, window := range []int{1, 2, 5} {
+		for skip := range 3 {
+			s.add(func(b *bench) {
+				value := b.positive("value", 9)
+				b.values[value][4] = nan
+				b.p.Add(&backend.PushHistory{Value: value, Skip: b.flag("skip", skip), History: b.positive("history", window, 9)})
+			}, "pushhistory/window%d/skip%d", window, skip)
+		}
+	}
+	s.add(func(b *bench) {
+		b.p.Add(&backend.PushHistory{Value: b.positive("values", 40).Slice("value", 11, 6), History: b.gapped("history", fp8.F32, 4, 6)})
+	}, "pushhistory/views")
+}
+
+func (s *suite) smoothScale() {
+	for _, window := range []int{1, 4} {
+		for _, recorded := range []bool{false, true} {
+			for _, data := range []string{"normal", "edges", "zeros", "inf", "nan"} {
+				s.add(func(b *bench) {
+					const n = 24
+					m, k := b.positive("m", window, n), b.positive("k", n)
+					rows, weights := b.values[m], b.values[k]
+					switch data {
+					case "edges": // ratios that are powers of two, and clamped exponents
+						for i := range rows {
+							rows[i] = math.Ldexp(weights[i%n], i%n-n/2)
+						}
+						rows[0], weights[0], rows[1], weights[1] = 0x1p100, 0x1p-10, 0x1p-100, 0x1p10
+						rows[2], rows[3], weights[4] = 0, 0, 0
+					case "zeros":
+						clear(rows)
+					case "inf":
+						rows[5], weights[6] = inf, inf
+					case "nan":
+						rows[5], weights[6] = nan, nan
+					}
+					op := &backend.SmoothScale{
+						ChannelMax: m, WeightMax: k,
+						C: b.result("c", fp8.F32, exactly, n), InvC: b.result("inv_c", fp8.F32, exactly, n),
+						HScale: b.result("h.scale", fp8.F32, exactly, 1), HScaleInv: b.result("h.scale_inv", fp8.F32, exactly, 1),
+						WScale: b.result("w.scale", fp8.F32, exactly, 1), WScaleInv: b.result("w.scale_inv", fp8.F32, exactly, 1),
+						HLimit: 448, WLimit: 240,
+					}
+					if recorded {
+						op.Seen, op.Amax = b.positive("seen", n), b.positive("amax", 1)
+					}
+					b.p.Add(op)
+				}, "smoothscale/window%d/recorded-%v/%s", window, recorded, data)
+			}
+		}
+	}
+}

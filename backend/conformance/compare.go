@@ -1,0 +1,165 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+
+	"octet/backend"
+	"octet/backend/ref"
+	"octet/fp8"
+)
+
+// The tolerances are relative errors of an op's FP32 result, before its cast,
+// in the norm over the whole result.
+const (
+	exactly = 0
+	// elementwise allows a few units in the last place of FP32 (2^-24 each) to
+	// exp, erf, sin, √ and the handful of operations around them.
+	elementwise = 0x1p-20
+	// anything is for scratch memory.
+	anything = math.MaxFloat64
+)
+
+// summed is the tolerance of FP32 sums of k terms. The partial sum of j terms
+// of random sign is about √j, each addition errs by 2^-25 of it, and the errors
+// add up like √k: relative to the sum of about √k, 2^-25·√(k/2). This allows
+// eight times as much, for other orders and truncating adders.
+func summed(k int) float64 { return elementwise + 0x1p-22*math.Sqrt(float64(k)) }
+
+// product is the tolerance of a matrix product over k. FP8 units of the Hopper
+// kind align 32 products at a time to 13 fraction bits, an error of about 2^-13
+// of the group's sum, and truncate their accumulator to 13 bits; with Promoted
+// at most four groups do so before an FP32 addition takes over.
+func product(operands fp8.DType, accum backend.Accum, k int) float64 {
+	if !operands.IsFP8() {
+		return summed(k)
+	}
+	groups := (k + 31) / 32
+	if accum == backend.Promoted {
+		groups = min(groups, 4)
+	}
+	return summed(k) + 0x1p-12*float64(1+groups)
+}
+
+// compare reads every variable from both sides.
+func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
+	for t := range b.vars.All() {
+		tolerance := b.tolerance[t]
+		if tolerance == anything {
+			continue
+		}
+		wanted, raw := make([]byte, t.Bytes()), make([]byte, t.Bytes())
+		if err := want.Read(t, wanted); err != nil {
+			return err
+		}
+		if err := got.Read(t, raw); err != nil {
+			return err
+		}
+		if bytes.Equal(wanted, raw) {
+			continue
+		}
+		reference, err := want.Values(t)
+		if err != nil {
+			return err
+		}
+		// The reference decodes the other side's bytes.
+		if err := want.Write(t, raw); err != nil {
+			return err
+		}
+		values, err := want.Values(t)
+		if err != nil {
+			return err
+		}
+		if tolerance == exactly {
+			err = b.compareExact(t, reference, values, raw)
+		} else {
+			err = compareNorm(t, reference, values, tolerance)
+		}
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", b.rank, err)
+		}
+	}
+	return nil
+}
+
+// compareExact wants equal values, zeros with their signs. The NaN of an FP8
+// cast has one code; the NaN of wider formats may be any.
+func (b *bench) compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
+	wrong, first := 0, -1
+	for i := range want {
+		same := math.Float64bits(want[i]) == math.Float64bits(got[i])
+		if math.IsNaN(want[i]) && math.IsNaN(got[i]) {
+			same = !t.DType.IsFP8() || raw[i] == 0x7f
+		}
+		if !same {
+			if wrong++; first < 0 {
+				first = i
+			}
+		}
+	}
+	if wrong == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: %d of %d elements differ; the first, [%d, %d], is %v, expected %v (to the bit)",
+		t, wrong, len(want), first/t.Cols(), first%t.Cols(), got[first], want[first])
+}
+
+// compareNorm allows the error that tolerance makes in the stored result. An
+// FP32 difference δ moves an element across a rounding boundary with the
+// probability δ/ulp and then by one ulp: Σ δ·ulp ≤ ‖δ‖·‖ulp‖ in the square. It
+// is allowed twice, and one flip of the coarsest element besides, since in a
+// small tensor a single one may be everything. A large element must not hide
+// the others: no more than twice as many may flip as δ, evenly spread, makes
+// likely, and two.
+func compareNorm(t *backend.Tensor, want, got []float64, tolerance float64) error {
+	var norm, diff, ulps, coarsest float64
+	for i := range want {
+		if finite(want[i]) != finite(got[i]) || !finite(want[i]) && !sameSpecial(want[i], got[i]) {
+			return fmt.Errorf("%s: [%d, %d] is %v, expected %v", t, i/t.Cols(), i%t.Cols(), got[i], want[i])
+		}
+		if !finite(want[i]) {
+			continue
+		}
+		unit := ulp(t.DType, want[i])
+		norm += want[i] * want[i]
+		diff += (got[i] - want[i]) * (got[i] - want[i])
+		ulps += unit * unit
+		coarsest = max(coarsest, unit)
+	}
+	norm, diff, ulps = math.Sqrt(norm), math.Sqrt(diff), math.Sqrt(ulps)
+	delta := tolerance * norm
+	if allowed := delta + 2*math.Sqrt(delta*ulps) + coarsest; diff > allowed {
+		return fmt.Errorf("%s: the error is %.3g of the norm, allowed %.3g", t, diff/norm, allowed/norm)
+	}
+	flips, likely := 0, 0.0
+	for i := range want {
+		if finite(want[i]) {
+			likely += min(1, delta/math.Sqrt(float64(len(want)))/ulp(t.DType, want[i]))
+			if want[i] != got[i] {
+				flips++
+			}
+		}
+	}
+	if float64(flips) > 2+2*likely {
+		return fmt.Errorf("%s: %d of %d elements are rounded to another code, likely are %.1f", t, flips, len(want), likely)
+	}
+	return nil
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+func sameSpecial(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
+
+// ulp is the distance from |x| to the next code of the format.
+func ulp(d fp8.DType, x float64) float64 {
+	if !d.IsFloat() {
+		return 0
+	}
+	code := d.Nearest(float32(math.Abs(x)), fp8.Saturate)
+	here := float64(d.Float32(code))
+	if here >= float64(d.Max()) {
+		code--
+	}
+	return float64(d.Float32(code+1)) - float64(d.Float32(code))
+}

@@ -1,0 +1,183 @@
+// Package conformance holds a backend to the specification of every op. It
+// yields cases; each writes data to the backend under test and to backend ref,
+// runs the same program on both and compares everything that persists. It
+// knows no testing package, so that a command can run it on a machine that no
+// test has seen:
+//
+//	for c := range conformance.Cases() {
+//		if err := c.Run(ctx, driver, "0"); err != nil { … }
+//	}
+//
+// How results are compared:
+//
+//   - Exactly, by default: casts of given values, copies, single additions,
+//     maxima, scales, and every tensor that the op has no business writing,
+//     the gaps of views included.
+//   - By ‖out − ref‖ against ‖ref‖ where the op's FP32 result depends on the
+//     order of a sum or on an approximation of a function. The tolerance
+//     follows from the length of the sum and from the formats of operands and
+//     result; compare.go derives it.
+//   - NaN and infinities must be where the reference has them in either case.
+//
+// A case exercises the driver as production does: Spec, Lower, Open, Load, Run.
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+
+	"octet/backend"
+	"octet/backend/ref"
+)
+
+// Case is one program with its data.
+type Case struct {
+	Name  string // "matmul/e4m3-e5m2/17x33x5/ta"
+	ranks int
+	build func(*bench) // called once per rank
+}
+
+// Cases yields every case, always in the same order.
+func Cases() iter.Seq[Case] {
+	var s suite
+	s.matMul()
+	s.quantize()
+	s.scales()
+	s.layers()
+	s.attention()
+	s.mlp()
+	s.loss()
+	s.optimizer()
+	s.collectives()
+	s.chains()
+	return slices.Values(s.cases)
+}
+
+type suite struct{ cases []Case }
+
+func (s *suite) add(build func(*bench), format string, args ...any) {
+	s.addRanks(1, build, format, args...)
+}
+
+func (s *suite) addRanks(ranks int, build func(*bench), format string, args ...any) {
+	s.cases = append(s.cases, Case{Name: fmt.Sprintf(format, args...), ranks: ranks, build: build})
+}
+
+// Run opens the driver's device, runs the case and compares. An error that
+// wraps backend.ErrUnsupported says that the backend declined: that it has no
+// such op or operand formats, or random bits of its own making.
+func (c Case) Run(ctx context.Context, d backend.Driver, device string) error {
+	if err := c.run(ctx, d, device); err != nil {
+		return fmt.Errorf("%s: %w", c.Name, err)
+	}
+	return nil
+}
+
+func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
+	spec, err := d.Spec(device)
+	if err != nil {
+		return err
+	}
+	benches := c.benches()
+	if benches[0].random && !spec.Stochastic {
+		return fmt.Errorf("backend %s draws its own random bits: %w", spec.Backend, backend.ErrUnsupported)
+	}
+	tested, err := d.Open(device, backend.Options{Ranks: c.ranks})
+	if err != nil {
+		return err
+	}
+	defer closeAll(tested)
+	if len(tested) != c.ranks {
+		return fmt.Errorf("asked for %d ranks, got %d", c.ranks, len(tested))
+	}
+
+	reference := ref.Open(c.ranks, ref.Rounded)
+	var runs []backend.Executable
+	for rank, b := range benches {
+		want, got := reference[rank], tested[rank]
+		if err := b.prepare(want, got); err != nil {
+			return err
+		}
+		lowered, err := d.Lower(spec, b.p)
+		if err != nil {
+			return err
+		}
+		for target, program := range map[backend.Backend]*backend.Program{want: b.p, got: lowered} {
+			loaded, err := target.Load(program)
+			if err != nil {
+				return err
+			}
+			runs = append(runs, loaded...)
+		}
+	}
+	if err := runAll(ctx, runs); err != nil {
+		return err
+	}
+	for rank, b := range benches {
+		if err := b.compare(reference[rank], tested[rank]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// benches builds the case's program and data for every rank.
+func (c Case) benches() []*bench {
+	var list []*bench
+	for rank := range c.ranks {
+		b := newBench(c.Name, rank, c.ranks)
+		c.build(b)
+		list = append(list, b)
+	}
+	return list
+}
+
+// runAll runs the executables side by side, as ranks that meet have to; the
+// first failure cancels the others.
+func runAll(ctx context.Context, runs []backend.Executable) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wait sync.WaitGroup
+	for _, r := range runs {
+		wait.Go(func() {
+			if err := r.Run(ctx); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	wait.Wait()
+	return context.Cause(ctx)
+}
+
+func closeAll(list []backend.Backend) {
+	for _, b := range list {
+		_ = b.Close() // the comparison has been made
+	}
+}
+
+// prepare binds the variables on both sides and gives them the same bytes.
+func (b *bench) prepare(want *ref.Backend, got backend.Backend) error {
+	if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
+		return err
+	}
+	if err := errors.Join(want.Bind(b.vars), got.Bind(b.vars)); err != nil {
+		return err
+	}
+	for t := range b.vars.All() {
+		if err := want.SetValues(t, b.values[t]); err != nil {
+			return err
+		}
+		raw := make([]byte, t.Bytes())
+		if err := want.Read(t, raw); err != nil {
+			return err
+		}
+		if err := got.Write(t, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}

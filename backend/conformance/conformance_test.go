@@ -1,0 +1,94 @@
+package conformance
+
+import (
+	"context"
+	"reflect"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/ref"
+)
+
+func TestReferenceConformsToItself(t *testing.T) {
+	names := map[string]bool{}
+	for c := range Cases() {
+		require.False(t, names[c.Name], "two cases are called %s", c.Name)
+		names[c.Name] = true
+		t.Run(c.Name, func(t *testing.T) { require.NoError(t, c.Run(t.Context(), ref.Driver(), "")) })
+	}
+}
+
+func TestEveryOpHasACase(t *testing.T) {
+	missing := map[reflect.Type]bool{}
+	for _, op := range backend.Ops() {
+		missing[reflect.TypeOf(op)] = true
+	}
+	for c := range Cases() {
+		for _, b := range c.benches() {
+			for _, n := range b.p.Nodes() {
+				delete(missing, reflect.TypeOf(n.Op))
+			}
+		}
+	}
+	require.Empty(t, missing)
+}
+
+// idle is a backend that loads programs and does not run them.
+type idle struct{ backend.Backend }
+
+func (b idle) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	list, err := b.Backend.Load(programs...)
+	for i := range list {
+		list[i] = idleExecutable{list[i]}
+	}
+	return list, err
+}
+
+type idleExecutable struct{ backend.Executable }
+
+func (idleExecutable) Run(context.Context) error { return nil }
+
+func TestEveryCaseNoticesAnOpThatDoesNothing(t *testing.T) {
+	d := ref.Driver()
+	open := d.Open
+	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := open(device, o)
+		for i := range list {
+			list[i] = idle{list[i]}
+		}
+		return list, err
+	}
+	// These want nothing to change, or one rank to be all ranks.
+	still := regexp.MustCompile(`^(pushhistory/.*/skip2|adamw/.*/skip|allreduce/sum/1)$`)
+	for c := range Cases() {
+		if c.Run(t.Context(), d, "") == nil {
+			require.Regexp(t, still, c.Name, "passes on a backend that computes nothing")
+		}
+	}
+}
+
+// A cast is defined on the op's FP32 result: moved into a Quantize behind the
+// op it gives the same bits.
+func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
+	d := ref.Driver()
+	rewritten := 0
+	d.Lower = func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
+		q, err := backend.Unfuse(p, func(backend.Op) bool { return false })
+		if err == nil && q.Hash() != p.Hash() {
+			rewritten++
+		}
+		return q, err
+	}
+	for c := range Cases() {
+		build := c.build
+		c.build = func(b *bench) {
+			build(b)
+			clear(b.tolerance)
+		}
+		require.NoError(t, c.Run(t.Context(), d, ""))
+	}
+	require.Greater(t, rewritten, 40)
+}

@@ -1,0 +1,133 @@
+package conformance
+
+import (
+	"context"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/ref"
+)
+
+// A backend that ignores a setting or an optional operand must fail some case.
+// The programs are mutated on their way to the backend under test: each plain
+// field changed, each optional operand dropped, one at a time.
+func TestEverySettingMatters(t *testing.T) {
+	caught := map[string]bool{} // "MatMul.TransA": whether a case noticed
+	for c := range Cases() {
+		for i, n := range c.benches()[0].p.Nodes() {
+			for _, field := range mutable(n.Op) {
+				key := reflect.TypeOf(n.Op).Elem().Name() + "." + field
+				if caught[key] {
+					continue
+				}
+				accepted, err := c.runMutated(t.Context(), i, field)
+				if accepted {
+					caught[key] = err != nil
+				}
+			}
+		}
+	}
+	// The reference adds up in float64, whatever the matrix unit does.
+	delete(caught, "MatMul.Accum")
+	var missed []string
+	for key, noticed := range caught {
+		if !noticed {
+			missed = append(missed, key)
+		}
+	}
+	require.Empty(t, missed, "no case notices a change of these")
+	require.Greater(t, len(caught), 70)
+}
+
+// runMutated runs the case with one field of node i changed. accepted is false
+// if that is no change, or none that makes a valid program.
+func (c Case) runMutated(ctx context.Context, i int, field string) (accepted bool, err error) {
+	d := ref.Driver()
+	accepted = true
+	d.Lower = func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
+		q := p.Vars().Program(p.Name())
+		for j, n := range p.Nodes() {
+			op := n.Op
+			if j == i {
+				op = mutate(op, field)
+				accepted = accepted && !reflect.DeepEqual(op, n.Op)
+			}
+			q.Add(op)
+		}
+		accepted = accepted && len(p.Temps()) == 0 && q.Err() == nil
+		if !accepted {
+			return p, nil
+		}
+		return q, nil
+	}
+	err = c.Run(ctx, d, "")
+	return accepted, err
+}
+
+// mutable lists the fields of op that mutate changes. Of a cast's, a wrong
+// Transpose does not fit the shapes, and Add wants the Control.
+func mutable(op backend.Op) (fields []string) {
+	v := reflect.ValueOf(op).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		switch value := v.Field(i).Interface().(type) {
+		case []backend.Cast:
+			for _, name := range []string{"Scale", "Amax", "Rounding", "Tokens"} {
+				fields = append(fields, f.Name+"."+name)
+			}
+		case *backend.Tensor:
+			if value != nil {
+				fields = append(fields, f.Name)
+			}
+		case []*backend.Tensor:
+		default:
+			if f.Name == "Peer" {
+				continue // a rank that waits for the wrong one waits for ever
+			}
+			fields = append(fields, f.Name)
+		}
+	}
+	return fields
+}
+
+// mutate copies op with one field changed.
+func mutate(op backend.Op, field string) backend.Op {
+	v := reflect.New(reflect.TypeOf(op).Elem())
+	v.Elem().Set(reflect.ValueOf(op).Elem())
+	for i := range v.Elem().NumField() {
+		f, name := v.Elem().Field(i), v.Elem().Type().Field(i).Name
+		if casts, ok := f.Interface().([]backend.Cast); ok {
+			changed := append([]backend.Cast(nil), casts...)
+			for j := range changed {
+				c := reflect.ValueOf(&changed[j]).Elem()
+				for k := range c.NumField() {
+					if field == name+"."+c.Type().Field(k).Name {
+						change(c.Field(k))
+					}
+				}
+			}
+			f.Set(reflect.ValueOf(changed))
+		} else if field == name {
+			change(f)
+		}
+	}
+	return v.Interface().(backend.Op)
+}
+
+func change(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.SetZero()
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Uint8:
+		v.SetUint(1 - min(1, v.Uint()))
+	case reflect.Int:
+		v.SetInt(1)
+	case reflect.Float32, reflect.Float64:
+		v.SetFloat(1.5*v.Float() + 0.25)
+	}
+}

@@ -1,0 +1,62 @@
+package emu
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func TestActivation(t *testing.T) {
+	gelu := func(x float64) float64 { return x * 0.5 * (1 + math.Erf(x/math.Sqrt2)) }
+	relu := func(x float64) float64 { return max(x, 0) }
+	for kind, f := range []func(float64) float64{backend.GELU: gelu, backend.ReLU: relu} {
+		kind := backend.ActivationKind(kind)
+		tr := newTrial(t)
+		x := tr.tensor("x", fp8.BF16, tr.noise(9*3000), 9, 3000)
+		dy := tr.tensor("dy", fp8.F32, tr.noise(9*3000), 9, 3000)
+		y, dx := tr.tensor("y", fp8.F32, nil, 9, 3000), tr.tensor("dx", fp8.F32, nil, 9, 3000)
+		tr.program.Add(&backend.Activation{X: x, Out: []backend.Cast{{Out: y}}, Kind: kind})
+		tr.program.Add(&backend.ActivationGrad{DOut: dy, X: x, DX: []backend.Cast{{Out: dx}}, Kind: kind})
+		d := tr.run()
+		xs, dys := d.values(x), d.values(dy)
+		wantY, wantDX := make([]float64, len(xs)), make([]float64, len(xs))
+		for i, v := range xs {
+			const step = 1e-6 // no value but 0 is as close to the bend of ReLU
+			wantY[i] = f(v)
+			wantDX[i] = dys[i] * (f(v+step) - f(v-step)) / (2 * step)
+		}
+		near(t, wantY, d.values(y), 1e-7, "y")
+		near(t, wantDX, d.values(dx), 1e-7, "dx")
+	}
+}
+
+func TestActivationEdges(t *testing.T) {
+	nan := float32(math.NaN())
+	got := make([]float32, 4)
+	relu(got, []float32{-1, 0, 2, nan})
+	require.Equal(t, []float32{0, 0, 2}, got[:3])
+	require.True(t, math.IsNaN(float64(got[3])))
+	reluGradient(got, []float32{-1, 0, 2, 1}, []float32{nan, 5, 6, -7})
+	require.Equal(t, []float32{0, 0, 6, -7}, got)
+	gelu(got, []float32{-13, 0, 40, nan})
+	require.InEpsilon(t, -13*0.5*math.Erfc(13/math.Sqrt2), got[0], 2e-7, "no cancellation far to the left")
+	require.Equal(t, []float32{0, 40}, got[1:3])
+	require.True(t, math.IsNaN(float64(got[3])))
+}
+
+func TestNormal(t *testing.T) {
+	for x := -14.0; x < 14; x += 0.001 {
+		cdf, density := normal(x)
+		require.InEpsilon(t, 0.5*math.Erfc(-x/math.Sqrt2), cdf, 4e-9, x)
+		require.InEpsilon(t, math.Exp(-0.5*x*x)/math.Sqrt(2*math.Pi), density, 1e-12, x)
+	}
+	for _, x := range []float64{-20, -1e30, math.Inf(-1)} {
+		cdf, density := normal(x)
+		require.Zero(t, float32(cdf))
+		require.Zero(t, float32(density))
+	}
+}

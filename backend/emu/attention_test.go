@@ -1,0 +1,193 @@
+package emu
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// attentionCase is a shape of attention.
+type attentionCase struct {
+	batch, queries, keys, kv, group, dim int
+	position                             int32
+}
+
+func (c attentionCase) String() string {
+	return fmt.Sprintf("%dx%d queries at %d, %d keys, %dx%d heads of %d", c.batch, c.queries, c.position, c.keys, c.kv, c.group, c.dim)
+}
+
+var attentionCases = []attentionCase{
+	{1, 1, 1, 1, 1, 2, 0},
+	{1, 5, 5, 1, 1, 8, 0},
+	{2, 150, 150, 2, 1, 16, 0},
+	{1, 67, 67, 1, 3, 40, 0},
+	{2, 129, 129, 2, 2, 64, 0},
+	{1, 3, 3, 1, 80, 4, 0},
+}
+
+var cachedCases = []attentionCase{
+	{2, 1, 100, 2, 3, 20, 77},
+	{1, 1, 100, 1, 1, 16, 99},
+	{1, 70, 200, 2, 2, 32, 64},
+	{1, 5, 64, 1, 1, 8, 59},
+}
+
+// attentionData declares Q, K and V as views of one tensor each with gaps
+// between the rows, as a fused projection leaves them.
+func attentionData(tr *trial, c attentionCase, dtype fp8.DType) (q, k, v *backend.Tensor) {
+	gapped := func(name string, rows, cols int) *backend.Tensor {
+		base := tr.tensor(name, dtype, tr.noise(rows*(cols+3)), rows, cols+3)
+		return &backend.Tensor{
+			Name: name + ".view", DType: dtype, Shape: []int{rows, cols},
+			Class: base.Class, Base: base, Offset: 2, LD: cols + 3,
+		}
+	}
+	q = gapped("q", c.batch*c.queries, c.kv*c.group*c.dim)
+	k = gapped("k", c.batch*c.keys, c.kv*c.dim)
+	v = gapped("v", c.batch*c.keys, c.kv*c.dim)
+	return q, k, v
+}
+
+// probabilities is the softmax of one query's scores, and their log-sum-exp;
+// keys beyond its position have none.
+func (c attentionCase) probabilities(q, k []float64, seq, head, i int) (p []float64, lse float64) {
+	qCols, kCols := c.kv*c.group*c.dim, c.kv*c.dim
+	p = make([]float64, int(c.position)+i+1)
+	top, sum := math.Inf(-1), 0.0
+	for j := range p {
+		for d := range c.dim {
+			p[j] += q[(seq*c.queries+i)*qCols+head*c.dim+d] * k[(seq*c.keys+j)*kCols+head/c.group*c.dim+d]
+		}
+		p[j] /= math.Sqrt(float64(c.dim))
+		top = max(top, p[j])
+	}
+	for j := range p {
+		p[j] = math.Exp(p[j] - top)
+		sum += p[j]
+	}
+	for j := range p {
+		p[j] /= sum
+	}
+	return p, top + math.Log(sum)
+}
+
+// forward is attention in float64.
+func (c attentionCase) forward(q, k, v []float64) (out, lse []float64) {
+	heads := c.kv * c.group
+	out = make([]float64, c.batch*c.queries*heads*c.dim)
+	for seq := range c.batch {
+		for head := range heads {
+			for i := range c.queries {
+				p, l := c.probabilities(q, k, seq, head, i)
+				lse = append(lse, l)
+				for j, w := range p {
+					for d := range c.dim {
+						out[(seq*c.queries+i)*heads*c.dim+head*c.dim+d] += w * v[(seq*c.keys+j)*c.kv*c.dim+head/c.group*c.dim+d]
+					}
+				}
+			}
+		}
+	}
+	return out, lse
+}
+
+func TestAttention(t *testing.T) {
+	for _, dtype := range []fp8.DType{fp8.F32, fp8.BF16} {
+		for _, c := range append(attentionCases, cachedCases...) {
+			t.Run(fmt.Sprint(dtype, " ", c), func(t *testing.T) {
+				tr := newTrial(t)
+				q, k, v := attentionData(tr, c, dtype)
+				out := tr.tensor("out", fp8.F32, nil, q.Shape...)
+				lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.group, c.queries)
+				op := &backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
+				if c.position > 0 {
+					op.Control = tr.control(backend.Control{Position: c.position})
+				}
+				tr.program.Add(op)
+				d := tr.run()
+				wantOut, wantLSE := c.forward(d.values(q), d.values(k), d.values(v))
+				near(t, wantOut, d.values(out), 1e-6, "out")
+				near(t, wantLSE, d.values(lse), 1e-6, "lse")
+				for _, kernel := range gemmKernels() {
+					require.NoError(t, d.Write(out, make([]byte, out.Bytes())))
+					(&binder{device: d}).attentionWith(kernel, op)()
+					near(t, wantOut, d.values(out), 1e-6, kernel.name)
+				}
+			})
+		}
+	}
+}
+
+// A token's result does not depend on the tokens that are computed with it,
+// to the bit, nor on what the cache holds beyond it.
+func TestAttentionDecodeIsPrefill(t *testing.T) {
+	c := attentionCase{1, 140, 140, 2, 2, 24, 0}
+	tr := newTrial(t)
+	q, k, v := attentionData(tr, c, fp8.BF16)
+	out := tr.tensor("out", fp8.F32, nil, q.Shape...)
+	tr.program.Add(&backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, Batch: 1, HeadDim: c.dim})
+	all := tr.run().values(out)
+
+	for _, at := range []int{0, 1, 63, 64, 100, 139} {
+		cached := newTrial(t)
+		q, k, v := attentionData(cached, c, fp8.BF16)
+		q.Offset += at * q.LD
+		q.Shape = []int{1, q.Cols()}
+		for _, x := range []*backend.Tensor{k, v} {
+			raw := cached.data[x.Base]
+			for i := 2 * (x.Offset + (at+1)*x.LD); i < len(raw); i++ {
+				raw[i] = 0xff
+			}
+		}
+		out := cached.tensor("out", fp8.F32, nil, q.Shape...)
+		cached.program.Add(&backend.Attention{
+			Q: q, K: k, V: v, Control: cached.control(backend.Control{Position: int32(at)}),
+			Out: []backend.Cast{{Out: out}}, Batch: 1, HeadDim: c.dim,
+		})
+		require.Equal(t, all[at*q.Cols():(at+1)*q.Cols()], cached.run().values(out), "query %d", at)
+	}
+}
+
+// Large scores overflow no exponential, and what is not finite is not hidden,
+// but reaches only the tokens that see it.
+func TestAttentionExtremes(t *testing.T) {
+	c := attentionCase{1, 140, 140, 1, 1, 16, 0}
+	n := 140 * 16
+	for _, bad := range []float64{0, math.NaN(), math.Inf(1), math.Inf(-1)} {
+		tr := newTrial(t)
+		queries, keys := tr.noise(n), tr.noise(n)
+		for i := range queries {
+			queries[i] *= 100
+		}
+		if bad != 0 {
+			keys[131*16] = float32(bad)
+		}
+		q, k := tr.tensor("q", fp8.F32, queries, 140, 16), tr.tensor("k", fp8.F32, keys, 140, 16)
+		v := tr.tensor("v", fp8.F32, tr.noise(n), 140, 16)
+		out := tr.tensor("out", fp8.F32, nil, 140, 16)
+		tr.program.Add(&backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, Batch: 1, HeadDim: 16})
+		d := tr.run()
+		got := d.values(out)
+		want, _ := c.forward(d.values(q), d.values(k), d.values(v))
+		near(t, want[:131*16], got[:131*16], 2e-5, "scores of some hundreds")
+		if bad == 0 {
+			continue
+		}
+		notNumbers := 0
+		for _, x := range got[131*16:] {
+			if math.IsNaN(x) {
+				notNumbers++
+			}
+		}
+		if math.IsNaN(bad) {
+			require.Equal(t, 9*16, notNumbers)
+		} else {
+			require.Positive(t, notNumbers, "a score of +Inf")
+		}
+	}
+}

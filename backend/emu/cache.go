@@ -1,0 +1,32 @@
+package emu
+
+import (
+	"context"
+	"fmt"
+
+	"octet/backend"
+)
+
+// cacheWrite fails where the rows reach beyond the cache: the position comes
+// from the host, so that no check of the program can see it.
+func (b *binder) cacheWrite(o *backend.CacheWrite) kernel {
+	size := o.X.DType.Size()
+	x, cache := b.bytes(o.X), b.bytes(o.Cache)
+	stepX, stepCache, width := o.X.LD*size, o.Cache.LD*size, o.X.Cols()*size
+	n, places := o.X.Rows()/o.Batch, o.Cache.Rows()/o.Batch
+	words := b.i32(o.Control)
+	name := o.Cache.String()
+	return func(context.Context) error {
+		position := int(readControl(words).Position)
+		if position < 0 || position > places-n {
+			return fmt.Errorf("%d rows from position %d on do not fit the %d positions of the cache %s: generate less or make the cache longer", n, position, places, name)
+		}
+		for s := range o.Batch {
+			for i := range n {
+				from, to := (s*n+i)*stepX, (s*places+position+i)*stepCache
+				copy(cache[to:to+width], x[from:from+width])
+			}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,280 @@
+package emu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func init() {
+	backend.Register(backend.Driver{
+		Name:      "emu",
+		Available: func() error { return nil },
+		Spec:      spec,
+		Lower: func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
+			return p, nil // every op's casts are fused, no operand needs another layout
+		},
+		Open:  open,
+		Probe: probe,
+	})
+}
+
+func spec(device string) (backend.Spec, error) {
+	if device != "" {
+		return backend.Spec{}, fmt.Errorf("unknown device model %q of backend emu (known: plain emu, FP32 fused multiply-add)", device)
+	}
+	pairs := [][2]fp8.DType{}
+	for _, a := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		for _, b := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+			pairs = append(pairs, [2]fp8.DType{a, b})
+		}
+	}
+	return backend.Spec{
+		Backend: "emu", E4M3: fp8.E4M3, Pairs: pairs, Stochastic: true, Align: arenaAlign,
+	}, nil
+}
+
+// device is one rank: a thread pool and the memory of one set of variables.
+type device struct {
+	spec   backend.Spec
+	pool   *pool
+	rank   int
+	group  *group
+	vars   *backend.Vars
+	memory map[*backend.Tensor][]byte // persistent tensors, views excluded
+	rope   []*angleTable
+}
+
+func open(model string, o backend.Options) ([]backend.Backend, error) {
+	s, err := spec(model)
+	if err != nil {
+		return nil, err
+	}
+	threads := o.Threads
+	if threads <= 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	ranks := max(1, o.Ranks)
+	share := max(1, threads/ranks)
+	g := newGroup(ranks)
+	list := make([]backend.Backend, ranks)
+	for rank := range list {
+		s.Device = fmt.Sprintf("%d threads, %s", share, gemmKernels()[0].name)
+		list[rank] = &device{
+			spec: s, pool: newPool(share), rank: rank, group: g,
+			memory: map[*backend.Tensor][]byte{},
+		}
+	}
+	return list, nil
+}
+
+func (d *device) Spec() backend.Spec { return d.spec }
+
+func (d *device) Bind(vars *backend.Vars) error {
+	if err := vars.Err(); err != nil {
+		return err
+	}
+	if d.vars != nil {
+		return fmt.Errorf("emu: this backend is bound already; open another one for other variables")
+	}
+	d.vars = vars
+	for t := range vars.All() {
+		if t.Base == nil {
+			d.memory[t] = alignedBytes(t.Bytes())
+		}
+	}
+	return nil
+}
+
+// persistent finds the bytes of a contiguous persistent tensor or view.
+func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
+	root, ok := d.memory[t.Root()]
+	if !ok {
+		return nil, fmt.Errorf("emu: tensor %s is not bound", t)
+	}
+	if int64(n) != t.Bytes() || !t.Contiguous() {
+		return nil, fmt.Errorf("emu: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	}
+	from := t.Offset * t.DType.Size()
+	return root[from : from+n], nil
+}
+
+func (d *device) Write(t *backend.Tensor, src []byte) error {
+	dst, err := d.persistent(t, len(src))
+	if err == nil {
+		copy(dst, src)
+	}
+	return err
+}
+
+func (d *device) Read(t *backend.Tensor, dst []byte) error {
+	src, err := d.persistent(t, len(dst))
+	if err == nil {
+		copy(dst, src)
+	}
+	return err
+}
+
+// Close also ends the meetings of the group: the other ranks would wait for
+// this one for ever.
+func (d *device) Close() error {
+	d.group.close(errors.New("it was closed"), d.rank)
+	d.pool.close()
+	return nil
+}
+
+func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, err
+		}
+		if p.Vars() != d.vars {
+			return nil, fmt.Errorf("emu: program %s: its variables are not the ones bound to this backend", p.Name())
+		}
+	}
+	plan := backend.MakePlan(arenaAlign, backend.PerOp, programs...)
+	arena := alignedBytes(plan.Bytes)
+	list := make([]backend.Executable, len(programs))
+	for i, p := range programs {
+		b := &binder{device: d, plan: plan, arena: arena}
+		x := &executable{binder: b, nodes: p.Nodes()}
+		for _, n := range p.Nodes() {
+			k, err := b.bind(n)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", n.Path(), err)
+			}
+			x.kernels = append(x.kernels, k)
+		}
+		list[i] = x
+	}
+	return list, nil
+}
+
+// kernel runs one op; everything it needs was bound at load time, so that it
+// allocates nothing.
+type kernel func(context.Context) error
+
+type executable struct {
+	binder  *binder
+	nodes   []*backend.Node
+	kernels []kernel
+}
+
+func (x *executable) Plan() *backend.Plan { return x.binder.plan }
+
+func (x *executable) Close() error { return nil }
+
+func (x *executable) Run(ctx context.Context) error {
+	for i, k := range x.kernels {
+		if err := k(ctx); err != nil {
+			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
+		}
+	}
+	return nil
+}
+
+func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	read := func(t *backend.Tensor) ([]byte, error) { return x.binder.copyOut(t), nil }
+	for i, k := range x.kernels {
+		if err := k(ctx); err != nil {
+			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
+		}
+		if err := observe(x.nodes[i], read); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compute adapts a kernel that cannot fail.
+func compute(run func()) kernel {
+	return func(context.Context) error { run(); return nil }
+}
+
+// bind turns a node's op into a kernel. The switch is complete: the op set is
+// closed.
+func (b *binder) bind(n *backend.Node) (kernel, error) {
+	for _, o := range n.Operands() {
+		if o.Tensor.Block != backend.PerTensor {
+			return nil, errBlocked(o.Tensor)
+		}
+		if o.Tensor.DType == fp8.E8M0 {
+			return nil, fmt.Errorf("%w by backend emu: %s is %s", backend.ErrUnsupported, o.Field, o.Tensor)
+		}
+	}
+	switch o := n.Op.(type) {
+	case *backend.MatMul:
+		return b.matMul(o)
+	case *backend.Quantize:
+		return compute(b.quantize(o)), nil
+	case *backend.Amax:
+		return compute(b.amax(o)), nil
+	case *backend.UpdateScale:
+		return compute(b.updateScale(o)), nil
+	case *backend.PushHistory:
+		return compute(b.pushHistory(o)), nil
+	case *backend.Fill:
+		return compute(b.fill(o)), nil
+	case *backend.Embed:
+		return compute(b.embed(o)), nil
+	case *backend.EmbedGrad:
+		return compute(b.embedGrad(o)), nil
+	case *backend.Add:
+		return compute(b.add(o)), nil
+	case *backend.RMSNorm:
+		return compute(b.rmsNorm(o)), nil
+	case *backend.RMSNormGrad:
+		return compute(b.rmsNormGrad(o)), nil
+	case *backend.Rope:
+		return compute(b.rope(o)), nil
+	case *backend.Attention:
+		return compute(b.attention(o)), nil
+	case *backend.AttentionGrad:
+		return compute(b.attentionGrad(o)), nil
+	case *backend.CacheWrite:
+		return b.cacheWrite(o), nil
+	case *backend.SwiGLU:
+		return compute(b.swiGLU(o)), nil
+	case *backend.SwiGLUAmax:
+		return compute(b.swiGLUAmax(o)), nil
+	case *backend.SwiGLUGrad:
+		return compute(b.swiGLUGrad(o)), nil
+	case *backend.SmoothScale:
+		return compute(b.smoothScale(o)), nil
+	case *backend.Activation:
+		return compute(b.activation(o)), nil
+	case *backend.ActivationGrad:
+		return compute(b.activationGrad(o)), nil
+	case *backend.CrossEntropy:
+		return compute(b.crossEntropy(o)), nil
+	case *backend.Sum:
+		return compute(b.sum(o)), nil
+	case *backend.SumSquares:
+		return compute(b.sumSquares(o)), nil
+	case *backend.StepGate:
+		return compute(b.stepGate(o)), nil
+	case *backend.AdamW:
+		return compute(b.adamW(o)), nil
+	case *backend.AllReduce:
+		return b.allReduce(o), nil
+	case *backend.ReduceScatter:
+		return b.reduceScatter(o)
+	case *backend.AllGather:
+		return b.allGather(o)
+	case *backend.Send:
+		return b.send(o)
+	case *backend.Recv:
+		return b.recv(o)
+	}
+	return nil, fmt.Errorf("%w by backend emu: no kernel for %T", backend.ErrUnsupported, n.Op)
+}
+
+// paired reports whether the device multiplies the two formats.
+func paired(s backend.Spec, a, b fp8.DType) bool {
+	return slices.Contains(s.Pairs, [2]fp8.DType{a, b})
+}

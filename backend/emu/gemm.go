@@ -1,0 +1,270 @@
+package emu
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+
+	"octet/fp8"
+)
+
+// This file is the matrix product of stored matrices, out = epilogue(A·B).
+//
+// What it computes. Each element of A·B is the chain
+//
+//	acc = +0;  acc = fma(a[i,l], b[l,j], acc)  for l = 0, 1, … k-1
+//
+// in FP32, whatever the shape, the blocking, the number of threads and the
+// kernel. A product of two FP8 values, or of two BF16 values, is exact in
+// FP32, so multiply-then-add gives the same bits as fma and all kernels agree
+// bit for bit on every machine. The exceptions: BF16 products that leave the
+// range of FP32 (fma rounds them once, after the addition, a multiplication
+// before it), and F32 operands, where the plain Go kernel multiplies, rounds
+// and adds. Which NaN a NaN is (sign and payload) is nowhere specified.
+//
+// How. The output is cut into rectangles, one task each, that share nothing:
+// a worker decodes the operands of its own rectangle to FP32, block by block,
+// and pays for the blocks that its neighbours decode too with having nobody to
+// wait for. Inside, as in the GotoBLAS scheme (Goto and van de Geijn, 2008): a
+// block of B in panels of nr columns, a block of A that fits the second-level
+// cache, and a kernel that holds mr×nr accumulators in registers. The kernel
+// broadcasts A from any layout, so A is decoded without being rearranged, and
+// B is transposed if and only if it is stored transposed. Between two blocks
+// of k an accumulator tile waits in FP32 and is loaded again, which is what
+// keeps the chain.
+
+// matrix is one stored operand: the one slice that fits dtype is set,
+// row-major, with ld elements from one row to the next.
+type matrix struct {
+	dtype          fp8.DType
+	f32            []float32 // F32
+	u16            []uint16  // BF16
+	u8             []uint8   // E4M3, E4M3IEEE, E5M2
+	rows, cols, ld int
+}
+
+// at is m without the rows above i and the columns left of j.
+func (m matrix) at(i, j int) matrix {
+	at := i*m.ld + j
+	switch {
+	case m.f32 != nil:
+		m.f32 = m.f32[at:]
+	case m.u16 != nil:
+		m.u16 = m.u16[at:]
+	default:
+		m.u8 = m.u8[at:]
+	}
+	m.rows -= i
+	m.cols -= j
+	return m
+}
+
+func (m matrix) check(name string) error {
+	var have int
+	switch {
+	case m.dtype == fp8.F32:
+		have = len(m.f32)
+	case m.dtype == fp8.BF16:
+		have = len(m.u16)
+	case m.dtype.IsFP8():
+		have = len(m.u8)
+	default:
+		return fmt.Errorf("gemm: %s is %s, which no kernel multiplies (f32, bf16, e4m3, e4m3ieee, e5m2)", name, m.dtype)
+	}
+	if m.rows < 0 || m.cols < 0 || m.ld < m.cols {
+		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.rows, m.cols, m.ld)
+	}
+	if m.rows > 0 && m.cols > 0 && have < (m.rows-1)*m.ld+m.cols {
+		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d but has %d elements of %s",
+			name, m.rows, m.cols, m.ld, have, m.dtype)
+	}
+	return nil
+}
+
+// epilogue is what becomes of an accumulator, all in FP32, in this order; the
+// zero value of a field but alpha leaves its line out.
+type epilogue struct {
+	alpha      float32   // v = acc·alpha: the product of the dequantising factors, else 1
+	rowScale   []float32 // v = v·rowScale[i]
+	colScale   []float32 // v = v·colScale[j]
+	residual   matrix    // v = v + residual[i,j], BF16 or F32; it may be out itself
+	accumulate bool      // v = v + the old out[i,j], BF16 or F32
+	amax       *float32  // the larger of itself and |v|; NaN over infinity over numbers
+	outScale   float32   // v = v·outScale, only if out is FP8, and never 0 then
+	// out is v, nearest even: FP8 saturates, BF16 overflows to infinity.
+}
+
+// gemm is a product of fixed operands, made once and run many times.
+type gemm struct {
+	m, n, k        int
+	a, b, out      matrix
+	transA, transB bool
+
+	pool   *pool
+	kernel *gemmKernel
+	plan   gemmPlan
+	task   func(worker, task int)
+
+	// Of the run in progress:
+	e     epilogue
+	amax  atomic.Uint32
+	tiles []tileOut // one for each worker
+}
+
+// newGemm returns out = op(a)·op(b), where op(x) is x or its transpose. Any
+// two of the formats may meet. Out must not overlap an operand. Scratch is the
+// pool's and grows here, so that run allocates nothing.
+func newGemm(p *pool, a matrix, transA bool, b matrix, transB bool, out matrix) (*gemm, error) {
+	return newGemmWith(gemmKernels()[0], p, a, transA, b, transB, out)
+}
+
+func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, transB bool, out matrix) (*gemm, error) {
+	for _, x := range []struct {
+		name string
+		matrix
+	}{{"A", a}, {"B", b}, {"out", out}} {
+		if err := x.check(x.name); err != nil {
+			return nil, err
+		}
+	}
+	g := &gemm{a: a, b: b, out: out, transA: transA, transB: transB, pool: p, kernel: kernel}
+	g.m, g.k = orient(a, transA)
+	k, n := orient(b, transB)
+	g.n = n
+	if k != g.k || out.rows != g.m || out.cols != n {
+		return nil, fmt.Errorf("gemm: a product of %d×%d and %d×%d does not fit an output of %d×%d",
+			g.m, g.k, k, n, out.rows, out.cols)
+	}
+	g.plan = planGemm(kernel, g.m, g.n, g.k, transA, p.size())
+	g.tiles = make([]tileOut, p.size())
+	g.task = g.runTask
+	p.reserve(g.plan.scratch())
+	return g, nil
+}
+
+func orient(x matrix, trans bool) (rows, cols int) {
+	if trans {
+		return x.cols, x.rows
+	}
+	return x.rows, x.cols
+}
+
+// run computes the product. It panics if e does not fit out, which is a bug of
+// the caller's.
+func (g *gemm) run(e epilogue) {
+	if err := g.check(&e); err != nil {
+		panic(err)
+	}
+	if g.m == 0 || g.n == 0 {
+		return
+	}
+	if e.accumulate {
+		e.residual = g.out
+	}
+	if e.outScale == 0 {
+		e.outScale = 1
+	}
+	g.e = e
+	g.amax.Store(0)
+	g.pool.run(g.plan.tasks(g.m, g.n), g.task)
+	if e.amax != nil {
+		*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(g.amax.Load()))
+	}
+	g.e = epilogue{}
+}
+
+func (g *gemm) check(e *epilogue) error {
+	r := &e.residual
+	switch {
+	case e.rowScale != nil && len(e.rowScale) < g.m:
+		return fmt.Errorf("gemm: %d row scales for %d rows", len(e.rowScale), g.m)
+	case e.colScale != nil && len(e.colScale) < g.n:
+		return fmt.Errorf("gemm: %d column scales for %d columns", len(e.colScale), g.n)
+	case e.accumulate && (r.dtype != fp8.Invalid || g.out.dtype.IsFP8()):
+		return errors.New("gemm: accumulate needs an output of f32 or bf16 and no residual")
+	case r.dtype == fp8.Invalid:
+		return nil
+	case r.dtype != fp8.F32 && r.dtype != fp8.BF16, r.rows != g.m, r.cols != g.n:
+		return fmt.Errorf("gemm: a residual of %d×%d %s for an output of %d×%d: want the same shape, f32 or bf16",
+			r.rows, r.cols, r.dtype, g.m, g.n)
+	}
+	return r.check("residual")
+}
+
+// runTask computes one rectangle of the output.
+func (g *gemm) runTask(worker, task int) {
+	p, kern := &g.plan, g.kernel
+	mr, nr := kern.mr, kern.nr
+	across := parts(g.n, p.nt)
+	i0, j0 := task/across*p.mt, task%across*p.nt
+	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
+	a, b, tmp, acc := p.carve(g.pool.scratch[worker])
+
+	out := &g.tiles[worker]
+	out.begin(&g.e, g.out.dtype)
+
+	for l0, first := 0, true; first || l0 < g.k; l0, first = l0+p.kc, false {
+		depth := min(p.kc, g.k-l0)
+		last := l0+depth == g.k
+		g.packB(b, tmp, l0, j0, depth, cols)
+		tile := acc
+		for i := 0; i < rows; i += p.mc {
+			block := min(p.mc, rows-i)
+			step, stepK := g.decodeA(a, i0+i, l0, block, depth)
+			for j := 0; j < cols; j += nr {
+				panel := b[j/nr*p.kc*nr:]
+				for r := 0; r < block; r += mr {
+					height := min(mr, block-r)
+					kern.multiply(depth, height, a[r*step:], step, stepK, panel, tile, !first)
+					if last {
+						out.place(g, i0+i+r, j0+j, height, min(nr, cols-j))
+						kern.finish(tile, out)
+					}
+					if p.blocked {
+						tile = tile[mr*nr:]
+					}
+				}
+			}
+		}
+	}
+	g.mergeAmax(out.amax)
+}
+
+func (g *gemm) mergeAmax(bits uint32) {
+	for {
+		old := g.amax.Load()
+		if bits <= old || g.amax.CompareAndSwap(old, bits) {
+			return
+		}
+	}
+}
+
+// decodeA decodes rows [i, i+rows) of op(A), columns [l, l+depth), to FP32 in
+// the orientation they are stored in. The steps are from one row of op(A) to
+// the next, and from one column.
+func (g *gemm) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
+	ld := g.plan.lda
+	if g.transA {
+		g.kernel.decode(dst, ld, g.kernel.nr, g.a.at(l, i), depth, rows)
+		return 1, ld
+	}
+	g.kernel.decode(dst, ld, g.kernel.nr, g.a.at(i, l), rows, depth)
+	return ld, 1
+}
+
+// packB decodes rows [l, l+depth) of op(B), columns [j, j+cols), to panels of
+// nr columns, each [kc, nr]. What pads the last panel is left as it was: it
+// only meets accumulators that are not stored.
+func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
+	nr, kc, group := g.kernel.nr, g.plan.kc, g.kernel.group
+	if !g.transB {
+		g.kernel.decode(dst, nr, kc*nr, g.b.at(l, j), depth, cols)
+		return
+	}
+	ld := g.plan.ldt
+	for c := 0; c < cols; c += group {
+		g.kernel.decode(tmp, ld, nr, g.b.at(j+c, l), min(group, cols-c), depth)
+		g.kernel.transpose(dst[c/nr*kc*nr+c%nr:], nr, tmp, ld, depth)
+	}
+}

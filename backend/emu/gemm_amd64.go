@@ -1,0 +1,159 @@
+//go:build !noasm
+
+package emu
+
+import (
+	"golang.org/x/sys/cpu"
+
+	"octet/fp8"
+)
+
+// gemmKernels lists the kernels that this machine can run, the best first.
+// AVX512BF16 has a dot product of its own, but it is slower than FP32 FMA
+// where it was measured, rounds differently and drops subnormals.
+func gemmKernels() []*gemmKernel { return amd64Kernels }
+
+var amd64Kernels = func() (list []*gemmKernel) {
+	x := &cpu.X86
+	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
+		list = append(list, &avx512Kernel)
+	}
+	if x.HasAVX2 && x.HasFMA && x.HasF16C {
+		list = append(list, &avx2Kernel)
+	}
+	return append(list, &goKernel)
+}()
+
+// avx512Kernel has 28 of the 32 registers for accumulators: fourteen loads of
+// A and two of B feed 28 FMAs.
+var avx512Kernel = gemmKernel{
+	name: "avx512", mr: 14, nr: 32, group: 16,
+	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+		if rows <= 4 {
+			multiply4x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
+		} else {
+			multiply14x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
+		}
+	},
+	decode: func(dst []float32, step, chunk int, src matrix, rows, cols int) {
+		if rows == 0 || cols == 0 {
+			return
+		}
+		switch src.dtype {
+		case fp8.F32:
+			decodeF32AVX512(&dst[0], step, chunk, &src.f32[0], src.ld, rows, cols)
+		case fp8.BF16:
+			decodeBF16AVX512(&dst[0], step, chunk, &src.u16[0], src.ld, rows, cols)
+		case fp8.E5M2:
+			decodeE5M2AVX512(&dst[0], step, chunk, &src.u8[0], src.ld, rows, cols)
+		default:
+			decodeE4M3AVX512(&dst[0], step, chunk, &src.u8[0], src.ld, rows, cols, firstSpecial(src.dtype))
+		}
+	},
+	transpose: func(dst []float32, step int, src []float32, ld, k int) {
+		transpose16AVX512(&dst[0], step, &src[0], ld, k)
+	},
+	finish: func(acc []float32, t *tileOut) { finish14x32AVX512(&acc[0], t) },
+}
+
+// avx2Kernel has twelve of the sixteen registers for accumulators.
+var avx2Kernel = gemmKernel{
+	name: "avx2", mr: 6, nr: 16, group: 8,
+	multiply: func(k, _ int, a []float32, step, stepK int, b, c []float32, load bool) {
+		multiply6x16AVX2(k, &a[0], step, stepK, &b[0], &c[0], load)
+	},
+	decode: decodeAVX2,
+	transpose: func(dst []float32, step int, src []float32, ld, k int) {
+		transpose8AVX2(&dst[0], step, &src[0], ld, k)
+	},
+	finish: func(acc []float32, t *tileOut) {
+		// Without masks only whole rows are worth vectors, and FP8 outputs
+		// are rare.
+		if t.cols == 16 && !t.out.dtype.IsFP8() {
+			finish6x16AVX2(&acc[0], t)
+		} else {
+			finishRows(acc, 16, t)
+		}
+	},
+}
+
+// firstSpecial is the lowest code of an E4M3 format that is not a number: the
+// decoders give it and those above the exponent of infinity.
+func firstSpecial(d fp8.DType) uint32 {
+	if d == fp8.E4M3IEEE {
+		return 0x78
+	}
+	return 0x7f
+}
+
+// decodeAVX2 leaves what does not fill a vector to the plain Go decoder.
+func decodeAVX2(dst []float32, step, chunk int, src matrix, rows, cols int) {
+	const nr = 16
+	whole := cols &^ (nr - 1)
+	if rows > 0 && whole > 0 {
+		switch src.dtype {
+		case fp8.F32:
+			decodeF32AVX2(&dst[0], step, chunk, &src.f32[0], src.ld, rows, whole)
+		case fp8.BF16:
+			decodeBF16AVX2(&dst[0], step, chunk, &src.u16[0], src.ld, rows, whole)
+		case fp8.E5M2:
+			decodeE5M2AVX2(&dst[0], step, chunk, &src.u8[0], src.ld, rows, whole)
+		default:
+			decodeE4M3AVX2(&dst[0], step, chunk, &src.u8[0], src.ld, rows, whole, firstSpecial(src.dtype))
+		}
+	}
+	if rows > 0 && whole < cols {
+		decodeGo(dst[whole/nr*chunk:], step, chunk, src.at(0, whole), rows, cols-whole)
+	}
+}
+
+// Formats as the assembly sees them.
+const (
+	asmF32  = uint8(fp8.F32)
+	asmBF16 = uint8(fp8.BF16)
+)
+
+//go:noescape
+func multiply14x32AVX512(k int, a *float32, step, stepK int, b, c *float32, load bool)
+
+//go:noescape
+func multiply4x32AVX512(k int, a *float32, step, stepK int, b, c *float32, load bool)
+
+//go:noescape
+func decodeF32AVX512(dst *float32, step, chunk int, src *float32, ld, rows, cols int)
+
+//go:noescape
+func decodeBF16AVX512(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+
+//go:noescape
+func decodeE5M2AVX512(dst *float32, step, chunk int, src *uint8, ld, rows, cols int)
+
+//go:noescape
+func decodeE4M3AVX512(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
+
+//go:noescape
+func transpose16AVX512(dst *float32, step int, src *float32, ld, k int)
+
+//go:noescape
+func finish14x32AVX512(acc *float32, t *tileOut)
+
+//go:noescape
+func multiply6x16AVX2(k int, a *float32, step, stepK int, b, c *float32, load bool)
+
+//go:noescape
+func decodeF32AVX2(dst *float32, step, chunk int, src *float32, ld, rows, cols int)
+
+//go:noescape
+func decodeBF16AVX2(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+
+//go:noescape
+func decodeE5M2AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int)
+
+//go:noescape
+func decodeE4M3AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
+
+//go:noescape
+func transpose8AVX2(dst *float32, step int, src *float32, ld, k int)
+
+//go:noescape
+func finish6x16AVX2(acc *float32, t *tileOut)

@@ -1,0 +1,79 @@
+//go:build linux || darwin
+
+package emu
+
+import (
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// fenced is n bytes that end, or begin, where memory does: an access beyond is
+// a fault.
+func fenced(t *testing.T, n int, atEnd bool) []byte {
+	page := syscall.Getpagesize()
+	size := roundUp(max(n, 1), page)
+	all, err := syscall.Mmap(-1, 0, size+2*page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, syscall.Munmap(all)) })
+	require.NoError(t, syscall.Mprotect(all[:page], syscall.PROT_NONE))
+	require.NoError(t, syscall.Mprotect(all[page+size:], syscall.PROT_NONE))
+	if atEnd {
+		return all[page+size-n : page+size]
+	}
+	return all[page : page+n]
+}
+
+func fencedMatrix(t *testing.T, d fp8.DType, rows, cols int, atEnd bool) matrix {
+	m := matrix{dtype: d, rows: rows, cols: cols, ld: cols}
+	n := rows * cols
+	raw := unsafe.Pointer(unsafe.SliceData(fenced(t, n*d.Size(), atEnd)))
+	switch d.Size() {
+	case 4:
+		m.f32 = unsafe.Slice((*float32)(raw), n)
+	case 2:
+		m.u16 = unsafe.Slice((*uint16)(raw), n)
+	default:
+		m.u8 = unsafe.Slice((*uint8)(raw), n)
+	}
+	return m
+}
+
+// No kernel reads or writes beyond its operands, whatever is left of a vector.
+func TestGemmStaysInside(t *testing.T) {
+	p := newPool(1)
+	defer p.close()
+	for _, atEnd := range []bool{false, true} {
+		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E5M2} {
+			for _, shape := range [][3]int{{1, 1, 1}, {3, 17, 15}, {15, 33, 31}, {17, 31, 50}} {
+				m, n, k := shape[0], shape[1], shape[2]
+				for trans := range 4 {
+					transA, transB := trans&1 > 0, trans&2 > 0
+					a, b := fencedMatrix(t, d, m, k, atEnd), fencedMatrix(t, d, k, n, atEnd)
+					if transA {
+						a.rows, a.cols, a.ld = k, m, m
+					}
+					if transB {
+						b.rows, b.cols, b.ld = n, k, k
+					}
+					out := fencedMatrix(t, d, m, n, atEnd)
+					e := epilogue{alpha: 1}
+					if d != fp8.E5M2 {
+						e.residual = fencedMatrix(t, []fp8.DType{fp8.F32, fp8.BF16}[trans&1], m, n, atEnd)
+					}
+					scales := fencedMatrix(t, fp8.F32, 1, m+n, atEnd).f32
+					e.rowScale, e.colScale = scales[:m], scales[m:]
+					for _, kernel := range gemmKernels() {
+						g, err := newGemmWith(kernel, p, a, transA, b, transB, out)
+						require.NoError(t, err)
+						g.run(e)
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package emu
+
+import (
+	"math"
+
+	"octet/fp8"
+)
+
+// gemmKernel is the inner part of the matrix product for one instruction set.
+// The plain Go one is the specification of the others.
+type gemmKernel struct {
+	name   string
+	mr, nr int // shape of a tile
+	group  int // how many rows transpose takes; divides nr
+
+	// multiply computes the tile c[i,j] = Σ a[i,l]·b[l,j], l ascending, on top
+	// of c if load, else of 0. c is [mr, nr]; b is [k, nr]; a[i,l] is at
+	// i·step + l·stepK. Only the first rows rows of c matter, but every
+	// element of a up to row mr may be read.
+	multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
+
+	// decode writes the rows×cols corner of src as FP32. Row i starts at
+	// i·step; each run of nr columns is contiguous, and chunk after the run
+	// before it. It may write a whole run where src has only part of one.
+	decode func(dst []float32, step, chunk int, src matrix, rows, cols int)
+
+	// transpose writes src[i,l] to dst[l,i]: group rows of length k, ld apart,
+	// become k rows, step apart. It may read and write up to a multiple of
+	// depthUnit.
+	transpose func(dst []float32, step int, src []float32, ld, k int)
+
+	// finish applies the epilogue to a tile of accumulators, which it may
+	// overwrite, and stores it.
+	finish func(acc []float32, t *tileOut)
+}
+
+// tileOut is an epilogue at one tile. Slices and matrices begin at its corner.
+type tileOut struct {
+	rows, cols         int
+	rowScale, colScale []float32 // nil where there is none
+	residual, out      matrix    // residual.dtype is fp8.Invalid where there is none
+	alpha, outScale    float32
+	wantAmax           bool
+	amax               uint32 // over the tiles so far, as bits
+
+	// The format of an FP8 output, as the casts of package fp8 see it: bits of
+	// the largest and the smallest normal float32, mantissa bits dropped.
+	largest, smallest, drop uint32
+}
+
+// begin prepares for the tiles of a task.
+func (t *tileOut) begin(e *epilogue, out fp8.DType) {
+	*t = tileOut{alpha: e.alpha, outScale: e.outScale, wantAmax: e.amax != nil}
+	if out.IsFP8() {
+		t.largest = math.Float32bits(out.Max())
+		t.smallest, t.drop = (127-6)<<23, 20
+		if out == fp8.E5M2 {
+			t.smallest, t.drop = (127-14)<<23, 21
+		}
+	}
+}
+
+// place moves to the tile at row i and column j of g's output.
+func (t *tileOut) place(g *gemm, i, j, rows, cols int) {
+	t.rows, t.cols = rows, cols
+	t.out = g.out.at(i, j)
+	if g.e.residual.dtype != fp8.Invalid {
+		t.residual = g.e.residual.at(i, j)
+	}
+	if g.e.rowScale != nil {
+		t.rowScale = g.e.rowScale[i:]
+	}
+	if g.e.colScale != nil {
+		t.colScale = g.e.colScale[j:]
+	}
+}
+
+// goKernel holds eight accumulators at a time: more do not fit sixteen
+// registers beside their operands.
+var goKernel = gemmKernel{
+	name: "go", mr: 4, nr: 16, group: 4,
+	multiply:  multiplyGo,
+	decode:    decodeGo,
+	transpose: transposeGo,
+	finish:    finishGo,
+}
+
+func multiplyGo(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+	const mr, nr = 4, 16
+	for i := 0; i < min(rows, mr); i += 2 {
+		for j := 0; j < nr; j += 4 {
+			c0 := (*[4]float32)(c[i*nr+j:])
+			c1 := (*[4]float32)(c[(i+1)*nr+j:])
+			if !load {
+				*c0, *c1 = [4]float32{}, [4]float32{}
+			}
+			dot2x4(k, a[i*step:], step, stepK, b[j:], c0, c1)
+		}
+	}
+}
+
+// dot2x4 adds the products of two rows of a and four columns of b. The
+// conversions to float32 keep a compiler from fusing, which would change the
+// bits of F32 products from one architecture to the next.
+func dot2x4(k int, a []float32, step, stepK int, b []float32, c0, c1 *[4]float32) {
+	const nr = 16
+	s00, s01, s02, s03 := c0[0], c0[1], c0[2], c0[3]
+	s10, s11, s12, s13 := c1[0], c1[1], c1[2], c1[3]
+	at, bt := 0, 0
+	for range k {
+		x, y := a[at], a[at+step]
+		v := (*[4]float32)(b[bt:])
+		s00 += float32(x * v[0])
+		s01 += float32(x * v[1])
+		s02 += float32(x * v[2])
+		s03 += float32(x * v[3])
+		s10 += float32(y * v[0])
+		s11 += float32(y * v[1])
+		s12 += float32(y * v[2])
+		s13 += float32(y * v[3])
+		at += stepK
+		bt += nr
+	}
+	*c0 = [4]float32{s00, s01, s02, s03}
+	*c1 = [4]float32{s10, s11, s12, s13}
+}
+
+func decodeGo(dst []float32, step, chunk int, src matrix, rows, cols int) {
+	const nr = 16
+	for i := range rows {
+		for j := 0; j < cols; j += nr {
+			n, from := min(nr, cols-j), i*src.ld+j
+			to := dst[i*step+j/nr*chunk:][:n]
+			switch src.dtype {
+			case fp8.F32:
+				copy(to, src.f32[from:])
+			case fp8.BF16:
+				fp8.DecodeBF16(to, src.u16[from:from+n])
+			default:
+				table := src.dtype.Table()
+				for l, code := range src.u8[from : from+n] {
+					to[l] = table[code]
+				}
+			}
+		}
+	}
+}
+
+func transposeGo(dst []float32, step int, src []float32, ld, k int) {
+	for l := range k {
+		d := (*[4]float32)(dst[l*step:])
+		d[0], d[1], d[2], d[3] = src[l], src[ld+l], src[2*ld+l], src[3*ld+l]
+	}
+}
+
+func finishGo(acc []float32, t *tileOut) { finishRows(acc, 16, t) }
+
+// finishRows is the epilogue of a tile of nr columns, row by row.
+func finishRows(acc []float32, nr int, t *tileOut) {
+	for i := range t.rows {
+		v := acc[i*nr:][:t.cols]
+		row := float32(1)
+		if t.rowScale != nil {
+			row = t.rowScale[i]
+		}
+		for j := range v {
+			v[j] = v[j] * t.alpha * row
+		}
+		if t.colScale != nil {
+			for j, s := range t.colScale[:len(v)] {
+				v[j] *= s
+			}
+		}
+		switch r := &t.residual; r.dtype {
+		case fp8.F32:
+			for j, x := range r.f32[i*r.ld:][:len(v)] {
+				v[j] += x
+			}
+		case fp8.BF16:
+			for j, x := range r.u16[i*r.ld:][:len(v)] {
+				v[j] += math.Float32frombits(uint32(x) << 16)
+			}
+		}
+		if t.wantAmax {
+			t.amax = max(t.amax, math.Float32bits(fp8.Amax(v)))
+		}
+		at := i * t.out.ld
+		switch t.out.dtype {
+		case fp8.F32:
+			copy(t.out.f32[at:], v)
+		case fp8.BF16:
+			fp8.EncodeBF16(t.out.u16[at:at+len(v)], v)
+		default:
+			fp8.Quantize8(t.out.u8[at:at+len(v)], v, t.out.dtype, t.outScale)
+		}
+	}
+}

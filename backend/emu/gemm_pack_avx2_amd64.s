@@ -1,0 +1,194 @@
+//go:build !noasm
+
+#include "textflag.h"
+
+// The decoders share a frame. DI walks over the chunks of a row and R9 over
+// the rows of dst, SI and R11 over those of src; R8 and R10 are the steps of
+// dst in bytes, R12 that of src; R13 counts rows, CX the columns left in one,
+// of which there are a multiple of 16.
+
+#define DECODE_BEGIN(log) \
+	MOVQ dst+0(FP), R9 \
+	MOVQ step+8(FP), R8 \
+	MOVQ chunk+16(FP), R10 \
+	MOVQ src+24(FP), R11 \
+	MOVQ ld+32(FP), R12 \
+	MOVQ rows+40(FP), R13 \
+	SHLQ $2, R8 \
+	SHLQ $2, R10 \
+	SHLQ $log, R12
+
+#define DECODE_ROW \
+	MOVQ R9, DI \
+	MOVQ R11, SI \
+	MOVQ cols+48(FP), CX
+
+#define DECODE_END(bytes, row, loop) \
+	VMOVUPS Y0, (DI) \
+	VMOVUPS Y1, 32(DI) \
+	ADDQ    $bytes, SI \
+	ADDQ    R10, DI \
+	SUBQ    $16, CX \
+	JGT     loop \
+	ADDQ    R8, R9 \
+	ADDQ    R12, R11 \
+	DECQ    R13 \
+	JNZ     row \
+	VZEROUPPER
+
+// func decodeF32AVX2(dst *float32, step, chunk int, src *float32, ld, rows, cols int)
+TEXT ·decodeF32AVX2(SB), NOSPLIT, $0-56
+	DECODE_BEGIN(2)
+
+row:
+	DECODE_ROW
+
+loop:
+	VMOVUPS (SI), Y0
+	VMOVUPS 32(SI), Y1
+	DECODE_END(64, row, loop)
+	RET
+
+// func decodeBF16AVX2(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+TEXT ·decodeBF16AVX2(SB), NOSPLIT, $0-56
+	DECODE_BEGIN(1)
+
+row:
+	DECODE_ROW
+
+loop:
+	VPMOVZXWD (SI), Y0
+	VPMOVZXWD 16(SI), Y1
+	VPSLLD    $16, Y0, Y0
+	VPSLLD    $16, Y1, Y1
+	DECODE_END(32, row, loop)
+	RET
+
+// E5M2 is the upper half of FP16.
+//
+// func decodeE5M2AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int)
+TEXT ·decodeE5M2AVX2(SB), NOSPLIT, $0-56
+	DECODE_BEGIN(0)
+
+row:
+	DECODE_ROW
+
+loop:
+	VPMOVZXBW    (SI), Y2
+	VPSLLW       $8, Y2, Y2
+	VEXTRACTI128 $1, Y2, X3
+	VCVTPH2PS    X2, Y0
+	VCVTPH2PS    X3, Y1
+	DECODE_END(16, row, loop)
+	RET
+
+// E4M3 with its fields moved to their place in FP16 is 2^-8 of its value,
+// subnormals too, because the exponent biases are 7 and 15. Codes from special
+// on get the top exponent of FP16 instead.
+//
+// func decodeE4M3AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
+TEXT ·decodeE4M3AVX2(SB), NOSPLIT, $0-60
+	DECODE_BEGIN(0)
+	MOVL         special+56(FP), AX
+	DECL         AX
+	VMOVD        AX, X8
+	VPBROADCASTW X8, Y8
+	MOVL         $0x7f, AX
+	VMOVD        AX, X9
+	VPBROADCASTW X9, Y9
+	MOVL         $0x4000, AX
+	VMOVD        AX, X10
+	VPBROADCASTW X10, Y10
+	MOVL         $0x43800000, AX    // 2^8
+	VMOVD        AX, X11
+	VPBROADCASTD X11, Y11
+
+row:
+	DECODE_ROW
+
+loop:
+	VPMOVZXBW    (SI), Y2
+	VPAND        Y9, Y2, Y3         // magnitude
+	VPSUBW       Y3, Y2, Y2         // sign
+	VPCMPGTW     Y8, Y3, Y4         // magnitude >= special
+	VPAND        Y10, Y4, Y4
+	VPSLLW       $7, Y3, Y3
+	VPSLLW       $8, Y2, Y2
+	VPOR         Y4, Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VEXTRACTI128 $1, Y2, X3
+	VCVTPH2PS    X2, Y0
+	VCVTPH2PS    X3, Y1
+	VMULPS       Y11, Y0, Y0
+	VMULPS       Y11, Y1, Y1
+	DECODE_END(16, row, loop)
+	RET
+
+// func transpose8AVX2(dst *float32, step int, src *float32, ld, k int)
+TEXT ·transpose8AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ step+8(FP), BX
+	MOVQ src+16(FP), SI
+	MOVQ ld+24(FP), AX
+	MOVQ k+32(FP), CX
+	SHLQ $2, BX
+	SHLQ $2, AX
+	LEAQ (AX)(AX*2), DX
+	LEAQ (BX)(BX*2), R13
+
+loop:
+	LEAQ    (SI)(AX*4), R9
+	VMOVUPS (SI), Y0
+	VMOVUPS (SI)(AX*1), Y1
+	VMOVUPS (SI)(AX*2), Y2
+	VMOVUPS (SI)(DX*1), Y3
+	VMOVUPS (R9), Y4
+	VMOVUPS (R9)(AX*1), Y5
+	VMOVUPS (R9)(AX*2), Y6
+	VMOVUPS (R9)(DX*1), Y7
+
+	VUNPCKLPS Y1, Y0, Y8
+	VUNPCKHPS Y1, Y0, Y9
+	VUNPCKLPS Y3, Y2, Y10
+	VUNPCKHPS Y3, Y2, Y11
+	VUNPCKLPS Y5, Y4, Y12
+	VUNPCKHPS Y5, Y4, Y13
+	VUNPCKLPS Y7, Y6, Y14
+	VUNPCKHPS Y7, Y6, Y15
+
+	// The halves of Y0 are columns 0 and 4 of rows 0-3, of Y1 columns 1 and
+	// 5, and so on; Y4-Y7 are rows 4-7.
+	VUNPCKLPD Y10, Y8, Y0
+	VUNPCKHPD Y10, Y8, Y1
+	VUNPCKLPD Y11, Y9, Y2
+	VUNPCKHPD Y11, Y9, Y3
+	VUNPCKLPD Y14, Y12, Y4
+	VUNPCKHPD Y14, Y12, Y5
+	VUNPCKLPD Y15, Y13, Y6
+	VUNPCKHPD Y15, Y13, Y7
+
+	VPERM2F128 $0x20, Y4, Y0, Y8
+	VPERM2F128 $0x20, Y5, Y1, Y9
+	VPERM2F128 $0x20, Y6, Y2, Y10
+	VPERM2F128 $0x20, Y7, Y3, Y11
+	VPERM2F128 $0x31, Y4, Y0, Y12
+	VPERM2F128 $0x31, Y5, Y1, Y13
+	VPERM2F128 $0x31, Y6, Y2, Y14
+	VPERM2F128 $0x31, Y7, Y3, Y15
+
+	LEAQ    (DI)(BX*4), R9
+	VMOVUPS Y8, (DI)
+	VMOVUPS Y9, (DI)(BX*1)
+	VMOVUPS Y10, (DI)(BX*2)
+	VMOVUPS Y11, (DI)(R13*1)
+	VMOVUPS Y12, (R9)
+	VMOVUPS Y13, (R9)(BX*1)
+	VMOVUPS Y14, (R9)(BX*2)
+	VMOVUPS Y15, (R9)(R13*1)
+
+	ADDQ $32, SI
+	LEAQ (R9)(BX*4), DI
+	SUBQ $8, CX
+	JGT  loop
+	VZEROUPPER
+	RET

@@ -1,0 +1,568 @@
+package emu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// guard fills what lies between the rows of a matrix and around it: NaN as an
+// operand, so that reading it shows, and a pattern to find again in an output.
+const guard = 0x7f7f7f7f
+
+func newMatrix(d fp8.DType, rows, cols, ld int) matrix {
+	m := matrix{dtype: d, rows: rows, cols: cols, ld: ld}
+	n := rows*ld + 3
+	switch d.Size() {
+	case 4:
+		m.f32 = make([]float32, n)
+	case 2:
+		m.u16 = make([]uint16, n)
+	default:
+		m.u8 = make([]uint8, n)
+	}
+	for i := range n {
+		m.set(i, guard|0x400000)
+	}
+	return m
+}
+
+// set and code access the code of an element by its place in memory.
+func (m matrix) set(at int, code uint32) {
+	switch m.dtype.Size() {
+	case 4:
+		m.f32[at] = math.Float32frombits(code)
+	case 2:
+		m.u16[at] = uint16(code)
+	default:
+		m.u8[at] = uint8(code)
+	}
+}
+
+func (m matrix) code(at int) uint32 {
+	switch m.dtype.Size() {
+	case 4:
+		return math.Float32bits(m.f32[at])
+	case 2:
+		return uint32(m.u16[at])
+	default:
+		return uint32(m.u8[at])
+	}
+}
+
+func (m matrix) value(i, j int, trans bool) float32 {
+	if trans {
+		i, j = j, i
+	}
+	return m.dtype.Float32(m.code(i*m.ld + j))
+}
+
+func (m matrix) clone() matrix {
+	m.f32 = append([]float32(nil), m.f32...)
+	m.u16 = append([]uint16(nil), m.u16...)
+	m.u8 = append([]uint8(nil), m.u8...)
+	return m
+}
+
+func randomMatrix(r *rand.Rand, d fp8.DType, rows, cols, ld int) matrix {
+	m := newMatrix(d, rows, cols, ld)
+	for i := range rows {
+		for j := range cols {
+			m.set(i*ld+j, d.Nearest(float32(r.NormFloat64()), fp8.Saturate))
+		}
+	}
+	return m
+}
+
+func randomScales(r *rand.Rand, n int) []float32 {
+	s := make([]float32, n)
+	for i := range s {
+		s[i] = float32(math.Exp(r.NormFloat64()))
+	}
+	return s
+}
+
+// values is op(m) in FP32, one slice per row, or per column if byColumn.
+func (m matrix) values(trans, byColumn bool) [][]float32 {
+	rows, cols := orient(m, trans != byColumn)
+	v := make([][]float32, rows)
+	for i := range v {
+		v[i] = make([]float32, cols)
+		for j := range v[i] {
+			v[i][j] = m.value(i, j, trans != byColumn)
+		}
+	}
+	return v
+}
+
+// chain is the dot product as gemm.go defines it.
+func chain(a, b []float32) (acc float32) {
+	for l := range a {
+		acc += float32(a[l] * b[l])
+	}
+	return acc
+}
+
+// exactDot is the dot product in float64 and the sum of its magnitudes.
+func exactDot(a, b []float32) (sum, size float64) {
+	for l := range a {
+		x := float64(a[l]) * float64(b[l])
+		sum += x
+		size += math.Abs(x)
+	}
+	return sum, size
+}
+
+// same compares codes; every NaN is the same.
+func same(d fp8.DType, a, b uint32) bool {
+	x, y := d.Float32(a), d.Float32(b)
+	return a == b || x != x && y != y
+}
+
+type gemmCase struct {
+	m, n, k        int
+	a, b, out      fp8.DType
+	transA, transB bool
+	row, col       bool
+	residual       fp8.DType
+	accumulate     bool
+	alpha          float32
+	outScale       float32
+}
+
+func (c gemmCase) String() string {
+	return fmt.Sprintf("%dx%dx%d %s(%t)·%s(%t)→%s row=%t col=%t residual=%s accumulate=%t outScale=%g",
+		c.m, c.n, c.k, c.a, c.transA, c.b, c.transB, c.out, c.row, c.col, c.residual, c.accumulate, c.outScale)
+}
+
+// operands draws a case's matrices, with leading dimensions above the width.
+func (c gemmCase) operands(r *rand.Rand) (a, b, out matrix, e epilogue) {
+	stored := func(d fp8.DType, rows, cols int, trans bool) matrix {
+		if trans {
+			rows, cols = cols, rows
+		}
+		return randomMatrix(r, d, rows, cols, cols+r.IntN(3))
+	}
+	a = stored(c.a, c.m, c.k, c.transA)
+	b = stored(c.b, c.k, c.n, c.transB)
+	out = stored(c.out, c.m, c.n, false)
+	e = epilogue{alpha: c.alpha, accumulate: c.accumulate, outScale: c.outScale, amax: new(float32)}
+	if c.row {
+		e.rowScale = randomScales(r, c.m)
+	}
+	if c.col {
+		e.colScale = randomScales(r, c.n)
+	}
+	if c.residual != fp8.Invalid {
+		e.residual = stored(c.residual, c.m, c.n, false)
+	}
+	return a, b, out, e
+}
+
+// want applies e to acc as its comment says, and returns |v| too.
+func (e *epilogue) want(acc float32, i, j int, out matrix) (code uint32, magnitude float32) {
+	v := acc * e.alpha
+	if e.rowScale != nil {
+		v *= e.rowScale[i]
+	}
+	if e.colScale != nil {
+		v *= e.colScale[j]
+	}
+	switch {
+	case e.accumulate:
+		v = float32(v) + out.value(i, j, false)
+	case e.residual.dtype != fp8.Invalid:
+		v = float32(v) + e.residual.value(i, j, false)
+	}
+	magnitude = float32(math.Abs(float64(v)))
+	switch {
+	case !out.dtype.IsFP8():
+		return out.dtype.Nearest(v, fp8.NonSaturating), magnitude
+	case e.outScale != 0:
+		v *= e.outScale
+	}
+	return out.dtype.Nearest(v, fp8.Saturate), magnitude
+}
+
+// checkGemm runs one case with every kernel and compares every element, the
+// amax and the memory around the output. tolerance is relative to the sum of
+// the magnitudes of the products; 0 asks for the bits of the chain.
+func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance float64) {
+	t.Helper()
+	a, b, before, e := c.operands(r)
+	rows, cols := a.values(c.transA, false), b.values(c.transB, true)
+	want := before.clone()
+	var amax float32
+	for i := range c.m {
+		for j := range c.n {
+			code, magnitude := e.want(chain(rows[i], cols[j]), i, j, before)
+			want.set(i*want.ld+j, code)
+			amax = fp8.MaxAmax(amax, magnitude)
+		}
+	}
+	p := newPool(workers)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		out := before.clone()
+		*e.amax = 0
+		g, err := newGemmWith(kernel, p, a, c.transA, b, c.transB, out)
+		require.NoError(t, err)
+		g.run(e)
+		for at, code := range want.codes() {
+			i, j, got := at/out.ld, at%out.ld, out.code(at)
+			switch {
+			case i >= c.m || j >= c.n:
+				require.Equal(t, before.code(at), got, "%s: %s: memory at [%d,%d] is not the output's", kernel.name, c, i, j)
+			case tolerance > 0:
+				exact, size := exactDot(rows[i], cols[j])
+				require.InDelta(t, exact, out.value(i, j, false), tolerance*size, "%s: %s: [%d,%d]", kernel.name, c, i, j)
+			case !same(out.dtype, code, got):
+				require.Failf(t, "wrong bits", "%s: %s: [%d,%d] is %#x (%g), want %#x (%g)", kernel.name, c, i, j,
+					got, out.dtype.Float32(got), code, out.dtype.Float32(code))
+			}
+		}
+		if tolerance == 0 {
+			require.Equal(t, amax, *e.amax, "%s: %s: amax", kernel.name, c)
+		}
+	}
+}
+
+func (m matrix) codes() []uint32 {
+	codes := make([]uint32, len(m.f32)+len(m.u16)+len(m.u8))
+	for i := range codes {
+		codes[i] = m.code(i)
+	}
+	return codes
+}
+
+var (
+	exactFormats = []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2, fp8.BF16}
+	outFormats   = []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+)
+
+// Every orientation and shape, each with operands and an epilogue drawn at
+// random: shapes of one, odd ones, around the sizes of tiles and of blocks.
+func TestGemmBits(t *testing.T) {
+	shapes := [][3]int{
+		{1, 1, 1}, {1, 1, 0}, {3, 5, 0}, {1, 16, 16}, {2, 17, 3}, {5, 31, 15}, {4, 32, 17}, {6, 33, 1},
+		{13, 64, 33}, {14, 65, 40}, {15, 15, 47}, {28, 96, 64}, {29, 7, 100}, {1, 130, 70}, {70, 1, 130},
+		{43, 50, 383}, {17, 33, 384}, {17, 35, 385}, {9, 40, 800}, {169, 20, 20}, {20, 515, 9}, {171, 70, 390},
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	pick := func(from []fp8.DType) fp8.DType { return from[r.IntN(len(from))] }
+	for _, shape := range shapes {
+		for trans := range 4 {
+			c := gemmCase{
+				m: shape[0], n: shape[1], k: shape[2],
+				a: pick(exactFormats), b: pick(exactFormats), out: pick(outFormats),
+				transA: trans&1 > 0, transB: trans&2 > 0,
+				row: r.IntN(2) > 0, col: r.IntN(2) > 0,
+				residual: pick([]fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32}),
+				alpha:    float32(math.Exp(r.NormFloat64())),
+			}
+			if c.out.IsFP8() {
+				c.outScale = float32(r.IntN(4)) * 7.5
+			} else if c.residual == fp8.Invalid {
+				c.accumulate = r.IntN(2) > 0
+			}
+			checkGemm(t, c, r, 1+r.IntN(3), 0)
+		}
+	}
+}
+
+// Every pair of operand formats with every part of an epilogue.
+func TestGemmFormats(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, a := range exactFormats {
+		for _, b := range exactFormats {
+			for _, out := range outFormats {
+				for _, residual := range []fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32} {
+					c := gemmCase{m: 16, n: 49, k: 21, a: a, b: b, out: out, transB: true, residual: residual, alpha: 0.3}
+					c.row, c.col = residual != fp8.BF16, residual != fp8.F32
+					c.accumulate = residual == fp8.Invalid && !out.IsFP8()
+					checkGemm(t, c, r, 1, 0)
+				}
+			}
+		}
+	}
+}
+
+// F32 operands, whose products are not exact, against float64.
+func TestGemmF32(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for _, shape := range [][3]int{{1, 1, 1}, {15, 33, 17}, {31, 40, 500}, {3, 70, 64}} {
+		for trans := range 4 {
+			for _, b := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3} {
+				c := gemmCase{
+					m: shape[0], n: shape[1], k: shape[2], a: fp8.F32, b: b, out: fp8.F32,
+					transA: trans&1 > 0, transB: trans&2 > 0, alpha: 1,
+				}
+				checkGemm(t, c, r, 2, 1e-6)
+			}
+		}
+	}
+}
+
+// All 256 codes of the eight-bit formats, and all of BF16's, mean the same to
+// each kernel, in each orientation: a product with the identity gives them
+// back, but for what NaN and infinity do to their row.
+func TestGemmDecodesEveryCode(t *testing.T) {
+	p := newPool(1)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		for _, d := range exactFormats {
+			rows := 1
+			if d == fp8.BF16 {
+				rows = 256
+			}
+			for i := range rows {
+				for _, trans := range []bool{false, true} {
+					a := newMatrix(d, 256, 1, 1)
+					for code := range 256 {
+						a.set(code, uint32(i<<8|code))
+					}
+					one := newMatrix(fp8.F32, 1, 1, 1)
+					one.f32[0] = 1
+					out := newMatrix(fp8.F32, 256, 1, 1)
+					x, y := a, one
+					if trans { // as the other operand: 1×1 times (256×1)ᵀ
+						out.rows, out.cols, out.ld = 1, 256, 256
+						x, y = one, a
+					}
+					g, err := newGemmWith(kernel, p, x, false, y, trans, out)
+					require.NoError(t, err)
+					g.run(epilogue{alpha: 1})
+					for code := range 256 {
+						want := d.Float32(uint32(i<<8|code)) + 0 // the chain starts at +0, so -0 becomes 0
+						if got := math.Float32bits(out.f32[code]); !same(fp8.F32, math.Float32bits(want), got) {
+							require.Failf(t, "wrong value", "%s: %s code %#x (second operand: %t) is %g, want %g",
+								kernel.name, d, i<<8|code, trans, out.f32[code], want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// What a kernel's epilogue does to special values and to every kind of
+// rounding: v comes in as a residual on top of a product that is zero.
+func TestGemmRounds(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	const m, n = 31, 67
+	v := newMatrix(fp8.F32, m, n, n)
+	inf := float32(math.Inf(1))
+	special := []float32{0, float32(math.Copysign(0, -1)), inf, -inf, float32(math.NaN()), 448, 464, 465, -464.1, 240, 248, 249,
+		57344, 61440, -61439, 0x1p-6, 0x1p-9, 0x1p-10, 0x1.8p-10, 0x1p-14, 0x1p-16, 0x1p-17, 0x1.8p-17, 0x1p-126, 0x1p-149, 0x1.fep127, 0x1.ffp127, 0x1.fffffep127}
+	for i := range v.f32 {
+		switch {
+		case i < 1000:
+			v.f32[i] = special[r.IntN(len(special))]
+		case i < 1500: // half way between neighbours, and a little off
+			v.f32[i] = math.Float32frombits(math.Float32bits(float32(r.NormFloat64()))&^(1<<19-1) | uint32(r.IntN(3)-1)&(1<<19-1))
+		default:
+			v.f32[i] = float32(r.NormFloat64() * math.Exp2(float64(r.IntN(40)-25)))
+		}
+	}
+	p := newPool(1)
+	defer p.close()
+	a, b := newMatrix(fp8.E4M3, m, 1, 1), newMatrix(fp8.E4M3, 1, n, n)
+	clear(a.u8)
+	clear(b.u8)
+	for _, kernel := range gemmKernels() {
+		for _, d := range outFormats {
+			for _, scale := range []float32{0, 3, 0x1p-40} {
+				out := newMatrix(d, m, n, n+5)
+				e := epilogue{alpha: 1, residual: v, outScale: scale}
+				before := out.clone()
+				g, err := newGemmWith(kernel, p, a, false, b, false, out)
+				require.NoError(t, err)
+				g.run(e)
+				for i := range m {
+					for j := range n {
+						want, _ := e.want(0, i, j, before)
+						if got := out.code(i*out.ld + j); got != want && !(d == fp8.F32 && same(d, got, want)) {
+							require.Failf(t, "wrong code", "%s: %s of %g·%g is %#x, want %#x", kernel.name, d, v.f32[i*n+j], scale, got, want)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestGemmAmaxKeepsNaN(t *testing.T) {
+	p := newPool(3)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		for _, bad := range []uint32{0x7f, 0x7c, 0xfc} { // NaN and infinities of E5M2
+			a, b := newMatrix(fp8.E5M2, 100, 64, 64), newMatrix(fp8.E4M3, 64, 90, 90)
+			for i := range a.u8 {
+				a.u8[i] = 0x3c
+			}
+			for i := range b.u8 {
+				b.u8[i] = 0x38
+			}
+			a.set(77*64+5, bad)
+			amax := float32(1e30)
+			e := epilogue{alpha: 1, amax: &amax}
+			g, err := newGemmWith(kernel, p, a, false, b, false, newMatrix(fp8.E4M3, 100, 90, 90))
+			require.NoError(t, err)
+			g.run(e)
+			if bad == 0x7f {
+				require.True(t, math.IsNaN(float64(amax)), "%s: %g", kernel.name, amax)
+			} else {
+				require.True(t, math.IsInf(float64(amax), 1), "%s: %g", kernel.name, amax)
+			}
+			a.set(77*64+5, 0x3c)
+			amax = 0
+			g.run(e)
+			require.Equal(t, float32(64), amax, kernel.name)
+			amax = 1000
+			g.run(e)
+			require.Equal(t, float32(1000), amax, "%s: a larger amax stays", kernel.name)
+		}
+	}
+}
+
+// F32 products are not exact, so this shows any difference in order.
+func TestGemmThreadsDoNotChangeBits(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	a := randomMatrix(r, fp8.F32, 301, 900, 900)
+	b := randomMatrix(r, fp8.F32, 170, 900, 901)
+	for _, kernel := range gemmKernels() {
+		var first []uint32
+		for _, workers := range []int{1, 2, 3, 7} {
+			p := newPool(workers)
+			out := newMatrix(fp8.F32, 301, 170, 170)
+			g, err := newGemmWith(kernel, p, a, false, b, true, out)
+			require.NoError(t, err)
+			require.True(t, workers == 1 || g.plan.tasks(g.m, g.n) >= workers, "the work is split")
+			g.run(epilogue{alpha: 1})
+			p.close()
+			if first == nil {
+				first = out.codes()
+			}
+			require.Equal(t, first, out.codes(), "%s: %d workers", kernel.name, workers)
+		}
+	}
+}
+
+func TestGemmRunAllocatesNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	p := newPool(2)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		for _, out := range outFormats {
+			c := gemmCase{m: 70, n: 80, k: 400, a: fp8.E4M3, b: fp8.E5M2, out: out, transB: true, row: true, col: true, residual: fp8.BF16, alpha: 1}
+			a, b, o, e := c.operands(r)
+			g, err := newGemmWith(kernel, p, a, false, b, true, o)
+			require.NoError(t, err)
+			require.Zero(t, testing.AllocsPerRun(5, func() { g.run(e) }), "%s: %s", kernel.name, out)
+		}
+	}
+}
+
+func TestGemmRefuses(t *testing.T) {
+	p := newPool(1)
+	defer p.close()
+	good := func() (a, b, out matrix) {
+		return newMatrix(fp8.E4M3, 4, 6, 6), newMatrix(fp8.E4M3, 6, 5, 5), newMatrix(fp8.BF16, 4, 5, 5)
+	}
+	for _, c := range []struct {
+		name  string
+		spoil func(a, b, out *matrix)
+		want  string
+	}{
+		{"K", func(_, b, _ *matrix) { b.rows = 7; b.u8 = make([]uint8, 35) }, "a product of 4×6 and 7×5 does not fit an output of 4×5"},
+		{"out", func(_, _, o *matrix) { o.rows = 3 }, "does not fit an output of 3×5"},
+		{"format", func(a, _, _ *matrix) { a.dtype = fp8.I32 }, "A is " + fp8.I32.String() + ", which no kernel multiplies"},
+		{"slice", func(a, _, _ *matrix) { a.dtype = fp8.F32 }, "A is 4×6 with a leading dimension of 6 but has 0 elements of " + fp8.F32.String()},
+		{"short", func(_, b, _ *matrix) { b.u8 = b.u8[:29] }, "B is 6×5 with a leading dimension of 5 but has 29 elements"},
+		{"ld", func(_, b, _ *matrix) { b.ld = 4 }, "B is 6×5 with a leading dimension of 4"},
+	} {
+		a, b, out := good()
+		c.spoil(&a, &b, &out)
+		_, err := newGemm(p, a, false, b, false, out)
+		require.ErrorContains(t, err, c.want, c.name)
+	}
+
+	a, b, out := good()
+	g, err := newGemm(p, a, false, b, false, out)
+	require.NoError(t, err)
+	for _, e := range []epilogue{
+		{rowScale: make([]float32, 3)},
+		{colScale: make([]float32, 4)},
+		{residual: newMatrix(fp8.E4M3, 4, 5, 5)},
+		{residual: newMatrix(fp8.BF16, 5, 4, 4)},
+		{residual: newMatrix(fp8.BF16, 4, 5, 5), accumulate: true},
+	} {
+		require.Panics(t, func() { g.run(e) })
+	}
+}
+
+func TestGemmPlan(t *testing.T) {
+	for _, kernel := range gemmKernels() {
+		for _, shape := range [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {17, 33, 0}} {
+			for _, workers := range []int{1, 2, 3, 16, 96} {
+				m, n, k := shape[0], shape[1], shape[2]
+				p := planGemm(kernel, m, n, k, false, workers)
+				require.Zero(t, p.mc%kernel.mr, "slabs fill a block of A")
+				require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
+				require.Zero(t, p.kc%depthUnit)
+				require.LessOrEqual(t, p.mc, maxBlockM)
+				require.LessOrEqual(t, p.kc, maxBlockK)
+				require.Equal(t, p.kc < k, p.blocked)
+				if tasks := p.tasks(m, n); tasks > 0 && m*n*k > 4*workers*minTaskWork {
+					require.True(t, balanced(tasks, workers), "%v: %d tasks for %d workers", shape, tasks, workers)
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkGemm(b *testing.B) {
+	r := rand.New(rand.NewPCG(13, 14))
+	shapes := []struct {
+		name           string
+		m, n, k        int
+		transA, transB bool
+	}{
+		{"1024x1024x1024", 1024, 1024, 1024, false, true},
+		{"fprop2048x128x352", 2048, 128, 352, false, true},
+		{"dgrad2048x128x352", 2048, 128, 352, false, false},
+		{"wgrad128x352x2048", 128, 352, 2048, true, false},
+		{"decode1x768x3072", 1, 768, 3072, false, true},
+	}
+	for _, kernel := range gemmKernels() {
+		for _, s := range shapes {
+			for _, d := range []fp8.DType{fp8.E4M3, fp8.E5M2, fp8.BF16, fp8.F32} {
+				for _, workers := range []int{1, 2} {
+					b.Run(fmt.Sprintf("%s/%s/%s/threads=%d", kernel.name, s.name, d, workers), func(b *testing.B) {
+						p := newPool(workers)
+						defer p.close()
+						outType := fp8.BF16
+						if s.transA || d == fp8.F32 {
+							outType = fp8.F32
+						}
+						c := gemmCase{m: s.m, n: s.n, k: s.k, a: d, b: d, out: outType, transA: s.transA, transB: s.transB, alpha: 1}
+						x, y, out, e := c.operands(r)
+						g, err := newGemmWith(kernel, p, x, s.transA, y, s.transB, out)
+						require.NoError(b, err)
+						e.amax = nil
+						for b.Loop() {
+							g.run(e)
+						}
+						flops := 2 * float64(s.m) * float64(s.n) * float64(s.k) * float64(b.N)
+						b.ReportMetric(flops/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+					})
+				}
+			}
+		}
+	}
+}

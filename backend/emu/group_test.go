@@ -1,0 +1,296 @@
+package emu
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// ranks opens n devices with the same program; write gives each its data.
+func (tr *trial) ranks(n int, write func(rank int, d *device)) ([]*device, []backend.Executable) {
+	require.NoError(tr, tr.program.Err())
+	list, err := open("", backend.Options{Threads: 2 * n, Ranks: n})
+	require.NoError(tr, err)
+	devices, programs := make([]*device, n), make([]backend.Executable, n)
+	for rank := range n {
+		d := list[rank].(*device)
+		tr.Cleanup(func() { _ = d.Close() })
+		require.NoError(tr, d.Bind(tr.vars))
+		write(rank, d)
+		x, err := d.Load(tr.program)
+		require.NoError(tr, err)
+		devices[rank], programs[rank] = d, x[0]
+	}
+	return devices, programs
+}
+
+// together runs f once for each of n ranks and returns their errors.
+func together(n int, f func(rank int) error) []error {
+	errs := make([]error, n)
+	done := make(chan struct{})
+	for rank := range n {
+		go func() {
+			errs[rank] = f(rank)
+			done <- struct{}{}
+		}()
+	}
+	for range n {
+		<-done
+	}
+	return errs
+}
+
+// set writes values into an F32 tensor.
+func (d *device) set(t *backend.Tensor, values []float32) {
+	copy((&binder{device: d}).f32(t), values)
+}
+
+func TestCollectives(t *testing.T) {
+	for _, n := range []int{1, 2, 3} {
+		const elems = 20000
+		tr := newTrial(t)
+		x := tr.tensor("x", fp8.F32, nil, n*elems)
+		top := tr.tensor("top", fp8.F32, nil, 5)
+		part := tr.tensor("part", fp8.F32, nil, elems)
+		piece := tr.tensor("piece", fp8.BF16, nil, 3)
+		whole := tr.tensor("whole", fp8.BF16, nil, n*3)
+		tr.program.Add(&backend.ReduceScatter{X: x, Out: part})
+		tr.program.Add(&backend.AllReduce{X: x})
+		tr.program.Add(&backend.AllReduce{X: top, Reduce: backend.ReduceMax})
+		tr.program.Add(&backend.AllGather{X: piece, Out: whole})
+
+		data := make([][]float32, n)
+		nan, inf := float32(math.NaN()), float32(math.Inf(1))
+		devices, programs := tr.ranks(n, func(rank int, d *device) {
+			data[rank] = tr.noise(n * elems)
+			for i := range data[rank] {
+				data[rank][i] *= float32(math.Pow(1000, float64(rank))) // the order shows
+			}
+			d.set(x, data[rank])
+			d.set(top, [][]float32{{-3, 2, inf, 0, -1}, {1, -5, nan, 0, 1}, {2, 2, 2, -inf, 0}}[rank])
+			require.NoError(t, d.Write(piece, []byte{byte(rank), 1, 2, 3, 4, 5}))
+		})
+		for run := range 3 {
+			for _, err := range together(n, func(rank int) error { return programs[rank].Run(t.Context()) }) {
+				require.NoError(t, err)
+			}
+			want := slices.Clone(data[0])
+			for _, other := range data[1:] {
+				for i, v := range other {
+					want[i] += v
+				}
+			}
+			var gathered []byte
+			for rank := range n {
+				gathered = append(gathered, byte(rank), 1, 2, 3, 4, 5)
+			}
+			for rank, d := range devices {
+				b := &binder{device: d}
+				require.Equal(t, want, b.f32(x), "run %d: ascending order of rank", run)
+				require.Equal(t, want[rank*elems:(rank+1)*elems], b.f32(part))
+				require.Equal(t, gathered, d.memory[whole])
+				m := b.f32(top)
+				require.Equal(t, [][]float32{{3, 2}, {3, 5}, {3, 5}}[n-1], m[:2], "magnitudes")
+				require.Equal(t, n > 1, m[2] != m[2], "NaN counts as larger than infinity")
+				require.Equal(t, n > 2, math.IsInf(float64(m[3]), 1))
+			}
+			for rank, d := range devices {
+				d.set(x, data[rank])
+			}
+		}
+	}
+}
+
+func TestSendRecv(t *testing.T) {
+	const n = 10000
+	vars := backend.NewVars()
+	x, y := vars.Tensor(backend.Output, "x", fp8.F32, n), vars.Tensor(backend.Output, "y", fp8.F32, n)
+	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+	require.NoError(t, err)
+	devices, programs := make([]*device, 2), make([]backend.Executable, 2)
+	for rank := range 2 {
+		devices[rank] = list[rank].(*device)
+		defer devices[rank].Close()
+		p := vars.Program("exchange")
+		// Both send before either receives, twice.
+		for range 2 {
+			p.Add(&backend.Send{X: x, Peer: 1 - rank})
+			p.Add(&backend.Add{A: x, B: x, Out: []backend.Cast{{Out: y}}})
+			p.Add(&backend.Recv{Out: x, Peer: 1 - rank})
+		}
+		require.NoError(t, devices[rank].Bind(vars))
+		devices[rank].set(x, []float32{float32(1 + rank)})
+		loaded, err := devices[rank].Load(p)
+		require.NoError(t, err)
+		programs[rank] = loaded[0]
+	}
+	for range 20 {
+		for _, err := range together(2, func(rank int) error { return programs[rank].Run(t.Context()) }) {
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 1, devices[0].values(x)[0], "there and back")
+		require.EqualValues(t, 2, devices[1].values(x)[0])
+	}
+	for what, op := range map[string]backend.Op{
+		"rank 0 cannot exchange a message with rank 0: there are 2 ranks": &backend.Send{X: x, Peer: 0},
+		"rank 0 cannot exchange a message with rank 2: there are 2 ranks": &backend.Recv{Out: x, Peer: 2},
+		"expected 2 parts": &backend.ReduceScatter{X: x, Out: y},
+		"room for 2 ranks": &backend.AllGather{X: x, Out: y},
+	} {
+		p := vars.Program("refused")
+		p.Add(op)
+		require.NoError(t, p.Err())
+		_, err := devices[0].Load(p)
+		require.ErrorContains(t, err, what)
+	}
+}
+
+// A rank that stops must not leave the others waiting: whatever they wait for,
+// they end with its error, and so does everything later.
+func TestRankStops(t *testing.T) {
+	cancelled, cancel := context.WithCancel(context.Background())
+	cancel()
+	expired, stop := context.WithTimeout(context.Background(), time.Millisecond)
+	defer stop()
+	for name, c := range map[string]struct {
+		op   func(x *backend.Tensor, rank int) backend.Op
+		stop func(d *device, x backend.Executable) error
+	}{
+		"cancelled": {
+			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
+			func(_ *device, x backend.Executable) error { return x.Run(cancelled) },
+		},
+		"expired": {
+			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
+			func(_ *device, x backend.Executable) error { return x.Run(expired) },
+		},
+		"closed": {
+			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
+			func(d *device, _ backend.Executable) error { return d.Close() },
+		},
+		"no message": {
+			func(x *backend.Tensor, rank int) backend.Op { return &backend.Recv{Out: x, Peer: (rank + 1) % 3} },
+			func(_ *device, x backend.Executable) error { return x.Run(expired) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			vars := backend.NewVars()
+			x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
+			list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+			require.NoError(t, err)
+			programs := make([]backend.Executable, 3)
+			for rank, d := range list {
+				if name != "closed" || rank > 0 {
+					defer d.Close()
+				}
+				require.NoError(t, d.Bind(vars))
+				p := vars.Program("p")
+				p.Add(c.op(x, rank))
+				loaded, err := d.Load(p)
+				require.NoError(t, err)
+				programs[rank] = loaded[0]
+			}
+			errs := together(3, func(rank int) error {
+				switch rank {
+				case 0:
+					return c.stop(list[0].(*device), programs[0])
+				case 1: // this one meets the group after its end
+					time.Sleep(5 * time.Millisecond)
+				}
+				return programs[rank].Run(context.Background())
+			})
+			if name != "closed" {
+				require.True(t, errors.Is(errs[0], context.Canceled) || errors.Is(errs[0], context.DeadlineExceeded), errs[0])
+			}
+			again := together(3, func(rank int) error {
+				if rank == 0 && name == "closed" {
+					return errs[1]
+				}
+				return programs[rank].Run(context.Background())
+			})
+			for _, err := range append(errs[1:], again...) {
+				require.ErrorIs(t, err, backend.ErrDeviceLost)
+				require.ErrorContains(t, err, "rank 0 left the group")
+			}
+		})
+	}
+}
+
+func TestDifferentPrograms(t *testing.T) {
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
+	y := vars.Tensor(backend.Output, "y", fp8.F32, 8)
+	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+	require.NoError(t, err)
+	errs := together(2, func(rank int) error {
+		defer list[rank].Close()
+		if err := list[rank].Bind(vars); err != nil {
+			return err
+		}
+		p := vars.Program("p")
+		p.Add(&backend.AllReduce{X: []*backend.Tensor{x, y}[rank]})
+		loaded, err := list[rank].Load(p)
+		if err != nil {
+			return err
+		}
+		return loaded[0].Run(t.Context())
+	})
+	for _, err := range errs {
+		require.ErrorContains(t, err, "rank 0 is at allreduce (sum) of 4, rank 1 at allreduce (sum) of 8")
+	}
+}
+
+// Many short meetings in a row: a token left over from one would let a rank
+// into the next before the others.
+func TestMeetingsInARow(t *testing.T) {
+	const n = 3
+	g := newGroup(n)
+	var at [n]int // written by its rank only, read by others between two waits
+	for _, err := range together(n, func(rank int) error {
+		for round := range 2000 {
+			at[rank] = round
+			if err := g.wait(t.Context(), rank); err != nil {
+				return err
+			}
+			for _, other := range at {
+				if other != round {
+					return errors.New("a rank is in another round")
+				}
+			}
+			if err := g.wait(t.Context(), rank); err != nil {
+				return err
+			}
+		}
+		return nil
+	}) {
+		require.NoError(t, err)
+	}
+}
+
+func TestCollectivesAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	tr := newTrial(t)
+	x := tr.tensor("x", fp8.F32, nil, 100)
+	tr.program.Add(&backend.AllReduce{X: x})
+	_, programs := tr.ranks(2, func(int, *device) {})
+	const runs = 5
+	done := make(chan error)
+	go func() {
+		for range runs + 1 {
+			_ = programs[1].Run(context.Background())
+		}
+		done <- nil
+	}()
+	require.Zero(t, testing.AllocsPerRun(runs, func() { _ = programs[0].Run(context.Background()) }))
+	<-done
+}

@@ -1,0 +1,205 @@
+package emu
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// arenaAlign is a cache line, and the width of the widest vector register.
+const arenaAlign = 64
+
+// alignedBytes allocates n zero bytes on a cache-line boundary.
+func alignedBytes(n int64) []byte {
+	raw := make([]byte, n+arenaAlign)
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (arenaAlign - 1)
+	return raw[skip : skip+int(n) : skip+int(n)]
+}
+
+// binder resolves the tensors of one loaded program to memory.
+type binder struct {
+	*device
+	plan  *backend.Plan
+	arena []byte
+}
+
+// bytes is t's memory from its first to its last element.
+func (b *binder) bytes(t *backend.Tensor) []byte {
+	size := t.DType.Size()
+	span := ((t.Rows()-1)*t.LD + t.Cols()) * size
+	from := t.Offset * size
+	if root := t.Root(); root.Class != backend.Temp {
+		return b.memory[root][from : from+span]
+	} else {
+		from += int(b.plan.Offsets[root])
+	}
+	return b.arena[from : from+span]
+}
+
+// copyOut is a copy of t's elements without the gaps between its rows.
+func (b *binder) copyOut(t *backend.Tensor) []byte {
+	src := b.bytes(t)
+	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+	out := make([]byte, 0, t.Bytes())
+	for r := range t.Rows() {
+		out = append(out, src[r*ld:r*ld+row]...)
+	}
+	return out
+}
+
+// slice is the typed view of t's memory; nil for a nil tensor. The caller
+// names an element type of the size of t's format.
+func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E {
+	if t == nil {
+		return nil
+	}
+	raw := b.bytes(t)
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/t.DType.Size())
+}
+
+func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
+func (b *binder) i32(t *backend.Tensor) []int32   { return slice[int32](b, t) }
+
+// control reads the step.control words at run time; nil gives zeros.
+func readControl(words []int32) backend.Control {
+	if words == nil {
+		return backend.Control{}
+	}
+	return backend.ControlFrom(words)
+}
+
+// rows reads a float tensor row by row as FP32.
+type rows struct {
+	dtype    fp8.DType
+	cols, ld int
+	f32      []float32
+	u16      []uint16
+	u8       []uint8
+	scale    []float32 // dequantising factor, one element; nil is 1
+}
+
+// rows binds t for reading. Blocked scales are for GEMM operands only.
+func (b *binder) rows(t *backend.Tensor) rows {
+	r := rows{dtype: t.DType, cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
+	switch t.DType.Size() {
+	case 4:
+		r.f32 = b.f32(t)
+	case 2:
+		r.u16 = slice[uint16](b, t)
+	default:
+		r.u8 = slice[uint8](b, t)
+	}
+	return r
+}
+
+// integers reads an I32 tensor by the index of its elements.
+type integers struct {
+	words    []int32
+	cols, ld int
+}
+
+func (b *binder) integers(t *backend.Tensor) integers {
+	return integers{b.i32(t), t.Cols(), t.LD}
+}
+
+func (n *integers) at(i int) int {
+	if n.ld == n.cols {
+		return int(n.words[i])
+	}
+	return int(n.words[i/n.cols*n.ld+i%n.cols])
+}
+
+// load decodes len(dst) elements from (row, col) on.
+func (r *rows) load(dst []float32, row, col int) {
+	at := row*r.ld + col
+	switch r.dtype {
+	case fp8.F32:
+		copy(dst, r.f32[at:at+len(dst)])
+	case fp8.BF16:
+		fp8.DecodeBF16(dst, r.u16[at:at+len(dst)])
+	case fp8.F16:
+		fp8.Dequantize16(dst, r.u16[at:at+len(dst)], factor(r.scale))
+		return
+	default:
+		fp8.Dequantize8(dst, r.u8[at:at+len(dst)], r.dtype, factor(r.scale))
+		return
+	}
+	if r.scale != nil {
+		factor := r.scale[0]
+		for i := range dst {
+			dst[i] *= factor
+		}
+	}
+}
+
+// row is row i as FP32; see piece.
+func (r *rows) row(buffer []float32, i int) []float32 {
+	return r.piece(buffer, i, 0, r.cols)
+}
+
+// piece is n elements from (row, col) on as FP32: the memory itself where it
+// holds their values, else decoded into buffer, which has room for them. The
+// caller must not write to it.
+func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
+	if r.dtype == fp8.F32 && r.scale == nil {
+		at := row*r.ld + col
+		return r.f32[at : at+n]
+	}
+	r.load(buffer[:n], row, col)
+	return buffer[:n]
+}
+
+// factor is a bound scale's value; none is 1.
+func factor(scale []float32) float32 {
+	if scale == nil {
+		return 1
+	}
+	return scale[0]
+}
+
+// matrixOf binds t as a GEMM operand.
+func (b *binder) matrixOf(t *backend.Tensor) matrix {
+	m := matrix{dtype: t.DType, rows: t.Rows(), cols: t.Cols(), ld: t.LD}
+	switch t.DType.Size() {
+	case 4:
+		m.f32 = b.f32(t)
+	case 2:
+		m.u16 = slice[uint16](b, t)
+	default:
+		m.u8 = slice[uint8](b, t)
+	}
+	return m
+}
+
+// scratch is n floats for each worker of the pool, on separate cache lines.
+func (b *binder) scratch(n int) [][]float32 {
+	list := make([][]float32, b.pool.size())
+	for i := range list {
+		raw := alignedBytes(int64(n) * 4)
+		list[i] = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(raw))), n)
+	}
+	return list
+}
+
+// taskElems is about how many elements a task touches: enough to be worth
+// handing out, few enough that its FP32 buffers stay in the first-level cache.
+const taskElems = 8192
+
+// rowTasks splits rows into tasks of about taskElems elements. The split
+// depends on the shape alone, never on the number of threads.
+func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
+	rowsPerTask = max(1, taskElems/cols)
+	return (rows + rowsPerTask - 1) / rowsPerTask, rowsPerTask
+}
+
+// maxBits folds magnitudes by their bit patterns, so that NaN > Inf > numbers.
+func maxBits(bits *uint32, magnitude float32) {
+	*bits = max(*bits, math.Float32bits(magnitude)&^(1<<31))
+}
+
+func errBlocked(t *backend.Tensor) error {
+	return fmt.Errorf("%w by backend emu: %s has scales by block %s", backend.ErrUnsupported, t, t.Block)
+}

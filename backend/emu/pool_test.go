@@ -1,0 +1,157 @@
+package emu
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPoolRunsEachTaskOnce(t *testing.T) {
+	for _, workers := range []int{0, 1, 2, 3, 8} {
+		p := newPool(workers)
+		require.Equal(t, max(workers, 1), p.size())
+		var tasks, busy [100]atomic.Int32
+		var clash atomic.Bool
+		f := func(worker, task int) {
+			if busy[worker].Add(1) != 1 {
+				clash.Store(true)
+			}
+			tasks[task].Add(1)
+			if task%7 == 0 {
+				runtime.Gosched()
+			}
+			busy[worker].Add(-1)
+		}
+		runs := [len(tasks)]int32{}
+		for n := range 2 * len(tasks) {
+			n %= len(tasks) + 1
+			p.run(n, f)
+			for i := range n {
+				runs[i]++
+			}
+		}
+		for i := range tasks {
+			require.Equal(t, runs[i], tasks[i].Load(), "task %d", i)
+		}
+		require.False(t, clash.Load(), "two calls had the same worker")
+		p.close()
+	}
+}
+
+func TestPoolClaimsUnderContention(t *testing.T) {
+	p := newPool(8)
+	defer p.close()
+	tasks := make([]atomic.Int32, 200_000)
+	p.run(len(tasks), func(_, task int) { tasks[task].Add(1) })
+	for i := range tasks {
+		if tasks[i].Load() != 1 {
+			require.Failf(t, "claimed twice or never", "task %d ran %d times", i, tasks[i].Load())
+		}
+	}
+}
+
+// A worker that is about to sleep, or asleep, is there for the next run: two
+// tasks that wait for each other need it.
+func TestPoolWakesWorkers(t *testing.T) {
+	p := newPool(2)
+	defer p.close()
+	var met atomic.Int32
+	deadline := time.Now().Add(20 * time.Second)
+	f := func(int, int) {
+		met.Add(1)
+		for met.Load() < 2 && time.Now().Before(deadline) {
+			runtime.Gosched()
+		}
+	}
+	for n := range 300 {
+		met.Store(0)
+		p.run(2, f)
+		require.True(t, time.Now().Before(deadline), "run %d: one worker did not come", n)
+		for start := time.Now(); time.Since(start) < time.Duration(n)*spinBudget/100; {
+			runtime.Gosched()
+		}
+	}
+}
+
+// The memory that tasks write is seen by the caller and by later tasks, also
+// after the workers have gone to sleep: under -race this checks the ordering.
+func TestPoolOrdersMemory(t *testing.T) {
+	p := newPool(3)
+	defer p.close()
+	var from, to [64]int
+	f := func(_, task int) { to[task] = from[63-task] + 1 }
+	for n := range 200 {
+		if n%50 == 0 {
+			time.Sleep(2 * spinBudget)
+		}
+		p.run(len(to), f)
+		from = to
+	}
+	for _, v := range from {
+		require.Equal(t, 200, v)
+	}
+}
+
+func TestPoolPanicSurfacesOnCaller(t *testing.T) {
+	p := newPool(2)
+	defer p.close()
+	failure := errors.New("task 5 is broken")
+	var ended atomic.Int32
+	f := func(_, task int) {
+		if task == 5 {
+			panic(failure)
+		}
+		ended.Add(1)
+	}
+	caught := func() (r any) {
+		defer func() { r = recover() }()
+		p.run(20, f)
+		return nil
+	}()
+	failed, ok := caught.(*taskPanic)
+	require.True(t, ok, "run panicked with %v", caught)
+	require.Equal(t, failure, failed.value)
+	require.Contains(t, failed.Error(), "task 5 is broken")
+	require.Contains(t, failed.Error(), "TestPoolPanicSurfacesOnCaller", "the stack of the task")
+	require.EqualValues(t, 19, ended.Load(), "the other tasks ran")
+
+	p.run(4, func(int, int) { ended.Add(1) })
+	require.EqualValues(t, 23, ended.Load(), "the pool works after a panic")
+}
+
+func TestPoolAllocatesNothing(t *testing.T) {
+	p := newPool(2)
+	defer p.close()
+	f := func(int, int) {}
+	require.Zero(t, testing.AllocsPerRun(100, func() { p.run(8, f) }))
+}
+
+func TestPoolCloseEndsWorkers(t *testing.T) {
+	before := runtime.NumGoroutine()
+	for _, wait := range []time.Duration{0, 3 * spinBudget} {
+		p := newPool(4)
+		p.run(4, func(int, int) {})
+		time.Sleep(wait)
+		p.close()
+	}
+	for range 1000 { // what close waited for still has to leave the scheduler
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	require.LessOrEqual(t, runtime.NumGoroutine(), before)
+}
+
+func BenchmarkPoolRun(b *testing.B) {
+	p := newPool(2)
+	defer p.close()
+	f := func(int, int) {}
+	for b.Loop() {
+		p.run(2, f)
+	}
+}

@@ -1,0 +1,25 @@
+package emu
+
+import (
+	"fmt"
+	"runtime"
+
+	"octet/backend"
+)
+
+// probe reports what decides the speed: the instruction set that the matrix
+// product runs on and the threads that share it.
+func probe() []backend.Finding {
+	kernel := gemmKernels()[0].name
+	kernels := backend.Finding{What: "matrix kernels", OK: kernel != goKernel.name, Detail: kernel}
+	if !kernels.OK {
+		kernels.Detail += fmt.Sprintf(": there is no assembly for %s with this processor's instructions in this build; results are the same, only slower", runtime.GOARCH)
+		if runtime.GOARCH == "amd64" {
+			kernels.Fix = "build without -tags noasm, on a processor with AVX2 and FMA, or AVX-512"
+		}
+	}
+	return []backend.Finding{kernels, {
+		What: "threads", OK: true,
+		Detail: fmt.Sprintf("%d of %d processors", runtime.GOMAXPROCS(0), runtime.NumCPU()),
+	}}
+}

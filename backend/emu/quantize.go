@@ -1,0 +1,163 @@
+package emu
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+// The ops of scaling: casts, maxima, scales and their histories.
+
+func (b *binder) quantize(o *backend.Quantize) func() {
+	x, colScale := b.rows(o.X), b.f32(o.ColScale)
+	e := b.emitter(o.Out, x.cols)
+	buffers := b.pieceBuffers(x.cols)
+	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+		v := x.piece(buffers[worker], row, col, n)
+		if colScale != nil {
+			scaled := buffers[worker][:n]
+			multiply(scaled, v, colScale[col:col+n])
+			v = scaled
+		}
+		e.store(worker, row, col, v)
+	})
+	return storing(run, e)
+}
+
+// multiply is dst = x ⊙ y; dst may be either.
+func multiply(dst, x, y []float32) {
+	x, y = x[:len(dst)], y[:len(dst)]
+	for i := range dst {
+		dst[i] = x[i] * y[i]
+	}
+}
+
+func (b *binder) amax(o *backend.Amax) func() {
+	x, out := b.rows(o.X), b.f32(o.Out)
+	buffers := b.pieceBuffers(x.cols)
+	if len(out) == 1 {
+		top := make([][16]uint32, b.pool.size())
+		run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+			maxBits(&top[worker][0], fp8.Amax(x.piece(buffers[worker], row, col, n)))
+		})
+		return func() {
+			clear(top)
+			run()
+			out[0] = largest(top)
+		}
+	}
+	columns := b.columnMax(x.cols)
+	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+		columns.fold(worker, col, x.piece(buffers[worker], row, col, n))
+	})
+	return func() {
+		columns.begin()
+		run()
+		columns.end(out)
+	}
+}
+
+// columnMax collects the largest magnitude of each column. Workers keep
+// maxima of their own, which the result does not show: a maximum is the same
+// in any order.
+type columnMax struct{ top [][]float32 }
+
+func (b *binder) columnMax(cols int) *columnMax { return &columnMax{b.scratch(cols)} }
+
+func (c *columnMax) begin() {
+	for _, top := range c.top {
+		clear(top)
+	}
+}
+
+// fold takes elements of one row from column col on.
+func (c *columnMax) fold(worker, col int, x []float32) {
+	maxMagnitudes(c.top[worker][col:col+len(x)], x)
+}
+
+func (c *columnMax) end(out []float32) {
+	copy(out, c.top[0])
+	for _, top := range c.top[1:] {
+		maxMagnitudes(out, top)
+	}
+}
+
+// maxMagnitudes is dst = max(|dst|, |x|), elementwise, by the rule of fp8.MaxAmax.
+func maxMagnitudes(dst, x []float32) {
+	dst = dst[:len(x)]
+	for i, v := range x {
+		dst[i] = fp8.MaxAmax(dst[i], v)
+	}
+}
+
+// windowMax binds the largest magnitude of each of len(dst) records over a
+// history [window, len(dst)].
+func (b *binder) windowMax(dst []float32, history *backend.Tensor) func() {
+	h, rows := b.rows(history), history.Rows()
+	return func() {
+		clear(dst)
+		i := 0
+		for r := range rows {
+			for _, v := range h.row(nil, r) {
+				dst[i] = fp8.MaxAmax(dst[i], v)
+				if i++; i == len(dst) {
+					i = 0
+				}
+			}
+		}
+	}
+}
+
+func (b *binder) updateScale(o *backend.UpdateScale) func() {
+	scale, inv, seen := b.f32(o.Scale), b.f32(o.ScaleInv), b.f32(o.Seen)
+	skip := b.i32(o.Skip)
+	amax := make([]float32, len(scale))
+	collect := b.windowMax(amax, o.History)
+	return func() {
+		collect()
+		if seen != nil {
+			maxMagnitudes(seen, amax)
+		}
+		if skip != nil && skip[0] != 0 {
+			return
+		}
+		for i, a := range amax {
+			if s, ok := fp8.ScaleFor(a, o.Limit, o.Pow2); ok || !o.Keep {
+				scale[i], inv[i] = s, 1/s
+			}
+		}
+	}
+}
+
+func (b *binder) pushHistory(o *backend.PushHistory) func() {
+	value, history, skip := b.f32(o.Value), b.f32(o.History), b.i32(o.Skip)
+	window, n, ld := o.History.Rows(), o.History.Cols(), o.History.LD
+	return func() {
+		if skip != nil && skip[0] != 0 {
+			return
+		}
+		for r := window - 1; r > 0; r-- {
+			copy(history[r*ld:r*ld+n], history[(r-1)*ld:])
+		}
+		copy(history[:n], value)
+	}
+}
+
+func (b *binder) fill(o *backend.Fill) func() {
+	out := b.matrixOf(o.Out)
+	bf16 := []uint16{0}
+	fp8.EncodeBF16(bf16, []float32{o.Value})
+	return b.pieces(out.rows, out.cols, func(_, row, col, n int) {
+		at := row*out.ld + col
+		if out.dtype == fp8.F32 {
+			fillWith(out.f32[at:at+n], o.Value)
+		} else {
+			fillWith(out.u16[at:at+n], bf16[0])
+		}
+	})
+}
+
+func fillWith[E float32 | uint16](dst []E, value E) {
+	for i := range dst {
+		dst[i] = value
+	}
+}

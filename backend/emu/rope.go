@@ -1,0 +1,108 @@
+package emu
+
+import (
+	"math"
+	"slices"
+
+	"octet/backend"
+)
+
+// rope turns whole rows at a time by a table of angles.
+func (b *binder) rope(o *backend.Rope) func() {
+	x, words := b.rows(o.X), b.i32(o.Control)
+	e := b.emitter(o.Out, x.cols)
+	table := b.angles(o.HeadDim, o.Theta, o.Seq)
+	sign := float32(1)
+	if o.Inverse {
+		sign = -1
+	}
+	var position int
+	b.pool.reserve(2 * x.cols)
+	total := o.X.Rows()
+	tasks, height := rowTasks(total, x.cols)
+	task := func(worker, task int) {
+		scratch := b.pool.scratch[worker]
+		buffer, out := scratch[:x.cols], scratch[x.cols:2*x.cols]
+		for r := task * height; r < min(total, (task+1)*height); r++ {
+			in := x.row(buffer, r)
+			cos, sin := table.at(position + r%o.Seq)
+			for h := 0; h < x.cols; h += o.HeadDim {
+				rotate(out[h:h+o.HeadDim], in[h:h+o.HeadDim], cos, sin, sign)
+			}
+			e.store(worker, r, 0, out)
+		}
+	}
+	return storing(func() {
+		position = int(readControl(words).Position)
+		table.cover(position, o.Seq)
+		b.pool.run(tasks, task)
+	}, e)
+}
+
+// rotate turns the pairs (i, i+half) of one head; sign -1 turns them back.
+func rotate(dst, x, cos, sin []float32, sign float32) {
+	half := len(x) / 2
+	x0, x1, d0, d1 := x[:half], x[half:2*half], dst[:half], dst[half:2*half]
+	cos, sin = cos[:half], sin[:half]
+	for i, a := range x0 {
+		b, c, s := x1[i], cos[i], sign*sin[i]
+		d0[i] = float32(a*c) - float32(b*s)
+		d1[i] = float32(b*c) + float32(a*s)
+	}
+}
+
+// angleTable holds the cosines and sines of a window of positions, for one
+// head size and one Theta. All Rope ops of a device that agree in these share
+// it, so that in training it is filled once, and in decoding, where every run
+// is at another position, once per run at most and not once per layer.
+//
+// Angles are float64 until they are rounded to the table: in float32 the
+// product of position and frequency would be wrong by a whole radian at a
+// position of some millions.
+type angleTable struct {
+	headDim   int
+	theta     float64
+	positions int // length of the window
+	first     int
+	filled    bool
+	cos, sin  []float32 // [positions, headDim/2]
+}
+
+// angles finds or makes the table of a head size and a Theta, with a window of
+// at least n positions.
+func (d *device) angles(headDim int, theta float64, n int) *angleTable {
+	at := slices.IndexFunc(d.rope, func(t *angleTable) bool { return t.headDim == headDim && t.theta == theta })
+	if at < 0 {
+		at = len(d.rope)
+		d.rope = append(d.rope, &angleTable{headDim: headDim, theta: theta})
+	}
+	t := d.rope[at]
+	if n > t.positions {
+		t.positions, t.filled = n, false
+		t.cos, t.sin = make([]float32, n*headDim/2), make([]float32, n*headDim/2)
+	}
+	return t
+}
+
+// cover moves the window, if it must, to hold positions [first, first+n).
+func (t *angleTable) cover(first, n int) {
+	if t.filled && first >= t.first && first+n <= t.first+t.positions {
+		return
+	}
+	t.first, t.filled = first, true
+	half := t.headDim / 2
+	for i := range half {
+		frequency := math.Pow(t.theta, -2*float64(i)/float64(t.headDim))
+		for row := range t.positions {
+			s, c := math.Sincos(float64(first+row) * frequency)
+			t.cos[row*half+i], t.sin[row*half+i] = float32(c), float32(s)
+		}
+	}
+}
+
+// at is the row of a position that is covered.
+func (t *angleTable) at(position int) (cos, sin []float32) {
+	half := t.headDim / 2
+	from := (position - t.first) * half
+	return t.cos[from : from+half], t.sin[from : from+half]
+}

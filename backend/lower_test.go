@@ -1,0 +1,55 @@
+package backend_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// fused is SwiGLU's backward into FP8 copies beside ops that need no rewriting.
+func fused() *backend.Program {
+	m := &maker{vars: backend.NewVars()}
+	p := m.vars.Program("p").Scope("mlp")
+	up, gate, dOut := m.b(4, 6), m.b(4, 6), m.b(4, 6)
+	h := p.Temp("h", fp8.BF16, 4, 6)
+	dUp, dUpT := p.Temp("dup", fp8.E5M2, 4, 6), p.Temp("dup.t", fp8.E5M2, 6, 4)
+	dUp.Scale, dUpT.Scale = m.f(1), m.f(1)
+	dGate := p.Temp("dgate", fp8.BF16, 4, 6)
+	p.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: to(h)})
+	p.Phase(backend.Backward).Add(&backend.SwiGLUGrad{
+		DOut: dOut, Up: up, Gate: gate,
+		DUp:   []backend.Cast{{Out: dUpT, Transpose: true, Scale: m.f(1)}, {Out: dUp, Amax: m.f(1)}},
+		DGate: to(dGate),
+	})
+	p.Add(&backend.Quantize{X: h, Out: []backend.Cast{{Out: m.q(4, 6)}}})
+	return p
+}
+
+func TestUnfuseMovesCastsIntoQuantize(t *testing.T) {
+	p := fused()
+	before := dump(t, p)
+	q, err := backend.Unfuse(p, func(backend.Op) bool { return false })
+	require.NoError(t, err)
+	require.Equal(t, before, dump(t, p), "the original is untouched")
+	require.Equal(t, strings.Split(strings.TrimSpace(`
+program p
+mlp fwd SwiGLU Up=t1:bf16[4, 6] Gate=t2:bf16[4, 6] Out[0].Out:=mlp.h:bf16[4, 6]
+mlp bwd SwiGLUGrad DOut=t3:bf16[4, 6] Up=t1:bf16[4, 6] Gate=t2:bf16[4, 6] DUp[0].Out:=mlp.dup.t.f32:fp32[4, 6] DGate[0].Out:=mlp.dgate:bf16[4, 6]
+mlp bwd Quantize X=mlp.dup.t.f32:fp32[4, 6] Out[0].Out:=mlp.dup.t:e5m2[6, 4] Out[0].Out.Scale=t5:fp32[1] Out[0].Scale=t6:fp32[1] Out[1].Out:=mlp.dup:e5m2[4, 6] Out[1].Out.Scale=t4:fp32[1] Out[1].Amax<>t7:fp32[1] Out[0].Transpose=true
+mlp fwd Quantize X=mlp.h:bf16[4, 6] Out[0].Out:=t8:e4m3[4, 6] Out[0].Out.Scale=t9:fp32[1]
+`), "\n"), strings.Split(strings.TrimSpace(dump(t, q)), "\n"))
+}
+
+func TestUnfuseLeavesWhatTheBackendFuses(t *testing.T) {
+	p := fused()
+	q, err := backend.Unfuse(p, func(op backend.Op) bool {
+		_, ok := op.(*backend.SwiGLUGrad)
+		return ok
+	})
+	require.NoError(t, err)
+	require.Nil(t, backend.Diff(p, q))
+}

@@ -1,0 +1,88 @@
+package ref
+
+import (
+	"math"
+
+	"octet/backend"
+)
+
+// heads walks the queries of all sequences and heads. Each visit gets the
+// offset of its query in Q and Out, that of its sequence's first key in K and
+// V, how many keys it sees, and its index in LSE.
+func heads(q, k *backend.Tensor, batch, headDim, position int, visit func(query, key, seen, lse int)) {
+	queries, keys := q.Rows()/batch, k.Rows()/batch
+	count := q.Cols() / headDim
+	group := q.Cols() / k.Cols() // query heads that share a key head
+	for s := range batch {
+		for h := range count {
+			for i := range queries {
+				visit((s*queries+i)*q.Cols()+h*headDim, s*keys*k.Cols()+h/group*headDim,
+					min(position+i+1, keys), (s*count+h)*queries+i)
+			}
+		}
+	}
+}
+
+func (b *Backend) attention(o *backend.Attention) {
+	q, k, v := b.read(o.Q), b.read(o.K), b.read(o.V)
+	width, scale := o.K.Cols(), 1/math.Sqrt(float64(o.HeadDim))
+	position := int(b.control(o.Control).Position)
+	out := make([]float64, len(q))
+	lse := make([]float64, len(q)/o.HeadDim)
+	heads(o.Q, o.K, o.Batch, o.HeadDim, position, func(query, key, seen, at int) {
+		scores := make([]float64, seen)
+		top := math.Inf(-1)
+		for j := range scores {
+			scores[j] = dot(q[query:query+o.HeadDim], k[key+j*width:]) * scale
+			top = max(top, scores[j])
+		}
+		sum := 0.0
+		for _, score := range scores {
+			sum += math.Exp(score - top)
+		}
+		lse[at] = top + math.Log(sum)
+		for j, score := range scores {
+			p := math.Exp(score - lse[at])
+			for d := range o.HeadDim {
+				out[query+d] += p * v[key+j*width+d]
+			}
+		}
+	})
+	b.cast(out, o.Q.Cols(), o.Out)
+	if o.LSE != nil {
+		b.store(o.LSE, lse)
+	}
+}
+
+func (b *Backend) attentionGrad(o *backend.AttentionGrad) {
+	dOut, q, k, v := b.read(o.DOut), b.read(o.Q), b.read(o.K), b.read(o.V)
+	out, lse := b.read(o.O), b.read(o.LSE)
+	width, scale := o.K.Cols(), 1/math.Sqrt(float64(o.HeadDim))
+	dQ, dK, dV := make([]float64, len(q)), make([]float64, len(k)), make([]float64, len(v))
+	heads(o.Q, o.K, o.Batch, o.HeadDim, 0, func(query, key, seen, at int) {
+		grad := dOut[query : query+o.HeadDim]
+		delta := dot(grad, out[query:])
+		for j := range seen {
+			row := key + j*width
+			p := math.Exp(dot(q[query:query+o.HeadDim], k[row:])*scale - lse[at])
+			dScore := p * (dot(grad, v[row:]) - delta) * scale
+			for d := range o.HeadDim {
+				dV[row+d] += p * grad[d]
+				dQ[query+d] += dScore * k[row+d]
+				dK[row+d] += dScore * q[query+d]
+			}
+		}
+	})
+	b.cast(dQ, o.Q.Cols(), o.DQ)
+	b.cast(dK, width, o.DK)
+	b.cast(dV, width, o.DV)
+}
+
+// dot is the product of a and the start of x.
+func dot(a, x []float64) float64 {
+	sum := 0.0
+	for i := range a {
+		sum += a[i] * x[i]
+	}
+	return sum
+}

@@ -1,0 +1,174 @@
+package ref
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"octet/backend"
+)
+
+// group connects the ranks of one process.
+type group struct {
+	ranks int
+	links [][]chan []float64 // [from][to]; one message may be under way on each
+
+	mu     sync.Mutex
+	now    *meeting
+	broken chan struct{} // closed by the first failure
+	err    error         // what the failure was; set before broken is closed
+}
+
+// meeting is one collective: every rank brings a part and leaves with all.
+type meeting struct {
+	what    string
+	parts   [][]float64
+	missing int
+	done    chan struct{}
+}
+
+func newGroup(ranks int) *group {
+	g := &group{ranks: ranks, broken: make(chan struct{}), links: make([][]chan []float64, ranks)}
+	for from := range g.links {
+		for range ranks {
+			g.links[from] = append(g.links[from], make(chan []float64, 1))
+		}
+	}
+	return g
+}
+
+// fail releases every rank that waits, now and later, with err: after it the
+// ranks no longer agree where they are, and have to be opened again. The first
+// failure counts. One rank alone waits for nobody and can go on.
+func (g *group) fail(err error) {
+	if g.ranks == 1 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		g.err = err
+		close(g.broken)
+	}
+}
+
+// exchange waits until all ranks have brought their part. The ranks must meet
+// over the same thing, which what describes.
+func (g *group) exchange(ctx context.Context, rank int, what string, part []float64) ([][]float64, error) {
+	g.mu.Lock()
+	if g.now == nil {
+		g.now = &meeting{what: what, parts: make([][]float64, g.ranks), missing: g.ranks, done: make(chan struct{})}
+	}
+	m := g.now
+	if m.what != what {
+		g.mu.Unlock()
+		return nil, fmt.Errorf("rank %d is at %s, another rank at %s", rank, what, m.what)
+	}
+	m.parts[rank] = part
+	if m.missing--; m.missing == 0 {
+		g.now = nil
+		close(m.done)
+	}
+	g.mu.Unlock()
+
+	select {
+	case <-m.done:
+		return m.parts, nil
+	case <-g.broken:
+		return nil, g.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (b *Backend) checkPeer(op backend.Op) error {
+	peer := 0
+	switch o := op.(type) {
+	case *backend.Send:
+		peer = o.Peer
+	case *backend.Recv:
+		peer = o.Peer
+	case *backend.ReduceScatter:
+		if o.X.Elems() != o.Out.Elems()*b.group.ranks {
+			return fmt.Errorf("X is %s, Out is %s, there are %d ranks", o.X, o.Out, b.group.ranks)
+		}
+	case *backend.AllGather:
+		if o.Out.Elems() != o.X.Elems()*b.group.ranks {
+			return fmt.Errorf("X is %s, Out is %s, there are %d ranks", o.X, o.Out, b.group.ranks)
+		}
+	}
+	if peer >= b.group.ranks {
+		return fmt.Errorf("the peer is rank %d, there are %d ranks", peer, b.group.ranks)
+	}
+	return nil
+}
+
+func (b *Backend) collective(ctx context.Context, op backend.Op) error {
+	meet := func(x *backend.Tensor) ([][]float64, error) {
+		return b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", op, x.Elems()), b.stored(x))
+	}
+	switch o := op.(type) {
+	case *backend.AllReduce:
+		parts, err := meet(o.X)
+		if err != nil {
+			return err
+		}
+		b.store(o.X, reduce(parts, o.Reduce))
+	case *backend.ReduceScatter:
+		parts, err := meet(o.X)
+		if err != nil {
+			return err
+		}
+		n := o.Out.Elems()
+		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.rank*n:(b.rank+1)*n])
+	case *backend.AllGather:
+		parts, err := meet(o.X)
+		if err != nil {
+			return err
+		}
+		var all []float64
+		for _, part := range parts {
+			all = append(all, part...)
+		}
+		b.put(o.Out, all)
+	case *backend.Send:
+		select {
+		case b.group.links[b.rank][o.Peer] <- b.stored(o.X):
+		case <-b.group.broken:
+			return b.group.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	case *backend.Recv:
+		select {
+		case x := <-b.group.links[o.Peer][b.rank]:
+			if len(x) != o.Out.Elems() {
+				return fmt.Errorf("rank %d sent %d elements for %s", o.Peer, len(x), o.Out)
+			}
+			b.put(o.Out, x)
+		case <-b.group.broken:
+			return b.group.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// reduce combines the ranks' parts in ascending order of rank.
+func reduce(parts [][]float64, how backend.Reduction) []float64 {
+	out := make([]float64, len(parts[0]))
+	for rank, part := range parts {
+		for i, x := range part {
+			switch {
+			case how == backend.ReduceMax:
+				out[i] = maxAmax(out[i], x)
+			case rank == 0:
+				out[i] = x
+			default:
+				out[i] += x
+			}
+		}
+	}
+	return out
+}

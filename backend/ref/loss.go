@@ -1,0 +1,54 @@
+package ref
+
+import (
+	"fmt"
+	"math"
+
+	"octet/backend"
+)
+
+func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
+	logits, cols := b.read(o.Logits), o.Logits.Cols()
+	invTokens := float64(b.control(o.Control).InvTokens)
+	loss := make([]float64, o.Logits.Rows())
+	dLogits := make([]float64, len(logits))
+	for t, target := range b.ints(o.Targets) {
+		if target < 0 {
+			continue
+		}
+		if target >= o.Valid {
+			return fmt.Errorf("token %d has the target %d, outside the vocabulary of %d", t, target, o.Valid)
+		}
+		row := logits[t*cols : t*cols+o.Valid]
+		top := math.Inf(-1)
+		for _, x := range row {
+			top = max(top, x)
+		}
+		sum := 0.0
+		for _, x := range row {
+			sum += math.Exp(x - top)
+		}
+		lse := top + math.Log(sum)
+		loss[t] = lse - row[target]
+		for j, x := range row {
+			dLogits[t*cols+j] = math.Exp(x-lse) * invTokens
+		}
+		dLogits[t*cols+target] -= invTokens
+	}
+	b.store(o.Loss, loss)
+	if o.DLogits != nil {
+		b.store(o.DLogits, dLogits)
+	}
+	return nil
+}
+
+func (b *Backend) sum(o *backend.Sum) {
+	total := 0.0
+	if o.Accumulate {
+		total = b.read(o.Out)[0]
+	}
+	for _, x := range b.read(o.X) {
+		total += x
+	}
+	b.store(o.Out, []float64{total})
+}

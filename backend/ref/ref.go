@@ -1,0 +1,271 @@
+// Package ref runs programs in float64, one op at a time, written straight
+// from the equations in the comments of package backend. It is the executable
+// specification: slow on purpose, single-threaded, and meant to be read beside
+// the op it computes. Package conformance holds every other backend to it.
+//
+// What it promises:
+//
+//   - Every tensor is held as float64 values that its format can represent:
+//     they are rounded when they are stored, so the bytes that Read returns
+//     are the codes a device would hold.
+//   - An op's result is computed in float64 and rounded once to FP32, then
+//     stored through its casts by the scalar rounding of package fp8. A device
+//     computes the same in FP32 and may differ from it in the last bits; where
+//     an op is one addition, multiplication or division it may not, because
+//     float64 rounded to FP32 is then the FP32 result itself.
+//   - Temps are filled with NaN before every run, so that a read of something
+//     that nobody wrote shows.
+//
+// In [Exact] mode F32 and BF16 tensors are not rounded at all; FP8 and F16
+// codes still are. Central differences need it: they measure gradients far
+// below the rounding of either format.
+//
+// Accum is ignored: float64 has no partial sums worth promoting.
+package ref
+
+import (
+	"context"
+	"fmt"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// Mode says whether F32 and BF16 tensors are rounded.
+type Mode uint8
+
+const (
+	Rounded Mode = iota
+	// Exact keeps full float64 values in F32 and BF16 tensors.
+	Exact
+)
+
+// Backend is one rank. It implements backend.Backend.
+type Backend struct {
+	mode  Mode
+	rank  int
+	group *group
+	vars  *backend.Vars
+	data  map[*backend.Tensor][]float64 // by root; values of codes, scales not applied
+}
+
+// Open makes the backends of a number of in-process ranks, in order of rank.
+func Open(ranks int, mode Mode) []*Backend {
+	g := newGroup(max(ranks, 1))
+	list := make([]*Backend, g.ranks)
+	for rank := range list {
+		list[rank] = &Backend{mode: mode, rank: rank, group: g, data: map[*backend.Tensor][]float64{}}
+	}
+	return list
+}
+
+func init() { backend.Register(Driver()) }
+
+// Driver is the backend's entry in the registry: "ref", and "ref:exact" for
+// Exact mode. Its rank is below that of everything made to be fast.
+func Driver() backend.Driver {
+	return backend.Driver{
+		Name:      "ref",
+		Rank:      -1,
+		Available: func() error { return nil },
+		Spec: func(device string) (backend.Spec, error) {
+			mode, err := modeOf(device)
+			return specOf(mode), err
+		},
+		Lower: func(_ backend.Spec, p *backend.Program) (*backend.Program, error) { return p, p.Err() },
+		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
+			mode, err := modeOf(device)
+			if err != nil {
+				return nil, err
+			}
+			var list []backend.Backend
+			for _, b := range Open(o.Ranks, mode) {
+				list = append(list, b)
+			}
+			return list, nil
+		},
+	}
+}
+
+func modeOf(device string) (Mode, error) {
+	switch device {
+	case "":
+		return Rounded, nil
+	case "exact":
+		return Exact, nil
+	}
+	return 0, fmt.Errorf("unknown device %q of backend ref (it knows: exact)", device)
+}
+
+func specOf(mode Mode) backend.Spec {
+	device := "float64"
+	if mode == Exact {
+		device = "float64, F32 and BF16 not rounded"
+	}
+	spec := backend.Spec{Backend: "ref", Device: device, E4M3: fp8.E4M3, Stochastic: true, Align: 8}
+	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+	for _, a := range formats {
+		for _, b := range formats {
+			spec.Pairs = append(spec.Pairs, [2]fp8.DType{a, b})
+		}
+	}
+	return spec
+}
+
+// Spec implements backend.Backend.
+func (b *Backend) Spec() backend.Spec { return specOf(b.mode) }
+
+// Bind implements backend.Backend.
+func (b *Backend) Bind(v *backend.Vars) error {
+	if b.vars != nil {
+		return fmt.Errorf("bind: variables are bound already")
+	}
+	if err := v.Err(); err != nil {
+		return err
+	}
+	b.vars = v
+	for t := range v.All() {
+		b.data[t] = make([]float64, t.Elems())
+	}
+	return nil
+}
+
+// Load implements backend.Backend. There is no op that it refuses.
+func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	var list []backend.Executable
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, fmt.Errorf("program %s: %w", p.Name(), err)
+		}
+		if p.Vars() != b.vars {
+			return nil, fmt.Errorf("program %s was made from other variables than the bound ones", p.Name())
+		}
+		for t := range b.vars.All() {
+			if b.data[t] == nil {
+				return nil, fmt.Errorf("program %s: tensor %s was declared after the variables were bound", p.Name(), t)
+			}
+		}
+		for _, n := range p.Nodes() {
+			if err := b.checkPeer(n.Op); err != nil {
+				return nil, fmt.Errorf("%s: %w", n.Path(), err)
+			}
+		}
+		for _, t := range p.Temps() {
+			b.data[t] = make([]float64, t.Elems())
+		}
+		list = append(list, &executable{b, p, backend.MakePlan(b.Spec().Align, backend.PerOp, programs...)})
+	}
+	return list, nil
+}
+
+// Close implements backend.Backend.
+func (b *Backend) Close() error {
+	b.vars, b.data = nil, nil
+	return nil
+}
+
+type executable struct {
+	b       *Backend
+	program *backend.Program
+	plan    *backend.Plan
+}
+
+// Plan implements backend.Executable: where a device would place the temps.
+// This backend gives each one memory of its own.
+func (e *executable) Plan() *backend.Plan { return e.plan }
+
+// Run implements backend.Executable.
+func (e *executable) Run(ctx context.Context) error { return e.RunObserved(ctx, nil) }
+
+// RunObserved implements backend.Executable. A rank that fails releases the
+// others from their collectives with its error.
+func (e *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	err := e.run(ctx, observe)
+	if err != nil {
+		e.b.group.fail(fmt.Errorf("rank %d failed: %w", e.b.rank, err))
+	}
+	return err
+}
+
+func (e *executable) run(ctx context.Context, observe backend.Observer) error {
+	if e.b.data == nil {
+		return fmt.Errorf("program %s: the backend is closed", e.program.Name())
+	}
+	e.b.poison(e.program.Temps())
+	for _, n := range e.program.Nodes() {
+		err := ctx.Err()
+		if err == nil {
+			err = e.b.do(ctx, n.Op)
+		}
+		if err == nil && observe != nil {
+			err = observe(n, e.b.bytes)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.Path(), err)
+		}
+	}
+	return nil
+}
+
+// do runs one op.
+func (b *Backend) do(ctx context.Context, op backend.Op) error {
+	switch o := op.(type) {
+	case *backend.MatMul:
+		b.matMul(o)
+	case *backend.Quantize:
+		b.quantize(o)
+	case *backend.Amax:
+		b.amax(o)
+	case *backend.UpdateScale:
+		b.updateScale(o)
+	case *backend.PushHistory:
+		b.pushHistory(o)
+	case *backend.Fill:
+		b.fill(o)
+	case *backend.Embed:
+		return b.embed(o)
+	case *backend.EmbedGrad:
+		return b.embedGrad(o)
+	case *backend.Add:
+		b.add(o)
+	case *backend.RMSNorm:
+		b.rmsNorm(o)
+	case *backend.RMSNormGrad:
+		b.rmsNormGrad(o)
+	case *backend.Rope:
+		b.rope(o)
+	case *backend.Attention:
+		b.attention(o)
+	case *backend.AttentionGrad:
+		b.attentionGrad(o)
+	case *backend.CacheWrite:
+		return b.cacheWrite(o)
+	case *backend.SwiGLU:
+		b.swiGLU(o)
+	case *backend.SwiGLUAmax:
+		b.swiGLUAmax(o)
+	case *backend.SwiGLUGrad:
+		b.swiGLUGrad(o)
+	case *backend.SmoothScale:
+		b.smoothScale(o)
+	case *backend.Activation:
+		b.activation(o)
+	case *backend.ActivationGrad:
+		b.activationGrad(o)
+	case *backend.CrossEntropy:
+		return b.crossEntropy(o)
+	case *backend.Sum:
+		b.sum(o)
+	case *backend.SumSquares:
+		b.sumSquares(o)
+	case *backend.StepGate:
+		b.stepGate(o)
+	case *backend.AdamW:
+		b.adamW(o)
+	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
+		return b.collective(ctx, op)
+	default:
+		return fmt.Errorf("backend ref has no rule for %T: %w", op, backend.ErrUnsupported)
+	}
+	return nil
+}

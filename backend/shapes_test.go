@@ -1,0 +1,245 @@
+package backend_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// maker declares variables on the fly: f is F32, b BF16, i I32, q E4M3 with a
+// scale, h F16.
+type maker struct {
+	vars *backend.Vars
+	n    int
+}
+
+func (m *maker) tensor(d fp8.DType, shape ...int) *backend.Tensor {
+	m.n++
+	return m.vars.Tensor(backend.Stash, fmt.Sprintf("t%d", m.n), d, shape...)
+}
+
+func (m *maker) f(shape ...int) *backend.Tensor { return m.tensor(fp8.F32, shape...) }
+func (m *maker) b(shape ...int) *backend.Tensor { return m.tensor(fp8.BF16, shape...) }
+func (m *maker) h(shape ...int) *backend.Tensor { return m.tensor(fp8.F16, shape...) }
+func (m *maker) i(shape ...int) *backend.Tensor { return m.tensor(fp8.I32, shape...) }
+func (m *maker) q(shape ...int) *backend.Tensor {
+	t := m.tensor(fp8.E4M3, shape...)
+	t.Scale = m.f(1)
+	return t
+}
+func (m *maker) control() *backend.Tensor { return m.i(backend.ControlWords) }
+
+func to(t *backend.Tensor) []backend.Cast { return []backend.Cast{{Out: t}} }
+
+func (m *maker) adamW() *backend.AdamW {
+	one := func(t *backend.Tensor) []*backend.Tensor { return []*backend.Tensor{t} }
+	return &backend.AdamW{
+		Grad: one(m.f(6)), Master: one(m.f(6)), M1: one(m.f(6)), M2: one(m.f(6)),
+		MasterScale: one(nil), M1Scale: one(nil), M2Scale: one(nil),
+		Control: m.control(), Step: m.i(1), Coef: m.f(1), Skip: m.i(1), Scratch: m.f(3),
+		Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
+	}
+}
+
+// Each op is wrong in one way; the error is one sentence that names the
+// operand, its format and shape, and what was expected.
+func TestShapeErrors(t *testing.T) {
+	cases := []struct {
+		want string
+		make func(m *maker) backend.Op
+	}{
+		{"matmul: K differs: A is t1:fp32[2, 3], B is t2:fp32[4, 5]", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(4, 5), Out: m.f(2, 5)}
+		}},
+		{"matmul: K differs: A is t1:fp32[2, 3] (transposed), B is t2:fp32[3, 5]", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), TransA: true, B: m.f(3, 5), Out: m.f(3, 5)}
+		}},
+		{"matmul: Out is t3:fp32[5, 2], expected [2, 5]", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(5, 2)}
+		}},
+		{"A is t1:e4m3[2, 3] and B is t3:bf16[3, 5]: both must be FP8 or neither", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.q(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
+		}},
+		{"A is t1:fp32[2, 3] and B is t2:bf16[3, 5]: the formats must be equal", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.b(3, 5), Out: m.f(2, 5)}
+		}},
+		{"A is t1:fp16[2, 3], expected one of", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.h(2, 3), B: m.h(3, 5), Out: m.f(2, 5)}
+		}},
+		{"RowScale is t4:fp32[5], expected fp32[2]", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), RowScale: m.f(5)}
+		}},
+		{"Residual and Accumulate exclude each other", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), Residual: m.f(2, 5), Accumulate: true}
+		}},
+		{"an FP8 Out cannot accumulate", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.q(2, 5), Accumulate: true}
+		}},
+		{"OutScale and Amax belong to an FP8 Out", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), Amax: m.f(1)}
+		}},
+		{"t1:e4m3[2, 3] has no scale", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.tensor(fp8.E4M3, 2, 3), B: m.q(3, 5), Out: m.f(2, 5)}
+		}},
+		{"A: the scale t2:fp32[2] of t1:e4m3[2, 3] must have 1 elements (block tensor)", func(m *maker) backend.Op {
+			a := m.tensor(fp8.E4M3, 2, 3)
+			a.Scale = m.f(2)
+			return &backend.MatMul{A: a, B: m.q(3, 5), Out: m.f(2, 5)}
+		}},
+		{"quantize: Out has no cast: the result would be lost", func(m *maker) backend.Op { return &backend.Quantize{X: m.f(2, 3)} }},
+		{"quantize: Out[0]: Out is t2:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(3, 2))}
+		}},
+		{"Out[0]: Out is t2:fp32[2, 3], expected [3, 2]", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.f(2, 3), Transpose: true}}}
+		}},
+		{"a stochastic cast needs step.control", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Rounding: fp8.Stochastic}}}
+		}},
+		{"Out is t2:bf16[2, 3], which takes no scale", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.b(2, 3), Scale: m.f(1)}}}
+		}},
+		{"Out is t2:e8m0[2, 3], a format for scales only", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: to(m.tensor(fp8.E8M0, 2, 3))}
+		}},
+		{"Out is t2:i32[2, 3], expected a float format", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: to(m.i(2, 3))}
+		}},
+		{"ColScale is t3:fp32[2], expected fp32[3]", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(2, 3)), ColScale: m.f(2)}
+		}},
+		{"amax: Out is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op { return &backend.Amax{X: m.f(2, 3), Out: m.f(2)} }},
+		{"updatescale: History is t3:fp32[5], expected fp32[window, 4]", func(m *maker) backend.Op {
+			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(5), Limit: 448}
+		}},
+		{"Skip without Keep would leave the scale unwritten", func(m *maker) backend.Op {
+			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(4), Skip: m.i(1), Limit: 448}
+		}},
+		{"Limit is 0, expected a positive number", func(m *maker) backend.Op {
+			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(4)}
+		}},
+		{"pushhistory: History is t1:fp32[3, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
+			return &backend.PushHistory{History: m.f(3, 5), Value: m.f(4)}
+		}},
+		{"fill: Out is t1:i32[2], expected one of [fp32 bf16]", func(m *maker) backend.Op { return &backend.Fill{Out: m.i(2)} }},
+		{"embed: Out[0]: Out is t3:fp32[2, 4], expected [3, 4]", func(m *maker) backend.Op {
+			return &backend.Embed{Table: m.f(9, 4), IDs: m.i(3), Out: to(m.f(2, 4))}
+		}},
+		{"embedgrad: DTable is t3:fp32[9, 5], DOut is t2:fp32[3, 4]: widths differ", func(m *maker) backend.Op {
+			return &backend.EmbedGrad{IDs: m.i(3), DOut: m.f(3, 4), DTable: m.f(9, 5)}
+		}},
+		{"add: B is t2:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
+			return &backend.Add{A: m.f(2, 3), B: m.f(3, 2), Out: to(m.f(2, 3))}
+		}},
+		{"rmsnorm: Gain is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op {
+			return &backend.RMSNorm{X: m.f(2, 3), Gain: m.f(2), Out: to(m.f(2, 3))}
+		}},
+		{"rmsnormgrad: InvRMS is t4:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
+			return &backend.RMSNormGrad{X: m.f(2, 3), DOut: m.f(2, 3), Gain: m.f(3), InvRMS: m.f(3), DX: to(m.f(2, 3)), DGain: m.f(3)}
+		}},
+		{"rope: X is t1:fp32[5, 8]: rows are not a multiple of the sequence length 2", func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(5, 8), Out: to(m.f(5, 8)), Seq: 2, HeadDim: 4, Theta: 10}
+		}},
+		{"X is t1:fp32[4, 9]: columns are not a multiple of an even head size (3)", func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(4, 9), Out: to(m.f(4, 9)), Seq: 2, HeadDim: 3, Theta: 10}
+		}},
+		{"attention: Q is t1:fp32[4, 9], K is t2:fp32[4, 6]: query heads are not a multiple of key heads", func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 9), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 9)), Batch: 2, HeadDim: 3}
+		}},
+		{"rows are not a multiple of the 3 sequences", func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), Batch: 3, HeadDim: 3}
+		}},
+		{"LSE is t5:fp32[3], expected fp32[8]", func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), LSE: m.f(3), Batch: 2, HeadDim: 3}
+		}},
+		{"attentiongrad: Q is t2:fp32[4, 6], K is t3:fp32[8, 6]: the backward wants as many queries as keys", func(m *maker) backend.Op {
+			return &backend.AttentionGrad{DOut: m.f(4, 6), Q: m.f(4, 6), K: m.f(8, 6), V: m.f(8, 6), O: m.f(4, 6), LSE: m.f(8),
+				DQ: to(m.f(4, 6)), DK: to(m.f(8, 6)), DV: to(m.f(8, 6)), Batch: 2, HeadDim: 3}
+		}},
+		{"cachewrite: X is t1:fp32[4, 6], Cache is t3:bf16[8, 6]: they differ in width or format", func(m *maker) backend.Op {
+			return &backend.CacheWrite{X: m.f(4, 6), Control: m.control(), Cache: m.b(8, 6), Batch: 2}
+		}},
+		{"X is t1:fp32[8, 6], Cache is t3:fp32[4, 6]: the cache is too short", func(m *maker) backend.Op {
+			return &backend.CacheWrite{X: m.f(8, 6), Control: m.control(), Cache: m.f(4, 6), Batch: 2}
+		}},
+		{"swiglu: Gate is t2:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(3, 2), Out: to(m.f(2, 3))}
+		}},
+		{"swigluamax: Out is t3:fp32[2], expected fp32[3]", func(m *maker) backend.Op {
+			return &backend.SwiGLUAmax{Up: m.f(2, 3), Gate: m.f(2, 3), Out: m.f(2)}
+		}},
+		{"swiglugrad: DGate[0]: Out is t5:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
+			return &backend.SwiGLUGrad{DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), DUp: to(m.f(2, 3)), DGate: to(m.f(3, 2))}
+		}},
+		{"smoothscale: ChannelMax is t1:fp32[2, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
+			return &backend.SmoothScale{ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4),
+				HScale: m.f(1), HScaleInv: m.f(1), WScale: m.f(1), WScaleInv: m.f(1), HLimit: 448, WLimit: 448}
+		}},
+		{"activation: unknown activation 9", func(m *maker) backend.Op {
+			return &backend.Activation{X: m.f(2, 3), Out: to(m.f(2, 3)), Kind: 9}
+		}},
+		{"activationgrad: DOut is t1:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
+			return &backend.ActivationGrad{DOut: m.f(3, 2), X: m.f(2, 3), DX: to(m.f(2, 3))}
+		}},
+		{"crossentropy: Valid is 9, Logits is t1:fp32[2, 8]", func(m *maker) backend.Op {
+			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), Valid: 9}
+		}},
+		{"DLogits needs step.control", func(m *maker) backend.Op {
+			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), DLogits: m.f(2, 8), Valid: 8}
+		}},
+		{"sum: Out is t2:fp32[2], expected fp32[1]", func(m *maker) backend.Op { return &backend.Sum{X: m.f(2), Out: m.f(2)} }},
+		{"sumsquares: X is t1:bf16[2], expected one of", func(m *maker) backend.Op {
+			return &backend.SumSquares{X: []*backend.Tensor{m.b(2)}, Out: m.f(1)}
+		}},
+		{"stepgate: Clip is -1, expected 0 (off) or more", func(m *maker) backend.Op {
+			return &backend.StepGate{SumSquares: m.f(1), Step: m.i(1), GradNorm: m.f(1), Coef: m.f(1), Skip: m.i(1), Clip: -1}
+		}},
+		{"adamw: M1 is t13:fp32[5], Grad is t1:fp32[6]", func(m *maker) backend.Op {
+			op := m.adamW()
+			for m.n < 12 {
+				m.f(1)
+			}
+			op.M1 = []*backend.Tensor{m.f(5)}
+			return op
+		}},
+		{"its scale must be listed as M2Scale", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.M2 = []*backend.Tensor{m.q(6)}
+			return op
+		}},
+		{"adamw: M1Scale has 0 tensors, Grad has 1", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.M1Scale, op.M2Scale = nil, nil
+			return op
+		}},
+		{"Scratch is", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.Scratch = m.f(1)
+			return op
+		}},
+		{"allreduce: X is t1:bf16[4], expected fp32[4]", func(m *maker) backend.Op { return &backend.AllReduce{X: m.b(4)} }},
+		{"reducescatter: X is t1:fp32[5], Out is t2:fp32[2]: the parts are not equal", func(m *maker) backend.Op {
+			return &backend.ReduceScatter{X: m.f(5), Out: m.f(2)}
+		}},
+		{"allgather: X is t1:fp32[2], Out is t2:bf16[4]", func(m *maker) backend.Op { return &backend.AllGather{X: m.f(2), Out: m.b(4)} }},
+		{"send: X is t1:fp32[4] to rank -1", func(m *maker) backend.Op { return &backend.Send{X: m.f(4), Peer: -1} }},
+		{"recv: Out is t1:fp32[4] from rank -1", func(m *maker) backend.Op { return &backend.Recv{Out: m.f(4), Peer: -1} }},
+	}
+	for _, c := range cases {
+		m := &maker{vars: backend.NewVars()}
+		p := m.vars.Program("p").Scope("layers.3")
+		p.Add(c.make(m))
+		require.ErrorContains(t, p.Err(), c.want)
+		require.Regexp(t, "^layers.3: [a-z]+: ", p.Err().Error())
+		require.Empty(t, p.Nodes())
+	}
+	// The other way round: an op that is right is taken.
+	m := &maker{vars: backend.NewVars()}
+	p := m.vars.Program("p")
+	p.Add(m.adamW())
+	require.NoError(t, p.Err())
+}

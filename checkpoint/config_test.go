@@ -1,0 +1,127 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConfigRoundTrip(t *testing.T) {
+	for _, edit := range []func(c *Config){
+		func(c *Config) {},
+		func(c *Config) { c.TieWordEmbeddings, c.RopeTheta, c.RMSNormEps = true, 500000.5, 1.0/3 },
+		func(c *Config) { c.HiddenAct, c.TorchDType = "gelu", "" },
+		func(c *Config) { c.HiddenAct, c.NumKeyValueHeads = "relu", 1 },
+	} {
+		want := tiny
+		edit(&want)
+		text, err := json.Marshal(want)
+		require.NoError(t, err)
+		var got Config
+		require.NoError(t, json.Unmarshal(text, &got))
+		require.Equal(t, want, got)
+	}
+
+	text, err := json.Marshal(tiny)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":256,"hidden_size":32,
+		"intermediate_size":48,"num_hidden_layers":1,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":8,
+		"max_position_embeddings":64,"rms_norm_eps":1e-05,"rope_theta":10000,"hidden_act":"silu","attention_bias":false,
+		"mlp_bias":false,"tie_word_embeddings":false,"bos_token_id":null,"eos_token_id":null,"torch_dtype":"float32"}`, string(text))
+}
+
+// minimal is what a config.json must have; fields in more replace its own.
+func minimal(more string) []byte {
+	fields := map[string]json.RawMessage{}
+	for _, text := range []string{`{"model_type":"llama","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":8,"vocab_size":100}`, more} {
+		if err := json.Unmarshal([]byte(text), &fields); err != nil {
+			panic(err)
+		}
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+func TestConfigDefaults(t *testing.T) {
+	defaults := Config{
+		HiddenSize: 64, IntermediateSize: 128, NumHiddenLayers: 2, NumAttentionHeads: 8, NumKeyValueHeads: 8, VocabSize: 100,
+		MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu",
+	}
+	for _, c := range []struct {
+		more string
+		edit func(c *Config)
+	}{
+		{`{}`, func(c *Config) {}},
+		{`{"num_key_value_heads":null,"head_dim":null,"rope_scaling":null,"rope_parameters":null,"architectures":null,"quantization_config":null}`, func(c *Config) {}},
+		{`{"num_key_value_heads":2,"head_dim":8,"attention_bias":false,"mlp_bias":false}`, func(c *Config) { c.NumKeyValueHeads = 2 }},
+		{`{"architectures":["LlamaForCausalLM"],"transformers_version":"4.44.2","use_cache":true,"eos_token_id":[1,2]}`, func(c *Config) {}},
+		{`{"rope_theta":500000.0,"torch_dtype":"bfloat16"}`, func(c *Config) { c.RopeTheta, c.TorchDType = 500000, "bfloat16" }},
+		{`{"rope_parameters":{"rope_theta":2e4,"rope_type":"default"},"dtype":"float16"}`, func(c *Config) { c.RopeTheta, c.TorchDType = 20000, "float16" }},
+		{`{"rope_theta":1e6,"rope_parameters":{"rope_type":"default"}}`, func(c *Config) { c.RopeTheta = 1e6 }},
+		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, func(c *Config) { c.RopeTheta = 1e5 }},
+		{`{"rope_scaling":{"type":"default"},"partial_rotary_factor":1.0}`, func(c *Config) {}},
+	} {
+		want := defaults
+		c.edit(&want)
+		var got Config
+		require.NoError(t, json.Unmarshal(minimal(c.more), &got), c.more)
+		require.Equal(t, want, got, c.more)
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for _, c := range []struct{ more, want string }{
+		{`{"hidden_size":null}`, "hidden_size is missing"},
+		{`{"hidden_size":0}`, "hidden_size = 0: expected a whole number from 1 to 16777216"},
+		{`{"hidden_size":-64}`, "hidden_size = -64: expected"},
+		{`{"hidden_size":64.0}`, "hidden_size = 64.0: expected a whole number"},
+		{`{"hidden_size":"64"}`, `hidden_size = "64": expected a whole number`},
+		{`{"hidden_size":[` + strings.Repeat("1,\n", 1000) + `1]}`, "hidden_size = [1,1,1"},
+		{`{"vocab_size":99999999999999999999}`, "vocab_size = 99999999999999999999: expected"},
+		{`{"vocab_size":16777217}`, "vocab_size = 16777217: expected"},
+		{`{"num_attention_heads":7}`, "hidden_size = 64 is not a multiple of num_attention_heads = 7"},
+		{`{"num_key_value_heads":3}`, "num_attention_heads = 8 is not a multiple of num_key_value_heads = 3"},
+		{`{"head_dim":16}`, "head_dim = 16: octet needs hidden_size / num_attention_heads = 8"},
+		{`{"rms_norm_eps":0}`, "rms_norm_eps = 0: expected a positive number"},
+		{`{"rms_norm_eps":1e999}`, "rms_norm_eps = 1e999: expected a number"},
+		{`{"rope_theta":-1}`, "rope_theta = -1: expected a positive number"},
+		{`{"rope_theta":"10000"}`, `rope_theta = "10000": expected a number`},
+		{`{"attention_bias":true}`, "attention_bias = true: octet has no biases"},
+		{`{"mlp_bias":true}`, "mlp_bias = true: octet has no biases"},
+		{`{"mlp_bias":1}`, "mlp_bias = 1: expected true or false"},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: rope_type = "llama3": octet has plain rotary embeddings only`},
+		{`{"rope_scaling":{"type":"linear","factor":2.0}}`, `rope_scaling: rope_type = "linear"`},
+		{`{"rope_parameters":{"rope_type":"yarn","rope_theta":1e4}}`, `rope_parameters: rope_type = "yarn"`},
+		{`{"rope_parameters":{"rope_theta":"x"}}`, `rope_parameters: rope_theta = "x": expected a number`},
+		{`{"rope_parameters":3}`, "rope_parameters: expected a JSON object"},
+		{`{"partial_rotary_factor":0.5}`, "partial_rotary_factor = 0.5"},
+		{`{"rope_parameters":{"partial_rotary_factor":0.5}}`, "rope_parameters: partial_rotary_factor = 0.5"},
+		{`{"hidden_act":"gelu"}`, `hidden_act = "gelu": a model of type "llama" has one of ["silu"]`},
+		{`{"model_type":"octet"}`, `hidden_act = "silu": a model of type "octet" has one of ["gelu" "relu"]`},
+		{`{"model_type":"mistral"}`, `model_type = "mistral"`},
+		{`{"model_type":null}`, `model_type = ""`},
+		{`{"architectures":["LlamaForSequenceClassification"]}`, `architectures = ["LlamaForSequenceClassification"]`},
+		{`{"architectures":"LlamaForCausalLM"}`, "expected a list of strings"},
+		{`{"quantization_config":{"bits":4}}`, "quantization_config is set"},
+	} {
+		var got Config
+		err := json.Unmarshal(minimal(c.more), &got)
+		require.ErrorContains(t, err, c.want, "%.100s", c.more)
+		require.NotContains(t, err.Error(), "\n")
+		require.Less(t, len(err.Error()), 300)
+		require.Zero(t, got, "an error leaves the config alone")
+	}
+	var c Config
+	require.ErrorContains(t, json.Unmarshal([]byte(`[]`), &c), "expected a JSON object")
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"Hidden_Size":64,"model_type":"llama"}`), &c), "hidden_size is missing", "keys are matched by case")
+
+	bad := tiny
+	bad.HiddenAct = "tanh"
+	_, err := json.Marshal(bad)
+	require.ErrorContains(t, err, `hidden_act = "tanh": octet has silu, gelu and relu`)
+}

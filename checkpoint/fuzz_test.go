@@ -1,0 +1,54 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzManifest: no input panics, and what is accepted has the one form.
+func FuzzManifest(f *testing.F) {
+	text, err := os.ReadFile(filepath.Join(save(f, f.TempDir(), 1), ManifestFile))
+	require.NoError(f, err)
+	f.Add(text)
+	f.Add(bytes.ReplaceAll(text, []byte("model"), []byte("../x")))
+	f.Add([]byte(`{"format":"octet-checkpoint","version":1,"files":[{"name":"/","size":-1}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseManifest(text)
+		if err != nil {
+			return
+		}
+		again, err := m.encode()
+		require.NoError(t, err)
+		require.Equal(t, string(text), string(again))
+		for i, file := range m.Files {
+			require.Equal(t, contentFiles[i], file.Name)
+		}
+	})
+}
+
+// FuzzConfig: no input panics, and what is accepted makes sense and survives
+// writing and reading.
+func FuzzConfig(f *testing.F) {
+	f.Add(minimal(`{}`))
+	f.Add(minimal(`{"rope_parameters":{"rope_theta":20000.0,"rope_type":"default"},"architectures":["LlamaForCausalLM"],"dtype":"bfloat16"}`))
+	f.Add(minimal(`{"rope_scaling":{"type":"linear","factor":2},"num_key_value_heads":2,"head_dim":8,"tie_word_embeddings":true}`))
+	f.Add([]byte(`null`))
+	f.Add([]byte(`{"hidden_size":1e3,"model_type":{"a":[]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var c Config
+		if err := json.Unmarshal(text, &c); err != nil {
+			return
+		}
+		require.NoError(t, c.Validate())
+		written, err := json.Marshal(c)
+		require.NoError(t, err)
+		var again Config
+		require.NoError(t, json.Unmarshal(written, &again))
+		require.Equal(t, c, again)
+	})
+}

@@ -1,0 +1,242 @@
+package checkpoint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Every byte of every file counts, and so does its length: the damage is
+// noticed and the file named.
+func TestVerifyNoticesEveryByte(t *testing.T) {
+	path := save(t, t.TempDir(), 3)
+	require.NoError(t, Verify(path))
+	for _, name := range append(slices.Clone(contentFiles), ManifestFile) {
+		file := filepath.Join(path, name)
+		whole, err := os.ReadFile(file)
+		require.NoError(t, err)
+		put := func(b []byte) { require.NoError(t, os.WriteFile(file, b, 0o666)) }
+		f, err := os.OpenFile(file, os.O_WRONLY, 0)
+		require.NoError(t, err)
+		for i := range whole {
+			_, err := f.WriteAt([]byte{whole[i] ^ 1<<(i%8)}, int64(i))
+			require.NoError(t, err)
+			damage := Verify(path)
+			_, err = f.WriteAt(whole[i:i+1], int64(i))
+			require.NoError(t, err)
+			require.Error(t, damage, "%s: byte %d of %q", name, i, whole)
+			if name != ManifestFile { // a changed sum or size in the manifest reads like a changed file
+				require.ErrorContains(t, damage, name+": its bytes have changed")
+			}
+		}
+		require.NoError(t, f.Close())
+		for n := 0; n < len(whole); n += 16 {
+			put(whole[:n])
+			require.ErrorContains(t, Verify(path), name)
+		}
+		put(append(bytes.Clone(whole), '\n'))
+		require.ErrorContains(t, Verify(path), name)
+		require.NoError(t, os.Remove(file))
+		require.ErrorContains(t, Verify(path), name)
+		require.NoError(t, os.Mkdir(file, 0o777))
+		require.ErrorContains(t, Verify(path), name)
+		require.NoError(t, os.Remove(file))
+		put(whole)
+		require.NoError(t, Verify(path))
+	}
+}
+
+func TestParseManifestRefuses(t *testing.T) {
+	sum := strings.Repeat("0", 64)
+	file := func(name string) string { return fmt.Sprintf(`{"name":%q,"size":1,"sha256":%q}`, name, sum) }
+	list := func(names ...string) string {
+		for i := range names {
+			names[i] = file(names[i])
+		}
+		return `{"format":"octet-checkpoint","version":1,"files":[` + strings.Join(names, ",") + `]}`
+	}
+	for _, c := range []struct{ text, want string }{
+		{``, "not valid JSON"},
+		{`[]`, "not valid JSON"},
+		{strings.Repeat(`[`, 100_000), "not valid JSON"},
+		{`{}`, `format = "": expected "octet-checkpoint"`},
+		{`{"format":"octet-checkpoint","version":2}`, "version = 2: this octet reads version 1"},
+		{list(), "lists 0 files"},
+		{list(ModelFile, ConfigFile, OptimizerFile, "../../etc/passwd"), `lists "../../etc/passwd": expected "state.json"`},
+		{list(ModelFile, ModelFile, OptimizerFile, StateFile), `lists "model.safetensors": expected "config.json"`},
+		{list(ModelFile, ConfigFile, OptimizerFile, StateFile, "more"), "lists 5 files"},
+		{list(ModelFile, ConfigFile, OptimizerFile, StateFile), "its bytes have changed"}, // right, but not in the one form
+	} {
+		_, err := parseManifest([]byte(c.text))
+		require.ErrorContains(t, err, c.want, "%.100s", c.text)
+		require.NotContains(t, err.Error(), "\n")
+	}
+}
+
+func TestListAndNewest(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	list, err := List(dir)
+	require.NoError(t, err)
+	require.Empty(t, list)
+	_, skipped, err := Newest(dir)
+	require.ErrorIs(t, err, ErrNone)
+	require.Empty(t, skipped)
+
+	for _, step := range []int{9, 100, 20, 123456789, 0} {
+		save(t, dir, step)
+	}
+	for _, other := range []string{"step-9", "step-000000010", "step--0000001", "step-0000001x", ".step-00000030.partial-0", "best"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, other), 0o777))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "step-00000050"), nil, 0o666))
+	list, err = List(dir)
+	require.NoError(t, err)
+	var steps []int
+	for _, e := range list {
+		require.Equal(t, e.Step == 50, e.Damage != nil)
+		steps = append(steps, e.Step)
+	}
+	require.Equal(t, []int{123456789, 100, 50, 20, 9, 0}, steps)
+
+	c, skipped, err := Newest(dir)
+	require.NoError(t, err)
+	require.Empty(t, skipped)
+	require.Equal(t, list[0].Path, c.Path)
+	require.NoError(t, c.Close())
+
+	flip(t, filepath.Join(list[0].Path, OptimizerFile)) // sizes agree, sums do not
+	require.NoError(t, os.Truncate(filepath.Join(list[1].Path, ModelFile), 9))
+	c, skipped, err = Newest(dir)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dir, "step-00000020"), c.Path)
+	require.NoError(t, c.Close())
+	require.Len(t, skipped, 3)
+	require.ErrorContains(t, skipped[0].Damage, "optimizer.safetensors: its bytes have changed")
+	require.ErrorContains(t, skipped[1].Damage, "model.safetensors: 9 bytes, the manifest says")
+	require.Equal(t, 50, skipped[2].Step)
+
+	for _, e := range list[3:] {
+		require.NoError(t, os.Remove(filepath.Join(e.Path, ManifestFile)))
+	}
+	_, skipped, err = Newest(dir)
+	require.ErrorIs(t, err, ErrNone)
+	require.Len(t, skipped, 6)
+	require.ErrorContains(t, skipped[5].Damage, "no MANIFEST.json: the checkpoint was not finished")
+}
+
+// Retain on random folders, against the rules in its comment.
+func TestRetain(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	template := os.DirFS(save(t, t.TempDir(), 1))
+	const whole, rotten, cut = 0, 1, 2
+	for range 80 {
+		dir := t.TempDir()
+		condition := map[int]int{}
+		for range rng.IntN(8) {
+			step := rng.IntN(12)
+			if _, ok := condition[step]; ok {
+				continue
+			}
+			path := filepath.Join(dir, stepName(step))
+			require.NoError(t, os.CopyFS(path, template))
+			condition[step] = max(0, rng.IntN(5)-2)
+			switch condition[step] {
+			case rotten:
+				flip(t, filepath.Join(path, StateFile))
+			case cut:
+				require.NoError(t, os.Truncate(filepath.Join(path, StateFile), 1))
+			}
+		}
+		partial := filepath.Join(dir, fmt.Sprintf(".%s%s01234567", stepName(rng.IntN(12)), partialMark))
+		require.NoError(t, os.MkdirAll(filepath.Join(partial, "x"), 0o777))
+		foreign := filepath.Join(dir, ".step-x.partial-1")
+		require.NoError(t, os.Mkdir(foreign, 0o777))
+
+		keepLast, keepEvery := rng.IntN(4), rng.IntN(4)
+		removed, err := Retain(dir, keepLast, keepEvery)
+		require.NoError(t, err)
+		require.NoDirExists(t, partial)
+		require.DirExists(t, foreign)
+
+		newest, intact := -1, 0
+		for step, c := range condition {
+			if c == whole {
+				newest = max(newest, step)
+			}
+			if c != cut {
+				intact++
+			}
+		}
+		survivors, beyond := 0, 0
+		for step := 11; step >= 0; step-- {
+			c, ok := condition[step]
+			if !ok {
+				continue
+			}
+			path := filepath.Join(dir, stepName(step))
+			_, err := os.Stat(path)
+			kept := err == nil
+			require.Equal(t, !kept, slices.Contains(removed, path))
+			switch {
+			case keepLast == 0, newest < 0, step >= newest, intact <= keepLast:
+				require.True(t, kept, "step %d of %v, keep last %d every %d", step, condition, keepLast, keepEvery)
+			case c != cut && keepEvery > 0 && step%keepEvery == 0:
+				require.True(t, kept)
+			case kept:
+				require.NotEqual(t, cut, c)
+				beyond++
+			}
+			if kept && c != cut && step <= newest {
+				survivors++
+			}
+		}
+		if keepLast > 0 && newest >= 0 && intact > keepLast {
+			require.Less(t, beyond, keepLast, "besides the newest whole one")
+			older := 0
+			for step, c := range condition {
+				if c != cut && step <= newest {
+					older++
+				}
+			}
+			require.GreaterOrEqual(t, survivors, min(keepLast, older))
+		}
+	}
+}
+
+func TestRetainErrors(t *testing.T) {
+	defer func() { failpoint = func(string, string) error { return nil } }()
+	dir := t.TempDir()
+	for step := range 4 {
+		save(t, dir, step)
+	}
+	stuck := errors.New("stuck")
+	failpoint = func(op, path string) error {
+		if op == "rename" && filepath.Base(path) == stepName(0) {
+			return stuck
+		}
+		return nil
+	}
+	removed, err := Retain(dir, 2, 0)
+	require.ErrorIs(t, err, stuck)
+	require.Equal(t, []string{filepath.Join(dir, stepName(1))}, removed)
+
+	removed, err = Retain(filepath.Join(dir, "none"), 2, 0)
+	require.NoError(t, err)
+	require.Empty(t, removed)
+}
+
+// flip changes one bit in the middle of a file.
+func flip(t testing.TB, name string) {
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	b[len(b)/2] ^= 1
+	require.NoError(t, os.WriteFile(name, b, 0o666))
+}

@@ -1,0 +1,58 @@
+package checkpoint
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary play the other process of TestLock.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("OCTET_TEST_LOCK"); dir != "" {
+		if _, err := Lock(dir); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("locked")
+		bufio.NewReader(os.Stdin).ReadByte() // until killed
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	other := exec.Command(os.Args[0])
+	other.Env = append(os.Environ(), "OCTET_TEST_LOCK="+dir)
+	in, err := other.StdinPipe()
+	require.NoError(t, err)
+	defer in.Close()
+	out, err := other.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, other.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "locked\n", line)
+
+	_, err = Lock(dir)
+	require.ErrorContains(t, err, "the run folder "+dir+" is in use by another octet process")
+	require.NoError(t, other.Process.Kill())
+	require.Error(t, other.Wait())
+
+	unlock, err := Lock(dir)
+	require.NoError(t, err, "a killed process leaves no lock")
+	_, err = Lock(dir)
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, unlock())
+	unlock, err = Lock(dir)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+
+	_, err = Lock(filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

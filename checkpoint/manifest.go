@@ -1,0 +1,184 @@
+package checkpoint
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// The files of a checkpoint.
+const (
+	ModelFile     = "model.safetensors"
+	ConfigFile    = "config.json"
+	OptimizerFile = "optimizer.safetensors"
+	StateFile     = "state.json"
+	ManifestFile  = "MANIFEST.json"
+)
+
+// contentFiles are the files that a manifest lists, in its order. It lists
+// these and no others: a manifest can't point out of its folder.
+var contentFiles = []string{ModelFile, ConfigFile, OptimizerFile, StateFile}
+
+const (
+	manifestFormat  = "octet-checkpoint"
+	manifestVersion = 1
+
+	// maxJSON bounds the JSON files, which are read whole.
+	maxJSON = 64 << 20
+)
+
+// manifest is MANIFEST.json. Neither step nor time is in it: every byte of it
+// is checked against the other files or a constant.
+type manifest struct {
+	Format  string      `json:"format"`
+	Version int         `json:"version"`
+	Files   []fileEntry `json:"files"`
+}
+
+type fileEntry struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"size"`
+	SHA256 string `json:"sha256"`
+}
+
+func (m manifest) encode() ([]byte, error) { return encodeJSON(m) }
+
+func encodeJSON(v any) ([]byte, error) {
+	text, err := json.MarshalIndent(v, "", "  ")
+	return append(text, '\n'), err
+}
+
+func parseManifest(text []byte) (manifest, error) {
+	var m manifest
+	if err := json.Unmarshal(text, &m); err != nil {
+		return manifest{}, fmt.Errorf("not valid JSON: %w", err)
+	}
+	if m.Format != manifestFormat {
+		return manifest{}, fmt.Errorf("format = %.40q: expected %q", m.Format, manifestFormat)
+	}
+	if m.Version != manifestVersion {
+		return manifest{}, fmt.Errorf("version = %d: this octet reads version %d", m.Version, manifestVersion)
+	}
+	if len(m.Files) != len(contentFiles) {
+		return manifest{}, fmt.Errorf("it lists %d files: expected %q", len(m.Files), contentFiles)
+	}
+	for i, f := range m.Files {
+		if f.Name != contentFiles[i] {
+			return manifest{}, fmt.Errorf("it lists %.40q: expected %q", f.Name, contentFiles[i])
+		}
+	}
+	// One manifest has one form: whatever json.Unmarshal passed over (another
+	// key, another case, a space) is not what was written.
+	if again, err := m.encode(); err != nil || !bytes.Equal(again, text) {
+		return manifest{}, errors.New("its bytes have changed since it was written")
+	}
+	return m, nil
+}
+
+func readManifest(path string) (manifest, error) {
+	text, err := readSmall(filepath.Join(path, ManifestFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is not one", path, ManifestFile)
+	}
+	if err != nil {
+		return manifest{}, err
+	}
+	m, err := parseManifest(text)
+	if err != nil {
+		return manifest{}, fmt.Errorf("%s: %w", filepath.Join(path, ManifestFile), err)
+	}
+	return m, nil
+}
+
+// checkSizes compares the files' sizes with the manifest's: it notices what is
+// missing or cut short, without reading it.
+func (m manifest) checkSizes(path string) error {
+	for _, f := range m.Files {
+		name := filepath.Join(path, f.Name)
+		info, err := os.Stat(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: missing", name)
+		}
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s: not a regular file", name)
+		}
+		if info.Size() != f.Size {
+			return fmt.Errorf("%s: %d bytes, the manifest says %d", name, info.Size(), f.Size)
+		}
+	}
+	return nil
+}
+
+// checkSums compares the files' bytes with the manifest's sums; with names,
+// those files only.
+func (m manifest) checkSums(path string, names ...string) error {
+	buffer := make([]byte, 256<<10)
+	for _, f := range m.Files {
+		if len(names) > 0 && !slices.Contains(names, f.Name) {
+			continue
+		}
+		name := filepath.Join(path, f.Name)
+		sum, err := sumFile(name, buffer)
+		if err != nil {
+			return err
+		}
+		if sum != f.SHA256 {
+			return fmt.Errorf("%s: its bytes have changed: SHA-256 is %s, the manifest says %s", name, sum, f.SHA256)
+		}
+	}
+	return nil
+}
+
+func sumFile(name string, buffer []byte) (string, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	sha := sha256.New()
+	if _, err := io.CopyBuffer(sha, file, buffer); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sha.Sum(nil)), nil
+}
+
+// Verify reads a whole checkpoint and compares it with its manifest. The error
+// names the first file that is missing or differs.
+func Verify(path string) error {
+	m, err := readManifest(path)
+	if err != nil {
+		return err
+	}
+	if err := m.checkSizes(path); err != nil {
+		return err
+	}
+	return m.checkSums(path)
+}
+
+// readSmall reads a JSON file, unless it is too long to be one of ours.
+func readSmall(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxJSON {
+		return nil, fmt.Errorf("%s: longer than %d bytes", name, maxJSON)
+	}
+	return text, nil
+}

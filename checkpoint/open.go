@@ -1,0 +1,106 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// indexFile says which file of a sharded model holds which tensor.
+const indexFile = "model.safetensors.index.json"
+
+// Checkpoint is an open checkpoint: tensors are on disk until they are read.
+type Checkpoint struct {
+	Path      string
+	Config    Config
+	Model     *Tensors
+	Optimizer *Tensors
+	State     json.RawMessage // state.json
+}
+
+// Open verifies the checkpoint at path, all of its bytes, and opens it. The
+// caller closes it.
+func Open(path string) (*Checkpoint, error) {
+	if err := Verify(path); err != nil {
+		return nil, err
+	}
+	c := &Checkpoint{Path: path}
+	var err error
+	if c.State, err = readSmall(filepath.Join(path, StateFile)); err != nil {
+		return nil, err
+	}
+	if c.Config, err = readConfig(path); err != nil {
+		return nil, err
+	}
+	if c.Model, err = openTensors(filepath.Join(path, ModelFile)); err != nil {
+		return nil, err
+	}
+	if c.Optimizer, err = openTensors(filepath.Join(path, OptimizerFile)); err != nil {
+		return nil, errors.Join(err, c.Model.Close())
+	}
+	return c, nil
+}
+
+// Close closes the checkpoint's files.
+func (c *Checkpoint) Close() error { return errors.Join(c.Model.Close(), c.Optimizer.Close()) }
+
+// OpenModel opens the model of a checkpoint, or of any folder in Hugging
+// Face's layout: config.json with model.safetensors or with shards and their
+// index. A checkpoint's model is verified first; others carry no sums. The
+// caller closes the tensors.
+func OpenModel(path string) (Config, *Tensors, error) {
+	if exists(filepath.Join(path, ManifestFile)) {
+		m, err := readManifest(path)
+		if err == nil {
+			err = m.checkSizes(path)
+		}
+		if err == nil {
+			err = m.checkSums(path, ConfigFile, ModelFile)
+		}
+		if err != nil {
+			return Config{}, nil, err
+		}
+	}
+	config, err := readConfig(path)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	single, index := filepath.Join(path, ModelFile), filepath.Join(path, indexFile)
+	var model *Tensors
+	switch {
+	case exists(single):
+		model, err = openTensors(single)
+	case exists(index):
+		model, err = openSharded(index)
+	default:
+		err = fmt.Errorf("%s: neither %s nor %s is there: a model needs one of them", path, ModelFile, indexFile)
+	}
+	if err != nil {
+		return Config{}, nil, err
+	}
+	return config, model, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func readConfig(path string) (Config, error) {
+	name := filepath.Join(path, ConfigFile)
+	text, err := readSmall(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Config{}, fmt.Errorf("%s: no %s: not the folder of a model", path, ConfigFile)
+	}
+	if err != nil {
+		return Config{}, err
+	}
+	var c Config
+	if err := json.Unmarshal(text, &c); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,84 @@
+package checkpoint
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"octet/fp8"
+	"octet/safetensors"
+)
+
+// A folder as Hugging Face has it: no manifest, one file or several.
+func TestOpenModelOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name string, fill func(w io.Writer) error) {
+		f, err := os.Create(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.NoError(t, fill(f))
+		require.NoError(t, f.Close())
+	}
+	shard := func(dtype string, tensors ...string) func(io.Writer) error {
+		return func(w io.Writer) error {
+			var list []safetensors.Source
+			for _, name := range tensors {
+				list = append(list, safetensors.Source{Name: name, DType: dtype, Shape: []int64{2}, Data: safetensors.Bytes([]byte(name))})
+			}
+			return safetensors.Write(w, list, map[string]string{"format": "pt"})
+		}
+	}
+	fails := func(want string) {
+		_, _, err := OpenModel(dir)
+		require.ErrorContains(t, err, want)
+	}
+	fails("no config.json: not the folder of a model")
+	put(ConfigFile, Bytes(minimal(`{"attention_bias":true}`)))
+	fails("config.json: attention_bias = true")
+	put(ConfigFile, Bytes(minimal(`{}`)))
+	fails("neither model.safetensors nor model.safetensors.index.json is there")
+
+	put("model-00001-of-00002.safetensors", shard("BF16", "abcd", "efgh"))
+	put("model-00002-of-00002.safetensors", shard("F8_E4M3", "ij"))
+	put("model.safetensors.index.json", Bytes([]byte(`{"metadata":{"total_size":10},"weight_map":{
+		"abcd":"model-00001-of-00002.safetensors","efgh":"model-00001-of-00002.safetensors","ij":"model-00002-of-00002.safetensors"}}`)))
+	config, model, err := OpenModel(dir)
+	require.NoError(t, err)
+	require.Equal(t, 64, config.HiddenSize)
+	requireTensors(t, []Tensor{
+		{"abcd", fp8.BF16, []int{2}, Bytes([]byte("abcd"))},
+		{"efgh", fp8.BF16, []int{2}, Bytes([]byte("efgh"))},
+		{"ij", fp8.E4M3, []int{2}, Bytes([]byte("ij"))},
+	}, model)
+	require.NoError(t, model.Close())
+
+	put("model-00002-of-00002.safetensors", shard("U8", "ij"))
+	fails(`tensor "ij": octet has no number format U8`)
+	require.NoError(t, os.Remove(filepath.Join(dir, "model-00002-of-00002.safetensors")))
+	fails("model-00002-of-00002.safetensors")
+
+	put(ModelFile, shard("BF16", "abcd")) // transformers, too, takes it before the index
+	_, model, err = OpenModel(dir)
+	require.NoError(t, err)
+	require.Len(t, model.List(), 1)
+	require.NoError(t, model.Close())
+}
+
+func TestOpenNoticesDamage(t *testing.T) {
+	path := save(t, t.TempDir(), 1)
+	flip(t, filepath.Join(path, OptimizerFile))
+	_, err := Open(path)
+	require.ErrorContains(t, err, "optimizer.safetensors: its bytes have changed")
+	_, model, err := OpenModel(path)
+	require.NoError(t, err, "the model is whole")
+	require.NoError(t, model.Close())
+	flip(t, filepath.Join(path, ModelFile))
+	_, _, err = OpenModel(path)
+	require.ErrorContains(t, err, "model.safetensors: its bytes have changed")
+	require.NoError(t, os.Remove(filepath.Join(path, StateFile)))
+	_, _, err = OpenModel(path)
+	require.ErrorContains(t, err, "state.json: missing")
+	_, err = Open(t.TempDir())
+	require.ErrorContains(t, err, "no MANIFEST.json")
+}

@@ -1,0 +1,297 @@
+package checkpoint
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"octet/fp8"
+)
+
+type state struct {
+	Step int    `json:"step"`
+	Seed uint64 `json:"seed"`
+}
+
+var tiny = Config{
+	HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 1, NumAttentionHeads: 4, NumKeyValueHeads: 2,
+	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", TorchDType: "float32",
+}
+
+func contents(step int) Contents {
+	return Contents{
+		Config: tiny,
+		Model: []Tensor{
+			{"model.norm.weight", fp8.F32, []int{2}, Bytes([]byte{0, 0, 128, 63, byte(step), 0, 0, 64})},
+			{"lm_head.weight", fp8.BF16, []int{1, 2}, Bytes([]byte{1, 2, 3, 4})},
+		},
+		Optimizer: []Tensor{
+			{"m1", fp8.E4M3IEEE, []int{3}, Bytes([]byte{0x77, 0x78, 0x79})},
+			{"m2", fp8.E5M2, []int{3}, Bytes([]byte{1, 2, 3})},
+			{"master", fp8.F16, []int{1}, Bytes([]byte{1, 2})},
+			{"block_scales", fp8.E8M0, []int{2, 1}, Bytes([]byte{127, 128})},
+			{"step", fp8.I32, []int{}, Bytes([]byte{byte(step), 0, 0, 0})},
+			{"none", fp8.F32, []int{0}, Bytes(nil)},
+		},
+		State: state{step, 1<<63 + 1},
+	}
+}
+
+func save(t testing.TB, dir string, step int) string {
+	path, err := Save(dir, step, contents(step))
+	require.NoError(t, err)
+	return path
+}
+
+func requireTensors(t *testing.T, want []Tensor, got *Tensors) {
+	require.Len(t, got.List(), len(want))
+	for _, w := range want {
+		g, ok := got.Lookup(w.Name)
+		require.True(t, ok, w.Name)
+		require.Equal(t, w.DType, g.DType, w.Name)
+		require.Equal(t, w.Shape, g.Shape)
+		var wrote, streamed strings.Builder
+		require.NoError(t, w.Data(&wrote))
+		require.NoError(t, g.Data(&streamed))
+		require.Equal(t, wrote.String(), streamed.String())
+		b := make([]byte, wrote.Len())
+		require.NoError(t, got.ReadInto(w.Name, b))
+		require.Equal(t, wrote.String(), string(b))
+	}
+	_, ok := got.Lookup("absent")
+	require.False(t, ok)
+	require.ErrorContains(t, got.ReadInto("absent", nil), `no tensor "absent"`)
+}
+
+func TestSaveAndOpen(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	path := save(t, dir, 200)
+	require.Equal(t, filepath.Join(dir, "step-00000200"), path)
+	require.Equal(t, []string{"step-00000200"}, names(t, dir), "nothing else is left")
+	require.Equal(t, []string{"MANIFEST.json", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}, names(t, path))
+
+	c, err := Open(path)
+	require.NoError(t, err)
+	require.Equal(t, path, c.Path)
+	require.Equal(t, tiny, c.Config)
+	requireTensors(t, contents(200).Model, c.Model)
+	requireTensors(t, contents(200).Optimizer, c.Optimizer)
+	require.JSONEq(t, `{"step":200,"seed":9223372036854775809}`, string(c.State))
+
+	// What was read can be saved again, and gives the same bytes.
+	again, err := Save(t.TempDir(), 200, Contents{Config: c.Config, Model: c.Model.List(), Optimizer: c.Optimizer.List(), State: state{200, 1<<63 + 1}})
+	require.NoError(t, err)
+	for _, name := range names(t, path) {
+		want, err := os.ReadFile(filepath.Join(path, name))
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(again, name))
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got), name)
+	}
+	require.NoError(t, c.Close())
+
+	config, model, err := OpenModel(path)
+	require.NoError(t, err)
+	require.Equal(t, tiny, config)
+	requireTensors(t, contents(200).Model, model)
+	require.NoError(t, model.Close())
+}
+
+// On disk every format has the dtype that other readers of safetensors know.
+func TestStoredDTypes(t *testing.T) {
+	for dtype := fp8.F32; dtype.Size() > 0; dtype++ {
+		name, ok := storedNames[dtype]
+		require.True(t, ok, "%v", dtype)
+		metadata := map[string]string{}
+		if dtype == fp8.E4M3IEEE {
+			metadata["e4m3_max"] = "240"
+		}
+		got, err := storedDType(name, metadata)
+		require.NoError(t, err)
+		require.Equal(t, dtype, got)
+	}
+	got, err := storedDType("F8_E4M3", map[string]string{"e4m3_max": "448"})
+	require.NoError(t, err)
+	require.Equal(t, fp8.E4M3, got)
+	_, err = storedDType("F8_E4M3", map[string]string{"e4m3_max": "241"})
+	require.ErrorContains(t, err, `e4m3_max = "241"`)
+	_, err = storedDType("I64", nil)
+	require.ErrorContains(t, err, "no number format I64")
+}
+
+func TestSaveRefuses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "checkpoints")
+	broken := errors.New("device lost")
+	for _, c := range []struct {
+		want string
+		edit func(c *Contents)
+	}{
+		{"config.json: hidden_size = 0", func(c *Contents) { c.Config.HiddenSize = 0 }},
+		{"state.json: json: unsupported type", func(c *Contents) { c.State = func() {} }},
+		{"model.safetensors: tensor \"model.norm.weight\": its data ended 4 bytes short", func(c *Contents) { c.Model[0].Data = Bytes([]byte{1, 2, 3, 4}) }},
+		{"the name appears twice", func(c *Contents) { c.Model[1].Name = c.Model[0].Name }},
+		{"its number format is invalid", func(c *Contents) { c.Model[0].DType = fp8.Invalid }},
+		{"optimizer.safetensors: tensor m2 is e4m3 and tensor m1 is e4m3ieee: one file stores one of the two", func(c *Contents) { c.Optimizer[1].DType = fp8.E4M3 }},
+		{"device lost", func(c *Contents) { c.Optimizer[0].Data = func(io.Writer) error { return broken } }},
+	} {
+		bad := contents(1)
+		c.edit(&bad)
+		_, err := Save(dir, 1, bad)
+		require.ErrorContains(t, err, c.want)
+		if _, err := os.Stat(dir); err == nil {
+			require.Empty(t, names(t, dir), "a failed Save cleans up")
+		}
+	}
+	_, err := Save(dir, -1, contents(0))
+	require.ErrorContains(t, err, "expected 0 or more")
+	_, err = Save(filepath.Join(dir, "no", "run"), 1, contents(1))
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	save(t, dir, 1)
+	_, err = Save(dir, 1, contents(1))
+	require.ErrorContains(t, err, "a whole checkpoint of this step is there already")
+}
+
+func TestSaveReplacesDamaged(t *testing.T) {
+	dir := t.TempDir()
+	path := save(t, dir, 5)
+	require.NoError(t, os.Truncate(filepath.Join(path, ModelFile), 10))
+	require.Error(t, Verify(path))
+	require.Equal(t, path, save(t, dir, 5))
+	require.NoError(t, Verify(path))
+	require.Equal(t, []string{"step-00000005"}, names(t, dir))
+}
+
+// TestCrash stops the world before every single change that Save makes to the
+// disk, then cuts in half the files that were not synced, as a power cut may.
+// After each, the older checkpoint is whole, the new one is absent or whole,
+// and the next Save and Retain go through.
+func TestCrash(t *testing.T) {
+	defer func() { failpoint = func(string, string) error { return nil } }()
+	crash := errors.New("crash")
+	ops := 0
+	start := t.TempDir()
+	save(t, start, 100)
+	require.NoError(t, os.Remove(filepath.Join(save(t, start, 200), ManifestFile))) // to be replaced
+	for stop := 0; ; stop++ {
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
+		ops = 0
+		unsynced := map[string]bool{}
+		failpoint = func(op, path string) error {
+			if ops == stop {
+				return crash // and for every change after it
+			}
+			ops++
+			switch op {
+			case "create":
+				unsynced[path] = true
+			case "sync":
+				delete(unsynced, path)
+			}
+			return nil
+		}
+		_, err := Save(dir, 200, contents(200))
+		failpoint = func(string, string) error { return nil }
+		if err == nil {
+			break // stop is beyond the last change
+		}
+		require.ErrorIs(t, err, crash)
+		for path := range unsynced {
+			info, err := os.Stat(path)
+			if err == nil {
+				require.NoError(t, os.Truncate(path, info.Size()/2))
+			} else if moved := filepath.Join(dir, "step-00000200", filepath.Base(path)); errors.Is(err, os.ErrNotExist) {
+				require.NoFileExists(t, moved, "renamed before it was synced")
+			}
+		}
+
+		c, skipped, err := Newest(dir)
+		require.NoError(t, err, "stopped before change %d", stop)
+		if filepath.Base(c.Path) == "step-00000200" {
+			require.Empty(t, skipped)
+		} else {
+			require.Equal(t, "step-00000100", filepath.Base(c.Path))
+		}
+		require.NoError(t, c.Close())
+
+		save(t, dir, 300)
+		_, err = Retain(dir, 9, 0)
+		require.NoError(t, err)
+		require.NotContains(t, strings.Join(names(t, dir), " "), partialMark)
+	}
+	require.Greater(t, ops, 20, "the failpoints were passed")
+}
+
+// A failing disk, as opposed to a crash, leaves no litter.
+func TestFailingDisk(t *testing.T) {
+	defer func() { failpoint = func(string, string) error { return nil } }()
+	full := errors.New("no space left on device")
+	start := t.TempDir()
+	save(t, start, 100)
+	for stop := 0; ; stop++ {
+		dir := t.TempDir()
+		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
+		ops := -1
+		failpoint = func(string, string) error {
+			if ops++; ops == stop {
+				return full
+			}
+			return nil
+		}
+		_, err := Save(dir, 200, contents(200))
+		failpoint = func(string, string) error { return nil }
+		if err == nil {
+			require.Greater(t, stop, 15)
+			return
+		}
+		require.ErrorIs(t, err, full)
+		for _, name := range names(t, dir) {
+			require.NoError(t, Verify(filepath.Join(dir, name)))
+		}
+	}
+}
+
+// The order that makes a rename safe: every file is synced before the folder,
+// the folder before the manifest, the manifest before the rename, and the
+// rename is followed by a sync of the parent.
+func TestOrderOfChanges(t *testing.T) {
+	defer func() { failpoint = func(string, string) error { return nil } }()
+	dir := t.TempDir()
+	var log []string
+	failpoint = func(op, path string) error {
+		name := filepath.Base(path)
+		if strings.HasPrefix(name, ".step-00000007.partial-") {
+			name = "temp"
+		}
+		if op != "write" {
+			log = append(log, op+" "+name)
+		}
+		return nil
+	}
+	_, err := Save(dir, 7, contents(7))
+	require.NoError(t, err)
+	run := filepath.Base(dir)
+	want := []string{"mkdir " + run, "mkdir temp"}
+	for _, name := range contentFiles {
+		want = append(want, "create "+name, "sync "+name)
+	}
+	want = append(want, "sync temp", "create MANIFEST.json", "sync MANIFEST.json", "sync temp", "rename temp", "sync "+run)
+	require.Equal(t, want, log)
+}
+
+func names(t testing.TB, dir string) []string {
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	list := []string{}
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	slices.Sort(list)
+	return list
+}

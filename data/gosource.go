@@ -1,0 +1,94 @@
+package data
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// ErrNoGo says that this machine has no Go installation to read.
+var ErrNoGo = errors.New("data: no Go installation: the go command is not in PATH and GOROOT is not set")
+
+// FindGoRoot asks the go command where its installation is and which version it
+// has; without a go command it takes the folder that $GOROOT names. The answer
+// is the installed toolchain whatever folder this runs in: the go command is
+// told not to switch to (or download) the one that a go.mod there asks for.
+// The error is ErrNoGo, or ctx's.
+func FindGoRoot(ctx context.Context) (root, version string, err error) {
+	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOVERSION")
+	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local")
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return "", "", fmt.Errorf("data: go env GOROOT: %w", ctx.Err())
+	}
+	if err == nil {
+		lines := strings.Split(strings.ReplaceAll(string(out), "\r", ""), "\n")
+		if len(lines) >= 2 && hasSource(lines[0]) {
+			return lines[0], lines[1], nil
+		}
+	}
+	if root := os.Getenv("GOROOT"); root != "" && hasSource(root) {
+		// The first line of VERSION is what go env GOVERSION prints; a
+		// toolchain built from a checkout has no such file.
+		text, _ := os.ReadFile(filepath.Join(root, "VERSION"))
+		version, _, _ := strings.Cut(string(text), "\n")
+		return root, strings.TrimSpace(version), nil
+	}
+	return "", "", ErrNoGo
+}
+
+func hasSource(root string) bool {
+	stat, err := os.Stat(filepath.Join(root, "src"))
+	return err == nil && stat.IsDir()
+}
+
+// OpenGoSource reads the source of the Go installation in root, of the given
+// version: the .go files below src that are not tests, outside of folders named
+// cmd, vendor and testdata, sorted by path. A tenth of the files is held out,
+// those whose path has a SHA-256 in the lowest tenth, and the validation stream
+// is the first ValBytes of them in the order of that hash: a sample of packages,
+// not the start of the alphabet. ValBytes does not change the training stream.
+func OpenGoSource(root, version string, o Options) (*Corpus, error) {
+	if !hasSource(root) {
+		return nil, fmt.Errorf("data: %q has no src folder: set GOROOT to a Go installation with its source, or name a text to train on", root)
+	}
+	src := filepath.Join(root, "src")
+	return openSource(os.DirFS(src), src, Info{Kind: KindGoSource, GoVersion: version}, o)
+}
+
+// OpenEmbedded reads the .go files of fsys by the rules of OpenGoSource.
+func OpenEmbedded(fsys fs.FS, o Options) (*Corpus, error) {
+	return openSource(fsys, "embedded", Info{Kind: KindEmbedded}, o)
+}
+
+func openSource(fsys fs.FS, from string, info Info, o Options) (*Corpus, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	files, err := find(fsys, from, goSourceName)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("data: no .go files in %q: name a text to train on", from)
+	}
+	holdOutFiles(files)
+	return readText(files, info, o)
+}
+
+func goSourceName(p string, dir bool) bool {
+	if !plainName(p, dir) {
+		return false
+	}
+	base := path.Base(p)
+	if dir {
+		return base != "cmd" && base != "vendor" && base != "testdata"
+	}
+	return path.Ext(base) == ".go" && !strings.HasSuffix(base, "_test.go")
+}

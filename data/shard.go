@@ -1,0 +1,271 @@
+package data
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"unicode"
+)
+
+// The layout of llm.c's GPT-2 shards (dev/data/data_common.py there): a header
+// of 256 int32, of which the first three are the magic number, the version and
+// the number of ids and the rest are zero, then the ids as uint16, all
+// little-endian.
+const (
+	shardMagic   = 20240520
+	shardVersion = 1
+	shardHeader  = 256 * 4
+	idBytes      = 2
+
+	// llama3Magic marks llm.c's shards of 32-bit ids.
+	llama3Magic = 20240801
+)
+
+// scanChunk is how many bytes of a shard are read at a time.
+const scanChunk = 1 << 20
+
+// WriteShard writes ids as one shard.
+func WriteShard(w io.Writer, ids []uint16) error {
+	if len(ids) == 0 || len(ids) > math.MaxInt32 {
+		return fmt.Errorf("data: a shard holds between 1 and %d ids, not %d", math.MaxInt32, len(ids))
+	}
+	header := make([]byte, shardHeader)
+	binary.LittleEndian.PutUint32(header[0:], shardMagic)
+	binary.LittleEndian.PutUint32(header[4:], shardVersion)
+	binary.LittleEndian.PutUint32(header[8:], uint32(len(ids)))
+	if _, err := w.Write(header); err != nil {
+		return fmt.Errorf("data: writing a shard: %w", err)
+	}
+	chunk := make([]byte, 0, min(scanChunk, len(ids)*idBytes))
+	for part := range slices.Chunk(ids, scanChunk/idBytes) {
+		chunk = chunk[:0]
+		for _, id := range part {
+			chunk = binary.LittleEndian.AppendUint16(chunk, id)
+		}
+		if _, err := w.Write(chunk); err != nil {
+			return fmt.Errorf("data: writing a shard: %w", err)
+		}
+	}
+	return nil
+}
+
+// shard is one open file of ids.
+type shard struct {
+	name string // for messages
+	r    io.ReaderAt
+	ids  int64
+}
+
+// newShard checks the header against the file's size, in bytes, and writes it
+// to h.
+func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, error) {
+	header := make([]byte, shardHeader)
+	if size < shardHeader {
+		return nil, fmt.Errorf("data: shard %q has %d bytes and a header alone takes %d: it is cut off, or not a shard", name, size, shardHeader)
+	}
+	if err := readFull(r, name, header, 0); err != nil {
+		return nil, err
+	}
+	h.Write(header)
+	magic := int32(binary.LittleEndian.Uint32(header[0:]))
+	version := int32(binary.LittleEndian.Uint32(header[4:]))
+	ids := int64(int32(binary.LittleEndian.Uint32(header[8:])))
+	switch {
+	case magic == llama3Magic:
+		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, llm.c's llama-3 layout: only 16-bit ids (magic %d) are read", name, shardMagic)
+	case magic != shardMagic:
+		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d: rename it if it is text, write it in llm.c's layout if it holds ids", name, magic, shardMagic)
+	case version != shardVersion:
+		return nil, fmt.Errorf("data: shard %q has version %d: only version %d is read", name, version, shardVersion)
+	case ids <= 0:
+		return nil, fmt.Errorf("data: shard %q says that it holds %d ids: leave it out or write it again", name, ids)
+	case size != shardHeader+ids*idBytes:
+		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header take %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
+	}
+	return &shard{name, r, ids}, nil
+}
+
+// scan reads all ids once: it writes their bytes to h and returns the largest.
+// An id that is not below vocab is an error; a vocab of zero takes any.
+func (s *shard) scan(h hash.Hash, vocab int) (largest int, err error) {
+	buf := make([]byte, min(scanChunk, s.ids*idBytes))
+	for at := int64(0); at < s.ids; at += int64(len(buf) / idBytes) {
+		buf = buf[:min(int64(len(buf)), (s.ids-at)*idBytes)]
+		if err := readFull(s.r, s.name, buf, shardHeader+at*idBytes); err != nil {
+			return 0, err
+		}
+		h.Write(buf)
+		for i := 0; i < len(buf); i += idBytes {
+			id := int(binary.LittleEndian.Uint16(buf[i:]))
+			if vocab > 0 && id >= vocab {
+				return 0, fmt.Errorf("data: shard %q holds the id %d at token %d, and the vocabulary has %d: set model.vocab to its tokenizer's", s.name, id, at+int64(i/idBytes), vocab)
+			}
+			largest = max(largest, id)
+		}
+	}
+	return largest, nil
+}
+
+// readFull fills buf from offset at of a shard.
+func readFull(r io.ReaderAt, name string, buf []byte, at int64) error {
+	n, err := r.ReadAt(buf, at)
+	if n == len(buf) {
+		return nil // ReadAt may say EOF at the very end
+	}
+	if err == io.EOF {
+		return fmt.Errorf("data: shard %q has become shorter since it was opened: nothing may write to it while it is in use", name)
+	}
+	return unreadable(name, err)
+}
+
+// span is a range of a shard's ids within a stream.
+type span struct {
+	*shard
+	first int64 // the first id's index in the shard
+	start int64 // the same id's index in the stream
+	n     int64
+}
+
+// shardTokens is a stream of ids out of shards, end to end.
+type shardTokens struct {
+	spans   []span
+	n       int64
+	buffers sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
+}
+
+// add appends n ids of s, from index first on.
+func (t *shardTokens) add(s *shard, first, n int64) {
+	if n > 0 {
+		t.spans = append(t.spans, span{s, first, t.n, n})
+		t.n += n
+	}
+}
+
+// Len is the number of ids.
+func (t *shardTokens) Len() int64 { return t.n }
+
+// ReadTokens implements Tokens.
+func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
+	if err := checkRange(t.n, at, len(dst)); err != nil {
+		return err
+	}
+	buffer, ok := t.buffers.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	defer t.buffers.Put(buffer)
+	i, found := slices.BinarySearchFunc(t.spans, at, func(s span, at int64) int {
+		return cmp.Compare(s.start, at)
+	})
+	if !found {
+		i-- // at lies within the span that begins before it
+	}
+	for len(dst) > 0 {
+		s := &t.spans[i]
+		skip := at - s.start
+		n := int(min(int64(len(dst)), s.n-skip))
+		raw := slices.Grow((*buffer)[:0], n*idBytes)[:n*idBytes]
+		*buffer = raw
+		if err := readFull(s.r, s.name, raw, shardHeader+(s.first+skip)*idBytes); err != nil {
+			return err
+		}
+		for j := range dst[:n] {
+			dst[j] = int32(binary.LittleEndian.Uint16(raw[j*idBytes:]))
+		}
+		dst = dst[n:]
+		at += int64(n)
+		i++
+	}
+	return nil
+}
+
+// openShards opens, checks and splits shards as OpenFiles says.
+func openShards(files []*file, o Options) (*Corpus, error) {
+	c := &Corpus{Info: Info{Kind: KindShards}}
+	shards, err := c.open(files, o.Vocab)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	valIDs := o.ValBytes / idBytes
+	var train, val shardTokens
+	holdOutIDs(files, shards, valIDs)
+	for i, s := range shards {
+		held := files[i].held / idBytes
+		train.add(s, 0, s.ids-held)
+		val.add(s, s.ids-held, min(held, valIDs-val.n))
+		c.Info.Files = append(c.Info.Files, File{Path: files[i].path, Bytes: files[i].size, HeldOut: files[i].held})
+	}
+	if train.n == 0 {
+		err := fmt.Errorf("data: %q is for validation by its name, and no other shard is named: name shards to train on too", files[0])
+		return nil, errors.Join(err, c.Close())
+	}
+	c.Train, c.Val = &train, &val
+	c.Info.TrainTokens, c.Info.ValTokens = train.n, val.n
+	return c, nil
+}
+
+// open opens and reads every shard once, and sets the hash and the vocabulary.
+// What it has opened is in c.files, after an error too.
+func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
+	var shards []*shard
+	hash := newCorpusHash()
+	for _, f := range files {
+		r, err := os.Open(f.String())
+		if err != nil {
+			return nil, unreadable(f.String(), err)
+		}
+		c.files = append(c.files, r)
+		hash.begin(f.path, f.size)
+		s, err := newShard(r, f.String(), f.size, hash)
+		if err != nil {
+			return nil, err
+		}
+		largest, err := s.scan(hash, vocab)
+		if err != nil {
+			return nil, err
+		}
+		c.Info.Vocab = max(c.Info.Vocab, largest+1)
+		shards = append(shards, s)
+	}
+	c.Info.SHA256 = hash.String()
+	return shards, nil
+}
+
+// holdOutIDs holds out the shards that are named for validation or, without any,
+// the last ids: a tenth of all, at most limit.
+func holdOutIDs(files []*file, shards []*shard, limit int64) {
+	var total int64
+	named := false
+	for i, s := range shards {
+		total += s.ids
+		if namesValidation(files[i].path) {
+			files[i].held = s.ids * idBytes
+			named = true
+		}
+	}
+	if named {
+		return
+	}
+	left := min(total/10, limit)
+	for i := len(shards) - 1; i >= 0; i-- {
+		held := min(left, shards[i].ids)
+		files[i].held = held * idBytes
+		left -= held
+	}
+}
+
+// namesValidation reports whether a shard's base name has the word val, valid
+// or validation in it, as in fineweb_val_000000.bin. "interval" is another word.
+func namesValidation(p string) bool {
+	words := strings.FieldsFunc(strings.ToLower(path.Base(p)), func(r rune) bool { return !unicode.IsLetter(r) })
+	return slices.ContainsFunc(words, func(w string) bool { return w == "val" || w == "valid" || w == "validation" })
+}

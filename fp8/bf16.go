@@ -1,0 +1,45 @@
+package fp8
+
+import "math"
+
+// EncodeBF16 writes src rounded to nearest to dst, in the IEEE way: what is
+// too large becomes infinity, for BF16 has the range of float32, needs no
+// scale, and an infinity in it must stay visible.
+//
+// EncodeBF16 panics if dst is shorter than src.
+func EncodeBF16(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		b := math.Float32bits(x)
+		if b&^signBit > infBits {
+			dst[i] = 0x7fff
+			continue
+		}
+		dst[i] = uint16((b + 0x7fff + b>>16&1) >> 16)
+	}
+}
+
+// EncodeBF16Stochastic is EncodeBF16 with stochastic rounding: element i is
+// rounded with Random(key, index+i), index being the place of src[0] in its
+// whole tensor.
+func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
+	dst = dst[:len(src)]
+	for i, x := range src {
+		b := math.Float32bits(x)
+		if b&^signBit > infBits {
+			dst[i] = 0x7fff
+			continue
+		}
+		dst[i] = uint16((b + Random(key, index+uint64(i))>>16) >> 16)
+	}
+}
+
+// DecodeBF16 writes the values of the BF16 codes in src to dst.
+//
+// DecodeBF16 panics if dst is shorter than src.
+func DecodeBF16(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	for i, code := range src {
+		dst[i] = math.Float32frombits(uint32(code) << 16)
+	}
+}

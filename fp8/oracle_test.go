@@ -1,0 +1,245 @@
+package fp8
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"sort"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	fp8Formats  = []DType{E4M3, E4M3IEEE, E5M2}
+	castFormats = []DType{E4M3, E4M3IEEE, E5M2, BF16, F16}
+	overflows   = []Overflow{Saturate, NonSaturating}
+)
+
+// oracle is what the definition of a format says and nothing of the code
+// under test: its non-negative finite values in the order of their codes, in
+// float64, where they, their midpoints and every float32 are exact.
+type oracle struct {
+	values   []float64 // and one more: the next value if the format went on
+	overflow uint32    // code beyond the largest finite one
+	sign     uint32
+	nan      uint32
+}
+
+// newOracle writes down the values one binade after the other. bias, exponent
+// and mantissa bits are those of the formats' papers; last is the number of
+// codes that the top exponent has for numbers.
+func newOracle(d DType) *oracle {
+	type layout struct{ bias, exponentBits, mantissaBits, last int }
+	l := map[DType]layout{
+		E4M3:     {7, 4, 3, 7},
+		E4M3IEEE: {7, 4, 3, 0},
+		E5M2:     {15, 5, 2, 0},
+		BF16:     {127, 8, 7, 0},
+		F16:      {15, 5, 10, 0},
+	}[d]
+	o := &oracle{}
+	per := 1 << l.mantissaBits
+	for e := range 1 << l.exponentBits {
+		for m := range per {
+			v := (1 + float64(m)/float64(per)) * math.Pow(2, float64(e-l.bias))
+			if e == 0 {
+				v = float64(m) / float64(per) * math.Pow(2, float64(1-l.bias))
+			}
+			o.values = append(o.values, v)
+			if e == 1<<l.exponentBits-1 && m == l.last {
+				o.overflow = uint32(e<<l.mantissaBits | m)
+				o.sign = 1 << (l.exponentBits + l.mantissaBits)
+				o.nan = o.sign - 1
+				return o
+			}
+		}
+	}
+	panic("no end")
+}
+
+// below returns the code of the largest value that is not above x >= 0;
+// o.overflow stands for everything from the value after the largest on.
+func (o *oracle) below(x float64) uint32 {
+	return uint32(sort.Search(len(o.values), func(i int) bool { return o.values[i] > x }) - 1)
+}
+
+// nearest is the expected code of |x|, given below(|x|).
+func (o *oracle) nearest(x float64, code uint32, mode Overflow) uint32 {
+	if code < o.overflow {
+		middle := (o.values[code] + o.values[code+1]) / 2
+		if x > middle || x == middle && code%2 == 1 {
+			code++
+		}
+	}
+	return o.limit(code, mode)
+}
+
+// threshold is the smallest number of random bits that moves |x| up, 2^32 if
+// none does.
+func (o *oracle) threshold(x float64, code uint32) uint64 {
+	if code >= o.overflow {
+		return 1 << 32
+	}
+	fraction := (x - o.values[code]) / (o.values[code+1] - o.values[code])
+	return 1<<32 - uint64(fraction*0x1p32) // the conversion is floor
+}
+
+func (o *oracle) limit(code uint32, mode Overflow) uint32 {
+	if code >= o.overflow && mode == Saturate {
+		return o.overflow - 1
+	}
+	return code
+}
+
+// check compares both scalar casts of x and -x with the oracle; code is
+// below(|x|). It stops the test at the first difference.
+func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
+	magnitude := float64(math.Float32frombits(bits))
+	first := o.threshold(magnitude, code)
+	for _, sign := range [2]uint32{0, o.sign} {
+		x := math.Float32frombits(bits | sign/o.sign<<31)
+		for _, mode := range overflows {
+			if code+1 < o.overflow && mode != Overflow(bits&1) {
+				continue // far from the maximum the modes must not differ: half of the work each
+			}
+			if bits > 0x7f800000 {
+				if d.Nearest(x, mode) != o.nan || d.Stochastic(x, bits*0x9e3779b9, mode) != o.nan {
+					t.Fatalf("%s: NaN %#08x gives %#x and %#x", d, bits, d.Nearest(x, mode), d.Stochastic(x, 0, mode))
+				}
+				continue
+			}
+			if got, want := d.Nearest(x, mode), o.nearest(magnitude, code, mode)|sign; got != want {
+				t.Fatalf("%s: nearest, overflow %d: %v (%#08x) gives %#x, want %#x", d, mode, x, math.Float32bits(x), got, want)
+			}
+			for _, random := range [2]uint64{first - 1, first} { // the last that stays, the first that moves
+				if random > math.MaxUint32 {
+					continue
+				}
+				want := code
+				if random >= first {
+					want++
+				}
+				want = o.limit(want, mode) | sign
+				if got := d.Stochastic(x, uint32(random), mode); got != want {
+					t.Fatalf("%s: stochastic, overflow %d: %v (%#08x) with %#x gives %#x, want %#x",
+						d, mode, x, math.Float32bits(x), random, got, want)
+				}
+			}
+		}
+	}
+}
+
+// castInputs are the magnitudes, as bits, that decide whether a cast to o is
+// right: every value, every midpoint and their neighbours, and 2^15 patterns
+// over the whole range.
+func castInputs(o *oracle) []uint32 {
+	var inputs []uint32
+	around := func(v float64) {
+		b := math.Float32bits(float32(v))
+		inputs = append(inputs, b-1, b, b+1)
+	}
+	around(math.SmallestNonzeroFloat32)
+	for i, v := range o.values[1:] {
+		around(v)
+		around((v + o.values[i]) / 2)
+	}
+	for high := range uint32(1 << 15) {
+		inputs = append(inputs, high<<16, high<<16|Random(1, uint64(high))>>16)
+	}
+	for i, b := range inputs { // float32(2^128) is infinity, and one beyond is NaN
+		inputs[i] = b &^ (1 << 31)
+	}
+	return inputs
+}
+
+func TestScalarsMatchOracle(t *testing.T) {
+	for _, d := range castFormats {
+		o := newOracle(d)
+		for _, bits := range castInputs(o) {
+			var code uint32
+			if bits <= 0x7f800000 {
+				code = min(o.below(float64(math.Float32frombits(bits))), o.overflow)
+			}
+			o.check(t, d, bits, code)
+		}
+	}
+}
+
+func TestFloat32MatchesOracle(t *testing.T) {
+	for _, d := range castFormats {
+		o := newOracle(d)
+		require.Equal(t, float64(d.Max()), o.values[o.overflow-1], d)
+		for code := range o.sign {
+			for _, sign := range []uint32{0, o.sign} {
+				got := d.Float32(code | sign)
+				switch {
+				case code < o.overflow:
+					require.Equal(t, o.values[code], math.Abs(float64(got)))
+					require.Equal(t, sign != 0, math.Signbit(float64(got)))
+				case code == o.overflow && d != E4M3:
+					require.True(t, math.IsInf(float64(got), 1-2*int(sign/o.sign)), "%s %#x", d, code)
+				default:
+					require.True(t, math.IsNaN(float64(got)), "%s %#x", d, code)
+				}
+				if d.Size() == 1 {
+					require.Equal(t, math.Float32bits(got), math.Float32bits(d.Table()[code|sign]))
+				}
+			}
+		}
+	}
+}
+
+// everyFloat32 runs f over all patterns without sign in blocks, in parallel.
+func everyFloat32(t *testing.T, f func(t *testing.T, d DType, first, n uint32)) {
+	if os.Getenv("OCTET_LONG") == "" {
+		t.Skip("OCTET_LONG=1 casts all 2^32 patterns: some ten minutes of CPU, so add -timeout 1h")
+	}
+	const chunks, size = 32, 1 << 31 / 32
+	for _, d := range fp8Formats {
+		for chunk := range uint32(chunks) {
+			t.Run(fmt.Sprint(d, " ", chunk), func(t *testing.T) {
+				t.Parallel()
+				f(t, d, chunk*size, size)
+				t.Logf("%#08x to %#08x, both signs", chunk*size, chunk*size+size-1)
+			})
+		}
+	}
+}
+
+// TestEveryFloat32 casts every float32 there is to every FP8 format. The
+// values rise, so the oracle's code only ever steps up.
+func TestEveryFloat32(t *testing.T) {
+	everyFloat32(t, func(t *testing.T, d DType, first, n uint32) {
+		o, code := newOracle(d), uint32(0)
+		for bits := first; bits-first < n; bits++ {
+			x := float64(math.Float32frombits(bits))
+			for code < o.overflow && x >= o.values[code+1] {
+				code++
+			}
+			o.check(t, d, bits, code)
+		}
+	})
+}
+
+// TestEveryFloat32InSlices compares the fast casts with the scalar ones that
+// TestEveryFloat32 has compared with exact arithmetic.
+func TestEveryFloat32InSlices(t *testing.T) {
+	everyFloat32(t, func(t *testing.T, d DType, first, n uint32) {
+		const block = 2048
+		src, nearest, stochastic := make([]float32, block), make([]uint8, block), make([]uint8, block)
+		for bits := first; bits-first < n; bits += block / 2 {
+			for i := range src {
+				src[i] = math.Float32frombits(bits + uint32(i/2) | uint32(i)<<31)
+			}
+			Quantize8(nearest, src, d, 1)
+			Quantize8Stochastic(stochastic, src, d, 1, 1, uint64(bits))
+			for i, x := range src {
+				random := Random(1, uint64(bits)+uint64(i))
+				if uint32(nearest[i]) != d.Nearest(x, Saturate) || uint32(stochastic[i]) != d.Stochastic(x, random, Saturate) {
+					t.Fatalf("%s: %v (%#08x) gives %#x and %#x", d, x, math.Float32bits(x), nearest[i], stochastic[i])
+				}
+			}
+		}
+	})
+}

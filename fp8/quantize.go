@@ -1,0 +1,141 @@
+package fp8
+
+import (
+	"fmt"
+	"math"
+)
+
+// Quantize8 writes src[i]·scale, one float32 multiplication, rounded once to
+// the FP8 format d, nearest and saturating, to dst[i]. It returns the largest
+// magnitude in src before the scale, where a saturating cast cannot hide it;
+// see MaxAmax for NaN and infinity.
+//
+// Quantize8 panics if dst is shorter than src or d is not an FP8 format.
+func Quantize8(dst []uint8, src []float32, d DType, scale float32) (amax float32) {
+	return quantize(dst, src, d.fp8Row("Quantize8"), scale)
+}
+
+// Quantize8Stochastic is Quantize8 with stochastic rounding: element i is
+// rounded with Random(key, index+i), index being the place of src[0] in its
+// whole tensor.
+func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (amax float32) {
+	return quantizeStochastic(dst, src, d.fp8Row("Quantize8Stochastic"), scale, key, index)
+}
+
+// Quantize16 is Quantize8 for the format F16.
+func Quantize16(dst []uint16, src []float32, scale float32) (amax float32) {
+	return quantize(dst, src, &formats[F16], scale)
+}
+
+// Quantize16Stochastic is Quantize8Stochastic for the format F16.
+func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index uint64) (amax float32) {
+	return quantizeStochastic(dst, src, &formats[F16], scale, key, index)
+}
+
+// Dequantize8 writes the value of the code src[i] times scaleInv to dst[i]. d
+// is any eight-bit format, E8M0 among them.
+//
+// Dequantize8 panics if dst is shorter than src or d does not have eight bits.
+func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
+	dst = dst[:len(src)]
+	table := d.Table()
+	for i, code := range src {
+		dst[i] = table[code] * scaleInv
+	}
+}
+
+// Dequantize16 writes the value of the F16 code src[i] times scaleInv to dst[i].
+//
+// Dequantize16 panics if dst is shorter than src.
+func Dequantize16(dst []float32, src []uint16, scaleInv float32) {
+	const rebias, smallest = (127 - 15) << 23, (127 - 14) << 23
+	dst = dst[:len(src)]
+	for i, code := range src {
+		b := uint32(code&0x7fff)<<13 + rebias
+		if code&0x7c00 == 0x7c00 { // infinity and NaN have the top exponent there too
+			b += rebias
+		}
+		// A subnormal has no implicit bit: give it one, as the smallest normal
+		// number, and subtract that again.
+		var one, implicit uint32
+		if code&0x7c00 == 0 {
+			one, implicit = 1<<23, smallest
+		}
+		magnitude := math.Float32frombits(b+one) - math.Float32frombits(implicit)
+		b = math.Float32bits(magnitude) | uint32(code>>15)<<31
+		dst[i] = math.Float32frombits(b) * scaleInv
+	}
+}
+
+func (d DType) fp8Row(call string) *format {
+	if !d.IsFP8() {
+		panic(fmt.Sprintf("fp8: %s: %s is not an FP8 format (e4m3, e4m3ieee, e5m2)", call, d))
+	}
+	return &formats[d]
+}
+
+// quantize and quantizeStochastic handle a float32 as its bits without sign.
+// Their one branch is on NaN; clamping before the rounding is saturating after
+// it. The masks of shift counts, here and below, only tell the compiler that
+// they are below the width.
+
+func quantize[C uint8 | uint16](dst []C, src []float32, f *format, scale float32) (amax float32) {
+	dst = dst[:len(src)]
+	smallest, drop, limit, nan, signShift := f.castConstants()
+	var top uint32
+	for i, x := range src {
+		top = max(top, math.Float32bits(x)&^signBit)
+		b := math.Float32bits(x * scale)
+		if b&^signBit > infBits {
+			dst[i] = C(nan)
+			continue
+		}
+		dst[i] = C(castNearest(min(b&^signBit, limit), smallest, drop) | b&signBit>>(signShift&31))
+	}
+	return math.Float32frombits(top)
+}
+
+func quantizeStochastic[C uint8 | uint16](dst []C, src []float32, f *format, scale float32, key, index uint64) (amax float32) {
+	dst = dst[:len(src)]
+	smallest, drop, limit, nan, signShift := f.castConstants()
+	var top uint32
+	for i, x := range src {
+		top = max(top, math.Float32bits(x)&^signBit)
+		b := math.Float32bits(x * scale)
+		if b&^signBit > infBits {
+			dst[i] = C(nan)
+			continue
+		}
+		random := Random(key, index+uint64(i))
+		dst[i] = C(castStochastic(min(b&^signBit, limit), smallest, drop, random) | b&signBit>>(signShift&31))
+	}
+	return math.Float32frombits(top)
+}
+
+// castConstants returns what the two casts below take (the smallest normal
+// number, as float32 bits, and how many bits of the significand are dropped),
+// the bits of the largest number, the code of NaN, and how far the sign moves.
+func (f *format) castConstants() (smallest, drop, limit, nan, signShift uint32) {
+	return uint32(127+f.minExponent) << 23, uint32(23 - f.mantissaBits), math.Float32bits(f.max), f.nan(), uint32(32 - 8*f.size)
+}
+
+// castNearest lets the adder round: added to a power of two whose unit in the
+// last place is the unit of the result, the number with the bits a comes out
+// rounded to nearest even, for normal and subnormal results alike.
+func castNearest(a, smallest, drop uint32) uint32 {
+	exponent := max(a&infBits, smallest)
+	magic := exponent + drop<<23
+	sum := math.Float32frombits(a) + math.Float32frombits(magic)
+	return math.Float32bits(sum) - magic + (exponent-smallest)>>(drop&31)
+}
+
+// castStochastic is format.truncate and the carry of the random bits. It gives
+// an implicit bit to zero and to float32 subnormals too: in every format with
+// a shorter exponent than float32 they are shifted out all the same.
+func castStochastic(a, smallest, drop, random uint32) uint32 {
+	exponent, smallest := a>>23, smallest>>23
+	unit := max(exponent, smallest)
+	shift := min(drop+unit-exponent, 63)
+	fixed := uint64(a&(1<<23-1)|1<<23)<<32>>(shift&63) + uint64(random)
+	return (unit-smallest)<<((23-drop)&31) + uint32(fixed>>32)
+}

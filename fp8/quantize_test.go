@@ -1,0 +1,215 @@
+package fp8
+
+import (
+	"encoding/binary"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// interesting is what fast loops get wrong: the ends of every range, ties, and
+// values that only a scale brings there.
+var interesting = func() []float32 {
+	x := []float32{0, 1, 1.0625, 448, 464, 465, 240, 248, 57344, 61439, 61440, 65504, 65520, 0x1p-6, 0x1p-9, 0x1p-10,
+		0x1.8p-10, 0x1p-14, 0x1p-16, 0x1p-17, 0x1p-24, 0x1p-25, 0x1p-126, 0x1p-127, 0x1p-149,
+		math.MaxFloat32, inf, nan, math.Float32frombits(0x7f800001), math.Float32frombits(0x7fffffff)}
+	for _, v := range x {
+		x = append(x, math.Float32frombits(math.Float32bits(v)|1<<31))
+	}
+	return x
+}()
+
+var scales = []float32{1, 2, 0x1p-8, 3.7, 0x1p126, 0x1p-126, 0x1p-140, 0, -1, inf, nan}
+
+// testVector is n values: interesting ones, values of any exponent, and values
+// near one, by turns.
+func testVector(n int, seed uint64) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		r := Random(seed, uint64(i))
+		switch r % 3 {
+		case 0:
+			x[i] = interesting[int(r>>8)%len(interesting)]
+		case 1:
+			x[i] = math.Float32frombits(Random(seed+1, uint64(i)))
+		default:
+			x[i] = float32(int32(Random(seed+2, uint64(i)))) * 0x1p-30
+		}
+	}
+	return x
+}
+
+// checkQuantize compares all casts of src with the scalar ones.
+func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64) {
+	n := len(src)
+	amax := math.Float32bits(Amax(src))
+	codes8, codes16 := make([]uint8, n+1), make([]uint16, n+1)
+	codes8[n], codes16[n] = 0xa5, 0xa5a5
+	for _, d := range fp8Formats {
+		require.Equal(t, amax, math.Float32bits(Quantize8(codes8, src, d, scale)))
+		for i, x := range src {
+			require.Equal(t, uint8(d.Nearest(x*scale, Saturate)), codes8[i], "%s: %v · %v", d, x, scale)
+		}
+		require.Equal(t, amax, math.Float32bits(Quantize8Stochastic(codes8, src, d, scale, key, index)))
+		for i, x := range src {
+			want := d.Stochastic(x*scale, Random(key, index+uint64(i)), Saturate)
+			require.Equal(t, uint8(want), codes8[i], "%s: stochastic %v · %v", d, x, scale)
+		}
+	}
+	require.Equal(t, amax, math.Float32bits(Quantize16(codes16, src, scale)))
+	for i, x := range src {
+		require.Equal(t, uint16(F16.Nearest(x*scale, Saturate)), codes16[i], "f16: %v · %v", x, scale)
+	}
+	require.Equal(t, amax, math.Float32bits(Quantize16Stochastic(codes16, src, scale, key, index)))
+	for i, x := range src {
+		want := F16.Stochastic(x*scale, Random(key, index+uint64(i)), Saturate)
+		require.Equal(t, uint16(want), codes16[i], "f16: stochastic %v · %v", x, scale)
+	}
+	EncodeBF16(codes16, src)
+	for i, x := range src {
+		require.Equal(t, uint16(BF16.Nearest(x, NonSaturating)), codes16[i], "bf16: %v", x)
+	}
+	EncodeBF16Stochastic(codes16, src, key, index)
+	for i, x := range src {
+		want := BF16.Stochastic(x, Random(key, index+uint64(i)), NonSaturating)
+		require.Equal(t, uint16(want), codes16[i], "bf16: stochastic %v", x)
+	}
+	require.Equal(t, uint8(0xa5), codes8[n], "wrote past len(src)")
+	require.Equal(t, uint16(0xa5a5), codes16[n], "wrote past len(src)")
+}
+
+func TestSlicesMatchScalars(t *testing.T) {
+	for _, scale := range scales {
+		checkQuantize(t, interesting, scale, 5, 1<<32-7) // the index crosses 2^32
+		for n := range 40 {
+			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n), uint64(n)*1e9)
+		}
+	}
+}
+
+// TestSlicesMatchScalarsAtBoundaries has the inputs of the oracle's test, in
+// one slice per format.
+func TestSlicesMatchScalarsAtBoundaries(t *testing.T) {
+	for _, d := range castFormats {
+		inputs := castInputs(newOracle(d))
+		src := make([]float32, len(inputs))
+		for i, b := range inputs {
+			src[i] = math.Float32frombits(b | uint32(i)<<31)
+		}
+		switch d {
+		case BF16:
+			codes := make([]uint16, len(src))
+			EncodeBF16(codes, src)
+			for i, x := range src {
+				if codes[i] != uint16(d.Nearest(x, NonSaturating)) {
+					t.Fatalf("bf16: %v gives %#x", x, codes[i])
+				}
+			}
+		case F16:
+			codes := make([]uint16, len(src))
+			Quantize16(codes, src, 1)
+			for i, x := range src {
+				if codes[i] != uint16(d.Nearest(x, Saturate)) {
+					t.Fatalf("f16: %v gives %#x", x, codes[i])
+				}
+			}
+			Quantize16Stochastic(codes, src, 1, 1, 0)
+			for i, x := range src {
+				if codes[i] != uint16(d.Stochastic(x, Random(1, uint64(i)), Saturate)) {
+					t.Fatalf("f16: stochastic %v gives %#x", x, codes[i])
+				}
+			}
+		default:
+			codes := make([]uint8, len(src))
+			Quantize8(codes, src, d, 1)
+			for i, x := range src {
+				if codes[i] != uint8(d.Nearest(x, Saturate)) {
+					t.Fatalf("%s: %v gives %#x", d, x, codes[i])
+				}
+			}
+			Quantize8Stochastic(codes, src, d, 1, 1, 0)
+			for i, x := range src {
+				if codes[i] != uint8(d.Stochastic(x, Random(1, uint64(i)), Saturate)) {
+					t.Fatalf("%s: stochastic %v gives %#x", d, x, codes[i])
+				}
+			}
+		}
+	}
+}
+
+func TestStochasticDoesNotDependOnTheSplit(t *testing.T) {
+	src := testVector(1000, 1)
+	const key, index = 77, 1<<32 - 300
+	whole, parts := make([]uint8, len(src)), make([]uint8, len(src))
+	Quantize8Stochastic(whole, src, E5M2, 1, key, index)
+	for at := 0; at < len(src); {
+		n := min(1+at/3, len(src)-at)
+		Quantize8Stochastic(parts[at:], src[at:at+n], E5M2, 1, key, index+uint64(at))
+		at += n
+	}
+	require.Equal(t, whole, parts)
+}
+
+func TestDequantize(t *testing.T) {
+	same := func(want, got float32, d DType, code int) {
+		if want != want {
+			require.True(t, got != got, "%s %#x", d, code)
+			return
+		}
+		require.Equal(t, math.Float32bits(want), math.Float32bits(got), "%s %#x", d, code)
+	}
+	codes8, codes16 := make([]uint8, 256), make([]uint16, 1<<16)
+	for i := range codes16 {
+		codes16[i] = uint16(i)
+		codes8[i%256] = uint8(i)
+	}
+	got := make([]float32, 1<<16)
+	for _, scaleInv := range []float32{1, 0x1p-8, 0.3, 0x1p-126, -1} {
+		for _, d := range append([]DType{E8M0}, fp8Formats...) {
+			Dequantize8(got, codes8, d, scaleInv)
+			for code := range codes8 {
+				same(d.Float32(uint32(code))*scaleInv, got[code], d, code)
+			}
+		}
+		Dequantize16(got, codes16, scaleInv)
+		for code := range codes16 {
+			want := F16.Float32(uint32(code)) * scaleInv
+			if math.Float32bits(want) != math.Float32bits(got[code]) {
+				same(want, got[code], F16, code)
+			}
+		}
+	}
+	DecodeBF16(got, codes16)
+	for code, v := range got {
+		if math.Float32bits(v) != math.Float32bits(BF16.Float32(uint32(code))) {
+			t.Fatalf("bf16 %#x gives %v", code, v)
+		}
+	}
+}
+
+func TestSlicesDoNotAllocate(t *testing.T) {
+	src, codes8, codes16 := testVector(100, 1), make([]uint8, 100), make([]uint16, 100)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		Quantize8(codes8, src, E4M3, 1)
+		Quantize8Stochastic(codes8, src, E4M3, 1, 2, 3)
+		Dequantize8(src, codes8, E4M3, 1)
+		Quantize16(codes16, src, 1)
+		Quantize16Stochastic(codes16, src, 1, 2, 3)
+		Dequantize16(src, codes16, 1)
+		EncodeBF16(codes16, src)
+		EncodeBF16Stochastic(codes16, src, 2, 3)
+		DecodeBF16(src, codes16)
+	}))
+}
+
+func FuzzQuantize(f *testing.F) {
+	f.Add([]byte{0, 0, 0x80, 0x7f, 1, 0, 0xe8, 0x43}, uint32(0x3f800000), uint64(1), uint64(1<<32-1))
+	f.Fuzz(func(t *testing.T, data []byte, scale uint32, key, index uint64) {
+		src := make([]float32, min(len(data)/4, 64))
+		for i := range src {
+			src[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+		}
+		checkQuantize(t, src, math.Float32frombits(scale), key, index)
+	})
+}

@@ -1,0 +1,134 @@
+package fp8
+
+import (
+	"fmt"
+	"math"
+	"math/bits"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestRandomIsFixed: these values never change. A run resumed by another
+// version, and every device, must draw the same bits.
+func TestRandomIsFixed(t *testing.T) {
+	require.Equal(t, uint64(0xefd01f60ba992926), NameKey(""))
+	require.Equal(t, uint64(0x82a2a958a9bece5b), NameKey("a"))
+	require.Equal(t, uint64(0xb164ea397a4a0575), NameKey("layers.3.mlp.hidden"))
+	name := NameKey("layers.3.mlp.hidden")
+	require.Equal(t, uint64(0x365afc61535b3920), StreamKey(0, 0, 0))
+	require.Equal(t, uint64(0xefd774cb2255d1ba), StreamKey(1234, 7, name))
+	require.Equal(t, uint64(0x7cab796a904ac01c), StreamKey(1234, 8, name))
+	key := StreamKey(1234, 7, name)
+	for index, want := range map[uint64]uint32{
+		0:         0x90996f58,
+		1:         0xd6e1f76c,
+		2:         0xf78dca51,
+		1<<32 - 1: 0x8e1a2d88,
+		1 << 32:   0x59e7428a,
+		1<<40 + 3: 0x6d2de8f9,
+	} {
+		require.Equal(t, want, Random(key, index), index)
+	}
+}
+
+// streams are the directions in which consecutive draws must look unrelated:
+// each is a way to walk through (seed, step, name, index).
+var streams = map[string]func(i uint64) uint32{
+	"index":      func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey("x")), i) },
+	"index high": func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey("x")), i<<32) },
+	"stride":     func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey("x")), i*4096) },
+	"step":       func(i uint64) uint32 { return Random(StreamKey(1, i, NameKey("x")), 3) },
+	"seed":       func(i uint64) uint32 { return Random(StreamKey(i, 2, NameKey("x")), 3) },
+	"name":       func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey(fmt.Sprintf("layers.%d.mlp", i))), 3) },
+	"steps":      func(i uint64) uint32 { return Random(StreamKey(1, i%256, NameKey("x")), i/256) },
+}
+
+// All bounds are five standard deviations or more of what independent bits
+// would show; the inputs are fixed, so the tests give the same answer always.
+
+func TestRandomIsUniform(t *testing.T) {
+	const n = 1 << 17
+	for name, draw := range streams {
+		var sum float64
+		var counts [4][256]float64
+		for i := range uint64(n) {
+			r := draw(i)
+			sum += float64(r) / (1 << 32)
+			for b := range counts {
+				counts[b][r>>(8*b)&0xff]++
+			}
+		}
+		require.InDelta(t, 0.5, sum/n, 5*math.Sqrt(1./12/n), name)
+		for b := range counts {
+			var chi float64
+			for _, c := range counts[b] {
+				chi += (c - n/256.) * (c - n/256.) / (n / 256.)
+			}
+			require.InDelta(t, 255, chi, 5*math.Sqrt(2*255), "%s: byte %d", name, b)
+		}
+	}
+}
+
+func TestRandomNeighboursAreUncorrelated(t *testing.T) {
+	const n = 1 << 16
+	for name, draw := range streams {
+		values := make([]float64, n)
+		words := make([]uint32, n)
+		for i := range values {
+			words[i] = draw(uint64(i))
+			values[i] = float64(words[i])/(1<<32) - 0.5
+		}
+		for _, lag := range []int{1, 2, 3, 4, 8, 16, 32, 64, 256, 1024} {
+			var product float64
+			var differing int
+			for i := lag; i < n; i++ {
+				product += values[i] * values[i-lag]
+				differing += bits.OnesCount32(words[i] ^ words[i-lag])
+			}
+			pairs := float64(n - lag)
+			require.InDelta(t, 0, product*12/pairs, 5/math.Sqrt(pairs), "%s: lag %d", name, lag)
+			require.InDelta(t, 16, float64(differing)/pairs, 5*math.Sqrt(8/pairs), "%s: bits at lag %d", name, lag)
+		}
+	}
+}
+
+// TestRandomAvalanche flips every bit of the key and of the index: every bit
+// of the result must change half of the time.
+func TestRandomAvalanche(t *testing.T) {
+	const trials = 4096
+	for bit := range 128 {
+		var flips [32]int
+		for i := range uint64(trials) {
+			key, index := StreamKey(9, i, 1), StreamKey(9, i, 2)
+			flippedKey, flippedIndex := key, index
+			if bit < 64 {
+				flippedKey ^= 1 << bit
+			} else {
+				flippedIndex ^= 1 << (bit - 64)
+			}
+			changed := Random(key, index) ^ Random(flippedKey, flippedIndex)
+			for out := range flips {
+				flips[out] += int(changed >> out & 1)
+			}
+		}
+		for out, count := range flips {
+			require.InDelta(t, trials/2, count, 6*math.Sqrt(trials)/2, "input bit %d, output bit %d", bit, out)
+		}
+	}
+}
+
+func TestKeysDiffer(t *testing.T) {
+	seen := map[uint64]string{}
+	add := func(key uint64, what string) {
+		require.Empty(t, seen[key], "%s has the key of another", what)
+		seen[key] = what
+	}
+	for i := range uint64(50) {
+		add(NameKey(fmt.Sprint("layers.", i)), fmt.Sprint("name ", i))
+		for j := range uint64(50) {
+			add(StreamKey(i, j, 1), fmt.Sprint("seed ", i, " step ", j))
+			add(StreamKey(1, i+100, j+2), fmt.Sprint("step ", i+100, " name ", j+2))
+		}
+	}
+}

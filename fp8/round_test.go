@@ -1,0 +1,189 @@
+package fp8
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	inf = float32(math.Inf(1))
+	nan = float32(math.NaN())
+)
+
+// TestCastTable holds the values that papers and manuals name: the oracle
+// could share a misunderstanding with the code, this table does not.
+func TestCastTable(t *testing.T) {
+	above := func(x float32) float32 { return math.Nextafter32(x, inf) }
+	for _, c := range []struct {
+		d                       DType
+		x                       float32
+		saturate, nonSaturating uint32
+	}{
+		{E4M3, 0, 0x00, 0x00},
+		{E4M3, math.Float32frombits(1 << 31), 0x80, 0x80}, // -0
+		{E4M3, 1, 0x38, 0x38},
+		{E4M3, -1.0625, 0xb8, 0xb8}, // tie, down to even
+		{E4M3, 1.1875, 0x3a, 0x3a},  // tie, up to even
+		{E4M3, 0x1p-9, 0x01, 0x01},  // smallest subnormal
+		{E4M3, 0x1p-10, 0x00, 0x00}, // tie, to zero
+		{E4M3, above(0x1p-10), 0x01, 0x01},
+		{E4M3, -0x1p-10, 0x80, 0x80},
+		{E4M3, 0x1p-140, 0x00, 0x00}, // float32 subnormal
+		{E4M3, 448, 0x7e, 0x7e},
+		{E4M3, 464, 0x7e, 0x7e}, // tie, down to even
+		{E4M3, above(464), 0x7e, 0x7f},
+		{E4M3, -1e30, 0xfe, 0xff},
+		{E4M3, inf, 0x7e, 0x7f},
+		{E4M3, -inf, 0xfe, 0xff},
+		{E4M3, nan, 0x7f, 0x7f},
+		{E4M3, -nan, 0x7f, 0x7f}, // NaN has no sign
+		{E4M3IEEE, 240, 0x77, 0x77},
+		{E4M3IEEE, 247.9, 0x77, 0x77},
+		{E4M3IEEE, 248, 0x77, 0x78}, // tie, up to even
+		{E4M3IEEE, -inf, 0xf7, 0xf8},
+		{E4M3IEEE, nan, 0x7f, 0x7f},
+		{E5M2, 1.125, 0x3c, 0x3c}, // tie, down to even
+		{E5M2, 0x1p-16, 0x01, 0x01},
+		{E5M2, 0x1p-17, 0x00, 0x00},
+		{E5M2, 57344, 0x7b, 0x7b},
+		{E5M2, 61439, 0x7b, 0x7b},
+		{E5M2, 61440, 0x7b, 0x7c}, // tie, up to even
+		{E5M2, -inf, 0xfb, 0xfc},
+		{E5M2, nan, 0x7f, 0x7f},
+		{F16, 65504, 0x7bff, 0x7bff},
+		{F16, 65520, 0x7bff, 0x7c00},
+		{F16, 0x1p-24, 0x0001, 0x0001},
+		{F16, nan, 0x7fff, 0x7fff},
+		{BF16, 1.00390625, 0x3f80, 0x3f80}, // tie, down to even
+		{BF16, math.MaxFloat32, 0x7f7f, 0x7f80},
+		{BF16, -inf, 0xff7f, 0xff80},
+		{BF16, 0x1p-133, 0x0001, 0x0001},
+		{F32, 1, 0x3f800000, 0x3f800000},
+		{F32, -0x1p-149, 0x80000001, 0x80000001},
+		{F32, inf, 0x7f7fffff, 0x7f800000},
+		{F32, nan, 0x7fffffff, 0x7fffffff},
+		{E8M0, 1, 127, 127},
+		{E8M0, -2, 128, 128},
+		{E8M0, 1.4999, 127, 127},
+		{E8M0, 1.5, 128, 128},
+		{E8M0, 0, 0, 0},
+		{E8M0, 0x1p-127, 0, 0},
+		{E8M0, 0x1.000004p-127, 1, 1},
+		{E8M0, 0x1p-126, 1, 1},
+		{E8M0, 0x1.7ffffep127, 254, 254},
+		{E8M0, 0x1.8p127, 254, 255},
+		{E8M0, inf, 254, 255},
+		{E8M0, nan, 255, 255},
+	} {
+		require.Equal(t, c.saturate, c.d.Nearest(c.x, Saturate), "%s: %v saturating", c.d, c.x)
+		require.Equal(t, c.nonSaturating, c.d.Nearest(c.x, NonSaturating), "%s: %v not saturating", c.d, c.x)
+	}
+}
+
+func TestValueTable(t *testing.T) {
+	for _, c := range []struct {
+		d    DType
+		code uint32
+		want float32
+	}{
+		{E4M3, 0x7e, 448}, {E4M3, 0x08, 0x1p-6}, {E4M3, 0x81, -0x1p-9},
+		{E4M3, 0x138, 1}, // bits above the format are ignored
+		{E4M3IEEE, 0x77, 240}, {E4M3IEEE, 0xf8, -inf},
+		{E5M2, 0x7b, 57344}, {E5M2, 0x04, 0x1p-14}, {E5M2, 0x01, 0x1p-16}, {E5M2, 0x7c, inf},
+		{F16, 0x3555, 0.333251953125}, {BF16, 0x4049, 3.140625},
+		{F32, 0xc0000000, -2},
+		{E8M0, 0, 0x1p-127}, {E8M0, 127, 1}, {E8M0, 254, 0x1p127},
+	} {
+		require.Equal(t, c.want, c.d.Float32(c.code), "%s %#x", c.d, c.code)
+	}
+	require.True(t, math.IsNaN(float64(E8M0.Float32(255))))
+	require.True(t, math.Signbit(float64(E4M3.Float32(0x80))))
+	require.Equal(t, uint32(0xff800001), math.Float32bits(F32.Float32(0xff800001)), "NaN keeps sign and payload")
+	require.Equal(t, uint32(0xffe00000), math.Float32bits(E5M2.Float32(0xff)))
+	require.Equal(t, float32(0x1p-127), E8M0.Table()[0])
+}
+
+// TestRoundTrip: every code of a finite number is its own value's code, with
+// both roundings and any random bits.
+func TestRoundTrip(t *testing.T) {
+	for _, d := range append([]DType{E8M0, F32}, castFormats...) {
+		codes := uint64(1) << (8 * d.Size())
+		for c := uint64(0); c < codes; c += max(1, codes>>16) {
+			code := uint32(c)
+			x := d.Float32(code)
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				continue
+			}
+			require.Equal(t, code, d.Nearest(x, NonSaturating), d)
+			if d != E8M0 {
+				require.Equal(t, code, d.Stochastic(x, math.MaxUint32, NonSaturating), d)
+			}
+		}
+	}
+}
+
+func TestE8M0IsTheNearestPower(t *testing.T) {
+	for e := uint32(1); e < 255; e++ { // float32 subnormals: see TestCastTable
+		for _, m := range []uint32{0, 1, 0x200000, 0x3fffff, 0x400000, 0x400001, 0x600000, 0x7fffff} {
+			x := math.Float32frombits(e<<23 | m)
+			want, best := uint32(0), math.Inf(1)
+			for code := range uint32(255) { // the larger power wins a tie
+				if distance := math.Abs(float64(x) - math.Pow(2, float64(code)-127)); distance <= best {
+					want, best = code, distance
+				}
+			}
+			require.Equal(t, want, E8M0.Nearest(x, Saturate), "%v", x)
+			require.Equal(t, want, E8M0.Nearest(-x, Saturate), "%v", -x)
+		}
+	}
+}
+
+func TestStochasticIsUnbiased(t *testing.T) {
+	const n = 1 << 16
+	for _, c := range []struct {
+		d DType
+		x float32
+	}{{E4M3, 1.03}, {E4M3, 0x1.1p-10}, {E4M3, -300.7}, {E5M2, 1e-5}, {E5M2, 0.3}, {F16, 0.1}, {BF16, math.Pi}} {
+		down := c.d.Float32(c.d.Stochastic(c.x, 0, Saturate))
+		up := c.d.Float32(c.d.Stochastic(c.x, math.MaxUint32, Saturate))
+		unit := math.Abs(float64(up) - float64(down))
+		require.NotZero(t, unit)
+		var sum float64
+		for i := range uint64(n) {
+			sum += float64(c.d.Float32(c.d.Stochastic(c.x, Random(3, i), Saturate)))
+		}
+		// The deviation of one rounding is at most half a unit.
+		require.InDelta(t, c.x, sum/n, 4*unit/2/math.Sqrt(n), "%s %v", c.d, c.x)
+	}
+}
+
+func TestNamesRoundTrip(t *testing.T) {
+	for _, r := range []Rounding{Nearest, Stochastic} {
+		got, err := ParseRounding(r.String())
+		require.NoError(t, err)
+		require.Equal(t, r, got)
+	}
+	_, err := ParseRounding("up")
+	require.EqualError(t, err, `unknown rounding "up" (known: nearest, stochastic)`)
+	require.Equal(t, "invalid", Rounding(9).String())
+
+	for d := F32; d <= I32; d++ {
+		got, err := ParseDType(d.String())
+		require.NoError(t, err)
+		require.Equal(t, d, got)
+	}
+	_, err = ParseDType("invalid")
+	require.ErrorContains(t, err, `unknown number format "invalid"`)
+}
+
+func TestMisusePanics(t *testing.T) {
+	require.PanicsWithValue(t, "fp8: Nearest: i32 is not a float format", func() { I32.Nearest(1, Saturate) })
+	require.PanicsWithValue(t, "fp8: Float32: invalid is not a float format", func() { DType(200).Float32(1) })
+	require.Panics(t, func() { E8M0.Stochastic(1, 0, Saturate) })
+	require.PanicsWithValue(t, "fp8: Table: bf16 does not have eight bits", func() { BF16.Table() })
+	require.PanicsWithValue(t, "fp8: Quantize8: e8m0 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
+		func() { Quantize8(make([]uint8, 1), make([]float32, 1), E8M0, 1) })
+	require.Panics(t, func() { Quantize16(make([]uint16, 1), make([]float32, 2), 1) })
+}

@@ -1,0 +1,113 @@
+package fp8
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestScaleFor(t *testing.T) {
+	for _, c := range []struct {
+		amax, limit float32
+		pow2        bool
+		want        float32
+	}{
+		{448, 448, true, 1},
+		{448.00003, 448, true, 0.5},
+		{1, 448, true, 256},
+		{1, 448, false, 448},
+		{3, 448, false, 149.33333},
+		{224, 448, true, 2},
+		{0x1p-149, 448, true, 0x1p126},
+		{0x1p-149, 448, false, 0x1p126},
+		{math.MaxFloat32, 448, true, 0x1p-120},
+		{math.MaxFloat32, 4, true, 0x1p-126},
+		{math.MaxFloat32, 0x1p-100, true, 0x1p-126},
+	} {
+		got, ok := ScaleFor(c.amax, c.limit, c.pow2)
+		require.True(t, ok)
+		require.Equal(t, c.want, got, "%+v", c)
+	}
+	for _, amax := range []float32{0, nan, -nan, inf} {
+		got, ok := ScaleFor(amax, 448, true)
+		require.False(t, ok)
+		require.Equal(t, float32(1), got)
+	}
+}
+
+// checkScale holds what ScaleFor promises against exact arithmetic: the
+// product of two float32 is exact in float64.
+func checkScale(t *testing.T, amax, limit float32) {
+	for _, pow2 := range []bool{false, true} {
+		scale, ok := ScaleFor(amax, limit, pow2)
+		require.True(t, ok)
+		require.GreaterOrEqual(t, scale, float32(0x1p-126))
+		require.LessOrEqual(t, scale, float32(0x1p126))
+		require.LessOrEqual(t, amax*scale, limit, "amax %v, limit %v, scale %v", amax, limit, scale)
+		require.GreaterOrEqual(t, 1/scale, float32(0x1p-126))
+		larger := math.Nextafter32(scale, inf)
+		if pow2 {
+			fraction, _ := math.Frexp(float64(scale))
+			require.Equal(t, 0.5, fraction)
+			larger = 2 * scale
+		} else {
+			larger = math.Nextafter32(larger, inf)
+		}
+		if larger <= 0x1p126 {
+			require.Greater(t, float64(amax)*float64(larger), float64(limit), "amax %v, limit %v: %v is small", amax, limit, scale)
+		}
+	}
+}
+
+func TestScaleForIsTheLargestThatFits(t *testing.T) {
+	for _, d := range castFormats {
+		for margin := range 3 {
+			limit := d.Max() / float32(int(1)<<margin)
+			for e := range uint32(255) {
+				for i, m := range []uint32{0, 1, 0x400000, 0x5fffff, 0x600000, 0x600001, 0x6fffff, 0x700000, 0x7fffff, Random(1, uint64(e)) >> 9} {
+					if e+m+uint32(i) > 0 && e<<23|m > 0 {
+						checkScale(t, math.Float32frombits(e<<23|m), limit)
+					}
+				}
+			}
+		}
+	}
+}
+
+func FuzzScaleFor(f *testing.F) {
+	f.Add(float32(1), float32(448))
+	f.Add(float32(0x1p-149), float32(57344))
+	f.Fuzz(func(t *testing.T, amax, limit float32) {
+		if amax > 0 && amax < inf && limit >= 4 && limit < inf {
+			checkScale(t, amax, limit)
+		}
+	})
+}
+
+func TestMXScale(t *testing.T) {
+	for _, d := range fp8Formats {
+		require.Equal(t, uint8(127), MXScale(d.Max(), d))
+		require.Equal(t, uint8(128), MXScale(math.Nextafter32(d.Max(), inf), d))
+		require.Equal(t, uint8(126), MXScale(d.Max()/2, d))
+		require.Equal(t, uint8(0), MXScale(0, d))
+		require.Equal(t, uint8(0xfe), MXScale(inf, d))
+		require.Equal(t, uint8(0xff), MXScale(nan, d))
+
+		check := func(bits uint32) {
+			amax := math.Float32frombits(bits)
+			code := 0 // the smallest scale that fits, found by trying
+			for code < 254 && float64(amax) > float64(d.Max())*math.Pow(2, float64(code-127)) {
+				code++
+			}
+			if got := MXScale(amax, d); int(got) != code {
+				t.Fatalf("%s: %v gives %d, want %d", d, amax, got, code)
+			}
+		}
+		for e := range uint32(255) {
+			for _, m := range []uint32{0, 1, 0x5fffff, 0x600000, 0x600001, 0x6fffff, 0x700000, 0x700001, 0x7fffff, Random(1, uint64(e)) >> 9} {
+				check(e<<23 | m)
+			}
+		}
+	}
+}

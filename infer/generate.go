@@ -1,0 +1,196 @@
+package infer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// prefillSeq is how many prompt tokens one prefill takes.
+const prefillSeq = 64
+
+// Generator continues one sequence, token by token, with a cache of keys and
+// values.
+type Generator struct {
+	*session
+	prefill, decode      backend.Executable
+	chunk, token, logits *backend.Tensor
+	context              int
+	values               []float32
+	raw                  []byte
+}
+
+// NewGenerator prepares a model for sequences of at most context tokens,
+// prompt included.
+func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, context int) (*Generator, error) {
+	s, err := newSession(c, r, dev)
+	if err != nil {
+		return nil, err
+	}
+	if context < 1 {
+		return nil, fmt.Errorf("a context of %d tokens: expected at least 1", context)
+	}
+	// Prefill writes whole chunks, so the cache has room for the last one.
+	g := &Generator{session: s, context: context}
+	cache := s.model.NewCache(1, (context+prefillSeq-1)/prefillSeq*prefillSeq)
+	vocab := c.PaddedVocab()
+	g.chunk = s.vars.Tensor(backend.Input, "prompt", fp8.I32, prefillSeq)
+	g.token = s.vars.Tensor(backend.Input, "token", fp8.I32, 1)
+	g.logits = s.vars.Tensor(backend.Output, "logits", fp8.F32, 1, vocab)
+	prefill, decode := s.pass("prefill", 1, prefillSeq), s.pass("decode", 1, 1)
+	prefill.Cache, decode.Cache = cache, cache
+	s.model.Prefill(prefill, g.chunk)
+	s.model.Logits(decode, g.token, g.logits)
+	loaded, err := s.start(ctx, w, prefill.Program, decode.Program)
+	if err != nil {
+		return nil, err
+	}
+	g.prefill, g.decode = loaded[0], loaded[1]
+	g.values, g.raw = make([]float32, c.Vocab), make([]byte, g.logits.Bytes())
+	return g, nil
+}
+
+// Sampling says how the next token is drawn.
+type Sampling struct {
+	Temperature float64 // 0: the most likely token
+	TopP        float64 // smallest set of tokens with this much probability; 1: all
+	Seed        uint64
+}
+
+// Validate reports settings outside their range.
+func (s Sampling) Validate() error {
+	switch {
+	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0):
+		return fmt.Errorf("temperature %v: expected 0 or more", s.Temperature)
+	case !(s.TopP > 0 && s.TopP <= 1):
+		return fmt.Errorf("top-p %v: expected more than 0, at most 1", s.TopP)
+	}
+	return nil
+}
+
+// Generate continues prompt by at most n tokens and hands each to emit, until
+// emit returns false or the context is full.
+func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampling, emit func(token int32) bool) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if len(prompt) == 0 {
+		return errors.New("the prompt is empty: generation needs a first token")
+	}
+	if len(prompt) > g.context {
+		return fmt.Errorf("the prompt has %d tokens, the context %d", len(prompt), g.context)
+	}
+	// The last prompt token is decoded, which gives the first logits.
+	for from := 0; from < len(prompt)-1; from += prefillSeq {
+		ids := make([]int32, prefillSeq)
+		copy(ids, prompt[from:])
+		if err := g.runAt(ctx, from, g.chunk, ids, g.prefill); err != nil {
+			return err
+		}
+	}
+	rng := rand.New(rand.NewPCG(s.Seed, 0))
+	token := prompt[len(prompt)-1]
+	for position := len(prompt) - 1; n > 0 && position < g.context; position++ {
+		if err := g.runAt(ctx, position, g.token, []int32{token}, g.decode); err != nil {
+			return err
+		}
+		logits, err := g.readLogits()
+		if err != nil {
+			return err
+		}
+		token = s.draw(logits, rng)
+		n--
+		if !emit(token) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// Logits returns the logits [vocabulary] behind a sequence of tokens.
+func (g *Generator) Logits(ctx context.Context, ids []int32) ([][]float32, error) {
+	var all [][]float32
+	for i, id := range ids {
+		if err := g.runAt(ctx, i, g.token, []int32{id}, g.decode); err != nil {
+			return nil, err
+		}
+		x, err := g.readLogits()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, slices.Clone(x))
+	}
+	return all, nil
+}
+
+func (g *Generator) runAt(ctx context.Context, position int, to *backend.Tensor, ids []int32, x backend.Executable) error {
+	if err := g.at(position); err != nil {
+		return err
+	}
+	if err := g.writeInts(to, ids); err != nil {
+		return err
+	}
+	return x.Run(ctx)
+}
+
+func (g *Generator) readLogits() ([]float32, error) {
+	if err := g.dev.Read(g.logits, g.raw); err != nil {
+		return nil, err
+	}
+	for i := range g.values {
+		g.values[i] = math.Float32frombits(binary.LittleEndian.Uint32(g.raw[4*i:]))
+	}
+	return g.values, nil
+}
+
+// draw picks a token from the tempered distribution, cut to the nucleus.
+func (s Sampling) draw(logits []float32, rng *rand.Rand) int32 {
+	order := make([]int32, len(logits))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortStableFunc(order, func(a, b int32) int {
+		switch {
+		case logits[a] > logits[b]:
+			return -1
+		case logits[a] < logits[b]:
+			return 1
+		}
+		return 0
+	})
+	if s.Temperature == 0 {
+		return order[0]
+	}
+	top := float64(logits[order[0]])
+	p := make([]float64, len(order))
+	total := 0.0
+	for i, id := range order {
+		p[i] = math.Exp((float64(logits[id]) - top) / s.Temperature)
+		total += p[i]
+	}
+	nucleus := 0.0
+	kept := len(p)
+	for i := range p {
+		nucleus += p[i]
+		if nucleus >= s.TopP*total {
+			kept = i + 1
+			break
+		}
+	}
+	u := rng.Float64() * nucleus
+	for i := range kept {
+		if u -= p[i]; u < 0 {
+			return order[i]
+		}
+	}
+	return order[kept-1]
+}

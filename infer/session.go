@@ -1,0 +1,130 @@
+package infer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// Weights is where a session's numbers come from.
+type Weights interface {
+	// Param returns a parameter by its Hugging Face name, without padding rows.
+	Param(name string) ([]float32, error)
+	// Scale returns a part of the saved scale state by name.
+	Scale(name string) ([]float32, error)
+}
+
+// session is a model on a device with its weights cast.
+type session struct {
+	model   *nn.Model
+	vars    *backend.Vars
+	dev     backend.Backend
+	control *backend.Tensor
+	bytes   []byte
+}
+
+// newSession declares the model. Masters are F32: a checkpoint's model file
+// holds exactly the values that its quantised masters stand for.
+func newSession(c nn.Config, r recipe.Recipe, dev backend.Backend) (*session, error) {
+	r.Optimizer = recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
+	s := &session{vars: backend.NewVars(), dev: dev}
+	var err error
+	if s.model, err = nn.New(c, r, s.vars); err != nil {
+		return nil, err
+	}
+	s.control = s.vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	return s, nil
+}
+
+func (s *session) pass(name string, batch, seq int) *nn.Pass {
+	return s.model.Pass(s.vars.Program(name), nn.Frozen, nn.Shape{Batch: batch, Seq: seq, Control: s.control})
+}
+
+// start binds and loads the programs, sets the weights and casts them.
+func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Program) ([]backend.Executable, error) {
+	prepare := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
+	s.model.CastWeights(prepare)
+	programs = append(programs, prepare.Program)
+	driver, _, err := backend.Find(s.dev.Spec().Backend)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
+		}
+		if programs[i], err = driver.Lower(s.dev.Spec(), p); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.dev.Bind(s.vars); err != nil {
+		return nil, err
+	}
+	loaded, err := s.dev.Load(programs...)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.setWeights(w); err != nil {
+		return nil, err
+	}
+	return loaded[:len(loaded)-1], loaded[len(loaded)-1].Run(ctx)
+}
+
+func (s *session) setWeights(w Weights) error {
+	one := s.vars.Lookup("fp8.one")
+	if err := s.write(one, []float32{1}); err != nil {
+		return err
+	}
+	for _, p := range s.model.Params {
+		x, err := w.Param(p.Name)
+		if err != nil {
+			return err
+		}
+		if want := p.Rows * p.Master.Cols(); len(x) != want && len(x) != p.Master.Elems() {
+			return fmt.Errorf("%s has %d values, the model wants %d", p.Name, len(x), want)
+		}
+		full := make([]float32, p.Master.Elems())
+		copy(full, x)
+		if err := s.write(p.Master, full); err != nil {
+			return err
+		}
+	}
+	for _, t := range s.model.Packed() {
+		x, err := s.model.Pack(t, w.Scale)
+		if err != nil {
+			return fmt.Errorf("recipe %s needs saved scales: %w (bare weights have none: use --recipe bf16 or fp32)", s.model.Recipe.Name, err)
+		}
+		if err := s.write(t, x); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) write(t *backend.Tensor, x []float32) error {
+	s.bytes = s.bytes[:0]
+	for _, v := range x {
+		s.bytes = binary.LittleEndian.AppendUint32(s.bytes, math.Float32bits(v))
+	}
+	return s.dev.Write(t, s.bytes)
+}
+
+func (s *session) writeInts(t *backend.Tensor, x []int32) error {
+	s.bytes = s.bytes[:0]
+	for _, v := range x {
+		s.bytes = binary.LittleEndian.AppendUint32(s.bytes, uint32(v))
+	}
+	return s.dev.Write(t, s.bytes)
+}
+
+// at sets the position of the next pass's first row.
+func (s *session) at(position int) error {
+	s.bytes = backend.Control{Position: int32(position)}.AppendTo(s.bytes[:0])
+	return s.dev.Write(s.control, s.bytes)
+}

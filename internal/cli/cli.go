@@ -1,0 +1,141 @@
+// Package cli is the octet command: one file for each subcommand. A subcommand
+// reads its arguments, calls the library, and prints.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/alecthomas/kong"
+
+	"octet/backend"
+)
+
+// commands is the grammar, in kong's tags.
+type commands struct {
+	Train    trainCmd    `cmd:"" help:"Train a model; without arguments, the embedded default."`
+	Eval     evalCmd     `cmd:"" help:"Loss, perplexity and bits per byte of a run or checkpoint."`
+	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
+	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
+	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
+	Doctor   doctorCmd   `cmd:"" help:"What is here, what is missing, and whether a backend computes what it should."`
+	Version  versionCmd  `cmd:"" help:"Version of this octet."`
+}
+
+// terminal is what a command talks to.
+type terminal struct {
+	name     string // what the command was called by
+	out, err io.Writer
+	sources  fs.FS // octet's own source: the corpus of last resort
+}
+
+// Exit statuses, besides 0 and 128 + signal.
+const (
+	exitFailed = 1 // after the start
+	exitInput  = 2 // nothing was started
+)
+
+// inputError marks what the user can mend: nothing was started.
+type inputError struct{ error }
+
+func (e inputError) Unwrap() error { return e.error }
+
+// badInput marks an error, unless it is nil.
+func badInput(err error) error {
+	if err == nil {
+		return nil
+	}
+	return inputError{err}
+}
+
+// stopped ends the command with a status and no message of its own.
+type stopped struct{ status int }
+
+func (s stopped) Error() string { return fmt.Sprintf("stopped with status %d", s.status) }
+
+// Main runs the command line and returns the exit status.
+func Main(args []string, sources fs.FS) int {
+	t := &terminal{name: args[0], out: os.Stdout, err: os.Stderr, sources: sources}
+	return t.run(context.Background(), args[1:])
+}
+
+func (t *terminal) run(ctx context.Context, args []string) (status int) {
+	if len(args) == 0 || args[0] == "help" {
+		args = append([]string{"--help"}, args[min(1, len(args)):]...)
+		if len(args) > 1 {
+			args = append(args[1:], "--help")
+		}
+	}
+	// kong ends the process after --help; here it unwinds to this function.
+	defer func() {
+		if r := recover(); r != nil {
+			s, ok := r.(stopped)
+			if !ok {
+				panic(r)
+			}
+			status = s.status
+		}
+	}()
+	var c commands
+	parser, err := kong.New(&c,
+		kong.Name(filepath.Base(t.name)),
+		kong.Description("Octet trains large language models in FP8."),
+		kong.Writers(t.out, t.err),
+		kong.Exit(func(status int) { panic(stopped{status}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, Summary: false}),
+		kong.Bind(t),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+	)
+	if err != nil {
+		panic(err) // the grammar above is wrong: a test parses it
+	}
+	k, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(t.err, "octet: %v\n", err)
+		return exitInput
+	}
+	return t.status(k.Run())
+}
+
+// status prints an error and says what the process ends with.
+func (t *terminal) status(err error) int {
+	if err == nil {
+		return 0
+	}
+	if s, ok := errors.AsType[stopped](err); ok {
+		return s.status
+	}
+	fmt.Fprintf(t.err, "octet: %v\n", err)
+	if _, ok := errors.AsType[inputError](err); ok {
+		return exitInput
+	}
+	return exitFailed
+}
+
+// device is the flags that say where a program runs.
+type device struct {
+	Backend string `placeholder:"NAME" help:"Backend and device, such as emu; the best that is present if not given."`
+	Threads int    `placeholder:"N" help:"Threads of the CPU backend; all processors if not given."`
+}
+
+// open opens one backend for each rank.
+func (d device) open(ranks int) ([]backend.Backend, error) {
+	if d.Threads < 0 || d.Threads > 1<<16 {
+		return nil, fmt.Errorf("--threads %d: expected a number from 1 to 65536", d.Threads)
+	}
+	return backend.Open(d.Backend, backend.Options{Threads: d.Threads, Ranks: ranks})
+}
+
+// closeAll closes backends and keeps the first error.
+func closeAll(list []backend.Backend) error {
+	var errs []error
+	for _, b := range list {
+		errs = append(errs, b.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"octet/data"
+	"octet/infer"
+	"octet/internal/run"
+	"octet/train"
+)
+
+type evalCmd struct {
+	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
+	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on, whole; the run's validation data if not given."`
+	Recipe string   `placeholder:"NAME" help:"Evaluate in another precision, such as fp32."`
+	Seq    int      `placeholder:"N" help:"Tokens in a window; the run's if not given."`
+	JSON   bool     `help:"Print one JSON object."`
+	device
+}
+
+// evalBatch is how many windows run at a time where no run says.
+const evalBatch = 8
+
+type evaluated struct {
+	Path        string  `json:"path"`
+	Recipe      string  `json:"recipe"`
+	Tokens      int64   `json:"tokens"`
+	Loss        float64 `json:"loss"` // nats per token
+	Perplexity  float64 `json:"perplexity"`
+	BitsPerByte float64 `json:"bits_per_byte,omitempty"` // bytes as tokens only
+}
+
+func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
+	w, err := run.OpenWeights(c.Model, c.Recipe)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	stream, closeData, err := c.stream(ctx, t, w)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, closeData()) }()
+	seq, batch := c.Seq, evalBatch
+	if w.Run != nil {
+		batch = w.Run.Train.MicroBatch
+		if seq == 0 {
+			seq = w.Run.Data.Seq
+		}
+	}
+	if seq == 0 {
+		seq = 256
+	}
+	if seq < 1 || seq > 1<<20 {
+		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
+	}
+	devices, err := c.open(1)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, closeAll(devices)) }()
+	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, devices[0], stream, batch, seq)
+	if err != nil {
+		return err
+	}
+	e := evaluated{Path: w.Path, Recipe: w.Recipe.Name, Tokens: stream.Len() - 1, Loss: loss, Perplexity: math.Exp(loss)}
+	if w.Model.Vocab == data.TextVocab {
+		e.BitsPerByte = loss / math.Ln2
+	}
+	if c.JSON {
+		return json.NewEncoder(t.out).Encode(e)
+	}
+	fmt.Fprintf(t.out, "%s in %s: loss %.4f nats per token, perplexity %.3f", e.Path, e.Recipe, e.Loss, e.Perplexity)
+	if e.BitsPerByte > 0 {
+		fmt.Fprintf(t.out, ", %.4f bits per byte", e.BitsPerByte)
+	}
+	fmt.Fprintf(t.out, " over %d tokens\n", e.Tokens)
+	return nil
+}
+
+// stream is what is evaluated on: named files, all of them, or the validation
+// part of what the run trained on.
+func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.Tokens, func() error, error) {
+	if len(c.Data) > 0 {
+		corpus, err := data.OpenFiles(c.Data, data.Options{Vocab: w.Model.Vocab})
+		if err != nil {
+			return nil, nil, err
+		}
+		return corpus.Train, corpus.Close, nil
+	}
+	config := train.Default()
+	if w.Run != nil {
+		config = *w.Run
+	} else if w.Model.Vocab != data.TextVocab {
+		return nil, nil, fmt.Errorf("%s does not say what it was trained on: name the data by --data", w.Path)
+	}
+	corpus, note, err := run.OpenCorpus(ctx, config, t.sources)
+	if err != nil {
+		return nil, nil, err
+	}
+	if note != "" {
+		fmt.Fprintf(t.err, "validation data: %s\n", note)
+	}
+	if corpus.Val == nil || corpus.Val.Len() == 0 {
+		return nil, nil, errors.Join(errors.New("the run's data has no validation part: name data by --data"), corpus.Close())
+	}
+	return corpus.Val, corpus.Close, nil
+}

@@ -1,0 +1,148 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Flags are the aliases of the most used keys. The tags are kong's, for the
+// commands that embed the struct.
+type Flags struct {
+	Recipe Once     `name:"recipe" placeholder:"NAME" help:"Number formats and scaling: key recipe."`
+	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: key model.preset."`
+	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A file or folder to train on; may be repeated: key data.paths."`
+	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run: key train.steps."`
+	Seed   Once     `name:"seed" placeholder:"N" help:"Seed of everything random: key seed."`
+}
+
+// Once is the value of a flag that may be given once.
+type Once struct {
+	Value string
+	Given bool
+}
+
+// UnmarshalText is how the command line sets the flag.
+func (o *Once) UnmarshalText(text []byte) error {
+	if o.Given {
+		return fmt.Errorf("given twice, as %s and as %s; keep one of them", o.Value, text)
+	}
+	o.Value, o.Given = string(text), true
+	return nil
+}
+
+// assignment is what a key=value argument looks like. A path may hold "=", but
+// not after a bare dotted name.
+var assignment = regexp.MustCompile(`^([A-Za-z0-9_.-]+)=`)
+
+// SplitArgs sorts the arguments [config.toml] [key=value …] of a command.
+func SplitArgs(args []string) (file string, assignments []string, err error) {
+	for _, a := range args {
+		switch {
+		case assignment.MatchString(a):
+			assignments = append(assignments, a)
+		case file != "":
+			return "", nil, fmt.Errorf("%q is neither key=value nor the one configuration file, which is %s", a, file)
+		case a == "":
+			return "", nil, errors.New("an argument is empty; give a configuration file or key=value")
+		default:
+			file = a
+		}
+	}
+	return file, assignments, nil
+}
+
+// commandLine gathers assignments and flags.
+func commandLine(a Args) (*source, error) {
+	s := &source{}
+	for _, text := range a.Assignments {
+		m := assignment.FindStringSubmatch(text)
+		if m == nil {
+			return nil, fmt.Errorf("%q is not of the form key=value, such as train.steps=1000", text)
+		}
+		if err := s.add(m[1], text[len(m[0]):], text); err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range []struct {
+		flag, key string
+		value     Once
+	}{
+		{"--recipe", "recipe", a.Flags.Recipe},
+		{"--model", "model.preset", a.Flags.Model},
+		{"--steps", "train.steps", a.Flags.Steps},
+		{"--seed", "seed", a.Flags.Seed},
+	} {
+		if !f.value.Given {
+			continue
+		}
+		if err := s.add(f.key, f.value.Value, f.flag+" "+f.value.Value); err != nil {
+			return nil, err
+		}
+	}
+	if len(a.Flags.Data) == 0 {
+		return s, nil
+	}
+	var paths []any
+	for _, p := range a.Flags.Data {
+		paths = append(paths, p)
+	}
+	return s, s.addValue("data.paths", paths, "--data "+a.Flags.Data[0])
+}
+
+// add reads the text of a value as the key wants it.
+func (s *source) add(name, text, place string) error {
+	k, ok := findKey(name)
+	if !ok {
+		return fmt.Errorf("%s: %w", place, unknownKey(name))
+	}
+	value, err := parseValue(k, text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	return s.addValue(name, value, place)
+}
+
+func (s *source) addValue(name string, value any, place string) error {
+	if first, twice := s.find(name); twice {
+		return fmt.Errorf("%s is given twice, by %s and by %s; keep one of them", name, first.place, place)
+	}
+	k, _ := findKey(name)
+	s.settings = append(s.settings, setting{k, value, place})
+	return nil
+}
+
+// parseValue reads a value in TOML. A text needs no quotes, and a list of one
+// text no brackets. What is no TOML stays a text, which the key then refuses.
+func parseValue(k key, text string) (any, error) {
+	if !utf8.ValidString(text) {
+		return nil, fmt.Errorf("%q is not UTF-8, which a configuration must be; rename the file", text)
+	}
+	doc := "v = " + text
+	quoted := strings.HasPrefix(text, `"`) || strings.HasPrefix(text, `'`)
+	switch texts := reflect.TypeFor[[]string](); {
+	case k.typ.Kind() == reflect.String && !quoted:
+		return text, nil
+	case k.typ == texts && !quoted && !strings.HasPrefix(text, "["):
+		return []any{text}, nil
+	case k.typ == texts && quoted:
+		doc = "v = [" + text + "]"
+	}
+	var tree map[string]any
+	meta, err := toml.Decode(doc, &tree)
+	if err != nil || len(tree) != 1 {
+		return text, nil
+	}
+	for _, path := range meta.Keys() {
+		if row := path[1:].String(); k.name == rowsKey && row != "" && !slices.Contains(rowKeys, row) {
+			return nil, unknownKey(rowsKey + "." + row)
+		}
+	}
+	return tree["v"], nil
+}

@@ -1,0 +1,150 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+)
+
+// maxFile bounds a configuration file. It is there for the day when somebody
+// names a checkpoint instead.
+const maxFile = 256 << 10
+
+func readFile(path string) (*source, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("%s is a folder; name a file, such as %s", path, filepath.Join(path, "config.toml"))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+	}
+	if len(text) > maxFile {
+		return nil, fmt.Errorf("%s is larger than %d KiB, so it is not taken for a configuration file; name a TOML file", path, maxFile>>10)
+	}
+	return parse(path, string(text))
+}
+
+// parse reads the text of a configuration file; name stands for it in errors.
+func parse(name, text string) (*source, error) {
+	var tree map[string]any
+	meta, err := toml.Decode(text, &tree)
+	lines := findLines(text)
+	if err != nil {
+		return nil, syntaxError(name, lines, err)
+	}
+	s := &source{}
+	for _, path := range meta.Keys() {
+		full := path.String()
+		if isTable(full) {
+			if meta.Type(path...) != "Hash" {
+				return nil, fmt.Errorf("%s: %s is a section; write [%s] on a line of its own and its keys below", lines.place(name, full), full, full)
+			}
+			continue
+		}
+		if row, ok := strings.CutPrefix(full, rowsKey+"."); ok && slices.Contains(rowKeys, row) {
+			continue
+		}
+		k, ok := findKey(full)
+		if !ok {
+			return nil, fmt.Errorf("%s: %w", lines.place(name, full), unknownKey(full))
+		}
+		if _, again := s.find(full); !again { // a list of tables is named once for each
+			s.settings = append(s.settings, setting{k, lookup(tree, path), lines.place(name, full)})
+		}
+	}
+	return s, nil
+}
+
+func isTable(name string) bool {
+	return slices.ContainsFunc(sections, func(s section) bool { return s.name == name && name != "" })
+}
+
+// lookup finds the value at a path of keys that exists.
+func lookup(tree map[string]any, path []string) any {
+	for _, name := range path[:len(path)-1] {
+		tree, _ = tree[name].(map[string]any)
+	}
+	return tree[path[len(path)-1]]
+}
+
+// syntaxError puts the library's error in our form. A key that is given twice
+// is an error of syntax in TOML; the library knows the second place only.
+func syntaxError(name string, lines lineIndex, err error) error {
+	var parse toml.ParseError
+	if !errors.As(err, &parse) {
+		return fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "toml: "))
+	}
+	at := parse.Position.Line
+	for _, key := range lines.names {
+		on := lines.at[key]
+		if i := slices.Index(on, at); i > 0 {
+			if isTable(key) {
+				key = "[" + key + "]"
+			}
+			return fmt.Errorf("%s: %s is given twice, on line %d and on line %d; keep one of them", name, key, on[0], at)
+		}
+	}
+	return fmt.Errorf("%s:%d: %s", name, at, strings.TrimSuffix(parse.Message, "."))
+}
+
+// lineIndex says on which lines a key or a table header stands. The library
+// does not tell. It is used in errors and reports only, so it may be misled by
+// a text of several lines that looks like keys.
+type lineIndex struct {
+	names []string // in order of appearance
+	at    map[string][]int
+}
+
+var (
+	headerLine = regexp.MustCompile(`^\s*\[\[?([^\[\]]+)\]`)
+	keyLine    = regexp.MustCompile(`^\s*([\w."' -]+?)\s*=`)
+	nameNoise  = strings.NewReplacer(`"`, "", `'`, "", " ", "", "\t", "")
+)
+
+func findLines(text string) lineIndex {
+	index := lineIndex{at: map[string][]int{}}
+	table := ""
+	for i, line := range strings.Split(text, "\n") {
+		var name string
+		if m := headerLine.FindStringSubmatch(line); m != nil {
+			name = nameNoise.Replace(m[1])
+			table = name + "."
+		} else if m := keyLine.FindStringSubmatch(line); m != nil {
+			name = table + nameNoise.Replace(m[1])
+		} else {
+			continue
+		}
+		if index.at[name] == nil {
+			index.names = append(index.names, name)
+		}
+		index.at[name] = append(index.at[name], i+1)
+	}
+	return index
+}
+
+// place is "file:line" of a key, or of the nearest thing around it that has a
+// line of its own.
+func (x lineIndex) place(file, key string) string {
+	for {
+		if on := x.at[key]; len(on) > 0 {
+			return fmt.Sprintf("%s:%d", file, on[0])
+		}
+		dot := strings.LastIndexByte(key, '.')
+		if dot < 0 {
+			return file
+		}
+		key = key[:dot]
+	}
+}

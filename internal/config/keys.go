@@ -1,0 +1,147 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"octet/train"
+)
+
+// key is one setting: a field of train.Config by its dotted name.
+type key struct {
+	name  string // "model.layers"
+	typ   reflect.Type
+	index []int // of the field, for reflect's FieldByIndex
+	doc   string
+	omit  bool // left out of a file while empty
+}
+
+func (k key) field(c *train.Config) reflect.Value {
+	return reflect.ValueOf(c).Elem().FieldByIndex(k.index)
+}
+
+// section is a table of a configuration file: the keys of one struct. The
+// first, without a name, holds the keys that stand above all tables.
+type section struct {
+	name string
+	doc  string
+	keys []key
+}
+
+// sections are the keys of train.Config, in its order.
+var sections = func() []section {
+	config := reflect.TypeFor[train.Config]()
+	list := []section{{}}
+	for i := range config.NumField() {
+		f := config.Field(i)
+		if f.Type.Kind() != reflect.Struct {
+			list[0].keys = append(list[0].keys, newKey("", f, i))
+			continue
+		}
+		s := section{name: f.Tag.Get("toml"), doc: f.Tag.Get("doc")}
+		for j := range f.Type.NumField() {
+			s.keys = append(s.keys, newKey(s.name+".", f.Type.Field(j), i, j))
+		}
+		list = append(list, s)
+	}
+	return list
+}()
+
+func newKey(prefix string, f reflect.StructField, index ...int) key {
+	name, options, _ := strings.Cut(f.Tag.Get("toml"), ",")
+	return key{name: prefix + name, typ: f.Type, index: index, doc: f.Tag.Get("doc"), omit: options == "omitempty"}
+}
+
+func findKey(name string) (key, bool) {
+	for _, s := range sections {
+		for _, k := range s.keys {
+			if k.name == name {
+				return k, true
+			}
+		}
+	}
+	return key{}, false
+}
+
+// rowsKey is the one key whose value is a list of tables; rowKeys are the names
+// within one of them.
+const rowsKey = "precision.rows"
+
+var rowKeys = func() []string {
+	row := reflect.TypeFor[train.PrecisionRow]()
+	names := make([]string, row.NumField())
+	for i := range names {
+		names[i] = newKey("", row.Field(i)).name
+	}
+	return names
+}()
+
+// flagsNotKeys are settings of the command that say where a run happens. They
+// are no part of a config, but people look for them there.
+var flagsNotKeys = []string{"backend", "threads", "out", "resume", "json", "dry-run"}
+
+// unknownKey is the error for a name that no key has.
+func unknownKey(name string) error {
+	if flag := strings.ReplaceAll(name, "_", "-"); slices.Contains(flagsNotKeys, flag) {
+		return fmt.Errorf("%s is a flag of the command and no configuration key; use --%s", name, flag)
+	}
+	var known, tables []string
+	for _, s := range sections {
+		if s.name == name {
+			return fmt.Errorf("%s is a section; give one of its keys, such as %s", name, s.keys[0].name)
+		}
+		for _, k := range s.keys {
+			known = append(known, k.name)
+		}
+		tables = append(tables, s.name)
+	}
+	known = append(known, tables...)
+	if row, ok := strings.CutPrefix(name, rowsKey+"."); ok {
+		if slices.Contains(rowKeys, row) {
+			return fmt.Errorf(`%s belongs to a list of tables; give the whole list, such as %s=[{scope="layers.0.*", format="bf16"}]`, name, rowsKey)
+		}
+		known = nil
+		for _, k := range rowKeys {
+			known = append(known, rowsKey+"."+k)
+		}
+	}
+	return fmt.Errorf("unknown key %s; did you mean %s?", name, nearest(name, known))
+}
+
+// nearest is the known dotted name closest to a mistaken one. A forgotten or
+// wrong section costs no more than a wrong letter.
+func nearest(name string, known []string) string {
+	best, bestCost := "", 1<<30
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	for _, k := range known {
+		cost := min(distance(name, k), 1+distance(last, k[strings.LastIndexByte(k, '.')+1:]))
+		if cost < bestCost {
+			best, bestCost = k, cost
+		}
+	}
+	return best
+}
+
+// distance is the number of bytes to insert, delete or replace to turn a into
+// b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"octet/train"
+)
+
+// source is a set of settings that come from one side: the file or the command
+// line. A nil source has none.
+type source struct {
+	settings []setting // no key twice
+}
+
+// setting is a value that somebody gave to a key. The value is what the TOML
+// library makes of text: int64, float64, bool, string, []any, map[string]any or
+// []map[string]any.
+type setting struct {
+	key   key
+	value any
+	place string
+}
+
+func (s *source) find(name string) (setting, bool) {
+	if s == nil {
+		return setting{}, false
+	}
+	i := slices.IndexFunc(s.settings, func(x setting) bool { return x.key.name == name })
+	if i < 0 {
+		return setting{}, false
+	}
+	return s.settings[i], true
+}
+
+// text is the string that the source gives to a key, or another one.
+func (s *source) text(name, otherwise string) string {
+	x, _ := s.find(name)
+	if text, ok := x.value.(string); ok {
+		return text
+	}
+	return otherwise
+}
+
+// place says where the source gives a key.
+func (s *source) place(name string) string {
+	x, _ := s.find(name)
+	return x.place
+}
+
+// each calls f with every setting's value as the field's type.
+func (s *source) each(f func(key, reflect.Value)) error {
+	if s == nil {
+		return nil
+	}
+	var c train.Config // one of its fields at a time is used
+	for _, x := range s.settings {
+		field := x.key.field(&c)
+		if err := assign(field, x.value); err != nil {
+			return fmt.Errorf("%s: %s wants %w", x.place, x.key.name, err)
+		}
+		f(x.key, field)
+	}
+	return nil
+}
+
+// assign sets a zero field from a TOML value. The error says what the field
+// wants.
+func assign(field reflect.Value, value any) error {
+	switch field.Kind() {
+	case reflect.Pointer:
+		field.Set(reflect.New(field.Type().Elem()))
+		return assign(field.Elem(), value)
+	case reflect.String:
+		if s, ok := value.(string); ok {
+			field.SetString(s)
+			return nil
+		}
+		return fmt.Errorf("a text in quotes, not %s", show(value))
+	case reflect.Bool:
+		if b, ok := value.(bool); ok {
+			field.SetBool(b)
+			return nil
+		}
+		return fmt.Errorf("true or false, not %s", show(value))
+	case reflect.Int, reflect.Int64:
+		if n, ok := value.(int64); ok && !field.OverflowInt(n) {
+			field.SetInt(n)
+			return nil
+		}
+		return fmt.Errorf("a whole number, not %s", show(value))
+	case reflect.Float64:
+		switch x := value.(type) {
+		case float64:
+			field.SetFloat(x)
+			return nil
+		case int64:
+			field.SetFloat(float64(x))
+			return nil
+		}
+		return fmt.Errorf("a number, not %s", show(value))
+	case reflect.Array:
+		list, ok := value.([]any)
+		if !ok || len(list) != field.Len() {
+			return fmt.Errorf("a list of %d numbers, not %s", field.Len(), show(value))
+		}
+		for i, x := range list {
+			if err := assign(field.Index(i), x); err != nil {
+				return fmt.Errorf("a list: its entry %d is %w", i+1, err)
+			}
+		}
+		return nil
+	case reflect.Slice:
+		return assignSlice(field, value)
+	case reflect.Struct:
+		return assignTable(field, value)
+	}
+	return fmt.Errorf("a %s, which cannot be configured", field.Type())
+}
+
+// show is a value as it would be written.
+func show(value any) string {
+	if s, ok := value.(string); ok {
+		return strconv.Quote(s)
+	}
+	return fmt.Sprint(value)
+}
+
+func assignSlice(field reflect.Value, value any) error {
+	var list []any
+	switch x := value.(type) {
+	case []any:
+		list = x
+	case []map[string]any:
+		for _, table := range x {
+			list = append(list, table)
+		}
+	default:
+		if field.Type().Elem().Kind() == reflect.Struct {
+			return errors.New("a list of tables: [[precision.rows]] in a file")
+		}
+		return fmt.Errorf("a list, not %s", show(value))
+	}
+	if len(list) == 0 {
+		return nil // nil and empty are one value
+	}
+	field.Set(reflect.MakeSlice(field.Type(), len(list), len(list)))
+	for i, x := range list {
+		if err := assign(field.Index(i), x); err != nil {
+			return fmt.Errorf("a list: its entry %d is %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// assignTable fills a struct by its toml tags. Unknown names were refused
+// before, with their line.
+func assignTable(field reflect.Value, value any) error {
+	table, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Errorf("a table, not %s", show(value))
+	}
+	for i := range field.NumField() {
+		name, _, _ := strings.Cut(field.Type().Field(i).Tag.Get("toml"), ",")
+		if x, ok := table[name]; ok {
+			if err := assign(field.Field(i), x); err != nil {
+				return fmt.Errorf("a table: its %s is %w", name, err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"octet/train"
+)
+
+// Marshal writes a config as TOML: every key in the order of train.Config, with
+// a short comment. Fields that are not given (see train.Config.FillFromRecipe)
+// are left out. The text says neither where a run is kept nor what it resumes.
+// An error means that a text is not UTF-8, which Validate refuses too.
+func Marshal(c train.Config) ([]byte, error) {
+	var b strings.Builder
+	for _, s := range sections {
+		if s.name != "" {
+			b.WriteByte('\n')
+			writeLine(&b, "["+s.name+"]", s.doc)
+		}
+		for _, k := range s.keys {
+			if err := writeKey(&b, k, k.field(&c)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return []byte(b.String()), nil
+}
+
+func writeKey(b *strings.Builder, k key, value reflect.Value) error {
+	if k.omit && value.IsZero() {
+		return nil
+	}
+	if k.name == rowsKey {
+		return writeRows(b, k, value)
+	}
+	text, err := format(k.name, value)
+	if err != nil {
+		return err
+	}
+	writeLine(b, k.name[strings.LastIndexByte(k.name, '.')+1:]+" = "+text, k.doc)
+	return nil
+}
+
+func writeRows(b *strings.Builder, k key, rows reflect.Value) error {
+	for i := range rows.Len() {
+		b.WriteByte('\n')
+		writeLine(b, "[["+k.name+"]]", k.doc)
+		row := rows.Index(i)
+		for j := range row.NumField() {
+			if err := writeKey(b, newKey(k.name+".", row.Type().Field(j)), row.Field(j)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeLine writes a line and its comment.
+func writeLine(b *strings.Builder, line, doc string) {
+	if doc == "" {
+		fmt.Fprintln(b, line)
+		return
+	}
+	fmt.Fprintf(b, "%-26s # %s\n", line, doc)
+}
+
+// format is a value in TOML. Floats have the fewest digits that read back as
+// the same bits.
+func format(name string, value reflect.Value) (string, error) {
+	if value.Kind() == reflect.Slice && value.IsNil() {
+		return "[]", nil
+	}
+	text, err := toml.Marshal(map[string]any{"v": value.Interface()})
+	if err == nil {
+		// What the library writes for broken UTF-8 it does not read.
+		_, err = toml.Decode(string(text), new(map[string]any))
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s = %v cannot be written to a configuration file: %w", name, value, err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(text), "v = ")), nil
+}

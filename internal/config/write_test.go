@@ -1,0 +1,146 @@
+package config
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/train"
+)
+
+// read is a config from nothing but a file's text: no recipe, no checks.
+func read(text string) (train.Config, error) {
+	var c train.Config
+	s, err := parse("test", text)
+	if err != nil {
+		return c, err
+	}
+	return c, s.each(func(k key, value reflect.Value) { k.field(&c).Set(value) })
+}
+
+// fill gives a field a random value, often an awkward one.
+func fill(v reflect.Value, r *rand.Rand) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			fill(v.Field(i), r)
+		}
+	case reflect.Array:
+		for i := range v.Len() {
+			fill(v.Index(i), r)
+		}
+	case reflect.Slice:
+		if n := r.IntN(4); n > 0 {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+			for i := range n {
+				fill(v.Index(i), r)
+			}
+		}
+	case reflect.Pointer:
+		if r.IntN(2) == 0 {
+			v.Set(reflect.New(v.Type().Elem()))
+			fill(v.Elem(), r)
+		}
+	case reflect.Bool:
+		v.SetBool(r.IntN(2) == 0)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(int64(r.Uint64()))
+	case reflect.Float64:
+		bits := r.Uint64()
+		if math.IsNaN(math.Float64frombits(bits)) {
+			bits = 1 << 63 // minus zero
+		}
+		v.SetFloat(math.Float64frombits(bits))
+	case reflect.String:
+		words := []string{"", "a b", `"`, `\`, "é\n\t\x00\x7f", "'", "#=[]", "layers.0.*", "\U0001f600", "\u2028"}
+		v.SetString(words[r.IntN(len(words))])
+	}
+}
+
+func bits(c train.Config) (list []uint64) {
+	var walk func(reflect.Value)
+	walk = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Struct:
+			for i := range v.NumField() {
+				walk(v.Field(i))
+			}
+		case reflect.Array:
+			for i := range v.Len() {
+				walk(v.Index(i))
+			}
+		case reflect.Float64:
+			list = append(list, math.Float64bits(v.Float()))
+		}
+	}
+	walk(reflect.ValueOf(c))
+	return list
+}
+
+// Whatever values a config has, writing and reading gives them back.
+func TestRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var c train.Config
+		fill(reflect.ValueOf(&c).Elem(), r)
+		text, err := Marshal(c)
+		require.NoError(t, err)
+		again, err := read(string(text))
+		require.NoError(t, err, string(text))
+		require.Equal(t, c, again, string(text))
+		require.Equal(t, bits(c), bits(again), "minus zero is not zero")
+	}
+}
+
+func TestMarshalNamesWhatItCannotWrite(t *testing.T) {
+	c := train.Default()
+	c.Model.Init = "\xff"
+	_, err := Marshal(c)
+	require.ErrorContains(t, err, "model.init")
+}
+
+// Any text gives a config or an error, and a config that was read can be
+// written and read again.
+func FuzzRead(f *testing.F) {
+	f.Add(contract)
+	for _, s := range []string{
+		"", "=", "[", "[[", "a", "[model]\n[model]", "model.layers = 0x10", "precision.rows = [{scope='a'}, {gemm=\"x\"}]",
+		"[[precision.rows]]\n[[precision.rows]]", "[model]\nlayers=1\nlayers=2", "model={layers=3, dim=1}", "[precision.rows.x]\na=1",
+		"data.paths=[\n\"a\",\n]", "optimizer.betas=[nan,-inf]", "seed=1979-05-27T07:32:00Z", "\xef\xbb\xbfseed=1", "precision=[]", "''=1", "model.''=1",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4096 {
+			return // the library takes quadratic time for deep nesting
+		}
+		c, err := read(text)
+		if err != nil {
+			return
+		}
+		written, err := Marshal(c)
+		require.NoError(t, err)
+		again, err := read(string(written))
+		require.NoError(t, err, string(written))
+		second, err := Marshal(again)
+		require.NoError(t, err)
+		require.Equal(t, string(written), string(second))
+	})
+}
+
+// Any argument gives a config or an error.
+func FuzzAssignment(f *testing.F) {
+	for _, s := range []string{"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 4096 {
+			return
+		}
+		l, err := Load(Args{Assignments: []string{text}})
+		require.True(t, (l == nil) == (err != nil))
+	})
+}

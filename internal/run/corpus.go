@@ -1,0 +1,32 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"octet/data"
+	"octet/train"
+)
+
+// OpenCorpus opens what the config names, or the embedded default: the Go
+// installation's source, or octet's own without one. note says which, where
+// nobody named it.
+func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
+	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
+	if len(c.Data.Paths) > 0 {
+		corpus, err = data.OpenFiles(c.Data.Paths, o)
+		return corpus, "", err
+	}
+	root, version, err := data.FindGoRoot(ctx)
+	if errors.Is(err, data.ErrNoGo) {
+		corpus, err = data.OpenEmbedded(sources, o)
+		return corpus, "no Go installation found: training on octet's own source", err
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	corpus, err = data.OpenGoSource(root, version, o)
+	return corpus, fmt.Sprintf("the source of %s in %s", version, root), err
+}

@@ -1,0 +1,131 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"octet/checkpoint"
+	"octet/internal/config"
+	"octet/nn"
+	"octet/recipe"
+	"octet/train"
+)
+
+// Weights is a trained model as a command names it: a run folder (its newest
+// whole checkpoint), a checkpoint, or a Hugging Face folder.
+type Weights struct {
+	train.CheckpointWeights
+	Path   string
+	Model  nn.Config
+	Recipe recipe.Recipe
+	// Run is the configuration of the run that trained it; nil for weights
+	// from elsewhere.
+	Run     *train.Config
+	RunDir  string
+	Skipped []checkpoint.Entry
+	close   func() error
+}
+
+// Close closes the files.
+func (w *Weights) Close() error { return w.close() }
+
+// OpenWeights finds and opens a model. recipeName overrides the recipe that it
+// was trained with; weights from elsewhere run in fp32 unless told otherwise.
+func OpenWeights(path, recipeName string) (*Weights, error) {
+	w := &Weights{Path: path}
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("%s: no such run, checkpoint or model folder", path)
+	}
+	if _, err := os.Stat(ConfigPath(path)); err == nil {
+		w.RunDir = path
+		c, skipped, err := checkpoint.Newest(filepath.Join(path, checkpointsDir))
+		w.Skipped = skipped
+		if errors.Is(err, checkpoint.ErrNone) {
+			return nil, fmt.Errorf("%s: the run has no whole checkpoint yet", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return w, w.fromCheckpoint(c, recipeName)
+	}
+	if _, err := os.Stat(filepath.Join(path, checkpoint.ManifestFile)); err == nil {
+		c, err := checkpoint.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		if dir := filepath.Dir(filepath.Dir(path)); exists(ConfigPath(dir)) {
+			w.RunDir = dir
+		}
+		return w, w.fromCheckpoint(c, recipeName)
+	}
+	hf, tensors, err := checkpoint.OpenModel(path)
+	if err != nil {
+		return nil, err
+	}
+	w.close = tensors.Close
+	w.CheckpointWeights.Model = tensors
+	w.Model = modelConfig(hf)
+	if recipeName == "" {
+		recipeName = "fp32"
+	}
+	if w.Recipe, err = recipe.Lookup(recipeName); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// fromCheckpoint takes over an open checkpoint of Octet.
+func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) error {
+	w.Path, w.close = c.Path, c.Close
+	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
+	w.Model = modelConfig(c.Config)
+	err := w.recipeOf(recipeName)
+	if err != nil {
+		return errors.Join(err, w.Close())
+	}
+	return nil
+}
+
+// recipeOf resolves the recipe: the run's own, or the one asked for.
+func (w *Weights) recipeOf(name string) (err error) {
+	if w.RunDir != "" {
+		loaded, err := config.Load(config.Args{File: ConfigPath(w.RunDir)})
+		if err != nil {
+			return err
+		}
+		w.Run = &loaded.Config
+	}
+	switch {
+	case name != "":
+		w.Recipe, err = recipe.Lookup(name)
+	case w.Run != nil:
+		w.Recipe, err = w.Run.ResolvedRecipe()
+	default:
+		w.Recipe, err = recipe.Lookup("fp32")
+	}
+	if err == nil && w.Recipe.Smooth && w.Model.Activation == nn.SwiGLU {
+		w.Model.Activation = nn.SmoothSwiGLU
+	}
+	return err
+}
+
+// modelConfig is Hugging Face's config in Octet's words.
+func modelConfig(c checkpoint.Config) nn.Config {
+	activation := map[string]nn.Activation{"gelu": nn.GELU, "relu": nn.ReLU}[c.HiddenAct]
+	if activation == "" {
+		activation = nn.SwiGLU
+	}
+	return nn.Config{
+		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
+		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activation,
+		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
+	}
+}

@@ -1,0 +1,166 @@
+package writers
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"strconv"
+)
+
+// Float is a float64 that JSON holds in full precision: the fewest digits that
+// read back as the same bits. What JSON cannot hold, NaN and infinities, is
+// null.
+type Float float64
+
+// MarshalJSON implements json.Marshaler.
+func (f Float) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
+		return []byte("null"), nil
+	}
+	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler; null becomes NaN.
+func (f *Float) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*f = Float(math.NaN())
+		return nil
+	}
+	x, err := strconv.ParseFloat(string(text), 64)
+	*f = Float(x)
+	return err
+}
+
+// Metrics is a line of metrics.jsonl: what the computation determines, the same
+// on every run of a config. Fields are written in this order.
+type Metrics struct {
+	Step     int                    `json:"step"`
+	Loss     Float                  `json:"loss"` // nats per token
+	ValLoss  *Float                 `json:"val_loss,omitempty"`
+	LR       Float                  `json:"lr"`
+	GradNorm Float                  `json:"grad_norm"`
+	Tokens   int64                  `json:"tokens"`  // so far
+	Skipped  bool                   `json:"skipped"` // the update did not happen
+	FP8      map[string]FP8Stats    `json:"fp8,omitempty"`
+	SwiGLU   map[string]SwiGLUStats `json:"swiglu,omitempty"`
+}
+
+// FP8Stats describes the casts of one tensor, by its scope, within a step.
+type FP8Stats struct {
+	Amax      Float `json:"amax"`
+	Scale     Float `json:"scale"`
+	Saturated Float `json:"saturated"` // share of the elements
+	Flushed   Float `json:"flushed"`   // share that became zero and was not
+}
+
+// SwiGLUStats describes the channel of an MLP whose activation is largest.
+type SwiGLUStats struct {
+	Channel int   `json:"channel"`
+	Amax    Float `json:"amax"`
+	Cosine  Float `json:"cosine"` // of its rows of w1 and w2
+}
+
+// Timing is a line of timing.jsonl: what the clock says.
+type Timing struct {
+	Step         int              `json:"step"`
+	StepSeconds  Float            `json:"step_s"`
+	TokensPerSec Float            `json:"tokens_per_s"`
+	FlopsPerSec  Float            `json:"flops_per_s"`
+	MFU          *Float           `json:"mfu,omitempty"` // absent where the machine's peak is not known
+	Memory       int64            `json:"memory"`        // bytes
+	Device       map[string]Float `json:"device,omitempty"`
+}
+
+// JSONL appends lines to a file.
+type JSONL struct{ file *os.File }
+
+// OpenJSONL opens a file to append to, which is made if it is not there.
+func OpenJSONL(path string) (*JSONL, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	return &JSONL{f}, nil
+}
+
+// Write appends a value as one line, by one call of the operating system.
+func (j *JSONL) Write(line any) error {
+	text, err := json.Marshal(line)
+	if err != nil {
+		return fmt.Errorf("%s: %w", j.file.Name(), err)
+	}
+	_, err = j.file.Write(append(text, '\n'))
+	return err
+}
+
+// Sync returns when all lines are on the disk. A checkpoint that says a step is
+// done must not survive a power cut that its line does not.
+func (j *JSONL) Sync() error { return j.file.Sync() }
+
+// Close closes the file.
+func (j *JSONL) Close() error { return j.file.Close() }
+
+// TruncateAfter cuts a file of lines, whose steps rise, back to its last line
+// of that step or an earlier one. A torn end goes too: a last line without its
+// newline, or what a power cut left of the last lines. A damaged line with good
+// ones after it is an error, and the file stays as it was. A file that is not
+// there has nothing to cut.
+//
+// The cut is a single truncation: it happens or it does not.
+func TruncateAfter(path string, step int) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	keep, err := lengthUpTo(f, step)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if err := f.Truncate(keep); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// lengthUpTo is the number of bytes before the first line of a later step, or
+// before a damaged end.
+func lengthUpTo(r io.Reader, step int) (int64, error) {
+	lines := bufio.NewReaderSize(r, 64<<10)
+	var keep, at int64
+	damaged := 0
+	for n := 1; ; n++ {
+		text, err := lines.ReadBytes('\n')
+		at += int64(len(text))
+		switch {
+		case errors.Is(err, io.EOF):
+			return keep, nil // text, if any, is torn
+		case err != nil:
+			return 0, err
+		}
+		var line struct {
+			Step *int `json:"step"`
+		}
+		if err := json.Unmarshal(text, &line); err != nil || line.Step == nil {
+			if damaged == 0 {
+				damaged = n
+			}
+			continue
+		}
+		if damaged > 0 {
+			return 0, fmt.Errorf("line %d is damaged, with whole lines after it; repair or remove it", damaged)
+		}
+		if *line.Step > step {
+			return keep, nil
+		}
+		keep = at
+	}
+}

@@ -1,0 +1,39 @@
+package writers
+
+import (
+	"log/slog"
+	"math"
+	"os"
+)
+
+// RunLog appends JSON records to run.log, one line each.
+type RunLog struct {
+	*slog.Logger
+	file *os.File
+}
+
+// OpenRunLog opens a log to append to, which is made if it is not there.
+// Records below level are dropped; nil means slog.LevelInfo.
+func OpenRunLog(path string, level slog.Leveler) (*RunLog, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	h := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: finite})
+	return &RunLog{slog.New(h), f}, nil
+}
+
+// Close closes the file.
+func (l *RunLog) Close() error { return l.file.Close() }
+
+// finite turns a number that JSON cannot hold into its name. slog would write
+// an error in its place, and a loss that is not a number is what a log of
+// training must be able to say.
+func finite(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindFloat64 {
+		if x := a.Value.Float64(); math.IsNaN(x) || math.IsInf(x, 0) {
+			return slog.String(a.Key, number(x, ""))
+		}
+	}
+	return a
+}

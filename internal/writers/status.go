@@ -1,0 +1,170 @@
+package writers
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Status is what the status line shows of a step.
+type Status struct {
+	Step, Steps  int
+	Loss         float64
+	GradNorm     float64
+	LR           float64
+	TokensPerSec float64
+	FlopsPerSec  float64
+	PeakShare    float64 // of the machine's peak, within [0, 1]; 0: not known
+	Memory       int64   // bytes
+	ETA          time.Duration
+}
+
+// fields are the parts of the line, what matters most first.
+func (s Status) fields() []string {
+	flops := Quantity(s.FlopsPerSec, "FLOP/s")
+	if s.PeakShare > 0 {
+		flops += fmt.Sprintf(" (%.0f%%)", 100*s.PeakShare)
+	}
+	return []string{
+		fmt.Sprintf("step %d/%d", s.Step, s.Steps),
+		"loss " + number(s.Loss, "%.4f"),
+		"|g| " + number(s.GradNorm, "%.3g"),
+		"lr " + number(s.LR, "%.1e"),
+		commas(int64(s.TokensPerSec)) + " tok/s",
+		flops,
+		Bytes(s.Memory),
+		"ETA " + Clock(s.ETA),
+	}
+}
+
+// String is the whole line.
+func (s Status) String() string { return strings.Join(s.fields(), "  ") }
+
+// fit is the line with as many of its fields, from the left, as the columns
+// hold.
+func (s Status) fit(columns int) string {
+	line := ""
+	for i, f := range s.fields() {
+		if i > 0 {
+			f = "  " + f
+		}
+		if len(line)+len(f) > columns { // ASCII: bytes are columns
+			break
+		}
+		line += f
+	}
+	return line
+}
+
+// How often the line is written. A terminal is redrawn no faster than one can
+// read; a file or a pipe gets a line now and then.
+const (
+	redrawEvery = 100 * time.Millisecond
+	plainEvery  = 10 * time.Second
+)
+
+// StatusLine shows the current step: on a terminal one line that is written
+// over and over and never wraps, elsewhere a plain line at intervals. The first
+// and the last step are always shown. Methods may be called from any goroutine.
+type StatusLine struct {
+	mu    sync.Mutex
+	w     io.Writer
+	width func() int // 0: not a terminal
+	now   func() time.Time
+
+	last    Status
+	shown   bool      // last has been written
+	at      time.Time // when something was written
+	onLine  int       // columns that the line on the terminal takes
+	started bool
+}
+
+// NewStatusLine makes a status line on a file, usually os.Stderr. It is written
+// over only on a terminal that can do that.
+func NewStatusLine(f *os.File) *StatusLine {
+	fd := int(f.Fd())
+	width := func() int { return 0 }
+	if term.IsTerminal(fd) && os.Getenv("TERM") != "dumb" {
+		width = func() int {
+			// Asked for each time: the window may have changed.
+			columns, _, err := term.GetSize(fd)
+			if err != nil || columns <= 0 {
+				return 80
+			}
+			return columns
+		}
+	}
+	return &StatusLine{w: f, width: width, now: time.Now}
+}
+
+// Show sets the status. It is written now or, if the last one is too recent,
+// by a later call.
+func (l *StatusLine) Show(s Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last, l.shown = s, false
+	every := redrawEvery
+	if l.width() == 0 {
+		every = plainEvery
+	}
+	if !l.started || s.Step == s.Steps || l.now().Sub(l.at) >= every {
+		l.draw()
+	}
+	l.started = true
+}
+
+// Print writes lines of text above the status.
+func (l *StatusLine) Print(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.erase()
+	fmt.Fprintln(l.w, strings.TrimRight(text, "\n"))
+	if l.width() > 0 && l.started {
+		l.draw()
+	}
+}
+
+// Done shows the last status and leaves the terminal at the start of a fresh
+// line.
+func (l *StatusLine) Done() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started && !l.shown {
+		l.draw()
+	}
+	if l.onLine > 0 {
+		fmt.Fprintln(l.w)
+		l.onLine = 0
+	}
+	l.started = false
+}
+
+// draw writes the status. On a terminal spaces clear what a longer line left:
+// unlike an escape sequence, every console knows them.
+func (l *StatusLine) draw() {
+	l.shown, l.at = true, l.now()
+	width := l.width()
+	if width == 0 {
+		fmt.Fprintln(l.w, l.last)
+		return
+	}
+	// The last column stays free: writing to it wraps on some consoles.
+	line := l.last.fit(width - 1)
+	rest := max(min(l.onLine, width-1)-len(line), 0)
+	fmt.Fprintf(l.w, "\r%s%s", line, strings.Repeat(" ", rest))
+	l.onLine = len(line)
+}
+
+// erase takes the line off the terminal.
+func (l *StatusLine) erase() {
+	if l.onLine > 0 {
+		blank := min(l.onLine, max(l.width()-1, 0))
+		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", blank))
+		l.onLine = 0
+	}
+}

@@ -1,0 +1,86 @@
+package nn
+
+import (
+	"fmt"
+
+	"octet/backend"
+)
+
+// Packed lists the state tensors that hold many records side by side.
+func (m *Model) Packed() []*backend.Tensor {
+	var list []*backend.Tensor
+	for _, t := range []*backend.Tensor{m.Scales.Scale, m.Scales.ScaleInv, m.Scales.History, m.ChannelHistory} {
+		if t != nil {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+// column is a named range of columns of a packed tensor.
+type column struct {
+	name    string
+	from, n int
+}
+
+// columns says what the columns of a packed state tensor are, under names that
+// do not change when layers or formats come and go; nil for any other tensor.
+// Checkpoints store the parts, not the packing.
+func (m *Model) columns(t *backend.Tensor) []column {
+	var list []column
+	switch t {
+	case nil:
+	case m.Scales.Scale, m.Scales.ScaleInv, m.Scales.History:
+		kind := map[*backend.Tensor]string{
+			m.Scales.Scale: "scale", m.Scales.ScaleInv: "scale_inv", m.Scales.History: "amax_history",
+		}[t]
+		for i, r := range m.Scales.records {
+			list = append(list, column{r.name + "." + r.cast.DType.String() + "." + kind, i, 1})
+		}
+	case m.ChannelHistory:
+		for _, l := range m.layers {
+			if s := l.mlp.smooth; s != nil {
+				list = append(list, column{l.mlp.scope + ".hidden.channel_max_history", s.from, l.mlp.ffn})
+			}
+		}
+	}
+	return list
+}
+
+// Unpack calls emit for every named part of a packed tensor's values: F32,
+// [rows, part] with one row for a vector.
+func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name string, shape []int, part []float32)) {
+	width := t.Cols()
+	for _, c := range m.columns(t) {
+		part := make([]float32, 0, t.Rows()*c.n)
+		for row := range t.Rows() {
+			part = append(part, values[row*width+c.from:row*width+c.from+c.n]...)
+		}
+		shape := []int{t.Rows(), c.n}
+		if t.Rows() == 1 {
+			shape = shape[1:]
+		}
+		emit(c.name, shape, part)
+	}
+}
+
+// Pack is the inverse: get returns the part of a name. A history that was
+// saved with another window is cut, or filled up with zeros behind the oldest
+// update.
+func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
+	width := t.Cols()
+	values := make([]float32, t.Elems())
+	for _, c := range m.columns(t) {
+		part, err := get(c.name)
+		if err != nil {
+			return nil, err
+		}
+		if len(part)%c.n != 0 || len(part) == 0 {
+			return nil, fmt.Errorf("%s has %d values, expected a multiple of %d", c.name, len(part), c.n)
+		}
+		for row := range min(t.Rows(), len(part)/c.n) {
+			copy(values[row*width+c.from:row*width+c.from+c.n], part[row*c.n:])
+		}
+	}
+	return values, nil
+}

@@ -1,0 +1,163 @@
+package recipe
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"octet/fp8"
+)
+
+// Modules lists the linear layers of a decoder: seven in every layer, by their
+// path below it, and the head.
+var Modules = []string{
+	"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+	"mlp.up_proj", "mlp.gate_proj", "mlp.down_proj", "lm_head",
+}
+
+// Products lists each GEMM's two operands, the activation or gradient first.
+var Products = []struct {
+	GEMM GEMM
+	A, B Operand
+}{
+	{Fprop, Input, Weight},
+	{Dgrad, Grad, Weight},
+	{Wgrad, Grad, Input},
+}
+
+// Scope is the path of a module in decoder layer i.
+func Scope(module string, i int) string {
+	if module == "lm_head" {
+		return module
+	}
+	return fmt.Sprintf("layers.%d.%s", i, module)
+}
+
+// group is a set of linear layers that the recipe treats alike.
+type group struct {
+	layers  []int
+	modules []string
+	casts   [3][2]Cast
+}
+
+// groups collects them over a model of the given depth.
+func (r Recipe) groups(layers int) []group {
+	var list []group
+	for i := range layers {
+		for _, module := range Modules {
+			if module == "lm_head" && i > 0 {
+				continue
+			}
+			var casts [3][2]Cast
+			for p, product := range Products {
+				casts[p] = [2]Cast{r.Cast(Scope(module, i), product.GEMM, product.A), r.Cast(Scope(module, i), product.GEMM, product.B)}
+			}
+			at := slices.IndexFunc(list, func(g group) bool { return g.casts == casts })
+			if at < 0 {
+				at = len(list)
+				list = append(list, group{casts: casts})
+			}
+			g := &list[at]
+			if !slices.Contains(g.modules, module) {
+				g.modules = append(g.modules, module)
+			}
+			if module != "lm_head" && !slices.Contains(g.layers, i) {
+				g.layers = append(g.layers, i)
+			}
+		}
+	}
+	return list
+}
+
+// Describe writes the recipe's table for a model of the given depth: every
+// product of every linear layer, then what stays in the compute format, then
+// the optimizer.
+func (r Recipe) Describe(w io.Writer, layers int) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "recipe %s: %s\n\n", r.Name, r.Summary)
+	fmt.Fprintln(t, "linear layers\tproduct\tx or dy\tW or x")
+	for _, g := range r.groups(layers) {
+		names := describeModules(g, layers)
+		for p, product := range Products {
+			name := ""
+			if p < len(names) {
+				name = names[p]
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, product.GEMM, r.describeCast(g, p, 0), r.describeCast(g, p, 1))
+		}
+		for _, name := range names[min(len(names), len(Products)):] {
+			fmt.Fprintf(t, "%s\t\t\t\n", name)
+		}
+	}
+	fmt.Fprintf(t, "\nembedding, norms, attention, residual stream\t%s\n", r.Compute)
+	o := r.Optimizer
+	fmt.Fprintf(t, "AdamW, matrices of the layers\tmaster %s, m1 %s, m2 %s%s\n", scaled(o.Master), scaled(o.M1), scaled(o.M2), roundingNote(o))
+	fmt.Fprintf(t, "AdamW, everything else\tfp32\n")
+	if r.usesDelayed() {
+		fmt.Fprintf(t, "delayed scaling\tmaximum over %d updates\n", r.History)
+	}
+	return t.Flush()
+}
+
+func roundingNote(o Optimizer) string {
+	if o.Master == fp8.F32 && o.M1 == fp8.F32 && o.M2 == fp8.F32 {
+		return ""
+	}
+	return ", " + o.Rounding.String() + " rounding"
+}
+
+func scaled(d fp8.DType) string {
+	if d == fp8.F32 {
+		return d.String()
+	}
+	return d.String() + " scaled"
+}
+
+func (r Recipe) usesDelayed() bool {
+	for _, g := range r.groups(1) {
+		for _, pair := range g.casts {
+			if pair[0].Scaling == Delayed || pair[1].Scaling == Delayed {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// describeCast marks what Smooth-SwiGLU rescales: h and W3.
+func (r Recipe) describeCast(g group, product, side int) string {
+	c := g.casts[product][side]
+	s := c.String()
+	smooth := r.Smooth && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8()
+	if smooth && (product != 1 || side == 1) && !(product == 2 && side == 0) {
+		s += " smooth"
+	}
+	return s
+}
+
+// describeModules are the lines of the first column.
+func describeModules(g group, layers int) []string {
+	prefix := "layers.*."
+	if len(g.layers) < layers {
+		prefix = "layers." + strings.Trim(strings.ReplaceAll(fmt.Sprint(g.layers), " ", ","), "[]") + "."
+	}
+	byParent := map[string][]string{}
+	var parents, lines []string
+	for _, m := range g.modules {
+		parent, name, ok := strings.Cut(m, ".")
+		if !ok {
+			lines = append(lines, m)
+			continue
+		}
+		if byParent[parent] == nil {
+			parents = append(parents, parent)
+		}
+		byParent[parent] = append(byParent[parent], strings.TrimSuffix(name, "_proj"))
+	}
+	for i, parent := range parents {
+		parents[i] = prefix + parent + "." + strings.Join(byParent[parent], ",")
+	}
+	return append(parents, lines...)
+}

@@ -1,0 +1,168 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Source is a tensor to write. Data writes its bytes, little-endian and in C
+// order, in pieces of any length; their number must be what DType and Shape
+// ask for.
+type Source struct {
+	Name  string
+	DType string
+	Shape []int64
+	Data  func(w io.Writer) error
+}
+
+// Bytes is the Data of a tensor that is in memory already.
+func Bytes(b []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(b)
+		return err
+	}
+}
+
+// Write writes a safetensors file: first the header, then every tensor through
+// its callback, one at a time. The bytes depend on the tensors and the
+// metadata only, not on the order of the list: like the reference
+// implementation, Write sorts by alignment, then by name, and pads the header
+// with spaces to a multiple of eight, so that every tensor is aligned to its
+// element. Nothing is written if a name, dtype or shape is wrong.
+func Write(w io.Writer, tensors []Source, metadata map[string]string) error {
+	tensors = slices.Clone(tensors)
+	slices.SortStableFunc(tensors, func(a, b Source) int {
+		return cmp.Or(-cmp.Compare(dtypeIndex(a.DType), dtypeIndex(b.DType)), cmp.Compare(a.Name, b.Name))
+	})
+	header, sizes, err := buildHeader(tensors, metadata)
+	if err != nil {
+		return err
+	}
+	var prefix [8]byte
+	binary.LittleEndian.PutUint64(prefix[:], uint64(len(header)))
+	if _, err := w.Write(prefix[:]); err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	for i, t := range tensors {
+		exact := &exactWriter{w: w, left: sizes[i]}
+		if err := t.Data(exact); err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		}
+		if exact.left != 0 {
+			return fmt.Errorf("tensor %s: its data ended %d bytes short of %d", quote(t.Name), exact.left, sizes[i])
+		}
+	}
+	return nil
+}
+
+// buildHeader returns the padded header and the tensors' sizes in bytes.
+func buildHeader(tensors []Source, metadata map[string]string) (header []byte, sizes []int64, err error) {
+	seen := make(map[string]bool, len(tensors))
+	header = append(header, '{')
+	if len(metadata) > 0 {
+		header = appendString(header, metadataKey)
+		header = append(header, ":{"...)
+		for i, key := range slices.Sorted(maps.Keys(metadata)) {
+			if !utf8.ValidString(key) || !utf8.ValidString(metadata[key]) {
+				return nil, nil, fmt.Errorf("metadata %s: not valid UTF-8", quote(key))
+			}
+			if i > 0 {
+				header = append(header, ',')
+			}
+			header = append(appendString(header, key), ':')
+			header = appendString(header, metadata[key])
+		}
+		header = append(header, '}')
+	}
+	var offset int64
+	for _, t := range tensors {
+		size, err := checkSource(t)
+		if err == nil && seen[t.Name] {
+			err = errors.New("the name appears twice")
+		}
+		if err == nil && offset+size < offset {
+			err = errors.New("the file would be longer than 64 bits count")
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		}
+		seen[t.Name] = true
+		if len(header) > 1 {
+			header = append(header, ',')
+		}
+		header = appendString(header, t.Name)
+		header = append(header, `:{"dtype":"`...)
+		header = append(header, t.DType...)
+		header = append(header, `","shape":`...)
+		header = appendInts(header, t.Shape)
+		header = append(header, `,"data_offsets":`...)
+		header = appendInts(header, []int64{offset, offset + size})
+		header = append(header, '}')
+		sizes = append(sizes, size)
+		offset += size
+	}
+	header = append(header, '}')
+	for len(header)%8 != 0 {
+		header = append(header, ' ')
+	}
+	if len(header) > maxHeader {
+		return nil, nil, fmt.Errorf("the header would have %d bytes: at most %d are allowed", len(header), maxHeader)
+	}
+	return header, sizes, nil
+}
+
+func checkSource(t Source) (size int64, err error) {
+	if t.Name == metadataKey {
+		return 0, errors.New("the format keeps this name for itself")
+	}
+	if !utf8.ValidString(t.Name) {
+		return 0, errors.New("the name is not valid UTF-8")
+	}
+	dtype := dtypeIndex(t.DType)
+	if dtype < 0 {
+		return 0, fmt.Errorf("unknown dtype %s", quote(t.DType))
+	}
+	return byteSize(dtype, t.Shape)
+}
+
+func appendString(b []byte, s string) []byte {
+	quoted, _ := json.Marshal(s) // every string has a JSON form
+	return append(b, quoted...)
+}
+
+func appendInts(b []byte, list []int64) []byte {
+	b = append(b, '[')
+	for i, n := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, n, 10)
+	}
+	return append(b, ']')
+}
+
+// exactWriter lets no byte through beyond what the header promised.
+type exactWriter struct {
+	w    io.Writer
+	left int64
+}
+
+func (e *exactWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > e.left {
+		return 0, fmt.Errorf("its data is longer than its shape says: %d bytes where %d are left", len(p), e.left)
+	}
+	n, err := e.w.Write(p)
+	e.left -= int64(n)
+	return n, err
+}

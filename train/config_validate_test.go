@@ -1,0 +1,194 @@
+package train
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var someRecipes = []string{"bf16", "fp8-smooth"}
+
+func TestValidate(t *testing.T) {
+	p := func(i int) *int { return &i }
+	rows := func(r PrecisionRow) func(*Config) {
+		return func(c *Config) { c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}, r} }
+	}
+	for _, test := range []struct {
+		edit func(*Config)
+		want string // parts of the sentence, in order, separated by …
+	}{
+		{func(c *Config) { c.Recipe = "fp8-smoth" }, `recipe = "fp8-smoth" … bf16, fp8-smooth`},
+		{func(c *Config) { c.Model.Preset = "2b" }, `model.preset = "2b" … tiny, small`},
+		{func(c *Config) { c.Model.Layers = 0 }, "model.layers = 0 … use 1 ("},
+		{func(c *Config) { c.Model.FFN = math.MaxInt }, "model.ffn = 9223372036854775807 … use 16777216 ("},
+		{func(c *Config) { c.Model.Dim = 120 }, "model.dim = 120 … multiple of 16 … use 128"},
+		{func(c *Config) { c.Model.Dim = 3 }, "model.dim = 3 … use 16"},
+		{func(c *Config) { c.Model.FFN = 350 }, "model.ffn = 350 … use 352"},
+		{func(c *Config) { c.Model.Heads = 5 }, "model.heads = 5 does not divide model.dim = 128 … use model.heads = 4"},
+		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 128, 128 }, "model.heads = 128 … 1 wide … model.heads = 64"},
+		{func(c *Config) { c.Model.KVHeads = 3 }, "model.kv_heads = 3 does not divide model.heads = 4; use model.kv_heads = 2"},
+		{func(c *Config) { c.Model.KVHeads = -1 }, "model.kv_heads = -1 … use 1"},
+		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 32, 2 }, "model.kv_heads = 2 … 8 wide … use model.kv_heads = 4"},
+		{func(c *Config) { c.Model.Vocab = -4 }, "model.vocab = -4"},
+		{func(c *Config) { c.Model.Activation = "silu" }, `model.activation = "silu" … swiglu, smooth-swiglu, gelu, relu`},
+		{func(c *Config) { c.Recipe, c.Model.Activation = "bf16", "smooth-swiglu" }, `recipe = "bf16" … "swiglu"`},
+		{func(c *Config) { c.Model.RopeTheta = 1 }, "model.rope_theta = 1"},
+		{func(c *Config) { c.Model.NormEps = math.NaN() }, "model.norm_eps = NaN … use 1e-05"},
+		{func(c *Config) { c.Model.InitStd = math.Inf(1) }, "model.init_std = +Inf"},
+		{func(c *Config) { c.Model.Init = "\xff" }, `model.init = "\xff" is not UTF-8`},
+		{func(c *Config) { c.Data.Paths = []string{"a", "\xff"} }, `data.paths = "\xff" is not UTF-8`},
+		{func(c *Config) { c.Data.Paths = []string{""} }, "data.paths holds an empty path"},
+		{func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 100, 3 }, "train.micro_batch = 3 … data.seq = 100 … 300 tokens … data.seq = 96 or train.micro_batch = 4"},
+		{func(c *Config) { c.Data.Seq = 0 }, "data.seq = 0"},
+		{func(c *Config) { c.Data.ValBytes = -1 }, "data.val_bytes = -1 … use 0"},
+		{func(c *Config) { c.Train.Steps = 0 }, "train.steps = 0"},
+		{func(c *Config) { c.Train.MicroBatch = 0 }, "train.micro_batch = 0"},
+		{func(c *Config) { c.Train.Accumulate = 0 }, "train.accumulate = 0"},
+		{func(c *Config) { c.Train.Ranks = 0 }, "train.ranks = 0"},
+		{func(c *Config) { c.Train.EvalEvery = -1 }, "train.eval_every = -1"},
+		{func(c *Config) { c.Train.OnNonfinite = -1 }, "train.on_nonfinite = -1"},
+		{func(c *Config) { c.Train.Recompute = "all" }, `train.recompute = "all" … none, attention, block`},
+		{func(c *Config) { c.Optimizer.LR = 0 }, "optimizer.lr = 0 … use 0.003"},
+		{func(c *Config) { c.Optimizer.LR = 1e-4 }, "optimizer.min_lr = 0.0003 is not below optimizer.lr = 0.0001; use optimizer.min_lr = 1e-05"},
+		{func(c *Config) { c.Optimizer.MinLR = -1 }, "optimizer.min_lr = -1"},
+		{func(c *Config) { c.Optimizer.Warmup = 20 }, "optimizer.warmup = 20 … use 1 ("},
+		{func(c *Config) { c.Optimizer.Warmup = math.NaN() }, "optimizer.warmup = NaN"},
+		{func(c *Config) { c.Optimizer.Schedule = "linear" }, `optimizer.schedule = "linear" … cosine, wsd, constant`},
+		{func(c *Config) { c.Optimizer.Betas[1] = 1 }, "optimizer.betas holds 1 … 0.95"},
+		{func(c *Config) { c.Optimizer.Eps = 0 }, "optimizer.eps = 0"},
+		{func(c *Config) { c.Optimizer.EpsForm = "" }, `optimizer.eps_form = "" … hat, corrected`},
+		{func(c *Config) { c.Optimizer.WeightDecay = -0.1 }, "optimizer.weight_decay = -0.1"},
+		{func(c *Config) { c.Optimizer.Clip = -1 }, "optimizer.clip = -1"},
+		{func(c *Config) { c.Precision.Master = "e4m3" }, `precision.master = "e4m3" … fp32 fp16`},
+		{func(c *Config) { c.Precision.M1 = "fp9" }, `precision.m1 = "fp9" … e5m2`},
+		{func(c *Config) { c.Precision.M2 = "i32" }, `precision.m2 = "i32"`},
+		{func(c *Config) { c.Precision.Rounding = "up" }, `precision.rounding = "up" … nearest, stochastic`},
+		{func(c *Config) { c.Precision.History = p(0) }, "precision.history = 0 … use 1 ("},
+		{func(c *Config) { c.Precision.Margin = p(33) }, "precision.margin = 33 … use 32 ("},
+		{func(c *Config) { c.Precision.GradMargin = p(-1) }, "precision.grad_margin = -1"},
+		{rows(PrecisionRow{Format: "bf16"}), "precision.rows[1]: scope is missing"},
+		{rows(PrecisionRow{Scope: "[", Format: "bf16"}), `precision.rows[1]: scope = "["`},
+		{rows(PrecisionRow{Scope: "*"}), "precision.rows[1] changes nothing"},
+		{rows(PrecisionRow{Scope: "*", Format: "int8"}), `precision.rows[1].format = "int8"`},
+		{rows(PrecisionRow{Scope: "*", Scaling: "mx"}), `precision.rows[1].scaling = "mx"`},
+		{rows(PrecisionRow{Scope: "*", Rounding: "up"}), `precision.rows[1].rounding = "up"`},
+		{rows(PrecisionRow{Scope: "*", Format: "bf16", Scaling: "unit"}), "precision.rows[1]: scaling … bf16"},
+		{rows(PrecisionRow{Scope: "*", Format: "e4m3", GEMM: "bprop"}), `precision.rows[1].gemm = "bprop"`},
+		{rows(PrecisionRow{Scope: "*", Format: "e4m3", Operand: "x"}), `precision.rows[1].operand = "x"`},
+		{rows(PrecisionRow{Scope: "*", Format: "e4m3", GEMM: "fprop", Operand: "grad"}), "precision.rows[1] matches nothing"},
+		{func(c *Config) { c.Checkpoint.Every = -1 }, "checkpoint.every = -1"},
+		{func(c *Config) { c.Checkpoint.KeepLast = 0 }, "checkpoint.keep_last = 0 … use 1 ("},
+		{func(c *Config) { c.Checkpoint.KeepEvery = -1 }, "checkpoint.keep_every = -1"},
+		{func(c *Config) { c.Checkpoint.KeepEvery = 300 }, "checkpoint.keep_every = 300 … use checkpoint.keep_every = 400"},
+		{func(c *Config) { c.Checkpoint.Every, c.Checkpoint.KeepEvery = 0, 100 }, "use checkpoint.every = 100"},
+		{func(c *Config) { c.Model.Dim, c.Model.FFN = 1<<24, 1<<24 }, "[model] section … 5.9e+15 parameters"},
+		{func(c *Config) { c.Train.MicroBatch, c.Data.Seq = 1<<24, 1<<24 }, "activations of about"},
+		{func(c *Config) { c.Train.Steps, c.Train.Accumulate, c.Train.MicroBatch = 1<<30, 1<<24, 1<<20 }, "tokens, more than can be counted"},
+	} {
+		c := Default()
+		test.edit(&c)
+		err := c.Validate(someRecipes)
+		require.Error(t, err, test.want)
+		msg := err.Error()
+		require.NotContains(t, msg, "\n", "one problem, one sentence")
+		rest := msg
+		for _, part := range strings.Split(test.want, "…") {
+			_, after, found := strings.Cut(rest, strings.TrimSpace(part))
+			require.True(t, found, "%q lacks %q", msg, part)
+			rest = after
+		}
+	}
+}
+
+func TestValidateAccepts(t *testing.T) {
+	zero := 0
+	for _, edit := range []func(*Config){
+		func(*Config) {},
+		func(c *Config) { c.Optimizer.Schedule, c.Optimizer.LR = "constant", 1e-6 }, // min_lr plays no part
+		func(c *Config) { c.Optimizer.Clip, c.Optimizer.WeightDecay, c.Optimizer.MinLR = 0, 0, 0 },
+		func(c *Config) { c.Optimizer.Warmup, c.Train.EvalEvery, c.Checkpoint.Every = 1, 0, 0 },
+		func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 100, 4 },
+		func(c *Config) { c.Model.Vocab = 50257 }, // padded, not refused
+		func(c *Config) { c.Model.Activation = "gelu" },
+		func(c *Config) { c.Precision.Margin, c.Precision.M2 = &zero, "E4M3" },
+		func(c *Config) { c.Checkpoint.KeepEvery = 400 },
+		func(c *Config) {
+			c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.mlp.*", GEMM: "wgrad", Operand: "grad", Format: "e5m2", Scaling: "current", Rounding: "stochastic"}}
+		},
+	} {
+		c := Default()
+		edit(&c)
+		require.NoError(t, c.Validate(someRecipes))
+	}
+}
+
+func TestValidateReportsEverything(t *testing.T) {
+	c := Default()
+	c.Train.Steps, c.Optimizer.LR = 0, -1
+	require.Len(t, strings.Split(c.Validate(someRecipes).Error(), "\n"), 2)
+	require.Error(t, Config{}.Validate(nil))
+}
+
+// Whatever a value says should be used does pass.
+func TestSuggestionsPass(t *testing.T) {
+	for heads := 1; heads <= 130; heads++ {
+		c := Default()
+		c.Model.Heads, c.Model.KVHeads = min(heads, 128), 1
+		for range 2 { // heads first, then kv_heads
+			err := c.Validate(someRecipes)
+			if err == nil {
+				break
+			}
+			_, use, _ := strings.Cut(err.Error(), "use model.")
+			key, n, _ := strings.Cut(use, " = ")
+			f := map[string]*int{"heads": &c.Model.Heads, "kv_heads": &c.Model.KVHeads}[key]
+			require.NotNil(t, f, err)
+			*f = 0
+			for _, d := range n {
+				*f = *f*10 + int(d-'0')
+			}
+		}
+		require.NoError(t, c.Validate(someRecipes))
+	}
+}
+
+// Every key of every section has some value that Validate refuses, or is one of
+// the few that take anything.
+func TestEveryKeyIsChecked(t *testing.T) {
+	free := map[string]bool{"Seed": true, "Tied": true, "Init": true, "Paths": true}
+	var walk func(get func(*Config) reflect.Value)
+	walk = func(get func(*Config) reflect.Value) {
+		c := Default()
+		section := get(&c)
+		for i := range section.NumField() {
+			name := section.Type().Field(i).Name
+			if section.Field(i).Kind() == reflect.Struct {
+				walk(func(c *Config) reflect.Value { return get(c).Field(i) })
+				continue
+			}
+			c := Default()
+			switch f := get(&c).Field(i); f.Kind() {
+			case reflect.Int, reflect.Int64:
+				f.SetInt(-7)
+			case reflect.Float64:
+				f.SetFloat(math.NaN())
+			case reflect.String:
+				f.SetString("?")
+			case reflect.Array:
+				f.Index(0).SetFloat(math.NaN())
+			case reflect.Pointer:
+				bad := -7
+				f.Set(reflect.ValueOf(&bad))
+			case reflect.Slice:
+				f.Set(reflect.MakeSlice(f.Type(), 1, 1))
+			}
+			if err := c.Validate(someRecipes); !free[name] {
+				require.Error(t, err, name)
+			}
+		}
+	}
+	walk(func(c *Config) reflect.Value { return reflect.ValueOf(c).Elem() })
+}

@@ -1,0 +1,124 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+)
+
+// Init sets every tensor to where training starts: parameters drawn from the
+// seed, scales 1, moments and histories 0.
+func (t *Trainer) Init(ctx context.Context) error {
+	return t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
+		return p.Init(uint64(t.Config.Seed)), nil
+	})
+}
+
+// initWith is Init with parameters from elsewhere: values returns
+// [Master.Elems()], padding rows included.
+func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float32, error)) error {
+	if err := t.setConstants(); err != nil {
+		return err
+	}
+	for _, p := range t.Model.Params {
+		x, err := values(p)
+		if err != nil {
+			return err
+		}
+		codes, scaleInv := encodeMaster(p.Master.DType, x)
+		for _, r := range t.ranks {
+			if err := r.backend.Write(p.Master, codes); err != nil {
+				return err
+			}
+			if p.Master.Scale != nil {
+				if err := r.backend.Write(p.Master.Scale, floatBytes(scaleInv)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	t.step, t.skipped = 0, 0
+	return t.prepare(ctx)
+}
+
+// setConstants writes the scales of 1 that everything starts from.
+func (t *Trainer) setConstants() error {
+	for tensor := range t.Vars.All() {
+		if !startsAtOne(t.Model, tensor) {
+			continue
+		}
+		ones := make([]float32, tensor.Elems())
+		for i := range ones {
+			ones[i] = 1
+		}
+		for _, r := range t.ranks {
+			if err := r.backend.Write(tensor, floatBytes(ones...)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// startsAtOne: the scales of records, of moments and masters, and the constant.
+func startsAtOne(m *nn.Model, t *backend.Tensor) bool {
+	s := &m.Scales
+	return t == s.Scale || t == s.ScaleInv || t.Name == "fp8.one" ||
+		t.Class == backend.State && len(t.Shape) == 1 && t.DType == fp8.F32 && strings.HasSuffix(t.Name, ".scale_inv")
+}
+
+
+// prepare casts the weights on every rank.
+func (t *Trainer) prepare(ctx context.Context) error {
+	return t.each(ctx, func(ctx context.Context, r *rank) error { return r.prepare.Run(ctx) })
+}
+
+// encodeMaster stores parameters in the master's format: F32 as it is, F16
+// with the scale that AdamW would give it, limit/amax.
+func encodeMaster(d fp8.DType, x []float32) (codes []byte, scaleInv float32) {
+	if d == fp8.F32 {
+		return floatBytes(x...), 1
+	}
+	scale, _ := fp8.ScaleFor(fp8.Amax(x), d.Max(), false)
+	half := make([]uint16, len(x))
+	fp8.Quantize16(half, x, scale)
+	codes = make([]byte, 0, 2*len(x))
+	for _, h := range half {
+		codes = binary.LittleEndian.AppendUint16(codes, h)
+	}
+	return codes, 1 / scale
+}
+
+// decodeMaster is the inverse: the values that kernels see.
+func decodeMaster(d fp8.DType, codes []byte, scaleInv float32) ([]float32, error) {
+	x := make([]float32, len(codes)/d.Size())
+	switch d {
+	case fp8.F32:
+		for i := range x {
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(codes[4*i:]))
+		}
+	case fp8.F16:
+		half := make([]uint16, len(x))
+		for i := range half {
+			half[i] = binary.LittleEndian.Uint16(codes[2*i:])
+		}
+		fp8.Dequantize16(x, half, scaleInv)
+	default:
+		return nil, fmt.Errorf("master weights in %s cannot be read", d)
+	}
+	return x, nil
+}
+
+func floatBytes(x ...float32) []byte {
+	b := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}

@@ -1,0 +1,223 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// Job is everything about a run that needs no device and no data: the model's
+// tensors and the programs of a step. It is what plan inspects and what a
+// Trainer runs.
+type Job struct {
+	Config Config
+	Recipe recipe.Recipe
+	Vars   *backend.Vars
+	Model  *nn.Model
+
+	// Inputs of every micro-batch: I32 [MicroBatch·Seq] ids, and step.control.
+	Tokens, Targets, Control *backend.Tensor
+
+	Loss     *backend.Tensor // Output F32 [1]: Σ of the step's token losses, all ranks
+	EvalLoss *backend.Tensor // Output F32 [1]: Σ of an evaluation batch's token losses
+	GradNorm *backend.Tensor // Output F32 [1], before clipping
+	Skip     *backend.Tensor // Output I32 [1]: 1 if the update did not happen
+	Step     *backend.Tensor // State I32 [1]: updates that happened
+
+	Micro     map[Variant]*backend.Program
+	Update    *backend.Program
+	Calibrate *backend.Program // fills empty histories from the first micro-batch
+	Prepare   *backend.Program // casts weights after masters and scales were loaded
+	Eval      *backend.Program
+
+	optimizer optimizer
+	localAmax bool // leaves out the reduction of amaxes: a control that must fail
+}
+
+// Variant is a micro-batch's place in its step. First writes gradients where
+// others add to them; Last holds the reductions over ranks.
+type Variant struct{ First, Last bool }
+
+func (v Variant) String() string {
+	s := "micro"
+	if v.First {
+		s += ".first"
+	}
+	if v.Last {
+		s += ".last"
+	}
+	return s
+}
+
+// NewJob resolves the configuration and records its programs.
+func NewJob(c Config) (*Job, error) { return newJob(c, false) }
+
+func newJob(c Config, localAmax bool) (*Job, error) {
+	if err := c.Resolve(); err != nil {
+		return nil, err
+	}
+	r, err := c.ResolvedRecipe()
+	if err != nil {
+		return nil, err
+	}
+	j := &Job{Config: c, Recipe: r, Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax}
+	if j.Model, err = nn.New(c.ModelConfig(), r, j.Vars); err != nil {
+		return nil, err
+	}
+	j.Model.DeclareGrads()
+	tokens := c.Train.MicroBatch * c.Data.Seq
+	j.Tokens = j.Vars.Tensor(backend.Input, "tokens", fp8.I32, tokens)
+	j.Targets = j.Vars.Tensor(backend.Input, "targets", fp8.I32, tokens)
+	j.Control = j.Vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	j.Loss = j.Vars.Tensor(backend.Output, "loss", fp8.F32, 1)
+	j.EvalLoss = j.Vars.Tensor(backend.Output, "eval_loss", fp8.F32, 1)
+	j.GradNorm = j.Vars.Tensor(backend.Output, "grad_norm", fp8.F32, 1)
+	j.Skip = j.Vars.Tensor(backend.Output, "skip", fp8.I32, 1)
+	j.Step = j.Vars.Tensor(backend.State, "optimizer.step", fp8.I32, 1)
+	j.optimizer = newOptimizer(j)
+
+	for i := range c.Train.Accumulate {
+		v := Variant{First: i == 0, Last: i == c.Train.Accumulate-1}
+		if j.Micro[v] == nil {
+			j.Micro[v] = j.recordMicro(v)
+		}
+	}
+	j.Update = j.recordUpdate()
+	j.Calibrate = j.recordCalibrate()
+	j.Prepare = j.recordPrepare()
+	j.Eval = j.recordEval()
+	for _, p := range j.Programs() {
+		if err := p.Err(); err != nil {
+			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
+		}
+	}
+	return j, j.recompute()
+}
+
+// Programs lists the job's programs in a fixed order.
+func (j *Job) Programs() []*backend.Program {
+	var list []*backend.Program
+	for _, v := range []Variant{{true, true}, {true, false}, {false, false}, {false, true}} {
+		if p := j.Micro[v]; p != nil {
+			list = append(list, p)
+		}
+	}
+	return append(list, j.Update, j.Calibrate, j.Prepare, j.Eval)
+}
+
+// Lowered is the job's programs as the backend would run them, in the order of
+// Programs. It needs no device.
+func (j *Job) Lowered(d backend.Driver, s backend.Spec) ([]*backend.Program, error) {
+	list := j.Programs()
+	for i, p := range list {
+		q, err := d.Lower(s, p)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = q
+	}
+	return list, nil
+}
+
+func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
+	return j.Model.Pass(p, mode, nn.Shape{
+		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,
+		Control: j.Control, Ranks: j.Config.Train.Ranks,
+	})
+}
+
+func (j *Job) recordMicro(v Variant) *backend.Program {
+	p := j.Vars.Program(v.String())
+	pass := j.pass(p, nn.Train)
+	pass.First, pass.Last = v.First, v.Last
+	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	p.Add(&backend.Sum{X: losses, Out: j.Loss, Accumulate: !v.First})
+	return p
+}
+
+// recordUpdate: reductions, the gate, AdamW, scales, and the casts of the new
+// weights, in the order that decision 6 of the architecture asks for.
+func (j *Job) recordUpdate() *backend.Program {
+	p := j.Vars.Program("update").Phase(backend.Update)
+	j.reduceRecords(p)
+	if j.Config.Train.Ranks > 1 {
+		comm(p).Add(&backend.AllReduce{X: j.Loss, Reduce: backend.ReduceSum})
+	}
+	j.optimizer.record(j, p)
+	j.Model.UpdateScales(p, j.Skip)
+	j.Model.CastWeights(j.pass(p, nn.Train))
+	return p
+}
+
+// reduceRecords takes the maxima of all ranks, so that every rank chooses the
+// same scales.
+func (j *Job) reduceRecords(p *backend.Program) {
+	if j.Config.Train.Ranks < 2 || j.localAmax {
+		return
+	}
+	for _, t := range []*backend.Tensor{j.Model.Scales.Amax, j.Model.ChannelMax} {
+		if t != nil {
+			comm(p).Add(&backend.AllReduce{X: t, Reduce: backend.ReduceMax})
+		}
+	}
+}
+
+func comm(p *backend.Program) *backend.Program {
+	return p.Phase(backend.Comm).On(backend.CommQueue)
+}
+
+// recordCalibrate is a forward and a backward in which every scale is current;
+// its gradients are discarded, its maxima become the first history.
+func (j *Job) recordCalibrate() *backend.Program {
+	p := j.Vars.Program("calibrate")
+	pass := j.pass(p, nn.Calibrate)
+	pass.Last = false // nobody needs the gradients' sum over ranks
+	j.Model.CastWeights(pass)
+	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	p.Add(&backend.Sum{X: losses, Out: j.Loss})
+	j.reduceRecords(p)
+	j.Model.UpdateScales(p, nil)
+	return p
+}
+
+func (j *Job) recordPrepare() *backend.Program {
+	p := j.Vars.Program("prepare").Phase(backend.Update)
+	j.Model.CastWeights(j.pass(p, nn.Train))
+	return p
+}
+
+func (j *Job) recordEval() *backend.Program {
+	p := j.Vars.Program("eval")
+	losses := j.Model.Loss(j.pass(p, nn.Frozen), j.Tokens, j.Targets)
+	p.Add(&backend.Sum{X: losses, Out: j.EvalLoss})
+	return p
+}
+
+// recompute applies train.recompute to the programs that hold a backward.
+func (j *Job) recompute() error {
+	group := map[string]func(*backend.Node) string{
+		"none":  nil,
+		"block": func(n *backend.Node) string { return n.Block },
+		"attention": func(n *backend.Node) string {
+			if layer, _, ok := strings.Cut(n.Scope, ".self_attn"); ok {
+				return layer
+			}
+			return ""
+		},
+	}[j.Config.Train.Recompute]
+	if group == nil {
+		return nil
+	}
+	var err error
+	for v, p := range j.Micro {
+		if j.Micro[v], err = backend.RecomputeForward(p, group); err != nil {
+			return err
+		}
+	}
+	j.Calibrate, err = backend.RecomputeForward(j.Calibrate, group)
+	return err
+}

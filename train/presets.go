@@ -1,0 +1,72 @@
+package train
+
+import (
+	"fmt"
+	"strings"
+)
+
+// presets are the known shapes, from the smallest. Tiny learns something on a
+// laptop within minutes; small and 124m are for machines with more time; the
+// large ones are for plan, and for clusters.
+var presets = []struct {
+	model Model
+	seq   int
+}{
+	{Model{Preset: "tiny", Layers: 3, Dim: 128, Heads: 4, KVHeads: 4, FFN: 352, Vocab: 256}, 256},
+	{Model{Preset: "small", Layers: 6, Dim: 384, Heads: 6, KVHeads: 6, FFN: 1024, Vocab: 8192, Tied: true}, 256},
+	{Model{Preset: "124m", Layers: 12, Dim: 768, Heads: 12, KVHeads: 12, FFN: 2048, Vocab: 50304, Tied: true}, 1024},
+	{Model{Preset: "1b", Layers: 24, Dim: 2048, Heads: 16, KVHeads: 16, FFN: 5504, Vocab: 32000}, 2048},
+	{Model{Preset: "llama2-7b", Layers: 32, Dim: 4096, Heads: 32, KVHeads: 32, FFN: 11008, Vocab: 32000}, 4096},
+	{Model{Preset: "llama3-8b", Layers: 32, Dim: 4096, Heads: 32, KVHeads: 8, FFN: 14336, Vocab: 128256, RopeTheta: 500000}, 8192},
+}
+
+// PresetNames lists the presets from the smallest.
+func PresetNames() []string {
+	names := make([]string, len(presets))
+	for i, p := range presets {
+		names[i] = p.model.Preset
+	}
+	return names
+}
+
+// Default is the config of the preset tiny: about 0.67M parameters, bytes as
+// tokens, the recipe fp8-smooth.
+func Default() Config {
+	c, err := Preset("tiny")
+	if err != nil {
+		panic(err) // the name stands in the table above
+	}
+	return c
+}
+
+// Preset is the default config with another model and, with it, another
+// sequence length.
+func Preset(name string) (Config, error) {
+	for _, p := range presets {
+		if p.model.Preset != name {
+			continue
+		}
+		c := Config{
+			Recipe: "fp8-smooth",
+			Seed:   1,
+			Model:  p.model,
+			Data:   Data{Seq: p.seq, ValBytes: 200_000},
+			Train: Loop{
+				Steps: 400, MicroBatch: 8, Accumulate: 1, Ranks: 1,
+				EvalEvery: 100, Recompute: "none", OnNonfinite: 10,
+			},
+			Optimizer: Optimizer{
+				LR: 3e-3, MinLR: 3e-4, Warmup: 0.05, Schedule: "cosine",
+				Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, EpsForm: "hat",
+				WeightDecay: 0.1, Clip: 1,
+			},
+			Checkpoint: Checkpoint{Every: 200, KeepLast: 2},
+		}
+		if c.Model.RopeTheta == 0 {
+			c.Model.RopeTheta = 10000
+		}
+		c.Model.NormEps, c.Model.InitStd = 1e-5, 0.02
+		return c, nil
+	}
+	return Config{}, fmt.Errorf("model.preset = %q: there is no such preset; use one of %s", name, strings.Join(PresetNames(), ", "))
+}

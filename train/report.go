@@ -1,0 +1,115 @@
+package train
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"octet/backend"
+	"octet/nn"
+)
+
+// Group is a named share of a whole: of parameters or of bytes.
+type Group struct {
+	Name string
+	N    int64
+}
+
+// ParamGroups counts parameters, padding rows left out, by what they are.
+func (j *Job) ParamGroups() []Group {
+	count := map[string]int64{}
+	for _, p := range j.Model.Params {
+		count[paramGroup(p)] += int64(p.Rows) * int64(p.Master.Elems()/p.Master.Shape[0])
+	}
+	return ordered(count, "embedding", "attention", "mlp", "norms", "head")
+}
+
+func paramGroup(p *nn.Param) string {
+	switch {
+	case !p.Matrix:
+		return "norms"
+	case strings.Contains(p.Name, "self_attn"):
+		return "attention"
+	case strings.Contains(p.Name, "mlp"):
+		return "mlp"
+	case strings.HasPrefix(p.Name, "lm_head"):
+		return "head"
+	}
+	return "embedding"
+}
+
+// Memory is what a device will hold, in bytes.
+type Memory struct {
+	Persistent []Group // by class
+	Arena      int64   // temps of all programs
+	Scopes     []Group // persistent bytes by the module they belong to, largest first
+}
+
+// Total is everything that the backend allocates.
+func (m Memory) Total() int64 {
+	n := m.Arena
+	for _, g := range m.Persistent {
+		n += g.N
+	}
+	return n
+}
+
+// MemoryOf plans the lowered programs for a backend.
+func (j *Job) MemoryOf(align int, programs []*backend.Program) Memory {
+	classes, scopes := map[string]int64{}, map[string]int64{}
+	for t := range j.Vars.All() {
+		classes[t.Class.String()] += t.Bytes()
+		scopes[scopeOf(t.Name)] += t.Bytes()
+	}
+	m := Memory{
+		Persistent: ordered(classes, "param", "state", "stash", "input", "output"),
+		Arena:      backend.MakePlan(align, backend.PerOp, programs...).Bytes,
+	}
+	for _, name := range slices.Sorted(maps.Keys(scopes)) {
+		m.Scopes = append(m.Scopes, Group{name, scopes[name]})
+	}
+	slices.SortStableFunc(m.Scopes, func(a, b Group) int { return cmp.Compare(b.N, a.N) })
+	return m
+}
+
+// scopeOf cuts a tensor's name to the module that a reader thinks in: the
+// layers' attention and MLP, all layers together, and what stands outside.
+func scopeOf(name string) string {
+	name = strings.TrimPrefix(name, "model.")
+	parts := strings.Split(name, ".")
+	if parts[0] == "layers" && len(parts) > 2 {
+		return "layers.*." + parts[2]
+	}
+	return parts[0]
+}
+
+// FLOPsPerToken is the multiplications and additions of matrix products that
+// one training token costs, counted over the recorded forward and backward.
+func (j *Job) FLOPsPerToken() float64 {
+	total := int64(0)
+	for _, n := range j.anyMicro().Nodes() {
+		total += n.Cost().FLOPs
+	}
+	return float64(total) / float64(j.Tokens.Elems())
+}
+
+func (j *Job) anyMicro() *backend.Program {
+	for _, v := range []Variant{{true, true}, {true, false}} {
+		if p := j.Micro[v]; p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// ordered turns counts into groups in the order of names, without empty ones.
+func ordered(count map[string]int64, names ...string) []Group {
+	var list []Group
+	for _, name := range names {
+		if count[name] > 0 {
+			list = append(list, Group{name, count[name]})
+		}
+	}
+	return list
+}

@@ -1,0 +1,309 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+
+	"octet/backend"
+	"octet/checkpoint"
+	"octet/data"
+	"octet/fp8"
+	"octet/nn"
+)
+
+// stateVersion is the format of state.json and of the names in
+// optimizer.safetensors.
+const stateVersion = 1
+
+// State is state.json: what a run needs to go on beside its tensors. The
+// random bits are a function of seed and step, so they need nothing else.
+type State struct {
+	Version  int           `json:"version"`
+	Octet    string        `json:"octet"`   // version of the program that wrote it
+	Backend  string        `json:"backend"` // "emu", with the device model
+	Step     int           `json:"step"`    // completed steps
+	Skipped  int           `json:"skipped"` // of those, the last ones in a row that were skipped
+	Seed     int64         `json:"seed"`
+	Position data.Position `json:"data"`
+}
+
+// Contents copies everything that a checkpoint holds off the first rank; all
+// ranks hold the same.
+func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Contents, error) {
+	r := t.ranks[0]
+	c := checkpoint.Contents{
+		Config: HFConfig(t.Config),
+		State: State{
+			Version: stateVersion, Octet: octetVersion, Backend: backendName,
+			Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: r.loader.Position(),
+		},
+	}
+	for _, p := range t.Model.Params {
+		x, err := r.readMaster(p)
+		if err != nil {
+			return c, err
+		}
+		shape := append([]int{p.Rows}, p.Master.Shape[1:]...)
+		c.Model = append(c.Model, floatTensor(p.Name, shape, x[:p.Rows*(p.Master.Elems()/p.Master.Shape[0])]))
+		if p.Master.DType != fp8.F32 {
+			raw, err := r.read(p.Master)
+			if err != nil {
+				return c, err
+			}
+			c.Optimizer = append(c.Optimizer, checkpoint.Tensor{
+				Name: masterName(p), DType: p.Master.DType, Shape: p.Master.Shape, Data: checkpoint.Bytes(raw),
+			})
+		}
+	}
+	packed := map[*backend.Tensor]bool{}
+	for _, s := range t.Model.Packed() {
+		packed[s] = true
+		raw, err := r.read(s)
+		if err != nil {
+			return c, err
+		}
+		x, err := decodeMaster(fp8.F32, raw, 1)
+		if err != nil {
+			return c, err
+		}
+		t.Model.Unpack(s, x, func(name string, shape []int, part []float32) {
+			c.Optimizer = append(c.Optimizer, floatTensor(name, shape, part))
+		})
+	}
+	for s := range t.Vars.All() {
+		if s.Class != backend.State || packed[s] {
+			continue
+		}
+		raw, err := r.read(s)
+		if err != nil {
+			return c, err
+		}
+		c.Optimizer = append(c.Optimizer, checkpoint.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape, Data: checkpoint.Bytes(raw)})
+	}
+	return c, nil
+}
+
+func masterName(p *nn.Param) string { return p.Name + ".master" }
+
+func floatTensor(name string, shape []int, x []float32) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(floatBytes(x...))}
+}
+
+func (r *rank) read(t *backend.Tensor) ([]byte, error) {
+	raw := make([]byte, t.Bytes())
+	return raw, r.backend.Read(t, raw)
+}
+
+// readMaster is a parameter as its readers see it.
+func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
+	raw, err := r.read(p.Master)
+	if err != nil {
+		return nil, err
+	}
+	scaleInv := float32(1)
+	if s := p.Master.Scale; s != nil {
+		f, err := r.readFloat(s)
+		if err != nil {
+			return nil, err
+		}
+		scaleInv = float32(f)
+	}
+	return decodeMaster(p.Master.DType, raw, scaleInv)
+}
+
+// Restore sets everything to what a checkpoint of the same configuration
+// holds, so that the next step is the one that would have followed.
+func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
+	state, err := ReadState(c)
+	if err != nil {
+		return err
+	}
+	if err := t.setConstants(); err != nil {
+		return err
+	}
+	for _, p := range t.Model.Params {
+		codes, err := masterBytes(c, p)
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+		if err := t.writeAll(p.Master, codes); err != nil {
+			return err
+		}
+	}
+	packed := map[*backend.Tensor]bool{}
+	for _, s := range t.Model.Packed() {
+		packed[s] = true
+		x, err := t.Model.Pack(s, func(name string) ([]float32, error) { return readFloats(c.Optimizer, name) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+		if err := t.writeAll(s, floatBytes(x...)); err != nil {
+			return err
+		}
+	}
+	for s := range t.Vars.All() {
+		if s.Class != backend.State || packed[s] {
+			continue
+		}
+		raw := make([]byte, s.Bytes())
+		if err := readTensor(c.Optimizer, s.Name, s.DType, raw); err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+		if err := t.writeAll(s, raw); err != nil {
+			return err
+		}
+	}
+	for _, r := range t.ranks {
+		if err := r.loader.Restore(state.Position); err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+	}
+	t.step, t.skipped = state.Step, state.Skipped
+	return t.prepare(ctx)
+}
+
+func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
+	if p.Master.DType != fp8.F32 {
+		raw := make([]byte, p.Master.Bytes())
+		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
+	}
+	x, err := readFloats(c.Model, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	full := make([]float32, p.Master.Elems())
+	if copy(full, x); len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
+		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Master.Shape)
+	}
+	return floatBytes(full...), nil
+}
+
+func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) error {
+	t, ok := from.Lookup(name)
+	if !ok {
+		return fmt.Errorf("there is no tensor %q: was the checkpoint written under another configuration?", name)
+	}
+	if t.DType != d {
+		return fmt.Errorf("%s is stored as %s, the recipe asks for %s", name, t.DType, d)
+	}
+	return from.ReadInto(name, dst)
+}
+
+// readFloats reads a tensor of any float format as FP32.
+func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
+	t, ok := from.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no tensor %q", name)
+	}
+	if !t.DType.IsFloat() {
+		return nil, fmt.Errorf("%s is stored as %s, not as numbers", name, t.DType)
+	}
+	var b bytes.Buffer
+	if err := t.Data(&b); err != nil {
+		return nil, err
+	}
+	raw := b.Bytes()
+	x := make([]float32, len(raw)/t.DType.Size())
+	for i := range x {
+		switch t.DType.Size() {
+		case 4:
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		case 2:
+			x[i] = t.DType.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
+		default:
+			x[i] = t.DType.Float32(uint32(raw[i]))
+		}
+	}
+	return x, nil
+}
+
+func (t *Trainer) writeAll(to *backend.Tensor, raw []byte) error {
+	for _, r := range t.ranks {
+		if err := r.backend.Write(to, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// InitFrom starts training at step 0 from weights: a Hugging Face folder or a
+// checkpoint. Histories are empty, and the first step fills them from the
+// weights at hand, not from those of a random start.
+func (t *Trainer) InitFrom(ctx context.Context, path string) error {
+	config, tensors, err := checkpoint.OpenModel(path)
+	if err != nil {
+		return err
+	}
+	w := CheckpointWeights{Model: tensors}
+	err = sameShape(path, config, HFConfig(t.Config))
+	if err == nil {
+		err = t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
+			x, err := w.Param(p.Name)
+			full := make([]float32, p.Master.Elems())
+			if copy(full, x); err == nil && len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
+				err = fmt.Errorf("%s: %s has %d values, the config asks for %v", path, p.Name, len(x), p.Master.Shape)
+			}
+			return full, err
+		})
+	}
+	return errors.Join(err, tensors.Close())
+}
+
+// sameShape compares what both sides must agree on to share weights.
+func sameShape(path string, have, want checkpoint.Config) error {
+	have.MaxPositionEmbeddings, have.TorchDType = want.MaxPositionEmbeddings, want.TorchDType
+	if have != want {
+		return fmt.Errorf("model.init = %s: its shape is %+v, the config's is %+v", path, have, want)
+	}
+	return nil
+}
+
+// HFConfig is the model in Hugging Face's words.
+func HFConfig(c Config) checkpoint.Config {
+	act := map[nn.Activation]string{nn.GELU: "gelu", nn.ReLU: "relu"}[nn.Activation(c.Model.Activation)]
+	if act == "" {
+		act = "silu"
+	}
+	m := c.Model
+	return checkpoint.Config{
+		HiddenSize: m.Dim, IntermediateSize: m.FFN, NumHiddenLayers: m.Layers,
+		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
+		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
+		TieWordEmbeddings: m.Tied, HiddenAct: act, TorchDType: "float32",
+	}
+}
+
+// CheckpointWeights hands a checkpoint's numbers to package infer. Scales is
+// nil for bare weights.
+type CheckpointWeights struct {
+	Model  *checkpoint.Tensors
+	Scales *checkpoint.Tensors
+}
+
+// Param is a parameter in FP32, whatever format it is stored in.
+func (w CheckpointWeights) Param(name string) ([]float32, error) { return readFloats(w.Model, name) }
+
+// Scale is a part of the saved scale state.
+func (w CheckpointWeights) Scale(name string) ([]float32, error) {
+	if w.Scales == nil {
+		return nil, errors.New("the weights come without scales")
+	}
+	return readFloats(w.Scales, name)
+}
+
+// ReadState reads a checkpoint's state.json.
+func ReadState(c *checkpoint.Checkpoint) (State, error) {
+	var s State
+	if err := json.Unmarshal(c.State, &s); err != nil {
+		return s, fmt.Errorf("%s: state.json: %w", c.Path, err)
+	}
+	if s.Version != stateVersion {
+		return s, fmt.Errorf("%s: state.json has version %d, this octet reads version %d", c.Path, s.Version, stateVersion)
+	}
+	return s, nil
+}

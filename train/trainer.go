@@ -1,0 +1,329 @@
+package train
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"octet/backend"
+	"octet/data"
+	"octet/nn"
+)
+
+// Trainer runs a job on devices: it feeds batches, runs the programs of a step
+// and reads back what a step reports. It is for one goroutine.
+type Trainer struct {
+	*Job
+	corpus *data.Corpus
+	ranks  []*rank
+
+	step    int // completed steps, skipped ones included
+	skipped int // in a row
+}
+
+// rank is one device with its share of every batch.
+type rank struct {
+	index   int
+	backend backend.Backend
+	loader  *data.Loader
+	sweep   *data.Sweep // nil without validation data
+
+	micro                            map[Variant]backend.Executable
+	update, calibrate, prepare, eval backend.Executable
+
+	tokens, targets []int32
+	bytes           []byte
+}
+
+// NewTrainer binds a job to devices, one for each rank, and loads its
+// programs. The weights are not set yet: Init, InitFrom or Restore does that.
+func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Trainer, error) {
+	if len(devices) != j.Config.Train.Ranks {
+		return nil, fmt.Errorf("train.ranks = %d, but %d devices were opened", j.Config.Train.Ranks, len(devices))
+	}
+	t := &Trainer{Job: j, corpus: corpus}
+	seq := j.Config.Data.Seq
+	for i, dev := range devices {
+		r := &rank{index: i, backend: dev, micro: map[Variant]backend.Executable{}}
+		var err error
+		if r.loader, err = data.NewLoader(corpus.Train, data.LoaderOptions{
+			Seq: seq, Seed: uint64(j.Config.Seed), Rank: i, Ranks: len(devices),
+		}); err != nil {
+			return nil, err
+		}
+		if corpus.Val != nil && corpus.Val.Len() > 0 {
+			if r.sweep, err = data.NewSweep(corpus.Val, seq); err != nil {
+				return nil, err
+			}
+		}
+		r.tokens, r.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
+		if err := r.load(j); err != nil {
+			return nil, err
+		}
+		t.ranks = append(t.ranks, r)
+	}
+	return t, nil
+}
+
+// load binds the variables and loads the lowered programs.
+func (r *rank) load(j *Job) error {
+	if err := r.backend.Bind(j.Vars); err != nil {
+		return err
+	}
+	driver, _, err := backend.Find(r.backend.Spec().Backend)
+	if err != nil {
+		return err
+	}
+	programs, err := j.Lowered(driver, r.backend.Spec())
+	if err != nil {
+		return err
+	}
+	loaded, err := r.backend.Load(programs...)
+	if err != nil {
+		return err
+	}
+	for i, p := range j.Programs() {
+		switch p {
+		case j.Update:
+			r.update = loaded[i]
+		case j.Calibrate:
+			r.calibrate = loaded[i]
+		case j.Prepare:
+			r.prepare = loaded[i]
+		case j.Eval:
+			r.eval = loaded[i]
+		default:
+			for v, q := range j.Micro {
+				if p == q {
+					r.micro[v] = loaded[i]
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// each runs f for all ranks at once; the first failure stops the others.
+func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error) error {
+	if len(t.ranks) == 1 {
+		return f(ctx, t.ranks[0])
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, r := range t.ranks {
+		g.Go(func() error { return f(ctx, r) })
+	}
+	return g.Wait()
+}
+
+// StepResult is what one optimizer step reports.
+type StepResult struct {
+	Step     int     // 1 for the first
+	Loss     float64 // nats per token, mean over the step's valid tokens
+	LR       float64
+	GradNorm float64 // before clipping
+	Tokens   int64   // trained on so far
+	Skipped  bool    // the update did not happen: something was not finite
+	Elapsed  time.Duration
+}
+
+// TokensPerStep is the number of tokens in the batches of one step.
+func (j *Job) TokensPerStep() int64 {
+	c := j.Config
+	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
+}
+
+// control is step.control for a micro-batch of the coming step.
+func (t *Trainer) control(r *rank, micro int) backend.Control {
+	perMicro := uint64(len(r.tokens))
+	return backend.Control{
+		Seed: uint64(t.Config.Seed), Step: uint64(t.step),
+		Token:     (uint64(micro)*uint64(len(t.ranks)) + uint64(r.index)) * perMicro,
+		LR:        float32(t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)),
+		InvTokens: float32(1 / float64(t.TokensPerStep())),
+	}
+}
+
+// ErrNonFinite is wrapped when too many steps in a row were skipped.
+var ErrNonFinite = errors.New("training is not finite")
+
+// Next runs one step: all micro-batches and the update. A step whose gradients
+// or amaxes are not finite changes nothing and is reported as skipped; after
+// Config.Train.OnNonfinite of them in a row the error names the op where it
+// began.
+func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
+	start := time.Now()
+	if t.step == 0 {
+		if err := t.fillHistories(ctx); err != nil {
+			return StepResult{}, err
+		}
+	}
+	n := t.Config.Train.Accumulate
+	err := t.each(ctx, func(ctx context.Context, r *rank) error {
+		for i := range n {
+			if err := r.loader.Next(r.tokens, r.targets); err != nil {
+				return err
+			}
+			if err := t.feed(r, t.control(r, i)); err != nil {
+				return err
+			}
+			if err := r.micro[Variant{i == 0, i == n-1}].Run(ctx); err != nil {
+				return err
+			}
+		}
+		return r.update.Run(ctx)
+	})
+	if err != nil {
+		return StepResult{}, err
+	}
+	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
+	if err := t.readStep(&res); err != nil {
+		return res, err
+	}
+	t.step++
+	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
+	res.Elapsed = time.Since(start)
+	if !res.Skipped {
+		t.skipped = 0
+		return res, nil
+	}
+	t.skipped++
+	if limit := t.Config.Train.OnNonfinite; limit > 0 && t.skipped >= limit {
+		return res, t.blame(ctx)
+	}
+	return res, nil
+}
+
+// fillHistories runs the calibration on the first micro-batch, which the first
+// step sees again.
+func (t *Trainer) fillHistories(ctx context.Context) error {
+	if len(t.Model.Scales.Records()) == 0 {
+		return nil
+	}
+	return t.each(ctx, func(ctx context.Context, r *rank) error {
+		from := r.loader.Position()
+		if err := r.loader.Next(r.tokens, r.targets); err != nil {
+			return err
+		}
+		if err := r.loader.Restore(from); err != nil {
+			return err
+		}
+		if err := t.feed(r, t.control(r, 0)); err != nil {
+			return err
+		}
+		if err := r.calibrate.Run(ctx); err != nil {
+			return err
+		}
+		return r.prepare.Run(ctx)
+	})
+}
+
+// feed writes a micro-batch and its control words.
+func (t *Trainer) feed(r *rank, c backend.Control) error {
+	if err := r.writeInts(t.Tokens, r.tokens); err != nil {
+		return err
+	}
+	if err := r.writeInts(t.Targets, r.targets); err != nil {
+		return err
+	}
+	r.bytes = c.AppendTo(r.bytes[:0])
+	return r.backend.Write(t.Control, r.bytes)
+}
+
+func (r *rank) writeInts(to *backend.Tensor, x []int32) error {
+	r.bytes = r.bytes[:0]
+	for _, v := range x {
+		r.bytes = binary.LittleEndian.AppendUint32(r.bytes, uint32(v))
+	}
+	return r.backend.Write(to, r.bytes)
+}
+
+func (r *rank) readFloat(t *backend.Tensor) (float64, error) {
+	bits, err := r.readWord(t)
+	return float64(math.Float32frombits(bits)), err
+}
+
+func (r *rank) readWord(t *backend.Tensor) (uint32, error) {
+	var word [4]byte
+	err := r.backend.Read(t, word[:])
+	return binary.LittleEndian.Uint32(word[:]), err
+}
+
+func (t *Trainer) readStep(res *StepResult) error {
+	r := t.ranks[0]
+	sum, err := r.readFloat(t.Loss)
+	if err != nil {
+		return err
+	}
+	res.Loss = sum / float64(t.TokensPerStep())
+	if res.GradNorm, err = r.readFloat(t.GradNorm); err != nil {
+		return err
+	}
+	skip, err := r.readWord(t.Skip)
+	res.Skipped = skip != 0
+	return err
+}
+
+// blame runs the last micro-batch again, op by op. A micro-batch changes no
+// parameter and no state, so it fails as it did. The ranks run together, since
+// they may meet in a collective.
+func (t *Trainer) blame(ctx context.Context) error {
+	last := Variant{First: t.Config.Train.Accumulate == 1, Last: true}
+	err := t.each(ctx, func(ctx context.Context, r *rank) error {
+		found, err := backend.FindNonFinite(ctx, r.micro[last])
+		if found != nil {
+			return found
+		}
+		return err
+	})
+	if err == nil {
+		err = errors.New("the last micro-batch alone is finite, so an earlier one or the norm of the gradients is to blame")
+	}
+	return fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
+}
+
+// Evaluate is the mean cross-entropy over the validation stream, in nats per
+// token, with every scale frozen. The windows are dealt to the ranks in turn
+// and summed in order.
+func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
+	sweep := t.ranks[0].sweep
+	if sweep == nil {
+		return 0, errors.New("there is no validation data")
+	}
+	rows := t.Config.Train.MicroBatch
+	batches := (sweep.Rows() + int64(rows) - 1) / int64(rows)
+	sums := make([]float64, batches)
+	err := t.each(ctx, func(ctx context.Context, r *rank) error {
+		for b := int64(r.index); b < batches; b += int64(len(t.ranks)) {
+			if _, err := r.sweep.Batch(b*int64(rows), r.tokens, r.targets); err != nil {
+				return err
+			}
+			if err := t.feed(r, backend.Control{}); err != nil {
+				return err
+			}
+			if err := r.eval.Run(ctx); err != nil {
+				return err
+			}
+			var err error
+			if sums[b], err = r.readFloat(t.EvalLoss); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	total := 0.0
+	for _, s := range sums {
+		total += s
+	}
+	return total / float64(sweep.Targets()), err
+}
+
+// StepsDone is the number of completed steps.
+func (t *Trainer) StepsDone() int { return t.step }
+
+// Params lists the parameters, for reports.
+func (j *Job) Params() []*nn.Param { return j.Model.Params }
