@@ -13,8 +13,8 @@ func Bytes(n int64) string { return Quantity(float64(n), "B") }
 // Quantity writes a number with a decimal prefix and two digits at least:
 // "71 GFLOP/s", "8.3 TFLOP/s", "950 B".
 func Quantity(x float64, unit string) string {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return number(x, "%v") + " " + unit
+	if !finite(x) {
+		return number(x, "") + " " + unit
 	}
 	prefixes := []string{"", "k", "M", "G", "T", "P", "E"}
 	i := 0
@@ -41,12 +41,11 @@ func Count(n int64) string {
 			return strconv.FormatFloat(x, 'f', 2, 64) + s.letter
 		}
 	}
-	return commas(n)
+	return commas(strconv.FormatInt(n, 10))
 }
 
-// commas groups digits by thousands.
-func commas(n int64) string {
-	digits := strconv.FormatInt(n, 10)
+// commas groups the digits of a whole number by thousands.
+func commas(digits string) string {
 	sign := ""
 	if digits[0] == '-' {
 		sign, digits = "-", digits[1:]
@@ -70,8 +69,7 @@ func Clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", m, s)
 }
 
-// number formats a float, and names what is not finite in lower case, as
-// every other record here does.
+// number formats a float, or names what is not finite.
 func number(x float64, format string) string {
 	switch {
 	case math.IsNaN(x):
@@ -83,3 +81,5 @@ func number(x float64, format string) string {
 	}
 	return fmt.Sprintf(format, x)
 }
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

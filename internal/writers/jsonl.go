@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"strconv"
 )
@@ -19,21 +18,10 @@ type Float float64
 
 // MarshalJSON implements json.Marshaler.
 func (f Float) MarshalJSON() ([]byte, error) {
-	if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
+	if !finite(float64(f)) {
 		return []byte("null"), nil
 	}
 	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler; null becomes NaN.
-func (f *Float) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		*f = Float(math.NaN())
-		return nil
-	}
-	x, err := strconv.ParseFloat(string(text), 64)
-	*f = Float(x)
-	return err
 }
 
 // Metrics is a line of metrics.jsonl: what the computation determines, the same

@@ -2,7 +2,6 @@ package writers
 
 import (
 	"log/slog"
-	"math"
 	"os"
 )
 
@@ -19,19 +18,19 @@ func OpenRunLog(path string, level slog.Leveler) (*RunLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: finite})
+	h := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: nameNonFinite})
 	return &RunLog{slog.New(h), f}, nil
 }
 
 // Close closes the file.
 func (l *RunLog) Close() error { return l.file.Close() }
 
-// finite turns a number that JSON cannot hold into its name. slog would write
+// nameNonFinite turns a number that JSON cannot hold into its name. slog would write
 // an error in its place, and a loss that is not a number is what a log of
 // training must be able to say.
-func finite(_ []string, a slog.Attr) slog.Attr {
+func nameNonFinite(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindFloat64 {
-		if x := a.Value.Float64(); math.IsNaN(x) || math.IsInf(x, 0) {
+		if x := a.Value.Float64(); !finite(x) {
 			return slog.String(a.Key, number(x, ""))
 		}
 	}

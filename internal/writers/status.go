@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,18 +25,22 @@ type Status struct {
 	ETA          time.Duration
 }
 
-// fields are the parts of the line, what matters most first.
+// fields are the parts of the line.
 func (s Status) fields() []string {
 	flops := Quantity(s.FlopsPerSec, "FLOP/s")
 	if s.PeakShare > 0 {
 		flops += fmt.Sprintf(" (%.0f%%)", 100*s.PeakShare)
+	}
+	tokens := number(s.TokensPerSec, "%.0f")
+	if finite(s.TokensPerSec) {
+		tokens = commas(tokens)
 	}
 	return []string{
 		fmt.Sprintf("step %d/%d", s.Step, s.Steps),
 		"loss " + number(s.Loss, "%.4f"),
 		"|g| " + number(s.GradNorm, "%.3g"),
 		"lr " + number(s.LR, "%.1e"),
-		commas(int64(s.TokensPerSec)) + " tok/s",
+		tokens + " tok/s",
 		flops,
 		Bytes(s.Memory),
 		"ETA " + Clock(s.ETA),
@@ -45,20 +50,22 @@ func (s Status) fields() []string {
 // String is the whole line.
 func (s Status) String() string { return strings.Join(s.fields(), "  ") }
 
-// fit is the line with as many of its fields, from the left, as the columns
-// hold.
+// fit is the line cut to a number of columns. Fields go from the right, but
+// the ETA is the last but one to go: it is what one looks for.
 func (s Status) fit(columns int) string {
-	line := ""
-	for i, f := range s.fields() {
-		if i > 0 {
-			f = "  " + f
+	fields := s.fields()
+	for len(fields) > 0 {
+		line := strings.Join(fields, "  ")
+		if len(line) <= columns { // ASCII: bytes are columns
+			return line
 		}
-		if len(line)+len(f) > columns { // ASCII: bytes are columns
-			break
+		drop := len(fields) - 2
+		if drop < 1 { // the step outlives the ETA
+			drop = len(fields) - 1
 		}
-		line += f
+		fields = slices.Delete(fields, drop, drop+1)
 	}
-	return line
+	return ""
 }
 
 // How often the line is written. A terminal is redrawn no faster than one can

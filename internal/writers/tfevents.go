@@ -36,9 +36,11 @@ const (
 	valueTag         protowire.Number = 1 // string
 	valueSimpleValue protowire.Number = 2 // float
 
-	sessionStatus      protowire.Number = 1 // enum
-	sessionStatusStart                  = 1
+	sessionStatus protowire.Number = 1 // enum
 )
+
+// sessionStart is SessionLog.START.
+const sessionStart = 1
 
 // Scalar is a point of one curve.
 type Scalar struct {
@@ -73,7 +75,7 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 
 	start := appendStep(appendTime(nil, now), firstStep)
 	status := protowire.AppendTag(nil, sessionStatus, protowire.VarintType)
-	status = protowire.AppendVarint(status, sessionStatusStart)
+	status = protowire.AppendVarint(status, sessionStart)
 	start = protowire.AppendTag(start, eventSessionLog, protowire.BytesType)
 	e.buf = appendRecord(e.buf, protowire.AppendBytes(start, status))
 	if _, err := f.Write(e.buf); err != nil {

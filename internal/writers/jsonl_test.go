@@ -1,0 +1,140 @@
+package writers
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMetricsLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.jsonl")
+	val := Float(2.5)
+	lines := []Metrics{
+		{Step: 1, Loss: 5.545177444479562, LR: 1.5e-4, GradNorm: Float(math.Inf(1)), Tokens: 2048, Skipped: true},
+		{
+			Step: 2, Loss: Float(math.NaN()), ValLoss: &val, LR: 3e-3, GradNorm: 0.1, Tokens: 4096,
+			FP8:    map[string]FP8Stats{"layers.1.mlp.hidden": {Amax: 4, Scale: 64}, "layers.0.mlp.hidden": {Amax: 1e-7, Saturated: 0.5, Flushed: 0.25}},
+			SwiGLU: map[string]SwiGLUStats{"layers.0.mlp": {Channel: 17, Amax: 3, Cosine: -1}},
+		},
+	}
+	for _, line := range lines { // opened anew each time, as by a resumed run
+		j, err := OpenJSONL(path)
+		require.NoError(t, err)
+		require.NoError(t, j.Write(line))
+		require.NoError(t, j.Sync())
+		require.NoError(t, j.Close())
+	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, `{"step":1,"loss":5.545177444479562,"lr":0.00015,"grad_norm":null,"tokens":2048,"skipped":true}
+{"step":2,"loss":null,"val_loss":2.5,"lr":0.003,"grad_norm":0.1,"tokens":4096,"skipped":false,`+
+		`"fp8":{"layers.0.mlp.hidden":{"amax":1e-07,"scale":0,"saturated":0.5,"flushed":0.25},"layers.1.mlp.hidden":{"amax":4,"scale":64,"saturated":0,"flushed":0}},`+
+		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"cosine":-1}}}
+`, string(text))
+}
+
+func TestTimingLine(t *testing.T) {
+	mfu := Float(0.34)
+	text, err := json.Marshal(Timing{Step: 1, StepSeconds: 0.1, TokensPerSec: 2e4, FlopsPerSec: 1e21, MFU: &mfu, Memory: 31e6, Device: map[string]Float{"power_w": 300.5}})
+	require.NoError(t, err)
+	require.Equal(t, `{"step":1,"step_s":0.1,"tokens_per_s":20000,"flops_per_s":1e+21,"mfu":0.34,"memory":31000000,"device":{"power_w":300.5}}`, string(text))
+}
+
+// Every line is in the file before Write returns: a killed process loses none.
+func TestLinesAreNotHeldBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.jsonl")
+	j, err := OpenJSONL(path)
+	require.NoError(t, err)
+	defer j.Close()
+	for i := range 3 {
+		require.NoError(t, j.Write(Timing{Step: i}))
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, i+1, bytes.Count(text, []byte("\n")))
+	}
+}
+
+// The digits read back as the same bits.
+func TestFloatPrecision(t *testing.T) {
+	for _, x := range []float64{0, math.Copysign(0, -1), 1.0 / 3, math.SmallestNonzeroFloat64, math.MaxFloat64, 1e21, 1e-7, float64(float32(0.1))} {
+		text, err := json.Marshal(Float(x))
+		require.NoError(t, err)
+		var again float64
+		require.NoError(t, json.Unmarshal(text, &again))
+		require.Equal(t, math.Float64bits(x), math.Float64bits(again), string(text))
+	}
+}
+
+func TestTruncateAfter(t *testing.T) {
+	whole := func(steps ...int) (text string) {
+		for _, s := range steps {
+			text += fmt.Sprintf(`{"step":%d,"loss":1.5}`+"\n", s)
+		}
+		return text
+	}
+	for _, test := range []struct{ name, text, want string }{
+		{"nothing to cut", whole(1, 2, 3), whole(1, 2, 3)},
+		{"later steps", whole(1, 2, 3, 4, 5), whole(1, 2, 3)},
+		{"a gap", whole(1, 2, 8, 9), whole(1, 2)},
+		{"all", whole(4, 5), ""},
+		{"empty", "", ""},
+		{"torn", whole(1, 2) + `{"step":3,"lo`, whole(1, 2)},
+		{"torn before its newline", whole(1, 2) + `{"step":3}`, whole(1, 2)},
+		{"torn later step", whole(1, 2, 3, 4) + `{"st`, whole(1, 2, 3)},
+		{"zeros after a power cut", whole(1, 2) + strings.Repeat("\x00", 5000), whole(1, 2)},
+		{"damaged lines at the end", whole(1, 2) + "{}\n\x00\x00\n", whole(1, 2)},
+		{"a long line", `{"step":1,"x":"` + strings.Repeat("y", 200_000) + "\"}\n" + whole(4), `{"step":1,"x":"` + strings.Repeat("y", 200_000) + "\"}\n"},
+	} {
+		path := filepath.Join(t.TempDir(), "metrics.jsonl")
+		require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
+		for range 2 { // once more changes nothing
+			require.NoError(t, TruncateAfter(path, 3), test.name)
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, test.want, string(text), test.name)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "metrics.jsonl")
+	require.NoError(t, TruncateAfter(path, 3))
+	require.NoFileExists(t, path)
+
+	damaged := whole(1) + "{\n" + whole(2, 3)
+	require.NoError(t, os.WriteFile(path, []byte(damaged), 0o600))
+	require.ErrorContains(t, TruncateAfter(path, 3), "line 2 is damaged")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, damaged, string(text), "left as it was")
+}
+
+// What is kept is a prefix of whole lines with steps up to the limit.
+func FuzzTruncate(f *testing.F) {
+	f.Add([]byte("{\"step\":1}\n{\"step\":2}\n{\"ste"), 1)
+	f.Add([]byte("{\"step\":1}\n{\n{\"step\":2}\n"), 5)
+	f.Add([]byte("\x00\n\n{}"), 0)
+	f.Fuzz(func(t *testing.T, text []byte, step int) {
+		keep, err := lengthUpTo(bytes.NewReader(text), step)
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, keep, int64(len(text)))
+		kept := text[:keep]
+		require.True(t, len(kept) == 0 || kept[len(kept)-1] == '\n')
+		again, err := lengthUpTo(bytes.NewReader(kept), step)
+		require.NoError(t, err)
+		require.Equal(t, keep, again)
+		for line := range bytes.Lines(kept) {
+			var l struct {
+				Step *int `json:"step"`
+			}
+			require.NoError(t, json.Unmarshal(line, &l))
+			require.LessOrEqual(t, *l.Step, step)
+		}
+	})
+}

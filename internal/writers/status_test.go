@@ -1,0 +1,156 @@
+package writers
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var someStatus = Status{
+	Step: 120, Steps: 400, Loss: 2.43119, GradNorm: 0.83, LR: 2.7e-3,
+	TokensPerSec: 18204.4, FlopsPerSec: 71.2e9, Memory: 31_400_000, ETA: 42 * time.Second,
+}
+
+func TestStatusString(t *testing.T) {
+	require.Equal(t, "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42", someStatus.String())
+	s := someStatus
+	s.PeakShare = 0.344
+	require.Contains(t, s.String(), "71 GFLOP/s (34%)")
+	s = Status{Loss: math.NaN(), GradNorm: math.Inf(1), TokensPerSec: math.Inf(1), FlopsPerSec: math.NaN()}
+	require.Equal(t, "step 0/0  loss nan  |g| inf  lr 0.0e+00  inf tok/s  nan FLOP/s  0 B  ETA 0:00", s.String())
+}
+
+func TestStatusFit(t *testing.T) {
+	for columns, want := range map[int]string{
+		1000: someStatus.String(),
+		90:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42",
+		89:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  ETA 0:42",
+		79:   "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  ETA 0:42",
+		40:   "step 120/400  loss 2.4312  ETA 0:42",
+		34:   "step 120/400  ETA 0:42",
+		21:   "step 120/400",
+		11:   "",
+		-1:   "",
+	} {
+		require.Equal(t, want, someStatus.fit(columns), columns)
+	}
+}
+
+// screen shows what a terminal would: lines, with carriage returns obeyed.
+func screen(t *testing.T, written string, width int) []string {
+	t.Helper()
+	var lines []string
+	for _, line := range strings.Split(written, "\n") {
+		cells, at := []byte(strings.Repeat(" ", width)), 0
+		for _, c := range []byte(line) {
+			if c == '\r' {
+				at = 0
+				continue
+			}
+			require.Less(t, at, width, "wraps: %q", line)
+			cells[at] = c
+			at++
+		}
+		lines = append(lines, strings.TrimRight(string(cells), " "))
+	}
+	return lines
+}
+
+type clock struct{ time.Time }
+
+func newTestLine(width int) (*StatusLine, *bytes.Buffer, *clock) {
+	var out bytes.Buffer
+	c := &clock{time.Unix(1000, 0)}
+	return &StatusLine{w: &out, width: func() int { return width }, now: func() time.Time { return c.Time }}, &out, c
+}
+
+func TestStatusLineOnTerminal(t *testing.T) {
+	for _, width := range []int{1, 12, 13, 80, 200} {
+		l, out, c := newTestLine(width)
+		long, short := someStatus, someStatus
+		long.Loss = -123456.5
+		l.Show(long)
+		c.Time = c.Add(time.Second)
+		l.Show(short)
+		require.Equal(t, []string{short.fit(width - 1)}, screen(t, out.String(), width), "no rest of the longer line")
+		c.Time = c.Add(time.Millisecond)
+		n := out.Len()
+		l.Show(long)
+		require.Equal(t, n, out.Len(), "too soon to redraw")
+		l.Done()
+		require.Equal(t, long.fit(width-1), screen(t, out.String(), width)[0], "the last status is shown in the end")
+	}
+}
+
+func TestStatusLinePrint(t *testing.T) {
+	l, out, c := newTestLine(80)
+	l.Print("before")
+	l.Show(someStatus)
+	l.Print("step 100: val loss 2.5\n")
+	c.Time = c.Add(time.Second)
+	l.Show(someStatus)
+	l.Done()
+	l.Print("after")
+	require.Equal(t, []string{"before", "step 100: val loss 2.5", someStatus.fit(79), "after", ""}, screen(t, out.String(), 80))
+}
+
+// A window that shrinks between two lines must not make the next one wrap.
+func TestStatusLineShrinks(t *testing.T) {
+	l, out, c := newTestLine(200)
+	l.Show(someStatus)
+	out.Reset()
+	l.width = func() int { return 30 }
+	c.Time = c.Add(time.Second)
+	l.Show(someStatus)
+	require.Equal(t, []string{someStatus.fit(29)}, screen(t, out.String(), 30))
+}
+
+func TestStatusLinePlain(t *testing.T) {
+	l, out, c := newTestLine(0)
+	steps := func(from, to int, each time.Duration) {
+		for s := from; s <= to; s++ {
+			l.Show(Status{Step: s, Steps: 100})
+			c.Time = c.Add(each)
+		}
+	}
+	steps(1, 25, time.Second)
+	l.Print("a note")
+	steps(26, 100, time.Millisecond)
+	require.Contains(t, out.String(), "100/100", "before Done: the last evaluation may take a while")
+	l.Done()
+	var shown []string
+	for line := range strings.Lines(out.String()) {
+		require.NotContains(t, line, "\r")
+		shown = append(shown, strings.Fields(line)[1])
+	}
+	require.Equal(t, []string{"1/100", "11/100", "21/100", "note", "100/100"}, shown)
+
+	// A run that stops early still shows where.
+	l, out, _ = newTestLine(0)
+	l.Show(Status{Step: 1, Steps: 100})
+	l.Show(Status{Step: 2, Steps: 100})
+	l.Done()
+	require.Equal(t, 2, strings.Count(out.String(), "\n"))
+	l.Done()
+	require.Equal(t, 2, strings.Count(out.String(), "\n"))
+}
+
+// A file is no terminal.
+func TestNewStatusLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stderr")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	l := NewStatusLine(f)
+	l.Show(someStatus)
+	l.Done()
+	require.NoError(t, f.Close())
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, someStatus.String()+"\n", string(text))
+}

@@ -1,0 +1,280 @@
+package train
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/checkpoint"
+	"octet/data"
+	"octet/fp8"
+)
+
+// babble is text with a structure that a small model can learn: words of a
+// small vocabulary, the next depending on the last.
+func babble(n int) []byte {
+	words := strings.Fields("func return if err nil for range len string byte int error := == != { } ( )")
+	rng := rand.New(rand.NewPCG(3, 5))
+	var b []byte
+	at := 0
+	for len(b) < n {
+		b = append(append(b, words[at]...), ' ')
+		at = (at*7 + 1 + rng.IntN(3)) % len(words)
+	}
+	return b[:n]
+}
+
+func testCorpus() *data.Corpus {
+	text := babble(40_000)
+	return &data.Corpus{Train: data.Text(text[:36_000]), Val: data.Text(text[36_000:])}
+}
+
+// newTrainer starts a run of a small model on emu.
+func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
+	t.Helper()
+	j, err := newJob(c, localAmax)
+	require.NoError(t, err)
+	devices, err := backend.Open("emu", backend.Options{Threads: threads, Ranks: j.Config.Train.Ranks})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	})
+	tr, err := NewTrainer(j, testCorpus(), devices)
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(context.Background()))
+	return tr
+}
+
+func steps(t *testing.T, tr *Trainer, n int) []StepResult {
+	t.Helper()
+	list := make([]StepResult, n)
+	for i := range list {
+		res, err := tr.Next(context.Background())
+		require.NoError(t, err)
+		res.Elapsed = 0
+		list[i] = res
+	}
+	return list
+}
+
+// values reads a tensor of rank r as float64, without its scale.
+func values(t *testing.T, r *rank, x *backend.Tensor) []float64 {
+	t.Helper()
+	raw, err := r.read(x)
+	require.NoError(t, err)
+	return decodeAll(x.DType, raw)
+}
+
+// distance is ‖a−b‖/‖b‖.
+func distance(a, b []float64) float64 {
+	num, den := 0.0, 0.0
+	for i := range a {
+		num += (a[i] - b[i]) * (a[i] - b[i])
+		den += b[i] * b[i]
+	}
+	return math.Sqrt(num / den)
+}
+
+func TestEveryRecipeLearns(t *testing.T) {
+	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth"} {
+		t.Run(name, func(t *testing.T) {
+			c := small(t, name)
+			c.Train.Steps = 40
+			tr := newTrainer(t, c, 2, false)
+			list := steps(t, tr, 40)
+			require.InDelta(t, math.Log(256), list[0].Loss, 0.2, "a fresh model knows nothing")
+			val, err := tr.Evaluate(context.Background())
+			require.NoError(t, err)
+			require.Less(t, val, 3.4, "byte unigrams of this text give 3.4")
+		})
+	}
+}
+
+// The text is the same for every number of threads, so every bit of every
+// step must be.
+func TestThreadsChangeNothing(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-smooth"} {
+		c := small(t, name)
+		c.Train.Accumulate = 2
+		want := newTrainer(t, c, 1, false)
+		wantSteps := steps(t, want, 4)
+		for _, threads := range []int{2, 3} {
+			got := newTrainer(t, c, threads, false)
+			require.Equal(t, wantSteps, steps(t, got, 4))
+			for _, p := range want.Params() {
+				a, err := want.ranks[0].read(p.Master)
+				require.NoError(t, err)
+				b, err := got.ranks[0].read(got.Vars.Lookup(p.Name))
+				require.NoError(t, err)
+				require.Equal(t, a, b, p.Name)
+			}
+		}
+	}
+}
+
+// sumTolerance bounds what another order of summation over tokens does to a
+// gradient: √(number of terms) half ulps of FP32, and room for cancellation.
+const sumTolerance = 2e-6
+
+// gradients runs one step and returns all gradients and the loss.
+func gradients(t *testing.T, tr *Trainer) (loss float64, grads map[string][]float64) {
+	t.Helper()
+	loss = steps(t, tr, 1)[0].Loss
+	grads = map[string][]float64{}
+	for _, p := range tr.Params() {
+		grads[p.Name] = values(t, tr.ranks[0], p.Grad)
+	}
+	return loss, grads
+}
+
+// The same tokens as one batch, as two micro-batches, and on two ranks: the
+// same loss and gradients but for the order of FP32 sums. Delayed scales are
+// the same since all of them see the same maxima.
+func TestBatchesMayBeSplit(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-delayed"} {
+		whole := small(t, name)
+		whole.Train.MicroBatch = 8
+		// The first step's scales come from its first micro-batch, which is the
+		// whole batch only in the first form: pin them by a common start.
+		start := newTrainer(t, whole, 2, false)
+		steps(t, start, 1)
+		state := snapshot(t, start)
+
+		begin := func(c Config) *Trainer {
+			tr := newTrainer(t, c, 2, false)
+			require.NoError(t, tr.Restore(context.Background(), state))
+			return tr
+		}
+		wantLoss, want := gradients(t, begin(whole))
+		for form, change := range map[string]func(*Config){
+			"accumulate": func(c *Config) { c.Train.MicroBatch, c.Train.Accumulate = 4, 2 },
+			"ranks":      func(c *Config) { c.Train.MicroBatch, c.Train.Ranks = 4, 2 },
+		} {
+			c := whole
+			change(&c)
+			tr := begin(c)
+			loss, got := gradients(t, tr)
+			require.InEpsilon(t, wantLoss, loss, sumTolerance, "%s %s", name, form)
+			for p := range want {
+				require.Less(t, distance(got[p], want[p]), sumTolerance, "%s %s %s", name, form, p)
+			}
+			if form == "ranks" {
+				requireRanksAgree(t, tr)
+			}
+		}
+	}
+}
+
+func requireRanksAgree(t *testing.T, tr *Trainer) {
+	t.Helper()
+	for x := range tr.Vars.All() {
+		if x.Class != backend.Param && x.Class != backend.State {
+			continue
+		}
+		a, err := tr.ranks[0].read(x)
+		require.NoError(t, err)
+		b, err := tr.ranks[1].read(x)
+		require.NoError(t, err)
+		require.Equal(t, a, b, x.Name)
+	}
+}
+
+// The control of the test above: without the reduction of amaxes the ranks
+// choose scales of their own.
+func TestWithoutAmaxReductionScalesDiffer(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Train.Ranks = 2
+	differ := func(localAmax bool) bool {
+		tr := newTrainer(t, c, 2, localAmax)
+		steps(t, tr, 3)
+		history := tr.Model.Scales.History
+		return distance(values(t, tr.ranks[0], history), values(t, tr.ranks[1], history)) > 0
+	}
+	require.False(t, differ(false))
+	require.True(t, differ(true))
+}
+
+func snapshot(t *testing.T, tr *Trainer) *checkpoint.Checkpoint {
+	t.Helper()
+	contents, err := tr.Contents("test", "emu")
+	require.NoError(t, err)
+	path, err := checkpoint.Save(t.TempDir(), tr.StepsDone(), contents)
+	require.NoError(t, err)
+	c, err := checkpoint.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+func TestRestoreGoesOnBitForBit(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth"} {
+		c := small(t, name)
+		c.Train.Steps, c.Train.Accumulate = 8, 2
+		undisturbed := newTrainer(t, c, 2, false)
+		want := steps(t, undisturbed, 8)
+
+		stopped := newTrainer(t, c, 2, false)
+		steps(t, stopped, 4)
+		resumed := newTrainer(t, c, 2, false)
+		require.NoError(t, resumed.Restore(context.Background(), snapshot(t, stopped)))
+		require.Equal(t, want[4:], steps(t, resumed, 4))
+		a, err := undisturbed.Evaluate(context.Background())
+		require.NoError(t, err)
+		b, err := resumed.Evaluate(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, a, b)
+	}
+}
+
+// A weight of NaN: the step is skipped and leaves everything as it was; after
+// the limit the run stops and names the op that met it first.
+func TestNonFiniteStepsAreSkippedAndNamed(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.OnNonfinite = 2
+	tr := newTrainer(t, c, 2, false)
+	steps(t, tr, 2)
+	gain := tr.Vars.Lookup("model.layers.1.post_attention_layernorm.weight")
+	raw, err := tr.ranks[0].read(gain)
+	require.NoError(t, err)
+	require.NoError(t, tr.writeAll(gain, append(floatBytes(float32(math.NaN())), raw[4:]...)))
+
+	before := map[string][]byte{}
+	for x := range tr.Vars.All() {
+		if x.Class == backend.Param || x.Class == backend.State {
+			if before[x.Name], err = tr.ranks[0].read(x); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	res, err := tr.Next(context.Background())
+	require.NoError(t, err)
+	require.True(t, res.Skipped)
+	for name, want := range before {
+		got, err := tr.ranks[0].read(tr.Vars.Lookup(name))
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+	_, err = tr.Next(context.Background())
+	require.ErrorIs(t, err, ErrNonFinite)
+	require.ErrorContains(t, err, "layers.1.post_attention_layernorm: rmsnorm")
+}
+
+func decodeAll(d fp8.DType, raw []byte) []float64 {
+	x := make([]float64, len(raw)/d.Size())
+	for i := range x {
+		code := uint32(0)
+		for b := range d.Size() {
+			code |= uint32(raw[i*d.Size()+b]) << (8 * b)
+		}
+		x[i] = float64(d.Float32(code))
+	}
+	return x
+}
