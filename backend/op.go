@@ -134,10 +134,11 @@ func (k *checker) float(field string, t *Tensor) {
 	k.that(t.DType.IsFloat(), "%s is %s, expected a float format", field, t)
 }
 
-// plain wants F32 or BF16: what elementwise kernels compute on.
+// plain wants F32 or BF16 without a scale: what elementwise kernels compute on.
 func (k *checker) plain(fields ...field) {
 	for _, f := range fields {
 		k.dtype(f.name, f.t, fp8.F32, fp8.BF16)
+		k.that(f.t.Scale == nil, "%s is %s with a scale, which this op does not read", f.name, f.t)
 	}
 }
 

@@ -72,9 +72,10 @@ const (
 // Scaled tensors get the scale limit/amax of their new values, not a power of
 // two: two passes, the first finding only the amaxes (Scratch), the second
 // recomputing the values from the old codes and writing codes and scales. An
-// amax of 0 keeps the scale. The step uses the fresh, unrounded m and v. A
-// stochastic rounding draws its bits from the stream named after the tensor,
-// like a Cast without Tokens. With Skip set nothing changes.
+// amax of 0 keeps the scale. What Scratch holds afterwards is not defined. The
+// step uses the fresh, unrounded m and v. A stochastic rounding draws its bits
+// from the stream named after the tensor, like a Cast without Tokens. With Skip
+// set nothing changes.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`    // F32
 	Master      []*Tensor `op:"inout"` // F32, or F16 with a scale
@@ -87,7 +88,7 @@ type AdamW struct {
 	Step        *Tensor   `op:"in"` // I32 [1], after StepGate
 	Coef        *Tensor   `op:"in"`
 	Skip        *Tensor   `op:"in"`
-	Scratch     *Tensor   `op:"out"` // F32 [3·len]: amaxes of the first pass
+	Scratch     *Tensor   `op:"out"` // F32 [3·len]: room for the amaxes of the first pass
 
 	Beta1, Beta2, Eps, WeightDecay float32
 	EpsForm                        EpsForm
@@ -117,6 +118,7 @@ func (o *AdamW) check() error {
 		}{{"Master", o.Master[i], o.MasterScale[i]}, {"M1", o.M1[i], o.M1Scale[i]}, {"M2", o.M2[i], o.M2Scale[i]}} {
 			c.that(f.t.Elems() == g.Elems() && f.t.Contiguous(), "%s is %s, Grad is %s", f.name, f.t, g)
 			c.dtype(f.name, f.t, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+			c.that((f.t.DType == fp8.F32) == (f.t.Scale == nil), "%s is %s: F32 takes no scale, every other format needs one", f.name, f.t)
 			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
 			if f.scale != nil {
 				c.scalar(f.name+"Scale", f.scale)

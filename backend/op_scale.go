@@ -4,7 +4,8 @@ import "octet/fp8"
 
 // Quantize reads X once and writes any number of copies, each with its own
 // format, scale, orientation and rounding. ColScale multiplies the columns
-// before everything else (Smooth-SwiGLU's W3 ⊙ c), in FP32.
+// (Smooth-SwiGLU's W3 ⊙ c) after X's own scale and before amax and casts, in
+// FP32.
 type Quantize struct {
 	X        *Tensor `op:"in"`          // F32, BF16 or F16, with or without a scale
 	ColScale *Tensor `op:"in,optional"` // F32 [cols]

@@ -22,7 +22,7 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := m.encode()
+		again, err := encodeJSON(m)
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(again))
 		for i, file := range m.Files {

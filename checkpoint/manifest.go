@@ -49,8 +49,6 @@ type fileEntry struct {
 	SHA256 string `json:"sha256"`
 }
 
-func (m manifest) encode() ([]byte, error) { return encodeJSON(m) }
-
 func encodeJSON(v any) ([]byte, error) {
 	text, err := json.MarshalIndent(v, "", "  ")
 	return append(text, '\n'), err
@@ -77,7 +75,7 @@ func parseManifest(text []byte) (manifest, error) {
 	}
 	// One manifest has one form: whatever json.Unmarshal passed over (another
 	// key, another case, a space) is not what was written.
-	if again, err := m.encode(); err != nil || !bytes.Equal(again, text) {
+	if again, err := encodeJSON(m); err != nil || !bytes.Equal(again, text) {
 		return manifest{}, errors.New("its bytes have changed since it was written")
 	}
 	return m, nil

@@ -115,7 +115,7 @@ func write(dir string, c Contents) error {
 	if err := syncDir(dir); err != nil {
 		return err
 	}
-	text, err := m.encode()
+	text, err := encodeJSON(m)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,6 @@ func startsAtOne(m *nn.Model, t *backend.Tensor) bool {
 		t.Class == backend.State && len(t.Shape) == 1 && t.DType == fp8.F32 && strings.HasSuffix(t.Name, ".scale_inv")
 }
 
-
 // prepare casts the weights on every rank.
 func (t *Trainer) prepare(ctx context.Context) error {
 	return t.each(ctx, func(ctx context.Context, r *rank) error { return r.prepare.Run(ctx) })

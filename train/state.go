@@ -263,21 +263,6 @@ func sameShape(path string, have, want checkpoint.Config) error {
 	return nil
 }
 
-// HFConfig is the model in Hugging Face's words.
-func HFConfig(c Config) checkpoint.Config {
-	act := map[nn.Activation]string{nn.GELU: "gelu", nn.ReLU: "relu"}[nn.Activation(c.Model.Activation)]
-	if act == "" {
-		act = "silu"
-	}
-	m := c.Model
-	return checkpoint.Config{
-		HiddenSize: m.Dim, IntermediateSize: m.FFN, NumHiddenLayers: m.Layers,
-		NumAttentionHeads: m.Heads, NumKeyValueHeads: m.KVHeads, VocabSize: m.Vocab,
-		MaxPositionEmbeddings: c.Data.Seq, RMSNormEps: m.NormEps, RopeTheta: m.RopeTheta,
-		TieWordEmbeddings: m.Tied, HiddenAct: act, TorchDType: "float32",
-	}
-}
-
 // CheckpointWeights hands a checkpoint's numbers to package infer. Scales is
 // nil for bare weights.
 type CheckpointWeights struct {

@@ -42,11 +42,7 @@ func newBench(name string, rank, ranks int) *bench {
 // given declares a variable that holds values, rounded to its format. An FP8
 // one gets a scale that is not a power of two.
 func (b *bench) given(name string, d fp8.DType, values []float64, shape ...int) *backend.Tensor {
-	class := backend.Stash // which any op may write
-	if name == "step.control" {
-		class = backend.Input
-	}
-	t := b.vars.Tensor(class, name, d, shape...)
+	t := b.vars.Tensor(backend.Stash, name, d, shape...) // any op may write a Stash
 	b.values[t] = values
 	if d.IsFP8() {
 		t.Scale = b.scalar(name+".scale_inv", 0.07)
@@ -104,12 +100,11 @@ func (b *bench) control() *backend.Tensor {
 	if t := b.vars.Lookup("step.control"); t != nil {
 		return t
 	}
-	raw := b.step.AppendTo(nil)
-	words := make([]float64, backend.ControlWords)
-	for i := range words {
-		words[i] = float64(int32(binary.LittleEndian.Uint32(append(raw, make([]byte, 64)...)[4*i:])))
+	t := b.vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	for raw := b.step.AppendTo(nil); len(raw) > 0; raw = raw[4:] {
+		b.values[t] = append(b.values[t], float64(int32(binary.LittleEndian.Uint32(raw))))
 	}
-	return b.given("step.control", fp8.I32, words, backend.ControlWords)
+	return t
 }
 
 // draw returns n normal numbers, a zero of either sign among the first.
@@ -119,7 +114,7 @@ func (b *bench) draw(n int, sigma float64) []float64 {
 		values[i] = b.rng.NormFloat64() * sigma
 	}
 	if n > 8 {
-		values[3], values[7] = 0, math.Copysign(0, -1)
+		values[3], values[7] = 0, negativeZero
 	}
 	return values
 }

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"fmt"
 	"math"
 
 	"octet/backend"
@@ -18,6 +19,10 @@ var attentionShapes = []attentionShape{
 	{1, 40, 40, 2, 1, 16},
 }
 
+func (a attentionShape) String() string {
+	return fmt.Sprintf("batch%d-%dx%d-heads%d.%d-dim%d", a.batch, a.queries, a.keys, a.heads, a.kvHeads, a.headDim)
+}
+
 func (a attentionShape) q() (rows, cols int) { return a.batch * a.queries, a.heads * a.headDim }
 func (a attentionShape) k() (rows, cols int) { return a.batch * a.keys, a.kvHeads * a.headDim }
 
@@ -27,8 +32,8 @@ func (a attentionShape) tolerance() float64 { return 4 * summed(a.keys+a.headDim
 func (s *suite) attention() {
 	for _, a := range attentionShapes {
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
-			s.addAttention(a, in, "f32", "attention/%+v/%s", a, in)
-			s.addAttentionGrad(a, in, "f32", "attentiongrad/%+v/%s", a, in)
+			s.addAttention(a, in, "f32", "attention/%s/%s", a, in)
+			s.addAttentionGrad(a, in, "f32", "attentiongrad/%s/%s", a, in)
 		}
 	}
 	for _, style := range []string{"bf16", "fp8", "stochastic", "view"} {

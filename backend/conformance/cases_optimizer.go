@@ -38,6 +38,7 @@ func (s *suite) stepGate() {
 		{"below", 0.04, []float64{1, 2}, 1},
 		{"unclipped", 9, nil, 0},
 		{"zero", 0, nil, 1},
+		{"tiny", 1e-12, nil, 1e-6},
 		{"inf-norm", inf, nil, 1},
 		{"inf-amax", 9, []float64{1, inf}, 1},
 		{"nan-amax", 9, []float64{nan, 0, 1}, 0.5},

@@ -8,9 +8,9 @@ import (
 )
 
 var (
-	nan    = math.NaN()
-	inf    = math.Inf(1)
-	noZero = math.Copysign(0, -1)
+	nan          = math.NaN()
+	inf          = math.Inf(1)
+	negativeZero = math.Copysign(0, -1)
 )
 
 // specials are the inputs on which a cast to d can go wrong, of either sign:
@@ -111,6 +111,15 @@ func (s *suite) quantizeScales() {
 			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
 		}})
 	}, "quantize/scaled-f16")
+	// X's own scale, ColScale and Scale are three FP32 multiplications.
+	s.add(func(b *bench) {
+		x := b.normal("x", fp8.F16, 9, 20)
+		x.Scale = b.scalar("x.scale", 0.3)
+		b.p.Add(&backend.Quantize{X: x, ColScale: b.normal("col", fp8.F32, 20), Out: []backend.Cast{
+			{Out: b.result("out", fp8.E4M3, exactly, 9, 20), Scale: b.scalar("scale", 0.7), Amax: b.scalar("amax", 0)},
+			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
+		}})
+	}, "quantize/colscale-scaled-f16")
 	s.add(func(b *bench) {
 		factors := b.draw(20, 1)
 		for i, x := range factors {
@@ -160,7 +169,7 @@ func (s *suite) quantizeCopies() {
 func (s *suite) amax() {
 	data := map[string]func(values []float64){
 		"normal":    func([]float64) {},
-		"zeros":     func(v []float64) { clear(v); v[1] = noZero },
+		"zeros":     func(v []float64) { clear(v); v[1] = negativeZero },
 		"subnormal": func(v []float64) { clear(v); v[2] = -0x1p-140 },
 		"inf":       func(v []float64) { v[4] = -inf },
 		"nan":       func(v []float64) { v[4], v[9] = inf, nan },

@@ -72,7 +72,7 @@ func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
 			return err
 		}
 		if tolerance == exactly {
-			err = b.compareExact(t, reference, values, raw)
+			err = compareExact(t, reference, values, raw)
 		} else {
 			err = compareNorm(t, reference, values, tolerance)
 		}
@@ -85,7 +85,7 @@ func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
 
 // compareExact wants equal values, zeros with their signs. The NaN of an FP8
 // cast has one code; the NaN of wider formats may be any.
-func (b *bench) compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
+func compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
 	wrong, first := 0, -1
 	for i := range want {
 		same := math.Float64bits(want[i]) == math.Float64bits(got[i])

@@ -106,13 +106,15 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 		if err != nil {
 			return err
 		}
-		for target, program := range map[backend.Backend]*backend.Program{want: b.p, got: lowered} {
-			loaded, err := target.Load(program)
-			if err != nil {
-				return err
-			}
-			runs = append(runs, loaded...)
+		model, err := want.Load(b.p)
+		if err != nil {
+			return err
 		}
+		loaded, err := got.Load(lowered)
+		if err != nil {
+			return err
+		}
+		runs = append(append(runs, model...), loaded...)
 	}
 	if err := runAll(ctx, runs); err != nil {
 		return err

@@ -16,6 +16,9 @@ import (
 // The query heads that share a key head are worked on together: row r of a
 // block is query r / group of head r mod group. So a decoding step, with one
 // query per head, still decodes its keys once.
+//
+// The products are of FP32 operands, with the kernels of the matrix product:
+// as with its F32 products, the last bits depend on the instruction set.
 
 // keyBlock is how many keys are held at a time; a multiple of every kernel's nr.
 const keyBlock = 64

@@ -57,19 +57,20 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 func (b *binder) add(o *backend.Add) func() {
 	x, y := b.rows(o.A), b.rows(o.B)
 	e := b.emitter(o.Out, x.cols)
-	left, right := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
+	sums, others := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
 	run := b.pieces(o.A.Rows(), x.cols, func(worker, row, col, n int) {
-		sum := left[worker][:n]
-		addTo(sum, x.piece(left[worker], row, col, n), y.piece(right[worker], row, col, n))
+		sum := sums[worker][:n]
+		x.load(sum, row, col)
+		addInto(sum, y.piece(others[worker], row, col, n))
 		e.store(worker, row, col, sum)
 	})
 	return storing(run, e)
 }
 
-// addTo is dst = x + y; dst may be either.
-func addTo(dst, x, y []float32) {
-	x, y = x[:len(dst)], y[:len(dst)]
+// addInto is dst += x.
+func addInto(dst, x []float32) {
+	x = x[:len(dst)]
 	for i := range dst {
-		dst[i] = x[i] + y[i]
+		dst[i] += x[i]
 	}
 }

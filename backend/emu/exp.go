@@ -55,19 +55,28 @@ func powerOfTwo(n int32) float32 { return math.Float32frombits(uint32(n+127) << 
 // elementwise, and the sum of dst, for which element i goes to lane i mod 16;
 // dst may be src.
 func expSumGo(dst, src []float32, scale, shift float32) float32 {
-	var lane [16]float32
+	var lanes [16]float32
+	expLanes(&lanes, dst, src, scale, shift)
+	return foldLanes(&lanes)
+}
+
+// expLanes is expSumGo without the last step.
+func expLanes(lanes *[16]float32, dst, src []float32, scale, shift float32) {
 	dst = dst[:len(src)]
 	for i, x := range src {
 		e := expf(float32(x*scale) - shift)
 		dst[i] = e
-		lane[i%16] += e
+		lanes[i%16] += e
 	}
+}
+
+func foldLanes(lanes *[16]float32) float32 {
 	for half := 8; half > 0; half /= 2 {
 		for i := range half {
-			lane[i] += lane[i+half]
+			lanes[i] += lanes[i+half]
 		}
 	}
-	return lane[0]
+	return lanes[0]
 }
 
 // maximumGo is the specification of maximum: the largest number in x; NaN is

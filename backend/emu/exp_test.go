@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -73,10 +74,6 @@ func TestExpSum(t *testing.T) {
 	sum := expSum(x, x, 2, 6)
 	require.Equal(t, []float32{expf(-4), expf(-2), 1, 0}, x)
 	require.Equal(t, 1+expf(-4)+expf(-2), sum)
-
-	nan := float32(math.NaN())
-	require.Equal(t, float32(2), maximum([]float32{-1, nan, 2, -inf}))
-	require.Equal(t, -inf, maximum([]float32{nan}))
 }
 
 // The kernels for slices give the bits of their Go twins, for every length, at
@@ -99,23 +96,51 @@ func TestExpSumTwins(t *testing.T) {
 		if n%3 == 0 {
 			scale, shift = 1, 0
 		}
-		want, got := make([]float32, n), make([]float32, n+1)
+		want := make([]float32, n)
 		wantSum := expSumGo(want, x, scale, shift)
-		gotSum := expSum(got, x, scale, shift)
-		sameFloats(t, append([]float32{wantSum, 0}, want...), append([]float32{gotSum, got[n]}, got[:n]...))
+		for name, sum := range expTwins {
+			got := make([]float32, n+1) // nothing is written behind the end
+			gotSum := sum(got, x, scale, shift)
+			sameFloats(t, append(want, wantSum, 0), append(got[:n:n], gotSum, got[n]), name)
+			got = slices.Clone(x)
+			gotSum = sum(got, got, scale, shift)
+			sameFloats(t, append(want, wantSum), append(got, gotSum), name)
+		}
 		require.Equal(t, maximumGo(x), maximum(x))
-		gotSum = expSum(x, x, scale, shift)
-		sameFloats(t, append([]float32{wantSum}, want...), append([]float32{gotSum}, x...))
 	}
 }
 
+func TestMaximum(t *testing.T) {
+	nan := float32(math.NaN())
+	for n := 1; n < 50; n++ {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = -9
+		}
+		for i := range x {
+			for j := range x {
+				x[j], x[i] = nan, -2
+				if got := maximum(x); got != -2 {
+					t.Fatalf("largest of %v: got %v", x, got)
+				}
+				x[j], x[i] = -9, -9
+			}
+		}
+	}
+	require.Equal(t, float32(math.Inf(-1)), maximum([]float32{nan, nan}))
+	require.Equal(t, float32(math.Inf(-1)), maximum(nil))
+}
+
+// expTwins are the kernels to hold against expSumGo.
+var expTwins = map[string]func(dst, src []float32, scale, shift float32) float32{"best": expSum}
+
 // sameFloats wants equal bits, but for those of NaN.
-func sameFloats(t *testing.T, want, got []float32) {
+func sameFloats(t *testing.T, want, got []float32, what string) {
 	t.Helper()
-	require.Len(t, got, len(want))
+	require.Len(t, got, len(want), what)
 	for i, w := range want {
 		if w == w || got[i] == got[i] {
-			require.Equal(t, math.Float32bits(w), math.Float32bits(got[i]), "element %d of %d: want %v, got %v", i, len(want), w, got[i])
+			require.Equal(t, math.Float32bits(w), math.Float32bits(got[i]), "%s: element %d of %d: want %v, got %v", what, i, len(want), w, got[i])
 		}
 	}
 }
@@ -140,8 +165,12 @@ func BenchmarkExpSum(b *testing.B) {
 	for i := range x {
 		x[i] = -float32(i) / 100
 	}
-	b.SetBytes(int64(len(x)) * 4)
-	for b.Loop() {
-		expSum(y, x, 1, 1)
+	for name, sum := range expTwins {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(x)) * 4)
+			for b.Loop() {
+				sum(y, x, 1, 1)
+			}
+		})
 	}
 }

@@ -1,14 +1,14 @@
 package emu
 
-// The largest blocks. In FP32 a block of A is 252 KB and a block of B 768 KB,
+// The largest blocks. In FP32 a block of A is 336 KB and a block of B 768 KB,
 // which leaves room in a second-level cache of 1 MB or more; a panel of B and
 // a slab of A pass through the first-level cache. The accumulators of a task
-// that waits between two blocks of k are 2 MB, touched once per block.
+// that waits between two blocks of k are 1.5 MB, touched once per block.
 const (
-	maxBlockK = 384  // columns of op(A)
+	maxBlockK = 512  // columns of op(A)
 	maxBlockM = 168  // rows of op(A): a multiple of every kernel's mr
 	maxTaskM  = 1024 // rows and columns of one task
-	maxTaskN  = 512
+	maxTaskN  = 384
 )
 
 // minTaskWork is the number of multiplications below which a task is not split

@@ -187,7 +187,7 @@ func (b *binder) reduceScatter(o *backend.ReduceScatter) (kernel, error) {
 	mine, out, offers := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.offers
 	n := len(out)
 	if len(mine.f32) != n*len(offers) {
-		return nil, fmt.Errorf("X is %s, Out is %s: expected %d parts, one for each rank", o.X, o.Out, len(offers))
+		return nil, fmt.Errorf("expected %d parts in X, one for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
 	return b.collective(mine, parts(n, taskElems), func(_, task int) {
 		from := task * taskElems
@@ -204,7 +204,7 @@ func (b *binder) allGather(o *backend.AllGather) (kernel, error) {
 	mine, out, offers := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.offers
 	n := len(mine.bytes)
 	if len(out) != n*len(offers) {
-		return nil, fmt.Errorf("X is %s, Out is %s: expected room for %d ranks", o.X, o.Out, len(offers))
+		return nil, fmt.Errorf("expected room for %d ranks in Out: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
 	return b.collective(mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes)

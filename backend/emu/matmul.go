@@ -23,9 +23,6 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 		accumulate: o.Accumulate, outScale: 1,
 	}
 	if o.Residual != nil {
-		if o.Residual.Scale != nil {
-			return nil, fmt.Errorf("%w by backend emu: the residual %s has a scale", backend.ErrUnsupported, o.Residual)
-		}
 		e.residual = b.matrixOf(o.Residual)
 	}
 	if o.Amax != nil {

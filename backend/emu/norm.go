@@ -137,11 +137,3 @@ func normGradient(g, normed []float32, mean, inv float32) {
 		g[i] = inv * (g[i] - float32(normed[i]*mean))
 	}
 }
-
-// addInto is dst += x.
-func addInto(dst, x []float32) {
-	x = x[:len(dst)]
-	for i := range dst {
-		dst[i] += x[i]
-	}
-}

@@ -63,7 +63,7 @@ func TestAngleTableMoves(t *testing.T) {
 			require.Equal(t, wantSin, sin)
 		}
 	}
-	d.angles(8, 500, 50).cover(3, 50)
+	d.angles(8, 500, 50).cover(0, 50)
 	wantCos, _ := want.at(40)
 	cos, _ := table.at(40)
 	require.Equal(t, wantCos, cos)

@@ -90,15 +90,15 @@ func (b *Backend) checkPeer(op backend.Op) error {
 		peer = o.Peer
 	case *backend.ReduceScatter:
 		if o.X.Elems() != o.Out.Elems()*b.group.ranks {
-			return fmt.Errorf("X is %s, Out is %s, there are %d ranks", o.X, o.Out, b.group.ranks)
+			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, o.X, o.Out)
 		}
 	case *backend.AllGather:
 		if o.Out.Elems() != o.X.Elems()*b.group.ranks {
-			return fmt.Errorf("X is %s, Out is %s, there are %d ranks", o.X, o.Out, b.group.ranks)
+			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, o.X, o.Out)
 		}
 	}
 	if peer >= b.group.ranks {
-		return fmt.Errorf("the peer is rank %d, there are %d ranks", peer, b.group.ranks)
+		return fmt.Errorf("there are %d ranks, the peer is rank %d", b.group.ranks, peer)
 	}
 	return nil
 }

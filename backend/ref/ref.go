@@ -132,7 +132,6 @@ func (b *Backend) Bind(v *backend.Vars) error {
 
 // Load implements backend.Backend. There is no op that it refuses.
 func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	var list []backend.Executable
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("program %s: %w", p.Name(), err)
@@ -153,7 +152,11 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 		for _, t := range p.Temps() {
 			b.data[t] = make([]float64, t.Elems())
 		}
-		list = append(list, &executable{b, p, backend.MakePlan(b.Spec().Align, backend.PerOp, programs...)})
+	}
+	plan := backend.MakePlan(b.Spec().Align, backend.PerOp, programs...)
+	var list []backend.Executable
+	for _, p := range programs {
+		list = append(list, &executable{b, p, plan})
 	}
 	return list, nil
 }

@@ -67,7 +67,7 @@ func TestRoundingOfStores(t *testing.T) {
 	}
 }
 
-// The one case worked out by hand: E4M3 in tensor and row blocks.
+// One factor per 128 columns of a row.
 func TestBlockScales(t *testing.T) {
 	vars := backend.NewVars()
 	a := vars.Tensor(backend.Stash, "a", fp8.E4M3, 2, 130)
@@ -173,9 +173,9 @@ func TestLoadRefuses(t *testing.T) {
 	_, err := b.Load(backend.NewVars().Program("other"))
 	require.ErrorContains(t, err, "other variables")
 	for message, op := range map[string]backend.Op{
-		"the peer is rank 2":     &backend.Send{X: x, Peer: 2},
-		"there are 2 ranks":      &backend.AllGather{X: x, Out: x},
-		"X is x:fp32[4], Out is": &backend.ReduceScatter{X: x, Out: x},
+		"send: there are 2 ranks, the peer is rank 2":                           &backend.Send{X: x, Peer: 2},
+		"allgather: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]":     &backend.AllGather{X: x, Out: x},
+		"reducescatter: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]": &backend.ReduceScatter{X: x, Out: x},
 	} {
 		p := vars.Program("p")
 		p.Add(op)

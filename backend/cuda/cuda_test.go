@@ -1,0 +1,55 @@
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func TestSpec(t *testing.T) {
+	for _, device := range []string{"", "0", "12"} {
+		s, err := spec(device)
+		require.NoError(t, err)
+		require.Equal(t, fp8.E4M3, s.E4M3)
+		require.Contains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E4M3})
+		require.NotContains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E5M2})
+	}
+	for _, device := range []string{"h100", "-1", "0,1", "65536"} {
+		_, err := spec(device)
+		require.ErrorContains(t, err, "known: ", device)
+		_, err = open(device, backend.Options{})
+		require.NotErrorIs(t, err, backend.ErrNoDevice, device)
+	}
+}
+
+// Until it trains, the backend refuses whatever the machine has.
+func TestRefusals(t *testing.T) {
+	d, device, err := backend.Find("cuda:0")
+	require.NoError(t, err)
+	require.Equal(t, "0", device)
+	require.ErrorIs(t, d.Available(), backend.ErrNoDevice)
+	_, err = d.Open(device, backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "--backend emu")
+
+	s, err := d.Spec(device)
+	require.NoError(t, err)
+	_, err = d.Lower(s, backend.NewVars().Program("micro"))
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "program micro")
+}
+
+// On any machine and in any build, the probe says something, and what to do
+// about what is missing.
+func TestProbeAlwaysAnswers(t *testing.T) {
+	list := probe()
+	require.NotEmpty(t, list)
+	for _, f := range list {
+		require.NotEmpty(t, f.What)
+		require.NotEmpty(t, f.Detail)
+		require.False(t, f.OK && f.Fix != "", "%+v", f)
+	}
+}

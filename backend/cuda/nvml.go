@@ -1,0 +1,74 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"octet/csrc/libcuda"
+)
+
+// nvmlLibrary is what the probe asks of NVIDIA's management library. Its
+// functions are bound when first called, so only Init may be called before
+// Init has succeeded: any other call would end the process with an unresolved
+// symbol. For the same reason nothing newer than driver 525 is asked.
+type nvmlLibrary interface {
+	Init() nvml.Return
+	Shutdown() nvml.Return
+	SystemGetDriverVersion() (string, nvml.Return)
+	DeviceGetCount() (int, nvml.Return)
+	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
+}
+
+// newNVML names the library and loads nothing yet. OCTET_LIBNVML overrides its
+// path.
+func newNVML() nvmlLibrary {
+	if path := os.Getenv("OCTET_LIBNVML"); path != "" {
+		return nvml.New(nvml.WithLibraryPath(path))
+	}
+	return nvml.New()
+}
+
+// askNVML returns the driver's version and the GPUs of the machine, whether or
+// not CUDA shows them to this process.
+func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.Device, err error) {
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return "", nil, fmt.Errorf("NVML did not start: %w", r)
+	}
+	defer lib.Shutdown()
+	driver, r := lib.SystemGetDriverVersion()
+	if r != nvml.SUCCESS {
+		return "", nil, fmt.Errorf("NVML does not know the driver's version: %w", r)
+	}
+	n, r := lib.DeviceGetCount()
+	if r != nvml.SUCCESS {
+		return "", nil, fmt.Errorf("NVML does not count the GPUs: %w", r)
+	}
+	for i := range n {
+		gpu, r := askGPU(lib, i)
+		if r != nvml.SUCCESS {
+			return "", nil, fmt.Errorf("NVML does not describe GPU %d: %w", i, r)
+		}
+		gpus = append(gpus, gpu)
+	}
+	return driver, gpus, nil
+}
+
+func askGPU(lib nvmlLibrary, i int) (gpu libcuda.Device, r nvml.Return) {
+	d, r := lib.DeviceGetHandleByIndex(i)
+	if r != nvml.SUCCESS {
+		return gpu, r
+	}
+	if gpu.Name, r = d.GetName(); r != nvml.SUCCESS {
+		return gpu, r
+	}
+	if gpu.Major, gpu.Minor, r = d.GetCudaComputeCapability(); r != nvml.SUCCESS {
+		return gpu, r
+	}
+	memory, r := d.GetMemoryInfo()
+	gpu.Memory = memory.Total
+	return gpu, r
+}

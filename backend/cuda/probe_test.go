@@ -1,0 +1,111 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+	"octet/csrc/standin"
+)
+
+func find(t *testing.T, list []backend.Finding, what string) backend.Finding {
+	t.Helper()
+	for _, f := range list {
+		if f.What == what {
+			return f
+		}
+	}
+	require.Fail(t, "no finding "+what, "%+v", list)
+	return backend.Finding{}
+}
+
+// hide takes every library away, also on a machine that has them.
+func hide(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.so")
+	for _, variable := range []string{"OCTET_LIBNVML", "OCTET_LIBCUDA", "OCTET_LIBCUBLASLT", "OCTET_LIBNVRTC"} {
+		t.Setenv(variable, missing)
+	}
+}
+
+func TestProbeWithoutLibraries(t *testing.T) {
+	hide(t)
+	list := probe()
+	require.Len(t, list, 4)
+	for _, f := range list {
+		require.False(t, f.OK, "%+v", f)
+		require.NotEmpty(t, f.Detail)
+		require.NotEmpty(t, f.Fix)
+	}
+	require.Equal(t, fixDriver, find(t, list, "CUDA driver").Fix)
+}
+
+// The stand-in for NVML is loaded once: go-nvml binds its functions to the
+// first library that it opens.
+func TestProbeOfStandIns(t *testing.T) {
+	hide(t)
+	management, cuda := standin.Build(t, "libnvidia-ml"), standin.Build(t, "libcuda")
+	t.Setenv("OCTET_LIBNVML", management)
+	t.Setenv("OCTET_LIBCUDA", cuda)
+	blas, compiler := standin.Build(t, "libcublaslt"), standin.Build(t, "libnvrtc")
+	t.Setenv("OCTET_LIBCUBLASLT", blas)
+	t.Setenv("OCTET_LIBNVRTC", compiler)
+	t.Setenv("STANDIN_GPUS", "2")
+	require.Equal(t, []backend.Finding{
+		{What: "NVIDIA driver", OK: true, Detail: "version 580.00.01, GPUs in the machine: 1"},
+		{What: "CUDA driver", OK: true, Detail: "CUDA 13.0 in " + cuda},
+		{What: "GPU 0", OK: true, Detail: "Stand-in 0, compute capability 9.0, 80.0 GiB"},
+		{What: "GPU 1", OK: true, Detail: "Stand-in 1, compute capability 9.0, 80.0 GiB"},
+		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
+		{What: "NVRTC", OK: true, Detail: "13.1.0 in " + compiler},
+	}, probe())
+
+	t.Run("CUDA shows no GPU", func(t *testing.T) {
+		t.Setenv("STANDIN_GPUS", "0")
+		list := probe()
+		f := find(t, list, "CUDA driver")
+		require.False(t, f.OK)
+		require.Contains(t, f.Detail, "cuInit returned 100")
+		require.Contains(t, f.Fix, "CUDA_VISIBLE_DEVICES")
+		require.Equal(t, "Managed stand-in, compute capability 8.9, 24.0 GiB", find(t, list, "GPU 0").Detail)
+		require.True(t, find(t, list, "cuBLASLt").OK)
+	})
+	t.Run("NVML is missing", func(t *testing.T) {
+		t.Setenv("OCTET_LIBNVML", filepath.Join(t.TempDir(), "missing.so"))
+		list := probe()
+		f := find(t, list, "NVIDIA driver")
+		require.False(t, f.OK)
+		require.Contains(t, f.Fix, "utility")
+		require.True(t, find(t, list, "CUDA driver").OK)
+		require.True(t, find(t, list, "GPU 1").OK)
+	})
+	t.Run("the GPU has no FP8", func(t *testing.T) {
+		t.Setenv("STANDIN_CAPABILITY", "80")
+		f := find(t, probe(), "GPU 0")
+		require.False(t, f.OK)
+		require.Contains(t, f.Fix, "8.9")
+	})
+	t.Run("the driver is old", func(t *testing.T) {
+		t.Setenv("STANDIN_CUDA", "11080")
+		f := find(t, probe(), "CUDA driver")
+		require.False(t, f.OK)
+		require.Contains(t, f.Detail, "CUDA 11.8")
+		require.Equal(t, fixDriver, f.Fix)
+	})
+}
+
+// deadNVML does not start; every call but Init is a nil pointer.
+type deadNVML struct{ nvmlLibrary }
+
+func (deadNVML) Init() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
+
+func TestNothingIsAskedOfNVMLThatDidNotStart(t *testing.T) {
+	_, gpus, err := askNVML(deadNVML{})
+	require.ErrorIs(t, err, nvml.ERROR_DRIVER_NOT_LOADED)
+	require.Equal(t, []libcuda.Device(nil), gpus)
+}

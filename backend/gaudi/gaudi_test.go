@@ -1,0 +1,68 @@
+package gaudi
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func TestSpec(t *testing.T) {
+	mixed := [2]fp8.DType{fp8.E4M3, fp8.E5M2}
+	for device, want := range map[string]struct {
+		e4m3  fp8.DType
+		mixed bool
+	}{
+		"": {fp8.E4M3IEEE, false}, "0": {fp8.E4M3IEEE, false},
+		"gaudi2": {fp8.E4M3IEEE, false}, "gaudi3": {fp8.E4M3, true},
+	} {
+		s, err := spec(device)
+		require.NoError(t, err)
+		require.Equal(t, want.e4m3, s.E4M3, device)
+		for _, same := range []fp8.DType{s.E4M3, fp8.E5M2} {
+			require.Contains(t, s.Pairs, [2]fp8.DType{same, same}, device)
+		}
+		for _, pair := range s.Pairs {
+			require.True(t, want.mixed || pair[0] == pair[1], "%s: %v", device, pair)
+		}
+		if want.mixed {
+			require.Contains(t, s.Pairs, mixed)
+		}
+	}
+	for _, device := range []string{"gaudi", "gaudi4", "-1"} {
+		_, err := spec(device)
+		require.ErrorContains(t, err, "known: gaudi2, gaudi3", device)
+		_, err = open(device, backend.Options{})
+		require.NotErrorIs(t, err, backend.ErrNoDevice, device)
+	}
+}
+
+// Until it trains, the backend refuses whatever the machine has.
+func TestRefusals(t *testing.T) {
+	d, device, err := backend.Find("gaudi:gaudi3")
+	require.NoError(t, err)
+	require.Equal(t, "gaudi3", device)
+	require.ErrorIs(t, d.Available(), backend.ErrNoDevice)
+	_, err = d.Open(device, backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "--backend emu")
+
+	s, err := d.Spec(device)
+	require.NoError(t, err)
+	_, err = d.Lower(s, backend.NewVars().Program("micro"))
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "program micro")
+}
+
+// On any machine and in any build, the probe says something.
+func TestProbeAlwaysAnswers(t *testing.T) {
+	list := probe()
+	require.NotEmpty(t, list)
+	for _, f := range list {
+		require.NotEmpty(t, f.What)
+		require.NotEmpty(t, f.Detail)
+		require.False(t, f.OK && f.Fix != "", "%+v", f)
+	}
+}
