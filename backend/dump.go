@@ -96,37 +96,46 @@ func settings(v reflect.Value, prefix string) []string {
 	return list
 }
 
-// BlockHashes returns, for each block in the order of appearance, a hash that
-// is equal for blocks that differ only in which tensors they touch: they can
-// share one compiled unit bound to other addresses. Tensors are renamed by
-// first use.
-func (p *Program) BlockHashes() (blocks []string, hashes map[string]string) {
-	hashes = map[string]string{}
+// BlockUnit is one stretch of nodes of a block. Units of equal hash differ only
+// in which tensors they touch: they can share one compiled unit bound to other
+// addresses, and to other random streams, since those follow tensors' names.
+type BlockUnit struct {
+	Name       string
+	First, End int // node indexes, both included
+	Hash       string
+}
+
+// Blocks lists the program's block units in the order of the list.
+func (p *Program) Blocks() []BlockUnit {
+	var list []BlockUnit
 	nodes := p.Nodes()
-	for i := 0; i < len(nodes); {
+	for i := 0; i < len(nodes); i++ {
 		if nodes[i].Block == "" {
-			i++
 			continue
 		}
-		_, end := blockExtent(nodes, i)
-		alias := map[*Tensor]string{}
-		h := sha256.New()
-		for _, n := range nodes[i : end+1] {
-			anonymous := *n
-			anonymous.Scope = ""
-			fmt.Fprintln(h, anonymous.format(func(t *Tensor) string {
-				if alias[t] == "" {
-					alias[t] = fmt.Sprintf("t%d", len(alias))
-				}
-				// The strides and the scale's tiles are compiled in, the address is not.
-				return fmt.Sprintf("%s:%s%s/%s/%d", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD)
-			}))
-		}
-		blocks = append(blocks, nodes[i].Block)
-		hashes[nodes[i].Block] = hex.EncodeToString(h.Sum(nil))
-		i = end + 1
+		first, end := blockExtent(nodes, i)
+		list = append(list, BlockUnit{nodes[i].Block, first, end, unitHash(nodes[first : end+1])})
+		i = end
 	}
-	return blocks, hashes
+	return list
+}
+
+// unitHash hashes nodes with tensors renamed by first use.
+func unitHash(nodes []*Node) string {
+	alias := map[*Tensor]string{}
+	h := sha256.New()
+	for _, n := range nodes {
+		anonymous := *n
+		anonymous.Scope = ""
+		fmt.Fprintln(h, anonymous.format(func(t *Tensor) string {
+			if alias[t] == "" {
+				alias[t] = fmt.Sprintf("t%d", len(alias))
+			}
+			// The strides and the scale's tiles are compiled in, the address is not.
+			return fmt.Sprintf("%s:%s%s/%s/%d", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD)
+		}))
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // Diff compares two dumps line by line: lines only in a start with "-", lines

@@ -2,6 +2,7 @@ package backend_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -123,7 +124,7 @@ func layer(m *maker, p *backend.Program, name string, columns int) {
 	q.Add(&backend.Sum{X: y.Slice("flat", 0, 16), Out: m.f(1)})
 }
 
-func TestBlockHashes(t *testing.T) {
+func TestBlocks(t *testing.T) {
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p")
 	layer(m, p, "layers.0", 6)
@@ -136,9 +137,27 @@ func TestBlockHashes(t *testing.T) {
 	same.Add(&backend.Add{A: x.Columns("left", 0, 4), B: x.Columns("right", 0, 4), Out: to(same.Temp("y", fp8.F32, 4, 4))})
 	require.NoError(t, p.Err())
 
-	blocks, hashes := p.BlockHashes()
-	require.Equal(t, []string{"layers.0", "layers.1", "layers.2", "layers.3"}, blocks)
-	require.Equal(t, hashes["layers.0"], hashes["layers.1"])
-	require.NotEqual(t, hashes["layers.0"], hashes["layers.2"])
-	require.NotEqual(t, hashes["layers.0"], hashes["layers.3"])
+	units := p.Blocks()
+	require.Len(t, units, 4)
+	for i, u := range units {
+		require.Equal(t, fmt.Sprintf("layers.%d", i), u.Name)
+		for _, n := range p.Nodes()[u.First : u.End+1] {
+			require.Equal(t, u.Name, n.Block)
+		}
+	}
+	require.Equal(t, units[0].Hash, units[1].Hash)
+	require.NotEqual(t, units[0].Hash, units[2].Hash)
+	require.NotEqual(t, units[0].Hash, units[3].Hash)
+}
+
+// Columns of one temp may be written by different ops, if they lie side by side.
+func TestColumnsAreWrittenApart(t *testing.T) {
+	m := &maker{vars: backend.NewVars()}
+	p := m.vars.Program("p")
+	x := p.Temp("x", fp8.F32, 4, 8)
+	p.Add(&backend.Fill{Out: x.Columns("left", 0, 4), Value: 1})
+	p.Add(&backend.Fill{Out: x.Columns("right", 4, 4), Value: 1})
+	require.NoError(t, p.Err())
+	p.Add(&backend.Fill{Out: x.Columns("middle", 3, 2), Value: 1})
+	require.ErrorContains(t, p.Err(), "written twice")
 }

@@ -10,6 +10,8 @@ const (
 	ReduceMax           // magnitudes: NaN counts as larger than infinity
 )
 
+func (r Reduction) String() string { return [...]string{"sum", "max"}[r] }
+
 // AllReduce combines X over all ranks in place, in ascending order of rank.
 type AllReduce struct {
 	X *Tensor `op:"inout"` // F32
@@ -20,7 +22,7 @@ type AllReduce struct {
 func (o *AllReduce) check() error {
 	var c checker
 	c.vector("X", o.X, o.X.Elems())
-	c.that(o.Reduce <= ReduceMax, "unknown reduction %d", o.Reduce)
+	c.that(o.Reduce <= ReduceMax, "unknown reduction %d", uint8(o.Reduce))
 	return c.err
 }
 

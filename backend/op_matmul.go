@@ -14,6 +14,8 @@ const (
 	Fast
 )
 
+func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
+
 // MatMul is Out = op(A)·op(B), with A m×k and B k×n after the optional
 // transposes and op accumulating in FP32:
 //

@@ -8,6 +8,8 @@ type Smooth uint8
 // c = √(max|a| / max|w3|) per channel.
 const Balanced Smooth = 0
 
+func (Smooth) String() string { return "balanced" }
+
 // SwiGLU is Out = Up ⊙ silu(Gate), times InvC per column where given:
 // Smooth-SwiGLU's h = a ⊙ (1/c).
 type SwiGLU struct {
@@ -122,7 +124,7 @@ func (o *SmoothScale) check() error {
 		c.scalar("Amax", o.Amax)
 	}
 	c.that(o.HLimit > 0 && o.WLimit > 0, "HLimit and WLimit must be positive")
-	c.that(o.Form == Balanced, "unknown form %d", o.Form)
+	c.that(o.Form == Balanced, "unknown form %d", uint8(o.Form))
 	return c.err
 }
 
@@ -147,7 +149,7 @@ type Activation struct {
 func (o *Activation) check() error {
 	var c checker
 	c.plain(field{"X", o.X})
-	c.that(o.Kind <= ReLU, "unknown activation %d", o.Kind)
+	c.that(o.Kind <= ReLU, "unknown activation %d", uint8(o.Kind))
 	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
 	return c.err
 }
@@ -167,7 +169,7 @@ func (o *ActivationGrad) check() error {
 	var c checker
 	c.plain(field{"DOut", o.DOut}, field{"X", o.X})
 	c.matrix("DOut", o.DOut, o.X.Rows(), o.X.Cols())
-	c.that(o.Kind <= ReLU, "unknown activation %d", o.Kind)
+	c.that(o.Kind <= ReLU, "unknown activation %d", uint8(o.Kind))
 	c.casts("DX", o.DX, o.X.Rows(), o.X.Cols())
 	return c.err
 }

@@ -62,6 +62,8 @@ const (
 	EpsCorrected
 )
 
+func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
+
 // AdamW updates lists of tensors; index i of every list belongs together.
 // Master and moments may be F32, or F16 with a scale, moments also FP8; each
 // tensor's scale is in the list beside it (nil for F32). With g = Coef·Grad:

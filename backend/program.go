@@ -74,13 +74,11 @@ type record struct {
 	vars    *Vars
 	nodes   []*Node
 	temps   map[string]*Tensor
-	order   []*Tensor // temps in the order of declaration
-	fused   []string  // names of tensors that a lowering removed
-	written map[*Tensor][]span
+	order   []*Tensor             // temps in the order of declaration
+	fused   []string              // names of tensors that a lowering removed
+	written map[*Tensor][]*Tensor // by root: the tensors and views that ops wrote
 	err     error
 }
-
-type span struct{ from, to int }
 
 // Name is the name given to Vars.Program.
 func (p *Program) Name() string { return p.rec.name }
@@ -203,8 +201,7 @@ func (r *record) add(n *Node) {
 	n.operands = operands
 	for _, o := range operands {
 		if o.Access != In {
-			from, to := o.Tensor.span()
-			r.written[o.Tensor.Root()] = append(r.written[o.Tensor.Root()], span{from, to})
+			r.written[o.Tensor.Root()] = append(r.written[o.Tensor.Root()], o.Tensor)
 		}
 	}
 	r.nodes = append(r.nodes, n)
@@ -235,30 +232,29 @@ func (r *record) checkAccess(operands []Operand) error {
 		if root.Class != Temp {
 			continue
 		}
-		from, to := o.Tensor.span()
-		switch spans := r.written[root]; {
-		case o.Access == Out && (overlaps(spans, from, to) || overlapsOut(operands[:i], root, from, to)):
+		switch written := r.written[root]; {
+		case o.Access == Out && (anyOverlaps(written, o.Tensor) || anyOverlaps(outputs(operands[:i]), o.Tensor)):
 			return fmt.Errorf("%s: temp %s is written twice; give the second result a name of its own", o.Field, o.Tensor)
-		case o.Access != Out && len(spans) == 0:
+		case o.Access != Out && len(written) == 0:
 			return fmt.Errorf("%s: temp %s is read before anything wrote it", o.Field, o.Tensor)
 		}
 	}
 	return nil
 }
 
-// overlapsOut looks for a write by the same op.
-func overlapsOut(operands []Operand, root *Tensor, from, to int) bool {
+func outputs(operands []Operand) []*Tensor {
+	var list []*Tensor
 	for _, o := range operands {
-		if a, b := o.Tensor.span(); o.Access != In && o.Tensor.Root() == root && overlaps([]span{{a, b}}, from, to) {
-			return true
+		if o.Access != In {
+			list = append(list, o.Tensor)
 		}
 	}
-	return false
+	return list
 }
 
-func overlaps(spans []span, from, to int) bool {
-	for _, s := range spans {
-		if from < s.to && s.from < to {
+func anyOverlaps(list []*Tensor, t *Tensor) bool {
+	for _, w := range list {
+		if w.overlaps(t) {
 			return true
 		}
 	}

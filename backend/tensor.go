@@ -123,6 +123,26 @@ func (t *Tensor) span() (from, to int) {
 	return t.Offset, t.Offset + (t.Rows()-1)*t.LD + t.Cols()
 }
 
+// overlaps reports whether two tensors may share an element. Views with equal
+// strides are compared as rectangles, so that columns side by side do not
+// overlap; others by the ranges that they span.
+func (t *Tensor) overlaps(u *Tensor) bool {
+	if t.Root() != u.Root() {
+		return false
+	}
+	tFrom, tTo := t.span()
+	uFrom, uTo := u.span()
+	if tFrom >= uTo || uFrom >= tTo {
+		return false
+	}
+	if t.LD != u.LD {
+		return true
+	}
+	tCol, uCol := t.Offset%t.LD, u.Offset%u.LD
+	wraps := tCol+t.Cols() > t.LD || uCol+u.Cols() > u.LD
+	return wraps || tCol < uCol+u.Cols() && uCol < tCol+t.Cols()
+}
+
 // view is the one constructor of views. The name tells views apart in dumps.
 func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	return &Tensor{

@@ -67,6 +67,6 @@ func (v *Vars) Program(name string) *Program {
 	return &Program{rec: &record{
 		name: name, vars: v,
 		temps:   map[string]*Tensor{},
-		written: map[*Tensor][]span{},
+		written: map[*Tensor][]*Tensor{},
 	}}
 }

@@ -107,9 +107,11 @@ func decodeAVX2(dst []float32, step, chunk int, src matrix, rows, cols int) {
 	}
 }
 
-// Formats as the assembly sees them.
+// Formats as the assembly sees them, through go_asm.h.
 const (
-	asmF32  = uint8(fp8.F32)
+	//lint:ignore U1000 used in assembly
+	asmF32 = uint8(fp8.F32)
+	//lint:ignore U1000 used in assembly
 	asmBF16 = uint8(fp8.BF16)
 )
 

@@ -91,10 +91,10 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program) 
 	}
 	p.MemoryBytes = p.Memory.Total()
 	for _, q := range programs {
-		blocks, hashes := q.BlockHashes()
+		blocks := q.Blocks()
 		distinct := map[string]bool{}
-		for _, h := range hashes {
-			distinct[h] = true
+		for _, b := range blocks {
+			distinct[b.Hash] = true
 		}
 		r := programReport{Name: q.Name(), Ops: len(q.Nodes()), Blocks: len(blocks), DistinctBlocks: len(distinct), Hash: q.Hash()}
 		for _, n := range q.Nodes() {

@@ -22,35 +22,34 @@ const (
 	timingFile     = "timing.jsonl"
 	logFile        = "run.log"
 	checkpointsDir = "checkpoints"
+	lockFile       = ".lock" // what checkpoint.Lock leaves
 )
 
 // Folder is a run folder that this process has locked.
 type Folder struct {
 	Dir    string
 	unlock func() error
-	fresh  bool // made by this process
+	made   string // the topmost folder that this process had to make; empty if none
 }
 
 // Create makes a run folder, which must not hold a run yet, and writes the
 // resolved config into it.
 func Create(dir string, c train.Config) (*Folder, error) {
-	if _, err := os.Stat(filepath.Join(dir, configFile)); err == nil {
-		return nil, fmt.Errorf("--out %s holds a run already: name another folder, or go on with it by --resume", dir)
-	}
-	_, err := os.Stat(dir)
-	fresh := errors.Is(err, fs.ErrNotExist)
+	f := &Folder{Dir: dir, made: topmostMissing(dir)}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, fmt.Errorf("creating the run folder: %w", err)
+		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err)
 	}
-	f := &Folder{Dir: dir, fresh: fresh}
+	var err error
 	if f.unlock, err = checkpoint.Lock(dir); err != nil {
-		return nil, err
+		return nil, errors.Join(err, f.removeMade())
 	}
-	text, err := config.Marshal(c)
-	if err == nil {
-		err = writeWhole(filepath.Join(dir, configFile), text)
+	// Looked for under the lock: of two processes one makes the run.
+	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
+		if exists(f.path(name)) {
+			return nil, errors.Join(fmt.Errorf("--out %s holds a run already: name another folder, or go on with the run by --resume", dir), f.unlock())
+		}
 	}
-	if err != nil {
+	if err := f.writeConfig(c); err != nil {
 		return nil, errors.Join(err, f.Discard())
 	}
 	return f, nil
@@ -58,7 +57,7 @@ func Create(dir string, c train.Config) (*Folder, error) {
 
 // Resume locks an existing run folder.
 func Resume(dir string) (*Folder, error) {
-	if _, err := os.Stat(filepath.Join(dir, configFile)); err != nil {
+	if !exists(ConfigPath(dir)) {
 		return nil, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
 	}
 	unlock, err := checkpoint.Lock(dir)
@@ -72,21 +71,64 @@ func Resume(dir string) (*Folder, error) {
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
 // Checkpoints is the folder of the run's checkpoints.
-func (f *Folder) Checkpoints() string { return filepath.Join(f.Dir, checkpointsDir) }
+func (f *Folder) Checkpoints() string { return f.path(checkpointsDir) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
 // Close unlocks the folder.
 func (f *Folder) Close() error { return f.unlock() }
 
-// Discard takes back Create where nothing was started: the folder goes if this
-// process made it.
+// Discard takes back Create where nothing was started: what this process made
+// goes, a folder that was there stays as it was.
 func (f *Folder) Discard() error {
 	err := f.unlock()
-	if !f.fresh {
-		return errors.Join(err, os.Remove(f.path(configFile)))
+	if f.made != "" {
+		return errors.Join(err, os.RemoveAll(f.Dir), f.removeMade())
 	}
-	return errors.Join(err, os.RemoveAll(f.Dir))
+	for _, name := range []string{configFile, dataFile, metricsFile, timingFile, logFile, lockFile} {
+		if e := os.Remove(f.path(name)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// removeMade removes the folders that this process made, from the inside out.
+// Where another process has put something into one meanwhile, that one stays.
+func (f *Folder) removeMade() error {
+	if f.made == "" {
+		return nil
+	}
+	for dir := f.Dir; ; dir = filepath.Dir(dir) {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil // not empty
+		}
+		if dir == f.made {
+			return nil
+		}
+	}
+}
+
+// topmostMissing is the first folder on the way to dir that does not exist.
+func topmostMissing(dir string) (top string) {
+	for dir = filepath.Clean(dir); !exists(dir); dir = filepath.Dir(dir) {
+		top = dir
+	}
+	return top
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// writeConfig writes or replaces config.toml.
+func (f *Folder) writeConfig(c train.Config) error {
+	text, err := config.Marshal(c)
+	if err != nil {
+		return err
+	}
+	return writeWhole(ConfigPath(f.Dir), text)
 }
 
 // recordData writes data.json, or, where it exists, insists that the corpus is

@@ -2,8 +2,10 @@ package run
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"math"
+	"path/filepath"
 	"time"
 
 	"octet/internal/writers"
@@ -17,33 +19,30 @@ type records struct {
 }
 
 // openRecords opens them, cut back to the step that the run goes on from.
-func (r *Run) openRecords() error {
-	var err error
-	records := &records{}
+func openRecords(dir string, from int) (r *records, err error) {
+	r = &records{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.close())
+		}
+	}()
 	for _, f := range []struct {
 		name string
 		to   **writers.JSONL
-	}{{metricsFile, &records.metrics}, {timingFile, &records.timing}} {
-		if err = writers.TruncateAfter(r.Folder.path(f.name), r.Resumed); err != nil {
-			return err
+	}{{metricsFile, &r.metrics}, {timingFile, &r.timing}} {
+		path := filepath.Join(dir, f.name)
+		if err := writers.TruncateAfter(path, from); err != nil {
+			return r, err
 		}
-		if *f.to, err = writers.OpenJSONL(r.Folder.path(f.name)); err != nil {
-			return err
+		if *f.to, err = writers.OpenJSONL(path); err != nil {
+			return r, err
 		}
 	}
-	if records.events, err = writers.OpenEvents(r.Folder.Dir, time.Now(), r.Resumed+1); err != nil {
-		return err
+	if r.log, err = writers.OpenRunLog(filepath.Join(dir, logFile), slog.LevelInfo); err != nil {
+		return r, err
 	}
-	if records.log, err = writers.OpenRunLog(r.Folder.path(logFile), slog.LevelInfo); err != nil {
-		return err
-	}
-	r.records, r.log = records, records.log.Logger
-	r.log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
-		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "corpus", r.Corpus.Info.SHA256)
-	for _, e := range r.Skipped {
-		r.log.Warn("checkpoint passed over", "path", e.Path, "reason", e.Damage.Error())
-	}
-	return nil
+	r.events, err = writers.OpenEvents(dir, time.Now(), from+1)
+	return r, err
 }
 
 // step writes what one step has to say.
@@ -71,5 +70,9 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 func (w *records) flush() error { return errors.Join(w.metrics.Sync(), w.timing.Sync()) }
 
 func (w *records) close() error {
-	return errors.Join(w.metrics.Close(), w.timing.Close(), w.events.Close(), w.log.Close())
+	var errs []error
+	for _, f := range []io.Closer{w.metrics, w.timing, w.events, w.log} {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
 }

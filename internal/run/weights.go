@@ -67,7 +67,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	}
 	w.close = tensors.Close
 	w.CheckpointWeights.Model = tensors
-	w.Model = modelConfig(hf)
+	w.Model = train.FromHF(hf)
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
@@ -86,7 +86,7 @@ func exists(path string) bool {
 func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) error {
 	w.Path, w.close = c.Path, c.Close
 	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
-	w.Model = modelConfig(c.Config)
+	w.Model = train.FromHF(c.Config)
 	err := w.recipeOf(recipeName)
 	if err != nil {
 		return errors.Join(err, w.Close())
@@ -115,17 +115,4 @@ func (w *Weights) recipeOf(name string) (err error) {
 		w.Model.Activation = nn.SmoothSwiGLU
 	}
 	return err
-}
-
-// modelConfig is Hugging Face's config in Octet's words.
-func modelConfig(c checkpoint.Config) nn.Config {
-	activation := map[string]nn.Activation{"gelu": nn.GELU, "relu": nn.ReLU}[c.HiddenAct]
-	if activation == "" {
-		activation = nn.SwiGLU
-	}
-	return nn.Config{
-		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
-		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activation,
-		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
-	}
 }

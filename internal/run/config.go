@@ -1,0 +1,55 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"octet/internal/config"
+	"octet/train"
+)
+
+// NewConfig is the configuration of a new run. Its paths are absolute, so that
+// the config.toml which the run keeps means the same from any folder; those
+// that were given are relative to the current one.
+func NewConfig(a config.Args) (train.Config, error) {
+	loaded, err := config.Load(a)
+	if err != nil {
+		return train.Config{}, err
+	}
+	c := loaded.Config
+	for i, p := range c.Data.Paths {
+		if c.Data.Paths[i], err = filepath.Abs(p); err != nil {
+			return train.Config{}, err
+		}
+	}
+	if c.Model.Init != "" {
+		if c.Model.Init, err = filepath.Abs(c.Model.Init); err != nil {
+			return train.Config{}, err
+		}
+	}
+	return c, nil
+}
+
+// ResumedConfig is the configuration of the run in dir, with what a resumed
+// run may change: its length.
+func ResumedConfig(dir string, a config.Args) (train.Config, error) {
+	if a.File != "" {
+		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, configFile)
+	}
+	a.File = ConfigPath(dir)
+	loaded, err := config.Load(a)
+	if errors.Is(err, os.ErrNotExist) {
+		return train.Config{}, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
+	}
+	if err != nil {
+		return train.Config{}, err
+	}
+	for _, key := range loaded.FromCommand {
+		if key != "train.steps" {
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run may change its length (--steps), --threads and --backend, nothing else", key)
+		}
+	}
+	return loaded.Config, nil
+}
