@@ -1,0 +1,130 @@
+package recipe
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+func lookup(t *testing.T, name string) Recipe {
+	t.Helper()
+	r, err := Lookup(name)
+	require.NoError(t, err)
+	return r
+}
+
+func TestNamedRecipesAreValid(t *testing.T) {
+	for _, name := range Names() {
+		r := lookup(t, name)
+		require.NoError(t, r.Validate())
+		require.NotEmpty(t, r.Summary)
+		require.Equal(t, r.Compute, r.Cast("lm_head", Fprop, Input).DType, "%s: the head keeps the compute format", name)
+	}
+	_, err := Lookup("fp4")
+	require.ErrorContains(t, err, `unknown recipe "fp4"`)
+	require.ErrorContains(t, err, "fp8-smooth")
+}
+
+// The rows of method.md's table that a mistake would change silently.
+func TestFormatsOfTheRecipes(t *testing.T) {
+	const q, w3 = "layers.1.self_attn.q_proj", "layers.1.mlp.down_proj"
+	e4m3 := func(s Scaling) Cast { return Cast{DType: fp8.E4M3, Scaling: s} }
+	e5m2Delayed := Cast{DType: fp8.E5M2, Scaling: Delayed, Rounding: fp8.Stochastic, Margin: 4}
+	bf16 := Cast{DType: fp8.BF16}
+	for _, c := range []struct {
+		recipe, scope string
+		gemm          GEMM
+		operand       Operand
+		want          Cast
+	}{
+		{"fp32", q, Fprop, Input, Cast{DType: fp8.F32}},
+		{"bf16", w3, Wgrad, Grad, bf16},
+		{"fp8-current", q, Fprop, Weight, e4m3(Current)},
+		{"fp8-current", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Current}},
+		{"fp8-delayed", q, Wgrad, Input, e4m3(Delayed)},
+		{"fp8-delayed", w3, Dgrad, Grad, e5m2Delayed},
+		{"fp8-w3-bf16", w3, Wgrad, Grad, bf16},
+		{"fp8-w3-bf16", q, Wgrad, Grad, e5m2Delayed},
+		{"fp8-smooth", w3, Fprop, Input, e4m3(Current)},
+		{"fp8-smooth", w3, Dgrad, Weight, e4m3(Current)},
+		{"fp8-smooth", w3, Dgrad, Grad, e5m2Delayed},
+		{"fp8-smooth", "layers.1.mlp.up_proj", Fprop, Input, e4m3(Delayed)},
+		{"fp8-unit", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Unit}},
+	} {
+		require.Equal(t, c.want, lookup(t, c.recipe).Cast(c.scope, c.gemm, c.operand), "%s %s %s %s", c.recipe, c.scope, c.gemm, c.operand)
+	}
+}
+
+// An exception gives only what differs; the rest comes from the rows below it.
+func TestFirstRowThatGivesAFieldWins(t *testing.T) {
+	r := lookup(t, "fp8-delayed")
+	r.Rows = append([]Row{
+		{Scope: "layers.0.*", GEMM: Wgrad, DType: fp8.BF16},
+		{Scope: "layers.0.*", Operand: Grad, Rounding: nearest},
+		{Scope: "*.o_proj", Scaling: Current},
+	}, r.Rows...)
+	require.Equal(t, fp8.BF16, r.Cast("layers.0.self_attn.q_proj", Wgrad, Input).DType)
+	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
+	require.Equal(t, fp8.E4M3, r.Cast("layers.1.self_attn.q_proj", Wgrad, Input).DType)
+	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
+	require.Zero(t, r.Cast("layers.7.self_attn.o_proj", Dgrad, Grad).Margin, "a current scale needs no margin")
+}
+
+func TestLimitKeepsTheMarginFree(t *testing.T) {
+	require.Equal(t, float32(448), Cast{DType: fp8.E4M3}.Limit())
+	require.Equal(t, float32(57344.0/16), Cast{DType: fp8.E5M2, Margin: 4}.Limit())
+}
+
+func TestValidateRefuses(t *testing.T) {
+	for want, change := range map[string]func(*Recipe){
+		`scope "layers.["`:    func(r *Recipe) { r.Rows = []Row{{Scope: "layers.["}} },
+		"format e8m0":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.E8M0}} },
+		"format fp16":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.F16}} },
+		"state in bf16":       func(r *Recipe) { r.Optimizer.M1 = fp8.BF16 },
+		"master weights":      func(r *Recipe) { r.Optimizer.Master = fp8.E5M2 },
+		"at least one update": func(r *Recipe) { r.History = 0 },
+	} {
+		r := lookup(t, "fp8-smooth")
+		change(&r)
+		require.ErrorContains(t, r.Validate(), want)
+	}
+}
+
+func TestParseIsTheInverseOfString(t *testing.T) {
+	for g := AnyGEMM; g <= Wgrad; g++ {
+		got, err := ParseGEMM(g.String())
+		require.NoError(t, err)
+		require.Equal(t, g, got)
+	}
+	for o := AnyOperand; o <= Grad; o++ {
+		got, err := ParseOperand(o.String())
+		require.NoError(t, err)
+		require.Equal(t, o, got)
+	}
+	for s := NotGiven; s <= Delayed; s++ {
+		got, err := ParseScaling(s.String())
+		require.NoError(t, err)
+		require.Equal(t, s, got)
+	}
+	_, err := ParseScaling("sometimes")
+	require.ErrorContains(t, err, "unit, current, delayed")
+}
+
+// The table names every linear layer once and shows an exception's layer apart.
+func TestDescribe(t *testing.T) {
+	r := lookup(t, "fp8-smooth")
+	r.Rows = append([]Row{{Scope: "layers.1.mlp.*", DType: fp8.BF16}}, r.Rows...)
+	var b strings.Builder
+	require.NoError(t, r.Describe(&b, 3))
+	text := b.String()
+	for _, want := range []string{
+		"layers.*.self_attn.q,k,v,o", "e4m3 current smooth", "lm_head", "layers.1.mlp.up,gate,down",
+		"e5m2 delayed margin 4 stochastic", "master fp16 scaled, m1 e4m3 scaled, m2 e5m2 scaled, stochastic rounding",
+	} {
+		require.Contains(t, text, want)
+	}
+	require.Equal(t, 1, strings.Count(text, "lm_head"))
+}

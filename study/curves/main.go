@@ -1,0 +1,131 @@
+// Command curves draws the loss curves of runs, one line for each run folder,
+// smoothed, with the validation losses as points and the baselines of counting
+// as dashed lines.
+//
+//	go run ./study/curves -o docs/loss.png runs/A runs/B
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"image/color"
+	"log"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+)
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("o", "loss.png", "file to write: .png, .svg or .pdf")
+	title := flag.String("title", "", "title of the plot")
+	smooth := flag.Float64("smooth", 0.9, "weight of the past in the running mean")
+	baselines := flag.String("baselines", "", "dashed lines: name=loss,name=loss")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		log.Fatal("name at least one run folder")
+	}
+	if err := draw(*out, *title, *smooth, *baselines, flag.Args()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// palette is Okabe and Ito's: told apart by colour-blind readers.
+var palette = []color.Color{
+	color.RGBA{R: 0, G: 114, B: 178, A: 255}, color.RGBA{R: 213, G: 94, B: 0, A: 255},
+	color.RGBA{R: 0, G: 158, B: 115, A: 255}, color.RGBA{R: 204, G: 121, B: 167, A: 255},
+	color.RGBA{R: 230, G: 159, B: 0, A: 255}, color.RGBA{R: 86, G: 180, B: 233, A: 255},
+}
+
+func draw(out, title string, smooth float64, baselines string, runs []string) error {
+	p := plot.New()
+	p.Title.Text = title
+	p.X.Label.Text = "step"
+	p.Y.Label.Text = "loss, nats per byte"
+	p.Legend.Top = true
+	p.Add(plotter.NewGrid())
+	last := 0.0
+	for i, run := range runs {
+		train, val, err := readRun(run, smooth)
+		if err != nil {
+			return err
+		}
+		line, err := plotter.NewLine(train)
+		if err != nil {
+			return fmt.Errorf("%s: %w", run, err)
+		}
+		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+		p.Add(line)
+		p.Legend.Add(filepath.Base(run)+", training", line)
+		last = max(last, train[len(train)-1].X)
+		if len(val) == 0 {
+			continue
+		}
+		points, err := plotter.NewScatter(val)
+		if err != nil {
+			return err
+		}
+		points.Color, points.Radius = palette[i%len(palette)], vg.Points(3.5)
+		p.Add(points)
+		p.Legend.Add(filepath.Base(run)+", validation", points)
+	}
+	for entry := range strings.SplitSeq(baselines, ",") {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok {
+			continue
+		}
+		loss, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return fmt.Errorf("baseline %s: %w", entry, err)
+		}
+		line, err := plotter.NewLine(plotter.XYs{{X: 0, Y: loss}, {X: last, Y: loss}})
+		if err != nil {
+			return err
+		}
+		line.Color, line.Dashes = color.Gray{Y: 110}, []vg.Length{vg.Points(4), vg.Points(3)}
+		p.Add(line)
+		p.Legend.Add(name, line)
+	}
+	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, out)
+}
+
+// readRun reads the losses of metrics.jsonl. The running mean starts at the
+// first loss.
+func readRun(dir string, smooth float64) (train, val plotter.XYs, err error) {
+	text, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
+	if err != nil {
+		return nil, nil, err
+	}
+	mean := 0.0
+	for line := range bytes.Lines(text) {
+		var m struct {
+			Step    float64  `json:"step"`
+			Loss    *float64 `json:"loss"`
+			ValLoss *float64 `json:"val_loss"`
+		}
+		if err := json.Unmarshal(line, &m); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		if m.Loss != nil {
+			if len(train) == 0 {
+				mean = *m.Loss
+			}
+			mean = smooth*mean + (1-smooth)**m.Loss
+			train = append(train, plotter.XY{X: m.Step, Y: mean})
+		}
+		if m.ValLoss != nil {
+			val = append(val, plotter.XY{X: m.Step, Y: *m.ValLoss})
+		}
+	}
+	if len(train) == 0 {
+		return nil, nil, fmt.Errorf("%s: no step in metrics.jsonl", dir)
+	}
+	return train, val, nil
+}

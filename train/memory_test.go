@@ -1,0 +1,87 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/data"
+)
+
+// ids is a stream of random token ids.
+type ids struct{ vocab, n int }
+
+func (s ids) Len() int64 { return int64(s.n) }
+
+func (s ids) ReadTokens(dst []int32, at int64) error {
+	r := rand.New(rand.NewPCG(uint64(at), 1))
+	for i := range dst {
+		dst[i] = int32(r.IntN(s.vocab))
+	}
+	return nil
+}
+
+// anonymous is the process's anonymous memory in bytes, after garbage was
+// collected and given back.
+func anonymous(t *testing.T) int64 {
+	t.Helper()
+	debug.FreeOSMemory()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Skip("no /proc/self/status here: the process's anonymous memory cannot be read")
+	}
+	for line := range bytes.Lines(status) {
+		if fields := bytes.Fields(line); len(fields) == 3 && string(fields[0]) == "RssAnon:" {
+			kB, err := strconv.ParseInt(string(fields[1]), 10, 64)
+			require.NoError(t, err)
+			return kB << 10
+		}
+	}
+	t.Skip("this kernel does not report RssAnon")
+	return 0
+}
+
+// What plan says before a run is what the run takes: within 10 % or 8 MB of
+// the anonymous memory that a step adds to the process.
+func TestMemoryIsAsPlanned(t *testing.T) {
+	presets := []string{"tiny"}
+	if os.Getenv("OCTET_LONG") != "" {
+		presets = append(presets, "small")
+	}
+	for _, preset := range presets {
+		for _, name := range []string{"bf16", "fp8-smooth"} {
+			c, err := Preset(preset)
+			require.NoError(t, err)
+			c.Recipe = name
+			before := anonymous(t)
+			j, err := NewJob(c)
+			require.NoError(t, err)
+			devices, err := backend.Open("emu", backend.Options{Threads: 2})
+			require.NoError(t, err)
+			stream := ids{c.Model.Vocab, 100_000}
+			tr, err := NewTrainer(j, &data.Corpus{Train: stream, Val: stream}, devices)
+			require.NoError(t, err)
+			require.NoError(t, tr.Init(context.Background()))
+			steps(t, tr, 1)
+			measured := anonymous(t) - before
+
+			driver, _, err := backend.Find("emu")
+			require.NoError(t, err)
+			programs, err := j.Lowered(driver, devices[0].Spec())
+			require.NoError(t, err)
+			planned := j.MemoryOf(devices[0].Spec().Align, programs).Total()
+			t.Logf("%s %s: planned %.1f MB, measured %.1f MB", preset, name, float64(planned)/1e6, float64(measured)/1e6)
+			require.InDelta(t, planned, measured, max(8e6, 0.1*float64(planned)))
+			require.NoError(t, devices[0].Close())
+			runtime.KeepAlive(tr)
+		}
+	}
+}
