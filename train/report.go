@@ -12,8 +12,8 @@ import (
 
 // Group is a named share of a whole: of parameters or of bytes.
 type Group struct {
-	Name string
-	N    int64
+	Name string `json:"name"`
+	N    int64  `json:"n"`
 }
 
 // ParamGroups counts parameters, padding rows left out, by what they are.
@@ -41,9 +41,9 @@ func paramGroup(p *nn.Param) string {
 
 // Memory is what a device will hold, in bytes.
 type Memory struct {
-	Persistent []Group // by class
-	Arena      int64   // temps of all programs
-	Scopes     []Group // persistent bytes by the module they belong to, largest first
+	Persistent []Group `json:"persistent"` // by class
+	Arena      int64   `json:"arena"`      // temps of all programs
+	Scopes     []Group `json:"scopes"`     // persistent bytes by the module they belong to, largest first
 }
 
 // Total is everything that the backend allocates.

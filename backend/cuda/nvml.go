@@ -38,7 +38,7 @@ func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.Device, err error) 
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return "", nil, fmt.Errorf("NVML did not start: %w", r)
 	}
-	defer lib.Shutdown()
+	defer func() { _ = lib.Shutdown() }() // it was asked everything: nothing to do about an error
 	driver, r := lib.SystemGetDriverVersion()
 	if r != nvml.SUCCESS {
 		return "", nil, fmt.Errorf("NVML does not know the driver's version: %w", r)

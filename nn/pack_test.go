@@ -1,0 +1,118 @@
+package nn_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/nn"
+	"octet/recipe"
+)
+
+func smallModel(t *testing.T, recipeName string, history int) *nn.Model {
+	t.Helper()
+	r, err := recipe.Lookup(recipeName)
+	require.NoError(t, err)
+	r.History = history
+	m, err := nn.New(nn.Config{
+		Layers: 2, Dim: 32, Heads: 2, KVHeads: 1, FFN: 48, Vocab: 300, Activation: nn.SmoothSwiGLU,
+		RopeTheta: 1e4, NormEps: 1e-5, InitStd: 0.02,
+	}, r, backend.NewVars())
+	require.NoError(t, err)
+	return m
+}
+
+// Unpack and Pack are inverses, every element has one name, and the names are
+// those of the modules.
+func TestPackedStateHasNames(t *testing.T) {
+	m := smallModel(t, "fp8-smooth", 4)
+	names := map[string]bool{}
+	for _, packed := range m.Packed() {
+		values := make([]float32, packed.Elems())
+		for i := range values {
+			values[i] = float32(i)
+		}
+		parts := map[string][]float32{}
+		total := 0
+		m.Unpack(packed, values, func(name string, shape []int, part []float32) {
+			require.False(t, names[name], name)
+			names[name] = true
+			elems := 1
+			for _, d := range shape {
+				elems *= d
+			}
+			require.Len(t, part, elems)
+			parts[name] = part
+			total += elems
+		})
+		require.Equal(t, packed.Elems(), total, packed.Name)
+		back, err := m.Pack(packed, func(name string) ([]float32, error) { return parts[name], nil })
+		require.NoError(t, err)
+		require.Equal(t, values, back)
+	}
+	for _, want := range []string{
+		"layers.1.self_attn.input.e4m3.amax_history", "layers.0.mlp.down_proj.grad.e5m2.scale",
+		"layers.1.self_attn.q_proj.weight.e4m3.scale_inv", "layers.0.mlp.hidden.channel_max_history",
+	} {
+		require.True(t, names[want], want)
+	}
+}
+
+// Another length of history is cut at the old end, or filled up with zeros.
+func TestHistoryMayChangeLength(t *testing.T) {
+	long, short := smallModel(t, "fp8-delayed", 5), smallModel(t, "fp8-delayed", 2)
+	values := make([]float32, long.Scales.History.Elems())
+	for i := range values {
+		values[i] = float32(i + 1)
+	}
+	saved := map[string][]float32{}
+	long.Unpack(long.Scales.History, values, func(name string, _ []int, part []float32) { saved[name] = part })
+	get := func(name string) ([]float32, error) { return saved[name], nil }
+	cut, err := short.Pack(short.Scales.History, get)
+	require.NoError(t, err)
+	require.Equal(t, values[:len(cut)], cut)
+	short.Unpack(short.Scales.History, cut, func(name string, _ []int, part []float32) { saved[name] = part })
+	filled, err := long.Pack(long.Scales.History, get)
+	require.NoError(t, err)
+	require.Equal(t, values[:len(cut)], filled[:len(cut)])
+	require.Zero(t, filled[len(cut)])
+	_, err = long.Pack(long.Scales.History, func(string) ([]float32, error) { return nil, fmt.Errorf("lost") })
+	require.ErrorContains(t, err, "lost")
+}
+
+// The readers of one tensor share its record.
+func TestSharedInputsHaveOneRecord(t *testing.T) {
+	m := smallModel(t, "fp8-delayed", 16)
+	count := map[string]int{}
+	for _, r := range m.Scales.Records() {
+		count[r.Name]++
+	}
+	for name, n := range count {
+		require.Equal(t, 1, n, name)
+	}
+	// In every layer: the inputs of attention and MLP, o_proj's and down_proj's,
+	// seven gradients, and the weights but Smooth-SwiGLU's w3, which is cast in
+	// every micro-batch.
+	require.Len(t, count, 2*(4+7+6))
+	require.Contains(t, count, "layers.0.self_attn.input")
+	require.NotContains(t, count, "layers.0.self_attn.q_proj.input")
+}
+
+func TestInitialValuesFollowTheName(t *testing.T) {
+	a, b := smallModel(t, "bf16", 16), smallModel(t, "fp8-smooth", 16)
+	for i, p := range a.Params {
+		require.Equal(t, p.Name, b.Params[i].Name)
+		require.Equal(t, p.Init(1), b.Params[i].Init(1), "%s: recipes share their start", p.Name)
+		if p.Matrix {
+			require.NotEqual(t, p.Init(1), p.Init(2), p.Name)
+		}
+	}
+	embed := a.Params[0]
+	x := embed.Init(1)
+	require.Equal(t, 304*32, len(x), "the vocabulary is padded to a multiple of 16")
+	for _, v := range x[300*32:] {
+		require.Zero(t, v)
+	}
+}

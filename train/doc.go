@@ -1,0 +1,40 @@
+// Package train trains a decoder: configuration, optimizer, schedule, the step
+// over one or several ranks, and the state that a checkpoint keeps.
+//
+//	c := train.Default()                      // or train.Preset("small")
+//	c.Recipe = "fp8-smooth"
+//	job, err := train.NewJob(c)               // programs; needs no device and no data
+//	devices, err := backend.Open("emu", backend.Options{})
+//	t, err := train.NewTrainer(job, corpus, devices)
+//	err = t.Init(ctx)                         // or InitFrom, or Restore
+//	for range c.Train.Steps {
+//		result, err := t.Next(ctx)
+//	}
+//	loss, err := t.Evaluate(ctx)
+//
+// # A step
+//
+// The micro-batches run forward and backward and leave gradients, amaxes and
+// channel maxima in stash tensors. The update program then, in this order,
+// takes the maxima over ranks, decides whether everything is finite, runs
+// AdamW, pushes the histories and chooses scales, and casts the new weights.
+// A step that is not finite changes nothing and is reported as skipped.
+//
+// # Programs
+//
+//	micro      one for each place of a micro-batch in its step: the first writes
+//	           gradients, others add, the last reduces them over ranks
+//	update     once a step
+//	calibrate  once a run: a forward and backward with current scales that
+//	           fills the empty histories
+//	prepare    after loading: casts the weights from their masters
+//	eval       forward with frozen scales
+//
+// # Caveats
+//
+// A Trainer is for one goroutine; it runs its ranks in goroutines of its own.
+// Batches, random bits and the order of sums follow the configuration alone, so
+// a run repeats bit for bit on the same backend and device model, with any
+// number of threads. Another number of ranks or another split into micro-batches
+// changes the order of FP32 sums.
+package train
