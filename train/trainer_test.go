@@ -278,3 +278,20 @@ func decodeAll(d fp8.DType, raw []byte) []float64 {
 	}
 	return x
 }
+
+// Recomputing activations changes memory and nothing else.
+func TestRecomputeChangesNoBit(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth"} {
+		c := small(t, name)
+		want := newTrainer(t, c, 2, false)
+		wantSteps := steps(t, want, 3)
+		for _, mode := range []string{"attention", "block"} {
+			c.Train.Recompute = mode
+			got := newTrainer(t, c, 2, false)
+			require.Equal(t, wantSteps, steps(t, got, 3), "%s %s", name, mode)
+			less := backend.MakePlan(64, backend.PerOp, got.Micro[Variant{true, true}]).Bytes
+			all := backend.MakePlan(64, backend.PerOp, want.Micro[Variant{true, true}]).Bytes
+			require.Less(t, less, all, "%s %s", name, mode)
+		}
+	}
+}

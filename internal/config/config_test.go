@@ -30,7 +30,7 @@ tied = false
 activation = "smooth-swiglu"   # from the recipe unless given: swiglu, smooth-swiglu, gelu, relu
 rope_theta = 10000.0       # half-split form, as in Hugging Face
 norm_eps = 1e-5
-init_std = 0.02            # o_proj and down_proj: times 1/sqrt(2 layers)
+init_std = 0.06            # o_proj and down_proj: times 1/sqrt(2 layers)
 init = ""
 
 [data]

@@ -15,9 +15,12 @@ import (
 	"log"
 	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"golang.org/x/sync/errgroup"
 
 	"octet/backend"
 	_ "octet/backend/emu"
@@ -31,7 +34,6 @@ func main() {
 	steps := flag.Int("steps", 250, "optimizer steps of each run")
 	seeds := flag.Int("seeds", 3, "number of seeds, from 1")
 	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16")
-	tokens := flag.Int("micro_batch", 0, "sequences in a batch; 0 is the default")
 	valBytes := flag.Int64("val_bytes", 200_000, "validation text, in bytes")
 	flag.Parse()
 
@@ -44,29 +46,39 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	losses := map[string][]float64{}
 	list := strings.Split(*names, ",")
 	if !slices.Contains(list, "bf16") {
 		list = append([]string{"bf16"}, list...)
 	}
-	for seed := range int64(*seeds) {
+	losses := map[string][]float64{}
+	for _, name := range list {
+		losses[name] = make([]float64, *seeds)
+	}
+	// Results do not depend on threads, so runs share the processors out.
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for seed := range *seeds {
 		for _, name := range list {
-			c := train.Default()
-			c.Recipe, c.Seed, c.Train.Steps = name, seed+1, *steps
-			if *tokens > 0 {
-				c.Train.MicroBatch = *tokens
-			}
-			loss, err := validationLoss(ctx, c, corpus)
-			if err != nil {
-				log.Fatalf("%s, seed %d: %v", name, seed+1, err)
-			}
-			losses[name] = append(losses[name], loss)
-			fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", name, seed+1, loss)
+			into := &losses[name][seed]
+			g.Go(func() error {
+				c := train.Default()
+				c.Recipe, c.Seed, c.Train.Steps = name, int64(seed+1), *steps
+				loss, err := validationLoss(ctx, c, corpus)
+				if err != nil {
+					return fmt.Errorf("%s, seed %d: %w", name, seed+1, err)
+				}
+				*into = loss
+				fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", name, seed+1, loss)
+				return nil
+			})
 		}
+	}
+	if err := g.Wait(); err != nil {
+		log.Fatal(err)
 	}
 	c := train.Default()
 	fmt.Printf("%d steps of %d tokens, %d bytes of validation text of %s (corpus %.12s)\n\n",
-		*steps, c.Data.Seq*max(c.Train.MicroBatch, *tokens), corpus.Val.Len(), version, corpus.Info.SHA256)
+		*steps, c.Data.Seq*c.Train.MicroBatch, corpus.Val.Len(), version, corpus.Info.SHA256)
 	if err := printTable(list, losses); err != nil {
 		log.Fatal(err)
 	}
@@ -78,7 +90,7 @@ func validationLoss(ctx context.Context, c train.Config, corpus *data.Corpus) (l
 	if err != nil {
 		return 0, err
 	}
-	devices, err := backend.Open("emu", backend.Options{})
+	devices, err := backend.Open("emu", backend.Options{Threads: 1})
 	if err != nil {
 		return 0, err
 	}
