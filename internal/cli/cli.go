@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"octet/backend"
+	"octet/internal/run"
 )
 
 // commands is the grammar, in kong's tags.
@@ -94,7 +95,7 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 	if err != nil {
 		panic(err) // the grammar above is wrong: a test parses it
 	}
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(flagsFirst(parser.Model, args))
 	if err != nil {
 		fmt.Fprintf(t.err, "octet: %v\n", err)
 		return exitInput
@@ -120,22 +121,34 @@ func (t *terminal) status(err error) int {
 // device is the flags that say where a program runs.
 type device struct {
 	Backend string `placeholder:"NAME" help:"Backend and device, such as emu; the best that is present if not given."`
-	Threads int    `placeholder:"N" help:"Threads of the CPU backend; all processors if not given."`
+	Threads int    `placeholder:"N" help:"Threads of the CPU backend; 0, the default: all processors."`
 }
 
-// open opens one backend for each rank.
-func (d device) open(ranks int) ([]backend.Backend, error) {
-	if d.Threads < 0 || d.Threads > 1<<16 {
-		return nil, fmt.Errorf("--threads %d: expected a number from 1 to 65536", d.Threads)
+const maxThreads = 1 << 16
+
+// check reports what no backend could make sense of.
+func (d device) check() error {
+	if d.Threads < 0 || d.Threads > maxThreads {
+		return fmt.Errorf("--threads %d is out of range: use 1 to %d, or 0 for all processors", d.Threads, maxThreads)
 	}
-	return backend.Open(d.Backend, backend.Options{Threads: d.Threads, Ranks: ranks})
+	return nil
 }
 
-// closeAll closes backends and keeps the first error.
-func closeAll(list []backend.Backend) error {
-	var errs []error
-	for _, b := range list {
-		errs = append(errs, b.Close())
+// open opens the one device of a command that needs no ranks.
+func (d device) open() (backend.Backend, error) {
+	if err := d.check(); err != nil {
+		return nil, err
 	}
-	return errors.Join(errs...)
+	list, err := backend.Open(d.Backend, backend.Options{Threads: d.Threads})
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// passedOver tells of damaged checkpoints that are newer than the one in use.
+func (t *terminal) passedOver(w *run.Weights) {
+	for _, e := range w.Skipped {
+		fmt.Fprintf(t.err, "octet: passed over %s: %v\n", e.Path, e.Damage)
+	}
 }

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"text/tabwriter"
 
 	"octet/data"
 	"octet/infer"
 	"octet/internal/run"
+	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -26,12 +28,12 @@ type evalCmd struct {
 const evalBatch = 8
 
 type evaluated struct {
-	Path        string  `json:"path"`
-	Recipe      string  `json:"recipe"`
-	Tokens      int64   `json:"tokens"`
-	Loss        float64 `json:"loss"` // nats per token
-	Perplexity  float64 `json:"perplexity"`
-	BitsPerByte float64 `json:"bits_per_byte,omitempty"` // bytes as tokens only
+	Path        string         `json:"path"`
+	Recipe      string         `json:"recipe"`
+	Tokens      int64          `json:"tokens"`
+	Loss        writers.Float  `json:"loss"` // nats per token
+	Perplexity  writers.Float  `json:"perplexity"`
+	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"` // bytes as tokens only
 }
 
 func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
@@ -40,6 +42,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
+	t.passedOver(w)
 	stream, closeData, err := c.stream(ctx, t, w)
 	if err != nil {
 		return badInput(err)
@@ -58,28 +61,33 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if seq < 1 || seq > 1<<20 {
 		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
 	}
-	devices, err := c.open(1)
+	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
 	}
-	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, devices[0], stream, batch, seq)
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, dev, stream, batch, seq)
 	if err != nil {
 		return err
 	}
-	e := evaluated{Path: w.Path, Recipe: w.Recipe.Name, Tokens: stream.Len() - 1, Loss: loss, Perplexity: math.Exp(loss)}
+	e := evaluated{
+		Path: w.Path, Recipe: w.Recipe.Name, Tokens: stream.Len() - 1,
+		Loss: writers.Float(loss), Perplexity: writers.Float(math.Exp(loss)),
+	}
 	if w.Model.Vocab == data.TextVocab {
-		e.BitsPerByte = loss / math.Ln2
+		bits := writers.Float(loss / math.Ln2)
+		e.BitsPerByte = &bits
 	}
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(e)
 	}
-	fmt.Fprintf(t.out, "%s in %s: loss %.4f nats per token, perplexity %.3f", e.Path, e.Recipe, e.Loss, e.Perplexity)
-	if e.BitsPerByte > 0 {
-		fmt.Fprintf(t.out, ", %.4f bits per byte", e.BitsPerByte)
+	tw := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "checkpoint\t%s\nrecipe\t%s\ntokens\t%s\n", e.Path, e.Recipe, writers.Count(e.Tokens))
+	fmt.Fprintf(tw, "loss\t%.4f nats per token\nperplexity\t%.3f\n", e.Loss, e.Perplexity)
+	if e.BitsPerByte != nil {
+		fmt.Fprintf(tw, "bits per byte\t%.4f\n", *e.BitsPerByte)
 	}
-	fmt.Fprintf(t.out, " over %d tokens\n", e.Tokens)
-	return nil
+	return tw.Flush()
 }
 
 // stream is what is evaluated on: named files, all of them, or the validation

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"octet/data"
 	"octet/infer"
@@ -41,34 +40,15 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if w.Model.Vocab != data.TextVocab {
 		return badInput(fmt.Errorf("%s has a vocabulary of %d: octet generates text from models over bytes", w.Path, w.Model.Vocab))
 	}
-	devices, err := c.open(1)
+	t.passedOver(w)
+	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
 	}
-	defer func() { err = errors.Join(err, closeAll(devices)) }()
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, devices[0], len(c.Prompt)+c.Tokens)
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, dev, len(c.Prompt)+c.Tokens)
 	if err != nil {
-		return err
+		return badInput(err)
 	}
-	fmt.Fprint(t.out, c.Prompt)
-	err = writeText(ctx, t.out, g, c.Prompt, c.Tokens, sampling)
-	fmt.Fprintln(t.out)
-	return err
-}
-
-// writeText continues a prompt of bytes, as they come.
-func writeText(ctx context.Context, to io.Writer, g *infer.Generator, prompt string, n int, s infer.Sampling) error {
-	ids := make([]int32, len(prompt))
-	for i := range ids {
-		ids[i] = int32(prompt[i])
-	}
-	var writing error
-	err := g.Generate(ctx, ids, n, s, func(token int32) bool {
-		if token == 0 { // the byte between two files: the text is over
-			return false
-		}
-		_, writing = to.Write([]byte{byte(token)})
-		return writing == nil
-	})
-	return errors.Join(err, writing)
+	return t.writeText(ctx, g, c.Prompt, c.Tokens, sampling)
 }

@@ -8,12 +8,13 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
+	"octet/internal/run"
 	"octet/internal/writers"
 	"octet/train"
 )
 
 type planCmd struct {
-	Args    []string `arg:"" optional:"" name:"config.toml key=value" sep:"none" help:"A configuration file and single keys."`
+	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys."`
 	Backend string   `placeholder:"NAME" help:"Backend to plan for; no device is needed."`
 	Dump    bool     `help:"Print the lowered programs, one line for each op."`
 	JSON    bool     `help:"Print one JSON object."`
@@ -43,7 +44,11 @@ type programReport struct {
 }
 
 func (c planCmd) Run(t *terminal) error {
-	cfg, err := loadConfig(c.Args, c.Flags)
+	args, err := configArgs(c.Args, c.Flags)
+	if err != nil {
+		return badInput(err)
+	}
+	cfg, err := run.NewConfig(args)
 	if err != nil {
 		return badInput(err)
 	}
@@ -55,7 +60,7 @@ func (c planCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	job, err := train.NewJob(cfg.Config)
+	job, err := train.NewJob(cfg)
 	if err != nil {
 		return badInput(err)
 	}
@@ -86,9 +91,7 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program) 
 		Memory:        job.MemoryOf(spec.Align, programs),
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
 	}
-	for _, g := range p.Groups {
-		p.Parameters += g.N
-	}
+	p.Parameters = totalOf(p.Groups)
 	p.MemoryBytes = p.Memory.Total()
 	for _, q := range programs {
 		blocks := q.Blocks()
@@ -110,33 +113,25 @@ func (p planned) print(w io.Writer, job *train.Job) error {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := func(groups []train.Group, format func(int64) string) {
+		for _, g := range worthSaying(groups) {
+			fmt.Fprintf(tw, "  %s\t%s\n", g.Name, format(g.N))
+		}
+	}
 	fmt.Fprintf(tw, "\nparameters\t%s\n", writers.Count(p.Parameters))
-	for _, g := range p.Groups {
-		fmt.Fprintf(tw, "  %s\t%s\n", g.Name, writers.Count(g.N))
+	table(p.Groups, writers.Count)
+	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
+	table(memoryGroups(p.Memory), writers.Bytes)
+	fmt.Fprintf(tw, "\npersistent, by module\t%s\n", writers.Bytes(totalOf(p.Memory.Persistent)))
+	table(p.Memory.Scopes, writers.Bytes)
+	fmt.Fprintf(tw, "\ncompute\t%s per token\n", writers.Quantity(p.FLOPsPerToken, "FLOP"))
+	fmt.Fprintf(tw, "step\t%s tokens\n", writers.Count(p.TokensPerStep))
+	if err := tw.Flush(); err != nil {
+		return err
 	}
-	fmt.Fprintf(tw, "\nmemory on %s\t%s\n", p.Backend, writers.Bytes(p.MemoryBytes))
-	for _, g := range p.Memory.Persistent {
-		fmt.Fprintf(tw, "  %s\t%s\n", g.Name, writers.Bytes(g.N))
-	}
-	fmt.Fprintf(tw, "  temps (arena)\t%s\n", writers.Bytes(p.Memory.Arena))
-	fmt.Fprintf(tw, "\npersistent, by module\t\n")
-	for _, g := range p.Memory.Scopes {
-		fmt.Fprintf(tw, "  %s\t%s\n", g.Name, writers.Bytes(g.N))
-	}
-	fmt.Fprintf(tw, "\nFLOPs per token\t%s\n", writers.Count(int64(p.FLOPsPerToken)))
-	fmt.Fprintf(tw, "tokens per step\t%s\n", writers.Count(p.TokensPerStep))
-	fmt.Fprintf(tw, "\nprogram\tops\tblocks\tdistinct\tFLOPs\n")
+	fmt.Fprintf(tw, "\nprogram on %s\tops\tblocks\tdistinct\tmatrix products\n", p.Backend)
 	for _, r := range p.Programs {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\n", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Count(r.FLOPs))
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\n", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Quantity(float64(r.FLOPs), "FLOP"))
 	}
 	return tw.Flush()
-}
-
-// loadConfig reads a file, keys and aliases into a complete configuration.
-func loadConfig(args []string, flags config.Flags) (*config.Loaded, error) {
-	file, assignments, err := config.SplitArgs(args)
-	if err != nil {
-		return nil, err
-	}
-	return config.Load(config.Args{File: file, Assignments: assignments, Flags: flags})
 }

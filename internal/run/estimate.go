@@ -12,15 +12,17 @@ import (
 )
 
 // The miniature that Estimate times is no larger than this, so that it takes a
-// fraction of a second on a laptop.
+// fraction of a second on a laptop, and no smaller than it must be, so that the
+// update does not outweigh the products.
 const (
-	miniatureSeq = 256
-	miniatureDim = 512
+	miniatureSeq    = 256
+	miniatureTokens = 1024
+	miniatureDim    = 512
 )
 
 // Estimate is roughly how long the rest of a run will take: the FLOPs of its
 // steps and evaluations over the rate at which a miniature of it runs here, one
-// layer on one short sequence. It reads no data and touches no folder. An error
+// layer on a few short sequences. It reads no data and touches no folder. An error
 // is one that Start would report.
 func Estimate(ctx context.Context, o Options) (d time.Duration, err error) {
 	c := o.Config
@@ -48,7 +50,13 @@ func Estimate(ctx context.Context, o Options) (d time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return time.Duration(tokens * job.FLOPsPerToken() / rate * float64(time.Second)), nil
+	return seconds(tokens * job.FLOPsPerToken() / rate), nil
+}
+
+// seconds is a duration; one beyond what the type holds, 292 years, becomes
+// half of that.
+func seconds(s float64) time.Duration {
+	return time.Duration(min(s*float64(time.Second), 1<<62))
 }
 
 // miniatureRate is the FLOP/s of a step of the miniature.
@@ -61,7 +69,8 @@ func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64
 	if c.Data.Seq > miniatureSeq || c.Data.Seq%16 != 0 {
 		c.Data.Seq = miniatureSeq
 	}
-	c.Train.MicroBatch, c.Train.Accumulate, c.Train.Ranks = 1, 1, 1
+	c.Train.MicroBatch = min(c.Train.MicroBatch, max(1, miniatureTokens/c.Data.Seq))
+	c.Train.Accumulate, c.Train.Ranks = 1, 1
 	job, err := train.NewJob(c)
 	if err != nil {
 		return 0, err

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"path/filepath"
 	"time"
 
@@ -16,6 +15,7 @@ type records struct {
 	metrics, timing *writers.JSONL
 	events          *writers.Events
 	log             *writers.RunLog
+	files           []io.Closer // those above that are open
 }
 
 // openRecords opens them, cut back to the step that the run goes on from.
@@ -37,12 +37,17 @@ func openRecords(dir string, from int) (r *records, err error) {
 		if *f.to, err = writers.OpenJSONL(path); err != nil {
 			return r, err
 		}
+		r.files = append(r.files, *f.to)
 	}
 	if r.log, err = writers.OpenRunLog(filepath.Join(dir, logFile), slog.LevelInfo); err != nil {
 		return r, err
 	}
-	r.events, err = writers.OpenEvents(dir, time.Now(), from+1)
-	return r, err
+	r.files = append(r.files, r.log)
+	if r.events, err = writers.OpenEvents(dir, time.Now(), from+1); err != nil {
+		return r, err
+	}
+	r.files = append(r.files, r.events)
+	return r, nil
 }
 
 // step writes what one step has to say.
@@ -52,7 +57,7 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
 	}
 	scalars := []writers.Scalar{{Tag: "loss/train", Value: p.Loss}, {Tag: "lr", Value: p.LR}, {Tag: "grad_norm", Value: p.GradNorm}}
-	if !math.IsNaN(p.ValLoss) {
+	if p.Evaluated {
 		loss := writers.Float(p.ValLoss)
 		m.ValLoss = &loss
 		scalars = append(scalars, writers.Scalar{Tag: "loss/validation", Value: p.ValLoss})
@@ -71,7 +76,7 @@ func (w *records) flush() error { return errors.Join(w.metrics.Sync(), w.timing.
 
 func (w *records) close() error {
 	var errs []error
-	for _, f := range []io.Closer{w.metrics, w.timing, w.events, w.log} {
+	for _, f := range w.files {
 		errs = append(errs, f.Close())
 	}
 	return errors.Join(errs...)

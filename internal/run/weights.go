@@ -3,7 +3,6 @@ package run
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -75,11 +74,6 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // fromCheckpoint takes over an open checkpoint of Octet.

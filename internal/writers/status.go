@@ -91,22 +91,21 @@ type StatusLine struct {
 	started bool
 }
 
-// NewStatusLine makes a status line on a file, usually os.Stderr. It is written
-// over only on a terminal that can do that.
-func NewStatusLine(f *os.File) *StatusLine {
-	fd := int(f.Fd())
+// NewStatusLine makes a status line on a writer, usually os.Stderr. It is
+// written over only on a file that is a terminal and can do that.
+func NewStatusLine(w io.Writer) *StatusLine {
 	width := func() int { return 0 }
-	if term.IsTerminal(fd) && os.Getenv("TERM") != "dumb" {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		width = func() int {
 			// Asked for each time: the window may have changed.
-			columns, _, err := term.GetSize(fd)
+			columns, _, err := term.GetSize(int(f.Fd()))
 			if err != nil || columns <= 0 {
 				return 80
 			}
 			return columns
 		}
 	}
-	return &StatusLine{w: f, width: width, now: time.Now}
+	return &StatusLine{w: w, width: width, now: time.Now}
 }
 
 // Show sets the status. It is written now or, if the last one is too recent,
@@ -167,10 +166,11 @@ func (l *StatusLine) draw() {
 	l.onLine = len(line)
 }
 
-// erase takes the line off the terminal.
+// erase takes the line off the terminal, and what the terminal puts behind it
+// when Ctrl-C is pressed.
 func (l *StatusLine) erase() {
 	if l.onLine > 0 {
-		blank := min(l.onLine, max(l.width()-1, 0))
+		blank := min(l.onLine+len("^C"), max(l.width()-1, 0))
 		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", blank))
 		l.onLine = 0
 	}

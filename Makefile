@@ -1,0 +1,52 @@
+# Nothing here is needed to use octet: `go build .` and `go test ./...` are
+# enough. build_tags.md says what the tags are.
+
+STATICCHECK    = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOFUMPT        = mvdan.cc/gofumpt@v0.12.0
+GOLANGCI       = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+SUMTYPE        = github.com/alecthomas/go-check-sumtype/cmd/go-check-sumtype@v0.4.0
+
+# TAGS chooses what is built, vetted and tested: make build TAGS=cuda,gaudi
+TAGS ?=
+# How many inputs each fuzz target gets.
+FUZZ ?= 20000x
+
+# The accelerator tags need cgo. go-nvml's functions stay unresolved until NVML
+# is loaded, which a linker that binds everything at the start would refuse,
+# and its bindings to deprecated functions would warn in every build.
+, := ,
+ifneq (,$(filter cuda gaudi,$(subst $(,), ,$(TAGS))))
+export CGO_ENABLED = 1
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
+endif
+
+.PHONY: help doctor build test lint fuzz bench
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+
+doctor: ## what this machine has, what is missing and how to get it
+	@bash .ci/doctor
+	@echo
+	-@go run . doctor
+
+build: ## build ./octet (TAGS=cuda,gaudi adds the probes for accelerators)
+	go build -tags '$(TAGS)' $(LDFLAGS) .
+
+test: ## run all tests (TAGS as above; OCTET_LONG=1 adds the exhaustive ones)
+	go test -tags '$(TAGS)' $(LDFLAGS) ./...
+
+lint: ## formatting, vet and linters, in their pinned versions
+	go vet -tags '$(TAGS)' ./...
+	go run $(GOFUMPT) -l -d .
+	go run $(STATICCHECK) -tags '$(TAGS)' ./...
+	go run $(SUMTYPE) -default-signifies-exhaustive=false ./...
+	go run $(GOLANGCI) run --build-tags '$(TAGS)' ./...
+
+fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
+	@bash .ci/fuzz $(FUZZ)
+
+bench: ## the benchmarks of the casts and kernels
+	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu

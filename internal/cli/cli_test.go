@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+
+	_ "octet/backend/cuda"
+	_ "octet/backend/emu"
+	_ "octet/backend/gaudi"
+)
+
+// asCommand makes the test binary the octet command.
+const asCommand = "OCTET_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(Main(append([]string{"octet"}, os.Args[1:]...), ownSource))
+	}
+	os.Exit(m.Run())
+}
+
+// ownSource stands for octet's own source.
+var ownSource = fstest.MapFS{
+	"main.go":       {Data: []byte(goText(20_000))},
+	"octet.go":      {Data: []byte(goText(9_000))},
+	"octet_test.go": {Data: []byte("not read")},
+}
+
+// octet runs a command line within this process.
+func octet(args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	t := &terminal{name: "octet", out: &out, err: &err, sources: ownSource}
+	status = t.run(context.Background(), args)
+	return status, out.String(), err.String()
+}
+
+// succeed runs a command line that must succeed.
+func succeed(t *testing.T, args ...string) (stdout, stderr string) {
+	t.Helper()
+	status, stdout, stderr := octet(args...)
+	require.Zero(t, status, "octet %s\n%s%s", strings.Join(args, " "), stdout, stderr)
+	return stdout, stderr
+}
+
+// The smallest model that every recipe can train.
+var small = strings.Fields("model.layers=1 model.dim=32 model.heads=2 model.kv_heads=1 model.ffn=48 data.seq=32 train.micro_batch=2")
+
+// corpus writes a text of n bytes to train on and returns its path.
+func corpus(t *testing.T, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "text.txt")
+	require.NoError(t, os.WriteFile(path, []byte(goText(n)), 0o600))
+	return path
+}
+
+func goText(n int) string {
+	var b strings.Builder
+	for i := 0; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "the %dth fox jumps over %d dogs.\n", i, i*i%97)
+	}
+	return b.String()[:n]
+}
+
+// trainArgs is a training of some steps on a text, into a folder.
+func trainArgs(text, out string, steps int, more ...string) []string {
+	return slices.Concat([]string{"train", "--data", text, "--out", out, "--steps", fmt.Sprint(steps)}, small, more)
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path...))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// names lists a folder, with the changing part of the event files' names cut.
+func names(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasPrefix(name, "events.out.tfevents.") {
+			name = "events.out.tfevents"
+		}
+		list = append(list, name)
+	}
+	return list
+}
+
+// sameRun requires that two runs computed the same.
+func sameRun(t *testing.T, want, got string) {
+	t.Helper()
+	require.Equal(t, read(t, want, "metrics.jsonl"), read(t, got, "metrics.jsonl"))
+	checkpoints := names(t, filepath.Join(want, "checkpoints"))
+	last := checkpoints[len(checkpoints)-1]
+	require.Contains(t, names(t, filepath.Join(got, "checkpoints")), last)
+	for _, file := range []string{"model.safetensors", "optimizer.safetensors", "state.json", "config.json", "MANIFEST.json"} {
+		require.Equal(t, []byte(read(t, want, "checkpoints", last, file)), []byte(read(t, got, "checkpoints", last, file)), file)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Setenv("COLUMNS", "80")
+	alone, stderr := succeed(t)
+	require.Empty(t, stderr)
+	for _, args := range [][]string{{"help"}, {"--help"}, {"-h"}} {
+		help, _ := succeed(t, args...)
+		require.Equal(t, alone, help)
+	}
+	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "doctor", "version"} {
+		require.Contains(t, alone, "\n  "+command+" ")
+		help, stderr := succeed(t, "help", command)
+		require.Empty(t, stderr)
+		again, _ := succeed(t, command, "--help")
+		require.Equal(t, help, again)
+		require.Contains(t, help, "octet "+command)
+		for line := range strings.Lines(help) {
+			require.LessOrEqual(t, len(strings.TrimSuffix(line, "\n")), 80, line)
+		}
+	}
+	status, _, stderr := octet("help", "trian")
+	require.Equal(t, exitInput, status)
+	require.Contains(t, stderr, "trian")
+}
+
+func TestVersion(t *testing.T) {
+	out, _ := succeed(t, "version")
+	require.Regexp(t, `^octet \S+.*, go\S+ \w+/\w+\n$`, out)
+}
+
+func TestRecipes(t *testing.T) {
+	all, _ := succeed(t, "recipes")
+	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8-unit"} {
+		one, _ := succeed(t, "recipes", name)
+		require.Contains(t, one, "recipe "+name+":")
+		require.Contains(t, all, one)
+	}
+	status, out, stderr := octet("recipes", "fp7")
+	require.Equal(t, exitInput, status)
+	require.Empty(t, out)
+	require.Contains(t, stderr, "fp8-smooth")
+}
+
+func TestPlan(t *testing.T) {
+	out, _ := succeed(t, append([]string{"plan"}, small...)...)
+	for _, want := range []string{"parameters ", "memory of one rank", "per token", "program on emu", "micro.first.last"} {
+		require.Contains(t, out, want)
+	}
+	for _, name := range []string{"emu", "cuda"} {
+		status, text, stderr := octet(append([]string{"plan", "--json", "--backend", name}, small...)...)
+		if name != "emu" && status == exitInput {
+			require.Contains(t, stderr, name) // planned only where its lowering exists
+			continue
+		}
+		require.Zero(t, status, stderr)
+		var p planned
+		require.NoError(t, json.Unmarshal([]byte(text), &p))
+		require.Equal(t, name, p.Backend)
+		require.EqualValues(t, 2*256*32+32*32+2*32*16+32*32+3*32*48+3*32, p.Parameters)
+		require.Equal(t, p.Memory.Total(), p.MemoryBytes)
+		require.NotZero(t, p.Programs[0].FLOPs)
+	}
+	dump, _ := succeed(t, append([]string{"plan", "--dump"}, small...)...)
+	require.Contains(t, dump, "layers.0.mlp")
+	require.Contains(t, dump, "e4m3")
+
+	// Nothing is run or written, so that any size can be planned.
+	t.Chdir(t.TempDir())
+	big, _ := succeed(t, "plan", "--model", "llama3-8b", "--recipe", "bf16")
+	require.Contains(t, big, "8.03B")
+	require.Empty(t, names(t, "."))
+}
+
+func TestDoctor(t *testing.T) {
+	out, _ := succeed(t, "doctor")
+	require.Contains(t, out, "✓ emu")
+	require.Contains(t, out, "cuda")
+	require.Contains(t, out, "gaudi")
+	out, _ = succeed(t, "doctor", "--backend", "emu")
+	require.Regexp(t, `conformance of emu: [1-9]\d+ passed, 0 failed`, out)
+	for _, name := range []string{"tpu", "emu:h900", "cuda"} {
+		status, _, stderr := octet("doctor", "--backend", name)
+		require.Equal(t, exitInput, status)
+		requireOneSentence(t, stderr)
+	}
+}
+
+// requireOneSentence wants an error that a user can read.
+func requireOneSentence(t *testing.T, stderr string) {
+	t.Helper()
+	require.Regexp(t, `^octet: .{10,}\n$`, stderr)
+	require.NotContains(t, stderr, "goroutine")
+}

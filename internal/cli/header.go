@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+
+	"octet/data"
+	"octet/internal/run"
+	"octet/internal/writers"
+	"octet/train"
+)
+
+// valueColumns is what a terminal of 80 columns leaves beside the names.
+const valueColumns = 80 - len("parameters  ")
+
+// printHeader says what is about to be computed.
+func printHeader(w io.Writer, r *run.Run) error {
+	fmt.Fprintln(w)
+	if err := r.Job.Recipe.Describe(w, r.Config.Model.Layers); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		for _, part := range wrap(fmt.Sprintf(format, args...), valueColumns) {
+			fmt.Fprintf(tw, "%s\t%s\n", name, strings.TrimSpace(part))
+			name = ""
+		}
+	}
+	groups := r.Job.ParamGroups()
+	line("parameters", "%s: %s", writers.Count(totalOf(groups)), list(groups, writers.Count))
+	if padded := r.Job.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
+		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
+	}
+	perRank := ""
+	if len(r.Devices) > 1 {
+		perRank = " on each rank"
+	}
+	line("memory", "%s%s: %s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes))
+	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Job.FLOPsPerToken(), "FLOP"),
+		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Job.TokensPerStep()))
+	line("device", "%s", devices(r))
+	info := r.Corpus.Info
+	if r.Note != "" {
+		line("corpus", "%s", r.Note)
+	}
+	line("data", "%s tokens to train on, %s to validate", writers.Count(info.TrainTokens), writers.Count(info.ValTokens))
+	if text, val, ok := r.Corpus.Text(); ok && len(val) > 0 {
+		one, err := data.NGramLoss(text, val, 1)
+		if err != nil {
+			return err
+		}
+		two, err := data.NGramLoss(text, val, 2)
+		if err != nil {
+			return err
+		}
+		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
+	}
+	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir) // never broken, so that it can be copied
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	printResumed(w, r)
+	fmt.Fprintln(w)
+	return nil
+}
+
+// wrap breaks a text into lines, behind its commas.
+func wrap(text string, columns int) []string {
+	lines := []string{""}
+	for part := range strings.SplitAfterSeq(text, ", ") {
+		last := &lines[len(lines)-1]
+		if *last != "" && len(*last)+len(strings.TrimSpace(part)) > columns {
+			lines = append(lines, part)
+		} else {
+			*last += part
+		}
+	}
+	return lines
+}
+
+// printResumed says what a resumed run goes on from.
+func printResumed(w io.Writer, r *run.Run) {
+	for _, e := range r.Skipped {
+		fmt.Fprintf(w, "passed over %s: %v\n", e.Path, e.Damage)
+	}
+	if r.Moved != "" {
+		fmt.Fprintf(w, "the checkpoint was written by backend %s: from here on the run is not\nbit for bit what it would have been there\n", r.Moved)
+	}
+	switch {
+	case r.Resumed > 0:
+		fmt.Fprintf(w, "going on after step %d\n", r.Resumed)
+	case r.WasResumed:
+		fmt.Fprintln(w, "the run has no whole checkpoint: starting at step 0")
+	}
+}
+
+func devices(r *run.Run) string {
+	spec := r.Devices[0].Spec()
+	if n := len(r.Devices); n > 1 {
+		return fmt.Sprintf("%d ranks, each %s", n, spec.Device)
+	}
+	return spec.Device
+}
+
+// memoryGroups is what a device holds, in the order in which a step fills it.
+func memoryGroups(m train.Memory) []train.Group {
+	groups := append([]train.Group{}, m.Persistent...)
+	return append(groups, train.Group{Name: "temps", N: m.Arena})
+}
+
+// list writes groups as "embedding 32,768, norms 896".
+func list(groups []train.Group, format func(int64) string) string {
+	var parts []string
+	for _, g := range worthSaying(groups) {
+		parts = append(parts, g.Name+" "+format(g.N))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// worthSaying puts the groups that are less than a thousandth of the whole
+// together as the last one.
+func worthSaying(groups []train.Group) []train.Group {
+	total := totalOf(groups)
+	rest := train.Group{Name: "other"}
+	var kept []train.Group
+	for _, g := range groups {
+		if g.N < total/1000 {
+			rest.N += g.N
+		} else {
+			kept = append(kept, g)
+		}
+	}
+	if rest.N > 0 {
+		kept = append(kept, rest)
+	}
+	return kept
+}
+
+// totalOf sums groups.
+func totalOf(groups []train.Group) (total int64) {
+	for _, g := range groups {
+		total += g.N
+	}
+	return total
+}
+
+// lossText is a validation loss in the units that the vocabulary has.
+func lossText(nats float64, r *run.Run) string {
+	s := fmt.Sprintf("%.4f nats per token", nats)
+	if r.Config.Model.Vocab == data.TextVocab {
+		s += fmt.Sprintf(", %.4f bits per byte", nats/math.Ln2)
+	}
+	return s
+}

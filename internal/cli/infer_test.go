@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEval(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(text, dir, 20)...)
+	eval := func(args ...string) (e evaluated) {
+		t.Helper()
+		out, _ := succeed(t, append([]string{"eval", "--json"}, args...)...)
+		require.Equal(t, 1, strings.Count(out, "\n"))
+		require.NoError(t, json.Unmarshal([]byte(out), &e))
+		require.InDelta(t, float64(e.Loss)/math.Ln2, float64(*e.BitsPerByte), 1e-12)
+		require.InDelta(t, math.Exp(float64(e.Loss)), float64(e.Perplexity), 1e-9)
+		return e
+	}
+	newest := filepath.Join(dir, "checkpoints", "step-00000020")
+	own := eval(dir)
+	require.Equal(t, newest, own.Path)
+	require.Equal(t, "fp8-smooth", own.Recipe)
+	require.EqualValues(t, 1999, own.Tokens)
+	// It is the loss that the run itself found.
+	metrics := strings.Split(strings.TrimSpace(read(t, dir, "metrics.jsonl")), "\n")
+	var last struct {
+		ValLoss float64 `json:"val_loss"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(metrics[19]), &last))
+	require.InDelta(t, last.ValLoss, float64(own.Loss), 1e-6)
+
+	require.Equal(t, own, eval(newest, "--threads", "1"))
+	exact := eval(dir, "--recipe", "fp32")
+	require.Equal(t, "fp32", exact.Recipe)
+	require.NotEqual(t, own.Loss, exact.Loss)
+	require.InDelta(t, float64(own.Loss), float64(exact.Loss), 0.05)
+	whole := eval(dir, "--data", text)
+	require.EqualValues(t, 19_999, whole.Tokens)
+
+	table, stderr := succeed(t, "eval", dir)
+	require.Empty(t, stderr)
+	for _, row := range []string{"checkpoint ", "recipe ", "tokens ", "loss ", "perplexity ", "bits per byte "} {
+		require.Contains(t, table, row)
+	}
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"no such run, checkpoint or model folder", []string{filepath.Join(dir, "none")}},
+		{"does not exist", []string{dir, "--data", "none"}},
+		{"unknown recipe", []string{dir, "--recipe", "fp7"}},
+		{"--seq", []string{dir, "--seq", "-1"}},
+		{"unknown backend", []string{dir, "--backend", "tpu"}},
+		{"--threads", []string{dir, "--threads", "70000"}},
+		{"no config.json", []string{t.TempDir()}},
+		{"run or checkpoint", nil},
+	} {
+		status, out, stderr := octet(append([]string{"eval"}, test.args...)...)
+		require.Equal(t, exitInput, status, test.args)
+		require.Empty(t, out)
+		requireOneSentence(t, stderr)
+		require.Contains(t, stderr, test.want)
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 20)...)
+	generate := func(args ...string) string {
+		t.Helper()
+		out, stderr := succeed(t, append([]string{"generate", dir, "--prompt", "the ", "--tokens", "40"}, args...)...)
+		require.Empty(t, stderr)
+		require.True(t, strings.HasPrefix(out, "the ") && strings.HasSuffix(out, "\n"))
+		return out
+	}
+	one := generate("--seed", "1")
+	require.Equal(t, one, generate())
+	require.Equal(t, one, generate("--threads", "1"))
+	require.NotEqual(t, one, generate("--seed", "2"))
+	require.Equal(t, generate("--temperature", "0"), generate("--temperature", "0", "--seed", "5"))
+	require.NotEqual(t, one, generate("--temperature", "0"))
+	require.Equal(t, generate("--temperature", "0"), generate("--top-p", "1e-9"))
+	require.Len(t, generate("--recipe", "fp32"), 4+40+1)
+
+	for _, test := range []struct {
+		want string
+		args []string
+	}{
+		{"--temperature -1: expected 0 or more", []string{dir, "--prompt=x", "--temperature=-1"}},
+		{"--top-p 0: expected more than 0, at most 1", []string{dir, "--prompt=x", "--top-p=0"}},
+		{"--top-p", []string{dir, "--prompt=x", "--top-p=nan"}},
+		{"--tokens 0", []string{dir, "--prompt=x", "--tokens=0"}},
+		{"--prompt is empty", []string{dir, "--prompt="}},
+		{"--prompt", []string{dir}},
+		{"no such run", []string{"none", "--prompt=x"}},
+		{"unknown recipe", []string{dir, "--prompt=x", "--recipe=fp7"}},
+		{"saved scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
+	} {
+		if strings.HasSuffix(test.args[0], "hf") {
+			bareWeights(t, dir, test.args[0])
+			out, _ := succeed(t, "generate", test.args[0], "--prompt=the ", "--tokens=40", "--temperature=0")
+			require.Equal(t, generate("--temperature", "0", "--recipe", "fp32"), out)
+		}
+		status, out, stderr := octet(append([]string{"generate"}, test.args...)...)
+		require.Equal(t, exitInput, status, "%v %s", test.args, stderr)
+		require.Empty(t, out)
+		requireOneSentence(t, stderr)
+		require.Contains(t, stderr, test.want)
+	}
+}
+
+// bareWeights copies the model of a run's checkpoint, as a Hugging Face folder.
+func bareWeights(t *testing.T, run, to string) {
+	t.Helper()
+	require.NoError(t, os.Mkdir(to, 0o700))
+	for _, name := range []string{"config.json", "model.safetensors"} {
+		content := read(t, run, "checkpoints", "step-00000020", name)
+		require.NoError(t, os.WriteFile(filepath.Join(to, name), []byte(content), 0o600))
+	}
+}

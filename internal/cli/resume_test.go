@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// start runs a command line in a process of its own.
+func start(t *testing.T, args ...string) (cmd *exec.Cmd, stderr *syncBuffer) {
+	t.Helper()
+	cmd = exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	stderr = &syncBuffer{}
+	cmd.Stderr = stderr
+	require.NoError(t, cmd.Start())
+	return cmd, stderr
+}
+
+// waitFor polls until done, at most for a while that only a hang can take.
+func waitFor(t *testing.T, done func() bool) {
+	t.Helper()
+	require.Eventually(t, done, time.Minute, time.Millisecond)
+}
+
+// steps is how many steps a run has recorded.
+func steps(dir string) int {
+	text, _ := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
+	return bytes.Count(text, []byte("\n"))
+}
+
+// However often a run is killed, it ends as if it had never been.
+func TestKilled(t *testing.T) {
+	text := corpus(t, 20_000)
+	const n = 240
+	more := []string{"checkpoint.every=25", "train.eval_every=40", "data.val_bytes=500"}
+	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
+	succeed(t, trainArgs(text, undisturbed, n, more...)...)
+
+	args := trainArgs(text, dir, n, more...)
+	kills := 0
+	for third := range 3 {
+		at := third*n/4 + 1 + rand.IntN(n/4)
+		cmd, _ := start(t, args...)
+		waitFor(t, func() bool { return steps(dir) >= at })
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
+		require.NoError(t, cmd.Process.Kill())
+		if cmd.Wait() != nil {
+			kills++
+		}
+		t.Logf("killed after step %d, at %d", at, steps(dir))
+		args = []string{"train", "--resume", "--out", dir}
+	}
+	require.NotZero(t, kills)
+	_, stderr := succeed(t, args...)
+	require.Regexp(t, `\ngoing on after step [1-9]`, stderr)
+	sameRun(t, undisturbed, dir)
+	require.Equal(t, n, strings.Count(read(t, dir, "timing.jsonl"), "\n"))
+}
+
+// Killed before its first checkpoint, a run begins anew, and says so.
+func TestKilledEarly(t *testing.T) {
+	text := corpus(t, 20_000)
+	const n = 60
+	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
+	succeed(t, trainArgs(text, undisturbed, n)...)
+	cmd, _ := start(t, trainArgs(text, dir, n)...)
+	waitFor(t, func() bool { return steps(dir) >= 2 })
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	require.NoDirExists(t, filepath.Join(dir, "checkpoints", "step-00000060"))
+
+	_, stderr := succeed(t, "train", "--resume", "--out", dir)
+	require.Contains(t, stderr, "the run has no whole checkpoint: starting at step 0\n")
+	sameRun(t, undisturbed, dir)
+}
+
+func TestDamagedCheckpoint(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(text, dir, 30, "checkpoint.every=10", "checkpoint.keep_last=3")...)
+	whole := t.TempDir()
+	require.NoError(t, os.CopyFS(whole, os.DirFS(dir)))
+	newest := filepath.Join(dir, "checkpoints", "step-00000030", "model.safetensors")
+	content := []byte(read(t, newest))
+	content[len(content)/2] ^= 1
+	require.NoError(t, os.WriteFile(newest, content, 0o600))
+	require.NoError(t, os.Truncate(filepath.Join(dir, "checkpoints", "step-00000020", "state.json"), 3))
+
+	_, stderr := succeed(t, "eval", dir)
+	require.Contains(t, stderr, "passed over")
+	_, stderr = succeed(t, "train", "--resume", "--out", dir)
+	require.Regexp(t, `\npassed over .*step-00000030: .*model.safetensors.*\n`, stderr)
+	require.Regexp(t, `\npassed over .*step-00000020: .*state.json.*\n`, stderr)
+	require.Contains(t, stderr, "\ngoing on after step 10\n")
+	require.Contains(t, read(t, dir, "run.log"), "checkpoint passed over")
+	sameRun(t, whole, dir)
+}
+
+// A resumed run may change its length, and keeps the new one.
+func TestLonger(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(text, dir, 4)...)
+	resume := []string{"train", "--resume", "--out", dir}
+	stdout, _ := succeed(t, resume...)
+	require.Contains(t, stdout, "nothing to do: the run has all its 4 steps")
+	succeed(t, append(resume, "--steps", "6", "--threads", "1")...)
+	require.Equal(t, 6, steps(dir))
+	stdout, _ = succeed(t, resume...)
+	require.Contains(t, stdout, "all its 6 steps")
+
+	before := read(t, dir, "config.toml")
+	for _, test := range []struct {
+		want string
+		more []string
+	}{
+		{"seed is given with --resume", []string{"--seed", "2"}},
+		{"recipe is given with --resume", []string{"--recipe", "bf16"}},
+		{"data.paths is given with --resume", []string{"--data", text}},
+		{"optimizer.lr is given with --resume", []string{"optimizer.lr=1"}},
+		{"takes the config.toml of its own folder", []string{"other.toml"}},
+		{"the run has done 6 already", []string{"--steps", "5"}},
+		{"unknown backend", []string{"--backend", "tpu"}},
+	} {
+		status, stdout, stderr := octet(append(resume, test.more...)...)
+		require.Equal(t, exitInput, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, test.want)
+	}
+	require.Equal(t, before, read(t, dir, "config.toml"))
+
+	// Another text is not what the run was trained on.
+	hash := func() string {
+		_, rest, _ := strings.Cut(read(t, dir, "data.json"), `"sha256": "`)
+		return rest[:64]
+	}()
+	require.NoError(t, os.WriteFile(text, []byte(goText(20_001)), 0o600))
+	status, _, stderr := octet(append(resume, "--steps", "8")...)
+	require.Equal(t, exitInput, status)
+	requireOneSentence(t, stderr)
+	require.Contains(t, stderr, hash)
+	require.Regexp(t, `but this is sha256 [0-9a-f]{64}`, stderr)
+	require.Equal(t, before, read(t, dir, "config.toml"))
+}
+
+func TestNothingToResume(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, args := range [][]string{{"--resume"}, {"--resume", "--out", "none"}, {"--resume", "--out", "."}} {
+		status, _, stderr := octet(append([]string{"train"}, args...)...)
+		require.Equal(t, exitInput, status)
+		requireOneSentence(t, stderr)
+		require.Empty(t, names(t, "."))
+	}
+}
+
+// syncBuffer is what a process has written so far.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

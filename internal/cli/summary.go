@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"octet/data"
+	"octet/infer"
+	"octet/internal/run"
+	"octet/internal/writers"
+)
+
+// printStopped says what a signal left and how to go on.
+func printStopped(t *terminal, r *run.Run, last run.Progress) {
+	fmt.Fprintf(t.err, "octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
+	if last.Step < last.Steps {
+		fmt.Fprintf(t.err, "go on       %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Folder.Dir))
+	}
+}
+
+// printSummary ends a complete run: its loss, a sample, and what to do next.
+func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last run.Progress, elapsed time.Duration) error {
+	newest, err := r.NewestCheckpoint()
+	if err != nil {
+		return err
+	}
+	if last.Step == 0 {
+		fmt.Fprintf(t.out, "nothing to do: the run has all its %d steps; more by --steps N\n", r.Config.Train.Steps)
+	} else {
+		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(last.Tokens-int64(r.Resumed)*r.Job.TokensPerStep()), writers.Clock(elapsed))
+	}
+	if last.Evaluated {
+		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
+	}
+	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
+	if _, _, ok := r.Corpus.Text(); ok {
+		prompt := samplePrompt(r.Corpus)
+		if err := printSample(ctx, t, d, newest, prompt); err != nil {
+			return err
+		}
+		next = fmt.Sprintf("generate %s --prompt %s", shellQuote(r.Folder.Dir), doubleQuote(prompt))
+	}
+	fmt.Fprintf(t.out, "checkpoint  %s\nnext        %s %s\n", newest, shellQuote(t.name), next)
+	return nil
+}
+
+const (
+	sampleTokens = 320
+	promptBytes  = 16
+)
+
+// samplePrompt is what the sample at the end continues: "func " for source in
+// Go, else the beginning of a line of the validation text.
+func samplePrompt(c *data.Corpus) string {
+	if c.Info.Kind == data.KindGoSource || c.Info.Kind == data.KindEmbedded {
+		return "func "
+	}
+	text, val, _ := c.Text()
+	if len(val) > 0 {
+		text = val
+	}
+	text = text[:min(len(text), 1024)]
+	// The validation part may begin in the middle of a line.
+	if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
+		text = rest
+	}
+	text = bytes.TrimLeftFunc(text, unicode.IsSpace)
+	n := 0
+	for n < len(text) {
+		r, size := utf8.DecodeRune(text[n:])
+		if r == utf8.RuneError || !unicode.IsGraphic(r) || n+size > promptBytes {
+			break
+		}
+		n += size
+	}
+	if n == 0 {
+		return "The "
+	}
+	return string(text[:n])
+}
+
+func printSample(ctx context.Context, t *terminal, d device, path, prompt string) (err error) {
+	w, err := run.OpenWeights(path, "")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	dev, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, dev, len(prompt)+sampleTokens)
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(t.out, "\n")
+	err = t.writeText(ctx, g, prompt, sampleTokens, infer.Sampling{Temperature: 0.8, TopP: 0.95, Seed: 1})
+	fmt.Fprint(t.out, "\n")
+	return err
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"octet/infer"
+)
+
+// writeText prints a prompt of bytes and its continuation, as it comes, and
+// ends the line.
+func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt string, n int, s infer.Sampling) error {
+	to := t.out
+	var shown *printable
+	if f, ok := t.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		shown = &printable{to: t.out}
+		to = shown
+	}
+	ids := make([]int32, len(prompt))
+	for i := range ids {
+		ids[i] = int32(prompt[i])
+	}
+	_, writing := io.WriteString(to, prompt)
+	err := g.Generate(ctx, ids, n, s, func(token int32) bool {
+		if token == 0 { // the byte between two files: the text is over
+			return false
+		}
+		_, writing = to.Write([]byte{byte(token)})
+		return writing == nil
+	})
+	if shown != nil {
+		writing = errors.Join(writing, shown.flush())
+	}
+	_, end := io.WriteString(t.out, "\n")
+	return errors.Join(err, writing, end)
+}
+
+// printable replaces what would not show, or would do something to a terminal:
+// control characters and bytes that are no UTF-8. A model over bytes writes
+// both.
+type printable struct {
+	to   io.Writer
+	rest []byte // the beginning of a character
+}
+
+const hidden = "·"
+
+func (p *printable) Write(b []byte) (int, error) {
+	p.rest = append(p.rest, b...)
+	var out []byte
+	for len(p.rest) > 0 && utf8.FullRune(p.rest) {
+		r, size := utf8.DecodeRune(p.rest)
+		switch {
+		case r == utf8.RuneError && size == 1, !unicode.IsGraphic(r) && r != '\n' && r != '\t':
+			out = append(out, hidden...)
+		default:
+			out = append(out, p.rest[:size]...)
+		}
+		p.rest = p.rest[size:]
+	}
+	_, err := p.to.Write(out)
+	return len(b), err
+}
+
+// flush writes the beginning of a character that never came to its end.
+func (p *printable) flush() error {
+	_, err := io.WriteString(p.to, strings.Repeat(hidden, len(p.rest)))
+	p.rest = nil
+	return err
+}
+
+// shellQuote writes a word for a shell to read: bare if nothing in it means
+// anything to a shell.
+func shellQuote(s string) string {
+	if s != "" && strings.Trim(s, bareBytes) == "" {
+		return s
+	}
+	return doubleQuote(s)
+}
+
+const bareBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+=,"
+
+// doubleQuote quotes a word. Double quotes serve every shell; where they would
+// not stop a Unix one from seeing a meaning, single quotes do.
+func doubleQuote(s string) string {
+	if runtime.GOOS == "windows" || !strings.ContainsAny(s, "\"$`!\\") {
+		return `"` + s + `"`
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/data"
+	"octet/internal/config"
+)
+
+func TestTrain(t *testing.T) {
+	text := corpus(t, 30_000)
+	dir := filepath.Join(t.TempDir(), "runs", "one")
+	stdout, stderr := succeed(t, trainArgs(text, dir, 25, "train.eval_every=10", "checkpoint.every=10", "checkpoint.keep_last=2")...)
+
+	require.Equal(t, []string{
+		".lock", "checkpoints", "config.toml", "data.json", "events.out.tfevents", "metrics.jsonl", "run.log", "timing.jsonl",
+	}, names(t, dir))
+	require.Equal(t, []string{"step-00000020", "step-00000025"}, names(t, filepath.Join(dir, "checkpoints")))
+	last := filepath.Join(dir, "checkpoints", "step-00000025")
+	require.Equal(t, []string{"MANIFEST.json", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}, names(t, last))
+
+	var info data.Info
+	require.NoError(t, json.Unmarshal([]byte(read(t, dir, "data.json")), &info))
+	require.Equal(t, []data.File{{Path: "text.txt", Bytes: 30_000, HeldOut: 3000}}, info.Files)
+	require.Len(t, info.SHA256, 64)
+
+	metrics := strings.Split(strings.TrimSpace(read(t, dir, "metrics.jsonl")), "\n")
+	timing := strings.Split(strings.TrimSpace(read(t, dir, "timing.jsonl")), "\n")
+	require.Len(t, metrics, 25)
+	require.Len(t, timing, 25)
+	for i, line := range metrics {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &m))
+		require.EqualValues(t, i+1, m["step"])
+		require.EqualValues(t, (i+1)*64, m["tokens"])
+		require.Equal(t, i == 9 || i == 19 || i == 24, m["val_loss"] != nil, line)
+		require.Less(t, m["loss"], 6.0)
+	}
+	for _, key := range []string{"step_s", "tokens_per_s", "flops_per_s", "memory"} {
+		require.Contains(t, timing[0], `"`+key+`":`)
+	}
+	for line := range strings.Lines(read(t, dir, "run.log")) {
+		require.True(t, json.Valid([]byte(line)), line)
+	}
+
+	// Standard error: how it goes. The first line says where and for how long.
+	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi\) for about \d+ \w+\. Ctrl-C saves\.\n`, stderr)
+	for _, want := range []string{
+		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
+		"\ndata        27,000 tokens to train on, 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
+		"\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
+	} {
+		require.Contains(t, stderr, want)
+	}
+	// Standard output: the result.
+	require.Regexp(t, `^trained     1,600 tokens in 0:0\d
+validation  \d\.\d{4} nats per token, \d\.\d{4} bits per byte
+
+the \d+th fox ju(.|\n)+
+
+checkpoint  `+regexp.QuoteMeta(last)+`
+next        octet generate `+regexp.QuoteMeta(shellQuote(dir))+` --prompt "the \d+th fox ju"
+$`, stdout)
+	// What it tells to type works.
+	out, _ := succeed(t, "generate", dir, "--prompt", "the fox", "--tokens", "5")
+	require.True(t, strings.HasPrefix(out, "the fox"))
+}
+
+// A run's config.toml repeats it bit for bit, from any folder, though the data
+// was named by a relative path.
+func TestRepeat(t *testing.T) {
+	home := t.TempDir()
+	t.Chdir(home)
+	require.NoError(t, os.WriteFile("text.txt", []byte(goText(20_000)), 0o600))
+	for _, recipe := range []string{"fp8-smooth", "bf16"} {
+		first, second := filepath.Join(home, recipe), filepath.Join(home, recipe+"-again")
+		t.Chdir(home)
+		succeed(t, trainArgs("text.txt", recipe, 12, "--recipe", recipe, "--seed", "7", "--threads", "1", "train.accumulate=2")...)
+		t.Chdir(t.TempDir())
+		succeed(t, "train", filepath.Join(first, "config.toml"), "--out", second, "--threads", "3")
+		sameRun(t, first, second)
+		require.Equal(t, read(t, first, "config.toml"), read(t, second, "config.toml"))
+		require.Equal(t, read(t, first, "data.json"), read(t, second, "data.json"))
+	}
+}
+
+func TestDefaultFolder(t *testing.T) {
+	text := corpus(t, 5000)
+	t.Chdir(t.TempDir())
+	args := append([]string{"train", "--data", text, "--steps", "1", "--recipe", "bf16"}, small...)
+	stdout, _ := succeed(t, args...)
+	runs := names(t, "runs")
+	require.Len(t, runs, 1)
+	require.Regexp(t, `^\d{4}-\d\d-\d\d-\d{6}-bf16$`, runs[0])
+	require.Contains(t, stdout, filepath.Join("runs", runs[0]))
+}
+
+func TestDryRun(t *testing.T) {
+	t.Chdir(t.TempDir())
+	args := append([]string{"train", "--dry-run", "--data", "no such text", "--recipe", "fp8-delayed", "precision.margin=2"}, small...)
+	text, stderr := succeed(t, args...)
+	require.Empty(t, stderr)
+	require.Empty(t, names(t, "."), "nothing is written")
+	require.NoError(t, os.WriteFile("c.toml", []byte(text), 0o600))
+	loaded, err := config.Load(config.Args{File: "c.toml"})
+	require.NoError(t, err)
+	again, err := config.Marshal(loaded.Config)
+	require.NoError(t, err)
+	require.Equal(t, text, string(again))
+	require.Equal(t, 32, loaded.Model.Dim)
+	require.Equal(t, 2, *loaded.Precision.Margin)
+	require.True(t, filepath.IsAbs(loaded.Data.Paths[0]))
+}
+
+// Two ranks in one process split every step's batch.
+func TestRanks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "two")
+	_, stderr := succeed(t, trainArgs(corpus(t, 20_000), dir, 6, "train.ranks=2", "train.eval_every=3")...)
+	require.Contains(t, stderr, "\ndevice      2 ranks, each ")
+	require.Contains(t, stderr, " on each rank: ")
+	require.Contains(t, stderr, "6 steps of 128 tokens")
+	require.Contains(t, read(t, dir, "metrics.jsonl"), `"tokens":768,`)
+}
+
+// Without a validation part nothing is evaluated, and the sample continues the
+// training text.
+func TestNoValidation(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	stdout, _ := succeed(t, trainArgs(corpus(t, 5000), dir, 2, "data.val_bytes=0")...)
+	require.NotContains(t, stdout, "validation")
+	require.Contains(t, stdout, "\nthe 1th fox jump")
+	require.NotContains(t, read(t, dir, "metrics.jsonl"), "val_loss")
+}
+
+func TestShards(t *testing.T) {
+	dir := t.TempDir()
+	ids := make([]uint16, 4000)
+	for i := range ids {
+		ids[i] = uint16(i * i % 300)
+	}
+	for _, name := range []string{"train.bin", "val.bin"} {
+		f, err := os.Create(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.NoError(t, data.WriteShard(f, ids))
+		require.NoError(t, f.Close())
+	}
+	out := filepath.Join(t.TempDir(), "run")
+	stdout, stderr := succeed(t, trainArgs(dir, out, 3, "model.vocab=300")...)
+	require.Contains(t, stderr, "300, padded to 304 for the matrix units")
+	require.NotContains(t, stderr, "to beat")
+	require.NotContains(t, stdout, "bits per byte")
+	require.Contains(t, stdout, "next        octet eval "+shellQuote(out)+"\n")
+	table, _ := succeed(t, "eval", out)
+	require.NotContains(t, table, "bits per byte")
+}
+
+// Without a Go installation and without a word about data, octet trains on its
+// own source.
+func TestOwnSource(t *testing.T) {
+	t.Setenv("PATH", "")
+	t.Setenv("GOROOT", "")
+	dir := filepath.Join(t.TempDir(), "run")
+	args := append([]string{"train", "--out", dir, "--steps", "2"}, small...)
+	stdout, stderr := succeed(t, args...)
+	require.Contains(t, stderr, "\ncorpus      no Go installation found: training on octet's own source\n")
+	require.Contains(t, stdout, "\nfunc ")
+	require.Contains(t, stdout, ` --prompt "func "`)
+	require.Contains(t, read(t, dir, "data.json"), `"octet-source"`)
+	_, stderr = succeed(t, "eval", dir, "--data", corpus(t, 1000))
+	require.Empty(t, stderr)
+}
+
+// What fails after the start has status 1, and says what is safe.
+func TestDiverged(t *testing.T) {
+	text := corpus(t, 20_000)
+	for _, test := range []struct{ every, want string }{
+		{"0", "there is no checkpoint yet\n"},
+		{"1", "the last checkpoint is "},
+	} {
+		dir := filepath.Join(t.TempDir(), "run")
+		status, stdout, stderr := octet(trainArgs(text, dir, 50, "optimizer.lr=1e30", "optimizer.clip=0", "optimizer.warmup=0",
+			"train.on_nonfinite=2", "checkpoint.every="+test.every)...)
+		require.Equal(t, exitFailed, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "\nstep 2: no update, its loss or a gradient was not finite\n")
+		require.Contains(t, stderr, "octet: training is not finite: 2 steps in a row were skipped: ")
+		require.Contains(t, stderr, test.want)
+		require.Contains(t, read(t, dir, "metrics.jsonl"), `"grad_norm":null`)
+		require.Contains(t, read(t, dir, "run.log"), `"msg":"stopped"`)
+	}
+}

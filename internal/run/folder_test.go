@@ -1,0 +1,98 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	_ "octet/backend/emu"
+	"octet/data"
+	"octet/internal/config"
+	"octet/train"
+)
+
+// Discard leaves the folders as Create found them.
+func TestDiscard(t *testing.T) {
+	home := t.TempDir()
+	t.Chdir(home)
+	there := func() (list []string) {
+		require.NoError(t, filepath.WalkDir(".", func(path string, _ os.DirEntry, err error) error {
+			list = append(list, path)
+			return err
+		}))
+		return list
+	}
+	before := there()
+	for _, dir := range []string{"a", filepath.Join("a", "b", "c"), filepath.Join(home, "a", "b"), filepath.Join(".", "x", "..", "y")} {
+		f, err := Create(dir, train.Default())
+		require.NoError(t, err)
+		require.FileExists(t, ConfigPath(dir))
+		require.NoError(t, f.recordData(data.Info{}))
+		require.NoError(t, f.Discard())
+		require.Equal(t, before, there(), dir)
+	}
+	// Another process has used the parent meanwhile: it stays.
+	f, err := Create(filepath.Join("runs", "one"), train.Default())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join("runs", "two"), 0o700))
+	require.NoError(t, f.Discard())
+	require.Equal(t, append(before, "runs", filepath.Join("runs", "two")), there())
+}
+
+func TestCreateHeldFolder(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Create(dir, train.Default())
+	require.NoError(t, err)
+	_, err = Create(dir, train.Default())
+	require.ErrorContains(t, err, "in use")
+	require.NoError(t, f.Close())
+	_, err = Create(dir, train.Default())
+	require.ErrorContains(t, err, "holds a run already")
+	for _, leftover := range []string{metricsFile, checkpointsDir} {
+		dir := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(dir, leftover), 0o700))
+		_, err = Create(dir, train.Default())
+		require.ErrorContains(t, err, "holds a run already")
+		require.NoFileExists(t, ConfigPath(dir))
+	}
+}
+
+// A run's paths mean the same from any folder.
+func TestPathsAreAbsolute(t *testing.T) {
+	home := t.TempDir()
+	t.Chdir(home)
+	home, err := os.Getwd() // without links
+	require.NoError(t, err)
+	c, err := NewConfig(config.Args{Assignments: []string{`data.paths=["a", "` + filepath.ToSlash(home) + `/b"]`, "model.init=w"}})
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(home, "a"), filepath.Join(home, "b")}, c.Data.Paths)
+	require.Equal(t, filepath.Join(home, "w"), c.Model.Init)
+	c, err = NewConfig(config.Args{})
+	require.NoError(t, err)
+	require.Empty(t, c.Data.Paths)
+	require.Empty(t, c.Model.Init)
+}
+
+// The estimate grows with the run.
+func TestEstimate(t *testing.T) {
+	c := train.Default()
+	c.Model.Layers, c.Data.ValBytes, c.Train.Steps = 1, 0, 100
+	require.NoError(t, c.Resolve())
+	estimate := func() time.Duration {
+		d, err := Estimate(t.Context(), Options{Config: c, Dir: t.TempDir(), Backend: "emu"})
+		require.NoError(t, err)
+		return d
+	}
+	short := estimate()
+	require.Positive(t, short)
+	c.Train.Steps = 1_000_000
+	require.Greater(t, estimate(), 10*short)
+	_, err := Estimate(t.Context(), Options{Config: c, Backend: "tpu"})
+	require.ErrorContains(t, err, "tpu")
+	// A large model is timed by a small one.
+	c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN, c.Model.Vocab, c.Data.Seq = 4096, 32, 8, 8192, 50304, 4000
+	require.Greater(t, estimate(), time.Hour, "and more than a Duration holds")
+}

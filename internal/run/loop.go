@@ -1,0 +1,111 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"octet/checkpoint"
+	"octet/train"
+)
+
+// Progress is what Train reports after every step.
+type Progress struct {
+	train.StepResult
+	Steps      int           // of the whole run
+	Evaluated  bool          // this step evaluated
+	ValLoss    float64       // nats per token, if it did
+	Checkpoint string        // path, if this step wrote one
+	ETA        time.Duration // at the pace of this process so far, evaluations and checkpoints included
+}
+
+// Train runs the remaining steps and reports each. When ctx is cancelled it
+// finishes the step, writes a checkpoint and returns ctx's error. Any other
+// error says where the last checkpoint is.
+func (r *Run) Train(ctx context.Context, report func(Progress)) error {
+	start := time.Now()
+	for done := 1; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
+		p, interrupted, err := r.step(ctx)
+		if err != nil {
+			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
+			return r.withLastCheckpoint(err)
+		}
+		p.ETA = seconds(time.Since(start).Seconds() / float64(done) * float64(p.Steps-p.Step))
+		report(p)
+		if interrupted {
+			r.records.log.Info("interrupted", "step", p.Step)
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// step runs one step with all that belongs to it. interrupted says that ctx was
+// cancelled in time for this step to write a checkpoint.
+func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error) {
+	c := r.Config
+	steady := context.WithoutCancel(ctx) // a step is never cut in two
+	p.Steps = c.Train.Steps
+	if p.StepResult, err = r.Trainer.Next(steady); err != nil {
+		return p, false, err
+	}
+	last := p.Step == c.Train.Steps
+	if r.hasValidation() && (last || c.Train.EvalEvery > 0 && p.Step%c.Train.EvalEvery == 0) {
+		p.Evaluated = true
+		if p.ValLoss, err = r.Trainer.Evaluate(steady); err != nil {
+			return p, false, err
+		}
+	}
+	if err := r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total()); err != nil {
+		return p, false, err
+	}
+	interrupted = ctx.Err() != nil
+	if last || interrupted || c.Checkpoint.Every > 0 && p.Step%c.Checkpoint.Every == 0 {
+		p.Checkpoint, err = r.save()
+	}
+	return p, interrupted, err
+}
+
+func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }
+
+// save writes a checkpoint and deletes those that retention lets go.
+func (r *Run) save() (string, error) {
+	contents, err := r.Trainer.Contents(r.version, r.backendName())
+	if err != nil {
+		return "", err
+	}
+	// What the checkpoint says is done must be in the records first.
+	if err := r.records.flush(); err != nil {
+		return "", err
+	}
+	path, err := checkpoint.Save(r.Folder.Checkpoints(), r.Trainer.StepsDone(), contents)
+	if err != nil {
+		return "", fmt.Errorf("writing the checkpoint: %w", err)
+	}
+	r.records.log.Info("checkpoint", "step", r.Trainer.StepsDone(), "path", path)
+	_, err = checkpoint.Retain(r.Folder.Checkpoints(), r.Config.Checkpoint.KeepLast, r.Config.Checkpoint.KeepEvery)
+	return path, err
+}
+
+// NewestCheckpoint is the path of the newest checkpoint.
+func (r *Run) NewestCheckpoint() (string, error) {
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		if e.Damage == nil {
+			return e.Path, nil
+		}
+	}
+	return "", checkpoint.ErrNone
+}
+
+// withLastCheckpoint tells the user what is safe.
+func (r *Run) withLastCheckpoint(err error) error {
+	path, listErr := r.NewestCheckpoint()
+	if listErr != nil {
+		return fmt.Errorf("%w; there is no checkpoint yet", err)
+	}
+	return fmt.Errorf("%w; the last checkpoint is %s", err, path)
+}
