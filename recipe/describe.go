@@ -73,11 +73,11 @@ func (r Recipe) groups(layers int) []group {
 
 // Describe writes the recipe's table for a model of the given depth: every
 // product of every linear layer, then what stays in the compute format, then
-// the optimizer.
+// the optimizer. Lines stay below 80 columns.
 func (r Recipe) Describe(w io.Writer, layers int) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "recipe %s: %s\n\n", r.Name, r.Summary)
-	fmt.Fprintln(t, "linear layers\tproduct\tx or dy\tW or x")
+	fmt.Fprintln(t, "linear layers\tGEMM\tx or dy\tW or x")
 	for _, g := range r.groups(layers) {
 		names := describeModules(g, layers)
 		for p, product := range Products {
@@ -91,34 +91,46 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 			fmt.Fprintf(t, "%s\t\t\t\n", name)
 		}
 	}
-	fmt.Fprintf(t, "\nembedding, norms, attention, residual stream\t%s\n", r.Compute)
-	o := r.Optimizer
-	fmt.Fprintf(t, "AdamW, matrices of the layers\tmaster %s, m1 %s, m2 %s%s\n", scaled(o.Master), scaled(o.M1), scaled(o.M2), roundingNote(o))
-	fmt.Fprintf(t, "AdamW, everything else\tfp32\n")
-	if r.usesDelayed() {
-		fmt.Fprintf(t, "delayed scaling\tmaximum over %d updates\n", r.History)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
+	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
+	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
+	if r.uses(Delayed) {
+		fmt.Fprintf(t, "delayed scaling\tmaximum over %d updates%s\n", r.History, r.describeMargins())
 	}
 	return t.Flush()
 }
 
-func roundingNote(o Optimizer) string {
-	if o.Master == fp8.F32 && o.M1 == fp8.F32 && o.M2 == fp8.F32 {
-		return ""
+// String is one line: the formats, and the rounding where there is a choice.
+func (o Optimizer) String() string {
+	s := fmt.Sprintf("master %s, m1 %s, m2 %s", o.Master, o.M1, o.M2)
+	if o.Master != fp8.F32 || o.M1 != fp8.F32 || o.M2 != fp8.F32 {
+		s += "; scaled, " + o.Rounding.String()
 	}
-	return ", " + o.Rounding.String() + " rounding"
+	return s
 }
 
-func scaled(d fp8.DType) string {
-	if d == fp8.F32 {
-		return d.String()
+func (r Recipe) describeMargins() string {
+	s := ""
+	if r.Margin != 0 {
+		s += fmt.Sprintf(", %d binades kept free", r.Margin)
 	}
-	return d.String() + " scaled"
+	if r.GradMargin != 0 {
+		s += fmt.Sprintf(", %d binades kept free for gradients", r.GradMargin)
+	}
+	return s
 }
 
-func (r Recipe) usesDelayed() bool {
+// NeedsScales reports whether weights alone are not enough to run the recipe
+// forward: some operand's scale comes from the training that made them.
+func (r Recipe) NeedsScales() bool { return r.uses(Delayed) || r.uses(Current) }
+
+func (r Recipe) uses(s Scaling) bool {
 	for _, g := range r.groups(1) {
 		for _, pair := range g.casts {
-			if pair[0].Scaling == Delayed || pair[1].Scaling == Delayed {
+			if pair[0].Scaling == s || pair[1].Scaling == s {
 				return true
 			}
 		}
@@ -129,6 +141,7 @@ func (r Recipe) usesDelayed() bool {
 // describeCast marks what Smooth-SwiGLU rescales: h and W3.
 func (r Recipe) describeCast(g group, product, side int) string {
 	c := g.casts[product][side]
+	c.Margin = 0 // said once, below the table
 	s := c.String()
 	smooth := r.Smooth && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8()
 	if smooth && (product != 1 || side == 1) && !(product == 2 && side == 0) {

@@ -122,9 +122,12 @@ func TestDescribe(t *testing.T) {
 	text := b.String()
 	for _, want := range []string{
 		"layers.*.self_attn.q,k,v,o", "e4m3 current smooth", "lm_head", "layers.1.mlp.up,gate,down",
-		"e5m2 delayed margin 4 stochastic", "master fp16 scaled, m1 e4m3 scaled, m2 e5m2 scaled, stochastic rounding",
+		"e5m2 delayed stochastic", "master fp16, m1 e4m3, m2 e5m2; scaled, stochastic", "4 binades kept free for gradients",
 	} {
 		require.Contains(t, text, want)
 	}
 	require.Equal(t, 1, strings.Count(text, "lm_head"))
+	for line := range strings.Lines(text) {
+		require.Less(t, len(line), 81, line)
+	}
 }

@@ -45,17 +45,17 @@ var recipes = []Recipe{
 		Rows: hybrid(Current, nearest),
 	},
 	{
-		Name: "fp8-delayed", Summary: "E4M3/E5M2, scales from the amaxes of earlier steps, stochastic gradients",
+		Name: "fp8-delayed", Summary: "E4M3/E5M2, scales from earlier steps, stochastic gradients",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: hybrid(Delayed, stochastic),
 	},
 	{
-		Name: "fp8-w3-bf16", Summary: "fp8-delayed with down_proj's three products in BF16: the safe way round the SwiGLU outliers",
+		Name: "fp8-w3-bf16", Summary: "fp8-delayed, but down_proj in BF16: the safe way",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: hybrid(Delayed, stochastic, Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}),
 	},
 	{
-		Name: "fp8-smooth", Summary: "fp8-delayed with Smooth-SwiGLU and FP8 Adam moments: the method",
+		Name: "fp8-smooth", Summary: "Smooth-SwiGLU and FP8 Adam moments: the method",
 		Compute: fp8.BF16, Optimizer: smallState, Smooth: true,
 		Rows: hybrid(Delayed, stochastic,
 			Row{Scope: "*.mlp.down_proj", Operand: Input, Scaling: Current},

@@ -170,6 +170,9 @@ func (x *executable) Plan() *backend.Plan { return x.binder.plan }
 func (x *executable) Close() error { return nil }
 
 func (x *executable) Run(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for i, k := range x.kernels {
 		if err := k(ctx); err != nil {
 			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)

@@ -102,7 +102,7 @@ func TestGenerate(t *testing.T) {
 		{"--prompt", []string{dir}},
 		{"no such run", []string{"none", "--prompt=x"}},
 		{"unknown recipe", []string{dir, "--prompt=x", "--recipe=fp7"}},
-		{"saved scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
+		{"without the scales", []string{filepath.Join(dir, "hf"), "--prompt=x", "--recipe=fp8-delayed"}},
 	} {
 		if strings.HasSuffix(test.args[0], "hf") {
 			bareWeights(t, dir, test.args[0])

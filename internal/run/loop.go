@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,6 +48,9 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	steady := context.WithoutCancel(ctx) // a step is never cut in two
 	p.Steps = c.Train.Steps
 	if p.StepResult, err = r.Trainer.Next(steady); err != nil {
+		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
+			err = errors.Join(err, r.record(p))
+		}
 		return p, false, err
 	}
 	last := p.Step == c.Train.Steps
@@ -56,7 +60,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			return p, false, err
 		}
 	}
-	if err := r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total()); err != nil {
+	if err := r.record(p); err != nil {
 		return p, false, err
 	}
 	interrupted = ctx.Err() != nil
@@ -64,6 +68,10 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		p.Checkpoint, err = r.save()
 	}
 	return p, interrupted, err
+}
+
+func (r *Run) record(p Progress) error {
+	return r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total())
 }
 
 func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }

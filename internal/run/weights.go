@@ -70,7 +70,11 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
-	if w.Recipe, err = recipe.Lookup(recipeName); err != nil {
+	w.Recipe, err = recipe.Lookup(recipeName)
+	if err == nil && w.Recipe.NeedsScales() {
+		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
+	}
+	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil

@@ -1,0 +1,105 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin"
+)
+
+func TestDriverListsItsDevices(t *testing.T) {
+	path := standin.Build(t, "libcuda")
+	t.Setenv("OCTET_LIBCUDA", path)
+	t.Setenv("STANDIN_CUDA", "12080")
+	t.Setenv("STANDIN_GPUS", "2")
+	t.Setenv("STANDIN_CAPABILITY", "89")
+	d, err := ProbeDriver()
+	require.NoError(t, err)
+	require.Equal(t, Driver{
+		Path: path, Version: 12080,
+		Devices: []Device{
+			{Name: "Stand-in 0", Major: 8, Minor: 9, Memory: 80 << 30},
+			{Name: "Stand-in 1", Major: 8, Minor: 9, Memory: 80 << 30},
+		},
+	}, d)
+
+	t.Setenv("STANDIN_GPUS", "1000")
+	d, err = ProbeDriver()
+	require.NoError(t, err)
+	require.Len(t, d.Devices, 64)
+}
+
+func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
+	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+	t.Setenv("STANDIN_GPUS", "0")
+	d, err := ProbeDriver()
+	require.EqualError(t, err, "cuInit returned 100: no CUDA-capable device is detected")
+	require.Equal(t, 13000, d.Version)
+	require.Empty(t, d.Devices)
+}
+
+func TestMissingLibrariesAreErrors(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.so")
+	for variable, probe := range map[string]func() error{
+		"OCTET_LIBCUDA":     func() error { _, err := ProbeDriver(); return err },
+		"OCTET_LIBCUBLASLT": func() error { _, err := ProbeCublasLt(13000); return err },
+		"OCTET_LIBNVRTC":    func() error { _, err := ProbeNVRTC(13000); return err },
+	} {
+		t.Setenv(variable, missing)
+		require.ErrorContains(t, probe(), missing, variable)
+	}
+}
+
+func TestForeignLibrariesAreErrors(t *testing.T) {
+	nvrtc := standin.Build(t, "libnvrtc")
+	t.Setenv("OCTET_LIBCUDA", nvrtc)
+	_, err := ProbeDriver()
+	require.EqualError(t, err, "the library has no cuInit")
+	t.Setenv("OCTET_LIBCUBLASLT", nvrtc)
+	_, err = ProbeCublasLt(0)
+	require.EqualError(t, err, "the library has no cublasLtGetVersion")
+	t.Setenv("OCTET_LIBNVRTC", standin.Build(t, "libcublaslt"))
+	_, err = ProbeNVRTC(0)
+	require.EqualError(t, err, "the library has no nvrtcVersion")
+}
+
+func TestLibrariesTellTheirVersions(t *testing.T) {
+	path := standin.Build(t, "libcublaslt")
+	t.Setenv("OCTET_LIBCUBLASLT", path)
+	l, err := ProbeCublasLt(13000)
+	require.NoError(t, err)
+	require.Equal(t, Library{Path: path, Version: "13.1.2"}, l)
+
+	path = standin.Build(t, "libnvrtc")
+	t.Setenv("OCTET_LIBNVRTC", path)
+	l, err = ProbeNVRTC(13000)
+	require.NoError(t, err)
+	require.Equal(t, Library{Path: path, Version: "13.1.0"}, l)
+}
+
+// The highest version on the machine is not always one that the driver serves.
+func TestLibrariesFollowTheDriver(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("CUDA_HOME", home)
+	require.NoError(t, os.Mkdir(filepath.Join(home, "lib64"), 0o777))
+	var files []string
+	for _, name := range []string{"libx.so.13", "libx.so.12"} {
+		file := filepath.Join(home, "lib64", name)
+		require.NoError(t, os.WriteFile(file, nil, 0o666))
+		files = append(files, file)
+	}
+	both := []string{"libx.so.13", files[0], "libx.so.12", files[1]}
+	for driver, want := range map[int][]string{
+		0: both, 13010: both, 14000: both, 12080: both[2:], 11080: nil,
+	} {
+		require.Equal(t, want, candidates("libx.so.", driver), "driver %d", driver)
+	}
+
+	_, err := ProbeCublasLt(11080)
+	require.EqualError(t, err, "the driver serves CUDA 11.8 and nothing newer; 12 or 13 is needed")
+}
