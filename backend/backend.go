@@ -51,13 +51,19 @@ type Observer func(n *Node, read func(*Tensor) ([]byte, error)) error
 type Spec struct {
 	Backend string // "emu"
 	Device  string // "2 threads, AVX-512"
-	E4M3    fp8.DType
+	// Arithmetic is what decides the last bits of results besides Backend and
+	// its device model: "avx512", the kernels of emu; "float64" of ref. Known
+	// once a device is open. A run repeats bit for bit where it is the same.
+	Arithmetic string
+	E4M3       fp8.DType
 	// Pairs lists the FP8 operand formats that one product may combine.
 	Pairs [][2]fp8.DType
 	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.
 	Stochastic bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
+	// HostMemory says that the device has no memory but the machine's.
+	HostMemory bool
 }
 
 // Options is what the host decides about a backend, apart from its name.

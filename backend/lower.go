@@ -15,7 +15,6 @@ func rewrite(p *Program, emit func(r *record, n *Node)) (*Program, error) {
 	for _, t := range p.rec.order {
 		q.rec.declare(t)
 	}
-	q.rec.fused = p.rec.fused
 	for _, n := range p.rec.nodes {
 		emit(q.rec, n)
 	}

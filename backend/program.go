@@ -75,7 +75,6 @@ type record struct {
 	nodes   []*Node
 	temps   map[string]*Tensor
 	order   []*Tensor             // temps in the order of declaration
-	fused   []string              // names of tensors that a lowering removed
 	written map[*Tensor][]*Tensor // by root: the tensors and views that ops wrote
 	err     error
 }

@@ -67,7 +67,7 @@ func (m *Model) cacheWeights(l *Linear) {
 			l.cached[i] = l.weight.Master
 			continue
 		}
-		l.cached[i] = m.Vars.Tensor(backend.Stash, l.weight.Name+"."+c.DType.String(), c.DType, l.weight.Master.Shape...)
+		l.cached[i] = m.Vars.Tensor(backend.Stash, l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Master.Shape...)
 	}
 }
 
@@ -76,7 +76,7 @@ func (l *Linear) bindScales(s *Scales) {
 	for i := range l.cached {
 		switch {
 		case !l.copies.casts[i].DType.IsFP8():
-		case l.copies.recs[i] == nil:
+		case l.copies.casts[i].Scaling == recipe.Unit:
 			l.cached[i].Scale = s.one
 		default:
 			l.cached[i].Scale = l.copies.recs[i].scaleInv
@@ -96,7 +96,9 @@ func (l *Linear) castWeight(p *Pass) {
 		switch {
 		case t == l.weight.Master:
 			continue
-		case !c.DType.IsFP8() || r == nil:
+		case !c.DType.IsFP8():
+		case c.Scaling == recipe.Unit:
+			cast.Amax = r.amax
 		case p.scaling(c) == recipe.Current:
 			if amax == nil {
 				amax = p.root.Temp(l.copies.name+".amax", fp8.F32, 1)

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"fmt"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/recipe"
@@ -69,6 +71,21 @@ func (m *Model) mlp(scope string) *MLP {
 // layer whose w3 is kept in BF16 there is nothing to smooth.
 func (l *Linear) smoothable() bool {
 	return l.fprop.a.DType.IsFP8() && l.fprop.a == l.wgrad.b && l.fprop.b == l.dgrad.b
+}
+
+// checkSmooth refuses a w3 that is FP8 in some products only: smoothing would
+// change h for all of them.
+func (l *Linear) checkSmooth() error {
+	for _, c := range []struct {
+		gemm string
+		cast recipe.Cast
+		as   recipe.Cast
+	}{{"wgrad", l.wgrad.b, l.fprop.a}, {"dgrad", l.dgrad.b, l.fprop.b}} {
+		if c.cast != c.as {
+			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs one cast for both (give fprop the same row, or use activation swiglu)", l.scope, c.gemm, c.cast, c.as)
+		}
+	}
+	return nil
 }
 
 type mlpSaved struct {

@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"iter"
 
 	"octet/backend"
 	"octet/fp8"
@@ -49,11 +50,17 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Model{Config: c, Recipe: r, Vars: vars, Scales: Scales{window: r.History}}
+	m := &Model{Config: c, Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}
 	m.embed = m.param("model.embed_tokens.weight", false, c.InitStd, c.PaddedVocab(), c.Dim)
 	m.embed.Rows = c.Vocab
 	for i := range c.Layers {
-		m.layers = append(m.layers, m.layer(fmt.Sprintf("layers.%d", i)))
+		l := m.layer(fmt.Sprintf("layers.%d", i))
+		if c.Activation == SmoothSwiGLU {
+			if err := l.mlp.down.checkSmooth(); err != nil {
+				return nil, err
+			}
+		}
+		m.layers = append(m.layers, l)
 	}
 	m.norm = m.rmsNorm("norm", false)
 	if c.Tied {
@@ -95,12 +102,33 @@ func (m *Model) layer(scope string) *layer {
 // plainCast asks for a copy in the compute format.
 func (m *Model) plainCast() recipe.Cast { return recipe.Cast{DType: m.Recipe.Compute} }
 
+// Constants yields every persistent tensor of the model that does not start at
+// zero, and what it starts at: the scales of 1 that stand until an amax is known.
+func (m *Model) Constants() iter.Seq2[*backend.Tensor, float32] {
+	return func(yield func(*backend.Tensor, float32) bool) {
+		list := []*backend.Tensor{m.Scales.one}
+		if !m.Scales.Empty() {
+			list = append(list, m.Scales.Scale, m.Scales.ScaleInv)
+		}
+		for _, p := range m.Params {
+			if p.Master.Scale != nil {
+				list = append(list, p.Master.Scale)
+			}
+		}
+		for _, t := range list {
+			if !yield(t, 1) {
+				return
+			}
+		}
+	}
+}
+
 func (m *Model) packChannels() {
 	if m.channels == 0 {
 		return
 	}
 	m.ChannelMax = m.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, m.channels)
-	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, m.Recipe.History, m.channels)
+	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, runningWindow, m.channels)
 	for _, l := range m.layers {
 		if s := l.mlp.smooth; s != nil {
 			s.channelMax = m.ChannelMax.Slice(l.mlp.scope+".hidden.channel_max", s.from, l.mlp.ffn)

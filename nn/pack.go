@@ -35,7 +35,7 @@ func (m *Model) columns(t *backend.Tensor) []column {
 			m.Scales.Scale: "scale", m.Scales.ScaleInv: "scale_inv", m.Scales.History: "amax_history",
 		}[t]
 		for i, r := range m.Scales.records {
-			list = append(list, column{r.name + "." + r.cast.DType.String() + "." + kind, i, 1})
+			list = append(list, column{r.name + "." + kind, i, 1})
 		}
 	case m.ChannelHistory:
 		for _, l := range m.layers {

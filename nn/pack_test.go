@@ -62,7 +62,7 @@ func TestPackedStateHasNames(t *testing.T) {
 
 // Another length of history is cut at the old end, or filled up with zeros.
 func TestHistoryMayChangeLength(t *testing.T) {
-	long, short := smallModel(t, "fp8-delayed", 5), smallModel(t, "fp8-delayed", 2)
+	long, short := smallModel(t, "fp8-delayed", 40), smallModel(t, "fp8-delayed", 2)
 	values := make([]float32, long.Scales.History.Elems())
 	for i := range values {
 		values[i] = float32(i + 1)
@@ -78,6 +78,7 @@ func TestHistoryMayChangeLength(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, values[:len(cut)], filled[:len(cut)])
 	require.Zero(t, filled[len(cut)])
+	require.Equal(t, 16, short.Scales.History.Rows(), "frozen scales look back 16 updates, however short the recipe's history")
 	_, err = long.Pack(long.Scales.History, func(string) ([]float32, error) { return nil, fmt.Errorf("lost") })
 	require.ErrorContains(t, err, "lost")
 }
@@ -96,8 +97,8 @@ func TestSharedInputsHaveOneRecord(t *testing.T) {
 	// seven gradients, and the weights but Smooth-SwiGLU's w3, which is cast in
 	// every micro-batch.
 	require.Len(t, count, 2*(4+7+6))
-	require.Contains(t, count, "layers.0.self_attn.input")
-	require.NotContains(t, count, "layers.0.self_attn.q_proj.input")
+	require.Contains(t, count, "layers.0.self_attn.input.e4m3")
+	require.NotContains(t, count, "layers.0.self_attn.q_proj.input.e4m3")
 }
 
 func TestInitialValuesFollowTheName(t *testing.T) {

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/recipe"
@@ -76,6 +78,7 @@ func (p *Pass) store(name string, rows, cols int) (*backend.Tensor, []backend.Ca
 type slot struct {
 	name  string
 	casts []recipe.Cast
+	names []string  // of the copies, by cast: the format, and more where that is taken
 	recs  []*record // nil for formats without a scale
 }
 
@@ -86,11 +89,16 @@ func (s *Scales) slot(name string, weight bool, casts ...recipe.Cast) *slot {
 		if sl.index(c) >= 0 {
 			continue
 		}
+		copyName := c.DType.String()
+		if slices.Contains(sl.names, copyName) {
+			copyName += "." + c.Scaling.String() + "." + c.Rounding.String()
+		}
 		var r *record
-		if c.DType.IsFP8() && c.Scaling != recipe.Unit {
-			r = s.record(name, c, weight)
+		if c.DType.IsFP8() {
+			r = s.record(name+"."+copyName, c, weight)
 		}
 		sl.casts = append(sl.casts, c)
+		sl.names = append(sl.names, copyName)
 		sl.recs = append(sl.recs, r)
 	}
 	return sl
@@ -133,7 +141,7 @@ type emission struct {
 func (p *Pass) emit(s *slot, rows, cols int) *emission {
 	e := &emission{operand: operand{slot: s, copies: make([]*backend.Tensor, len(s.casts))}}
 	for i, c := range s.casts {
-		t := p.root.Temp(s.name+"."+c.DType.String(), c.DType, rows, cols)
+		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
 		e.copies[i] = t
 		if !c.DType.IsFP8() {
 			e.casts = append(e.casts, backend.Cast{Out: t})
@@ -171,12 +179,11 @@ func (p *Pass) scaling(c recipe.Cast) recipe.Scaling {
 // cast stores copy i of the slot with a scale that is known beforehand.
 func (p *Pass) cast(s *slot, i int, t *backend.Tensor) backend.Cast {
 	c, r := s.casts[i], s.recs[i]
-	if r == nil { // unit scaling
-		t.Scale = p.scales.one
-		return p.rounded(c, backend.Cast{Out: t})
-	}
-	t.Scale = r.scaleInv
 	cast := backend.Cast{Out: t, Scale: r.scale}
+	t.Scale = r.scaleInv
+	if c.Scaling == recipe.Unit {
+		cast.Scale, t.Scale = nil, p.scales.one
+	}
 	if p.Mode != Frozen {
 		cast.Amax = r.amax
 	}

@@ -9,14 +9,18 @@ import (
 	"octet/recipe"
 )
 
-// record is the scale state of one tensor in one FP8 format, named after what
-// the tensor is ("layers.3.mlp.input"): readers that share the tensor share
-// the record. Its fields are views into the packed tensors of Scales.
+// runningWindow is how many updates a frozen scale looks back (method.md): an
+// all-time maximum would keep the worst early spike for ever.
+const runningWindow = 16
+
+// record is the scale state of one cast of one tensor, named after what the
+// tensor is and its format ("layers.3.mlp.input.e4m3"): readers that share the
+// tensor and want the same cast share the record. Its tensors are views into
+// the packed ones of Scales.
 type record struct {
 	name   string
 	cast   recipe.Cast
 	weight bool
-	limit  float32
 
 	amax     *backend.Tensor // this step's maximum
 	scale    *backend.Tensor
@@ -24,35 +28,34 @@ type record struct {
 }
 
 // Scales is the scale state of a model, packed into four tensors so that one
-// reduction over ranks and one kernel serve all records:
+// reduction over ranks and a few ops serve all records:
 //
 //	fp8.amax          Stash [n]          maxima of this step
 //	fp8.amax_history  State [window, n]  newest update first
 //	fp8.scale         State [n]          multiplies before the cast
 //	fp8.scale_inv     State [n]          dequantises
 //
-// Records lie in ranges of equal limit, activations and gradients first,
-// weights last: a micro-batch clears the first part, an update the second.
+// Records lie in ranges of equal scaling and limit, activations and gradients
+// first, weights last: a micro-batch clears the first part, an update the
+// second.
 type Scales struct {
-	window  int
-	records []*record
-	one     *backend.Tensor // the constant scale of unit scaling
+	delayedWindow int // updates that delayed scaling looks back
+	records       []*record
+	one           *backend.Tensor // the constant scale of unit scaling
 
 	Amax, History, Scale, ScaleInv *backend.Tensor
 	firstWeight                    int
 }
 
-// record registers a tensor that will be cast; asking twice returns the same.
+// record registers a tensor that will be cast.
 func (s *Scales) record(name string, c recipe.Cast, weight bool) *record {
-	for _, r := range s.records {
-		if r.name == name && r.cast.DType == c.DType {
-			return r
-		}
-	}
-	r := &record{name: name, cast: c, weight: weight, limit: c.Limit()}
+	r := &record{name: name, cast: c, weight: weight}
 	s.records = append(s.records, r)
 	return r
 }
+
+// Empty reports whether nothing is scaled.
+func (s *Scales) Empty() bool { return len(s.records) == 0 }
 
 // pack lays the records out and declares the tensors.
 func (s *Scales) pack(vars *backend.Vars) {
@@ -61,16 +64,14 @@ func (s *Scales) pack(vars *backend.Vars) {
 		return
 	}
 	slices.SortStableFunc(s.records, func(a, b *record) int {
-		if a.weight != b.weight {
-			if a.weight {
-				return 1
-			}
-			return -1
-		}
-		return cmp.Compare(a.limit, b.limit)
+		return cmp.Or(
+			compareBools(a.weight, b.weight),
+			cmp.Compare(a.cast.Scaling, b.cast.Scaling),
+			cmp.Compare(a.cast.Limit(), b.cast.Limit()),
+		)
 	})
 	s.Amax = vars.Tensor(backend.Stash, "fp8.amax", fp8.F32, n)
-	s.History = vars.Tensor(backend.State, "fp8.amax_history", fp8.F32, s.window, n)
+	s.History = vars.Tensor(backend.State, "fp8.amax_history", fp8.F32, max(s.delayedWindow, runningWindow), n)
 	s.Scale = vars.Tensor(backend.State, "fp8.scale", fp8.F32, n)
 	s.ScaleInv = vars.Tensor(backend.State, "fp8.scale_inv", fp8.F32, n)
 	s.firstWeight = n
@@ -78,11 +79,20 @@ func (s *Scales) pack(vars *backend.Vars) {
 		if r.weight {
 			s.firstWeight = min(s.firstWeight, i)
 		}
-		name := r.name + "." + r.cast.DType.String()
-		r.amax = s.Amax.Slice(name+".amax", i, 1)
-		r.scale = s.Scale.Slice(name+".scale", i, 1)
-		r.scaleInv = s.ScaleInv.Slice(name+".scale_inv", i, 1)
+		r.amax = s.Amax.Slice(r.name+".amax", i, 1)
+		r.scale = s.Scale.Slice(r.name+".scale", i, 1)
+		r.scaleInv = s.ScaleInv.Slice(r.name+".scale_inv", i, 1)
 	}
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // clear zeroes this step's maxima: of weights, or of everything else.
@@ -102,32 +112,38 @@ func (s *Scales) clear(p *backend.Program, weights bool) {
 
 // update pushes the step's maxima into the history and chooses every record's
 // scale from it. A current scale is not used in training, but evaluation is
-// frozen to it. skip may be nil.
+// frozen to it; a unit scale stays what it is. skip may be nil.
 func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
-	if len(s.records) == 0 {
+	if s.Empty() {
 		return
 	}
 	p.Add(&backend.PushHistory{Value: s.Amax, Skip: skip, History: s.History})
 	for from := 0; from < len(s.records); {
+		first := s.records[from]
 		to := from
-		for to < len(s.records) && s.records[to].limit == s.records[from].limit {
+		for to < len(s.records) && s.records[to].cast.Scaling == first.cast.Scaling && s.records[to].cast.Limit() == first.cast.Limit() {
 			to++
 		}
-		name := s.records[from].name
-		p.Add(&backend.UpdateScale{
-			History:  s.History.Columns(name+".history", from, to-from),
-			Skip:     skip,
-			Scale:    s.Scale.Slice(name+".scales", from, to-from),
-			ScaleInv: s.ScaleInv.Slice(name+".scale_invs", from, to-from),
-			Limit:    s.records[from].limit, Pow2: true, Keep: true,
-		})
+		window := runningWindow
+		if first.cast.Scaling == recipe.Delayed {
+			window = s.delayedWindow
+		}
+		if first.cast.Scaling != recipe.Unit {
+			p.Add(&backend.UpdateScale{
+				History:  s.History.RowRange(0, window).Columns(first.name+".history", from, to-from),
+				Skip:     skip,
+				Scale:    s.Scale.Slice(first.name+".scales", from, to-from),
+				ScaleInv: s.ScaleInv.Slice(first.name+".scale_invs", from, to-from),
+				Limit:    first.cast.Limit(), Pow2: true, Keep: true,
+			})
+		}
 		from = to
 	}
 }
 
-// Record is the public view of one record, for checkpoints and telemetry.
+// Record is the public view of one record, for telemetry.
 type Record struct {
-	Name                  string
+	Name                  string // what the tensor is, and the format
 	DType                 fp8.DType
 	Weight                bool
 	Amax, Scale, ScaleInv *backend.Tensor // F32 [1] each

@@ -124,8 +124,8 @@ func (r Recipe) describeMargins() string {
 }
 
 // NeedsScales reports whether weights alone are not enough to run the recipe
-// forward: some operand's scale comes from the training that made them.
-func (r Recipe) NeedsScales() bool { return r.uses(Delayed) || r.uses(Current) }
+// forward: the scales of FP8 operands come from the training that made them.
+func (r Recipe) NeedsScales() bool { return r.uses(Delayed) || r.uses(Current) || r.uses(Unit) }
 
 func (r Recipe) uses(s Scaling) bool {
 	for _, g := range r.groups(1) {

@@ -147,7 +147,10 @@ type Recipe struct {
 	Summary string // one sentence
 	Rows    []Row
 	Compute fp8.DType // F32 or BF16: activations between products
-	Smooth  bool      // Smooth-SwiGLU where w3's input is FP8
+	// Smooth asks for Smooth-SwiGLU where w3's input is FP8. Its h and W3′ have
+	// current scales whatever the rows say: with delayed ones the method fails on
+	// the spike that it exists for.
+	Smooth bool
 
 	Optimizer Optimizer
 
@@ -183,8 +186,12 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 	if !c.DType.IsFP8() {
 		return Cast{DType: c.DType}
 	}
-	if c.Scaling == NotGiven {
+	smooth := r.Smooth && o != Grad && strings.HasSuffix(scope, ".mlp.down_proj")
+	if c.Scaling == NotGiven || smooth {
 		c.Scaling = Current
+	}
+	if o == Weight {
+		c.Rounding = fp8.Nearest
 	}
 	if c.Scaling != Delayed {
 		c.Margin = 0 // nothing to keep room for: the amax is the tensor's own
@@ -198,6 +205,9 @@ func (r Recipe) Validate() error {
 		where := fmt.Sprintf("recipe %s, row %d", r.Name, i+1)
 		if _, err := path.Match(row.Scope, ""); err != nil {
 			return fmt.Errorf("%s: scope %q is not a pattern", where, row.Scope)
+		}
+		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
+			return fmt.Errorf("%s: weights are rounded to nearest, since they are cast again after every load (use nearest)", where)
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsFP8() || row.DType == r.Compute:

@@ -57,9 +57,7 @@ var recipes = []Recipe{
 	{
 		Name: "fp8-smooth", Summary: "Smooth-SwiGLU and FP8 Adam moments: the method",
 		Compute: fp8.BF16, Optimizer: smallState, Smooth: true,
-		Rows: hybrid(Delayed, stochastic,
-			Row{Scope: "*.mlp.down_proj", Operand: Input, Scaling: Current},
-			Row{Scope: "*.mlp.down_proj", Operand: Weight, Scaling: Current}),
+		Rows: hybrid(Delayed, stochastic),
 	},
 	{
 		Name: "fp8-unit", Summary: "E4M3/E5M2 without scales: the control that must fail",

@@ -300,11 +300,6 @@ func (v *validator) checkpoint(k Checkpoint) {
 
 // contradictions are values that are fine by themselves.
 func (v *validator) contradictions(c Config) {
-	// Smoothing protects one cast, that of down_proj's input to FP8. In these
-	// recipes it does not happen, and the smoothing would cost and do nothing.
-	if c.Model.Activation == string(nn.SmoothSwiGLU) && slices.Contains([]string{"fp32", "bf16", "fp8-w3-bf16"}, c.Recipe) {
-		v.fail("model.activation = %q protects a cast to FP8 that recipe = %q does not make; use model.activation = %q, the same function", c.Model.Activation, c.Recipe, nn.SwiGLU)
-	}
 }
 
 // totals bounds what is multiplied later: memory plans and token counts are

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -32,45 +31,39 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 			return err
 		}
 		codes, scaleInv := encodeMaster(p.Master.DType, x)
-		for _, r := range t.ranks {
-			if err := r.backend.Write(p.Master, codes); err != nil {
+		if err := t.writeAll(p.Master, codes); err != nil {
+			return err
+		}
+		if p.Master.Scale != nil {
+			if err := t.writeAll(p.Master.Scale, floatBytes(scaleInv)); err != nil {
 				return err
-			}
-			if p.Master.Scale != nil {
-				if err := r.backend.Write(p.Master.Scale, floatBytes(scaleInv)); err != nil {
-					return err
-				}
 			}
 		}
 	}
-	t.step, t.skipped = 0, 0
+	t.step, t.skipped, t.calibrated = 0, 0, false
 	return t.prepare(ctx)
 }
 
-// setConstants writes the scales of 1 that everything starts from.
+// setConstants writes what does not start at zero and is no parameter.
 func (t *Trainer) setConstants() error {
-	for tensor := range t.Vars.All() {
-		if !startsAtOne(t.Model, tensor) {
-			continue
+	set := func(to *backend.Tensor, value float32) error {
+		x := make([]float32, to.Elems())
+		for i := range x {
+			x[i] = value
 		}
-		ones := make([]float32, tensor.Elems())
-		for i := range ones {
-			ones[i] = 1
+		return t.writeAll(to, floatBytes(x...))
+	}
+	for tensor, value := range t.Model.Constants() {
+		if err := set(tensor, value); err != nil {
+			return err
 		}
-		for _, r := range t.ranks {
-			if err := r.backend.Write(tensor, floatBytes(ones...)); err != nil {
-				return err
-			}
+	}
+	for _, scale := range t.optimizer.scales {
+		if err := set(scale, 1); err != nil {
+			return err
 		}
 	}
 	return nil
-}
-
-// startsAtOne: the scales of records, of moments and masters, and the constant.
-func startsAtOne(m *nn.Model, t *backend.Tensor) bool {
-	s := &m.Scales
-	return t == s.Scale || t == s.ScaleInv || t.Name == "fp8.one" ||
-		t.Class == backend.State && len(t.Shape) == 1 && t.DType == fp8.F32 && strings.HasSuffix(t.Name, ".scale_inv")
 }
 
 // prepare casts the weights on every rank.

@@ -10,6 +10,7 @@ import (
 // layers' matrices in the recipe's formats, each with one scale.
 type optimizer struct {
 	m1, m2 map[*nn.Param]*backend.Tensor
+	scales []*backend.Tensor // of the quantised moments; they start at 1
 }
 
 func newOptimizer(j *Job) optimizer {
@@ -19,16 +20,17 @@ func newOptimizer(j *Job) optimizer {
 		if p.Quantized() {
 			d1, d2 = j.Recipe.Optimizer.M1, j.Recipe.Optimizer.M2
 		}
-		o.m1[p] = moment(j.Vars, p, "m1", d1)
-		o.m2[p] = moment(j.Vars, p, "m2", d2)
+		o.m1[p] = o.moment(j.Vars, p, "m1", d1)
+		o.m2[p] = o.moment(j.Vars, p, "m2", d2)
 	}
 	return o
 }
 
-func moment(vars *backend.Vars, p *nn.Param, name string, d fp8.DType) *backend.Tensor {
+func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.DType) *backend.Tensor {
 	t := vars.Tensor(backend.State, p.Name+"."+name, d, p.Master.Shape...)
 	if d != fp8.F32 {
 		t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, 1)
+		o.scales = append(o.scales, t.Scale)
 	}
 	return t
 }

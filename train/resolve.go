@@ -43,7 +43,25 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	c.FillFromRecipe(Choices(r))
-	return c.Validate(recipe.Names())
+	if err := c.Validate(recipe.Names()); err != nil {
+		return err
+	}
+	if r, err = c.ResolvedRecipe(); err != nil {
+		return err
+	}
+	if r.Smooth && !smoothsAny(r, c.Model.Layers) {
+		return fmt.Errorf("model.activation = smooth-swiglu has nothing to smooth: no down_proj reads FP8 under recipe %s and its rows; use swiglu", c.Recipe)
+	}
+	return nil
+}
+
+func smoothsAny(r recipe.Recipe, layers int) bool {
+	for i := range layers {
+		if r.Cast(recipe.Scope("mlp.down_proj", i), recipe.Fprop, recipe.Input).DType.IsFP8() {
+			return true
+		}
+	}
+	return false
 }
 
 // ResolvedRecipe is the named recipe with the config's exceptions before its
@@ -62,6 +80,9 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 		rows = append(rows, parsed)
 	}
 	r.Rows = append(rows, r.Rows...)
+	if c.Model.Activation != "" {
+		r.Smooth = nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU
+	}
 	for _, f := range []struct {
 		key, value string
 		to         *fp8.DType

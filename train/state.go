@@ -25,7 +25,7 @@ const stateVersion = 1
 type State struct {
 	Version  int           `json:"version"`
 	Octet    string        `json:"octet"`   // version of the program that wrote it
-	Backend  string        `json:"backend"` // "emu", with the device model
+	Backend  string        `json:"backend"` // with what decides its last bits: "emu, avx512"
 	Step     int           `json:"step"`    // completed steps
 	Skipped  int           `json:"skipped"` // of those, the last ones in a row that were skipped
 	Seed     int64         `json:"seed"`
@@ -163,7 +163,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
 	}
-	t.step, t.skipped = state.Step, state.Skipped
+	t.step, t.skipped, t.calibrated = state.Step, state.Skipped, state.Step > 0
 	return t.prepare(ctx)
 }
 

@@ -22,8 +22,9 @@ type Trainer struct {
 	corpus *data.Corpus
 	ranks  []*rank
 
-	step    int // completed steps, skipped ones included
-	skipped int // in a row
+	step       int  // completed steps, skipped ones included
+	skipped    int  // in a row
+	calibrated bool // the histories of scales have their first row
 }
 
 // rank is one device with its share of every batch.
@@ -137,13 +138,13 @@ func (j *Job) TokensPerStep() int64 {
 	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
 }
 
-// control is step.control for a micro-batch of the coming step.
-func (t *Trainer) control(r *rank, micro int) backend.Control {
+// control is step.control for a micro-batch of a step, 0 for the first.
+func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 	perMicro := uint64(len(r.tokens))
 	return backend.Control{
-		Seed: uint64(t.Config.Seed), Step: uint64(t.step),
+		Seed: uint64(t.Config.Seed), Step: uint64(step),
 		Token:     (uint64(micro)*uint64(len(t.ranks)) + uint64(r.index)) * perMicro,
-		LR:        float32(t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)),
+		LR:        float32(t.Config.Optimizer.LRAt(step, t.Config.Train.Steps)),
 		InvTokens: float32(1 / float64(t.TokensPerStep())),
 	}
 }
@@ -155,36 +156,34 @@ var ErrNonFinite = errors.New("training is not finite")
 // or amaxes are not finite changes nothing and is reported as skipped; after
 // Config.Train.OnNonfinite of them in a row the error names the op where it
 // began.
+//
+// A step that fails or is cancelled leaves everything as it was, and the next
+// call runs the same one. With several ranks that takes devices that are opened
+// anew: ranks that lost one of them in a collective do not meet again.
 func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 	start := time.Now()
-	if t.step == 0 {
-		if err := t.fillHistories(ctx); err != nil {
+	if !t.calibrated {
+		if err := t.calibrate(ctx); err != nil {
 			return StepResult{}, err
 		}
+		t.calibrated = true
 	}
-	n := t.Config.Train.Accumulate
+	from := t.ranks[0].loader.Position()
 	err := t.each(ctx, func(ctx context.Context, r *rank) error {
-		for i := range n {
-			if err := r.loader.Next(r.tokens, r.targets); err != nil {
-				return err
-			}
-			if err := t.feed(r, t.control(r, i)); err != nil {
-				return err
-			}
-			if err := r.micro[Variant{i == 0, i == n-1}].Run(ctx); err != nil {
-				return err
-			}
+		err := t.microBatches(r, t.step, func(x backend.Executable) error { return x.Run(ctx) })
+		if err != nil {
+			return err
 		}
 		return r.update.Run(ctx)
 	})
 	if err != nil {
-		return StepResult{}, err
+		return StepResult{}, errors.Join(err, t.moveTo(from))
 	}
 	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
+	t.step++ // the update has happened, whether it can be reported or not
 	if err := t.readStep(&res); err != nil {
-		return res, err
+		return StepResult{}, err
 	}
-	t.step++
 	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
 	res.Elapsed = time.Since(start)
 	if !res.Skipped {
@@ -193,16 +192,53 @@ func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 	}
 	t.skipped++
 	if limit := t.Config.Train.OnNonfinite; limit > 0 && t.skipped >= limit {
-		return res, t.blame(ctx)
+		return res, t.blame(ctx, from)
 	}
 	return res, nil
 }
 
-// fillHistories runs the calibration on the first micro-batch, which the first
-// step sees again.
-func (t *Trainer) fillHistories(ctx context.Context) error {
-	if len(t.Model.Scales.Records()) == 0 {
+// microBatches feeds the micro-batches of a step, from where the loader is, and
+// runs each.
+func (t *Trainer) microBatches(r *rank, step int, run func(backend.Executable) error) error {
+	n := t.Config.Train.Accumulate
+	for i := range n {
+		if err := r.loader.Next(r.tokens, r.targets); err != nil {
+			return err
+		}
+		if err := t.feed(r, t.control(r, step, i)); err != nil {
+			return err
+		}
+		if err := run(r.micro[Variant{i == 0, i == n-1}]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveTo goes on with the data from a position, which all ranks share.
+func (t *Trainer) moveTo(p data.Position) error {
+	for _, r := range t.ranks {
+		if err := r.loader.Restore(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// calibrate fills the empty histories from the first micro-batch, which the
+// first step sees again.
+func (t *Trainer) calibrate(ctx context.Context) error {
+	if t.Model.Scales.Empty() {
 		return nil
+	}
+	// A calibration that was cut off before the weights were cast has left its
+	// row behind.
+	for _, h := range []*backend.Tensor{t.Model.Scales.History, t.Model.ChannelHistory} {
+		if h != nil {
+			if err := t.writeAll(h, make([]byte, h.Bytes())); err != nil {
+				return err
+			}
+		}
 	}
 	return t.each(ctx, func(ctx context.Context, r *rank) error {
 		from := r.loader.Position()
@@ -212,7 +248,7 @@ func (t *Trainer) fillHistories(ctx context.Context) error {
 		if err := r.loader.Restore(from); err != nil {
 			return err
 		}
-		if err := t.feed(r, t.control(r, 0)); err != nil {
+		if err := t.feed(r, t.control(r, t.step, 0)); err != nil {
 			return err
 		}
 		if err := r.calibrate.Run(ctx); err != nil {
@@ -268,22 +304,30 @@ func (t *Trainer) readStep(res *StepResult) error {
 	return err
 }
 
-// blame runs the last micro-batch again, op by op. A micro-batch changes no
-// parameter and no state, so it fails as it did. The ranks run together, since
-// they may meet in a collective.
-func (t *Trainer) blame(ctx context.Context) error {
-	last := Variant{First: t.Config.Train.Accumulate == 1, Last: true}
-	err := t.each(ctx, func(ctx context.Context, r *rank) error {
-		found, err := backend.FindNonFinite(ctx, r.micro[last])
-		if found != nil {
-			return found
-		}
-		return err
-	})
+// blame runs the micro-batches of the step that began at from again, op by op.
+// They change no parameter and no state, so they fail as they did. The first
+// one comes first: a gradient that it spoiled would make the ops of a later one
+// look guilty, which only add to it. The ranks run together, since they may
+// meet in a collective.
+func (t *Trainer) blame(ctx context.Context, from data.Position) error {
+	after := t.ranks[0].loader.Position()
+	err := t.moveTo(from)
 	if err == nil {
-		err = errors.New("the last micro-batch alone is finite, so an earlier one or the norm of the gradients is to blame")
+		err = t.each(ctx, func(ctx context.Context, r *rank) error {
+			return t.microBatches(r, t.step-1, func(x backend.Executable) error {
+				found, err := backend.FindNonFinite(ctx, x)
+				if found != nil {
+					return found
+				}
+				return err
+			})
+		})
 	}
-	return fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
+	if err == nil {
+		err = errors.New("the gradients are finite, so their norm is to blame")
+	}
+	err = fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
+	return errors.Join(err, t.moveTo(after))
 }
 
 // Evaluate is the mean cross-entropy over the validation stream, in nats per
@@ -324,6 +368,3 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 
 // StepsDone is the number of completed steps.
 func (t *Trainer) StepsDone() int { return t.step }
-
-// Params lists the parameters, for reports.
-func (j *Job) Params() []*nn.Param { return j.Model.Params }

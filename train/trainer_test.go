@@ -109,7 +109,7 @@ func TestThreadsChangeNothing(t *testing.T) {
 		for _, threads := range []int{2, 3} {
 			got := newTrainer(t, c, threads, false)
 			require.Equal(t, wantSteps, steps(t, got, 4))
-			for _, p := range want.Params() {
+			for _, p := range want.Model.Params {
 				a, err := want.ranks[0].read(p.Master)
 				require.NoError(t, err)
 				b, err := got.ranks[0].read(got.Vars.Lookup(p.Name))
@@ -129,7 +129,7 @@ func gradients(t *testing.T, tr *Trainer) (loss float64, grads map[string][]floa
 	t.Helper()
 	loss = steps(t, tr, 1)[0].Loss
 	grads = map[string][]float64{}
-	for _, p := range tr.Params() {
+	for _, p := range tr.Model.Params {
 		grads[p.Name] = values(t, tr.ranks[0], p.Grad)
 	}
 	return loss, grads

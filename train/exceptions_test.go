@@ -1,0 +1,114 @@
+package train
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// quantizedCopies names the FP8 copies of a slot in the micro-batch.
+func quantizedCopies(j *Job, slot string) (names []string) {
+	for _, t := range j.Micro[Variant{true, true}].Temps() {
+		if len(t.Name) > len(slot) && t.Name[:len(slot)+1] == slot+"." && t.DType.IsFP8() {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+// A per-layer exception is one row, whatever it changes.
+func TestExceptionsAreOneRow(t *testing.T) {
+	for name, c := range map[string]struct {
+		recipe string
+		row    PrecisionRow
+		slot   string
+		copies []string
+	}{
+		"scaling of one reader": {
+			"fp8-delayed", PrecisionRow{Scope: "layers.0.self_attn.q_proj", Operand: "input", Scaling: "current"},
+			"layers.0.self_attn.input", []string{"layers.0.self_attn.input.e4m3", "layers.0.self_attn.input.e4m3.delayed.nearest"},
+		},
+		"rounding of one product": {
+			"fp8-delayed", PrecisionRow{Scope: "*.k_proj", GEMM: "wgrad", Operand: "grad", Rounding: "nearest"},
+			"layers.1.self_attn.k_proj.grad", []string{"layers.1.self_attn.k_proj.grad.e5m2", "layers.1.self_attn.k_proj.grad.e5m2.delayed.nearest"},
+		},
+		"format of one product": {
+			"fp8-smooth", PrecisionRow{Scope: "layers.1.*.q_proj", GEMM: "wgrad", Operand: "input", Format: "e5m2"},
+			"layers.1.self_attn.input", []string{"layers.1.self_attn.input.e4m3", "layers.1.self_attn.input.e5m2"},
+		},
+		"weight of one product": {
+			"fp8-delayed", PrecisionRow{Scope: "layers.0.self_attn.o_proj", GEMM: "dgrad", Operand: "weight", Scaling: "current"},
+			"layers.0.self_attn.output", []string{"layers.0.self_attn.output.e4m3"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := small(t, c.recipe)
+			config.Precision.Rows = []PrecisionRow{c.row}
+			tr := newTrainer(t, config, 2, false)
+			require.Equal(t, c.copies, quantizedCopies(tr.Job, c.slot))
+			for _, r := range steps(t, tr, 2) {
+				require.False(t, r.Skipped)
+			}
+			require.NoError(t, newTrainer(t, config, 1, false).Restore(t.Context(), snapshot(t, tr)))
+		})
+	}
+}
+
+// Whether there is Smooth-SwiGLU is decided by the activation, whoever chose
+// it, and its casts are current; the recipe that is printed says so too.
+func TestActivationDecidesOnSmoothing(t *testing.T) {
+	for _, c := range []struct {
+		recipe, activation string
+		want               int
+	}{
+		{"fp8-smooth", "", 2}, {"fp8-smooth", "swiglu", 0},
+		{"fp8-delayed", "", 0}, {"fp8-delayed", "smooth-swiglu", 2}, {"fp8-unit", "smooth-swiglu", 2},
+	} {
+		config := small(t, c.recipe)
+		config.Model.Activation = c.activation
+		j, err := NewJob(config)
+		require.NoError(t, err)
+		count := 0
+		for _, n := range j.Micro[Variant{true, true}].Nodes() {
+			if _, ok := n.Op.(*backend.SmoothScale); ok {
+				count++
+			}
+		}
+		require.Equal(t, c.want, count, c)
+		w3 := j.Recipe.Cast("layers.0.mlp.down_proj", recipe.Fprop, recipe.Input)
+		require.Equal(t, c.want > 0, j.Recipe.Smooth, c)
+		if c.want > 0 {
+			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current}, w3, c)
+		}
+	}
+}
+
+func TestSmoothingRefuses(t *testing.T) {
+	c := small(t, "bf16")
+	c.Model.Activation = "smooth-swiglu"
+	_, err := NewJob(c)
+	require.ErrorContains(t, err, "nothing to smooth")
+	c = small(t, "fp8-smooth")
+	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", GEMM: "wgrad", Format: "bf16"}}
+	_, err = NewJob(c)
+	require.ErrorContains(t, err, "layers.0.mlp.down_proj: wgrad reads bf16")
+	c = small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "weight", Rounding: "stochastic"}}
+	_, err = NewJob(c)
+	require.ErrorContains(t, err, "weights are rounded to nearest")
+}
+
+// A unit scale hides nothing: an infinity is seen by the amax before the cast.
+func TestUnitScalesRecordAmaxes(t *testing.T) {
+	j, err := NewJob(small(t, "fp8-unit"))
+	require.NoError(t, err)
+	require.NotNil(t, j.Model.Scales.Amax)
+	for _, n := range append(j.Micro[Variant{true, true}].Nodes(), j.Update.Nodes()...) {
+		_, updates := n.Op.(*backend.UpdateScale)
+		require.False(t, updates, n.Path())
+	}
+}
