@@ -12,7 +12,6 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/nn"
 )
 
 // Trainer runs a job on devices: it feeds batches, runs the programs of a step

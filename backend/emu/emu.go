@@ -35,7 +35,7 @@ func spec(device string) (backend.Spec, error) {
 		}
 	}
 	return backend.Spec{
-		Backend: "emu", E4M3: fp8.E4M3, Pairs: pairs, Stochastic: true, Align: arenaAlign,
+		Backend: "emu", E4M3: fp8.E4M3, Pairs: pairs, Stochastic: true, Align: arenaAlign, HostMemory: true,
 	}, nil
 }
 
@@ -63,8 +63,9 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	share := max(1, threads/ranks)
 	g := newGroup(ranks)
 	list := make([]backend.Backend, ranks)
+	s.Arithmetic = gemmKernels()[0].name
+	s.Device = fmt.Sprintf("%d threads, %s", share, s.Arithmetic)
 	for rank := range list {
-		s.Device = fmt.Sprintf("%d threads, %s", share, gemmKernels()[0].name)
 		list[rank] = &device{
 			spec: s, pool: newPool(share), rank: rank, group: g,
 			memory: map[*backend.Tensor][]byte{},
@@ -167,10 +168,8 @@ type executable struct {
 
 func (x *executable) Plan() *backend.Plan { return x.binder.plan }
 
-func (x *executable) Close() error { return nil }
-
 func (x *executable) Run(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
+	if err := x.interrupted(ctx); err != nil {
 		return err
 	}
 	for i, k := range x.kernels {
@@ -181,10 +180,24 @@ func (x *executable) Run(ctx context.Context) error {
 	return nil
 }
 
+// interrupted is ctx's error. A rank that stops for it tells the others, which
+// would wait for it in the next collective.
+func (x *executable) interrupted(ctx context.Context) error {
+	err := ctx.Err()
+	if err != nil {
+		x.binder.group.close(err, x.binder.rank)
+	}
+	return err
+}
+
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	read := func(t *backend.Tensor) ([]byte, error) { return x.binder.copyOut(t), nil }
 	for i, k := range x.kernels {
-		if err := k(ctx); err != nil {
+		err := x.interrupted(ctx) // op by op is slow enough for that
+		if err == nil {
+			err = k(ctx)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
 		}
 		if err := observe(x.nodes[i], read); err != nil {

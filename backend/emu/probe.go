@@ -13,7 +13,7 @@ func probe() []backend.Finding {
 	kernel := gemmKernels()[0].name
 	kernels := backend.Finding{What: "matrix kernels", OK: kernel != goKernel.name, Detail: kernel}
 	if !kernels.OK {
-		kernels.Detail += fmt.Sprintf(": there is no assembly for %s with this processor's instructions in this build; results are the same, only slower", runtime.GOARCH)
+		kernels.Detail += fmt.Sprintf(": there is no assembly for %s with this processor's instructions in this build; products are slower, and those of FP32 and attention differ in their last bits", runtime.GOARCH)
 		if runtime.GOARCH == "amd64" {
 			kernels.Fix = "build without -tags noasm, on a processor with AVX2 and FMA, or AVX-512"
 		}

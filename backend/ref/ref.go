@@ -102,7 +102,10 @@ func specOf(mode Mode) backend.Spec {
 	if mode == Exact {
 		device = "float64, F32 and BF16 not rounded"
 	}
-	spec := backend.Spec{Backend: "ref", Device: device, E4M3: fp8.E4M3, Stochastic: true, Align: 8}
+	spec := backend.Spec{
+		Backend: "ref", Device: device, Arithmetic: "float64", E4M3: fp8.E4M3,
+		Stochastic: true, Align: 8, HostMemory: true,
+	}
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
 	for _, a := range formats {
 		for _, b := range formats {

@@ -1,8 +1,9 @@
 //go:build ignore
 
 // Stand-in for libSynapse.so: see standin.go. As in SynapseAI, a call
-// before synInitialize returns 28 (synUninitialized); synDestroy ends the
-// process instead, where the real one may hang.
+// before synInitialize returns 28 (synUninitialized). It is stricter about
+// pairs: starting twice is an error, and stopping what did not start ends the
+// process, where the real one may hang.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@ static int setting(const char *name, int otherwise) {
 static int started;
 
 int synInitialize(void) {
+	if (started)
+		return 29; // synAlreadyInitialized
 	const int status = setting("STANDIN_SYNAPSE", 0);
 	started = status == 0;
 	return status;

@@ -44,7 +44,7 @@ type Run struct {
 	Resumed    int                // step that the run goes on from
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
-	Moved      string             // the backend that wrote the checkpoint, if another one
+	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
 
 	version string
 	records *records
@@ -136,8 +136,8 @@ func (r *Run) plan() error {
 		return err
 	}
 	r.Memory = r.Job.MemoryOf(spec.Align, programs)
-	if spec.Backend != "emu" {
-		return nil // it has memory of its own
+	if !spec.HostMemory {
+		return nil
 	}
 	return checkHostMemory(r.Memory.Total() * int64(len(r.Devices)))
 }
@@ -166,7 +166,15 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 	return r.Trainer.Init(ctx)
 }
 
-func (r *Run) backendName() string { return r.Devices[0].Spec().Backend }
+// backendName is what must be the same for a run to repeat bit for bit: the
+// backend, and what decides its last bits.
+func (r *Run) backendName() string {
+	spec := r.Devices[0].Spec()
+	if spec.Arithmetic == "" {
+		return spec.Backend
+	}
+	return spec.Backend + ", " + spec.Arithmetic
+}
 
 // Close frees everything.
 func (r *Run) Close() error {
