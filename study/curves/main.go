@@ -20,6 +20,7 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
 )
 
 func main() {
@@ -32,7 +33,7 @@ func main() {
 	if flag.NArg() == 0 {
 		log.Fatal("name at least one run folder")
 	}
-	if err := draw(*out, *title, *smooth, *baselines, flag.Args()); err != nil {
+	if err := drawRuns(*out, *title, *smooth, *baselines, flag.Args()); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -44,12 +45,13 @@ var palette = []color.Color{
 	color.RGBA{R: 230, G: 159, B: 0, A: 255}, color.RGBA{R: 86, G: 180, B: 233, A: 255},
 }
 
-func draw(out, title string, smooth float64, baselines string, runs []string) error {
+func drawRuns(out, title string, smooth float64, baselines string, runs []string) error {
 	p := plot.New()
 	p.Title.Text = title
 	p.X.Label.Text = "step"
 	p.Y.Label.Text = "loss, nats per byte"
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.YOffs = true, -vg.Points(4)
+	p.Legend.Padding = vg.Points(2)
 	p.Add(plotter.NewGrid())
 	last := 0.0
 	for i, run := range runs {
@@ -72,7 +74,7 @@ func draw(out, title string, smooth float64, baselines string, runs []string) er
 		if err != nil {
 			return err
 		}
-		points.Color, points.Radius = palette[i%len(palette)], vg.Points(3.5)
+		points.Color, points.Radius, points.Shape = palette[i%len(palette)], vg.Points(3.5), draw.CircleGlyph{}
 		p.Add(points)
 		p.Legend.Add(filepath.Base(run)+", validation", points)
 	}
@@ -90,8 +92,12 @@ func draw(out, title string, smooth float64, baselines string, runs []string) er
 			return err
 		}
 		line.Color, line.Dashes = color.Gray{Y: 110}, []vg.Length{vg.Points(4), vg.Points(3)}
-		p.Add(line)
-		p.Legend.Add(name, line)
+		label, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: last / 50, Y: loss}}, Labels: []string{name}})
+		if err != nil {
+			return err
+		}
+		label.Offset.Y = -vg.Points(10)
+		p.Add(line, label)
 	}
 	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, out)
 }
