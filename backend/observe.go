@@ -46,7 +46,9 @@ var errFound = errors.New("found")
 // FindNonFinite runs the program op by op and returns the first op that wrote
 // a NaN or an infinity although none of what it read had one; nil if there is
 // none. An op that is handed one (a parameter that is NaN already) is reported
-// too if nothing before it is to blame.
+// too if nothing before it is to blame. Programs that add to what others left
+// are to be run from the first of them, which writes: an op that adds to what
+// was not finite before the run would be reported like one that was handed it.
 func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
 	var found *NonFinite
 	err := x.RunObserved(ctx, func(n *Node, read func(*Tensor) ([]byte, error)) error {

@@ -85,9 +85,6 @@ func (l *Loader) enter(epoch int64) {
 	l.at = Position{Epoch: epoch}
 }
 
-// Windows is the number of rows in an epoch.
-func (l *Loader) Windows() int64 { return l.count }
-
 // Next fills inputs and targets, [rows, seq] each, with this rank's next rows
 // and moves on by the rows of all ranks: rank 0 has the first rows of the global
 // order, rank 1 those after them, and so on. A batch may reach into the next

@@ -111,7 +111,7 @@ func TestEpochVisitsEveryWindowOnce(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%d by %d", c.length, c.seq), func(t *testing.T) {
 			l := newTestLoader(t, c.length, LoaderOptions{Seq: int(c.seq), Seed: 3})
-			require.Equal(t, c.windows, l.Windows())
+			require.Equal(t, c.windows, l.count)
 			offsets := map[int32]bool{}
 			for epoch := range int64(40) {
 				require.Equal(t, Position{Epoch: epoch}, l.Position())
@@ -137,7 +137,7 @@ func TestEveryTokenHasItsTurn(t *testing.T) {
 	seen := map[int32]bool{}
 	l := newTestLoader(t, length, LoaderOptions{Seq: seq, Seed: 5})
 	for range 100 {
-		for _, start := range nextRows(t, l, int(l.Windows())) {
+		for _, start := range nextRows(t, l, int(l.count)) {
 			for i := range int32(seq + 1) {
 				seen[start+i] = true
 			}
@@ -151,7 +151,7 @@ func TestOrderDependsOnSeedAndEpoch(t *testing.T) {
 		l := newTestLoader(t, 2000, LoaderOptions{Seq: 16, Seed: seed})
 		require.NoError(t, l.Restore(Position{Epoch: epoch}))
 		offset := l.offset
-		starts := nextRows(t, l, int(l.Windows()))
+		starts := nextRows(t, l, int(l.count))
 		for i := range starts {
 			starts[i] -= int32(offset)
 		}
@@ -203,7 +203,7 @@ func TestSplitDoesNotChangeTheRows(t *testing.T) {
 func TestBatchLargerThanEpochs(t *testing.T) {
 	small := newTestLoader(t, 50, LoaderOptions{Seq: 16, Seed: 2})
 	large := newTestLoader(t, 50, LoaderOptions{Seq: 16, Seed: 2})
-	require.EqualValues(t, 2, small.Windows())
+	require.EqualValues(t, 2, small.count)
 	var want []int32
 	for range 11 {
 		want = append(want, nextRows(t, small, 1)...)

@@ -1,6 +1,7 @@
 package infer
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,8 +26,10 @@ type Generator struct {
 	prefill, decode      backend.Executable
 	chunk, token, logits *backend.Tensor
 	context              int
-	values               []float32
 	raw                  []byte
+	values               []float32 // logits of the next token
+	order                []int32   // tokens, the most likely first
+	weights              []float64 // their probabilities, times a common factor
 }
 
 // NewGenerator prepares a model for sequences of at most context tokens,
@@ -55,7 +58,8 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		return nil, err
 	}
 	g.prefill, g.decode = loaded[0], loaded[1]
-	g.values, g.raw = make([]float32, c.Vocab), make([]byte, g.logits.Bytes())
+	g.raw, g.values = make([]byte, g.logits.Bytes()), make([]float32, c.Vocab)
+	g.order, g.weights = make([]int32, c.Vocab), make([]float64, c.Vocab)
 	return g, nil
 }
 
@@ -78,7 +82,7 @@ func (s Sampling) Validate() error {
 }
 
 // Generate continues prompt by at most n tokens and hands each to emit, until
-// emit returns false or the context is full.
+// emit returns false, the context is full, or ctx is cancelled.
 func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampling, emit func(token int32) bool) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -103,11 +107,10 @@ func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampl
 		if err := g.runAt(ctx, position, g.token, []int32{token}, g.decode); err != nil {
 			return err
 		}
-		logits, err := g.readLogits()
-		if err != nil {
+		if err := g.readLogits(); err != nil {
 			return err
 		}
-		token = s.draw(logits, rng)
+		token = g.draw(s, rng)
 		n--
 		if !emit(token) {
 			return nil
@@ -123,11 +126,10 @@ func (g *Generator) Logits(ctx context.Context, ids []int32) ([][]float32, error
 		if err := g.runAt(ctx, i, g.token, []int32{id}, g.decode); err != nil {
 			return nil, err
 		}
-		x, err := g.readLogits()
-		if err != nil {
+		if err := g.readLogits(); err != nil {
 			return nil, err
 		}
-		all = append(all, slices.Clone(x))
+		all = append(all, slices.Clone(g.values))
 	}
 	return all, nil
 }
@@ -142,55 +144,54 @@ func (g *Generator) runAt(ctx context.Context, position int, to *backend.Tensor,
 	return x.Run(ctx)
 }
 
-func (g *Generator) readLogits() ([]float32, error) {
+func (g *Generator) readLogits() error {
 	if err := g.dev.Read(g.logits, g.raw); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range g.values {
 		g.values[i] = math.Float32frombits(binary.LittleEndian.Uint32(g.raw[4*i:]))
 	}
-	return g.values, nil
+	return nil
 }
 
-// draw picks a token from the tempered distribution, cut to the nucleus.
-func (s Sampling) draw(logits []float32, rng *rand.Rand) int32 {
-	order := make([]int32, len(logits))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	slices.SortStableFunc(order, func(a, b int32) int {
-		switch {
-		case logits[a] > logits[b]:
-			return -1
-		case logits[a] < logits[b]:
-			return 1
-		}
-		return 0
-	})
+// draw picks a token from the tempered distribution, cut to the nucleus. Of
+// equally likely tokens the first comes first.
+func (g *Generator) draw(s Sampling, rng *rand.Rand) int32 {
 	if s.Temperature == 0 {
-		return order[0]
+		best := 0
+		for i, x := range g.values {
+			if x > g.values[best] {
+				best = i
+			}
+		}
+		return int32(best)
 	}
-	top := float64(logits[order[0]])
-	p := make([]float64, len(order))
+	for i := range g.order {
+		g.order[i] = int32(i)
+	}
+	slices.SortFunc(g.order, func(a, b int32) int {
+		return cmp.Or(cmp.Compare(g.values[b], g.values[a]), cmp.Compare(a, b))
+	})
+	top := float64(g.values[g.order[0]])
 	total := 0.0
-	for i, id := range order {
-		p[i] = math.Exp((float64(logits[id]) - top) / s.Temperature)
-		total += p[i]
+	for i, id := range g.order {
+		g.weights[i] = math.Exp((float64(g.values[id]) - top) / s.Temperature)
+		total += g.weights[i]
 	}
 	nucleus := 0.0
-	kept := len(p)
-	for i := range p {
-		nucleus += p[i]
+	kept := len(g.order)
+	for i, w := range g.weights {
+		nucleus += w
 		if nucleus >= s.TopP*total {
 			kept = i + 1
 			break
 		}
 	}
 	u := rng.Float64() * nucleus
-	for i := range kept {
-		if u -= p[i]; u < 0 {
-			return order[i]
+	for i, w := range g.weights[:kept] {
+		if u -= w; u < 0 {
+			return g.order[i]
 		}
 	}
-	return order[kept-1]
+	return g.order[kept-1]
 }

@@ -74,7 +74,7 @@ func device(t *testing.T) backend.Backend {
 // A checkpoint evaluated on its own gives what the run saw, bit for bit; and
 // FP8 and FP32 agree about a model this small to a few per cent of the loss.
 func TestEvaluateIsTheRunsOwn(t *testing.T) {
-	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth"} {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "fp8-unit"} {
 		m := trainSmall(t, name)
 		evaluate := func(r recipe.Recipe) float64 {
 			loss, err := infer.Evaluate(context.Background(), m.config.ModelConfig(), r, m.weights, device(t),
@@ -161,4 +161,22 @@ func TestGenerateRefuses(t *testing.T) {
 	n := 0
 	require.NoError(t, g.Generate(ctx, make([]int32, 2), 99, infer.Sampling{TopP: 1, Temperature: 1}, func(int32) bool { n++; return true }))
 	require.Equal(t, 3, n, "a context of 4 holds 2 of the prompt; the third new token is not fed again")
+}
+
+// Cancelled after a token, generation gives no other.
+func TestGenerateStops(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 100)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	n := 0
+	err = g.Generate(ctx, make([]int32, 2), 90, infer.Sampling{TopP: 1}, func(int32) bool {
+		n++
+		cancel()
+		return true
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, 1, n)
+	// Nor does it begin with a prompt.
+	require.ErrorIs(t, g.Generate(ctx, make([]int32, 80), 1, infer.Sampling{TopP: 1}, nil), context.Canceled)
 }

@@ -77,9 +77,14 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 }
 
 func (s *session) setWeights(w Weights) error {
-	one := s.vars.Lookup("fp8.one")
-	if err := s.write(one, []float32{1}); err != nil {
-		return err
+	for t, value := range s.model.Constants() {
+		x := make([]float32, t.Elems())
+		for i := range x {
+			x[i] = value
+		}
+		if err := s.write(t, x); err != nil {
+			return err
+		}
 	}
 	for _, p := range s.model.Params {
 		x, err := w.Param(p.Name)

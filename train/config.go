@@ -3,8 +3,9 @@ package train
 import "reflect"
 
 // Config says what a run computes, and nothing about where: backend, threads
-// and output folder are no part of it. The same Config on the same backend and
-// device model trains the same weights, bit for bit.
+// and output folder are no part of it. The same Config on the same backend,
+// device model and arithmetic (backend.Spec) trains the same weights, bit for
+// bit.
 //
 // The toml tags are the keys of a configuration file, in the order in which a
 // run's config.toml lists them; the doc tags are the comments beside them. This

@@ -225,6 +225,11 @@ func (v *validator) precision(p Precision) {
 	v.format("precision.master", p.Master, fp8.F32, fp8.F16)
 	v.format("precision.m1", p.M1, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
 	v.format("precision.m2", p.M2, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	m1, _ := fp8.ParseDType(p.M1) // what is none was reported
+	m2, _ := fp8.ParseDType(p.M2)
+	if m1 == fp8.E4M3 && m2 == fp8.E4M3IEEE || m1 == fp8.E4M3IEEE && m2 == fp8.E4M3 {
+		v.fail("precision.m2 = %q is another E4M3 than precision.m1 = %q, and the file of a checkpoint's optimizer holds one of the two; use precision.m2 = %q", p.M2, p.M1, p.M1)
+	}
 	v.rounding("precision.rounding", p.Rounding)
 	for _, f := range []struct {
 		key       string

@@ -34,7 +34,7 @@
 //
 // A Trainer is for one goroutine; it runs its ranks in goroutines of its own.
 // Batches, random bits and the order of sums follow the configuration alone, so
-// a run repeats bit for bit on the same backend and device model, with any
-// number of threads. Another number of ranks or another split into micro-batches
-// changes the order of FP32 sums.
+// a run repeats bit for bit on the same backend, device model and arithmetic
+// (backend.Spec), with any number of threads. Another number of ranks or another
+// split into micro-batches changes the order of FP32 sums.
 package train

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/recipe"
 )
 
@@ -29,6 +30,36 @@ func TestEveryRecipeRecords(t *testing.T) {
 			for _, p := range j.Programs() {
 				require.NoError(t, p.Err())
 			}
+		}
+	}
+}
+
+// written yields the persistent tensors that a program writes.
+func written(p *backend.Program) (list []*backend.Tensor) {
+	for _, n := range p.Nodes() {
+		for _, o := range n.Operands() {
+			root := o.Tensor.Root()
+			if o.Access != backend.In && (root.Class == backend.Param || root.Class == backend.State) {
+				list = append(list, o.Tensor)
+			}
+		}
+	}
+	return list
+}
+
+// A micro-batch can be run again: it changes no parameter and no state.
+func TestMicroBatchesChangeNoState(t *testing.T) {
+	for _, name := range recipe.Names() {
+		for _, accumulate := range []int{1, 3} {
+			c := small(t, name)
+			c.Train.Accumulate, c.Train.Ranks = accumulate, 2
+			j, err := NewJob(c)
+			require.NoError(t, err, name)
+			require.Len(t, j.Micro, accumulate)
+			for v, p := range j.Micro {
+				require.Empty(t, written(p), "%s %s", name, v)
+			}
+			require.NotEmpty(t, written(j.Update), name)
 		}
 	}
 }

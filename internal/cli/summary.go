@@ -3,8 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -47,6 +50,43 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	}
 	fmt.Fprintf(t.out, "checkpoint  %s\nnext        %s %s\n", newest, shellQuote(t.name), next)
 	return nil
+}
+
+// result is what train --json prints. A resumed run that had nothing left to do
+// has no losses, one without validation data no val_loss.
+type result struct {
+	Run         string         `json:"run"`
+	Checkpoint  string         `json:"checkpoint"` // the newest
+	Step        int            `json:"step"`
+	Tokens      int64          `json:"tokens"`             // trained on, those before a resume included
+	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
+	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
+	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
+	Seconds     writers.Float  `json:"seconds"` // of this process
+}
+
+// printResult is printSummary for programs.
+func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Duration) error {
+	newest, err := r.NewestCheckpoint()
+	if err != nil {
+		return err
+	}
+	float := func(x float64) *writers.Float { return (*writers.Float)(&x) }
+	step := r.Trainer.StepsDone()
+	out := result{
+		Run: r.Folder.Dir, Checkpoint: newest, Step: step,
+		Tokens: int64(step) * r.Job.TokensPerStep(), Seconds: writers.Float(elapsed.Seconds()),
+	}
+	if last.Step > 0 {
+		out.Loss = float(last.Loss)
+	}
+	if last.Evaluated {
+		out.ValLoss = float(last.ValLoss)
+		if r.Config.Model.Vocab == data.TextVocab {
+			out.BitsPerByte = float(last.ValLoss / math.Ln2)
+		}
+	}
+	return json.NewEncoder(w).Encode(out)
 }
 
 const (

@@ -20,6 +20,7 @@ type trainCmd struct {
 	Out    string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
 	Resume bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
 	DryRun bool     `help:"Print the resolved configuration and stop."`
+	JSON   bool     `help:"Print the result as one JSON object, without a sample."`
 	config.Flags
 	device
 }
@@ -173,7 +174,11 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		printStopped(t, r, last)
 		return stopped{128 + caught}
 	}
-	err := printSummary(signals.ctx, t, c.device, r, last, time.Since(start))
+	elapsed := time.Since(start)
+	if c.JSON {
+		return printResult(t.out, r, last, elapsed)
+	}
+	err := printSummary(signals.ctx, t, c.device, r, last, elapsed)
 	if s := signals.received(); s != 0 && errors.Is(err, context.Canceled) {
 		return stopped{128 + s}
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -71,6 +72,37 @@ $`, stdout)
 	// What it tells to type works.
 	out, _ := succeed(t, "generate", dir, "--prompt", "the fox", "--tokens", "5")
 	require.True(t, strings.HasPrefix(out, "the fox"))
+}
+
+// With --json standard output is one object, which agrees with the records.
+func TestTrainJSON(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	object := func(args ...string) (got map[string]any) {
+		t.Helper()
+		stdout, _ := succeed(t, append(args, "--json")...)
+		require.NoError(t, json.Unmarshal([]byte(stdout), &got), stdout)
+		require.Greater(t, got["seconds"], 0.0)
+		delete(got, "seconds")
+		return got
+	}
+	got := object(trainArgs(text, dir, 3)...)
+	var last map[string]any
+	lines := strings.Split(strings.TrimSpace(read(t, dir, "metrics.jsonl")), "\n")
+	require.NoError(t, json.Unmarshal([]byte(lines[2]), &last))
+	newest := filepath.Join(dir, "checkpoints", "step-00000003")
+	require.Equal(t, map[string]any{
+		"run": dir, "checkpoint": newest, "step": 3.0, "tokens": last["tokens"], "loss": last["loss"],
+		"val_loss": last["val_loss"], "bits_per_byte": last["val_loss"].(float64) / math.Ln2,
+	}, got)
+
+	require.Equal(t, map[string]any{"run": dir, "checkpoint": newest, "step": 3.0, "tokens": 192.0},
+		object("train", "--resume", "--out", dir), "there was nothing to do")
+
+	blind := object(trainArgs(text, filepath.Join(t.TempDir(), "blind"), 2, "data.val_bytes=0")...)
+	require.Contains(t, blind, "loss")
+	require.NotContains(t, blind, "val_loss")
+	require.NotContains(t, blind, "bits_per_byte")
 }
 
 // A run's config.toml repeats it bit for bit, from any folder, though the data

@@ -37,10 +37,6 @@ type Args struct {
 // Loaded is a complete, valid config.
 type Loaded struct {
 	train.Config
-	// Given says where each key that the user gave stands, by its dotted name:
-	// "run.toml:12", "model.layers=4" or "--steps 100". The command line hides
-	// the file.
-	Given map[string]string
 	// FromCommand lists the keys that the command line gives, in its order.
 	FromCommand []string
 }
@@ -65,7 +61,7 @@ func Load(a Args) (*Loaded, error) {
 
 // resolve merges two sources, either of which may be nil.
 func resolve(file, command *source) (*Loaded, error) {
-	l := &Loaded{Given: map[string]string{}}
+	l := &Loaded{}
 	ownPreset := file.text("model.preset", train.PresetNames()[0])
 	preset := command.text("model.preset", ownPreset)
 	own, err := train.Preset(ownPreset)
@@ -82,7 +78,6 @@ func resolve(file, command *source) (*Loaded, error) {
 			return
 		}
 		k.field(&l.Config).Set(value)
-		l.Given[k.name] = file.place(k.name)
 	})
 	if err != nil {
 		return nil, err
@@ -94,7 +89,6 @@ func resolve(file, command *source) (*Loaded, error) {
 	}
 	err = command.each(func(k key, value reflect.Value) {
 		k.field(&l.Config).Set(value)
-		l.Given[k.name] = command.place(k.name)
 		l.FromCommand = append(l.FromCommand, k.name)
 	})
 	if err != nil {

@@ -1,0 +1,159 @@
+package train
+
+import (
+	"context"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/data"
+	"octet/recipe"
+)
+
+// expiring is a context that is cancelled when it has been asked n times. emu
+// asks before every program.
+type expiring struct {
+	context.Context
+	n *int
+}
+
+func (e expiring) Err() error {
+	if *e.n == 0 {
+		return context.Canceled
+	}
+	*e.n--
+	return nil
+}
+
+func expireAfter(n int) context.Context { return expiring{context.Background(), &n} }
+
+// persistent is every parameter and all state of the first rank.
+func persistent(t *testing.T, tr *Trainer) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for x := range tr.Vars.All() {
+		if x.Class == backend.Param || x.Class == backend.State {
+			raw, err := tr.ranks[0].read(x)
+			require.NoError(t, err)
+			all[x.Name] = raw
+		}
+	}
+	return all
+}
+
+// Wherever a step is cancelled, the next call runs the same step.
+func TestCancelledStepsRunAgain(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.Accumulate = 2
+	undisturbed := newTrainer(t, c, 2, false)
+	want := steps(t, undisturbed, 2)
+	// Calibration, casts, two micro-batches and the update; later steps have
+	// the last three.
+	first, later := 5, 3
+	for cut := range first {
+		tr := newTrainer(t, c, 2, false)
+		cancelled := func(n int) {
+			before := tr.ranks[0].loader.Position()
+			_, err := tr.Next(expireAfter(n))
+			require.ErrorIs(t, err, context.Canceled, "cut %d", n)
+			require.Equal(t, before, tr.ranks[0].loader.Position(), "cut %d", n)
+		}
+		cancelled(cut)
+		require.Equal(t, want[:1], steps(t, tr, 1), "cut %d", cut)
+		cancelled(cut % later)
+		require.Equal(t, want[1:], steps(t, tr, 1), "cut %d", cut)
+		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), "cut %d", cut)
+	}
+	_, err := newTrainer(t, c, 2, false).Next(expireAfter(first))
+	require.NoError(t, err, "there is nothing more to cut")
+}
+
+// A token that only the first of two micro-batches holds overflows BF16 when it
+// is looked up: that op is to blame, not one of the second micro-batch that adds
+// to the gradients it spoiled.
+func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Train.Accumulate, c.Train.OnNonfinite = 2, 1
+	j, err := NewJob(c)
+	require.NoError(t, err)
+	text := make(data.Text, 8000)
+	for i := range text {
+		text[i] = byte(i / 40) // few tokens in each window, and others in each
+	}
+	devices, err := backend.Open("emu", backend.Options{Threads: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, devices[0].Close()) })
+	tr, err := NewTrainer(j, &data.Corpus{Train: text}, devices)
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	steps(t, tr, 1)
+
+	loader := tr.ranks[0].loader
+	start := loader.Position()
+	var batches [2][]int32
+	for i := range batches {
+		batches[i] = make([]int32, tr.Tokens.Elems())
+		require.NoError(t, loader.Next(batches[i], make([]int32, tr.Tokens.Elems())))
+	}
+	end := loader.Position()
+	require.NoError(t, loader.Restore(start))
+	id := int32(0)
+	for !slices.Contains(batches[0], id) || slices.Contains(batches[1], id) {
+		id++
+	}
+	table := tr.Vars.Lookup("model.embed_tokens.weight")
+	raw, err := tr.ranks[0].read(table)
+	require.NoError(t, err)
+	copy(raw[int(id)*table.Cols()*4:], floatBytes(math.MaxFloat32))
+	require.NoError(t, tr.writeAll(table, raw))
+
+	res, err := tr.Next(t.Context())
+	require.True(t, res.Skipped)
+	require.ErrorIs(t, err, ErrNonFinite)
+	require.ErrorContains(t, err, ": embed: embed is the first op")
+	require.Equal(t, end, loader.Position(), "the step is over")
+}
+
+// Histories gain one row from the calibration and one from every step.
+func TestHistoryRows(t *testing.T) {
+	for _, name := range []string{"fp8-delayed", "fp8-smooth"} {
+		tr := newTrainer(t, small(t, name), 2, false)
+		for n := range 3 {
+			for _, h := range []*backend.Tensor{tr.Model.Scales.History, tr.Model.ChannelHistory} {
+				if h == nil {
+					continue
+				}
+				x, rows := values(t, tr.ranks[0], h), 0
+				for i := range h.Rows() {
+					if slices.Max(x[i*h.Cols():][:h.Cols()]) > 0 {
+						rows++
+					}
+				}
+				require.Equal(t, []int{0, 2, 3}[n], rows, "%s after %d steps", h.Name, n)
+			}
+			steps(t, tr, 1)
+		}
+	}
+}
+
+// Whatever has a scale starts with one that stands for its zeros or its values.
+func TestScalesStartPositive(t *testing.T) {
+	for _, name := range recipe.Names() {
+		tr := newTrainer(t, small(t, name), 2, false)
+		list := []*backend.Tensor{}
+		for x := range tr.Vars.All() {
+			if x.Scale != nil && (x.Class == backend.Param || x.Class == backend.State) {
+				list = append(list, x.Scale)
+			}
+		}
+		if !tr.Model.Scales.Empty() {
+			list = append(list, tr.Model.Scales.Scale, tr.Model.Scales.ScaleInv)
+		}
+		for _, x := range list {
+			require.Positive(t, slices.Min(values(t, tr.ranks[0], x)), "%s: %s", name, x.Name)
+		}
+	}
+}
