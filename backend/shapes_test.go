@@ -157,8 +157,10 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), LSE: m.f(3), Batch: 2, HeadDim: 3}
 		}},
 		{"attentiongrad: Q is t2:fp32[4, 6], K is t3:fp32[8, 6]: the backward wants as many queries as keys", func(m *maker) backend.Op {
-			return &backend.AttentionGrad{DOut: m.f(4, 6), Q: m.f(4, 6), K: m.f(8, 6), V: m.f(8, 6), O: m.f(4, 6), LSE: m.f(8),
-				DQ: to(m.f(4, 6)), DK: to(m.f(8, 6)), DV: to(m.f(8, 6)), Batch: 2, HeadDim: 3}
+			return &backend.AttentionGrad{
+				DOut: m.f(4, 6), Q: m.f(4, 6), K: m.f(8, 6), V: m.f(8, 6), O: m.f(4, 6), LSE: m.f(8),
+				DQ: to(m.f(4, 6)), DK: to(m.f(8, 6)), DV: to(m.f(8, 6)), Batch: 2, HeadDim: 3,
+			}
 		}},
 		{"cachewrite: X is t1:fp32[4, 6], Cache is t3:bf16[8, 6]: they differ in width or format", func(m *maker) backend.Op {
 			return &backend.CacheWrite{X: m.f(4, 6), Control: m.control(), Cache: m.b(8, 6), Batch: 2}
@@ -176,8 +178,10 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.SwiGLUGrad{DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), DUp: to(m.f(2, 3)), DGate: to(m.f(3, 2))}
 		}},
 		{"smoothscale: ChannelMax is t1:fp32[2, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
-			return &backend.SmoothScale{ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4),
-				HScale: m.f(1), HScaleInv: m.f(1), WScale: m.f(1), WScaleInv: m.f(1), HLimit: 448, WLimit: 448}
+			return &backend.SmoothScale{
+				ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4),
+				HScale: m.f(1), HScaleInv: m.f(1), WScale: m.f(1), WScaleInv: m.f(1), HLimit: 448, WLimit: 448,
+			}
 		}},
 		{"activation: unknown activation 9", func(m *maker) backend.Op {
 			return &backend.Activation{X: m.f(2, 3), Out: to(m.f(2, 3)), Kind: 9}

@@ -39,9 +39,12 @@ func (c Config) Validate() error {
 		name string
 		n    int
 	}{
-		{"hidden_size", c.HiddenSize}, {"intermediate_size", c.IntermediateSize},
-		{"num_hidden_layers", c.NumHiddenLayers}, {"num_attention_heads", c.NumAttentionHeads},
-		{"num_key_value_heads", c.NumKeyValueHeads}, {"vocab_size", c.VocabSize},
+		{"hidden_size", c.HiddenSize},
+		{"intermediate_size", c.IntermediateSize},
+		{"num_hidden_layers", c.NumHiddenLayers},
+		{"num_attention_heads", c.NumAttentionHeads},
+		{"num_key_value_heads", c.NumKeyValueHeads},
+		{"vocab_size", c.VocabSize},
 		{"max_position_embeddings", c.MaxPositionEmbeddings},
 	} {
 		if f.n < 1 || f.n > maxSize {

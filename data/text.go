@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -111,12 +112,12 @@ func readWhole(f *file, content []byte) error {
 	}
 	defer r.Close()
 	_, err = io.ReadFull(r, content)
-	changed := err == io.EOF || err == io.ErrUnexpectedEOF
+	changed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 	if err == nil {
 		var more int
 		more, err = r.Read(make([]byte, 1))
 		changed = more > 0
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = nil
 		}
 	}

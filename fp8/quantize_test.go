@@ -11,9 +11,11 @@ import (
 // interesting is what fast loops get wrong: the ends of every range, ties, and
 // values that only a scale brings there.
 var interesting = func() []float32 {
-	x := []float32{0, 1, 1.0625, 448, 464, 465, 240, 248, 57344, 61439, 61440, 65504, 65520, 0x1p-6, 0x1p-9, 0x1p-10,
+	x := []float32{
+		0, 1, 1.0625, 448, 464, 465, 240, 248, 57344, 61439, 61440, 65504, 65520, 0x1p-6, 0x1p-9, 0x1p-10,
 		0x1.8p-10, 0x1p-14, 0x1p-16, 0x1p-17, 0x1p-24, 0x1p-25, 0x1p-126, 0x1p-127, 0x1p-149,
-		math.MaxFloat32, inf, nan, math.Float32frombits(0x7f800001), math.Float32frombits(0x7fffffff)}
+		math.MaxFloat32, inf, nan, math.Float32frombits(0x7f800001), math.Float32frombits(0x7fffffff),
+	}
 	for _, v := range x {
 		x = append(x, math.Float32frombits(math.Float32bits(v)|1<<31))
 	}

@@ -88,13 +88,22 @@ func TestValueTable(t *testing.T) {
 		code uint32
 		want float32
 	}{
-		{E4M3, 0x7e, 448}, {E4M3, 0x08, 0x1p-6}, {E4M3, 0x81, -0x1p-9},
+		{E4M3, 0x7e, 448},
+		{E4M3, 0x08, 0x1p-6},
+		{E4M3, 0x81, -0x1p-9},
 		{E4M3, 0x138, 1}, // bits above the format are ignored
-		{E4M3IEEE, 0x77, 240}, {E4M3IEEE, 0xf8, -inf},
-		{E5M2, 0x7b, 57344}, {E5M2, 0x04, 0x1p-14}, {E5M2, 0x01, 0x1p-16}, {E5M2, 0x7c, inf},
-		{F16, 0x3555, 0.333251953125}, {BF16, 0x4049, 3.140625},
+		{E4M3IEEE, 0x77, 240},
+		{E4M3IEEE, 0xf8, -inf},
+		{E5M2, 0x7b, 57344},
+		{E5M2, 0x04, 0x1p-14},
+		{E5M2, 0x01, 0x1p-16},
+		{E5M2, 0x7c, inf},
+		{F16, 0x3555, 0.333251953125},
+		{BF16, 0x4049, 3.140625},
 		{F32, 0xc0000000, -2},
-		{E8M0, 0, 0x1p-127}, {E8M0, 127, 1}, {E8M0, 254, 0x1p127},
+		{E8M0, 0, 0x1p-127},
+		{E8M0, 127, 1},
+		{E8M0, 254, 0x1p127},
 	} {
 		require.Equal(t, c.want, c.d.Float32(c.code), "%s %#x", c.d, c.code)
 	}

@@ -59,14 +59,11 @@ func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads boo
 }
 
 // Cache holds the keys and values of all layers: Stash [batch·max, kv width].
-type Cache struct {
-	K, V []*backend.Tensor
-	Max  int // positions
-}
+type Cache struct{ K, V []*backend.Tensor }
 
-// NewCache declares a cache for batch sequences of at most max positions.
-func (m *Model) NewCache(batch, max int) *Cache {
-	c := &Cache{Max: max}
+// NewCache declares a cache for batch sequences of at most so many positions.
+func (m *Model) NewCache(batch, positions int) *Cache {
+	c := &Cache{}
 	width := m.Config.KVHeads * m.Config.HeadDim()
 	for i := range m.layers {
 		for _, list := range []struct {
@@ -74,7 +71,7 @@ func (m *Model) NewCache(batch, max int) *Cache {
 			to   *[]*backend.Tensor
 		}{{"k", &c.K}, {"v", &c.V}} {
 			*list.to = append(*list.to, m.Vars.Tensor(backend.Stash,
-				fmt.Sprintf("cache.%s.%d", list.name, i), m.Recipe.Compute, batch*max, width))
+				fmt.Sprintf("cache.%s.%d", list.name, i), m.Recipe.Compute, batch*positions, width))
 		}
 	}
 	return c

@@ -28,7 +28,6 @@ type Model struct {
 	norm     *RMSNorm
 	head     *Linear
 	headIn   *slot
-	headGrad *slot
 	linears  []*Linear
 	channels int
 }

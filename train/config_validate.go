@@ -102,8 +102,12 @@ func (v *validator) model(m Model) {
 		key string
 		n   int
 	}{
-		{"model.layers", m.Layers}, {"model.dim", m.Dim}, {"model.heads", m.Heads},
-		{"model.kv_heads", m.KVHeads}, {"model.ffn", m.FFN}, {"model.vocab", m.Vocab},
+		{"model.layers", m.Layers},
+		{"model.dim", m.Dim},
+		{"model.heads", m.Heads},
+		{"model.kv_heads", m.KVHeads},
+		{"model.ffn", m.FFN},
+		{"model.vocab", m.Vocab},
 	} {
 		ok = inRange(v, size.key, size.n, 1, maxSize) && ok
 	}

@@ -29,20 +29,28 @@ func TestExceptionsAreOneRow(t *testing.T) {
 		copies []string
 	}{
 		"scaling of one reader": {
-			"fp8-delayed", PrecisionRow{Scope: "layers.0.self_attn.q_proj", Operand: "input", Scaling: "current"},
-			"layers.0.self_attn.input", []string{"layers.0.self_attn.input.e4m3", "layers.0.self_attn.input.e4m3.delayed.nearest"},
+			"fp8-delayed",
+			PrecisionRow{Scope: "layers.0.self_attn.q_proj", Operand: "input", Scaling: "current"},
+			"layers.0.self_attn.input",
+			[]string{"layers.0.self_attn.input.e4m3", "layers.0.self_attn.input.e4m3.delayed.nearest"},
 		},
 		"rounding of one product": {
-			"fp8-delayed", PrecisionRow{Scope: "*.k_proj", GEMM: "wgrad", Operand: "grad", Rounding: "nearest"},
-			"layers.1.self_attn.k_proj.grad", []string{"layers.1.self_attn.k_proj.grad.e5m2", "layers.1.self_attn.k_proj.grad.e5m2.delayed.nearest"},
+			"fp8-delayed",
+			PrecisionRow{Scope: "*.k_proj", GEMM: "wgrad", Operand: "grad", Rounding: "nearest"},
+			"layers.1.self_attn.k_proj.grad",
+			[]string{"layers.1.self_attn.k_proj.grad.e5m2", "layers.1.self_attn.k_proj.grad.e5m2.delayed.nearest"},
 		},
 		"format of one product": {
-			"fp8-smooth", PrecisionRow{Scope: "layers.1.*.q_proj", GEMM: "wgrad", Operand: "input", Format: "e5m2"},
-			"layers.1.self_attn.input", []string{"layers.1.self_attn.input.e4m3", "layers.1.self_attn.input.e5m2"},
+			"fp8-smooth",
+			PrecisionRow{Scope: "layers.1.*.q_proj", GEMM: "wgrad", Operand: "input", Format: "e5m2"},
+			"layers.1.self_attn.input",
+			[]string{"layers.1.self_attn.input.e4m3", "layers.1.self_attn.input.e5m2"},
 		},
 		"weight of one product": {
-			"fp8-delayed", PrecisionRow{Scope: "layers.0.self_attn.o_proj", GEMM: "dgrad", Operand: "weight", Scaling: "current"},
-			"layers.0.self_attn.output", []string{"layers.0.self_attn.output.e4m3"},
+			"fp8-delayed",
+			PrecisionRow{Scope: "layers.0.self_attn.o_proj", GEMM: "dgrad", Operand: "weight", Scaling: "current"},
+			"layers.0.self_attn.output",
+			[]string{"layers.0.self_attn.output.e4m3"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,8 +73,11 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 		recipe, activation string
 		want               int
 	}{
-		{"fp8-smooth", "", 2}, {"fp8-smooth", "swiglu", 0},
-		{"fp8-delayed", "", 0}, {"fp8-delayed", "smooth-swiglu", 2}, {"fp8-unit", "smooth-swiglu", 2},
+		{"fp8-smooth", "", 2},
+		{"fp8-smooth", "swiglu", 0},
+		{"fp8-delayed", "", 0},
+		{"fp8-delayed", "smooth-swiglu", 2},
+		{"fp8-unit", "smooth-swiglu", 2},
 	} {
 		config := small(t, c.recipe)
 		config.Model.Activation = c.activation

@@ -27,9 +27,15 @@ func (b *bench) operands(da, db fp8.DType, m, n, k int, ta, tb bool) *backend.Ma
 
 func (s *suite) matMulShapes() {
 	pairs := [][2]fp8.DType{
-		{fp8.F32, fp8.F32}, {fp8.BF16, fp8.BF16},
-		{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
-		{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E4M3IEEE, fp8.E5M2}, {fp8.E5M2, fp8.E4M3IEEE},
+		{fp8.F32, fp8.F32},
+		{fp8.BF16, fp8.BF16},
+		{fp8.E4M3, fp8.E4M3},
+		{fp8.E4M3, fp8.E5M2},
+		{fp8.E5M2, fp8.E4M3},
+		{fp8.E5M2, fp8.E5M2},
+		{fp8.E4M3IEEE, fp8.E4M3IEEE},
+		{fp8.E4M3IEEE, fp8.E5M2},
+		{fp8.E5M2, fp8.E4M3IEEE},
 	}
 	shapes := [][3]int{{1, 1, 1}, {1, 48, 7}, {17, 5, 33}, {32, 32, 32}, {33, 35, 130}}
 	for _, pair := range pairs {
