@@ -11,6 +11,8 @@ import (
 // Op is one of the closed set of ops of this package. An op is an exported
 // struct: operand fields are tensors (see collectOperands), all other fields
 // plain values. Every op is used through a pointer.
+//
+//sumtype:decl
 type Op interface {
 	check() error // shapes, formats and values, given non-nil operands
 	flops() int64 // multiplications and additions of matrix products; 0 elsewhere
