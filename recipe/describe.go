@@ -37,8 +37,8 @@ func Scope(module string, i int) string {
 
 // group is a set of linear layers that the recipe treats alike.
 type group struct {
-	layers  []int
 	modules []string
+	layers  map[string][]int // by module
 	casts   [3][2]Cast
 }
 
@@ -57,15 +57,13 @@ func (r Recipe) groups(layers int) []group {
 			at := slices.IndexFunc(list, func(g group) bool { return g.casts == casts })
 			if at < 0 {
 				at = len(list)
-				list = append(list, group{casts: casts})
+				list = append(list, group{casts: casts, layers: map[string][]int{}})
 			}
 			g := &list[at]
 			if !slices.Contains(g.modules, module) {
 				g.modules = append(g.modules, module)
 			}
-			if module != "lm_head" && !slices.Contains(g.layers, i) {
-				g.layers = append(g.layers, i)
-			}
+			g.layers[module] = append(g.layers[module], i)
 		}
 	}
 	return list
@@ -150,27 +148,27 @@ func (r Recipe) describeCast(g group, product, side int) string {
 	return s
 }
 
-// describeModules are the lines of the first column.
+// describeModules are the lines of the first column: modules of one parent and
+// the same layers together.
 func describeModules(g group, layers int) []string {
-	prefix := "layers.*."
-	if len(g.layers) < layers {
-		prefix = "layers." + strings.Trim(strings.ReplaceAll(fmt.Sprint(g.layers), " ", ","), "[]") + "."
-	}
-	byParent := map[string][]string{}
-	var parents, lines []string
+	var keys []string
+	names := map[string][]string{}
 	for _, m := range g.modules {
-		parent, name, ok := strings.Cut(m, ".")
-		if !ok {
-			lines = append(lines, m)
-			continue
+		key, name := m, ""
+		if parent, child, ok := strings.Cut(m, "."); ok {
+			which := "*"
+			if len(g.layers[m]) < layers {
+				which = strings.Trim(strings.ReplaceAll(fmt.Sprint(g.layers[m]), " ", ","), "[]")
+			}
+			key, name = "layers."+which+"."+parent+".", strings.TrimSuffix(child, "_proj")
 		}
-		if byParent[parent] == nil {
-			parents = append(parents, parent)
+		if names[key] == nil {
+			keys = append(keys, key)
 		}
-		byParent[parent] = append(byParent[parent], strings.TrimSuffix(name, "_proj"))
+		names[key] = append(names[key], name)
 	}
-	for i, parent := range parents {
-		parents[i] = prefix + parent + "." + strings.Join(byParent[parent], ",")
+	for i, key := range keys {
+		keys[i] = key + strings.Join(names[key], ",")
 	}
-	return append(parents, lines...)
+	return keys
 }

@@ -98,6 +98,13 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 	}
 }
 
+func TestScopesMustMatch(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
+	_, err := NewJob(c)
+	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of layers.0 to layers.1`)
+}
+
 func TestSmoothingRefuses(t *testing.T) {
 	c := small(t, "bf16")
 	c.Model.Activation = "smooth-swiglu"

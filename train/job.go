@@ -139,8 +139,8 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	return p
 }
 
-// recordUpdate: reductions, the gate, AdamW, scales, and the casts of the new
-// weights, in the order that decision 6 of the architecture asks for.
+// recordUpdate: reductions first, since everything else depends on them; the
+// gate before what it guards; scales before the casts that use them.
 func (j *Job) recordUpdate() *backend.Program {
 	p := j.Vars.Program("update").Phase(backend.Update)
 	j.reduceRecords(p)

@@ -2,6 +2,7 @@ package train
 
 import (
 	"fmt"
+	"path"
 
 	"octet/fp8"
 	"octet/nn"
@@ -49,10 +50,26 @@ func (c *Config) Resolve() error {
 	if r, err = c.ResolvedRecipe(); err != nil {
 		return err
 	}
+	for i, row := range c.Precision.Rows {
+		if !matchesAny(row.Scope, c.Model.Layers) {
+			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; a scope is a path such as layers.0.mlp.*", i, row.Scope, c.Model.Layers-1)
+		}
+	}
 	if r.Smooth && !smoothsAny(r, c.Model.Layers) {
 		return fmt.Errorf("model.activation = smooth-swiglu has nothing to smooth: no down_proj reads FP8 under recipe %s and its rows; use swiglu", c.Recipe)
 	}
 	return nil
+}
+
+func matchesAny(scope string, layers int) bool {
+	for i := range layers {
+		for _, module := range recipe.Modules {
+			if ok, _ := path.Match(scope, recipe.Scope(module, i)); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func smoothsAny(r recipe.Recipe, layers int) bool {

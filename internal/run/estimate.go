@@ -8,6 +8,7 @@ import (
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/nn"
 	"octet/train"
 )
 
@@ -62,6 +63,12 @@ func seconds(s float64) time.Duration {
 // miniatureRate is the FLOP/s of a step of the miniature.
 func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64, err error) {
 	c.Model.Layers, c.Model.Vocab, c.Model.Init = 1, data.TextVocab, ""
+	// Exceptions by layer mean nothing to a model of one layer, and what they
+	// leave to smooth may not be in it.
+	c.Precision.Rows = nil
+	if nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU {
+		c.Model.Activation = string(nn.SwiGLU)
+	}
 	if c.Model.Dim > miniatureDim {
 		small := train.Default().Model
 		c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = small.Dim, small.Heads, small.KVHeads, small.FFN

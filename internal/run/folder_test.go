@@ -90,6 +90,12 @@ func TestEstimate(t *testing.T) {
 	require.Positive(t, short)
 	c.Train.Steps = 1_000_000
 	require.Greater(t, estimate(), 10*short)
+	// The miniature has one layer; an exception for it leaves nothing to smooth.
+	exception := c
+	exception.Model.Layers = 2
+	exception.Precision.Rows = []train.PrecisionRow{{Scope: "layers.0.mlp.*", Format: "bf16"}}
+	_, estimated := Estimate(t.Context(), Options{Config: exception, Dir: t.TempDir(), Backend: "emu"})
+	require.NoError(t, estimated)
 	_, err := Estimate(t.Context(), Options{Config: c, Backend: "tpu"})
 	require.ErrorContains(t, err, "tpu")
 	// A large model is timed by a small one.

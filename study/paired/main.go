@@ -112,7 +112,7 @@ func validationLoss(ctx context.Context, c train.Config, corpus *data.Corpus) (l
 
 func printTable(list []string, losses map[string][]float64) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "recipe\tmean loss\tagainst bf16, mean\tworst of one seed\tper seed")
+	fmt.Fprintln(w, "recipe\tmean loss\tagainst bf16, mean\tlargest difference\tper seed")
 	for _, name := range list {
 		sum, rel, worst := 0.0, 0.0, 0.0
 		each := ""
