@@ -183,8 +183,8 @@ func TestAssignments(t *testing.T) {
 		l := load(t, "[data]\npaths = [\"x\", \"y\", \"z\"]", test.assignment)
 		require.Equal(t, test.want, test.get(l.Config), test.assignment)
 	}
-	l := load(t, "[[precision.rows]]\nscope=\"a\"\ngemm=\"fprop\"\nformat=\"bf16\"", `precision.rows=[{scope="b", format="bf16"}]`)
-	require.Equal(t, []train.PrecisionRow{{Scope: "b", Format: "bf16"}}, l.Precision.Rows)
+	l := load(t, "[[precision.rows]]\nscope=\"*.q_proj\"\ngemm=\"fprop\"\nformat=\"bf16\"", `precision.rows=[{scope="*.k_proj", format="bf16"}]`)
+	require.Equal(t, []train.PrecisionRow{{Scope: "*.k_proj", Format: "bf16"}}, l.Precision.Rows)
 }
 
 func TestFlags(t *testing.T) {
