@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,9 +88,10 @@ func TestHistoryMayChangeLength(t *testing.T) {
 func TestSharedInputsHaveOneRecord(t *testing.T) {
 	m := smallModel(t, "fp8-delayed", 16)
 	count := map[string]int{}
-	for _, r := range m.Scales.Records() {
-		count[r.Name]++
-	}
+	scales := m.Scales.Scale
+	m.Unpack(scales, make([]float32, scales.Elems()), func(name string, _ []int, _ []float32) {
+		count[strings.TrimSuffix(name, ".scale")]++
+	})
 	for name, n := range count {
 		require.Equal(t, 1, n, name)
 	}

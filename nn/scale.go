@@ -140,20 +140,3 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		from = to
 	}
 }
-
-// Record is the public view of one record, for telemetry.
-type Record struct {
-	Name                  string // what the tensor is, and the format
-	DType                 fp8.DType
-	Weight                bool
-	Amax, Scale, ScaleInv *backend.Tensor // F32 [1] each
-}
-
-// Records lists the scale records in their packed order.
-func (s *Scales) Records() []Record {
-	list := make([]Record, len(s.records))
-	for i, r := range s.records {
-		list[i] = Record{r.name, r.cast.DType, r.weight, r.amax, r.scale, r.scaleInv}
-	}
-	return list
-}
