@@ -14,8 +14,9 @@ func MaxAmax(a, b float32) float32 {
 // Amax returns the largest magnitude in x, by the rule of MaxAmax; 0 if x is
 // empty.
 func Amax(x []float32) float32 {
-	var top uint32
-	for _, v := range x {
+	n, amax := amaxVectors(x)
+	top := math.Float32bits(amax)
+	for _, v := range x[n:] {
 		top = max(top, math.Float32bits(v)&^signBit)
 	}
 	return math.Float32frombits(top)

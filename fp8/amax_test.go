@@ -17,6 +17,20 @@ func TestAmax(t *testing.T) {
 	}
 }
 
+// TestAmaxAnywhere has the largest magnitude at every place, and a larger one
+// behind the end.
+func TestAmaxAnywhere(t *testing.T) {
+	for n := range 70 {
+		x := make([]float32, n+1)
+		x[n] = 9
+		for i := range n {
+			x[i] = -3
+			require.Equal(t, float32(3), Amax(x[:n]), "element %d of %d", i, n)
+			x[i] = 1
+		}
+	}
+}
+
 func TestMaxAmax(t *testing.T) {
 	rising := []float32{0, 0x1p-149, 1, math.MaxFloat32, inf, nan}
 	for i, a := range rising {

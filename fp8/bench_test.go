@@ -1,16 +1,40 @@
 package fp8
 
 import (
+	"fmt"
 	"math"
+	"sync"
 	"testing"
+	"time"
 )
 
-const benchLen = 1 << 16
+// A benchmark here is a race: the cast and its peers take turns, many short
+// bursts each, and each one's fastest burst counts, because a machine's speed
+// drifts more in a minute than kernels differ.
+
+// race runs the functions in turn and returns the shortest time of each.
+func race(b *testing.B, rounds int, list ...func()) []float64 {
+	best := make([]float64, len(list))
+	for b.Loop() {
+		for i := range best {
+			best[i] = math.Inf(1)
+		}
+		for range rounds {
+			for i, f := range list {
+				start := time.Now()
+				f()
+				best[i] = min(best[i], float64(time.Since(start)))
+			}
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+	return best
+}
 
 // benchInput has the spread of a gradient: eight binades below its largest
 // element and a tail below that, both signs.
-func benchInput() []float32 {
-	x := make([]float32, benchLen)
+func benchInput(n int) []float32 {
+	x := make([]float32, n)
 	for i := range x {
 		r := Random(7, uint64(i))
 		x[i] = float32(int32(r)) * float32(math.Exp2(-float64(Random(8, uint64(i))%20))) * 0x1p-23
@@ -18,100 +42,97 @@ func benchInput() []float32 {
 	return x
 }
 
-func BenchmarkQuantize8(b *testing.B) {
-	src, dst := benchInput(), make([]uint8, benchLen)
-	for _, d := range fp8Formats {
-		b.Run(d.String(), func(b *testing.B) {
-			b.SetBytes(4 * benchLen)
-			for b.Loop() {
-				Quantize8(dst, src, d, 1)
-			}
+// casting is one kind of cast and the bytes it moves per element.
+type casting struct {
+	name  string
+	bytes int
+	run   func(*castData)
+}
+
+type castData struct {
+	f32 []float32
+	u16 []uint16
+	u8  []uint8
+}
+
+func newCastData(n int) *castData {
+	return &castData{benchInput(n), make([]uint16, n), make([]uint8, n)}
+}
+
+// part is the elements from and to; nothing is copied.
+func (d *castData) part(from, to int) *castData {
+	return &castData{d.f32[from:to], d.u16[from:to], d.u8[from:to]}
+}
+
+var castings = []casting{
+	{"amax", 4, func(d *castData) { Amax(d.f32) }},
+	{"f32 to e4m3", 5, func(d *castData) { Quantize8(d.u8, d.f32, E4M3, 3) }},
+	{"f32 to e5m2", 5, func(d *castData) { Quantize8(d.u8, d.f32, E5M2, 3) }},
+	{"f32 to e4m3 stochastic", 5, func(d *castData) { Quantize8Stochastic(d.u8, d.f32, E4M3, 3, 1, 2) }},
+	{"f32 to f16", 6, func(d *castData) { Quantize16(d.u16, d.f32, 3) }},
+	{"f32 to f16 stochastic", 6, func(d *castData) { Quantize16Stochastic(d.u16, d.f32, 3, 1, 2) }},
+	{"f32 to bf16", 6, func(d *castData) { EncodeBF16(d.u16, d.f32) }},
+	{"f32 to bf16 stochastic", 6, func(d *castData) { EncodeBF16Stochastic(d.u16, d.f32, 1, 2) }},
+	{"bf16 to f32", 6, func(d *castData) { DecodeBF16(d.f32, d.u16) }},
+	{"f16 to f32", 6, func(d *castData) { Dequantize16(d.f32, d.u16, 3) }},
+	{"e4m3 to f32", 5, func(d *castData) { Dequantize8(d.f32, d.u8, E4M3, 3) }},
+	{"e5m2 to f32", 5, func(d *castData) { Dequantize8(d.f32, d.u8, E5M2, 3) }},
+}
+
+// BenchmarkCastsInCache shows the kernels themselves, and the plain Go beside.
+func BenchmarkCastsInCache(b *testing.B) {
+	const n = 2048
+	d := newCastData(n)
+	for _, c := range castings {
+		b.Run(c.name, func(b *testing.B) {
+			best := race(b, 400, func() {
+				for range 10 {
+					c.run(d)
+				}
+			})
+			b.ReportMetric(10*n/best[0], "Gelem/s")
 		})
 	}
 }
 
-func BenchmarkQuantize8Stochastic(b *testing.B) {
-	src, dst := benchInput(), make([]uint8, benchLen)
-	for _, d := range fp8Formats {
-		b.Run(d.String(), func(b *testing.B) {
-			b.SetBytes(4 * benchLen)
-			for b.Loop() {
-				Quantize8Stochastic(dst, src, d, 1, 1, 2)
-			}
-		})
+// BenchmarkCastsInMemory shows what is left of that where memory is the limit:
+// the share of the speed of a copy that moves as many bytes.
+func BenchmarkCastsInMemory(b *testing.B) {
+	const n, piece = 1 << 26, 1 << 16
+	d := newCastData(n)
+	bytes := [2][]byte{make([]byte, 3*n), make([]byte, 3*n)}
+	for i := range bytes[0] {
+		bytes[0][i] = byte(i)
 	}
-}
-
-func BenchmarkDequantize8(b *testing.B) {
-	dst, src := make([]float32, benchLen), make([]uint8, benchLen)
-	Quantize8(src, benchInput(), E4M3, 1)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		Dequantize8(dst, src, E4M3, 2)
-	}
-}
-
-func BenchmarkEncodeBF16(b *testing.B) {
-	src, dst := benchInput(), make([]uint16, benchLen)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		EncodeBF16(dst, src)
-	}
-}
-
-func BenchmarkEncodeBF16Stochastic(b *testing.B) {
-	src, dst := benchInput(), make([]uint16, benchLen)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		EncodeBF16Stochastic(dst, src, 1, 2)
-	}
-}
-
-func BenchmarkDecodeBF16(b *testing.B) {
-	dst, src := make([]float32, benchLen), make([]uint16, benchLen)
-	EncodeBF16(src, benchInput())
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		DecodeBF16(dst, src)
-	}
-}
-
-func BenchmarkQuantize16(b *testing.B) {
-	src, dst := benchInput(), make([]uint16, benchLen)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		Quantize16(dst, src, 1)
-	}
-}
-
-func BenchmarkQuantize16Stochastic(b *testing.B) {
-	src, dst := benchInput(), make([]uint16, benchLen)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		Quantize16Stochastic(dst, src, 1, 1, 2)
-	}
-}
-
-func BenchmarkDequantize16(b *testing.B) {
-	dst, src := make([]float32, benchLen), make([]uint16, benchLen)
-	Quantize16(src, benchInput(), 1)
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		Dequantize16(dst, src, 2)
-	}
-}
-
-func BenchmarkAmax(b *testing.B) {
-	src := benchInput()
-	b.SetBytes(4 * benchLen)
-	for b.Loop() {
-		Amax(src)
+	for _, c := range castings {
+		for threads := 1; threads <= 2; threads++ {
+			b.Run(fmt.Sprintf("%s/threads=%d", c.name, threads), func(b *testing.B) {
+				split := func(f func(from, to int)) func() {
+					return func() {
+						var group sync.WaitGroup
+						for t := range threads {
+							group.Go(func() {
+								for at := t * piece; at < n; at += threads * piece {
+									f(at, at+piece)
+								}
+							})
+						}
+						group.Wait()
+					}
+				}
+				best := race(b, 5, split(func(from, to int) { c.run(d.part(from, to)) }), split(func(from, to int) {
+					copy(bytes[1][from*c.bytes/2:to*c.bytes/2], bytes[0][from*c.bytes/2:])
+				}))
+				b.ReportMetric(float64(n*c.bytes)/best[0], "GB/s")
+				b.ReportMetric(float64(n*c.bytes)/best[1], "copy-GB/s")
+				b.ReportMetric(best[1]/best[0], "of-copy")
+			})
+		}
 	}
 }
 
 func BenchmarkNearest(b *testing.B) {
-	src := benchInput()
-	b.SetBytes(4 * benchLen)
+	src := benchInput(1 << 10)
 	for b.Loop() {
 		for _, x := range src {
 			E4M3.Nearest(x, Saturate)
@@ -120,8 +141,7 @@ func BenchmarkNearest(b *testing.B) {
 }
 
 func BenchmarkStochastic(b *testing.B) {
-	src := benchInput()
-	b.SetBytes(4 * benchLen)
+	src := benchInput(1 << 10)
 	for b.Loop() {
 		for _, x := range src {
 			E4M3.Stochastic(x, 1<<30, Saturate)

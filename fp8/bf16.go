@@ -9,6 +9,32 @@ import "math"
 // EncodeBF16 panics if dst is shorter than src.
 func EncodeBF16(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
+	n := encodeBF16Vectors(dst, src)
+	encodeBF16Go(dst[n:], src[n:])
+}
+
+// EncodeBF16Stochastic is EncodeBF16 with stochastic rounding: element i is
+// rounded with Random(key, index+i), index being the place of src[0] in its
+// whole tensor.
+func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
+	dst = dst[:len(src)]
+	n := encodeBF16StochasticVectors(dst, src, key, index)
+	encodeBF16StochasticGo(dst[n:], src[n:], key, index+uint64(n))
+}
+
+// DecodeBF16 writes the values of the BF16 codes in src to dst.
+//
+// DecodeBF16 panics if dst is shorter than src.
+func DecodeBF16(dst []float32, src []uint16) {
+	dst = dst[:len(src)]
+	n := decodeBF16Vectors(dst, src)
+	for i, code := range src[n:] {
+		dst[n+i] = math.Float32frombits(uint32(code) << 16)
+	}
+}
+
+func encodeBF16Go(dst []uint16, src []float32) {
+	dst = dst[:len(src)]
 	for i, x := range src {
 		b := math.Float32bits(x)
 		if b&^signBit > infBits {
@@ -19,10 +45,7 @@ func EncodeBF16(dst []uint16, src []float32) {
 	}
 }
 
-// EncodeBF16Stochastic is EncodeBF16 with stochastic rounding: element i is
-// rounded with Random(key, index+i), index being the place of src[0] in its
-// whole tensor.
-func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
+func encodeBF16StochasticGo(dst []uint16, src []float32, key, index uint64) {
 	dst = dst[:len(src)]
 	for i, x := range src {
 		b := math.Float32bits(x)
@@ -31,15 +54,5 @@ func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 			continue
 		}
 		dst[i] = uint16((b + Random(key, index+uint64(i))>>16) >> 16)
-	}
-}
-
-// DecodeBF16 writes the values of the BF16 codes in src to dst.
-//
-// DecodeBF16 panics if dst is shorter than src.
-func DecodeBF16(dst []float32, src []uint16) {
-	dst = dst[:len(src)]
-	for i, code := range src {
-		dst[i] = math.Float32frombits(uint32(code) << 16)
 	}
 }

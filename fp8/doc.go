@@ -32,7 +32,9 @@
 // order of work.
 //
 // Casts of slices saturate. The methods of DType (Nearest, Stochastic,
-// Float32) are their specification, one number at a time.
+// Float32) are their specification, one number at a time. Where the processor
+// has vectors they are in assembly, with the bits of the plain Go; a slice with
+// a NaN, or a scale that is not positive and finite, takes the plain Go's time.
 //
 //	key := fp8.StreamKey(seed, step, fp8.NameKey("layers.3.mlp.output_grad"))
 //	scale, ok := fp8.ScaleFor(fp8.Amax(x), fp8.E5M2.Max(), true)

@@ -12,24 +12,34 @@ import (
 //
 // Quantize8 panics if dst is shorter than src or d is not an FP8 format.
 func Quantize8(dst []uint8, src []float32, d DType, scale float32) (amax float32) {
-	return quantize(dst, src, d.fp8Row("Quantize8"), scale)
+	f := d.fp8Row("Quantize8")
+	dst = dst[:len(src)]
+	n, amax := quantize8Vectors(dst, src, d, scale)
+	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], f, scale))
 }
 
 // Quantize8Stochastic is Quantize8 with stochastic rounding: element i is
 // rounded with Random(key, index+i), index being the place of src[0] in its
 // whole tensor.
 func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (amax float32) {
-	return quantizeStochastic(dst, src, d.fp8Row("Quantize8Stochastic"), scale, key, index)
+	f := d.fp8Row("Quantize8Stochastic")
+	dst = dst[:len(src)]
+	n, amax := quantize8StochasticVectors(dst, src, d, scale, key, index)
+	return MaxAmax(amax, quantizeStochasticGo(dst[n:], src[n:], f, scale, key, index+uint64(n)))
 }
 
 // Quantize16 is Quantize8 for the format F16.
 func Quantize16(dst []uint16, src []float32, scale float32) (amax float32) {
-	return quantize(dst, src, &formats[F16], scale)
+	dst = dst[:len(src)]
+	n, amax := quantize16Vectors(dst, src, scale)
+	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], &formats[F16], scale))
 }
 
 // Quantize16Stochastic is Quantize8Stochastic for the format F16.
 func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index uint64) (amax float32) {
-	return quantizeStochastic(dst, src, &formats[F16], scale, key, index)
+	dst = dst[:len(src)]
+	n, amax := quantize16StochasticVectors(dst, src, scale, key, index)
+	return MaxAmax(amax, quantizeStochasticGo(dst[n:], src[n:], &formats[F16], scale, key, index+uint64(n)))
 }
 
 // Dequantize8 writes the value of the code src[i] times scaleInv to dst[i]. d
@@ -37,10 +47,11 @@ func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index
 //
 // Dequantize8 panics if dst is shorter than src or d does not have eight bits.
 func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
-	dst = dst[:len(src)]
 	table := d.Table()
-	for i, code := range src {
-		dst[i] = table[code] * scaleInv
+	dst = dst[:len(src)]
+	n := dequantize8Vectors(dst, src, d, scaleInv)
+	for i, code := range src[n:] {
+		dst[n+i] = table[code] * scaleInv
 	}
 }
 
@@ -48,6 +59,12 @@ func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
 //
 // Dequantize16 panics if dst is shorter than src.
 func Dequantize16(dst []float32, src []uint16, scaleInv float32) {
+	dst = dst[:len(src)]
+	n := dequantize16Vectors(dst, src, scaleInv)
+	dequantize16Go(dst[n:], src[n:], scaleInv)
+}
+
+func dequantize16Go(dst []float32, src []uint16, scaleInv float32) {
 	const rebias, smallest = (127 - 15) << 23, (127 - 14) << 23
 	dst = dst[:len(src)]
 	for i, code := range src {
@@ -74,12 +91,16 @@ func (d DType) fp8Row(call string) *format {
 	return &formats[d]
 }
 
-// quantize and quantizeStochastic handle a float32 as its bits without sign.
-// Their one branch is on NaN; clamping before the rounding is saturating after
-// it. The masks of shift counts, here and below, only tell the compiler that
+// The functions in plain Go, …Go, are the specification of the kernels in
+// assembly, …Vectors: those do as many of the first elements as fill vectors,
+// none on some machines, and return how many. The plain Go does the others.
+
+// quantizeGo and quantizeStochasticGo handle a float32 as its bits without
+// sign. Their one branch is on NaN; clamping before the rounding is saturating
+// after it. The masks of shift counts, here and below, only tell the compiler that
 // they are below the width.
 
-func quantize[C uint8 | uint16](dst []C, src []float32, f *format, scale float32) (amax float32) {
+func quantizeGo[C uint8 | uint16](dst []C, src []float32, f *format, scale float32) (amax float32) {
 	dst = dst[:len(src)]
 	smallest, drop, limit, nan, signShift := f.castConstants()
 	var top uint32
@@ -95,7 +116,7 @@ func quantize[C uint8 | uint16](dst []C, src []float32, f *format, scale float32
 	return math.Float32frombits(top)
 }
 
-func quantizeStochastic[C uint8 | uint16](dst []C, src []float32, f *format, scale float32, key, index uint64) (amax float32) {
+func quantizeStochasticGo[C uint8 | uint16](dst []C, src []float32, f *format, scale float32, key, index uint64) (amax float32) {
 	dst = dst[:len(src)]
 	smallest, drop, limit, nan, signShift := f.castConstants()
 	var top uint32

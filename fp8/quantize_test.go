@@ -3,6 +3,7 @@ package fp8
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,12 +43,17 @@ func testVector(n int, seed uint64) []float32 {
 	return x
 }
 
+// guard is how many elements behind the end of a result no cast may touch.
+const guard = 40
+
 // checkQuantize compares all casts of src with the scalar ones.
 func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64) {
 	n := len(src)
 	amax := math.Float32bits(Amax(src))
-	codes8, codes16 := make([]uint8, n+1), make([]uint16, n+1)
-	codes8[n], codes16[n] = 0xa5, 0xa5a5
+	codes8, codes16 := make([]uint8, n+guard), make([]uint16, n+guard)
+	for i := range guard {
+		codes8[n+i], codes16[n+i] = 0xa5, 0xa5a5
+	}
 	for _, d := range fp8Formats {
 		require.Equal(t, amax, math.Float32bits(Quantize8(codes8, src, d, scale)))
 		for i, x := range src {
@@ -77,15 +83,17 @@ func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64
 		want := BF16.Stochastic(x, Random(key, index+uint64(i)), NonSaturating)
 		require.Equal(t, uint16(want), codes16[i], "bf16: stochastic %v", x)
 	}
-	require.Equal(t, uint8(0xa5), codes8[n], "wrote past len(src)")
-	require.Equal(t, uint16(0xa5a5), codes16[n], "wrote past len(src)")
+	for i := range guard {
+		require.Equal(t, uint8(0xa5), codes8[n+i], "wrote past len(src)")
+		require.Equal(t, uint16(0xa5a5), codes16[n+i], "wrote past len(src)")
+	}
 }
 
 func TestSlicesMatchScalars(t *testing.T) {
 	for _, scale := range scales {
 		checkQuantize(t, interesting, scale, 5, 1<<32-7) // the index crosses 2^32
-		for n := range 40 {
-			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n), uint64(n)*1e9)
+		for n := range 70 {
+			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n)*0x123456789abcdef, 1<<32*uint64(n%5)-uint64(n/2))
 		}
 	}
 }
@@ -150,7 +158,43 @@ func TestStochasticDoesNotDependOnTheSplit(t *testing.T) {
 		Quantize8Stochastic(parts[at:], src[at:at+n], E5M2, 1, key, index+uint64(at))
 		at += n
 	}
-	require.Equal(t, whole, parts)
+	require.True(t, slices.Equal(whole, parts))
+}
+
+// TestDequantizeStaysInside has every length and start that vectors and their
+// rest can have.
+func TestDequantizeStaysInside(t *testing.T) {
+	got := make([]float32, 100+guard)
+	for n := range 70 {
+		codes8, codes16 := make([]uint8, n+n%4)[n%4:], make([]uint16, n+n%4)[n%4:]
+		for i := range n {
+			codes8[i], codes16[i] = uint8(i*37+n), uint16(i*12345+n)
+		}
+		check := func(d DType, code func(i int) uint32, run func(dst []float32)) {
+			for i := range got {
+				got[i] = -123
+			}
+			dst := got[n%5:][:n+guard]
+			run(dst)
+			for i, v := range dst {
+				switch want := float32(-123); {
+				case i < n && d.Float32(code(i)) != d.Float32(code(i)):
+					require.True(t, v != v, "%s, element %d of %d", d, i, n)
+				default:
+					if i < n {
+						want = d.Float32(code(i))
+					}
+					require.Equal(t, math.Float32bits(want), math.Float32bits(v), "%s, element %d of %d", d, i, n)
+				}
+			}
+		}
+		for _, d := range append([]DType{E8M0}, fp8Formats...) {
+			check(d, func(i int) uint32 { return uint32(codes8[i]) }, func(dst []float32) { Dequantize8(dst, codes8, d, 1) })
+		}
+		word := func(i int) uint32 { return uint32(codes16[i]) }
+		check(F16, word, func(dst []float32) { Dequantize16(dst, codes16, 1) })
+		check(BF16, word, func(dst []float32) { DecodeBF16(dst, codes16) })
+	}
 }
 
 func TestDequantize(t *testing.T) {
@@ -167,7 +211,7 @@ func TestDequantize(t *testing.T) {
 		codes8[i%256] = uint8(i)
 	}
 	got := make([]float32, 1<<16)
-	for _, scaleInv := range []float32{1, 0x1p-8, 0.3, 0x1p-126, -1} {
+	for _, scaleInv := range []float32{1, 0x1p-8, 0.3, 0x1p-126, 0x1p126, 0x1p-140, -1, 0} {
 		for _, d := range append([]DType{E8M0}, fp8Formats...) {
 			Dequantize8(got, codes8, d, scaleInv)
 			for code := range codes8 {
@@ -199,6 +243,7 @@ func TestSlicesDoNotAllocate(t *testing.T) {
 		Quantize16(codes16, src, 1)
 		Quantize16Stochastic(codes16, src, 1, 2, 3)
 		Dequantize16(src, codes16, 1)
+		Amax(src)
 		EncodeBF16(codes16, src)
 		EncodeBF16Stochastic(codes16, src, 2, 3)
 		DecodeBF16(src, codes16)
@@ -208,9 +253,12 @@ func TestSlicesDoNotAllocate(t *testing.T) {
 func FuzzQuantize(f *testing.F) {
 	f.Add([]byte{0, 0, 0x80, 0x7f, 1, 0, 0xe8, 0x43}, uint32(0x3f800000), uint64(1), uint64(1<<32-1))
 	f.Fuzz(func(t *testing.T, data []byte, scale uint32, key, index uint64) {
-		src := make([]float32, min(len(data)/4, 64))
+		if len(data) < 4 {
+			return
+		}
+		src := make([]float32, max(16, min(len(data)/4, 64))) // short inputs fill a vector too
 		for i := range src {
-			src[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+			src[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i%(len(data)&^3):]))
 		}
 		checkQuantize(t, src, math.Float32frombits(scale), key, index)
 	})

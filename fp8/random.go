@@ -33,8 +33,13 @@ func StreamKey(seed, step, name uint64) uint64 {
 // rank 32x32, count the 1s (both), runs, craps, STS monobit and runs, DAB byte
 // distribution, DCT, fill tree and monobit 2.
 func Random(key, index uint64) uint32 {
-	h := mix32(uint32(index) ^ uint32(key))
-	return mix32(h ^ (uint32(key>>32) + uint32(index>>32)*0x9e3779b9))
+	first, second := randomKeys(key, index)
+	return mix32(mix32(uint32(index)^first) ^ second)
+}
+
+// randomKeys is what all indices with the same high word have in common.
+func randomKeys(key, index uint64) (first, second uint32) {
+	return uint32(key), uint32(key>>32) + uint32(index>>32)*0x9e3779b9
 }
 
 // mix32 is a bijection in which every input bit changes every output bit half
@@ -42,12 +47,14 @@ func Random(key, index uint64) uint32 {
 // the search of github.com/skeeto/hash-prospector (bias 0.107).
 func mix32(x uint32) uint32 {
 	x ^= x >> 16
-	x *= 0x21f0aaad
+	x *= mix1
 	x ^= x >> 15
-	x *= 0xd35a2d97
+	x *= mix2
 	x ^= x >> 15
 	return x
 }
+
+const mix1, mix2 = 0x21f0aaad, 0xd35a2d97
 
 // mix64 is the finaliser of MurmurHash3, a bijection too.
 func mix64(x uint64) uint64 {

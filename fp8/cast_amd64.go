@@ -1,0 +1,280 @@
+//go:build !noasm
+
+package fp8
+
+import (
+	"math"
+
+	"golang.org/x/sys/cpu"
+)
+
+var (
+	haveAVX512 = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL
+	haveAVX2   = cpu.X86.HasAVX2 && cpu.X86.HasF16C
+)
+
+// inVectors is how many of n elements the assembly takes: it has no masks.
+func inVectors(n int) int {
+	if !haveAVX2 && !haveAVX512 {
+		return 0
+	}
+	return n &^ 15
+}
+
+// vector is one constant for all lanes of 256 bits.
+type vector [8]uint32
+
+func splat(x uint32) (v vector) {
+	for i := range v {
+		v[i] = x
+	}
+	return v
+}
+
+// castVectors are the constants of the casts to one format.
+type castVectors struct {
+	abs, inf, one, ones, step, mix1, mix2    vector // the same for all
+	limit, lowest, smallest, drop, nan, sign vector // of castConstants
+	magic                                    vector // what is added to the exponent
+	fraction                                 vector // less the exponent: 2^32 by the unit of the last place
+}
+
+var castTable = func() (t [len(formats)]castVectors) {
+	for d := range t {
+		f := &formats[d]
+		if f.mantissaBits == 0 || f.size > 2 {
+			continue
+		}
+		smallest, drop, limit, nan, _ := f.castConstants()
+		t[d] = castVectors{
+			abs: splat(signBit - 1), inf: splat(infBits), one: splat(1), ones: splat(math.MaxUint32), step: splat(8), mix1: splat(mix1), mix2: splat(mix2),
+			limit: splat(limit), lowest: splat(limit | signBit), smallest: splat(smallest), drop: splat(drop),
+			nan: splat(nan), sign: splat(nan + 1),
+			// The low bits of the sum are the code and smallest>>drop, which is
+			// even: subtracting it here leaves ties to even what they are.
+			magic:    splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
+			fraction: splat(uint32(2*127+32+f.mantissaBits) << 23),
+		}
+	}
+	return t
+}()
+
+// oneHighWord is how many of the n indices from index on have the same high
+// word: the assembly counts in 32 bits.
+func oneHighWord(index uint64, n int) int {
+	return int(min(uint64(n), 1<<32-index&math.MaxUint32))
+}
+
+// foldedKeys are randomKeys, the first after the first step of mix32, which is
+// linear: the assembly has them for KEY0 and KEY1.
+func foldedKeys(key, index uint64) (key0, key1 uint32) {
+	key0, key1 = randomKeys(key, index)
+	return key0 ^ key0>>16, key1
+}
+
+// usual reports whether scale is one that the assembly takes: positive and
+// finite. Then only a NaN becomes one, and the sign is that of the element.
+func usual(scale float32) bool { return scale > 0 && scale <= math.MaxFloat32 }
+
+// unlessNaN makes the plain Go cast all elements if there was a NaN among
+// those that the assembly did: it has no code for that, but the amax shows it.
+func unlessNaN(n int, amax float32) (int, float32) {
+	if amax != amax {
+		return 0, 0
+	}
+	return n, amax
+}
+
+func amaxVectors(x []float32) (int, float32) {
+	n := inVectors(len(x))
+	switch {
+	case n == 0:
+		return 0, 0
+	case haveAVX512:
+		return n, amaxAVX512(&x[0], n, &castTable[F16])
+	}
+	return n, amaxAVX2(&x[0], n, &castTable[F16])
+}
+
+func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, float32) {
+	n := inVectors(len(src))
+	switch {
+	case n == 0 || !usual(scale):
+		return 0, 0
+	case haveAVX512:
+		return unlessNaN(n, quantize8AVX512(&dst[0], &src[0], n, &castTable[d], scale))
+	}
+	return unlessNaN(n, quantize8AVX2(&dst[0], &src[0], n, &castTable[d], scale))
+}
+
+func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
+	n := inVectors(oneHighWord(index, len(src)))
+	if n == 0 || !usual(scale) {
+		return 0, 0
+	}
+	key0, key1 := foldedKeys(key, index)
+	if haveAVX512 {
+		return unlessNaN(n, quantize8StochasticAVX512(&dst[0], &src[0], n, &castTable[d], scale, key0, key1, uint32(index)))
+	}
+	return unlessNaN(n, quantize8StochasticAVX2(&dst[0], &src[0], n, &castTable[d], scale, key0, key1, uint32(index)))
+}
+
+func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
+	n := inVectors(len(src))
+	switch {
+	case n == 0 || !usual(scale):
+		return 0, 0
+	case haveAVX512:
+		return unlessNaN(n, quantize16AVX512(&dst[0], &src[0], n, &castTable[F16], scale))
+	}
+	return unlessNaN(n, quantize16AVX2(&dst[0], &src[0], n, &castTable[F16], scale))
+}
+
+func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
+	n := inVectors(oneHighWord(index, len(src)))
+	if n == 0 || !usual(scale) {
+		return 0, 0
+	}
+	key0, key1 := foldedKeys(key, index)
+	if haveAVX512 {
+		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, &castTable[F16], scale, key0, key1, uint32(index)))
+	}
+	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, &castTable[F16], scale, key0, key1, uint32(index)))
+}
+
+func encodeBF16Vectors(dst []uint16, src []float32) int {
+	n := inVectors(len(src))
+	switch {
+	case n == 0:
+	case haveAVX512:
+		encodeBF16AVX512(&dst[0], &src[0], n, &castTable[BF16])
+	default:
+		encodeBF16AVX2(&dst[0], &src[0], n, &castTable[BF16])
+	}
+	return n
+}
+
+func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
+	n := inVectors(oneHighWord(index, len(src)))
+	if n == 0 {
+		return 0
+	}
+	key0, key1 := foldedKeys(key, index)
+	if haveAVX512 {
+		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &castTable[BF16], key0, key1, uint32(index))
+	} else {
+		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &castTable[BF16], key0, key1, uint32(index))
+	}
+	return n
+}
+
+func decodeBF16Vectors(dst []float32, src []uint16) int {
+	n := inVectors(len(src))
+	switch {
+	case n == 0:
+	case haveAVX512:
+		decodeBF16AVX512(&dst[0], &src[0], n)
+	default:
+		decodeBF16AVX2(&dst[0], &src[0], n)
+	}
+	return n
+}
+
+func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) int {
+	n := inVectors(len(src))
+	if n == 0 || d == E8M0 { // a scale for many elements each, never many of them
+		return 0
+	}
+	largest := formats[d].maxCode << 7 * 0x10001 // its fields where F16 has them, twice
+	switch {
+	case d == E5M2 && haveAVX512:
+		dequantizeE5M2AVX512(&dst[0], &src[0], n, scaleInv)
+	case d == E5M2:
+		dequantizeE5M2AVX2(&dst[0], &src[0], n, scaleInv)
+	case haveAVX512:
+		dequantizeE4M3AVX512(&dst[0], &src[0], n, scaleInv, largest)
+	default:
+		dequantizeE4M3AVX2(&dst[0], &src[0], n, scaleInv, largest)
+	}
+	return n
+}
+
+func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
+	n := inVectors(len(src))
+	switch {
+	case n == 0:
+	case haveAVX512:
+		dequantize16AVX512(&dst[0], &src[0], n, scaleInv)
+	default:
+		dequantize16AVX2(&dst[0], &src[0], n, scaleInv)
+	}
+	return n
+}
+
+// In all of these n is positive and a multiple of 16.
+
+//go:noescape
+func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
+
+//go:noescape
+func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
+
+//go:noescape
+func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *castVectors, key0, key1, index uint32)
+
+//go:noescape
+func decodeBF16AVX512(dst *float32, src *uint16, n int)
+
+//go:noescape
+func dequantizeE4M3AVX512(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
+
+//go:noescape
+func dequantizeE5M2AVX512(dst *float32, src *uint8, n int, scaleInv float32)
+
+//go:noescape
+func dequantize16AVX512(dst *float32, src *uint16, n int, scaleInv float32)
+
+//go:noescape
+func amaxAVX2(x *float32, n int, c *castVectors) (amax float32)
+
+//go:noescape
+func quantize8AVX2(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
+
+//go:noescape
+func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *castVectors, key0, key1, index uint32)
+
+//go:noescape
+func decodeBF16AVX2(dst *float32, src *uint16, n int)
+
+//go:noescape
+func dequantizeE4M3AVX2(dst *float32, src *uint8, n int, scaleInv float32, largest uint32)
+
+//go:noescape
+func dequantizeE5M2AVX2(dst *float32, src *uint8, n int, scaleInv float32)
+
+//go:noescape
+func dequantize16AVX2(dst *float32, src *uint16, n int, scaleInv float32)

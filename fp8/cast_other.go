@@ -1,0 +1,27 @@
+//go:build (!amd64 && !arm64) || noasm
+
+package fp8
+
+func amaxVectors([]float32) (int, float32) { return 0, 0 }
+
+func quantize8Vectors([]uint8, []float32, DType, float32) (int, float32) { return 0, 0 }
+
+func quantize8StochasticVectors([]uint8, []float32, DType, float32, uint64, uint64) (int, float32) {
+	return 0, 0
+}
+
+func quantize16Vectors([]uint16, []float32, float32) (int, float32) { return 0, 0 }
+
+func quantize16StochasticVectors([]uint16, []float32, float32, uint64, uint64) (int, float32) {
+	return 0, 0
+}
+
+func encodeBF16Vectors([]uint16, []float32) int { return 0 }
+
+func encodeBF16StochasticVectors([]uint16, []float32, uint64, uint64) int { return 0 }
+
+func decodeBF16Vectors([]float32, []uint16) int { return 0 }
+
+func dequantize8Vectors([]float32, []uint8, DType, float32) int { return 0 }
+
+func dequantize16Vectors([]float32, []uint16, float32) int { return 0 }
