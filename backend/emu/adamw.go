@@ -9,9 +9,9 @@ import (
 
 // AdamW works through spans of all tensors in parallel. A tensor with a scale
 // is visited twice: to find its amax, and to store it by the scale that
-// follows. Both visits compute the new values from the old codes by the same
-// function, so that they see the same bits. A tensor without one is updated
-// in place.
+// follows. Both visits compute the new values from the old codes in the same
+// way, so that they see the same bits. A tensor without one is updated in
+// place.
 //
 // The stored scale is the dequantising factor, 1/s rounded to float32, of
 // s = fp8.ScaleFor(amax, limit, false); codes are round(x·s). What keeps its
@@ -20,6 +20,10 @@ import (
 //
 // Element i of the master's, first moment's and second moment's amaxes are
 // elements 3i, 3i+1 and 3i+2 of Scratch; 0 for a tensor without a scale.
+
+// adamSpan keeps what AdamW holds of a span, codes and FP32, in the first-level
+// cache.
+const adamSpan = 1024
 
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
@@ -51,7 +55,7 @@ func (b *binder) adamState(t *backend.Tensor, r fp8.Rounding) adamState {
 
 func (b *binder) adamW(o *backend.AdamW) func() {
 	list := make([]adamTensor, len(o.Grad))
-	all := spans(o.Grad)
+	all := spans(o.Grad, adamSpan)
 	var scaled []span
 	for i, g := range o.Grad {
 		list[i] = adamTensor{grad: b.rows(g), cols: g.Cols(), state: [3]adamState{
@@ -68,37 +72,36 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	control, step := b.i32(o.Control), b.i32(o.Step)
 	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Scratch)
 	partial := make([][3]float32, len(scaled))
-	b.pool.reserve(4 * spanElems)
+	b.pool.reserve(4 * adamSpan)
 	var rule adamRule
 
-	// values computes a span's new master and moments, in the tensors
-	// themselves where they hold FP32 and inPlace allows it.
-	values := func(worker int, s *span, inPlace bool) (x [3][]float32) {
+	// load reads a span's states and gradient, but leaves states where they are
+	// if they hold FP32 and inPlace allows to write to them.
+	load := func(worker int, s *span, inPlace bool) (x [3][]float32, grad []float32) {
 		t, buffer := &list[s.tensor], b.pool.scratch[worker]
 		at := s.row*t.cols + s.col
 		for i := range x {
 			in := &t.state[i].in
-			x[i] = buffer[i*spanElems:][:s.n]
+			x[i] = buffer[i*adamSpan:][:s.n]
 			if in.dtype == fp8.F32 && inPlace {
 				x[i] = in.f32[at : at+s.n]
 			} else {
 				in.load(x[i], 0, at)
 			}
 		}
-		rule.update(x[0], x[1], x[2], t.grad.piece(buffer[3*spanElems:], s.row, s.col, s.n))
-		return x
+		return x, t.grad.piece(buffer[3*adamSpan:], s.row, s.col, s.n)
 	}
-	findAmaxes := func(worker, task int) {
-		s := &scaled[task]
-		for i, x := range values(worker, s, false) {
-			partial[task][i] = fp8.Amax(x)
-		}
-	}
-	store := func(worker, task int) {
-		s := &all[task]
+	findAmaxes := b.eachSpan(len(scaled), func(worker, i int) {
+		x, grad := load(worker, &scaled[i], false)
+		partial[i] = rule.update(x[0], x[1], x[2], grad)
+	})
+	store := b.eachSpan(len(all), func(worker, i int) {
+		s := &all[i]
 		t := &list[s.tensor]
 		at := s.row*t.cols + s.col
-		for i, x := range values(worker, s, true) {
+		x, grad := load(worker, s, true)
+		rule.update(x[0], x[1], x[2], grad)
+		for i, x := range x {
 			switch out := &t.state[i].out; out.dtype {
 			case fp8.F32:
 			case fp8.F16:
@@ -107,20 +110,20 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 				out.encode8(out.u8[at:at+s.n], x, 0, at)
 			}
 		}
-	}
+	})
 	return func() {
 		if skip[0] != 0 {
 			return
 		}
 		ctl := readControl(control)
 		rule = newAdamRule(o, ctl.LR, coef[0], step[0])
-		b.pool.run(len(scaled), findAmaxes)
+		findAmaxes()
 		clear(amaxes)
-		for task, p := range partial {
-			tensor := scaled[task].tensor
-			for i, a := range p {
-				if list[tensor].state[i].scaleInv != nil {
-					amaxes[3*tensor+i] = fp8.MaxAmax(amaxes[3*tensor+i], a)
+		for i, p := range partial {
+			tensor := scaled[i].tensor
+			for j, a := range p {
+				if list[tensor].state[j].scaleInv != nil {
+					amaxes[3*tensor+j] = fp8.MaxAmax(amaxes[3*tensor+j], a)
 				}
 			}
 		}
@@ -129,7 +132,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 				list[i].state[j].prepare(amaxes[3*i+j], ctl)
 			}
 		}
-		b.pool.run(len(all), store)
+		store()
 		for i := range list {
 			for j := range list[i].state {
 				list[i].state[j].writeScale(amaxes[3*i+j])
@@ -191,17 +194,35 @@ func newAdamRule(o *backend.AdamW, lr, coef float32, step int32) adamRule {
 	return r
 }
 
-// update replaces a run of masters and moments by their new values. Products
-// are rounded before they are added: all machines store the same codes.
-func (k *adamRule) update(p, m, v, grad []float32) {
+// update replaces a run of masters and moments by their new values and returns
+// the largest magnitudes of the new masters, first and second moments.
+func (k *adamRule) update(p, m, v, grad []float32) (amax [3]float32) {
+	n, amax := k.updateVectors(p, m, v, grad)
+	for i, a := range k.updateGo(p[n:], m[n:], v[n:], grad[n:]) {
+		amax[i] = fp8.MaxAmax(amax[i], a)
+	}
+	return amax
+}
+
+// updateGo is the specification of update. Products are rounded before they
+// are added: all machines store the same codes.
+func (k *adamRule) updateGo(p, m, v, grad []float32) (amax [3]float32) {
 	p, m, v = p[:len(grad)], m[:len(grad)], v[:len(grad)]
+	var top [3]uint32
 	for i, g := range grad {
 		g *= k.coef
 		mi := float32(k.beta1*m[i]) + float32(k.rest1*g)
 		vi := float32(k.beta2*v[i]) + float32(k.rest2*float32(g*g))
 		root := float32(math.Sqrt(float64(vi)))
 		direction := mi / (float32(root*k.rootFactor) + k.epsilon)
-		p[i] = float32(p[i]*k.decay) - float32(k.rate*direction)
-		m[i], v[i] = mi, vi
+		pi := float32(p[i]*k.decay) - float32(k.rate*direction)
+		p[i], m[i], v[i] = pi, mi, vi
+		maxBits(&top[0], pi)
+		maxBits(&top[1], mi)
+		maxBits(&top[2], vi)
 	}
+	for i, bits := range top {
+		amax[i] = math.Float32frombits(bits)
+	}
+	return amax
 }

@@ -13,7 +13,7 @@ import (
 
 // adamSizes are of tensors that fill a part of a span, several spans, and one
 // exactly.
-var adamSizes = []int{3, 5000, spanElems}
+var adamSizes = []int{3, 5000, adamSpan}
 
 // adamTrial declares an AdamW over tensors of adamSizes with the given formats.
 func adamTrial(t *testing.T, master, m1, m2 fp8.DType, skip float32) (*trial, *backend.AdamW) {
@@ -143,6 +143,19 @@ func TestAdamWScaled(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+// Codes and scales depend on the machine as little as updateGo does.
+func TestAdamWKernels(t *testing.T) {
+	for _, form := range []backend.EpsForm{backend.EpsHat, backend.EpsCorrected} {
+		op := &backend.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, EpsForm: form}
+		rule := newAdamRule(op, 0.01, 0.5, 3)
+		for i := range 3 {
+			sameKernels(t, 4,
+				func(x [][]float32) float32 { return rule.update(x[0], x[1], x[2], x[3])[i] },
+				func(x [][]float32) float32 { return rule.updateGo(x[0], x[1], x[2], x[3])[i] })
 		}
 	}
 }

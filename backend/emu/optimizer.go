@@ -7,7 +7,7 @@ import (
 )
 
 // The optimizer's ops work on lists of tensors. Their elements are cut into
-// spans, a task each, by the shapes alone.
+// spans by the shapes alone.
 
 // span is a run of elements of one tensor of a list.
 type span struct {
@@ -16,11 +16,9 @@ type span struct {
 	n        int
 }
 
-// spanElems keeps what AdamW holds of a span in FP32 in the first-level cache.
-const spanElems = 2048
-
-// spans cuts a list of tensors. A tensor without gaps counts as one row.
-func spans(list []*backend.Tensor) []span {
+// spans cuts a list of tensors into spans of n elements, fewer at the end of a
+// row. A tensor without gaps counts as one row.
+func spans(list []*backend.Tensor, n int) []span {
 	var all []span
 	for i, t := range list {
 		rows, cols := t.Rows(), t.Cols()
@@ -28,22 +26,40 @@ func spans(list []*backend.Tensor) []span {
 			rows, cols = 1, t.Elems()
 		}
 		for row := range rows {
-			for col := 0; col < cols; col += spanElems {
-				all = append(all, span{i, row, col, min(spanElems, cols-col)})
+			for col := 0; col < cols; col += n {
+				all = append(all, span{i, row, col, min(n, cols-col)})
 			}
 		}
 	}
 	return all
 }
 
+// taskSpans is how many spans of AdamW a worker takes at a time: enough that
+// many workers do not wait for each other to claim them.
+const taskSpans = 8
+
+// eachSpan returns a run of f over n spans.
+func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
+	task := func(worker, task int) {
+		for s := task * taskSpans; s < min(n, (task+1)*taskSpans); s++ {
+			f(worker, s)
+		}
+	}
+	return func() { b.pool.run(parts(n, taskSpans), task) }
+}
+
+// squareSpan is long, for what is fetched early at its end is the span of
+// another worker.
+const squareSpan = 16384
+
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	list := make([]rows, len(o.X))
 	for i, x := range o.X {
 		list[i] = b.rows(x)
 	}
-	all, out := spans(o.X), b.f32(o.Out)
+	all, out := spans(o.X, squareSpan), b.f32(o.Out)
 	partial := make([]float64, len(all))
-	b.pool.reserve(spanElems)
+	b.pool.reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
 		partial[task] = squares(list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n))
@@ -56,23 +72,6 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 		}
 		out[0] = float32(total)
 	}
-}
-
-// squares is Σ x², element i going to lane i mod 4. A square of a float32 is
-// exact in float64, so that it does not matter whether it is fused.
-func squares(x []float32) float64 {
-	var s0, s1, s2, s3 float64
-	for ; len(x) >= 4; x = x[4:] {
-		a, b, c, d := float64(x[0]), float64(x[1]), float64(x[2]), float64(x[3])
-		s0 += a * a
-		s1 += b * b
-		s2 += c * c
-		s3 += d * d
-	}
-	for _, v := range x {
-		s0 += float64(v) * float64(v)
-	}
-	return (s0 + s2) + (s1 + s3)
 }
 
 // stepGate computes in float64. Of a step that is skipped it records the norm

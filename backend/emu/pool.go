@@ -16,26 +16,31 @@ const spinBudget = 50 * time.Microsecond
 
 // pool is a fixed set of workers that run the tasks of one op at a time. The
 // goroutine that calls run is worker 0; it must be one goroutine at a time,
-// and a task must not call run.
+// and a task must not call run, nor wait for another task.
 //
 // A task is claimed by counting remaining down, so a worker that wakes late
 // finds nothing and delays nobody. Claiming orders memory: work and total are
 // written before remaining is, and read after a claim.
 type pool struct {
-	workers int // including the caller of run
-	spin    bool
+	workers int         // including the caller of run
+	spin    bool        // before sleeping
 	scratch [][]float32 // of the op in progress, one for each worker
 
-	work  func(worker, task int)
-	total int
-
+	// What workers poll has a cache line to itself, and so has what they count
+	// down when they end a task.
+	_         [64]byte
+	work      func(worker, task int)
+	total     int
 	remaining atomic.Int64 // tasks nobody has claimed
+	_         [64]byte
 	pending   atomic.Int64 // tasks that have not ended
-	asleep    atomic.Int64 // workers that sleep, or are about to
-	waiting   atomic.Bool  // the caller sleeps, or is about to
-	closed    atomic.Bool
-	wake      chan struct{} // one token wakes one worker
-	done      chan struct{} // wakes the caller
+	_         [64]byte
+
+	asleep  atomic.Int64 // workers that sleep, or are about to
+	waiting atomic.Bool  // the caller sleeps, or is about to
+	closed  atomic.Bool
+	wake    chan struct{} // one token wakes one worker
+	done    chan struct{} // wakes the caller
 
 	failure atomic.Pointer[taskPanic]
 	ended   sync.WaitGroup
@@ -49,15 +54,20 @@ type taskPanic struct {
 
 func (t *taskPanic) Error() string { return fmt.Sprintf("%v\n\n%s", t.value, t.stack) }
 
-// newPool starts n-1 workers; n below 1 counts as 1. They end with close.
+// processors is how many workers can run at a time. Tests claim more than
+// there are.
+var processors = func() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
+
+// newPool makes a pool of n workers, but at least one, and no more than there
+// are processors: another would only take one from the others in the middle of
+// a task. They end with close.
 func newPool(n int) *pool {
-	n = max(n, 1)
+	n = max(1, min(n, processors()))
 	p := &pool{
 		workers: n,
 		scratch: make([][]float32, n),
-		// Without a processor for each worker, one that spins keeps another
-		// from working.
-		spin: n <= min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
+		// A worker that spins must not keep another from working.
+		spin: n <= runtime.GOMAXPROCS(0),
 		wake: make(chan struct{}, n),
 		done: make(chan struct{}),
 	}
@@ -118,7 +128,7 @@ func (p *pool) run(tasks int, f func(worker, task int)) {
 
 // wait returns when no task is pending.
 func (p *pool) wait() {
-	if p.spinUntil(func() bool { return p.pending.Load() == 0 }) {
+	if p.spinUntil(&p.pending, false) {
 		return
 	}
 	p.waiting.Store(true)
@@ -130,23 +140,26 @@ func (p *pool) wait() {
 
 // serve is the life of a worker.
 func (p *pool) serve(worker int) {
-	ready := func() bool { return p.remaining.Load() > 0 || p.closed.Load() }
 	for !p.closed.Load() {
 		p.drain(worker)
-		if p.spinUntil(ready) {
+		if p.spinUntil(&p.remaining, true) {
 			continue
 		}
 		p.asleep.Add(1)
-		if !ready() {
-			<-p.wake
+		if p.remaining.Load() == 0 {
+			<-p.wake // also returns once the pool is closed
 		}
 		p.asleep.Add(-1)
 	}
 }
 
-// spinUntil polls for spinBudget at most and says whether ready held.
-func (p *pool) spinUntil(ready func() bool) bool {
-	if ready() {
+// spinUntil polls count for spinBudget at most and says whether it was seen
+// above zero, as wanted, or at zero. Polls are rare, some 50 ns apart, so that
+// the cache line is where the next change is made; looking at the clock and
+// giving way to other goroutines is rarer still, as each takes longer than the
+// way from one processor to another.
+func (p *pool) spinUntil(count *atomic.Int64, above bool) bool {
+	if count.Load() > 0 == above {
 		return true
 	}
 	if !p.spin {
@@ -154,9 +167,10 @@ func (p *pool) spinUntil(ready func() bool) bool {
 	}
 	for start := time.Now(); time.Since(start) < spinBudget; {
 		for range 64 {
-			if ready() {
+			if count.Load() > 0 == above {
 				return true
 			}
+			pause(4)
 		}
 		runtime.Gosched()
 	}

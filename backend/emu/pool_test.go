@@ -2,13 +2,20 @@ package emu
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+// Pools here are as large as the tests ask for, on every machine.
+func init() {
+	processors = func() int { return 64 }
+}
 
 func TestPoolRunsEachTaskOnce(t *testing.T) {
 	for _, workers := range []int{0, 1, 2, 3, 8} {
@@ -40,6 +47,15 @@ func TestPoolRunsEachTaskOnce(t *testing.T) {
 		require.False(t, clash.Load(), "two calls had the same worker")
 		p.close()
 	}
+}
+
+// A worker without a processor would take one from the others.
+func TestPoolIsNoLargerThanTheMachine(t *testing.T) {
+	defer func(all func() int) { processors = all }(processors)
+	processors = func() int { return 2 }
+	p := newPool(64)
+	defer p.close()
+	require.Equal(t, 2, p.size())
 }
 
 func TestPoolClaimsUnderContention(t *testing.T) {
@@ -147,11 +163,38 @@ func TestPoolCloseEndsWorkers(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
+// BenchmarkPoolRun reports what two workers that are awake add to the time of
+// one of two equal tasks: median and tenth of many, against the same task
+// called directly.
 func BenchmarkPoolRun(b *testing.B) {
 	p := newPool(2)
 	defer p.close()
-	f := func(int, int) {}
-	for b.Loop() {
-		p.run(2, f)
+	for _, loops := range []int{0, 1000, 10_000} {
+		var sink [2][16]uint64
+		f := func(worker, _ int) {
+			x := sink[worker][0]
+			for range loops {
+				x = x*3 + 1
+			}
+			sink[worker][0] = x
+		}
+		b.Run(fmt.Sprint(loops), func(b *testing.B) {
+			var alone, both []time.Duration
+			for b.Loop() {
+				for range 100 {
+					start := time.Now()
+					f(0, 0)
+					middle := time.Now()
+					p.run(2, f)
+					alone, both = append(alone, middle.Sub(start)), append(both, time.Since(middle))
+				}
+			}
+			slices.Sort(alone)
+			slices.Sort(both)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(alone[len(alone)/2]), "alone-ns")
+			b.ReportMetric(float64(both[len(both)/2]-alone[len(alone)/2]), "start-ns")
+			b.ReportMetric(float64(both[len(both)/10]-alone[len(alone)/10]), "tenth-ns")
+		})
 	}
 }
