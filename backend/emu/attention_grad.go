@@ -1,44 +1,35 @@
 package emu
 
-import "octet/backend"
+import (
+	"math"
+
+	"octet/backend"
+)
 
 // The backward of attention recomputes, block by block, the probabilities P
 // from LSE. With S the scores, dP = dO·Vᵀ and δ = rowsum(dO ⊙ O),
 //
 //	dV = Pᵀ·dO     dS = P ⊙ (dP − δ)/√dim     dK = dSᵀ·Q     dQ = dS·K
 //
-// Every sum over queries runs over ascending blocks of queries, every sum over
-// keys over ascending blocks of keys. That leaves two ways to go through the
-// pairs of blocks, with the same bits: a task that owns a sequence and a key
-// head, with all its query heads, computes P and dS once; where there are too
-// few of these for the workers, tasks that own one block of keys, and after
-// them tasks that own one block of queries, compute them twice.
+// Every sum over queries runs over ascending queries, every sum over keys over
+// ascending keys. That leaves two ways to go through the pairs of blocks, with
+// the same bits: a task that owns a sequence and a key head, with all its
+// query heads, computes P and dS once; where there are too few of these for
+// the workers, tasks that own one block of keys, and after them tasks that own
+// some blocks of queries, compute them twice.
 
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
-	q, do        []float32 // [rows, ld]
-	qPanels, dos []float32 // the same in panels [rows, nr]
-	keyRows      []float32 // [keyBlock, ld], to be transposed
-	k, v         []float32 // Kᵀ, Vᵀ in panels [ld, nr]
-	keyPanels    []float32 // K in panels [keyBlock, nr]
-	p, ds        []float32 // [rows, scoreLD]
-	dq           []float32 // [of a block or a sequence, ld]
-	dk, dv       []float32 // [keyBlock, ld]
-}
+	q, do  sheet // [rows of a block, dim]
+	k      sheet // [keyBlock, dim]
+	few    sheet // [fewKeys, dim]
+	kt, vt sheet // [dim, keyBlock]: Kᵀ, Vᵀ
+	p, ds  sheet // [rows of a block, keyBlock]
+	dq     sheet // [rows of a task, dim]
+	dk, dv sheet // [keyBlock, dim]
 
-func (h *heads) gradSpace(kernel *gemmKernel, queries int, scratch []float32) (s gradSpace, used int) {
-	c := carver{scratch: scratch}
-	s.tiles = tiles{kernel, c.take(kernel.mr * kernel.nr)}
-	s.q, s.do = c.take(h.rows*h.ld), c.take(h.rows*h.ld)
-	s.qPanels, s.dos = c.take(h.panelLen(&s.tiles, h.rows)), c.take(h.panelLen(&s.tiles, h.rows))
-	s.keyRows = c.take(keyBlock * h.ld)
-	s.k, s.v = c.take(keyBlock*h.ld), c.take(keyBlock*h.ld)
-	s.keyPanels = c.take(h.panelLen(&s.tiles, keyBlock))
-	s.p, s.ds = c.take(h.rows*scoreLD), c.take(h.rows*scoreLD)
-	s.dq = c.take(queries * h.group * h.ld)
-	s.dk, s.dv = c.take(keyBlock*h.ld), c.take(keyBlock*h.ld)
-	return s, c.used
+	lse2, delta []float32 // [rows of a block]: LSE·log2 e, δ
 }
 
 // attentionBackward is a bound AttentionGrad.
@@ -50,7 +41,21 @@ type attentionBackward struct {
 	do         operand
 	lse, delta []float32 // [batch·heads, queries]
 	grad       struct{ q, k, v *emitter }
-	inDQ       int // queries that dq of a worker's scratch has room for
+	span       int // queries of a task that owns queries
+}
+
+func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
+	c := carver{scratch: scratch}
+	rows, depth := a.block*a.group, roundUp(a.dim, depthUnit)
+	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
+	s.q, s.do = c.sheet(a.kernel, rows, a.ld), c.sheet(a.kernel, rows, a.ld)
+	s.k, s.few = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, fewKeys, a.ld)
+	s.kt, s.vt = c.sheet(a.kernel, depth, scoreLD), c.sheet(a.kernel, depth, scoreLD)
+	s.p, s.ds = c.sheet(a.kernel, rows, scoreLD), c.sheet(a.kernel, rows, scoreLD)
+	s.dk, s.dv = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, keyBlock, a.ld)
+	s.lse2, s.delta = c.take(rows), c.take(rows)
+	s.dq = c.sheet(a.kernel, a.span*a.group, a.ld)
+	return s, c.used
 }
 
 func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
@@ -67,11 +72,11 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 	}
 	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
 	a.grad.k, a.grad.v = b.emitter(o.DK, o.K.Cols()), b.emitter(o.DV, o.K.Cols())
-	a.inDQ = a.queries
+	a.span = a.queries
 	if split {
-		a.inDQ = a.block
+		a.span = a.heads.span(b.pool.size())
 	}
-	_, used := a.gradSpace(kernel, a.inDQ, nil)
+	_, used := a.space(nil)
 	b.pool.reserve(used)
 
 	delta := b.attentionDelta(&a.heads, o, a.delta)
@@ -84,7 +89,7 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 		run = func() {
 			delta()
 			a.pool.run(a.pairs()*parts(a.keys, keyBlock), keys)
-			a.pool.run(a.pairs()*a.queryBlocks(), queries)
+			a.pool.run(a.pairs()*parts(a.queries, a.span), queries)
 		}
 	}
 	return storing(run, a.grad.q, a.grad.k, a.grad.v)
@@ -111,17 +116,15 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 
 // pairTask computes all gradients of one sequence and key head.
 func (a *attentionBackward) pairTask(worker, pair int) {
-	s, _ := a.gradSpace(a.kernel, a.inDQ, a.pool.scratch[worker])
-	clear(s.dq)
+	s, _ := a.space(a.pool.scratch[worker])
+	clear(s.dq.x)
 	for j := 0; j < a.keys; j += keyBlock {
 		a.loadKeys(&s, pair, j)
-		clear(s.dk)
-		clear(s.dv)
 		for i := j / a.block * a.block; i < a.queries; i += a.block {
 			a.loadQueries(&s, pair, i)
-			a.probabilities(&s, pair, i, j)
+			a.probabilities(&s, i, j)
 			a.addToKeys(&s, i, j)
-			a.addToQueries(&s, s.dq[i*a.group*a.ld:], i, j)
+			a.addToQueries(&s, s.dq.at(i*a.group, 0), i, j)
 		}
 		a.storeKeys(&s, worker, pair, j)
 	}
@@ -130,105 +133,113 @@ func (a *attentionBackward) pairTask(worker, pair int) {
 
 // keysTask computes dK and dV of one block of keys.
 func (a *attentionBackward) keysTask(worker, task int) {
-	s, _ := a.gradSpace(a.kernel, a.inDQ, a.pool.scratch[worker])
+	s, _ := a.space(a.pool.scratch[worker])
 	pair, j := task%a.pairs(), task/a.pairs()*keyBlock
 	a.loadKeys(&s, pair, j)
-	clear(s.dk)
-	clear(s.dv)
 	for i := j / a.block * a.block; i < a.queries; i += a.block {
 		a.loadQueries(&s, pair, i)
-		a.probabilities(&s, pair, i, j)
+		a.probabilities(&s, i, j)
 		a.addToKeys(&s, i, j)
 	}
 	a.storeKeys(&s, worker, pair, j)
 }
 
-// queriesTask computes dQ of one block of queries, the last ones first because
-// they see the most keys.
+// queriesTask computes dQ of some blocks of queries, the last ones first
+// because they see the most keys.
 func (a *attentionBackward) queriesTask(worker, task int) {
-	s, _ := a.gradSpace(a.kernel, a.inDQ, a.pool.scratch[worker])
-	pair, i := task%a.pairs(), (a.queryBlocks()-1-task/a.pairs())*a.block
-	a.loadQueries(&s, pair, i)
-	clear(s.dq)
-	for j := 0; j < i+a.queriesAt(i); j += keyBlock {
+	s, _ := a.space(a.pool.scratch[worker])
+	pair, i0 := task%a.pairs(), (parts(a.queries, a.span)-1-task/a.pairs())*a.span
+	end := min(i0+a.span, a.queries)
+	clear(s.dq.x)
+	for j := 0; j < end; j += keyBlock {
 		a.loadKeys(&s, pair, j)
-		a.probabilities(&s, pair, i, j)
-		a.addToQueries(&s, s.dq, i, j)
+		for i := max(i0, j/a.block*a.block); i < end; i += a.block {
+			a.loadQueries(&s, pair, i)
+			a.probabilities(&s, i, j)
+			a.addToQueries(&s, s.dq.at((i-i0)*a.group, 0), i, j)
+		}
 	}
-	a.storeQueries(&s, worker, pair, i, a.queriesAt(i))
+	a.storeQueries(&s, worker, pair, i0, end-i0)
 }
 
-// queriesAt and keysAt are the lengths of the blocks that begin there.
-func (a *attentionBackward) queriesAt(i int) int { return min(a.block, a.queries-i) }
-func (a *attentionBackward) keysAt(j int) int    { return min(keyBlock, a.keys-j) }
+// rowsAt and keysAt are the lengths of the blocks that begin there.
+func (a *attentionBackward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.group }
+func (a *attentionBackward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
 
 func (a *attentionBackward) loadQueries(s *gradSpace, pair, i int) {
-	n := a.queriesAt(i)
-	a.decodeQueries(&s.tiles, s.q, a.ld, s.nr, &a.q, pair, i, n)
-	a.decodeQueries(&s.tiles, s.do, a.ld, s.nr, &a.do, pair, i, n)
-	clear(s.q[n*a.group*a.ld:])
-	clear(s.do[n*a.group*a.ld:])
-	a.decodeQueries(&s.tiles, s.qPanels, s.nr, a.rows*s.nr, &a.q, pair, i, n)
-	a.decodeQueries(&s.tiles, s.dos, s.nr, a.rows*s.nr, &a.do, pair, i, n)
+	n := min(a.block, a.queries-i)
+	a.decodeQueries(&s.tiles, s.q, &a.q, pair, i, n)
+	a.decodeQueries(&s.tiles, s.do, &a.do, pair, i, n)
+	for g := range a.group {
+		at := a.lseIndex(pair, i, g)
+		for r := range n {
+			s.lse2[r*a.group+g] = a.lse[at+r] * math.Log2E
+			s.delta[r*a.group+g] = a.delta[at+r]
+		}
+	}
 }
 
 func (a *attentionBackward) loadKeys(s *gradSpace, pair, j int) {
 	n := a.keysAt(j)
-	a.decodeKeys(&s.tiles, s.keyRows, a.ld, s.nr, &a.v, pair, j, n)
-	s.transposed(s.v, a.ld*s.nr, s.keyRows, a.ld, n, a.dim)
-	a.decodeKeys(&s.tiles, s.keyRows, a.ld, s.nr, &a.k, pair, j, n)
-	s.transposed(s.k, a.ld*s.nr, s.keyRows, a.ld, n, a.dim)
-	a.decodeKeys(&s.tiles, s.keyPanels, s.nr, keyBlock*s.nr, &a.k, pair, j, n)
+	a.decodeKeys(&s.tiles, s.k, &a.k, pair, j, n)
+	s.transposed(s.kt, s.k, n, a.dim)
+	a.transposeKeys(&s.tiles, s.vt, s.few, &a.v, pair, j, n)
+	clear(s.dk.x[:n*a.ld])
+	clear(s.dv.x[:n*a.ld])
 }
 
 // probabilities computes P and dS of the queries from i on and the keys from
 // j on; both are 0 where the key is not visible.
-func (a *attentionBackward) probabilities(s *gradSpace, pair, i, j int) {
-	rows, keys := a.queriesAt(i)*a.group, a.keysAt(j)
-	s.product(s.p, scoreLD, rows, keys, a.dim, s.q, a.ld, 1, s.k, a.ld*s.nr, false)
-	s.product(s.ds, scoreLD, rows, keys, a.dim, s.do, a.ld, 1, s.v, a.ld*s.nr, false)
-	for r := range rows {
-		p, ds := s.p[r*scoreLD:][:keys], s.ds[r*scoreLD:][:keys]
-		visible := max(0, min(i+r/a.group+1-j, keys))
-		clear(p[visible:])
-		clear(ds[visible:])
-		at := a.lseIndex(pair, i, r)
-		expSum(p[:visible], p[:visible], a.scale, a.lse[at])
-		scoreGradient(ds[:visible], p[:visible], a.delta[at], a.scale)
+func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
+	rows, keys := a.rowsAt(i), a.keysAt(j)
+	for r := 0; r < rows; r += s.mr {
+		height := min(s.mr, rows-r)
+		visible, width := a.visible(i-j, r, height, keys)
+		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
+		if width > 0 {
+			s.product(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
+			s.product(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
+		}
+		gradientRows(p, ds, height, roundUp(keys, 16), visible[:], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 	}
 }
 
-// scoreGradient turns dP into dS.
-func scoreGradient(ds, p []float32, delta, scale float32) {
-	p = p[:len(ds)]
-	for i, d := range ds {
-		ds[i] = p[i] * (d - delta) * scale
-	}
-}
-
-// addToKeys is dV += Pᵀ·dO, dK += dSᵀ·Q.
+// addToKeys is dV += Pᵀ·dO, dK += dSᵀ·Q, from the first row on that sees a
+// key.
 func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
-	rows, keys := a.queriesAt(i)*a.group, a.keysAt(j)
-	s.product(s.dv, a.ld, keys, a.dim, rows, s.p, 1, scoreLD, s.dos, a.rows*s.nr, true)
-	s.product(s.dk, a.ld, keys, a.dim, rows, s.ds, 1, scoreLD, s.qPanels, a.rows*s.nr, true)
+	rows, keys := a.rowsAt(i), a.keysAt(j)
+	for c := 0; c < keys; c += s.mr {
+		height := min(s.mr, keys-c)
+		from := max(0, j+c-i) * a.group
+		if from < rows {
+			s.product(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), true)
+			s.product(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), true)
+		}
+	}
 }
 
-// addToQueries is dQ += dS·K.
-func (a *attentionBackward) addToQueries(s *gradSpace, dq []float32, i, j int) {
-	rows, keys := a.queriesAt(i)*a.group, a.keysAt(j)
-	s.product(dq, a.ld, rows, a.dim, keys, s.ds, scoreLD, 1, s.keyPanels, keyBlock*s.nr, true)
+// addToQueries is dQ += dS·K, up to the last key that a row sees.
+func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
+	rows := a.rowsAt(i)
+	for r := 0; r < rows; r += s.mr {
+		height := min(s.mr, rows-r)
+		_, width := a.visible(i-j, r, height, a.keysAt(j))
+		if width > 0 {
+			s.product(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, true)
+		}
+	}
 }
 
 func (a *attentionBackward) storeKeys(s *gradSpace, worker, pair, j int) {
 	for r := range a.keysAt(j) {
 		row, col := a.row(pair, a.keys, j+r), pair%a.kv*a.dim
-		a.grad.k.store(worker, row, col, s.dk[r*a.ld:][:a.dim])
-		a.grad.v.store(worker, row, col, s.dv[r*a.ld:][:a.dim])
+		a.grad.k.store(worker, row, col, s.dk.row(r, a.dim))
+		a.grad.v.store(worker, row, col, s.dv.row(r, a.dim))
 	}
 }
 
 func (a *attentionBackward) storeQueries(s *gradSpace, worker, pair, i, n int) {
 	for r := range n * a.group {
-		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.group), a.column(pair, r), s.dq[r*a.ld:][:a.dim])
+		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.group), a.column(pair, r), s.dq.row(r, a.dim))
 	}
 }

@@ -28,6 +28,8 @@ var attentionCases = []attentionCase{
 	{1, 67, 67, 1, 3, 40, 0},
 	{2, 129, 129, 2, 2, 64, 0},
 	{1, 3, 3, 1, 80, 4, 0},
+	{1, 600, 600, 1, 1, 4, 0},  // more rows than a task has
+	{1, 300, 300, 1, 3, 34, 0}, // blocks of queries that begin inside blocks of keys
 }
 
 var cachedCases = []attentionCase{
@@ -35,6 +37,7 @@ var cachedCases = []attentionCase{
 	{1, 1, 100, 1, 1, 16, 99},
 	{1, 70, 200, 2, 2, 32, 64},
 	{1, 5, 64, 1, 1, 8, 59},
+	{1, 40, 400, 1, 2, 8, 300},
 }
 
 // attentionData declares Q, K and V as views of one tensor each with gaps
@@ -133,7 +136,7 @@ func TestAttentionDecodeIsPrefill(t *testing.T) {
 	tr.program.Add(&backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, Batch: 1, HeadDim: c.dim})
 	all := tr.run().values(out)
 
-	for _, at := range []int{0, 1, 63, 64, 100, 139} {
+	for _, at := range []int{0, 1, 13, 14, 127, 128, 139} {
 		cached := newTrial(t)
 		q, k, v := attentionData(cached, c, fp8.BF16)
 		q.Offset += at * q.LD
@@ -190,4 +193,23 @@ func TestAttentionExtremes(t *testing.T) {
 			require.Positive(t, notNumbers, "a score of +Inf")
 		}
 	}
+}
+
+// A later block of keys may have scores beyond anything that an exponential
+// relative to the earlier ones could hold.
+func TestAttentionRescales(t *testing.T) {
+	c := attentionCase{1, 300, 300, 1, 1, 16, 0}
+	tr := newTrial(t)
+	keys := tr.noise(300 * 16)
+	for i := range keys {
+		keys[i] += float32(i / (keyBlock * 16) * 50)
+	}
+	q, k := tr.tensor("q", fp8.F32, []float32{1}, 300, 16), tr.tensor("k", fp8.F32, keys, 300, 16)
+	v := tr.tensor("v", fp8.F32, tr.noise(300*16), 300, 16)
+	out, lse := tr.tensor("out", fp8.F32, nil, 300, 16), tr.tensor("lse", fp8.F32, nil, 1, 300)
+	tr.program.Add(&backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: 1, HeadDim: 16})
+	d := tr.run()
+	wantOut, wantLSE := c.forward(d.values(q), d.values(k), d.values(v))
+	near(t, wantOut, d.values(out), 2e-5, "out")
+	near(t, wantLSE, d.values(lse), 1e-6, "lse")
 }

@@ -3,34 +3,77 @@ package emu
 import "octet/backend"
 
 // Attention multiplies small FP32 matrices that live in a worker's scratch,
-// with the kernels of the matrix product. The left factor and the result are
-// row-major; the right factor is in panels of nr columns, as kernels want it.
+// with the kernels of the matrix product. There they are row-major and stay
+// where they are: no panels are packed and no tile is copied where a kernel
+// has a multiply in place.
+
+// sheet is a row-major matrix in scratch, ld elements from row to row. Kernels
+// read, and write, its columns up to a multiple of nr, and read mr rows from
+// any row on: there is room for that.
+type sheet struct {
+	x  []float32
+	ld int
+}
+
+// at is s without the rows above i and the columns left of j.
+func (s sheet) at(i, j int) sheet { return sheet{s.x[i*s.ld+j:], s.ld} }
+
+// row is the first n elements of row i.
+func (s sheet) row(i, n int) []float32 { return s.x[i*s.ld:][:n] }
+
+// maxTileRows is as large as the mr of any kernel.
+const maxTileRows = 16
+
+// multiplyInto is gemmKernel.multiply with b[l,j] at l·ldb + j and c[i,j] at
+// i·ldc + j, of which it stores rows rows, at most mr, and cols columns, rounded
+// up to a multiple of nr.
+type multiplyInto func(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool)
 
 // tiles multiplies with one kernel, in one worker's scratch.
 type tiles struct {
 	*gemmKernel
-	corner []float32 // mr×nr, on its way to the result
+	inPlace       multiplyInto
+	panel, corner []float32 // [depth, nr] and [mr, nr], if inPlace is nil
 }
 
-// product is c = a·b, or c += a·b if add, with c rows×cols, rows ldc apart.
-// a[i,l] is at i·step + l·stepK and must be readable up to a multiple of mr
-// rows; b has k rows, its panels are panel apart.
-func (t *tiles) product(c []float32, ldc, rows, cols, k int, a []float32, step, stepK int, b []float32, panel int, add bool) {
-	for j := 0; j < cols; j += t.nr {
-		width := min(t.nr, cols-j)
+func newTiles(kernel *gemmKernel, depth int, c *carver) tiles {
+	t := tiles{gemmKernel: kernel, inPlace: inPlace(kernel)}
+	if t.inPlace == nil {
+		t.panel, t.corner = c.take(depth*kernel.nr), c.take(kernel.mr*kernel.nr)
+	}
+	return t
+}
+
+// product is c = op(a)·b, or c += op(a)·b if add: each element continues as
+// the chain fma(a[i,l], b[l,j], c[i,j]), l ascending. c is rows×cols, op(a) is
+// a or its transpose; rows, cols and k are at least 1.
+func (t *tiles) product(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
+	step, stepK := a.ld, 1
+	if transA {
+		step, stepK = 1, a.ld
+	}
+	if t.inPlace != nil {
 		for i := 0; i < rows; i += t.mr {
-			height := min(t.mr, rows-i)
-			t.multiply(k, height, a[i*step:], step, stepK, b, t.corner, false)
-			for r := range height {
-				dst, src := c[(i+r)*ldc+j:][:width], t.corner[r*t.nr:][:width]
-				if add {
-					addInto(dst, src)
-				} else {
-					copy(dst, src)
+			t.inPlace(k, min(t.mr, rows-i), cols, a.x[i*step:], step, stepK, b.x, b.ld, c.x[i*c.ld:], c.ld, add)
+		}
+		return
+	}
+	for j := 0; j < cols; j += t.nr {
+		for l := range k {
+			copy(t.panel[l*t.nr:][:t.nr], b.x[l*b.ld+j:])
+		}
+		for i := 0; i < rows; i += t.mr {
+			height, to := min(t.mr, rows-i), c.at(i, j)
+			if add {
+				for r := range height {
+					copy(t.corner[r*t.nr:], to.row(r, t.nr))
 				}
 			}
+			t.multiply(k, height, a.x[i*step:], step, stepK, t.panel, t.corner, add)
+			for r := range height {
+				copy(to.row(r, t.nr), t.corner[r*t.nr:])
+			}
 		}
-		b = b[min(panel, len(b)):]
 	}
 }
 
@@ -44,28 +87,22 @@ func (b *binder) operand(t *backend.Tensor) operand {
 	return operand{b.matrixOf(t), b.f32(t.Scale)}
 }
 
-// decode writes rows×cols elements from (row, col) on as FP32: row i starts at
-// i·step, each run of nr columns at chunk after the run before it.
-func (t *tiles) decode(dst []float32, step, chunk int, src *operand, row, col, rows, cols int) {
-	t.gemmKernel.decode(dst, step, chunk, src.at(row, col), rows, cols)
+// decode writes rows×cols elements from (row, col) on as FP32 to dst, step
+// elements from one row to the next.
+func (t *tiles) decode(dst []float32, step int, src *operand, row, col, rows, cols int) {
+	t.gemmKernel.decode(dst, step, t.nr, src.at(row, col), rows, cols)
 	if src.scale == nil {
 		return
 	}
 	for i := range rows {
-		for j := 0; j < cols; j += t.nr {
-			run := dst[i*step+j/t.nr*chunk:][:min(t.nr, cols-j)]
-			for l := range run {
-				run[l] *= src.scale[0]
-			}
-		}
+		scaleBy(dst[i*step:][:cols], src.scale[0])
 	}
 }
 
-// transposed turns rows of length k, ld apart, into the panels of their
-// transpose, panel apart.
-func (t *tiles) transposed(dst []float32, panel int, src []float32, ld, rows, k int) {
+// transposed writes the transpose of the first rows rows of src, of length k.
+func (t *tiles) transposed(dst, src sheet, rows, k int) {
 	for r := 0; r < rows; r += t.group {
-		t.transpose(dst[r/t.nr*panel+r%t.nr:], t.nr, src[r*ld:], ld, k)
+		t.transpose(dst.x[r:], dst.ld, src.x[r*src.ld:], src.ld, k)
 	}
 }
 
@@ -83,4 +120,9 @@ func (c *carver) take(n int) []float32 {
 		return nil
 	}
 	return c.scratch[from : from+n]
+}
+
+// sheet takes a matrix with a tile of room behind its rows and columns.
+func (c *carver) sheet(kernel *gemmKernel, rows, ld int) sheet {
+	return sheet{c.take((rows + kernel.mr) * ld), ld}
 }

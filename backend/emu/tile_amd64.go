@@ -1,0 +1,44 @@
+//go:build !noasm
+
+package emu
+
+// inPlace is the form of a kernel's multiply that takes b and c where they
+// lie; nil if it has none.
+func inPlace(kernel *gemmKernel) multiplyInto {
+	switch kernel {
+	case &avx512Kernel:
+		return multiplyIntoAVX512
+	case &avx2Kernel:
+		return multiplyIntoAVX2
+	}
+	return nil
+}
+
+// multiplyIntoAVX512 needs two accumulators to a row and eight at least to
+// keep the multipliers busy, so that four rows are the least it computes.
+func multiplyIntoAVX512(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool) {
+	switch {
+	case rows <= 4:
+		multiplyInto4x32AVX512(k, rows, cols, &a[0], step, stepK, &b[0], ldb, &c[0], ldc, load)
+	case rows <= 8:
+		multiplyInto8x32AVX512(k, rows, cols, &a[0], step, stepK, &b[0], ldb, &c[0], ldc, load)
+	default:
+		multiplyInto14x32AVX512(k, rows, cols, &a[0], step, stepK, &b[0], ldb, &c[0], ldc, load)
+	}
+}
+
+func multiplyIntoAVX2(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool) {
+	multiplyInto6x16AVX2(k, rows, cols, &a[0], step, stepK, &b[0], ldb, &c[0], ldc, load)
+}
+
+//go:noescape
+func multiplyInto14x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+
+//go:noescape
+func multiplyInto8x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+
+//go:noescape
+func multiplyInto4x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+
+//go:noescape
+func multiplyInto6x16AVX2(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)

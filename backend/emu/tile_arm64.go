@@ -1,0 +1,18 @@
+//go:build !noasm
+
+package emu
+
+// inPlace is the form of a kernel's multiply that takes b and c where they
+// lie; nil if it has none.
+func inPlace(kernel *gemmKernel) multiplyInto {
+	if kernel == &neonKernel {
+		return multiplyIntoNEON
+	}
+	return nil
+}
+
+func multiplyIntoNEON(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool) {
+	for j := 0; j < cols; j += 16 {
+		multiply6x16NEON(k, rows, &a[0], step, stepK, &b[j], ldb, &c[j], ldc, load)
+	}
+}

@@ -1,0 +1,218 @@
+//go:build !noasm
+
+#include "textflag.h"
+
+// The kernels of the matrix product with b and c where they lie. The
+// accumulators are Z0-Z27, two to a row; Z28 and Z29 hold a row of b, Z30 and
+// Z31 take turns with an element of a. R8 to R12 are each three rows of a
+// apart and reach, by BX and 2·BX, the two below.
+
+#define BEGIN \
+	MOVQ step+32(FP), BX \
+	MOVQ stepK+40(FP), CX \
+	MOVQ ldb+56(FP), SI \
+	MOVQ ldc+72(FP), R13 \
+	SHLQ $2, BX \
+	SHLQ $2, CX \
+	SHLQ $2, SI \
+	SHLQ $2, R13
+
+#define BEGIN_PANEL \
+	MOVQ a+24(FP), R8 \
+	MOVQ b+48(FP), DX \
+	MOVQ c+64(FP), DI \
+	LEAQ (BX)(BX*2), R12 \
+	LEAQ (R8)(R12*1), R9 \
+	LEAQ (R9)(R12*1), R10 \
+	LEAQ (R10)(R12*1), R11 \
+	ADDQ R11, R12
+
+// END_PANEL goes 32 columns on.
+#define END_PANEL(panel) \
+	ADDQ $128, b+48(FP) \
+	ADDQ $128, c+64(FP) \
+	SUBQ $32, cols+16(FP) \
+	JGT  panel \
+	VZEROUPPER \
+	RET
+
+#define LOAD(c0, c1) \
+	VMOVUPS (DI), c0 \
+	VMOVUPS 64(DI), c1 \
+	ADDQ    R13, DI
+
+// STORE stores a row and leaves after the last, which R8 counts.
+#define STORE(c0, c1) \
+	VMOVUPS c0, (DI) \
+	VMOVUPS c1, 64(DI) \
+	ADDQ    R13, DI \
+	DECQ    R8 \
+	JZ      done
+
+#define ZERO(c0, c1) \
+	VPXORD c0, c0, c0 \
+	VPXORD c1, c1, c1
+
+#define ROWS0TO3(do) \
+	do(Z0, Z1) \
+	do(Z2, Z3) \
+	do(Z4, Z5) \
+	do(Z6, Z7)
+
+#define ROWS4TO7(do) \
+	do(Z8, Z9) \
+	do(Z10, Z11) \
+	do(Z12, Z13) \
+	do(Z14, Z15)
+
+#define ROWS8TO13(do) \
+	do(Z16, Z17) \
+	do(Z18, Z19) \
+	do(Z20, Z21) \
+	do(Z22, Z23) \
+	do(Z24, Z25) \
+	do(Z26, Z27)
+
+#define STEP(addr, x, c0, c1) \
+	VBROADCASTSS addr, x \
+	VFMADD231PS  Z28, x, c0 \
+	VFMADD231PS  Z29, x, c1
+
+#define STEPS0TO3 \
+	STEP((R8), Z30, Z0, Z1) \
+	STEP((R8)(BX*1), Z31, Z2, Z3) \
+	STEP((R8)(BX*2), Z30, Z4, Z5) \
+	STEP((R9), Z31, Z6, Z7)
+
+#define STEPS4TO7 \
+	STEP((R9)(BX*1), Z30, Z8, Z9) \
+	STEP((R9)(BX*2), Z31, Z10, Z11) \
+	STEP((R10), Z30, Z12, Z13) \
+	STEP((R10)(BX*1), Z31, Z14, Z15)
+
+#define STEPS8TO13 \
+	STEP((R10)(BX*2), Z30, Z16, Z17) \
+	STEP((R11), Z31, Z18, Z19) \
+	STEP((R11)(BX*1), Z30, Z20, Z21) \
+	STEP((R11)(BX*2), Z31, Z22, Z23) \
+	STEP((R12), Z30, Z24, Z25) \
+	STEP((R12)(BX*1), Z31, Z26, Z27)
+
+#define NEXT(loop) \
+	ADDQ SI, DX \
+	ADDQ CX, R8 \
+	ADDQ CX, R9 \
+	ADDQ CX, R10 \
+	ADDQ CX, R11 \
+	ADDQ CX, R12 \
+	DECQ AX \
+	JNZ  loop
+
+// func multiplyInto14x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+TEXT ·multiplyInto14x32AVX512(SB), NOSPLIT, $0-81
+	BEGIN
+
+panel:
+	BEGIN_PANEL
+	CMPB load+80(FP), $0
+	JEQ  zero
+	ROWS0TO3(LOAD)
+	ROWS4TO7(LOAD)
+	ROWS8TO13(LOAD)
+	JMP  start
+
+zero:
+	ROWS0TO3(ZERO)
+	ROWS4TO7(ZERO)
+	ROWS8TO13(ZERO)
+
+start:
+	MOVQ k+0(FP), AX
+	PCALIGN $32
+
+// Rows of b that come from the second-level cache are asked for eight steps, or
+// a hundred cycles, ahead.
+loop:
+	VMOVUPS (DX), Z28
+	VMOVUPS 64(DX), Z29
+	PREFETCHT0 (DX)(SI*8)
+	PREFETCHT0 64(DX)(SI*8)
+	STEPS0TO3
+	STEPS4TO7
+	STEPS8TO13
+	NEXT(loop)
+
+	MOVQ c+64(FP), DI
+	MOVQ rows+8(FP), R8
+	ROWS0TO3(STORE)
+	ROWS4TO7(STORE)
+	ROWS8TO13(STORE)
+
+done:
+	END_PANEL(panel)
+
+// func multiplyInto8x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+TEXT ·multiplyInto8x32AVX512(SB), NOSPLIT, $0-81
+	BEGIN
+
+panel:
+	BEGIN_PANEL
+	CMPB load+80(FP), $0
+	JEQ  zero
+	ROWS0TO3(LOAD)
+	ROWS4TO7(LOAD)
+	JMP  start
+
+zero:
+	ROWS0TO3(ZERO)
+	ROWS4TO7(ZERO)
+
+start:
+	MOVQ k+0(FP), AX
+	PCALIGN $32
+
+loop:
+	VMOVUPS (DX), Z28
+	VMOVUPS 64(DX), Z29
+	STEPS0TO3
+	STEPS4TO7
+	NEXT(loop)
+
+	MOVQ c+64(FP), DI
+	MOVQ rows+8(FP), R8
+	ROWS0TO3(STORE)
+	ROWS4TO7(STORE)
+
+done:
+	END_PANEL(panel)
+
+// func multiplyInto4x32AVX512(k, rows, cols int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+TEXT ·multiplyInto4x32AVX512(SB), NOSPLIT, $0-81
+	BEGIN
+
+panel:
+	BEGIN_PANEL
+	CMPB load+80(FP), $0
+	JEQ  zero
+	ROWS0TO3(LOAD)
+	JMP  start
+
+zero:
+	ROWS0TO3(ZERO)
+
+start:
+	MOVQ k+0(FP), AX
+	PCALIGN $32
+
+loop:
+	VMOVUPS (DX), Z28
+	VMOVUPS 64(DX), Z29
+	STEPS0TO3
+	NEXT(loop)
+
+	MOVQ c+64(FP), DI
+	MOVQ rows+8(FP), R8
+	ROWS0TO3(STORE)
+
+done:
+	END_PANEL(panel)
