@@ -1,0 +1,40 @@
+//go:build linux || darwin
+
+package emu
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// No kernel reads or writes beyond its operands, whatever is left of a tile.
+func TestAMXStaysInside(t *testing.T) {
+	p := newPool(1)
+	defer p.close()
+	for _, atEnd := range []bool{false, true} {
+		for _, d := range []fp8.DType{fp8.BF16, fp8.E4M3} {
+			for _, shape := range [][3]int{{1, 1, 1}, {16, 16, 32}, {17, 33, 31}, {32, 31, 64}, {33, 64, 65}} {
+				m, n, k := shape[0], shape[1], shape[2]
+				for trans := range 4 {
+					transA, transB := trans&1 > 0, trans&2 > 0
+					a, b := fencedMatrix(t, d, m, k, atEnd), fencedMatrix(t, d, k, n, atEnd)
+					if transA {
+						a.rows, a.cols, a.ld = k, m, m
+					}
+					if transB {
+						b.rows, b.cols, b.ld = n, k, k
+					}
+					out := fencedMatrix(t, d, m, n, atEnd)
+					for _, kernel := range amxKernels() {
+						g, err := newAMXGemmWith(kernel, p, a, transA, b, transB, out)
+						require.NoError(t, err)
+						g.run(epilogue{alpha: 1})
+					}
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package emu
+
+import (
+	"math"
+
+	"octet/fp8"
+)
+
+// amxTable is BF16 of the codes of an eight-bit format without their sign: the
+// lower bytes, then the upper ones.
+type amxTable [256]uint8
+
+var amxTables = func() (t [fp8.E5M2 + 1]amxTable) {
+	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		for code := range 128 {
+			bits := math.Float32bits(d.Table()[code])
+			t[d][code], t[d][128+code] = uint8(bits>>16), uint8(bits>>24)
+		}
+	}
+	return t
+}()
+
+// bf16 is the value of a code with its sign, as BF16.
+func (t *amxTable) bf16(code uint8) uint16 {
+	upper := t[128|code] | code&0x80
+	return uint16(upper)<<8 | uint16(t[code&0x7f])
+}
+
+var amxGoKernel = amxKernel{
+	name:     "amx in go",
+	multiply: amxMultiplyGo,
+	pack:     amxPackGo,
+	finish:   func(acc []float32, t *tileOut) { finishRows(acc, amxOut, t) },
+}
+
+func amxPackGo(dst []uint16, step int, src matrix, along, right bool, count int) {
+	for block := range count {
+		tile := (*[amxTile]uint16)(dst[block*step:])
+		for i := range amxWidth {
+			for l := range amxDepth {
+				at := l*src.ld + block*amxWidth + i
+				if along {
+					at = i*src.ld + block*amxDepth + l
+				}
+				to := i*amxDepth + l
+				if right {
+					to = l/2*amxDepth + 2*i + l%2
+				}
+				if src.dtype == fp8.BF16 {
+					tile[to] = src.u16[at]
+				} else {
+					tile[to] = amxTables[src.dtype].bf16(src.u8[at])
+				}
+			}
+		}
+	}
+}
+
+func amxMultiplyGo(steps, across int, a, b []uint16, c []float32, load, plain bool) {
+	if !load {
+		clear(c[:across*amxAcc])
+	}
+	panel := steps * amxTile
+	var x, y [amxTile]float32
+	for p := range 2 {
+		for q := range 2 * across {
+			corner := c[q/2*amxAcc+p*amxWidth*amxOut+q%2*amxWidth:]
+			for s := range steps {
+				fp8.DecodeBF16(x[:], a[p*panel+s*amxTile:][:amxTile])
+				fp8.DecodeBF16(y[:], b[q*panel+s*amxTile:][:amxTile])
+				if plain {
+					amxRunPlain(corner, &x, &y)
+				} else {
+					amxRun(corner, &x, &y)
+				}
+			}
+		}
+	}
+}
+
+// amxRun adds the product of two tiles to a corner of 16×16 accumulators: one
+// run of 32 of the definition in gemm_amx.go.
+func amxRun(c []float32, a, b *[amxTile]float32) {
+	for i := range b {
+		a[i], b[i] = flush(a[i]), flush(b[i])
+	}
+	for i := range amxWidth {
+		var sum [2 * amxWidth]float32 // even, odd of each column
+		for l := range amxDepth {
+			v := float64(a[i*amxDepth+l])
+			row := b[l/2*2*amxWidth:][:2*amxWidth]
+			for j := l % 2; j < len(sum); j += 2 {
+				// The product is exact, and the sum so nearly that float32
+				// rounds it as it would round the exact one.
+				sum[j] = round(v*float64(row[j]) + float64(sum[j]))
+			}
+		}
+		for j := range amxWidth {
+			acc := &c[i*amxOut+j]
+			*acc = flush(flush(*acc) + flush(sum[2*j]+sum[2*j+1]))
+		}
+	}
+}
+
+// amxRunPlain is amxRun for values that need neither care.
+func amxRunPlain(c []float32, a, b *[amxTile]float32) {
+	for i := range amxWidth {
+		var sum [2 * amxWidth]float32
+		for l := 0; l < amxDepth; l += 2 {
+			even, odd := a[i*amxDepth+l], a[i*amxDepth+l+1]
+			row := (*[2 * amxWidth]float32)(b[l*amxWidth:])
+			for j := 0; j < len(sum); j += 2 {
+				sum[j] += even * row[j]
+				sum[j+1] += odd * row[j+1]
+			}
+		}
+		for j := range amxWidth {
+			c[i*amxOut+j] += sum[2*j] + sum[2*j+1]
+		}
+	}
+}
+
+// smallestNormal is FP32's.
+const smallestNormal = 0x1p-126
+
+// flush makes a subnormal number a zero of its sign. A sum of two FP32 numbers
+// that comes out subnormal is exact, so that the order of rounding and
+// flushing does not matter to it.
+func flush(x float32) float32 {
+	if x < smallestNormal && x > -smallestNormal {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// round is v in FP32, flushed. What would round to the smallest normal number
+// if there were no subnormal ones is not flushed.
+func round(v float64) float32 {
+	const below = smallestNormal * (1 - 0x1p-25) // half way to it, in steps of 24 bits
+	if v < below && v > -below {
+		return float32(math.Copysign(0, v))
+	}
+	return float32(v)
+}

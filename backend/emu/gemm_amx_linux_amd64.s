@@ -1,0 +1,116 @@
+//go:build !noasm
+
+#include "textflag.h"
+
+// AMX, the matrix unit: eight tile registers T0-T7 of 16 rows of 64 bytes, and
+// TDPBF16PS, which adds the product of two tiles of BF16 to one of FP32. The
+// assembler does not know it, so the instructions are spelled in bytes (Intel
+// SDM, volume 2). Tiles live between LDTILECFG and TILERELEASE, inside one
+// function: the runtime does not preempt assembly, and the kernel saves tiles
+// when it interrupts a thread.
+
+#define LDTILECFG_AX     BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // ldtilecfg [rax]
+#define TILERELEASE      BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0
+
+#define TILEZERO_T0      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc0
+#define TILEZERO_T1      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xc8
+#define TILEZERO_T2      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd0
+#define TILEZERO_T3      BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x49; BYTE $0xd8
+
+// Accumulators are the quarters of 32×32 floats at DI, whose rows are BX bytes.
+#define TILELOADD_C_T0   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x04; BYTE $0x1f              // tileloadd tmm0, [rdi+rbx]
+#define TILELOADD_C_T1   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x4c; BYTE $0x1f; BYTE $0x40  // tileloadd tmm1, [rdi+rbx+64]
+#define TILELOADD_C_T2   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x94; BYTE $0x1f; LONG $0x800 // tileloadd tmm2, [rdi+rbx+2048]
+#define TILELOADD_C_T3   BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x9c; BYTE $0x1f; LONG $0x840 // tileloadd tmm3, [rdi+rbx+2112]
+#define TILESTORED_C_T0  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x04; BYTE $0x1f              // tilestored [rdi+rbx], tmm0
+#define TILESTORED_C_T1  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x4c; BYTE $0x1f; BYTE $0x40  // tilestored [rdi+rbx+64], tmm1
+#define TILESTORED_C_T2  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x94; BYTE $0x1f; LONG $0x800 // tilestored [rdi+rbx+2048], tmm2
+#define TILESTORED_C_T3  BYTE $0xc4; BYTE $0xe2; BYTE $0x7a; BYTE $0x4b; BYTE $0x9c; BYTE $0x1f; LONG $0x840 // tilestored [rdi+rbx+2112], tmm3
+
+// Tiles of packed operands have rows of 64 bytes, in CX.
+#define TILELOADD_R8_T4  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x08 // tileloadd tmm4, [r8+rcx]
+#define TILELOADD_R9_T5  BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x2c; BYTE $0x09 // tileloadd tmm5, [r9+rcx]
+#define TILELOADD_R10_T6 BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x0a // tileloadd tmm6, [r10+rcx]
+#define TILELOADD_R11_T7 BYTE $0xc4; BYTE $0xc2; BYTE $0x7b; BYTE $0x4b; BYTE $0x3c; BYTE $0x0b // tileloadd tmm7, [r11+rcx]
+
+#define TDPBF16PS_T0     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // tdpbf16ps tmm0, tmm4, tmm6
+#define TDPBF16PS_T1     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // tdpbf16ps tmm1, tmm4, tmm7
+#define TDPBF16PS_T2     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // tdpbf16ps tmm2, tmm5, tmm6
+#define TDPBF16PS_T3     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // tdpbf16ps tmm3, tmm5, tmm7
+
+// Palette 1; from byte 16 on the bytes in a row of each tile, from byte 48 on
+// the rows.
+DATA amxConfig<>+0(SB)/8, $1
+DATA amxConfig<>+8(SB)/8, $0
+DATA amxConfig<>+16(SB)/8, $0x0040004000400040
+DATA amxConfig<>+24(SB)/8, $0x0040004000400040
+DATA amxConfig<>+32(SB)/8, $0
+DATA amxConfig<>+40(SB)/8, $0
+DATA amxConfig<>+48(SB)/8, $0x1010101010101010
+DATA amxConfig<>+56(SB)/8, $0
+GLOBL amxConfig<>(SB), RODATA|NOPTR, $64
+
+// func multiplyAMX(steps, across int, a, b *uint16, c *float32, load bool)
+TEXT ·multiplyAMX(SB), NOSPLIT, $0-41
+	MOVQ steps+0(FP), R12
+	MOVQ across+8(FP), R13
+	MOVQ a+16(FP), SI
+	MOVQ b+24(FP), R10
+	MOVQ c+32(FP), DI
+	MOVQ R12, DX
+	SHLQ $10, DX                     // bytes in a panel
+	MOVQ $64, CX
+	MOVQ $128, BX
+	LEAQ amxConfig<>(SB), AX
+	LDTILECFG_AX
+
+next:
+	MOVQ SI, R8
+	LEAQ (SI)(DX*1), R9
+	LEAQ (R10)(DX*1), R11
+	CMPB load+40(FP), $0
+	JEQ  zero
+	TILELOADD_C_T0
+	TILELOADD_C_T1
+	TILELOADD_C_T2
+	TILELOADD_C_T3
+	JMP  start
+
+zero:
+	TILEZERO_T0
+	TILEZERO_T1
+	TILEZERO_T2
+	TILEZERO_T3
+
+start:
+	MOVQ  R12, AX
+	TESTQ AX, AX
+	JZ    store
+
+step:
+	TILELOADD_R8_T4
+	TILELOADD_R10_T6
+	TDPBF16PS_T0
+	TILELOADD_R11_T7
+	TDPBF16PS_T1
+	TILELOADD_R9_T5
+	TDPBF16PS_T2
+	TDPBF16PS_T3
+	ADDQ $1024, R8
+	ADDQ $1024, R9
+	ADDQ $1024, R10
+	ADDQ $1024, R11
+	DECQ AX
+	JNZ  step
+
+store:
+	TILESTORED_C_T0
+	TILESTORED_C_T1
+	TILESTORED_C_T2
+	TILESTORED_C_T3
+	ADDQ $4096, DI
+	MOVQ R11, R10                    // the panel after these two
+	DECQ R13
+	JNZ  next
+	TILERELEASE
+	RET

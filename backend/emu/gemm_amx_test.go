@@ -1,0 +1,535 @@
+package emu
+
+import (
+	"fmt"
+	"hash/crc32"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// flushed is x with the subnormal numbers as zeros.
+func flushed(x float32) float32 {
+	if math.Abs(float64(x)) < 0x1p-126 {
+		return float32(math.Copysign(0, float64(x)))
+	}
+	return x
+}
+
+// flushedFMA is fma(a, b, c) as the definition in gemm_amx.go wants it. Near
+// the ends of the range it rounds in arbitrary precision, where the exponent
+// has no end.
+func flushedFMA(a, b, c float32) float32 {
+	a, b, c = flushed(a), flushed(b), flushed(c)
+	v := float64(a)*float64(b) + float64(c)
+	if size := math.Abs(v); size == 0 || 0x1p-120 < size && size < 0x1p120 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return float32(v)
+	}
+	x, y := big.NewFloat(float64(a)), big.NewFloat(float64(b))
+	exact := new(big.Float).SetPrec(2000)
+	exact.Mul(x, y).Add(exact, big.NewFloat(float64(c)))
+	rounded := new(big.Float).SetPrec(24).SetMode(big.ToNearestEven).Set(exact)
+	switch size := new(big.Float).Abs(rounded); {
+	case size.Cmp(big.NewFloat(0x1p-126)) < 0:
+		return float32(math.Copysign(0, v))
+	case size.Cmp(big.NewFloat(0x1p128)) >= 0:
+		return float32(math.Inf(exact.Sign()))
+	}
+	r, _ := rounded.Float32()
+	return r
+}
+
+// amxDot is a dot product on top of acc as gemm_amx.go defines it.
+func amxDot(acc float32, a, b []float32) float32 {
+	acc = flushed(acc)
+	for from := 0; from < len(a); from += 32 {
+		var sum [2]float32
+		for l := range 32 {
+			var x, y float32
+			if from+l < len(a) {
+				x, y = a[from+l], b[from+l]
+			}
+			sum[l%2] = flushedFMA(x, y, sum[l%2])
+		}
+		acc = flushed(acc + flushed(sum[0]+sum[1]))
+	}
+	return acc
+}
+
+// drawAMX draws operands of products with the extremes that a rule is for.
+var drawAMX = []struct {
+	name string
+	draw func(r *rand.Rand) uint16
+}{
+	{"any bits", func(r *rand.Rand) uint16 { return uint16(r.Uint32()) }},
+	{"moderate", func(r *rand.Rand) uint16 { return uint16(r.Uint32()&0x807f | (0x70+r.Uint32N(0x20))<<7) }},
+	{"products around the smallest normal", func(r *rand.Rand) uint16 { return uint16(r.Uint32()&0x807f | (54+r.Uint32N(20))<<7) }},
+	{"sums that cancel to subnormals", func(r *rand.Rand) uint16 { return uint16(r.Uint32()&0x8060 | (61+r.Uint32N(4))<<7) }},
+	{"subnormals", func(r *rand.Rand) uint16 { return uint16(r.Uint32()&0x807f | []uint32{0, 0x3f, 0x80}[r.IntN(3)]<<7) }},
+	{"overflow", func(r *rand.Rand) uint16 {
+		return uint16(r.Uint32()&0x807f | []uint32{0, 0xbe, 0xbf, 0xc0}[r.IntN(4)]<<7)
+	}},
+}
+
+// The Go twin against the definition, and the hardware against the twin: dot
+// products of one run of 32 with every kind of extreme, on top of accumulators
+// that are extreme too.
+func TestAMXArithmetic(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 22))
+	a, b := make([]uint16, 2*amxTile), make([]uint16, 2*amxTile)
+	old, want, got := make([]float32, amxAcc), make([]float32, amxAcc), make([]float32, amxAcc)
+	for _, kind := range drawAMX {
+		for round := range 8 {
+			for i := range a {
+				a[i], b[i] = kind.draw(r), kind.draw(r)
+			}
+			for i := range old {
+				old[i] = math.Float32frombits(r.Uint32()&0x8000ffff | uint32(kind.draw(r))<<16)
+				if i%2 > 0 { // subnormal, or not far from it
+					old[i] = math.Float32frombits(r.Uint32() & 0x81ffffff)
+				}
+			}
+			copy(want, old)
+			amxMultiplyGo(1, 1, a, b, want, round > 0, false)
+			for _, kernel := range amxKernels() {
+				copy(got, old)
+				kernel.multiply(1, 1, a, b, got, round > 0, false)
+				for i := range want {
+					if !same(fp8.F32, math.Float32bits(want[i]), math.Float32bits(got[i])) {
+						require.Failf(t, "wrong bits", "%s: %s: %x, want %x, from %x", kernel.name, kind.name, got[i], want[i], old[i])
+					}
+				}
+			}
+			for range 64 {
+				i, j := r.IntN(amxOut), r.IntN(amxOut)
+				var x, y [32]float32
+				for l := range x {
+					x[l] = fp8.BF16.Float32(uint32(a[i/16*amxTile+i%16*32+l]))
+					y[l] = fp8.BF16.Float32(uint32(b[j/16*amxTile+l/2*32+j%16*2+l%2]))
+				}
+				acc := float32(0)
+				if round > 0 {
+					acc = old[i*amxOut+j]
+				}
+				acc = amxDot(acc, x[:], y[:])
+				if w := want[i*amxOut+j]; !same(fp8.F32, math.Float32bits(acc), math.Float32bits(w)) {
+					require.Failf(t, "wrong bits", "%s: the twin gives %x, want %x", kind.name, w, acc)
+				}
+			}
+		}
+	}
+}
+
+// What rounds to the smallest normal number is not flushed, what rounds to the
+// number below it in steps of 24 bits is: 2^-126 plus and minus products on
+// both sides of half such a step, 2^-151.
+func TestAMXTininess(t *testing.T) {
+	r := rand.New(rand.NewPCG(37, 38))
+	const n = 100
+	a, b := newMatrix(fp8.BF16, n, 4, 4), newMatrix(fp8.BF16, n, 4, 4)
+	for _, m := range []matrix{a, b} {
+		for i := range n {
+			values := [4]float32{0x1p-63, 0, float32(math.Ldexp(1+float64(r.IntN(4))/128, -76+r.IntN(3))), 0}
+			for l, v := range values {
+				if r.IntN(2) > 0 {
+					v = -v
+				}
+				m.set(i*4+l, fp8.BF16.Nearest(v, fp8.Saturate))
+			}
+		}
+	}
+	p := newPool(1)
+	defer p.close()
+	for _, kernel := range amxKernels() {
+		out := newMatrix(fp8.F32, n, n, n)
+		g, err := newAMXGemmWith(kernel, p, a, false, b, true, out)
+		require.NoError(t, err)
+		g.run(epilogue{alpha: 1})
+		zeros := 0
+		for i, x := range a.values(false, false) {
+			for j, y := range b.values(true, true) {
+				want, got := amxDot(0, x, y), out.f32[i*n+j]
+				require.Equal(t, math.Float32bits(want), math.Float32bits(got), "%s: %x", kernel.name, x)
+				if got == 0 {
+					zeros++
+				}
+			}
+		}
+		require.Greater(t, zeros, 100)
+		require.Less(t, zeros, n*n-100)
+	}
+}
+
+// A run has an order of its own: these sums differ in any other.
+func TestAMXOrder(t *testing.T) {
+	const big = 0x1p24
+	a, b := make([]float32, 64), make([]float32, 64)
+	for i := range b {
+		b[i] = 1
+	}
+	dot := func(values map[int]float32) float32 {
+		clear(a)
+		for at, v := range values {
+			a[at] = v
+		}
+		want := amxDot(0, a, b)
+		x, y, out := newMatrix(fp8.BF16, 1, 64, 64), newMatrix(fp8.BF16, 64, 1, 1), newMatrix(fp8.F32, 1, 1, 1)
+		for i := range a {
+			x.set(i, fp8.BF16.Nearest(a[i], fp8.Saturate))
+			y.set(i, fp8.BF16.Nearest(1, fp8.Saturate))
+		}
+		p := newPool(1)
+		defer p.close()
+		for _, kernel := range amxKernels() {
+			g, err := newAMXGemmWith(kernel, p, x, false, y, false, out)
+			require.NoError(t, err)
+			g.run(epilogue{alpha: 1})
+			require.Equal(t, want, out.f32[0], kernel.name)
+		}
+		return want
+	}
+	require.Equal(t, float32(0), dot(map[int]float32{0: big, 2: 1, 4: -big}), "the even chain loses 1")
+	require.Equal(t, float32(1), dot(map[int]float32{0: big, 3: 1, 4: -big}), "the odd chain keeps it")
+	require.Equal(t, float32(2), dot(map[int]float32{0: 1, 1: 1, 32: big, 34: -big}), "the second run is a sum of its own")
+	require.Equal(t, float32(0), dot(map[int]float32{0: big, 32: 1, 33: 0})-big, "the runs are added in FP32")
+}
+
+// checkAMX is checkGemm for the kernels of this arithmetic. wild operands have
+// any bits at all.
+func checkAMX(t *testing.T, c gemmCase, r *rand.Rand, workers int, wild bool) {
+	t.Helper()
+	a, b, before, e := c.operands(r)
+	if wild {
+		for _, m := range []matrix{a, b} {
+			for i := range m.u8 {
+				m.u8[i] = uint8(r.Uint32())
+			}
+			for i := range m.u16 {
+				m.u16[i] = uint16(r.Uint32())
+			}
+		}
+	}
+	rows, cols := a.values(c.transA, false), b.values(c.transB, true)
+	want := before.clone()
+	var amax float32
+	for i := range c.m {
+		for j := range c.n {
+			code, magnitude := e.want(amxDot(0, rows[i], cols[j]), i, j, before)
+			want.set(i*want.ld+j, code)
+			amax = fp8.MaxAmax(amax, magnitude)
+		}
+	}
+	p := newPool(workers)
+	defer p.close()
+	for _, kernel := range amxKernels() {
+		out := before.clone()
+		*e.amax = 0
+		g, err := newAMXGemmWith(kernel, p, a, c.transA, b, c.transB, out)
+		require.NoError(t, err)
+		g.run(e)
+		for at, code := range want.codes() {
+			if got := out.code(at); !same(out.dtype, code, got) {
+				require.Failf(t, "wrong bits", "%s: %s: [%d,%d] is %#x (%g), want %#x (%g)", kernel.name, c, at/out.ld, at%out.ld,
+					got, out.dtype.Float32(got), code, out.dtype.Float32(code))
+			}
+		}
+		require.Equal(t, math.IsNaN(float64(amax)), math.IsNaN(float64(*e.amax)), "%s: %s: amax", kernel.name, c)
+		if amax == amax {
+			require.Equal(t, amax, *e.amax, "%s: %s: amax", kernel.name, c)
+		}
+	}
+}
+
+func TestAMXGemmBits(t *testing.T) {
+	shapes := [][3]int{
+		{1, 1, 1},
+		{1, 1, 0},
+		{3, 5, 0},
+		{1, 16, 16},
+		{2, 17, 3},
+		{5, 31, 31},
+		{16, 16, 32},
+		{17, 33, 33},
+		{32, 32, 64},
+		{33, 65, 96},
+		{47, 129, 65},
+		{1, 130, 70},
+		{130, 1, 70},
+		{129, 20, 40},
+		{1030, 3, 9},
+		{3, 515, 40},
+		{5, 7, 1024},
+		{33, 35, 1025},
+		{20, 40, 2100},
+	}
+	r := rand.New(rand.NewPCG(23, 24))
+	pick := func(from []fp8.DType) fp8.DType { return from[r.IntN(len(from))] }
+	for _, shape := range shapes {
+		for trans := range 4 {
+			c := gemmCase{
+				m: shape[0], n: shape[1], k: shape[2],
+				a: pick(exactFormats), b: pick(exactFormats), out: pick(outFormats),
+				transA: trans&1 > 0, transB: trans&2 > 0,
+				row: r.IntN(2) > 0, col: r.IntN(2) > 0,
+				residual: pick([]fp8.DType{fp8.Invalid, fp8.BF16, fp8.F32}),
+				alpha:    float32(math.Exp(r.NormFloat64())),
+			}
+			if c.out.IsFP8() {
+				c.outScale = float32(r.IntN(4)) * 7.5
+			} else if c.residual == fp8.Invalid {
+				c.accumulate = r.IntN(2) > 0
+			}
+			checkAMX(t, c, r, 1+r.IntN(3), false)
+		}
+	}
+}
+
+// Every pair of formats in every orientation, with every code in them.
+func TestAMXGemmFormats(t *testing.T) {
+	r := rand.New(rand.NewPCG(25, 26))
+	for _, a := range exactFormats {
+		for _, b := range exactFormats {
+			for trans := range 4 {
+				c := gemmCase{m: 18, n: 34, k: 50, a: a, b: b, out: outFormats[r.IntN(2)], transA: trans&1 > 0, transB: trans&2 > 0, alpha: 1}
+				checkAMX(t, c, r, 1, false)
+				checkAMX(t, c, r, 1, true)
+			}
+		}
+	}
+}
+
+// Packing, against its twin and against the values: all codes, in all
+// orientations, from any address, and nothing beyond the tiles is written.
+func TestAMXPack(t *testing.T) {
+	r := rand.New(rand.NewPCG(27, 28))
+	const count, gap = 5, 7
+	for _, kernel := range amxKernels() {
+		for _, d := range exactFormats {
+			for layout := range 4 {
+				along, right := layout&1 > 0, layout&2 > 0
+				rows, cols := amxDepth, amxWidth
+				if along {
+					rows, cols = cols, rows
+				}
+				src := newMatrix(d, rows, count*cols, count*cols+3)
+				for i := range src.codes() {
+					src.set(i, r.Uint32())
+				}
+				src = src.at(0, 1) // not aligned
+				src.cols--
+				const step = amxTile + gap
+				dst, want := make([]uint16, count*step), make([]uint16, count*step)
+				for i := range dst {
+					dst[i], want[i] = 0x7f7f, 0x7f7f
+				}
+				n := count - 1
+				amxPackGo(want, step, src, along, right, n)
+				kernel.pack(dst, step, src, along, right, n)
+				require.Equal(t, want, dst, "%s: %s along=%t right=%t", kernel.name, d, along, right)
+				for block := range n {
+					for i := range amxWidth {
+						for l := range amxDepth {
+							row, col := l, i
+							if along {
+								row, col = i, l
+							}
+							value := src.value(row, block*cols+col, false)
+							at := block*step + i*32 + l
+							if right {
+								at = block*step + l/2*32 + i*2 + l%2
+							}
+							got := fp8.BF16.Float32(uint32(dst[at]))
+							require.True(t, got == value && math.Signbit(float64(got)) == math.Signbit(float64(value)) || got != got && value != value,
+								"%s: %s is %g, want %g", kernel.name, d, got, value)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// FP8 products do without the care for subnormals: the bits are the same.
+func TestAMXPlain(t *testing.T) {
+	r := rand.New(rand.NewPCG(29, 30))
+	a, b := make([]uint16, 2*2*amxTile), make([]uint16, 4*2*amxTile)
+	for _, m := range [][]uint16{a, b} {
+		for i := range m {
+			m[i] = amxTables[fp8.E5M2].bf16(uint8(r.Uint32()))
+		}
+	}
+	for i := range a {
+		if i/32%4 > 0 && a[i]&0x7f80 == 0x7f80 {
+			a[i] = 0x37c0 // most rows without NaN
+		}
+	}
+	x, y := make([]float32, 2*amxAcc), make([]float32, 2*amxAcc)
+	amxMultiplyGo(2, 2, a, b, x, false, false)
+	amxMultiplyGo(2, 2, a, b, y, false, true)
+	for i := range x {
+		require.True(t, same(fp8.F32, math.Float32bits(x[i]), math.Float32bits(y[i])), "%x and %x", x[i], y[i])
+	}
+}
+
+// The same sum on every machine: what the bits of a product were when this was
+// written. Its operands are made of integers alone.
+func TestAMXBitsAreKept(t *testing.T) {
+	const m, n, k = 45, 70, 1100
+	a, b, out := newMatrix(fp8.E5M2, m, k, k), newMatrix(fp8.E4M3, n, k, k), newMatrix(fp8.F32, m, n, n)
+	seed := uint32(1)
+	for _, x := range []matrix{a, b} {
+		for i := range x.rows * x.cols {
+			seed = seed*1664525 + 1013904223
+			x.u8[i] = uint8(seed>>24) & 0xbf // finite
+		}
+	}
+	for _, kernel := range amxKernels() {
+		for workers := range 4 {
+			p := newPool(workers)
+			g, err := newAMXGemmWith(kernel, p, a, false, b, true, out)
+			require.NoError(t, err)
+			g.run(epilogue{alpha: 1})
+			p.close()
+			var bytes []byte
+			for _, v := range out.f32[:m*n] {
+				bits := math.Float32bits(v)
+				bytes = append(bytes, byte(bits), byte(bits>>8), byte(bits>>16), byte(bits>>24))
+			}
+			require.Equal(t, uint32(0xcb03adb3), crc32.ChecksumIEEE(bytes), "%s, %d workers", kernel.name, workers)
+		}
+	}
+}
+
+// Tiles outlive signals: collections of garbage interrupt every thread, more
+// threads than processors share the unit, and no bit changes.
+func TestAMXSurvivesInterrupts(t *testing.T) {
+	if err := amxAvailable(); err != nil {
+		t.Skip(err)
+	}
+	r := rand.New(rand.NewPCG(31, 32))
+	c := gemmCase{m: 200, n: 300, k: 640, a: fp8.E4M3, b: fp8.E4M3, out: fp8.F32, transB: true, alpha: 1}
+	a, b, out, e := c.operands(r)
+	p := newPool(3 * runtime.NumCPU())
+	defer p.close()
+	g, err := newAMXGemm(p, a, false, b, true, out)
+	require.NoError(t, err)
+	g.run(e)
+	want := out.codes()
+
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for !stop.Load() {
+			runtime.GC()
+		}
+	}()
+	for range 500 {
+		clear(out.f32)
+		g.run(e)
+		for i := range c.m {
+			for j := range c.n {
+				if at := i*out.ld + j; want[at] != out.code(at) {
+					require.Failf(t, "wrong bits", "[%d,%d]", i, j)
+				}
+			}
+		}
+	}
+	stop.Store(true)
+	<-done
+}
+
+func TestAMXGemmRunAllocatesNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(33, 34))
+	p := newPool(2)
+	defer p.close()
+	for _, kernel := range amxKernels() {
+		c := gemmCase{m: 70, n: 80, k: 200, a: fp8.E4M3, b: fp8.E5M2, out: fp8.BF16, transB: true, row: true, col: true, residual: fp8.BF16, alpha: 1}
+		a, b, o, e := c.operands(r)
+		g, err := newAMXGemmWith(kernel, p, a, false, b, true, o)
+		require.NoError(t, err)
+		require.Zero(t, testing.AllocsPerRun(5, func() { g.run(e) }), kernel.name)
+	}
+}
+
+func TestAMXGemmRefuses(t *testing.T) {
+	p := newPool(1)
+	defer p.close()
+	a, b, out := newMatrix(fp8.F32, 4, 6, 6), newMatrix(fp8.E4M3, 6, 5, 5), newMatrix(fp8.F32, 4, 5, 5)
+	_, err := newAMXGemm(p, a, false, b, false, out)
+	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2")
+	_, err = newAMXGemm(p, b, false, b, false, out)
+	require.ErrorContains(t, err, "a product of 6×5 and 6×5 does not fit")
+}
+
+func TestAMXKernels(t *testing.T) {
+	list := amxKernels()
+	require.Equal(t, &amxGoKernel, list[len(list)-1], "the specification is always there")
+	if err := amxAvailable(); err != nil {
+		t.Log(err)
+		require.Len(t, list, 1)
+	} else {
+		require.Len(t, list, 2)
+	}
+}
+
+// A cut is made of whole tiles, leaves no worker idle for long if there is
+// enough to do, and ends.
+func TestAMXCut(t *testing.T) {
+	for _, shape := range [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {1, 1, 1 << 20}, {1024, 768, 3072}, {256, 1024, 384}, {1, 50257, 768}, {4096, 4096, 4096}} {
+		for _, workers := range []int{1, 2, 3, 16, 96} {
+			m, n, k := shape[0], shape[1], shape[2]
+			mt, nt := amxCut(m, n, k, workers)
+			require.Zero(t, mt%amxOut)
+			require.Zero(t, nt%amxOut)
+			require.LessOrEqual(t, mt, amxMaxM)
+			require.LessOrEqual(t, nt, amxMaxN)
+			if m*n*k > 4*workers*amxMinWork && m*n > workers*amxAcc {
+				tasks := parts(m, mt) * parts(n, nt)
+				require.True(t, balanced(tasks, workers), "%v: %d tasks for %d workers", shape, tasks, workers)
+			}
+		}
+	}
+}
+
+func BenchmarkAMXGemm(b *testing.B) {
+	r := rand.New(rand.NewPCG(35, 36))
+	for _, kernel := range amxKernels()[:1] {
+		for _, s := range []struct {
+			name           string
+			m, n, k        int
+			transA, transB bool
+		}{
+			{"fprop1024x3072x768", 1024, 3072, 768, false, true},
+			{"dgrad1024x768x3072", 1024, 768, 3072, false, false},
+			{"wgrad768x3072x1024", 768, 3072, 1024, true, false},
+			{"decode1x768x3072", 1, 768, 3072, false, true},
+		} {
+			for _, d := range []fp8.DType{fp8.E4M3, fp8.BF16} {
+				for _, workers := range []int{1, 2} {
+					b.Run(fmt.Sprintf("%s/%s/%s/threads=%d", kernel.name, s.name, d, workers), func(b *testing.B) {
+						p := newPool(workers)
+						defer p.close()
+						c := gemmCase{m: s.m, n: s.n, k: s.k, a: d, b: d, out: fp8.BF16, transA: s.transA, transB: s.transB, alpha: 1}
+						x, y, out, e := c.operands(r)
+						g, err := newAMXGemmWith(kernel, p, x, s.transA, y, s.transB, out)
+						require.NoError(b, err)
+						e.amax = nil
+						for b.Loop() {
+							g.run(e)
+						}
+						flops := 2 * float64(s.m) * float64(s.n) * float64(s.k) * float64(b.N)
+						b.ReportMetric(flops/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+					})
+				}
+			}
+		}
+	}
+}
