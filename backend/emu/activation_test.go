@@ -60,3 +60,24 @@ func TestNormal(t *testing.T) {
 		require.Zero(t, float32(density))
 	}
 }
+
+func TestActivationTwins(t *testing.T) {
+	for _, k := range []struct{ kernel, twin func(dst, x []float32) }{{relu, reluGo}, {gelu, geluGo}} {
+		sameKernels(t, 2,
+			func(x [][]float32) float32 { k.kernel(x[0], x[1]); return 0 },
+			func(x [][]float32) float32 { k.twin(x[0], x[1]); return 0 })
+		sameKernels(t, 1, // in place
+			func(x [][]float32) float32 { k.kernel(x[0], x[0]); return 0 },
+			func(x [][]float32) float32 { k.twin(x[0], x[0]); return 0 })
+	}
+	for _, k := range []struct{ kernel, twin func(dx, x, dy []float32) }{
+		{reluGradient, reluGradientGo}, {geluGradient, geluGradientGo},
+	} {
+		sameKernels(t, 3,
+			func(x [][]float32) float32 { k.kernel(x[0], x[1], x[2]); return 0 },
+			func(x [][]float32) float32 { k.twin(x[0], x[1], x[2]); return 0 })
+		sameKernels(t, 2, // in place
+			func(x [][]float32) float32 { k.kernel(x[0], x[1], x[0]); return 0 },
+			func(x [][]float32) float32 { k.twin(x[0], x[1], x[0]); return 0 })
+	}
+}

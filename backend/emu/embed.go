@@ -25,18 +25,18 @@ func (b *binder) embed(o *backend.Embed) func() {
 	return storing(run, e)
 }
 
-// embedColumns is how many columns of the table's gradient one task owns. It
-// walks all tokens: nobody else adds to its columns, and the tokens' order is
-// the order of addition.
-const embedColumns = 32
-
+// embedGrad gives each task columns of the table's gradient of its own, for
+// which it walks all tokens: their order is the order of addition, however the
+// columns are cut. Two tasks for each worker read long runs of every row and
+// still even out.
 func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 	ids, dout, grad := b.integers(o.IDs), b.rows(o.DOut), b.matrixOf(o.DTable)
 	tokens, vocab, cols := o.DOut.Rows(), grad.rows, grad.cols
-	buffers := b.scratch(embedColumns)
+	width := roundUp(parts(cols, 2*b.pool.size()), 16)
+	buffers := b.scratch(width)
 	task := func(worker, task int) {
-		col := task * embedColumns
-		n := min(embedColumns, cols-col)
+		col := task * width
+		n := min(width, cols-col)
 		for token := range tokens {
 			if id := ids.at(token); uint(id) < uint(vocab) {
 				at := id*grad.ld + col
@@ -44,33 +44,12 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 			}
 		}
 	}
-	tasks := parts(cols, embedColumns)
+	tasks := parts(cols, width)
 	zero := b.fill(&backend.Fill{Out: o.DTable})
 	return func() {
 		if !o.Accumulate {
 			zero()
 		}
 		b.pool.run(tasks, task)
-	}
-}
-
-func (b *binder) add(o *backend.Add) func() {
-	x, y := b.rows(o.A), b.rows(o.B)
-	e := b.emitter(o.Out, x.cols)
-	sums, others := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
-	run := b.pieces(o.A.Rows(), x.cols, func(worker, row, col, n int) {
-		sum := sums[worker][:n]
-		x.load(sum, row, col)
-		addInto(sum, y.piece(others[worker], row, col, n))
-		e.store(worker, row, col, sum)
-	})
-	return storing(run, e)
-}
-
-// addInto is dst += x.
-func addInto(dst, x []float32) {
-	x = x[:len(dst)]
-	for i := range dst {
-		dst[i] += x[i]
 	}
 }

@@ -2,7 +2,7 @@ package emu
 
 import (
 	"math"
-	"unsafe"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -16,22 +16,21 @@ type emitter struct {
 	// begin, as bits; padded so that workers do not share cache lines.
 	absolute [][16]uint32
 	wantAmax bool
-	codes    [][]uint8 // per worker, for transposed stores
 }
 
 type boundCast struct {
-	dtype     fp8.DType
-	ld, cols  int
-	f32       []float32
-	u16       []uint16
-	u8        []uint8
-	scale     []float32
-	amax      []float32
-	control   []int32
-	name      uint64 // fp8.NameKey of the stored tensor
-	rounding  fp8.Rounding
-	tokens    bool
-	transpose bool
+	dtype    fp8.DType
+	ld, cols int // cols of the result
+	f32      []float32
+	u16      []uint16
+	u8       []uint8
+	scale    []float32
+	amax     []float32
+	control  []int32
+	name     uint64 // fp8.NameKey of the stored tensor
+	rounding fp8.Rounding
+	tokens   bool
+	strips   []strip // one for each worker, if the cast is transposed
 
 	factor float32 // this run's scale
 	key    uint64  // this run's random stream
@@ -43,18 +42,16 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 	e := &emitter{absolute: make([][16]uint32, b.pool.size())}
 	for _, c := range casts {
 		m := b.matrixOf(c.Out)
-		e.casts = append(e.casts, boundCast{
+		bound := boundCast{
 			dtype: m.dtype, ld: m.ld, cols: cols, f32: m.f32, u16: m.u16, u8: m.u8,
 			scale: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
-			name: fp8.NameKey(c.Out.Name), rounding: c.Rounding, tokens: c.Tokens, transpose: c.Transpose,
-		})
-		e.wantAmax = e.wantAmax || c.Amax != nil
-		if c.Transpose && e.codes == nil {
-			e.codes = make([][]uint8, b.pool.size())
-			for w := range e.codes {
-				e.codes[w] = alignedBytes(int64(cols) * 4)
-			}
+			name: fp8.NameKey(c.Out.Name), rounding: c.Rounding, tokens: c.Tokens,
 		}
+		if c.Transpose {
+			bound.strips = b.strips(c.Out.DType, cols)
+		}
+		e.casts = append(e.casts, bound)
+		e.wantAmax = e.wantAmax || c.Amax != nil
 	}
 	return e
 }
@@ -89,32 +86,52 @@ func (e *emitter) begin() {
 	clear(e.absolute)
 }
 
-// store writes x as elements (row, col) … of the result.
+// store writes x as elements (row, col) … of the result. What is transposed
+// may wait in the worker's strip for the rows below.
 func (e *emitter) store(worker, row, col int, x []float32) {
-	if e.wantAmax {
-		maxBits(&e.absolute[worker][0], fp8.Amax(x))
-	}
+	amax, known := float32(0), false
 	for i := range e.casts {
 		c := &e.casts[i]
-		if c.transpose {
-			c.storeTransposed(e.codes[worker], row, col, x)
-			continue
+		f32, u16, u8, at := c.f32, c.u16, c.u8, row*c.ld+col
+		if c.strips != nil {
+			s := &c.strips[worker]
+			f32, u16, u8, at = s.f32, s.u16, s.u8, s.next(c, row, col, len(x))
 		}
-		at := row*c.ld + col
+		end := at + len(x)
 		switch c.dtype {
 		case fp8.F32:
-			copy(c.f32[at:at+len(x)], x)
-		case fp8.BF16, fp8.F16:
-			c.encode16(c.u16[at:at+len(x)], x, row, col)
+			copy(f32[at:end], x)
+		case fp8.BF16:
+			c.encode16(u16[at:end], x, row, col)
+		case fp8.F16:
+			amax, known = c.encode16(u16[at:end], x, row, col), true
 		default:
-			c.encode8(c.u8[at:at+len(x)], x, row, col)
+			amax, known = c.encode8(u8[at:end], x, row, col), true
 		}
+	}
+	if e.wantAmax {
+		if !known {
+			amax = fp8.Amax(x)
+		}
+		maxBits(&e.absolute[worker][0], amax)
 	}
 }
 
-// end folds the workers' maxima into the casts' amaxes. A maximum does not
-// depend on the order, so the result does not depend on the threads.
+// transposes reports whether any cast is stored transposed, in strips of rows.
+func (e *emitter) transposes() bool {
+	return slices.ContainsFunc(e.casts, func(c boundCast) bool { return c.strips != nil })
+}
+
+// end stores what still waits, and folds the workers' maxima into the casts'
+// amaxes. A maximum does not depend on the order, so the result does not
+// depend on the threads.
 func (e *emitter) end() {
+	for i := range e.casts {
+		c := &e.casts[i]
+		for w := range c.strips {
+			c.strips[w].flush(c)
+		}
+	}
 	if !e.wantAmax {
 		return
 	}
@@ -139,46 +156,28 @@ func (c *boundCast) index(row, col int) uint64 {
 	return c.base + uint64(row)*uint64(c.cols) + uint64(col)
 }
 
-func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) {
+// encode16 casts x, which begins at (row, col). Only F16 looks at magnitudes:
+// it returns the largest.
+func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax float32) {
 	stochastic := c.rounding == fp8.Stochastic
 	switch {
 	case c.dtype == fp8.F16 && stochastic:
-		fp8.Quantize16Stochastic(dst, x, c.factor, c.key, c.index(row, col))
+		return fp8.Quantize16Stochastic(dst, x, c.factor, c.key, c.index(row, col))
 	case c.dtype == fp8.F16:
-		fp8.Quantize16(dst, x, c.factor)
+		return fp8.Quantize16(dst, x, c.factor)
 	case stochastic:
 		fp8.EncodeBF16Stochastic(dst, x, c.key, c.index(row, col))
 	default:
 		fp8.EncodeBF16(dst, x)
 	}
+	return 0
 }
 
-func (c *boundCast) encode8(dst []uint8, x []float32, row, col int) {
+// encode8 casts x, which begins at (row, col), and returns the largest
+// magnitude in it.
+func (c *boundCast) encode8(dst []uint8, x []float32, row, col int) (amax float32) {
 	if c.rounding == fp8.Stochastic {
-		fp8.Quantize8Stochastic(dst, x, c.dtype, c.factor, c.key, c.index(row, col))
-		return
+		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.factor, c.key, c.index(row, col))
 	}
-	fp8.Quantize8(dst, x, c.dtype, c.factor)
-}
-
-// storeTransposed encodes the piece as a row and scatters it down a column.
-func (c *boundCast) storeTransposed(buffer []uint8, row, col int, x []float32) {
-	switch c.dtype {
-	case fp8.F32:
-		for i, v := range x {
-			c.f32[(col+i)*c.ld+row] = v
-		}
-	case fp8.BF16, fp8.F16:
-		codes := unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(buffer))), len(x))
-		c.encode16(codes, x, row, col)
-		for i, v := range codes {
-			c.u16[(col+i)*c.ld+row] = v
-		}
-	default:
-		codes := buffer[:len(x)]
-		c.encode8(codes, x, row, col)
-		for i, v := range codes {
-			c.u8[(col+i)*c.ld+row] = v
-		}
-	}
+	return fp8.Quantize8(dst, x, c.dtype, c.factor)
 }

@@ -215,7 +215,11 @@ func compute(run func()) kernel {
 // bind turns a node's op into a kernel. The switch is complete: the op set is
 // closed.
 func (b *binder) bind(n *backend.Node) (kernel, error) {
+	_, product := n.Op.(*backend.MatMul)
 	for _, o := range n.Operands() {
+		if product && (o.Field == "A" || o.Field == "B" || o.Field == "A.Scale" || o.Field == "B.Scale") {
+			continue // matMul knows blocks
+		}
 		if o.Tensor.Block != backend.PerTensor {
 			return nil, errBlocked(o.Tensor)
 		}

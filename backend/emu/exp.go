@@ -7,41 +7,50 @@ import "math"
 // by explicit conversions, so that no compiler fuses them into the additions
 // and all architectures give the same bits.
 
+// The constants of expf. The subtraction of n·ln 2 is exact in its first part,
+// whose factor has 10 bits; the polynomial is that of Cephes' expf.
+const (
+	log2e = 1.44269504088896341
+	ln2Hi = 0.693359375
+	ln2Lo = -2.12194440e-4
+	// Adding expRound leaves the integer nearest to the other summand in the
+	// low bits of the sum.
+	expRound = 3 << 22
+	// Beyond these the result is 0 and +Inf whatever the argument.
+	expLowest, expHighest = -104, 89
+
+	expP5 = 1.9875691500e-4
+	expP4 = 1.3981999507e-3
+	expP3 = 8.3334519073e-3
+	expP2 = 4.1665795894e-2
+	expP1 = 1.6666665459e-1
+	expP0 = 5.0000001201e-1
+)
+
 // expf is e^x within 1.5 ulp, subnormal results within one unit: NaN stays
 // NaN, above the range of float32 it is +Inf, below it 0.
 //
-// e^x = 2^n·e^r with n = round(x/ln 2) and |r| ≤ ln 2 / 2. The subtraction of
-// n·ln 2 is exact in its first part, whose factor has 10 bits; the polynomial
-// for e^r is that of Cephes' expf. 2^n is multiplied in two halves because n
-// runs from -150 to 128, beyond what one float32 exponent can hold.
+// e^x = 2^n·e^r with n = round(x/ln 2) and |r| ≤ ln 2 / 2. 2^n is multiplied in
+// two halves because n runs from -150 to 128, beyond what one float32 exponent
+// can hold.
 func expf(x float32) float32 {
-	const (
-		log2e = 1.44269504088896341
-		ln2Hi = 0.693359375
-		ln2Lo = -2.12194440e-4
-		// Adding this leaves the integer nearest to the other summand in the
-		// low bits of the sum.
-		round = 3 << 22
-		// Beyond these the result is 0 and +Inf whatever the argument.
-		lowest, highest = -104, 89
-	)
-	if x < lowest {
-		x = lowest
+	if x < expLowest {
+		x = expLowest
 	}
-	if x > highest {
-		x = highest
+	if x > expHighest {
+		x = expHighest
 	}
-	shifted := float32(x*log2e) + round
+	shifted := float32(x*log2e) + expRound
 	n := int32(math.Float32bits(shifted)) - int32(0x4b400000)
-	nf := shifted - round
+	nf := shifted - expRound
 	r := x - float32(nf*ln2Hi) - float32(nf*ln2Lo)
 
-	p := float32(1.9875691500e-4)
-	p = float32(p*r) + 1.3981999507e-3
-	p = float32(p*r) + 8.3334519073e-3
-	p = float32(p*r) + 4.1665795894e-2
-	p = float32(p*r) + 1.6666665459e-1
-	p = float32(p*r) + 5.0000001201e-1
+	p := float32(expP5)
+	p = float32(p*r) + expP4
+	p = float32(p*r) + expP3
+	p = float32(p*r) + expP2
+	p = float32(p*r) + expP1
+	p = float32(p*r) + expP0
 	p = float32(float32(p*r)*r) + r + 1
 
 	half := n >> 1
@@ -91,11 +100,5 @@ func maximumGo(x []float32) float32 {
 	return top
 }
 
-// sigmoids is dst = 1/(1 + e^−x), elementwise; dst may be x. The sum of the
-// exponentials that comes with them is of no use here.
-func sigmoids(dst, x []float32) {
-	expSum(dst, x, -1, 0)
-	for i, e := range dst {
-		dst[i] = 1 / (1 + e)
-	}
-}
+// sigmoid is 1/(1 + e^−x).
+func sigmoid(x float32) float32 { return 1 / (1 + expf(-x)) }

@@ -1,82 +1,25 @@
 //go:build !noasm
 
 #include "textflag.h"
-
-// The constants of expf, in its order of use.
-DATA expConst<>+0(SB)/4, $0xc2d00000  // -104
-DATA expConst<>+4(SB)/4, $0x42b20000  // 89
-DATA expConst<>+8(SB)/4, $0x3fb8aa3b  // log2 e
-DATA expConst<>+12(SB)/4, $0x4b400000 // 3·2^22
-DATA expConst<>+16(SB)/4, $0x3f318000 // ln 2, high part
-DATA expConst<>+20(SB)/4, $0xb95e8083 // ln 2, low part
-DATA expConst<>+24(SB)/4, $0x39506967
-DATA expConst<>+28(SB)/4, $0x3ab743ce
-DATA expConst<>+32(SB)/4, $0x3c088908
-DATA expConst<>+36(SB)/4, $0x3d2aa9c1
-DATA expConst<>+40(SB)/4, $0x3e2aaaaa
-DATA expConst<>+44(SB)/4, $0x3f000000
-DATA expConst<>+48(SB)/4, $0x3f800000 // 1
-DATA expConst<>+52(SB)/4, $0xff800000 // -Inf
-GLOBL expConst<>(SB), RODATA|NOPTR, $56
-
-// EXP16 is expf of the lanes of Z0, with every product rounded by itself.
-// VSCALEFPS multiplies by a power of two of any size, rounding once. VMAXPS
-// and VMINPS return their first operand here where it is NaN.
-#define EXP16 \
-	VMAXPS Z0, Z18, Z0; \
-	VMINPS Z0, Z19, Z0; \
-	VMULPS Z20, Z0, Z1; \
-	VADDPS Z21, Z1, Z1; \
-	VSUBPS Z21, Z1, Z1; \
-	VMULPS Z22, Z1, Z2; \
-	VSUBPS Z2, Z0, Z0; \
-	VMULPS Z23, Z1, Z2; \
-	VSUBPS Z2, Z0, Z0; \
-	VMULPS Z24, Z0, Z2; \
-	VADDPS Z25, Z2, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VADDPS Z26, Z2, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VADDPS Z27, Z2, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VADDPS Z28, Z2, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VADDPS Z29, Z2, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VMULPS Z2, Z0, Z2; \
-	VADDPS Z0, Z2, Z2; \
-	VADDPS Z30, Z2, Z2; \
-	VSCALEFPS Z1, Z2, Z2
+#include "zmm_amd64.h"
+#include "exp_amd64.h"
 
 // func expSumAVX512(dst, src *float32, n int, scale, shift float32) float32
 TEXT ·expSumAVX512(SB), NOSPLIT, $0-36
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ n+16(FP), CX
-	VBROADCASTSS scale+24(FP), Z16
-	VBROADCASTSS shift+28(FP), Z17
-	VBROADCASTSS expConst<>+0(SB), Z18
-	VBROADCASTSS expConst<>+4(SB), Z19
-	VBROADCASTSS expConst<>+8(SB), Z20
-	VBROADCASTSS expConst<>+12(SB), Z21
-	VBROADCASTSS expConst<>+16(SB), Z22
-	VBROADCASTSS expConst<>+20(SB), Z23
-	VBROADCASTSS expConst<>+24(SB), Z24
-	VBROADCASTSS expConst<>+28(SB), Z25
-	VBROADCASTSS expConst<>+32(SB), Z26
-	VBROADCASTSS expConst<>+36(SB), Z27
-	VBROADCASTSS expConst<>+40(SB), Z28
-	VBROADCASTSS expConst<>+44(SB), Z29
-	VBROADCASTSS expConst<>+48(SB), Z30
+	VBROADCASTSS scale+24(FP), Z29
+	VBROADCASTSS shift+28(FP), Z30
+	EXP_SETUP
 	VPXORQ Z31, Z31, Z31
 
 whole:
 	CMPQ CX, $16
 	JLT rest
-	VMOVUPS (SI), Z0
-	VMULPS Z16, Z0, Z0
-	VSUBPS Z17, Z0, Z0
-	EXP16
+	VMULPS (SI), Z29, Z0
+	VSUBPS Z30, Z0, Z0
+	EXP
 	VMOVUPS Z2, (DI)
 	VADDPS Z2, Z31, Z31
 	ADDQ $64, SI
@@ -92,9 +35,9 @@ rest:
 	DECL AX
 	KMOVW AX, K1
 	VMOVUPS.Z (SI), K1, Z0
-	VMULPS Z16, Z0, Z0
-	VSUBPS Z17, Z0, Z0
-	EXP16
+	VMULPS Z29, Z0, Z0
+	VSUBPS Z30, Z0, Z0
+	EXP
 	VMOVUPS Z2, K1, (DI)
 	VADDPS Z2, Z31, K1, Z31
 
@@ -116,13 +59,37 @@ sum:
 TEXT ·maximumAVX512(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), SI
 	MOVQ n+8(FP), CX
-	VBROADCASTSS expConst<>+52(SB), Z0
+	MOVL $0xff800000, AX // -Inf
+	VPBROADCASTD AX, Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+
+four:
+	CMPQ CX, $64
+	JLT one
+	VMOVUPS (SI), Z4
+	VMOVUPS 64(SI), Z5
+	VMOVUPS 128(SI), Z6
+	VMOVUPS 192(SI), Z7
+	VMAXPS Z0, Z4, Z0 // a NaN in Z4 leaves Z0
+	VMAXPS Z1, Z5, Z1
+	VMAXPS Z2, Z6, Z2
+	VMAXPS Z3, Z7, Z3
+	ADDQ $256, SI
+	SUBQ $64, CX
+	JMP four
+
+one:
+	VMAXPS Z1, Z0, Z0
+	VMAXPS Z3, Z2, Z2
+	VMAXPS Z2, Z0, Z0
 
 whole:
 	CMPQ CX, $16
 	JLT rest
 	VMOVUPS (SI), Z1
-	VMAXPS Z0, Z1, Z0 // a NaN in Z1 leaves Z0
+	VMAXPS Z0, Z1, Z0
 	ADDQ $64, SI
 	SUBQ $16, CX
 	JMP whole

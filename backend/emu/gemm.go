@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"unsafe"
 
 	"octet/fp8"
 )
 
 // This file is the matrix product of stored matrices, out = epilogue(A·B).
 //
-// What it computes. Each element of A·B is the chain
+// What it computes. Each element of A·B is (but for scales by blocks, see
+// gemm_scale.go) the chain
 //
 //	acc = +0;  acc = fma(a[i,l], b[l,j], acc)  for l = 0, 1, … k-1
 //
@@ -26,13 +28,15 @@ import (
 // How. The output is cut into rectangles, one task each, that share nothing:
 // a worker decodes the operands of its own rectangle to FP32, block by block,
 // and pays for the blocks that its neighbours decode too with having nobody to
-// wait for. Inside, as in the GotoBLAS scheme (Goto and van de Geijn, 2008): a
-// block of B in panels of nr columns, a block of A that fits the second-level
-// cache, and a kernel that holds mr×nr accumulators in registers. The kernel
-// broadcasts A from any layout, so A is decoded without being rearranged, and
-// B is transposed if and only if it is stored transposed. Between two blocks
-// of k an accumulator tile waits in FP32 and is loaded again, which is what
-// keeps the chain.
+// wait for. Inside, nearly as in the GotoBLAS scheme (Goto and van de Geijn,
+// 2008): a block of B in panels of nr columns that fits the second-level cache,
+// a slab of mr rows of A that is decoded just before it meets all of them, and
+// a kernel that holds mr×nr accumulators in registers. The kernel broadcasts A
+// from any layout, so A is decoded without being rearranged, and B is
+// transposed if and only if it is stored transposed, FP8 while it still is
+// codes. Between two blocks of k an accumulator tile waits in FP32 and is
+// loaded again, which is what keeps the chain. A product of a few rows streams
+// through B instead (runStream).
 
 // matrix is one stored operand: the one slice that fits dtype is set,
 // row-major, with ld elements from one row to the next.
@@ -104,6 +108,7 @@ type gemm struct {
 	pool   *pool
 	kernel *gemmKernel
 	plan   gemmPlan
+	scales *runScales // nil without scales by blocks
 	task   func(worker, task int)
 
 	// Of the run in progress:
@@ -136,9 +141,12 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 		return nil, fmt.Errorf("gemm: a product of %d×%d and %d×%d does not fit an output of %d×%d",
 			g.m, g.k, k, n, out.rows, out.cols)
 	}
-	g.plan = planGemm(kernel, g.m, g.n, g.k, transA, p.size())
+	g.plan = planGemm(kernel, g.m, g.n, g.k, depthUnit, transA, p.size())
 	g.tiles = make([]tileOut, p.size())
 	g.task = g.runTask
+	if kernel.stream != nil && g.m <= streamRows && g.k > 0 && !transA && transB && a.dtype.IsFP8() && b.dtype.IsFP8() {
+		g.task = g.runStream
+	}
 	p.reserve(g.plan.scratch())
 	return g, nil
 }
@@ -167,6 +175,9 @@ func (g *gemm) run(e epilogue) {
 	}
 	g.e = e
 	g.amax.Store(0)
+	if s := g.scales; s != nil {
+		g.pool.run(parts(g.k, s.run), s.expand)
+	}
 	g.pool.run(g.plan.tasks(g.m, g.n), g.task)
 	if e.amax != nil {
 		*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(g.amax.Load()))
@@ -216,9 +227,18 @@ func (g *gemm) runTask(worker, task int) {
 				panel := b[j/nr*p.kc*nr:]
 				for r := 0; r < block; r += mr {
 					height := min(mr, block-r)
-					kern.multiply(depth, height, a[r*step:], step, stepK, panel, tile, !first)
 					if last {
 						out.place(g, i0+i+r, j0+j, height, min(nr, cols-j))
+						if kern.prefetch != nil {
+							kern.prefetch(out)
+						}
+					}
+					if g.scales == nil {
+						kern.multiply(depth, height, a[r*step:], step, stepK, panel, tile, !first)
+					} else {
+						g.multiplyRuns(depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-mr*nr:], i0+i+r, j0+j, l0)
+					}
+					if last {
 						kern.finish(tile, out)
 					}
 					if p.blocked {
@@ -227,6 +247,38 @@ func (g *gemm) runTask(worker, task int) {
 				}
 			}
 		}
+	}
+	g.mergeAmax(out.amax)
+}
+
+// runStream is runTask for few rows and an FP8 B that is stored transposed, as
+// when a model generates: B is read once and never stored as FP32.
+func (g *gemm) runStream(worker, task int) {
+	p, kern, nr := &g.plan, g.kernel, g.kernel.nr
+	left := task * p.nt
+	right := min(g.n, left+p.nt)
+	a, _, tmp, acc := p.carve(g.pool.scratch[worker])
+	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
+	tile := acc[:streamRows*nr]
+	out := &g.tiles[worker]
+	out.begin(&g.e, g.out.dtype)
+	lda := roundUp(g.k, nr) + cacheLine
+	kern.decode(a, lda, nr, g.a, g.m, g.k)
+	for j := left; j < right; j += nr {
+		clear(tile)
+		width, factor := min(nr, right-j), float32(1)
+		for l := 0; l < g.k; l += streamDepth {
+			depth := min(streamDepth, g.k-l)
+			for d := 0; d < depth; d += gatherDepth {
+				kern.gather(codes[d*nr:], g.b.u8[j*g.b.ld+l+d:], g.b.ld, width, min(gatherDepth, depth-d))
+			}
+			factor = kern.stream(depth, g.m, a[l:], lda, codes, g.b.dtype, tile)
+		}
+		for i := range tile {
+			tile[i] *= factor
+		}
+		out.place(g, 0, j, g.m, width)
+		kern.finish(tile, out)
 	}
 	g.mergeAmax(out.amax)
 }
@@ -262,9 +314,29 @@ func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
 		g.kernel.decode(dst, nr, kc*nr, g.b.at(l, j), depth, cols)
 		return
 	}
+	src := g.b.at(j, l)
+	if g.kernel.gather != nil && src.dtype.IsFP8() {
+		g.gatherB(dst, tmp, src, depth, cols)
+		return
+	}
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += group {
-		g.kernel.decode(tmp, ld, nr, g.b.at(j+c, l), min(group, cols-c), depth)
+		g.kernel.decode(tmp, ld, nr, src.at(c, 0), min(group, cols-c), depth)
 		g.kernel.transpose(dst[c/nr*kc*nr+c%nr:], nr, tmp, ld, depth)
+	}
+}
+
+// gatherB is packB of a B that is stored transposed, for codes of eight bits:
+// a quarter of the bytes to turn around if that comes before the decoding.
+func (g *gemm) gatherB(dst, tmp []float32, src matrix, depth, cols int) {
+	nr, kc := g.kernel.nr, g.plan.kc
+	codes := matrix{dtype: src.dtype, ld: nr}
+	codes.u8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
+	for c := 0; c < cols; c += nr {
+		for l := 0; l < depth; l += gatherDepth {
+			n := min(gatherDepth, depth-l)
+			g.kernel.gather(codes.u8, src.u8[c*src.ld+l:], src.ld, min(nr, cols-c), n)
+			g.kernel.decode(dst[c*kc+l*nr:], nr, kc*nr, codes, n, nr)
+		}
 	}
 }

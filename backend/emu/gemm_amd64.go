@@ -3,6 +3,8 @@
 package emu
 
 import (
+	"unsafe"
+
 	"golang.org/x/sys/cpu"
 
 	"octet/fp8"
@@ -53,7 +55,54 @@ var avx512Kernel = gemmKernel{
 	transpose: func(dst []float32, step int, src []float32, ld, k int) {
 		transpose16AVX512(&dst[0], step, &src[0], ld, k)
 	},
+	gather: func(dst, src []uint8, ld, rows, k int) {
+		r := 0
+		for ; r+16 <= rows; r += 16 {
+			gather16AVX512(&dst[r], &src[r*ld], ld, k)
+		}
+		gatherRows(dst, 32, src, ld, r, rows, 0, k)
+	},
+	stream: func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32 {
+		switch {
+		case d == fp8.E5M2 && rows == 1:
+			stream1E5M2AVX512(k, &codes[0], &a[0], step, &c[0])
+		case d == fp8.E5M2:
+			stream4E5M2AVX512(k, &codes[0], &a[0], step, &c[0])
+		case rows == 1:
+			stream1E4M3AVX512(k, &codes[0], &a[0], step, &c[0], firstSpecial(d))
+		default:
+			stream4E4M3AVX512(k, &codes[0], &a[0], step, &c[0], firstSpecial(d))
+		}
+		if d == fp8.E5M2 {
+			return 1
+		}
+		return 0x1p8
+	},
+	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
+		addScaled32AVX512(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
+	},
+	prefetch: func(t *tileOut) {
+		prefetchTile(&t.out, t.rows, t.cols)
+		if t.residual.dtype != fp8.Invalid {
+			prefetchTile(&t.residual, t.rows, t.cols)
+		}
+	},
 	finish: func(acc []float32, t *tileOut) { finish14x32AVX512(&acc[0], t) },
+}
+
+// prefetchTile asks for the cache lines of the rows×cols corner of m.
+func prefetchTile(m *matrix, rows, cols int) {
+	size := m.dtype.Size()
+	var p unsafe.Pointer
+	switch size {
+	case 4:
+		p = unsafe.Pointer(&m.f32[0])
+	case 2:
+		p = unsafe.Pointer(&m.u16[0])
+	default:
+		p = unsafe.Pointer(&m.u8[0])
+	}
+	prefetchAVX512(p, m.ld*size, rows, cols*size)
 }
 
 // avx2Kernel has twelve of the sixteen registers for accumulators.
@@ -65,6 +114,20 @@ var avx2Kernel = gemmKernel{
 	decode: decodeAVX2,
 	transpose: func(dst []float32, step int, src []float32, ld, k int) {
 		transpose8AVX2(&dst[0], step, &src[0], ld, k)
+	},
+	gather: func(dst, src []uint8, ld, rows, k int) {
+		whole := k &^ 31
+		r := 0
+		for ; r+8 <= rows; r += 8 {
+			for l := 0; l < whole; l += 32 {
+				gather8AVX2(&dst[l*16+r], &src[r*ld+l], ld)
+			}
+		}
+		gatherRows(dst, 16, src, ld, 0, r, whole, k)
+		gatherRows(dst, 16, src, ld, r, rows, 0, k)
+	},
+	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
+		addScaled16AVX2(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// Without masks only whole rows are worth vectors, and FP8 outputs
@@ -135,6 +198,33 @@ func decodeE4M3AVX512(dst *float32, step, chunk int, src *uint8, ld, rows, cols 
 
 //go:noescape
 func transpose16AVX512(dst *float32, step int, src *float32, ld, k int)
+
+//go:noescape
+func gather16AVX512(dst, src *uint8, ld, k int)
+
+//go:noescape
+func gather8AVX2(dst, src *uint8, ld int)
+
+//go:noescape
+func stream1E5M2AVX512(k int, codes *uint8, a *float32, step int, c *float32)
+
+//go:noescape
+func stream4E5M2AVX512(k int, codes *uint8, a *float32, step int, c *float32)
+
+//go:noescape
+func stream1E4M3AVX512(k int, codes *uint8, a *float32, step int, c *float32, special uint32)
+
+//go:noescape
+func stream4E4M3AVX512(k int, codes *uint8, a *float32, step int, c *float32, special uint32)
+
+//go:noescape
+func addScaled32AVX512(acc, part *float32, rows int, sa, sb *float32, first bool)
+
+//go:noescape
+func addScaled16AVX2(acc, part *float32, rows int, sa, sb *float32, first bool)
+
+//go:noescape
+func prefetchAVX512(p unsafe.Pointer, step, rows, bytes int)
 
 //go:noescape
 func finish14x32AVX512(acc *float32, t *tileOut)

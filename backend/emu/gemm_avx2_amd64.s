@@ -217,3 +217,36 @@ next:
 	VMOVD        X14, tileOut_amax(R9)
 	VZEROUPPER
 	RET
+
+// func addScaled16AVX2(acc, part *float32, rows int, sa, sb *float32, first bool)
+TEXT ·addScaled16AVX2(SB), NOSPLIT, $0-41
+	MOVQ    acc+0(FP), DI
+	MOVQ    part+8(FP), SI
+	MOVQ    rows+16(FP), CX
+	MOVQ    sa+24(FP), R8
+	MOVQ    sb+32(FP), R9
+	MOVBLZX first+40(FP), AX
+	VMOVUPS (R9), Y4
+	VMOVUPS 32(R9), Y5
+
+addRow:
+	VBROADCASTSS (R8), Y0
+	VMULPS       Y0, Y4, Y2
+	VMULPS       Y0, Y5, Y3
+	VMULPS       (SI), Y2, Y2
+	VMULPS       32(SI), Y3, Y3
+	TESTL        AX, AX
+	JNZ          addStore
+	VADDPS       (DI), Y2, Y2
+	VADDPS       32(DI), Y3, Y3
+
+addStore:
+	VMOVUPS Y2, (DI)
+	VMOVUPS Y3, 32(DI)
+	ADDQ    $64, DI
+	ADDQ    $64, SI
+	ADDQ    $4, R8
+	DECQ    CX
+	JNZ     addRow
+	VZEROUPPER
+	RET

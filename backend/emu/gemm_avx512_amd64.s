@@ -182,3 +182,57 @@ store4:
 	STORE2(3, Z6, Z7)
 	VZEROUPPER
 	RET
+
+// func prefetchAVX512(p unsafe.Pointer, step, rows, bytes int)
+TEXT ·prefetchAVX512(SB), NOSPLIT, $0-32
+	MOVQ p+0(FP), SI
+	MOVQ step+8(FP), AX
+	MOVQ rows+16(FP), CX
+	MOVQ bytes+24(FP), DX
+	DECQ DX
+
+prefetchRow:
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0e                // PREFETCHW (SI)
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x16    // PREFETCHW (SI)(DX*1)
+	CMPQ DX, $64
+	JLT  prefetchNext
+	BYTE $0x0f; BYTE $0x0d; BYTE $0x4e; BYTE $0x40    // PREFETCHW 64(SI)
+
+prefetchNext:
+	ADDQ AX, SI
+	DECQ CX
+	JNZ  prefetchRow
+	RET
+
+// func addScaled32AVX512(acc, part *float32, rows int, sa, sb *float32, first bool)
+TEXT ·addScaled32AVX512(SB), NOSPLIT, $0-41
+	MOVQ    acc+0(FP), DI
+	MOVQ    part+8(FP), SI
+	MOVQ    rows+16(FP), CX
+	MOVQ    sa+24(FP), R8
+	MOVQ    sb+32(FP), R9
+	MOVBLZX first+40(FP), AX
+	VMOVUPS (R9), Z4
+	VMOVUPS 64(R9), Z5
+
+addRow:
+	VBROADCASTSS (R8), Z0
+	VMULPS       Z0, Z4, Z2
+	VMULPS       Z0, Z5, Z3
+	VMULPS       (SI), Z2, Z2
+	VMULPS       64(SI), Z3, Z3
+	TESTL        AX, AX
+	JNZ          addStore
+	VADDPS       (DI), Z2, Z2
+	VADDPS       64(DI), Z3, Z3
+
+addStore:
+	VMOVUPS Z2, (DI)
+	VMOVUPS Z3, 64(DI)
+	ADDQ    $128, DI
+	ADDQ    $128, SI
+	ADDQ    $4, R8
+	DECQ    CX
+	JNZ     addRow
+	VZEROUPPER
+	RET

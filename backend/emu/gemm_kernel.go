@@ -29,9 +29,50 @@ type gemmKernel struct {
 	// depthUnit.
 	transpose func(dst []float32, step int, src []float32, ld, k int)
 
+	// gather writes src[i,l] to dst[l,i] for codes of eight bits: rows rows of
+	// length k, ld apart, become k rows, nr apart. rows is at most nr and k at
+	// most gatherDepth; all of the gatherDepth × nr may be written. nil if
+	// transpose after decode is as good.
+	gather func(dst, src []uint8, ld, rows, k int)
+
+	// stream is multiply on top of c, [streamRows, nr], for at most streamRows
+	// rows, all of which may be read, and FP8 codes that gather has made. What
+	// it returns, a power of two, is still to be multiplied with c at the end.
+	// nil if decode and multiply are as good.
+	stream func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32
+
+	// addScaled sets acc[i,j] = part[i,j]·(sa[i]·sb[j]), added to what it was
+	// unless first, each operation rounded: tiles [mr, nr], of which the first
+	// rows rows matter. acc may be part. nil if addScaledRows does it.
+	addScaled func(acc, part []float32, rows int, sa, sb []float32, first bool)
+
+	// prefetch asks for the memory that finish will touch. nil if there is no
+	// such instruction.
+	prefetch func(t *tileOut)
+
 	// finish applies the epilogue to a tile of accumulators, which it may
 	// overwrite, and stores it.
 	finish func(acc []float32, t *tileOut)
+}
+
+// gatherDepth is a cache line: how much of a row gather takes.
+const gatherDepth = 64
+
+// streamRows is the number of rows of A up to which a product is bound by the
+// reading of B, and streamDepth how many codes of a row are gathered for them.
+const (
+	streamRows  = 4
+	streamDepth = 4 * gatherDepth
+)
+
+// gatherRows is gather for rows [from, to) and columns [l, k), one by one: the
+// specification, and what is left of the others' vectors.
+func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
+	for i := from; i < to; i++ {
+		for j, code := range src[i*ld:][l:k] {
+			dst[(l+j)*nr+i] = code
+		}
+	}
 }
 
 // tileOut is an epilogue at one tile. Slices and matrices begin at its corner.

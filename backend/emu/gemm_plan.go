@@ -1,15 +1,24 @@
 package emu
 
-// The largest blocks. In FP32 a block of A is 336 KB and a block of B 768 KB,
-// which leaves room in a second-level cache of 1 MB or more; a panel of B and
-// a slab of A pass through the first-level cache. The accumulators of a task
-// that waits between two blocks of k are 1.5 MB, touched once per block.
-const (
-	maxBlockK = 512  // columns of op(A)
-	maxBlockM = 168  // rows of op(A): a multiple of every kernel's mr
-	maxTaskM  = 1024 // rows and columns of one task
-	maxTaskN  = 384
-)
+// blockLimits are the largest blocks: columns of op(A), and rows and columns of
+// a task.
+type blockLimits struct{ k, m, n int }
+
+// In FP32 a block of B is 1 MB, which stays in a second-level cache, and a slab
+// of A, decoded just before it is used, passes through the first-level one.
+// Accumulators wait only where k is longer: what they take from the caches
+// costs more than shorter slabs and panels would gain.
+var rowLimits = blockLimits{1024, 1050, 256}
+
+// If A is stored transposed, the slabs of a block of maxBlockM rows are decoded
+// together, because they share its cache lines, and a slab is spread over too
+// many of them for a longer k.
+var columnLimits = blockLimits{512, 1050, 384}
+
+const maxBlockM = 168 // a multiple of every kernel's mr
+
+// cacheLine is one in floats.
+const cacheLine = 16
 
 // minTaskWork is the number of multiplications below which a task is not split
 // for another worker: with the fastest kernel, some 3 µs.
@@ -29,45 +38,66 @@ type gemmPlan struct {
 	lenA, lenB, lenT, lenAcc int // scratch, in floats
 }
 
-func planGemm(kernel *gemmKernel, m, n, k int, transA bool, workers int) gemmPlan {
+// planGemm plans a product whose blocks of k are multiples of unit, itself a
+// multiple of depthUnit.
+func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) gemmPlan {
 	mr, nr := kernel.mr, kernel.nr
-	p := gemmPlan{
-		mt:      even(m, maxTaskM, mr),
-		nt:      even(n, maxTaskN, nr),
-		kc:      even(k, maxBlockK, depthUnit),
-		blocked: k > maxBlockK,
+	most := rowLimits
+	if transA {
+		most = columnLimits
 	}
-	for !balanced(parts(m, p.mt)*parts(n, p.nt), workers) && p.mt*p.nt*max(k, 1) >= 2*minTaskWork {
-		switch {
-		case p.mt > mr && (p.mt >= p.nt || p.nt <= nr):
-			p.mt = roundUp((p.mt+1)/2, mr)
-		case p.nt > nr:
-			p.nt = roundUp((p.nt+1)/2, nr)
-		default:
-			workers = 1 // one tile: nothing to split
-		}
+	p := gemmPlan{kc: even(k, max(1, most.k/unit)*unit, unit), mc: mr}
+	p.blocked = p.kc < k
+	slabs, panels := cutTasks(max(1, parts(m, mr)), max(1, parts(n, nr)), most.m/mr, most.n/nr,
+		parts(minTaskWork, mr*nr*max(k, 1)), workers)
+	p.mt, p.nt = slabs*mr, panels*nr
+	if transA {
+		p.mc = even(p.mt, maxBlockM, mr)
 	}
-	p.mc = even(p.mt, maxBlockM, mr)
 
 	// Rows are decoded nr floats at a time. The odd cache line keeps a power
 	// of two from mapping all rows to the same lines of a cache.
-	const line = 16
 	depth := roundUp(p.kc, nr)
-	p.ldt = depth + line
+	p.ldt = depth + cacheLine
 	if transA {
-		p.lda = roundUp(p.mc, nr) + line
+		p.lda = roundUp(p.mc, nr) + cacheLine
 		p.lenA = p.kc * p.lda
 	} else {
 		p.lda = p.ldt
 		p.lenA = p.mc * p.lda
 	}
 	p.lenB = p.nt * p.kc
-	p.lenT = kernel.group * p.ldt
+	if m <= streamRows { // runStream decodes all of A
+		p.lenA = max(p.lenA, streamRows*(roundUp(k, nr)+cacheLine))
+	}
+	p.lenT = max(kernel.group*p.ldt, streamDepth*nr/4)
 	p.lenAcc = mr * nr
 	if p.blocked {
 		p.lenAcc = roundUp(p.mt, mr) * roundUp(p.nt, nr)
 	}
 	return p
+}
+
+// cutTasks returns the slabs and panels of a task such that workers who take
+// tasks in turn end soonest. Decoding a panel takes a task about four fifths of
+// the time of a tile, decoding a slab a quarter. A task has fewest tiles unless
+// the product has not.
+func cutTasks(slabs, panels, mostSlabs, mostPanels, fewest, workers int) (s, q int) {
+	best := 0
+	for down := parts(slabs, mostSlabs); down <= slabs; down++ {
+		for across := parts(panels, mostPanels); across <= panels; across++ {
+			ds, dq := parts(slabs, down), parts(panels, across)
+			tasks := parts(slabs, ds) * parts(panels, dq)
+			if best > 0 && (ds*dq < fewest || tasks > 8*workers && down > parts(slabs, mostSlabs)) {
+				break
+			}
+			cost := parts(tasks, workers) * (20*ds*dq + 16*dq + 5*ds)
+			if best == 0 || cost < best {
+				best, s, q = cost, ds, dq
+			}
+		}
+	}
+	return s, q
 }
 
 func (p *gemmPlan) tasks(m, n int) int { return parts(m, p.mt) * parts(n, p.nt) }

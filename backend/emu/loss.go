@@ -10,9 +10,17 @@ import (
 // before the sum goes on in float64: a vocabulary has a hundred thousand.
 const sumChunk = 512
 
+// lossPiece is how many logits are decoded at a time, a multiple of sumChunk
+// that leaves room in the first-level cache.
+const lossPiece = 4 * sumChunk
+
 // crossEntropy gives a token whose target is not one of the Valid columns a
 // loss and a gradient of NaN, so that the step shows it and is skipped; the
 // host checks ids before they get here.
+//
+// A row of a vocabulary is larger than the first-level cache. It is visited
+// three times, piece by piece: for its maximum, for the exponentials, and for
+// the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.rows(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words := b.i32(o.Control)
@@ -21,23 +29,39 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		gradient = b.emitter([]backend.Cast{{Out: o.DLogits}}, logits.cols)
 	}
 	var invTokens float32
-	b.pool.reserve(logits.cols)
+	valid, cols, nan := o.Valid, logits.cols, float32(math.NaN())
+	b.pool.reserve(lossPiece + cols)
 	tokens := o.Logits.Rows()
-	tasks, height := rowTasks(tokens, logits.cols)
+	tasks, height := rowTasks(tokens, cols)
 	task := func(worker, task int) {
-		buffer := b.pool.scratch[worker][:logits.cols]
+		scratch := b.pool.scratch[worker]
+		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
 		for t := task * height; t < min(tokens, (task+1)*height); t++ {
-			target := targets.at(t)
-			if target < 0 {
+			target, factor := targets.at(t), float32(0)
+			switch {
+			case target < 0:
 				loss[t] = 0
-				clear(buffer)
-			} else {
-				x := logits.piece(buffer, t, 0, o.Valid)
-				loss[t] = rowLoss(buffer, x, target, invTokens)
-				clear(buffer[o.Valid:])
+				clear(grad[:valid])
+			case target >= valid:
+				loss[t] = nan
+				fillWith(grad[:valid], nan)
+			default:
+				top := largestLogit(&logits, t, valid, buffer)
+				sum := exponentials(grad, &logits, t, valid, top, buffer)
+				loss[t] = float32(float64(top) - float64(logits.piece(buffer, t, target, 1)[0]) + math.Log(sum))
+				factor = float32(float64(invTokens) / sum)
 			}
-			if gradient != nil {
-				gradient.store(worker, t, 0, buffer)
+			if gradient == nil {
+				continue
+			}
+			clear(grad[valid:])
+			for from := 0; from < cols; from += lossPiece {
+				piece := grad[from:min(from+lossPiece, cols)]
+				scaleBy(piece, factor)
+				if at := target - from; at >= 0 && at < len(piece) {
+					piece[at] -= invTokens
+				}
+				gradient.store(worker, t, from, piece)
 			}
 		}
 	}
@@ -51,27 +75,29 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	return storing(run, gradient)
 }
 
-// rowLoss returns log Σ exp(x) − x[target] and leaves the gradient,
-// (softmax − onehot)·invTokens, in grad; grad may be x.
-func rowLoss(grad, x []float32, target int, invTokens float32) float32 {
-	n := len(x)
-	if target >= n {
-		nan := float32(math.NaN())
-		fillWith(grad[:n], nan)
-		return nan
+// largestLogit is the largest of the first n logits of a row.
+func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
+	top := float32(math.Inf(-1))
+	for from := 0; from < n; from += lossPiece {
+		top = max(top, maximum(logits.piece(buffer, row, from, min(lossPiece, n-from))))
 	}
-	top, at := maximum(x), x[target]
+	return top
+}
+
+// exponentials is dst = e^(logit − top) for the first n logits of a row, and
+// their sum.
+func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32) float64 {
 	var sum float64
-	for from := 0; from < n; from += sumChunk {
-		to := min(from+sumChunk, n)
-		sum += float64(expSum(grad[from:to], x[from:to], 1, top))
+	for from := 0; from < n; from += lossPiece {
+		x := logits.piece(buffer, row, from, min(lossPiece, n-from))
+		for ; len(x) > sumChunk; x = x[sumChunk:] {
+			sum += float64(expSum(dst, x[:sumChunk], 1, top))
+			dst = dst[sumChunk:]
+		}
+		sum += float64(expSum(dst, x, 1, top))
+		dst = dst[len(x):]
 	}
-	factor := float32(float64(invTokens) / sum)
-	for i := range grad[:n] {
-		grad[i] *= factor
-	}
-	grad[target] -= invTokens
-	return float32(float64(top) - float64(at) + math.Log(sum))
+	return sum
 }
 
 // sum runs in float64 and in one task: there is one loss per token.

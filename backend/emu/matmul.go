@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/fp8"
 )
 
 // matMul binds a product of stored operands to the gemm of gemm.go. The
@@ -28,10 +29,40 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if o.Amax != nil {
 		e.amax = &b.f32(o.Amax)[0]
 	}
-	scaleA, scaleB, outScale := b.f32(o.A.Scale), b.f32(o.B.Scale), b.f32(o.OutScale)
+	outScale := b.f32(o.OutScale)
+	if scaledByBlock(o.A) || scaledByBlock(o.B) {
+		if err := g.scaleBlocks(b.blockScales(o.A), b.blockScales(o.B)); err != nil {
+			return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
+		}
+		e.alpha = 1
+		return compute(func() {
+			e.outScale = factor(outScale)
+			g.run(e)
+		}), nil
+	}
+	scaleA, scaleB := b.f32(o.A.Scale), b.f32(o.B.Scale)
 	return compute(func() {
 		e.alpha = factor(scaleA) * factor(scaleB)
 		e.outScale = factor(outScale)
 		g.run(e)
 	}), nil
+}
+
+// scaledByBlock says whether t's factors are not one FP32 number.
+func scaledByBlock(t *backend.Tensor) bool {
+	return t.Scale != nil && (t.Block != backend.PerTensor || t.Scale.DType != fp8.F32)
+}
+
+// blockScales binds the factors of an operand.
+func (b *binder) blockScales(t *backend.Tensor) blockScales {
+	s := blockScales{rows: t.Block.Rows, cols: t.Block.Cols}
+	_, s.across = t.Block.ScaleShape(t.Rows(), t.Cols())
+	switch {
+	case t.Scale == nil:
+	case t.Scale.DType == fp8.E8M0:
+		s.e8m0 = slice[uint8](b, t.Scale)
+	default:
+		s.f32 = b.f32(t.Scale)
+	}
+	return s
 }

@@ -56,8 +56,13 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 	if t == nil {
 		return nil
 	}
-	raw := b.bytes(t)
-	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/t.DType.Size())
+	return view[E](b.bytes(t))
+}
+
+// view is memory as elements.
+func view[E float32 | int32 | uint16 | uint8](raw []byte) []E {
+	var e E
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/int(unsafe.Sizeof(e)))
 }
 
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
@@ -128,10 +133,7 @@ func (r *rows) load(dst []float32, row, col int) {
 		return
 	}
 	if r.scale != nil {
-		factor := r.scale[0]
-		for i := range dst {
-			dst[i] *= factor
-		}
+		scaleBy(dst, r.scale[0])
 	}
 }
 
@@ -178,14 +180,13 @@ func (b *binder) matrixOf(t *backend.Tensor) matrix {
 func (b *binder) scratch(n int) [][]float32 {
 	list := make([][]float32, b.pool.size())
 	for i := range list {
-		raw := alignedBytes(int64(n) * 4)
-		list[i] = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(raw))), n)
+		list[i] = view[float32](alignedBytes(int64(n) * 4))
 	}
 	return list
 }
 
 // taskElems is about how many elements a task touches: enough to be worth
-// handing out, few enough that its FP32 buffers stay in the first-level cache.
+// handing out, few enough that the last tasks end at about the same time.
 const taskElems = 8192
 
 // rowTasks splits rows into tasks of about taskElems elements. The split

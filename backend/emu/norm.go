@@ -6,7 +6,7 @@ import (
 	"octet/backend"
 )
 
-// RMSNorm and its backward. Row sums run in eight lanes that are added up in
+// RMSNorm and its backward. Row sums run in 32 lanes that are added up in
 // a fixed order, products are rounded before they are added: all machines get
 // the same bits.
 
@@ -25,34 +25,41 @@ func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 			if invRMS != nil {
 				invRMS[r] = inv
 			}
-			scaleByGain(out, v, inv, gain)
+			scaleByGain(out, v, gain, inv)
 			e.store(worker, r, 0, out)
 		}
 	}
 	return storing(func() { b.pool.run(tasks, task) }, e)
 }
 
-// dot is Σ x·y, the i-th product going to lane i mod 8.
-func dot(x, y []float32) float32 {
-	var lane [8]float32
-	for ; len(x) >= 8 && len(y) >= 8; x, y = x[8:], y[8:] {
-		lane[0] += float32(x[0] * y[0])
-		lane[1] += float32(x[1] * y[1])
-		lane[2] += float32(x[2] * y[2])
-		lane[3] += float32(x[3] * y[3])
-		lane[4] += float32(x[4] * y[4])
-		lane[5] += float32(x[5] * y[5])
-		lane[6] += float32(x[6] * y[6])
-		lane[7] += float32(x[7] * y[7])
-	}
-	for i, v := range x {
-		lane[i] += float32(v * y[i])
-	}
-	return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+// dotGo is the specification of dot: Σ x·y, the i-th product going to lane
+// i mod 32.
+func dotGo(x, y []float32) float32 {
+	var lanes [32]float32
+	dotLanes(&lanes, x, y)
+	return foldSums(&lanes)
 }
 
-// scaleByGain is dst = x · inv ⊙ gain.
-func scaleByGain(dst, x []float32, inv float32, gain []float32) {
+// dotLanes is dotGo without the last step.
+func dotLanes(lanes *[32]float32, x, y []float32) {
+	y = y[:len(x)]
+	for i, v := range x {
+		lanes[i%32] += float32(v * y[i])
+	}
+}
+
+// foldSums adds up lanes.
+func foldSums(lanes *[32]float32) float32 {
+	for half := 16; half > 0; half /= 2 {
+		for i := range half {
+			lanes[i] += lanes[i+half]
+		}
+	}
+	return lanes[0]
+}
+
+// scaleByGainGo is the specification of scaleByGain: dst = x · inv ⊙ gain.
+func scaleByGainGo(dst, x, gain []float32, inv float32) {
 	x, gain = x[:len(dst)], gain[:len(dst)]
 	for i := range dst {
 		dst[i] = float32(x[i]*inv) * gain[i]
@@ -74,29 +81,19 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	chunks := parts(tokens, gainRows)
 	partial := make([]float32, chunks*cols)
 
-	type buffer struct{ x, dout, residual, normed, dx []float32 }
-	buffers := make([]buffer, b.pool.size())
-	for w, all := range b.scratch(5 * cols) {
-		next := func() []float32 {
-			piece := all[:cols:cols]
-			all = all[cols:]
-			return piece
-		}
-		buffers[w] = buffer{next(), next(), next(), next(), next()}
-	}
+	inputs, gradients, results := b.scratch(cols), b.scratch(cols), b.scratch(cols)
 	rowsTask := func(worker, chunk int) {
-		buf := &buffers[worker]
+		dx := results[worker]
 		sum := partial[chunk*cols : (chunk+1)*cols]
 		clear(sum)
 		for r := chunk * gainRows; r < min(tokens, (chunk+1)*gainRows); r++ {
-			dy, inv := dout.row(buf.dout, r), invRMS[r]
-			normedAndGain(buf.normed, buf.dx, sum, x.row(buf.x, r), inv, dy, gain)
-			mean := dot(buf.dx, buf.normed) / float32(cols)
-			normGradient(buf.dx, buf.normed, mean, inv)
+			x, dy, inv := x.row(inputs[worker], r), dout.row(gradients[worker], r), invRMS[r]
+			mean := gainSums(sum, x, dy, gain, inv) / float32(cols)
+			normGradient(dx, x, dy, gain, inv, mean)
 			if o.Residual != nil {
-				addInto(buf.dx, residual.row(buf.residual, r))
+				addInto(dx, residual.row(inputs[worker], r))
 			}
-			e.store(worker, r, 0, buf.dx)
+			e.store(worker, r, 0, dx)
 		}
 	}
 	columns := b.pieces(1, cols, func(_, _, col, n int) {
@@ -117,23 +114,32 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	}, e)
 }
 
-// normedAndGain computes of one row x̂ = x·inv and g = dy ⊙ gain, and adds
-// dy ⊙ x̂ to dgain.
-func normedAndGain(normed, g, dgain, x []float32, inv float32, dy, gain []float32) {
+// gainSumsGo is the specification of gainSums: of one row, with x̂ = x·inv and
+// g = dy ⊙ gain, it adds dy ⊙ x̂ to dgain and returns Σ g·x̂, the i-th product
+// going to lane i mod 32.
+func gainSumsGo(dgain, x, dy, gain []float32, inv float32) float32 {
+	var lanes [32]float32
+	gainLanes(&lanes, dgain, x, dy, gain, inv)
+	return foldSums(&lanes)
+}
+
+// gainLanes is gainSumsGo without the last step.
+func gainLanes(lanes *[32]float32, dgain, x, dy, gain []float32, inv float32) {
 	n := len(x)
-	normed, g, dgain, dy, gain = normed[:n], g[:n], dgain[:n], dy[:n], gain[:n]
+	dgain, dy, gain = dgain[:n], dy[:n], gain[:n]
 	for i, v := range x {
-		h := v * inv
-		normed[i] = h
-		g[i] = dy[i] * gain[i]
+		h := float32(v * inv)
 		dgain[i] += float32(dy[i] * h)
+		lanes[i%32] += float32(float32(dy[i]*gain[i]) * h)
 	}
 }
 
-// normGradient is g = inv · (g − x̂ · mean).
-func normGradient(g, normed []float32, mean, inv float32) {
-	normed = normed[:len(g)]
-	for i := range g {
-		g[i] = inv * (g[i] - float32(normed[i]*mean))
+// normGradientGo is the specification of normGradient: of one row it is
+// dx = inv · (g − x̂ · mean), with x̂ and g as in gainSums.
+func normGradientGo(dx, x, dy, gain []float32, inv, mean float32) {
+	n := len(dx)
+	x, dy, gain = x[:n], dy[:n], gain[:n]
+	for i, v := range x {
+		dx[i] = inv * (float32(dy[i]*gain[i]) - float32(float32(v*inv)*mean))
 	}
 }

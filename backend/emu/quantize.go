@@ -11,7 +11,7 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 	x, colScale := b.rows(o.X), b.f32(o.ColScale)
 	e := b.emitter(o.Out, x.cols)
 	buffers := b.pieceBuffers(x.cols)
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+	piece := func(worker, row, col, n int) {
 		v := x.piece(buffers[worker], row, col, n)
 		if colScale != nil {
 			scaled := buffers[worker][:n]
@@ -19,15 +19,26 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 			v = scaled
 		}
 		e.store(worker, row, col, v)
-	})
+	}
+	run := b.pieces(o.X.Rows(), x.cols, piece)
+	if e.transposes() {
+		run = b.blocks(o.X.Rows(), x.cols, stripRows, min(x.cols, stripCols), piece)
+	}
 	return storing(run, e)
 }
 
-// multiply is dst = x ⊙ y; dst may be either.
-func multiply(dst, x, y []float32) {
+// multiplyEachGo is the specification of multiply: dst = x ⊙ y; dst may be either.
+func multiplyEachGo(dst, x, y []float32) {
 	x, y = x[:len(dst)], y[:len(dst)]
 	for i := range dst {
 		dst[i] = x[i] * y[i]
+	}
+}
+
+// scaleByGo is the specification of scaleBy: x *= factor.
+func scaleByGo(x []float32, factor float32) {
+	for i := range x {
+		x[i] *= factor
 	}
 }
 
@@ -81,8 +92,9 @@ func (c *columnMax) end(out []float32) {
 	}
 }
 
-// maxMagnitudes is dst = max(|dst|, |x|), elementwise, by the rule of fp8.MaxAmax.
-func maxMagnitudes(dst, x []float32) {
+// maxMagnitudesGo is the specification of maxMagnitudes: dst = max(|dst|, |x|),
+// elementwise, by the rule of fp8.MaxAmax.
+func maxMagnitudesGo(dst, x []float32) {
 	dst = dst[:len(x)]
 	for i, v := range x {
 		dst[i] = fp8.MaxAmax(dst[i], v)

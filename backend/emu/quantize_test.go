@@ -11,7 +11,7 @@ import (
 )
 
 // Wide rows are split, narrow ones grouped; both must reach every element once.
-var oddShapes = [][2]int{{1, 1}, {1, 17}, {3, 17000}, {700, 33}, {50, 352}}
+var oddShapes = [][2]int{{1, 1}, {1, 17}, {3, 17000}, {700, 33}, {50, 352}, {130, 1000}}
 
 func TestQuantize(t *testing.T) {
 	for _, shape := range oddShapes {
@@ -172,4 +172,27 @@ func TestFill(t *testing.T) {
 	for _, v := range d.values(long) {
 		require.EqualValues(t, float32(0.1), v)
 	}
+}
+
+func TestElementwiseTwins(t *testing.T) {
+	for name, multiplyTo := range map[string]func(x [][]float32) []float32{
+		"elsewhere": func(x [][]float32) []float32 { return x[0] },
+		"in place":  func(x [][]float32) []float32 { return x[1] },
+	} {
+		t.Run("multiply "+name, func(t *testing.T) {
+			sameKernels(t, 3,
+				func(x [][]float32) float32 { multiply(multiplyTo(x), x[1], x[2]); return 0 },
+				func(x [][]float32) float32 { multiplyEachGo(multiplyTo(x), x[1], x[2]); return 0 })
+		})
+	}
+	t.Run("scaleBy", func(t *testing.T) {
+		sameKernels(t, 1,
+			func(x [][]float32) float32 { scaleBy(x[0], 0.3); return 0 },
+			func(x [][]float32) float32 { scaleByGo(x[0], 0.3); return 0 })
+	})
+	t.Run("maxMagnitudes", func(t *testing.T) {
+		sameKernels(t, 2,
+			func(x [][]float32) float32 { maxMagnitudes(x[0], x[1]); return 0 },
+			func(x [][]float32) float32 { maxMagnitudesGo(x[0], x[1]); return 0 })
+	})
 }

@@ -26,9 +26,7 @@ func (b *binder) rope(o *backend.Rope) func() {
 		for r := task * height; r < min(total, (task+1)*height); r++ {
 			in := x.row(buffer, r)
 			cos, sin := table.at(position + r%o.Seq)
-			for h := 0; h < x.cols; h += o.HeadDim {
-				rotate(out[h:h+o.HeadDim], in[h:h+o.HeadDim], cos, sin, sign)
-			}
+			rotate(out, in, cos, sin, sign)
 			e.store(worker, r, 0, out)
 		}
 	}
@@ -39,15 +37,19 @@ func (b *binder) rope(o *backend.Rope) func() {
 	}, e)
 }
 
-// rotate turns the pairs (i, i+half) of one head; sign -1 turns them back.
-func rotate(dst, x, cos, sin []float32, sign float32) {
-	half := len(x) / 2
-	x0, x1, d0, d1 := x[:half], x[half:2*half], dst[:half], dst[half:2*half]
-	cos, sin = cos[:half], sin[:half]
-	for i, a := range x0 {
-		b, c, s := x1[i], cos[i], sign*sin[i]
-		d0[i] = float32(a*c) - float32(b*s)
-		d1[i] = float32(b*c) + float32(a*s)
+// rotateGo is the specification of rotate, which turns the pairs (i, i+half) of
+// each head of a row, half being the number of cosines and of sines; sign -1
+// turns them back.
+func rotateGo(dst, x, cos, sin []float32, sign float32) {
+	half := len(cos)
+	sin = sin[:half]
+	for ; len(x) >= 2*half; dst, x = dst[2*half:], x[2*half:] {
+		x0, x1, d0, d1 := x[:half], x[half:2*half], dst[:half], dst[half:2*half]
+		for i, a := range x0 {
+			b, c, s := x1[i], cos[i], sign*sin[i]
+			d0[i] = float32(a*c) - float32(b*s)
+			d1[i] = float32(b*c) + float32(a*s)
+		}
 	}
 }
 

@@ -8,8 +8,14 @@ package emu
 // pieceBuffers(cols).
 func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() {
 	width := pieceWidth(cols)
+	_, height := rowTasks(rows, width)
+	return b.blocks(rows, cols, height, width, f)
+}
+
+// blocks is pieces with tasks of height rows and width columns, which a task
+// goes through from top to bottom.
+func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, n int)) func() {
 	across := parts(cols, width)
-	down, height := rowTasks(rows, width)
 	task := func(worker, task int) {
 		col := task % across * width
 		n := min(width, cols-col)
@@ -18,12 +24,17 @@ func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() 
 			f(worker, row, col, n)
 		}
 	}
-	return func() { b.pool.run(down*across, task) }
+	return func() { b.pool.run(parts(rows, height)*across, task) }
 }
 
-// pieceWidth cuts a row into equal parts that fit a task, whole cache lines.
+// pieceElems is the most elements that f gets at once: few enough that an op's
+// three to six FP32 buffers of them stay in the first-level cache, enough that
+// the calls do not show.
+const pieceElems = 2048
+
+// pieceWidth cuts a row into equal pieces, whole cache lines.
 func pieceWidth(cols int) int {
-	return roundUp(parts(cols, parts(cols, taskElems)), 16)
+	return roundUp(parts(cols, parts(cols, pieceElems)), 16)
 }
 
 // pieceBuffers is room for a piece of a row of cols elements for each worker.

@@ -18,19 +18,22 @@ func (b *binder) gated(up, gate *backend.Tensor) *gated {
 	return &gated{b.rows(up), b.rows(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
 }
 
+// piece reads n elements of both from (row, col) on. The gate's are always a
+// copy, which the caller may overwrite: few buffers stay in the first-level
+// cache.
 func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
-	return g.up.piece(g.upBuffers[worker], row, col, n), g.gate.piece(g.gateBuffers[worker], row, col, n)
+	gate = g.gateBuffers[worker][:n]
+	g.gate.load(gate, row, col)
+	return g.up.piece(g.upBuffers[worker], row, col, n), gate
 }
 
 func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	in, invC := b.gated(o.Up, o.Gate), b.f32(o.InvC)
 	cols := o.Up.Cols()
 	e := b.emitter(o.Out, cols)
-	products := b.pieceBuffers(cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
-		up, gate := in.piece(worker, row, col, n)
-		a := products[worker][:n]
-		gatedProduct(a, up, gate)
+		up, a := in.piece(worker, row, col, n)
+		gatedProduct(a, up, a)
 		if invC != nil {
 			multiply(a, a, invC[col:col+n])
 		}
@@ -44,12 +47,10 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	in, out := b.gated(o.Up, o.Gate), b.f32(o.Out)
 	cols := o.Up.Cols()
-	products := b.pieceBuffers(cols)
 	columns := b.columnMax(cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
-		up, gate := in.piece(worker, row, col, n)
-		a := products[worker][:n]
-		gatedProduct(a, up, gate)
+		up, a := in.piece(worker, row, col, n)
+		gatedProduct(a, up, a)
 		columns.fold(worker, col, a)
 	})
 	return func() {
@@ -59,12 +60,12 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	}
 }
 
-// gatedProduct is dst = up ⊙ silu(gate); dst must be neither.
-func gatedProduct(dst, up, gate []float32) {
-	sigmoids(dst, gate)
+// gatedProductGo is the specification of gatedProduct: dst = up ⊙ silu(gate),
+// dst may be either.
+func gatedProductGo(dst, up, gate []float32) {
 	up, gate = up[:len(dst)], gate[:len(dst)]
-	for i, s := range dst {
-		dst[i] = up[i] * (gate[i] * s)
+	for i, g := range gate {
+		dst[i] = up[i] * (g * sigmoid(g))
 	}
 }
 
@@ -72,32 +73,31 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 	in, dout, invC := b.gated(o.Up, o.Gate), b.rows(o.DOut), b.f32(o.InvC)
 	cols := o.Up.Cols()
 	dUp, dGate := b.emitter(o.DUp, cols), b.emitter(o.DGate, cols)
-	buffers, ups, gates := b.pieceBuffers(cols), b.pieceBuffers(cols), b.pieceBuffers(cols)
+	buffers := b.pieceBuffers(cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
-		up, gate := in.piece(worker, row, col, n)
-		da := dout.piece(buffers[worker], row, col, n)
+		up, dg := in.piece(worker, row, col, n)
+		du := buffers[worker][:n]
+		dout.load(du, row, col)
 		if invC != nil {
-			scaled := buffers[worker][:n]
-			multiply(scaled, da, invC[col:col+n])
-			da = scaled
+			multiply(du, du, invC[col:col+n])
 		}
-		du, dg := ups[worker][:n], gates[worker][:n]
-		gatedGradient(du, dg, da, up, gate)
+		gatedGradient(du, dg, du, up, dg)
 		dUp.store(worker, row, col, du)
 		dGate.store(worker, row, col, dg)
 	})
 	return storing(run, dUp, dGate)
 }
 
-// gatedGradient is the backward of gatedProduct; dg must be no input.
-func gatedGradient(du, dg, da, up, gate []float32) {
-	sigmoids(dg, gate)
+// gatedGradientGo is the specification of gatedGradient, the backward of
+// gatedProduct; du and dg may each be one of the inputs.
+func gatedGradientGo(du, dg, da, up, gate []float32) {
 	n := len(da)
 	du, dg, up, gate = du[:n], dg[:n], up[:n], gate[:n]
 	for i, d := range da {
-		g, s := gate[i], dg[i]
+		g, u := gate[i], up[i]
+		s := sigmoid(g)
 		du[i] = d * (g * s)
-		dg[i] = d * up[i] * (s * (1 + float32(g*(1-s))))
+		dg[i] = d * u * (s * (1 + float32(g*(1-s))))
 	}
 }
 

@@ -1,0 +1,5 @@
+//go:build noasm || (!amd64 && !arm64)
+
+package emu
+
+func addInto(dst, x []float32) { addIntoGo(dst, x) }

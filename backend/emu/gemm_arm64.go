@@ -1,0 +1,88 @@
+//go:build !noasm
+
+package emu
+
+import "octet/fp8"
+
+// gemmKernels lists the kernels that this machine can run, the best first.
+// Every 64-bit Arm has ASIMD.
+func gemmKernels() []*gemmKernel { return arm64Kernels }
+
+var arm64Kernels = []*gemmKernel{&neonKernel, &goKernel}
+
+// neonKernel has 24 of the 32 registers for accumulators: ten registers' worth
+// of loads feed 24 FMAs, so that a core with four vector units needs two loads
+// a cycle.
+var neonKernel = gemmKernel{
+	name: "neon", mr: 6, nr: 16, group: 4,
+	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+		multiply6x16NEON(k, rows, &a[0], step, stepK, &b[0], 16, &c[0], 16, load)
+	},
+	decode: decodeNEON,
+	transpose: func(dst []float32, step int, src []float32, ld, k int) {
+		transpose4NEON(&dst[0], step, &src[0], ld, k)
+	},
+	gather: func(dst, src []uint8, ld, rows, k int) {
+		transposeBytes(dst, 16, src, ld, rows, k)
+	},
+	finish: func(acc []float32, t *tileOut) {
+		// FP8 outputs are rare.
+		if t.cols == 16 && !t.out.dtype.IsFP8() {
+			finish6x16NEON(&acc[0], t)
+		} else {
+			finishRows(acc, 16, t)
+		}
+	},
+}
+
+// decodeNEON leaves what does not fill a run to the plain Go decoder.
+func decodeNEON(dst []float32, step, chunk int, src matrix, rows, cols int) {
+	const nr = 16
+	whole := cols &^ (nr - 1)
+	if rows > 0 && whole > 0 {
+		switch src.dtype {
+		case fp8.F32:
+			decodeF32NEON(&dst[0], step, chunk, &src.f32[0], src.ld, rows, whole)
+		case fp8.BF16:
+			decodeBF16NEON(&dst[0], step, chunk, &src.u16[0], src.ld, rows, whole)
+		case fp8.E5M2:
+			decodeE5M2NEON(&dst[0], step, chunk, &src.u8[0], src.ld, rows, whole)
+		case fp8.E4M3IEEE:
+			decodeE4M3NEON(&dst[0], step, chunk, &src.u8[0], src.ld, rows, whole, 0x78)
+		default:
+			decodeE4M3NEON(&dst[0], step, chunk, &src.u8[0], src.ld, rows, whole, 0x7f)
+		}
+	}
+	if rows > 0 && whole < cols {
+		decodeGo(dst[whole/nr*chunk:], step, chunk, src.at(0, whole), rows, cols-whole)
+	}
+}
+
+// Formats as the assembly sees them, through go_asm.h.
+//
+//lint:ignore U1000 used in assembly
+const asmBF16 = uint8(fp8.BF16)
+
+// multiply6x16NEON is multiply with the rows of b ldb apart and those of c ldc,
+// of which it stores rows, at least one.
+//
+//go:noescape
+func multiply6x16NEON(k, rows int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
+
+//go:noescape
+func decodeF32NEON(dst *float32, step, chunk int, src *float32, ld, rows, cols int)
+
+//go:noescape
+func decodeBF16NEON(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+
+//go:noescape
+func decodeE5M2NEON(dst *float32, step, chunk int, src *uint8, ld, rows, cols int)
+
+//go:noescape
+func decodeE4M3NEON(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
+
+//go:noescape
+func transpose4NEON(dst *float32, step int, src *float32, ld, k int)
+
+//go:noescape
+func finish6x16NEON(acc *float32, t *tileOut)

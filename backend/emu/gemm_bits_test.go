@@ -1,0 +1,100 @@
+package emu
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// finiteCodes fills a matrix from bits alone, so that every machine has the
+// same: no function of package math is in it.
+func finiteCodes(r *rand.Rand, d fp8.DType, rows, cols int) matrix {
+	m := newMatrix(d, rows, cols, cols)
+	for i := range rows * cols {
+		switch d {
+		case fp8.F32:
+			m.f32[i] = r.Float32() - 0.5
+		case fp8.BF16:
+			m.u16[i] = uint16(r.Uint32())&0x80ff | 0x3f00
+		default:
+			m.u8[i] = uint8(r.Uint32()) & 0xbb // no NaN, no infinity
+		}
+	}
+	return m
+}
+
+// FP8 products have the same bits with every kernel on every machine: all
+// pairs of formats, all orientations, all parts of an epilogue, and several
+// numbers of workers. The hash was made with the plain Go kernel.
+func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
+	const want = uint64(0x57d548bda56ecfc3)
+	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+	pools := []*pool{newPool(1), newPool(2), newPool(3)}
+	defer func() {
+		for _, p := range pools {
+			p.close()
+		}
+	}()
+	r := rand.New(rand.NewPCG(31, 32))
+	hash := fnv.New64a()
+	scales := func(n int) []float32 {
+		s := make([]float32, n)
+		for i := range s {
+			s[i] = r.Float32() + 0.5
+		}
+		return s
+	}
+	for _, shape := range [][3]int{{31, 67, 200}, {3, 40, 150}, {15, 33, 1100}} {
+		m, n, k := shape[0], shape[1], shape[2]
+		for _, da := range formats {
+			for _, db := range formats {
+				for trans := range 4 {
+					transA, transB := trans&1 > 0, trans&2 > 0
+					a, b := finiteCodes(r, da, m, k), finiteCodes(r, db, k, n)
+					if transA {
+						a.rows, a.cols, a.ld = k, m, m
+					}
+					if transB {
+						b.rows, b.cols, b.ld = n, k, k
+					}
+					for _, out := range outFormats {
+						e := epilogue{alpha: r.Float32(), amax: new(float32)}
+						before := finiteCodes(r, out, m, n)
+						switch out {
+						case fp8.F32:
+							e.accumulate = true
+						case fp8.BF16:
+							e.rowScale, e.residual = scales(m), finiteCodes(r, fp8.F32, m, n)
+						default:
+							e.colScale, e.residual, e.outScale = scales(n), finiteCodes(r, fp8.BF16, m, n), 0.01
+						}
+						var first []uint32
+						kernels := gemmKernels()
+						for i := range kernels { // plain Go is the last
+							for _, p := range pools {
+								to := before.clone()
+								*e.amax = 0
+								g, err := newGemmWith(kernels[len(kernels)-1-i], p, a, transA, b, transB, to)
+								require.NoError(t, err)
+								g.run(e)
+								got := to.codes()
+								if first == nil {
+									first = got
+								}
+								require.Equal(t, first, got, "%s, %d workers: %v %s(%t)·%s(%t)→%s",
+									g.kernel.name, p.size(), shape, da, transA, db, transB, out)
+							}
+						}
+						_, _ = fmt.Fprint(hash, first, *e.amax)
+					}
+				}
+			}
+		}
+	}
+	require.Equal(t, want, hash.Sum64(), "%#x", hash.Sum64())
+}

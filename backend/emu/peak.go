@@ -1,0 +1,96 @@
+package emu
+
+import (
+	"time"
+
+	"octet/backend"
+)
+
+// meter implements backend.Meter on the device's own pool, so that its rates
+// are those of as many threads as the programs have.
+type meter struct {
+	*device
+	operands [][]float32 // of each worker: a, b and c of a micro-kernel
+	calls    [][8]int    // of the micro-kernel by each task; padded to a cache line
+	from, to []byte
+}
+
+// Meter implements backend.Metered. Its memory, twice copyBytes, is allocated
+// by the first call of Bytes.
+func (d *device) Meter() backend.Meter { return &meter{device: d} }
+
+const (
+	// flopsBurst is long enough for the wake-up of a worker not to count, and
+	// short enough that of twenty some are left alone on a machine that others
+	// use too.
+	flopsBurst = 2 * time.Millisecond
+	// peakDepth is k of the products: their operands fit the first-level cache,
+	// and the loads and stores of the accumulators do not count.
+	peakDepth = 128
+	// peakCalls go by between two looks at the clock.
+	peakCalls = 32
+)
+
+// FLOPs runs the micro-kernel of the matrix product on operands in the
+// first-level cache. Every worker stops by the clock, so none waits for another.
+func (m *meter) FLOPs() float64 {
+	k := gemmKernels()[0]
+	if m.operands == nil {
+		m.operands = (&binder{device: m.device}).scratch(peakDepth*k.mr + peakDepth*k.nr + k.mr*k.nr)
+		for _, x := range m.operands {
+			for i := range x {
+				x[i] = 1
+			}
+		}
+		m.calls = make([][8]int, m.pool.size())
+	}
+	clear(m.calls)
+	start := time.Now()
+	m.pool.run(m.pool.size(), func(worker, task int) {
+		a, rest := m.operands[worker][:peakDepth*k.mr], m.operands[worker][peakDepth*k.mr:]
+		b, c := rest[:peakDepth*k.nr], rest[peakDepth*k.nr:]
+		for m.calls[task][0] == 0 || time.Since(start) < flopsBurst {
+			for range peakCalls {
+				k.multiply(peakDepth, k.mr, a, peakDepth, 1, b, c, false)
+			}
+			m.calls[task][0] += peakCalls
+		}
+	})
+	elapsed, calls := time.Since(start), 0
+	for _, n := range m.calls {
+		calls += n[0]
+	}
+	return float64(calls) * float64(2*k.mr*k.nr*peakDepth) / elapsed.Seconds()
+}
+
+const (
+	// copyBytes is the size of either array of the copy. Together they are
+	// larger than the caches that a laptop or a virtual machine has.
+	copyBytes = 128 << 20
+	copyTasks = 64
+)
+
+// Bytes copies one array to another, in pieces that the workers take in turns.
+func (m *meter) Bytes() float64 {
+	if m.from == nil {
+		m.from, m.to = alignedBytes(copyBytes), alignedBytes(copyBytes)
+		// Pages that nobody wrote are all the same one, which stays in the cache.
+		m.pieces(func(to, from []byte) {
+			for i := 0; i < len(from); i += 4096 { // no system's pages are smaller
+				from[i] = 1
+			}
+			copy(to, from)
+		})
+	}
+	start := time.Now()
+	m.pieces(func(to, from []byte) { copy(to, from) })
+	return 2 * copyBytes / time.Since(start).Seconds()
+}
+
+func (m *meter) pieces(f func(to, from []byte)) {
+	const n = copyBytes / copyTasks
+	m.pool.run(copyTasks, func(_, task int) {
+		at := task * n
+		f(m.to[at:at+n], m.from[at:at+n])
+	})
+}

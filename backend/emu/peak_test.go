@@ -1,0 +1,33 @@
+package emu
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+)
+
+func TestMeter(t *testing.T) {
+	for _, threads := range []int{1, 3} {
+		list, err := backend.Open("emu", backend.Options{Threads: threads})
+		require.NoError(t, err)
+		d := list[0].(*device)
+		m := list[0].(backend.Metered).Meter().(*meter)
+		require.Positive(t, m.FLOPs())
+		require.Nil(t, m.from, "the copy's memory is not taken for products")
+		k := gemmKernels()[0]
+		for _, x := range m.operands {
+			// Sums of peakDepth ones, so that what was counted was computed;
+			// a worker without a task still has its ones.
+			c := x[peakDepth*(k.mr+k.nr):]
+			require.Contains(t, []float32{1, peakDepth}, c[0])
+			require.Equal(t, c[0], c[k.mr*k.nr-1])
+		}
+		require.Equal(t, float32(peakDepth), m.operands[0][peakDepth*(k.mr+k.nr)], "the caller works too")
+		require.Positive(t, m.Bytes())
+		require.Equal(t, m.from, m.to)
+		require.EqualValues(t, 1, m.to[copyBytes-4096])
+		require.NoError(t, d.Close())
+	}
+}

@@ -1,0 +1,83 @@
+package emu
+
+import "octet/fp8"
+
+// A column of a transposed tensor is far from the next one: a row stored
+// element by element would touch a cache line for each. Rows are collected
+// instead, as codes, and stored a cache line of rows at a time.
+
+// stripRows is how many rows are collected: a cache line of FP8 codes.
+const stripRows = 64
+
+// stripCols is how wide a strip should be: long enough runs of a row for the
+// processor to fetch them ahead, few enough that the strip stays in the
+// second-level cache.
+const stripCols = 1024
+
+// strip collects rows of one cast that follow each other and cover the same
+// columns. Any other row starts a new strip.
+type strip struct {
+	f32 []float32 // one of these, for stripRows rows; they follow without gaps
+	u16 []uint16
+	u8  []uint8
+
+	row, col int // the result's element that the strip starts with
+	width    int
+	rows     int // collected so far
+}
+
+// strips is a strip for each worker, for rows of up to cols elements.
+func (b *binder) strips(dtype fp8.DType, cols int) []strip {
+	list := make([]strip, b.pool.size())
+	for w := range list {
+		raw := alignedBytes(int64(stripRows * cols * dtype.Size()))
+		switch dtype.Size() {
+		case 4:
+			list[w].f32 = view[float32](raw)
+		case 2:
+			list[w].u16 = view[uint16](raw)
+		default:
+			list[w].u8 = raw
+		}
+	}
+	return list
+}
+
+// next is the place in the strip of n elements that begin at (row, col). If
+// they do not continue it, it is stored first.
+func (s *strip) next(c *boundCast, row, col, n int) int {
+	if s.rows == stripRows || row != s.row+s.rows || col != s.col || n != s.width {
+		s.flush(c)
+		s.row, s.col, s.width = row, col, n
+	}
+	s.rows++
+	return (s.rows - 1) * n
+}
+
+// flush stores the strip and empties it.
+func (s *strip) flush(c *boundCast) {
+	if s.rows == 0 {
+		return
+	}
+	at := s.col*c.ld + s.row
+	switch c.dtype.Size() {
+	case 4:
+		transposeCodesGo(c.f32[at:], c.ld, s.f32, s.width, s.rows, s.width)
+	case 2:
+		transposeWords(c.u16[at:], c.ld, s.u16, s.width, s.rows, s.width)
+	default:
+		transposeBytes(c.u8[at:], c.ld, s.u8, s.width, s.rows, s.width)
+	}
+	s.rows = 0
+}
+
+// transposeCodesGo stores src, rows × cols with rows step apart, to dst,
+// cols × rows with rows ld apart.
+func transposeCodesGo[E float32 | uint16 | uint8](dst []E, ld int, src []E, step, rows, cols int) {
+	for j := range cols {
+		to := dst[j*ld:][:rows]
+		for i := range to {
+			to[i] = src[i*step+j]
+		}
+	}
+}

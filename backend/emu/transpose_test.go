@@ -1,0 +1,94 @@
+package emu
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+func TestTransposeCodes(t *testing.T) {
+	eachInstructionSet(t, func(t *testing.T) {
+		for _, rows := range []int{1, 15, 16, 33, 64} {
+			for _, cols := range []int{1, 7, 8, 16, 31, 48, 257} {
+				for _, start := range []int{0, 3} {
+					checkTranspose(t, rows, cols, start, transposeBytes)
+					checkTranspose(t, rows, cols, start, transposeWords)
+				}
+			}
+		}
+	})
+}
+
+// checkTranspose transposes a part of a matrix into a part of another one,
+// both beginning start elements into their memory.
+func checkTranspose[E uint8 | uint16](t *testing.T, rows, cols, start int, transpose func(dst []E, ld int, src []E, step, rows, cols int)) {
+	step, ld := cols+start, rows+5
+	src := make([]E, start+(rows-1)*step+cols)
+	for i := range src {
+		src[i] = E(i*7 + i>>8*31)
+	}
+	want := make([]E, start+cols*ld+40)
+	got := slices.Clone(want)
+	for i := range rows {
+		for j := range cols {
+			want[start+j*ld+i] = src[start+i*step+j]
+		}
+	}
+	transpose(got[start:], ld, src[start:], step, rows, cols)
+	require.True(t, slices.Equal(want, got), "%d × %d", rows, cols)
+}
+
+// Rows may be stored in any order and in pieces; those that follow each other
+// are collected.
+func TestStrips(t *testing.T) {
+	const rows, cols = 150, 40
+	for _, dtype := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3} {
+		tr := newTrial(t)
+		wide := tr.tensor("wide", dtype, nil, cols, rows+9)
+		out := &backend.Tensor{Name: "out", DType: dtype, Shape: []int{cols, rows}, Class: wide.Class, Base: wide, Offset: 4, LD: rows + 9}
+		if dtype == fp8.F16 || dtype == fp8.E4M3 {
+			tr.scaled(out, 1)
+		}
+		amax := tr.tensor("amax", fp8.F32, nil, 1)
+		tr.program.Add(&backend.Quantize{
+			X:   tr.tensor("x", fp8.F32, nil, rows, cols),
+			Out: []backend.Cast{{Out: out, Amax: amax, Transpose: true}},
+		})
+		d, _ := tr.load(2)
+		b := &binder{device: d}
+		e := b.emitter(tr.program.Nodes()[0].Op.(*backend.Quantize).Out, cols)
+		value := func(row, col int) float32 { return dtype.Float32(dtype.Nearest(float32(row+col%13), fp8.Saturate)) }
+		store := func(worker, row, col, n int) {
+			x := make([]float32, n)
+			for i := range x {
+				x[i] = value(row, col+i)
+			}
+			e.store(worker, row, col, x)
+		}
+		e.begin()
+		for row := range 100 { // more than a strip
+			store(0, row, 0, 24)
+		}
+		for row := 99; row >= 0; row-- { // against the order
+			store(1, row, 24, 16)
+		}
+		for row := 100; row < rows; row++ { // in turns
+			store(row%2, row, 0, 10)
+			store(row%2, row, 10, 30)
+		}
+		e.end()
+		for i, v := range d.values(out) {
+			require.EqualValues(t, value(i%rows, i/rows), v, "%s: column %d, row %d", dtype, i/rows, i%rows)
+		}
+		for i, v := range d.values(wide) {
+			if at := i % (rows + 9); at < 4 || at >= rows+4 {
+				require.Zero(t, v, "%s: written beyond the view", dtype)
+			}
+		}
+		require.EqualValues(t, value(rows-1, 12), d.values(amax)[0])
+	}
+}
