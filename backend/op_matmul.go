@@ -26,6 +26,29 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 //	Out = round(v · OutScale)
 //
 // The source of the order is cuBLASLt's epilogue: amax before the output scale.
+//
+// # Scales by blocks
+//
+// A and B may have scales by block (Tensor.Block), FP32 or E8M0. The scale
+// tensor of an operand is row-major, without gaps, of the shape that
+// ScaleShape gives for the operand as it is stored, transposed or not: a B
+// stored transposed as [n, k] with Block1x128 has scales [n, k/128], rounded
+// up. op(A)'s factor of row i and op(B)'s of column j may change along k, where
+// the smaller of the two blocks must divide the larger. k is cut into the runs
+// inside which neither does, the last one perhaps shorter, and
+//
+//	part = +0; part = part + A[i,l]·B[l,j]   for l in the run, over the codes
+//	v = part·(sA·sB)                         for the first run
+//	v = v + part·(sA·sB)                     for each that follows
+//
+// ascending, where sums over codes are op accumulation and every other
+// operation is FP32, rounded to nearest: the product of the factors, its
+// product with part, the addition. That is DeepSeek-V3's promotion every 128
+// elements (arXiv 2412.19437, 3.3.2) with the factors multiplied first, as
+// DeepGEMM does, and, E8M0 factors being powers of two, MXFP8 (OCP
+// Microscaling 1.0) without rounding but in the sums. Factors that do not
+// change along k, one per token and one per output channel, make one run. The
+// factor of an operand without a scale is 1.
 type MatMul struct {
 	A        *Tensor `op:"in"`
 	B        *Tensor `op:"in"`
@@ -67,6 +90,7 @@ func (o *MatMul) check() error {
 	}
 	c.that(o.A.DType.IsFP8() == o.B.DType.IsFP8(), "A is %s and B is %s: both must be FP8 or neither", o.A, o.B)
 	c.that(o.A.DType.IsFP8() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
+	c.blocks(o)
 	c.matrix("Out", o.Out, m, n)
 	c.dtype("Out", o.Out, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
 	if o.RowScale != nil {
@@ -92,6 +116,26 @@ func (o *MatMul) check() error {
 		c.scalar("Amax", o.Amax)
 	}
 	return c.err
+}
+
+// blocks checks the scales by block of a product.
+func (c *checker) blocks(o *MatMul) {
+	for _, f := range []field{{"A", o.A}, {"B", o.B}} {
+		if f.t.Block != PerTensor {
+			c.that(f.t.Block.Rows >= 0 && f.t.Block.Cols >= 0, "%s is %s with blocks of %s, expected positive numbers", f.name, f.t, f.t.Block)
+			c.that(f.t.Scale != nil, "%s is %s with blocks of %s but no scale", f.name, f.t, f.t.Block)
+			c.that(f.t.Scale == nil || f.t.Scale.Contiguous(), "the scale of %s, %s, has gaps between its rows: make it a tensor of its own", f.name, f.t.Scale)
+		}
+	}
+	a, b := o.A.Block.Cols, o.B.Block.Rows
+	if o.TransA {
+		a = o.A.Block.Rows
+	}
+	if o.TransB {
+		b = o.B.Block.Cols
+	}
+	c.that(a <= 0 || b <= 0 || a%b == 0 || b%a == 0, "along k, A has blocks of %d and B of %d: one must divide the other", a, b)
+	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: a product stores with one scale", o.Out, o.Out.Block)
 }
 
 func transposed(t bool) string {

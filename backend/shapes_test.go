@@ -31,6 +31,14 @@ func (m *maker) q(shape ...int) *backend.Tensor {
 	t.Scale = m.f(1)
 	return t
 }
+
+// blocked is E4M3 with scales by block.
+func (m *maker) blocked(block backend.ScaleBlock, rows, cols int) *backend.Tensor {
+	t := m.tensor(fp8.E4M3, rows, cols)
+	t.Scale, t.Block = m.f(block.ScaleShape(rows, cols)), block
+	return t
+}
+
 func (m *maker) control() *backend.Tensor { return m.i(backend.ControlWords) }
 
 func to(t *backend.Tensor) []backend.Cast { return []backend.Cast{{Out: t}} }
@@ -81,6 +89,30 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"OutScale and Amax belong to an FP8 Out", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 5), Out: m.f(2, 5), Amax: m.f(1)}
+		}},
+		{"along k, A has blocks of 128 and B of 48: one must divide the other", func(m *maker) backend.Op {
+			return &backend.MatMul{
+				A: m.blocked(backend.Block1x128, 2, 3), B: m.blocked(backend.ScaleBlock{Rows: 48, Cols: 1}, 3, 5), Out: m.f(2, 5),
+			}
+		}},
+		{"along k, A has blocks of 128 and B of 48: one must divide the other", func(m *maker) backend.Op {
+			return &backend.MatMul{
+				A: m.blocked(backend.ScaleBlock{Rows: 128, Cols: 7}, 3, 2), TransA: true,
+				B: m.blocked(backend.ScaleBlock{Rows: 7, Cols: 48}, 5, 3), TransB: true, Out: m.f(2, 5),
+			}
+		}},
+		{"has gaps between its rows", func(m *maker) backend.Op {
+			a := m.blocked(backend.PerRow, 2, 3)
+			a.Scale = m.f(2, 4).Columns("gaps", 1, 1)
+			return &backend.MatMul{A: a, B: m.q(3, 5), Out: m.f(2, 5)}
+		}},
+		{"with blocks of 1x* but no scale", func(m *maker) backend.Op {
+			b := m.f(3, 5)
+			b.Block = backend.PerRow
+			return &backend.MatMul{A: m.f(2, 3), B: b, Out: m.f(2, 5)}
+		}},
+		{"a product stores with one scale", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.q(2, 3), B: m.q(3, 5), Out: m.blocked(backend.PerRow, 2, 5)}
 		}},
 		{"t1:e4m3[2, 3] has no scale", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.tensor(fp8.E4M3, 2, 3), B: m.q(3, 5), Out: m.f(2, 5)}

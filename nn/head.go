@@ -10,13 +10,18 @@ import (
 // headElems bounds the logits that exist at a time. They are the largest
 // tensor of a small model with a large vocabulary (1,024 × 50,304 in FP32 is
 // 206 MB), so the head runs over chunks of tokens: logits, loss, gradient and
-// both backward products of one chunk before the next begins.
-const headElems = 1 << 22
+// both backward products of one chunk before the next begins. Every chunk also
+// reads and writes the whole gradient of the weight, 155 MB for 50,304 × 768:
+// with fewer than some 200 tokens that takes longer than the product itself.
+// The bound is 67 MB of FP32 logits and half of that for a BF16 gradient.
+const headElems = 1 << 24
 
-// headRows is the number of tokens in a chunk: a multiple of 16, since it is
-// the K of the head's wgrad.
+// headRows is the number of tokens in a chunk, all of about one size: a
+// multiple of 16, since it is the K of the head's wgrad.
 func (m *Model) headRows(tokens int) int {
-	return min(tokens, max(16, headElems/m.Config.PaddedVocab()/16*16))
+	most := max(16, headElems/m.Config.PaddedVocab()/16*16)
+	chunks := (tokens + most - 1) / most
+	return min(tokens, (tokens/chunks+15)/16*16)
 }
 
 // headLoss appends logits and cross-entropy of the final norm's output and,
@@ -29,8 +34,8 @@ func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads boo
 	if grads {
 		dh = q.temp("input.grad", tokens, m.Config.Dim)
 	}
-	for from := 0; from < tokens; from += m.headRows(tokens) {
-		rows := min(m.headRows(tokens), tokens-from)
+	for from, size := 0, m.headRows(tokens); from < tokens; from += size {
+		rows := min(size, tokens-from)
 		chunk := q.at(fmt.Sprintf("lm_head.tokens%d", from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
 		q.Add(&backend.MatMul{A: x.RowRange(from, rows), B: w, TransB: true, Out: logits, Accum: backend.Fast})

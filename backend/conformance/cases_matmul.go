@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"math"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -9,6 +11,7 @@ func (s *suite) matMul() {
 	s.matMulShapes()
 	s.matMulEpilogues()
 	s.matMulData()
+	s.matMulBlocks()
 }
 
 // operands declares A and B for m×k times k×n.
@@ -154,4 +157,73 @@ func (s *suite) matMulData() {
 			b.p.Add(op)
 		}, "matmul/subnormal/%s", in)
 	}
+}
+
+// blocked gives t scales by block, all different.
+func (b *bench) blocked(t *backend.Tensor, block backend.ScaleBlock, scale fp8.DType) {
+	rows, cols := block.ScaleShape(t.Rows(), t.Cols())
+	values := b.draw(rows*cols, 1)
+	for i, x := range values {
+		values[i] = math.Exp(x) / 16
+		if scale == fp8.E8M0 {
+			values[i] = math.Exp2(math.Round(2*x) - 4)
+		}
+	}
+	s := b.vars.Tensor(backend.Stash, t.Name+".scales", scale, rows, cols)
+	b.values[s] = values
+	t.Scale, t.Block = s, block
+}
+
+// matMulBlocks is every kind of block that the field uses, of op(A) and op(B)
+// as they are multiplied, in each of the ways that they may be stored.
+func (s *suite) matMulBlocks() {
+	turn := func(block backend.ScaleBlock) backend.ScaleBlock {
+		return backend.ScaleBlock{Rows: block.Cols, Cols: block.Rows}
+	}
+	kinds := []struct {
+		name  string
+		a, b  backend.ScaleBlock
+		scale fp8.DType
+	}{
+		{"rows", backend.PerRow, backend.PerColumn, fp8.F32},
+		{"rows-tensor", backend.PerRow, backend.PerTensor, fp8.F32},
+		{"1x128-128x128", backend.Block1x128, backend.Block128x128, fp8.F32},
+		{"1x128-1x128", backend.Block1x128, turn(backend.Block1x128), fp8.F32},
+		{"mx", backend.Block1x32, turn(backend.Block1x32), fp8.E8M0},
+		{"mixed", backend.Block1x128, turn(backend.Block1x32), fp8.F32},
+	}
+	const m, n, k = 19, 130, 300
+	for _, kind := range kinds {
+		for trans := range 4 {
+			ta, tb := trans&1 != 0, trans&2 != 0
+			s.add(func(b *bench) {
+				op := b.operands(fp8.E4M3, fp8.E4M3, m, n, k, ta, tb)
+				blockA, blockB := kind.a, kind.b
+				if ta {
+					blockA = turn(blockA)
+				}
+				if tb {
+					blockB = turn(blockB)
+				}
+				b.blocked(op.A, blockA, kind.scale)
+				if kind.b != backend.PerTensor {
+					b.blocked(op.B, blockB, kind.scale)
+				}
+				op.Out = b.result("out", fp8.F32, product(fp8.E4M3, op.Accum, k), m, n)
+				b.p.Add(op)
+			}, "matmul/blocks/%s/ta=%t/tb=%t", kind.name, ta, tb)
+		}
+	}
+	// What follows the sum is the same.
+	s.add(func(b *bench) {
+		op := b.operands(fp8.E4M3, fp8.E5M2, m, n, k, false, true)
+		b.blocked(op.A, backend.Block1x128, fp8.F32)
+		b.blocked(op.B, backend.Block128x128, fp8.F32)
+		op.RowScale, op.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
+		op.Residual = b.normal("residual", fp8.BF16, m, n)
+		op.Out = b.result("out", fp8.E4M3, product(fp8.E4M3, op.Accum, k), m, n)
+		op.OutScale, op.Amax = b.scalar("out.scale", 0.25), b.scalar("out.amax", 0)
+		b.tolerance[op.Amax] = product(fp8.E4M3, op.Accum, k)
+		b.p.Add(op)
+	}, "matmul/blocks/epilogue")
 }

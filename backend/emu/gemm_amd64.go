@@ -81,13 +81,15 @@ var avx512Kernel = gemmKernel{
 	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
 		addScaled32AVX512(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
-	prefetch: func(t *tileOut) {
-		prefetchTile(&t.out, t.rows, t.cols)
-		if t.residual.dtype != fp8.Invalid {
-			prefetchTile(&t.residual, t.rows, t.cols)
-		}
-	},
-	finish: func(acc []float32, t *tileOut) { finish14x32AVX512(&acc[0], t) },
+	prefetch: prefetchOut,
+	finish:   func(acc []float32, t *tileOut) { finish14x32AVX512(&acc[0], t) },
+}
+
+func prefetchOut(t *tileOut) {
+	prefetchTile(&t.out, t.rows, t.cols)
+	if t.residual.dtype != fp8.Invalid {
+		prefetchTile(&t.residual, t.rows, t.cols)
+	}
 }
 
 // prefetchTile asks for the cache lines of the rows×cols corner of m.
@@ -102,12 +104,12 @@ func prefetchTile(m *matrix, rows, cols int) {
 	default:
 		p = unsafe.Pointer(&m.u8[0])
 	}
-	prefetchAVX512(p, m.ld*size, rows, cols*size)
+	prefetchWrite(p, m.ld*size, rows, cols*size)
 }
 
 // avx2Kernel has twelve of the sixteen registers for accumulators.
 var avx2Kernel = gemmKernel{
-	name: "avx2", mr: 6, nr: 16, group: 8,
+	name: "avx2", mr: 6, nr: 16, group: 8, narrow: true,
 	multiply: func(k, _ int, a []float32, step, stepK int, b, c []float32, load bool) {
 		multiply6x16AVX2(k, &a[0], step, stepK, &b[0], &c[0], load)
 	},
@@ -129,6 +131,7 @@ var avx2Kernel = gemmKernel{
 	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
 		addScaled16AVX2(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
+	prefetch: prefetchOut,
 	finish: func(acc []float32, t *tileOut) {
 		// Without masks only whole rows are worth vectors, and FP8 outputs
 		// are rare.
@@ -224,7 +227,7 @@ func addScaled32AVX512(acc, part *float32, rows int, sa, sb *float32, first bool
 func addScaled16AVX2(acc, part *float32, rows int, sa, sb *float32, first bool)
 
 //go:noescape
-func prefetchAVX512(p unsafe.Pointer, step, rows, bytes int)
+func prefetchWrite(p unsafe.Pointer, step, rows, bytes int)
 
 //go:noescape
 func finish14x32AVX512(acc *float32, t *tileOut)

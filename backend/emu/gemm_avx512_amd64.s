@@ -183,8 +183,10 @@ store4:
 	VZEROUPPER
 	RET
 
-// func prefetchAVX512(p unsafe.Pointer, step, rows, bytes int)
-TEXT ·prefetchAVX512(SB), NOSPLIT, $0-32
+// PREFETCHW is a NOP on processors of this kind that do not know it.
+//
+// func prefetchWrite(p unsafe.Pointer, step, rows, bytes int)
+TEXT ·prefetchWrite(SB), NOSPLIT, $0-32
 	MOVQ p+0(FP), SI
 	MOVQ step+8(FP), AX
 	MOVQ rows+16(FP), CX

@@ -10,8 +10,9 @@ import (
 // The plain Go one is the specification of the others.
 type gemmKernel struct {
 	name   string
-	mr, nr int // shape of a tile
-	group  int // how many rows transpose takes; divides nr
+	mr, nr int  // shape of a tile
+	group  int  // how many rows transpose takes; divides nr
+	narrow bool // wants narrowLimits
 
 	// multiply computes the tile c[i,j] = Σ a[i,l]·b[l,j], l ascending, on top
 	// of c if load, else of 0. c is [mr, nr]; b is [k, nr]; a[i,l] is at

@@ -15,6 +15,20 @@ var rowLimits = blockLimits{1024, 1050, 256}
 // many of them for a longer k.
 var columnLimits = blockLimits{512, 1050, 384}
 
+// Registers of half the width ask for B twice as often, so its panels should
+// fit the first-level cache.
+var narrowLimits = blockLimits{256, 1050, 768}
+
+func (k *gemmKernel) limits(transA bool) blockLimits {
+	switch {
+	case k.narrow:
+		return narrowLimits
+	case transA:
+		return columnLimits
+	}
+	return rowLimits
+}
+
 const maxBlockM = 168 // a multiple of every kernel's mr
 
 // cacheLine is one in floats.
@@ -42,10 +56,7 @@ type gemmPlan struct {
 // multiple of depthUnit.
 func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) gemmPlan {
 	mr, nr := kernel.mr, kernel.nr
-	most := rowLimits
-	if transA {
-		most = columnLimits
-	}
+	most := kernel.limits(transA)
 	p := gemmPlan{kc: even(k, max(1, most.k/unit)*unit, unit), mc: mr}
 	p.blocked = p.kc < k
 	slabs, panels := cutTasks(max(1, parts(m, mr)), max(1, parts(n, nr)), most.m/mr, most.n/nr,

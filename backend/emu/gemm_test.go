@@ -340,13 +340,17 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 				rows = 256
 			}
 			for i := range rows {
-				for _, trans := range []bool{false, true} {
+				for _, how := range []struct {
+					trans bool
+					one   fp8.DType // of the other operand: FP8 by FP8 has a way of its own
+				}{{false, fp8.F32}, {true, fp8.F32}, {true, d}} {
+					trans := how.trans
 					a := newMatrix(d, 256, 1, 1)
 					for code := range 256 {
 						a.set(code, uint32(i<<8|code))
 					}
-					one := newMatrix(fp8.F32, 1, 1, 1)
-					one.f32[0] = 1
+					one := newMatrix(how.one, 1, 1, 1)
+					one.set(0, how.one.Nearest(1, fp8.Saturate))
 					out := newMatrix(fp8.F32, 256, 1, 1)
 					x, y := a, one
 					if trans { // as the other operand: 1×1 times (256×1)ᵀ
@@ -537,8 +541,8 @@ func TestGemmPlan(t *testing.T) {
 				require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
 				require.Zero(t, p.kc%depthUnit)
 				require.LessOrEqual(t, p.mc, maxBlockM)
-				require.LessOrEqual(t, p.nt, rowLimits.n)
-				require.LessOrEqual(t, p.kc, rowLimits.k)
+				require.LessOrEqual(t, p.nt, kernel.limits(false).n)
+				require.LessOrEqual(t, p.kc, kernel.limits(false).k)
 				require.Equal(t, p.kc < k, p.blocked)
 				if m*n*k > 4*workers*minTaskWork {
 					tiles := parts(m, kernel.mr) * parts(n, kernel.nr)
