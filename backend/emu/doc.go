@@ -8,8 +8,8 @@
 // Load plans one arena for the temps of all programs, resolves each tensor to
 // a slice of memory, and binds each op to a kernel: a closure that holds its
 // slices, its scratch and its function values. Run calls the kernels in the
-// order of the list and allocates nothing. An op that has no kernel, a scale
-// by blocks, or a pair of formats that Spec does not list, is refused by Load.
+// order of the list and allocates nothing. An op that has no kernel, or a
+// pair of formats that Spec does not list, is refused by Load.
 //
 // # Arithmetic
 //
@@ -22,6 +22,10 @@
 // so that no compiler fuses them and casts, scales and norms have the same
 // bits on every architecture. Float64 appears where an op computes one number
 // (the root of a mean square, a bias correction, a sum of losses) and in GELU.
+//
+// The device model emu:amx multiplies FP8 and BF16 in another order, that of the
+// matrix unit of Intel's server processors (gemm_amx.go): several times as fast
+// where there is one, and the same bits in plain Go elsewhere.
 //
 // A maximum is taken over bit patterns without sign, so that NaN counts as
 // larger than infinity and infinity as larger than any number.

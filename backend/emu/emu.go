@@ -24,9 +24,12 @@ func init() {
 	})
 }
 
-func spec(device string) (backend.Spec, error) {
-	if device != "" {
-		return backend.Spec{}, fmt.Errorf("unknown device model %q of backend emu (known: plain emu, FP32 fused multiply-add)", device)
+// modelAMX names the device model whose products are those of AMX.
+const modelAMX = "amx"
+
+func spec(model string) (backend.Spec, error) {
+	if model != "" && model != modelAMX {
+		return backend.Spec{}, fmt.Errorf("unknown device model %q of backend emu (known: emu, FP32 fused multiply-add; emu:%s, the matrix unit of Intel's server processors)", model, modelAMX)
 	}
 	pairs := [][2]fp8.DType{}
 	for _, a := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
@@ -42,6 +45,7 @@ func spec(device string) (backend.Spec, error) {
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
 	spec   backend.Spec
+	amx    bool // products in the arithmetic of gemm_amx.go
 	pool   *pool
 	rank   int
 	group  *group
@@ -64,10 +68,16 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	g := newGroup(ranks)
 	list := make([]backend.Backend, ranks)
 	s.Arithmetic = gemmKernels()[0].name
+	if model == modelAMX {
+		s.Arithmetic = modelAMX + "+" + s.Arithmetic
+	}
 	s.Device = fmt.Sprintf("%d threads, %s", share, s.Arithmetic)
+	if reason := amxAvailable(); model == modelAMX && reason != nil {
+		s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
+	}
 	for rank := range list {
 		list[rank] = &device{
-			spec: s, pool: newPool(share), rank: rank, group: g,
+			spec: s, amx: model == modelAMX, pool: newPool(share), rank: rank, group: g,
 			memory: map[*backend.Tensor][]byte{},
 		}
 	}

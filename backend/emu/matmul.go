@@ -9,13 +9,19 @@ import (
 
 // matMul binds a product of stored operands to the gemm of gemm.go. The
 // formats' factors leave the sum as one alpha, read when it runs: the product
-// of two scales per tensor does not depend on the summand.
+// of two scales per tensor does not depend on the summand. The arithmetic of AMX
+// is for operands that have no other scales, and not for F32.
 func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if o.A.DType.IsFP8() && !paired(b.spec, o.A.DType, o.B.DType) {
 		return nil, fmt.Errorf("%w by backend emu: %s × %s, A is %s and B is %s",
 			backend.ErrUnsupported, o.A.DType, o.B.DType, o.A, o.B)
 	}
-	g, err := newGemm(b.pool, b.matrixOf(o.A), o.TransA, b.matrixOf(o.B), o.TransB, b.matrixOf(o.Out))
+	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
+	multiply := newGemm
+	if b.amx && !blocked && amxMultiplies(o.A.DType, o.B.DType) {
+		multiply = newAMXGemm
+	}
+	g, err := multiply(b.pool, b.matrixOf(o.A), o.TransA, b.matrixOf(o.B), o.TransB, b.matrixOf(o.Out))
 	if err != nil {
 		return nil, err
 	}
@@ -30,7 +36,7 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 		e.amax = &b.f32(o.Amax)[0]
 	}
 	outScale := b.f32(o.OutScale)
-	if scaledByBlock(o.A) || scaledByBlock(o.B) {
+	if blocked {
 		if err := g.scaleBlocks(b.blockScales(o.A), b.blockScales(o.B)); err != nil {
 			return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
 		}

@@ -18,23 +18,21 @@ const spinBudget = 50 * time.Microsecond
 // goroutine that calls run is worker 0; it must be one goroutine at a time,
 // and a task must not call run, nor wait for another task.
 //
-// A task is claimed by counting remaining down, so a worker that wakes late
-// finds nothing and delays nobody. Claiming orders memory: work and total are
-// written before remaining is, and read after a claim.
+// Each worker has a share of the tasks, neighbours in order: ops split rows from
+// the top down, so a worker finds in its own cache the rows that it wrote in the
+// op before. Who has done its share takes from the end of another's, so a worker
+// that wakes late finds nothing and delays nobody. Claiming orders memory: work
+// is written before the shares are, and read after a claim.
 type pool struct {
 	workers int         // including the caller of run
 	spin    bool        // before sleeping
 	scratch [][]float32 // of the op in progress, one for each worker
 
-	// What workers poll has a cache line to itself, and so has what they count
-	// down when they end a task.
-	_         [64]byte
-	work      func(worker, task int)
-	total     int
-	remaining atomic.Int64 // tasks nobody has claimed
-	_         [64]byte
-	pending   atomic.Int64 // tasks that have not ended
-	_         [64]byte
+	work    func(worker, task int)
+	shares  []share
+	_       [64]byte
+	pending atomic.Int64 // tasks that have not ended; counted down at each end
+	_       [64]byte
 
 	asleep  atomic.Int64 // workers that sleep, or are about to
 	waiting atomic.Bool  // the caller sleeps, or is about to
@@ -44,6 +42,39 @@ type pool struct {
 
 	failure atomic.Pointer[taskPanic]
 	ended   sync.WaitGroup
+}
+
+// share is the range of tasks that a worker has not begun: the first one in the
+// upper half of the word, the one behind the last in the lower half. Its worker
+// polls it, so it has a cache line to itself, and the one that is fetched with it.
+type share struct {
+	atomic.Uint64
+	_ [120]byte
+}
+
+func (s *share) set(first, end int) { s.Store(uint64(first)<<32 | uint64(end)) }
+
+func (s *share) empty() bool {
+	tasks := s.Load()
+	return tasks>>32 >= tasks&(1<<32-1)
+}
+
+// claim takes the first task, or the last.
+func (s *share) claim(last bool) (task int, ok bool) {
+	for {
+		tasks := s.Load()
+		first, end := tasks>>32, tasks&(1<<32-1)
+		if first >= end {
+			return 0, false
+		}
+		task, rest := first, (first+1)<<32|end
+		if last {
+			task, rest = end-1, first<<32|(end-1)
+		}
+		if s.CompareAndSwap(tasks, rest) {
+			return int(task), true
+		}
+	}
 }
 
 // taskPanic is what run panics with after a task has panicked.
@@ -66,6 +97,7 @@ func newPool(n int) *pool {
 	p := &pool{
 		workers: n,
 		scratch: make([][]float32, n),
+		shares:  make([]share, n),
 		// A worker that spins must not keep another from working.
 		spin: n <= runtime.GOMAXPROCS(0),
 		wake: make(chan struct{}, n),
@@ -109,9 +141,11 @@ func (p *pool) run(tasks int, f func(worker, task int)) {
 		}
 		return
 	}
-	p.work, p.total = f, tasks
+	p.work = f
 	p.pending.Store(int64(tasks))
-	p.remaining.Store(int64(tasks))
+	for w := range p.shares {
+		p.shares[w].set(w*tasks/p.workers, (w+1)*tasks/p.workers)
+	}
 	for range min(p.asleep.Load(), int64(tasks-1)) {
 		select {
 		case p.wake <- struct{}{}:
@@ -128,38 +162,41 @@ func (p *pool) run(tasks int, f func(worker, task int)) {
 
 // wait returns when no task is pending.
 func (p *pool) wait() {
-	if p.spinUntil(&p.pending, false) {
+	if p.spinUntil(p.idle) {
 		return
 	}
 	p.waiting.Store(true)
-	if p.pending.Load() == 0 && p.waiting.CompareAndSwap(true, false) {
+	if p.idle() && p.waiting.CompareAndSwap(true, false) {
 		return
 	}
 	<-p.done
 }
 
+func (p *pool) idle() bool { return p.pending.Load() == 0 }
+
 // serve is the life of a worker.
 func (p *pool) serve(worker int) {
+	own := &p.shares[worker]
+	ready := func() bool { return !own.empty() }
 	for !p.closed.Load() {
 		p.drain(worker)
-		if p.spinUntil(&p.remaining, true) {
+		if p.spinUntil(ready) {
 			continue
 		}
 		p.asleep.Add(1)
-		if p.remaining.Load() == 0 {
+		if own.empty() {
 			<-p.wake // also returns once the pool is closed
 		}
 		p.asleep.Add(-1)
 	}
 }
 
-// spinUntil polls count for spinBudget at most and says whether it was seen
-// above zero, as wanted, or at zero. Polls are rare, some 50 ns apart, so that
+// spinUntil polls for spinBudget at most and says whether ready held. Polls are rare, some 50 ns apart, so that
 // the cache line is where the next change is made; looking at the clock and
 // giving way to other goroutines is rarer still, as each takes longer than the
 // way from one processor to another.
-func (p *pool) spinUntil(count *atomic.Int64, above bool) bool {
-	if count.Load() > 0 == above {
+func (p *pool) spinUntil(ready func() bool) bool {
+	if ready() {
 		return true
 	}
 	if !p.spin {
@@ -167,7 +204,7 @@ func (p *pool) spinUntil(count *atomic.Int64, above bool) bool {
 	}
 	for start := time.Now(); time.Since(start) < spinBudget; {
 		for range 64 {
-			if count.Load() > 0 == above {
+			if ready() {
 				return true
 			}
 			pause(4)
@@ -177,15 +214,16 @@ func (p *pool) spinUntil(count *atomic.Int64, above bool) bool {
 	return false
 }
 
-// drain runs tasks until none is left to claim.
+// drain runs tasks until none is left to claim: its own, then its neighbours'.
 func (p *pool) drain(worker int) {
-	for {
-		left := p.remaining.Load()
-		if left <= 0 {
-			return
-		}
-		if p.remaining.CompareAndSwap(left, left-1) {
-			p.call(worker, p.total-int(left))
+	for i := range p.shares {
+		from := &p.shares[(worker+i)%p.workers]
+		for {
+			task, ok := from.claim(i > 0)
+			if !ok {
+				break
+			}
+			p.call(worker, task)
 		}
 	}
 }

@@ -18,7 +18,11 @@ func probe() []backend.Finding {
 			kernels.Fix = "build without -tags noasm, on a processor with AVX2 and FMA, or AVX-512"
 		}
 	}
-	return []backend.Finding{kernels, {
+	matrixUnit := backend.Finding{What: "AMX", OK: true, Detail: "available: --backend emu:amx trains faster, with other last bits"}
+	if reason := amxAvailable(); reason != nil {
+		matrixUnit = backend.Finding{What: "AMX", Detail: reason.Error()}
+	}
+	return []backend.Finding{kernels, matrixUnit, {
 		What: "threads", OK: true,
 		Detail: fmt.Sprintf("%d of %d processors", runtime.GOMAXPROCS(0), runtime.NumCPU()),
 	}}

@@ -1,0 +1,61 @@
+package emu
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// The device model emu:amx computes FP8 products in the arithmetic of AMX,
+// which differs from the chain's in last bits where sums are long, and says so.
+func TestDeviceModelAMX(t *testing.T) {
+	const m, n, k = 16, 32, 512
+	r := rand.New(rand.NewPCG(1, 2))
+	codes := func(count int) []byte {
+		x := make([]byte, count)
+		for i := range x {
+			x[i] = byte(r.IntN(0x70)) | byte(r.IntN(2))<<7
+		}
+		return x
+	}
+	ca, cb := codes(m*k), codes(k*n)
+	product := func(model string) []byte {
+		devices, err := open(model, backend.Options{Threads: 2})
+		require.NoError(t, err)
+		d := devices[0]
+		defer func() { require.NoError(t, d.Close()) }()
+		vars := backend.NewVars()
+		one := vars.Tensor(backend.Input, "one", fp8.F32, 1)
+		a := vars.Tensor(backend.Input, "a", fp8.E4M3, m, k)
+		b := vars.Tensor(backend.Input, "b", fp8.E5M2, k, n)
+		a.Scale, b.Scale = one, one
+		out := vars.Tensor(backend.Output, "out", fp8.F32, m, n)
+		p := vars.Program("product")
+		p.Add(&backend.MatMul{A: a, B: b, Out: out})
+		require.NoError(t, d.Bind(vars))
+		require.NoError(t, d.Write(one, []byte{0, 0, 0x80, 0x3f}))
+		require.NoError(t, d.Write(a, ca))
+		require.NoError(t, d.Write(b, cb))
+		list, err := d.Load(p)
+		require.NoError(t, err)
+		require.NoError(t, list[0].Run(context.Background()))
+		bytes := make([]byte, out.Bytes())
+		require.NoError(t, d.Read(out, bytes))
+		return bytes
+	}
+	chain, amx := product(""), product(modelAMX)
+	require.NotEqual(t, chain, amx)
+	require.Equal(t, amx, product(modelAMX))
+
+	devices, err := open(modelAMX, backend.Options{})
+	require.NoError(t, err)
+	require.Contains(t, devices[0].Spec().Arithmetic, modelAMX)
+	require.NoError(t, devices[0].Close())
+	_, err = spec("amx512")
+	require.ErrorContains(t, err, "emu:amx")
+}
