@@ -9,20 +9,28 @@ import (
 
 // flagsFirst moves the flags of a command before its other arguments, which
 // may stand in any order: kong takes a list of arguments for ended where a flag
-// follows. args[0] names the command.
+// follows. The first arguments name the command, and one within it.
 func flagsFirst(app *kong.Application, args []string) []string {
-	i := slices.IndexFunc(app.Children, func(n *kong.Node) bool { return len(args) > 0 && n.Name == args[0] })
-	if i < 0 {
+	command, names := app.Node, 0
+	for names < len(args) {
+		i := slices.IndexFunc(command.Children, func(n *kong.Node) bool { return n.Name == args[names] })
+		if i < 0 {
+			break
+		}
+		command = command.Children[i]
+		names++
+	}
+	if names == 0 {
 		return args
 	}
 	takesValue := map[string]bool{}
-	for _, group := range app.Children[i].AllFlags(false) {
+	for _, group := range command.AllFlags(false) {
 		for _, f := range group {
 			takesValue["--"+f.Name] = !f.IsBool()
 		}
 	}
-	flags, rest := []string{args[0]}, []string(nil)
-	for i := 1; i < len(args); i++ {
+	flags, rest := slices.Clone(args[:names]), []string(nil)
+	for i := names; i < len(args); i++ {
 		switch a := args[i]; {
 		case a == "--":
 			return slices.Concat(flags, rest, args[i:])

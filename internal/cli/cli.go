@@ -24,6 +24,7 @@ type commands struct {
 	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
 	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
 	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
+	Bench    benchCmd    `cmd:"" help:"Rates of a step and of its parts, beside the device's measured peaks."`
 	Doctor   doctorCmd   `cmd:"" help:"What is here, what is missing, and whether a backend computes what it should."`
 	Version  versionCmd  `cmd:"" help:"Version of this octet."`
 }

@@ -118,7 +118,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "doctor", "version"} {
+	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "bench", "doctor", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)

@@ -16,11 +16,12 @@ import (
 )
 
 type trainCmd struct {
-	Args   []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
-	Out    string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
-	Resume bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
-	DryRun bool     `help:"Print the resolved configuration and stop."`
-	JSON   bool     `help:"Print the result as one JSON object, without a sample."`
+	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
+	Out     string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
+	Resume  bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
+	DryRun  bool     `help:"Print the resolved configuration and stop."`
+	JSON    bool     `help:"Print the result as one JSON object, without a sample."`
+	Profile bool     `help:"Record a few steps, op by op: print where their time went, write trace.json into the run's folder."`
 	config.Flags
 	device
 }
@@ -34,6 +35,7 @@ Examples:
   octet train --data book.txt model.layers=4   your own text, a deeper model
   octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
   octet train --resume --out runs/mine         go on where it stopped
+  octet train --profile                        where the time of a step goes
   octet train runs/mine/config.toml            the same run again`
 }
 
@@ -69,7 +71,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) error {
 
 // options reads the command line, or the configuration of the run to resume.
 func (c trainCmd) options(t *terminal) (o run.Options, err error) {
-	o = run.Options{Dir: c.Out, Resume: c.Resume, Backend: c.Backend, Threads: c.Threads, Version: version(), Sources: t.sources}
+	o = run.Options{Dir: c.Out, Resume: c.Resume, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, Version: version(), Sources: t.sources}
 	if err := c.check(); err != nil {
 		return o, err
 	}
@@ -164,6 +166,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if p.Evaluated && p.Step < p.Steps {
 			status.Print(fmt.Sprintf("step %d: validation %s", p.Step, lossText(p.ValLoss, r)))
 		}
+		if p.Profile != nil {
+			status.Print(profileText(p.Profile, r))
+		}
 	})
 	status.Done()
 	caught := signals.received()
@@ -186,14 +191,17 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 }
 
 func statusOf(p run.Progress, r *run.Run) writers.Status {
-	tokens := float64(r.Job.TokensPerStep())
-	seconds := p.Elapsed.Seconds()
-	return writers.Status{
+	rate := float64(r.Job.TokensPerStep()) / p.Elapsed.Seconds()
+	s := writers.Status{
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
-		TokensPerSec: tokens / seconds, FlopsPerSec: tokens * r.Job.FLOPsPerToken() / seconds,
+		TokensPerSec: rate, FlopsPerSec: rate * r.Job.FLOPsPerToken(),
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
 		ETA:    p.ETA,
 	}
+	if r.PeakFLOPs > 0 {
+		s.PeakShare = s.FlopsPerSec / r.PeakFLOPs
+	}
+	return s
 }
 
 // configArgs sorts the arguments that say what is computed.

@@ -44,7 +44,7 @@ func TestTrain(t *testing.T) {
 		require.Equal(t, i == 9 || i == 19 || i == 24, m["val_loss"] != nil, line)
 		require.Less(t, m["loss"], 6.0)
 	}
-	for _, key := range []string{"step_s", "tokens_per_s", "flops_per_s", "memory"} {
+	for _, key := range []string{"step_s", "tokens_per_s", "flops_per_s", "mfu", "memory"} {
 		require.Contains(t, timing[0], `"`+key+`":`)
 	}
 	for line := range strings.Lines(read(t, dir, "run.log")) {
@@ -56,7 +56,7 @@ func TestTrain(t *testing.T) {
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
 		"\ndata        27,000 tokens to train on, 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
-		"\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
+		"FLOP/s (", "\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
 	} {
 		require.Contains(t, stderr, want)
 	}

@@ -21,6 +21,7 @@ const (
 	metricsFile    = "metrics.jsonl"
 	timingFile     = "timing.jsonl"
 	logFile        = "run.log"
+	traceFile      = "trace.json"
 	checkpointsDir = "checkpoints"
 	lockFile       = ".lock" // what checkpoint.Lock leaves
 )

@@ -18,6 +18,7 @@ type Progress struct {
 	ValLoss    float64       // nats per token, if it did
 	Checkpoint string        // path, if this step wrote one
 	ETA        time.Duration // at the pace of this process so far, evaluations and checkpoints included
+	Profile    *Profile      // of the steps up to this one, if it is the last of those that were profiled
 }
 
 // Train runs the remaining steps and reports each. When ctx is cancelled it
@@ -47,7 +48,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	c := r.Config
 	steady := context.WithoutCancel(ctx) // a step is never cut in two
 	p.Steps = c.Train.Steps
-	if p.StepResult, err = r.Trainer.Next(steady); err != nil {
+	if p.StepResult, err = r.next(steady); err != nil {
 		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
 			err = errors.Join(err, r.record(p))
 		}
@@ -64,6 +65,9 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		return p, false, err
 	}
 	interrupted = ctx.Err() != nil
+	if p.Profile, err = r.profileAfter(p.Step, interrupted); err != nil {
+		return p, interrupted, err
+	}
 	if last || interrupted || c.Checkpoint.Every > 0 && p.Step%c.Checkpoint.Every == 0 {
 		p.Checkpoint, err = r.save()
 	}
@@ -71,7 +75,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 }
 
 func (r *Run) record(p Progress) error {
-	return r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total())
+	return r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
 }
 
 func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }

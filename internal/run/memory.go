@@ -6,13 +6,16 @@ import (
 	"octet/internal/writers"
 )
 
-// checkHostMemory refuses what does not fit into this machine: running out of
-// memory later would end the process without a word of advice.
-func checkHostMemory(need int64) error {
+// CheckHostMemory refuses what does not fit into this machine: running out of
+// memory later would end the process without a word of advice. The error says
+// what needs it and ends with instead.
+func CheckHostMemory(what string, need int64, instead string) error {
 	free, ok := hostMemory()
 	if !ok || need <= free {
 		return nil
 	}
-	return fmt.Errorf("the run needs %s of memory and this machine has %s free: use a smaller model or train.micro_batch, or train.recompute=block (octet plan shows what the memory is for)",
-		writers.Bytes(need), writers.Bytes(free))
+	return fmt.Errorf("%s needs %s of memory and this machine has %s free: %s", what, writers.Bytes(need), writers.Bytes(free), instead)
 }
+
+// SmallerRun is what to do about a step that does not fit.
+const SmallerRun = "use a smaller model or train.micro_batch, or train.recompute=block (octet plan shows what the memory is for)"

@@ -50,8 +50,8 @@ func openRecords(dir string, from int) (r *records, err error) {
 	return r, nil
 }
 
-// step writes what one step has to say.
-func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) error {
+// step writes what one step has to say. A peak of 0 is not known.
+func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, peakFLOPs float64) error {
 	m := writers.Metrics{
 		Step: p.Step, Loss: writers.Float(p.Loss), LR: writers.Float(p.LR),
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
@@ -67,6 +67,10 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 	t := writers.Timing{
 		Step: p.Step, StepSeconds: writers.Float(seconds), TokensPerSec: writers.Float(rate),
 		FlopsPerSec: writers.Float(rate * flopsPerToken), Memory: memory,
+	}
+	if peakFLOPs > 0 {
+		mfu := t.FlopsPerSec / writers.Float(peakFLOPs)
+		t.MFU = &mfu
 	}
 	return errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
 }

@@ -27,6 +27,7 @@ type Options struct {
 	Resume  bool
 	Backend string // name:device, as given; empty picks the best
 	Threads int
+	Profile bool   // record some steps: see Profile
 	Version string // of octet, for state.json
 	Sources fs.FS  // corpus of last resort
 }
@@ -41,6 +42,7 @@ type Run struct {
 	Trainer    *train.Trainer
 	Devices    []backend.Backend
 	Memory     train.Memory
+	PeakFLOPs  float64            // per second, of all devices; 0 if not known
 	Resumed    int                // step that the run goes on from
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
@@ -48,6 +50,7 @@ type Run struct {
 
 	version string
 	records *records
+	profile *profiler // nil: not asked for, or done
 }
 
 // Start opens everything. Its errors are the user's to mend; nothing is left
@@ -89,6 +92,10 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	if err := r.plan(); err != nil {
 		return err
+	}
+	r.PeakFLOPs = peakFLOPs(r.Devices)
+	if o.Profile {
+		r.profile = newProfiler(r)
 	}
 	if r.Trainer, err = train.NewTrainer(r.Job, r.Corpus, r.Devices); err != nil {
 		return err
@@ -139,7 +146,7 @@ func (r *Run) plan() error {
 	if !spec.HostMemory {
 		return nil
 	}
-	return checkHostMemory(r.Memory.Total() * int64(len(r.Devices)))
+	return CheckHostMemory("the run", r.Memory.Total()*int64(len(r.Devices)), SmallerRun)
 }
 
 // begin sets the weights: from the newest whole checkpoint, from model.init,

@@ -1,0 +1,178 @@
+package backend
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Profile records how long each node takes: of the programs that are loaded
+// through Watch, while it is recording. Between Begin and End is one span,
+// usually a step; the programs compute what they always do, node by node, and
+// what is added is a look at the clock after each. It is for one goroutine.
+//
+//	p := backend.NewProfile()
+//	device = p.Watch(device)  // before Load
+//	p.Begin(); …; p.End()     // around what is to be recorded, any number of times
+//	rows := p.Rows(peaks, backend.OpKind)
+type Profile struct {
+	now     func() time.Time
+	on      bool
+	began   time.Time // of the span in progress
+	origin  time.Time // of the first span
+	elapsed time.Duration
+	spans   int
+	events  []event
+}
+
+// event is one run of a node.
+type event struct {
+	node       *Node
+	program    string
+	start, end time.Duration // since origin
+}
+
+// NewProfile returns a profile that has recorded nothing.
+func NewProfile() *Profile { return &Profile{now: time.Now} }
+
+// Begin starts a span.
+func (p *Profile) Begin() {
+	p.on, p.began = true, p.now()
+	if p.spans == 0 {
+		p.origin = p.began
+	}
+}
+
+// End ends the span that Begin started.
+func (p *Profile) End() {
+	p.on = false
+	p.elapsed += p.now().Sub(p.began)
+	p.spans++
+}
+
+// Spans is how many spans were recorded.
+func (p *Profile) Spans() int { return p.spans }
+
+// Elapsed is the length of all spans. What of it belongs to no node is the
+// host's: feeding inputs, reading results.
+func (p *Profile) Elapsed() time.Duration { return p.elapsed }
+
+// Watch returns b with programs that p records. Of b's methods those beyond
+// Backend, such as Meter, are to be called on b itself.
+func (p *Profile) Watch(b Backend) Backend { return &watched{b, p} }
+
+type watched struct {
+	Backend
+	profile *Profile
+}
+
+func (w *watched) Load(programs ...*Program) ([]Executable, error) {
+	list, err := w.Backend.Load(programs...)
+	for i, x := range list {
+		list[i] = &watchedProgram{x, w.profile, programs[i].Name()}
+	}
+	return list, err
+}
+
+type watchedProgram struct {
+	Executable
+	profile *Profile
+	name    string
+}
+
+func (x *watchedProgram) Run(ctx context.Context) error {
+	p := x.profile
+	if !p.on {
+		return x.Executable.Run(ctx)
+	}
+	last := p.now().Sub(p.origin)
+	return x.RunObserved(ctx, func(n *Node, _ func(*Tensor) ([]byte, error)) error {
+		now := p.now().Sub(p.origin)
+		p.events = append(p.events, event{n, x.name, last, now})
+		last = now
+		return nil
+	})
+}
+
+// Row sums up the runs of some nodes.
+type Row struct {
+	Name  string
+	Calls int
+	Time  time.Duration
+	Cost  Cost
+	// Floor is the time at the roofline: for each run the larger of FLOPs over
+	// peak and bytes over bandwidth. It can exceed Time where operands were in
+	// a cache or were updated in place; see Meter.
+	Floor time.Duration
+}
+
+// Rows sums up what was recorded by a name for each node, the longest first.
+func (p *Profile) Rows(peaks Peaks, name func(*Node) string) []Row {
+	byNode := map[*Node]*Row{} // names and costs are worked out once for each
+	for _, e := range p.events {
+		r := byNode[e.node]
+		if r == nil {
+			r = &Row{Name: name(e.node)}
+			byNode[e.node] = r
+		}
+		r.Calls++
+		r.Time += e.end - e.start
+	}
+	byName := map[string]*Row{}
+	for n, r := range byNode {
+		sum := byName[r.Name]
+		if sum == nil {
+			sum = &Row{Name: r.Name}
+			byName[r.Name] = sum
+		}
+		c := n.Cost()
+		sum.Calls += r.Calls
+		sum.Time += r.Time
+		sum.Cost.FLOPs += int64(r.Calls) * c.FLOPs
+		sum.Cost.Bytes += int64(r.Calls) * c.Bytes
+		sum.Floor += time.Duration(float64(r.Calls) * peaks.Floor(c) * float64(time.Second))
+	}
+	var rows []Row
+	for _, r := range byName {
+		rows = append(rows, *r)
+	}
+	slices.SortFunc(rows, func(a, b Row) int {
+		return cmp.Or(cmp.Compare(b.Time, a.Time), strings.Compare(a.Name, b.Name))
+	})
+	return rows
+}
+
+// OpKind names a node by its op; a matrix product also by its layout and its
+// formats: "MatMul NT e4m3 e4m3 bf16".
+func OpKind(n *Node) string {
+	o, ok := n.Op.(*MatMul)
+	if !ok {
+		return opType(n.Op)
+	}
+	layout := func(t bool) string {
+		if t {
+			return "T"
+		}
+		return "N"
+	}
+	return strings.Join([]string{
+		"MatMul", layout(o.TransA) + layout(o.TransB),
+		o.A.DType.String(), o.B.DType.String(), o.Out.DType.String(),
+	}, " ")
+}
+
+// Module names a node by its part of the model, layers folded:
+// "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for itself.
+func Module(n *Node) string {
+	parts := strings.Split(n.Scope, ".")
+	for i, part := range parts {
+		if _, err := strconv.Atoi(part); err == nil {
+			parts[i] = "*"
+			return strings.Join(parts[:min(i+2, len(parts))], ".")
+		}
+	}
+	return orDash(parts[0])
+}

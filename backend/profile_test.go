@@ -1,0 +1,157 @@
+package backend
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// clock is a time that moves when told to.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+// device runs programs by letting time go by: node i takes i+1 milliseconds.
+type device struct {
+	Backend
+	clock *clock
+	fail  error
+}
+
+type run struct {
+	Executable
+	device *device
+	nodes  []*Node
+}
+
+func (d *device) Load(programs ...*Program) (list []Executable, err error) {
+	for _, p := range programs {
+		list = append(list, &run{device: d, nodes: p.Nodes()})
+	}
+	return list, d.fail
+}
+
+func (x *run) Run(context.Context) error {
+	x.device.clock.at = x.device.clock.at.Add(time.Hour)
+	return nil
+}
+
+func (x *run) RunObserved(_ context.Context, observe Observer) error {
+	for i, n := range x.nodes {
+		x.device.clock.at = x.device.clock.at.Add(time.Duration(i+1) * time.Millisecond)
+		if err := observe(n, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// profiled records two spans of a program of four nodes.
+func profiled(t *testing.T) *Profile {
+	t.Helper()
+	vars := NewVars()
+	x := vars.Tensor(Input, "x", fp8.F32, 100, 50)
+	w := vars.Tensor(Param, "w", fp8.F32, 200, 50)
+	p := vars.Program("micro")
+	h := p.Scope("layers.0.mlp.up_proj").Temp("out", fp8.BF16, 100, 200)
+	p.Scope("layers.0.mlp.up_proj").Add(&MatMul{A: x, B: w, TransB: true, Out: h})
+	y := p.Scope("layers.1.mlp").Temp("out", fp8.F32, 100, 200)
+	p.Phase(Backward).Scope("layers.1.mlp").Add(&Add{A: h, B: h, Out: []Cast{{Out: y}}})
+	z := p.Scope("lm_head").Temp("out", fp8.F32, 50, 200)
+	p.Scope("lm_head").Add(&MatMul{A: x, B: y, TransA: true, Out: z})
+	p.On(CommQueue).Add(&Fill{Out: vars.Tensor(Output, "o", fp8.F32, 1), Value: 1})
+	require.NoError(t, p.Err())
+
+	c := &clock{at: time.Unix(1000, 0)}
+	profile := &Profile{now: c.now}
+	list, err := profile.Watch(&device{clock: c}).Load(p)
+	require.NoError(t, err)
+	ctx := context.Background()
+	require.NoError(t, list[0].Run(ctx)) // not recorded
+	for range 2 {
+		profile.Begin()
+		c.at = c.at.Add(5 * time.Millisecond) // the host's
+		require.NoError(t, list[0].Run(ctx))
+		profile.End()
+		require.NoError(t, list[0].Run(ctx)) // not recorded
+	}
+	return profile
+}
+
+func TestProfile(t *testing.T) {
+	p := profiled(t)
+	require.Equal(t, 2, p.Spans())
+	require.Equal(t, 30*time.Millisecond, p.Elapsed())
+
+	// 2·100·200·50 operations in 2 ms; 4·(5000 + 10000) + 2·20000 bytes in 1 ms.
+	peaks := Peaks{FLOPs: 1e9, Bytes: 1e8}
+	require.Equal(t, []Row{
+		{"Fill", 2, 8 * time.Millisecond, Cost{0, 8}, 2 * 40 * time.Nanosecond},
+		{"MatMul TN fp32 fp32 fp32", 2, 6 * time.Millisecond, Cost{4e6, 280_000}, 4 * time.Millisecond},
+		{"Add", 2, 4 * time.Millisecond, Cost{0, 320_000}, 3200 * time.Microsecond},
+		{"MatMul NT fp32 fp32 bf16", 2, 2 * time.Millisecond, Cost{4e6, 200_000}, 4 * time.Millisecond},
+	}, p.Rows(peaks, OpKind))
+
+	rows := p.Rows(Peaks{Bytes: 1e8}, Module)
+	require.Equal(t, Row{"-", 2, 8 * time.Millisecond, Cost{0, 8}, 80 * time.Nanosecond}, rows[0])
+	// Names of one length of time are in order.
+	require.Equal(t, Row{"layers.*.mlp", 4, 6 * time.Millisecond, Cost{4e6, 520_000}, 5200 * time.Microsecond}, rows[1])
+	require.Equal(t, Row{"lm_head", 2, 6 * time.Millisecond, Cost{4e6, 280_000}, 2800 * time.Microsecond}, rows[2])
+	require.Len(t, rows, 3)
+
+	require.Zero(t, p.Rows(Peaks{}, OpKind)[0].Floor, "peaks that nobody knows leave every time open")
+}
+
+func TestModule(t *testing.T) {
+	for scope, want := range map[string]string{
+		"": "-", "embed": "embed", "adamw.layers": "adamw", "layers.12": "layers.*",
+		"layers.3.mlp.down_proj": "layers.*.mlp", "layers.0.input_layernorm": "layers.*.input_layernorm",
+	} {
+		require.Equal(t, want, Module(&Node{Scope: scope}), scope)
+	}
+}
+
+func TestWriteTrace(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, profiled(t).WriteTrace(&b))
+	var trace struct {
+		TraceEvents []map[string]any
+	}
+	require.NoError(t, json.Unmarshal(b.Bytes(), &trace), b.String())
+	require.Len(t, trace.TraceEvents, 8)
+	require.Equal(t, map[string]any{
+		"name": "Add", "cat": "bwd", "ph": "X", "ts": 6000.0, "dur": 2000.0, "pid": 0.0, "tid": 0.0,
+		"args": map[string]any{"path": "layers.1.mlp", "program": "micro", "flops": 0.0, "bytes": 160_000.0},
+	}, trace.TraceEvents[1])
+	require.EqualValues(t, CommQueue, trace.TraceEvents[3]["tid"])
+	// The second span begins an hour after the first one's end.
+	require.Equal(t, (15*time.Millisecond+time.Hour+5*time.Millisecond).Seconds()*1e6, trace.TraceEvents[4]["ts"])
+	for i, e := range trace.TraceEvents[1:4] {
+		before := trace.TraceEvents[i]
+		require.Equal(t, before["ts"].(float64)+before["dur"].(float64), e["ts"], "one node after the other")
+	}
+
+	b.Reset()
+	require.NoError(t, NewProfile().WriteTrace(&b))
+	require.True(t, json.Valid(b.Bytes()), b.String())
+	broken := errors.New("no room")
+	require.ErrorIs(t, profiled(t).WriteTrace(failing{broken}), broken)
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// What the backend refuses stays refused.
+func TestProfileLoadFails(t *testing.T) {
+	broken := errors.New("no such op")
+	_, err := NewProfile().Watch(&device{fail: broken}).Load()
+	require.ErrorIs(t, err, broken)
+}

@@ -1,0 +1,137 @@
+// Package bench measures what octet bench prints: the rate of a whole training
+// step, and of the ops that most of it is, beside the peaks of the device.
+//
+// A shared machine drifts by a factor within seconds, so no two numbers are
+// compared that were not taken in turns: bursts of the work alternate with
+// bursts of the peak, and of each the median counts. Everything runs through
+// package backend, a program of one op at a time, so that any backend can be
+// measured; one that is not backend.Metered has rates without shares.
+//
+// An op's bytes are those of its operands moved once, as in backend.Cost. What
+// fits the caches can go faster than the copy, whose arrays do not, and so can
+// an update in place; see backend.Meter.
+package bench
+
+import (
+	"slices"
+
+	"octet/backend"
+)
+
+// Options says where to measure, and for how long.
+type Options struct {
+	Backend string  // name:device, as given; empty picks the best
+	Threads int     // of the CPU backend; 0 is all processors
+	Seconds float64 // for each line; it takes longer where minBursts do
+}
+
+// Result is one measurement. Times are of one run of what was measured. Zero is
+// left out: not measured, or not known on this backend.
+type Result struct {
+	Bench   string  `json:"bench"`           // peak, gemm, step, quantize or optimizer
+	Name    string  `json:"name"`            // of the line within the bench
+	Shape   string  `json:"shape,omitempty"` // "1024x2048x768"; of a product MxNxK
+	Backend string  `json:"backend"`
+	Device  string  `json:"device"`
+	Repeats int     `json:"repeats"`
+	Median  float64 `json:"median_s,omitempty"`
+	Min     float64 `json:"min_s,omitempty"`
+	Max     float64 `json:"max_s,omitempty"`
+
+	// At the median, and the medians of the peaks between. Peaks are of all
+	// threads, but for the line of bench peak that is of one.
+	GFLOPs     float64 `json:"gflops,omitempty"` // per second
+	PeakGFLOPs float64 `json:"peak_gflops,omitempty"`
+	PeakShare  float64 `json:"peak_share,omitempty"`
+	GBytes     float64 `json:"gbytes_per_s,omitempty"`
+	CopyGBytes float64 `json:"copy_gbytes_per_s,omitempty"` // read and written
+	CopyShare  float64 `json:"copy_share,omitempty"`
+
+	*Step
+	// Unsupported says why the backend does not run it; all rates are 0 then.
+	Unsupported string `json:"unsupported,omitempty"`
+}
+
+// Bench is a device to measure on.
+type Bench struct {
+	o      Options
+	driver backend.Driver
+	spec   backend.Spec
+	device backend.Backend // with nothing bound: for its meter
+	meter  backend.Meter   // nil if it has none
+}
+
+// Open finds the backend and opens its meter. An error is the user's to mend.
+func Open(o Options) (*Bench, error) {
+	driver, _, err := backend.Find(o.Backend)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bench{o: o, driver: driver}
+	if b.device, err = b.open(o.Threads); err != nil {
+		return nil, err
+	}
+	b.spec = b.device.Spec()
+	if m, ok := b.device.(backend.Metered); ok {
+		b.meter = m.Meter()
+	}
+	return b, nil
+}
+
+func (b *Bench) open(threads int) (backend.Backend, error) {
+	list, err := backend.Open(b.o.Backend, backend.Options{Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// Close closes the meter's device.
+func (b *Bench) Close() error { return b.device.Close() }
+
+// peakSeconds is enough to set the scene.
+const peakSeconds = 0.15
+
+// Peaks measures the peaks of one thread, where the device has several, and of
+// all: those of this moment. It is empty if the device has no meter.
+func (b *Bench) Peaks() ([]Result, error) {
+	if b.meter == nil {
+		return nil, nil
+	}
+	var list []Result
+	one, err := b.open(1)
+	if err != nil {
+		return nil, err
+	}
+	if m, ok := one.(backend.Metered); ok && one.Spec().Device != b.spec.Device {
+		list = append(list, peaks(one.Spec(), m.Meter()))
+	}
+	list = append(list, peaks(b.spec, b.meter))
+	return list, one.Close()
+}
+
+func peaks(s backend.Spec, m backend.Meter) Result {
+	samples, _ := inTurns(peakSeconds, rate(m.FLOPs), rate(m.Bytes)) // neither fails
+	return Result{
+		Bench: "peak", Name: "FMA and copy", Backend: s.Backend, Device: s.Device, Repeats: len(samples[0]),
+		PeakGFLOPs: median(samples[0]) / 1e9, CopyGBytes: median(samples[1]) / 1e9,
+	}
+}
+
+// result fills in r from the seconds of each run and the peak between them.
+func (b *Bench) result(r Result, seconds []float64, cost backend.Cost, l limit, peak float64) Result {
+	r.Backend, r.Device = b.spec.Backend, b.spec.Device
+	r.Repeats = len(seconds)
+	r.Median, r.Min, r.Max = median(seconds), slices.Min(seconds), slices.Max(seconds)
+	r.GFLOPs, r.GBytes = float64(cost.FLOPs)/r.Median/1e9, float64(cost.Bytes)/r.Median/1e9
+	switch {
+	case peak == 0:
+	case l == byFLOPs:
+		r.PeakGFLOPs = peak / 1e9
+		r.PeakShare = r.GFLOPs / r.PeakGFLOPs
+	default:
+		r.CopyGBytes = peak / 1e9
+		r.CopyShare = r.GBytes / r.CopyGBytes
+	}
+	return r
+}

@@ -1,0 +1,306 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/fp8"
+	"octet/train"
+)
+
+func open(t *testing.T) *Bench {
+	t.Helper()
+	b, err := Open(Options{Backend: "emu", Threads: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+func TestPeaks(t *testing.T) {
+	b := open(t)
+	list, err := b.Peaks()
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for i, device := range []string{"1 threads", "2 threads"} {
+		require.Contains(t, list[i].Device, device)
+		require.Positive(t, list[i].PeakGFLOPs)
+		require.Positive(t, list[i].CopyGBytes)
+		require.GreaterOrEqual(t, list[i].Repeats, minBursts)
+	}
+	b.meter = nil
+	list, err = b.Peaks()
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
+
+// The products of a layer are those of a step: each has the layer's FLOPs, and
+// the shapes and formats that fit together.
+func TestGEMM(t *testing.T) {
+	b := open(t)
+	cases, err := b.GEMM([]Layer{{16, 32, 48}})
+	require.NoError(t, err)
+	require.Len(t, cases, len(Formats)*len(Products))
+	var names []string
+	for _, c := range cases {
+		names = append(names, c.name+" "+c.shape)
+		r, err := b.Measure(context.Background(), c)
+		require.NoError(t, err)
+		require.Empty(t, r.Unsupported)
+		require.Equal(t, "gemm", r.Bench)
+		require.InEpsilon(t, 2*16*32*48/r.Median/1e9, r.GFLOPs, 1e-12)
+		require.InEpsilon(t, r.GFLOPs/r.PeakGFLOPs, r.PeakShare, 1e-12)
+		require.True(t, r.Min <= r.Median && r.Median <= r.Max)
+		require.Zero(t, r.CopyGBytes)
+	}
+	require.Equal(t, []string{
+		"fp8 fprop 16x32x48", "fp8 dgrad 16x48x32", "fp8 wgrad 32x48x16",
+		"bf16 fprop 16x32x48", "bf16 dgrad 16x48x32", "bf16 wgrad 32x48x16",
+		"fp32 fprop 16x32x48", "fp32 dgrad 16x48x32", "fp32 wgrad 32x48x16",
+	}, names)
+	o := cases[1].program.Nodes()[0].Op.(*backend.MatMul)
+	require.Equal(t, []fp8.DType{fp8.E5M2, fp8.E4M3, fp8.BF16}, []fp8.DType{o.A.DType, o.B.DType, o.Out.DType})
+
+	b.spec.Pairs = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}}
+	b.spec.E4M3 = fp8.E4M3IEEE
+	o = b.product(Layer{16, 32, 48}, "fp8", "wgrad").program.Nodes()[0].Op.(*backend.MatMul)
+	require.Equal(t, []fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, []fp8.DType{o.A.DType, o.B.DType})
+}
+
+func TestQuantize(t *testing.T) {
+	b := open(t)
+	cases, err := b.Quantize([]Matrix{{48, 33}})
+	require.NoError(t, err)
+	require.Len(t, cases, 15)
+	for _, c := range []int{0, 4, 11} { // fp32, its pair, fp16 stochastic
+		r, err := b.Measure(context.Background(), cases[c])
+		require.NoError(t, err)
+		bytes := map[int]float64{0: 4 + 1, 4: 4 + 1 + 1, 11: 2 + 1}[c]*48*33 + map[int]float64{0: 4 + 8, 4: 8 + 8, 11: 4 + 4 + 8 + 64}[c]
+		require.InEpsilon(t, bytes/r.Median/1e9, r.GBytes, 0.01, r.Name)
+		require.InEpsilon(t, r.GBytes/r.CopyGBytes, r.CopyShare, 1e-12)
+		require.Zero(t, r.PeakGFLOPs)
+	}
+}
+
+func TestOptimizer(t *testing.T) {
+	b := open(t)
+	cases, err := b.Optimizer([]int{3000})
+	require.NoError(t, err)
+	require.Len(t, cases, 3)
+	for i, perElement := range []float64{4 + 3*8, 4 + 4 + 2 + 2, 4 + 4 + 2 + 2} {
+		r, err := b.Measure(context.Background(), cases[i])
+		require.NoError(t, err)
+		require.Equal(t, "3000", r.Shape)
+		require.InEpsilon(t, 3000*perElement/r.Median/1e9, r.GBytes, 0.02, r.Name)
+	}
+}
+
+// The optimizer that is measured is one whose moments move: numbers that have
+// become NaN or stay zero would be another kernel's work.
+func TestOptimizerIsAlive(t *testing.T) {
+	b := open(t)
+	cases, err := b.Optimizer([]int{1000})
+	require.NoError(t, err)
+	for _, c := range cases {
+		device, err := b.open(1)
+		require.NoError(t, err)
+		x, err := b.load(device, c)
+		require.NoError(t, err)
+		o := c.program.Nodes()[0].Op.(*backend.AdamW)
+		for range 3 {
+			require.NoError(t, x.Run(context.Background()))
+		}
+		for _, tensor := range []*backend.Tensor{o.Master[0], o.M1[0], o.M2[0]} {
+			raw := make([]byte, tensor.Bytes())
+			require.NoError(t, device.Read(tensor, raw))
+			distinct := map[string]bool{}
+			for i := 0; i < len(raw); i += tensor.DType.Size() {
+				distinct[string(raw[i:i+tensor.DType.Size()])] = true
+			}
+			require.Greater(t, len(distinct), 20, tensor.Name)
+		}
+		found, err := backend.FindNonFinite(context.Background(), x)
+		require.NoError(t, err)
+		require.Nil(t, found)
+		require.NoError(t, device.Close())
+	}
+}
+
+func TestSteps(t *testing.T) {
+	b := open(t)
+	var configs []train.Config
+	for _, name := range []string{"bf16", "fp8-smooth"} {
+		c := train.Default()
+		c.Recipe, c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = name, 1, 32, 2, 2, 48
+		c.Data.Seq, c.Train.MicroBatch, c.Train.Accumulate = 32, 2, 2
+		configs = append(configs, c)
+	}
+	s, err := b.Steps(context.Background(), configs)
+	require.NoError(t, err)
+	list, err := s.Measure(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.Len(t, list, 2)
+	for i, r := range list {
+		require.Equal(t, configs[i].Recipe, r.Name)
+		require.EqualValues(t, 128, r.Tokens)
+		require.EqualValues(t, 2*256*32+4*32*32+3*32*48+3*32, r.Parameters)
+		require.InEpsilon(t, 128/r.Median, r.TokensPerS, 1e-12)
+		require.Positive(t, r.PeakShare)
+		require.Positive(t, r.Planned)
+		require.Positive(t, r.TimeRatio)
+	}
+	require.Equal(t, 1.0, list[0].TimeRatio)
+	text, err := json.Marshal(list[1])
+	require.NoError(t, err)
+	for _, key := range []string{"bench", "name", "median_s", "min_s", "gflops", "peak_gflops", "peak_share", "tokens_per_s", "planned_bytes", "time_ratio"} {
+		require.Contains(t, string(text), `"`+key+`":`)
+	}
+
+	configs[1].Model.Vocab = 1 << 40
+	_, err = b.Steps(context.Background(), configs)
+	require.Error(t, err)
+}
+
+// What does not fit the machine is refused before anything runs.
+func TestTooLarge(t *testing.T) {
+	b := open(t)
+	if !b.spec.HostMemory {
+		t.Skip("the memory of this machine cannot be read")
+	}
+	_, err := b.GEMM([]Layer{{16, 16, 16}, {MaxDim, MaxDim, MaxDim}})
+	if err == nil {
+		t.Skip("the free memory of this machine cannot be read")
+	}
+	require.ErrorContains(t, err, "bench gemm of 1048576x1048576x1048576 needs 6.6 TB of memory")
+}
+
+// A backend that refuses an op has a result that says so.
+func TestUnsupported(t *testing.T) {
+	b := open(t)
+	cases, err := b.Quantize([]Matrix{{16, 16}})
+	require.NoError(t, err)
+	b.driver.Lower = func(backend.Spec, *backend.Program) (*backend.Program, error) {
+		return nil, fmt.Errorf("%w: no such cast", backend.ErrUnsupported)
+	}
+	r, err := b.Measure(context.Background(), cases[0])
+	require.NoError(t, err)
+	require.Equal(t, "unsupported: no such cast", r.Unsupported)
+	require.Zero(t, r.Median)
+}
+
+func TestParse(t *testing.T) {
+	l, err := ParseLayer("16x32x1048576")
+	require.NoError(t, err)
+	require.Equal(t, Layer{16, 32, 1 << 20}, l)
+	require.Equal(t, "16x32x1048576", l.String())
+	m, err := ParseMatrix("3x5")
+	require.NoError(t, err)
+	require.Equal(t, Matrix{3, 5}, m)
+	for text, want := range map[string]int{"7": 7, "12k": 12_000, "14M": 14_000_000, "2G": 2_000_000_000} {
+		n, err := ParseSize(text)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	for _, text := range []string{"", "0", "0x1", "1x0", "-1x2", "1x2x", "1048577x1", "1x1048577x1", "99999999999999999999x1", "3G", "12m", "1.5M", "1e6", " 1x1"} {
+		_, err := ParseLayer(text)
+		require.Error(t, err, text)
+		_, err = ParseMatrix(text)
+		require.Error(t, err, text)
+		_, err = ParseSize(text)
+		require.Error(t, err, text)
+	}
+}
+
+func TestInTurns(t *testing.T) {
+	var order strings.Builder
+	note := func(name string, x float64) burst {
+		return func() (float64, error) { order.WriteString(name); return x, nil }
+	}
+	samples, err := inTurns(0, note("a", 1), note("b", 2))
+	require.NoError(t, err)
+	require.Equal(t, "ababab", order.String())
+	require.Equal(t, [][]float64{{1, 1, 1}, {2, 2, 2}}, samples)
+
+	n := 0
+	samples, err = inTurns(0.02, func() (float64, error) { n++; time.Sleep(time.Millisecond); return 0, nil })
+	require.NoError(t, err)
+	require.Len(t, samples[0], n)
+
+	broken := errors.New("broken")
+	_, err = inTurns(0, note("a", 1), func() (float64, error) { return 0, broken })
+	require.ErrorIs(t, err, broken)
+}
+
+func TestRepeated(t *testing.T) {
+	n := 0
+	work, err := repeated(func() error { n++; time.Sleep(burstSeconds * 1e9); return nil })
+	require.NoError(t, err)
+	require.Equal(t, 2, n, "warm-up")
+	s, err := work()
+	require.NoError(t, err)
+	require.Equal(t, 3, n, "work that is long enough runs once")
+	require.GreaterOrEqual(t, s, burstSeconds)
+
+	meter := 0
+	r, err := rate(func() float64 { meter++; time.Sleep(time.Millisecond); return float64(meter) })()
+	require.NoError(t, err)
+	require.InDelta(t, float64(1+meter)/2, r, 1e-9, "the mean of 1, 2, … meter")
+
+	broken := errors.New("broken")
+	_, err = repeated(func() error { return broken })
+	require.ErrorIs(t, err, broken)
+}
+
+func TestMedian(t *testing.T) {
+	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
+	require.Equal(t, 2.0, median([]float64{4, 3, 1, 2}))
+	x := []float64{2, 1}
+	median(x)
+	require.Equal(t, []float64{2, 1}, x, "samples keep the order of time")
+	require.Equal(t, 2.0, ratio([]float64{2, 40, 9}, []float64{1, 10, 9}))
+}
+
+// Operands are neither zeros, which some kernels skip, nor NaN, which are slow.
+func TestNormal(t *testing.T) {
+	vars := backend.NewVars()
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		tensor := vars.Tensor(backend.Stash, d.String(), d, 300, 300)
+		raw := normal(tensor)
+		require.Len(t, raw, int(tensor.Bytes()))
+		zeros := 0
+		for i := 0; i < len(raw); i += d.Size() {
+			var code uint32
+			for j, b := range raw[i : i+d.Size()] {
+				code |= uint32(b) << (8 * j)
+			}
+			x := float64(d.Float32(code))
+			require.False(t, math.IsNaN(x) || math.IsInf(x, 0))
+			if x == 0 {
+				zeros++
+			}
+		}
+		require.Less(t, zeros, 90)
+	}
+}
+
+func TestTokens(t *testing.T) {
+	s := tokens{300}
+	a, b := make([]int32, 1000), make([]int32, 10)
+	require.NoError(t, s.ReadTokens(a, 5))
+	require.NoError(t, s.ReadTokens(b, 505))
+	require.Equal(t, a[500:510], b, "the stream is one")
+	require.Less(t, slices.Max(a), int32(300))
+	require.Greater(t, slices.Max(a), int32(280))
+	require.GreaterOrEqual(t, slices.Min(a), int32(0))
+}

@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/internal/run"
+)
+
+// Case is one op to measure: a program of it, and what its tensors hold.
+type Case struct {
+	bench, name, shape string
+	program            *backend.Program
+	fill               contents
+	limit              limit
+}
+
+// limit is the peak that a case is compared with.
+type limit uint8
+
+const (
+	byFLOPs limit = iota
+	byBytes
+)
+
+// contents are the bytes that tensors hold. A Stash that is not listed holds
+// random numbers, anything else zeros.
+type contents map[*backend.Tensor][]byte
+
+// one declares an F32 of one element, which is 1.
+func (c contents) one(vars *backend.Vars, name string) *backend.Tensor {
+	t := vars.Tensor(backend.State, name, fp8.F32, 1)
+	c[t] = []byte{0, 0, 0x80, 0x3f}
+	return t
+}
+
+// control declares step.control.
+func (c contents) control(vars *backend.Vars) *backend.Tensor {
+	t := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	c[t] = backend.Control{Seed: 1, Step: 1, LR: 1e-3, InvTokens: 1e-3}.AppendTo(nil)
+	return t
+}
+
+// check finds what is wrong with cases before any of them runs.
+func (b *Bench) check(cases []Case) ([]Case, error) {
+	for _, c := range cases {
+		if err := c.program.Err(); err != nil {
+			return nil, err
+		}
+		if !b.spec.HostMemory {
+			continue
+		}
+		var need, largest int64
+		for t := range c.program.Vars().All() {
+			need += t.Bytes()
+			largest = max(largest, t.Bytes())
+		}
+		need += largest // while its content is written
+		if err := run.CheckHostMemory(fmt.Sprintf("bench %s of %s", c.bench, c.shape), need, "name smaller shapes"); err != nil {
+			return nil, err
+		}
+	}
+	return cases, nil
+}
+
+// Measure runs a case in turns with the peak that limits it.
+func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
+	r = Result{Bench: c.bench, Name: c.name, Shape: c.shape, Backend: b.spec.Backend, Device: b.spec.Device}
+	device, err := b.open(b.o.Threads)
+	if err != nil {
+		return r, err
+	}
+	defer func() {
+		err = errors.Join(err, device.Close())
+		debug.FreeOSMemory() // before the next case's operands are allocated
+	}()
+	x, err := b.load(device, c)
+	if errors.Is(err, backend.ErrUnsupported) {
+		r.Unsupported = err.Error()
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	work, err := repeated(func() error { return x.Run(ctx) })
+	if err != nil {
+		return r, err
+	}
+	bursts := []burst{work}
+	if b.meter != nil {
+		bursts = append(bursts, rate([...]func() float64{byFLOPs: b.meter.FLOPs, byBytes: b.meter.Bytes}[c.limit]))
+	}
+	samples, err := inTurns(b.o.Seconds, bursts...)
+	if err != nil {
+		return r, err
+	}
+	peak := 0.0
+	if b.meter != nil {
+		peak = median(samples[1])
+	}
+	return b.result(r, samples[0], c.program.Nodes()[0].Cost(), c.limit, peak), nil
+}
+
+func (b *Bench) load(device backend.Backend, c Case) (backend.Executable, error) {
+	lowered, err := b.driver.Lower(b.spec, c.program)
+	if err != nil {
+		return nil, err
+	}
+	if err := device.Bind(c.program.Vars()); err != nil {
+		return nil, err
+	}
+	loaded, err := device.Load(lowered)
+	if err != nil {
+		return nil, err
+	}
+	for t := range c.program.Vars().All() {
+		raw := c.fill[t]
+		if raw == nil && t.Class == backend.Stash {
+			raw = normal(t)
+		}
+		if raw == nil {
+			continue
+		}
+		if err := device.Write(t, raw); err != nil {
+			return nil, err
+		}
+	}
+	return loaded[0], nil
+}

@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// Layer is a linear layer: Tokens rows of In features become Out features.
+type Layer struct{ Tokens, Out, In int }
+
+func (l Layer) String() string { return fmt.Sprintf("%dx%dx%d", l.Tokens, l.Out, l.In) }
+
+// Layers are measured if none is named: those of the presets small and 124m on
+// 1024 tokens, the head last, and two squares to compare with other libraries.
+var Layers = []Layer{
+	{1024, 384, 384}, {1024, 1024, 384}, {1024, 384, 1024}, {1024, 8192, 384},
+	{1024, 768, 768}, {1024, 2048, 768}, {1024, 768, 2048}, {1024, 50304, 768},
+	{1024, 1024, 1024}, {2048, 2048, 2048},
+}
+
+// MaxDim is the largest extent of a shape.
+const MaxDim = 1 << 20
+
+var shapeOfLayer = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})x([0-9]{1,7})$`)
+
+// ParseLayer reads "MxNxK": tokens, out, in.
+func ParseLayer(text string) (Layer, error) {
+	m := shapeOfLayer.FindStringSubmatch(text)
+	var d [3]int
+	for i := range d {
+		if m != nil {
+			d[i], _ = strconv.Atoi(m[i+1]) // seven digits
+		}
+		if d[i] < 1 || d[i] > MaxDim {
+			return Layer{}, fmt.Errorf("shape %q is not of the form MxNxK, such as 1024x2048x768, each from 1 to %d", text, MaxDim)
+		}
+	}
+	return Layer{d[0], d[1], d[2]}, nil
+}
+
+// Products are the three matrix products of a layer in a step, as their names
+// in results end.
+var Products = []string{"fprop", "dgrad", "wgrad"}
+
+// Formats are what products multiply, as their names in results begin: FP8 is
+// E4M3, and E5M2 for gradients.
+var Formats = []string{"fp8", "bf16", "fp32"}
+
+// GEMM is the products of each layer in each format: len(Products) cases for
+// each of Formats, for each layer. A gradient of weights is FP32, every other
+// result BF16, or FP32 if the operands are.
+func (b *Bench) GEMM(layers []Layer) ([]Case, error) {
+	var list []Case
+	for _, l := range layers {
+		for _, format := range Formats {
+			for _, product := range Products {
+				list = append(list, b.product(l, format, product))
+			}
+		}
+	}
+	return b.check(list)
+}
+
+// product records one product of a layer.
+func (b *Bench) product(l Layer, format, product string) Case {
+	fill := contents{}
+	vars := backend.NewVars()
+	values, grads, result := fp8.F32, fp8.F32, fp8.F32
+	switch format {
+	case "fp8":
+		values, grads, result = b.spec.E4M3, fp8.E5M2, fp8.BF16
+	case "bf16":
+		values, grads, result = fp8.BF16, fp8.BF16, fp8.BF16
+	}
+	if format == "fp8" && !slices.Contains(b.spec.Pairs, [2]fp8.DType{grads, values}) {
+		grads = values // the device pairs equal formats only
+	}
+	operand := func(name string, d fp8.DType, rows, cols int) *backend.Tensor {
+		t := vars.Tensor(backend.Stash, name, d, rows, cols)
+		if d.IsFP8() {
+			t.Scale = fill.one(vars, name+".scale_inv")
+		}
+		return t
+	}
+	output := func(d fp8.DType, rows, cols int) *backend.Tensor {
+		return vars.Tensor(backend.Output, "out", d, rows, cols)
+	}
+	var o *backend.MatMul
+	switch product {
+	case "fprop":
+		o = &backend.MatMul{
+			A: operand("x", values, l.Tokens, l.In), B: operand("w", values, l.Out, l.In), TransB: true,
+			Out: output(result, l.Tokens, l.Out), Accum: backend.Fast,
+		}
+	case "dgrad":
+		o = &backend.MatMul{
+			A: operand("dy", grads, l.Tokens, l.Out), B: operand("w", values, l.Out, l.In),
+			Out: output(result, l.Tokens, l.In),
+		}
+	case "wgrad":
+		o = &backend.MatMul{
+			A: operand("dy", grads, l.Tokens, l.Out), TransA: true, B: operand("x", values, l.Tokens, l.In),
+			Out: output(fp8.F32, l.Out, l.In),
+		}
+	}
+	p := vars.Program("gemm")
+	p.Add(o)
+	m, n, k := o.Dims()
+	return Case{"gemm", format + " " + product, fmt.Sprintf("%dx%dx%d", m, n, k), p, fill, byFLOPs}
+}

@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// Matrix is a shape to cast.
+type Matrix struct{ Rows, Cols int }
+
+func (m Matrix) String() string { return fmt.Sprintf("%dx%d", m.Rows, m.Cols) }
+
+// Matrices are cast if none is named: one that caches may hold, and one beyond.
+var Matrices = []Matrix{{1024, 1024}, {8192, 8192}}
+
+var shapeOfMatrix = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})$`)
+
+// ParseMatrix reads "RxC".
+func ParseMatrix(text string) (Matrix, error) {
+	m := shapeOfMatrix.FindStringSubmatch(text)
+	var d [2]int
+	for i := range d {
+		if m != nil {
+			d[i], _ = strconv.Atoi(m[i+1]) // seven digits
+		}
+		if d[i] < 1 || d[i] > MaxDim {
+			return Matrix{}, fmt.Errorf("shape %q is not of the form RxC, such as 4096x4096, each from 1 to %d", text, MaxDim)
+		}
+	}
+	return Matrix{d[0], d[1]}, nil
+}
+
+// cast is a line of the bench: what a tensor becomes.
+type cast struct {
+	from, to   fp8.DType
+	transposed bool // a second copy is
+	rounding   fp8.Rounding
+}
+
+func (c cast) String() string {
+	s := fmt.Sprintf("%s to %s, %s", c.from, c.to, c.rounding)
+	if c.transposed {
+		s += ", both ways"
+	}
+	return s
+}
+
+// casts are what a step does to activations, gradients and masters. Both ways:
+// the two orientations in which a step's products read a tensor.
+func casts(e4m3 fp8.DType) (list []cast) {
+	for _, from := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
+		for _, to := range []fp8.DType{e4m3, fp8.E5M2} {
+			for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+				list = append(list, cast{from, to, false, rounding})
+			}
+		}
+		list = append(list, cast{from, e4m3, true, fp8.Nearest})
+	}
+	return list
+}
+
+// Quantize is casts with a scale and an amax, as delayed scaling has them, of
+// each shape.
+func (b *Bench) Quantize(shapes []Matrix) ([]Case, error) {
+	var list []Case
+	for _, m := range shapes {
+		for _, c := range casts(b.spec.E4M3) {
+			list = append(list, c.record(m))
+		}
+	}
+	return b.check(list)
+}
+
+func (c cast) record(m Matrix) Case {
+	fill, vars := contents{}, backend.NewVars()
+	x := vars.Tensor(backend.Stash, "x", c.from, m.Rows, m.Cols)
+	if c.from == fp8.F16 { // a master is scaled
+		x.Scale = fill.one(vars, "x.scale_inv")
+	}
+	first := backend.Cast{
+		Out:   vars.Tensor(backend.Output, "out", c.to, m.Rows, m.Cols),
+		Scale: fill.one(vars, "scale"), Amax: fill.one(vars, "amax"), Rounding: c.rounding,
+	}
+	first.Out.Scale = fill.one(vars, "scale_inv")
+	if c.rounding == fp8.Stochastic {
+		first.Control = fill.control(vars)
+	}
+	o := &backend.Quantize{X: x, Out: []backend.Cast{first}}
+	if c.transposed {
+		second := first
+		second.Out, second.Amax, second.Transpose = vars.Tensor(backend.Output, "out.t", c.to, m.Cols, m.Rows), nil, true
+		second.Out.Scale = first.Out.Scale
+		o.Out = append(o.Out, second)
+	}
+	p := vars.Program("quantize")
+	p.Add(o)
+	return Case{"quantize", c.String(), m.String(), p, fill, byBytes}
+}

@@ -1,0 +1,148 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"octet/backend"
+	"octet/data"
+	"octet/internal/run"
+	"octet/train"
+)
+
+// Step is what a Result says of a training step beside its time.
+type Step struct {
+	Model      string  `json:"model"` // the preset
+	Parameters int64   `json:"parameters"`
+	Tokens     int64   `json:"tokens"` // of a step
+	TokensPerS float64 `json:"tokens_per_s"`
+	// Memory is the anonymous memory that building the trainer and running
+	// steps added to the process; 0 where it cannot be read.
+	Memory  int64 `json:"memory_bytes,omitempty"`
+	Planned int64 `json:"planned_bytes"`
+	// Allocations of the Go heap in one step, feeding it and reading it included.
+	Allocations int64 `json:"allocations"`
+	// TimeRatio is the step's time over that of the first configuration, the
+	// median over steps taken one after the other; 1 for the first.
+	TimeRatio float64 `json:"time_ratio"`
+}
+
+// trainer is a configuration that is ready to run steps.
+type trainer struct {
+	*train.Trainer
+	devices []backend.Backend
+	step    Step
+}
+
+// Steps are training steps of some configurations, ready to run.
+type Steps struct {
+	bench    *Bench
+	trainers []*trainer
+}
+
+// Steps prepares whole training steps on random tokens. An error is the
+// user's to mend.
+func (b *Bench) Steps(ctx context.Context, configs []train.Config) (*Steps, error) {
+	s := &Steps{bench: b}
+	for _, c := range configs {
+		t, err := b.newTrainer(ctx, c)
+		if t != nil {
+			s.trainers = append(s.trainers, t)
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+// Close closes the devices.
+func (s *Steps) Close() (err error) {
+	for _, t := range s.trainers {
+		for _, d := range t.devices {
+			err = errors.Join(err, d.Close())
+		}
+	}
+	return err
+}
+
+// Measure runs steps of all configurations in turns.
+func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
+	var bursts []burst
+	for _, t := range s.trainers {
+		bursts = append(bursts, func() (float64, error) {
+			r, err := t.Next(ctx)
+			return r.Elapsed.Seconds(), err
+		})
+	}
+	meter := s.bench.meter
+	if meter != nil {
+		bursts = append(bursts, rate(meter.FLOPs))
+	}
+	samples, err := inTurns(s.bench.o.Seconds, bursts...)
+	if err != nil {
+		return nil, err
+	}
+	peak := 0.0
+	if meter != nil {
+		peak = median(samples[len(s.trainers)])
+	}
+	var list []Result
+	for i, t := range s.trainers {
+		r := Result{Bench: "step", Name: t.Config.Recipe, Step: &t.step}
+		cost := backend.Cost{FLOPs: int64(t.FLOPsPerToken() * float64(t.step.Tokens))}
+		r = s.bench.result(r, samples[i], cost, byFLOPs, peak)
+		t.step.TokensPerS = float64(t.step.Tokens) / r.Median
+		t.step.TimeRatio = ratio(samples[i], samples[0])
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// newTrainer builds a trainer and runs the steps that calibrate and warm up. A
+// trainer that comes with an error is to be closed.
+func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error) {
+	before := anonymousMemory()
+	job, err := train.NewJob(c)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := job.Lowered(b.driver, b.spec)
+	if err != nil {
+		return nil, err
+	}
+	planned := job.MemoryOf(b.spec.Align, programs).Total() * int64(c.Train.Ranks)
+	if b.spec.HostMemory {
+		if err := run.CheckHostMemory(fmt.Sprintf("a step of %s", c.Recipe), planned, run.SmallerRun); err != nil {
+			return nil, err
+		}
+	}
+	t := &trainer{step: Step{Model: c.Model.Preset, Tokens: job.TokensPerStep(), Planned: planned}}
+	for _, g := range job.ParamGroups() {
+		t.step.Parameters += g.N
+	}
+	if t.devices, err = backend.Open(b.o.Backend, backend.Options{Threads: b.o.Threads, Ranks: c.Train.Ranks}); err != nil {
+		return nil, err
+	}
+	corpus := &data.Corpus{Train: tokens{c.Model.Vocab}}
+	if t.Trainer, err = train.NewTrainer(job, corpus, t.devices); err != nil {
+		return t, err
+	}
+	if err := t.Init(ctx); err != nil {
+		return t, err
+	}
+	var counts [2]runtime.MemStats
+	for i := range counts {
+		if _, err := t.Next(ctx); err != nil {
+			return t, err
+		}
+		runtime.ReadMemStats(&counts[i])
+	}
+	t.step.Allocations = int64(counts[1].Mallocs - counts[0].Mallocs)
+	if before > 0 {
+		t.step.Memory = anonymousMemory() - before
+	}
+	return t, nil
+}

@@ -1,0 +1,347 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"octet/internal/bench"
+	"octet/internal/config"
+	"octet/internal/run"
+	"octet/internal/writers"
+	"octet/train"
+)
+
+type benchCmd struct {
+	Step      benchStepCmd      `cmd:"" help:"Whole training steps on random tokens."`
+	Gemm      benchGemmCmd      `cmd:"" help:"The matrix products of linear layers."`
+	Quantize  benchQuantizeCmd  `cmd:"" help:"Casts to FP8."`
+	Optimizer benchOptimizerCmd `cmd:"" help:"AdamW."`
+}
+
+// benchFlags are the flags of all of them.
+type benchFlags struct {
+	Seconds float64 `default:"${seconds}" placeholder:"S" help:"Time for each measurement, ${seconds} if not given; it is repeated three times at least."`
+	JSON    bool    `help:"Print one JSON object for each measurement, the peaks first."`
+	device
+}
+
+// measured is what all lines have in common.
+const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, or a copy of arrays beyond all caches, bytes read and bytes written counted. `
+
+type benchStepCmd struct {
+	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
+	Recipe     string      `placeholder:"NAMES" help:"Recipe, or several with commas between, whose steps alternate; others than the first also get their time over the first one's."`
+	Model      config.Once `placeholder:"PRESET" help:"Size of the model: key model.preset."`
+	benchFlags `embed:"" set:"seconds=10"`
+}
+
+type benchGemmCmd struct {
+	Layers     []string `arg:"" optional:"" name:"MxNxK" help:"M tokens, N features that come from K; the layers of the presets small and 124m and two squares if not given."`
+	benchFlags `embed:"" set:"seconds=0.5"`
+}
+
+type benchQuantizeCmd struct {
+	Shapes     []string `arg:"" optional:"" name:"RxC" help:"Rows and columns; 1024x1024 and 8192x8192 if not given."`
+	benchFlags `embed:"" set:"seconds=1"`
+}
+
+type benchOptimizerCmd struct {
+	Sizes      []string `arg:"" optional:"" name:"N" help:"Number of parameters; 14M and 124M if not given."`
+	benchFlags `embed:"" set:"seconds=5"`
+}
+
+// Help is what bench step --help adds.
+func (benchStepCmd) Help() string {
+	return measured + `Data is not read: any model can be measured.
+
+Examples:
+  octet bench step                             the embedded default's model
+  octet bench step --model 124m data.seq=64 train.micro_batch=4
+  octet bench step --recipe bf16,fp8-smooth    what FP8 costs on this device
+  octet bench step runs/mine/config.toml       the step of a run`
+}
+
+// Help is what bench gemm --help adds.
+func (benchGemmCmd) Help() string {
+	return measured + `A layer has three products in a step, and a line for each kind of operands:
+
+  fprop   y = x w^T      MxNxK   NT
+  dgrad   dx = dy w      MxKxN   NN
+  wgrad   dw = dy^T x    NxKxM   TN
+
+fp8 is E4M3 with E5M2 gradients; a gradient of weights is FP32, other results of fp8 and bf16 are BF16. With --json each product is an object, whose shape is its own.`
+}
+
+// Help is what bench quantize --help adds.
+func (benchQuantizeCmd) Help() string {
+	return measured + `Each cast multiplies by a scale and records the largest magnitude. Bytes are those read and written once; what fits the caches can be faster than the copy.`
+}
+
+// Help is what bench optimizer --help adds.
+func (benchOptimizerCmd) Help() string {
+	return measured + `Formats are those of master, first and second moment. Bytes are the gradient's, read once, and the states', read and written once; scaled states take a second look, which is not counted. An update in place can be faster than the copy, for which many processors also read what they overwrite.`
+}
+
+// open opens the device to measure on.
+func (f benchFlags) open() (*bench.Bench, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	if !(f.Seconds >= 0 && f.Seconds <= 1e6) {
+		return nil, fmt.Errorf("--seconds %v: expected 0 to 1000000", f.Seconds)
+	}
+	return bench.Open(bench.Options{Backend: f.Backend, Threads: f.Threads, Seconds: f.Seconds})
+}
+
+// output is where results go: to a table, or as JSON.
+type output struct {
+	w    io.Writer
+	json *json.Encoder // nil: a table
+}
+
+// begin prints the peaks.
+func (f benchFlags) begin(w io.Writer, b *bench.Bench) (*output, error) {
+	peaks, err := b.Peaks()
+	if err != nil {
+		return nil, err
+	}
+	o := &output{w: w}
+	if f.JSON {
+		o.json = json.NewEncoder(w)
+		for _, p := range peaks {
+			if err := o.json.Encode(p); err != nil {
+				return nil, err
+			}
+		}
+		return o, nil
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, p := range peaks {
+		fmt.Fprintf(tw, "peak of %s, %s\t%.0f GFLOP/s\tcopy %.1f GB/s\n", p.Backend, p.Device, p.PeakGFLOPs, p.CopyGBytes)
+	}
+	fmt.Fprintln(tw)
+	return o, tw.Flush()
+}
+
+// cases measures what list makes of the arguments, and prints each result; of
+// the table, show prints the line.
+func (f benchFlags) cases(ctx context.Context, t *terminal, list func(*bench.Bench) ([]bench.Case, error), header string, show func(w io.Writer, r bench.Result)) (err error) {
+	b, err := f.open()
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	cases, err := list(b)
+	if err != nil {
+		return badInput(err)
+	}
+	o, err := f.begin(t.out, b)
+	if err != nil {
+		return err
+	}
+	if o.json == nil {
+		fmt.Fprintln(t.out, header)
+	}
+	for _, c := range cases {
+		r, err := b.Measure(ctx, c)
+		if err != nil {
+			return err
+		}
+		if o.json == nil {
+			show(t.out, r)
+		} else if err := o.json.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parsed reads the shapes that were named, or takes the usual ones.
+func parsed[S any](args []string, parse func(string) (S, error), usual []S) ([]S, error) {
+	if len(args) == 0 {
+		return usual, nil
+	}
+	var list []S
+	for _, a := range args {
+		s, err := parse(a)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+func (c benchGemmCmd) Run(ctx context.Context, t *terminal) error {
+	layers, err := parsed(c.Layers, bench.ParseLayer, bench.Layers)
+	if err != nil {
+		return badInput(err)
+	}
+	header := fmt.Sprintf("%-18s %-6s", "layer", "format")
+	for _, p := range bench.Products {
+		header += fmt.Sprintf(" %10s  peak", p)
+	}
+	n, products := 0, len(bench.Products)
+	show := func(w io.Writer, r bench.Result) {
+		if n%products == 0 {
+			layer := ""
+			if n%(products*len(bench.Formats)) == 0 {
+				layer = layers[n/(products*len(bench.Formats))].String()
+			}
+			fmt.Fprintf(w, "%-18s %-6s", layer, bench.Formats[n/products%len(bench.Formats)])
+		}
+		fmt.Fprintf(w, " %10s %5s", rateText(r.GFLOPs), shareText(r.PeakShare))
+		if n++; n%products == 0 {
+			fmt.Fprintln(w)
+		}
+	}
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.GEMM(layers) }
+	return c.cases(ctx, t, list, "GFLOP/s\n"+header, show)
+}
+
+func (c benchQuantizeCmd) Run(ctx context.Context, t *terminal) error {
+	shapes, err := parsed(c.Shapes, bench.ParseMatrix, bench.Matrices)
+	if err != nil {
+		return badInput(err)
+	}
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.Quantize(shapes) }
+	return c.byteCases(ctx, t, list, "cast", "shape")
+}
+
+func (c benchOptimizerCmd) Run(ctx context.Context, t *terminal) error {
+	sizes, err := parsed(c.Sizes, bench.ParseSize, bench.Sizes)
+	if err != nil {
+		return badInput(err)
+	}
+	list := func(b *bench.Bench) ([]bench.Case, error) { return b.Optimizer(sizes) }
+	return c.byteCases(ctx, t, list, "states", "parameters")
+}
+
+// byteCases is cases that move bytes.
+func (f benchFlags) byteCases(ctx context.Context, t *terminal, list func(*bench.Bench) ([]bench.Case, error), name, shape string) error {
+	const line = "%-34s %12s %12s %8s %8s"
+	return f.cases(ctx, t, list, fmt.Sprintf(line, name, shape, "median", "GB/s", "of copy"), func(w io.Writer, r bench.Result) {
+		fmt.Fprintf(w, line+"\n", r.Name, r.Shape, millis(r.Median), rateText(r.GBytes), shareText(r.CopyShare))
+	})
+}
+
+// configs are the configurations to compare, one for each recipe.
+func (c benchStepCmd) configs() (list []train.Config, err error) {
+	recipes := []config.Once{{}} // what the configuration says
+	if c.Recipe != "" {
+		recipes = nil
+		for name := range strings.SplitSeq(c.Recipe, ",") {
+			recipes = append(recipes, config.Once{Value: name, Given: true})
+		}
+	}
+	for _, recipe := range recipes {
+		args, err := configArgs(c.Args, config.Flags{Recipe: recipe, Model: c.Model})
+		if err != nil {
+			return nil, err
+		}
+		cfg, err := run.NewConfig(args)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, cfg)
+	}
+	return list, nil
+}
+
+func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
+	configs, err := c.configs()
+	if err != nil {
+		return badInput(err)
+	}
+	b, err := c.open()
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	steps, err := b.Steps(ctx, configs)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, steps.Close()) }()
+	o, err := c.begin(t.out, b)
+	if err != nil {
+		return err
+	}
+	results, err := steps.Measure(ctx)
+	if err != nil {
+		return err
+	}
+	if o.json == nil {
+		printSteps(t.out, results)
+		return nil
+	}
+	for _, r := range results {
+		if err := o.json.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printSteps has a column for each configuration.
+func printSteps(w io.Writer, results []bench.Result) {
+	first := results[0]
+	fmt.Fprintf(w, "model %s: %s parameters, %s tokens a step, %d repeats\n",
+		first.Model, writers.Count(first.Parameters), writers.Count(first.Tokens), first.Repeats)
+	line := func(name string, value func(bench.Result) string) {
+		fmt.Fprintf(w, "%-16s", name)
+		for _, r := range results {
+			fmt.Fprintf(w, " %14s", value(r))
+		}
+		fmt.Fprintln(w)
+	}
+	line("recipe", func(r bench.Result) string { return r.Name })
+	line("tokens/s", func(r bench.Result) string { return writers.Count(int64(r.TokensPerS)) })
+	line("step, median", func(r bench.Result) string { return millis(r.Median) })
+	line("  min", func(r bench.Result) string { return millis(r.Min) })
+	line("  max", func(r bench.Result) string { return millis(r.Max) })
+	if len(results) > 1 {
+		line("  / "+first.Name+"'s", func(r bench.Result) string { return fmt.Sprintf("%.3f", r.TimeRatio) })
+	}
+	line("GFLOP/s", func(r bench.Result) string { return rateText(r.GFLOPs) })
+	line("  of peak", func(r bench.Result) string { return shareText(r.PeakShare) })
+	line("memory", func(r bench.Result) string { return bytesText(r.Memory) })
+	line("  planned", func(r bench.Result) string { return bytesText(r.Planned) })
+	line("allocations", func(r bench.Result) string { return writers.Count(r.Allocations) })
+}
+
+// unknown stands for what was not measured.
+const unknown = "-"
+
+func rateText(giga float64) string {
+	if giga == 0 {
+		return unknown
+	}
+	return fmt.Sprintf("%.1f", giga)
+}
+
+func shareText(share float64) string {
+	if share == 0 {
+		return unknown
+	}
+	return percent(share)
+}
+
+func bytesText(n int64) string {
+	if n == 0 {
+		return unknown
+	}
+	return writers.Bytes(n)
+}
+
+func millis(seconds float64) string {
+	if seconds == 0 {
+		return unknown
+	}
+	return fmt.Sprintf("%.3f ms", 1e3*seconds)
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"octet/backend"
+	"octet/internal/run"
+	"octet/internal/writers"
+)
+
+// profileText says where the time of the profiled steps went, by op and by
+// module, and how that compares with the device's peaks.
+func profileText(p *run.Profile, r *run.Run) string {
+	var b strings.Builder
+	rank := ""
+	if len(r.Devices) > 1 {
+		rank = " on the first rank"
+	}
+	fmt.Fprintf(&b, "\nprofile of %d steps%s, %.4g ms each\n", p.Spans(), rank, perStep(p, p.Elapsed()))
+	if p.Peaks != (backend.Peaks{}) {
+		fmt.Fprintf(&b, "peaks measured just before: %s, copy %s\n",
+			writers.Quantity(p.Peaks.FLOPs, "FLOP/s"), writers.Quantity(p.Peaks.Bytes, "B/s"))
+	}
+	printRows(&b, "op", p, backend.OpKind)
+	printRows(&b, "module", p, backend.Module)
+	fmt.Fprintf(&b, "\nroof: the time at the peaks over the time taken; above 100%% where operands were\nin a cache or updated in place. Each run of each op, for ui.perfetto.dev or\nchrome://tracing: %s\n\n", p.Trace)
+	return b.String()
+}
+
+// printRows is one table. What no op took is the host's.
+func printRows(w io.Writer, title string, p *run.Profile, name func(*backend.Node) string) {
+	fmt.Fprintf(w, "\n%-33s %8s %6s %5s %8s %7s %6s\n", title, "ms/step", "share", "calls", "GFLOP/s", "GB/s", "roof")
+	all, small := backend.Row{Name: "all ops"}, backend.Row{Name: "others"}
+	for _, row := range p.Rows(p.Peaks, name) {
+		all = sumOf(all, row)
+		if float64(row.Time) < leastShown*float64(p.Elapsed()) {
+			small = sumOf(small, row)
+		} else {
+			printRow(w, p, row)
+		}
+	}
+	if small.Calls > 0 {
+		printRow(w, p, small)
+	}
+	printRow(w, p, all)
+	printRow(w, p, backend.Row{Name: "between the ops", Time: p.Elapsed() - all.Time})
+}
+
+// leastShown is the share of the time from which a row is worth a line.
+const leastShown = 0.0005
+
+func sumOf(a, b backend.Row) backend.Row {
+	a.Calls += b.Calls
+	a.Time += b.Time
+	a.Cost.FLOPs += b.Cost.FLOPs
+	a.Cost.Bytes += b.Cost.Bytes
+	a.Floor += b.Floor
+	return a
+}
+
+func printRow(w io.Writer, p *run.Profile, row backend.Row) {
+	rate := func(n int64) string {
+		if n == 0 || row.Time == 0 {
+			return ""
+		}
+		return fmt.Sprintf("%.1f", float64(n)/float64(row.Time)) // a billion per second is one per nanosecond
+	}
+	calls, roof := "", ""
+	if row.Calls > 0 {
+		calls = fmt.Sprint((row.Calls + p.Spans()/2) / p.Spans())
+	}
+	if row.Floor > 0 && row.Time > 0 {
+		roof = percent(float64(row.Floor) / float64(row.Time))
+	}
+	line := fmt.Sprintf("%-33s %8.2f %6s %5s %8s %7s %6s", row.Name, perStep(p, row.Time),
+		fmt.Sprintf("%.1f%%", 100*float64(row.Time)/float64(p.Elapsed())), calls, rate(row.Cost.FLOPs), rate(row.Cost.Bytes), roof)
+	fmt.Fprintln(w, strings.TrimRight(line, " "))
+}
+
+// perStep is the milliseconds of a step.
+func perStep(p *run.Profile, d time.Duration) float64 {
+	return float64(d) / float64(p.Spans()) / float64(time.Millisecond)
+}
+
+func percent(share float64) string { return fmt.Sprintf("%.0f%%", 100*share) }

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// traced is the nodes in a run's trace, by program.
+func traced(t *testing.T, dir string) map[string]int {
+	t.Helper()
+	var trace struct {
+		TraceEvents []struct {
+			Name string
+			Args struct{ Program string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(read(t, dir, "trace.json")), &trace))
+	count := map[string]int{}
+	for _, e := range trace.TraceEvents {
+		require.NotEmpty(t, e.Name)
+		count[e.Args.Program]++
+	}
+	return count
+}
+
+// A profiled run computes what it would have without, says once where its time
+// went, and leaves a trace of the steps that it profiled.
+func TestProfile(t *testing.T) {
+	text := corpus(t, 20_000)
+	plain, dir := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "profiled")
+	more := []string{"train.accumulate=2", "train.eval_every=6"}
+	succeed(t, trainArgs(text, plain, 10, more...)...)
+	_, stderr := succeed(t, trainArgs(text, dir, 10, append(more, "--profile")...)...)
+	sameRun(t, plain, dir)
+	require.NoFileExists(t, filepath.Join(plain, "trace.json"))
+
+	_, text, ok := strings.Cut(stderr, "\nprofile of 5 steps, ")
+	require.True(t, ok, stderr)
+	require.Less(t, strings.Index(stderr, "step 6: validation"), strings.Index(stderr, "profile of"))
+	require.Less(t, strings.Index(stderr, "profile of"), strings.Index(stderr, "step 10/10"))
+	require.Contains(t, text, filepath.Join(dir, "trace.json")+"\n")
+	for _, want := range []string{
+		` ms each\npeaks measured just before: \d[\d.]* \wFLOP/s, copy \d[\d.]* \wB/s\n`,
+		`\nMatMul NT e4m3 e4m3 bf16 +[\d.]+ +[\d.]+% +14 +[\d.]+ +[\d.]+ +\d+%\n`, // 7 in each micro-batch
+		`\nAdamW +[\d.]+ +[\d.]+% +3 +[\d.]+ +\d+%\n`,
+		`\nlayers\.\*\.mlp +`, `\nlm_head +`, `\nbetween the ops +[\d.]+ +[\d.]+%\n`,
+	} {
+		require.Regexp(t, want, text)
+	}
+	table, _, _ := strings.Cut(text, "\nroof: ")
+	for line := range strings.Lines(table) {
+		require.LessOrEqual(t, len(line), 80, line)
+	}
+	// The shares of either table are all of the time.
+	for part := range strings.SplitSeq(table, "\nmodule ") {
+		sum := 0.0
+		for _, m := range regexp.MustCompile(`\n(.{33}) +[\d.]+ +([\d.]+)%`).FindAllStringSubmatch(part, -1) {
+			share, err := strconv.ParseFloat(m[2], 64)
+			require.NoError(t, err)
+			if !strings.HasPrefix(m[1], "all ops") {
+				sum += share
+			}
+		}
+		require.InDelta(t, 100, sum, 2, part)
+	}
+
+	count := traced(t, dir)
+	require.Len(t, count, 3, "no evaluation, no calibration: %v", count)
+	for program, n := range count {
+		require.Contains(t, []string{"micro.first", "micro.last", "update"}, program)
+		require.Zero(t, n%5, "%s: five steps", program)
+	}
+}
+
+// A run of a few steps profiles what it has; a resumed one its own.
+func TestProfileShort(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	_, stderr := succeed(t, trainArgs(text, dir, 2, "--profile", "train.ranks=2")...)
+	require.Contains(t, stderr, "\nprofile of 2 steps on the first rank, ")
+	require.Contains(t, stderr, "\nAllReduce ")
+	require.Len(t, traced(t, dir), 4, "the first step calibrates and prepares")
+
+	_, stderr = succeed(t, "train", "--resume", "--out", dir, "--profile")
+	require.NotContains(t, stderr, "profile of", "there was nothing to do")
+	_, stderr = succeed(t, "train", "--resume", "--out", dir, "--steps", "12", "--profile")
+	require.Contains(t, stderr, "\nprofile of 5 steps on the first rank, ")
+	require.Len(t, traced(t, dir), 2)
+	before, after, _ := strings.Cut(stderr, "\nprofile of ")
+	require.Contains(t, before, "\nstep 3/12 ")
+	require.Contains(t, after, "\nstep 12/12 ")
+}

@@ -1,0 +1,116 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+
+	"octet/backend"
+	"octet/train"
+)
+
+// Of the steps of this process the first ones fill caches and calibrate, and
+// are not profiled. A shorter run profiles what it has.
+const (
+	warmUpSteps   = 3
+	profiledSteps = 5
+)
+
+// How many bursts are taken of each rate; the best one counts. More of them
+// find the peak more surely where others use the machine too.
+const (
+	flopsBursts = 20
+	bytesBursts = 5
+)
+
+// Profile is the record of some steps of a run on its first device. They were
+// steps like the others.
+type Profile struct {
+	*backend.Profile
+	Peaks backend.Peaks // of the device, measured right before
+	Trace string        // path of the trace
+}
+
+// profiler is a profile in the making.
+type profiler struct {
+	*backend.Profile
+	meter backend.Meter // nil where the backend has none
+	peaks backend.Peaks
+}
+
+// newProfiler watches r's first device, before programs are loaded there.
+func newProfiler(r *Run) *profiler {
+	p := &profiler{Profile: backend.NewProfile()}
+	if m, ok := r.Devices[0].(backend.Metered); ok {
+		p.meter = m.Meter()
+	}
+	r.Devices[0] = p.Watch(r.Devices[0])
+	return p
+}
+
+// profiledRange is the steps to profile: those after from, up to to.
+func (r *Run) profiledRange() (from, to int) {
+	to = min(r.Resumed+warmUpSteps+profiledSteps, r.Config.Train.Steps)
+	return max(to-profiledSteps, r.Resumed), to
+}
+
+// next is Trainer.Next, recorded if the step is one to profile.
+func (r *Run) next(ctx context.Context) (train.StepResult, error) {
+	p := r.profile
+	if from, _ := r.profiledRange(); p == nil || r.Trainer.StepsDone() < from {
+		return r.Trainer.Next(ctx)
+	}
+	if p.Spans() == 0 && p.meter != nil {
+		p.peaks = backend.Peaks{FLOPs: best(flopsBursts, p.meter.FLOPs), Bytes: best(bytesBursts, p.meter.Bytes)}
+		p.meter = nil // and its memory
+	}
+	p.Begin()
+	defer p.End()
+	return r.Trainer.Next(ctx)
+}
+
+// profileAfter ends the profile and writes its trace if step was the last of
+// it. interrupted says that there are no more steps.
+func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
+	p := r.profile
+	if _, to := r.profiledRange(); p == nil || p.Spans() == 0 || step < to && !interrupted {
+		return nil, nil
+	}
+	r.profile = nil
+	path := r.Folder.path(traceFile)
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(p.WriteTrace(f), f.Close())
+	return &Profile{Profile: p.Profile, Peaks: p.peaks, Trace: path}, err
+}
+
+// peakFLOPs is what the devices reach together, measured within some tens of
+// milliseconds; 0 if one of them cannot tell.
+func peakFLOPs(devices []backend.Backend) (sum float64) {
+	rates := make([]float64, len(devices))
+	var all sync.WaitGroup
+	for i, d := range devices {
+		if m, ok := d.(backend.Metered); ok {
+			all.Go(func() { rates[i] = best(flopsBursts, m.Meter().FLOPs) })
+		}
+	}
+	all.Wait()
+	for _, r := range rates {
+		if r == 0 {
+			return 0
+		}
+		sum += r
+	}
+	return sum
+}
+
+// best is the best of n bursts.
+func best(n int, burst func() float64) (rate float64) {
+	for range n {
+		rate = max(rate, burst())
+	}
+	return rate
+}
