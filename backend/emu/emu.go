@@ -52,6 +52,8 @@ type device struct {
 	vars   *backend.Vars
 	memory map[*backend.Tensor][]byte // persistent tensors, views excluded
 	rope   []*angleTable
+
+	buffers map[bufferKey][][]float32
 }
 
 func open(model string, o backend.Options) ([]backend.Backend, error) {
@@ -78,7 +80,8 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	for rank := range list {
 		list[rank] = &device{
 			spec: s, amx: model == modelAMX, pool: newPool(share), rank: rank, group: g,
-			memory: map[*backend.Tensor][]byte{},
+			memory:  map[*backend.Tensor][]byte{},
+			buffers: map[bufferKey][][]float32{},
 		}
 	}
 	return list, nil
@@ -225,6 +228,7 @@ func compute(run func()) kernel {
 // bind turns a node's op into a kernel. The switch is complete: the op set is
 // closed.
 func (b *binder) bind(n *backend.Node) (kernel, error) {
+	b.taken = 0
 	_, product := n.Op.(*backend.MatMul)
 	for _, o := range n.Operands() {
 		if product && (o.Field == "A" || o.Field == "B" || o.Field == "A.Scale" || o.Field == "B.Scale") {

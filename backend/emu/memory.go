@@ -24,6 +24,7 @@ type binder struct {
 	*device
 	plan  *backend.Plan
 	arena []byte
+	taken int // buffers that the op which is being bound has taken so far
 }
 
 // bytes is t's memory from its first to its last element.
@@ -176,11 +177,22 @@ func (b *binder) matrixOf(t *backend.Tensor) matrix {
 	return m
 }
 
-// scratch is n floats for each worker of the pool, on separate cache lines.
+// bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
+type bufferKey struct{ which, n int }
+
+// scratch is n floats for each worker of the pool, on separate cache lines. The
+// calls of one op give different buffers; ops, which run one after another,
+// share them.
 func (b *binder) scratch(n int) [][]float32 {
-	list := make([][]float32, b.pool.size())
-	for i := range list {
-		list[i] = view[float32](alignedBytes(int64(n) * 4))
+	key := bufferKey{b.taken, n}
+	b.taken++
+	list := b.buffers[key]
+	if list == nil {
+		list = make([][]float32, b.pool.size())
+		for i := range list {
+			list[i] = view[float32](alignedBytes(int64(n) * 4))
+		}
+		b.buffers[key] = list
 	}
 	return list
 }
