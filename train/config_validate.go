@@ -206,7 +206,7 @@ func (v *validator) loop(l Loop) {
 }
 
 func (v *validator) optimizer(o Optimizer) {
-	v.positive("optimizer.lr", o.LR, 3e-3)
+	v.positive("optimizer.lr", o.LR, 2e-3)
 	v.notNegative("optimizer.min_lr", o.MinLR, 3e-4)
 	// A constant schedule never looks at min_lr.
 	if o.MinLR >= o.LR && o.LR > 0 && o.Schedule != "constant" {

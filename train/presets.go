@@ -55,11 +55,11 @@ func Preset(name string) (Config, error) {
 			Model:  p.model,
 			Data:   Data{Seq: p.seq, ValBytes: 200_000},
 			Train: Loop{
-				Steps: 400, MicroBatch: 8, Accumulate: 1, Ranks: 1,
-				EvalEvery: 100, Recompute: "none", OnNonfinite: 10,
+				Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1,
+				EvalEvery: 200, Recompute: "none", OnNonfinite: 10,
 			},
 			Optimizer: Optimizer{
-				LR: 3e-3, MinLR: 3e-4, Warmup: 0.05, Schedule: "cosine",
+				LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine",
 				Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, EpsForm: "hat",
 				WeightDecay: 0.1, Clip: 1,
 			},

@@ -21,6 +21,9 @@ type Trainer struct {
 	corpus *data.Corpus
 	ranks  []*rank
 
+	// runStep, bound once, so that a step allocates nothing.
+	stepOnRank func(context.Context, *rank) error
+
 	step       int  // completed steps, skipped ones included
 	skipped    int  // in a row
 	calibrated bool // the histories of scales have their first row
@@ -38,6 +41,7 @@ type rank struct {
 
 	tokens, targets []int32
 	bytes           []byte
+	word            [4]byte // on its way from the device
 }
 
 // NewTrainer binds a job to devices, one for each rank, and loads its
@@ -47,6 +51,7 @@ func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Traine
 		return nil, fmt.Errorf("train.ranks = %d, but %d devices were opened", j.Config.Train.Ranks, len(devices))
 	}
 	t := &Trainer{Job: j, corpus: corpus}
+	t.stepOnRank = t.runStep
 	seq := j.Config.Data.Seq
 	for i, dev := range devices {
 		r := &rank{index: i, backend: dev, micro: map[Variant]backend.Executable{}}
@@ -113,9 +118,9 @@ func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error
 	if len(t.ranks) == 1 {
 		return f(ctx, t.ranks[0])
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	g, shared := errgroup.WithContext(ctx)
 	for _, r := range t.ranks {
-		g.Go(func() error { return f(ctx, r) })
+		g.Go(func() error { return f(shared, r) })
 	}
 	return g.Wait()
 }
@@ -168,14 +173,7 @@ func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 		t.calibrated = true
 	}
 	from := t.ranks[0].loader.Position()
-	err := t.each(ctx, func(ctx context.Context, r *rank) error {
-		err := t.microBatches(r, t.step, func(x backend.Executable) error { return x.Run(ctx) })
-		if err != nil {
-			return err
-		}
-		return r.update.Run(ctx)
-	})
-	if err != nil {
+	if err := t.each(ctx, t.stepOnRank); err != nil {
 		return StepResult{}, errors.Join(err, t.moveTo(from))
 	}
 	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
@@ -194,6 +192,14 @@ func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 		return res, t.blame(ctx, from)
 	}
 	return res, nil
+}
+
+func (t *Trainer) runStep(ctx context.Context, r *rank) error {
+	err := t.microBatches(r, t.step, func(x backend.Executable) error { return x.Run(ctx) })
+	if err != nil {
+		return err
+	}
+	return r.update.Run(ctx)
 }
 
 // microBatches feeds the micro-batches of a step, from where the loader is, and
@@ -283,9 +289,8 @@ func (r *rank) readFloat(t *backend.Tensor) (float64, error) {
 }
 
 func (r *rank) readWord(t *backend.Tensor) (uint32, error) {
-	var word [4]byte
-	err := r.backend.Read(t, word[:])
-	return binary.LittleEndian.Uint32(word[:]), err
+	err := r.backend.Read(t, r.word[:])
+	return binary.LittleEndian.Uint32(r.word[:]), err
 }
 
 func (t *Trainer) readStep(res *StepResult) error {

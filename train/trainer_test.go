@@ -53,6 +53,13 @@ func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	return tr
 }
 
+// The first step grows what later ones use again.
+func TestStepsDoNotAllocate(t *testing.T) {
+	tr := newTrainer(t, small(t, "fp8-smooth"), 2, false)
+	steps(t, tr, 2)
+	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.Next(context.Background()) }))
+}
+
 func steps(t *testing.T, tr *Trainer, n int) []StepResult {
 	t.Helper()
 	list := make([]StepResult, n)

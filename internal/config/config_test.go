@@ -39,17 +39,17 @@ seq = 256
 val_bytes = 200000
 
 [train]
-steps = 400
+steps = 1800
 micro_batch = 8            # sequences
 accumulate = 1
 ranks = 1                  # in-process ranks on emu
-eval_every = 100
+eval_every = 200
 recompute = "none"         # none attention block
 on_nonfinite = 10          # consecutive skipped steps before stopping
 
 [optimizer]
-lr = 3e-3
-min_lr = 3e-4
+lr = 2e-3
+min_lr = 2e-4
 warmup = 0.05
 schedule = "cosine"        # cosine wsd constant
 betas = [0.9, 0.95]
@@ -120,7 +120,7 @@ func TestPrecedence(t *testing.T) {
 	require.Equal(t, 5, l.Model.Layers, "the file over the preset")
 	require.Equal(t, 512, l.Data.Seq, "the command line over the file")
 	require.Equal(t, 2.5e-3, l.Optimizer.LR)
-	require.Equal(t, 400, l.Train.Steps, "a default")
+	require.Equal(t, 1800, l.Train.Steps, "a default")
 	require.Equal(t, "fp16", l.Precision.Master, "the recipe")
 	require.Equal(t, []string{"data.seq", "optimizer.lr"}, l.FromCommand)
 
