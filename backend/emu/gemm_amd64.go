@@ -143,6 +143,16 @@ var avx2Kernel = gemmKernel{
 	},
 }
 
+// gatherRows is gather for rows [from, to) and columns [l, k), one by one: the
+// specification, and what is left of the others' vectors.
+func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
+	for i := from; i < to; i++ {
+		for j, code := range src[i*ld:][l:k] {
+			dst[(l+j)*nr+i] = code
+		}
+	}
+}
+
 // firstSpecial is the lowest code of an E4M3 format that is not a number: the
 // decoders give it and those above the exponent of infinity.
 func firstSpecial(d fp8.DType) uint32 {

@@ -66,16 +66,6 @@ const (
 	streamDepth = 4 * gatherDepth
 )
 
-// gatherRows is gather for rows [from, to) and columns [l, k), one by one: the
-// specification, and what is left of the others' vectors.
-func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
-	for i := from; i < to; i++ {
-		for j, code := range src[i*ld:][l:k] {
-			dst[(l+j)*nr+i] = code
-		}
-	}
-}
-
 // tileOut is an epilogue at one tile. Slices and matrices begin at its corner.
 type tileOut struct {
 	rows, cols         int

@@ -92,19 +92,25 @@ func TestSoftmaxKernels(t *testing.T) {
 		name         string
 		kernel, twin func(s *scoreRows)
 	}{
-		{"max",
+		{
+			"max",
 			func(s *scoreRows) { maxRows(s.a, s.rows, s.visible, s.x) },
-			func(s *scoreRows) { maxRowsGo(s.a, s.rows, s.visible, s.x) }},
-		{"weigh",
+			func(s *scoreRows) { maxRowsGo(s.a, s.rows, s.visible, s.x) },
+		},
+		{
+			"weigh",
 			func(s *scoreRows) { weighRows(s.a, s.rows, s.width, s.visible, s.scale, s.x, s.y) },
-			func(s *scoreRows) { weighRowsGo(s.a, s.rows, s.width, s.visible, s.scale, s.x, s.y) }},
-		{"gradient",
+			func(s *scoreRows) { weighRowsGo(s.a, s.rows, s.width, s.visible, s.scale, s.x, s.y) },
+		},
+		{
+			"gradient",
 			func(s *scoreRows) {
 				gradientRows(s.a, s.b, s.rows, s.width, s.visible, s.scale, s.anotherOf, s.x, s.y)
 			},
 			func(s *scoreRows) {
 				gradientRowsGo(s.a, s.b, s.rows, s.width, s.visible, s.scale, s.anotherOf, s.x, s.y)
-			}},
+			},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			eachInstructionSet(t, func(t *testing.T) {

@@ -18,9 +18,16 @@ func (l Layer) String() string { return fmt.Sprintf("%dx%dx%d", l.Tokens, l.Out,
 // Layers are measured if none is named: those of the presets small and 124m on
 // 1024 tokens, the head last, and two squares to compare with other libraries.
 var Layers = []Layer{
-	{1024, 384, 384}, {1024, 1024, 384}, {1024, 384, 1024}, {1024, 8192, 384},
-	{1024, 768, 768}, {1024, 2048, 768}, {1024, 768, 2048}, {1024, 50304, 768},
-	{1024, 1024, 1024}, {2048, 2048, 2048},
+	{1024, 384, 384},
+	{1024, 1024, 384},
+	{1024, 384, 1024},
+	{1024, 8192, 384},
+	{1024, 768, 768},
+	{1024, 2048, 768},
+	{1024, 768, 2048},
+	{1024, 50304, 768},
+	{1024, 1024, 1024},
+	{2048, 2048, 2048},
 }
 
 // MaxDim is the largest extent of a shape.
