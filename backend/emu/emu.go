@@ -73,16 +73,22 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	if model == modelAMX {
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
 	}
-	s.Device = fmt.Sprintf("%d threads, %s", share, s.Arithmetic)
+	s.Device = s.Arithmetic
 	if reason := amxAvailable(); model == modelAMX && reason != nil {
 		s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
 	}
 	for rank := range list {
-		list[rank] = &device{
+		d := &device{
 			spec: s, amx: model == modelAMX, pool: newPool(share), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			buffers: map[bufferKey][][]float32{},
 		}
+		unit := "threads"
+		if d.pool.size() == 1 {
+			unit = "thread"
+		}
+		d.spec.Device = fmt.Sprintf("%d %s, %s", d.pool.size(), unit, s.Device)
+		list[rank] = d
 	}
 	return list, nil
 }
