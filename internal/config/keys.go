@@ -80,7 +80,7 @@ var rowKeys = func() []string {
 
 // flagsNotKeys are settings of the command that say where a run happens. They
 // are no part of a config, but people look for them there.
-var flagsNotKeys = []string{"backend", "threads", "out", "resume", "json", "dry-run"}
+var flagsNotKeys = []string{"backend", "threads", "out", "resume", "json", "dry-run", "profile"}
 
 // unknownKey is the error for a name that no key has.
 func unknownKey(name string) error {
