@@ -32,7 +32,7 @@ func TestPeaks(t *testing.T) {
 	list, err := b.Peaks()
 	require.NoError(t, err)
 	require.Len(t, list, 2)
-	for i, device := range []string{"1 threads", "2 threads"} {
+	for i, device := range []string{"1 thread", "2 threads"} {
 		require.Contains(t, list[i].Device, device)
 		require.Positive(t, list[i].PeakGFLOPs)
 		require.Positive(t, list[i].CopyGBytes)
