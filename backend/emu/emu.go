@@ -70,12 +70,13 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	g := newGroup(ranks)
 	list := make([]backend.Backend, ranks)
 	s.Arithmetic = gemmKernels()[0].name
+	s.Device = s.Arithmetic
 	if model == modelAMX {
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
-	}
-	s.Device = s.Arithmetic
-	if reason := amxAvailable(); model == modelAMX && reason != nil {
-		s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
+		s.Device = s.Arithmetic
+		if reason := amxAvailable(); reason != nil {
+			s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
+		}
 	}
 	for rank := range list {
 		d := &device{

@@ -36,8 +36,10 @@ const (
 func (m *meter) FLOPs() float64 {
 	k := gemmKernels()[0]
 	if m.operands == nil {
-		m.operands = (&binder{device: m.device}).scratch(peakDepth*k.mr + peakDepth*k.nr + k.mr*k.nr)
-		for _, x := range m.operands {
+		m.operands = make([][]float32, m.pool.size())
+		for w := range m.operands {
+			x := view[float32](alignedBytes(4 * int64(peakDepth*k.mr+peakDepth*k.nr+k.mr*k.nr)))
+			m.operands[w] = x
 			for i := range x {
 				x[i] = 1
 			}

@@ -191,10 +191,10 @@ func (p *pool) serve(worker int) {
 	}
 }
 
-// spinUntil polls for spinBudget at most and says whether ready held. Polls are rare, some 50 ns apart, so that
-// the cache line is where the next change is made; looking at the clock and
-// giving way to other goroutines is rarer still, as each takes longer than the
-// way from one processor to another.
+// spinUntil polls for spinBudget at most and says whether ready held. Polls are
+// rare, some 50 ns apart, so that the cache line is where the next change is
+// made; looking at the clock and giving way to other goroutines is rarer still,
+// as each takes longer than the way from one processor to another.
 func (p *pool) spinUntil(ready func() bool) bool {
 	if ready() {
 		return true

@@ -198,3 +198,26 @@ func BenchmarkPoolRun(b *testing.B) {
 		})
 	}
 }
+
+// Who has done its share takes from another's: worker 0's second task runs
+// while its first one has not ended.
+func TestPoolTakesFromOthers(t *testing.T) {
+	claimed := processors
+	processors = func() int { return 2 }
+	p := newPool(2)
+	processors = claimed
+	defer p.close()
+	taken := make(chan struct{})
+	p.run(4, func(_, task int) {
+		switch task {
+		case 0:
+			select {
+			case <-taken:
+			case <-time.After(20 * time.Second):
+				t.Error("nobody took the second task")
+			}
+		case 1:
+			close(taken)
+		}
+	})
+}
