@@ -51,6 +51,7 @@ type Observer func(n *Node, read func(*Tensor) ([]byte, error)) error
 type Spec struct {
 	Backend string // "emu"
 	Device  string // "2 threads, AVX-512"
+	Hint    string // what a user of this device may want to know, or nothing
 	// Arithmetic is what decides the last bits of results besides Backend and
 	// its device model: "avx512", the kernels of emu; "float64" of ref. Known
 	// once a device is open. A run repeats bit for bit where it is the same.

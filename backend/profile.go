@@ -164,15 +164,19 @@ func OpKind(n *Node) string {
 	}, " ")
 }
 
-// Module names a node by its part of the model, layers folded:
-// "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for itself.
-func Module(n *Node) string {
-	parts := strings.Split(n.Scope, ".")
+// Module names a node by its part of the model: FoldLayers of its scope.
+func Module(n *Node) string { return orDash(FoldLayers(n.Scope)) }
+
+// FoldLayers cuts a path to the part of a model that a reader thinks in, all
+// layers together: "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for
+// lm_head.weight.
+func FoldLayers(path string) string {
+	parts := strings.Split(path, ".")
 	for i, part := range parts {
 		if _, err := strconv.Atoi(part); err == nil {
 			parts[i] = "*"
 			return strings.Join(parts[:min(i+2, len(parts))], ".")
 		}
 	}
-	return orDash(parts[0])
+	return parts[0]
 }

@@ -60,7 +60,7 @@ func (j *Job) MemoryOf(align int, programs []*backend.Program) Memory {
 	classes, scopes := map[string]int64{}, map[string]int64{}
 	for t := range j.Vars.All() {
 		classes[t.Class.String()] += t.Bytes()
-		scopes[scopeOf(t.Name)] += t.Bytes()
+		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
 	}
 	m := Memory{
 		Persistent: ordered(classes, "param", "state", "stash", "input", "output"),
@@ -71,17 +71,6 @@ func (j *Job) MemoryOf(align int, programs []*backend.Program) Memory {
 	}
 	slices.SortStableFunc(m.Scopes, func(a, b Group) int { return cmp.Compare(b.N, a.N) })
 	return m
-}
-
-// scopeOf cuts a tensor's name to the module that a reader thinks in: the
-// layers' attention and MLP, all layers together, and what stands outside.
-func scopeOf(name string) string {
-	name = strings.TrimPrefix(name, "model.")
-	parts := strings.Split(name, ".")
-	if parts[0] == "layers" && len(parts) > 2 {
-		return "layers.*." + parts[2]
-	}
-	return parts[0]
 }
 
 // FLOPsPerToken is the multiplications and additions of matrix products that

@@ -77,6 +77,8 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 		if reason := amxAvailable(); reason != nil {
 			s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
 		}
+	} else if amxProcessor() == nil {
+		s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, with other last bits"
 	}
 	for rank := range list {
 		d := &device{

@@ -21,6 +21,18 @@ func amxKernels() []*amxKernel {
 	return []*amxKernel{&amxUnitKernel, &amxGoKernel}
 }
 
+// amxProcessor says why this processor cannot, or nil.
+func amxProcessor() error {
+	x := &cpu.X86
+	switch {
+	case !x.HasAMXTile || !x.HasAMXBF16:
+		return errors.New("this processor has no AMX unit for bf16")
+	case !x.HasAVX512F || !x.HasAVX512BW || !x.HasAVX512DQ || !x.HasAVX512VL || !x.HasAVX512VBMI:
+		return errors.New("this processor has AMX but lacks AVX-512 or its VBMI, which pack for it")
+	}
+	return nil
+}
+
 // amxAvailable says why this process cannot use the matrix unit, or nil. The
 // first call asks Linux for it, which grants it to all threads for good: tiles
 // are 8 KB that it saves with a thread only if they may be used. It refuses if
@@ -28,12 +40,8 @@ func amxKernels() []*amxKernel {
 //
 // See Documentation/arch/x86/xstate.rst in Linux.
 var amxAvailable = sync.OnceValue(func() error {
-	x := &cpu.X86
-	switch {
-	case !x.HasAMXTile || !x.HasAMXBF16:
-		return errors.New("this processor has no AMX unit for bf16")
-	case !x.HasAVX512F || !x.HasAVX512BW || !x.HasAVX512DQ || !x.HasAVX512VL || !x.HasAVX512VBMI:
-		return errors.New("this processor has AMX but lacks AVX-512 or its VBMI, which pack for it")
+	if err := amxProcessor(); err != nil {
+		return err
 	}
 	const (
 		archReqXCompPerm = 0x1023

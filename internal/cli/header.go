@@ -43,6 +43,9 @@ func printHeader(w io.Writer, r *run.Run) error {
 	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Job.FLOPsPerToken(), "FLOP"),
 		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Job.TokensPerStep()))
 	line("device", "%s", devices(r))
+	if hint := r.Devices[0].Spec().Hint; hint != "" {
+		line("hint", "%s", hint)
+	}
 	info := r.Corpus.Info
 	if r.Note != "" {
 		line("corpus", "%s", r.Note)
