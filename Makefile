@@ -49,4 +49,4 @@ fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 	@bash .ci/fuzz $(FUZZ)
 
 bench: ## the benchmarks of the casts and kernels
-	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu
+	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...

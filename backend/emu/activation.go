@@ -1,21 +1,17 @@
 package emu
 
 import (
-	"math"
-
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
-
-// Ungated activations. The exact GELU is computed in float64 and with the
-// complement of erf, which keeps the small values of the negative side.
 
 func (b *binder) activation(o *backend.Activation) func() {
 	x := b.rows(o.X)
 	e := b.emitter(o.Out, x.cols)
 	buffers := b.pieceBuffers(x.cols)
-	apply := gelu
+	apply := simd.GELU
 	if o.Kind == backend.ReLU {
-		apply = relu
+		apply = simd.ReLU
 	}
 	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
 		y := buffers[worker][:n]
@@ -29,9 +25,9 @@ func (b *binder) activationGrad(o *backend.ActivationGrad) func() {
 	x, dout := b.rows(o.X), b.rows(o.DOut)
 	e := b.emitter(o.DX, x.cols)
 	inputs, gradients := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
-	apply := geluGradient
+	apply := simd.GELUGradient
 	if o.Kind == backend.ReLU {
-		apply = reluGradient
+		apply = simd.ReLUGradient
 	}
 	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
 		dx := gradients[worker][:n]
@@ -39,117 +35,4 @@ func (b *binder) activationGrad(o *backend.ActivationGrad) func() {
 		e.store(worker, row, col, dx)
 	})
 	return storing(run, e)
-}
-
-// reluGo is the specification of relu. It keeps NaN, as every comparison with
-// it is false.
-func reluGo(dst, x []float32) {
-	for i, v := range x {
-		if v < 0 {
-			v = 0
-		}
-		dst[i] = v
-	}
-}
-
-// reluGradientGo is the specification of reluGradient: it passes dy where x is above 0 (or NaN), and 0 elsewhere.
-func reluGradientGo(dx, x, dy []float32) {
-	for i, v := range x {
-		dx[i] = dy[i]
-		if v <= 0 {
-			dx[i] = 0
-		}
-	}
-}
-
-// geluGo is the specification of gelu, x·Φ(x).
-func geluGo(dst, x []float32) {
-	for i, v := range x {
-		cdf, _ := normal(float64(v))
-		dst[i] = v * float32(cdf)
-	}
-}
-
-// geluGradientGo is the specification of geluGradient, dy · (Φ(x) + x·φ(x)).
-func geluGradientGo(dx, x, dy []float32) {
-	for i, v := range x {
-		cdf, density := normal(float64(v))
-		dx[i] = dy[i] * float32(cdf+float64(float64(v)*density))
-	}
-}
-
-// normal is the distribution function Φ and the density φ of the normal
-// distribution, within a relative 4e-9 where they are float32 numbers.
-//
-// Φ(−x) is half of erfc(z), z = x/√2, and erfc(z) = e^(−z²)·t·p(t) with
-// t = 1/(1 + 0.4·z): p hardly varies, and its polynomial of degree 10 is the
-// Chebyshev interpolation over 0 ≤ z ≤ 10. So one exponential serves both.
-//
-// The exponential is 2^n·e^r with n = round(y/ln 2) and |r| ≤ ln 2 / 2, where
-// the Taylor series of degree 11 is exact to 1e-14. Products are rounded by
-// explicit conversions, as in expf.
-func normal(x float64) (cdf, density float64) {
-	c := &normalConstants
-	y := float64(c.minusHalf*x) * x
-	if y < c.lowest {
-		y = c.lowest
-	}
-	shifted := float64(y*c.log2e) + c.round
-	n := shifted - c.round
-	r := y - float64(n*c.ln2Hi) - float64(n*c.ln2Lo)
-	e := c.series[0]
-	for _, k := range c.series[1:] {
-		e = float64(e*r) + k
-	}
-	e = math.Float64frombits(math.Float64bits(e) + math.Float64bits(shifted)<<52)
-
-	t := c.one / (c.one + float64(c.slope*math.Abs(x)))
-	p := c.erfc[0]
-	for _, k := range c.erfc[1:] {
-		p = float64(p*t) + k
-	}
-	cdf = float64(float64(c.half*e)*t) * p
-	if x > 0 {
-		cdf = c.one - cdf
-	}
-	return cdf, float64(e * c.peak)
-}
-
-// normalTable holds the constants of normal. The kernels for vectors read them
-// in this order.
-type normalTable struct {
-	minusHalf float64
-	lowest    float64 // below it no result is a float32 number, and 2^n is normal
-	log2e     float64
-	round     float64 // adding it leaves the nearest integer in the low bits
-	ln2Hi     float64 // with so few bits that its product with n is exact
-	ln2Lo     float64
-	series    [12]float64 // of e^r, highest power first
-	slope     float64
-	one       float64
-	erfc      [11]float64 // p, highest power first
-	half      float64
-	peak      float64 // φ(0)
-}
-
-var normalConstants = normalTable{
-	minusHalf: -0.5,
-	lowest:    -700,
-	log2e:     math.Log2E,
-	round:     3 << 51,
-	ln2Hi:     6.93147180369123816490e-01,
-	ln2Lo:     1.90821492927058770002e-10,
-	series: [12]float64{
-		1. / 39916800, 1. / 3628800, 1. / 362880, 1. / 40320, 1. / 5040, 1. / 720,
-		1. / 120, 1. / 24, 1. / 6, 1. / 2, 1, 1,
-	},
-	slope: 0.4 / math.Sqrt2,
-	one:   1,
-	erfc: [11]float64{
-		-0.015730949435437025, 0.061826405008530041, -0.034846026476241456, -0.15711067440626503,
-		0.22812908841192856, -0.086185987316657692, 0.18946927220301979, 0.15247153727591413,
-		0.2109385251468916, 0.22534907350001721, 0.22568973515720568,
-	},
-	half: 0.5,
-	peak: 1 / (math.SqrtPi * math.Sqrt2),
 }

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -73,7 +74,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Scratch)
 	partial := make([][3]float32, len(scaled))
 	b.pool.reserve(4 * adamSpan)
-	var rule adamRule
+	var rule simd.AdamW
 
 	// load reads a span's states and gradient, but leaves states where they are
 	// if they hold FP32 and inPlace allows to write to them.
@@ -93,14 +94,14 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	}
 	findAmaxes := b.eachSpan(len(scaled), func(worker, i int) {
 		x, grad := load(worker, &scaled[i], false)
-		partial[i] = rule.update(x[0], x[1], x[2], grad)
+		partial[i] = rule.Update(x[0], x[1], x[2], grad)
 	})
 	store := b.eachSpan(len(all), func(worker, i int) {
 		s := &all[i]
 		t := &list[s.tensor]
 		at := s.row*t.cols + s.col
 		x, grad := load(worker, s, true)
-		rule.update(x[0], x[1], x[2], grad)
+		rule.Update(x[0], x[1], x[2], grad)
 		for i, x := range x {
 			switch out := &t.state[i].out; out.dtype {
 			case fp8.F32:
@@ -116,7 +117,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 			return
 		}
 		ctl := readControl(control)
-		rule = newAdamRule(o, ctl.LR, coef[0], step[0])
+		rule = adamRule(o, ctl.LR, coef[0], step[0])
 		findAmaxes()
 		clear(amaxes)
 		for i, p := range partial {
@@ -164,65 +165,23 @@ func (s *adamState) writeScale(amax float32) {
 	}
 }
 
-// adamRule is the arithmetic of one run: everything that is the same for all
-// elements, computed in float64.
-type adamRule struct {
-	coef                float32
-	beta1, rest1        float32 // β1 and 1−β1
-	beta2, rest2        float32
-	decay, rate         float32 // p·decay − rate·m/(√v·rootFactor + ε)
-	rootFactor, epsilon float32
-}
-
-func newAdamRule(o *backend.AdamW, lr, coef float32, step int32) adamRule {
+// adamRule is the arithmetic of one run, computed in float64.
+func adamRule(o *backend.AdamW, lr, coef float32, step int32) simd.AdamW {
 	beta1, beta2, rate := float64(o.Beta1), float64(o.Beta2), float64(lr)
 	correction1 := 1 - math.Pow(beta1, float64(step))
 	root2 := math.Sqrt(1 - math.Pow(beta2, float64(step)))
-	r := adamRule{
-		coef:  coef,
-		beta1: o.Beta1, rest1: float32(1 - beta1),
-		beta2: o.Beta2, rest2: float32(1 - beta2),
-		decay:   float32(1 - rate*float64(o.WeightDecay)),
-		epsilon: o.Eps,
+	r := simd.AdamW{
+		Coef:  coef,
+		Beta1: o.Beta1, Rest1: float32(1 - beta1),
+		Beta2: o.Beta2, Rest2: float32(1 - beta2),
+		Decay:   float32(1 - rate*float64(o.WeightDecay)),
+		Epsilon: o.Eps,
 	}
 	switch o.EpsForm {
 	case backend.EpsCorrected:
-		r.rate, r.rootFactor = float32(rate/correction1), float32(1/root2)
+		r.Rate, r.RootFactor = float32(rate/correction1), float32(1/root2)
 	default:
-		r.rate, r.rootFactor = float32(rate*root2/correction1), 1
+		r.Rate, r.RootFactor = float32(rate*root2/correction1), 1
 	}
 	return r
-}
-
-// update replaces a run of masters and moments by their new values and returns
-// the largest magnitudes of the new masters, first and second moments.
-func (k *adamRule) update(p, m, v, grad []float32) (amax [3]float32) {
-	n, amax := k.updateVectors(p, m, v, grad)
-	for i, a := range k.updateGo(p[n:], m[n:], v[n:], grad[n:]) {
-		amax[i] = fp8.MaxAmax(amax[i], a)
-	}
-	return amax
-}
-
-// updateGo is the specification of update. Products are rounded before they
-// are added: all machines store the same codes.
-func (k *adamRule) updateGo(p, m, v, grad []float32) (amax [3]float32) {
-	p, m, v = p[:len(grad)], m[:len(grad)], v[:len(grad)]
-	var top [3]uint32
-	for i, g := range grad {
-		g *= k.coef
-		mi := float32(k.beta1*m[i]) + float32(k.rest1*g)
-		vi := float32(k.beta2*v[i]) + float32(k.rest2*float32(g*g))
-		root := float32(math.Sqrt(float64(vi)))
-		direction := mi / (float32(root*k.rootFactor) + k.epsilon)
-		pi := float32(p[i]*k.decay) - float32(k.rate*direction)
-		p[i], m[i], v[i] = pi, mi, vi
-		maxBits(&top[0], pi)
-		maxBits(&top[1], mi)
-		maxBits(&top[2], vi)
-	}
-	for i, bits := range top {
-		amax[i] = math.Float32frombits(bits)
-	}
-	return amax
 }

@@ -111,14 +111,14 @@ func TestAdamWScaled(t *testing.T) {
 				before, _ := tr.load(1)
 				d := tr.run()
 				amaxes := d.values(op.Scratch)
-				rule := newAdamRule(op, 0.01, 0.5, 3)
+				rule := adamRule(op, 0.01, 0.5, 3)
 				for i := range adamSizes {
 					var x [3][]float32
 					stored := [3]*backend.Tensor{op.Master[i], op.M1[i], op.M2[i]}
 					for j, s := range stored {
 						x[j] = float32s(before.values(s))
 					}
-					rule.update(x[0], x[1], x[2], float32s(before.values(op.Grad[i])))
+					rule.Update(x[0], x[1], x[2], float32s(before.values(op.Grad[i])))
 					for j, s := range stored {
 						scale, amax := float32(1), float32(0)
 						if s.Scale != nil {
@@ -143,19 +143,6 @@ func TestAdamWScaled(t *testing.T) {
 					}
 				}
 			})
-		}
-	}
-}
-
-// Codes and scales depend on the machine as little as updateGo does.
-func TestAdamWKernels(t *testing.T) {
-	for _, form := range []backend.EpsForm{backend.EpsHat, backend.EpsCorrected} {
-		op := &backend.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, EpsForm: form}
-		rule := newAdamRule(op, 0.01, 0.5, 3)
-		for i := range 3 {
-			sameKernels(t, 4,
-				func(x [][]float32) float32 { return rule.update(x[0], x[1], x[2], x[3])[i] },
-				func(x [][]float32) float32 { return rule.updateGo(x[0], x[1], x[2], x[3])[i] })
 		}
 	}
 }

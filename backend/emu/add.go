@@ -1,6 +1,9 @@
 package emu
 
-import "octet/backend"
+import (
+	"octet/backend"
+	"octet/backend/emu/simd"
+)
 
 func (b *binder) add(o *backend.Add) func() {
 	x, y := b.rows(o.A), b.rows(o.B)
@@ -9,16 +12,8 @@ func (b *binder) add(o *backend.Add) func() {
 	run := b.pieces(o.A.Rows(), x.cols, func(worker, row, col, n int) {
 		sum := sums[worker][:n]
 		x.load(sum, row, col)
-		addInto(sum, y.piece(others[worker], row, col, n))
+		simd.Add(sum, y.piece(others[worker], row, col, n))
 		e.store(worker, row, col, sum)
 	})
 	return storing(run, e)
-}
-
-// addIntoGo is the specification of addInto: dst += x.
-func addIntoGo(dst, x []float32) {
-	x = x[:len(dst)]
-	for i := range dst {
-		dst[i] += x[i]
-	}
 }

@@ -21,9 +21,3 @@ func TestAdd(t *testing.T) {
 		require.Equal(t, x[i]+y[i], v)
 	}
 }
-
-func TestAddIntoTwins(t *testing.T) {
-	sameKernels(t, 2,
-		func(x [][]float32) float32 { addInto(x[0], x[1]); return 0 },
-		func(x [][]float32) float32 { addIntoGo(x[0], x[1]); return 0 })
-}

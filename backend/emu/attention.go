@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // Attention goes through the keys in blocks with the online softmax of Milakov
@@ -178,26 +179,26 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 				var highest [maxTileRows]float32
 				top, total := s.top[r:r+height], s.total[r:r+height]
 				s.product(s.s, height, width, h.dim, s.q.at(r, 0), false, s.kt, false)
-				maxRows(s.s, height, visible[:], highest[:])
+				simd.MaxRows(highest[:], s.s.x, s.s.ld, visible[:height])
 				for i := range top {
 					high := highest[i] * h.scale2
 					switch old := top[i]; {
 					case j0 == 0:
 						top[i], total[i] = high, 0
 					case high > old:
-						factor := pow2(old - high)
+						factor := simd.Exp2(old - high)
 						top[i] = high
 						total[i] *= factor
-						scaleBy(s.o.row(r+i, h.dim), factor)
+						simd.Scale(s.o.row(r+i, h.dim), factor)
 					}
 				}
-				weighRows(s.s, height, roundUp(width, 16), visible[:], h.scale2, top, total)
+				simd.WeighRows(s.s.x, s.s.ld, roundUp(width, 16), visible[:height], h.scale2, top, total)
 				s.product(s.o.at(r, 0), height, h.dim, width, s.s, false, s.v, j0 > 0)
 			}
 		}
 		for r := range rows {
 			out := s.o.row(r, h.dim)
-			scaleBy(out, 1/s.total[r])
+			simd.Scale(out, 1/s.total[r])
 			e.store(worker, h.row(pair, h.queries, i0+r/h.group), h.column(pair, r), out)
 			if lse != nil {
 				lse[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))

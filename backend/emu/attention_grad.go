@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // The backward of attention recomputes, block by block, the probabilities P
@@ -107,7 +108,7 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
 			for head := range cols / h.dim {
 				at := (r/h.queries*(h.kv*h.group)+head)*h.queries + r%h.queries
-				delta[at] = dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
+				delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
 			}
 		}
 	}
@@ -200,7 +201,7 @@ func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 			s.product(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
 			s.product(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
 		}
-		gradientRows(p, ds, height, roundUp(keys, 16), visible[:], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
+		simd.ScoreGradientRows(p.x, ds.x, p.ld, roundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 	}
 }
 

@@ -18,10 +18,10 @@
 // dequantising factors multiply the finished sum. Every other op reads its
 // operands as FP32 (rows), computes in FP32, and stores its result through the
 // op's casts (emitter): once rounded, in as many formats as are wanted,
-// without a wider copy in memory. Products are rounded before they are added,
-// so that no compiler fuses them and casts, scales and norms have the same
-// bits on every architecture. Float64 appears where an op computes one number
-// (the root of a mean square, a bias correction, a sum of losses) and in GELU.
+// without a wider copy in memory. The arithmetic on slices is package simd's,
+// whose vector kernels give casts, scales and norms the same bits on every
+// architecture. Float64 appears where an op computes one number (the root of a
+// mean square, a bias correction, a sum of losses) and in GELU.
 //
 // The device model emu:amx multiplies FP8 and BF16 in another order, that of the
 // matrix unit of Intel's server processors (gemm_amx.go): several times as fast

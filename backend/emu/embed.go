@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // embed gives a token outside the table a row of NaN, so that the loss shows
@@ -40,7 +41,7 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 		for token := range tokens {
 			if id := ids.at(token); uint(id) < uint(vocab) {
 				at := id*grad.ld + col
-				addInto(grad.f32[at:at+n], dout.piece(buffers[worker], token, col, n))
+				simd.Add(grad.f32[at:at+n], dout.piece(buffers[worker], token, col, n))
 			}
 		}
 	}

@@ -2,7 +2,10 @@
 
 package emu
 
-import "octet/fp8"
+import (
+	"octet/backend/emu/simd"
+	"octet/fp8"
+)
 
 // gemmKernels lists the kernels that this machine can run, the best first.
 // Every 64-bit Arm has ASIMD.
@@ -23,7 +26,7 @@ var neonKernel = gemmKernel{
 		transpose4NEON(&dst[0], step, &src[0], ld, k)
 	},
 	gather: func(dst, src []uint8, ld, rows, k int) {
-		transposeBytes(dst, 16, src, ld, rows, k)
+		simd.Transpose8(dst, 16, src, ld, rows, k)
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// FP8 outputs are rare.

@@ -1,7 +1,7 @@
 //go:build !noasm
 
 #include "go_asm.h"
-#include "neon_arm64.h"
+#include "simd/neon_arm64.h"
 #include "textflag.h"
 
 // Each of these treats the four vectors of a row, V0-V3.

@@ -1,6 +1,6 @@
 //go:build !noasm
 
-#include "neon_arm64.h"
+#include "simd/neon_arm64.h"
 #include "textflag.h"
 
 // The accumulators are V0-V23, four to a row of the tile; V24-V27 hold a row

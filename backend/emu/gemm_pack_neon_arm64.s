@@ -1,6 +1,6 @@
 //go:build !noasm
 
-#include "neon_arm64.h"
+#include "simd/neon_arm64.h"
 #include "textflag.h"
 
 // The decoders share a frame. R0 walks over the chunks of a row and R6 over

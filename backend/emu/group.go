@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // group is where the in-process ranks meet. Each rank runs its programs from a
@@ -162,10 +163,10 @@ func (b *binder) collective(mine offer, tasks int, task func(worker, task int)) 
 // memory of rank 0 and copies the result to the others.
 func (b *binder) allReduce(o *backend.AllReduce) kernel {
 	mine := offer{op: "allreduce (sum)", f32: b.f32(o.X)}
-	first, combine := 1, addInto
+	first, combine := 1, simd.Add
 	if o.Reduce == backend.ReduceMax {
 		// A maximum of magnitudes begins with the magnitude of rank 0.
-		mine.op, first, combine = "allreduce (max)", 0, maxMagnitudes
+		mine.op, first, combine = "allreduce (max)", 0, simd.MaxMagnitudes
 	}
 	n, offers := len(mine.f32), b.group.offers
 	chunks := parts(n, taskElems)
@@ -195,7 +196,7 @@ func (b *binder) reduceScatter(o *backend.ReduceScatter) (kernel, error) {
 		part := b.rank * n
 		copy(out[from:to], offers[0].f32[part+from:part+to])
 		for _, other := range offers[1:] {
-			addInto(out[from:to], other.f32[part+from:part+to])
+			simd.Add(out[from:to], other.f32[part+from:part+to])
 		}
 	}), nil
 }

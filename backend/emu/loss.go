@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // sumChunk is how many terms of a softmax's denominator are added in FP32
@@ -57,7 +58,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			clear(grad[valid:])
 			for from := 0; from < cols; from += lossPiece {
 				piece := grad[from:min(from+lossPiece, cols)]
-				scaleBy(piece, factor)
+				simd.Scale(piece, factor)
 				if at := target - from; at >= 0 && at < len(piece) {
 					piece[at] -= invTokens
 				}
@@ -79,7 +80,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
 	top := float32(math.Inf(-1))
 	for from := 0; from < n; from += lossPiece {
-		top = max(top, maximum(logits.piece(buffer, row, from, min(lossPiece, n-from))))
+		top = max(top, simd.Max(logits.piece(buffer, row, from, min(lossPiece, n-from))))
 	}
 	return top
 }
@@ -91,10 +92,10 @@ func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer [
 	for from := 0; from < n; from += lossPiece {
 		x := logits.piece(buffer, row, from, min(lossPiece, n-from))
 		for ; len(x) > sumChunk; x = x[sumChunk:] {
-			sum += float64(expSum(dst, x[:sumChunk], 1, top))
+			sum += float64(simd.ExpSum(dst, x[:sumChunk], 1, top))
 			dst = dst[sumChunk:]
 		}
-		sum += float64(expSum(dst, x, 1, top))
+		sum += float64(simd.ExpSum(dst, x, 1, top))
 		dst = dst[len(x):]
 	}
 	return sum

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -134,7 +135,7 @@ func (r *rows) load(dst []float32, row, col int) {
 		return
 	}
 	if r.scale != nil {
-		scaleBy(dst, r.scale[0])
+		simd.Scale(dst, r.scale[0])
 	}
 }
 

@@ -88,19 +88,3 @@ func TestRMSNormGrad(t *testing.T) {
 		}
 	}
 }
-
-func TestNormTwins(t *testing.T) {
-	const inv, mean = 0.7, -0.3
-	sameKernels(t, 2,
-		func(x [][]float32) float32 { return dot(x[0], x[1]) },
-		func(x [][]float32) float32 { return dotGo(x[0], x[1]) })
-	sameKernels(t, 3,
-		func(x [][]float32) float32 { scaleByGain(x[0], x[1], x[2], inv); return 0 },
-		func(x [][]float32) float32 { scaleByGainGo(x[0], x[1], x[2], inv); return 0 })
-	sameKernels(t, 4,
-		func(x [][]float32) float32 { return gainSums(x[0], x[1], x[2], x[3], inv) },
-		func(x [][]float32) float32 { return gainSumsGo(x[0], x[1], x[2], x[3], inv) })
-	sameKernels(t, 4,
-		func(x [][]float32) float32 { normGradient(x[0], x[1], x[2], x[3], inv, mean); return 0 },
-		func(x [][]float32) float32 { normGradientGo(x[0], x[1], x[2], x[3], inv, mean); return 0 })
-}

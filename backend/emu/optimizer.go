@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // The optimizer's ops work on lists of tensors. Their elements are cut into
@@ -62,7 +63,7 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	b.pool.reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
-		partial[task] = squares(list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n))
+		partial[task] = simd.SumSquares(list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n))
 	}
 	return func() {
 		b.pool.run(len(all), task)

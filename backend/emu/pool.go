@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"octet/backend/emu/simd"
 )
 
 // spinBudget is how long a worker waits for the next op before it sleeps.
@@ -207,7 +209,7 @@ func (p *pool) spinUntil(ready func() bool) bool {
 			if ready() {
 				return true
 			}
-			pause(4)
+			simd.Pause(4)
 		}
 		runtime.Gosched()
 	}

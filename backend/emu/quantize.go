@@ -2,6 +2,7 @@ package emu
 
 import (
 	"octet/backend"
+	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -15,7 +16,7 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 		v := x.piece(buffers[worker], row, col, n)
 		if colScale != nil {
 			scaled := buffers[worker][:n]
-			multiply(scaled, v, colScale[col:col+n])
+			simd.Multiply(scaled, v, colScale[col:col+n])
 			v = scaled
 		}
 		e.store(worker, row, col, v)
@@ -25,21 +26,6 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 		run = b.blocks(o.X.Rows(), x.cols, stripRows, min(x.cols, stripCols), piece)
 	}
 	return storing(run, e)
-}
-
-// multiplyEachGo is the specification of multiply: dst = x ⊙ y; dst may be either.
-func multiplyEachGo(dst, x, y []float32) {
-	x, y = x[:len(dst)], y[:len(dst)]
-	for i := range dst {
-		dst[i] = x[i] * y[i]
-	}
-}
-
-// scaleByGo is the specification of scaleBy: x *= factor.
-func scaleByGo(x []float32, factor float32) {
-	for i := range x {
-		x[i] *= factor
-	}
 }
 
 func (b *binder) amax(o *backend.Amax) func() {
@@ -82,22 +68,13 @@ func (c *columnMax) begin() {
 
 // fold takes elements of one row from column col on.
 func (c *columnMax) fold(worker, col int, x []float32) {
-	maxMagnitudes(c.top[worker][col:col+len(x)], x)
+	simd.MaxMagnitudes(c.top[worker][col:col+len(x)], x)
 }
 
 func (c *columnMax) end(out []float32) {
 	copy(out, c.top[0])
 	for _, top := range c.top[1:] {
-		maxMagnitudes(out, top)
-	}
-}
-
-// maxMagnitudesGo is the specification of maxMagnitudes: dst = max(|dst|, |x|),
-// elementwise, by the rule of fp8.MaxAmax.
-func maxMagnitudesGo(dst, x []float32) {
-	dst = dst[:len(x)]
-	for i, v := range x {
-		dst[i] = fp8.MaxAmax(dst[i], v)
+		simd.MaxMagnitudes(out, top)
 	}
 }
 
@@ -127,7 +104,7 @@ func (b *binder) updateScale(o *backend.UpdateScale) func() {
 	return func() {
 		collect()
 		if seen != nil {
-			maxMagnitudes(seen, amax)
+			simd.MaxMagnitudes(seen, amax)
 		}
 		if skip != nil && skip[0] != 0 {
 			return

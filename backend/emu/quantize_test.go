@@ -173,26 +173,3 @@ func TestFill(t *testing.T) {
 		require.EqualValues(t, float32(0.1), v)
 	}
 }
-
-func TestElementwiseTwins(t *testing.T) {
-	for name, multiplyTo := range map[string]func(x [][]float32) []float32{
-		"elsewhere": func(x [][]float32) []float32 { return x[0] },
-		"in place":  func(x [][]float32) []float32 { return x[1] },
-	} {
-		t.Run("multiply "+name, func(t *testing.T) {
-			sameKernels(t, 3,
-				func(x [][]float32) float32 { multiply(multiplyTo(x), x[1], x[2]); return 0 },
-				func(x [][]float32) float32 { multiplyEachGo(multiplyTo(x), x[1], x[2]); return 0 })
-		})
-	}
-	t.Run("scaleBy", func(t *testing.T) {
-		sameKernels(t, 1,
-			func(x [][]float32) float32 { scaleBy(x[0], 0.3); return 0 },
-			func(x [][]float32) float32 { scaleByGo(x[0], 0.3); return 0 })
-	})
-	t.Run("maxMagnitudes", func(t *testing.T) {
-		sameKernels(t, 2,
-			func(x [][]float32) float32 { maxMagnitudes(x[0], x[1]); return 0 },
-			func(x [][]float32) float32 { maxMagnitudesGo(x[0], x[1]); return 0 })
-	})
-}

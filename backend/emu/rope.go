@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 )
 
 // rope turns whole rows at a time by a table of angles.
@@ -26,7 +27,7 @@ func (b *binder) rope(o *backend.Rope) func() {
 		for r := task * height; r < min(total, (task+1)*height); r++ {
 			in := x.row(buffer, r)
 			cos, sin := table.at(position + r%o.Seq)
-			rotate(out, in, cos, sin, sign)
+			simd.Rotate(out, in, cos, sin, sign)
 			e.store(worker, r, 0, out)
 		}
 	}
@@ -35,22 +36,6 @@ func (b *binder) rope(o *backend.Rope) func() {
 		table.cover(position, o.Seq)
 		b.pool.run(tasks, task)
 	}, e)
-}
-
-// rotateGo is the specification of rotate, which turns the pairs (i, i+half) of
-// each head of a row, half being the number of cosines and of sines; sign -1
-// turns them back.
-func rotateGo(dst, x, cos, sin []float32, sign float32) {
-	half := len(cos)
-	sin = sin[:half]
-	for ; len(x) >= 2*half; dst, x = dst[2*half:], x[2*half:] {
-		x0, x1, d0, d1 := x[:half], x[half:2*half], dst[:half], dst[half:2*half]
-		for i, a := range x0 {
-			b, c, s := x1[i], cos[i], sign*sin[i]
-			d0[i] = float32(a*c) - float32(b*s)
-			d1[i] = float32(b*c) + float32(a*s)
-		}
-	}
 }
 
 // angleTable holds the cosines and sines of a window of positions, for one

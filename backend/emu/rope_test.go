@@ -44,25 +44,6 @@ func TestRope(t *testing.T) {
 	}
 }
 
-func TestRotateTwins(t *testing.T) {
-	type turn func(dst, x, cos, sin []float32, sign float32)
-	for _, heads := range []int{1, 3} {
-		for _, sign := range []float32{1, -1} {
-			row := func(f turn) func(x [][]float32) float32 {
-				return func(x [][]float32) float32 {
-					half := len(x[0]) / (2 * heads)
-					n := 2 * heads * half
-					if n > 0 {
-						f(x[0][:n], x[1][:n], x[2][:half], x[3][:half], sign)
-					}
-					return 0
-				}
-			}
-			sameKernels(t, 4, row(rotate), row(rotateGo))
-		}
-	}
-}
-
 // A window that moved holds what one holds that was there from the start.
 func TestAngleTableMoves(t *testing.T) {
 	var d device

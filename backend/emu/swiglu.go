@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -33,9 +34,9 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	e := b.emitter(o.Out, cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
-		gatedProduct(a, up, a)
+		simd.GatedProduct(a, up, a)
 		if invC != nil {
-			multiply(a, a, invC[col:col+n])
+			simd.Multiply(a, a, invC[col:col+n])
 		}
 		e.store(worker, row, col, a)
 	})
@@ -50,22 +51,13 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	columns := b.columnMax(cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
-		gatedProduct(a, up, a)
+		simd.GatedProduct(a, up, a)
 		columns.fold(worker, col, a)
 	})
 	return func() {
 		columns.begin()
 		run()
 		columns.end(out)
-	}
-}
-
-// gatedProductGo is the specification of gatedProduct: dst = up ⊙ silu(gate),
-// dst may be either.
-func gatedProductGo(dst, up, gate []float32) {
-	up, gate = up[:len(dst)], gate[:len(dst)]
-	for i, g := range gate {
-		dst[i] = up[i] * (g * sigmoid(g))
 	}
 }
 
@@ -79,26 +71,13 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 		du := buffers[worker][:n]
 		dout.load(du, row, col)
 		if invC != nil {
-			multiply(du, du, invC[col:col+n])
+			simd.Multiply(du, du, invC[col:col+n])
 		}
-		gatedGradient(du, dg, du, up, dg)
+		simd.GatedGradient(du, dg, du, up, dg)
 		dUp.store(worker, row, col, du)
 		dGate.store(worker, row, col, dg)
 	})
 	return storing(run, dUp, dGate)
-}
-
-// gatedGradientGo is the specification of gatedGradient, the backward of
-// gatedProduct; du and dg may each be one of the inputs.
-func gatedGradientGo(du, dg, da, up, gate []float32) {
-	n := len(da)
-	du, dg, up, gate = du[:n], dg[:n], up[:n], gate[:n]
-	for i, d := range da {
-		g, u := gate[i], up[i]
-		s := sigmoid(g)
-		du[i] = d * (g * s)
-		dg[i] = d * u * (s * (1 + float32(g*(1-s))))
-	}
 }
 
 // maxExponent bounds the exponents of the channel factors, so that neither
@@ -115,7 +94,7 @@ func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 	return func() {
 		collect()
 		if seen != nil {
-			maxMagnitudes(seen, channel)
+			simd.MaxMagnitudes(seen, channel)
 		}
 		if amax != nil {
 			amax[0] = fp8.MaxAmax(amax[0], fp8.Amax(channel))
@@ -123,7 +102,8 @@ func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 		var h, w float32
 		for i, m := range channel {
 			e := balancedExponent(m, weight[i])
-			c[i], invC[i] = powerOfTwo(e), powerOfTwo(-e)
+			c[i] = float32(math.Ldexp(1, e))
+			invC[i] = 1 / c[i]
 			h = fp8.MaxAmax(h, m*invC[i])
 			w = fp8.MaxAmax(w, weight[i]*c[i])
 		}
@@ -137,10 +117,10 @@ func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 // finite, since Frexp gives 0, infinity and NaN the exponent 0. In float64 the
 // root is 2^j exactly when m/k is 4^j: two float32 cannot be closer to it
 // without being equal than float64 can tell.
-func balancedExponent(m, k float32) int32 {
+func balancedExponent(m, k float32) int {
 	fraction, exponent := math.Frexp(math.Sqrt(float64(m) / float64(k)))
 	if fraction == 0.5 {
 		exponent--
 	}
-	return int32(min(max(exponent, -maxExponent), maxExponent))
+	return min(max(exponent, -maxExponent), maxExponent)
 }

@@ -62,21 +62,6 @@ func TestSwiGLU(t *testing.T) {
 	}
 }
 
-func TestGatedTwins(t *testing.T) {
-	sameKernels(t, 3,
-		func(x [][]float32) float32 { gatedProduct(x[0], x[1], x[2]); return 0 },
-		func(x [][]float32) float32 { gatedProductGo(x[0], x[1], x[2]); return 0 })
-	sameKernels(t, 2, // in place
-		func(x [][]float32) float32 { gatedProduct(x[1], x[0], x[1]); return 0 },
-		func(x [][]float32) float32 { gatedProductGo(x[1], x[0], x[1]); return 0 })
-	sameKernels(t, 5,
-		func(x [][]float32) float32 { gatedGradient(x[0], x[1], x[2], x[3], x[4]); return 0 },
-		func(x [][]float32) float32 { gatedGradientGo(x[0], x[1], x[2], x[3], x[4]); return 0 })
-	sameKernels(t, 3,
-		func(x [][]float32) float32 { gatedGradient(x[0], x[2], x[0], x[1], x[2]); return 0 },
-		func(x [][]float32) float32 { gatedGradientGo(x[0], x[2], x[0], x[1], x[2]); return 0 })
-}
-
 func TestSmoothScale(t *testing.T) {
 	inf := float32(math.Inf(1))
 	tiny := math.Nextafter32(4, 5)

@@ -1,6 +1,9 @@
 package emu
 
-import "octet/backend"
+import (
+	"octet/backend"
+	"octet/backend/emu/simd"
+)
 
 // Attention multiplies small FP32 matrices that live in a worker's scratch,
 // with the kernels of the matrix product. There they are row-major and stay
@@ -95,7 +98,7 @@ func (t *tiles) decode(dst []float32, step int, src *operand, row, col, rows, co
 		return
 	}
 	for i := range rows {
-		scaleBy(dst[i*step:][:cols], src.scale[0])
+		simd.Scale(dst[i*step:][:cols], src.scale[0])
 	}
 }
 

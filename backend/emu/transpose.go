@@ -1,13 +1,16 @@
 package emu
 
-import "octet/fp8"
+import (
+	"octet/backend/emu/simd"
+	"octet/fp8"
+)
 
 // A column of a transposed tensor is far from the next one: a row stored
 // element by element would touch a cache line for each. Rows are collected
 // instead, as codes, and stored a cache line of rows at a time.
 
 // stripRows is how many rows are collected: a cache line of FP8 codes.
-const stripRows = 64
+const stripRows = simd.TransposeRows
 
 // stripCols is how wide a strip should be: long enough runs of a row for the
 // processor to fetch them ahead, few enough that the strip stays in the
@@ -62,22 +65,11 @@ func (s *strip) flush(c *boundCast) {
 	at := s.col*c.ld + s.row
 	switch c.dtype.Size() {
 	case 4:
-		transposeCodesGo(c.f32[at:], c.ld, s.f32, s.width, s.rows, s.width)
+		simd.Transpose32(c.f32[at:], c.ld, s.f32, s.width, s.rows, s.width)
 	case 2:
-		transposeWords(c.u16[at:], c.ld, s.u16, s.width, s.rows, s.width)
+		simd.Transpose16(c.u16[at:], c.ld, s.u16, s.width, s.rows, s.width)
 	default:
-		transposeBytes(c.u8[at:], c.ld, s.u8, s.width, s.rows, s.width)
+		simd.Transpose8(c.u8[at:], c.ld, s.u8, s.width, s.rows, s.width)
 	}
 	s.rows = 0
-}
-
-// transposeCodesGo stores src, rows × cols with rows step apart, to dst,
-// cols × rows with rows ld apart.
-func transposeCodesGo[E float32 | uint16 | uint8](dst []E, ld int, src []E, step, rows, cols int) {
-	for j := range cols {
-		to := dst[j*ld:][:rows]
-		for i := range to {
-			to[i] = src[i*step+j]
-		}
-	}
 }

@@ -1,0 +1,131 @@
+//go:build arm64 && !noasm
+
+package simd
+
+// Advanced SIMD is a part of every arm64 processor.
+const haveVectors = true
+
+// Pause spends n ISB instructions, of some ten nanoseconds: they empty the
+// pipeline, whereas YIELD does nothing on a core with one thread. (Go's runtime
+// spins with it too.)
+func Pause(n int)
+
+// In all kernels n is positive and a multiple of 16, or of the number of lanes.
+// Those with lanes set them, for a rest to be added; what they return is the sum
+// without one.
+
+//go:noescape
+func addVectors(dst, x *float32, n int)
+
+//go:noescape
+func multiplyVectors(dst, x, y *float32, n int)
+
+//go:noescape
+func scaleVectors(x *float32, n int, factor float32)
+
+//go:noescape
+func maxMagnitudesVectors(dst, x *float32, n int)
+
+//go:noescape
+func expLanesVectors(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
+
+//go:noescape
+func maxVectors(x *float32, n int) float32
+
+//go:noescape
+func dotLanesVectors(lanes *[32]float32, x, y *float32, n int) float32
+
+//go:noescape
+func gainLanesVectors(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
+
+//go:noescape
+func scaleByGainVectors(dst, x, gain *float32, inv float32, n int)
+
+//go:noescape
+func normGradientVectors(dx, x, dy, gain *float32, inv, mean float32, n int)
+
+//go:noescape
+func squareLanesVectors(lanes *[32]float64, x *float32, n int)
+
+//go:noescape
+func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
+
+//go:noescape
+func gatedProductVectors(dst, up, gate *float32, n int)
+
+//go:noescape
+func gatedGradientVectors(du, dg, da, up, gate *float32, n int)
+
+//go:noescape
+func reluVectors(dst, x *float32, n int)
+
+//go:noescape
+func reluGradientVectors(dx, x, dy *float32, n int)
+
+//go:noescape
+func geluVectors(dst, x *float32, n int)
+
+//go:noescape
+func geluGradientVectors(dx, x, dy *float32, n int)
+
+// adamWVectors sets the first four of the lanes to the bits of the largest
+// magnitudes of p, m and v, and leaves the others.
+//
+//go:noescape
+func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
+
+func maxRowsVectors(top, scores []float32, ld int, visible []int) {
+	for r, n := range visible {
+		top[r] = Max(scores[r*ld:][:n])
+	}
+}
+
+// weighRowsVectors lets the kernel weigh hidden scores too where they share
+// sixteen lanes with visible ones, and does their part of the sum itself.
+func weighRowsVectors(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) {
+	for r, n := range visible {
+		row := scores[r*ld:][:width]
+		var lanes, mixed [16]float32
+		whole := n &^ 15
+		if whole > 0 {
+			weighRow(&lanes, &row[0], whole, scale, largest[r])
+		}
+		if whole < n {
+			weighRow(&mixed, &row[whole], 16, scale, largest[r])
+			for i, weight := range row[whole:n] {
+				lanes[i] += weight
+			}
+		}
+		clear(row[n:])
+		total[r] += fold(lanes[:])
+	}
+}
+
+// weighRow turns scores into weights.
+//
+//go:noescape
+func weighRow(lanes *[16]float32, row *float32, n int, scale, largest float32)
+
+func scoreGradientRowsVectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
+	for r, n := range visible {
+		p, ds := p[r*ld:][:width], ds[r*ld:][:width]
+		if n > 0 {
+			scoreGradientRow(&p[0], &ds[0], (n+3)&^3, scale2, scale, lse2[r], delta[r])
+		}
+		clear(p[n:])
+		clear(ds[n:])
+	}
+}
+
+// scoreGradientRow takes a multiple of 4.
+//
+//go:noescape
+func scoreGradientRow(p, ds *float32, n int, scale2, scale, lse2, delta float32)
+
+// The transposes take multiples of sixteen rows and columns.
+
+//go:noescape
+func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int)
+
+//go:noescape
+func transpose16Vectors(dst *uint16, ld int, src *uint16, step, rows, cols int)

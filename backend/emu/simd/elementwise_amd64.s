@@ -1,0 +1,95 @@
+//go:build !noasm
+
+#include "textflag.h"
+#include "zmm_amd64.h"
+
+DATA magnitude<>(SB)/4, $0x7fffffff
+GLOBL magnitude<>(SB), RODATA|NOPTR, $4
+
+#define ADD_VECTOR \
+	VMOVUPS (DI)(AX*1), V0 \
+	VADDPS (SI)(AX*1), V0, V0 \
+	VMOVUPS V0, (DI)(AX*1)
+
+#define ADD \
+	MOVQ dst+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	LOOP(ADD_VECTOR) \
+	VZEROUPPER \
+	RET
+
+#define MULTIPLY_VECTOR \
+	VMOVUPS (SI)(AX*1), V0 \
+	VMULPS (DX)(AX*1), V0, V0 \
+	VMOVUPS V0, (DI)(AX*1)
+
+#define MULTIPLY \
+	MOVQ dst+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ y+16(FP), DX \
+	MOVQ n+24(FP), CX \
+	LOOP(MULTIPLY_VECTOR) \
+	VZEROUPPER \
+	RET
+
+#define SCALE_VECTOR \
+	VMULPS (SI)(AX*1), V1, V0 \
+	VMOVUPS V0, (SI)(AX*1)
+
+#define SCALE \
+	MOVQ x+0(FP), SI \
+	MOVQ n+8(FP), CX \
+	VBROADCASTSS factor+16(FP), V1 \
+	LOOP(SCALE_VECTOR) \
+	VZEROUPPER \
+	RET
+
+#define MAX_VECTOR \
+	VANDPS (SI)(AX*1), V1, V0 \
+	VANDPS (DI)(AX*1), V1, V2 \
+	VPMAXUD V2, V0, V0 \
+	VMOVUPS V0, (DI)(AX*1)
+
+#define MAX_MAGNITUDES \
+	MOVQ dst+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	VBROADCASTSS magnitude<>(SB), V1 \
+	LOOP(MAX_VECTOR) \
+	VZEROUPPER \
+	RET
+
+// func addAVX512(dst, x *float32, n int)
+TEXT ·addAVX512(SB), NOSPLIT, $0-24
+	ADD
+
+// func multiplyAVX512(dst, x, y *float32, n int)
+TEXT ·multiplyAVX512(SB), NOSPLIT, $0-32
+	MULTIPLY
+
+// func scaleAVX512(x *float32, n int, factor float32)
+TEXT ·scaleAVX512(SB), NOSPLIT, $0-20
+	SCALE
+
+// func maxMagnitudesAVX512(dst, x *float32, n int)
+TEXT ·maxMagnitudesAVX512(SB), NOSPLIT, $0-24
+	MAX_MAGNITUDES
+
+#include "ymm_amd64.h"
+
+// func addAVX2(dst, x *float32, n int)
+TEXT ·addAVX2(SB), NOSPLIT, $0-24
+	ADD
+
+// func multiplyAVX2(dst, x, y *float32, n int)
+TEXT ·multiplyAVX2(SB), NOSPLIT, $0-32
+	MULTIPLY
+
+// func scaleAVX2(x *float32, n int, factor float32)
+TEXT ·scaleAVX2(SB), NOSPLIT, $0-20
+	SCALE
+
+// func maxMagnitudesAVX2(dst, x *float32, n int)
+TEXT ·maxMagnitudesAVX2(SB), NOSPLIT, $0-24
+	MAX_MAGNITUDES

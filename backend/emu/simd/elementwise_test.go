@@ -1,0 +1,36 @@
+package simd
+
+import (
+	"testing"
+)
+
+func TestElementwiseTwins(t *testing.T) {
+	t.Run("add", func(t *testing.T) {
+		sameKernels(t, 2,
+			func(x [][]float32) float32 { Add(x[0], x[1]); return 0 },
+			func(x [][]float32) float32 { addGo(x[0], x[1]); return 0 })
+		sameKernels(t, 1,
+			func(x [][]float32) float32 { Add(x[0], x[0]); return 0 },
+			func(x [][]float32) float32 { addGo(x[0], x[0]); return 0 })
+	})
+	for name, multiplyTo := range map[string]func(x [][]float32) []float32{
+		"elsewhere": func(x [][]float32) []float32 { return x[0] },
+		"in place":  func(x [][]float32) []float32 { return x[1] },
+	} {
+		t.Run("multiply "+name, func(t *testing.T) {
+			sameKernels(t, 3,
+				func(x [][]float32) float32 { Multiply(multiplyTo(x), x[1], x[2]); return 0 },
+				func(x [][]float32) float32 { multiplyGo(multiplyTo(x), x[1], x[2]); return 0 })
+		})
+	}
+	t.Run("scale", func(t *testing.T) {
+		sameKernels(t, 1,
+			func(x [][]float32) float32 { Scale(x[0], 0.3); return 0 },
+			func(x [][]float32) float32 { scaleGo(x[0], 0.3); return 0 })
+	})
+	t.Run("maxMagnitudes", func(t *testing.T) {
+		sameKernels(t, 2,
+			func(x [][]float32) float32 { MaxMagnitudes(x[0], x[1]); return 0 },
+			func(x [][]float32) float32 { maxMagnitudesGo(x[0], x[1]); return 0 })
+	})
+}

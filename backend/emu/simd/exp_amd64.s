@@ -1,0 +1,99 @@
+//go:build !noasm
+
+#include "textflag.h"
+#include "zmm_amd64.h"
+#include "exp_amd64.h"
+
+#define EXP_VECTOR(at, lanes) \
+	VMULPS at(SI)(AX*1), V4, V0 \
+	VSUBPS V5, V0, V0 \
+	EXP \
+	VMOVUPS V2, at(DI)(AX*1) \
+	VADDPS V2, lanes, lanes
+
+#define EXP_LANES \
+	MOVQ lanes+0(FP), BX \
+	MOVQ dst+8(FP), DI \
+	MOVQ x+16(FP), SI \
+	MOVQ n+24(FP), CX \
+	VBROADCASTSS scale+32(FP), V4 \
+	VBROADCASTSS shift+36(FP), V5 \
+	EXP_SETUP \
+	VXORPS X12, X12, X12 \
+	VXORPS X13, X13, X13 \
+	SHLQ $2, CX \
+	XORQ AX, AX \
+loop: \
+	SIXTEEN(EXP_VECTOR) \
+	ADDQ $64, AX \
+	CMPQ AX, CX \
+	JB loop \
+	SIXTEEN(STORE_LANES) \
+	FOLD(VADDPS, VADDSS) \
+	VZEROUPPER \
+	MOVSS X0, ret+40(FP) \
+	RET
+
+#define STORE_LANES(at, lanes) \
+	VMOVUPS lanes, at(BX)
+
+// A NaN in memory leaves the maximum.
+#define MAX_OF(at, max) \
+	VMOVUPS at(SI), V0 \
+	VMAXPS max, V0, max
+
+// MAX has four maxima, which do not wait for each other, of as many vectors as
+// are multiples of four. AX is -Inf.
+#define MAX \
+	MOVQ x+0(FP), SI \
+	MOVQ n+8(FP), CX \
+	MOVL $0xff800000, AX \
+	MOVQ AX, X12 \
+	VBROADCASTSS X12, V12 \
+	VMOVAPS V12, V13 \
+	VMOVAPS V12, V14 \
+	VMOVAPS V12, V15 \
+	LEAQ (SI)(CX*4), CX \
+	LEAQ (-4*WIDTH)(CX), DX \
+	JMP more \
+four: \
+	MAX_OF(0, V12) \
+	MAX_OF(WIDTH, V13) \
+	MAX_OF((2*WIDTH), V14) \
+	MAX_OF((3*WIDTH), V15) \
+	ADDQ $(4*WIDTH), SI \
+more: \
+	CMPQ SI, DX \
+	JLS four \
+	VMAXPS V15, V13, V13 \
+	VMAXPS V14, V12, V12 \
+	VMAXPS V13, V12, V12 \
+	JMP rest \
+sixteen: \
+	SIXTEEN(MAX_OF) \
+	ADDQ $64, SI \
+rest: \
+	CMPQ SI, CX \
+	JB sixteen \
+	FOLD(VMAXPS, VMAXSS) \
+	VZEROUPPER \
+	MOVSS X0, ret+16(FP) \
+	RET
+
+// func expLanesAVX512(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
+TEXT ·expLanesAVX512(SB), NOSPLIT, $0-44
+	EXP_LANES
+
+// func maxAVX512(x *float32, n int) float32
+TEXT ·maxAVX512(SB), NOSPLIT, $0-20
+	MAX
+
+#include "ymm_amd64.h"
+
+// func expLanesAVX2(lanes *[16]float32, dst, x *float32, n int, scale, shift float32) float32
+TEXT ·expLanesAVX2(SB), NOSPLIT, $0-44
+	EXP_LANES
+
+// func maxAVX2(x *float32, n int) float32
+TEXT ·maxAVX2(SB), NOSPLIT, $0-20
+	MAX

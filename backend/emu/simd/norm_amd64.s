@@ -1,0 +1,145 @@
+//go:build !noasm
+
+#include "textflag.h"
+#include "zmm_amd64.h"
+
+// In the kernels with lanes, AX counts the bytes of 32 elements a turn up to CX,
+// and R8 is where the lanes go.
+
+#define BEGIN_LANES \
+	SHLQ $2, CX \
+	XORQ AX, AX \
+	VXORPS X12, X12, X12 \
+	VXORPS X13, X13, X13 \
+	VXORPS X14, X14, X14 \
+	VXORPS X15, X15, X15
+
+#define STORE_LANES(at, lanes) \
+	VMOVUPS lanes, at(R8)
+
+// END_LANES leaves their sum in X0.
+#define END_LANES \
+	THIRTYTWO(STORE_LANES) \
+	HALVE_LANES \
+	FOLD(VADDPS, VADDSS) \
+	VZEROUPPER
+
+#define DOT_VECTOR(at, lanes) \
+	VMOVUPS at(SI)(AX*1), V0 \
+	VMULPS at(DX)(AX*1), V0, V0 \
+	VADDPS V0, lanes, lanes
+
+#define DOT_LANES \
+	MOVQ lanes+0(FP), R8 \
+	MOVQ x+8(FP), SI \
+	MOVQ y+16(FP), DX \
+	MOVQ n+24(FP), CX \
+	BEGIN_LANES \
+loop: \
+	THIRTYTWO(DOT_VECTOR) \
+	ADDQ $128, AX \
+	CMPQ AX, CX \
+	JB loop \
+	END_LANES \
+	MOVSS X0, ret+32(FP) \
+	RET
+
+// GAIN_VECTOR has x̂ = x·inv in V0, dy in V1, and g = dy ⊙ gain.
+#define GAIN_VECTOR(at, lanes) \
+	VMULPS at(SI)(AX*1), V10, V0 \
+	VMOVUPS at(DX)(AX*1), V1 \
+	VMULPS V0, V1, V2 \
+	VADDPS at(DI)(AX*1), V2, V2 \
+	VMOVUPS V2, at(DI)(AX*1) \
+	VMULPS at(BX)(AX*1), V1, V1 \
+	VMULPS V0, V1, V1 \
+	VADDPS V1, lanes, lanes
+
+#define GAIN_LANES \
+	MOVQ lanes+0(FP), R8 \
+	MOVQ dgain+8(FP), DI \
+	MOVQ x+16(FP), SI \
+	MOVQ dy+24(FP), DX \
+	MOVQ gain+32(FP), BX \
+	VBROADCASTSS inv+40(FP), V10 \
+	MOVQ n+48(FP), CX \
+	BEGIN_LANES \
+loop: \
+	THIRTYTWO(GAIN_VECTOR) \
+	ADDQ $128, AX \
+	CMPQ AX, CX \
+	JB loop \
+	END_LANES \
+	MOVSS X0, ret+56(FP) \
+	RET
+
+#define SCALE_VECTOR \
+	VMULPS (SI)(AX*1), V10, V0 \
+	VMULPS (DX)(AX*1), V0, V0 \
+	VMOVUPS V0, (DI)(AX*1)
+
+#define SCALE_BY_GAIN \
+	MOVQ dst+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ gain+16(FP), DX \
+	VBROADCASTSS inv+24(FP), V10 \
+	MOVQ n+32(FP), CX \
+	LOOP(SCALE_VECTOR) \
+	VZEROUPPER \
+	RET
+
+// GRADIENT_VECTOR is inv·(g − x̂·mean), with inv in V10 and the mean in V11.
+#define GRADIENT_VECTOR \
+	VMULPS (SI)(AX*1), V10, V0 \
+	VMULPS V11, V0, V0 \
+	VMOVUPS (DX)(AX*1), V1 \
+	VMULPS (BX)(AX*1), V1, V1 \
+	VSUBPS V0, V1, V1 \
+	VMULPS V10, V1, V1 \
+	VMOVUPS V1, (DI)(AX*1)
+
+#define NORM_GRADIENT \
+	MOVQ dx+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ dy+16(FP), DX \
+	MOVQ gain+24(FP), BX \
+	VBROADCASTSS inv+32(FP), V10 \
+	VBROADCASTSS mean+36(FP), V11 \
+	MOVQ n+40(FP), CX \
+	LOOP(GRADIENT_VECTOR) \
+	VZEROUPPER \
+	RET
+
+// func dotLanesAVX512(lanes *[32]float32, x, y *float32, n int) float32
+TEXT ·dotLanesAVX512(SB), NOSPLIT, $0-36
+	DOT_LANES
+
+// func gainLanesAVX512(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
+TEXT ·gainLanesAVX512(SB), NOSPLIT, $0-60
+	GAIN_LANES
+
+// func scaleByGainAVX512(dst, x, gain *float32, inv float32, n int)
+TEXT ·scaleByGainAVX512(SB), NOSPLIT, $0-40
+	SCALE_BY_GAIN
+
+// func normGradientAVX512(dx, x, dy, gain *float32, inv, mean float32, n int)
+TEXT ·normGradientAVX512(SB), NOSPLIT, $0-48
+	NORM_GRADIENT
+
+#include "ymm_amd64.h"
+
+// func dotLanesAVX2(lanes *[32]float32, x, y *float32, n int) float32
+TEXT ·dotLanesAVX2(SB), NOSPLIT, $0-36
+	DOT_LANES
+
+// func gainLanesAVX2(lanes *[32]float32, dgain, x, dy, gain *float32, inv float32, n int) float32
+TEXT ·gainLanesAVX2(SB), NOSPLIT, $0-60
+	GAIN_LANES
+
+// func scaleByGainAVX2(dst, x, gain *float32, inv float32, n int)
+TEXT ·scaleByGainAVX2(SB), NOSPLIT, $0-40
+	SCALE_BY_GAIN
+
+// func normGradientAVX2(dx, x, dy, gain *float32, inv, mean float32, n int)
+TEXT ·normGradientAVX2(SB), NOSPLIT, $0-48
+	NORM_GRADIENT

@@ -1,0 +1,28 @@
+package simd
+
+// Rotate is dst = x with the pairs (i, i+half) of each head turned by angle i,
+// where half, at least 1, is the number of cosines and of sines, and a head is
+// 2·half elements, of which x holds a whole number. sign -1 turns them back. x
+// gives the length; dst may be x.
+func Rotate(dst, x, cos, sin []float32, sign float32) {
+	half := len(cos)
+	dst, sin = dst[:len(x)], sin[:half]
+	if heads := len(x) / (2 * half); heads > 0 && wholeVectors(half) == half {
+		rotateVectors(&dst[0], &x[0], &cos[0], &sin[0], heads, half, sign)
+	} else {
+		rotateGo(dst, x, cos, sin, sign)
+	}
+}
+
+func rotateGo(dst, x, cos, sin []float32, sign float32) {
+	half := len(cos)
+	sin = sin[:half]
+	for ; len(x) >= 2*half; dst, x = dst[2*half:], x[2*half:] {
+		x0, x1, d0, d1 := x[:half], x[half:2*half], dst[:half], dst[half:2*half]
+		for i, a := range x0 {
+			b, c, s := x1[i], cos[i], sign*sin[i]
+			d0[i] = float32(a*c) - float32(b*s)
+			d1[i] = float32(b*c) + float32(a*s)
+		}
+	}
+}

@@ -1,0 +1,60 @@
+//go:build !noasm
+
+#include "textflag.h"
+
+// The loop loads 32 elements a turn. Lines are fetched early by hand: the
+// processor's own prefetching ends at every page, and there is little else to do
+// while it starts again.
+#define AHEAD 4096
+
+// SQUARE adds the squares of the elements that begin at some byte to lanes.
+#define SQUARE(at, wide, lanes) \
+	VCVTPS2PD at(SI), wide \
+	VFMADD231PD wide, wide, lanes
+
+#define CLEAR(at, wide, lanes) \
+	VXORPD lanes, lanes, lanes
+
+#define STORE(at, wide, lanes) \
+	VMOVUPD lanes, (2*at)(DI)
+
+#define SQUARE_LANES \
+	MOVQ lanes+0(FP), DI \
+	MOVQ x+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	THIRTYTWO(CLEAR) \
+loop: \
+	PREFETCHT0 AHEAD(SI) \
+	PREFETCHT0 (AHEAD+64)(SI) \
+	THIRTYTWO(SQUARE) \
+	ADDQ $128, SI \
+	SUBQ $32, CX \
+	JNZ loop \
+	THIRTYTWO(STORE) \
+	VZEROUPPER \
+	RET
+
+#define THIRTYTWO(do) \
+	do(0, Z4, Z0) \
+	do(32, Z5, Z1) \
+	do(64, Z6, Z2) \
+	do(96, Z7, Z3)
+
+// func squareLanesAVX512(lanes *[32]float64, x *float32, n int)
+TEXT ·squareLanesAVX512(SB), NOSPLIT, $0-24
+	SQUARE_LANES
+
+#undef THIRTYTWO
+#define THIRTYTWO(do) \
+	do(0, Y8, Y0) \
+	do(16, Y9, Y1) \
+	do(32, Y10, Y2) \
+	do(48, Y11, Y3) \
+	do(64, Y12, Y4) \
+	do(80, Y13, Y5) \
+	do(96, Y14, Y6) \
+	do(112, Y15, Y7)
+
+// func squareLanesAVX2(lanes *[32]float64, x *float32, n int)
+TEXT ·squareLanesAVX2(SB), NOSPLIT, $0-24
+	SQUARE_LANES

@@ -1,0 +1,55 @@
+//go:build !noasm
+
+#include "textflag.h"
+#include "neon_arm64.h"
+
+// SQUARES adds the squares of the next four elements to two vectors of lanes.
+#define SQUARES(x, a, b) \
+	VFCVTLD(x, 4) \
+	VFCVTL2D(x, 5) \
+	VFMLA V4.D2, V4.D2, a.D2 \
+	VFMLA V5.D2, V5.D2, b.D2
+
+// The lanes are V16-V31.
+//
+// func squareLanesVectors(lanes *[32]float64, x *float32, n int)
+TEXT ·squareLanesVectors(SB), NOSPLIT, $0-24
+	MOVD   lanes+0(FP), R0
+	MOVD   x+8(FP), R1
+	MOVD   n+16(FP), R2
+	VEOR   V16.B16, V16.B16, V16.B16
+	VEOR   V17.B16, V17.B16, V17.B16
+	VEOR   V18.B16, V18.B16, V18.B16
+	VEOR   V19.B16, V19.B16, V19.B16
+	VEOR   V20.B16, V20.B16, V20.B16
+	VEOR   V21.B16, V21.B16, V21.B16
+	VEOR   V22.B16, V22.B16, V22.B16
+	VEOR   V23.B16, V23.B16, V23.B16
+	VEOR   V24.B16, V24.B16, V24.B16
+	VEOR   V25.B16, V25.B16, V25.B16
+	VEOR   V26.B16, V26.B16, V26.B16
+	VEOR   V27.B16, V27.B16, V27.B16
+	VEOR   V28.B16, V28.B16, V28.B16
+	VEOR   V29.B16, V29.B16, V29.B16
+	VEOR   V30.B16, V30.B16, V30.B16
+	VEOR   V31.B16, V31.B16, V31.B16
+
+loop:
+	VLD1.P 64(R1), [V0.S4, V1.S4, V2.S4, V3.S4]
+	SQUARES(0, V16, V17)
+	SQUARES(1, V18, V19)
+	SQUARES(2, V20, V21)
+	SQUARES(3, V22, V23)
+	VLD1.P 64(R1), [V0.S4, V1.S4, V2.S4, V3.S4]
+	SQUARES(0, V24, V25)
+	SQUARES(1, V26, V27)
+	SQUARES(2, V28, V29)
+	SQUARES(3, V30, V31)
+	SUBS   $32, R2
+	BNE    loop
+
+	VST1.P [V16.D2, V17.D2, V18.D2, V19.D2], 64(R0)
+	VST1.P [V20.D2, V21.D2, V22.D2, V23.D2], 64(R0)
+	VST1.P [V24.D2, V25.D2, V26.D2, V27.D2], 64(R0)
+	VST1   [V28.D2, V29.D2, V30.D2, V31.D2], (R0)
+	RET

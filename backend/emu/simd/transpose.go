@@ -1,0 +1,51 @@
+package simd
+
+// TransposeRows is how many rows a transpose takes at most: as bytes they are a
+// cache line of the result.
+const TransposeRows = 64
+
+// Transpose8 stores src, rows × cols with rows step elements apart, to dst,
+// cols × rows with rows ld apart. The two must not overlap.
+func Transpose8(dst []uint8, ld int, src []uint8, step, rows, cols int) {
+	whole, done := wholeVectors(rows), wholeVectors(cols)
+	if whole > 0 && done > 0 {
+		_, _ = dst[(done-1)*ld+whole-1], src[(whole-1)*step+done-1]
+		transpose8Vectors(&dst[0], ld, &src[0], step, whole, done)
+	}
+	transposeRest(dst, ld, src, step, rows, cols, whole, done)
+}
+
+// Transpose16 is Transpose8 for elements of two bytes.
+func Transpose16(dst []uint16, ld int, src []uint16, step, rows, cols int) {
+	whole, done := wholeVectors(rows), wholeVectors(cols)
+	if whole > 0 && done > 0 {
+		_, _ = dst[(done-1)*ld+whole-1], src[(whole-1)*step+done-1]
+		transpose16Vectors(&dst[0], ld, &src[0], step, whole, done)
+	}
+	transposeRest(dst, ld, src, step, rows, cols, whole, done)
+}
+
+// Transpose32 is Transpose8 for float32.
+func Transpose32(dst []float32, ld int, src []float32, step, rows, cols int) {
+	transposeGo(dst, ld, src, step, rows, cols)
+}
+
+// transposeRest is what vectors leave of a transpose: of the columns before
+// done the rows from whole on, and the columns from done on.
+func transposeRest[E uint16 | uint8](dst []E, ld int, src []E, step, rows, cols, whole, done int) {
+	if whole < rows {
+		transposeGo(dst[whole:], ld, src[whole*step:], step, rows-whole, done)
+	}
+	if done < cols {
+		transposeGo(dst[done*ld:], ld, src[done:], step, rows, cols-done)
+	}
+}
+
+func transposeGo[E float32 | uint16 | uint8](dst []E, ld int, src []E, step, rows, cols int) {
+	for j := range cols {
+		to := dst[j*ld:][:rows]
+		for i := range to {
+			to[i] = src[i*step+j]
+		}
+	}
+}

@@ -1,0 +1,181 @@
+//go:build !noasm
+
+#include "textflag.h"
+
+// A register holds 16 bytes of one row in its lower lane, and of the row eight
+// below in its upper one. Three rounds of unpacking, from the element's width
+// on, turn eight such registers, Y0-Y7, into Y8-Y15, each of which holds in a
+// lane the first eight rows of a column of words, or of two of bytes, and in
+// the other the next eight.
+
+#define LOAD_ROW(lower, upper, x, y) \
+	VMOVDQU     lower, x \
+	VINSERTI128 $1, upper, y, y
+
+// SI points to row 0; BX and DX are one and three steps.
+#define LOAD_ROWS \
+	LEAQ (SI)(BX*4), R9 \
+	LEAQ (SI)(BX*8), R10 \
+	LEAQ (R9)(BX*8), R11 \
+	LOAD_ROW((SI), (R10), X0, Y0) \
+	LOAD_ROW((SI)(BX*1), (R10)(BX*1), X1, Y1) \
+	LOAD_ROW((SI)(BX*2), (R10)(BX*2), X2, Y2) \
+	LOAD_ROW((SI)(DX*1), (R10)(DX*1), X3, Y3) \
+	LOAD_ROW((R9), (R11), X4, Y4) \
+	LOAD_ROW((R9)(BX*1), (R11)(BX*1), X5, Y5) \
+	LOAD_ROW((R9)(BX*2), (R11)(BX*2), X6, Y6) \
+	LOAD_ROW((R9)(DX*1), (R11)(DX*1), X7, Y7)
+
+#define UNPACK(lo, hi, a, b, c, d) \
+	lo b, a, c \
+	hi b, a, d
+
+#define ROUNDS(lo1, hi1, lo2, hi2, lo3, hi3) \
+	UNPACK(lo1, hi1, Y0, Y1, Y8, Y9) \
+	UNPACK(lo1, hi1, Y2, Y3, Y10, Y11) \
+	UNPACK(lo1, hi1, Y4, Y5, Y12, Y13) \
+	UNPACK(lo1, hi1, Y6, Y7, Y14, Y15) \
+	UNPACK(lo2, hi2, Y8, Y10, Y0, Y1) \
+	UNPACK(lo2, hi2, Y9, Y11, Y2, Y3) \
+	UNPACK(lo2, hi2, Y12, Y14, Y4, Y5) \
+	UNPACK(lo2, hi2, Y13, Y15, Y6, Y7) \
+	UNPACK(lo3, hi3, Y0, Y4, Y8, Y9) \
+	UNPACK(lo3, hi3, Y1, Y5, Y10, Y11) \
+	UNPACK(lo3, hi3, Y2, Y6, Y12, Y13) \
+	UNPACK(lo3, hi3, Y3, Y7, Y14, Y15)
+
+// PAIR stages two columns of bytes, COLUMN one of words.
+#define PAIR(at, x, y) \
+	VPERMQ       $0xd8, y, y \
+	VMOVDQU      x, at(DI) \
+	VEXTRACTI128 $1, y, (64+at)(DI)
+
+#define COLUMN(at, y) \
+	VMOVDQU y, at(DI)
+
+// PREFETCHW (R14)(R11*1), which the assembler does not know: asks for the line
+// of dst that the next group of columns will fill.
+#define PREFETCH_LINE \
+	BYTE $0x43; BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x1e
+
+// The columns go to dst by way of stage, where they are complete: lines of dst
+// that are a large power of two apart would not stay in the cache until their
+// last rows come. R8 and R14 walk over the groups of columns in src and dst.
+#define TRANSPOSE_BEGIN \
+	MOVQ dst+0(FP), R14 \
+	MOVQ ld+8(FP), AX \
+	MOVQ src+16(FP), R8 \
+	MOVQ step+24(FP), BX \
+	MOVQ cols+40(FP), CX
+
+#define GROUP_BEGIN \
+	MOVQ R8, SI \
+	MOVQ stage+48(FP), DI \
+	MOVQ rows+32(FP), R12
+
+// ROWS_NEXT steps on by sixteen rows, bytes being their width in dst.
+#define ROWS_NEXT(bytes) \
+	LEAQ (R10)(BX*8), SI \
+	ADDQ $bytes, DI \
+	SUBQ $16, R12
+
+// func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8)
+TEXT ·transpose8AVX2(SB), NOSPLIT, $0-56
+	TRANSPOSE_BEGIN
+	LEAQ (BX)(BX*2), DX
+
+group:
+	GROUP_BEGIN
+
+rows:
+	LOAD_ROWS
+	ROUNDS(VPUNPCKLBW, VPUNPCKHBW, VPUNPCKLWD, VPUNPCKHWD, VPUNPCKLDQ, VPUNPCKHDQ)
+	PAIR(0, X8, Y8)
+	PAIR(128, X9, Y9)
+	PAIR(256, X10, Y10)
+	PAIR(384, X11, Y11)
+	PAIR(512, X12, Y12)
+	PAIR(640, X13, Y13)
+	PAIR(768, X14, Y14)
+	PAIR(896, X15, Y15)
+	ROWS_NEXT(16)
+	JNZ rows
+
+	MOVQ stage+48(FP), SI
+	MOVQ rows+32(FP), R12
+	MOVQ $16, R13
+	MOVQ AX, R11
+	SHLQ $4, R11
+
+column:
+	XORQ R9, R9
+
+line:
+	VMOVDQU (SI)(R9*1), X0
+	VMOVDQU X0, (R14)(R9*1)
+	ADDQ    $16, R9
+	CMPQ    R9, R12
+	JB      line
+	ADDQ    $64, SI
+	PREFETCH_LINE
+	ADDQ    AX, R14
+	DECQ    R13
+	JNZ     column
+
+	ADDQ $16, R8
+	SUBQ $16, CX
+	JNZ  group
+	VZEROUPPER
+	RET
+
+// func transpose16AVX2(dst *uint16, ld int, src *uint16, step, rows, cols int, stage *[TransposeRows * 16]uint8)
+TEXT ·transpose16AVX2(SB), NOSPLIT, $0-56
+	TRANSPOSE_BEGIN
+	SHLQ $1, AX
+	SHLQ $1, BX
+	LEAQ (BX)(BX*2), DX
+
+group:
+	GROUP_BEGIN
+
+rows:
+	LOAD_ROWS
+	ROUNDS(VPUNPCKLWD, VPUNPCKHWD, VPUNPCKLDQ, VPUNPCKHDQ, VPUNPCKLQDQ, VPUNPCKHQDQ)
+	COLUMN(0, Y8)
+	COLUMN(128, Y9)
+	COLUMN(256, Y10)
+	COLUMN(384, Y11)
+	COLUMN(512, Y12)
+	COLUMN(640, Y13)
+	COLUMN(768, Y14)
+	COLUMN(896, Y15)
+	ROWS_NEXT(32)
+	JNZ rows
+
+	MOVQ stage+48(FP), SI
+	MOVQ rows+32(FP), R12
+	SHLQ $1, R12
+	MOVQ $8, R13
+	MOVQ AX, R11
+	SHLQ $3, R11
+
+column:
+	XORQ R9, R9
+
+line:
+	VMOVDQU (SI)(R9*1), Y0
+	VMOVDQU Y0, (R14)(R9*1)
+	ADDQ    $32, R9
+	CMPQ    R9, R12
+	JB      line
+	ADDQ    $128, SI
+	PREFETCH_LINE
+	ADDQ    AX, R14
+	DECQ    R13
+	JNZ     column
+
+	ADDQ $16, R8
+	SUBQ $8, CX
+	JNZ  group
+	VZEROUPPER
+	RET
