@@ -28,6 +28,7 @@ func Ops() []Op {
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &AdamW{},
+		&CastHealth{}, &RowCosine{},
 		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &Send{}, &Recv{},
 	}
 }
@@ -64,16 +65,43 @@ func (n *Node) Cost() Cost {
 // A stochastic rounding of the result's element (r, c) draws fp8.Random with
 // the key fp8.StreamKey(seed, step, fp8.NameKey(Out.Name)) and the index
 // r·cols + c, transposed or not, plus Control.Token·cols if Tokens.
+//
+// # Scales by block
+//
+// An FP8 Out with scales by block (Tensor.Block) gets them from its own
+// elements. For each block, with a its largest magnitude,
+//
+//	s = Limit/a, rounded down to a power of two if Pow2   (fp8.ScaleFor)
+//	s = 2^(127-code), code = fp8.MXScale(a, Out's format)  if the scale is E8M0
+//	code = round(x·s)                                      saturating, as above
+//	ScaleInv = 1/s
+//
+// in FP32. A block of zeros has s = 1, in E8M0 as MXScale says. Nothing but its
+// codes and scales tells of a number that is not finite, and a saturating cast
+// would hide an infinity: a block with one, or with a NaN, has s = 1 and
+// ScaleInv = NaN, so that what reads it is NaN too. In E8M0, NaN is MXScale's
+// NaN, and an infinity becomes the format's largest number with the largest
+// scale, 2^127, which overflows where it is read.
+//
+// ScaleInv is Out's own scale, listed because the cast writes it. Scale and
+// Amax must be nil. A block may reach over many rows, which no op but Quantize
+// has at hand: only its casts may have blocks.
 type Cast struct {
-	Out   *Tensor `op:"out"`
-	Scale *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
-	Amax  *Tensor `op:"inout,optional"` // F32 [1]
+	Out      *Tensor `op:"out"`
+	Scale    *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
+	Amax     *Tensor `op:"inout,optional"` // F32 [1]
+	ScaleInv *Tensor `op:"out,optional"`   // F32 or E8M0, of the shape that Out.Block.ScaleShape gives
 	// Control supplies seed, step and token index to a stochastic rounding.
 	Control *Tensor `op:"in,optional"`
 
 	Rounding  fp8.Rounding
 	Tokens    bool // rows are tokens: random bits follow the global token index
 	Transpose bool // Out is [cols, rows]
+
+	// Of scales by block in F32; E8M0 has the format's largest value and powers
+	// of two.
+	Limit float32
+	Pow2  bool
 }
 
 // check validates the casts of a result of rows × cols.
@@ -85,6 +113,11 @@ func (c Cast) check(rows, cols int) error {
 	k.matrix("Out", c.Out, rows, cols)
 	k.float("Out", c.Out)
 	k.that(c.Out.DType != fp8.E8M0, "Out is %s, a format for scales only", c.Out)
+	if c.Out.Block != PerTensor {
+		c.checkBlocks(&k)
+	} else {
+		k.that(c.ScaleInv == nil && c.Limit == 0 && !c.Pow2, "ScaleInv, Limit and Pow2 belong to scales by block, Out is %s with one scale", c.Out)
+	}
 	if c.Scale != nil {
 		k.scalar("Scale", c.Scale)
 		k.that(c.Out.DType != fp8.F32 && c.Out.DType != fp8.BF16, "Out is %s, which takes no scale", c.Out)
@@ -99,6 +132,22 @@ func (c Cast) check(rows, cols int) error {
 		k.control(c.Control)
 	}
 	return k.err
+}
+
+func (c Cast) checkBlocks(k *checker) {
+	k.that(c.Out.DType.IsFP8(), "Out is %s with blocks of %s: only FP8 has scales by block", c.Out, c.Out.Block)
+	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected positive numbers", c.Out, c.Out.Block)
+	k.that(c.ScaleInv != nil && c.ScaleInv == c.Out.Scale, "ScaleInv must be the scale of Out, %s, which has blocks of %s", c.Out, c.Out.Block)
+	k.that(c.Scale == nil && c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Scale and Amax must be nil", c.Out, c.Out.Block)
+	if c.ScaleInv == nil {
+		return
+	}
+	k.that(c.ScaleInv.Contiguous(), "ScaleInv is %s, which has gaps between its rows: make it a tensor of its own", c.ScaleInv)
+	if c.ScaleInv.DType == fp8.E8M0 {
+		k.that(c.Limit == 0 && !c.Pow2, "Limit and Pow2 belong to scales in fp32, ScaleInv is %s", c.ScaleInv)
+	} else {
+		k.that(c.Limit > 0, "Limit is %v, expected a positive number", c.Limit)
+	}
 }
 
 // checker collects the first broken rule of an op.
@@ -149,7 +198,16 @@ type field struct {
 	t    *Tensor
 }
 
+// casts checks the epilogue of an op: every cast has one scale at most.
 func (k *checker) casts(name string, casts []Cast, rows, cols int) {
+	for i, c := range casts {
+		k.that(c.Out.Block == PerTensor, "%s[%d]: Out is %s with blocks of %s, whose scales need many rows: cast it by a Quantize", name, i, c.Out, c.Out.Block)
+	}
+	k.blockCasts(name, casts, rows, cols)
+}
+
+// blockCasts checks casts that may have scales by block.
+func (k *checker) blockCasts(name string, casts []Cast, rows, cols int) {
 	k.that(len(casts) > 0, "%s has no cast: the result would be lost", name)
 	for i, c := range casts {
 		if err := c.check(rows, cols); err != nil && k.err == nil {

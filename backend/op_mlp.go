@@ -1,22 +1,25 @@
 package backend
 
-// Smooth is how Smooth-SwiGLU chooses its channel factors (method.md); one
-// form is built, others are added here.
-type Smooth uint8
+import "octet/fp8"
 
-// Balanced moves half of an outlier from the activation into w3:
-// c = √(max|a| / max|w3|) per channel.
-const Balanced Smooth = 0
-
-func (Smooth) String() string { return "balanced" }
-
-// SwiGLU is Out = Up ⊙ silu(Gate), times InvC per column where given:
-// Smooth-SwiGLU's h = a ⊙ (1/c).
+// SwiGLU is Out = a, the product a = Up ⊙ silu(Gate), or Smooth-SwiGLU's h
+// (method.md): a ⊙ InvC by columns, or a / r by rows, where the factor of a
+// row is a function of that row alone:
+//
+//	r = 2^⌈log2 max|a|⌉, or max|a| itself if Exact; of |Up| if FactorOfUp
+//
+// clamped to 2^±30, and 1 where the maximum is 0 or not finite: what is not
+// finite then shows in the amax. The division is a multiplication by 1/r in
+// FP32.
 type SwiGLU struct {
-	Up   *Tensor `op:"in"` // [tokens, ffn]
-	Gate *Tensor `op:"in"`
-	InvC *Tensor `op:"in,optional"` // F32 [ffn]
-	Out  []Cast  `op:"cast"`
+	Up        *Tensor `op:"in"` // [tokens, ffn]
+	Gate      *Tensor `op:"in"`
+	InvC      *Tensor `op:"in,optional"`  // F32 [ffn]
+	RowFactor *Tensor `op:"out,optional"` // F32 [tokens]: r
+	Out       []Cast  `op:"cast"`
+
+	FactorOfUp bool
+	Exact      bool
 }
 
 func (o *SwiGLU) check() error {
@@ -25,6 +28,12 @@ func (o *SwiGLU) check() error {
 	c.matrix("Gate", o.Gate, o.Up.Rows(), o.Up.Cols())
 	if o.InvC != nil {
 		c.vector("InvC", o.InvC, o.Up.Cols())
+		c.that(o.RowFactor == nil, "InvC and RowFactor exclude each other")
+	}
+	if o.RowFactor != nil {
+		c.vector("RowFactor", o.RowFactor, o.Up.Rows())
+	} else {
+		c.that(!o.FactorOfUp && !o.Exact, "FactorOfUp and Exact belong to a RowFactor")
 	}
 	c.casts("Out", o.Out, o.Up.Rows(), o.Up.Cols())
 	return c.err
@@ -32,36 +41,47 @@ func (o *SwiGLU) check() error {
 
 func (o *SwiGLU) flops() int64 { return 0 }
 
-// SwiGLUAmax is the channel maximum max_t |Up ⊙ silu(Gate)|, computed without
-// storing the product.
+// SwiGLUAmax is the channel maxima max_t |Up ⊙ silu(Gate)|, computed without
+// storing the product, and max_t |Up|. Seen and UpSeen keep the step's record:
+// Seen = max(Seen, Out), NaN counting as larger than infinity.
 type SwiGLUAmax struct {
-	Up   *Tensor `op:"in"`
-	Gate *Tensor `op:"in"`
-	Out  *Tensor `op:"out"` // F32 [ffn]
+	Up     *Tensor `op:"in"`
+	Gate   *Tensor `op:"in"`
+	Out    *Tensor `op:"out"` // F32 [ffn], likewise below
+	Seen   *Tensor `op:"inout,optional"`
+	UpOut  *Tensor `op:"out,optional"`
+	UpSeen *Tensor `op:"inout,optional"`
 }
 
 func (o *SwiGLUAmax) check() error {
 	var c checker
 	c.plain(field{"Up", o.Up}, field{"Gate", o.Gate})
 	c.matrix("Gate", o.Gate, o.Up.Rows(), o.Up.Cols())
-	c.vector("Out", o.Out, o.Up.Cols())
+	for _, f := range []field{{"Out", o.Out}, {"Seen", o.Seen}, {"UpOut", o.UpOut}, {"UpSeen", o.UpSeen}} {
+		if f.t != nil {
+			c.vector(f.name, f.t, o.Up.Cols())
+		}
+	}
+	c.that(o.UpSeen == nil || o.UpOut != nil, "UpSeen without UpOut")
 	return c.err
 }
 
 func (o *SwiGLUAmax) flops() int64 { return 0 }
 
-// SwiGLUGrad is the backward of SwiGLU with c constant (method.md: exact, since
-// the function does not depend on c). With da = DOut ⊙ InvC and s = sigmoid(Gate):
+// SwiGLUGrad is the backward of SwiGLU with its factors constant (method.md:
+// exact, since the function of the whole layer does not depend on them). With
+// da = DOut ⊙ InvC, or DOut / RowFactor, and s = sigmoid(Gate):
 //
 //	DUp   = da ⊙ Gate·s
 //	DGate = da ⊙ Up ⊙ s(1 + Gate(1 − s))
 type SwiGLUGrad struct {
-	DOut  *Tensor `op:"in"`
-	Up    *Tensor `op:"in"`
-	Gate  *Tensor `op:"in"`
-	InvC  *Tensor `op:"in,optional"`
-	DUp   []Cast  `op:"cast"`
-	DGate []Cast  `op:"cast"`
+	DOut      *Tensor `op:"in"`
+	Up        *Tensor `op:"in"`
+	Gate      *Tensor `op:"in"`
+	InvC      *Tensor `op:"in,optional"` // F32 [ffn]
+	RowFactor *Tensor `op:"in,optional"` // F32 [tokens], as SwiGLU wrote it
+	DUp       []Cast  `op:"cast"`
+	DGate     []Cast  `op:"cast"`
 }
 
 func (o *SwiGLUGrad) check() error {
@@ -72,6 +92,10 @@ func (o *SwiGLUGrad) check() error {
 	c.matrix("Gate", o.Gate, rows, cols)
 	if o.InvC != nil {
 		c.vector("InvC", o.InvC, cols)
+		c.that(o.RowFactor == nil, "InvC and RowFactor exclude each other")
+	}
+	if o.RowFactor != nil {
+		c.vector("RowFactor", o.RowFactor, rows)
 	}
 	c.casts("DUp", o.DUp, rows, cols)
 	c.casts("DGate", o.DGate, rows, cols)
@@ -80,51 +104,74 @@ func (o *SwiGLUGrad) check() error {
 
 func (o *SwiGLUGrad) flops() int64 { return 0 }
 
-// SmoothScale turns channel maxima into Smooth-SwiGLU's factors and the two
-// current scales, which follow from the maxima without another pass
-// (method.md). With m the maximum over the rows of ChannelMax and k = WeightMax:
+// SmoothScale turns channel maxima into Smooth-SwiGLU's factors by channel and
+// into the current scales of h and W3′, which follow from the maxima without
+// another pass (method.md). F and m are the maxima over the rows of Factor and
+// of ChannelMax, k is WeightMax:
 //
-//	c      = 2^⌈log2 √(m/k)⌉, the exponent clamped to ±30; 1 where m or k is 0 or not finite
-//	HScale = pow2floor(HLimit / max_i m_i/c_i)
-//	WScale = pow2floor(WLimit / max_i c_i·k_i)
+//	q = √(F/k) if Balanced, else F            in float64
+//	c = q·2^Margin, rounded up to a power of two, or to FP32 if Exact
+//	amax(h) = max_i m_i/c_i                   in FP32, by 1/c
+//	amax(W3′) = max_i c_i·k_i
 //
-// with a scale of 1 where the maximum is 0 or not finite. Seen and Amax keep
-// the step's record: Seen = max(Seen, m), Amax = max(Amax, max_i m_i), NaN
-// counting as larger than infinity.
+// c is clamped to 2^±30, so that neither it nor what it multiplies leaves the
+// range of FP32; it is 1 where F, or a k that it depends on, is 0 or not
+// finite. Factor and ChannelMax are the same tensor unless c comes from other
+// maxima than those of what it divides: of |Up|, or of earlier updates.
+//
+// HScale and WScale are Limit/amax (fp8.ScaleFor), rounded down to a power of
+// two if Pow2, and 1 where the amax is 0 or not finite. They are left out where
+// a scale comes from elsewhere. HAmax and WAmax keep the step's record:
+// max(HAmax, amax(h)), NaN counting as larger than infinity.
 type SmoothScale struct {
-	ChannelMax *Tensor `op:"in"`             // F32 [window, ffn]; one row in training
+	Factor     *Tensor `op:"in"`             // F32 [window, ffn]
+	ChannelMax *Tensor `op:"in"`             // F32 [window, ffn]: max_t |a[t,i]|
 	WeightMax  *Tensor `op:"in"`             // F32 [ffn]: max_o |w3[o,i]|
-	Seen       *Tensor `op:"inout,optional"` // F32 [ffn]
-	Amax       *Tensor `op:"inout,optional"` // F32 [1]
-	C          *Tensor `op:"out"`            // F32 [ffn]
-	InvC       *Tensor `op:"out"`            // F32 [ffn]
-	HScale     *Tensor `op:"out"`            // F32 [1], likewise below
-	HScaleInv  *Tensor `op:"out"`
-	WScale     *Tensor `op:"out"`
-	WScaleInv  *Tensor `op:"out"`
+	HAmax      *Tensor `op:"inout,optional"` // F32 [1]
+	WAmax      *Tensor `op:"inout,optional"`
+	C          *Tensor `op:"out"` // F32 [ffn]
+	InvC       *Tensor `op:"out"`
+	HScale     *Tensor `op:"out,optional"` // F32 [1], likewise below
+	HScaleInv  *Tensor `op:"out,optional"`
+	WScale     *Tensor `op:"out,optional"`
+	WScaleInv  *Tensor `op:"out,optional"`
 
-	Form           Smooth
+	Balanced       bool
+	Exact          bool
+	Margin         int
 	HLimit, WLimit float32
+	HPow2, WPow2   bool
 }
 
 func (o *SmoothScale) check() error {
 	var c checker
 	n := o.WeightMax.Elems()
-	c.that(o.ChannelMax.Elems()%n == 0, "ChannelMax is %s, expected fp32[window, %d]", o.ChannelMax, n)
+	for _, f := range []field{{"Factor", o.Factor}, {"ChannelMax", o.ChannelMax}} {
+		c.that(f.t.DType == fp8.F32 && f.t.Elems()%n == 0, "%s is %s, expected fp32[window, %d]", f.name, f.t, n)
+	}
 	for _, f := range []field{{"WeightMax", o.WeightMax}, {"C", o.C}, {"InvC", o.InvC}} {
 		c.vector(f.name, f.t, n)
 	}
-	for _, f := range []field{{"HScale", o.HScale}, {"HScaleInv", o.HScaleInv}, {"WScale", o.WScale}, {"WScaleInv", o.WScaleInv}} {
-		c.scalar(f.name, f.t)
+	for _, f := range []field{
+		{"HAmax", o.HAmax},
+		{"HScale", o.HScale},
+		{"HScaleInv", o.HScaleInv},
+		{"WAmax", o.WAmax},
+		{"WScale", o.WScale},
+		{"WScaleInv", o.WScaleInv},
+	} {
+		if f.t != nil {
+			c.scalar(f.name, f.t)
+		}
 	}
-	if o.Seen != nil {
-		c.vector("Seen", o.Seen, n)
+	for _, s := range []struct {
+		name       string
+		scale, inv *Tensor
+		limit      float32
+	}{{"H", o.HScale, o.HScaleInv, o.HLimit}, {"W", o.WScale, o.WScaleInv, o.WLimit}} {
+		c.that((s.scale == nil) == (s.inv == nil), "%[1]sScale and %[1]sScaleInv go together", s.name)
+		c.that(s.scale == nil || s.limit > 0, "%sLimit is %v, expected a positive number", s.name, s.limit)
 	}
-	if o.Amax != nil {
-		c.scalar("Amax", o.Amax)
-	}
-	c.that(o.HLimit > 0 && o.WLimit > 0, "HLimit and WLimit must be positive")
-	c.that(o.Form == Balanced, "unknown form %d", uint8(o.Form))
 	return c.err
 }
 

@@ -65,25 +65,31 @@ const (
 func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 
 // AdamW updates lists of tensors; index i of every list belongs together.
-// Master and moments may be F32, or F16 with a scale, moments also FP8; each
-// tensor's scale is in the list beside it (nil for F32). With g = Coef·Grad:
+// Master and moments may be F32 or BF16, or F16 with a scale, moments also FP8;
+// each tensor's scale is in the list beside it (nil for F32 and BF16). With
+// g = Coef·Grad:
 //
 //	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
 //
-// Scaled tensors get the scale limit/amax of their new values, not a power of
-// two: two passes, the first finding only the amaxes (Scratch), the second
-// recomputing the values from the old codes and writing codes and scales. An
-// amax of 0 keeps the scale. What Scratch holds afterwards is not defined. The
-// step uses the fresh, unrounded m and v. A stochastic rounding draws its bits
-// from the stream named after the tensor, like a Cast without Tokens. With Skip
-// set nothing changes.
+// Scaled tensors get the scale limit/amax of their new values, rounded down to a
+// power of two if Pow2: two passes, the first finding only the amaxes (Scratch),
+// the second recomputing the values from the old codes and writing codes and
+// scales. A moment may have a scale for every so many elements of a row
+// (Tensor.Block 1×n, torchao's 256; a row that is no multiple ends with a
+// shorter block, where torchao cuts the flattened tensor), which takes one pass.
+// An amax of 0 keeps the scale. What Scratch holds afterwards is not defined.
+//
+// The step uses the fresh, unrounded m and v. A stochastic rounding draws its
+// bits from the stream named after the tensor, like a Cast without Tokens. With
+// FloorV a v that is positive and would be stored as 0 is stored as the format's
+// smallest number. With Skip set nothing changes.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`    // F32
-	Master      []*Tensor `op:"inout"` // F32, or F16 with a scale
-	M1          []*Tensor `op:"inout"` // F32, F16, E4M3, E4M3IEEE or E5M2
+	Master      []*Tensor `op:"inout"` // F32 or BF16, or F16 with a scale
+	M1          []*Tensor `op:"inout"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
 	M2          []*Tensor `op:"inout"`
-	MasterScale []*Tensor `op:"inout,optional"` // F32 [1] each: the dequantising factor; nil for F32
+	MasterScale []*Tensor `op:"inout,optional"` // F32 each: the dequantising factors; nil for F32 and BF16
 	M1Scale     []*Tensor `op:"inout,optional"`
 	M2Scale     []*Tensor `op:"inout,optional"`
 	Control     *Tensor   `op:"in"`
@@ -95,6 +101,7 @@ type AdamW struct {
 	Beta1, Beta2, Eps, WeightDecay float32
 	EpsForm                        EpsForm
 	Rounding                       fp8.Rounding
+	Pow2, FloorV                   bool
 }
 
 func (o *AdamW) check() error {
@@ -112,18 +119,22 @@ func (o *AdamW) check() error {
 	}
 	for i, g := range o.Grad {
 		c.dtype("Grad", g, fp8.F32)
-		c.dtype("Master", o.Master[i], fp8.F32, fp8.F16)
+		c.dtype("Master", o.Master[i], fp8.F32, fp8.BF16, fp8.F16)
+		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments have them", o.Master[i], o.Master[i].Block)
 		for _, f := range []struct {
 			name  string
 			t     *Tensor
 			scale *Tensor
 		}{{"Master", o.Master[i], o.MasterScale[i]}, {"M1", o.M1[i], o.M1Scale[i]}, {"M2", o.M2[i], o.M2Scale[i]}} {
 			c.that(f.t.Elems() == g.Elems() && f.t.Contiguous(), "%s is %s, Grad is %s", f.name, f.t, g)
-			c.dtype(f.name, f.t, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-			c.that((f.t.DType == fp8.F32) == (f.t.Scale == nil), "%s is %s: F32 takes no scale, every other format needs one", f.name, f.t)
+			c.dtype(f.name, f.t, fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+			plain := f.t.DType == fp8.F32 || f.t.DType == fp8.BF16
+			c.that(plain == (f.t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", f.name, f.t)
 			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
+			c.that(f.t.Block == PerTensor || f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected parts of a row", f.name, f.t, f.t.Block)
 			if f.scale != nil {
-				c.scalar(f.name+"Scale", f.scale)
+				rows, cols := f.t.Block.ScaleShape(f.t.Rows(), f.t.Cols())
+				c.vector(f.name+"Scale", f.scale, rows*cols)
 			}
 		}
 	}

@@ -3,11 +3,13 @@ package backend
 import "octet/fp8"
 
 // Quantize reads X once and writes any number of copies, each with its own
-// format, scale, orientation and rounding. ColScale multiplies the columns
-// (Smooth-SwiGLU's W3 ⊙ c) after X's own scale and before amax and casts, in
-// FP32.
+// format, scale, orientation and rounding. RowScale multiplies the rows and
+// ColScale the columns (Smooth-SwiGLU's r ⊙ dY and W3 ⊙ c), in this order,
+// after X's own scale and before amax and casts, each product in FP32. Its
+// casts may have scales by block.
 type Quantize struct {
 	X        *Tensor `op:"in"`          // F32, BF16 or F16, with or without a scale
+	RowScale *Tensor `op:"in,optional"` // F32 [rows]
 	ColScale *Tensor `op:"in,optional"` // F32 [cols]
 	Out      []Cast  `op:"cast"`
 }
@@ -15,10 +17,13 @@ type Quantize struct {
 func (o *Quantize) check() error {
 	var c checker
 	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	if o.RowScale != nil {
+		c.vector("RowScale", o.RowScale, o.X.Rows())
+	}
 	if o.ColScale != nil {
 		c.vector("ColScale", o.ColScale, o.X.Cols())
 	}
-	c.casts("Out", o.Out, o.X.Rows(), o.X.Cols())
+	c.blockCasts("Out", o.Out, o.X.Rows(), o.X.Cols())
 	return c.err
 }
 

@@ -43,9 +43,10 @@ func collectOperands(op Op) ([]Operand, error) {
 			return fmt.Errorf("operand %s is missing", field)
 		}
 		list = append(list, Operand{t, access, field})
-		if t.Scale != nil {
+		if t.Scale != nil && (access != Out || t.Block == PerTensor) {
 			// The factor is read with the codes, and read when codes are
 			// written: who computes a scale lists it as an operand itself.
+			// Scales by block are computed by who writes the codes.
 			list = append(list, Operand{t.Scale, In, field + ".Scale"})
 		}
 		return nil

@@ -53,6 +53,21 @@ func (m *maker) adamW() *backend.AdamW {
 	}
 }
 
+// byBlock is a cast that chooses scales by block.
+func (m *maker) byBlock(block backend.ScaleBlock, rows, cols int) backend.Cast {
+	out := m.blocked(block, rows, cols)
+	return backend.Cast{Out: out, ScaleInv: out.Scale, Limit: 448}
+}
+
+// spoiled makes a Quantize of t1 to t2, with t3 the scales of its rows, wrong.
+func spoiled(f func(m *maker, c *backend.Cast)) func(m *maker) backend.Op {
+	return func(m *maker) backend.Op {
+		x, c := m.f(2, 3), m.byBlock(backend.PerRow, 2, 3)
+		f(m, &c)
+		return &backend.Quantize{X: x, Out: []backend.Cast{c}}
+	}
+}
+
 // Each op is wrong in one way; the error is one sentence that names the
 // operand, its format and shape, and what was expected.
 func TestShapeErrors(t *testing.T) {
@@ -144,6 +159,39 @@ func TestShapeErrors(t *testing.T) {
 		{"ColScale is t3:fp32[2], expected fp32[3]", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(2, 3)), ColScale: m.f(2)}
 		}},
+		{"RowScale is t3:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(2, 3)), RowScale: m.f(3)}
+		}},
+		{"rmsnorm: Out[0]: Out is t3:e4m3[2, 3] with blocks of 1x*, whose scales need many rows: cast it by a Quantize", func(m *maker) backend.Op {
+			return &backend.RMSNorm{X: m.f(2, 3), Gain: m.f(3), Out: []backend.Cast{m.byBlock(backend.PerRow, 2, 3)}}
+		}},
+		{"quantize: Out[0]: Out is t2:bf16[2, 3] with blocks of 1x*: only FP8 has scales by block", func(m *maker) backend.Op {
+			x, out := m.f(2, 3), m.b(2, 3)
+			out.Block, out.Scale = backend.PerRow, m.f(2, 1)
+			return &backend.Quantize{X: x, Out: []backend.Cast{{Out: out, ScaleInv: out.Scale, Limit: 1}}}
+		}},
+		{"ScaleInv must be the scale of Out, t2:e4m3[2, 3], which has blocks of 1x*", spoiled(func(m *maker, c *backend.Cast) { c.ScaleInv = nil })},
+		{"ScaleInv must be the scale of Out, t2:e4m3[2, 3], which has blocks of 1x*", spoiled(func(m *maker, c *backend.Cast) { c.ScaleInv = m.f(2, 1) })},
+		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Scale = m.f(1) })},
+		{"whose scales come from its elements: Scale and Amax must be nil", spoiled(func(m *maker, c *backend.Cast) { c.Amax = m.f(1) })},
+		{"Limit is 0, expected a positive number", spoiled(func(m *maker, c *backend.Cast) { c.Limit = 0 })},
+		{"Limit and Pow2 belong to scales in fp32, ScaleInv is t4:e8m0[2, 1]", spoiled(func(m *maker, c *backend.Cast) {
+			c.ScaleInv = m.tensor(fp8.E8M0, 2, 1)
+			c.Out.Scale = c.ScaleInv
+		})},
+		{"ScaleInv is gaps:fp32[2, 1], which has gaps between its rows", spoiled(func(m *maker, c *backend.Cast) {
+			c.ScaleInv = m.f(2, 4).Columns("gaps", 1, 1)
+			c.Out.Scale = c.ScaleInv
+		})},
+		{"the scale t3:fp32[2, 1] of t2:e4m3[2, 3] must have 3 elements (block *x1)", spoiled(func(m *maker, c *backend.Cast) { c.Out.Block = backend.PerColumn })},
+		{"Out is t2:e4m3[3, 3] with blocks of -1x-1, expected positive numbers", func(m *maker) backend.Op {
+			x, c := m.f(3, 3), m.byBlock(backend.ScaleBlock{Rows: 3, Cols: 3}, 3, 3)
+			c.Out.Block = backend.ScaleBlock{Rows: -1, Cols: -1}
+			return &backend.Quantize{X: x, Out: []backend.Cast{c}}
+		}},
+		{"ScaleInv, Limit and Pow2 belong to scales by block, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Limit: 448}}}
+		}},
 		{"amax: Out is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op { return &backend.Amax{X: m.f(2, 3), Out: m.f(2)} }},
 		{"updatescale: History is t3:fp32[5], expected fp32[window, 4]", func(m *maker) backend.Op {
 			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(5), Limit: 448}
@@ -209,10 +257,31 @@ func TestShapeErrors(t *testing.T) {
 		{"swiglugrad: DGate[0]: Out is t5:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
 			return &backend.SwiGLUGrad{DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), DUp: to(m.f(2, 3)), DGate: to(m.f(3, 2))}
 		}},
-		{"smoothscale: ChannelMax is t1:fp32[2, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
-			return &backend.SmoothScale{
-				ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4),
-				HScale: m.f(1), HScaleInv: m.f(1), WScale: m.f(1), WScaleInv: m.f(1), HLimit: 448, WLimit: 448,
+		{"smoothscale: ChannelMax is t2:fp32[2, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(3, 4), ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4)}
+		}},
+		{"smoothscale: HScale and HScaleInv go together", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), HScale: m.f(1), HLimit: 448}
+		}},
+		{"smoothscale: WLimit is 0, expected a positive number", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), WScale: m.f(1), WScaleInv: m.f(1)}
+		}},
+		{"swiglu: RowFactor is t3:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), RowFactor: m.f(3), Out: to(m.f(2, 3))}
+		}},
+		{"swiglu: InvC and RowFactor exclude each other", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), RowFactor: m.f(2), Out: to(m.f(2, 3))}
+		}},
+		{"swiglu: FactorOfUp and Exact belong to a RowFactor", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), Exact: true, Out: to(m.f(2, 3))}
+		}},
+		{"swigluamax: UpSeen without UpOut", func(m *maker) backend.Op {
+			return &backend.SwiGLUAmax{Up: m.f(2, 3), Gate: m.f(2, 3), Out: m.f(3), UpSeen: m.f(3)}
+		}},
+		{"swiglugrad: InvC and RowFactor exclude each other", func(m *maker) backend.Op {
+			return &backend.SwiGLUGrad{
+				DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), RowFactor: m.f(2),
+				DUp: to(m.f(2, 3)), DGate: to(m.f(2, 3)),
 			}
 		}},
 		{"activation: unknown activation 9", func(m *maker) backend.Op {

@@ -97,7 +97,7 @@ func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 		return nil, err
 	}
 	for _, e := range unwanted(entries, keepLast, keepEvery) {
-		if err := discard(e.Path); err != nil {
+		if err := Discard(e.Path); err != nil {
 			return removed, err
 		}
 		removed = append(removed, e.Path)

@@ -48,7 +48,7 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 		return "", errors.Join(fmt.Errorf("writing %s: %w", path, err), removeAll(temp))
 	}
 	if damaged {
-		if err := discard(path); err != nil {
+		if err := Discard(path); err != nil {
 			return "", errors.Join(err, removeAll(temp))
 		}
 	}
@@ -131,8 +131,8 @@ func partialName(path string) string {
 	return filepath.Join(dir, fmt.Sprintf(".%s%s%08x", name, partialMark, rand.Uint32()))
 }
 
-// discard takes a checkpoint away in one instant, then deletes its files.
-func discard(path string) error {
+// Discard takes a checkpoint away in one instant, then deletes its files.
+func Discard(path string) error {
 	aside := partialName(path)
 	if err := rename(path, aside); err != nil {
 		return err

@@ -47,11 +47,13 @@ func MXScale(amax float32, d DType) uint8 {
 	case amax <= 0:
 		return 0
 	}
-	// Two float32 whose quotient is not a power of two differ from it by
-	// more than float64 rounding can hide.
-	fraction, exponent := math.Frexp(float64(amax) / float64(d.Max()))
-	if fraction == 0.5 {
-		exponent--
+	// The exponents' difference, one more if amax has the larger significand. A
+	// subnormal amax is below every format's smallest scale.
+	const significand = 1<<23 - 1
+	a, limit := math.Float32bits(amax), math.Float32bits(d.Max())
+	code := int(a>>23) - int(limit>>23) + 127
+	if a&significand > limit&significand {
+		code++
 	}
-	return uint8(min(max(exponent+127, 0), 0xfe))
+	return uint8(max(code, 0))
 }

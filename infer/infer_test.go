@@ -74,7 +74,11 @@ func device(t *testing.T) backend.Backend {
 // A checkpoint evaluated on its own gives what the run saw, bit for bit; and
 // FP8 and FP32 agree about a model this small to a few per cent of the loss.
 func TestEvaluateIsTheRunsOwn(t *testing.T) {
-	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "fp8-unit"} {
+	for _, name := range []string{
+		"bf16", "fp8-current", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "fp8-unit",
+		"smooth-late-factors", "smooth-late-weight", "smooth-late-token",
+		"te-block", "torchao-row-gw-hp", "mxfp8",
+	} {
 		m := trainSmall(t, name)
 		evaluate := func(r recipe.Recipe) float64 {
 			loss, err := infer.Evaluate(context.Background(), m.config.ModelConfig(), r, m.weights, device(t),
@@ -94,13 +98,25 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	bare := train.CheckpointWeights{Model: m.weights.Model}
 	_, err := infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), 8)
 	require.ErrorContains(t, err, "use --recipe bf16 or fp32")
+	// Scales by block come from the elements.
+	m = trainSmall(t, "mxfp8")
+	bare = train.CheckpointWeights{Model: m.weights.Model}
+	loss, err := infer.Evaluate(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t),
+		m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+	require.NoError(t, err)
+	require.Equal(t, m.valLoss, loss)
 }
 
 // Prefill in chunks and decode token by token must see the same sequence: the
 // greedy continuation of a prompt longer than a chunk, once with prefill and
 // once by feeding every token, and its loss against Evaluate's.
 func TestPrefillAgreesWithDecode(t *testing.T) {
-	m := trainSmall(t, "fp8-smooth")
+	for _, name := range []string{"fp8-smooth", "fp8-smooth-token", "fp8-paper", "te-block", "torchao-row", "mxfp8"} {
+		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, name)) })
+	}
+}
+
+func prefillAgreesWithDecode(t *testing.T, m trained) {
 	ctx := context.Background()
 	prompt := make([]int32, 80)
 	for i := range prompt {

@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -26,7 +28,7 @@ func (m *Model) attention(scope string) *Attention {
 	a.k = m.linear(scope+".k_proj", c.Dim, kv, c.InitStd, true)
 	a.v = m.linear(scope+".v_proj", c.Dim, kv, c.InitStd, true)
 	a.o = m.linear(scope+".o_proj", width, c.Dim, c.residualStd(), true)
-	a.input = m.Scales.slot(scope+".input", false, concat(a.q.inputs(), a.k.inputs(), a.v.inputs())...)
+	a.input = m.Scales.slot(scope+".input", false, slices.Concat(a.q.inputs(), a.k.inputs(), a.v.inputs())...)
 	a.output = m.Scales.slot(scope+".output", false, append(a.o.inputs(), m.plainCast())...)
 	a.dq, a.dk, a.dv = m.gradSlot(a.q), m.gradSlot(a.k), m.gradSlot(a.v)
 	for _, l := range []*Linear{a.q, a.k, a.v, a.o} {

@@ -24,16 +24,24 @@
 //     from the next update on.
 //   - current: the tensor is stored in the compute format, its amax taken, its
 //     scale chosen, then it is cast.
+//   - by row or block: the same, but each block's scale comes from its own
+//     elements, in the op that casts. Nothing is recorded.
+//
+// Blocks lie along the dimension that a product sums over, so that a tensor is
+// cast once for each: x in rows of blocks for fprop, in columns for wgrad.
 //
 // In evaluation and generation all scales are frozen: a maximum over tokens
-// would let the past see the future.
+// would let the past see the future. Scales that belong to one token stay its
+// own.
 //
 // # What is where
 //
 //	model.go      the decoder, top to bottom: read this first
 //	linear.go     the three products of a linear layer
 //	attention.go  mlp.go  norm.go  head.go   one module each
-//	pass.go       slots and casts: how a tensor gets its copies
+//	smooth.go     Smooth-SwiGLU, of the MLP
+//	pass.go       a pass over the model while it is recorded
+//	slot.go       slots and casts: how a tensor gets its copies
 //	scale.go      records, histories, their update; pack.go their names on disk
 //	param.go      parameters and their initial values
 package nn

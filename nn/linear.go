@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"fmt"
+
 	"octet/backend"
 	"octet/fp8"
 	"octet/recipe"
@@ -24,8 +26,8 @@ type Linear struct {
 	cached []*backend.Tensor
 }
 
-// pair is the casts of a product's operands: activation or gradient first.
-type pair struct{ a, b recipe.Cast }
+// pair is a product's operands: activation or gradient first.
+type pair struct{ a, b stored }
 
 func (m *Model) linear(scope string, in, out int, std float64, inLayer bool) *Linear {
 	l := m.resolve(scope)
@@ -38,20 +40,56 @@ func (m *Model) linear(scope string, in, out int, std float64, inLayer bool) *Li
 	return l
 }
 
-// resolve looks the casts up in the recipe.
+// resolve looks the casts up in the recipe. Its granularities follow K, the
+// dimension that a product sums over. As they are stored, x [tokens, in],
+// W [out, in] and dy [tokens, out] have it in their columns, but dgrad sums
+// over W's rows, and wgrad over those of both operands.
 func (m *Model) resolve(scope string) *Linear {
-	cast := func(g recipe.GEMM, o recipe.Operand) recipe.Cast { return m.Recipe.Cast(scope, g, o) }
+	at := func(g recipe.GEMM, o recipe.Operand) stored {
+		s := stored{Cast: m.Recipe.Cast(scope, g, o)}
+		across, along := s.Granularity.Block()
+		s.block = backend.ScaleBlock{Rows: across, Cols: along}
+		if g == recipe.Wgrad || g == recipe.Dgrad && o == recipe.Weight {
+			s.block = backend.ScaleBlock{Rows: along, Cols: across}
+		}
+		return s
+	}
 	return &Linear{
 		scope: scope,
-		fprop: pair{cast(recipe.Fprop, recipe.Input), cast(recipe.Fprop, recipe.Weight)},
-		dgrad: pair{cast(recipe.Dgrad, recipe.Grad), cast(recipe.Dgrad, recipe.Weight)},
-		wgrad: pair{cast(recipe.Wgrad, recipe.Grad), cast(recipe.Wgrad, recipe.Input)},
+		fprop: pair{at(recipe.Fprop, recipe.Input), at(recipe.Fprop, recipe.Weight)},
+		dgrad: pair{at(recipe.Dgrad, recipe.Grad), at(recipe.Dgrad, recipe.Weight)},
+		wgrad: pair{at(recipe.Wgrad, recipe.Grad), at(recipe.Wgrad, recipe.Input)},
 	}
 }
 
-// inputs and grads are the copies that the layer wants of x and of dy.
-func (l *Linear) inputs() []recipe.Cast { return []recipe.Cast{l.fprop.a, l.wgrad.b} }
-func (l *Linear) grads() []recipe.Cast  { return []recipe.Cast{l.dgrad.a, l.wgrad.a} }
+// check reports a choice of the recipe that the layer cannot follow.
+func (l *Linear) check() error {
+	for _, c := range []struct {
+		gemm    recipe.GEMM
+		operand recipe.Operand
+		stored
+	}{
+		{recipe.Fprop, recipe.Input, l.fprop.a},
+		{recipe.Fprop, recipe.Weight, l.fprop.b},
+		{recipe.Dgrad, recipe.Grad, l.dgrad.a},
+		{recipe.Dgrad, recipe.Weight, l.dgrad.b},
+		{recipe.Wgrad, recipe.Grad, l.wgrad.a},
+		{recipe.Wgrad, recipe.Input, l.wgrad.b},
+	} {
+		if err := c.Validate(); err != nil {
+			return fmt.Errorf("%s: %s of %s: %w", l.scope, c.operand, c.gemm, err)
+		}
+	}
+	if l.fprop.a.block.Rows > 1 {
+		return fmt.Errorf("%s: input of fprop: %s lets tokens share a scale, and a token would see later ones (use granularity 1x128)", l.scope, l.fprop.a)
+	}
+	return nil
+}
+
+// inputs, grads and weights are the copies that the layer wants of x, dy and W.
+func (l *Linear) inputs() []stored  { return []stored{l.fprop.a, l.wgrad.b} }
+func (l *Linear) grads() []stored   { return []stored{l.dgrad.a, l.wgrad.a} }
+func (l *Linear) weights() []stored { return []stored{l.fprop.b, l.dgrad.b} }
 
 // gradSlot declares the slot of dy where the layer is its only reader.
 func (m *Model) gradSlot(l *Linear) *slot {
@@ -60,14 +98,20 @@ func (m *Model) gradSlot(l *Linear) *slot {
 
 // cacheWeights declares the cached copies.
 func (m *Model) cacheWeights(l *Linear) {
-	l.copies = m.Scales.slot(l.scope+".weight", true, l.fprop.b, l.dgrad.b)
+	l.copies = m.Scales.slot(l.scope+".weight", true, l.weights()...)
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
 	for i, c := range l.copies.casts {
 		if c.DType == fp8.F32 && l.weight.Master.DType == fp8.F32 {
 			l.cached[i] = l.weight.Master
 			continue
 		}
-		l.cached[i] = m.Vars.Tensor(backend.Stash, l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Master.Shape...)
+		stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+			return m.Vars.Tensor(backend.Stash, name, d, shape...)
+		}
+		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Master.Shape...)
+		if c.byBlock() {
+			c.declareScale(l.cached[i], stash)
+		}
 	}
 }
 
@@ -75,7 +119,7 @@ func (m *Model) cacheWeights(l *Linear) {
 func (l *Linear) bindScales(s *Scales) {
 	for i := range l.cached {
 		switch {
-		case !l.copies.casts[i].DType.IsFP8():
+		case !l.copies.casts[i].DType.IsFP8() || l.copies.casts[i].byBlock():
 		case l.copies.casts[i].Scaling == recipe.Unit:
 			l.cached[i].Scale = s.one
 		default:
@@ -97,6 +141,8 @@ func (l *Linear) castWeight(p *Pass) {
 		case t == l.weight.Master:
 			continue
 		case !c.DType.IsFP8():
+		case c.byBlock():
+			cast = c.blockCast(t)
 		case c.Scaling == recipe.Unit:
 			cast.Amax = r.amax
 		case p.scaling(c) == recipe.Current:
@@ -106,7 +152,7 @@ func (l *Linear) castWeight(p *Pass) {
 			}
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: r.scale, ScaleInv: r.scaleInv,
-				Limit: c.Limit(), Pow2: true, Keep: true,
+				Limit: c.Limit(), Pow2: c.pow2(), Keep: true,
 			})
 			cast.Scale = r.scale
 		default:
@@ -120,17 +166,19 @@ func (l *Linear) castWeight(p *Pass) {
 }
 
 // cachedAs is the cached copy of the weight for a product.
-func (l *Linear) cachedAs(c recipe.Cast) *backend.Tensor { return l.cached[l.copies.index(c)] }
+func (l *Linear) cachedAs(c stored) *backend.Tensor { return l.cached[l.copies.index(c)] }
 
 // Forward appends y = x·Wᵀ, plus residual where given.
 func (l *Linear) Forward(p *Pass, x *operand, residual *backend.Tensor) *backend.Tensor {
-	return l.forward(p, x, l.cachedAs(l.fprop.b), residual)
+	return l.forward(p, x, l.cachedAs(l.fprop.b), nil, residual)
 }
 
-func (l *Linear) forward(p *Pass, x *operand, w, residual *backend.Tensor) *backend.Tensor {
+// forward reads a copy w of the weight; rowScale multiplies the product's rows
+// where given.
+func (l *Linear) forward(p *Pass, x *operand, w, rowScale, residual *backend.Tensor) *backend.Tensor {
 	y := p.root.Temp(l.scope+".out", p.compute, p.Tokens(), w.Rows())
 	p.named(l.scope).Add(&backend.MatMul{
-		A: x.as(l.fprop.a), B: w, TransB: true,
+		A: x.as(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
 		Residual: residual, Out: y, Accum: backend.Fast,
 	})
 	return y

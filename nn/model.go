@@ -3,6 +3,7 @@ package nn
 import (
 	"fmt"
 	"iter"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -37,7 +38,7 @@ type layer struct {
 	attnNorm, mlpNorm *RMSNorm
 	attn              *Attention
 	mlp               *MLP
-	// residual gradients: mid is what o_proj reads, out what down_proj reads.
+	// residual gradients: mid is what o_proj reads, out what the MLP reads.
 	mid, out *slot
 }
 
@@ -54,10 +55,8 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	m.embed.Rows = c.Vocab
 	for i := range c.Layers {
 		l := m.layer(fmt.Sprintf("layers.%d", i))
-		if c.Activation == SmoothSwiGLU {
-			if err := l.mlp.down.checkSmooth(); err != nil {
-				return nil, err
-			}
+		if err := l.mlp.checkSmooth(); err != nil {
+			return nil, err
 		}
 		m.layers = append(m.layers, l)
 	}
@@ -70,7 +69,12 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 		m.head = m.linear("lm_head", c.Dim, c.PaddedVocab(), c.InitStd, false)
 		m.head.weight.Rows = c.Vocab
 	}
-	for _, cast := range concat(m.head.inputs(), m.head.grads(), []recipe.Cast{m.head.fprop.b, m.head.dgrad.b}) {
+	for _, l := range m.linears {
+		if err := l.check(); err != nil {
+			return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
+		}
+	}
+	for _, cast := range slices.Concat(m.head.inputs(), m.head.grads(), m.head.weights()) {
 		if cast.DType != r.Compute {
 			return nil, fmt.Errorf("recipe %s: lm_head in %s: the head's products run in %s", r.Name, cast.DType, r.Compute)
 		}
@@ -94,12 +98,12 @@ func (m *Model) layer(scope string) *layer {
 	l.mlpNorm = m.rmsNorm(scope+".post_attention_layernorm", true)
 	l.mlp = m.mlp(scope + ".mlp")
 	l.mid = m.Scales.slot(l.attn.o.scope+".grad", false, append(l.attn.o.grads(), m.plainCast())...)
-	l.out = m.Scales.slot(l.mlp.down.scope+".grad", false, append(l.mlp.down.grads(), m.plainCast())...)
+	l.out = m.outputGradSlot(l.mlp)
 	return l
 }
 
 // plainCast asks for a copy in the compute format.
-func (m *Model) plainCast() recipe.Cast { return recipe.Cast{DType: m.Recipe.Compute} }
+func (m *Model) plainCast() stored { return plain(m.Recipe.Compute) }
 
 // Constants yields every persistent tensor of the model that does not start at
 // zero, and what it starts at: the scales of 1 that stand until an amax is known.
@@ -118,20 +122,6 @@ func (m *Model) Constants() iter.Seq2[*backend.Tensor, float32] {
 			if !yield(t, 1) {
 				return
 			}
-		}
-	}
-}
-
-func (m *Model) packChannels() {
-	if m.channels == 0 {
-		return
-	}
-	m.ChannelMax = m.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, m.channels)
-	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, runningWindow, m.channels)
-	for _, l := range m.layers {
-		if s := l.mlp.smooth; s != nil {
-			s.channelMax = m.ChannelMax.Slice(l.mlp.scope+".hidden.channel_max", s.from, l.mlp.ffn)
-			s.history = m.ChannelHistory.Columns(l.mlp.scope+".hidden.channel_max_history", s.from, l.mlp.ffn)
 		}
 	}
 }

@@ -39,9 +39,7 @@ func (m *Model) columns(t *backend.Tensor) []column {
 		}
 	case m.ChannelHistory:
 		for _, l := range m.layers {
-			if s := l.mlp.smooth; s != nil {
-				list = append(list, column{l.mlp.scope + ".hidden.channel_max_history", s.from, l.mlp.ffn})
-			}
+			list = append(list, l.mlp.channelColumns()...)
 		}
 	}
 	return list
@@ -64,9 +62,9 @@ func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name strin
 	}
 }
 
-// Pack is the inverse: get returns the part of a name. A history that was
-// saved with another window is cut, or filled up with zeros behind the oldest
-// update.
+// Pack is the inverse: get returns the part of a name, or nil for one that
+// starts anew, with a scale of 1 and an empty history. A history that was saved
+// with another window is cut, or filled up with zeros behind the oldest update.
 func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
 	width := t.Cols()
 	values := make([]float32, t.Elems())
@@ -74,6 +72,12 @@ func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)
 		part, err := get(c.name)
 		if err != nil {
 			return nil, err
+		}
+		if part == nil {
+			if t == m.Scales.Scale || t == m.Scales.ScaleInv {
+				values[c.from] = 1
+			}
+			continue
 		}
 		if len(part)%c.n != 0 || len(part) == 0 {
 			return nil, fmt.Errorf("%s has %d values, expected a multiple of %d", c.name, len(part), c.n)

@@ -86,7 +86,7 @@ func TestHistoryMayChangeLength(t *testing.T) {
 
 // The readers of one tensor share its record.
 func TestSharedInputsHaveOneRecord(t *testing.T) {
-	m := smallModel(t, "fp8-delayed", 16)
+	m := smallModel(t, "fp8-smooth", 16)
 	count := map[string]int{}
 	scales := m.Scales.Scale
 	m.Unpack(scales, make([]float32, scales.Elems()), func(name string, _ []int, _ []float32) {

@@ -6,12 +6,13 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // Param is one trained tensor.
 type Param struct {
 	Name   string          // as Hugging Face's Llama names it
-	Master *backend.Tensor // F32, or F16 with a scale
+	Master *backend.Tensor // F32 or BF16, or F16 with a scale
 	Grad   *backend.Tensor // F32 Stash; nil until DeclareGrads
 
 	Matrix  bool // decayed; its moments may be quantised
@@ -48,7 +49,7 @@ func (m *Model) param(name string, inLayer bool, std float64, shape ...int) *Par
 		dtype = m.Recipe.Optimizer.Master
 	}
 	p.Master = m.Vars.Tensor(backend.Param, name, dtype, shape...)
-	if dtype != fp8.F32 {
+	if recipe.Scaled(dtype) {
 		p.Master.Scale = m.Vars.Tensor(backend.State, name+".scale_inv", fp8.F32, 1)
 	}
 	m.Params = append(m.Params, p)

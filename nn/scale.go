@@ -27,6 +27,11 @@ type record struct {
 	scaleInv *backend.Tensor
 }
 
+// updatedLike reports whether one op chooses both scales.
+func (r *record) updatedLike(q *record) bool {
+	return r.cast.Scaling == q.cast.Scaling && r.cast.Limit() == q.cast.Limit() && r.cast.Scale == q.cast.Scale
+}
+
 // Scales is the scale state of a model, packed into four tensors so that one
 // reduction over ranks and a few ops serve all records:
 //
@@ -35,9 +40,10 @@ type record struct {
 //	fp8.scale         State [n]          multiplies before the cast
 //	fp8.scale_inv     State [n]          dequantises
 //
-// Records lie in ranges of equal scaling and limit, activations and gradients
-// first, weights last: a micro-batch clears the first part, an update the
-// second.
+// Records lie in ranges of equal scaling, limit and format of the scale,
+// activations and gradients first, weights last: a micro-batch clears the first
+// part, an update the second. Scales by block have no record: nothing of them
+// outlives the copy that they belong to.
 type Scales struct {
 	delayedWindow int // updates that delayed scaling looks back
 	records       []*record
@@ -68,6 +74,7 @@ func (s *Scales) pack(vars *backend.Vars) {
 			compareBools(a.weight, b.weight),
 			cmp.Compare(a.cast.Scaling, b.cast.Scaling),
 			cmp.Compare(a.cast.Limit(), b.cast.Limit()),
+			cmp.Compare(a.cast.Scale, b.cast.Scale),
 		)
 	})
 	s.Amax = vars.Tensor(backend.Stash, "fp8.amax", fp8.F32, n)
@@ -121,7 +128,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 	for from := 0; from < len(s.records); {
 		first := s.records[from]
 		to := from
-		for to < len(s.records) && s.records[to].cast.Scaling == first.cast.Scaling && s.records[to].cast.Limit() == first.cast.Limit() {
+		for to < len(s.records) && s.records[to].updatedLike(first) {
 			to++
 		}
 		window := runningWindow
@@ -134,7 +141,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 				Skip:     skip,
 				Scale:    s.Scale.Slice(first.name+".scales", from, to-from),
 				ScaleInv: s.ScaleInv.Slice(first.name+".scale_invs", from, to-from),
-				Limit:    first.cast.Limit(), Pow2: true, Keep: true,
+				Limit:    first.cast.Limit(), Pow2: first.cast.Scale == recipe.Pow2, Keep: true,
 			})
 		}
 		from = to

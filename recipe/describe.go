@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"octet/fp8"
 )
 
 // Modules lists the linear layers of a decoder: seven in every layer, by their
@@ -96,39 +94,68 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
 	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
 	if r.uses(Delayed) {
-		fmt.Fprintf(t, "delayed scaling\tmaximum over %d updates%s\n", r.History, r.describeMargins())
+		fmt.Fprintf(t, "delayed scaling\t%s\n", r.describeDelayed())
+	}
+	if r.Smooth.On() {
+		fmt.Fprintf(t, "smooth-swiglu\t%s\n", r.Smooth)
 	}
 	return t.Flush()
 }
 
-// String is one line: the formats, and the rounding where there is a choice.
-func (o Optimizer) String() string {
-	s := fmt.Sprintf("master %s, m1 %s, m2 %s", o.Master, o.M1, o.M2)
-	if o.Master != fp8.F32 || o.M1 != fp8.F32 || o.M2 != fp8.F32 {
-		s += "; scaled, " + o.Rounding.String()
+func (r Recipe) describeDelayed() string {
+	s := fmt.Sprintf("maximum over %d updates", r.History)
+	if r.History == 1 {
+		s = "from the update before"
+	}
+	for _, m := range []struct {
+		binades int
+		of      string
+	}{{r.Margin, "inputs"}, {r.WeightMargin, "weights"}, {r.GradMargin, "gradients"}} {
+		if m.binades != 0 {
+			s += fmt.Sprintf(", %d binades kept free for %s", m.binades, m.of)
+		}
+	}
+	if r.ColdStart {
+		s += ", 1 at first"
 	}
 	return s
 }
 
-func (r Recipe) describeMargins() string {
-	s := ""
-	if r.Margin != 0 {
-		s += fmt.Sprintf(", %d binades kept free", r.Margin)
+// String is one line: the form, and what is unusual.
+func (s Smooth) String() string {
+	text := s.Form.String()
+	if s.Exact {
+		text += ", factors not rounded"
 	}
-	if r.GradMargin != 0 {
-		s += fmt.Sprintf(", %d binades kept free for gradients", r.GradMargin)
+	for _, d := range []struct {
+		from Scaling
+		what string
+	}{{s.Factors, "factors"}, {s.Hidden, "scale of h"}, {s.Weight, "scale of W3'"}} {
+		if d.from == Delayed {
+			text += ", " + d.what + " delayed"
+		}
 	}
-	return s
+	if s.Margin != 0 {
+		text += fmt.Sprintf(", %d binades larger", s.Margin)
+	}
+	return text
 }
 
 // NeedsScales reports whether weights alone are not enough to run the recipe
 // forward: the scales of FP8 operands come from the training that made them.
-func (r Recipe) NeedsScales() bool { return r.uses(Delayed) || r.uses(Current) || r.uses(Unit) }
+// Scales finer than a tensor come from each token's own elements.
+func (r Recipe) NeedsScales() bool {
+	return r.anyCast(func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == ByTensor })
+}
 
 func (r Recipe) uses(s Scaling) bool {
+	return r.anyCast(func(c Cast) bool { return c.Scaling == s })
+}
+
+func (r Recipe) anyCast(f func(Cast) bool) bool {
 	for _, g := range r.groups(1) {
 		for _, pair := range g.casts {
-			if pair[0].Scaling == s || pair[1].Scaling == s {
+			if f(pair[0]) || f(pair[1]) {
 				return true
 			}
 		}
@@ -141,8 +168,9 @@ func (r Recipe) describeCast(g group, product, side int) string {
 	c := g.casts[product][side]
 	c.Margin = 0 // said once, below the table
 	s := c.String()
-	smooth := r.Smooth && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8()
-	if smooth && (product != 1 || side == 1) && !(product == 2 && side == 0) {
+	operand := [2]Operand{Products[product].A, Products[product].B}[side]
+	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.ByToken()
+	if r.Smooth.On() && smoothed && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8() {
 		s += " smooth"
 	}
 	return s

@@ -10,8 +10,8 @@
 //	wgrad   dW = dyᵀ · x     grad, input
 //
 // A row matches by the layer's path, the product and the operand, and gives
-// any of format, scaling and rounding. Each of the three comes from the first
-// matching row that gives it, so an exception states only what differs and
+// any of format, scaling, granularity, format of the scale and rounding. Each
+// comes from the first matching row that gives it, so an exception states only what differs and
 // stands before the rule it breaks.
 //
 // Activations and weights want precision and get E4M3; gradients want range
@@ -21,6 +21,7 @@
 package recipe
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -57,25 +58,10 @@ var operandNames = []string{"", "input", "weight", "grad"}
 
 func (o Operand) String() string { return operandNames[o] }
 
-// Scaling is where a cast's scale comes from.
-type Scaling uint8
-
-const (
-	NotGiven Scaling = iota
-	Unit             // scale 1
-	Current          // from the tensor's own amax, just before the cast
-	Delayed          // from the amaxes of earlier steps
-)
-
-var scalingNames = []string{"", "unit", "current", "delayed"}
-
-func (s Scaling) String() string { return scalingNames[s] }
-
-// ParseGEMM, ParseOperand and ParseScaling are the inverses of String; an
-// empty string is the zero value.
+// ParseGEMM and ParseOperand are the inverses of String; an empty string is
+// the zero value.
 func ParseGEMM(s string) (GEMM, error)       { return parse[GEMM]("product", gemmNames, s) }
 func ParseOperand(s string) (Operand, error) { return parse[Operand]("operand", operandNames, s) }
-func ParseScaling(s string) (Scaling, error) { return parse[Scaling]("scaling", scalingNames, s) }
 
 func parse[T ~uint8](what string, names []string, s string) (T, error) {
 	if i := slices.Index(names, s); i >= 0 {
@@ -90,9 +76,11 @@ type Row struct {
 	GEMM    GEMM
 	Operand Operand
 
-	DType    fp8.DType // Invalid: not given
-	Scaling  Scaling
-	Rounding *fp8.Rounding
+	DType       fp8.DType // Invalid: not given, and so the zero values below
+	Scaling     Scaling
+	Granularity Granularity
+	Scale       ScaleFormat
+	Rounding    *fp8.Rounding
 }
 
 func (r Row) matches(scope string, g GEMM, o Operand) bool {
@@ -103,12 +91,15 @@ func (r Row) matches(scope string, g GEMM, o Operand) bool {
 	return ok || r.Scope == ""
 }
 
-// Cast is how one operand is stored for a product.
+// Cast is how one operand is stored for a product. All but DType is zero
+// unless that is FP8.
 type Cast struct {
-	DType    fp8.DType
-	Scaling  Scaling // NotGiven unless DType is FP8
-	Rounding fp8.Rounding
-	Margin   int // binades kept free below the format's largest value
+	DType       fp8.DType
+	Scaling     Scaling
+	Granularity Granularity
+	Scale       ScaleFormat
+	Rounding    fp8.Rounding
+	Margin      int // binades kept free below the format's largest value
 }
 
 // Limit is the magnitude that the largest value is scaled to.
@@ -120,10 +111,17 @@ func (c Cast) Limit() float32 {
 	return limit
 }
 
+// String leaves out what is usual: one scale for the tensor, a power of two.
 func (c Cast) String() string {
 	s := c.DType.String()
 	if c.DType.IsFP8() {
 		s += " " + c.Scaling.String()
+		if c.Granularity != ByTensor {
+			s += " " + c.Granularity.String()
+		}
+		if c.Scale != Pow2 && c.Scaling != Unit {
+			s += " " + c.Scale.String()
+		}
 		if c.Margin != 0 {
 			s += fmt.Sprintf(" margin %d", c.Margin)
 		}
@@ -134,67 +132,71 @@ func (c Cast) String() string {
 	return s
 }
 
-// Optimizer is the format of each part of AdamW's state for the decayed
-// matrices of the layers; everything else is kept in F32.
-type Optimizer struct {
-	Master, M1, M2 fp8.DType
-	Rounding       fp8.Rounding
+// Validate reports a combination that has no meaning.
+func (c Cast) Validate() error {
+	switch {
+	case !c.DType.IsFP8():
+		return nil
+	case c.Granularity != ByTensor && c.Scaling != Current:
+		return fmt.Errorf("%s: scales by %s come from the elements themselves (use scaling current)", c, c.Granularity)
+	case c.Scale == E8M0 && c.Granularity == ByTensor:
+		return fmt.Errorf("%s: e8m0 is the format of scales by blocks (use scale pow2, or granularity 1x32)", c)
+	}
+	return nil
 }
 
 // Recipe is a complete choice of formats.
 type Recipe struct {
 	Name    string
 	Summary string // one sentence
+	Kind    Kind
 	Rows    []Row
 	Compute fp8.DType // F32 or BF16: activations between products
-	// Smooth asks for Smooth-SwiGLU where w3's input is FP8. Its h and W3′ have
-	// current scales whatever the rows say: with delayed ones the method fails on
-	// the spike that it exists for.
-	Smooth bool
 
+	Smooth    Smooth
 	Optimizer Optimizer
 
-	History    int // window of delayed scaling, in updates
-	Margin     int // of activations and weights, in binades
-	GradMargin int // of gradients
+	History      int // window of delayed scaling, in updates; 1: the most recent
+	Margin       int // binades that delayed scales keep free: of inputs,
+	WeightMargin int // of weights,
+	GradMargin   int // of gradients
+	// ColdStart leaves every delayed scale at 1 until a step has been seen,
+	// as the paper's code does; else a calibration before the first step
+	// measures them.
+	ColdStart bool
 }
 
 // Cast resolves one operand of one product of the layer at scope.
 func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
-	c := Cast{DType: fp8.Invalid, Margin: r.Margin}
-	if o == Grad {
-		c.Margin = r.GradMargin
-	}
+	var c Cast
 	rounding := false
 	for _, row := range r.Rows {
 		if !row.matches(scope, g, o) {
 			continue
 		}
-		if c.DType == fp8.Invalid {
-			c.DType = row.DType
-		}
-		if c.Scaling == NotGiven {
-			c.Scaling = row.Scaling
-		}
+		c.DType = cmp.Or(c.DType, row.DType)
+		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
+		c.Granularity = cmp.Or(c.Granularity, row.Granularity)
+		c.Scale = cmp.Or(c.Scale, row.Scale)
 		if !rounding && row.Rounding != nil {
 			c.Rounding, rounding = *row.Rounding, true
 		}
 	}
-	if c.DType == fp8.Invalid {
-		c.DType = r.Compute
-	}
+	c.DType = cmp.Or(c.DType, r.Compute)
 	if !c.DType.IsFP8() {
 		return Cast{DType: c.DType}
 	}
-	smooth := r.Smooth && o != Grad && strings.HasSuffix(scope, ".mlp.down_proj")
-	if c.Scaling == NotGiven || smooth {
-		c.Scaling = Current
+	if s := r.smoothScaling(scope, o); s != NotGiven {
+		c.Scaling = s
 	}
+	c.Scaling = cmp.Or(c.Scaling, Current)
+	c.Granularity = cmp.Or(c.Granularity, ByTensor)
+	c.Scale = cmp.Or(c.Scale, Pow2)
 	if o == Weight {
 		c.Rounding = fp8.Nearest
 	}
-	if c.Scaling != Delayed {
-		c.Margin = 0 // nothing to keep room for: the amax is the tensor's own
+	if c.Scaling == Delayed { // else the amax is the tensor's own, and fills the range
+		c.Margin = [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
 	}
 	return c
 }
@@ -215,13 +217,11 @@ func (r Recipe) Validate() error {
 			return fmt.Errorf("%s: format %s cannot be an operand of a product here (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
 		}
 	}
-	for _, state := range []fp8.DType{r.Optimizer.Master, r.Optimizer.M1, r.Optimizer.M2} {
-		if state != fp8.F32 && state != fp8.F16 && !state.IsFP8() {
-			return fmt.Errorf("recipe %s: the optimizer cannot keep state in %s (use fp32, fp16, e4m3 or e5m2)", r.Name, state)
-		}
+	if err := r.Optimizer.Validate(); err != nil {
+		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
-	if r.Optimizer.Master.IsFP8() {
-		return fmt.Errorf("recipe %s: master weights in %s lose every small update (use fp32 or fp16)", r.Name, r.Optimizer.Master)
+	if err := r.Smooth.Validate(); err != nil {
+		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if r.History < 1 {
 		return fmt.Errorf("recipe %s: the amax history needs at least one update, got %d", r.Name, r.History)

@@ -31,8 +31,15 @@ func TestNamedRecipesAreValid(t *testing.T) {
 // The rows of method.md's table that a mistake would change silently.
 func TestFormatsOfTheRecipes(t *testing.T) {
 	const q, w3 = "layers.1.self_attn.q_proj", "layers.1.mlp.down_proj"
-	e4m3 := func(s Scaling) Cast { return Cast{DType: fp8.E4M3, Scaling: s} }
-	e5m2Delayed := Cast{DType: fp8.E5M2, Scaling: Delayed, Rounding: fp8.Stochastic, Margin: 4}
+	cast := func(d fp8.DType, s Scaling) Cast {
+		return Cast{DType: d, Scaling: s, Granularity: ByTensor, Scale: Pow2}
+	}
+	e4m3 := func(s Scaling) Cast { return cast(fp8.E4M3, s) }
+	fine := func(g Granularity, f ScaleFormat) Cast {
+		return Cast{DType: fp8.E4M3, Scaling: Current, Granularity: g, Scale: f}
+	}
+	e5m2Delayed := cast(fp8.E5M2, Delayed)
+	e5m2Delayed.Rounding, e5m2Delayed.Margin = fp8.Stochastic, 4
 	bf16 := Cast{DType: fp8.BF16}
 	for _, c := range []struct {
 		recipe, scope string
@@ -43,7 +50,7 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"fp32", q, Fprop, Input, Cast{DType: fp8.F32}},
 		{"bf16", w3, Wgrad, Grad, bf16},
 		{"fp8-current", q, Fprop, Weight, e4m3(Current)},
-		{"fp8-current", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Current}},
+		{"fp8-current", q, Dgrad, Grad, cast(fp8.E5M2, Current)},
 		{"fp8-delayed", q, Wgrad, Input, e4m3(Delayed)},
 		{"fp8-delayed", w3, Dgrad, Grad, e5m2Delayed},
 		{"fp8-w3-bf16", w3, Wgrad, Grad, bf16},
@@ -52,7 +59,26 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"fp8-smooth", w3, Dgrad, Weight, e4m3(Current)},
 		{"fp8-smooth", w3, Dgrad, Grad, e5m2Delayed},
 		{"fp8-smooth", "layers.1.mlp.up_proj", Fprop, Input, e4m3(Delayed)},
-		{"fp8-unit", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Unit}},
+		{"fp8-smooth-token", w3, Fprop, Input, e4m3(Current)},
+		{"fp8-smooth-token", w3, Dgrad, Weight, e4m3(Delayed)},
+		{"fp8-paper", w3, Fprop, Input, e4m3(Delayed)},
+		{"fp8-paper", w3, Fprop, Weight, e4m3(Delayed)},
+		{"smooth-late-hidden", w3, Fprop, Input, e4m3(Delayed)},
+		{"smooth-late-hidden", w3, Fprop, Weight, e4m3(Current)},
+		{"smooth-late-weight", w3, Wgrad, Input, e4m3(Current)},
+		{"smooth-late-weight", w3, Dgrad, Weight, e4m3(Delayed)},
+		{"fp8-unit", q, Dgrad, Grad, cast(fp8.E5M2, Unit)},
+		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: ByTensor, Scale: Exact}},
+		{"te-current", q, Fprop, Weight, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: Exact}},
+		{"te-block", q, Wgrad, Input, fine(By1x128, Pow2)},
+		{"torchao-row", w3, Wgrad, Grad, fine(ByRow, Pow2)},
+		{"torchao-row-gw-hp", w3, Wgrad, Grad, bf16},
+		{"torchao-row-gw-hp", w3, Fprop, Weight, fine(ByRow, Pow2)},
+		{"torchao-row-gw-hp", w3, Dgrad, Grad, fine(ByRow, Pow2)},
+		{"torchao-row-gw-hp", w3, Dgrad, Weight, fine(ByTensor, Pow2)},
+		{"deepseek-v3", q, Dgrad, Grad, fine(By1x128, Exact)},
+		{"deepseek-v3", q, Dgrad, Weight, fine(By128x128, Exact)},
+		{"mxfp8", q, Dgrad, Weight, fine(By1x32, E8M0)},
 	} {
 		require.Equal(t, c.want, lookup(t, c.recipe).Cast(c.scope, c.gemm, c.operand), "%s %s %s %s", c.recipe, c.scope, c.gemm, c.operand)
 	}
@@ -67,9 +93,9 @@ func TestFirstRowThatGivesAFieldWins(t *testing.T) {
 		{Scope: "*.o_proj", Scaling: Current},
 	}, r.Rows...)
 	require.Equal(t, fp8.BF16, r.Cast("layers.0.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
+	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: ByTensor, Scale: Pow2, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
 	require.Equal(t, fp8.E4M3, r.Cast("layers.1.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
+	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: Pow2}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
 	require.Zero(t, r.Cast("layers.7.self_attn.o_proj", Dgrad, Grad).Margin, "a current scale needs no margin")
 }
 
@@ -78,12 +104,33 @@ func TestLimitKeepsTheMarginFree(t *testing.T) {
 	require.Equal(t, float32(57344.0/16), Cast{DType: fp8.E5M2, Margin: 4}.Limit())
 }
 
+func TestCastsWithoutMeaning(t *testing.T) {
+	for want, c := range map[string]Cast{
+		"come from the elements": {DType: fp8.E4M3, Scaling: Delayed, Granularity: ByRow, Scale: Pow2},
+		"scales by blocks":       {DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: E8M0},
+	} {
+		require.ErrorContains(t, c.Validate(), want)
+	}
+	for _, name := range Names() {
+		for _, g := range lookup(t, name).groups(1) {
+			for _, pair := range g.casts {
+				require.NoError(t, pair[0].Validate(), name)
+				require.NoError(t, pair[1].Validate(), name)
+			}
+		}
+	}
+}
+
 func TestValidateRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Recipe){
 		`scope "layers.["`:    func(r *Recipe) { r.Rows = []Row{{Scope: "layers.["}} },
 		"format e8m0":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.E8M0}} },
 		"format fp16":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.F16}} },
-		"state in bf16":       func(r *Recipe) { r.Optimizer.M1 = fp8.BF16 },
+		"moments in e8m0":     func(r *Recipe) { r.Optimizer.M1 = fp8.E8M0 },
+		"every 64 elements":   func(r *Recipe) { r.Optimizer.Block = 64 },
+		"has settings":        func(r *Recipe) { r.Smooth = Smooth{Exact: true} },
+		"no token comes":      func(r *Recipe) { r.Smooth = Smooth{Form: Token, Factors: Delayed} },
+		"delayed factors":     func(r *Recipe) { r.Smooth.Margin = 1 },
 		"master weights":      func(r *Recipe) { r.Optimizer.Master = fp8.E5M2 },
 		"at least one update": func(r *Recipe) { r.History = 0 },
 	} {
@@ -108,6 +155,21 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 		got, err := ParseScaling(s.String())
 		require.NoError(t, err)
 		require.Equal(t, s, got)
+	}
+	for x := Granularity(0); x <= By1x32; x++ {
+		got, err := ParseGranularity(x.String())
+		require.NoError(t, err)
+		require.Equal(t, x, got)
+	}
+	for x := ScaleFormat(0); x <= E8M0; x++ {
+		got, err := ParseScaleFormat(x.String())
+		require.NoError(t, err)
+		require.Equal(t, x, got)
+	}
+	for x := NoSmooth; x <= TokenLinear; x++ {
+		got, err := ParseSmoothForm(x.String())
+		require.NoError(t, err)
+		require.Equal(t, x, got)
 	}
 	_, err := ParseScaling("sometimes")
 	require.ErrorContains(t, err, "unit, current, delayed")

@@ -30,48 +30,92 @@ func hybrid(s Scaling, gradRounding *fp8.Rounding, exceptions ...Row) []Row {
 	})
 }
 
-var recipes = []Recipe{
+// delayed is what most recipes share.
+func delayed(name, summary string, state Optimizer, smooth Smooth, exceptions ...Row) Recipe {
+	return Recipe{
+		Name: name, Summary: summary, Compute: fp8.BF16, Optimizer: state, Smooth: smooth,
+		Rows:    hybrid(Delayed, stochastic, exceptions...),
+		History: 16, GradMargin: 4,
+	}
+}
+
+// octets are the recipes of the method, its controls first.
+var octets = []Recipe{
 	{
 		Name: "fp32", Summary: "everything in FP32: the yardstick",
-		Compute: fp8.F32, Optimizer: plainState,
+		Compute: fp8.F32, Optimizer: plainState, History: 16,
 	},
 	{
 		Name: "bf16", Summary: "BF16 products, FP32 optimizer: the control of every FP8 recipe",
-		Compute: fp8.BF16, Optimizer: plainState,
+		Compute: fp8.BF16, Optimizer: plainState, History: 16,
 	},
 	{
 		Name: "fp8-current", Summary: "E4M3/E5M2, each tensor scaled by its own amax",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: hybrid(Current, nearest),
+		Rows: hybrid(Current, nearest), History: 16,
 	},
+	delayed("fp8-delayed", "E4M3/E5M2, scales from earlier steps, stochastic gradients", plainState, Smooth{}),
+	delayed("fp8-w3-bf16", "fp8-delayed, but down_proj in BF16: the safe way", plainState, Smooth{},
+		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}),
+	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}),
+	// What spikes by token goes into the gradient of w3's products, r ⊙ dY, which
+	// no earlier step foretells.
+	delayed("fp8-smooth-token", "fp8-smooth with a factor for each token", smallState, Smooth{Form: Token},
+		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
 	{
-		Name: "fp8-delayed", Summary: "E4M3/E5M2, scales from earlier steps, stochastic gradients",
-		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: hybrid(Delayed, stochastic),
-	},
-	{
-		Name: "fp8-w3-bf16", Summary: "fp8-delayed, but down_proj in BF16: the safe way",
-		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: hybrid(Delayed, stochastic, Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}),
-	},
-	{
-		Name: "fp8-smooth", Summary: "Smooth-SwiGLU and FP8 Adam moments: the method",
-		Compute: fp8.BF16, Optimizer: smallState, Smooth: true,
-		Rows: hybrid(Delayed, stochastic),
+		Name:    "fp8-paper",
+		Summary: "as published: linear factors, scales of the step before, nearest moments",
+		Compute: fp8.BF16, Rows: hybrid(Delayed, stochastic),
+		Smooth:    Smooth{Form: Linear, Hidden: Delayed, Weight: Delayed},
+		Optimizer: Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2},
+		History:   1, ColdStart: true,
 	},
 	{
 		Name: "fp8-unit", Summary: "E4M3/E5M2 without scales: the control that must fail",
-		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: hybrid(Unit, nearest),
+		Compute: fp8.BF16, Optimizer: plainState, Rows: hybrid(Unit, nearest), History: 16,
 	},
 }
 
-// Lookup returns a recipe by name, with the default history and margins.
+// failing are variants of Smooth-SwiGLU that fail at the first spike, by name
+// so that a study can show it.
+var failing = []Recipe{
+	delayed("smooth-product", "all of an outlier moves into w3, which it ruins instead", smallState, Smooth{Form: Product}),
+	delayed("smooth-late-factors", "channel factors from earlier steps, and with them the scale of h", smallState, Smooth{Form: Balanced, Factors: Delayed, Hidden: Delayed}),
+	delayed("smooth-late-hidden", "linear factors; the scale of h from earlier steps", smallState, Smooth{Form: Linear, Hidden: Delayed}),
+	delayed("smooth-late-weight", "product factors; the scale of W3' from earlier steps", smallState, Smooth{Form: Product, Weight: Delayed}),
+	// By max|a|, h/r is at most 1 whatever comes, and no scale of it is late.
+	delayed("smooth-late-token", "token factors of max|u|; the scale of h from earlier steps", smallState, Smooth{Form: TokenLinear, Hidden: Delayed},
+		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
+}
+
+// Kind sorts recipes for those who read a list of them.
+type Kind uint8
+
+const (
+	Method  Kind = iota // the method and its controls
+	Peer                // of other systems
+	Failing             // known to fail
+)
+
+func (k Kind) String() string {
+	return [...]string{"the method and its controls", "recipes of other systems", "variants that are known to fail"}[k]
+}
+
+var recipes = func() []Recipe {
+	for i := range peers {
+		peers[i].Kind = Peer
+	}
+	for i := range failing {
+		failing[i].Kind = Failing
+	}
+	return slices.Concat(octets, peers, failing)
+}()
+
+// Lookup returns a recipe by name.
 func Lookup(name string) (Recipe, error) {
 	for _, r := range recipes {
 		if r.Name == name {
 			r.Rows = slices.Clone(r.Rows)
-			r.History, r.GradMargin = 16, 4
 			return r, nil
 		}
 	}

@@ -58,8 +58,10 @@ type Loop struct {
 	Accumulate  int    `toml:"accumulate" doc:"micro-batches in a step"`
 	Ranks       int    `toml:"ranks" doc:"in-process ranks on emu"`
 	EvalEvery   int    `toml:"eval_every" doc:"steps; 0: only at the end"`
+	HealthEvery int    `toml:"health_every" doc:"steps; casts and channels are measured; 0: never"`
 	Recompute   string `toml:"recompute" doc:"none attention block"`
 	OnNonfinite int    `toml:"on_nonfinite" doc:"consecutive skipped steps before stopping; 0: never stop"`
+	OnSpike     string `toml:"on_spike" doc:"of the loss: log, rewind to the checkpoint before it, or off"`
 }
 
 // Optimizer is AdamW and its learning-rate schedule, [Optimizer.LRAt].
@@ -78,25 +80,47 @@ type Optimizer struct {
 // Precision holds the exceptions to the recipe. A field that is not given
 // (empty or nil) comes from the recipe.
 type Precision struct {
-	Master     string         `toml:"master,omitempty"`
-	M1         string         `toml:"m1,omitempty"`
-	M2         string         `toml:"m2,omitempty"`
-	Rounding   string         `toml:"rounding,omitempty" doc:"of the optimizer's state: nearest stochastic"`
-	History    *int           `toml:"history,omitempty" doc:"updates that a delayed scale looks back"`
-	Margin     *int           `toml:"margin,omitempty" doc:"bits kept free by delayed scales"`
-	GradMargin *int           `toml:"grad_margin,omitempty" doc:"the same, of gradients"`
-	Rows       []PrecisionRow `toml:"rows,omitempty" doc:"exceptions, first match wins"`
+	Master        string `toml:"master,omitempty"`
+	M1            string `toml:"m1,omitempty"`
+	M2            string `toml:"m2,omitempty"`
+	Rounding      string `toml:"rounding,omitempty" doc:"of the optimizer's state: nearest stochastic"`
+	StatePow2     *bool  `toml:"state_pow2,omitempty" doc:"scales of the optimizer's state are powers of two"`
+	StateBlock    *int   `toml:"state_block,omitempty" doc:"moments with a scale for every 256 elements; 0: one"`
+	FloorV        *bool  `toml:"floor_v,omitempty" doc:"a positive second moment does not round to 0"`
+	History       *int   `toml:"history,omitempty" doc:"updates that a delayed scale looks back"`
+	Margin        *int   `toml:"margin,omitempty" doc:"bits kept free by delayed scales of inputs"`
+	WeightMargin  *int   `toml:"weight_margin,omitempty" doc:"the same, of weights"`
+	GradMargin    *int   `toml:"grad_margin,omitempty" doc:"the same, of gradients"`
+	ColdStart     *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, not at a calibration"`
+	Smooth        string `toml:"smooth,omitempty" doc:"form: balanced linear product token token-linear"`
+	SmoothExact   *bool  `toml:"smooth_exact,omitempty" doc:"factors are not rounded to powers of two"`
+	SmoothFactors string `toml:"smooth_factors,omitempty" doc:"current, or delayed: of earlier updates"`
+	SmoothMargin  *int   `toml:"smooth_margin,omitempty" doc:"bits by which delayed factors are larger"`
+
+	Rows     []PrecisionRow `toml:"rows,omitempty" doc:"exceptions, first match wins"`
+	Schedule []RecipeChange `toml:"schedule,omitempty" doc:"recipes that take over later"`
 }
 
-// PrecisionRow gives the operands that it matches a format, a scaling or a
-// rounding of their own. Rows stand before the recipe's own rows.
+// RecipeChange lets another recipe take over when Step steps are done. What the
+// config says of precision beside the recipe's own choices, exceptions and all,
+// holds under every recipe. See [Config.Phases].
+type RecipeChange struct {
+	Step   int    `toml:"step"`
+	Recipe string `toml:"recipe"`
+}
+
+// PrecisionRow gives the operands that it matches a format, a scaling, a
+// granularity, a format of the scale or a rounding of their own. Rows stand
+// before the recipe's own rows.
 type PrecisionRow struct {
-	Scope    string `toml:"scope"`              // glob on the layer's path: "layers.0.mlp.*"
-	GEMM     string `toml:"gemm,omitempty"`     // fprop, dgrad or wgrad; empty: all three
-	Operand  string `toml:"operand,omitempty"`  // input, weight or grad; empty: all
-	Format   string `toml:"format,omitempty"`   // a name that fp8.ParseDType knows
-	Scaling  string `toml:"scaling,omitempty"`  // unit, current or delayed
-	Rounding string `toml:"rounding,omitempty"` // nearest or stochastic
+	Scope       string `toml:"scope"`                 // glob on the layer's path: "layers.0.mlp.*"
+	GEMM        string `toml:"gemm,omitempty"`        // fprop, dgrad or wgrad; empty: all three
+	Operand     string `toml:"operand,omitempty"`     // input, weight or grad; empty: all
+	Format      string `toml:"format,omitempty"`      // a name that fp8.ParseDType knows
+	Scaling     string `toml:"scaling,omitempty"`     // unit, current or delayed
+	Granularity string `toml:"granularity,omitempty"` // tensor, row, 1x128, 128x128 or 1x32
+	Scale       string `toml:"scale,omitempty"`       // pow2, fp32 or e8m0
+	Rounding    string `toml:"rounding,omitempty"`    // nearest or stochastic
 }
 
 // Checkpoint says when checkpoints are written and which of them stay.
@@ -109,7 +133,7 @@ type Checkpoint struct {
 // RecipeChoices is what a recipe decides where the config does not.
 type RecipeChoices struct {
 	Activation string
-	Precision  Precision // every field given, no rows
+	Precision  Precision // every field given, no lists
 }
 
 // FillFromRecipe completes the config with the recipe's choices. What is given
@@ -139,7 +163,7 @@ func (c *Config) eachChoice(r RecipeChoices, f func(own, recipes reflect.Value))
 	f(reflect.ValueOf(&c.Model.Activation).Elem(), reflect.ValueOf(r.Activation))
 	own, recipes := reflect.ValueOf(&c.Precision).Elem(), reflect.ValueOf(r.Precision)
 	for i := range own.NumField() {
-		if own.Type().Field(i).Name != "Rows" {
+		if own.Field(i).Kind() != reflect.Slice {
 			f(own.Field(i), recipes.Field(i))
 		}
 	}

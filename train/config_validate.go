@@ -12,6 +12,7 @@ import (
 
 	"octet/fp8"
 	"octet/nn"
+	"octet/recipe"
 )
 
 const (
@@ -39,6 +40,7 @@ func (c Config) Validate(knownRecipes []string) error {
 	v.loop(c.Train)
 	v.optimizer(c.Optimizer)
 	v.precision(c.Precision)
+	v.schedule(c, knownRecipes)
 	v.checkpoint(c.Checkpoint)
 	v.contradictions(c)
 	if len(v.problems) == 0 {
@@ -201,8 +203,10 @@ func (v *validator) loop(l Loop) {
 	inRange(v, "train.accumulate", l.Accumulate, 1, maxSize)
 	inRange(v, "train.ranks", l.Ranks, 1, 1024)
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
+	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)
 	v.oneOf("train.recompute", l.Recompute, []string{"none", "attention", "block"})
+	v.oneOf("train.on_spike", l.OnSpike, []string{"log", "rewind", "off"})
 }
 
 func (v *validator) optimizer(o Optimizer) {
@@ -226,9 +230,9 @@ func (v *validator) optimizer(o Optimizer) {
 }
 
 func (v *validator) precision(p Precision) {
-	v.format("precision.master", p.Master, fp8.F32, fp8.F16)
-	v.format("precision.m1", p.M1, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	v.format("precision.m2", p.M2, fp8.F32, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	v.format("precision.master", p.Master, fp8.F32, fp8.F16, fp8.BF16)
+	v.format("precision.m1", p.M1, fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	v.format("precision.m2", p.M2, fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
 	m1, _ := fp8.ParseDType(p.M1) // what is none was reported
 	m2, _ := fp8.ParseDType(p.M2)
 	if m1 == fp8.E4M3 && m2 == fp8.E4M3IEEE || m1 == fp8.E4M3IEEE && m2 == fp8.E4M3 {
@@ -243,11 +247,22 @@ func (v *validator) precision(p Precision) {
 		{"precision.history", p.History, 1, 1 << 16},
 		// E5M2 spans 32 binades: no more can be kept free.
 		{"precision.margin", p.Margin, 0, 32},
+		{"precision.weight_margin", p.WeightMargin, 0, 32},
 		{"precision.grad_margin", p.GradMargin, 0, 32},
+		{"precision.smooth_margin", p.SmoothMargin, 0, 32},
 	} {
 		if f.value != nil {
 			inRange(v, f.key, *f.value, f.low, f.high)
 		}
+	}
+	if b := p.StateBlock; b != nil && *b != 0 && *b != 256 {
+		v.fail("precision.state_block = %d is no block that moments can have; use 256, or 0 for one scale per tensor", *b)
+	}
+	if p.Smooth != "" {
+		v.oneOf("precision.smooth", p.Smooth, recipe.SmoothForms())
+	}
+	if p.SmoothFactors != "" {
+		v.oneOf("precision.smooth_factors", p.SmoothFactors, []string{"current", "delayed"})
 	}
 	for i, row := range p.Rows {
 		v.row(fmt.Sprintf("precision.rows[%d]", i), row)
@@ -266,15 +281,36 @@ func (v *validator) row(at string, r PrecisionRow) {
 	v.oneOf(at+".operand", r.Operand, []string{"", "input", "weight", "grad"})
 	v.oneOf(at+".scaling", r.Scaling, []string{"", "unit", "current", "delayed"})
 	v.format(at+".format", r.Format, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	v.oneOf(at+".granularity", r.Granularity, []string{"", "tensor", "row", "1x128", "128x128", "1x32"})
+	v.oneOf(at+".scale", r.Scale, []string{"", "pow2", "fp32", "e8m0"})
 	v.rounding(at+".rounding", r.Rounding)
-	if r.Format == "" && r.Scaling == "" && r.Rounding == "" {
-		v.fail("%s changes nothing; give it a format, a scaling or a rounding", at)
+	if r.Format == "" && r.Scaling == "" && r.Granularity == "" && r.Scale == "" && r.Rounding == "" {
+		v.fail("%s changes nothing; give it a format, a scaling, a granularity, a scale or a rounding", at)
 	}
-	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsFP8() && r.Scaling != "" {
-		v.fail("%s: scaling = %q has no meaning for format = %q, which is not scaled; drop one of them", at, r.Scaling, r.Format)
+	if d, err := fp8.ParseDType(r.Format); err == nil && !d.IsFP8() {
+		for _, f := range []struct{ name, value string }{{"scaling", r.Scaling}, {"granularity", r.Granularity}, {"scale", r.Scale}} {
+			if f.value != "" {
+				v.fail("%s: %s = %q has no meaning for format = %q, which is not scaled; drop one of them", at, f.name, f.value, r.Format)
+			}
+		}
 	}
 	if r.Operand == "grad" && r.GEMM == "fprop" || r.Operand == "weight" && r.GEMM == "wgrad" || r.Operand == "input" && r.GEMM == "dgrad" {
 		v.fail("%s matches nothing: %s does not read the operand %s", at, r.GEMM, r.Operand)
+	}
+}
+
+func (v *validator) schedule(c Config, knownRecipes []string) {
+	step, name := 0, c.Recipe
+	for i, change := range c.Precision.Schedule {
+		at := fmt.Sprintf("precision.schedule[%d]", i)
+		v.oneOf(at+".recipe", change.Recipe, knownRecipes)
+		if inRange(v, at+".step", change.Step, 1, maxCount) && change.Step <= step {
+			v.fail("%s.step = %d does not come after step %d of the entry before it; list them in order", at, change.Step, step)
+		}
+		if change.Recipe == name {
+			v.fail("%s.recipe = %q is what the run computes under already; drop it", at, name)
+		}
+		step, name = change.Step, change.Recipe
 	}
 }
 
@@ -309,6 +345,10 @@ func (v *validator) checkpoint(k Checkpoint) {
 
 // contradictions are values that are fine by themselves.
 func (v *validator) contradictions(c Config) {
+	if k := c.Checkpoint; c.Train.OnSpike == "rewind" && (k.Every == 0 || k.KeepLast == 1) {
+		v.fail("train.on_spike = \"rewind\" goes back to the checkpoint before a spike, and checkpoint.every = %d with checkpoint.keep_last = %d may leave none; use checkpoint.every = %d and checkpoint.keep_last = %d",
+			k.Every, k.KeepLast, cmp.Or(k.Every, 200), max(k.KeepLast, 2))
+	}
 }
 
 // totals bounds what is multiplied later: memory plans and token counts are

@@ -25,10 +25,17 @@
 //	micro      one for each place of a micro-batch in its step: the first writes
 //	           gradients, others add, the last reduces them over ranks
 //	update     once a step
-//	calibrate  once a run: a forward and backward with current scales that
+//	calibrate  once a recipe: a forward and backward with current scales that
 //	           fills the empty histories
 //	prepare    after loading: casts the weights from their masters
 //	eval       forward with frozen scales
+//
+// # Recipes in turn
+//
+// With precision.schedule a run computes under several recipes, one after the
+// other: [Phase]. Next changes to the next one where it is due, with the
+// weights, the moments and the place in the data as they are; the Trainer needs
+// Reopen for it. Whatever a run does at a change it does again after a resume.
 //
 // # Caveats
 //

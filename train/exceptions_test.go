@@ -91,9 +91,9 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 		}
 		require.Equal(t, c.want, count, c)
 		w3 := j.Recipe.Cast("layers.0.mlp.down_proj", recipe.Fprop, recipe.Input)
-		require.Equal(t, c.want > 0, j.Recipe.Smooth, c)
+		require.Equal(t, c.want > 0, j.Recipe.Smooth.On(), c)
 		if c.want > 0 {
-			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current}, w3, c)
+			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current, Granularity: recipe.ByTensor, Scale: recipe.Pow2}, w3, c)
 		}
 	}
 }

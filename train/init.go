@@ -22,15 +22,31 @@ func (t *Trainer) Init(ctx context.Context) error {
 // initWith is Init with parameters from elsewhere: values returns
 // [Master.Elems()], padding rows included.
 func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float32, error)) error {
+	if err := t.ensurePhase(0); err != nil {
+		return err
+	}
 	if err := t.setConstants(); err != nil {
 		return err
 	}
+	if err := t.setMasters(values); err != nil {
+		return err
+	}
+	t.step, t.skipped, t.rewinds, t.calibrated = 0, 0, 0, false
+	t.spikes = spikes{}
+	if err := t.rememberHistories(); err != nil {
+		return err
+	}
+	return t.prepare(ctx)
+}
+
+// setMasters stores parameters in the masters' formats.
+func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 	for _, p := range t.Model.Params {
 		x, err := values(p)
 		if err != nil {
 			return err
 		}
-		codes, scaleInv := encodeMaster(p.Master.DType, x)
+		codes, scaleInv := encodeMaster(p.Master.DType, x, t.Recipe.Optimizer.Pow2)
 		if err := t.writeAll(p.Master, codes); err != nil {
 			return err
 		}
@@ -40,8 +56,7 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 			}
 		}
 	}
-	t.step, t.skipped, t.calibrated = 0, 0, false
-	return t.prepare(ctx)
+	return nil
 }
 
 // setConstants writes what does not start at zero and is no parameter.
@@ -71,15 +86,19 @@ func (t *Trainer) prepare(ctx context.Context) error {
 	return t.each(ctx, func(ctx context.Context, r *rank) error { return r.prepare.Run(ctx) })
 }
 
-// encodeMaster stores parameters in the master's format: F32 as it is, F16
-// with the scale that AdamW would give it, limit/amax.
-func encodeMaster(d fp8.DType, x []float32) (codes []byte, scaleInv float32) {
-	if d == fp8.F32 {
+// encodeMaster stores parameters in the master's format: F32 as it is, BF16
+// rounded, F16 with the scale that AdamW would give it.
+func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
+	scale, half := float32(1), make([]uint16, len(x))
+	switch d {
+	case fp8.F32:
 		return floatBytes(x...), 1
+	case fp8.BF16:
+		fp8.EncodeBF16(half, x)
+	default:
+		scale, _ = fp8.ScaleFor(fp8.Amax(x), d.Max(), pow2)
+		fp8.Quantize16(half, x, scale)
 	}
-	scale, _ := fp8.ScaleFor(fp8.Amax(x), d.Max(), false)
-	half := make([]uint16, len(x))
-	fp8.Quantize16(half, x, scale)
 	codes = make([]byte, 0, 2*len(x))
 	for _, h := range half {
 		codes = binary.LittleEndian.AppendUint16(codes, h)
@@ -95,12 +114,16 @@ func decodeMaster(d fp8.DType, codes []byte, scaleInv float32) ([]float32, error
 		for i := range x {
 			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(codes[4*i:]))
 		}
-	case fp8.F16:
+	case fp8.F16, fp8.BF16:
 		half := make([]uint16, len(x))
 		for i := range half {
 			half[i] = binary.LittleEndian.Uint16(codes[2*i:])
 		}
-		fp8.Dequantize16(x, half, scaleInv)
+		if d == fp8.BF16 {
+			fp8.DecodeBF16(x, half)
+		} else {
+			fp8.Dequantize16(x, half, scaleInv)
+		}
 	default:
 		return nil, fmt.Errorf("master weights in %s cannot be read", d)
 	}

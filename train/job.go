@@ -14,8 +14,10 @@ import (
 // tensors and the programs of a step. It is what plan inspects and what a
 // Trainer runs.
 type Job struct {
-	Config Config
+	Config Config // of this phase: without a schedule
 	Recipe recipe.Recipe
+	Phases []Phase // of the whole run
+	Phase  int     // which of them this is
 	Vars   *backend.Vars
 	Model  *nn.Model
 
@@ -33,7 +35,9 @@ type Job struct {
 	Calibrate *backend.Program // fills empty histories from the first micro-batch
 	Prepare   *backend.Program // casts weights after masters and scales were loaded
 	Eval      *backend.Program
+	Health    *backend.Program // measures casts and channels; nil if nobody asks
 
+	health    *nn.Health
 	optimizer optimizer
 	localAmax bool // leaves out the reduction of amaxes: a control that must fail
 }
@@ -53,18 +57,28 @@ func (v Variant) String() string {
 	return s
 }
 
-// NewJob resolves the configuration and records its programs.
+// NewJob resolves the configuration and records the programs of its first
+// recipe.
 func NewJob(c Config) (*Job, error) { return newJob(c, false) }
 
 func newJob(c Config, localAmax bool) (*Job, error) {
-	if err := c.Resolve(); err != nil {
+	phases, err := c.Phases()
+	if err != nil {
 		return nil, err
 	}
+	return recordJob(phases, 0, localAmax)
+}
+
+func recordJob(phases []Phase, phase int, localAmax bool) (*Job, error) {
+	c := phases[phase].Config
 	r, err := c.ResolvedRecipe()
 	if err != nil {
 		return nil, err
 	}
-	j := &Job{Config: c, Recipe: r, Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax}
+	j := &Job{
+		Config: c, Recipe: r, Phases: phases, Phase: phase,
+		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
+	}
 	if j.Model, err = nn.New(c.ModelConfig(), r, j.Vars); err != nil {
 		return nil, err
 	}
@@ -90,6 +104,9 @@ func newJob(c Config, localAmax bool) (*Job, error) {
 	j.Calibrate = j.recordCalibrate()
 	j.Prepare = j.recordPrepare()
 	j.Eval = j.recordEval()
+	if c.Train.HealthEvery > 0 {
+		j.Health = j.recordHealth()
+	}
 	for _, p := range j.Programs() {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
@@ -106,7 +123,11 @@ func (j *Job) Programs() []*backend.Program {
 			list = append(list, p)
 		}
 	}
-	return append(list, j.Update, j.Calibrate, j.Prepare, j.Eval)
+	list = append(list, j.Update, j.Calibrate, j.Prepare, j.Eval)
+	if j.Health != nil {
+		list = append(list, j.Health)
+	}
+	return list
 }
 
 // Lowered is the job's programs as the backend would run them, in the order of
@@ -197,6 +218,19 @@ func (j *Job) recordEval() *backend.Program {
 	return p
 }
 
+// recordHealth is a forward and a backward of one rank, as in a step, in which
+// casts and channels are measured too. It runs behind an update: its gradients
+// and maxima are overwritten by the next step.
+func (j *Job) recordHealth() *backend.Program {
+	p := j.Vars.Program("health")
+	j.health = j.Model.DeclareHealth()
+	pass := j.pass(p, nn.Train)
+	pass.Last, pass.Health = false, j.health
+	j.Model.WeightHealth(pass)
+	j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
+	return p
+}
+
 // recompute applies train.recompute to the programs that hold a backward.
 func (j *Job) recompute() error {
 	group := map[string]func(*backend.Node) string{
@@ -218,6 +252,9 @@ func (j *Job) recompute() error {
 			return err
 		}
 	}
-	j.Calibrate, err = backend.RecomputeForward(j.Calibrate, group)
+	if j.Calibrate, err = backend.RecomputeForward(j.Calibrate, group); err != nil || j.Health == nil {
+		return err
+	}
+	j.Health, err = backend.RecomputeForward(j.Health, group)
 	return err
 }

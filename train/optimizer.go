@@ -4,10 +4,12 @@ import (
 	"octet/backend"
 	"octet/fp8"
 	"octet/nn"
+	"octet/recipe"
 )
 
 // optimizer is AdamW's state: two moments for each parameter, those of the
-// layers' matrices in the recipe's formats, each with one scale.
+// layers' matrices in the recipe's formats, with one scale each or one for every
+// block of a row.
 type optimizer struct {
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantised moments; they start at 1
@@ -16,22 +18,29 @@ type optimizer struct {
 func newOptimizer(j *Job) optimizer {
 	o := optimizer{m1: map[*nn.Param]*backend.Tensor{}, m2: map[*nn.Param]*backend.Tensor{}}
 	for _, p := range j.Model.Params {
-		d1, d2 := fp8.F32, fp8.F32
+		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
 		if p.Quantized() {
-			d1, d2 = j.Recipe.Optimizer.M1, j.Recipe.Optimizer.M2
+			r = j.Recipe.Optimizer
 		}
-		o.m1[p] = o.moment(j.Vars, p, "m1", d1)
-		o.m2[p] = o.moment(j.Vars, p, "m2", d2)
+		o.m1[p] = o.moment(j.Vars, p, "m1", r.M1, r.Block)
+		o.m2[p] = o.moment(j.Vars, p, "m2", r.M2, r.Block)
 	}
 	return o
 }
 
-func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.DType) *backend.Tensor {
+func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.DType, block int) *backend.Tensor {
 	t := vars.Tensor(backend.State, p.Name+"."+name, d, p.Master.Shape...)
-	if d != fp8.F32 {
-		t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, 1)
-		o.scales = append(o.scales, t.Scale)
+	if !recipe.Scaled(d) {
+		return t
 	}
+	shape := []int{1}
+	if block > 0 {
+		t.Block = backend.ScaleBlock{Rows: 1, Cols: block}
+		rows, blocks := t.Block.ScaleShape(t.Rows(), t.Cols())
+		shape = []int{rows, blocks}
+	}
+	t.Scale = vars.Tensor(backend.State, t.Name+".scale_inv", fp8.F32, shape...)
+	o.scales = append(o.scales, t.Scale)
 	return t
 }
 
@@ -74,6 +83,7 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 			Scratch: p.Temp("adamw."+g.name+".amax", fp8.F32, 3*len(g.params)),
 			Beta1:   float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
 			Rounding: j.Recipe.Optimizer.Rounding,
+			Pow2:     j.Recipe.Optimizer.Pow2, FloorV: i == 0 && j.Recipe.Optimizer.FloorV,
 		}
 		if c.EpsForm == "corrected" {
 			op.EpsForm = backend.EpsCorrected

@@ -56,7 +56,7 @@ func Preset(name string) (Config, error) {
 			Data:   Data{Seq: p.seq, ValBytes: 200_000},
 			Train: Loop{
 				Steps: 1800, MicroBatch: 8, Accumulate: 1, Ranks: 1,
-				EvalEvery: 200, Recompute: "none", OnNonfinite: 10,
+				EvalEvery: 200, HealthEvery: 100, Recompute: "none", OnNonfinite: 10, OnSpike: "log",
 			},
 			Optimizer: Optimizer{
 				LR: 2e-3, MinLR: 2e-4, Warmup: 0.05, Schedule: "cosine",

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/fp8"
 	"octet/recipe"
 )
 
@@ -27,14 +27,18 @@ import (
 // direction (κ < 1; random operands have κ = 1). The limits are half and
 // double. A product in BF16 would be tenfold too good.
 func TestFP8Ran(t *testing.T) {
-	for _, name := range []string{"fp8-current", "fp8-delayed", "fp8-smooth"} {
+	products := map[string]int{"torchao-row-gw-hp": 2} // of a linear layer, in FP8
+	for _, name := range []string{
+		"fp8-current", "fp8-delayed", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "te-delayed", "te-current", "te-block",
+		"torchao-tensor", "torchao-row", "torchao-row-gw-hp", "deepseek-v3", "mxfp8",
+	} {
 		t.Run(name, func(t *testing.T) {
 			c := small(t, name)
-			c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 96, 64
+			c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 144, 64 // of more than one block of 128
 			tr := newTrainer(t, c, 2, false)
 			steps(t, tr, 40)
 			p := newProof(t, tr)
-			want := 7 * 3 * c.Model.Layers
+			want := 7 * cmp.Or(products[name], 3) * c.Model.Layers
 			require.Equal(t, want, p.products, "seven linear layers, three products each, in every layer")
 		})
 	}
@@ -80,10 +84,7 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 				if x.Scale != nil {
 					raw, err := read(x.Scale)
 					require.NoError(t, err)
-					scale := decodeAll(fp8.F32, raw)[0]
-					for i := range list {
-						list[i] *= scale
-					}
+					dequantize(list, x, decodeAll(x.Scale.DType, raw))
 				}
 				return list
 			}
@@ -99,8 +100,24 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 	return p
 }
 
+// dequantize multiplies the codes of x with their scales, each of which belongs
+// to a tile.
+func dequantize(codes []float64, x *backend.Tensor, scales []float64) {
+	rows, cols := x.Rows(), x.Cols()
+	height, width := cmp.Or(x.Block.Rows, rows), cmp.Or(x.Block.Cols, cols)
+	across := (cols + width - 1) / width
+	for i := range codes {
+		codes[i] *= scales[i/cols/height*across+i%cols/width]
+	}
+}
+
 func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float64) {
 	x := values(op.X)
+	if op.RowScale != nil {
+		for i, r := 0, values(op.RowScale); i < len(x); i++ {
+			x[i] *= r[i/op.X.Cols()]
+		}
+	}
 	if op.ColScale != nil {
 		for i, c := 0, values(op.ColScale); i < len(x); i++ {
 			x[i] *= c[i%len(c)]
@@ -123,7 +140,7 @@ func (p *proof) product(n *backend.Node, op *backend.MatMul, values func(*backen
 	require.True(p.t, okA && okB, "%s: an operand without a cast", n.Path())
 	eA, eB := distance(values(op.A), a.x), distance(values(op.B), b.x)
 
-	var add, colScale []float64
+	var add, rowScale, colScale []float64
 	switch {
 	case op.Residual != nil:
 		add = values(op.Residual)
@@ -133,13 +150,19 @@ func (p *proof) product(n *backend.Node, op *backend.MatMul, values func(*backen
 	if op.ColScale != nil {
 		colScale = values(op.ColScale)
 	}
+	if op.RowScale != nil {
+		rowScale = values(op.RowScale)
+	}
 	rows, cols, depth := op.Dims()
 	num, den, terms := 0.0, 0.0, 0.0
 	for i := range rows {
 		for j := range cols {
 			scale := 1.0
+			if rowScale != nil {
+				scale = rowScale[i]
+			}
 			if colScale != nil {
-				scale = colScale[j]
+				scale *= colScale[j]
 			}
 			exact := 0.0
 			for k := range depth {
@@ -181,6 +204,63 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 		}
 		require.Equal(t, 7*3*c.Model.Layers, seen, name)
 	}
+}
+
+// What the peers multiply, operand by operand as it is stored: format, elements
+// that share a scale and the scale's format. Along K, which is the columns of
+// x and dy in fprop and dgrad, the rows of W in dgrad and of both operands in
+// wgrad, lies the long side of their blocks.
+func TestProgramsOfThePeers(t *testing.T) {
+	hybrid := map[recipe.GEMM]string{
+		recipe.Fprop: "e4m3 tensor fp32 * e4m3 tensor fp32",
+		recipe.Dgrad: "e5m2 tensor fp32 * e4m3 tensor fp32",
+		recipe.Wgrad: "e5m2 tensor fp32 * e4m3 tensor fp32",
+	}
+	blocks := map[recipe.GEMM]string{
+		recipe.Fprop: "e4m3 1x128 fp32 * e4m3 128x128 fp32",
+		recipe.Dgrad: "e4m3 1x128 fp32 * e4m3 128x128 fp32",
+		recipe.Wgrad: "e4m3 128x1 fp32 * e4m3 128x1 fp32",
+	}
+	for name, want := range map[string]map[recipe.GEMM]string{
+		"te-delayed": hybrid, "te-current": hybrid, "torchao-tensor": hybrid,
+		"te-block": blocks, "deepseek-v3": blocks,
+		"torchao-row": {
+			recipe.Fprop: "e4m3 1x* fp32 * e4m3 1x* fp32",
+			recipe.Dgrad: "e4m3 1x* fp32 * e4m3 *x1 fp32",
+			recipe.Wgrad: "e4m3 *x1 fp32 * e4m3 *x1 fp32",
+		},
+		"torchao-row-gw-hp": {
+			recipe.Fprop: "e4m3 1x* fp32 * e4m3 1x* fp32",
+			recipe.Dgrad: "e4m3 1x* fp32 * e4m3 tensor fp32",
+			recipe.Wgrad: "bf16 * bf16",
+		},
+		"mxfp8": {
+			recipe.Fprop: "e4m3 1x32 e8m0 * e4m3 1x32 e8m0",
+			recipe.Dgrad: "e4m3 1x32 e8m0 * e4m3 32x1 e8m0",
+			recipe.Wgrad: "e4m3 32x1 e8m0 * e4m3 32x1 e8m0",
+		},
+	} {
+		j, err := NewJob(small(t, name))
+		require.NoError(t, err)
+		seen := 0
+		for _, n := range j.Micro[Variant{true, true}].Nodes() {
+			op, ok := n.Op.(*backend.MatMul)
+			if !ok || n.Scope == "lm_head" {
+				continue
+			}
+			gemm, _, _ := roleOf(n, op)
+			require.Equal(t, want[gemm], storedAs(op.A)+" * "+storedAs(op.B), "%s: %s %s", name, n.Path(), gemm)
+			seen++
+		}
+		require.Equal(t, 7*3*j.Config.Model.Layers, seen, name)
+	}
+}
+
+func storedAs(t *backend.Tensor) string {
+	if t.Scale == nil {
+		return t.DType.String()
+	}
+	return fmt.Sprintf("%s %s %s", t.DType, t.Block, t.Scale.DType)
 }
 
 func recipeCompute(t *testing.T, name string) string {

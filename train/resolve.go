@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 
@@ -23,31 +24,40 @@ func (c Config) ModelConfig() nn.Config {
 // Choices is what a recipe decides where the config does not.
 func Choices(r recipe.Recipe) RecipeChoices {
 	activation := nn.SwiGLU
-	if r.Smooth {
+	if r.Smooth.On() {
 		activation = nn.SmoothSwiGLU
+	}
+	factors := recipe.Current
+	if r.Smooth.Factors == recipe.Delayed {
+		factors = recipe.Delayed
 	}
 	return RecipeChoices{
 		Activation: string(activation),
 		Precision: Precision{
 			Master: r.Optimizer.Master.String(), M1: r.Optimizer.M1.String(), M2: r.Optimizer.M2.String(),
-			Rounding: r.Optimizer.Rounding.String(),
-			History:  &r.History, Margin: &r.Margin, GradMargin: &r.GradMargin,
+			Rounding:  r.Optimizer.Rounding.String(),
+			StatePow2: &r.Optimizer.Pow2, StateBlock: &r.Optimizer.Block, FloorV: &r.Optimizer.FloorV,
+			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
+			ColdStart: &r.ColdStart,
+			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
+			SmoothFactors: factors.String(), SmoothMargin: &r.Smooth.Margin,
 		},
 	}
 }
 
-// Resolve completes the config with its recipe's choices and checks it:
-// nothing is left that a run would still have to decide.
+// Resolve completes the config with its recipe's choices and checks it, under
+// every recipe of its schedule: nothing is left that a run would still have to
+// decide.
 func (c *Config) Resolve() error {
 	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
 		return err
 	}
-	c.FillFromRecipe(Choices(r))
-	if err := c.Validate(recipe.Names()); err != nil {
+	if err := c.settleSmooth(r.Smooth); err != nil {
 		return err
 	}
-	if r, err = c.ResolvedRecipe(); err != nil {
+	c.FillFromRecipe(Choices(r))
+	if err := c.Validate(recipe.Names()); err != nil {
 		return err
 	}
 	for i, row := range c.Precision.Rows {
@@ -55,7 +65,14 @@ func (c *Config) Resolve() error {
 			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; a scope is a path such as layers.0.mlp.*", i, row.Scope, c.Model.Layers-1)
 		}
 	}
-	if r.Smooth && !smoothsAny(r, c.Model.Layers) {
+	if r, err = c.ResolvedRecipe(); err != nil {
+		return err
+	}
+	if len(c.Precision.Schedule) > 0 {
+		_, err := c.phases()
+		return err
+	}
+	if r.Smooth.On() && !smoothsAny(r, c.Model.Layers) {
 		return fmt.Errorf("model.activation = smooth-swiglu has nothing to smooth: no down_proj reads FP8 under recipe %s and its rows; use swiglu", c.Recipe)
 	}
 	return nil
@@ -97,38 +114,95 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 		rows = append(rows, parsed)
 	}
 	r.Rows = append(rows, r.Rows...)
-	if c.Model.Activation != "" {
-		r.Smooth = nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU
+	if err := c.overrideOptimizer(&r.Optimizer); err != nil {
+		return r, err
 	}
+	if err := c.overrideSmooth(&r.Smooth); err != nil {
+		return r, err
+	}
+	override(&r.History, c.Precision.History)
+	override(&r.Margin, c.Precision.Margin)
+	override(&r.WeightMargin, c.Precision.WeightMargin)
+	override(&r.GradMargin, c.Precision.GradMargin)
+	override(&r.ColdStart, c.Precision.ColdStart)
+	return r, r.Validate()
+}
+
+// override takes a config's value where there is one.
+func override[T any](to, value *T) {
+	if value != nil {
+		*to = *value
+	}
+}
+
+func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 	for _, f := range []struct {
 		key, value string
 		to         *fp8.DType
 	}{
-		{"master", c.Precision.Master, &r.Optimizer.Master},
-		{"m1", c.Precision.M1, &r.Optimizer.M1},
-		{"m2", c.Precision.M2, &r.Optimizer.M2},
+		{"master", c.Precision.Master, &o.Master},
+		{"m1", c.Precision.M1, &o.M1},
+		{"m2", c.Precision.M2, &o.M2},
 	} {
 		if f.value == "" {
 			continue
 		}
 		if *f.to, err = fp8.ParseDType(f.value); err != nil {
-			return r, fmt.Errorf("precision.%s: %w", f.key, err)
+			return fmt.Errorf("precision.%s: %w", f.key, err)
 		}
 	}
 	if c.Precision.Rounding != "" {
-		if r.Optimizer.Rounding, err = fp8.ParseRounding(c.Precision.Rounding); err != nil {
-			return r, fmt.Errorf("precision.rounding: %w", err)
+		if o.Rounding, err = fp8.ParseRounding(c.Precision.Rounding); err != nil {
+			return fmt.Errorf("precision.rounding: %w", err)
 		}
 	}
-	for _, f := range []struct {
-		value *int
-		to    *int
-	}{{c.Precision.History, &r.History}, {c.Precision.Margin, &r.Margin}, {c.Precision.GradMargin, &r.GradMargin}} {
-		if f.value != nil {
-			*f.to = *f.value
+	override(&o.Pow2, c.Precision.StatePow2)
+	override(&o.Block, c.Precision.StateBlock)
+	override(&o.FloorV, c.Precision.FloorV)
+	return nil
+}
+
+// settleSmooth makes model.activation and precision.smooth say the same. One of
+// them that is given decides the other.
+func (c *Config) settleSmooth(recipes recipe.Smooth) error {
+	none := recipe.NoSmooth.String()
+	activation, form := nn.Activation(c.Model.Activation), c.Precision.Smooth
+	switch {
+	case activation == "" && form == "":
+	case activation == "" && form == none:
+		c.Model.Activation = string(nn.SwiGLU)
+	case activation == "":
+		c.Model.Activation = string(nn.SmoothSwiGLU)
+	case activation == nn.SmoothSwiGLU && form == none && recipes.On():
+		return fmt.Errorf("precision.smooth = %q contradicts model.activation = %q; drop one of them", form, activation)
+	case activation == nn.SmoothSwiGLU && (form == "" || form == none):
+		c.Precision.Smooth = cmp.Or(recipes.Form, recipe.Balanced).String()
+	case activation != nn.SmoothSwiGLU && form != "" && form != none && form != recipes.Form.String():
+		return fmt.Errorf("precision.smooth = %q needs model.activation = %q, not %q; drop one of them", form, nn.SmoothSwiGLU, activation)
+	case activation != nn.SmoothSwiGLU:
+		c.Precision.Smooth = none
+	}
+	return nil
+}
+
+func (c Config) overrideSmooth(s *recipe.Smooth) (err error) {
+	if name := c.Precision.Smooth; name != "" {
+		if s.Form, err = recipe.ParseSmoothForm(name); err != nil {
+			return fmt.Errorf("precision.smooth: %w", err)
 		}
 	}
-	return r, r.Validate()
+	if !s.On() {
+		*s = recipe.Smooth{}
+		return nil
+	}
+	if c.Precision.SmoothFactors != "" {
+		if s.Factors, err = recipe.ParseScaling(c.Precision.SmoothFactors); err != nil {
+			return fmt.Errorf("precision.smooth_factors: %w", err)
+		}
+	}
+	override(&s.Exact, c.Precision.SmoothExact)
+	override(&s.Margin, c.Precision.SmoothMargin)
+	return nil
 }
 
 func parseRow(row PrecisionRow) (parsed recipe.Row, err error) {
@@ -140,6 +214,12 @@ func parseRow(row PrecisionRow) (parsed recipe.Row, err error) {
 		return parsed, err
 	}
 	if parsed.Scaling, err = recipe.ParseScaling(row.Scaling); err != nil {
+		return parsed, err
+	}
+	if parsed.Granularity, err = recipe.ParseGranularity(row.Granularity); err != nil {
+		return parsed, err
+	}
+	if parsed.Scale, err = recipe.ParseScaleFormat(row.Scale); err != nil {
 		return parsed, err
 	}
 	if row.Format != "" {

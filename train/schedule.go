@@ -16,7 +16,7 @@ const decayShare = 0.2
 // Beyond the end the rate stays what it was.
 func (o Optimizer) LRAt(done, steps int) float64 {
 	step, last := float64(max(done, 0))+1, float64(steps)
-	warm := math.Round(o.Warmup * last)
+	warm := float64(o.WarmupSteps(steps))
 	if step <= warm {
 		return o.LR * (step / warm)
 	}
@@ -29,6 +29,9 @@ func (o Optimizer) LRAt(done, steps int) float64 {
 	}
 	return o.LR
 }
+
+// WarmupSteps is the number of updates, of steps in all, in which the rate rises.
+func (o Optimizer) WarmupSteps(steps int) int { return int(math.Round(o.Warmup * float64(steps))) }
 
 // progress is the share of the way from one step to another, within [0, 1].
 func progress(step, from, to float64) float64 {

@@ -18,7 +18,7 @@ import (
 
 // stateVersion is the format of state.json and of the names in
 // optimizer.safetensors.
-const stateVersion = 1
+const stateVersion = 2
 
 // State is state.json: what a run needs to go on beside its tensors. The
 // random bits are a function of seed and step, so they need nothing else.
@@ -26,21 +26,28 @@ type State struct {
 	Version  int           `json:"version"`
 	Octet    string        `json:"octet"`   // version of the program that wrote it
 	Backend  string        `json:"backend"` // with what decides its last bits: "emu, avx512"
+	Recipe   string        `json:"recipe"`  // of the last step
 	Step     int           `json:"step"`    // completed steps
 	Skipped  int           `json:"skipped"` // of those, the last ones in a row that were skipped
 	Seed     int64         `json:"seed"`
 	Position data.Position `json:"data"`
+	Rewinds  int           `json:"rewinds"` // see Trainer.Rewind
+	Spikes   spikes        `json:"spikes"`
 }
 
 // Contents copies everything that a checkpoint holds off the first rank; all
 // ranks hold the same.
 func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Contents, error) {
+	if t.between() {
+		return checkpoint.Contents{}, errBetween
+	}
 	r := t.ranks[0]
 	c := checkpoint.Contents{
 		Config: HFConfig(t.Config),
 		State: State{
-			Version: stateVersion, Octet: octetVersion, Backend: backendName,
+			Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
 			Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: r.loader.Position(),
+			Rewinds: t.rewinds, Spikes: t.spikes.clone(),
 		},
 	}
 	for _, p := range t.Model.Params {
@@ -117,10 +124,19 @@ func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
 }
 
 // Restore sets everything to what a checkpoint of the same configuration
-// holds, so that the next step is the one that would have followed.
+// holds, so that the next step is the one that would have followed. Where it was
+// written under another recipe of the schedule than the one under way, Restore
+// changes to that one.
 func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	state, err := ReadState(c)
 	if err != nil {
+		return err
+	}
+	phase := PhaseAt(t.Phases, state.Step-1)
+	if want := t.Phases[phase].Config.Recipe; state.Recipe != want {
+		return fmt.Errorf("%s: it was written under recipe %s, where the configuration has %s", c.Path, state.Recipe, want)
+	}
+	if err := t.ensurePhase(phase); err != nil {
 		return err
 	}
 	if err := t.setConstants(); err != nil {
@@ -163,8 +179,35 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
 	}
-	t.step, t.skipped, t.calibrated = state.Step, state.Skipped, state.Step > 0
+	t.step, t.skipped, t.rewinds, t.spikes = state.Step, state.Skipped, state.Rewinds, state.Spikes
+	if t.calibrated = state.Step > 0; !t.calibrated {
+		if err := t.rememberHistories(); err != nil {
+			return err
+		}
+	}
 	return t.prepare(ctx)
+}
+
+// MaxRewinds is how often a run may go back because of a spike. One that spikes
+// more often needs other settings, not other data.
+const MaxRewinds = 3
+
+// Rewind goes back to a checkpoint of this run and on from there with the data
+// that would have come next: what was read since is left out. More than
+// MaxRewinds times it is an error.
+func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
+	if t.between() {
+		return errBetween
+	}
+	rewinds, position := t.rewinds+1, t.ranks[0].loader.Position()
+	if rewinds > MaxRewinds {
+		return fmt.Errorf("the loss spikes again after %d rewinds", MaxRewinds)
+	}
+	if err := t.Restore(ctx, c); err != nil {
+		return err
+	}
+	t.rewinds = rewinds
+	return t.moveTo(position)
 }
 
 func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {

@@ -17,16 +17,28 @@ import (
 // Trainer runs a job on devices: it feeds batches, runs the programs of a step
 // and reads back what a step reports. It is for one goroutine.
 type Trainer struct {
-	*Job
+	*Job // of the recipe under way
+
+	// Reopen closes the trainer's devices and opens others of the same kind,
+	// since a backend is bound once. It is called when precision.schedule
+	// changes the recipe, and by Restore; a run without a schedule does not
+	// need it.
+	Reopen func() ([]backend.Backend, error)
+
 	corpus *data.Corpus
-	ranks  []*rank
+	ranks  []*rank // none if Reopen failed
 
 	// runStep, bound once, so that a step allocates nothing.
 	stepOnRank func(context.Context, *rank) error
 
-	step       int  // completed steps, skipped ones included
-	skipped    int  // in a row
-	calibrated bool // the histories of scales have their first row
+	step       int // completed steps, skipped ones included
+	skipped    int // in a row
+	rewinds    int // see Rewind
+	spikes     spikes
+	calibrated bool     // the histories of scales have their first row
+	histories  [][]byte // what they hold before it
+	carried    *carried // off the devices, on the way to another recipe
+	alignment  alignmentWatch
 }
 
 // rank is one device with its share of every batch.
@@ -38,6 +50,7 @@ type rank struct {
 
 	micro                            map[Variant]backend.Executable
 	update, calibrate, prepare, eval backend.Executable
+	health                           backend.Executable // nil if nobody asks
 
 	tokens, targets []int32
 	bytes           []byte
@@ -52,27 +65,38 @@ func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Traine
 	}
 	t := &Trainer{Job: j, corpus: corpus}
 	t.stepOnRank = t.runStep
+	if err := t.open(devices); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// open binds the job to devices and loads its programs there.
+func (t *Trainer) open(devices []backend.Backend) error {
+	j, corpus := t.Job, t.corpus
 	seq := j.Config.Data.Seq
+	var ranks []*rank
 	for i, dev := range devices {
 		r := &rank{index: i, backend: dev, micro: map[Variant]backend.Executable{}}
 		var err error
 		if r.loader, err = data.NewLoader(corpus.Train, data.LoaderOptions{
 			Seq: seq, Seed: uint64(j.Config.Seed), Rank: i, Ranks: len(devices),
 		}); err != nil {
-			return nil, err
+			return err
 		}
 		if corpus.Val != nil && corpus.Val.Len() > 0 {
 			if r.sweep, err = data.NewSweep(corpus.Val, seq); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		r.tokens, r.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
 		if err := r.load(j); err != nil {
-			return nil, err
+			return err
 		}
-		t.ranks = append(t.ranks, r)
+		ranks = append(ranks, r)
 	}
-	return t, nil
+	t.ranks = ranks
+	return nil
 }
 
 // load binds the variables and loads the lowered programs.
@@ -102,6 +126,8 @@ func (r *rank) load(j *Job) error {
 			r.prepare = loaded[i]
 		case j.Eval:
 			r.eval = loaded[i]
+		case j.Health:
+			r.health = loaded[i]
 		default:
 			for v, q := range j.Micro {
 				if p == q {
@@ -133,6 +159,7 @@ type StepResult struct {
 	GradNorm float64 // before clipping
 	Tokens   int64   // trained on so far
 	Skipped  bool    // the update did not happen: something was not finite
+	Spike    Spike   // of the loss, if this step made it one
 	Elapsed  time.Duration
 }
 
@@ -164,13 +191,19 @@ var ErrNonFinite = errors.New("training is not finite")
 // A step that fails or is cancelled leaves everything as it was, and the next
 // call runs the same one. With several ranks that takes devices that are opened
 // anew: ranks that lost one of them in a collective do not meet again.
+//
+// Where precision.schedule names another recipe for the step, Next changes to it
+// first.
 func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 	start := time.Now()
+	if err := t.followSchedule(ctx); err != nil {
+		return StepResult{}, err
+	}
 	if !t.calibrated {
 		if err := t.calibrate(ctx); err != nil {
 			return StepResult{}, err
 		}
-		t.calibrated = true
+		t.calibrated, t.histories = true, nil
 	}
 	from := t.ranks[0].loader.Position()
 	if err := t.each(ctx, t.stepOnRank); err != nil {
@@ -180,6 +213,9 @@ func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 	t.step++ // the update has happened, whether it can be reported or not
 	if err := t.readStep(&res); err != nil {
 		return StepResult{}, err
+	}
+	if t.Config.Train.OnSpike != "off" {
+		res.Spike = t.spikes.observe(t.step, res.Loss, t.Config.Optimizer.WarmupSteps(t.Config.Train.Steps))
 	}
 	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
 	res.Elapsed = time.Since(start)
@@ -230,19 +266,30 @@ func (t *Trainer) moveTo(p data.Position) error {
 	return nil
 }
 
+// rememberHistories keeps what a calibration begins with.
+func (t *Trainer) rememberHistories() error {
+	t.histories = nil
+	for _, h := range t.Model.Packed() {
+		raw, err := t.ranks[0].read(h)
+		if err != nil {
+			return err
+		}
+		t.histories = append(t.histories, raw)
+	}
+	return nil
+}
+
 // calibrate fills the empty histories from the first micro-batch, which the
-// first step sees again.
+// first step sees again. A cold start does without.
 func (t *Trainer) calibrate(ctx context.Context) error {
-	if t.Model.Scales.Empty() {
+	if t.Model.Scales.Empty() || t.Recipe.ColdStart {
 		return nil
 	}
 	// A calibration that was cut off before the weights were cast has left its
 	// row behind.
-	for _, h := range []*backend.Tensor{t.Model.Scales.History, t.Model.ChannelHistory} {
-		if h != nil {
-			if err := t.writeAll(h, make([]byte, h.Bytes())); err != nil {
-				return err
-			}
+	for i, h := range t.Model.Packed() {
+		if err := t.writeAll(h, t.histories[i]); err != nil {
+			return err
 		}
 	}
 	return t.each(ctx, func(ctx context.Context, r *rank) error {
@@ -338,6 +385,9 @@ func (t *Trainer) blame(ctx context.Context, from data.Position) error {
 // token, with every scale frozen. The windows are dealt to the ranks in turn
 // and summed in order.
 func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
+	if t.between() {
+		return 0, errBetween
+	}
 	sweep := t.ranks[0].sweep
 	if sweep == nil {
 		return 0, errors.New("there is no validation data")

@@ -40,15 +40,25 @@ func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	t.Helper()
 	j, err := newJob(c, localAmax)
 	require.NoError(t, err)
-	devices, err := backend.Open("emu", backend.Options{Threads: threads, Ranks: j.Config.Train.Ranks})
-	require.NoError(t, err)
-	t.Cleanup(func() {
+	var devices []backend.Backend
+	open := func() ([]backend.Backend, error) {
+		devices, err = backend.Open("emu", backend.Options{Threads: threads, Ranks: j.Config.Train.Ranks})
+		return devices, err
+	}
+	closeDevices := func() {
 		for _, d := range devices {
 			require.NoError(t, d.Close())
 		}
-	})
+	}
+	_, err = open()
+	require.NoError(t, err)
+	t.Cleanup(closeDevices)
 	tr, err := NewTrainer(j, testCorpus(), devices)
 	require.NoError(t, err)
+	tr.Reopen = func() ([]backend.Backend, error) {
+		closeDevices()
+		return open()
+	}
 	require.NoError(t, tr.Init(context.Background()))
 	return tr
 }

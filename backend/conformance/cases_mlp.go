@@ -1,33 +1,45 @@
 package conformance
 
 import (
+	"math"
+
 	"octet/backend"
 	"octet/fp8"
 )
 
 func (s *suite) mlp() {
 	for _, v := range variants {
-		for _, smooth := range []bool{false, true} {
-			invC := func(b *bench) *backend.Tensor {
-				if !smooth {
-					return nil
+		for _, factors := range []string{"none", "channels", "tokens", "tokens-exact", "tokens-up"} {
+			s.add(func(b *bench) {
+				op := &backend.SwiGLU{
+					Up: b.outliers(b.normal("up", v.in, v.rows, v.cols), 7), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),
+					Out: b.casts(v.style, "out", v.rows, v.cols, elementwise),
 				}
-				return b.normal("inv_c", fp8.F32, v.cols)
-			}
+				switch factors {
+				case "channels":
+					op.InvC = b.normal("inv_c", fp8.F32, v.cols)
+				case "tokens", "tokens-exact", "tokens-up":
+					op.Exact, op.FactorOfUp = factors == "tokens-exact", factors == "tokens-up"
+					op.RowFactor = b.result("factor", fp8.F32, elementwise, v.rows)
+				}
+				b.p.Add(op)
+			}, "swiglu/%s/%s", v, factors)
+		}
+		for _, factors := range []string{"none", "channels", "tokens"} {
 			s.add(func(b *bench) {
-				b.p.Add(&backend.SwiGLU{
-					Up: b.normal("up", v.in, v.rows, v.cols), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),
-					InvC: invC(b), Out: b.casts(v.style, "out", v.rows, v.cols, elementwise),
-				})
-			}, "swiglu/%s/smooth-%v", v, smooth)
-			s.add(func(b *bench) {
-				b.p.Add(&backend.SwiGLUGrad{
+				op := &backend.SwiGLUGrad{
 					DOut: b.normal("dout", v.in, v.rows, v.cols),
 					Up:   b.normal("up", v.in, v.rows, v.cols), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),
-					InvC: invC(b),
-					DUp:  b.casts(v.style, "dup", v.rows, v.cols, elementwise), DGate: b.casts(v.style, "dgate", v.rows, v.cols, elementwise),
-				})
-			}, "swiglugrad/%s/smooth-%v", v, smooth)
+					DUp: b.casts(v.style, "dup", v.rows, v.cols, elementwise), DGate: b.casts(v.style, "dgate", v.rows, v.cols, elementwise),
+				}
+				switch factors {
+				case "channels":
+					op.InvC = b.normal("inv_c", fp8.F32, v.cols)
+				case "tokens":
+					op.RowFactor = b.positive("factor", v.rows)
+				}
+				b.p.Add(op)
+			}, "swiglugrad/%s/%s", v, factors)
 		}
 		for _, kind := range []backend.ActivationKind{backend.GELU, backend.ReLU} {
 			tolerance := elementwise
@@ -46,25 +58,145 @@ func (s *suite) mlp() {
 				})
 			}, "activationgrad%d/%s", kind, v)
 		}
-		s.add(func(b *bench) {
-			b.p.Add(&backend.SwiGLUAmax{
-				Up: b.normal("up", v.in, v.rows, v.cols), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),
-				Out: b.result("out", fp8.F32, elementwise, v.cols),
-			})
-		}, "swigluamax/%s", v)
+		for records := range 3 { // of none, of the product, of both
+			s.add(func(b *bench) {
+				op := &backend.SwiGLUAmax{
+					Up: b.normal("up", v.in, v.rows, v.cols), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),
+					Out: b.result("out", fp8.F32, elementwise, v.cols),
+				}
+				if records > 0 {
+					op.Seen = b.small("seen", v.cols)
+				}
+				if records > 1 {
+					op.UpOut, op.UpSeen = b.result("up_out", fp8.F32, exactly, v.cols), b.small("up_seen", v.cols)
+					b.tolerance[op.UpSeen] = exactly
+				}
+				b.p.Add(op)
+			}, "swigluamax/%s/records%d", v, records)
+		}
 	}
 	s.add(func(b *bench) {
 		up := b.normal("up", fp8.F32, 6, 9)
 		b.values[up][4], b.values[up][14] = nan, inf
 		gate := b.normal("gate", fp8.F32, 6, 9)
 		b.values[gate][14] = 1
-		b.p.Add(&backend.SwiGLUAmax{Up: up, Gate: gate, Out: b.result("out", fp8.F32, elementwise, 9)})
+		b.p.Add(&backend.SwiGLUAmax{
+			Up: up, Gate: gate, Out: b.result("out", fp8.F32, elementwise, 9), Seen: b.small("seen", 9),
+			UpOut: b.result("up_out", fp8.F32, exactly, 9), UpSeen: b.small("up_seen", 9),
+		})
 	}, "swigluamax/nan")
+	s.rowFactors()
+	s.smoothScale()
 	s.add(func(b *bench) {
 		b.p.Add(&backend.SwiGLU{
 			Up: b.gapped("up", fp8.BF16, 5, 12), Gate: b.gapped("gate", fp8.BF16, 5, 12), Out: b.casts("view", "out", 5, 12, elementwise),
 		})
 	}, "swiglu/views")
+}
+
+// small is what a record of maxima holds before: larger than some elements of a
+// column, not than most.
+func (b *bench) small(name string, n int) *backend.Tensor {
+	t := b.result(name, fp8.F32, elementwise, n)
+	for i := range b.values[t] {
+		b.values[t][i] = float64(i%7) / 4
+	}
+	return t
+}
+
+// rowFactors are rows whose maximum makes no factor, or one at a limit, powers
+// of two and the numbers beside them.
+func (s *suite) rowFactors() {
+	tops := []float64{0, negativeZero, inf, nan, 1, 2, 0.25, 1 + 0x1p-23, 1 - 0x1p-24, 0x1p-40, 0x1p50, 3e38, 1e-40}
+	for _, exact := range []bool{false, true} {
+		for _, ofUp := range []bool{false, true} {
+			s.add(func(b *bench) {
+				const cols = 37
+				up, gate := b.normal("up", fp8.F32, len(tops), cols), b.normal("gate", fp8.F32, len(tops), cols)
+				for i, top := range tops {
+					for j := range cols { // far below the top
+						b.values[up][i*cols+j] = 0x1p-50 * b.values[up][i*cols+j]
+						b.values[gate][i*cols+j] = 0.01
+					}
+					b.values[up][i*cols+i] = top
+					if top == inf || top == nan {
+						b.values[gate][i*cols+i] = 1
+					}
+				}
+				b.p.Add(&backend.SwiGLU{
+					Up: up, Gate: gate, RowFactor: b.result("factor", fp8.F32, elementwise, len(tops)),
+					Out:        []backend.Cast{{Out: b.result("out", fp8.F32, elementwise, len(tops), cols), Amax: b.scalar("amax", 1)}},
+					FactorOfUp: ofUp, Exact: exact,
+				})
+			}, "swiglu/rowfactors/exact-%v/up-%v", exact, ofUp)
+		}
+	}
+}
+
+func (s *suite) smoothScale() {
+	for _, data := range []string{"normal", "edges", "zeros", "inf", "nan"} {
+		for _, window := range []int{1, 4} {
+			for _, balanced := range []bool{false, true} {
+				for form := range 4 { // rounded up, exact; with a margin or without
+					s.add(func(b *bench) {
+						op := b.smooth(data, window)
+						op.Balanced, op.Exact = balanced, form%2 == 1
+						if form >= 2 {
+							op.Margin = 3
+						}
+						b.p.Add(op)
+					}, "smoothscale/%s/window%d/balanced-%v/form%d", data, window, balanced, form)
+				}
+			}
+		}
+		// The factors from the maxima of another tensor, and a scale that comes
+		// from elsewhere.
+		for delayed := range 4 {
+			s.add(func(b *bench) {
+				op := b.smooth(data, 1)
+				op.Factor, op.Balanced = b.positive("factor", 3, op.C.Elems()), delayed == 0
+				op.HPow2, op.WPow2 = delayed == 0, delayed == 1
+				if delayed&1 != 0 {
+					op.HScale, op.HScaleInv = nil, nil
+				}
+				if delayed&2 != 0 {
+					op.WScale, op.WScaleInv = nil, nil
+				}
+				b.p.Add(op)
+			}, "smoothscale/%s/delayed%d", data, delayed)
+		}
+	}
+}
+
+// smooth is an op over maxima that may hold what teaches no factor.
+func (b *bench) smooth(data string, window int) *backend.SmoothScale {
+	const n = 24
+	m, k := b.positive("m", window, n), b.positive("k", n)
+	rows, weights := b.values[m], b.values[k]
+	switch data {
+	case "edges": // ratios that are powers of two, and clamped exponents
+		for i := range rows {
+			rows[i] = math.Ldexp(weights[i%n], i%n-n/2)
+		}
+		for i := 5; i < n; i += 4 { // maxima that are powers of two
+			rows[i] = math.Ldexp(1, i-n/2)
+		}
+		rows[0], weights[0], rows[1], weights[1] = 0x1p100, 0x1p-10, 0x1p-100, 0x1p10
+		rows[2], rows[3], weights[4] = 0, 0, 0
+	case "zeros":
+		clear(rows)
+	case "inf":
+		rows[5], weights[6] = inf, inf
+	case "nan":
+		rows[5], weights[6] = nan, nan
+	}
+	return &backend.SmoothScale{
+		Factor: m, ChannelMax: m, WeightMax: k, HAmax: b.scalar("h.amax", 1), WAmax: b.scalar("w.amax", 1),
+		C: b.result("c", fp8.F32, exactly, n), InvC: b.result("inv_c", fp8.F32, exactly, n),
+		HScale: b.result("h.scale", fp8.F32, exactly, 1), HScaleInv: b.result("h.scale_inv", fp8.F32, exactly, 1),
+		WScale: b.result("w.scale", fp8.F32, exactly, 1), WScaleInv: b.result("w.scale_inv", fp8.F32, exactly, 1),
+		HLimit: 448, WLimit: 240, HPow2: true, WPow2: true,
+	}
 }
 
 // nonzero is normal without zeros, whose sign max(x, 0) does not define.

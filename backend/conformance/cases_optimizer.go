@@ -64,6 +64,7 @@ func (s *suite) adamW() {
 		{fp8.F16, fp8.E4M3, fp8.E5M2},
 		{fp8.F16, fp8.F16, fp8.F16},
 		{fp8.F32, fp8.E4M3IEEE, fp8.E5M2},
+		{fp8.BF16, fp8.BF16, fp8.BF16},
 	}
 	for _, f := range formats {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
@@ -81,6 +82,45 @@ func (s *suite) adamW() {
 			b.values[op.Skip][0] = 1
 			b.p.Add(op)
 		}, "adamw/%s-%s-%s/skip", f[0], f[1], f[2])
+	}
+	// Two rows with a scale for every 24 elements, the last block of a row shorter.
+	for _, f := range [][3]fp8.DType{{fp8.F16, fp8.E4M3, fp8.E4M3}, {fp8.F32, fp8.F16, fp8.E5M2}, {fp8.BF16, fp8.F32, fp8.E4M3}} {
+		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+			for _, pow2 := range []bool{false, true} {
+				s.add(func(b *bench) {
+					op := b.newAdamW(f, 3, 2*64, 2*50)
+					op.Rounding, op.Pow2 = rounding, pow2
+					b.random = rounding == fp8.Stochastic
+					b.block(op, 24)
+					b.p.Add(op)
+				}, "adamw/%s-%s-%s/%s/pow2-%v/blocks", f[0], f[1], f[2], rounding, pow2)
+			}
+		}
+	}
+	for _, f := range formats {
+		s.add(func(b *bench) {
+			op := b.newAdamW(f, 1, 64)
+			op.Pow2 = true
+			b.p.Add(op)
+		}, "adamw/%s-%s-%s/pow2", f[0], f[1], f[2])
+	}
+	// A second update divides by the root of what the first has stored: of the
+	// smallest number, where it would be 0.
+	for _, d := range []fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2} {
+		s.add(func(b *bench) {
+			op := b.newAdamW([3]fp8.DType{fp8.F32, fp8.F32, d}, 1, 64)
+			op.FloorV, op.Eps = true, 1e-12
+			clear(b.values[op.M2[0]])
+			for i := range b.values[op.Grad[0]] {
+				if i%3 > 0 {
+					b.values[op.Grad[0]][i] = 1e-6 * float64(i%5-2)
+				}
+			}
+			b.p.Add(op)
+			again := *op
+			again.Scratch = b.result("scratch.again", fp8.F32, anything, 3)
+			b.p.Add(&again)
+		}, "adamw/floor/%s", d)
 	}
 	// No gradient and no moments yet: an amax of 0 keeps the scale.
 	s.add(func(b *bench) {
@@ -137,4 +177,26 @@ func (b *bench) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.
 		op.M2, op.M2Scale = append(op.M2, m2), append(op.M2Scale, m2Scale)
 	}
 	return op
+}
+
+// block turns each tensor into a matrix of two rows and gives the scaled
+// moments a scale for every n elements of a row.
+func (b *bench) block(op *backend.AdamW, n int) {
+	for i, grad := range op.Grad {
+		cols := grad.Elems() / 2
+		for _, t := range []*backend.Tensor{grad, op.Master[i], op.M1[i], op.M2[i]} {
+			t.Shape, t.LD = []int{2, cols}, cols
+		}
+		for _, list := range []struct{ t, scale []*backend.Tensor }{{op.M1, op.M1Scale}, {op.M2, op.M2Scale}} {
+			t := list.t[i]
+			if t.Scale == nil {
+				continue
+			}
+			t.Block = backend.ScaleBlock{Rows: 1, Cols: n}
+			rows, blocks := t.Block.ScaleShape(2, cols)
+			scale := b.positive(t.Name+".scales_inv", rows, blocks)
+			b.tolerance[scale] = b.tolerance[t]
+			t.Scale, list.scale[i] = scale, scale
+		}
+	}
 }

@@ -48,6 +48,7 @@ func (s *suite) quantize() {
 	s.quantizeFormats()
 	s.quantizeScales()
 	s.quantizeCopies()
+	s.quantizeBlocks()
 	s.amax()
 }
 
@@ -120,6 +121,26 @@ func (s *suite) quantizeScales() {
 			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
 		}})
 	}, "quantize/colscale-scaled-f16")
+	// RowScale comes first: a product of factors that overflows, or does not.
+	s.add(func(b *bench) {
+		x := b.normal("x", fp8.BF16, 9, 20)
+		x.Scale = b.scalar("x.scale", 0.3)
+		row, col := b.normal("row", fp8.F32, 9), b.normal("col", fp8.F32, 20)
+		b.values[row][3], b.values[col][4], b.values[x][3*20+4] = 0x1p-90, 0x1p120, 0x1p60
+		b.p.Add(&backend.Quantize{X: x, RowScale: row, ColScale: col, Out: []backend.Cast{
+			{Out: b.result("out", fp8.E4M3, exactly, 9, 20), Scale: b.scalar("scale", 0.7), Amax: b.scalar("amax", 0)},
+			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
+		}})
+	}, "quantize/rowscale-colscale")
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
+		s.add(func(b *bench) {
+			b.random = true
+			b.p.Add(&backend.Quantize{X: b.normal("x", d, 33, 70), RowScale: b.positive("row", 33), Out: []backend.Cast{
+				{Out: b.result("out", fp8.E5M2, exactly, 33, 70), Scale: b.scalar("scale", 64), Amax: b.scalar("amax", 0), Control: b.control(), Rounding: fp8.Stochastic, Tokens: true},
+				{Out: b.result("out.t", fp8.E4M3, exactly, 70, 33), Scale: b.scalar("scale.t", 3), Transpose: true},
+			}})
+		}, "quantize/rowscale/%s", d)
+	}
 	s.add(func(b *bench) {
 		factors := b.draw(20, 1)
 		for i, x := range factors {
@@ -164,6 +185,147 @@ func (s *suite) quantizeCopies() {
 			{Out: b.result("out.t", fp8.E4M3, exactly, 24, 9), Transpose: true},
 		}})
 	}, "quantize/gapped-x")
+}
+
+// scaleFormat is what becomes of the quotient that is a block's scale.
+type scaleFormat struct {
+	name  string
+	dtype fp8.DType
+	pow2  bool
+}
+
+var scaleFormats = []scaleFormat{{"exact", fp8.F32, false}, {"pow2", fp8.F32, true}, {"e8m0", fp8.E8M0, false}}
+
+// blockCast declares a copy of rows × cols with scales by block.
+func (b *bench) blockCast(name string, d fp8.DType, block backend.ScaleBlock, f scaleFormat, rows, cols int) backend.Cast {
+	c := backend.Cast{Out: b.result(name, d, exactly, rows, cols), Pow2: f.pow2}
+	b.blocked(c.Out, block, f.dtype)
+	c.ScaleInv = c.Out.Scale
+	if f.dtype == fp8.F32 {
+		c.Limit = d.Max() / 2
+	}
+	return c
+}
+
+// uneven is normal with magnitudes that differ from block to block.
+func (b *bench) uneven(name string, d fp8.DType, rows, cols int) *backend.Tensor {
+	t := b.outliers(b.normal(name, d, rows, cols), 1000)
+	for i := range b.values[t] {
+		b.values[t][i] *= math.Exp2(float64(i/cols*7%23 - i%cols/32*5%31))
+	}
+	return t
+}
+
+// quantizeBlocks is every kind of block that the field uses, along rows and
+// along columns.
+func (s *suite) quantizeBlocks() {
+	blocks := []backend.ScaleBlock{
+		backend.PerRow, backend.PerColumn, backend.Block1x128,
+		{Rows: 128, Cols: 1},
+		backend.Block128x128,
+		backend.Block1x32,
+		{Rows: 32, Cols: 1},
+		{Rows: 3, Cols: 5},
+	}
+	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+	for _, block := range blocks {
+		for _, f := range scaleFormats {
+			for i, d := range formats {
+				shapes := [][2]int{{35, 130}, {130, 161}, {257, 33}, {1, 1}}
+				if d != fp8.E4M3 {
+					shapes = shapes[:i]
+				}
+				for j, shape := range shapes {
+					rows, cols, in := shape[0], shape[1], []fp8.DType{fp8.BF16, fp8.F32, fp8.F16}[(i+j)%3]
+					s.add(func(b *bench) {
+						b.p.Add(&backend.Quantize{
+							X: b.uneven("x", in, rows, cols), Out: []backend.Cast{b.blockCast("out", d, block, f, rows, cols)},
+						})
+					}, "quantize/blocks/%s/%s/%s/%dx%d/%s", block, f.name, d, rows, cols, in)
+				}
+			}
+			s.quantizeBlockData(block, f)
+		}
+	}
+	// One pass over X, with one scale and with many.
+	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
+		s.add(func(b *bench) {
+			const rows, cols = 140, 150
+			b.random = true
+			q := &backend.Quantize{
+				X: b.uneven("x", d, rows, cols), RowScale: b.positive("row", rows), ColScale: b.normal("col", fp8.F32, cols),
+				Out: []backend.Cast{
+					b.blockCast("tokens", fp8.E5M2, backend.Block1x128, scaleFormats[0], rows, cols),
+					{Out: b.result("one", fp8.E4M3, exactly, rows, cols), Scale: b.scalar("s", 0.9), Amax: b.scalar("a", 0)},
+					b.blockCast("columns", fp8.E4M3, backend.ScaleBlock{Rows: 32, Cols: 1}, scaleFormats[2], rows, cols),
+					b.blockCast("transposed", fp8.E4M3, backend.Block1x128, scaleFormats[1], cols, rows),
+					{Out: b.result("wide", fp8.BF16, exactly, rows, cols)},
+				},
+			}
+			q.Out[0].Rounding, q.Out[0].Tokens, q.Out[0].Control = fp8.Stochastic, true, b.control()
+			q.Out[2].Rounding, q.Out[2].Control = fp8.Stochastic, b.control()
+			q.Out[3].Rounding, q.Out[3].Control, q.Out[3].Transpose = fp8.Stochastic, b.control(), true
+			b.p.Add(q)
+		}, "quantize/blocks/copies/%s", d)
+	}
+	s.add(func(b *bench) {
+		out := b.gapped("out", fp8.E4M3, 9, 48)
+		b.blocked(out, backend.Block1x32, fp8.E8M0)
+		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 48), Out: []backend.Cast{{Out: out, ScaleInv: out.Scale}}})
+	}, "quantize/blocks/views")
+}
+
+// quantizeBlockData is a block whose maximum makes no scale, or one at a limit:
+// zeros, an infinity, a NaN, and magnitudes from the ends of FP32.
+func (s *suite) quantizeBlockData(block backend.ScaleBlock, f scaleFormat) {
+	for _, name := range []string{"zeros", "inf", "nan", "huge", "subnormal"} {
+		for _, transpose := range []bool{false, true} {
+			format := "quantize/blocks/%s/%s/%s"
+			if transpose {
+				if name != "huge" && name != "nan" {
+					continue
+				}
+				format += "/transposed"
+			}
+			s.add(func(b *bench) {
+				const rows, cols = 37, 133
+				x, height, width := b.normal("x", fp8.F32, rows, cols), block.Rows, block.Cols
+				shape := [2]int{rows, cols}
+				if transpose {
+					height, width, shape = width, height, [2]int{cols, rows}
+				}
+				if height == 0 {
+					height = rows
+				}
+				if width == 0 {
+					width = cols
+				}
+				first := func(f func(x float64) float64) { // to the first block
+					for i := range min(height, rows) {
+						row := b.values[x][i*cols:][:min(width, cols)]
+						for j := range row {
+							row[j] = f(row[j])
+						}
+					}
+				}
+				switch name {
+				case "zeros":
+					first(func(x float64) float64 { return math.Copysign(0, x) })
+				case "inf":
+					b.values[x][0] = -inf
+				case "nan":
+					b.values[x][0], b.values[x][(height-1)%rows*cols] = -inf, nan
+				case "huge":
+					first(func(x float64) float64 { return x * 0x1p125 })
+				case "subnormal":
+					first(func(x float64) float64 { return x * 0x1p-140 })
+				}
+				c := b.blockCast("out", fp8.E4M3, block, f, shape[0], shape[1])
+				c.Transpose = transpose
+				b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{c}})
+			}, format, block, f.name, name)
+		}
+	}
 }
 
 func (s *suite) amax() {

@@ -10,7 +10,6 @@ import (
 func (s *suite) scales() {
 	s.updateScale()
 	s.pushHistory()
-	s.smoothScale()
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
 		s.add(func(b *bench) {
 			b.p.Add(&backend.Fill{Out: b.result("out", d, exactly, 5, 7), Value: 1.7})
@@ -70,43 +69,4 @@ func (s *suite) pushHistory() {
 	s.add(func(b *bench) {
 		b.p.Add(&backend.PushHistory{Value: b.positive("values", 40).Slice("value", 11, 6), History: b.gapped("history", fp8.F32, 4, 6)})
 	}, "pushhistory/views")
-}
-
-func (s *suite) smoothScale() {
-	for _, window := range []int{1, 4} {
-		for _, recorded := range []bool{false, true} {
-			for _, data := range []string{"normal", "edges", "zeros", "inf", "nan"} {
-				s.add(func(b *bench) {
-					const n = 24
-					m, k := b.positive("m", window, n), b.positive("k", n)
-					rows, weights := b.values[m], b.values[k]
-					switch data {
-					case "edges": // ratios that are powers of two, and clamped exponents
-						for i := range rows {
-							rows[i] = math.Ldexp(weights[i%n], i%n-n/2)
-						}
-						rows[0], weights[0], rows[1], weights[1] = 0x1p100, 0x1p-10, 0x1p-100, 0x1p10
-						rows[2], rows[3], weights[4] = 0, 0, 0
-					case "zeros":
-						clear(rows)
-					case "inf":
-						rows[5], weights[6] = inf, inf
-					case "nan":
-						rows[5], weights[6] = nan, nan
-					}
-					op := &backend.SmoothScale{
-						ChannelMax: m, WeightMax: k,
-						C: b.result("c", fp8.F32, exactly, n), InvC: b.result("inv_c", fp8.F32, exactly, n),
-						HScale: b.result("h.scale", fp8.F32, exactly, 1), HScaleInv: b.result("h.scale_inv", fp8.F32, exactly, 1),
-						WScale: b.result("w.scale", fp8.F32, exactly, 1), WScaleInv: b.result("w.scale_inv", fp8.F32, exactly, 1),
-						HLimit: 448, WLimit: 240,
-					}
-					if recorded {
-						op.Seen, op.Amax = b.positive("seen", n), b.positive("amax", 1)
-					}
-					b.p.Add(op)
-				}, "smoothscale/window%d/recorded-%v/%s", window, recorded, data)
-			}
-		}
-	}
 }

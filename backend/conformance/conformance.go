@@ -52,6 +52,7 @@ func Cases() iter.Seq[Case] {
 	s.mlp()
 	s.loss()
 	s.optimizer()
+	s.health()
 	s.collectives()
 	s.chains()
 	return slices.Values(s.cases)

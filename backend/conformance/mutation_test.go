@@ -71,7 +71,7 @@ func mutable(op backend.Op) (fields []string) {
 		f := v.Type().Field(i)
 		switch value := v.Field(i).Interface().(type) {
 		case []backend.Cast:
-			for _, name := range []string{"Scale", "Amax", "Rounding", "Tokens"} {
+			for _, name := range []string{"Scale", "Amax", "Rounding", "Tokens", "Limit", "Pow2"} {
 				fields = append(fields, f.Name+"."+name)
 			}
 		case *backend.Tensor:

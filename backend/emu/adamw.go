@@ -8,19 +8,19 @@ import (
 	"octet/fp8"
 )
 
-// AdamW works through spans of all tensors in parallel. A tensor with a scale
+// AdamW works through spans of all tensors in parallel. A tensor with one scale
 // is visited twice: to find its amax, and to store it by the scale that
 // follows. Both visits compute the new values from the old codes in the same
-// way, so that they see the same bits. A tensor without one is updated in
-// place.
+// way, so that they see the same bits. A tensor without a scale, or with a scale
+// for each block of a row, is updated in place by the second visit.
 //
 // The stored scale is the dequantising factor, 1/s rounded to float32, of
-// s = fp8.ScaleFor(amax, limit, false); codes are round(x·s). What keeps its
+// s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). What keeps its
 // scale f is stored with s = 1/f, and with s = f = 1 if f is 0, as in a tensor
 // that nobody has written.
 //
 // Element i of the master's, first moment's and second moment's amaxes are
-// elements 3i, 3i+1 and 3i+2 of Scratch; 0 for a tensor without a scale.
+// elements 3i, 3i+1 and 3i+2 of Scratch; 0 for a tensor without one scale.
 
 // adamSpan keeps what AdamW holds of a span, codes and FP32, in the first-level
 // cache.
@@ -30,8 +30,11 @@ const adamSpan = 1024
 type adamState struct {
 	in       rows
 	out      boundCast
-	scaleInv []float32 // nil for F32
+	scaleInv []float32 // nil for F32 and BF16
 	limit    float32   // the format's largest value
+	block    int       // elements of a row that share a scale; 0: all share one
+	pow2     bool
+	floor    bool // a positive value is not stored as 0
 }
 
 type adamTensor struct {
@@ -40,40 +43,70 @@ type adamTensor struct {
 	state [3]adamState // master, first and second moment
 }
 
-func (t *adamTensor) scaled() bool {
-	return t.state[0].scaleInv != nil || t.state[1].scaleInv != nil || t.state[2].scaleInv != nil
+// hasAmax reports whether a first visit must find the state's amax.
+func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
+
+func (t *adamTensor) hasAmax() bool {
+	return t.state[0].hasAmax() || t.state[1].hasAmax() || t.state[2].hasAmax()
 }
 
-func (b *binder) adamState(t *backend.Tensor, r fp8.Rounding) adamState {
+func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 	m := b.matrixOf(t)
 	return adamState{
 		in:  b.rows(t),
-		out: boundCast{dtype: m.dtype, u16: m.u16, u8: m.u8, name: fp8.NameKey(t.Name), rounding: r},
+		out: boundCast{dtype: m.dtype, u16: m.u16, u8: m.u8, name: fp8.NameKey(t.Name), rounding: o.Rounding},
 
-		scaleInv: b.f32(t.Scale), limit: t.DType.Max(),
+		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
 	}
+}
+
+// adamSpans cuts the tensors into spans: rows apart where scales belong to
+// parts of a row.
+func adamSpans(o *backend.AdamW) (list []span) {
+	for i, g := range o.Grad {
+		one := spans([]*backend.Tensor{g}, adamSpan)
+		if o.M1[i].Block != backend.PerTensor || o.M2[i].Block != backend.PerTensor {
+			one = rowSpans(g.Rows(), g.Cols(), blockSpan(o.M1[i].Block.Cols, o.M2[i].Block.Cols))
+		}
+		for _, s := range one {
+			s.tensor = i
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// blockSpan is the largest span that cuts no block.
+func blockSpan(blocks ...int) int {
+	n := 1
+	for _, b := range blocks {
+		if b > 0 && n%b != 0 {
+			n *= b
+		}
+	}
+	return max(1, adamSpan/n) * n
 }
 
 func (b *binder) adamW(o *backend.AdamW) func() {
 	list := make([]adamTensor, len(o.Grad))
-	all := spans(o.Grad, adamSpan)
+	all, longest := adamSpans(o), 0
 	var scaled []span
 	for i, g := range o.Grad {
 		list[i] = adamTensor{grad: b.rows(g), cols: g.Cols(), state: [3]adamState{
-			b.adamState(o.Master[i], o.Rounding),
-			b.adamState(o.M1[i], o.Rounding),
-			b.adamState(o.M2[i], o.Rounding),
+			b.adamState(o, o.Master[i]), b.adamState(o, o.M1[i]), b.adamState(o, o.M2[i]),
 		}}
+		list[i].state[2].floor = o.FloorV
 	}
 	for _, s := range all {
-		if list[s.tensor].scaled() {
+		longest = max(longest, s.n)
+		if list[s.tensor].hasAmax() {
 			scaled = append(scaled, s)
 		}
 	}
 	control, step := b.i32(o.Control), b.i32(o.Step)
 	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Scratch)
 	partial := make([][3]float32, len(scaled))
-	b.pool.reserve(4 * adamSpan)
+	b.pool.reserve(4 * longest)
 	var rule simd.AdamW
 
 	// load reads a span's states and gradient, but leaves states where they are
@@ -82,15 +115,18 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		t, buffer := &list[s.tensor], b.pool.scratch[worker]
 		at := s.row*t.cols + s.col
 		for i := range x {
-			in := &t.state[i].in
-			x[i] = buffer[i*adamSpan:][:s.n]
-			if in.dtype == fp8.F32 && inPlace {
-				x[i] = in.f32[at : at+s.n]
-			} else {
-				in.load(x[i], 0, at)
+			state := &t.state[i]
+			x[i] = buffer[i*longest:][:s.n]
+			switch {
+			case state.in.dtype == fp8.F32 && inPlace:
+				x[i] = state.in.f32[at : at+s.n]
+			case state.block > 0:
+				state.loadBlocks(x[i], s, at, t.cols)
+			default:
+				state.in.load(x[i], 0, at)
 			}
 		}
-		return x, t.grad.piece(buffer[3*adamSpan:], s.row, s.col, s.n)
+		return x, t.grad.piece(buffer[3*longest:], s.row, s.col, s.n)
 	}
 	findAmaxes := b.eachSpan(len(scaled), func(worker, i int) {
 		x, grad := load(worker, &scaled[i], false)
@@ -103,12 +139,10 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		x, grad := load(worker, s, true)
 		rule.Update(x[0], x[1], x[2], grad)
 		for i, x := range x {
-			switch out := &t.state[i].out; out.dtype {
-			case fp8.F32:
-			case fp8.F16:
-				out.encode16(out.u16[at:at+s.n], x, 0, at)
-			default:
-				out.encode8(out.u8[at:at+s.n], x, 0, at)
+			if state := &t.state[i]; state.block > 0 {
+				state.storeBlocks(x, s, at, t.cols)
+			} else {
+				state.store(&state.out, x, at)
 			}
 		}
 	})
@@ -123,7 +157,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		for i, p := range partial {
 			tensor := scaled[i].tensor
 			for j, a := range p {
-				if list[tensor].state[j].scaleInv != nil {
+				if list[tensor].state[j].hasAmax() {
 					amaxes[3*tensor+j] = fp8.MaxAmax(amaxes[3*tensor+j], a)
 				}
 			}
@@ -145,24 +179,90 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 // prepare chooses the scale and the random stream that codes are stored with.
 func (s *adamState) prepare(amax float32, ctl backend.Control) {
 	s.out.factor = 1
-	if s.scaleInv != nil {
-		scale, ok := fp8.ScaleFor(amax, s.limit, false)
-		if old := s.scaleInv[0]; !ok && old != 0 {
-			scale = 1 / old
-		}
-		s.out.factor = scale
+	if s.hasAmax() {
+		s.out.factor = s.scaleFor(amax, s.scaleInv[0])
 	}
 	s.out.key = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name)
 }
 
+// scaleFor is the scale of values with this amax; one that says nothing keeps
+// the old scale.
+func (s *adamState) scaleFor(amax, oldInv float32) float32 {
+	scale, ok := fp8.ScaleFor(amax, s.limit, s.pow2)
+	if !ok && oldInv != 0 {
+		scale = 1 / oldInv
+	}
+	return scale
+}
+
+// record is the stored scale that goes with it.
+func (s *adamState) record(scaleInv *float32, amax, scale float32) {
+	if _, ok := fp8.ScaleFor(amax, s.limit, s.pow2); ok || *scaleInv == 0 {
+		*scaleInv = 1 / scale
+	}
+}
+
 // writeScale records the scale of the new codes, once all old ones are read.
 func (s *adamState) writeScale(amax float32) {
-	if s.scaleInv == nil {
+	if s.hasAmax() {
+		s.record(&s.scaleInv[0], amax, s.out.factor)
+	}
+}
+
+// store casts x, which begins at element at.
+func (s *adamState) store(out *boundCast, x []float32, at int) {
+	end := at + len(x)
+	switch out.dtype {
+	case fp8.F32:
 		return
+	case fp8.F16, fp8.BF16:
+		out.encode16(out.u16[at:end], x, 0, at)
+		if s.floor {
+			floorCodes(out.u16[at:end], x)
+		}
+	default:
+		out.encode8(out.u8[at:end], x, 0, at)
+		if s.floor {
+			floorCodes(out.u8[at:end], x)
+		}
 	}
-	if _, ok := fp8.ScaleFor(amax, s.limit, false); ok || s.scaleInv[0] == 0 {
-		s.scaleInv[0] = 1 / s.out.factor
+}
+
+// floorCodes replaces codes of 0 by that of the smallest number where x is
+// positive. In every format it is 1.
+func floorCodes[C uint8 | uint16](codes []C, x []float32) {
+	for i, c := range codes {
+		if c == 0 && x[i] > 0 {
+			codes[i] = 1
+		}
 	}
+}
+
+// blocks calls f for the parts of a span that share a scale: elements
+// [from, to) of it.
+func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
+	first := sp.row * parts(cols, s.block)
+	for from := 0; from < sp.n; from += s.block {
+		f(s.scaleInv[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
+	}
+}
+
+func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
+	in := s.in
+	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		in.scale = scaleInv
+		in.load(x[from:to], 0, at+from)
+	})
+}
+
+func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
+	out := s.out
+	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		amax := fp8.Amax(x[from:to])
+		out.factor = s.scaleFor(amax, scaleInv[0])
+		s.store(&out, x[from:to], at+from)
+		s.record(&scaleInv[0], amax, out.factor)
+	})
 }
 
 // adamRule is the arithmetic of one run, computed in float64.

@@ -27,6 +27,9 @@ var elementwiseOps = []struct {
 	{"SwiGLUSmooth", func(s *elementwiseTensors) backend.Op {
 		return &backend.SwiGLU{Up: s.input(), Gate: s.input(), InvC: s.vector(s.cols), Out: s.fp8()}
 	}},
+	{"SwiGLUByToken", func(s *elementwiseTensors) backend.Op {
+		return &backend.SwiGLU{Up: s.input(), Gate: s.input(), RowFactor: s.vector(s.rows), Out: s.fp8()}
+	}},
 	{"SwiGLUAmax", func(s *elementwiseTensors) backend.Op {
 		return &backend.SwiGLUAmax{Up: s.input(), Gate: s.input(), Out: s.vector(s.cols)}
 	}},

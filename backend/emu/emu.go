@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -238,10 +239,9 @@ func compute(run func()) kernel {
 // closed.
 func (b *binder) bind(n *backend.Node) (kernel, error) {
 	b.taken = 0
-	_, product := n.Op.(*backend.MatMul)
 	for _, o := range n.Operands() {
-		if product && (o.Field == "A" || o.Field == "B" || o.Field == "A.Scale" || o.Field == "B.Scale") {
-			continue // matMul knows blocks
+		if knowsBlocks(n.Op, o.Field) {
+			continue
 		}
 		if o.Tensor.Block != backend.PerTensor {
 			return nil, errBlocked(o.Tensor)
@@ -303,6 +303,10 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 		return compute(b.stepGate(o)), nil
 	case *backend.AdamW:
 		return compute(b.adamW(o)), nil
+	case *backend.CastHealth:
+		return compute(b.castHealth(o)), nil
+	case *backend.RowCosine:
+		return compute(b.rowCosine(o)), nil
 	case *backend.AllReduce:
 		return b.allReduce(o), nil
 	case *backend.ReduceScatter:
@@ -315,6 +319,21 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 		return b.recv(o)
 	}
 	return nil, fmt.Errorf("%w by backend emu: no kernel for %T", backend.ErrUnsupported, n.Op)
+}
+
+// knowsBlocks reports whether the op's kernel takes scales by block, and their
+// format, in a field.
+func knowsBlocks(op backend.Op, field string) bool {
+	switch op.(type) {
+	case *backend.MatMul:
+		return slices.Contains([]string{"A", "B", "A.Scale", "B.Scale"}, field)
+	case *backend.Quantize:
+		return strings.HasPrefix(field, "Out[")
+	case *backend.AdamW:
+		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
+	default:
+		return false
+	}
 }
 
 // paired reports whether the device multiplies the two formats.

@@ -26,13 +26,22 @@ func spans(list []*backend.Tensor, n int) []span {
 		if t.Contiguous() {
 			rows, cols = 1, t.Elems()
 		}
-		for row := range rows {
-			for col := 0; col < cols; col += n {
-				all = append(all, span{i, row, col, min(n, cols-col)})
-			}
+		for _, s := range rowSpans(rows, cols, n) {
+			s.tensor = i
+			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// rowSpans cuts every row on its own.
+func rowSpans(rows, cols, n int) (list []span) {
+	for row := range rows {
+		for col := 0; col < cols; col += n {
+			list = append(list, span{row: row, col: col, n: min(n, cols-col)})
+		}
+	}
+	return list
 }
 
 // taskSpans is how many spans of AdamW a worker takes at a time: enough that

@@ -9,23 +9,53 @@ import (
 // The ops of scaling: casts, maxima, scales and their histories.
 
 func (b *binder) quantize(o *backend.Quantize) func() {
-	x, colScale := b.rows(o.X), b.f32(o.ColScale)
-	e := b.emitter(o.Out, x.cols)
+	rows, cols, load := o.X.Rows(), o.X.Cols(), b.scaledRows(o)
+	var runs []func()
+	var one []backend.Cast // with one scale at most: they share a pass
+	for _, c := range o.Out {
+		if c.Out.Block == backend.PerTensor {
+			one = append(one, c)
+		} else {
+			runs = append(runs, b.blockCast(load, c, rows, cols))
+		}
+	}
+	if len(one) > 0 {
+		e := b.emitter(one, cols)
+		piece := func(worker, row, col, n int) { e.store(worker, row, col, load(worker, row, col, n)) }
+		run := b.pieces(rows, cols, piece)
+		if e.transposes() {
+			run = b.blocks(rows, cols, stripRows, min(cols, stripCols), piece)
+		}
+		runs = append(runs, storing(run, e))
+	}
+	return func() {
+		for _, run := range runs {
+			run()
+		}
+	}
+}
+
+// loader gets n elements of one row from (row, col) on, n being at most the
+// length of pieceBuffers. The caller must not write to them.
+type loader func(worker, row, col, n int) []float32
+
+// scaledRows loads X with its factors.
+func (b *binder) scaledRows(o *backend.Quantize) loader {
+	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
 	buffers := b.pieceBuffers(x.cols)
-	piece := func(worker, row, col, n int) {
-		v := x.piece(buffers[worker], row, col, n)
+	return func(worker, row, col, n int) []float32 {
+		v, scaled := x.piece(buffers[worker], row, col, n), buffers[worker][:n]
+		if rowScale != nil {
+			copy(scaled, v)
+			simd.Scale(scaled, rowScale[row])
+			v = scaled
+		}
 		if colScale != nil {
-			scaled := buffers[worker][:n]
 			simd.Multiply(scaled, v, colScale[col:col+n])
 			v = scaled
 		}
-		e.store(worker, row, col, v)
+		return v
 	}
-	run := b.pieces(o.X.Rows(), x.cols, piece)
-	if e.transposes() {
-		run = b.blocks(o.X.Rows(), x.cols, stripRows, min(x.cols, stripCols), piece)
-	}
-	return storing(run, e)
 }
 
 func (b *binder) amax(o *backend.Amax) func() {

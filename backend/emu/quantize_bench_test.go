@@ -24,6 +24,18 @@ func (s *elementwiseTensors) castTo(d fp8.DType, rounding fp8.Rounding, transpos
 	return c
 }
 
+// castByBlock is castTo E4M3 with scales of their own for blocks.
+func (s *elementwiseTensors) castByBlock(scale fp8.DType, rows, cols int) backend.Op {
+	c := backend.Cast{Out: s.add(fp8.E4M3, s.rows, s.cols)}
+	c.Out.Block = backend.ScaleBlock{Rows: rows, Cols: cols}
+	across, along := c.Out.Block.ScaleShape(s.rows, s.cols)
+	c.ScaleInv = s.add(scale, across, along)
+	if c.Out.Scale = c.ScaleInv; scale == fp8.F32 {
+		c.Limit = 448
+	}
+	return &backend.Quantize{X: s.input(), Out: []backend.Cast{c}}
+}
+
 // scaledF16 declares an F16 matrix with its factor.
 func (s *elementwiseTensors) scaledF16() *backend.Tensor {
 	t := s.add(fp8.F16, s.rows, s.cols)
@@ -65,6 +77,13 @@ var castOps = []struct {
 			s.castTo(fp8.E5M2, fp8.Nearest, false), s.castTo(fp8.E5M2, fp8.Nearest, true),
 		}}
 	}},
+	{"bf16-e4m3-by-row", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 1, 0) }},
+	{"bf16-e4m3-by-column", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 0, 1) }},
+	{"bf16-e4m3-1x128", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 1, 128) }},
+	{"bf16-e4m3-128x1", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 128, 1) }},
+	{"bf16-e4m3-128x128", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 128, 128) }},
+	{"bf16-e4m3-1x32", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.E8M0, 1, 32) }},
+	{"bf16-e4m3-32x1", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.E8M0, 32, 1) }},
 	{"f32-bf16-transposed", func(s *elementwiseTensors) backend.Op {
 		return &backend.Quantize{X: s.add(fp8.F32, s.rows, s.cols), Out: []backend.Cast{s.castTo(fp8.BF16, fp8.Nearest, true)}}
 	}},

@@ -28,6 +28,12 @@ func (o *board) f(name string, values ...float64) *backend.Tensor {
 	return t
 }
 
+func (o *board) m(name string, rows, cols int, values ...float64) *backend.Tensor {
+	t := o.vars.Tensor(backend.Stash, name, fp8.F32, rows, cols)
+	o.data[t] = values
+	return t
+}
+
 func (o *board) i(name string, values ...float64) *backend.Tensor {
 	t := o.vars.Tensor(backend.Stash, name, fp8.I32, len(values))
 	o.data[t] = values
@@ -54,12 +60,14 @@ func (o *board) expect(t *backend.Tensor, want ...float64) {
 
 func TestSmoothScaleByHand(t *testing.T) {
 	o := newBoard(t)
+	// m/k is 16, 17, 1/4, 2^80, and two dead channels.
+	m := o.f("m", 16, 17, 0.5, 0x1p80, 0, 3)
 	op := &backend.SmoothScale{
-		// m/k is 16, 17, 1/4, 2^80, and two dead channels.
-		ChannelMax: o.f("m", 16, 17, 0.5, 0x1p80, 0, 3), WeightMax: o.f("k", 1, 1, 2, 1, 1, 0),
+		Factor: m, ChannelMax: m, WeightMax: o.f("k", 1, 1, 2, 1, 1, 0),
 		C: o.f("c", 0, 0, 0, 0, 0, 0), InvC: o.f("inv_c", 0, 0, 0, 0, 0, 0),
 		HScale: o.f("h", 0), HScaleInv: o.f("h_inv", 0), WScale: o.f("w", 0), WScaleInv: o.f("w_inv", 0),
-		Seen: o.f("seen", 20, 0, 0, 0, 0, 0), Amax: o.f("amax", 1), HLimit: 448, WLimit: 240,
+		HAmax: o.f("h_amax", 1), WAmax: o.f("w_amax", 0x1p40), HLimit: 448, WLimit: 240,
+		Balanced: true, HPow2: true, WPow2: true,
 	}
 	o.run(op)
 	o.expect(op.C, 4, 8, 0.5, 0x1p30, 1, 1)
@@ -68,8 +76,36 @@ func TestSmoothScaleByHand(t *testing.T) {
 	o.expect(op.HScaleInv, 0x1p42)
 	o.expect(op.WScale, 0x1p-23) // 240/2^30
 	o.expect(op.WScaleInv, 0x1p23)
-	o.expect(op.Seen, 20, 17, 0.5, 0x1p80, 0, 3)
-	o.expect(op.Amax, 0x1p80)
+	o.expect(op.HAmax, 0x1p50)
+	o.expect(op.WAmax, 0x1p40)
+
+	// Other maxima choose c, all of an outlier moves, with a margin, exactly.
+	op.Factor = o.f("f", 3, 0, 0.5, 0x1p80, 7, 5)
+	op.Balanced, op.Exact, op.Margin, op.HPow2 = false, true, 1, false
+	o.run(op)
+	o.expect(op.C, 6, 1, 1, 0x1p30, 14, 10)
+	o.expect(op.HScale, float64(float32(448)/0x1p50))
+	op.Exact = false
+	o.run(op)
+	o.expect(op.C, 8, 1, 1, 0x1p30, 16, 16)
+}
+
+func TestRowFactorByHand(t *testing.T) {
+	o := newBoard(t)
+	// silu of a large gate is the gate; rows 2 and 3 teach no factor.
+	up := o.m("up", 4, 2, 1.5, -0.5, 0.25, 0.125, 0, 0, math.Inf(1), 1)
+	gate := o.m("gate", 4, 2, 1000, 2000, 1000, 4000, 1000, 1000, 1000, 1000)
+	op := &backend.SwiGLU{Up: up, Gate: gate, RowFactor: o.f("r", 0, 0, 0, 0), Out: []backend.Cast{{Out: o.m("h", 4, 2, make([]float64, 8)...)}}}
+	o.run(op)
+	o.expect(op.RowFactor, 2048, 512, 1, 1)
+	o.expect(op.Out[0].Out.RowRange(0, 3), 1500./2048, -1000./2048, 250./512, 500./512, 0, 0)
+	op.Exact = true
+	o.run(op)
+	o.expect(op.RowFactor, 1500, 500, 1, 1)
+	op.FactorOfUp = true
+	o.run(op)
+	o.expect(op.RowFactor, 1.5, 0.25, 1, 1)
+	o.expect(op.Out[0].Out.RowRange(0, 3), 1000, -1000/1.5, 1000, 2000, 0, 0)
 }
 
 // From moments of zero, Adam's first step is lr in the direction of the
@@ -122,4 +158,36 @@ func TestRopeByHand(t *testing.T) {
 	o.run(&backend.Rope{X: x, Out: cast(out), Seq: 2, HeadDim: 4, Theta: 100})
 	// Row 0 stays; in row 1 the pair (0, 2) turns by 1 and (1, 3) by 1/10.
 	o.expect(out, 1, 2, 3, 4, math.Cos(1), -math.Sin(0.1), math.Sin(1), math.Cos(0.1))
+}
+
+// Two columns share a scale; the third column has blocks of its own, one of
+// zeros. The largest element of a block becomes the format's limit.
+func TestScalesByBlockByHand(t *testing.T) {
+	for _, transpose := range []bool{false, true} {
+		o := newBoard(t)
+		x := o.m("x", 2, 3, 1, -2, 4, 896, 7, 0)
+		c := backend.Cast{Limit: 448, Transpose: transpose}
+		rows, cols, block := 2, 3, backend.ScaleBlock{Rows: 1, Cols: 2}
+		codes, inv := []float64{224, -448, 448, 448, 3.5, 0}, []float64{1. / 224, 1. / 112, 2, 1}
+		if transpose {
+			rows, cols, block = 3, 2, backend.ScaleBlock{Rows: 2, Cols: 1}
+			codes, inv = []float64{224, 448, -448, 3.5, 448, 0}, []float64{1. / 224, 2, 1. / 112, 1}
+		}
+		c.Out = o.vars.Tensor(backend.Stash, "out", fp8.E4M3, rows, cols)
+		scaleRows, scaleCols := block.ScaleShape(rows, cols)
+		c.ScaleInv = o.m("inv", scaleRows, scaleCols, 0, 0, 0, 0)
+		c.Out.Scale, c.Out.Block = c.ScaleInv, block
+		o.run(&backend.Quantize{X: x, Out: []backend.Cast{c}})
+		o.expect(c.Out, codes...)
+		o.expect(c.ScaleInv, inv...)
+	}
+	// The smallest power of two by which 1,000 can be divided: 4 for E4M3.
+	o := newBoard(t)
+	c := backend.Cast{Out: o.vars.Tensor(backend.Stash, "out", fp8.E4M3, 1, 2)}
+	c.ScaleInv = o.vars.Tensor(backend.Stash, "inv", fp8.E8M0, 1)
+	o.data[c.ScaleInv] = []float64{1}
+	c.Out.Scale, c.Out.Block = c.ScaleInv, backend.PerRow
+	o.run(&backend.Quantize{X: o.m("x", 1, 2, 1000, 40), Out: []backend.Cast{c}})
+	o.expect(c.Out, 256, 10)
+	o.expect(c.ScaleInv, 4)
 }

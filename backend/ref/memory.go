@@ -98,19 +98,28 @@ func (b *Backend) read(t *backend.Tensor) []float64 {
 	if t.Scale == nil {
 		return values
 	}
-	factors := b.stored(t.Scale)
-	rows, cols := t.Rows(), t.Cols()
-	_, perRow := t.Block.ScaleShape(rows, cols)
-	tile := func(i, size int) int {
-		if size == 0 {
-			return 0
-		}
-		return i / size
-	}
+	factors, tile := b.stored(t.Scale), tiles(t)
 	for i := range values {
-		values[i] *= factors[tile(i/cols, t.Block.Rows)*perRow+tile(i%cols, t.Block.Cols)]
+		values[i] *= factors[tile(i)]
 	}
 	return values
+}
+
+// tiles returns the index of the scale of element i of t.
+func tiles(t *backend.Tensor) func(i int) int {
+	if t.Block == backend.PerTensor {
+		return func(int) int { return 0 }
+	}
+	cols := t.Cols()
+	_, across := t.Block.ScaleShape(t.Rows(), cols)
+	height, width := t.Block.Rows, t.Block.Cols
+	if height == 0 {
+		height = t.Rows()
+	}
+	if width == 0 {
+		width = cols
+	}
+	return func(i int) int { return i/cols/height*across + i%cols/width }
 }
 
 // readOr is read of an optional operand: n times value where there is none.
@@ -218,15 +227,25 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 		if c.Tokens {
 			first = control.Token * uint64(cols)
 		}
+		at := func(i int) int { // where element i of x is in Out
+			if c.Transpose {
+				return i%cols*rows + i/cols
+			}
+			return i
+		}
+		blockScale := func(int) float64 { return scale }
+		if c.ScaleInv != nil {
+			blockScale = b.blockScales(c, x, at)
+		}
 		codes, amax := make([]float64, len(x)), 0.0
 		for i := range x {
 			v := b.fp32(x[i])
 			amax = maxAmax(amax, v)
-			at := i
-			if c.Transpose {
-				at = i%cols*rows + i/cols
+			random := uint32(0)
+			if c.Rounding == fp8.Stochastic {
+				random = fp8.Random(key, first+uint64(i))
 			}
-			codes[at] = b.round(c.Out.DType, b.fp32(v*scale), c.Rounding, fp8.Random(key, first+uint64(i)))
+			codes[at(i)] = b.round(c.Out.DType, b.fp32(v*blockScale(at(i))), c.Rounding, random)
 		}
 		b.put(c.Out, codes)
 		b.fold(c.Amax, amax)

@@ -61,34 +61,54 @@ func (b *Backend) adamW(o *backend.AdamW) {
 			p[j] = p[j]*(1-lr*float64(o.WeightDecay)) - step
 		}
 		scratch = append(scratch,
-			b.rescale(o.Master[i], p, control, o.Rounding),
-			b.rescale(o.M1[i], m, control, o.Rounding),
-			b.rescale(o.M2[i], v, control, o.Rounding))
+			b.rescale(o.Master[i], p, control, o, false),
+			b.rescale(o.M1[i], m, control, o, false),
+			b.rescale(o.M2[i], v, control, o, o.FloorV))
 	}
 	b.store(o.Scratch, scratch)
 }
 
-// rescale stores new values in a tensor of the optimizer, under a new scale if
-// it has one, and returns their amax.
-func (b *Backend) rescale(t *backend.Tensor, values []float64, control backend.Control, rounding fp8.Rounding) (amax float64) {
-	for _, x := range values {
-		amax = maxAmax(amax, b.fp32(x))
-	}
-	scale := 1.0
-	if t.Scale != nil {
-		fresh, ok := fp8.ScaleFor(float32(amax), t.DType.Max(), false)
-		scale = float64(fresh)
-		if !ok {
-			scale = b.fp32(1 / b.read(t.Scale)[0])
-		} else {
-			b.store(t.Scale, []float64{1 / scale})
+// rescale stores new values in a tensor of the optimizer, under new scales if
+// it has any, and returns their amax. With floor what is positive stays so.
+func (b *Backend) rescale(t *backend.Tensor, values []float64, control backend.Control, o *backend.AdamW, floor bool) float64 {
+	_, across := t.Block.ScaleShape(t.Rows(), t.Cols())
+	block := func(i int) int { // of element i
+		if t.Block == backend.PerTensor {
+			return 0
 		}
+		return i/t.Cols()*across + i%t.Cols()/t.Block.Cols
+	}
+	amaxes := make([]float64, block(len(values)-1)+1)
+	for i, x := range values {
+		amaxes[block(i)] = maxAmax(amaxes[block(i)], b.fp32(x))
+	}
+	scales := make([]float64, len(amaxes))
+	if t.Scale == nil {
+		scales[0] = 1
+	} else {
+		inverse := b.read(t.Scale)
+		for i, amax := range amaxes {
+			fresh, ok := fp8.ScaleFor(float32(amax), t.DType.Max(), o.Pow2)
+			if scales[i] = float64(fresh); ok {
+				inverse[i] = 1 / float64(fresh)
+			} else {
+				scales[i] = b.fp32(1 / inverse[i])
+			}
+		}
+		b.store(t.Scale, inverse)
 	}
 	key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(t.Name))
 	codes := make([]float64, len(values))
 	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scale), rounding, fp8.Random(key, uint64(i)))
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[block(i)]), o.Rounding, fp8.Random(key, uint64(i)))
+		if floor && codes[i] == 0 && b.fp32(x) > 0 {
+			codes[i] = float64(t.DType.Float32(1))
+		}
 	}
 	b.put(t, codes)
-	return amax
+	top := 0.0
+	for _, amax := range amaxes {
+		top = maxAmax(top, amax)
+	}
+	return top
 }

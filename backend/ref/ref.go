@@ -268,6 +268,10 @@ func (b *Backend) do(ctx context.Context, op backend.Op) error {
 		b.stepGate(o)
 	case *backend.AdamW:
 		b.adamW(o)
+	case *backend.CastHealth:
+		b.castHealth(o)
+	case *backend.RowCosine:
+		b.rowCosine(o)
 	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
 		return b.collective(ctx, op)
 	default:

@@ -9,11 +9,35 @@ import (
 
 func (b *Backend) quantize(o *backend.Quantize) {
 	x, cols := b.read(o.X), o.X.Cols()
-	factor := b.readOr(o.ColScale, cols, 1)
+	row, col := b.readOr(o.RowScale, o.X.Rows(), 1), b.readOr(o.ColScale, cols, 1)
 	for i := range x {
-		x[i] = b.fp32(x[i]) * factor[i%cols]
+		x[i] = b.fp32(b.fp32(x[i])*row[i/cols]) * col[i%cols]
 	}
 	b.cast(x, cols, o.Out)
+}
+
+// blockScales chooses the scales by block of a cast of x, stores what
+// dequantises and returns the scale of an element of Out. at is where the
+// elements of x are in Out.
+func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) func(i int) float64 {
+	amax, tile := make([]float64, c.ScaleInv.Elems()), tiles(c.Out)
+	for i, v := range x {
+		amax[tile(at(i))] = maxAmax(amax[tile(at(i))], b.fp32(v))
+	}
+	scale, inv := make([]float64, len(amax)), make([]float64, len(amax))
+	for t, a := range amax {
+		s, ok := fp8.ScaleFor(float32(a), c.Limit, c.Pow2)
+		scale[t], inv[t] = float64(s), 1/float64(s)
+		if !ok && a != 0 {
+			inv[t] = math.NaN()
+		}
+		if c.ScaleInv.DType == fp8.E8M0 {
+			inv[t] = float64(fp8.E8M0.Float32(uint32(fp8.MXScale(float32(a), c.Out.DType))))
+			scale[t] = 1 / inv[t]
+		}
+	}
+	b.store(c.ScaleInv, inv)
+	return func(i int) float64 { return scale[tile(i)] }
 }
 
 func (b *Backend) amax(o *backend.Amax) {
@@ -59,45 +83,3 @@ func (b *Backend) pushHistory(o *backend.PushHistory) {
 func (b *Backend) fill(o *backend.Fill) {
 	b.store(o.Out, b.readOr(nil, o.Out.Elems(), float64(o.Value)))
 }
-
-func (b *Backend) smoothScale(o *backend.SmoothScale) {
-	k := b.read(o.WeightMax)
-	m := make([]float64, len(k))
-	for i, x := range b.read(o.ChannelMax) {
-		m[i%len(m)] = maxAmax(m[i%len(m)], x)
-	}
-	c, inv := make([]float64, len(k)), make([]float64, len(k))
-	var top, hMax, wMax float64
-	for i := range k {
-		c[i] = 1
-		if finite(m[i]) && finite(k[i]) && m[i] > 0 && k[i] > 0 {
-			c[i] = math.Ldexp(1, max(-30, min(30, ceilHalfLog2(m[i]/k[i]))))
-		}
-		inv[i] = 1 / c[i]
-		top = maxAmax(top, m[i])
-		hMax = maxAmax(hMax, b.fp32(m[i]*inv[i]))
-		wMax = maxAmax(wMax, b.fp32(k[i]*c[i]))
-	}
-	h, _ := fp8.ScaleFor(float32(hMax), o.HLimit, true)
-	w, _ := fp8.ScaleFor(float32(wMax), o.WLimit, true)
-
-	b.store(o.C, c)
-	b.store(o.InvC, inv)
-	b.store(o.HScale, []float64{float64(h)})
-	b.store(o.HScaleInv, []float64{1 / float64(h)})
-	b.store(o.WScale, []float64{float64(w)})
-	b.store(o.WScaleInv, []float64{1 / float64(w)})
-	b.fold(o.Seen, m...)
-	b.fold(o.Amax, top)
-}
-
-// ceilHalfLog2 is ⌈log2 √q⌉ without rounding: the least e with 4^e ≥ q.
-func ceilHalfLog2(q float64) int {
-	fraction, exponent := math.Frexp(q) // 2^(exponent-1) ≤ q < 2^exponent
-	if fraction == 0.5 {
-		exponent--
-	}
-	return int(math.Ceil(float64(exponent) / 2))
-}
-
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -22,6 +22,7 @@ type commands struct {
 	Train    trainCmd    `cmd:"" help:"Train a model; without arguments, the embedded default."`
 	Eval     evalCmd     `cmd:"" help:"Loss, perplexity and bits per byte of a run or checkpoint."`
 	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
+	Export   exportCmd   `cmd:"" help:"Write a run's model for other programs, Smooth-SwiGLU folded into the weights."`
 	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
 	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
 	Bench    benchCmd    `cmd:"" help:"Rates of a step and of its parts, beside the device's measured peaks."`

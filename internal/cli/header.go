@@ -19,7 +19,7 @@ const valueColumns = 80 - len("parameters  ")
 // printHeader says what is about to be computed.
 func printHeader(w io.Writer, r *run.Run) error {
 	fmt.Fprintln(w)
-	if err := r.Job.Recipe.Describe(w, r.Config.Model.Layers); err != nil {
+	if err := describeRecipes(w, r.Trainer.Job); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -30,9 +30,9 @@ func printHeader(w io.Writer, r *run.Run) error {
 			name = ""
 		}
 	}
-	groups := r.Job.ParamGroups()
+	groups := r.Trainer.ParamGroups()
 	line("parameters", "%s: %s", writers.Count(totalOf(groups)), list(groups, writers.Count))
-	if padded := r.Job.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
+	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
 	perRank := ""
@@ -40,8 +40,8 @@ func printHeader(w io.Writer, r *run.Run) error {
 		perRank = " on each rank"
 	}
 	line("memory", "%s%s: %s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes))
-	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Job.FLOPsPerToken(), "FLOP"),
-		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Job.TokensPerStep()))
+	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Trainer.FLOPsPerToken(), "FLOP"),
+		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Trainer.TokensPerStep()))
 	line("device", "%s", devices(r))
 	if hint := r.Devices[0].Spec().Hint; hint != "" {
 		line("hint", "%s", hint)
@@ -68,6 +68,17 @@ func printHeader(w io.Writer, r *run.Run) error {
 	}
 	printResumed(w, r)
 	fmt.Fprintln(w)
+	return nil
+}
+
+// describeRecipes prints the table of a job's recipe, and those that follow it.
+func describeRecipes(w io.Writer, j *train.Job) error {
+	if err := j.Recipe.Describe(w, j.Config.Model.Layers); err != nil {
+		return err
+	}
+	for _, p := range j.Phases[j.Phase+1:] {
+		fmt.Fprintf(w, "then %s from step %d on\n", p.Config.Recipe, p.From+1)
+	}
 	return nil
 }
 

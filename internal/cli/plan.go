@@ -60,11 +60,8 @@ func (c planCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	job, err := train.NewJob(cfg)
-	if err != nil {
-		return badInput(err)
-	}
-	programs, err := job.Lowered(driver, spec)
+	// Of several recipes the one that the machine must be large enough for.
+	job, programs, memory, err := train.LargestJob(cfg, driver, spec)
 	if err != nil {
 		return badInput(err)
 	}
@@ -76,7 +73,7 @@ func (c planCmd) Run(t *terminal) error {
 		}
 		return nil
 	}
-	p := newPlanned(job, spec, programs)
+	p := newPlanned(job, spec, programs, memory)
 	if c.JSON {
 		e := json.NewEncoder(t.out)
 		e.SetIndent("", "  ")
@@ -85,10 +82,10 @@ func (c planCmd) Run(t *terminal) error {
 	return p.print(t.out, job)
 }
 
-func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program) planned {
+func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, memory train.Memory) planned {
 	p := planned{
 		Recipe: job.Recipe.Name, Backend: spec.Backend, Groups: job.ParamGroups(),
-		Memory:        job.MemoryOf(spec.Align, programs),
+		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
 	}
 	p.Parameters = totalOf(p.Groups)
@@ -111,6 +108,9 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program) 
 func (p planned) print(w io.Writer, job *train.Job) error {
 	if err := job.Recipe.Describe(w, job.Config.Model.Layers); err != nil {
 		return err
+	}
+	if len(job.Phases) > 1 {
+		fmt.Fprintln(w, "of the schedule's recipes the one that takes most memory")
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	table := func(groups []train.Group, format func(int64) string) {

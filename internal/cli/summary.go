@@ -35,7 +35,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	if last.Step == 0 {
 		fmt.Fprintf(t.out, "nothing to do: the run has all its %d steps; more by --steps N\n", r.Config.Train.Steps)
 	} else {
-		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(last.Tokens-int64(r.Resumed)*r.Job.TokensPerStep()), writers.Clock(elapsed))
+		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(last.Tokens-int64(r.Resumed)*r.Trainer.TokensPerStep()), writers.Clock(elapsed))
 	}
 	if last.Evaluated {
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
@@ -75,7 +75,7 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Durati
 	step := r.Trainer.StepsDone()
 	out := result{
 		Run: r.Folder.Dir, Checkpoint: newest, Step: step,
-		Tokens: int64(step) * r.Job.TokensPerStep(), Seconds: writers.Float(elapsed.Seconds()),
+		Tokens: int64(step) * r.Trainer.TokensPerStep(), Seconds: writers.Float(elapsed.Seconds()),
 	}
 	if last.Step > 0 {
 		out.Loss = float(last.Loss)

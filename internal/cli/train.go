@@ -160,8 +160,17 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	trainErr := r.Train(signals.ctx, func(p run.Progress) {
 		last = p
 		status.Show(statusOf(p, r))
+		if p.Recipe != "" {
+			status.Print(fmt.Sprintf("step %d: recipe %s from here on", p.Step, p.Recipe))
+		}
 		if p.Skipped {
 			status.Print(fmt.Sprintf("step %d: no update, its loss or a gradient was not finite", p.Step))
+		}
+		if p.Spike.Begin > 0 {
+			status.Print(spikeText(p, r))
+		}
+		for _, alarm := range p.Health.Alarms {
+			status.Print(fmt.Sprintf("step %d: %s", p.Step, alarm))
 		}
 		if p.Evaluated && p.Step < p.Steps {
 			status.Print(fmt.Sprintf("step %d: validation %s", p.Step, lossText(p.ValLoss, r)))
@@ -190,11 +199,27 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	return err
 }
 
+// spikeText says what the loss did, and what became of it.
+func spikeText(p run.Progress, r *run.Run) string {
+	text := fmt.Sprintf("step %d: the loss is %.4f, ", p.Step, p.Loss)
+	if p.Spike.Std > 0 {
+		text += fmt.Sprintf("%.4f ± %.4f was usual before; ", p.Spike.Mean, p.Spike.Std)
+	}
+	text += fmt.Sprintf("a spike since step %d", p.Spike.Begin)
+	switch {
+	case p.Rewound:
+		return text + fmt.Sprintf(", going back to step %d and on with later data", r.Trainer.StepsDone())
+	case r.Config.Train.OnSpike == "rewind":
+		return text + ", and no checkpoint is older: going on"
+	}
+	return text
+}
+
 func statusOf(p run.Progress, r *run.Run) writers.Status {
-	rate := float64(r.Job.TokensPerStep()) / p.Elapsed.Seconds()
+	rate := float64(r.Trainer.TokensPerStep()) / p.Elapsed.Seconds()
 	s := writers.Status{
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
-		TokensPerSec: rate, FlopsPerSec: rate * r.Job.FLOPsPerToken(),
+		TokensPerSec: rate, FlopsPerSec: rate * r.Trainer.FLOPsPerToken(),
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
 		ETA:    p.ETA,
 	}

@@ -140,8 +140,9 @@ func parseValue(k key, text string) (any, error) {
 		return text, nil
 	}
 	for _, path := range meta.Keys() {
-		if row := path[1:].String(); k.name == rowsKey && row != "" && !slices.Contains(rowKeys, row) {
-			return nil, unknownKey(rowsKey + "." + row)
+		within := path[1:].String()
+		if names := k.tableKeys(); names != nil && within != "" && !slices.Contains(names, within) {
+			return nil, unknownKey(k.name + "." + within)
 		}
 	}
 	return tree["v"], nil

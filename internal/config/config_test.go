@@ -44,8 +44,10 @@ micro_batch = 8            # sequences
 accumulate = 1
 ranks = 1                  # in-process ranks on emu
 eval_every = 200
+health_every = 100
 recompute = "none"         # none attention block
 on_nonfinite = 10          # consecutive skipped steps before stopping
+on_spike = "log"           # rewind, or off
 
 [optimizer]
 lr = 2e-3
@@ -63,13 +65,26 @@ master = "fp16"
 m1 = "e4m3"
 m2 = "e5m2"
 rounding = "stochastic"
+state_pow2 = false
+state_block = 0
+floor_v = false
 history = 16
 margin = 0
+weight_margin = 0
 grad_margin = 4
+cold_start = false
+smooth = "balanced"
+smooth_exact = false
+smooth_factors = "current"
+smooth_margin = 0
 
 [[precision.rows]]         # exceptions, first match wins
 scope = "layers.0.mlp.*"
 format = "bf16"
+
+[[precision.schedule]]     # recipes that take over later
+step = 1000
+recipe = "bf16"
 
 [checkpoint]
 every = 200
@@ -94,7 +109,9 @@ func load(t *testing.T, text string, assignments ...string) *Loaded {
 // The contract lists every key, in order, with the defaults.
 func TestContract(t *testing.T) {
 	fromFile := load(t, contract)
-	defaults, err := Load(Args{Assignments: []string{`precision.rows=[{scope="layers.0.mlp.*", format="bf16"}]`}})
+	defaults, err := Load(Args{Assignments: []string{
+		`precision.rows=[{scope="layers.0.mlp.*", format="bf16"}]`, `precision.schedule=[{step=1000, recipe="bf16"}]`,
+	}})
 	require.NoError(t, err)
 	require.Equal(t, defaults.Config, fromFile.Config)
 
@@ -246,6 +263,9 @@ func TestCommandErrors(t *testing.T) {
 		{Args{Assignments: []string{"precision.rows=[1]"}}, "a table, not 1"},
 		{Args{Assignments: []string{"precision.rows=1"}}, "a list of tables"},
 		{Args{Assignments: []string{"precision.rows.scope=a"}}, "give the whole list"},
+		{Args{Assignments: []string{"precision.schedule=[{steps=1}]"}}, "did you mean precision.schedule.step?"},
+		{Args{Assignments: []string{"precision.schedule.step=1"}}, "such as precision.schedule=[{step=…}]"},
+		{Args{Assignments: []string{`precision.schedule=[{step="1"}]`}}, `its step is a whole number, not "1"`},
 		{Args{Assignments: []string{"seed=1", "seed=2"}}, "seed is given twice, by seed=1 and by seed=2"},
 		{Args{Assignments: []string{"train.steps=4"}, Flags: steps}, "train.steps is given twice, by train.steps=4 and by --steps 5"},
 		{Args{Assignments: []string{"data.paths=x"}, Flags: Flags{Data: []string{"y"}}}, "by data.paths=x and by --data y"},
@@ -271,7 +291,8 @@ func TestFileErrors(t *testing.T) {
 		{"[model]\npreset = 3", "run.toml:2: model.preset wants a text in quotes, not 3"},
 		{"[model]\npreset = \"3\"", `run.toml:2: model.preset = "3": there is no such preset`},
 		{"[[precision.rows]]\nscope = \"a\"\nformat = \"bf16\"\n[[precision.rows]]\nscop = \"b\"", "run.toml:5: unknown key precision.rows.scop; did you mean precision.rows.scope?"},
-		{"[precision.rows]\nscope = \"a\"", "precision.rows wants a list of tables"},
+		{"[precision.rows]\nscope = \"a\"", "precision.rows wants a list of tables; in a file each table is headed [[precision.rows]]"},
+		{"[[precision.schedule]]\nscope = \"a\"", "run.toml:2: unknown key precision.schedule.scope; did you mean precision.schedule.step?"},
 		{"seed = 1\n[train]\nsteps = 3\nsteps = 4", "train.steps is given twice, on line 3 and on line 4"},
 		{"[model]\nlayers = 3\n\n[model]\ndim = 16", "[model] is given twice, on line 1 and on line 4"},
 		{"model.layers = 3\n[model]\nlayers = 4", "run.toml"},

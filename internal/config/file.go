@@ -53,7 +53,7 @@ func parse(name, text string) (*source, error) {
 			}
 			continue
 		}
-		if row, ok := strings.CutPrefix(full, rowsKey+"."); ok && slices.Contains(rowKeys, row) {
+		if list, within, ok := splitTableKey(full); ok && slices.Contains(list.tableKeys(), within) {
 			continue
 		}
 		k, ok := findKey(full)

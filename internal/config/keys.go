@@ -65,18 +65,31 @@ func findKey(name string) (key, bool) {
 	return key{}, false
 }
 
-// rowsKey is the one key whose value is a list of tables; rowKeys are the names
-// within one of them.
-const rowsKey = "precision.rows"
-
-var rowKeys = func() []string {
-	row := reflect.TypeFor[train.PrecisionRow]()
-	names := make([]string, row.NumField())
+// tableKeys are the names within one table of a key whose value is a list of
+// tables; nil for any other key.
+func (k key) tableKeys() []string {
+	if k.typ.Kind() != reflect.Slice || k.typ.Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	names := make([]string, k.typ.Elem().NumField())
 	for i := range names {
-		names[i] = newKey("", row.Field(i)).name
+		names[i] = newKey("", k.typ.Elem().Field(i)).name
 	}
 	return names
-}()
+}
+
+// splitTableKey takes a name such as precision.rows.format apart: a key that
+// holds tables, and a name within one of them, which need not exist.
+func splitTableKey(name string) (list key, within string, ok bool) {
+	for _, s := range sections {
+		for _, k := range s.keys {
+			if within, ok = strings.CutPrefix(name, k.name+"."); ok && k.tableKeys() != nil {
+				return k, within, true
+			}
+		}
+	}
+	return key{}, "", false
+}
 
 // flagsNotKeys are settings of the command that say where a run happens. They
 // are no part of a config, but people look for them there.
@@ -98,13 +111,14 @@ func unknownKey(name string) error {
 		tables = append(tables, s.name)
 	}
 	known = append(known, tables...)
-	if row, ok := strings.CutPrefix(name, rowsKey+"."); ok {
-		if slices.Contains(rowKeys, row) {
-			return fmt.Errorf(`%s belongs to a list of tables; give the whole list, such as %s=[{scope="layers.0.*", format="bf16"}]`, name, rowsKey)
+	if list, within, ok := splitTableKey(name); ok {
+		names := list.tableKeys()
+		if slices.Contains(names, within) {
+			return fmt.Errorf("%s belongs to a list of tables; give the whole list, such as %s=[{%s=…}]", name, list.name, within)
 		}
 		known = nil
-		for _, k := range rowKeys {
-			known = append(known, rowsKey+"."+k)
+		for _, k := range names {
+			known = append(known, list.name+"."+k)
 		}
 	}
 	return fmt.Errorf("unknown key %s; did you mean %s?", name, nearest(name, known))

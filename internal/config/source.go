@@ -61,6 +61,9 @@ func (s *source) each(f func(key, reflect.Value)) error {
 	for _, x := range s.settings {
 		field := x.key.field(&c)
 		if err := assign(field, x.value); err != nil {
+			if x.key.tableKeys() != nil {
+				err = fmt.Errorf("%w; in a file each table is headed [[%s]]", err, x.key.name)
+			}
 			return fmt.Errorf("%s: %s wants %w", x.place, x.key.name, err)
 		}
 		f(x.key, field)
@@ -141,7 +144,7 @@ func assignSlice(field reflect.Value, value any) error {
 		}
 	default:
 		if field.Type().Elem().Kind() == reflect.Struct {
-			return errors.New("a list of tables: [[precision.rows]] in a file")
+			return errors.New("a list of tables")
 		}
 		return fmt.Errorf("a list, not %s", show(value))
 	}

@@ -34,8 +34,8 @@ func writeKey(b *strings.Builder, k key, value reflect.Value) error {
 	if k.omit && value.IsZero() {
 		return nil
 	}
-	if k.name == rowsKey {
-		return writeRows(b, k, value)
+	if k.tableKeys() != nil {
+		return writeTables(b, k, value)
 	}
 	text, err := format(k.name, value)
 	if err != nil {
@@ -45,13 +45,13 @@ func writeKey(b *strings.Builder, k key, value reflect.Value) error {
 	return nil
 }
 
-func writeRows(b *strings.Builder, k key, rows reflect.Value) error {
-	for i := range rows.Len() {
+func writeTables(b *strings.Builder, k key, tables reflect.Value) error {
+	for i := range tables.Len() {
 		b.WriteByte('\n')
 		writeLine(b, "[["+k.name+"]]", k.doc)
-		row := rows.Index(i)
-		for j := range row.NumField() {
-			if err := writeKey(b, newKey(k.name+".", row.Type().Field(j)), row.Field(j)); err != nil {
+		table := tables.Index(i)
+		for j := range table.NumField() {
+			if err := writeKey(b, newKey(k.name+".", table.Type().Field(j)), table.Field(j)); err != nil {
 				return err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"octet/checkpoint"
 	"octet/data"
 	"octet/nn"
+	"octet/recipe"
 	"octet/train"
 )
 
@@ -63,11 +64,12 @@ func seconds(s float64) time.Duration {
 // miniatureRate is the FLOP/s of a step of the miniature.
 func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64, err error) {
 	c.Model.Layers, c.Model.Vocab, c.Model.Init = 1, data.TextVocab, ""
+	c.Precision.Schedule = nil
 	// Exceptions by layer mean nothing to a model of one layer, and what they
 	// leave to smooth may not be in it.
 	c.Precision.Rows = nil
 	if nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU {
-		c.Model.Activation = string(nn.SwiGLU)
+		c.Model.Activation, c.Precision.Smooth = string(nn.SwiGLU), recipe.NoSmooth.String()
 	}
 	if c.Model.Dim > miniatureDim {
 		small := train.Default().Model

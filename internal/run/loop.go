@@ -16,7 +16,10 @@ type Progress struct {
 	Steps      int           // of the whole run
 	Evaluated  bool          // this step evaluated
 	ValLoss    float64       // nats per token, if it did
-	Checkpoint string        // path, if this step wrote one
+	Health     train.Health  // of this step, if it was measured
+	Checkpoint string        // path, if this step wrote one, or the run went back to one
+	Recipe     string        // if this step was the first under it
+	Rewound    bool          // the step made a spike, and the run went back to Checkpoint
 	ETA        time.Duration // at the pace of this process so far, evaluations and checkpoints included
 	Profile    *Profile      // of the steps up to this one, if it is the last of those that were profiled
 }
@@ -32,7 +35,7 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
-		p.ETA = seconds(time.Since(start).Seconds() / float64(done) * float64(p.Steps-p.Step))
+		p.ETA = seconds(time.Since(start).Seconds() / float64(done) * float64(p.Steps-r.Trainer.StepsDone()))
 		report(p)
 		if interrupted {
 			r.records.log.Info("interrupted", "step", p.Step)
@@ -48,11 +51,29 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	c := r.Config
 	steady := context.WithoutCancel(ctx) // a step is never cut in two
 	p.Steps = c.Train.Steps
+	phase := r.Trainer.Phase
 	if p.StepResult, err = r.next(steady); err != nil {
 		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
 			err = errors.Join(err, r.record(p))
 		}
 		return p, false, err
+	}
+	if r.Trainer.Phase != phase {
+		p.Recipe = r.Trainer.Recipe.Name
+		r.records.log.Info("recipe", "step", p.Step, "name", p.Recipe)
+	}
+	if p.Spike.Begin > 0 {
+		if err := r.spiked(steady, &p); err != nil || p.Rewound {
+			return p, ctx.Err() != nil, err
+		}
+	}
+	if every := c.Train.HealthEvery; every > 0 && p.Step%every == 0 {
+		if p.Health, err = r.Trainer.Health(steady); err != nil {
+			return p, false, err
+		}
+		for _, alarm := range p.Health.Alarms {
+			r.records.log.Warn(alarm, "step", p.Step)
+		}
 	}
 	last := p.Step == c.Train.Steps
 	if r.hasValidation() && (last || c.Train.EvalEvery > 0 && p.Step%c.Train.EvalEvery == 0) {
@@ -68,14 +89,14 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	if p.Profile, err = r.profileAfter(p.Step, interrupted); err != nil {
 		return p, interrupted, err
 	}
-	if last || interrupted || c.Checkpoint.Every > 0 && p.Step%c.Checkpoint.Every == 0 {
+	if last || interrupted || r.regular(p.Step) {
 		p.Checkpoint, err = r.save()
 	}
 	return p, interrupted, err
 }
 
 func (r *Run) record(p Progress) error {
-	return r.records.step(p, r.Job.FLOPsPerToken(), r.Job.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
+	return r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
 }
 
 func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }
@@ -90,13 +111,39 @@ func (r *Run) save() (string, error) {
 	if err := r.records.flush(); err != nil {
 		return "", err
 	}
-	path, err := checkpoint.Save(r.Folder.Checkpoints(), r.Trainer.StepsDone(), contents)
+	step := r.Trainer.StepsDone()
+	path, err := checkpoint.Save(r.Folder.Checkpoints(), step, contents)
 	if err != nil {
 		return "", fmt.Errorf("writing the checkpoint: %w", err)
 	}
-	r.records.log.Info("checkpoint", "step", r.Trainer.StepsDone(), "path", path)
-	_, err = checkpoint.Retain(r.Folder.Checkpoints(), r.Config.Checkpoint.KeepLast, r.Config.Checkpoint.KeepEvery)
-	return path, err
+	r.records.log.Info("checkpoint", "step", step, "path", path)
+	// What an interruption writes comes beside those that the run would have
+	// without it, since a rewind may need them, and goes with the next of these.
+	keep := r.Config.Checkpoint.KeepLast
+	if r.regular(step) {
+		err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
+	} else if step < r.Config.Train.Steps {
+		keep++
+	}
+	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
+	return path, errors.Join(err, retainErr)
+}
+
+// regular reports whether a step writes a checkpoint wherever the run stops.
+func (r *Run) regular(step int) bool {
+	every := r.Config.Checkpoint.Every
+	return every > 0 && step%every == 0
+}
+
+// discard removes some of the checkpoints.
+func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	for _, e := range list {
+		if unwanted(e) {
+			err = errors.Join(err, checkpoint.Discard(e.Path))
+		}
+	}
+	return err
 }
 
 // NewestCheckpoint is the path of the newest checkpoint.

@@ -39,14 +39,12 @@ type profiler struct {
 	peaks backend.Peaks
 }
 
-// newProfiler watches r's first device, before programs are loaded there.
-func newProfiler(r *Run) *profiler {
-	p := &profiler{Profile: backend.NewProfile()}
-	if m, ok := r.Devices[0].(backend.Metered); ok {
+// watch watches the first device, before programs are loaded there.
+func (p *profiler) watch(devices []backend.Backend) {
+	if m, ok := devices[0].(backend.Metered); ok && p.Spans() == 0 {
 		p.meter = m.Meter()
 	}
-	r.Devices[0] = p.Watch(r.Devices[0])
-	return p
+	devices[0] = p.Watch(devices[0])
 }
 
 // profiledRange is the steps to profile: those after from, up to to.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"octet/internal/writers"
+	"octet/train"
 )
 
 // records are the files that grow by a line a step.
@@ -62,6 +63,12 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		m.ValLoss = &loss
 		scalars = append(scalars, writers.Scalar{Tag: "loss/validation", Value: p.ValLoss})
 	}
+	m.FP8, m.SwiGLU = healthStats(p.Health)
+	for _, h := range p.Health.SwiGLU {
+		scalars = append(scalars,
+			writers.Scalar{Tag: "swiglu/amax/" + h.Layer, Value: h.Amax},
+			writers.Scalar{Tag: "swiglu/cosine/" + h.Layer, Value: h.Cosine})
+	}
 	seconds := p.Elapsed.Seconds()
 	rate := float64(tokens) / seconds
 	t := writers.Timing{
@@ -73,6 +80,31 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		t.MFU = &mfu
 	}
 	return errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
+}
+
+// healthStats is a measured step's health in the words of metrics.jsonl.
+func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writers.SwiGLUStats) {
+	var casts map[string]writers.FP8Stats
+	if len(h.Casts) > 0 {
+		casts = make(map[string]writers.FP8Stats, len(h.Casts))
+	}
+	for _, c := range h.Casts {
+		casts[c.Name] = writers.FP8Stats{
+			Amax: writers.Float(c.Amax), Scale: writers.Float(c.Scale),
+			Saturated: writers.Float(c.Clipped), Flushed: writers.Float(c.Flushed),
+		}
+	}
+	var channels map[string]writers.SwiGLUStats
+	if len(h.SwiGLU) > 0 {
+		channels = make(map[string]writers.SwiGLUStats, len(h.SwiGLU))
+	}
+	for _, s := range h.SwiGLU {
+		channels[s.Layer] = writers.SwiGLUStats{
+			Channel: s.Channel, Amax: writers.Float(s.Amax), Median: writers.Float(s.Median), Cosine: writers.Float(s.Cosine),
+			NormUp: writers.Float(s.NormUp), NormGate: writers.Float(s.NormGate),
+		}
+	}
+	return casts, channels
 }
 
 // flush brings the lines to the disk before a checkpoint vouches for them.

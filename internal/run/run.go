@@ -38,16 +38,17 @@ type Run struct {
 	Folder     *Folder
 	Corpus     *data.Corpus
 	Note       string // which corpus, where nobody named one
-	Job        *train.Job
 	Trainer    *train.Trainer
 	Devices    []backend.Backend
-	Memory     train.Memory
+	Memory     train.Memory       // under the recipe that takes most
 	PeakFLOPs  float64            // per second, of all devices; 0 if not known
 	Resumed    int                // step that the run goes on from
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
 
+	backend string // as given
+	options backend.Options
 	version string
 	records *records
 	profile *profiler // nil: not asked for, or done
@@ -56,7 +57,10 @@ type Run struct {
 // Start opens everything. Its errors are the user's to mend; nothing is left
 // behind then.
 func Start(ctx context.Context, o Options) (*Run, error) {
-	r := &Run{Config: o.Config, WasResumed: o.Resume, version: o.Version}
+	r := &Run{
+		Config: o.Config, WasResumed: o.Resume, version: o.Version,
+		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
+	}
 	var err error
 	if o.Resume {
 		r.Folder, err = Resume(o.Dir)
@@ -84,10 +88,11 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if err := r.Folder.recordData(r.Corpus.Info); err != nil {
 		return err
 	}
-	if r.Job, err = train.NewJob(o.Config); err != nil {
+	job, err := train.NewJob(o.Config)
+	if err != nil {
 		return err
 	}
-	if r.Devices, err = backend.Open(o.Backend, backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks}); err != nil {
+	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
 		return err
 	}
 	if err := r.plan(); err != nil {
@@ -95,11 +100,13 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	r.PeakFLOPs = peakFLOPs(r.Devices)
 	if o.Profile {
-		r.profile = newProfiler(r)
+		r.profile = &profiler{Profile: backend.NewProfile()}
+		r.profile.watch(r.Devices)
 	}
-	if r.Trainer, err = train.NewTrainer(r.Job, r.Corpus, r.Devices); err != nil {
+	if r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Devices); err != nil {
 		return err
 	}
+	r.Trainer.Reopen = r.reopen
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
@@ -121,6 +128,22 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// reopen makes room for the programs of another recipe.
+func (r *Run) reopen() (devices []backend.Backend, err error) {
+	err = closeAll(r.Devices)
+	r.Devices = nil
+	if err != nil {
+		return nil, err
+	}
+	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
+		return nil, err
+	}
+	if r.profile != nil {
+		r.profile.watch(r.Devices)
+	}
+	return r.Devices, nil
+}
+
 // logStart tells run.log what goes on from here.
 func (r *Run) logStart() {
 	log := r.records.log
@@ -138,11 +161,9 @@ func (r *Run) plan() error {
 	if err != nil {
 		return err
 	}
-	programs, err := r.Job.Lowered(driver, spec)
-	if err != nil {
+	if _, _, r.Memory, err = train.LargestJob(r.Config, driver, spec); err != nil {
 		return err
 	}
-	r.Memory = r.Job.MemoryOf(spec.Align, programs)
 	if !spec.HostMemory {
 		return nil
 	}

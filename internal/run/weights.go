@@ -18,6 +18,7 @@ import (
 type Weights struct {
 	train.CheckpointWeights
 	Path   string
+	HF     checkpoint.Config // as the folder says it
 	Model  nn.Config
 	Recipe recipe.Recipe
 	// Run is the configuration of the run that trained it; nil for weights
@@ -66,7 +67,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	}
 	w.close = tensors.Close
 	w.CheckpointWeights.Model = tensors
-	w.Model = train.FromHF(hf)
+	w.HF, w.Model = hf, train.FromHF(hf)
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
@@ -84,16 +85,20 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) error {
 	w.Path, w.close = c.Path, c.Close
 	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
-	w.Model = train.FromHF(c.Config)
-	err := w.recipeOf(recipeName)
+	w.HF, w.Model = c.Config, train.FromHF(c.Config)
+	state, err := train.ReadState(c)
+	if err == nil {
+		err = w.recipeOf(recipeName, state.Step)
+	}
 	if err != nil {
 		return errors.Join(err, w.Close())
 	}
 	return nil
 }
 
-// recipeOf resolves the recipe: the run's own, or the one asked for.
-func (w *Weights) recipeOf(name string) (err error) {
+// recipeOf resolves the recipe: that of the run's last step, or the one asked
+// for.
+func (w *Weights) recipeOf(name string, step int) (err error) {
 	if w.RunDir != "" {
 		loaded, err := config.Load(config.Args{File: ConfigPath(w.RunDir)})
 		if err != nil {
@@ -105,11 +110,14 @@ func (w *Weights) recipeOf(name string) (err error) {
 	case name != "":
 		w.Recipe, err = recipe.Lookup(name)
 	case w.Run != nil:
-		w.Recipe, err = w.Run.ResolvedRecipe()
+		var phases []train.Phase
+		if phases, err = w.Run.Phases(); err == nil {
+			w.Recipe, err = phases[train.PhaseAt(phases, step-1)].Config.ResolvedRecipe()
+		}
 	default:
 		w.Recipe, err = recipe.Lookup("fp32")
 	}
-	if err == nil && w.Recipe.Smooth && w.Model.Activation == nn.SwiGLU {
+	if err == nil && w.Recipe.Smooth.On() && w.Model.Activation == nn.SwiGLU {
 		w.Model.Activation = nn.SmoothSwiGLU
 	}
 	return err

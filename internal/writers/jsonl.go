@@ -50,7 +50,11 @@ type FP8Stats struct {
 type SwiGLUStats struct {
 	Channel int   `json:"channel"`
 	Amax    Float `json:"amax"`
+	Median  Float `json:"median"` // of all channels' maxima
 	Cosine  Float `json:"cosine"` // of its rows of w1 and w2
+
+	NormUp   Float `json:"norm_up"` // lengths of the rows
+	NormGate Float `json:"norm_gate"`
 }
 
 // Timing is a line of timing.jsonl: what the clock says.

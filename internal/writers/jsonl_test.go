@@ -36,7 +36,7 @@ func TestMetricsLines(t *testing.T) {
 	require.Equal(t, `{"step":1,"loss":5.545177444479562,"lr":0.00015,"grad_norm":null,"tokens":2048,"skipped":true}
 {"step":2,"loss":null,"val_loss":2.5,"lr":0.003,"grad_norm":0.1,"tokens":4096,"skipped":false,`+
 		`"fp8":{"layers.0.mlp.hidden":{"amax":1e-07,"scale":0,"saturated":0.5,"flushed":0.25},"layers.1.mlp.hidden":{"amax":4,"scale":64,"saturated":0,"flushed":0}},`+
-		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"cosine":-1}}}
+		`"swiglu":{"layers.0.mlp":{"channel":17,"amax":3,"median":0,"cosine":-1,"norm_up":0,"norm_gate":0}}}
 `, string(text))
 }
 

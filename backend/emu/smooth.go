@@ -1,0 +1,96 @@
+package emu
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/backend/emu/simd"
+	"octet/fp8"
+)
+
+// Smooth-SwiGLU: its factors by channel and by token.
+
+func (b *binder) smoothScale(o *backend.SmoothScale) func() {
+	c, invC, weight := b.f32(o.C), b.f32(o.InvC), b.f32(o.WeightMax)
+	hAmax, wAmax := b.f32(o.HAmax), b.f32(o.WAmax)
+	hScale, hScaleInv := b.f32(o.HScale), b.f32(o.HScaleInv)
+	wScale, wScaleInv := b.f32(o.WScale), b.f32(o.WScaleInv)
+	factor, channel := make([]float32, len(c)), make([]float32, len(c))
+	collectFactor, collectChannel := b.windowMax(factor, o.Factor), b.windowMax(channel, o.ChannelMax)
+	if o.Factor == o.ChannelMax {
+		factor, collectFactor = channel, func() {}
+	}
+	return func() {
+		collectFactor()
+		collectChannel()
+		var h, w float32
+		for i, k := range weight {
+			q := float64(factor[i])
+			if o.Balanced {
+				q = math.Sqrt(q / float64(k)) // 0, infinite or NaN where either is 0 or not finite
+			}
+			c[i] = smoothFactor(q, o.Margin, o.Exact)
+			invC[i] = 1 / c[i]
+			h = fp8.MaxAmax(h, channel[i]*invC[i])
+			w = fp8.MaxAmax(w, k*c[i])
+		}
+		if hAmax != nil {
+			hAmax[0] = fp8.MaxAmax(hAmax[0], h)
+		}
+		if wAmax != nil {
+			wAmax[0] = fp8.MaxAmax(wAmax[0], w)
+		}
+		if hScale != nil {
+			hScale[0], _ = fp8.ScaleFor(h, o.HLimit, o.HPow2)
+			hScaleInv[0] = 1 / hScale[0]
+		}
+		if wScale != nil {
+			wScale[0], _ = fp8.ScaleFor(w, o.WLimit, o.WPow2)
+			wScaleInv[0] = 1 / wScale[0]
+		}
+	}
+}
+
+// smoothFactor is q·2^margin, rounded up to a power of two or to FP32, and
+// clamped; 1 where q is 0 or not finite.
+func smoothFactor(q float64, margin int, exact bool) float32 {
+	const limit = 1 << 30
+	if !(q > 0) || math.IsInf(q, 0) {
+		return 1
+	}
+	q = math.Ldexp(q, margin)
+	if !exact {
+		fraction, exponent := math.Frexp(q)
+		if fraction == 0.5 {
+			exponent--
+		}
+		q = math.Ldexp(1, exponent)
+	}
+	return float32(min(max(q, 1./limit), limit))
+}
+
+// swiGLUByRow is swiGLU with a factor for each row, which is known once the
+// whole row is: it is computed, then divided and cast, while it is in the cache.
+func (b *binder) swiGLUByRow(o *backend.SwiGLU) func() {
+	up, gate, factors := b.rows(o.Up), b.rows(o.Gate), b.f32(o.RowFactor)
+	tokens, cols := o.Up.Rows(), o.Up.Cols()
+	e := b.emitter(o.Out, cols)
+	ups, products := b.scratch(cols), b.scratch(cols)
+	tasks, height := rowTasks(tokens, cols)
+	task := func(worker, task int) {
+		a := products[worker]
+		for r := task * height; r < min(tokens, (task+1)*height); r++ {
+			u := up.row(ups[worker], r)
+			gate.load(a, r, 0)
+			simd.GatedProduct(a, u, a)
+			top := fp8.Amax(a)
+			if o.FactorOfUp {
+				top = fp8.Amax(u)
+			}
+			factors[r] = smoothFactor(float64(top), 0, o.Exact)
+			simd.Scale(a, 1/factors[r])
+			e.store(worker, r, 0, a)
+		}
+	}
+	return storing(func() { b.pool.run(tasks, task) }, e)
+}

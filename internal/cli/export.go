@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"octet/internal/export"
+	"octet/internal/run"
+)
+
+type exportCmd struct {
+	Model  string `arg:"" name:"run or checkpoint" help:"A run folder or a checkpoint."`
+	Out    string `required:"" placeholder:"DIR" help:"The folder to write; it must not exist."`
+	Format string `default:"fp32" placeholder:"NAME" help:"Of the weights: fp32, bf16, or fp8 with static scales (${default})."`
+	device
+}
+
+func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
+	if !slices.Contains(export.Formats, c.Format) {
+		return badInput(fmt.Errorf("--format %s is unknown: use one of %s", c.Format, strings.Join(export.Formats, ", ")))
+	}
+	w, err := run.OpenWeights(c.Model, "")
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	t.passedOver(w)
+	dev, err := c.open()
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	m, err := run.ExportModel(ctx, w, dev)
+	if err != nil {
+		return badInput(err)
+	}
+	out := filepath.Clean(c.Out)
+	if err := export.Write(out, c.Format, m); err != nil {
+		return badInput(err)
+	}
+	folded := "nothing to fold"
+	if m.Smooth != nil {
+		folded = "smooth-swiglu folded into up_proj and down_proj"
+	}
+	fmt.Fprintf(t.out, "model    %s\nformat   %s, %s\nfolder   %s\n", w.Path, c.Format, folded, out)
+	return nil
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// In FP32 an exported model computes what the trained one does, whatever was
+// folded into its weights. (The losses are added up in batches of other sizes.)
+func TestExport(t *testing.T) {
+	text := corpus(t, 20_000)
+	loss := func(args ...string) float64 {
+		t.Helper()
+		out, _ := succeed(t, append([]string{"eval", "--json", "--recipe", "fp32", "--data", text, "--seq", "32"}, args...)...)
+		var e evaluated
+		require.NoError(t, json.Unmarshal([]byte(out), &e))
+		return float64(e.Loss)
+	}
+	for _, recipe := range []string{"fp8-smooth", "fp8-paper", "fp8-smooth-token", "fp8-delayed", "bf16"} {
+		dir := filepath.Join(t.TempDir(), "run")
+		succeed(t, trainArgs(text, dir, 6, "--recipe", recipe)...)
+		out := filepath.Join(t.TempDir(), "out")
+		printed, stderr := succeed(t, "export", dir, "--out", out)
+		require.Empty(t, stderr)
+		require.Contains(t, printed, out)
+		folds := recipe == "fp8-smooth" || recipe == "fp8-paper"
+		if folds {
+			require.Contains(t, printed, "folded into up_proj and down_proj")
+			require.NotEqual(t, read(t, dir, "checkpoints", "step-00000006", "model.safetensors"), read(t, out, "model.safetensors"))
+		} else {
+			require.Contains(t, printed, "nothing to fold")
+		}
+		require.InEpsilon(t, loss(dir), loss(out), 1e-7, recipe)
+
+		status, _, stderr := octet("export", dir, "--out", out)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, "exists already")
+		eight := filepath.Join(t.TempDir(), "eight")
+		status, _, stderr = octet("export", dir, "--out", eight, "--format", "fp8")
+		if recipe == "bf16" {
+			require.Equal(t, exitInput, status)
+			requireOneSentence(t, stderr)
+			require.Contains(t, stderr, "which a run in FP8 keeps")
+			require.NoDirExists(t, eight)
+		} else {
+			require.Zero(t, status, stderr)
+			require.FileExists(t, filepath.Join(eight, "model.safetensors"))
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A schedule of recipes is announced, followed and kept; a run that is killed
+// around a change ends as if it had not been.
+func TestSchedule(t *testing.T) {
+	text := corpus(t, 20_000)
+	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
+	more := []string{
+		"--recipe", "bf16", `precision.schedule=[{step=60, recipe="fp8-smooth"}, {step=90, recipe="bf16"}]`,
+		"checkpoint.every=30", "checkpoint.keep_last=9", "data.val_bytes=500",
+	}
+	_, stderr := succeed(t, trainArgs(text, undisturbed, 120, more...)...)
+	require.Contains(t, stderr, "\nthen fp8-smooth from step 61 on\nthen bf16 from step 91 on\n")
+	require.Contains(t, stderr, "\nstep 61: recipe fp8-smooth from here on\n")
+	require.Contains(t, stderr, "\nstep 91: recipe bf16 from here on\n")
+	require.Contains(t, read(t, undisturbed, "config.toml"), "[[precision.schedule]]")
+	// A checkpoint is evaluated under the recipe that wrote it.
+	for step, recipe := range map[string]string{"30": "bf16", "60": "bf16", "90": "fp8-smooth"} {
+		path := filepath.Join(undisturbed, "checkpoints", "step-000000"+step)
+		require.Contains(t, read(t, path, "state.json"), `"recipe": "`+recipe+`"`)
+		stdout, _ := succeed(t, "eval", path, "--json")
+		require.Contains(t, stdout, `"recipe":"`+recipe+`"`)
+	}
+
+	args := trainArgs(text, dir, 120, more...)
+	for _, at := range []int{58, 88} {
+		cmd, _ := start(t, args...)
+		waitFor(t, func() bool { return steps(dir) >= at })
+		time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
+		require.NoError(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+		t.Logf("killed at step %d", steps(dir))
+		args = []string{"train", "--resume", "--out", dir}
+	}
+	succeed(t, args...)
+	sameRun(t, undisturbed, dir)
+}
+
+// Of several recipes plan shows the one that takes most memory.
+func TestPlanOfASchedule(t *testing.T) {
+	plan := func(args ...string) string {
+		stdout, _ := succeed(t, append(append([]string{"plan"}, small...), args...)...)
+		return stdout
+	}
+	const note = "of the schedule's recipes the one that takes most memory\n"
+	alone := plan("--recipe", "fp32")
+	for _, schedule := range [][2]string{{"bf16", "fp32"}, {"fp32", "bf16"}} {
+		got := plan("--recipe", schedule[0], `precision.schedule=[{step=5, recipe="`+schedule[1]+`"}]`)
+		require.Contains(t, got, note)
+		require.Equal(t, alone, strings.Replace(got, note, "", 1))
+	}
+}

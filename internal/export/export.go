@@ -1,0 +1,252 @@
+// Package export writes a trained model as a folder in Hugging Face's layout
+// for other programs to run: config.json and model.safetensors.
+//
+// Smooth-SwiGLU's channel factors are folded into the weights, once and for
+// all: row i of up_proj is divided by c_i, column i of down_proj multiplied by
+// it. The function stays what it was, bit for bit where c is a power of two and
+// nothing is quantised, and the hidden activation that any Llama runtime then
+// computes is the smoothed one, which a single scale fits.
+//
+// As FP8, every linear layer of the decoder has E4M3 codes with one scale, and
+// one scale for what it reads, from the maxima of the run's last updates. The
+// layout is that of compressed-tensors ("float-quantized", static per-tensor
+// scales), which transformers and vLLM read.
+package export
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/safetensors"
+)
+
+// Formats are what weights can be stored in.
+var Formats = []string{"fp32", "bf16", "fp8"}
+
+// Factors is what Smooth-SwiGLU knows of one layer when its scales are frozen.
+type Factors struct {
+	C              []float32 // [ffn], by which down_proj's columns are multiplied
+	HiddenScaleInv float32   // dequantises the hidden activation divided by C
+}
+
+// Model is what is exported.
+type Model struct {
+	Config checkpoint.Config
+	// Param returns a parameter by name, in FP32; List has all names and shapes.
+	Param func(name string) ([]float32, error)
+	List  []checkpoint.Tensor
+	// ScaleInv returns the factor that dequantises what a linear layer reads, by
+	// the name of what that is: "layers.0.mlp.input". Only FP8 asks.
+	ScaleInv func(name string) (float32, error)
+	// Smooth holds the factors by layer; nil if there is nothing to fold.
+	Smooth []Factors
+}
+
+// Write makes the folder dir, which must not exist. It appears whole or not at
+// all.
+func Write(dir, format string, m Model) (err error) {
+	if !slices.Contains(Formats, format) {
+		return fmt.Errorf("format %q is unknown; use one of %s", format, strings.Join(Formats, ", "))
+	}
+	if _, err := os.Lstat(dir); err == nil {
+		return fmt.Errorf("%s exists already; name another folder", dir)
+	}
+	partial := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".partial")
+	if err := os.RemoveAll(partial); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(partial, 0o777); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(partial))
+		}
+	}()
+	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
+		return err
+	}
+	if err := m.writeWeights(filepath.Join(partial, "model.safetensors"), format); err != nil {
+		return err
+	}
+	return os.Rename(partial, dir)
+}
+
+func (m Model) writeConfig(path, format string) error {
+	c := m.Config
+	c.TorchDType = map[string]string{"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}[format]
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	fields := map[string]json.RawMessage{}
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return err
+	}
+	if format == "fp8" {
+		fields["quantization_config"] = json.RawMessage(quantizationConfig)
+	}
+	if text, err = json.MarshalIndent(fields, "", "  "); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o666)
+}
+
+// quantizationConfig says, in compressed-tensors' words, what fp8 stores.
+const quantizationConfig = `{
+  "quant_method": "compressed-tensors",
+  "format": "float-quantized",
+  "quantization_status": "compressed",
+  "ignore": ["lm_head"],
+  "config_groups": {
+    "group_0": {
+      "targets": ["Linear"],
+      "weights": {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true, "dynamic": false},
+      "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true, "dynamic": false}
+    }
+  }
+}`
+
+func (m Model) writeWeights(path, format string) (err error) {
+	var list []safetensors.Source
+	for _, t := range m.List {
+		if format == "fp8" && isLinear(t.Name) {
+			quantized, err := m.quantized(t)
+			if err != nil {
+				return err
+			}
+			list = append(list, quantized...)
+			continue
+		}
+		wide := format == "fp32"
+		dtype := map[bool]string{true: "F32", false: "BF16"}[wide]
+		list = append(list, source(t.Name, dtype, t.Shape, func(w io.Writer) error {
+			x, err := m.folded(t.Name)
+			if err != nil {
+				return err
+			}
+			if wide {
+				return binary.Write(w, binary.LittleEndian, x)
+			}
+			codes := make([]uint16, len(x))
+			fp8.EncodeBF16(codes, x)
+			return binary.Write(w, binary.LittleEndian, codes)
+		}))
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	err = safetensors.Write(f, list, map[string]string{"format": "pt"})
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// quantized is a linear layer's codes and its two scales. One weight at a time
+// is in memory: it is read once for its maximum, and again to be written.
+func (m Model) quantized(t checkpoint.Tensor) ([]safetensors.Source, error) {
+	x, err := m.folded(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	scale, ok := fp8.ScaleFor(fp8.Amax(x), fp8.E4M3.Max(), true)
+	if !ok {
+		scale = 1
+	}
+	inputInv, err := m.inputScaleInv(t.Name)
+	if err != nil {
+		return nil, err
+	}
+	module := strings.TrimSuffix(t.Name, ".weight")
+	return []safetensors.Source{
+		source(t.Name, "F8_E4M3", t.Shape, func(w io.Writer) error {
+			x, err := m.folded(t.Name)
+			if err != nil {
+				return err
+			}
+			codes := make([]uint8, len(x))
+			fp8.Quantize8(codes, x, fp8.E4M3, scale)
+			_, err = w.Write(codes)
+			return err
+		}),
+		scalar(module+".weight_scale", 1/scale),
+		scalar(module+".input_scale", inputInv),
+	}, nil
+}
+
+func source(name, dtype string, shape []int, data func(io.Writer) error) safetensors.Source {
+	s := safetensors.Source{Name: name, DType: dtype, Data: data}
+	for _, n := range shape {
+		s.Shape = append(s.Shape, int64(n))
+	}
+	return s
+}
+
+func scalar(name string, x float32) safetensors.Source {
+	return source(name, "F32", []int{1}, safetensors.Bytes(binary.LittleEndian.AppendUint32(nil, math.Float32bits(x))))
+}
+
+// linear cuts a parameter's name into its layer and its module: "mlp.up_proj".
+func linear(name string) (layer int, module string, ok bool) {
+	rest, inLayer := strings.CutPrefix(name, "model.layers.")
+	rest, isWeight := strings.CutSuffix(rest, "_proj.weight")
+	number, module, found := strings.Cut(rest, ".")
+	if _, err := fmt.Sscanf(number, "%d", &layer); err != nil || !inLayer || !isWeight || !found {
+		return 0, "", false
+	}
+	return layer, module + "_proj", true
+}
+
+func isLinear(name string) bool {
+	_, _, ok := linear(name)
+	return ok
+}
+
+// folded is a parameter with Smooth-SwiGLU's factors in it.
+func (m Model) folded(name string) ([]float32, error) {
+	x, err := m.Param(name)
+	layer, module, ok := linear(name)
+	if err != nil || !ok || m.Smooth == nil || m.Smooth[layer].C == nil {
+		return x, err
+	}
+	c := m.Smooth[layer].C
+	switch module {
+	case "mlp.up_proj":
+		cols := len(x) / len(c)
+		for i := range x {
+			x[i] /= c[i/cols]
+		}
+	case "mlp.down_proj":
+		for i := range x {
+			x[i] *= c[i%len(c)]
+		}
+	}
+	return x, nil
+}
+
+// inputs names what each linear layer reads.
+var inputs = map[string]string{
+	"self_attn.q_proj": "self_attn.input", "self_attn.k_proj": "self_attn.input", "self_attn.v_proj": "self_attn.input",
+	"self_attn.o_proj": "self_attn.output",
+	"mlp.up_proj":      "mlp.input", "mlp.gate_proj": "mlp.input", "mlp.down_proj": "mlp.hidden",
+}
+
+func (m Model) inputScaleInv(name string) (float32, error) {
+	layer, module, _ := linear(name)
+	if module == "mlp.down_proj" && m.Smooth != nil && m.Smooth[layer].C != nil {
+		return m.Smooth[layer].HiddenScaleInv, nil
+	}
+	return m.ScaleInv(fmt.Sprintf("layers.%d.%s", layer, inputs[module]))
+}

@@ -1,0 +1,169 @@
+package export
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/safetensors"
+)
+
+const (
+	dim = 16
+	ffn = 32
+)
+
+// model has one layer, of which all weights are small fractions: every format
+// but FP8 holds them exactly.
+func model() Model {
+	m := Model{
+		Config: checkpoint.Config{
+			HiddenSize: dim, IntermediateSize: ffn, NumHiddenLayers: 1, NumAttentionHeads: 2, NumKeyValueHeads: 2,
+			VocabSize: 32, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 1e4, HiddenAct: "silu",
+		},
+		ScaleInv: func(name string) (float32, error) {
+			if name == "layers.0.self_attn.input" {
+				return 0.25, nil
+			}
+			return 0.5, nil
+		},
+	}
+	weights := map[string][]float32{}
+	for i, t := range []checkpoint.Tensor{
+		{Name: "model.embed_tokens.weight", Shape: []int{32, dim}},
+		{Name: "model.layers.0.input_layernorm.weight", Shape: []int{dim}},
+		{Name: "model.layers.0.self_attn.q_proj.weight", Shape: []int{dim, dim}},
+		{Name: "model.layers.0.mlp.up_proj.weight", Shape: []int{ffn, dim}},
+		{Name: "model.layers.0.mlp.gate_proj.weight", Shape: []int{ffn, dim}},
+		{Name: "model.layers.0.mlp.down_proj.weight", Shape: []int{dim, ffn}},
+	} {
+		n := 1
+		for _, d := range t.Shape {
+			n *= d
+		}
+		x := make([]float32, n)
+		for j := range x {
+			x[j] = float32((j*7+i)%31-15) / 64
+		}
+		weights[t.Name], m.List = x, append(m.List, t)
+	}
+	m.Param = func(name string) ([]float32, error) { return append([]float32(nil), weights[name]...), nil }
+	c := make([]float32, ffn)
+	for i := range c {
+		c[i] = float32(math.Exp2(float64(i%5 - 2)))
+	}
+	m.Smooth = []Factors{{C: c, HiddenScaleInv: 0.125}}
+	return m
+}
+
+func read(t *testing.T, f *safetensors.File, name string) (dtype string, raw []byte) {
+	t.Helper()
+	x, ok := f.Tensor(name)
+	require.True(t, ok, name)
+	raw = make([]byte, x.Size)
+	require.NoError(t, f.ReadInto(name, raw))
+	return x.DType, raw
+}
+
+func open(t *testing.T, dir string) *safetensors.File {
+	t.Helper()
+	f, err := safetensors.Open(filepath.Join(dir, "model.safetensors"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return f
+}
+
+// The factors go into the rows of up_proj and the columns of down_proj, and
+// nowhere else.
+func TestFolds(t *testing.T) {
+	m := model()
+	dir := filepath.Join(t.TempDir(), "out")
+	require.NoError(t, Write(dir, "fp32", m))
+	f := open(t, dir)
+	for _, tensor := range m.List {
+		want, err := m.Param(tensor.Name)
+		require.NoError(t, err)
+		for i := range want {
+			switch tensor.Name {
+			case "model.layers.0.mlp.up_proj.weight":
+				want[i] /= m.Smooth[0].C[i/dim]
+			case "model.layers.0.mlp.down_proj.weight":
+				want[i] *= m.Smooth[0].C[i%ffn]
+			}
+		}
+		dtype, raw := read(t, f, tensor.Name)
+		require.Equal(t, "F32", dtype)
+		for i := range want {
+			require.Equal(t, want[i], math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:])), "%s %d", tensor.Name, i)
+		}
+	}
+	c, tensors, err := checkpoint.OpenModel(dir)
+	require.NoError(t, err)
+	require.NoError(t, tensors.Close())
+	require.Equal(t, dim, c.HiddenSize)
+	require.Equal(t, "float32", c.TorchDType)
+}
+
+// Codes times their scale are the folded weights, up to a rounding; what is no
+// linear layer of the decoder stays in BF16.
+func TestFP8(t *testing.T) {
+	m := model()
+	dir := filepath.Join(t.TempDir(), "out")
+	require.NoError(t, Write(dir, "fp8", m))
+	f := open(t, dir)
+	dtype, _ := read(t, f, "model.embed_tokens.weight")
+	require.Equal(t, "BF16", dtype)
+	for module, input := range map[string]float32{"self_attn.q_proj": 0.25, "mlp.up_proj": 0.5, "mlp.down_proj": 0.125} {
+		name := "model.layers.0." + module
+		want, err := m.folded(name + ".weight")
+		require.NoError(t, err)
+		dtype, codes := read(t, f, name+".weight")
+		require.Equal(t, "F8_E4M3", dtype)
+		_, raw := read(t, f, name+".weight_scale")
+		scale := math.Float32frombits(binary.LittleEndian.Uint32(raw))
+		for i, x := range want {
+			require.InDelta(t, x, fp8.E4M3.Float32(uint32(codes[i]))*scale, math.Abs(float64(x))/16+1e-9, "%s %d", module, i)
+		}
+		_, raw = read(t, f, name+".input_scale")
+		require.Equal(t, input, math.Float32frombits(binary.LittleEndian.Uint32(raw)), module)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	require.NoError(t, err)
+	var config struct {
+		Quantization struct {
+			Method string `json:"quant_method"`
+		} `json:"quantization_config"`
+	}
+	require.NoError(t, json.Unmarshal(text, &config))
+	require.Equal(t, "compressed-tensors", config.Quantization.Method)
+}
+
+// A folder appears whole or not at all, and none is overwritten.
+func TestWholeOrAbsent(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "out")
+	m := model()
+	require.ErrorContains(t, Write(dir, "fp4", m), "use one of fp32, bf16, fp8")
+	good := m.Param
+	m.Param = func(name string) ([]float32, error) {
+		if name == "model.layers.0.mlp.gate_proj.weight" {
+			return nil, errors.New("the disk is gone")
+		}
+		return good(name)
+	}
+	require.ErrorContains(t, Write(dir, "bf16", m), "the disk is gone")
+	left, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	m.Param = good
+	require.NoError(t, Write(dir, "bf16", m))
+	require.ErrorContains(t, Write(dir, "bf16", m), "exists already")
+}

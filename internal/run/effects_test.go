@@ -1,0 +1,246 @@
+package run
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/config"
+	"octet/train"
+)
+
+// programs are the hashes of all programs of all recipes of a config.
+func programs(t *testing.T, c train.Config) (list []string) {
+	phases, err := c.Phases()
+	require.NoError(t, err)
+	for _, phase := range phases {
+		j, err := train.NewJob(phase.Config)
+		require.NoError(t, err)
+		for _, p := range j.Programs() {
+			list = append(list, p.Name()+" "+p.Hash())
+		}
+	}
+	return list
+}
+
+// rates are the learning rates of all steps.
+func rates(_ *testing.T, c train.Config) (list []string) {
+	for step := range c.Train.Steps {
+		list = append(list, fmt.Sprint(c.Optimizer.LRAt(step, c.Train.Steps)))
+	}
+	return list
+}
+
+// metrics are the lines that a run records, and how it ends.
+func metrics(t *testing.T, c train.Config) []string {
+	dir := filepath.Join(t.TempDir(), "run")
+	err := tryTrain(t.Context(), c, dir, func(Progress) {})
+	text, readErr := os.ReadFile(filepath.Join(dir, metricsFile))
+	require.NoError(t, readErr)
+	end, _, _ := strings.Cut(fmt.Sprint(err), ";") // after it: the folder
+	return append(strings.Split(string(text), "\n"), end)
+}
+
+// kept are the names of the checkpoints that a run leaves.
+func kept(t *testing.T, c train.Config) (names []string) {
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, dir, func(Progress) {})
+	list, err := os.ReadDir(filepath.Join(dir, checkpointsDir))
+	require.NoError(t, err)
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// told is what run.log says, without times, paths and lengths.
+func told(t *testing.T, c train.Config) (messages []string) {
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, dir, func(Progress) {})
+	text, err := os.ReadFile(filepath.Join(dir, logFile))
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		_, message, _ := strings.Cut(line, `"msg":"`)
+		message, _, _ = strings.Cut(message, `"`)
+		messages = append(messages, message)
+	}
+	return messages
+}
+
+// presets are the sizes that a preset stands for.
+func presets(t *testing.T, c train.Config) []string {
+	l, err := config.Load(config.Args{Assignments: []string{"model.preset=" + c.Model.Preset}})
+	require.NoError(t, err)
+	return []string{fmt.Sprint(l.Model.Layers, l.Model.Dim, l.Data.Seq)}
+}
+
+// effect is what shows that a key is obeyed: something that can be seen differs
+// between two configs that differ in it alone.
+type effect struct {
+	see    func(*testing.T, train.Config) []string
+	edit   func(*train.Config)
+	base   func(*train.Config) // what both have, beside tinyConfig
+	spikes map[uint64]bool     // steps with a loss that is too high
+}
+
+func under(recipe string) func(*train.Config) {
+	return func(c *train.Config) { c.Recipe = recipe }
+}
+
+// effects are those of every key.
+func effects(weights, otherText string) map[string]effect {
+	delayed, smooth := under("fp8-delayed"), under("fp8-smooth")
+	lateFactors := func(c *train.Config) {
+		c.Recipe, c.Precision.SmoothFactors = "fp8-smooth", "delayed"
+	}
+	diverging := func(c *train.Config) {
+		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
+	}
+	saving := func(c *train.Config) { c.Checkpoint.Every = 1 }
+	return map[string]effect{
+		"recipe": {see: programs, edit: delayed},
+		"seed":   {see: metrics, edit: func(c *train.Config) { c.Seed = 2 }},
+
+		"model.preset":     {see: presets, edit: func(c *train.Config) { c.Model.Preset = "small" }},
+		"model.layers":     {see: programs, edit: func(c *train.Config) { c.Model.Layers = 2 }},
+		"model.dim":        {see: programs, edit: func(c *train.Config) { c.Model.Dim = 64 }},
+		"model.heads":      {see: programs, edit: func(c *train.Config) { c.Model.Heads = 1 }},
+		"model.kv_heads":   {see: programs, edit: func(c *train.Config) { c.Model.KVHeads = 2 }},
+		"model.ffn":        {see: programs, edit: func(c *train.Config) { c.Model.FFN = 64 }},
+		"model.vocab":      {see: programs, edit: func(c *train.Config) { c.Model.Vocab = 300 }},
+		"model.tied":       {see: programs, edit: func(c *train.Config) { c.Model.Tied = true }},
+		"model.activation": {see: programs, edit: func(c *train.Config) { c.Model.Activation = "gelu" }},
+		"model.rope_theta": {see: programs, edit: func(c *train.Config) { c.Model.RopeTheta = 5e5 }},
+		"model.norm_eps":   {see: programs, edit: func(c *train.Config) { c.Model.NormEps = 1e-6 }},
+		"model.init_std":   {see: metrics, edit: func(c *train.Config) { c.Model.InitStd = 0.02 }},
+		"model.init":       {see: metrics, edit: func(c *train.Config) { c.Model.Init = weights }},
+
+		"data.paths":     {see: metrics, edit: func(c *train.Config) { c.Data.Paths = []string{otherText} }},
+		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},
+		"data.val_bytes": {see: metrics, edit: func(c *train.Config) { c.Data.ValBytes = 900 }},
+
+		"train.steps":        {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
+		"train.micro_batch":  {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
+		"train.accumulate":   {see: programs, edit: func(c *train.Config) { c.Train.Accumulate = 2 }},
+		"train.ranks":        {see: programs, edit: func(c *train.Config) { c.Train.Ranks = 2 }},
+		"train.eval_every":   {see: metrics, edit: func(c *train.Config) { c.Train.EvalEvery = 1 }},
+		"train.health_every": {see: metrics, edit: func(c *train.Config) { c.Train.HealthEvery = 2 }, base: delayed},
+		"train.recompute":    {see: programs, edit: func(c *train.Config) { c.Train.Recompute = "block" }},
+		"train.on_nonfinite": {see: metrics, edit: func(c *train.Config) { c.Train.OnNonfinite = 2 }, base: diverging},
+		"train.on_spike": {
+			see: told, edit: func(c *train.Config) { c.Train.OnSpike = "off" },
+			base: func(c *train.Config) { c.Train.Steps = 72 }, spikes: map[uint64]bool{70: true, 71: true},
+		},
+
+		"optimizer.lr":       {see: rates, edit: func(c *train.Config) { c.Optimizer.LR = 1e-3 }},
+		"optimizer.min_lr":   {see: rates, edit: func(c *train.Config) { c.Optimizer.MinLR = 1e-5 }},
+		"optimizer.warmup":   {see: rates, edit: func(c *train.Config) { c.Optimizer.Warmup = 0.5 }},
+		"optimizer.schedule": {see: rates, edit: func(c *train.Config) { c.Optimizer.Schedule = "wsd" }},
+		"optimizer.betas":    {see: programs, edit: func(c *train.Config) { c.Optimizer.Betas[1] = 0.99 }},
+		"optimizer.eps":      {see: programs, edit: func(c *train.Config) { c.Optimizer.Eps = 1e-6 }},
+		"optimizer.eps_form": {see: programs, edit: func(c *train.Config) { c.Optimizer.EpsForm = "corrected" }},
+		"optimizer.weight_decay": {
+			see: programs, edit: func(c *train.Config) { c.Optimizer.WeightDecay = 0 },
+		},
+		"optimizer.clip": {see: programs, edit: func(c *train.Config) { c.Optimizer.Clip = 2 }},
+
+		"precision.master":         {see: programs, edit: func(c *train.Config) { c.Precision.Master = "fp16" }},
+		"precision.m1":             {see: programs, edit: func(c *train.Config) { c.Precision.M1 = "e4m3" }},
+		"precision.m2":             {see: programs, edit: func(c *train.Config) { c.Precision.M2 = "e5m2" }},
+		"precision.rounding":       {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
+		"precision.state_pow2":     {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
+		"precision.state_block":    {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
+		"precision.floor_v":        {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(true) }, base: smooth},
+		"precision.history":        {see: programs, edit: func(c *train.Config) { c.Precision.History = new(32) }, base: delayed},
+		"precision.margin":         {see: programs, edit: func(c *train.Config) { c.Precision.Margin = new(1) }, base: delayed},
+		"precision.weight_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.WeightMargin = new(1) }, base: delayed},
+		"precision.grad_margin":    {see: programs, edit: func(c *train.Config) { c.Precision.GradMargin = new(1) }, base: delayed},
+		"precision.cold_start":     {see: metrics, edit: func(c *train.Config) { c.Precision.ColdStart = new(true) }, base: delayed},
+		"precision.smooth":         {see: programs, edit: func(c *train.Config) { c.Precision.Smooth = "linear" }, base: smooth},
+		"precision.smooth_exact":   {see: programs, edit: func(c *train.Config) { c.Precision.SmoothExact = new(true) }, base: smooth},
+		"precision.smooth_factors": {see: programs, edit: func(c *train.Config) { c.Precision.SmoothFactors = "delayed" }, base: smooth},
+		"precision.smooth_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.SmoothMargin = new(1) }, base: lateFactors},
+		"precision.rows": {see: programs, base: delayed, edit: func(c *train.Config) {
+			c.Precision.Rows = []train.PrecisionRow{{Scope: "*.q_proj", Format: "bf16"}}
+		}},
+		"precision.schedule": {see: metrics, edit: func(c *train.Config) {
+			c.Precision.Schedule = []train.RecipeChange{{Step: 2, Recipe: "fp8-delayed"}}
+		}},
+
+		"checkpoint.every":      {see: kept, edit: func(c *train.Config) { c.Checkpoint.Every = 3 }},
+		"checkpoint.keep_last":  {see: kept, edit: func(c *train.Config) { c.Checkpoint.KeepLast = 3 }, base: saving},
+		"checkpoint.keep_every": {see: kept, edit: func(c *train.Config) { c.Checkpoint.KeepEvery = 2 }, base: saving},
+	}
+}
+
+// settings are the values of a config by key, as text.
+func settings(c train.Config) map[string]string {
+	all := map[string]string{}
+	var walk func(prefix string, v reflect.Value)
+	walk = func(prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("toml"), ",")
+			f := v.Field(i)
+			switch f.Kind() {
+			case reflect.Struct:
+				walk(prefix+name+".", f)
+			case reflect.Pointer:
+				all[prefix+name] = "not given"
+				if !f.IsNil() {
+					all[prefix+name] = fmt.Sprint(f.Elem())
+				}
+			default:
+				all[prefix+name] = fmt.Sprint(f)
+			}
+		}
+	}
+	walk("", reflect.ValueOf(c))
+	return all
+}
+
+// Every key of the configuration is obeyed, and has an entry in the table.
+func TestEveryKeyHasAnEffect(t *testing.T) {
+	s := spikes()
+	otherText := filepath.Join(t.TempDir(), "other.txt")
+	require.NoError(t, writeWhole(otherText, text(9_000)))
+	trained := tinyConfig(t)
+	trained.Train.Steps = 1
+	require.NoError(t, trained.Resolve())
+	s.batches, s.steps = nil, nil
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, trained, dir, func(Progress) {})
+
+	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText)
+	known := settings(train.Config{})
+	for key := range known {
+		require.Contains(t, table, key, "say in the table what the key changes")
+	}
+	require.Len(t, table, len(known))
+	for key, e := range table {
+		t.Run(key, func(t *testing.T) {
+			s.batches, s.steps = nil, e.spikes
+			defer func() { s.steps = nil }()
+			one := tinyConfig(t)
+			one.Train.Steps = 4
+			if e.base != nil {
+				e.base(&one)
+			}
+			other := one
+			e.edit(&other)
+			before, after := settings(one), settings(other)
+			for k := range before {
+				require.Equal(t, k != key, before[k] == after[k], k)
+			}
+			require.NoError(t, one.Resolve())
+			require.NoError(t, other.Resolve())
+			was := e.see(t, one)
+			require.Equal(t, was, e.see(t, one), "the same config again")
+			require.NotEqual(t, was, e.see(t, other))
+		})
+	}
+}

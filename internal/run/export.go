@@ -1,0 +1,35 @@
+package run
+
+import (
+	"context"
+	"fmt"
+
+	"octet/backend"
+	"octet/infer"
+	"octet/internal/export"
+)
+
+// ExportModel prepares weights for others. Smooth-SwiGLU's factors, if the
+// weights were trained with it, are computed on dev.
+func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
+	m := export.Model{Config: w.HF, Param: w.Param, List: w.CheckpointWeights.Model.List()}
+	m.ScaleInv = func(name string) (float32, error) {
+		format := dev.Spec().E4M3.String()
+		x, err := w.Scale(name + "." + format + ".scale_inv")
+		if err != nil {
+			return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w", w.Path, name, err)
+		}
+		return x[0], nil
+	}
+	if s := w.Recipe.Smooth; !s.On() || s.Form.ByToken() {
+		return m, nil // factors by token are no part of the weights
+	}
+	factors, err := infer.ChannelFactors(ctx, w.Model, w.Recipe, w, dev)
+	if err != nil {
+		return m, err
+	}
+	for _, f := range factors {
+		m.Smooth = append(m.Smooth, export.Factors(f))
+	}
+	return m, nil
+}

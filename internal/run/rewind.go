@@ -1,0 +1,65 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"octet/checkpoint"
+)
+
+// spiked does what train.on_spike asks for.
+//
+// A rewind needs no note of its own to survive a kill: a run that is resumed
+// from an older checkpoint meets the same spike and goes back to the same one.
+// Therefore it counts on regular checkpoints only, which every run of the config
+// has, and removes the newer ones before it cuts the records back.
+func (r *Run) spiked(ctx context.Context, p *Progress) error {
+	log := r.records.log
+	log.Warn("spike", "begin", p.Spike.Begin, "step", p.Step, "loss", p.Loss, "mean", p.Spike.Mean, "std", p.Spike.Std)
+	if r.Config.Train.OnSpike != "rewind" {
+		return nil
+	}
+	c, err := r.checkpointBefore(p.Spike.Begin)
+	if errors.Is(err, checkpoint.ErrNone) {
+		log.Warn("no rewind", "reason", "no checkpoint is older than the spike")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(r.Trainer.Rewind(ctx, c), c.Close()); err != nil {
+		return fmt.Errorf("the loss of step %d is a spike: %w; lower optimizer.lr or raise optimizer.warmup, or use train.on_spike = \"log\"", p.Step, err)
+	}
+	p.Rewound, p.Checkpoint = true, c.Path
+	to := r.Trainer.StepsDone()
+	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
+		return err
+	}
+	if err := r.records.close(); err != nil {
+		return err
+	}
+	if r.records, err = openRecords(r.Folder.Dir, to); err != nil {
+		return err
+	}
+	r.records.log.Warn("rewound", "from", p.Step, "to", to)
+	return nil
+}
+
+// checkpointBefore opens the newest whole regular checkpoint of the state before
+// a step.
+func (r *Run) checkpointBefore(step int) (*checkpoint.Checkpoint, error) {
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		if e.Damage != nil || e.Step >= step || !r.regular(e.Step) {
+			continue
+		}
+		if c, err := checkpoint.Open(e.Path); err == nil {
+			return c, nil
+		}
+	}
+	return nil, checkpoint.ErrNone
+}

@@ -1,0 +1,301 @@
+package spike
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"octet/backend"
+	_ "octet/backend/emu" // what Bench runs on
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// Alone is the recipe with everything but w3's products kept out of the
+// experiment. The gradients that enter them have current scales and are
+// rounded to nearest, so that only their inputs and weights differ from recipe
+// to recipe; gradients of its own are for [New] without Alone.
+func Alone(r recipe.Recipe) recipe.Recipe {
+	nearest := fp8.Nearest
+	r.Rows = append([]recipe.Row{{Scope: "*.down_proj", Operand: recipe.Grad, Scaling: recipe.Current, Rounding: &nearest}}, r.Rows...)
+	return r
+}
+
+// Bench is a problem on a device, under a recipe.
+type Bench struct {
+	*Problem
+	dev                   backend.Backend
+	model                 *nn.Model
+	control               *backend.Tensor
+	prepare, step, update backend.Executable
+
+	steps int
+	size  float64 // of the outlier, as the device has it
+}
+
+// New opens a device and runs three steps with an outlier of size 1, which fill
+// what a delayed scale looks back at.
+func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
+	r.Rows = append([]recipe.Row{{Scope: "*.up_proj", DType: fp8.BF16}, {Scope: "*.gate_proj", DType: fp8.BF16}}, r.Rows...)
+	r.Optimizer = recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
+	vars := backend.NewVars()
+	m, err := nn.New(nn.Config{
+		Layers: 1, Dim: p.Dim, Heads: 1, KVHeads: 1, FFN: p.FFN, Vocab: 16,
+		Activation: nn.SmoothSwiGLU, RopeTheta: 1e4, NormEps: 1e-5, InitStd: 0.02,
+	}, r, vars)
+	if err != nil {
+		return nil, err
+	}
+	m.DeclareGrads()
+	b := &Bench{Problem: p, model: m}
+	b.control = vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	x := vars.Tensor(backend.Input, "x", fp8.F32, p.Tokens, p.Dim)
+	dy := vars.Tensor(backend.Input, "dy", fp8.F32, p.Tokens, p.Dim)
+	pass := func(name string) *nn.Pass {
+		return m.Pass(vars.Program(name), nn.Train, nn.Shape{Batch: 1, Seq: p.Tokens, Control: b.control})
+	}
+	prepare, step, update := pass("prepare"), pass("micro"), pass("update")
+	m.CastWeights(prepare)
+	m.MLPAndGrads(step, 0, x, dy)
+	m.UpdateScales(update.Program, nil)
+	m.CastWeights(update)
+	for _, q := range []*nn.Pass{prepare, step, update} {
+		if err := q.Err(); err != nil {
+			return nil, err
+		}
+	}
+	list, err := backend.Open("emu", backend.Options{})
+	if err != nil {
+		return nil, err
+	}
+	b.dev = list[0]
+	if err := b.start(ctx, vars, prepare.Program, step.Program, update.Program, x, dy); err != nil {
+		_ = b.Close() // the first error is the one to report
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Bench) start(ctx context.Context, vars *backend.Vars, prepare, step, update *backend.Program, x, dy *backend.Tensor) error {
+	if err := b.dev.Bind(vars); err != nil {
+		return err
+	}
+	loaded, err := b.dev.Load(prepare, step, update)
+	if err != nil {
+		return err
+	}
+	b.prepare, b.step, b.update = loaded[0], loaded[1], loaded[2]
+	values := map[*backend.Tensor][]float32{x: b.x, dy: b.dy}
+	for t, value := range b.model.Constants() {
+		values[t] = make([]float32, t.Elems())
+		for i := range values[t] {
+			values[t][i] = value
+		}
+	}
+	for _, param := range b.model.Params {
+		switch param.Name {
+		case "model.layers.0.mlp.up_proj.weight":
+			values[param.Master] = b.up
+		case "model.layers.0.mlp.gate_proj.weight":
+			values[param.Master] = b.gate
+		case "model.layers.0.mlp.down_proj.weight":
+			values[param.Master] = b.down
+		}
+	}
+	for t, v := range values {
+		if err := b.write(t, v); err != nil {
+			return err
+		}
+	}
+	for range 3 {
+		if err := b.Step(ctx, 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close releases the device.
+func (b *Bench) Close() error { return b.dev.Close() }
+
+func (b *Bench) write(t *backend.Tensor, x []float32) error {
+	raw := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+	}
+	return b.dev.Write(t, raw)
+}
+
+// Step runs a step with an outlier of a size.
+func (b *Bench) Step(ctx context.Context, size float64) error {
+	return b.run(ctx, size, func() error { return b.step.Run(ctx) })
+}
+
+// Measure is Step, and what it cost w3's products.
+func (b *Bench) Measure(ctx context.Context, size float64) (Errors, error) {
+	var w watch
+	err := b.run(ctx, size, func() error { return b.step.RunObserved(ctx, w.see) })
+	if err == nil && (w.hidden == nil || w.exact == nil || w.wgradInput == nil || w.grad == nil) {
+		err = fmt.Errorf("the program has not all of SwiGLU and the three products of down_proj")
+	}
+	if err != nil {
+		return Errors{}, err
+	}
+	e := b.errors(b.products(w.operands), b.exactProducts(size, w.exact))
+	e.Saturated = w.saturated(b.FFN)
+	return e, nil
+}
+
+func (b *Bench) run(ctx context.Context, size float64, step func() error) error {
+	if size != b.size {
+		row := b.outlier(size)
+		for _, p := range b.model.Params {
+			if p.Name == "model.layers.0.mlp.up_proj.weight" || p.Name == "model.layers.0.mlp.gate_proj.weight" {
+				if err := b.write(p.Master.RowRange(0, 1), row); err != nil {
+					return err
+				}
+			}
+		}
+		if err := b.prepare.Run(ctx); err != nil {
+			return err
+		}
+		b.size = size
+	}
+	control := backend.Control{Step: uint64(b.steps), InvTokens: 1}
+	b.steps++
+	if err := b.dev.Write(b.control, control.AppendTo(nil)); err != nil {
+		return err
+	}
+	if err := step(); err != nil {
+		return err
+	}
+	return b.update.Run(ctx)
+}
+
+// exactProducts computes w3's products of the activation that all recipes
+// share, since what computes it does not depend on them.
+func (b *Bench) exactProducts(size float64, a []float64) *products {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.exact[size] == nil {
+		dy, w := widen(b.dy), widen(b.down)
+		b.exact[size] = b.products(operands{input: a, weight: w, grad: dy, gradWeight: w, wgradGrad: dy, wgradInput: a})
+	}
+	return b.exact[size]
+}
+
+func widen(x []float32) []float64 {
+	wide := make([]float64, len(x))
+	for i, v := range x {
+		wide[i] = float64(v)
+	}
+	return wide
+}
+
+// watch collects operands while a step runs.
+type watch struct {
+	operands
+	exact  []float64       // the activation before factors and cast
+	hidden *backend.Tensor // h as fprop reads it
+	scale  []float64       // and what dequantises it
+}
+
+func (w *watch) see(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) (err error) {
+	values := func(t *backend.Tensor) []float64 {
+		if t == nil || err != nil {
+			return nil
+		}
+		var x []float64
+		x, err = dequantised(t, read)
+		return x
+	}
+	switch op := n.Op.(type) {
+	case *backend.SwiGLU:
+		w.exact = values(op.Up)
+		for i, g := range values(op.Gate) {
+			w.exact[i] *= silu(g)
+		}
+		w.invC, w.factor = values(op.InvC), values(op.RowFactor)
+	case *backend.MatMul:
+		switch {
+		case n.Scope != "layers.0.mlp.down_proj":
+		case op.TransB:
+			w.input, w.weight, w.rowScale = values(op.A), values(op.B), values(op.RowScale)
+			w.hidden, w.scale = op.A, values(op.A.Scale)
+		case op.TransA:
+			w.wgradGrad, w.wgradInput, w.colScale = values(op.A), values(op.B), values(op.ColScale)
+		default:
+			w.grad, w.gradWeight = values(op.A), values(op.B)
+		}
+	}
+	return err
+}
+
+// saturated is the share of h's elements that are beyond its format's range. It
+// is of casts with one scale: by block, nothing is clipped.
+func (w *watch) saturated(ffn int) float64 {
+	if len(w.scale) != 1 || !w.hidden.DType.IsFP8() {
+		return 0
+	}
+	limit, n := float64(w.hidden.DType.ClipLimit())*w.scale[0], 0
+	for i, a := range w.exact {
+		if w.invC != nil {
+			a *= w.invC[i%ffn]
+		}
+		if w.factor != nil {
+			a /= w.factor[i/ffn]
+		}
+		if math.Abs(a) > limit {
+			n++
+		}
+	}
+	return float64(n) / float64(len(w.exact))
+}
+
+// dequantised reads a tensor in the sense of every op's equation.
+func dequantised(t *backend.Tensor, read func(*backend.Tensor) ([]byte, error)) ([]float64, error) {
+	raw, err := read(t)
+	if err != nil {
+		return nil, err
+	}
+	x := decode(t.DType, raw)
+	if t.Scale == nil {
+		return x, nil
+	}
+	if raw, err = read(t.Scale); err != nil {
+		return nil, err
+	}
+	scale := decode(t.Scale.DType, raw)
+	rows, cols := t.Rows(), t.Cols()
+	_, across := t.Block.ScaleShape(rows, cols)
+	height, width := t.Block.Rows, t.Block.Cols
+	if height == 0 {
+		height = rows
+	}
+	if width == 0 {
+		width = cols
+	}
+	for i := range x {
+		x[i] *= scale[i/cols/height*across+i%cols/width]
+	}
+	return x, nil
+}
+
+func decode(d fp8.DType, raw []byte) []float64 {
+	x := make([]float64, len(raw)/d.Size())
+	for i := range x {
+		var code uint32
+		switch at := raw[i*d.Size():]; d.Size() {
+		case 1:
+			code = uint32(at[0])
+		case 2:
+			code = uint32(binary.LittleEndian.Uint16(at))
+		default:
+			code = binary.LittleEndian.Uint32(at)
+		}
+		x[i] = float64(d.Float32(code))
+	}
+	return x
+}

@@ -1,0 +1,98 @@
+package spike
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"octet/recipe"
+)
+
+// Variant is a recipe that an experiment runs under.
+type Variant struct {
+	Name   string
+	Recipe recipe.Recipe
+	Late   bool // something that should be current is delayed
+}
+
+// Variants are plain SwiGLU with either scaling, every form of Smooth-SwiGLU
+// and the ways to be late, all of them [Alone].
+func Variants() []Variant {
+	named := func(name string) recipe.Recipe {
+		r, err := recipe.Lookup(name)
+		if err != nil {
+			panic(err) // the names stand below
+		}
+		return Alone(r)
+	}
+	formed := func(name string, form recipe.SmoothForm) Variant {
+		r := named(name)
+		r.Smooth.Form = form
+		return Variant{Name: form.String(), Recipe: r}
+	}
+	return []Variant{
+		{Name: "plain, delayed scale", Recipe: named("fp8-delayed"), Late: true},
+		{Name: "plain, current scale", Recipe: named("fp8-current")},
+		formed("fp8-smooth", recipe.Product),
+		formed("fp8-smooth-token", recipe.TokenLinear),
+		formed("fp8-smooth-token", recipe.Token),
+		formed("fp8-smooth", recipe.Linear),
+		formed("fp8-smooth", recipe.Balanced),
+		{Name: "linear, as published", Recipe: named("fp8-paper"), Late: true},
+		{Name: "balanced, factors delayed", Recipe: named("smooth-late-factors"), Late: true},
+		{Name: "linear, scale of h delayed", Recipe: named("smooth-late-hidden"), Late: true},
+		{Name: "product, scale of W3' delayed", Recipe: named("smooth-late-weight"), Late: true},
+		{Name: "token-linear, scale of h delayed", Recipe: named("smooth-late-token"), Late: true},
+	}
+}
+
+// Histories are plain SwiGLU whose delayed scales look back 1, 16 and 1024
+// updates, and the method.
+func Histories() []Variant {
+	all := Variants()
+	plain, balanced := all[0].Recipe, all[6]
+	var list []Variant
+	for _, n := range []int{1, 16, 1024} {
+		plain.History = n
+		list = append(list, Variant{Name: fmt.Sprintf("plain, history %d", n), Recipe: plain, Late: true})
+	}
+	return append(list, balanced)
+}
+
+// Sweep measures one spike of every size, each after spike-free steps.
+func Sweep(ctx context.Context, p *Problem, r recipe.Recipe, sizes ...float64) ([]Errors, error) {
+	list := make([]Errors, len(sizes))
+	for i, size := range sizes {
+		b, err := New(ctx, p, r)
+		if err != nil {
+			return nil, err
+		}
+		list[i], err = b.Measure(ctx, size)
+		if err := errors.Join(err, b.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// Recur measures a number of steps of which every period-th spikes.
+func Recur(ctx context.Context, p *Problem, r recipe.Recipe, size float64, period, steps int) ([]Errors, error) {
+	b, err := New(ctx, p, r)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Errors, steps)
+	for i := range list {
+		now := 1.0
+		if (i+1)%period == 0 {
+			now = size
+		}
+		if list[i], err = b.Measure(ctx, now); err != nil {
+			break
+		}
+	}
+	if err := errors.Join(err, b.Close()); err != nil {
+		return nil, err
+	}
+	return list, nil
+}

@@ -1,0 +1,154 @@
+package nn_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// model is a small decoder under a recipe with exceptions before its rows.
+func model(t *testing.T, name string, exceptions ...recipe.Row) (*nn.Model, error) {
+	t.Helper()
+	r, err := recipe.Lookup(name)
+	require.NoError(t, err)
+	r.Rows = append(exceptions, r.Rows...)
+	return nn.New(nn.Config{
+		Layers: 1, Dim: 32, Heads: 2, KVHeads: 1, FFN: 48, Vocab: 300, Activation: nn.SwiGLU,
+		RopeTheta: 1e4, NormEps: 1e-5, InitStd: 0.02,
+	}, r, backend.NewVars())
+}
+
+// micro records a micro-batch of 2 × 16 tokens, or an evaluation.
+func micro(t *testing.T, m *nn.Model, mode nn.Mode) *backend.Program {
+	t.Helper()
+	input := func(name string, n int) *backend.Tensor { return m.Vars.Tensor(backend.Input, name, fp8.I32, n) }
+	p := m.Vars.Program("micro")
+	pass := m.Pass(p, mode, nn.Shape{Batch: 2, Seq: 16, Control: input("step.control", backend.ControlWords)})
+	tokens, targets := input("tokens", 32), input("targets", 32)
+	if mode == nn.Frozen {
+		m.Loss(pass, tokens, targets)
+	} else {
+		m.DeclareGrads()
+		m.LossAndGrads(pass, tokens, targets)
+	}
+	require.NoError(t, p.Err())
+	return p
+}
+
+// quantized lists the copies that Quantize ops store, by name.
+func quantized(p *backend.Program) map[string]*backend.Tensor {
+	list := map[string]*backend.Tensor{}
+	for _, n := range p.Nodes() {
+		if op, ok := n.Op.(*backend.Quantize); ok {
+			for _, c := range op.Out {
+				list[c.Out.Name] = c.Out
+			}
+		}
+	}
+	return list
+}
+
+// Products that sum over another dimension read a copy of their own, unless
+// its blocks are square; copies with scales by block keep no state.
+func TestCopiesByBlock(t *testing.T) {
+	for name, copies := range map[string][]string{
+		"te-block":          {"input.e4m3.1x128", "input.e4m3.128x1"},
+		"torchao-row":       {"input.e4m3.1x*", "input.e4m3.*x1"},
+		"torchao-row-gw-hp": {"input.e4m3.1x*"},
+		"mxfp8":             {"input.e4m3.1x32", "input.e4m3.32x1"},
+	} {
+		m, err := model(t, name)
+		require.NoError(t, err)
+		got := []string{}
+		for name := range quantized(micro(t, m, nn.Train)) {
+			if part, ok := strings.CutPrefix(name, "layers.0.mlp."); ok && strings.HasPrefix(part, "input.") {
+				got = append(got, part)
+			}
+		}
+		require.ElementsMatch(t, copies, got, name)
+		require.Equal(t, name != "torchao-row-gw-hp", m.Scales.Empty(), "%s: only a weight with one scale has a record", name)
+	}
+
+	weights := func(name string) (list []string) {
+		m, err := model(t, name)
+		require.NoError(t, err)
+		for v := range m.Vars.All() {
+			if part, ok := strings.CutPrefix(v.Name, "model.layers.0.mlp.up_proj.weight."); ok && !strings.HasSuffix(part, ".scale_inv") {
+				list = append(list, part)
+			}
+		}
+		return list
+	}
+	require.Equal(t, []string{"e4m3.128x128"}, weights("deepseek-v3"), "one copy serves fprop and dgrad")
+	require.Equal(t, []string{"e4m3.1x32", "e4m3.32x1"}, weights("mxfp8"))
+	require.Equal(t, []string{"e4m3.1x*", "e4m3"}, weights("torchao-row-gw-hp"))
+}
+
+// In evaluation a token's scales are its own: nothing spans tokens.
+func TestFrozenScalesBelongToOneToken(t *testing.T) {
+	for _, name := range []string{"te-block", "torchao-row", "torchao-row-gw-hp", "deepseek-v3", "mxfp8"} {
+		m, err := model(t, name)
+		require.NoError(t, err)
+		p := micro(t, m, nn.Frozen)
+		seen := quantized(p)
+		require.Len(t, seen, 4, "%s: inputs of attention, o_proj, MLP and down_proj", name)
+		for _, x := range seen {
+			require.Equal(t, 1, x.Block.Rows, x.Name)
+		}
+		for _, n := range p.Nodes() {
+			_, ok := n.Op.(*backend.Amax)
+			require.False(t, ok, "%s: %s", name, n.Path())
+		}
+	}
+}
+
+// The error names the layer, the product and the operand.
+func TestCastsWithoutMeaningAreRefused(t *testing.T) {
+	_, err := model(t, "te-block", recipe.Row{Scope: "layers.0.mlp.up_proj", Operand: recipe.Input, GEMM: recipe.Fprop, Granularity: recipe.By128x128})
+	require.EqualError(t, err, "recipe te-block: layers.0.mlp.up_proj: input of fprop: e4m3 current 128x128 lets tokens share a scale, and a token would see later ones (use granularity 1x128)")
+	_, err = model(t, "fp8-delayed", recipe.Row{Scope: "layers.0.self_attn.o_proj", Operand: recipe.Grad, GEMM: recipe.Wgrad, Granularity: recipe.By1x32})
+	require.ErrorContains(t, err, "recipe fp8-delayed: layers.0.self_attn.o_proj: grad of wgrad: e5m2 delayed 1x32")
+	require.ErrorContains(t, err, "use scaling current")
+	_, err = model(t, "fp8-current", recipe.Row{Operand: recipe.Weight, Scale: recipe.E8M0})
+	require.ErrorContains(t, err, "layers.0.self_attn.q_proj: weight of fprop: e4m3 current e8m0")
+}
+
+// Records whose scales are rounded down and records whose are not are updated
+// apart, each by its own rule.
+func TestScalesFollowTheirFormat(t *testing.T) {
+	pow2 := func(name string, exceptions ...recipe.Row) map[bool]int {
+		m, err := model(t, name, exceptions...)
+		require.NoError(t, err)
+		p := m.Vars.Program("update")
+		m.UpdateScales(p, nil)
+		require.NoError(t, p.Err())
+		records := map[bool]int{}
+		for _, n := range p.Nodes() {
+			if op, ok := n.Op.(*backend.UpdateScale); ok {
+				records[op.Pow2] += op.Scale.Elems()
+			}
+		}
+		return records
+	}
+	all := pow2("fp8-delayed")[true]
+	require.Equal(t, map[bool]int{false: all}, pow2("te-delayed"))
+	require.Equal(t, map[bool]int{false: 1, true: all - 1}, pow2("fp8-delayed", recipe.Row{
+		Scope: "layers.0.mlp.down_proj", Operand: recipe.Grad, Scale: recipe.Exact,
+	}))
+	// Current scales too, in the micro-batch.
+	for name, want := range map[string]bool{"fp8-current": true, "te-current": false, "torchao-tensor": false} {
+		m, err := model(t, name)
+		require.NoError(t, err)
+		for _, n := range micro(t, m, nn.Train).Nodes() {
+			if op, ok := n.Op.(*backend.UpdateScale); ok {
+				require.Equal(t, want, op.Pow2, name)
+			}
+		}
+	}
+}

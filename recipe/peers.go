@@ -1,0 +1,77 @@
+package recipe
+
+import (
+	"slices"
+
+	"octet/fp8"
+)
+
+// uniform is one format for all operands; the head keeps the compute format.
+func uniform(rest Row, exceptions ...Row) []Row {
+	return slices.Concat(exceptions, []Row{{Scope: "lm_head", DType: fp8.BF16}, rest})
+}
+
+// withScale is rows whose scales have another format.
+func withScale(f ScaleFormat, rows []Row) []Row {
+	for i := range rows {
+		rows[i].Scale = f
+	}
+	return rows
+}
+
+// peers are what other systems compute, as far as formats go: how they split
+// products, fuse casts and reduce gradients is theirs. Rounding is to nearest.
+//
+// Sources: Transformer Engine's common/recipe (DelayedScaling,
+// Float8CurrentScaling, Float8BlockScaling, MXFP8BlockScaling), torchao's
+// Float8LinearConfig.from_recipe_name, DeepSeek-V3's report (arXiv 2412.19437,
+// section 3.3), which keeps Adam's moments in BF16.
+var peers = []Recipe{
+	{
+		Name: "te-delayed", Summary: "Transformer Engine's DelayedScaling: the maximum of 1,024 steps",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: withScale(Exact, hybrid(Delayed, nearest)), History: 1024,
+	},
+	{
+		Name: "te-current", Summary: "Transformer Engine's Float8CurrentScaling",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
+	},
+	{
+		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling: 1x128, weights 128x128, powers of two",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: deepSeekRows(Pow2), History: 16,
+	},
+	{
+		Name: "torchao-tensor", Summary: "torchao's tensorwise: a current scale for each tensor",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
+	},
+	{
+		Name: "torchao-row", Summary: "torchao's rowwise: E4M3 for all, a scale for each row",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: ByRow, Scale: Pow2}), History: 16,
+	},
+	{
+		Name: "torchao-row-gw-hp", Summary: "torchao's rowwise_with_gw_hp: weight gradients in BF16",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: ByRow, Scale: Pow2},
+			Row{GEMM: Wgrad, DType: fp8.BF16},
+			Row{GEMM: Dgrad, Operand: Weight, Granularity: ByTensor}), History: 16,
+	},
+	{
+		Name: "deepseek-v3", Summary: "DeepSeek-V3: E4M3, 1x128, weights 128x128, moments in BF16",
+		Compute: fp8.BF16, Optimizer: Optimizer{Master: fp8.F32, M1: fp8.BF16, M2: fp8.BF16},
+		Rows: deepSeekRows(Exact), History: 16,
+	},
+	{
+		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32 with a scale in eight bits, rounded up",
+		Compute: fp8.BF16, Optimizer: plainState,
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x32, Scale: E8M0}), History: 16,
+	},
+}
+
+func deepSeekRows(f ScaleFormat) []Row {
+	return uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x128, Scale: f},
+		Row{Operand: Weight, Granularity: By128x128})
+}

@@ -1,0 +1,267 @@
+// Command aligned asks how large an outlier each recipe survives. It takes a
+// trained model, makes one channel of every layer what SwiGLU's channels become
+// after hundreds of billions of tokens (method.md: its rows of up_proj and
+// gate_proj equal, and long), and trains on with tokens that excite the channel
+// in one batch of twenty. By bisection it finds the largest activation at which
+// a recipe's loss still follows that of bf16, on the same batches, within 1 %.
+//
+//	go run ./study/aligned -steps 100
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"text/tabwriter"
+
+	"golang.org/x/sync/errgroup"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/checkpoint"
+	"octet/data"
+	"octet/train"
+)
+
+var (
+	baseSteps = flag.Int("base_steps", 600, "steps of bf16 that train the model to begin with")
+	steps     = flag.Int("steps", 100, "steps of the continuation; the last 40 are compared")
+	lr        = flag.Float64("lr", 2e-5, "learning rate of the continuation, constant")
+	recipes   = flag.String("recipes", "fp8-current,fp8-delayed,fp8-w3-bf16,fp8-smooth,fp8-smooth-token,fp8-paper", "recipes to compare with bf16")
+	most      = flag.Int("most", 40, "largest activation to try, as a power of two")
+	verbose   = flag.Bool("v", false, "print every run")
+)
+
+const (
+	compared  = 40   // steps at the end that are compared
+	tolerance = 0.01 // of their mean loss
+	every     = 20   // one batch in so many holds outlier tokens
+)
+
+func main() {
+	log.SetFlags(0)
+	flag.Parse()
+	if err := study(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+type experiment struct {
+	corpus *data.Corpus
+	base   *weights
+	dir    string
+
+	mu      sync.Mutex
+	folders map[int]string // aligned models by the exponent of their activation
+	bf16    map[int]*sync.Once
+	losses  map[int]float64 // of bf16
+}
+
+func study(ctx context.Context) error {
+	root, version, err := data.FindGoRoot(ctx)
+	if err != nil {
+		return err
+	}
+	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: 50_000})
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "aligned")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	x := &experiment{corpus: corpus, dir: dir, folders: map[int]string{}, bf16: map[int]*sync.Once{}, losses: map[int]float64{}}
+	if err := x.trainBase(ctx); err != nil {
+		return err
+	}
+	list := strings.Split(*recipes, ",")
+	largest := make([]int, len(list))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, name := range list {
+		g.Go(func() (err error) {
+			largest[i], err = x.bisect(ctx, name)
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "recipe\tfollows bf16 up to |a| =")
+	for i, name := range list {
+		switch {
+		case largest[i] < 0:
+			fmt.Fprintf(w, "%s\tnever\n", name)
+		case largest[i] == *most:
+			fmt.Fprintf(w, "%s\t2^%d and beyond\n", name, *most)
+		default:
+			fmt.Fprintf(w, "%s\t2^%d = %.3g\n", name, largest[i], math.Exp2(float64(largest[i])))
+		}
+	}
+	return w.Flush()
+}
+
+// trainBase trains the model that all continuations begin with.
+func (x *experiment) trainBase(ctx context.Context) error {
+	c := train.Default()
+	c.Recipe, c.Train.Steps = "bf16", *baseSteps
+	var path string
+	_, err := x.run(ctx, c, x.corpus.Train, runtime.GOMAXPROCS(0), func(t *train.Trainer) error {
+		contents, err := t.Contents("study", "emu")
+		if err != nil {
+			return err
+		}
+		path, err = checkpoint.Save(x.dir, c.Train.Steps, contents)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	x.base, err = openWeights(path)
+	return err
+}
+
+// bisect finds the largest exponent at which the recipe follows bf16, -1 if
+// there is none.
+func (x *experiment) bisect(ctx context.Context, name string) (int, error) {
+	follows := func(exponent int) (bool, error) {
+		want, err := x.bf16Loss(ctx, exponent)
+		if err != nil {
+			return false, err
+		}
+		got, err := x.continuation(ctx, name, exponent)
+		if *verbose {
+			fmt.Fprintf(os.Stderr, "%s 2^%d: %.4f, bf16 %.4f\n", name, exponent, got, want)
+		}
+		return math.Abs(got/want-1) <= tolerance, err
+	}
+	low, high := -1, *most+1 // follows at low, not at high
+	for high-low > 1 {
+		middle := (low + high) / 2
+		ok, err := follows(middle)
+		if err != nil {
+			return 0, err
+		}
+		if ok {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low, nil
+}
+
+// bf16Loss runs the yardstick once for each exponent.
+func (x *experiment) bf16Loss(ctx context.Context, exponent int) (loss float64, err error) {
+	x.mu.Lock()
+	once := x.bf16[exponent]
+	if once == nil {
+		once = &sync.Once{}
+		x.bf16[exponent] = once
+	}
+	x.mu.Unlock()
+	once.Do(func() {
+		loss, err = x.continuation(ctx, "bf16", exponent)
+		x.mu.Lock()
+		x.losses[exponent] = loss
+		x.mu.Unlock()
+	})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.losses[exponent], err
+}
+
+// folder is the model whose outlier activates by 2^exponent.
+func (x *experiment) folder(exponent int) (string, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.folders[exponent] == "" {
+		path, err := x.base.align(math.Exp2(float64(exponent))).save(filepath.Join(x.dir, fmt.Sprint(exponent)))
+		if err != nil {
+			return "", err
+		}
+		x.folders[exponent] = path
+	}
+	return x.folders[exponent], nil
+}
+
+// continuation is the mean loss of the last compared steps.
+func (x *experiment) continuation(ctx context.Context, name string, exponent int) (float64, error) {
+	path, err := x.folder(exponent)
+	if err != nil {
+		return 0, err
+	}
+	c := train.Default()
+	c.Recipe, c.Model.Init, c.Train.Steps = name, path, *steps
+	c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup = *lr, "constant", 0
+	stream := &spiked{Tokens: x.corpus.Train, rows: int64(c.Train.MicroBatch)}
+	return x.run(ctx, c, stream, 1, nil)
+}
+
+// spiked puts outlier tokens into every twentieth batch, by counting the rows
+// that were read. The calibration reads the first batch too; each run has one.
+type spiked struct {
+	data.Tokens
+	rows int64
+	read atomic.Int64
+}
+
+func (s *spiked) ReadTokens(dst []int32, at int64) error {
+	if err := s.Tokens.ReadTokens(dst, at); err != nil {
+		return err
+	}
+	if batch := (s.read.Add(1) - 1) / s.rows; batch%every == every-1 {
+		for i := 16; i < len(dst); i += 64 {
+			dst[i] = outlierToken
+		}
+	}
+	return nil
+}
+
+// run trains and returns the mean loss of the last compared steps.
+func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens, threads int, done func(*train.Trainer) error) (mean float64, err error) {
+	job, err := train.NewJob(c)
+	if err != nil {
+		return 0, err
+	}
+	devices, err := backend.Open("emu", backend.Options{Threads: threads})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = devices[0].Close() }()
+	t, err := train.NewTrainer(job, &data.Corpus{Train: stream}, devices)
+	if err != nil {
+		return 0, err
+	}
+	if c.Model.Init != "" {
+		err = t.InitFrom(ctx, c.Model.Init)
+	} else {
+		err = t.Init(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	for i := range c.Train.Steps {
+		r, err := t.Next(ctx)
+		if err != nil {
+			return math.NaN(), nil //nolint:nilerr // a run that is not finite does not follow
+		}
+		if i >= c.Train.Steps-compared {
+			mean += r.Loss / compared
+		}
+	}
+	if done != nil {
+		err = done(t)
+	}
+	return mean, err
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/train"
+)
+
+// outlierToken is a byte that the text does not contain.
+const outlierToken = 0xff
+
+// weights are a trained model's, by name, in FP32.
+type weights struct {
+	config  checkpoint.Config
+	tensors map[string][]float32
+	list    []checkpoint.Tensor // names, shapes and order
+}
+
+func openWeights(path string) (*weights, error) {
+	config, tensors, err := checkpoint.OpenModel(path)
+	if err != nil {
+		return nil, err
+	}
+	defer tensors.Close()
+	w := &weights{config: config, tensors: map[string][]float32{}, list: tensors.List()}
+	for _, t := range w.list {
+		if w.tensors[t.Name], err = (train.CheckpointWeights{Model: tensors}).Param(t.Name); err != nil {
+			return nil, err
+		}
+	}
+	return w, nil
+}
+
+// align returns a copy in which one channel of every layer has w2 = w1, both
+// pointing at what the outlier token looks like behind the norm, and of such a
+// length that the token's activation a = u·silu(u) is growth; w3's column is
+// shrunk by as much, so that what the channel adds to the residual stream is
+// the same for any growth. It is the channel with the shortest column of w3.
+//
+// The token's embedding is long enough to dominate the residual stream of every
+// layer, so that its direction is that of the embedding.
+func (w *weights) align(growth float64) *weights {
+	c := &weights{config: w.config, tensors: map[string][]float32{}, list: w.list}
+	for name, x := range w.tensors {
+		c.tensors[name] = append([]float32(nil), x...)
+	}
+	dim, ffn := w.config.HiddenSize, w.config.IntermediateSize
+	direction := make([]float64, dim)
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range direction {
+		direction[i] = r.NormFloat64()
+	}
+	normalize(direction, math.Sqrt(float64(dim)))
+	const dominance = 30 // times the spread of a trained embedding
+	spread := deviation(w.tensors["model.embed_tokens.weight"])
+	row := c.tensors["model.embed_tokens.weight"][outlierToken*dim:][:dim]
+	for i := range row {
+		row[i] = float32(direction[i] * spread * dominance)
+	}
+	kappa := preactivation(growth)
+	for layer := range w.config.NumHiddenLayers {
+		at := fmt.Sprintf("model.layers.%d.", layer)
+		gain := w.tensors[at+"post_attention_layernorm.weight"]
+		seen := make([]float64, dim) // the token behind the norm
+		for i := range seen {
+			seen[i] = direction[i] * float64(gain[i])
+		}
+		var length float64
+		for _, x := range seen {
+			length += x * x
+		}
+		down := c.tensors[at+"mlp.down_proj.weight"]
+		channel, column := shortestColumn(down, ffn)
+		for i, x := range seen {
+			v := float32(kappa * x / length)
+			c.tensors[at+"mlp.up_proj.weight"][channel*dim+i] = v
+			c.tensors[at+"mlp.gate_proj.weight"][channel*dim+i] = v
+		}
+		for o := range dim {
+			// Of length 1 behind the activation: small beside the token's own.
+			down[o*ffn+channel] *= float32(1 / (growth * column))
+		}
+	}
+	return c
+}
+
+// preactivation is the u for which u·silu(u) is a.
+func preactivation(a float64) float64 {
+	low, high := 0.0, math.Sqrt(a)+2
+	for range 60 {
+		u := (low + high) / 2
+		if u*u/(1+math.Exp(-u)) < a {
+			low = u
+		} else {
+			high = u
+		}
+	}
+	return high
+}
+
+func shortestColumn(down []float32, ffn int) (channel int, length float64) {
+	squares := make([]float64, ffn)
+	for i, x := range down {
+		squares[i%ffn] += float64(x) * float64(x)
+	}
+	for i, s := range squares {
+		if s < squares[channel] {
+			channel = i
+		}
+	}
+	return channel, math.Sqrt(squares[channel])
+}
+
+func normalize(x []float64, length float64) {
+	var sum float64
+	for _, v := range x {
+		sum += v * v
+	}
+	for i := range x {
+		x[i] *= length / math.Sqrt(sum)
+	}
+}
+
+func deviation(x []float32) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += float64(v) * float64(v)
+	}
+	return math.Sqrt(sum / float64(len(x)))
+}
+
+// save writes a folder that model.init reads, and returns its path.
+func (w *weights) save(dir string) (string, error) {
+	c := checkpoint.Contents{Config: w.config, State: struct{}{}}
+	for _, t := range w.list {
+		var b bytes.Buffer
+		if err := binary.Write(&b, binary.LittleEndian, w.tensors[t.Name]); err != nil {
+			return "", err
+		}
+		c.Model = append(c.Model, checkpoint.Tensor{Name: t.Name, DType: fp8.F32, Shape: t.Shape, Data: checkpoint.Bytes(b.Bytes())})
+	}
+	return checkpoint.Save(dir, 0, c)
+}

@@ -1,0 +1,178 @@
+// Command spike shows what an outlier channel of SwiGLU costs the products of
+// w3: under plain scaling, every form of Smooth-SwiGLU, and with something of
+// it delayed by a step. It prints a table as CSV and draws a plot.
+//
+//	go run ./study/spike -o spike.png                  # error against size
+//	go run ./study/spike -recurring -o recurring.png   # one batch in twenty, step by step
+//
+// The error that is drawn is the worst of the three products', with and without
+// the outlier's part; see package internal/spike.
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"flag"
+	"fmt"
+	"image/color"
+	"log"
+	"math"
+	"os"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"octet/internal/spike"
+)
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("o", "", "file to draw: .png, .svg or .pdf; empty draws nothing")
+	recurring := flag.Bool("recurring", false, "spike in one batch of twenty, and show every step")
+	seed := flag.Uint64("seed", 1, "seed of the data")
+	flag.Parse()
+	problem := spike.NewProblem(512, 128, 352, *seed)
+	run := bySize
+	if *recurring {
+		run = byStep
+	}
+	if err := run(context.Background(), problem, *out); err != nil {
+		log.Fatal(err)
+	}
+}
+
+var columns = []string{"fprop", "fprop_others", "dgrad", "dgrad_others", "wgrad", "wgrad_others", "saturated"}
+
+// table writes CSV rows: the variant, where it was measured, the errors.
+type table struct{ *csv.Writer }
+
+func newTable(at string) (table, error) {
+	t := table{csv.NewWriter(os.Stdout)}
+	return t, t.Write(append([]string{"variant", at}, columns...))
+}
+
+func (t table) row(variant string, at float64, e spike.Errors) error {
+	row := []string{variant, strconv.FormatFloat(at, 'g', -1, 64)}
+	for _, x := range []float64{e.Fprop, e.FpropOthers, e.Dgrad, e.DgradOthers, e.Wgrad, e.WgradOthers, e.Saturated} {
+		row = append(row, fmt.Sprintf("%.4g", x))
+	}
+	return t.Write(row)
+}
+
+func (t table) end() error {
+	t.Flush()
+	return t.Error()
+}
+
+// bySize measures one spike of every size after spike-free steps.
+func bySize(ctx context.Context, problem *spike.Problem, out string) error {
+	sizes := []float64{1, 10, 100, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6, 3e6, 1e7, 1e8}
+	t, err := newTable("size")
+	if err != nil {
+		return err
+	}
+	p := newPlot("One spike, after steps without", "size of the spike, times the largest other activation")
+	p.X.Tick.Marker = powers{}
+	p.Legend.YOffs = vg.Points(78)
+	for i, v := range spike.Variants() {
+		list, err := spike.Sweep(ctx, problem, v.Recipe, sizes...)
+		if err != nil {
+			return err
+		}
+		var points plotter.XYs
+		for j, e := range list {
+			if err := t.row(v.Name, sizes[j], e); err != nil {
+				return err
+			}
+			points = append(points, plotter.XY{X: math.Log10(sizes[j]), Y: e.Worst()})
+		}
+		if err := addLine(p, v, i, points); err != nil {
+			return err
+		}
+	}
+	return save(p, t, out)
+}
+
+// byStep measures every step of a run in which one batch in twenty spikes.
+func byStep(ctx context.Context, problem *spike.Problem, out string) error {
+	const size, period, steps = 1e5, 20, 70
+	t, err := newTable("step")
+	if err != nil {
+		return err
+	}
+	p := newPlot(fmt.Sprintf("A spike of %.0g in one batch of %d", float64(size), period), "step")
+	p.Legend.Left, p.Legend.Top, p.Legend.YOffs = true, true, -vg.Points(22)
+	for i, v := range spike.Histories() {
+		list, err := spike.Recur(ctx, problem, v.Recipe, size, period, steps)
+		if err != nil {
+			return err
+		}
+		var points plotter.XYs
+		for j, e := range list {
+			if err := t.row(v.Name, float64(j+1), e); err != nil {
+				return err
+			}
+			points = append(points, plotter.XY{X: float64(j + 1), Y: e.Worst()})
+		}
+		if err := addLine(p, v, i, points); err != nil {
+			return err
+		}
+	}
+	return save(p, t, out)
+}
+
+// powers labels logarithms with the powers of ten that they stand for.
+type powers struct{}
+
+func (powers) Ticks(low, high float64) (ticks []plot.Tick) {
+	for x := math.Ceil(low); x <= high; x++ {
+		ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(math.Pow(10, x), 'g', -1, 64)})
+	}
+	return ticks
+}
+
+func newPlot(title, x string) *plot.Plot {
+	p := plot.New()
+	p.Title.Text, p.X.Label.Text = title, x
+	p.Y.Label.Text = "worst relative error of w3's products"
+	p.Y.Min, p.Y.Max = 0, 1.05
+	p.Legend.TextStyle.Font.Size = vg.Points(9)
+	p.Add(plotter.NewGrid())
+	return p
+}
+
+// palette is Okabe and Ito's: told apart by colour-blind readers.
+var palette = []color.Color{
+	color.RGBA{R: 110, G: 110, B: 110, A: 255},
+	color.RGBA{R: 0, G: 0, B: 0, A: 255},
+	color.RGBA{R: 213, G: 94, B: 0, A: 255},
+	color.RGBA{R: 204, G: 121, B: 167, A: 255},
+	color.RGBA{R: 230, G: 159, B: 0, A: 255},
+	color.RGBA{R: 86, G: 180, B: 233, A: 255},
+	color.RGBA{R: 0, G: 114, B: 178, A: 255},
+	color.RGBA{R: 0, G: 158, B: 115, A: 255},
+}
+
+func addLine(p *plot.Plot, v spike.Variant, i int, points plotter.XYs) error {
+	line, err := plotter.NewLine(points)
+	if err != nil {
+		return err
+	}
+	line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
+	if v.Late {
+		line.Dashes, line.Width = plotutil.Dashes(1+i%4), vg.Points(1)
+	}
+	p.Add(line)
+	p.Legend.Add(v.Name, line)
+	return nil
+}
+
+func save(p *plot.Plot, t table, out string) error {
+	if err := t.end(); err != nil || out == "" {
+		return err
+	}
+	return p.Save(20*vg.Centimeter, 14*vg.Centimeter, out)
+}

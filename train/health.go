@@ -1,0 +1,146 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"octet/backend"
+)
+
+// CastHealth is how one cast of a step fared. See backend.CastHealth.
+type CastHealth struct {
+	Name             string  // of what was cast, and its format: "layers.3.mlp.input.e4m3"
+	Amax, Scale      float64 // before the cast; by what it was multiplied
+	Clipped, Flushed float64 // shares of the elements
+}
+
+// SwiGLUHealth is the channel of a layer's MLP whose activation is largest: what
+// becomes the outlier when its rows of up_proj and gate_proj align (method.md).
+type SwiGLUHealth struct {
+	Layer            string // "layers.3"
+	Channel          int
+	Amax, Median     float64 // of |a|: this channel's maximum, and the median of all channels' maxima
+	Cosine           float64 // between its rows of up_proj and gate_proj
+	NormUp, NormGate float64 // their lengths
+}
+
+// Health is what a telemetry step reports.
+type Health struct {
+	Casts  []CastHealth
+	SwiGLU []SwiGLUHealth
+	Alarms []string // one line each
+}
+
+// Health measures the casts and the SwiGLUs of the micro-batch that the first
+// rank has just trained on, with the weights and scales that the next step will
+// use. It costs a micro-batch and changes nothing that training computes. It
+// needs train.health_every above 0, and belongs right behind Next.
+func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
+	if t.Job.Health == nil {
+		return h, errors.New("health was not recorded: set train.health_every")
+	}
+	if len(t.ranks) == 0 {
+		return h, errors.New("there are no devices to measure on: call Health behind Next")
+	}
+	r := t.ranks[0]
+	if err := r.health.Run(ctx); err != nil {
+		return h, err
+	}
+	if h.Casts, err = t.castHealth(r); err != nil {
+		return h, err
+	}
+	if h.SwiGLU, err = t.channelHealth(r); err != nil {
+		return h, err
+	}
+	for _, s := range h.SwiGLU {
+		if alarm := t.alignment.check(s); alarm != "" {
+			h.Alarms = append(h.Alarms, alarm)
+		}
+	}
+	return h, nil
+}
+
+func (t *Trainer) castHealth(r *rank) (list []CastHealth, err error) {
+	s := &t.Model.Scales
+	if s.Empty() {
+		return nil, nil
+	}
+	var values [3][]float32
+	for i, from := range []*backend.Tensor{t.health.Casts, s.Amax, s.Scale} {
+		if values[i], err = r.readFloats(from); err != nil {
+			return nil, err
+		}
+	}
+	for i, name := range t.Model.CastNames() {
+		list = append(list, CastHealth{
+			Name: name, Amax: float64(values[1][i]), Scale: float64(values[2][i]),
+			Clipped: float64(values[0][2*i]), Flushed: float64(values[0][2*i+1]),
+		})
+	}
+	return list, nil
+}
+
+func (t *Trainer) channelHealth(r *rank) (list []SwiGLUHealth, err error) {
+	if t.health.Channels == nil {
+		return nil, nil
+	}
+	x, err := r.readFloats(t.health.Channels)
+	if err != nil {
+		return nil, err
+	}
+	ffn := t.health.Channels.Cols()
+	for layer := range t.Config.Model.Layers {
+		row := func(i int) []float32 { return x[(4*layer+i)*ffn:][:ffn] }
+		list = append(list, worstChannel(fmt.Sprintf("layers.%d", layer), row(0), row(1), row(2), row(3)))
+	}
+	return list, nil
+}
+
+// worstChannel finds it in a layer's channel maxima and its rows' cosines and
+// lengths, each [ffn]. NaN counts as the largest.
+func worstChannel(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
+	worst := 0
+	for i, a := range amax {
+		if a > amax[worst] || a != a {
+			worst = i
+		}
+	}
+	sorted := slices.Sorted(slices.Values(amax))
+	return SwiGLUHealth{
+		Layer: layer, Channel: worst,
+		Amax: float64(amax[worst]), Median: float64(sorted[len(sorted)/2]),
+		Cosine: float64(cosine[worst]), NormUp: float64(up[worst]), NormGate: float64(gate[worst]),
+	}
+}
+
+// Both must hold for an alarm. At random the cosine of rows of 128 numbers is
+// below 0.3, and the largest of some thousand channels is three to five times
+// the median.
+const (
+	alignedCosine = 0.8
+	outlierRatio  = 10
+)
+
+// alignmentWatch remembers what was reported, so that a channel is named again
+// only when it has grown by half.
+type alignmentWatch struct{ reported map[string]float64 }
+
+// check returns the alarm's line, or nothing.
+func (w *alignmentWatch) check(h SwiGLUHealth) string {
+	ratio := h.Amax / h.Median
+	if math.Abs(h.Cosine) < alignedCosine || !(ratio >= outlierRatio) {
+		return ""
+	}
+	key := fmt.Sprintf("%s/%d", h.Layer, h.Channel)
+	if ratio < 1.5*w.reported[key] {
+		return ""
+	}
+	if w.reported == nil {
+		w.reported = map[string]float64{}
+	}
+	w.reported[key] = ratio
+	return fmt.Sprintf("swiglu alignment rising in %s, channel %d: cosine %.2f, |a| %.0f x median", h.Layer, h.Channel, h.Cosine, ratio)
+}

@@ -1,0 +1,143 @@
+package train
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// noise is a loss of 2 with a standard deviation of 0.1.
+func noise(n int) []float64 {
+	r := rand.New(rand.NewPCG(1, 2))
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = 2 + 0.1*r.NormFloat64()
+	}
+	return x
+}
+
+type found struct{ step, begin int }
+
+// find runs the losses of steps 1, 2, … through the detector.
+func find(losses []float64, warmup int) (list []found) {
+	var s spikes
+	for i, loss := range losses {
+		if spike := s.observe(i+1, loss, warmup); spike.Begin > 0 {
+			list = append(list, found{i + 1, spike.Begin})
+		}
+	}
+	return list
+}
+
+// with sets the losses of some steps.
+func with(losses []float64, value float64, steps ...int) []float64 {
+	for _, s := range steps {
+		losses[s-1] = value
+	}
+	return losses
+}
+
+func TestSpikes(t *testing.T) {
+	inf, nan := math.Inf(1), math.NaN()
+	for name, c := range map[string]struct {
+		losses []float64
+		warmup int
+		want   []found
+	}{
+		"noise": {noise(2000), 0, nil},
+		"falls": {func() []float64 {
+			x := noise(400)
+			for i := range x {
+				x[i] += 3 * math.Exp(-float64(i)/50)
+			}
+			return x
+		}(), 0, nil},
+		"one hard batch":              {with(noise(200), 4, 100), 0, nil},
+		"twice in ten steps":          {with(noise(200), 4, 100, 109), 0, []found{{109, 100}}},
+		"twice in eleven":             {with(noise(200), 4, 100, 110), 0, nil},
+		"a long one is one":           {with(noise(200), 3, 100, 101, 102, 105, 110, 119), 0, []found{{101, 100}}},
+		"two":                         {with(noise(200), 4, 100, 101, 150, 151), 0, []found{{101, 100}, {151, 150}}},
+		"three standard deviations":   {with(noise(200), 2.3, 100, 101), 0, nil},
+		"four":                        {with(noise(200), 2.45, 100, 101), 0, []found{{101, 100}}},
+		"low is no spike":             {with(noise(200), 0, 100, 101), 0, nil},
+		"too early to tell":           {with(noise(200), 4, 63, 64), 0, nil},
+		"first that can be told":      {with(noise(200), 4, 65, 66), 0, []found{{66, 65}}},
+		"in warm-up":                  {with(noise(200), 4, 99, 100), 100, nil},
+		"after warm-up":               {with(noise(200), 4, 101, 102), 100, []found{{102, 101}}},
+		"not finite":                  {with(noise(200), nan, 100), 0, []found{{100, 100}}},
+		"infinite, early, in warm-up": {with(noise(200), inf, 3), 50, []found{{3, 3}}},
+		"not finite for long":         {with(noise(200), nan, 100, 101, 102, 103), 0, []found{{100, 100}}},
+		"high, then not finite":       {with(with(noise(200), 4, 100), nan, 105), 0, []found{{105, 100}}},
+		"what is new for good is usual": {with(noise(400), 4, func() (s []int) {
+			for i := range 300 {
+				s = append(s, 101+i)
+			}
+			return s
+		}()...), 0, []found{{102, 101}}},
+	} {
+		require.Equal(t, c.want, find(c.losses, c.warmup), name)
+	}
+}
+
+// What a spike reports is what was usual before the step that completes it.
+func TestSpikeStatistics(t *testing.T) {
+	var s spikes
+	losses := with(noise(200), 4, 150, 151)
+	for i, loss := range losses[:150] {
+		require.Zero(t, s.observe(i+1, loss, 0))
+	}
+	spike := s.observe(151, losses[150], 0)
+	mean, sum := 0.0, 0.0
+	window := losses[150-spikeWindow : 150]
+	for _, x := range window {
+		mean += x / spikeWindow
+	}
+	for _, x := range window {
+		sum += (x - mean) * (x - mean)
+	}
+	require.InDelta(t, mean, spike.Mean, 1e-12)
+	require.InDelta(t, math.Sqrt(sum/spikeWindow), spike.Std, 1e-12)
+}
+
+// A detector that went through JSON at any step finds the same spikes.
+func TestSpikesSurviveJSON(t *testing.T) {
+	losses := with(with(noise(300), 4, 90, 95, 200, 202), math.NaN(), 20, 250)
+	want := find(losses, 10)
+	require.Len(t, want, 4)
+	var s spikes
+	var got []found
+	for i, loss := range losses {
+		text, err := json.Marshal(s)
+		require.NoError(t, err)
+		s = spikes{}
+		require.NoError(t, json.Unmarshal(text, &s))
+		if spike := s.observe(i+1, loss, 10); spike.Begin > 0 {
+			got = append(got, found{i + 1, spike.Begin})
+		}
+	}
+	require.Equal(t, want, got)
+}
+
+// Going back leaves out the data that was read since, and the counter goes on.
+func TestRewind(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	tr := newTrainer(t, c, 2, false)
+	steps(t, tr, 2)
+	state := snapshot(t, tr)
+	for n := range MaxRewinds {
+		steps(t, tr, 3)
+		position := tr.ranks[0].loader.Position()
+		require.NoError(t, tr.Rewind(t.Context(), state))
+		require.Equal(t, 2, tr.StepsDone())
+		require.Equal(t, position, tr.ranks[0].loader.Position())
+		s, err := ReadState(snapshot(t, tr))
+		require.NoError(t, err)
+		require.Equal(t, n+1, s.Rewinds)
+	}
+	require.ErrorContains(t, tr.Rewind(t.Context(), state), "spikes again after 3 rewinds")
+	require.NoError(t, tr.Restore(t.Context(), state))
+	require.Zero(t, tr.rewinds)
+}
