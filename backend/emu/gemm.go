@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"unsafe"
 
 	"octet/fp8"
@@ -35,8 +34,9 @@ import (
 // from any layout, so A is decoded without being rearranged, and B is
 // transposed if and only if it is stored transposed, FP8 while it still is
 // codes. Between two blocks of k an accumulator tile waits in FP32 and is
-// loaded again, which is what keeps the chain. A product of a few rows streams
-// through B instead (runStream).
+// loaded again, which is what keeps the chain. Where k is one block, tasks are
+// small, a slab if A can be decoded so, and a worker keeps its block of B from
+// task to task. A product of a few rows streams through B instead (runStream).
 
 // matrix is one stored operand: the one slice that fits dtype is set,
 // row-major, with ld elements from one row to the next.
@@ -111,10 +111,15 @@ type gemm struct {
 	scales *runScales // nil without scales by blocks
 	task   func(worker, task int)
 
-	// Of the run in progress:
-	e     epilogue
-	amax  atomic.Uint32
-	tiles []tileOut // one for each worker
+	workers []gemmWorker // of the run in progress
+}
+
+// gemmWorker is what a worker of the pool keeps from one task of a run to the
+// next, on cache lines of its own.
+type gemmWorker struct {
+	out    tileOut
+	packed int // 1 + the first column of the block of B in its scratch, 0 for none
+	_      [128]byte
 }
 
 // newGemm returns out = op(a)·op(b), where op(x) is x or its transpose. Any
@@ -142,7 +147,7 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 			g.m, g.k, k, n, out.rows, out.cols)
 	}
 	g.plan = planGemm(kernel, g.m, g.n, g.k, depthUnit, transA, p.size())
-	g.tiles = make([]tileOut, p.size())
+	g.workers = make([]gemmWorker, p.size())
 	g.task = g.runTask
 	if kernel.stream != nil && g.m <= streamRows && g.k > 0 && !transA && transB && a.dtype.IsFP8() && b.dtype.IsFP8() {
 		g.task = g.runStream
@@ -173,16 +178,19 @@ func (g *gemm) run(e epilogue) {
 	if e.outScale == 0 {
 		e.outScale = 1
 	}
-	g.e = e
-	g.amax.Store(0)
+	for w := range g.workers {
+		g.workers[w].out.begin(&e, g.out)
+		g.workers[w].packed = 0
+	}
 	if s := g.scales; s != nil {
 		g.pool.run(parts(g.k, s.run), s.expand)
 	}
 	g.pool.run(g.plan.tasks(g.m, g.n), g.task)
-	if e.amax != nil {
-		*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(g.amax.Load()))
+	for w := range g.workers {
+		if e.amax != nil {
+			*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(g.workers[w].out.amax))
+		}
 	}
-	g.e = epilogue{}
 }
 
 func (g *gemm) check(e *epilogue) error {
@@ -207,18 +215,21 @@ func (g *gemm) check(e *epilogue) error {
 func (g *gemm) runTask(worker, task int) {
 	p, kern := &g.plan, g.kernel
 	mr, nr := kern.mr, kern.nr
-	across := parts(g.n, p.nt)
-	i0, j0 := task/across*p.mt, task%across*p.nt
+	down := parts(g.m, p.mt)
+	i0, j0 := task%down*p.mt, task/down*p.nt
 	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
 	a, b, tmp, acc := p.carve(g.pool.scratch[worker])
 
-	out := &g.tiles[worker]
-	out.begin(&g.e, g.out.dtype)
+	state := &g.workers[worker]
+	out := &state.out
 
 	for l0, first := 0, true; first || l0 < g.k; l0, first = l0+p.kc, false {
 		depth := min(p.kc, g.k-l0)
 		last := l0+depth == g.k
-		g.packB(b, tmp, l0, j0, depth, cols)
+		if p.blocked || state.packed != 1+j0 {
+			g.packB(b, tmp, l0, j0, depth, cols)
+			state.packed = 1 + j0
+		}
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
@@ -228,7 +239,7 @@ func (g *gemm) runTask(worker, task int) {
 				for r := 0; r < block; r += mr {
 					height := min(mr, block-r)
 					if last {
-						out.place(g, i0+i+r, j0+j, height, min(nr, cols-j))
+						out.place(i0+i+r, j0+j, height, min(nr, cols-j))
 						if kern.prefetch != nil {
 							kern.prefetch(out)
 						}
@@ -248,7 +259,6 @@ func (g *gemm) runTask(worker, task int) {
 			}
 		}
 	}
-	g.mergeAmax(out.amax)
 }
 
 // runStream is runTask for few rows and an FP8 B that is stored transposed, as
@@ -260,8 +270,7 @@ func (g *gemm) runStream(worker, task int) {
 	a, _, tmp, acc := p.carve(g.pool.scratch[worker])
 	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
 	tile := acc[:streamRows*nr]
-	out := &g.tiles[worker]
-	out.begin(&g.e, g.out.dtype)
+	out := &g.workers[worker].out
 	lda := roundUp(g.k, nr) + cacheLine
 	kern.decode(a, lda, nr, g.a, g.m, g.k)
 	for j := left; j < right; j += nr {
@@ -277,18 +286,8 @@ func (g *gemm) runStream(worker, task int) {
 		for i := range tile {
 			tile[i] *= factor
 		}
-		out.place(g, 0, j, g.m, width)
+		out.place(0, j, g.m, width)
 		kern.finish(tile, out)
-	}
-	g.mergeAmax(out.amax)
-}
-
-func (g *gemm) mergeAmax(bits uint32) {
-	for {
-		old := g.amax.Load()
-		if bits <= old || g.amax.CompareAndSwap(old, bits) {
-			return
-		}
 	}
 }
 

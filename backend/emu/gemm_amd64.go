@@ -31,9 +31,12 @@ var amd64Kernels = func() (list []*gemmKernel) {
 var avx512Kernel = gemmKernel{
 	name: "avx512", mr: 14, nr: 32, group: 16,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
-		if rows <= 4 {
+		switch {
+		case rows <= 4:
 			multiply4x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
-		} else {
+		case rows <= 8:
+			multiply8x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
+		default:
 			multiply14x32AVX512(k, &a[0], step, stepK, &b[0], &c[0], load)
 		}
 	},
@@ -86,25 +89,28 @@ var avx512Kernel = gemmKernel{
 }
 
 func prefetchOut(t *tileOut) {
-	prefetchTile(&t.out, t.rows, t.cols)
-	if t.residual.dtype != fp8.Invalid {
-		prefetchTile(&t.residual, t.rows, t.cols)
+	prefetchTile(t, &t.out)
+	if t.residual.dtype != fp8.Invalid && t.residual.data() != t.out.data() {
+		prefetchTile(t, &t.residual)
 	}
 }
 
-// prefetchTile asks for the cache lines of the rows×cols corner of m.
-func prefetchTile(m *matrix, rows, cols int) {
+// prefetchTile asks for the cache lines of m, a matrix as large as the output, at
+// the tile.
+func prefetchTile(t *tileOut, m *matrix) {
 	size := m.dtype.Size()
-	var p unsafe.Pointer
-	switch size {
-	case 4:
-		p = unsafe.Pointer(&m.f32[0])
-	case 2:
-		p = unsafe.Pointer(&m.u16[0])
-	default:
-		p = unsafe.Pointer(&m.u8[0])
+	prefetchWrite(unsafe.Add(m.data(), (t.i*m.ld+t.j)*size), m.ld*size, t.rows, t.cols*size)
+}
+
+// data is where m begins in memory.
+func (m *matrix) data() unsafe.Pointer {
+	switch {
+	case m.f32 != nil:
+		return unsafe.Pointer(unsafe.SliceData(m.f32))
+	case m.u16 != nil:
+		return unsafe.Pointer(unsafe.SliceData(m.u16))
 	}
-	prefetchWrite(p, m.ld*size, rows, cols*size)
+	return unsafe.Pointer(unsafe.SliceData(m.u8))
 }
 
 // avx2Kernel has twelve of the sixteen registers for accumulators.
@@ -193,6 +199,9 @@ const (
 
 //go:noescape
 func multiply14x32AVX512(k int, a *float32, step, stepK int, b, c *float32, load bool)
+
+//go:noescape
+func multiply8x32AVX512(k int, a *float32, step, stepK int, b, c *float32, load bool)
 
 //go:noescape
 func multiply4x32AVX512(k int, a *float32, step, stepK int, b, c *float32, load bool)

@@ -161,8 +161,7 @@ func (x *amxGemm) runTask(worker, task int) {
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
 
-	out := &x.tiles[worker]
-	out.begin(&x.e, x.out.dtype)
+	out := &x.workers[worker].out
 
 	for l, first := 0, true; first || l < x.k; l, first = l+x.kc, false {
 		depth := min(x.kc, x.k-l)
@@ -183,7 +182,7 @@ func (x *amxGemm) runTask(worker, task int) {
 				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, x.plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
-						out.place(x.gemm, i0+i, j0+j+r, height, min(amxOut, width-r))
+						out.place(i0+i, j0+j+r, height, min(amxOut, width-r))
 						x.kernel.finish(c[r*amxOut:], out)
 					}
 				}
@@ -193,7 +192,6 @@ func (x *amxGemm) runTask(worker, task int) {
 			}
 		}
 	}
-	x.mergeAmax(out.amax)
 }
 
 // words is x as twice as many BF16 values.

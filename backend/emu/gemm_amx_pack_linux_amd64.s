@@ -1,5 +1,6 @@
 //go:build !noasm
 
+#include "gemm_turn_amd64.h"
 #include "textflag.h"
 
 // A tile holds 16×16 pairs of neighbours in k. A wide block, 16 rows of 32
@@ -19,6 +20,15 @@
 	SHLQ $1, R8 \
 	SHLQ $log, R9 \
 	LEAQ (R9)(R9*2), R12
+
+// The next block of src is bytes to the right.
+#define PACK_END(bytes) \
+	ADDQ $bytes, SI \
+	ADDQ R8, DI \
+	DECQ CX \
+	JNZ  block \
+	VZEROUPPER \
+	RET
 
 // Eight-bit codes are looked up by their lower seven bits in two tables: Z28
 // and Z29 hold the lower byte of BF16, Z30 and Z31 the upper one, to which the
@@ -116,10 +126,6 @@
 	VPUNPCKLWD b, a, lo \
 	VPUNPCKHWD b, a, hi
 
-#define PAIRS(a, b, lo, hi) \
-	VPUNPCKLDQ b, a, lo \
-	VPUNPCKHDQ b, a, hi
-
 #define QUADS(a, b, lo, hi) \
 	VPUNPCKLQDQ b, a, lo \
 	VPUNPCKHQDQ b, a, hi \
@@ -150,12 +156,7 @@ block:
 	WIDE8
 	SHUFFLE8(Z23)
 	WIDEN8
-	ADDQ $32, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(32)
 
 // func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
 TEXT ·packWideTurned8AMX(SB), NOSPLIT, $0-48
@@ -166,12 +167,7 @@ block:
 	WIDE8
 	TURN8
 	WIDEN8
-	ADDQ $32, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(32)
 
 // func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
 TEXT ·packTall8AMX(SB), NOSPLIT, $0-48
@@ -183,12 +179,7 @@ block:
 	TALL8
 	SHUFFLE8(Z23)
 	WIDEN8
-	ADDQ $16, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(16)
 
 // func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
 TEXT ·packTallTurned8AMX(SB), NOSPLIT, $0-48
@@ -201,12 +192,7 @@ block:
 	SHUFFLE8(Z23)
 	TURN8
 	WIDEN8
-	ADDQ $16, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(16)
 
 // BF16: Z0-Z15 are the rows of pairs.
 
@@ -265,49 +251,6 @@ block:
 	VMOVDQU64 Z14, 896(DI) \
 	VMOVDQU64 Z15, 960(DI)
 
-#define LONGS(a, b, lo, hi) \
-	VPUNPCKLQDQ b, a, lo \
-	VPUNPCKHQDQ b, a, hi
-
-#define LANES(a, b, even, odd) \
-	VSHUFI32X4 $0x88, b, a, even \
-	VSHUFI32X4 $0xdd, b, a, odd
-
-// TURN16 transposes 16×16 doublewords. It needs Z16-Z31.
-#define TURN16 \
-	PAIRS(Z0, Z1, Z16, Z17) \
-	PAIRS(Z2, Z3, Z18, Z19) \
-	PAIRS(Z4, Z5, Z20, Z21) \
-	PAIRS(Z6, Z7, Z22, Z23) \
-	PAIRS(Z8, Z9, Z24, Z25) \
-	PAIRS(Z10, Z11, Z26, Z27) \
-	PAIRS(Z12, Z13, Z28, Z29) \
-	PAIRS(Z14, Z15, Z30, Z31) \
-	LONGS(Z16, Z18, Z0, Z1) \
-	LONGS(Z17, Z19, Z2, Z3) \
-	LONGS(Z20, Z22, Z4, Z5) \
-	LONGS(Z21, Z23, Z6, Z7) \
-	LONGS(Z24, Z26, Z8, Z9) \
-	LONGS(Z25, Z27, Z10, Z11) \
-	LONGS(Z28, Z30, Z12, Z13) \
-	LONGS(Z29, Z31, Z14, Z15) \
-	LANES(Z0, Z4, Z16, Z20) \
-	LANES(Z1, Z5, Z17, Z21) \
-	LANES(Z2, Z6, Z18, Z22) \
-	LANES(Z3, Z7, Z19, Z23) \
-	LANES(Z8, Z12, Z24, Z28) \
-	LANES(Z9, Z13, Z25, Z29) \
-	LANES(Z10, Z14, Z26, Z30) \
-	LANES(Z11, Z15, Z27, Z31) \
-	LANES(Z16, Z24, Z0, Z8) \
-	LANES(Z17, Z25, Z1, Z9) \
-	LANES(Z18, Z26, Z2, Z10) \
-	LANES(Z19, Z27, Z3, Z11) \
-	LANES(Z20, Z28, Z4, Z12) \
-	LANES(Z21, Z29, Z5, Z13) \
-	LANES(Z22, Z30, Z6, Z14) \
-	LANES(Z23, Z31, Z7, Z15)
-
 // func packWide16AMX(dst *uint16, step int, src *uint16, ld, count int)
 TEXT ·packWide16AMX(SB), NOSPLIT, $0-40
 	PACK_BEGIN(1)
@@ -315,12 +258,7 @@ TEXT ·packWide16AMX(SB), NOSPLIT, $0-40
 block:
 	WIDE16
 	STORE16
-	ADDQ $64, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(64)
 
 // func packWideTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
 TEXT ·packWideTurned16AMX(SB), NOSPLIT, $0-40
@@ -330,12 +268,7 @@ block:
 	WIDE16
 	TURN16
 	STORE16
-	ADDQ $64, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(64)
 
 // func packTall16AMX(dst *uint16, step int, src *uint16, ld, count int)
 TEXT ·packTall16AMX(SB), NOSPLIT, $0-40
@@ -345,12 +278,7 @@ TEXT ·packTall16AMX(SB), NOSPLIT, $0-40
 block:
 	TALL16
 	STORE16
-	ADDQ $32, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(32)
 
 // func packTallTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
 TEXT ·packTallTurned16AMX(SB), NOSPLIT, $0-40
@@ -361,12 +289,7 @@ block:
 	TALL16
 	TURN16
 	STORE16
-	ADDQ $32, SI
-	ADDQ R8, DI
-	DECQ CX
-	JNZ  block
-	VZEROUPPER
-	RET
+	PACK_END(32)
 
 // Two rows of 32, by eight in turn: the order that WIDEN takes.
 DATA amxRows<>+0(SB)/8, $0x0706050403020100

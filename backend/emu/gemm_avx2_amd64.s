@@ -103,8 +103,9 @@ TEXT ·finish6x16AVX2(SB), NOSPLIT, $0-16
 	MOVQ         tileOut_colScale(R9), CX
 	TESTQ        CX, CX
 	JZ           columns
-	VMOVUPS      (CX), Y11
-	VMOVUPS      32(CX), Y12
+	MOVQ         tileOut_j(R9), AX
+	VMOVUPS      (CX)(AX*4), Y11
+	VMOVUPS      32(CX)(AX*4), Y12
 
 columns:
 	VPCMPEQD     Y13, Y13, Y13
@@ -116,27 +117,48 @@ columns:
 	MOVL         $1, AX
 	VMOVD        AX, X8
 	VPBROADCASTD X8, Y8
-	MOVQ         tileOut_rowScale(R9), R8
 	MOVQ         tileOut_rows(R9), R10
+	MOVQ         tileOut_rowScale(R9), R8
+	TESTQ        R8, R8
+	JZ           rows
+	MOVQ         tileOut_i(R9), AX
+	LEAQ         (R8)(AX*4), R8
 
+rows:
 	MOVQ    (tileOut_residual+matrix_ld)(R9), R12
+	MOVQ    R12, AX
+	IMULQ   tileOut_i(R9), AX
+	ADDQ    tileOut_j(R9), AX
 	MOVBLZX (tileOut_residual+matrix_dtype)(R9), BX
-	MOVQ    (tileOut_residual+matrix_f32)(R9), R11
-	SHLQ    $2, R12
 	CMPL    BX, $const_asmBF16
-	JNE     residual
-	MOVQ    (tileOut_residual+matrix_u16)(R9), R11
-	SHRQ    $1, R12
+	JEQ     residualBF16
+	MOVQ    (tileOut_residual+matrix_f32)(R9), R11
+	LEAQ    (R11)(AX*4), R11
+	SHLQ    $2, R12
+	JMP     residual
+
+residualBF16:
+	MOVQ (tileOut_residual+matrix_u16)(R9), R11
+	LEAQ (R11)(AX*2), R11
+	SHLQ $1, R12
 
 residual:
 	MOVQ    (tileOut_out+matrix_ld)(R9), R13
+	MOVQ    R13, DI
+	IMULQ   tileOut_i(R9), DI
+	ADDQ    tileOut_j(R9), DI
 	MOVBLZX (tileOut_out+matrix_dtype)(R9), DX
-	MOVQ    (tileOut_out+matrix_f32)(R9), DI
-	SHLQ    $2, R13
 	CMPL    DX, $const_asmBF16
-	JNE     row
-	MOVQ    (tileOut_out+matrix_u16)(R9), DI
-	SHRQ    $1, R13
+	JEQ     outBF16
+	SHLQ    $2, DI
+	ADDQ    (tileOut_out+matrix_f32)(R9), DI
+	SHLQ    $2, R13
+	JMP     row
+
+outBF16:
+	SHLQ $1, DI
+	ADDQ (tileOut_out+matrix_u16)(R9), DI
+	SHLQ $1, R13
 
 row:
 	VMULPS (SI), Y10, Y0

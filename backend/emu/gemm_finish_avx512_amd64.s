@@ -4,10 +4,11 @@
 #include "textflag.h"
 
 // The epilogue of a tile, row by row, as in finishRows; K1 and K2 mask the
-// columns. A missing column scale is a vector of ones.
+// columns.
 //
-// SI acc; R8 row scales or 0; R9 t; R10 rows left; R11 residual, R12 its step
-// in bytes, BX its format; DI out, R13 its step, DX its format.
+// SI acc; R8 row scales or 0; CX column scales or 0; R9 t; R10 rows left; R11
+// residual, R12 its step in bytes, BX its format; DI out, R13 its step, DX its
+// format; AX whether an amax is wanted.
 //
 // func finish14x32AVX512(acc *float32, t *tileOut)
 TEXT ·finish14x32AVX512(SB), NOSPLIT, $0-16
@@ -25,40 +26,55 @@ whole:
 	KSHIFTRD $16, K1, K2
 
 	VBROADCASTSS tileOut_alpha(R9), Z10
-	MOVL         $0x3f800000, AX
-	VPBROADCASTD AX, Z11
-	VMOVAPS      Z11, Z12
 	MOVQ         tileOut_colScale(R9), CX
 	TESTQ        CX, CX
 	JZ           columns
-	VMOVUPS.Z    (CX), K1, Z11
-	VMOVUPS.Z    64(CX), K2, Z12
+	MOVQ         tileOut_j(R9), AX
+	LEAQ         (CX)(AX*4), AX
+	VMOVUPS.Z    (AX), K1, Z11
+	VMOVUPS.Z    64(AX), K2, Z12
 
 columns:
 	MOVL         $0x7fffffff, AX
 	VPBROADCASTD AX, Z13
 	VPBROADCASTD tileOut_amax(R9), Z14
 	VMOVAPS      Z14, Z15
-	MOVQ         tileOut_rowScale(R9), R8
 	MOVQ         tileOut_rows(R9), R10
+	MOVQ         tileOut_rowScale(R9), R8
+	TESTQ        R8, R8
+	JZ           rows
+	MOVQ         tileOut_i(R9), AX
+	LEAQ         (R8)(AX*4), R8
 
+rows:
 	MOVQ    (tileOut_residual+matrix_ld)(R9), R12
+	MOVQ    R12, AX
+	IMULQ   tileOut_i(R9), AX
+	ADDQ    tileOut_j(R9), AX
 	MOVBLZX (tileOut_residual+matrix_dtype)(R9), BX
-	MOVQ    (tileOut_residual+matrix_f32)(R9), R11
-	SHLQ    $2, R12
 	CMPL    BX, $const_asmBF16
-	JNE     residual
-	MOVQ    (tileOut_residual+matrix_u16)(R9), R11
-	SHRQ    $1, R12
+	JEQ     residualBF16
+	MOVQ    (tileOut_residual+matrix_f32)(R9), R11
+	LEAQ    (R11)(AX*4), R11
+	SHLQ    $2, R12
+	JMP     residual
+
+residualBF16:
+	MOVQ (tileOut_residual+matrix_u16)(R9), R11
+	LEAQ (R11)(AX*2), R11
+	SHLQ $1, R12
 
 residual:
 	MOVQ    (tileOut_out+matrix_ld)(R9), R13
+	MOVQ    R13, DI
+	IMULQ   tileOut_i(R9), DI
+	ADDQ    tileOut_j(R9), DI
 	MOVBLZX (tileOut_out+matrix_dtype)(R9), DX
 	CMPL    DX, $const_asmF32
 	JEQ     outF32
 	CMPL    DX, $const_asmBF16
 	JEQ     outBF16
-	MOVQ    (tileOut_out+matrix_u8)(R9), DI
+	ADDQ    (tileOut_out+matrix_u8)(R9), DI
 
 	VBROADCASTSS tileOut_outScale(R9), Z16
 	VPBROADCASTD tileOut_largest(R9), Z17
@@ -69,20 +85,29 @@ residual:
 	VPBROADCASTD AX, Z21
 	MOVL         $0x7f, AX
 	VPBROADCASTD AX, Z22
-	JMP          row
+	JMP          start
 
 outF32:
-	MOVQ (tileOut_out+matrix_f32)(R9), DI
+	SHLQ $2, DI
+	ADDQ (tileOut_out+matrix_f32)(R9), DI
 	SHLQ $2, R13
-	JMP  row
+	JMP  start
 
 outBF16:
-	MOVQ         (tileOut_out+matrix_u16)(R9), DI
+	SHLQ         $1, DI
+	ADDQ         (tileOut_out+matrix_u16)(R9), DI
 	SHLQ         $1, R13
-	MOVL         $1, AX
-	VPBROADCASTD AX, Z17
 	MOVL         $0x7fff, AX
+	VPBROADCASTD AX, Z17
+	MOVL         $1, AX
 	VPBROADCASTD AX, Z18
+	VPSLLD       $16, Z18, Z19
+	MOVL         $0x7fff0000, AX
+	VPBROADCASTD AX, Z20
+	VMOVDQU64    oddWords<>(SB), Z21
+
+start:
+	MOVBLZX tileOut_wantAmax(R9), AX
 
 row:
 	VMULPS (SI), Z10, Z0
@@ -95,8 +120,12 @@ row:
 	ADDQ   $4, R8
 
 scaled:
+	TESTQ  CX, CX
+	JZ     scaledColumns
 	VMULPS Z11, Z0, Z0
 	VMULPS Z12, Z1, Z1
+
+scaledColumns:
 	TESTL  BX, BX
 	JZ     added
 	CMPL   BX, $const_asmBF16
@@ -117,14 +146,18 @@ add:
 	ADDQ   R12, R11
 
 added:
+	TESTL   AX, AX
+	JZ      store
 	VPANDD  Z13, Z0, Z2
 	VPANDD  Z13, Z1, Z3
 	VPMAXUD Z2, Z14, K1, Z14
 	VPMAXUD Z3, Z15, K2, Z15
-	CMPL    DX, $const_asmF32
-	JEQ     storeF32
-	CMPL    DX, $const_asmBF16
-	JEQ     storeBF16
+
+store:
+	CMPL DX, $const_asmF32
+	JEQ  storeF32
+	CMPL DX, $const_asmBF16
+	JEQ  storeBF16
 
 	// As castNearest in package fp8: the adder rounds.
 	VMULPS  Z16, Z0, Z0
@@ -163,24 +196,30 @@ added:
 	VPMOVDB Z3, K2, 16(DI)
 	JMP     next
 
+	// Half of the last bit less one is added, and one more if the last bit
+	// that stays is set: to nearest, ties to even.
 storeBF16:
-	VCMPPS  $3, Z0, Z0, K3     // NaN
-	VCMPPS  $3, Z1, Z1, K4
-	VPSRLD  $16, Z0, Z2
-	VPSRLD  $16, Z1, Z3
-	VPANDD  Z17, Z2, Z2
-	VPANDD  Z17, Z3, Z3
-	VPADDD  Z18, Z2, Z2
-	VPADDD  Z18, Z3, Z3
-	VPADDD  Z0, Z2, Z2
-	VPADDD  Z1, Z3, Z3
-	VPSRLD  $16, Z2, Z2
-	VPSRLD  $16, Z3, Z3
-	VMOVDQA32 Z18, K3, Z2
-	VMOVDQA32 Z18, K4, Z3
-	VPMOVDW Z2, K1, (DI)
-	VPMOVDW Z3, K2, 32(DI)
-	JMP     next
+	VPTESTMD Z19, Z0, K3
+	VPTESTMD Z19, Z1, K4
+	VPADDD   Z17, Z0, Z2
+	VPADDD   Z17, Z1, Z3
+	VPADDD   Z18, Z2, K3, Z2
+	VPADDD   Z18, Z3, K4, Z3
+	VCMPPS   $3, Z1, Z0, K5    // a NaN in either
+	KORTESTW K5, K5
+	JNZ      nan
+
+packBF16:
+	VPERMT2W  Z3, Z21, Z2
+	VMOVDQU16 Z2, K1, (DI)
+	JMP       next
+
+nan:
+	VCMPPS    $3, Z0, Z0, K3
+	VCMPPS    $3, Z1, Z1, K4
+	VMOVDQA32 Z20, K3, Z2
+	VMOVDQA32 Z20, K4, Z3
+	JMP       packBF16
 
 storeF32:
 	VMOVUPS Z0, K1, (DI)
@@ -191,6 +230,9 @@ next:
 	ADDQ $128, SI
 	DECQ R10
 	JNZ  row
+
+	TESTL         AX, AX
+	JZ            done
 
 	// Fold the maxima to one.
 	VPMAXUD       Z15, Z14, Z14
@@ -203,5 +245,18 @@ next:
 	VPSHUFD       $0xb1, X14, X15
 	VPMAXUD       X15, X14, X14
 	VMOVD         X14, tileOut_amax(R9)
+
+done:
 	VZEROUPPER
 	RET
+
+// The upper words of sixteen doublewords, then those of sixteen more.
+DATA oddWords<>+0(SB)/8, $0x0007000500030001
+DATA oddWords<>+8(SB)/8, $0x000f000d000b0009
+DATA oddWords<>+16(SB)/8, $0x0017001500130011
+DATA oddWords<>+24(SB)/8, $0x001f001d001b0019
+DATA oddWords<>+32(SB)/8, $0x0027002500230021
+DATA oddWords<>+40(SB)/8, $0x002f002d002b0029
+DATA oddWords<>+48(SB)/8, $0x0037003500330031
+DATA oddWords<>+56(SB)/8, $0x003f003d003b0039
+GLOBL oddWords<>(SB), RODATA|NOPTR, $64

@@ -48,6 +48,8 @@ TEXT ·finish6x16NEON(SB), NOSPLIT, $0-16
 	VDUP  R10, V23.S4
 	MOVD  tileOut_colScale(R2), R10
 	CBZ   R10, columns
+	MOVD  tileOut_j(R2), R11
+	ADD   R11<<2, R10
 	VLD1  (R10), [V20.S4, V21.S4, V22.S4, V23.S4]
 
 columns:
@@ -64,27 +66,44 @@ columns:
 	MOVD  $0x7fff0000, R10
 	VDUP  R10, V29.S4
 	VEOR  V30.B16, V30.B16, V30.B16
-	MOVD  tileOut_rowScale(R2), R1
+	MOVD  tileOut_i(R2), R11
+	MOVD  tileOut_j(R2), R12
 	MOVD  tileOut_rows(R2), R3
+	MOVD  tileOut_rowScale(R2), R1
+	CBZ   R1, rows
+	ADD   R11<<2, R1
 
+rows:
 	MOVD  (tileOut_residual+matrix_ld)(R2), R5
+	MADD  R5, R12, R11, R10    // R11·R5 + R12
 	MOVBU (tileOut_residual+matrix_dtype)(R2), R6
-	MOVD  (tileOut_residual+matrix_f32)(R2), R4
-	LSL   $2, R5
 	CMP   $const_asmBF16, R6
-	BNE   residual
-	MOVD  (tileOut_residual+matrix_u16)(R2), R4
-	LSR   $1, R5
+	BEQ   residualBF16
+	MOVD  (tileOut_residual+matrix_f32)(R2), R4
+	ADD   R10<<2, R4
+	LSL   $2, R5
+	B     residual
+
+residualBF16:
+	MOVD (tileOut_residual+matrix_u16)(R2), R4
+	ADD  R10<<1, R4
+	LSL  $1, R5
 
 residual:
 	MOVD  (tileOut_out+matrix_ld)(R2), R8
+	MADD  R8, R12, R11, R10
 	MOVBU (tileOut_out+matrix_dtype)(R2), R9
-	MOVD  (tileOut_out+matrix_f32)(R2), R7
-	LSL   $2, R8
 	CMP   $const_asmBF16, R9
-	BNE   row
-	MOVD  (tileOut_out+matrix_u16)(R2), R7
-	LSR   $1, R8
+	BEQ   outBF16
+	MOVD  (tileOut_out+matrix_f32)(R2), R7
+	ADD   R10<<2, R7
+	LSL   $2, R8
+	B     row
+
+outBF16:
+	MOVD (tileOut_out+matrix_u16)(R2), R7
+	ADD  R10<<1, R7
+	LSL  $1, R8
 
 row:
 	VLD1.P 64(R0), [V0.S4, V1.S4, V2.S4, V3.S4]

@@ -66,11 +66,12 @@ const (
 	streamDepth = 4 * gatherDepth
 )
 
-// tileOut is an epilogue at one tile. Slices and matrices begin at its corner.
+// tileOut is an epilogue at one tile, rows × cols elements from row i and column
+// j of the output on.
 type tileOut struct {
-	rows, cols         int
-	rowScale, colScale []float32 // nil where there is none
-	residual, out      matrix    // residual.dtype is fp8.Invalid where there is none
+	i, j, rows, cols   int
+	rowScale, colScale []float32 // of the whole output, nil where there is none
+	residual, out      matrix    // whole; residual.dtype is fp8.Invalid where there is none
 	alpha, outScale    float32
 	wantAmax           bool
 	amax               uint32 // over the tiles so far, as bits
@@ -81,31 +82,22 @@ type tileOut struct {
 }
 
 // begin prepares for the tiles of a task.
-func (t *tileOut) begin(e *epilogue, out fp8.DType) {
-	*t = tileOut{alpha: e.alpha, outScale: e.outScale, wantAmax: e.amax != nil}
-	if out.IsFP8() {
-		t.largest = math.Float32bits(out.Max())
+func (t *tileOut) begin(e *epilogue, out matrix) {
+	*t = tileOut{
+		rowScale: e.rowScale, colScale: e.colScale, residual: e.residual, out: out,
+		alpha: e.alpha, outScale: e.outScale, wantAmax: e.amax != nil,
+	}
+	if out.dtype.IsFP8() {
+		t.largest = math.Float32bits(out.dtype.Max())
 		t.smallest, t.drop = (127-6)<<23, 20
-		if out == fp8.E5M2 {
+		if out.dtype == fp8.E5M2 {
 			t.smallest, t.drop = (127-14)<<23, 21
 		}
 	}
 }
 
-// place moves to the tile at row i and column j of g's output.
-func (t *tileOut) place(g *gemm, i, j, rows, cols int) {
-	t.rows, t.cols = rows, cols
-	t.out = g.out.at(i, j)
-	if g.e.residual.dtype != fp8.Invalid {
-		t.residual = g.e.residual.at(i, j)
-	}
-	if g.e.rowScale != nil {
-		t.rowScale = g.e.rowScale[i:]
-	}
-	if g.e.colScale != nil {
-		t.colScale = g.e.colScale[j:]
-	}
-}
+// place moves to the tile at row i and column j.
+func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j, rows, cols }
 
 // goKernel holds eight accumulators at a time: more do not fit sixteen
 // registers beside their operands.
@@ -193,30 +185,30 @@ func finishRows(acc []float32, nr int, t *tileOut) {
 		v := acc[i*nr:][:t.cols]
 		row := float32(1)
 		if t.rowScale != nil {
-			row = t.rowScale[i]
+			row = t.rowScale[t.i+i]
 		}
 		for j := range v {
 			v[j] = v[j] * t.alpha * row
 		}
 		if t.colScale != nil {
-			for j, s := range t.colScale[:len(v)] {
+			for j, s := range t.colScale[t.j:][:len(v)] {
 				v[j] *= s
 			}
 		}
 		switch r := &t.residual; r.dtype {
 		case fp8.F32:
-			for j, x := range r.f32[i*r.ld:][:len(v)] {
+			for j, x := range r.f32[(t.i+i)*r.ld+t.j:][:len(v)] {
 				v[j] += x
 			}
 		case fp8.BF16:
-			for j, x := range r.u16[i*r.ld:][:len(v)] {
+			for j, x := range r.u16[(t.i+i)*r.ld+t.j:][:len(v)] {
 				v[j] += math.Float32frombits(uint32(x) << 16)
 			}
 		}
 		if t.wantAmax {
 			t.amax = max(t.amax, math.Float32bits(fp8.Amax(v)))
 		}
-		at := i * t.out.ld
+		at := (t.i+i)*t.out.ld + t.j
 		switch t.out.dtype {
 		case fp8.F32:
 			copy(t.out.f32[at:], v)

@@ -1,5 +1,6 @@
 //go:build !noasm
 
+#include "gemm_turn_amd64.h"
 #include "textflag.h"
 
 // The decoders share a frame. DI walks over the chunks of a row and R9 over
@@ -135,21 +136,6 @@ loop:
 	DECODE_END(32, row, loop)
 	RET
 
-// A 16×16 transpose in registers: pairs of elements, pairs of pairs, then two
-// rounds of 128-bit lanes.
-
-#define PAIRS(a, b, lo, hi) \
-	VUNPCKLPS b, a, lo \
-	VUNPCKHPS b, a, hi
-
-#define QUADS(a, b, lo, hi) \
-	VUNPCKLPD b, a, lo \
-	VUNPCKHPD b, a, hi
-
-#define LANES(a, b, even, odd) \
-	VSHUFF32X4 $0x88, b, a, even \
-	VSHUFF32X4 $0xdd, b, a, odd
-
 // func transpose16AVX512(dst *float32, step int, src *float32, ld, k int)
 TEXT ·transpose16AVX512(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
@@ -183,43 +169,7 @@ loop:
 	VMOVUPS (R11)(AX*2), Z14
 	VMOVUPS (R11)(DX*1), Z15
 
-	PAIRS(Z0, Z1, Z16, Z17)
-	PAIRS(Z2, Z3, Z18, Z19)
-	PAIRS(Z4, Z5, Z20, Z21)
-	PAIRS(Z6, Z7, Z22, Z23)
-	PAIRS(Z8, Z9, Z24, Z25)
-	PAIRS(Z10, Z11, Z26, Z27)
-	PAIRS(Z12, Z13, Z28, Z29)
-	PAIRS(Z14, Z15, Z30, Z31)
-
-	// Lane l of Z0 is column 4l of rows 0-3, of Z1 column 4l+1, and so on;
-	// Z4-Z7 are rows 4-7, Z8-Z11 rows 8-11, Z12-Z15 rows 12-15.
-	QUADS(Z16, Z18, Z0, Z1)
-	QUADS(Z17, Z19, Z2, Z3)
-	QUADS(Z20, Z22, Z4, Z5)
-	QUADS(Z21, Z23, Z6, Z7)
-	QUADS(Z24, Z26, Z8, Z9)
-	QUADS(Z25, Z27, Z10, Z11)
-	QUADS(Z28, Z30, Z12, Z13)
-	QUADS(Z29, Z31, Z14, Z15)
-
-	LANES(Z0, Z4, Z16, Z20)
-	LANES(Z1, Z5, Z17, Z21)
-	LANES(Z2, Z6, Z18, Z22)
-	LANES(Z3, Z7, Z19, Z23)
-	LANES(Z8, Z12, Z24, Z28)
-	LANES(Z9, Z13, Z25, Z29)
-	LANES(Z10, Z14, Z26, Z30)
-	LANES(Z11, Z15, Z27, Z31)
-
-	LANES(Z16, Z24, Z0, Z8)
-	LANES(Z17, Z25, Z1, Z9)
-	LANES(Z18, Z26, Z2, Z10)
-	LANES(Z19, Z27, Z3, Z11)
-	LANES(Z20, Z28, Z4, Z12)
-	LANES(Z21, Z29, Z5, Z13)
-	LANES(Z22, Z30, Z6, Z14)
-	LANES(Z23, Z31, Z7, Z15)
+	TURN16
 
 	LEAQ    (DI)(BX*4), R9
 	LEAQ    (R9)(BX*4), R10

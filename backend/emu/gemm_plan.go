@@ -1,30 +1,30 @@
 package emu
 
-// blockLimits are the largest blocks: columns of op(A), and rows and columns of
-// a task.
-type blockLimits struct{ k, m, n int }
+// blockLimits are the largest blocks: columns of op(A), elements of a packed
+// block of B, and rows of a task that has accumulators waiting.
+type blockLimits struct{ k, b, m int }
 
 // In FP32 a block of B is 1 MB, which stays in a second-level cache, and a slab
-// of A, decoded just before it is used, passes through the first-level one.
-// Accumulators wait only where k is longer: what they take from the caches
-// costs more than shorter slabs and panels would gain.
-var rowLimits = blockLimits{1024, 1050, 256}
+// of A, decoded just before it is used, passes through the first-level one. k
+// is one block up to a length where what waiting accumulators take from the
+// caches costs as much as a block of B of more columns gains.
+var rowLimits = blockLimits{1024, 256 << 10, 1050}
 
-// If A is stored transposed, the slabs of a block of maxBlockM rows are decoded
-// together, because they share its cache lines, and a slab is spread over too
-// many of them for a longer k.
-var columnLimits = blockLimits{512, 1050, 384}
+// Accumulators wait where k is longer. If A is stored transposed, the slabs of a
+// block of maxBlockM rows are decoded together, because they share its cache
+// lines, and a slab is spread over too many of them for a longer k.
+var longLimits = blockLimits{512, 256 << 10, 1050}
 
 // Registers of half the width ask for B twice as often, so its panels should
 // fit the first-level cache.
-var narrowLimits = blockLimits{256, 1050, 768}
+var narrowLimits = blockLimits{256, 192 << 10, 1050}
 
-func (k *gemmKernel) limits(transA bool) blockLimits {
+func (k *gemmKernel) limits(depth int, transA bool) blockLimits {
 	switch {
 	case k.narrow:
 		return narrowLimits
-	case transA:
-		return columnLimits
+	case transA || depth > rowLimits.k:
+		return longLimits
 	}
 	return rowLimits
 }
@@ -56,11 +56,21 @@ type gemmPlan struct {
 // multiple of depthUnit.
 func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) gemmPlan {
 	mr, nr := kernel.mr, kernel.nr
-	most := kernel.limits(transA)
+	most := kernel.limits(k, transA)
 	p := gemmPlan{kc: even(k, max(1, most.k/unit)*unit, unit), mc: mr}
 	p.blocked = p.kc < k
-	slabs, panels := cutTasks(max(1, parts(m, mr)), max(1, parts(n, nr)), most.m/mr, most.n/nr,
-		parts(minTaskWork, mr*nr*max(k, 1)), workers)
+	c := taskCut{
+		slabs: max(1, parts(m, mr)), panels: max(1, parts(n, nr)),
+		mostSlabs: 1, mostPanels: max(1, most.b/(p.kc*nr)),
+		fewest: parts(minTaskWork, mr*nr*max(k, 1)), workers: workers, keepsB: !p.blocked,
+	}
+	switch {
+	case p.blocked:
+		c.mostSlabs = most.m / mr
+	case transA:
+		c.mostSlabs = maxBlockM / mr
+	}
+	slabs, panels := c.best()
 	p.mt, p.nt = slabs*mr, panels*nr
 	if transA {
 		p.mc = even(p.mt, maxBlockM, mr)
@@ -89,26 +99,45 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 	return p
 }
 
-// cutTasks returns the slabs and panels of a task such that workers who take
-// tasks in turn end soonest. Decoding a panel takes a task about four fifths of
-// the time of a tile, decoding a slab a quarter. A task has fewest tiles unless
-// the product has not.
-func cutTasks(slabs, panels, mostSlabs, mostPanels, fewest, workers int) (s, q int) {
+// taskCut is a choice of tasks: slabs × panels tiles are to be cut into tasks of
+// at most mostSlabs × mostPanels, but of fewest tiles at least, if the product
+// has as many.
+type taskCut struct {
+	slabs, panels         int
+	mostSlabs, mostPanels int
+	fewest, workers       int
+	keepsB                bool // a worker packs a block of B once, not for each task
+}
+
+// best returns the slabs and panels of a task such that workers who share the
+// tasks, neighbours along the rows, equally end soonest. Decoding a panel takes
+// about four fifths of the time of a tile, decoding a slab a quarter.
+func (c *taskCut) best() (slabs, panels int) {
 	best := 0
-	for down := parts(slabs, mostSlabs); down <= slabs; down++ {
-		for across := parts(panels, mostPanels); across <= panels; across++ {
-			ds, dq := parts(slabs, down), parts(panels, across)
-			tasks := parts(slabs, ds) * parts(panels, dq)
-			if best > 0 && (ds*dq < fewest || tasks > 8*workers && down > parts(slabs, mostSlabs)) {
+	for across := parts(c.panels, c.mostPanels); across <= c.panels; across++ {
+		q := parts(c.panels, across)
+		least := min(c.slabs, parts(c.fewest, q))
+		if best > 0 && least*q < c.fewest {
+			break
+		}
+		blocks := parts(c.panels, q)
+		for down := parts(c.slabs, max(least, c.mostSlabs)); down <= c.slabs; down++ {
+			s := parts(c.slabs, down)
+			if best > 0 && (s < least || parts(c.slabs, s)*blocks > 8*c.workers && s < c.mostSlabs) {
 				break
 			}
-			cost := parts(tasks, workers) * (20*ds*dq + 16*dq + 5*ds)
+			tasks := parts(parts(c.slabs, s)*blocks, c.workers)
+			packs := tasks
+			if c.keepsB {
+				packs = parts(blocks, c.workers)
+			}
+			cost := tasks*s*(20*q+5) + packs*16*q
 			if best == 0 || cost < best {
-				best, s, q = cost, ds, dq
+				best, slabs, panels = cost, s, q
 			}
 		}
 	}
-	return s, q
+	return slabs, panels
 }
 
 func (p *gemmPlan) tasks(m, n int) int { return parts(m, p.mt) * parts(n, p.nt) }

@@ -478,6 +478,56 @@ func TestGemmThreadsDoNotChangeBits(t *testing.T) {
 	}
 }
 
+// Tasks of one slab that come after each other share a packed block of B.
+func TestGemmPacksABlockOnce(t *testing.T) {
+	const m, n, k = 61, 100, 40
+	r := rand.New(rand.NewPCG(15, 16))
+	a, b := randomMatrix(r, fp8.E5M2, m, k, k), randomMatrix(r, fp8.E4M3, k, n, n)
+	p := newPool(1)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		decoded := 0
+		counting := *kernel
+		counting.decode = func(dst []float32, step, chunk int, src matrix, rows, cols int) {
+			if src.dtype == b.dtype {
+				decoded += rows * cols
+			}
+			kernel.decode(dst, step, chunk, src, rows, cols)
+		}
+		g, err := newGemmWith(&counting, p, a, false, b, false, newMatrix(fp8.F32, m, n, n))
+		require.NoError(t, err)
+		g.plan.mt, g.plan.nt = kernel.mr, kernel.nr
+		for range 2 {
+			decoded = 0
+			g.run(epilogue{alpha: 1})
+			require.Equal(t, k*n, decoded, "%s: elements of B decoded in a run", kernel.name)
+		}
+	}
+}
+
+// A worker that helps another meets blocks of B in any order.
+func TestGemmTasksInAnyOrder(t *testing.T) {
+	const m, n, k = 61, 100, 40
+	r := rand.New(rand.NewPCG(17, 18))
+	a, b := randomMatrix(r, fp8.BF16, m, k, k), randomMatrix(r, fp8.BF16, n, k, k)
+	p := newPool(1)
+	defer p.close()
+	for _, kernel := range gemmKernels() {
+		out := newMatrix(fp8.F32, m, n, n)
+		g, err := newGemmWith(kernel, p, a, false, b, true, out)
+		require.NoError(t, err)
+		g.plan.mt, g.plan.nt = kernel.mr, kernel.nr
+		g.run(epilogue{alpha: 1})
+		want := out.codes()
+		clear(out.f32[:m*n])
+		order := r.Perm(g.plan.tasks(m, n))
+		inner := g.task
+		g.task = func(worker, task int) { inner(worker, order[task]) }
+		g.run(epilogue{alpha: 1})
+		require.Equal(t, want, out.codes(), kernel.name)
+	}
+}
+
 func TestGemmRunAllocatesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	p := newPool(2)
@@ -541,8 +591,8 @@ func TestGemmPlan(t *testing.T) {
 				require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
 				require.Zero(t, p.kc%depthUnit)
 				require.LessOrEqual(t, p.mc, maxBlockM)
-				require.LessOrEqual(t, p.nt, kernel.limits(false).n)
-				require.LessOrEqual(t, p.kc, kernel.limits(false).k)
+				require.LessOrEqual(t, p.nt*p.kc, max(p.kc*kernel.nr, kernel.limits(k, false).b))
+				require.LessOrEqual(t, p.kc, kernel.limits(k, false).k)
 				require.Equal(t, p.kc < k, p.blocked)
 				if m*n*k > 4*workers*minTaskWork {
 					tiles := parts(m, kernel.mr) * parts(n, kernel.nr)
@@ -589,6 +639,26 @@ func BenchmarkGemm(b *testing.B) {
 						flops := 2 * float64(s.m) * float64(s.n) * float64(s.k) * float64(b.N)
 						b.ReportMetric(flops/b.Elapsed().Seconds()/1e9, "GFLOP/s")
 					})
+				}
+			}
+		}
+	}
+}
+
+// Whatever the shape, tasks cover the output, and blocks fit the scratch that
+// is planned for them.
+func TestEveryProductHasAPlan(t *testing.T) {
+	for _, kernel := range gemmKernels() {
+		for _, m := range []int{1, 3, 14, 32, 64, 98, 100, 384, 1024, 4096} {
+			for _, n := range []int{1, 32, 48, 96, 256, 384, 1000, 8192} {
+				for _, k := range []int{1, 16, 32, 48, 256, 512, 1024, 2048, 5000} {
+					for _, workers := range []int{1, 2, 3, 64} {
+						for _, transA := range []bool{false, true} {
+							p := planGemm(kernel, m, n, k, depthUnit, transA, workers)
+							require.True(t, p.mt > 0 && p.nt > 0 && p.kc > 0 && p.mc > 0, "%s %dx%dx%d, %d workers: %+v", kernel.name, m, n, k, workers, p)
+							require.GreaterOrEqual(t, p.lenB, min(p.nt, roundUp(n, kernel.nr))*min(p.kc, k))
+						}
+					}
 				}
 			}
 		}
