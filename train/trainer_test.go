@@ -232,8 +232,15 @@ func snapshot(t *testing.T, tr *Trainer) *checkpoint.Checkpoint {
 }
 
 func TestRestoreGoesOnBitForBit(t *testing.T) {
-	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth"} {
-		c := small(t, name)
+	const blocks = "fp8-smooth with moments by blocks"
+	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "deepseek-v3", "mxfp8", blocks} {
+		c := small(t, "fp8-smooth")
+		if name == blocks {
+			n, floor := 256, true
+			c.Precision.StateBlock, c.Precision.FloorV, c.Precision.Master = &n, &floor, "bf16"
+		} else {
+			c = small(t, name)
+		}
 		c.Train.Steps, c.Train.Accumulate = 8, 2
 		undisturbed := newTrainer(t, c, 2, false)
 		want := steps(t, undisturbed, 8)

@@ -163,7 +163,7 @@ func addLine(p *plot.Plot, v spike.Variant, i int, points plotter.XYs) error {
 	}
 	line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
 	if v.Late {
-		line.Dashes, line.Width = plotutil.Dashes(1+i%4), vg.Points(1)
+		line.Dashes, line.Width = plotutil.Dashes(1+i%5), vg.Points(1)
 	}
 	p.Add(line)
 	p.Legend.Add(v.Name, line)

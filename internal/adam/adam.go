@@ -1,0 +1,228 @@
+// Package adam runs AdamW with its state in small formats beside the same
+// update in float64, on gradients made for the purpose. It runs the op that
+// training runs; study/adam prints what it finds.
+package adam
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/fp8"
+)
+
+// State is how an optimizer keeps what it remembers of one tensor.
+type State struct {
+	Master, M1, M2 fp8.DType
+	Rounding       fp8.Rounding
+	Pow2, FloorV   bool
+	Block          int // elements that share a moment's scale; 0: all
+}
+
+// String is the formats, the scales and the rounding.
+func (s State) String() string {
+	return fmt.Sprintf("%s %s %s, %s, %s", s.Master, s.M1, s.M2, s.Scale(), s.Rounding)
+}
+
+// Scale says how scales are chosen, and whether v is kept above 0.
+func (s State) Scale() string {
+	text := "amax"
+	if s.Pow2 {
+		text = "pow2"
+	}
+	if s.Block > 0 {
+		text += fmt.Sprintf(" of %d", s.Block)
+	}
+	if s.FloorV {
+		text += ", floor"
+	}
+	return text
+}
+
+// Rule is the update's numbers.
+type Rule struct{ LR, Beta1, Beta2, Eps, WeightDecay float64 }
+
+// Optimizer is AdamW on one tensor of n elements, on the emulator.
+type Optimizer struct {
+	n       int
+	rule    Rule
+	device  backend.Backend
+	run     backend.Executable
+	op      *backend.AdamW
+	control *backend.Tensor
+	step    int
+}
+
+// New starts with moments of 0 and the given weights.
+func New(s State, r Rule, weights []float32) (*Optimizer, error) {
+	o := &Optimizer{n: len(weights), rule: r}
+	vars := backend.NewVars()
+	o.control = vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	f32 := func(name string, n int) *backend.Tensor { return vars.Tensor(backend.State, name, fp8.F32, n) }
+	state := func(name string, d fp8.DType, block int) *backend.Tensor {
+		t := vars.Tensor(backend.State, name, d, 1, o.n)
+		if d != fp8.F32 && d != fp8.BF16 {
+			scales := 1
+			if block > 0 {
+				t.Block = backend.ScaleBlock{Rows: 1, Cols: block}
+				_, scales = t.Block.ScaleShape(1, o.n)
+			}
+			t.Scale = f32(name+".scale_inv", scales)
+		}
+		return t
+	}
+	master, m1, m2 := state("master", s.Master, 0), state("m1", s.M1, s.Block), state("m2", s.M2, s.Block)
+	grad := vars.Tensor(backend.Stash, "grad", fp8.F32, 1, o.n)
+	o.op = &backend.AdamW{
+		Grad: []*backend.Tensor{grad}, Master: []*backend.Tensor{master}, M1: []*backend.Tensor{m1}, M2: []*backend.Tensor{m2},
+		MasterScale: []*backend.Tensor{master.Scale}, M1Scale: []*backend.Tensor{m1.Scale}, M2Scale: []*backend.Tensor{m2.Scale},
+		Control: o.control, Step: vars.Tensor(backend.State, "step", fp8.I32, 1), Coef: f32("coef", 1),
+		Skip: vars.Tensor(backend.State, "skip", fp8.I32, 1), Scratch: f32("scratch", 3),
+		Beta1: float32(r.Beta1), Beta2: float32(r.Beta2), Eps: float32(r.Eps), WeightDecay: float32(r.WeightDecay),
+		Rounding: s.Rounding, Pow2: s.Pow2, FloorV: s.FloorV,
+	}
+	program := vars.Program("update")
+	program.Add(o.op)
+	if err := program.Err(); err != nil {
+		return nil, err
+	}
+	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	o.device = devices[0]
+	if err := o.device.Bind(vars); err != nil {
+		return nil, err
+	}
+	loaded, err := o.device.Load(program)
+	if err != nil {
+		return nil, err
+	}
+	o.run = loaded[0]
+	for _, t := range []*backend.Tensor{master.Scale, m1.Scale, m2.Scale, o.op.Coef} {
+		if t == nil {
+			continue
+		}
+		ones := make([]float32, t.Elems())
+		for i := range ones {
+			ones[i] = 1
+		}
+		if err := o.device.Write(t, floats(ones)); err != nil {
+			return nil, err
+		}
+	}
+	return o, o.SetWeights(weights)
+}
+
+// Close releases the device.
+func (o *Optimizer) Close() error { return o.device.Close() }
+
+// SetWeights stores weights in the master's format.
+func (o *Optimizer) SetWeights(x []float32) error {
+	t := o.op.Master[0]
+	if t.DType == fp8.F32 {
+		return o.device.Write(t, floats(x))
+	}
+	scale := float32(1)
+	if t.Scale != nil {
+		scale, _ = fp8.ScaleFor(fp8.Amax(x), t.DType.Max(), o.op.Pow2)
+		if err := o.device.Write(t.Scale, floats([]float32{1 / scale})); err != nil {
+			return err
+		}
+	}
+	var raw []byte
+	for _, v := range x {
+		raw = binary.LittleEndian.AppendUint16(raw, uint16(t.DType.Nearest(v*scale, fp8.Saturate)))
+	}
+	return o.device.Write(t, raw)
+}
+
+// Step updates with a gradient.
+func (o *Optimizer) Step(grad []float32) error {
+	o.step++
+	control := backend.Control{Seed: 1, Step: uint64(o.step), LR: float32(o.rule.LR)}
+	step := binary.LittleEndian.AppendUint32(nil, uint32(o.step))
+	for _, w := range []struct {
+		t   *backend.Tensor
+		raw []byte
+	}{{o.op.Grad[0], floats(grad)}, {o.control, control.AppendTo(nil)}, {o.op.Step, step}} {
+		if err := o.device.Write(w.t, w.raw); err != nil {
+			return err
+		}
+	}
+	return o.run.Run(context.Background())
+}
+
+// Weights, M and V are the state, dequantised.
+func (o *Optimizer) Weights() ([]float64, error) { return o.read(o.op.Master[0]) }
+func (o *Optimizer) M() ([]float64, error)       { return o.read(o.op.M1[0]) }
+func (o *Optimizer) V() ([]float64, error)       { return o.read(o.op.M2[0]) }
+
+func (o *Optimizer) read(t *backend.Tensor) ([]float64, error) {
+	raw := make([]byte, t.Bytes())
+	if err := o.device.Read(t, raw); err != nil {
+		return nil, err
+	}
+	scales := []float64{1}
+	if t.Scale != nil {
+		var err error
+		if scales, err = o.read(t.Scale); err != nil {
+			return nil, err
+		}
+	}
+	width := t.Elems()
+	if t.Block.Cols > 0 {
+		width = t.Block.Cols
+	}
+	x := make([]float64, t.Elems())
+	for i := range x {
+		var code uint32
+		switch t.DType.Size() {
+		case 4:
+			x[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:])))
+			continue
+		case 2:
+			code = uint32(binary.LittleEndian.Uint16(raw[2*i:]))
+		default:
+			code = uint32(raw[i])
+		}
+		x[i] = float64(t.DType.Float32(code)) * scales[i/width]
+	}
+	return x, nil
+}
+
+func floats(x []float32) []byte {
+	raw := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+	}
+	return raw
+}
+
+// Truth is the same update in float64.
+type Truth struct {
+	Rule
+	M, V []float64
+	step int
+}
+
+// Step takes a gradient and returns the update, which is subtracted from the
+// weights beside their decay.
+func (t *Truth) Step(grad []float32) []float64 {
+	if t.M == nil {
+		t.M, t.V = make([]float64, len(grad)), make([]float64, len(grad))
+	}
+	t.step++
+	rate := t.LR * math.Sqrt(1-math.Pow(t.Beta2, float64(t.step))) / (1 - math.Pow(t.Beta1, float64(t.step)))
+	update := make([]float64, len(grad))
+	for i, g := range grad {
+		g := float64(g)
+		t.M[i] = t.Beta1*t.M[i] + (1-t.Beta1)*g
+		t.V[i] = t.Beta2*t.V[i] + (1-t.Beta2)*g*g
+		update[i] = rate * t.M[i] / (math.Sqrt(t.V[i]) + t.Eps)
+	}
+	return update
+}

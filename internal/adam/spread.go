@@ -1,0 +1,52 @@
+package adam
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+)
+
+// Spread is how far updates went on a tensor whose gradients differ in size.
+type Spread struct {
+	Largest float64 // update, in units of the learning rate; 1.2 in exact arithmetic
+	Beyond  float64 // share of all updates larger than 10
+}
+
+// MeasureSpread feeds a tensor gradients of normal noise whose spread differs by
+// so many powers of ten from element to element, and looks at every update. In
+// exact arithmetic none is larger than (1−β1)/√((1−β2)(1−β1²/β2)), which is 1.2.
+func MeasureSpread(s State, decades float64) (d Spread, err error) {
+	const n, steps = 4096, 200
+	r := Rule{LR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-12}
+	zero := make([]float32, n)
+	o, err := New(s, r, zero)
+	if err != nil {
+		return d, err
+	}
+	defer func() { err = errors.Join(err, o.Close()) }()
+	rng := rand.New(rand.NewPCG(3, 4))
+	rank := rng.Perm(n) // so that every block has all sizes
+	grad := make([]float32, n)
+	for range steps {
+		for i := range grad {
+			grad[i] = float32(math.Pow(10, -decades*float64(rank[i])/n) * rng.NormFloat64())
+		}
+		if err := o.SetWeights(zero); err != nil { // the step shows in the weights, if they are 0
+			return d, err
+		}
+		if err := o.Step(grad); err != nil {
+			return d, err
+		}
+		p, err := o.Weights()
+		if err != nil {
+			return d, err
+		}
+		for _, x := range p {
+			d.Largest = max(d.Largest, math.Abs(x))
+			if math.Abs(x) > 10 {
+				d.Beyond += 1.0 / (n * steps)
+			}
+		}
+	}
+	return d, nil
+}
