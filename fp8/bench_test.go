@@ -36,8 +36,8 @@ func race(b *testing.B, rounds int, list ...func()) []float64 {
 func benchInput(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
-		r := Random(7, uint64(i))
-		x[i] = float32(int32(r)) * float32(math.Exp2(-float64(Random(8, uint64(i))%20))) * 0x1p-23
+		r := randomWord(7, uint64(i))
+		x[i] = float32(int32(r)) * float32(math.Exp2(-float64(randomWord(8, uint64(i))%20))) * 0x1p-23
 	}
 	return x
 }
@@ -70,8 +70,10 @@ var castings = []casting{
 	{"f32 to e5m2", 5, func(d *castData) { Quantize8(d.u8, d.f32, E5M2, 3) }},
 	{"f32 to e4m3 stochastic", 5, func(d *castData) { Quantize8Stochastic(d.u8, d.f32, E4M3, 3, 1, 2) }},
 	{"f32 to f16", 6, func(d *castData) { Quantize16(d.u16, d.f32, 3) }},
+	{"f16 to e4m3", 3, func(d *castData) { Requantize8(d.u8, d.u16, F16, E4M3, 2, 3) }},
 	{"f32 to f16 stochastic", 6, func(d *castData) { Quantize16Stochastic(d.u16, d.f32, 3, 1, 2) }},
 	{"f32 to bf16", 6, func(d *castData) { EncodeBF16(d.u16, d.f32) }},
+	{"bf16 to e4m3", 3, func(d *castData) { Requantize8(d.u8, d.u16, BF16, E4M3, 1, 3) }},
 	{"f32 to bf16 stochastic", 6, func(d *castData) { EncodeBF16Stochastic(d.u16, d.f32, 1, 2) }},
 	{"bf16 to f32", 6, func(d *castData) { DecodeBF16(d.f32, d.u16) }},
 	{"f16 to f32", 6, func(d *castData) { Dequantize16(d.f32, d.u16, 3) }},

@@ -18,7 +18,9 @@ func EncodeBF16(dst []uint16, src []float32) {
 // whole tensor.
 func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 	dst = dst[:len(src)]
-	n := encodeBF16StochasticVectors(dst, src, key, index)
+	odd := oddFirst(index, len(src))
+	encodeBF16StochasticGo(dst[:odd], src[:odd], key, index)
+	n := odd + encodeBF16StochasticVectors(dst[odd:], src[odd:], key, index+uint64(odd))
 	encodeBF16StochasticGo(dst[n:], src[n:], key, index+uint64(n))
 }
 

@@ -31,50 +31,67 @@ func splat(x uint32) (v vector) {
 	return v
 }
 
-// castVectors are the constants of the casts to one format.
+// castVectors are the constants of rounding to nearest in one format.
 type castVectors struct {
-	abs, inf, one, ones, step, mix1, mix2    vector // the same for all
+	abs, inf, one                            vector // the same for all
 	limit, lowest, smallest, drop, nan, sign vector // of castConstants
 	magic                                    vector // what is added to the exponent
-	fraction                                 vector // less the exponent: 2^32 by the unit of the last place
 }
 
-var castTable = func() (t [len(formats)]castVectors) {
-	for d := range t {
+// randomVectors are the constants of rounding to one format at random.
+type randomVectors struct {
+	abs, mix1, mix2, floor vector // the same for all
+	ceiling, places, units vector // of topConstants
+	first, second          vector // where the random bits of two vectors come from, for VPSHUFB
+	lift                   float32
+}
+
+var (
+	castTable   [len(formats)]castVectors
+	randomTable [len(formats)]randomVectors
+)
+
+func init() {
+	for d := range formats {
 		f := &formats[d]
 		if f.mantissaBits == 0 || f.size > 2 {
 			continue
 		}
-		smallest, drop, limit, nan, _ := f.castConstants()
-		t[d] = castVectors{
-			abs: splat(signBit - 1), inf: splat(infBits), one: splat(1), ones: splat(math.MaxUint32), step: splat(8), mix1: splat(mix1), mix2: splat(mix2),
+		smallest, drop, limit, nan, signShift := f.castConstants()
+		castTable[d] = castVectors{
+			abs: splat(signBit - 1), inf: splat(infBits), one: splat(1),
 			limit: splat(limit), lowest: splat(limit | signBit), smallest: splat(smallest), drop: splat(drop),
 			nan: splat(nan), sign: splat(nan + 1),
 			// The low bits of the sum are the code and smallest>>drop, which is
 			// even: subtracting it here leaves ties to even what they are.
-			magic:    splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
-			fraction: splat(uint32(2*127+32+f.mantissaBits) << 23),
+			magic: splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
 		}
+		lift, ceiling, places, units := f.topConstants()
+		r := randomVectors{
+			abs: splat(signBit - 1), mix1: splat(mix1), mix2: splat(mix2), floor: splat(math.Float32bits(liftedFloor)),
+			ceiling: splat(ceiling), places: splat(places), units: splat(units), lift: lift,
+		}
+		for i := range r.first {
+			// Two bytes below the code, zeros in the others.
+			bytes := uint32(2*(i%4)) * 0x0101
+			r.first[i] = (bytes+0x0100)<<(signShift-16) | ^uint32(0xffff<<(signShift-16))&0x80808080
+			r.second[i] = (bytes+0x0908)<<(signShift-16) | ^uint32(0xffff<<(signShift-16))&0x80808080
+		}
+		randomTable[d] = r
 	}
-	return t
-}()
-
-// oneHighWord is how many of the n indices from index on have the same high
-// word: the assembly counts in 32 bits.
-func oneHighWord(index uint64, n int) int {
-	return int(min(uint64(n), 1<<32-index&math.MaxUint32))
 }
+
+// inRandomVectors is inVectors for n elements from index on, which is even, with
+// random bits: they come for two vectors at a time.
+func inRandomVectors(index uint64, n int) int { return inVectors(randomRun(index, n)) &^ 31 }
 
 // foldedKeys are randomKeys, the first after the first step of mix32, which is
-// linear: the assembly has them for KEY0 and KEY1.
-func foldedKeys(key, index uint64) (key0, key1 uint32) {
-	key0, key1 = randomKeys(key, index)
-	return key0 ^ key0>>16, key1
+// linear, and the low half of the number of the first word: KEY0, KEY1 and INDEX
+// of the assembly.
+func foldedKeys(key, index uint64) (key0, key1, number uint32) {
+	key0, key1 = randomKeys(key, index/2)
+	return key0 ^ key0>>16, key1, uint32(index / 2)
 }
-
-// usual reports whether scale is one that the assembly takes: positive and
-// finite. Then only a NaN becomes one, and the sign is that of the element.
-func usual(scale float32) bool { return scale > 0 && scale <= math.MaxFloat32 }
 
 // unlessNaN makes the plain Go cast all elements if there was a NaN among
 // those that the assembly did: it has no code for that, but the amax shows it.
@@ -107,16 +124,40 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 	return unlessNaN(n, quantize8AVX2(&dst[0], &src[0], n, &castTable[d], scale))
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
-	n := inVectors(oneHighWord(index, len(src)))
-	if n == 0 || !usual(scale) {
+// requantize8Vectors takes BF16 only without a scale of its own, and two vectors of
+// float32 at a time.
+func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (int, float32) {
+	n, c := inVectors(len(src)), &castTable[to]
+	if from == BF16 {
+		n &^= 31
+	}
+	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
-	key0, key1 := foldedKeys(key, index)
-	if haveAVX512 {
-		return unlessNaN(n, quantize8StochasticAVX512(&dst[0], &src[0], n, &castTable[d], scale, key0, key1, uint32(index)))
+	var amax float32
+	switch {
+	case from == BF16 && haveAVX512:
+		amax = quantizeBF16AVX512(&dst[0], &src[0], n, c, scale)
+	case from == BF16:
+		amax = quantizeBF16AVX2(&dst[0], &src[0], n, c, scale)
+	case haveAVX512:
+		amax = quantizeF16AVX512(&dst[0], &src[0], n, c, scale, scaleInv)
+	default:
+		amax = quantizeF16AVX2(&dst[0], &src[0], n, c, scale, scaleInv)
 	}
-	return unlessNaN(n, quantize8StochasticAVX2(&dst[0], &src[0], n, &castTable[d], scale, key0, key1, uint32(index)))
+	return unlessNaN(n, amax)
+}
+
+func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
+	n, c := inRandomVectors(index, len(src)), &randomTable[d]
+	if scale *= c.lift; n == 0 || !usual(scale) {
+		return 0, 0
+	}
+	key0, key1, number := foldedKeys(key, index)
+	if haveAVX512 {
+		return unlessNaN(n, quantize8StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number))
+	}
+	return unlessNaN(n, quantize8StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number))
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
@@ -131,15 +172,15 @@ func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
-	n := inVectors(oneHighWord(index, len(src)))
-	if n == 0 || !usual(scale) {
+	n, c := inRandomVectors(index, len(src)), &randomTable[F16]
+	if scale *= c.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
-	key0, key1 := foldedKeys(key, index)
+	key0, key1, number := foldedKeys(key, index)
 	if haveAVX512 {
-		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, &castTable[F16], scale, key0, key1, uint32(index)))
+		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number))
 	}
-	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, &castTable[F16], scale, key0, key1, uint32(index)))
+	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number))
 }
 
 func encodeBF16Vectors(dst []uint16, src []float32) int {
@@ -155,15 +196,15 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 }
 
 func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
-	n := inVectors(oneHighWord(index, len(src)))
+	n := inRandomVectors(index, len(src))
 	if n == 0 {
 		return 0
 	}
-	key0, key1 := foldedKeys(key, index)
+	key0, key1, number := foldedKeys(key, index)
 	if haveAVX512 {
-		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &castTable[BF16], key0, key1, uint32(index))
+		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &randomTable[BF16], key0, key1, number)
 	} else {
-		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &castTable[BF16], key0, key1, uint32(index))
+		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &randomTable[BF16], key0, key1, number)
 	}
 	return n
 }
@@ -211,7 +252,8 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 	return n
 }
 
-// In all of these n is positive and a multiple of 16.
+// In all of these n is positive and a multiple of 16, of 32 where there are keys;
+// index is the number of a word.
 
 //go:noescape
 func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
@@ -220,19 +262,25 @@ func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
 func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+
+//go:noescape
+func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
 func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *castVectors, key0, key1, index uint32)
+func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
 
 //go:noescape
 func decodeBF16AVX512(dst *float32, src *uint16, n int)
@@ -253,19 +301,25 @@ func amaxAVX2(x *float32, n int, c *castVectors) (amax float32)
 func quantize8AVX2(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantizeBF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+
+//go:noescape
+func quantizeF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+
+//go:noescape
+func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
 func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *castVectors, key0, key1, index uint32)
+func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
 
 //go:noescape
 func decodeBF16AVX2(dst *float32, src *uint16, n int)

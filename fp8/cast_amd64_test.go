@@ -31,6 +31,7 @@ func TestEachInstructionSet(t *testing.T) {
 		TestSlicesMatchScalars(t)
 		TestSlicesMatchScalarsAtBoundaries(t)
 		TestStochasticDoesNotDependOnTheSplit(t)
+		TestRequantize(t)
 		TestDequantize(t)
 		TestDequantizeStaysInside(t)
 		TestAmax(t)

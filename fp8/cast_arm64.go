@@ -16,7 +16,6 @@ type castLanes struct {
 	limit, smallest, nan uint32
 	right                uint32 // the bits dropped, as a left shift
 	magic                uint32 // what castNearest adds to the exponent
-	bias                 uint32 // what castStochastic subtracts from it, in the place of the code
 }
 
 var castTable = func() (t [len(formats)]castLanes) {
@@ -26,28 +25,29 @@ var castTable = func() (t [len(formats)]castLanes) {
 			continue
 		}
 		smallest, drop, limit, nan, _ := f.castConstants()
-		bias := smallest >> (drop & 31)
 		t[d] = castLanes{
-			limit: limit, smallest: smallest, nan: nan, right: -drop, bias: bias,
-			// bias is subtracted from the sum in the low bits of its
-			// significand. It is even, so that ties stay ties to even.
-			magic: drop<<23 + -bias&(nan<<1|1),
+			limit: limit, smallest: smallest, nan: nan, right: -drop,
+			// The low bits of the sum are the code and smallest>>drop, which is
+			// even: subtracting it here leaves ties to even what they are.
+			magic: drop<<23 + -(smallest>>(drop&31))&(nan<<1|1),
 		}
 	}
 	return t
 }()
 
-// randomLanes is the state of Random for the elements from index on.
-type randomLanes struct{ index, key0, key1 uint32 }
-
-func newRandomLanes(key, index uint64) randomLanes {
-	return randomLanes{uint32(index), uint32(key), uint32(key>>32) + uint32(index>>32)*0x9e3779b9}
+// randomLanes are the state of Random for the elements from index on, which is
+// even, and the constants of rounding to one format at random.
+type randomLanes struct {
+	number, key0, key1            uint32
+	floor, ceiling, places, units uint32 // of topConstants
+	lift                          float32
 }
 
-// oneHighWord is how many of the n indices from index on have the same high
-// word: the assembly counts in 32 bits.
-func oneHighWord(index uint64, n int) int {
-	return int(min(uint64(n), 1<<32-index&math.MaxUint32))
+func newRandomLanes(d DType, key, index uint64) (r randomLanes) {
+	r.number, r.floor = uint32(index/2), math.Float32bits(liftedFloor)
+	r.key0, r.key1 = randomKeys(key, index/2)
+	r.lift, r.ceiling, r.places, r.units = formats[d].topConstants()
+	return r
 }
 
 func amaxVectors(x []float32) (int, float32) {
@@ -66,13 +66,18 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 	return n, quantize8NEON(&dst[0], &src[0], n, &castTable[d], scale)
 }
 
+// requantize8Vectors leaves it to Dequantize16 and Quantize8, which have vectors.
+func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32) (int, float32) {
+	return 0, 0
+}
+
 func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
-	n := inVectors(oneHighWord(index, len(src)))
-	if n == 0 {
+	n := inVectors(randomRun(index, len(src)))
+	r := newRandomLanes(d, key, index)
+	if scale *= r.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
-	r := newRandomLanes(key, index)
-	return n, quantize8StochasticNEON(&dst[0], &src[0], n, &castTable[d], scale, &r)
+	return n, quantize8StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
@@ -84,12 +89,12 @@ func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
-	n := inVectors(oneHighWord(index, len(src)))
-	if n == 0 {
+	n := inVectors(randomRun(index, len(src)))
+	r := newRandomLanes(F16, key, index)
+	if scale *= r.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
-	r := newRandomLanes(key, index)
-	return n, quantize16StochasticNEON(&dst[0], &src[0], n, &castTable[F16], scale, &r)
+	return n, quantize16StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
 func encodeBF16Vectors(dst []uint16, src []float32) int {
@@ -101,9 +106,9 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 }
 
 func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
-	n := inVectors(oneHighWord(index, len(src)))
+	n := inVectors(randomRun(index, len(src)))
 	if n > 0 {
-		r := newRandomLanes(key, index)
+		r := newRandomLanes(BF16, key, index)
 		encodeBF16StochasticNEON(&dst[0], &src[0], n, &r)
 	}
 	return n
@@ -147,19 +152,19 @@ func amaxNEON(x *float32, n int) (amax float32)
 func quantize8NEON(dst *uint8, src *float32, n int, c *castLanes, scale float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *castLanes, scale float32, r *randomLanes) (amax float32)
+func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *randomLanes, scale float32) (amax float32)
 
 //go:noescape
 func quantize16NEON(dst *uint16, src *float32, n int, c *castLanes, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *castLanes, scale float32, r *randomLanes) (amax float32)
+func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes, scale float32) (amax float32)
 
 //go:noescape
 func encodeBF16NEON(dst *uint16, src *float32, n int)
 
 //go:noescape
-func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, r *randomLanes)
+func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes)
 
 //go:noescape
 func decodeBF16NEON(dst *float32, src *uint16, n int)

@@ -5,9 +5,9 @@
 #include "textflag.h"
 
 // Casts to narrower formats, 16 elements at a time. R0, R1 and R2 are dst, src
-// and the elements left. V0 is a vector of elements, V1 its random bits; its
-// codes go to the low ends of one of V8-V11 and its signs to the high ends of
-// one of V12-V15, where the signs of NaN are off. V2-V6 are free.
+// and the elements left. V0 is a vector of elements; its codes go to one of
+// V8-V11. Where they go to the low end, its sign goes to the high end of one of
+// V12-V15, where the signs of NaN are off. V2-V6 are free.
 
 #define FOUR V7
 #define ABS V16
@@ -16,18 +16,19 @@
 #define LIMIT V20
 #define SMALLEST V21
 #define NAN V22
-#define MAGIC V24    // of NEAREST
-#define BIAS V24     // of STOCHASTIC
-#define SIGN16 V25   // of NEAREST, for codes of 16 bits
-#define IMPLICIT V25 // of STOCHASTIC
+#define MAGIC V24
+#define SIGN16 V25
+#define FLOOR V21
 #define INDEX V26
 #define KEY0 V27
 #define KEY1 V28
-#define WORD_BITS V31
 
 // By their numbers, V19 and so on, as the macros of neon_arm64.h want them.
 #define SCALE 19
 #define RIGHT 23
+#define CEILING 20
+#define UNITS 22
+#define PLACES 23
 #define MIX1 29
 #define MIX2 30
 
@@ -45,7 +46,10 @@
 	VEOR    TOP.B16, TOP.B16, TOP.B16 \
 	MOVD    c+24(FP), R3 \
 	MOVWU   scale+32(FP), R5 \
-	VDUP    R5, V19.S4 \
+	VDUP    R5, V19.S4
+
+#define NEAREST_SETUP \
+	QUANTIZE_SETUP \
 	MOVWU   castLanes_limit(R3), R5 \
 	VDUP    R5, LIMIT.S4 \
 	MOVWU   castLanes_smallest(R3), R5 \
@@ -58,17 +62,21 @@
 	VDUP    R5, MAGIC.S4
 
 #define STOCHASTIC_SETUP \
-	MOVWU castLanes_bias(R3), R5 \
-	VDUP  R5, BIAS.S4 \
-	MOVD  $0x00800000, R5 \
-	VDUP  R5, IMPLICIT.S4 \
-	MOVD  $32, R5 \
-	VDUP  R5, WORD_BITS.S4
+	QUANTIZE_SETUP \
+	MOVWU randomLanes_ceiling(R3), R5 \
+	VDUP  R5, V20.S4 \
+	MOVWU randomLanes_floor(R3), R5 \
+	VDUP  R5, FLOOR.S4 \
+	MOVWU randomLanes_units(R3), R5 \
+	VDUP  R5, V22.S4 \
+	MOVWU randomLanes_places(R3), R5 \
+	VDUP  R5, V23.S4 \
+	RANDOM_SETUP
 
-// The state of Random, which r points to. KEY1 is for now what makes the index
-// count.
-#define RANDOM_SETUP(r) \
-	MOVWU randomLanes_index(r), R5 \
+// The state of Random, which R3 points to. KEY1 is for now what makes the number
+// of a word count.
+#define RANDOM_SETUP \
+	MOVWU randomLanes_number(R3), R5 \
 	VDUP  R5, INDEX.S4 \
 	MOVD  $1, R5 \
 	VMOV  R5, KEY1.S[1] \
@@ -78,9 +86,9 @@
 	VMOV  R5, KEY1.S[3] \
 	VMOV  ZR, KEY1.S[0] \
 	VADD  KEY1.S4, INDEX.S4, INDEX.S4 \
-	MOVWU randomLanes_key0(r), R5 \
+	MOVWU randomLanes_key0(R3), R5 \
 	VDUP  R5, KEY0.S4 \
-	MOVWU randomLanes_key1(r), R5 \
+	MOVWU randomLanes_key1(R3), R5 \
 	VDUP  R5, KEY1.S4 \
 	MOVD  $0x21f0aaad, R5 \
 	VDUP  R5, V29.S4 \
@@ -100,7 +108,7 @@
 	VUSHR $15, V1.S4, V2.S4 \
 	VEOR  V2.B16, V1.B16, V1.B16
 
-// Random of the key and the index, in V1, which steps on.
+// The words V1 of Random for the next eight elements.
 #define RANDOM \
 	VEOR INDEX.B16, KEY0.B16, V1.B16 \
 	VADD FOUR.S4, INDEX.S4, INDEX.S4 \
@@ -139,29 +147,34 @@
 	VADD  V2.S4, V3.S4, code.S4 \
 	NAN_AND_SIGN(code, sign)
 
-// castStochastic: V6 and V3 become the words of its fixed, V5 the shifts. A
-// shift of 32 or more leaves nothing, even where its low eight bits, which are
-// all that count, have the wrong sign.
-#define STOCHASTIC(code, sign) \
-	RANDOM \
+// castStochastic with the random bits V6, the code on top of the vector with the
+// given number and name. SCALE has a power of two in it that makes FLOOR of the
+// smallest normal number: then the bits of a larger one are those of its code, but
+// for exponents above the code's, which the sign replaces. What is below FLOOR
+// gets to its place as a number of UNITS. NaN is ABS.
+#define STOCHASTIC(number, code) \
 	SCALED \
-	VUMIN LIMIT.S4, V3.S4, V3.S4 \
-	VAND  INF.B16, V3.B16, V5.B16 \
-	VBIT  INF.B16, IMPLICIT.B16, V3.B16 \
-	VUMAX SMALLEST.S4, V5.S4, V2.S4 \
-	VSUB  V5.S4, V2.S4, V5.S4 \
-	VUSHR $23, V5.S4, V5.S4 \
-	VSUB  V5.S4, V23.S4, V5.S4 \
-	VUSHL(5, 3, 6) \
-	VADD  WORD_BITS.S4, V5.S4, V5.S4 \
-	VUSHL(5, 3, 3) \
-	VADD  V3.S4, V1.S4, V1.S4 \
-	VCMHI(1, 3, 3) \
-	VUSHL(RIGHT, 2, 2) \
-	VSUB  BIAS.S4, V2.S4, V2.S4 \
-	VADD  V2.S4, V6.S4, V6.S4 \
-	VSUB  V3.S4, V6.S4, code.S4 \
-	NAN_AND_SIGN(code, sign)
+	VUMIN V20.S4, V3.S4, V3.S4 \
+	VCMHI(3, 21, 5) \
+	VFMUL(UNITS, 3, 2) \
+	VFCVTZS(2, 2) \
+	VUSHL(PLACES, 3, number) \
+	VBIT  V5.B16, V2.B16, code.B16 \
+	VADD  V6.S4, code.S4, code.S4 \
+	VBIF  ABS.B16, V0.B16, code.B16 \
+	VBIF  V4.B16, ABS.B16, code.B16
+
+// The random bits of eight elements, shifted, and what do does with them.
+#define EIGHT(shift, do, number0, code0, number1, code1) \
+	RANDOM \
+	VUSHLL  $shift, V1.H4, V6.S4 \
+	do(number0, code0) \
+	VUSHLL2 $shift, V1.H8, V6.S4 \
+	do(number1, code1)
+
+#define SIXTEEN(shift, do) \
+	EIGHT(shift, do, 8, V8, 9, V9) \
+	EIGHT(shift, do, 10, V10, 11, V11)
 
 #define STORE8 \
 	VUZP1  V9.H8, V8.H8, V8.H8 \
@@ -174,13 +187,24 @@
 	VBIT   V6.B16, V12.B16, V8.B16 \
 	VST1.P [V8.B16], 16(R0)
 
-#define STORE16(sign) \
+#define STORE16 \
 	VUZP1  V9.H8, V8.H8, V8.H8 \
 	VUZP1  V11.H8, V10.H8, V9.H8 \
 	VUZP2  V13.H8, V12.H8, V12.H8 \
 	VUZP2  V15.H8, V14.H8, V13.H8 \
-	VBIT   sign.B16, V12.B16, V8.B16 \
-	VBIT   sign.B16, V13.B16, V9.B16 \
+	VBIT   SIGN16.B16, V12.B16, V8.B16 \
+	VBIT   SIGN16.B16, V13.B16, V9.B16 \
+	VST1.P [V8.H8, V9.H8], 32(R0)
+
+#define STORE_TOP_BYTES \
+	VUZP2  V9.H8, V8.H8, V8.H8 \
+	VUZP2  V11.H8, V10.H8, V10.H8 \
+	VUZP2  V10.B16, V8.B16, V8.B16 \
+	VST1.P [V8.B16], 16(R0)
+
+#define STORE_TOP_WORDS \
+	VUZP2  V9.H8, V8.H8, V8.H8 \
+	VUZP2  V11.H8, V10.H8, V9.H8 \
 	VST1.P [V8.H8, V9.H8], 32(R0)
 
 // The largest lane of TOP is the result.
@@ -223,7 +247,7 @@ loop:
 
 // func quantize8NEON(dst *uint8, src *float32, n int, c *castLanes, scale float32) (amax float32)
 TEXT ·quantize8NEON(SB), NOSPLIT, $0-44
-	QUANTIZE_SETUP
+	NEAREST_SETUP
 
 loop:
 	NEAREST(V8, V12)
@@ -235,26 +259,20 @@ loop:
 	BNE  loop
 	RETURN_TOP(40)
 
-// func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *castLanes, scale float32, r *randomLanes) (amax float32)
-TEXT ·quantize8StochasticNEON(SB), NOSPLIT, $0-52
-	QUANTIZE_SETUP
+// func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+TEXT ·quantize8StochasticNEON(SB), NOSPLIT, $0-44
 	STOCHASTIC_SETUP
-	MOVD r+40(FP), R4
-	RANDOM_SETUP(R4)
 
 loop:
-	STOCHASTIC(V8, V12)
-	STOCHASTIC(V9, V13)
-	STOCHASTIC(V10, V14)
-	STOCHASTIC(V11, V15)
-	STORE8
+	SIXTEEN(8, STOCHASTIC)
+	STORE_TOP_BYTES
 	SUBS $16, R2
 	BNE  loop
-	RETURN_TOP(48)
+	RETURN_TOP(40)
 
 // func quantize16NEON(dst *uint16, src *float32, n int, c *castLanes, scale float32) (amax float32)
 TEXT ·quantize16NEON(SB), NOSPLIT, $0-44
-	QUANTIZE_SETUP
+	NEAREST_SETUP
 	MOVD $0x8000, R5
 	VDUP R5, SIGN16.H8
 
@@ -263,42 +281,26 @@ loop:
 	NEAREST(V9, V13)
 	NEAREST(V10, V14)
 	NEAREST(V11, V15)
-	STORE16(SIGN16)
+	STORE16
 	SUBS $16, R2
 	BNE  loop
 	RETURN_TOP(40)
 
-// func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *castLanes, scale float32, r *randomLanes) (amax float32)
-TEXT ·quantize16StochasticNEON(SB), NOSPLIT, $0-52
-	QUANTIZE_SETUP
+// func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+TEXT ·quantize16StochasticNEON(SB), NOSPLIT, $0-44
 	STOCHASTIC_SETUP
-	MOVD r+40(FP), R4
-	RANDOM_SETUP(R4)
-	MOVD $0x8000, R5
 
 loop:
-	STOCHASTIC(V8, V12)
-	STOCHASTIC(V9, V13)
-	STOCHASTIC(V10, V14)
-	STOCHASTIC(V11, V15)
-	VDUP R5, V6.H8
-	STORE16(V6)
+	SIXTEEN(0, STOCHASTIC)
+	STORE_TOP_WORDS
 	SUBS $16, R2
 	BNE  loop
-	RETURN_TOP(48)
+	RETURN_TOP(40)
 
 // In BF16 the code is the upper half, and half of the last place 0x8000.
 
 #define BELOW_HALF V20
 #define ONE V21
-
-#define BF16_SETUP \
-	MOVD $0x7fff0000, R5 \
-	VDUP R5, NAN.S4 \
-	MOVD $0x7fff, R5 \
-	VDUP R5, BELOW_HALF.S4 \
-	MOVD $1, R5 \
-	VDUP R5, ONE.S4
 
 #define BF16_NEAREST(code) \
 	VLD1.P 16(R1), [V0.S4] \
@@ -307,49 +309,41 @@ loop:
 	VAND   ONE.B16, V2.B16, V2.B16 \
 	VADD   BELOW_HALF.S4, V2.S4, V2.S4 \
 	VADD   V2.S4, V0.S4, code.S4 \
-	VBIF   V4.B16, NAN.B16, code.B16
+	VBIF   V4.B16, ABS.B16, code.B16
 
-#define BF16_STOCHASTIC(code) \
-	RANDOM \
+#define BF16_STOCHASTIC(number, code) \
 	VLD1.P 16(R1), [V0.S4] \
 	NUMBERS \
-	VUSHR  $16, V1.S4, V2.S4 \
-	VADD   V2.S4, V0.S4, code.S4 \
-	VBIF   V4.B16, NAN.B16, code.B16
-
-#define STORE_BF16 \
-	VUZP2  V9.H8, V8.H8, V8.H8 \
-	VUZP2  V11.H8, V10.H8, V9.H8 \
-	VST1.P [V8.H8, V9.H8], 32(R0)
+	VADD   V6.S4, V0.S4, code.S4 \
+	VBIF   V4.B16, ABS.B16, code.B16
 
 // func encodeBF16NEON(dst *uint16, src *float32, n int)
 TEXT ·encodeBF16NEON(SB), NOSPLIT, $0-24
 	CAST_SETUP
-	BF16_SETUP
+	MOVD $0x7fff, R5
+	VDUP R5, BELOW_HALF.S4
+	MOVD $1, R5
+	VDUP R5, ONE.S4
 
 loop:
 	BF16_NEAREST(V8)
 	BF16_NEAREST(V9)
 	BF16_NEAREST(V10)
 	BF16_NEAREST(V11)
-	STORE_BF16
+	STORE_TOP_WORDS
 	SUBS $16, R2
 	BNE  loop
 	RET
 
-// func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, r *randomLanes)
+// func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes)
 TEXT ·encodeBF16StochasticNEON(SB), NOSPLIT, $0-32
 	CAST_SETUP
-	BF16_SETUP
-	MOVD r+24(FP), R4
-	RANDOM_SETUP(R4)
+	MOVD c+24(FP), R3
+	RANDOM_SETUP
 
 loop:
-	BF16_STOCHASTIC(V8)
-	BF16_STOCHASTIC(V9)
-	BF16_STOCHASTIC(V10)
-	BF16_STOCHASTIC(V11)
-	STORE_BF16
+	SIXTEEN(0, BF16_STOCHASTIC)
+	STORE_TOP_WORDS
 	SUBS $16, R2
 	BNE  loop
 	RET

@@ -26,15 +26,16 @@
 //
 // Rounding to nearest has the smallest error, but a steady one: an update
 // smaller than half a step is lost, every time. Stochastic rounding goes up
-// with a probability equal to the fraction it would discard, so it is right
-// on average. Its random bits are a function of seed, step, tensor name and
-// element (NameKey, StreamKey, Random), hence the same on any device, in any
-// order of work.
+// with a probability equal to the fraction it would discard, to sixteen bits, so
+// it is right on average. Its random bits are a function of seed, step, tensor
+// name and element (NameKey, StreamKey, Random), hence the same on any device, in
+// any order of work.
 //
 // Casts of slices saturate. The methods of DType (Nearest, Stochastic,
 // Float32) are their specification, one number at a time. Where the processor
 // has vectors they are in assembly, with the bits of the plain Go; a slice with
-// a NaN, or a scale that is not positive and finite, takes the plain Go's time.
+// a NaN, or a scale that is not positive and finite (at random: or above 2^111),
+// takes the plain Go's time.
 //
 //	key := fp8.StreamKey(seed, step, fp8.NameKey("layers.3.mlp.output_grad"))
 //	scale, ok := fp8.ScaleFor(fp8.Amax(x), fp8.E5M2.Max(), true)

@@ -7,6 +7,9 @@
 #define VFMUL(m, n, d) WORD $(0x6e20dc00 | (m)<<16 | (n)<<5 | (d))
 #define VFADD(m, n, d) WORD $(0x4e20d400 | (m)<<16 | (n)<<5 | (d))
 
+// FCVTZS d, n: to integers, toward zero
+#define VFCVTZS(n, d) WORD $(0x4ea1b800 | (n)<<5 | (d))
+
 // MUL d, n, m: the low word of the product
 #define VMUL(m, n, d) WORD $(0x4ea09c00 | (m)<<16 | (n)<<5 | (d))
 

@@ -145,7 +145,7 @@ func castInputs(o *oracle) []uint32 {
 		around((v + o.values[i]) / 2)
 	}
 	for high := range uint32(1 << 15) {
-		inputs = append(inputs, high<<16, high<<16|Random(1, uint64(high))>>16)
+		inputs = append(inputs, high<<16, high<<16|randomWord(1, uint64(high))>>16)
 	}
 	for i, b := range inputs { // float32(2^128) is infinity, and one beyond is NaN
 		inputs[i] = b &^ (1 << 31)

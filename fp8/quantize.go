@@ -18,14 +18,48 @@ func Quantize8(dst []uint8, src []float32, d DType, scale float32) (amax float32
 	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], f, scale))
 }
 
+// Requantize8 is Dequantize16 of src, which has the format BF16 or F16, by
+// scaleInv, and Quantize8 of that to the format to, without the numbers between in
+// memory. The largest magnitude that it returns is theirs.
+//
+// Requantize8 panics if dst is shorter than src, or a format is another one.
+func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
+	to.fp8Row("Requantize8")
+	if from != BF16 && from != F16 {
+		panic(fmt.Sprintf("fp8: Requantize8: %s is not one of the formats bf16 and fp16", from))
+	}
+	dst = dst[:len(src)]
+	n, amax := requantize8Vectors(dst, src, from, to, scaleInv, scale)
+	return MaxAmax(amax, requantize8Go(dst[n:], src[n:], from, to, scaleInv, scale))
+}
+
+func requantize8Go(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
+	var buffer [256]float32
+	for len(src) > 0 {
+		x := buffer[:min(len(src), len(buffer))]
+		if from == F16 {
+			Dequantize16(x, src[:len(x)], scaleInv)
+		} else {
+			DecodeBF16(x, src[:len(x)])
+			for i := range x {
+				x[i] *= scaleInv
+			}
+		}
+		amax = MaxAmax(amax, Quantize8(dst[:len(x)], x, to, scale))
+		dst, src = dst[len(x):], src[len(x):]
+	}
+	return amax
+}
+
 // Quantize8Stochastic is Quantize8 with stochastic rounding: element i is
 // rounded with Random(key, index+i), index being the place of src[0] in its
 // whole tensor.
 func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (amax float32) {
 	f := d.fp8Row("Quantize8Stochastic")
 	dst = dst[:len(src)]
-	n, amax := quantize8StochasticVectors(dst, src, d, scale, key, index)
-	return MaxAmax(amax, quantizeStochasticGo(dst[n:], src[n:], f, scale, key, index+uint64(n)))
+	odd := oddFirst(index, len(src))
+	n, amax := quantize8StochasticVectors(dst[odd:], src[odd:], d, scale, key, index+uint64(odd))
+	return quantizeStochasticRest(dst, src, odd, odd+n, amax, f, scale, key, index)
 }
 
 // Quantize16 is Quantize8 for the format F16.
@@ -38,8 +72,9 @@ func Quantize16(dst []uint16, src []float32, scale float32) (amax float32) {
 // Quantize16Stochastic is Quantize8Stochastic for the format F16.
 func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index uint64) (amax float32) {
 	dst = dst[:len(src)]
-	n, amax := quantize16StochasticVectors(dst, src, scale, key, index)
-	return MaxAmax(amax, quantizeStochasticGo(dst[n:], src[n:], &formats[F16], scale, key, index+uint64(n)))
+	odd := oddFirst(index, len(src))
+	n, amax := quantize16StochasticVectors(dst[odd:], src[odd:], scale, key, index+uint64(odd))
+	return quantizeStochasticRest(dst, src, odd, odd+n, amax, &formats[F16], scale, key, index)
 }
 
 // Dequantize8 writes the value of the code src[i] times scaleInv to dst[i]. d
@@ -131,6 +166,13 @@ func quantizeStochasticGo[C uint8 | uint16](dst []C, src []float32, f *format, s
 		dst[i] = C(castStochastic(min(b&^signBit, limit), smallest, drop, random) | b&signBit>>(signShift&31))
 	}
 	return math.Float32frombits(top)
+}
+
+// quantizeStochasticRest casts what the vectors left, before element from and from
+// element to on.
+func quantizeStochasticRest[C uint8 | uint16](dst []C, src []float32, from, to int, amax float32, f *format, scale float32, key, index uint64) float32 {
+	amax = MaxAmax(amax, quantizeStochasticGo(dst[:from], src[:from], f, scale, key, index))
+	return MaxAmax(amax, quantizeStochasticGo(dst[to:], src[to:], f, scale, key, index+uint64(to)))
 }
 
 // castConstants returns what the two casts below take (the smallest normal

@@ -30,14 +30,14 @@ var scales = []float32{1, 2, 0x1p-8, 3.7, 0x1p126, 0x1p-126, 0x1p-140, 0, -1, in
 func testVector(n int, seed uint64) []float32 {
 	x := make([]float32, n)
 	for i := range x {
-		r := Random(seed, uint64(i))
+		r := randomWord(seed, uint64(i))
 		switch r % 3 {
 		case 0:
 			x[i] = interesting[int(r>>8)%len(interesting)]
 		case 1:
-			x[i] = math.Float32frombits(Random(seed+1, uint64(i)))
+			x[i] = math.Float32frombits(randomWord(seed+1, uint64(i)))
 		default:
-			x[i] = float32(int32(Random(seed+2, uint64(i)))) * 0x1p-30
+			x[i] = float32(int32(randomWord(seed+2, uint64(i)))) * 0x1p-30
 		}
 	}
 	return x
@@ -91,9 +91,9 @@ func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64
 
 func TestSlicesMatchScalars(t *testing.T) {
 	for _, scale := range scales {
-		checkQuantize(t, interesting, scale, 5, 1<<32-7) // the index crosses 2^32
+		checkQuantize(t, interesting, scale, 5, 1<<33-7) // the number of the word crosses 2^32
 		for n := range 70 {
-			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n)*0x123456789abcdef, 1<<32*uint64(n%5)-uint64(n/2))
+			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n)*0x123456789abcdef, 1<<33*uint64(n%5)-uint64(n/2))
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestSlicesMatchScalarsAtBoundaries(t *testing.T) {
 
 func TestStochasticDoesNotDependOnTheSplit(t *testing.T) {
 	src := testVector(1000, 1)
-	const key, index = 77, 1<<32 - 300
+	const key, index = 77, 1<<33 - 300
 	whole, parts := make([]uint8, len(src)), make([]uint8, len(src))
 	Quantize8Stochastic(whole, src, E5M2, 1, key, index)
 	for at := 0; at < len(src); {
@@ -234,6 +234,53 @@ func TestDequantize(t *testing.T) {
 	}
 }
 
+// TestRequantize compares with the two casts that it is, element by element: all
+// codes at once, then short slices from any place on.
+func TestRequantize(t *testing.T) {
+	all := make([]uint16, 1<<16)
+	for i := range all {
+		all[i] = uint16(i * 40503) // odd: every code, in another order
+	}
+	check := func(src []uint16, from, to DType, scaleInv, scale float32) {
+		want, top := make([]uint8, len(src)), float32(0)
+		for i, code := range src {
+			x := from.Float32(uint32(code)) * scaleInv
+			want[i], top = uint8(to.Nearest(x*scale, Saturate)), MaxAmax(top, x)
+		}
+		got := make([]uint8, len(src)+guard)
+		for i := range guard {
+			got[len(src)+i] = 0xa5
+		}
+		amax := Requantize8(got, src, from, to, scaleInv, scale)
+		if amax == amax || top == top {
+			require.Equal(t, top, amax)
+		}
+		require.True(t, slices.Equal(want, got[:len(src)]), "%s to %s, %v, %v", from, to, scaleInv, scale)
+		for _, c := range got[len(src):] {
+			require.Equal(t, uint8(0xa5), c, "wrote past len(src)")
+		}
+	}
+	for _, from := range []DType{BF16, F16} {
+		numbers := slices.DeleteFunc(slices.Clone(all), func(code uint16) bool {
+			x := from.Float32(uint32(code))
+			return x != x
+		})
+		for _, to := range fp8Formats {
+			for _, scaleInv := range []float32{1, 0.3, 0x1p-130, -1, nan} {
+				for _, scale := range []float32{1, 37, 0x1p100, 0, inf} {
+					check(numbers, from, to, scaleInv, scale)
+				}
+			}
+			check(all, from, to, 1, 1)
+			for n := range 70 {
+				check(numbers[n*900+n%4:][:n], from, to, 0.5, 3)
+			}
+		}
+	}
+	require.PanicsWithValue(t, "fp8: Requantize8: fp32 is not one of the formats bf16 and fp16",
+		func() { Requantize8(nil, nil, F32, E4M3, 1, 1) })
+}
+
 func TestSlicesDoNotAllocate(t *testing.T) {
 	src, codes8, codes16 := testVector(100, 1), make([]uint8, 100), make([]uint16, 100)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
@@ -246,12 +293,13 @@ func TestSlicesDoNotAllocate(t *testing.T) {
 		Amax(src)
 		EncodeBF16(codes16, src)
 		EncodeBF16Stochastic(codes16, src, 2, 3)
+		Requantize8(codes8, codes16, BF16, E4M3, 1, 1)
 		DecodeBF16(src, codes16)
 	}))
 }
 
 func FuzzQuantize(f *testing.F) {
-	f.Add([]byte{0, 0, 0x80, 0x7f, 1, 0, 0xe8, 0x43}, uint32(0x3f800000), uint64(1), uint64(1<<32-1))
+	f.Add([]byte{0, 0, 0x80, 0x7f, 1, 0, 0xe8, 0x43}, uint32(0x3f800000), uint64(1), uint64(1<<33-1))
 	f.Fuzz(func(t *testing.T, data []byte, scale uint32, key, index uint64) {
 		if len(data) < 4 {
 			return

@@ -21,12 +21,15 @@ func TestRandomIsFixed(t *testing.T) {
 	require.Equal(t, uint64(0x7cab796a904ac01c), StreamKey(1234, 8, name))
 	key := StreamKey(1234, 7, name)
 	for index, want := range map[uint64]uint32{
-		0:         0x90996f58,
-		1:         0xd6e1f76c,
-		2:         0xf78dca51,
-		1<<32 - 1: 0x8e1a2d88,
-		1 << 32:   0x59e7428a,
-		1<<40 + 3: 0x6d2de8f9,
+		0:           0x6f580000,
+		1:           0x90990000,
+		2:           0xf76c0000,
+		3:           0xd6e10000,
+		1<<33 - 2:   0x2d880000,
+		1<<33 - 1:   0x8e1a0000,
+		1 << 33:     0x428a0000,
+		1<<33 + 1:   0x59e70000,
+		2<<40 + 2*3: 0xe8f90000,
 	} {
 		require.Equal(t, want, Random(key, index), index)
 	}
@@ -51,12 +54,13 @@ func TestRandomIsUniform(t *testing.T) {
 	const n = 1 << 17
 	for name, draw := range streams {
 		var sum float64
-		var counts [4][256]float64
+		var counts [2][256]float64
 		for i := range uint64(n) {
 			r := draw(i)
+			require.Zero(t, r&0xffff, name)
 			sum += float64(r) / (1 << 32)
 			for b := range counts {
-				counts[b][r>>(8*b)&0xff]++
+				counts[b][r>>(16+8*b)&0xff]++
 			}
 		}
 		require.InDelta(t, 0.5, sum/n, 5*math.Sqrt(1./12/n), name)
@@ -88,7 +92,40 @@ func TestRandomNeighboursAreUncorrelated(t *testing.T) {
 			}
 			pairs := float64(n - lag)
 			require.InDelta(t, 0, product*12/pairs, 5/math.Sqrt(pairs), "%s: lag %d", name, lag)
-			require.InDelta(t, 16, float64(differing)/pairs, 5*math.Sqrt(8/pairs), "%s: bits at lag %d", name, lag)
+			require.InDelta(t, 8, float64(differing)/pairs, 5*math.Sqrt(4/pairs), "%s: bits at lag %d", name, lag)
+		}
+	}
+}
+
+// TestRandomHalvesAreIndependent looks at two elements with one word together:
+// every pair of their bytes, high or low, must come up equally often, and the
+// exclusive or and the sum of the two be as uniform as they are.
+func TestRandomHalvesAreIndependent(t *testing.T) {
+	const n, cells = 1 << 20, 1 << 16
+	streams := map[string]func(i uint64) (even, odd uint32){
+		"index": func(i uint64) (uint32, uint32) { return Random(1, 2*i), Random(1, 2*i+1) },
+		"step": func(i uint64) (uint32, uint32) {
+			key := StreamKey(1, i, NameKey("x"))
+			return Random(key, 6), Random(key, 7)
+		},
+	}
+	for name, draw := range streams {
+		var pairs [4][cells]float64
+		var joined [2][cells]float64
+		for i := range uint64(n) {
+			even, odd := draw(i)
+			for b := range pairs {
+				pairs[b][even>>(16+8*(b%2))&0xff<<8|odd>>(16+8*(b/2))&0xff]++
+			}
+			joined[0][(even^odd)>>16]++
+			joined[1][(even+odd)>>16]++
+		}
+		for b, counts := range append(pairs[:], joined[:]...) {
+			var chi float64
+			for _, c := range counts {
+				chi += (c - n/cells) * (c - n/cells) / (n / cells)
+			}
+			require.InDelta(t, cells-1, chi, 5*math.Sqrt(2*cells), "%s: %d", name, b)
 		}
 	}
 }
@@ -112,8 +149,8 @@ func TestRandomAvalanche(t *testing.T) {
 				flips[out] += int(changed >> out & 1)
 			}
 		}
-		for out, count := range flips {
-			require.InDelta(t, trials/2, count, 6*math.Sqrt(trials)/2, "input bit %d, output bit %d", bit, out)
+		for out, count := range flips[16:] {
+			require.InDelta(t, trials/2, count, 6*math.Sqrt(trials)/2, "input bit %d, output bit %d", bit, 16+out)
 		}
 	}
 }

@@ -168,6 +168,37 @@ func TestStochasticIsUnbiased(t *testing.T) {
 	}
 }
 
+// TestStochasticWithSixteenBits goes through all values of Random: the share that
+// moves a number up is its fraction, cut off to a multiple of 2^-16.
+func TestStochasticWithSixteenBits(t *testing.T) {
+	for _, c := range []struct {
+		d    DType
+		x    float32
+		want int // of 2^16
+	}{
+		{E4M3, 1.0625, 1 << 15},
+		{E4M3, 1, 0},
+		{E4M3, 1 + 0x1p-3*0x1p-16, 1},
+		{E4M3, 1 + 0x1.8p-3*0x1p-16, 1},        // 1.5: cut off
+		{E4M3, 1 + 0x1p-3*0x1p-17, 0},          // a half: never
+		{E4M3, 1.125 - 0x1p-3*0x1p-18, 0xffff}, // 65535.75
+		{E4M3, -0x1p-9 * 0.75, 3 << 14},
+		{E4M3, 0x1p-9 * 0x1p-16, 1},
+		{E4M3, 0x1p-9 * 0x1p-17, 0},
+		{E5M2, 1 + 0x1.8p-2*0x1p-16, 1},
+		{F16, 1 + 0x1p-23, 1 << 3}, // every float32 bit counts
+		{BF16, 1 + 0x1p-23, 1},
+	} {
+		down, up := c.d.Stochastic(c.x, 0, Saturate), 0
+		for r := range uint32(1 << 16) {
+			if c.d.Stochastic(c.x, r<<16, Saturate) != down {
+				up++
+			}
+		}
+		require.Equal(t, c.want, up, "%s %v", c.d, c.x)
+	}
+}
+
 func TestNamesRoundTrip(t *testing.T) {
 	for _, r := range []Rounding{Nearest, Stochastic} {
 		got, err := ParseRounding(r.String())

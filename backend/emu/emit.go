@@ -30,7 +30,8 @@ type boundCast struct {
 	name     uint64 // fp8.NameKey of the stored tensor
 	rounding fp8.Rounding
 	tokens   bool
-	strips   []strip // one for each worker, if the cast is transposed
+	strips   []strip    // one for each worker, if the cast is transposed
+	like     *boundCast // one before it in the list that stores the same codes, by rows
 
 	factor float32 // this run's scale
 	key    uint64  // this run's random stream
@@ -39,8 +40,8 @@ type boundCast struct {
 
 // emitter binds the casts of a result with the given number of columns.
 func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
-	e := &emitter{absolute: make([][16]uint32, b.pool.size())}
-	for _, c := range casts {
+	e := &emitter{casts: make([]boundCast, 0, len(casts)), absolute: make([][16]uint32, b.pool.size())}
+	for i, c := range casts {
 		m := b.matrixOf(c.Out)
 		bound := boundCast{
 			dtype: m.dtype, ld: m.ld, cols: cols, f32: m.f32, u16: m.u16, u8: m.u8,
@@ -49,6 +50,12 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		}
 		if c.Transpose {
 			bound.strips = b.strips(c.Out.DType, cols)
+		}
+		for j, d := range casts[:i] {
+			same := c.Out.DType == d.Out.DType && c.Scale == d.Scale && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
+			if same && !d.Transpose {
+				bound.like = &e.casts[j]
+			}
 		}
 		e.casts = append(e.casts, bound)
 		e.wantAmax = e.wantAmax || c.Amax != nil
@@ -92,21 +99,18 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 	amax, known := float32(0), false
 	for i := range e.casts {
 		c := &e.casts[i]
-		f32, u16, u8, at := c.f32, c.u16, c.u8, row*c.ld+col
-		if c.strips != nil {
-			s := &c.strips[worker]
-			f32, u16, u8, at = s.f32, s.u16, s.u8, s.next(c, row, col, len(x))
-		}
-		end := at + len(x)
-		switch c.dtype {
-		case fp8.F32:
-			copy(f32[at:end], x)
-		case fp8.BF16:
-			c.encode16(u16[at:end], x, row, col)
-		case fp8.F16:
-			amax, known = c.encode16(u16[at:end], x, row, col), true
+		to := c.place(worker, row, col, len(x))
+		switch {
+		case c.like != nil:
+			to.copy(c.like, row, col)
+		case c.dtype == fp8.F32:
+			copy(to.f32, x)
+		case c.dtype == fp8.BF16:
+			c.encode16(to.u16, x, row, col)
+		case c.dtype == fp8.F16:
+			amax, known = c.encode16(to.u16, x, row, col), true
 		default:
-			amax, known = c.encode8(u8[at:end], x, row, col), true
+			amax, known = c.encode8(to.u8, x, row, col), true
 		}
 	}
 	if e.wantAmax {
@@ -117,9 +121,77 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 	}
 }
 
-// transposes reports whether any cast is stored transposed, in strips of rows.
-func (e *emitter) transposes() bool {
-	return slices.ContainsFunc(e.casts, func(c boundCast) bool { return c.strips != nil })
+// requantizes reports whether the result may be stored by requantize: whether all
+// casts are to FP8, to nearest.
+func (e *emitter) requantizes() bool {
+	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.dtype.IsFP8() || c.rounding != fp8.Nearest })
+}
+
+// requantize is store of n elements of x, BF16 or F16, from (row, col) on.
+func (e *emitter) requantize(worker, row, col, n int, x *rows) {
+	amax, from := float32(0), x.u16[row*x.ld+col:][:n]
+	for i := range e.casts {
+		c := &e.casts[i]
+		to := c.place(worker, row, col, n)
+		if c.like != nil {
+			to.copy(c.like, row, col)
+		} else {
+			amax = fp8.Requantize8(to.u8, from, x.dtype, c.dtype, factor(x.scale), c.factor)
+		}
+	}
+	maxBits(&e.absolute[worker][0], amax)
+}
+
+// place is where elements are stored, in one of three widths.
+type place struct {
+	f32 []float32
+	u16 []uint16
+	u8  []uint8
+}
+
+// place is where n elements from (row, col) on go.
+func (c *boundCast) place(worker, row, col, n int) (to place) {
+	to, at := place{c.f32, c.u16, c.u8}, row*c.ld+col
+	if c.strips != nil {
+		s := &c.strips[worker]
+		to, at = place{s.f32, s.u16, s.u8}, s.next(c, row, col, n)
+	}
+	switch c.dtype.Size() {
+	case 4:
+		to.f32 = to.f32[at : at+n]
+	case 2:
+		to.u16 = to.u16[at : at+n]
+	default:
+		to.u8 = to.u8[at : at+n]
+	}
+	return to
+}
+
+// copy stores what c has stored from (row, col) on.
+func (to *place) copy(c *boundCast, row, col int) {
+	at := row*c.ld + col
+	switch c.dtype.Size() {
+	case 4:
+		copy(to.f32, c.f32[at:])
+	case 2:
+		copy(to.u16, c.u16[at:])
+	default:
+		copy(to.u8, c.u8[at:])
+	}
+}
+
+// stripCols is how wide strips should be, 0 if no cast is stored transposed.
+func (e *emitter) stripCols() int {
+	size := 0
+	for _, c := range e.casts {
+		if c.strips != nil {
+			size = max(size, c.dtype.Size())
+		}
+	}
+	if size == 0 {
+		return 0
+	}
+	return stripWidth / size
 }
 
 // end stores what still waits, and folds the workers' maxima into the casts'

@@ -9,22 +9,30 @@ import (
 // The ops of scaling: casts, maxima, scales and their histories.
 
 func (b *binder) quantize(o *backend.Quantize) func() {
-	rows, cols, load := o.X.Rows(), o.X.Cols(), b.scaledRows(o)
-	var runs []func()
-	var one []backend.Cast // with one scale at most: they share a pass
+	rows, cols := o.X.Rows(), o.X.Cols()
+	var blocked, one []backend.Cast // one scale at most: they share a pass
 	for _, c := range o.Out {
 		if c.Out.Block == backend.PerTensor {
 			one = append(one, c)
 		} else {
-			runs = append(runs, b.blockCast(load, c, rows, cols))
+			blocked = append(blocked, c)
 		}
 	}
+	e := b.emitter(one, cols)
+	strips := min(cols, e.stripCols())
+	load := b.scaledRows(o, max(strips, min(cols, pieceWidth(cols))))
+	var runs []func()
+	for _, c := range blocked {
+		runs = append(runs, b.blockCast(load, c, rows, cols))
+	}
 	if len(one) > 0 {
-		e := b.emitter(one, cols)
 		piece := func(worker, row, col, n int) { e.store(worker, row, col, load(worker, row, col, n)) }
+		if x := b.rows(o.X); x.u16 != nil && o.RowScale == nil && o.ColScale == nil && e.requantizes() {
+			piece = func(worker, row, col, n int) { e.requantize(worker, row, col, n, &x) }
+		}
 		run := b.pieces(rows, cols, piece)
-		if e.transposes() {
-			run = b.blocks(rows, cols, stripRows, min(cols, stripCols), piece)
+		if strips > 0 {
+			run = b.blocks(rows, cols, stripRows, strips, piece)
 		}
 		runs = append(runs, storing(run, e))
 	}
@@ -35,14 +43,14 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 	}
 }
 
-// loader gets n elements of one row from (row, col) on, n being at most the
-// length of pieceBuffers. The caller must not write to them.
+// loader gets n elements of one row from (row, col) on. The caller must not write
+// to them.
 type loader func(worker, row, col, n int) []float32
 
-// scaledRows loads X with its factors.
-func (b *binder) scaledRows(o *backend.Quantize) loader {
+// scaledRows loads X with its factors, at most width elements at a time.
+func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
 	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
-	buffers := b.pieceBuffers(x.cols)
+	buffers := b.scratch(width)
 	return func(worker, row, col, n int) []float32 {
 		v, scaled := x.piece(buffers[worker], row, col, n), buffers[worker][:n]
 		if rowScale != nil {

@@ -67,6 +67,42 @@ func TestQuantizeScaledViews(t *testing.T) {
 	}
 }
 
+// BF16 and F16 become FP8 without FP32 between, with the same codes and maxima.
+func TestQuantizeNarrow(t *testing.T) {
+	for _, dtype := range []fp8.DType{fp8.BF16, fp8.F16} {
+		for _, shape := range oddShapes {
+			rows, cols := shape[0], shape[1]
+			tr := newTrial(t)
+			base := tr.tensor("base", dtype, tr.noise(rows*(cols+3)), rows, cols+3)
+			x := &backend.Tensor{Name: "x", DType: dtype, Shape: []int{rows, cols}, Class: base.Class, Base: base, Offset: 2, LD: cols + 3}
+			tr.scaled(x, 0.3)
+			scale, other := tr.tensor("scale", fp8.F32, []float32{100}, 1), tr.tensor("other", fp8.F32, []float32{7}, 1)
+			amax := tr.tensor("amax", fp8.F32, nil, 1)
+			out := func(name string, d fp8.DType, rows, cols int) *backend.Tensor {
+				return tr.scaled(tr.tensor(name, d, nil, rows, cols), 1)
+			}
+			casts := []backend.Cast{
+				{Out: out("a", fp8.E4M3, rows, cols), Scale: scale, Amax: amax},
+				{Out: out("b", fp8.E4M3, cols, rows), Scale: scale, Transpose: true},
+				{Out: out("c", fp8.E4M3, cols, rows), Scale: other, Transpose: true},
+				{Out: out("d", fp8.E5M2, rows, cols), Scale: scale},
+			}
+			tr.program.Add(&backend.Quantize{X: x, Out: casts})
+			d := tr.run()
+			top := float32(0)
+			for i, v := range float32s(d.values(x)) {
+				at := i%cols*rows + i/cols
+				top = max(top, float32(math.Abs(float64(v))))
+				require.EqualValues(t, fp8.E4M3.Nearest(v*100, fp8.Saturate), d.memory[casts[0].Out][i])
+				require.EqualValues(t, fp8.E4M3.Nearest(v*100, fp8.Saturate), d.memory[casts[1].Out][at])
+				require.EqualValues(t, fp8.E4M3.Nearest(v*7, fp8.Saturate), d.memory[casts[2].Out][at])
+				require.EqualValues(t, fp8.E5M2.Nearest(v*100, fp8.Saturate), d.memory[casts[3].Out][i])
+			}
+			require.EqualValues(t, top, d.values(amax)[0])
+		}
+	}
+}
+
 func TestAmax(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
 	for _, shape := range oddShapes {

@@ -5,15 +5,20 @@ package emu
 
 // pieces returns a run of f over a matrix of rows × cols: f computes n
 // elements of one row from (row, col) on, n being at most the length of
-// pieceBuffers(cols).
+// pieceBuffers(cols). A task's pieces follow each other in memory.
 func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() {
-	width := pieceWidth(cols)
-	_, height := rowTasks(rows, width)
-	return b.blocks(rows, cols, height, width, f)
+	_, height := rowTasks(rows, cols)
+	piece := pieceWidth(cols)
+	width := max(1, taskElems/piece) * piece
+	return b.blocks(rows, cols, height, width, func(worker, row, col, n int) {
+		for end := col + n; col < end; col += piece {
+			f(worker, row, col, min(piece, end-col))
+		}
+	})
 }
 
-// blocks is pieces with tasks of height rows and width columns, which a task
-// goes through from top to bottom.
+// blocks returns a run of f over tasks of height rows and width columns, which a
+// task goes through from top to bottom.
 func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, n int)) func() {
 	across := parts(cols, width)
 	task := func(worker, task int) {

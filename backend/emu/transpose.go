@@ -12,10 +12,10 @@ import (
 // stripRows is how many rows are collected: a cache line of FP8 codes.
 const stripRows = simd.TransposeRows
 
-// stripCols is how wide a strip should be: long enough runs of a row for the
-// processor to fetch them ahead, few enough that the strip stays in the
-// second-level cache.
-const stripCols = 1024
+// stripWidth is how many bytes of a row a strip should hold: so many that the
+// processor, which fetches ahead as far as a page goes, is rarely at the beginning
+// of a run, few enough that the strip stays in the second-level cache.
+const stripWidth = 4096
 
 // strip collects rows of one cast that follow each other and cover the same
 // columns. Any other row starts a new strip.

@@ -29,15 +29,15 @@ func MeasureDrop(s State, beta2 float64, n int) (d Drop, err error) {
 	truth := Truth{Rule: r}
 	rng := rand.New(rand.NewPCG(1, 2))
 	rank := rng.Perm(n) // so that every block has all sizes
+	spread := spreads(rank, 3)
 	grad, zero := make([]float32, n), make([]float32, n)
 	steps := int(20 / (1 - beta2))
 	for step := range 2 * steps {
 		for i := range grad {
-			spread := math.Pow(10, -3*float64(rank[i])/float64(n))
+			grad[i] = float32(spread[i] * rng.NormFloat64())
 			if step >= steps && rank[i] >= n/8 {
-				spread /= 10
+				grad[i] /= 10
 			}
-			grad[i] = float32(spread * rng.NormFloat64())
 		}
 		last := step == steps-1 || step == 2*steps-1
 		if last { // the step shows in the weights, if they are 0

@@ -25,11 +25,11 @@ func MeasureSpread(s State, decades float64) (d Spread, err error) {
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
 	rng := rand.New(rand.NewPCG(3, 4))
-	rank := rng.Perm(n) // so that every block has all sizes
+	spread := spreads(rng.Perm(n), decades)
 	grad := make([]float32, n)
 	for range steps {
 		for i := range grad {
-			grad[i] = float32(math.Pow(10, -decades*float64(rank[i])/n) * rng.NormFloat64())
+			grad[i] = float32(spread[i] * rng.NormFloat64())
 		}
 		if err := o.SetWeights(zero); err != nil { // the step shows in the weights, if they are 0
 			return d, err
@@ -49,4 +49,13 @@ func MeasureSpread(s State, decades float64) (d Spread, err error) {
 		}
 	}
 	return d, nil
+}
+
+// spreads falls from 1 by powers of ten, evenly with an element's rank.
+func spreads(rank []int, decades float64) []float64 {
+	x := make([]float64, len(rank))
+	for i, r := range rank {
+		x[i] = math.Pow(10, -decades*float64(r)/float64(len(rank)))
+	}
+	return x
 }

@@ -1,0 +1,398 @@
+//go:build !noasm
+
+#include "go_asm.h"
+#include "textflag.h"
+#include "zmm_amd64.h"
+
+// Casts to narrower formats. DI, SI and CX are dst, src and the elements left.
+// SRC holds elements, V2 what becomes of them.
+
+// LOAD loads SRC. The prefetch is for memory beyond the caches, where the
+// processor's own ends with each page: two thirds of the speed of a copy
+// become nine tenths.
+#define LOAD \
+	PREFETCHT0 2560(SI) \
+	VMOVUPS    (SI), SRC
+
+// LOAD_F16 loads SRC from F16 codes, by a scale.
+#define LOAD_F16 \
+	PREFETCHT0 2560(SI) \
+	VCVTPH2PS  (SI), SRC \
+	VMULPS     SCALE_INV, SRC, SRC
+
+// MAGNITUDES loads SRC, its magnitudes to V0, and folds them into TOP.
+#define MAGNITUDES(load) \
+	load \
+	AND     ABS, SRC, V0 \
+	VPMAXUD V0, TOP, TOP
+
+// SCALED makes V0 the magnitudes of SRC by SCALE, which is positive: the sign
+// of SRC is that of the code.
+#define SCALED(load) \
+	MAGNITUDES(load) \
+	VMULPS SCALE, V0, V0
+
+// NEAREST is castNearest of V0, in the low bits of code, with anything above
+// them. MAGIC holds what castNearest subtracts afterwards.
+#define NEAREST(code) \
+	VPMINUD LIMIT, V0, code \
+	AND     INF, code, V3 \
+	VPMAXUD SMALLEST, V3, V3 \
+	VPADDD  MAGIC, V3, V4 \
+	VADDPS  V4, code, code \
+	VPSRLVD DROP, V3, V3 \
+	VPADDD  V3, code, code
+
+// STOCHASTIC is castStochastic of V0 with the random bits V5, the result on top
+// of V2. Both have their code, and below it as many bits of fraction as there is
+// room for, of which sixteen count. SCALE has a power of two in it that makes 4
+// of the smallest normal number: then the bits of a larger one are those of its
+// code, but for exponents above the code's, which the sign replaces.
+#define STOCHASTIC \
+	VPMINUD CEILING, V0, V2 \
+	PLACE \
+	VPADDD  V5, V2, V2 \
+	SIGN_ON_TOP
+
+// Words of Random come from a chain of some sixty cycles. To keep several under
+// way, the first mix is done one turn of the loop before the second: HALVES holds
+// it. What is mixed beyond the end costs one turn. XORs with the keys are joined
+// with those of mix32, KEY0 being the key's low half after its own first shift
+// and XOR.
+
+#define HALF_RANDOM \
+	VPSRLD  $16, INDEX, HALVES \
+	XOR3(KEY0, INDEX, HALVES) \
+	VPADDD  STEP, INDEX, INDEX \
+	VPMULLD MIX1, HALVES, HALVES \
+	VPSRLD  $15, HALVES, V2 \
+	XOR     V2, HALVES, HALVES \
+	VPMULLD MIX2, HALVES, HALVES \
+	VPSRLD  $15, HALVES, V2 \
+	XOR3(KEY1, V2, HALVES)
+
+// RANDOM makes V1 the words of the next two vectors of elements.
+#define RANDOM \
+	VPSRLD  $16, HALVES, V1 \
+	XOR     HALVES, V1, V1 \
+	VPMULLD MIX1, V1, V1 \
+	VPSRLD  $15, V1, V2 \
+	XOR     V2, V1, V1 \
+	VPMULLD MIX2, V1, V1 \
+	VPSRLD  $15, V1, V2 \
+	XOR     V2, V1, V1 \
+	HALF_RANDOM
+
+// TWICE does something with the random bits V5 of a vector of elements, and of the
+// next one. They are bytes from anywhere in V1 but from other lanes of 128 bits:
+// the order of the words in a vector is the one that makes this possible.
+#define TWICE(do) \
+	RANDOM \
+	VPSHUFB FIRST, V1, V5 \
+	do \
+	VPSHUFB SECOND, V1, V5 \
+	do
+
+// STEP_ON steps on by one vector, from and to elements of so many bytes.
+#define STEP_ON(from, to) \
+	ADDQ $(from*WIDTH), SI \
+	ADDQ $(to*WIDTH), DI
+
+#define BEGIN \
+	MOVQ dst+0(FP), DI \
+	MOVQ src+8(FP), SI \
+	MOVQ n+16(FP), CX \
+	MOVQ c+24(FP), R8
+
+#define BEGIN_SCALED \
+	BEGIN \
+	XOR          TOP, TOP, TOP \
+	VBROADCASTSS scale+32(FP), SCALE
+
+#define BEGIN_RANDOM(key0, key1, index) \
+	VBROADCASTSS key0, KEY0 \
+	VBROADCASTSS key1, KEY1 \
+	VBROADCASTSS index, INDEX \
+	RANDOM_CONSTANTS \
+	HALF_RANDOM
+
+#define AMAX \
+	MOVQ x+0(FP), SI \
+	MOVQ n+8(FP), CX \
+	MOVQ c+16(FP), R8 \
+	VBROADCASTSS castVectors_abs(R8), ABS \
+	XOR  TOP, TOP, TOP \
+loop: \
+	MAGNITUDES(LOAD) \
+	STEP_ON(4, 0) \
+	SUBQ $WIDTH, CX \
+	JNZ  loop \
+	FOLD_TOP \
+	VMOVSS X6, amax+24(FP) \
+	VZEROUPPER \
+	RET
+
+#define NEAREST8(load, bytes) \
+	SCALED(load) \
+	NEAREST(V2) \
+	SIGN_FROM(24) \
+	STORE_LOW_BYTES \
+	STEP_ON(bytes, 1) \
+	SUBQ $WIDTH, CX \
+	JNZ  loop \
+	FOLD_TOP \
+	VMOVSS X6, amax+40(FP) \
+	VZEROUPPER \
+	RET
+
+#define QUANTIZE8 \
+	BEGIN_SCALED \
+	NEAREST_CONSTANTS \
+	LOW_BYTES \
+loop: \
+	NEAREST8(LOAD, 4)
+
+#define QUANTIZE_F16 \
+	BEGIN_SCALED \
+	VBROADCASTSS scaleInv+36(FP), SCALE_INV \
+	NEAREST_CONSTANTS \
+	LOW_BYTES \
+loop: \
+	NEAREST8(LOAD_F16, 2)
+
+// Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
+// is cleared, and of the lower one, once it is moved up. Signs and maxima are those
+// of sixteen bits. The result is words with a code in each lower byte.
+#define QUANTIZE_BF16 \
+	BEGIN_SCALED \
+	NEAREST_CONSTANTS \
+	VPBROADCASTD words<>+0(SB), MAGNITUDES16 \
+	VPBROADCASTD words<>+4(SB), UPPER \
+	VPBROADCASTD words<>+8(SB), SIGNS \
+	LOW_BYTES_OF_WORDS \
+loop: \
+	LOAD \
+	AND      MAGNITUDES16, SRC, V1 \
+	VPMAXUW  V1, TOP, TOP \
+	VPSLLD   $16, V1, V0 \
+	VMULPS   SCALE, V0, V0 \
+	NEAREST(V5) \
+	AND      UPPER, V1, V0 \
+	VMULPS   SCALE, V0, V0 \
+	NEAREST(V2) \
+	VPSLLD   $16, V2, V2 \
+	UPPER_AND_LOWER \
+	VPSRLW   $8, SRC, V3 \
+	OR_SIGNS \
+	STORE_LOW_BYTES_OF_WORDS \
+	ADDQ     $(4*WIDTH), SI \
+	ADDQ     $(2*WIDTH), DI \
+	SUBQ     $(2*WIDTH), CX \
+	JNZ      loop \
+	VPSLLD   $16, TOP, V0 \
+	AND      UPPER, TOP, TOP \
+	VPMAXUD  V0, TOP, TOP \
+	FOLD_TOP \
+	VMOVSS   X6, amax+40(FP) \
+	VZEROUPPER \
+	RET
+
+DATA words<>+0(SB)/4, $0x7fff7fff
+DATA words<>+4(SB)/4, $0xffff0000
+DATA words<>+8(SB)/4, $0x00800080
+GLOBL words<>(SB), RODATA|NOPTR, $12
+
+#define STOCHASTIC8 \
+	SCALED(LOAD) \
+	STOCHASTIC \
+	STORE_TOP_BYTES \
+	STEP_ON(4, 1)
+
+#define QUANTIZE8_STOCHASTIC \
+	BEGIN_SCALED \
+	TOP_BYTES \
+	BEGIN_RANDOM(key0+36(FP), key1+40(FP), index+44(FP)) \
+loop: \
+	TWICE(STOCHASTIC8) \
+	SUBQ $(2*WIDTH), CX \
+	JNZ  loop \
+	FOLD_TOP \
+	VMOVSS X6, amax+48(FP) \
+	VZEROUPPER \
+	RET
+
+// The conversion of the processor rounds as castNearest does.
+#define QUANTIZE16 \
+	BEGIN_SCALED \
+	NEAREST_CONSTANTS \
+loop: \
+	MAGNITUDES(LOAD) \
+	VMULPS    SCALE, SRC, V0 \
+	VMINPS    LIMIT, V0, V2 \
+	VMAXPS    LOWEST, V2, V2 \
+	VCVTPS2PH $0, V2, (DI) \
+	STEP_ON(4, 2) \
+	SUBQ      $WIDTH, CX \
+	JNZ       loop \
+	FOLD_TOP \
+	VMOVSS    X6, amax+40(FP) \
+	VZEROUPPER \
+	RET
+
+#define STOCHASTIC16 \
+	SCALED(LOAD) \
+	STOCHASTIC \
+	STORE_TOP_WORDS \
+	STEP_ON(4, 2)
+
+#define QUANTIZE16_STOCHASTIC \
+	BEGIN_SCALED \
+	TOP_WORDS \
+	BEGIN_RANDOM(key0+36(FP), key1+40(FP), index+44(FP)) \
+loop: \
+	TWICE(STOCHASTIC16) \
+	SUBQ $(2*WIDTH), CX \
+	JNZ  loop \
+	FOLD_TOP \
+	VMOVSS X6, amax+48(FP) \
+	VZEROUPPER \
+	RET
+
+// NAN, 0x7fff, is also what rounds to nearest, the last bit that stays added to it.
+#define ENCODE_BF16 \
+	BEGIN \
+	NEAREST_CONSTANTS \
+	TOP_WORDS \
+loop: \
+	LOAD \
+	VPSRLD $16, SRC, V2 \
+	AND    ONE, V2, V2 \
+	VPADDD NAN, SRC, V3 \
+	VPADDD V3, V2, V2 \
+	NAN_FOR_NAN \
+	STORE_TOP_WORDS \
+	STEP_ON(4, 2) \
+	SUBQ   $WIDTH, CX \
+	JNZ    loop \
+	VZEROUPPER \
+	RET
+
+#define STOCHASTIC_BF16 \
+	LOAD \
+	VPADDD SRC, V5, V2 \
+	NAN_FOR_NAN \
+	STORE_TOP_WORDS \
+	STEP_ON(4, 2)
+
+#define ENCODE_BF16_STOCHASTIC \
+	BEGIN \
+	TOP_WORDS \
+	BEGIN_RANDOM(key0+32(FP), key1+36(FP), index+40(FP)) \
+loop: \
+	TWICE(STOCHASTIC_BF16) \
+	SUBQ $(2*WIDTH), CX \
+	JNZ  loop \
+	VZEROUPPER \
+	RET
+
+// The numbers of the words in a vector, in the order that TWICE wants: 512 bits,
+// then 256.
+DATA lanes<>+0(SB)/8, $0x0000000100000000
+DATA lanes<>+8(SB)/8, $0x0000000900000008
+DATA lanes<>+16(SB)/8, $0x0000000300000002
+DATA lanes<>+24(SB)/8, $0x0000000b0000000a
+DATA lanes<>+32(SB)/8, $0x0000000500000004
+DATA lanes<>+40(SB)/8, $0x0000000d0000000c
+DATA lanes<>+48(SB)/8, $0x0000000700000006
+DATA lanes<>+56(SB)/8, $0x0000000f0000000e
+DATA lanes<>+64(SB)/8, $0x0000000100000000
+DATA lanes<>+72(SB)/8, $0x0000000500000004
+DATA lanes<>+80(SB)/8, $0x0000000300000002
+DATA lanes<>+88(SB)/8, $0x0000000700000006
+GLOBL lanes<>(SB), RODATA|NOPTR, $96
+
+// The low bytes of elements, their top bytes, their top words, and the low bytes of
+// words, side by side in each half of a narrower vector.
+DATA bytes<>+0(SB)/8, $0x808080800c080400
+DATA bytes<>+8(SB)/8, $0x8080808080808080
+DATA bytes<>+16(SB)/8, $0x808080800f0b0703
+DATA bytes<>+24(SB)/8, $0x8080808080808080
+DATA bytes<>+32(SB)/8, $0x0f0e0b0a07060302
+DATA bytes<>+40(SB)/8, $0x8080808080808080
+DATA bytes<>+48(SB)/8, $0x0e0c0a0806040200
+DATA bytes<>+56(SB)/8, $0x8080808080808080
+GLOBL bytes<>(SB), RODATA|NOPTR, $64
+
+// func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
+TEXT ·amaxAVX512(SB), NOSPLIT, $0-28
+	AMAX
+
+// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantize8AVX512(SB), NOSPLIT, $0-44
+	QUANTIZE8
+
+// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
+	QUANTIZE_BF16
+
+// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-44
+	QUANTIZE_F16
+
+// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
+	QUANTIZE8_STOCHASTIC
+
+// func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
+	QUANTIZE16
+
+// func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
+	QUANTIZE16_STOCHASTIC
+
+// func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
+TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-32
+	ENCODE_BF16
+
+// func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
+TEXT ·encodeBF16StochasticAVX512(SB), NOSPLIT, $0-44
+	ENCODE_BF16_STOCHASTIC
+
+#include "ymm_amd64.h"
+
+// func amaxAVX2(x *float32, n int, c *castVectors) (amax float32)
+TEXT ·amaxAVX2(SB), NOSPLIT, $0-28
+	AMAX
+
+// func quantize8AVX2(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantize8AVX2(SB), NOSPLIT, $0-44
+	QUANTIZE8
+
+// func quantizeBF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantizeBF16AVX2(SB), NOSPLIT, $0-44
+	QUANTIZE_BF16
+
+// func quantizeF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+TEXT ·quantizeF16AVX2(SB), NOSPLIT, $0-44
+	QUANTIZE_F16
+
+// func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantize8StochasticAVX2(SB), NOSPLIT, $0-52
+	QUANTIZE8_STOCHASTIC
+
+// func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44
+	QUANTIZE16
+
+// func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
+	QUANTIZE16_STOCHASTIC
+
+// func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
+TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-32
+	ENCODE_BF16
+
+// func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
+TEXT ·encodeBF16StochasticAVX2(SB), NOSPLIT, $0-44
+	ENCODE_BF16_STOCHASTIC

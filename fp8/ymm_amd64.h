@@ -1,0 +1,185 @@
+// The registers and instructions of zmm_amd64.h, which was included before, for
+// 256 bits and AVX2.
+
+#undef WIDTH
+#undef AND
+#undef XOR
+#undef V0
+#undef V1
+#undef V2
+#undef V3
+#undef V4
+#undef V5
+#undef H0
+#undef H1
+#undef TOP
+#undef SCALE
+#undef INDEX
+#undef KEY0
+#undef KEY1
+#undef HALVES
+#undef SRC
+#undef ABS
+#undef SCALE_INV
+#undef MAGNITUDES16
+#undef UPPER
+#undef SIGNS
+#undef INF
+#undef ONE
+#undef LIMIT
+#undef LOWEST
+#undef SMALLEST
+#undef NAN
+#undef SIGN
+#undef MAGIC
+#undef DROP
+#undef NEAREST_CONSTANTS
+#undef MIX1
+#undef MIX2
+#undef FLOOR
+#undef CEILING
+#undef PLACES
+#undef UNITS
+#undef FIRST
+#undef SECOND
+#undef STEP
+#undef RANDOM_CONSTANTS
+#undef XOR3
+#undef PLACE
+#undef SIGN_ON_TOP
+#undef SIGN_FROM
+#undef UPPER_AND_LOWER
+#undef OR_SIGNS
+#undef NAN_FOR_NAN
+#undef LOW_BYTES
+#undef LOW_BYTES_OF_WORDS
+#undef TOP_BYTES
+#undef TOP_WORDS
+#undef STORE_LOW_BYTES
+#undef STORE_LOW_BYTES_OF_WORDS
+#undef STORE_TOP_BYTES
+#undef STORE_TOP_WORDS
+#undef FOLD_TOP
+
+#define WIDTH 8
+#define AND   VPAND
+#define XOR   VPXOR
+
+#define V0 Y0
+#define V1 Y1
+#define V2 Y2
+#define V3 Y3
+#define V4 Y4
+#define V5 Y5
+#define H0 X0
+#define H1 X1
+
+#define TOP     Y6
+#define SCALE   Y7
+#define INDEX   Y8
+#define KEY0    Y9
+#define KEY1    Y10
+#define HALVES  Y11
+#define SRC     Y12
+#define ABS     Y13
+#define STEP    Y14
+#define SHUFFLE Y15
+
+#define SCALE_INV    Y8
+#define MAGNITUDES16 Y8
+#define UPPER        Y9
+#define SIGNS        Y10
+
+// There are no registers for the other constants.
+#define INF      castVectors_inf(R8)
+#define ONE      castVectors_one(R8)
+#define LIMIT    castVectors_limit(R8)
+#define LOWEST   castVectors_lowest(R8)
+#define SMALLEST castVectors_smallest(R8)
+#define NAN      castVectors_nan(R8)
+#define SIGN     castVectors_sign(R8)
+#define MAGIC    castVectors_magic(R8)
+#define DROP     castVectors_drop(R8)
+
+#define NEAREST_CONSTANTS \
+	VMOVDQU castVectors_abs(R8), ABS
+
+#define MIX1    randomVectors_mix1(R8)
+#define MIX2    randomVectors_mix2(R8)
+#define FLOOR   randomVectors_floor(R8)
+#define CEILING randomVectors_ceiling(R8)
+#define PLACES  randomVectors_places(R8)
+#define UNITS   randomVectors_units(R8)
+#define FIRST   randomVectors_first(R8)
+#define SECOND  randomVectors_second(R8)
+
+#define RANDOM_CONSTANTS \
+	VMOVDQU      randomVectors_abs(R8), ABS \
+	MOVL         $WIDTH, AX \
+	VMOVD        AX, X14 \
+	VPBROADCASTD X14, STEP \
+	VPADDD       lanes<>+64(SB), INDEX, INDEX
+
+#define XOR3(a, b, c) \
+	VPXOR a, c, c \
+	VPXOR b, c, c
+
+#define PLACE \
+	VCMPPS     $1, FLOOR, V2, V4 \
+	VMULPS     UNITS, V2, V3 \
+	VPSLLVD    PLACES, V2, V2 \
+	VCVTTPS2DQ V3, V3 \
+	VBLENDVPS  V4, V3, V2, V2
+
+#define SIGN_ON_TOP \
+	VPAND  ABS, V2, V2 \
+	VPANDN SRC, ABS, V3 \
+	VPOR   V3, V2, V2
+
+#define SIGN_FROM(shift) \
+	VPSRLD $shift, SRC, V3 \
+	VPAND  SIGN, V3, V3 \
+	VPOR   V3, V2, V2
+
+#define UPPER_AND_LOWER VPBLENDW $0x55, V5, V2, V2
+
+#define OR_SIGNS \
+	VPAND SIGNS, V3, V3 \
+	VPOR  V3, V2, V2
+
+#define NAN_FOR_NAN \
+	VCMPPS    $3, SRC, SRC, V3 \
+	VBLENDVPS V3, ABS, V2, V2
+
+#define LOW_BYTES VBROADCASTI128 bytes<>+0(SB), SHUFFLE
+#define LOW_BYTES_OF_WORDS VBROADCASTI128 bytes<>+48(SB), SHUFFLE
+#define TOP_BYTES VBROADCASTI128 bytes<>+16(SB), SHUFFLE
+#define TOP_WORDS VBROADCASTI128 bytes<>+32(SB), SHUFFLE
+
+#define STORE_LOW_BYTES \
+	VPSHUFB      SHUFFLE, V2, V2 \
+	VEXTRACTI128 $1, Y2, X3 \
+	VPUNPCKLDQ   X3, X2, X2 \
+	VMOVQ        X2, (DI)
+
+#define STORE_LOW_BYTES_OF_WORDS \
+	VPSHUFB      SHUFFLE, V2, V2 \
+	VEXTRACTI128 $1, Y2, X3 \
+	VPUNPCKLQDQ  X3, X2, X2 \
+	VMOVDQU      X2, (DI)
+
+#define STORE_TOP_BYTES STORE_LOW_BYTES
+
+#define STORE_TOP_WORDS \
+	VPSHUFB      SHUFFLE, V2, V2 \
+	VEXTRACTI128 $1, Y2, X3 \
+	VPUNPCKLQDQ  X3, X2, X2 \
+	VMOVDQU      X2, (DI)
+
+#define FOLD_TOP \
+	VEXTRACTI128 $1, Y6, X0 \
+	VPMAXUD      X0, X6, X6 \
+	VPSHUFD      $0x4e, X6, X0 \
+	VPMAXUD      X0, X6, X6 \
+	VPSHUFD      $0xb1, X6, X0 \
+	VPMAXUD      X0, X6, X6
