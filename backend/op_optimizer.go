@@ -83,7 +83,8 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // The step uses the fresh, unrounded m and v. A stochastic rounding draws its
 // bits from the stream named after the tensor, like a Cast without Tokens. With
 // FloorV a v that is positive and would be stored as 0 is stored as the format's
-// smallest number. With Skip set nothing changes.
+// smallest number. A moment without a scale may become 0 below 2^-100. With Skip
+// set nothing changes.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`    // F32
 	Master      []*Tensor `op:"inout"` // F32 or BF16, or F16 with a scale
@@ -131,7 +132,11 @@ func (o *AdamW) check() error {
 			plain := f.t.DType == fp8.F32 || f.t.DType == fp8.BF16
 			c.that(plain == (f.t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", f.name, f.t)
 			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
-			c.that(f.t.Block == PerTensor || f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected parts of a row", f.name, f.t, f.t.Block)
+			if f.t.Block != PerTensor {
+				c.that(f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected parts of a row", f.name, f.t, f.t.Block)
+				c.that(!plain, "%s is %s with blocks of %s, but has no scale", f.name, f.t, f.t.Block)
+				c.that(f.t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has other rows: %s", f.name, f.t, f.t.Block, g)
+			}
 			if f.scale != nil {
 				rows, cols := f.t.Block.ScaleShape(f.t.Rows(), f.t.Cols())
 				c.vector(f.name+"Scale", f.scale, rows*cols)

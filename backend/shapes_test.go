@@ -321,6 +321,28 @@ func TestShapeErrors(t *testing.T) {
 			op.M1Scale, op.M2Scale = nil, nil
 			return op
 		}},
+		{"Master is t2:fp32[6] with blocks of 1x3: only moments have them", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.Master[0].Block = backend.ScaleBlock{Rows: 1, Cols: 3}
+			return op
+		}},
+		{"M1 is t3:fp32[6] with blocks of 1x3, but has no scale", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.M1[0].Block = backend.ScaleBlock{Rows: 1, Cols: 3}
+			return op
+		}},
+		{"with blocks of 1x*, expected parts of a row", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.M1[0] = m.blocked(backend.PerRow, 2, 3)
+			op.M1Scale[0] = op.M1[0].Scale
+			return op
+		}},
+		{"with blocks of 1x3, Grad has other rows: t1:fp32[6]", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.M2[0] = m.blocked(backend.ScaleBlock{Rows: 1, Cols: 3}, 2, 3)
+			op.M2Scale[0] = op.M2[0].Scale
+			return op
+		}},
 		{"Scratch is", func(m *maker) backend.Op {
 			op := m.adamW()
 			op.Scratch = m.f(1)

@@ -105,22 +105,28 @@ func (s *suite) adamW() {
 		}, "adamw/%s-%s-%s/pow2", f[0], f[1], f[2])
 	}
 	// A second update divides by the root of what the first has stored: of the
-	// smallest number, where it would be 0.
+	// smallest number, where it would be 0. No gradient is 0, which ε alone would
+	// answer, and hide the rest.
 	for _, d := range []fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2} {
-		s.add(func(b *bench) {
-			op := b.newAdamW([3]fp8.DType{fp8.F32, fp8.F32, d}, 1, 64)
-			op.FloorV, op.Eps = true, 1e-12
-			clear(b.values[op.M2[0]])
-			for i := range b.values[op.Grad[0]] {
-				if i%3 > 0 {
-					b.values[op.Grad[0]][i] = 1e-6 * float64(i%5-2)
+		for _, block := range []int{0, 24} {
+			s.add(func(b *bench) {
+				op := b.newAdamW([3]fp8.DType{fp8.F32, fp8.F32, d}, 1, 64)
+				op.FloorV, op.Eps = true, 1e-12
+				clear(b.values[op.M2[0]])
+				for i := range b.values[op.Grad[0]] {
+					if i%3 > 0 {
+						b.values[op.Grad[0]][i] = 1e-6 * float64(i%5+1)
+					}
 				}
-			}
-			b.p.Add(op)
-			again := *op
-			again.Scratch = b.result("scratch.again", fp8.F32, anything, 3)
-			b.p.Add(&again)
-		}, "adamw/floor/%s", d)
+				if block > 0 {
+					b.block(op, block)
+				}
+				b.p.Add(op)
+				again := *op
+				again.Scratch = b.result("scratch.again", fp8.F32, anything, 3)
+				b.p.Add(&again)
+			}, "adamw/floor/%s/block%d", d, block)
+		}
 	}
 	// No gradient and no moments yet: an amax of 0 keeps the scale.
 	s.add(func(b *bench) {
