@@ -229,6 +229,7 @@ func (w *watch) see(n *backend.Node, read func(*backend.Tensor) ([]byte, error))
 		default:
 			w.grad, w.gradWeight = values(op.A), values(op.B)
 		}
+	default: // the products of w3 and what makes h are all that is looked at
 	}
 	return err
 }
