@@ -72,13 +72,17 @@ func init() {
 			ceiling: splat(ceiling), places: splat(places), units: splat(units), lift: lift,
 		}
 		for i := range r.first {
-			// Two bytes below the code, zeros in the others.
-			bytes := uint32(2*(i%4)) * 0x0101
-			r.first[i] = (bytes+0x0100)<<(signShift-16) | ^uint32(0xffff<<(signShift-16))&0x80808080
-			r.second[i] = (bytes+0x0908)<<(signShift-16) | ^uint32(0xffff<<(signShift-16))&0x80808080
+			from := uint32(2 * (i % 4))
+			r.first[i], r.second[i] = twoBytes(from, signShift-16), twoBytes(8+from, signShift-16)
 		}
 		randomTable[d] = r
 	}
+}
+
+// twoBytes is the control of VPSHUFB for 32 bits that get the bytes from and from+1
+// so many bits up, among zeros.
+func twoBytes(from, up uint32) uint32 {
+	return (from|(from+1)<<8)<<up | 0x80808080&^(0xffff<<up)
 }
 
 // inRandomVectors is inVectors for n elements from index on, which is even, with

@@ -56,29 +56,29 @@
 	VPBROADCASTD castVectors_drop(R8), DROP
 
 // The constants of randomVectors.
-#define MIX1   Z14
-#define MIX2   Z15
-#define FLOOR  Z16
+#define MIX1    Z14
+#define MIX2    Z15
+#define FLOOR   Z16
 #define CEILING Z17
-#define PLACES Z18
-#define UNITS  Z19
-#define FIRST  Z20
-#define SECOND Z21
-#define STEP   Z22
+#define PLACES  Z18
+#define UNITS   Z19
+#define FIRST   Z20
+#define SECOND  Z21
+#define STEP    Z22
 
 #define RANDOM_CONSTANTS \
-	VPBROADCASTD   randomVectors_abs(R8), ABS \
-	VPBROADCASTD   randomVectors_mix1(R8), MIX1 \
-	VPBROADCASTD   randomVectors_mix2(R8), MIX2 \
-	VPBROADCASTD   randomVectors_floor(R8), FLOOR \
-	VPBROADCASTD   randomVectors_ceiling(R8), CEILING \
-	VPBROADCASTD   randomVectors_places(R8), PLACES \
-	VPBROADCASTD   randomVectors_units(R8), UNITS \
+	VPBROADCASTD    randomVectors_abs(R8), ABS \
+	VPBROADCASTD    randomVectors_mix1(R8), MIX1 \
+	VPBROADCASTD    randomVectors_mix2(R8), MIX2 \
+	VPBROADCASTD    randomVectors_floor(R8), FLOOR \
+	VPBROADCASTD    randomVectors_ceiling(R8), CEILING \
+	VPBROADCASTD    randomVectors_places(R8), PLACES \
+	VPBROADCASTD    randomVectors_units(R8), UNITS \
 	VBROADCASTI64X4 randomVectors_first(R8), FIRST \
 	VBROADCASTI64X4 randomVectors_second(R8), SECOND \
-	MOVL           $WIDTH, AX \
-	VPBROADCASTD   AX, STEP \
-	VPADDD         lanes<>+0(SB), INDEX, INDEX
+	MOVL            $WIDTH, AX \
+	VPBROADCASTD    AX, STEP \
+	VPADDD          lanes<>+0(SB), INDEX, INDEX
 
 // XOR3 is c ^ a ^ b.
 #define XOR3(a, b, c) VPTERNLOGD $0x96, a, b, c

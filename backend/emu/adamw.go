@@ -26,6 +26,10 @@ import (
 // cache.
 const adamSpan = 1024
 
+// largestTiny is far above the root of a second moment that simd.KeepNormal drops:
+// with a larger Eps it makes no difference whether it is there.
+const largestTiny = 0x1p-40
+
 // adamState is one of the three stored tensors of a parameter.
 type adamState struct {
 	in       rows
@@ -41,6 +45,8 @@ type adamTensor struct {
 	grad  rows
 	cols  int          // of grad
 	state [3]adamState // master, first and second moment
+	codes *adamCodes   // nil unless it can update the states
+	keep  uint32       // simd.AdamW.Keep
 }
 
 // hasAmax reports whether a first visit must find the state's amax.
@@ -54,7 +60,7 @@ func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 	m := b.matrixOf(t)
 	return adamState{
 		in:  b.rows(t),
-		out: boundCast{dtype: m.dtype, u16: m.u16, u8: m.u8, name: fp8.NameKey(t.Name), rounding: o.Rounding},
+		out: boundCast{dtype: m.dtype, elements: elements{u16: m.u16, u8: m.u8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
 
 		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
 	}
@@ -96,6 +102,11 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 			b.adamState(o, o.Master[i]), b.adamState(o, o.M1[i]), b.adamState(o, o.M2[i]),
 		}}
 		list[i].state[2].floor = o.FloorV
+		list[i].codes = list[i].newCodes()
+		list[i].keep = simd.KeepAll
+		if (o.M1Scale[i] == nil || o.M2Scale[i] == nil) && o.Eps > largestTiny {
+			list[i].keep = simd.KeepNormal
+		}
 	}
 	for _, s := range all {
 		longest = max(longest, s.n)
@@ -109,11 +120,16 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	b.pool.reserve(4 * longest)
 	var rule simd.AdamW
 
+	// gradient is where a span begins and its gradient.
+	gradient := func(worker int, s *span) (at int, grad []float32) {
+		t := &list[s.tensor]
+		return s.row*t.cols + s.col, t.grad.piece(b.pool.scratch[worker][3*longest:], s.row, s.col, s.n)
+	}
 	// load reads a span's states and gradient, but leaves states where they are
 	// if they hold FP32 and inPlace allows to write to them.
 	load := func(worker int, s *span, inPlace bool) (x [3][]float32, grad []float32) {
 		t, buffer := &list[s.tensor], b.pool.scratch[worker]
-		at := s.row*t.cols + s.col
+		at, grad := gradient(worker, s)
 		for i := range x {
 			state := &t.state[i]
 			x[i] = buffer[i*longest:][:s.n]
@@ -126,21 +142,37 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 				state.in.load(x[i], 0, at)
 			}
 		}
-		return x, t.grad.piece(buffer[3*longest:], s.row, s.col, s.n)
+		return x, grad
+	}
+	update := func(s *span, x [3][]float32, grad []float32) (amax [3]float32) {
+		r := rule
+		r.Keep = list[s.tensor].keep
+		return r.Update(x[0], x[1], x[2], grad)
 	}
 	findAmaxes := b.eachSpan(len(scaled), func(worker, i int) {
-		x, grad := load(worker, &scaled[i], false)
-		partial[i] = rule.Update(x[0], x[1], x[2], grad)
+		s := scaled[i]
+		n, amax := list[s.tensor].codes.amaxes(gradient(worker, &s))
+		if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
+			x, grad := load(worker, &s, false)
+			for j, a := range update(&s, x, grad) {
+				amax[j] = fp8.MaxAmax(amax[j], a)
+			}
+		}
+		partial[i] = amax
 	})
 	store := b.eachSpan(len(all), func(worker, i int) {
-		s := &all[i]
+		s := all[i]
 		t := &list[s.tensor]
+		n := t.codes.store(gradient(worker, &s))
+		if s.col, s.n = s.col+n, s.n-n; s.n == 0 {
+			return
+		}
 		at := s.row*t.cols + s.col
-		x, grad := load(worker, s, true)
-		rule.Update(x[0], x[1], x[2], grad)
+		x, grad := load(worker, &s, true)
+		update(&s, x, grad)
 		for i, x := range x {
 			if state := &t.state[i]; state.block > 0 {
-				state.storeBlocks(x, s, at, t.cols)
+				state.storeBlocks(x, &s, at, t.cols)
 			} else {
 				state.store(&state.out, x, at)
 			}
@@ -152,6 +184,11 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		}
 		ctl := readControl(control)
 		rule = adamRule(o, ctl.LR, coef[0], step[0])
+		for i := range list {
+			if c := list[i].codes; c != nil {
+				c.read(&rule)
+			}
+		}
 		findAmaxes()
 		clear(amaxes)
 		for i, p := range partial {
@@ -165,6 +202,9 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		for i := range list {
 			for j := range list[i].state {
 				list[i].state[j].prepare(amaxes[3*i+j], ctl)
+			}
+			if c := list[i].codes; c != nil {
+				c.write(amaxes[3*i:][:3])
 			}
 		}
 		store()
@@ -276,6 +316,7 @@ func adamRule(o *backend.AdamW, lr, coef float32, step int32) simd.AdamW {
 		Beta2: o.Beta2, Rest2: float32(1 - beta2),
 		Decay:   float32(1 - rate*float64(o.WeightDecay)),
 		Epsilon: o.Eps,
+		Keep:    simd.KeepAll,
 	}
 	switch o.EpsForm {
 	case backend.EpsCorrected:

@@ -21,9 +21,7 @@ type emitter struct {
 type boundCast struct {
 	dtype    fp8.DType
 	ld, cols int // cols of the result
-	f32      []float32
-	u16      []uint16
-	u8       []uint8
+	elements
 	scale    []float32
 	amax     []float32
 	control  []int32
@@ -44,7 +42,7 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 	for i, c := range casts {
 		m := b.matrixOf(c.Out)
 		bound := boundCast{
-			dtype: m.dtype, ld: m.ld, cols: cols, f32: m.f32, u16: m.u16, u8: m.u8,
+			dtype: m.dtype, ld: m.ld, cols: cols, elements: elements{m.f32, m.u16, m.u8},
 			scale: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
 			name: fp8.NameKey(c.Out.Name), rounding: c.Rounding, tokens: c.Tokens,
 		}
@@ -99,18 +97,18 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 	amax, known := float32(0), false
 	for i := range e.casts {
 		c := &e.casts[i]
-		to := c.place(worker, row, col, len(x))
+		to, at := c.place(worker, row, col, len(x))
 		switch {
 		case c.like != nil:
-			to.copy(c.like, row, col)
+			to.copy(at, &c.like.elements, row*c.like.ld+col, len(x))
 		case c.dtype == fp8.F32:
-			copy(to.f32, x)
+			copy(to.f32[at:at+len(x)], x)
 		case c.dtype == fp8.BF16:
-			c.encode16(to.u16, x, row, col)
+			c.encode16(to.u16[at:at+len(x)], x, row, col)
 		case c.dtype == fp8.F16:
-			amax, known = c.encode16(to.u16, x, row, col), true
+			amax, known = c.encode16(to.u16[at:at+len(x)], x, row, col), true
 		default:
-			amax, known = c.encode8(to.u8, x, row, col), true
+			amax, known = c.encode8(to.u8[at:at+len(x)], x, row, col), true
 		}
 	}
 	if e.wantAmax {
@@ -132,51 +130,43 @@ func (e *emitter) requantize(worker, row, col, n int, x *rows) {
 	amax, from := float32(0), x.u16[row*x.ld+col:][:n]
 	for i := range e.casts {
 		c := &e.casts[i]
-		to := c.place(worker, row, col, n)
+		to, at := c.place(worker, row, col, n)
 		if c.like != nil {
-			to.copy(c.like, row, col)
+			to.copy(at, &c.like.elements, row*c.like.ld+col, n)
 		} else {
-			amax = fp8.Requantize8(to.u8, from, x.dtype, c.dtype, factor(x.scale), c.factor)
+			amax = fp8.Requantize8(to.u8[at:at+n], from, x.dtype, c.dtype, factor(x.scale), c.factor)
 		}
 	}
 	maxBits(&e.absolute[worker][0], amax)
 }
 
-// place is where elements are stored, in one of three widths.
-type place struct {
+// elements is memory for elements of one of three widths: one of its slices.
+type elements struct {
 	f32 []float32
 	u16 []uint16
 	u8  []uint8
 }
 
-// place is where n elements from (row, col) on go.
-func (c *boundCast) place(worker, row, col, n int) (to place) {
-	to, at := place{c.f32, c.u16, c.u8}, row*c.ld+col
-	if c.strips != nil {
-		s := &c.strips[worker]
-		to, at = place{s.f32, s.u16, s.u8}, s.next(c, row, col, n)
+// place is where n elements from (row, col) on go. The memory is not copied into
+// the result: a structure that has just been put together from words is read back
+// in vectors only after all stores before it have reached the cache.
+func (c *boundCast) place(worker, row, col, n int) (to *elements, at int) {
+	if c.strips == nil {
+		return &c.elements, row*c.ld + col
 	}
-	switch c.dtype.Size() {
-	case 4:
-		to.f32 = to.f32[at : at+n]
-	case 2:
-		to.u16 = to.u16[at : at+n]
-	default:
-		to.u8 = to.u8[at : at+n]
-	}
-	return to
+	s := &c.strips[worker]
+	return &s.elements, s.next(c, row, col, n)
 }
 
-// copy stores what c has stored from (row, col) on.
-func (to *place) copy(c *boundCast, row, col int) {
-	at := row*c.ld + col
-	switch c.dtype.Size() {
-	case 4:
-		copy(to.f32, c.f32[at:])
-	case 2:
-		copy(to.u16, c.u16[at:])
+// copy stores n elements of from, which start there at start.
+func (to *elements) copy(at int, from *elements, start, n int) {
+	switch {
+	case to.f32 != nil:
+		copy(to.f32[at:at+n], from.f32[start:])
+	case to.u16 != nil:
+		copy(to.u16[at:at+n], from.u16[start:])
 	default:
-		copy(to.u8, c.u8[at:])
+		copy(to.u8[at:at+n], from.u8[start:])
 	}
 }
 

@@ -85,7 +85,8 @@ func TestQuantizeNarrow(t *testing.T) {
 				{Out: out("a", fp8.E4M3, rows, cols), Scale: scale, Amax: amax},
 				{Out: out("b", fp8.E4M3, cols, rows), Scale: scale, Transpose: true},
 				{Out: out("c", fp8.E4M3, cols, rows), Scale: other, Transpose: true},
-				{Out: out("d", fp8.E5M2, rows, cols), Scale: scale},
+				{Out: out("d", fp8.E5M2, cols, rows), Scale: scale, Transpose: true},
+				{Out: out("e", fp8.E5M2, rows, cols), Scale: scale},
 			}
 			tr.program.Add(&backend.Quantize{X: x, Out: casts})
 			d := tr.run()
@@ -96,7 +97,8 @@ func TestQuantizeNarrow(t *testing.T) {
 				require.EqualValues(t, fp8.E4M3.Nearest(v*100, fp8.Saturate), d.memory[casts[0].Out][i])
 				require.EqualValues(t, fp8.E4M3.Nearest(v*100, fp8.Saturate), d.memory[casts[1].Out][at])
 				require.EqualValues(t, fp8.E4M3.Nearest(v*7, fp8.Saturate), d.memory[casts[2].Out][at])
-				require.EqualValues(t, fp8.E5M2.Nearest(v*100, fp8.Saturate), d.memory[casts[3].Out][i])
+				require.EqualValues(t, fp8.E5M2.Nearest(v*100, fp8.Saturate), d.memory[casts[3].Out][at])
+				require.EqualValues(t, fp8.E5M2.Nearest(v*100, fp8.Saturate), d.memory[casts[4].Out][i])
 			}
 			require.EqualValues(t, top, d.values(amax)[0])
 		}

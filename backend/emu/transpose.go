@@ -20,10 +20,7 @@ const stripWidth = 4096
 // strip collects rows of one cast that follow each other and cover the same
 // columns. Any other row starts a new strip.
 type strip struct {
-	f32 []float32 // one of these, for stripRows rows; they follow without gaps
-	u16 []uint16
-	u8  []uint8
-
+	elements     // for stripRows rows, which follow each other without gaps
 	row, col int // the result's element that the strip starts with
 	width    int
 	rows     int // collected so far

@@ -19,10 +19,12 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VMULPS (R9)(AX*1), V1, V14 \
 	VMULPS V13, V2, V15 \
 	VADDPS V15, V14, V14 \
+	KEEP(V14) \
 	VMULPS V13, V13, V13 \
 	VMULPS V13, V4, V13 \
 	VMULPS (R10)(AX*1), V3, V15 \
 	VADDPS V13, V15, V13 \
+	KEEP(V13) \
 	VMOVUPS V14, (R9)(AX*1) \
 	VMOVUPS V13, (R10)(AX*1) \
 	LARGEST(V14, V11) \
@@ -55,6 +57,7 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VBROADCASTSS AdamW_RootFactor(DI), V7 \
 	VBROADCASTSS AdamW_Epsilon(DI), V8 \
 	VBROADCASTSS magnitude<>(SB), V9 \
+	KEEP_SETUP \
 	VXORPS X10, X10, X10 \
 	VXORPS X11, X11, X11 \
 	VXORPS X12, X12, X12 \
@@ -70,11 +73,33 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VANDPS V9, x, V15 \
 	VPMAXUD V15, top, top
 
+// KEEP is kept, with V15 to spoil.
+#define KEEP(x) \
+	VPTESTMD Z16, x, K1 \
+	VMOVAPS.Z x, K1, x
+#define KEEP_SETUP VPBROADCASTD AdamW_Keep(DI), Z16
+
 // func adamWAVX512(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
 TEXT ·adamWAVX512(SB), NOSPLIT, $0-56
 	UPDATE
 
 #include "ymm_amd64.h"
+#undef KEEP
+#undef KEEP_SETUP
+
+// There is no register for Keep, nor for zeros.
+#define KEEP(x) \
+	VPBROADCASTD AdamW_Keep(DI), V15 \
+	VPAND x, V15, V15 \
+	VPCMPEQD zeros<>(SB), V15, V15 \
+	VPANDN x, V15, x
+#define KEEP_SETUP
+
+DATA zeros<>+0(SB)/8, $0
+DATA zeros<>+8(SB)/8, $0
+DATA zeros<>+16(SB)/8, $0
+DATA zeros<>+24(SB)/8, $0
+GLOBL zeros<>(SB), RODATA|NOPTR, $32
 
 // func adamWAVX2(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
 TEXT ·adamWAVX2(SB), NOSPLIT, $0-56

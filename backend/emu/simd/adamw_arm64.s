@@ -9,6 +9,11 @@
 	VAND  V25.B16, x.B16, V7.B16 \
 	VUMAX V7.S4, top.S4, top.S4
 
+// KEEP is kept.
+#define KEEP(x) \
+	VCMTST V29.S4, x.S4, V7.S4 \
+	VAND   V7.B16, x.B16, x.B16
+
 // V16-V24 are the rule, in the order of its fields; V26-V28 the largest
 // magnitudes of p, m and v, as bits.
 //
@@ -41,6 +46,8 @@ TEXT ·adamWVectors(SB), NOSPLIT, $0-56
 	VDUP  R7, V24.S4
 	MOVD $0x7fffffff, R7
 	VDUP R7, V25.S4
+	MOVWU AdamW_Keep(R0), R7
+	VDUP  R7, V29.S4
 	VEOR V26.B16, V26.B16, V26.B16
 	VEOR V27.B16, V27.B16, V27.B16
 	VEOR V28.B16, V28.B16, V28.B16
@@ -54,10 +61,12 @@ loop:
 	VFMUL(17, 1, 1)
 	VFMUL(18, 0, 4)
 	VFADD(4, 1, 1)
+	KEEP(V1)
 	VFMUL(0, 0, 0)
 	VFMUL(20, 0, 0)
 	VFMUL(19, 2, 2)
 	VFADD(0, 2, 2)
+	KEEP(V2)
 	VST1.P [V1.S4], 16(R2)
 	VST1.P [V2.S4], 16(R3)
 	LARGEST(V1, V27)

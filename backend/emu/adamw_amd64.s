@@ -1,0 +1,302 @@
+//go:build !noasm
+
+#include "go_asm.h"
+#include "textflag.h"
+
+// AdamW from codes to codes in registers: adamCodes in adamw_codes.go. It is the
+// arithmetic of simd.AdamW between the casts of package fp8, which explains them;
+// the divisions and roots of one vector run beside the casts of another. Scales
+// are those of the largest values: nothing has to be saturated.
+//
+// DI is the adamCodes; R8, R9, R10 and R11 are master, moments and gradient. AX
+// counts elements, 32 in a turn, CX is their number.
+
+#define COEF     Z16
+#define BETA1    Z17
+#define REST1    Z18
+#define BETA2    Z19
+#define REST2    Z20
+#define DECAY    Z21
+#define RATE     Z22
+#define ROOT     Z23
+#define EPSILON  Z24
+#define FIELDS   Y25
+#define ABS      Z26
+
+#define BEGIN \
+	MOVQ c+0(FP), DI \
+	MOVQ p+8(FP), R8 \
+	MOVQ m+16(FP), R9 \
+	MOVQ v+24(FP), R10 \
+	MOVQ grad+32(FP), R11 \
+	MOVQ n+40(FP), CX \
+	VBROADCASTSS adamCodes_rule+0(DI), COEF \
+	VBROADCASTSS adamCodes_rule+4(DI), BETA1 \
+	VBROADCASTSS adamCodes_rule+8(DI), REST1 \
+	VBROADCASTSS adamCodes_rule+12(DI), BETA2 \
+	VBROADCASTSS adamCodes_rule+16(DI), REST2 \
+	VBROADCASTSS adamCodes_rule+20(DI), DECAY \
+	VBROADCASTSS adamCodes_rule+24(DI), RATE \
+	VBROADCASTSS adamCodes_rule+28(DI), ROOT \
+	VBROADCASTSS adamCodes_rule+32(DI), EPSILON \
+	MOVL         $0x7fffffff, AX \
+	VPBROADCASTD AX, ABS \
+	MOVL         $0xbf80, AX \
+	VPBROADCASTW AX, FIELDS \
+	XORQ         AX, AX
+
+// UPDATE makes p, m and v the new values of the first or second (k is 0 or 1)
+// sixteen elements. E4M3 has its fields moved to their place in F16, 2^-8 of its
+// value; its factor makes up for that. Codes of NaN are not for this. Z8 and Z9
+// are spoilt.
+#define UPDATE(k, p, m, v) \
+	VCVTPH2PS   (32*k)(R8)(AX*2), p \
+	VMULPS.BCST adamCodes_inv+0(DI), p, p \
+	VPMOVSXBW   (16*k)(R9)(AX*1), Y8 \
+	VPSLLW      $7, Y8, Y8 \
+	VPANDD      FIELDS, Y8, Y8 \
+	VCVTPH2PS   Y8, m \
+	VMULPS.BCST adamCodes_inv+4(DI), m, m \
+	VPMOVZXBW   (16*k)(R10)(AX*1), Y9 \
+	VPSLLW      $8, Y9, Y9 \
+	VCVTPH2PS   Y9, v \
+	VMULPS.BCST adamCodes_inv+8(DI), v, v \
+	VMULPS      (64*k)(R11)(AX*4), COEF, Z8 \
+	VMULPS      m, BETA1, m \
+	VMULPS      Z8, REST1, Z9 \
+	VADDPS      Z9, m, m \
+	VMULPS      Z8, Z8, Z8 \
+	VMULPS      Z8, REST2, Z8 \
+	VMULPS      v, BETA2, v \
+	VADDPS      Z8, v, v \
+	VSQRTPS     v, Z8 \
+	VMULPS      Z8, ROOT, Z8 \
+	VADDPS      EPSILON, Z8, Z8 \
+	VDIVPS      Z8, m, Z8 \
+	VMULPS      Z8, RATE, Z8 \
+	VMULPS      p, DECAY, p \
+	VSUBPS      Z8, p, p
+
+#define PREFETCH(ahead) \
+	PREFETCHT0 (4*ahead)(R11)(AX*4) \
+	PREFETCHT0 (4*ahead+64)(R11)(AX*4) \
+	PREFETCHT0 (2*ahead)(R8)(AX*2)
+
+// LARGEST folds the magnitude of x into top.
+#define LARGEST(x, top) \
+	VPANDD  ABS, x, Z8 \
+	VPMAXUD Z8, top, top
+
+#define LARGEST_OF(k) \
+	UPDATE(k, Z0, Z1, Z2) \
+	LARGEST(Z0, Z3) \
+	LARGEST(Z1, Z4) \
+	LARGEST(Z2, Z5)
+
+// func adamAmaxAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, lanes *[3][16]uint32) (largest uint8)
+TEXT ·adamAmaxAVX512(SB), NOSPLIT, $0-57
+	BEGIN
+	MOVQ         lanes+48(FP), DX
+	MOVL         $0x7f7f7f7f, BX
+	VPBROADCASTD BX, Y7
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	VPXORD       Z5, Z5, Z5
+	VPXOR        Y6, Y6, Y6
+
+loop:
+	PREFETCH(512)
+	VPAND    (R9)(AX*1), Y7, Y8
+	VPMAXUB  Y8, Y6, Y6
+	LARGEST_OF(0)
+	LARGEST_OF(1)
+	ADDQ     $32, AX
+	CMPQ     AX, CX
+	JB       loop
+
+	VMOVDQU32    Z3, 0(DX)
+	VMOVDQU32    Z4, 64(DX)
+	VMOVDQU32    Z5, 128(DX)
+	VEXTRACTI128 $1, Y6, X0
+	VPMAXUB      X0, X6, X6
+	VPSRLDQ      $8, X6, X0
+	VPMAXUB      X0, X6, X6
+	VPSRLDQ      $4, X6, X0
+	VPMAXUB      X0, X6, X6
+	VPSRLDQ      $2, X6, X0
+	VPMAXUB      X0, X6, X6
+	VPSRLDQ      $1, X6, X0
+	VPMAXUB      X0, X6, X6
+	VMOVD        X6, AX
+	MOVB         AX, largest+56(FP)
+	VZEROUPPER
+	RET
+
+#define MIX1     Z10
+#define MIX2     Z11
+#define FLOOR    Z12
+#define INDEX    Z13
+#define STEP     Z14
+#define FOLDED   Z15
+#define WORDS1   Z27
+#define WORDS2   Z28
+#define BYTES1   Z29
+#define BYTES2   Z30
+
+// NUMBERS makes FOLDED what the numbers of words are after the first shift of
+// fp8.Random.
+#define NUMBERS \
+	VPSRLD $16, INDEX, FOLDED \
+	VPXORD INDEX, FOLDED, FOLDED \
+	VPADDD STEP, INDEX, INDEX
+
+// RANDOM makes Z6 the words of state i.
+#define RANDOM(i) \
+	VPXORD.BCST     (adamCodes_key0+4*i)(DI), FOLDED, Z6 \
+	VPMULLD         MIX1, Z6, Z6 \
+	VPSRLD          $15, Z6, Z7 \
+	VPXORD          Z7, Z6, Z6 \
+	VPMULLD         MIX2, Z6, Z6 \
+	VPSRLD          $15, Z6, Z7 \
+	VPTERNLOGD.BCST $0x96, (adamCodes_key1+4*i)(DI), Z7, Z6 \
+	VPSRLD          $16, Z6, Z7 \
+	VPXORD          Z7, Z6, Z6 \
+	VPMULLD         MIX1, Z6, Z6 \
+	VPSRLD          $15, Z6, Z7 \
+	VPXORD          Z7, Z6, Z6 \
+	VPMULLD         MIX2, Z6, Z6 \
+	VPSRLD          $15, Z6, Z7 \
+	VPXORD          Z7, Z6, Z6
+
+// ROUND makes x the code of state i on top of 32 bits, which has places fewer bits
+// before it than a float32.
+#define ROUND(i, x, places, random) \
+	VPANDD       ABS, x, Z7 \
+	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
+	VPSHUFB      random, Z6, Z9 \
+	VCMPPS       $1, FLOOR, Z7, K1 \
+	VMULPS.BCST  (adamCodes_units+4*i)(DI), Z7, Z8 \
+	VPSLLD       $places, Z7, Z7 \
+	VCVTTPS2DQ   Z8, K1, Z7 \
+	VPADDD       Z9, Z7, Z7 \
+	VPTERNLOGD   $0xd8, ABS, Z7, x
+
+#define STORE8(x, to) \
+	VPSRLD  $24, x, x \
+	VPMOVDB x, to
+
+#define STORE16(x, to) \
+	VPSRLD  $16, x, x \
+	VPMOVDW x, to
+
+// func adamRandomAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, number uint32)
+TEXT ·adamRandomAVX512(SB), NOSPLIT, $0-52
+	BEGIN
+	VBROADCASTSS    number+48(FP), INDEX
+	VPADDD          adamLanes<>+0(SB), INDEX, INDEX
+	VBROADCASTI32X4 adamLanes<>+64(SB), WORDS1
+	VBROADCASTI32X4 adamLanes<>+80(SB), WORDS2
+	VBROADCASTI32X4 adamLanes<>+96(SB), BYTES1
+	VBROADCASTI32X4 adamLanes<>+112(SB), BYTES2
+	MOVL            $16, BX
+	VPBROADCASTD    BX, STEP
+	MOVL            $0x21f0aaad, BX
+	VPBROADCASTD    BX, MIX1
+	MOVL            $0xd35a2d97, BX
+	VPBROADCASTD    BX, MIX2
+	MOVL            $0x40800000, BX // 4
+	VPBROADCASTD    BX, FLOOR
+
+loop:
+	PREFETCH(512)
+	UPDATE(0, Z0, Z1, Z2)
+	UPDATE(1, Z3, Z4, Z5)
+	NUMBERS
+	RANDOM(0)
+	ROUND(0, Z0, 3, WORDS1)
+	ROUND(0, Z3, 3, WORDS2)
+	STORE16(Z0, (R8)(AX*2))
+	STORE16(Z3, 32(R8)(AX*2))
+	RANDOM(1)
+	ROUND(1, Z1, 4, BYTES1)
+	ROUND(1, Z4, 4, BYTES2)
+	STORE8(Z1, (R9)(AX*1))
+	STORE8(Z4, 16(R9)(AX*1))
+	RANDOM(2)
+	ROUND(2, Z2, 3, BYTES1)
+	ROUND(2, Z5, 3, BYTES2)
+	STORE8(Z2, (R10)(AX*1))
+	STORE8(Z5, 16(R10)(AX*1))
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JB   loop
+	VZEROUPPER
+	RET
+
+// NEAREST16 stores x as F16; the conversion of the processor rounds as it should.
+#define NEAREST16(x, to) \
+	VMULPS.BCST adamCodes_scale+0(DI), x, x \
+	VCVTPS2PH   $0, x, to
+
+// NEAREST8 stores x as the code of state i, whose format drops so many bits of a
+// float32. The adder rounds: see castNearest of package fp8.
+#define NEAREST8(i, x, drop, to) \
+	VPANDD       ABS, x, Z7 \
+	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
+	VPANDD       INFINITY, Z7, Z8 \
+	VPMAXUD.BCST (adamCodes_smallest+4*i)(DI), Z8, Z8 \
+	VPADDD.BCST  (adamCodes_magic+4*i)(DI), Z8, Z9 \
+	VADDPS       Z9, Z7, Z7 \
+	VPSRLD       $drop, Z8, Z8 \
+	VPADDD       Z8, Z7, Z7 \
+	VPSRLD       $24, x, x \
+	VPTERNLOGD   $0xf8, SIGN, x, Z7 \
+	VPMOVDB      Z7, to
+
+#define INFINITY Z10
+#define SIGN     Z11
+
+#define NEAREST_OF(k) \
+	UPDATE(k, Z0, Z1, Z2) \
+	NEAREST16(Z0, (32*k)(R8)(AX*2)) \
+	NEAREST8(1, Z1, 20, (16*k)(R9)(AX*1)) \
+	NEAREST8(2, Z2, 21, (16*k)(R10)(AX*1))
+
+// func adamNearestAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int)
+TEXT ·adamNearestAVX512(SB), NOSPLIT, $0-48
+	BEGIN
+	MOVL         $0x7f800000, BX
+	VPBROADCASTD BX, INFINITY
+	MOVL         $0x80, BX
+	VPBROADCASTD BX, SIGN
+
+loop:
+	PREFETCH(512)
+	NEAREST_OF(0)
+	NEAREST_OF(1)
+	ADDQ $32, AX
+	CMPQ AX, CX
+	JB   loop
+	VZEROUPPER
+	RET
+
+// The numbers of words in the order in which their bytes stay in lanes of 128
+// bits, and the bytes that are the random bits of two vectors of elements, for
+// codes of sixteen bits and of eight.
+DATA adamLanes<>+0(SB)/8, $0x0000000100000000
+DATA adamLanes<>+8(SB)/8, $0x0000000900000008
+DATA adamLanes<>+16(SB)/8, $0x0000000300000002
+DATA adamLanes<>+24(SB)/8, $0x0000000b0000000a
+DATA adamLanes<>+32(SB)/8, $0x0000000500000004
+DATA adamLanes<>+40(SB)/8, $0x0000000d0000000c
+DATA adamLanes<>+48(SB)/8, $0x0000000700000006
+DATA adamLanes<>+56(SB)/8, $0x0000000f0000000e
+DATA adamLanes<>+64(SB)/8, $0x8080030280800100
+DATA adamLanes<>+72(SB)/8, $0x8080070680800504
+DATA adamLanes<>+80(SB)/8, $0x80800b0a80800908
+DATA adamLanes<>+88(SB)/8, $0x80800f0e80800d0c
+DATA adamLanes<>+96(SB)/8, $0x8003028080010080
+DATA adamLanes<>+104(SB)/8, $0x8007068080050480
+DATA adamLanes<>+112(SB)/8, $0x800b0a8080090880
+DATA adamLanes<>+120(SB)/8, $0x800f0e80800d0c80
+GLOBL adamLanes<>(SB), RODATA|NOPTR, $128

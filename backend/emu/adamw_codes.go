@@ -1,0 +1,129 @@
+package emu
+
+import (
+	"math"
+	"slices"
+
+	"octet/backend/emu/simd"
+	"octet/fp8"
+)
+
+// adamCodes updates a parameter with a master in F16 and moments in E4M3 and E5M2
+// from codes to codes, without FP32 in memory. Nearly all that such an update costs
+// is arithmetic: by pieces, the processor would wait for its divisions and roots in
+// one and have nothing to divide in the others. Every bit is that of the pieces of
+// adamW, which do what it leaves.
+type adamCodes struct {
+	state *[3]adamState
+
+	rule  [9]float32 // simd.AdamW, in the order of its fields
+	inv   [3]float32 // the dequantising factors; that of E4M3 with its 2^8
+	scale [3]float32 // what the new values are multiplied by, lift included
+
+	// The casts of package fp8. Numbers to be rounded at random are multiplied by
+	// lift, which makes 4 of the format's smallest normal number; units makes codes
+	// of those below it. lift is 1 for rounding to nearest.
+	lift, units     [3]float32
+	smallest, magic [3]uint32
+	key0, key1      [3]uint32 // of fp8.Random, the first after its first shift
+
+	lastNumber      uint8 // the largest code of the first moment that is a number
+	random          bool
+	canRead, canRun bool // whether this run's factors are numbers, and all values
+}
+
+// newCodes returns the adamCodes of a tensor, nil if it has other formats.
+func (t *adamTensor) newCodes() *adamCodes {
+	p, m, v := &t.state[0], &t.state[1], &t.state[2]
+	moment := m.out.dtype == fp8.E4M3 || m.out.dtype == fp8.E4M3IEEE
+	if !haveAdamCodes || p.out.dtype != fp8.F16 || !moment || v.out.dtype != fp8.E5M2 || v.floor {
+		return nil
+	}
+	c := &adamCodes{
+		state: &t.state, lastNumber: 0x7e, random: p.out.rounding == fp8.Stochastic,
+		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
+	}
+	if m.out.dtype == fp8.E4M3IEEE {
+		c.lastNumber = 0x77
+	}
+	if c.random {
+		c.lift = [3]float32{0x1p16, 0x1p8, 0x1p16}
+	}
+	for i := range t.state {
+		if !t.state[i].hasAmax() {
+			return nil
+		}
+	}
+	for i, f := range [...]struct {
+		drop     uint32 // bits of the significand
+		smallest float32
+	}{1: {20, 0x1p-6}, 2: {21, 0x1p-14}} {
+		c.smallest[i] = math.Float32bits(f.smallest)
+		c.magic[i] = f.drop<<23 + -(c.smallest[i]>>f.drop)&0xff
+	}
+	return c
+}
+
+// read prepares a run's amaxes.
+func (c *adamCodes) read(r *simd.AdamW) {
+	c.rule = [...]float32{r.Coef, r.Beta1, r.Rest1, r.Beta2, r.Rest2, r.Decay, r.Rate, r.RootFactor, r.Epsilon}
+	c.canRead = true
+	for i := range c.inv {
+		c.inv[i] = c.state[i].scaleInv[0]
+		if i == 1 {
+			c.inv[i] *= 0x1p8
+		}
+		c.canRead = c.canRead && isFinite(c.inv[i])
+	}
+}
+
+// amaxes finds the largest magnitudes of the new values of the first n elements
+// from at on, as many as it can take.
+func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
+	if c == nil || !c.canRead || len(grad) < 32 {
+		return 0, amax
+	}
+	var lanes [3][16]uint32
+	n = len(grad) &^ 31
+	p, m, v := c.codes(at, n)
+	if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, &lanes) > c.lastNumber {
+		return 0, amax
+	}
+	for i := range amax {
+		amax[i] = math.Float32frombits(slices.Max(lanes[i][:]))
+	}
+	return n, amax
+}
+
+// write prepares a run's store, of values with these amaxes: if they are numbers,
+// so is all that was read.
+func (c *adamCodes) write(amax []float32) {
+	c.canRun = c.canRead
+	for i := range c.scale {
+		out := &c.state[i].out
+		c.scale[i] = out.factor * c.lift[i]
+		c.canRun = c.canRun && isFinite(amax[i]) && isFinite(c.scale[i]) && c.scale[i] > 0
+		first := uint32(out.key)
+		c.key0[i], c.key1[i] = first^first>>16, uint32(out.key>>32)
+	}
+}
+
+// store updates the first n elements from at on, as many as it can take.
+func (c *adamCodes) store(at int, grad []float32) (n int) {
+	// Random bits come in pairs, and the key's high half changes at element 2^33.
+	if c == nil || !c.canRun || len(grad) < 32 || at%2 != 0 || (at+len(grad)-1)>>33 != 0 {
+		return 0
+	}
+	n = len(grad) &^ 31
+	p, m, v := c.codes(at, n)
+	if c.random {
+		adamRandomAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(at/2))
+	} else {
+		adamNearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
+	}
+	return n
+}
+
+func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {
+	return c.state[0].out.u16[at : at+n], c.state[1].out.u8[at : at+n], c.state[2].out.u8[at : at+n]
+}
