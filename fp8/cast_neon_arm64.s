@@ -18,6 +18,7 @@
 #define NAN V22
 #define MAGIC V24
 #define SIGN16 V25
+#define CEILING V20
 #define FLOOR V21
 #define INDEX V26
 #define KEY0 V27
@@ -26,7 +27,6 @@
 // By their numbers, V19 and so on, as the macros of neon_arm64.h want them.
 #define SCALE 19
 #define RIGHT 23
-#define CEILING 20
 #define UNITS 22
 #define PLACES 23
 #define MIX1 29
@@ -64,7 +64,7 @@
 #define STOCHASTIC_SETUP \
 	QUANTIZE_SETUP \
 	MOVWU randomLanes_ceiling(R3), R5 \
-	VDUP  R5, V20.S4 \
+	VDUP  R5, CEILING.S4 \
 	MOVWU randomLanes_floor(R3), R5 \
 	VDUP  R5, FLOOR.S4 \
 	MOVWU randomLanes_units(R3), R5 \
@@ -154,7 +154,7 @@
 // gets to its place as a number of UNITS. NaN is ABS.
 #define STOCHASTIC(number, code) \
 	SCALED \
-	VUMIN V20.S4, V3.S4, V3.S4 \
+	VUMIN CEILING.S4, V3.S4, V3.S4 \
 	VCMHI(3, 21, 5) \
 	VFMUL(UNITS, 3, 2) \
 	VFCVTZS(2, 2) \
