@@ -56,7 +56,7 @@ func (o Optimizer) String() string {
 	}
 	s += ", " + o.Rounding.String()
 	if o.FloorV {
-		s += ", v kept above 0"
+		s += ", v > 0"
 	}
 	return s
 }

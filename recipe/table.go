@@ -15,9 +15,10 @@ var (
 
 var (
 	plainState = Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
-	// smallState is the paper's: the first moment wants precision, the second
-	// range, since E4M3 lets v underflow where m survives.
-	smallState = Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2, Rounding: fp8.Stochastic}
+	// smallState has the paper's formats: the first moment wants precision, the
+	// second range, since v underflows where m survives. Even E5M2's range is too
+	// small for a tensor whose gradients spread over 10^4, hence the floor.
+	smallState = Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true}
 )
 
 // hybrid is E4M3 forward and E5M2 backward with one scaling for all; the head

@@ -326,7 +326,7 @@ func (f *failing) Write(t *backend.Tensor, raw []byte) error {
 
 // Second moments that are kept above zero come above zero from another recipe.
 func TestFloorIsCarried(t *testing.T) {
-	c := scheduled(small(t, "bf16"), RecipeChange{2, "fp8-smooth"})
+	c := scheduled(small(t, "bf16"), RecipeChange{2, "fp8-paper"})
 	zeros := func() (n int) {
 		tr := newTrainer(t, c, 2, false)
 		steps(t, tr, 2)

@@ -236,8 +236,7 @@ func TestRestoreGoesOnBitForBit(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "deepseek-v3", "mxfp8", blocks} {
 		c := small(t, "fp8-smooth")
 		if name == blocks {
-			n, floor := 256, true
-			c.Precision.StateBlock, c.Precision.FloorV, c.Precision.Master = &n, &floor, "bf16"
+			c.Precision.StateBlock, c.Precision.Master = new(256), "bf16"
 		} else {
 			c = small(t, name)
 		}

@@ -22,6 +22,7 @@
 #define EPSILON  Z24
 #define FIELDS   Y25
 #define ABS      Z26
+#define LEAST    X31
 
 #define BEGIN \
 	MOVQ c+0(FP), DI \
@@ -43,6 +44,7 @@
 	VPBROADCASTD AX, ABS \
 	MOVL         $0xbf80, AX \
 	VPBROADCASTW AX, FIELDS \
+	VPBROADCASTB adamCodes_least(DI), LEAST \
 	XORQ         AX, AX
 
 // UPDATE makes p, m and v the new values of the first or second (k is 0 or 1)
@@ -81,6 +83,16 @@
 	PREFETCHT0 (4*ahead)(R11)(AX*4) \
 	PREFETCHT0 (4*ahead+64)(R11)(AX*4) \
 	PREFETCHT0 (2*ahead)(R8)(AX*2)
+
+// POSITIVE notes in K2 which second moments are not 0; STORE_V stores the codes in
+// the low bytes of theirs, none of those below LEAST.
+#define POSITIVE(v) \
+	VPTESTMD v, v, K2
+
+#define STORE_V(codes, to) \
+	VPMOVDB codes, X7 \
+	VPMAXUB LEAST, X7, K2, X7 \
+	VMOVDQU X7, to
 
 // LARGEST folds the magnitude of x into top.
 #define LARGEST(x, top) \
@@ -223,10 +235,14 @@ loop:
 	STORE8(Z1, (R9)(AX*1))
 	STORE8(Z4, 16(R9)(AX*1))
 	RANDOM(2)
+	POSITIVE(Z2)
 	ROUND(2, Z2, 3, BYTES1)
+	VPSRLD $24, Z2, Z2
+	STORE_V(Z2, (R10)(AX*1))
+	POSITIVE(Z5)
 	ROUND(2, Z5, 3, BYTES2)
-	STORE8(Z2, (R10)(AX*1))
-	STORE8(Z5, 16(R10)(AX*1))
+	VPSRLD $24, Z5, Z5
+	STORE_V(Z5, 16(R10)(AX*1))
 	ADDQ $32, AX
 	CMPQ AX, CX
 	JB   loop
@@ -238,9 +254,9 @@ loop:
 	VMULPS.BCST adamCodes_scale+0(DI), x, x \
 	VCVTPS2PH   $0, x, to
 
-// NEAREST8 stores x as the code of state i, whose format drops so many bits of a
-// float32. The adder rounds: see castNearest of package fp8.
-#define NEAREST8(i, x, drop, to) \
+// NEAREST8 makes the low bytes of Z7 the codes of x for state i, whose format drops
+// so many bits of a float32. The adder rounds: see castNearest of package fp8.
+#define NEAREST8(i, x, drop) \
 	VPANDD       ABS, x, Z7 \
 	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
 	VPANDD       INFINITY, Z7, Z8 \
@@ -250,8 +266,7 @@ loop:
 	VPSRLD       $drop, Z8, Z8 \
 	VPADDD       Z8, Z7, Z7 \
 	VPSRLD       $24, x, x \
-	VPTERNLOGD   $0xf8, SIGN, x, Z7 \
-	VPMOVDB      Z7, to
+	VPTERNLOGD   $0xf8, SIGN, x, Z7
 
 #define INFINITY Z10
 #define SIGN     Z11
@@ -259,8 +274,11 @@ loop:
 #define NEAREST_OF(k) \
 	UPDATE(k, Z0, Z1, Z2) \
 	NEAREST16(Z0, (32*k)(R8)(AX*2)) \
-	NEAREST8(1, Z1, 20, (16*k)(R9)(AX*1)) \
-	NEAREST8(2, Z2, 21, (16*k)(R10)(AX*1))
+	NEAREST8(1, Z1, 20) \
+	VPMOVDB Z7, (16*k)(R9)(AX*1) \
+	POSITIVE(Z2) \
+	NEAREST8(2, Z2, 21) \
+	STORE_V(Z7, (16*k)(R10)(AX*1))
 
 // func adamNearestAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int)
 TEXT ·adamNearestAVX512(SB), NOSPLIT, $0-48

@@ -59,12 +59,13 @@ func TestAdamWCodes(t *testing.T) {
 	}
 	for _, m1 := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE} {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
-			for _, c := range cases {
-				t.Run(fmt.Sprint(m1, " ", rounding, " ", c.name), func(t *testing.T) {
+			for i, c := range append(cases, cases...) {
+				floor := i < len(cases)
+				t.Run(fmt.Sprintf("%s %s floor=%v %s", m1, rounding, floor, c.name), func(t *testing.T) {
 					update := func(codes bool) (*trial, *device) {
 						haveAdamCodes = codes
 						tr, op := adamTrial(t, fp8.F16, m1, fp8.E5M2, 0)
-						op.Rounding = rounding
+						op.Rounding, op.FloorV = rounding, floor
 						tr.program.Add(op)
 						d, x := tr.load(2)
 						random := rand.New(rand.NewPCG(1, 2))

@@ -28,6 +28,7 @@ type adamCodes struct {
 	key0, key1      [3]uint32 // of fp8.Random, the first after its first shift
 
 	lastNumber      uint8 // the largest code of the first moment that is a number
+	least           uint8 // the smallest of a second moment that is not 0
 	random          bool
 	canRead, canRun bool // whether this run's factors are numbers, and all values
 }
@@ -36,7 +37,7 @@ type adamCodes struct {
 func (t *adamTensor) newCodes() *adamCodes {
 	p, m, v := &t.state[0], &t.state[1], &t.state[2]
 	moment := m.out.dtype == fp8.E4M3 || m.out.dtype == fp8.E4M3IEEE
-	if !haveAdamCodes || p.out.dtype != fp8.F16 || !moment || v.out.dtype != fp8.E5M2 || v.floor {
+	if !haveAdamCodes || p.out.dtype != fp8.F16 || !moment || v.out.dtype != fp8.E5M2 {
 		return nil
 	}
 	c := &adamCodes{
@@ -45,6 +46,9 @@ func (t *adamTensor) newCodes() *adamCodes {
 	}
 	if m.out.dtype == fp8.E4M3IEEE {
 		c.lastNumber = 0x77
+	}
+	if v.floor {
+		c.least = 1
 	}
 	if c.random {
 		c.lift = [3]float32{0x1p16, 0x1p8, 0x1p16}

@@ -155,7 +155,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.rounding":       {see: programs, edit: func(c *train.Config) { c.Precision.Rounding = "nearest" }, base: smooth},
 		"precision.state_pow2":     {see: programs, edit: func(c *train.Config) { c.Precision.StatePow2 = new(true) }, base: smooth},
 		"precision.state_block":    {see: programs, edit: func(c *train.Config) { c.Precision.StateBlock = new(256) }, base: smooth},
-		"precision.floor_v":        {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(true) }, base: smooth},
+		"precision.floor_v":        {see: programs, edit: func(c *train.Config) { c.Precision.FloorV = new(false) }, base: smooth},
 		"precision.history":        {see: programs, edit: func(c *train.Config) { c.Precision.History = new(32) }, base: delayed},
 		"precision.margin":         {see: programs, edit: func(c *train.Config) { c.Precision.Margin = new(1) }, base: delayed},
 		"precision.weight_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.WeightMargin = new(1) }, base: delayed},
