@@ -17,7 +17,8 @@ import (
 	"strconv"
 	"strings"
 
-	"gonum.org/v1/plot"
+	"octet/study/internal/figure"
+
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -38,37 +39,18 @@ func main() {
 	}
 }
 
-// palette is Okabe and Ito's: told apart by colour-blind readers.
-var palette = []color.Color{
-	color.RGBA{R: 0, G: 114, B: 178, A: 255},
-	color.RGBA{R: 213, G: 94, B: 0, A: 255},
-	color.RGBA{R: 0, G: 158, B: 115, A: 255},
-	color.RGBA{R: 204, G: 121, B: 167, A: 255},
-	color.RGBA{R: 230, G: 159, B: 0, A: 255},
-	color.RGBA{R: 86, G: 180, B: 233, A: 255},
-}
-
 func drawRuns(out, title string, smooth float64, baselines string, runs []string) error {
-	p := plot.New()
-	p.Title.Text = title
-	p.X.Label.Text = "step"
-	p.Y.Label.Text = "loss, nats per byte"
+	p := figure.New(title, "step", "loss, nats per byte")
 	p.Legend.Top, p.Legend.YOffs = true, -vg.Points(4)
-	p.Legend.Padding = vg.Points(2)
-	p.Add(plotter.NewGrid())
 	last := 0.0
 	for i, run := range runs {
 		train, val, err := readRun(run, smooth)
 		if err != nil {
 			return err
 		}
-		line, err := plotter.NewLine(train)
-		if err != nil {
+		if err := figure.AddLine(p, i, filepath.Base(run)+", training", train, false); err != nil {
 			return fmt.Errorf("%s: %w", run, err)
 		}
-		line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
-		p.Add(line)
-		p.Legend.Add(filepath.Base(run)+", training", line)
 		last = max(last, train[len(train)-1].X)
 		if len(val) == 0 {
 			continue
@@ -77,7 +59,7 @@ func drawRuns(out, title string, smooth float64, baselines string, runs []string
 		if err != nil {
 			return err
 		}
-		points.Color, points.Radius, points.Shape = palette[i%len(palette)], vg.Points(3.5), draw.CircleGlyph{}
+		points.Color, points.Radius, points.Shape = figure.Color(i), vg.Points(3.5), draw.CircleGlyph{}
 		p.Add(points)
 		p.Legend.Add(filepath.Base(run)+", validation", points)
 	}
@@ -102,7 +84,7 @@ func drawRuns(out, title string, smooth float64, baselines string, runs []string
 		label.Offset.Y = -vg.Points(10)
 		p.Add(line, label)
 	}
-	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, out)
+	return figure.Save(p, out)
 }
 
 // readRun reads the losses of metrics.jsonl. The running mean starts at the

@@ -1,8 +1,10 @@
 // Command paired trains the default model under several recipes and seeds and
-// compares each recipe with bf16 at the same seed: same initial weights, same
-// batches, same validation text. It prints the table of docs/convergence.md.
+// compares each with bf16 at the same seed: same initial weights, same batches,
+// same validation text. It prints the tables of docs/convergence.md.
 //
-//	go run ./study/paired -steps 250 -seeds 3
+//	go run ./study/paired
+//	go run ./study/paired -moments
+//	go run ./study/paired -recipes fp32,fp8-smooth -steps 1800 -plot paired.png
 //
 // Two seeds of one recipe differ by more than two recipes do, so an unpaired
 // comparison of so short runs says nothing.
@@ -13,12 +15,9 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"math"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"golang.org/x/sync/errgroup"
 
@@ -32,100 +31,99 @@ import (
 func main() {
 	log.SetFlags(0)
 	steps := flag.Int("steps", 250, "optimizer steps of each run")
-	seeds := flag.Int("seeds", 3, "number of seeds, from 1")
+	seeds := flag.Int("seeds", 5, "number of seeds, from 1")
 	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16")
+	moments := flag.Bool("moments", false, "compare formats of Adam's moments under fp8-smooth instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "validation text, in bytes")
+	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 
-	ctx := context.Background()
+	variants := recipes(strings.Split(*names, ","))
+	if *moments {
+		variants = momentGrid()
+	}
+	if err := compare(context.Background(), variants, *steps, *seeds, *valBytes, *plotTo); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// result is what one run says, in nats per byte: the training loss of every
+// step, and the validation loss at the end.
+type result struct {
+	train []float64
+	val   float64
+}
+
+// compare runs all variants, the first of which the others are compared with.
+func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes int64, plotTo string) error {
 	root, version, err := data.FindGoRoot(ctx)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: *valBytes})
+	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: valBytes})
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	list := strings.Split(*names, ",")
-	if !slices.Contains(list, "bf16") {
-		list = append([]string{"bf16"}, list...)
-	}
-	losses := map[string][]float64{}
-	for _, name := range list {
-		losses[name] = make([]float64, *seeds)
+	results := make([][]result, len(variants))
+	for i := range results {
+		results[i] = make([]result, seeds)
 	}
 	// Results do not depend on threads, so runs share the processors out.
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for seed := range *seeds {
-		for _, name := range list {
-			into := &losses[name][seed]
-			g.Go(func() error {
+	for seed := range seeds {
+		for i, v := range variants {
+			g.Go(func() (err error) {
 				c := train.Default()
-				c.Recipe, c.Seed, c.Train.Steps = name, int64(seed+1), *steps
-				loss, err := validationLoss(ctx, c, corpus)
+				c.Seed, c.Train.Steps = int64(seed+1), steps
+				v.edit(&c)
+				r, err := run(ctx, c, corpus)
 				if err != nil {
-					return fmt.Errorf("%s, seed %d: %w", name, seed+1, err)
+					return fmt.Errorf("%s, seed %d: %w", v.name, seed+1, err)
 				}
-				*into = loss
-				fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", name, seed+1, loss)
+				results[i][seed] = r
+				fmt.Fprintf(os.Stderr, "%s seed %d: %.4f\n", v.name, seed+1, r.val)
 				return nil
 			})
 		}
 	}
 	if err := g.Wait(); err != nil {
-		log.Fatal(err)
+		return err
 	}
 	c := train.Default()
-	fmt.Printf("%d steps of %d tokens, %d bytes of validation text of %s (corpus %.12s)\n\n",
-		*steps, c.Data.Seq*c.Train.MicroBatch, corpus.Val.Len(), version, corpus.Info.SHA256)
-	if err := printTable(list, losses); err != nil {
-		log.Fatal(err)
+	fmt.Printf("%d steps of %d tokens, %d seeds, %d bytes of validation text of %s (corpus %.12s)\n\n",
+		steps, c.Data.Seq*c.Train.MicroBatch, seeds, corpus.Val.Len(), version, corpus.Info.SHA256)
+	if err := printTable(variants, results); err != nil || plotTo == "" {
+		return err
 	}
+	return draw(variants, results, plotTo)
 }
 
-// validationLoss trains one model and returns its loss in nats per byte.
-func validationLoss(ctx context.Context, c train.Config, corpus *data.Corpus) (loss float64, err error) {
+// run trains one model.
+func run(ctx context.Context, c train.Config, corpus *data.Corpus) (r result, err error) {
 	job, err := train.NewJob(c)
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	devices, err := backend.Open("emu", backend.Options{Threads: 1})
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	defer func() { _ = devices[0].Close() }()
 	t, err := train.NewTrainer(job, corpus, devices)
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	if err := t.Init(ctx); err != nil {
-		return 0, err
+		return r, err
 	}
 	for range c.Train.Steps {
-		if _, err := t.Next(ctx); err != nil {
-			return 0, err
+		s, err := t.Next(ctx)
+		if err != nil {
+			return r, err
 		}
+		r.train = append(r.train, s.Loss)
 	}
-	return t.Evaluate(ctx)
-}
-
-func printTable(list []string, losses map[string][]float64) error {
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "recipe\tmean loss\tagainst bf16, mean\tlargest difference\tper seed")
-	for _, name := range list {
-		sum, rel, worst := 0.0, 0.0, 0.0
-		each := ""
-		for i, loss := range losses[name] {
-			d := loss/losses["bf16"][i] - 1
-			sum, rel = sum+loss, rel+d
-			if math.Abs(d) > math.Abs(worst) {
-				worst = d
-			}
-			each += fmt.Sprintf(" %.4f", loss)
-		}
-		n := float64(len(losses[name]))
-		fmt.Fprintf(w, "%s\t%.4f\t%+.2f %%\t%+.2f %%\t%s\n", name, sum/n, 100*rel/n, 100*worst, each)
-	}
-	return w.Flush()
+	r.val, err = t.Evaluate(ctx)
+	return r, err
 }

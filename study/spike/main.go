@@ -14,7 +14,6 @@ import (
 	"encoding/csv"
 	"flag"
 	"fmt"
-	"image/color"
 	"log"
 	"math"
 	"os"
@@ -22,10 +21,10 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
 
 	"octet/internal/spike"
+	"octet/study/internal/figure"
 )
 
 func main() {
@@ -89,7 +88,7 @@ func bySize(ctx context.Context, problem *spike.Problem, out string) error {
 			}
 			points = append(points, plotter.XY{X: math.Log10(sizes[j]), Y: e.Worst()})
 		}
-		if err := addLine(p, v, i, points); err != nil {
+		if err := figure.AddLine(p, i, v.Name, points, v.Late); err != nil {
 			return err
 		}
 	}
@@ -117,7 +116,7 @@ func byStep(ctx context.Context, problem *spike.Problem, out string) error {
 			}
 			points = append(points, plotter.XY{X: float64(j + 1), Y: e.Worst()})
 		}
-		if err := addLine(p, v, i, points); err != nil {
+		if err := figure.AddLine(p, i, v.Name, points, v.Late); err != nil {
 			return err
 		}
 	}
@@ -134,45 +133,16 @@ func (powers) Ticks(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
+// newPlot is of errors relative to results.
 func newPlot(title, x string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text = title, x
-	p.Y.Label.Text = "worst relative error of w3's products"
+	p := figure.New(title, x, "worst relative error of w3's products")
 	p.Y.Min, p.Y.Max = 0, 1.05
-	p.Legend.TextStyle.Font.Size = vg.Points(9)
-	p.Add(plotter.NewGrid())
 	return p
-}
-
-// palette is Okabe and Ito's: told apart by colour-blind readers.
-var palette = []color.Color{
-	color.RGBA{R: 110, G: 110, B: 110, A: 255},
-	color.RGBA{R: 0, G: 0, B: 0, A: 255},
-	color.RGBA{R: 213, G: 94, B: 0, A: 255},
-	color.RGBA{R: 204, G: 121, B: 167, A: 255},
-	color.RGBA{R: 230, G: 159, B: 0, A: 255},
-	color.RGBA{R: 86, G: 180, B: 233, A: 255},
-	color.RGBA{R: 0, G: 114, B: 178, A: 255},
-	color.RGBA{R: 0, G: 158, B: 115, A: 255},
-}
-
-func addLine(p *plot.Plot, v spike.Variant, i int, points plotter.XYs) error {
-	line, err := plotter.NewLine(points)
-	if err != nil {
-		return err
-	}
-	line.Color, line.Width = palette[i%len(palette)], vg.Points(1.5)
-	if v.Late {
-		line.Dashes, line.Width = plotutil.Dashes(1+i%5), vg.Points(1)
-	}
-	p.Add(line)
-	p.Legend.Add(v.Name, line)
-	return nil
 }
 
 func save(p *plot.Plot, t table, out string) error {
 	if err := t.end(); err != nil || out == "" {
 		return err
 	}
-	return p.Save(20*vg.Centimeter, 14*vg.Centimeter, out)
+	return figure.Save(p, out)
 }

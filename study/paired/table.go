@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"gonum.org/v1/plot/plotter"
+
+	"octet/study/internal/figure"
+)
+
+// printTable compares validation losses: the mean over seeds, and how the
+// differences to the first variant at the same seed are spread.
+func printTable(variants []variant, results [][]result) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "variant\tmean loss\tagainst %s, mean\tfrom\tto\tper seed\n", variants[0].name)
+	for i, v := range variants {
+		sum, each := 0.0, ""
+		var rel []float64
+		for seed, r := range results[i] {
+			sum += r.val
+			rel = append(rel, 100*(r.val/results[0][seed].val-1))
+			each += fmt.Sprintf(" %.4f", r.val)
+		}
+		fmt.Fprintf(w, "%s\t%.4f\t%+.2f %%\t%+.2f %%\t%+.2f %%\t%s\n",
+			v.name, sum/float64(len(rel)), mean(rel), slices.Min(rel), slices.Max(rel), each)
+	}
+	return w.Flush()
+}
+
+func mean(x []float64) (m float64) {
+	for _, v := range x {
+		m += v / float64(len(x))
+	}
+	return m
+}
+
+// draw plots by how much each variant's training loss differs from the first's
+// on the same batches: the mean over seeds, in a band from the smallest to the
+// largest.
+func draw(variants []variant, results [][]result, out string) error {
+	const window = 25 // steps that a point is the mean of
+	p := figure.New("Training loss on the same batches", "step", "difference to "+variants[0].name+", %")
+	p.Y.Min, p.Y.Max = -2, 2
+	p.Legend.Top = true
+	for i, v := range variants[1:] {
+		var middle, low, high plotter.XYs
+		for end := window; end <= len(results[0][0].train); end += window / 5 {
+			var rel []float64
+			for seed, r := range results[i+1] {
+				ours, theirs := r.train[end-window:end], results[0][seed].train[end-window:end]
+				rel = append(rel, 100*(mean(ours)/mean(theirs)-1))
+			}
+			x := float64(end)
+			middle = append(middle, plotter.XY{X: x, Y: mean(rel)})
+			low, high = append(low, plotter.XY{X: x, Y: slices.Min(rel)}), append(high, plotter.XY{X: x, Y: slices.Max(rel)})
+		}
+		slices.Reverse(high)
+		band, err := plotter.NewPolygon(append(low, high...))
+		if err != nil {
+			return err
+		}
+		band.Color, band.LineStyle.Width = figure.Faint(i), 0
+		p.Add(band)
+		if err := figure.AddLine(p, i, v.name, middle, false); err != nil {
+			return err
+		}
+	}
+	return figure.Save(p, out)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+
+	"octet/fp8"
+	"octet/train"
+)
+
+// variant is what differs from the default run.
+type variant struct {
+	name string
+	edit func(c *train.Config)
+}
+
+func recipeVariant(name string) variant {
+	return variant{name, func(c *train.Config) { c.Recipe = name }}
+}
+
+// recipes are bf16 and those with the given names.
+func recipes(names []string) []variant {
+	list := []variant{recipeVariant("bf16")}
+	for _, name := range names {
+		if name != "bf16" {
+			list = append(list, recipeVariant(name))
+		}
+	}
+	return list
+}
+
+// momentGrid is bf16 and fp8-smooth with every pair of formats of the moments,
+// where v may become 0 and where it is kept above.
+func momentGrid() []variant {
+	list := []variant{recipeVariant("bf16")}
+	formats := []fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}
+	for _, floor := range []bool{false, true} {
+		for _, m1 := range formats {
+			for _, m2 := range formats {
+				name := fmt.Sprintf("m1 %s, m2 %s", m1, m2)
+				if floor {
+					name += ", floor_v"
+				}
+				list = append(list, variant{name, func(c *train.Config) {
+					c.Recipe = "fp8-smooth"
+					c.Precision.M1, c.Precision.M2, c.Precision.FloorV = m1.String(), m2.String(), &floor
+				}})
+			}
+		}
+	}
+	return list
+}
