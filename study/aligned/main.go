@@ -5,7 +5,7 @@
 // in one batch of twenty. By bisection it finds the largest activation at which
 // a recipe's loss still follows that of bf16, on the same batches, within 1 %.
 //
-//	go run ./study/aligned -steps 100
+//	go run ./study/aligned -seeds 3
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,9 @@ import (
 )
 
 var (
-	baseSteps = flag.Int("base_steps", 600, "steps of bf16 that train the model to begin with")
+	baseSteps = flag.Int("base_steps", 300, "steps of bf16 that train the model to begin with")
 	steps     = flag.Int("steps", 100, "steps of the continuation; the last 40 are compared")
+	seeds     = flag.Int("seeds", 1, "number of models, from seed 1")
 	lr        = flag.Float64("lr", 2e-5, "learning rate of the continuation, constant")
 	recipes   = flag.String("recipes", "fp8-current,fp8-delayed,fp8-w3-bf16,fp8-smooth,fp8-smooth-token,fp8-paper", "recipes to compare with bf16")
 	most      = flag.Int("most", 40, "largest activation to try, as a power of two")
@@ -54,17 +56,7 @@ func main() {
 	}
 }
 
-type experiment struct {
-	corpus *data.Corpus
-	base   *weights
-	dir    string
-
-	mu      sync.Mutex
-	folders map[int]string // aligned models by the exponent of their activation
-	bf16    map[int]*sync.Once
-	losses  map[int]float64 // of bf16
-}
-
+// study prints the largest activation of each recipe, for each seed.
 func study(ctx context.Context) error {
 	root, version, err := data.FindGoRoot(ctx)
 	if err != nil {
@@ -74,41 +66,73 @@ func study(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	list := strings.Split(*recipes, ",")
+	rows := slices.Clone(list)
+	for seed := range *seeds {
+		largest, err := tolerated(ctx, corpus, int64(seed+1), list)
+		if err != nil {
+			return err
+		}
+		for i, exponent := range largest {
+			rows[i] += "\t" + activation(exponent)
+		}
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "recipe\tfollows bf16 up to |a| =, by seed")
+	for _, row := range rows {
+		fmt.Fprintln(w, row)
+	}
+	return w.Flush()
+}
+
+func activation(exponent int) string {
+	switch exponent {
+	case -1:
+		return "none"
+	case *most:
+		return fmt.Sprintf("2^%d and beyond", exponent)
+	default:
+		return fmt.Sprintf("2^%d", exponent)
+	}
+}
+
+// experiment is one model, aligned and trained on in many ways.
+type experiment struct {
+	corpus *data.Corpus
+	seed   int64
+	base   *weights
+	dir    string
+
+	mu      sync.Mutex
+	folders map[int]string // aligned models by the exponent of their activation
+	bf16    map[int]func() (float64, error)
+}
+
+// tolerated is the exponent of the largest activation at which each recipe
+// follows bf16, -1 if there is none.
+func tolerated(ctx context.Context, corpus *data.Corpus, seed int64, recipes []string) ([]int, error) {
 	dir, err := os.MkdirTemp("", "aligned")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	x := &experiment{corpus: corpus, dir: dir, folders: map[int]string{}, bf16: map[int]*sync.Once{}, losses: map[int]float64{}}
-	if err := x.trainBase(ctx); err != nil {
-		return err
+	x := &experiment{
+		corpus: corpus, seed: seed, dir: dir,
+		folders: map[int]string{}, bf16: map[int]func() (float64, error){},
 	}
-	list := strings.Split(*recipes, ",")
-	largest := make([]int, len(list))
+	if err := x.trainBase(ctx); err != nil {
+		return nil, err
+	}
+	largest := make([]int, len(recipes))
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
-	for i, name := range list {
+	for i, name := range recipes {
 		g.Go(func() (err error) {
 			largest[i], err = x.bisect(ctx, name)
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "recipe\tfollows bf16 up to |a| =")
-	for i, name := range list {
-		switch {
-		case largest[i] < 0:
-			fmt.Fprintf(w, "%s\tnever\n", name)
-		case largest[i] == *most:
-			fmt.Fprintf(w, "%s\t2^%d and beyond\n", name, *most)
-		default:
-			fmt.Fprintf(w, "%s\t2^%d = %.3g\n", name, largest[i], math.Exp2(float64(largest[i])))
-		}
-	}
-	return w.Flush()
+	return largest, g.Wait()
 }
 
 // trainBase trains the model that all continuations begin with.
@@ -141,7 +165,7 @@ func (x *experiment) bisect(ctx context.Context, name string) (int, error) {
 		}
 		got, err := x.continuation(ctx, name, exponent)
 		if *verbose {
-			fmt.Fprintf(os.Stderr, "%s 2^%d: %.4f, bf16 %.4f\n", name, exponent, got, want)
+			fmt.Fprintf(os.Stderr, "seed %d, %s 2^%d: %.4f, bf16 %.4f\n", x.seed, name, exponent, got, want)
 		}
 		return math.Abs(got/want-1) <= tolerance, err
 	}
@@ -162,23 +186,15 @@ func (x *experiment) bisect(ctx context.Context, name string) (int, error) {
 }
 
 // bf16Loss runs the yardstick once for each exponent.
-func (x *experiment) bf16Loss(ctx context.Context, exponent int) (loss float64, err error) {
+func (x *experiment) bf16Loss(ctx context.Context, exponent int) (float64, error) {
 	x.mu.Lock()
-	once := x.bf16[exponent]
-	if once == nil {
-		once = &sync.Once{}
-		x.bf16[exponent] = once
+	loss := x.bf16[exponent]
+	if loss == nil {
+		loss = sync.OnceValues(func() (float64, error) { return x.continuation(ctx, "bf16", exponent) })
+		x.bf16[exponent] = loss
 	}
 	x.mu.Unlock()
-	once.Do(func() {
-		loss, err = x.continuation(ctx, "bf16", exponent)
-		x.mu.Lock()
-		x.losses[exponent] = loss
-		x.mu.Unlock()
-	})
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.losses[exponent], err
+	return loss()
 }
 
 // folder is the model whose outlier activates by 2^exponent.
@@ -230,6 +246,7 @@ func (s *spiked) ReadTokens(dst []int32, at int64) error {
 
 // run trains and returns the mean loss of the last compared steps.
 func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens, threads int, done func(*train.Trainer) error) (mean float64, err error) {
+	c.Seed = x.seed
 	job, err := train.NewJob(c)
 	if err != nil {
 		return 0, err
