@@ -6,41 +6,13 @@ package adam
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"math"
 
 	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/fp8"
+	"octet/recipe"
 )
-
-// State is how an optimizer keeps what it remembers of one tensor.
-type State struct {
-	Master, M1, M2 fp8.DType
-	Rounding       fp8.Rounding
-	Pow2, FloorV   bool
-	Block          int // elements that share a moment's scale; 0: all
-}
-
-// String is the formats, the scales and the rounding.
-func (s State) String() string {
-	return fmt.Sprintf("%s %s %s, %s, %s", s.Master, s.M1, s.M2, s.Scale(), s.Rounding)
-}
-
-// Scale says how scales are chosen, and whether v is kept above 0.
-func (s State) Scale() string {
-	text := "amax"
-	if s.Pow2 {
-		text = "pow2"
-	}
-	if s.Block > 0 {
-		text += fmt.Sprintf(" of %d", s.Block)
-	}
-	if s.FloorV {
-		text += ", floor"
-	}
-	return text
-}
 
 // Rule is the update's numbers.
 type Rule struct{ LR, Beta1, Beta2, Eps, WeightDecay float64 }
@@ -57,14 +29,14 @@ type Optimizer struct {
 }
 
 // New starts with moments of 0 and the given weights.
-func New(s State, r Rule, weights []float32) (*Optimizer, error) {
+func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 	o := &Optimizer{n: len(weights), rule: r}
 	vars := backend.NewVars()
 	o.control = vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	f32 := func(name string, n int) *backend.Tensor { return vars.Tensor(backend.State, name, fp8.F32, n) }
 	state := func(name string, d fp8.DType, block int) *backend.Tensor {
 		t := vars.Tensor(backend.State, name, d, 1, o.n)
-		if d != fp8.F32 && d != fp8.BF16 {
+		if recipe.Scaled(d) {
 			scales := 1
 			if block > 0 {
 				t.Block = backend.ScaleBlock{Rows: 1, Cols: block}

@@ -9,6 +9,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // What becomes of v when gradients fall tenfold. Rounding to nearest undoes a
@@ -18,29 +19,29 @@ import (
 func TestDrop(t *testing.T) {
 	const far = math.MaxFloat64
 	for _, c := range []struct {
-		state         State
+		state         recipe.Optimizer
 		beta2         float64
 		before, after [2]float64 // bands of the median of v over its true value
 		zeros         [2]float64
 		update        [2]float64 // of the update's relative error after the drop
 	}{
-		{State{M2: fp8.F32}, 0.95, [2]float64{0.99, 1.01}, [2]float64{0.99, 1.01}, [2]float64{}, [2]float64{0, 1e-5}},
-		{State{M2: fp8.BF16}, 0.95, [2]float64{0.99, 1.01}, [2]float64{0.99, 1.01}, [2]float64{}, [2]float64{0, 0.01}},
-		{State{M2: fp8.E5M2, Pow2: true}, 0.95, [2]float64{1.5, 6}, [2]float64{50, far}, [2]float64{}, [2]float64{0.5, 1}},
-		{State{M2: fp8.E5M2, Pow2: true, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.05}, [2]float64{0.9, 1.05}, [2]float64{}, [2]float64{0.05, 0.2}},
-		{State{M2: fp8.E5M2}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{}, [2]float64{0.03, 0.15}},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.05}, [2]float64{0.9, 1.05}, [2]float64{}, [2]float64{0.05, 0.2}},
-		{State{M2: fp8.E4M3}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{0.05, 0.3}, [2]float64{5, far}},
-		{State{M2: fp8.E4M3, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.1}, [2]float64{0.6, 1.1}, [2]float64{0.2, 0.6}, [2]float64{5, far}},
-		{State{M2: fp8.E4M3, FloorV: true}, 0.95, [2]float64{0.8, 1.4}, [2]float64{1, 3}, [2]float64{}, [2]float64{0.2, 0.8}},
-		{State{M2: fp8.E4M3, Block: 256}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{0.03, 0.3}, [2]float64{5, far}},
+		{recipe.Optimizer{M2: fp8.F32}, 0.95, [2]float64{0.99, 1.01}, [2]float64{0.99, 1.01}, [2]float64{}, [2]float64{0, 1e-5}},
+		{recipe.Optimizer{M2: fp8.BF16}, 0.95, [2]float64{0.99, 1.01}, [2]float64{0.99, 1.01}, [2]float64{}, [2]float64{0, 0.01}},
+		{recipe.Optimizer{M2: fp8.E5M2, Pow2: true}, 0.95, [2]float64{1.5, 6}, [2]float64{50, far}, [2]float64{}, [2]float64{0.5, 1}},
+		{recipe.Optimizer{M2: fp8.E5M2, Pow2: true, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.05}, [2]float64{0.9, 1.05}, [2]float64{}, [2]float64{0.05, 0.2}},
+		{recipe.Optimizer{M2: fp8.E5M2}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{}, [2]float64{0.03, 0.15}},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.05}, [2]float64{0.9, 1.05}, [2]float64{}, [2]float64{0.05, 0.2}},
+		{recipe.Optimizer{M2: fp8.E4M3}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{0.05, 0.3}, [2]float64{5, far}},
+		{recipe.Optimizer{M2: fp8.E4M3, Rounding: fp8.Stochastic}, 0.95, [2]float64{0.9, 1.1}, [2]float64{0.6, 1.1}, [2]float64{0.2, 0.6}, [2]float64{5, far}},
+		{recipe.Optimizer{M2: fp8.E4M3, FloorV: true}, 0.95, [2]float64{0.8, 1.4}, [2]float64{1, 3}, [2]float64{}, [2]float64{0.2, 0.8}},
+		{recipe.Optimizer{M2: fp8.E4M3, Block: 256}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{0.03, 0.3}, [2]float64{5, far}},
 
 		// A memory of 1,000 steps decays by a thousandth of v, less than half an
 		// ulp even of BF16.
-		{State{M2: fp8.BF16}, 0.999, [2]float64{1.2, 6}, [2]float64{50, far}, [2]float64{}, [2]float64{0.5, 1}},
-		{State{M2: fp8.BF16, Rounding: fp8.Stochastic}, 0.999, [2]float64{0.97, 1.03}, [2]float64{0.97, 1.03}, [2]float64{}, [2]float64{0, 0.06}},
-		{State{M2: fp8.E5M2}, 0.999, [2]float64{0.5, 6}, [2]float64{10, far}, [2]float64{}, [2]float64{0.5, 1}},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 0.999, [2]float64{0.85, 1.1}, [2]float64{0.85, 1.1}, [2]float64{}, [2]float64{0.1, 0.3}},
+		{recipe.Optimizer{M2: fp8.BF16}, 0.999, [2]float64{1.2, 6}, [2]float64{50, far}, [2]float64{}, [2]float64{0.5, 1}},
+		{recipe.Optimizer{M2: fp8.BF16, Rounding: fp8.Stochastic}, 0.999, [2]float64{0.97, 1.03}, [2]float64{0.97, 1.03}, [2]float64{}, [2]float64{0, 0.06}},
+		{recipe.Optimizer{M2: fp8.E5M2}, 0.999, [2]float64{0.5, 6}, [2]float64{10, far}, [2]float64{}, [2]float64{0.5, 1}},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 0.999, [2]float64{0.85, 1.1}, [2]float64{0.85, 1.1}, [2]float64{}, [2]float64{0.1, 0.3}},
 	} {
 		c.state.Master, c.state.M1 = fp8.F32, fp8.F32
 		n := 4096
@@ -70,22 +71,22 @@ func within(t *testing.T, band [2]float64, x float64, about string) {
 // within a block. A floor bounds the update by little more than exact arithmetic.
 func TestSpread(t *testing.T) {
 	for _, c := range []struct {
-		state    State
+		state    recipe.Optimizer
 		decades  float64
 		explodes bool
 	}{
-		{State{M2: fp8.E5M2}, 3, false},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 3, false},
-		{State{M2: fp8.E5M2}, 6, true},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 6, true},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true}, 6, false},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true, Block: 256}, 6, false},
-		{State{M2: fp8.E5M2, Rounding: fp8.Stochastic, Block: 256}, 6, true},
-		{State{M2: fp8.E4M3}, 3, true},
-		{State{M2: fp8.E4M3}, 6, true},
-		{State{M2: fp8.E4M3, FloorV: true}, 6, false},
-		{State{M2: fp8.E4M3, Block: 256}, 6, true},
-		{State{M2: fp8.BF16}, 6, false},
+		{recipe.Optimizer{M2: fp8.E5M2}, 3, false},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 3, false},
+		{recipe.Optimizer{M2: fp8.E5M2}, 6, true},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic}, 6, true},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true}, 6, false},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true, Block: 256}, 6, false},
+		{recipe.Optimizer{M2: fp8.E5M2, Rounding: fp8.Stochastic, Block: 256}, 6, true},
+		{recipe.Optimizer{M2: fp8.E4M3}, 3, true},
+		{recipe.Optimizer{M2: fp8.E4M3}, 6, true},
+		{recipe.Optimizer{M2: fp8.E4M3, FloorV: true}, 6, false},
+		{recipe.Optimizer{M2: fp8.E4M3, Block: 256}, 6, true},
+		{recipe.Optimizer{M2: fp8.BF16}, 6, false},
 	} {
 		c.state.Master, c.state.M1 = fp8.F32, fp8.F32
 		d, err := MeasureSpread(c.state, c.decades)
@@ -99,6 +100,25 @@ func TestSpread(t *testing.T) {
 			require.Zero(t, d.Beyond, about)
 		}
 	}
+}
+
+// The method's own state, its first moment in E4M3 too.
+func TestSpreadOfTheMethod(t *testing.T) {
+	r, err := recipe.Lookup("fp8-smooth")
+	require.NoError(t, err)
+	state := r.Optimizer
+	state.Master = fp8.F32 // it is what the update is read from
+	for decades := 3.0; decades <= 6; decades++ {
+		d, err := MeasureSpread(state, decades)
+		require.NoError(t, err)
+		require.Less(t, d.Largest, 10.0, "10^%v: %+v", decades, d)
+		require.Greater(t, d.Largest, 0.5, "10^%v: %+v", decades, d)
+	}
+	state.M2 = fp8.E4M3
+	state.FloorV = false
+	d, err := MeasureSpread(state, 6)
+	require.NoError(t, err)
+	require.Greater(t, d.Largest, 1000.0)
 }
 
 // Under constant gradients a moment divided by its amax is constant, and so are
@@ -147,9 +167,9 @@ func TestConstantGradients(t *testing.T) {
 }
 
 // statesOf lists every way to keep both moments in d.
-func statesOf(d fp8.DType) (list []State) {
+func statesOf(d fp8.DType) (list []recipe.Optimizer) {
 	for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
-		s := State{Master: fp8.F32, M1: d, M2: d, Rounding: rounding}
+		s := recipe.Optimizer{Master: fp8.F32, M1: d, M2: d, Rounding: rounding}
 		if d == fp8.BF16 {
 			list = append(list, s)
 			continue
@@ -212,7 +232,7 @@ func TestDecay(t *testing.T) {
 		{fp8.BF16, fp8.Stochastic, true},
 		{fp8.BF16, fp8.Nearest, false},
 	} {
-		o, err := New(State{Master: c.master, M1: fp8.F32, M2: fp8.F32, Rounding: c.rounding}, rule, weights)
+		o, err := New(recipe.Optimizer{Master: c.master, M1: fp8.F32, M2: fp8.F32, Rounding: c.rounding}, rule, weights)
 		require.NoError(t, err)
 		before, err := o.Weights()
 		require.NoError(t, err)

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"octet/recipe"
 )
 
 // Drop is what became of a second moment when most gradients fell.
@@ -19,7 +21,7 @@ type Drop struct {
 // eighth fall tenfold. The first moment stays in FP32, so that the errors are the second's.
 //
 // The run is forty times as long as v's memory: v has its value at both ends.
-func MeasureDrop(s State, beta2 float64, n int) (d Drop, err error) {
+func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 	r := Rule{LR: 1, Beta1: 0.9, Beta2: beta2, Eps: 1e-12}
 	o, err := New(s, r, make([]float32, n))
 	if err != nil {

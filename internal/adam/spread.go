@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+
+	"octet/recipe"
 )
 
 // Spread is how far updates went on a tensor whose gradients differ in size.
@@ -15,7 +17,7 @@ type Spread struct {
 // MeasureSpread feeds a tensor gradients of normal noise whose spread differs by
 // so many powers of ten from element to element, and looks at every update. In
 // exact arithmetic none is larger than (1−β1)/√((1−β2)(1−β1²/β2)), which is 1.2.
-func MeasureSpread(s State, decades float64) (d Spread, err error) {
+func MeasureSpread(s recipe.Optimizer, decades float64) (d Spread, err error) {
 	const n, steps = 4096, 200
 	r := Rule{LR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-12}
 	zero := make([]float32, n)

@@ -13,9 +13,10 @@ import (
 
 	"octet/fp8"
 	"octet/internal/adam"
+	"octet/recipe"
 )
 
-var states = []adam.State{
+var states = []recipe.Optimizer{
 	{M2: fp8.F32},
 	{M2: fp8.BF16},
 	{M2: fp8.BF16, Rounding: fp8.Stochastic},
@@ -83,9 +84,19 @@ func spreads() error {
 }
 
 // scale is empty for a format that has none.
-func scale(s adam.State) string {
-	if s.M2 == fp8.F32 || s.M2 == fp8.BF16 {
+func scale(s recipe.Optimizer) string {
+	if !recipe.Scaled(s.M2) {
 		return ""
 	}
-	return s.Scale()
+	text := "amax"
+	if s.Pow2 {
+		text = "pow2"
+	}
+	if s.Block > 0 {
+		text += fmt.Sprintf(" of %d", s.Block)
+	}
+	if s.FloorV {
+		text += ", floor"
+	}
+	return text
 }
