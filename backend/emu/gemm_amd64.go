@@ -29,7 +29,7 @@ var amd64Kernels = func() (list []*gemmKernel) {
 // avx512Kernel has 28 of the 32 registers for accumulators: fourteen loads of
 // A and two of B feed 28 FMAs.
 var avx512Kernel = gemmKernel{
-	name: "avx512", mr: 14, nr: 32, group: 16,
+	name: "avx512", mr: 14, nr: 32, group: 16, block: 56,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		switch {
 		case rows <= 4:
@@ -115,7 +115,7 @@ func (m *matrix) data() unsafe.Pointer {
 
 // avx2Kernel has twelve of the sixteen registers for accumulators.
 var avx2Kernel = gemmKernel{
-	name: "avx2", mr: 6, nr: 16, group: 8, narrow: true,
+	name: "avx2", mr: 6, nr: 16, group: 8, block: 96, narrow: true,
 	multiply: func(k, _ int, a []float32, step, stepK int, b, c []float32, load bool) {
 		multiply6x16AVX2(k, &a[0], step, stepK, &b[0], &c[0], load)
 	},

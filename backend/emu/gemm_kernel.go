@@ -12,6 +12,7 @@ type gemmKernel struct {
 	name   string
 	mr, nr int  // shape of a tile
 	group  int  // how many rows transpose takes; divides nr
+	block  int  // rows of a transposed A that are decoded together: whole slabs, and runs if those are faster
 	narrow bool // wants narrowLimits
 
 	// multiply computes the tile c[i,j] = Σ a[i,l]·b[l,j], l ascending, on top
@@ -102,7 +103,7 @@ func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j,
 // goKernel holds eight accumulators at a time: more do not fit sixteen
 // registers beside their operands.
 var goKernel = gemmKernel{
-	name: "go", mr: 4, nr: 16, group: 4,
+	name: "go", mr: 4, nr: 16, group: 4, block: 96,
 	multiply:  multiplyGo,
 	decode:    decodeGo,
 	transpose: transposeGo,

@@ -5,7 +5,7 @@
 // The decoders share a frame. DI walks over the chunks of a row and R9 over
 // the rows of dst, SI and R11 over those of src; R8 and R10 are the steps of
 // dst in bytes, R12 that of src; R13 counts rows, CX the columns left in one,
-// of which there are a multiple of 16.
+// of which there are a multiple of 16. Prefetches are as in the AVX-512 ones.
 
 #define DECODE_BEGIN(log) \
 	MOVQ dst+0(FP), R9 \
@@ -18,10 +18,13 @@
 	SHLQ $2, R10 \
 	SHLQ $log, R12
 
-#define DECODE_ROW \
-	MOVQ R9, DI \
-	MOVQ R11, SI \
-	MOVQ cols+48(FP), CX
+#define DECODE_ROW(size) \
+	MOVQ       R9, DI \
+	MOVQ       R11, SI \
+	MOVQ       cols+48(FP), CX \
+	LEAQ       (R11)(R12*8), AX \
+	PREFETCHT0 (AX) \
+	PREFETCHT0 -size(AX)(CX*size)
 
 #define DECODE_END(bytes, row, loop) \
 	VMOVUPS Y0, (DI) \
@@ -41,7 +44,7 @@ TEXT ·decodeF32AVX2(SB), NOSPLIT, $0-56
 	DECODE_BEGIN(2)
 
 row:
-	DECODE_ROW
+	DECODE_ROW(4)
 
 loop:
 	VMOVUPS (SI), Y0
@@ -54,7 +57,7 @@ TEXT ·decodeBF16AVX2(SB), NOSPLIT, $0-56
 	DECODE_BEGIN(1)
 
 row:
-	DECODE_ROW
+	DECODE_ROW(2)
 
 loop:
 	VPMOVZXWD (SI), Y0
@@ -71,7 +74,7 @@ TEXT ·decodeE5M2AVX2(SB), NOSPLIT, $0-56
 	DECODE_BEGIN(0)
 
 row:
-	DECODE_ROW
+	DECODE_ROW(1)
 
 loop:
 	VPMOVZXBW    (SI), Y2
@@ -104,7 +107,7 @@ TEXT ·decodeE4M3AVX2(SB), NOSPLIT, $0-60
 	VPBROADCASTD X11, Y11
 
 row:
-	DECODE_ROW
+	DECODE_ROW(1)
 
 loop:
 	VPMOVZXBW    (SI), Y2

@@ -4,32 +4,30 @@ package emu
 // block of B, and rows of a task that has accumulators waiting.
 type blockLimits struct{ k, b, m int }
 
-// In FP32 a block of B is 1 MB, which stays in a second-level cache, and a slab
-// of A, decoded just before it is used, passes through the first-level one. k
-// is one block up to a length where what waiting accumulators take from the
-// caches costs as much as a block of B of more columns gains.
-var rowLimits = blockLimits{1024, 256 << 10, 1050}
+// In FP32 a block of B is 1.5 MB, which leaves a second-level cache of 2 MB room
+// for a few slabs of A. A slab, decoded just before it is used, passes through the
+// first-level one; if A is stored transposed, those of kernel.block rows are
+// decoded together, because they share its cache lines. k is one block up to a
+// length where what waiting accumulators take from the caches costs as much as a
+// block of B of more columns gains.
+var rowLimits = blockLimits{1024, 384 << 10, 1050}
 
-// Accumulators wait where k is longer. If A is stored transposed, the slabs of a
-// block of maxBlockM rows are decoded together, because they share its cache
-// lines, and a slab is spread over too many of them for a longer k.
+// Accumulators wait where k is longer.
 var longLimits = blockLimits{512, 256 << 10, 1050}
 
 // Registers of half the width ask for B twice as often, so its panels should
 // fit the first-level cache.
 var narrowLimits = blockLimits{256, 192 << 10, 1050}
 
-func (k *gemmKernel) limits(depth int, transA bool) blockLimits {
+func (k *gemmKernel) limits(depth int) blockLimits {
 	switch {
 	case k.narrow:
 		return narrowLimits
-	case transA || depth > rowLimits.k:
+	case depth > rowLimits.k:
 		return longLimits
 	}
 	return rowLimits
 }
-
-const maxBlockM = 168 // a multiple of every kernel's mr
 
 // cacheLine is one in floats.
 const cacheLine = 16
@@ -56,7 +54,7 @@ type gemmPlan struct {
 // multiple of depthUnit.
 func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) gemmPlan {
 	mr, nr := kernel.mr, kernel.nr
-	most := kernel.limits(k, transA)
+	most := kernel.limits(k)
 	p := gemmPlan{kc: even(k, max(1, most.k/unit)*unit, unit), mc: mr}
 	p.blocked = p.kc < k
 	c := taskCut{
@@ -68,12 +66,12 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 	case p.blocked:
 		c.mostSlabs = most.m / mr
 	case transA:
-		c.mostSlabs = maxBlockM / mr
+		c.mostSlabs = kernel.block / mr
 	}
 	slabs, panels := c.best()
 	p.mt, p.nt = slabs*mr, panels*nr
 	if transA {
-		p.mc = even(p.mt, maxBlockM, mr)
+		p.mc = min(p.mt, kernel.block)
 	}
 
 	// Rows are decoded nr floats at a time. The odd cache line keeps a power

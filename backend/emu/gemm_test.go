@@ -582,22 +582,26 @@ func TestGemmRefuses(t *testing.T) {
 }
 
 func TestGemmPlan(t *testing.T) {
+	shapes := [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {384, 1024, 1024}, {17, 33, 0}}
 	for _, kernel := range gemmKernels() {
-		for _, shape := range [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {17, 33, 0}} {
+		require.Zero(t, kernel.block%kernel.mr, "slabs fill a block of A")
+		for _, shape := range shapes {
 			for _, workers := range []int{1, 2, 3, 16, 96} {
-				m, n, k := shape[0], shape[1], shape[2]
-				p := planGemm(kernel, m, n, k, depthUnit, false, workers)
-				require.Zero(t, p.mc%kernel.mr, "slabs fill a block of A")
-				require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
-				require.Zero(t, p.kc%depthUnit)
-				require.LessOrEqual(t, p.mc, maxBlockM)
-				require.LessOrEqual(t, p.nt*p.kc, max(p.kc*kernel.nr, kernel.limits(k, false).b))
-				require.LessOrEqual(t, p.kc, kernel.limits(k, false).k)
-				require.Equal(t, p.kc < k, p.blocked)
-				if m*n*k > 4*workers*minTaskWork {
-					tiles := parts(m, kernel.mr) * parts(n, kernel.nr)
-					busiest := parts(p.tasks(m, n), workers) * p.mt * p.nt / (kernel.mr * kernel.nr)
-					require.GreaterOrEqual(t, 4*tiles, 3*busiest*workers, "%v for %d workers: %+v", shape, workers, p)
+				for _, transA := range []bool{false, true} {
+					m, n, k := shape[0], shape[1], shape[2]
+					p := planGemm(kernel, m, n, k, depthUnit, transA, workers)
+					require.Zero(t, p.mc%kernel.mr, "slabs fill a block of A")
+					require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
+					require.Zero(t, p.kc%depthUnit)
+					require.LessOrEqual(t, p.mc, kernel.block)
+					require.LessOrEqual(t, p.nt*p.kc, max(p.kc*kernel.nr, kernel.limits(k).b))
+					require.LessOrEqual(t, p.kc, kernel.limits(k).k)
+					require.Equal(t, p.kc < k, p.blocked)
+					if m*n*k > 4*workers*minTaskWork {
+						tiles := parts(m, kernel.mr) * parts(n, kernel.nr)
+						busiest := parts(p.tasks(m, n), workers) * p.mt * p.nt / (kernel.mr * kernel.nr)
+						require.GreaterOrEqual(t, 4*tiles, 3*busiest*workers, "%v for %d workers: %+v", shape, workers, p)
+					}
 				}
 			}
 		}
