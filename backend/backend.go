@@ -43,9 +43,17 @@ type Executable interface {
 	Plan() *Plan
 }
 
-// Observer is called after a node ran. read copies an operand's bytes; what
-// it returns stays valid. An error stops the run and is returned.
-type Observer func(n *Node, read func(*Tensor) ([]byte, error)) error
+// Observer is called after a node ran. An error stops the run and is returned.
+type Observer func(n *Node, m Memory) error
+
+// Memory is what an observer sees of the device: the operands of the node that
+// ran, row-major and without gaps.
+type Memory interface {
+	// Read copies an operand's bytes; what it returns stays valid.
+	Read(*Tensor) ([]byte, error)
+	// Write replaces them, for what runs later.
+	Write(*Tensor, []byte) error
+}
 
 // Spec is what programs, recipes and planners need to know of a device.
 type Spec struct {

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,69 @@ import (
 
 	"octet/fp8"
 )
+
+// Watch returns b with programs that show their nodes to an observer, one for each
+// run of a program: observer is called with its name before it runs, and may
+// return nil. Of b's methods those beyond Backend, such as Meter, are to be
+// called on b itself.
+func Watch(b Backend, observer func(program string) Observer) Backend { return &watched{b, observer} }
+
+type watched struct {
+	Backend
+	observer func(program string) Observer
+}
+
+func (w *watched) Load(programs ...*Program) ([]Executable, error) {
+	list, err := w.Backend.Load(programs...)
+	for i, x := range list {
+		list[i] = &watchedProgram{x, w.observer, programs[i].Name()}
+	}
+	return list, err
+}
+
+type watchedProgram struct {
+	Executable
+	observer func(program string) Observer
+	name     string
+}
+
+func (x *watchedProgram) Run(ctx context.Context) error {
+	if observe := x.observer(x.name); observe != nil {
+		return x.RunObserved(ctx, observe)
+	}
+	return x.Executable.Run(ctx)
+}
+
+// Values reads an operand as every op's equation means it: its scale applied.
+// Integers are themselves.
+func Values(m Memory, t *Tensor) ([]float64, error) {
+	raw, err := m.Read(t)
+	if err != nil {
+		return nil, err
+	}
+	x := make([]float64, t.Elems())
+	for i := range x {
+		if t.DType == fp8.I32 {
+			x[i] = float64(int32(binary.LittleEndian.Uint32(raw[4*i:])))
+		} else {
+			x[i] = float64(decode(t.DType, raw, i))
+		}
+	}
+	if t.Scale == nil {
+		return x, nil
+	}
+	scale, err := Values(m, t.Scale)
+	if err != nil {
+		return nil, err
+	}
+	rows, cols := t.Rows(), t.Cols()
+	_, across := t.Block.ScaleShape(rows, cols)
+	height, width := cmp.Or(t.Block.Rows, rows), cmp.Or(t.Block.Cols, cols)
+	for i := range x {
+		x[i] *= scale[i/cols/height*across+i%cols/width]
+	}
+	return x, nil
+}
 
 // NonFinite describes the first op of a run that made a NaN or an infinity.
 type NonFinite struct {
@@ -51,14 +115,14 @@ var errFound = errors.New("found")
 // was not finite before the run would be reported like one that was handed it.
 func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
 	var found *NonFinite
-	err := x.RunObserved(ctx, func(n *Node, read func(*Tensor) ([]byte, error)) error {
+	err := x.RunObserved(ctx, func(n *Node, m Memory) error {
 		bad := false
 		f := &NonFinite{Node: n}
 		for _, o := range n.Operands() {
 			if !o.Tensor.DType.IsFloat() {
 				continue
 			}
-			raw, err := read(o.Tensor)
+			raw, err := m.Read(o.Tensor)
 			if err != nil {
 				return err
 			}

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,40 +59,19 @@ func (p *Profile) Spans() int { return p.spans }
 // host's: feeding inputs, reading results.
 func (p *Profile) Elapsed() time.Duration { return p.elapsed }
 
-// Watch returns b with programs that p records. Of b's methods those beyond
-// Backend, such as Meter, are to be called on b itself.
-func (p *Profile) Watch(b Backend) Backend { return &watched{b, p} }
-
-type watched struct {
-	Backend
-	profile *Profile
-}
-
-func (w *watched) Load(programs ...*Program) ([]Executable, error) {
-	list, err := w.Backend.Load(programs...)
-	for i, x := range list {
-		list[i] = &watchedProgram{x, w.profile, programs[i].Name()}
-	}
-	return list, err
-}
-
-type watchedProgram struct {
-	Executable
-	profile *Profile
-	name    string
-}
-
-func (x *watchedProgram) Run(ctx context.Context) error {
-	p := x.profile
-	if !p.on {
-		return x.Executable.Run(ctx)
-	}
-	last := p.now().Sub(p.origin)
-	return x.RunObserved(ctx, func(n *Node, _ func(*Tensor) ([]byte, error)) error {
-		now := p.now().Sub(p.origin)
-		p.events = append(p.events, event{n, x.name, last, now})
-		last = now
-		return nil
+// Watch returns b with programs that p records, see [Watch].
+func (p *Profile) Watch(b Backend) Backend {
+	return Watch(b, func(program string) Observer {
+		if !p.on {
+			return nil
+		}
+		last := p.now().Sub(p.origin)
+		return func(n *Node, _ Memory) error {
+			now := p.now().Sub(p.origin)
+			p.events = append(p.events, event{n, program, last, now})
+			last = now
+			return nil
+		}
 	})
 }
 

@@ -76,16 +76,10 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 	loaded, err := r.backend.Load(programs...)
 	require.NoError(t, err)
 	for _, x := range loaded {
-		require.NoError(t, x.RunObserved(context.Background(), func(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) error {
+		require.NoError(t, x.RunObserved(context.Background(), func(n *backend.Node, m backend.Memory) error {
 			values := func(x *backend.Tensor) []float64 {
-				raw, err := read(x)
+				list, err := backend.Values(m, x)
 				require.NoError(t, err)
-				list := decodeAll(x.DType, raw)
-				if x.Scale != nil {
-					raw, err := read(x.Scale)
-					require.NoError(t, err)
-					dequantize(list, x, decodeAll(x.Scale.DType, raw))
-				}
 				return list
 			}
 			switch op := n.Op.(type) {
@@ -98,17 +92,6 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 		}))
 	}
 	return p
-}
-
-// dequantize multiplies the codes of x with their scales, each of which belongs
-// to a tile.
-func dequantize(codes []float64, x *backend.Tensor, scales []float64) {
-	rows, cols := x.Rows(), x.Cols()
-	height, width := cmp.Or(x.Block.Rows, rows), cmp.Or(x.Block.Cols, cols)
-	across := (cols + width - 1) / width
-	for i := range codes {
-		codes[i] *= scales[i/cols/height*across+i%cols/width]
-	}
 }
 
 func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float64) {

@@ -360,10 +360,10 @@ func TestColdStart(t *testing.T) {
 	scale := func() []float64 {
 		tr := newTrainer(t, c, 2, false)
 		var used []float64
-		record := func(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) error {
+		record := func(n *backend.Node, m backend.Memory) error {
 			for _, o := range n.Operands() {
 				if o.Tensor.Name == "layers.1.mlp.input.e4m3.scale" {
-					raw, err := read(o.Tensor)
+					raw, err := m.Read(o.Tensor)
 					used = append(used, decodeAll(fp8.F32, raw)...)
 					return err
 				}

@@ -214,7 +214,6 @@ func (x *executable) interrupted(ctx context.Context) error {
 }
 
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
-	read := func(t *backend.Tensor) ([]byte, error) { return x.binder.copyOut(t), nil }
 	for i, k := range x.kernels {
 		err := x.interrupted(ctx) // op by op is slow enough for that
 		if err == nil {
@@ -223,7 +222,7 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 		if err != nil {
 			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
 		}
-		if err := observe(x.nodes[i], read); err != nil {
+		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
 			return err
 		}
 	}

@@ -259,15 +259,15 @@ func TestRunObserved(t *testing.T) {
 	tr.program.Add(&backend.Add{A: y, B: x, Out: []backend.Cast{{Out: z}}})
 	_, run := tr.load(2)
 	var seen []float32
-	err := run.RunObserved(t.Context(), func(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) error {
-		raw, err := read(n.Op.(*backend.Add).Out[0].Out)
+	err := run.RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+		raw, err := m.Read(n.Op.(*backend.Add).Out[0].Out)
 		require.NoError(t, err)
 		seen = append(seen, math.Float32frombits(binary.LittleEndian.Uint32(raw[12:])))
 		return nil
 	})
 	require.NoError(t, err)
 	require.Equal(t, []float32{8, 12}, seen)
-	err = run.RunObserved(t.Context(), func(*backend.Node, func(*backend.Tensor) ([]byte, error)) error {
+	err = run.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error {
 		return context.Canceled
 	})
 	require.ErrorIs(t, err, context.Canceled)

@@ -52,6 +52,23 @@ func (b *binder) copyOut(t *backend.Tensor) []byte {
 	return out
 }
 
+// observed is what an observer sees.
+type observed struct{ b *binder }
+
+func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.b.copyOut(t), nil }
+
+func (o observed) Write(t *backend.Tensor, raw []byte) error {
+	if int64(len(raw)) != t.Bytes() {
+		return fmt.Errorf("emu: %s takes %d bytes, got %d", t, t.Bytes(), len(raw))
+	}
+	dst := o.b.bytes(t)
+	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+	for r := range t.Rows() {
+		copy(dst[r*ld:], raw[r*row:(r+1)*row])
+	}
+	return nil
+}
+
 // slice is the typed view of t's memory; nil for a nil tensor. The caller
 // names an element type of the size of t's format.
 func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E {

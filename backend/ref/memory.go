@@ -70,6 +70,12 @@ func (b *Backend) bytes(t *backend.Tensor) ([]byte, error) {
 	return encode(t.DType, b.stored(t)), nil
 }
 
+// observed is what an observer sees.
+type observed struct{ *Backend }
+
+// Read implements backend.Memory.
+func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.bytes(t) }
+
 // poison makes reads of unwritten temps visible.
 func (b *Backend) poison(temps []*backend.Tensor) {
 	for _, t := range temps {

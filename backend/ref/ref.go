@@ -204,7 +204,7 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 			err = e.b.do(ctx, n.Op)
 		}
 		if err == nil && observe != nil {
-			err = observe(n, e.b.bytes)
+			err = observe(n, observed{e.b})
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.Path(), err)

@@ -137,15 +137,15 @@ func TestRunObservedShowsResults(t *testing.T) {
 	p.Add(&backend.Quantize{X: temp, Out: cast(vars.Tensor(backend.Stash, "out", fp8.F32, 1))})
 	_, run := load(t, Rounded, p)
 	var seen []string
-	require.NoError(t, run.RunObserved(t.Context(), func(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) error {
-		raw, err := read(temp)
+	require.NoError(t, run.RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+		raw, err := m.Read(temp)
 		require.Equal(t, float32(3), math.Float32frombits(binary.LittleEndian.Uint32(raw)))
 		seen = append(seen, n.Path())
 		return err
 	}))
 	require.Equal(t, []string{"layer: fill", "layer: quantize"}, seen)
 	stop := errors.New("enough")
-	require.ErrorIs(t, run.RunObserved(t.Context(), func(*backend.Node, func(*backend.Tensor) ([]byte, error)) error { return stop }), stop)
+	require.ErrorIs(t, run.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
 	require.NoError(t, run.Run(t.Context()), "one rank goes on after an observer stopped it")
 }
 

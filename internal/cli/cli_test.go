@@ -118,7 +118,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "bench", "doctor", "version"} {
+	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "compare", "bench", "doctor", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)
@@ -132,6 +132,28 @@ func TestHelp(t *testing.T) {
 	status, _, stderr := octet("help", "trian")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, stderr, "trian")
+}
+
+func TestCompare(t *testing.T) {
+	text := corpus(t, 20_000)
+	run := append([]string{"--data", text, "--steps", "4"}, small...)
+	out, _ := succeed(t, append([]string{"compare", "--backend", "emu", "--backend", "emu"}, run...)...)
+	require.Contains(t, out, "no bit differs")
+	differ := append([]string{"compare", "--backend", "emu", "--backend", "ref", "--recipe", "bf16"}, run...)
+	out, _ = succeed(t, differ...)
+	require.Contains(t, out, "ref against emu: bf16, tiny, step 1 of 4,")
+	require.Contains(t, out, "the first difference, step 1, program micro.first.last:")
+	require.Regexp(t, `layers\.\*\.mlp +\d+ +\d+ +\d\.\de-\d\d`, out)
+	out, _ = succeed(t, append(differ, "--json")...)
+	for line := range strings.Lines(out) {
+		var d comparedDiff
+		require.NoError(t, json.Unmarshal([]byte(line), &d))
+		require.NotZero(t, d.Differ)
+		require.Contains(t, []string{"forced", "free"}, d.Mode)
+	}
+	status, _, stderr := octet("compare", "--backend", "emu")
+	require.Equal(t, exitInput, status)
+	require.Contains(t, stderr, "two backends, not 1")
 }
 
 func TestVersion(t *testing.T) {

@@ -202,13 +202,13 @@ type watch struct {
 	scale  []float64       // and what dequantises it
 }
 
-func (w *watch) see(n *backend.Node, read func(*backend.Tensor) ([]byte, error)) (err error) {
+func (w *watch) see(n *backend.Node, m backend.Memory) (err error) {
 	values := func(t *backend.Tensor) []float64 {
 		if t == nil || err != nil {
 			return nil
 		}
 		var x []float64
-		x, err = dequantised(t, read)
+		x, err = backend.Values(m, t)
 		return x
 	}
 	switch op := n.Op.(type) {
@@ -253,50 +253,4 @@ func (w *watch) saturated(ffn int) float64 {
 		}
 	}
 	return float64(n) / float64(len(w.exact))
-}
-
-// dequantised reads a tensor in the sense of every op's equation.
-func dequantised(t *backend.Tensor, read func(*backend.Tensor) ([]byte, error)) ([]float64, error) {
-	raw, err := read(t)
-	if err != nil {
-		return nil, err
-	}
-	x := decode(t.DType, raw)
-	if t.Scale == nil {
-		return x, nil
-	}
-	if raw, err = read(t.Scale); err != nil {
-		return nil, err
-	}
-	scale := decode(t.Scale.DType, raw)
-	rows, cols := t.Rows(), t.Cols()
-	_, across := t.Block.ScaleShape(rows, cols)
-	height, width := t.Block.Rows, t.Block.Cols
-	if height == 0 {
-		height = rows
-	}
-	if width == 0 {
-		width = cols
-	}
-	for i := range x {
-		x[i] *= scale[i/cols/height*across+i%cols/width]
-	}
-	return x, nil
-}
-
-func decode(d fp8.DType, raw []byte) []float64 {
-	x := make([]float64, len(raw)/d.Size())
-	for i := range x {
-		var code uint32
-		switch at := raw[i*d.Size():]; d.Size() {
-		case 1:
-			code = uint32(at[0])
-		case 2:
-			code = uint32(binary.LittleEndian.Uint16(at))
-		default:
-			code = binary.LittleEndian.Uint32(at)
-		}
-		x[i] = float64(d.Float32(code))
-	}
-	return x
 }

@@ -1,6 +1,7 @@
 package spike
 
 import (
+	"encoding/binary"
 	"math"
 	"testing"
 
@@ -183,7 +184,8 @@ func TestInfiniteSpikesAreSeen(t *testing.T) {
 		raw := make([]byte, amax.Bytes())
 		require.NoError(t, b.dev.Read(amax, raw))
 		seen := 0
-		for i, x := range decode(amax.DType, raw) {
+		for i := range amax.Elems() {
+			x := float64(math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:])))
 			if math.IsInf(x, 0) || math.IsNaN(x) {
 				require.Equal(t, "layers.0.mlp.hidden.e4m3", b.model.CastNames()[i], v.Name)
 				seen++

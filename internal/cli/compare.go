@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"octet/backend"
+	"octet/internal/compare"
+	"octet/internal/config"
+	"octet/internal/run"
+	"octet/internal/writers"
+)
+
+type compareCmd struct {
+	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys; model.init=DIR starts from a checkpoint's weights."`
+	Backend []string `required:"" sep:"none" placeholder:"NAME" help:"Two backends, by two flags: the yardstick and what is held against it."`
+	First   int      `default:"1" placeholder:"N" help:"How many of the run's first steps to compare."`
+	Threads int      `placeholder:"N" help:"Threads of the CPU backend; 0, the default: all processors."`
+	JSON    bool     `help:"Print one JSON object for each tensor that differs."`
+	config.Flags
+}
+
+// Help is what compare --help adds.
+func (compareCmd) Help() string {
+	return `The same program runs from the same state, on the same data, op by op. Forced: every op of the second backend gets what the first one's had, so that a difference is its own. Free: both go their way, and differences add up. The error is the norm of the differences over that of the first backend's values.
+
+Examples:
+  octet compare --backend emu --backend emu:amx
+  octet compare --backend ref --backend emu --recipe bf16 model.layers=1
+  octet compare --backend emu --backend emu:amx model.init=checkpoint`
+}
+
+// comparison is what two runs have in common, and where they part.
+type comparison struct {
+	tensors int
+	first   *compare.Diff
+	rows    map[string]*compareRow
+	order   []string // of the rows, as first met
+}
+
+// compareRow sums up a module's tensors.
+type compareRow struct {
+	Tensors, Differ int
+	Worst           compare.Diff
+}
+
+func (c *comparison) add(d compare.Diff) {
+	name := backend.Module(d.Node)
+	row := c.rows[name]
+	if row == nil {
+		row = &compareRow{}
+		c.rows[name] = row
+		c.order = append(c.order, name)
+	}
+	c.tensors++
+	row.Tensors++
+	if d.Equal() {
+		return
+	}
+	row.Differ++
+	if c.first == nil {
+		c.first = &d
+	}
+	if worse(d.Error, row.Worst.Error) {
+		row.Worst = d
+	}
+}
+
+// worse holds NaN for the worst.
+func worse(a, b float64) bool { return !(a <= b) && b == b }
+
+// comparedDiff is a line of JSON.
+type comparedDiff struct {
+	Mode    string   `json:"mode"`
+	Step    int      `json:"step"`
+	Program string   `json:"program"`
+	Path    string   `json:"path"`
+	Op      string   `json:"op"`
+	Tensor  string   `json:"tensor"`
+	DType   string   `json:"dtype"`
+	Shape   []int    `json:"shape"`
+	Differ  int      `json:"differ"` // elements
+	First   int      `json:"first"`
+	A       *float64 `json:"a"` // null where it is not finite, as are B and Error
+	B       *float64 `json:"b"`
+	Error   *float64 `json:"error"`
+}
+
+func (c compareCmd) Run(ctx context.Context, t *terminal) error {
+	if len(c.Backend) != 2 {
+		return badInput(fmt.Errorf("compare takes two backends, not %d: --backend emu --backend emu:amx", len(c.Backend)))
+	}
+	if err := (device{Threads: c.Threads}).check(); err != nil {
+		return badInput(err)
+	}
+	args, err := configArgs(c.Args, c.Flags)
+	if err != nil {
+		return badInput(err)
+	}
+	cfg, err := run.NewConfig(args)
+	if err != nil {
+		return badInput(err)
+	}
+	corpus, _, err := run.OpenCorpus(ctx, cfg, t.sources)
+	if err != nil {
+		return badInput(err)
+	}
+	o := compare.Options{Config: cfg, Corpus: corpus, A: c.Backend[0], B: c.Backend[1], Threads: c.Threads, Steps: c.First}
+	modes := []compare.Mode{compare.Forced, compare.Free}
+	var found [2]comparison
+	encoder := json.NewEncoder(t.out)
+	for i, mode := range modes {
+		found[i].rows = map[string]*compareRow{}
+		var failed error
+		err := compare.Run(ctx, o, mode, func(d compare.Diff) {
+			found[i].add(d)
+			if c.JSON && !d.Equal() {
+				failed = cmp.Or(failed, encoder.Encode(newComparedDiff(mode, d)))
+			}
+		})
+		if err = cmp.Or(err, failed); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return nil
+	}
+	fmt.Fprintf(t.out, "%s against %s: %s, %s, %s of %d, %s tensors written\n",
+		o.B, o.A, cfg.Recipe, cfg.Model.Preset, firstSteps(c.First), cfg.Train.Steps, writers.Count(int64(found[0].tensors)))
+	if found[1].first == nil {
+		fmt.Fprintln(t.out, "no bit differs")
+		return nil
+	}
+	printFirst(t.out, found[1].first)
+	return printComparison(t.out, found)
+}
+
+func newComparedDiff(mode compare.Mode, d compare.Diff) comparedDiff {
+	number := func(x float64) *float64 {
+		if x-x != 0 {
+			return nil
+		}
+		return &x
+	}
+	return comparedDiff{
+		Mode: mode.String(), Step: d.Step, Program: d.Program, Path: d.Node.Path(), Op: backend.OpKind(d.Node),
+		Tensor: d.Tensor.Name, DType: d.Tensor.DType.String(), Shape: d.Tensor.Shape,
+		Differ: d.Differ, First: d.First, A: number(d.A), B: number(d.B), Error: number(d.Error),
+	}
+}
+
+func printFirst(w io.Writer, d *compare.Diff) {
+	cols := d.Tensor.Cols()
+	fmt.Fprintf(w, `
+the first difference, step %d, program %s:
+  %s: %s
+  writes %s
+  %d of %d elements differ, the first is [%d, %d]: %.9g, and %.9g
+`, d.Step, d.Program, d.Node.Scope, backend.OpKind(d.Node), d.Tensor, d.Differ, d.Tensor.Elems(), d.First/cols, d.First%cols, d.A, d.B)
+}
+
+// printComparison has a row for each module, the worst of it in either mode.
+func printComparison(out io.Writer, found [2]comparison) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nmodule\ttensors\tforced: differ\tlargest error\tfree: differ\tlargest error\tof the result of")
+	for _, name := range found[0].order {
+		forced, free := found[0].rows[name], found[1].rows[name]
+		worst := "-"
+		if free.Differ > 0 {
+			worst = backend.OpKind(free.Worst.Node)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%s\t%s\n", name, forced.Tensors,
+			forced.Differ, errorText(forced), free.Differ, errorText(free), worst)
+	}
+	return w.Flush()
+}
+
+func firstSteps(n int) string {
+	if n == 1 {
+		return "step 1"
+	}
+	return fmt.Sprintf("steps 1 to %d", n)
+}
+
+func errorText(r *compareRow) string {
+	if r.Differ == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1e", r.Worst.Error)
+}

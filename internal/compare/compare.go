@@ -1,0 +1,206 @@
+// Package compare runs the steps of a training run on two backends at once, from
+// the same state on the same data, and says where their results part.
+package compare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"golang.org/x/sync/errgroup"
+
+	"octet/backend"
+	"octet/data"
+	"octet/train"
+)
+
+// Mode is what the second backend computes from.
+type Mode uint8
+
+const (
+	// Forced gives every op of the second backend what the first one's had: a
+	// difference is that op's own.
+	Forced Mode = iota
+	// Free lets both go their way: differences add up.
+	Free
+)
+
+func (m Mode) String() string { return [...]string{"forced", "free"}[m] }
+
+// Diff is how a tensor of the second backend differs from the first's, behind the
+// op that wrote it.
+type Diff struct {
+	Step    int    // 1 for the first; 0 for what runs before it
+	Program string // that the op stands in
+	Node    *backend.Node
+	Tensor  *backend.Tensor
+
+	Differ int // elements with other codes
+	First  int // the first of them
+	// The values there, and the norm of all differences over that of the first
+	// backend's values. Of a tensor that is not finite it is NaN.
+	A, B, Error float64
+}
+
+// Equal says that all bits are.
+func (d *Diff) Equal() bool { return d.Differ == 0 }
+
+// Options are what to compare, and where.
+type Options struct {
+	Config  train.Config
+	Corpus  *data.Corpus
+	A, B    string // backends
+	Threads int
+	Steps   int
+}
+
+// Run calls see for every tensor that an op wrote, in order.
+func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
+	job, err := train.NewJob(o.Config)
+	if err != nil {
+		return err
+	}
+	// The first backend is one node ahead of the second at most.
+	nodes := make(chan written)
+	g, ctx := errgroup.WithContext(ctx)
+	step := 0
+	g.Go(func() error {
+		defer close(nodes)
+		return o.train(ctx, job, o.A, nil, func(program string) backend.Observer {
+			return func(n *backend.Node, m backend.Memory) error {
+				w, err := read(program, n, m)
+				if err != nil {
+					return err
+				}
+				select {
+				case nodes <- w:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		})
+	})
+	g.Go(func() error {
+		err := o.train(ctx, job, o.B, &step, func(program string) backend.Observer {
+			return func(n *backend.Node, m backend.Memory) error {
+				a, ok := <-nodes
+				if !ok {
+					return fmt.Errorf("%s stopped before %s in program %s", o.A, n.Path(), program)
+				}
+				b, err := read(program, n, m)
+				if err != nil {
+					return err
+				}
+				if a.program != program || len(a.list) != len(b.list) {
+					return fmt.Errorf("%s runs %s in program %s where %s runs %s in program %s: only backends that lower programs alike can be compared",
+						o.A, a.node.Path(), a.program, o.B, n.Path(), program)
+				}
+				for i := range a.list {
+					see(diff(step, program, n, &a.list[i], &b.list[i]))
+					if mode == Forced {
+						if err := m.Write(b.list[i].tensor, a.list[i].raw); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			}
+		})
+		if err != nil {
+			return err
+		}
+		if _, more := <-nodes; more {
+			return fmt.Errorf("%s ran more than %s", o.A, o.B)
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// train runs the steps on one backend, whose nodes it shows. step counts them.
+func (o Options) train(ctx context.Context, job *train.Job, name string, step *int, observer func(string) backend.Observer) (err error) {
+	devices, err := backend.Open(name, backend.Options{Threads: o.Threads})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, devices[0].Close()) }()
+	t, err := train.NewTrainer(job, o.Corpus, []backend.Backend{backend.Watch(devices[0], observer)})
+	if err != nil {
+		return err
+	}
+	if dir := o.Config.Model.Init; dir != "" {
+		err = t.InitFrom(ctx, dir)
+	} else {
+		err = t.Init(ctx)
+	}
+	for n := range o.Steps {
+		if err != nil {
+			break
+		}
+		if step != nil {
+			*step = n + 1
+		}
+		_, err = t.Next(ctx)
+	}
+	return err
+}
+
+// written is what a node has left behind.
+type written struct {
+	program string
+	node    *backend.Node
+	list    []contents
+}
+
+type contents struct {
+	tensor *backend.Tensor
+	raw    []byte
+	values []float64
+}
+
+func read(program string, n *backend.Node, m backend.Memory) (w written, err error) {
+	w = written{program: program, node: n}
+	for _, o := range n.Operands() {
+		if o.Access == backend.In || o.Field == "Scratch" { // what is left in scratch memory is nobody's
+			continue
+		}
+		c := contents{tensor: o.Tensor}
+		if c.raw, err = m.Read(o.Tensor); err != nil {
+			return w, err
+		}
+		if c.values, err = backend.Values(m, o.Tensor); err != nil {
+			return w, err
+		}
+		w.list = append(w.list, c)
+	}
+	return w, nil
+}
+
+func diff(step int, program string, n *backend.Node, a, b *contents) Diff {
+	d := Diff{Step: step, Program: program, Node: n, Tensor: b.tensor, First: -1}
+	if bytes.Equal(a.raw, b.raw) {
+		return d
+	}
+	size := b.tensor.DType.Size()
+	var norm, sum float64
+	for i, x := range a.values {
+		y := b.values[i]
+		if !bytes.Equal(a.raw[i*size:(i+1)*size], b.raw[i*size:(i+1)*size]) {
+			if d.First < 0 {
+				d.First, d.A, d.B = i, x, y
+			}
+			d.Differ++
+		}
+		norm += x * x
+		sum += (y - x) * (y - x)
+	}
+	if sum > 0 {
+		d.Error = math.Sqrt(sum / norm)
+	} else {
+		d.Error = sum // 0, or NaN
+	}
+	return d
+}
