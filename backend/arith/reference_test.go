@@ -1,0 +1,342 @@
+package arith
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// The reference works on significands and exponents of codes, with integers of any
+// size, and shares nothing with the package but the parameters.
+
+// term is ±significand·2^(exponent−fraction), aligned by its exponent.
+type term struct {
+	negative    bool
+	significand *big.Int
+	fraction    int
+	exponent    int
+}
+
+// split takes an FP8 code apart: a subnormal number has the smallest exponent, or
+// its own one if that is not below least.
+func split(code uint8, d fp8.DType, least int) (t term, special float64) {
+	mantissaBits, bias := 3, 7
+	if d == fp8.E5M2 {
+		mantissaBits, bias = 2, 15
+	}
+	mantissa, exponent := int(code)&(1<<mantissaBits-1), int(code&0x7f)>>mantissaBits
+	top := 0x7f >> mantissaBits
+	switch {
+	case d == fp8.E4M3 && code&0x7f == 0x7f, d != fp8.E4M3 && exponent == top && mantissa > 0:
+		return t, math.NaN()
+	case d != fp8.E4M3 && exponent == top:
+		return t, math.Inf(1 - 2*int(code>>7))
+	}
+	t = term{negative: code > 127, fraction: mantissaBits, exponent: exponent - bias}
+	if exponent == 0 {
+		t.exponent = 1 - bias
+		for mantissa > 0 && mantissa < 1<<mantissaBits && t.exponent > least {
+			mantissa *= 2
+			t.exponent--
+		}
+	} else {
+		mantissa += 1 << mantissaBits
+	}
+	t.significand = big.NewInt(int64(mantissa))
+	return t, 0
+}
+
+func splitFloat32(x float32) term {
+	bits := math.Float32bits(x)
+	t := term{negative: bits>>31 > 0, fraction: 23, exponent: int(bits>>23&0xff) - 127}
+	mantissa := int64(bits & (1<<23 - 1))
+	if t.exponent == -127 {
+		t.exponent = -126
+	} else {
+		mantissa += 1 << 23
+	}
+	t.significand = big.NewInt(mantissa)
+	return t
+}
+
+// aligned is the term in units of 2^(largest−bits), cut off toward zero.
+func (t term) aligned(largest, bits int) *big.Int {
+	x := new(big.Int).Set(t.significand)
+	if shift := bits - t.fraction + t.exponent - largest; shift >= 0 {
+		x.Lsh(x, uint(shift))
+	} else {
+		x.Rsh(x, uint(-shift))
+	}
+	if t.negative {
+		x.Neg(x)
+	}
+	return x
+}
+
+// round makes sum·2^exponent a float32, toward zero or to nearest, and keeps so many
+// fraction bits of it.
+func round(sum *big.Int, exponent, kept int, mode big.RoundingMode) float32 {
+	if sum.Sign() == 0 {
+		return 0
+	}
+	x := new(big.Float).SetInt(sum)
+	x.SetMantExp(x, exponent)
+	precision := kept + 1
+	if top := x.MantExp(nil) - 1; top < -126 { // subnormal
+		precision -= -126 - top
+	}
+	if precision <= 0 {
+		return 0
+	}
+	y, _ := new(big.Float).SetMode(mode).SetPrec(uint(precision)).Set(x).Float32()
+	return y
+}
+
+func (m *Model) referenceFuse(a, b []uint8, da, db fp8.DType, c float32) float32 {
+	s := m.Sum
+	least := func(d fp8.DType) int {
+		if d == fp8.E5M2 {
+			return s.LeastE5M2
+		}
+		return s.LeastE4M3
+	}
+	ieee := float64(c)
+	var terms []term
+	for i := range a {
+		x, specialX := split(a[i], da, least(da))
+		y, specialY := split(b[i], db, least(db))
+		if specialX != 0 || specialY != 0 {
+			value := func(special float64, code uint8, d fp8.DType) float64 {
+				if special != 0 {
+					return special
+				}
+				return float64(d.Float32(uint32(code)))
+			}
+			ieee += value(specialX, a[i], da) * value(specialY, b[i], db)
+			continue
+		}
+		terms = append(terms, term{
+			x.negative != y.negative, new(big.Int).Mul(x.significand, y.significand), x.fraction + y.fraction, x.exponent + y.exponent,
+		})
+	}
+	if math.IsNaN(ieee) {
+		return canonicalNaN
+	} else if math.IsInf(ieee, 0) {
+		return float32(ieee)
+	}
+	addend := splitFloat32(c)
+	if s.Apart && addend.significand.BitLen() < 24 {
+		addend.significand.SetInt64(0)
+	}
+	if !s.Apart {
+		terms = append(terms, addend)
+	}
+	largest, some := 0, false
+	for _, t := range terms {
+		if t.significand.Sign() > 0 && (!some || t.exponent > largest) {
+			largest, some = t.exponent, true
+		}
+	}
+	sum := new(big.Int)
+	for _, t := range terms {
+		sum.Add(sum, t.aligned(largest, s.Bits))
+	}
+	if !s.Apart {
+		return round(sum, largest-s.Bits, s.Kept, big.ToZero)
+	}
+	// One exact sum in units that both parts are multiples of.
+	const unit = -300
+	exact := new(big.Int).Lsh(sum, uint(largest-s.Bits-unit))
+	exact.Add(exact, addend.aligned(unit, 0))
+	y := round(exact, unit, 23, big.ToNearestEven)
+	if math.Abs(float64(y)) < 0x1p-126 {
+		return 0
+	}
+	return y
+}
+
+func (m *Model) reference(a, b []uint8, da, db fp8.DType, promoted bool) float32 {
+	step := len(a)
+	if promoted && m.Promote > 0 {
+		step = m.Promote
+	}
+	total := float32(0)
+	for from := 0; from < len(a); from += step {
+		part, end := float32(0), min(len(a), from+step)
+		for l := from; l < end; l += m.Sum.Group {
+			to := min(end, l+m.Sum.Group)
+			part = m.referenceFuse(a[l:to], b[l:to], da, db, part)
+		}
+		total += part
+	}
+	return total
+}
+
+// draw makes codes of one kind: any, with exponents evenly spread, of numbers that
+// nearly cancel, around a mean, of normal noise, or with a NaN or an infinity.
+func draw(r *rand.Rand, d fp8.DType, k int) []uint8 {
+	codes := make([]uint8, k)
+	nearest := func(x float64) uint8 { return uint8(d.Nearest(float32(x), fp8.Saturate)) }
+	kind := r.IntN(6)
+	for i := range codes {
+		switch kind {
+		case 0:
+			codes[i] = uint8(r.Uint32())
+		case 1:
+			codes[i] = nearest(math.Ldexp(1+r.Float64(), r.IntN(24)-15) * float64(1-2*r.IntN(2)))
+		case 2:
+			codes[i] = nearest(100 * (1 + 0.1*r.Float64()))
+			if i%2 > 0 {
+				codes[i] ^= 0x80
+			}
+		case 3:
+			codes[i] = nearest(3 + r.NormFloat64())
+		default:
+			codes[i] = nearest(r.NormFloat64() * 8)
+		}
+		if v := float64(d.Float32(uint32(codes[i]))); v-v != 0 {
+			codes[i] = 1 // specials have a kind of their own
+		}
+	}
+	if kind == 5 && r.IntN(4) == 0 {
+		codes[r.IntN(k)] = uint8(0x78+r.IntN(8)) | uint8(r.IntN(2))<<7
+	}
+	return codes
+}
+
+func formats(m *Model, r *rand.Rand) (fp8.DType, fp8.DType) {
+	p := m.Pairs[r.IntN(len(m.Pairs))]
+	return p[0], p[1]
+}
+
+// lengths are mostly short, since a long one costs as much as many.
+func length(r *rand.Rand) int {
+	switch r.IntN(100) {
+	case 0:
+		return 8192
+	case 1, 2, 3:
+		return 1 + r.IntN(1024)
+	}
+	return 1 + r.IntN(160)
+}
+
+func sameFloat(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }
+
+func TestAgainstIntegers(t *testing.T) {
+	n := 3_000
+	if os.Getenv("OCTET_LONG") != "" {
+		n = 1_000_000
+	}
+	variants := Models()
+	for _, name := range []string{"h100,fast", "h100,promote=32", "gaudi3,e4m3=240"} {
+		m, err := Lookup(name)
+		require.NoError(t, err)
+		m.Name = name
+		variants = append(variants, m)
+	}
+	for _, m := range variants {
+		t.Run(m.Name, func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(5, 6))
+			for range n {
+				da, db := formats(&m, r)
+				k := length(r)
+				a, b := draw(r, da, k), draw(r, db, k)
+				promoted := r.IntN(2) > 0
+				want, got := m.reference(a, b, da, db, promoted), m.Dot(a, b, da, db, promoted)
+				require.True(t, sameFloat(want, got), "%s × %s, k %d, promoted %v: %x, expected %x\n%x\n%x", da, db, k, promoted,
+					math.Float32bits(got), math.Float32bits(want), a, b)
+			}
+		})
+	}
+}
+
+// Addends of any size, which no dot product of FP8 values makes.
+func TestAddendsAgainstIntegers(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for _, m := range models {
+		for range 5_000 {
+			da, db := formats(&m, r)
+			n := 1 + r.IntN(m.Sum.Group)
+			a, b := draw(r, da, n), draw(r, db, n)
+			c := math.Float32frombits(r.Uint32())
+			if r.IntN(2) > 0 {
+				c = float32(math.Ldexp(r.NormFloat64(), r.IntN(60)-40))
+			}
+			var x, y []float32
+			for i := range a {
+				x, y = append(x, da.Float32(uint32(a[i]))), append(y, db.Float32(uint32(b[i])))
+			}
+			want, got := m.referenceFuse(a, b, da, db, c), m.Sum.Fuse(x, y, m.Sum.Least(da), m.Sum.Least(db), c)
+			require.True(t, sameFloat(want, got), "%s: %s × %s on top of %x: %x, expected %x\n%x\n%x", m.Name, da, db,
+				math.Float32bits(c), math.Float32bits(got), math.Float32bits(want), a, b)
+		}
+	}
+}
+
+// A model that is off by one in one parameter gives other results somewhere.
+func TestEveryParameterMatters(t *testing.T) {
+	edits := map[string]func(m *Model, by int){
+		"Group":     func(m *Model, by int) { m.Sum.Group += by },
+		"Bits":      func(m *Model, by int) { m.Sum.Bits += by },
+		"Kept":      func(m *Model, by int) { m.Sum.Kept += by },
+		"Apart":     func(m *Model, _ int) { m.Sum.Apart = !m.Sum.Apart },
+		"LeastE4M3": func(m *Model, by int) { m.Sum.LeastE4M3 += by },
+		"LeastE5M2": func(m *Model, by int) { m.Sum.LeastE5M2 += by },
+		"Promote":   func(m *Model, by int) { m.Promote += by * m.Sum.Group },
+	}
+	for _, m := range models {
+		for name, edit := range edits {
+			for _, by := range []int{-1, 1} {
+				other := m
+				edit(&other, by)
+				switch {
+				case name == "Kept" && (m.Sum.Apart || m.Sum.Kept == 23 && by > 0):
+					continue // no float32 has more, and to nearest none is cut off
+				case name == "Promote" && m.Promote == 0:
+					continue
+				case name == "LeastE4M3" && (by < 0 && m.Sum.LeastE4M3 <= -9 || m.Sum.LeastE4M3 < -9):
+					continue // E4M3 has no smaller number
+				case name == "LeastE5M2" && by < 0 && m.Sum.LeastE5M2 == -16:
+					continue // nor E5M2
+				case name == "LeastE5M2" && m.Name == "b200":
+					continue // no product with a subnormal of E5M2 is so large that 25 bits cut off another one
+				}
+				require.True(t, differ(&m, &other), fmt.Sprint(m.Name, " ", name, by))
+			}
+		}
+	}
+}
+
+func differ(m, other *Model) bool {
+	r := rand.New(rand.NewPCG(9, 10))
+	for range 200_000 {
+		da, db := formats(m, r)
+		k := 1 + r.IntN(160)
+		a, b := draw(r, da, k), draw(r, db, k)
+		if r.IntN(2) > 0 { // subnormal and small numbers alone show where exponents begin
+			for i := range a {
+				a[i] &= 0x87
+				b[i] = b[i]&0x87 | uint8(r.IntN(16))<<3
+			}
+			if r.IntN(2) > 0 {
+				a, b, da, db = b, a, db, da
+				if !slices.Contains(m.Pairs, [2]fp8.DType{da, db}) {
+					continue
+				}
+			}
+		}
+		if !sameFloat(m.Dot(a, b, da, db, true), other.Dot(a, b, da, db, true)) {
+			return true
+		}
+	}
+	return false
+}
