@@ -25,7 +25,9 @@
 //
 // The device model emu:amx multiplies FP8 and BF16 in another order, that of the
 // matrix unit of Intel's server processors (gemm_amx.go): several times as fast
-// where there is one, and the same bits in plain Go elsewhere.
+// where there is one, and the same bits in plain Go elsewhere. emu:h100, emu:ada,
+// emu:b200, emu:gaudi2 and emu:gaudi3 multiply FP8 as those accelerators do (package
+// arith, fuse.go), everything else as emu does.
 //
 // A maximum is taken over bit patterns without sign, so that NaN counts as
 // larger than infinity and infinity as larger than any number.

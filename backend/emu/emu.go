@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/backend/arith"
 	"octet/fp8"
 )
 
@@ -29,24 +30,28 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, Stochastic: true, Align: arenaAlign, HostMemory: true}
 	if model != "" && model != modelAMX {
-		return backend.Spec{}, fmt.Errorf("unknown device model %q of backend emu (known: emu, FP32 fused multiply-add; emu:%s, the matrix unit of Intel's server processors)", model, modelAMX)
+		m, err := arith.Lookup(model)
+		if err != nil {
+			return backend.Spec{}, fmt.Errorf("backend emu: %w; besides these emu alone, FP32 fused multiply-add, and emu:%s, the matrix unit of Intel's server processors", err, modelAMX)
+		}
+		s.E4M3, s.Pairs = m.E4M3, m.Pairs
+		return s, nil
 	}
-	pairs := [][2]fp8.DType{}
 	for _, a := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
 		for _, b := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
-			pairs = append(pairs, [2]fp8.DType{a, b})
+			s.Pairs = append(s.Pairs, [2]fp8.DType{a, b})
 		}
 	}
-	return backend.Spec{
-		Backend: "emu", E4M3: fp8.E4M3, Pairs: pairs, Stochastic: true, Align: arenaAlign, HostMemory: true,
-	}, nil
+	return s, nil
 }
 
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
 	spec   backend.Spec
-	amx    bool // products in the arithmetic of gemm_amx.go
+	amx    bool         // products in the arithmetic of gemm_amx.go
+	model  *arith.Model // FP8 products in that of fuse.go; nil: FP32
 	pool   *pool
 	rank   int
 	group  *group
@@ -72,18 +77,30 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	list := make([]backend.Backend, ranks)
 	s.Arithmetic = gemmKernels()[0].name
 	s.Device = s.Arithmetic
-	if model == modelAMX {
+	var products *arith.Model
+	switch model {
+	case modelAMX:
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
 		if reason := amxAvailable(); reason != nil {
 			s.Device += fmt.Sprintf(", AMX computed in plain Go because %s", reason)
 		}
-	} else if amxProcessor() == nil {
-		s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, with other last bits"
+	case "":
+		if amxProcessor() == nil {
+			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, with other last bits"
+		}
+	default:
+		m, err := arith.Lookup(model)
+		if err != nil {
+			return nil, err
+		}
+		products = &m
+		s.Arithmetic = model + "+" + s.Arithmetic
+		s.Device = s.Arithmetic
 	}
 	for rank := range list {
 		d := &device{
-			spec: s, amx: model == modelAMX, pool: newPool(share), rank: rank, group: g,
+			spec: s, amx: model == modelAMX, model: products, pool: newPool(share), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			buffers: map[bufferKey][][]float32{},
 		}

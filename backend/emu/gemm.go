@@ -108,7 +108,8 @@ type gemm struct {
 	pool   *pool
 	kernel *gemmKernel
 	plan   gemmPlan
-	scales *runScales // nil without scales by blocks
+	scales *runScales // nil without scales by blocks and promotion
+	fused  *fused     // nil unless the arithmetic is a device model's
 	task   func(worker, task int)
 
 	workers []gemmWorker // of the run in progress
@@ -222,6 +223,9 @@ func (g *gemm) runTask(worker, task int) {
 
 	state := &g.workers[worker]
 	out := &state.out
+	if g.fused != nil {
+		g.fused.begin(worker)
+	}
 
 	for l0, first := 0, true; first || l0 < g.k; l0, first = l0+p.kc, false {
 		depth := min(p.kc, g.k-l0)
@@ -229,11 +233,17 @@ func (g *gemm) runTask(worker, task int) {
 		if p.blocked || state.packed != 1+j0 {
 			g.packB(b, tmp, l0, j0, depth, cols)
 			state.packed = 1 + j0
+			if g.fused != nil {
+				g.fused.powersB(worker, b, depth, p.kc, cols)
+			}
 		}
 		tile := acc
 		for i := 0; i < rows; i += p.mc {
 			block := min(p.mc, rows-i)
 			step, stepK := g.decodeA(a, i0+i, l0, block, depth)
+			if g.fused != nil {
+				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
+			}
 			for j := 0; j < cols; j += nr {
 				panel := b[j/nr*p.kc*nr:]
 				for r := 0; r < block; r += mr {
@@ -245,9 +255,9 @@ func (g *gemm) runTask(worker, task int) {
 						}
 					}
 					if g.scales == nil {
-						kern.multiply(depth, height, a[r*step:], step, stepK, panel, tile, !first)
+						g.multiply(worker, depth, height, a[r*step:], step, stepK, panel, tile, !first)
 					} else {
-						g.multiplyRuns(depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-mr*nr:], i0+i+r, j0+j, l0)
+						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-mr*nr:], i0+i+r, j0+j, l0)
 					}
 					if last {
 						kern.finish(tile, out)
@@ -258,6 +268,15 @@ func (g *gemm) runTask(worker, task int) {
 				}
 			}
 		}
+	}
+}
+
+// multiply is gemmKernel.multiply in the arithmetic of g.
+func (g *gemm) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+	if g.fused != nil {
+		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
+	} else {
+		g.kernel.multiply(depth, rows, a, step, stepK, b, c, load)
 	}
 }
 

@@ -47,13 +47,15 @@ type runScales struct {
 	expand func(worker, run int)
 }
 
-// scaleBlocks gives the operands scales by blocks.
-func (g *gemm) scaleBlocks(a, b blockScales) error {
-	run := g.k
+// scaleBlocks gives the operands scales by blocks. Runs have at most promote elements
+// of k, if that is not 0.
+func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
+	run := promote
 	for _, along := range []int{alongK(a, g.transA), alongK(b, !g.transB)} {
-		if along > 0 {
-			run = min(run, along)
-		}
+		run = commonDivisor(run, along)
+	}
+	if run == 0 || run > g.k {
+		run = g.k
 	}
 	unit := depthUnit
 	if run < g.k {
@@ -67,6 +69,9 @@ func (g *gemm) scaleBlocks(a, b blockScales) error {
 	kernel := g.kernel
 	g.plan = planGemm(kernel, g.m, g.n, g.k, unit, g.transA, g.pool.size())
 	g.plan.lenAcc += kernel.mr * kernel.nr // where a run's sum is
+	if g.fused != nil {
+		g.fused.makeRoom(&g.plan)
+	}
 	g.pool.reserve(g.plan.scratch())
 	s := &runScales{run: run, a: a, b: b, ma: roundUp(g.m, kernel.mr), nb: roundUp(g.n, kernel.nr)}
 	runs := parts(g.k, run)
@@ -78,6 +83,14 @@ func (g *gemm) scaleBlocks(a, b blockScales) error {
 	g.scales = s
 	g.task = g.runTask
 	return nil
+}
+
+// commonDivisor is the greatest one; 0 is divisible by all.
+func commonDivisor(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // alongK is how many elements of k share a factor; 0 is all.
@@ -102,10 +115,10 @@ func (g *gemm) expandScales(dst []float32, s *blockScales, l int, trans bool) {
 // multiplyRuns is kernel.multiply for operands with scales by block: the tile
 // at row i and column j of the output, k from l on. tile has the sum of the
 // runs before l, part is for the sum of one.
-func (g *gemm) multiplyRuns(depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
+func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
 	s, kern := g.scales, g.kernel
 	if s.run == g.k {
-		kern.multiply(depth, rows, a, step, stepK, panel, tile, l > 0)
+		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
 		if l+depth == g.k {
 			kern.addRun(tile, tile, rows, s.sa[i:], s.sb[j:], true)
 		}
@@ -113,7 +126,7 @@ func (g *gemm) multiplyRuns(depth, rows int, a []float32, step, stepK int, panel
 	}
 	for from := 0; from < depth; from += s.run {
 		r := (l + from) / s.run
-		kern.multiply(min(s.run, depth-from), rows, a[from*stepK:], step, stepK, panel[from*kern.nr:], part, false)
+		g.multiply(worker, min(s.run, depth-from), rows, a[from*stepK:], step, stepK, panel[from*kern.nr:], part, false)
 		kern.addRun(tile, part, rows, s.sa[r*s.ma+i:], s.sb[r*s.nb+j:], r == 0)
 	}
 }

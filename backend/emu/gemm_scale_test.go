@@ -92,7 +92,7 @@ func TestGemmBlockScaleBits(t *testing.T) {
 						p := newPool(workers)
 						g, err := newGemmWith(kernel, p, a, transA, b, transB, out)
 						require.NoError(t, err)
-						require.NoError(t, g.scaleBlocks(scaleA, scaleB))
+						require.NoError(t, g.scaleBlocks(scaleA, scaleB, 0))
 						g.run(e)
 						p.close()
 						for i := range c.m {
@@ -126,8 +126,8 @@ func TestGemmBlocksTooLong(t *testing.T) {
 	const k = 3000
 	g, err := newGemm(p, newMatrix(fp8.E4M3, 1, k, k), false, newMatrix(fp8.E4M3, k, 1, 1), false, newMatrix(fp8.F32, 1, 1, 1))
 	require.NoError(t, err)
-	require.ErrorContains(t, g.scaleBlocks(blockScales{cols: 1500}, blockScales{}), "every 1500 elements of k")
-	require.NoError(t, g.scaleBlocks(blockScales{cols: k}, blockScales{}))
+	require.ErrorContains(t, g.scaleBlocks(blockScales{cols: 1500}, blockScales{}, 0), "every 1500 elements of k")
+	require.NoError(t, g.scaleBlocks(blockScales{cols: k}, blockScales{}, 0))
 }
 
 func TestGemmBlocksAllocateNothing(t *testing.T) {
@@ -138,6 +138,6 @@ func TestGemmBlocksAllocateNothing(t *testing.T) {
 	a, b, out, e := c.operands(r)
 	g, err := newGemm(p, a, false, b, true, out)
 	require.NoError(t, err)
-	require.NoError(t, g.scaleBlocks(randomBlocks(r, a, backend.Block1x128, false), randomBlocks(r, b, backend.Block128x128, false)))
+	require.NoError(t, g.scaleBlocks(randomBlocks(r, a, backend.Block1x128, false), randomBlocks(r, b, backend.Block128x128, false), 0))
 	require.Zero(t, testing.AllocsPerRun(5, func() { g.run(e) }))
 }

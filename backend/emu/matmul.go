@@ -21,9 +21,23 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if b.amx && !blocked && amxMultiplies(o.A.DType, o.B.DType) {
 		multiply = newAMXGemm
 	}
+	run := 0 // elements of k whose sum joins in FP32; 0: all
+	if m := b.model; m != nil && o.A.DType.IsFP8() {
+		multiply = fusedGemm(m.Sum)
+		if o.Accum == backend.Promoted {
+			run = m.Promote
+		}
+	}
 	g, err := multiply(b.pool, b.matrixOf(o.A), o.TransA, b.matrixOf(o.B), o.TransB, b.matrixOf(o.Out))
+	switch {
+	case err != nil:
+	case blocked:
+		err = g.scaleBlocks(b.blockScales(o.A), b.blockScales(o.B), run)
+	case run > 0 && run < g.k:
+		err = g.scaleBlocks(blockScales{}, blockScales{}, run)
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
 	}
 	e := epilogue{
 		rowScale: b.f32(o.RowScale), colScale: b.f32(o.ColScale),
@@ -37,9 +51,6 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	}
 	outScale := b.f32(o.OutScale)
 	if blocked {
-		if err := g.scaleBlocks(b.blockScales(o.A), b.blockScales(o.B)); err != nil {
-			return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
-		}
 		e.alpha = 1
 		return compute(func() {
 			e.outScale = factor(outScale)

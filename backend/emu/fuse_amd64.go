@@ -1,0 +1,45 @@
+//go:build !noasm
+
+package emu
+
+// fuseKernels lists the kernels that this machine can run, the best first, as
+// gemmKernels does.
+func fuseKernels() (list []*fuseKernel) {
+	for _, k := range gemmKernels() {
+		switch k {
+		case &avx512Kernel:
+			list = append(list, &avx512Fuse)
+		case &avx2Kernel:
+			list = append(list, &avx2Fuse)
+		}
+	}
+	return append(list, &goFuse)
+}
+
+var avx512Fuse = fuseKernel{
+	width: 16, add: fuse16AVX512,
+	powers: func(dst, src []float32, n int, least float32) (largest float32) {
+		return powersAVX512(&dst[0], &src[0], n, least)
+	},
+}
+
+var avx2Fuse = fuseKernel{
+	width: 8, add: fuse8AVX2,
+	powers: func(dst, src []float32, n int, least float32) (largest float32) {
+		return powersAVX2(&dst[0], &src[0], n, least)
+	},
+}
+
+//go:noescape
+func fuse16AVX512(t *fuseTile)
+
+//go:noescape
+func fuse8AVX2(t *fuseTile)
+
+// Both read and write whole vectors.
+
+//go:noescape
+func powersAVX512(dst, src *float32, n int, least float32) (largest float32)
+
+//go:noescape
+func powersAVX2(dst, src *float32, n int, least float32) (largest float32)

@@ -1,0 +1,5 @@
+//go:build noasm || !amd64
+
+package emu
+
+func fuseKernels() []*fuseKernel { return []*fuseKernel{&goFuse} }
