@@ -118,7 +118,7 @@ func TestHelp(t *testing.T) {
 		help, _ := succeed(t, args...)
 		require.Equal(t, alone, help)
 	}
-	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "compare", "bench", "doctor", "version"} {
+	for _, command := range []string{"train", "eval", "generate", "plan", "recipes", "compare", "gemm", "bench", "doctor", "version"} {
 		require.Contains(t, alone, "\n  "+command+" ")
 		help, stderr := succeed(t, "help", command)
 		require.Empty(t, stderr)
@@ -154,6 +154,40 @@ func TestCompare(t *testing.T) {
 	status, _, stderr := octet("compare", "--backend", "emu")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, stderr, "two backends, not 1")
+}
+
+func TestGemm(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	a, b := write("a", "38 01\n3c 00\n"), write("b", "38 01\n") // 1 2^-9, 1.5 0
+	out, _ := succeed(t, "gemm", a, b, "--backend", "emu")
+	require.Equal(t, "1.0000038\n1.5\n", out)
+	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:h100", "--json")
+	require.JSONEq(t, `{"m":2,"n":1,"k":2,"values":[1,1.5],"bits":["3f800000","3fc00000"]}`, out)
+	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:h100", "--explain", "0,0")
+	require.Contains(t, out, "cut off: k 1: 0.001953125 * 0.001953125 = 3.814697265625e-06 becomes 0")
+	random, _ := succeed(t, "gemm", "--backend", "emu:gaudi2", "--formats", "e5m2,e5m2", "--shape", "2x3x100")
+	require.Len(t, strings.Fields(random), 6)
+	for want, args := range map[string][]string{
+		"name two files, or none":                {a},
+		"two of e4m3 and e5m2":                   {"--formats", "e4m3"},
+		"not of the form MxNxK":                  {"--shape", "3x3"},
+		"the product has 2 rows and 1 columns":   {a, b, "--explain", "0,1"},
+		"expected a row and a column":            {a, b, "--explain", "x"},
+		"they are multiplied with each other":    {a, write("c", "38\n")},
+		"expected two hexadecimal digits":        {a, write("d", "xy\n")},
+		"known: h100, ada, b200, gaudi2, gaudi3": {"--backend", "emu:h200"},
+		"--explain knows device models":          {"--backend", "emu", "--explain", "0,0"},
+		"e5m2 × e4m3ieee, A is a:e5m2[1, 64]":    {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
+	} {
+		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
+		require.Equal(t, exitInput, status, want)
+		require.Contains(t, stderr, want)
+	}
 }
 
 func TestVersion(t *testing.T) {

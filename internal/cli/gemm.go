@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+
+	"octet/backend"
+	"octet/backend/arith"
+	"octet/fp8"
+	"octet/internal/bench"
+	"octet/internal/gemm"
+)
+
+type gemmCmd struct {
+	A       string `arg:"" optional:"" name:"A" help:"Text file of codes: a line for each row, two hexadecimal digits for each code."`
+	B       string `arg:"" optional:"" name:"B" help:"Likewise; its rows are multiplied with those of A."`
+	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the codes: e4m3 or e5m2."`
+	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Of random matrices, if no files are given."`
+	Seed    uint64 `default:"1" placeholder:"N" help:"Of random matrices."`
+	Fast    bool   `help:"Stay in the matrix unit's accumulator, as a forward pass does; otherwise sums are promoted where the device does that."`
+	Explain string `placeholder:"I,J" help:"Show how a device model computes one element, step by step."`
+	JSON    bool   `help:"Print one JSON object."`
+	device
+}
+
+// Help is what gemm --help adds.
+func (gemmCmd) Help() string {
+	return `One product A Bᵀ of matrices of FP8 codes: the element [i, j] is row i of A times row j of B, in FP32, without scales.
+
+Examples:
+  octet gemm --backend emu:h100 --explain 0,0
+  octet gemm --backend emu:gaudi2 --formats e5m2,e5m2 --shape 4x4x4096
+  octet gemm a.txt b.txt --backend emu:b200 --json`
+}
+
+func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
+	a, b, err := c.matrices()
+	if err != nil {
+		return badInput(err)
+	}
+	row, column, err := c.element(a, b)
+	if err != nil {
+		return badInput(err)
+	}
+	dev, err := c.open()
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	accum := backend.Promoted
+	if c.Fast {
+		accum = backend.Fast
+	}
+	result, err := gemm.Multiply(ctx, dev, a, b, accum)
+	if err != nil {
+		return badInput(err)
+	}
+	if c.Explain != "" {
+		_, name, _ := strings.Cut(c.Backend, ":")
+		model, err := arith.Lookup(name)
+		if err != nil {
+			return badInput(fmt.Errorf("--explain knows device models: %w", err))
+		}
+		return model.Explain(t.out, a.Row(row), b.Row(column), a.DType, b.DType, !c.Fast)
+	}
+	if c.JSON {
+		return json.NewEncoder(t.out).Encode(productJSON(a, b, result))
+	}
+	return printProduct(t.out, result, b.Rows)
+}
+
+// productResult is what gemm --json prints. Bits tell what a number cannot: the sign
+// of a zero, NaN and infinity.
+type productResult struct {
+	M      int        `json:"m"`
+	N      int        `json:"n"`
+	K      int        `json:"k"`
+	Values []*float32 `json:"values"` // row-major; null: not finite
+	Bits   []string   `json:"bits"`
+}
+
+func productJSON(a, b gemm.Matrix, result []float32) productResult {
+	p := productResult{M: a.Rows, N: b.Rows, K: a.Cols}
+	for _, x := range result {
+		value := &x
+		if x-x != 0 {
+			value = nil
+		}
+		p.Values = append(p.Values, value)
+		p.Bits = append(p.Bits, fmt.Sprintf("%08x", math.Float32bits(x)))
+	}
+	return p
+}
+
+func printProduct(w io.Writer, result []float32, cols int) error {
+	for i, x := range result {
+		end := " "
+		if i%cols == cols-1 {
+			end = "\n"
+		}
+		if _, err := fmt.Fprintf(w, "%v%s", x, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// matrices reads the operands, or makes them up.
+func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
+	driver, name, err := backend.Find(c.Backend)
+	if err != nil {
+		return a, b, err
+	}
+	spec, err := driver.Spec(name)
+	if err != nil {
+		return a, b, err
+	}
+	left, right, _ := strings.Cut(c.Formats, ",")
+	var formats [2]fp8.DType
+	for i, text := range []string{left, right} {
+		if formats[i], err = fp8.ParseDType(text); err != nil || !formats[i].IsFP8() {
+			return a, b, fmt.Errorf("--formats %s: expected two of e4m3 and e5m2, such as e5m2,e4m3", c.Formats)
+		}
+		if formats[i] == fp8.E4M3 {
+			formats[i] = spec.E4M3
+		}
+	}
+	if c.A == "" {
+		l, err := bench.ParseLayer(c.Shape)
+		if err != nil {
+			return a, b, fmt.Errorf("--shape: %w", err)
+		}
+		if most := 1 << 28; max(l.Tokens*l.Out, l.Tokens*l.In, l.Out*l.In) > most {
+			return a, b, fmt.Errorf("--shape %s: a matrix of more than %d elements", c.Shape, most)
+		}
+		return gemm.Random(c.Seed, formats[0], l.Tokens, l.In), gemm.Random(c.Seed+1, formats[1], l.Out, l.In), nil
+	}
+	if c.B == "" {
+		return a, b, errors.New("gemm multiplies two matrices: name two files, or none")
+	}
+	for i, path := range []string{c.A, c.B} {
+		f, err := os.Open(path)
+		if err != nil {
+			return a, b, err
+		}
+		m, err := gemm.Read(f, formats[i])
+		if err = errors.Join(err, f.Close()); err != nil {
+			return a, b, fmt.Errorf("%s: %w", path, err)
+		}
+		if i == 0 {
+			a = m
+		} else {
+			b = m
+		}
+	}
+	if a.Cols != b.Cols {
+		return a, b, fmt.Errorf("rows of %s have %d codes, those of %s have %d: they are multiplied with each other", c.A, a.Cols, c.B, b.Cols)
+	}
+	return a, b, nil
+}
+
+// element is what --explain names.
+func (c gemmCmd) element(a, b gemm.Matrix) (i, j int, err error) {
+	if c.Explain == "" {
+		return 0, 0, nil
+	}
+	if n, err := fmt.Sscanf(c.Explain, "%d,%d", &i, &j); err != nil || n != 2 {
+		return 0, 0, fmt.Errorf("--explain %s: expected a row and a column, such as 0,0", c.Explain)
+	}
+	if i < 0 || j < 0 || i >= a.Rows || j >= b.Rows {
+		return 0, 0, fmt.Errorf("--explain %d,%d: the product has %d rows and %d columns", i, j, a.Rows, b.Rows)
+	}
+	return i, j, nil
+}

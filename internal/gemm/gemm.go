@@ -1,0 +1,114 @@
+// Package gemm runs one product of matrices of FP8 codes on a backend: what a bug
+// report, a comparison with other programs, or a lesson needs.
+package gemm
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"strings"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// Matrix is codes, row-major.
+type Matrix struct {
+	DType      fp8.DType
+	Rows, Cols int
+	Codes      []uint8
+}
+
+// Row is row i.
+func (m Matrix) Row(i int) []uint8 { return m.Codes[i*m.Cols:][:m.Cols] }
+
+// Read reads a matrix from text: a line for each row, of two hexadecimal digits for
+// each code; spaces and empty lines do not count.
+func Read(r io.Reader, d fp8.DType) (m Matrix, err error) {
+	m.DType = d
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<24)
+	for line := 1; s.Scan(); line++ {
+		digits := strings.Join(strings.Fields(s.Text()), "")
+		if digits == "" {
+			continue
+		}
+		row, err := hex.DecodeString(digits)
+		if err != nil {
+			return m, fmt.Errorf("line %d: %w: expected two hexadecimal digits for each code", line, err)
+		}
+		if m.Rows > 0 && len(row) != m.Cols {
+			return m, fmt.Errorf("line %d has %d codes, the first row has %d", line, len(row), m.Cols)
+		}
+		m.Rows, m.Cols, m.Codes = m.Rows+1, len(row), append(m.Codes, row...)
+	}
+	if err := s.Err(); err != nil {
+		return m, err
+	}
+	if m.Rows == 0 {
+		return m, errors.New("no codes: expected a line of hexadecimal digits for each row")
+	}
+	return m, nil
+}
+
+// Random is a matrix of normal noise that fills the format's range.
+func Random(seed uint64, d fp8.DType, rows, cols int) Matrix {
+	r := rand.New(rand.NewPCG(seed, uint64(rows)<<32|uint64(cols)))
+	m := Matrix{DType: d, Rows: rows, Cols: cols, Codes: make([]uint8, rows*cols)}
+	for i := range m.Codes {
+		m.Codes[i] = uint8(d.Nearest(float32(r.NormFloat64()*16), fp8.Saturate))
+	}
+	return m
+}
+
+// Multiply is a·bᵀ: the rows of both are what is multiplied. The result is [a.Rows,
+// b.Rows], row-major. The device is used up.
+func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backend.Accum) ([]float32, error) {
+	vars := backend.NewVars()
+	operand := func(name string, m Matrix) *backend.Tensor {
+		t := vars.Tensor(backend.Input, name, m.DType, m.Rows, m.Cols)
+		t.Scale = vars.Tensor(backend.Input, name+".scale_inv", fp8.F32, 1)
+		return t
+	}
+	x, y := operand("a", a), operand("b", b)
+	out := vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows)
+	p := vars.Program("gemm")
+	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
+	if err := dev.Bind(vars); err != nil {
+		return nil, err
+	}
+	one := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))
+	for _, w := range []struct {
+		t   *backend.Tensor
+		raw []byte
+	}{{x, a.Codes}, {y, b.Codes}, {x.Scale, one}, {y.Scale, one}} {
+		if err := dev.Write(w.t, w.raw); err != nil {
+			return nil, err
+		}
+	}
+	loaded, err := dev.Load(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := loaded[0].Run(ctx); err != nil {
+		return nil, err
+	}
+	raw := make([]byte, out.Bytes())
+	if err := dev.Read(out, raw); err != nil {
+		return nil, err
+	}
+	result := make([]float32, out.Elems())
+	for i := range result {
+		result[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return result, nil
+}
