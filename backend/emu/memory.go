@@ -195,12 +195,19 @@ func (b *binder) matrixOf(t *backend.Tensor) matrix {
 	return m
 }
 
+// workerGap keeps apart in memory what different workers write. Casts read ahead
+// by up to 4096 bytes (fp8's prefetches), so also beyond the end of a buffer: if
+// another worker's began there, it would lose the lines that it is about to write.
+const workerGap = 4096
+
+// workerBytes is alignedBytes for one worker.
+func workerBytes(n int64) []byte { return alignedBytes(n + workerGap)[:n:n] }
+
 // bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
 type bufferKey struct{ which, n int }
 
-// scratch is n floats for each worker of the pool, on separate cache lines. The
-// calls of one op give different buffers; ops, which run one after another,
-// share them.
+// scratch is n floats for each worker of the pool. The calls of one op give
+// different buffers; ops, which run one after another, share them.
 func (b *binder) scratch(n int) [][]float32 {
 	key := bufferKey{b.taken, n}
 	b.taken++
@@ -208,7 +215,7 @@ func (b *binder) scratch(n int) [][]float32 {
 	if list == nil {
 		list = make([][]float32, b.pool.size())
 		for i := range list {
-			list[i] = view[float32](alignedBytes(int64(n) * 4))
+			list[i] = view[float32](workerBytes(int64(n) * 4))
 		}
 		b.buffers[key] = list
 	}

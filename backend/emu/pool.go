@@ -126,7 +126,7 @@ func (p *pool) size() int { return p.workers }
 func (p *pool) reserve(n int) {
 	for w := range p.scratch {
 		if len(p.scratch[w]) < n {
-			p.scratch[w] = make([]float32, n)
+			p.scratch[w] = view[float32](workerBytes(int64(n) * 4))
 		}
 	}
 }

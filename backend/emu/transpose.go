@@ -30,7 +30,7 @@ type strip struct {
 func (b *binder) strips(dtype fp8.DType, cols int) []strip {
 	list := make([]strip, b.pool.size())
 	for w := range list {
-		raw := alignedBytes(int64(stripRows * cols * dtype.Size()))
+		raw := workerBytes(int64(stripRows * cols * dtype.Size()))
 		switch dtype.Size() {
 		case 4:
 			list[w].f32 = view[float32](raw)
