@@ -116,6 +116,15 @@ func (h *heads) transposeKeys(t *tiles, dst, few sheet, k *operand, pair, j, n i
 	}
 }
 
+// expectQueries and expectKeys are expect for n queries and keys from i and j on.
+func (h *heads) expectQueries(t *tiles, q *operand, pair, i, n int) {
+	t.expect(&q.matrix, h.row(pair, h.queries, i), h.column(pair, 0), n, h.group*h.dim)
+}
+
+func (h *heads) expectKeys(t *tiles, k *operand, pair, j, n int) {
+	t.expect(&k.matrix, h.row(pair, h.keys, j), pair%h.kv*h.dim, n, h.dim)
+}
+
 // attentionSpace is a worker's scratch for the queries of a task and a block
 // of keys.
 type attentionSpace struct {
@@ -154,12 +163,15 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 	b.pool.reserve(used)
 	var position int
 	tasks := h.pairs() * parts(h.queries, span)
-	task := func(worker, task int) {
-		// The last queries see the most keys: they go first, so that no worker
-		// is left with a long task at the end.
+	// The last queries see the most keys: they go first, so that no worker is left
+	// with a long task at the end.
+	place := func(task int) (pair, i0, n int) {
 		task = tasks - 1 - task
-		pair, i0 := task%h.pairs(), task/h.pairs()*span
-		n := min(span, h.queries-i0)
+		i0 = task / h.pairs() * span
+		return task % h.pairs(), i0, min(span, h.queries-i0)
+	}
+	task := func(worker, task int) {
+		pair, i0, n := place(task)
 		rows := n * h.group
 		s, _ := h.attentionSpace(kernel, taskRows, b.pool.scratch[worker])
 		h.decodeQueries(&s.tiles, s.q, &q, pair, i0, n)
@@ -170,12 +182,26 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 			keys := min(keyBlock, seen-j0)
 			h.transposeKeys(&s.tiles, s.kt, s.few, &k, pair, j0, keys)
 			h.decodeKeys(&s.tiles, s.v, &v, pair, j0, keys)
+			s.expectNothing()
+			if next := j0 + keyBlock; next < seen {
+				h.expectKeys(&s.tiles, &k, pair, next, min(keyBlock, seen-next))
+				h.expectKeys(&s.tiles, &v, pair, next, min(keyBlock, seen-next))
+			} else if task+1 < tasks {
+				pair, i0, n := place(task + 1)
+				h.expectQueries(&s.tiles, &q, pair, i0, n)
+				h.expectKeys(&s.tiles, &k, pair, 0, min(keyBlock, h.keys))
+				h.expectKeys(&s.tiles, &v, pair, 0, min(keyBlock, h.keys))
+			}
+			if j0 == 0 {
+				s.expectStore(e, h.row(pair, h.queries, i0), h.column(pair, 0), n, h.group*h.dim)
+			}
 			for r := 0; r < rows; r += s.mr {
 				height := min(s.mr, rows-r)
 				visible, width := h.visible(position+i0-j0, r, height, keys)
 				if width == 0 {
 					continue
 				}
+				s.ask()
 				var highest [maxTileRows]float32
 				top, total := s.top[r:r+height], s.total[r:r+height]
 				s.product(s.s, height, width, h.dim, s.q.at(r, 0), false, s.kt, false)
@@ -200,9 +226,12 @@ func (b *binder) attentionWith(kernel *gemmKernel, o *backend.Attention) func() 
 			out := s.o.row(r, h.dim)
 			simd.Scale(out, 1/s.total[r])
 			e.store(worker, h.row(pair, h.queries, i0+r/h.group), h.column(pair, r), out)
-			if lse != nil {
-				lse[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))
-			}
+		}
+		if lse == nil {
+			return
+		}
+		for r := range rows { // by themselves several logarithms are under way at a time
+			lse[h.lseIndex(pair, i0, r)] = float32(float64(s.top[r])*math.Ln2 + math.Log(float64(s.total[r])))
 		}
 	}
 	return storing(func() {

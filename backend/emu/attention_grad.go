@@ -118,11 +118,11 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 // pairTask computes all gradients of one sequence and key head.
 func (a *attentionBackward) pairTask(worker, pair int) {
 	s, _ := a.space(a.pool.scratch[worker])
-	clear(s.dq.x)
 	for j := 0; j < a.keys; j += keyBlock {
 		a.loadKeys(&s, pair, j)
 		for i := j / a.block * a.block; i < a.queries; i += a.block {
 			a.loadQueries(&s, pair, i)
+			a.expectAfter(&s, pair, i, j)
 			a.probabilities(&s, i, j)
 			a.addToKeys(&s, i, j)
 			a.addToQueries(&s, s.dq.at(i*a.group, 0), i, j)
@@ -130,6 +130,33 @@ func (a *attentionBackward) pairTask(worker, pair int) {
 		a.storeKeys(&s, worker, pair, j)
 	}
 	a.storeQueries(&s, worker, pair, 0, a.queries)
+}
+
+// expectAfter is what pairTask reads and stores after the queries from i on and the
+// keys from j on, up to the next ones.
+func (a *attentionBackward) expectAfter(s *gradSpace, pair, i, j int) {
+	t := &s.tiles
+	t.expectNothing()
+	if j+keyBlock >= a.keys {
+		t.expectStore(a.grad.q, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.group*a.dim)
+	}
+	if i += a.block; i >= a.queries {
+		row, col := a.row(pair, a.keys, j), pair%a.kv*a.dim
+		t.expectStore(a.grad.k, row, col, a.keysAt(j), a.dim)
+		t.expectStore(a.grad.v, row, col, a.keysAt(j), a.dim)
+		if j += keyBlock; j >= a.keys {
+			pair, j = pair+1, 0
+		}
+		if pair == a.pairs() {
+			return
+		}
+		a.expectKeys(t, &a.k, pair, j, a.keysAt(j))
+		a.expectKeys(t, &a.v, pair, j, a.keysAt(j))
+		i = j / a.block * a.block
+	}
+	n := min(a.block, a.queries-i)
+	a.expectQueries(t, &a.q, pair, i, n)
+	a.expectQueries(t, &a.do, pair, i, n)
 }
 
 // keysTask computes dK and dV of one block of keys.
@@ -151,7 +178,6 @@ func (a *attentionBackward) queriesTask(worker, task int) {
 	s, _ := a.space(a.pool.scratch[worker])
 	pair, i0 := task%a.pairs(), (parts(a.queries, a.span)-1-task/a.pairs())*a.span
 	end := min(i0+a.span, a.queries)
-	clear(s.dq.x)
 	for j := 0; j < end; j += keyBlock {
 		a.loadKeys(&s, pair, j)
 		for i := max(i0, j/a.block*a.block); i < end; i += a.block {
@@ -185,8 +211,6 @@ func (a *attentionBackward) loadKeys(s *gradSpace, pair, j int) {
 	a.decodeKeys(&s.tiles, s.k, &a.k, pair, j, n)
 	s.transposed(s.kt, s.k, n, a.dim)
 	a.transposeKeys(&s.tiles, s.vt, s.few, &a.v, pair, j, n)
-	clear(s.dk.x[:n*a.ld])
-	clear(s.dv.x[:n*a.ld])
 }
 
 // probabilities computes P and dS of the queries from i on and the keys from
@@ -206,27 +230,28 @@ func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 }
 
 // addToKeys is dV += Pᵀ·dO, dK += dSᵀ·Q, from the first row on that sees a
-// key.
+// key. The block of queries that has this row comes first, and sets them.
 func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for c := 0; c < keys; c += s.mr {
 		height := min(s.mr, keys-c)
-		from := max(0, j+c-i) * a.group
+		from, add := max(0, j+c-i)*a.group, i > j+c
 		if from < rows {
-			s.product(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), true)
-			s.product(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), true)
+			s.product(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
+			s.product(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), add)
 		}
 	}
 }
 
-// addToQueries is dQ += dS·K, up to the last key that a row sees.
+// addToQueries is dQ += dS·K, up to the last key that a row sees. Every row sees
+// the first block of keys, which sets it.
 func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 	rows := a.rowsAt(i)
 	for r := 0; r < rows; r += s.mr {
 		height := min(s.mr, rows-r)
 		_, width := a.visible(i-j, r, height, a.keysAt(j))
 		if width > 0 {
-			s.product(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, true)
+			s.product(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)
 		}
 	}
 }

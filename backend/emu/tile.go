@@ -1,6 +1,8 @@
 package emu
 
 import (
+	"unsafe"
+
 	"octet/backend"
 	"octet/backend/emu/simd"
 )
@@ -37,6 +39,70 @@ type tiles struct {
 	*gemmKernel
 	inPlace       multiplyInto
 	panel, corner []float32 // [depth, nr] and [mr, nr], if inPlace is nil
+
+	wanted [8]rowsInMemory
+	asked  int // rows of wanted[0] that have been asked for
+}
+
+// rowsInMemory are rows of a matrix.
+type rowsInMemory struct {
+	first             unsafe.Pointer
+	step, rows, bytes int
+}
+
+// askRows is how many rows a product asks for: their way from memory is shorter
+// than a product of mr rows takes.
+const askRows = 16
+
+// expect says which rows×cols elements of m, from (row, col) on, will be read or
+// written soon. Rows of one head are short, and a processor notices too late that
+// somebody goes through them: products ask for them, some at a time. What has no
+// room is not asked for.
+func (t *tiles) expect(m *matrix, row, col, rows, cols int) {
+	for i := range t.wanted {
+		if t.wanted[i].rows == 0 {
+			t.wanted[i] = rowsInMemory{m.address(row, col), m.ld * m.dtype.Size(), rows, cols * m.dtype.Size()}
+			return
+		}
+	}
+}
+
+// expectStore is expect for what e will store.
+func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
+	for i := range e.casts {
+		if c := &e.casts[i]; c.strips == nil {
+			t.expect(&matrix{dtype: c.dtype, ld: c.ld, f32: c.f32, u16: c.u16, u8: c.u8}, row, col, rows, cols)
+		}
+	}
+}
+
+// address is where element (row, col) lies.
+func (m *matrix) address(row, col int) unsafe.Pointer {
+	at := row*m.ld + col
+	switch {
+	case m.f32 != nil:
+		return unsafe.Pointer(&m.f32[at])
+	case m.u16 != nil:
+		return unsafe.Pointer(&m.u16[at])
+	}
+	return unsafe.Pointer(&m.u8[at])
+}
+
+// expectNothing forgets what was expected.
+func (t *tiles) expectNothing() { t.wanted, t.asked = [len(t.wanted)]rowsInMemory{}, 0 }
+
+// ask asks for the next rows that are expected.
+func (t *tiles) ask() {
+	w := &t.wanted[0]
+	if w.rows == 0 {
+		return
+	}
+	n := min(askRows, w.rows-t.asked)
+	simd.PrefetchRows(unsafe.Add(w.first, t.asked*w.step), w.step, n, w.bytes)
+	if t.asked += n; t.asked == w.rows {
+		copy(t.wanted[:], t.wanted[1:])
+		t.wanted[len(t.wanted)-1], t.asked = rowsInMemory{}, 0
+	}
 }
 
 func newTiles(kernel *gemmKernel, depth int, c *carver) tiles {
@@ -51,6 +117,7 @@ func newTiles(kernel *gemmKernel, depth int, c *carver) tiles {
 // the chain fma(a[i,l], b[l,j], c[i,j]), l ascending. c is rows×cols, op(a) is
 // a or its transpose; rows, cols and k are at least 1.
 func (t *tiles) product(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
+	t.ask()
 	step, stepK := a.ld, 1
 	if transA {
 		step, stepK = 1, a.ld

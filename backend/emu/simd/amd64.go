@@ -52,6 +52,9 @@ func broadcast[F float32 | float64](vectors, constants []F) {
 // (Intel's optimization manual, on spin-wait loops).
 func Pause(n int)
 
+//go:noescape
+func prefetchRows(p unsafe.Pointer, step, rows, bytes int)
+
 // In all kernels n is positive and a multiple of 16, or of the number of lanes.
 // Those with lanes set them, for a rest to be added; what they return is the sum
 // without one.

@@ -2,6 +2,8 @@
 
 package simd
 
+import "unsafe"
+
 // Advanced SIMD is a part of every arm64 processor.
 const haveVectors = true
 
@@ -9,6 +11,9 @@ const haveVectors = true
 // pipeline, whereas YIELD does nothing on a core with one thread. (Go's runtime
 // spins with it too.)
 func Pause(n int)
+
+//go:noescape
+func prefetchRows(p unsafe.Pointer, step, rows, bytes int)
 
 // In all kernels n is positive and a multiple of 16, or of the number of lanes.
 // Those with lanes set them, for a rest to be added; what they return is the sum

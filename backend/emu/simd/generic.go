@@ -2,6 +2,8 @@
 
 package simd
 
+import "unsafe"
+
 // Without assembly the twins do everything: no kernel is called.
 const haveVectors = false
 
@@ -9,6 +11,8 @@ const haveVectors = false
 func Pause(int) {}
 
 // What nobody calls must still be there.
+
+func prefetchRows(p unsafe.Pointer, step, rows, bytes int) {}
 
 func addVectors(dst, x *float32, n int) {}
 
