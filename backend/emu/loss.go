@@ -48,7 +48,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 				fillWith(grad[:valid], nan)
 			default:
 				top := largestLogit(&logits, t, valid, buffer)
-				sum := exponentials(grad, &logits, t, valid, top, buffer)
+				sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
 				loss[t] = float32(float64(top) - float64(logits.piece(buffer, t, target, 1)[0]) + math.Log(sum))
 				factor = float32(float64(invTokens) / sum)
 			}
@@ -86,17 +86,17 @@ func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
 }
 
 // exponentials is dst = e^(logit − top) for the first n logits of a row, and
-// their sum.
-func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32) float64 {
+// their sum. Meanwhile it asks for the logits of the row next, which the next search
+// for a maximum would have to wait for.
+func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32, next int) float64 {
 	var sum float64
 	for from := 0; from < n; from += lossPiece {
 		x := logits.piece(buffer, row, from, min(lossPiece, n-from))
-		for ; len(x) > sumChunk; x = x[sumChunk:] {
-			sum += float64(simd.ExpSum(dst, x[:sumChunk], 1, top))
-			dst = dst[sumChunk:]
+		for at := 0; at < len(x); at += sumChunk {
+			chunk := x[at:min(at+sumChunk, len(x))]
+			logits.prefetch(next, from+at, len(chunk))
+			sum += float64(simd.ExpSum(dst[from+at:], chunk, 1, top))
 		}
-		sum += float64(simd.ExpSum(dst, x, 1, top))
-		dst = dst[len(x):]
 	}
 	return sum
 }

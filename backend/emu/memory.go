@@ -156,6 +156,19 @@ func (r *rows) load(dst []float32, row, col int) {
 	}
 }
 
+// prefetch asks for n elements from (row, col) on.
+func (r *rows) prefetch(row, col, n int) {
+	at := row*r.ld + col
+	switch {
+	case r.f32 != nil:
+		simd.PrefetchRows(unsafe.Pointer(&r.f32[at]), 0, 1, 4*n)
+	case r.u16 != nil:
+		simd.PrefetchRows(unsafe.Pointer(&r.u16[at]), 0, 1, 2*n)
+	default:
+		simd.PrefetchRows(unsafe.Pointer(&r.u8[at]), 0, 1, n)
+	}
+}
+
 // row is row i as FP32; see piece.
 func (r *rows) row(buffer []float32, i int) []float32 {
 	return r.piece(buffer, i, 0, r.cols)
