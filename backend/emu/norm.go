@@ -50,6 +50,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		sum := partial[chunk*cols : (chunk+1)*cols]
 		clear(sum)
 		for r := chunk * gainRows; r < min(tokens, (chunk+1)*gainRows); r++ {
+			dout.prefetch(min(r+3, tokens-1), 0, cols) // FP32 has no decoding that does it
 			x, dy, inv := x.row(inputs[worker], r), dout.row(gradients[worker], r), invRMS[r]
 			mean := simd.GainSums(sum, x, dy, gain, inv) / float32(cols)
 			simd.NormGradient(dx, x, dy, gain, inv, mean)
