@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -220,4 +221,14 @@ func TestPoolTakesFromOthers(t *testing.T) {
 			close(taken)
 		}
 	})
+}
+
+// What one worker reads ahead must not be what another writes.
+func TestWorkersScratchIsApart(t *testing.T) {
+	p := newPool(2)
+	defer p.close()
+	p.reserve(100)
+	apart := []uintptr{uintptr(unsafe.Pointer(&p.scratch[0][0])), uintptr(unsafe.Pointer(&p.scratch[1][0]))}
+	slices.Sort(apart)
+	require.GreaterOrEqual(t, apart[1]-apart[0], uintptr(4*100+workerGap))
 }
