@@ -87,6 +87,9 @@ func sameBits(t *testing.T, want, got []float32, about string) {
 func TestFusedGemm(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	shapes := [][3]int{{1, 1, 1}, {3, 5, 40}, {20, 40, 300}, {150, 9, 290}}
+	if testing.Short() {
+		shapes = shapes[:2]
+	}
 	for _, s := range sums {
 		for i, fuse := range fuseKernels() {
 			for _, base := range gemmKernels()[min(i, len(gemmKernels())-1):] {
@@ -127,7 +130,10 @@ func TestFusedGemm(t *testing.T) {
 // A NaN or an infinity goes where it belongs, and nowhere else.
 func TestFusedGemmSpecials(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	const m, n, k = 20, 40, 300
+	m, n, k := 20, 40, 300
+	if testing.Short() {
+		m, n = 3, 5
+	}
 	for _, s := range sums {
 		for _, promote := range []int{0, 128} {
 			for trial := range 4 {
