@@ -1,0 +1,231 @@
+// Command models measures what the arithmetic of accelerators costs: the error of
+// FP8 products against exact sums of the same codes, for each device model, on
+// random operands by the length of the sum, and on those of a model in training. It
+// prints the tables of docs/device-models.md.
+//
+//	go run ./study/models
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"text/tabwriter"
+
+	"octet/backend"
+	"octet/backend/arith"
+	_ "octet/backend/emu"
+	"octet/data"
+	"octet/fp8"
+	"octet/train"
+)
+
+func main() {
+	log.SetFlags(0)
+	steps := flag.Int("steps", 300, "steps after which a model's operands are taken")
+	flag.Parse()
+	if err := byLength(); err != nil {
+		log.Fatal(err)
+	}
+	if err := inTraining(context.Background(), *steps); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// dot is one way to compute a dot product of codes.
+type dot struct {
+	name    string
+	compute func(a, b []uint8, da, db fp8.DType) float64
+}
+
+// ways are emu's FP32 chain and the models, promoted or not.
+func ways() (list []dot) {
+	list = append(list, dot{"emu", fp32})
+	for _, m := range arith.Models() {
+		fast := dot{m.Name, func(a, b []uint8, da, db fp8.DType) float64 {
+			return float64(m.Dot(a, b, da, db, false))
+		}}
+		if m.Promote > 0 {
+			list = append(list, dot{m.Name, func(a, b []uint8, da, db fp8.DType) float64 {
+				return float64(m.Dot(a, b, da, db, true))
+			}})
+			fast.name += ",fast"
+		}
+		list = append(list, fast)
+	}
+	return list
+}
+
+func fp32(a, b []uint8, da, db fp8.DType) float64 {
+	sum := float32(0)
+	for i := range a {
+		sum += float32(float64(da.Float32(uint32(a[i]))) * float64(db.Float32(uint32(b[i]))))
+	}
+	return float64(sum)
+}
+
+// exact sums up in float64, which holds sums of FP8 products to 2^-53.
+func exact(a, b []uint8, da, db fp8.DType) (sum float64) {
+	for i := range a {
+		sum += float64(da.Float32(uint32(a[i]))) * float64(db.Float32(uint32(b[i])))
+	}
+	return sum
+}
+
+// errors adds up squares of errors and of values, and how far values shrink.
+type errors struct{ diff, norm, shrink, size float64 }
+
+func (e *errors) add(got, want float64) {
+	e.diff += (got - want) * (got - want)
+	e.norm += want * want
+	e.shrink += (want - got) * math.Copysign(1, want)
+	e.size += math.Abs(want)
+}
+
+func (e *errors) relative() float64 { return math.Sqrt(e.diff / e.norm) }
+
+// byLength prints errors of sums of normal noise around 0, and around a mean of one
+// standard deviation, which all partial sums share.
+func byLength() error {
+	lengths := []int{64, 256, 1024, 4096, 16384}
+	for _, mean := range []float64{0, 1} {
+		w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+		fmt.Fprintf(w, "relative error, mean %v\t", mean)
+		for _, k := range lengths {
+			fmt.Fprintf(w, "K = %d\t", k)
+		}
+		fmt.Fprintln(w, "mean shrinkage at the last")
+		for _, way := range ways() {
+			fmt.Fprintf(w, "%s\t", way.name)
+			var e errors
+			for _, k := range lengths {
+				r := rand.New(rand.NewPCG(1, uint64(k)))
+				e = errors{}
+				for range 200 {
+					a, b := noise(r, k, mean), noise(r, k, mean)
+					e.add(way.compute(a, b, fp8.E4M3, fp8.E4M3), exact(a, b, fp8.E4M3, fp8.E4M3))
+				}
+				fmt.Fprintf(w, "%.1e\t", e.relative())
+			}
+			fmt.Fprintf(w, "%+.1e\n", e.shrink/e.size)
+		}
+		fmt.Fprintln(w)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noise is E4M3 codes whose largest of some thousand is near the format's.
+func noise(r *rand.Rand, n int, mean float64) []uint8 {
+	codes := make([]uint8, n)
+	for i := range codes {
+		codes[i] = uint8(fp8.E4M3.Nearest(float32(100*(r.NormFloat64()+mean)), fp8.Saturate))
+	}
+	return codes
+}
+
+// inTraining prints errors of the products of the default model's step after some.
+func inTraining(ctx context.Context, steps int) (err error) {
+	root, version, err := data.FindGoRoot(ctx)
+	if err != nil {
+		return err
+	}
+	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: 50_000})
+	if err != nil {
+		return err
+	}
+	c := train.Default()
+	c.Train.Steps = steps + 1
+	job, err := train.NewJob(c)
+	if err != nil {
+		return err
+	}
+	devices, err := backend.Open("emu", backend.Options{Threads: runtime.GOMAXPROCS(0)})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = devices[0].Close() }()
+	list := ways()
+	sums := map[string][]errors{}
+	watching := false
+	see := func(n *backend.Node, m backend.Memory) error {
+		op, ok := n.Op.(*backend.MatMul)
+		if !ok || !op.A.DType.IsFP8() {
+			return nil
+		}
+		kind := map[[2]bool]string{{false, true}: "fprop", {false, false}: "dgrad", {true, false}: "wgrad"}[[2]bool{op.TransA, op.TransB}]
+		if sums[kind] == nil {
+			sums[kind] = make([]errors, len(list))
+		}
+		return sample(op, m, list, sums[kind])
+	}
+	t, err := train.NewTrainer(job, corpus, []backend.Backend{backend.Watch(devices[0], func(string) backend.Observer {
+		if watching {
+			return see
+		}
+		return nil
+	})})
+	if err != nil {
+		return err
+	}
+	if err := t.Init(ctx); err != nil {
+		return err
+	}
+	for step := range steps + 1 {
+		watching = step == steps
+		if _, err := t.Next(ctx); err != nil {
+			return err
+		}
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "relative error, step %d\tfprop\tdgrad\twgrad\n", steps+1)
+	for i, way := range list {
+		fmt.Fprintf(w, "%s", way.name)
+		for _, kind := range []string{"fprop", "dgrad", "wgrad"} {
+			fmt.Fprintf(w, "\t%.1e", sums[kind][i].relative())
+		}
+		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// sample adds the errors of some elements of a product.
+func sample(op *backend.MatMul, m backend.Memory, list []dot, sums []errors) error {
+	a, err := m.Read(op.A)
+	if err != nil {
+		return err
+	}
+	b, err := m.Read(op.B)
+	if err != nil {
+		return err
+	}
+	rows, cols, k := op.Dims()
+	r := rand.New(rand.NewPCG(7, uint64(rows*cols)))
+	x, y := make([]uint8, k), make([]uint8, k)
+	for range 100 {
+		i, j := r.IntN(rows), r.IntN(cols)
+		for l := range k {
+			x[l], y[l] = code(a, op.A, op.TransA, i, l), code(b, op.B, !op.TransB, j, l)
+		}
+		want := exact(x, y, op.A.DType, op.B.DType)
+		for i, way := range list {
+			sums[i].add(way.compute(x, y, op.A.DType, op.B.DType), want)
+		}
+	}
+	return nil
+}
+
+// code is that of element l along k of vector i.
+func code(raw []byte, t *backend.Tensor, transposed bool, i, l int) uint8 {
+	if transposed {
+		i, l = l, i
+	}
+	return raw[i*t.Cols()+l]
+}
