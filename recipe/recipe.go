@@ -164,27 +164,27 @@ type Recipe struct {
 	// as the paper's code does; else a calibration before the first step
 	// measures them.
 	ColdStart bool
+
+	device *device // that does not multiply all that the rows ask for; else nil
 }
 
 // Cast resolves one operand of one product of the layer at scope.
 func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
-	var c Cast
+	c := Cast{DType: r.format(scope, g, o)}
+	if !c.DType.IsFP8() {
+		return c
+	}
 	rounding := false
 	for _, row := range r.Rows {
 		if !row.matches(scope, g, o) {
 			continue
 		}
-		c.DType = cmp.Or(c.DType, row.DType)
 		c.Scaling = cmp.Or(c.Scaling, row.Scaling)
 		c.Granularity = cmp.Or(c.Granularity, row.Granularity)
 		c.Scale = cmp.Or(c.Scale, row.Scale)
 		if !rounding && row.Rounding != nil {
 			c.Rounding, rounding = *row.Rounding, true
 		}
-	}
-	c.DType = cmp.Or(c.DType, r.Compute)
-	if !c.DType.IsFP8() {
-		return Cast{DType: c.DType}
 	}
 	if s := r.smoothScaling(scope, o); s != NotGiven {
 		c.Scaling = s
@@ -199,6 +199,31 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 		c.Margin = [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
 	}
 	return c
+}
+
+// format is the format of an operand. Where the recipe was resolved for a device, it
+// depends on what the product multiplies it by.
+func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
+	asked := func(o Operand) fp8.DType {
+		for _, row := range r.Rows {
+			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+				return row.DType
+			}
+		}
+		return r.Compute
+	}
+	if r.device != nil {
+		for _, p := range Products {
+			switch {
+			case p.GEMM != g:
+			case p.A == o:
+				return r.device.formats([2]fp8.DType{asked(o), asked(p.B)})[0]
+			case p.B == o:
+				return r.device.formats([2]fp8.DType{asked(p.A), asked(o)})[1]
+			}
+		}
+	}
+	return asked(o)
 }
 
 // Validate reports a table that no backend could follow.

@@ -1,0 +1,123 @@
+package recipe
+
+import (
+	"fmt"
+	"slices"
+
+	"octet/fp8"
+)
+
+// device is what a recipe was resolved for.
+type device struct {
+	e4m3  fp8.DType
+	pairs [][2]fp8.DType
+}
+
+// For is the recipe as a device computes it, for a model of the given depth.
+// e4m3 is the E4M3 of the device, pairs the FP8 formats that one product may
+// combine, the activation or gradient first.
+//
+// A recipe says E4M3 and means the device's: of operands, whose limit follows,
+// and of the optimizer's moments. A product of formats that the device does not
+// multiply reads E5M2 where it would read E4M3: with equal formats only, dgrad
+// and wgrad read copies of weight and input in the gradient's E5M2. Where that
+// does not help, the error names the product and what to write into
+// [[precision.rows]].
+//
+// Each note is a sentence on what became of the recipe; without notes it is what
+// it was.
+func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved Recipe, notes []string, err error) {
+	if e4m3.IsFP8() && e4m3 != fp8.E4M3 && r.renameE4M3(e4m3) {
+		notes = append(notes, fmt.Sprintf("e4m3 is %s on this device, its largest value %v", e4m3, e4m3.Max()))
+	}
+	d := &device{e4m3, pairs}
+	r.device = nil
+	swapped := false
+	for _, group := range r.groups(layers) {
+		for i, p := range Products {
+			from := [2]fp8.DType{group.casts[i][0].DType, group.casts[i][1].DType}
+			to := d.formats(from)
+			if !d.multiplies(to) {
+				scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
+				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which this device cannot; add to [[precision.rows]] scope = %q, gemm = %q, %s",
+					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], scope, p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
+			}
+			for k, o := range []Operand{p.A, p.B} {
+				if to[k] == from[k] {
+					continue
+				}
+				swapped = true
+				note := fmt.Sprintf("%s reads %s in %s: this device multiplies no %s by %s", p.GEMM, o, to[k], from[0], from[1])
+				if !slices.Contains(notes, note) {
+					notes = append(notes, note)
+				}
+			}
+		}
+	}
+	if swapped {
+		r.device = d
+	}
+	return r, notes, nil
+}
+
+// renameE4M3 reports whether there was one.
+func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
+	rename := func(d *fp8.DType) {
+		if *d == fp8.E4M3 {
+			*d, found = to, true
+		}
+	}
+	r.Rows = slices.Clone(r.Rows)
+	for i := range r.Rows {
+		rename(&r.Rows[i].DType)
+	}
+	rename(&r.Optimizer.M1)
+	rename(&r.Optimizer.M2)
+	return found
+}
+
+// multiplies reports whether there is such a product. Pairs are a matter of two
+// FP8 formats.
+func (d *device) multiplies(pair [2]fp8.DType) bool {
+	return !pair[0].IsFP8() || !pair[1].IsFP8() || slices.Contains(d.pairs, pair)
+}
+
+// formats are those in which a product reads what the rows give as pair.
+func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
+	if d.multiplies(pair) {
+		return pair
+	}
+	wide := pair
+	for i := range wide {
+		if wide[i] == d.e4m3 {
+			wide[i] = fp8.E5M2
+		}
+	}
+	if d.multiplies(wide) {
+		return wide
+	}
+	return pair
+}
+
+// remedy is the rest of a row that makes a product of a and b possible: another
+// format for one operand, for both, or the compute format.
+func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) string {
+	for _, f := range []struct {
+		as   fp8.DType
+		name string // in a config, where e4m3 is the device's
+	}{{d.e4m3, fp8.E4M3.String()}, {fp8.E5M2, fp8.E5M2.String()}} {
+		for _, change := range []struct {
+			to  [2]fp8.DType
+			row string
+		}{
+			{[2]fp8.DType{pair[0], f.as}, fmt.Sprintf("operand = %q, ", b)},
+			{[2]fp8.DType{f.as, pair[1]}, fmt.Sprintf("operand = %q, ", a)},
+			{[2]fp8.DType{f.as, f.as}, ""},
+		} {
+			if slices.Contains(d.pairs, change.to) {
+				return fmt.Sprintf("%sformat = %q", change.row, f.name)
+			}
+		}
+	}
+	return fmt.Sprintf("format = %q", compute)
+}

@@ -1,0 +1,139 @@
+package recipe
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+type pairs = [][2]fp8.DType
+
+// Devices as they are: everything goes; equal formats only, and another E4M3; no
+// E5M2 by E5M2.
+var (
+	allPairs = pairs{
+		{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
+	}
+	equalPairs = pairs{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	mixedPairs = allPairs[:3]
+)
+
+// The formats of all products of all recipes are pairs that the device has, and
+// nothing else of a cast is lost.
+func TestForGivesPairsOfTheDevice(t *testing.T) {
+	for _, name := range Names() {
+		for _, d := range []device{{fp8.E4M3, allPairs}, {fp8.E4M3IEEE, equalPairs}, {fp8.E4M3, mixedPairs}} {
+			r := lookup(t, name)
+			r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", Operand: Grad, DType: fp8.E4M3}}, r.Rows...)
+			resolved, notes, err := r.For(d.e4m3, d.pairs, 2)
+			require.NoError(t, err)
+			if d.e4m3 == fp8.E4M3 {
+				require.Equal(t, r, resolved, "as it was")
+				require.Empty(t, notes)
+			}
+			for _, module := range Modules {
+				for i := range 2 {
+					for _, p := range Products {
+						scope := Scope(module, i)
+						a, b := resolved.Cast(scope, p.GEMM, p.A), resolved.Cast(scope, p.GEMM, p.B)
+						if a.DType.IsFP8() && b.DType.IsFP8() {
+							require.Contains(t, d.pairs, [2]fp8.DType{a.DType, b.DType}, "%s: %s of %s", name, p.GEMM, scope)
+						}
+						for o, c := range map[Operand]Cast{p.A: a, p.B: b} {
+							was := r.Cast(scope, p.GEMM, o)
+							require.Equal(t, was.DType.IsFP8(), c.DType.IsFP8())
+							was.DType = c.DType
+							require.Equal(t, was, c)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// What Gaudi 2 makes of the method: the backward runs in E5M2, exceptions by
+// layer stay what they are.
+func TestForEqualFormats(t *testing.T) {
+	r := lookup(t, "fp8-smooth")
+	r.Rows = append([]Row{
+		{Scope: "layers.0.mlp.*", DType: fp8.BF16},
+		{Scope: "layers.1.mlp.up_proj", Operand: Grad, DType: fp8.E4M3},
+	}, r.Rows...)
+	before := lookup(t, "fp8-smooth")
+	got, notes, err := r.For(fp8.E4M3IEEE, equalPairs, 2)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"e4m3 is e4m3ieee on this device, its largest value 240",
+		"dgrad reads weight in e5m2: this device multiplies no e5m2 by e4m3ieee",
+		"wgrad reads input in e5m2: this device multiplies no e5m2 by e4m3ieee",
+	}, notes)
+	require.Equal(t, before, lookup(t, "fp8-smooth"), "a resolved recipe is another one")
+	format := func(scope string, g GEMM, o Operand) fp8.DType { return got.Cast(scope, g, o).DType }
+	const q, exception, up = "layers.1.self_attn.q_proj", "layers.0.mlp.up_proj", "layers.1.mlp.up_proj"
+	require.Equal(t, fp8.E4M3IEEE, format(q, Fprop, Input))
+	require.Equal(t, fp8.E4M3IEEE, format(q, Fprop, Weight))
+	require.Equal(t, fp8.E5M2, format(q, Dgrad, Weight))
+	require.Equal(t, fp8.E5M2, format(q, Wgrad, Input))
+	require.Equal(t, fp8.BF16, format(exception, Dgrad, Weight))
+	require.Equal(t, fp8.E4M3IEEE, format(up, Dgrad, Weight), "its gradient is E4M3")
+	require.Equal(t, fp8.E4M3IEEE, format(up, Wgrad, Input))
+	require.Equal(t, float32(240), got.Cast(q, Fprop, Input).Limit())
+	require.Equal(t, fp8.E4M3IEEE, got.Optimizer.M1)
+	require.Equal(t, fp8.E5M2, got.Optimizer.M2)
+	require.Contains(t, describe(t, got), "dgrad  e5m2 delayed stochastic      e5m2 current smooth")
+
+	again, _, err := got.For(fp8.E4M3IEEE, equalPairs, 2)
+	require.NoError(t, err)
+	require.Equal(t, got, again)
+}
+
+func describe(t *testing.T, r Recipe) string {
+	t.Helper()
+	var b strings.Builder
+	require.NoError(t, r.Describe(&b, 2))
+	return b.String()
+}
+
+// A product that a device does not have is named, with a row that mends it.
+func TestForContradictions(t *testing.T) {
+	for _, c := range []struct {
+		e4m3  fp8.DType
+		pairs pairs
+		row   Row
+		want  string
+		mends Row
+	}{
+		{
+			fp8.E4M3, mixedPairs, Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
+			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			Row{GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
+		},
+		{
+			fp8.E4M3, mixedPairs, Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
+			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
+			Row{GEMM: Fprop, DType: fp8.E4M3},
+		},
+		{
+			fp8.E4M3IEEE, equalPairs[:1], Row{},
+			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
+			Row{Operand: Grad, DType: fp8.E4M3},
+		},
+		{
+			fp8.Invalid, nil, Row{},
+			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
+			Row{DType: fp8.BF16},
+		},
+	} {
+		r := lookup(t, "fp8-delayed")
+		r.Rows = append([]Row{c.row}, r.Rows...)
+		_, _, err := r.For(c.e4m3, c.pairs, 2)
+		require.ErrorContains(t, err, c.want)
+		r.Rows = append([]Row{c.mends}, r.Rows...)
+		_, _, err = r.For(c.e4m3, c.pairs, 2)
+		require.NoError(t, err)
+	}
+}
