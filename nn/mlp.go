@@ -68,7 +68,7 @@ func (m *Model) outputGradSlot(l *MLP) *slot {
 type mlpSaved struct {
 	x, hidden *operand
 	up, gate  *backend.Tensor
-	w3        *backend.Tensor // the copy that down reads; Smooth-SwiGLU's W3′
+	w3        *operand        // Smooth-SwiGLU's W3′ by channel, or nil
 	c, invC   *backend.Tensor // factors by channel, or nil
 	r         *backend.Tensor // by token, or nil
 }
@@ -83,7 +83,7 @@ func (l *MLP) Forward(p *Pass, x *operand, residual *backend.Tensor) (*backend.T
 	l.channelHealth(q, s)
 	if l.channels != nil {
 		l.forwardByChannel(q, s)
-		return l.down.forward(q, s.hidden, s.w3, nil, residual), s
+		return l.down.forward(q, s.hidden, s.w3.as(l.down.fprop.b), nil, residual), s
 	}
 	e := p.emit(l.hidden, p.Tokens(), l.ffn)
 	switch {
@@ -102,8 +102,10 @@ func (l *MLP) Forward(p *Pass, x *operand, residual *backend.Tensor) (*backend.T
 // the norm.
 func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *operand) *backend.Tensor {
 	q := p.at(l.scope)
-	w3 := s.w3
-	if w3 == nil {
+	var w3 *backend.Tensor
+	if s.w3 != nil {
+		w3 = s.w3.as(l.down.dgrad.b)
+	} else {
 		w3 = l.down.cachedAs(l.down.dgrad.b)
 	}
 	if s.r != nil {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
 )
 
 // Packed lists the state tensors that hold many records side by side.
@@ -65,11 +67,20 @@ func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name strin
 // Pack is the inverse: get returns the part of a name, or nil for one that
 // starts anew, with a scale of 1 and an empty history. A history that was saved
 // with another window is cut, or filled up with zeros behind the oldest update.
+//
+// Where get has nothing for a cast, but for the same tensor in another FP8
+// format, as a device with other formats left it, the history is that one's, and
+// the scale what an update would choose from it.
 func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
 	width := t.Cols()
 	values := make([]float32, t.Elems())
 	for _, c := range m.columns(t) {
 		part, err := get(c.name)
+		if part == nil && t != m.ChannelHistory {
+			if converted := m.Scales.converted(t, m.Scales.records[c.from], get); converted != nil {
+				part, err = converted, nil
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -87,4 +98,27 @@ func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)
 		}
 	}
 	return values, nil
+}
+
+// converted is a record's part of a packed tensor, from the history of the same
+// tensor in another format; nil if there is none.
+func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) ([]float32, error)) []float32 {
+	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		history, err := get(r.slot + "." + d.String() + ".amax_history")
+		if err != nil || history == nil {
+			continue
+		}
+		if t == s.History {
+			return history
+		}
+		scale := float32(1)
+		if r.cast.Scaling != recipe.Unit {
+			scale, _ = fp8.ScaleFor(fp8.Amax(history[:min(s.window(r), len(history))]), r.cast.Limit(), r.cast.Scale == recipe.Pow2)
+		}
+		if t == s.ScaleInv {
+			scale = 1 / scale
+		}
+		return []float32{scale}
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ const runningWindow = 16
 // the packed ones of Scales.
 type record struct {
 	name   string
+	slot   string // what the tensor is
 	cast   recipe.Cast
 	weight bool
 
@@ -53,9 +54,9 @@ type Scales struct {
 	firstWeight                    int
 }
 
-// record registers a tensor that will be cast.
-func (s *Scales) record(name string, c recipe.Cast, weight bool) *record {
-	r := &record{name: name, cast: c, weight: weight}
+// record registers a tensor that will be cast, and the name of the copy.
+func (s *Scales) record(slot, copyName string, c recipe.Cast, weight bool) *record {
+	r := &record{name: slot + "." + copyName, slot: slot, cast: c, weight: weight}
 	s.records = append(s.records, r)
 	return r
 }
@@ -131,13 +132,9 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		for to < len(s.records) && s.records[to].updatedLike(first) {
 			to++
 		}
-		window := runningWindow
-		if first.cast.Scaling == recipe.Delayed {
-			window = s.delayedWindow
-		}
 		if first.cast.Scaling != recipe.Unit {
 			p.Add(&backend.UpdateScale{
-				History:  s.History.RowRange(0, window).Columns(first.name+".history", from, to-from),
+				History:  s.History.RowRange(0, s.window(first)).Columns(first.name+".history", from, to-from),
 				Skip:     skip,
 				Scale:    s.Scale.Slice(first.name+".scales", from, to-from),
 				ScaleInv: s.ScaleInv.Slice(first.name+".scale_invs", from, to-from),
@@ -146,4 +143,12 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 		}
 		from = to
 	}
+}
+
+// window is how many updates the scale of a record looks back.
+func (s *Scales) window(r *record) int {
+	if r.cast.Scaling == recipe.Delayed {
+		return s.delayedWindow
+	}
+	return runningWindow
 }

@@ -71,7 +71,7 @@ func (s *Scales) slot(name string, weight bool, casts ...stored) *slot {
 		}
 		var r *record
 		if c.DType.IsFP8() && !c.byBlock() {
-			r = s.record(name+"."+copyName, c.Cast, weight)
+			r = s.record(name, copyName, c.Cast, weight)
 		}
 		sl.casts = append(sl.casts, c)
 		sl.names = append(sl.names, copyName)

@@ -24,7 +24,7 @@ import (
 // channels is the state of factors by channel in one layer.
 type channels struct {
 	weightMax *backend.Tensor // Stash F32 [ffn]: column maxima of w3
-	weight    *record         // of W3′, which is cast in every micro-batch; nil: its scale is current
+	weight    *slot           // W3′, which is cast in every micro-batch; no record: its scale is current
 	window    int             // updates that delayed factors look back; 0: they are current
 	from      int             // first channel in the packed tensors
 
@@ -39,8 +39,17 @@ type channels struct {
 func (m *Model) smoothChannels(l *MLP) *channels {
 	ch := &channels{from: m.channels}
 	ch.weightMax = m.Vars.Tensor(backend.Stash, l.down.weight.Name+".column_max", fp8.F32, l.ffn)
-	if w := l.down.fprop.b; w.Scaling == recipe.Delayed {
-		ch.weight = m.Scales.record(l.down.scope+".weight."+w.DType.String(), w.Cast, false)
+	ch.weight = &slot{name: l.down.scope + ".weight"}
+	for _, c := range l.down.weights() {
+		if ch.weight.index(c) >= 0 {
+			continue
+		}
+		name := c.DType.String()
+		var r *record
+		if c.Scaling == recipe.Delayed {
+			r = m.Scales.record(ch.weight.name, name, c.Cast, false)
+		}
+		ch.weight.casts, ch.weight.names, ch.weight.recs = append(ch.weight.casts, c), append(ch.weight.names, name), append(ch.weight.recs, r)
 	}
 	if l.smooth.Factors == recipe.Delayed {
 		ch.window = m.Recipe.History
@@ -90,8 +99,8 @@ func (l *MLP) channelColumns() []column {
 	return list
 }
 
-// checkSmooth refuses a w3 of which smoothing could not take one copy of h, and
-// by channel one of W3′, for all products.
+// checkSmooth refuses a w3 whose products want h, or by channel W3′, in copies
+// that differ in more than the FP8 format.
 func (l *MLP) checkSmooth() error {
 	if !l.smooth.On() {
 		return nil
@@ -106,11 +115,15 @@ func (l *MLP) checkSmooth() error {
 		readers = append(readers, reader{"dgrad", "weight", d.dgrad.b, d.fprop.b})
 	}
 	for _, r := range readers {
+		same := r.as
+		if r.as.DType.IsFP8() && r.cast.DType.IsFP8() {
+			same.DType = r.cast.DType
+		}
 		switch {
 		case r.as.byBlock():
 			return fmt.Errorf("%s: %s in %s: smooth-swiglu needs one scale for the tensor (use granularity tensor there, or activation swiglu)", d.scope, r.operand, r.as)
-		case r.cast != r.as:
-			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs one cast for both (give fprop the same row, or use activation swiglu)", d.scope, r.product, r.cast, r.as)
+		case r.cast != same:
+			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs one cast for both, but for the FP8 format (give fprop the same row, or use activation swiglu)", d.scope, r.product, r.cast, r.as)
 		}
 	}
 	return nil
@@ -119,49 +132,92 @@ func (l *MLP) checkSmooth() error {
 // scalePair is a scale and its inverse.
 type scalePair struct{ scale, inv *backend.Tensor }
 
-// channelFactors appends the factors by channel and returns the scales of h and
-// of W3′.
-func (l *MLP) channelFactors(p *Pass, s *mlpSaved) (h, w scalePair) {
+// channelFactors appends the factors by channel and returns the scales of the
+// copies of h and of W3′.
+func (l *MLP) channelFactors(p *Pass, s *mlpSaved) (h, w []scalePair) {
 	ch := l.channels
 	s.c, s.invC = p.Temp("c", fp8.F32, l.ffn), p.Temp("inv_c", fp8.F32, l.ffn)
-	op := &backend.SmoothScale{
+	factors := backend.SmoothScale{
 		WeightMax: ch.weightMax, C: s.c, InvC: s.invC,
 		Balanced: l.smooth.Form == recipe.Balanced, Exact: l.smooth.Exact, Margin: l.smooth.Margin,
 	}
-	l.chooseMaxima(p, s, op)
-	hCast, wCast := l.down.fprop.a, l.down.fprop.b
-	h, follows := p.smoothedScale(hCast, l.hidden.recs[0], "hidden")
-	if follows {
-		op.HScale, op.HScaleInv, op.HLimit, op.HPow2 = h.scale, h.inv, hCast.Limit(), hCast.pow2()
+	l.chooseMaxima(p, s, &factors)
+	// One op chooses the scale of one copy of each. For further formats it is
+	// run again: its factors are the same.
+	for i := range max(p.smoothCopies(l.hidden), p.smoothCopies(ch.weight)) {
+		op, format := factors, ""
+		if i > 0 {
+			format = fmt.Sprintf(".%d", i)
+			op.C, op.InvC = p.Temp("c"+format, fp8.F32, l.ffn), p.Temp("inv_c"+format, fp8.F32, l.ffn)
+		}
+		if i < p.smoothCopies(l.hidden) {
+			c, r := l.hidden.casts[i], l.hidden.recs[i]
+			pair, follows := p.smoothedScale(c, r, "hidden"+format)
+			if follows {
+				op.HScale, op.HScaleInv, op.HLimit, op.HPow2 = pair.scale, pair.inv, c.Limit(), c.pow2()
+			}
+			if p.Mode != Frozen {
+				op.HAmax = r.amax
+			}
+			h = append(h, pair)
+		}
+		if i < p.smoothCopies(ch.weight) {
+			c, r := ch.weight.casts[i], ch.weight.recs[i]
+			pair, follows := p.smoothedScale(c, r, "down_proj.weight"+format)
+			if follows {
+				op.WScale, op.WScaleInv, op.WLimit, op.WPow2 = pair.scale, pair.inv, c.Limit(), c.pow2()
+			}
+			if p.Mode != Frozen && r != nil {
+				op.WAmax = r.amax
+			}
+			w = append(w, pair)
+		}
+		p.Add(&op)
 	}
-	w, follows = p.smoothedScale(wCast, ch.weight, "down_proj.weight")
-	if follows {
-		op.WScale, op.WScaleInv, op.WLimit, op.WPow2 = w.scale, w.inv, wCast.Limit(), wCast.pow2()
-	}
-	p.Add(op)
 	return h, w
+}
+
+// smoothCopies is how many copies of a smoothed operand the pass makes: the
+// first is fprop's, another one the backward's.
+func (p *Pass) smoothCopies(s *slot) int {
+	if p.Mode == Frozen {
+		return 1
+	}
+	return len(s.casts)
 }
 
 // forwardByChannel appends the hidden activation and w3 in the form by channel.
 func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
-	hScale, wScale := l.channelFactors(p, s)
-	hCast, wCast := l.down.fprop.a, l.down.fprop.b
-	h := p.root.Temp(l.hidden.recs[0].name, hCast.DType, p.Tokens(), l.ffn)
-	w := p.Temp("down_proj.weight."+wCast.DType.String(), wCast.DType, l.down.weight.Master.Shape...)
-	h.Scale, w.Scale = hScale.inv, wScale.inv
-	hOut := []backend.Cast{p.rounded(hCast, backend.Cast{Out: h, Scale: hScale.scale})}
-	wOut := []backend.Cast{{Out: w, Scale: wScale.scale}}
+	hScales, wScales := l.channelFactors(p, s)
+	s.hidden, s.w3 = &operand{slot: l.hidden}, &operand{slot: l.channels.weight}
+	var hOut, wOut []backend.Cast
+	for i, scale := range hScales {
+		c := l.hidden.casts[i]
+		h := p.root.Temp(l.hidden.recs[i].name, c.DType, p.Tokens(), l.ffn)
+		h.Scale = scale.inv
+		hOut = append(hOut, p.rounded(c, backend.Cast{Out: h, Scale: scale.scale}))
+		s.hidden.copies = append(s.hidden.copies, h)
+	}
+	master := l.down.weight.Master
+	for i, scale := range wScales {
+		w := p.Temp("down_proj.weight."+l.channels.weight.names[i], l.channels.weight.casts[i].DType, master.Shape...)
+		w.Scale = scale.inv
+		wOut = append(wOut, backend.Cast{Out: w, Scale: scale.scale})
+		s.w3.copies = append(s.w3.copies, w)
+	}
 	var hWide, wWide *backend.Tensor
 	if p.Health != nil {
-		hWide, wWide = p.temp("hidden.wide", p.Tokens(), l.ffn), p.temp("down_proj.weight.wide", w.Rows(), w.Cols())
+		hWide, wWide = p.temp("hidden.wide", p.Tokens(), l.ffn), p.temp("down_proj.weight.wide", master.Rows(), master.Cols())
 		hOut, wOut = append(hOut, backend.Cast{Out: hWide}), append(wOut, backend.Cast{Out: wWide})
 	}
 	p.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, InvC: s.invC, Out: hOut})
-	p.named(l.down.scope).Add(&backend.Quantize{X: l.down.weight.Master, ColScale: s.c, Out: wOut})
-	p.castHealth(hWide, h, l.hidden.recs[0])
-	p.castHealth(wWide, w, l.channels.weight)
-	s.hidden = &operand{slot: l.hidden, copies: []*backend.Tensor{h}}
-	s.w3 = w
+	p.named(l.down.scope).Add(&backend.Quantize{X: master, ColScale: s.c, Out: wOut})
+	for i, h := range s.hidden.copies {
+		p.castHealth(hWide, h, l.hidden.recs[i])
+	}
+	for i, w := range s.w3.copies {
+		p.castHealth(wWide, w, l.channels.weight.recs[i])
+	}
 }
 
 // smoothedScale is the scale of a smoothed operand: of its record if it is
@@ -174,7 +230,7 @@ func (p *Pass) smoothedScale(c stored, r *record, name string) (pair scalePair, 
 	return scalePair{p.Temp(name+".scale", fp8.F32, 1), p.Temp(name+".scale_inv", fp8.F32, 1)}, true
 }
 
-// chooseMaxima sets what op reads, and in training what it records.
+// chooseMaxima sets what op reads, and measures it in training.
 func (l *MLP) chooseMaxima(p *Pass, s *mlpSaved, op *backend.SmoothScale) {
 	ch, linear := l.channels, l.smooth.Form == recipe.Linear
 	factors := func(window int) *backend.Tensor {
@@ -193,10 +249,6 @@ func (l *MLP) chooseMaxima(p *Pass, s *mlpSaved, op *backend.SmoothScale) {
 			op.Factor = measure.UpOut
 		}
 		p.Add(measure)
-		op.HAmax = l.hidden.recs[0].amax
-		if ch.weight != nil {
-			op.WAmax = ch.weight.amax
-		}
 	}
 	if ch.window > 0 && p.Mode != Calibrate {
 		op.Factor = factors(ch.window)
@@ -232,7 +284,7 @@ func (m *Model) ChannelFactors(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 		}
 		var s mlpSaved
 		h, _ := l.mlp.channelFactors(p.at(l.mlp.scope), &s)
-		c, hiddenScaleInv = append(c, s.c), append(hiddenScaleInv, h.inv)
+		c, hiddenScaleInv = append(c, s.c), append(hiddenScaleInv, h[0].inv)
 	}
 	return c, hiddenScaleInv
 }
