@@ -157,6 +157,15 @@ func Find(name string) (d Driver, device string, err error) {
 	return Driver{}, "", fmt.Errorf("unknown backend %q (this octet knows: %s)", base, strings.Join(known, ", "))
 }
 
+// SpecOf describes the device of "name" or "name:device" without opening it.
+func SpecOf(name string) (Spec, error) {
+	d, device, err := Find(name)
+	if err != nil {
+		return Spec{}, err
+	}
+	return d.Spec(device)
+}
+
 // Open makes one backend per in-process rank from "name" or "name:device".
 func Open(name string, o Options) ([]Backend, error) {
 	d, device, err := Find(name)

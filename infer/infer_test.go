@@ -38,9 +38,10 @@ func trainSmall(t *testing.T, name string) trained {
 		text[i] = "func main() { return nil }\n"[(i+i/97)%27]
 	}
 	out := trained{config: c, val: data.Text(text[7000:])}
-	job, err := train.NewJob(c)
+	dev := device(t)
+	job, err := train.NewJob(c, dev.Spec())
 	require.NoError(t, err)
-	tr, err := train.NewTrainer(job, &data.Corpus{Train: data.Text(text[:7000]), Val: out.val}, []backend.Backend{device(t)})
+	tr, err := train.NewTrainer(job, &data.Corpus{Train: data.Text(text[:7000]), Val: out.val}, []backend.Backend{dev})
 	require.NoError(t, err)
 	ctx := context.Background()
 	require.NoError(t, tr.Init(ctx))

@@ -163,7 +163,8 @@ func (r Recipe) anyCast(f func(Cast) bool) bool {
 	return false
 }
 
-// describeCast marks what Smooth-SwiGLU rescales: h and W3.
+// describeCast marks what Smooth-SwiGLU rescales: h and W3, whose scales are
+// current unless it says otherwise.
 func (r Recipe) describeCast(g group, product, side int) string {
 	c := g.casts[product][side]
 	c.Margin = 0 // said once, below the table
@@ -171,6 +172,9 @@ func (r Recipe) describeCast(g group, product, side int) string {
 	operand := [2]Operand{Products[product].A, Products[product].B}[side]
 	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.ByToken()
 	if r.Smooth.On() && smoothed && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8() {
+		if c.Scaling == Current {
+			return strings.Replace(s, Current.String(), "smooth", 1)
+		}
 		s += " smooth"
 	}
 	return s

@@ -183,7 +183,7 @@ func TestDescribe(t *testing.T) {
 	require.NoError(t, r.Describe(&b, 3))
 	text := b.String()
 	for _, want := range []string{
-		"layers.*.self_attn.q,k,v,o", "layers.0,2.mlp.up,gate", "layers.0,2.mlp.down", "e4m3 current smooth", "lm_head", "layers.1.mlp.up,gate,down",
+		"layers.*.self_attn.q,k,v,o", "layers.0,2.mlp.up,gate", "layers.0,2.mlp.down", "e4m3 smooth", "lm_head", "layers.1.mlp.up,gate,down",
 		"e5m2 delayed stochastic", "master fp16, m1 e4m3, m2 e5m2; scaled, stochastic", "4 binades kept free for gradients",
 	} {
 		require.Contains(t, text, want)

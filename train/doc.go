@@ -3,8 +3,8 @@
 //
 //	c := train.Default()                      // or train.Preset("small")
 //	c.Recipe = "fp8-smooth"
-//	job, err := train.NewJob(c)               // programs; needs no device and no data
 //	devices, err := backend.Open("emu", backend.Options{})
+//	job, err := train.NewJob(c, devices[0].Spec()) // programs; needs no data, and of a device only what it can do
 //	t, err := train.NewTrainer(job, corpus, devices)
 //	err = t.Init(ctx)                         // or InitFrom, or Restore
 //	for range c.Train.Steps {

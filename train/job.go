@@ -14,10 +14,12 @@ import (
 // tensors and the programs of a step. It is what plan inspects and what a
 // Trainer runs.
 type Job struct {
-	Config Config // of this phase: without a schedule
-	Recipe recipe.Recipe
-	Phases []Phase // of the whole run
-	Phase  int     // which of them this is
+	Config Config        // of this phase: without a schedule
+	Device backend.Spec  // that the programs are for
+	Recipe recipe.Recipe // as the device computes it
+	Notes  []string      // what the device made of the configured recipe, a sentence each
+	Phases []Phase       // of the whole run
+	Phase  int           // which of them this is
 	Vars   *backend.Vars
 	Model  *nn.Model
 
@@ -58,25 +60,31 @@ func (v Variant) String() string {
 }
 
 // NewJob resolves the configuration and records the programs of its first
-// recipe.
-func NewJob(c Config) (*Job, error) { return newJob(c, false) }
+// recipe for a device. It is an error if the device has no product that one of
+// the recipes asks for.
+func NewJob(c Config, s backend.Spec) (*Job, error) { return newJob(c, s, false) }
 
-func newJob(c Config, localAmax bool) (*Job, error) {
+func newJob(c Config, s backend.Spec, localAmax bool) (*Job, error) {
 	phases, err := c.Phases()
 	if err != nil {
 		return nil, err
 	}
-	return recordJob(phases, 0, localAmax)
+	for _, p := range phases {
+		if _, _, err := p.Config.RecipeFor(s); err != nil {
+			return nil, err
+		}
+	}
+	return recordJob(phases, 0, s, localAmax)
 }
 
-func recordJob(phases []Phase, phase int, localAmax bool) (*Job, error) {
+func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job, error) {
 	c := phases[phase].Config
-	r, err := c.ResolvedRecipe()
+	r, notes, err := c.RecipeFor(s)
 	if err != nil {
 		return nil, err
 	}
 	j := &Job{
-		Config: c, Recipe: r, Phases: phases, Phase: phase,
+		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
 		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
 	}
 	if j.Model, err = nn.New(c.ModelConfig(), r, j.Vars); err != nil {

@@ -92,7 +92,7 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 		return nil, nil, m, err
 	}
 	for i := range phases {
-		j, err := recordJob(phases, i, false)
+		j, err := recordJob(phases, i, s, false)
 		if err != nil {
 			return nil, nil, m, err
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 
+	"octet/backend"
 	"octet/fp8"
 	"octet/nn"
 	"octet/recipe"
@@ -126,6 +127,16 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	override(&r.GradMargin, c.Precision.GradMargin)
 	override(&r.ColdStart, c.Precision.ColdStart)
 	return r, r.Validate()
+}
+
+// RecipeFor is ResolvedRecipe as a device computes it, and what that made of it
+// ([recipe.Recipe.For]).
+func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
+	r, err := c.ResolvedRecipe()
+	if err != nil {
+		return r, nil, err
+	}
+	return r.For(s.E4M3, s.Pairs, c.Model.Layers)
 }
 
 // override takes a config's value where there is one.

@@ -127,6 +127,10 @@ func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
 // holds, so that the next step is the one that would have followed. Where it was
 // written under another recipe of the schedule than the one under way, Restore
 // changes to that one.
+//
+// A checkpoint of a device with other formats is converted: moments in its E4M3
+// are rounded to this one's, and scales follow from the histories (see
+// [nn.Model.Pack]).
 func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	state, err := ReadState(c)
 	if err != nil {
@@ -151,9 +155,9 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 			return err
 		}
 	}
-	packed := map[*backend.Tensor]bool{}
+	done := map[*backend.Tensor]bool{}
 	for _, s := range t.Model.Packed() {
-		packed[s] = true
+		done[s] = true
 		x, err := t.Model.Pack(s, func(name string) ([]float32, error) { return readFloats(c.Optimizer, name) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
@@ -162,8 +166,22 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 			return err
 		}
 	}
+	t.Converted = false
+	for p, m := range t.moments() {
+		x, err := otherE4M3(c.Optimizer, m)
+		if x == nil && err == nil {
+			continue
+		}
+		if err == nil {
+			err = t.setMoment(p, m, x)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.Path, err)
+		}
+		done[m], done[m.Scale], t.Converted = true, true, true
+	}
 	for s := range t.Vars.All() {
-		if s.Class != backend.State || packed[s] {
+		if s.Class != backend.State || done[s] {
 			continue
 		}
 		raw := make([]byte, s.Bytes())
@@ -235,6 +253,29 @@ func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) 
 		return fmt.Errorf("%s is stored as %s, the recipe asks for %s", name, t.DType, d)
 	}
 	return from.ReadInto(name, dst)
+}
+
+// otherE4M3 reads a moment that is stored in an E4M3 other than its own, with
+// another largest value; nil if it is not.
+func otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
+	isE4M3 := func(d fp8.DType) bool { return d == fp8.E4M3 || d == fp8.E4M3IEEE }
+	stored, ok := from.Lookup(m.Name)
+	if !ok || stored.DType == m.DType || !isE4M3(stored.DType) || !isE4M3(m.DType) {
+		return nil, nil
+	}
+	x, err := readFloats(from, m.Name)
+	if err != nil {
+		return nil, err
+	}
+	scaleInv, err := readFloats(from, m.Scale.Name)
+	if err != nil {
+		return nil, err
+	}
+	if len(x) != m.Elems() || len(scaleInv) != m.Scale.Elems() {
+		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), m.Elems(), m.Scale.Elems())
+	}
+	dequantizeMoment(m, x, scaleInv)
+	return x, nil
 }
 
 // readFloats reads a tensor of any float format as FP32.

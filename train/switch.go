@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strings"
 
@@ -75,7 +76,7 @@ func (t *Trainer) changePhase(phase int) error {
 	if t.Reopen == nil {
 		return fmt.Errorf("recipe %s takes over after step %d, for which the trainer needs devices: set Trainer.Reopen", p.Config.Recipe, p.From)
 	}
-	j, err := recordJob(t.Phases, phase, t.localAmax)
+	j, err := recordJob(t.Phases, phase, t.Device, t.localAmax)
 	if err != nil {
 		return err
 	}
@@ -106,10 +107,10 @@ func (t *Trainer) carry() (*carried, error) {
 		if c.params[p.Name], err = r.readMaster(p); err != nil {
 			return nil, err
 		}
-		for _, m := range []*backend.Tensor{t.optimizer.m1[p], t.optimizer.m2[p]} {
-			if c.moments[m.Name], err = r.readMoment(m); err != nil {
-				return nil, err
-			}
+	}
+	for _, m := range t.moments() {
+		if c.moments[m.Name], err = r.readMoment(m); err != nil {
+			return nil, err
 		}
 	}
 	for _, s := range t.Model.Packed() {
@@ -131,19 +132,9 @@ func (t *Trainer) takeOver(ctx context.Context, c *carried) error {
 	if err := t.setMasters(func(p *nn.Param) ([]float32, error) { return c.params[p.Name], nil }); err != nil {
 		return err
 	}
-	for _, p := range t.Model.Params {
-		for _, m := range []*backend.Tensor{t.optimizer.m1[p], t.optimizer.m2[p]} {
-			o := t.Recipe.Optimizer
-			codes, scaleInv := encodeMoment(m, c.moments[m.Name], o.Pow2, o.FloorV && m == t.optimizer.m2[p])
-			if err := t.writeAll(m, codes); err != nil {
-				return err
-			}
-			if m.Scale == nil {
-				continue
-			}
-			if err := t.writeAll(m.Scale, floatBytes(scaleInv...)); err != nil {
-				return err
-			}
+	for p, m := range t.moments() {
+		if err := t.setMoment(p, m, c.moments[m.Name]); err != nil {
+			return err
 		}
 	}
 	for _, s := range t.Model.Packed() {
@@ -211,12 +202,37 @@ func (r *rank) readMoment(m *backend.Tensor) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
+	dequantizeMoment(m, x, scaleInv)
+	return x, nil
+}
+
+func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
 	for i, block := range momentBlocks(m, x) {
 		for k := range block {
 			block[k] *= scaleInv[i]
 		}
 	}
-	return x, nil
+}
+
+// moments yields both moments of each parameter.
+func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
+	return func(yield func(*nn.Param, *backend.Tensor) bool) {
+		for _, p := range t.Model.Params {
+			if !yield(p, t.optimizer.m1[p]) || !yield(p, t.optimizer.m2[p]) {
+				return
+			}
+		}
+	}
+}
+
+// setMoment stores a moment of p in its format, with scales of its own.
+func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
+	o := t.Recipe.Optimizer
+	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
+	if err := t.writeAll(m, codes); err != nil || m.Scale == nil {
+		return err
+	}
+	return t.writeAll(m.Scale, floatBytes(scaleInv...))
 }
 
 // encodeMoment stores a moment in the format of m, to nearest, with the scales

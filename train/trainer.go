@@ -25,6 +25,10 @@ type Trainer struct {
 	// need it.
 	Reopen func() ([]backend.Backend, error)
 
+	// Converted says that the last Restore had to round moments in E4M3, which
+	// a device with another E4M3 had written.
+	Converted bool
+
 	corpus *data.Corpus
 	ranks  []*rank // none if Reopen failed
 

@@ -35,10 +35,24 @@ func testCorpus() *data.Corpus {
 	return &data.Corpus{Train: data.Text(text[:36_000]), Val: data.Text(text[36_000:])}
 }
 
+// emuSpec is what emu can do: every product.
+func emuSpec(t *testing.T) backend.Spec {
+	t.Helper()
+	s, err := backend.SpecOf("emu")
+	require.NoError(t, err)
+	return s
+}
+
 // newTrainer starts a run of a small model on emu.
 func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	t.Helper()
-	j, err := newJob(c, localAmax)
+	return newTrainerFor(t, c, emuSpec(t), threads, localAmax)
+}
+
+// newTrainerFor runs on emu what is meant for a device that can do less.
+func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, localAmax bool) *Trainer {
+	t.Helper()
+	j, err := newJob(c, spec, localAmax)
 	require.NoError(t, err)
 	var devices []backend.Backend
 	open := func() ([]backend.Backend, error) {

@@ -105,7 +105,7 @@ func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
 // trainer that comes with an error is to be closed.
 func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error) {
 	before := anonymousMemory()
-	job, err := train.NewJob(c)
+	job, err := train.NewJob(c, b.spec)
 	if err != nil {
 		return nil, err
 	}

@@ -202,6 +202,14 @@ func TestRecipes(t *testing.T) {
 		require.Contains(t, one, "recipe "+name+":")
 		require.Contains(t, all, one)
 	}
+	gaudi, _ := succeed(t, "recipes", "fp8-smooth", "--backend", "gaudi:gaudi2")
+	require.Contains(t, gaudi, "e4m3ieee delayed")
+	require.Contains(t, gaudi, "\nnote: e4m3 is e4m3ieee on this device, its largest value 240\n")
+	require.Contains(t, gaudi, "\nnote: wgrad reads input in e5m2: this device multiplies no e5m2 by e4m3ieee\n")
+	for line := range strings.Lines(gaudi) {
+		require.LessOrEqual(t, len(line), 80, line)
+	}
+	require.NotContains(t, all, "note:")
 	status, out, stderr := octet("recipes", "fp7")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)

@@ -73,7 +73,7 @@ func printHeader(w io.Writer, r *run.Run) error {
 
 // describeRecipes prints the table of a job's recipe, and those that follow it.
 func describeRecipes(w io.Writer, j *train.Job) error {
-	if err := j.Recipe.Describe(w, j.Config.Model.Layers); err != nil {
+	if err := describeRecipe(w, j.Recipe, j.Notes, j.Config.Model.Layers); err != nil {
 		return err
 	}
 	for _, p := range j.Phases[j.Phase+1:] {
@@ -103,6 +103,9 @@ func printResumed(w io.Writer, r *run.Run) {
 	}
 	if r.Moved != "" {
 		fmt.Fprintf(w, "the checkpoint was written by backend %s: from here on the run is not\nbit for bit what it would have been there\n", r.Moved)
+	}
+	if r.Trainer.Converted {
+		fmt.Fprintln(w, "its moments are rounded to this device's e4m3")
 	}
 	switch {
 	case r.Resumed > 0:

@@ -24,6 +24,7 @@ type planCmd struct {
 // planned is what plan prints, and its JSON.
 type planned struct {
 	Recipe        string          `json:"recipe"`
+	Notes         []string        `json:"notes,omitempty"` // what the device makes of it
 	Backend       string          `json:"backend"`
 	Parameters    int64           `json:"parameters"`
 	Groups        []train.Group   `json:"parameter_groups"`
@@ -84,7 +85,7 @@ func (c planCmd) Run(t *terminal) error {
 
 func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, memory train.Memory) planned {
 	p := planned{
-		Recipe: job.Recipe.Name, Backend: spec.Backend, Groups: job.ParamGroups(),
+		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Groups: job.ParamGroups(),
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
 	}
@@ -106,7 +107,7 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 }
 
 func (p planned) print(w io.Writer, job *train.Job) error {
-	if err := job.Recipe.Describe(w, job.Config.Model.Layers); err != nil {
+	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
 		return err
 	}
 	if len(job.Phases) > 1 {

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
 	"octet/backend"
 	"octet/data"
+	"octet/fp8"
 	"octet/train"
 )
 
@@ -58,7 +60,15 @@ type Options struct {
 
 // Run calls see for every tensor that an op wrote, in order.
 func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
-	job, err := train.NewJob(o.Config)
+	a, err := backend.SpecOf(o.A)
+	if err != nil {
+		return err
+	}
+	b, err := backend.SpecOf(o.B)
+	if err != nil {
+		return err
+	}
+	job, err := train.NewJob(o.Config, common(a, b))
 	if err != nil {
 		return err
 	}
@@ -118,6 +128,17 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 		return nil
 	})
 	return g.Wait()
+}
+
+// common is a device whose programs run on both: with the products that both
+// have, and the E4M3 of one that the other multiplies too.
+func common(a, b backend.Spec) backend.Spec {
+	s := b
+	s.Pairs = slices.DeleteFunc(slices.Clone(b.Pairs), func(p [2]fp8.DType) bool { return !slices.Contains(a.Pairs, p) })
+	if !slices.Contains(s.Pairs, [2]fp8.DType{s.E4M3, s.E4M3}) {
+		s.E4M3 = a.E4M3
+	}
+	return s
 }
 
 // train runs the steps on one backend, whose nodes it shows. step counts them.

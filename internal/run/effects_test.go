@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/internal/config"
 	"octet/train"
 )
@@ -18,8 +19,10 @@ import (
 func programs(t *testing.T, c train.Config) (list []string) {
 	phases, err := c.Phases()
 	require.NoError(t, err)
+	spec, err := backend.SpecOf("emu")
+	require.NoError(t, err)
 	for _, phase := range phases {
-		j, err := train.NewJob(phase.Config)
+		j, err := train.NewJob(phase.Config, spec)
 		require.NoError(t, err)
 		for _, p := range j.Programs() {
 			list = append(list, p.Name()+" "+p.Hash())

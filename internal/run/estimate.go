@@ -28,7 +28,11 @@ const (
 // is one that Start would report.
 func Estimate(ctx context.Context, o Options) (d time.Duration, err error) {
 	c := o.Config
-	job, err := train.NewJob(c)
+	spec, err := backend.SpecOf(o.Backend)
+	if err != nil {
+		return 0, err
+	}
+	job, err := train.NewJob(c, spec)
 	if err != nil {
 		return 0, err
 	}
@@ -80,15 +84,15 @@ func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64
 	}
 	c.Train.MicroBatch = min(c.Train.MicroBatch, max(1, miniatureTokens/c.Data.Seq))
 	c.Train.Accumulate, c.Train.Ranks = 1, 1
-	job, err := train.NewJob(c)
-	if err != nil {
-		return 0, err
-	}
 	devices, err := backend.Open(o.Backend, backend.Options{Threads: o.Threads})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, closeAll(devices)) }()
+	job, err := train.NewJob(c, devices[0].Spec())
+	if err != nil {
+		return 0, err
+	}
 	text := make(data.Text, 4*c.Data.Seq)
 	for i := range text {
 		text[i] = byte(i * i / 7)

@@ -1,10 +1,12 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
 	"octet/backend"
+	"octet/fp8"
 	"octet/infer"
 	"octet/internal/export"
 )
@@ -14,12 +16,16 @@ import (
 func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
 	m := export.Model{Config: w.HF, Param: w.Param, List: w.CheckpointWeights.Model.List()}
 	m.ScaleInv = func(name string) (float32, error) {
-		format := dev.Spec().E4M3.String()
-		x, err := w.Scale(name + "." + format + ".scale_inv")
-		if err != nil {
-			return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w", w.Path, name, err)
+		var missing error
+		// A scale for E4M3 up to 240 serves E4M3 up to 448, which is exported.
+		for _, format := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE} {
+			x, err := w.Scale(name + "." + format.String() + ".scale_inv")
+			if err == nil {
+				return x[0], nil
+			}
+			missing = cmp.Or(missing, err)
 		}
-		return x[0], nil
+		return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w", w.Path, name, missing)
 	}
 	if s := w.Recipe.Smooth; !s.On() || s.Form.ByToken() {
 		return m, nil // factors by token are no part of the weights

@@ -61,6 +61,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	if r.Trainer.Phase != phase {
 		p.Recipe = r.Trainer.Recipe.Name
 		r.records.log.Info("recipe", "step", p.Step, "name", p.Recipe)
+		r.logNotes()
 	}
 	if p.Spike.Begin > 0 {
 		if err := r.spiked(steady, &p); err != nil || p.Rewound {

@@ -88,11 +88,11 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if err := r.Folder.recordData(r.Corpus.Info); err != nil {
 		return err
 	}
-	job, err := train.NewJob(o.Config)
-	if err != nil {
+	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
 		return err
 	}
-	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
+	job, err := train.NewJob(o.Config, r.Devices[0].Spec())
+	if err != nil {
 		return err
 	}
 	if err := r.plan(); err != nil {
@@ -149,8 +149,19 @@ func (r *Run) logStart() {
 	log := r.records.log
 	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
 		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256)
+	r.logNotes()
+	if r.Trainer.Converted {
+		log.Warn("moments rounded to this device's e4m3")
+	}
 	for _, e := range r.Skipped {
 		log.Warn("checkpoint passed over", "path", e.Path, "reason", e.Damage.Error())
+	}
+}
+
+// logNotes tells run.log what the device made of the recipe under way.
+func (r *Run) logNotes() {
+	for _, note := range r.Trainer.Notes {
+		r.records.log.Info("recipe on this device", "note", note)
 	}
 }
 

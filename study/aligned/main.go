@@ -247,15 +247,15 @@ func (s *spiked) ReadTokens(dst []int32, at int64) error {
 // run trains and returns the mean loss of the last compared steps.
 func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens, threads int, done func(*train.Trainer) error) (mean float64, err error) {
 	c.Seed = x.seed
-	job, err := train.NewJob(c)
-	if err != nil {
-		return 0, err
-	}
 	devices, err := backend.Open("emu", backend.Options{Threads: threads})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = devices[0].Close() }()
+	job, err := train.NewJob(c, devices[0].Spec())
+	if err != nil {
+		return 0, err
+	}
 	t, err := train.NewTrainer(job, &data.Corpus{Train: stream}, devices)
 	if err != nil {
 		return 0, err

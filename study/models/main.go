@@ -143,15 +143,15 @@ func inTraining(ctx context.Context, steps int) (err error) {
 	}
 	c := train.Default()
 	c.Train.Steps = steps + 1
-	job, err := train.NewJob(c)
-	if err != nil {
-		return err
-	}
 	devices, err := backend.Open("emu", backend.Options{Threads: runtime.GOMAXPROCS(0)})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = devices[0].Close() }()
+	job, err := train.NewJob(c, devices[0].Spec())
+	if err != nil {
+		return err
+	}
 	list := ways()
 	sums := map[string][]errors{}
 	watching := false

@@ -101,15 +101,15 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 
 // run trains one model.
 func run(ctx context.Context, c train.Config, corpus *data.Corpus) (r result, err error) {
-	job, err := train.NewJob(c)
-	if err != nil {
-		return r, err
-	}
 	devices, err := backend.Open("emu", backend.Options{Threads: 1})
 	if err != nil {
 		return r, err
 	}
 	defer func() { _ = devices[0].Close() }()
+	job, err := train.NewJob(c, devices[0].Spec())
+	if err != nil {
+		return r, err
+	}
 	t, err := train.NewTrainer(job, corpus, devices)
 	if err != nil {
 		return r, err
