@@ -12,6 +12,7 @@ import (
 	_ "octet/backend/emu"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/fp8"
 	"octet/infer"
 	"octet/recipe"
 	"octet/train"
@@ -91,6 +92,27 @@ func TestEvaluateIsTheRunsOwn(t *testing.T) {
 		exact, err := recipe.Lookup("fp32")
 		require.NoError(t, err)
 		require.InEpsilon(t, m.valLoss, evaluate(exact), 0.05, name)
+	}
+}
+
+// equalFormats is emu for what is meant for a device with the products of Gaudi 2.
+type equalFormats struct{ backend.Backend }
+
+func (e equalFormats) Spec() backend.Spec {
+	s := e.Backend.Spec()
+	s.E4M3, s.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	return s
+}
+
+// What was trained on one device runs on another with other formats.
+func TestEvaluateOnAnotherDevice(t *testing.T) {
+	for _, name := range []string{"fp8-delayed", "fp8-smooth", "fp8-smooth-token", "smooth-late-weight"} {
+		m := trainSmall(t, name)
+		loss, err := infer.Evaluate(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, equalFormats{device(t)},
+			m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+		require.NoError(t, err, name)
+		require.NotEqual(t, m.valLoss, loss, name)
+		require.InEpsilon(t, m.valLoss, loss, 0.02, name)
 	}
 }
 

@@ -238,6 +238,55 @@ func TestSmoothReadsWhatItsModeAllows(t *testing.T) {
 	}
 }
 
+// Where the backward reads h and W3′ in another format, each copy has its own
+// scale and record; a frozen pass, which has no backward, makes only fprop's.
+func TestSmoothInTwoFormats(t *testing.T) {
+	pairs := [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	for _, late := range []recipe.Scaling{recipe.Current, recipe.Delayed} {
+		r, err := recipe.Lookup("fp8-smooth")
+		require.NoError(t, err)
+		r.Smooth.Hidden, r.Smooth.Weight = late, late
+		r, _, err = r.For(fp8.E4M3IEEE, pairs, 2)
+		require.NoError(t, err)
+		for _, mode := range []nn.Mode{nn.Train, nn.Calibrate, nn.Frozen} {
+			m, err := smoothModel(r)
+			require.NoError(t, err)
+			formats := map[*backend.Tensor]fp8.DType{} // by their scales
+			var scales []*backend.SmoothScale
+			for _, n := range micro(t, m, mode).Nodes() {
+				if op, ok := n.Op.(*backend.SmoothScale); ok {
+					scales = append(scales, op)
+				}
+				for _, o := range n.Operands() {
+					if o.Tensor.DType.IsFP8() {
+						formats[o.Tensor.Scale] = o.Tensor.DType
+					}
+				}
+			}
+			want := []fp8.DType{fp8.E4M3IEEE, fp8.E5M2, fp8.E4M3IEEE, fp8.E5M2}
+			if mode == nn.Frozen {
+				want = []fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}
+			}
+			require.Len(t, scales, len(want))
+			for i, op := range scales {
+				if late == recipe.Current || mode == nn.Calibrate {
+					require.Equal(t, want[i], formats[op.HScaleInv])
+					require.Equal(t, want[i], formats[op.WScaleInv])
+					require.Equal(t, want[i].Max(), op.HLimit)
+					require.Equal(t, want[i].Max(), op.WLimit)
+				}
+				if mode != nn.Frozen {
+					layer := fmt.Sprintf("layers.%d.mlp.", i/2)
+					require.Equal(t, layer+"hidden."+want[i].String()+".amax", op.HAmax.Name)
+					if late == recipe.Delayed {
+						require.Equal(t, layer+"down_proj.weight."+want[i].String()+".amax", op.WAmax.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestSmoothRefuses(t *testing.T) {
 	bf16, blocks := recipe.Row{Scope: "*.down_proj", DType: fp8.BF16}, recipe.Row{Scope: "*.down_proj", Granularity: recipe.ByRow}
 	for want, c := range map[string]struct {

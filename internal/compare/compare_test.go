@@ -9,6 +9,7 @@ import (
 	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/data"
+	"octet/fp8"
 	"octet/train"
 )
 
@@ -72,4 +73,17 @@ func TestUnknownBackendsAndConfigurations(t *testing.T) {
 	o := options("emu", "emu")
 	o.Config.Recipe = "fp9"
 	require.ErrorContains(t, Run(t.Context(), o, Free, see), "fp9")
+}
+
+// Two devices are compared by what both have.
+func TestCommon(t *testing.T) {
+	emu, err := backend.SpecOf("emu")
+	require.NoError(t, err)
+	gaudi := emu
+	gaudi.E4M3, gaudi.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	require.Equal(t, emu, common(emu, emu))
+	for _, s := range []backend.Spec{common(emu, gaudi), common(gaudi, emu)} {
+		require.Equal(t, gaudi.E4M3, s.E4M3)
+		require.ElementsMatch(t, gaudi.Pairs, s.Pairs)
+	}
 }

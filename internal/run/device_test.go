@@ -1,0 +1,95 @@
+package run
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// equalFormats is emu for what is meant for a device with the products of Gaudi 2.
+type equalFormats struct{ backend.Backend }
+
+func (e equalFormats) Spec() backend.Spec {
+	s := withEqualFormats(e.Backend.Spec())
+	s.Arithmetic += ", equal formats"
+	return s
+}
+
+func withEqualFormats(s backend.Spec) backend.Spec {
+	s.E4M3, s.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	return s
+}
+
+// A run goes on on a device with other formats, run.log says what became of its
+// recipe, and what it leaves can be exported from anywhere.
+func TestRunMovesToOtherFormats(t *testing.T) {
+	const elsewhere = "emu-equal"
+	d, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	emu := d
+	d.Name, d.Rank = elsewhere, d.Rank-1
+	d.Spec = func(device string) (backend.Spec, error) {
+		s, err := emu.Spec(device)
+		return withEqualFormats(s), err
+	}
+	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := emu.Open(device, o)
+		for i, b := range list {
+			list[i] = equalFormats{b}
+		}
+		return list, err
+	}
+	backend.Register(d)
+
+	c := tinyConfig(t)
+	c.Recipe, c.Train.Steps = "fp8-smooth", 1
+	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
+	require.NoError(t, c.Resolve())
+	require.NoError(t, writeWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 4000)))
+	dir := filepath.Join(t.TempDir(), "run")
+	start := func(name string) (converted bool) {
+		o := Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1}
+		_, err := Estimate(t.Context(), o)
+		require.NoError(t, err)
+		r, err := Start(t.Context(), o)
+		require.NoError(t, err)
+		require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+		require.Equal(t, name == elsewhere, r.Trainer.Recipe.Optimizer.M1 == fp8.E4M3IEEE)
+		require.NoError(t, r.Close())
+		c.Train.Steps++
+		return r.Trainer.Converted
+	}
+	logged := func() string {
+		text, err := os.ReadFile(filepath.Join(dir, logFile))
+		require.NoError(t, err)
+		return string(text)
+	}
+	require.False(t, start("emu"))
+	require.NotContains(t, logged(), "recipe on this device")
+	require.True(t, start(elsewhere))
+	require.Contains(t, logged(), `"msg":"recipe on this device","note":"dgrad reads weight in e5m2: this device multiplies no e5m2 by e4m3ieee"`)
+	require.Contains(t, logged(), `"msg":"moments rounded to this device's e4m3"`)
+	require.False(t, start(elsewhere))
+
+	for _, name := range []string{"emu", elsewhere} {
+		w, err := OpenWeights(dir, "")
+		require.NoError(t, err)
+		devices, err := backend.Open(name, backend.Options{Threads: 1})
+		require.NoError(t, err)
+		m, err := ExportModel(t.Context(), w, devices[0])
+		require.NoError(t, err)
+		scale, err := m.ScaleInv("layers.0.mlp.input")
+		require.NoError(t, err)
+		require.Positive(t, scale)
+		require.Len(t, m.Smooth, c.Model.Layers)
+		require.NoError(t, devices[0].Close())
+		require.NoError(t, w.Close())
+	}
+	require.True(t, start("emu"))
+}

@@ -1,0 +1,189 @@
+package train
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// equalFormats is a device with the products of Gaudi 2, noE5M2Squared one with
+// those of Hopper. What is recorded for them runs on emu.
+func equalFormats(t *testing.T) backend.Spec {
+	s := emuSpec(t)
+	s.E4M3, s.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	return s
+}
+
+func noE5M2Squared(t *testing.T) backend.Spec {
+	s := emuSpec(t)
+	s.Pairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
+	return s
+}
+
+// Programs hold no product that the device lacks, and no other E4M3 than its own.
+func TestProgramsAreForTheDevice(t *testing.T) {
+	for _, name := range recipe.Names() {
+		for _, s := range []backend.Spec{emuSpec(t), equalFormats(t), noE5M2Squared(t)} {
+			c := small(t, name)
+			c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.self_attn.q_proj", GEMM: "dgrad", Operand: "grad", Format: "e4m3"}}
+			if name == "fp32" || name == "bf16" {
+				c.Precision.Rows = nil
+			}
+			c.Train.Accumulate, c.Train.HealthEvery = 2, 10
+			j, err := NewJob(c, s)
+			require.NoError(t, err, name)
+			products := 0
+			for _, p := range j.Programs() {
+				for _, n := range p.Nodes() {
+					if op, ok := n.Op.(*backend.MatMul); ok && op.A.DType.IsFP8() && op.B.DType.IsFP8() {
+						products++
+						require.Contains(t, s.Pairs, [2]fp8.DType{op.A.DType, op.B.DType}, "%s: %s", name, n.Path())
+					}
+					for _, o := range n.Operands() {
+						if d := o.Tensor.DType; d == fp8.E4M3 || d == fp8.E4M3IEEE {
+							require.Equal(t, s.E4M3, d, "%s: %s: %s", name, n.Path(), o.Tensor)
+						}
+					}
+				}
+			}
+			require.Equal(t, name != "fp32" && name != "bf16", products > 0, name)
+			resolved, err := c.ResolvedRecipe()
+			require.NoError(t, err)
+			if s.E4M3 == fp8.E4M3 {
+				require.Empty(t, j.Notes)
+				require.Equal(t, resolved.Rows, j.Recipe.Rows)
+			}
+		}
+	}
+}
+
+// A product that the device lacks is an error before anything is recorded, of
+// later recipes too.
+func TestContradictionsWithTheDevice(t *testing.T) {
+	c := small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
+	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
+	_, err := NewJob(c, noE5M2Squared(t))
+	require.ErrorContains(t, err, want)
+	c = small(t, "bf16")
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
+	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), noE5M2Squared(t))
+	require.ErrorContains(t, err, want)
+	c = small(t, "fp8-delayed")
+	c.Precision.Rows = []PrecisionRow{
+		{Scope: "layers.1.mlp.up_proj", GEMM: "wgrad", Operand: "input", Format: "e4m3"},
+		{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"},
+	}
+	_, err = NewJob(c, noE5M2Squared(t))
+	require.NoError(t, err)
+}
+
+// Equal formats only: each copy has a scale of its own, so that every product's
+// error is that of its two casts, and a run learns what it would have.
+func TestEqualFormatsTrain(t *testing.T) {
+	for _, name := range []string{"fp8-current", "fp8-delayed", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "smooth-late-weight"} {
+		t.Run(name, func(t *testing.T) {
+			c := small(t, name)
+			mixed := steps(t, newTrainer(t, c, 2, false), 60)
+			tr := newTrainerFor(t, c, equalFormats(t), 2, false)
+			equal := steps(t, tr, 60)
+			require.NotEqual(t, mixed, equal)
+			require.InEpsilon(t, mixed[59].Loss, equal[59].Loss, 0.02)
+			require.Less(t, equal[59].Loss, equal[0].Loss-1)
+			require.Equal(t, 7*3*c.Model.Layers, newProof(t, tr).products)
+		})
+	}
+}
+
+// A checkpoint goes from one device to another and back: what is in formats that
+// the other lacks is converted, the rest is as it was.
+func TestResumeOnAnotherDevice(t *testing.T) {
+	for _, name := range []string{"fp8-delayed", "fp8-smooth", "smooth-late-weight"} {
+		c := small(t, name)
+		here := newTrainer(t, c, 2, false)
+		steps(t, here, 30)
+		written := snapshot(t, here)
+		was := unpacked(t, here)
+		want := steps(t, here, 5)
+
+		there := newTrainerFor(t, c, equalFormats(t), 2, false)
+		require.NoError(t, there.Restore(t.Context(), written))
+		moments := name != "fp8-delayed"
+		require.Equal(t, moments, there.Converted)
+		for x, values := range unpacked(t, there) {
+			tensor, of, history := strings.Cut(x, ".amax_history")
+			require.Empty(t, of)
+			switch {
+			case history:
+				// Every copy of a tensor has its maxima.
+				tensor = tensor[:strings.LastIndex(tensor, ".")]
+				require.Equal(t, sameTensor(was, tensor, ".amax_history"), values, x)
+			case strings.HasSuffix(x, ".m1") && moments && strings.Contains(x, "layers.") && !strings.Contains(x, "norm"):
+				scaled := func(all map[string][]float64) []float64 {
+					list := slices.Clone(all[x])
+					for i := range list {
+						list[i] *= all[x+".scale_inv"][0]
+					}
+					return list
+				}
+				require.Less(t, distance(scaled(unpacked(t, there)), scaled(was)), 0.04, x)
+			case was[x] != nil && !strings.Contains(x, ".m1."):
+				require.Equal(t, was[x], values, x)
+			}
+		}
+		scalesFollow(t, there)
+		for i, r := range steps(t, there, 5) {
+			require.False(t, r.Skipped)
+			require.InEpsilon(t, want[i].Loss, r.Loss, 0.02, "%s, step %d", name, r.Step)
+		}
+		scalesFollow(t, there)
+
+		require.NoError(t, there.Restore(t.Context(), snapshot(t, there)))
+		require.False(t, there.Converted, "its own")
+		back := newTrainer(t, c, 2, false)
+		require.NoError(t, back.Restore(t.Context(), snapshot(t, there)))
+		require.Equal(t, moments, back.Converted)
+		require.Equal(t, there.StepsDone(), back.StepsDone())
+		require.False(t, steps(t, back, 1)[0].Skipped)
+	}
+}
+
+// scalesFollow requires of a tensor with two copies that each has the scale that
+// follows from the history by the limit of its format.
+func scalesFollow(t *testing.T, tr *Trainer) {
+	t.Helper()
+	all := unpacked(t, tr)
+	for format, limit := range map[string]float64{"e4m3ieee": 240, "e5m2": 57344} {
+		x := "layers.1.mlp.input." + format
+		amax := slices.Max(all[x+".amax_history"][:16])
+		require.Equal(t, []float64{math.Exp2(math.Floor(math.Log2(limit / amax)))}, all[x+".scale"], x)
+		require.Equal(t, 1/all[x+".scale"][0], all[x+".scale_inv"][0], x)
+	}
+}
+
+// sameTensor is a saved part of a tensor in whatever format there is.
+func sameTensor(all map[string][]float64, tensor, kind string) []float64 {
+	for _, format := range []string{".e4m3", ".e4m3ieee", ".e5m2"} {
+		if x := all[tensor+format+kind]; x != nil {
+			return x
+		}
+	}
+	return nil
+}
+
+// A change of recipe is recorded for the device too.
+func TestScheduleOnADevice(t *testing.T) {
+	c := scheduled(small(t, "bf16"), RecipeChange{3, "fp8-smooth"})
+	tr := newTrainerFor(t, c, equalFormats(t), 2, false)
+	require.Empty(t, tr.Notes)
+	steps(t, tr, 6)
+	require.Len(t, tr.Notes, 3)
+	require.Equal(t, fp8.E4M3IEEE, tr.Recipe.Optimizer.M1)
+}
