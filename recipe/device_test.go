@@ -108,22 +108,26 @@ func TestForContradictions(t *testing.T) {
 		mends Row
 	}{
 		{
-			fp8.E4M3, mixedPairs, Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
+			fp8.E4M3, mixedPairs,
+			Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
 			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
 			Row{GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
 		},
 		{
-			fp8.E4M3, mixedPairs, Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
+			fp8.E4M3, mixedPairs,
+			Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
 			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
 			Row{GEMM: Fprop, DType: fp8.E4M3},
 		},
 		{
-			fp8.E4M3IEEE, equalPairs[:1], Row{},
+			fp8.E4M3IEEE, equalPairs[:1],
+			Row{},
 			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
 			Row{Operand: Grad, DType: fp8.E4M3},
 		},
 		{
-			fp8.Invalid, nil, Row{},
+			fp8.Invalid, nil,
+			Row{},
 			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
 			Row{DType: fp8.BF16},
 		},

@@ -18,6 +18,9 @@
 // and get E5M2, rounded stochastically so that what is too small to survive
 // survives on average. Embedding, norms, attention, residual stream and head
 // stay in the recipe's compute format, BF16.
+//
+// Not every device has every product of these formats, nor the same E4M3:
+// [Recipe.For] is what becomes of a recipe there.
 package recipe
 
 import (

@@ -13,24 +13,24 @@ import (
 	"octet/recipe"
 )
 
-// equalFormats is a device with the products of Gaudi 2, noE5M2Squared one with
-// those of Hopper. What is recorded for them runs on emu.
-func equalFormats(t *testing.T) backend.Spec {
-	s := emuSpec(t)
-	s.E4M3, s.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+// specOf is what a device can do. What is recorded for a device model of emu runs
+// on emu itself too, and faster.
+func specOf(t *testing.T, name string) backend.Spec {
+	t.Helper()
+	s, err := backend.SpecOf(name)
+	require.NoError(t, err)
 	return s
 }
 
-func noE5M2Squared(t *testing.T) backend.Spec {
-	s := emuSpec(t)
-	s.Pairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
-	return s
-}
+// gaudi2 multiplies equal formats only, and its E4M3 ends at 240; h100 does not
+// multiply E5M2 by E5M2.
+const gaudi2, h100 = "emu:gaudi2", "emu:h100"
 
 // Programs hold no product that the device lacks, and no other E4M3 than its own.
 func TestProgramsAreForTheDevice(t *testing.T) {
 	for _, name := range recipe.Names() {
-		for _, s := range []backend.Spec{emuSpec(t), equalFormats(t), noE5M2Squared(t)} {
+		for _, device := range []string{"emu", gaudi2, "emu:gaudi3", h100, "emu:ada", "emu:b200"} {
+			s := specOf(t, device)
 			c := small(t, name)
 			c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.self_attn.q_proj", GEMM: "dgrad", Operand: "grad", Format: "e4m3"}}
 			if name == "fp32" || name == "bf16" {
@@ -70,18 +70,18 @@ func TestContradictionsWithTheDevice(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
 	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
-	_, err := NewJob(c, noE5M2Squared(t))
+	_, err := NewJob(c, specOf(t, h100))
 	require.ErrorContains(t, err, want)
 	c = small(t, "bf16")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
-	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), noE5M2Squared(t))
+	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), specOf(t, h100))
 	require.ErrorContains(t, err, want)
 	c = small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{
 		{Scope: "layers.1.mlp.up_proj", GEMM: "wgrad", Operand: "input", Format: "e4m3"},
 		{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"},
 	}
-	_, err = NewJob(c, noE5M2Squared(t))
+	_, err = NewJob(c, specOf(t, h100))
 	require.NoError(t, err)
 }
 
@@ -92,7 +92,7 @@ func TestEqualFormatsTrain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := small(t, name)
 			mixed := steps(t, newTrainer(t, c, 2, false), 60)
-			tr := newTrainerFor(t, c, equalFormats(t), 2, false)
+			tr := newTrainerFor(t, c, specOf(t, gaudi2), 2, false)
 			equal := steps(t, tr, 60)
 			require.NotEqual(t, mixed, equal)
 			require.InEpsilon(t, mixed[59].Loss, equal[59].Loss, 0.02)
@@ -113,7 +113,7 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 		was := unpacked(t, here)
 		want := steps(t, here, 5)
 
-		there := newTrainerFor(t, c, equalFormats(t), 2, false)
+		there := newTrainerFor(t, c, specOf(t, gaudi2), 2, false)
 		require.NoError(t, there.Restore(t.Context(), written))
 		moments := name != "fp8-delayed"
 		require.Equal(t, moments, there.Converted)
@@ -181,7 +181,7 @@ func sameTensor(all map[string][]float64, tensor, kind string) []float64 {
 // A change of recipe is recorded for the device too.
 func TestScheduleOnADevice(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{3, "fp8-smooth"})
-	tr := newTrainerFor(t, c, equalFormats(t), 2, false)
+	tr := newTrainerFor(t, c, specOf(t, gaudi2), 2, false)
 	require.Empty(t, tr.Notes)
 	steps(t, tr, 6)
 	require.Len(t, tr.Notes, 3)

@@ -81,7 +81,7 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 	} {
 		config := small(t, c.recipe)
 		config.Model.Activation = c.activation
-		j, err := NewJob(config, emuSpec(t))
+		j, err := NewJob(config, specOf(t, "emu"))
 		require.NoError(t, err)
 		count := 0
 		for _, n := range j.Micro[Variant{true, true}].Nodes() {
@@ -101,28 +101,28 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 func TestScopesMustMatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.7.mlp.*", Format: "bf16"}}
-	_, err := NewJob(c, emuSpec(t))
+	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, `scope "layers.7.mlp.*" matches none of layers.0 to layers.1`)
 }
 
 func TestSmoothingRefuses(t *testing.T) {
 	c := small(t, "bf16")
 	c.Model.Activation = "smooth-swiglu"
-	_, err := NewJob(c, emuSpec(t))
+	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "nothing to smooth")
 	c = small(t, "fp8-smooth")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", GEMM: "wgrad", Format: "bf16"}}
-	_, err = NewJob(c, emuSpec(t))
+	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "layers.0.mlp.down_proj: wgrad reads bf16")
 	c = small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "weight", Rounding: "stochastic"}}
-	_, err = NewJob(c, emuSpec(t))
+	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "weights are rounded to nearest")
 }
 
 // A unit scale hides nothing: an infinity is seen by the amax before the cast.
 func TestUnitScalesRecordAmaxes(t *testing.T) {
-	j, err := NewJob(small(t, "fp8-unit"), emuSpec(t))
+	j, err := NewJob(small(t, "fp8-unit"), specOf(t, "emu"))
 	require.NoError(t, err)
 	require.NotNil(t, j.Model.Scales.Amax)
 	for _, n := range append(j.Micro[Variant{true, true}].Nodes(), j.Update.Nodes()...) {

@@ -25,7 +25,7 @@ func TestEveryRecipeRecords(t *testing.T) {
 			c := small(t, name)
 			c.Train.Accumulate = 3
 			c.Train.Recompute = recompute
-			j, err := NewJob(c, emuSpec(t))
+			j, err := NewJob(c, specOf(t, "emu"))
 			require.NoError(t, err, name)
 			for _, p := range j.Programs() {
 				require.NoError(t, p.Err())
@@ -53,7 +53,7 @@ func TestMicroBatchesChangeNoState(t *testing.T) {
 		for _, accumulate := range []int{1, 3} {
 			c := small(t, name)
 			c.Train.Accumulate, c.Train.Ranks = accumulate, 2
-			j, err := NewJob(c, emuSpec(t))
+			j, err := NewJob(c, specOf(t, "emu"))
 			require.NoError(t, err, name)
 			require.Len(t, j.Micro, accumulate)
 			for v, p := range j.Micro {

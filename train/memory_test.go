@@ -62,7 +62,7 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			require.NoError(t, err)
 			c.Recipe = name
 			before := anonymous(t)
-			j, err := NewJob(c, emuSpec(t))
+			j, err := NewJob(c, specOf(t, "emu"))
 			require.NoError(t, err)
 			devices, err := backend.Open("emu", backend.Options{Threads: 2})
 			require.NoError(t, err)

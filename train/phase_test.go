@@ -73,7 +73,7 @@ func TestSmoothSettingsOfASchedule(t *testing.T) {
 func TestPhasesAreChecked(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp32"})
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}}
-	_, err := NewJob(c, emuSpec(t))
+	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "under recipe fp32, from step 100 on: recipe fp32, row 1: format bf16")
 }
 

@@ -172,7 +172,7 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 	for _, name := range recipe.Names() {
 		c := small(t, name)
 		c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.mlp.up_proj", Format: recipeCompute(t, name)}}
-		j, err := NewJob(c, emuSpec(t))
+		j, err := NewJob(c, specOf(t, "emu"))
 		require.NoError(t, err)
 		seen := 0
 		for _, n := range j.Micro[Variant{true, true}].Nodes() {
@@ -223,7 +223,7 @@ func TestProgramsOfThePeers(t *testing.T) {
 			recipe.Wgrad: "e4m3 32x1 e8m0 * e4m3 32x1 e8m0",
 		},
 	} {
-		j, err := NewJob(small(t, name), emuSpec(t))
+		j, err := NewJob(small(t, name), specOf(t, "emu"))
 		require.NoError(t, err)
 		seen := 0
 		for _, n := range j.Micro[Variant{true, true}].Nodes() {

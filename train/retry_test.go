@@ -77,7 +77,7 @@ func TestCancelledStepsRunAgain(t *testing.T) {
 func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Train.Accumulate, c.Train.OnNonfinite = 2, 1
-	j, err := NewJob(c, emuSpec(t))
+	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
 	text := make(data.Text, 8000)
 	for i := range text {

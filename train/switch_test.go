@@ -157,7 +157,7 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 		require.Equal(t, way[1], tr.Recipe.Name)
 		alone := c
 		alone.Recipe = way[1]
-		j, err := NewJob(alone, emuSpec(t))
+		j, err := NewJob(alone, specOf(t, "emu"))
 		require.NoError(t, err)
 		for i, p := range tr.Programs() {
 			require.Equal(t, j.Programs()[i].Hash(), p.Hash(), p.Name())

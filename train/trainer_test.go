@@ -35,18 +35,10 @@ func testCorpus() *data.Corpus {
 	return &data.Corpus{Train: data.Text(text[:36_000]), Val: data.Text(text[36_000:])}
 }
 
-// emuSpec is what emu can do: every product.
-func emuSpec(t *testing.T) backend.Spec {
-	t.Helper()
-	s, err := backend.SpecOf("emu")
-	require.NoError(t, err)
-	return s
-}
-
 // newTrainer starts a run of a small model on emu.
 func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	t.Helper()
-	return newTrainerFor(t, c, emuSpec(t), threads, localAmax)
+	return newTrainerFor(t, c, specOf(t, "emu"), threads, localAmax)
 }
 
 // newTrainerFor runs on emu what is meant for a device that can do less.

@@ -26,7 +26,7 @@ type compareCmd struct {
 
 // Help is what compare --help adds.
 func (compareCmd) Help() string {
-	return `The same program runs from the same state, on the same data, op by op. Forced: every op of the second backend gets what the first one's had, so that a difference is its own. Free: both go their way, and differences add up. The error is the norm of the differences over that of the first backend's values.
+	return `The same program runs from the same state, on the same data, op by op. Forced: every op of the second backend gets what the first one's had, so that a difference is its own. Free: both go their way, and differences add up. Products are those that both have: held against emu:gaudi2, emu runs what recipes become there. The error is the norm of the differences over that of the first backend's values.
 
 Examples:
   octet compare --backend emu --backend emu:amx

@@ -11,7 +11,7 @@ import (
 
 type recipesCmd struct {
 	Name    string `arg:"" optional:"" help:"One recipe; all if not given."`
-	Backend string `placeholder:"NAME" help:"Backend that computes it, such as gaudi:gaudi2; the best that is present if not given."`
+	Backend string `placeholder:"NAME" help:"Backend that computes it, such as emu:gaudi2; the best that is present if not given."`
 }
 
 // describedLayers is enough for a table in which all layers are alike.

@@ -9,7 +9,6 @@ import (
 	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/data"
-	"octet/fp8"
 	"octet/train"
 )
 
@@ -79,11 +78,28 @@ func TestUnknownBackendsAndConfigurations(t *testing.T) {
 func TestCommon(t *testing.T) {
 	emu, err := backend.SpecOf("emu")
 	require.NoError(t, err)
-	gaudi := emu
-	gaudi.E4M3, gaudi.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+	gaudi, err := backend.SpecOf("emu:gaudi2")
+	require.NoError(t, err)
 	require.Equal(t, emu, common(emu, emu))
 	for _, s := range []backend.Spec{common(emu, gaudi), common(gaudi, emu)} {
 		require.Equal(t, gaudi.E4M3, s.E4M3)
 		require.ElementsMatch(t, gaudi.Pairs, s.Pairs)
+	}
+}
+
+// What gaudi2 would run runs on both, and differs in products alone.
+func TestProductsOfADevice(t *testing.T) {
+	for _, o := range []Options{options("emu", "emu:gaudi2"), options("emu:gaudi2", "emu")} {
+		differ := 0
+		for _, d := range run(t, o, Forced) {
+			if d.Equal() {
+				continue
+			}
+			differ++
+			op, ok := d.Node.Op.(*backend.MatMul)
+			require.True(t, ok, d.Tensor.Name)
+			require.Equal(t, op.A.DType, op.B.DType)
+		}
+		require.Positive(t, differ)
 	}
 }

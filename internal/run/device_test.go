@@ -12,41 +12,10 @@ import (
 	"octet/fp8"
 )
 
-// equalFormats is emu for what is meant for a device with the products of Gaudi 2.
-type equalFormats struct{ backend.Backend }
-
-func (e equalFormats) Spec() backend.Spec {
-	s := withEqualFormats(e.Backend.Spec())
-	s.Arithmetic += ", equal formats"
-	return s
-}
-
-func withEqualFormats(s backend.Spec) backend.Spec {
-	s.E4M3, s.Pairs = fp8.E4M3IEEE, [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
-	return s
-}
-
 // A run goes on on a device with other formats, run.log says what became of its
 // recipe, and what it leaves can be exported from anywhere.
 func TestRunMovesToOtherFormats(t *testing.T) {
-	const elsewhere = "emu-equal"
-	d, _, err := backend.Find("emu")
-	require.NoError(t, err)
-	emu := d
-	d.Name, d.Rank = elsewhere, d.Rank-1
-	d.Spec = func(device string) (backend.Spec, error) {
-		s, err := emu.Spec(device)
-		return withEqualFormats(s), err
-	}
-	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := emu.Open(device, o)
-		for i, b := range list {
-			list[i] = equalFormats{b}
-		}
-		return list, err
-	}
-	backend.Register(d)
-
+	const elsewhere = "emu:gaudi2"
 	c := tinyConfig(t)
 	c.Recipe, c.Train.Steps = "fp8-smooth", 1
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
