@@ -4,6 +4,7 @@
 //
 //	go run ./study/paired
 //	go run ./study/paired -moments
+//	go run ./study/paired -models
 //	go run ./study/paired -recipes fp32,fp8-smooth -steps 1800 -plot paired.png
 //
 // Two seeds of one recipe differ by more than two recipes do, so an unpaired
@@ -34,13 +35,17 @@ func main() {
 	seeds := flag.Int("seeds", 5, "number of seeds, from 1")
 	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16")
 	moments := flag.Bool("moments", false, "compare formats of Adam's moments under fp8-smooth instead of recipes")
+	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "validation text, in bytes")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 
 	variants := recipes(strings.Split(*names, ","))
-	if *moments {
+	switch {
+	case *moments:
 		variants = momentGrid()
+	case *models:
+		variants = deviceModels()
 	}
 	if err := compare(context.Background(), variants, *steps, *seeds, *valBytes, *plotTo); err != nil {
 		log.Fatal(err)
@@ -77,7 +82,7 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 				c := train.Default()
 				c.Seed, c.Train.Steps = int64(seed+1), steps
 				v.edit(&c)
-				r, err := run(ctx, c, corpus)
+				r, err := run(ctx, c, v.backend, corpus)
 				if err != nil {
 					return fmt.Errorf("%s, seed %d: %w", v.name, seed+1, err)
 				}
@@ -100,8 +105,8 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 }
 
 // run trains one model.
-func run(ctx context.Context, c train.Config, corpus *data.Corpus) (r result, err error) {
-	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+func run(ctx context.Context, c train.Config, name string, corpus *data.Corpus) (r result, err error) {
+	devices, err := backend.Open(name, backend.Options{Threads: 1})
 	if err != nil {
 		return r, err
 	}

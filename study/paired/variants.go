@@ -3,18 +3,20 @@ package main
 import (
 	"fmt"
 
+	"octet/backend/arith"
 	"octet/fp8"
 	"octet/train"
 )
 
 // variant is what differs from the default run.
 type variant struct {
-	name string
-	edit func(c *train.Config)
+	name    string
+	backend string
+	edit    func(c *train.Config)
 }
 
 func recipeVariant(name string) variant {
-	return variant{name, func(c *train.Config) { c.Recipe = name }}
+	return variant{name, "emu", func(c *train.Config) { c.Recipe = name }}
 }
 
 // recipes are bf16 and those with the given names.
@@ -40,12 +42,22 @@ func momentGrid() []variant {
 				if floor {
 					name += ", floor_v"
 				}
-				list = append(list, variant{name, func(c *train.Config) {
+				list = append(list, variant{name, "emu", func(c *train.Config) {
 					c.Recipe = "fp8-smooth"
 					c.Precision.M1, c.Precision.M2, c.Precision.FloorV = m1.String(), m2.String(), &floor
 				}})
 			}
 		}
+	}
+	return list
+}
+
+// deviceModels are emu and its models, the default recipe on each.
+func deviceModels() []variant {
+	same := func(*train.Config) {}
+	list := []variant{{"emu", "emu", same}}
+	for _, m := range arith.Models() {
+		list = append(list, variant{"emu:" + m.Name, "emu:" + m.Name, same})
 	}
 	return list
 }
