@@ -3,6 +3,7 @@ package infer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"math"
 
 	"octet/backend"
@@ -11,6 +12,10 @@ import (
 	"octet/nn"
 	"octet/recipe"
 )
+
+// ErrNoScales is wrapped by the errors that refuse a recipe whose scales the weights
+// do not bring along.
+var ErrNoScales = errors.New("saved scales")
 
 // Evaluate is the mean cross-entropy of a stream under the weights, in nats
 // per token: windows of seq tokens, batch at a time, every token a target once.

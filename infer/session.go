@@ -107,7 +107,7 @@ func (s *session) setWeights(w Weights) error {
 	for _, t := range s.model.Packed() {
 		x, err := s.model.Pack(t, w.Scale)
 		if err != nil {
-			return fmt.Errorf("recipe %s needs saved scales: %w (bare weights have none: use --recipe bf16 or fp32)", s.model.Recipe.Name, err)
+			return fmt.Errorf("recipe %s needs %w: %w (weights of a run that ended in another recipe, and bare ones, have none: use --recipe bf16 or fp32)", s.model.Recipe.Name, ErrNoScales, err)
 		}
 		if err := s.write(t, x); err != nil {
 			return err

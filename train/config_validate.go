@@ -345,9 +345,10 @@ func (v *validator) checkpoint(k Checkpoint) {
 
 // contradictions are values that are fine by themselves.
 func (v *validator) contradictions(c Config) {
-	if k := c.Checkpoint; c.Train.OnSpike == "rewind" && (k.Every == 0 || k.KeepLast == 1) {
+	// A spike is told up to spikeSteps-1 steps after it began.
+	if k := c.Checkpoint; c.Train.OnSpike == "rewind" && (k.KeepLast-1)*k.Every < spikeSteps-1 {
 		v.fail("train.on_spike = \"rewind\" goes back to the checkpoint before a spike, and checkpoint.every = %d with checkpoint.keep_last = %d may leave none; use checkpoint.every = %d and checkpoint.keep_last = %d",
-			k.Every, k.KeepLast, cmp.Or(k.Every, 200), max(k.KeepLast, 2))
+			k.Every, k.KeepLast, max(cmp.Or(k.Every, 200), spikeSteps), max(k.KeepLast, 2))
 	}
 }
 

@@ -50,11 +50,7 @@ func (t *Trainer) followSchedule(ctx context.Context) error {
 	if err := t.changePhase(phase); err != nil {
 		return err
 	}
-	if err := t.takeOver(ctx, t.carried); err != nil {
-		return err
-	}
-	t.carried = nil
-	return nil
+	return t.takeOver(ctx, t.carried)
 }
 
 // ensurePhase gets ready for the state of a phase, which whatever was under way

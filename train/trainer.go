@@ -214,6 +214,7 @@ func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
 		return StepResult{}, errors.Join(err, t.moveTo(from))
 	}
 	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
+	t.carried = nil
 	t.step++ // the update has happened, whether it can be reported or not
 	if err := t.readStep(&res); err != nil {
 		return StepResult{}, err

@@ -8,7 +8,7 @@ import (
 )
 
 // This file is the matrix product in the arithmetic of a device model: package
-// device says what a fused sum is. Only the inner part differs from gemm.go's: what
+// arith says what a fused sum is. Only the inner part differs from gemm.go's: what
 // decodes, packs, cuts and finishes is the same.
 //
 // How. The terms of a fused sum are aligned to the largest and cut off, which a
@@ -31,7 +31,7 @@ type fused struct {
 }
 
 // fuseKernel is the inner part for one instruction set. The plain Go one is package
-// device's sums.
+// arith's sums.
 type fuseKernel struct {
 	width int // columns that add makes
 	// add makes four rows of sums.

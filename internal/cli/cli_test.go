@@ -181,7 +181,7 @@ func TestGemm(t *testing.T) {
 		"they are multiplied with each other":    {a, write("c", "38\n")},
 		"expected two hexadecimal digits":        {a, write("d", "xy\n")},
 		"known: h100, ada, b200, gaudi2, gaudi3": {"--backend", "emu:h200"},
-		"--explain knows device models":          {"--backend", "emu", "--explain", "0,0"},
+		"--explain is of a device model":         {"--backend", "emu", "--explain", "0,0"},
 		"e5m2 × e4m3ieee, A is a:e5m2[1, 64]":    {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
 	} {
 		status, _, stderr := octet(append([]string{"gemm"}, args...)...)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -65,7 +66,7 @@ func (c *comparison) add(d compare.Diff) {
 	if c.first == nil {
 		c.first = &d
 	}
-	if worse(d.Error, row.Worst.Error) {
+	if row.Differ == 1 || worse(d.Error, row.Worst.Error) {
 		row.Worst = d
 	}
 }
@@ -90,12 +91,20 @@ type comparedDiff struct {
 	Error   *float64 `json:"error"`
 }
 
-func (c compareCmd) Run(ctx context.Context, t *terminal) error {
+func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if len(c.Backend) != 2 {
 		return badInput(fmt.Errorf("compare takes two backends, not %d: --backend emu --backend emu:amx", len(c.Backend)))
 	}
+	if c.First < 1 {
+		return badInput(fmt.Errorf("--first %d: expected 1 or more steps", c.First))
+	}
 	if err := (device{Threads: c.Threads}).check(); err != nil {
 		return badInput(err)
+	}
+	for _, name := range c.Backend {
+		if _, err := backend.SpecOf(name); err != nil {
+			return badInput(err)
+		}
 	}
 	args, err := configArgs(c.Args, c.Flags)
 	if err != nil {
@@ -109,6 +118,7 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
+	defer func() { err = errors.Join(err, corpus.Close()) }()
 	o := compare.Options{Config: cfg, Corpus: corpus, A: c.Backend[0], B: c.Backend[1], Threads: c.Threads, Steps: c.First}
 	modes := []compare.Mode{compare.Forced, compare.Free}
 	var found [2]comparison

@@ -67,6 +67,9 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, dev, stream, batch, seq)
+	if errors.Is(err, infer.ErrNoScales) {
+		return badInput(err)
+	}
 	if err != nil {
 		return err
 	}

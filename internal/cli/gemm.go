@@ -65,7 +65,7 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		_, name, _ := strings.Cut(c.Backend, ":")
 		model, err := arith.Lookup(name)
 		if err != nil {
-			return badInput(fmt.Errorf("--explain knows device models: %w", err))
+			return badInput(fmt.Errorf("--explain is of a device model, such as --backend emu:h100: %w", err))
 		}
 		return model.Explain(t.out, a.Row(row), b.Row(column), a.DType, b.DType, !c.Fast)
 	}

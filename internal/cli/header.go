@@ -77,7 +77,11 @@ func describeRecipes(w io.Writer, j *train.Job) error {
 		return err
 	}
 	for _, p := range j.Phases[j.Phase+1:] {
-		fmt.Fprintf(w, "then %s from step %d on\n", p.Config.Recipe, p.From+1)
+		late := ""
+		if p.From >= j.Config.Train.Steps {
+			late = fmt.Sprintf(", which a run of %d does not reach", j.Config.Train.Steps)
+		}
+		fmt.Fprintf(w, "then %s from step %d on%s\n", p.Config.Recipe, p.From+1, late)
 	}
 	return nil
 }

@@ -21,6 +21,9 @@ import (
 // printStopped says what a signal left and how to go on.
 func printStopped(t *terminal, r *run.Run, last run.Progress) {
 	fmt.Fprintf(t.err, "octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
+	if last.Evaluated {
+		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
+	}
 	if last.Step < last.Steps {
 		fmt.Fprintf(t.err, "go on       %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Folder.Dir))
 	}

@@ -57,7 +57,7 @@ func Read(r io.Reader, d fp8.DType) (m Matrix, err error) {
 	return m, nil
 }
 
-// Random is a matrix of normal noise that fills the format's range.
+// Random is a matrix of normal noise of standard deviation 16.
 func Random(seed uint64, d fp8.DType, rows, cols int) Matrix {
 	r := rand.New(rand.NewPCG(seed, uint64(rows)<<32|uint64(cols)))
 	m := Matrix{DType: d, Rows: rows, Cols: cols, Codes: make([]uint8, rows*cols)}

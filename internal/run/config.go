@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"octet/internal/config"
 	"octet/train"
@@ -20,16 +21,28 @@ func NewConfig(a config.Args) (train.Config, error) {
 	}
 	c := loaded.Config
 	for i, p := range c.Data.Paths {
-		if c.Data.Paths[i], err = filepath.Abs(p); err != nil {
+		if c.Data.Paths[i], err = absolute(p); err != nil {
 			return train.Config{}, err
 		}
 	}
 	if c.Model.Init != "" {
-		if c.Model.Init, err = filepath.Abs(c.Model.Init); err != nil {
+		if c.Model.Init, err = absolute(c.Model.Init); err != nil {
 			return train.Config{}, err
 		}
 	}
 	return c, nil
+}
+
+// absolute also knows the home folder's ~, which no shell replaces in a file.
+func absolute(path string) (string, error) {
+	if rest, ok := strings.CutPrefix(filepath.ToSlash(path), "~"); ok && (rest == "" || rest[0] == '/') {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
+		return filepath.Join(home, rest), nil
+	}
+	return filepath.Abs(path)
 }
 
 // ResumedConfig is the configuration of the run in dir, with what a resumed

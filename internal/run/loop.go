@@ -121,9 +121,8 @@ func (r *Run) save() (string, error) {
 	// What an interruption writes comes beside those that the run would have
 	// without it, since a rewind may need them, and goes with the next of these.
 	keep := r.Config.Checkpoint.KeepLast
-	if r.regular(step) {
-		err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
-	} else if step < r.Config.Train.Steps {
+	err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
+	if !r.regular(step) && step < r.Config.Train.Steps {
 		keep++
 	}
 	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)

@@ -273,6 +273,40 @@ func TestRewindPassesOverInterruptions(t *testing.T) {
 	requireSameFiles(t, files(t, undisturbed), stopped, "stopped")
 }
 
+// Stopped twice between two regular checkpoints, and before an irregular last one, a
+// run keeps what it would have kept.
+func TestInterruptionsLeaveNothingBehind(t *testing.T) {
+	s := spikes()
+	for _, test := range []struct {
+		steps  int
+		spiked []int
+		stops  []int
+	}{
+		{100, []int{79, 87}, []int{83, 85}},
+		{25, nil, []int{23}},
+	} {
+		c := tinyConfig(t)
+		c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every, c.Checkpoint.KeepLast = test.steps, "rewind", 10, 2
+		require.NoError(t, c.Resolve())
+		s.batches = nil
+		if test.spiked != nil {
+			s.batches = s.batchesOf(t, c, test.spiked...)
+		}
+		undisturbed, stopped := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "stopped")
+		trainIn(t, c, undisturbed, func(Progress) {})
+		for _, at := range test.stops {
+			ctx, cancel := context.WithCancel(t.Context())
+			require.ErrorIs(t, tryTrain(ctx, c, stopped, func(p Progress) {
+				if p.Step == at-1 {
+					cancel()
+				}
+			}), context.Canceled)
+		}
+		trainIn(t, c, stopped, func(Progress) {})
+		requireSameFiles(t, files(t, undisturbed), stopped, fmt.Sprint(test))
+	}
+}
+
 // A run that spikes whatever it reads stops after three rewinds and says why.
 func TestRewindsEnd(t *testing.T) {
 	s := spikes()

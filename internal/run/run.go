@@ -190,7 +190,7 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		if err == nil {
 			err = r.Trainer.Restore(ctx, c)
 			r.Resumed = r.Trainer.StepsDone()
-			if state, stateErr := train.ReadState(c); stateErr == nil && state.Backend != r.backendName() {
+			if state, stateErr := train.ReadState(c); err == nil && stateErr == nil && state.Backend != r.backendName() {
 				r.Moved = state.Backend
 			}
 			return errors.Join(err, c.Close())

@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -20,7 +21,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"text/tabwriter"
 
 	"golang.org/x/sync/errgroup"
@@ -220,23 +220,21 @@ func (x *experiment) continuation(ctx context.Context, name string, exponent int
 	c := train.Default()
 	c.Recipe, c.Model.Init, c.Train.Steps = name, path, *steps
 	c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup = *lr, "constant", 0
-	stream := &spiked{Tokens: x.corpus.Train, rows: int64(c.Train.MicroBatch)}
+	stream := &spiked{Tokens: x.corpus.Train}
 	return x.run(ctx, c, stream, 1, nil)
 }
 
-// spiked puts outlier tokens into every twentieth batch, by counting the rows
-// that were read. The calibration reads the first batch too; each run has one.
+// spiked puts outlier tokens into the batches of every twentieth step.
 type spiked struct {
 	data.Tokens
-	rows int64
-	read atomic.Int64
+	step int // under way, 0 for the first and for the calibration before it
 }
 
 func (s *spiked) ReadTokens(dst []int32, at int64) error {
 	if err := s.Tokens.ReadTokens(dst, at); err != nil {
 		return err
 	}
-	if batch := (s.read.Add(1) - 1) / s.rows; batch%every == every-1 {
+	if s.step%every == every-1 {
 		for i := 16; i < len(dst); i += 64 {
 			dst[i] = outlierToken
 		}
@@ -269,9 +267,15 @@ func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens
 		return 0, err
 	}
 	for i := range c.Train.Steps {
+		if s, ok := stream.(*spiked); ok {
+			s.step = i
+		}
 		r, err := t.Next(ctx)
+		if errors.Is(err, train.ErrNonFinite) {
+			return math.NaN(), nil // such a run does not follow
+		}
 		if err != nil {
-			return math.NaN(), nil //nolint:nilerr // a run that is not finite does not follow
+			return 0, err
 		}
 		if i >= c.Train.Steps-compared {
 			mean += r.Loss / compared
