@@ -52,12 +52,16 @@ func Values(m Memory, t *Tensor) ([]float64, error) {
 		return nil, err
 	}
 	x := make([]float64, t.Elems())
-	for i := range x {
-		if t.DType == fp8.I32 {
+	if t.DType == fp8.I32 {
+		for i := range x {
 			x[i] = float64(int32(binary.LittleEndian.Uint32(raw[4*i:])))
-		} else {
-			x[i] = float64(decode(t.DType, raw, i))
 		}
+		return x, nil
+	}
+	stored := make([]float32, len(x))
+	t.DType.Decode(stored, raw)
+	for i, v := range stored {
+		x[i] = float64(v)
 	}
 	if t.Scale == nil {
 		return x, nil
@@ -144,9 +148,11 @@ func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
 
 func statsOf(o Operand, raw []byte) OperandStats {
 	s := OperandStats{Operand: o, Elems: o.Tensor.Elems()}
+	values := make([]float32, s.Elems)
+	o.Tensor.DType.Decode(values, raw)
 	sum := 0.0
-	for i := range s.Elems {
-		switch x := math.Abs(float64(decode(o.Tensor.DType, raw, i))); {
+	for _, v := range values {
+		switch x := math.Abs(float64(v)); {
 		case math.IsNaN(x):
 			s.NaN++
 		case math.IsInf(x, 0):
@@ -158,15 +164,4 @@ func statsOf(o Operand, raw []byte) OperandStats {
 	}
 	s.RMS = math.Sqrt(sum / float64(max(1, s.Elems-s.NaN-s.Inf)))
 	return s
-}
-
-// decode is element i of little-endian raw, without the tensor's scale.
-func decode(d fp8.DType, raw []byte, i int) float32 {
-	switch d.Size() {
-	case 1:
-		return d.Float32(uint32(raw[i]))
-	case 2:
-		return d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
-	}
-	return d.Float32(binary.LittleEndian.Uint32(raw[4*i:]))
 }

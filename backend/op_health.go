@@ -8,10 +8,11 @@ import "octet/fp8"
 //
 //	Out[0]  clipped: |x|/scale_inv is above fp8.DType.ClipLimit
 //	Out[1]  flushed: x is not 0 and its code is
+//	Out[2]  scale_inv, by which the codes are dequantised
 type CastHealth struct {
 	X     *Tensor `op:"in"`  // what was cast, F32, BF16 or F16, with or without a scale
 	Codes *Tensor `op:"in"`  // FP8 of X's shape, one scale for the tensor
-	Out   *Tensor `op:"out"` // F32 [2]
+	Out   *Tensor `op:"out"` // F32 [3]
 }
 
 func (o *CastHealth) check() error {
@@ -20,7 +21,7 @@ func (o *CastHealth) check() error {
 	c.dtype("Codes", o.Codes, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
 	c.matrix("Codes", o.Codes, o.X.Rows(), o.X.Cols())
 	c.that(o.Codes.Block == PerTensor, "Codes is %s with blocks of %s, expected one scale", o.Codes, o.Codes.Block)
-	c.vector("Out", o.Out, 2)
+	c.vector("Out", o.Out, 3)
 	return c.err
 }
 

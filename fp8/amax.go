@@ -21,25 +21,3 @@ func Amax(x []float32) float32 {
 	}
 	return math.Float32frombits(top)
 }
-
-// PushHistory moves the rows of history, which is [window, len(amax)], newest
-// first, down by one, forgetting the last, and writes amax to the first. It panics
-// if history has no row.
-func PushHistory(history, amax []float32) {
-	copy(history[len(amax):], history)
-	copy(history, amax)
-}
-
-// HistoryMax writes the largest amax of each record over the whole window to
-// dst; history is [window, len(dst)]. NaN and infinity win, as in MaxAmax.
-func HistoryMax(dst, history []float32) {
-	clear(dst)
-	if len(dst) == 0 {
-		return
-	}
-	for ; len(history) > 0; history = history[len(dst):] {
-		for i, a := range history[:len(dst)] {
-			dst[i] = MaxAmax(dst[i], a)
-		}
-	}
-}

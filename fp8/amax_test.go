@@ -41,31 +41,3 @@ func TestMaxAmax(t *testing.T) {
 		}
 	}
 }
-
-func TestHistory(t *testing.T) {
-	history := make([]float32, 3*2)
-	PushHistory(history, []float32{1, 10})
-	PushHistory(history, []float32{4, 20})
-	PushHistory(history, []float32{3, 5})
-	require.Equal(t, []float32{3, 5, 4, 20, 1, 10}, history)
-
-	top := []float32{99, 99} // what was there does not count
-	HistoryMax(top, history)
-	require.Equal(t, []float32{4, 20}, top)
-
-	PushHistory(history, []float32{2, inf})
-	PushHistory(history, []float32{2, 0})
-	HistoryMax(top, history)
-	require.Equal(t, []float32{3, inf}, top)
-
-	one := []float32{7}
-	PushHistory(one, []float32{8}) // a window of one step
-	HistoryMax(top[:1], one)
-	require.Equal(t, []float32{8}, one)
-	require.Equal(t, float32(8), top[0])
-
-	PushHistory(nil, nil)
-	HistoryMax(nil, nil)
-	require.Panics(t, func() { HistoryMax(top, make([]float32, 3)) })
-	require.Panics(t, func() { PushHistory(make([]float32, 1), top) })
-}

@@ -2,8 +2,6 @@ package infer
 
 import (
 	"context"
-	"encoding/binary"
-	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -69,8 +67,6 @@ func (s *session) read(t *backend.Tensor) ([]float32, error) {
 		return nil, err
 	}
 	x := make([]float32, t.Elems())
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-	}
+	t.DType.Decode(x, raw)
 	return x, nil
 }

@@ -3,7 +3,6 @@ package infer
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -148,9 +147,7 @@ func (g *Generator) readLogits() error {
 	if err := g.dev.Read(g.logits, g.raw); err != nil {
 		return err
 	}
-	for i := range g.values {
-		g.values[i] = math.Float32frombits(binary.LittleEndian.Uint32(g.raw[4*i:]))
-	}
+	fp8.F32.Decode(g.values, g.raw)
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -117,10 +116,7 @@ func (s *session) setWeights(w Weights) error {
 }
 
 func (s *session) write(t *backend.Tensor, x []float32) error {
-	s.bytes = s.bytes[:0]
-	for _, v := range x {
-		s.bytes = binary.LittleEndian.AppendUint32(s.bytes, math.Float32bits(v))
-	}
+	s.bytes = fp8.AppendFloats(s.bytes[:0], x...)
 	return s.dev.Write(t, s.bytes)
 }
 

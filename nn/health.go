@@ -9,7 +9,7 @@ import (
 // training. Layers of the model are rows, so that the host reads two tensors.
 type Health struct {
 	// Casts has a row for each cast to FP8 with one scale for the tensor, in the
-	// order of Model.CastNames: Output F32 [casts, 2], see backend.CastHealth.
+	// order of Model.CastNames: Output F32 [casts, 3], see backend.CastHealth.
 	Casts *backend.Tensor
 	// Channels has four rows for each layer with a gate, which are the channel
 	// maxima of |up ⊙ silu(gate)|, and the cosines and lengths of backend.RowCosine
@@ -22,7 +22,7 @@ type Health struct {
 func (m *Model) DeclareHealth() *Health {
 	h := &Health{}
 	if !m.Scales.Empty() {
-		h.Casts = m.Vars.Tensor(backend.Output, "health.casts", fp8.F32, len(m.Scales.records), 2)
+		h.Casts = m.Vars.Tensor(backend.Output, "health.casts", fp8.F32, len(m.Scales.records), 3)
 	}
 	if m.Config.Activation.gated() {
 		h.Channels = m.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*m.Config.Layers, m.Config.FFN)

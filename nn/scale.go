@@ -28,6 +28,8 @@ type record struct {
 	scaleInv *backend.Tensor
 }
 
+func recorded(r *record) bool { return r != nil }
+
 // updatedLike reports whether one op chooses both scales.
 func (r *record) updatedLike(q *record) bool {
 	return r.cast.Scaling == q.cast.Scaling && r.cast.Limit() == q.cast.Limit() && r.cast.Scale == q.cast.Scale

@@ -127,7 +127,7 @@ func (p *Pass) emit(s *slot, rows, cols int) *emission {
 			e.casts = append(e.casts, p.cast(s, i, t))
 		}
 	}
-	measured := p.Health != nil && slices.ContainsFunc(s.recs, func(r *record) bool { return r != nil })
+	measured := p.Health != nil && slices.ContainsFunc(s.recs, recorded)
 	if (len(e.later) > 0 || measured) && e.wide == nil {
 		e.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
 		e.casts = append(e.casts, backend.Cast{Out: e.wide})

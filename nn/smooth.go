@@ -2,6 +2,7 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -207,8 +208,12 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 	}
 	var hWide, wWide *backend.Tensor
 	if p.Health != nil {
-		hWide, wWide = p.temp("hidden.wide", p.Tokens(), l.ffn), p.temp("down_proj.weight.wide", master.Rows(), master.Cols())
-		hOut, wOut = append(hOut, backend.Cast{Out: hWide}), append(wOut, backend.Cast{Out: wWide})
+		hWide = p.temp("hidden.wide", p.Tokens(), l.ffn)
+		hOut = append(hOut, backend.Cast{Out: hWide})
+		if slices.ContainsFunc(l.channels.weight.recs, recorded) {
+			wWide = p.temp("down_proj.weight.wide", master.Rows(), master.Cols())
+			wOut = append(wOut, backend.Cast{Out: wWide})
+		}
 	}
 	p.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, InvC: s.invC, Out: hOut})
 	p.named(l.down.scope).Add(&backend.Quantize{X: master, ColScale: s.c, Out: wOut})

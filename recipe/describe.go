@@ -93,7 +93,7 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 	fmt.Fprintf(t, "\nother activations\t%s: embedding, norms, attention, residual stream\n", r.Compute)
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
 	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
-	if r.uses(Delayed) {
+	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Delayed }) {
 		fmt.Fprintf(t, "delayed scaling\t%s\n", r.describeDelayed())
 	}
 	if r.Smooth.On() {
@@ -144,16 +144,12 @@ func (s Smooth) String() string {
 // NeedsScales reports whether weights alone are not enough to run the recipe
 // forward: the scales of FP8 operands come from the training that made them.
 // Scales finer than a tensor come from each token's own elements.
-func (r Recipe) NeedsScales() bool {
-	return r.anyCast(func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == ByTensor })
+func (r Recipe) NeedsScales(layers int) bool {
+	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == ByTensor })
 }
 
-func (r Recipe) uses(s Scaling) bool {
-	return r.anyCast(func(c Cast) bool { return c.Scaling == s })
-}
-
-func (r Recipe) anyCast(f func(Cast) bool) bool {
-	for _, g := range r.groups(1) {
+func (r Recipe) anyCast(layers int, f func(Cast) bool) bool {
+	for _, g := range r.groups(layers) {
 		for _, pair := range g.casts {
 			if f(pair[0]) || f(pair[1]) {
 				return true

@@ -76,10 +76,13 @@ func (r *Recipe) renameE4M3(to fp8.DType) (found bool) {
 	return found
 }
 
-// multiplies reports whether there is such a product. Pairs are a matter of two
-// FP8 formats.
+// multiplies reports whether there is such a product. No device multiplies FP8 by
+// anything else.
 func (d *device) multiplies(pair [2]fp8.DType) bool {
-	return !pair[0].IsFP8() || !pair[1].IsFP8() || slices.Contains(d.pairs, pair)
+	if pair[0].IsFP8() || pair[1].IsFP8() {
+		return slices.Contains(d.pairs, pair)
+	}
+	return true
 }
 
 // formats are those in which a product reads what the rows give as pair.

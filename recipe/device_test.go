@@ -27,7 +27,9 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 	for _, name := range Names() {
 		for _, d := range []device{{fp8.E4M3, allPairs}, {fp8.E4M3IEEE, equalPairs}, {fp8.E4M3, mixedPairs}} {
 			r := lookup(t, name)
-			r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", Operand: Grad, DType: fp8.E4M3}}, r.Rows...)
+			if r.Cast("layers.1.mlp.up_proj", Dgrad, Weight).DType.IsFP8() {
+				r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Dgrad, Operand: Grad, DType: fp8.E4M3}}, r.Rows...)
+			}
 			resolved, notes, err := r.For(d.e4m3, d.pairs, 2)
 			require.NoError(t, err)
 			if d.e4m3 == fp8.E4M3 {
@@ -111,25 +113,31 @@ func TestForContradictions(t *testing.T) {
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
 			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
-			Row{GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
+			Row{Scope: "layers.*", GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
 			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
-			Row{GEMM: Fprop, DType: fp8.E4M3},
+			Row{Scope: "layers.*", GEMM: Fprop, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3IEEE, equalPairs[:1],
 			Row{},
 			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
-			Row{Operand: Grad, DType: fp8.E4M3},
+			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E4M3},
 		},
 		{
 			fp8.Invalid, nil,
 			Row{},
 			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which this device cannot; add to [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
 			Row{DType: fp8.BF16},
+		},
+		{
+			fp8.E4M3, allPairs,
+			Row{Scope: "layers.0.mlp.up_proj", GEMM: Wgrad, Operand: Input, DType: fp8.BF16},
+			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which this device cannot; add to [[precision.rows]] scope = "layers.0.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			Row{GEMM: Wgrad, DType: fp8.BF16},
 		},
 	} {
 		r := lookup(t, "fp8-delayed")

@@ -239,6 +239,9 @@ func (r Recipe) Validate() error {
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: weights are rounded to nearest, since they are cast again after every load (use nearest)", where)
 		}
+		if row.Scaling != NotGiven && r.smoothScaling(row.Scope, row.Operand) != NotGiven {
+			return fmt.Errorf("%s: scaling %s of %s's %s: smooth-swiglu chooses that scale from its channel maxima (drop the row's scaling, or use smooth none)", where, row.Scaling, row.Scope, row.Operand)
+		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsFP8() || row.DType == r.Compute:
 		default:

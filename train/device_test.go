@@ -72,7 +72,7 @@ func TestContradictionsWithTheDevice(t *testing.T) {
 	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; add to [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
 	_, err := NewJob(c, specOf(t, h100))
 	require.ErrorContains(t, err, want)
-	c = small(t, "bf16")
+	c = small(t, "te-block") // whose gradients are E4M3
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
 	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), specOf(t, h100))
 	require.ErrorContains(t, err, want)

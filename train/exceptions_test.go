@@ -114,6 +114,10 @@ func TestSmoothingRefuses(t *testing.T) {
 	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", GEMM: "wgrad", Format: "bf16"}}
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "layers.0.mlp.down_proj: wgrad reads bf16")
+	c = small(t, "fp8-smooth")
+	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", Operand: "input", Scaling: "delayed"}}
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, "scaling delayed of *.down_proj's input: smooth-swiglu chooses that scale")
 	c = small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "weight", Rounding: "stochastic"}}
 	_, err = NewJob(c, specOf(t, "emu"))

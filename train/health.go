@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-
-	"octet/backend"
 )
 
 // CastHealth is how one cast of a step fared. See backend.CastHealth.
@@ -68,16 +66,19 @@ func (t *Trainer) castHealth(r *rank) (list []CastHealth, err error) {
 	if s.Empty() {
 		return nil, nil
 	}
-	var values [3][]float32
-	for i, from := range []*backend.Tensor{t.health.Casts, s.Amax, s.Scale} {
-		if values[i], err = r.readFloats(from); err != nil {
-			return nil, err
-		}
+	measured, err := r.readFloats(t.health.Casts)
+	if err != nil {
+		return nil, err
+	}
+	amax, err := r.readFloats(s.Amax)
+	if err != nil {
+		return nil, err
 	}
 	for i, name := range t.Model.CastNames() {
+		m := measured[3*i:]
 		list = append(list, CastHealth{
-			Name: name, Amax: float64(values[1][i]), Scale: float64(values[2][i]),
-			Clipped: float64(values[0][2*i]), Flushed: float64(values[0][2*i+1]),
+			Name: name, Amax: float64(amax[i]), Scale: 1 / float64(m[2]),
+			Clipped: float64(m[0]), Flushed: float64(m[1]),
 		})
 	}
 	return list, nil

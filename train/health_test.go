@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/fp8"
 	"octet/nn"
 	"octet/recipe"
 )
@@ -51,6 +52,25 @@ func TestHealthSeesFlushedGradients(t *testing.T) {
 			}
 		}
 		require.Equal(t, want, worst > 0.1, "%s: %v", name, worst)
+	}
+}
+
+// The scale of a cast is the one that it was made with, also where that comes from
+// the tensor itself: half of the format or more is used.
+func TestHealthSeesCurrentScales(t *testing.T) {
+	c := small(t, "fp8-current")
+	c.Train.HealthEvery = 1
+	tr := newTrainer(t, c, 2, false)
+	steps(t, tr, 2)
+	h, err := tr.Health(context.Background())
+	require.NoError(t, err)
+	for _, cast := range h.Casts {
+		limit := float64(fp8.E4M3.Max())
+		if strings.HasSuffix(cast.Name, fp8.E5M2.String()) {
+			limit = float64(fp8.E5M2.Max())
+		}
+		share := cast.Amax * cast.Scale / limit
+		require.True(t, share > 0.5 && share <= 1, "%s: %v of the format", cast.Name, share)
 	}
 }
 

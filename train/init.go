@@ -2,9 +2,6 @@ package train
 
 import (
 	"context"
-	"encoding/binary"
-	"fmt"
-	"math"
 
 	"octet/backend"
 	"octet/fp8"
@@ -51,7 +48,7 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 			return err
 		}
 		if p.Master.Scale != nil {
-			if err := t.writeAll(p.Master.Scale, floatBytes(scaleInv)); err != nil {
+			if err := t.writeAll(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)); err != nil {
 				return err
 			}
 		}
@@ -66,7 +63,7 @@ func (t *Trainer) setConstants() error {
 		for i := range x {
 			x[i] = value
 		}
-		return t.writeAll(to, floatBytes(x...))
+		return t.writeAll(to, fp8.AppendFloats(nil, x...))
 	}
 	for tensor, value := range t.Model.Constants() {
 		if err := set(tensor, value); err != nil {
@@ -84,56 +81,4 @@ func (t *Trainer) setConstants() error {
 // prepare casts the weights on every rank.
 func (t *Trainer) prepare(ctx context.Context) error {
 	return t.each(ctx, func(ctx context.Context, r *rank) error { return r.prepare.Run(ctx) })
-}
-
-// encodeMaster stores parameters in the master's format: F32 as it is, BF16
-// rounded, F16 with the scale that AdamW would give it.
-func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
-	scale, half := float32(1), make([]uint16, len(x))
-	switch d {
-	case fp8.F32:
-		return floatBytes(x...), 1
-	case fp8.BF16:
-		fp8.EncodeBF16(half, x)
-	default:
-		scale, _ = fp8.ScaleFor(fp8.Amax(x), d.Max(), pow2)
-		fp8.Quantize16(half, x, scale)
-	}
-	codes = make([]byte, 0, 2*len(x))
-	for _, h := range half {
-		codes = binary.LittleEndian.AppendUint16(codes, h)
-	}
-	return codes, 1 / scale
-}
-
-// decodeMaster is the inverse: the values that kernels see.
-func decodeMaster(d fp8.DType, codes []byte, scaleInv float32) ([]float32, error) {
-	x := make([]float32, len(codes)/d.Size())
-	switch d {
-	case fp8.F32:
-		for i := range x {
-			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(codes[4*i:]))
-		}
-	case fp8.F16, fp8.BF16:
-		half := make([]uint16, len(x))
-		for i := range half {
-			half[i] = binary.LittleEndian.Uint16(codes[2*i:])
-		}
-		if d == fp8.BF16 {
-			fp8.DecodeBF16(x, half)
-		} else {
-			fp8.Dequantize16(x, half, scaleInv)
-		}
-	default:
-		return nil, fmt.Errorf("master weights in %s cannot be read", d)
-	}
-	return x, nil
-}
-
-func floatBytes(x ...float32) []byte {
-	b := make([]byte, 0, 4*len(x))
-	for _, v := range x {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
-	}
-	return b
 }

@@ -10,6 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
+	"octet/fp8"
 	"octet/recipe"
 )
 
@@ -107,7 +108,7 @@ func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
 	table := tr.Vars.Lookup("model.embed_tokens.weight")
 	raw, err := tr.ranks[0].read(table)
 	require.NoError(t, err)
-	copy(raw[int(id)*table.Cols()*4:], floatBytes(math.MaxFloat32))
+	copy(raw[int(id)*table.Cols()*4:], fp8.AppendFloats(nil, math.MaxFloat32))
 	require.NoError(t, tr.writeAll(table, raw))
 
 	res, err := tr.Next(t.Context())

@@ -3,11 +3,9 @@ package train
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 
 	"octet/backend"
 	"octet/checkpoint"
@@ -70,11 +68,7 @@ func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Content
 	packed := map[*backend.Tensor]bool{}
 	for _, s := range t.Model.Packed() {
 		packed[s] = true
-		raw, err := r.read(s)
-		if err != nil {
-			return c, err
-		}
-		x, err := decodeMaster(fp8.F32, raw, 1)
+		x, err := r.readFloats(s)
 		if err != nil {
 			return c, err
 		}
@@ -95,32 +89,13 @@ func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Content
 	return c, nil
 }
 
-func masterName(p *nn.Param) string { return p.Name + ".master" }
-
 func floatTensor(name string, shape []int, x []float32) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(floatBytes(x...))}
+	return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, x...))}
 }
 
 func (r *rank) read(t *backend.Tensor) ([]byte, error) {
 	raw := make([]byte, t.Bytes())
 	return raw, r.backend.Read(t, raw)
-}
-
-// readMaster is a parameter as its readers see it.
-func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
-	raw, err := r.read(p.Master)
-	if err != nil {
-		return nil, err
-	}
-	scaleInv := float32(1)
-	if s := p.Master.Scale; s != nil {
-		f, err := r.readFloat(s)
-		if err != nil {
-			return nil, err
-		}
-		scaleInv = float32(f)
-	}
-	return decodeMaster(p.Master.DType, raw, scaleInv)
 }
 
 // Restore sets everything to what a checkpoint of the same configuration
@@ -162,7 +137,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.writeAll(s, floatBytes(x...)); err != nil {
+		if err := t.writeAll(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
@@ -228,22 +203,6 @@ func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
 	return t.moveTo(position)
 }
 
-func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
-	if p.Master.DType != fp8.F32 {
-		raw := make([]byte, p.Master.Bytes())
-		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
-	}
-	x, err := readFloats(c.Model, p.Name)
-	if err != nil {
-		return nil, err
-	}
-	full := make([]float32, p.Master.Elems())
-	if copy(full, x); len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
-		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Master.Shape)
-	}
-	return floatBytes(full...), nil
-}
-
 func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) error {
 	t, ok := from.Lookup(name)
 	if !ok {
@@ -253,29 +212,6 @@ func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) 
 		return fmt.Errorf("%s is stored as %s, the recipe asks for %s", name, t.DType, d)
 	}
 	return from.ReadInto(name, dst)
-}
-
-// otherE4M3 reads a moment that is stored in an E4M3 other than its own, with
-// another largest value; nil if it is not.
-func otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
-	isE4M3 := func(d fp8.DType) bool { return d == fp8.E4M3 || d == fp8.E4M3IEEE }
-	stored, ok := from.Lookup(m.Name)
-	if !ok || stored.DType == m.DType || !isE4M3(stored.DType) || !isE4M3(m.DType) {
-		return nil, nil
-	}
-	x, err := readFloats(from, m.Name)
-	if err != nil {
-		return nil, err
-	}
-	scaleInv, err := readFloats(from, m.Scale.Name)
-	if err != nil {
-		return nil, err
-	}
-	if len(x) != m.Elems() || len(scaleInv) != m.Scale.Elems() {
-		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), m.Elems(), m.Scale.Elems())
-	}
-	dequantizeMoment(m, x, scaleInv)
-	return x, nil
 }
 
 // readFloats reads a tensor of any float format as FP32.
@@ -291,18 +227,8 @@ func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 	if err := t.Data(&b); err != nil {
 		return nil, err
 	}
-	raw := b.Bytes()
-	x := make([]float32, len(raw)/t.DType.Size())
-	for i := range x {
-		switch t.DType.Size() {
-		case 4:
-			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		case 2:
-			x[i] = t.DType.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
-		default:
-			x[i] = t.DType.Float32(uint32(raw[i]))
-		}
-	}
+	x := make([]float32, b.Len()/t.DType.Size())
+	t.DType.Decode(x, b.Bytes())
 	return x, nil
 }
 

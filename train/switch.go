@@ -2,14 +2,10 @@ package train
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"iter"
-	"math"
 	"strings"
 
-	"octet/backend"
 	"octet/data"
 	"octet/fp8"
 	"octet/nn"
@@ -138,7 +134,7 @@ func (t *Trainer) takeOver(ctx context.Context, c *carried) error {
 		if err != nil {
 			return err
 		}
-		if err := t.writeAll(s, floatBytes(x...)); err != nil {
+		if err := t.writeAll(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
@@ -160,116 +156,4 @@ func (c *carried) record(name string) []float32 {
 		return nil
 	}
 	return c.records[name]
-}
-
-func (r *rank) readFloats(t *backend.Tensor) ([]float32, error) {
-	raw, err := r.read(t)
-	if err != nil {
-		return nil, err
-	}
-	x := make([]float32, t.Elems())
-	for i := range x {
-		x[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-	}
-	return x, nil
-}
-
-// readMoment is a moment as the optimizer sees it.
-func (r *rank) readMoment(m *backend.Tensor) ([]float32, error) {
-	if m.DType == fp8.F32 {
-		return r.readFloats(m)
-	}
-	raw, err := r.read(m)
-	if err != nil {
-		return nil, err
-	}
-	x := make([]float32, m.Elems())
-	for i := range x {
-		if m.DType.Size() == 1 {
-			x[i] = m.DType.Float32(uint32(raw[i]))
-		} else {
-			x[i] = m.DType.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
-		}
-	}
-	if m.Scale == nil {
-		return x, nil
-	}
-	scaleInv, err := r.readFloats(m.Scale)
-	if err != nil {
-		return nil, err
-	}
-	dequantizeMoment(m, x, scaleInv)
-	return x, nil
-}
-
-func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
-	for i, block := range momentBlocks(m, x) {
-		for k := range block {
-			block[k] *= scaleInv[i]
-		}
-	}
-}
-
-// moments yields both moments of each parameter.
-func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
-	return func(yield func(*nn.Param, *backend.Tensor) bool) {
-		for _, p := range t.Model.Params {
-			if !yield(p, t.optimizer.m1[p]) || !yield(p, t.optimizer.m2[p]) {
-				return
-			}
-		}
-	}
-}
-
-// setMoment stores a moment of p in its format, with scales of its own.
-func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
-	o := t.Recipe.Optimizer
-	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
-	if err := t.writeAll(m, codes); err != nil || m.Scale == nil {
-		return err
-	}
-	return t.writeAll(m.Scale, floatBytes(scaleInv...))
-}
-
-// encodeMoment stores a moment in the format of m, to nearest, with the scales
-// that AdamW would give it. With floor what is positive does not become 0.
-func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
-	if m.DType == fp8.F32 {
-		return floatBytes(x...), nil
-	}
-	codes = make([]byte, 0, m.Bytes())
-	for _, block := range momentBlocks(m, x) {
-		scale := float32(1)
-		if m.Scale != nil {
-			scale, _ = fp8.ScaleFor(fp8.Amax(block), m.DType.Max(), pow2)
-			scaleInv = append(scaleInv, 1/scale)
-		}
-		for _, v := range block {
-			code := m.DType.Nearest(v*scale, fp8.Saturate)
-			if floor && v > 0 && code == 0 {
-				code = 1 // the format's smallest number
-			}
-			codes = append(codes, byte(code))
-			if m.DType.Size() == 2 {
-				codes = append(codes, byte(code>>8))
-			}
-		}
-	}
-	return codes, scaleInv
-}
-
-// momentBlocks cuts a moment's values into what shares a scale: all of them, or
-// a range of a row.
-func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
-	width := m.Block.Cols
-	if width == 0 {
-		return [][]float32{x}
-	}
-	for row := range m.Rows() {
-		of := x[row*m.Cols():][:m.Cols()]
-		for from := 0; from < len(of); from += width {
-			list = append(list, of[from:min(from+width, len(of))])
-		}
-	}
-	return list
 }

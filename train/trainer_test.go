@@ -273,7 +273,7 @@ func TestNonFiniteStepsAreSkippedAndNamed(t *testing.T) {
 	gain := tr.Vars.Lookup("model.layers.1.post_attention_layernorm.weight")
 	raw, err := tr.ranks[0].read(gain)
 	require.NoError(t, err)
-	require.NoError(t, tr.writeAll(gain, append(floatBytes(float32(math.NaN())), raw[4:]...)))
+	require.NoError(t, tr.writeAll(gain, append(fp8.AppendFloats(nil, float32(math.NaN())), raw[4:]...)))
 
 	before := map[string][]byte{}
 	for x := range tr.Vars.All() {

@@ -21,7 +21,7 @@ func (s *suite) health() {
 				q := b.p.Temp("codes", codes, rows, cols)
 				q.Scale = b.scalar("scale_inv", 1/scale)
 				b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: q, Scale: b.scalar("scale", scale)}}})
-				b.p.Add(&backend.CastHealth{X: x, Codes: q, Out: b.result("shares", fp8.F32, exactly, 2)})
+				b.p.Add(&backend.CastHealth{X: x, Codes: q, Out: b.result("shares", fp8.F32, exactly, 3)})
 			}, "casthealth/%s/%s", codes, in)
 		}
 	}

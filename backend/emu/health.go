@@ -43,6 +43,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 			sum.flushed += w.flushed
 		}
 		out[0], out[1] = float32(float64(sum.clipped)/elems), float32(float64(sum.flushed)/elems)
+		out[2] = scaleInv[0]
 	}
 }
 

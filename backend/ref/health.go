@@ -20,7 +20,7 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 		}
 	}
 	n := float64(len(codes))
-	b.store(o.Out, []float64{clipped / n, flushed / n})
+	b.store(o.Out, []float64{clipped / n, flushed / n, scaleInv})
 }
 
 func (b *Backend) rowCosine(o *backend.RowCosine) {

@@ -82,7 +82,7 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 		for i := range ones {
 			ones[i] = 1
 		}
-		if err := o.device.Write(t, floats(ones)); err != nil {
+		if err := o.device.Write(t, fp8.AppendFloats(nil, ones...)); err != nil {
 			return nil, err
 		}
 	}
@@ -96,12 +96,12 @@ func (o *Optimizer) Close() error { return o.device.Close() }
 func (o *Optimizer) SetWeights(x []float32) error {
 	t := o.op.Master[0]
 	if t.DType == fp8.F32 {
-		return o.device.Write(t, floats(x))
+		return o.device.Write(t, fp8.AppendFloats(nil, x...))
 	}
 	scale := float32(1)
 	if t.Scale != nil {
 		scale, _ = fp8.ScaleFor(fp8.Amax(x), t.DType.Max(), o.op.Pow2)
-		if err := o.device.Write(t.Scale, floats([]float32{1 / scale})); err != nil {
+		if err := o.device.Write(t.Scale, fp8.AppendFloats(nil, 1/scale)); err != nil {
 			return err
 		}
 	}
@@ -120,7 +120,7 @@ func (o *Optimizer) Step(grad []float32) error {
 	for _, w := range []struct {
 		t   *backend.Tensor
 		raw []byte
-	}{{o.op.Grad[0], floats(grad)}, {o.control, control.AppendTo(nil)}, {o.op.Step, step}} {
+	}{{o.op.Grad[0], fp8.AppendFloats(nil, grad...)}, {o.control, control.AppendTo(nil)}, {o.op.Step, step}} {
 		if err := o.device.Write(w.t, w.raw); err != nil {
 			return err
 		}
@@ -128,9 +128,8 @@ func (o *Optimizer) Step(grad []float32) error {
 	return o.run.Run(context.Background())
 }
 
-// Weights, M and V are the state, dequantised.
+// Weights and V are the state, dequantised.
 func (o *Optimizer) Weights() ([]float64, error) { return o.read(o.op.Master[0]) }
-func (o *Optimizer) M() ([]float64, error)       { return o.read(o.op.M1[0]) }
 func (o *Optimizer) V() ([]float64, error)       { return o.read(o.op.M2[0]) }
 
 func (o *Optimizer) read(t *backend.Tensor) ([]float64, error) {
@@ -149,29 +148,13 @@ func (o *Optimizer) read(t *backend.Tensor) ([]float64, error) {
 	if t.Block.Cols > 0 {
 		width = t.Block.Cols
 	}
-	x := make([]float64, t.Elems())
-	for i := range x {
-		var code uint32
-		switch t.DType.Size() {
-		case 4:
-			x[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:])))
-			continue
-		case 2:
-			code = uint32(binary.LittleEndian.Uint16(raw[2*i:]))
-		default:
-			code = uint32(raw[i])
-		}
-		x[i] = float64(t.DType.Float32(code)) * scales[i/width]
+	stored := make([]float32, t.Elems())
+	t.DType.Decode(stored, raw)
+	x := make([]float64, len(stored))
+	for i, v := range stored {
+		x[i] = float64(v) * scales[i/width]
 	}
 	return x, nil
-}
-
-func floats(x []float32) []byte {
-	raw := make([]byte, 0, 4*len(x))
-	for _, v := range x {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
-	}
-	return raw
 }
 
 // Truth is the same update in float64.

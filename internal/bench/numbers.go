@@ -22,9 +22,7 @@ func normal(t *backend.Tensor) []byte {
 	var raw []byte
 	switch {
 	case t.DType == fp8.F32:
-		for _, v := range x {
-			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
-		}
+		raw = fp8.AppendFloats(nil, x...)
 	case t.DType.IsFP8():
 		raw = make([]byte, len(x))
 		fp8.Quantize8(raw, x, t.DType, 16)

@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,17 +26,12 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
+	"octet/infer"
 	"octet/safetensors"
 )
 
 // Formats are what weights can be stored in.
 var Formats = []string{"fp32", "bf16", "fp8"}
-
-// Factors is what Smooth-SwiGLU knows of one layer when its scales are frozen.
-type Factors struct {
-	C              []float32 // [ffn], by which down_proj's columns are multiplied
-	HiddenScaleInv float32   // dequantises the hidden activation divided by C
-}
 
 // Model is what is exported.
 type Model struct {
@@ -49,7 +43,7 @@ type Model struct {
 	// the name of what that is: "layers.0.mlp.input". Only FP8 asks.
 	ScaleInv func(name string) (float32, error)
 	// Smooth holds the factors by layer; nil if there is nothing to fold.
-	Smooth []Factors
+	Smooth []infer.Factors
 }
 
 // Write makes the folder dir, which must not exist. It appears whole or not at
@@ -195,7 +189,7 @@ func source(name, dtype string, shape []int, data func(io.Writer) error) safeten
 }
 
 func scalar(name string, x float32) safetensors.Source {
-	return source(name, "F32", []int{1}, safetensors.Bytes(binary.LittleEndian.AppendUint32(nil, math.Float32bits(x))))
+	return source(name, "F32", []int{1}, safetensors.Bytes(fp8.AppendFloats(nil, x)))
 }
 
 // linear cuts a parameter's name into its layer and its module: "mlp.up_proj".

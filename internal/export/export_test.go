@@ -13,6 +13,7 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
+	"octet/infer"
 	"octet/safetensors"
 )
 
@@ -60,7 +61,7 @@ func model() Model {
 	for i := range c {
 		c[i] = float32(math.Exp2(float64(i%5 - 2)))
 	}
-	m.Smooth = []Factors{{C: c, HiddenScaleInv: 0.125}}
+	m.Smooth = []infer.Factors{{C: c, HiddenScaleInv: 0.125}}
 	return m
 }
 

@@ -5,12 +5,10 @@ package gemm
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"strings"
 
@@ -86,7 +84,7 @@ func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backe
 	if err := dev.Bind(vars); err != nil {
 		return nil, err
 	}
-	one := binary.LittleEndian.AppendUint32(nil, math.Float32bits(1))
+	one := fp8.AppendFloats(nil, 1)
 	for _, w := range []struct {
 		t   *backend.Tensor
 		raw []byte
@@ -107,8 +105,6 @@ func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backe
 		return nil, err
 	}
 	result := make([]float32, out.Elems())
-	for i := range result {
-		result[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-	}
+	out.DType.Decode(result, raw)
 	return result, nil
 }

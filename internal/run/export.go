@@ -31,11 +31,6 @@ func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.M
 		return m, nil // factors by token are no part of the weights
 	}
 	factors, err := infer.ChannelFactors(ctx, w.Model, w.Recipe, w, dev)
-	if err != nil {
-		return m, err
-	}
-	for _, f := range factors {
-		m.Smooth = append(m.Smooth, export.Factors(f))
-	}
-	return m, nil
+	m.Smooth = factors
+	return m, err
 }

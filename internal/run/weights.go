@@ -72,7 +72,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 		recipeName = "fp32"
 	}
 	w.Recipe, err = recipe.Lookup(recipeName)
-	if err == nil && w.Recipe.NeedsScales() {
+	if err == nil && w.Recipe.NeedsScales(w.Model.Layers) {
 		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
 	}
 	if err != nil {

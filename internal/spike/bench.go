@@ -2,7 +2,6 @@ package spike
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -121,11 +120,7 @@ func (b *Bench) start(ctx context.Context, vars *backend.Vars, prepare, step, up
 func (b *Bench) Close() error { return b.dev.Close() }
 
 func (b *Bench) write(t *backend.Tensor, x []float32) error {
-	raw := make([]byte, 0, 4*len(x))
-	for _, v := range x {
-		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
-	}
-	return b.dev.Write(t, raw)
+	return b.dev.Write(t, fp8.AppendFloats(nil, x...))
 }
 
 // Step runs a step with an outlier of a size.

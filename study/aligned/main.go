@@ -25,10 +25,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/study/internal/start"
 	"octet/train"
 )
 
@@ -58,11 +58,7 @@ func main() {
 
 // study prints the largest activation of each recipe, for each seed.
 func study(ctx context.Context) error {
-	root, version, err := data.FindGoRoot(ctx)
-	if err != nil {
-		return err
-	}
-	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: 50_000})
+	corpus, _, err := start.Corpus(ctx, 50_000)
 	if err != nil {
 		return err
 	}
@@ -245,27 +241,11 @@ func (s *spiked) ReadTokens(dst []int32, at int64) error {
 // run trains and returns the mean loss of the last compared steps.
 func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens, threads int, done func(*train.Trainer) error) (mean float64, err error) {
 	c.Seed = x.seed
-	devices, err := backend.Open("emu", backend.Options{Threads: threads})
+	t, closeDevice, err := start.Trainer(ctx, c, "emu", threads, &data.Corpus{Train: stream}, nil)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = devices[0].Close() }()
-	job, err := train.NewJob(c, devices[0].Spec())
-	if err != nil {
-		return 0, err
-	}
-	t, err := train.NewTrainer(job, &data.Corpus{Train: stream}, devices)
-	if err != nil {
-		return 0, err
-	}
-	if c.Model.Init != "" {
-		err = t.InitFrom(ctx, c.Model.Init)
-	} else {
-		err = t.Init(ctx)
-	}
-	if err != nil {
-		return 0, err
-	}
+	defer func() { err = errors.Join(err, closeDevice()) }()
 	for i := range c.Train.Steps {
 		if s, ok := stream.(*spiked); ok {
 			s.step = i

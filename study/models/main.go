@@ -8,6 +8,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -20,8 +21,8 @@ import (
 	"octet/backend"
 	"octet/backend/arith"
 	_ "octet/backend/emu"
-	"octet/data"
 	"octet/fp8"
+	"octet/study/internal/start"
 	"octet/train"
 )
 
@@ -77,17 +78,17 @@ func exact(a, b []uint8, da, db fp8.DType) (sum float64) {
 	return sum
 }
 
-// errors adds up squares of errors and of values, and how far values shrink.
-type errors struct{ diff, norm, shrink, size float64 }
+// deviation adds up squares of errors and of values, and how far values shrink.
+type deviation struct{ diff, norm, shrink, size float64 }
 
-func (e *errors) add(got, want float64) {
+func (e *deviation) add(got, want float64) {
 	e.diff += (got - want) * (got - want)
 	e.norm += want * want
 	e.shrink += (want - got) * math.Copysign(1, want)
 	e.size += math.Abs(want)
 }
 
-func (e *errors) relative() float64 { return math.Sqrt(e.diff / e.norm) }
+func (e *deviation) relative() float64 { return math.Sqrt(e.diff / e.norm) }
 
 // byLength prints errors of sums of normal noise around 0, and around a mean of one
 // standard deviation, which all partial sums share.
@@ -102,10 +103,10 @@ func byLength() error {
 		fmt.Fprintln(w, "mean shrinkage at the last")
 		for _, way := range ways() {
 			fmt.Fprintf(w, "%s\t", way.name)
-			var e errors
+			var e deviation
 			for _, k := range lengths {
 				r := rand.New(rand.NewPCG(1, uint64(k)))
-				e = errors{}
+				e = deviation{}
 				for range 200 {
 					a, b := noise(r, k, mean), noise(r, k, mean)
 					e.add(way.compute(a, b, fp8.E4M3, fp8.E4M3), exact(a, b, fp8.E4M3, fp8.E4M3))
@@ -133,27 +134,14 @@ func noise(r *rand.Rand, n int, mean float64) []uint8 {
 
 // inTraining prints errors of the products of the default model's step after some.
 func inTraining(ctx context.Context, steps int) (err error) {
-	root, version, err := data.FindGoRoot(ctx)
-	if err != nil {
-		return err
-	}
-	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: 50_000})
+	corpus, _, err := start.Corpus(ctx, 50_000)
 	if err != nil {
 		return err
 	}
 	c := train.Default()
 	c.Train.Steps = steps + 1
-	devices, err := backend.Open("emu", backend.Options{Threads: runtime.GOMAXPROCS(0)})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = devices[0].Close() }()
-	job, err := train.NewJob(c, devices[0].Spec())
-	if err != nil {
-		return err
-	}
 	list := ways()
-	sums := map[string][]errors{}
+	sums := map[string][]deviation{}
 	watching := false
 	see := func(n *backend.Node, m backend.Memory) error {
 		op, ok := n.Op.(*backend.MatMul)
@@ -162,22 +150,21 @@ func inTraining(ctx context.Context, steps int) (err error) {
 		}
 		kind := map[[2]bool]string{{false, true}: "fprop", {false, false}: "dgrad", {true, false}: "wgrad"}[[2]bool{op.TransA, op.TransB}]
 		if sums[kind] == nil {
-			sums[kind] = make([]errors, len(list))
+			sums[kind] = make([]deviation, len(list))
 		}
 		return sample(op, m, list, sums[kind])
 	}
-	t, err := train.NewTrainer(job, corpus, []backend.Backend{backend.Watch(devices[0], func(string) backend.Observer {
+	observe := func(string) backend.Observer {
 		if watching {
 			return see
 		}
 		return nil
-	})})
+	}
+	t, closeDevice, err := start.Trainer(ctx, c, "emu", runtime.GOMAXPROCS(0), corpus, observe)
 	if err != nil {
 		return err
 	}
-	if err := t.Init(ctx); err != nil {
-		return err
-	}
+	defer func() { err = errors.Join(err, closeDevice()) }()
 	for step := range steps + 1 {
 		watching = step == steps
 		if _, err := t.Next(ctx); err != nil {
@@ -197,7 +184,7 @@ func inTraining(ctx context.Context, steps int) (err error) {
 }
 
 // sample adds the errors of some elements of a product.
-func sample(op *backend.MatMul, m backend.Memory, list []dot, sums []errors) error {
+func sample(op *backend.MatMul, m backend.Memory, list []dot, sums []deviation) error {
 	a, err := m.Read(op.A)
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -22,10 +23,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/data"
 	"octet/recipe"
+	"octet/study/internal/start"
 	"octet/train"
 )
 
@@ -61,11 +62,7 @@ type result struct {
 
 // compare runs all variants, the first of which the others are compared with.
 func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes int64, plotTo string) error {
-	root, version, err := data.FindGoRoot(ctx)
-	if err != nil {
-		return err
-	}
-	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: valBytes})
+	corpus, version, err := start.Corpus(ctx, valBytes)
 	if err != nil {
 		return err
 	}
@@ -106,22 +103,11 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 
 // run trains one model.
 func run(ctx context.Context, c train.Config, name string, corpus *data.Corpus) (r result, err error) {
-	devices, err := backend.Open(name, backend.Options{Threads: 1})
+	t, closeDevice, err := start.Trainer(ctx, c, name, 1, corpus, nil)
 	if err != nil {
 		return r, err
 	}
-	defer func() { _ = devices[0].Close() }()
-	job, err := train.NewJob(c, devices[0].Spec())
-	if err != nil {
-		return r, err
-	}
-	t, err := train.NewTrainer(job, corpus, devices)
-	if err != nil {
-		return r, err
-	}
-	if err := t.Init(ctx); err != nil {
-		return r, err
-	}
+	defer func() { err = errors.Join(err, closeDevice()) }()
 	for range c.Train.Steps {
 		s, err := t.Next(ctx)
 		if err != nil {

@@ -1,0 +1,56 @@
+// Package start is how every experiment begins: the Go distribution's source as
+// text, and a trainer at step 0.
+package start
+
+import (
+	"context"
+	"errors"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/data"
+	"octet/train"
+)
+
+// Corpus opens the source of the Go distribution at hand, and names its version.
+func Corpus(ctx context.Context, valBytes int64) (*data.Corpus, string, error) {
+	root, version, err := data.FindGoRoot(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	corpus, err := data.OpenGoSource(root, version, data.Options{ValBytes: valBytes})
+	return corpus, version, err
+}
+
+// Trainer is one on a backend of so many threads, with the weights that the config
+// asks for. observe is backend.Watch's, or nil. The caller closes the device.
+func Trainer(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus, observe func(program string) backend.Observer) (*train.Trainer, func() error, error) {
+	devices, err := backend.Open(device, backend.Options{Threads: threads})
+	if err != nil {
+		return nil, nil, err
+	}
+	closeDevice := devices[0].Close
+	t, err := newTrainer(ctx, c, devices, corpus, observe)
+	if err != nil {
+		return nil, nil, errors.Join(err, closeDevice())
+	}
+	return t, closeDevice, nil
+}
+
+func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus, observe func(string) backend.Observer) (*train.Trainer, error) {
+	job, err := train.NewJob(c, devices[0].Spec())
+	if err != nil {
+		return nil, err
+	}
+	if observe != nil {
+		devices = []backend.Backend{backend.Watch(devices[0], observe)}
+	}
+	t, err := train.NewTrainer(job, corpus, devices)
+	if err != nil {
+		return nil, err
+	}
+	if c.Model.Init != "" {
+		return t, t.InitFrom(ctx, c.Model.Init)
+	}
+	return t, t.Init(ctx)
+}

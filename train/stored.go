@@ -1,0 +1,189 @@
+package train
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+
+	"octet/backend"
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/nn"
+)
+
+// This file is how masters and moments lie in memory and in checkpoints: in which
+// format, with which scales.
+
+// readFloats is a tensor's numbers, without its scale.
+func (r *rank) readFloats(t *backend.Tensor) ([]float32, error) {
+	raw, err := r.read(t)
+	if err != nil {
+		return nil, err
+	}
+	x := make([]float32, t.Elems())
+	t.DType.Decode(x, raw)
+	return x, nil
+}
+
+// readMaster is a parameter as its readers see it.
+func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
+	x, err := r.readFloats(p.Master)
+	if err != nil || p.Master.Scale == nil {
+		return x, err
+	}
+	scaleInv, err := r.readFloats(p.Master.Scale)
+	if err != nil {
+		return nil, err
+	}
+	for i := range x {
+		x[i] *= scaleInv[0]
+	}
+	return x, nil
+}
+
+// encodeMaster stores parameters in the master's format: F32 as it is, BF16
+// rounded, F16 with the scale that AdamW would give it.
+func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
+	scale, half := float32(1), make([]uint16, len(x))
+	switch d {
+	case fp8.F32:
+		return fp8.AppendFloats(nil, x...), 1
+	case fp8.BF16:
+		fp8.EncodeBF16(half, x)
+	default:
+		scale, _ = fp8.ScaleFor(fp8.Amax(x), d.Max(), pow2)
+		fp8.Quantize16(half, x, scale)
+	}
+	codes = make([]byte, 0, 2*len(x))
+	for _, h := range half {
+		codes = binary.LittleEndian.AppendUint16(codes, h)
+	}
+	return codes, 1 / scale
+}
+
+func masterName(p *nn.Param) string { return p.Name + ".master" }
+
+func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
+	if p.Master.DType != fp8.F32 {
+		raw := make([]byte, p.Master.Bytes())
+		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
+	}
+	x, err := readFloats(c.Model, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	full := make([]float32, p.Master.Elems())
+	if copy(full, x); len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
+		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Master.Shape)
+	}
+	return fp8.AppendFloats(nil, full...), nil
+}
+
+// moments yields both moments of each parameter.
+func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
+	return func(yield func(*nn.Param, *backend.Tensor) bool) {
+		for _, p := range t.Model.Params {
+			if !yield(p, t.optimizer.m1[p]) || !yield(p, t.optimizer.m2[p]) {
+				return
+			}
+		}
+	}
+}
+
+// setMoment stores a moment of p in its format, with scales of its own.
+func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
+	o := t.Recipe.Optimizer
+	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
+	if err := t.writeAll(m, codes); err != nil || m.Scale == nil {
+		return err
+	}
+	return t.writeAll(m.Scale, fp8.AppendFloats(nil, scaleInv...))
+}
+
+// encodeMoment stores a moment in the format of m, to nearest, with the scales
+// that AdamW would give it. With floor what is positive does not become 0.
+func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
+	if m.DType == fp8.F32 {
+		return fp8.AppendFloats(nil, x...), nil
+	}
+	codes = make([]byte, 0, m.Bytes())
+	for _, block := range momentBlocks(m, x) {
+		scale := float32(1)
+		if m.Scale != nil {
+			scale, _ = fp8.ScaleFor(fp8.Amax(block), m.DType.Max(), pow2)
+			scaleInv = append(scaleInv, 1/scale)
+		}
+		for _, v := range block {
+			code := m.DType.Nearest(v*scale, fp8.Saturate)
+			if floor && v > 0 && code == 0 {
+				code = 1 // the format's smallest number
+			}
+			codes = append(codes, byte(code))
+			if m.DType.Size() == 2 {
+				codes = append(codes, byte(code>>8))
+			}
+		}
+	}
+	return codes, scaleInv
+}
+
+// momentBlocks cuts a moment's values into what shares a scale: all of them, or
+// a range of a row.
+func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
+	width := m.Block.Cols
+	if width == 0 {
+		return [][]float32{x}
+	}
+	for row := range m.Rows() {
+		of := x[row*m.Cols():][:m.Cols()]
+		for from := 0; from < len(of); from += width {
+			list = append(list, of[from:min(from+width, len(of))])
+		}
+	}
+	return list
+}
+
+// readMoment is a moment as the optimizer sees it.
+func (r *rank) readMoment(m *backend.Tensor) ([]float32, error) {
+	x, err := r.readFloats(m)
+	if err != nil || m.Scale == nil {
+		return x, err
+	}
+	scaleInv, err := r.readFloats(m.Scale)
+	if err != nil {
+		return nil, err
+	}
+	dequantizeMoment(m, x, scaleInv)
+	return x, nil
+}
+
+func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
+	for i, block := range momentBlocks(m, x) {
+		for k := range block {
+			block[k] *= scaleInv[i]
+		}
+	}
+}
+
+// otherE4M3 reads a moment that is stored in an E4M3 other than its own, with
+// another largest value; nil if it is not.
+func otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
+	isE4M3 := func(d fp8.DType) bool { return d == fp8.E4M3 || d == fp8.E4M3IEEE }
+	stored, ok := from.Lookup(m.Name)
+	if !ok || stored.DType == m.DType || !isE4M3(stored.DType) || !isE4M3(m.DType) {
+		return nil, nil
+	}
+	x, err := readFloats(from, m.Name)
+	if err != nil {
+		return nil, err
+	}
+	scaleInv, err := readFloats(from, m.Scale.Name)
+	if err != nil {
+		return nil, err
+	}
+	if len(x) != m.Elems() || len(scaleInv) != m.Scale.Elems() {
+		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), m.Elems(), m.Scale.Elems())
+	}
+	dequantizeMoment(m, x, scaleInv)
+	return x, nil
+}
