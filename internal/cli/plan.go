@@ -107,11 +107,18 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 }
 
 func (p planned) print(w io.Writer, job *train.Job) error {
+	if len(job.Phases) > 1 {
+		fmt.Fprint(w, "schedule of recipes:")
+		for i, phase := range job.Phases {
+			if i > 0 {
+				fmt.Fprintf(w, ", after step %d", phase.From)
+			}
+			fmt.Fprintf(w, " %s", phase.Config.Recipe)
+		}
+		fmt.Fprintf(w, "\nwhich takes most memory under this one:\n\n")
+	}
 	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
 		return err
-	}
-	if len(job.Phases) > 1 {
-		fmt.Fprintln(w, "of the schedule's recipes the one that takes most memory")
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	table := func(groups []train.Group, format func(int64) string) {

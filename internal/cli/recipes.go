@@ -3,15 +3,17 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
+	"text/tabwriter"
 
 	"octet/backend"
 	"octet/recipe"
 )
 
 type recipesCmd struct {
-	Name    string `arg:"" optional:"" help:"One recipe; all if not given."`
-	Backend string `placeholder:"NAME" help:"Backend that computes it, such as emu:gaudi2; the best that is present if not given."`
+	Names   []string `arg:"" optional:"" name:"name" help:"Recipes whose tables to print; a list of all if not given."`
+	Backend string   `placeholder:"NAME" help:"Backend that computes them, such as emu:gaudi2; the best that is present if not given."`
 }
 
 // describedLayers is enough for a table in which all layers are alike.
@@ -22,11 +24,10 @@ func (c recipesCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	names := recipe.Names()
-	if c.Name != "" {
-		names = []string{c.Name}
+	if len(c.Names) == 0 {
+		return listRecipes(t.out)
 	}
-	for i, name := range names {
+	for i, name := range c.Names {
 		r, err := recipe.Lookup(name)
 		if err != nil {
 			return badInput(err)
@@ -43,6 +44,28 @@ func (c recipesCmd) Run(t *terminal) error {
 		}
 	}
 	return nil
+}
+
+// listRecipes prints a line for each recipe.
+func listRecipes(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	kind := recipe.Kind(math.MaxUint8)
+	for _, name := range recipe.Names() {
+		r, err := recipe.Lookup(name)
+		if err != nil {
+			return err
+		}
+		if r.Kind != kind {
+			if err := tw.Flush(); err != nil {
+				return err
+			}
+			kind = r.Kind
+			fmt.Fprintf(tw, "%s:\n", kind)
+		}
+		fmt.Fprintf(tw, "  %s\t%s\n", name, r.Summary)
+	}
+	fmt.Fprintln(tw, "\noctet recipes NAME ... prints which product reads which format.")
+	return tw.Flush()
 }
 
 // describeRecipe prints a recipe's table and what a device made of the recipe.
