@@ -49,6 +49,10 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 // Microscaling 1.0) without rounding but in the sums. Factors that do not
 // change along k, one per token and one per output channel, make one run. The
 // factor of an operand without a scale is 1.
+//
+// The matrix unit of a device model may take E8M0 factors of blocks of 32 in both
+// operands itself: emu:b200 multiplies them into the products of its sums, exactly
+// and before they are aligned (backend/arith, Sum.MX), and so has one run.
 type MatMul struct {
 	A        *Tensor `op:"in"`
 	B        *Tensor `op:"in"`

@@ -6,42 +6,46 @@ import (
 	"io"
 	"math"
 	"math/big"
-
-	"octet/fp8"
 )
 
 // listed is how many terms of a group are shown that lose bits.
 const listed = 4
 
-// Explain writes how the model computes a dot product of codes, sum by sum: what the
-// terms of each are aligned to, which lose bits, and what that costs in the end.
-func (m *Model) Explain(w io.Writer, a, b []uint8, formatA, formatB fp8.DType, promoted bool) error {
+// Explain writes how the model computes a dot product, sum by sum: what the terms of
+// each are aligned to, which lose bits, and what that costs in the end.
+func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 	out := bufio.NewWriter(w)
-	x, y := decode(a, formatA), decode(b, formatB)
-	step := len(a)
-	if promoted && m.Promote > 0 {
-		step = m.Promote
-	}
 	fmt.Fprintf(out, "%s: %s\n", m.Name, m.Summary)
-	fmt.Fprintf(out, "%s times %s, %d products", formatA, formatB, len(a))
-	if step < len(a) {
-		fmt.Fprintf(out, ", promoted to FP32 every %d", step)
+	fmt.Fprintf(out, "%s times %s, %d products", a.DType, b.DType, len(a.Codes))
+	if promoted && m.Promote > 0 && m.Promote < len(a.Codes) {
+		fmt.Fprintf(out, ", promoted to FP32 every %d", m.Promote)
 	}
 	fmt.Fprintln(out)
-	total := float32(0)
-	for from := 0; from < len(a); from += step {
-		part, end := float32(0), min(len(a), from+step)
-		for l := from; l < end; l += m.Sum.Group {
-			to := min(end, l+m.Sum.Group)
-			part = m.explainSum(out, x[l:to], y[l:to], l, m.Sum.Least(formatA), m.Sum.Least(formatB), part)
-		}
-		if step < len(a) {
-			fmt.Fprintf(out, "  promoted: %v + %v = %v\n", total, part, total+part)
-		}
-		total += part
+	scaled := false // behind the sums
+	switch {
+	case m.scalesInside(a, b):
+		fmt.Fprintf(out, "block scales multiply the products before they are aligned\n")
+	case a.Scales != nil || b.Scales != nil:
+		scaled = true
+		fmt.Fprintf(out, "block scales multiply sums of %d products, in FP32\n", m.run(a, b, promoted))
 	}
+	leastA, leastB := m.Sum.Least(a.DType), m.Sum.Least(b.DType)
+	total := m.dot(a, b, promoted, watcher{
+		fused: func(first int, x, y []float32, scale float64, c, result float32) {
+			e := explanation{out: out, s: &m.Sum, a: x, b: y, c: c, scale: scale, first: first}
+			e.sum(leastA, leastB, result)
+		},
+		joined: func(total, part, factor, joined float32) {
+			switch {
+			case scaled:
+				fmt.Fprintf(out, "  joined: %v + %v * %s = %v\n", total, part, powerText(float64(factor)), joined)
+			case m.Promote < len(a.Codes):
+				fmt.Fprintf(out, "  promoted: %v + %v = %v\n", total, part, joined)
+			}
+		},
+	})
 	fmt.Fprintf(out, "\nresult  %v\n", total)
-	exact := exactDot(x, y)
+	exact := exactDot(a, b)
 	if exact == nil {
 		return out.Flush()
 	}
@@ -60,94 +64,102 @@ func (m *Model) Explain(w io.Writer, a, b []uint8, formatA, formatB fp8.DType, p
 	return out.Flush()
 }
 
-// explainSum shows one fused sum, whose first product is number first, and returns
-// its result.
-func (m *Model) explainSum(w io.Writer, a, b []float32, first int, leastA, leastB, c float32) float32 {
-	s := &m.Sum
-	result := s.Fuse(a, b, leastA, leastB, c)
-	fmt.Fprintf(w, "\nk %d to %d on top of %v\n", first, first+len(a)-1, c)
-	at, largest := -1, 0.0
-	for i := range a {
-		if p := powerOf(a[i], leastA) * powerOf(b[i], leastB); p > largest {
-			at, largest = i, p
+// explanation is of one fused sum, whose first product is number first.
+type explanation struct {
+	out   io.Writer
+	s     *Sum
+	a, b  []float32
+	scale float64
+	c     float32
+	first int
+}
+
+// value is term i; the last one is the addend.
+func (e *explanation) value(i int) float64 {
+	if i == len(e.a) {
+		return float64(e.c)
+	}
+	return float64(e.a[i]) * float64(e.b[i]) * e.scale
+}
+
+func (e *explanation) name(i int) string {
+	if i == len(e.a) {
+		return fmt.Sprintf("the addend %v", e.c)
+	}
+	text := fmt.Sprintf("k %d: %v * %v", e.first+i, e.a[i], e.b[i])
+	if e.scale != 1 {
+		text += " * " + powerText(e.scale)
+	}
+	return text
+}
+
+func powerText(x float64) string {
+	if fraction, exponent := math.Frexp(x); fraction == 0.5 {
+		return fmt.Sprintf("2^%d", exponent-1)
+	}
+	return fmt.Sprint(float32(x))
+}
+
+func (e *explanation) sum(leastA, leastB, result float32) {
+	fmt.Fprintf(e.out, "\nk %d to %d on top of %v\n", e.first, e.first+len(e.a)-1, e.c)
+	largest := e.s.largest(e.a, e.b, leastA, leastB, e.scale, e.c)
+	at := -1 // the term that has it
+	for i := range e.a {
+		if at < 0 && powerOf(e.a[i], leastA)*powerOf(e.b[i], leastB)*e.scale == largest {
+			at = i
 		}
 	}
-	if p := powerOf(c, leastFloat32); !s.Apart && p > largest {
-		at, largest = len(a), p
+	if at < 0 && e.c != 0 && !e.s.Apart {
+		at = len(e.a)
 	}
-	if largest == 0 || result-result != 0 {
-		fmt.Fprintf(w, "  = %v\n", result)
-		return result
+	if at < 0 || result-result != 0 {
+		fmt.Fprintf(e.out, "  = %v\n", result)
+		return
 	}
-	unit := largest / math.Ldexp(1, s.Bits)
-	fmt.Fprintf(w, "  aligned to 2^%.0f, of %s; a unit is 2^%.0f\n", math.Log2(largest), termName(a, b, c, at, first), math.Log2(unit))
-	losing, lost := 0, 0.0
-	see := func(i int, value float64) {
-		kept := math.Trunc(value/unit) * unit
+	unit := largest / math.Ldexp(1, e.s.Bits)
+	fmt.Fprintf(e.out, "  aligned to %s, of %s; a unit is %s\n", powerText(largest), e.name(at), powerText(unit))
+	losing, lost, sum := 0, 0.0, 0.0
+	for i := range len(e.a) + 1 {
+		value := e.value(i)
+		kept := math.Trunc(value/unit)*unit + 0 // no -0
+		if i == len(e.a) && e.s.Apart {
+			kept = value
+		}
+		sum += kept
 		if kept == value {
-			return
+			continue
 		}
 		lost += kept - value
 		if losing++; losing <= listed {
-			fmt.Fprintf(w, "  cut off: %s = %v becomes %v\n", termName(a, b, c, i, first), value, kept)
+			fmt.Fprintf(e.out, "  cut off: %s = %v becomes %v\n", e.name(i), value, kept)
 		}
 	}
-	for i := range a {
-		see(i, float64(a[i])*float64(b[i]))
-	}
-	if !s.Apart {
-		see(len(a), float64(c))
-	}
 	if losing > listed {
-		fmt.Fprintf(w, "  and %d more\n", losing-listed)
+		fmt.Fprintf(e.out, "  and %d more\n", losing-listed)
 	}
 	if losing > 0 {
-		fmt.Fprintf(w, "  cut off in all: %.3g\n", lost)
-	}
-	sum := float64(c) - lostOf(s, c, unit)
-	for i := range a {
-		sum += math.Trunc(float64(a[i])*float64(b[i])/unit) * unit
+		fmt.Fprintf(e.out, "  cut off in all: %.3g\n", lost)
 	}
 	if sum != float64(result) {
-		fmt.Fprintf(w, "  sum %v, stored as\n", sum)
+		fmt.Fprintf(e.out, "  sum %v, stored as\n", sum)
 	}
-	fmt.Fprintf(w, "  = %v\n", result)
-	return result
-}
-
-// lostOf is what alignment cuts off the addend.
-func lostOf(s *Sum, c float32, unit float64) float64 {
-	if s.Apart {
-		return 0
-	}
-	return float64(c) - math.Trunc(float64(c)/unit)*unit
-}
-
-func termName(a, b []float32, c float32, i, first int) string {
-	if i == len(a) {
-		return fmt.Sprintf("the addend %v", c)
-	}
-	return fmt.Sprintf("k %d: %v * %v", first+i, a[i], b[i])
-}
-
-func decode(codes []uint8, d fp8.DType) []float32 {
-	x := make([]float32, len(codes))
-	for i, code := range codes {
-		x[i] = d.Float32(uint32(code))
-	}
-	return x
+	fmt.Fprintf(e.out, "  = %v\n", result)
 }
 
 // exactDot is nil where a number is not finite.
-func exactDot(a, b []float32) *big.Float {
+func exactDot(a, b Operand) *big.Float {
 	const enough = 2000 // bits
 	sum := new(big.Float).SetPrec(enough)
-	for i := range a {
-		p := float64(a[i]) * float64(b[i])
+	for i := range a.Codes {
+		p := decoded(a, i) * decoded(b, i)
 		if p-p != 0 {
 			return nil
 		}
 		sum.Add(sum, new(big.Float).SetPrec(enough).SetFloat64(p))
 	}
 	return sum
+}
+
+func decoded(o Operand, l int) float64 {
+	return float64(o.DType.Float32(uint32(o.Codes[l]))) * float64(o.scale(l))
 }

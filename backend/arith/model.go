@@ -8,7 +8,8 @@
 // which format is a [Sum]; a [Model] is a device's sum with its formats.
 //
 //	m, err := arith.Lookup("h100")
-//	y := m.Dot(a, b, fp8.E4M3, fp8.E4M3, false) // codes in, FP32 out
+//	a, b := arith.Operand{Codes: x, DType: fp8.E4M3}, arith.Operand{Codes: y, DType: fp8.E4M3}
+//	z := m.Dot(a, b, false) // codes in, FP32 out
 //
 // What is exact: one fused sum, as far as each model's Source goes, and a dot
 // product whose k ascends. In which order a vendor's library splits the k of a
@@ -34,7 +35,7 @@ type Model struct {
 
 	E4M3  fp8.DType      // E4M3, or E4M3IEEE with its maximum of 240
 	Pairs [][2]fp8.DType // operand formats that one product may combine
-	Sum   Sum            //
+	Sum   Sum            // what the matrix unit does with a group of products
 	// Promote is after how many products a partial sum joins another in FP32,
 	// rounded to nearest, where that is asked for (backend.Promoted); 0: never.
 	Promote int
@@ -48,6 +49,10 @@ type Sum struct {
 	// sum in one rounding to nearest, even. FP32 subnormals are zeros there.
 	Apart bool
 	Kept  int // fraction bits of a result, toward zero; with Apart 23, to nearest
+	// MX says that the unit multiplies the E8M0 scales of blocks of Group codes of both
+	// operands into their products, exactly, before it aligns them. Others add up
+	// codes, and sums join with their scales in FP32, as backend.MatMul says.
+	MX bool
 	// LeastE4M3 and LeastE5M2 are the smallest exponents of operands: that of a
 	// subnormal one is not below. They decide what is aligned, no value.
 	LeastE4M3, LeastE5M2 int
@@ -81,10 +86,10 @@ var models = []Model{
 	},
 	{
 		Name:    "b200",
-		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero",
-		Source:  "tcgen05: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers",
+		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero; MX scales inside",
+		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers",
 		E4M3:    fp8.E4M3, Pairs: nvidiaPairs,
-		Sum: Sum{Group: 32, Bits: 25, Kept: 23, LeastE4M3: -6, LeastE5M2: -14},
+		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14},
 	},
 	{
 		Name:    "gaudi2",

@@ -1,10 +1,6 @@
 package arith
 
-import (
-	"math"
-
-	"octet/fp8"
-)
+import "math"
 
 // power is 2^exponent.
 func power(exponent int) float32 { return float32(math.Ldexp(1, exponent)) }
@@ -18,37 +14,32 @@ func powerOf(x, least float32) float64 {
 	return max(math.Ldexp(1, exponent-1), float64(least))
 }
 
-const leastFloat32 = 0x1p-126 // the exponent of subnormals, too
+const leastFloat32 = 0x1p-126 // subnormals count with it, too
 
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-// Fuse is one fused sum: a[0]·b[0] + a[1]·b[1] + … + c of at most Group products of
-// values of FP8 formats, whose smallest powers are leastA and leastB. float64 holds
-// every step exactly.
-func (s *Sum) Fuse(a, b []float32, leastA, leastB, c float32) float32 {
+// Fuse is one fused sum: (a[0]·b[0] + a[1]·b[1] + …)·scale + c of at most Group
+// products of values of FP8 formats, whose smallest powers are leastA and leastB.
+// scale is a power of two, the product of two block scales if the sum has MX and 1 if
+// not, or NaN. float64 holds every step exactly, whatever the scales.
+func (s *Sum) Fuse(a, b []float32, leastA, leastB float32, scale float64, c float32) float32 {
 	if s.Apart && math.Abs(float64(c)) < leastFloat32 {
 		c = 0
 	}
-	plain, largest := float64(c), 0.0
-	if !s.Apart {
-		largest = powerOf(c, leastFloat32)
-	}
+	plain := float64(c)
 	for i, x := range a {
-		plain += float64(x) * float64(b[i])
-		largest = max(largest, powerOf(x, leastA)*powerOf(b[i], leastB))
+		plain += float64(x) * float64(b[i]) * scale
 	}
 	switch {
 	case math.IsNaN(plain):
 		return canonicalNaN
 	case math.IsInf(plain, 0):
 		return float32(plain)
-	case largest == 0:
-		return c + 0 // -0 becomes +0
 	}
-	unit := largest / math.Ldexp(1, s.Bits)
+	unit := s.largest(a, b, leastA, leastB, scale, c) / math.Ldexp(1, s.Bits)
 	total := int64(0)
 	for i, x := range a {
-		total += int64(float64(x) * float64(b[i]) / unit)
+		total += int64(float64(x) * float64(b[i]) * scale / unit)
 	}
 	if s.Apart {
 		return nearestSum(float64(total)*unit, float64(c))
@@ -57,14 +48,31 @@ func (s *Sum) Fuse(a, b []float32, leastA, leastB, c float32) float32 {
 	return truncate(float64(total)*unit, s.Kept)
 }
 
-// truncate rounds toward zero to a float32 of so many fraction bits.
+// largest is the power of two that terms are aligned to, at least that of a
+// subnormal addend, which one of 0 has, too.
+func (s *Sum) largest(a, b []float32, leastA, leastB float32, scale float64, c float32) float64 {
+	largest := leastFloat32
+	if !s.Apart {
+		largest = max(largest, powerOf(c, 0))
+	}
+	for i, x := range a {
+		largest = max(largest, powerOf(x, leastA)*powerOf(b[i], leastB)*scale)
+	}
+	return largest
+}
+
+// truncate rounds toward zero to a float32 of so many fraction bits, +0 if none is
+// left. What is too large for one becomes infinity.
 func truncate(x float64, kept int) float32 {
+	if math.Abs(x) >= 0x1p128 {
+		return float32(math.Inf(int(math.Copysign(1, x))))
+	}
 	y := float32(x)
 	bits := math.Float32bits(y)
 	if math.Abs(float64(y)) > math.Abs(x) {
 		bits--
 	}
-	return math.Float32frombits(bits &^ (1<<(23-kept) - 1))
+	return math.Float32frombits(bits&^(1<<(23-kept)-1)) + 0
 }
 
 // nearestSum is x + y, rounded once to the nearest float32, subnormals to zero. What
@@ -86,30 +94,4 @@ func nearestSum(x, y float64) float32 {
 		return z
 	}
 	return 0
-}
-
-// Dot is the dot product of two vectors of codes in the given formats: fused sums
-// in a row, k ascending. promoted asks for the promotion that the model has.
-func (m *Model) Dot(a, b []uint8, formatA, formatB fp8.DType, promoted bool) float32 {
-	step := len(a)
-	if promoted && m.Promote > 0 {
-		step = m.Promote
-	}
-	x, y := formatA.Table(), formatB.Table()
-	leastA, leastB := m.Sum.Least(formatA), m.Sum.Least(formatB)
-	group := make([]float32, 2*m.Sum.Group)
-	total := float32(0)
-	for from := 0; from < len(a); from += step {
-		part, end := float32(0), min(len(a), from+step)
-		for l := from; l < end; l += m.Sum.Group {
-			n := min(m.Sum.Group, end-l)
-			left, right := group[:n], group[m.Sum.Group:][:n]
-			for i := range n {
-				left[i], right[i] = x[a[l+i]], y[b[l+i]]
-			}
-			part = m.Sum.Fuse(left, right, leastA, leastB, part)
-		}
-		total += part
-	}
-	return total
 }

@@ -19,6 +19,10 @@ import (
 // of the operands' own powers of two, which lie behind their values: so there are
 // two passes over a group, six vector instructions a product in all, where FP32 has
 // one multiply-add.
+//
+// Block scales inside the sums (arith.Sum.MX) multiply that maximum, and what terms
+// are scaled by: once a group, not once a product. Where they are so large or small
+// that FP32 may not hold a term or a sum, the plain definition takes a tile over.
 
 // fused is what a gemm in the arithmetic of a device model adds.
 type fused struct {
@@ -50,6 +54,7 @@ type fusedWorker struct {
 	tile      fuseTile
 	special   bool // there was a NaN or an infinity in the operands of this task
 	specialB  bool // and in the block of B that the worker keeps
+	extreme   bool // there were block scales in this task that need the definition
 	old, ieee []float32
 	_         [128]byte
 }
@@ -66,6 +71,9 @@ type fuseTile struct {
 	k         int
 	group     int // products of a fused sum
 	chunk     int // so many of its terms fit 32 bits
+
+	scaleA, scaleB *float32 // factors of the rows and of the columns, nil without
+	nextA, nextB   int      // bytes to those of the next group
 
 	one      uint64
 	units    uint32 // an exponent: less that of the largest power, what terms are multiplied by
@@ -131,8 +139,8 @@ func newFuseTile(s *arith.Sum) fuseTile {
 		sum: s, group: s.Group, chunk: s.Group, one: 1,
 		units: uint32(254+s.Bits) << 23, inverse: 254 << 23,
 		exponent: 0x7f800000, addend: all, keep: all << (23 - s.Kept), mxcsr: toZero,
-		// The sums of FP8 products that come back as addends are far above.
-		least: 0x1p-100,
+		// All terms are above, so that an addend without any loses nothing.
+		least: fuseLeast,
 	}
 	if s.Bits > 24 { // 32 products below 4 and the addend do not fit
 		t.chunk = min(t.group, 16)
@@ -165,7 +173,49 @@ func (f *fused) powers(x []float32, half, n int, least float32) (special bool) {
 }
 
 // begin is called before each task's first block.
-func (f *fused) begin(worker int) { f.workers[worker].special = false }
+func (f *fused) begin(worker int) {
+	w := &f.workers[worker]
+	w.special, w.extreme = false, false
+}
+
+// multiplyScaled is multiply with the factors of the tile at row i and column j of the
+// output, each of the groups from the first one on.
+func (f *fused) multiplyScaled(worker, depth, rows, cols int, a []float32, step, stepK int, b, c []float32, s *runScales, i, j, first int) {
+	w := &f.workers[worker]
+	w.extreme = w.extreme || f.beyond(s, i, rows, j, cols, first, parts(depth, s.run))
+	t := &w.tile
+	t.scaleA, t.nextA = &s.sa[first*s.ma+i], 4*s.ma
+	t.scaleB, t.nextB = &s.sb[first*s.nb+j], 4*s.nb
+	f.multiply(worker, depth, rows, a, step, stepK, b, c, first > 0)
+}
+
+// Terms that are not zero are above fuseLeast, so that the sums of terms of one tile
+// are multiples of its last bit, and below 2^92, so that no sum overflows.
+const (
+	fuseLeast      = 0x1p-100
+	mostFuseFactor = 0x1p60
+)
+
+// beyond says whether the factors of rows from i and columns from j, of so many runs,
+// need the plain definition. NaN does.
+func (f *fused) beyond(s *runScales, i, rows, j, cols, first, runs int) bool {
+	for r := first; r < first+runs; r++ {
+		sa, sb := s.sa[r*s.ma+i:][:rows], s.sb[r*s.nb+j:][:cols]
+		lowA, highA := sa[0], sa[0]
+		for _, x := range sa[1:] {
+			lowA, highA = min(lowA, x), max(highA, x)
+		}
+		lowB, highB := sb[0], sb[0]
+		for _, x := range sb[1:] {
+			lowB, highB = min(lowB, x), max(highB, x)
+		}
+		low := float64(lowA) * float64(lowB) * float64(f.leastA) * float64(f.leastB)
+		if !(low >= fuseLeast && float64(highA)*float64(highB) <= mostFuseFactor) {
+			return true
+		}
+	}
+	return false
+}
 
 // multiply is gemmKernel.multiply.
 func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
@@ -177,16 +227,24 @@ func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, 
 	if w.special {
 		copy(w.old, c[:fuseRows*nr])
 	}
+	kernel := f.kernel
+	if w.extreme {
+		kernel = &goFuse
+	}
 	t := &w.tile
 	t.k, t.step, t.stepK = depth, 4*step, 4*stepK
-	for j := 0; j < nr; j += f.kernel.width {
+	scaleA, scaleB := t.scaleA, t.scaleB
+	for j := 0; j < nr; j += kernel.width {
 		t.b, t.powerB = &b[j], &b[f.halfB+j]
 		for i := 0; i < rows; i += 4 {
 			t.a, t.powerA, t.c = &a[i*step], &a[f.halfA+i*step], &c[i*nr+j]
-			f.kernel.add(t)
+			if scaleA != nil {
+				t.scaleA, t.scaleB = at(scaleA, 4*i), at(scaleB, 4*j)
+			}
+			kernel.add(t)
 		}
 	}
-	if w.special {
+	if w.special && !w.extreme {
 		f.replaceSpecials(w, depth, rows, a, step, stepK, b, c)
 	}
 }
@@ -229,7 +287,11 @@ func fuseGo(t *fuseTile) {
 					a[r] = *at(t.a, i*t.step+(l+r)*t.stepK)
 					b[r] = *at(t.b, (l+r)*t.stepB+4*j)
 				}
-				*c = t.sum.Fuse(a[:n], b[:n], t.leastA, t.leastB, *c)
+				scale := 1.0
+				if t.scaleA != nil {
+					scale = float64(*at(t.scaleA, l/t.group*t.nextA+4*i)) * float64(*at(t.scaleB, l/t.group*t.nextB+4*j))
+				}
+				*c = t.sum.Fuse(a[:n], b[:n], t.leastA, t.leastB, scale, *c)
 			}
 		}
 	}

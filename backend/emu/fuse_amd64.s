@@ -13,11 +13,15 @@
 // addends and results in V8 to V11.
 
 // Partial sums in float64 begin at the stack's end, two vectors for each row. Above
-// them: what is left of k, of this group, and how long this group is.
+// them: what is left of k, of this group, and how long this group is; where the
+// factors of this group's rows and columns are; a vector for each row.
 #define LEFT    512(SP)
 #define REST    520(SP)
 #define LENGTH  528(SP)
 #define CONTROL 536(SP)
+#define FACTORS_A 544(SP)
+#define FACTORS_B 552(SP)
+#define ASIDE   576
 
 #define EACH_ROW(do) \
 	do(V0, H0, V4, V8, H8, 0) \
@@ -55,10 +59,27 @@
 	VMOVUPS V13, (2*WIDTH*row)(SP) \
 	VMOVUPS V13, (2*WIDTH*row+WIDTH)(SP)
 
-// POWER_OF_C begins the largest power with that of the addend, if it is aligned.
+#define BEGIN_POWER(sum, h, scale, c, hc, row) \
+	VXORPS scale, scale, scale
+
+// POWER_OF_C is for the addend, if it is aligned.
 #define POWER_OF_C(sum, h, scale, c, hc, row) \
-	VANDPS V13, c, scale \
-	VMAXPS V14, scale, scale
+	VANDPS V13, c, V12 \
+	VMAXPS V14, V12, V12 \
+	VMAXPS V12, scale, scale
+
+// TIMES_FACTOR multiplies by the factors of a row, at R8, and of the columns, V12. An
+// overflow, which only a group of zeros can have, is rounded to a number, as MXCSR
+// says.
+#define TIMES_FACTOR(sum, h, scale, c, hc, row) \
+	TIMES((4*row)(R8), V12, V13) \
+	VMULPS V13, scale, scale
+
+#define PUT_ASIDE(sum, h, scale, c, hc, row) \
+	VMOVUPS scale, (ASIDE+WIDTH*row)(SP)
+
+#define TAKE_BACK(sum, h, scale, c, hc, row) \
+	VMOVUPS (ASIDE+WIDTH*row)(SP), scale
 
 #define LARGEST(a, sum, scale) \
 	TIMES(a, V12, V13) \
@@ -177,15 +198,17 @@
 	EACH_ROW(CLEAR) \
 	MOVQ    fuseTile_k(DI), AX \
 	MOVQ    AX, LEFT \
+	MOVQ    fuseTile_scaleA(DI), AX \
+	MOVQ    AX, FACTORS_A \
+	MOVQ    fuseTile_scaleB(DI), AX \
+	MOVQ    AX, FACTORS_B \
 group: \
 	MOVQ    fuseTile_group(DI), AX \
 	CMPQ    AX, LEFT \
 	CMOVQGT LEFT, AX \
 	MOVQ    AX, LENGTH \
 	MOVQ    AX, REST \
-	VPBROADCASTD fuseTile_exponent(DI), V13 \
-	VBROADCASTSS fuseTile_least(DI), V14 \
-	EACH_ROW(POWER_OF_C) \
+	EACH_ROW(BEGIN_POWER) \
 	START(DX, CX) \
 powers: \
 	VMOVUPS (R11), V12 \
@@ -195,8 +218,28 @@ powers: \
 	JNZ     powers \
 	MOVQ    R8, DX \
 	MOVQ    R11, CX \
+	MOVQ    FACTORS_A, R8 \
+	MOVQ    FACTORS_B, R11 \
+	TESTQ   R8, R8 \
+	JEQ     addend \
+	VMOVUPS (R11), V12 \
+	EACH_ROW(TIMES_FACTOR) \
+addend: \
+	VPBROADCASTD fuseTile_exponent(DI), V13 \
+	VBROADCASTSS fuseTile_least(DI), V14 \
+	EACH_ROW(POWER_OF_C) \
 	VPBROADCASTD fuseTile_units(DI), V13 \
 	EACH_ROW(INVERT) \
+	TESTQ   R8, R8 \
+	JEQ     sum \
+	EACH_ROW(PUT_ASIDE) \
+	VMOVUPS (R11), V12 \
+	EACH_ROW(TIMES_FACTOR) \
+	ADDQ    fuseTile_nextA(DI), R8 \
+	MOVQ    R8, FACTORS_A \
+	ADDQ    fuseTile_nextB(DI), R11 \
+	MOVQ    R11, FACTORS_B \
+sum: \
 	EACH_ROW(BEGIN_SUM) \
 	START(SI, BX) \
 chunk: \
@@ -217,6 +260,10 @@ terms: \
 last: \
 	MOVQ    R8, SI \
 	MOVQ    R11, BX \
+	CMPQ    FACTORS_A, $0 \
+	JEQ     join \
+	EACH_ROW(TAKE_BACK) \
+join: \
 	VPBROADCASTD fuseTile_addend(DI), V14 \
 	EACH_ROW(ADD_C) \
 	CMPB    fuseTile_apart(DI), $0 \
@@ -321,7 +368,7 @@ loop: \
 	VMAXPS        Y1, Y2, Y2
 
 // func fuse16AVX512(t *fuseTile)
-TEXT ·fuse16AVX512(SB), 0, $544-8
+TEXT ·fuse16AVX512(SB), 0, $832-8
 	FUSE
 
 // func powersAVX512(dst, src *float32, n int, least float32) (largest float32)
@@ -406,7 +453,7 @@ TEXT ·powersAVX512(SB), NOSPLIT, $0-36
 #define UPPER_IF_512
 
 // func fuse8AVX2(t *fuseTile)
-TEXT ·fuse8AVX2(SB), 0, $544-8
+TEXT ·fuse8AVX2(SB), 0, $832-8
 	FUSE
 
 // func powersAVX2(dst, src *float32, n int, least float32) (largest float32)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/backend/arith"
 	"octet/fp8"
 )
@@ -62,7 +63,7 @@ func expectFused(s arith.Sum, promote int, a matrix, transA bool, b matrix, tran
 					for q := l; q < min(end, l+s.Group); q++ {
 						x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
 					}
-					part = s.Fuse(x, y, s.Least(a.dtype), s.Least(b.dtype), part)
+					part = s.Fuse(x, y, s.Least(a.dtype), s.Least(b.dtype), 1, part)
 				}
 				total += part
 			}
@@ -125,6 +126,145 @@ func TestFusedGemm(t *testing.T) {
 			}
 		}
 	}
+}
+
+// factorAt is the factor of op(x)'s element that stored gives when trans.
+func factorAt(s blockScales, trans bool, i, l int) float64 {
+	if trans {
+		i, l = l, i
+	}
+	return float64(s.at(i, l))
+}
+
+// Block scales inside the sums: like the definition, in every orientation, with
+// factors of any size, NaN and blocks of zeros among them. Which kernel computes a
+// tile must not show.
+func TestFusedGemmBlockScales(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	shapes := [][3]int{{1, 1, 1}, {3, 5, 40}, {7, 40, 290}, {33, 9, 550}}
+	if testing.Short() {
+		shapes = shapes[:2]
+	}
+	draws := map[string]func() uint8{
+		"near":     func() uint8 { return uint8(127 - 8 + r.IntN(16)) },
+		"training": func() uint8 { return uint8(127 - 40 + r.IntN(45)) },
+		"mostly far": func() uint8 {
+			if r.IntN(300) > 0 {
+				return uint8(127 - 8 + r.IntN(16))
+			}
+			return uint8(r.IntN(256))
+		},
+		"small":    func() uint8 { return uint8(r.IntN(100)) },
+		"large":    func() uint8 { return uint8(150 + r.IntN(40)) },
+		"boundary": func() uint8 { return uint8(83 + r.IntN(2)) },
+		"any":      func() uint8 { return uint8(r.IntN(256)) },
+	}
+	for _, s := range []arith.Sum{
+		{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14},
+		{Group: 8, Bits: 13, Kept: 13, MX: true, LeastE4M3: -9, LeastE5M2: -16},
+	} {
+		for i, fuse := range fuseKernels() {
+			for _, base := range gemmKernels()[min(i, len(gemmKernels())-1):] {
+				if base.nr%fuse.width > 0 {
+					continue
+				}
+				for _, shape := range shapes {
+					for kind, draw := range draws {
+						m, n, k := shape[0], shape[1], shape[2]
+						transA, transB := r.IntN(2) > 0, r.IntN(2) > 0
+						dtypes := [2]fp8.DType{[]fp8.DType{fp8.E4M3, fp8.E5M2}[r.IntN(2)], fp8.E4M3}
+						operand := func(d fp8.DType, rows, cols int, trans, along bool) (matrix, blockScales) {
+							block := backend.ScaleBlock{Rows: 1, Cols: s.Group}
+							if trans {
+								rows, cols = cols, rows
+							}
+							if along {
+								block = backend.ScaleBlock{Rows: s.Group, Cols: 1}
+							}
+							x := codesOf(r, d, rows, cols, r.IntN(2) == 0)
+							f := randomBlocks(r, x, block, true)
+							for i := range f.e8m0 {
+								f.e8m0[i] = draw()
+							}
+							for range 3 { // blocks of zeros
+								i, j := r.IntN(rows), r.IntN(cols)
+								if along {
+									i -= i % s.Group
+								} else {
+									j -= j % s.Group
+								}
+								f.e8m0[i/block.Rows*f.across+j/block.Cols] = 0
+								for p := i; p < min(rows, i+block.Rows); p++ {
+									clear(x.u8[p*x.ld+j:][:min(block.Cols, cols-j)])
+								}
+							}
+							return x, f
+						}
+						a, scaleA := operand(dtypes[0], m, k, transA, transA)
+						b, scaleB := operand(dtypes[1], k, n, transB, !transB)
+						out := newMatrix(fp8.F32, m, n, n)
+						p := newPool(1 + r.IntN(3))
+						g, err := newFusedGemmWith(fuse, base, s, p, a, transA, b, transB, out)
+						require.NoError(t, err)
+						require.NoError(t, g.scaleBlocks(scaleA, scaleB, 0))
+						require.True(t, g.scales.inside)
+						g.run(epilogue{alpha: 1})
+						p.close()
+						want := make([]float32, 0, m*n)
+						for i := range m {
+							for j := range n {
+								c := float32(0)
+								for l := 0; l < k; l += s.Group {
+									var x, y []float32
+									for q := l; q < min(k, l+s.Group); q++ {
+										x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
+									}
+									scale := factorAt(scaleA, transA, i, l) * factorAt(scaleB, transB, l, j)
+									c = s.Fuse(x, y, s.Least(a.dtype), s.Least(b.dtype), scale, c)
+								}
+								want = append(want, c)
+							}
+						}
+						sameBits(t, want, out.f32[:m*n], fmt.Sprint(s, base.name, fuse.width, shape, transA, transB, dtypes, kind))
+					}
+				}
+			}
+		}
+	}
+}
+
+// Scales of one operand alone, of other blocks or of FP32, and all of models without
+// MX, join in FP32.
+func TestBlockScalesInside(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	p := newPool(1)
+	defer p.close()
+	a, b := codesOf(r, fp8.E4M3, 4, 256, false), codesOf(r, fp8.E4M3, 4, 256, false)
+	with := func(s arith.Sum, blockA, blockB backend.ScaleBlock, e8m0 bool) bool {
+		g, err := fusedGemm(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
+		require.NoError(t, err)
+		require.NoError(t, g.scaleBlocks(randomBlocks(r, a, blockA, e8m0), randomBlocks(r, b, blockB, e8m0), 0))
+		return g.scales.inside
+	}
+	s := arith.Sum{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14}
+	require.True(t, with(s, backend.Block1x32, backend.Block1x32, true))
+	require.True(t, with(s, backend.Block1x32, backend.Block128x128, true))
+	require.False(t, with(s, backend.Block1x32, backend.Block1x32, false))
+	require.False(t, with(s, backend.Block1x128, backend.Block1x128, true))
+	// The factor of a block of zeros, the smallest there is, costs no speed.
+	clear(a.u8[2*a.ld+32:][:32])
+	scaleA, scaleB := randomBlocks(r, a, backend.Block1x32, true), randomBlocks(r, b, backend.Block1x32, true)
+	scaleA.e8m0[2*scaleA.across+1] = 0
+	for _, extreme := range []bool{false, true} {
+		g, err := fusedGemm(s)(p, a, false, b, true, newMatrix(fp8.F32, 4, 4, 4))
+		require.NoError(t, err)
+		require.NoError(t, g.scaleBlocks(scaleA, scaleB, 0))
+		g.run(epilogue{alpha: 1})
+		require.Equal(t, extreme, g.fused.workers[0].extreme)
+		a.u8[2*a.ld+40] = 1
+	}
+	s.MX = false
+	require.False(t, with(s, backend.Block1x32, backend.Block1x32, true))
 }
 
 // A NaN or an infinity goes where it belongs, and nowhere else.

@@ -40,7 +40,8 @@ func (s *blockScales) at(i, j int) float32 {
 
 // runScales is the scales of a product with blocks.
 type runScales struct {
-	run    int // how many elements of k share their factors; all if they never change
+	inside bool // they multiply products inside the sums of a device model, see fuse.go
+	run    int  // how many elements of k share their factors; all if they never change
 	a, b   blockScales
 	sa, sb []float32 // factors of op(A) [runs, ma] and op(B) [runs, nb], read when it runs
 	ma, nb int
@@ -54,6 +55,7 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 	for _, along := range []int{alongK(a, g.transA), alongK(b, !g.transB)} {
 		run = commonDivisor(run, along)
 	}
+	inside := g.fused != nil && g.fused.sum.MX && a.e8m0 != nil && b.e8m0 != nil && run == g.fused.sum.Group
 	if run == 0 || run > g.k {
 		run = g.k
 	}
@@ -73,12 +75,17 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 		g.fused.makeRoom(&g.plan)
 	}
 	g.pool.reserve(g.plan.scratch())
-	s := &runScales{run: run, a: a, b: b, ma: roundUp(g.m, kernel.mr), nb: roundUp(g.n, kernel.nr)}
+	s := &runScales{inside: inside, run: run, a: a, b: b, ma: roundUp(g.m, kernel.mr), nb: roundUp(g.n, kernel.nr)}
 	runs := parts(g.k, run)
 	s.sa, s.sb = make([]float32, runs*s.ma), make([]float32, runs*s.nb)
 	s.expand = func(_, r int) {
 		g.expandScales(s.sa[r*s.ma:][:g.m], &s.a, r*run, g.transA)
 		g.expandScales(s.sb[r*s.nb:][:g.n], &s.b, r*run, !g.transB)
+		if inside {
+			width := min(run, g.k-r*run)
+			neutralZeros(s.sa[r*s.ma:][:g.m], g.a, r*run, width, g.transA)
+			neutralZeros(s.sb[r*s.nb:][:g.n], g.b, r*run, width, !g.transB)
+		}
 	}
 	g.scales = s
 	g.task = g.runTask
@@ -112,11 +119,34 @@ func (g *gemm) expandScales(dst []float32, s *blockScales, l int, trans bool) {
 	}
 }
 
+// neutralZeros makes the factors of vectors that are zero from l on 1, where they are
+// E8M0's least: a cast gives that to blocks of zeros, and it is beyond the range of
+// fast kernels.
+func neutralZeros(factors []float32, x matrix, l, width int, trans bool) {
+	step, next := 1, x.ld
+	if trans {
+		step, next = next, step
+	}
+	for i, f := range factors {
+		zeros := f == 0x1p-127
+		for r := 0; zeros && r < width; r++ {
+			zeros = x.u8[i*next+(l+r)*step]&0x7f == 0
+		}
+		if zeros {
+			factors[i] = 1
+		}
+	}
+}
+
 // multiplyRuns is kernel.multiply for operands with scales by block: the tile
 // at row i and column j of the output, k from l on. tile has the sum of the
 // runs before l, part is for the sum of one.
 func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
 	s, kern := g.scales, g.kernel
+	if s.inside {
+		g.fused.multiplyScaled(worker, depth, rows, min(kern.nr, g.n-j), a, step, stepK, panel, tile, s, i, j, l/s.run)
+		return
+	}
 	if s.run == g.k {
 		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
 		if l+depth == g.k {

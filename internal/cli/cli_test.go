@@ -170,6 +170,11 @@ func TestGemm(t *testing.T) {
 	require.JSONEq(t, `{"m":2,"n":1,"k":2,"values":[1,1.5],"bits":["3f800000","3fc00000"]}`, out)
 	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:h100", "--explain", "0,0")
 	require.Contains(t, out, "cut off: k 1: 0.001953125 * 0.001953125 = 3.814697265625e-06 becomes 0")
+	sa, sb := write("sa", "80\n7f\n"), write("sb", "81\n") // 2 1, 4
+	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:b200", "--scales", sa+","+sb)
+	require.Equal(t, "8.0000305\n6\n", out)
+	out, _ = succeed(t, "gemm", "--backend", "emu:b200", "--scales", "random", "--explain", "0,0")
+	require.Contains(t, out, "block scales multiply the products before they are aligned")
 	random, _ := succeed(t, "gemm", "--backend", "emu:gaudi2", "--formats", "e5m2,e5m2", "--shape", "2x3x100")
 	require.Len(t, strings.Fields(random), 6)
 	for want, args := range map[string][]string{
@@ -179,6 +184,8 @@ func TestGemm(t *testing.T) {
 		"the product has 2 rows and 1 columns":   {a, b, "--explain", "0,1"},
 		"expected a row and a column":            {a, b, "--explain", "x"},
 		"they are multiplied with each other":    {a, write("c", "38\n")},
+		"expected two files":                     {a, b, "--scales", sa},
+		"1×1 scales for 2×2 codes: expected 2×1": {a, b, "--scales", sb + "," + sb},
 		"expected two hexadecimal digits":        {a, write("d", "xy\n")},
 		"known: h100, ada, b200, gaudi2, gaudi3": {"--backend", "emu:h200"},
 		"--explain is of a device model":         {"--backend", "emu", "--explain", "0,0"},

@@ -23,6 +23,7 @@ type gemmCmd struct {
 	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the codes: e4m3 or e5m2."`
 	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Of random matrices, if no files are given."`
 	Seed    uint64 `default:"1" placeholder:"N" help:"Of random matrices."`
+	Scales  string `placeholder:"A,B" help:"Text files of E8M0 codes, one for each 32 codes of a row, that multiply them (MXFP8), or random."`
 	Fast    bool   `help:"Stay in the matrix unit's accumulator, as a forward pass does; otherwise sums are promoted where the device does that."`
 	Explain string `placeholder:"I,J" help:"Show how a device model computes one element, step by step."`
 	JSON    bool   `help:"Print one JSON object."`
@@ -31,16 +32,20 @@ type gemmCmd struct {
 
 // Help is what gemm --help adds.
 func (gemmCmd) Help() string {
-	return `One product A Bᵀ of matrices of FP8 codes: the element [i, j] is row i of A times row j of B, in FP32, without scales.
+	return `One product A Bᵀ of matrices of FP8 codes: the element [i, j] is row i of A times row j of B, in FP32.
 
 Examples:
   octet gemm --backend emu:h100 --explain 0,0
   octet gemm --backend emu:gaudi2 --formats e5m2,e5m2 --shape 4x4x4096
+  octet gemm --backend emu:b200 --scales random --explain 0,0
   octet gemm a.txt b.txt --backend emu:b200 --json`
 }
 
 func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 	a, b, err := c.matrices()
+	if err == nil {
+		err = c.scale(&a, &b)
+	}
 	if err != nil {
 		return badInput(err)
 	}
@@ -67,7 +72,7 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		if err != nil {
 			return badInput(fmt.Errorf("--explain is of a device model, such as --backend emu:h100: %w", err))
 		}
-		return model.Explain(t.out, a.Row(row), b.Row(column), a.DType, b.DType, !c.Fast)
+		return model.Explain(t.out, a.Row(row), b.Row(column), !c.Fast)
 	}
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(productJSON(a, b, result))
@@ -145,13 +150,9 @@ func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 		return a, b, errors.New("gemm multiplies two matrices: name two files, or none")
 	}
 	for i, path := range []string{c.A, c.B} {
-		f, err := os.Open(path)
+		m, err := readCodes(path, formats[i])
 		if err != nil {
 			return a, b, err
-		}
-		m, err := gemm.Read(f, formats[i])
-		if err = errors.Join(err, f.Close()); err != nil {
-			return a, b, fmt.Errorf("%s: %w", path, err)
 		}
 		if i == 0 {
 			a = m
@@ -163,6 +164,44 @@ func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 		return a, b, fmt.Errorf("rows of %s have %d codes, those of %s have %d: they are multiplied with each other", c.A, a.Cols, c.B, b.Cols)
 	}
 	return a, b, nil
+}
+
+func readCodes(path string, d fp8.DType) (gemm.Matrix, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return gemm.Matrix{}, err
+	}
+	m, err := gemm.Read(f, d)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return m, fmt.Errorf("%s: %w", path, err)
+	}
+	return m, nil
+}
+
+// scale gives the operands block scales, if any are asked for.
+func (c gemmCmd) scale(a, b *gemm.Matrix) error {
+	switch c.Scales {
+	case "":
+		return nil
+	case "random":
+		a.RandomScales(c.Seed + 2)
+		b.RandomScales(c.Seed + 3)
+		return nil
+	}
+	left, right, ok := strings.Cut(c.Scales, ",")
+	if !ok {
+		return fmt.Errorf("--scales %s: expected two files, such as a.txt,b.txt, or random", c.Scales)
+	}
+	for i, m := range []*gemm.Matrix{a, b} {
+		s, err := readCodes([]string{left, right}[i], fp8.E8M0)
+		if err == nil {
+			err = m.SetScales(s)
+		}
+		if err != nil {
+			return fmt.Errorf("--scales: %w", err)
+		}
+	}
+	return nil
 }
 
 // element is what --explain names.

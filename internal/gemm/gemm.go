@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/backend/arith"
 	"octet/fp8"
 )
 
@@ -21,10 +22,20 @@ type Matrix struct {
 	DType      fp8.DType
 	Rows, Cols int
 	Codes      []uint8
+	Scales     []uint8 // E8M0, one for each 32 codes of a row (MXFP8), or nil
 }
 
+// across is the scales of a row.
+func (m Matrix) across() int { return (m.Cols + arith.Block - 1) / arith.Block }
+
 // Row is row i.
-func (m Matrix) Row(i int) []uint8 { return m.Codes[i*m.Cols:][:m.Cols] }
+func (m Matrix) Row(i int) arith.Operand {
+	o := arith.Operand{Codes: m.Codes[i*m.Cols:][:m.Cols], DType: m.DType}
+	if m.Scales != nil {
+		o.Scales = m.Scales[i*m.across():][:m.across()]
+	}
+	return o
+}
 
 // Read reads a matrix from text: a line for each row, of two hexadecimal digits for
 // each code; spaces and empty lines do not count.
@@ -65,13 +76,41 @@ func Random(seed uint64, d fp8.DType, rows, cols int) Matrix {
 	return m
 }
 
+// RandomScales gives m block scales from 2^-8 to 2^7.
+func (m *Matrix) RandomScales(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	m.Scales = make([]uint8, m.Rows*m.across())
+	for i := range m.Scales {
+		m.Scales[i] = uint8(127 - 8 + r.IntN(16))
+	}
+}
+
+// SetScales gives m the codes of s as block scales.
+func (m *Matrix) SetScales(s Matrix) error {
+	if s.Rows != m.Rows || s.Cols != m.across() {
+		return fmt.Errorf("%d×%d scales for %d×%d codes: expected %d×%d, one for each %d codes of a row",
+			s.Rows, s.Cols, m.Rows, m.Cols, m.Rows, m.across(), arith.Block)
+	}
+	m.Scales = s.Codes
+	return nil
+}
+
 // Multiply is a·bᵀ: the rows of both are what is multiplied. The result is [a.Rows,
 // b.Rows], row-major. The device is used up.
 func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backend.Accum) ([]float32, error) {
 	vars := backend.NewVars()
+	values := map[*backend.Tensor][]byte{}
 	operand := func(name string, m Matrix) *backend.Tensor {
 		t := vars.Tensor(backend.Input, name, m.DType, m.Rows, m.Cols)
+		values[t] = m.Codes
+		if m.Scales != nil {
+			t.Block = backend.Block1x32
+			t.Scale = vars.Tensor(backend.Input, name+".scale_inv", fp8.E8M0, m.Rows, m.across())
+			values[t.Scale] = m.Scales
+			return t
+		}
 		t.Scale = vars.Tensor(backend.Input, name+".scale_inv", fp8.F32, 1)
+		values[t.Scale] = fp8.AppendFloats(nil, 1)
 		return t
 	}
 	x, y := operand("a", a), operand("b", b)
@@ -84,12 +123,8 @@ func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backe
 	if err := dev.Bind(vars); err != nil {
 		return nil, err
 	}
-	one := fp8.AppendFloats(nil, 1)
-	for _, w := range []struct {
-		t   *backend.Tensor
-		raw []byte
-	}{{x, a.Codes}, {y, b.Codes}, {x.Scale, one}, {y.Scale, one}} {
-		if err := dev.Write(w.t, w.raw); err != nil {
+	for t, raw := range values {
+		if err := dev.Write(t, raw); err != nil {
 			return nil, err
 		}
 	}

@@ -12,23 +12,31 @@ import (
 	"octet/fp8"
 )
 
-// Every device model multiplies as package arith says, forward and backward.
+// Every device model multiplies as package arith says, forward and backward, without
+// block scales, with those of one operand and of both.
 func TestMultiply(t *testing.T) {
 	for _, name := range append(arith.Names(), "h100,fast", "gaudi3,e4m3=240") {
 		model, err := arith.Lookup(name)
 		require.NoError(t, err)
 		for _, pair := range model.Pairs {
-			for _, accum := range []backend.Accum{backend.Fast, backend.Promoted} {
+			for trial := range 6 {
+				accum := []backend.Accum{backend.Fast, backend.Promoted}[trial%2]
 				dev, err := backend.Open("emu:"+name, backend.Options{Threads: 2})
 				require.NoError(t, err)
 				a, b := Random(1, pair[0], 5, 300), Random(2, pair[1], 7, 300)
+				if trial > 1 {
+					a.RandomScales(3)
+				}
+				if trial > 3 {
+					b.RandomScales(4)
+				}
 				got, err := Multiply(t.Context(), dev[0], a, b, accum)
 				require.NoError(t, err)
 				require.NoError(t, dev[0].Close())
 				for i := range a.Rows {
 					for j := range b.Rows {
-						want := model.Dot(a.Row(i), b.Row(j), a.DType, b.DType, accum == backend.Promoted)
-						require.Equal(t, want, got[i*b.Rows+j], "%s %s %s %d %d", name, pair, accum, i, j)
+						want := model.Dot(a.Row(i), b.Row(j), accum == backend.Promoted)
+						require.Equal(t, want, got[i*b.Rows+j], "%s %s %d: %d %d", name, pair, trial, i, j)
 					}
 				}
 			}
@@ -46,7 +54,7 @@ func TestAModelRefusesOtherPairs(t *testing.T) {
 func TestRead(t *testing.T) {
 	m, err := Read(strings.NewReader("38 3c 00\n\n7eB601\n"), fp8.E4M3)
 	require.NoError(t, err)
-	require.Equal(t, Matrix{fp8.E4M3, 2, 3, []uint8{0x38, 0x3c, 0, 0x7e, 0xb6, 1}}, m)
+	require.Equal(t, Matrix{DType: fp8.E4M3, Rows: 2, Cols: 3, Codes: []uint8{0x38, 0x3c, 0, 0x7e, 0xb6, 1}}, m)
 	for text, want := range map[string]string{
 		"":          "no codes",
 		"38 3":      "line 1",

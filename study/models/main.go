@@ -49,11 +49,11 @@ func ways() (list []dot) {
 	list = append(list, dot{"emu", fp32})
 	for _, m := range arith.Models() {
 		fast := dot{m.Name, func(a, b []uint8, da, db fp8.DType) float64 {
-			return float64(m.Dot(a, b, da, db, false))
+			return float64(m.Dot(arith.Operand{Codes: a, DType: da}, arith.Operand{Codes: b, DType: db}, false))
 		}}
 		if m.Promote > 0 {
 			list = append(list, dot{m.Name, func(a, b []uint8, da, db fp8.DType) float64 {
-				return float64(m.Dot(a, b, da, db, true))
+				return float64(m.Dot(arith.Operand{Codes: a, DType: da}, arith.Operand{Codes: b, DType: db}, true))
 			}})
 			fast.name += ",fast"
 		}

@@ -1,0 +1,46 @@
+package arith
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+func TestLookup(t *testing.T) {
+	for _, name := range Names() {
+		m, err := Lookup(name)
+		require.NoError(t, err)
+		require.Equal(t, name, m.Name)
+		require.NotEmpty(t, m.Source)
+	}
+	m, err := Lookup("gaudi3,e4m3=240")
+	require.NoError(t, err)
+	require.Equal(t, fp8.E4M3IEEE, m.E4M3)
+	for text, want := range map[string]string{
+		"h200":              `unknown device model "h200" (known: h100, ada, b200, gaudi2, gaudi3)`,
+		"":                  `unknown device model ""`,
+		"h100,slow":         `device model h100 has no option "slow" (it has fast, promote=N)`,
+		"h100,promote=100":  "no multiple of the 32 products",
+		"h100,promote=-32":  "no multiple",
+		"h100,promote=4096": "up to 1024",
+		"gaudi2,fast":       `device model gaudi2 has no option "fast" (it has none)`,
+		"gaudi3,e4m3=480":   "it has e4m3=240, e4m3=448",
+	} {
+		_, err := Lookup(text)
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func FuzzLookup(f *testing.F) {
+	for _, s := range []string{"h100", "h100,fast", "ada,promote=64", "gaudi3,e4m3=240", "x,,=", "h100,promote="} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		m, err := Lookup(text)
+		if err == nil && (m.Sum.Group < 1 || len(m.Pairs) == 0 || m.Promote%m.Sum.Group != 0) {
+			t.Fatalf("%q gives %+v", text, m)
+		}
+	})
+}
