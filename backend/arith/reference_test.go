@@ -183,9 +183,15 @@ func mxScale(l int, operands ...Operand) (exponent int, nan bool) {
 
 func (m *Model) reference(a, b Operand, promoted bool) float32 {
 	inside := m.Sum.MX && a.Scales != nil && b.Scales != nil
+	run := new(big.Int) // what divides both a block and what is promoted; of 0, all does
+	if promoted {
+		run.SetInt64(int64(m.Promote))
+	}
+	if !inside && (a.Scales != nil || b.Scales != nil) {
+		run.GCD(nil, nil, run, big.NewInt(32))
+	}
 	joins := func(l int) bool { // before product l
-		return l > 0 && (promoted && m.Promote > 0 && l%m.Promote == 0 ||
-			!inside && (a.Scales != nil || b.Scales != nil) && l%32 == 0)
+		return l > 0 && run.Sign() > 0 && l%int(run.Int64()) == 0
 	}
 	total, part, from := float32(0), float32(0), 0
 	join := func() {
@@ -301,7 +307,7 @@ func TestAgainstIntegers(t *testing.T) {
 		n = 1_000_000
 	}
 	variants := Models()
-	for _, name := range []string{"h100,fast", "h100,promote=32", "gaudi3,e4m3=240"} {
+	for _, name := range []string{"h100,fast", "h100,promote=32", "ada,promote=48", "gaudi3,e4m3=240"} {
 		m, err := Lookup(name)
 		require.NoError(t, err)
 		m.Name = name

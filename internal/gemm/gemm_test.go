@@ -15,7 +15,7 @@ import (
 // Every device model multiplies as package arith says, forward and backward, without
 // block scales, with those of one operand and of both.
 func TestMultiply(t *testing.T) {
-	for _, name := range append(arith.Names(), "h100,fast", "gaudi3,e4m3=240") {
+	for _, name := range append(arith.Names(), "h100,fast", "ada,promote=48", "gaudi3,e4m3=240") {
 		model, err := arith.Lookup(name)
 		require.NoError(t, err)
 		for _, pair := range model.Pairs {
