@@ -51,7 +51,8 @@ type Sum struct {
 	Kept  int // fraction bits of a result, toward zero; with Apart 23, to nearest
 	// MX says that the unit multiplies the E8M0 scales of blocks of Group codes of both
 	// operands into their products, exactly, before it aligns them. Others add up
-	// codes, and sums join with their scales in FP32, as backend.MatMul says.
+	// codes, and sums join with their scales in FP32, as backend.MatMul says. No unit
+	// has both MX and Apart.
 	MX bool
 	// LeastE4M3 and LeastE5M2 are the smallest exponents of operands: that of a
 	// subnormal one is not below. They decide what is aligned, no value.

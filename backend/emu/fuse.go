@@ -178,15 +178,14 @@ func (f *fused) begin(worker int) {
 	w.special, w.extreme = false, false
 }
 
-// multiplyScaled is multiply with the factors of the tile at row i and column j of the
-// output, each of the groups from the first one on.
-func (f *fused) multiplyScaled(worker, depth, rows, cols int, a []float32, step, stepK int, b, c []float32, s *runScales, i, j, first int) {
+// factors makes the next multiply that of the tile at row i and column j of the output,
+// with the factors of so many runs, which are groups, from the first one on.
+func (f *fused) factors(worker int, s *runScales, i, rows, j, cols, first, runs int) {
 	w := &f.workers[worker]
-	w.extreme = w.extreme || f.beyond(s, i, rows, j, cols, first, parts(depth, s.run))
+	w.extreme = w.extreme || f.beyond(s, i, rows, j, cols, first, runs)
 	t := &w.tile
 	t.scaleA, t.nextA = &s.sa[first*s.ma+i], 4*s.ma
 	t.scaleB, t.nextB = &s.sb[first*s.nb+j], 4*s.nb
-	f.multiply(worker, depth, rows, a, step, stepK, b, c, first > 0)
 }
 
 // Terms that are not zero are above fuseLeast, so that the sums of terms of one tile

@@ -144,7 +144,8 @@ func neutralZeros(factors []float32, x matrix, l, width int, trans bool) {
 func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
 	s, kern := g.scales, g.kernel
 	if s.inside {
-		g.fused.multiplyScaled(worker, depth, rows, min(kern.nr, g.n-j), a, step, stepK, panel, tile, s, i, j, l/s.run)
+		g.fused.factors(worker, s, i, rows, j, min(kern.nr, g.n-j), l/s.run, parts(depth, s.run))
+		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
 		return
 	}
 	if s.run == g.k {
