@@ -198,6 +198,8 @@ var probes = []probe{
 	{model: "ada", id: "C1", c: 1 + 0x1p-13 + 0x1p-14, want: 1 + 0x1p-13, rulesOut: "an addend that stays FP32", change: apart, otherwise: 1 + 0x1p-13 + 0x1p-14},
 	{model: "ada,fast", id: "P5", k: 64, products: "0: 1*1, 32-35: 1p-7*1p-7", want: 1, rulesOut: "an addend that joins behind the cut", change: apart, otherwise: 1 + 0x1p-12},
 	{model: "ada", id: "G2", k: 65536, products: "0-65535: 1*0.125", want: 8192, rulesOut: "no promotion", change: fast, otherwise: 2048},
+	{model: "ada,fast", id: "O1", products: "0: 256*1, 1: -256*1, 16: 1p-6*1", want: 0x1p-6, rulesOut: "k descending: 0"},
+	{model: "ada,fast", id: "O2", products: "16: 256*1, 17: -256*1, 0: 1p-6*1", want: 0, rulesOut: "k descending: 0.0156"},
 	{model: "ada", id: "U1", c: tiny, want: tiny, rulesOut: "zeros for subnormals of FP32", change: apart, otherwise: 0},
 
 	// Blackwell: 32 products and the addend, 25 bits, and FP32 results.
@@ -212,6 +214,8 @@ var probes = []probe{
 	{model: "b200", id: "groups", products: "0: 256*1, 1: -256*1, 31: 1p-9*1p-9", want: 0, rulesOut: "groups of fewer than 32", change: group(31), otherwise: 0x1p-18},
 	{model: "b200", id: "groups", k: 64, products: "0: 256*1, 1: -256*1, 32: 1p-9*1p-9", want: 0x1p-18, rulesOut: "groups of more than 32", change: group(33), otherwise: 0},
 	{model: "b200", id: "addend", e5m2: true, products: "0: 1*1, 1: -1*1", c: 0x1p-26, want: 0, rulesOut: "an addend with more bits", change: aligned(26), otherwise: 0x1p-26},
+	{model: "b200", id: "N1", e5m2: true, products: "0: -1*1, 1: 1*1, 2: -1p-13*1p-13", want: 0, rulesOut: "rounding down: -2^-25"},
+	{model: "b200", id: "O2", k: 64, products: "32: 256*1, 33: -256*1, 0: 1p-9*1p-9", want: 0, rulesOut: "k descending: 2^-18"},
 	{model: "b200", id: "U1", c: tiny, want: tiny, rulesOut: "zeros for subnormals of FP32", change: apart, otherwise: 0},
 	{model: "b200", id: "Z1", products: "0-31: -0*1", c: minusZero, want: 0, rulesOut: "a zero with a sign"},
 
@@ -257,6 +261,8 @@ var probes = []probe{
 	{model: "gaudi2", id: "tie", e5m2: true, products: "0: 1p-12*1p-12", c: 1 + 0x1p-23, want: 1 + 0x1p-22, rulesOut: "a tie toward zero: 1.00000012"},
 	{model: "gaudi2", id: "no tie", e5m2: true, products: "0: 1*1, 1: 1p-12*1p-12", c: 0x1p-80, want: 1 + 0x1p-23, rulesOut: "two roundings: 1"},
 	{model: "gaudi2", id: "a subnormal addend", e5m2: true, products: "0: 1*1, 1: 1p-12*1p-12", c: tiny, want: 1, rulesOut: "one that decides a tie: 1.00000012"},
+	{model: "gaudi2", id: "N1", e5m2: true, products: "0: -1*1, 1: 1*1, 2: -1p-12*1p-13", want: 0, rulesOut: "rounding down: -2^-24"},
+	{model: "gaudi2", id: "order", k: 48, products: "0: 128*128, 16: 1p-5*1p-5, 32: 1p-5*1p-5", want: 16384, rulesOut: "k descending: 16384.002"},
 	{model: "gaudi2", id: "U1", c: tiny, want: 0, rulesOut: "subnormals of FP32", change: among, otherwise: tiny},
 	{model: "gaudi2", id: "P6", e5m2: true, products: "0: 1p-16*1p15, 1: 1p-12*1p-12", want: 0.5, rulesOut: "subnormals that are normalised", change: least(-9, -16), otherwise: 0.5 + 0x1p-24},
 	{model: "gaudi2", id: "Z1", products: "0-31: -0*1", c: minusZero, want: 0, rulesOut: "a zero with a sign"},
@@ -275,6 +281,8 @@ var probes = []probe{
 		change: apart, otherwise: 1 + 0x1p-23,
 	},
 	{model: "gaudi3", id: "P6", e5m2: true, products: "0: 1p-16*1p15, 1: 1p-12*1p-12", want: 0.5 + 0x1p-24, rulesOut: "subnormals as they are stored", change: least(-6, -14), otherwise: 0.5},
+	{model: "gaudi3", id: "N1", e5m2: true, products: "0: -1*1, 1: 1*1, 2: -1p-12*1p-13", want: 0, rulesOut: "rounding down: -2^-24"},
+	{model: "gaudi3", id: "O2", products: "8: 128*128, 9: -128*128, 0: 1p-9*1p-9", want: 0, rulesOut: "k descending: 2^-18"},
 	{model: "gaudi3", id: "U1", c: tiny, want: tiny, rulesOut: "zeros for subnormals of FP32", change: apart, otherwise: 0},
 	{model: "gaudi3", id: "Z1", products: "0-31: -0*1", c: minusZero, want: 0, rulesOut: "a zero with a sign"},
 	{model: "gaudi3", id: "S2", e5m2: true, products: "0: inf*1, 1: inf*-1", want: nan, rulesOut: "the first infinity"},
