@@ -2,6 +2,7 @@ package cli
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -9,7 +10,8 @@ import (
 
 // flagsFirst moves the flags of a command before its other arguments, which
 // may stand in any order: kong takes a list of arguments for ended where a flag
-// follows. The first arguments name the command, and one within it.
+// follows. The first arguments name the command, and one within it. A negative number
+// is the value of the flag before it, which kong would take for a flag.
 func flagsFirst(app *kong.Application, args []string) []string {
 	command, names := app.Node, 0
 	for names < len(args) {
@@ -37,8 +39,12 @@ func flagsFirst(app *kong.Application, args []string) []string {
 		case !strings.HasPrefix(a, "-"):
 			rest = append(rest, a)
 		case takesValue[a] && i+1 < len(args):
-			flags = append(flags, a, args[i+1])
 			i++
+			if _, err := strconv.ParseFloat(args[i], 64); err == nil {
+				flags = append(flags, a+"="+args[i])
+			} else {
+				flags = append(flags, a, args[i])
+			}
 		default:
 			flags = append(flags, a)
 		}

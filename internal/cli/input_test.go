@@ -46,6 +46,7 @@ func TestBadInput(t *testing.T) {
 		{"hollow is a folder", []string{"hollow"}},
 		{"seed is given twice, by seed=2 and by --seed 1", []string{"--seed", "1", "seed=2"}},
 		{"given twice, as 1 and as 2", []string{"--steps", "1", "--steps", "2"}},
+		{"train.steps = -3 is out of range", []string{"--steps", "-3"}},
 		{"optimizer.min_lr = 1 is not below optimizer.lr", []string{"optimizer.min_lr=1"}},
 		{"is a flag of the command", []string{"out=x"}},
 		{"model.dim = 100 is not a multiple of 16, which FP8 products need; use 96", []string{"model.dim=100"}},
