@@ -10,6 +10,9 @@ import (
 //
 // Decode panics if d is not a float format or raw shorter than dst asks for.
 func (d DType) Decode(dst []float32, raw []byte) {
+	if !d.IsFloat() {
+		panic("fp8: Decode of " + d.String() + ", which is no float format")
+	}
 	raw = raw[:len(dst)*d.Size()]
 	switch d.Size() {
 	case 4:

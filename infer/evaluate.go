@@ -2,9 +2,7 @@ package infer
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"math"
 
 	"octet/backend"
 	"octet/data"
@@ -53,11 +51,11 @@ func Evaluate(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev 
 		if err := loaded[0].Run(ctx); err != nil {
 			return 0, err
 		}
-		var word [4]byte
-		if err := dev.Read(loss, word[:]); err != nil {
+		sum, err := s.read(loss)
+		if err != nil {
 			return 0, err
 		}
-		total += float64(math.Float32frombits(binary.LittleEndian.Uint32(word[:])))
+		total += float64(sum[0])
 	}
 	return total / float64(sweep.Targets()), nil
 }

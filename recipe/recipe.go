@@ -204,6 +204,31 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 	return c
 }
 
+// Heeds reports whether any operand of a model of the given depth follows what the row
+// says beside its format: one in FP8, and for a scaling one whose scale Smooth-SwiGLU
+// does not choose. An earlier row may still take precedence.
+func (r Recipe) Heeds(row Row, layers int) bool {
+	scaling := row
+	scaling.Scaling = NotGiven
+	onlyScaling := scaling == Row{Scope: row.Scope, GEMM: row.GEMM, Operand: row.Operand}
+	for i := range layers {
+		for _, module := range Modules {
+			scope := Scope(module, i)
+			for _, p := range Products {
+				for _, o := range []Operand{p.A, p.B} {
+					if !row.matches(scope, p.GEMM, o) || !r.Cast(scope, p.GEMM, o).DType.IsFP8() {
+						continue
+					}
+					if !onlyScaling || r.smoothScaling(scope, o) == NotGiven {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
 // format is the format of an operand. Where the recipe was resolved for a device, it
 // depends on what the product multiplies it by.
 func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
@@ -238,9 +263,6 @@ func (r Recipe) Validate() error {
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
 			return fmt.Errorf("%s: weights are rounded to nearest, since they are cast again after every load (use nearest)", where)
-		}
-		if row.Scaling != NotGiven && r.smoothScaling(row.Scope, row.Operand) != NotGiven {
-			return fmt.Errorf("%s: scaling %s of %s's %s: smooth-swiglu chooses that scale from its channel maxima (drop the row's scaling, or use smooth none)", where, row.Scaling, row.Scope, row.Operand)
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsFP8() || row.DType == r.Compute:

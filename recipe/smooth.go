@@ -69,7 +69,7 @@ func (s Smooth) Validate() error {
 
 // smoothScaling is the scaling of h and of W3′, which the rows do not decide.
 func (r Recipe) smoothScaling(scope string, o Operand) Scaling {
-	if !r.Smooth.On() || !strings.HasSuffix(scope, "down_proj") {
+	if !r.Smooth.On() || !strings.HasSuffix(scope, ".mlp.down_proj") {
 		return NotGiven
 	}
 	s := NotGiven

@@ -115,9 +115,17 @@ func TestSmoothingRefuses(t *testing.T) {
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "layers.0.mlp.down_proj: wgrad reads bf16")
 	c = small(t, "fp8-smooth")
-	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", Operand: "input", Scaling: "delayed"}}
+	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_pro?", Operand: "input", Scaling: "delayed"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "scaling delayed of *.down_proj's input: smooth-swiglu chooses that scale")
+	require.ErrorContains(t, err, "precision.rows[0] changes nothing")
+	c.Precision.Rows[0].Scope = "*.mlp.*" // the others follow
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	c.Recipe, c.Precision.Rows[0].Scope = "bf16", "*"
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, "precision.rows[0] changes nothing")
+	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), specOf(t, "emu"))
+	require.NoError(t, err)
 	c = small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "weight", Rounding: "stochastic"}}
 	_, err = NewJob(c, specOf(t, "emu"))

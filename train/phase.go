@@ -25,7 +25,30 @@ func (c Config) Phases() ([]Phase, error) {
 	if err := c.Resolve(); err != nil {
 		return nil, err
 	}
-	return c.phases()
+	list, err := c.phases()
+	if err != nil {
+		return nil, err
+	}
+	return list, checkRows(list)
+}
+
+// checkRows refuses a row that no recipe of the run follows.
+func checkRows(phases []Phase) error {
+	c := phases[0].Config
+	for i, row := range c.Precision.Rows {
+		heeded := row.Format != ""
+		for _, p := range phases {
+			r, err := p.Config.ResolvedRecipe()
+			if err != nil {
+				return err
+			}
+			heeded = heeded || r.Heeds(r.Rows[i], c.Model.Layers)
+		}
+		if !heeded {
+			return fmt.Errorf("precision.rows[%d] changes nothing: no operand that it matches is FP8 with a scale of the row's choice under recipe %s (smooth-swiglu chooses those of down_proj's input and weight itself)", i, c.Recipe)
+		}
+	}
+	return nil
 }
 
 // phases cuts a config that is filled.

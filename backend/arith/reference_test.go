@@ -302,7 +302,7 @@ func sameFloat(x, y float32) bool {
 }
 
 func TestAgainstIntegers(t *testing.T) {
-	n := 3_000
+	n := 10_000
 	if os.Getenv("OCTET_LONG") != "" {
 		n = 1_000_000
 	}

@@ -51,11 +51,10 @@ type runScales struct {
 // scaleBlocks gives the operands scales by blocks. Runs have at most promote elements
 // of k, if that is not 0.
 func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
-	run := promote
-	for _, along := range []int{alongK(a, g.transA), alongK(b, !g.transB)} {
-		run = commonDivisor(run, along)
-	}
-	inside := g.fused != nil && g.fused.sum.MX && a.e8m0 != nil && b.e8m0 != nil && run == g.fused.sum.Group
+	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
+	run := commonDivisor(commonDivisor(promote, alongA), alongB)
+	inside := g.fused != nil && g.fused.sum.MX && a.e8m0 != nil && b.e8m0 != nil &&
+		alongA == g.fused.sum.Group && alongB == g.fused.sum.Group
 	if run == 0 || run > g.k {
 		run = g.k
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -10,8 +9,9 @@ import (
 
 // flagsFirst moves the flags of a command before its other arguments, which
 // may stand in any order: kong takes a list of arguments for ended where a flag
-// follows. The first arguments name the command, and one within it. A negative number
-// is the value of the flag before it, which kong would take for a flag.
+// follows. The first arguments name the command, and one within it. What begins with a
+// hyphen and is no flag of the command is the value of the flag before it, which kong
+// would take for a flag.
 func flagsFirst(app *kong.Application, args []string) []string {
 	command, names := app.Node, 0
 	for names < len(args) {
@@ -25,7 +25,7 @@ func flagsFirst(app *kong.Application, args []string) []string {
 	if names == 0 {
 		return args
 	}
-	takesValue := map[string]bool{}
+	takesValue := map[string]bool{"-h": false, "--help": false}
 	for _, group := range command.AllFlags(false) {
 		for _, f := range group {
 			takesValue["--"+f.Name] = !f.IsBool()
@@ -40,10 +40,10 @@ func flagsFirst(app *kong.Application, args []string) []string {
 			rest = append(rest, a)
 		case takesValue[a] && i+1 < len(args):
 			i++
-			if _, err := strconv.ParseFloat(args[i], 64); err == nil {
-				flags = append(flags, a+"="+args[i])
-			} else {
+			if _, known := takesValue[args[i]]; known || !strings.HasPrefix(args[i], "-") {
 				flags = append(flags, a, args[i])
+			} else {
+				flags = append(flags, a+"="+args[i])
 			}
 		default:
 			flags = append(flags, a)

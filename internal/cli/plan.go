@@ -24,7 +24,8 @@ type planCmd struct {
 // planned is what plan prints, and its JSON.
 type planned struct {
 	Recipe        string          `json:"recipe"`
-	Notes         []string        `json:"notes,omitempty"` // what the device makes of it
+	Schedule      []scheduled     `json:"schedule,omitempty"` // of recipes, if there are several; Recipe takes most memory
+	Notes         []string        `json:"notes,omitempty"`    // what the device makes of it
 	Backend       string          `json:"backend"`
 	Parameters    int64           `json:"parameters"`
 	Groups        []train.Group   `json:"parameter_groups"`
@@ -33,6 +34,11 @@ type planned struct {
 	FLOPsPerToken float64         `json:"flops_per_token"`
 	TokensPerStep int64           `json:"tokens_per_step"`
 	Programs      []programReport `json:"programs"`
+}
+
+type scheduled struct {
+	Step   int    `json:"step"` // after which it takes over
+	Recipe string `json:"recipe"`
 }
 
 type programReport struct {
@@ -89,6 +95,11 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
 	}
+	if len(job.Phases) > 1 {
+		for _, phase := range job.Phases {
+			p.Schedule = append(p.Schedule, scheduled{phase.From, phase.Config.Recipe})
+		}
+	}
 	p.Parameters = totalOf(p.Groups)
 	p.MemoryBytes = p.Memory.Total()
 	for _, q := range programs {
@@ -107,13 +118,13 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 }
 
 func (p planned) print(w io.Writer, job *train.Job) error {
-	if len(job.Phases) > 1 {
+	if len(p.Schedule) > 0 {
 		fmt.Fprint(w, "schedule of recipes:")
-		for i, phase := range job.Phases {
+		for i, s := range p.Schedule {
 			if i > 0 {
-				fmt.Fprintf(w, ", after step %d", phase.From)
+				fmt.Fprintf(w, ", after step %d", s.Step)
 			}
-			fmt.Fprintf(w, " %s", phase.Config.Recipe)
+			fmt.Fprintf(w, " %s", s.Recipe)
 		}
 		fmt.Fprintf(w, "\nwhich takes most memory under this one:\n\n")
 	}

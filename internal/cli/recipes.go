@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -24,7 +25,10 @@ func (c recipesCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	if len(c.Names) == 0 {
+	switch {
+	case len(c.Names) == 0 && c.Backend != "":
+		return badInput(errors.New("--backend shows what becomes of a recipe there: name one, such as octet recipes fp8-smooth --backend " + c.Backend))
+	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
 	for i, name := range c.Names {

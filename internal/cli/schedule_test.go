@@ -56,5 +56,16 @@ func TestPlanOfASchedule(t *testing.T) {
 		got := plan("--recipe", schedule[0], `precision.schedule=[{step=5, recipe="`+schedule[1]+`"}]`)
 		heading := "schedule of recipes: " + schedule[0] + ", after step 5 " + schedule[1] + "\nwhich takes most memory under this one:\n\n"
 		require.Equal(t, heading+alone, got)
+		require.Contains(t, plan("--json", "--recipe", schedule[0], `precision.schedule=[{step=5, recipe="`+schedule[1]+`"}]`), `"recipe": "fp32",
+  "schedule": [
+    {
+      "step": 0,
+      "recipe": "`+schedule[0]+`"
+    },
+    {
+      "step": 5,
+      "recipe": "`+schedule[1]+`"
+    }
+  ],`)
 	}
 }

@@ -25,7 +25,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	_ "octet/backend/emu"
 	"octet/checkpoint"
 	"octet/data"
 	"octet/study/internal/start"

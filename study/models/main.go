@@ -20,7 +20,6 @@ import (
 
 	"octet/backend"
 	"octet/backend/arith"
-	_ "octet/backend/emu"
 	"octet/fp8"
 	"octet/study/internal/start"
 	"octet/train"

@@ -23,7 +23,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	_ "octet/backend/emu"
 	"octet/data"
 	"octet/recipe"
 	"octet/study/internal/start"

@@ -1,5 +1,5 @@
-// Package start is how every experiment begins: the Go distribution's source as
-// text, and a trainer at step 0.
+// Package start is how an experiment that trains begins: the Go distribution's source
+// as text, and a trainer at step 0.
 package start
 
 import (
