@@ -34,7 +34,7 @@ func newNVML() nvmlLibrary {
 
 // askNVML returns the driver's version and the GPUs of the machine, whether or
 // not CUDA shows them to this process.
-func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.Device, err error) {
+func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return "", nil, fmt.Errorf("NVML did not start: %w", r)
 	}
@@ -57,7 +57,7 @@ func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.Device, err error) 
 	return driver, gpus, nil
 }
 
-func askGPU(lib nvmlLibrary, i int) (gpu libcuda.Device, r nvml.Return) {
+func askGPU(lib nvmlLibrary, i int) (gpu libcuda.GPU, r nvml.Return) {
 	d, r := lib.DeviceGetHandleByIndex(i)
 	if r != nvml.SUCCESS {
 		return gpu, r

@@ -43,7 +43,7 @@ func probe() []backend.Finding {
 
 	list := []backend.Finding{nvml, cuda}
 	if cudaErr == nil {
-		gpus = driver.Devices
+		gpus = driver.GPUs
 	}
 	for i, gpu := range gpus {
 		list = append(list, describe(i, gpu))
@@ -55,7 +55,7 @@ func probe() []backend.Finding {
 }
 
 // describe says whether a GPU multiplies FP8: from compute capability 8.9 on.
-func describe(i int, gpu libcuda.Device) backend.Finding {
+func describe(i int, gpu libcuda.GPU) backend.Finding {
 	f := backend.Finding{
 		What: fmt.Sprintf("GPU %d", i),
 		OK:   gpu.Major > 8 || gpu.Major == 8 && gpu.Minor >= 9,

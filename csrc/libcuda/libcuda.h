@@ -1,34 +1,154 @@
-// What the shim reports to Go. Every entry fills the whole struct and returns;
-// reason is empty where all went well.
+// What the shim offers to Go. An entry returns the call that failed and its
+// code; code 0 is success. Handles travel as integers, because Go must never
+// take a vendor's handle for a pointer of its own. No entry keeps a pointer to
+// Go's memory after it returned.
 #ifndef OCTET_LIBCUDA_H
 #define OCTET_LIBCUDA_H
 
 #include <stddef.h>
-
-enum { OCTET_CUDA_MAX_DEVICES = 64 };
+#include <stdint.h>
 
 typedef struct {
-	char name[256];
-	int major, minor; // compute capability
-	size_t memory;    // bytes
-} octet_cuda_device;
+	const char *call; // of static lifetime
+	int code;
+} octet_status;
 
+typedef uintptr_t octet_handle;
+
+// Tables of the functions of a loaded library.
+typedef struct octet_driver octet_driver;
+typedef struct octet_nvrtc octet_nvrtc;
+typedef struct octet_cublaslt octet_cublaslt;
+
+// How loading went: reason is empty where all went well.
 typedef struct {
 	char path[1024]; // of the file that was loaded
 	char reason[1024];
-	int version; // 1000 major + 10 minor; known even where no device is
-	int count;
-	octet_cuda_device devices[OCTET_CUDA_MAX_DEVICES];
-} octet_cuda_driver;
+} octet_loaded;
+
+const octet_driver *octet_driver_load(const char *path, octet_loaded *out);
+const octet_nvrtc *octet_nvrtc_load(const char *path, octet_loaded *out);
+const octet_cublaslt *octet_cublaslt_load(const char *path, octet_loaded *out);
+
+// driver.c
 
 typedef struct {
-	char path[1024];
-	char reason[1024];
-	int major, minor, patch;
-} octet_cuda_library;
+	char name[256];
+	int major, minor;   // compute capability
+	int processors;     // multiprocessors
+	int shared;         // bytes of shared memory that a block may ask for
+	size_t memory;      // bytes
+} octet_gpu;
 
-void octet_cuda_probe_driver(const char *path, octet_cuda_driver *out);
-void octet_cuda_probe_cublaslt(const char *path, octet_cuda_library *out);
-void octet_cuda_probe_nvrtc(const char *path, octet_cuda_library *out);
+typedef struct {
+	const octet_driver *api;
+	int id;
+	octet_handle context;
+} octet_device;
+
+int octet_version(const octet_driver *api);
+const char *octet_error_text(const octet_driver *api, int code);
+octet_status octet_count(const octet_driver *api, int *count);
+octet_status octet_describe(const octet_driver *api, int ordinal, octet_gpu *out);
+octet_status octet_open(const octet_driver *api, int ordinal, octet_device *out);
+octet_status octet_close(const octet_device *d);
+octet_status octet_memory(const octet_device *d, size_t *free, size_t *total);
+octet_status octet_alloc(const octet_device *d, size_t bytes, uint64_t *out);
+octet_status octet_free(const octet_device *d, uint64_t p);
+octet_status octet_pin(const octet_device *d, size_t bytes, void **out);
+octet_status octet_unpin(const octet_device *d, void *p);
+
+// stream.c
+
+octet_status octet_stream_new(const octet_device *d, octet_handle *out);
+octet_status octet_stream_free(const octet_device *d, octet_handle s);
+octet_status octet_stream_wait(const octet_device *d, octet_handle s);
+octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes);
+octet_status octet_copy(const octet_device *d, octet_handle s, uint64_t to, uint64_t from, size_t bytes);
+// With wait the entry returns when the copy is done; without, host has to be
+// pinned memory and has to stay as it is until the stream got there.
+octet_status octet_upload(const octet_device *d, octet_handle s, uint64_t to, const void *host, size_t bytes, int wait);
+octet_status octet_download(const octet_device *d, octet_handle s, void *host, uint64_t from, size_t bytes, int wait);
+octet_status octet_event_new(const octet_device *d, octet_handle *out);
+octet_status octet_event_free(const octet_device *d, octet_handle e);
+octet_status octet_event_record(const octet_device *d, octet_handle s, octet_handle e);
+octet_status octet_event_elapsed(const octet_device *d, octet_handle from, octet_handle to, float *milliseconds);
+
+// module.c
+
+octet_status octet_module_load(const octet_device *d, const void *image, octet_handle *out);
+octet_status octet_module_free(const octet_device *d, octet_handle m);
+// bytes becomes the size of the kernel's one parameter, -1 where the driver is
+// too old to tell, -2 where the kernel has not exactly one.
+octet_status octet_function(const octet_device *d, octet_handle m, const char *name, octet_handle *out, int *bytes);
+octet_status octet_function_shared(const octet_device *d, octet_handle f, int bytes);
+octet_status octet_launch(const octet_device *d, octet_handle f, octet_handle s, unsigned gx, unsigned gy, unsigned gz,
+			  unsigned block, unsigned shared, const uint64_t *args, size_t bytes);
+
+// graph.c
+
+octet_status octet_capture_begin(const octet_device *d, octet_handle s);
+// Always ends the capture; with discard, without making a graph of it.
+octet_status octet_capture_end(const octet_device *d, octet_handle s, int discard, octet_handle *out);
+octet_status octet_graph_launch(const octet_device *d, octet_handle g, octet_handle s);
+octet_status octet_graph_free(const octet_device *d, octet_handle g);
+
+// nvrtc.c
+
+octet_status octet_nvrtc_version(const octet_nvrtc *api, int *major, int *minor);
+const char *octet_nvrtc_text(const octet_nvrtc *api, int code);
+
+// What a compilation left: both are for the caller to free. cubin is NULL after
+// a failure, log is what the compiler said, also of a success.
+typedef struct {
+	char *log;
+	char *cubin;
+	size_t bytes;
+} octet_compiled;
+
+octet_status octet_nvrtc_compile(const octet_nvrtc *api, const char *name, const char *source,
+				 int headers, const char *const *texts, const char *const *names,
+				 int options, const char *const *option, octet_compiled *out);
+
+// cublaslt.c
+
+enum { OCTET_F32, OCTET_BF16, OCTET_F16, OCTET_E4M3, OCTET_E5M2 };
+
+typedef struct {
+	int format;
+	int64_t ld;
+	uint64_t data;
+	uint64_t scale; // 0: none
+} octet_matrix;
+
+// A product of row-major matrices.
+typedef struct {
+	int64_t m, n, k;
+	int trans_a, trans_b, fast;
+	float alpha, beta;
+	octet_matrix a, b, c, d; // c.data 0: none
+	uint64_t amax;           // of d before its scale; 0: not wanted
+} octet_gemm;
+
+typedef struct {
+	uint64_t data[8]; // cuBLASLt's own
+	size_t workspace; // bytes
+	int splits;       // parts that k is cut into
+	float waves;      // 1: every multiprocessor has one tile
+} octet_algo;
+
+typedef struct octet_product octet_product;
+
+int octet_cublaslt_version(const octet_cublaslt *api);
+const char *octet_cublaslt_text(const octet_cublaslt *api, int code);
+octet_status octet_lt_new(const octet_device *d, const octet_cublaslt *api, octet_handle *out);
+octet_status octet_lt_free(const octet_device *d, const octet_cublaslt *api, octet_handle lt);
+octet_status octet_product_new(const octet_cublaslt *api, const octet_gemm *g, octet_product **out);
+void octet_product_free(const octet_cublaslt *api, octet_product *p);
+// count comes in as the room in out and leaves as what was found, the best first.
+octet_status octet_product_algos(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+				 size_t workspace, octet_algo *out, int *count);
+octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+			       const octet_algo *algo, uint64_t workspace, size_t bytes, octet_handle s);
 
 #endif

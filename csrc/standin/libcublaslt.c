@@ -1,7 +1,387 @@
 //go:build ignore
 
-// Stand-in for libcublasLt.so: see standin.go.
+// Stand-in for libcublasLt.so: matrix products of FP8, 16-bit and FP32 matrices
+// with sums in FP32, k ascending, and the refusals that NVIDIA's documentation
+// of cublasLtMatmul lists. It works on the streams of the stand-in for the
+// driver, which OCTET_LIBCUDA has to name. See standin.go.
 
-#include <stddef.h>
+#define _GNU_SOURCE
+#include "standin.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SUCCESS = 0,
+	NOT_INITIALIZED = 1,
+	INVALID_VALUE = 7,
+	EXECUTION_FAILED = 13,
+	NOT_SUPPORTED = 15,
+};
+
+enum { F32 = 0, F16 = 2, BF16 = 14, E4M3 = 28, E5M2 = 29 };
+
+long setting(const char *name, long otherwise) {
+	const char *value = getenv(name);
+	return value ? atol(value) : otherwise;
+}
+
+// Attributes of a product's description, in the order of slot().
+enum { TRANSA, TRANSB, A_SCALE, B_SCALE, D_SCALE, AMAX_D, FAST, ATTRIBUTES };
+
+typedef struct {
+	int compute, scale;
+	uint64_t value[ATTRIBUTES];
+} description;
+
+typedef struct {
+	int type;
+	uint64_t rows, cols;
+	int64_t ld;
+} layout;
+
+typedef struct {
+	uint64_t workspace;
+	uint32_t reductions, alignment[4];
+} preference;
+
+typedef struct {
+	uint64_t id, workspace, splits, alignment[4], unused;
+} algorithm;
+
+typedef struct {
+	algorithm algo;
+	size_t workspace;
+	int state;
+	float waves;
+	int reserved[4];
+} result;
+
+_Static_assert(sizeof(algorithm) == 64 && sizeof(result) == 96, "as cublasLt.h has them");
+
+typedef struct {
+	int (*enqueue)(void *stream, op_run run, const void *data, size_t bytes);
+	int (*device)(const void *p, size_t bytes);
+	int (*current)(void);
+} driver;
 
 size_t cublasLtGetVersion(void) { return 130102; }
+
+const char *cublasLtGetStatusString(int status) {
+	switch (status) {
+	case NOT_INITIALIZED: return "the library was not initialized";
+	case INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
+	case EXECUTION_FAILED: return "the GPU program failed to execute";
+	case NOT_SUPPORTED: return "the requested functionality is not supported";
+	}
+	return "stand-in error";
+}
+
+int cublasLtCreate(void **out) {
+	void *library = dlopen(getenv("OCTET_LIBCUDA") ? getenv("OCTET_LIBCUDA") : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!library)
+		return NOT_INITIALIZED;
+	driver *d = calloc(1, sizeof *d);
+	*(void **)&d->enqueue = dlsym(library, "standin_enqueue");
+	*(void **)&d->device = dlsym(library, "standin_device");
+	*(void **)&d->current = dlsym(library, "standin_current");
+	if (!d->enqueue || !d->current()) {
+		free(d);
+		return NOT_INITIALIZED;
+	}
+	*out = d;
+	return SUCCESS;
+}
+
+int cublasLtDestroy(void *handle) {
+	free(handle);
+	return SUCCESS;
+}
+
+int cublasLtMatmulDescCreate(description **out, int compute, int scale) {
+	*out = calloc(1, sizeof **out);
+	(*out)->compute = compute;
+	(*out)->scale = scale;
+	return SUCCESS;
+}
+
+int cublasLtMatmulDescDestroy(description *d) {
+	free(d);
+	return SUCCESS;
+}
+
+int cublasLtMatmulDescSetAttribute(description *d, int attribute, const void *value, size_t bytes) {
+	static const struct {
+		int attribute, bytes;
+	} slots[ATTRIBUTES] = {[TRANSA] = {3, 4}, [TRANSB] = {4, 4}, [A_SCALE] = {17, 8}, [B_SCALE] = {18, 8},
+			       [D_SCALE] = {20, 8}, [AMAX_D] = {21, 8}, [FAST] = {25, 1}};
+	for (int i = 0; i < ATTRIBUTES; i++)
+		if (slots[i].attribute == attribute && slots[i].bytes == (int)bytes) {
+			memcpy(&d->value[i], value, bytes);
+			return SUCCESS;
+		}
+	return INVALID_VALUE;
+}
+
+int cublasLtMatrixLayoutCreate(layout **out, int type, uint64_t rows, uint64_t cols, int64_t ld) {
+	*out = malloc(sizeof **out);
+	**out = (layout){type, rows, cols, ld};
+	return SUCCESS;
+}
+
+int cublasLtMatrixLayoutDestroy(layout *l) {
+	free(l);
+	return SUCCESS;
+}
+
+int cublasLtMatmulPreferenceCreate(preference **out) {
+	*out = malloc(sizeof **out);
+	**out = (preference){.reductions = 7, .alignment = {256, 256, 256, 256}};
+	return SUCCESS;
+}
+
+int cublasLtMatmulPreferenceDestroy(preference *p) {
+	free(p);
+	return SUCCESS;
+}
+
+int cublasLtMatmulPreferenceSetAttribute(preference *p, int attribute, const void *value, size_t bytes) {
+	if (attribute == 1 && bytes == 8)
+		memcpy(&p->workspace, value, 8);
+	else if (attribute == 3 && bytes == 4)
+		memcpy(&p->reductions, value, 4);
+	else if (attribute >= 5 && attribute <= 8 && bytes == 4)
+		memcpy(&p->alignment[attribute - 5], value, 4);
+	else
+		return INVALID_VALUE;
+	return SUCCESS;
+}
+
+// What is refused.
+
+static int size(int type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : type == E4M3 || type == E5M2 ? 1 : 0; }
+static int narrow(int type) { return size(type) == 1; }
+
+// check is what the heuristic and the product itself refuse alike.
+static int check(const description *p, const layout *a, const layout *b, const layout *c, const layout *d) {
+	if (!p || !a || !b || !c || !d)
+		return INVALID_VALUE;
+	const int ta = p->value[TRANSA] != 0, tb = p->value[TRANSB] != 0;
+	const uint64_t m = ta ? a->cols : a->rows, n = tb ? b->rows : b->cols, k = ta ? a->rows : a->cols;
+	if (k != (tb ? b->cols : b->rows) || m != d->rows || n != d->cols || c->rows != m || c->cols != n)
+		return INVALID_VALUE;
+	const layout *all[] = {a, b, c, d};
+	for (int i = 0; i < 4; i++)
+		if (!size(all[i]->type) || !all[i]->rows || !all[i]->cols || all[i]->ld < (int64_t)all[i]->rows)
+			return INVALID_VALUE;
+	if (p->compute != 68 || p->scale != F32)
+		return NOT_SUPPORTED;
+
+	if (!narrow(a->type)) {
+		// One wide format for all, or an FP32 output of 16-bit operands. Only
+		// narrow matrices have scales.
+		if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != F32))
+			return NOT_SUPPORTED;
+		return p->value[A_SCALE] || p->value[B_SCALE] || p->value[D_SCALE] || p->value[AMAX_D] ? NOT_SUPPORTED : SUCCESS;
+	}
+	const long capability = setting("STANDIN_CAPABILITY", 90);
+	if (!narrow(b->type) || (a->type == E5M2 && b->type == E5M2) || capability < 89)
+		return NOT_SUPPORTED;
+	if ((capability < 100 || capability >= 120) && (!ta || tb))
+		return NOT_SUPPORTED;
+	if (narrow(d->type)) {
+		if ((c->type != BF16 && c->type != F16) || (d->type == E5M2 && a->type == b->type))
+			return NOT_SUPPORTED;
+	} else if (c->type != d->type || p->value[D_SCALE] || p->value[AMAX_D]) {
+		return NOT_SUPPORTED;
+	}
+	for (int i = 0; i < 4; i++) {
+		const int bytes = size(all[i]->type);
+		if (all[i]->rows * bytes % 16 || all[i]->ld * bytes % 16)
+			return NOT_SUPPORTED;
+	}
+	return SUCCESS;
+}
+
+int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const layout *a, const layout *b, const layout *c,
+				   const layout *d, const preference *want, int room, result *out, int *found) {
+	*found = 0;
+	if (!handle || room < 1)
+		return INVALID_VALUE;
+	const int status = check(p, a, b, c, d);
+	if (status)
+		return status;
+	// A slow one, one that needs a workspace and one that splits k.
+	static const algorithm known[] = {
+		{.id = 1, .workspace = 1 << 20, .splits = 1},
+		{.id = 2, .workspace = 4 << 20, .splits = 4},
+		{.id = 3, .splits = 1},
+	};
+	for (int i = 0; i < 3 && *found < room; i++) {
+		if (known[i].workspace > want->workspace || (known[i].splits > 1 && !want->reductions))
+			continue;
+		result r = {.algo = known[i], .workspace = known[i].workspace, .waves = 1};
+		for (int j = 0; j < 4; j++)
+			r.algo.alignment[j] = want->alignment[j];
+		out[(*found)++] = r;
+	}
+	return *found ? SUCCESS : NOT_SUPPORTED;
+}
+
+int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int attribute, void *value, size_t bytes, size_t *written) {
+	if (attribute != 2 || bytes != 4)
+		return INVALID_VALUE;
+	const int32_t splits = algo->splits;
+	memcpy(value, &splits, 4);
+	*written = 4;
+	return SUCCESS;
+}
+
+// Numbers. Minifloats are decoded and encoded by arithmetic: bits of fraction,
+// the exponent of the smallest normal number, the largest finite value.
+
+typedef struct {
+	int fraction, lowest;
+	double most;
+	unsigned most_code;
+	int infinity; // whether the format has one, behind most_code
+	int sign;     // its bit
+} format;
+
+static format format_of(int type) {
+	switch (type) {
+	case E4M3: return (format){3, -6, 448, 0x7e, 0, 0x80};
+	case E5M2: return (format){2, -14, 57344, 0x7b, 1, 0x80};
+	case F16: return (format){10, -14, 65504, 0x7bff, 1, 0x8000};
+	}
+	return (format){7, -126, 0x1.fep127, 0x7f7f, 1, 0x8000};
+}
+
+static float decode(const void *data, int type, uint64_t i) {
+	if (type == F32)
+		return ((const float *)data)[i];
+	const unsigned code = size(type) == 1 ? ((const uint8_t *)data)[i] : ((const uint16_t *)data)[i];
+	const format f = format_of(type);
+	const unsigned magnitude = code & (f.sign - 1);
+	double v;
+	if (magnitude > f.most_code)
+		v = f.infinity && magnitude == f.most_code + 1 ? INFINITY : NAN;
+	else if (magnitude >> f.fraction == 0)
+		v = ldexp(magnitude, f.lowest - f.fraction);
+	else
+		v = ldexp((magnitude & ((1u << f.fraction) - 1)) + (1u << f.fraction), (int)(magnitude >> f.fraction) - 1 + f.lowest - f.fraction);
+	return code & f.sign ? -v : v;
+}
+
+// encode rounds to nearest even; FP8 saturates.
+static void encode(void *data, int type, uint64_t i, float x) {
+	if (type == F32) {
+		((float *)data)[i] = x;
+		return;
+	}
+	const format f = format_of(type);
+	const double v = fabs((double)x);
+	unsigned code;
+	if (isnan(x)) {
+		code = f.sign - 1;
+	} else {
+		int e = 0;
+		frexp(v, &e);
+		int quantum = e - 1 < f.lowest ? f.lowest - f.fraction : e - 1 - f.fraction;
+		double rounded = ldexp(nearbyint(ldexp(v, -quantum)), quantum);
+		if (isinf(v) || rounded > f.most) {
+			code = narrow(type) ? f.most_code : f.most_code + 1;
+		} else {
+			frexp(rounded, &e);
+			if (rounded == 0 || e - 1 < f.lowest)
+				code = ldexp(rounded, f.fraction - f.lowest);
+			else
+				code = ((e - 1 - f.lowest + 1) << f.fraction) + ldexp(rounded, f.fraction - e + 1) - (1u << f.fraction);
+		}
+	}
+	if (signbit(x))
+		code |= f.sign;
+	if (size(type) == 1)
+		((uint8_t *)data)[i] = code;
+	else
+		((uint16_t *)data)[i] = code;
+}
+
+// The product itself.
+
+typedef struct {
+	const driver *driver;
+	description p;
+	layout a, b, c, d;
+	const void *A, *B, *C;
+	void *D;
+	void *workspace;
+	size_t bytes;
+	float alpha, beta;
+} product;
+
+static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows) * size(l->type); }
+
+static float factor(uint64_t p) { return p ? *(const float *)p : 1; }
+
+static int multiply(void *data) {
+	const product *x = data;
+	const driver *r = x->driver;
+	if (!r->device(x->A, span(&x->a)) || !r->device(x->B, span(&x->b)) || !r->device(x->D, span(&x->d)) ||
+	    (x->beta && !r->device(x->C, span(&x->c))) || (x->bytes && !r->device(x->workspace, x->bytes)))
+		return 700; // CUDA_ERROR_ILLEGAL_ADDRESS
+	for (int i = A_SCALE; i <= AMAX_D; i++)
+		if (x->p.value[i] && !r->device((void *)x->p.value[i], 4))
+			return 700;
+	if (x->bytes) // a workspace is not for keeping things
+		memset(x->workspace, 0xff, x->bytes);
+	const uint64_t m = x->d.rows, n = x->d.cols, k = x->p.value[TRANSA] ? x->a.rows : x->a.cols;
+	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b);
+	for (uint64_t i = 0; i < m; i++)
+		for (uint64_t l = 0; l < k; l++)
+			a[i * k + l] = decode(x->A, x->a.type, x->p.value[TRANSA] ? i * x->a.ld + l : l * x->a.ld + i);
+	for (uint64_t j = 0; j < n; j++)
+		for (uint64_t l = 0; l < k; l++)
+			b[j * k + l] = decode(x->B, x->b.type, x->p.value[TRANSB] ? l * x->b.ld + j : j * x->b.ld + l);
+	const float scale = x->alpha * factor(x->p.value[A_SCALE]) * factor(x->p.value[B_SCALE]);
+	float most = 0;
+	for (uint64_t j = 0; j < n; j++)
+		for (uint64_t i = 0; i < m; i++) {
+			float sum = 0;
+			for (uint64_t l = 0; l < k; l++)
+				sum += a[i * k + l] * b[j * k + l];
+			float v = scale * sum;
+			if (x->beta)
+				v += x->beta * decode(x->C, x->c.type, j * x->c.ld + i);
+			if (!(fabsf(v) <= most))
+				most = fabsf(v);
+			encode(x->D, x->d.type, j * x->d.ld + i, v * factor(x->p.value[D_SCALE]));
+		}
+	if (x->p.value[AMAX_D])
+		*(float *)x->p.value[AMAX_D] = most;
+	free(a);
+	free(b);
+	return SUCCESS;
+}
+
+int cublasLtMatmul(void *handle, const description *p, const float *alpha, const void *A, const layout *a, const void *B,
+		   const layout *b, const float *beta, const void *C, const layout *c, void *D, const layout *d,
+		   const algorithm *algo, void *workspace, size_t bytes, void *stream) {
+	const int status = check(p, a, b, c, d);
+	if (!handle)
+		return NOT_INITIALIZED;
+	if (status)
+		return status;
+	if (!algo || algo->id < 1 || algo->id > 3 || bytes < algo->workspace || (uintptr_t)workspace % 256)
+		return INVALID_VALUE;
+	if (!A || !B || !D || (*beta && !C) || (C == D && (c->type != d->type || c->ld != d->ld)))
+		return INVALID_VALUE;
+	const void *pointers[] = {A, B, C, D};
+	for (int i = 0; i < 4; i++)
+		if ((uintptr_t)pointers[i] % algo->alignment[i] || (narrow(a->type) && (uintptr_t)pointers[i] % 16))
+			return NOT_SUPPORTED;
+	product x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta};
+	return x.driver->enqueue(stream, multiply, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
+}

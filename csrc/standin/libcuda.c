@@ -1,41 +1,108 @@
 //go:build ignore
 
-// Stand-in for libcuda.so.1: see standin.go.
+// Stand-in for libcuda.so.1: the driver, its device and the device's memory.
+// See standin.go.
 
+#define _GNU_SOURCE
+#include "libcuda.h"
+
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static int setting(const char *name, int otherwise) {
+long setting(const char *name, long otherwise) {
 	const char *value = getenv(name);
-	return value ? atoi(value) : otherwise;
+	return value ? atol(value) : otherwise;
 }
 
-static int started;
+// The lock is recursive: what the driver does for a caller may call the driver.
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int started, retained, context; // context is nothing but an address
+static __thread void *current;
+int lost;
+
+int standin_current(void) { return current == &context && retained > 0; }
+
+int enter(void) {
+	if (lost)
+		return lost;
+	if (!standin_current())
+		return INVALID_CONTEXT;
+	pthread_mutex_lock(&lock);
+	return SUCCESS;
+}
+
+int leave(int status) {
+	pthread_mutex_unlock(&lock);
+	return status;
+}
+
+// Objects.
+
+static object *objects;
+
+void *object_new(enum kind kind, size_t bytes) {
+	object *o = calloc(1, bytes);
+	o->kind = kind;
+	o->next = objects;
+	objects = o;
+	return o;
+}
+
+object *object_first(void) { return objects; }
+
+void *object_find(const void *handle, enum kind kind) {
+	for (object *o = objects; o; o = o->next)
+		if (o == handle && o->kind == kind)
+			return o;
+	return NULL;
+}
+
+void object_free(void *dead) {
+	for (object **o = &objects; *o; o = &(*o)->next)
+		if (*o == dead) {
+			*o = (*o)->next;
+			free(dead);
+			return;
+		}
+}
+
+// The driver and its devices.
 
 int cuDriverGetVersion(int *version) {
 	*version = setting("STANDIN_CUDA", 13000);
-	return 0;
+	return SUCCESS;
 }
 
 int cuInit(unsigned flags) {
 	if (flags)
-		return 1; // CUDA_ERROR_INVALID_VALUE
+		return INVALID_VALUE;
+	if (setting("STANDIN_STUB", 0))
+		return STUB_LIBRARY;
 	if (setting("STANDIN_GPUS", 1) == 0)
-		return 100; // CUDA_ERROR_NO_DEVICE
+		return NO_DEVICE;
 	started = 1;
-	return 0;
+	return SUCCESS;
 }
 
 int cuGetErrorString(int status, const char **text) {
-	*text = status == 100 ? "no CUDA-capable device is detected" : "stand-in error";
-	return 0;
+	switch (status) {
+	case OUT_OF_MEMORY: *text = "out of memory"; break;
+	case STUB_LIBRARY: *text = "CUDA driver is a stub library"; break;
+	case NO_DEVICE: *text = "no CUDA-capable device is detected"; break;
+	case ILLEGAL_ADDRESS: *text = "an illegal memory access was encountered"; break;
+	case CAPTURE_UNSUPPORTED: *text = "operation not permitted when stream is capturing"; break;
+	default: *text = "stand-in error";
+	}
+	return SUCCESS;
 }
 
 int cuDeviceGetCount(int *count) {
 	if (!started)
-		return 3; // CUDA_ERROR_NOT_INITIALIZED
+		return NOT_INITIALIZED;
 	*count = setting("STANDIN_GPUS", 1);
-	return 0;
+	return SUCCESS;
 }
 
 // Handles are not ordinals, so that a caller who confuses them is found out.
@@ -43,36 +110,207 @@ enum { HANDLE = 1000 };
 
 int cuDeviceGet(int *device, int ordinal) {
 	if (ordinal < 0 || ordinal >= setting("STANDIN_GPUS", 1))
-		return 101; // CUDA_ERROR_INVALID_DEVICE
+		return INVALID_DEVICE;
 	*device = HANDLE + ordinal;
-	return 0;
+	return SUCCESS;
 }
 
 int cuDeviceGetName(char *name, int size, int device) {
 	if (device < HANDLE)
-		return 101;
+		return INVALID_DEVICE;
 	snprintf(name, size, "Stand-in %d", device - HANDLE);
-	return 0;
+	return SUCCESS;
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	if (device < HANDLE)
-		return 101;
+		return INVALID_DEVICE;
 	const int capability = setting("STANDIN_CAPABILITY", 90);
 	switch (attribute) {
+	case 16: // multiprocessors
+		*value = 132;
+		return SUCCESS;
 	case 75:
 		*value = capability / 10;
-		return 0;
+		return SUCCESS;
 	case 76:
 		*value = capability % 10;
-		return 0;
+		return SUCCESS;
+	case 97: // shared memory of a block: table of the CUDA C++ programming guide
+		*value = (capability == 89 ? 99 : 227) * 1024;
+		return SUCCESS;
 	}
-	return 1;
+	return INVALID_VALUE;
 }
+
+static const size_t total = (size_t)80 << 30;
 
 int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 	if (device < HANDLE)
-		return 101;
-	*bytes = (size_t)80 << 30;
+		return INVALID_DEVICE;
+	*bytes = total;
+	return SUCCESS;
+}
+
+int cuDevicePrimaryCtxRetain(void **out, int device) {
+	if (!started)
+		return NOT_INITIALIZED;
+	if (device < HANDLE)
+		return INVALID_DEVICE;
+	retained++;
+	*out = &context;
+	return SUCCESS;
+}
+
+// The real driver destroys what is left. The stand-in says that it was left.
+int cuDevicePrimaryCtxRelease_v2(int device) {
+	static const char *const names[] = {"device memory", "host memory", "stream", "event", "module", "function", "graph", "executable graph"};
+	if (device < HANDLE)
+		return INVALID_DEVICE;
+	if (retained == 0)
+		return INVALID_CONTEXT;
+	if (--retained > 0 || lost)
+		return SUCCESS;
+	int leaks = 0;
+	for (object *o = objects; o; o = o->next)
+		if (o->kind != FUNCTION) { // lives as long as its module
+			fprintf(stderr, "stand-in: a %s was not given back\n", names[o->kind]);
+			leaks++;
+		}
+	return leaks ? PRIMARY_CONTEXT_ACTIVE : SUCCESS;
+}
+
+int cuCtxSetCurrent(void *c) {
+	if (c && (c != &context || retained == 0))
+		return INVALID_CONTEXT;
+	current = c;
+	return SUCCESS;
+}
+
+// Memory: on the host's heap, between red zones whose pattern is checked when
+// it is freed, and full of bytes that are NaN in every format of floats.
+
+enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
+
+typedef struct {
+	object object;
+	unsigned char *block, *p; // block is ZONE before p
+	size_t bytes;
+} memory;
+
+static size_t live;
+
+static memory *memory_of(const void *p, enum kind kind) {
+	for (object *o = objects; o; o = o->next)
+		if (o->kind == kind && ((memory *)o)->p == p)
+			return (memory *)o;
+	return NULL;
+}
+
+static int take(enum kind kind, size_t bytes, void **out) {
+	memory *m = object_new(kind, sizeof *m);
+	m->bytes = bytes;
+	// Aligned to 256, as the driver does, and to nothing more.
+	m->block = aligned_alloc(ZONE, 2 * ZONE + (bytes + ZONE - 1) / ZONE * ZONE);
+	if (!m->block) {
+		object_free(m);
+		return OUT_OF_MEMORY;
+	}
+	m->p = m->block + ZONE;
+	memset(m->block, PATTERN, ZONE);
+	memset(m->p, FRESH, bytes);
+	memset(m->p + bytes, PATTERN, ZONE);
+	*out = m->p;
+	return SUCCESS;
+}
+
+static int give(memory *m) {
+	int damage = 0;
+	for (int i = 0; i < ZONE; i++)
+		damage += (m->block[i] != PATTERN) + (m->p[m->bytes + i] != PATTERN);
+	if (damage) {
+		fprintf(stderr, "stand-in: %d bytes were written around %zu bytes of memory\n", damage, m->bytes);
+		lost = ILLEGAL_ADDRESS;
+	}
+	free(m->block);
+	object_free(m);
+	return lost;
+}
+
+int standin_device(const void *p, size_t bytes) {
+	for (object *o = objects; o; o = o->next) {
+		const memory *m = (memory *)o;
+		if (o->kind == MEMORY && (uintptr_t)p >= (uintptr_t)m->p && (uintptr_t)p + bytes <= (uintptr_t)m->p + m->bytes)
+			return 1;
+	}
 	return 0;
+}
+
+int cuMemGetInfo_v2(size_t *free, size_t *all) {
+	const int status = enter();
+	if (status)
+		return status;
+	*free = total - live;
+	*all = total;
+	return leave(SUCCESS);
+}
+
+int cuMemAlloc_v2(unsigned long long *out, size_t bytes) {
+	int status = enter();
+	if (status)
+		return status;
+	status = unsafe_in_capture();
+	if (!status && bytes == 0)
+		status = INVALID_VALUE;
+	if (!status && live + bytes > (size_t)setting("STANDIN_OOM", total))
+		status = OUT_OF_MEMORY;
+	void *p = NULL;
+	if (!status)
+		status = take(MEMORY, bytes, &p);
+	if (!status)
+		live += bytes;
+	*out = (uintptr_t)p;
+	return leave(status);
+}
+
+int cuMemFree_v2(unsigned long long p) {
+	int status = enter();
+	if (status)
+		return status;
+	memory *m = memory_of((void *)(uintptr_t)p, MEMORY);
+	status = unsafe_in_capture();
+	if (!status)
+		status = drain_all();
+	if (!status && !m)
+		status = INVALID_VALUE;
+	if (!status) {
+		live -= m->bytes;
+		status = give(m);
+	}
+	return leave(status);
+}
+
+int cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
+	int status = enter();
+	if (status)
+		return status;
+	status = unsafe_in_capture();
+	if (!status && (bytes == 0 || flags > 7))
+		status = INVALID_VALUE;
+	if (!status)
+		status = take(HOST_MEMORY, bytes, out);
+	return leave(status);
+}
+
+int cuMemFreeHost(void *p) {
+	int status = enter();
+	if (status)
+		return status;
+	memory *m = memory_of(p, HOST_MEMORY);
+	status = unsafe_in_capture();
+	if (!status)
+		status = drain_all();
+	if (!status)
+		status = m ? give(m) : INVALID_VALUE;
+	return leave(status);
 }

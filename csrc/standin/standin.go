@@ -1,15 +1,38 @@
 // Package standin builds small libraries with the vendors' symbols, for tests
 // on machines without the hardware: the production shims of csrc/libcuda and
-// csrc/libsynapse load them unmodified. They compute nothing. What they show
-// agrees with the vendors' documentation as far as Octet's authors read it;
-// that a test passes against them says that the shim does what was meant, not
-// that a vendor's library agrees.
+// csrc/libsynapse load them unmodified. What they show agrees with the vendors'
+// documentation as far as Octet's authors read it; that a test passes against
+// them says that the shim does what was meant, not that a vendor's library
+// agrees.
 //
-// Their answers are set by environment variables, read at each call:
+// # CUDA
+//
+// The stand-ins for CUDA compute, on the CPU, and are stricter than the real
+// libraries wherever that finds mistakes:
+//
+//   - libcuda.so puts the work of a stream off until somebody waits for it.
+//     Fresh memory is full of NaN, every block lies between red zones that are
+//     checked when it is freed, every handle is checked, and what was not given
+//     back when the device is closed is an error (708), listed on stderr. A
+//     capture records, and refuses (900) what CUDA forbids meanwhile: to wait, to
+//     allocate, to load a module.
+//   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) behind cuda_host.h, which
+//     runs a block's threads as fibers. The "cubin" is a shared object.
+//   - libcublasLt.so multiplies with FP32 sums, k ascending, and refuses what
+//     NVIDIA's documentation of cublasLtMatmul excludes. Its streams are those
+//     of the library that OCTET_LIBCUDA names.
+//
+// # Settings
+//
+// Answers are set by environment variables, read at each call:
 //
 //	STANDIN_CUDA        newest CUDA that the driver serves (13000)
 //	STANDIN_GPUS        GPUs that CUDA shows (1); 0 makes cuInit fail
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
+//	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
+//	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
+//	STANDIN_LOST        the kernel launch, counted from 1, that loses the device
+//	STANDIN_LOST_CODE   with which code (700, an illegal address)
 //	STANDIN_GAUDI2      devices of the model (1)
 //	STANDIN_GAUDI3      (0)
 //	STANDIN_SYNAPSE     status of synInitialize (0)
@@ -20,15 +43,20 @@ package standin
 import (
 	"cmp"
 	"embed"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 
 	"github.com/stretchr/testify/require"
 )
 
-//go:embed *.c
+//go:embed *.c *.h
 var sources embed.FS
+
+// built are the libraries that this process has compiled, by name.
+var built sync.Map
 
 // T is the part of *testing.T that Build needs.
 type T interface {
@@ -36,15 +64,40 @@ type T interface {
 	TempDir() string
 }
 
-// Build compiles <name>.c and returns the path of the library, which lives as
-// long as the test.
+// Build compiles <name>.c and what else belongs to it (<name>_*.c), and returns
+// the path of the library, which lives as long as the test. Every call makes a
+// library of its own, which the loader does not confuse with others: it has
+// nothing of what another test did to its like. The headers lie beside it.
 func Build(t T, name string) string {
-	source, err := sources.ReadFile(name + ".c")
-	require.NoError(t, err)
 	dir := t.TempDir()
-	file, library := filepath.Join(dir, name+".c"), filepath.Join(dir, name+".so")
-	require.NoError(t, os.WriteFile(file, source, 0o666))
-	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), "-std=gnu11", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, file).CombinedOutput()
+	headers, err := fs.Glob(sources, "*.h")
+	require.NoError(t, err)
+	write(t, dir, headers)
+	library := filepath.Join(dir, name+".so")
+	if code, ok := built.Load(name); ok {
+		require.NoError(t, os.WriteFile(library, code.([]byte), 0o777))
+		return library
+	}
+
+	files, err := fs.Glob(sources, name+"_*.c")
+	require.NoError(t, err)
+	files = write(t, dir, append(files, name+".c"))
+	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library}, files...)
+	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), append(args, "-lm", "-ldl", "-lpthread")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	code, err := os.ReadFile(library)
+	require.NoError(t, err)
+	built.Store(name, code)
 	return library
+}
+
+func write(t T, dir string, names []string) (paths []string) {
+	for _, name := range names {
+		source, err := sources.ReadFile(name)
+		require.NoError(t, err)
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, source, 0o666))
+		paths = append(paths, path)
+	}
+	return paths
 }

@@ -22,16 +22,11 @@ func TestDriverListsItsDevices(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Driver{
 		Path: path, Version: 12080,
-		Devices: []Device{
-			{Name: "Stand-in 0", Major: 8, Minor: 9, Memory: 80 << 30},
-			{Name: "Stand-in 1", Major: 8, Minor: 9, Memory: 80 << 30},
+		GPUs: []GPU{
+			{Name: "Stand-in 0", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
+			{Name: "Stand-in 1", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
 		},
 	}, d)
-
-	t.Setenv("STANDIN_GPUS", "1000")
-	d, err = ProbeDriver()
-	require.NoError(t, err)
-	require.Len(t, d.Devices, 64)
 }
 
 func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
@@ -40,7 +35,17 @@ func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
 	d, err := ProbeDriver()
 	require.EqualError(t, err, "cuInit returned 100: no CUDA-capable device is detected")
 	require.Equal(t, 13000, d.Version)
-	require.Empty(t, d.Devices)
+	require.Empty(t, d.GPUs)
+}
+
+// The driver library of a toolkit, for linking, has all symbols and no driver.
+func TestStubIsAnError(t *testing.T) {
+	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+	t.Setenv("STANDIN_STUB", "1")
+	_, err := ProbeDriver()
+	require.EqualError(t, err, "cuInit returned 34: CUDA driver is a stub library")
+	_, err = Open(0)
+	require.EqualError(t, err, "cuInit returned 34: CUDA driver is a stub library")
 }
 
 func TestMissingLibrariesAreErrors(t *testing.T) {
@@ -66,6 +71,8 @@ func TestForeignLibrariesAreErrors(t *testing.T) {
 	t.Setenv("OCTET_LIBNVRTC", standin.Build(t, "libcublaslt"))
 	_, err = ProbeNVRTC(0)
 	require.EqualError(t, err, "the library has no nvrtcVersion")
+	_, err = NewCompiler(0)
+	require.EqualError(t, err, "the library has no nvrtcVersion")
 }
 
 func TestLibrariesTellTheirVersions(t *testing.T) {
@@ -79,7 +86,7 @@ func TestLibrariesTellTheirVersions(t *testing.T) {
 	t.Setenv("OCTET_LIBNVRTC", path)
 	l, err = ProbeNVRTC(13000)
 	require.NoError(t, err)
-	require.Equal(t, Library{Path: path, Version: "13.1.0"}, l)
+	require.Equal(t, Library{Path: path, Version: "13.1"}, l)
 }
 
 // The highest version on the machine is not always one that the driver serves.

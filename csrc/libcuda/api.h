@@ -1,0 +1,189 @@
+// The part of NVIDIA's interfaces that octet uses, in declarations of its own:
+// no CUDA header is needed to build. Functions and constants are lists, so that
+// the loader's tables, the enumerations below and the comparison with NVIDIA's
+// own headers (headers.c) are made from the same lines.
+//
+// Names of the driver are the ones that its library exports: NVIDIA's header
+// maps cuMemAlloc to cuMemAlloc_v2, and the plain symbol is a relic with 32-bit
+// sizes.
+#ifndef OCTET_CUDA_API_H
+#define OCTET_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef OCTET_CUDA_HEADERS
+// Enumerations of NVIDIA's are as wide as int on every platform of CUDA.
+typedef int CUresult, CUdevice, CUdevice_attribute, CUfunction_attribute, CUstreamCaptureMode;
+typedef unsigned long long CUdeviceptr;
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream, *cudaStream_t;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+
+typedef int nvrtcResult;
+typedef struct _nvrtcProgram *nvrtcProgram;
+
+typedef int cublasStatus_t, cudaDataType_t, cublasComputeType_t;
+typedef int cublasLtMatmulDescAttributes_t, cublasLtMatmulPreferenceAttributes_t, cublasLtMatmulAlgoConfigAttributes_t;
+typedef struct cublasLtContext *cublasLtHandle_t;
+typedef struct octet_lt_desc *cublasLtMatmulDesc_t;
+typedef struct octet_lt_layout *cublasLtMatrixLayout_t;
+typedef struct octet_lt_preference *cublasLtMatmulPreference_t;
+typedef struct {
+	uint64_t data[8];
+} cublasLtMatmulAlgo_t;
+typedef struct {
+	cublasLtMatmulAlgo_t algo;
+	size_t workspaceSize;
+	cublasStatus_t state;
+	float wavesCount;
+	int reserved[4];
+} cublasLtMatmulHeuristicResult_t;
+#endif
+
+// clang-format off
+#define OCTET_CONSTANTS(X) \
+	X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16) \
+	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75) \
+	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76) \
+	X(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 97) \
+	X(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 8) \
+	X(CU_STREAM_NON_BLOCKING, 1) \
+	X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1) \
+	X(CUDA_R_32F, 0) \
+	X(CUDA_R_16F, 2) \
+	X(CUDA_R_16BF, 14) \
+	X(CUDA_R_8F_E4M3, 28) \
+	X(CUDA_R_8F_E5M2, 29) \
+	X(CUBLAS_COMPUTE_32F, 68) \
+	X(CUBLASLT_MATMUL_DESC_TRANSA, 3) \
+	X(CUBLASLT_MATMUL_DESC_TRANSB, 4) \
+	X(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17) \
+	X(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18) \
+	X(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, 20) \
+	X(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, 21) \
+	X(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 25) \
+	X(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1) \
+	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5) \
+	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6) \
+	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7) \
+	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8) \
+	X(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2)
+
+// The special macros of a launch with packed parameters are pointers.
+#define OCTET_LAUNCH_PARAM_END ((void *)0)
+#define OCTET_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
+#define OCTET_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)
+
+#define OCTET_DRIVER_FUNCTIONS(X) \
+	X(CUresult, cuInit, (unsigned)) \
+	X(CUresult, cuDriverGetVersion, (int *)) \
+	X(CUresult, cuGetErrorString, (CUresult, const char **)) \
+	X(CUresult, cuDeviceGetCount, (int *)) \
+	X(CUresult, cuDeviceGet, (CUdevice *, int)) \
+	X(CUresult, cuDeviceGetName, (char *, int, CUdevice)) \
+	X(CUresult, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
+	X(CUresult, cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
+	X(CUresult, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
+	X(CUresult, cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
+	X(CUresult, cuCtxSetCurrent, (CUcontext)) \
+	X(CUresult, cuMemGetInfo_v2, (size_t *, size_t *)) \
+	X(CUresult, cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
+	X(CUresult, cuMemFree_v2, (CUdeviceptr)) \
+	X(CUresult, cuMemHostAlloc, (void **, size_t, unsigned)) \
+	X(CUresult, cuMemFreeHost, (void *)) \
+	X(CUresult, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
+	X(CUresult, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
+	X(CUresult, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
+	X(CUresult, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
+	X(CUresult, cuStreamCreate, (CUstream *, unsigned)) \
+	X(CUresult, cuStreamDestroy_v2, (CUstream)) \
+	X(CUresult, cuStreamSynchronize, (CUstream)) \
+	X(CUresult, cuEventCreate, (CUevent *, unsigned)) \
+	X(CUresult, cuEventDestroy_v2, (CUevent)) \
+	X(CUresult, cuEventRecord, (CUevent, CUstream)) \
+	X(CUresult, cuEventSynchronize, (CUevent)) \
+	X(CUresult, cuEventElapsedTime, (float *, CUevent, CUevent)) \
+	X(CUresult, cuModuleLoadData, (CUmodule *, const void *)) \
+	X(CUresult, cuModuleUnload, (CUmodule)) \
+	X(CUresult, cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
+	X(CUresult, cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int)) \
+	X(CUresult, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
+	X(CUresult, cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode)) \
+	X(CUresult, cuStreamEndCapture, (CUstream, CUgraph *)) \
+	X(CUresult, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long)) \
+	X(CUresult, cuGraphDestroy, (CUgraph)) \
+	X(CUresult, cuGraphExecDestroy, (CUgraphExec)) \
+	X(CUresult, cuGraphLaunch, (CUgraphExec, CUstream))
+
+// Absent from drivers older than CUDA 12.4.
+#define OCTET_DRIVER_OPTIONAL(X) \
+	X(CUresult, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
+
+#define OCTET_NVRTC_FUNCTIONS(X) \
+	X(nvrtcResult, nvrtcVersion, (int *, int *)) \
+	X(const char *, nvrtcGetErrorString, (nvrtcResult)) \
+	X(nvrtcResult, nvrtcCreateProgram, (nvrtcProgram *, const char *, const char *, int, const char *const *, const char *const *)) \
+	X(nvrtcResult, nvrtcDestroyProgram, (nvrtcProgram *)) \
+	X(nvrtcResult, nvrtcCompileProgram, (nvrtcProgram, int, const char *const *)) \
+	X(nvrtcResult, nvrtcGetProgramLogSize, (nvrtcProgram, size_t *)) \
+	X(nvrtcResult, nvrtcGetProgramLog, (nvrtcProgram, char *)) \
+	X(nvrtcResult, nvrtcGetCUBINSize, (nvrtcProgram, size_t *)) \
+	X(nvrtcResult, nvrtcGetCUBIN, (nvrtcProgram, char *))
+
+#define OCTET_CUBLASLT_FUNCTIONS(X) \
+	X(size_t, cublasLtGetVersion, (void)) \
+	X(const char *, cublasLtGetStatusString, (cublasStatus_t)) \
+	X(cublasStatus_t, cublasLtCreate, (cublasLtHandle_t *)) \
+	X(cublasStatus_t, cublasLtDestroy, (cublasLtHandle_t)) \
+	X(cublasStatus_t, cublasLtMatmulDescCreate, (cublasLtMatmulDesc_t *, cublasComputeType_t, cudaDataType_t)) \
+	X(cublasStatus_t, cublasLtMatmulDescDestroy, (cublasLtMatmulDesc_t)) \
+	X(cublasStatus_t, cublasLtMatmulDescSetAttribute, (cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, const void *, size_t)) \
+	X(cublasStatus_t, cublasLtMatrixLayoutCreate, (cublasLtMatrixLayout_t *, cudaDataType_t, uint64_t, uint64_t, int64_t)) \
+	X(cublasStatus_t, cublasLtMatrixLayoutDestroy, (cublasLtMatrixLayout_t)) \
+	X(cublasStatus_t, cublasLtMatmulPreferenceCreate, (cublasLtMatmulPreference_t *)) \
+	X(cublasStatus_t, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t)) \
+	X(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute, (cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void *, size_t)) \
+	X(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic, (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *, int *)) \
+	X(cublasStatus_t, cublasLtMatmulAlgoConfigGetAttribute, (const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoConfigAttributes_t, void *, size_t, size_t *)) \
+	X(cublasStatus_t, cublasLtMatmul, (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t))
+// clang-format on
+
+#ifndef OCTET_CUDA_HEADERS
+#define X(name, value) name = value,
+enum { OCTET_CONSTANTS(X) };
+#undef X
+#endif
+
+// A table has one pointer for each function, in the order of the lists.
+#define X(result, name, parameters) result(*name) parameters;
+typedef struct octet_driver {
+	OCTET_DRIVER_FUNCTIONS(X)
+	OCTET_DRIVER_OPTIONAL(X)
+} octet_driver;
+typedef struct octet_nvrtc {
+	OCTET_NVRTC_FUNCTIONS(X)
+} octet_nvrtc;
+typedef struct octet_cublaslt {
+	OCTET_CUBLASLT_FUNCTIONS(X)
+} octet_cublaslt;
+#undef X
+
+// TRY calls a function of a table and returns from an entry of the shim if that
+// failed.
+#define TRY(table, name, ...) \
+	do { \
+		const int try_code = (int)(table)->name(__VA_ARGS__); \
+		if (try_code) \
+			return (octet_status){#name, try_code}; \
+	} while (0)
+
+// ENTER makes the device's context the thread's. Go moves goroutines between
+// threads, so every entry begins with it; it costs some tens of nanoseconds.
+#define ENTER(device) TRY((device)->api, cuCtxSetCurrent, (CUcontext)(device)->context)
+
+#endif

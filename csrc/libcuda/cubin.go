@@ -1,0 +1,90 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Cubin is Compile with a memory on disk: octet/cubin in the user's cache
+// folder (os.UserCacheDir), one file for each program, its headers and options,
+// architecture and NVRTC. A file that is damaged is compiled and written again;
+// where nothing can be kept, everything is compiled every time.
+func (c *Compiler) Cubin(src Source, arch string, options ...string) ([]byte, error) {
+	path := c.cubinPath(src, arch, options)
+	if cubin, ok := readCubin(path); ok {
+		return cubin, nil
+	}
+	cubin, err := c.Compile(src, arch, options...)
+	if err == nil && path != "" {
+		writeCubin(path, cubin)
+	}
+	return cubin, err
+}
+
+// cubinPath is empty where the user has no cache folder. NVRTC tells two
+// numbers of its version only, so the size of its file stands for the third.
+func (c *Compiler) cubinPath(src Source, arch string, options []string) string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	var size int64
+	if info, err := os.Stat(c.Path); err == nil {
+		size = info.Size()
+	}
+	h := sha256.New()
+	field(h, c.Version, fmt.Sprint(size), src.Name, src.Text)
+	field(h, compileOptions(arch, options)...)
+	for _, name := range sortedNames(src.Headers) {
+		field(h, name, src.Headers[name])
+	}
+	return filepath.Join(dir, "octet", "cubin", hex.EncodeToString(h.Sum(nil)))
+}
+
+// field hashes texts with their lengths, so that no two lists look alike.
+func field(h hash.Hash, texts ...string) {
+	for _, s := range texts {
+		_, _ = fmt.Fprintf(h, "%d ", len(s)) // a hash does not fail
+		_, _ = io.WriteString(h, s)
+	}
+}
+
+func sortedNames(headers map[string]string) []string { return slices.Sorted(maps.Keys(headers)) }
+
+// A file is the cubin behind its own hash.
+func readCubin(path string) ([]byte, bool) {
+	file, err := os.ReadFile(path)
+	if err != nil || len(file) < sha256.Size {
+		return nil, false
+	}
+	cubin := file[sha256.Size:]
+	sum := sha256.Sum256(cubin)
+	return cubin, bytes.Equal(sum[:], file[:sha256.Size])
+}
+
+// writeCubin puts a whole file in place or none: other processes may be reading
+// or writing the same one. A cache that cannot be written costs time only.
+func writeCubin(path string, cubin []byte) {
+	if os.MkdirAll(filepath.Dir(path), 0o777) != nil {
+		return
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "new-*")
+	if err != nil {
+		return
+	}
+	sum := sha256.Sum256(cubin)
+	_, err = f.Write(slices.Concat(sum[:], cubin))
+	if f.Close() != nil || err != nil || os.Rename(f.Name(), path) != nil {
+		_ = os.Remove(f.Name())
+	}
+}

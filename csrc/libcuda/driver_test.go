@@ -1,0 +1,199 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin"
+)
+
+// device opens a stand-in of its own, which at the end says whether anything
+// was left.
+func device(t *testing.T) *Device {
+	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+	d, err := Open(0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Close()) })
+	return d
+}
+
+func stream(t *testing.T, d *Device) *Stream {
+	s, err := d.NewStream()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func alloc(t *testing.T, d *Device, bytes int) Ptr {
+	p, err := d.Alloc(bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, d.Free(p)) })
+	return p
+}
+
+func pin(t *testing.T, d *Device, bytes int) *Pinned {
+	p, err := d.Pin(bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Close()) })
+	return p
+}
+
+// code is the code of an error of the libraries, 0 of any other.
+func code(err error) int {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+func TestDeviceDescribesItself(t *testing.T) {
+	d := device(t)
+	require.Equal(t, GPU{Name: "Stand-in 0", Major: 9, Memory: 80 << 30, Processors: 132, Shared: 227 << 10}, d.GPU)
+	require.Equal(t, 13000, d.Version)
+	require.Equal(t, "sm_90a", d.Arch())
+	require.Equal(t, "sm_89", GPU{Major: 8, Minor: 9}.Arch())
+
+	_, err := Open(7)
+	require.EqualError(t, err, "cuDeviceGet returned 101: stand-in error")
+}
+
+func TestMemory(t *testing.T) {
+	d := device(t)
+	p := alloc(t, d, 1000)
+	require.Zero(t, p%256)
+	free, total, err := d.Memory()
+	require.NoError(t, err)
+	require.Equal(t, uint64(80<<30), total)
+	require.Equal(t, total-1000, free)
+	require.Equal(t, 1, code(d.Free(p+1)))
+	_, err = d.Alloc(0)
+	require.Equal(t, 1, code(err))
+
+	host := pin(t, d, 100)
+	require.Equal(t, make([]byte, 100), host.Bytes)
+}
+
+func TestOutOfMemory(t *testing.T) {
+	d := device(t)
+	t.Setenv("STANDIN_OOM", "1000")
+	alloc(t, d, 600)
+	_, err := d.Alloc(500)
+	require.EqualError(t, err, "500 bytes of device memory: cuMemAlloc_v2 returned 2: out of memory")
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.OutOfMemory())
+}
+
+func TestCopies(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	a, b := alloc(t, d, 64), alloc(t, d, 64)
+	got := make([]byte, 64)
+	require.NoError(t, s.Download(got, a))
+	require.Equal(t, bytes.Repeat([]byte{0xff}, 64), got, "fresh memory")
+
+	data := []byte("FP8 trains large language models, in Go")
+	require.NoError(t, s.Fill(a, 7, 64))
+	require.NoError(t, s.Upload(a+3, data))
+	require.NoError(t, s.Copy(b, a+1, 50))
+	require.NoError(t, s.Download(got[:50], b))
+	want := append(append([]byte{7, 7}, data...), bytes.Repeat([]byte{7}, 50-2-len(data))...)
+	require.Equal(t, want, got[:50])
+
+	require.NoError(t, s.Upload(a, nil))
+	require.Equal(t, 1, code(s.Upload(a+30, data)), "beyond the end")
+	require.Equal(t, 1, code(s.Copy(b, a+40, 40)))
+}
+
+// Copies of page-locked memory take place when the stream gets there: the bytes
+// of that moment count, and nothing arrived before one waited.
+func TestPinnedCopiesAreAsynchronous(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	p, from, to := alloc(t, d, 16), pin(t, d, 32), pin(t, d, 32)
+	copy(from.Bytes[8:], "early bytes 1234")
+	require.NoError(t, s.UploadPinned(p, from, 8, 16))
+	require.NoError(t, s.DownloadPinned(to, 4, p, 16))
+	require.Equal(t, make([]byte, 32), to.Bytes)
+	copy(from.Bytes[8:], "later")
+	require.NoError(t, s.Synchronize())
+	require.Equal(t, "later bytes 1234", string(to.Bytes[4:20]))
+
+	require.EqualError(t, s.UploadPinned(p, from, 20, 16), "16 bytes from 20 on of 32 bytes of page-locked memory")
+	require.Error(t, s.DownloadPinned(to, -1, p, 1))
+	require.Error(t, s.DownloadPinned(to, 0, p, -1))
+}
+
+func TestEvents(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	p := alloc(t, d, 1<<20)
+	var events [2]*Event
+	for i := range events {
+		e, err := d.NewEvent()
+		require.NoError(t, err)
+		defer func() { require.NoError(t, e.Close()) }()
+		events[i] = e
+	}
+	_, err := events[1].Since(events[0])
+	require.Equal(t, 400, code(err), "never recorded")
+	require.NoError(t, s.Record(events[0]))
+	require.NoError(t, s.Fill(p, 1, 1<<20))
+	require.NoError(t, s.Record(events[1]))
+	took, err := events[1].Since(events[0])
+	require.NoError(t, err)
+	require.Positive(t, took)
+	back, err := events[0].Since(events[1])
+	require.NoError(t, err)
+	require.InDelta(t, took, -back, float64(time.Microsecond))
+}
+
+// The stand-in is strict, or the other tests would show nothing.
+func TestMistakesAreFound(t *testing.T) {
+	t.Run("a leak", func(t *testing.T) {
+		t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+		d, err := Open(0)
+		require.NoError(t, err)
+		_, err = d.Alloc(1)
+		require.NoError(t, err)
+		require.Equal(t, 708, code(d.Close()))
+	})
+	t.Run("freed twice", func(t *testing.T) {
+		d := device(t)
+		p, err := d.Alloc(1)
+		require.NoError(t, err)
+		require.NoError(t, d.Free(p))
+		require.Equal(t, 1, code(d.Free(p)))
+		s, err := d.NewStream()
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		require.Equal(t, 400, code(s.Close()))
+	})
+	t.Run("used after Close", func(t *testing.T) {
+		t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+		d, err := Open(0)
+		require.NoError(t, err)
+		require.NoError(t, d.Close())
+		_, err = d.NewStream()
+		require.Equal(t, 201, code(err))
+	})
+}
+
+func TestCallsDoNotAllocate(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	p, host := alloc(t, d, 64), make([]byte, 64)
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		_ = s.Fill(p, 0, 64)
+		_ = s.Upload(p, host)
+		_ = s.Download(host, p)
+		_ = s.Synchronize()
+	}))
+}

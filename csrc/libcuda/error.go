@@ -1,0 +1,60 @@
+package libcuda
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is a call of a library that failed.
+type Error struct {
+	Call string // "cuMemAlloc_v2"; its first letters tell the library: cu, nvrtc, cublasLt
+	Code int    // CUresult, nvrtcResult or cublasStatus_t, as the library counts
+	Text string // what the library says of the code
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s returned %d: %s", e.Call, e.Code, e.Text)
+}
+
+func (e *Error) cublas() bool { return strings.HasPrefix(e.Call, "cublas") }
+
+// driver says whether the code is a CUresult.
+func (e *Error) driver() bool { return strings.HasPrefix(e.Call, "cu") && !e.cublas() }
+
+// OutOfMemory says whether the device had not the memory that was asked for.
+func (e *Error) OutOfMemory() bool {
+	return e.driver() && e.Code == 2 || // CUDA_ERROR_OUT_OF_MEMORY
+		e.cublas() && e.Code == 3 // CUBLAS_STATUS_ALLOC_FAILED
+}
+
+// DeviceLost says whether the context is dead, so that every further call
+// fails: the codes of which cuda.h says that the process must be terminated and
+// relaunched, and those of a device that broke or went away. cuBLASLt has one
+// status for a kernel of its own that failed, and does not say why.
+func (e *Error) DeviceLost() bool {
+	if e.cublas() {
+		return e.Code == 13 // CUBLAS_STATUS_EXECUTION_FAILED
+	}
+	if !e.driver() {
+		return false
+	}
+	switch e.Code {
+	case 46, // CUDA_ERROR_DEVICE_UNAVAILABLE
+		214, // CUDA_ERROR_ECC_UNCORRECTABLE
+		220, // CUDA_ERROR_NVLINK_UNCORRECTABLE
+		226, // CUDA_ERROR_CONTAINED
+		700, // CUDA_ERROR_ILLEGAL_ADDRESS
+		702, // CUDA_ERROR_LAUNCH_TIMEOUT
+		709, // CUDA_ERROR_CONTEXT_IS_DESTROYED
+		710, // CUDA_ERROR_ASSERT
+		714, // CUDA_ERROR_HARDWARE_STACK_ERROR
+		715, // CUDA_ERROR_ILLEGAL_INSTRUCTION
+		716, // CUDA_ERROR_MISALIGNED_ADDRESS
+		717, // CUDA_ERROR_INVALID_ADDRESS_SPACE
+		718, // CUDA_ERROR_INVALID_PC
+		719, // CUDA_ERROR_LAUNCH_FAILED
+		810: // CUDA_ERROR_MPS_CLIENT_TERMINATED
+		return true
+	}
+	return false
+}

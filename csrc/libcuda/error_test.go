@@ -1,0 +1,36 @@
+package libcuda
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A code means what its library says it means.
+func TestErrorsAreClassified(t *testing.T) {
+	for _, c := range []struct {
+		call              string
+		code              int
+		outOfMemory, lost bool
+	}{
+		{"cuMemAlloc_v2", 2, true, false},
+		{"cublasLtCreate", 3, true, false},
+		{"cuInit", 3, false, false},         // not initialised
+		{"cublasLtMatmul", 2, false, false}, // no status of cuBLASLt
+		{"nvrtcCompileProgram", 2, false, false},
+		{"cuStreamSynchronize", 700, false, true},
+		{"cuStreamSynchronize", 719, false, true},
+		{"cuLaunchKernel", 214, false, true},
+		{"cuLaunchKernel", 1, false, false},
+		{"cublasLtMatmul", 13, false, true},
+		{"cublasLtMatmul", 700, false, false},
+		{"cuMemAlloc_v2", 13, false, false},
+		{"cuInit", 999, false, false}, // a driver that does not start is not a device that was lost
+	} {
+		e := &Error{Call: c.call, Code: c.code}
+		require.Equal(t, c.outOfMemory, e.OutOfMemory(), "%+v", e)
+		require.Equal(t, c.lost, e.DeviceLost(), "%+v", e)
+	}
+	require.EqualError(t, fmt.Errorf("here: %w", &Error{"cuInit", 34, "a stub"}), "here: cuInit returned 34: a stub")
+}

@@ -1,0 +1,37 @@
+//go:build cuda && cgo && linux && cuda_headers
+
+// Compares the declarations of api.h with NVIDIA's own headers, line by line,
+// where a toolkit is at hand. Nothing of it runs: it compiles, or says which
+// line differs.
+//
+//	CGO_CFLAGS=-I/usr/local/cuda/include go vet -tags cuda,cuda_headers ./csrc/libcuda
+
+#include <cublasLt.h>
+#include <cuda.h>
+#include <nvrtc.h>
+
+#define OCTET_CUDA_HEADERS
+#include "api.h"
+
+#define CONSTANT(name, value) _Static_assert((int)name == value, #name);
+OCTET_CONSTANTS(CONSTANT)
+
+_Static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1, "the transposes");
+_Static_assert(sizeof(CUdevice) == 4 && sizeof(CUresult) == 4 && sizeof(cublasStatus_t) == 4 && sizeof(cudaDataType_t) == 4 &&
+		       sizeof(CUdeviceptr) == 8,
+	       "the widths");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == 64, "the algorithm is a blob of 64 bytes");
+_Static_assert(sizeof(cublasLtMatmulHeuristicResult_t) == 96 && offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) == 64 &&
+		       offsetof(cublasLtMatmulHeuristicResult_t, state) == 72 &&
+		       offsetof(cublasLtMatmulHeuristicResult_t, wavesCount) == 76,
+	       "the heuristic's result");
+_Static_assert((uintptr_t)CU_LAUNCH_PARAM_END == 0 && (uintptr_t)CU_LAUNCH_PARAM_BUFFER_POINTER == 1 &&
+		       (uintptr_t)CU_LAUNCH_PARAM_BUFFER_SIZE == 2,
+	       "the packed parameters");
+
+#define FUNCTION(result, name, parameters) \
+	_Static_assert(__builtin_types_compatible_p(result(*) parameters, __typeof__(&name)), #name);
+OCTET_DRIVER_FUNCTIONS(FUNCTION)
+OCTET_DRIVER_OPTIONAL(FUNCTION)
+OCTET_NVRTC_FUNCTIONS(FUNCTION)
+OCTET_CUBLASLT_FUNCTIONS(FUNCTION)

@@ -1,0 +1,89 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+// #include "libcuda.h"
+import "C"
+
+import "fmt"
+
+// Driver is what a CUDA driver says of itself.
+type Driver struct {
+	Path    string // of the file that was loaded
+	Version int    // the newest CUDA that it serves: 1000·major + 10·minor
+	GPUs    []GPU
+}
+
+// GPU is what a driver says of one device.
+type GPU struct {
+	Name         string
+	Major, Minor int    // compute capability
+	Memory       uint64 // bytes
+	Processors   int    // multiprocessors
+	Shared       int    // bytes of shared memory that one block can have
+}
+
+// ProbeDriver loads the driver, initialises it and lists the GPUs that it
+// shows to this process. The error is what the loader or the driver said;
+// Version may be known even then.
+func ProbeDriver() (Driver, error) {
+	lib, err := openDriver()
+	if err != nil {
+		return Driver{}, err
+	}
+	d := Driver{Path: lib.path, Version: int(C.octet_version(lib.api))}
+	var count C.int
+	if err := driverError(lib.api, C.octet_count(lib.api, &count)); err != nil {
+		return d, err
+	}
+	for i := range int(count) {
+		gpu, err := describe(lib, i)
+		if err != nil {
+			return d, err
+		}
+		d.GPUs = append(d.GPUs, gpu)
+	}
+	return d, nil
+}
+
+func describe(lib driver, ordinal int) (GPU, error) {
+	var out C.octet_gpu
+	if err := driverError(lib.api, C.octet_describe(lib.api, C.int(ordinal), &out)); err != nil {
+		return GPU{}, err
+	}
+	return GPU{
+		Name: C.GoString(&out.name[0]), Major: int(out.major), Minor: int(out.minor), Memory: uint64(out.memory),
+		Processors: int(out.processors), Shared: int(out.shared),
+	}, nil
+}
+
+// ProbeCublasLt loads the newest cuBLASLt that a driver of this version
+// serves; 0 is a driver unknown.
+func ProbeCublasLt(driver int) (Library, error) {
+	lib, err := openCublasLt(driver)
+	if err != nil {
+		return Library{}, err
+	}
+	return Library{lib.path, cublasLtVersion(lib)}, nil
+}
+
+func cublasLtVersion(lib cublasLt) string {
+	v := int(C.octet_cublaslt_version(lib.api))
+	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
+}
+
+// ProbeNVRTC does the same with the run-time compiler.
+func ProbeNVRTC(driver int) (Library, error) {
+	lib, err := openNVRTC(driver)
+	if err != nil {
+		return Library{}, err
+	}
+	version, err := nvrtcVersion(lib)
+	return Library{lib.path, version}, err
+}
+
+func nvrtcVersion(lib nvrtc) (string, error) {
+	var major, minor C.int
+	err := nvrtcError(lib.api, C.octet_nvrtc_version(lib.api, &major, &minor))
+	return fmt.Sprintf("%d.%d", major, minor), err
+}

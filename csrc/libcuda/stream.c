@@ -1,0 +1,81 @@
+//go:build cuda && cgo && linux
+
+#include "libcuda.h"
+#include "api.h"
+
+// A stream that does not wait for the legacy default stream: nothing of ours
+// runs there.
+octet_status octet_stream_new(const octet_device *d, octet_handle *out) {
+	CUstream s;
+	ENTER(d);
+	TRY(d->api, cuStreamCreate, &s, CU_STREAM_NON_BLOCKING);
+	*out = (octet_handle)s;
+	return (octet_status){0};
+}
+
+octet_status octet_stream_free(const octet_device *d, octet_handle s) {
+	ENTER(d);
+	TRY(d->api, cuStreamDestroy_v2, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_stream_wait(const octet_device *d, octet_handle s) {
+	ENTER(d);
+	TRY(d->api, cuStreamSynchronize, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes) {
+	ENTER(d);
+	TRY(d->api, cuMemsetD8Async, to, value, bytes, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_copy(const octet_device *d, octet_handle s, uint64_t to, uint64_t from, size_t bytes) {
+	ENTER(d);
+	TRY(d->api, cuMemcpyDtoDAsync_v2, to, from, bytes, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_upload(const octet_device *d, octet_handle s, uint64_t to, const void *host, size_t bytes, int wait) {
+	ENTER(d);
+	TRY(d->api, cuMemcpyHtoDAsync_v2, to, host, bytes, (CUstream)s);
+	if (wait)
+		TRY(d->api, cuStreamSynchronize, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_download(const octet_device *d, octet_handle s, void *host, uint64_t from, size_t bytes, int wait) {
+	ENTER(d);
+	TRY(d->api, cuMemcpyDtoHAsync_v2, host, from, bytes, (CUstream)s);
+	if (wait)
+		TRY(d->api, cuStreamSynchronize, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_event_new(const octet_device *d, octet_handle *out) {
+	CUevent e;
+	ENTER(d);
+	TRY(d->api, cuEventCreate, &e, 0);
+	*out = (octet_handle)e;
+	return (octet_status){0};
+}
+
+octet_status octet_event_free(const octet_device *d, octet_handle e) {
+	ENTER(d);
+	TRY(d->api, cuEventDestroy_v2, (CUevent)e);
+	return (octet_status){0};
+}
+
+octet_status octet_event_record(const octet_device *d, octet_handle s, octet_handle e) {
+	ENTER(d);
+	TRY(d->api, cuEventRecord, (CUevent)e, (CUstream)s);
+	return (octet_status){0};
+}
+
+octet_status octet_event_elapsed(const octet_device *d, octet_handle from, octet_handle to, float *milliseconds) {
+	ENTER(d);
+	TRY(d->api, cuEventSynchronize, (CUevent)to);
+	TRY(d->api, cuEventElapsedTime, milliseconds, (CUevent)from, (CUevent)to);
+	return (octet_status){0};
+}

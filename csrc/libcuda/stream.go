@@ -1,0 +1,114 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+// #cgo noescape octet_upload
+// #cgo nocallback octet_upload
+// #cgo noescape octet_download
+// #cgo nocallback octet_download
+// #include "libcuda.h"
+import "C"
+
+import (
+	"fmt"
+	"time"
+	"unsafe"
+)
+
+// Stream is a queue of work on a device, done in order.
+type Stream struct {
+	d *Device
+	s C.octet_handle
+}
+
+// NewStream makes an empty stream, independent of all others.
+func (d *Device) NewStream() (*Stream, error) {
+	s := &Stream{d: d}
+	return s, d.check(C.octet_stream_new(&d.c, &s.s))
+}
+
+// Close gives the stream up; what it was given is still done.
+func (s *Stream) Close() error { return s.d.check(C.octet_stream_free(&s.d.c, s.s)) }
+
+// Synchronize waits until everything on the stream is done, and returns the
+// error that any of it may have met.
+func (s *Stream) Synchronize() error { return s.d.check(C.octet_stream_wait(&s.d.c, s.s)) }
+
+// Fill sets bytes of device memory, asynchronously.
+func (s *Stream) Fill(to Ptr, value byte, bytes int) error {
+	return s.d.check(C.octet_fill(&s.d.c, s.s, C.uint64_t(to), C.uint8_t(value), C.size_t(bytes)))
+}
+
+// Copy copies within device memory, asynchronously.
+func (s *Stream) Copy(to, from Ptr, bytes int) error {
+	return s.d.check(C.octet_copy(&s.d.c, s.s, C.uint64_t(to), C.uint64_t(from), C.size_t(bytes)))
+}
+
+// Upload copies any host memory to the device after what the stream was given
+// before, and waits.
+func (s *Stream) Upload(to Ptr, from []byte) error { return s.upload(to, from, 1) }
+
+// Download copies device memory to any host memory after what the stream was
+// given before, and waits.
+func (s *Stream) Download(to []byte, from Ptr) error { return s.download(to, from, 1) }
+
+// UploadPinned copies the bytes of from beginning at offset, asynchronously:
+// they must not change before the stream got there.
+func (s *Stream) UploadPinned(to Ptr, from *Pinned, offset, bytes int) error {
+	b, err := from.slice(offset, bytes)
+	if err != nil {
+		return err
+	}
+	return s.upload(to, b, 0)
+}
+
+// DownloadPinned copies to the bytes of to beginning at offset, asynchronously:
+// they may be read after a Synchronize.
+func (s *Stream) DownloadPinned(to *Pinned, offset int, from Ptr, bytes int) error {
+	b, err := to.slice(offset, bytes)
+	if err != nil {
+		return err
+	}
+	return s.download(b, from, 0)
+}
+
+func (p *Pinned) slice(offset, bytes int) ([]byte, error) {
+	if offset < 0 || bytes < 0 || offset > len(p.Bytes)-bytes {
+		return nil, fmt.Errorf("%d bytes from %d on of %d bytes of page-locked memory", bytes, offset, len(p.Bytes))
+	}
+	return p.Bytes[offset : offset+bytes], nil
+}
+
+func (s *Stream) upload(to Ptr, from []byte, wait C.int) error {
+	return s.d.check(C.octet_upload(&s.d.c, s.s, C.uint64_t(to), unsafe.Pointer(unsafe.SliceData(from)), C.size_t(len(from)), wait))
+}
+
+func (s *Stream) download(to []byte, from Ptr, wait C.int) error {
+	return s.d.check(C.octet_download(&s.d.c, s.s, unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.size_t(len(to)), wait))
+}
+
+// Event is a point on a stream's way.
+type Event struct {
+	d *Device
+	e C.octet_handle
+}
+
+// NewEvent makes an event that was not recorded yet.
+func (d *Device) NewEvent() (*Event, error) {
+	e := &Event{d: d}
+	return e, d.check(C.octet_event_new(&d.c, &e.e))
+}
+
+// Close frees the event.
+func (e *Event) Close() error { return e.d.check(C.octet_event_free(&e.d.c, e.e)) }
+
+// Record makes e the point that the stream reaches after what it was given.
+func (s *Stream) Record(e *Event) error { return s.d.check(C.octet_event_record(&s.d.c, s.s, e.e)) }
+
+// Since waits for e and tells how long after start it was reached, to half a
+// microsecond.
+func (e *Event) Since(start *Event) (time.Duration, error) {
+	var ms C.float
+	err := e.d.check(C.octet_event_elapsed(&e.d.c, start.e, e.e, &ms))
+	return time.Duration(float64(ms) * float64(time.Millisecond)), err
+}

@@ -1,0 +1,369 @@
+//go:build ignore
+
+// Stand-in for libcuda.so.1: streams, events, captures and graphs. Work is put
+// off until somebody waits for it, so that a caller who does not finds nothing
+// done.
+
+#define _GNU_SOURCE
+#include "libcuda.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct op {
+	struct op *next;
+	op_run run;
+	size_t bytes;
+	max_align_t data[];
+} op;
+
+typedef struct {
+	op *first, **end;
+} list;
+
+typedef struct {
+	object object;
+	list work;
+	int capturing, spoilt; // spoilt: something that a capture does not allow was called
+	pthread_t thread;      // that captures
+	list captured;
+} stream;
+
+typedef struct {
+	object object;
+	list work;
+} graph;
+
+typedef struct {
+	object object;
+	int state; // of the last record
+	struct timespec time;
+} event;
+
+enum { NEVER, PENDING, REACHED, CAPTURED };
+
+static void append(list *l, op_run run, const void *data, size_t bytes) {
+	op *o = malloc(sizeof *o + bytes);
+	*o = (op){.run = run, .bytes = bytes};
+	memcpy(o->data, data, bytes);
+	if (!l->first)
+		l->end = &l->first;
+	*l->end = o;
+	l->end = &o->next;
+}
+
+static void clear(list *l) {
+	for (op *o = l->first; o;) {
+		op *next = o->next;
+		free(o);
+		o = next;
+	}
+	l->first = NULL;
+}
+
+static void append_all(list *to, const list *from) {
+	for (op *o = from->first; o; o = o->next)
+		append(to, o->run, o->data, o->bytes);
+}
+
+// step does the oldest piece of work. One that fails loses the device.
+static void step(stream *s) {
+	op *o = s->work.first;
+	s->work.first = o->next;
+	if (!lost)
+		lost = o->run(o->data);
+	free(o);
+}
+
+static int drain(stream *s) {
+	while (s->work.first)
+		step(s);
+	return lost;
+}
+
+int drain_all(void) {
+	for (object *o = object_first(); o; o = o->next)
+		if (o->kind == STREAM)
+			drain((stream *)o);
+	return lost;
+}
+
+int unsafe_in_capture(void) {
+	int status = SUCCESS;
+	for (object *o = object_first(); o; o = o->next) {
+		stream *s = (stream *)o;
+		if (o->kind == STREAM && s->capturing && pthread_equal(s->thread, pthread_self())) {
+			s->spoilt = 1;
+			status = CAPTURE_UNSUPPORTED;
+		}
+	}
+	return status;
+}
+
+// The stream 0 is not taken: nothing of octet's belongs there.
+int standin_enqueue(void *handle, op_run run, const void *data, size_t bytes) {
+	int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_HANDLE);
+	append(s->capturing ? &s->captured : &s->work, run, data, bytes);
+	return leave(SUCCESS);
+}
+
+int cuStreamCreate(void **out, unsigned flags) {
+	const int status = enter();
+	if (status)
+		return status;
+	if (flags > 1)
+		return leave(INVALID_VALUE);
+	*out = object_new(STREAM, sizeof(stream));
+	return leave(SUCCESS);
+}
+
+int cuStreamDestroy_v2(void *handle) {
+	int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_HANDLE);
+	status = drain(s);
+	clear(&s->captured);
+	object_free(s);
+	return leave(status);
+}
+
+int cuStreamSynchronize(void *handle) {
+	int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	status = s ? unsafe_in_capture() : INVALID_HANDLE;
+	return leave(status ? status : drain(s));
+}
+
+// Each question finds one more piece of work done.
+int cuStreamQuery(void *handle) {
+	int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	status = s ? unsafe_in_capture() : INVALID_HANDLE;
+	if (!status && s->work.first) {
+		step(s);
+		status = lost ? lost : s->work.first ? NOT_READY : SUCCESS;
+	}
+	return leave(status);
+}
+
+// Copies and fills.
+
+typedef struct {
+	void *to;
+	const void *from;
+	size_t bytes;
+	int on_device; // 1: to, 2: from, 3: both
+	unsigned char value;
+} transfer;
+
+static int copy(void *data) {
+	const transfer *t = data;
+	if (t->on_device & 1 && !standin_device(t->to, t->bytes))
+		return ILLEGAL_ADDRESS;
+	if (t->on_device & 2 && !standin_device(t->from, t->bytes))
+		return ILLEGAL_ADDRESS;
+	if (t->from)
+		memmove(t->to, t->from, t->bytes);
+	else
+		memset(t->to, t->value, t->bytes);
+	return SUCCESS;
+}
+
+static int enqueue_transfer(transfer t, void *s) {
+	if (t.on_device & 1 && !standin_device(t.to, t.bytes))
+		return INVALID_VALUE;
+	if (t.on_device & 2 && !standin_device(t.from, t.bytes))
+		return INVALID_VALUE;
+	return standin_enqueue(s, copy, &t, sizeof t);
+}
+
+int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *s) {
+	return enqueue_transfer((transfer){(void *)(uintptr_t)to, from, bytes, 1, 0}, s);
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *s) {
+	return enqueue_transfer((transfer){to, (void *)(uintptr_t)from, bytes, 2, 0}, s);
+}
+
+int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void *s) {
+	return enqueue_transfer((transfer){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, 3, 0}, s);
+}
+
+int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void *s) {
+	return enqueue_transfer((transfer){(void *)(uintptr_t)to, NULL, bytes, 1, value}, s);
+}
+
+// Events.
+
+static int reach(void *data) {
+	event *e = object_find(*(void **)data, EVENT);
+	if (e) { // it may have been destroyed since
+		e->state = REACHED;
+		clock_gettime(CLOCK_MONOTONIC, &e->time);
+	}
+	return SUCCESS;
+}
+
+int cuEventCreate(void **out, unsigned flags) {
+	const int status = enter();
+	if (status)
+		return status;
+	if (flags > 7)
+		return leave(INVALID_VALUE);
+	*out = object_new(EVENT, sizeof(event));
+	return leave(SUCCESS);
+}
+
+int cuEventDestroy_v2(void *handle) {
+	const int status = enter();
+	if (status)
+		return status;
+	event *e = object_find(handle, EVENT);
+	if (!e)
+		return leave(INVALID_HANDLE);
+	object_free(e);
+	return leave(SUCCESS);
+}
+
+int cuEventRecord(void *handle, void *s) {
+	const int status = enter();
+	if (status)
+		return status;
+	event *e = object_find(handle, EVENT);
+	stream *on = object_find(s, STREAM);
+	if (!e || !on)
+		return leave(INVALID_HANDLE);
+	e->state = on->capturing ? CAPTURED : PENDING;
+	if (!on->capturing)
+		append(&on->work, reach, &handle, sizeof handle);
+	return leave(SUCCESS);
+}
+
+int cuEventSynchronize(void *handle) {
+	int status = enter();
+	if (status)
+		return status;
+	event *e = object_find(handle, EVENT);
+	status = e ? unsafe_in_capture() : INVALID_HANDLE;
+	if (!status && e->state == CAPTURED)
+		status = CAPTURED_EVENT;
+	return leave(status ? status : drain_all());
+}
+
+int cuEventElapsedTime(float *milliseconds, void *from, void *to) {
+	const int status = enter();
+	if (status)
+		return status;
+	const event *a = object_find(from, EVENT), *b = object_find(to, EVENT);
+	if (!a || !b || a->state == NEVER || b->state == NEVER)
+		return leave(INVALID_HANDLE);
+	if (a->state == CAPTURED || b->state == CAPTURED)
+		return leave(CAPTURED_EVENT);
+	if (a->state == PENDING || b->state == PENDING)
+		return leave(NOT_READY);
+	*milliseconds = 1e3 * (b->time.tv_sec - a->time.tv_sec) + 1e-6 * (b->time.tv_nsec - a->time.tv_nsec);
+	return leave(SUCCESS);
+}
+
+// Captures and graphs.
+
+int cuStreamBeginCapture_v2(void *handle, int mode) {
+	const int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_HANDLE);
+	if (s->capturing)
+		return leave(ILLEGAL_STATE);
+	if (mode != 1) // only thread-local captures are known here
+		return leave(INVALID_VALUE);
+	s->capturing = 1;
+	s->spoilt = 0;
+	s->thread = pthread_self();
+	return leave(SUCCESS);
+}
+
+int cuStreamEndCapture(void *handle, void **out) {
+	*out = NULL;
+	const int status = enter();
+	if (status)
+		return status;
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_HANDLE);
+	if (!s->capturing)
+		return leave(ILLEGAL_STATE);
+	if (!pthread_equal(s->thread, pthread_self()))
+		return leave(CAPTURE_WRONG_THREAD);
+	s->capturing = 0;
+	if (s->spoilt) {
+		clear(&s->captured);
+		return leave(CAPTURE_INVALIDATED);
+	}
+	graph *g = object_new(GRAPH, sizeof *g);
+	append_all(&g->work, &s->captured);
+	clear(&s->captured);
+	*out = g;
+	return leave(SUCCESS);
+}
+
+int cuGraphInstantiateWithFlags(void **out, void *handle, unsigned long long flags) {
+	const int status = enter();
+	if (status)
+		return status;
+	const graph *g = object_find(handle, GRAPH);
+	if (!g)
+		return leave(INVALID_HANDLE);
+	if (flags)
+		return leave(INVALID_VALUE);
+	graph *exec = object_new(GRAPH_EXEC, sizeof *exec);
+	append_all(&exec->work, &g->work);
+	*out = exec;
+	return leave(SUCCESS);
+}
+
+static int destroy(void *handle, enum kind kind) {
+	const int status = enter();
+	if (status)
+		return status;
+	graph *g = object_find(handle, kind);
+	if (!g)
+		return leave(INVALID_HANDLE);
+	clear(&g->work);
+	object_free(g);
+	return leave(SUCCESS);
+}
+
+int cuGraphDestroy(void *g) { return destroy(g, GRAPH); }
+int cuGraphExecDestroy(void *g) { return destroy(g, GRAPH_EXEC); }
+
+int cuGraphLaunch(void *handle, void *on) {
+	int status = enter();
+	if (status)
+		return status;
+	const graph *g = object_find(handle, GRAPH_EXEC);
+	stream *s = object_find(on, STREAM);
+	if (!g || !s)
+		return leave(INVALID_HANDLE);
+	if (s->capturing) {
+		s->spoilt = 1;
+		return leave(CAPTURE_UNSUPPORTED);
+	}
+	append_all(&s->work, &g->work);
+	return leave(SUCCESS);
+}
