@@ -43,8 +43,8 @@ func (c *Compiler) cubinPath(src Source, arch string, options []string) string {
 		size = info.Size()
 	}
 	h := sha256.New()
-	field(h, c.Version, fmt.Sprint(size), src.Name, src.Text)
-	field(h, compileOptions(arch, options)...)
+	field(h, c.Version, fmt.Sprint(size), src.Name, src.Text, arch, fmt.Sprint(len(options)))
+	field(h, options...)
 	for _, name := range sortedNames(src.Headers) {
 		field(h, name, src.Headers[name])
 	}

@@ -53,7 +53,7 @@ func (g GPU) Arch() string {
 }
 
 // Compile makes a cubin for one architecture. options are NVRTC's own, such as
-// "--fmad=false". The error of a program that does not compile has the
+// "--std=c++17". The error of a program that does not compile has the
 // compiler's messages, from the second line on.
 func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, error) {
 	var owned []unsafe.Pointer
@@ -71,7 +71,9 @@ func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, 
 	for _, name := range sortedNames(src.Headers) {
 		names, texts = append(names, str(name)), append(texts, str(src.Headers[name]))
 	}
-	for _, o := range compileOptions(arch, options) {
+	// A cubin, unlike PTX, does not have to be understood by a driver that may
+	// be older than NVRTC.
+	for _, o := range slices.Concat([]string{"--gpu-architecture=" + arch}, options) {
 		flags = append(flags, str(o))
 	}
 	var out C.octet_compiled
@@ -91,12 +93,6 @@ func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, 
 		return nil, fmt.Errorf("compile %s for %s with NVRTC %s: no code came back", src.Name, arch, c.Version)
 	}
 	return C.GoBytes(unsafe.Pointer(out.cubin), C.int(out.bytes)), nil
-}
-
-// compileOptions puts the architecture before the options. A cubin, unlike PTX,
-// does not have to be understood by a driver that may be older than NVRTC.
-func compileOptions(arch string, options []string) []string {
-	return slices.Concat([]string{"--gpu-architecture=" + arch, "--std=c++17"}, options)
 }
 
 func nvrtcError(api *C.octet_nvrtc, s C.octet_status) error {

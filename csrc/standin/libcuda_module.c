@@ -15,10 +15,11 @@
 
 int cuDeviceGetAttribute(int *value, int attribute, int device);
 
-// run is what every module has from cuda_host.h: it runs the blocks of a grid,
-// one after the other.
-typedef void (*kernel)(void);
-typedef void (*runner)(kernel f, const unsigned grid[3], unsigned block, unsigned shared, const void *args, size_t bytes);
+// A kernel, compiled behind cuda_host.h, takes the address of its arguments. A
+// runner is what every module has from there: it runs the blocks of a grid one
+// after the other, and returns what went wrong, or NULL.
+typedef void (*kernel)(const void *args);
+typedef const char *(*runner)(kernel f, const unsigned grid[3], unsigned block, unsigned shared, const void *args);
 
 typedef struct {
 	object object;
@@ -64,9 +65,9 @@ int cuModuleLoadData(void **out, const void *image) {
 		close(m.file);
 		return leave(INVALID_IMAGE);
 	}
-	*(void **)&m.run = dlsym(m.library, "standin_run");
+	*(void **)&m.run = dlsym(m.library, "octet_host_launch");
 	if (!m.run)
-		fprintf(stderr, "stand-in: a module has no standin_run: was it compiled with cuda_host.h?\n");
+		fprintf(stderr, "stand-in: a module has no octet_host_launch: was it compiled with cuda_host.h?\n");
 	module *made = object_new(MODULE, sizeof m);
 	m.object = made->object;
 	*made = m;
@@ -149,7 +150,6 @@ typedef struct {
 	runner run;
 	kernel f;
 	unsigned grid[3], block, shared;
-	size_t bytes;
 	uint64_t args[MAX_ARGS / 8];
 } call;
 
@@ -158,8 +158,10 @@ static int launch(void *data) {
 	const call *c = data;
 	if (++launches == setting("STANDIN_LOST", 0))
 		return setting("STANDIN_LOST_CODE", ILLEGAL_ADDRESS);
-	c->run(c->f, c->grid, c->block, c->shared, c->args, c->bytes);
-	return SUCCESS;
+	const char *wrong = c->run(c->f, c->grid, c->block, c->shared, c->args);
+	if (wrong)
+		fprintf(stderr, "stand-in: a kernel failed: %s\n", wrong);
+	return wrong ? LAUNCH_FAILED : SUCCESS;
 }
 
 // The limits are those of the CUDA C++ programming guide, for all devices with
@@ -177,10 +179,11 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
 		return leave(INVALID_VALUE);
 	if (params || !extra || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4])
 		return leave(INVALID_VALUE);
-	call c = {.run = f->of->run, .f = f->f, .grid = {gx, gy, gz}, .block = bx, .shared = shared, .bytes = *(size_t *)extra[3]};
-	if (c.bytes > MAX_ARGS || (f->bytes && c.bytes != f->bytes))
+	call c = {.run = f->of->run, .f = f->f, .grid = {gx, gy, gz}, .block = bx, .shared = shared};
+	const size_t bytes = *(size_t *)extra[3];
+	if (bytes > MAX_ARGS || (f->bytes && bytes != f->bytes))
 		return leave(701); // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, which cuda.h gives for arguments of a wrong size
 	memset(c.args, 0xff, sizeof c.args); // a kernel that takes more reads addresses that it cannot follow
-	memcpy(c.args, extra[1], c.bytes);
+	memcpy(c.args, extra[1], bytes);
 	return leave(standin_enqueue(s, launch, &c, sizeof c));
 }

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "standin.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -90,34 +89,18 @@ int nvrtcCreateProgram(program **out, const char *source, const char *name, int 
 	return SUCCESS;
 }
 
-// sizes writes a line for each kernel with one parameter, from which the driver
-// knows its size: __global__ void name(Type t).
+// sizes writes a line for each KERNEL(name, Args, ...) of cuda_host.h, from which
+// the driver knows the size of its parameter.
 static char *sizes(const char *source) {
-	char *tail = NULL;
+	char *tail = NULL, name[128], type[128];
 	size_t length;
 	FILE *f = open_memstream(&tail, &length);
 	fputc('\n', f);
-	for (const char *at = source; (at = strstr(at, "__global__"));) {
-		at += strlen("__global__");
-		const char *open = strchr(at, '('), *bounds = strstr(at, "__launch_bounds__");
-		if (bounds && open && bounds < open && (open = strchr(open, ')')))
-			open = strchr(open, '(');
-		const char *close = open ? strchr(open, ')') : NULL;
-		if (!close || memchr(open, ',', close - open))
-			continue;
-		const char *name = open, *type = close;
-		while (isspace((unsigned char)name[-1]))
-			name--;
-		const char *end = name;
-		while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
-			name--;
-		while (type > open && (isalnum((unsigned char)type[-1]) || type[-1] == '_'))
-			type--;
-		if (end > name && type > open + 1 && !memchr(at, ';', name - at))
-			fprintf(f, "extern \"C\" { extern const unsigned long standin_parameter_%.*s; "
-				   "const unsigned long standin_parameter_%.*s = sizeof(%.*s); }\n",
-				(int)(end - name), name, (int)(end - name), name, (int)(type - open - 1), open + 1);
-	}
+	for (const char *at = source; (at = strstr(at, "\nKERNEL("));)
+		if (sscanf(++at, "KERNEL(%127[^, ], %127[^, ],", name, type) == 2)
+			fprintf(f, "extern \"C\" { extern const unsigned long standin_parameter_%s; "
+				   "const unsigned long standin_parameter_%s = sizeof(%s); }\n",
+				name, name, type);
 	fclose(f);
 	return tail;
 }
@@ -144,7 +127,8 @@ int nvrtcCompileProgram(program *p, int options, const char *const *option) {
 	char *arguments[64] = {getenv("CXX") ? getenv("CXX") : "g++"};
 	int n = 1;
 	// No contraction: products are added unfused unless the program says fma.
-	static char *const flags[] = {"-O2", "-g0", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-x", "c++"};
+	static char *const flags[] = {"-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off",
+				     "-Wno-unknown-pragmas", "-x", "c++"};
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
 		arguments[n++] = flags[i];
 #ifdef __x86_64__

@@ -1,0 +1,94 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCompilerReportsMistakes(t *testing.T) {
+	c := compiler(t)
+	_, err := c.Compile(Source{Name: "wrong.cu", Text: "int f( { }"}, "sm_90a")
+	require.ErrorContains(t, err, "compile wrong.cu for sm_90a with NVRTC 13.1: nvrtcCompileProgram returned 6: NVRTC_ERROR_COMPILATION\n")
+	require.ErrorContains(t, err, "error: ", "what the compiler said")
+	require.Equal(t, 6, code(err))
+
+	_, err = c.Compile(axpySource, "sm_90a", "--no-such-option")
+	require.Equal(t, 5, code(err))
+	_, err = c.Compile(Source{Name: "lonely.cu", Text: "#include \"absent.cuh\"\n"}, "sm_90a")
+	require.ErrorContains(t, err, "absent.cuh")
+}
+
+func cached(t *testing.T) []string {
+	files, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "octet", "cubin", "*"))
+	require.NoError(t, err)
+	return files
+}
+
+func TestCubinsAreKept(t *testing.T) {
+	c := compiler(t)
+	first, err := c.Cubin(axpySource, "sm_90a")
+	require.NoError(t, err)
+	require.Len(t, cached(t), 1)
+
+	// Without a compiler, only a kept one comes back.
+	t.Setenv("CXX", "/nowhere/g++")
+	again, err := c.Cubin(axpySource, "sm_90a")
+	require.NoError(t, err)
+	require.Equal(t, first, again)
+
+	// Anything else is another program.
+	other := axpySource
+	other.Headers = map[string]string{"args.cuh": axpySource.Headers["args.cuh"] + "\n"}
+	for what, compile := range map[string]func() ([]byte, error){
+		"architecture": func() ([]byte, error) { return c.Cubin(axpySource, "sm_89") },
+		"option":       func() ([]byte, error) { return c.Cubin(axpySource, "sm_90a", "-DX") },
+		"header":       func() ([]byte, error) { return c.Cubin(other, "sm_90a") },
+	} {
+		_, err := compile()
+		require.Error(t, err, what)
+	}
+	newer := *c
+	newer.Version = "13.2"
+	_, err = newer.Cubin(axpySource, "sm_90a")
+	require.Error(t, err)
+	require.Len(t, cached(t), 1)
+}
+
+func TestDamagedCubinsAreMadeAgain(t *testing.T) {
+	c := compiler(t)
+	want, err := c.Cubin(axpySource, "sm_90a")
+	require.NoError(t, err)
+	path := cached(t)[0]
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for _, n := range []int{0, 10, 32, len(whole) - 1} {
+		require.NoError(t, os.WriteFile(path, whole[:n], 0o666))
+		_, ok := readCubin(path)
+		require.False(t, ok, "%d bytes", n)
+	}
+	flipped := append([]byte(nil), whole...)
+	flipped[len(flipped)/2] ^= 1
+	require.NoError(t, os.WriteFile(path, flipped, 0o666))
+	got, err := c.Cubin(axpySource, "sm_90a")
+	require.NoError(t, err)
+	require.Len(t, got, len(want))
+	_, ok := readCubin(path)
+	require.True(t, ok, "written again")
+}
+
+func TestCompilationNeedsNoCache(t *testing.T) {
+	c := compiler(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	t.Setenv("XDG_CACHE_HOME", file) // where no folder can be made
+	_, err := c.Cubin(axpySource, "sm_90a")
+	require.NoError(t, err)
+	t.Setenv("XDG_CACHE_HOME", "")
+	t.Setenv("HOME", "")
+	require.Empty(t, c.cubinPath(axpySource, "sm_90a", nil))
+}
