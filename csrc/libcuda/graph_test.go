@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
 )
 
 // A replayed graph does what the calls did that it was captured from.
@@ -29,7 +31,7 @@ func TestGraphRepeatsWhatWasCaptured(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []float32{0, 0, 0}, download(t, s, replayed, 3), "a capture does nothing")
 	for step := range 3 {
-		copy(host.Bytes, floats(float32(step), 5, -1))
+		copy(host.Bytes, fp8.AppendFloats(nil, float32(step), 5, -1))
 		require.NoError(t, work(direct))
 		require.NoError(t, g.Launch(s))
 		require.Equal(t, download(t, s, direct, 3), download(t, s, replayed, 3))

@@ -3,13 +3,13 @@
 package libcuda
 
 import (
-	"encoding/binary"
 	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/csrc/standin"
+	"octet/fp8"
 )
 
 // axpy computes y = a·x + y.
@@ -63,16 +63,9 @@ func function(t *testing.T, m *Module, name string) *Function {
 	return f
 }
 
-func floats(v ...float32) (b []byte) {
-	for _, x := range v {
-		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
-	}
-	return b
-}
-
 func upload(t *testing.T, d *Device, s *Stream, v ...float32) Ptr {
 	p := alloc(t, d, 4*len(v))
-	require.NoError(t, s.Upload(p, floats(v...)))
+	require.NoError(t, s.Upload(p, fp8.AppendFloats(nil, v...)))
 	return p
 }
 
@@ -80,9 +73,7 @@ func download(t *testing.T, s *Stream, p Ptr, n int) []float32 {
 	b := make([]byte, 4*n)
 	require.NoError(t, s.Download(b, p))
 	v := make([]float32, n)
-	for i := range v {
-		v[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
-	}
+	fp8.F32.Decode(v, b)
 	return v
 }
 
