@@ -107,5 +107,5 @@ func (deadNVML) Init() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
 func TestNothingIsAskedOfNVMLThatDidNotStart(t *testing.T) {
 	_, gpus, err := askNVML(deadNVML{})
 	require.ErrorIs(t, err, nvml.ERROR_DRIVER_NOT_LOADED)
-	require.Equal(t, []libcuda.Device(nil), gpus)
+	require.Equal(t, []libcuda.GPU(nil), gpus)
 }

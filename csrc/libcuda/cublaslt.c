@@ -72,16 +72,11 @@ static octet_status describe(const octet_cublaslt *api, octet_product *p) {
 		SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
 	}
 #undef SET
-	// A C is described even where there is none: a product with an FP8 D wants
-	// one of 16 bits, any other wants one like D.
-	octet_matrix c = g->c;
-	if (!c.data)
-		c = (octet_matrix){.format = narrow(&g->d) ? OCTET_BF16 : g->d.format, .ld = g->d.ld};
 	octet_status status = layout(api, &g->a, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, &p->a);
 	if (!status.code)
 		status = layout(api, &g->b, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, &p->b);
 	if (!status.code)
-		status = layout(api, &c, g->m, g->n, &p->c);
+		status = layout(api, &g->c, g->m, g->n, &p->c);
 	if (!status.code)
 		status = layout(api, &g->d, g->m, g->n, &p->d);
 	return status;
@@ -92,6 +87,14 @@ octet_status octet_product_new(const octet_cublaslt *api, const octet_gemm *g, o
 	if (!p)
 		return (octet_status){"calloc", 3}; // CUBLAS_STATUS_ALLOC_FAILED
 	p->g = *g;
+	// A C is described even where there is none: D itself, which cuBLASLt does not
+	// read, beta being 0; for an FP8 D, which wants a C of 16 bits, one that is
+	// nowhere.
+	if (!g->c.data) {
+		p->g.c = (octet_matrix){.format = g->d.format, .ld = g->d.ld, .data = g->d.data};
+		if (narrow(&g->d))
+			p->g.c = (octet_matrix){.format = OCTET_BF16, .ld = g->d.ld};
+	}
 	const octet_status status = describe(api, p);
 	if (status.code) {
 		octet_product_free(api, p);
@@ -174,14 +177,9 @@ octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api,
 	const octet_gemm *g = &p->g;
 	cublasLtMatmulAlgo_t chosen;
 	memcpy(&chosen, algo->data, sizeof chosen);
-	// Without a C, D stands in for it where the two have one format; cuBLASLt
-	// does not read it, beta being 0.
-	const void *c = (const void *)g->c.data;
-	if (!c && !narrow(&g->d))
-		c = (const void *)g->d.data;
 	ENTER(d);
 	TRY(api, cublasLtMatmul, (cublasLtHandle_t)lt, p->desc, &g->alpha, (const void *)g->b.data, p->b,
-	    (const void *)g->a.data, p->a, &g->beta, c, p->c, (void *)g->d.data, p->d, &chosen,
+	    (const void *)g->a.data, p->a, &g->beta, (const void *)g->c.data, p->c, (void *)g->d.data, p->d, &chosen,
 	    (void *)workspace, bytes, (cudaStream_t)s);
 	return (octet_status){0};
 }

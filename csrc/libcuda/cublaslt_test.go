@@ -301,6 +301,17 @@ func TestAlgorithms(t *testing.T) {
 	require.Equal(t, 0, one[0].Workspace)
 	require.NoError(t, p.Run(b.s, &one[0], 0, 0))
 
+	// An algorithm relies on addresses as they were; others get others.
+	shifted := p.Gemm
+	shifted.D.Data += 16
+	q, err := b.lt.NewProduct(shifted)
+	require.NoError(t, err)
+	defer q.Close()
+	require.Equal(t, 15, code(q.Run(b.s, &one[0], 0, 0)))
+	one16, err := q.Algos(0, 1)
+	require.NoError(t, err)
+	require.NoError(t, q.Run(b.s, &one16[0], 0, 0))
+
 	require.Equal(t, 7, code(p.Run(b.s, &all[0], b.workspace, all[0].Workspace-1)))
 	require.Equal(t, 7, code(p.Run(b.s, &all[0], b.workspace+16, all[0].Workspace)))
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = p.Run(b.s, &one[0], 0, 0) }))

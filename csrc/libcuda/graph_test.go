@@ -4,6 +4,7 @@ package libcuda
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,4 +79,32 @@ func TestCapturesThatFail(t *testing.T) {
 	own := errors.New("its own")
 	_, err = s.Capture(func() error { return own })
 	require.Equal(t, own, err)
+}
+
+// A goroutine that waited may go on on another thread, where the capture could
+// not end. One that is woken by a thread of its own often does.
+func TestCaptureStaysOnItsThread(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	ask, answer := make(chan bool), make(chan bool)
+	defer close(ask)
+	for range 4 {
+		go func() {
+			runtime.LockOSThread() // and ends with its thread
+			for range ask {
+				answer <- true
+			}
+		}()
+	}
+	for range 10 {
+		g, err := s.Capture(func() error {
+			for range 20 {
+				ask <- true
+				<-answer
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		require.NoError(t, g.Close())
+	}
 }
