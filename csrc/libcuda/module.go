@@ -43,7 +43,9 @@ type Function struct {
 	bytes int // of the parameter; -1 if the driver does not tell
 }
 
-// Function finds an extern "C" kernel.
+// Function finds an extern "C" kernel and loads it: drivers that load lazily do
+// it here, not at the first launch (CUDA C++ programming guide, lazy loading), so
+// that a capture finds it in place.
 func (m *Module) Function(name string) (*Function, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
