@@ -1,0 +1,285 @@
+// Package kernels holds the CUDA C++ sources of every op that is not a matrix
+// product, and what a launch of each needs. It is plain Go: a program can be
+// bound to launches on any machine.
+//
+// # Sources
+//
+// Sources lists the translation units, Headers what they include. They include
+// nothing else, no file of the toolkit either, so that NVRTC compiles them
+// without an installation, for sm_89, sm_90a and sm_100. Compiled as C++ with
+// csrc/standin/cuda_host.h they run on a processor, a fiber for each thread.
+//
+// # Arguments
+//
+// A kernel has one parameter, a structure of 8-byte words: addresses, int64,
+// uint64 and float64 (a float32 parameter travels as float64). So a launch is a
+// []uint64, and no layout can go wrong. The kernels of one op share one
+// structure, FooArgs beside them. Its words are
+//
+//   - the operands in the order of the op's Go fields: a tensor as Tensor (4
+//     words, all zero where it is absent), a []Cast as Casts (50 words);
+//   - rows and cols of the op's first operand;
+//   - the op's plain fields in the order of Go, a bool as 0 or 1;
+//   - the address of scratch memory, 0 where Op.Scratch is nil.
+//
+// Where that is not all, the words between cols and the plain fields are:
+//
+//	embed, embed_grad   vocab (rows of the table); rows is the number of tokens
+//	cache_write         rows of the cache
+//	push_history        rows and cols are History's
+//	update_scale        rows and cols are History's: window and n
+//	smooth_scale        rows of ChannelMax; rows and cols are Factor's
+//	sum, step_gate      rows is 1; cols the length of X, of Amax (0 if absent)
+//	cast_health         rows and cols are X's
+//
+// and the attention ops have, in place of rows and cols, and of their plain
+// fields: batch, queries and keys of a sequence, heads, key heads, head size.
+// SumSquares and AdamW have a table of tensors for their lists; see SquareTable
+// and AdamTable.
+//
+//	struct Tensor { p, ld, format, scale }         // scale: *float32, or 0
+//	struct Cast   { out, ld, format, scale, amax,  // 12 words
+//	                flags, name_key, scale_inv, block_rows, block_cols, limit, 0 }
+//	struct Casts  { n, control, cast[4] }          // control: *int32, or 0
+//
+// ld counts elements, and so do the blocks, as they lie in Out. See Format and
+// Flag for the numbers.
+package kernels
+
+import (
+	"embed"
+	"io/fs"
+	"path"
+)
+
+//go:embed *.cu *.cuh
+var files embed.FS
+
+// Sources are the translation units by name, "norm.cu" and its like. Each is a
+// module of its own.
+func Sources() map[string]string { return read("*.cu") }
+
+// Headers are what the sources include, by name.
+func Headers() map[string]string { return read("*.cuh") }
+
+func read(pattern string) map[string]string {
+	texts := map[string]string{}
+	names, _ := fs.Glob(files, pattern) // the pattern is well formed
+	for _, name := range names {
+		text, _ := files.ReadFile(name) // and what it finds is embedded
+		texts[path.Base(name)] = string(text)
+	}
+	return texts
+}
+
+// Options is what every source is compiled with. Products and sums that must
+// not be fused say so themselves (__fmul_rn), so contraction is left on.
+func Options() []string { return []string{"--std=c++17", "--extra-device-vectorization"} }
+
+// Format is the number of a format in a Tensor or Cast.
+type Format uint64
+
+// The formats, in the order of enum Format in octet.cuh.
+const (
+	F32 Format = iota
+	BF16
+	F16
+	E4M3
+	E4M3IEEE
+	E5M2
+	I32
+	E8M0
+)
+
+// Flag is a bit of Cast.flags.
+type Flag uint64
+
+// The flags, as in enum Flag in octet.cuh.
+const (
+	Stochastic Flag = 1 << iota
+	Tokens
+	Transpose
+	Pow2
+	ScaleE8M0 // the scales by block are E8M0, not F32
+)
+
+// Words of the structures that arguments are made of.
+const (
+	TensorWords = 4
+	CastWords   = 12
+	MaxCasts    = 4 // of one result
+	CastsWords  = 2 + MaxCasts*CastWords
+)
+
+// Kernel is one launch.
+type Kernel struct {
+	Name   string
+	Source string // the file that has it
+	Grid   [3]int
+	Block  int
+	Shared int // dynamic shared memory in bytes; above 48 KiB the function must be told
+}
+
+// Launches are the kernels of an op, to be launched in this order with the same
+// arguments, and the bytes of scratch memory that they share, 0 for none. It
+// needs no initial value, is aligned to 256 bytes, and may belong to the next
+// op afterwards.
+type Launches struct {
+	Kernels []Kernel
+	Scratch int64
+}
+
+// Of is what the op of this name (snake case: "rms_norm_grad") needs for a
+// matrix of rows × cols, the two words of its arguments. ok is false for names
+// that it does not know, among them those with functions of their own: rope,
+// quantize, attention, attention_grad, sum_squares and adamw. Two ops have a kernel
+// of another name for one of their cases: "amax_columns" for maxima of columns,
+// "swiglu_by_row" for a RowFactor.
+func Of(op string, rows, cols int) (l Launches, ok bool) {
+	shape, ok := shapes[op]
+	if !ok {
+		return Launches{}, false
+	}
+	return shape(rows, cols), true
+}
+
+// What the sources fix. Each number is a constant of the same name, in capitals,
+// in octet.cuh or in the file that is named.
+const (
+	tileThreads = 1024  // tile.cuh: a warp takes a row
+	tileRows    = 32    // tile.cuh
+	tileSpan    = 1024  // tile.cuh: columns of a block where rows need not stay whole
+	stripRows   = 256   // tile.cuh: rows of a block that finds maxima of columns
+	stripCols   = 256   // tile.cuh
+	flatThreads = 256   // everything without tiles
+	flatElems   = 8192  // reduce.cuh: elements of a block that counts or finds a maximum
+	lossThreads = 512   // loss.cu
+	oneThreads  = 1024  // kernels of one block
+	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
+	adamElems   = 2048  // optimizer.cu: elements of a chunk of AdamW
+	adamSlots   = 512   // optimizer.cu: scales by block in a chunk
+)
+
+func parts(n, size int) int { return (n + size - 1) / size }
+
+type shape func(rows, cols int) Launches
+
+// tiles is a kernel by tiles, whose blocks take part of some rows each.
+func tiles(name, source string) shape {
+	return func(rows, cols int) Launches {
+		return Launches{Kernels: []Kernel{{name, source, [3]int{parts(rows, tileRows), parts(cols, tileSpan), 1}, tileThreads, 0}}}
+	}
+}
+
+// wholeRows is a kernel by tiles that first needs a number for each row.
+func wholeRows(name, source string) shape {
+	return func(rows, _ int) Launches {
+		return Launches{Kernels: []Kernel{{name, source, [3]int{parts(rows, tileRows), 1, 1}, tileThreads, 0}}}
+	}
+}
+
+// one is a kernel of one block.
+func one(name, source string) shape {
+	return func(int, int) Launches {
+		return Launches{Kernels: []Kernel{{name, source, [3]int{1, 1, 1}, oneThreads, 0}}}
+	}
+}
+
+func flat(name, source string, blocks int) Kernel {
+	return Kernel{name, source, [3]int{blocks, 1, 1}, flatThreads, 0}
+}
+
+// strips is a pair of kernels: of maxima of columns by strips of rows, and of
+// those of the strips. sums is how many maxima there are for a column.
+func strips(name, source string, sums int64) shape {
+	return func(rows, cols int) Launches {
+		high := parts(rows, stripRows)
+		return Launches{[]Kernel{
+			{name, source, [3]int{high, parts(cols, stripCols), 1}, tileThreads, 0},
+			flat(name+"_end", source, parts(cols, flatThreads)),
+		}, sums * 4 * int64(high) * int64(cols)}
+	}
+}
+
+// counted is a pair of kernels: the first leaves bytes for each of its blocks,
+// the second is one block that combines them.
+func counted(name, source string, bytes int64) shape {
+	return func(rows, cols int) Launches {
+		blocks := parts(rows*cols, flatElems)
+		return Launches{[]Kernel{flat(name, source, blocks), one(name+"_end", source)(0, 0).Kernels[0]}, bytes * int64(blocks)}
+	}
+}
+
+var shapes = map[string]shape{
+	"add":             tiles("add", "elementwise.cu"),
+	"activation":      tiles("activation", "elementwise.cu"),
+	"activation_grad": tiles("activation_grad", "elementwise.cu"),
+	"epilogue":        tiles("epilogue", "elementwise.cu"),
+	"fill":            tiles("fill", "elementwise.cu"),
+
+	"amax_columns": strips("amax_columns", "quantize.cu", 1),
+	"amax":         counted("amax", "quantize.cu", 4),
+	"cast_health":  counted("cast_health", "quantize.cu", 16),
+
+	"update_scale": func(_, cols int) Launches {
+		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", parts(cols, flatThreads))}}
+	},
+	"push_history": func(_, cols int) Launches {
+		return Launches{Kernels: []Kernel{flat("push_history", "scale.cu", parts(cols, flatThreads))}}
+	},
+	"smooth_scale": one("smooth_scale", "scale.cu"),
+
+	"rms_norm": wholeRows("rms_norm", "norm.cu"),
+	"rms_norm_grad": func(rows, cols int) Launches {
+		l := wholeRows("rms_norm_grad", "norm.cu")(rows, cols)
+		l.Kernels = append(l.Kernels, flat("rms_norm_grad_gain", "norm.cu", parts(cols, flatThreads)))
+		l.Scratch = 4 * int64(parts(rows, tileRows)) * int64(cols)
+		return l
+	},
+
+	"swiglu":        tiles("swiglu", "mlp.cu"),
+	"swiglu_by_row": wholeRows("swiglu_by_row", "mlp.cu"),
+	"swiglu_grad":   tiles("swiglu_grad", "mlp.cu"),
+	"swiglu_amax":   strips("swiglu_amax", "mlp.cu", 2),
+
+	"embed": tiles("embed", "embed.cu"),
+	"embed_grad": func(rows, cols int) Launches {
+		return Launches{Kernels: []Kernel{
+			flat("embed_grad_begin", "embed.cu", 1024),
+			{"embed_grad", "embed.cu", [3]int{rows, parts(cols, 4*flatThreads), 1}, flatThreads, 0},
+		}}
+	},
+	"cache_write": tiles("cache_write", "embed.cu"),
+
+	"cross_entropy": func(rows, _ int) Launches {
+		return Launches{Kernels: []Kernel{{"cross_entropy", "loss.cu", [3]int{rows, 1, 1}, lossThreads, 0}}}
+	},
+	"sum":       one("sum", "loss.cu"),
+	"step_gate": one("step_gate", "optimizer.cu"),
+	"row_cosine": func(rows, _ int) Launches {
+		return Launches{Kernels: []Kernel{flat("row_cosine", "norm.cu", parts(rows, flatThreads/32))}}
+	},
+}
+
+// Rope is what op rope needs, for heads of this size. Its blocks keep the
+// cosines and sines of their rows in shared memory.
+func Rope(rows, cols, headDim int) Launches {
+	l := tiles("rope", "rope.cu")(rows, cols)
+	l.Kernels[0].Shared = headDim/2*8 + tileRows*(headDim/2)*8
+	return l
+}
+
+// Quantize is what op quantize needs. scales lists the number of scales by
+// block of each cast, 0 for a cast with one scale.
+func Quantize(rows, cols int, scales []int) Launches {
+	l := tiles("quantize", "quantize.cu")(rows, cols)
+	total := 0
+	for _, n := range scales {
+		total += n
+	}
+	if total > 0 {
+		l.Kernels = append([]Kernel{flat("quantize_scales", "quantize.cu", parts(32*total, flatThreads))}, l.Kernels...)
+		l.Scratch = 4 * int64(total)
+	}
+	return l
+}

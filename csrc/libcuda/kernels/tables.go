@@ -1,0 +1,99 @@
+package kernels
+
+import "fmt"
+
+// The ops over lists of tensors run as one launch for all of them. What belongs
+// to a tensor stands in a table in device memory, which is written once, when
+// the program is loaded. Each tensor is cut into chunks, and a block of threads
+// takes one.
+
+// Square is a tensor of SumSquares: F32, rows LD elements apart.
+type Square struct {
+	Address        uint64
+	LD, Rows, Cols int
+}
+
+// SquareTable is the table of op sum_squares, and what the op needs. The words
+// of its arguments are the table's address, the number of tensors, that of
+// chunks, Out as Tensor, scratch.
+func SquareTable(list []Square) (table []uint64, chunks int, l Launches) {
+	for _, t := range list {
+		if t.LD == t.Cols {
+			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
+		}
+		table = append(table, t.Address, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks))
+		chunks += t.Rows * parts(t.Cols, squareElems)
+	}
+	return table, chunks, Launches{[]Kernel{
+		flat("sum_squares", "optimizer.cu", chunks), one("sum_squares_end", "optimizer.cu")(0, 0).Kernels[0],
+	}, 8 * int64(chunks)}
+}
+
+// AdamState is a master weight or a moment of AdamW: its elements follow each
+// other without gaps.
+type AdamState struct {
+	Address, ScaleInv uint64 // ScaleInv is 0 for F32 and BF16
+	Format            Format
+	Block             int    // elements of a row with one scale; 0: all have one
+	NameKey           uint64 // fp8.NameKey
+}
+
+// Adam is a parameter of AdamW.
+type Adam struct {
+	Grad       uint64
+	LD         int // of Grad
+	Rows, Cols int
+	State      [3]AdamState // master, first and second moment
+}
+
+// AdamTable is the table of op adamw, and what the op needs. The words of its
+// arguments are the table's address, the number of tensors, that of chunks, then
+// Control, Step, Coef, Skip and Scratch as Tensor, the plain fields, scratch.
+func AdamTable(list []Adam) (table []uint64, chunks int, l Launches, err error) {
+	for i, t := range list {
+		span, blocked := adamElems, t.State[1].Block > 0 || t.State[2].Block > 0
+		switch {
+		case blocked:
+			if span, err = adamSpan(t.State[1].Block, t.State[2].Block); err != nil {
+				return nil, 0, Launches{}, fmt.Errorf("tensor %d of the list: %w", i, err)
+			}
+		case t.LD == t.Cols:
+			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
+		}
+		table = append(table, t.Grad, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks), uint64(span))
+		for _, s := range t.State {
+			table = append(table, s.Address, s.ScaleInv, uint64(s.Format), uint64(s.Block), s.NameKey)
+		}
+		chunks += t.Rows * parts(t.Cols, span)
+	}
+	states := parts(3*len(list), flatThreads)
+	return table, chunks, Launches{[]Kernel{
+		one("adamw_begin", "optimizer.cu")(0, 0).Kernels[0],
+		flat("adamw_amax", "optimizer.cu", chunks),
+		flat("adamw_scale", "optimizer.cu", states),
+		flat("adamw", "optimizer.cu", chunks),
+		flat("adamw_end", "optimizer.cu", states),
+	}, 64}, nil
+}
+
+// adamSpan is the number of elements of a row that a block of threads takes
+// where moments have scales by block: about adamElems, and cutting no block.
+func adamSpan(blocks ...int) (int, error) {
+	span, smallest := 1, adamElems
+	for _, b := range blocks {
+		if b > 0 {
+			span, smallest = span/gcd(span, b)*b, min(smallest, b)
+		}
+	}
+	if span/smallest > adamSlots {
+		return 0, fmt.Errorf("blocks of %d and %d elements have no common multiple of at most %d of the smaller: choose ones that divide each other", blocks[0], blocks[1], adamSlots)
+	}
+	return span * max(1, min(adamElems/span, adamSlots*smallest/span)), nil
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
