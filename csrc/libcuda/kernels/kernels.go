@@ -42,7 +42,7 @@
 //	                flags, name_key, scale_inv, block_rows, block_cols, limit, 0 }
 //	struct Casts  { n, control, cast[4] }          // control: *int32, or 0
 //
-// ld counts elements, and so do the blocks, as they lie in Out. See Format and
+// I32 operands have no gaps. ld counts elements, and so do the blocks, as they lie in Out. See Format and
 // Flag for the numbers.
 package kernels
 
@@ -74,7 +74,7 @@ func read(pattern string) map[string]string {
 
 // Options is what every source is compiled with. Products and sums that must
 // not be fused say so themselves (__fmul_rn), so contraction is left on.
-func Options() []string { return []string{"--std=c++17", "--extra-device-vectorization"} }
+func Options() []string { return []string{"--std=c++17"} }
 
 // Format is the number of a format in a Tensor or Cast.
 type Format uint64
@@ -246,7 +246,7 @@ var shapes = map[string]shape{
 	"embed_grad": func(rows, cols int) Launches {
 		return Launches{Kernels: []Kernel{
 			flat("embed_grad_begin", "embed.cu", 1024),
-			{"embed_grad", "embed.cu", [3]int{rows, parts(cols, 4*flatThreads), 1}, flatThreads, 0},
+			{"embed_grad", "embed.cu", [3]int{rows, parts(cols, 8*flatThreads), 1}, flatThreads, 0},
 		}}
 	},
 	"cache_write": tiles("cache_write", "embed.cu"),
@@ -272,14 +272,15 @@ func Rope(rows, cols, headDim int) Launches {
 // Quantize is what op quantize needs. scales lists the number of scales by
 // block of each cast, 0 for a cast with one scale.
 func Quantize(rows, cols int, scales []int) Launches {
-	l := tiles("quantize", "quantize.cu")(rows, cols)
 	total := 0
 	for _, n := range scales {
 		total += n
 	}
-	if total > 0 {
-		l.Kernels = append([]Kernel{flat("quantize_scales", "quantize.cu", parts(32*total, flatThreads))}, l.Kernels...)
-		l.Scratch = 4 * int64(total)
+	if total == 0 {
+		return tiles("quantize", "quantize.cu")(rows, cols)
 	}
+	l := tiles("quantize_blocks", "quantize.cu")(rows, cols)
+	l.Kernels = append([]Kernel{flat("quantize_scales", "quantize.cu", parts(32*total, flatThreads))}, l.Kernels...)
+	l.Scratch = 4 * int64(total)
 	return l
 }

@@ -11,6 +11,10 @@
 #ifndef KERNEL
 #define KERNEL(name, Args, threads, blocks) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
+// The dynamic shared memory of a launch.
+#define DYNAMIC_SHARED(T, name) \
+	extern __shared__ __align__(128) unsigned char octet_dynamic[]; \
+	T *const name = (T *)octet_dynamic
 #endif
 
 typedef unsigned char u8;
@@ -228,15 +232,15 @@ template <int FORMAT> __device__ inline void encode8(const float v[8], bool stoc
 		}
 		return;
 	}
-	if (Facts<FORMAT>::WIDTH == 15) {
+	if constexpr (Facts<FORMAT>::WIDTH == 15) {
 #pragma unroll
 		for (int i = 0; i < 4; i++)
 			words[i] = pair2<FORMAT>(v[2 * i], v[2 * i + 1]);
-		return;
-	}
+	} else {
 #pragma unroll
-	for (int i = 0; i < 2; i++)
-		words[i] = pair2<FORMAT>(v[4 * i], v[4 * i + 1]) | pair2<FORMAT>(v[4 * i + 2], v[4 * i + 3]) << 16;
+		for (int i = 0; i < 2; i++)
+			words[i] = pair2<FORMAT>(v[4 * i], v[4 * i + 1]) | pair2<FORMAT>(v[4 * i + 2], v[4 * i + 3]) << 16;
+	}
 }
 
 __device__ inline void encode8(i64 format, const float v[8], bool stochastic, u64 key, u64 index, u32 words[8]) {

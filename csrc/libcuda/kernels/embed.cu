@@ -1,0 +1,119 @@
+// embed and cache_write: kernels by tiles (tile.cuh). embed_grad: a block for
+// each token and 2048 columns, after embed_grad_begin.
+#include "tile.cuh"
+
+struct EmbedArgs {
+	Tensor table, ids;
+	Casts out;
+	i64 rows, cols, vocab;
+	void *scratch;
+};
+
+// embed gives a token outside the table a row of NaN, so that the loss shows it.
+KERNEL(embed, EmbedArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	Result out(a.out, a.cols, shared);
+	Tile t(a.rows, a.cols, TILE_SPAN);
+	const i64 id = t.row < a.rows ? a.ids.i32()[t.row] : 0;
+	const bool valid = id >= 0 && id < a.vocab;
+	for (; t.more(); t.next()) {
+		float v[8];
+		load8(a.table, valid ? id : 0, t.col, t.n, v);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = valid ? v[i] : __uint_as_float(0x7fc00000u);
+		out.store(t, v);
+	}
+	out.end();
+}
+
+struct EmbedGradArgs {
+	Tensor ids, dout, dtable;
+	i64 rows, cols, vocab, accumulate;
+	void *scratch;
+};
+
+// embed_grad_begin clears the table's gradient unless it accumulates.
+KERNEL(embed_grad_begin, EmbedGradArgs, FLAT_THREADS, 1) {
+	if (a.accumulate)
+		return;
+	for (i64 row = blockIdx.x; row < a.vocab; row += gridDim.x)
+		for (i64 col = threadIdx.x; col < a.cols; col += FLAT_THREADS)
+			a.dtable.out()[row * a.dtable.ld + col] = 0.0f;
+}
+
+// embed_grad adds in the order of the tokens: the block of a token that is the
+// first of its id adds the rows of all that have it, the others end at once.
+// Finding them takes a look at all ids, which are few beside the rows.
+KERNEL(embed_grad, EmbedGradArgs, FLAT_THREADS, 1) {
+	const int *ids = a.ids.i32();
+	const i64 token = blockIdx.x;
+	const int id = ids[token];
+	if (id < 0 || id >= a.vocab)
+		return;
+	int earlier = 0;
+	for (i64 i = threadIdx.x; i < token; i += FLAT_THREADS)
+		earlier |= ids[i] == id;
+	if (__syncthreads_or(earlier))
+		return;
+	const i64 col = (i64)blockIdx.y * 8 * FLAT_THREADS + threadIdx.x * 8;
+	const int n = (int)max(0ll, min(8ll, a.cols - col));
+	float *grad = a.dtable.out() + id * a.dtable.ld + col, sum[8];
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		sum[i] = i < n ? grad[i] : 0.0f;
+	__shared__ int found[FLAT_THREADS], count[FLAT_THREADS / 32];
+	for (i64 from = token; from < a.rows; from += FLAT_THREADS) {
+		// The tokens among these that have the id, in order.
+		const i64 mine = from + threadIdx.x;
+		const u32 votes = __ballot_sync(ALL, mine < a.rows && ids[mine] == id);
+		const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+		if (lane == 0)
+			count[warp] = __popc(votes);
+		__syncthreads();
+		int before = 0, total = 0;
+		for (int w = 0; w < FLAT_THREADS / 32; w++) {
+			before += w < warp ? count[w] : 0;
+			total += count[w];
+		}
+		if (votes >> lane & 1)
+			found[before + __popc(votes & ((1u << lane) - 1))] = (int)(mine - from);
+		__syncthreads();
+#pragma unroll 4
+		for (int k = 0; k < total; k++) {
+			float v[8];
+			load8(a.dout, from + found[k], col, n, v);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				sum[i] += v[i];
+		}
+		__syncthreads();
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		if (i < n)
+			grad[i] = sum[i];
+}
+
+struct CacheWriteArgs {
+	Tensor x, control, cache;
+	i64 rows, cols, cache_rows, batch;
+	void *scratch;
+};
+
+// cache_write leaves out what would be outside the cache; the host checks.
+KERNEL(cache_write, CacheWriteArgs, TILE_THREADS, 1) {
+	Tile t(a.rows, a.cols, TILE_SPAN);
+	const i64 n = a.rows / a.batch, most = a.cache_rows / a.batch;
+	const i64 at = control_position(a.control.i32()) + t.row % n;
+	if (at < 0 || at >= most)
+		return; // a warp; nobody waits for it
+	const i64 row = t.row / n * most + at;
+	for (; t.more(); t.next()) {
+		float v[8];
+		u32 words[8];
+		load8(a.x, t.row, t.col, t.n, v);
+		encode8(a.cache.format, v, false, 0, 0, words);
+		store8(a.cache.p, row * a.cache.ld + t.col, size_of(a.cache.format), t.n, words);
+	}
+}

@@ -1,0 +1,82 @@
+// cross_entropy: a block of LOSS_THREADS for each token. sum: one block.
+#include "octet.cuh"
+
+const int LOSS_THREADS = 512;
+
+struct CrossEntropyArgs {
+	Tensor logits, targets, control, loss, dlogits;
+	i64 rows, cols, valid;
+	void *scratch;
+};
+
+// cross_entropy goes through a row twice: once for maximum and sum together, the
+// sum being taken again by a factor where a larger maximum comes, once for the
+// gradient. A target outside the vocabulary makes NaN of both.
+KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
+	const i64 row = blockIdx.x;
+	const int target = a.targets.i32()[row];
+	const float infinity = __uint_as_float(0x7f800000u), nan = __uint_as_float(0x7fc00000u);
+	const float inv_tokens = control_inv_tokens(a.control.i32());
+	float loss = target < 0 ? 0.0f : nan, factor = loss, top = -infinity;
+	const bool sound = target >= 0 && target < a.valid; // the same for the block
+	if (sound) {
+		float sum = 0.0f;
+		for (i64 col = threadIdx.x * 8; col < a.valid; col += LOSS_THREADS * 8) {
+			float v[8], most = top;
+			const int n = (int)min(8ll, a.valid - col);
+			load8(a.logits, row, col, n, v);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				most = i < n ? fmaxf(most, v[i]) : most;
+			if (most > top)
+				sum *= expf(top - most), top = most;
+			float part = 0.0f;
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				part += i < n ? expf(v[i] - top) : 0.0f;
+			sum += part;
+		}
+		const float mine = top;
+		top = over_block<Max, float>(top, -infinity);
+		// A thread without columns has no sum, and nothing to scale.
+		const double total = block_sum(sum == 0.0f ? 0.0 : (double)sum * (double)expf(mine - top));
+		loss = (float)((double)top - (double)load_value(a.logits, row, target) + log(total));
+		factor = (float)((double)inv_tokens / total);
+	}
+	if (threadIdx.x == 0)
+		a.loss.out()[row] = loss;
+	if (!a.dlogits.p)
+		return;
+	for (i64 col = threadIdx.x * 8; col < a.cols; col += LOSS_THREADS * 8) {
+		float v[8];
+		const int n = (int)min(8ll, a.cols - col);
+		if (sound)
+			load8(a.logits, row, col, n, v);
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			v[i] = sound ? expf(v[i] - top) * factor : factor;
+			if (sound && col + i == target)
+				v[i] -= inv_tokens;
+			if (col + i >= a.valid)
+				v[i] = 0.0f;
+		}
+		u32 words[8];
+		encode8(a.dlogits.format, v, false, 0, 0, words);
+		store8(a.dlogits.p, row * a.dlogits.ld + col, size_of(a.dlogits.format), n, words);
+	}
+}
+
+struct SumArgs {
+	Tensor x, out;
+	i64 rows, cols, accumulate;
+	void *scratch;
+};
+
+KERNEL(sum, SumArgs, ONE_THREADS, 1) {
+	double total = 0;
+	for (i64 i = threadIdx.x; i < a.cols; i += ONE_THREADS)
+		total += (double)a.x.f32()[i];
+	total = block_sum(total);
+	if (threadIdx.x == 0)
+		*a.out.out() = (float)(total + (a.accumulate ? (double)*a.out.f32() : 0.0));
+}

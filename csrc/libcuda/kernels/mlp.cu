@@ -1,0 +1,158 @@
+// swiglu, swiglu_by_row, swiglu_grad: kernels by tiles (tile.cuh). swiglu_by_row,
+// of SwiGLU with a RowFactor, takes whole rows. swiglu_amax finds the maxima of
+// the columns of strips of rows, swiglu_amax_end those of the strips.
+#include "smooth.cuh"
+#include "tile.cuh"
+
+// The approximate instructions are good to two units in the last place; where
+// the exponential overflows or the quotient is flushed, the sigmoid is 0 and
+// below 2^-126 anyway.
+__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+// gated is up ⊙ silu(gate). Whatever looks for its maxima must see the very
+// values that are cast, so nothing may be fused into its products.
+__device__ inline void gated(const float up[8], const float gate[8], float v[8]) {
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		v[i] = __fmul_rn(up[i], __fmul_rn(gate[i], sigmoid(gate[i])));
+}
+
+struct SwiGLUArgs {
+	Tensor up, gate, inv_c, row_factor;
+	Casts out;
+	i64 rows, cols, factor_of_up, exact;
+	void *scratch;
+};
+
+KERNEL(swiglu, SwiGLUArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	Result out(a.out, a.cols, shared);
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
+		float up[8], v[8];
+		load8(a.up, t.row, t.col, t.n, up);
+		load8(a.gate, t.row, t.col, t.n, v);
+		gated(up, v, v);
+		if (a.inv_c.p) {
+			load8(a.inv_c, 0, t.col, t.n, up);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[i] = __fmul_rn(v[i], up[i]);
+		}
+		out.store(t, v);
+	}
+	out.end();
+}
+
+KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	Result out(a.out, a.cols, shared);
+	Tile t(a.rows, a.cols, a.cols);
+	u32 top = 0;
+	for (; t.more(); t.next()) {
+		float up[8], v[8];
+		load8(a.up, t.row, t.col, t.n, up);
+		if (!a.factor_of_up) {
+			load8(a.gate, t.row, t.col, t.n, v);
+			gated(up, v, up);
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			top = max(top, magnitude(up[i]));
+	}
+	const float factor = smooth_factor(__uint_as_float(warp_max(top)), 0, a.exact);
+	const float inv = __fdiv_rn(1.0f, factor);
+	if (threadIdx.x % 32 == 0 && t.row < a.rows)
+		a.row_factor.out()[t.row] = factor;
+	for (t.restart(a.cols); t.more(); t.next()) {
+		float up[8], v[8];
+		load8(a.up, t.row, t.col, t.n, up);
+		load8(a.gate, t.row, t.col, t.n, v);
+		gated(up, v, v);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = __fmul_rn(v[i], inv);
+		out.store(t, v);
+	}
+	out.end();
+}
+
+struct SwiGLUGradArgs {
+	Tensor dout, up, gate, inv_c, row_factor;
+	Casts dup, dgate;
+	i64 rows, cols;
+	void *scratch;
+};
+
+KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared[2];
+	Result dup(a.dup, a.cols, shared[0]), dgate(a.dgate, a.cols, shared[1]);
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
+		float da[8], up[8], gate[8];
+		load8(a.dout, t.row, t.col, t.n, da);
+		load8(a.up, t.row, t.col, t.n, up);
+		load8(a.gate, t.row, t.col, t.n, gate);
+		if (a.inv_c.p) {
+			float inv[8];
+			load8(a.inv_c, 0, t.col, t.n, inv);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				da[i] *= inv[i];
+		}
+		if (a.row_factor.p && t.n > 0) {
+			const float inv = __fdiv_rn(1.0f, a.row_factor.f32()[t.row]);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				da[i] *= inv;
+		}
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const float g = gate[i], s = sigmoid(g);
+			gate[i] = da[i] * up[i] * (s * (1.0f + g * (1.0f - s)));
+			up[i] = da[i] * (g * s);
+		}
+		dup.store(t, up);
+		dgate.store(t, gate);
+	}
+	dup.end();
+	dgate.end();
+}
+
+struct SwiGLUAmaxArgs {
+	Tensor up, gate, out, seen, up_out, up_seen;
+	i64 rows, cols;
+	float *scratch; // twice [strips, cols]: maxima of the product, and of up
+};
+
+KERNEL(swiglu_amax, SwiGLUAmaxArgs, TILE_THREADS, 1) {
+	Columns products, ups;
+	each_strip_row(a.rows, a.cols, [&](i64 row, i64 col, int n) {
+		float up[8], v[8];
+		load8(a.up, row, col, n, up);
+		load8(a.gate, row, col, n, v);
+		ups.fold(up);
+		gated(up, v, v);
+		products.fold(v);
+	});
+	products.write(a.scratch, a.cols);
+	if (a.up_out.p)
+		ups.write(a.scratch + gridDim.x * a.cols, a.cols);
+}
+
+KERNEL(swiglu_amax_end, SwiGLUAmaxArgs, FLAT_THREADS, 1) {
+	const i64 col = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (col >= a.cols)
+		return;
+	const float *strips = a.scratch;
+	const Tensor *to[2][2] = {{&a.out, &a.seen}, {&a.up_out, &a.up_seen}};
+	for (int i = 0; i < 2; i++) {
+		if (!to[i][0]->p)
+			continue;
+		const u32 top = strips_max(strips, a.rows, a.cols, col);
+		to[i][0]->out()[col] = __uint_as_float(top);
+		if (to[i][1]->p) {
+			float *seen = to[i][1]->out() + col;
+			*seen = __uint_as_float(max(magnitude(*seen), top));
+		}
+		strips += (a.rows + STRIP_ROWS - 1) / STRIP_ROWS * a.cols;
+	}
+}

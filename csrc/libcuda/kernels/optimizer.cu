@@ -1,0 +1,377 @@
+// sum_squares and adamw work on a table of tensors, cut into chunks that a block
+// takes one of (tables.go makes the table). step_gate: one block.
+#include "octet.cuh"
+
+const int SQUARE_ELEMS = 16384;
+
+// tensor_of finds the tensor that a chunk belongs to: the last one whose first
+// chunk is not behind it.
+template <class T> __device__ inline const T &tensor_of(const T *list, i64 n, i64 chunk) {
+	i64 low = 0;
+	while (n > 1) {
+		const i64 half = n / 2;
+		if (list[low + half].first <= chunk)
+			low += half, n -= half;
+		else
+			n = half;
+	}
+	return list[low];
+}
+
+struct Square {
+	const float *x;
+	i64 ld, rows, cols, first;
+};
+
+struct SumSquaresArgs {
+	const Square *list;
+	i64 n, chunks;
+	Tensor out;
+	double *scratch; // the sum of each chunk
+};
+
+// Eight squares are added in FP32, everything else in float64.
+KERNEL(sum_squares, SumSquaresArgs, FLAT_THREADS, 1) {
+	const Square &s = tensor_of(a.list, a.n, blockIdx.x);
+	const i64 across = (s.cols + SQUARE_ELEMS - 1) / SQUARE_ELEMS, chunk = blockIdx.x - s.first;
+	const i64 row = chunk / across, from = chunk % across * SQUARE_ELEMS, end = min(s.cols, from + SQUARE_ELEMS);
+	const Tensor x = {(void *)s.x, s.ld, F32, nullptr};
+	double sum = 0;
+#pragma unroll 2
+	for (i64 col = from + threadIdx.x * 8; col < end; col += FLAT_THREADS * 8) {
+		float v[8], squares = 0.0f;
+		load8(x, row, col, (int)min(8ll, end - col), v);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			squares += v[i] * v[i];
+		sum += (double)squares;
+	}
+	sum = block_sum(sum);
+	if (threadIdx.x == 0)
+		a.scratch[blockIdx.x] = sum;
+}
+
+KERNEL(sum_squares_end, SumSquaresArgs, ONE_THREADS, 1) {
+	double sum = 0;
+	for (i64 i = threadIdx.x; i < a.chunks; i += ONE_THREADS)
+		sum += a.scratch[i];
+	sum = block_sum(sum);
+	if (threadIdx.x == 0)
+		*a.out.out() = (float)sum;
+}
+
+struct StepGateArgs {
+	Tensor sum_squares, amax, step, grad_norm, coef, skip;
+	i64 rows, cols;
+	f64 clip;
+	void *scratch;
+};
+
+KERNEL(step_gate, StepGateArgs, ONE_THREADS, 1) {
+	const float squares = *a.sum_squares.f32();
+	int bad = !finite(squares);
+	for (i64 i = threadIdx.x; i < a.cols; i += ONE_THREADS)
+		bad |= !finite(a.amax.f32()[i]);
+	bad = __syncthreads_or(bad);
+	if (threadIdx.x == 0) {
+		const double norm = sqrt((double)squares);
+		*a.grad_norm.out() = (float)norm;
+		const double coef = a.clip > 0 ? a.clip / (norm + 1e-6) : 1.0;
+		*a.coef.out() = coef > 1.0 ? 1.0f : (float)coef; // NaN stays
+		*(int *)a.skip.p = bad != 0;
+		if (!bad)
+			*(int *)a.step.p += 1;
+	}
+}
+
+// ---- AdamW ----
+
+const int ADAM_SLOTS = 512; // scales by block of one moment in a chunk
+
+struct AdamState {
+	void *p;
+	float *scale_inv; // null for F32 and BF16
+	i64 format;
+	i64 block; // elements of a row with one scale; 0: all have one
+	u64 name_key;
+};
+
+struct Adam {
+	const float *grad;
+	i64 ld, rows, cols;
+	i64 first, span; // the first chunk, and the columns of one
+	AdamState state[3]; // master, first and second moment
+};
+
+// Rule is the arithmetic of one step, which adamw_begin computes in float64.
+struct Rule {
+	float coef, beta1, rest1, beta2, rest2, decay, rate, root_factor, epsilon;
+};
+
+struct AdamWArgs {
+	const Adam *list;
+	i64 n, chunks;
+	Tensor control, step, coef, skip, scratch_out; // [3n]: amaxes, then scales
+	f64 beta1, beta2, eps, weight_decay;
+	i64 eps_form, rounding, pow2, floor_v;
+	Rule *scratch;
+};
+
+// adamw_begin clears the amaxes and makes the step's rule.
+KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
+	for (i64 i = threadIdx.x; i < 3 * a.n; i += ONE_THREADS)
+		a.scratch_out.out()[i] = 0.0f;
+	if (threadIdx.x > 0)
+		return;
+	// The op's numbers are float32; 1−β is the float64 difference, rounded.
+	const double t = *a.step.i32(), lr = control_lr(a.control.i32());
+	const double correction1 = 1 - pow(a.beta1, t), root2 = sqrt(1 - pow(a.beta2, t));
+	Rule r;
+	r.coef = *a.coef.f32();
+	r.beta1 = (float)a.beta1, r.rest1 = (float)(1 - a.beta1);
+	r.beta2 = (float)a.beta2, r.rest2 = (float)(1 - a.beta2);
+	r.decay = (float)(1 - lr * a.weight_decay);
+	r.epsilon = (float)a.eps;
+	r.rate = (float)(a.eps_form ? lr / correction1 : lr * root2 / correction1);
+	r.root_factor = a.eps_form ? (float)(1 / root2) : 1.0f;
+	*a.scratch = r;
+}
+
+// read8 is like load8, of any format, and of memory that the kernel writes to.
+// scale belongs to all n elements.
+__device__ inline void read8(const AdamState &s, i64 at, int n, float scale, float v[8]) {
+	const int size = size_of(s.format);
+	const u8 *p = (const u8 *)s.p + at * size;
+	u32 w[8] = {};
+	if (n == 8 && aligned(p, min(8 * size, 16))) {
+		if (size == 1) {
+			const uint2 x = *(const uint2 *)p;
+			w[0] = x.x, w[1] = x.y;
+		} else {
+			const uint4 x = *(const uint4 *)p;
+			w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
+			if (size == 4) {
+				const uint4 y = *((const uint4 *)p + 1);
+				w[4] = y.x, w[5] = y.y, w[6] = y.z, w[7] = y.w;
+			}
+		}
+	} else {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			if (i < n) {
+				const u32 code = load1(s.p, at + i, s.format);
+				if (size == 4)
+					w[i] = code;
+				else if (size == 2)
+					w[i / 2] |= code << (i % 2 * 16);
+				else
+					w[i / 4] |= code << (i % 4 * 8);
+			}
+	}
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const u32 code = size == 4 ? w[i] : size == 2 ? w[i / 2] >> (i % 2 * 16) & 0xffffu : w[i / 4] >> (i % 4 * 8) & 0xffu;
+		v[i] = decode1(s.format, code);
+		if (s.scale_inv)
+			v[i] = __fmul_rn(v[i], scale);
+	}
+}
+
+// Chunk is the part of a tensor that a block takes.
+struct Chunk {
+	i64 row, from, end;
+
+	__device__ Chunk(const Adam &t) {
+		const i64 across = (t.cols + t.span - 1) / t.span, chunk = blockIdx.x - t.first;
+		row = chunk / across;
+		from = chunk % across * t.span;
+		end = min(t.cols, from + t.span);
+	}
+};
+
+// slot is the place of an element's scale among those of its state.
+__device__ inline i64 slot(const AdamState &s, i64 cols, i64 row, i64 col) {
+	return s.block ? row * ((cols + s.block - 1) / s.block) + col / s.block : 0;
+}
+
+// group is how many elements from col on, of at most 8, may be worked on
+// together: those with the same scales.
+__device__ inline int group(const Adam &t, i64 col, i64 end) {
+	i64 n = min(8ll, end - col);
+	for (int i = 1; i < 3; i++)
+		if (t.state[i].block)
+			n = min(n, t.state[i].block - col % t.state[i].block);
+	return (int)n;
+}
+
+// update computes the new values of n elements. The two visits of an element
+// must get the same bits, in two kernels: so no operation may be fused.
+__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
+#pragma unroll
+	for (int k = 0; k < 3; k++) {
+		const AdamState &s = t.state[k];
+		read8(s, row * t.cols + col, n, s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f, x[k]);
+	}
+	const Tensor grad = {(void *)t.grad, t.ld, F32, nullptr};
+	float g[8];
+	load8(grad, row, col, n, g);
+#pragma unroll
+	for (int i = 0; i < 8; i++) {
+		const float scaled = __fmul_rn(g[i], r.coef);
+		const float m = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
+		const float v = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
+		const float root = __fmul_rn(__fsqrt_rn(v), r.root_factor);
+		const float direction = __fdiv_rn(m, __fadd_rn(root, r.epsilon));
+		x[0][i] = __fsub_rn(__fmul_rn(x[0][i], r.decay), __fmul_rn(r.rate, direction));
+		x[1][i] = m, x[2][i] = v;
+	}
+}
+
+__device__ inline bool one_scale(const AdamState &s) { return s.scale_inv && !s.block; }
+
+// adamw_amax finds the amaxes of the states with one scale.
+KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 1) {
+	if (*a.skip.i32())
+		return;
+	const Adam &t = tensor_of(a.list, a.n, blockIdx.x);
+	if (!one_scale(t.state[0]) && !one_scale(t.state[1]) && !one_scale(t.state[2]))
+		return;
+	const Rule r = *a.scratch;
+	const Chunk c(t);
+	u32 top[3] = {};
+	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
+		for (i64 col = base; col < min(base + 8, c.end);) {
+			float x[3][8];
+			const int n = group(t, col, min(base + 8, c.end));
+			update(t, r, c.row, col, n, x);
+#pragma unroll
+			for (int k = 0; k < 3; k++)
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					top[k] = i < n ? max(top[k], magnitude(x[k][i])) : top[k];
+			col += n;
+		}
+#pragma unroll
+	for (int k = 0; k < 3; k++) {
+		const u32 most = block_max(top[k]);
+		if (threadIdx.x == 0 && one_scale(t.state[k]))
+			fold_amax(a.scratch_out.out() + 3 * (&t - a.list) + k, most);
+	}
+}
+
+// scale_of is the scale for new values with this amax. One that says nothing
+// keeps the old scale, as a negative number; a tensor that nobody has written
+// has 0 there, and gets 1.
+__device__ inline float scale_of(const AdamState &s, float amax, float old, bool pow2) {
+	const Scale fresh = scale_for(amax, largest_of(s.format), pow2);
+	return fresh.ok || old == 0.0f ? fresh.scale : -__fdiv_rn(1.0f, old);
+}
+
+// adamw_scale replaces amaxes by the scales to store with.
+KERNEL(adamw_scale, AdamWArgs, FLAT_THREADS, 1) {
+	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (i >= 3 * a.n || *a.skip.i32())
+		return;
+	const AdamState &s = a.list[i / 3].state[i % 3];
+	if (one_scale(s))
+		a.scratch_out.out()[i] = scale_of(s, a.scratch_out.f32()[i], *s.scale_inv, a.pow2);
+}
+
+// write8 stores n new values of a state.
+__device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, i64 at, int n, float scale, bool floor, const float x[8]) {
+	float v[8];
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		v[i] = s.scale_inv ? __fmul_rn(x[i], fabsf(scale)) : x[i];
+	u32 w[8];
+	encode8(s.format, v, a.rounding, key, (u64)at, w);
+	const int size = size_of(s.format);
+	if (floor && s.format != F32) {
+		// In every format the code of the smallest number is 1.
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const int j = size == 2 ? i / 2 : i / 4, shift = size == 2 ? i % 2 * 16 : i % 4 * 8;
+			if (x[i] > 0.0f && (w[j] >> shift & (size == 2 ? 0xffffu : 0xffu)) == 0)
+				w[j] |= 1u << shift;
+		}
+	}
+	store8(s.p, at, size, n, w);
+}
+
+KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
+	__shared__ u64 key[3];
+	__shared__ float slots[2][ADAM_SLOTS]; // amaxes by block of the moments, then scales
+	if (*a.skip.i32())
+		return;
+	const Adam &t = tensor_of(a.list, a.n, blockIdx.x);
+	const float *scales = a.scratch_out.f32() + 3 * (&t - a.list);
+	const Rule r = *a.scratch;
+	const Chunk c(t);
+	if (threadIdx.x < 3)
+		key[threadIdx.x] = a.rounding ? stream_key(a.control.i32(), t.state[threadIdx.x].name_key) : 0;
+	const bool blocks = t.state[1].block || t.state[2].block;
+	if (blocks) {
+		for (int i = threadIdx.x; i < 2 * ADAM_SLOTS; i += FLAT_THREADS)
+			slots[0][i] = 0.0f;
+		__syncthreads();
+		for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
+			for (i64 col = base; col < min(base + 8, c.end);) {
+				float x[3][8];
+				const int n = group(t, col, min(base + 8, c.end));
+				update(t, r, c.row, col, n, x);
+				for (int k = 1; k < 3; k++) {
+					u32 top = 0;
+#pragma unroll
+					for (int i = 0; i < 8; i++)
+						top = i < n ? max(top, magnitude(x[k][i])) : top;
+					if (t.state[k].block)
+						fold_amax(&slots[k - 1][(col - c.from) / t.state[k].block], top);
+				}
+				col += n;
+			}
+		__syncthreads();
+		for (int k = 1; k < 3; k++) {
+			const AdamState &s = t.state[k];
+			if (!s.block)
+				continue;
+			for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
+				slots[k - 1][i] = scale_of(s, slots[k - 1][i], s.scale_inv[slot(s, t.cols, c.row, c.from) + i], a.pow2);
+		}
+	}
+	__syncthreads();
+	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
+		for (i64 col = base; col < min(base + 8, c.end);) {
+			float x[3][8];
+			const int n = group(t, col, min(base + 8, c.end));
+			update(t, r, c.row, col, n, x);
+#pragma unroll
+			for (int k = 0; k < 3; k++) {
+				const AdamState &s = t.state[k];
+				const float scale = s.block ? slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block] : scales[k];
+				write8(a, s, key[k], c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
+			}
+			col += n;
+		}
+	if (!blocks)
+		return;
+	__syncthreads(); // all old codes are read by the old scales
+	for (int k = 1; k < 3; k++) {
+		const AdamState &s = t.state[k];
+		if (!s.block)
+			continue;
+		for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
+			if (slots[k - 1][i] > 0.0f)
+				s.scale_inv[slot(s, t.cols, c.row, c.from) + i] = __fdiv_rn(1.0f, slots[k - 1][i]);
+	}
+}
+
+// adamw_end records the scales of the codes, once all old ones are read.
+KERNEL(adamw_end, AdamWArgs, FLAT_THREADS, 1) {
+	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (i >= 3 * a.n || *a.skip.i32())
+		return;
+	const AdamState &s = a.list[i / 3].state[i % 3];
+	const float scale = a.scratch_out.f32()[i];
+	if (one_scale(s) && scale > 0.0f)
+		*s.scale_inv = __fdiv_rn(1.0f, scale);
+}

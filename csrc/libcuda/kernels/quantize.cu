@@ -1,0 +1,244 @@
+// quantize: a kernel by tiles (tile.cuh). Where casts have scales by block,
+// quantize_scales and quantize_blocks take its place. amax_columns: maxima by strips of rows. amax and
+// cast_health: see flat.cuh.
+#include "flat.cuh"
+#include "tile.cuh"
+
+struct QuantizeArgs {
+	Tensor x, row_scale, col_scale;
+	Casts out;
+	i64 rows, cols;
+	float *scratch; // the multiplying scales by block of all casts, one after the other
+};
+
+// Blocks is how the blocks of a cast lie in X.
+struct Blocks {
+	i64 height, width;       // in X
+	i64 across;              // blocks beside each other in Out
+	i64 count;
+	bool turned;
+
+	__device__ Blocks(const Cast &c, i64 rows, i64 cols) : turned(c.flags & TRANSPOSE) {
+		const i64 out_rows = turned ? cols : rows, out_cols = turned ? rows : cols;
+		const i64 h = c.block_rows ? c.block_rows : out_rows, w = c.block_cols ? c.block_cols : out_cols;
+		across = (out_cols + w - 1) / w;
+		count = (out_rows + h - 1) / h * across;
+		height = turned ? w : h;
+		width = turned ? h : w;
+	}
+	__device__ i64 at(i64 row, i64 col) const {
+		const i64 i = row / height, j = col / width;
+		return turned ? j * across + i : i * across + j;
+	}
+};
+
+__device__ inline bool by_block(const Cast &c) { return c.block_rows || c.block_cols; }
+
+// quantized is X as the casts see it, each product rounded.
+__device__ inline float quantized(const QuantizeArgs &a, i64 row, i64 col) {
+	float x = load_value(a.x, row, col);
+	if (a.row_scale.p)
+		x = __fmul_rn(x, a.row_scale.f32()[row]);
+	if (a.col_scale.p)
+		x = __fmul_rn(x, a.col_scale.f32()[col]);
+	return x;
+}
+
+// write_scale stores what dequantises a block with this amax, and the factor
+// that quantises it: see backend.Cast.
+__device__ inline void write_scale(const Cast &c, i64 at, u32 top, float *scale) {
+	const float amax = __uint_as_float(top);
+	if (c.flags & SCALE_E8M0) {
+		const u32 code = mx_scale(amax, largest_of(c.format));
+		((u8 *)c.scale_inv)[at] = (u8)code;
+		*scale = e8m0_value((254 - code) & 0xff); // NaN is its own inverse
+		return;
+	}
+	const Scale s = scale_for(amax, (float)c.limit, c.flags & POW2);
+	*scale = s.scale;
+	((float *)c.scale_inv)[at] = s.ok || top == 0 ? __fdiv_rn(1.0f, s.scale) : __uint_as_float(0x7fc00000u);
+}
+
+// quantize_scales: a warp for each block, or, where blocks are one column wide,
+// a lane for each, so that neighbours read neighbours.
+KERNEL(quantize_scales, QuantizeArgs, FLAT_THREADS, 1) {
+	i64 task = (i64)blockIdx.x * (FLAT_THREADS / 32) + threadIdx.x / 32;
+	const int lane = threadIdx.x % 32;
+	float *scales = a.scratch;
+	for (int i = 0; i < a.out.n; i++) {
+		const Cast &c = a.out.cast[i];
+		if (!by_block(c))
+			continue;
+		const Blocks b(c, a.rows, a.cols);
+		if (task >= b.count) {
+			task -= b.count;
+			scales += b.count;
+			continue;
+		}
+		u32 top = 0;
+		if (b.width == 1) {
+			const i64 groups = (a.cols + 31) / 32;
+			const i64 row0 = task / groups * b.height, col = task % groups * 32 + lane;
+			if (row0 >= a.rows || col >= a.cols)
+				return;
+			for (i64 row = row0; row < min(a.rows, row0 + b.height); row++)
+				top = max(top, magnitude(quantized(a, row, col)));
+			const i64 at = b.at(row0, col);
+			write_scale(c, at, top, scales + at);
+			return;
+		}
+		const i64 down = b.turned ? task % b.across : task / b.across;
+		const i64 beside = b.turned ? task / b.across : task % b.across;
+		const i64 row0 = down * b.height, col0 = beside * b.width;
+		const i64 height = min(a.rows - row0, b.height), width = min(a.cols - col0, b.width);
+		for (i64 e = lane; e < height * width; e += 32)
+			top = max(top, magnitude(quantized(a, row0 + e / width, col0 + e % width)));
+		top = warp_max(top);
+		if (lane == 0)
+			write_scale(c, task, top, scales + task);
+		return;
+	}
+}
+
+// BlockScaled multiplies what a cast with scales by block gets by them.
+struct BlockScaled {
+	const QuantizeArgs &a;
+	const Tile &t;
+
+	__device__ void with(int cast, float v[8]) const {
+		if (!by_block(a.out.cast[cast]))
+			return;
+		const float *scales = a.scratch;
+		for (int i = 0; i < cast; i++)
+			if (by_block(a.out.cast[i]))
+				scales += Blocks(a.out.cast[i], a.rows, a.cols).count;
+		const Blocks b(a.out.cast[cast], a.rows, a.cols);
+		for (int j = 0; j < 8; j++)
+			if (j < t.n)
+				v[j] = __fmul_rn(v[j], scales[b.at(t.row, t.col + j)]);
+	}
+};
+
+template <bool BLOCKS> __device__ inline void quantize_tiles(const QuantizeArgs &a, Result::Shared &shared) {
+	Result out(a.out, a.cols, shared);
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
+		float v[8];
+		load8(a.x, t.row, t.col, t.n, v);
+		if (a.row_scale.p && t.n > 0) {
+			const float s = a.row_scale.f32()[t.row];
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[i] = __fmul_rn(v[i], s);
+		}
+		if (a.col_scale.p) {
+			float s[8];
+			load8(a.col_scale, 0, t.col, t.n, s);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[i] = __fmul_rn(v[i], s[i]);
+		}
+		if constexpr (BLOCKS)
+			out.store(t, v, BlockScaled{a, t});
+		else
+			out.store(t, v);
+	}
+	out.end();
+}
+
+KERNEL(quantize, QuantizeArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	quantize_tiles<false>(a, shared);
+}
+
+KERNEL(quantize_blocks, QuantizeArgs, TILE_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	quantize_tiles<true>(a, shared);
+}
+
+struct AmaxArgs {
+	Tensor x, out;
+	i64 rows, cols;
+	float *scratch;
+};
+
+KERNEL(amax_columns, AmaxArgs, TILE_THREADS, 1) {
+	Columns columns;
+	each_strip_row(a.rows, a.cols, [&](i64 row, i64 col, int n) {
+		float v[8];
+		load8(a.x, row, col, n, v);
+		columns.fold(v);
+	});
+	columns.write(a.scratch, a.cols);
+}
+
+KERNEL(amax_columns_end, AmaxArgs, FLAT_THREADS, 1) {
+	const i64 col = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (col < a.cols)
+		a.out.out()[col] = __uint_as_float(strips_max(a.scratch, a.rows, a.cols, col));
+}
+
+KERNEL(amax, AmaxArgs, FLAT_THREADS, 1) {
+	u32 top = 0;
+	each_flat(a.rows, a.cols, a.x.ld != a.cols && a.rows > 1, [&](i64 row, i64 col, int n) {
+		float v[8];
+		load8(a.x, row, col, n, v);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			top = max(top, magnitude(v[i]));
+	});
+	top = block_max(top);
+	if (threadIdx.x == 0)
+		a.scratch[blockIdx.x] = __uint_as_float(top);
+}
+
+KERNEL(amax_end, AmaxArgs, ONE_THREADS, 1) {
+	u32 top = 0;
+	for (i64 i = threadIdx.x; i < flat_blocks(a.rows * a.cols); i += ONE_THREADS)
+		top = max(top, magnitude(a.scratch[i]));
+	top = block_max(top);
+	if (threadIdx.x == 0)
+		*a.out.out() = __uint_as_float(top);
+}
+
+struct CastHealthArgs {
+	Tensor x, codes, out;
+	i64 rows, cols;
+	u64 *scratch; // of each block: how many are clipped, how many flushed
+};
+
+KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
+	// Half a step above the largest number: fp8.DType.ClipLimit.
+	const i64 format = a.codes.format;
+	const float limit = __fmul_rn(format == E4M3 ? 464.0f : format == E4M3IEEE ? 248.0f : 61440.0f, a.codes.factor());
+	const bool gaps = a.rows > 1 && (a.x.ld != a.cols || a.codes.ld != a.cols);
+	u32 clipped = 0, flushed = 0;
+	each_flat(a.rows, a.cols, gaps, [&](i64 row, i64 col, int n) {
+		float v[8];
+		load8(a.x, row, col, n, v);
+		const u8 *codes = (const u8 *)a.codes.p + row * a.codes.ld + col;
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			if (i >= n)
+				break;
+			clipped += fabsf(v[i]) > limit;
+			flushed += (codes[i] & 0x7f) == 0 && fabsf(v[i]) > 0.0f;
+		}
+	});
+	clipped = block_sum(clipped), flushed = block_sum(flushed);
+	if (threadIdx.x == 0)
+		a.scratch[2 * blockIdx.x] = clipped, a.scratch[2 * blockIdx.x + 1] = flushed;
+}
+
+KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
+	const i64 elems = a.rows * a.cols;
+	u64 clipped = 0, flushed = 0;
+	for (i64 i = threadIdx.x; i < flat_blocks(elems); i += ONE_THREADS)
+		clipped += a.scratch[2 * i], flushed += a.scratch[2 * i + 1];
+	clipped = block_sum(clipped), flushed = block_sum(flushed);
+	if (threadIdx.x == 0) {
+		float *out = a.out.out();
+		out[0] = (float)((double)clipped / (double)elems);
+		out[1] = (float)((double)flushed / (double)elems);
+		out[2] = a.codes.factor();
+	}
+}

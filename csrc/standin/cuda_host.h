@@ -1,0 +1,363 @@
+// Compiles the CUDA sources of csrc/libcuda/kernels as C++ for the processor:
+// what the language adds, on one core, a block at a time. For tests; it is exact
+// about what kernels may rely on, and slow.
+//
+//	g++ -std=c++17 -O1 -shared -fPIC -fno-gnu-unique -fno-strict-aliasing
+//	    -ffp-contract=off -Wno-unknown-pragmas -include cuda_host.h -x c++ norm.cu
+//
+// A thread is a fiber: it runs until it waits at a barrier or for the other
+// lanes of its warp, and then the next one does. A kernel is a function that
+// takes the address of its arguments; octet_host_launch, which every shared
+// object exports, runs one on a grid.
+//
+// What the hardware leaves undefined ends the launch with a message: a barrier
+// that some threads of the block never reach or have left behind them by ending,
+// a shuffle without all lanes, a vector load from an address that is not a
+// multiple of its size, a write behind the dynamic shared memory, a stack that
+// is too small. Shared memory begins as NaN.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#ifndef __x86_64__
+#include <ucontext.h>
+#endif
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __shared__ static
+#define __align__(n) alignas(n)
+#define KERNEL(name, Args, threads, blocks) extern "C" void name(const Args &a)
+
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct uint3 { unsigned x, y, z; };
+
+static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+
+namespace octet_host {
+
+const unsigned MOST = 1024;             // threads of a block
+const size_t STACK = 128 << 10;         // bytes of a fiber's
+const size_t SHARED = 228 << 10;        // bytes of dynamic shared memory
+const size_t FENCE = 256;               // behind it
+
+struct Fiber {
+#ifdef __x86_64__
+	void *sp;
+#else
+	ucontext_t context;
+#endif
+	uint3 thread;
+	unsigned next, before; // of the ring of fibers that live
+};
+
+// What lanes of a warp hand each other: two sets of slots, in turn, so that a
+// lane may go on while others still read what it sent.
+struct Warp {
+	unsigned arrived, generation;
+	char slot[2][32][32];
+};
+
+static Fiber fibers[MOST];
+static Warp warps[MOST / 32];
+static char *stacks;
+static unsigned current, live, threads, arrived, generation;
+static unsigned long idle; // switches since something last happened
+static uint3 block_index, block_size, grid_size;
+alignas(256) static unsigned char shared_memory[SHARED + FENCE];
+static void (*kernel)(const void *);
+static const void *arguments;
+static const char *failure;
+
+#ifdef __x86_64__
+static void *scheduler;
+extern "C" void octet_host_switch(void **from, void *to);
+__asm__(".text\n"
+	".local octet_host_switch\n"
+	".type octet_host_switch,@function\n"
+	"octet_host_switch:\n"
+	"push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
+	"mov %rsp, (%rdi)\n"
+	"mov %rsi, %rsp\n"
+	"pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\n"
+	"ret\n");
+static inline void to_fiber(unsigned i) {
+	const unsigned from = current;
+	current = i;
+	octet_host_switch(&fibers[from].sp, fibers[i].sp);
+}
+[[maybe_unused]] static void to_scheduler() {
+	octet_host_switch(&fibers[current].sp, scheduler);
+}
+#else
+static ucontext_t scheduler;
+static inline void to_fiber(unsigned i) {
+	const unsigned from = current;
+	current = i;
+	swapcontext(&fibers[from].context, &fibers[i].context);
+}
+static void to_scheduler() { swapcontext(&fibers[current].context, &scheduler); }
+#endif
+
+// fail gives the launch up: its fibers are never run again.
+static inline void fail(const char *why) {
+	failure = why;
+	to_scheduler();
+}
+
+static inline void yield() {
+	if (++idle > 4ul * live + 4)
+		fail("threads wait for each other: a barrier or a shuffle that not all of them reach");
+	if (fibers[current].next != current)
+		to_fiber(fibers[current].next);
+}
+
+static void run_thread() {
+	kernel(arguments);
+	// Leave the ring. Who waits at a barrier waits for this thread in vain.
+	Fiber &f = fibers[current];
+	fibers[f.before].next = f.next;
+	fibers[f.next].before = f.before;
+	idle = 0;
+	if (--live > 0 && arrived > 0)
+		fail("a thread ended while others wait at a barrier");
+	if (live == 0)
+		to_scheduler();
+	to_fiber(f.next);
+	__builtin_unreachable();
+}
+
+static void prepare(unsigned i) {
+	Fiber &f = fibers[i];
+	f.thread = {i, 0, 0};
+	f.next = (i + 1) % threads;
+	f.before = (i + threads - 1) % threads;
+	char *const stack = stacks + i * STACK;
+	memset(stack, 0x5a, 64);
+#ifdef __x86_64__
+	// As if run_thread had been called: its return address, of no use, leaves the
+	// stack as the calling convention wants it.
+	void **top = (void **)(stack + STACK);
+	*--top = nullptr;
+	*--top = nullptr;
+	*--top = (void *)run_thread;
+	f.sp = top - 6;
+#else
+	getcontext(&f.context);
+	f.context.uc_stack.ss_sp = stack;
+	f.context.uc_stack.ss_size = STACK;
+	f.context.uc_link = nullptr;
+	makecontext(&f.context, run_thread, 0);
+#endif
+}
+
+static const char *run_block(unsigned shared) {
+	live = threads;
+	arrived = 0;
+	idle = 0;
+	failure = nullptr;
+	memset(warps, 0, sizeof warps);
+	memset(shared_memory, 0xff, shared);
+	memset(shared_memory + shared, 0x5a, FENCE);
+	for (unsigned i = 0; i < threads; i++)
+		prepare(i);
+	current = 0;
+#ifdef __x86_64__
+	octet_host_switch(&scheduler, fibers[0].sp);
+#else
+	swapcontext(&scheduler, &fibers[0].context);
+#endif
+	for (unsigned i = 0; i < threads && !failure; i++)
+		for (int j = 0; j < 64; j++)
+			if (stacks[i * STACK + j] != 0x5a)
+				failure = "a fiber's stack was too small";
+	for (size_t j = 0; j < FENCE && !failure; j++)
+		if (shared_memory[shared + j] != 0x5a)
+			failure = "a write behind the dynamic shared memory";
+	return failure;
+}
+
+static inline void sync_threads() {
+	if (live != threads)
+		fail("a barrier after threads of the block have ended");
+	const unsigned mine = generation;
+	if (++arrived == threads) {
+		arrived = 0;
+		generation++;
+		idle = 0;
+		return;
+	}
+	while (generation == mine)
+		yield();
+}
+
+// sync_warp waits for all lanes of the warp and returns the set of slots that
+// they filled before.
+static inline unsigned sync_warp() {
+	Warp &w = warps[current / 32];
+	const unsigned mine = w.generation;
+	if (++w.arrived == 32) {
+		w.arrived = 0;
+		w.generation++;
+		idle = 0;
+	} else {
+		while (w.generation == mine)
+			yield();
+	}
+	return mine % 2;
+}
+
+template <class T> static inline void send(const T &x) {
+	static_assert(sizeof x <= sizeof warps->slot[0][0], "a slot is too small");
+	Warp &w = warps[current / 32];
+	memcpy(w.slot[w.generation % 2][current % 32], &x, sizeof x);
+}
+
+template <class T> static inline T receive(unsigned set, unsigned lane) {
+	T x;
+	memcpy(&x, warps[current / 32].slot[set][lane % 32], sizeof x);
+	return x;
+}
+
+template <class T> static inline T shuffle(unsigned mask, const T &x, unsigned lane) {
+	if (mask != 0xffffffffu)
+		fail("a shuffle without all lanes");
+	send(x);
+	return receive<T>(sync_warp(), lane);
+}
+
+} // namespace octet_host
+
+// octet_host_launch runs a kernel and returns nothing, or what is wrong with it.
+extern "C" const char *octet_host_launch(void (*kernel)(const void *), const unsigned grid[3], unsigned block, unsigned shared, const void *args) {
+	using namespace octet_host;
+	if (block == 0 || block > MOST || block % 32)
+		return "a block must have a multiple of 32 threads, up to 1024";
+	if (shared > SHARED - 1024)
+		return "more than 227 KiB of dynamic shared memory";
+	if (!stacks) {
+		void *p = mmap(nullptr, MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (p == MAP_FAILED)
+			return "no memory for the fibers' stacks";
+		stacks = (char *)p;
+	}
+	octet_host::kernel = kernel;
+	arguments = args;
+	threads = block;
+	block_size = {block, 1, 1};
+	grid_size = {grid[0], grid[1], grid[2]};
+	for (unsigned z = 0; z < grid[2]; z++)
+		for (unsigned y = 0; y < grid[1]; y++)
+			for (unsigned x = 0; x < grid[0]; x++) {
+				block_index = {x, y, z};
+				if (const char *why = run_block(shared))
+					return why;
+			}
+	return nullptr;
+}
+
+#define threadIdx (octet_host::fibers[octet_host::current].thread)
+#define blockIdx (octet_host::block_index)
+#define blockDim (octet_host::block_size)
+#define gridDim (octet_host::grid_size)
+#define DYNAMIC_SHARED(T, name) T *const name = (T *)octet_host::shared_memory
+
+static inline void __syncthreads() { octet_host::sync_threads(); }
+static inline void __syncwarp() { octet_host::sync_warp(); }
+
+template <class T> static inline T __shfl_sync(unsigned mask, T x, int lane) { return octet_host::shuffle(mask, x, lane); }
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T x, int lanes) {
+	return octet_host::shuffle(mask, x, octet_host::current % 32 ^ lanes);
+}
+static inline unsigned __ballot_sync(unsigned mask, int yes) {
+	if (mask != 0xffffffffu)
+		octet_host::fail("a vote without all lanes");
+	octet_host::send(yes);
+	const unsigned set = octet_host::sync_warp();
+	unsigned votes = 0;
+	for (unsigned i = 0; i < 32; i++)
+		votes |= (octet_host::receive<int>(set, i) != 0) << i;
+	return votes;
+}
+static inline int __syncthreads_or(int yes) {
+	static int any[2];
+	const unsigned set = octet_host::generation % 2;
+	if (yes)
+		any[set] = 1;
+	octet_host::sync_threads();
+	const int result = any[set];
+	octet_host::sync_threads();
+	any[set] = 0;
+	octet_host::sync_threads();
+	return result;
+}
+
+// Fibers change only where they wait, so that these are atomic as they stand.
+template <class T> static inline T atomicMax(T *p, T x) {
+	const T old = *p;
+	if (x > old)
+		*p = x;
+	return old;
+}
+template <class T> static inline T atomicAdd(T *p, T x) {
+	const T old = *p;
+	*p = old + x;
+	return old;
+}
+
+template <class T> static inline T __ldg(const T *p) {
+	if ((uintptr_t)p % sizeof(T))
+		octet_host::fail("a load from an address that is not a multiple of its size");
+	return *p;
+}
+
+template <class To, class From> static inline To octet_host_bits(From x) {
+	To y;
+	static_assert(sizeof x == sizeof y, "sizes differ");
+	memcpy(&y, &x, sizeof y);
+	return y;
+}
+static inline unsigned __float_as_uint(float x) { return octet_host_bits<unsigned>(x); }
+static inline float __uint_as_float(unsigned x) { return octet_host_bits<float>(x); }
+static inline long long __double_as_longlong(double x) { return octet_host_bits<long long>(x); }
+static inline double __longlong_as_double(long long x) { return octet_host_bits<double>(x); }
+static inline float __int_as_float(int x) { return octet_host_bits<float>(x); }
+
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+	const uint64_t bytes = (uint64_t)y << 32 | x;
+	unsigned r = 0;
+	for (int i = 0; i < 4; i++)
+		r |= (unsigned)(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+	return r;
+}
+
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+
+template <class A, class B> static inline auto min(A a, B b) -> decltype(a + b) {
+	typedef decltype(a + b) C;
+	return (C)a < (C)b ? (C)a : (C)b;
+}
+template <class A, class B> static inline auto max(A a, B b) -> decltype(a + b) {
+	typedef decltype(a + b) C;
+	return (C)a > (C)b ? (C)a : (C)b;
+}
+
+static inline float __fmul_rn(float x, float y) { return x * y; }
+static inline float __fadd_rn(float x, float y) { return x + y; }
+static inline float __fsub_rn(float x, float y) { return x - y; }
+static inline float __fdiv_rn(float x, float y) { return x / y; }
+static inline float __fsqrt_rn(float x) { return sqrtf(x); }
+#define __expf expf // glibc has a function of that name
+static inline float __fdividef(float x, float y) { return x / y; }
