@@ -12,9 +12,8 @@
 #define KERNEL(name, Args, threads, blocks) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
 // The dynamic shared memory of a launch.
-#define DYNAMIC_SHARED(T, name) \
-	extern __shared__ __align__(128) unsigned char octet_dynamic[]; \
-	T *const name = (T *)octet_dynamic
+extern __shared__ __align__(128) unsigned char dynamic_shared[];
+#define DYNAMIC_SHARED(T, name) T *const name = (T *)dynamic_shared
 #endif
 
 typedef unsigned char u8;

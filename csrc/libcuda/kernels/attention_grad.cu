@@ -1,0 +1,342 @@
+// The backward of attention, in three launches: attention_grad_dot makes the dot
+// products DOut·O of all rows, attention_grad_kv the gradients of K and V,
+// attention_grad_q that of Q. _64 and _128 are on BF16 tensor cores for heads of 64
+// and 128, the others take any head and format, a warp for each row and head.
+//
+// Every sum has one owner and a fixed order, so there are no atomic additions;
+// the price is that the probabilities are computed twice, seven products in
+// place of FlashAttention-2's five.
+//
+// A block of _kv_ has 128 keys of a key head, and goes through the queries of
+// all heads that share it, head by head, 32 at a time. It works on the transposed
+// scores K·Qᵀ: the warp's weights of keys then are where the products with dOut
+// and Q want them, in registers. Those of dK and dV take 128 of a thread's
+// registers (a warp has 16 keys with D = 128, 32 with D = 64). Shared memory: K and
+// V, two stages of Q and dOut, which the copies of the next queries alternate
+// between, 768·D + 512 bytes: 96.5 KiB with D = 128, which Ada has, too.
+//
+// A block of _q_ has 128 queries, a warp 32 of them, and goes through the keys that
+// they see 32 at a time, with two stages of K and V: 768·D bytes.
+#include "attention.cuh"
+
+struct AttentionGradArgs {
+	Tensor dout, q, k, v, o, lse;
+	Casts dq, dk, dv;
+	Geometry g;
+	float *scratch; // DOut·O, like LSE
+};
+
+KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
+	const i64 task = (i64)blockIdx.x * (FLAT_THREADS / 32) + threadIdx.x / 32;
+	const i64 row = task / a.g.heads, head = task % a.g.heads;
+	if (row >= a.g.batch * a.g.queries)
+		return; // a whole warp
+	float sum = 0.0f;
+	for (i64 d = threadIdx.x % 32 * 8; d < a.g.head_dim; d += 256) {
+		float x[8], y[8];
+		const int n = (int)min(8ll, a.g.head_dim - d);
+		load8(a.dout, row, head * a.g.head_dim + d, n, x);
+		load8(a.o, row, head * a.g.head_dim + d, n, y);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			sum += x[i] * y[i];
+	}
+	sum = warp_sum(sum);
+	if (threadIdx.x % 32 == 0)
+		a.scratch[a.g.lse(row / a.g.queries, head, row % a.g.queries)] = sum;
+}
+
+// ---- dK and dV ----
+
+const int STEP = 32; // queries, or keys, of a stage
+
+// copy4 begins to copy a number, or zero.
+__device__ inline void copy4(float *to, const float *from, bool inside) {
+#ifdef __CUDA_ARCH__
+	const u32 address = (u32)__cvta_generic_to_shared(to);
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(inside ? 4 : 0) : "memory");
+#else
+	*to = inside ? *from : 0.0f;
+#endif
+}
+
+template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
+	const int MT = KEY_BLOCK / WARPS / 16, THREADS = WARPS * 32;
+	DYNAMIC_SHARED(bf16, memory);
+	const BF16Tile<D> k = {memory}, v = {memory + KEY_BLOCK * D};
+	bf16 *stages = memory + 2 * KEY_BLOCK * D; // Q, then dOut, of each stage
+	float *numbers = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
+	Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]);
+
+	const i64 key_head = blockIdx.x % a.g.key_heads, sequence = blockIdx.x / a.g.key_heads;
+	const i64 j0 = (i64)blockIdx.y * KEY_BLOCK, key = sequence * a.g.keys + j0;
+	const int rows = (int)min((i64)KEY_BLOCK, a.g.keys - j0);
+	const i64 steps = (a.g.queries - j0 + STEP - 1) / STEP, all = steps * a.g.group();
+	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	const float scale = rsqrtf((float)D), scale2 = scale * LOG2E;
+
+	const auto load = [&](i64 at) {
+		const i64 head = key_head * a.g.group() + at / steps, i0 = j0 + at % steps * STEP;
+		const i64 query = sequence * a.g.queries + i0;
+		const int n = (int)min((i64)STEP, a.g.queries - i0), stage = (int)(at % 2);
+		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
+		q.template load<STEP, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, n);
+		dout.template load<STEP, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, n);
+		const int i = threadIdx.x % STEP;
+		const i64 from = a.g.lse(sequence, head, i0 + (i < n ? i : 0));
+		if (threadIdx.x < STEP)
+			copy4(numbers + stage * 2 * STEP + i, a.lse.f32() + from, i < n);
+		else if (threadIdx.x < 2 * STEP)
+			copy4(numbers + (stage * 2 + 1) * STEP + i, a.scratch + from, i < n);
+		commit();
+	};
+
+	float sum_k[MT][D / 8][4], sum_v[MT][D / 8][4];
+	clear<MT>(sum_k);
+	clear<MT>(sum_v);
+	k.template load<KEY_BLOCK, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_head * D, a.k.ld, rows);
+	v.template load<KEY_BLOCK, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_head * D, a.v.ld, rows);
+	load(0);
+	for (i64 at = 0; at < all; at++) {
+		wait_for<0>();
+		__syncthreads(); // the stage is there, and nobody needs the other one any more
+		if (at + 1 < all)
+			load(at + 1);
+		const int stage = (int)(at % 2);
+		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
+		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
+		const i64 i0 = at % steps * STEP; // relative to the first key
+		const bool masked = i0 < KEY_BLOCK;
+
+		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
+		clear<MT>(p);
+		clear<MT>(d);
+		multiply_rows<D, MT, STEP>(p, k, warp * MT * 16, q);
+		multiply_rows<D, MT, STEP>(d, v, warp * MT * 16, dout);
+		// Rows of queries that do not exist are zero, and so is what they add.
+#pragma unroll
+		for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int i = n * 8 + 2 * t + e;
+				const float base = lse[i] * LOG2E, dot = dots[i];
+#pragma unroll
+				for (int m = 0; m < MT; m++)
+#pragma unroll
+					for (int half = 0; half < 2; half++) {
+						const int j = (warp * MT + m) * 16 + g + 8 * half, c = 2 * half + e;
+						float w = fast_exp2(p[m][n][c] * scale2 - base);
+						if (masked && j > i0 + i)
+							w = 0.0f;
+						p[m][n][c] = w;
+						d[m][n][c] = w * (d[m][n][c] - dot);
+					}
+			}
+		multiply_weights<D, MT, STEP>(sum_v, p, dout);
+		multiply_weights<D, MT, STEP>(sum_k, d, q);
+	}
+	const Sheet<D> sheet = {(float *)memory};
+	float factor[MT][2];
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+		factor[m][0] = factor[m][1] = 1.0f;
+	__syncthreads(); // the sheet lies where the operands were
+	sheet.template put<MT>(warp * MT * 16, sum_v, factor);
+	__syncthreads();
+	sheet.template store<KEY_BLOCK>(dv, key, rows, key_head * D);
+	dv.end();
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+		factor[m][0] = factor[m][1] = scale;
+	__syncthreads();
+	sheet.template put<MT>(warp * MT * 16, sum_k, factor);
+	__syncthreads();
+	sheet.template store<KEY_BLOCK>(dk, key, rows, key_head * D);
+	dk.end();
+}
+
+KERNEL(attention_grad_kv_64, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<64, 4>(a, shared);
+}
+
+KERNEL(attention_grad_kv_128, AttentionGradArgs, 256, 1) {
+	__shared__ Result::Shared shared[2];
+	grad_keys<128, 8>(a, shared);
+}
+
+// ---- dQ ----
+
+template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a, Result::Shared &shared) {
+	const int MT = 2, THREADS = 128;
+	DYNAMIC_SHARED(bf16, memory);
+	const BF16Tile<D> q = {memory}, dout = {memory + QUERY_BLOCK * D};
+	bf16 *stages = memory + 2 * QUERY_BLOCK * D; // K, then V, of each stage
+	Result dq(a.dq, a.g.heads * D, shared);
+
+	const i64 head = blockIdx.x % a.g.heads, sequence = blockIdx.x / a.g.heads;
+	const i64 i0 = (i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK, query = sequence * a.g.queries + i0;
+	const int rows = (int)min((i64)QUERY_BLOCK, a.g.queries - i0);
+	const i64 seen = min(a.g.keys, i0 + rows), steps = (seen + STEP - 1) / STEP;
+	const i64 key_col = head / a.g.group() * D;
+	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	const float scale = rsqrtf((float)D), scale2 = scale * LOG2E;
+
+	const auto load = [&](i64 at) {
+		const i64 key = sequence * a.g.keys + at * STEP;
+		const int n = (int)min((i64)STEP, a.g.keys - at * STEP), stage = (int)(at % 2);
+		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
+		k.template load<STEP, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_col, a.k.ld, n);
+		v.template load<STEP, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_col, a.v.ld, n);
+		commit();
+	};
+
+	float base[MT][2], dot[MT][2], sum[MT][D / 8][4];
+	clear<MT>(sum);
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+#pragma unroll
+		for (int i = 0; i < 2; i++) {
+			const int row = (warp * MT + m) * 16 + g + 8 * i;
+			const i64 from = a.g.lse(sequence, head, i0 + (row < rows ? row : 0));
+			base[m][i] = a.lse.f32()[from] * LOG2E, dot[m][i] = a.scratch[from];
+		}
+	q.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, rows);
+	dout.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, rows);
+	load(0);
+	for (i64 at = 0; at < steps; at++) {
+		wait_for<0>();
+		__syncthreads(); // the stage is there, and nobody needs the other one any more
+		if (at + 1 < steps)
+			load(at + 1);
+		const int stage = (int)(at % 2);
+		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
+		const i64 j0 = at * STEP - i0; // relative to the first query
+		const bool masked = j0 + STEP > 0;
+
+		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
+		clear<MT>(p);
+		clear<MT>(d);
+		multiply_rows<D, MT, STEP>(p, q, warp * MT * 16, k);
+		multiply_rows<D, MT, STEP>(d, dout, warp * MT * 16, v);
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+				for (int c = 0; c < 4; c++) {
+					const int row = (warp * MT + m) * 16 + g + c / 2 * 8, col = n * 8 + 2 * t + c % 2;
+					float w = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
+					if (masked && j0 + col > row)
+						w = 0.0f;
+					d[m][n][c] = w * (d[m][n][c] - dot[m][c / 2]);
+				}
+		multiply_weights<D, MT, STEP>(sum, d, k);
+	}
+	float factor[MT][2];
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+		factor[m][0] = factor[m][1] = scale;
+	__syncthreads(); // the sheet lies where the operands were
+	const Sheet<D> sheet = {(float *)memory};
+	sheet.template put<MT>(warp * MT * 16, sum, factor);
+	__syncthreads();
+	sheet.template store<QUERY_BLOCK>(dq, query, rows, head * D);
+	dq.end();
+}
+
+KERNEL(attention_grad_q_64, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	grad_queries<64>(a, shared);
+}
+
+KERNEL(attention_grad_q_128, AttentionGradArgs, 128, 2) {
+	__shared__ Result::Shared shared;
+	grad_queries<128>(a, shared);
+}
+
+// ---- any head, any format ----
+
+// Weights are a query's with a key: the probability, and the gradient of the score
+// before its scale.
+struct Weights { float p, d; };
+
+__device__ inline Weights weights(const AttentionGradArgs &a, float score, float dp, i64 at) {
+	const float p = expf(score / sqrtf((float)a.g.head_dim) - a.lse.f32()[at]);
+	return {p, p * (dp - a.scratch[at])};
+}
+
+// A lane takes a query of 32 for the weights, and every 32nd column for the sums.
+KERNEL(attention_grad_kv, AttentionGradArgs, PLAIN_THREADS, 1) {
+	__shared__ Result::Shared shared[2];
+	DYNAMIC_SHARED(float, memory);
+	const Geometry &g = a.g;
+	const int dim = (int)g.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	Result out_k(a.dk, g.key_heads * dim, shared[0]), out_v(a.dv, g.key_heads * dim, shared[1]);
+	float *k = memory + warp * 4 * dim, *v = k + dim, *dk = v + dim, *dv = dk + dim;
+	const i64 j = (i64)blockIdx.x * (PLAIN_THREADS / 32) + warp, key_head = blockIdx.y, sequence = blockIdx.z;
+	if (j < g.keys) { // of a whole warp
+		const i64 row = sequence * g.keys + j;
+		for (int d = lane; d < dim; d += 32) {
+			k[d] = load_value(a.k, row, key_head * dim + d), v[d] = load_value(a.v, row, key_head * dim + d);
+			dk[d] = dv[d] = 0.0f;
+		}
+		__syncwarp();
+		for (i64 head = key_head * g.group(); head < (key_head + 1) * g.group(); head++)
+			for (i64 i0 = j; i0 < g.queries; i0 += 32) {
+				const i64 i = i0 + lane, query = sequence * g.queries + i;
+				Weights w = {};
+				if (i < g.queries)
+					w = weights(a, dot(a.q, query, head * dim, k, dim), dot(a.dout, query, head * dim, v, dim), g.lse(sequence, head, i));
+				const int n = (int)min(32ll, g.queries - i0);
+				for (int l = 0; l < n; l++) {
+					const Weights of = {__shfl_sync(ALL, w.p, l), __shfl_sync(ALL, w.d, l)};
+					const i64 from = sequence * g.queries + i0 + l;
+					for (int d = lane; d < dim; d += 32) {
+						dv[d] += of.p * load_value(a.dout, from, head * dim + d);
+						dk[d] += of.d * load_value(a.q, from, head * dim + d);
+					}
+				}
+			}
+		for (int d = lane; d < dim; d += 32) {
+			out_k.store1(dk[d] / sqrtf((float)dim), row, key_head * dim + d);
+			out_v.store1(dv[d], row, key_head * dim + d);
+		}
+	}
+	out_k.end();
+	out_v.end();
+}
+
+KERNEL(attention_grad_q, AttentionGradArgs, PLAIN_THREADS, 1) {
+	__shared__ Result::Shared shared;
+	DYNAMIC_SHARED(float, memory);
+	const Geometry &g = a.g;
+	const int dim = (int)g.head_dim, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	Result out(a.dq, g.heads * dim, shared);
+	float *q = memory + warp * 3 * dim, *dout = q + dim, *dq = dout + dim;
+	const i64 i = (i64)blockIdx.x * (PLAIN_THREADS / 32) + warp, head = blockIdx.y, sequence = blockIdx.z;
+	if (i < g.queries) { // of a whole warp
+		const i64 row = sequence * g.queries + i, key = sequence * g.keys, key_col = head / g.group() * dim;
+		for (int d = lane; d < dim; d += 32) {
+			q[d] = load_value(a.q, row, head * dim + d), dout[d] = load_value(a.dout, row, head * dim + d);
+			dq[d] = 0.0f;
+		}
+		__syncwarp();
+		const i64 seen = min(g.keys, i + 1);
+		for (i64 j0 = 0; j0 < seen; j0 += 32) {
+			const i64 j = j0 + lane;
+			float weight = 0.0f;
+			if (j < seen)
+				weight = weights(a, dot(a.k, key + j, key_col, q, dim), dot(a.v, key + j, key_col, dout, dim), g.lse(sequence, head, i)).d;
+			const int n = (int)min(32ll, seen - j0);
+			for (int l = 0; l < n; l++) {
+				const float w = __shfl_sync(ALL, weight, l);
+				for (int d = lane; d < dim; d += 32)
+					dq[d] += w * load_value(a.k, key + j0 + l, key_col + d);
+			}
+		}
+		for (int d = lane; d < dim; d += 32)
+			out.store1(dq[d] / sqrtf((float)dim), row, head * dim + d);
+	}
+	out.end();
+}

@@ -1,0 +1,197 @@
+// BF16 tensor cores by mma.sync, which runs on every architecture from sm_80 on,
+// and what feeds it: tiles in shared memory that cp.async fills and ldmatrix
+// reads. The names of a thread's parts of a matrix are those of the PTX ISA's
+// figures for m16n8k16: g = lane / 4, t = lane % 4.
+//
+// On the host each function does the same over the fibers of a warp.
+#pragma once
+#include "octet.cuh"
+
+typedef u16 bf16; // its code
+
+__device__ inline float from_bf16(u32 code) { return __uint_as_float(code << 16); }
+
+// fast_exp2 is the processor's own: two units in the last place, 2^-inf is 0.
+__device__ inline float fast_exp2(float x) {
+#ifdef __CUDA_ARCH__
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+#else
+	return exp2f(x);
+#endif
+}
+
+// BF16Tile is a matrix of D columns in shared memory. Its rows lie one after
+// the other, and their 16-byte chunks are permuted among eight by the row's last
+// three bits: so the eight rows that ldmatrix reads at a time, and those that are
+// written at a time, lie in different banks.
+template <int D> struct BF16Tile {
+	bf16 *p;
+
+	__device__ bf16 *chunk(int row, int chunk) const { return p + row * D + (chunk ^ (row & 7)) * 8; }
+
+	// load begins to copy ROWS rows of a matrix; rows from n on become zero. It is
+	// finished after commit and wait_for, and visible to the others after a barrier.
+	template <int ROWS, int THREADS> __device__ void load(const bf16 *from, i64 ld, int n) const {
+		const int across = D / 8;
+#pragma unroll
+		for (int i = threadIdx.x; i < ROWS * across; i += THREADS) {
+			const int row = i / across, at = i % across;
+			const bool inside = row < n;
+			copy16(chunk(row, at), from + (inside ? row * ld + at * 8 : 0), inside);
+		}
+	}
+
+	__device__ static void copy16(bf16 *to, const bf16 *from, bool inside) {
+#ifdef __CUDA_ARCH__
+		const u32 address = (u32)__cvta_generic_to_shared(to);
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0) : "memory");
+#else
+		*(uint4 *)to = inside ? __ldg((const uint4 *)from) : uint4{0, 0, 0, 0};
+#endif
+	}
+};
+
+__device__ inline void commit() {
+#ifdef __CUDA_ARCH__
+	asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// wait_for waits until at most PENDING of this thread's committed copies, the
+// last ones, are under way.
+template <int PENDING> __device__ inline void wait_for() {
+#ifdef __CUDA_ARCH__
+	asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#endif
+}
+
+// ldmatrix4 reads four matrices of 8 × 8, whose rows' addresses lanes 0-7, 8-15,
+// 16-23 and 24-31 have: r[i] is the elements (g, 2t) and (g, 2t+1) of the i-th;
+// of its transpose in ldmatrix4t.
+template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], const bf16 *row) {
+#ifdef __CUDA_ARCH__
+	const u32 address = (u32)__cvta_generic_to_shared(row);
+	if (TRANSPOSED)
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+	else
+		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+#else
+	if ((u64)row % 16)
+		octet_host::fail("ldmatrix of a row that is not at a multiple of 16 bytes");
+	octet_host::send(row);
+	const unsigned set = octet_host::sync_warp();
+	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	for (int i = 0; i < 4; i++) {
+		u32 pair[2];
+		for (int e = 0; e < 2; e++) {
+			const int lane = i * 8 + (TRANSPOSED ? 2 * t + e : g);
+			pair[e] = octet_host::receive<const bf16 *>(set, lane)[TRANSPOSED ? g : 2 * t + e];
+		}
+		r[i] = pair[0] | pair[1] << 16;
+	}
+#endif
+}
+__device__ inline void ldmatrix4(u32 r[4], const bf16 *row) { ldmatrix4_of<false>(r, row); }
+__device__ inline void ldmatrix4t(u32 r[4], const bf16 *row) { ldmatrix4_of<true>(r, row); }
+
+// mma is c += A·B for A of 16 × 16, B of 16 × 8. c[0] and c[1] are elements
+// (g, 2t) and (g, 2t+1), c[2] and c[3] those eight rows below.
+__device__ inline void mma(float c[4], const u32 a[4], const u32 *b) {
+#ifdef __CUDA_ARCH__
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+		: "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+		: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+	struct Operands { u32 a[4], b[2]; };
+	octet_host::send(Operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+	const unsigned set = octet_host::sync_warp();
+	const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	for (int k = 0; k < 4; k++) { // lanes of a row of A and of a column of B
+		const Operands left = octet_host::receive<Operands>(set, g * 4 + k);
+		for (int e = 0; e < 2; e++) {
+			const Operands right = octet_host::receive<Operands>(set, (2 * t + e) * 4 + k);
+			for (int i = 0; i < 2; i++)
+				for (int half = 0; half < 2; half++) {
+					const float b0 = from_bf16(right.b[half] & 0xffffu), b1 = from_bf16(right.b[half] >> 16);
+					const u32 row = left.a[i + 2 * half];
+					c[2 * i + e] += from_bf16(row & 0xffffu) * b0 + from_bf16(row >> 16) * b1;
+				}
+		}
+	}
+#endif
+}
+
+// The rows' addresses that a lane gives to ldmatrix4, so that it returns
+//
+//	a_row, a_chunk   an operand A, from a tile with its rows
+//	b_row, b_chunk   two operands B side by side (r[0..1] and r[2..3]), from a tile
+//	                 whose rows are B's columns
+//	v_row, v_chunk   the same by ldmatrix4t, from a tile with B's rows
+__device__ inline int a_row() { return threadIdx.x % 16; }
+__device__ inline int a_chunk() { return threadIdx.x % 32 / 16; }
+__device__ inline int b_row() { return threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8; }
+__device__ inline int b_chunk() { return threadIdx.x / 8 % 2; }
+__device__ inline int v_row() { return threadIdx.x % 16; }
+__device__ inline int v_chunk() { return threadIdx.x % 32 / 16; }
+
+// Products of tiles. A warp has MT times 16 rows of the result, in accumulators
+// c[MT][N / 8][4].
+
+// multiply_rows is c += X·Yᵀ for MT·16 rows of X from row on, and N of Y.
+template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[N / 8][4], const BF16Tile<D> &x, int row, const BF16Tile<D> &y) {
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		u32 a[MT][4];
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+			ldmatrix4(a[m], x.chunk(row + m * 16 + a_row(), 2 * k + a_chunk()));
+#pragma unroll
+		for (int n = 0; n < N / 16; n++) {
+			u32 b[4];
+			ldmatrix4(b, y.chunk(n * 16 + b_row(), 2 * k + b_chunk()));
+#pragma unroll
+			for (int m = 0; m < MT; m++) {
+				mma(c[m][2 * n], a[m], b);
+				mma(c[m][2 * n + 1], a[m], b + 2);
+			}
+		}
+	}
+}
+
+// multiply_weights is c += W·Y for weights w[MT][K / 8][4], which lie in registers
+// as a product left them, rounded to BF16, and K rows of Y.
+template <int D, int MT, int K> __device__ inline void multiply_weights(float (*c)[D / 8][4], const float (*w)[K / 8][4], const BF16Tile<D> &y) {
+#pragma unroll
+	for (int k = 0; k < K / 16; k++) {
+		u32 a[MT][4];
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				a[m][i] = pair2<BF16>(w[m][2 * k + i / 2][i % 2 * 2], w[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+		for (int n = 0; n < D / 16; n++) {
+			u32 b[4];
+			ldmatrix4t(b, y.chunk(k * 16 + v_row(), 2 * n + v_chunk()));
+#pragma unroll
+			for (int m = 0; m < MT; m++) {
+				mma(c[m][2 * n], a[m], b);
+				mma(c[m][2 * n + 1], a[m], b + 2);
+			}
+		}
+	}
+}
+
+template <int MT, int N> __device__ inline void clear(float (*c)[N][4]) {
+#pragma unroll
+	for (int m = 0; m < MT; m++)
+#pragma unroll
+		for (int n = 0; n < N; n++)
+#pragma unroll
+			for (int i = 0; i < 4; i++)
+				c[m][n][i] = 0.0f;
+}
