@@ -146,10 +146,9 @@ static void prepare(unsigned i) {
 	char *const stack = stacks + i * STACK;
 	memset(stack, 0x5a, 64);
 #ifdef __x86_64__
-	// As if run_thread had been called: its return address, of no use, leaves the
-	// stack as the calling convention wants it.
+	// As if run_thread had been called: the place of its return address, which is of
+	// no use, leaves the stack as the calling convention wants it.
 	void **top = (void **)(stack + STACK);
-	*--top = nullptr;
 	*--top = nullptr;
 	*--top = (void *)run_thread;
 	f.sp = top - 6;

@@ -311,8 +311,8 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 		key[threadIdx.x] = a.rounding ? stream_key(a.control.i32(), t.state[threadIdx.x].name_key) : 0;
 	const bool blocks = t.state[1].block || t.state[2].block;
 	if (blocks) {
-		for (int i = threadIdx.x; i < 2 * ADAM_SLOTS; i += FLAT_THREADS)
-			slots[0][i] = 0.0f;
+		for (int i = threadIdx.x; i < ADAM_SLOTS; i += FLAT_THREADS)
+			slots[0][i] = slots[1][i] = 0.0f;
 		__syncthreads();
 		for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
 			for (i64 col = base; col < min(base + 8, c.end);) {
