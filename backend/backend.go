@@ -93,9 +93,12 @@ type Driver struct {
 	// Spec describes the device named after the colon in "cuda:0" or
 	// "emu:h100"; an unknown one is an error that lists the known.
 	Spec func(device string) (Spec, error)
-	// Lower rewrites a program into what the backend runs. It may fuse,
-	// transpose and reorder, and must not change a bit of the result.
-	Lower func(Spec, *Program) (*Program, error)
+	// Lower rewrites the programs of one set of variables into what the backend
+	// runs, in the same order. It may fuse, transpose and reorder, and must not
+	// change a bit of the result. A program that writes what another reads is to
+	// be lowered together with it, and before Bind: a copy in another layout is a
+	// variable more. Lowering the same programs again adds no others.
+	Lower func(Spec, []*Program) ([]*Program, error)
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its

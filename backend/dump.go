@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +32,7 @@ func (p *Program) Hash() string {
 }
 
 // String is the node's line in a dump.
-func (n *Node) String() string { return n.format(describe) }
+func (n *Node) String() string { return n.format(describe, settings(reflect.ValueOf(n.Op).Elem(), "")) }
 
 // describe is a tensor with everything that changes what an op does to it.
 func describe(t *Tensor) string {
@@ -48,7 +49,7 @@ func describe(t *Tensor) string {
 	return s
 }
 
-func (n *Node) format(name func(*Tensor) string) string {
+func (n *Node) format(name func(*Tensor) string, settings []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %s %s", orDash(n.Scope), n.Phase, opType(n.Op))
 	for _, o := range n.operands {
@@ -61,7 +62,7 @@ func (n *Node) format(name func(*Tensor) string) string {
 		}
 		fmt.Fprintf(&b, " %s%s%s", o.Field, mark, name(o.Tensor))
 	}
-	for _, s := range settings(reflect.ValueOf(n.Op).Elem(), "") {
+	for _, s := range settings {
 		b.WriteString(" " + s)
 	}
 	if n.Queue != ComputeQueue {
@@ -127,13 +128,16 @@ func unitHash(nodes []*Node) string {
 	for _, n := range nodes {
 		anonymous := *n
 		anonymous.Scope = ""
+		withoutStreams := slices.DeleteFunc(settings(reflect.ValueOf(n.Op).Elem(), ""), func(s string) bool {
+			return strings.Contains(s, ".Stream=")
+		})
 		fmt.Fprintln(h, anonymous.format(func(t *Tensor) string {
 			if alias[t] == "" {
 				alias[t] = fmt.Sprintf("t%d", len(alias))
 			}
 			// The strides and the scale's tiles are compiled in, the address is not.
 			return fmt.Sprintf("%s:%s%s/%s/%d", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD)
-		}))
+		}, withoutStreams))
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -2,26 +2,47 @@ package backend
 
 import (
 	"fmt"
+	"iter"
 	"reflect"
 
 	"octet/fp8"
 )
 
-// rewrite builds a program from p node by node: emit may pass the node on,
+// Rewriter is a program that is being made from another.
+type Rewriter struct{ rec *record }
+
+// Rewrite builds a program from p node by node: emit may pass the node on,
 // replace it or add others. The tensors stay the same, temps that emit makes
 // are declared in the new program, and everything is checked again.
-func rewrite(p *Program, emit func(r *record, n *Node)) (*Program, error) {
+func Rewrite(p *Program, emit func(r *Rewriter, n *Node)) (*Program, error) {
+	if err := p.Err(); err != nil {
+		return nil, err
+	}
 	q := p.rec.vars.Program(p.rec.name)
 	for _, t := range p.rec.order {
 		q.rec.declare(t)
 	}
 	for _, n := range p.rec.nodes {
-		emit(q.rec, n)
+		emit(&Rewriter{q.rec}, n)
 	}
 	if q.rec.err != nil {
 		return nil, fmt.Errorf("lowering %s: %w", p.rec.name, q.rec.err)
 	}
 	return q, nil
+}
+
+// Add appends op at n's place in the model.
+func (r *Rewriter) Add(n *Node, op Op) { r.rec.add(n.with(op)) }
+
+// Temp declares a temp; where the name is taken, it gets a number.
+func (r *Rewriter) Temp(name string, d fp8.DType, shape ...int) *Tensor {
+	t := &Tensor{Name: name, DType: d, Shape: shape, Class: Temp}
+	for i := 2; r.rec.temps[t.Name] != nil || r.rec.vars.byName[t.Name] != nil; i++ {
+		t.Name = fmt.Sprintf("%s#%d", name, i)
+	}
+	t.LD = t.Cols()
+	r.rec.declare(t)
+	return t
 }
 
 // with is the node's place in the program around another op.
@@ -36,9 +57,9 @@ func (n *Node) with(op Op) *Node {
 // defined on the op's FP32 result. Ops whose only cast is a plain F32 or BF16
 // store stay as they are.
 func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
-	return rewrite(p, func(r *record, n *Node) {
+	return Rewrite(p, func(r *Rewriter, n *Node) {
 		if _, ok := n.Op.(*Quantize); ok || fused(n.Op) {
-			r.add(n)
+			r.Add(n, n.Op)
 			return
 		}
 		var quantize []*Quantize
@@ -56,17 +77,13 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 			if casts[0].Transpose {
 				rows, cols = cols, rows
 			}
-			wide := &Tensor{
-				Name: casts[0].Out.Name + ".f32", DType: fp8.F32,
-				Shape: []int{rows, cols}, LD: cols, Class: Temp,
-			}
-			r.declare(wide)
+			wide := r.Temp(casts[0].Out.Name+".f32", fp8.F32, rows, cols)
 			quantize = append(quantize, &Quantize{X: wide, Out: casts})
 			v.Field(i).Set(reflect.ValueOf([]Cast{{Out: wide}}))
 		}
-		r.add(n.with(op))
+		r.Add(n, op)
 		for _, q := range quantize {
-			r.add(n.with(q))
+			r.Add(n, q)
 		}
 	})
 }
@@ -74,4 +91,33 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 func plainStore(c Cast) bool {
 	return c.Scale == nil && c.Amax == nil && !c.Transpose && c.Rounding == fp8.Nearest &&
 		(c.Out.DType == fp8.F32 || c.Out.DType == fp8.BF16)
+}
+
+// Casts yields every cast of an op.
+func Casts(op Op) iter.Seq[Cast] {
+	return func(yield func(Cast) bool) {
+		v := reflect.ValueOf(op).Elem()
+		for i := range v.NumField() {
+			if casts, ok := v.Field(i).Interface().([]Cast); ok {
+				for _, c := range casts {
+					if !yield(c) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// MapCasts copies op with each of its lists of casts replaced by what f makes of
+// a copy of it.
+func MapCasts(op Op, f func([]Cast) []Cast) Op {
+	clone := cloneOp(op, func(t *Tensor) *Tensor { return t })
+	v := reflect.ValueOf(clone).Elem()
+	for i := range v.NumField() {
+		if casts, ok := v.Field(i).Interface().([]Cast); ok {
+			v.Field(i).Set(reflect.ValueOf(f(casts)))
+		}
+	}
+	return clone
 }

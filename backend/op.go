@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -22,7 +23,7 @@ type Op interface {
 // backends that list what they run.
 func Ops() []Op {
 	return []Op{
-		&MatMul{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
+		&MatMul{}, &Epilogue{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
 		&Embed{}, &EmbedGrad{}, &Add{}, &RMSNorm{}, &RMSNormGrad{}, &Rope{},
 		&Attention{}, &AttentionGrad{}, &CacheWrite{},
 		&SwiGLU{}, &SwiGLUAmax{}, &SwiGLUGrad{}, &SmoothScale{}, &Activation{}, &ActivationGrad{},
@@ -63,7 +64,7 @@ func (n *Node) Cost() Cost {
 // saturating cast cannot hide an infinity; NaN counts as larger than infinity.
 //
 // A stochastic rounding of the result's element (r, c) draws fp8.Random with
-// the key fp8.StreamKey(seed, step, fp8.NameKey(Out.Name)) and the index
+// the key fp8.StreamKey(seed, step, fp8.NameKey(StreamName())) and the index
 // r·cols + c, transposed or not, plus Control.Token·cols if Tokens.
 //
 // # Scales by block
@@ -97,12 +98,18 @@ type Cast struct {
 	Rounding  fp8.Rounding
 	Tokens    bool // rows are tokens: random bits follow the global token index
 	Transpose bool // Out is [cols, rows]
+	// Stream names the tensor whose random bits a stochastic rounding draws, if
+	// it is not Out: copies of one tensor that differ in layout have equal codes.
+	Stream string
 
 	// Of scales by block in F32; E8M0 has the format's largest value and powers
 	// of two.
 	Limit float32
 	Pow2  bool
 }
+
+// StreamName is the name that random bits follow.
+func (c Cast) StreamName() string { return cmp.Or(c.Stream, c.Out.Name) }
 
 // check validates the casts of a result of rows × cols.
 func (c Cast) check(rows, cols int) error {
@@ -127,6 +134,8 @@ func (c Cast) check(rows, cols int) error {
 	}
 	if c.Rounding == fp8.Stochastic {
 		k.that(c.Control != nil, "a stochastic cast needs step.control")
+	} else {
+		k.that(c.Stream == "", "Stream is %q, but the rounding of %s draws no random bits", c.Stream, c.Out)
 	}
 	if c.Control != nil {
 		k.control(c.Control)

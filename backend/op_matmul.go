@@ -95,30 +95,7 @@ func (o *MatMul) check() error {
 	c.that(o.A.DType.IsFP8() == o.B.DType.IsFP8(), "A is %s and B is %s: both must be FP8 or neither", o.A, o.B)
 	c.that(o.A.DType.IsFP8() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
 	c.blocks(o)
-	c.matrix("Out", o.Out, m, n)
-	c.dtype("Out", o.Out, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	if o.RowScale != nil {
-		c.vector("RowScale", o.RowScale, m)
-	}
-	if o.ColScale != nil {
-		c.vector("ColScale", o.ColScale, n)
-	}
-	if o.Residual != nil {
-		c.matrix("Residual", o.Residual, m, n)
-		c.plain(field{"Residual", o.Residual})
-		c.that(!o.Accumulate, "Residual and Accumulate exclude each other")
-	}
-	if o.Out.DType.IsFP8() {
-		c.that(!o.Accumulate, "an FP8 Out cannot accumulate")
-	} else {
-		c.that(o.OutScale == nil && o.Amax == nil, "OutScale and Amax belong to an FP8 Out, Out is %s", o.Out)
-	}
-	if o.OutScale != nil {
-		c.scalar("OutScale", o.OutScale)
-	}
-	if o.Amax != nil {
-		c.scalar("Amax", o.Amax)
-	}
+	c.epilogue(o.Epilogue(nil), m, n)
 	return c.err
 }
 
@@ -139,7 +116,6 @@ func (c *checker) blocks(o *MatMul) {
 		b = o.B.Block.Cols
 	}
 	c.that(a <= 0 || b <= 0 || a%b == 0 || b%a == 0, "along k, A has blocks of %d and B of %d: one must divide the other", a, b)
-	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: a product stores with one scale", o.Out, o.Out.Block)
 }
 
 func transposed(t bool) string {

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"fmt"
-	"reflect"
 
 	"octet/fp8"
 )
@@ -46,16 +45,16 @@ func RecomputeForward(p *Program, group func(*Node) string) (*Program, error) {
 	}
 
 	r := &recomputation{nodes: nodes, writer: writer, kept: kept, renamed: map[*Tensor]*Tensor{}}
-	q, err := rewrite(p, func(rec *record, n *Node) {
+	q, err := Rewrite(p, func(q *Rewriter, n *Node) {
 		if n.Phase != Forward {
 			for _, o := range n.operands {
 				if root := o.Tensor.Root(); homeOf(root) != "" && !kept[root] && r.renamed[root] == nil {
-					r.emitFor(rec, root, n)
+					r.emitFor(q.rec, root, n)
 				}
 			}
 			n = n.with(cloneOp(n.Op, r.rename))
 		}
-		rec.add(n)
+		q.rec.add(n)
 	})
 	if err == nil {
 		err = r.err
@@ -128,14 +127,9 @@ func (r *recomputation) rename(t *Tensor) *Tensor {
 }
 
 func stochastic(op Op) bool {
-	v := reflect.ValueOf(op).Elem()
-	for i := range v.NumField() {
-		if casts, ok := v.Field(i).Interface().([]Cast); ok {
-			for _, c := range casts {
-				if c.Rounding == fp8.Stochastic {
-					return true
-				}
-			}
+	for c := range Casts(op) {
+		if c.Rounding == fp8.Stochastic {
+			return true
 		}
 	}
 	return false

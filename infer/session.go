@@ -58,13 +58,13 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	if err != nil {
 		return nil, err
 	}
-	for i, p := range programs {
+	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
 		}
-		if programs[i], err = driver.Lower(s.dev.Spec(), p); err != nil {
-			return nil, err
-		}
+	}
+	if programs, err = driver.Lower(s.dev.Spec(), programs); err != nil {
+		return nil, err
 	}
 	if err := s.dev.Bind(s.vars); err != nil {
 		return nil, err

@@ -139,17 +139,9 @@ func (j *Job) Programs() []*backend.Program {
 }
 
 // Lowered is the job's programs as the backend would run them, in the order of
-// Programs. It needs no device.
+// Programs. It needs no device, and comes before Bind.
 func (j *Job) Lowered(d backend.Driver, s backend.Spec) ([]*backend.Program, error) {
-	list := j.Programs()
-	for i, p := range list {
-		q, err := d.Lower(s, p)
-		if err != nil {
-			return nil, err
-		}
-		list[i] = q
-	}
-	return list, nil
+	return d.Lower(s, j.Programs())
 }
 
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {

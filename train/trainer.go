@@ -105,15 +105,15 @@ func (t *Trainer) open(devices []backend.Backend) error {
 
 // load binds the variables and loads the lowered programs.
 func (r *rank) load(j *Job) error {
-	if err := r.backend.Bind(j.Vars); err != nil {
-		return err
-	}
 	driver, _, err := backend.Find(r.backend.Spec().Backend)
 	if err != nil {
 		return err
 	}
 	programs, err := j.Lowered(driver, r.backend.Spec())
 	if err != nil {
+		return err
+	}
+	if err := r.backend.Bind(j.Vars); err != nil {
 		return err
 	}
 	loaded, err := r.backend.Load(programs...)

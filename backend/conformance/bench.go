@@ -16,6 +16,7 @@ type bench struct {
 	rank, ranks int
 	vars        *backend.Vars
 	p           *backend.Program
+	declared    []*backend.Tensor // the variables of the case
 	rng         *rand.Rand
 	values      map[*backend.Tensor][]float64 // what a variable holds before the run
 	tolerance   map[*backend.Tensor]float64   // of variables that are not compared exactly
@@ -176,8 +177,13 @@ func (b *bench) casts(style, name string, rows, cols int, tolerance float64) []b
 		}
 	case "stochastic":
 		b.random = true
+		scale := b.scalar(name+".scale", 3)
 		return []backend.Cast{
-			{Out: b.result(name, fp8.E5M2, tolerance, rows, cols), Scale: b.scalar(name+".scale", 3), Control: b.control(), Rounding: fp8.Stochastic, Tokens: true},
+			{Out: b.result(name, fp8.E5M2, tolerance, rows, cols), Scale: scale, Control: b.control(), Rounding: fp8.Stochastic, Tokens: true},
+			{
+				Out: b.result(name+".t", fp8.E5M2, tolerance, cols, rows), Scale: scale, Control: b.control(), Rounding: fp8.Stochastic, Tokens: true,
+				Transpose: true, Stream: name,
+			},
 			{Out: b.result(name+".wide", fp8.BF16, tolerance, rows, cols), Control: b.control(), Rounding: fp8.Stochastic},
 		}
 	case "view":

@@ -64,50 +64,70 @@ func (s *suite) matMulShapes() {
 }
 
 func (s *suite) matMulEpilogues() {
-	const m, n, k = 18, 11, 40
+	const m = 18
 	epilogues := []struct {
 		name string
 		out  fp8.DType
-		set  func(b *bench, o *backend.MatMul)
+		set  func(b *bench, o *backend.MatMul, n int)
 	}{
-		{"bf16", fp8.BF16, func(b *bench, o *backend.MatMul) {}},
-		{"row", fp8.F32, func(b *bench, o *backend.MatMul) { o.RowScale = b.normal("row", fp8.F32, m) }},
-		{"col", fp8.F32, func(b *bench, o *backend.MatMul) { o.ColScale = b.normal("col", fp8.F32, n) }},
-		{"residual-f32", fp8.F32, func(b *bench, o *backend.MatMul) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
-		{"residual-bf16", fp8.BF16, func(b *bench, o *backend.MatMul) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
-		{"row-col-residual", fp8.BF16, func(b *bench, o *backend.MatMul) {
+		{"bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) {}},
+		{"row", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.RowScale = b.normal("row", fp8.F32, m) }},
+		{"col", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.ColScale = b.normal("col", fp8.F32, n) }},
+		{"residual-f32", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
+		{"residual-bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
+		{"row-col-residual", fp8.BF16, func(b *bench, o *backend.MatMul, n int) {
 			o.RowScale, o.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
 			o.Residual = b.normal("residual", fp8.F32, m, n)
 		}},
-		{"accumulate-f32", fp8.F32, func(b *bench, o *backend.MatMul) { o.Accumulate = true }},
-		{"accumulate-bf16", fp8.BF16, func(b *bench, o *backend.MatMul) { o.Accumulate = true }},
-		{"accumulate-col", fp8.F32, func(b *bench, o *backend.MatMul) {
+		{"accumulate-f32", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Accumulate = true }},
+		{"accumulate-bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) { o.Accumulate = true }},
+		{"accumulate-col", fp8.F32, func(b *bench, o *backend.MatMul, n int) {
 			o.Accumulate, o.ColScale = true, b.normal("col", fp8.F32, n)
 		}},
-		{"fast", fp8.F32, func(b *bench, o *backend.MatMul) { o.Accum = backend.Fast }},
-		{"out-e4m3", fp8.E4M3, func(b *bench, o *backend.MatMul) {}},
-		{"out-scale", fp8.E4M3, func(b *bench, o *backend.MatMul) { o.OutScale = b.scalar("out.scale", 5.5) }},
-		{"amax", fp8.E5M2, func(b *bench, o *backend.MatMul) { o.Amax = b.scalar("out.amax", 0) }},
-		{"scale-amax-residual", fp8.E4M3IEEE, func(b *bench, o *backend.MatMul) {
+		{"fast", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Accum = backend.Fast }},
+		{"out-e4m3", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) {}},
+		{"out-scale", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) { o.OutScale = b.scalar("out.scale", 5.5) }},
+		{"amax", fp8.E5M2, func(b *bench, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 0) }},
+		{"scale-amax-residual", fp8.E4M3IEEE, func(b *bench, o *backend.MatMul, n int) {
 			o.OutScale, o.Amax = b.scalar("out.scale", 5.5), b.scalar("out.amax", 0)
 			o.Residual = b.normal("residual", fp8.BF16, m, n)
 		}},
-		{"amax-keeps-larger", fp8.E4M3, func(b *bench, o *backend.MatMul) { o.Amax = b.scalar("out.amax", 1e9) }},
+		{"amax-keeps-larger", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 1e9) }},
 	}
-	for _, in := range []fp8.DType{fp8.BF16, fp8.E4M3} {
+	for _, of := range []struct {
+		in   fp8.DType
+		n, k int
+		name string
+	}{
+		{fp8.BF16, 11, 40, "bf16"},
+		{fp8.E4M3, 11, 40, "e4m3"},
+		{fp8.E4M3, 16, 48, "e4m3-aligned"}, // as matrix units want them
+	} {
 		for _, e := range epilogues {
 			s.add(func(b *bench) {
-				op := b.operands(in, in, m, n, k, false, true)
-				op.Out = b.result("out", e.out, 0, m, n)
-				e.set(b, op)
-				tolerance := product(in, op.Accum, k)
+				op := b.operands(of.in, of.in, m, of.n, of.k, false, true)
+				op.Out = b.result("out", e.out, 0, m, of.n)
+				e.set(b, op, of.n)
+				tolerance := product(of.in, op.Accum, of.k)
 				b.tolerance[op.Out] = tolerance
 				if op.Amax != nil {
 					b.tolerance[op.Amax] = tolerance
 				}
 				b.p.Add(op)
-			}, "matmul/epilogue/%s/%s", in, e.name)
+			}, "matmul/epilogue/%s/%s", of.name, e.name)
 		}
+	}
+	// And behind a product that was stored.
+	for _, e := range epilogues {
+		s.add(func(b *bench) {
+			const n = 11
+			x, op := b.normal("x", fp8.F32, m, n), &backend.MatMul{Out: b.result("out", e.out, elementwise, m, n)}
+			e.set(b, op, n)
+			if op.Amax != nil {
+				b.tolerance[op.Amax] = elementwise
+			}
+			b.p.Add(op.Epilogue(x))
+		}, "epilogue/%s", e.name)
 	}
 }
 

@@ -100,18 +100,22 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	var runs []backend.Executable
 	for rank, b := range benches {
 		want, got := reference[rank], tested[rank]
-		if err := b.prepare(want, got); err != nil {
+		if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
 			return err
 		}
-		lowered, err := d.Lower(spec, b.p)
+		b.declared = slices.Collect(b.vars.All()) // lowering may add others
+		lowered, err := d.Lower(spec, []*backend.Program{b.p})
 		if err != nil {
+			return err
+		}
+		if err := b.prepare(want, got); err != nil {
 			return err
 		}
 		model, err := want.Load(b.p)
 		if err != nil {
 			return err
 		}
-		loaded, err := got.Load(lowered)
+		loaded, err := got.Load(lowered...)
 		if err != nil {
 			return err
 		}
@@ -164,13 +168,10 @@ func closeAll(list []backend.Backend) {
 
 // prepare binds the variables on both sides and gives them the same bytes.
 func (b *bench) prepare(want *ref.Backend, got backend.Backend) error {
-	if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
-		return err
-	}
 	if err := errors.Join(want.Bind(b.vars), got.Bind(b.vars)); err != nil {
 		return err
 	}
-	for t := range b.vars.All() {
+	for _, t := range b.declared {
 		if err := want.SetValues(t, b.values[t]); err != nil {
 			return err
 		}

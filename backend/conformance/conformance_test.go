@@ -75,12 +75,13 @@ func TestEveryCaseNoticesAnOpThatDoesNothing(t *testing.T) {
 func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
 	d := ref.Driver()
 	rewritten := 0
-	d.Lower = func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
+	d.Lower = func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+		p := list[0]
 		q, err := backend.Unfuse(p, func(backend.Op) bool { return false })
 		if err == nil && q.Hash() != p.Hash() {
 			rewritten++
 		}
-		return q, err
+		return []*backend.Program{q}, err
 	}
 	for c := range Cases() {
 		build := c.build

@@ -47,7 +47,8 @@ func TestEverySettingMatters(t *testing.T) {
 func (c Case) runMutated(ctx context.Context, i int, field string) (accepted bool, err error) {
 	d := ref.Driver()
 	accepted = true
-	d.Lower = func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
+	d.Lower = func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+		p := list[0]
 		q := p.Vars().Program(p.Name())
 		for j, n := range p.Nodes() {
 			op := n.Op
@@ -57,7 +58,7 @@ func (c Case) runMutated(ctx context.Context, i int, field string) (accepted boo
 			q.Add(op)
 		}
 		accepted = accepted && len(p.Temps()) == 0 && q.Err() == nil
-		return q, q.Err()
+		return []*backend.Program{q}, q.Err()
 	}
 	err = c.Run(ctx, d, "")
 	return accepted, err
@@ -71,7 +72,7 @@ func mutable(op backend.Op) (fields []string) {
 		f := v.Type().Field(i)
 		switch value := v.Field(i).Interface().(type) {
 		case []backend.Cast:
-			for _, name := range []string{"Scale", "Amax", "Rounding", "Tokens", "Limit", "Pow2"} {
+			for _, name := range []string{"Scale", "Amax", "Rounding", "Tokens", "Stream", "Limit", "Pow2"} {
 				fields = append(fields, f.Name+"."+name)
 			}
 		case *backend.Tensor:
@@ -119,6 +120,8 @@ func change(v reflect.Value) {
 		v.SetZero()
 	case reflect.Bool:
 		v.SetBool(!v.Bool())
+	case reflect.String:
+		v.SetString(v.String() + "x")
 	case reflect.Uint8:
 		v.SetUint(1 - min(1, v.Uint()))
 	case reflect.Int:

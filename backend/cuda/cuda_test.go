@@ -38,7 +38,7 @@ func TestRefusals(t *testing.T) {
 
 	s, err := d.Spec(device)
 	require.NoError(t, err)
-	_, err = d.Lower(s, backend.NewVars().Program("micro"))
+	_, err = d.Lower(s, []*backend.Program{backend.NewVars().Program("micro")})
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 	require.ErrorContains(t, err, "program micro")
 }

@@ -44,7 +44,7 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		bound := boundCast{
 			dtype: m.dtype, ld: m.ld, cols: cols, elements: elements{m.f32, m.u16, m.u8},
 			scale: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
-			name: fp8.NameKey(c.Out.Name), rounding: c.Rounding, tokens: c.Tokens,
+			name: fp8.NameKey(c.StreamName()), rounding: c.Rounding, tokens: c.Tokens,
 		}
 		if c.Transpose {
 			bound.strips = b.strips(c.Out.DType, cols)

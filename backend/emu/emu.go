@@ -18,8 +18,8 @@ func init() {
 		Name:      "emu",
 		Available: func() error { return nil },
 		Spec:      spec,
-		Lower: func(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
-			return p, nil // every op's casts are fused, no operand needs another layout
+		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+			return list, nil // every op's casts are fused, no operand needs another layout
 		},
 		Open:  open,
 		Probe: probe,
@@ -269,6 +269,8 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 	switch o := n.Op.(type) {
 	case *backend.MatMul:
 		return b.matMul(o)
+	case *backend.Epilogue:
+		return compute(b.epilogue(o)), nil
 	case *backend.Quantize:
 		return compute(b.quantize(o)), nil
 	case *backend.Amax:

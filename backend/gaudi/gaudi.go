@@ -67,8 +67,8 @@ func spec(device string) (backend.Spec, error) {
 	return s, nil
 }
 
-func lower(_ backend.Spec, p *backend.Program) (*backend.Program, error) {
-	return nil, fmt.Errorf("program %s: %w by backend gaudi: this version has no lowering for it; use --backend emu", p.Name(), backend.ErrUnsupported)
+func lower(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+	return nil, fmt.Errorf("program %s: %w by backend gaudi: this version has no lowering for it; use --backend emu", list[0].Name(), backend.ErrUnsupported)
 }
 
 func open(device string, _ backend.Options) ([]backend.Backend, error) {

@@ -228,7 +228,7 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 	for _, c := range casts {
 		scale := b.readOr(c.Scale, 1, 1)[0]
 		control := b.control(c.Control)
-		key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(c.Out.Name))
+		key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(c.StreamName()))
 		var first uint64
 		if c.Tokens {
 			first = control.Token * uint64(cols)

@@ -72,7 +72,7 @@ func Driver() backend.Driver {
 			mode, err := modeOf(device)
 			return specOf(mode), err
 		},
-		Lower: func(_ backend.Spec, p *backend.Program) (*backend.Program, error) { return p, p.Err() },
+		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) { return list, nil },
 		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
 			mode, err := modeOf(device)
 			if err != nil {
@@ -216,6 +216,8 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 // do runs one op.
 func (b *Backend) do(ctx context.Context, op backend.Op) error {
 	switch o := op.(type) {
+	case *backend.Epilogue:
+		b.epilogue(o)
 	case *backend.MatMul:
 		b.matMul(o)
 	case *backend.Quantize:

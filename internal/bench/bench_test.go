@@ -190,7 +190,7 @@ func TestUnsupported(t *testing.T) {
 	b := open(t)
 	cases, err := b.Quantize([]Matrix{{16, 16}})
 	require.NoError(t, err)
-	b.driver.Lower = func(backend.Spec, *backend.Program) (*backend.Program, error) {
+	b.driver.Lower = func(backend.Spec, []*backend.Program) ([]*backend.Program, error) {
 		return nil, fmt.Errorf("%w: no such cast", backend.ErrUnsupported)
 	}
 	r, err := b.Measure(context.Background(), cases[0])

@@ -106,14 +106,14 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 }
 
 func (b *Bench) load(device backend.Backend, c Case) (backend.Executable, error) {
-	lowered, err := b.driver.Lower(b.spec, c.program)
+	lowered, err := b.driver.Lower(b.spec, []*backend.Program{c.program})
 	if err != nil {
 		return nil, err
 	}
 	if err := device.Bind(c.program.Vars()); err != nil {
 		return nil, err
 	}
-	loaded, err := device.Load(lowered)
+	loaded, err := device.Load(lowered...)
 	if err != nil {
 		return nil, err
 	}

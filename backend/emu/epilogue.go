@@ -1,0 +1,38 @@
+package emu
+
+import (
+	"octet/backend"
+	"octet/backend/emu/simd"
+)
+
+// epilogue is a pass of its own, as lowering for other devices wants it; emu's
+// products do the same at their tiles (tileOut).
+func (b *binder) epilogue(o *backend.Epilogue) func() {
+	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
+	var plus *rows
+	switch {
+	case o.Residual != nil:
+		r := b.rows(o.Residual)
+		plus = &r
+	case o.Accumulate:
+		r := b.rows(o.Out)
+		plus = &r
+	}
+	e := b.emitter([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}}, x.cols)
+	buffers, others := b.pieceBuffers(x.cols), b.pieceBuffers(x.cols)
+	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
+		v := buffers[worker][:n]
+		x.load(v, row, col)
+		if rowScale != nil {
+			simd.Scale(v, rowScale[row])
+		}
+		if colScale != nil {
+			simd.Multiply(v, v, colScale[col:col+n])
+		}
+		if plus != nil {
+			simd.Add(v, plus.piece(others[worker], row, col, n))
+		}
+		e.store(worker, row, col, v)
+	})
+	return storing(run, e)
+}

@@ -1,0 +1,71 @@
+package backend
+
+import "octet/fp8"
+
+// Epilogue is what MatMul does behind the product, for a device whose matrix
+// unit cannot: with X = acc · A.Scale · B.Scale, stored in FP32,
+//
+//	v = X · RowScale[i] · ColScale[j]     where given
+//	v = v + Residual[i,j]                 where given, or the old Out if Accumulate
+//	Amax = max(Amax, |v|)                 where given
+//	Out = round(v · OutScale)
+//
+// each operation in FP32. Lowering makes it, layers write MatMul.
+type Epilogue struct {
+	X        *Tensor `op:"in"`          // F32 [m, n]
+	RowScale *Tensor `op:"in,optional"` // F32 [m]
+	ColScale *Tensor `op:"in,optional"` // F32 [n]
+	Residual *Tensor `op:"in,optional"` // [m, n], F32 or BF16
+	Out      *Tensor `op:"out,inout=Accumulate"`
+	OutScale *Tensor `op:"in,optional"`    // F32 [1], FP8 Out only
+	Amax     *Tensor `op:"inout,optional"` // F32 [1], FP8 Out only
+
+	Accumulate bool // Out += …, BF16 or F32 Out only
+}
+
+// Epilogue is the product's own, of x.
+func (o *MatMul) Epilogue(x *Tensor) *Epilogue {
+	return &Epilogue{
+		X: x, RowScale: o.RowScale, ColScale: o.ColScale, Residual: o.Residual,
+		Out: o.Out, OutScale: o.OutScale, Amax: o.Amax, Accumulate: o.Accumulate,
+	}
+}
+
+func (o *Epilogue) check() error {
+	var c checker
+	c.dtype("X", o.X, fp8.F32)
+	c.that(o.X.Scale == nil, "X is %s with a scale, which this op does not read", o.X)
+	c.epilogue(o, o.X.Rows(), o.X.Cols())
+	return c.err
+}
+
+func (o *Epilogue) flops() int64 { return 0 }
+
+// epilogue checks all but X, of a product of m × n.
+func (c *checker) epilogue(o *Epilogue, m, n int) {
+	c.matrix("Out", o.Out, m, n)
+	c.dtype("Out", o.Out, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
+	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: a product stores with one scale", o.Out, o.Out.Block)
+	if o.RowScale != nil {
+		c.vector("RowScale", o.RowScale, m)
+	}
+	if o.ColScale != nil {
+		c.vector("ColScale", o.ColScale, n)
+	}
+	if o.Residual != nil {
+		c.matrix("Residual", o.Residual, m, n)
+		c.plain(field{"Residual", o.Residual})
+		c.that(!o.Accumulate, "Residual and Accumulate exclude each other")
+	}
+	if o.Out.DType.IsFP8() {
+		c.that(!o.Accumulate, "an FP8 Out cannot accumulate")
+	} else {
+		c.that(o.OutScale == nil && o.Amax == nil, "OutScale and Amax belong to an FP8 Out, Out is %s", o.Out)
+	}
+	if o.OutScale != nil {
+		c.scalar("OutScale", o.OutScale)
+	}
+	if o.Amax != nil {
+		c.scalar("Amax", o.Amax)
+	}
+}
