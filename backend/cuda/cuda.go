@@ -58,10 +58,6 @@ func spec(device string) (backend.Spec, error) {
 	}, nil
 }
 
-func lower(_ backend.Spec, p []*backend.Program) ([]*backend.Program, error) {
-	return nil, fmt.Errorf("program %s: %w by backend cuda: this version has no lowering for it; use --backend emu", p[0].Name(), backend.ErrUnsupported)
-}
-
 func open(device string, _ backend.Options) ([]backend.Backend, error) {
 	if _, err := spec(device); err != nil {
 		return nil, err

@@ -1,1 +1,350 @@
 package cuda
+
+import (
+	"fmt"
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// lower rewrites programs into what the device runs, without changing a bit of
+// their results:
+//
+//   - FP8 matrix units of Ada and Hopper take both operands with k as the last
+//     dimension only (cuBLASLt's TN). An operand that lies the other way is
+//     replaced by a transposed copy X.t, which the op that writes X writes too,
+//     in the same pass; where nobody reads X any more, instead of X.
+//   - What cuBLASLt has no epilogue for (factors of rows and columns, codes as
+//     output, a residual of another format) becomes an Epilogue of its own
+//     behind a product in FP32.
+//   - A result that is stored more often than a kernel takes is stored in
+//     several passes.
+//
+// Weight codes are written by one program (update) and read by others (micro),
+// so the programs are lowered together, and the copy of a tensor that outlives
+// its program is a Stash more.
+func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+	l := &lowering{spec: s, copies: map[*backend.Tensor]*backend.Tensor{}}
+	for _, p := range programs {
+		if err := l.survey(p); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.declareCopies(programs); err != nil {
+		return nil, err
+	}
+	lowered := make([]*backend.Program, len(programs))
+	for i, p := range programs {
+		q, err := l.transpose(p)
+		if err == nil {
+			q, err = split(q)
+		}
+		if err == nil {
+			q, err = limitCasts(q)
+		}
+		if err != nil {
+			return nil, err
+		}
+		lowered[i] = q
+	}
+	return lowered, nil
+}
+
+type lowering struct {
+	spec   backend.Spec
+	turned []*backend.Tensor // roots that products read the other way, in the order of their use
+	// copies are the transposed copies of tensors that outlive a program, and of
+	// the temps of the one that is being rewritten.
+	copies map[*backend.Tensor]*backend.Tensor
+}
+
+func unsupported(n *backend.Node, format string, args ...any) error {
+	return fmt.Errorf("%s: %w by backend cuda: %s", n.Path(), backend.ErrUnsupported, fmt.Sprintf(format, args...))
+}
+
+// operand is A or B of a product.
+type operand struct {
+	name string
+	t    *backend.Tensor
+	swap bool // k is not its last dimension
+}
+
+func operandsOf(o *backend.MatMul) [2]operand {
+	return [2]operand{{"A", o.A, o.TransA}, {"B", o.B, !o.TransB}}
+}
+
+// survey refuses the products that the device lacks, and notes which operands
+// must be turned.
+func (l *lowering) survey(p *backend.Program) error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+	for _, n := range p.Nodes() {
+		o, ok := n.Op.(*backend.MatMul)
+		if !ok {
+			continue
+		}
+		if err := l.checkProduct(n, o); err != nil {
+			return err
+		}
+		for _, x := range operandsOf(o) {
+			if !o.A.DType.IsFP8() || !x.swap {
+				continue
+			}
+			root := x.t.Root()
+			if _, _, ok := corner(x.t); !ok {
+				return unsupported(n, "%s is %s, a view that is no rectangle of %s, and would have to be transposed", x.name, x.t, root)
+			}
+			if !slices.Contains(l.turned, root) {
+				l.turned = append(l.turned, root)
+			}
+		}
+	}
+	return nil
+}
+
+// checkProduct holds a product to cuBLASLt's rules (its documentation of
+// cublasLtMatmul and of tensor cores): FP8 operands start at and have rows of
+// multiples of 16 bytes, and so has the output.
+func (l *lowering) checkProduct(n *backend.Node, o *backend.MatMul) error {
+	for _, x := range operandsOf(o) {
+		if x.t.Block != backend.PerTensor || x.t.Scale != nil && x.t.Scale.DType != fp8.F32 {
+			return unsupported(n, "%s is %s with scales by block (%s), products have one FP32 scale for each operand", x.name, x.t, x.t.Block)
+		}
+	}
+	if !o.A.DType.IsFP8() {
+		if o.A.Scale != nil || o.B.Scale != nil {
+			return unsupported(n, "A is %s, B is %s: only FP8 operands have scales", o.A, o.B)
+		}
+		return nil
+	}
+	if !slices.Contains(l.spec.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
+		return unsupported(n, "%s × %s, A is %s and B is %s", o.A.DType, o.B.DType, o.A, o.B)
+	}
+	_, cols, k := o.Dims()
+	const bytes = 16
+	if k%bytes != 0 {
+		return unsupported(n, "k is %d, A is %s and B is %s: the k of an FP8 product must be a multiple of %d, such as %s", k, o.A, o.B, bytes, nearest(k, bytes))
+	}
+	list := []*backend.Tensor{o.A, o.B}
+	size := fp8.F32.Size() // of what the product itself writes, see split
+	if hasEpilogue(o) {
+		size = o.Out.DType.Size()
+		list = append(list, o.Out)
+		if o.Residual != nil {
+			list = append(list, o.Residual)
+		}
+	}
+	if unit := bytes / size; cols%unit != 0 {
+		return unsupported(n, "n is %d, B is %s and Out is %s: the n of an FP8 product must be a multiple of %d here, such as %s", cols, o.B, o.Out, unit, nearest(cols, unit))
+	}
+	for _, t := range list {
+		size := t.DType.Size()
+		if t.LD*size%bytes != 0 || t.Offset*size%bytes != 0 {
+			return unsupported(n, "%s is a view whose rows do not begin on multiples of %d bytes", t, bytes)
+		}
+	}
+	return nil
+}
+
+// nearest names the multiples of unit on both sides of n.
+func nearest(n, unit int) string {
+	below := n / unit * unit
+	if below == 0 {
+		return fmt.Sprint(unit)
+	}
+	return fmt.Sprintf("%d or %d", below, below+unit)
+}
+
+// declareCopies makes sure that whoever writes a turned tensor can write its
+// copy too, and declares the copies that outlive a program.
+func (l *lowering) declareCopies(programs []*backend.Program) error {
+	written := map[*backend.Tensor]bool{}
+	for _, p := range programs {
+		for _, n := range p.Nodes() {
+			for _, o := range n.Operands() {
+				root := o.Tensor.Root()
+				if o.Access == backend.In || !slices.Contains(l.turned, root) {
+					continue
+				}
+				if !castsTo(n.Op, root) {
+					return unsupported(n, "%s is read transposed by an FP8 product, which the op that writes it cannot prepare", o.Tensor)
+				}
+				written[root] = true
+			}
+		}
+	}
+	for _, t := range l.turned {
+		if !written[t] {
+			return fmt.Errorf("%w by backend cuda: %s is read transposed by an FP8 product, and no op of these programs casts to it: store it with k as the last dimension", backend.ErrUnsupported, t)
+		}
+		if t.Class == backend.Temp {
+			continue
+		}
+		name, vars := t.Name+".t", programs[0].Vars()
+		c := vars.Lookup(name)
+		if c == nil {
+			c = vars.Tensor(backend.Stash, name, t.DType, t.Cols(), t.Rows())
+			c.Scale = t.Scale
+		}
+		l.copies[t] = c
+	}
+	return programs[0].Vars().Err()
+}
+
+func castsTo(op backend.Op, t *backend.Tensor) bool {
+	for c := range backend.Casts(op) {
+		if c.Out == t {
+			return true
+		}
+	}
+	return false
+}
+
+// transpose lets products read transposed copies, and casts write them.
+func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
+	read := map[*backend.Tensor]bool{} // by others than products that read the copy
+	for _, n := range p.Nodes() {
+		o, product := n.Op.(*backend.MatMul)
+		for _, x := range n.Operands() {
+			replaced := product && (x.Field == "A" && o.TransA || x.Field == "B" && !o.TransB)
+			if x.Access != backend.Out && !replaced {
+				read[x.Tensor.Root()] = true
+			}
+		}
+	}
+	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+		op := n.Op
+		if o, ok := op.(*backend.MatMul); ok && o.A.DType.IsFP8() {
+			turned := *o
+			if o.TransA {
+				turned.A, turned.TransA = l.copyOf(o.A), false
+			}
+			if !o.TransB {
+				turned.B, turned.TransB = l.copyOf(o.B), true
+			}
+			op = &turned
+		} else if slices.ContainsFunc(l.turned, func(t *backend.Tensor) bool { return castsTo(n.Op, t) }) {
+			op = backend.MapCasts(n.Op, func(casts []backend.Cast) []backend.Cast {
+				var list []backend.Cast
+				for _, c := range casts {
+					list = append(list, l.withCopy(r, c, read)...)
+				}
+				return list
+			})
+		}
+		r.Add(n, op)
+	})
+}
+
+// copyOf is the transposed twin of t: the view of the base's copy that shows what
+// t shows of its base.
+func (l *lowering) copyOf(t *backend.Tensor) *backend.Tensor {
+	c := l.copies[t.Root()]
+	if t.Base == nil {
+		return c
+	}
+	row, col, _ := corner(t)
+	return c.RowRange(col, t.Cols()).Columns(t.Name+".t", row, t.Rows())
+}
+
+// corner is where in its base t begins, which must be a rectangle of it.
+func corner(t *backend.Tensor) (row, col int, ok bool) {
+	width := t.Root().Cols()
+	row, col = t.Offset/width, t.Offset%width
+	return row, col, t.LD == width && col+t.Cols() <= width
+}
+
+// withCopy is the cast, beside it the cast of the transposed copy if there is to
+// be one, or that alone if nobody reads the other. What outlives the program is
+// always written: another program, or the host, may read it.
+func (l *lowering) withCopy(r *backend.Rewriter, c backend.Cast, read map[*backend.Tensor]bool) []backend.Cast {
+	if !slices.Contains(l.turned, c.Out) {
+		return []backend.Cast{c}
+	}
+	turned := c
+	turned.Transpose = !c.Transpose
+	if c.Rounding == fp8.Stochastic {
+		turned.Stream = c.StreamName()
+	}
+	temp := c.Out.Class == backend.Temp
+	if temp {
+		t := r.Temp(c.Out.Name+".t", c.Out.DType, c.Out.Cols(), c.Out.Rows())
+		t.Scale = c.Out.Scale
+		l.copies[c.Out] = t
+	}
+	turned.Out = l.copies[c.Out]
+	if temp && !read[c.Out] {
+		return []backend.Cast{turned}
+	}
+	turned.Amax = nil
+	return []backend.Cast{c, turned}
+}
+
+// split takes apart the products that are more than cuBLASLt does.
+func split(p *backend.Program) (*backend.Program, error) {
+	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+		o, ok := n.Op.(*backend.MatMul)
+		if !ok || hasEpilogue(o) {
+			r.Add(n, n.Op)
+			return
+		}
+		rows, cols, _ := o.Dims()
+		product := backend.MatMul{
+			A: o.A, B: o.B, TransA: o.TransA, TransB: o.TransB, Accum: o.Accum,
+			Out: r.Temp(o.Out.Name+".product", fp8.F32, rows, cols),
+		}
+		r.Add(n, &product)
+		r.Add(n, o.Epilogue(product.Out))
+	})
+}
+
+// hasEpilogue reports whether cuBLASLt computes all of a product: D = α·A·B + β·C
+// with C and D of one format, which is FP32 for FP32 operands, and BF16 or FP32
+// for the others. It stores FP8 too, which nothing but tests asks for.
+func hasEpilogue(o *backend.MatMul) bool {
+	d := o.Out.DType
+	return o.RowScale == nil && o.ColScale == nil && !d.IsFP8() &&
+		(o.Residual == nil || o.Residual.DType == d) &&
+		(o.A.DType != fp8.F32 || d == fp8.F32)
+}
+
+// maxCasts is the length of the list in the kernels' arguments.
+const maxCasts = 4
+
+// limitCasts stores a result with more casts by way of an FP32 temp.
+func limitCasts(p *backend.Program) (*backend.Program, error) {
+	many := false
+	fits := func(op backend.Op) bool {
+		ok := true
+		backend.MapCasts(op, func(casts []backend.Cast) []backend.Cast {
+			ok = ok && len(casts) <= maxCasts
+			return casts
+		})
+		many = many || !ok
+		return ok
+	}
+	for _, n := range p.Nodes() {
+		fits(n.Op)
+	}
+	if !many {
+		return p, nil
+	}
+	p, err := backend.Unfuse(p, fits)
+	if err != nil {
+		return nil, err
+	}
+	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+		q, ok := n.Op.(*backend.Quantize)
+		if !ok {
+			r.Add(n, n.Op)
+			return
+		}
+		for casts := range slices.Chunk(q.Out, maxCasts) {
+			part := *q
+			part.Out = casts
+			r.Add(n, &part)
+		}
+	})
+}

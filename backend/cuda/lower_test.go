@@ -1,0 +1,345 @@
+package cuda
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/data"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
+	"octet/train"
+)
+
+// small is a model whose every layer has a shape of its own.
+func small(name string) train.Config {
+	c := train.Default()
+	c.Recipe = name
+	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 2, 32, 2, 1, 48
+	c.Data.Seq, c.Train.MicroBatch, c.Train.Accumulate = 16, 3, 2
+	c.Train.HealthEvery = 5
+	return c
+}
+
+func device(t *testing.T) backend.Spec {
+	t.Helper()
+	s, err := spec("")
+	require.NoError(t, err)
+	return s
+}
+
+// byBlock are the recipes whose operands have more scales than one.
+func byBlock(t *testing.T, name string) bool {
+	r, err := recipe.Lookup(name)
+	require.NoError(t, err)
+	return slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity > recipe.ByTensor })
+}
+
+// runnable holds a program to what the device does.
+func runnable(t *testing.T, s backend.Spec, p *backend.Program) {
+	t.Helper()
+	for _, n := range p.Nodes() {
+		backend.MapCasts(n.Op, func(casts []backend.Cast) []backend.Cast {
+			require.LessOrEqual(t, len(casts), maxCasts, "%s", n)
+			return casts
+		})
+		o, ok := n.Op.(*backend.MatMul)
+		if !ok {
+			continue
+		}
+		require.True(t, hasEpilogue(o), "%s", n)
+		if !o.A.DType.IsFP8() {
+			continue
+		}
+		require.True(t, !o.TransA && o.TransB, "%s", n)
+		require.Contains(t, s.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}, "%s", n)
+		_, _, k := o.Dims()
+		require.Zero(t, k%16|o.A.LD%16|o.B.LD%16|o.Out.LD*o.Out.DType.Size()%16, "%s", n)
+	}
+}
+
+func TestLoweredProgramsAreForTheDevice(t *testing.T) {
+	s := device(t)
+	for _, name := range recipe.Names() {
+		for _, recompute := range []string{"none", "block"} {
+			c := small(name)
+			c.Train.Recompute = recompute
+			j, err := train.NewJob(c, s)
+			require.NoError(t, err, name)
+			before := j.Programs()[0].Hash()
+			lowered, err := lower(s, j.Programs())
+			if byBlock(t, name) {
+				require.ErrorIs(t, err, backend.ErrUnsupported, name)
+				require.ErrorContains(t, err, "scales by block")
+				continue
+			}
+			require.NoError(t, err, name)
+			require.Equal(t, before, j.Programs()[0].Hash(), "the original is untouched")
+			declared := len(slices.Collect(j.Vars.All()))
+			again, err := lower(s, j.Programs())
+			require.NoError(t, err)
+			require.Len(t, slices.Collect(j.Vars.All()), declared, "lowering again declares nothing")
+			for i, p := range lowered {
+				require.Equal(t, j.Programs()[i].Name(), p.Name())
+				require.Equal(t, p.Hash(), again[i].Hash())
+				runnable(t, s, p)
+			}
+			if strings.HasPrefix(name, "fp8-") {
+				require.NotNil(t, j.Vars.Lookup("model.layers.0.self_attn.q_proj.weight.e4m3.t"), name)
+			}
+			// Equal layers are still equal, whatever stream their bits come from.
+			units := lowered[0].Blocks()
+			require.Equal(t, units[0].Hash, units[1].Hash, name)
+		}
+	}
+}
+
+// lowered is emu behind this backend's lowering: emu computes what a program
+// says, so that a difference is a fault of the lowering.
+const lowered = "lowered"
+
+type loweredBackend struct{ backend.Backend }
+
+func (b loweredBackend) Spec() backend.Spec {
+	s := b.Backend.Spec()
+	s.Backend = lowered
+	return s
+}
+
+func registerLowered() {
+	emu, _, err := backend.Find("emu")
+	if err != nil {
+		panic(err)
+	}
+	backend.Register(backend.Driver{
+		Name: lowered, Rank: -2, Spec: spec, Available: func() error { return nil },
+		Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+			s, _ = spec("")
+			return lower(s, list)
+		},
+		Open: func(device string, o backend.Options) ([]backend.Backend, error) {
+			list, err := emu.Open(device, o)
+			for i := range list {
+				list[i] = loweredBackend{list[i]}
+			}
+			return list, err
+		},
+	})
+}
+
+func TestMain(m *testing.M) {
+	registerLowered()
+	m.Run()
+}
+
+// trained runs a few steps and an evaluation, and returns what every tensor
+// holds.
+func trained(t *testing.T, c train.Config, on string) (results []train.StepResult, val float64, tensors map[string][]byte) {
+	t.Helper()
+	j, err := train.NewJob(c, device(t))
+	require.NoError(t, err)
+	declared := slices.Collect(j.Vars.All())
+	devices, err := backend.Open(on, backend.Options{Threads: 1})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, devices[0].Close()) }()
+	text := strings.Repeat("to be or not to be, that is the question: ", 120)
+	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text[:4000]), Val: data.Text(text[4000:])}, devices)
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	for range 4 {
+		r, err := tr.Next(t.Context())
+		require.NoError(t, err)
+		r.Elapsed = 0
+		results = append(results, r)
+	}
+	_, err = tr.Health(t.Context())
+	require.NoError(t, err)
+	val, err = tr.Evaluate(t.Context())
+	require.NoError(t, err)
+	tensors = map[string][]byte{}
+	for _, x := range declared {
+		raw := make([]byte, x.Bytes())
+		require.NoError(t, devices[0].Read(x, raw))
+		tensors[x.Name] = raw
+	}
+	return results, val, tensors
+}
+
+// Lowering changes no bit: of losses, gradients, codes, scales, moments. The
+// random bits of stochastic casts follow the tensor, not its layout.
+func TestLoweringKeepsEveryBit(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "fp8-unit"} {
+		t.Run(name, func(t *testing.T) {
+			c := small(name)
+			steps, val, want := trained(t, c, "emu")
+			gotSteps, gotVal, got := trained(t, c, lowered)
+			require.Equal(t, steps, gotSteps)
+			require.Equal(t, val, gotVal)
+			require.False(t, steps[3].Skipped)
+			for x := range want {
+				require.True(t, bytes.Equal(want[x], got[x]), "%s", x)
+			}
+		})
+	}
+}
+
+// Generation has programs of its own, of one row.
+func TestGenerationIsForTheDevice(t *testing.T) {
+	s := device(t)
+	c := small("fp8-smooth-token")
+	require.NoError(t, c.Resolve())
+	r, err := recipe.Lookup(c.Recipe)
+	require.NoError(t, err)
+	vars := backend.NewVars()
+	m, err := nn.New(c.ModelConfig(), r, vars)
+	require.NoError(t, err)
+	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	pass := m.Pass(vars.Program("decode"), nn.Frozen, nn.Shape{Batch: 1, Seq: 1, Control: control})
+	pass.Cache = m.NewCache(1, 64)
+	m.Logits(pass, vars.Tensor(backend.Input, "token", fp8.I32, 1), vars.Tensor(backend.Output, "logits", fp8.F32, 1, m.Config.PaddedVocab()))
+	prepare := m.Pass(vars.Program("prepare"), nn.Train, nn.Shape{Control: control})
+	m.CastWeights(prepare)
+	list, err := lower(s, []*backend.Program{pass.Program, prepare.Program})
+	require.NoError(t, err)
+	for _, p := range list {
+		runnable(t, s, p)
+	}
+}
+
+// world declares variables for single ops.
+type world struct {
+	*backend.Vars
+	p *backend.Program
+}
+
+func newWorld() world {
+	v := backend.NewVars()
+	return world{v, v.Program("p")}
+}
+
+func (w world) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
+	t := w.Tensor(backend.Stash, name, d, shape...)
+	if d.IsFP8() {
+		t.Scale = w.Tensor(backend.Stash, name+".scale_inv", fp8.F32, 1)
+	}
+	return t
+}
+
+func TestRefusedProducts(t *testing.T) {
+	for _, c := range []struct {
+		want string
+		op   func(w world) *backend.MatMul
+	}{
+		{"k is 40, A is a:e4m3[32, 40] and B is b:e4m3[16, 40]: the k of an FP8 product must be a multiple of 16, such as 32 or 48", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 40), B: w.tensor("b", fp8.E4M3, 16, 40), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
+		}},
+		{"k is 5, A is a:e4m3[32, 5] and B is b:e4m3[16, 5]: the k of an FP8 product must be a multiple of 16, such as 16", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 5), B: w.tensor("b", fp8.E4M3, 16, 5), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
+		}},
+		{"n is 12, B is b:e4m3[12, 32] and Out is y:bf16[3, 12]: the n of an FP8 product must be a multiple of 8 here, such as 8 or 16", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 3, 32), B: w.tensor("b", fp8.E4M3, 12, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 3, 12)}
+		}},
+		{"e5m2 × e5m2, A is a:e5m2[16, 32]", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E5M2, 16, 32), B: w.tensor("b", fp8.E5M2, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+		{"e4m3ieee × e4m3, ", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3IEEE, 16, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+		{"A is a:e4m3[16, 32] with scales by block (1x*)", func(w world) *backend.MatMul {
+			a := w.tensor("a", fp8.E4M3, 16, 32)
+			a.Block, a.Scale = backend.PerRow, w.tensor("rows", fp8.F32, 16)
+			return &backend.MatMul{A: a, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+		{"only FP8 operands have scales", func(w world) *backend.MatMul {
+			a := w.tensor("a", fp8.BF16, 16, 32)
+			a.Scale = w.tensor("s", fp8.F32, 1)
+			return &backend.MatMul{A: a, B: w.tensor("b", fp8.BF16, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+		{"is a view whose rows do not begin on multiples of 16 bytes", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 16, 48).Columns("half", 8, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+		{"a:e4m3[32, 16] is read transposed by an FP8 product, and no op of these programs casts to it", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 16), TransA: true, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
+		}},
+	} {
+		w := newWorld()
+		w.p.Add(c.op(w))
+		require.NoError(t, w.p.Err())
+		_, err := lower(device(t), []*backend.Program{w.p})
+		require.ErrorIs(t, err, backend.ErrUnsupported, c.want)
+		require.ErrorContains(t, err, c.want)
+		require.NotContains(t, err.Error(), "\n")
+	}
+	// What an op writes without a cast cannot be written twice.
+	w := newWorld()
+	y := w.tensor("y", fp8.E4M3, 16, 16)
+	a, b := w.tensor("a", fp8.E4M3, 16, 16), w.tensor("b", fp8.E4M3, 16, 16)
+	w.p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: y})
+	w.p.Add(&backend.MatMul{A: a, B: y, Out: w.tensor("z", fp8.F32, 16, 16)})
+	_, err := lower(device(t), []*backend.Program{w.p})
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "y:e4m3[16, 16] is read transposed by an FP8 product, which the op that writes it cannot prepare")
+}
+
+// What a lowered program looks like, by hand.
+func TestLowering(t *testing.T) {
+	w := newWorld()
+	x, control := w.tensor("x", fp8.BF16, 32, 16), w.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	weight, amax := w.tensor("w", fp8.E4M3, 48, 16), w.tensor("amax", fp8.F32, 1)
+	w.p.Add(&backend.Quantize{X: w.tensor("master", fp8.F32, 48, 16), Out: []backend.Cast{{Out: weight}}})
+	codes := func(name string, cols int) *backend.Tensor {
+		c := w.p.Temp(name, fp8.E5M2, 32, cols)
+		c.Scale = w.tensor(name+".scale_inv", fp8.F32, 1)
+		return c
+	}
+	// both is read both ways, g only transposed, and as a view.
+	both, g := w.p.Temp("both", fp8.E4M3, 32, 16), codes("g", 48)
+	both.Scale = w.tensor("both.scale_inv", fp8.F32, 1)
+	w.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both, Amax: amax}}})
+	w.p.Add(&backend.Quantize{X: w.tensor("dy", fp8.BF16, 32, 48), Out: []backend.Cast{
+		{Out: g, Amax: amax, Rounding: fp8.Stochastic, Control: control, Tokens: true},
+	}})
+	w.p.Add(&backend.MatMul{A: both, B: weight, TransB: true, Residual: w.tensor("r", fp8.F32, 32, 48), Out: w.tensor("y", fp8.BF16, 32, 48), Accum: backend.Fast})
+	w.p.Add(&backend.MatMul{
+		A: g.RowRange(16, 16).Columns("part", 16, 16), TransA: true, B: both.RowRange(0, 16), ColScale: w.tensor("c", fp8.F32, 16),
+		Out: w.tensor("dw", fp8.F32, 16, 16), Accumulate: true,
+	})
+	require.NoError(t, w.p.Err())
+	list, err := lower(device(t), []*backend.Program{w.p})
+	require.NoError(t, err)
+	var b strings.Builder
+	require.NoError(t, list[0].Dump(&b))
+	require.Equal(t, strings.TrimPrefix(`
+program p
+- fwd Quantize X=master:fp32[48, 16] Out[0].Out:=w:e4m3[48, 16] Out[0].Out.Scale=w.scale_inv:fp32[1]
+- fwd Quantize X=x:bf16[32, 16] Out[0].Out:=both:e4m3[32, 16] Out[0].Out.Scale=both.scale_inv:fp32[1] Out[0].Amax<>amax:fp32[1] Out[1].Out:=both.t:e4m3[16, 32] Out[1].Out.Scale=both.scale_inv:fp32[1] Out[1].Transpose=true
+- fwd Quantize X=dy:bf16[32, 48] Out[0].Out:=g.t:e5m2[48, 32] Out[0].Out.Scale=g.scale_inv:fp32[1] Out[0].Amax<>amax:fp32[1] Out[0].Control=step.control:i32[16] Out[0].Rounding=stochastic Out[0].Tokens=true Out[0].Transpose=true Out[0].Stream=g
+- fwd MatMul A=both:e4m3[32, 16] A.Scale=both.scale_inv:fp32[1] B=w:e4m3[48, 16] B.Scale=w.scale_inv:fp32[1] Out:=y.product:fp32[32, 48] TransB=true Accum=fast
+- fwd Epilogue X=y.product:fp32[32, 48] Residual=r:fp32[32, 48] Out:=y:bf16[32, 48]
+`, "\n"), b.String()[:strings.Index(b.String(), "- fwd MatMul A=part")])
+	require.Contains(t, b.String(), "- fwd MatMul A=part.t:e5m2[16, 16]@g.t+528/32 A.Scale=g.scale_inv:fp32[1] B=both[0:16].t:e4m3[16, 16]@both.t+0/32 B.Scale=both.scale_inv:fp32[1] Out:=dw.product:fp32[16, 16] TransB=true")
+	require.Contains(t, b.String(), "- fwd Epilogue X=dw.product:fp32[16, 16] ColScale=c:fp32[16] Out<>dw:fp32[16, 16] Accumulate=true")
+}
+
+// A list of casts that no kernel takes becomes several passes over the result.
+func TestManyCasts(t *testing.T) {
+	w := newWorld()
+	add := &backend.Add{A: w.tensor("a", fp8.F32, 4, 6), B: w.tensor("b", fp8.F32, 4, 6)}
+	for _, name := range strings.Fields("c d e f g h i j k") {
+		add.Out = append(add.Out, backend.Cast{Out: w.tensor(name, fp8.BF16, 4, 6)})
+	}
+	w.p.Add(add)
+	list, err := lower(device(t), []*backend.Program{w.p})
+	require.NoError(t, err)
+	var kinds []string
+	for _, n := range list[0].Nodes() {
+		kinds = append(kinds, backend.OpKind(n))
+	}
+	require.Equal(t, []string{"Add", "Quantize", "Quantize", "Quantize"}, kinds)
+}
