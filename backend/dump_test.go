@@ -122,6 +122,7 @@ func layer(m *maker, p *backend.Program, name string, columns int) {
 	q.Add(&backend.Fill{Out: x, Value: 1})
 	q.Add(&backend.Add{A: x.Columns("left", 0, 4), B: m.f(4, columns).Columns("right", 0, 4), Out: to(y)})
 	q.Add(&backend.Sum{X: y.Slice("flat", 0, 16), Out: m.f(1)})
+	q.Add(&backend.Quantize{X: y, Out: []backend.Cast{{Out: q.Temp("z", fp8.BF16, 4, 4), Control: m.control(), Rounding: fp8.Stochastic, Stream: y.Name}}})
 }
 
 func TestBlocks(t *testing.T) {
@@ -134,7 +135,10 @@ func TestBlocks(t *testing.T) {
 	same := p.Scope("other").Block("layers.3")
 	x := same.Temp("x", fp8.F32, 4, 8)
 	same.Add(&backend.Fill{Out: x, Value: 1})
-	same.Add(&backend.Add{A: x.Columns("left", 0, 4), B: x.Columns("right", 0, 4), Out: to(same.Temp("y", fp8.F32, 4, 4))})
+	y := same.Temp("y", fp8.F32, 4, 4)
+	same.Add(&backend.Add{A: x.Columns("left", 0, 4), B: x.Columns("right", 0, 4), Out: to(y)})
+	same.Add(&backend.Sum{X: y.Slice("flat", 0, 16), Out: m.f(1)})
+	same.Add(&backend.Quantize{X: y, Out: []backend.Cast{{Out: same.Temp("z", fp8.BF16, 4, 4), Control: m.control(), Rounding: fp8.Stochastic, Stream: y.Name}}})
 	require.NoError(t, p.Err())
 
 	units := p.Blocks()

@@ -53,3 +53,49 @@ func TestUnfuseLeavesWhatTheBackendFuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, backend.Diff(p, q))
 }
+
+// What other packages rewrite programs with: names of temps are made free, lists
+// of casts are copies, and what comes out is held to the rules again.
+func TestRewrite(t *testing.T) {
+	p := fused()
+	before := dump(t, p)
+	var made *backend.Tensor
+	double := func(r *backend.Rewriter, n *backend.Node) {
+		casts := 0
+		for c := range backend.Casts(n.Op) {
+			require.NotNil(t, c.Out)
+			casts++
+		}
+		op := backend.MapCasts(n.Op, func(casts []backend.Cast) []backend.Cast {
+			for _, c := range casts {
+				made = r.Temp("mlp.h", c.Out.DType, c.Out.Shape...)
+				made.Scale = c.Out.Scale
+				c.Out, c.Amax = made, nil
+				casts = append(casts, c)
+			}
+			return casts
+		})
+		r.Add(n, op)
+		doubled := 0
+		for range backend.Casts(op) {
+			doubled++
+		}
+		require.Equal(t, 2*casts, doubled)
+	}
+	q, err := backend.Rewrite(p, double)
+	require.NoError(t, err)
+	require.Equal(t, before, dump(t, p), "the original is untouched")
+	require.Equal(t, "mlp.h#6", made.Name)
+	require.Equal(t, "mlp", q.Nodes()[1].Scope)
+	require.Equal(t, backend.Backward, q.Nodes()[1].Phase)
+
+	_, err = backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+		r.Add(n, n.Op)
+		r.Add(n, n.Op)
+	})
+	require.ErrorContains(t, err, "lowering p: mlp: swiglu: Out[0].Out: temp mlp.h:bf16[4, 6] is written twice")
+	broken := backend.NewVars().Program("broken")
+	broken.Add(&backend.Fill{})
+	_, err = backend.Rewrite(broken, double)
+	require.ErrorIs(t, err, broken.Err())
+}

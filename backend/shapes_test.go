@@ -137,6 +137,23 @@ func TestShapeErrors(t *testing.T) {
 			a.Scale = m.f(2)
 			return &backend.MatMul{A: a, B: m.q(3, 5), Out: m.f(2, 5)}
 		}},
+		{"epilogue: X is t1:bf16[2, 5], expected one of [fp32]", func(m *maker) backend.Op {
+			return &backend.Epilogue{X: m.b(2, 5), Out: m.f(2, 5)}
+		}},
+		{"epilogue: X is t1:fp32[2, 5] with a scale, which this op does not read", func(m *maker) backend.Op {
+			x := m.f(2, 5)
+			x.Scale = m.f(1)
+			return &backend.Epilogue{X: x, Out: m.f(2, 5)}
+		}},
+		{"epilogue: ColScale is t3:fp32[2], expected fp32[5]", func(m *maker) backend.Op {
+			return &backend.Epilogue{X: m.f(2, 5), Out: m.f(2, 5), ColScale: m.f(2)}
+		}},
+		{"epilogue: Out is t2:e4m3[2, 5] with blocks of 1x*: a product stores with one scale", func(m *maker) backend.Op {
+			return &backend.Epilogue{X: m.f(2, 5), Out: m.blocked(backend.PerRow, 2, 5)}
+		}},
+		{`Stream is "u", but the rounding of t2:e4m3[2, 3] draws no random bits`, func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Stream: "u"}}}
+		}},
 		{"quantize: Out has no cast: the result would be lost", func(m *maker) backend.Op { return &backend.Quantize{X: m.f(2, 3)} }},
 		{"quantize: Out[0]: Out is t2:fp32[3, 2], expected [2, 3]", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(3, 2))}
