@@ -1,17 +1,44 @@
-// Package cuda is the door to NVIDIA GPUs. What stands behind it today is
-// knowledge and a probe, no computation:
+// Package cuda is the backend for NVIDIA GPUs of compute capability 8.9 and
+// later: Ada, Hopper, Blackwell. A whole training step runs on the device: FP8
+// and BF16 products by cuBLASLt, every other op by a kernel of our own.
 //
-//   - Spec tells planners and recipes what the FP8 matrix units of Ada and
-//     Hopper multiply, on any machine.
-//   - Probe, in a build with -tags cuda and cgo on Linux, finds the driver, the
-//     GPUs and the libraries that training will load, and says what is missing
-//     and how to get it; octet doctor prints it. Nothing is linked: every
-//     library is loaded when the probe asks for it (package octet/csrc/libcuda,
-//     and go-nvml for the driver's version), so a build needs no CUDA toolkit
-//     and one binary meets CUDA 12 and 13.
-//   - Lower and Open refuse, with backend.ErrUnsupported and
-//     backend.ErrNoDevice, and Available says so: this version does not train
-//     on CUDA, with or without the tag.
+// # From a program to a run
+//
+//	Program --lower--> Program --bind--> []call --record--> a CUDA graph
+//
+// Lower (lower.go) gives FP8 operands the layout that matrix units take and
+// takes apart what cuBLASLt does not do in one piece. The binder (bind.go) turns
+// each node into calls: a kernel with its grid and arguments, or the description
+// of a product. Both are plain Go over addresses that are numbers: plan and the
+// tests run them on any machine. What talks to the device (device.go,
+// execute.go, gemm.go) is built with -tags cuda and cgo on Linux, on top of
+// package octet/csrc/libcuda, which loads NVIDIA's libraries when they are asked
+// for; without the tag, Open says how to build.
+//
+// The first Run of a program records its calls as a graph; every Run is one
+// launch of it, which returns before the device is done. Read waits.
+// RunObserved makes the same calls one node at a time.
+//
+// # Memory
+//
+// Bind takes one block for the variables, Load one for the temps of its
+// programs, at the places that backend.MakePlan gives them, with cuBLASLt's
+// workspace and what kernels need beside. Nothing is allocated in a step.
+//
+// # Determinism
+//
+// Kernels add up in an order that depends on shapes alone, and of cuBLASLt's
+// algorithms only those are taken that do not split k. So a run repeats bit for
+// bit on the same GPU with the same libraries, which Spec.Arithmetic names, as
+// long as the same algorithms are chosen (gemm.go).
+//
+// # Caveats
+//
+// One process, one GPU: ranks and collectives are refused, and so are operands
+// with scales by block. An error of the device surfaces in a later call, at the
+// latest in Read. After backend.ErrDeviceLost only a new process gets the GPU
+// back. Context, compiled kernels and cuBLASLt's handle stay for the life of the
+// process, so that a second Open of a GPU is quick.
 package cuda
 
 import (
@@ -21,6 +48,8 @@ import (
 	"octet/backend"
 	"octet/fp8"
 )
+
+func roundUp(n int64) int64 { return (n + align - 1) / align * align }
 
 func init() {
 	backend.Register(backend.Driver{
@@ -34,33 +63,52 @@ func init() {
 	})
 }
 
-func available() error {
-	return fmt.Errorf("this version finds NVIDIA GPUs (built with -tags cuda) but does not train on them, so there is %w to run on; use --backend emu", backend.ErrNoDevice)
+// align is that of cuMemAlloc and of cuBLASLt's workspace, and more than the 16
+// bytes that FP8 operands need.
+const align = 256
+
+// ordinal is the number of the GPU in "cuda:1", 0 in "cuda".
+func ordinal(device string) (int, error) {
+	if device == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(device, 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda)", device)
+	}
+	return int(n), nil
 }
 
 // spec is what cuBLASLt documents for Ada and Hopper (compute capability 8.9
-// and 9.0): E4M3 as OCP defines it, and every pair of FP8 operands but
-// E5M2×E5M2. The alignment is that of cuMemAlloc and of cuBLASLt's workspace.
-// Casts are kernels of our own, which can draw any random bits.
+// and 9.0), and what later devices can do too: E4M3 as OCP defines it, and every
+// pair of FP8 operands but E5M2×E5M2. Casts are kernels of our own, which can
+// draw any random bits.
 func spec(device string) (backend.Spec, error) {
-	if device != "" {
-		if _, err := strconv.ParseUint(device, 10, 16); err != nil {
-			return backend.Spec{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda)", device)
-		}
+	if _, err := ordinal(device); err != nil {
+		return backend.Spec{}, err
 	}
 	return backend.Spec{
-		Backend: "cuda", Device: "Ada or Hopper", E4M3: fp8.E4M3,
+		Backend: "cuda", Device: "Ada, Hopper or later", E4M3: fp8.E4M3,
 		Pairs: [][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3},
 		},
 		Stochastic: true,
-		Align:      256,
+		Align:      align,
 	}, nil
 }
 
-func open(device string, _ backend.Options) ([]backend.Backend, error) {
-	if _, err := spec(device); err != nil {
+// open makes the backend of one GPU.
+func open(device string, o backend.Options) ([]backend.Backend, error) {
+	n, err := ordinal(device)
+	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("backend cuda: %w", available())
+	if o.Ranks > 1 {
+		return nil, fmt.Errorf("%d ranks: %w by backend cuda: one process trains on one GPU (set train.ranks = 1)", o.Ranks, backend.ErrUnsupported)
+	}
+	b, err := openDevice(n)
+	if err != nil {
+		return nil, err
+	}
+	return []backend.Backend{b}, nil
 }

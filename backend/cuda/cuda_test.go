@@ -26,21 +26,10 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// Until it trains, the backend refuses whatever the machine has.
-func TestRefusals(t *testing.T) {
-	d, device, err := backend.Find("cuda:0")
-	require.NoError(t, err)
-	require.Equal(t, "0", device)
-	require.ErrorIs(t, d.Available(), backend.ErrNoDevice)
-	_, err = d.Open(device, backend.Options{})
-	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "--backend emu")
-
-	s, err := d.Spec(device)
-	require.NoError(t, err)
-	_, err = d.Lower(s, []*backend.Program{backend.NewVars().Program("micro")})
+func TestOneRank(t *testing.T) {
+	_, err := open("", backend.Options{Ranks: 2})
 	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "program micro")
+	require.ErrorContains(t, err, "2 ranks")
 }
 
 // On any machine and in any build, the probe says something. A real NVML would

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/csrc/libcuda/kernels"
 	"octet/fp8"
 )
 
@@ -311,24 +312,12 @@ func hasEpilogue(o *backend.MatMul) bool {
 }
 
 // maxCasts is the length of the list in the kernels' arguments.
-const maxCasts = 4
+const maxCasts = kernels.MaxCasts
 
 // limitCasts stores a result with more casts by way of an FP32 temp.
 func limitCasts(p *backend.Program) (*backend.Program, error) {
-	many := false
-	fits := func(op backend.Op) bool {
-		ok := true
-		backend.MapCasts(op, func(casts []backend.Cast) []backend.Cast {
-			ok = ok && len(casts) <= maxCasts
-			return casts
-		})
-		many = many || !ok
-		return ok
-	}
-	for _, n := range p.Nodes() {
-		fits(n.Op)
-	}
-	if !many {
+	fits := func(op backend.Op) bool { return mostCasts(op) <= maxCasts }
+	if !slices.ContainsFunc(p.Nodes(), func(n *backend.Node) bool { return !fits(n.Op) }) {
 		return p, nil
 	}
 	p, err := backend.Unfuse(p, fits)
@@ -347,4 +336,13 @@ func limitCasts(p *backend.Program) (*backend.Program, error) {
 			r.Add(n, &part)
 		}
 	})
+}
+
+// mostCasts is the length of an op's longest list of casts.
+func mostCasts(op backend.Op) (most int) {
+	backend.MapCasts(op, func(casts []backend.Cast) []backend.Cast {
+		most = max(most, len(casts))
+		return casts
+	})
+	return most
 }

@@ -1,0 +1,183 @@
+package cuda
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/conformance"
+	"octet/csrc/libcuda/kernels"
+	"octet/train"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// paperBackend binds what it is given, and has no device to run it on.
+type paperBackend struct {
+	backend.Backend
+	bound func(*backend.Node, []call)
+}
+
+var errBound = errors.New("bound")
+
+func (paperBackend) Bind(*backend.Vars) error            { return nil }
+func (paperBackend) Write(*backend.Tensor, []byte) error { return nil }
+func (paperBackend) Close() error                        { return nil }
+
+func (p paperBackend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	b := binder{address: newMap().of, scratchAt: 1 << 41, tableAt: 1 << 42}
+	list, err := b.bindAll(programs)
+	if err != nil {
+		return nil, err
+	}
+	for i, program := range programs {
+		for j, n := range program.Nodes() {
+			p.bound(n, list[i][j])
+		}
+	}
+	return nil, errBound
+}
+
+// addresses gives every tensor an address that tells its name.
+type addresses struct {
+	next uint64
+	at   map[*backend.Tensor]uint64
+	name map[uint64]string
+}
+
+func newMap() *addresses {
+	return &addresses{next: 1 << 40, at: map[*backend.Tensor]uint64{}, name: map[uint64]string{}}
+}
+
+func (m *addresses) of(t *backend.Tensor) uint64 {
+	root := t.Root()
+	if m.at[root] == 0 {
+		m.at[root] = m.next
+		m.next += uint64(roundUp(root.Bytes())) + align
+	}
+	at := m.at[root] + uint64(t.Offset*t.DType.Size())
+	m.name[at] = t.Name
+	return at
+}
+
+// Every op of the closed set is bound in some case, or refused in all, and what
+// is bound exists.
+func TestEveryOpBindsOrIsRefused(t *testing.T) {
+	bound := map[reflect.Type]bool{}
+	d := backend.Driver{
+		Name: "paper", Spec: spec, Lower: lower,
+		Open: func(_ string, o backend.Options) ([]backend.Backend, error) {
+			list := make([]backend.Backend, o.Ranks)
+			for i := range list {
+				list[i] = paperBackend{bound: func(n *backend.Node, calls []call) {
+					bound[reflect.TypeOf(n.Op)] = true
+					require.NotEmpty(t, calls, "%s", n)
+					for _, c := range calls {
+						if c.launch == nil {
+							continue
+						}
+						l := c.launch
+						require.Contains(t, kernels.Sources()[l.source], l.kernel+"(", "%s", n)
+						require.True(t, l.block > 0 && l.block <= 1024 && l.block%32 == 0, "%s: %+v", n, l)
+						require.True(t, l.grid[0] > 0 && l.grid[1] > 0 && l.grid[2] > 0 && l.grid[1] < 1<<16 && l.grid[2] < 1<<16, "%s: %+v", n, l)
+					}
+				}}
+			}
+			return list, nil
+		},
+	}
+	refused := map[string]int{}
+	for c := range conformance.Cases() {
+		err := c.Run(t.Context(), d, "")
+		if errors.Is(err, backend.ErrUnsupported) {
+			refused[strings.SplitN(c.Name, "/", 2)[0]]++
+			require.NotContains(t, err.Error(), "\n")
+			continue
+		}
+		require.ErrorIs(t, err, errBound, c.Name)
+	}
+	for _, op := range backend.Ops() {
+		switch op.(type) {
+		case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
+			require.False(t, bound[reflect.TypeOf(op)], "%T", op)
+		default:
+			require.True(t, bound[reflect.TypeOf(op)], "%T", op)
+		}
+	}
+	for name := range refused {
+		require.Contains(t, []string{"matmul", "allreduce", "reducescatter", "allgather", "sendrecv"}, name)
+	}
+}
+
+// What a layer asks of the device, word by word: what kernels read by position
+// must not move by accident. Run with -update after a change that is meant.
+func TestLaunchesOfALayer(t *testing.T) {
+	c := small("fp8-smooth")
+	c.Train.HealthEvery = 0
+	s := forDevice(t)
+	j, err := train.NewJob(c, s)
+	require.NoError(t, err)
+	programs, err := lower(s, j.Programs())
+	require.NoError(t, err)
+	m := newMap()
+	b := binder{address: m.of, scratchAt: 1 << 41, tableAt: 1 << 42}
+	m.name[1<<41] = "SCRATCH"
+	var text strings.Builder
+	for _, p := range programs {
+		if p.Name() != "micro.last" && p.Name() != "update" {
+			continue
+		}
+		for _, n := range p.Nodes() {
+			if n.Block != "layers.0" && p.Name() != "update" {
+				continue
+			}
+			calls, err := b.bind(n)
+			require.NoError(t, err)
+			fmt.Fprintf(&text, "%s\n", n.Path())
+			for _, c := range calls {
+				fmt.Fprintf(&text, "\t%s\n", c.text(m))
+			}
+		}
+	}
+	golden := filepath.Join("testdata", "layer.txt")
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(text.String()), 0o666))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), text.String())
+}
+
+// text is a call with names for addresses.
+func (c call) text(m *addresses) string {
+	word := func(w uint64) string {
+		switch name, ok := m.name[w]; {
+		case ok:
+			return name
+		case w >= 1<<42 && w < 1<<43:
+			return fmt.Sprintf("TABLE+%d", w-1<<42)
+		case w < 1<<20:
+			return fmt.Sprint(w)
+		}
+		return fmt.Sprintf("%#x", w)
+	}
+	if p := c.product; p != nil {
+		of := func(x matrix) string {
+			return fmt.Sprintf("%s:%s/%d×%s", word(x.address), x.dtype, x.ld, word(x.scale))
+		}
+		return fmt.Sprintf("product %d×%d×%d %s t=%v · %s t=%v + %v·%s = %s fast=%v", p.m, p.n, p.k, of(p.a), p.transA, of(p.b), p.transB, p.beta, of(p.c), of(p.d), p.fast)
+	}
+	var words []string
+	for _, w := range c.launch.args {
+		words = append(words, word(w))
+	}
+	return fmt.Sprintf("%s %v×%d +%d: %s", c.launch.kernel, c.launch.grid, c.launch.block, c.launch.shared, strings.Join(words, " "))
+}

@@ -1,0 +1,221 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+)
+
+// device is a backend: the memory of one set of variables on a GPU, and the
+// stream on which everything happens.
+type device struct {
+	*gpu
+	spec   backend.Spec
+	stream *libcuda.Stream
+
+	vars       *backend.Vars
+	persistent libcuda.Ptr
+	offsets    map[*backend.Tensor]int64 // of roots in persistent
+
+	// staging is page-locked memory for what comes and goes: its first half for
+	// copies to the device, of which used bytes may be under way, the second for
+	// copies back.
+	staging *libcuda.Pinned
+	used    int
+
+	blocks      []libcuda.Ptr // of the programs that were loaded
+	executables []*executable
+}
+
+// stagingBytes is the length of each half of the staging memory. A micro-batch
+// takes some ten KB of it, so that a step hardly ever waits for room.
+const stagingBytes = 4 << 20
+
+func openDevice(ordinal int) (backend.Backend, error) {
+	g, err := openGPU(ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("backend cuda: %w", err)
+	}
+	d := &device{gpu: g, offsets: map[*backend.Tensor]int64{}}
+	if d.spec, err = spec(""); err != nil {
+		return nil, err
+	}
+	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", g.Name, g.Major, g.Minor)
+	d.spec.Arithmetic = fmt.Sprintf("%s+cublaslt%s+nvrtc%s", g.Arch(), g.lt.Version, g.compiler.Version)
+	if d.stream, err = g.NewStream(); err != nil {
+		return nil, d.failure("open a stream", 0, err)
+	}
+	if d.staging, err = g.Pin(2 * stagingBytes); err != nil {
+		return nil, errors.Join(d.failure("lock host memory", 0, err), d.Close())
+	}
+	return d, nil
+}
+
+func (d *device) Spec() backend.Spec { return d.spec }
+
+// Bind takes one block of memory for all variables.
+func (d *device) Bind(vars *backend.Vars) error {
+	if err := vars.Err(); err != nil {
+		return err
+	}
+	if d.vars != nil {
+		return errors.New("cuda: this backend is bound already; open another one for other variables")
+	}
+	bytes := int64(0)
+	for t := range vars.All() {
+		if t.Base == nil {
+			d.offsets[t] = bytes
+			bytes += roundUp(t.Bytes())
+		}
+	}
+	at, err := d.alloc("the variables", bytes)
+	if err != nil {
+		return err
+	}
+	d.vars, d.persistent = vars, at
+	if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
+		return d.failure("clear the variables", bytes, err)
+	}
+	return nil
+}
+
+// alloc takes device memory, also where nothing is wanted.
+func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
+	at, err := d.gpu.Alloc(int(max(bytes, align)))
+	if err != nil {
+		return 0, d.failure("allocate "+what, bytes, err)
+	}
+	return at, nil
+}
+
+// root is where an owner of persistent bytes begins.
+func (d *device) root(t *backend.Tensor) (libcuda.Ptr, bool) {
+	at, ok := d.offsets[t]
+	return d.persistent + libcuda.Ptr(at), ok
+}
+
+// contiguous is where the n bytes of a persistent tensor or view are.
+func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
+	at, ok := d.root(t.Root())
+	if !ok {
+		return 0, fmt.Errorf("cuda: tensor %s is not bound", t)
+	}
+	if int64(n) != t.Bytes() || !t.Contiguous() {
+		return 0, fmt.Errorf("cuda: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	}
+	return at + libcuda.Ptr(t.Offset*t.DType.Size()), nil
+}
+
+// Write returns when src was copied, before the device has it.
+func (d *device) Write(t *backend.Tensor, src []byte) error {
+	to, err := d.contiguous(t, len(src))
+	if err == nil {
+		err = d.upload(to, src)
+	}
+	return err
+}
+
+func (d *device) Read(t *backend.Tensor, dst []byte) error {
+	from, err := d.contiguous(t, len(dst))
+	if err == nil {
+		err = d.download(dst, from)
+	}
+	return err
+}
+
+func (d *device) upload(to libcuda.Ptr, src []byte) error {
+	for len(src) > 0 {
+		if d.used == stagingBytes {
+			if err := d.synchronize("copy to the device"); err != nil {
+				return err
+			}
+		}
+		n := copy(d.staging.Bytes[d.used:stagingBytes], src)
+		if err := d.stream.UploadPinned(to, d.staging, d.used, n); err != nil {
+			return d.failure("copy to the device", 0, err)
+		}
+		d.used += n
+		to, src = to+libcuda.Ptr(n), src[n:]
+	}
+	return nil
+}
+
+func (d *device) download(dst []byte, from libcuda.Ptr) error {
+	for len(dst) > 0 {
+		n := min(len(dst), stagingBytes)
+		if err := d.stream.DownloadPinned(d.staging, stagingBytes, from, n); err != nil {
+			return d.failure("copy from the device", 0, err)
+		}
+		if err := d.synchronize("copy from the device"); err != nil {
+			return err
+		}
+		copy(dst, d.staging.Bytes[stagingBytes:stagingBytes+n])
+		from, dst = from+libcuda.Ptr(n), dst[n:]
+	}
+	return nil
+}
+
+// synchronize waits for everything that the device was given.
+func (d *device) synchronize(what string) error {
+	if err := d.stream.Synchronize(); err != nil {
+		return d.failure(what, 0, err)
+	}
+	d.used = 0
+	return nil
+}
+
+// Close frees what this backend has; the GPU stays open for others. What cannot
+// be freed on a device that was lost is of no interest.
+func (d *device) Close() error {
+	var errs []error
+	note := func(err error) {
+		if e := (*libcuda.Error)(nil); err != nil && !(errors.As(err, &e) && e.DeviceLost()) {
+			errs = append(errs, err)
+		}
+	}
+	note(d.stream.Synchronize()) // nothing may be under way in what is freed
+	for _, x := range d.executables {
+		note(x.close())
+	}
+	for _, at := range d.blocks {
+		note(d.gpu.Free(at))
+	}
+	if d.persistent != 0 {
+		note(d.gpu.Free(d.persistent))
+	}
+	if d.staging != nil {
+		note(d.staging.Close())
+	}
+	note(d.stream.Close())
+	*d = device{gpu: d.gpu, spec: d.spec}
+	return errors.Join(errs...)
+}
+
+// failure explains an error of the device: what was to be done, with how many
+// bytes if that is of interest.
+func (d *device) failure(what string, bytes int64, err error) error {
+	var e *libcuda.Error
+	switch {
+	case !errors.As(err, &e):
+		return fmt.Errorf("cuda: %s: %w", what, err)
+	case e.OutOfMemory():
+		free, total, memoryErr := d.gpu.Memory()
+		if memoryErr != nil {
+			return fmt.Errorf("cuda: %s: %w: %w", what, backend.ErrOutOfMemory, err)
+		}
+		return fmt.Errorf("cuda: %s: %w: asked for %s, %s of the GPU's %s are free; a smaller micro-batch or train.recompute needs less (%w)",
+			what, backend.ErrOutOfMemory, gib(uint64(bytes)), gib(free), gib(total), err)
+	case e.DeviceLost():
+		return fmt.Errorf("cuda: %s: %w: %w; start again, a new process resumes from the last checkpoint", what, backend.ErrDeviceLost, err)
+	}
+	return fmt.Errorf("cuda: %s: %w", what, err)
+}
+
+func gib(bytes uint64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(bytes)/(1<<30)), ".00") + " GiB"
+}

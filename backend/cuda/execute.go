@@ -1,0 +1,231 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+)
+
+// workspaceBytes is what NVIDIA recommends for cuBLASLt on Hopper and later.
+const workspaceBytes = 32 << 20
+
+// Load binds programs to the device. One block holds their temps, what kernels
+// need beside, cuBLASLt's workspace and the tables.
+func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	if d.vars == nil {
+		return nil, fmt.Errorf("cuda: load before Bind")
+	}
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, err
+		}
+		if p.Vars() != d.vars {
+			return nil, fmt.Errorf("cuda: program %s: its variables are not the ones bound to this backend", p.Name())
+		}
+	}
+	plan := backend.MakePlan(align, backend.PerOp, programs...)
+	// Bound twice: how much memory the calls need is known when they are.
+	measured := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
+	if _, err := measured.bindAll(programs); err != nil {
+		return nil, err
+	}
+	arena := roundUp(plan.Bytes)
+	scratch := arena + workspaceBytes
+	tables := scratch + roundUp(measured.scratch)
+	total := tables + roundUp(int64(8*len(measured.tables)))
+	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", gib(uint64(arena))), total)
+	if err != nil {
+		return nil, err
+	}
+	d.blocks = append(d.blocks, at)
+	m := memory{device: d, plan: plan, arena: at}
+	b := binder{
+		address:   func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
+		scratchAt: uint64(at) + uint64(scratch), tableAt: uint64(at) + uint64(tables),
+	}
+	calls, err := b.bindAll(programs)
+	if err != nil {
+		return nil, err
+	}
+	words := make([]byte, 0, 8*len(b.tables))
+	for _, w := range b.tables {
+		words = binary.LittleEndian.AppendUint64(words, w)
+	}
+	if err := d.upload(libcuda.Ptr(b.tableAt), words); err != nil {
+		return nil, err
+	}
+	t := tuner{device: d, room: at, bytes: arena, workspace: at + libcuda.Ptr(arena)}
+	defer t.close()
+	list := make([]backend.Executable, len(programs))
+	for i, p := range programs {
+		x := &executable{memory: m, nodes: p.Nodes(), name: p.Name(), workspace: t.workspace}
+		d.executables = append(d.executables, x)
+		for j, n := range x.nodes {
+			ready, err := t.prepare(calls[i][j])
+			x.calls = append(x.calls, ready) // also after an error: it is to be closed
+			if err != nil {
+				return nil, d.failure(n.Path(), 0, err)
+			}
+		}
+		list[i] = x
+	}
+	return list, nil
+}
+
+// readyCall is a call that can be issued: a kernel, or a product and the
+// algorithm for it.
+type readyCall struct {
+	function *libcuda.Function
+	launch   *launch
+	product  *libcuda.Product
+	algo     libcuda.Algo
+}
+
+// executable is a loaded program.
+type executable struct {
+	memory
+	name      string
+	nodes     []*backend.Node
+	calls     [][]readyCall // of each node
+	workspace libcuda.Ptr
+	graph     *libcuda.Graph // of all calls, once they have been recorded
+}
+
+func (x *executable) Plan() *backend.Plan { return x.plan }
+
+// Run launches the program's graph and does not wait for it. The first run
+// records it.
+func (x *executable) Run(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if x.graph == nil {
+		graph, err := x.stream.Capture(func() error {
+			for i := range x.nodes {
+				if err := x.issue(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return x.failure("record program "+x.name, 0, err)
+		}
+		x.graph = graph
+	}
+	if err := x.graph.Launch(x.stream); err != nil {
+		return x.failure("run program "+x.name, 0, err)
+	}
+	return nil
+}
+
+// RunObserved makes the same calls node by node.
+func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	for i, n := range x.nodes {
+		err := ctx.Err()
+		if err == nil {
+			err = x.issue(i)
+		}
+		if err == nil {
+			err = x.synchronize(n.Path())
+		}
+		if err == nil {
+			err = observe(n, x.memory)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issue gives the calls of node i to the stream.
+func (x *executable) issue(i int) error {
+	for j := range x.calls[i] {
+		c := &x.calls[i][j]
+		var err error
+		if c.product != nil {
+			err = c.product.Run(x.stream, &c.algo, x.workspace, workspaceBytes)
+		} else {
+			l := c.launch
+			err = c.function.Launch(x.stream, l.grid, l.block, l.shared, l.args)
+		}
+		if err != nil {
+			return x.failure(x.nodes[i].Path(), 0, err)
+		}
+	}
+	return nil
+}
+
+func (x *executable) close() error {
+	for _, calls := range x.calls {
+		for _, c := range calls {
+			if c.product != nil {
+				c.product.Close()
+			}
+		}
+	}
+	if x.graph == nil {
+		return nil
+	}
+	return x.graph.Close()
+}
+
+// memory is where the operands of loaded programs are, and what an observer
+// sees of them.
+type memory struct {
+	*device
+	plan  *backend.Plan
+	arena libcuda.Ptr
+}
+
+// at is the address of a tensor's first element.
+func (m memory) at(t *backend.Tensor) libcuda.Ptr {
+	root, ok := m.root(t.Root())
+	if !ok {
+		root = m.arena + libcuda.Ptr(m.plan.Offsets[t.Root()])
+	}
+	return root + libcuda.Ptr(t.Offset*t.DType.Size())
+}
+
+// span is the bytes from a tensor's first element to its last, as they lie.
+func (m memory) span(t *backend.Tensor) ([]byte, error) {
+	raw := make([]byte, ((t.Rows()-1)*t.LD+t.Cols())*t.DType.Size())
+	return raw, m.download(raw, m.at(t))
+}
+
+func (m memory) Read(t *backend.Tensor) ([]byte, error) {
+	raw, err := m.span(t)
+	if err != nil || t.Contiguous() {
+		return raw, err
+	}
+	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+	out := make([]byte, 0, t.Bytes())
+	for r := range t.Rows() {
+		out = append(out, raw[r*ld:r*ld+row]...)
+	}
+	return out, nil
+}
+
+func (m memory) Write(t *backend.Tensor, src []byte) error {
+	if int64(len(src)) != t.Bytes() {
+		return fmt.Errorf("cuda: %s takes %d bytes, got %d", t, t.Bytes(), len(src))
+	}
+	if !t.Contiguous() {
+		row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
+		raw, err := m.span(t)
+		if err != nil {
+			return err
+		}
+		for r := range t.Rows() {
+			copy(raw[r*ld:], src[r*row:(r+1)*row])
+		}
+		src = raw
+	}
+	return m.upload(m.at(t), src)
+}

@@ -1,0 +1,224 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"time"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+	"octet/fp8"
+)
+
+// This file chooses an algorithm of cuBLASLt for each product. Its heuristics
+// order the candidates by an estimate; the first few are timed on memory that
+// holds nothing yet, once for each kind of product and process. Those that split
+// k are left out: their parts are added up in an order of their own.
+
+// candidates is how many algorithms are timed, and trials how often.
+const (
+	candidates = 8
+	trials     = 4
+)
+
+// productKey is what products have in common that one algorithm computes.
+type productKey struct {
+	m, n, k        int
+	transA, transB bool
+	fast, c        bool
+	formats        [3]fp8.DType
+	ld             [4]int
+	alignment      [4]uint64
+}
+
+func (p *product) key() productKey {
+	k := productKey{
+		m: p.m, n: p.n, k: p.k, transA: p.transA, transB: p.transB, fast: p.fast, c: p.beta != 0,
+		formats: [3]fp8.DType{p.a.dtype, p.b.dtype, p.d.dtype},
+	}
+	for i, x := range []matrix{p.a, p.b, p.c, p.d} {
+		k.ld[i], k.alignment[i] = x.ld, min(x.address&-x.address, align)
+	}
+	return k
+}
+
+// gemm is the product as cuBLASLt's binding takes it.
+func (p *product) gemm() libcuda.Gemm {
+	of := func(m matrix) libcuda.Matrix {
+		return libcuda.Matrix{DType: m.dtype, Data: libcuda.Ptr(m.address), LD: m.ld, Scale: libcuda.Ptr(m.scale)}
+	}
+	return libcuda.Gemm{
+		M: p.m, N: p.n, K: p.k, TransA: p.transA, TransB: p.transB,
+		A: of(p.a), B: of(p.b), C: of(p.c), D: of(p.d),
+		Alpha: 1, Beta: p.beta, FastAccum: p.fast,
+	}
+}
+
+// tuner makes calls ready while programs are loaded.
+type tuner struct {
+	*device
+	room      libcuda.Ptr // memory that holds nothing yet
+	bytes     int64       // of it
+	workspace libcuda.Ptr
+	own       bool // room was taken for this
+	events    [2]*libcuda.Event
+}
+
+func (t *tuner) close() {
+	if t.own {
+		_ = t.gpu.Free(t.room) // at worst it is missing until the process ends
+	}
+	for _, e := range t.events {
+		if e != nil {
+			_ = e.Close()
+		}
+	}
+}
+
+// prepare finds kernels and algorithms for the calls of one node.
+func (t *tuner) prepare(calls []call) ([]readyCall, error) {
+	var list []readyCall
+	for _, c := range calls {
+		if c.product == nil {
+			f, err := t.function(c.launch)
+			if err != nil {
+				return list, err
+			}
+			list = append(list, readyCall{function: f, launch: c.launch})
+			continue
+		}
+		p, err := t.lt.NewProduct(c.product.gemm())
+		if err != nil {
+			return list, err
+		}
+		list = append(list, readyCall{product: p})
+		if list[len(list)-1].algo, err = t.algo(c.product, p); err != nil {
+			return list, err
+		}
+	}
+	return list, nil
+}
+
+// algo is the algorithm for a product, chosen when its kind is first seen.
+func (t *tuner) algo(p *product, described *libcuda.Product) (libcuda.Algo, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := p.key()
+	algo, ok := t.algos[key]
+	if ok {
+		return algo, nil
+	}
+	algo, err := t.choose(p, described)
+	if err == nil {
+		t.algos[key] = algo
+	}
+	return algo, err
+}
+
+// choose picks the fastest of the algorithms that do not split k.
+func (t *tuner) choose(p *product, described *libcuda.Product) (libcuda.Algo, error) {
+	found, err := described.Algos(workspaceBytes, 2*candidates)
+	if err != nil {
+		return libcuda.Algo{}, err
+	}
+	var list []libcuda.Algo
+	for _, a := range found {
+		if a.Splits <= 1 && len(list) < candidates {
+			list = append(list, a)
+		}
+	}
+	if len(list) == 0 {
+		return libcuda.Algo{}, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
+	}
+	if len(list) == 1 {
+		return list[0], nil
+	}
+	moved, ok := t.moved(p)
+	if !ok {
+		return list[0], nil // there is no memory to try it on
+	}
+	on, err := t.lt.NewProduct(moved.gemm())
+	if err != nil {
+		return libcuda.Algo{}, err
+	}
+	defer on.Close()
+	best, least := list[0], time.Duration(0)
+	for i := range list {
+		took, err := t.time(on, &list[i])
+		if err != nil {
+			return libcuda.Algo{}, err
+		}
+		if i == 0 || took < least {
+			best, least = list[i], took
+		}
+	}
+	return best, nil
+}
+
+// time runs a product once to warm up, and then a few times between two events.
+func (t *tuner) time(p *libcuda.Product, a *libcuda.Algo) (time.Duration, error) {
+	for i := range t.events {
+		if t.events[i] == nil {
+			var err error
+			if t.events[i], err = t.gpu.NewEvent(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	for i := range 1 + trials {
+		if i == 1 {
+			if err := t.stream.Record(t.events[0]); err != nil {
+				return 0, err
+			}
+		}
+		if err := p.Run(t.stream, a, t.workspace, workspaceBytes); err != nil {
+			return 0, err
+		}
+	}
+	if err := t.stream.Record(t.events[1]); err != nil {
+		return 0, err
+	}
+	return t.events[1].Since(t.events[0])
+}
+
+// moved is the product on memory that holds nothing yet, aligned as it is. The
+// bytes there become small positive numbers in every format: zeros would let a
+// GPU run faster than it does.
+func (t *tuner) moved(p *product) (product, bool) {
+	const pattern = 0x3a
+	q, end := *p, int64(align)
+	rowsA, rowsB := q.m, q.k
+	if q.transA {
+		rowsA = q.k
+	}
+	if q.transB {
+		rowsB = q.n
+	}
+	list := []*matrix{&q.a, &q.b, &q.c, &q.d}
+	for i, rows := range []int{rowsA, rowsB, q.m, q.m} {
+		if m := list[i]; m.address != 0 {
+			m.address = uint64(end) + m.address%align
+			end += roundUp(int64(rows*m.ld*m.dtype.Size()) + align)
+		}
+	}
+	if end > t.bytes {
+		at, err := t.gpu.Alloc(int(end))
+		if err != nil {
+			return q, false
+		}
+		if t.own {
+			_ = t.gpu.Free(t.room) // see close
+		}
+		t.room, t.bytes, t.own = at, end, true
+	}
+	for _, m := range list {
+		if m.address != 0 {
+			m.address += uint64(t.room)
+		}
+		if m.scale != 0 {
+			m.scale = uint64(t.room) // the first align bytes are nobody's
+		}
+	}
+	return q, t.stream.Fill(t.room, pattern, int(end)) == nil
+}

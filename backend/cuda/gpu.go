@@ -1,0 +1,140 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"sync"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+	"octet/csrc/libcuda/kernels"
+)
+
+// gpu is what a process has of a GPU once and for all: the context, cuBLASLt and
+// the kernels that were asked for.
+type gpu struct {
+	*libcuda.Device
+	lt       *libcuda.Lt
+	compiler *libcuda.Compiler
+
+	mu        sync.Mutex
+	modules   map[string]*libcuda.Module // by source
+	functions map[string]*function       // by kernel
+	algos     map[productKey]libcuda.Algo
+}
+
+type function struct {
+	*libcuda.Function
+	shared int // bytes of dynamic shared memory that it may have
+}
+
+// gpus are those that were opened, by ordinal.
+var gpus = struct {
+	sync.Mutex
+	open map[int]*gpu
+}{open: map[int]*gpu{}}
+
+func openGPU(ordinal int) (*gpu, error) {
+	gpus.Lock()
+	defer gpus.Unlock()
+	if g := gpus.open[ordinal]; g != nil {
+		return g, nil
+	}
+	if err := usable(ordinal); err != nil {
+		return nil, err
+	}
+	g := &gpu{modules: map[string]*libcuda.Module{}, functions: map[string]*function{}, algos: map[productKey]libcuda.Algo{}}
+	var err error
+	if g.Device, err = libcuda.Open(ordinal); err != nil {
+		return nil, fmt.Errorf("open GPU %d: %w", ordinal, err)
+	}
+	if g.lt, err = g.NewLt(); err == nil {
+		g.compiler, err = libcuda.NewCompiler(g.Version)
+	}
+	if err != nil {
+		_ = g.Device.Close() // the first error tells more
+		return nil, fmt.Errorf("start cuBLASLt and NVRTC: %w", err)
+	}
+	gpus.open[ordinal] = g
+	return g, nil
+}
+
+// defaultShared is the dynamic shared memory that a kernel may have without
+// asking.
+const defaultShared = 48 << 10
+
+// function finds the kernel of a launch. NVRTC takes a second or so for each
+// source, once: what it made is kept on disk.
+func (g *gpu) function(l *launch) (*libcuda.Function, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f := g.functions[l.kernel]
+	if f == nil {
+		m, err := g.module(l.source)
+		if err != nil {
+			return nil, err
+		}
+		f = &function{shared: defaultShared}
+		if f.Function, err = m.Function(l.kernel); err != nil {
+			return nil, err
+		}
+		g.functions[l.kernel] = f
+	}
+	if l.shared > f.shared {
+		if err := f.AllowShared(l.shared); err != nil {
+			return nil, err
+		}
+		f.shared = l.shared
+	}
+	return f.Function, nil
+}
+
+func (g *gpu) module(source string) (*libcuda.Module, error) {
+	if m := g.modules[source]; m != nil {
+		return m, nil
+	}
+	text, ok := kernels.Sources()[source]
+	if !ok {
+		return nil, fmt.Errorf("there is no source %s of kernels", source)
+	}
+	cubin, err := g.compiler.Cubin(libcuda.Source{Name: source, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
+	if err != nil {
+		return nil, err
+	}
+	m, err := g.LoadModule(cubin)
+	if err != nil {
+		return nil, fmt.Errorf("load the kernels of %s: %w", source, err)
+	}
+	g.modules[source] = m
+	return m, nil
+}
+
+// available says what is missing to run on the first GPU, or on any.
+func available() error { return usable(0) }
+
+// usable says why a GPU cannot be used, in one sentence. It takes no memory of
+// the device.
+func usable(ordinal int) error {
+	driver, err := libcuda.ProbeDriver()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: the CUDA driver does not answer: %w; %s", backend.ErrNoDevice, err, fixDriver)
+	case driver.Version < 12000:
+		return fmt.Errorf("%w that can be used: the driver serves CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(driver.Version), fixDriver)
+	case ordinal >= len(driver.GPUs):
+		return fmt.Errorf("%w: there is no GPU %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them)", backend.ErrNoDevice, ordinal, len(driver.GPUs))
+	}
+	if f := describe(ordinal, driver.GPUs[ordinal]); !f.OK {
+		return fmt.Errorf("%w that can be used: %s is %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
+	}
+	for _, l := range []backend.Finding{
+		library("cuBLASLt", driver.Version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
+		library("NVRTC", driver.Version, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC"),
+	} {
+		if !l.OK {
+			return fmt.Errorf("%w that can be used: %s cannot be loaded: %s; %s", backend.ErrNoDevice, l.What, l.Detail, l.Fix)
+		}
+	}
+	return nil
+}
