@@ -29,8 +29,8 @@
 //
 // Kernels add up in an order that depends on shapes alone, and of cuBLASLt's
 // algorithms only those are taken that do not split k. So a run repeats bit for
-// bit on the same GPU with the same libraries, which Spec.Arithmetic names, as
-// long as the same algorithms are chosen (gemm.go).
+// bit on the same GPU with the same libraries, which Spec.Arithmetic names: the
+// algorithms that were chosen there are remembered on disk (choices.go).
 //
 // # Caveats
 //

@@ -13,8 +13,8 @@ import (
 
 // This file chooses an algorithm of cuBLASLt for each product. Its heuristics
 // order the candidates by an estimate; the first few are timed on memory that
-// holds nothing yet, once for each kind of product and process. Those that split
-// k are left out: their parts are added up in an order of their own.
+// holds nothing yet, once for each kind of product on a GPU (choices.go). Those
+// that split k are left out: their parts are added up in an order of their own.
 
 // candidates is how many algorithms are timed, and trials how often.
 const (
@@ -66,6 +66,9 @@ type tuner struct {
 }
 
 func (t *tuner) close() {
+	t.mu.Lock()
+	t.choices.save()
+	t.mu.Unlock()
 	if t.own {
 		_ = t.gpu.Free(t.room) // at worst it is missing until the process ends
 	}
@@ -109,18 +112,9 @@ func (t *tuner) algo(p *product, described *libcuda.Product) (libcuda.Algo, erro
 	if ok {
 		return algo, nil
 	}
-	algo, err := t.choose(p, described)
-	if err == nil {
-		t.algos[key] = algo
-	}
-	return algo, err
-}
-
-// choose picks the fastest of the algorithms that do not split k.
-func (t *tuner) choose(p *product, described *libcuda.Product) (libcuda.Algo, error) {
 	found, err := described.Algos(workspaceBytes, 2*candidates)
 	if err != nil {
-		return libcuda.Algo{}, err
+		return algo, err
 	}
 	var list []libcuda.Algo
 	for _, a := range found {
@@ -129,31 +123,43 @@ func (t *tuner) choose(p *product, described *libcuda.Product) (libcuda.Algo, er
 		}
 	}
 	if len(list) == 0 {
-		return libcuda.Algo{}, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
+		return algo, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
 	}
-	if len(list) == 1 {
-		return list[0], nil
+	name := fmt.Sprintf("%+v", key)
+	place, ok := t.choices.of(name, len(list))
+	if !ok && len(list) > 1 {
+		if place, err = t.fastest(p, list); err != nil {
+			return algo, err
+		}
+		t.choices.set(name, place)
 	}
+	t.algos[key] = list[place]
+	return list[place], nil
+}
+
+// fastest times algorithms and returns the place of the best; the first where
+// there is no memory to try them on.
+func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) {
 	moved, ok := t.moved(p)
 	if !ok {
-		return list[0], nil // there is no memory to try it on
+		return 0, nil
 	}
 	on, err := t.lt.NewProduct(moved.gemm())
 	if err != nil {
-		return libcuda.Algo{}, err
+		return 0, err
 	}
 	defer on.Close()
-	best, least := list[0], time.Duration(0)
+	var least time.Duration
 	for i := range list {
 		took, err := t.time(on, &list[i])
 		if err != nil {
-			return libcuda.Algo{}, err
+			return 0, err
 		}
 		if i == 0 || took < least {
-			best, least = list[i], took
+			place, least = i, took
 		}
 	}
-	return best, nil
+	return place, nil
 }
 
 // time runs a product once to warm up, and then a few times between two events.

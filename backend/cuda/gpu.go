@@ -22,6 +22,7 @@ type gpu struct {
 	modules   map[string]*libcuda.Module // by source
 	functions map[string]*function       // by kernel
 	algos     map[productKey]libcuda.Algo
+	choices   *choices
 }
 
 type function struct {
@@ -56,6 +57,7 @@ func openGPU(ordinal int) (*gpu, error) {
 		_ = g.Device.Close() // the first error tells more
 		return nil, fmt.Errorf("start cuBLASLt and NVRTC: %w", err)
 	}
+	g.choices = openChoices(g.Name, fmt.Sprint(g.Processors), fmt.Sprint(g.Version), g.lt.Version)
 	gpus.open[ordinal] = g
 	return g, nil
 }
