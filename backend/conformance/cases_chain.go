@@ -54,6 +54,31 @@ func (s *suite) chains() {
 		})
 	}, "chain/mlp")
 
+	// The three products of a linear layer, from operands that the program casts:
+	// each is read along both of its dimensions, which some devices want stored
+	// twice.
+	s.add(func(b *bench) {
+		const tokens, in, out = 48, 32, 16
+		cast := func(name string, d fp8.DType, from fp8.DType, rows, cols int) *backend.Tensor {
+			t := b.p.Temp(name+".codes", d, rows, cols)
+			t.Scale = b.scalar(name+".scale_inv", 0.125)
+			b.p.Add(&backend.Quantize{X: b.normal(name, from, rows, cols), Out: []backend.Cast{{
+				Out: t, Scale: b.scalar(name+".scale", 8), Amax: b.scalar(name+".amax", 0),
+				Rounding: fp8.Stochastic, Control: b.control(), Tokens: true,
+			}}})
+			return t
+		}
+		b.random = true
+		x, w := cast("x", fp8.E4M3, fp8.BF16, tokens, in), cast("w", fp8.E4M3, fp8.F32, out, in)
+		dy := cast("dy", fp8.E5M2, fp8.BF16, tokens, out)
+		b.p.Add(&backend.MatMul{A: x, B: w, TransB: true, Out: b.result("y", fp8.BF16, product(fp8.E4M3, backend.Fast, in), tokens, out), Accum: backend.Fast})
+		b.p.Add(&backend.MatMul{A: dy, B: w, Out: b.result("dx", fp8.F32, product(fp8.E5M2, backend.Promoted, out), tokens, in)})
+		b.p.Add(&backend.MatMul{
+			A: dy, TransA: true, B: x, ColScale: b.positive("c", in), Accumulate: true,
+			Out: b.result("dw", fp8.F32, product(fp8.E5M2, backend.Promoted, tokens), out, in),
+		})
+	}, "chain/linear")
+
 	// Temps of different sizes that live and die: what an arena gets wrong.
 	s.add(func(b *bench) {
 		const rows, cols = 40, 8

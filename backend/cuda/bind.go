@@ -57,6 +57,7 @@ type binder struct {
 	// at most; scratchAt is where they will be.
 	scratch   int64
 	scratchAt uint64
+	products  bool // there are any
 }
 
 // bindAll binds every node of every program.

@@ -22,6 +22,7 @@ func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
 	case o.Accumulate:
 		p.c, p.beta = p.d, 1
 	}
+	b.products = true
 	return []call{{product: &p}}, nil
 }
 

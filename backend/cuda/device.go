@@ -34,7 +34,7 @@ type device struct {
 
 // stagingBytes is the length of each half of the staging memory. A micro-batch
 // takes some ten KB of it, so that a step hardly ever waits for room.
-const stagingBytes = 4 << 20
+const stagingBytes = 1 << 20
 
 func openDevice(ordinal int) (backend.Backend, error) {
 	g, err := openGPU(ordinal)

@@ -35,7 +35,10 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		return nil, err
 	}
 	arena := roundUp(plan.Bytes)
-	scratch := arena + workspaceBytes
+	scratch := arena
+	if measured.products {
+		scratch += workspaceBytes
+	}
 	tables := scratch + roundUp(measured.scratch)
 	total := tables + roundUp(int64(8*len(measured.tables)))
 	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", gib(uint64(arena))), total)

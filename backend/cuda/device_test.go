@@ -1,0 +1,291 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/conformance"
+	"octet/csrc/standin"
+	"octet/data"
+	"octet/fp8"
+	"octet/train"
+)
+
+// standIns lets CUDA be stand-ins of the test's own: a GPU on the processor,
+// which runs the kernels of package kernels as they are. When the test ends,
+// everything must have been given back.
+func standIns(t *testing.T) {
+	t.Helper()
+	for variable, name := range map[string]string{
+		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
+	} {
+		t.Setenv(variable, standin.Build(t, name))
+	}
+	t.Cleanup(func() { require.NoError(t, forgetGPUs()) })
+}
+
+// forgetGPUs ends what a process otherwise keeps.
+func forgetGPUs() error {
+	gpus.Lock()
+	defer gpus.Unlock()
+	var errs []error
+	for _, g := range gpus.open {
+		for _, m := range g.modules {
+			errs = append(errs, m.Close())
+		}
+		errs = append(errs, g.lt.Close(), g.Device.Close())
+	}
+	clear(gpus.open)
+	return errors.Join(errs...)
+}
+
+func openOne(t *testing.T) *device {
+	t.Helper()
+	list, err := open("", backend.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, list[0].Close()) })
+	return list[0].(*device)
+}
+
+// The kernels, cuBLASLt as documented, the driver and everything between, on
+// every case that every backend is held to.
+func TestConformanceOnStandIns(t *testing.T) {
+	standIns(t)
+	d, _, err := backend.Find("cuda")
+	require.NoError(t, err)
+	passed, declined := 0, 0
+	for c := range conformance.Cases() {
+		switch err := c.Run(t.Context(), d, ""); {
+		case errors.Is(err, backend.ErrUnsupported):
+			declined++
+		default:
+			passed++
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Logf("%d cases, %d declined", passed, declined)
+	require.Greater(t, passed, 500)
+}
+
+// A run on the stand-ins and one on emu see the same batches and differ in the
+// order of FP32 sums only, and in the few codes that it moves to a neighbour.
+func TestTrainingAgreesWithEmu(t *testing.T) {
+	standIns(t)
+	for _, name := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
+		t.Run(name, func(t *testing.T) {
+			want, got := losses(t, name, "emu"), losses(t, name, "cuda")
+			for i := range want {
+				t.Logf("step %d: emu %.6f cuda %.6f, norm %.5f %.5f", i+1, want[i].Loss, got[i].Loss, want[i].GradNorm, got[i].GradNorm)
+				require.False(t, got[i].Skipped)
+				require.InEpsilon(t, want[i].Loss, got[i].Loss, 0x1p-9)
+				require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-6)
+			}
+		})
+	}
+}
+
+func losses(t *testing.T, recipe, on string) (list []train.StepResult) {
+	t.Helper()
+	c := small(recipe)
+	j, err := train.NewJob(c, forDevice(t))
+	require.NoError(t, err)
+	devices, err := backend.Open(on, backend.Options{Threads: 1})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, devices[0].Close()) }()
+	text := strings.Repeat("to be or not to be, that is the question: ", 120)
+	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	for range 10 {
+		r, err := tr.Next(t.Context())
+		require.NoError(t, err)
+		list = append(list, r)
+	}
+	return list
+}
+
+// adding is a program that adds a to b by way of a temp, in columns.
+func adding(rows, cols int) (v *backend.Vars, p *backend.Program, a, b, out *backend.Tensor) {
+	v = backend.NewVars()
+	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, rows, cols) }
+	a, b, out = tensor("a"), tensor("b"), tensor("out")
+	p = v.Program("adding")
+	wide := p.Temp("wide", fp8.F32, rows, 2*cols)
+	half := wide.Columns("half", cols, cols)
+	p.Add(&backend.Add{A: a, B: b, Out: []backend.Cast{{Out: half}}})
+	p.Add(&backend.Add{A: half, B: b, Out: []backend.Cast{{Out: out}}})
+	return v, p, a, b, out
+}
+
+func floats(n int, f func(i int) float32) []byte {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = f(i)
+	}
+	return fp8.AppendFloats(nil, x...)
+}
+
+// Copies are larger than the memory that they go through, a run is asynchronous,
+// a graph repeats what the first run recorded, and an observer sees views.
+func TestRun(t *testing.T) {
+	standIns(t)
+	const rows, cols = 1100, 1024 // 4.3 MiB
+	v, p, a, b, out := adding(rows, cols)
+	v.Tensor(backend.Stash, "narrow", fp8.BF16, 16, 16)
+	v.Tensor(backend.Stash, "rows", fp8.F32, 16)
+	d := openOne(t)
+	require.NoError(t, d.Bind(v))
+	require.ErrorContains(t, d.Bind(v), "bound already")
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	require.Equal(t, int64(rows*2*cols*4), list[0].Plan().Bytes)
+
+	read := make([]byte, out.Bytes())
+	require.NoError(t, d.Read(out, read))
+	require.Equal(t, make([]byte, len(read)), read, "variables begin as zeros")
+	expect := func(x float32) {
+		t.Helper()
+		require.NoError(t, d.Read(out, read))
+		require.Equal(t, floats(rows*cols, func(i int) float32 { return x + 3*float32(i) }), read)
+	}
+	require.NoError(t, d.Write(b, floats(rows*cols, func(i int) float32 { return float32(i) })))
+	for _, x := range []float32{5, 7} {
+		require.NoError(t, d.Write(a, floats(rows*cols, func(i int) float32 { return x + float32(i) })))
+		require.NoError(t, list[0].Run(t.Context()))
+		expect(x)
+	}
+
+	seen := 0
+	require.NoError(t, list[0].RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+		seen++
+		if seen > 1 {
+			return nil
+		}
+		half := n.Op.(*backend.Add).Out[0].Out
+		raw, err := m.Read(half)
+		require.NoError(t, err)
+		require.Equal(t, floats(rows*cols, func(i int) float32 { return 7 + 2*float32(i) }), raw)
+		return m.Write(half, floats(rows*cols, func(i int) float32 { return 9 + 2*float32(i) }))
+	}))
+	require.Equal(t, 2, seen)
+	expect(9)
+	stop := errors.New("stop")
+	require.ErrorIs(t, list[0].RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, list[0].Run(cancelled), context.Canceled)
+
+	require.ErrorContains(t, d.Write(a, read[:4]), "got a buffer of 4")
+	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "is not bound")
+	other := backend.NewVars().Program("other")
+	_, err = d.Load(other)
+	require.ErrorContains(t, err, "not the ones bound")
+	wide := v.Lookup("narrow")
+	q := v.Program("not lowered")
+	q.Add(&backend.MatMul{A: wide, B: wide, RowScale: v.Lookup("rows"), Out: wide})
+	_, err = d.Load(q)
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "not lowered")
+}
+
+// Every way in which a machine may be unfit is one sentence that says what to do.
+func TestUnfitMachines(t *testing.T) {
+	for _, c := range []struct {
+		variable, value string
+		want            []string
+	}{
+		{"OCTET_LIBCUDA", "missing.so", []string{"missing.so", fixDriver}},
+		{"OCTET_LIBCUBLASLT", "missing.so", []string{"cuBLASLt", "OCTET_LIBCUBLASLT"}},
+		{"OCTET_LIBNVRTC", "missing.so", []string{"NVRTC", "OCTET_LIBNVRTC"}},
+		{"STANDIN_GPUS", "0", []string{"cuInit returned 100"}},
+		{"STANDIN_STUB", "1", []string{"cuInit returned 34"}},
+		{"STANDIN_CUDA", "11080", []string{"CUDA 11.8", fixDriver}},
+		{"STANDIN_CAPABILITY", "80", []string{"compute capability 8.0", "8.9 or later"}},
+	} {
+		t.Run(c.variable+"="+c.value, func(t *testing.T) {
+			standIns(t)
+			if c.value == "missing.so" {
+				c.value = filepath.Join(t.TempDir(), c.value)
+			}
+			t.Setenv(c.variable, c.value)
+			_, err := open("", backend.Options{})
+			for _, err := range []error{available(), err} {
+				require.ErrorIs(t, err, backend.ErrNoDevice)
+				require.NotContains(t, err.Error(), "\n")
+				for _, want := range c.want {
+					require.ErrorContains(t, err, want)
+				}
+			}
+		})
+	}
+	standIns(t)
+	_, err := open("3", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "there is no GPU 3, CUDA shows 1")
+}
+
+func TestOutOfMemory(t *testing.T) {
+	standIns(t)
+	v, p, _, _, _ := adding(1024, 1024)
+	t.Setenv("STANDIN_OOM", "10000000")
+	d := openOne(t)
+	err := d.Bind(v)
+	require.ErrorIs(t, err, backend.ErrOutOfMemory)
+	require.ErrorContains(t, err, "allocate the variables")
+	require.ErrorContains(t, err, "asked for 0.01 GiB")
+	require.NotContains(t, err.Error(), "\n")
+
+	t.Setenv("STANDIN_OOM", "20000000")
+	require.NoError(t, d.Bind(v))
+	_, err = d.Load(p)
+	require.ErrorIs(t, err, backend.ErrOutOfMemory)
+	require.ErrorContains(t, err, "temps (0.01 GiB)")
+}
+
+// A device that is lost in mid-run says so in the next call that waits, and in
+// every later one.
+func TestDeviceLost(t *testing.T) {
+	for _, code := range []string{"700", "214", "719", "46"} {
+		t.Run(code, func(t *testing.T) {
+			standIns(t)
+			v, p, a, _, out := adding(4, 4)
+			list, err := open("", backend.Options{})
+			require.NoError(t, err)
+			d := list[0]
+			require.NoError(t, d.Bind(v))
+			loaded, err := d.Load(p)
+			require.NoError(t, err)
+			require.NoError(t, d.Write(a, make([]byte, a.Bytes())))
+			t.Setenv("STANDIN_LOST", "2")
+			t.Setenv("STANDIN_LOST_CODE", code)
+			err = loaded[0].Run(t.Context())
+			if err == nil {
+				err = d.Read(out, make([]byte, out.Bytes()))
+			}
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+			require.ErrorContains(t, err, "start again")
+			require.NotContains(t, err.Error(), "\n")
+			require.ErrorIs(t, d.Read(out, make([]byte, out.Bytes())), backend.ErrDeviceLost)
+			require.NoError(t, d.Close(), "nothing can be given back")
+			gpus.Lock()
+			clear(gpus.open)
+			gpus.Unlock()
+		})
+	}
+}
+
+func TestGiB(t *testing.T) {
+	require.Equal(t, "80 GiB", gib(80<<30))
+	require.Equal(t, "0.50 GiB", gib(1<<29))
+	require.Equal(t, "0 GiB", gib(0))
+}
