@@ -34,7 +34,9 @@ type Backend interface {
 
 // Executable is a loaded program.
 type Executable interface {
-	// Run executes the program once.
+	// Run executes the program once. A device may still be at it when Run
+	// returns: the next run follows it, Read waits for it, and an error of the
+	// device may surface there.
 	Run(context.Context) error
 	// RunObserved executes it node by node and shows each node's operands
 	// after it ran: profiles, the hunt for the first NaN, comparisons.

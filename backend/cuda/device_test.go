@@ -198,6 +198,21 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, err, "not lowered")
 }
 
+// The meter gives its memory back, and tells nothing where there is none.
+func TestMeter(t *testing.T) {
+	standIns(t)
+	d := openOne(t)
+	var _ backend.Metered = d
+	m := d.Meter().(*meter)
+	require.Positive(t, m.dim)
+	m.dim, m.bytes = 64, 1<<16
+	require.Positive(t, m.FLOPs())
+	require.Positive(t, m.Bytes())
+	t.Setenv("STANDIN_OOM", "1000")
+	require.Zero(t, m.FLOPs())
+	require.Zero(t, m.Bytes())
+}
+
 // Every way in which a machine may be unfit is one sentence that says what to do.
 func TestUnfitMachines(t *testing.T) {
 	for _, c := range []struct {

@@ -108,22 +108,33 @@ func (x *executable) Run(ctx context.Context) error {
 		return err
 	}
 	if x.graph == nil {
-		graph, err := x.stream.Capture(func() error {
-			for i := range x.nodes {
-				if err := x.issue(i); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return x.failure("record program "+x.name, 0, err)
+		if err := x.record(); err != nil {
+			return err
 		}
-		x.graph = graph
 	}
 	if err := x.graph.Launch(x.stream); err != nil {
 		return x.failure("run program "+x.name, 0, err)
 	}
+	return nil
+}
+
+func (x *executable) record() error {
+	var failed error // says already where
+	graph, err := x.stream.Capture(func() error {
+		for i := range x.nodes {
+			if failed = x.issue(i); failed != nil {
+				break
+			}
+		}
+		return failed
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil:
+		return x.failure("record program "+x.name, 0, err)
+	}
+	x.graph = graph
 	return nil
 }
 

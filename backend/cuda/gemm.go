@@ -151,7 +151,7 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) 
 	defer on.Close()
 	var least time.Duration
 	for i := range list {
-		took, err := t.time(on, &list[i])
+		took, err := t.time(func() error { return on.Run(t.stream, &list[i], t.workspace, workspaceBytes) })
 		if err != nil {
 			return 0, err
 		}
@@ -162,8 +162,9 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) 
 	return place, nil
 }
 
-// time runs a product once to warm up, and then a few times between two events.
-func (t *tuner) time(p *libcuda.Product, a *libcuda.Algo) (time.Duration, error) {
+// time puts work on the stream once to warm up, and then a few times between two
+// events. It measures one.
+func (t *tuner) time(work func() error) (time.Duration, error) {
 	for i := range t.events {
 		if t.events[i] == nil {
 			var err error
@@ -178,14 +179,15 @@ func (t *tuner) time(p *libcuda.Product, a *libcuda.Algo) (time.Duration, error)
 				return 0, err
 			}
 		}
-		if err := p.Run(t.stream, a, t.workspace, workspaceBytes); err != nil {
+		if err := work(); err != nil {
 			return 0, err
 		}
 	}
 	if err := t.stream.Record(t.events[1]); err != nil {
 		return 0, err
 	}
-	return t.events[1].Since(t.events[0])
+	took, err := t.events[1].Since(t.events[0])
+	return took / trials, err
 }
 
 // moved is the product on memory that holds nothing yet, aligned as it is. The

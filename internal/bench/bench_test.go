@@ -244,13 +244,16 @@ func TestInTurns(t *testing.T) {
 
 func TestRepeated(t *testing.T) {
 	n := 0
-	work, err := repeated(func() error { n++; time.Sleep(burstSeconds * 1e9); return nil })
+	waits := 0
+	wait := func() error { waits++; return nil }
+	work, err := repeated(func() error { n++; time.Sleep(burstSeconds * 1e9); return nil }, wait)
 	require.NoError(t, err)
 	require.Equal(t, 2, n, "warm-up")
 	s, err := work()
 	require.NoError(t, err)
 	require.Equal(t, 3, n, "work that is long enough runs once")
 	require.GreaterOrEqual(t, s, burstSeconds)
+	require.Equal(t, 3, waits)
 
 	meter := 0
 	r, err := rate(func() float64 { meter++; time.Sleep(time.Millisecond); return float64(meter) })()
@@ -258,7 +261,9 @@ func TestRepeated(t *testing.T) {
 	require.InDelta(t, float64(1+meter)/2, r, 1e-9, "the mean of 1, 2, … meter")
 
 	broken := errors.New("broken")
-	_, err = repeated(func() error { return broken })
+	_, err = repeated(func() error { return broken }, wait)
+	require.ErrorIs(t, err, broken)
+	_, err = repeated(func() error { return nil }, func() error { return broken })
 	require.ErrorIs(t, err, broken)
 }
 

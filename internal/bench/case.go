@@ -86,7 +86,7 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
-	work, err := repeated(func() error { return x.Run(ctx) })
+	work, err := repeated(func() error { return x.Run(ctx) }, waiting(device, c.program.Vars()))
 	if err != nil {
 		return r, err
 	}
@@ -103,6 +103,19 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 		peak = median(samples[1])
 	}
 	return b.result(r, samples[0], c.program.Nodes()[0].Cost(), c.limit, peak), nil
+}
+
+// waiting reads the smallest tensor, which waits for everything that a device
+// was given.
+func waiting(device backend.Backend, vars *backend.Vars) func() error {
+	var smallest *backend.Tensor
+	for t := range vars.All() {
+		if smallest == nil || t.Bytes() < smallest.Bytes() {
+			smallest = t
+		}
+	}
+	raw := make([]byte, smallest.Bytes())
+	return func() error { return device.Read(smallest, raw) }
 }
 
 func (b *Bench) load(device backend.Backend, c Case) (backend.Executable, error) {

@@ -48,8 +48,9 @@ func inTurns(seconds float64, bursts ...burst) ([][]float64, error) {
 }
 
 // repeated makes a burst of some work: as many runs as take burstSeconds, after
-// two that warm up. It measures the seconds of one.
-func repeated(work func() error) (burst, error) {
+// two that warm up. wait returns when all of them are done. It measures the
+// seconds of one.
+func repeated(work, wait func() error) (burst, error) {
 	times := func(n int) (float64, error) {
 		start := time.Now()
 		for range n {
@@ -57,9 +58,10 @@ func repeated(work func() error) (burst, error) {
 				return 0, err
 			}
 		}
-		return time.Since(start).Seconds(), nil
+		err := wait()
+		return time.Since(start).Seconds(), err
 	}
-	if err := work(); err != nil {
+	if _, err := times(1); err != nil {
 		return nil, err
 	}
 	once, err := times(1)
