@@ -97,6 +97,10 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 func losses(t *testing.T, recipe, on string) (list []train.StepResult) {
 	t.Helper()
 	c := small(recipe)
+	c.Model.Layers, c.Train.HealthEvery = 1, 0
+	if recipe != "fp8-smooth" {
+		c.Train.Accumulate = 1
+	}
 	j, err := train.NewJob(c, forDevice(t))
 	require.NoError(t, err)
 	devices, err := backend.Open(on, backend.Options{Threads: 1})

@@ -65,6 +65,9 @@ func TestLoweredProgramsAreForTheDevice(t *testing.T) {
 	s := forDevice(t)
 	for _, name := range recipe.Names() {
 		for _, recompute := range []string{"none", "block"} {
+			if recompute != "none" && name != "fp8-smooth" {
+				continue
+			}
 			c := small(name)
 			c.Train.Recompute = recompute
 			j, err := train.NewJob(c, s)
