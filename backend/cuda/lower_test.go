@@ -119,8 +119,11 @@ func registerLowered() {
 	}
 	backend.Register(backend.Driver{
 		Name: lowered, Rank: -2, Spec: spec, Available: func() error { return nil },
-		Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
-			s, _ = spec("")
+		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
+			s, err := spec("")
+			if err != nil {
+				return nil, err
+			}
 			return lower(s, list)
 		},
 		Open: func(device string, o backend.Options) ([]backend.Backend, error) {

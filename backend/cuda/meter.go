@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"time"
+
 	"octet/backend"
 	"octet/csrc/libcuda"
 	"octet/fp8"
@@ -17,15 +19,37 @@ type meter struct {
 	bytes int // of the copy
 }
 
-// Meter takes memory of the device, up to 512 MiB, only while it measures. The
-// product is large enough for every multiprocessor, the copy for no cache.
-func (d *device) Meter() backend.Meter { return &meter{d, 8192, 256 << 20} }
+// enough is how long a product takes that keeps every multiprocessor busy, and
+// largestDim where its matrices end, at 256 MiB for all three.
+const (
+	enough     = 500 * time.Microsecond
+	largestDim = 8192
+)
 
+// Meter takes memory of the device, up to 512 MiB, only while it measures. The
+// copy is too large for any cache.
+func (d *device) Meter() backend.Meter { return &meter{d, 256, 256 << 20} }
+
+// FLOPs measures the product at a size that grows until it takes long enough.
 func (m *meter) FLOPs() float64 {
+	for {
+		took := m.product()
+		if took == 0 {
+			return 0
+		}
+		if took >= enough || m.dim >= largestDim {
+			d := float64(m.dim)
+			return 2 * d * d * d / took.Seconds()
+		}
+		m.dim *= 2
+	}
+}
+
+// product is the time of one, 0 if it cannot be measured.
+func (m *meter) product() time.Duration {
 	t := tuner{device: m.device}
 	defer t.close()
-	codes := roundUp(int64(m.dim) * int64(m.dim))
-	t.bytes = align + 4*codes
+	t.bytes = align + 4*(roundUp(int64(m.dim)*int64(m.dim))+align)
 	at, err := m.gpu.Alloc(int(t.bytes) + workspaceBytes)
 	if err != nil {
 		return 0
@@ -50,8 +74,7 @@ func (m *meter) FLOPs() float64 {
 	if err != nil {
 		return 0
 	}
-	d := float64(m.dim)
-	return 2 * d * d * d / took.Seconds()
+	return took
 }
 
 func (m *meter) Bytes() float64 {
