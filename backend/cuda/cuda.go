@@ -42,6 +42,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -108,7 +109,10 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	}
 	b, err := openDevice(n)
 	if err != nil {
-		return nil, err
+		if errors.Is(err, backend.ErrNoDevice) {
+			err = fmt.Errorf("%w, or use --backend emu", err)
+		}
+		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
 	return []backend.Backend{b}, nil
 }

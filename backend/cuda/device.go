@@ -39,7 +39,7 @@ const stagingBytes = 1 << 20
 func openDevice(ordinal int) (backend.Backend, error) {
 	g, err := openGPU(ordinal)
 	if err != nil {
-		return nil, fmt.Errorf("backend cuda: %w", err)
+		return nil, err
 	}
 	d := &device{gpu: g, offsets: map[*backend.Tensor]int64{}}
 	if d.spec, err = spec(""); err != nil {

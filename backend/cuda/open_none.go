@@ -18,5 +18,5 @@ func available() error {
 }
 
 func openDevice(int) (backend.Backend, error) {
-	return nil, fmt.Errorf("backend cuda: %w", available())
+	return nil, available()
 }
