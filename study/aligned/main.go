@@ -5,7 +5,7 @@
 // in one batch of twenty. By bisection it finds the largest activation at which
 // a recipe's loss still follows that of bf16, on the same batches, within 1 %.
 //
-//	go run ./study/aligned -seeds 3
+//	go run ./study/aligned -seeds 5
 package main
 
 import (
@@ -36,7 +36,7 @@ var (
 	steps     = flag.Int("steps", 100, "steps of the continuation; the last 40 are compared")
 	seeds     = flag.Int("seeds", 1, "number of models, from seed 1")
 	lr        = flag.Float64("lr", 2e-5, "learning rate of the continuation, constant")
-	recipes   = flag.String("recipes", "fp8-current,fp8-delayed,fp8-w3-bf16,fp8-smooth,fp8-smooth-token,fp8-paper", "recipes to compare with bf16")
+	recipes   = flag.String("recipes", "fp8-delayed,fp8-current,fp8-paper,fp8-smooth,fp8-smooth-token,fp8-w3-bf16,fp32", "recipes to compare with bf16")
 	most      = flag.Int("most", 40, "largest activation to try, as a power of two")
 	verbose   = flag.Bool("v", false, "print every run")
 )
