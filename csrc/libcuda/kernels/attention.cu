@@ -66,15 +66,18 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 			k.template load<N, THREADS>(ks + (j0 + N) * a.k.ld, a.k.ld, (int)min((i64)N, a.g.keys - j0 - N));
 			commit();
 		}
-		if (j0 + N > min(a.g.keys, first + warp * MT * 16 + 1)) {
+		// Relative to the block's first key: the first query's position, and the keys'
+		// end.
+		const int ahead = (int)min(first - j0, (i64)N), left = (int)min(a.g.keys - j0, (i64)N);
+		if (N > min(left, ahead + warp * MT * 16 + 1)) {
 #pragma unroll
 			for (int m = 0; m < MT; m++)
 #pragma unroll
 				for (int n = 0; n < N / 8; n++)
 #pragma unroll
 					for (int e = 0; e < 4; e++) {
-						const i64 j = j0 + n * 8 + 2 * t + e % 2, at = first + warp * MT * 16 + m * 16 + g + e / 2 * 8;
-						if (j > at || j >= a.g.keys)
+						const int j = n * 8 + 2 * t + e % 2, i = (warp * MT + m) * 16 + g + e / 2 * 8;
+						if (j > ahead + i || j >= left)
 							s[m][n][e] = -infinity;
 					}
 		}

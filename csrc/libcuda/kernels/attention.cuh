@@ -71,7 +71,7 @@ template <int D> struct Sheet {
 				}
 				if (turned) {
 					__syncthreads();
-					turn.flush(c, row0 + first, col0, row0 + n, col0 + D);
+					turn.flush(c, (int)row0 + first, (int)col0, (int)row0 + n, (int)col0 + D);
 				}
 			}
 	}

@@ -105,7 +105,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 		const int stage = (int)(at % 2);
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
-		const i64 i0 = at % steps * STEP; // relative to the first key
+		const int i0 = (int)(at % steps * STEP); // relative to the first key
 		const bool masked = i0 < KEY_BLOCK;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
@@ -211,7 +211,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 			load(at + 1);
 		const int stage = (int)(at % 2);
 		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
-		const i64 j0 = at * STEP - i0; // relative to the first query
+		const int j0 = (int)(at * STEP - i0); // relative to the first query
 		const bool masked = j0 + STEP > 0;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];

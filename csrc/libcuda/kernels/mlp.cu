@@ -63,7 +63,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 1) {
 	const float inv = __fdiv_rn(1.0f, factor);
 	if (threadIdx.x % 32 == 0 && t.row < a.rows)
 		a.row_factor.out()[t.row] = factor;
-	for (t.restart(a.cols); t.more(); t.next()) {
+	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float up[8], v[8];
 		load8(a.up, t.row, t.col, t.n, up);
 		load8(a.gate, t.row, t.col, t.n, v);
@@ -83,35 +83,50 @@ struct SwiGLUGradArgs {
 	void *scratch;
 };
 
+// incoming is da, the gradient of up ⊙ silu(gate).
+__device__ inline void incoming(const SwiGLUGradArgs &a, const Tile &t, float da[8]) {
+	load8(a.dout, t.row, t.col, t.n, da);
+	if (a.inv_c.p) {
+		float inv[8];
+		load8(a.inv_c, 0, t.col, t.n, inv);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			da[i] *= inv[i];
+	}
+	if (a.row_factor.p && t.n > 0) {
+		const float inv = __fdiv_rn(1.0f, a.row_factor.f32()[t.row]);
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			da[i] *= inv;
+	}
+}
+
+// The two gradients are made one after the other, each from operands read anew,
+// the second time out of the first-level cache: 64 registers, all that a thread of
+// 1024 has, do not hold both.
 KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 1) {
 	__shared__ Result::Shared shared[2];
 	Result dup(a.dup, a.cols, shared[0]), dgate(a.dgate, a.cols, shared[1]);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float da[8], up[8], gate[8];
-		load8(a.dout, t.row, t.col, t.n, da);
+		{
+			float v[8], gate[8];
+			incoming(a, t, v);
+			load8(a.gate, t.row, t.col, t.n, gate);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[i] *= gate[i] * sigmoid(gate[i]);
+			dup.store(t, v);
+		}
+		float v[8], up[8], gate[8];
+		incoming(a, t, v);
 		load8(a.up, t.row, t.col, t.n, up);
 		load8(a.gate, t.row, t.col, t.n, gate);
-		if (a.inv_c.p) {
-			float inv[8];
-			load8(a.inv_c, 0, t.col, t.n, inv);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				da[i] *= inv[i];
-		}
-		if (a.row_factor.p && t.n > 0) {
-			const float inv = __fdiv_rn(1.0f, a.row_factor.f32()[t.row]);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				da[i] *= inv;
-		}
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			const float g = gate[i], s = sigmoid(g);
-			gate[i] = da[i] * up[i] * (s * (1.0f + g * (1.0f - s)));
-			up[i] = da[i] * (g * s);
+			v[i] = v[i] * up[i] * (s * (1.0f + g * (1.0f - s)));
 		}
-		dup.store(t, up);
-		dgate.store(t, gate);
+		dgate.store(t, v);
 	}
 	dup.end();
 	dgate.end();

@@ -28,7 +28,7 @@ KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 1) {
 	const float inv = 1.0f / sqrtf(warp_sum(squares) / (float)a.cols + (float)a.eps);
 	if (a.inv_rms.p && threadIdx.x % 32 == 0 && t.row < a.rows)
 		a.inv_rms.out()[t.row] = inv;
-	for (t.restart(a.cols); t.more(); t.next()) {
+	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float v[8], gain[8];
 		load8(a.x, t.row, t.col, t.n, v);
 		load8(a.gain, 0, t.col, t.n, gain);
@@ -65,7 +65,7 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 1) {
 		sum += part;
 	}
 	const float mean = warp_sum(sum) / (float)a.cols;
-	for (t.restart(a.cols); t.more(); t.next()) {
+	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float dy[8], x[8], v[8];
 		load8(a.dout, t.row, t.col, t.n, dy);
 		load8(a.x, t.row, t.col, t.n, x);

@@ -119,20 +119,13 @@ __device__ inline u32 random_bits(u64 key, u64 index) {
 	return index % 2 ? word & 0xffff0000u : word << 16;
 }
 
-// random8 fills the bits of eight elements; neighbours share a word.
-__device__ inline void random8(u64 key, u64 index, u32 bits[8]) {
-	if (index % 2) {
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			bits[i] = random_bits(key, index + i);
-		return;
-	}
-#pragma unroll
-	for (int i = 0; i < 8; i += 2) {
-		const u32 word = random_word(key, index / 2 + i / 2);
-		bits[i] = word << 16;
-		bits[i + 1] = word & 0xffff0000u;
-	}
+// random_pair is the bits of an element and the next one, which share a word if
+// the first is even.
+__device__ inline uint2 random_pair(u64 key, u64 index) {
+	if (index % 2)
+		return make_uint2(random_bits(key, index), random_bits(key, index + 1));
+	const u32 word = random_word(key, index / 2);
+	return make_uint2(word << 16, word & 0xffff0000u);
 }
 
 // ---- formats: fp8/dtype.go and fp8/round.go are the definition ----
@@ -221,13 +214,12 @@ template <> __device__ inline u32 pair2<F16>(float x, float y) {
 // formats of sixteen bits, eight of F32.
 template <int FORMAT> __device__ inline void encode8(const float v[8], bool stochastic, u64 key, u64 index, u32 words[8]) {
 	if (stochastic) {
-		u32 random[8];
-		random8(key, index, random);
-		const int each = 32 / (Facts<FORMAT>::WIDTH + 1);
+		const int width = Facts<FORMAT>::WIDTH + 1, each = 32 / width;
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			const u32 code = encode_bits<FORMAT, true>(v[i], random[i]) << (i % each * (Facts<FORMAT>::WIDTH + 1));
-			words[i / each] = i % each ? words[i / each] | code : code;
+		for (int i = 0; i < 8; i += 2) {
+			const uint2 random = random_pair(key, index + i);
+			const u32 pair = encode_bits<FORMAT, true>(v[i], random.x) | encode_bits<FORMAT, true>(v[i + 1], random.y) << width;
+			words[i / each] = i % each ? words[i / each] | pair << (i % each * width) : pair;
 		}
 		return;
 	}

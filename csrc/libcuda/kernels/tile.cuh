@@ -32,23 +32,22 @@ const int TILE_SPAN = 1024; // columns of a block, where rows need not stay whol
 // are, none behind the last row. Every thread of a block goes through the same
 // tiles.
 struct Tile {
-	i64 rows, cols, end, row0, col0, row, col;
-	int n;
+	int rows, cols, end, row0, col0, row, col, n;
 
 	// span is the number of columns of a block, or cols.
-	__device__ Tile(i64 rows, i64 cols, i64 span) : rows(rows), cols(cols) {
-		row0 = (i64)blockIdx.x * TILE_ROWS;
+	__device__ Tile(i64 rows, i64 cols, i64 span) : rows((int)rows), cols((int)cols) {
+		row0 = blockIdx.x * TILE_ROWS;
 		row = row0 + threadIdx.x / 32;
-		restart(span);
+		restart((int)span);
 	}
-	__device__ void restart(i64 span) {
+	__device__ void restart(int span) {
 		col0 = blockIdx.y * span;
 		end = min(cols, col0 + span);
 		place();
 	}
 	__device__ void place() {
 		col = col0 + threadIdx.x % 32 * 8;
-		n = row < rows ? (int)max(0ll, min(8ll, cols - col)) : 0;
+		n = row < rows ? max(0, min(8, cols - col)) : 0;
 	}
 	__device__ bool more() const { return col0 < end; }
 	__device__ void next() {
@@ -77,13 +76,12 @@ template <int COLS> struct Turn {
 
 	// flush writes the tile, which begins at (row0, col0) of the matrix, to its
 	// transpose. A thread takes the columns of one word and 8 rows.
-	__device__ void flush(const Cast &c, i64 row0, i64 col0, i64 rows, i64 cols) const {
+	__device__ void flush(const Cast &c, int row0, int col0, int rows, int cols) const {
 		const int size = size_of(c.format);
 		const int groups = COLS * size / 4 * (TILE_ROWS / 8);
 		for (int g = threadIdx.x; g < groups; g += blockDim.x) {
 			const int r = g / 8 % 4 * 8, word = g % 8 + g / 32 * 8;
-			const i64 col = col0 + word * 4 / size;
-			const int n = (int)min(8ll, rows - row0 - r);
+			const int col = col0 + word * 4 / size, n = min(8, rows - row0 - r);
 			if (n <= 0 || col >= cols)
 				continue;
 			u32 w[8];

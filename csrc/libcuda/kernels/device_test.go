@@ -1,0 +1,300 @@
+//go:build cuda && cgo && linux
+
+package kernels_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	_ "octet/backend/cuda"
+	_ "octet/backend/ref"
+	"octet/csrc/standin"
+	"octet/fp8"
+)
+
+// The conformance suite covers every op at small sizes. Here is what it does not
+// reach: all values of a cast, tiles with all their vectors, attention on tensor
+// cores. Stand-ins run the kernels; nothing here is a GPU.
+
+// side is one backend with one program loaded.
+type side struct {
+	t    *testing.T
+	vars *backend.Vars
+	b    backend.Backend
+	run  backend.Executable
+}
+
+// open records the same program for a backend as for every other.
+func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Program)) *side {
+	v := backend.NewVars()
+	p := v.Program("test")
+	record(v, p)
+	require.NoError(t, p.Err())
+	list, err := backend.Open(name, backend.Options{})
+	require.NoError(t, err)
+	s := &side{t, v, list[0], nil}
+	t.Cleanup(func() { require.NoError(t, s.b.Close()) })
+	require.NoError(t, s.b.Bind(v))
+	loaded, err := s.b.Load(p)
+	require.NoError(t, err)
+	s.run = loaded[0]
+	return s
+}
+
+func (s *side) write(name string, raw []byte) {
+	require.NoError(s.t, s.b.Write(s.vars.Lookup(name), raw))
+}
+
+func (s *side) read(name string) []byte {
+	tensor := s.vars.Lookup(name)
+	raw := make([]byte, tensor.Bytes())
+	require.NoError(s.t, s.b.Read(tensor, raw))
+	return raw
+}
+
+// TestOnStandIns is one test because a process opens a GPU once.
+func TestOnStandIns(t *testing.T) {
+	for variable, name := range map[string]string{
+		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
+	} {
+		t.Setenv(variable, standin.Build(t, name))
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
+	t.Run("casts", testCasts)
+	t.Run("attention", testAttention)
+	t.Run("attentiongrad", testAttentionGrad)
+}
+
+// code is element i of stored numbers.
+func code(d fp8.DType, raw []byte, i int) uint32 {
+	switch d.Size() {
+	case 1:
+		return uint32(raw[i])
+	case 2:
+		return uint32(binary.LittleEndian.Uint16(raw[2*i:]))
+	}
+	return binary.LittleEndian.Uint32(raw[4*i:])
+}
+
+// Every BF16 value, and FP32 values with any bits, in every format, both
+// roundings, both orientations: the codes are those of package fp8. One shape is
+// of whole vectors, the other of none.
+func testCasts(t *testing.T) {
+	control := backend.Control{Seed: 11, Step: 5, Token: 1<<33 + 7}
+	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2, fp8.F16, fp8.BF16}
+	for _, c := range []struct {
+		from       fp8.DType
+		rows, cols int
+	}{{fp8.BF16, 256, 256}, {fp8.F32, 96, 272}, {fp8.F32, 37, 301}} {
+		rng := rand.New(rand.NewPCG(1, uint64(c.cols)))
+		x := make([]byte, 0, c.rows*c.cols*4)
+		for i := range c.rows * c.cols {
+			if c.from == fp8.BF16 {
+				x = binary.LittleEndian.AppendUint16(x, uint16(i))
+			} else {
+				bits := rng.Uint32()
+				if i%2 == 0 { // near what the formats hold
+					bits = bits&^(0xff<<23) | (105+rng.Uint32N(42))<<23
+				}
+				x = binary.LittleEndian.AppendUint32(x, bits)
+			}
+		}
+		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+			name := func(d fp8.DType, transposed bool) string { return fmt.Sprintf("%s.%t", d, transposed) }
+			s := open(t, "cuda", func(v *backend.Vars, p *backend.Program) {
+				in := v.Tensor(backend.Stash, "x", c.from, c.rows, c.cols)
+				ctl := v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+				one := v.Tensor(backend.Stash, "one", fp8.F32, 1)
+				for _, d := range formats {
+					q := &backend.Quantize{X: in}
+					for _, transposed := range []bool{false, true} {
+						shape := []int{c.rows, c.cols}
+						if transposed {
+							shape = []int{c.cols, c.rows}
+						}
+						out := v.Tensor(backend.Stash, name(d, transposed), d, shape...)
+						if d.IsFP8() {
+							out.Scale = one
+						}
+						cast := backend.Cast{Out: out, Rounding: rounding, Tokens: transposed, Transpose: transposed}
+						if rounding == fp8.Stochastic {
+							cast.Control = ctl
+						}
+						q.Out = append(q.Out, cast)
+					}
+					p.Add(q)
+				}
+			})
+			s.write("x", x)
+			s.write("step.control", control.AppendTo(nil))
+			require.NoError(t, s.run.Run(t.Context()))
+			for _, d := range formats {
+				overflow := fp8.Saturate
+				if d == fp8.BF16 {
+					overflow = fp8.NonSaturating
+				}
+				for _, transposed := range []bool{false, true} {
+					raw := s.read(name(d, transposed))
+					key, first := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(name(d, transposed))), uint64(0)
+					if transposed {
+						first = control.Token * uint64(c.cols)
+					}
+					for i := range c.rows * c.cols {
+						value, at := c.from.Float32(code(c.from, x, i)), i
+						if transposed {
+							at = i%c.cols*c.rows + i/c.cols
+						}
+						want := d.Nearest(value, overflow)
+						if rounding == fp8.Stochastic {
+							want = d.Stochastic(value, fp8.Random(key, first+uint64(i)), overflow)
+						}
+						if got := code(d, raw, at); got != want {
+							require.Equal(t, want, got, "%v (%#08x) of %s in %s, %s", value, math.Float32bits(value), c.from, name(d, transposed), rounding)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+type heads struct{ batch, queries, keys, heads, keyHeads, dim, position int }
+
+func (h heads) String() string {
+	return fmt.Sprintf("%dx%d-keys%d-heads%d.%d-dim%d-at%d", h.batch, h.queries, h.keys, h.heads, h.keyHeads, h.dim, h.position)
+}
+
+// casts are what a layer may want of a result, and the plain FP32.
+func casts(v *backend.Vars, name string, rows, cols int) []backend.Cast {
+	one := v.Lookup("one")
+	if one == nil {
+		one = v.Tensor(backend.Stash, "one", fp8.F32, 1)
+	}
+	tensor := func(suffix string, d fp8.DType, shape ...int) *backend.Tensor {
+		out := v.Tensor(backend.Stash, name+suffix, d, shape...)
+		if d.IsFP8() {
+			out.Scale = one
+		}
+		return out
+	}
+	return []backend.Cast{
+		{Out: tensor("", fp8.F32, rows, cols), Amax: v.Tensor(backend.Stash, name+".amax", fp8.F32, 1)},
+		{Out: tensor(".fp8", fp8.E4M3, rows, cols)},
+		{Out: tensor(".fp8.t", fp8.E4M3, cols, rows), Transpose: true},
+		{Out: tensor(".bf16.t", fp8.BF16, cols, rows), Transpose: true},
+	}
+}
+
+// agree compares a result with the reference by its norm, and its copies with
+// itself, exactly.
+func agree(t *testing.T, want, got *side, name string, rows, cols int, tolerance float64) {
+	t.Helper()
+	values, codes, turned, wide := got.read(name), got.read(name+".fp8"), got.read(name+".fp8.t"), got.read(name+".bf16.t")
+	reference := want.read(name)
+	var diff, norm float64
+	amax := float32(0)
+	for i := range rows * cols {
+		x := math.Float32frombits(code(fp8.F32, values, i))
+		r := float64(math.Float32frombits(code(fp8.F32, reference, i)))
+		diff += (float64(x) - r) * (float64(x) - r)
+		norm += r * r
+		amax = fp8.MaxAmax(amax, x)
+		at := i%cols*rows + i/cols
+		if c := fp8.E4M3.Nearest(x, fp8.Saturate); c != uint32(codes[i]) || c != uint32(turned[at]) || fp8.BF16.Nearest(x, fp8.NonSaturating) != code(fp8.BF16, wide, at) {
+			require.Failf(t, "a copy differs", "%s: element %d is %v, its codes are %#x, %#x, %#x", name, i, x, codes[i], turned[at], code(fp8.BF16, wide, at))
+		}
+	}
+	require.Equal(t, amax, math.Float32frombits(code(fp8.F32, got.read(name+".amax"), 0)), name)
+	t.Logf("%s: %.2g of the norm", name, math.Sqrt(diff/norm))
+	require.Less(t, math.Sqrt(diff/norm), tolerance, name)
+}
+
+func normal(rng *rand.Rand, n int) []byte {
+	var raw []byte
+	for range n {
+		raw = binary.LittleEndian.AppendUint16(raw, uint16(fp8.BF16.Nearest(float32(rng.NormFloat64()), fp8.Saturate)))
+	}
+	return raw
+}
+
+// weights is the relative error of sums of products whose weights are rounded
+// to BF16, each by up to 2^-9, with random signs; and some for the sums in FP32.
+const weights = 0x1p-9
+
+func testAttention(t *testing.T) {
+	for _, h := range []heads{
+		{2, 150, 150, 4, 2, 64, 0},
+		{1, 131, 131, 2, 1, 128, 0},
+		{2, 5, 200, 2, 1, 128, 190}, // a cache that is longer than what is seen
+		{1, 1, 64, 4, 4, 64, 63},
+	} {
+		t.Run(h.String(), func(t *testing.T) {
+			rows, cols := h.batch*h.queries, h.heads*h.dim
+			record := func(v *backend.Vars, p *backend.Program) {
+				tensor := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+					return v.Tensor(backend.Stash, name, d, shape...)
+				}
+				k, val := tensor("k", fp8.BF16, h.batch*h.keys, h.keyHeads*h.dim), tensor("v", fp8.BF16, h.batch*h.keys, h.keyHeads*h.dim)
+				p.Add(&backend.Attention{
+					Q: tensor("q", fp8.BF16, rows, cols), K: k, V: val, Control: v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords),
+					Out: casts(v, "out", rows, cols), LSE: tensor("lse", fp8.F32, h.batch*h.heads, h.queries),
+					Batch: h.batch, HeadDim: h.dim,
+				})
+			}
+			want, got := open(t, "ref", record), open(t, "cuda", record)
+			for _, s := range []*side{want, got} {
+				rng := rand.New(rand.NewPCG(3, 4))
+				s.write("q", normal(rng, rows*cols))
+				s.write("k", normal(rng, h.batch*h.keys*h.keyHeads*h.dim))
+				s.write("v", normal(rng, h.batch*h.keys*h.keyHeads*h.dim))
+				control := backend.Control{Position: int32(h.position)}
+				s.write("step.control", control.AppendTo(nil))
+				require.NoError(t, s.run.Run(t.Context()))
+			}
+			agree(t, want, got, "out", rows, cols, weights)
+			for i := range h.batch * h.heads * h.queries {
+				w, g := math.Float32frombits(code(fp8.F32, want.read("lse"), i)), math.Float32frombits(code(fp8.F32, got.read("lse"), i))
+				require.InDelta(t, w, g, 1e-5, "lse %d", i)
+			}
+		})
+	}
+}
+
+func testAttentionGrad(t *testing.T) {
+	for _, h := range []heads{{2, 140, 140, 4, 2, 64, 0}, {1, 150, 150, 2, 1, 128, 0}, {1, 17, 17, 2, 2, 64, 0}} {
+		t.Run(h.String(), func(t *testing.T) {
+			rows, cols, keyCols := h.batch*h.queries, h.heads*h.dim, h.keyHeads*h.dim
+			record := func(v *backend.Vars, p *backend.Program) {
+				tensor := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
+					return v.Tensor(backend.Stash, name, d, shape...)
+				}
+				q, k, val := tensor("q", fp8.BF16, rows, cols), tensor("k", fp8.BF16, rows, keyCols), tensor("v", fp8.BF16, rows, keyCols)
+				o, lse := tensor("o", fp8.BF16, rows, cols), tensor("lse", fp8.F32, h.batch*h.heads, h.queries)
+				p.Add(&backend.Attention{Q: q, K: k, V: val, Out: []backend.Cast{{Out: o}}, LSE: lse, Batch: h.batch, HeadDim: h.dim})
+				p.Add(&backend.AttentionGrad{
+					DOut: tensor("dout", fp8.BF16, rows, cols), Q: q, K: k, V: val, O: o, LSE: lse,
+					DQ: casts(v, "dq", rows, cols), DK: casts(v, "dk", rows, keyCols), DV: casts(v, "dv", rows, keyCols),
+					Batch: h.batch, HeadDim: h.dim,
+				})
+			}
+			want, got := open(t, "ref", record), open(t, "cuda", record)
+			for _, s := range []*side{want, got} {
+				rng := rand.New(rand.NewPCG(5, 6))
+				s.write("q", normal(rng, rows*cols))
+				s.write("k", normal(rng, rows*keyCols))
+				s.write("v", normal(rng, rows*keyCols))
+				s.write("dout", normal(rng, rows*cols))
+				require.NoError(t, s.run.Run(t.Context()))
+			}
+			agree(t, want, got, "dq", rows, cols, 2*weights)
+			agree(t, want, got, "dk", rows, keyCols, 2*weights)
+			agree(t, want, got, "dv", rows, keyCols, 2*weights)
+		})
+	}
+}
