@@ -21,18 +21,18 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench
+.PHONY: help doctor build test lint fuzz bench gpu-check
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
 
 doctor: ## what this machine has, what is missing and how to get it
 	@bash .ci/doctor
 	@echo
 	-@go run . doctor
 
-build: ## build ./octet (TAGS=cuda,gaudi adds the probes for accelerators)
+build: ## build ./octet (TAGS=cuda,gaudi adds accelerators)
 	go build -tags '$(TAGS)' $(LDFLAGS) .
 
 test: ## run all tests (TAGS as above; OCTET_LONG=1 adds the exhaustive ones)
@@ -50,3 +50,10 @@ fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 
 bench: ## the benchmarks of the casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...
+
+gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.gz
+	mkdir -p dist/gpu-check
+	$(MAKE) build TAGS=cuda
+	mv octet dist/gpu-check/
+	cp backend/cuda/gpu-check.sh dist/gpu-check/
+	tar czf dist/gpu-check.tar.gz -C dist gpu-check
