@@ -27,20 +27,20 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	const int MT = 2, N = 64, THREADS = 128;
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> q = {memory}, k = {memory + QUERY_BLOCK * D}, v = {memory + (QUERY_BLOCK + N) * D};
-	Result out(a.out, a.g.heads * D, shared);
-
-	const i64 head = blockIdx.x % a.g.heads, sequence = blockIdx.x / a.g.heads;
-	const i64 i0 = (i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK;
-	const int rows = (int)min((i64)QUERY_BLOCK, a.g.queries - i0);
-	const i64 first = control_position(a.control.i32()) + i0; // position of the block's first query
-	const i64 seen = min(a.g.keys, first + rows);             // by the last one
+	const int head = blockIdx.x % (u32)a.g.heads, sequence = blockIdx.x / (u32)a.g.heads;
+	const int i0 = (gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK;
+	const int rows = min(QUERY_BLOCK, (int)a.g.queries - i0);
+	const int keys = (int)a.g.keys;
+	const int first = (int)control_position(a.control.i32()) + i0; // position of the block's first query
+	const int seen = min(keys, first + rows);                      // by the last one
 	const i64 query = sequence * a.g.queries + i0, key = sequence * a.g.keys;
 	const i64 key_col = head / a.g.group() * D;
 	const bf16 *ks = (const bf16 *)a.k.p + key * a.k.ld + key_col;
 	const bf16 *vs = (const bf16 *)a.v.p + key * a.v.ld + key_col;
 
 	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	const float infinity = __uint_as_float(0x7f800000u), scale = rsqrtf((float)D), scale2 = scale * LOG2E;
+	constexpr float scale = score_scale<D>(), scale2 = scale * LOG2E;
+	const float infinity = __uint_as_float(0x7f800000u);
 	float o[MT][D / 8][4], top[MT][2], total[MT][2];
 	clear<MT>(o);
 #pragma unroll
@@ -50,12 +50,12 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 			top[m][i] = -infinity, total[m][i] = 0.0f;
 
 	q.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, rows);
-	k.template load<N, THREADS>(ks, a.k.ld, (int)min((i64)N, a.g.keys));
+	k.template load<N, THREADS>(ks, a.k.ld, min(N, keys));
 	commit();
-	for (i64 j0 = 0; j0 < seen; j0 += N) {
+	for (int j0 = 0; j0 < seen; j0 += N) {
 		wait_for<0>();
 		__syncthreads(); // K is there, and nobody needs the last V any more
-		v.template load<N, THREADS>(vs + j0 * a.v.ld, a.v.ld, (int)min((i64)N, a.g.keys - j0));
+		v.template load<N, THREADS>(vs + (i64)j0 * a.v.ld, a.v.ld, min(N, keys - j0));
 		commit();
 		float s[MT][N / 8][4];
 		clear<MT>(s);
@@ -63,23 +63,21 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 		wait_for<0>();
 		__syncthreads(); // V is there, and nobody needs K any more
 		if (j0 + N < seen) {
-			k.template load<N, THREADS>(ks + (j0 + N) * a.k.ld, a.k.ld, (int)min((i64)N, a.g.keys - j0 - N));
+			k.template load<N, THREADS>(ks + (i64)(j0 + N) * a.k.ld, a.k.ld, min(N, keys - j0 - N));
 			commit();
 		}
-		// Relative to the block's first key: the first query's position, and the keys'
-		// end.
-		const int ahead = (int)min(first - j0, (i64)N), left = (int)min(a.g.keys - j0, (i64)N);
-		if (N > min(left, ahead + warp * MT * 16 + 1)) {
+		// Of a thread's first element: how far its key may move, until it is behind the
+		// query, and behind the last key.
+		const int ahead = first + warp * MT * 16 + g - j0 - 2 * t, left = keys - j0 - 2 * t;
+		if (first + warp * MT * 16 < j0 + N - 1 || keys < j0 + N) {
 #pragma unroll
 			for (int m = 0; m < MT; m++)
 #pragma unroll
 				for (int n = 0; n < N / 8; n++)
 #pragma unroll
-					for (int e = 0; e < 4; e++) {
-						const int j = n * 8 + 2 * t + e % 2, i = (warp * MT + m) * 16 + g + e / 2 * 8;
-						if (j > ahead + i || j >= left)
+					for (int e = 0; e < 4; e++)
+						if (n * 8 + e % 2 - m * 16 - e / 2 * 8 > ahead || n * 8 + e % 2 >= left)
 							s[m][n][e] = -infinity;
-					}
 		}
 		// The online softmax, relative to the largest score so far. Four threads
 		// have a row; the sum of the weights stays apart until the end.
@@ -128,7 +126,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 				a.lse.out()[a.g.lse(sequence, head, i0 + row)] = top[m][i] * scale + logf(sum);
 		}
 	wait_for<0>();
-	__syncthreads(); // the sheet lies where the operands were
+	Result out(a.out, a.g.heads * D, shared); // waits: the sheet lies where the operands were
 	const Sheet<D> sheet = {(float *)memory};
 	sheet.template put<MT>(warp * MT * 16, o, factor);
 	__syncthreads();

@@ -6,7 +6,13 @@
 const int QUERY_BLOCK = 128;   // queries of a block of the kernels by queries
 const int KEY_BLOCK = 128;     // keys of a block of the backward for K and V
 const int PLAIN_THREADS = 128; // of the plain kernels: a warp takes a row
-const float LOG2E = 1.4426950408889634f;
+constexpr float LOG2E = 1.4426950408889634f;
+
+// score_scale is 1/√D, for the compiler: a register less.
+template <int D> __device__ constexpr float score_scale() {
+	static_assert(D == 64 || D == 128, "the sizes of heads on tensor cores");
+	return D == 64 ? 0.125f : 0.088388347648318447f;
+}
 
 // Geometry is the middle of both ops' arguments.
 struct Geometry {

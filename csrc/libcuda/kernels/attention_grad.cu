@@ -53,8 +53,7 @@ const int STEP = 32; // queries, or keys, of a stage
 // copy4 begins to copy a number, or zero.
 __device__ inline void copy4(float *to, const float *from, bool inside) {
 #ifdef __CUDA_ARCH__
-	const u32 address = (u32)__cvta_generic_to_shared(to);
-	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(inside ? 4 : 0) : "memory");
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
 #else
 	*to = inside ? *from : 0.0f;
 #endif
@@ -66,19 +65,18 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	const BF16Tile<D> k = {memory}, v = {memory + KEY_BLOCK * D};
 	bf16 *stages = memory + 2 * KEY_BLOCK * D; // Q, then dOut, of each stage
 	float *numbers = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
-	Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]);
 
 	const i64 key_head = blockIdx.x % a.g.key_heads, sequence = blockIdx.x / a.g.key_heads;
 	const i64 j0 = (i64)blockIdx.y * KEY_BLOCK, key = sequence * a.g.keys + j0;
 	const int rows = (int)min((i64)KEY_BLOCK, a.g.keys - j0);
-	const i64 steps = (a.g.queries - j0 + STEP - 1) / STEP, all = steps * a.g.group();
+	const int steps = (int)(a.g.queries - j0 + STEP - 1) / STEP, all = steps * (int)a.g.group();
 	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	const float scale = rsqrtf((float)D), scale2 = scale * LOG2E;
+	constexpr float scale = score_scale<D>(), scale2 = scale * LOG2E;
 
-	const auto load = [&](i64 at) {
+	const auto load = [&](int at) {
 		const i64 head = key_head * a.g.group() + at / steps, i0 = j0 + at % steps * STEP;
 		const i64 query = sequence * a.g.queries + i0;
-		const int n = (int)min((i64)STEP, a.g.queries - i0), stage = (int)(at % 2);
+		const int n = (int)min((i64)STEP, a.g.queries - i0), stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		q.template load<STEP, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, n);
 		dout.template load<STEP, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, n);
@@ -97,15 +95,15 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	k.template load<KEY_BLOCK, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_head * D, a.k.ld, rows);
 	v.template load<KEY_BLOCK, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_head * D, a.v.ld, rows);
 	load(0);
-	for (i64 at = 0; at < all; at++) {
+	for (int at = 0; at < all; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is there, and nobody needs the other one any more
 		if (at + 1 < all)
 			load(at + 1);
-		const int stage = (int)(at % 2);
+		const int stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
-		const int i0 = (int)(at % steps * STEP); // relative to the first key
+		const int i0 = at % steps * STEP; // relative to the first key
 		const bool masked = i0 < KEY_BLOCK;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
@@ -140,7 +138,8 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 #pragma unroll
 	for (int m = 0; m < MT; m++)
 		factor[m][0] = factor[m][1] = 1.0f;
-	__syncthreads(); // the sheet lies where the operands were
+	// They wait: the sheet lies where the operands were.
+	Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]);
 	sheet.template put<MT>(warp * MT * 16, sum_v, factor);
 	__syncthreads();
 	sheet.template store<KEY_BLOCK>(dv, key, rows, key_head * D);
@@ -172,19 +171,18 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> q = {memory}, dout = {memory + QUERY_BLOCK * D};
 	bf16 *stages = memory + 2 * QUERY_BLOCK * D; // K, then V, of each stage
-	Result dq(a.dq, a.g.heads * D, shared);
 
 	const i64 head = blockIdx.x % a.g.heads, sequence = blockIdx.x / a.g.heads;
 	const i64 i0 = (i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK, query = sequence * a.g.queries + i0;
 	const int rows = (int)min((i64)QUERY_BLOCK, a.g.queries - i0);
-	const i64 seen = min(a.g.keys, i0 + rows), steps = (seen + STEP - 1) / STEP;
+	const int keys = (int)a.g.keys, steps = ((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP;
 	const i64 key_col = head / a.g.group() * D;
 	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	const float scale = rsqrtf((float)D), scale2 = scale * LOG2E;
+	constexpr float scale = score_scale<D>(), scale2 = scale * LOG2E;
 
-	const auto load = [&](i64 at) {
+	const auto load = [&](int at) {
 		const i64 key = sequence * a.g.keys + at * STEP;
-		const int n = (int)min((i64)STEP, a.g.keys - at * STEP), stage = (int)(at % 2);
+		const int n = min(STEP, keys - at * STEP), stage = at % 2;
 		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
 		k.template load<STEP, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_col, a.k.ld, n);
 		v.template load<STEP, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_col, a.v.ld, n);
@@ -204,14 +202,14 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	q.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, rows);
 	dout.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, rows);
 	load(0);
-	for (i64 at = 0; at < steps; at++) {
+	for (int at = 0; at < steps; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is there, and nobody needs the other one any more
 		if (at + 1 < steps)
 			load(at + 1);
-		const int stage = (int)(at % 2);
+		const int stage = at % 2;
 		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
-		const int j0 = (int)(at * STEP - i0); // relative to the first query
+		const int j0 = at * STEP - (int)i0; // relative to the first query
 		const bool masked = j0 + STEP > 0;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
@@ -237,7 +235,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 #pragma unroll
 	for (int m = 0; m < MT; m++)
 		factor[m][0] = factor[m][1] = scale;
-	__syncthreads(); // the sheet lies where the operands were
+	Result dq(a.dq, a.g.heads * D, shared); // waits: the sheet lies where the operands were
 	const Sheet<D> sheet = {(float *)memory};
 	sheet.template put<MT>(warp * MT * 16, sum, factor);
 	__syncthreads();

@@ -22,31 +22,46 @@ __device__ inline float fast_exp2(float x) {
 #endif
 }
 
+// Address is where something lies in shared memory, in bytes: on the device what
+// the instructions take.
+#ifdef __CUDA_ARCH__
+typedef u32 Address;
+__device__ inline Address address_of(const void *p) { return (Address)__cvta_generic_to_shared(p); }
+#else
+typedef u64 Address;
+__device__ inline Address address_of(const void *p) { return (Address)p; }
+#endif
+
 // BF16Tile is a matrix of D columns in shared memory. Its rows lie one after
 // the other, and their 16-byte chunks are permuted among eight by the row's last
 // three bits: so the eight rows that ldmatrix reads at a time, and those that are
-// written at a time, lie in different banks.
+// written at a time, lie in different banks. A tile begins at a multiple of a row,
+// so that chunk i + 2n of a row, i being 0 or 1, is at the address of chunk i with
+// n·32 in exclusive or: a thread keeps one address of a tile.
 template <int D> struct BF16Tile {
 	bf16 *p;
 
 	__device__ bf16 *chunk(int row, int chunk) const { return p + row * D + (chunk ^ (row & 7)) * 8; }
+	__device__ Address at(int row, int i) const { return address_of(chunk(row, i)); }
 
 	// load begins to copy ROWS rows of a matrix; rows from n on become zero. It is
 	// finished after commit and wait_for, and visible to the others after a barrier.
+	// A thread keeps its column, and, among eight, its row: so the permutation is
+	// worked out once.
 	template <int ROWS, int THREADS> __device__ void load(const bf16 *from, i64 ld, int n) const {
-		const int across = D / 8;
-#pragma unroll
-		for (int i = threadIdx.x; i < ROWS * across; i += THREADS) {
-			const int row = i / across, at = i % across;
-			const bool inside = row < n;
-			copy16(chunk(row, at), from + (inside ? row * ld + at * 8 : 0), inside);
-		}
+		const int across = D / 8, step = THREADS / across;
+		static_assert(step % 8 == 0 && ROWS % step == 0, "the rows of a thread must agree in their last three bits");
+		const int row = threadIdx.x / across, at = threadIdx.x % across;
+		bf16 *to = chunk(row, at);
+		const bf16 *source = from + row * ld + at * 8;
+#pragma unroll 1
+		for (int i = 0; i < ROWS; i += step, source += step * ld)
+			copy16(to + i * D, row + i < n ? source : from, row + i < n);
 	}
 
 	__device__ static void copy16(bf16 *to, const bf16 *from, bool inside) {
 #ifdef __CUDA_ARCH__
-		const u32 address = (u32)__cvta_generic_to_shared(to);
-		asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(inside ? 16 : 0) : "memory");
+		asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 #else
 		*(uint4 *)to = inside ? __ldg((const uint4 *)from) : uint4{0, 0, 0, 0};
 #endif
@@ -70,17 +85,16 @@ template <int PENDING> __device__ inline void wait_for() {
 // ldmatrix4 reads four matrices of 8 × 8, whose rows' addresses lanes 0-7, 8-15,
 // 16-23 and 24-31 have: r[i] is the elements (g, 2t) and (g, 2t+1) of the i-th;
 // of its transpose in ldmatrix4t.
-template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], const bf16 *row) {
+template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], Address row) {
 #ifdef __CUDA_ARCH__
-	const u32 address = (u32)__cvta_generic_to_shared(row);
 	if (TRANSPOSED)
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 	else
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+			: "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 #else
-	if ((u64)row % 16)
+	if (row % 16)
 		octet_host::fail("ldmatrix of a row that is not at a multiple of 16 bytes");
 	octet_host::send(row);
 	const unsigned set = octet_host::sync_warp();
@@ -89,14 +103,14 @@ template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], const b
 		u32 pair[2];
 		for (int e = 0; e < 2; e++) {
 			const int lane = i * 8 + (TRANSPOSED ? 2 * t + e : g);
-			pair[e] = octet_host::receive<const bf16 *>(set, lane)[TRANSPOSED ? g : 2 * t + e];
+			pair[e] = ((const bf16 *)octet_host::receive<Address>(set, lane))[TRANSPOSED ? g : 2 * t + e];
 		}
 		r[i] = pair[0] | pair[1] << 16;
 	}
 #endif
 }
-__device__ inline void ldmatrix4(u32 r[4], const bf16 *row) { ldmatrix4_of<false>(r, row); }
-__device__ inline void ldmatrix4t(u32 r[4], const bf16 *row) { ldmatrix4_of<true>(r, row); }
+__device__ inline void ldmatrix4(u32 r[4], Address row) { ldmatrix4_of<false>(r, row); }
+__device__ inline void ldmatrix4t(u32 r[4], Address row) { ldmatrix4_of<true>(r, row); }
 
 // mma is c += A·B for A of 16 × 16, B of 16 × 8. c[0] and c[1] are elements
 // (g, 2t) and (g, 2t+1), c[2] and c[3] those eight rows below.
@@ -125,34 +139,24 @@ __device__ inline void mma(float c[4], const u32 a[4], const u32 *b) {
 #endif
 }
 
-// The rows' addresses that a lane gives to ldmatrix4, so that it returns
-//
-//	a_row, a_chunk   an operand A, from a tile with its rows
-//	b_row, b_chunk   two operands B side by side (r[0..1] and r[2..3]), from a tile
-//	                 whose rows are B's columns
-//	v_row, v_chunk   the same by ldmatrix4t, from a tile with B's rows
-__device__ inline int a_row() { return threadIdx.x % 16; }
-__device__ inline int a_chunk() { return threadIdx.x % 32 / 16; }
-__device__ inline int b_row() { return threadIdx.x % 8 + threadIdx.x % 32 / 16 * 8; }
-__device__ inline int b_chunk() { return threadIdx.x / 8 % 2; }
-__device__ inline int v_row() { return threadIdx.x % 16; }
-__device__ inline int v_chunk() { return threadIdx.x % 32 / 16; }
-
 // Products of tiles. A warp has MT times 16 rows of the result, in accumulators
-// c[MT][N / 8][4].
+// c[MT][N / 8][4]. The matrices that a ldmatrix reads are numbered so that it
+// returns an operand A, or two operands B side by side, r[0..1] and r[2..3].
 
 // multiply_rows is c += X·Yᵀ for MT·16 rows of X from row on, and N of Y.
 template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[N / 8][4], const BF16Tile<D> &x, int row, const BF16Tile<D> &y) {
+	const int lane = threadIdx.x % 32;
+	const Address xs = x.at(row + lane % 16, lane / 16), ys = y.at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
 	for (int k = 0; k < D / 16; k++) {
 		u32 a[MT][4];
 #pragma unroll
 		for (int m = 0; m < MT; m++)
-			ldmatrix4(a[m], x.chunk(row + m * 16 + a_row(), 2 * k + a_chunk()));
+			ldmatrix4(a[m], (xs ^ k * 32) + m * 16 * D * 2);
 #pragma unroll
 		for (int n = 0; n < N / 16; n++) {
 			u32 b[4];
-			ldmatrix4(b, y.chunk(n * 16 + b_row(), 2 * k + b_chunk()));
+			ldmatrix4(b, (ys ^ k * 32) + n * 16 * D * 2);
 #pragma unroll
 			for (int m = 0; m < MT; m++) {
 				mma(c[m][2 * n], a[m], b);
@@ -165,6 +169,8 @@ template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[
 // multiply_weights is c += W·Y for weights w[MT][K / 8][4], which lie in registers
 // as a product left them, rounded to BF16, and K rows of Y.
 template <int D, int MT, int K> __device__ inline void multiply_weights(float (*c)[D / 8][4], const float (*w)[K / 8][4], const BF16Tile<D> &y) {
+	const int lane = threadIdx.x % 32;
+	const Address ys = y.at(lane % 16, lane / 16);
 #pragma unroll
 	for (int k = 0; k < K / 16; k++) {
 		u32 a[MT][4];
@@ -176,7 +182,7 @@ template <int D, int MT, int K> __device__ inline void multiply_weights(float (*
 #pragma unroll
 		for (int n = 0; n < D / 16; n++) {
 			u32 b[4];
-			ldmatrix4t(b, y.chunk(k * 16 + v_row(), 2 * n + v_chunk()));
+			ldmatrix4t(b, (ys ^ n * 32) + k * 16 * D * 2);
 #pragma unroll
 			for (int m = 0; m < MT; m++) {
 				mma(c[m][2 * n], a[m], b);

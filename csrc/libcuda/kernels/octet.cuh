@@ -12,7 +12,7 @@
 #define KERNEL(name, Args, threads, blocks) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
 // The dynamic shared memory of a launch.
-extern __shared__ __align__(128) unsigned char dynamic_shared[];
+extern __shared__ __align__(256) unsigned char dynamic_shared[];
 #define DYNAMIC_SHARED(T, name) T *const name = (T *)dynamic_shared
 #endif
 
