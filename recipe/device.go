@@ -1,6 +1,7 @@
 package recipe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -40,7 +41,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 			if !d.multiplies(to) {
 				scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
 				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which this device cannot; put first into [[precision.rows]] scope = %q, gemm = %q, %s",
-					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], scope, p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
+					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], r.asked(scope, p.GEMM, p.A, p.B), p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
 			}
 			for k, o := range []Operand{p.A, p.B} {
 				if to[k] == from[k] {
@@ -58,6 +59,19 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 		r.device = d
 	}
 	return r, notes, nil
+}
+
+// asked is the scope of the row that gives the format of a product's operand in the
+// layer at scope, or that layer itself if the row is for all.
+func (r Recipe) asked(scope string, g GEMM, operands ...Operand) string {
+	for _, row := range r.Rows {
+		for _, o := range operands {
+			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
+				return cmp.Or(row.Scope, scope)
+			}
+		}
+	}
+	return scope
 }
 
 // renameE4M3 reports whether there was one.
@@ -103,8 +117,12 @@ func (d *device) formats(pair [2]fp8.DType) [2]fp8.DType {
 }
 
 // remedy is the rest of a row that makes a product of a and b possible: another
-// format for one operand, for both, or the compute format.
+// format for one operand, for both, or the compute format, which both get where one
+// has it.
 func (d *device) remedy(a, b Operand, pair [2]fp8.DType, compute fp8.DType) string {
+	if pair[0].IsFP8() != pair[1].IsFP8() {
+		return fmt.Sprintf("format = %q", compute)
+	}
 	for _, f := range []struct {
 		as   fp8.DType
 		name string // in a config, where e4m3 is the device's

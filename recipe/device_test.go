@@ -112,7 +112,7 @@ func TestForContradictions(t *testing.T) {
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
-			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; put first into [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; put first into [[precision.rows]] scope = "layers.1.mlp.*", gemm = "wgrad", operand = "input", format = "e4m3"`,
 			Row{Scope: "layers.*", GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
 		},
 		{
@@ -136,7 +136,7 @@ func TestForContradictions(t *testing.T) {
 		{
 			fp8.E4M3, allPairs,
 			Row{Scope: "layers.0.mlp.up_proj", GEMM: Wgrad, Operand: Input, DType: fp8.BF16},
-			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which this device cannot; put first into [[precision.rows]] scope = "layers.0.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which this device cannot; put first into [[precision.rows]] scope = "layers.0.mlp.up_proj", gemm = "wgrad", format = "bf16"`,
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 		},
 	} {

@@ -204,22 +204,17 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 	return c
 }
 
-// Heeds reports whether any operand of a model of the given depth follows what the row
-// says beside its format: one in FP8, and for a scaling one whose scale Smooth-SwiGLU
-// does not choose. An earlier row may still take precedence.
-func (r Recipe) Heeds(row Row, layers int) bool {
-	scaling := row
-	scaling.Scaling = NotGiven
-	onlyScaling := scaling == Row{Scope: row.Scope, GEMM: row.GEMM, Operand: row.Operand}
-	for i := range layers {
+// Heeds reports whether any operand of a model of the given depth follows row i in
+// anything: gets a format from it, or, in FP8, a scaling that Smooth-SwiGLU does not
+// choose, a granularity, a scale's format or a rounding, which no earlier row gives.
+func (r Recipe) Heeds(i, layers int) bool {
+	row := r.Rows[i]
+	for layer := range layers {
 		for _, module := range Modules {
-			scope := Scope(module, i)
+			scope := Scope(module, layer)
 			for _, p := range Products {
 				for _, o := range []Operand{p.A, p.B} {
-					if !row.matches(scope, p.GEMM, o) || !r.Cast(scope, p.GEMM, o).DType.IsFP8() {
-						continue
-					}
-					if !onlyScaling || r.smoothScaling(scope, o) == NotGiven {
+					if row.matches(scope, p.GEMM, o) && r.follows(row, r.Rows[:i], scope, p.GEMM, o) {
 						return true
 					}
 				}
@@ -227,6 +222,35 @@ func (r Recipe) Heeds(row Row, layers int) bool {
 		}
 	}
 	return false
+}
+
+// follows reports whether an operand takes anything from a row behind others.
+func (r Recipe) follows(row Row, earlier []Row, scope string, g GEMM, o Operand) bool {
+	for _, e := range earlier {
+		if !e.matches(scope, g, o) {
+			continue
+		}
+		if e.DType != fp8.Invalid {
+			row.DType = fp8.Invalid
+		}
+		if e.Scaling != NotGiven {
+			row.Scaling = NotGiven
+		}
+		if e.Granularity != 0 {
+			row.Granularity = 0
+		}
+		if e.Scale != 0 {
+			row.Scale = 0
+		}
+		if e.Rounding != nil {
+			row.Rounding = nil
+		}
+	}
+	if row.DType != fp8.Invalid {
+		return true
+	}
+	scaling := row.Scaling != NotGiven && r.smoothScaling(scope, o) == NotGiven
+	return r.Cast(scope, g, o).DType.IsFP8() && (scaling || row.Granularity != 0 || row.Scale != 0 || row.Rounding != nil)
 }
 
 // format is the format of an operand. Where the recipe was resolved for a device, it

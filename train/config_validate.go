@@ -274,7 +274,7 @@ func (v *validator) row(at string, r PrecisionRow) {
 		v.fail("%s: scope = %q is not a pattern; close its bracket, or escape it as \\[", at, r.Scope)
 	}
 	if r.Scope == "" {
-		v.fail(`%s: scope is missing; use scope = "*" for all layers`, at)
+		v.fail(`%s: scope is missing; use scope = "layers.*" for all layers`, at)
 	}
 	v.text(at+".scope", r.Scope)
 	v.oneOf(at+".gemm", r.GEMM, []string{"", "fprop", "dgrad", "wgrad"})

@@ -121,7 +121,14 @@ func TestSmoothingRefuses(t *testing.T) {
 	c.Precision.Rows[0].Scope = "*.mlp.*" // the others follow
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
-	c.Recipe, c.Precision.Rows[0].Scope = "bf16", "*"
+	c.Precision.Rows = []PrecisionRow{{Scope: "layers.*", Format: "e4m3"}, {Scope: "layers.1.mlp.*", Format: "bf16"}}
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, "precision.rows[1] changes nothing")
+	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "e4m3"}}
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, `precision.rows[0]: scope "*" takes in lm_head`)
+	c.Recipe = "bf16"
+	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "input", Scaling: "delayed"}}
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "precision.rows[0] changes nothing")
 	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), specOf(t, "emu"))

@@ -35,17 +35,17 @@ func (c Config) Phases() ([]Phase, error) {
 // checkRows refuses a row that no recipe of the run follows.
 func checkRows(phases []Phase) error {
 	c := phases[0].Config
-	for i, row := range c.Precision.Rows {
-		heeded := row.Format != ""
+	for i := range c.Precision.Rows {
+		heeded := false
 		for _, p := range phases {
 			r, err := p.Config.ResolvedRecipe()
 			if err != nil {
 				return err
 			}
-			heeded = heeded || r.Heeds(r.Rows[i], c.Model.Layers)
+			heeded = heeded || r.Heeds(i, c.Model.Layers)
 		}
 		if !heeded {
-			return fmt.Errorf("precision.rows[%d] changes nothing: no operand that it matches is FP8 with a scale of the row's choice under recipe %s (smooth-swiglu chooses those of down_proj's input and weight itself)", i, c.Recipe)
+			return fmt.Errorf("precision.rows[%d] changes nothing under recipe %s: the first row that matches decides, a scaling is for FP8, and smooth-swiglu chooses those of down_proj's input and weight", i, c.Recipe)
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -63,7 +64,11 @@ func (c *Config) Resolve() error {
 	}
 	for i, row := range c.Precision.Rows {
 		if !matchesAny(row.Scope, c.Model.Layers) {
-			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; a scope is a path such as layers.0.mlp.*", i, row.Scope, c.Model.Layers-1)
+			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; a scope is a path such as layers.0.mlp.* or layers.*.%s, * standing for anything (the modules are %s)",
+				i, row.Scope, c.Model.Layers-1, recipe.Modules[0], strings.Join(recipe.Modules, ", "))
+		}
+		if matched, _ := path.Match(row.Scope, "lm_head"); matched && row.Format != "" && row.Format != r.Compute.String() {
+			return fmt.Errorf("precision.rows[%d]: scope %q takes in lm_head, whose products run in %s; use scope = \"layers.*\" for the layers alone", i, row.Scope, r.Compute)
 		}
 	}
 	if r, err = c.ResolvedRecipe(); err != nil {

@@ -14,7 +14,7 @@ func TestExplain(t *testing.T) {
 	a, b := products(t, 40, m.E4M3, "0: 1*1, 1-6: 1p-7*1p-7, 7: 1.5*1, 35: 3*2")
 	var text strings.Builder
 	require.NoError(t, m.Explain(&text, a, b, true))
-	require.Equal(t, `h100: Hopper: 32 products and the addend, 13 bits; promoted every 128
+	require.Equal(t, `h100: Hopper: 32 products and the addend, 13 bits
 e4m3 times e4m3, 40 products, promoted to FP32 every 32
 
 k 0 to 31 on top of 0

@@ -72,7 +72,7 @@ var nvidiaPairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp
 var models = []Model{
 	{
 		Name:    "h100",
-		Summary: "Hopper: 32 products and the addend, 13 bits; promoted every 128",
+		Summary: "Hopper: 32 products and the addend, 13 bits",
 		Source: "wgmma: recorded answers of an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
 		E4M3: fp8.E4M3, Pairs: nvidiaPairs, Promote: 128,
@@ -80,7 +80,7 @@ var models = []Model{
 	},
 	{
 		Name:    "ada",
-		Summary: "Ada: 16 products and the addend, 13 bits; promoted every 128",
+		Summary: "Ada: 16 products and the addend, 13 bits",
 		Source:  "mma.sync: recorded answers of an RTX of the Ada generation, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
 		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, Promote: 128,
 		Sum: Sum{Group: 16, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},

@@ -204,8 +204,9 @@ func knowsBlocks(op backend.Op, field string) bool {
 		return strings.HasPrefix(field, "Out[")
 	case *backend.AdamW:
 		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
+	default:
+		return false
 	}
-	return false
 }
 
 // plain is an op whose kernels need no more than the extent of an operand.
