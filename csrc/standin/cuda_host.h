@@ -358,6 +358,10 @@ static inline float __fadd_rn(float x, float y) { return x + y; }
 static inline float __fsub_rn(float x, float y) { return x - y; }
 static inline float __fdiv_rn(float x, float y) { return x / y; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
+static inline void sincospif(float x, float *sine, float *cosine) {
+	*sine = (float)sin(x * M_PI);
+	*cosine = (float)cos(x * M_PI);
+}
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 #define __expf expf // glibc has a function of that name
 static inline float __fdividef(float x, float y) { return x / y; }

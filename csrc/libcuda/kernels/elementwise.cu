@@ -1,5 +1,6 @@
-// add, activation, activation_grad, epilogue, fill: kernels by tiles (tile.cuh)
-// whose blocks take TILE_SPAN columns of 32 rows.
+// add, activation, activation_grad, epilogue: kernels by tiles (tile.cuh) whose
+// blocks take TILE_SPAN columns of 32 rows. fill: a block for FLAT_ELEMS elements.
+#include "flat.cuh"
 #include "tile.cuh"
 
 struct AddArgs {
@@ -131,13 +132,14 @@ struct FillArgs {
 	void *scratch;
 };
 
-KERNEL(fill, FillArgs, TILE_THREADS, 1) {
+KERNEL(fill, FillArgs, FLAT_THREADS, 1) {
 	float v[8];
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = (float)a.value;
 	u32 words[8];
 	encode8(a.out.format, v, false, 0, 0, words);
-	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next())
-		store8(a.out.p, t.row * a.out.ld + t.col, size_of(a.out.format), t.n, words);
+	each_flat(a.rows, a.cols, a.rows > 1 && a.out.ld != a.cols, [&](i64 row, i64 col, int n) {
+		store8(a.out.p, row * a.out.ld + col, size_of(a.out.format), n, words);
+	});
 }

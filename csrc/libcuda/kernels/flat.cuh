@@ -1,6 +1,6 @@
-// Kernels that reduce a matrix to a few numbers: a block takes FLAT_ELEMS
-// elements and leaves its partial result in scratch memory, one more block puts
-// those together in order.
+// Kernels to which rows and columns mean nothing: a block takes FLAT_ELEMS
+// elements. Those that reduce a matrix to a few numbers leave a partial result of
+// each block in scratch memory, and one more block puts these together in order.
 #pragma once
 #include "octet.cuh"
 

@@ -117,7 +117,10 @@ type Kernel struct {
 	Source string // the file that has it
 	Grid   [3]int
 	Block  int
-	Shared int // dynamic shared memory in bytes; above 48 KiB the function must be told
+	// Shared is the dynamic shared memory in bytes. Where it is not 0 the function
+	// must be allowed it (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), even below
+	// 48 KiB: that limit is of static and dynamic memory together.
+	Shared int
 }
 
 // Launches are the kernels of an op, to be launched in this order with the same
@@ -152,7 +155,7 @@ const (
 	stripRows   = 256   // tile.cuh: rows of a block that finds maxima of columns
 	stripCols   = 256   // tile.cuh
 	flatThreads = 256   // everything without tiles
-	flatElems   = 8192  // reduce.cuh: elements of a block that counts or finds a maximum
+	flatElems   = 8192  // flat.cuh: elements of a block
 	lossThreads = 512   // loss.cu
 	oneThreads  = 1024  // kernels of one block
 	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
@@ -215,7 +218,9 @@ var shapes = map[string]shape{
 	"activation":      tiles("activation", "elementwise.cu"),
 	"activation_grad": tiles("activation_grad", "elementwise.cu"),
 	"epilogue":        tiles("epilogue", "elementwise.cu"),
-	"fill":            tiles("fill", "elementwise.cu"),
+	"fill": func(rows, cols int) Launches {
+		return Launches{Kernels: []Kernel{flat("fill", "elementwise.cu", parts(rows*cols, flatElems))}}
+	},
 
 	"amax_columns": strips("amax_columns", "quantize.cu", 1),
 	"amax":         counted("amax", "quantize.cu", 4),

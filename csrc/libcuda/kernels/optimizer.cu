@@ -286,13 +286,14 @@ __device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, i
 	u32 w[8];
 	encode8(s.format, v, a.rounding, key, (u64)at, w);
 	const int size = size_of(s.format);
-	if (floor && s.format != F32) {
+	if (floor) {
 		// In every format the code of the smallest number is 1.
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
-			const int j = size == 2 ? i / 2 : i / 4, shift = size == 2 ? i % 2 * 16 : i % 4 * 8;
-			if (x[i] > 0.0f && (w[j] >> shift & (size == 2 ? 0xffffu : 0xffu)) == 0)
-				w[j] |= 1u << shift;
+			if (size == 1 && x[i] > 0.0f && (w[i / 4] >> (i % 4 * 8) & 0xffu) == 0)
+				w[i / 4] |= 1u << (i % 4 * 8);
+			if (size == 2 && x[i] > 0.0f && (w[i / 2] >> (i % 2 * 16) & 0xffffu) == 0)
+				w[i / 2] |= 1u << (i % 2 * 16);
 		}
 	}
 	store8(s.p, at, size, n, w);
@@ -319,6 +320,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 				float x[3][8];
 				const int n = group(t, col, min(base + 8, c.end));
 				update(t, r, c.row, col, n, x);
+#pragma unroll
 				for (int k = 1; k < 3; k++) {
 					u32 top = 0;
 #pragma unroll

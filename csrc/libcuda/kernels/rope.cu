@@ -15,11 +15,9 @@ struct RopeArgs {
 // is brought near zero in float64, because the product of position and frequency
 // in FP32 would be wrong by whole radians.
 __device__ inline float2 turn_of(double angle) {
-	const double turns = rint(angle * 0.15915494309189535);
-	// 2π in two parts; the second is what the first leaves out.
-	const float near = (float)fma(turns, -2.4492935982947064e-16, fma(turns, -6.283185307179586, angle));
+	const double halves = angle * 0.31830988618379067; // half turns, of π
 	float2 r;
-	sincosf(near, &r.y, &r.x);
+	sincospif((float)(halves - 2 * rint(halves / 2)), &r.y, &r.x);
 	return r;
 }
 
