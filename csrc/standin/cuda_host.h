@@ -8,13 +8,14 @@
 // A thread is a fiber: it runs until it waits at a barrier or for the other
 // lanes of its warp, and then the next one does. A kernel is a function that
 // takes the address of its arguments; octet_host_launch, which every shared
-// object exports, runs one on a grid.
+// object exports, runs one on a grid. (-fno-gnu-unique keeps the shared memory of
+// two shared objects apart, and lets them be closed.)
 //
 // What the hardware leaves undefined ends the launch with a message: a barrier
 // that some threads of the block never reach or have left behind them by ending,
 // a shuffle without all lanes, a vector load from an address that is not a
 // multiple of its size, a write behind the dynamic shared memory, a stack that
-// is too small. Shared memory begins as NaN.
+// is too small. Dynamic shared memory begins as NaN.
 #pragma once
 
 #include <math.h>

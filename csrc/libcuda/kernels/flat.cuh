@@ -2,7 +2,7 @@
 // elements. Those that reduce a matrix to a few numbers leave a partial result of
 // each block in scratch memory, and one more block puts these together in order.
 #pragma once
-#include "octet.cuh"
+#include "formats.cuh"
 
 const i64 FLAT_ELEMS = 8192;
 

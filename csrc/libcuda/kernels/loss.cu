@@ -1,5 +1,5 @@
 // cross_entropy: a block of LOSS_THREADS for each token. sum: one block.
-#include "octet.cuh"
+#include "formats.cuh"
 
 const int LOSS_THREADS = 512;
 

@@ -5,7 +5,7 @@
 //
 // On the host each function does the same over the fibers of a warp.
 #pragma once
-#include "octet.cuh"
+#include "formats.cuh"
 
 typedef u16 bf16; // its code
 

@@ -1,6 +1,6 @@
 // sum_squares and adamw work on a table of tensors, cut into chunks that a block
 // takes one of (tables.go makes the table). step_gate: one block.
-#include "octet.cuh"
+#include "formats.cuh"
 
 const int SQUARE_ELEMS = 16384;
 

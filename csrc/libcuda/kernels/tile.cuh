@@ -21,7 +21,7 @@
 //
 // Each block folds its maximum into the amaxes by one atomic maximum.
 #pragma once
-#include "octet.cuh"
+#include "formats.cuh"
 
 const int TILE_THREADS = 1024; // a warp for each row
 const int TILE_ROWS = 32;
