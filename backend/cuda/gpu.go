@@ -62,10 +62,6 @@ func openGPU(ordinal int) (*gpu, error) {
 	return g, nil
 }
 
-// defaultShared is the dynamic shared memory that a kernel may have without
-// asking.
-const defaultShared = 48 << 10
-
 // function finds the kernel of a launch. NVRTC takes a second or so for each
 // source, once: what it made is kept on disk.
 func (g *gpu) function(l *launch) (*libcuda.Function, error) {
@@ -77,13 +73,13 @@ func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 		if err != nil {
 			return nil, err
 		}
-		f = &function{shared: defaultShared}
+		f = &function{}
 		if f.Function, err = m.Function(l.kernel); err != nil {
 			return nil, err
 		}
 		g.functions[l.kernel] = f
 	}
-	if l.shared > f.shared {
+	if l.shared > f.shared { // the 48 KiB that need no leave include what a kernel declares
 		if err := f.AllowShared(l.shared); err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -138,7 +139,14 @@ func registerLowered() {
 
 func TestMain(m *testing.M) {
 	registerLowered()
+	// The cache of kernels is the tests' own: they are compiled as they are now.
+	dir, err := os.MkdirTemp("", "octet-cuda")
+	if err != nil {
+		panic(err)
+	}
+	os.Setenv("XDG_CACHE_HOME", dir)
 	m.Run()
+	os.RemoveAll(dir)
 }
 
 // trained runs a few steps and an evaluation, and returns what every tensor

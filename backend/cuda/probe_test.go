@@ -62,7 +62,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		{What: "GPU 0", OK: true, Detail: "Stand-in 0, compute capability 9.0, 80.0 GiB"},
 		{What: "GPU 1", OK: true, Detail: "Stand-in 1, compute capability 9.0, 80.0 GiB"},
 		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
-		{What: "NVRTC", OK: true, Detail: "13.1 in " + compiler},
+		{What: "NVRTC", OK: true, Detail: "13.99 in " + compiler},
 	}, probe())
 
 	t.Run("CUDA shows no GPU", func(t *testing.T) {

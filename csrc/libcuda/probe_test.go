@@ -86,7 +86,7 @@ func TestLibrariesTellTheirVersions(t *testing.T) {
 	t.Setenv("OCTET_LIBNVRTC", path)
 	l, err = ProbeNVRTC(13000)
 	require.NoError(t, err)
-	require.Equal(t, Library{Path: path, Version: "13.1"}, l)
+	require.Equal(t, Library{Path: path, Version: "13.99"}, l)
 }
 
 // The highest version on the machine is not always one that the driver serves.

@@ -37,7 +37,7 @@ typedef struct {
 
 int nvrtcVersion(int *major, int *minor) {
 	*major = 13;
-	*minor = 1;
+	*minor = 99; // none of NVIDIA's: what it made is never taken for theirs, or back
 	return SUCCESS;
 }
 
