@@ -5,23 +5,30 @@ package cuda
 import (
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"octet/csrc/libcuda"
 )
 
-// nvmlLibrary is what the probe asks of NVIDIA's management library. Its
-// functions are bound when first called, so only Init may be called before
-// Init has succeeded: any other call would end the process with an unresolved
-// symbol. For the same reason nothing newer than driver 525 is asked.
+// nvmlLibrary is what is asked of NVIDIA's management library. Its functions
+// are bound when first called, so only Init may be called before Init has
+// succeeded: any other call would end the process with an unresolved symbol.
+// For the same reason nothing newer than driver 525 is asked.
 type nvmlLibrary interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
+	Extensions() nvml.ExtendedInterface
 	SystemGetDriverVersion() (string, nvml.Return)
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(int) (nvml.Device, nvml.Return)
+	DeviceGetHandleByPciBusId(string) (nvml.Device, nvml.Return)
 }
+
+// nvmlTurn is held while NVML is called: go-nvml keeps its functions in
+// variables of the package, which Init and Shutdown set.
+var nvmlTurn sync.Mutex
 
 // newNVML names the library and loads nothing yet. OCTET_LIBNVML overrides its
 // path.
@@ -32,13 +39,30 @@ func newNVML() nvmlLibrary {
 	return nvml.New()
 }
 
+func startNVML(lib nvmlLibrary) error {
+	nvmlTurn.Lock()
+	defer nvmlTurn.Unlock()
+	if r := lib.Init(); r != nvml.SUCCESS {
+		return fmt.Errorf("NVML did not start: %w", r)
+	}
+	return nil
+}
+
+// stopNVML ends what startNVML began.
+func stopNVML(lib nvmlLibrary) error {
+	nvmlTurn.Lock()
+	defer nvmlTurn.Unlock()
+	if r := lib.Shutdown(); r != nvml.SUCCESS {
+		return fmt.Errorf("NVML did not stop: %w", r)
+	}
+	return nil
+}
+
 // askNVML returns the driver's version and the GPUs of the machine, whether or
 // not CUDA shows them to this process.
 func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
-	if r := lib.Init(); r != nvml.SUCCESS {
-		return "", nil, fmt.Errorf("NVML did not start: %w", r)
-	}
-	defer func() { _ = lib.Shutdown() }() // it was asked everything: nothing to do about an error
+	nvmlTurn.Lock()
+	defer nvmlTurn.Unlock()
 	driver, r := lib.SystemGetDriverVersion()
 	if r != nvml.SUCCESS {
 		return "", nil, fmt.Errorf("NVML does not know the driver's version: %w", r)

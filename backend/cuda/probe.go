@@ -17,7 +17,14 @@ const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 // as CUDA numbers and shows them (CUDA_VISIBLE_DEVICES applies); where CUDA
 // does not answer, as the management library sees them.
 func probe() []backend.Finding {
-	version, gpus, nvmlErr := askNVML(newNVML())
+	lib := newNVML()
+	var version string
+	var gpus []libcuda.GPU
+	nvmlErr := startNVML(lib)
+	if nvmlErr == nil {
+		defer func() { _ = stopNVML(lib) }() // it was asked everything: nothing to do about an error
+		version, gpus, nvmlErr = askNVML(lib)
+	}
 	driver, cudaErr := libcuda.ProbeDriver()
 
 	nvml := backend.Finding{What: "NVIDIA driver", OK: true, Detail: fmt.Sprintf("version %s, GPUs in the machine: %d", version, len(gpus))}
@@ -47,6 +54,9 @@ func probe() []backend.Finding {
 	}
 	for i, gpu := range gpus {
 		list = append(list, describe(i, gpu))
+		if nvmlErr == nil && cudaErr == nil {
+			list = append(list, readNow(i, gpu, lib))
+		}
 	}
 	return append(list,
 		library("cuBLASLt", driver.Version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
@@ -66,6 +76,22 @@ func describe(i int, gpu libcuda.GPU) backend.Finding {
 		f.Detail += ": no FP8 matrix units"
 		f.Fix = "FP8 needs compute capability 8.9 or later: Ada, Hopper, Blackwell"
 	}
+	return f
+}
+
+// readNow says what the sensors of a GPU tell, by a library that was started.
+func readNow(i int, gpu libcuda.GPU, lib nvmlLibrary) backend.Finding {
+	f := backend.Finding{What: fmt.Sprintf("GPU %d now", i)}
+	s, err := findSensors(lib, gpu.Bus)
+	var r backend.Reading
+	if err == nil {
+		r, err = s.Read()
+	}
+	if err != nil {
+		f.Detail, f.Fix = err.Error(), "a run does without: no utilisation, power and energy in what it tells"
+		return f
+	}
+	f.OK, f.Detail = true, r.String()
 	return f
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/csrc/libcuda"
 	"octet/csrc/standin"
 )
 
@@ -60,7 +59,12 @@ func TestProbeOfStandIns(t *testing.T) {
 		{What: "NVIDIA driver", OK: true, Detail: "version 580.00.01, GPUs in the machine: 1"},
 		{What: "CUDA driver", OK: true, Detail: "CUDA 13.0 in " + cuda},
 		{What: "GPU 0", OK: true, Detail: "Stand-in 0, compute capability 9.0, 80.0 GiB"},
+		{What: "GPU 0 now", OK: true, Detail: "97% busy, 6.0 of 24.0 GiB used, 300 W, 60 °C, 1755 MHz, throttled by power cap, counts its energy"},
 		{What: "GPU 1", OK: true, Detail: "Stand-in 1, compute capability 9.0, 80.0 GiB"},
+		{
+			What: "GPU 1 now", Detail: "NVML does not show the GPU at 0000:11:00.0: not found",
+			Fix: "a run does without: no utilisation, power and energy in what it tells",
+		},
 		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
 		{What: "NVRTC", OK: true, Detail: "13.99 in " + compiler},
 	}, probe())
@@ -83,6 +87,9 @@ func TestProbeOfStandIns(t *testing.T) {
 		require.Contains(t, f.Fix, "utility")
 		require.True(t, find(t, list, "CUDA driver").OK)
 		require.True(t, find(t, list, "GPU 1").OK)
+		for _, f := range list {
+			require.NotContains(t, f.What, "now")
+		}
 	})
 	t.Run("the GPU has no FP8", func(t *testing.T) {
 		t.Setenv("STANDIN_CAPABILITY", "80")
@@ -105,7 +112,5 @@ type deadNVML struct{ nvmlLibrary }
 func (deadNVML) Init() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
 
 func TestNothingIsAskedOfNVMLThatDidNotStart(t *testing.T) {
-	_, gpus, err := askNVML(deadNVML{})
-	require.ErrorIs(t, err, nvml.ERROR_DRIVER_NOT_LOADED)
-	require.Equal(t, []libcuda.GPU(nil), gpus)
+	require.ErrorIs(t, startNVML(deadNVML{}), nvml.ERROR_DRIVER_NOT_LOADED)
 }

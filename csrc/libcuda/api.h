@@ -86,6 +86,7 @@ typedef struct {
 	X(CUresult, cuDeviceGetCount, (int *)) \
 	X(CUresult, cuDeviceGet, (CUdevice *, int)) \
 	X(CUresult, cuDeviceGetName, (char *, int, CUdevice)) \
+	X(CUresult, cuDeviceGetPCIBusId, (char *, int, CUdevice)) \
 	X(CUresult, cuDeviceGetAttribute, (int *, CUdevice_attribute, CUdevice)) \
 	X(CUresult, cuDeviceTotalMem_v2, (size_t *, CUdevice)) \
 	X(CUresult, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \

@@ -55,7 +55,7 @@ func code(err error) int {
 
 func TestDeviceDescribesItself(t *testing.T) {
 	d := device(t)
-	require.Equal(t, GPU{Name: "Stand-in 0", Major: 9, Memory: 80 << 30, Processors: 132, Shared: 227 << 10}, d.GPU)
+	require.Equal(t, GPU{Name: "Stand-in 0", Bus: "0000:10:00.0", Major: 9, Memory: 80 << 30, Processors: 132, Shared: 227 << 10}, d.GPU)
 	require.Equal(t, 13000, d.Version)
 	require.Equal(t, "sm_90a", d.Arch())
 	require.Equal(t, "sm_89", GPU{Major: 8, Minor: 9}.Arch())

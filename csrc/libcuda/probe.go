@@ -17,6 +17,7 @@ type Driver struct {
 // GPU is what a driver says of one device.
 type GPU struct {
 	Name         string
+	Bus          string // its place on the PCI bus, "0000:0b:00.0": what other libraries of NVIDIA know it by
 	Major, Minor int    // compute capability
 	Memory       uint64 // bytes
 	Processors   int    // multiprocessors
@@ -52,7 +53,7 @@ func describe(lib driver, ordinal int) (GPU, error) {
 		return GPU{}, err
 	}
 	return GPU{
-		Name: C.GoString(&out.name[0]), Major: int(out.major), Minor: int(out.minor), Memory: uint64(out.memory),
+		Name: C.GoString(&out.name[0]), Bus: C.GoString(&out.bus[0]), Major: int(out.major), Minor: int(out.minor), Memory: uint64(out.memory),
 		Processors: int(out.processors), Shared: int(out.shared),
 	}, nil
 }

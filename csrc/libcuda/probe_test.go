@@ -23,8 +23,8 @@ func TestDriverListsItsDevices(t *testing.T) {
 	require.Equal(t, Driver{
 		Path: path, Version: 12080,
 		GPUs: []GPU{
-			{Name: "Stand-in 0", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
-			{Name: "Stand-in 1", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
+			{Name: "Stand-in 0", Bus: "0000:10:00.0", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
+			{Name: "Stand-in 1", Bus: "0000:11:00.0", Major: 8, Minor: 9, Memory: 80 << 30, Processors: 132, Shared: 99 << 10},
 		},
 	}, d)
 }

@@ -122,6 +122,13 @@ int cuDeviceGetName(char *name, int size, int device) {
 	return SUCCESS;
 }
 
+int cuDeviceGetPCIBusId(char *bus, int size, int device) {
+	if (device < HANDLE || size < 13)
+		return device < HANDLE ? INVALID_DEVICE : INVALID_VALUE;
+	snprintf(bus, size, "0000:%02x:00.0", FIRST_BUS + device - HANDLE);
+	return SUCCESS;
+}
+
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	if (device < HANDLE)
 		return INVALID_DEVICE;

@@ -1,56 +1,204 @@
 //go:build ignore
 
-// Stand-in for libnvidia-ml.so.1, one GPU: see standin.go.
+// Stand-in for libnvidia-ml.so.1: see standin.go. Everything but NVML's own
+// functions is static: go-nvml lets all libraries of the process see them.
+
+#include "standin.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SUCCESS = 0,
+	UNINITIALIZED = 1,
+	INVALID_ARGUMENT = 2,
+	NOT_SUPPORTED = 3,
+	NOT_FOUND = 6,
+	DRIVER_NOT_LOADED = 9,
+	GPU_IS_LOST = 15,
+};
+
+enum { MAX_GPUS = 8 };
+
+// A handle is the address of one of these.
+typedef struct {
+	unsigned long long counted; // mJ
+} gpu;
+
+typedef struct {
+	unsigned gpu, memory; // percent
+} utilization;
 
 typedef struct {
 	unsigned long long total, free, used;
 } memory;
 
-static int gpu;
+static gpu gpus[MAX_GPUS];
+static int started, readings;
 
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int status) { return status ? "stand-in error" : "success"; }
-
-int nvmlSystemGetDriverVersion(char *version, unsigned size) {
-	snprintf(version, size, "580.00.01");
-	return 0;
+static long number(const char *name, long otherwise) {
+	const char *value = getenv(name);
+	return value ? atol(value) : otherwise;
 }
 
-int nvmlDeviceGetCount_v2(unsigned *count) {
-	*count = 1;
-	return 0;
+static unsigned count(void) { return number("STANDIN_NVML_GPUS", 1); }
+
+// check is what stands against a call with a handle: for how (a function's name
+// without nvmlDeviceGet), the settings.
+static int check(const gpu *device, const char *how) {
+	if (!started)
+		return UNINITIALIZED;
+	if (device < gpus || device >= gpus + count())
+		return INVALID_ARGUMENT;
+	const char *unsupported = getenv("STANDIN_NVML_UNSUPPORTED");
+	if (unsupported && (strstr(unsupported, how) || !strcmp(unsupported, "all")))
+		return NOT_SUPPORTED;
+	const long lost = number("STANDIN_NVML_LOST", 0);
+	return lost && readings >= lost ? GPU_IS_LOST : SUCCESS;
+}
+
+// ordinal is the number that CUDA has for a GPU: NVML counts them from the other
+// end.
+static int ordinal(const gpu *device) { return count() - 1 - (device - gpus); }
+
+int nvmlInit_v2(void) {
+	if (number("STANDIN_NVML_INIT", SUCCESS))
+		return number("STANDIN_NVML_INIT", SUCCESS);
+	if (started++ == 0)
+		readings = 0;
+	return SUCCESS;
+}
+
+int nvmlShutdown(void) {
+	if (!started)
+		return UNINITIALIZED;
+	started--;
+	return SUCCESS;
+}
+
+const char *nvmlErrorString(int status) {
+	switch (status) {
+	case SUCCESS: return "success";
+	case NOT_SUPPORTED: return "not supported";
+	case NOT_FOUND: return "not found";
+	case DRIVER_NOT_LOADED: return "driver not loaded";
+	case GPU_IS_LOST: return "GPU is lost";
+	}
+	return "stand-in error";
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned size) {
+	if (!started)
+		return UNINITIALIZED;
+	snprintf(version, size, "580.00.01");
+	return SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *n) {
+	if (!started)
+		return UNINITIALIZED;
+	*n = count();
+	return SUCCESS;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-	if (index)
-		return 2; // NVML_ERROR_INVALID_ARGUMENT
-	*device = &gpu;
-	return 0;
+	if (!started)
+		return UNINITIALIZED;
+	if (index >= count())
+		return INVALID_ARGUMENT;
+	*device = &gpus[index];
+	return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) {
+	unsigned domain, number, slot, function;
+	if (!started)
+		return UNINITIALIZED;
+	if (sscanf(bus, "%x:%x:%x.%x", &domain, &number, &slot, &function) != 4)
+		return INVALID_ARGUMENT;
+	for (unsigned i = 0; i < count(); i++)
+		if (domain == 0 && (int)number == FIRST_BUS + ordinal(&gpus[i]) && slot == 0 && function == 0) {
+			*device = &gpus[i];
+			return SUCCESS;
+		}
+	return NOT_FOUND;
 }
 
 int nvmlDeviceGetName(void *device, char *name, unsigned size) {
-	if (device != &gpu)
-		return 2;
-	snprintf(name, size, "Managed stand-in");
-	return 0;
+	const int status = check(device, "Name");
+	if (!status)
+		snprintf(name, size, "Managed stand-in");
+	return status;
 }
 
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
-	if (device != &gpu)
-		return 2;
-	*major = 8;
-	*minor = 9;
-	return 0;
+	const int status = check(device, "CudaComputeCapability");
+	if (!status) {
+		*major = 8;
+		*minor = 9;
+	}
+	return status;
+}
+
+// What changes while a GPU works. A reading begins with the utilisation.
+
+int nvmlDeviceGetUtilizationRates(void *device, utilization *u) {
+	readings++;
+	const int status = check(device, "UtilizationRates");
+	if (!status) {
+		u->gpu = 97;
+		u->memory = 40;
+	}
+	return status;
 }
 
 int nvmlDeviceGetMemoryInfo(void *device, memory *m) {
-	if (device != &gpu)
-		return 2;
-	m->total = 24ull << 30;
-	m->free = m->total;
-	m->used = 0;
-	return 0;
+	const int status = check(device, "MemoryInfo");
+	if (!status) {
+		m->total = 24ull << 30;
+		m->used = 6ull << 30;
+		m->free = m->total - m->used;
+	}
+	return status;
+}
+
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+	const int status = check(device, "PowerUsage");
+	if (!status)
+		*milliwatts = 300250 + 100000 * ordinal(device);
+	return status;
+}
+
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
+	const int status = check(device, "Temperature");
+	if (sensor != 0) // of the GPU's die
+		return INVALID_ARGUMENT;
+	if (!status)
+		*celsius = 60 + ordinal(device);
+	return status;
+}
+
+int nvmlDeviceGetClockInfo(void *device, int clock, unsigned *megahertz) {
+	const int status = check(device, "ClockInfo");
+	if (clock != 1) // of the multiprocessors
+		return INVALID_ARGUMENT;
+	if (!status)
+		*megahertz = 1755;
+	return status;
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons) {
+	const int status = check(device, "CurrentClocksThrottleReasons");
+	if (!status)
+		*reasons = number("STANDIN_NVML_THROTTLED", 4);
+	return status;
+}
+
+// The count goes on by 5 J a call.
+int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
+	const int status = check(device, "TotalEnergyConsumption");
+	if (!status)
+		*millijoules = 7000000000ull + (((gpu *)device)->counted += 5000);
+	return status;
 }

@@ -33,6 +33,12 @@
 //	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
 //	STANDIN_LOST        the kernel launch, counted from 1, that loses the device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_NVML_INIT   status of nvmlInit (0)
+//	STANDIN_NVML_GPUS   GPUs in the machine (1), counted from the other end than CUDA does
+//	STANDIN_NVML_UNSUPPORTED  what they do not tell: nvmlDeviceGet functions, such as
+//	                    "PowerUsage,ClockInfo", or "all"
+//	STANDIN_NVML_THROTTLED  bits of what holds their clocks down (4, the power cap)
+//	STANDIN_NVML_LOST   the reading, counted from 1 since nvmlInit, from which on they are lost
 //	STANDIN_GAUDI2      devices of the model (1)
 //	STANDIN_GAUDI3      (0)
 //	STANDIN_SYNAPSE     status of synInitialize (0)

@@ -9,6 +9,9 @@
 // its mind.
 long setting(const char *name, long otherwise);
 
+// GPU i, as CUDA counts, is on PCI bus FIRST_BUS + i.
+enum { FIRST_BUS = 0x10 };
+
 // An op is one piece of a stream's work: run returns a CUresult.
 typedef int (*op_run)(void *data);
 

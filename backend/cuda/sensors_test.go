@@ -1,0 +1,145 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/csrc/standin"
+)
+
+// managed adds the stand-in for NVML to those for CUDA, in a machine of two GPUs.
+func managed(t *testing.T) {
+	standIns(t)
+	t.Setenv("OCTET_LIBNVML", standin.Build(t, "libnvidia-ml"))
+	t.Setenv("STANDIN_GPUS", "2")
+	t.Setenv("STANDIN_NVML_GPUS", "2")
+}
+
+// sensorsOf opens a GPU, its sensors, and closes the GPU again.
+func sensorsOf(t *testing.T, name string) backend.Sensors {
+	list, err := open(name, backend.Options{})
+	require.NoError(t, err)
+	s, err := list[0].(backend.Sensed).Sensors()
+	require.NoError(t, err)
+	require.NoError(t, list[0].Close())
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// CUDA's first GPU is NVML's second.
+func TestSensorsAreThoseOfTheGPU(t *testing.T) {
+	managed(t)
+	for name, want := range map[string]struct{ power, temperature float64 }{"0": {300.25, 60}, "1": {400.25, 61}} {
+		s := sensorsOf(t, name)
+		first, err := s.Read()
+		require.NoError(t, err)
+		require.Equal(t, backend.Reading{
+			Utilization: new(0.97), MemoryUsed: new(int64(6 << 30)), MemoryTotal: new(int64(24 << 30)),
+			Power: &want.power, Temperature: &want.temperature, Clock: new(1755.0),
+			Throttled: []string{"power cap"}, Energy: first.Energy,
+		}, first)
+		second, err := s.Read()
+		require.NoError(t, err)
+		require.Equal(t, 5.0, *second.Energy-*first.Energy)
+	}
+}
+
+func TestUntoldIsAbsent(t *testing.T) {
+	managed(t)
+	s := sensorsOf(t, "")
+	t.Setenv("STANDIN_NVML_UNSUPPORTED", "UtilizationRates,TotalEnergyConsumption,CurrentClocksThrottleReasons")
+	r, err := s.Read()
+	require.NoError(t, err)
+	require.Equal(t, backend.Reading{
+		MemoryUsed: new(int64(6 << 30)), MemoryTotal: new(int64(24 << 30)),
+		Power: new(300.25), Temperature: new(60.0), Clock: new(1755.0),
+	}, r)
+	t.Setenv("STANDIN_NVML_UNSUPPORTED", "all")
+	r, err = s.Read()
+	require.NoError(t, err)
+	require.Equal(t, backend.Reading{}, r)
+}
+
+func TestSensorsFail(t *testing.T) {
+	managed(t)
+	t.Run("in the middle", func(t *testing.T) {
+		s := sensorsOf(t, "")
+		t.Setenv("STANDIN_NVML_LOST", "2")
+		_, err := s.Read()
+		require.NoError(t, err)
+		for range 2 {
+			r, err := s.Read()
+			require.ErrorIs(t, err, nvml.ERROR_GPU_IS_LOST)
+			require.EqualError(t, err, "nvmlDeviceGetUtilizationRates of the GPU at 0000:10:00.0: GPU is lost")
+			require.Equal(t, backend.Reading{}, r)
+		}
+	})
+	t.Run("at the start", func(t *testing.T) {
+		d := openOne(t)
+		t.Setenv("STANDIN_NVML_GPUS", "0")
+		_, err := d.Sensors()
+		require.EqualError(t, err, "NVML does not show the GPU at 0000:10:00.0: not found")
+		t.Setenv("STANDIN_NVML_INIT", "9")
+		_, err = d.Sensors()
+		require.EqualError(t, err, "NVML did not start: driver not loaded")
+		t.Setenv("OCTET_LIBNVML", filepath.Join(t.TempDir(), "missing.so"))
+		_, err = d.Sensors()
+		require.ErrorIs(t, err, nvml.ERROR_LIBRARY_NOT_FOUND)
+	})
+}
+
+// olderNVML lacks a function.
+type olderNVML struct {
+	nvmlLibrary
+	lacks string
+}
+
+type olderSymbols struct {
+	nvml.ExtendedInterface
+	lacks string
+}
+
+func (l olderNVML) Extensions() nvml.ExtendedInterface {
+	return olderSymbols{l.nvmlLibrary.Extensions(), l.lacks}
+}
+
+func (l olderSymbols) LookupSymbol(name string) error {
+	if name == l.lacks {
+		return errors.New("no such symbol")
+	}
+	return l.ExtendedInterface.LookupSymbol(name)
+}
+
+func TestWhatALibraryLacksIsNotCalled(t *testing.T) {
+	managed(t)
+	s := sensorsOf(t, "").(*sensors)
+	whole, err := s.Read()
+	require.NoError(t, err)
+	s.lib = olderNVML{s.lib, "nvmlDeviceGetPowerUsage"}
+	r, err := s.Read()
+	require.NoError(t, err)
+	require.Nil(t, r.Power)
+	require.Equal(t, whole.Temperature, r.Temperature)
+}
+
+func TestThrottled(t *testing.T) {
+	for bits, want := range map[uint64][]string{
+		0:        {},
+		1:        {}, // idle
+		4 | 1:    {"power cap"},
+		32 | 64:  {"heat", "heat, hardware"},
+		8 | 128:  {"hardware slowdown", "power brake"},
+		2 | 16:   {"clock setting", "sync boost"},
+		256:      {"display clock"},
+		512 | 32: {"heat", "reasons 0x200"},
+	} {
+		require.Equal(t, want, throttled(bits), bits)
+	}
+}
