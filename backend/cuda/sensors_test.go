@@ -3,8 +3,12 @@
 package cuda
 
 import (
+	"encoding/json"
 	"errors"
+	"math"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -12,6 +16,8 @@ import (
 
 	"octet/backend"
 	"octet/csrc/standin"
+	"octet/internal/run"
+	"octet/internal/writers"
 )
 
 // managed adds the stand-in for NVML to those for CUDA, in a machine of two GPUs.
@@ -142,4 +148,42 @@ func TestThrottled(t *testing.T) {
 	} {
 		require.Equal(t, want, throttled(bits), bits)
 	}
+}
+
+// A run, from the driver's bus number to the lines of timing.jsonl.
+func TestRunTellsOfTheGPU(t *testing.T) {
+	managed(t)
+	c := small("bf16")
+	c.Model.Layers, c.Train.Steps, c.Data.ValBytes, c.Checkpoint.Every = 1, 3, 0, 0
+	text := filepath.Join(t.TempDir(), "text.txt")
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("to be or not to be, ", 200)), 0o600))
+	c.Data.Paths = []string{text}
+	dir := filepath.Join(t.TempDir(), "run")
+	r, err := run.Start(t.Context(), run.Options{Config: c, Dir: dir, Backend: "cuda:1"})
+	require.NoError(t, err)
+	require.NoError(t, r.Train(t.Context(), func(p run.Progress) { require.NoError(t, p.Silent) }))
+	require.NoError(t, r.Close())
+
+	written, err := os.ReadFile(filepath.Join(dir, "timing.jsonl"))
+	require.NoError(t, err)
+	steps, last := 0, 0.0
+	for text := range strings.Lines(string(written)) {
+		var line writers.Timing
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+		require.Len(t, line.Devices, 1)
+		d := line.Devices[0]
+		require.Zero(t, math.Mod(*d.Energy, 5))
+		require.GreaterOrEqual(t, *d.Energy, last)
+		last, d.Energy = *d.Energy, nil
+		require.Equal(t, writers.Device{
+			Utilization: new(0.97), MemoryUsed: new(int64(6 << 30)), MemoryTotal: new(int64(24 << 30)),
+			Power: new(400.25), Temperature: new(61.0), Clock: new(1755.0), Throttled: []string{"power cap"},
+		}, d)
+		steps++
+	}
+	require.Equal(t, 3, steps)
+	e, ok := r.Energy()
+	require.True(t, ok)
+	require.False(t, e.Estimated)
+	require.GreaterOrEqual(t, e.Joules, last+5, "one reading more at the end")
 }

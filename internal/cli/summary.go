@@ -38,7 +38,11 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	if last.Step == 0 {
 		fmt.Fprintf(t.out, "nothing to do: the run has all its %d steps; more by --steps N\n", r.Config.Train.Steps)
 	} else {
-		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(last.Tokens-int64(r.Resumed)*r.Trainer.TokensPerStep()), writers.Clock(elapsed))
+		tokens := trainedTokens(r)
+		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(tokens), writers.Clock(elapsed))
+		if e, ok := r.Energy(); ok {
+			fmt.Fprintf(t.out, "energy      %s\n", energyText(e, tokens))
+		}
 	}
 	if last.Evaluated {
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
@@ -55,6 +59,22 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	return nil
 }
 
+// trainedTokens is by how many tokens this process brought the run on.
+func trainedTokens(r *run.Run) int64 {
+	return int64(r.Trainer.StepsDone()-r.Resumed) * r.Trainer.TokensPerStep()
+}
+
+// energyText is what the devices used: all together, as a bill has it; per token,
+// to compare; and how one knows.
+func energyText(e run.Energy, tokens int64) string {
+	source := "counted by the device"
+	if e.Estimated {
+		source = "estimated from its power, read every second"
+	}
+	return fmt.Sprintf("%s (%.3g kWh), %.3g J per token; %s, without the host",
+		writers.Quantity(e.Joules, "J"), e.Joules/3.6e6, e.Joules/float64(tokens), source)
+}
+
 // result is what train --json prints. A resumed run that had nothing left to do
 // has no losses, one without validation data no val_loss.
 type result struct {
@@ -66,6 +86,11 @@ type result struct {
 	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
 	Seconds     writers.Float  `json:"seconds"` // of this process
+
+	// Of the devices, while this process trained; absent where they do not tell.
+	Energy          *writers.Float `json:"energy_j,omitempty"`
+	EnergyPerToken  *writers.Float `json:"joules_per_token,omitempty"`
+	EnergyEstimated bool           `json:"energy_estimated,omitempty"` // from readings of the power
 }
 
 // printResult is printSummary for programs.
@@ -88,6 +113,10 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Durati
 		if r.Config.Model.Vocab == data.TextVocab {
 			out.BitsPerByte = float(last.ValLoss / math.Ln2)
 		}
+	}
+	if e, ok := r.Energy(); ok && last.Step > 0 {
+		out.Energy, out.EnergyEstimated = float(e.Joules), e.Estimated
+		out.EnergyPerToken = float(e.Joules / float64(trainedTokens(r)))
 	}
 	return json.NewEncoder(w).Encode(out)
 }

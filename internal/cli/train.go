@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -163,6 +164,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if p.Recipe != "" {
 			status.Print(fmt.Sprintf("step %d: recipe %s from here on", p.Step, p.Recipe))
 		}
+		if p.Silent != nil {
+			status.Print(fmt.Sprintf("step %d: %v; training goes on without (%s doctor tells more)", p.Step, p.Silent, shellQuote(t.name)))
+		}
 		if p.Skipped {
 			status.Print(fmt.Sprintf("step %d: no update, its loss or a gradient was not finite", p.Step))
 		}
@@ -226,7 +230,25 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 	if r.PeakFLOPs > 0 {
 		s.PeakShare = s.FlopsPerSec / r.PeakFLOPs
 	}
+	if p.Devices != nil {
+		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)
+		s.Power = fold(p.Devices, func(d backend.Reading) *float64 { return d.Power }, func(a, b float64) float64 { return a + b })
+		s.Temperature = fold(p.Devices, func(d backend.Reading) *float64 { return d.Temperature }, math.Max)
+	}
 	return s
+}
+
+// fold makes one number of what each device tells; nil if one of them does not.
+func fold(devices []backend.Reading, of func(backend.Reading) *float64, join func(a, b float64) float64) *float64 {
+	all := of(devices[0])
+	for _, d := range devices[1:] {
+		x := of(d)
+		if all == nil || x == nil {
+			return nil
+		}
+		all = new(join(*all, *x))
+	}
+	return all
 }
 
 // configArgs sorts the arguments that say what is computed.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"octet/backend"
 	"octet/checkpoint"
 	"octet/train"
 )
@@ -13,21 +14,25 @@ import (
 // Progress is what Train reports after every step.
 type Progress struct {
 	train.StepResult
-	Steps      int           // of the whole run
-	Evaluated  bool          // this step evaluated
-	ValLoss    float64       // nats per token, if it did
-	Health     train.Health  // of this step, if it was measured
-	Checkpoint string        // path, if this step wrote one, or the run went back to one
-	Recipe     string        // if this step was the first under it
-	Rewound    bool          // the step made a spike, and the run went back to Checkpoint
-	ETA        time.Duration // at the pace of this process so far, evaluations and checkpoints included
-	Profile    *Profile      // of the steps up to this one, if it is the last of those that were profiled
+	Steps      int               // of the whole run
+	Evaluated  bool              // this step evaluated
+	ValLoss    float64           // nats per token, if it did
+	Health     train.Health      // of this step, if it was measured
+	Checkpoint string            // path, if this step wrote one, or the run went back to one
+	Recipe     string            // if this step was the first under it
+	Rewound    bool              // the step made a spike, and the run went back to Checkpoint
+	ETA        time.Duration     // at the pace of this process so far, evaluations and checkpoints included
+	Profile    *Profile          // of the steps up to this one, if it is the last of those that were profiled
+	Devices    []backend.Reading // of each device, a second or so ago; nil where none has sensors
+	Silent     error             // why a device does not tell what its sensors should; said once
 }
 
 // Train runs the remaining steps and reports each. When ctx is cancelled it
 // finishes the step, writes a checkpoint and returns ctx's error. Any other
 // error says where the last checkpoint is.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
+	r.telemetry.begin()
+	defer r.telemetry.end()
 	start := time.Now()
 	for done := 1; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
 		p, interrupted, err := r.step(ctx)
@@ -57,6 +62,10 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			err = errors.Join(err, r.record(p))
 		}
 		return p, false, err
+	}
+	p.Devices = r.telemetry.now()
+	if p.Silent = r.telemetry.failure(); p.Silent != nil {
+		r.records.log.Warn("no telemetry", "step", p.Step, "reason", p.Silent.Error())
 	}
 	if r.Trainer.Phase != phase {
 		p.Recipe = r.Trainer.Recipe.Name
@@ -95,6 +104,10 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	return p, interrupted, err
 }
+
+// Energy is what the devices used while Train was running, all that it does
+// beside the steps included; ok says that it is known.
+func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy() }
 
 func (r *Run) record(p Progress) error {
 	return r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)

@@ -79,6 +79,9 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		mfu := t.FlopsPerSec / writers.Float(peakFLOPs)
 		t.MFU = &mfu
 	}
+	for _, r := range p.Devices {
+		t.Devices = append(t.Devices, writers.Device(r))
+	}
 	return errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
 }
 

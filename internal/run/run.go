@@ -47,11 +47,12 @@ type Run struct {
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
 
-	backend string // as given
-	options backend.Options
-	version string
-	records *records
-	profile *profiler // nil: not asked for, or done
+	backend   string // as given
+	options   backend.Options
+	version   string
+	records   *records
+	telemetry *telemetry
+	profile   *profiler // nil: not asked for, or done
 }
 
 // Start opens everything. Its errors are the user's to mend; nothing is left
@@ -99,6 +100,7 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	r.PeakFLOPs = peakFLOPs(r.Devices)
+	r.telemetry = openTelemetry(r.Devices)
 	if o.Profile {
 		r.profile = &profiler{Profile: backend.NewProfile()}
 		r.profile.watch(r.Devices)
@@ -222,9 +224,12 @@ func (r *Run) Close() error {
 
 // free closes what Start opened beside the folder.
 func (r *Run) free() error {
-	var err error
+	var errs []error
 	if r.Corpus != nil {
-		err = r.Corpus.Close()
+		errs = append(errs, r.Corpus.Close())
 	}
-	return errors.Join(err, closeAll(r.Devices))
+	if r.telemetry != nil {
+		errs = append(errs, r.telemetry.close())
+	}
+	return errors.Join(append(errs, closeAll(r.Devices))...)
 }

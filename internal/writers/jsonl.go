@@ -59,13 +59,27 @@ type SwiGLUStats struct {
 
 // Timing is a line of timing.jsonl: what the clock says.
 type Timing struct {
-	Step         int              `json:"step"`
-	StepSeconds  Float            `json:"step_s"`
-	TokensPerSec Float            `json:"tokens_per_s"`
-	FlopsPerSec  Float            `json:"flops_per_s"`
-	MFU          *Float           `json:"mfu,omitempty"` // absent where the machine's peak is not known
-	Memory       int64            `json:"memory"`        // bytes
-	Device       map[string]Float `json:"device,omitempty"`
+	Step         int      `json:"step"`
+	StepSeconds  Float    `json:"step_s"`
+	TokensPerSec Float    `json:"tokens_per_s"`
+	FlopsPerSec  Float    `json:"flops_per_s"`
+	MFU          *Float   `json:"mfu,omitempty"`     // absent where the machine's peak is not known
+	Memory       int64    `json:"memory"`            // bytes
+	Devices      []Device `json:"devices,omitempty"` // one of each rank, as read a second or so before
+}
+
+// Device is what a device says of itself. What it does not tell is absent.
+type Device struct {
+	Utilization *float64 `json:"utilization,omitempty"`  // within [0, 1]
+	MemoryUsed  *int64   `json:"memory_used,omitempty"`  // bytes, by all processes
+	MemoryTotal *int64   `json:"memory_total,omitempty"` // bytes
+	Power       *float64 `json:"power_w,omitempty"`
+	Temperature *float64 `json:"temperature_c,omitempty"`
+	Clock       *float64 `json:"clock_mhz,omitempty"`
+	Throttled   []string `json:"throttled,omitzero"` // what holds the clock down; [] is nothing
+
+	Energy          *float64 `json:"energy_j,omitempty"` // since this process began to train
+	EnergyEstimated bool     `json:"energy_estimated,omitempty"`
 }
 
 // JSONL appends lines to a file.

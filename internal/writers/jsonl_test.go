@@ -42,9 +42,27 @@ func TestMetricsLines(t *testing.T) {
 
 func TestTimingLine(t *testing.T) {
 	mfu := Float(0.34)
-	text, err := json.Marshal(Timing{Step: 1, StepSeconds: 0.1, TokensPerSec: 2e4, FlopsPerSec: 1e21, MFU: &mfu, Memory: 31e6, Device: map[string]Float{"power_w": 300.5}})
+	text, err := json.Marshal(Timing{Step: 1, StepSeconds: 0.1, TokensPerSec: 2e4, FlopsPerSec: 1e21, MFU: &mfu, Memory: 31e6})
 	require.NoError(t, err)
-	require.Equal(t, `{"step":1,"step_s":0.1,"tokens_per_s":20000,"flops_per_s":1e+21,"mfu":0.34,"memory":31000000,"device":{"power_w":300.5}}`, string(text))
+	require.Equal(t, `{"step":1,"step_s":0.1,"tokens_per_s":20000,"flops_per_s":1e+21,"mfu":0.34,"memory":31000000}`, string(text))
+}
+
+// What is not known is absent, what is zero is not: an idle device, or a clock
+// that nothing holds down.
+func TestDevicesOfATimingLine(t *testing.T) {
+	text, err := json.Marshal(Timing{Devices: []Device{
+		{
+			Utilization: new(0.97), MemoryUsed: new(int64(6 << 30)), MemoryTotal: new(int64(24 << 30)), Power: new(300.25),
+			Temperature: new(60.0), Clock: new(1755.0), Throttled: []string{"power cap"}, Energy: new(1e7),
+		},
+		{Utilization: new(0.0), Throttled: []string{}, Energy: new(0.0), EnergyEstimated: true},
+		{},
+	}})
+	require.NoError(t, err)
+	require.Equal(t, `{"step":0,"step_s":0,"tokens_per_s":0,"flops_per_s":0,"memory":0,"devices":[`+
+		`{"utilization":0.97,"memory_used":6442450944,"memory_total":25769803776,"power_w":300.25,"temperature_c":60,"clock_mhz":1755,"throttled":["power cap"],"energy_j":10000000},`+
+		`{"utilization":0,"throttled":[],"energy_j":0,"energy_estimated":true},`+
+		`{}]}`, string(text))
 }
 
 // Every line is in the file before Write returns: a killed process loses none.

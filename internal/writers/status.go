@@ -22,7 +22,12 @@ type Status struct {
 	FlopsPerSec  float64
 	PeakShare    float64 // of the machine's peak, within [0, 1]; 0: not known
 	Memory       int64   // bytes
-	ETA          time.Duration
+	// Of the device; nil where it does not tell. Of several: the least busy, all
+	// together, the hottest.
+	Utilization *float64 // within [0, 1]
+	Power       *float64 // W
+	Temperature *float64 // °C
+	ETA         time.Duration
 }
 
 // fields are the parts of the line.
@@ -35,7 +40,7 @@ func (s Status) fields() []string {
 	if finite(s.TokensPerSec) {
 		tokens = commas(tokens)
 	}
-	return []string{
+	fields := []string{
 		fmt.Sprintf("step %d/%d", s.Step, s.Steps),
 		"loss " + number(s.Loss, "%.4f"),
 		"|g| " + number(s.GradNorm, "%.3g"),
@@ -43,8 +48,17 @@ func (s Status) fields() []string {
 		tokens + " tok/s",
 		flops,
 		Bytes(s.Memory),
-		"ETA " + Clock(s.ETA),
 	}
+	if s.Utilization != nil {
+		fields = append(fields, fmt.Sprintf("%.0f%% busy", 100**s.Utilization))
+	}
+	if s.Power != nil {
+		fields = append(fields, Quantity(*s.Power, "W"))
+	}
+	if s.Temperature != nil {
+		fields = append(fields, fmt.Sprintf("%.0f C", *s.Temperature))
+	}
+	return append(fields, "ETA "+Clock(s.ETA))
 }
 
 // String is the whole line.

@@ -42,6 +42,23 @@ func TestStatusFit(t *testing.T) {
 	}
 }
 
+// What a device tells of itself comes last, and goes first.
+func TestStatusOfADevice(t *testing.T) {
+	s := someStatus
+	s.Utilization, s.Power, s.Temperature = new(0.974), new(612.3), new(61.0)
+	const line = "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB"
+	for columns, want := range map[int]string{
+		113: line + "  97% busy  612 W  61 C  ETA 0:42",
+		112: line + "  97% busy  612 W  ETA 0:42",
+		106: line + "  97% busy  ETA 0:42",
+		99:  line + "  ETA 0:42",
+	} {
+		require.Equal(t, want, s.fit(columns), columns)
+	}
+	s.Utilization, s.Power, s.Temperature = new(0.0), new(5600.0), nil
+	require.Equal(t, line+"  0% busy  5.6 kW  ETA 0:42", s.String())
+}
+
 // screen shows what a terminal would: lines, with carriage returns obeyed.
 func screen(t *testing.T, written string, width int) []string {
 	t.Helper()
