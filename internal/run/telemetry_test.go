@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,14 +22,12 @@ import (
 // first being 0.
 type fakeSensors struct {
 	answer func(n int) (backend.Reading, error)
-	reads  int
+	reads  atomic.Int32
 	closed int
 }
 
 func (s *fakeSensors) Read() (backend.Reading, error) {
-	n := s.reads
-	s.reads++
-	return s.answer(n)
+	return s.answer(int(s.reads.Add(1)) - 1)
 }
 
 func (s *fakeSensors) Close() error {
@@ -100,7 +99,7 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 		_, ok := tm.energy()
 		require.False(t, ok)
 		tm.begin()
-		require.Equal(t, 1, s.reads)
+		require.EqualValues(t, 1, s.reads.Load())
 		time.Sleep(3500 * time.Millisecond)
 		asked := time.Now()
 		now := tm.now()
@@ -112,14 +111,14 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 		require.False(t, now[0].EnergyEstimated)
 		require.True(t, now[1].EnergyEstimated)
 		tm.end()
-		require.Equal(t, 5, s.reads)
+		require.EqualValues(t, 5, s.reads.Load())
 		e, ok := tm.energy()
 		require.True(t, ok)
 		// 40 J were counted, 50 W drawn for 3.5 s and by the reading of the other.
 		require.InDelta(t, 40+50*3.55, e.Joules, 1e-9)
 		require.True(t, e.Estimated)
 		time.Sleep(time.Minute)
-		require.Equal(t, 5, s.reads, "it ended")
+		require.EqualValues(t, 5, s.reads.Load(), "it ended")
 		require.Nil(t, tm.now(), "what was read a minute ago is not now")
 		require.NoError(t, tm.close())
 		require.Equal(t, 1, s.closed)
@@ -266,7 +265,7 @@ func TestRunTellsOfItsDevices(t *testing.T) {
 		require.Equal(t, map[string]any{"temperature_c": 70.0, "throttled": []any{}}, got)
 	}
 	require.True(t, known)
-	require.Equal(t, Energy{Joules: float64(d.sensors.reads - 1)}, e, "from the first to the last reading")
+	require.Equal(t, Energy{Joules: float64(d.sensors.reads.Load() - 1)}, e, "from the first to the last reading")
 	require.Equal(t, 1, d.sensors.closed)
 	require.NotContains(t, log, "telemetry")
 }
