@@ -32,6 +32,11 @@
 // bit on the same GPU with the same libraries, which Spec.Arithmetic names: the
 // algorithms that were chosen there are remembered on disk (choices.go).
 //
+// # Sensors
+//
+// What the GPU says of itself comes from NVIDIA's management library (sensors.go),
+// which a run can do without. It reads the whole board, whoever works there.
+//
 // # Caveats
 //
 // One process, one GPU: ranks and collectives are refused, and so are operands

@@ -37,6 +37,9 @@ func (d *device) Sensors() (backend.Sensors, error) {
 // bus, because NVML and CUDA count GPUs each in an order of their own, and
 // CUDA_VISIBLE_DEVICES changes CUDA's.
 func findSensors(lib nvmlLibrary, bus string) (*sensors, error) {
+	if bus == "" {
+		return nil, errors.New("the CUDA driver does not tell which of NVML's GPUs this one is")
+	}
 	nvmlTurn.Lock()
 	defer nvmlTurn.Unlock()
 	gpu, r := lib.DeviceGetHandleByPciBusId(bus)

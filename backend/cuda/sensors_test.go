@@ -87,7 +87,14 @@ func TestSensorsFail(t *testing.T) {
 			require.Equal(t, backend.Reading{}, r)
 		}
 	})
+	t.Run("not to be found", func(t *testing.T) {
+		t.Setenv("STANDIN_BUS", "0")
+		require.NoError(t, forgetGPUs())
+		_, err := openOne(t).Sensors()
+		require.EqualError(t, err, "the CUDA driver does not tell which of NVML's GPUs this one is")
+	})
 	t.Run("at the start", func(t *testing.T) {
+		require.NoError(t, forgetGPUs())
 		d := openOne(t)
 		t.Setenv("STANDIN_NVML_GPUS", "0")
 		_, err := d.Sensors()

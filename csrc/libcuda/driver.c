@@ -26,7 +26,9 @@ octet_status octet_describe(const octet_driver *api, int ordinal, octet_gpu *out
 	CUdevice id;
 	TRY(api, cuDeviceGet, &id, ordinal);
 	TRY(api, cuDeviceGetName, out->name, sizeof out->name, id);
-	TRY(api, cuDeviceGetPCIBusId, out->bus, sizeof out->bus, id);
+	// Nothing but sensors needs it, and layers that share out a GPU may not tell.
+	if (api->cuDeviceGetPCIBusId(out->bus, sizeof out->bus, id))
+		out->bus[0] = 0;
 	TRY(api, cuDeviceGetAttribute, &out->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, id);
 	TRY(api, cuDeviceGetAttribute, &out->minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, id);
 	TRY(api, cuDeviceGetAttribute, &out->processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, id);

@@ -34,7 +34,7 @@ const octet_cublaslt *octet_cublaslt_load(const char *path, octet_loaded *out);
 
 typedef struct {
 	char name[256];
-	char bus[32];       // "0000:0b:00.0"
+	char bus[32];       // "0000:0b:00.0"; empty: not told
 	int major, minor;   // compute capability
 	int processors;     // multiprocessors
 	int shared;         // bytes of shared memory that a block may ask for

@@ -17,7 +17,7 @@ type Driver struct {
 // GPU is what a driver says of one device.
 type GPU struct {
 	Name         string
-	Bus          string // its place on the PCI bus, "0000:0b:00.0": what other libraries of NVIDIA know it by
+	Bus          string // its place on the PCI bus, "0000:0b:00.0", by which NVML knows it; empty if the driver does not tell
 	Major, Minor int    // compute capability
 	Memory       uint64 // bytes
 	Processors   int    // multiprocessors

@@ -123,8 +123,12 @@ int cuDeviceGetName(char *name, int size, int device) {
 }
 
 int cuDeviceGetPCIBusId(char *bus, int size, int device) {
-	if (device < HANDLE || size < 13)
-		return device < HANDLE ? INVALID_DEVICE : INVALID_VALUE;
+	if (device < HANDLE)
+		return INVALID_DEVICE;
+	if (size < 13)
+		return INVALID_VALUE;
+	if (!setting("STANDIN_BUS", 1))
+		return NOT_SUPPORTED;
 	snprintf(bus, size, "0000:%02x:00.0", FIRST_BUS + device - HANDLE);
 	return SUCCESS;
 }
