@@ -92,6 +92,7 @@ typedef struct {
 	X(CUresult, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(CUresult, cuDevicePrimaryCtxRelease_v2, (CUdevice)) \
 	X(CUresult, cuCtxSetCurrent, (CUcontext)) \
+	X(CUresult, cuCtxGetDevice, (CUdevice *)) \
 	X(CUresult, cuMemGetInfo_v2, (size_t *, size_t *)) \
 	X(CUresult, cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
 	X(CUresult, cuMemFree_v2, (CUdeviceptr)) \

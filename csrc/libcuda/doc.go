@@ -6,14 +6,14 @@
 // # What is here
 //
 // ProbeDriver, ProbeCublasLt and ProbeNVRTC look for the libraries and take no
-// device. Open takes one: a Device, which has memory (Alloc), page-locked host
-// memory (Pin) and Streams. Everything that a device does happens on a stream,
-// in order, some time after the call: copies, fills, launches of a Function of
-// a Module, products of an Lt (cuBLASLt), and the Events that measure them.
-// Capture records what a stream is given and makes a Graph of it, one launch
-// for a whole training step. A Compiler (NVRTC) turns CUDA C++ into cubins and
-// keeps them on disk. Memory on the device is a Ptr, a number that Go cannot
-// follow.
+// device. Open takes one, Adopt shares one with another part of the process: a
+// Device, which has memory (Alloc), page-locked host memory (Pin) and Streams.
+// Everything that a device does happens on a stream, in order, some time after
+// the call: copies, fills, launches of a Function of a Module, products of an
+// Lt (cuBLASLt), and the Events that measure them. Capture records what a
+// stream is given and makes a Graph of it, one launch for a whole training
+// step. A Compiler (NVRTC) turns CUDA C++ into cubins and keeps them on disk.
+// Memory on the device is a Ptr, a number that Go cannot follow.
 //
 // The package is thin on purpose: it knows the rules of the libraries (which
 // thread, which alignment, who frees) and nothing of training.

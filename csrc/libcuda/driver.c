@@ -22,9 +22,12 @@ octet_status octet_count(const octet_driver *api, int *count) {
 	return (octet_status){0};
 }
 
-octet_status octet_describe(const octet_driver *api, int ordinal, octet_gpu *out) {
-	CUdevice id;
-	TRY(api, cuDeviceGet, &id, ordinal);
+octet_status octet_id(const octet_driver *api, int ordinal, int *id) {
+	TRY(api, cuDeviceGet, id, ordinal);
+	return (octet_status){0};
+}
+
+octet_status octet_describe(const octet_driver *api, int id, octet_gpu *out) {
 	TRY(api, cuDeviceGetName, out->name, sizeof out->name, id);
 	// Nothing but sensors needs it, and layers that share out a GPU may not tell.
 	if (api->cuDeviceGetPCIBusId(out->bus, sizeof out->bus, id))
@@ -45,11 +48,22 @@ octet_status octet_open(const octet_driver *api, int ordinal, octet_device *out)
 	TRY(api, cuInit, 0);
 	TRY(api, cuDeviceGet, &id, ordinal);
 	TRY(api, cuDevicePrimaryCtxRetain, &context, id);
-	*out = (octet_device){api, id, (octet_handle)context};
+	*out = (octet_device){api, id, (octet_handle)context, 0};
+	return (octet_status){0};
+}
+
+octet_status octet_adopt(const octet_driver *api, octet_handle context, octet_device *out) {
+	CUdevice id;
+	TRY(api, cuInit, 0);
+	TRY(api, cuCtxSetCurrent, (CUcontext)context);
+	TRY(api, cuCtxGetDevice, &id);
+	*out = (octet_device){api, id, context, 1};
 	return (octet_status){0};
 }
 
 octet_status octet_close(const octet_device *d) {
+	if (d->adopted)
+		return (octet_status){0};
 	ENTER(d);
 	TRY(d->api, cuCtxSetCurrent, NULL);
 	TRY(d->api, cuDevicePrimaryCtxRelease_v2, d->id);

@@ -6,17 +6,20 @@ package libcuda
 import "C"
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 )
 
-// Device is a GPU that this process works with, in its primary context.
+// Device is a GPU that this process works with: in its primary context, or in
+// one that was adopted.
 type Device struct {
 	GPU
 	Version int // the newest CUDA that the driver serves: 1000·major + 10·minor
 
-	lib driver
-	c   C.octet_device
+	lib   driver
+	c     C.octet_device
+	owner any // of an adopted context
 }
 
 // Ptr is an address in a device's memory; 0 is none.
@@ -28,11 +31,43 @@ func Open(ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{Version: int(C.octet_version(lib.api)), lib: lib}
-	if err := d.check(C.octet_open(lib.api, C.int(ordinal), &d.c)); err != nil {
+	var c C.octet_device
+	if err := driverError(lib.api, C.octet_open(lib.api, C.int(ordinal), &c)); err != nil {
 		return nil, err
 	}
-	if d.GPU, err = describe(lib, ordinal); err != nil {
+	return newDevice(lib, c)
+}
+
+// Adopt works in a context that another part of this process made: a CUcontext,
+// which has to outlive everything that is made on the Device. Close leaves it as
+// it is. The owner is kept from the garbage collector as long as the Device is:
+// the value whose finalizer would destroy the context, or nil.
+//
+// Streams, events and memory belong to one context. Every call leaves this one
+// current on its thread: to another part of the program that has locked the
+// thread with another context, that matters.
+func Adopt(context uintptr, owner any) (*Device, error) {
+	if context == 0 {
+		return nil, errors.New("adopt a CUDA context: it is null")
+	}
+	lib, err := openDriver()
+	if err != nil {
+		return nil, err
+	}
+	var c C.octet_device
+	if err := driverError(lib.api, C.octet_adopt(lib.api, C.octet_handle(context), &c)); err != nil {
+		return nil, fmt.Errorf("adopt a CUDA context: %w", err)
+	}
+	d, err := newDevice(lib, c)
+	if err == nil {
+		d.owner = owner
+	}
+	return d, err
+}
+
+func newDevice(lib driver, c C.octet_device) (d *Device, err error) {
+	d = &Device{Version: int(C.octet_version(lib.api)), lib: lib, c: c}
+	if d.GPU, err = describe(lib, d.c.id); err != nil {
 		_ = d.Close() // the first error tells more
 		return nil, err
 	}

@@ -64,6 +64,34 @@ func TestDeviceDescribesItself(t *testing.T) {
 	require.EqualError(t, err, "cuDeviceGet returned 101: stand-in error")
 }
 
+// Two owners of one context see the same memory and streams, and only the one
+// that opened it ends it.
+func TestAdopt(t *testing.T) {
+	owner := device(t)
+	guest, err := Adopt(uintptr(owner.c.context), owner)
+	require.NoError(t, err)
+	require.Equal(t, owner.GPU, guest.GPU)
+	require.Equal(t, owner.Version, guest.Version)
+
+	theirs := stream(t, owner)
+	s := guest.AdoptStream(uintptr(theirs.s))
+	p := alloc(t, owner, 16)
+	require.NoError(t, theirs.Fill(p, 3, 16))
+	require.NoError(t, s.Fill(p+8, 5, 8))
+	got := make([]byte, 16)
+	require.NoError(t, s.Download(got, p), "one stream, in order")
+	require.Equal(t, "\x03\x03\x03\x03\x03\x03\x03\x03\x05\x05\x05\x05\x05\x05\x05\x05", string(got))
+
+	require.NoError(t, s.Close())
+	require.NoError(t, guest.Close())
+	require.NoError(t, theirs.Synchronize(), "a guest leaves what it found")
+
+	_, err = Adopt(0, nil)
+	require.EqualError(t, err, "adopt a CUDA context: it is null")
+	_, err = Adopt(12345, nil)
+	require.EqualError(t, err, "adopt a CUDA context: cuCtxSetCurrent returned 201: stand-in error")
+}
+
 func TestMemory(t *testing.T) {
 	d := device(t)
 	p := alloc(t, d, 1000)

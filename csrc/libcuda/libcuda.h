@@ -45,13 +45,17 @@ typedef struct {
 	const octet_driver *api;
 	int id;
 	octet_handle context;
+	int adopted; // the context is somebody else's
 } octet_device;
 
 int octet_version(const octet_driver *api);
 const char *octet_error_text(const octet_driver *api, int code);
 octet_status octet_count(const octet_driver *api, int *count);
-octet_status octet_describe(const octet_driver *api, int ordinal, octet_gpu *out);
+// A device has an ordinal, from 0 on, and an id, which is the driver's own.
+octet_status octet_id(const octet_driver *api, int ordinal, int *id);
+octet_status octet_describe(const octet_driver *api, int id, octet_gpu *out);
 octet_status octet_open(const octet_driver *api, int ordinal, octet_device *out);
+octet_status octet_adopt(const octet_driver *api, octet_handle context, octet_device *out);
 octet_status octet_close(const octet_device *d);
 octet_status octet_memory(const octet_device *d, size_t *free, size_t *total);
 octet_status octet_alloc(const octet_device *d, size_t bytes, uint64_t *out);

@@ -38,7 +38,11 @@ func ProbeDriver() (Driver, error) {
 		return d, err
 	}
 	for i := range int(count) {
-		gpu, err := describe(lib, i)
+		var id C.int
+		if err := driverError(lib.api, C.octet_id(lib.api, C.int(i), &id)); err != nil {
+			return d, err
+		}
+		gpu, err := describe(lib, id)
 		if err != nil {
 			return d, err
 		}
@@ -47,9 +51,9 @@ func ProbeDriver() (Driver, error) {
 	return d, nil
 }
 
-func describe(lib driver, ordinal int) (GPU, error) {
+func describe(lib driver, id C.int) (GPU, error) {
 	var out C.octet_gpu
-	if err := driverError(lib.api, C.octet_describe(lib.api, C.int(ordinal), &out)); err != nil {
+	if err := driverError(lib.api, C.octet_describe(lib.api, id, &out)); err != nil {
 		return GPU{}, err
 	}
 	return GPU{

@@ -17,8 +17,9 @@ import (
 
 // Stream is a queue of work on a device, done in order.
 type Stream struct {
-	d *Device
-	s C.octet_handle
+	d       *Device
+	s       C.octet_handle
+	adopted bool // somebody else's
 }
 
 // NewStream makes an empty stream, independent of all others.
@@ -27,8 +28,20 @@ func (d *Device) NewStream() (*Stream, error) {
 	return s, d.check(C.octet_stream_new(&d.c, &s.s))
 }
 
+// AdoptStream works on a stream that another part of this process made in the
+// device's context: a CUstream; 0 is the default stream, which cannot be
+// captured. Close leaves it as it is.
+func (d *Device) AdoptStream(stream uintptr) *Stream {
+	return &Stream{d: d, s: C.octet_handle(stream), adopted: true}
+}
+
 // Close gives the stream up; what it was given is still done.
-func (s *Stream) Close() error { return s.d.check(C.octet_stream_free(&s.d.c, s.s)) }
+func (s *Stream) Close() error {
+	if s.adopted {
+		return nil
+	}
+	return s.d.check(C.octet_stream_free(&s.d.c, s.s))
+}
 
 // Synchronize waits until everything on the stream is done, and returns the
 // error that any of it may have met.

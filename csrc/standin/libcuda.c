@@ -18,18 +18,33 @@ long setting(const char *name, long otherwise) {
 
 // The lock is recursive: what the driver does for a caller may call the driver.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static int started, retained, context; // context is nothing but an address
-static __thread void *current;
+static int started;
+__thread void *current;
 int lost;
 
-int standin_current(void) { return current == &context && retained > 0; }
+// A context is the primary one, which lives while it is retained, or an object
+// that cuCtxCreate made.
+typedef struct {
+	object object;
+	int device;
+} context;
+
+static context primary;
+static int retained;
+
+static int alive(const void *c) { return c == &primary ? retained > 0 : object_find(c, CONTEXT) != NULL; }
+
+int standin_current(void) {
+	pthread_mutex_lock(&lock);
+	return leave(current && alive(current));
+}
 
 int enter(void) {
-	if (lost)
-		return lost;
-	if (!standin_current())
-		return INVALID_CONTEXT;
 	pthread_mutex_lock(&lock);
+	if (lost)
+		return leave(lost);
+	if (!standin_current())
+		return leave(INVALID_CONTEXT);
 	return SUCCESS;
 }
 
@@ -45,6 +60,7 @@ static object *objects;
 void *object_new(enum kind kind, size_t bytes) {
 	object *o = calloc(1, bytes);
 	o->kind = kind;
+	o->context = kind == CONTEXT ? NULL : current;
 	o->next = objects;
 	objects = o;
 	return o;
@@ -54,7 +70,7 @@ object *object_first(void) { return objects; }
 
 void *object_find(const void *handle, enum kind kind) {
 	for (object *o = objects; o; o = o->next)
-		if (o == handle && o->kind == kind)
+		if (o == handle && o->kind == kind && (kind == CONTEXT || o->context == current))
 			return o;
 	return NULL;
 }
@@ -169,33 +185,70 @@ int cuDevicePrimaryCtxRetain(void **out, int device) {
 	if (device < HANDLE)
 		return INVALID_DEVICE;
 	retained++;
-	*out = &context;
+	primary.device = device;
+	*out = &primary;
 	return SUCCESS;
 }
 
-// The real driver destroys what is left. The stand-in says that it was left.
-int cuDevicePrimaryCtxRelease_v2(int device) {
+// The real driver destroys what is left in a context. The stand-in says that it
+// was left.
+static int leaks(const void *in) {
 	static const char *const names[] = {"device memory", "host memory", "stream", "event", "module", "function", "graph", "executable graph"};
+	int count = 0;
+	for (object *o = objects; o; o = o->next)
+		if (o->context == in && o->kind != FUNCTION) { // lives as long as its module
+			fprintf(stderr, "stand-in: a %s was not given back\n", names[o->kind]);
+			count++;
+		}
+	return count ? PRIMARY_CONTEXT_ACTIVE : SUCCESS;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device) {
 	if (device < HANDLE)
 		return INVALID_DEVICE;
 	if (retained == 0)
 		return INVALID_CONTEXT;
 	if (--retained > 0 || lost)
 		return SUCCESS;
-	int leaks = 0;
-	for (object *o = objects; o; o = o->next)
-		if (o->kind != FUNCTION) { // lives as long as its module
-			fprintf(stderr, "stand-in: a %s was not given back\n", names[o->kind]);
-			leaks++;
-		}
-	return leaks ? PRIMARY_CONTEXT_ACTIVE : SUCCESS;
+	return leaks(&primary);
+}
+
+int cuCtxCreate_v2(void **out, unsigned flags, int device) {
+	(void)flags;
+	if (!started)
+		return NOT_INITIALIZED;
+	if (device < HANDLE)
+		return INVALID_DEVICE;
+	pthread_mutex_lock(&lock);
+	context *c = object_new(CONTEXT, sizeof *c);
+	c->device = device;
+	current = *out = c;
+	return leave(SUCCESS);
+}
+
+int cuCtxDestroy_v2(void *c) {
+	pthread_mutex_lock(&lock);
+	if (!object_find(c, CONTEXT))
+		return leave(INVALID_CONTEXT);
+	const int status = leaks(c);
+	object_free(c);
+	return leave(status);
 }
 
 int cuCtxSetCurrent(void *c) {
-	if (c && (c != &context || retained == 0))
-		return INVALID_CONTEXT;
+	pthread_mutex_lock(&lock);
+	if (c && !alive(c))
+		return leave(INVALID_CONTEXT);
 	current = c;
-	return SUCCESS;
+	return leave(SUCCESS);
+}
+
+int cuCtxGetDevice(int *device) {
+	const int status = enter();
+	if (status)
+		return status;
+	*device = ((const context *)current)->device;
+	return leave(SUCCESS);
 }
 
 // Memory: on the host's heap, between red zones whose pattern is checked when
@@ -213,7 +266,7 @@ static size_t live;
 
 static memory *memory_of(const void *p, enum kind kind) {
 	for (object *o = objects; o; o = o->next)
-		if (o->kind == kind && ((memory *)o)->p == p)
+		if (o->kind == kind && o->context == current && ((memory *)o)->p == p)
 			return (memory *)o;
 	return NULL;
 }
@@ -248,13 +301,29 @@ static int give(memory *m) {
 	return lost;
 }
 
-int standin_device(const void *p, size_t bytes) {
+// around is the allocation that has all of a range.
+static const memory *around(const void *p, size_t bytes) {
 	for (object *o = objects; o; o = o->next) {
 		const memory *m = (memory *)o;
-		if (o->kind == MEMORY && (uintptr_t)p >= (uintptr_t)m->p && (uintptr_t)p + bytes <= (uintptr_t)m->p + m->bytes)
-			return 1;
+		if (o->kind == MEMORY && o->context == current && (uintptr_t)p >= (uintptr_t)m->p &&
+		    (uintptr_t)p + bytes <= (uintptr_t)m->p + m->bytes)
+			return m;
 	}
-	return 0;
+	return NULL;
+}
+
+int standin_device(const void *p, size_t bytes) { return around(p, bytes) != NULL; }
+
+int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long p) {
+	const int status = enter();
+	if (status)
+		return status;
+	const memory *m = around((void *)(uintptr_t)p, 1);
+	if (!m)
+		return leave(NOT_FOUND);
+	*base = (uintptr_t)m->p;
+	*bytes = m->bytes;
+	return leave(SUCCESS);
 }
 
 int cuMemGetInfo_v2(size_t *free, size_t *all) {

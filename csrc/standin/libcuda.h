@@ -30,12 +30,14 @@ enum {
 };
 
 // Every object that was made and not destroyed is in one list, by which handles
-// are checked and leaks are found.
-enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, MODULE, FUNCTION, GRAPH, GRAPH_EXEC };
+// are checked and leaks are found. It belongs to the context in which it was
+// made, and is found in no other.
+enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, MODULE, FUNCTION, GRAPH, GRAPH_EXEC, CONTEXT };
 
 typedef struct object {
 	struct object *next;
 	enum kind kind;
+	void *context; // NULL of a context
 } object;
 
 void *object_new(enum kind kind, size_t bytes);
@@ -48,6 +50,7 @@ object *object_first(void);
 int enter(void);
 int leave(int status);
 extern int lost; // the code of every further call, once the device is lost
+extern __thread void *current; // the thread's context
 
 // Of streams.
 

@@ -25,6 +25,7 @@ typedef struct {
 
 typedef struct {
 	object object;
+	int blocking; // not to be overtaken by what has no stream
 	list work;
 	int capturing, spoilt; // spoilt: something that a capture does not allow was called
 	pthread_t thread;      // that captures
@@ -68,12 +69,16 @@ static void append_all(list *to, const list *from) {
 		append(to, o->run, o->data, o->bytes);
 }
 
-// step does the oldest piece of work. One that fails loses the device.
+// step does the oldest piece of work, in the stream's context. One that fails
+// loses the device.
 static void step(stream *s) {
 	op *o = s->work.first;
 	s->work.first = o->next;
+	void *caller = current;
+	current = s->object.context;
 	if (!lost)
 		lost = o->run(o->data);
+	current = caller;
 	free(o);
 }
 
@@ -120,7 +125,9 @@ int cuStreamCreate(void **out, unsigned flags) {
 		return status;
 	if (flags > 1)
 		return leave(INVALID_VALUE);
-	*out = object_new(STREAM, sizeof(stream));
+	stream *s = object_new(STREAM, sizeof *s);
+	s->blocking = !flags;
+	*out = s;
 	return leave(SUCCESS);
 }
 
@@ -205,6 +212,29 @@ int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t 
 
 int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void *s) {
 	return enqueue_transfer((transfer){(void *)(uintptr_t)to, NULL, bytes, 1, value}, s);
+}
+
+// Copies without a stream are done when they return, and wait for nothing but
+// streams that were made to block them.
+static int transfer_now(transfer t) {
+	int status = enter();
+	if (status)
+		return status;
+	status = unsafe_in_capture();
+	for (object *o = object_first(); o && !status; o = o->next)
+		if (o->kind == STREAM && ((stream *)o)->blocking)
+			status = drain((stream *)o);
+	if (!status && copy(&t))
+		status = INVALID_VALUE;
+	return leave(status);
+}
+
+int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t bytes) {
+	return transfer_now((transfer){(void *)(uintptr_t)to, from, bytes, 1, 0});
+}
+
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
+	return transfer_now((transfer){to, (void *)(uintptr_t)from, bytes, 2, 0});
 }
 
 // Events.

@@ -12,10 +12,10 @@
 //
 //   - libcuda.so puts the work of a stream off until somebody waits for it.
 //     Fresh memory is full of NaN, every block lies between red zones that are
-//     checked when it is freed, every handle is checked, and what was not given
-//     back when the device is closed is an error (708), listed on stderr. A
-//     capture records, and refuses (900) what CUDA forbids meanwhile: to wait, to
-//     allocate, to load a module.
+//     checked when it is freed, every handle is checked and good in its own
+//     context only, and what was not given back when that ends is an error (708),
+//     listed on stderr. A capture records, and refuses (900) what CUDA forbids
+//     meanwhile: to wait, to allocate, to load a module.
 //   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) behind cuda_host.h, which
 //     runs a block's threads as fibers. The "cubin" is a shared object.
 //   - libcublasLt.so multiplies with FP32 sums, k ascending, and refuses what
