@@ -44,6 +44,12 @@
 // latest in Read. After backend.ErrDeviceLost only a new process gets the GPU
 // back. Context, compiled kernels and cuBLASLt's handle stay for the life of the
 // process, so that a second Open of a GPU is quick.
+//
+// # Sharing a GPU
+//
+// Adopt (with the tag) makes a backend in a context and on a stream that another
+// part of the process has, with variables in its memory. Package gorgonia does
+// that for programs that use gorgonia.org/cu.
 package cuda
 
 import (

@@ -20,7 +20,9 @@ type device struct {
 
 	vars       *backend.Vars
 	persistent libcuda.Ptr
-	offsets    map[*backend.Tensor]int64 // of roots in persistent
+	homes      map[*backend.Tensor]libcuda.Ptr // of roots
+	given      map[string]Region               // homes in memory that is not ours, by name
+	adopted    bool                            // so are context and stream
 
 	// staging is page-locked memory for what comes and goes: its first half for
 	// copies to the device, of which used bytes may be under way, the second for
@@ -41,16 +43,21 @@ func openDevice(ordinal int) (backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &device{gpu: g, offsets: map[*backend.Tensor]int64{}}
+	s, err := g.NewStream()
+	if err != nil {
+		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
+	}
+	return (&device{gpu: g, stream: s}).start()
+}
+
+// start completes a device that has its GPU and stream.
+func (d *device) start() (_ backend.Backend, err error) {
 	if d.spec, err = spec(""); err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.Close())
 	}
-	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", g.Name, g.Major, g.Minor)
-	d.spec.Arithmetic = fmt.Sprintf("%s+cublaslt%s+nvrtc%s", g.Arch(), g.lt.Version, g.compiler.Version)
-	if d.stream, err = g.NewStream(); err != nil {
-		return nil, d.failure("open a stream", 0, err)
-	}
-	if d.staging, err = g.Pin(2 * stagingBytes); err != nil {
+	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", d.Name, d.Major, d.Minor)
+	d.spec.Arithmetic = fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
+	if d.staging, err = d.Pin(2 * stagingBytes); err != nil {
 		return nil, errors.Join(d.failure("lock host memory", 0, err), d.Close())
 	}
 	return d, nil
@@ -58,7 +65,7 @@ func openDevice(ordinal int) (backend.Backend, error) {
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
-// Bind takes one block of memory for all variables.
+// Bind takes one block of memory for all variables that have no home elsewhere.
 func (d *device) Bind(vars *backend.Vars) error {
 	if err := vars.Err(); err != nil {
 		return err
@@ -66,10 +73,14 @@ func (d *device) Bind(vars *backend.Vars) error {
 	if d.vars != nil {
 		return errors.New("cuda: this backend is bound already; open another one for other variables")
 	}
-	bytes := int64(0)
+	homes, err := place(vars, d.given)
+	if err != nil {
+		return err
+	}
+	offsets, bytes := map[*backend.Tensor]int64{}, int64(0)
 	for t := range vars.All() {
-		if t.Base == nil {
-			d.offsets[t] = bytes
+		if _, ok := homes[t]; t.Base == nil && !ok {
+			offsets[t] = bytes
 			bytes += roundUp(t.Bytes())
 		}
 	}
@@ -77,7 +88,10 @@ func (d *device) Bind(vars *backend.Vars) error {
 	if err != nil {
 		return err
 	}
-	d.vars, d.persistent = vars, at
+	for t, offset := range offsets {
+		homes[t] = at + libcuda.Ptr(offset)
+	}
+	d.vars, d.persistent, d.homes = vars, at, homes
 	if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
 		return d.failure("clear the variables", bytes, err)
 	}
@@ -95,8 +109,8 @@ func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 
 // root is where an owner of persistent bytes begins.
 func (d *device) root(t *backend.Tensor) (libcuda.Ptr, bool) {
-	at, ok := d.offsets[t]
-	return d.persistent + libcuda.Ptr(at), ok
+	at, ok := d.homes[t]
+	return at, ok
 }
 
 // contiguous is where the n bytes of a persistent tensor or view are.
@@ -169,8 +183,9 @@ func (d *device) synchronize(what string) error {
 	return nil
 }
 
-// Close frees what this backend has; the GPU stays open for others. What cannot
-// be freed on a device that was lost is of no interest.
+// Close frees what this backend has; the GPU stays open for others, unless it is
+// another program's, who may want to end its context. What cannot be freed on a
+// device that was lost is of no interest.
 func (d *device) Close() error {
 	var errs []error
 	note := func(err error) {
@@ -192,6 +207,9 @@ func (d *device) Close() error {
 		note(d.staging.Close())
 	}
 	note(d.stream.Close())
+	if d.adopted {
+		note(d.gpu.close())
+	}
 	*d = device{gpu: d.gpu, spec: d.spec}
 	return errors.Join(errs...)
 }

@@ -38,10 +38,7 @@ func forgetGPUs() error {
 	defer gpus.Unlock()
 	var errs []error
 	for _, g := range gpus.open {
-		for _, m := range g.modules {
-			errs = append(errs, m.Close())
-		}
-		errs = append(errs, g.lt.Close(), g.Device.Close())
+		errs = append(errs, g.close())
 	}
 	clear(gpus.open)
 	return errors.Join(errs...)

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -45,21 +46,39 @@ func openGPU(ordinal int) (*gpu, error) {
 	if err := usable(ordinal); err != nil {
 		return nil, err
 	}
-	g := &gpu{modules: map[string]*libcuda.Module{}, functions: map[string]*function{}, algos: map[productKey]libcuda.Algo{}}
-	var err error
-	if g.Device, err = libcuda.Open(ordinal); err != nil {
+	d, err := libcuda.Open(ordinal)
+	if err != nil {
 		return nil, fmt.Errorf("open GPU %d: %w", ordinal, err)
 	}
-	if g.lt, err = g.NewLt(); err == nil {
-		g.compiler, err = libcuda.NewCompiler(g.Version)
-	}
+	g, err := newGPU(d)
 	if err != nil {
-		_ = g.Device.Close() // the first error tells more
-		return nil, fmt.Errorf("start cuBLASLt and NVRTC: %w", err)
+		return nil, errors.Join(err, d.Close())
 	}
-	g.choices = openChoices(g.Name, fmt.Sprint(g.Processors), fmt.Sprint(g.Version), g.lt.Version)
 	gpus.open[ordinal] = g
 	return g, nil
+}
+
+// newGPU starts cuBLASLt and NVRTC.
+func newGPU(d *libcuda.Device) (*gpu, error) {
+	g := &gpu{Device: d, modules: map[string]*libcuda.Module{}, functions: map[string]*function{}, algos: map[productKey]libcuda.Algo{}}
+	var err error
+	if g.lt, err = g.NewLt(); err != nil {
+		return nil, fmt.Errorf("start cuBLASLt: %w", err)
+	}
+	if g.compiler, err = libcuda.NewCompiler(g.Version); err != nil {
+		return nil, errors.Join(fmt.Errorf("start NVRTC: %w", err), g.lt.Close())
+	}
+	g.choices = openChoices(g.Name, fmt.Sprint(g.Processors), fmt.Sprint(g.Version), g.lt.Version)
+	return g, nil
+}
+
+// close takes from the device what newGPU and function brought there.
+func (g *gpu) close() error {
+	var errs []error
+	for _, m := range g.modules {
+		errs = append(errs, m.Close())
+	}
+	return errors.Join(append(errs, g.lt.Close(), g.Device.Close())...)
 }
 
 // function finds the kernel of a launch. NVRTC takes a second or so for each
@@ -118,17 +137,24 @@ func usable(ordinal int) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: the CUDA driver does not answer: %w; %s", backend.ErrNoDevice, err, fixDriver)
-	case driver.Version < 12000:
-		return fmt.Errorf("%w that can be used: the driver serves CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(driver.Version), fixDriver)
 	case ordinal >= len(driver.GPUs):
 		return fmt.Errorf("%w: there is no GPU %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them)", backend.ErrNoDevice, ordinal, len(driver.GPUs))
 	}
-	if f := describe(ordinal, driver.GPUs[ordinal]); !f.OK {
-		return fmt.Errorf("%w that can be used: %s is %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
+	return fit(driver.Version, describe(ordinal, driver.GPUs[ordinal]))
+}
+
+// fit says what a GPU lacks, by its own finding and those of the libraries, with
+// a driver that serves this CUDA.
+func fit(version int, gpu backend.Finding) error {
+	switch {
+	case version < 12000:
+		return fmt.Errorf("%w that can be used: the driver serves CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
+	case !gpu.OK:
+		return fmt.Errorf("%w that can be used: %s is %s; %s", backend.ErrNoDevice, gpu.What, gpu.Detail, gpu.Fix)
 	}
 	for _, l := range []backend.Finding{
-		library("cuBLASLt", driver.Version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
-		library("NVRTC", driver.Version, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC"),
+		library("cuBLASLt", version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
+		library("NVRTC", version, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC"),
 	} {
 		if !l.OK {
 			return fmt.Errorf("%w that can be used: %s cannot be loaded: %s; %s", backend.ErrNoDevice, l.What, l.Detail, l.Fix)

@@ -1,0 +1,103 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/csrc/libcuda"
+)
+
+// sharing is another part of the program, with memory of its own. When the test
+// ends, its guests must have left nothing.
+func sharing(t *testing.T, bytes int) (owner *libcuda.Device, at libcuda.Ptr) {
+	t.Helper()
+	standIns(t)
+	owner, err := libcuda.Open(0)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, owner.Close())
+		_, _, err := owner.Memory()
+		require.Error(t, err, "nobody else has the context")
+	})
+	at, err = owner.Alloc(bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, owner.Free(at)) })
+	return owner, at
+}
+
+// guests are backends of the same context, each on a stream that the owner made.
+func guests(t *testing.T, owner *libcuda.Device, homes map[string]Region) (*device, *libcuda.Stream) {
+	t.Helper()
+	s, err := owner.NewStream()
+	require.NoError(t, err)
+	d, err := libcuda.Open(0)
+	require.NoError(t, err)
+	b, err := Adopt(d, s, homes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b.(*device), s
+}
+
+// A program reads and writes another part's memory where it is, in the order of
+// the stream.
+func TestAdopt(t *testing.T) {
+	const rows, cols, bytes = 4, 64, 4 * 4 * 64
+	owner, at := sharing(t, 4*bytes)
+	v, p, a, b, out := adding(rows, cols)
+	d, s := guests(t, owner, map[string]Region{"a": {at, bytes}, "out": {at + 2*bytes, 2 * bytes}})
+
+	free, _, err := owner.Memory()
+	require.NoError(t, err)
+	require.NoError(t, s.Upload(at, floats(rows*cols, func(i int) float32 { return float32(i) })))
+	require.NoError(t, d.Bind(v))
+	left, _, err := owner.Memory()
+	require.NoError(t, err)
+	require.Equal(t, uint64(b.Bytes()), free-left, "only b has no home")
+
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	require.NoError(t, d.Write(b, floats(rows*cols, func(int) float32 { return 1 })))
+	got := make([]byte, bytes)
+	for _, add := range []float32{2, 4} { // out = a + 2·b, the first run recorded, the second repeated
+		require.NoError(t, list[0].Run(t.Context()))
+		require.NoError(t, s.Copy(at+bytes, at+2*bytes, bytes))
+		require.NoError(t, s.Copy(at, at+bytes, bytes)) // a = out, for the second
+		require.NoError(t, s.Download(got, at+bytes))
+		require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + add }), got)
+	}
+	require.NoError(t, d.Read(out, got))
+	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 4 }), got)
+	require.NoError(t, d.Read(a, got))
+	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 4 }), got)
+}
+
+func TestHomes(t *testing.T) {
+	owner, at := sharing(t, 4096)
+	for want, homes := range map[string]map[string]Region{
+		"there is no variable of that name":                           {"x": {at, 4096}},
+		"the home of a:fp32[4, 64] has 1023 bytes, the variable 1024": {"a": {at, 1023}},
+		"it must be aligned to 256 bytes":                             {"a": {at + 16, 2048}},
+		"is at 0x0":                                                   {"a": {0, 2048}},
+		"the homes of a:fp32[4, 64] and b:fp32[4, 64] overlap":        {"a": {at, 4096}, "b": {at + 768, 1024}},
+		"the homes of b:fp32[4, 64] and out:fp32[4, 64] overlap":      {"a": {at, 1024}, "b": {at + 1024, 1024}, "out": {at + 1024, 1024}},
+	} {
+		v, _, _, _, _ := adding(4, 64)
+		d, _ := guests(t, owner, homes)
+		require.ErrorContains(t, d.Bind(v), want)
+	}
+}
+
+func TestAdoptUnfit(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_CAPABILITY", "80")
+	d, err := libcuda.Open(0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Close()) }()
+	_, err = Adopt(d, d.AdoptStream(0), nil)
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "the context's GPU is Stand-in 0, compute capability 8.0")
+}
