@@ -36,6 +36,7 @@ type castVectors struct {
 	abs, inf, one                            vector // the same for all
 	limit, lowest, smallest, drop, nan, sign vector // of castConstants
 	magic                                    vector // what is added to the exponent
+	magics                                   [32]uint32
 }
 
 // randomVectors are the constants of rounding to one format at random.
@@ -43,6 +44,7 @@ type randomVectors struct {
 	abs, mix1, mix2, floor vector // the same for all
 	ceiling, places, units vector // of topConstants
 	first, second          vector // where the random bits of two vectors come from, for VPSHUFB
+	low, high              vector // likewise, if each word is that of two elements in its place
 	lift                   float32
 }
 
@@ -66,6 +68,9 @@ func init() {
 			// even: subtracting it here leaves ties to even what they are.
 			magic: splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
 		}
+		for e := smallest >> 23; e <= limit>>23; e++ {
+			castTable[d].magics[e%32] = (e+drop)<<23 + (e<<23-smallest)>>(drop&31)&(nan<<1|1)
+		}
 		lift, ceiling, places, units := f.topConstants()
 		r := randomVectors{
 			abs: splat(signBit - 1), mix1: splat(mix1), mix2: splat(mix2), floor: splat(math.Float32bits(liftedFloor)),
@@ -74,6 +79,8 @@ func init() {
 		for i := range r.first {
 			from := uint32(2 * (i % 4))
 			r.first[i], r.second[i] = twoBytes(from, signShift-16), twoBytes(8+from, signShift-16)
+			from = uint32(4 * (i % 4))
+			r.low[i], r.high[i] = twoBytes(from, signShift-16), twoBytes(from+2, signShift-16)
 		}
 		randomTable[d] = r
 	}
@@ -132,9 +139,7 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 // float32 at a time.
 func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (int, float32) {
 	n, c := inVectors(len(src)), &castTable[to]
-	if from == BF16 {
-		n &^= 31
-	}
+	n &^= 31
 	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
@@ -162,6 +167,27 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 		return unlessNaN(n, quantize8StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number))
 	}
 	return unlessNaN(n, quantize8StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number))
+}
+
+// requantize8StochasticVectors takes BF16 only without a scale of its own.
+func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (int, float32) {
+	n, c := inRandomVectors(index, len(src)), &randomTable[to]
+	if scale *= c.lift; n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
+		return 0, 0
+	}
+	key0, key1, number := foldedKeys(key, index)
+	var amax float32
+	switch {
+	case from == BF16 && haveAVX512:
+		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number)
+	case from == BF16:
+		amax = quantizeBF16StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number)
+	case haveAVX512:
+		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], n, c, scale, scaleInv, key0, key1, number)
+	default:
+		amax = quantizeF16StochasticAVX2(&dst[0], &src[0], n, c, scale, scaleInv, key0, key1, number)
+	}
+	return unlessNaN(n, amax)
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
@@ -275,6 +301,12 @@ func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, sc
 func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
+func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
 func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
@@ -312,6 +344,12 @@ func quantizeF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale, scal
 
 //go:noescape
 func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+
+//go:noescape
+func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
 
 //go:noescape
 func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)

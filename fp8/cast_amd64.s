@@ -14,11 +14,12 @@
 	PREFETCHT0 2560(SI) \
 	VMOVUPS    (SI), SRC
 
-// LOAD_F16 loads SRC from F16 codes, by a scale.
+// LOAD_F16 loads SRC from F16 codes, by a scale. There are no registers to spare
+// beside random numbers.
 #define LOAD_F16 \
 	PREFETCHT0 2560(SI) \
 	VCVTPH2PS  (SI), SRC \
-	VMULPS     SCALE_INV, SRC, SRC
+	TIMES_SCALE_INV(scaleInv+36(FP))
 
 // MAGNITUDES loads SRC, its magnitudes to V0, and folds them into TOP.
 #define MAGNITUDES(load) \
@@ -33,15 +34,10 @@
 	VMULPS SCALE, V0, V0
 
 // NEAREST is castNearest of V0, in the low bits of code, with anything above
-// them. MAGIC holds what castNearest subtracts afterwards.
+// them.
 #define NEAREST(code) \
-	VPMINUD LIMIT, V0, code \
-	AND     INF, code, V3 \
-	VPMAXUD SMALLEST, V3, V3 \
-	VPADDD  MAGIC, V3, V4 \
-	VADDPS  V4, code, code \
-	VPSRLVD DROP, V3, V3 \
-	VPADDD  V3, code, code
+	VMINPS LIMIT, V0, code \
+	ROUND(code)
 
 // STOCHASTIC is castStochastic of V0 with the random bits V5, the result on top
 // of V2. Both have their code, and below it as many bits of fraction as there is
@@ -49,10 +45,14 @@
 // of the smallest normal number: then the bits of a larger one are those of its
 // code, but for exponents above the code's, which the sign replaces.
 #define STOCHASTIC \
-	VPMINUD CEILING, V0, V2 \
-	PLACE \
+	PLACED \
 	VPADDD  V5, V2, V2 \
 	SIGN_ON_TOP
+
+// PLACED is the magnitude V0 in its place in V2.
+#define PLACED \
+	VMINPS CEILING, V0, V2 \
+	PLACE
 
 // Words of Random come from a chain of some sixty cycles. To keep several under
 // way, the first mix is done one turn of the loop before the second: HALVES holds
@@ -110,10 +110,15 @@
 	VBROADCASTSS scale+32(FP), SCALE
 
 #define BEGIN_RANDOM(key0, key1, index) \
+	BEGIN_RANDOM_IN(LANES, key0, key1, index)
+
+// BEGIN_RANDOM_IN takes the order of the words in a vector.
+#define BEGIN_RANDOM_IN(order, key0, key1, index) \
 	VBROADCASTSS key0, KEY0 \
 	VBROADCASTSS key1, KEY1 \
 	VBROADCASTSS index, INDEX \
 	RANDOM_CONSTANTS \
+	VPADDD order, INDEX, INDEX \
 	HALF_RANDOM
 
 #define AMAX \
@@ -154,13 +159,48 @@ loop: \
 loop: \
 	NEAREST8(LOAD, 4)
 
+// NEAREST_F16 casts a vector of elements at(SI).
+#define NEAREST_F16(at, to) \
+	VCVTPH2PS at(SI), SRC \
+	VMULPS    SCALE_INV, SRC, V0 \
+	VMULPS    SCALE, V0, V0 \
+	LIMITED(V0, V2) \
+	ROUND(V2) \
+	SIGN_FROM(24) \
+	STORE_LOW_BYTES_AT(to)
+
+// The largest magnitude is that of the codes: the factor is positive.
 #define QUANTIZE_F16 \
 	BEGIN_SCALED \
-	VBROADCASTSS scaleInv+36(FP), SCALE_INV \
+	SCALE_INV_FROM(scaleInv+36(FP)) \
+	VPBROADCASTD words<>+0(SB), MAGNITUDES16 \
 	NEAREST_CONSTANTS \
 	LOW_BYTES \
 loop: \
-	NEAREST8(LOAD_F16, 2)
+	PREFETCHT0 2560(SI) \
+	PREFETCHT0 1024(DI) \
+	AND      (SI), MAGNITUDES16, V1 \
+	VPMAXUW  V1, TOP, TOP \
+	NEAREST_F16(0, 0) \
+	NEAREST_F16(2*WIDTH, WIDTH) \
+	ADDQ     $(4*WIDTH), SI \
+	ADDQ     $(2*WIDTH), DI \
+	SUBQ     $(2*WIDTH), CX \
+	JNZ      loop \
+	FOLD_TOP_WORDS \
+	VCVTPH2PS X6, X6 \
+	VMULSS   scaleInv+36(FP), X6, X6 \
+	VMOVSS   X6, amax+40(FP) \
+	VZEROUPPER \
+	RET
+
+// FOLD_TOP_WORDS leaves the largest word of TOP in X6.
+#define FOLD_TOP_WORDS \
+	VPSRLD  $16, TOP, V0 \
+	VPSLLD  $16, TOP, TOP \
+	VPSRLD  $16, TOP, TOP \
+	VPMAXUD V0, TOP, TOP \
+	FOLD_TOP
 
 // Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
 // is cleared, and of the lower one, once it is moved up. Signs and maxima are those
@@ -169,8 +209,8 @@ loop: \
 	BEGIN_SCALED \
 	NEAREST_CONSTANTS \
 	VPBROADCASTD words<>+0(SB), MAGNITUDES16 \
-	VPBROADCASTD words<>+4(SB), UPPER \
-	VPBROADCASTD words<>+8(SB), SIGNS \
+	VPBROADCASTD words<>+4(SB), SIGNS \
+	UPPER_CONSTANT \
 	LOW_BYTES_OF_WORDS \
 loop: \
 	LOAD \
@@ -200,9 +240,15 @@ loop: \
 	RET
 
 DATA words<>+0(SB)/4, $0x7fff7fff
-DATA words<>+4(SB)/4, $0xffff0000
-DATA words<>+8(SB)/4, $0x00800080
-GLOBL words<>(SB), RODATA|NOPTR, $12
+DATA words<>+4(SB)/4, $0x00800080
+GLOBL words<>(SB), RODATA|NOPTR, $8
+
+// The magnitude of the upper one.
+DATA upper<>+0(SB)/8, $0x7fff00007fff0000
+DATA upper<>+8(SB)/8, $0x7fff00007fff0000
+DATA upper<>+16(SB)/8, $0x7fff00007fff0000
+DATA upper<>+24(SB)/8, $0x7fff00007fff0000
+GLOBL upper<>(SB), RODATA|NOPTR, $32
 
 #define STOCHASTIC8 \
 	SCALED(LOAD) \
@@ -220,6 +266,63 @@ loop: \
 	JNZ  loop \
 	FOLD_TOP \
 	VMOVSS X6, amax+48(FP) \
+	VZEROUPPER \
+	RET
+
+#define STOCHASTIC8_F16 \
+	SCALED(LOAD_F16) \
+	STOCHASTIC \
+	STORE_TOP_BYTES \
+	STEP_ON(2, 1)
+
+#define QUANTIZE_F16_STOCHASTIC \
+	BEGIN_SCALED \
+	TOP_BYTES \
+	SCALE_INV_FROM(scaleInv+36(FP)) \
+	BEGIN_RANDOM(key0+40(FP), key1+44(FP), index+48(FP)) \
+loop: \
+	TWICE(STOCHASTIC8_F16) \
+	SUBQ $(2*WIDTH), CX \
+	JNZ  loop \
+	FOLD_TOP \
+	VMOVSS X6, amax+56(FP) \
+	VZEROUPPER \
+	RET
+
+// The random bits of two BF16 numbers in 32 bits are the halves of one word. ABS is
+// that of words here.
+#define QUANTIZE_BF16_STOCHASTIC \
+	BEGIN_SCALED \
+	TOP_BYTES_OF_WORDS \
+	BEGIN_RANDOM_IN(inOrder<>+0(SB), key0+36(FP), key1+40(FP), index+44(FP)) \
+	VPBROADCASTD words<>+0(SB), ABS \
+	UPPER_CONSTANT \
+loop: \
+	RANDOM \
+	LOAD \
+	AND     ABS, SRC, V0 \
+	VPMAXUW V0, TOP, TOP \
+	VPSLLD  $16, V0, V0 \
+	VMULPS  SCALE, V0, V0 \
+	PLACED \
+	VPSHUFB LOW, V1, V5 \
+	VPADDD  V2, V5, V5 \
+	VPSRLD  $16, V5, V5 \
+	AND     UPPER, SRC, V0 \
+	VMULPS  SCALE, V0, V0 \
+	PLACED \
+	VPSHUFB HIGH, V1, V1 \
+	VPADDD  V1, V2, V2 \
+	UPPER_AND_LOWER \
+	SIGN_ON_TOP \
+	STORE_TOP_BYTES_OF_WORDS \
+	ADDQ    $(4*WIDTH), SI \
+	ADDQ    $(2*WIDTH), DI \
+	SUBQ    $(2*WIDTH), CX \
+	JNZ     loop \
+	FOLD_TOP_WORDS \
+	VPSLLD  $16, X6, X6 \
+	VMOVSS  X6, amax+48(FP) \
 	VZEROUPPER \
 	RET
 
@@ -313,6 +416,16 @@ DATA lanes<>+80(SB)/8, $0x0000000300000002
 DATA lanes<>+88(SB)/8, $0x0000000700000006
 GLOBL lanes<>(SB), RODATA|NOPTR, $96
 
+DATA inOrder<>+0(SB)/8, $0x0000000100000000
+DATA inOrder<>+8(SB)/8, $0x0000000300000002
+DATA inOrder<>+16(SB)/8, $0x0000000500000004
+DATA inOrder<>+24(SB)/8, $0x0000000700000006
+DATA inOrder<>+32(SB)/8, $0x0000000900000008
+DATA inOrder<>+40(SB)/8, $0x0000000b0000000a
+DATA inOrder<>+48(SB)/8, $0x0000000d0000000c
+DATA inOrder<>+56(SB)/8, $0x0000000f0000000e
+GLOBL inOrder<>(SB), RODATA|NOPTR, $64
+
 // The low bytes of elements, their top bytes, their top words, and the low bytes of
 // words, side by side in each half of a narrower vector.
 DATA bytes<>+0(SB)/8, $0x808080800c080400
@@ -323,7 +436,18 @@ DATA bytes<>+32(SB)/8, $0x0f0e0b0a07060302
 DATA bytes<>+40(SB)/8, $0x8080808080808080
 DATA bytes<>+48(SB)/8, $0x0e0c0a0806040200
 DATA bytes<>+56(SB)/8, $0x8080808080808080
-GLOBL bytes<>(SB), RODATA|NOPTR, $64
+DATA bytes<>+64(SB)/8, $0x0f0d0b0907050301
+DATA bytes<>+72(SB)/8, $0x8080808080808080
+GLOBL bytes<>(SB), RODATA|NOPTR, $80
+
+// The first 32 bits of each lane of 128, then the first 64.
+DATA firsts<>+0(SB)/8, $0x0000000400000000
+DATA firsts<>+8(SB)/8, $0x0000000c00000008
+DATA firsts<>+16(SB)/8, $0
+DATA firsts<>+24(SB)/8, $2
+DATA firsts<>+32(SB)/8, $4
+DATA firsts<>+40(SB)/8, $6
+GLOBL firsts<>(SB), RODATA|NOPTR, $48
 
 // func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
 TEXT ·amaxAVX512(SB), NOSPLIT, $0-28
@@ -344,6 +468,14 @@ TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-44
 // func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
 	QUANTIZE8_STOCHASTIC
+
+// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
+	QUANTIZE_BF16_STOCHASTIC
+
+// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
+	QUANTIZE_F16_STOCHASTIC
 
 // func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
@@ -382,6 +514,14 @@ TEXT ·quantizeF16AVX2(SB), NOSPLIT, $0-44
 // func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
 TEXT ·quantize8StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE8_STOCHASTIC
+
+// func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeBF16StochasticAVX2(SB), NOSPLIT, $0-52
+	QUANTIZE_BF16_STOCHASTIC
+
+// func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeF16StochasticAVX2(SB), NOSPLIT, $0-60
+	QUANTIZE_F16_STOCHASTIC
 
 // func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44

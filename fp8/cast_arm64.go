@@ -66,8 +66,13 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 	return n, quantize8NEON(&dst[0], &src[0], n, &castTable[d], scale)
 }
 
-// requantize8Vectors leaves it to Dequantize16 and Quantize8, which have vectors.
+// requantize8Vectors and requantize8StochasticVectors leave it to Dequantize16 and
+// Quantize8, which have vectors.
 func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32) (int, float32) {
+	return 0, 0
+}
+
+func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64) (int, float32) {
 	return 0, 0
 }
 

@@ -10,6 +10,10 @@ func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32) (int,
 	return 0, 0
 }
 
+func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64) (int, float32) {
+	return 0, 0
+}
+
 func quantize8StochasticVectors([]uint8, []float32, DType, float32, uint64, uint64) (int, float32) {
 	return 0, 0
 }

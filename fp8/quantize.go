@@ -24,10 +24,7 @@ func Quantize8(dst []uint8, src []float32, d DType, scale float32) (amax float32
 //
 // Requantize8 panics if dst is shorter than src, or a format is another one.
 func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
-	to.fp8Row("Requantize8")
-	if from != BF16 && from != F16 {
-		panic(fmt.Sprintf("fp8: Requantize8: %s is not one of the formats bf16 and fp16", from))
-	}
+	checkRequantize("Requantize8", from, to)
 	dst = dst[:len(src)]
 	n, amax := requantize8Vectors(dst, src, from, to, scaleInv, scale)
 	return MaxAmax(amax, requantize8Go(dst[n:], src[n:], from, to, scaleInv, scale))
@@ -35,20 +32,55 @@ func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale floa
 
 func requantize8Go(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
 	var buffer [256]float32
-	for len(src) > 0 {
-		x := buffer[:min(len(src), len(buffer))]
-		if from == F16 {
-			Dequantize16(x, src[:len(x)], scaleInv)
-		} else {
-			DecodeBF16(x, src[:len(x)])
-			for i := range x {
-				x[i] *= scaleInv
-			}
-		}
-		amax = MaxAmax(amax, Quantize8(dst[:len(x)], x, to, scale))
-		dst, src = dst[len(x):], src[len(x):]
+	for at := 0; at < len(src); at += len(buffer) {
+		x := decode16(&buffer, src[at:], from, scaleInv)
+		amax = MaxAmax(amax, Quantize8(dst[at:][:len(x)], x, to, scale))
 	}
 	return amax
+}
+
+// Requantize8Stochastic is Requantize8 with the rounding of Quantize8Stochastic.
+func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (amax float32) {
+	checkRequantize("Requantize8Stochastic", from, to)
+	dst = dst[:len(src)]
+	odd := oddFirst(index, len(src))
+	n, amax := requantize8StochasticVectors(dst[odd:], src[odd:], from, to, scaleInv, scale, key, index+uint64(odd))
+	amax = MaxAmax(amax, requantize8StochasticGo(dst[:odd], src[:odd], from, to, scaleInv, scale, key, index))
+	rest := odd + n
+	return MaxAmax(amax, requantize8StochasticGo(dst[rest:], src[rest:], from, to, scaleInv, scale, key, index+uint64(rest)))
+}
+
+// requantize8StochasticGo leaves the two halves of its work to vectors, too.
+func requantize8StochasticGo(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (amax float32) {
+	var buffer [256]float32
+	for at := 0; at < len(src); at += len(buffer) {
+		x := decode16(&buffer, src[at:], from, scaleInv)
+		amax = MaxAmax(amax, Quantize8Stochastic(dst[at:][:len(x)], x, to, scale, key, index+uint64(at)))
+	}
+	return amax
+}
+
+func checkRequantize(call string, from, to DType) {
+	to.fp8Row(call)
+	if from != BF16 && from != F16 {
+		panic(fmt.Sprintf("fp8: %s: %s is not one of the formats bf16 and fp16", call, from))
+	}
+}
+
+// decode16 returns the first numbers of src, as many as there is room for, times
+// scaleInv.
+func decode16(buffer *[256]float32, src []uint16, from DType, scaleInv float32) []float32 {
+	n := min(len(src), len(buffer))
+	x := buffer[:n]
+	if from == F16 {
+		Dequantize16(x, src[:n], scaleInv)
+		return x
+	}
+	DecodeBF16(x, src[:n])
+	for i := range x {
+		x[i] *= scaleInv
+	}
+	return x
 }
 
 // Quantize8Stochastic is Quantize8 with stochastic rounding: element i is

@@ -234,31 +234,46 @@ func TestDequantize(t *testing.T) {
 	}
 }
 
-// TestRequantize compares with the two casts that it is, element by element: all
-// codes at once, then short slices from any place on.
+// compareRequantize compares a cast of codes with the two casts that it is, element by
+// element.
+func compareRequantize(t *testing.T, src []uint16, from, to DType, scaleInv, scale float32, cast func(dst []uint8) (amax float32), code func(i int, x float32) uint32) {
+	want, top := make([]uint8, len(src)), float32(0)
+	for i, c := range src {
+		x := from.Float32(uint32(c)) * scaleInv
+		want[i], top = uint8(code(i, x*scale)), MaxAmax(top, x)
+	}
+	got := make([]uint8, len(src)+guard)
+	for i := range guard {
+		got[len(src)+i] = 0xa5
+	}
+	amax := cast(got)
+	if amax == amax || top == top {
+		require.Equal(t, top, amax)
+	}
+	require.True(t, slices.Equal(want, got[:len(src)]), "%s to %s, %v, %v", from, to, scaleInv, scale)
+	for _, c := range got[len(src):] {
+		require.Equal(t, uint8(0xa5), c, "wrote past len(src)")
+	}
+}
+
+// TestRequantize has all codes at once, then short slices from any place on.
 func TestRequantize(t *testing.T) {
 	all := make([]uint16, 1<<16)
 	for i := range all {
 		all[i] = uint16(i * 40503) // odd: every code, in another order
 	}
-	check := func(src []uint16, from, to DType, scaleInv, scale float32) {
-		want, top := make([]uint8, len(src)), float32(0)
-		for i, code := range src {
-			x := from.Float32(uint32(code)) * scaleInv
-			want[i], top = uint8(to.Nearest(x*scale, Saturate)), MaxAmax(top, x)
-		}
-		got := make([]uint8, len(src)+guard)
-		for i := range guard {
-			got[len(src)+i] = 0xa5
-		}
-		amax := Requantize8(got, src, from, to, scaleInv, scale)
-		if amax == amax || top == top {
-			require.Equal(t, top, amax)
-		}
-		require.True(t, slices.Equal(want, got[:len(src)]), "%s to %s, %v, %v", from, to, scaleInv, scale)
-		for _, c := range got[len(src):] {
-			require.Equal(t, uint8(0xa5), c, "wrote past len(src)")
-		}
+	nearest := func(src []uint16, from, to DType, scaleInv, scale float32) {
+		compareRequantize(t, src, from, to, scaleInv, scale,
+			func(dst []uint8) float32 { return Requantize8(dst, src, from, to, scaleInv, scale) },
+			func(_ int, x float32) uint32 { return to.Nearest(x, Saturate) })
+	}
+	stochastic := func(src []uint16, from, to DType, scaleInv, scale float32, index uint64) {
+		const key = 99
+		compareRequantize(t, src, from, to, scaleInv, scale,
+			func(dst []uint8) float32 {
+				return Requantize8Stochastic(dst, src, from, to, scaleInv, scale, key, index)
+			},
+			func(i int, x float32) uint32 { return to.Stochastic(x, Random(key, index+uint64(i)), Saturate) })
 	}
 	for _, from := range []DType{BF16, F16} {
 		numbers := slices.DeleteFunc(slices.Clone(all), func(code uint16) bool {
@@ -268,17 +283,25 @@ func TestRequantize(t *testing.T) {
 		for _, to := range fp8Formats {
 			for _, scaleInv := range []float32{1, 0.3, 0x1p-130, -1, nan} {
 				for _, scale := range []float32{1, 37, 0x1p100, 0, inf} {
-					check(numbers, from, to, scaleInv, scale)
+					nearest(numbers, from, to, scaleInv, scale)
 				}
 			}
-			check(all, from, to, 1, 1)
+			nearest(all, from, to, 1, 1)
+			stochastic(all, from, to, 1, 1, 0)
+			stochastic(numbers, from, to, 1, 37, 1<<33-999) // the number of the word crosses 2^32
+			stochastic(numbers, from, to, 0.3, 0.01, 1<<20)
 			for n := range 70 {
-				check(numbers[n*900+n%4:][:n], from, to, 0.5, 3)
+				short := numbers[n*900+n%4:][:n]
+				nearest(short, from, to, 0.5, 3)
+				stochastic(short, from, to, 1, 3, uint64(n/2))
+				stochastic(short, from, to, -1, 3, 1<<33-uint64(n))
 			}
 		}
 	}
 	require.PanicsWithValue(t, "fp8: Requantize8: fp32 is not one of the formats bf16 and fp16",
 		func() { Requantize8(nil, nil, F32, E4M3, 1, 1) })
+	require.PanicsWithValue(t, "fp8: Requantize8Stochastic: bf16 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
+		func() { Requantize8Stochastic(nil, nil, F16, BF16, 1, 1, 0, 0) })
 }
 
 func TestSlicesDoNotAllocate(t *testing.T) {
@@ -294,6 +317,7 @@ func TestSlicesDoNotAllocate(t *testing.T) {
 		EncodeBF16(codes16, src)
 		EncodeBF16Stochastic(codes16, src, 2, 3)
 		Requantize8(codes8, codes16, BF16, E4M3, 1, 1)
+		Requantize8Stochastic(codes8, codes16, F16, E4M3, 1, 1, 2, 3)
 		DecodeBF16(src, codes16)
 	}))
 }

@@ -31,8 +31,11 @@
 #undef SMALLEST
 #undef NAN
 #undef SIGN
-#undef MAGIC
-#undef DROP
+#undef MAGICS0
+#undef MAGICS1
+#undef LIMITED
+#undef ROUND
+#undef STORE_LOW_BYTES_AT
 #undef NEAREST_CONSTANTS
 #undef MIX1
 #undef MIX2
@@ -43,6 +46,16 @@
 #undef FIRST
 #undef SECOND
 #undef STEP
+#undef LOW
+#undef HIGH
+#undef SHUFFLE
+#undef LANE_FIRSTS
+#undef LANES
+#undef SCALE_INV_FROM
+#undef UPPER_CONSTANT
+#undef TIMES_SCALE_INV
+#undef TOP_BYTES_OF_WORDS
+#undef STORE_TOP_BYTES_OF_WORDS
 #undef RANDOM_CONSTANTS
 #undef XOR3
 #undef PLACE
@@ -86,9 +99,13 @@
 #define SHUFFLE Y15
 
 #define SCALE_INV    Y8
-#define MAGNITUDES16 Y8
-#define UPPER        Y9
+#define MAGNITUDES16 Y9
 #define SIGNS        Y10
+#define UPPER        upper<>+0(SB)
+
+#define SCALE_INV_FROM(at) VBROADCASTSS at, SCALE_INV
+
+#define UPPER_CONSTANT
 
 // There are no registers for the other constants.
 #define INF      castVectors_inf(R8)
@@ -112,13 +129,16 @@
 #define UNITS   randomVectors_units(R8)
 #define FIRST   randomVectors_first(R8)
 #define SECOND  randomVectors_second(R8)
+#define LOW     randomVectors_low(R8)
+#define HIGH    randomVectors_high(R8)
 
 #define RANDOM_CONSTANTS \
 	VMOVDQU      randomVectors_abs(R8), ABS \
 	MOVL         $WIDTH, AX \
 	VMOVD        AX, X14 \
-	VPBROADCASTD X14, STEP \
-	VPADDD       lanes<>+64(SB), INDEX, INDEX
+	VPBROADCASTD X14, STEP
+
+#define LANES lanes<>+64(SB)
 
 #define XOR3(a, b, c) \
 	VPXOR a, c, c \
@@ -135,6 +155,23 @@
 	VPAND  ABS, V2, V2 \
 	VPANDN SRC, ABS, V3 \
 	VPOR   V3, V2, V2
+
+#define TIMES_SCALE_INV(at) \
+	VBROADCASTSS at, V3 \
+	VMULPS       V3, SRC, SRC
+
+#define LIMITED(x, to) \
+	VPAND   ABS, x, to \
+	VPMINUD LIMIT, to, to
+
+// MAGIC holds what castNearest subtracts afterwards.
+#define ROUND(code) \
+	VPAND   INF, code, V3 \
+	VPMAXUD SMALLEST, V3, V3 \
+	VPADDD  MAGIC, V3, V4 \
+	VADDPS  V4, code, code \
+	VPSRLVD DROP, V3, V3 \
+	VPADDD  V3, code, code
 
 #define SIGN_FROM(shift) \
 	VPSRLD $shift, SRC, V3 \
@@ -154,13 +191,16 @@
 #define LOW_BYTES VBROADCASTI128 bytes<>+0(SB), SHUFFLE
 #define LOW_BYTES_OF_WORDS VBROADCASTI128 bytes<>+48(SB), SHUFFLE
 #define TOP_BYTES VBROADCASTI128 bytes<>+16(SB), SHUFFLE
+#define TOP_BYTES_OF_WORDS VBROADCASTI128 bytes<>+64(SB), SHUFFLE
 #define TOP_WORDS VBROADCASTI128 bytes<>+32(SB), SHUFFLE
 
-#define STORE_LOW_BYTES \
+#define STORE_LOW_BYTES_AT(to) \
 	VPSHUFB      SHUFFLE, V2, V2 \
 	VEXTRACTI128 $1, Y2, X3 \
 	VPUNPCKLDQ   X3, X2, X2 \
-	VMOVQ        X2, (DI)
+	VMOVQ        X2, to(DI)
+
+#define STORE_LOW_BYTES STORE_LOW_BYTES_AT(0)
 
 #define STORE_LOW_BYTES_OF_WORDS \
 	VPSHUFB      SHUFFLE, V2, V2 \
@@ -169,6 +209,7 @@
 	VMOVDQU      X2, (DI)
 
 #define STORE_TOP_BYTES STORE_LOW_BYTES
+#define STORE_TOP_BYTES_OF_WORDS STORE_LOW_BYTES_OF_WORDS
 
 #define STORE_TOP_WORDS \
 	VPSHUFB      SHUFFLE, V2, V2 \

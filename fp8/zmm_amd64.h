@@ -26,10 +26,12 @@
 #define SRC    Z12
 #define ABS    Z13
 
+// Where numbers have sixteen bits.
+#define SCALE_INV Z23
+#define UPPER     Z24
+
 // Where there are no random numbers.
-#define SCALE_INV    Z8
-#define MAGNITUDES16 Z8
-#define UPPER        Z9
+#define MAGNITUDES16 Z9
 #define SIGNS        Z10
 
 // The constants of castVectors.
@@ -40,8 +42,12 @@
 #define SMALLEST Z18
 #define NAN      Z19
 #define SIGN     Z20
-#define MAGIC    Z21
-#define DROP     Z22
+#define MAGICS0  Z21
+#define MAGICS1  Z22
+
+#define SCALE_INV_FROM(at) VBROADCASTSS at, SCALE_INV
+
+#define UPPER_CONSTANT VPBROADCASTD upper<>+0(SB), UPPER
 
 #define NEAREST_CONSTANTS \
 	VPBROADCASTD castVectors_abs(R8), ABS \
@@ -52,8 +58,8 @@
 	VPBROADCASTD castVectors_smallest(R8), SMALLEST \
 	VPBROADCASTD castVectors_nan(R8), NAN \
 	VPBROADCASTD castVectors_sign(R8), SIGN \
-	VPBROADCASTD castVectors_magic(R8), MAGIC \
-	VPBROADCASTD castVectors_drop(R8), DROP
+	VMOVDQU32    castVectors_magics(R8), MAGICS0 \
+	VMOVDQU32    (castVectors_magics+64)(R8), MAGICS1
 
 // The constants of randomVectors.
 #define MIX1    Z14
@@ -65,6 +71,11 @@
 #define FIRST   Z20
 #define SECOND  Z21
 #define STEP    Z22
+#define LOW     Z25
+#define HIGH    Z26
+
+#define SHUFFLE     Z27
+#define LANE_FIRSTS Z28 // the first 32 bits of each lane of 128, or the first 64
 
 #define RANDOM_CONSTANTS \
 	VPBROADCASTD    randomVectors_abs(R8), ABS \
@@ -76,9 +87,12 @@
 	VPBROADCASTD    randomVectors_units(R8), UNITS \
 	VBROADCASTI64X4 randomVectors_first(R8), FIRST \
 	VBROADCASTI64X4 randomVectors_second(R8), SECOND \
+	VBROADCASTI64X4 randomVectors_low(R8), LOW \
+	VBROADCASTI64X4 randomVectors_high(R8), HIGH \
 	MOVL            $WIDTH, AX \
-	VPBROADCASTD    AX, STEP \
-	VPADDD          lanes<>+0(SB), INDEX, INDEX
+	VPBROADCASTD    AX, STEP
+
+#define LANES lanes<>+0(SB)
 
 // XOR3 is c ^ a ^ b.
 #define XOR3(a, b, c) VPTERNLOGD $0x96, a, b, c
@@ -94,10 +108,28 @@
 // SIGN_ON_TOP gives V2 the sign of SRC.
 #define SIGN_ON_TOP VPTERNLOGD $0xe4, ABS, SRC, V2
 
+// TIMES_SCALE_INV multiplies SRC by what BEGIN_SCALE_INV got ready.
+#define TIMES_SCALE_INV(at) VMULPS SCALE_INV, SRC, SRC
+
+// LIMITED is the smaller one of the magnitude of x and LIMIT.
+#define LIMITED(x, to) \
+	VPANDD ABS, x, to \
+	VMINPS LIMIT, to, to
+
+// ROUND rounds code, which is at most LIMIT: what has to be added is looked up.
+#define ROUND(code) \
+	VMAXPS   SMALLEST, code, V3 \
+	VPSRLD   $23, V3, V3 \
+	VPERMI2D MAGICS1, MAGICS0, V3 \
+	VADDPS   V3, code, code
+
 // SIGN_FROM sets the bit of SIGN in V2 to the sign of SRC, so many bits above.
 #define SIGN_FROM(shift) \
 	VPSRLD     $shift, SRC, V3 \
 	VPTERNLOGD $0xf8, SIGN, V3, V2
+
+
+
 
 // UPPER_AND_LOWER replaces the lower words of V2 by those of V5.
 #define UPPER_AND_LOWER VPTERNLOGD $0xe4, UPPER, V5, V2
@@ -113,20 +145,34 @@
 // The bytes or words of V2 that are stored, by their place in an element.
 #define LOW_BYTES
 #define LOW_BYTES_OF_WORDS
-#define TOP_BYTES
-#define TOP_WORDS
+#define TOP_BYTES \
+	VBROADCASTI32X4 bytes<>+16(SB), SHUFFLE \
+	VMOVDQU32       firsts<>+0(SB), X28
+#define TOP_BYTES_OF_WORDS \
+	VBROADCASTI32X4 bytes<>+64(SB), SHUFFLE \
+	VMOVDQU32       firsts<>+16(SB), Y28
+#define TOP_WORDS \
+	VBROADCASTI32X4 bytes<>+32(SB), SHUFFLE \
+	VMOVDQU32       firsts<>+16(SB), Y28
 
-#define STORE_LOW_BYTES VPMOVDB V2, (DI)
+#define STORE_LOW_BYTES_AT(to) VPMOVDB V2, to(DI)
+#define STORE_LOW_BYTES STORE_LOW_BYTES_AT(0)
 
 #define STORE_LOW_BYTES_OF_WORDS VPMOVWB V2, (DI)
 
-#define STORE_TOP_BYTES \
-	VPSRLD  $24, V2, V2 \
-	VPMOVDB V2, (DI)
+// Two permutations are less than a shift and VPMOVDB, which is two.
 
-#define STORE_TOP_WORDS \
-	VPSRLD  $16, V2, V2 \
-	VPMOVDW V2, (DI)
+#define STORE_TOP_BYTES \
+	VPSHUFB SHUFFLE, V2, V2 \
+	VPERMD  V2, LANE_FIRSTS, V2 \
+	VMOVDQU X2, (DI)
+
+#define STORE_TOP_BYTES_OF_WORDS \
+	VPSHUFB SHUFFLE, V2, V2 \
+	VPERMQ  V2, LANE_FIRSTS, V2 \
+	VMOVDQU Y2, (DI)
+
+#define STORE_TOP_WORDS STORE_TOP_BYTES_OF_WORDS
 
 // FOLD_TOP leaves the largest lane of TOP in X6.
 #define FOLD_TOP \

@@ -120,9 +120,9 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 }
 
 // requantizes reports whether the result may be stored by requantize: whether all
-// casts are to FP8, to nearest.
+// casts are to FP8.
 func (e *emitter) requantizes() bool {
-	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.dtype.IsFP8() || c.rounding != fp8.Nearest })
+	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.dtype.IsFP8() })
 }
 
 // requantize is store of n elements of x, BF16 or F16, from (row, col) on.
@@ -131,10 +131,14 @@ func (e *emitter) requantize(worker, row, col, n int, x *rows) {
 	for i := range e.casts {
 		c := &e.casts[i]
 		to, at := c.place(worker, row, col, n)
-		if c.like != nil {
+		codes, scaleInv := to.u8[at:at+n], factor(x.scale)
+		switch {
+		case c.like != nil:
 			to.copy(at, &c.like.elements, row*c.like.ld+col, n)
-		} else {
-			amax = fp8.Requantize8(to.u8[at:at+n], from, x.dtype, c.dtype, factor(x.scale), c.factor)
+		case c.rounding == fp8.Stochastic:
+			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.factor, c.key, c.index(row, col))
+		default:
+			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.factor)
 		}
 	}
 	maxBits(&e.absolute[worker][0], amax)
