@@ -26,7 +26,7 @@ var neonKernel = gemmKernel{
 		transpose4NEON(&dst[0], step, &src[0], ld, k)
 	},
 	gather: func(dst, src []uint8, ld, rows, k int) {
-		simd.Transpose8(dst, 16, src, ld, rows, k)
+		simd.Transpose8(dst, 16, src, ld, rows, k, false)
 	},
 	finish: func(acc []float32, t *tileOut) {
 		// FP8 outputs are rare.

@@ -15,12 +15,21 @@ const stripRows = simd.TransposeRows
 // stripWidth is how many bytes of a row a strip should hold: so many that the
 // processor, which fetches ahead as far as a page goes, is rarely at the beginning
 // of a run, few enough that the strip stays in the second-level cache.
-const stripWidth = 4096
+const stripWidth = 8192
+
+// stripGap is how many elements lie between rows: at distances that are powers of
+// two they would drive each other out of the first-level cache.
+const stripGap = 64
+
+// streamBytes is the size from which on a transposed result of bytes streams past
+// the caches: a second-level cache holds less, and so does a worker's part of the
+// third.
+const streamBytes = 8 << 20
 
 // strip collects rows of one cast that follow each other and cover the same
 // columns. Any other row starts a new strip.
 type strip struct {
-	elements     // for stripRows rows, which follow each other without gaps
+	elements     // for stripRows rows, stripGap apart
 	row, col int // the result's element that the strip starts with
 	width    int
 	rows     int // collected so far
@@ -30,7 +39,7 @@ type strip struct {
 func (b *binder) strips(dtype fp8.DType, cols int) []strip {
 	list := make([]strip, b.pool.size())
 	for w := range list {
-		raw := workerBytes(int64(stripRows * cols * dtype.Size()))
+		raw := workerBytes(int64(stripRows * (cols + stripGap) * dtype.Size()))
 		switch dtype.Size() {
 		case 4:
 			list[w].f32 = view[float32](raw)
@@ -51,7 +60,7 @@ func (s *strip) next(c *boundCast, row, col, n int) int {
 		s.row, s.col, s.width = row, col, n
 	}
 	s.rows++
-	return (s.rows - 1) * n
+	return (s.rows - 1) * (n + stripGap)
 }
 
 // flush stores the strip and empties it.
@@ -59,14 +68,14 @@ func (s *strip) flush(c *boundCast) {
 	if s.rows == 0 {
 		return
 	}
-	at := s.col*c.ld + s.row
+	at, step := s.col*c.ld+s.row, s.width+stripGap
 	switch c.dtype.Size() {
 	case 4:
-		simd.Transpose32(c.f32[at:], c.ld, s.f32, s.width, s.rows, s.width)
+		simd.Transpose32(c.f32[at:], c.ld, s.f32, step, s.rows, s.width)
 	case 2:
-		simd.Transpose16(c.u16[at:], c.ld, s.u16, s.width, s.rows, s.width)
+		simd.Transpose16(c.u16[at:], c.ld, s.u16, step, s.rows, s.width)
 	default:
-		simd.Transpose8(c.u8[at:], c.ld, s.u8, s.width, s.rows, s.width)
+		simd.Transpose8(c.u8[at:], c.ld, s.u8, step, s.rows, s.width, len(c.u8) >= streamBytes)
 	}
 	s.rows = 0
 }

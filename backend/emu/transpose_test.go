@@ -59,3 +59,27 @@ func TestStrips(t *testing.T) {
 		require.EqualValues(t, value(rows-1, 12), d.values(amax)[0])
 	}
 }
+
+// A large result streams past the caches.
+func TestStripsStream(t *testing.T) {
+	const rows, cols = 2048, streamBytes / 2048
+	tr := newTrial(t)
+	x := tr.noise(251)
+	out := tr.scaled(tr.tensor("out", fp8.E4M3, nil, cols, rows), 1)
+	tr.program.Add(&backend.Quantize{
+		X:   tr.tensor("x", fp8.F32, x, rows, cols),
+		Out: []backend.Cast{{Out: out, Transpose: true}},
+	})
+	d, run := tr.load(2)
+	require.NoError(t, run.Run(t.Context()))
+	codes := make([]byte, len(x))
+	for i, v := range x {
+		codes[i] = byte(fp8.E4M3.Nearest(v, fp8.Saturate))
+	}
+	for i, code := range d.memory[out] {
+		col, row := i/rows, i%rows
+		if want := codes[(row*cols+col)%len(x)]; code != want {
+			t.Fatalf("row %d, column %d: %#x, not %#x", row, col, code, want)
+		}
+	}
+}

@@ -368,14 +368,17 @@ func scoreGradientRowsAVX2(p, ds *float32, ld, rows, width int, visible *int, sc
 // The transposes take multiples of sixteen rows, TransposeRows at most, and of
 // sixteen columns.
 
-func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int) {
+func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool) {
 	var stage [TransposeRows * 16]uint8
 	_ = stage[rows*16-1]
-	transpose8AVX2(dst, ld, src, step, rows, cols, &stage)
+	onLines := rows == TransposeRows && (uintptr(unsafe.Pointer(dst))|uintptr(ld))%TransposeRows == 0
+	transpose8AVX2(dst, ld, src, step, rows, cols, &stage, stream && onLines)
 }
 
+// transpose8AVX2 streams only columns of whole cache lines.
+//
 //go:noescape
-func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8)
+func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8, stream bool)
 
 func transpose16Vectors(dst *uint16, ld int, src *uint16, step, rows, cols int) {
 	var stage [TransposeRows * 16]uint8

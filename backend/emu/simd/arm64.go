@@ -130,7 +130,7 @@ func scoreGradientRow(p, ds *float32, n int, scale2, scale, lse2, delta float32)
 // The transposes take multiples of sixteen rows and columns.
 
 //go:noescape
-func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int)
+func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool)
 
 //go:noescape
 func transpose16Vectors(dst *uint16, ld int, src *uint16, step, rows, cols int)

@@ -64,6 +64,6 @@ func weighRowsVectors(scores []float32, ld, width int, visible []int, scale floa
 func scoreGradientRowsVectors(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
 }
 
-func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int) {}
+func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool) {}
 
 func transpose16Vectors(dst *uint16, ld int, src *uint16, step, rows, cols int) {}

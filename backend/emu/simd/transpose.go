@@ -5,12 +5,14 @@ package simd
 const TransposeRows = 64
 
 // Transpose8 stores src, rows × cols with rows step elements apart, to dst,
-// cols × rows with rows ld apart. The two must not overlap.
-func Transpose8(dst []uint8, ld int, src []uint8, step, rows, cols int) {
+// cols × rows with rows ld apart. The two must not overlap. A result that nobody
+// reads soon may stream past the caches where that is faster: by whole cache lines,
+// which then are not fetched to be overwritten.
+func Transpose8(dst []uint8, ld int, src []uint8, step, rows, cols int, stream bool) {
 	whole, done := wholeVectors(rows), wholeVectors(cols)
 	if whole > 0 && done > 0 {
 		_, _ = dst[(done-1)*ld+whole-1], src[(whole-1)*step+done-1]
-		transpose8Vectors(&dst[0], ld, &src[0], step, whole, done)
+		transpose8Vectors(&dst[0], ld, &src[0], step, whole, done, stream)
 	}
 	transposeRest(dst, ld, src, step, rows, cols, whole, done)
 }

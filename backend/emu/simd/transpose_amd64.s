@@ -79,8 +79,8 @@
 	ADDQ $bytes, DI \
 	SUBQ $16, R12
 
-// func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8)
-TEXT ·transpose8AVX2(SB), NOSPLIT, $0-56
+// func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8, stream bool)
+TEXT ·transpose8AVX2(SB), NOSPLIT, $0-57
 	TRANSPOSE_BEGIN
 	LEAQ (BX)(BX*2), DX
 
@@ -104,6 +104,8 @@ rows:
 	MOVQ stage+48(FP), SI
 	MOVQ rows+32(FP), R12
 	MOVQ $16, R13
+	CMPB stream+56(FP), $0
+	JNE  streamed
 	MOVQ AX, R11
 	SHLQ $4, R11
 
@@ -122,11 +124,24 @@ line:
 	DECQ    R13
 	JNZ     column
 
+next:
 	ADDQ $16, R8
 	SUBQ $16, CX
 	JNZ  group
+	SFENCE
 	VZEROUPPER
 	RET
+
+streamed:
+	VMOVDQU  (SI), Y0
+	VMOVDQU  32(SI), Y1
+	VMOVNTDQ Y0, (R14)
+	VMOVNTDQ Y1, 32(R14)
+	ADDQ     $64, SI
+	ADDQ     AX, R14
+	DECQ     R13
+	JNZ      streamed
+	JMP      next
 
 // func transpose16AVX2(dst *uint16, ld int, src *uint16, step, rows, cols int, stage *[TransposeRows * 16]uint8)
 TEXT ·transpose16AVX2(SB), NOSPLIT, $0-56

@@ -24,8 +24,8 @@
 	LSL  $log, R2 \
 	LSL  $log, R3
 
-// func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int)
-TEXT ·transpose8Vectors(SB), NOSPLIT, $0-48
+// func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool)
+TEXT ·transpose8Vectors(SB), NOSPLIT, $0-49
 	SETUP(0)
 	LSR $4, R4
 	LSR $4, R5

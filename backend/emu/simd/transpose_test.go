@@ -10,9 +10,13 @@ import (
 func TestTranspose(t *testing.T) {
 	eachInstructionSet(t, func(t *testing.T) {
 		for _, rows := range []int{1, 15, 16, 33, 64} {
-			for _, cols := range []int{1, 7, 8, 16, 31, 48, 257} {
+			for _, cols := range []int{1, 7, 8, 16, 31, 48, 64, 200, 257} {
 				for _, start := range []int{0, 3} {
-					checkTranspose(t, rows, cols, start, Transpose8)
+					for _, stream := range []bool{false, true} {
+						checkTranspose(t, rows, cols, start, func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
+							Transpose8(dst, ld, src, step, rows, cols, stream)
+						})
+					}
 					checkTranspose(t, rows, cols, start, Transpose16)
 					checkTranspose(t, rows, cols, start, Transpose32)
 				}
