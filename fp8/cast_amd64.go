@@ -36,7 +36,9 @@ type castVectors struct {
 	abs, inf, one                            vector // the same for all
 	limit, lowest, smallest, drop, nan, sign vector // of castConstants
 	magic                                    vector // what is added to the exponent
-	magics                                   [32]uint32
+
+	// What is added to a number of this exponent, by its low five bits.
+	magics [32]uint32
 }
 
 // randomVectors are the constants of rounding to one format at random.

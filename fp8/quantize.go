@@ -50,7 +50,6 @@ func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, 
 	return MaxAmax(amax, requantize8StochasticGo(dst[rest:], src[rest:], from, to, scaleInv, scale, key, index+uint64(rest)))
 }
 
-// requantize8StochasticGo leaves the two halves of its work to vectors, too.
 func requantize8StochasticGo(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (amax float32) {
 	var buffer [256]float32
 	for at := 0; at < len(src); at += len(buffer) {

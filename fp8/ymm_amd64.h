@@ -24,7 +24,6 @@
 #undef MAGNITUDES16
 #undef UPPER
 #undef SIGNS
-#undef INF
 #undef ONE
 #undef LIMIT
 #undef LOWEST
@@ -156,6 +155,7 @@
 	VPANDN SRC, ABS, V3 \
 	VPOR   V3, V2, V2
 
+// There is no register for the factor beside random numbers.
 #define TIMES_SCALE_INV(at) \
 	VBROADCASTSS at, V3 \
 	VMULPS       V3, SRC, SRC
@@ -164,7 +164,7 @@
 	VPAND   ABS, x, to \
 	VPMINUD LIMIT, to, to
 
-// MAGIC holds what castNearest subtracts afterwards.
+// ROUND is castNearest of code; MAGIC holds what that subtracts afterwards.
 #define ROUND(code) \
 	VPAND   INF, code, V3 \
 	VPMAXUD SMALLEST, V3, V3 \

@@ -26,7 +26,7 @@
 #define SRC    Z12
 #define ABS    Z13
 
-// Where numbers have sixteen bits.
+// Where elements have sixteen bits.
 #define SCALE_INV Z23
 #define UPPER     Z24
 
@@ -35,7 +35,6 @@
 #define SIGNS        Z10
 
 // The constants of castVectors.
-#define INF      Z14
 #define ONE      Z15
 #define LIMIT    Z16
 #define LOWEST   Z17
@@ -51,7 +50,6 @@
 
 #define NEAREST_CONSTANTS \
 	VPBROADCASTD castVectors_abs(R8), ABS \
-	VPBROADCASTD castVectors_inf(R8), INF \
 	VPBROADCASTD castVectors_one(R8), ONE \
 	VPBROADCASTD castVectors_limit(R8), LIMIT \
 	VPBROADCASTD castVectors_lowest(R8), LOWEST \
@@ -108,7 +106,7 @@
 // SIGN_ON_TOP gives V2 the sign of SRC.
 #define SIGN_ON_TOP VPTERNLOGD $0xe4, ABS, SRC, V2
 
-// TIMES_SCALE_INV multiplies SRC by what BEGIN_SCALE_INV got ready.
+// TIMES_SCALE_INV multiplies SRC by the factor, which SCALE_INV_FROM(at) got ready.
 #define TIMES_SCALE_INV(at) VMULPS SCALE_INV, SRC, SRC
 
 // LIMITED is the smaller one of the magnitude of x and LIMIT.
@@ -116,7 +114,9 @@
 	VPANDD ABS, x, to \
 	VMINPS LIMIT, to, to
 
-// ROUND rounds code, which is at most LIMIT: what has to be added is looked up.
+// ROUND is castNearest of code, which is at most LIMIT. What has to be added is
+// looked up by the low five bits of the exponent, together with what castNearest
+// adds afterwards.
 #define ROUND(code) \
 	VMAXPS   SMALLEST, code, V3 \
 	VPSRLD   $23, V3, V3 \
@@ -127,9 +127,6 @@
 #define SIGN_FROM(shift) \
 	VPSRLD     $shift, SRC, V3 \
 	VPTERNLOGD $0xf8, SIGN, V3, V2
-
-
-
 
 // UPPER_AND_LOWER replaces the lower words of V2 by those of V5.
 #define UPPER_AND_LOWER VPTERNLOGD $0xe4, UPPER, V5, V2
