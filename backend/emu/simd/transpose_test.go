@@ -3,6 +3,7 @@ package simd
 import (
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -12,28 +13,50 @@ func TestTranspose(t *testing.T) {
 		for _, rows := range []int{1, 15, 16, 33, 64} {
 			for _, cols := range []int{1, 7, 8, 16, 31, 48, 64, 200, 257} {
 				for _, start := range []int{0, 3} {
-					for _, stream := range []bool{false, true} {
-						checkTranspose(t, rows, cols, start, func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
-							Transpose8(dst, ld, src, step, rows, cols, stream)
-						})
-					}
-					checkTranspose(t, rows, cols, start, Transpose16)
-					checkTranspose(t, rows, cols, start, Transpose32)
+					checkTranspose(t, rows, cols, start, rows+5, func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
+						Transpose8(dst, ld, src, step, rows, cols, false)
+					})
+					checkTranspose(t, rows, cols, start, rows+5, Transpose16)
+					checkTranspose(t, rows, cols, start, rows+5, Transpose32)
 				}
 			}
 		}
 	})
 }
 
-// checkTranspose transposes a part of a matrix into a part of another one,
-// both beginning start elements into their memory.
-func checkTranspose[E uint8 | uint16 | float32](t *testing.T, rows, cols, start int, transpose func(dst []E, ld int, src []E, step, rows, cols int)) {
-	step, ld := cols+start, rows+5
+// TestTranspose8Streams has results on cache lines and beside them, of as many rows as
+// can stream and of fewer.
+func TestTranspose8Streams(t *testing.T) {
+	stream := func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
+		line := -int(uintptr(unsafe.Pointer(&dst[0]))) & (TransposeRows - 1)
+		for _, at := range []int{line, line + 16} {
+			for i := range dst {
+				dst[i] = 0xa5
+			}
+			whole := slices.Clone(dst)
+			Transpose8(dst[at:], ld, src, step, rows, cols, true)
+			Transpose8(whole[at:], ld, src, step, rows, cols, false)
+			require.True(t, slices.Equal(whole, dst), "%d × %d, %d apart, %d from a line", rows, cols, ld, at-line)
+		}
+		clear(dst)
+		Transpose8(dst, ld, src, step, rows, cols, true)
+	}
+	for _, rows := range []int{16, 48, 64} {
+		for _, ld := range []int{64, 128, 144} {
+			checkTranspose(t, rows, 48, 0, ld, stream)
+		}
+	}
+}
+
+// checkTranspose transposes a part of a matrix into a part of another one, with rows
+// ld apart, both beginning start elements into their memory.
+func checkTranspose[E uint8 | uint16 | float32](t *testing.T, rows, cols, start, ld int, transpose func(dst []E, ld int, src []E, step, rows, cols int)) {
+	step := cols + start
 	src := make([]E, start+(rows-1)*step+cols)
 	for i := range src {
 		src[i] = E(i*7 + i>>8*31)
 	}
-	want := make([]E, start+cols*ld+40)
+	want := make([]E, start+cols*ld+160)
 	got := slices.Clone(want)
 	for i := range rows {
 		for j := range cols {
