@@ -129,6 +129,8 @@ typedef struct {
 #define OCTET_NVRTC_FUNCTIONS(X) \
 	X(nvrtcResult, nvrtcVersion, (int *, int *)) \
 	X(const char *, nvrtcGetErrorString, (nvrtcResult)) \
+	X(nvrtcResult, nvrtcGetNumSupportedArchs, (int *)) \
+	X(nvrtcResult, nvrtcGetSupportedArchs, (int *)) \
 	X(nvrtcResult, nvrtcCreateProgram, (nvrtcProgram *, const char *, const char *, int, const char *const *, const char *const *)) \
 	X(nvrtcResult, nvrtcDestroyProgram, (nvrtcProgram *)) \
 	X(nvrtcResult, nvrtcCompileProgram, (nvrtcProgram, int, const char *const *)) \
@@ -151,6 +153,7 @@ typedef struct {
 	X(cublasStatus_t, cublasLtMatmulPreferenceDestroy, (cublasLtMatmulPreference_t)) \
 	X(cublasStatus_t, cublasLtMatmulPreferenceSetAttribute, (cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t, const void *, size_t)) \
 	X(cublasStatus_t, cublasLtMatmulAlgoGetHeuristic, (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, int, cublasLtMatmulHeuristicResult_t *, int *)) \
+	X(cublasStatus_t, cublasLtMatmulAlgoCheck, (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, cublasLtMatmulHeuristicResult_t *)) \
 	X(cublasStatus_t, cublasLtMatmulAlgoConfigGetAttribute, (const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoConfigAttributes_t, void *, size_t, size_t *)) \
 	X(cublasStatus_t, cublasLtMatmul, (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t))
 // clang-format on

@@ -135,6 +135,18 @@ static octet_status prefer(const octet_cublaslt *api, cublasLtMatmulPreference_t
 	return (octet_status){0};
 }
 
+static octet_status tell(const octet_cublaslt *api, const cublasLtMatmulHeuristicResult_t *of, const cublasLtMatmulAlgo_t *algo,
+			 octet_algo *out) {
+	int32_t splits = 0;
+	size_t written;
+	TRY(api, cublasLtMatmulAlgoConfigGetAttribute, algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &splits, sizeof splits, &written);
+	memcpy(out->data, algo, sizeof out->data);
+	out->workspace = of->workspaceSize;
+	out->splits = splits > 1 ? splits : 1;
+	out->waves = of->wavesCount;
+	return (octet_status){0};
+}
+
 enum { MAX_ALGOS = 32 };
 
 static octet_status ask(const octet_cublaslt *api, octet_handle lt, const octet_product *p, cublasLtMatmulPreference_t preference,
@@ -147,15 +159,9 @@ static octet_status ask(const octet_cublaslt *api, octet_handle lt, const octet_
 	for (int i = 0; i < found; i++) {
 		if (results[i].state) // this one cannot be used
 			continue;
-		octet_algo *o = &out[(*count)++];
-		int32_t splits = 0;
-		size_t written;
-		TRY(api, cublasLtMatmulAlgoConfigGetAttribute, &results[i].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-		    &splits, sizeof splits, &written);
-		memcpy(o->data, &results[i].algo, sizeof o->data);
-		o->workspace = results[i].workspaceSize;
-		o->splits = splits > 1 ? splits : 1;
-		o->waves = results[i].wavesCount;
+		const octet_status status = tell(api, &results[i], &results[i].algo, &out[(*count)++]);
+		if (status.code)
+			return status;
 	}
 	return (octet_status){0};
 }
@@ -170,6 +176,16 @@ octet_status octet_product_algos(const octet_device *d, const octet_cublaslt *ap
 		status = ask(api, lt, p, preference, out, count);
 	api->cublasLtMatmulPreferenceDestroy(preference);
 	return status;
+}
+
+octet_status octet_product_check(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+				 octet_algo *algo) {
+	cublasLtMatmulAlgo_t given;
+	cublasLtMatmulHeuristicResult_t result = {0};
+	memcpy(&given, algo->data, sizeof given);
+	ENTER(d);
+	TRY(api, cublasLtMatmulAlgoCheck, (cublasLtHandle_t)lt, p->desc, p->b, p->a, p->c, p->d, &given, &result);
+	return tell(api, &result, &given, algo);
 }
 
 octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,

@@ -8,6 +8,7 @@ package libcuda
 import "C"
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"octet/fp8"
@@ -163,9 +164,38 @@ func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	}
 	var algos []Algo
 	for _, a := range found[:count] {
-		algos = append(algos, Algo{int(a.workspace), int(a.splits), float32(a.waves), a.data})
+		algos = append(algos, algoOf(a))
 	}
 	return algos, nil
+}
+
+// Code is what an algorithm is to cuBLASLt: bytes that mean the same to every
+// process with the same version of the library (cublasLt.h, cublasLtMatmulAlgo_t).
+type Code [64]byte
+
+// Code can be kept, and given to Algo.
+func (a *Algo) Code() (c Code) {
+	for i, word := range a.data {
+		binary.NativeEndian.PutUint64(c[8*i:], uint64(word))
+	}
+	return c
+}
+
+// Algo is the algorithm of a code, if cuBLASLt would compute the product with it
+// on this device.
+func (p *Product) Algo(c Code) (Algo, error) {
+	var a C.octet_algo
+	for i := range a.data {
+		a.data[i] = C.uint64_t(binary.NativeEndian.Uint64(c[8*i:]))
+	}
+	if err := p.lt.check(C.octet_product_check(&p.lt.d.c, p.lt.lib.api, p.lt.lt, p.p, &a)); err != nil {
+		return Algo{}, fmt.Errorf("%v: %w", &p.Gemm, err)
+	}
+	return algoOf(a), nil
+}
+
+func algoOf(a C.octet_algo) Algo {
+	return Algo{int(a.workspace), int(a.splits), float32(a.waves), a.data}
 }
 
 // Run puts the product on a stream. The workspace, aligned to 256 bytes, has to

@@ -102,6 +102,9 @@ octet_status octet_graph_free(const octet_device *d, octet_handle g);
 
 octet_status octet_nvrtc_version(const octet_nvrtc *api, int *major, int *minor);
 const char *octet_nvrtc_text(const octet_nvrtc *api, int code);
+// The architectures that NVRTC compiles for, 90 for sm_90. count becomes how many
+// there are; list is filled if it has room for them.
+octet_status octet_nvrtc_archs(const octet_nvrtc *api, int room, int *list, int *count);
 
 // What a compilation left: both are for the caller to free. cubin is NULL after
 // a failure, log is what the compiler said, also of a success.
@@ -153,6 +156,9 @@ void octet_product_free(const octet_cublaslt *api, octet_product *p);
 // count comes in as the room in out and leaves as what was found, the best first.
 octet_status octet_product_algos(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
 				 size_t workspace, octet_algo *out, int *count);
+// Fills in what cuBLASLt says of an algorithm whose data are from elsewhere.
+octet_status octet_product_check(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+				 octet_algo *algo);
 octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
 			       const octet_algo *algo, uint64_t workspace, size_t bytes, octet_handle s);
 

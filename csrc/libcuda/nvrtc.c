@@ -15,6 +15,13 @@ const char *octet_nvrtc_text(const octet_nvrtc *api, int code) {
 	return text ? text : "an unknown error";
 }
 
+octet_status octet_nvrtc_archs(const octet_nvrtc *api, int room, int *list, int *count) {
+	TRY(api, nvrtcGetNumSupportedArchs, count);
+	if (*count <= room)
+		TRY(api, nvrtcGetSupportedArchs, list);
+	return (octet_status){0};
+}
+
 static octet_status read_log(const octet_nvrtc *api, nvrtcProgram p, octet_compiled *out) {
 	size_t bytes = 0;
 	TRY(api, nvrtcGetProgramLogSize, p, &bytes);

@@ -34,6 +34,16 @@ func NewCompiler(driver int) (*Compiler, error) {
 	return &Compiler{Library{lib.path, version}, lib}, nil
 }
 
+// Compiles reports whether there is code for a GPU: NVRTC knows the compute
+// capabilities of its day.
+func (c *Compiler) Compiles(g GPU) (bool, error) {
+	list, count := make([]C.int, 256), C.int(0)
+	if err := nvrtcError(c.lib.api, C.octet_nvrtc_archs(c.lib.api, C.int(len(list)), &list[0], &count)); err != nil {
+		return false, err
+	}
+	return slices.Contains(list[:min(len(list), int(count))], C.int(10*g.Major+g.Minor)), nil
+}
+
 // Source is a program and the headers that it includes by name. NVRTC finds no
 // others.
 type Source struct {
@@ -56,6 +66,25 @@ func (g GPU) Arch() string {
 // "--std=c++17". The error of a program that does not compile has the
 // compiler's messages, from the second line on.
 func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, error) {
+	cubin, _, err := c.compile(src, arch, options)
+	return cubin, err
+}
+
+// Usage compiles for what the assembler, ptxas, says of each kernel.
+func (c *Compiler) Usage(src Source, arch string, options ...string) ([]Usage, error) {
+	_, log, err := c.compile(src, arch, append(slices.Clone(options), "--ptxas-options=-v"))
+	if err != nil {
+		return nil, err
+	}
+	list := parseUsage(log)
+	if len(list) == 0 {
+		return nil, fmt.Errorf("NVRTC %s does not say what the kernels of %s use", c.Version, src.Name)
+	}
+	return list, nil
+}
+
+// compile also returns what the compiler had to say.
+func (c *Compiler) compile(src Source, arch string, options []string) (cubin []byte, said string, err error) {
 	var owned []unsafe.Pointer
 	defer func() {
 		for _, p := range owned {
@@ -86,13 +115,13 @@ func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, 
 		if log := strings.TrimSpace(C.GoString(out.log)); log != "" {
 			err = fmt.Errorf("%w\n%s", err, log)
 		}
-		return nil, err
+		return nil, "", err
 	}
 	// An empty cubin and one that there was no memory for look alike.
 	if out.cubin == nil || out.bytes == 0 {
-		return nil, fmt.Errorf("compile %s for %s with NVRTC %s: no code came back", src.Name, arch, c.Version)
+		return nil, "", fmt.Errorf("compile %s for %s with NVRTC %s: no code came back", src.Name, arch, c.Version)
 	}
-	return C.GoBytes(unsafe.Pointer(out.cubin), C.int(out.bytes)), nil
+	return C.GoBytes(unsafe.Pointer(out.cubin), C.int(out.bytes)), C.GoString(out.log), nil
 }
 
 func nvrtcError(api *C.octet_nvrtc, s C.octet_status) error {

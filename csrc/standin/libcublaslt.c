@@ -230,6 +230,20 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const lay
 	return *found ? SUCCESS : NOT_SUPPORTED;
 }
 
+// The real one has bytes of its own to know an algorithm by.
+int cublasLtMatmulAlgoCheck(void *handle, const description *p, const layout *a, const layout *b, const layout *c, const layout *d,
+			    const algorithm *algo, result *out) {
+	const int status = check(p, a, b, c, d);
+	if (!handle)
+		return NOT_INITIALIZED;
+	if (status)
+		return status;
+	if (algo->id < 1 || algo->id > 3)
+		return INVALID_VALUE;
+	*out = (result){.workspace = algo->workspace, .waves = 1};
+	return SUCCESS;
+}
+
 int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int attribute, void *value, size_t bytes, size_t *written) {
 	if (attribute != 2 || bytes != 4)
 		return INVALID_VALUE;

@@ -330,7 +330,8 @@ int cuMemGetInfo_v2(size_t *free, size_t *all) {
 	const int status = enter();
 	if (status)
 		return status;
-	*free = total - live;
+	const size_t room = setting("STANDIN_OOM", total);
+	*free = room > live ? room - live : 0;
 	*all = total;
 	return leave(SUCCESS);
 }

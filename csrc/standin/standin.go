@@ -31,6 +31,7 @@
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
 //	STANDIN_BUS         0: the driver does not tell where on the PCI bus they are
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
+//	STANDIN_NVRTC       newest compute capability that NVRTC knows, times 10 (120)
 //	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
 //	STANDIN_LOST        the kernel launch, counted from 1, that loses the device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
