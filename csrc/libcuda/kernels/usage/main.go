@@ -23,10 +23,9 @@ import (
 )
 
 // known is how many bytes a kernel may store for want of registers, on sm_90a
-// with NVRTC 13.0. Others store nothing. Those of attention_128, which is
-// two blocks to a multiprocessor of 255 registers each, happen once for a block
-// and not in its loop: the places of its queries, which it needs again at the
-// end.
+// with NVRTC 13.0. Others store nothing. attention_128 has the 255 registers of a
+// thread of which two blocks share a multiprocessor; what does not fit are the
+// sums of the weights of its four rows and two numbers of the loop, once in 64 keys.
 var known = map[string]int{"attention_128": 40}
 
 const noCompiler = 3
