@@ -64,7 +64,8 @@ type Spec struct {
 	Hint    string // what a user of this device may want to know, or nothing
 	// Arithmetic is what decides the last bits of results besides Backend and
 	// its device model: "avx512", the kernels of emu; "float64" of ref. Known
-	// once a device is open. A run repeats bit for bit where it is the same.
+	// once a device is open and has its programs. A run repeats bit for bit where
+	// it is the same.
 	Arithmetic string
 	E4M3       fp8.DType
 	// Pairs lists the FP8 operand formats that one product may combine.
@@ -81,6 +82,18 @@ type Spec struct {
 type Options struct {
 	Threads int // of the CPU backend; 0 is all processors
 	Ranks   int // in-process ranks; 0 is 1
+	// Choices are those of an earlier Chooser, to be made again where the device
+	// can; the others are made anew. The ranks have the same.
+	Choices []byte
+}
+
+// Chooser is a Backend that chooses, by time, between ways to compute the same
+// thing whose last bits differ. Spec.Arithmetic of a Backend with programs loaded
+// tells its choices from others.
+type Chooser interface {
+	Backend
+	// Choices is what has been chosen so far, for Options.Choices.
+	Choices() []byte
 }
 
 // Driver is one backend before any device is opened. Spec and Lower need no

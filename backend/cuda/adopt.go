@@ -34,9 +34,7 @@ type Region struct {
 // Close takes cuBLASLt and all kernels off the device and closes d and s, which
 // leaves adopted ones as they are: the context can be ended after it.
 func Adopt(d *libcuda.Device, s *libcuda.Stream, homes map[string]Region) (backend.Backend, error) {
-	gpu := describe(0, d.GPU)
-	gpu.What = "the context's GPU"
-	if err := fit(d.Version, gpu); err != nil {
+	if err := fit(d.Version, d.GPU, "the context's GPU"); err != nil {
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
 	g, err := newGPU(d)

@@ -3,6 +3,7 @@ package cuda
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,28 +21,25 @@ func cacheDir(t *testing.T) string {
 
 func TestChoicesAreRemembered(t *testing.T) {
 	cacheDir(t)
-	c := openChoices("H100", "13.1")
-	_, ok := c.of("a", 8)
-	require.False(t, ok)
-	c.set("a", 3)
-	c.save()
+	one, two, three := algorithm{1}, algorithm{63: 2}, algorithm{3}
+	r := remember("13.1", "H100")
+	require.Empty(t, r.Products)
+	r.set("a", three)
+	r.save()
 
-	other := openChoices("H100", "13.1")
-	place, ok := other.of("a", 8)
-	require.True(t, ok)
-	require.Equal(t, 3, place)
-	_, ok = other.of("a", 3) // of a shorter list
-	require.False(t, ok)
-	other.set("b", 1)
-	c.set("c", 2)
+	other := remember("13.1", "H100")
+	require.Equal(t, map[string]algorithm{"a": three}, other.Products)
+	other.set("b", one)
+	r.set("c", two)
 	other.save()
-	c.save() // adds to what the other wrote
-	third := openChoices("H100", "13.1")
-	require.Equal(t, map[string]int{"a": 3, "b": 1, "c": 2}, third.places)
-	require.Empty(t, openChoices("H100", "13.2").places)
+	r.save() // adds to what the other wrote
+	third := remember("13.1", "H100")
+	require.Equal(t, map[string]algorithm{"a": three, "b": one, "c": two}, third.Products)
+	require.Empty(t, remember("13.2", "H100").Products)
+	require.Empty(t, remember("13.1", "H200").Products)
 
 	require.NoError(t, os.WriteFile(third.path, []byte("{"), 0o666))
-	require.Empty(t, openChoices("H100", "13.1").places)
+	require.Empty(t, remember("13.1", "H100").Products)
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(third.path), "new-*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -53,10 +51,35 @@ func TestChoicesWithoutACache(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "octet"), nil, 0o666)) // where a folder should be
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "Library"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "Library", "Caches"), nil, 0o666))
-	c := openChoices("H100")
-	c.set("a", 1)
-	c.save()
-	place, ok := c.of("a", 2)
-	require.True(t, ok)
-	require.Equal(t, 1, place)
+	r := remember("13.1", "H100")
+	r.set("a", algorithm{1})
+	r.save()
+	require.Equal(t, algorithm{1}, r.Products["a"])
+}
+
+// What is written is read back; anything else, and another library's, is nothing.
+func TestChoicesAsText(t *testing.T) {
+	c := noChoices("13.1.2")
+	require.Empty(t, c.fingerprint())
+	c.Products["a"], c.Products["b"] = algorithm{1, 2, 3}, algorithm{63: 255}
+	text := string(c.text())
+	require.Equal(t, c, parseChoices([]byte(text), "13.1.2"))
+	for _, bad := range []string{
+		"", "{", "[]", "null", `{"cublaslt":"13.1.2"}`, text[:len(text)/2],
+		strings.Replace(text, "010203", "01020", 1), strings.Replace(text, "010203", "01020g", 1),
+	} {
+		require.Equal(t, noChoices("13.1.2"), parseChoices([]byte(bad), "13.1.2"), bad)
+	}
+	require.Equal(t, noChoices("13.2.0"), parseChoices([]byte(text), "13.2.0"))
+}
+
+// The fingerprint is that of every choice, and of nothing but them.
+func TestFingerprint(t *testing.T) {
+	of := func(products map[string]algorithm) string { return choices{"13", products}.fingerprint() }
+	base := of(map[string]algorithm{"a": {1}, "b": {2}})
+	require.Len(t, base, 8)
+	require.Equal(t, base, of(map[string]algorithm{"b": {2}, "a": {1}}))
+	require.NotEqual(t, base, of(map[string]algorithm{"a": {1}, "b": {3}}))
+	require.NotEqual(t, base, of(map[string]algorithm{"a": {2}, "b": {1}}))
+	require.NotEqual(t, base, of(map[string]algorithm{"a": {1}}))
 }

@@ -29,8 +29,10 @@
 //
 // Kernels add up in an order that depends on shapes alone, and of cuBLASLt's
 // algorithms only those are taken that do not split k. So a run repeats bit for
-// bit on the same GPU with the same libraries, which Spec.Arithmetic names: the
-// algorithms that were chosen there are remembered on disk (choices.go).
+// bit with the same libraries and the same algorithms on a GPU of the same
+// architecture, all of which Spec.Arithmetic names. Algorithms are chosen by time
+// when a program is loaded, and then kept (choices.go): a run that is resumed gets
+// those it had, on any GPU that has them. There is no other mode to be asked for.
 //
 // # Sensors
 //
@@ -118,7 +120,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	if o.Ranks > 1 {
 		return nil, fmt.Errorf("%d ranks: %w by backend cuda: one process trains on one GPU (set train.ranks = 1)", o.Ranks, backend.ErrUnsupported)
 	}
-	b, err := openDevice(n)
+	b, err := openDevice(n, o.Choices)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)

@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"octet/backend"
@@ -32,13 +33,15 @@ type device struct {
 
 	blocks      []libcuda.Ptr // of the programs that were loaded
 	executables []*executable
+
+	earlier, chosen choices // for products: of an earlier process, and now
 }
 
 // stagingBytes is the length of each half of the staging memory. A micro-batch
 // takes some ten KB of it, so that a step hardly ever waits for room.
 const stagingBytes = 1 << 20
 
-func openDevice(ordinal int) (backend.Backend, error) {
+func openDevice(ordinal int, earlier []byte) (backend.Backend, error) {
 	g, err := openGPU(ordinal)
 	if err != nil {
 		return nil, err
@@ -47,16 +50,17 @@ func openDevice(ordinal int) (backend.Backend, error) {
 	if err != nil {
 		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
 	}
-	return (&device{gpu: g, stream: s}).start()
+	return (&device{gpu: g, stream: s, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
 // start completes a device that has its GPU and stream.
 func (d *device) start() (_ backend.Backend, err error) {
+	d.chosen = noChoices(d.lt.Version)
 	if d.spec, err = spec(""); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", d.Name, d.Major, d.Minor)
-	d.spec.Arithmetic = fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
+	d.spec.Arithmetic = d.arithmetic()
 	if d.staging, err = d.Pin(2 * stagingBytes); err != nil {
 		return nil, errors.Join(d.failure("lock host memory", 0, err), d.Close())
 	}
@@ -64,6 +68,24 @@ func (d *device) start() (_ backend.Backend, err error) {
 }
 
 func (d *device) Spec() backend.Spec { return d.spec }
+
+// arithmetic names all that the last bits of a result depend on.
+func (d *device) arithmetic() string {
+	text := fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
+	if mark := d.chosen.fingerprint(); mark != "" {
+		text += "+algorithms-" + mark
+	}
+	return text
+}
+
+// Choices are those of the programs that were loaded, and those that this backend
+// was opened with: a later program may need them again.
+func (d *device) Choices() []byte {
+	all := noChoices(d.lt.Version)
+	maps.Copy(all.Products, d.earlier.Products)
+	maps.Copy(all.Products, d.chosen.Products)
+	return all.text()
+}
 
 // Bind takes one block of memory for all variables that have no home elsewhere.
 func (d *device) Bind(vars *backend.Vars) error {
@@ -226,14 +248,22 @@ func (d *device) failure(what string, bytes int64, err error) error {
 		if memoryErr != nil {
 			return fmt.Errorf("cuda: %s: %w: %w", what, backend.ErrOutOfMemory, err)
 		}
-		return fmt.Errorf("cuda: %s: %w: asked for %s, %s of the GPU's %s are free; a smaller micro-batch or train.recompute needs less (%w)",
-			what, backend.ErrOutOfMemory, gib(uint64(bytes)), gib(free), gib(total), err)
+		asked := ""
+		if bytes > 0 {
+			asked = fmt.Sprintf("asked for %s, ", size(uint64(bytes)))
+		}
+		return fmt.Errorf("cuda: %s: %w: %s%s of the GPU's %s are free (%w); training needs less with a smaller train.micro_batch or train.recompute=block",
+			what, backend.ErrOutOfMemory, asked, size(free), size(total), e)
 	case e.DeviceLost():
-		return fmt.Errorf("cuda: %s: %w: %w; start again, a new process resumes from the last checkpoint", what, backend.ErrDeviceLost, err)
+		return fmt.Errorf("cuda: %s: %w: %w; only a new process gets the GPU back, start again", what, backend.ErrDeviceLost, err)
 	}
 	return fmt.Errorf("cuda: %s: %w", what, err)
 }
 
-func gib(bytes uint64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(bytes)/(1<<30)), ".00") + " GiB"
+func size(bytes uint64) string {
+	number, unit := float64(bytes)/(1<<20), "MiB"
+	if bytes >= 1<<30 {
+		number, unit = number/(1<<10), "GiB"
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", number), ".00") + " " + unit
 }

@@ -41,6 +41,7 @@ func forgetGPUs() error {
 		errs = append(errs, g.close())
 	}
 	clear(gpus.open)
+	clear(kinds.known)
 	return errors.Join(errs...)
 }
 
@@ -223,8 +224,9 @@ func TestUnfitMachines(t *testing.T) {
 		{"OCTET_LIBCUDA", "missing.so", []string{"missing.so", fixDriver}},
 		{"OCTET_LIBCUBLASLT", "missing.so", []string{"cuBLASLt", "OCTET_LIBCUBLASLT"}},
 		{"OCTET_LIBNVRTC", "missing.so", []string{"NVRTC", "OCTET_LIBNVRTC"}},
-		{"STANDIN_GPUS", "0", []string{"cuInit returned 100"}},
-		{"STANDIN_STUB", "1", []string{"cuInit returned 34"}},
+		{"STANDIN_GPUS", "0", []string{"cuInit returned 100", "CUDA_VISIBLE_DEVICES"}},
+		{"STANDIN_STUB", "1", []string{"cuInit returned 34", "LD_LIBRARY_PATH"}},
+		{"STANDIN_NVRTC", "89", []string{"NVRTC", "does not know compute capability 9.0", "OCTET_LIBNVRTC"}},
 		{"STANDIN_CUDA", "11080", []string{"CUDA 11.8", fixDriver}},
 		{"STANDIN_CAPABILITY", "80", []string{"compute capability 8.0", "8.9 or later"}},
 	} {
@@ -258,14 +260,14 @@ func TestOutOfMemory(t *testing.T) {
 	err := d.Bind(v)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "allocate the variables")
-	require.ErrorContains(t, err, "asked for 0.01 GiB")
+	require.ErrorContains(t, err, "asked for 12 MiB, 9.54 MiB of the GPU's 80 GiB are free")
 	require.NotContains(t, err.Error(), "\n")
 
 	t.Setenv("STANDIN_OOM", "20000000")
 	require.NoError(t, d.Bind(v))
 	_, err = d.Load(p)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
-	require.ErrorContains(t, err, "temps (0.01 GiB)")
+	require.ErrorContains(t, err, "temps (8 MiB)")
 }
 
 // A device that is lost in mid-run says so in the next call that waits, and in
@@ -300,8 +302,9 @@ func TestDeviceLost(t *testing.T) {
 	}
 }
 
-func TestGiB(t *testing.T) {
-	require.Equal(t, "80 GiB", gib(80<<30))
-	require.Equal(t, "0.50 GiB", gib(1<<29))
-	require.Equal(t, "0 GiB", gib(0))
+func TestSize(t *testing.T) {
+	require.Equal(t, "80 GiB", size(80<<30))
+	require.Equal(t, "1.50 GiB", size(3<<29))
+	require.Equal(t, "512 MiB", size(1<<29))
+	require.Equal(t, "0.35 MiB", size(368128))
 }

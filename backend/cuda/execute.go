@@ -41,7 +41,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	}
 	tables := scratch + roundUp(measured.scratch)
 	total := tables + roundUp(int64(8*len(measured.tables)))
-	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", gib(uint64(arena))), total)
+	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", size(uint64(arena))), total)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,8 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err := d.upload(libcuda.Ptr(b.tableAt), words); err != nil {
 		return nil, err
 	}
-	t := tuner{device: d, room: at, bytes: arena, workspace: at + libcuda.Ptr(arena)}
+	t := newTuner(d, d.chosen)
+	t.room, t.bytes, t.workspace = at, arena, at+libcuda.Ptr(arena)
 	defer t.close()
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
@@ -77,6 +78,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		}
 		list[i] = x
 	}
+	d.spec.Arithmetic = d.arithmetic()
 	return list, nil
 }
 

@@ -13,8 +13,9 @@ import (
 
 // This file chooses an algorithm of cuBLASLt for each product. Its heuristics
 // order the candidates by an estimate; the first few are timed on memory that
-// holds nothing yet, once for each kind of product on a GPU (choices.go). Those
-// that split k are left out: their parts are added up in an order of their own.
+// holds nothing yet, once for each kind of product on a kind of GPU (choices.go).
+// Those that split k are left out: their parts are added up in an order of their
+// own.
 
 // candidates is how many algorithms are timed, and trials how often.
 const (
@@ -62,13 +63,20 @@ type tuner struct {
 	bytes     int64       // of it
 	workspace libcuda.Ptr
 	own       bool // room was taken for this
+	chosen    choices
+	algos     map[string]libcuda.Algo // by kind
 	events    [2]*libcuda.Event
 }
 
+// newTuner notes in chosen what it takes.
+func newTuner(d *device, chosen choices) *tuner {
+	return &tuner{device: d, chosen: chosen, algos: map[string]libcuda.Algo{}}
+}
+
 func (t *tuner) close() {
-	t.mu.Lock()
-	t.choices.save()
-	t.mu.Unlock()
+	t.remembered.Lock()
+	t.remembered.save()
+	t.remembered.Unlock()
 	if t.own {
 		_ = t.gpu.Free(t.room) // at worst it is missing until the process ends
 	}
@@ -105,37 +113,56 @@ func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 
 // algo is the algorithm for a product, chosen when its kind is first seen.
 func (t *tuner) algo(p *product, described *libcuda.Product) (libcuda.Algo, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	key := p.key()
-	algo, ok := t.algos[key]
-	if ok {
+	kind := fmt.Sprintf("%+v", p.key())
+	if algo, ok := t.algos[kind]; ok {
 		return algo, nil
+	}
+	algo, err := t.choose(kind, p, described)
+	if err == nil {
+		t.algos[kind], t.chosen.Products[kind] = algo, algorithm(algo.Code())
+	}
+	return algo, err
+}
+
+// choose takes the algorithm that the run had before, or that was chosen on such
+// a GPU before, or the fastest.
+func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (libcuda.Algo, error) {
+	t.remembered.Lock()
+	defer t.remembered.Unlock()
+	for _, from := range []choices{t.earlier, t.remembered.choices} {
+		code, ok := from.Products[kind]
+		if !ok {
+			continue
+		}
+		if algo, err := described.Algo(libcuda.Code(code)); err == nil && fits(&algo) {
+			return algo, nil
+		} // another device may not have it
 	}
 	found, err := described.Algos(workspaceBytes, 2*candidates)
 	if err != nil {
-		return algo, err
+		return libcuda.Algo{}, err
 	}
 	var list []libcuda.Algo
 	for _, a := range found {
-		if a.Splits <= 1 && len(list) < candidates {
+		if fits(&a) && len(list) < candidates {
 			list = append(list, a)
 		}
 	}
 	if len(list) == 0 {
-		return algo, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
+		return libcuda.Algo{}, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
 	}
-	name := fmt.Sprintf("%+v", key)
-	place, ok := t.choices.of(name, len(list))
-	if !ok && len(list) > 1 {
+	place := 0
+	if len(list) > 1 {
 		if place, err = t.fastest(p, list); err != nil {
-			return algo, err
+			return libcuda.Algo{}, err
 		}
-		t.choices.set(name, place)
+		t.remembered.set(kind, algorithm(list[place].Code()))
 	}
-	t.algos[key] = list[place]
 	return list[place], nil
 }
+
+// fits reports whether an algorithm may be used here at all.
+func fits(a *libcuda.Algo) bool { return a.Splits <= 1 && a.Workspace <= workspaceBytes }
 
 // fastest times algorithms and returns the place of the best; the first where
 // there is no memory to try them on.

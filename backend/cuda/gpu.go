@@ -22,8 +22,8 @@ type gpu struct {
 	mu        sync.Mutex
 	modules   map[string]*libcuda.Module // by source
 	functions map[string]*function       // by kernel
-	algos     map[productKey]libcuda.Algo
-	choices   *choices
+
+	remembered *remembered // what was chosen for products; the same for all GPUs of a kind
 }
 
 type function struct {
@@ -36,6 +36,12 @@ var gpus = struct {
 	sync.Mutex
 	open map[int]*gpu
 }{open: map[int]*gpu{}}
+
+// kinds are what is remembered of GPUs, by all that their algorithms depend on.
+var kinds = struct {
+	sync.Mutex
+	known map[string]*remembered
+}{known: map[string]*remembered{}}
 
 func openGPU(ordinal int) (*gpu, error) {
 	gpus.Lock()
@@ -60,7 +66,7 @@ func openGPU(ordinal int) (*gpu, error) {
 
 // newGPU starts cuBLASLt and NVRTC.
 func newGPU(d *libcuda.Device) (*gpu, error) {
-	g := &gpu{Device: d, modules: map[string]*libcuda.Module{}, functions: map[string]*function{}, algos: map[productKey]libcuda.Algo{}}
+	g := &gpu{Device: d, modules: map[string]*libcuda.Module{}, functions: map[string]*function{}}
 	var err error
 	if g.lt, err = g.NewLt(); err != nil {
 		return nil, fmt.Errorf("start cuBLASLt: %w", err)
@@ -68,7 +74,13 @@ func newGPU(d *libcuda.Device) (*gpu, error) {
 	if g.compiler, err = libcuda.NewCompiler(g.Version); err != nil {
 		return nil, errors.Join(fmt.Errorf("start NVRTC: %w", err), g.lt.Close())
 	}
-	g.choices = openChoices(g.Name, fmt.Sprint(g.Processors), fmt.Sprint(g.Version), g.lt.Version)
+	kind := fmt.Sprintf("%s, %d multiprocessors, %s", g.Name, g.Processors, g.Arch())
+	kinds.Lock()
+	defer kinds.Unlock()
+	if kinds.known[kind] == nil {
+		kinds.known[kind] = remember(g.lt.Version, kind)
+	}
+	g.remembered = kinds.known[kind]
 	return g, nil
 }
 
@@ -136,28 +148,22 @@ func usable(ordinal int) error {
 	driver, err := libcuda.ProbeDriver()
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: the CUDA driver does not answer: %w; %s", backend.ErrNoDevice, err, fixDriver)
+		return fmt.Errorf("%w: the CUDA driver does not start: %w; %s", backend.ErrNoDevice, err, fixOf(err))
 	case ordinal >= len(driver.GPUs):
 		return fmt.Errorf("%w: there is no GPU %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them)", backend.ErrNoDevice, ordinal, len(driver.GPUs))
 	}
-	return fit(driver.Version, describe(ordinal, driver.GPUs[ordinal]))
+	return fit(driver.Version, driver.GPUs[ordinal], fmt.Sprintf("GPU %d", ordinal))
 }
 
-// fit says what a GPU lacks, by its own finding and those of the libraries, with
-// a driver that serves this CUDA.
-func fit(version int, gpu backend.Finding) error {
-	switch {
-	case version < 12000:
+// fit says what a GPU lacks, or the libraries that it needs, with a driver that
+// serves this CUDA.
+func fit(version int, gpu libcuda.GPU, name string) error {
+	if version < 12000 {
 		return fmt.Errorf("%w that can be used: the driver serves CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
-	case !gpu.OK:
-		return fmt.Errorf("%w that can be used: %s is %s; %s", backend.ErrNoDevice, gpu.What, gpu.Detail, gpu.Fix)
 	}
-	for _, l := range []backend.Finding{
-		library("cuBLASLt", version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
-		library("NVRTC", version, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC"),
-	} {
-		if !l.OK {
-			return fmt.Errorf("%w that can be used: %s cannot be loaded: %s; %s", backend.ErrNoDevice, l.What, l.Detail, l.Fix)
+	for _, f := range append([]backend.Finding{describe(name, gpu)}, libraries(version, gpu)...) {
+		if !f.OK {
+			return fmt.Errorf("%w that can be used: %s: %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func (m *meter) FLOPs() float64 {
 
 // product is the time of one, 0 if it cannot be measured.
 func (m *meter) product() time.Duration {
-	t := tuner{device: m.device}
+	t := newTuner(m.device, noChoices(m.lt.Version))
 	defer t.close()
 	t.bytes = align + 4*(roundUp(int64(m.dim)*int64(m.dim))+align)
 	at, err := m.gpu.Alloc(int(t.bytes) + workspaceBytes)
@@ -78,7 +78,7 @@ func (m *meter) product() time.Duration {
 }
 
 func (m *meter) Bytes() float64 {
-	t := tuner{device: m.device}
+	t := newTuner(m.device, noChoices(m.lt.Version))
 	defer t.close()
 	at, err := m.gpu.Alloc(2 * m.bytes)
 	if err != nil {

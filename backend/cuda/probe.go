@@ -3,6 +3,8 @@
 package cuda
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"octet/backend"
@@ -12,6 +14,23 @@ import (
 // fixDriver is how to get a driver that the rest can work with: CUDA 12 needs
 // 525, CUDA 13 needs 580 (NVIDIA's compatibility table).
 const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
+
+// fixes are what to do about a driver that is there and does not start, by its
+// code (cuda.h).
+var fixes = map[int]string{
+	34:  "this libcuda.so.1 is the one for linking that comes with a toolkit: take its folder, stubs, out of LD_LIBRARY_PATH, so that the driver's own is found",
+	100: "the driver shows no GPU to this process: look at nvidia-smi and CUDA_VISIBLE_DEVICES; a container has to be given GPUs",
+	802: "the driver's services have to run, on machines with NVSwitch nvidia-fabricmanager too",
+	803: "the driver's library is of another version than the kernel's part: restart the machine, or the container with the host's",
+}
+
+// fixOf is what to do about a driver that did not answer.
+func fixOf(err error) string {
+	if e := (*libcuda.Error)(nil); errors.As(err, &e) {
+		return cmp.Or(fixes[e.Code], fixDriver)
+	}
+	return fixDriver
+}
 
 // probe looks for everything that training on a GPU will need. GPUs are listed
 // as CUDA numbers and shows them (CUDA_VISIBLE_DEVICES applies); where CUDA
@@ -39,9 +58,9 @@ func probe() []backend.Finding {
 	cuda := backend.Finding{What: "CUDA driver", OK: true, Detail: fmt.Sprintf("CUDA %s in %s", cudaVersion(driver.Version), driver.Path)}
 	switch {
 	case cudaErr != nil:
-		cuda = backend.Finding{What: cuda.What, Detail: cudaErr.Error(), Fix: fixDriver}
-		if nvmlErr == nil {
-			cuda.Fix = "the driver itself answers (nvidia-smi): look at CUDA_VISIBLE_DEVICES; in a container, NVIDIA_DRIVER_CAPABILITIES needs compute"
+		cuda = backend.Finding{What: cuda.What, Detail: cudaErr.Error(), Fix: fixOf(cudaErr)}
+		if nvmlErr == nil && cuda.Fix == fixDriver {
+			cuda.Fix = "the driver itself answers (nvidia-smi); in a container, NVIDIA_DRIVER_CAPABILITIES needs compute"
 		}
 	case driver.Version < 12000:
 		cuda.OK, cuda.Fix = false, fixDriver
@@ -53,28 +72,60 @@ func probe() []backend.Finding {
 		gpus = driver.GPUs
 	}
 	for i, gpu := range gpus {
-		list = append(list, describe(i, gpu))
+		list = append(list, describe(fmt.Sprintf("GPU %d", i), gpu))
 		if nvmlErr == nil && cudaErr == nil {
 			list = append(list, readNow(i, gpu, lib))
 		}
 	}
-	return append(list,
-		library("cuBLASLt", driver.Version, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
-		library("NVRTC", driver.Version, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC"),
-	)
+	return append(list, libraries(driver.Version, gpus...)...)
 }
 
+// libraries looks for those of the toolkit that GPUs need.
+func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
+	return []backend.Finding{
+		library("cuBLASLt", driver, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
+		compiler(driver, gpus),
+	}
+}
+
+// compiler looks for NVRTC, and whether it is as new as the GPUs.
+func compiler(driver int, gpus []libcuda.GPU) backend.Finding {
+	f := library("NVRTC", driver, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC")
+	if !f.OK {
+		return f
+	}
+	c, err := libcuda.NewCompiler(driver)
+	for _, g := range gpus {
+		known := false
+		if err == nil {
+			known, err = c.Compiles(g)
+		}
+		switch {
+		case err != nil:
+			return backend.Finding{What: f.What, Detail: err.Error(), Fix: fixCompiler}
+		case !known:
+			return backend.Finding{
+				What: f.What, Fix: fixCompiler,
+				Detail: fmt.Sprintf("%s does not know compute capability %d.%d", f.Detail, g.Major, g.Minor),
+			}
+		}
+	}
+	return f
+}
+
+const fixCompiler = "install NVIDIA's newest package cuda-nvrtc that the driver serves, or point OCTET_LIBNVRTC at its file"
+
 // describe says whether a GPU multiplies FP8: from compute capability 8.9 on.
-func describe(i int, gpu libcuda.GPU) backend.Finding {
+func describe(name string, gpu libcuda.GPU) backend.Finding {
 	f := backend.Finding{
-		What: fmt.Sprintf("GPU %d", i),
+		What: name,
 		OK:   gpu.Major > 8 || gpu.Major == 8 && gpu.Minor >= 9,
 		Detail: fmt.Sprintf("%s, compute capability %d.%d, %.1f GiB",
 			gpu.Name, gpu.Major, gpu.Minor, float64(gpu.Memory)/(1<<30)),
 	}
 	if !f.OK {
 		f.Detail += ": no FP8 matrix units"
-		f.Fix = "FP8 needs compute capability 8.9 or later: Ada, Hopper, Blackwell"
+		f.Fix = "FP8 needs compute capability 8.9 or later (Ada, Hopper, Blackwell)"
 	}
 	return f
 }

@@ -301,6 +301,15 @@ func TestAlgorithms(t *testing.T) {
 	require.Equal(t, 0, one[0].Workspace)
 	require.NoError(t, p.Run(b.s, &one[0], 0, 0))
 
+	// What an algorithm is known by brings it back, to another process too.
+	for _, a := range all {
+		again, err := p.Algo(a.Code())
+		require.NoError(t, err)
+		require.Equal(t, a, again)
+	}
+	_, err = p.Algo(Code{9})
+	require.Equal(t, 7, code(err))
+
 	// An algorithm relies on addresses as they were; others get others.
 	shifted := p.Gemm
 	shifted.D.Data += 16

@@ -23,6 +23,23 @@ func TestCompilerReportsMistakes(t *testing.T) {
 	require.ErrorContains(t, err, "absent.cuh")
 }
 
+func TestCompilerKnowsDevices(t *testing.T) {
+	c := compiler(t)
+	for _, want := range []struct {
+		newest       string
+		major, minor int
+		known        bool
+	}{
+		{"120", 9, 0, true}, {"120", 10, 0, true}, {"90", 9, 0, true}, {"90", 8, 9, true},
+		{"90", 10, 0, false}, {"120", 10, 3, false}, {"0", 9, 0, false},
+	} {
+		t.Setenv("STANDIN_NVRTC", want.newest)
+		known, err := c.Compiles(GPU{Major: want.major, Minor: want.minor})
+		require.NoError(t, err)
+		require.Equal(t, want.known, known, "%+v", want)
+	}
+}
+
 func cached(t *testing.T) []string {
 	files, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "octet", "cubin", "*"))
 	require.NoError(t, err)

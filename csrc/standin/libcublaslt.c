@@ -1,9 +1,10 @@
 //go:build ignore
 
 // Stand-in for libcublasLt.so: matrix products of FP8, 16-bit and FP32 matrices
-// with sums in FP32, k ascending, and the refusals that NVIDIA's documentation
-// of cublasLtMatmul lists. It works on the streams of the stand-in for the
-// driver, which OCTET_LIBCUDA has to name. See standin.go.
+// with sums in FP32, k ascending or, by one algorithm, descending, and the
+// refusals that NVIDIA's documentation of cublasLtMatmul lists. It works on the
+// streams of the stand-in for the driver, which OCTET_LIBCUDA has to name. See
+// standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -213,7 +214,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const lay
 	const int status = check(p, a, b, c, d);
 	if (status)
 		return status;
-	// A slow one, one that needs a workspace and one that splits k.
+	// One that needs a workspace, one that splits k, one that begins with the last k.
 	static const algorithm known[] = {
 		{.id = 1, .workspace = 1 << 20, .splits = 1},
 		{.id = 2, .workspace = 4 << 20, .splits = 4},
@@ -334,6 +335,7 @@ typedef struct {
 	void *workspace;
 	size_t bytes;
 	float alpha, beta;
+	int descending;
 } product;
 
 static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows) * size(l->type); }
@@ -364,8 +366,10 @@ static int multiply(void *data) {
 	for (uint64_t j = 0; j < n; j++)
 		for (uint64_t i = 0; i < m; i++) {
 			float sum = 0;
-			for (uint64_t l = 0; l < k; l++)
-				sum += a[i * k + l] * b[j * k + l];
+			for (uint64_t l = 0; l < k; l++) {
+				const uint64_t at = x->descending ? k - 1 - l : l;
+				sum += a[i * k + at] * b[j * k + at];
+			}
 			float v = scale * sum;
 			if (x->beta)
 				v += x->beta * decode(x->C, x->c.type, j * x->c.ld + i);
@@ -396,6 +400,6 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)pointers[i] % algo->alignment[i] || (narrow(a->type) && (uintptr_t)pointers[i] % 16))
 			return NOT_SUPPORTED;
-	product x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta};
+	product x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta, algo->id == 3};
 	return x.driver->enqueue(stream, multiply, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
 }

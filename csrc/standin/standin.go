@@ -18,9 +18,10 @@
 //     meanwhile: to wait, to allocate, to load a module.
 //   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) behind cuda_host.h, which
 //     runs a block's threads as fibers. The "cubin" is a shared object.
-//   - libcublasLt.so multiplies with FP32 sums, k ascending, and refuses what
-//     NVIDIA's documentation of cublasLtMatmul excludes. Its streams are those
-//     of the library that OCTET_LIBCUDA names.
+//   - libcublasLt.so multiplies with FP32 sums, k ascending or, by one of its
+//     algorithms, descending, and refuses what NVIDIA's documentation of
+//     cublasLtMatmul excludes. Its streams are those of the library that
+//     OCTET_LIBCUDA names.
 //
 // # Settings
 //

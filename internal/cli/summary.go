@@ -50,6 +50,9 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
 	if _, _, ok := r.Corpus.Text(); ok {
 		prompt := samplePrompt(r.Corpus)
+		if err := r.ReleaseDevices(); err != nil { // a device may not have room for both
+			return err
+		}
 		if err := printSample(ctx, t, d, newest, prompt); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"octet/backend"
 	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/config"
@@ -18,6 +19,7 @@ import (
 const (
 	configFile     = "config.toml"
 	dataFile       = "data.json"
+	choicesFile    = "choices.json" // what the device chose by time, see backend.Chooser
 	metricsFile    = "metrics.jsonl"
 	timingFile     = "timing.jsonl"
 	logFile        = "run.log"
@@ -151,6 +153,24 @@ func (f *Folder) recordData(info data.Info) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	return data.CheckSame(saved, info)
+}
+
+// choices are what the run's device chose by time; nil where it had no choice.
+func (f *Folder) choices() ([]byte, error) {
+	text, err := os.ReadFile(f.path(choicesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return text, err
+}
+
+// recordChoices keeps them for whoever resumes the run.
+func (f *Folder) recordChoices(device backend.Backend) error {
+	c, ok := device.(backend.Chooser)
+	if !ok {
+		return nil
+	}
+	return writeWhole(f.path(choicesFile), c.Choices())
 }
 
 // writeWhole writes a small file so that it is there whole or not at all.

@@ -125,6 +125,9 @@ func (r *Run) save() (string, error) {
 	if err := r.records.flush(); err != nil {
 		return "", err
 	}
+	if err := r.Folder.recordChoices(r.Devices[0]); err != nil {
+		return "", err
+	}
 	step := r.Trainer.StepsDone()
 	path, err := checkpoint.Save(r.Folder.Checkpoints(), step, contents)
 	if err != nil {
@@ -179,5 +182,5 @@ func (r *Run) withLastCheckpoint(err error) error {
 	if listErr != nil {
 		return fmt.Errorf("%w; there is no checkpoint yet", err)
 	}
-	return fmt.Errorf("%w; the last checkpoint is %s", err, path)
+	return fmt.Errorf("%w; the last checkpoint is %s, from which --resume --out %s goes on", err, path, r.Folder.Dir)
 }

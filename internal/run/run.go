@@ -89,6 +89,9 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if err := r.Folder.recordData(r.Corpus.Info); err != nil {
 		return err
 	}
+	if r.options.Choices, err = r.Folder.choices(); err != nil {
+		return err
+	}
 	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
 		return err
 	}
@@ -132,9 +135,10 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 
 // reopen makes room for the programs of another recipe.
 func (r *Run) reopen() (devices []backend.Backend, err error) {
-	err = closeAll(r.Devices)
-	r.Devices = nil
-	if err != nil {
+	if c, ok := r.Devices[0].(backend.Chooser); ok {
+		r.options.Choices = c.Choices()
+	}
+	if err := r.ReleaseDevices(); err != nil {
 		return nil, err
 	}
 	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
@@ -232,4 +236,12 @@ func (r *Run) free() error {
 		errs = append(errs, r.telemetry.close())
 	}
 	return errors.Join(append(errs, closeAll(r.Devices))...)
+}
+
+// ReleaseDevices frees the devices alone, for others to be opened: nothing can be
+// trained or saved any more.
+func (r *Run) ReleaseDevices() error {
+	err := closeAll(r.Devices)
+	r.Devices = nil
+	return err
 }

@@ -1,0 +1,81 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// A product is computed as the run that it belongs to computed it before, to the
+// last bit, on a device that would choose otherwise; other choices have another
+// arithmetic, and choices that do not fit are made anew.
+func TestChoicesAreMadeAgain(t *testing.T) {
+	standIns(t)
+	cacheDir(t)
+	product := func(choices []byte) (out []byte, d *device) {
+		t.Helper()
+		v := backend.NewVars()
+		a, b := v.Tensor(backend.Stash, "a", fp8.F32, 32, 512), v.Tensor(backend.Stash, "b", fp8.F32, 32, 512)
+		c := v.Tensor(backend.Stash, "c", fp8.F32, 32, 32)
+		p := v.Program("product")
+		p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: c})
+		list, err := open("", backend.Options{Choices: choices})
+		require.NoError(t, err)
+		d = list[0].(*device)
+		var _ backend.Chooser = d
+		require.NotContains(t, d.Spec().Arithmetic, "algorithms", "none yet")
+		require.NoError(t, d.Bind(v))
+		loaded, err := d.Load(p)
+		require.NoError(t, err)
+		rng := rand.New(rand.NewPCG(1, 2))
+		random := func(int) float32 { return float32(rng.NormFloat64()) }
+		require.NoError(t, d.Write(a, floats(a.Elems(), random)))
+		require.NoError(t, d.Write(b, floats(b.Elems(), random)))
+		require.NoError(t, loaded[0].Run(t.Context()))
+		out = make([]byte, c.Bytes())
+		require.NoError(t, d.Read(c, out))
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+		return out, d
+	}
+	// The stand-in knows algorithms by a number in their first word: 1 and 3 add up
+	// in opposite orders, 9 is none. The third word is how often they split k.
+	const number, splits = 0, 16
+	with := func(text []byte, at int, value byte) []byte {
+		c := parseChoices(text, "13.1.2")
+		require.Len(t, c.Products, 1)
+		for kind, a := range c.Products {
+			a[at] = value
+			c.Products[kind] = a
+		}
+		return c.text()
+	}
+	first, d := product(nil)
+	made, arithmetic := d.Choices(), d.Spec().Arithmetic
+	require.Regexp(t, `^sm_90a\+cublaslt13\.1\.2\+nvrtc13\.99\+algorithms-[0-9a-f]{8}$`, arithmetic)
+
+	up, ascending := product(with(made, number, 1))
+	down, descending := product(with(made, number, 3))
+	require.NotEqual(t, up, down, "the order of the sums shows")
+	require.NotEqual(t, ascending.Spec().Arithmetic, descending.Spec().Arithmetic)
+	require.Contains(t, [][]byte{up, down}, first)
+	again, _ := product(ascending.Choices())
+	require.Equal(t, up, again)
+
+	for _, bad := range [][]byte{with(made, splits, 4), with(made, number, 9), []byte("{}"), noChoices("12.9").text()} {
+		out, d := product(bad)
+		require.Equal(t, first, out, "as remembered on this machine")
+		require.Equal(t, arithmetic, d.Spec().Arithmetic)
+	}
+	// What a program of an earlier process was computed with is not forgotten,
+	// though nothing that is loaded now needs it.
+	idle, err := open("", backend.Options{Choices: made})
+	require.NoError(t, err)
+	require.Equal(t, made, idle[0].(backend.Chooser).Choices())
+	require.NoError(t, idle[0].Close())
+}
