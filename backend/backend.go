@@ -114,6 +114,11 @@ type Driver struct {
 	// be lowered together with it, and before Bind: a copy in another layout is a
 	// variable more. Lowering the same programs again adds no others.
 	Lower func(Spec, []*Program) ([]*Program, error)
+	// Beside is what a backend allocates for a set of lowered programs, but for the
+	// variables and the temps of their plan, to the byte; nil: nothing.
+	Beside func(*Plan, []*Program) ([]Share, error)
+	// Outside is an estimate of what else a process takes of a device's memory.
+	Outside []Share
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its

@@ -123,7 +123,11 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 		if err != nil {
 			return nil, nil, m, err
 		}
-		if need := j.MemoryOf(s.Align, programs); largest == nil || need.Total() > m.Total() {
+		need, err := j.MemoryOf(d, s, programs)
+		if err != nil {
+			return nil, nil, m, err
+		}
+		if largest == nil || need.Total() > m.Total() {
 			largest, lowered, m = j, programs, need
 		}
 	}

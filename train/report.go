@@ -41,36 +41,56 @@ func paramGroup(p *nn.Param) string {
 
 // Memory is what a device will hold, in bytes.
 type Memory struct {
-	Persistent []Group `json:"persistent"` // by class
-	Arena      int64   `json:"arena"`      // temps of all programs
-	Scopes     []Group `json:"scopes"`     // persistent bytes by the module they belong to, largest first
+	Persistent []Group `json:"persistent"`       // by class
+	Arena      int64   `json:"arena"`            // temps of all programs
+	Beside     []Group `json:"beside,omitempty"` // what else the backend allocates
+	Scopes     []Group `json:"scopes"`           // persistent bytes by the module they belong to, largest first
+	// Outside is estimated: what the device's driver and libraries take for
+	// themselves. It is in no sum.
+	Outside []Group `json:"outside_estimated,omitempty"`
 }
 
 // Total is everything that the backend allocates.
 func (m Memory) Total() int64 {
 	n := m.Arena
-	for _, g := range m.Persistent {
+	for _, g := range slices.Concat(m.Persistent, m.Beside) {
 		n += g.N
 	}
 	return n
 }
 
 // MemoryOf plans the lowered programs for a backend.
-func (j *Job) MemoryOf(align int, programs []*backend.Program) Memory {
+func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Program) (Memory, error) {
 	classes, scopes := map[string]int64{}, map[string]int64{}
 	for t := range j.Vars.All() {
 		classes[t.Class.String()] += t.Bytes()
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
 	}
+	plan := backend.MakePlan(s.Align, backend.PerOp, programs...)
 	m := Memory{
 		Persistent: ordered(classes, "param", "state", "stash", "input", "output"),
-		Arena:      backend.MakePlan(align, backend.PerOp, programs...).Bytes,
+		Arena:      plan.Bytes,
+		Outside:    groups(d.Outside),
+	}
+	if d.Beside != nil {
+		shares, err := d.Beside(plan, programs)
+		if err != nil {
+			return m, err
+		}
+		m.Beside = groups(shares)
 	}
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		m.Scopes = append(m.Scopes, Group{name, scopes[name]})
 	}
 	slices.SortStableFunc(m.Scopes, func(a, b Group) int { return cmp.Compare(b.N, a.N) })
-	return m
+	return m, nil
+}
+
+func groups(shares []backend.Share) (list []Group) {
+	for _, s := range shares {
+		list = append(list, Group{s.Name, s.Bytes})
+	}
+	return list
 }
 
 // FLOPsPerToken is the multiplications and additions of matrix products that

@@ -72,6 +72,8 @@ func init() {
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
+		Beside:    beside,
+		Outside:   outside,
 		Open:      open,
 		Probe:     probe,
 	})

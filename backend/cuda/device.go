@@ -34,6 +34,8 @@ type device struct {
 	blocks      []libcuda.Ptr // of the programs that were loaded
 	executables []*executable
 
+	allocated int64 // bytes of the device
+
 	earlier, chosen choices // for products: of an earlier process, and now
 }
 
@@ -120,13 +122,24 @@ func (d *device) Bind(vars *backend.Vars) error {
 	return nil
 }
 
-// alloc takes device memory, also where nothing is wanted.
+// alloc takes device memory until Close, also where nothing is wanted.
 func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
-	at, err := d.gpu.Alloc(int(max(bytes, align)))
+	bytes = max(bytes, align)
+	at, err := d.gpu.Alloc(int(bytes))
 	if err != nil {
 		return 0, d.failure("allocate "+what, bytes, err)
 	}
+	d.allocated += bytes
 	return at, nil
+}
+
+// Usage is what the driver tells of the device.
+func (d *device) Usage() (backend.Usage, error) {
+	free, total, err := d.gpu.Memory()
+	if err != nil {
+		return backend.Usage{}, d.failure("ask for the use of memory", 0, err)
+	}
+	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
 // root is where an owner of persistent bytes begins.
@@ -209,6 +222,9 @@ func (d *device) synchronize(what string) error {
 // another program's, who may want to end its context. What cannot be freed on a
 // device that was lost is of no interest.
 func (d *device) Close() error {
+	if d.stream == nil {
+		return nil // closed before
+	}
 	var errs []error
 	note := func(err error) {
 		if e := (*libcuda.Error)(nil); err != nil && !(errors.As(err, &e) && e.DeviceLost()) {

@@ -11,9 +11,6 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// workspaceBytes is what NVIDIA recommends for cuBLASLt on Hopper and later.
-const workspaceBytes = 32 << 20
-
 // Load binds programs to the device. One block holds their temps, what kernels
 // need beside, cuBLASLt's workspace and the tables.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
@@ -30,26 +27,21 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	}
 	plan := backend.MakePlan(align, backend.PerOp, programs...)
 	// Bound twice: how much memory the calls need is known when they are.
-	measured := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
-	if _, err := measured.bindAll(programs); err != nil {
-		return nil, err
-	}
-	arena := roundUp(plan.Bytes)
-	scratch := arena
-	if measured.products {
-		scratch += workspaceBytes
-	}
-	tables := scratch + roundUp(measured.scratch)
-	total := tables + roundUp(int64(8*len(measured.tables)))
-	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", size(uint64(arena))), total)
+	sizes, err := measure(plan, programs)
 	if err != nil {
 		return nil, err
 	}
+	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", size(uint64(sizes.temps))), sizes.total())
+	if err != nil {
+		return nil, err
+	}
+	workspace := at + libcuda.Ptr(sizes.temps)
+	scratch := workspace + libcuda.Ptr(sizes.workspace)
 	d.blocks = append(d.blocks, at)
 	m := memory{device: d, plan: plan, arena: at}
 	b := binder{
 		address:   func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
-		scratchAt: uint64(at) + uint64(scratch), tableAt: uint64(at) + uint64(tables),
+		scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
 	if err != nil {
@@ -63,7 +55,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		return nil, err
 	}
 	t := newTuner(d, d.chosen)
-	t.room, t.bytes, t.workspace = at, arena, at+libcuda.Ptr(arena)
+	t.room, t.bytes, t.workspace = at, sizes.temps, workspace
 	defer t.close()
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {

@@ -113,7 +113,11 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	if err != nil {
 		return nil, err
 	}
-	planned := job.MemoryOf(b.spec.Align, programs).Total() * int64(c.Train.Ranks)
+	memory, err := job.MemoryOf(b.driver, b.spec, programs)
+	if err != nil {
+		return nil, err
+	}
+	planned := memory.Total() * int64(c.Train.Ranks)
 	if b.spec.HostMemory {
 		if err := run.CheckHostMemory(fmt.Sprintf("a step of %s", c.Recipe), planned, run.SmallerRun); err != nil {
 			return nil, err

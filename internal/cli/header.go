@@ -40,6 +40,9 @@ func printHeader(w io.Writer, r *run.Run) error {
 		perRank = " on each rank"
 	}
 	line("memory", "%s%s: %s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes))
+	if usage, ok := r.Usage(); ok {
+		line("outside", "%s of the device's %s: its driver, libraries and other processes", writers.Bytes(usage.Outside()), writers.Bytes(usage.Total))
+	}
 	line("compute", "%s per token, %s steps of %s tokens", writers.Quantity(r.Trainer.FLOPsPerToken(), "FLOP"),
 		writers.Count(int64(r.Config.Train.Steps)), writers.Count(r.Trainer.TokensPerStep()))
 	line("device", "%s", devices(r))
@@ -130,7 +133,8 @@ func devices(r *run.Run) string {
 // memoryGroups is what a device holds, in the order in which a step fills it.
 func memoryGroups(m train.Memory) []train.Group {
 	groups := append([]train.Group{}, m.Persistent...)
-	return append(groups, train.Group{Name: "temps", N: m.Arena})
+	groups = append(groups, train.Group{Name: "temps", N: m.Arena})
+	return append(groups, m.Beside...)
 }
 
 // list writes groups as "embedding 32,768, norms 896".

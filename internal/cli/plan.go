@@ -141,6 +141,10 @@ func (p planned) print(w io.Writer, job *train.Job) error {
 	table(p.Groups, writers.Count)
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes)
+	if outside := totalOf(p.Memory.Outside); outside > 0 {
+		fmt.Fprintf(tw, "\noutside, estimated\t%s\n", writers.Bytes(outside))
+		table(p.Memory.Outside, writers.Bytes)
+	}
 	fmt.Fprintf(tw, "\npersistent, by module\t%s\n", writers.Bytes(totalOf(p.Memory.Persistent)))
 	table(p.Memory.Scopes, writers.Bytes)
 	fmt.Fprintf(tw, "\ncompute\t%s per token\n", writers.Quantity(p.FLOPsPerToken, "FLOP"))

@@ -133,6 +133,16 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// Usage is how the memory of the first device is used, where that is known.
+func (r *Run) Usage() (usage backend.Usage, ok bool) {
+	counted, ok := r.Devices[0].(backend.Counted)
+	if !ok {
+		return usage, false
+	}
+	usage, err := counted.Usage()
+	return usage, err == nil
+}
+
 // reopen makes room for the programs of another recipe.
 func (r *Run) reopen() (devices []backend.Backend, err error) {
 	if c, ok := r.Devices[0].(backend.Chooser); ok {
@@ -155,6 +165,9 @@ func (r *Run) logStart() {
 	log := r.records.log
 	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
 		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256)
+	if usage, ok := r.Usage(); ok {
+		log.Info("device memory", "allocated", usage.Allocated, "outside", usage.Outside(), "total", usage.Total)
+	}
 	r.logNotes()
 	if r.Trainer.Converted {
 		log.Warn("moments rounded to this device's e4m3")

@@ -1,0 +1,50 @@
+package cuda
+
+import "octet/backend"
+
+// workspaceBytes is what NVIDIA recommends for cuBLASLt on Hopper and later.
+const workspaceBytes = 32 << 20
+
+// outside is an estimate, of CUDA's context, compiled kernels and cuBLASLt's own
+// on a Hopper. What they are on a device, Usage tells.
+var outside = []backend.Share{{Name: "context, kernels, cuBLASLt", Bytes: 600 << 20}}
+
+// block is the memory that programs which are loaded together share, in this
+// order: temps, cuBLASLt's workspace, what kernels need beside their operands, and
+// the tables that they read.
+type block struct{ temps, workspace, scratch, tables int64 }
+
+func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }
+
+// measure binds programs to no memory in particular, to see how much they need.
+func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
+	b := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
+	if _, err := b.bindAll(programs); err != nil {
+		return block{}, err
+	}
+	size := block{temps: roundUp(plan.Bytes), scratch: roundUp(b.scratch), tables: roundUp(int64(8 * len(b.tables)))}
+	if b.products {
+		size.workspace = workspaceBytes
+	}
+	return size, nil
+}
+
+// beside is what Bind and Load allocate but for variables and temps.
+func beside(plan *backend.Plan, programs []*backend.Program) ([]backend.Share, error) {
+	size, err := measure(plan, programs)
+	if err != nil {
+		return nil, err
+	}
+	alignment := size.temps - plan.Bytes
+	for t := range programs[0].Vars().All() {
+		if t.Base == nil {
+			alignment += roundUp(t.Bytes()) - t.Bytes()
+		}
+	}
+	return []backend.Share{
+		{Name: "cuBLASLt's workspace", Bytes: size.workspace},
+		{Name: "scratch of kernels", Bytes: size.scratch},
+		{Name: "tables of kernels", Bytes: size.tables},
+		{Name: "alignment", Bytes: alignment},
+	}, nil
+}
