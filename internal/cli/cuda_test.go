@@ -1,0 +1,259 @@
+//go:build cuda && cgo && linux
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/csrc/standin"
+)
+
+// gpu is stand-ins for NVIDIA's libraries: what a process needs to find them.
+type gpu struct {
+	t           *testing.T
+	environment []string
+}
+
+func newGPU(t *testing.T) gpu {
+	g := gpu{t, append(os.Environ(), asCommand+"=1")}
+	for variable, name := range map[string]string{
+		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
+	} {
+		g.environment = append(g.environment, variable+"="+standin.Build(t, name))
+	}
+	return g
+}
+
+// with is g where variables are set.
+func (g gpu) with(settings ...string) gpu {
+	g.environment = append(g.environment[:len(g.environment):len(g.environment)], settings...)
+	return g
+}
+
+// elsewhere is g on a machine that remembers no algorithms, but has the kernels.
+func (g gpu) elsewhere() gpu {
+	here, err := os.UserCacheDir()
+	require.NoError(g.t, err)
+	dir := g.t.TempDir()
+	require.NoError(g.t, os.MkdirAll(filepath.Join(dir, "octet"), 0o777))
+	require.NoError(g.t, os.MkdirAll(filepath.Join(here, "octet", "cubin"), 0o777))
+	require.NoError(g.t, os.Symlink(filepath.Join(here, "octet", "cubin"), filepath.Join(dir, "octet", "cubin")))
+	return g.with("XDG_CACHE_HOME=" + dir)
+}
+
+// octet runs a command line in a process of its own: a process has a GPU for
+// good.
+func (g gpu) octet(args ...string) (status int, stdout, stderr string) {
+	g.t.Helper()
+	var out, err bytes.Buffer
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = g.environment, &out, &err
+	if e := cmd.Run(); e != nil {
+		require.ErrorAs(g.t, e, new(*exec.ExitError))
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), err.String()
+}
+
+func (g gpu) succeed(args ...string) (stderr string) {
+	g.t.Helper()
+	status, stdout, stderr := g.octet(args...)
+	require.Zero(g.t, status, "octet %s\n%s%s", strings.Join(args, " "), stdout, stderr)
+	return stderr
+}
+
+// sentence is the one line of stderr that is the error.
+func (g gpu) sentence(stderr string) string {
+	g.t.Helper()
+	var errs []string
+	for line := range strings.Lines(stderr) {
+		if text, ok := strings.CutPrefix(line, "octet: "); ok && !strings.HasPrefix(text, "training on ") {
+			errs = append(errs, strings.TrimSuffix(text, "\n"))
+		}
+	}
+	require.Len(g.t, errs, 1, stderr)
+	return errs[0]
+}
+
+// libraryPath is where a stand-in was built.
+var libraryPath = regexp.MustCompile(`/\S+/libnvrtc\.so`)
+
+// What is wrong with a machine is said before anything is begun.
+func TestSentencesOfUnfitMachines(t *testing.T) {
+	g := newGPU(t)
+	text := corpus(t, 8_000)
+	const emu = ", or use --backend emu"
+	for _, c := range []struct{ what, setting, want string }{
+		{
+			"no driver", "OCTET_LIBCUDA=/missing.so",
+			"backend cuda: no device: the CUDA driver does not start: /missing.so: cannot open shared object file: No such file or directory; " +
+				"install the NVIDIA driver, 525 or later (580 for CUDA 13)",
+		},
+		{
+			"no GPU", "STANDIN_GPUS=0",
+			"backend cuda: no device: the CUDA driver does not start: cuInit returned 100: no CUDA-capable device is detected; " +
+				"the driver shows no GPU to this process: look at nvidia-smi and CUDA_VISIBLE_DEVICES; a container has to be given GPUs",
+		},
+		{
+			"a toolkit's stub", "STANDIN_STUB=1",
+			"backend cuda: no device: the CUDA driver does not start: cuInit returned 34: CUDA driver is a stub library; " +
+				"this libcuda.so.1 is the one for linking that comes with a toolkit: take its folder, stubs, out of LD_LIBRARY_PATH, so that the driver's own is found",
+		},
+		{
+			"an old driver", "STANDIN_CUDA=11080",
+			"backend cuda: no device that can be used: the driver serves CUDA 11.8, 12 or 13 is needed; " +
+				"install the NVIDIA driver, 525 or later (580 for CUDA 13)",
+		},
+		{
+			"an old GPU", "STANDIN_CAPABILITY=80",
+			"backend cuda: no device that can be used: GPU 0: Stand-in 0, compute capability 8.0, 80.0 GiB: no FP8 matrix units; " +
+				"FP8 needs compute capability 8.9 or later (Ada, Hopper, Blackwell)",
+		},
+		{
+			"no cuBLASLt", "OCTET_LIBCUBLASLT=/missing.so",
+			"backend cuda: no device that can be used: cuBLASLt: /missing.so: cannot open shared object file: No such file or directory; " +
+				"install NVIDIA's package libcublas of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBCUBLASLT at the file",
+		},
+		{
+			"no NVRTC", "OCTET_LIBNVRTC=/missing.so",
+			"backend cuda: no device that can be used: NVRTC: /missing.so: cannot open shared object file: No such file or directory; " +
+				"install NVIDIA's package cuda-nvrtc of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBNVRTC at the file",
+		},
+		{
+			"an NVRTC older than the GPU", "STANDIN_NVRTC=89",
+			"backend cuda: no device that can be used: NVRTC: 13.99 in LIBNVRTC does not know compute capability 9.0; " +
+				"install NVIDIA's newest package cuda-nvrtc that the driver serves, or point OCTET_LIBNVRTC at its file",
+		},
+		{
+			"no room", "STANDIN_OOM=100000",
+			"cuda: allocate the variables: out of memory: asked for 0.35 MiB, 0.10 MiB of the GPU's 80 GiB are free " +
+				"(cuMemAlloc_v2 returned 2: out of memory); training needs less with a smaller train.micro_batch or train.recompute=block",
+		},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			if !strings.HasPrefix(c.want, "cuda: ") {
+				c.want += emu
+			}
+			g := g.with(c.setting)
+			g.t = t
+			dir := filepath.Join(t.TempDir(), "run")
+			status, stdout, stderr := g.octet(trainArgs(text, dir, 2, "--backend", "cuda", "train.accumulate=1")...)
+			require.Equal(t, exitInput, status)
+			require.Empty(t, stdout)
+			require.Equal(t, c.want, libraryPath.ReplaceAllString(g.sentence(stderr), "LIBNVRTC"))
+			require.NoDirExists(t, dir)
+		})
+	}
+}
+
+// wholeCheckpoints opens every checkpoint of a run, which checks it, and lists
+// their steps.
+func wholeCheckpoints(t *testing.T, dir string) (steps []int) {
+	t.Helper()
+	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
+	require.NoError(t, err)
+	for _, e := range list {
+		require.NoError(t, e.Damage)
+		c, err := checkpoint.Open(e.Path)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		steps = append(steps, e.Step)
+	}
+	return steps
+}
+
+// A device that is lost in mid-run leaves the last checkpoint whole. From there a
+// machine that would choose other algorithms goes on as if nothing had been, and
+// where that is not possible it is said.
+func TestDeviceLostInMidRun(t *testing.T) {
+	g := newGPU(t).elsewhere()
+	text := corpus(t, 8_000)
+	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "lost")
+	args := func(dir string) []string {
+		return trainArgs(text, dir, 5, "--backend", "cuda", "--json", "train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
+	}
+	g.succeed(args(whole)...)
+	remembered, err := os.ReadFile(filepath.Join(whole, "choices.json"))
+	require.NoError(t, err)
+
+	status, stdout, stderr := g.with("STANDIN_LOST=450").octet(args(dir)...)
+	require.Equal(t, exitFailed, status, stderr)
+	require.Empty(t, stdout)
+	steps := wholeCheckpoints(t, dir)
+	require.NotEmpty(t, steps)
+	require.Less(t, steps[0], 5)
+	require.Equal(t, fmt.Sprintf("cuda: copy from the device: device lost: cuStreamSynchronize returned 700: an illegal memory access was encountered; "+
+		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
+		g.sentence(stderr))
+
+	resume := func(g gpu, dir, backend string) (stderr string) {
+		return g.succeed("train", "--resume", "--out", dir, "--backend", backend, "--json")
+	}
+	copyOf := func(dir string) string {
+		to := filepath.Join(t.TempDir(), "copy")
+		require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+		return to
+	}
+	onEmu, otherwise := copyOf(dir), copyOf(dir)
+
+	// The stand-in's algorithms 1 and 3 add up in opposite orders.
+	var choices struct {
+		Library  string            `json:"cublaslt"`
+		Products map[string]string `json:"products"`
+	}
+	require.NoError(t, json.Unmarshal(remembered, &choices))
+	for kind, code := range choices.Products {
+		choices.Products[kind] = map[string]string{"01": "03", "03": "01"}[code[:2]] + code[2:]
+	}
+	swapped, err := json.Marshal(choices)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(otherwise, "choices.json"), swapped, 0o600))
+
+	stderr = resume(newGPU(t).elsewhere(), dir, "cuda")
+	require.NotContains(t, stderr, "was written by")
+	sameRun(t, whole, dir)
+	require.Equal(t, string(remembered), read(t, dir, "choices.json"))
+
+	const moved = "the checkpoint was written by backend cuda, sm_90a+cublaslt13.1.2+nvrtc13.99+algorithms-"
+	stderr = resume(g, otherwise, "cuda")
+	require.Contains(t, stderr, moved)
+	require.NotEqual(t, read(t, whole, "checkpoints", "step-00000005", "model.safetensors"), read(t, otherwise, "checkpoints", "step-00000005", "model.safetensors"))
+	require.Contains(t, resume(g, onEmu, "emu"), moved)
+	require.Equal(t, 5, wholeCheckpoints(t, onEmu)[0])
+}
+
+// Memory that runs out in mid-run, when a schedule comes to a larger recipe.
+func TestOutOfMemoryInMidRun(t *testing.T) {
+	g := newGPU(t)
+	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
+	need := func(recipe string) (n int64) {
+		_, stdout, stderr := g.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
+		var p struct {
+			MemoryBytes int64 `json:"memory_bytes"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(stdout), &p), stderr)
+		return p.MemoryBytes
+	}
+	first, second := need("fp8-delayed"), need("bf16")
+	require.Greater(t, second, first)
+	args := trainArgs(text, dir, 4, "--backend", "cuda", "--json", "--recipe", "fp8-delayed", `precision.schedule=[{step=2, recipe="bf16"}]`,
+		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
+	status, _, stderr := g.with(fmt.Sprintf("STANDIN_OOM=%d", second-1)).octet(args...)
+	require.Equal(t, exitFailed, status, stderr)
+	require.Regexp(t, `^cuda: allocate temps \(0\.\d+ MiB\), workspace and tables: out of memory: asked for 32\.\d+ MiB, 32\.\d+ MiB of the GPU's 80 GiB are free `+
+		`\(cuMemAlloc_v2 returned 2: out of memory\); training needs less with a smaller train\.micro_batch or train\.recompute=block; `+
+		`the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
+	require.Equal(t, 2, wholeCheckpoints(t, dir)[0])
+	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
+	require.Equal(t, 4, wholeCheckpoints(t, dir)[0])
+}
