@@ -342,6 +342,11 @@ static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows)
 
 static float factor(uint64_t p) { return p ? *(const float *)p : 1; }
 
+__attribute__((optimize("O3"))) static void add_scaled(float *restrict sum, const float *restrict a, float b, uint64_t n) {
+	for (uint64_t i = 0; i < n; i++)
+		sum[i] += a[i] * b;
+}
+
 static int multiply(void *data) {
 	const product *x = data;
 	const driver *r = x->driver;
@@ -354,33 +359,36 @@ static int multiply(void *data) {
 	if (x->bytes) // a workspace is not for keeping things
 		memset(x->workspace, 0xff, x->bytes);
 	const uint64_t m = x->d.rows, n = x->d.cols, k = x->p.value[TRANSA] ? x->a.rows : x->a.cols;
-	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b);
+	// A lies by k, so that the sums of a column go on side by side.
+	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b), *sum = malloc(m * sizeof *sum);
 	for (uint64_t i = 0; i < m; i++)
 		for (uint64_t l = 0; l < k; l++)
-			a[i * k + l] = decode(x->A, x->a.type, x->p.value[TRANSA] ? i * x->a.ld + l : l * x->a.ld + i);
+			a[l * m + i] = decode(x->A, x->a.type, x->p.value[TRANSA] ? i * x->a.ld + l : l * x->a.ld + i);
 	for (uint64_t j = 0; j < n; j++)
 		for (uint64_t l = 0; l < k; l++)
 			b[j * k + l] = decode(x->B, x->b.type, x->p.value[TRANSB] ? l * x->b.ld + j : j * x->b.ld + l);
 	const float scale = x->alpha * factor(x->p.value[A_SCALE]) * factor(x->p.value[B_SCALE]);
 	float most = 0;
-	for (uint64_t j = 0; j < n; j++)
+	for (uint64_t j = 0; j < n; j++) {
+		memset(sum, 0, m * sizeof *sum);
+		for (uint64_t l = 0; l < k; l++) {
+			const uint64_t at = x->descending ? k - 1 - l : l;
+			add_scaled(sum, a + at * m, b[j * k + at], m);
+		}
 		for (uint64_t i = 0; i < m; i++) {
-			float sum = 0;
-			for (uint64_t l = 0; l < k; l++) {
-				const uint64_t at = x->descending ? k - 1 - l : l;
-				sum += a[i * k + at] * b[j * k + at];
-			}
-			float v = scale * sum;
+			float v = scale * sum[i];
 			if (x->beta)
 				v += x->beta * decode(x->C, x->c.type, j * x->c.ld + i);
 			if (!(fabsf(v) <= most))
 				most = fabsf(v);
 			encode(x->D, x->d.type, j * x->d.ld + i, v * factor(x->p.value[D_SCALE]));
 		}
+	}
 	if (x->p.value[AMAX_D])
 		*(float *)x->p.value[AMAX_D] = most;
 	free(a);
 	free(b);
+	free(sum);
 	return SUCCESS;
 }
 
