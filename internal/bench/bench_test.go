@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
 	"octet/fp8"
 	"octet/train"
@@ -114,7 +116,7 @@ func TestOptimizerIsAlive(t *testing.T) {
 	for _, c := range cases {
 		device, err := b.open(1)
 		require.NoError(t, err)
-		x, err := b.load(device, c)
+		x, err := b.load(context.Background(), device, c)
 		require.NoError(t, err)
 		o := c.program.Nodes()[0].Op.(*backend.AdamW)
 		for range 3 {
@@ -133,6 +135,41 @@ func TestOptimizerIsAlive(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, found)
 		require.NoError(t, device.Close())
+	}
+}
+
+// Products of FP8 read what was cast for them, and a device that takes operands in
+// one orientation only gets them so.
+func TestProductsArePrepared(t *testing.T) {
+	b := open(t)
+	cases, err := b.GEMM([]Layer{{32, 48, 64}})
+	require.NoError(t, err)
+	cuda, _, err := backend.Find("cuda")
+	require.NoError(t, err)
+	spec, err := cuda.Spec("")
+	require.NoError(t, err)
+	for _, c := range cases {
+		if c.prepare != nil {
+			device, err := b.open(1)
+			require.NoError(t, err)
+			_, err = b.load(context.Background(), device, c)
+			require.NoError(t, err)
+			o := c.program.Nodes()[0].Op.(*backend.MatMul)
+			for _, tensor := range []*backend.Tensor{o.A, o.B} {
+				wide := c.program.Vars().Lookup(tensor.Name + ".bf16")
+				codes, values := make([]byte, tensor.Bytes()), make([]byte, wide.Bytes())
+				require.NoError(t, device.Read(tensor, codes))
+				require.NoError(t, device.Read(wide, values))
+				for i, code := range codes {
+					x := fp8.BF16.Float32(uint32(binary.LittleEndian.Uint16(values[2*i:])))
+					require.Equal(t, tensor.DType.Nearest(x, fp8.Saturate), uint32(code), "%s of %s", tensor.Name, c.name)
+				}
+			}
+			require.NoError(t, device.Close())
+			_, err = cuda.Lower(spec, []*backend.Program{c.program, c.prepare})
+			require.NoError(t, err, c.name)
+		}
+		require.Equal(t, strings.HasPrefix(c.name, "fp8"), c.prepare != nil, c.name)
 	}
 }
 
@@ -182,7 +219,7 @@ func TestTooLarge(t *testing.T) {
 	if err == nil {
 		t.Skip("the free memory of this machine cannot be read")
 	}
-	require.ErrorContains(t, err, "bench gemm of 1048576x1048576x1048576 needs 6.6 TB of memory")
+	require.ErrorContains(t, err, "bench gemm of 1048576x1048576x1048576 needs 11 TB of memory")
 }
 
 // A backend that refuses an op has a result that says so.

@@ -15,6 +15,7 @@ import (
 type Case struct {
 	bench, name, shape string
 	program            *backend.Program
+	prepare            *backend.Program // runs once before, if there is one
 	fill               contents
 	limit              limit
 }
@@ -51,6 +52,9 @@ func (b *Bench) check(cases []Case) ([]Case, error) {
 		if err := c.program.Err(); err != nil {
 			return nil, err
 		}
+		if c.prepare != nil && c.prepare.Err() != nil {
+			return nil, c.prepare.Err()
+		}
 		if !b.spec.HostMemory {
 			continue
 		}
@@ -78,7 +82,7 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 		err = errors.Join(err, device.Close())
 		debug.FreeOSMemory() // before the next case's operands are allocated
 	}()
-	x, err := b.load(device, c)
+	x, err := b.load(ctx, device, c)
 	if errors.Is(err, backend.ErrUnsupported) {
 		r.Unsupported = err.Error()
 		return r, nil
@@ -118,8 +122,12 @@ func waiting(device backend.Backend, vars *backend.Vars) func() error {
 	return func() error { return device.Read(smallest, raw) }
 }
 
-func (b *Bench) load(device backend.Backend, c Case) (backend.Executable, error) {
-	lowered, err := b.driver.Lower(b.spec, []*backend.Program{c.program})
+func (b *Bench) load(ctx context.Context, device backend.Backend, c Case) (backend.Executable, error) {
+	programs := []*backend.Program{c.program}
+	if c.prepare != nil {
+		programs = append(programs, c.prepare)
+	}
+	lowered, err := b.driver.Lower(b.spec, programs)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +149,9 @@ func (b *Bench) load(device backend.Backend, c Case) (backend.Executable, error)
 		if err := device.Write(t, raw); err != nil {
 			return nil, err
 		}
+	}
+	if c.prepare != nil {
+		return loaded[0], loaded[1].Run(ctx)
 	}
 	return loaded[0], nil
 }

@@ -73,7 +73,9 @@ func (b *Bench) GEMM(layers []Layer) ([]Case, error) {
 	return b.check(list)
 }
 
-// product records one product of a layer.
+// product records one product of a layer. Operands in FP8 are cast by a program
+// that runs before, as a step's are by the ops that write them: so a device that
+// reads them in another orientation has them in that one.
 func (b *Bench) product(l Layer, format, product string) Case {
 	fill := contents{}
 	vars := backend.NewVars()
@@ -87,10 +89,18 @@ func (b *Bench) product(l Layer, format, product string) Case {
 	if format == "fp8" && !slices.Contains(b.spec.Pairs, [2]fp8.DType{grads, values}) {
 		grads = values // the device pairs equal formats only
 	}
+	var prepare *backend.Program
+	if format == "fp8" {
+		prepare = vars.Program("prepare")
+	}
 	operand := func(name string, d fp8.DType, rows, cols int) *backend.Tensor {
 		t := vars.Tensor(backend.Stash, name, d, rows, cols)
-		if d.IsFP8() {
+		if prepare != nil {
 			t.Scale = fill.one(vars, name+".scale_inv")
+			prepare.Add(&backend.Quantize{
+				X:   vars.Tensor(backend.Stash, name+".bf16", fp8.BF16, rows, cols),
+				Out: []backend.Cast{{Out: t}},
+			})
 		}
 		return t
 	}
@@ -118,5 +128,8 @@ func (b *Bench) product(l Layer, format, product string) Case {
 	p := vars.Program("gemm")
 	p.Add(o)
 	m, n, k := o.Dims()
-	return Case{"gemm", format + " " + product, fmt.Sprintf("%dx%dx%d", m, n, k), p, fill, byFLOPs}
+	return Case{
+		bench: "gemm", name: format + " " + product, shape: fmt.Sprintf("%dx%dx%d", m, n, k),
+		program: p, prepare: prepare, fill: fill, limit: byFLOPs,
+	}
 }

@@ -75,5 +75,5 @@ func (s states) record(n int) Case {
 		Scratch: p.Temp("amax", fp8.F32, 3),
 		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Rounding: s.rounding,
 	})
-	return Case{"optimizer", s.name, strconv.Itoa(n), p, fill, byBytes}
+	return Case{bench: "optimizer", name: s.name, shape: strconv.Itoa(n), program: p, fill: fill, limit: byBytes}
 }

@@ -98,5 +98,5 @@ func (c cast) record(m Matrix) Case {
 	}
 	p := vars.Program("quantize")
 	p.Add(o)
-	return Case{"quantize", c.String(), m.String(), p, fill, byBytes}
+	return Case{bench: "quantize", name: c.String(), shape: m.String(), program: p, fill: fill, limit: byBytes}
 }
