@@ -74,6 +74,8 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	return list, nil
 }
 
+func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }
+
 // readyCall is a call that can be issued: a kernel, or a product and the
 // algorithm for it.
 type readyCall struct {

@@ -14,8 +14,6 @@ var outside = []backend.Share{{Name: "context, kernels, cuBLASLt", Bytes: 600 <<
 // the tables that they read.
 type block struct{ temps, workspace, scratch, tables int64 }
 
-func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }
-
 // measure binds programs to no memory in particular, to see how much they need.
 func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
 	b := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
