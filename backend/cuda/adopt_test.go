@@ -99,5 +99,5 @@ func TestAdoptUnfit(t *testing.T) {
 	defer func() { require.NoError(t, d.Close()) }()
 	_, err = Adopt(d, d.AdoptStream(0), nil)
 	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "the context's GPU is Stand-in 0, compute capability 8.0")
+	require.ErrorContains(t, err, "the context's GPU: Stand-in 0, compute capability 8.0")
 }
