@@ -232,19 +232,34 @@ func TestDeviceLostInMidRun(t *testing.T) {
 	require.Equal(t, 5, wholeCheckpoints(t, onEmu)[0])
 }
 
+// need is what plan says that a recipe takes.
+func (g gpu) need(recipe string) (bytes int64) {
+	_, stdout, stderr := g.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
+	var p struct {
+		MemoryBytes int64 `json:"memory_bytes"`
+	}
+	require.NoError(g.t, json.Unmarshal([]byte(stdout), &p), stderr)
+	return p.MemoryBytes
+}
+
+// A run needs what plan says and not a byte more, its sample included.
+func TestMemoryIsEnough(t *testing.T) {
+	g := newGPU(t)
+	text, bytes := corpus(t, 8_000), g.need("bf16")
+	args := func(dir string) []string {
+		return trainArgs(text, filepath.Join(t.TempDir(), dir), 1, "--backend", "cuda", "--recipe", "bf16", "train.accumulate=1", "train.health_every=0")
+	}
+	g.with(fmt.Sprintf("STANDIN_OOM=%d", bytes)).succeed(args("enough")...)
+	status, _, stderr := g.with(fmt.Sprintf("STANDIN_OOM=%d", bytes-1)).octet(args("less")...)
+	require.Equal(t, exitInput, status)
+	require.Contains(t, g.sentence(stderr), "out of memory")
+}
+
 // Memory that runs out in mid-run, when a schedule comes to a larger recipe.
 func TestOutOfMemoryInMidRun(t *testing.T) {
 	g := newGPU(t)
 	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
-	need := func(recipe string) (n int64) {
-		_, stdout, stderr := g.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
-		var p struct {
-			MemoryBytes int64 `json:"memory_bytes"`
-		}
-		require.NoError(t, json.Unmarshal([]byte(stdout), &p), stderr)
-		return p.MemoryBytes
-	}
-	first, second := need("fp8-delayed"), need("bf16")
+	first, second := g.need("fp8-delayed"), g.need("bf16")
 	require.Greater(t, second, first)
 	args := trainArgs(text, dir, 4, "--backend", "cuda", "--json", "--recipe", "fp8-delayed", `precision.schedule=[{step=2, recipe="bf16"}]`,
 		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
