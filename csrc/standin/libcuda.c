@@ -18,39 +18,49 @@ long setting(const char *name, long otherwise) {
 
 // The lock is recursive: what the driver does for a caller may call the driver.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static int started;
-__thread void *current;
-int lost;
+static device devices[16];
+__thread context *current;
 
-// A context is the primary one, which lives while it is retained, or an object
-// that cuCtxCreate made.
-typedef struct {
-	object object;
-	int device;
-} context;
-
-static context primary;
-static int retained;
-
-static int alive(const void *c) { return c == &primary ? retained > 0 : object_find(c, CONTEXT) != NULL; }
+// A context is a device's primary one, which lives while it is retained, or an
+// object that cuCtxCreate made.
+static int alive(const void *c) {
+	for (const device *d = devices; d < devices + sizeof devices / sizeof *devices; d++)
+		if (c == &d->primary)
+			return d->retained > 0;
+	return object_find(c, CONTEXT) != NULL;
+}
 
 int standin_current(void) {
 	pthread_mutex_lock(&lock);
 	return leave(current && alive(current));
 }
 
+int standin_ordinal(void) {
+	pthread_mutex_lock(&lock);
+	return leave(current && alive(current) ? (int)(current->device - devices) : -1);
+}
+
 int enter(void) {
 	pthread_mutex_lock(&lock);
-	if (lost)
-		return leave(lost);
 	if (!standin_current())
 		return leave(INVALID_CONTEXT);
-	return SUCCESS;
+	return current->device->lost ? leave(current->device->lost) : SUCCESS;
 }
 
 int leave(int status) {
 	pthread_mutex_unlock(&lock);
 	return status;
+}
+
+void wait_for_news(void) { pthread_cond_wait(&news, &lock); }
+void tell(void) { pthread_cond_broadcast(&news); }
+
+void standin_news(void) {
+	pthread_mutex_lock(&lock);
+	tell();
+	pthread_mutex_unlock(&lock);
 }
 
 // Objects.
@@ -124,10 +134,10 @@ int cuDeviceGetCount(int *count) {
 // Handles are not ordinals, so that a caller who confuses them is found out.
 enum { HANDLE = 1000 };
 
-int cuDeviceGet(int *device, int ordinal) {
-	if (ordinal < 0 || ordinal >= setting("STANDIN_GPUS", 1))
+int cuDeviceGet(int *id, int ordinal) {
+	if (ordinal < 0 || ordinal >= setting("STANDIN_GPUS", 1) || ordinal >= (int)(sizeof devices / sizeof *devices))
 		return INVALID_DEVICE;
-	*device = HANDLE + ordinal;
+	*id = HANDLE + ordinal;
 	return SUCCESS;
 }
 
@@ -179,15 +189,17 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device) {
 	return SUCCESS;
 }
 
-int cuDevicePrimaryCtxRetain(void **out, int device) {
+int cuDevicePrimaryCtxRetain(void **out, int id) {
 	if (!started)
 		return NOT_INITIALIZED;
-	if (device < HANDLE)
+	if (id < HANDLE)
 		return INVALID_DEVICE;
-	retained++;
-	primary.device = device;
-	*out = &primary;
-	return SUCCESS;
+	pthread_mutex_lock(&lock);
+	device *d = &devices[id - HANDLE];
+	d->retained++;
+	d->primary.device = d;
+	*out = &d->primary;
+	return leave(SUCCESS);
 }
 
 // The real driver destroys what is left in a context. The stand-in says that it
@@ -203,25 +215,27 @@ static int leaks(const void *in) {
 	return count ? PRIMARY_CONTEXT_ACTIVE : SUCCESS;
 }
 
-int cuDevicePrimaryCtxRelease_v2(int device) {
-	if (device < HANDLE)
+int cuDevicePrimaryCtxRelease_v2(int id) {
+	if (id < HANDLE)
 		return INVALID_DEVICE;
-	if (retained == 0)
-		return INVALID_CONTEXT;
-	if (--retained > 0 || lost)
-		return SUCCESS;
-	return leaks(&primary);
+	pthread_mutex_lock(&lock);
+	device *d = &devices[id - HANDLE];
+	if (d->retained == 0)
+		return leave(INVALID_CONTEXT);
+	if (--d->retained > 0 || d->lost)
+		return leave(SUCCESS);
+	return leave(leaks(&d->primary));
 }
 
-int cuCtxCreate_v2(void **out, unsigned flags, int device) {
+int cuCtxCreate_v2(void **out, unsigned flags, int id) {
 	(void)flags;
 	if (!started)
 		return NOT_INITIALIZED;
-	if (device < HANDLE)
+	if (id < HANDLE)
 		return INVALID_DEVICE;
 	pthread_mutex_lock(&lock);
 	context *c = object_new(CONTEXT, sizeof *c);
-	c->device = device;
+	c->device = &devices[id - HANDLE];
 	current = *out = c;
 	return leave(SUCCESS);
 }
@@ -243,11 +257,11 @@ int cuCtxSetCurrent(void *c) {
 	return leave(SUCCESS);
 }
 
-int cuCtxGetDevice(int *device) {
+int cuCtxGetDevice(int *id) {
 	const int status = enter();
 	if (status)
 		return status;
-	*device = ((const context *)current)->device;
+	*id = HANDLE + (int)(current->device - devices);
 	return leave(SUCCESS);
 }
 
@@ -261,8 +275,6 @@ typedef struct {
 	unsigned char *block, *p; // block is ZONE before p
 	size_t bytes;
 } memory;
-
-static size_t live;
 
 static memory *memory_of(const void *p, enum kind kind) {
 	for (object *o = objects; o; o = o->next)
@@ -294,11 +306,11 @@ static int give(memory *m) {
 		damage += (m->block[i] != PATTERN) + (m->p[m->bytes + i] != PATTERN);
 	if (damage) {
 		fprintf(stderr, "stand-in: %d bytes were written around %zu bytes of memory\n", damage, m->bytes);
-		lost = ILLEGAL_ADDRESS;
+		current->device->lost = ILLEGAL_ADDRESS;
 	}
 	free(m->block);
 	object_free(m);
-	return lost;
+	return current->device->lost;
 }
 
 // around is the allocation that has all of a range.
@@ -330,7 +342,7 @@ int cuMemGetInfo_v2(size_t *free, size_t *all) {
 	const int status = enter();
 	if (status)
 		return status;
-	const size_t room = setting("STANDIN_OOM", total);
+	const size_t room = setting("STANDIN_OOM", total), live = current->device->live;
 	*free = room > live ? room - live : 0;
 	*all = total;
 	return leave(SUCCESS);
@@ -343,13 +355,13 @@ int cuMemAlloc_v2(unsigned long long *out, size_t bytes) {
 	status = unsafe_in_capture();
 	if (!status && bytes == 0)
 		status = INVALID_VALUE;
-	if (!status && live + bytes > (size_t)setting("STANDIN_OOM", total))
+	if (!status && current->device->live + bytes > (size_t)setting("STANDIN_OOM", total))
 		status = OUT_OF_MEMORY;
 	void *p = NULL;
 	if (!status)
 		status = take(MEMORY, bytes, &p);
 	if (!status)
-		live += bytes;
+		current->device->live += bytes;
 	*out = (uintptr_t)p;
 	return leave(status);
 }
@@ -365,7 +377,7 @@ int cuMemFree_v2(unsigned long long p) {
 	if (!status && !m)
 		status = INVALID_VALUE;
 	if (!status) {
-		live -= m->bytes;
+		current->device->live -= m->bytes;
 		status = give(m);
 	}
 	return leave(status);

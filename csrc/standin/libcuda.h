@@ -18,7 +18,7 @@ enum {
 	INVALID_HANDLE = 400,
 	ILLEGAL_STATE = 401,
 	NOT_FOUND = 500,
-	NOT_READY = 600,
+	NOT_READY = STANDIN_LATER,
 	ILLEGAL_ADDRESS = 700,
 	PRIMARY_CONTEXT_ACTIVE = 708,
 	LAUNCH_FAILED = 719,
@@ -37,11 +37,26 @@ enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, MODULE, FUNCTION, GRAPH, GRAPH_E
 typedef struct object {
 	struct object *next;
 	enum kind kind;
-	void *context; // NULL of a context
+	struct context *context; // NULL of a context
 } object;
 
+typedef struct context {
+	object object;
+	struct device *device;
+} context;
+
+// A device is what its contexts have in common.
+typedef struct device {
+	context primary;
+	int retained; // how often the primary context is
+	int lost;     // the code of every further call, once the device is lost
+	size_t live;  // bytes of memory that are taken
+} device;
+
+extern __thread context *current; // the thread's
+
 void *object_new(enum kind kind, size_t bytes);
-void *object_find(const void *handle, enum kind kind); // NULL: there is none
+void *object_find(const void *handle, enum kind kind); // NULL: the current context has none
 void object_free(void *o);
 object *object_first(void);
 
@@ -49,12 +64,14 @@ object *object_first(void);
 // device that is lost. Every call that got SUCCESS leaves with leave.
 int enter(void);
 int leave(int status);
-extern int lost; // the code of every further call, once the device is lost
-extern __thread void *current; // the thread's context
+
+// wait_for_news lets others in until one of them calls tell.
+void wait_for_news(void);
+void tell(void);
 
 // Of streams.
 
-int drain_all(void);       // does everything that is left to do
+int drain_all(void);         // does everything that is left to do in the current context
 int unsafe_in_capture(void); // what a call that waits or allocates returns while this thread captures
 
 #endif

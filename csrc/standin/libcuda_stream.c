@@ -69,30 +69,48 @@ static void append_all(list *to, const list *from) {
 		append(to, o->run, o->data, o->bytes);
 }
 
-// step does the oldest piece of work, in the stream's context. One that fails
+// step does the oldest piece of work, in the stream's context, and says whether
+// that could be done: not where it has to wait for another stream. One that fails
 // loses the device.
-static void step(stream *s) {
+static int step(stream *s) {
 	op *o = s->work.first;
-	s->work.first = o->next;
-	void *caller = current;
+	context *const caller = current;
+	device *const d = s->object.context->device;
 	current = s->object.context;
-	if (!lost)
-		lost = o->run(o->data);
+	const int status = d->lost ? SUCCESS : o->run(o->data);
 	current = caller;
+	if (status == STANDIN_LATER)
+		return 0;
+	d->lost = d->lost ? d->lost : status;
+	s->work.first = o->next;
 	free(o);
+	tell();
+	return 1;
 }
 
+// step_others gets every stream on by a piece, those of other devices too.
+static int step_others(void) {
+	int done = 0;
+	for (object *o = object_first(); o; o = o->next)
+		if (o->kind == STREAM && ((stream *)o)->work.first)
+			done += step((stream *)o);
+	return done;
+}
+
+// drain does all the work of a stream. What that has to wait for may have been
+// put off too, or somebody has still to ask for it.
 static int drain(stream *s) {
 	while (s->work.first)
-		step(s);
-	return lost;
+		if (!step(s) && !step_others())
+			wait_for_news();
+	return current->device->lost;
 }
 
 int drain_all(void) {
 	for (object *o = object_first(); o; o = o->next)
-		if (o->kind == STREAM)
+		if (o->kind == STREAM && o->context == current)
 			drain((stream *)o);
-	return lost;
+	return current->device->lost;
 }
 
 int unsafe_in_capture(void) {
@@ -116,7 +134,17 @@ int standin_enqueue(void *handle, op_run run, const void *data, size_t bytes) {
 	if (!s)
 		return leave(INVALID_HANDLE);
 	append(s->capturing ? &s->captured : &s->work, run, data, bytes);
+	tell();
 	return leave(SUCCESS);
+}
+
+int standin_capturing(void *handle) {
+	if (enter())
+		return 0;
+	const stream *s = object_find(handle, STREAM);
+	const int capturing = s && s->capturing;
+	leave(SUCCESS);
+	return capturing;
 }
 
 int cuStreamCreate(void **out, unsigned flags) {
@@ -153,15 +181,21 @@ int cuStreamSynchronize(void *handle) {
 	return leave(status ? status : drain(s));
 }
 
-// Each question finds one more piece of work done.
+// Each question finds one more piece of work done. To ask of a stream that
+// captures ends its capture, whoever asks.
 int cuStreamQuery(void *handle) {
 	int status = enter();
 	if (status)
 		return status;
 	stream *s = object_find(handle, STREAM);
 	status = s ? unsafe_in_capture() : INVALID_HANDLE;
+	if (!status && s->capturing) {
+		s->spoilt = 1;
+		status = CAPTURE_UNSUPPORTED;
+	}
 	if (!status && s->work.first) {
 		step(s);
+		const int lost = current->device->lost;
 		status = lost ? lost : s->work.first ? NOT_READY : SUCCESS;
 	}
 	return leave(status);
@@ -222,7 +256,7 @@ static int transfer_now(transfer t) {
 		return status;
 	status = unsafe_in_capture();
 	for (object *o = object_first(); o && !status; o = o->next)
-		if (o->kind == STREAM && ((stream *)o)->blocking)
+		if (o->kind == STREAM && o->context == current && ((stream *)o)->blocking)
 			status = drain((stream *)o);
 	if (!status && copy(&t))
 		status = INVALID_VALUE;
@@ -395,5 +429,6 @@ int cuGraphLaunch(void *handle, void *on) {
 		return leave(CAPTURE_UNSUPPORTED);
 	}
 	append_all(&s->work, &g->work);
+	tell();
 	return leave(SUCCESS);
 }

@@ -10,7 +10,8 @@
 // The stand-ins for CUDA compute, on the CPU, and are stricter than the real
 // libraries wherever that finds mistakes:
 //
-//   - libcuda.so puts the work of a stream off until somebody waits for it.
+//   - libcuda.so puts the work of a stream off until somebody waits for it, or for
+//     a stream that waits for this one.
 //     Fresh memory is full of NaN, every block lies between red zones that are
 //     checked when it is freed, every handle is checked and good in its own
 //     context only, and what was not given back when that ends is an error (708),
@@ -22,6 +23,10 @@
 //     algorithms, descending, and refuses what NVIDIA's documentation of
 //     cublasLtMatmul excludes. Its streams are those of the library that
 //     OCTET_LIBCUDA names.
+//   - libnccl.so lets the streams of several GPUs meet. A collective waits on its
+//     stream until every rank's stream got there, sums in an order of its own,
+//     and loses the devices, with a line on stderr, where the ranks' operations
+//     or sizes differ or only some were captured.
 //
 // # Settings
 //
@@ -34,8 +39,11 @@
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
 //	STANDIN_NVRTC       newest compute capability that NVRTC knows, times 10 (120)
 //	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
-//	STANDIN_LOST        the kernel launch, counted from 1, that loses the device
+//	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
+//	                    loses its device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_NCCL        version of NCCL (23007)
+//	STANDIN_NCCL_ERROR  the error that communicators meet in the background (0)
 //	STANDIN_NVML_INIT   status of nvmlInit (0)
 //	STANDIN_NVML_GPUS   GPUs in the machine (1), counted from the other end than CUDA does
 //	STANDIN_NVML_UNSUPPORTED  what they do not tell: nvmlDeviceGet functions, such as

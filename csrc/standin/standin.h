@@ -12,15 +12,24 @@ long setting(const char *name, long otherwise);
 // GPU i, as CUDA counts, is on PCI bus FIRST_BUS + i.
 enum { FIRST_BUS = 0x10 };
 
-// An op is one piece of a stream's work: run returns a CUresult.
+// An op is one piece of a stream's work: run returns a CUresult, or STANDIN_LATER
+// where it has to wait for what other streams do. It is called again then.
 typedef int (*op_run)(void *data);
+#define STANDIN_LATER 600 // CUDA_ERROR_NOT_READY
 
-// Exported by libcuda, looked up by libcublasLt: the stand-in for a driver that
-// both share. standin_enqueue copies the data; what it returns is a CUresult.
-// standin_device tells whether all of a range is in one live allocation.
+// Exported by libcuda, looked up by libcublasLt and libnccl: the stand-in for a
+// driver that they share. standin_enqueue copies the data; what it returns is a
+// CUresult. Ops run one at a time. standin_device tells whether all of a range
+// is in one live allocation of the thread's context, standin_current whether
+// there is one, and standin_ordinal of which GPU (-1: there is none).
+// standin_capturing tells whether a stream records. standin_news has ops that
+// wait tried again.
 int standin_enqueue(void *stream, op_run run, const void *data, size_t bytes);
 int standin_device(const void *p, size_t bytes);
 int standin_current(void);
+int standin_ordinal(void);
+int standin_capturing(void *stream);
+void standin_news(void);
 
 // What the stand-in for NVRTC makes and the one for the driver loads: a header
 // and a shared object.
