@@ -43,6 +43,9 @@ typedef struct {
 	float wavesCount;
 	int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
+
+typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t;
+typedef struct ncclComm *ncclComm_t;
 #endif
 
 // clang-format off
@@ -73,6 +76,13 @@ typedef struct {
 	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7) \
 	X(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8) \
 	X(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2)
+
+#define OCTET_NCCL_CONSTANTS(X) \
+	X(ncclUint8, 1) \
+	X(ncclInt32, 2) \
+	X(ncclFloat32, 7) \
+	X(ncclSum, 0) \
+	X(ncclMax, 2)
 
 // The special macros of a launch with packed parameters are pointers.
 #define OCTET_LAUNCH_PARAM_END ((void *)0)
@@ -105,6 +115,7 @@ typedef struct {
 	X(CUresult, cuStreamCreate, (CUstream *, unsigned)) \
 	X(CUresult, cuStreamDestroy_v2, (CUstream)) \
 	X(CUresult, cuStreamSynchronize, (CUstream)) \
+	X(CUresult, cuStreamQuery, (CUstream)) \
 	X(CUresult, cuEventCreate, (CUevent *, unsigned)) \
 	X(CUresult, cuEventDestroy_v2, (CUevent)) \
 	X(CUresult, cuEventRecord, (CUevent, CUstream)) \
@@ -156,11 +167,23 @@ typedef struct {
 	X(cublasStatus_t, cublasLtMatmulAlgoCheck, (cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, cublasLtMatmulHeuristicResult_t *)) \
 	X(cublasStatus_t, cublasLtMatmulAlgoConfigGetAttribute, (const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoConfigAttributes_t, void *, size_t, size_t *)) \
 	X(cublasStatus_t, cublasLtMatmul, (cublasLtHandle_t, cublasLtMatmulDesc_t, const void *, const void *, cublasLtMatrixLayout_t, const void *, cublasLtMatrixLayout_t, const void *, const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t))
+
+#define OCTET_NCCL_FUNCTIONS(X) \
+	X(ncclResult_t, ncclGetVersion, (int *)) \
+	X(const char *, ncclGetErrorString, (ncclResult_t)) \
+	X(ncclResult_t, ncclCommInitAll, (ncclComm_t *, int, const int *)) \
+	X(ncclResult_t, ncclCommAbort, (ncclComm_t)) \
+	X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *)) \
+	X(ncclResult_t, ncclAllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclReduceScatter, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclAllGather, (const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclSend, (const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)) \
+	X(ncclResult_t, ncclRecv, (void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t))
 // clang-format on
 
 #ifndef OCTET_CUDA_HEADERS
 #define X(name, value) name = value,
-enum { OCTET_CONSTANTS(X) };
+enum { OCTET_CONSTANTS(X) OCTET_NCCL_CONSTANTS(X) };
 #undef X
 #endif
 
@@ -176,6 +199,11 @@ typedef struct octet_nvrtc {
 typedef struct octet_cublaslt {
 	OCTET_CUBLASLT_FUNCTIONS(X)
 } octet_cublaslt;
+#if !defined(OCTET_CUDA_HEADERS) || defined(NCCL_H_)
+typedef struct octet_nccl {
+	OCTET_NCCL_FUNCTIONS(X)
+} octet_nccl;
+#endif
 #undef X
 
 // TRY calls a function of a table and returns from an entry of the shim if that

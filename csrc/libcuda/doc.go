@@ -5,15 +5,16 @@
 //
 // # What is here
 //
-// ProbeDriver, ProbeCublasLt and ProbeNVRTC look for the libraries and take no
-// device. Open takes one, Adopt shares one with another part of the process: a
-// Device, which has memory (Alloc), page-locked host memory (Pin) and Streams.
-// Everything that a device does happens on a stream, in order, some time after
-// the call: copies, fills, launches of a Function of a Module, products of an
-// Lt (cuBLASLt), and the Events that measure them. Capture records what a
-// stream is given and makes a Graph of it, one launch for a whole training
-// step. A Compiler (NVRTC) turns CUDA C++ into cubins and keeps them on disk.
-// Memory on the device is a Ptr, a number that Go cannot follow.
+// ProbeDriver, ProbeCublasLt, ProbeNVRTC and ProbeNCCL look for the libraries
+// and take no device. Open takes one, Adopt shares one with another part of the
+// process: a Device, which has memory (Alloc), page-locked host memory (Pin) and
+// Streams. Everything that a device does happens on a stream, in order, some
+// time after the call: copies, fills, launches of a Function of a Module,
+// products of an Lt (cuBLASLt), and the Events that measure them. Capture
+// records what a stream is given and makes a Graph of it, one launch for a whole
+// training step. A Compiler (NVRTC) turns CUDA C++ into cubins and keeps them on
+// disk. Comms (NCCL) let the streams of several devices meet. Memory on the
+// device is a Ptr, a number that Go cannot follow.
 //
 // The package is thin on purpose: it knows the rules of the libraries (which
 // thread, which alignment, who frees) and nothing of training.
@@ -34,9 +35,10 @@
 // # Libraries
 //
 // The newest cuBLASLt and NVRTC that the driver can serve are loaded, by the
-// loader's rules, then from CUDA_HOME and /usr/local/cuda. OCTET_LIBCUDA,
-// OCTET_LIBCUBLASLT and OCTET_LIBNVRTC each name a file to load instead, which
-// is also how tests bring stand-ins from csrc/standin to the unmodified shim.
+// loader's rules, then from CUDA_HOME and /usr/local/cuda; NCCL likewise, when
+// ranks ask for it. OCTET_LIBCUDA, OCTET_LIBCUBLASLT, OCTET_LIBNVRTC and
+// OCTET_LIBNCCL each name a file to load instead, which is also how tests bring
+// stand-ins from csrc/standin to the unmodified shim.
 //
 // Caveats. A library that was loaded stays loaded: the vendor's code may have
 // started threads and registered exit handlers. And go-nvml, which shares the

@@ -17,9 +17,10 @@ type Device struct {
 	GPU
 	Version int // the newest CUDA that the driver serves: 1000·major + 10·minor
 
-	lib   driver
-	c     C.octet_device
-	owner any // of an adopted context
+	ordinal int // of an adopted context -1
+	lib     driver
+	c       C.octet_device
+	owner   any // of an adopted context
 }
 
 // Ptr is an address in a device's memory; 0 is none.
@@ -35,7 +36,7 @@ func Open(ordinal int) (*Device, error) {
 	if err := driverError(lib.api, C.octet_open(lib.api, C.int(ordinal), &c)); err != nil {
 		return nil, err
 	}
-	return newDevice(lib, c)
+	return newDevice(lib, c, ordinal)
 }
 
 // Adopt works in a context that another part of this process made: a CUcontext,
@@ -58,15 +59,15 @@ func Adopt(context uintptr, owner any) (*Device, error) {
 	if err := driverError(lib.api, C.octet_adopt(lib.api, C.octet_handle(context), &c)); err != nil {
 		return nil, fmt.Errorf("adopt a CUDA context: %w", err)
 	}
-	d, err := newDevice(lib, c)
+	d, err := newDevice(lib, c, -1)
 	if err == nil {
 		d.owner = owner
 	}
 	return d, err
 }
 
-func newDevice(lib driver, c C.octet_device) (d *Device, err error) {
-	d = &Device{Version: int(C.octet_version(lib.api)), lib: lib, c: c}
+func newDevice(lib driver, c C.octet_device, ordinal int) (d *Device, err error) {
+	d = &Device{Version: int(C.octet_version(lib.api)), ordinal: ordinal, lib: lib, c: c}
 	if d.GPU, err = describe(lib, d.c.id); err != nil {
 		_ = d.Close() // the first error tells more
 		return nil, err

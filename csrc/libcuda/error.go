@@ -7,8 +7,8 @@ import (
 
 // Error is a call of a library that failed.
 type Error struct {
-	Call string // "cuMemAlloc_v2"; its first letters tell the library: cu, nvrtc, cublasLt
-	Code int    // CUresult, nvrtcResult or cublasStatus_t, as the library counts
+	Call string // "cuMemAlloc_v2"; its first letters tell the library: cu, nvrtc, cublasLt, nccl
+	Code int    // CUresult, nvrtcResult, cublasStatus_t or ncclResult_t, as the library counts
 	Text string // what the library says of the code
 }
 

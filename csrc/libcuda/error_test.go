@@ -25,6 +25,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		{"cuLaunchKernel", 1, false, false},
 		{"cublasLtMatmul", 13, false, true},
 		{"cublasLtMatmul", 700, false, false},
+		{"ncclAllReduce", 2, false, false}, // a system error
 		{"cuMemAlloc_v2", 13, false, false},
 		{"cuInit", 999, false, false}, // a driver that does not start is not a device that was lost
 	} {

@@ -5,10 +5,16 @@
 // line differs.
 //
 //	CGO_CFLAGS=-I/usr/local/cuda/include go vet -tags cuda,cuda_headers ./csrc/libcuda
+//
+// NCCL comes apart from the toolkit; where its header is not found, its lines are
+// not compared.
 
 #include <cublasLt.h>
 #include <cuda.h>
 #include <nvrtc.h>
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#endif
 
 #define OCTET_CUDA_HEADERS
 #include "api.h"
@@ -35,3 +41,9 @@ OCTET_DRIVER_FUNCTIONS(FUNCTION)
 OCTET_DRIVER_OPTIONAL(FUNCTION)
 OCTET_NVRTC_FUNCTIONS(FUNCTION)
 OCTET_CUBLASLT_FUNCTIONS(FUNCTION)
+
+#ifdef NCCL_H_
+OCTET_NCCL_CONSTANTS(CONSTANT)
+OCTET_NCCL_FUNCTIONS(FUNCTION)
+_Static_assert(sizeof(ncclResult_t) == 4 && sizeof(ncclDataType_t) == 4 && sizeof(ncclRedOp_t) == 4, "the widths");
+#endif

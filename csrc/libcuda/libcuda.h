@@ -19,6 +19,7 @@ typedef uintptr_t octet_handle;
 typedef struct octet_driver octet_driver;
 typedef struct octet_nvrtc octet_nvrtc;
 typedef struct octet_cublaslt octet_cublaslt;
+typedef struct octet_nccl octet_nccl;
 
 // How loading went: reason is empty where all went well.
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
 const octet_driver *octet_driver_load(const char *path, octet_loaded *out);
 const octet_nvrtc *octet_nvrtc_load(const char *path, octet_loaded *out);
 const octet_cublaslt *octet_cublaslt_load(const char *path, octet_loaded *out);
+const octet_nccl *octet_nccl_load(const char *path, octet_loaded *out);
 
 // driver.c
 
@@ -68,6 +70,7 @@ octet_status octet_unpin(const octet_device *d, void *p);
 octet_status octet_stream_new(const octet_device *d, octet_handle *out);
 octet_status octet_stream_free(const octet_device *d, octet_handle s);
 octet_status octet_stream_wait(const octet_device *d, octet_handle s);
+octet_status octet_stream_query(const octet_device *d, octet_handle s, int *idle);
 octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes);
 octet_status octet_copy(const octet_device *d, octet_handle s, uint64_t to, uint64_t from, size_t bytes);
 // With wait the entry returns when the copy is done; without, host has to be
@@ -161,5 +164,20 @@ octet_status octet_product_check(const octet_device *d, const octet_cublaslt *ap
 				 octet_algo *algo);
 octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
 			       const octet_algo *algo, uint64_t workspace, size_t bytes, octet_handle s);
+
+// nccl.c
+
+int octet_nccl_version(const octet_nccl *api);
+const char *octet_nccl_text(const octet_nccl *api, int code);
+octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out);
+octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octet_handle comm);
+octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm);
+
+// What a communicator does: n counts bytes, of the reductions numbers of 4
+// bytes, as each rank gives them to a gather and gets them from a scatter.
+enum octet_meeting { OCTET_SUM_F32, OCTET_MAX_I32, OCTET_SCATTER_SUM_F32, OCTET_GATHER, OCTET_SEND, OCTET_RECV };
+
+octet_status octet_meet(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
+			enum octet_meeting what, uint64_t from, uint64_t to, size_t n, int peer);
 
 #endif

@@ -36,6 +36,7 @@ type (
 	driver   = loaded[*C.octet_driver]
 	nvrtc    = loaded[*C.octet_nvrtc]
 	cublasLt = loaded[*C.octet_cublaslt]
+	nccl     = loaded[*C.octet_nccl]
 )
 
 // opened holds what was loaded, by kind and path: for the life of the process,
@@ -78,13 +79,40 @@ func openNVRTC(version int) (nvrtc, error) {
 		func(path *C.char, out *C.octet_loaded) *C.octet_nvrtc { return C.octet_nvrtc_load(path, out) })
 }
 
+// openNCCL loads NCCL, which has one name for CUDA 12 and 13.
+func openNCCL() (nccl, error) {
+	return first("OCTET_LIBNCCL", ncclPaths(),
+		func(path *C.char, out *C.octet_loaded) *C.octet_nccl { return C.octet_nccl_load(path, out) })
+}
+
+func ncclPaths() []string {
+	const name = "libnccl.so.2"
+	folders := folders()
+	if home := os.Getenv("CUDA_HOME"); home != "" { // pip: nvidia/cu13 and, beside it, nvidia/nccl
+		folders = append(folders, filepath.Join(home, "..", "nccl", "lib"))
+	}
+	paths := []string{name}
+	for _, folder := range folders {
+		if file := filepath.Join(folder, name); exists(file) {
+			paths = append(paths, file)
+		}
+	}
+	return paths
+}
+
 func newest[API comparable](variable, stem string, driver int, load func(*C.char, *C.octet_loaded) API) (loaded[API], error) {
 	paths := candidates(stem, driver)
+	if len(paths) == 0 && os.Getenv(variable) == "" {
+		return loaded[API]{}, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
+	}
+	return first(variable, paths, load)
+}
+
+// first loads the file that a variable names or, if it names none, the first of
+// the paths that can be loaded.
+func first[API comparable](variable string, paths []string, load func(*C.char, *C.octet_loaded) API) (loaded[API], error) {
 	if path := os.Getenv(variable); path != "" {
 		paths = []string{path}
-	}
-	if len(paths) == 0 {
-		return loaded[API]{}, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
 	}
 	var reasons []string
 	for _, path := range paths {
@@ -103,11 +131,7 @@ func newest[API comparable](variable, stem string, driver int, load func(*C.char
 // later (NVIDIA's compatibility table), so the highest version on the machine
 // may be the wrong one.
 func candidates(stem string, driver int) (paths []string) {
-	target := map[string]string{"amd64": "x86_64-linux", "arm64": "sbsa-linux"}[runtime.GOARCH]
-	folders := []string{"/usr/local/cuda/lib64", filepath.Join("/usr/local/cuda/targets", target, "lib")}
-	if home := os.Getenv("CUDA_HOME"); home != "" {
-		folders = append([]string{filepath.Join(home, "lib64"), filepath.Join(home, "lib")}, folders...)
-	}
+	folders := folders()
 	for _, major := range []int{13, 12} {
 		if driver != 0 && driver/1000 < major {
 			continue
@@ -121,6 +145,15 @@ func candidates(stem string, driver int) (paths []string) {
 		}
 	}
 	return paths
+}
+
+// folders are where toolkits install libraries.
+func folders() (list []string) {
+	if home := os.Getenv("CUDA_HOME"); home != "" {
+		list = append(list, filepath.Join(home, "lib64"), filepath.Join(home, "lib"))
+	}
+	target := map[string]string{"amd64": "x86_64-linux", "arm64": "sbsa-linux"}[runtime.GOARCH]
+	return append(list, "/usr/local/cuda/lib64", filepath.Join("/usr/local/cuda/targets", target, "lib"))
 }
 
 func exists(path string) bool {

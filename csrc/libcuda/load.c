@@ -76,3 +76,9 @@ const octet_cublaslt *octet_cublaslt_load(const char *path, octet_loaded *out) {
 	_Static_assert(sizeof names == sizeof(octet_cublaslt), "one pointer for each name");
 	return load(path, names, COUNT(names), 0, out);
 }
+
+const octet_nccl *octet_nccl_load(const char *path, octet_loaded *out) {
+	static const char *const names[] = {OCTET_NCCL_FUNCTIONS(NAME)};
+	_Static_assert(sizeof names == sizeof(octet_nccl), "one pointer for each name");
+	return load(path, names, COUNT(names), 0, out);
+}

@@ -92,3 +92,17 @@ func nvrtcVersion(lib nvrtc) (string, error) {
 	err := nvrtcError(lib.api, C.octet_nvrtc_version(lib.api, &major, &minor))
 	return fmt.Sprintf("%d.%d", major, minor), err
 }
+
+// ProbeNCCL loads NCCL, which serves every driver.
+func ProbeNCCL() (Library, error) {
+	lib, err := openNCCL()
+	if err != nil {
+		return Library{}, err
+	}
+	return Library{lib.path, ncclVersion(lib)}, nil
+}
+
+func ncclVersion(lib nccl) string {
+	v := int(C.octet_nccl_version(lib.api))
+	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
+}

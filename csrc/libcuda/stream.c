@@ -25,6 +25,14 @@ octet_status octet_stream_wait(const octet_device *d, octet_handle s) {
 	return (octet_status){0};
 }
 
+// 600 is CUDA_ERROR_NOT_READY: no error, the stream has work.
+octet_status octet_stream_query(const octet_device *d, octet_handle s, int *idle) {
+	ENTER(d);
+	const int status = d->api->cuStreamQuery((CUstream)s);
+	*idle = status == 0;
+	return status == 0 || status == 600 ? (octet_status){0} : (octet_status){"cuStreamQuery", status};
+}
+
 octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes) {
 	ENTER(d);
 	TRY(d->api, cuMemsetD8Async, to, value, bytes, (CUstream)s);

@@ -47,6 +47,15 @@ func (s *Stream) Close() error {
 // error that any of it may have met.
 func (s *Stream) Synchronize() error { return s.d.check(C.octet_stream_wait(&s.d.c, s.s)) }
 
+// Idle asks, without waiting, whether everything on the stream is done, and
+// returns the error that any of it may have met. Asked while a Capture records
+// the stream, it spoils that, from whatever goroutine.
+func (s *Stream) Idle() (bool, error) {
+	var idle C.int
+	err := s.d.check(C.octet_stream_query(&s.d.c, s.s, &idle))
+	return idle != 0, err
+}
+
 // Fill sets bytes of device memory, asynchronously.
 func (s *Stream) Fill(to Ptr, value byte, bytes int) error {
 	return s.d.check(C.octet_fill(&s.d.c, s.s, C.uint64_t(to), C.uint8_t(value), C.size_t(bytes)))

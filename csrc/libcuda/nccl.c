@@ -1,0 +1,62 @@
+//go:build cuda && cgo && linux
+
+#include "libcuda.h"
+#include "api.h"
+
+#include <stdlib.h>
+
+int octet_nccl_version(const octet_nccl *api) {
+	int version = 0;
+	api->ncclGetVersion(&version); // leaves 0 where it fails
+	return version;
+}
+
+const char *octet_nccl_text(const octet_nccl *api, int code) {
+	const char *text = api->ncclGetErrorString((ncclResult_t)code);
+	return text ? text : "an unknown error";
+}
+
+// A communicator for each GPU of one process, all at once: nobody waits for a
+// rank that fails before it comes here. NCCL counts GPUs as the driver does and
+// works in their primary contexts.
+octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out) {
+	ncclComm_t *comms = calloc(ranks, sizeof *comms);
+	if (!comms)
+		return (octet_status){"calloc", 2}; // ncclSystemError
+	const int status = (int)api->ncclCommInitAll(comms, ranks, ordinals);
+	for (int i = 0; i < ranks; i++)
+		out[i] = (octet_handle)comms[i];
+	free(comms);
+	return status ? (octet_status){"ncclCommInitAll", status} : (octet_status){0};
+}
+
+octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octet_handle comm) {
+	ENTER(d);
+	TRY(api, ncclCommAbort, (ncclComm_t)comm);
+	return (octet_status){0};
+}
+
+octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm) {
+	ncclResult_t state = 0;
+	ENTER(d);
+	TRY(api, ncclCommGetAsyncError, (ncclComm_t)comm, &state);
+	return state ? (octet_status){"NCCL in the background", (int)state} : (octet_status){0};
+}
+
+octet_status octet_meet(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
+			enum octet_meeting what, uint64_t from, uint64_t to, size_t n, int peer) {
+	const ncclComm_t c = (ncclComm_t)comm;
+	const cudaStream_t stream = (cudaStream_t)s;
+	const void *x = (const void *)from;
+	void *out = (void *)to;
+	ENTER(d);
+	switch (what) {
+	case OCTET_SUM_F32: TRY(api, ncclAllReduce, x, out, n, ncclFloat32, ncclSum, c, stream); break;
+	case OCTET_MAX_I32: TRY(api, ncclAllReduce, x, out, n, ncclInt32, ncclMax, c, stream); break;
+	case OCTET_SCATTER_SUM_F32: TRY(api, ncclReduceScatter, x, out, n, ncclFloat32, ncclSum, c, stream); break;
+	case OCTET_GATHER: TRY(api, ncclAllGather, x, out, n, ncclUint8, c, stream); break;
+	case OCTET_SEND: TRY(api, ncclSend, x, n, ncclUint8, peer, c, stream); break;
+	case OCTET_RECV: TRY(api, ncclRecv, out, n, ncclUint8, peer, c, stream); break;
+	}
+	return (octet_status){0};
+}

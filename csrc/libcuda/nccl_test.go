@@ -1,0 +1,249 @@
+//go:build cuda && cgo && linux
+
+package libcuda
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"octet/csrc/standin"
+)
+
+// rank is one GPU of several.
+type rank struct {
+	*Device
+	*Comm
+	s *Stream
+}
+
+func ranks(t *testing.T, n int) (list []rank) {
+	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+	t.Setenv("OCTET_LIBNCCL", standin.Build(t, "libnccl"))
+	t.Setenv("STANDIN_GPUS", fmt.Sprint(n))
+	var devices []*Device
+	for i := range n {
+		d, err := Open(i)
+		require.NoError(t, err)
+		devices = append(devices, d)
+	}
+	comms, err := NewComms(devices)
+	require.NoError(t, err)
+	for i, d := range devices {
+		s, err := d.NewStream()
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			if err := s.Close(); code(err) != 719 { // the stand-in's answer to ranks that differ
+				require.NoError(t, err)
+			}
+			require.NoError(t, d.Close())
+		})
+		list = append(list, rank{d, comms[i], s})
+	}
+	return list
+}
+
+// together runs f for all ranks at once.
+func together(list []rank, f func(i int, r rank) error) error {
+	var g errgroup.Group
+	for i, r := range list {
+		g.Go(func() error { return f(i, r) })
+	}
+	return g.Wait()
+}
+
+// Every collective, asked for directly and by graphs that are launched twice, for
+// ranks that wait for their streams and for one that waits for all.
+func TestCollectives(t *testing.T) {
+	const n = 3
+	list := ranks(t, n)
+	x, out := make([]Ptr, n), make([]Ptr, n)
+	for i, r := range list {
+		x[i] = upload(t, r.Device, r.s, float32(i+1), 10*float32(i), -1)
+		out[i] = upload(t, r.Device, r.s, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+	for name, c := range map[string]struct {
+		do   func(i int, r rank) error
+		want [n][]float32
+	}{
+		"sum": {func(i int, r rank) error { return r.AllReduceSum(r.s, out[i], 3) }, [n][]float32{{6, 30, -3}, {6, 30, -3}, {6, 30, -3}}},
+		// The bits of positive numbers are ordered as the numbers are, and a
+		// negative number is a negative int32.
+		"max":     {func(i int, r rank) error { return r.AllReduceMax(r.s, out[i], 3) }, [n][]float32{{3, 20, -1}, {3, 20, -1}, {3, 20, -1}}},
+		"scatter": {func(i int, r rank) error { return r.ReduceScatterSum(r.s, out[i], x[i], 1) }, [n][]float32{{6}, {30}, {-3}}},
+		"gather": {func(i int, r rank) error { return r.AllGather(r.s, out[i], x[i], 8) }, [n][]float32{
+			{1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20},
+		}},
+		"messages": {func(i int, r rank) error {
+			switch i { // 0 to 1 and back, meanwhile 2 to 1
+			case 0:
+				if err := r.Send(r.s, x[0], 4, 1); err != nil {
+					return err
+				}
+				return r.Recv(r.s, out[0], 4, 1)
+			case 1:
+				if err := r.Recv(r.s, out[1], 4, 0); err != nil {
+					return err
+				}
+				if err := r.Recv(r.s, out[1]+4, 4, 2); err != nil {
+					return err
+				}
+				return r.Send(r.s, x[1], 4, 0)
+			}
+			return r.Send(r.s, x[2], 4, 1)
+		}, [n][]float32{{2}, {1, 3}, {3}}},
+	} {
+		do := func(i int, r rank) error {
+			if err := r.s.Copy(out[i], x[i], 12); err != nil {
+				return err
+			}
+			return c.do(i, r)
+		}
+		expect := func() {
+			t.Helper()
+			for i, r := range list {
+				require.Equal(t, c.want[i], download(t, r.s, out[i], len(c.want[i])), "%s, rank %d", name, i)
+			}
+		}
+		require.NoError(t, together(list, do), name)
+		expect()
+		graphs := make([]*Graph, n)
+		require.NoError(t, together(list, func(i int, r rank) (err error) {
+			graphs[i], err = r.s.Capture(func() error { return do(i, r) })
+			return err
+		}), name)
+		for range 2 {
+			for i, r := range list {
+				require.NoError(t, r.s.Fill(out[i], 0, 36))
+			}
+			require.NoError(t, together(list, func(i int, r rank) error {
+				if err := graphs[i].Launch(r.s); err != nil || i == 0 {
+					return err
+				}
+				return r.s.Synchronize()
+			}), name)
+			expect()
+		}
+		for _, g := range graphs {
+			require.NoError(t, g.Close())
+		}
+	}
+	require.Zero(t, testing.AllocsPerRun(10, func() { _ = list[0].AllReduceSum(list[0].s, out[0], 3) }))
+	require.NoError(t, together(list, func(_ int, r rank) error { return r.Abort() }))
+}
+
+// A stream waits for a rank that does not come, until Abort; what is left there
+// is no result.
+func TestAbort(t *testing.T) {
+	list := ranks(t, 2)
+	r := list[0]
+	x := upload(t, r.Device, r.s, 1, 2)
+	require.NoError(t, r.AllReduceSum(r.s, x, 2))
+	idle, err := r.s.Idle()
+	require.NoError(t, err)
+	require.False(t, idle)
+	waited := make(chan error)
+	go func() { waited <- r.s.Synchronize() }()
+	select {
+	case <-waited:
+		t.Fatal("nobody met rank 0")
+	case <-time.After(50 * time.Millisecond):
+	}
+	require.NoError(t, together(list, func(_ int, r rank) error { return r.Abort() }))
+	require.NoError(t, <-waited)
+	require.NotEqual(t, []float32{1, 2}, download(t, r.s, x, 2))
+	require.Equal(t, 4, code(r.AllReduceSum(r.s, x, 2)), "NCCL would read what it has freed")
+}
+
+// The stand-in finds out what would hang, or mix up numbers, on GPUs.
+func TestRanksThatDiffer(t *testing.T) {
+	for name, other := range map[string]func(r rank, x Ptr) error{
+		"sizes":      func(r rank, x Ptr) error { return r.AllReduceSum(r.s, x, 1) },
+		"reductions": func(r rank, x Ptr) error { return r.AllReduceMax(r.s, x, 2) },
+		"operations": func(r rank, x Ptr) error { return r.AllGather(r.s, x, x, 2) },
+		"captured": func(r rank, x Ptr) error {
+			g, err := r.s.Capture(func() error { return r.AllReduceSum(r.s, x, 2) })
+			if err != nil {
+				return err
+			}
+			return g.Launch(r.s)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list := ranks(t, 2)
+			var x [2]Ptr
+			for i, r := range list {
+				p, err := r.Alloc(64) // which a lost device does not take back
+				require.NoError(t, err)
+				x[i] = p
+			}
+			require.NoError(t, list[0].AllReduceSum(list[0].s, x[0], 2))
+			require.NoError(t, other(list[1], x[1]))
+			require.Equal(t, 719, code(list[0].s.Synchronize()))
+			require.Equal(t, 719, code(list[1].s.Synchronize()))
+		})
+	}
+}
+
+// Memory and streams belong to one GPU.
+func TestOfAnotherDevice(t *testing.T) {
+	list := ranks(t, 2)
+	a, b := list[0], list[1]
+	x, y := alloc(t, a.Device, 64), alloc(t, b.Device, 64)
+	require.Equal(t, 4, code(a.AllReduceSum(a.s, y, 4)))
+	require.Equal(t, 4, code(a.AllGather(a.s, x, x, 64)), "beyond the end")
+	require.Equal(t, 4, code(a.Send(a.s, x, 4, 2)), "no such rank")
+	require.Equal(t, 1, code(a.AllReduceSum(b.s, x, 4)))
+	require.Equal(t, 1, code(a.Free(y)))
+}
+
+// NCCL tells of its own threads when it is asked.
+func TestErrorsInTheBackground(t *testing.T) {
+	list := ranks(t, 2)
+	require.NoError(t, list[0].Err())
+	t.Setenv("STANDIN_NCCL_ERROR", "6")
+	require.EqualError(t, list[0].Err(), "NCCL in the background returned 6: remote process exited or there was a network error")
+}
+
+func TestUnfitNCCL(t *testing.T) {
+	d := device(t)
+	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
+	_, err := NewComms([]*Device{d})
+	require.ErrorContains(t, err, "missing.so")
+	_, err = ProbeNCCL()
+	require.ErrorContains(t, err, "missing.so")
+
+	path := standin.Build(t, "libnccl")
+	t.Setenv("OCTET_LIBNCCL", path)
+	library, err := ProbeNCCL()
+	require.NoError(t, err)
+	require.Equal(t, Library{path, "2.30.7"}, library)
+	_, err = NewComms(nil)
+	require.Error(t, err)
+	_, err = NewComms(slices.Repeat([]*Device{d}, 2))
+	require.Equal(t, 5, code(err), "a GPU twice")
+	guest, err := Adopt(uintptr(d.c.context), nil)
+	require.NoError(t, err)
+	_, err = NewComms([]*Device{d, guest})
+	require.ErrorContains(t, err, "rank 1 has an adopted context")
+	t.Setenv("STANDIN_NCCL", "2804")
+	_, err = NewComms([]*Device{d})
+	require.ErrorContains(t, err, "2.9 or later")
+}
+
+// Beside CUDA's libraries is where pip puts it.
+func TestNCCLBesideCUDA(t *testing.T) {
+	root := t.TempDir()
+	t.Setenv("CUDA_HOME", filepath.Join(root, "cu13"))
+	file := filepath.Join(root, "nccl", "lib", "libnccl.so.2")
+	require.NotContains(t, ncclPaths(), file)
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
+	require.NoError(t, os.WriteFile(file, nil, 0o666))
+	require.Contains(t, ncclPaths(), file)
+}

@@ -1,0 +1,290 @@
+//go:build ignore
+
+// Stand-in for libnccl.so.2: collectives between the streams of the stand-in for
+// the driver, which OCTET_LIBCUDA has to name. They wait on their streams until
+// all ranks got there, as the real ones do. See standin.go.
+
+#define _GNU_SOURCE
+#include "standin.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	SUCCESS = 0,
+	UNHANDLED_CUDA_ERROR = 1,
+	INVALID_ARGUMENT = 4,
+	INVALID_USAGE = 5,
+	LAUNCH_FAILED = 719, // CUresult
+};
+
+// ncclDataType_t and ncclRedOp_t.
+enum { UINT8 = 1, INT32 = 2, F32 = 7, TYPES };
+enum { SUM = 0, MAX = 2 };
+
+static const size_t sizes[TYPES] = {[UINT8] = 1, [INT32] = 4, [F32] = 4};
+
+long setting(const char *name, long otherwise) {
+	const char *value = getenv(name);
+	return value ? atol(value) : otherwise;
+}
+
+static struct {
+	int (*enqueue)(void *stream, op_run run, const void *data, size_t bytes);
+	int (*device)(const void *p, size_t bytes);
+	int (*ordinal)(void);
+	int (*capturing)(void *stream);
+	void (*news)(void);
+	int (*count)(int *);
+} driver;
+
+typedef struct comm comm;
+
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, SEND, RECV };
+
+typedef struct {
+	comm *by;
+	enum kind kind;
+	const char *send;
+	char *recv;
+	size_t count; // elements of each rank: of recv in REDUCE_SCATTER
+	int type, reduce, peer;
+	int captured;
+} call;
+
+typedef struct {
+	int ranks, broken;
+	comm *members[];
+} clique;
+
+// A comm stays when it was aborted: what waits on streams may refer to it.
+struct comm {
+	clique *of;
+	int rank, ordinal;
+	int aborted;
+	int waits, done; // waits: the call on its stream has come first; done: it has met the others
+	call now;
+};
+
+int ncclGetVersion(int *version) {
+	*version = setting("STANDIN_NCCL", 23007);
+	return SUCCESS;
+}
+
+const char *ncclGetErrorString(int status) {
+	switch (status) {
+	case UNHANDLED_CUDA_ERROR: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+	case INVALID_ARGUMENT: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+	case INVALID_USAGE: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+	case 6: return "remote process exited or there was a network error";
+	}
+	return "stand-in error";
+}
+
+int ncclCommInitAll(comm **out, int ranks, const int *devices) {
+	void *library = dlopen(getenv("OCTET_LIBCUDA") ? getenv("OCTET_LIBCUDA") : "libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (!library)
+		return UNHANDLED_CUDA_ERROR;
+	*(void **)&driver.enqueue = dlsym(library, "standin_enqueue");
+	*(void **)&driver.device = dlsym(library, "standin_device");
+	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
+	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
+	*(void **)&driver.news = dlsym(library, "standin_news");
+	*(void **)&driver.count = dlsym(library, "cuDeviceGetCount");
+	int gpus = 0;
+	if (!driver.enqueue || driver.count(&gpus))
+		return UNHANDLED_CUDA_ERROR;
+	// A GPU twice in one communicator is not supported (NCCL user guide, Creating
+	// a Communicator).
+	for (int i = 0; i < ranks; i++)
+		for (int j = 0; j < i; j++)
+			if (devices[i] == devices[j])
+				return INVALID_USAGE;
+	clique *all = calloc(1, sizeof *all + ranks * sizeof(comm *));
+	all->ranks = ranks;
+	for (int i = 0; i < ranks; i++) {
+		if (devices[i] < 0 || devices[i] >= gpus)
+			return INVALID_ARGUMENT;
+		all->members[i] = calloc(1, sizeof(comm));
+		*all->members[i] = (comm){.of = all, .rank = i, .ordinal = devices[i]};
+		out[i] = all->members[i];
+	}
+	return SUCCESS;
+}
+
+// What its stream was given is not waited for any more, and leaves nothing that
+// anybody could take for a result.
+int ncclCommAbort(comm *c) {
+	if (__atomic_exchange_n(&c->aborted, 1, __ATOMIC_SEQ_CST))
+		return INVALID_ARGUMENT; // it is freed by then
+	driver.news();
+	return SUCCESS;
+}
+
+int ncclCommGetAsyncError(comm *c, int *status) {
+	if (c->aborted)
+		return INVALID_ARGUMENT;
+	*status = setting("STANDIN_NCCL_ERROR", 0);
+	return SUCCESS;
+}
+
+// reduce combines element i of all ranks into element at of out. A sum begins at
+// the rank named and goes around the ring, so that a caller who relies on
+// another order finds out.
+static void reduce(const clique *all, const call *c, size_t i, int begin, char *out, size_t at) {
+	float sum = 0;
+	int32_t most = INT32_MIN;
+	for (int r = 0; r < all->ranks; r++) {
+		const char *p = all->members[(begin + r) % all->ranks]->now.send + 4 * i;
+		float x;
+		int32_t n;
+		memcpy(&x, p, 4);
+		memcpy(&n, p, 4);
+		sum = r ? sum + x : x;
+		most = n > most ? n : most;
+	}
+	memcpy(out + 4 * at, c->type == F32 ? (void *)&sum : (void *)&most, 4);
+}
+
+static void perform(const clique *all) {
+	const call *c = &all->members[0]->now;
+	const size_t size = sizes[c->type], n = c->count;
+	switch (c->kind) {
+	case ALL_REDUCE: {
+		char *result = malloc(n * size);
+		for (size_t i = 0; i < n; i++)
+			reduce(all, c, i, 1 + i * all->ranks / n, result, i);
+		for (int r = 0; r < all->ranks; r++)
+			memcpy(all->members[r]->now.recv, result, n * size);
+		free(result);
+		break;
+	}
+	case REDUCE_SCATTER:
+		for (int r = 0; r < all->ranks; r++)
+			for (size_t i = 0; i < n; i++)
+				reduce(all, c, r * n + i, r + 1, all->members[r]->now.recv, i);
+		break;
+	default:
+		for (int r = 0; r < all->ranks; r++)
+			for (int from = 0; from < all->ranks; from++)
+				memmove(all->members[r]->now.recv + from * n * size, all->members[from]->now.send, n * size);
+	}
+}
+
+// The same operation on all ranks, captured everywhere or nowhere (NCCL user
+// guide, Using NCCL with CUDA Graphs).
+static int same(const call *a, const call *b) {
+	return a->kind == b->kind && a->count == b->count && a->type == b->type && a->reduce == b->reduce && a->captured == b->captured;
+}
+
+static int pair(const call *a, const call *b) {
+	const call *send = a->kind == SEND ? a : b, *recv = a->kind == SEND ? b : a;
+	return send->kind == SEND && recv->kind == RECV && send->peer == recv->by->rank && recv->peer == send->by->rank;
+}
+
+// disagree ends everything: NCCL would wait for ever, or mix what does not belong
+// together.
+static void disagree(clique *all) {
+	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather", "send", "recv"};
+	all->broken = 1;
+	for (int r = 0; r < all->ranks; r++) {
+		const call *c = &all->members[r]->now;
+		fprintf(stderr, "stand-in: the ranks differ: rank %d is at %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
+			c->type, c->captured ? ", captured" : "");
+	}
+}
+
+static void meet_peer(clique *all, comm *me) {
+	comm *peer = all->members[me->now.peer];
+	if (!peer->waits || peer->done || !pair(&me->now, &peer->now))
+		return;
+	const call *send = me->now.kind == SEND ? &me->now : &peer->now, *recv = me->now.kind == SEND ? &peer->now : &me->now;
+	if (send->count != recv->count || send->captured != recv->captured)
+		disagree(all);
+	else
+		memcpy(recv->recv, send->send, send->count * sizes[send->type]);
+	me->done = peer->done = 1;
+}
+
+static void meet_all(clique *all) {
+	for (int r = 0; r < all->ranks; r++)
+		if (!all->members[r]->waits || all->members[r]->done)
+			return;
+	int agree = 1;
+	for (int r = 1; r < all->ranks; r++)
+		agree &= same(&all->members[0]->now, &all->members[r]->now);
+	if (agree)
+		perform(all);
+	else
+		disagree(all);
+	for (int r = 0; r < all->ranks; r++)
+		all->members[r]->done = 1;
+}
+
+// meet is the op of a stream.
+static int meet(void *data) {
+	const call *c = data;
+	comm *me = c->by;
+	clique *all = me->of;
+	if (!me->waits) {
+		me->waits = 1;
+		me->now = *c;
+		if (c->kind == SEND || c->kind == RECV)
+			meet_peer(all, me);
+		else
+			meet_all(all);
+	}
+	if (!me->done && !me->aborted)
+		return STANDIN_LATER;
+	if (!me->done && c->recv) // the kernel ended in the middle of it
+		memset(c->recv, 0xff, c->count * sizes[c->type]);
+	me->waits = me->done = 0;
+	return all->broken ? LAUNCH_FAILED : SUCCESS;
+}
+
+// issue checks what NCCL checks, and that the thread is on the communicator's
+// GPU, which NCCL would go to by itself.
+static int issue(call c, size_t sent, size_t received, void *stream) {
+	if (c.by->aborted) {
+		fprintf(stderr, "stand-in: a communicator was used after ncclCommAbort\n");
+		return INVALID_ARGUMENT;
+	}
+	if (driver.ordinal() != c.by->ordinal)
+		return INVALID_USAGE;
+	if (c.type < 0 || c.type >= TYPES || !sizes[c.type] || c.peer < 0 || c.peer >= c.by->of->ranks)
+		return INVALID_ARGUMENT;
+	if ((sent && !driver.device(c.send, sent * sizes[c.type])) || (received && !driver.device(c.recv, received * sizes[c.type])))
+		return INVALID_ARGUMENT;
+	c.captured = driver.capturing(stream);
+	return driver.enqueue(stream, meet, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
+}
+
+// What octet asks for. NCCL reduces more: FP8 from compute capability 9.0 on, with
+// a rounding at every hop.
+static int reducible(int type, int op) { return (type == F32 && op == SUM) || (type == INT32 && op == MAX); }
+
+int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
+	if (!reducible(type, op))
+		return INVALID_ARGUMENT;
+	return issue((call){c, ALL_REDUCE, send, recv, n, type, op}, n, n, stream);
+}
+
+int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
+	if (!reducible(type, op))
+		return INVALID_ARGUMENT;
+	return issue((call){c, REDUCE_SCATTER, send, recv, n, type, op}, n * c->of->ranks, n, stream);
+}
+
+int ncclAllGather(const void *send, void *recv, size_t n, int type, comm *c, void *stream) {
+	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->of->ranks, stream);
+}
+
+int ncclSend(const void *send, size_t n, int type, int peer, comm *c, void *stream) {
+	return issue((call){c, SEND, send, NULL, n, type, 0, peer}, n, 0, stream);
+}
+
+int ncclRecv(void *recv, size_t n, int type, int peer, comm *c, void *stream) {
+	return issue((call){c, RECV, NULL, recv, n, type, 0, peer}, 0, n, stream);
+}
