@@ -41,7 +41,11 @@ func Adopt(d *libcuda.Device, s *libcuda.Stream, homes map[string]Region) (backe
 	if err != nil {
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
-	return (&device{gpu: g, stream: s, adopted: true, given: homes}).start()
+	b, err := (&device{gpu: g, stream: s, adopted: true, given: homes}).start()
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // place finds the variables that have homes.

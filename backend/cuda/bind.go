@@ -12,10 +12,12 @@ import (
 	"octet/fp8"
 )
 
-// call is one thing that a node asks of the device: a launch or a product.
+// call is one thing that a node asks of the device: a launch, a product or a
+// collective.
 type call struct {
-	launch  *launch
-	product *product
+	launch     *launch
+	product    *product
+	collective *collective
 }
 
 // launch is a kernel and its argument, a struct of words passed by value.
@@ -48,6 +50,8 @@ type matrix struct {
 // machine.
 type binder struct {
 	address func(*backend.Tensor) uint64 // of a tensor's first element
+
+	rank, ranks int // whose calls these are, of how many; 0: of any number, not to be made
 
 	// tables are words that kernels read from device memory, where they will be
 	// at tableAt. They do not change from run to run.
@@ -165,7 +169,7 @@ func (b *binder) bind(n *backend.Node) ([]call, error) {
 	case *backend.RowCosine:
 		return b.plain("row_cosine", o, o.A)
 	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
-		return nil, unsupported(n, "one process trains on one GPU, there are no other ranks")
+		return b.collective(n)
 	}
 	return nil, unsupported(n, "there is no kernel for %T", n.Op)
 }

@@ -25,6 +25,13 @@
 // programs, at the places that backend.MakePlan gives them, with cuBLASLt's
 // workspace and what kernels need beside. Nothing is allocated in a step.
 //
+// # Ranks
+//
+// With train.ranks = N one process trains on N GPUs, from the one named on, a
+// rank each (group.go). Collectives are NCCL's, on the rank's one stream and in its
+// graph; the queue of a node is not used yet. NCCL comes into the process when
+// there are several ranks. A rank that fails ends the run for all of them.
+//
 // # Determinism
 //
 // Kernels add up in an order that depends on shapes alone, and of cuBLASLt's
@@ -34,6 +41,12 @@
 // when a program is loaded, and then kept (choices.go): a run that is resumed gets
 // those it had, on any GPU that has them. There is no other mode to be asked for.
 //
+// Maxima over ranks have no order. Sums have the one of NCCL's algorithm, which
+// two ranks cannot tell and more can: NCCL chooses it by the size, the number of
+// GPUs and how they are connected, so a run repeats on the same number of GPUs of
+// a machine like it with the same version of NCCL, and NCCL_ALGO and NCCL_PROTO
+// as they were. All ranks get the same bits in any case.
+//
 // # Sensors
 //
 // What the GPU says of itself comes from NVIDIA's management library (sensors.go),
@@ -41,11 +54,10 @@
 //
 // # Caveats
 //
-// One process, one GPU: ranks and collectives are refused, and so are operands
-// with scales by block. An error of the device surfaces in a later call, at the
-// latest in Read. After backend.ErrDeviceLost only a new process gets the GPU
-// back. Context, compiled kernels and cuBLASLt's handle stay for the life of the
-// process, so that a second Open of a GPU is quick.
+// Operands with scales by block are refused. An error of the device surfaces in a
+// later call, at the latest in Read. After backend.ErrDeviceLost only a new process
+// gets the GPU back. Context, compiled kernels and cuBLASLt's handle stay for the
+// life of the process, so that a second Open of a GPU is quick.
 //
 // # Sharing a GPU
 //
@@ -113,21 +125,19 @@ func spec(device string) (backend.Spec, error) {
 	}, nil
 }
 
-// open makes the backend of one GPU.
+// open makes the backends of as many GPUs as there are ranks: cuda:2 with two
+// ranks is GPUs 2 and 3.
 func open(device string, o backend.Options) ([]backend.Backend, error) {
-	n, err := ordinal(device)
+	first, err := ordinal(device)
 	if err != nil {
 		return nil, err
 	}
-	if o.Ranks > 1 {
-		return nil, fmt.Errorf("%d ranks: %w by backend cuda: one process trains on one GPU (set train.ranks = 1)", o.Ranks, backend.ErrUnsupported)
-	}
-	b, err := openDevice(n, o.Choices)
+	list, err := openRanks(first, max(1, o.Ranks), o.Choices)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)
 		}
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
-	return []backend.Backend{b}, nil
+	return list, nil
 }

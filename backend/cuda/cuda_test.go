@@ -26,12 +26,6 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-func TestOneRank(t *testing.T) {
-	_, err := open("", backend.Options{Ranks: 2})
-	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "2 ranks")
-}
-
 // On any machine and in any build, the probe says something. A real NVML would
 // stay bound to this process, in the way of the stand-in of other tests.
 func TestProbeAlwaysAnswers(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 
 	"octet/backend"
 	"octet/csrc/libcuda"
@@ -37,13 +38,52 @@ type device struct {
 	allocated int64 // bytes of the device
 
 	earlier, chosen choices // for products: of an earlier process, and now
+
+	// Of one rank among several.
+	rank      int
+	group     *group // nil: there is no other
+	comm      *libcuda.Comm
+	recording sync.Mutex // held while the stream is captured
 }
 
 // stagingBytes is the length of each half of the staging memory. A micro-batch
 // takes some ten KB of it, so that a step hardly ever waits for room.
 const stagingBytes = 1 << 20
 
-func openDevice(ordinal int, earlier []byte) (backend.Backend, error) {
+// openRanks opens the GPUs from one on, and connects them if there are several.
+func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error) {
+	if driver, err := libcuda.ProbeDriver(); err == nil && first < len(driver.GPUs) && first+ranks > len(driver.GPUs) {
+		return nil, fmt.Errorf("%w: %d ranks need GPUs %d to %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = %d, or use --backend emu",
+			backend.ErrUnsupported, ranks, first, first+ranks-1, len(driver.GPUs), len(driver.GPUs)-first)
+	}
+	var devices []*device
+	defer func() {
+		if err != nil {
+			for _, d := range devices {
+				_ = d.Close() // the first error tells more
+			}
+		}
+	}()
+	for i := range ranks {
+		d, err := openDevice(first+i, earlier)
+		if err != nil {
+			return nil, err
+		}
+		devices = append(devices, d)
+	}
+	if ranks > 1 {
+		if err := connect(devices); err != nil {
+			return nil, err
+		}
+	}
+	list := make([]backend.Backend, ranks)
+	for i, d := range devices {
+		list[i] = d
+	}
+	return list, nil
+}
+
+func openDevice(ordinal int, earlier []byte) (*device, error) {
 	g, err := openGPU(ordinal)
 	if err != nil {
 		return nil, err
@@ -56,7 +96,7 @@ func openDevice(ordinal int, earlier []byte) (backend.Backend, error) {
 }
 
 // start completes a device that has its GPU and stream.
-func (d *device) start() (_ backend.Backend, err error) {
+func (d *device) start() (_ *device, err error) {
 	d.chosen = noChoices(d.lt.Version)
 	if d.spec, err = spec(""); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -74,6 +114,9 @@ func (d *device) Spec() backend.Spec { return d.spec }
 // arithmetic names all that the last bits of a result depend on.
 func (d *device) arithmetic() string {
 	text := fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
+	if d.group != nil {
+		text += "+nccl" + d.comm.Version
+	}
 	if mark := d.chosen.fingerprint(); mark != "" {
 		text += "+algorithms-" + mark
 	}
@@ -87,6 +130,14 @@ func (d *device) Choices() []byte {
 	maps.Copy(all.Products, d.earlier.Products)
 	maps.Copy(all.Products, d.chosen.Products)
 	return all.text()
+}
+
+// ranks is how many there are.
+func (d *device) ranks() int {
+	if d.group == nil {
+		return 1
+	}
+	return len(d.group.ranks)
 }
 
 // Bind takes one block of memory for all variables that have no home elsewhere.
@@ -211,19 +262,27 @@ func (d *device) download(dst []byte, from libcuda.Ptr) error {
 
 // synchronize waits for everything that the device was given.
 func (d *device) synchronize(what string) error {
-	if err := d.stream.Synchronize(); err != nil {
-		return d.failure(what, 0, err)
+	err := d.wait(what, func() error {
+		if err := d.stream.Synchronize(); err != nil {
+			return d.failure(what, 0, err)
+		}
+		return nil
+	})
+	if err == nil {
+		d.used = 0
 	}
-	d.used = 0
-	return nil
+	return err
 }
 
 // Close frees what this backend has; the GPU stays open for others, unless it is
 // another program's, who may want to end its context. What cannot be freed on a
-// device that was lost is of no interest.
+// device that was lost is of no interest. Other ranks do not meet any more.
 func (d *device) Close() error {
 	if d.stream == nil {
 		return nil // closed before
+	}
+	if d.group != nil {
+		d.group.leave(d.rank, errors.New("it was closed"))
 	}
 	var errs []error
 	note := func(err error) {
@@ -245,6 +304,9 @@ func (d *device) Close() error {
 		note(d.staging.Close())
 	}
 	note(d.stream.Close())
+	if d.group != nil {
+		d.group.close()
+	}
 	if d.adopted {
 		note(d.gpu.close())
 	}
@@ -255,25 +317,29 @@ func (d *device) Close() error {
 // failure explains an error of the device: what was to be done, with how many
 // bytes if that is of interest.
 func (d *device) failure(what string, bytes int64, err error) error {
+	who := "cuda"
+	if d.group != nil {
+		who = fmt.Sprintf("cuda: rank %d", d.rank)
+	}
 	var e *libcuda.Error
 	switch {
 	case !errors.As(err, &e):
-		return fmt.Errorf("cuda: %s: %w", what, err)
+		return fmt.Errorf("%s: %s: %w", who, what, err)
 	case e.OutOfMemory():
 		free, total, memoryErr := d.gpu.Memory()
 		if memoryErr != nil {
-			return fmt.Errorf("cuda: %s: %w: %w", what, backend.ErrOutOfMemory, err)
+			return fmt.Errorf("%s: %s: %w: %w", who, what, backend.ErrOutOfMemory, err)
 		}
 		asked := ""
 		if bytes > 0 {
 			asked = fmt.Sprintf("asked for %s, ", size(uint64(bytes)))
 		}
-		return fmt.Errorf("cuda: %s: %w: %s%s of the GPU's %s are free (%w); training needs less with a smaller train.micro_batch or train.recompute=block",
-			what, backend.ErrOutOfMemory, asked, size(free), size(total), e)
+		return fmt.Errorf("%s: %s: %w: %s%s of the GPU's %s are free (%w); training needs less with a smaller train.micro_batch or train.recompute=block",
+			who, what, backend.ErrOutOfMemory, asked, size(free), size(total), e)
 	case e.DeviceLost():
-		return fmt.Errorf("cuda: %s: %w: %w; only a new process gets the GPU back, start again", what, backend.ErrDeviceLost, err)
+		return fmt.Errorf("%s: %s: %w: %w; only a new process gets the GPU back, start again", who, what, backend.ErrDeviceLost, err)
 	}
-	return fmt.Errorf("cuda: %s: %w", what, err)
+	return fmt.Errorf("%s: %s: %w", who, what, err)
 }
 
 func size(bytes uint64) string {

@@ -25,7 +25,7 @@ import (
 func standIns(t *testing.T) {
 	t.Helper()
 	for variable, name := range map[string]string{
-		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
+		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc", "OCTET_LIBNCCL": "libnccl",
 	} {
 		t.Setenv(variable, standin.Build(t, name))
 	}
@@ -81,39 +81,72 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	standIns(t)
 	for _, name := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
 		t.Run(name, func(t *testing.T) {
-			want, got := losses(t, name, "emu"), losses(t, name, "cuda")
-			for i := range want {
-				t.Logf("step %d: emu %.6f cuda %.6f, norm %.5f %.5f", i+1, want[i].Loss, got[i].Loss, want[i].GradNorm, got[i].GradNorm)
-				require.False(t, got[i].Skipped)
-				require.InEpsilon(t, want[i].Loss, got[i].Loss, 0x1p-9)
-				require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-6)
+			c := small(name)
+			c.Model.Layers, c.Train.HealthEvery = 1, 0
+			if name != "fp8-smooth" {
+				c.Train.Accumulate = 1
 			}
+			agree(t, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
 		})
 	}
 }
 
-func losses(t *testing.T, recipe, on string) (list []train.StepResult) {
+// agree requires of two runs that they differ by rounding.
+func agree(t *testing.T, want, got []train.StepResult) {
 	t.Helper()
-	c := small(recipe)
-	c.Model.Layers, c.Train.HealthEvery = 1, 0
-	if recipe != "fp8-smooth" {
-		c.Train.Accumulate = 1
+	for i := range want {
+		t.Logf("step %d: emu %.6f cuda %.6f, norm %.5f %.5f", i+1, want[i].Loss, got[i].Loss, want[i].GradNorm, got[i].GradNorm)
+		require.False(t, got[i].Skipped)
+		require.InEpsilon(t, want[i].Loss, got[i].Loss, 0x1p-9)
+		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-6)
 	}
+}
+
+// trainer is a fresh one, and its devices.
+func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
+	t.Helper()
 	j, err := train.NewJob(c, forDevice(t))
 	require.NoError(t, err)
-	devices, err := backend.Open(on, backend.Options{Threads: 1})
+	devices, err := backend.Open(on, backend.Options{Threads: 1, Ranks: c.Train.Ranks})
 	require.NoError(t, err)
-	defer func() { require.NoError(t, devices[0].Close()) }()
+	t.Cleanup(func() {
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	})
 	text := strings.Repeat("to be or not to be, that is the question: ", 120)
 	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
 	require.NoError(t, err)
 	require.NoError(t, tr.Init(t.Context()))
-	for range 10 {
+	return tr, devices
+}
+
+func steps(t *testing.T, c train.Config, on string, n int) (list []train.StepResult) {
+	t.Helper()
+	tr, devices := trainer(t, c, on)
+	for range n {
 		r, err := tr.Next(t.Context())
 		require.NoError(t, err)
 		list = append(list, r)
 	}
+	sameOnAll(t, tr.Vars, devices)
 	return list
+}
+
+// sameOnAll requires of ranks that they hold the same model, to the bit.
+func sameOnAll(t *testing.T, vars *backend.Vars, devices []backend.Backend) {
+	t.Helper()
+	for x := range vars.All() {
+		if x.Class != backend.Param && x.Class != backend.State || x.Base != nil {
+			continue
+		}
+		want, got := make([]byte, x.Bytes()), make([]byte, x.Bytes())
+		require.NoError(t, devices[0].Read(x, want))
+		for rank, d := range devices[1:] {
+			require.NoError(t, d.Read(x, got))
+			require.Equal(t, want, got, "%s on rank %d", x, rank+1)
+		}
+	}
 }
 
 // adding is a program that adds a to b by way of a temp, in columns.

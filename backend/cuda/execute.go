@@ -40,7 +40,8 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	d.blocks = append(d.blocks, at)
 	m := memory{device: d, plan: plan, arena: at}
 	b := binder{
-		address:   func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
+		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
+		rank:    d.rank, ranks: d.ranks(),
 		scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
@@ -59,7 +60,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	defer t.close()
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
-		x := &executable{memory: m, nodes: p.Nodes(), name: p.Name(), workspace: t.workspace}
+		x := &executable{memory: m, nodes: p.Nodes(), what: "run program " + p.Name(), workspace: t.workspace}
 		d.executables = append(d.executables, x)
 		for j, n := range x.nodes {
 			ready, err := t.prepare(calls[i][j])
@@ -76,19 +77,20 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 
 func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }
 
-// readyCall is a call that can be issued: a kernel, or a product and the
-// algorithm for it.
+// readyCall is a call that can be issued: a kernel, a product and the algorithm
+// for it, or a collective.
 type readyCall struct {
-	function *libcuda.Function
-	launch   *launch
-	product  *libcuda.Product
-	algo     libcuda.Algo
+	function   *libcuda.Function
+	launch     *launch
+	product    *libcuda.Product
+	algo       libcuda.Algo
+	collective *collective
 }
 
 // executable is a loaded program.
 type executable struct {
 	memory
-	name      string
+	what      string // it does, for errors
 	nodes     []*backend.Node
 	calls     [][]readyCall // of each node
 	workspace libcuda.Ptr
@@ -100,21 +102,25 @@ func (x *executable) Plan() *backend.Plan { return x.plan }
 // Run launches the program's graph and does not wait for it. The first run
 // records it.
 func (x *executable) Run(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if x.graph == nil {
-		if err := x.record(); err != nil {
+	return x.wait(x.what, func() error {
+		if err := ctx.Err(); err != nil {
 			return err
 		}
-	}
-	if err := x.graph.Launch(x.stream); err != nil {
-		return x.failure("run program "+x.name, 0, err)
-	}
-	return nil
+		if x.graph == nil {
+			if err := x.record(); err != nil {
+				return err
+			}
+		}
+		if err := x.graph.Launch(x.stream); err != nil {
+			return x.failure(x.what, 0, err)
+		}
+		return nil
+	})
 }
 
 func (x *executable) record() error {
+	x.recording.Lock()
+	defer x.recording.Unlock()
 	var failed error // says already where
 	graph, err := x.stream.Capture(func() error {
 		for i := range x.nodes {
@@ -128,18 +134,22 @@ func (x *executable) record() error {
 	case failed != nil:
 		return failed
 	case err != nil:
-		return x.failure("record program "+x.name, 0, err)
+		return x.failure(x.what, 0, err)
 	}
 	x.graph = graph
 	return nil
 }
 
-// RunObserved makes the same calls node by node.
+// RunObserved makes the same calls node by node. Other ranks wait for this one
+// in collectives, so they are told when its context ends.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	if x.group != nil {
+		defer context.AfterFunc(ctx, func() { x.group.leave(x.rank, ctx.Err()) })()
+	}
 	for i, n := range x.nodes {
 		err := ctx.Err()
 		if err == nil {
-			err = x.issue(i)
+			err = x.wait(n.Path(), func() error { return x.issue(i) })
 		}
 		if err == nil {
 			err = x.synchronize(n.Path())
@@ -159,9 +169,12 @@ func (x *executable) issue(i int) error {
 	for j := range x.calls[i] {
 		c := &x.calls[i][j]
 		var err error
-		if c.product != nil {
+		switch {
+		case c.product != nil:
 			err = c.product.Run(x.stream, &c.algo, x.workspace, workspaceBytes)
-		} else {
+		case c.collective != nil:
+			err = x.meet(c.collective)
+		default:
 			l := c.launch
 			err = c.function.Launch(x.stream, l.grid, l.block, l.shared, l.args)
 		}

@@ -91,6 +91,10 @@ func (t *tuner) close() {
 func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 	var list []readyCall
 	for _, c := range calls {
+		if c.collective != nil {
+			list = append(list, readyCall{collective: c.collective})
+			continue
+		}
 		if c.product == nil {
 			f, err := t.function(c.launch)
 			if err != nil {

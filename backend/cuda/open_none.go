@@ -17,6 +17,6 @@ func available() error {
 	return fmt.Errorf("there is %w: this octet was built without cuda: CGO_ENABLED=1 go build -tags cuda . (needs gcc, no CUDA toolkit)", backend.ErrNoDevice)
 }
 
-func openDevice(int, []byte) (backend.Backend, error) {
+func openRanks(int, int, []byte) ([]backend.Backend, error) {
 	return nil, available()
 }

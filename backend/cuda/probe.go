@@ -77,7 +77,11 @@ func probe() []backend.Finding {
 			list = append(list, readNow(i, gpu, lib))
 		}
 	}
-	return append(list, libraries(driver.Version, gpus...)...)
+	list = append(list, libraries(driver.Version, gpus...)...)
+	if len(gpus) > 1 { // nobody else needs it
+		list = append(list, nccl())
+	}
+	return list
 }
 
 // libraries looks for those of the toolkit that GPUs need.
@@ -86,6 +90,11 @@ func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
 		library("cuBLASLt", driver, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
 		compiler(driver, gpus),
 	}
+}
+
+// nccl looks for what ranks meet with. It has one version for every driver.
+func nccl() backend.Finding {
+	return library("NCCL", 0, func(int) (libcuda.Library, error) { return libcuda.ProbeNCCL() }, "libnccl2", "OCTET_LIBNCCL")
 }
 
 // compiler looks for NVRTC, and whether it is as new as the GPUs.

@@ -137,7 +137,8 @@ type Launches struct {
 // that it does not know, among them those with functions of their own: rope,
 // quantize, attention, attention_grad, sum_squares and adamw. Two ops have a kernel
 // of another name for one of their cases: "amax_columns" for maxima of columns,
-// "swiglu_by_row" for a RowFactor.
+// "swiglu_by_row" for a RowFactor. "magnitudes" is what AllReduce does to X before
+// the ranks take their maximum.
 func Of(op string, rows, cols int) (l Launches, ok bool) {
 	shape, ok := shapes[op]
 	if !ok {
@@ -233,6 +234,9 @@ var shapes = map[string]shape{
 		return Launches{Kernels: []Kernel{flat("push_history", "scale.cu", parts(cols, flatThreads))}}
 	},
 	"smooth_scale": one("smooth_scale", "scale.cu"),
+	"magnitudes": func(rows, cols int) Launches {
+		return Launches{Kernels: []Kernel{flat("magnitudes", "scale.cu", parts(rows*cols, flatThreads))}}
+	},
 
 	"rms_norm": wholeRows("rms_norm", "norm.cu"),
 	"rms_norm_grad": func(rows, cols int) Launches {

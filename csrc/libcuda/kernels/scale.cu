@@ -1,5 +1,5 @@
-// update_scale and push_history: a thread for each record. smooth_scale: one
-// block for all channels.
+// update_scale and push_history: a thread for each record. magnitudes: one for
+// each number. smooth_scale: one block for all channels.
 #include "smooth.cuh"
 
 // window_max is the largest magnitude in a column of a few rows.
@@ -50,6 +50,18 @@ KERNEL(push_history, PushHistoryArgs, FLAT_THREADS, 1) {
 	for (i64 row = a.rows - 1; row > 0; row--)
 		history[row * a.history.ld] = history[(row - 1) * a.history.ld];
 	*history = a.value.f32()[i];
+}
+
+struct MagnitudesArgs {
+	Tensor x;
+	i64 rows, cols, reduce;
+	void *scratch;
+};
+
+KERNEL(magnitudes, MagnitudesArgs, FLAT_THREADS, 1) {
+	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
+	if (i < a.rows * a.cols)
+		a.x.out()[i] = __uint_as_float(magnitude(a.x.f32()[i]));
 }
 
 struct SmoothScaleArgs {

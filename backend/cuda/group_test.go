@@ -1,0 +1,279 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"octet/backend"
+	"octet/backend/conformance"
+	"octet/fp8"
+)
+
+// Collectives of up to three ranks, each a GPU of the stand-in's.
+func TestCollectivesOnStandIns(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "3")
+	d, _, err := backend.Find("cuda")
+	require.NoError(t, err)
+	passed := 0
+	for c := range conformance.Cases() {
+		switch strings.SplitN(c.Name, "/", 2)[0] {
+		case "allreduce", "reducescatter", "allgather", "sendrecv":
+			require.NoError(t, c.Run(t.Context(), d, ""))
+			passed++
+		}
+	}
+	require.Greater(t, passed, 20)
+}
+
+// Two ranks on the stand-ins and two on emu see the same batches and meet over
+// the same gradients, maxima and losses.
+func TestRanksAgreeWithEmu(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	c := small("fp8-smooth") // which has every kind of collective that steps have
+	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
+	agree(t, steps(t, c, "emu", 5), steps(t, c, "cuda", 5))
+}
+
+// pair is a program of two ranks that adds up x over them, on devices that
+// were opened for it.
+type pair struct {
+	devices []backend.Backend
+	x       [2]*backend.Tensor
+	run     [2]backend.Executable
+}
+
+func openPair(t *testing.T, device string) *pair {
+	t.Helper()
+	devices, err := open(device, backend.Options{Ranks: 2})
+	require.NoError(t, err)
+	p := &pair{devices: devices}
+	t.Cleanup(func() {
+		for _, d := range p.devices {
+			require.NoError(t, d.Close())
+		}
+	})
+	for i, d := range devices {
+		v := backend.NewVars()
+		p.x[i] = v.Tensor(backend.Stash, "x", fp8.F32, 4)
+		program := v.Program("meeting")
+		program.Add(&backend.Add{A: p.x[i], B: p.x[i], Out: []backend.Cast{{Out: v.Tensor(backend.Stash, "twice", fp8.F32, 4)}}})
+		program.Add(&backend.AllReduce{X: p.x[i]})
+		require.NoError(t, d.Bind(v))
+		list, err := d.Load(program)
+		require.NoError(t, err)
+		p.run[i] = list[0]
+	}
+	return p
+}
+
+func (p *pair) write(t *testing.T, rank int, x float32) {
+	t.Helper()
+	require.NoError(t, p.devices[rank].Write(p.x[rank], floats(4, func(int) float32 { return x })))
+}
+
+func (p *pair) read(rank int) (float32, error) {
+	raw, x := make([]byte, 16), make([]float32, 4)
+	err := p.devices[rank].Read(p.x[rank], raw)
+	fp8.F32.Decode(x, raw)
+	return x[3], err
+}
+
+// each runs f for both ranks at once.
+func (p *pair) each(f func(rank int) error) error {
+	var g errgroup.Group
+	for rank := range p.devices {
+		g.Go(func() error { return f(rank) })
+	}
+	return g.Wait()
+}
+
+// ends requires that the group is at its end, for both ranks, with one sentence.
+func (p *pair) ends(t *testing.T, err error, words ...string) {
+	t.Helper()
+	for rank := range p.devices {
+		_, read := p.read(rank)
+		for _, err := range []error{err, read, p.run[rank].Run(t.Context())} {
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+			require.NotContains(t, err.Error(), "\n")
+			for _, w := range words {
+				require.ErrorContains(t, err, w)
+			}
+		}
+	}
+}
+
+// The graph holds the collective: it meets again and again, without allocating.
+// cuda:1 means the GPUs from 1 on.
+func TestRanksMeetInGraphs(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "3")
+	p := openPair(t, "1")
+	require.Contains(t, p.devices[0].Spec().Device, "Stand-in 1")
+	require.Contains(t, p.devices[1].Spec().Device, "Stand-in 2")
+	require.Contains(t, p.devices[0].Spec().Arithmetic, "+nccl2.30.7")
+	for _, x := range []float32{1, 5} {
+		p.write(t, 0, x)
+		p.write(t, 1, 2*x)
+		require.NoError(t, p.each(func(rank int) error { return p.run[rank].Run(t.Context()) }))
+		for rank := range p.devices { // one after the other: both were given everything
+			got, err := p.read(rank)
+			require.NoError(t, err)
+			require.Equal(t, 3*x, got)
+		}
+	}
+	require.NoError(t, p.each(func(rank int) error {
+		return p.run[rank].RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+			_, err := m.Read(p.x[rank])
+			return err
+		})
+	}))
+	got, err := p.read(1)
+	require.NoError(t, err)
+	require.Equal(t, float32(30), got)
+	require.Zero(t, testing.AllocsPerRun(10, func() { _ = p.run[0].Run(t.Context()) }))
+	require.NoError(t, p.each(func(rank int) error { // what was launched for rank 0 alone
+		for range 11 * rank {
+			if err := p.run[rank].Run(t.Context()); err != nil {
+				return err
+			}
+		}
+		_, err := p.read(rank)
+		return err
+	}))
+}
+
+// A rank that loses its device takes nobody along into a wait without end, also
+// where nobody looks at that rank.
+func TestOneRankLosesItsDevice(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	t.Cleanup(func() {
+		gpus.Lock()
+		defer gpus.Unlock()
+		clear(gpus.open) // one of them cannot be given back
+	})
+	c := small("bf16")
+	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
+	tr, devices := trainer(t, c, "cuda")
+	t.Setenv("STANDIN_LOST", "400") // in the third step or so
+	var err error
+	for step := 0; err == nil && step < 10; step++ {
+		_, err = tr.Next(t.Context())
+	}
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process gets the GPU back, start again$`, err.Error())
+	for _, d := range devices {
+		require.ErrorIs(t, d.Read(tr.Loss, make([]byte, 4)), backend.ErrDeviceLost, "what a cut off step left is no model")
+	}
+}
+
+// A rank that does not come is waited for as long as was said.
+func TestRankThatDoesNotCome(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	t.Setenv("OCTET_NCCL_TIMEOUT", "300ms")
+	p := openPair(t, "")
+	require.NoError(t, p.run[1].Run(t.Context()))
+	begin := time.Now()
+	_, err := p.read(1)
+	require.Greater(t, time.Since(begin), 290*time.Millisecond)
+	p.ends(t, err, "rank 1", "waited 300ms", "OCTET_NCCL_TIMEOUT")
+}
+
+func TestErrorOfNCCL(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	p := openPair(t, "")
+	t.Setenv("STANDIN_NCCL_ERROR", "6")
+	require.NoError(t, p.run[1].Run(t.Context()))
+	_, err := p.read(1)
+	p.ends(t, err, "rank 0", "NCCL in the background returned 6")
+}
+
+// A rank that is closed, or whose context ends, is not waited for.
+func TestRankThatLeaves(t *testing.T) {
+	for name, leave := range map[string]func(p *pair) error{
+		"closed": func(p *pair) error { return p.devices[0].Close() },
+		"cancelled": func(p *pair) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			if err := p.run[0].Run(ctx); err != context.Canceled {
+				return err
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			standIns(t)
+			t.Setenv("STANDIN_GPUS", "2")
+			p := openPair(t, "")
+			require.NoError(t, p.run[1].Run(t.Context()))
+			waited := make(chan error)
+			go func() { _, err := p.read(1); waited <- err }()
+			time.Sleep(10 * time.Millisecond)
+			require.NoError(t, leave(p))
+			err := <-waited
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+			require.ErrorContains(t, err, "rank 0 left the group")
+			if name == "closed" {
+				p.devices = p.devices[1:] // for the cleanup
+			}
+		})
+	}
+}
+
+// An observed run ends with its context, in the middle of a collective too.
+func TestObservedRunIsCancelled(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	p := openPair(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	err := p.run[0].RunObserved(ctx, func(*backend.Node, backend.Memory) error {
+		time.AfterFunc(10*time.Millisecond, cancel) // the next node waits for rank 1
+		return nil
+	})
+	p.ends(t, err, "rank 0 left the group", "context canceled")
+}
+
+// What several ranks need besides what one does.
+func TestUnfitForRanks(t *testing.T) {
+	standIns(t)
+	for _, c := range []struct {
+		device, gpus, variable, value string
+		want                          string
+	}{
+		{"", "1", "", "", "backend cuda: unsupported: 2 ranks need GPUs 0 to 1, CUDA shows 1 to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = 1, or use --backend emu"},
+		{"2", "3", "", "", "2 ranks need GPUs 2 to 3, CUDA shows 3 to this process"},
+		{"3", "3", "", "", "there is no GPU 3, CUDA shows 3"},
+		{"", "2", "OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"), "backend cuda: no device that 2 ranks can use: NCCL cannot be loaded: "},
+		{"", "2", "OCTET_NCCL_TIMEOUT", "soon", `OCTET_NCCL_TIMEOUT is "soon": a duration such as 10m`},
+		{"", "2", "STANDIN_NCCL", "2804", "2.9 or later"},
+		{"", "2", "STANDIN_CAPABILITY", "80", "compute capability 8.0"},
+	} {
+		t.Run(c.want, func(t *testing.T) {
+			t.Setenv("STANDIN_GPUS", c.gpus)
+			if c.variable != "" {
+				t.Setenv(c.variable, c.value)
+			}
+			if c.variable == "STANDIN_CAPABILITY" {
+				require.NoError(t, forgetGPUs())
+			}
+			_, err := open(c.device, backend.Options{Ranks: 2})
+			require.ErrorContains(t, err, c.want)
+			require.NotContains(t, err.Error(), "\n")
+		})
+	}
+	// One rank does without NCCL.
+	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
+	openOne(t)
+}
