@@ -51,7 +51,8 @@ type matrix struct {
 type binder struct {
 	address func(*backend.Tensor) uint64 // of a tensor's first element
 
-	rank, ranks int // whose calls these are, of how many; 0: of any number, not to be made
+	rank, ranks int      // whose calls these are, of how many; 0: of any number, not to be made
+	meetings    []string // names of collectives, in the order of their marks
 
 	// tables are words that kernels read from device memory, where they will be
 	// at tableAt. They do not change from run to run.

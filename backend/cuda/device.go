@@ -28,7 +28,7 @@ type device struct {
 
 	// staging is page-locked memory for what comes and goes: its first half for
 	// copies to the device, of which used bytes may be under way, the second for
-	// copies back.
+	// copies back. Behind them the device shows which collective it has come to.
 	staging *libcuda.Pinned
 	used    int
 
@@ -44,11 +44,15 @@ type device struct {
 	group     *group // nil: there is no other
 	comm      *libcuda.Comm
 	recording sync.Mutex // held while the stream is captured
+	meetings  []string   // names of collectives
 }
 
 // stagingBytes is the length of each half of the staging memory. A micro-batch
 // takes some ten KB of it, so that a step hardly ever waits for room.
-const stagingBytes = 1 << 20
+const (
+	stagingBytes = 1 << 20
+	markBytes    = 8
+)
 
 // openRanks opens the GPUs from one on, and connects them if there are several.
 func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error) {
@@ -103,7 +107,7 @@ func (d *device) start() (_ *device, err error) {
 	}
 	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", d.Name, d.Major, d.Minor)
 	d.spec.Arithmetic = d.arithmetic()
-	if d.staging, err = d.Pin(2 * stagingBytes); err != nil {
+	if d.staging, err = d.Pin(2*stagingBytes + markBytes); err != nil {
 		return nil, errors.Join(d.failure("lock host memory", 0, err), d.Close())
 	}
 	return d, nil

@@ -41,13 +41,14 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	m := memory{device: d, plan: plan, arena: at}
 	b := binder{
 		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
-		rank:    d.rank, ranks: d.ranks(),
+		rank:    d.rank, ranks: d.ranks(), meetings: d.meetings,
 		scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
 	if err != nil {
 		return nil, err
 	}
+	d.meetings = b.meetings
 	words := make([]byte, 0, 8*len(b.tables))
 	for _, w := range b.tables {
 		words = binary.LittleEndian.AppendUint64(words, w)

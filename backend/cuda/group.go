@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -63,7 +64,7 @@ func connect(devices []*device) error {
 		}
 	}
 	if l := nccl(); !l.OK {
-		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, or set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
+		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
 	}
 	var gpus []*libcuda.Device
 	for _, d := range devices {
@@ -169,7 +170,7 @@ func (g *group) look(now time.Time) bool {
 		}
 		anybody = true
 		if now.Sub(w.since) > g.patience && g.ended == nil {
-			g.end(rank, fmt.Errorf("%s: it waited %v, for its device or for ranks that did not come (OCTET_NCCL_TIMEOUT gives more time)", w.what, g.patience))
+			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (OCTET_NCCL_TIMEOUT gives more time)", w.what, g.patience, g.ranks[rank].where()))
 		}
 	}
 	if anybody && g.ended == nil {
@@ -210,6 +211,16 @@ func (d *device) wait(what string, do func() error) error {
 	return d.group.done(d.rank, err)
 }
 
+// where is the collective that the device has come to last, for errors: a graph
+// is one piece to the host.
+func (d *device) where() string {
+	mark := binary.LittleEndian.Uint64(d.staging.Bytes[2*stagingBytes:])
+	if mark == 0 || mark > uint64(len(d.meetings)) {
+		return "nothing"
+	}
+	return d.meetings[mark-1]
+}
+
 // meet puts a collective on the stream.
 func (d *device) meet(c *collective) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
@@ -218,6 +229,9 @@ func (d *device) meet(c *collective) error {
 		return nil
 	case d.group == nil:
 		return d.stream.Copy(to, from, c.bytes())
+	}
+	if err := d.stream.DownloadPinned(d.staging, 2*stagingBytes, libcuda.Ptr(c.mark), markBytes); err != nil {
+		return err
 	}
 	switch c.kind {
 	case sumAll:

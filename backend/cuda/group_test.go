@@ -187,7 +187,7 @@ func TestRankThatDoesNotCome(t *testing.T) {
 	begin := time.Now()
 	_, err := p.read(1)
 	require.Greater(t, time.Since(begin), 290*time.Millisecond)
-	p.ends(t, err, "rank 1", "waited 300ms", "OCTET_NCCL_TIMEOUT")
+	p.ends(t, err, "rank 1", "waited 300ms", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
 }
 
 func TestErrorOfNCCL(t *testing.T) {

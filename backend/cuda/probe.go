@@ -94,7 +94,14 @@ func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
 
 // nccl looks for what ranks meet with. It has one version for every driver.
 func nccl() backend.Finding {
-	return library("NCCL", 0, func(int) (libcuda.Library, error) { return libcuda.ProbeNCCL() }, "libnccl2", "OCTET_LIBNCCL")
+	l, err := libcuda.ProbeNCCL()
+	if err != nil {
+		return backend.Finding{
+			What: "NCCL", Detail: err.Error(),
+			Fix: "install NVIDIA's package libnccl2 (pip: nvidia-nccl-cu13) or point OCTET_LIBNCCL at libnccl.so.2",
+		}
+	}
+	return backend.Finding{What: "NCCL", OK: true, Detail: fmt.Sprintf("%s in %s", l.Version, l.Path)}
 }
 
 // compiler looks for NVRTC, and whether it is as new as the GPUs.
