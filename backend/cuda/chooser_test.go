@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/csrc/libcuda"
 	"octet/fp8"
 )
 
@@ -78,4 +79,26 @@ func TestChoicesAreMadeAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, made, idle[0].(backend.Chooser).Choices())
 	require.NoError(t, idle[0].Close())
+}
+
+// GPUs of one kind choose together, or ranks would differ, and a run that is
+// resumed would begin with other algorithms on some.
+func TestGPUsOfAKindAgree(t *testing.T) {
+	standIns(t)
+	cacheDir(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	start := func(ordinal int, name string) *gpu {
+		t.Helper()
+		d, err := libcuda.Open(ordinal)
+		require.NoError(t, err)
+		d.Name = name // the stand-in numbers them
+		g, err := newGPU(d)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, g.close()) })
+		return g
+	}
+	first, second, other := start(0, "H100"), start(1, "H100"), start(1, "H200")
+	first.remembered.set("a", algorithm{3})
+	require.Equal(t, algorithm{3}, second.remembered.Products["a"])
+	require.NotContains(t, other.remembered.Products, "a")
 }

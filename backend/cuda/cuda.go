@@ -30,7 +30,9 @@
 // With train.ranks = N one process trains on N GPUs, from the one named on, a
 // rank each (group.go). Collectives are NCCL's, on the rank's one stream and in its
 // graph; the queue of a node is not used yet. NCCL comes into the process when
-// there are several ranks. A rank that fails ends the run for all of them.
+// there are several ranks. A rank that fails ends the run for all of them, and so
+// does one that waits for longer than OCTET_NCCL_TIMEOUT, ten minutes if it is not
+// set: a step must not take that long.
 //
 // # Determinism
 //

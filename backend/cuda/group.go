@@ -186,17 +186,15 @@ func (g *group) look(now time.Time) bool {
 // ask is what a rank's communicator and device have to say, without waiting for
 // them.
 func (d *device) ask() error {
-	if err := d.comm.Err(); err != nil {
-		return d.failure("meet the other ranks", 0, err)
+	err := d.comm.Err()
+	if err == nil && d.recording.TryLock() { // asking a stream that is captured would spoil the graph
+		_, err = d.stream.Idle()
+		d.recording.Unlock()
 	}
-	if !d.recording.TryLock() { // asking would spoil the graph
-		return nil
+	if err != nil {
+		err = d.failure("its last collective is "+d.where(), 0, err)
 	}
-	defer d.recording.Unlock()
-	if _, err := d.stream.Idle(); err != nil {
-		return d.failure("run", 0, err)
-	}
-	return nil
+	return err
 }
 
 // wait does what may have to wait for other ranks.

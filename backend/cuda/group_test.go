@@ -197,7 +197,7 @@ func TestErrorOfNCCL(t *testing.T) {
 	t.Setenv("STANDIN_NCCL_ERROR", "6")
 	require.NoError(t, p.run[1].Run(t.Context()))
 	_, err := p.read(1)
-	p.ends(t, err, "rank 0", "NCCL in the background returned 6")
+	p.ends(t, err, "rank 0: its last collective is ", "NCCL in the background returned 6")
 }
 
 // A rank that is closed, or whose context ends, is not waited for.

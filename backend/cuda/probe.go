@@ -78,8 +78,12 @@ func probe() []backend.Finding {
 		}
 	}
 	list = append(list, libraries(driver.Version, gpus...)...)
-	if len(gpus) > 1 { // nobody else needs it
-		list = append(list, nccl())
+	if len(gpus) > 1 {
+		f := nccl()
+		if !f.OK {
+			f.Detail += " (only train.ranks > 1 needs it)"
+		}
+		list = append(list, f)
 	}
 	return list
 }

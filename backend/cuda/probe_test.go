@@ -27,7 +27,7 @@ func find(t *testing.T, list []backend.Finding, what string) backend.Finding {
 // hide takes every library away, also on a machine that has them.
 func hide(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
-	for _, variable := range []string{"OCTET_LIBNVML", "OCTET_LIBCUDA", "OCTET_LIBCUBLASLT", "OCTET_LIBNVRTC"} {
+	for _, variable := range []string{"OCTET_LIBNVML", "OCTET_LIBCUDA", "OCTET_LIBCUBLASLT", "OCTET_LIBNVRTC", "OCTET_LIBNCCL"} {
 		t.Setenv(variable, missing)
 	}
 }
@@ -54,6 +54,8 @@ func TestProbeOfStandIns(t *testing.T) {
 	blas, compiler := standin.Build(t, "libcublaslt"), standin.Build(t, "libnvrtc")
 	t.Setenv("OCTET_LIBCUBLASLT", blas)
 	t.Setenv("OCTET_LIBNVRTC", compiler)
+	nccl := standin.Build(t, "libnccl")
+	t.Setenv("OCTET_LIBNCCL", nccl)
 	t.Setenv("STANDIN_GPUS", "2")
 	require.Equal(t, []backend.Finding{
 		{What: "NVIDIA driver", OK: true, Detail: "version 580.00.01, GPUs in the machine: 1"},
@@ -67,6 +69,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		},
 		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
 		{What: "NVRTC", OK: true, Detail: "13.99 in " + compiler},
+		{What: "NCCL", OK: true, Detail: "2.30.7 in " + nccl},
 	}, probe())
 
 	t.Run("CUDA shows no GPU", func(t *testing.T) {
@@ -89,6 +92,17 @@ func TestProbeOfStandIns(t *testing.T) {
 		require.True(t, find(t, list, "GPU 1").OK)
 		for _, f := range list {
 			require.NotContains(t, f.What, "now")
+		}
+	})
+	t.Run("NCCL is missing", func(t *testing.T) {
+		t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
+		f := find(t, probe(), "NCCL")
+		require.False(t, f.OK)
+		require.Contains(t, f.Detail, "only train.ranks > 1 needs it")
+		require.Contains(t, f.Fix, "libnccl2")
+		t.Setenv("STANDIN_GPUS", "1") // who does not need it
+		for _, f := range probe() {
+			require.NotEqual(t, "NCCL", f.What)
 		}
 	})
 	t.Run("the GPU has no FP8", func(t *testing.T) {
