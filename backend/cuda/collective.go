@@ -31,14 +31,6 @@ const (
 	receive
 )
 
-// bytes is how many of them a rank alone has to move.
-func (c *collective) bytes() int {
-	if c.kind == sumScatter {
-		return 4 * c.n
-	}
-	return c.n
-}
-
 // collective binds an op that meets other ranks. It stays on the stream of
 // everything else, whatever the queue of its node.
 func (b *binder) collective(n *backend.Node) ([]call, error) {

@@ -32,7 +32,10 @@
 // graph; the queue of a node is not used yet. NCCL comes into the process when
 // there are several ranks. A rank that fails ends the run for all of them, and so
 // does one that waits for longer than OCTET_NCCL_TIMEOUT, ten minutes if it is not
-// set: a step must not take that long.
+// set: a step must not take that long. NVIDIA's guide to NCCL warns that graphs on
+// several GPUs of one process may deadlock where one thread launches them all:
+// here every rank is launched by a goroutine of its own, as Trainer does, or a
+// caller must.
 //
 // # Determinism
 //

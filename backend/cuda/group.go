@@ -219,14 +219,18 @@ func (d *device) where() string {
 	return d.meetings[mark-1]
 }
 
-// meet puts a collective on the stream.
+// meet puts a collective on the stream. A rank alone has all parts already.
 func (d *device) meet(c *collective) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
-	switch {
-	case d.group == nil && from == to:
-		return nil
-	case d.group == nil:
-		return d.stream.Copy(to, from, c.bytes())
+	if d.group == nil {
+		bytes := c.n
+		if c.kind == sumScatter {
+			bytes *= 4
+		}
+		if from == to {
+			return nil
+		}
+		return d.stream.Copy(to, from, bytes)
 	}
 	if err := d.stream.DownloadPinned(d.staging, 2*stagingBytes, libcuda.Ptr(c.mark), markBytes); err != nil {
 		return err

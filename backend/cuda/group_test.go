@@ -200,6 +200,20 @@ func TestErrorOfNCCL(t *testing.T) {
 	p.ends(t, err, "rank 0: its last collective is ", "NCCL in the background returned 6")
 }
 
+// Who watches does not spoil what is recorded meanwhile.
+func TestWatchingLeavesACaptureAlone(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	d := openPair(t, "").devices[0].(*device)
+	_, err := d.stream.Capture(d.ask)
+	require.ErrorContains(t, err, "cuStreamQuery returned 900")
+	d.recording.Lock()
+	g, err := d.stream.Capture(d.ask)
+	d.recording.Unlock()
+	require.NoError(t, err)
+	require.NoError(t, g.Close())
+}
+
 // A rank that is closed, or whose context ends, is not waited for.
 func TestRankThatLeaves(t *testing.T) {
 	for name, leave := range map[string]func(p *pair) error{
