@@ -106,6 +106,13 @@ func (g *group) done(rank int, err error) error {
 	return err
 }
 
+// over is why the group does not meet any more; nil while it does.
+func (g *group) over() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ended
+}
+
 // leave ends the group because of a rank.
 func (g *group) leave(rank int, cause error) {
 	g.mu.Lock()
@@ -134,8 +141,8 @@ func (g *group) end(rank int, cause error) {
 	}()
 }
 
-// close forgets a rank that has left and freed its graphs. With the last one the
-// communicators go, which keep graphs company.
+// close forgets a rank that has left and freed its graphs. The last one waits for
+// the communicators: NCCL keeps them while there are graphs that use them.
 func (g *group) close() {
 	g.mu.Lock()
 	g.open--
@@ -231,6 +238,11 @@ func (d *device) meet(c *collective) error {
 			return nil
 		}
 		return d.stream.Copy(to, from, bytes)
+	}
+	// An aborted communicator is freed: nothing may be asked of it. What ends the
+	// group from here to the end of the call meets it within NCCL, which is allowed.
+	if err := d.group.over(); err != nil {
+		return err
 	}
 	if err := d.stream.DownloadPinned(d.staging, 2*stagingBytes, libcuda.Ptr(c.mark), markBytes); err != nil {
 		return err

@@ -188,6 +188,9 @@ func TestRankThatDoesNotCome(t *testing.T) {
 	_, err := p.read(1)
 	require.Greater(t, time.Since(begin), 290*time.Millisecond)
 	p.ends(t, err, "rank 1", "waited 300ms", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
+
+	// Who was recording meanwhile asks nothing of a communicator that is gone.
+	require.ErrorIs(t, p.devices[0].(*device).meet(&collective{}), backend.ErrDeviceLost)
 }
 
 func TestErrorOfNCCL(t *testing.T) {
