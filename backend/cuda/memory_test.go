@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,42 +13,48 @@ import (
 	"octet/train"
 )
 
-// What plan says is what the driver hands out, to the byte, and all of it comes
-// back.
+// What plan says is what the driver hands out, to the byte and on every GPU, and
+// all of it comes back.
 func TestMemoryIsAsPlanned(t *testing.T) {
 	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
 	driver, _, err := backend.Find("cuda")
 	require.NoError(t, err)
-	for _, recipe := range []string{"bf16", "fp8-smooth"} {
-		t.Run(recipe, func(t *testing.T) {
-			c := small(recipe)
-			j, err := train.NewJob(c, forDevice(t))
+	for _, c := range []struct {
+		recipe string
+		ranks  int
+	}{{"bf16", 1}, {"fp8-smooth", 1}, {"fp8-smooth", 2}} {
+		t.Run(fmt.Sprint(c.recipe, " on ", c.ranks), func(t *testing.T) {
+			config := small(c.recipe)
+			config.Train.Ranks = c.ranks
+			j, err := train.NewJob(config, forDevice(t))
 			require.NoError(t, err)
 			programs, err := j.Lowered(driver, forDevice(t))
 			require.NoError(t, err)
 			m, err := j.MemoryOf(driver, forDevice(t), programs)
 			require.NoError(t, err)
 
-			list, err := open("", backend.Options{})
+			list, err := open("", backend.Options{Ranks: c.ranks})
 			require.NoError(t, err)
-			d := list[0].(*device)
-			usage := func() backend.Usage {
-				u, err := d.Usage()
-				require.NoError(t, err)
-				require.Equal(t, int64(80<<30), u.Total)
-				require.Zero(t, u.Outside(), "nothing that is not counted")
-				return u
+			expect := func(used int64) {
+				t.Helper()
+				for _, b := range list {
+					u, err := b.(*device).Usage()
+					require.NoError(t, err)
+					require.Equal(t, int64(80<<30), u.Total)
+					require.Zero(t, u.Outside(), "nothing that is not counted")
+					require.Equal(t, used, u.Used)
+				}
 			}
-			before := usage().Used
-			require.Zero(t, before)
+			expect(0)
 			tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(make([]byte, 4096))}, list)
 			require.NoError(t, err)
-			t.Logf("%+v: %d bytes", m.Beside, usage().Used)
-			require.Equal(t, m.Total(), usage().Used)
+			t.Logf("%+v: %d bytes", m.Beside, m.Total())
+			expect(m.Total())
 			require.NoError(t, tr.Init(t.Context()))
 			_, err = tr.Next(t.Context())
 			require.NoError(t, err)
-			require.Equal(t, m.Total(), usage().Used, "nothing more in a step")
+			expect(m.Total()) // nothing more in a step
 
 			// Line by line.
 			shares := map[string]int64{}
@@ -63,10 +70,14 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			}, shares)
 			require.Positive(t, size.scratch)
 			require.Positive(t, size.tables)
-			require.NoError(t, d.Close())
-			free, total, err := d.gpu.Memory()
-			require.NoError(t, err)
-			require.Equal(t, total, free)
+			for _, b := range list {
+				require.NoError(t, b.Close())
+			}
+			for _, b := range list {
+				free, total, err := b.(*device).gpu.Memory()
+				require.NoError(t, err)
+				require.Equal(t, total, free)
+			}
 		})
 	}
 }
