@@ -167,6 +167,13 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 16: // multiprocessors
 		*value = 132;
 		return SUCCESS;
+	case 33: // where it is on the PCI bus: bus, device, domain
+		*value = FIRST_BUS + device - HANDLE;
+		return SUCCESS;
+	case 34:
+	case 50:
+		*value = 0;
+		return SUCCESS;
 	case 75:
 		*value = capability / 10;
 		return SUCCESS;

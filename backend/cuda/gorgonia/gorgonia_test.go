@@ -3,6 +3,7 @@
 package gorgonia
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -115,7 +116,9 @@ func TestBindingsAgreeOnDevices(t *testing.T) {
 		memory, err := d.TotalMem()
 		require.NoError(t, err)
 		want.Memory = uint64(memory)
+		var domain, bus, slot int
 		for attribute, to := range map[cu.DeviceAttribute]*int{
+			cu.PciDomainID: &domain, cu.PciBusID: &bus, cu.PciDeviceID: &slot,
 			cu.ComputeCapabilityMajor: &want.Major, cu.ComputeCapabilityMinor: &want.Minor,
 			cu.MultiprocessorCount: &want.Processors,
 			97:                     &want.Shared, // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, which cu has no name for
@@ -123,6 +126,7 @@ func TestBindingsAgreeOnDevices(t *testing.T) {
 			*to, err = d.Attribute(attribute)
 			require.NoError(t, err)
 		}
+		want.Bus = fmt.Sprintf("%04x:%02x:%02x.0", domain, bus, slot)
 		require.Equal(t, want, got)
 	}
 }
