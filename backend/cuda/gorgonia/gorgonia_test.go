@@ -126,6 +126,7 @@ func TestBindingsAgreeOnDevices(t *testing.T) {
 			*to, err = d.Attribute(attribute)
 			require.NoError(t, err)
 		}
+		got.Bus = strings.ToLower(got.Bus) // drivers may write 0A or 0a
 		want.Bus = fmt.Sprintf("%04x:%02x:%02x.0", domain, bus, slot)
 		require.Equal(t, want, got)
 	}
