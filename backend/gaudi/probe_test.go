@@ -39,6 +39,6 @@ func TestProbeOfAStandIn(t *testing.T) {
 
 	t.Setenv("STANDIN_SYNAPSE", "26")
 	require.Equal(t, []backend.Finding{
-		{What: "SynapseAI", Detail: path + ": synInitialize returned 26: synFail", Fix: fixDevice},
+		{What: "SynapseAI", Detail: path + ": synInitialize returned 26 (synFail)", Fix: fixDevice},
 	}, probe())
 }

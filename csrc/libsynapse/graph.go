@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
-	"math"
 )
 
 // DataType is a synDataType.
@@ -53,6 +52,10 @@ const NoSection = -1
 // MaxRank is how many dimensions a tensor can have: what the matrix engines and
 // the tensor cores address (SYN_MAX_TENSOR_DIM of synapse_common_types.h).
 const MaxRank = 5
+
+// maxConst is what the compiler takes as the contents of a constant outside of
+// sections (MAX_CONST_TENSOR_SIZE_BYTES of habana_global_conf.cpp).
+const maxConst = 1 << 20
 
 // Tensor is an operand of a graph. A matrix of rows of cols numbers, row-major,
 // has the sizes {cols, rows}.
@@ -202,6 +205,8 @@ func (t *Tensor) check(sections int) error {
 		return fmt.Errorf("a shape tensor has no data")
 	case t.Const != nil && uint64(len(t.Const)) != t.Bytes():
 		return fmt.Errorf("the constant has %d bytes, its sizes %v of %s %d", len(t.Const), t.Sizes, t.Type, t.Bytes())
+	case len(t.Const) > maxConst:
+		return fmt.Errorf("the constant has %d bytes, and the compiler takes %d", len(t.Const), maxConst)
 	case t.ExpBias != 0 && t.Type != E4M3 && t.Type != E5M2:
 		return fmt.Errorf("an exponent bias is for FP8, not %s", t.Type)
 	}
@@ -219,6 +224,14 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 			if k < -1 || k >= len(g.Tensors) {
 				return fmt.Errorf("operand %d of %d tensors", k, len(g.Tensors))
 			}
+		}
+	}
+	for _, k := range n.In {
+		if k < 0 {
+			continue
+		}
+		if _, ok := written[k]; !g.Tensors[k].has(ok) {
+			return fmt.Errorf("it reads tensor %d (%s), which no earlier node writes", k, g.Tensors[k].Name)
 		}
 	}
 	for _, k := range n.Out {
@@ -239,8 +252,10 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 			return fmt.Errorf("it waits for node %d, which is not an earlier one", k)
 		}
 	}
-	if len(n.Params) > math.MaxInt32 {
-		return fmt.Errorf("its parameters have %d bytes", len(n.Params))
-	}
 	return nil
+}
+
+// has tells whether an operand has contents that a node can read.
+func (t *Tensor) has(written bool) bool {
+	return written || t.Section != NoSection || t.Const != nil || t.Shape
 }

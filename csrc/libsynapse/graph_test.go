@@ -96,6 +96,14 @@ func TestCheck(t *testing.T) {
 		{func(g *Graph) { g.Tensors[4].Section = 0 }, "tensor 4 (e): a shape tensor has no data"},
 		{func(g *Graph) { g.Tensors[1].Sizes[0] = 3 }, "tensor 1 (b): the constant has 8 bytes, its sizes [3] of f32 12"},
 		{func(g *Graph) { g.Tensors[2].ExpBias = 3 }, "tensor 2 (c): an exponent bias is for FP8, not bf16"},
+		{
+			func(g *Graph) { g.Tensors[1].Sizes[0], g.Tensors[1].Const = 1<<18+1, make([]byte, 1<<20+4) },
+			"tensor 1 (b): the constant has 1048580 bytes, and the compiler takes 1048576",
+		},
+		{
+			func(g *Graph) { g.Tensors[2].Section, g.Tensors[2].Offset, g.Nodes[0].Out[0] = NoSection, 0, -1 },
+			"node 1 (second, layers.0): it reads tensor 2 (c), which no earlier node writes",
+		},
 		{func(g *Graph) { g.Nodes[0].GUID = "" }, "node 0 (, layers.0): it names no kernel"},
 		{func(g *Graph) { g.Nodes[0].In[0] = 5 }, "node 0 (first, layers.0): operand 5 of 5 tensors"},
 		{func(g *Graph) { g.Nodes[1].Out[1] = -2 }, "node 1 (second, layers.0): operand -2 of 5 tensors"},

@@ -1,16 +1,150 @@
-// What the shim reports to Go; reason is empty where all went well.
+// What the shim offers to Go. An entry returns the call that failed and its
+// code; code 0 is success. Handles travel as integers, because Go must never
+// take a vendor's handle for a pointer of its own. No entry keeps a pointer to
+// Go's memory after it returned.
 #ifndef OCTET_LIBSYNAPSE_H
 #define OCTET_LIBSYNAPSE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef struct {
+	const char *call; // of static lifetime
+	int code;
+} octet_status;
+
+typedef uintptr_t octet_handle;
+
+// Tables of the functions of a loaded library.
+typedef struct octet_synapse octet_synapse;
+typedef struct octet_hlml octet_hlml;
+
+// How loading went: reason is empty where all went well.
+typedef struct {
 	char path[1024]; // of the file that was loaded
 	char reason[1024];
-	char version[256];
-	uint32_t devices, gaudi2, gaudi3;
-} octet_synapse_report;
+} octet_loaded;
 
-void octet_synapse_probe(const char *path, octet_synapse_report *out);
+const octet_synapse *octet_synapse_load(const char *path, octet_loaded *out);
+const octet_hlml *octet_hlml_load(const char *path, octet_loaded *out);
+
+// device.c
+
+typedef struct {
+	char name[256], bus[64];
+	int type;
+	uint64_t align; // of addresses
+} octet_description;
+
+octet_status octet_initialize(const octet_synapse *api);
+octet_status octet_version(const octet_synapse *api, char *out, size_t bytes);
+void octet_synapse_text(const octet_synapse *api, int code, char *out, size_t bytes);
+octet_status octet_count(const octet_synapse *api, uint32_t *devices, uint32_t *gaudi2, uint32_t *gaudi3);
+octet_status octet_acquire(const octet_synapse *api, int module, uint32_t *device); // -1: any
+octet_status octet_release(const octet_synapse *api, uint32_t device);
+octet_status octet_describe(const octet_synapse *api, uint32_t device, octet_description *out);
+octet_status octet_memory(const octet_synapse *api, uint32_t device, uint64_t *free, uint64_t *total);
+octet_status octet_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, uint64_t *out);
+octet_status octet_free(const octet_synapse *api, uint32_t device, uint64_t p);
+octet_status octet_host_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, void **out);
+octet_status octet_host_free(const octet_synapse *api, uint32_t device, void *p);
+
+// stream.c
+
+octet_status octet_stream_new(const octet_synapse *api, uint32_t device, octet_handle *out);
+octet_status octet_stream_free(const octet_synapse *api, octet_handle s);
+octet_status octet_stream_wait(const octet_synapse *api, octet_handle s);
+octet_status octet_fill(const octet_synapse *api, octet_handle s, uint64_t to, uint8_t value, uint64_t bytes);
+octet_status octet_copy(const octet_synapse *api, octet_handle s, uint64_t to, uint64_t from, uint64_t bytes);
+octet_status octet_copy_in(const octet_synapse *api, octet_handle s, uint64_t to, const void *from, uint64_t bytes);
+octet_status octet_copy_out(const octet_synapse *api, octet_handle s, void *to, uint64_t from, uint64_t bytes);
+octet_status octet_event_new(const octet_synapse *api, uint32_t device, octet_handle *out);
+octet_status octet_event_free(const octet_synapse *api, octet_handle e);
+octet_status octet_event_record(const octet_synapse *api, octet_handle s, octet_handle e);
+octet_status octet_event_elapsed(const octet_synapse *api, octet_handle from, octet_handle to, uint64_t *nanoseconds);
+
+// graph.c: a graph in flat arrays. Where a field is an offset, it counts from
+// the beginning of the bytes or of the indexes that come with it.
+
+enum { OCTET_MAX_RANK = 5, OCTET_TENSOR_NAME = 24 };
+
+typedef struct {
+	uint64_t sizes[OCTET_MAX_RANK]; // fastest-changing first
+	uint64_t offset;                // in its section
+	uint64_t data, data_bytes;      // of a constant, in the bytes; no bytes: none
+	uint32_t dims, type, bias, shape;
+	int32_t section; // -1: none
+} octet_tensor;
+
+typedef struct {
+	uint64_t guid, name;           // of strings in the bytes
+	uint64_t params, params_bytes; // in the bytes; no bytes: none
+	uint32_t in, ins, out, outs;   // operands: offset in the indexes, and how many
+	uint32_t after, afters;        // nodes
+} octet_node;
+
+// Where building a graph failed: node or tensor is not -1 if it was there.
+typedef struct {
+	int node, tensor;
+} octet_place;
+
+octet_status octet_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
+			   const octet_tensor *tensor, uint32_t nodes, const octet_node *node, const int32_t *indexes,
+			   const char *bytes, octet_place *where, octet_handle *out);
+
+// recipe.c
+
+// What a launch of a recipe says of its tensors: prepared once.
+typedef struct octet_launch_info octet_launch_info;
+
+octet_status octet_recipe_load(const octet_synapse *api, const char *path, octet_handle *out);
+octet_status octet_recipe_save(const octet_synapse *api, octet_handle r, const char *path);
+octet_status octet_recipe_free(const octet_synapse *api, octet_handle r);
+// Resolves the ids of the tensors that lie in sections; known is how many of
+// them the recipe has.
+octet_status octet_recipe_info(const octet_synapse *api, octet_handle r, uint32_t tensors, const octet_tensor *tensor,
+			       uint64_t *workspace, octet_launch_info **out, uint32_t *known);
+void octet_launch_info_free(octet_launch_info *l);
+octet_status octet_launch(const octet_synapse *api, octet_handle r, octet_launch_info *l, octet_handle s,
+			  const uint64_t *sections, uint64_t workspace);
+
+// hccl.c
+
+enum { OCTET_UNIQUE_ID = 1032 };
+enum { OCTET_SUM, OCTET_MIN, OCTET_MAX };
+
+const char *octet_hccl_text(const octet_synapse *api, int code);
+const char *octet_hccl_missing(const octet_synapse *api); // NULL: nothing
+octet_status octet_unique_id(const octet_synapse *api, void *out);
+octet_status octet_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_handle *out);
+octet_status octet_comm_free(const octet_synapse *api, octet_handle c);
+octet_status octet_all_reduce(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t p, uint64_t count, int type, int op);
+octet_status octet_reduce_scatter(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+				  uint64_t count, int type, int op);
+octet_status octet_all_gather(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+			      uint64_t count, int type);
+octet_status octet_send(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t from, uint64_t count, int type, int peer);
+octet_status octet_recv(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t count, int type, int peer);
+
+// hlml.c
+
+typedef struct {
+	uint64_t value;
+	int known;
+} octet_answer;
+
+typedef struct {
+	octet_answer utilization;             // percent
+	octet_answer memory_used, memory_total; // bytes
+	octet_answer power;                   // milliwatts
+	octet_answer energy;                  // millijoules, since the driver was loaded
+	octet_answer temperature, board_temperature; // °C
+	octet_answer clock, max_clock;        // MHz
+	octet_answer throttle;                // bits
+} octet_reading;
+
+octet_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_handle *out);
+octet_status octet_hlml_close(const octet_hlml *api);
+octet_status octet_hlml_read(const octet_hlml *api, octet_handle device, octet_reading *out);
 
 #endif

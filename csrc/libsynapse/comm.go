@@ -1,0 +1,132 @@
+//go:build gaudi && cgo && linux
+
+package libsynapse
+
+// #include "libsynapse.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Comm is a group of devices, one in each of as many processes, which exchange
+// data through HCCL: its functions are in SynapseAI's library. Every rank has
+// to call the same functions in the same order. What they move is done on the
+// stream that they are given, asynchronously.
+type Comm struct {
+	d *Device
+	c C.octet_handle
+}
+
+// UniqueID makes the name of a new group: one rank asks for it, with its device
+// open, and hands it to all others.
+func UniqueID() ([]byte, error) {
+	lib, err := startSynapse()
+	if err != nil {
+		return nil, err
+	}
+	if err := hasHCCL(lib); err != nil {
+		return nil, err
+	}
+	id := make([]byte, C.OCTET_UNIQUE_ID)
+	return id, hcclError(lib, C.octet_unique_id(lib.api, unsafe.Pointer(unsafe.SliceData(id))))
+}
+
+func hasHCCL(lib *synapse) error {
+	if name := C.octet_hccl_missing(lib.api); name != nil {
+		return fmt.Errorf("%s has no %s: this SynapseAI has no HCCL, which several devices need", lib.path, C.GoString(name))
+	}
+	return nil
+}
+
+func hcclError(lib *synapse, s C.octet_status) error {
+	return failed(s, func(code C.int) string { return C.GoString(C.octet_hccl_text(lib.api, code)) })
+}
+
+// NewComm joins the group with this id as one of its ranks, and returns when
+// all of them have.
+func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
+	if len(id) != C.OCTET_UNIQUE_ID {
+		return nil, fmt.Errorf("an HCCL id of %d bytes, not %d", len(id), C.OCTET_UNIQUE_ID)
+	}
+	if rank < 0 || rank >= ranks {
+		return nil, fmt.Errorf("rank %d of %d", rank, ranks)
+	}
+	if err := hasHCCL(d.lib); err != nil {
+		return nil, err
+	}
+	c := &Comm{d: d}
+	err := c.check(C.octet_comm_new(d.lib.api, unsafe.Pointer(unsafe.SliceData(id)), C.int(ranks), C.int(rank), &c.c))
+	if err != nil {
+		return nil, fmt.Errorf("rank %d of %d: %w", rank, ranks, err)
+	}
+	return c, nil
+}
+
+// Close leaves the group, after what is under way. It comes before the device's.
+func (c *Comm) Close() error { return c.check(C.octet_comm_free(c.d.lib.api, c.c)) }
+
+func (c *Comm) check(s C.octet_status) error { return hcclError(c.d.lib, s) }
+
+// hcclTypes are those that HCCL computes with (its documentation). Data of
+// others can be moved as one of these.
+var hcclTypes = map[DataType]C.int{I32: 2, U32: 3, F16: 6, F32: 7, BF16: 9}
+
+var hcclOps = map[Reduction]C.int{Sum: C.OCTET_SUM, Min: C.OCTET_MIN, Max: C.OCTET_MAX}
+
+func hcclType(t DataType) (C.int, error) {
+	c, ok := hcclTypes[t]
+	if !ok {
+		return 0, fmt.Errorf("HCCL does not exchange %s: it knows f32, bf16, f16, i32 and u32", t)
+	}
+	return c, nil
+}
+
+// AllReduce makes count numbers at p, on every rank, the reduction of all
+// ranks'. In which order HCCL adds is its own affair.
+func (c *Comm) AllReduce(s *Stream, p Ptr, count int, t DataType, op Reduction) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_all_reduce(c.d.lib.api, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, hcclOps[op]))
+}
+
+// ReduceScatter reduces ranks times count numbers at from, and leaves each rank
+// count of them at to: those that begin at rank times count.
+func (c *Comm) ReduceScatter(s *Stream, to, from Ptr, count int, t DataType, op Reduction) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_reduce_scatter(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind, hcclOps[op]))
+}
+
+// AllGather puts the count numbers that each rank has at from one behind the
+// other at to, on every rank.
+func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_all_gather(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
+}
+
+// Send sends count numbers to a rank, which receives them with Recv.
+func (c *Comm) Send(s *Stream, from Ptr, count int, t DataType, peer int) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_send(c.d.lib.api, c.c, s.s, C.uint64_t(from), C.uint64_t(count), kind, C.int(peer)))
+}
+
+// Recv receives count numbers that a rank sends with Send.
+func (c *Comm) Recv(s *Stream, to Ptr, count int, t DataType, peer int) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_recv(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(count), kind, C.int(peer)))
+}

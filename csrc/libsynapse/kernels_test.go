@@ -1,0 +1,27 @@
+package libsynapse
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestKernels(t *testing.T) {
+	t.Setenv("GC_KERNEL_PATH", "")
+	_, err := Kernels()
+	require.EqualError(t, err, "GC_KERNEL_PATH is not set, so SynapseAI finds no kernels: export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file")
+
+	there, missing := filepath.Join(t.TempDir(), "there.so"), filepath.Join(t.TempDir(), "missing.so")
+	require.NoError(t, os.WriteFile(there, nil, 0o666))
+	t.Setenv("GC_KERNEL_PATH", there+string(filepath.ListSeparator)+missing)
+	_, err = Kernels()
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, missing)
+
+	t.Setenv("GC_KERNEL_PATH", there)
+	paths, err := Kernels()
+	require.NoError(t, err)
+	require.Equal(t, []string{there}, paths)
+}

@@ -1,0 +1,147 @@
+//go:build gaudi && cgo && linux
+
+package libsynapse
+
+// #cgo noescape octet_launch
+// #cgo nocallback octet_launch
+// #include <stdlib.h>
+// #include "libsynapse.h"
+import "C"
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+)
+
+// Recipe is a compiled graph: what a device runs in one launch.
+type Recipe struct {
+	lib       *synapse
+	r         C.octet_handle
+	workspace uint64
+	sections  int
+
+	mu   sync.Mutex
+	info *C.octet_launch_info // a launch fills in its addresses
+}
+
+// Compile makes a recipe of a graph, for one type of device, which need not be
+// there. It takes seconds for a layer, and may run on several goroutines at
+// once. The name is for people.
+func Compile(t DeviceType, g *Graph, name string) (*Recipe, error) {
+	if err := g.Check(); err != nil {
+		return nil, fmt.Errorf("recipe %s: %w", name, err)
+	}
+	lib, err := startSynapse()
+	if err != nil {
+		return nil, err
+	}
+	p := pack(g)
+	label := C.CString(name)
+	defer C.free(unsafe.Pointer(label))
+	var where C.octet_place
+	r := &Recipe{lib: lib}
+	err = synapseError(lib, C.octet_compile(lib.api, C.int(t), label, C.uint32_t(g.Sections),
+		C.uint32_t(len(p.tensors)), unsafe.SliceData(p.tensors), C.uint32_t(len(p.nodes)), unsafe.SliceData(p.nodes),
+		unsafe.SliceData(p.indexes), (*C.char)(unsafe.Pointer(unsafe.SliceData(p.bytes))), &where, &r.r))
+	if err != nil {
+		return nil, compileError(g, name, where, err)
+	}
+	return r.prepare(g, p.tensors)
+}
+
+func compileError(g *Graph, name string, where C.octet_place, err error) error {
+	switch {
+	case where.tensor >= 0:
+		t := &g.Tensors[where.tensor]
+		err = fmt.Errorf("tensor %d (%s, %s %v): %w", where.tensor, t.Name, t.Type, t.Sizes, err)
+	case where.node >= 0:
+		n := &g.Nodes[where.node]
+		err = fmt.Errorf("node %d (%s, %s): %w", where.node, n.GUID, n.Name, err)
+	}
+	if _, hint := Kernels(); hint != nil {
+		err = fmt.Errorf("%w; %w", err, hint)
+	}
+	return fmt.Errorf("recipe %s: %w", name, err)
+}
+
+// LoadRecipe reads a recipe that Save wrote, of a graph with this Key, for the
+// device that is going to run it and with this version of SynapseAI: the file
+// itself does not say so.
+func LoadRecipe(path string, g *Graph) (*Recipe, error) {
+	if err := g.Check(); err != nil {
+		return nil, err
+	}
+	lib, err := startSynapse()
+	if err != nil {
+		return nil, err
+	}
+	file := C.CString(path)
+	defer C.free(unsafe.Pointer(file))
+	r := &Recipe{lib: lib}
+	if err := synapseError(lib, C.octet_recipe_load(lib.api, file, &r.r)); err != nil {
+		return nil, fmt.Errorf("recipe in %s: %w", path, err)
+	}
+	if r, err = r.prepare(g, pack(g).tensors); err != nil {
+		return nil, fmt.Errorf("recipe in %s: %w", path, err)
+	}
+	return r, nil
+}
+
+// prepare asks the recipe for all that a launch has to know.
+func (r *Recipe) prepare(g *Graph, tensors []C.octet_tensor) (*Recipe, error) {
+	var workspace C.uint64_t
+	var known C.uint32_t
+	err := synapseError(r.lib, C.octet_recipe_info(r.lib.api, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
+		&workspace, &r.info, &known))
+	if err == nil && known == 0 && g.Sections > 0 {
+		err = fmt.Errorf("it knows none of the graph's %d tensors, so it is of another graph", len(tensors))
+	}
+	if err != nil {
+		_ = r.Close() // the first error tells more
+		return nil, err
+	}
+	r.workspace, r.sections = uint64(workspace), g.Sections
+	return r, nil
+}
+
+// Workspace is how many bytes of device memory a launch needs beside its
+// sections. Launches on one stream can share them.
+func (r *Recipe) Workspace() uint64 { return r.workspace }
+
+// Save writes the recipe to a file.
+func (r *Recipe) Save(path string) error {
+	file := C.CString(path)
+	defer C.free(unsafe.Pointer(file))
+	if err := synapseError(r.lib, C.octet_recipe_save(r.lib.api, r.r, file)); err != nil {
+		return fmt.Errorf("recipe to %s: %w", path, err)
+	}
+	return nil
+}
+
+// Launch puts the recipe's work on a stream. A tensor's address is that of its
+// section plus its offset. Sections of one launch must not overlap, nor the
+// workspace any of them.
+func (r *Recipe) Launch(s *Stream, sections []Ptr, workspace Ptr) error {
+	if len(sections) != r.sections {
+		return fmt.Errorf("a launch with %d sections of a recipe with %d", len(sections), r.sections)
+	}
+	if workspace == 0 && r.workspace > 0 {
+		return fmt.Errorf("a launch without the workspace of %d bytes that the recipe needs", r.workspace)
+	}
+	for i, p := range sections {
+		if p == 0 || uint64(p)%uint64(s.d.Align) != 0 {
+			return fmt.Errorf("section %d at address %#x, which is no multiple of %d", i, uint64(p), s.d.Align)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return s.d.check(C.octet_launch(r.lib.api, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
+}
+
+// Close frees the recipe. No launch of it may be under way.
+func (r *Recipe) Close() error {
+	C.octet_launch_info_free(r.info)
+	r.info = nil
+	return synapseError(r.lib, C.octet_recipe_free(r.lib.api, r.r))
+}

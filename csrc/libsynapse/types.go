@@ -1,0 +1,51 @@
+package libsynapse
+
+import "fmt"
+
+// DeviceType is a synDeviceType.
+type DeviceType int32
+
+// The devices that compute in FP8, with the values of synapse_common_types.h.
+const (
+	Gaudi2 DeviceType = 4
+	Gaudi3 DeviceType = 5
+)
+
+func (t DeviceType) String() string {
+	switch t {
+	case Gaudi2:
+		return "gaudi2"
+	case Gaudi3:
+		return "gaudi3"
+	}
+	return fmt.Sprintf("synDeviceType(%d)", int32(t))
+}
+
+// Ptr is an address in a device's memory; 0 is none.
+type Ptr uint64
+
+// Reduction is what a collective makes of the ranks' values. HCCL has a mean
+// and a product in its header, and supports neither.
+type Reduction int
+
+const (
+	Sum Reduction = iota
+	Min
+	Max
+)
+
+// Reading is what a device says of itself while it works. nil is a value that
+// the device, or this version of its library, does not tell.
+type Reading struct {
+	Utilization      *float64 // part of the time that the engines are busy, 0 to 1
+	MemoryUsed       *float64 // bytes
+	MemoryTotal      *float64 // bytes
+	Power            *float64 // watts
+	Energy           *float64 // joules since the driver was loaded
+	Temperature      *float64 // of the chip, °C
+	BoardTemperature *float64 // °C
+	Clock            *float64 // Hz
+	MaxClock         *float64 // Hz
+	ThrottledByPower *bool    // the clock is lowered, because of the power that is drawn,
+	ThrottledByHeat  *bool    // or of the temperature
+}

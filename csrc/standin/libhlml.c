@@ -1,0 +1,111 @@
+//go:build ignore
+
+// Stand-in for libhlml.so, with devices where the stand-in for SynapseAI has
+// them, at 0000:00:00.0 to 0000:07:00.0: see standin.go. A function that STANDIN_HLML_SILENT names says that it is not supported, one
+// that STANDIN_HLML_LOST names that the device is gone.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// hlml_return_t.
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, LOST = 15 };
+
+typedef struct {
+	unsigned long long free, total, used;
+} memory;
+
+static int gaudi;
+static int started;
+
+static int names(const char *variable, const char *function) {
+	const char *value = getenv(variable);
+	return value && !strcmp(value, function);
+}
+
+static int question(const char *function, const void *device) {
+	if (!started)
+		return UNINITIALIZED;
+	if (device != &gaudi)
+		return INVALID_ARGUMENT;
+	if (names("STANDIN_HLML_SILENT", function))
+		return NOT_SUPPORTED;
+	return names("STANDIN_HLML_LOST", function) ? LOST : SUCCESS;
+}
+
+#define QUESTION(device) \
+	do { \
+		const int refused = question(__func__, device); \
+		if (refused) \
+			return refused; \
+	} while (0)
+
+int hlml_init(void) {
+	started++;
+	return SUCCESS;
+}
+
+int hlml_shutdown(void) {
+	if (!started)
+		return UNINITIALIZED;
+	started--;
+	return SUCCESS;
+}
+
+int hlml_device_get_handle_by_pci_bus_id(const char *bus, void **device) {
+	if (!started)
+		return UNINITIALIZED;
+	unsigned number;
+	if (sscanf(bus, "0000:%2x:00.0", &number) != 1 || number > 7)
+		return NOT_FOUND;
+	*device = &gaudi;
+	return SUCCESS;
+}
+
+int hlml_device_get_utilization_rates(void *device, unsigned *percent) {
+	QUESTION(device);
+	*percent = 75;
+	return SUCCESS;
+}
+
+int hlml_device_get_memory_info(void *device, memory *m) {
+	QUESTION(device);
+	*m = (memory){.free = 90ull << 30, .total = 96ull << 30, .used = 6ull << 30};
+	return SUCCESS;
+}
+
+int hlml_device_get_power_usage(void *device, unsigned *milliwatts) {
+	QUESTION(device);
+	*milliwatts = 412500;
+	return SUCCESS;
+}
+
+int hlml_device_get_total_energy_consumption(void *device, unsigned long long *millijoules) {
+	QUESTION(device);
+	*millijoules = 5000000000000; // beyond 32 bits
+	return SUCCESS;
+}
+
+int hlml_device_get_temperature(void *device, int sensor, unsigned *degrees) {
+	QUESTION(device);
+	*degrees = sensor ? 41 : 62;
+	return SUCCESS;
+}
+
+int hlml_device_get_clock_info(void *device, int clock, unsigned *megahertz) {
+	QUESTION(device);
+	*megahertz = clock ? 0 : 1500;
+	return SUCCESS;
+}
+
+int hlml_device_get_max_clock_info(void *device, int clock, unsigned *megahertz) {
+	QUESTION(device);
+	*megahertz = clock ? 0 : 1650;
+	return SUCCESS;
+}
+
+int hlml_device_get_current_clocks_throttle_reasons(void *device, unsigned long long *reasons) {
+	QUESTION(device);
+	*reasons = 2; // heat
+	return SUCCESS;
+}
