@@ -1,58 +1,455 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: see standin.go. As in SynapseAI, a call
-// before synInitialize returns 28 (synUninitialized). It is stricter about
-// pairs: starting twice is an error, and stopping what did not start ends the
-// process, where the real one may hang.
+// Stand-in for libSynapse.so: the library's state, and the device. See
+// standin.go.
 
-#include <stdint.h>
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
-static int setting(const char *name, int otherwise) {
+long setting(const char *name, long otherwise) {
 	const char *value = getenv(name);
-	return value ? atoi(value) : otherwise;
+	return value ? atol(value) : otherwise;
 }
 
-static int started;
-
-int synInitialize(void) {
-	if (started)
-		return 29; // synAlreadyInitialized
-	const int status = setting("STANDIN_SYNAPSE", 0);
-	started = status == 0;
-	return status;
+void complain(const char *format, ...) {
+	va_list args;
+	va_start(args, format);
+	fprintf(stderr, "stand-in: ");
+	vfprintf(stderr, format, args);
+	fprintf(stderr, "\n");
+	va_end(args);
 }
 
-int synDestroy(void) {
+// The lock is recursive: work that a call waits for may call the library.
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static bool started;
+static status lost_status;
+
+static struct {
+	uint32_t type; // 0: none is acquired
+	int module;
+	int claim; // socket whose name says that the module is taken
+} device;
+
+status enter(void) {
+	pthread_mutex_lock(&lock);
+	status s = SUCCESS;
 	if (!started)
+		s = UNINITIALIZED;
+	else if (lost_status)
+		s = SYNAPSE_TERMINATED;
+	if (s)
+		pthread_mutex_unlock(&lock);
+	return s;
+}
+
+status leave(status s) {
+	pthread_mutex_unlock(&lock);
+	return s;
+}
+
+status lose(status s) {
+	if (!lost_status)
+		lost_status = s;
+	return s;
+}
+
+status lost(void) { return lost_status; }
+
+// Objects, in a table by their address.
+
+static object *buckets[1 << 12];
+
+static object **bucket(const void *p) {
+	return &buckets[((uintptr_t)p >> 4) * 0x9e3779b97f4a7c15u >> 52];
+}
+
+void *object_new(enum kind kind, size_t bytes) {
+	object *o = calloc(1, bytes);
+	o->kind = kind;
+	o->next = *bucket(o);
+	*bucket(o) = o;
+	return o;
+}
+
+void *object_find(const void *handle, enum kind kind) {
+	for (object *o = *bucket(handle); o; o = o->next)
+		if (o == handle && o->kind == kind)
+			return o;
+	return NULL;
+}
+
+void object_free(void *dead) {
+	for (object **o = bucket(dead); *o; o = &(*o)->next)
+		if (*o == dead) {
+			*o = (*o)->next;
+			free(dead);
+			return;
+		}
+}
+
+void object_each(enum kind kind, void (*visit)(void *, void *), void *data) {
+	for (size_t i = 0; i < sizeof buckets / sizeof *buckets; i++)
+		for (object *o = buckets[i], *next; o; o = next) {
+			next = o->next;
+			if (o->kind == kind)
+				visit(o, data);
+		}
+}
+
+// The library.
+
+status synInitialize(void) {
+	pthread_mutex_lock(&lock);
+	status s = started && setting("HABANA_DISABLE_DOUBLE_SYN_INITIALIZE", 0) ? ALREADY_INITIALIZED : SUCCESS;
+	if (!started) {
+		s = setting("STANDIN_SYNAPSE", SUCCESS);
+		started = s == SUCCESS;
+	}
+	return leave(s);
+}
+
+static void leak(void *o, void *data) {
+	static const char *const names[] = {"device memory", "host memory", "stream", "event", "graph", "section", "tensor", "recipe", "communicator"};
+	complain("a %s was not given back", names[((object *)o)->kind]);
+	++*(int *)data;
+}
+
+// leaks lists what lives on the device.
+static int leaks(void) {
+	static const enum kind kinds[] = {MEMORY, HOST_MEMORY, STREAM, EVENT, COMM};
+	int n = 0;
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		object_each(kinds[i], leak, &n);
+	return n;
+}
+
+static void release(void) {
+	close(device.claim);
+	device.type = 0;
+}
+
+// The real one may hang when it is destroyed after an error: here that ends the
+// process.
+status synDestroy(void) {
+	pthread_mutex_lock(&lock);
+	if (lost_status) {
+		complain("synDestroy after the device was lost");
 		abort();
-	started = 0;
-	return 0;
-}
-
-int synDriverGetVersion(char *version, const int size) {
+	}
 	if (!started)
-		return 28;
-	snprintf(version, size, "1.24.0-standin");
-	return 0;
+		return leave(UNINITIALIZED);
+	if (device.type)
+		release();
+	started = false;
+	return leave(SUCCESS);
 }
 
-int synDeviceGetCount(uint32_t *count) {
-	if (!started)
-		return 28;
-	*count = setting("STANDIN_GAUDI2", 1) + setting("STANDIN_GAUDI3", 0);
-	return *count ? 0 : 8; // synNoDeviceFound
+status synDriverGetVersion(char *version, const int size) { // needs no synInitialize (synapse_api.h)
+	if (!version || size <= 0)
+		return INVALID_ARGUMENT;
+	const char *name = getenv("STANDIN_DRIVER");
+	snprintf(version, size, "%s", name ? name : "1.24.0-standin");
+	return SUCCESS;
 }
 
-int synDeviceGetCountByDeviceType(uint32_t *count, const int type) {
-	if (!started)
-		return 28;
-	*count = type == 4 ? setting("STANDIN_GAUDI2", 1) : type == 5 ? setting("STANDIN_GAUDI3", 0) : 0;
-	return 0;
+status synStatusGetBriefDescription(const status s, char *text, const size_t size) {
+	static const char *const texts[] = {
+		[SUCCESS] = "Success",
+		[INVALID_ARGUMENT] = "Invalid argument",
+		[OUT_OF_HOST_MEMORY] = "Out of Host memory",
+		[OUT_OF_DEVICE_MEMORY] = "Out of Device memory (OOM)",
+		[OBJECT_ALREADY_INITIALIZED] = "Object already initialized",
+		[NO_DEVICE_FOUND] = "No device found",
+		[DEVICE_TYPE_MISMATCH] = "Device type mismatch",
+		[UNSUPPORTED] = "Unsupported",
+		[DEVICE_ALREADY_ACQUIRED] = "Device already acquired",
+		[NAME_IS_ALREADY_USED] = "Name is already used",
+		[BUSY] = "Busy",
+		[FAIL] = "synFail",
+		[UNINITIALIZED] = "Uninitialized",
+		[ALREADY_INITIALIZED] = "Already initialized",
+		[FAILED_SECTION_VALIDATION] = "Sections validation failed",
+		[SYNAPSE_TERMINATED] = "Synapse terminated",
+		[INVALID_EVENT_HANDLE] = "Invalid event handle",
+		[MAPPING_NOT_FOUND] = "Mapping not found",
+		[INVALID_TENSOR_PROPERTIES] = "Invalid tensor properties",
+		[FAIL_HCCL] = "HCCL failure",
+		[FAILED_TO_COLLECT_TIME] = "Failed to collect time",
+	};
+	if (!text || !size)
+		return INVALID_ARGUMENT;
+	const bool known = s < sizeof texts / sizeof *texts && texts[s];
+	snprintf(text, size, "%s", known ? texts[s] : "stand-in status");
+	return SUCCESS;
 }
 
-int synStatusGetBriefDescription(const int status, char *text, const size_t size) {
-	snprintf(text, size, status == 26 ? "synFail" : "stand-in status");
-	return 0;
+// Configuration: names are known when they were set.
+
+static struct {
+	char name[128], value[128];
+} configuration[64];
+
+status synConfigurationSet(const char *name, const char *value) {
+	if (!name || !value)
+		return INVALID_ARGUMENT;
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof configuration / sizeof *configuration; i++)
+		if (!configuration[i].name[0] || !strcmp(configuration[i].name, name)) {
+			snprintf(configuration[i].name, sizeof configuration[i].name, "%s", name);
+			snprintf(configuration[i].value, sizeof configuration[i].value, "%s", value);
+			return leave(SUCCESS);
+		}
+	return leave(FAIL);
+}
+
+status synConfigurationGet(const char *name, char *value, uint64_t size) {
+	if (!name || !value)
+		return INVALID_ARGUMENT;
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < sizeof configuration / sizeof *configuration; i++)
+		if (!strcmp(configuration[i].name, name)) {
+			snprintf(value, size, "%s", configuration[i].value);
+			return leave(SUCCESS);
+		}
+	return leave(FAIL);
+}
+
+// Devices: those of Gaudi2 come first. What shares a file of the library shares
+// a machine: a module is taken by giving a socket its name, which ends with the
+// process.
+
+static uint32_t count(uint32_t type) {
+	return type == GAUDI2 ? setting("STANDIN_GAUDI2", 1) : type == GAUDI3 ? setting("STANDIN_GAUDI3", 0) : 0;
+}
+
+static uint32_t count_all(void) { return count(GAUDI2) + count(GAUDI3); }
+
+bool is_gaudi3(uint32_t type) { return type == GAUDI3; }
+uint64_t alignment(uint32_t type) { return type == GAUDI3 ? 256 : 128; }
+bool is_device(uint32_t id) { return device.type && id == 0; }
+uint32_t device_type(void) { return device.type; }
+int device_module(void) { return device.module; }
+
+// claim takes a module for this process; -1: another one has it.
+static int claim(int module) {
+	Dl_info info;
+	const char *machine = dladdr((void *)synInitialize, &info) ? info.dli_fname : "";
+	uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
+	for (; *machine; machine++)
+		hash = (hash ^ (unsigned char)*machine) * 0x100000001b3u;
+	struct sockaddr_un address = {.sun_family = AF_UNIX}; // a name that begins with 0 is in no file system
+	const int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "standin-gaudi-%016lx-%d", (unsigned long)hash, module);
+	const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (s >= 0 && bind(s, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + n)) {
+		close(s);
+		return -1;
+	}
+	return s;
+}
+
+static status acquire(uint32_t *id, int module) {
+	if (device.type)
+		return DEVICE_ALREADY_ACQUIRED;
+	const int taken = claim(module);
+	if (taken < 0)
+		return NO_DEVICE_FOUND;
+	device.type = module < (int)count(GAUDI2) ? GAUDI2 : GAUDI3;
+	device.module = module;
+	device.claim = taken;
+	*id = 0;
+	return SUCCESS;
+}
+
+status synDeviceGetCount(uint32_t *n) {
+	ENTER();
+	*n = count_all();
+	return leave(*n ? SUCCESS : NO_DEVICE_FOUND);
+}
+
+status synDeviceGetCountByDeviceType(uint32_t *n, const uint32_t type) {
+	ENTER();
+	*n = count(type);
+	return leave(SUCCESS);
+}
+
+status synDeviceCount(uint32_t n[8]) {
+	ENTER();
+	for (uint32_t type = 0; type < 8; type++)
+		n[type] = count(type);
+	return leave(SUCCESS);
+}
+
+status synDeviceGetModuleIDs(uint32_t *ids, uint32_t *size) {
+	ENTER();
+	for (uint32_t i = 0; i < *size && i < count_all(); i++)
+		ids[i] = i;
+	*size = count_all();
+	return leave(*size ? SUCCESS : NO_DEVICE_FOUND);
+}
+
+status synDeviceAcquireByModuleId(uint32_t *id, const uint32_t module) {
+	ENTER();
+	if (!id)
+		return leave(INVALID_ARGUMENT);
+	return leave(module < count_all() ? acquire(id, module) : NO_DEVICE_FOUND);
+}
+
+static status acquire_between(uint32_t *id, uint32_t from, uint32_t to) {
+	if (!id)
+		return INVALID_ARGUMENT;
+	status s = NO_DEVICE_FOUND;
+	for (uint32_t module = from; module < to && s == NO_DEVICE_FOUND; module++)
+		s = acquire(id, module);
+	return s;
+}
+
+status synDeviceAcquireByDeviceType(uint32_t *id, const uint32_t type) {
+	ENTER();
+	const uint32_t first = type == GAUDI3 ? count(GAUDI2) : 0;
+	return leave(acquire_between(id, first, first + count(type)));
+}
+
+status synDeviceAcquire(uint32_t *id, const char *bus) {
+	ENTER();
+	unsigned module;
+	if (!bus || !*bus)
+		return leave(acquire_between(id, 0, count_all()));
+	if (sscanf(bus, "0000:%x:00.0", &module) != 1 || module >= count_all())
+		return leave(NO_DEVICE_FOUND);
+	return leave(acquire_between(id, module, module + 1));
+}
+
+status synDeviceRelease(const uint32_t id) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	finish_all();
+	if (lost_status)
+		return leave(SYNAPSE_TERMINATED);
+	// The real one frees what is left. The stand-in says that it was left.
+	const int left = leaks();
+	release();
+	return leave(left ? BUSY : SUCCESS);
+}
+
+status synDeviceSynchronize(const uint32_t id) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	finish_all();
+	return leave(lost_status);
+}
+
+status synDeviceGetName(char *name, const int size, const uint32_t id) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	snprintf(name, size, "Stand-in Gaudi%d %d", device.type == GAUDI3 ? 3 : 2, device.module);
+	return leave(SUCCESS);
+}
+
+status synDeviceGetPCIBusId(char *bus, const int size, const uint32_t id) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	snprintf(bus, size, "0000:%02x:00.0", device.module);
+	return leave(SUCCESS);
+}
+
+// synDeviceAttribute.
+enum {
+	SRAM_BASE_ADDRESS,
+	DRAM_BASE_ADDRESS,
+	SRAM_SIZE,
+	DRAM_SIZE,
+	DRAM_FREE_SIZE,
+	TPC_ENABLED_MASK,
+	DRAM_ENABLED,
+	DEVICE_TYPE,
+	CLK_RATE,
+	MAX_RMW_SIZE,
+	STREAMS_TOTAL_MEM_SIZE,
+	ADDRESS_ALIGNMENT_SIZE,
+	MAX_DIMENSIONS,
+};
+
+static uint64_t dram(uint32_t type) { return (type == GAUDI3 ? 128ull : 96ull) << 30; }
+static uint64_t sram(uint32_t type) { return (type == GAUDI3 ? 96ull : 48ull) << 20; }
+static uint64_t tpcs(uint32_t type) { return type == GAUDI3 ? ~0ull : (1ull << 24) - 1; }
+
+static status attribute(uint64_t *value, uint32_t name, uint32_t type) {
+	switch (name) {
+	case SRAM_BASE_ADDRESS:
+	case DRAM_BASE_ADDRESS:
+	case STREAMS_TOTAL_MEM_SIZE:
+	case MAX_RMW_SIZE: *value = 0; return SUCCESS;
+	case SRAM_SIZE: *value = sram(type); return SUCCESS;
+	case DRAM_SIZE:
+	case DRAM_FREE_SIZE: *value = dram(type); return SUCCESS;
+	case TPC_ENABLED_MASK: *value = tpcs(type); return SUCCESS;
+	case DRAM_ENABLED: *value = 1; return SUCCESS;
+	case DEVICE_TYPE: *value = type; return SUCCESS;
+	case CLK_RATE: *value = 1600; return SUCCESS;
+	case ADDRESS_ALIGNMENT_SIZE: *value = alignment(type); return SUCCESS;
+	case MAX_DIMENSIONS: *value = MAX_DIMS; return SUCCESS;
+	}
+	return INVALID_ARGUMENT;
+}
+
+static status attributes(uint64_t *values, const uint32_t *names, unsigned n, uint32_t type) {
+	status s = type == GAUDI2 || type == GAUDI3 ? SUCCESS : DEVICE_TYPE_MISMATCH;
+	for (unsigned i = 0; i < n && !s; i++)
+		s = attribute(&values[i], names[i], type);
+	return s;
+}
+
+status synDeviceGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t id) {
+	ENTER();
+	return leave(is_device(id) ? attributes(values, names, n, device.type) : NO_DEVICE_FOUND);
+}
+
+status synDeviceGetAttributeByModuleId(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t module) {
+	ENTER();
+	if (module >= count_all())
+		return leave(NO_DEVICE_FOUND);
+	return leave(attributes(values, names, n, module < count(GAUDI2) ? GAUDI2 : GAUDI3));
+}
+
+status synDeviceTypeGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t type) {
+	ENTER();
+	return leave(attributes(values, names, n, type));
+}
+
+// synDeviceInfoV2.
+typedef struct {
+	uint64_t sram_base, dram_base;
+	uint32_t sram_size;
+	uint64_t dram_size, tpc_mask;
+	uint8_t dram_enabled;
+	uint32_t id, fd, type;
+	uint8_t index;
+	uint64_t reserved;
+} info_v2;
+
+_Static_assert(sizeof(info_v2) == 72 && offsetof(info_v2, type) == 52, "synDeviceInfoV2");
+
+status synDeviceGetInfoV2(const uint32_t id, info_v2 *info) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	*info = (info_v2){
+		.sram_size = sram(device.type), .dram_size = dram(device.type), .tpc_mask = tpcs(device.type),
+		.dram_enabled = 1, .type = device.type, .index = device.module};
+	return leave(SUCCESS);
 }

@@ -1,0 +1,84 @@
+//go:build gaudi && cgo && linux
+
+package direct
+
+// #cgo CFLAGS: -std=gnu11 -Wall
+// #cgo LDFLAGS: -ldl
+// #include <dlfcn.h>
+// #include <stdint.h>
+// #include <stdlib.h>
+//
+// typedef uint64_t n;
+//
+// // Arguments that a function does not take are passed over (System V and AAPCS64:
+// // the caller clears the stack).
+// static int call(void *f, n *a) {
+// 	return ((int (*)(n, n, n, n, n, n, n, n, n, n, n, n))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
+// }
+//
+// // The structure behind the second argument is passed by value.
+// typedef struct { char bytes[1032]; } id;
+// static int call_with_id(void *f, n *a) {
+// 	return ((int (*)(n, n, id, n))f)(a[0], a[1], *(id *)a[2], a[3]);
+// }
+//
+// static void release(n p) { free((void *)p); }
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// Library is a loaded library.
+type Library struct{ handle unsafe.Pointer }
+
+// Open loads a library, apart from others that are files of their own.
+func Open(path string) (*Library, error) {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	handle := C.dlopen(name, C.RTLD_NOW|C.RTLD_LOCAL)
+	if handle == nil {
+		return nil, fmt.Errorf("load %s: %s", path, C.GoString(C.dlerror()))
+	}
+	return &Library{handle}, nil
+}
+
+const most = 12 // arguments
+
+func (l *Library) find(name string) unsafe.Pointer {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	f := C.dlsym(l.handle, text)
+	if f == nil {
+		panic("the library has no " + name)
+	}
+	return f
+}
+
+// Call calls a function of up to 12 arguments, integers or addresses, that returns
+// an int. An address is one of C's memory.
+func (l *Library) Call(name string, args ...uint64) int {
+	var a [most]C.n
+	for i, arg := range args {
+		a[i] = C.n(arg)
+	}
+	return int(C.call(l.find(name), &a[0]))
+}
+
+// CallWithID calls hcclCommInitRank, which takes a structure of 1032 bytes by value.
+func (l *Library) CallWithID(name string, out, ranks, id, rank uint64) int {
+	a := [most]C.n{C.n(out), C.n(ranks), C.n(id), C.n(rank)}
+	return int(C.call_with_id(l.find(name), &a[0]))
+}
+
+// Memory is a piece of C's memory, zeroed, and its address.
+func Memory(bytes int) ([]byte, uint64) {
+	p := C.calloc(1, C.size_t(bytes))
+	return unsafe.Slice((*byte)(p), bytes), uint64(uintptr(p))
+}
+
+// Free frees what Memory made.
+func Free(address uint64) {
+	C.release(C.n(address))
+}

@@ -1,0 +1,215 @@
+// What the files of the stand-in for SynapseAI share.
+#ifndef STANDIN_LIBSYNAPSE_H
+#define STANDIN_LIBSYNAPSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// synStatus, as far as it is returned here (synapse_common_types.h).
+typedef enum {
+	SUCCESS = 0,
+	INVALID_ARGUMENT = 1,
+	OUT_OF_HOST_MEMORY = 3,
+	OUT_OF_DEVICE_MEMORY = 4,
+	OBJECT_ALREADY_INITIALIZED = 5,
+	NO_DEVICE_FOUND = 8,
+	DEVICE_TYPE_MISMATCH = 9,
+	UNSUPPORTED = 18,
+	DEVICE_ALREADY_ACQUIRED = 20,
+	NAME_IS_ALREADY_USED = 21,
+	BUSY = 22,
+	FAIL = 26,
+	UNINITIALIZED = 28,
+	ALREADY_INITIALIZED = 29,
+	FAILED_SECTION_VALIDATION = 30,
+	SYNAPSE_TERMINATED = 31,
+	INVALID_EVENT_HANDLE = 33,
+	MAPPING_NOT_FOUND = 34,
+	INVALID_TENSOR_PROPERTIES = 39,
+	FAIL_HCCL = 40,
+	FAILED_TO_COLLECT_TIME = 41,
+} status;
+
+// synDeviceType.
+enum { GAUDI2 = 4, GAUDI3 = 5 };
+
+// synDataType.
+enum {
+	I8 = 1,
+	BF16 = 2,
+	F32 = 4,
+	I16 = 8,
+	I32 = 16,
+	U8 = 32,
+	F16 = 256,
+	U32 = 1024,
+	E4M3 = 8192,
+	E5M2 = 16384,
+	I64 = 32768,
+};
+
+// synTensorType.
+enum { DATA_TENSOR = 0, SHAPE_TENSOR = 1 };
+
+enum {
+	MAX_SIZES = 25,    // HABANA_DIM_MAX, the length of arrays in structures
+	MAX_DIMS = 5,      // SYN_MAX_TENSOR_DIM, what the engines take
+	MAX_NAME = 1024,   // ENQUEUE_TENSOR_NAME_MAX_SIZE
+	MAX_OPERANDS = 64, // of a node, on either side
+	MAX_PARAMS = 1024, // bytes of a kernel's parameters
+};
+
+// setting reads an environment variable at each call, so that a test can change
+// its mind.
+long setting(const char *name, long otherwise);
+
+// complain writes a reason to stderr: what SynapseAI writes to its log files.
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// Every object that was made and not destroyed is known, by which handles are
+// checked and leaks are found.
+enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, GRAPH, SECTION, TENSOR, RECIPE, COMM, KINDS };
+
+typedef struct object {
+	struct object *next;
+	enum kind kind;
+} object;
+
+void *object_new(enum kind kind, size_t bytes); // zeroed
+void *object_find(const void *handle, enum kind kind); // NULL: there is none
+void object_free(void *o);
+void object_each(enum kind kind, void (*visit)(void *object, void *data), void *data);
+
+// enter locks the library and says what stands against the call: not started,
+// or the device was lost. Every call that got SUCCESS leaves with leave.
+status enter(void);
+status leave(status s);
+#define ENTER()                      \
+	do {                         \
+		const status refused = enter(); \
+		if (refused)         \
+			return refused; \
+	} while (0)
+
+// The device. lose makes it one that every further call says is gone.
+bool is_device(uint32_t id); // it is acquired, and id names it
+bool is_gaudi3(uint32_t device_type);
+uint64_t alignment(uint32_t device_type); // of addresses
+uint32_t device_type(void); // of the acquired device; 0: none
+int device_module(void);
+status lose(status s);
+status lost(void);
+
+// Memory. Addresses of the device are none of the host's, so that whoever
+// confuses them crashes.
+void *device_memory(uint64_t address, uint64_t bytes); // NULL: not in one allocation
+bool host_memory(const void *p, uint64_t bytes);       // all of it mapped for the device
+
+// Streams. A piece of work runs when somebody waits; what it returns loses the
+// device. enqueue copies the data.
+typedef status (*work)(void *data);
+status enqueue(void *stream, work run, const void *data, size_t bytes); // INVALID_ARGUMENT: no such stream
+void finish_all(void); // does everything that is left to do
+
+// An operand is a tensor as kernels see it.
+typedef struct {
+	uint32_t type; // synDataType
+	uint32_t kind; // synTensorType
+	uint32_t dims;
+	uint64_t sizes[MAX_DIMS]; // fastest-changing first; 1 behind dims
+	uint32_t bias;            // SYN_FP_QUANT_METADATA's exponent bias; 0: the format's own
+	int32_t section;          // number of a persistent section, or
+	uint64_t offset;          // of the section, the workspace or the constants
+	void *data;               // while a recipe runs
+} operand;
+
+enum { WORKSPACE = -1, CONSTANTS = -2, NO_DATA = -3 };
+
+uint64_t elements(const operand *o);
+uint64_t type_size(uint32_t type); // 0: no type
+uint64_t bytes_of(const operand *o);
+bool same_sizes(const operand *a, const operand *b);
+
+// A call is a node as its kernel sees it. Operands that are left out are NULL.
+typedef struct call {
+	const struct kernel *kernel;
+	uint32_t type; // the last suffix of the guid
+	uint32_t from; // the first suffix of a cast
+	bool gaudi3;
+	bool drop_nan; // maxima and minima pass over NaN, see standin.go
+	uint32_t rounding; // synRoundingMode of a product's output
+	uint32_t ins, outs;
+	const operand *in[MAX_OPERANDS];
+	operand *out[MAX_OPERANDS];
+	const void *params;
+	uint32_t params_size;
+	uint32_t *random; // state of the device's generator
+} call;
+
+// A kernel is one line of a table.
+//
+// in and out say what types operands have, a letter each: T the suffix's, R the
+// first suffix of a cast, F F32, I I32, 8 one of the FP8 formats, h E4M3, e E5M2,
+// G T or F32, B an I8 mask, A any (but one for all A), N any, S a shape tensor. What
+// follows ? may be left out, by NULL or by giving fewer, and what * follows may be
+// repeated.
+typedef struct kernel {
+	const char *guid;  // without suffixes
+	uint32_t types;    // suffixes that there are; 0: the guid has none
+	const char *in, *out;
+	uint16_t params[4]; // sizes that the parameter structure has had; 0 alone: there is none
+	const char *(*check)(const call *c); // a reason, or NULL; sizes are known
+	void (*run)(const call *c);
+	const void *detail; // run's
+	bool in_place; // an output may lie exactly where an input of its size does
+} kernel;
+
+enum { OPTIONAL_PARAMS = 0xffff, ANY_PARAMS = 0xfffe }; // in kernel.params
+
+extern const kernel elementwise_kernels[], gemm_kernels[], cast_kernels[], layer_kernels[], attention_kernels[], data_kernels[];
+
+// kernel_find looks a guid up and takes its suffixes apart; NULL: unknown.
+const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from);
+const char *kernel_check(const call *c); // the signature, then the kernel's own check
+
+// Numbers. load and store convert runs of elements; storing rounds to nearest,
+// and what is too large for a float format becomes infinity, or NaN.
+void load(float *to, const operand *o, uint64_t at, uint64_t n, bool gaudi3);
+void store(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3);
+float element(const operand *o, uint64_t at, bool gaudi3);
+double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
+
+enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
+uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, uint32_t *random);
+uint32_t largest_code(uint32_t type, bool gaudi3);
+
+// A recipe is a compiled graph: steps in an order that its edges allow.
+typedef struct {
+	const kernel *kernel;
+	char *guid, *name;
+	uint32_t type, from, rounding;
+	uint32_t ins, outs;
+	int32_t in[MAX_OPERANDS], out[MAX_OPERANDS]; // of operands; -1: left out
+	void *params;
+	uint32_t params_size;
+} step;
+
+typedef struct {
+	object object;
+	uint32_t device_type;
+	char *name;
+	uint32_t operands, steps, sections;
+	operand *operand;
+	char **operand_name;
+	step *step;
+	uint64_t workspace, constants;
+	void *constant;
+} recipe;
+
+void recipe_clear(recipe *r);
+call call_of(recipe *r, const step *s);
+int recipe_tensor(const recipe *r, uint64_t id); // index of a persistent operand; -1: none
+uint64_t recipe_id(const recipe *r, int index);
+
+#endif

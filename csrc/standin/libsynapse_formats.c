@@ -1,0 +1,209 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: formats of numbers. On Gaudi2 E4M3 ends at 240 and
+// has infinities, as IEEE's formats do; on Gaudi3 it ends at 448 and has none. E5M2
+// is the same on both.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <math.h>
+#include <string.h>
+
+uint64_t type_size(uint32_t type) {
+	switch (type) {
+	case I8:
+	case U8:
+	case E4M3:
+	case E5M2: return 1;
+	case BF16:
+	case F16:
+	case I16: return 2;
+	case F32:
+	case I32:
+	case U32: return 4;
+	case I64: return 8;
+	}
+	return 0;
+}
+
+uint64_t elements(const operand *o) {
+	uint64_t n = 1;
+	for (uint32_t d = 0; d < o->dims; d++)
+		n *= o->sizes[d];
+	return n;
+}
+
+uint64_t bytes_of(const operand *o) { return elements(o) * type_size(o->type); }
+
+bool same_sizes(const operand *a, const operand *b) {
+	return a->dims == b->dims && !memcmp(a->sizes, b->sizes, a->dims * sizeof *a->sizes);
+}
+
+// A float format: fraction bits, exponent bias, the code of the largest number and
+// the one that stands for what is larger.
+typedef struct {
+	int fraction, bias;
+	uint32_t largest, above, nan;
+} format;
+
+static format format_of(uint32_t type, bool gaudi3) {
+	switch (type) {
+	case BF16: return (format){7, 127, 0x7f7f, 0x7f80, 0x7fff};
+	case F16: return (format){10, 15, 0x7bff, 0x7c00, 0x7fff};
+	case E5M2: return (format){2, 15, 0x7b, 0x7c, 0x7f};
+	}
+	return gaudi3 ? (format){3, 7, 0x7e, 0x7f, 0x7f} : (format){3, 7, 0x77, 0x78, 0x7f};
+}
+
+uint32_t largest_code(uint32_t type, bool gaudi3) { return format_of(type, gaudi3).largest; }
+
+static uint32_t bits_of(float x) {
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+}
+
+static float float_of(uint32_t bits) {
+	float x;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+// next_random is a Galois shift register of 32 bits, which is never 0.
+static uint32_t next_random(uint32_t *state) {
+	*state = *state >> 1 ^ (-(*state & 1) & 0xa3000000u);
+	return *state;
+}
+
+// encode rounds x to a format. At random, a magnitude goes up where the bits that
+// are cut off, left-aligned in 32, are at least the register's (numerics of Intel's
+// published reference): what is exact stays.
+uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, uint32_t *random) {
+	const format f = format_of(type, gaudi3);
+	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff;
+	const uint32_t sign = bits >> 31 << (type_size(type) * 8 - 1);
+	if (a > 0x7f800000)
+		return f.nan;
+	if (a == 0x7f800000)
+		return sign | (saturate ? f.largest : f.above);
+	const int field = a >> 23;
+	const int exponent = field ? field - 127 : -126;
+	const uint32_t significand = field ? (a & 0x7fffff) | 0x800000 : a;
+	const int least = 1 - f.bias; // of normal numbers
+	const int cut = 23 - f.fraction + (exponent < least ? least - exponent : 0);
+	uint32_t code = cut < 32 ? significand >> cut : 0;
+	const uint64_t rest = cut < 32 ? significand & ((1ull << cut) - 1) : significand;
+	if (rest) {
+		bool up;
+		if (round == STOCHASTIC)
+			up = (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(random);
+		else if (round == TOWARD_ZERO)
+			up = false;
+		else {
+			const uint64_t half = cut <= 32 ? 1ull << (cut - 1) : UINT64_MAX;
+			up = rest > half || (rest == half && code & 1);
+		}
+		code += up;
+	}
+	if (exponent >= least)
+		code += (uint32_t)(exponent + f.bias - 1) << f.fraction;
+	if (code > f.largest)
+		code = saturate ? f.largest : round == TOWARD_ZERO ? f.largest : f.above;
+	return sign | code;
+}
+
+double fp8_value(uint32_t type, uint8_t code, bool gaudi3) {
+	const format f = format_of(type, gaudi3);
+	const uint32_t a = code & 0x7f, field = a >> f.fraction, fraction = a & ((1u << f.fraction) - 1);
+	const double sign = code & 0x80 ? -1 : 1;
+	if (a > f.largest)
+		return a == f.above && f.above != f.nan ? sign * INFINITY : NAN;
+	return sign * ldexp(field ? fraction | 1u << f.fraction : fraction, (field ? (int)field : 1) - f.bias - f.fraction);
+}
+
+static float f16_value(uint16_t code) {
+	const int field = code >> 10 & 31, fraction = code & 1023;
+	const float a = field == 31 ? (fraction ? NAN : INFINITY) : ldexpf(field ? fraction | 1024 : fraction, (field ? field : 1) - 25);
+	return code >> 15 ? -a : a;
+}
+
+// The tables of the two FP8 formats, on both devices.
+static float tables[2][2][256];
+
+static void __attribute__((constructor)) make_tables(void) {
+	for (int i = 0; i < 256; i++)
+		for (int gaudi3 = 0; gaudi3 < 2; gaudi3++) {
+			tables[0][gaudi3][i] = fp8_value(E4M3, i, gaudi3);
+			tables[1][gaudi3][i] = fp8_value(E5M2, i, gaudi3);
+		}
+}
+
+#define LOAD(type, value)                                  \
+	{                                                  \
+		const type *from = (const type *)o->data + at; \
+		for (uint64_t i = 0; i < n; i++) {         \
+			const type x = from[i];            \
+			to[i] = value;                     \
+		}                                          \
+		return;                                    \
+	}
+
+void load(float *restrict to, const operand *o, uint64_t at, uint64_t n, bool gaudi3) {
+	const float *table = tables[o->type == E5M2][gaudi3];
+	switch (o->type) {
+	case F32: memcpy(to, (const float *)o->data + at, n * sizeof *to); return;
+	case BF16: LOAD(uint16_t, float_of((uint32_t)x << 16))
+	case F16: LOAD(uint16_t, f16_value(x))
+	case E4M3:
+	case E5M2: LOAD(uint8_t, table[x])
+	case I8: LOAD(int8_t, x)
+	case U8: LOAD(uint8_t, x)
+	case I16: LOAD(int16_t, x)
+	case I32: LOAD(int32_t, x)
+	case U32: LOAD(uint32_t, x)
+	case I64: LOAD(int64_t, x)
+	}
+}
+
+float element(const operand *o, uint64_t at, bool gaudi3) {
+	float x = 0;
+	load(&x, o, at, 1, gaudi3);
+	return x;
+}
+
+static uint16_t bf16_nearest(float x) {
+	const uint32_t bits = bits_of(x);
+	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+// Integers take what is inside their range, to nearest, and its end else.
+static int64_t integer(float x, int64_t least, int64_t most) {
+	return !(x > (float)least) ? least : x >= (float)most ? most : llrintf(x);
+}
+
+#define STORE(type, value)                           \
+	{                                            \
+		type *to = (type *)o->data + at;     \
+		for (uint64_t i = 0; i < n; i++) {   \
+			const float x = from[i];     \
+			to[i] = value;               \
+		}                                    \
+		return;                              \
+	}
+
+void store(const operand *o, uint64_t at, const float *restrict from, uint64_t n, bool gaudi3) {
+	switch (o->type) {
+	case F32: memcpy((float *)o->data + at, from, n * sizeof *from); return;
+	case BF16: STORE(uint16_t, bf16_nearest(x))
+	case F16: STORE(uint16_t, encode(F16, gaudi3, x, TO_NEAREST, false, NULL))
+	case E4M3:
+	case E5M2: STORE(uint8_t, encode(o->type, gaudi3, x, TO_NEAREST, false, NULL))
+	case I8: STORE(int8_t, integer(x, INT8_MIN, INT8_MAX))
+	case U8: STORE(uint8_t, integer(x, 0, UINT8_MAX))
+	case I16: STORE(int16_t, integer(x, INT16_MIN, INT16_MAX))
+	case I32: STORE(int32_t, integer(x, INT32_MIN, INT32_MAX))
+	case U32: STORE(uint32_t, integer(x, 0, UINT32_MAX))
+	case I64: STORE(int64_t, integer(x, INT64_MIN, INT64_MAX))
+	}
+}

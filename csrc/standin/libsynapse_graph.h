@@ -1,0 +1,54 @@
+// What makes graphs and what compiles them share.
+#ifndef STANDIN_LIBSYNAPSE_GRAPH_H
+#define STANDIN_LIBSYNAPSE_GRAPH_H
+
+#include "libsynapse.h"
+
+typedef struct graph graph;
+
+typedef struct section {
+	object object;
+	graph *graph;
+	struct section *next;
+	bool persistent, constant, used; // used: a tensor lies in it
+	int32_t number; // of persistent ones, while the graph is compiled
+} section;
+
+typedef struct node node;
+
+typedef struct tensor {
+	object object;
+	graph *graph;
+	struct tensor *next;
+	char *name;
+	operand shape;
+	bool sized, typed, locked; // locked: a node uses it
+	section *section;
+	uint64_t offset;
+	void *host; // contents of a constant
+	bool owned; // host is a copy
+	node *producer;
+	int32_t number; // in the recipe, while the graph is compiled
+} tensor;
+
+struct node {
+	node *next;
+	uint64_t id; // from 1, in order of creation
+	char *guid, *name;
+	call call; // its operands are those of the tensors
+	tensor *in[MAX_OPERANDS], *out[MAX_OPERANDS];
+	void *params;
+	uint64_t *after; // ids of nodes that have to run before
+	uint32_t afters;
+};
+
+struct graph {
+	object object;
+	uint32_t device_type;
+	tensor *tensors;
+	section *sections;
+	node *first, **end;
+	uint64_t nodes;
+};
+
+#endif

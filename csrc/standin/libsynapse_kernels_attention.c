@@ -1,0 +1,265 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: attention that computes its probabilities again in the
+// backward pass. q is [width, time, heads, batch] or has a fifth dimension, k and v
+// likewise with as many positions; batch dimensions of size 1 are broadcast, which is
+// how heads share keys and values.
+//
+// Scores and sums are F32, the largest score m is rounded to the operands' type before
+// it is used, and operands of products are rounded to it, too. In which steps the real
+// kernel rounds is not published.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#pragma GCC optimize("O3")
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ns_Sdpa::ParamsV3.
+typedef struct {
+	float scale;
+	bool causal;
+	struct {
+		float ratio;
+		uint32_t seed;
+		bool no_mask;
+	} dropout;
+	bool inference;
+	int32_t softmax_mode;
+	uint32_t flags;
+} sdpa_params;
+
+_Static_assert(sizeof(sdpa_params) == 32 && offsetof(sdpa_params, inference) == 20, "ns_Sdpa::ParamsV3");
+
+enum { Q, K, V, MASK, SEED };                       // inputs of the forward pass
+enum { DO, GRAD_Q, GRAD_K, GRAD_V, GRAD_MASK, M, LINV }; // of the backward pass
+enum { OUT, OUT_M, OUT_LINV, OUT_SEED };
+
+// sizes tells whether an operand has these, with batch dimensions from 2 on that may
+// be broadcast to q's.
+static bool has_sizes(const operand *o, uint64_t inner, uint64_t rows, const operand *q, bool broadcast) {
+	if (o->dims != q->dims || o->sizes[0] != inner || o->sizes[1] != rows)
+		return false;
+	for (int d = 2; d < MAX_DIMS; d++)
+		if (o->sizes[d] != q->sizes[d] && !(broadcast && o->sizes[d] == 1))
+			return false;
+	return true;
+}
+
+static const char *check_common(const call *c, const operand *q, const operand *k, const operand *v, const operand *mask) {
+	const sdpa_params *p = c->params;
+	const uint64_t time = k->sizes[1];
+	if (q->dims < 3)
+		return "q has fewer than 3 dimensions";
+	if (!has_sizes(k, q->sizes[0], time, q, true) || !has_sizes(v, v->sizes[0], time, q, true))
+		return "k or v have other sizes than q, broadcast";
+	if (mask && !has_sizes(mask, time, mask->sizes[1] == 1 ? 1 : q->sizes[1], q, true))
+		return "the mask does not broadcast to the scores";
+	if (p->causal && (mask || q->sizes[1] != time))
+		return "causal attention is square and has no other mask";
+	if (p->dropout.ratio != 0 || p->softmax_mode || p->flags)
+		return "dropout, a fast softmax or FP8: the stand-in has them not";
+	return NULL;
+}
+
+static const operand *optional(const call *c, uint32_t i) { return i < c->ins ? c->in[i] : NULL; }
+
+static const char *check_forward(const call *c) {
+	const operand *q = c->in[Q], *v = c->in[V];
+	const sdpa_params *p = c->params;
+	const char *reason = check_common(c, q, c->in[K], v, optional(c, MASK));
+	if (reason)
+		return reason;
+	for (uint32_t i = SEED; i < c->ins; i++)
+		if (c->in[i])
+			return "a seed or a scale: the stand-in takes none";
+	if (!has_sizes(c->out[OUT], v->sizes[0], q->sizes[1], q, false))
+		return "the output has other sizes than q";
+	if (p->inference)
+		return c->outs > 1 && c->out[OUT_M] ? "inference gives no statistics" : NULL;
+	if (c->outs < OUT_SEED || !c->out[OUT_M] || !c->out[OUT_LINV])
+		return "training gives m and linv";
+	if (!has_sizes(c->out[OUT_M], 1, q->sizes[1], q, false) || !has_sizes(c->out[OUT_LINV], 1, q->sizes[1], q, false))
+		return "m or linv have not one element for each row";
+	return c->outs > OUT_SEED && c->out[OUT_SEED] ? "a seed without dropout" : NULL;
+}
+
+static const char *check_backward(const call *c) {
+	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
+	if (!optional(c, M) || !optional(c, LINV))
+		return "m or linv is missing";
+	const char *reason = check_common(c, q, k, v, c->in[GRAD_MASK]);
+	if (reason)
+		return reason;
+	if (!has_sizes(c->in[DO], v->sizes[0], q->sizes[1], q, false))
+		return "the gradient has other sizes than the output";
+	if (!has_sizes(c->in[M], 1, q->sizes[1], q, false) || !has_sizes(c->in[LINV], 1, q->sizes[1], q, false))
+		return "m or linv have not one element for each row";
+	if (!same_sizes(c->out[0], q) || !same_sizes(c->out[1], k) || !same_sizes(c->out[2], v))
+		return "gradients have other sizes than what they are of";
+	return NULL;
+}
+
+// multiply adds the product of a, [m][k], and b, [k][n], to c.
+__attribute__((target_clones("avx2", "default"))) static void multiply(float *restrict c, const float *restrict a, const float *restrict b, uint64_t m, uint64_t n, uint64_t k) {
+	for (uint64_t i = 0; i < m; i++)
+		for (uint64_t l = 0; l < k; l++)
+			for (uint64_t j = 0; j < n; j++)
+				c[i * n + j] += a[i * k + l] * b[l * n + j];
+}
+
+static void transpose(float *to, const float *from, uint64_t rows, uint64_t columns) {
+	for (uint64_t i = 0; i < rows; i++)
+		for (uint64_t j = 0; j < columns; j++)
+			to[j * rows + i] = from[i * columns + j];
+}
+
+// matrix_at is where the matrix of a batch index begins.
+static uint64_t matrix_at(const operand *o, const uint64_t *batch) {
+	uint64_t at = 0, stride = o->sizes[0] * o->sizes[1];
+	for (int d = 2; d < MAX_DIMS; d++) {
+		at += o->sizes[d] > 1 ? batch[d] * stride : 0;
+		stride *= o->sizes[d];
+	}
+	return at;
+}
+
+static float *matrix(const operand *o, const uint64_t *batch, bool gaudi3) {
+	const uint64_t n = o->sizes[0] * o->sizes[1];
+	float *m = malloc(n * sizeof *m);
+	load(m, o, matrix_at(o, batch), n, gaudi3);
+	return m;
+}
+
+// as rounds numbers to a type.
+static void as(const operand *o, float *x, uint64_t n, bool gaudi3) {
+	if (o->type == F32)
+		return;
+	operand rounded = {.type = o->type, .data = malloc(n * type_size(o->type))};
+	store(&rounded, 0, x, n, gaudi3);
+	load(x, &rounded, 0, n, gaudi3);
+	free(rounded.data);
+}
+
+// scores of all rows: [time of q][time of k], -Inf where a row must not look.
+static float *scores(const call *c, const operand *q, const operand *k, const operand *mask, const uint64_t *batch) {
+	const sdpa_params *p = c->params;
+	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0];
+	float *a = matrix(q, batch, c->gaudi3), *b = matrix(k, batch, c->gaudi3);
+	float *turned = malloc(width * columns * sizeof *turned), *s = calloc(rows * columns, sizeof *s);
+	transpose(turned, b, columns, width);
+	multiply(s, a, turned, rows, columns, width);
+	for (uint64_t i = 0; i < rows; i++)
+		for (uint64_t j = 0; j < columns; j++) {
+			float *x = &s[i * columns + j];
+			*x *= p->scale;
+			if (p->causal && j > i)
+				*x = -INFINITY;
+			if (mask)
+				*x += element(mask, matrix_at(mask, batch) + (mask->sizes[1] > 1 ? i : 0) * columns + j, c->gaudi3);
+		}
+	free(a);
+	free(b);
+	free(turned);
+	return s;
+}
+
+static void run_forward(const call *c) {
+	const operand *q = c->in[Q], *k = c->in[K], *v = c->in[V], *o = c->out[OUT];
+	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = v->sizes[0], *n = q->sizes;
+	float *out = malloc(rows * width * sizeof *out);
+	for (uint64_t i = 0; i < n[2] * n[3] * n[4]; i++) {
+		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
+		float *s = scores(c, q, k, optional(c, MASK), batch), *values = matrix(v, batch, c->gaudi3);
+		float *most = malloc(rows * sizeof *most), *inverse = malloc(rows * sizeof *inverse);
+		for (uint64_t r = 0; r < rows; r++) {
+			most[r] = -INFINITY;
+			for (uint64_t j = 0; j < columns; j++)
+				most[r] = fmaxf(most[r], s[r * columns + j]);
+		}
+		as(q, most, rows, c->gaudi3);
+		for (uint64_t r = 0; r < rows; r++) {
+			double sum = 0;
+			for (uint64_t j = 0; j < columns; j++)
+				sum += s[r * columns + j] = expf(s[r * columns + j] - most[r]);
+			inverse[r] = 1 / sum;
+		}
+		as(q, s, rows * columns, c->gaudi3);
+		memset(out, 0, rows * width * sizeof *out);
+		multiply(out, s, values, rows, width, columns);
+		for (uint64_t j = 0; j < rows * width; j++)
+			out[j] *= inverse[j / width];
+		store(o, i * rows * width, out, rows * width, c->gaudi3);
+		if (c->outs > OUT_LINV && c->out[OUT_M]) {
+			store(c->out[OUT_M], i * rows, most, rows, c->gaudi3);
+			store(c->out[OUT_LINV], i * rows, inverse, rows, c->gaudi3);
+		}
+		free(s);
+		free(values);
+		free(most);
+		free(inverse);
+	}
+	free(out);
+}
+
+// gradients of one matrix of the batch are added to dq, dk and dv.
+static void backward(const call *c, const uint64_t *batch, uint64_t index, float *dq, float *dk, float *dv) {
+	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
+	const sdpa_params *p = c->params;
+	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0], depth = v->sizes[0], cells = rows * columns;
+	float *probability = scores(c, q, k, c->in[GRAD_MASK], batch), *slope = calloc(cells, sizeof *slope);
+	float *turned = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *turned);
+	float *mq = matrix(q, batch, c->gaudi3), *mk = matrix(k, batch, c->gaudi3), *mv = matrix(v, batch, c->gaudi3), *grad = matrix(c->in[DO], batch, c->gaudi3);
+	for (uint64_t i = 0; i < cells; i++) {
+		const float most = element(c->in[M], index * rows + i / columns, c->gaudi3), inverse = element(c->in[LINV], index * rows + i / columns, c->gaudi3);
+		probability[i] = expf(probability[i] - most) * inverse;
+	}
+	transpose(turned, mv, columns, depth);
+	multiply(slope, grad, turned, rows, columns, depth);
+	for (uint64_t r = 0; r < rows; r++) {
+		double mean = 0;
+		for (uint64_t j = 0; j < columns; j++)
+			mean += (double)probability[r * columns + j] * slope[r * columns + j];
+		for (uint64_t j = 0; j < columns; j++)
+			slope[r * columns + j] = p->scale * probability[r * columns + j] * (slope[r * columns + j] - (float)mean);
+	}
+	as(q, probability, cells, c->gaudi3);
+	as(q, slope, cells, c->gaudi3);
+	transpose(turned, probability, rows, columns);
+	multiply(dv + matrix_at(v, batch), turned, grad, columns, depth, rows);
+	transpose(turned, slope, rows, columns);
+	multiply(dk + matrix_at(k, batch), turned, mq, columns, width, rows);
+	multiply(dq + matrix_at(q, batch), slope, mk, rows, width, columns);
+	free(probability);
+	free(slope);
+	free(turned);
+	free(mq);
+	free(mk);
+	free(mv);
+	free(grad);
+}
+
+static void run_backward(const call *c) {
+	const operand *q = c->in[GRAD_Q];
+	const uint64_t *n = q->sizes;
+	float *sums[3];
+	for (int i = 0; i < 3; i++)
+		sums[i] = calloc(elements(c->out[i]), sizeof *sums[i]);
+	for (uint64_t i = 0; i < n[2] * n[3] * n[4]; i++) {
+		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
+		backward(c, batch, i, sums[0], sums[1], sums[2]);
+	}
+	for (int i = 0; i < 3; i++) {
+		store(c->out[i], 0, sums[i], elements(c->out[i]), c->gaudi3);
+		free(sums[i]);
+	}
+}
+
+const kernel attention_kernels[] = {
+	{"sdpa_recomp_fwd", F32 | BF16, "TTT?TINNNNNNN", "T?TFI", {sizeof(sdpa_params)}, check_forward, run_forward, NULL},
+	{"sdpa_recomp_bwd", F32 | BF16, "TTTT?TTFIT", "TTT", {sizeof(sdpa_params)}, check_backward, run_backward, NULL},
+	{0},
+};

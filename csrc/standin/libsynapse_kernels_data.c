@@ -1,0 +1,365 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: kernels that move data, look it up, or make it from
+// nothing. They take any type, whose bits they keep.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// A view is an operand, or a part of it, in an order of dimensions of one's choice.
+typedef struct {
+	unsigned char *data;
+	uint64_t strides[MAX_DIMS]; // bytes
+} view;
+
+static view view_of(const operand *o) {
+	view v = {.data = o->data};
+	uint64_t stride = type_size(o->type);
+	for (int d = 0; d < MAX_DIMS; d++) {
+		v.strides[d] = stride;
+		stride *= o->sizes[d];
+	}
+	return v;
+}
+
+// copy moves sizes[0] × sizes[1] × … elements.
+static void copy(view to, view from, const uint64_t *sizes, uint64_t size) {
+	const uint64_t *s = sizes;
+	for (uint64_t row = 0; row < s[1] * s[2] * s[3] * s[4]; row++) {
+		const uint64_t index[] = {0, row % s[1], row / s[1] % s[2], row / s[1] / s[2] % s[3], row / s[1] / s[2] / s[3]};
+		unsigned char *t = to.data, *f = from.data;
+		for (int d = 1; d < MAX_DIMS; d++) {
+			t += index[d] * to.strides[d];
+			f += index[d] * from.strides[d];
+		}
+		if (to.strides[0] == size && from.strides[0] == size) {
+			memmove(t, f, s[0] * size);
+			continue;
+		}
+		for (uint64_t i = 0; i < s[0]; i++)
+			memcpy(t + i * to.strides[0], f + i * from.strides[0], size);
+	}
+}
+
+static void copy_all(const call *c) { memmove(c->out[0]->data, c->in[0]->data, bytes_of(c->out[0])); }
+
+static const char *check_same(const call *c) { return same_sizes(c->in[0], c->out[0]) ? NULL : "the output has other sizes than the input"; }
+
+static const char *check_elements(const call *c) {
+	if (elements(c->in[0]) != elements(c->out[0]))
+		return "the output has another number of elements than the input";
+	if (c->ins > 1 && c->in[1] && !same_sizes(c->in[1], c->out[0]))
+		return "the shape tensor has other sizes than the output";
+	return NULL;
+}
+
+static const char *check_bytes(const call *c) {
+	return bytes_of(c->in[0]) == bytes_of(c->out[0]) ? NULL : "the output has another number of bytes than the input";
+}
+
+// transpose: synTransposeParamsNDims. Dimension d of the output is dimension
+// permutation[d] of the input.
+typedef struct {
+	uint32_t dims, permutation[MAX_SIZES];
+} transpose_params;
+
+static const char *check_transpose(const call *c) {
+	const transpose_params *p = c->params;
+	const operand *a = c->in[0], *o = c->out[0];
+	uint32_t seen = 0;
+	if (p->dims != a->dims || o->dims != a->dims)
+		return "the permutation has other dimensions than the operands";
+	for (uint32_t d = 0; d < p->dims; d++) {
+		if (p->permutation[d] >= p->dims || seen >> p->permutation[d] & 1)
+			return "this is no permutation";
+		seen |= 1u << p->permutation[d];
+		if (o->sizes[d] != a->sizes[p->permutation[d]])
+			return "the output has other sizes than the permuted input";
+	}
+	return NULL;
+}
+
+static void run_transpose(const call *c) {
+	const transpose_params *p = c->params;
+	const view whole = view_of(c->in[0]);
+	view from = whole;
+	for (uint32_t d = 0; d < p->dims; d++)
+		from.strides[d] = whole.strides[p->permutation[d]];
+	copy(view_of(c->out[0]), from, c->out[0]->sizes, type_size(c->out[0]->type));
+}
+
+// slice, slice_insert: synSliceParamsV2. An entry of axis, start and end 0 says nothing.
+typedef struct {
+	uint32_t axes[MAX_SIZES];
+	uint64_t starts[MAX_SIZES], ends[MAX_SIZES], steps[MAX_SIZES];
+} slice_params;
+
+_Static_assert(sizeof(slice_params) == 704 && sizeof(transpose_params) == 104, "vendor's structures");
+
+typedef struct {
+	uint64_t start[MAX_DIMS], step[MAX_DIMS];
+} part;
+
+static const char *part_of(part *p, const slice_params *s, const operand *whole, const operand *sliced) {
+	uint64_t sizes[MAX_DIMS];
+	for (int d = 0; d < MAX_DIMS; d++) {
+		p->start[d] = 0;
+		p->step[d] = 1;
+		sizes[d] = whole->sizes[d];
+	}
+	for (uint32_t i = 0; i < whole->dims; i++) {
+		const uint32_t d = s->axes[i];
+		if (!d && !s->starts[i] && !s->ends[i])
+			continue;
+		if (d >= whole->dims || s->starts[i] >= s->ends[i] || s->ends[i] > whole->sizes[d] || !s->steps[i])
+			return "a range is not inside its dimension";
+		p->start[d] = s->starts[i];
+		p->step[d] = s->steps[i];
+		sizes[d] = (s->ends[i] - s->starts[i] + s->steps[i] - 1) / s->steps[i];
+	}
+	return whole->dims == sliced->dims && !memcmp(sizes, sliced->sizes, sizeof sizes) ? NULL : "the slice has other sizes than its ranges";
+}
+
+static view view_of_part(const operand *whole, const part *p) {
+	view v = view_of(whole);
+	for (int d = 0; d < MAX_DIMS; d++) {
+		v.data += p->start[d] * v.strides[d];
+		v.strides[d] *= p->step[d];
+	}
+	return v;
+}
+
+static const char *check_slice(const call *c) {
+	part p;
+	return part_of(&p, c->params, c->in[0], c->out[0]);
+}
+
+static void run_slice(const call *c) {
+	part p;
+	part_of(&p, c->params, c->in[0], c->out[0]);
+	copy(view_of(c->out[0]), view_of_part(c->in[0], &p), c->out[0]->sizes, type_size(c->out[0]->type));
+}
+
+static const char *check_slice_insert(const call *c) {
+	part p;
+	const char *reason = check_same(c);
+	return reason ? reason : part_of(&p, c->params, c->in[0], c->in[1]);
+}
+
+static void run_slice_insert(const call *c) {
+	part p;
+	part_of(&p, c->params, c->in[0], c->in[1]);
+	copy_all(c);
+	copy(view_of_part(c->out[0], &p), view_of(c->in[1]), c->in[1]->sizes, type_size(c->out[0]->type));
+}
+
+// concat and split: synAxisParams.
+
+static uint32_t axis_of(const call *c) { return *(const uint32_t *)c->params; }
+
+// check_joined compares an operand with the parts of it that lie behind each other.
+static const char *check_joined(const operand *whole, const operand *const *parts, uint32_t n, uint32_t axis) {
+	uint64_t size = 0;
+	if (axis >= whole->dims)
+		return "there is no such axis";
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t d = 0; d < MAX_DIMS; d++)
+			if (d != axis && parts[i]->sizes[d] != whole->sizes[d])
+				return "sizes of the parts differ";
+		size += parts[i]->sizes[axis];
+	}
+	return size == whole->sizes[axis] ? NULL : "the parts have another size together than the whole";
+}
+
+static const char *check_concat(const call *c) { return check_joined(c->out[0], c->in, c->ins, axis_of(c)); }
+static const char *check_split(const call *c) { return check_joined(c->in[0], (const operand *const *)c->out, c->outs, axis_of(c)); }
+
+static void run_concat(const call *c) {
+	view to = view_of(c->out[0]);
+	for (uint32_t i = 0; i < c->ins; i++) {
+		copy(to, view_of(c->in[i]), c->in[i]->sizes, type_size(c->out[0]->type));
+		to.data += c->in[i]->sizes[axis_of(c)] * to.strides[axis_of(c)];
+	}
+}
+
+static void run_split(const call *c) {
+	view from = view_of(c->in[0]);
+	for (uint32_t i = 0; i < c->outs; i++) {
+		copy(view_of(c->out[i]), from, c->out[i]->sizes, type_size(c->in[0]->type));
+		from.data += c->out[i]->sizes[axis_of(c)] * from.strides[axis_of(c)];
+	}
+}
+
+// expand_dims and squeeze add or take away a dimension of size 1.
+
+static const char *check_dimension(const operand *with, const operand *without, uint32_t axis) {
+	if (with->dims != without->dims + 1 || axis >= with->dims || with->sizes[axis] != 1)
+		return "not one dimension of size 1 more";
+	for (uint32_t d = 0; d < without->dims; d++)
+		if (without->sizes[d] != with->sizes[d + (d >= axis)])
+			return "the other dimensions differ";
+	return NULL;
+}
+
+static const char *check_expand(const call *c) { return check_dimension(c->out[0], c->in[0], axis_of(c)); }
+
+static const char *check_squeeze(const call *c) {
+	return c->params_size ? check_dimension(c->in[0], c->out[0], axis_of(c)) : check_elements(c);
+}
+
+static const char *check_broadcast(const call *c) {
+	const operand *a = c->in[0], *o = c->out[0];
+	for (int d = 0; d < MAX_DIMS; d++)
+		if (a->sizes[d] != 1 && a->sizes[d] != o->sizes[d])
+			return "the input does not broadcast to the output";
+	return c->ins > 1 && c->in[1] && !same_sizes(c->in[1], o) ? "the shape tensor has other sizes than the output" : NULL;
+}
+
+static void run_broadcast(const call *c) {
+	view from = view_of(c->in[0]);
+	for (int d = 0; d < MAX_DIMS; d++)
+		if (c->in[0]->sizes[d] == 1)
+			from.strides[d] = 0;
+	copy(view_of(c->out[0]), from, c->out[0]->sizes, type_size(c->out[0]->type));
+}
+
+// constant and range. A parameter is an I32 or an F32, whichever the guid says.
+
+static float number(const call *c, int i) {
+	float f;
+	int32_t n;
+	memcpy(&f, (const char *)c->params + 4 * i, sizeof f);
+	memcpy(&n, &f, sizeof n);
+	return c->type == I32 ? n : f;
+}
+
+static const char *check_made(const call *c) {
+	return c->ins && c->in[0] && !same_sizes(c->in[0], c->out[0]) ? "the shape tensor has other sizes than the output" : NULL;
+}
+
+static void run_constant(const call *c) {
+	const operand *o = c->out[0];
+	const float x = number(c, 0);
+	if (c->type == I32) // not by way of a float, which has fewer bits
+		memcpy(o->data, c->params, sizeof(int32_t));
+	else
+		store(o, 0, &x, 1, c->gaudi3);
+	const uint64_t size = type_size(o->type), bytes = bytes_of(o);
+	for (uint64_t at = size; at < bytes; at += size)
+		memcpy((char *)o->data + at, o->data, size);
+}
+
+static const char *check_range(const call *c) {
+	const double start = number(c, 0), limit = number(c, 1), delta = number(c, 2);
+	if (!(delta != 0) || c->out[0]->dims != 1 || c->out[0]->sizes[0] != (uint64_t)ceil((limit - start) / delta))
+		return "the output has another size than the range";
+	return check_made(c);
+}
+
+static void run_range(const call *c) {
+	for (uint64_t i = 0; i < c->out[0]->sizes[0]; i++) {
+		const float x = number(c, 0) + i * number(c, 2);
+		store(c->out[0], i, &x, 1, c->gaudi3);
+	}
+}
+
+// gather_fwd: [data, indices], ns_GatherKernel::Params. The indices' dimensions take
+// the axis's place.
+
+static const char *check_gather(const call *c) {
+	const operand *a = c->in[0], *index = c->in[1], *o = c->out[0];
+	const uint32_t axis = axis_of(c);
+	if (axis >= a->dims || a->dims - 1 + index->dims != o->dims)
+		return "the output has not the dimensions of the data, with the indices' for the axis";
+	for (uint32_t d = 0; d < o->dims; d++) {
+		const uint64_t size = d < axis ? a->sizes[d] : d < axis + index->dims ? index->sizes[d - axis] : a->sizes[d - index->dims + 1];
+		if (o->sizes[d] != size)
+			return "the output has other sizes than what is gathered";
+	}
+	return NULL;
+}
+
+static void run_gather(const call *c) {
+	const operand *a = c->in[0], *index = c->in[1];
+	const uint32_t axis = axis_of(c);
+	uint64_t inner = type_size(a->type), outer = 1;
+	for (uint32_t d = 0; d < a->dims; d++)
+		*(d < axis ? &inner : &outer) *= d == axis ? 1 : a->sizes[d];
+	const uint64_t rows = a->sizes[axis], n = elements(index);
+	const int32_t *at = index->data;
+	for (uint64_t i = 0; i < outer; i++)
+		for (uint64_t j = 0; j < n; j++) {
+			unsigned char *to = (unsigned char *)c->out[0]->data + (i * n + j) * inner;
+			if (at[j] >= 0 && (uint64_t)at[j] < rows) {
+				memcpy(to, (unsigned char *)a->data + (i * rows + at[j]) * inner, inner);
+				continue;
+			}
+			complain("gather: index %d of %lu", at[j], (unsigned long)rows);
+			memset(to, 0xff, inner);
+		}
+}
+
+// embedding_dense_pt_bwd: [gradient, indices, shape], ns_EmbeddingDensePtBwdKernel::Params.
+typedef struct {
+	int32_t rows, padding;
+	bool by_frequency;
+} embedding_params;
+
+static const char *check_embedding(const call *c) {
+	const embedding_params *p = c->params;
+	const operand *grad = c->in[0], *index = c->in[1], *o = c->out[0];
+	if (elements(index) * grad->sizes[0] != elements(grad))
+		return "there is not one row of the gradient for each index";
+	if (o->dims != 2 || o->sizes[0] != grad->sizes[0] || o->sizes[1] != (uint64_t)p->rows)
+		return "the output has other sizes than the table";
+	if (!same_sizes(c->in[2], o))
+		return "the shape tensor has other sizes than the output";
+	return p->by_frequency ? "by frequency: the stand-in has it not" : NULL;
+}
+
+static void run_embedding(const call *c) {
+	const embedding_params *p = c->params;
+	const operand *grad = c->in[0], *o = c->out[0];
+	const int32_t *index = c->in[1]->data;
+	const uint64_t width = o->sizes[0];
+	float *table = calloc(width * p->rows, sizeof *table), *row = malloc(width * sizeof *row);
+	for (uint64_t i = 0; i < elements(c->in[1]); i++) {
+		if (index[i] == p->padding)
+			continue;
+		if (index[i] < 0 || index[i] >= p->rows) {
+			complain("embedding_dense_pt_bwd: index %d of %d", index[i], p->rows);
+			continue;
+		}
+		load(row, grad, i * width, width, c->gaudi3);
+		for (uint64_t j = 0; j < width; j++)
+			table[index[i] * width + j] += row[j];
+	}
+	store(o, 0, table, width * p->rows, c->gaudi3);
+	free(table);
+	free(row);
+}
+
+const kernel data_kernels[] = {
+	{"identity", 0, "A", "A", {0}, check_same, copy_all, NULL, true},
+	{"memcpy", 0, "A", "A", {0}, check_same, copy_all, NULL, true},
+	{"reshape", 0, "A?S", "A", {0}, check_elements, copy_all, NULL, true},
+	{"flatten", 0, "A", "A", {OPTIONAL_PARAMS, 4}, check_elements, copy_all, NULL, true},
+	{"expand_dims", 0, "A", "A", {4}, check_expand, copy_all, NULL, true},
+	{"squeeze", 0, "A", "A", {OPTIONAL_PARAMS, 4}, check_squeeze, copy_all, NULL, true},
+	{"reinterpret_cast", 0, "N", "N", {0}, check_bytes, copy_all, NULL, true},
+	{"transpose", 0, "A", "A", {sizeof(transpose_params)}, check_transpose, run_transpose, NULL},
+	{"slice", 0, "A", "A", {sizeof(slice_params)}, check_slice, run_slice, NULL},
+	{"slice_insert", 0, "AA", "A", {sizeof(slice_params)}, check_slice_insert, run_slice_insert, NULL, true},
+	{"concat", 0, "A*", "A", {4}, check_concat, run_concat, NULL},
+	{"split", 0, "A", "A*", {4}, check_split, run_split, NULL},
+	{"broadcast", 0, "A?S", "A", {0}, check_broadcast, run_broadcast, NULL},
+	{"constant", F32 | BF16 | I32, "?S", "T", {4}, check_made, run_constant, NULL},
+	{"range", F32 | I32, "?S", "T", {12}, check_range, run_range, NULL},
+	{"gather_fwd", F32 | BF16 | I32, "TI", "T", {4, 8}, check_gather, run_gather, NULL},
+	{"embedding_dense_pt_bwd", F32 | BF16, "TIS", "T", {sizeof(embedding_params)}, check_embedding, run_embedding, NULL},
+	{0},
+};

@@ -1,0 +1,326 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: launches of recipes. What is checked when a launch is
+// asked for, and with which code it fails, is as in recipe_patch_processor.cpp of
+// SynapseAI's published runtime.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// Ids of tensors are no indexes, so that whoever confuses them is found out.
+enum { FIRST_ID = 0x1000 };
+static const uint64_t invalid_id = ~0ull;
+
+uint64_t recipe_id(const recipe *r, int index) { return FIRST_ID + index; }
+
+int recipe_tensor(const recipe *r, uint64_t id) {
+	const uint64_t index = id - FIRST_ID;
+	return index < r->operands && r->operand[index].section >= 0 ? (int)index : -1;
+}
+
+static int recipe_named(const recipe *r, const char *name) {
+	for (uint32_t i = 0; i < r->operands; i++)
+		if (r->operand[i].section >= 0 && !strcmp(r->operand_name[i], name))
+			return i;
+	return -1;
+}
+
+static uint32_t persistent(const recipe *r) {
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < r->operands; i++)
+		n += r->operand[i].section >= 0;
+	return n;
+}
+
+// Questions.
+
+status synWorkspaceGetSize(uint64_t *size, recipe *handle) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	if (!r || !size)
+		return leave(INVALID_ARGUMENT);
+	*size = r->workspace;
+	return leave(SUCCESS);
+}
+
+// synRecipeAttribute.
+enum { WORKSPACE_SIZE, NUM_PERSISTENT_TENSORS, HOST_MEM_SIZE, NUM_EXTERNAL_TENSORS, PERSISTENT_TENSORS_SIZE, CONST_SECTIONS_SIZE, DEVICE_MEMORY_SIZE };
+
+static status attribute(uint64_t *value, uint32_t name, const recipe *r) {
+	*value = 0;
+	switch (name) {
+	case WORKSPACE_SIZE: *value = r->workspace; return SUCCESS;
+	case NUM_PERSISTENT_TENSORS: *value = persistent(r); return SUCCESS;
+	case PERSISTENT_TENSORS_SIZE:
+		for (uint32_t i = 0; i < r->operands; i++)
+			*value += r->operand[i].section >= 0 ? bytes_of(&r->operand[i]) : 0;
+		return SUCCESS;
+	case HOST_MEM_SIZE:
+	case NUM_EXTERNAL_TENSORS:
+	case CONST_SECTIONS_SIZE: return SUCCESS;
+	case DEVICE_MEMORY_SIZE: *value = r->workspace + r->constants; return SUCCESS;
+	}
+	return INVALID_ARGUMENT;
+}
+
+status synRecipeGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, recipe *handle) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	status s = r && values && names ? SUCCESS : INVALID_ARGUMENT;
+	for (unsigned i = 0; i < n && !s; i++)
+		s = attribute(&values[i], names[i], r);
+	return leave(s);
+}
+
+// Ids of names that are not known are invalid, and that is no error.
+status synTensorRetrieveIds(recipe *handle, const char **names, uint64_t *ids, const uint32_t n) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	if (!r || !names || !ids)
+		return leave(INVALID_ARGUMENT);
+	for (uint32_t i = 0; i < n; i++) {
+		const int index = recipe_named(r, names[i]);
+		ids[i] = index < 0 ? invalid_id : recipe_id(r, index);
+	}
+	return leave(SUCCESS);
+}
+
+status synTensorRetrieveLaunchAmount(recipe *handle, uint32_t *n) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	if (!r || !n)
+		return leave(INVALID_ARGUMENT);
+	*n = persistent(r);
+	return leave(SUCCESS);
+}
+
+status synTensorRetrievePersistentAmount(recipe *r, uint32_t *n) { return synTensorRetrieveLaunchAmount(r, n); }
+
+status synTensorRetrieveLaunchIds(recipe *handle, uint64_t *ids, const uint32_t n) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	if (!r || !ids || n > persistent(r))
+		return leave(INVALID_ARGUMENT);
+	uint32_t found = 0;
+	for (uint32_t i = 0; i < r->operands && found < n; i++)
+		if (r->operand[i].section >= 0)
+			ids[found++] = recipe_id(r, i);
+	return leave(SUCCESS);
+}
+
+// synRetrievedLaunchTensorInfo.
+typedef struct {
+	char name[MAX_NAME];
+	uint64_t id;
+	uint32_t kind, type, dims;
+	uint64_t most[MAX_SIZES], least[MAX_SIZES];
+	uint8_t permutation[MAX_SIZES];
+	uint32_t section;
+	uint64_t offset;
+	uint8_t input;
+	uint32_t reserved[10];
+} launch_info;
+
+_Static_assert(sizeof(launch_info) == 1536, "synRetrievedLaunchTensorInfo");
+
+enum { INVALID_TYPE = 8 }; // TENSOR_TYPE_INVALID
+
+status synTensorRetrieveLaunchInfoById(recipe *handle, const uint32_t n, launch_info *infos) {
+	ENTER();
+	const recipe *r = object_find(handle, RECIPE);
+	if (!r || !infos)
+		return leave(INVALID_ARGUMENT);
+	for (uint32_t i = 0; i < n; i++) {
+		launch_info *info = &infos[i];
+		const int index = recipe_tensor(r, info->id);
+		if (index < 0) {
+			info->kind = INVALID_TYPE;
+			continue;
+		}
+		const operand *o = &r->operand[index];
+		*info = (launch_info){.id = info->id, .kind = o->kind, .type = o->type, .dims = o->dims, .section = o->section, .offset = o->offset, .input = 1};
+		strcpy(info->name, r->operand_name[index]);
+		for (uint32_t d = 0; d < o->dims; d++) {
+			info->most[d] = info->least[d] = o->sizes[d];
+			info->permutation[d] = d;
+		}
+		for (uint32_t s = 0; s < r->steps; s++)
+			for (uint32_t j = 0; j < r->step[s].outs; j++)
+				if (r->step[s].out[j] == index)
+					info->input = 0;
+	}
+	return leave(SUCCESS);
+}
+
+// Launches.
+
+// synLaunchTensorInfo.
+typedef struct {
+	const char *name;
+	uint64_t address;
+	uint32_t kind;
+	uint64_t sizes[MAX_SIZES];
+	uint64_t id;
+} launch_tensor;
+
+_Static_assert(sizeof(launch_tensor) == 232, "synLaunchTensorInfo");
+
+enum { BY_NAME = 1 }; // SYN_FLAGS_TENSOR_NAME
+
+typedef struct {
+	recipe *recipe;
+	uint64_t workspace;
+	uint64_t *sections; // addresses
+} launch;
+
+// section_bytes is how far a recipe's tensors reach into a section.
+static uint64_t section_bytes(const recipe *r, int32_t section) {
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < r->operands; i++) {
+		const operand *o = &r->operand[i];
+		if (o->section == section && o->offset + bytes_of(o) > bytes)
+			bytes = o->offset + bytes_of(o);
+	}
+	return bytes;
+}
+
+// take_tensor is what one of the tensors of a launch says of its section.
+static status take_tensor(const recipe *r, const launch_tensor *t, uint32_t flags, bool *given, uint64_t *sections) {
+	if (flags & BY_NAME && !t->name)
+		return INVALID_ARGUMENT;
+	const uint64_t id = flags & BY_NAME ? invalid_id : t->id;
+	if (!(flags & BY_NAME) && id == invalid_id)
+		return SUCCESS; // passed over
+	const int index = flags & BY_NAME ? recipe_named(r, t->name) : recipe_tensor(r, id);
+	if (index < 0)
+		return flags & BY_NAME ? SUCCESS : INVALID_TENSOR_PROPERTIES;
+	const operand *o = &r->operand[index];
+	if (t->kind != o->kind)
+		return INVALID_TENSOR_PROPERTIES;
+	for (uint32_t d = 0; d < o->dims; d++)
+		if (t->sizes[d] && t->sizes[d] != o->sizes[d])
+			return INVALID_TENSOR_PROPERTIES;
+	given[index] = true;
+	if (!t->address)
+		return SUCCESS; // the section's address comes from another tensor
+	const uint64_t address = t->address - o->offset;
+	if (sections[o->section] && sections[o->section] != address) {
+		complain("tensor %s has its section elsewhere than another tensor has it", r->operand_name[index]);
+		return FAILED_SECTION_VALIDATION;
+	}
+	sections[o->section] = address;
+	return SUCCESS;
+}
+
+// check_launch looks at all sections, once all tensors were taken.
+static status check_launch(const recipe *r, const launch *l, const bool *given) {
+	for (uint32_t i = 0; i < r->operands; i++)
+		if (r->operand[i].section >= 0 && !given[i]) {
+			complain("recipe %s: tensor %s is missing", r->name, r->operand_name[i]);
+			return FAILED_SECTION_VALIDATION;
+		}
+	const uint64_t aligned = alignment(r->device_type);
+	for (uint32_t i = 0; i < r->sections; i++) {
+		const uint64_t from = l->sections[i], bytes = section_bytes(r, i);
+		const char *reason = NULL;
+		if (!from)
+			reason = "has no address";
+		else if (from % aligned)
+			reason = "is not aligned";
+		else if (!device_memory(from, bytes))
+			reason = "is not in one block of the device's memory";
+		for (uint32_t j = 0; j < i && !reason; j++)
+			if (from < l->sections[j] + section_bytes(r, j) && l->sections[j] < from + bytes)
+				reason = "overlaps another one";
+		if (!reason && l->workspace && from < l->workspace + r->workspace && l->workspace < from + bytes)
+			reason = "overlaps the workspace";
+		if (reason) {
+			complain("recipe %s: section %u %s", r->name, i, reason);
+			return FAILED_SECTION_VALIDATION;
+		}
+	}
+	if (r->workspace && (!l->workspace || l->workspace % aligned || !device_memory(l->workspace, r->workspace))) {
+		complain("recipe %s: its workspace of %lu bytes is not in the device's memory, or not aligned", r->name, (unsigned long)r->workspace);
+		return INVALID_ARGUMENT;
+	}
+	return SUCCESS;
+}
+
+// The generator of all launches: what is rounded at random is not repeated.
+static uint32_t random_state = 0x2545f491;
+
+call call_of(recipe *r, const step *s) {
+	const char *nan = getenv("STANDIN_NAN");
+	call c = {.kernel = s->kernel, .type = s->type, .from = s->from, .gaudi3 = is_gaudi3(r->device_type), .rounding = s->rounding,
+	          .drop_nan = nan && !strcmp(nan, "drop"), .ins = s->ins, .outs = s->outs, .params = s->params, .params_size = s->params_size, .random = &random_state};
+	for (uint32_t i = 0; i < s->ins; i++)
+		c.in[i] = s->in[i] < 0 ? NULL : &r->operand[s->in[i]];
+	for (uint32_t i = 0; i < s->outs; i++)
+		c.out[i] = s->out[i] < 0 ? NULL : &r->operand[s->out[i]];
+	return c;
+}
+
+static status run_launch(void *data) {
+	launch *l = data;
+	static long launches;
+	recipe *r = object_find(l->recipe, RECIPE);
+	status s = ++launches == setting("STANDIN_LOST", 0) ? SYNAPSE_TERMINATED : SUCCESS;
+	if (!r) {
+		complain("a launch comes after its recipe was destroyed");
+		s = FAIL;
+	}
+	unsigned char *workspace = r && r->workspace ? device_memory(l->workspace, r->workspace) : NULL;
+	if (!s && r->workspace && !workspace)
+		s = FAIL;
+	for (uint32_t i = 0; !s && i < r->operands; i++) {
+		operand *o = &r->operand[i];
+		o->data = NULL;
+		if (o->section >= 0)
+			o->data = device_memory(l->sections[o->section] + o->offset, bytes_of(o));
+		else if (o->section == WORKSPACE)
+			o->data = workspace + o->offset;
+		else if (o->section == CONSTANTS)
+			o->data = (char *)r->constant + o->offset;
+		if (!o->data && o->section != NO_DATA) {
+			complain("a launch of %s comes after its memory was freed", r->name);
+			s = FAIL;
+		}
+	}
+	if (!s && workspace)
+		memset(workspace, 0xff, r->workspace); // nothing is kept there from launch to launch
+	for (uint32_t i = 0; !s && i < r->steps; i++) {
+		const call c = call_of(r, &r->step[i]);
+		c.kernel->run(&c);
+	}
+	free(l->sections);
+	return s;
+}
+
+status synLaunch(void *stream, const launch_tensor *tensors, const uint32_t n, uint64_t workspace, recipe *handle, uint32_t flags) {
+	ENTER();
+	recipe *r = object_find(handle, RECIPE);
+	if (!r || (n && !tensors) || flags & ~BY_NAME || !object_find(stream, STREAM))
+		return leave(INVALID_ARGUMENT);
+	if (r->device_type != device_type())
+		return leave(DEVICE_TYPE_MISMATCH);
+	launch l = {r, workspace, calloc(r->sections + 1, sizeof *l.sections)};
+	bool *given = calloc(r->operands + 1, sizeof *given);
+	status s = SUCCESS;
+	for (uint32_t i = 0; i < n && !s; i++)
+		s = take_tensor(r, &tensors[i], flags, given, l.sections);
+	if (!s)
+		s = check_launch(r, &l, given);
+	if (!s)
+		s = enqueue(stream, run_launch, &l, sizeof l);
+	if (s)
+		free(l.sections);
+	free(given);
+	return leave(s);
+}
+
+status synLaunchExt(void *stream, const launch_tensor *tensors, const uint32_t n, uint64_t workspace, recipe *r, uint32_t flags) {
+	return synLaunch(stream, tensors, n, workspace, r, flags);
+}

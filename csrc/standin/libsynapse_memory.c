@@ -1,0 +1,184 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: memory of the device and of the host, between red
+// zones whose pattern is checked when it is freed, and full of bytes that are NaN in
+// every format of floats.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
+
+typedef struct {
+	object object;
+	unsigned char *block, *p; // NULL block: the caller's own memory, mapped
+	uint64_t zone, bytes;
+} memory;
+
+static uint64_t live; // bytes of the device
+
+// Addresses of the device are the host's with a bit that no address of a process
+// has.
+static const uint64_t device_bit = 1ull << 60;
+
+static uint64_t device_address(const memory *m) { return (uintptr_t)m->p | device_bit; }
+
+typedef struct {
+	const unsigned char *from;
+	uint64_t bytes;
+	memory *found;
+} range;
+
+static void covers(void *object, void *data) {
+	memory *m = object;
+	range *r = data;
+	if (r->from >= m->p && r->bytes <= m->bytes && (uint64_t)(r->from - m->p) <= m->bytes - r->bytes)
+		r->found = m;
+}
+
+static memory *memory_around(enum kind kind, const void *from, uint64_t bytes) {
+	range r = {from, bytes, NULL};
+	object_each(kind, covers, &r);
+	return r.found;
+}
+
+void *device_memory(uint64_t address, uint64_t bytes) {
+	if (!(address & device_bit))
+		return NULL;
+	// The last one found is usually the next one, too.
+	static memory *last;
+	void *p = (void *)(uintptr_t)(address & ~device_bit);
+	range r = {p, bytes, NULL};
+	if (object_find(last, MEMORY))
+		covers(last, &r);
+	if (!r.found)
+		r.found = memory_around(MEMORY, p, bytes);
+	last = r.found;
+	return r.found ? p : NULL;
+}
+
+bool host_memory(const void *p, uint64_t bytes) { return memory_around(HOST_MEMORY, p, bytes) != NULL; }
+
+// take leaves the block aligned to what the device asks for and to nothing more.
+static memory *take(enum kind kind, uint64_t bytes) {
+	const uint64_t zone = ZONE + alignment(device_type()) % 256;
+	unsigned char *block = aligned_alloc(256, (2 * zone + bytes + 255) / 256 * 256);
+	if (!block)
+		return NULL;
+	memory *m = object_new(kind, sizeof *m);
+	m->block = block;
+	m->zone = zone;
+	m->bytes = bytes;
+	m->p = block + zone;
+	memset(block, PATTERN, zone);
+	memset(m->p, FRESH, bytes);
+	memset(m->p + bytes, PATTERN, zone);
+	return m;
+}
+
+static status give(memory *m) {
+	int damage = 0;
+	for (uint64_t i = 0; i < m->zone; i++)
+		damage += (m->block[i] != PATTERN) + (m->p[m->bytes + i] != PATTERN);
+	free(m->block);
+	if (damage)
+		complain("%d bytes were written around %lu bytes of memory", damage, (unsigned long)m->bytes);
+	object_free(m);
+	return damage ? lose(FAIL) : SUCCESS;
+}
+
+static uint64_t total(void) {
+	const uint64_t all = (device_type() == GAUDI3 ? 128ull : 96ull) << 30;
+	const uint64_t limit = setting("STANDIN_OOM", all);
+	return limit < all ? limit : all;
+}
+
+status synDeviceGetMemoryInfo(const uint32_t id, uint64_t *free, uint64_t *all) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	*all = total();
+	*free = total() - live;
+	return leave(SUCCESS);
+}
+
+status synDeviceMalloc(const uint32_t id, const uint64_t size, uint64_t wanted, const uint32_t flags, uint64_t *buffer) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	if (!size || flags || !buffer)
+		return leave(INVALID_ARGUMENT);
+	if (size > total() - live)
+		return leave(OUT_OF_DEVICE_MEMORY);
+	memory *m = take(MEMORY, size);
+	if (!m)
+		return leave(OUT_OF_DEVICE_MEMORY);
+	live += size;
+	*buffer = device_address(m);
+	return leave(SUCCESS);
+}
+
+static memory *memory_at(enum kind kind, const void *p) {
+	memory *m = memory_around(kind, p, 0);
+	return m && m->p == p ? m : NULL;
+}
+
+// Freeing waits for nothing: work that comes after it finds the memory gone, which
+// loses the device.
+status synDeviceFree(const uint32_t id, const uint64_t buffer, const uint32_t flags) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	memory *m = buffer & device_bit ? memory_at(MEMORY, (void *)(uintptr_t)(buffer & ~device_bit)) : NULL;
+	if (!m || flags)
+		return leave(INVALID_ARGUMENT);
+	live -= m->bytes;
+	return leave(give(m));
+}
+
+status synHostMalloc(const uint32_t id, const uint64_t size, const uint32_t flags, void **buffer) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	if (!size || flags || !buffer)
+		return leave(INVALID_ARGUMENT);
+	memory *m = take(HOST_MEMORY, size);
+	if (!m)
+		return leave(OUT_OF_HOST_MEMORY);
+	*buffer = m->p;
+	return leave(SUCCESS);
+}
+
+status synHostFree(const uint32_t id, const void *buffer, const uint32_t flags) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	memory *m = memory_at(HOST_MEMORY, buffer);
+	return leave(m && m->block && !flags ? give(m) : INVALID_ARGUMENT);
+}
+
+status synHostMap(const uint32_t id, const uint64_t size, const void *buffer) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	if (!size || !buffer)
+		return leave(INVALID_ARGUMENT);
+	memory *m = object_new(HOST_MEMORY, sizeof *m);
+	m->p = (unsigned char *)buffer;
+	m->bytes = size;
+	return leave(SUCCESS);
+}
+
+status synHostUnmap(const uint32_t id, const void *buffer) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	memory *m = memory_at(HOST_MEMORY, buffer);
+	if (!m || m->block)
+		return leave(INVALID_ARGUMENT);
+	object_free(m);
+	return leave(SUCCESS);
+}

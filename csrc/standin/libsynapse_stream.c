@@ -1,0 +1,326 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: streams, events and copies. Work is put off until
+// somebody waits for it, so that a caller who does not finds nothing done.
+
+#define _GNU_SOURCE
+#include "libsynapse.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct piece {
+	struct piece *next;
+	work run;
+	max_align_t data[];
+} piece;
+
+typedef struct {
+	object object;
+	piece *first, **end;
+	bool running; // a piece of its work waits for another stream
+} stream;
+
+status enqueue(void *handle, work run, const void *data, size_t bytes) {
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return INVALID_ARGUMENT;
+	piece *p = malloc(sizeof *p + bytes);
+	*p = (piece){.run = run};
+	memcpy(p->data, data, bytes);
+	if (!s->first)
+		s->end = &s->first;
+	*s->end = p;
+	s->end = &p->next;
+	return SUCCESS;
+}
+
+// run_first does the oldest piece of work. One that fails loses the device.
+static void run_first(stream *s) {
+	piece *p = s->first;
+	s->running = true;
+	if (!lost()) {
+		const status result = p->run(p->data);
+		if (result)
+			lose(result);
+	}
+	s->running = false;
+	s->first = p->next;
+	free(p);
+}
+
+static void finish(void *object, void *data) {
+	for (stream *s = object; s->first && !s->running;)
+		run_first(s);
+}
+
+void finish_all(void) { object_each(STREAM, finish, NULL); }
+
+status synStreamCreateGeneric(void **out, const uint32_t id, const uint32_t flags) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	if (!out || flags)
+		return leave(INVALID_ARGUMENT);
+	*out = object_new(STREAM, sizeof(stream));
+	return leave(SUCCESS);
+}
+
+status synStreamDestroy(void *handle) {
+	ENTER();
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_ARGUMENT);
+	finish(s, NULL);
+	object_free(s);
+	return leave(lost());
+}
+
+status synStreamSynchronize(void *handle) {
+	ENTER();
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_ARGUMENT);
+	finish(s, NULL);
+	return leave(lost());
+}
+
+// Each question finds one more piece of work done.
+status synStreamQuery(void *handle) {
+	ENTER();
+	stream *s = object_find(handle, STREAM);
+	if (!s)
+		return leave(INVALID_ARGUMENT);
+	if (s->first)
+		run_first(s);
+	return leave(lost() ? lost() : s->first ? BUSY : SUCCESS);
+}
+
+// Events.
+
+typedef struct {
+	object object;
+	bool timed;
+	stream *stream;            // of the last record
+	uint64_t records, reached; // how many
+	struct timespec time;
+} event;
+
+enum { COLLECT_TIME = 1 };
+
+static status reach(void *data) {
+	event *e = object_find(*(void **)data, EVENT);
+	if (e) { // it may have been destroyed since
+		e->reached++;
+		clock_gettime(CLOCK_MONOTONIC, &e->time);
+	}
+	return SUCCESS;
+}
+
+// await does work of the event's stream until a record of it is reached. A circle of
+// streams that wait for each other never ends: that loses the device.
+static status await(event *e, uint64_t record) {
+	while (e->reached < record && !lost()) {
+		stream *s = object_find(e->stream, STREAM);
+		if (!s || !s->first || s->running) {
+			complain("a stream waits for an event that cannot come");
+			return lose(FAIL);
+		}
+		run_first(s);
+	}
+	return lost();
+}
+
+typedef struct {
+	event *event;
+	uint64_t record;
+} wait;
+
+static status run_wait(void *data) {
+	const wait *w = data;
+	event *e = object_find(w->event, EVENT);
+	return e ? await(e, w->record) : SUCCESS;
+}
+
+status synEventCreate(void **out, const uint32_t id, const uint32_t flags) {
+	ENTER();
+	if (!is_device(id))
+		return leave(NO_DEVICE_FOUND);
+	if (!out || flags & ~COLLECT_TIME)
+		return leave(INVALID_ARGUMENT);
+	event *e = object_new(EVENT, sizeof *e);
+	e->timed = flags & COLLECT_TIME;
+	*out = e;
+	return leave(SUCCESS);
+}
+
+status synEventDestroy(void *handle) {
+	ENTER();
+	event *e = object_find(handle, EVENT);
+	if (!e)
+		return leave(INVALID_EVENT_HANDLE);
+	object_free(e);
+	return leave(SUCCESS);
+}
+
+status synEventRecord(void *handle, void *on) {
+	ENTER();
+	event *e = object_find(handle, EVENT);
+	stream *s = object_find(on, STREAM);
+	if (!e)
+		return leave(INVALID_EVENT_HANDLE);
+	if (!s)
+		return leave(INVALID_ARGUMENT);
+	e->stream = s;
+	e->records++;
+	return leave(enqueue(s, reach, &e, sizeof e));
+}
+
+status synEventSynchronize(void *handle) {
+	ENTER();
+	event *e = object_find(handle, EVENT);
+	return leave(e ? await(e, e->records) : INVALID_EVENT_HANDLE);
+}
+
+status synEventQuery(void *handle) {
+	ENTER();
+	event *e = object_find(handle, EVENT);
+	if (!e)
+		return leave(INVALID_EVENT_HANDLE);
+	stream *s = object_find(e->stream, STREAM);
+	if (e->reached < e->records && s && s->first)
+		run_first(s);
+	return leave(lost() ? lost() : e->reached < e->records ? BUSY : SUCCESS);
+}
+
+status synStreamWaitEvent(void *on, void *handle, const uint32_t flags) {
+	ENTER();
+	event *e = object_find(handle, EVENT);
+	if (!e)
+		return leave(INVALID_EVENT_HANDLE);
+	if (flags)
+		return leave(INVALID_ARGUMENT);
+	const wait w = {e, e->records};
+	return leave(enqueue(on, run_wait, &w, sizeof w));
+}
+
+status synEventElapsedTime(uint64_t *nanoseconds, void *from, void *to) {
+	ENTER();
+	const event *a = object_find(from, EVENT), *b = object_find(to, EVENT);
+	if (!a || !b)
+		return leave(INVALID_EVENT_HANDLE);
+	if (!a->timed || !b->timed || !a->reached || !b->reached)
+		return leave(FAILED_TO_COLLECT_TIME);
+	if (a->reached < a->records || b->reached < b->records)
+		return leave(BUSY);
+	*nanoseconds = (b->time.tv_sec - a->time.tv_sec) * 1000000000ll + (b->time.tv_nsec - a->time.tv_nsec);
+	return leave(SUCCESS);
+}
+
+// Copies.
+
+enum { HOST_TO_DRAM, DRAM_TO_HOST, DRAM_TO_DRAM, FILL }; // the first three of synDmaDir
+
+typedef struct {
+	uint64_t to, from, bytes;
+	uint32_t kind, value, width;
+} transfer;
+
+// landing copies what a DMA engine wrote into the host's memory a while after the
+// stream said that it was done.
+typedef struct {
+	void *to;
+	uint64_t bytes;
+	long milliseconds;
+	unsigned char data[];
+} landing;
+
+static void *land(void *data) {
+	landing *l = data;
+	const struct timespec time = {l->milliseconds / 1000, l->milliseconds % 1000 * 1000000};
+	nanosleep(&time, NULL);
+	if (enter() == SUCCESS) {
+		if (host_memory(l->to, l->bytes))
+			memcpy(l->to, l->data, l->bytes);
+		leave(SUCCESS);
+	}
+	free(l);
+	return NULL;
+}
+
+static void copy_late(void *to, const void *from, uint64_t bytes, long milliseconds) {
+	landing *l = malloc(sizeof *l + bytes);
+	l->to = to;
+	l->bytes = bytes;
+	l->milliseconds = milliseconds;
+	memcpy(l->data, from, bytes);
+	pthread_t thread;
+	if (pthread_create(&thread, NULL, land, l) == 0)
+		pthread_detach(thread);
+}
+
+static void *host_address(uint64_t address, uint64_t bytes) {
+	void *p = (void *)(uintptr_t)address;
+	return host_memory(p, bytes) ? p : NULL;
+}
+
+static status run_transfer(void *data) {
+	const transfer *t = data;
+	void *to = t->kind == DRAM_TO_HOST ? host_address(t->to, t->bytes) : device_memory(t->to, t->bytes);
+	void *from = t->kind == FILL ? to : t->kind == HOST_TO_DRAM ? host_address(t->from, t->bytes) : device_memory(t->from, t->bytes);
+	if (!to || !from) {
+		complain("a copy comes after its memory was freed");
+		return FAIL;
+	}
+	const long late = setting("STANDIN_LATE", 0);
+	if (t->kind == FILL)
+		for (uint64_t i = 0; i < t->bytes; i++)
+			((unsigned char *)to)[i] = t->value >> 8 * (i % t->width);
+	else if (t->kind == DRAM_TO_HOST && late > 0)
+		copy_late(to, from, t->bytes, late);
+	else
+		memmove(to, from, t->bytes);
+	return SUCCESS;
+}
+
+// check tells what stands against a transfer.
+static status check(const transfer *t) {
+	const bool to_host = t->kind == DRAM_TO_HOST, from_host = t->kind == HOST_TO_DRAM;
+	if (t->kind > FILL || !t->bytes)
+		return INVALID_ARGUMENT;
+	if ((to_host && !host_address(t->to, t->bytes)) || (from_host && !host_address(t->from, t->bytes)))
+		return MAPPING_NOT_FOUND;
+	if ((!to_host && !device_memory(t->to, t->bytes)) || (t->kind != FILL && !from_host && !device_memory(t->from, t->bytes)))
+		return MAPPING_NOT_FOUND;
+	return SUCCESS;
+}
+
+static status enqueue_transfer(const transfer *t, void *on) {
+	const status s = check(t);
+	return s ? s : enqueue(on, run_transfer, t, sizeof *t);
+}
+
+status synMemCopyAsyncMultiple(void *on, const uint64_t *from, const uint64_t *bytes, const uint64_t *to, const uint32_t direction, const uint64_t n) {
+	ENTER();
+	if (!from || !bytes || !to || direction > DRAM_TO_DRAM || !object_find(on, STREAM))
+		return leave(INVALID_ARGUMENT);
+	status s = SUCCESS;
+	for (uint64_t i = 0; i < n && !s; i++)
+		s = enqueue_transfer(&(transfer){to[i], from[i], bytes[i], direction, 0, 1}, on);
+	return leave(s);
+}
+
+status synMemCopyAsync(void *on, const uint64_t from, const uint64_t bytes, const uint64_t to, const uint32_t direction) {
+	return synMemCopyAsyncMultiple(on, &from, &bytes, &to, direction, 1);
+}
+
+static status fill(uint64_t to, uint32_t value, uint64_t n, uint32_t width, void *on) {
+	ENTER();
+	return leave(enqueue_transfer(&(transfer){to, 0, n * width, FILL, value, width}, on));
+}
+
+status synMemsetD8Async(uint64_t to, const unsigned char value, const size_t n, void *on) { return fill(to, value, n, 1, on); }
+status synMemsetD16Async(uint64_t to, const uint16_t value, const size_t n, void *on) { return fill(to, value, n, 2, on); }
+status synMemsetD32Async(uint64_t to, const uint32_t value, const size_t n, void *on) { return fill(to, value, n, 4, on); }
