@@ -1,0 +1,202 @@
+package gaudi
+
+import (
+	"slices"
+	"strings"
+
+	"octet/csrc/libsynapse"
+)
+
+// elementwiseKernels are the kernels whose every element of the output depends
+// on the same element of its inputs alone, which may therefore lie in its place.
+var elementwiseKernels = []string{
+	"add_fwd_", "sub_fwd_", "mult_fwd_", "div_fwd_", "max_fwd_", "min_fwd_",
+	"sqrt_fwd_", "rsqrt_fwd_", "exp_fwd_", "log_fwd_", "floor_fwd_", "abs_fwd_", "neg_fwd_",
+	"sigmoid_fwd_", "silu_fwd_", "erf_fwd_", "where_fwd_",
+}
+
+func elementwise(guid string) bool {
+	return slices.ContainsFunc(elementwiseKernels, func(k string) bool { return strings.HasPrefix(guid, k) })
+}
+
+// Arithmetic is F32, or BF16 where all operands are; dimensions of size 1 repeat.
+
+func (b *builder) add(x, y value) value { return b.binary("add_fwd", x, y) }
+func (b *builder) sub(x, y value) value { return b.binary("sub_fwd", x, y) }
+func (b *builder) mul(x, y value) value { return b.binary("mult_fwd", x, y) }
+func (b *builder) div(x, y value) value { return b.binary("div_fwd", x, y) }
+
+// max and min say nothing about NaN, see larger.
+func (b *builder) max(x, y value) value { return b.binary("max_fwd", x, y) }
+func (b *builder) min(x, y value) value { return b.binary("min_fwd", x, y) }
+
+func (b *builder) sqrt(x value) value    { return b.unary("sqrt_fwd", x) }
+func (b *builder) rsqrt(x value) value   { return b.unary("rsqrt_fwd", x) }
+func (b *builder) exp(x value) value     { return b.unary("exp_fwd", x) }
+func (b *builder) log(x value) value     { return b.unary("log_fwd", x) }
+func (b *builder) floor(x value) value   { return b.unary("floor_fwd", x) }
+func (b *builder) abs(x value) value     { return b.unary("abs_fwd", x) }
+func (b *builder) neg(x value) value     { return b.unary("neg_fwd", x) }
+func (b *builder) sigmoid(x value) value { return b.unary("sigmoid_fwd", x) }
+func (b *builder) silu(x value) value    { return b.unary("silu_fwd", x) }
+func (b *builder) erf(x value) value     { return b.unary("erf_fwd", x) }
+
+// Comparisons are masks, I8 with 1 where they hold. What is compared with NaN
+// does not hold.
+
+func (b *builder) greater(x, y value) value   { return b.compare("greater_fwd", x, y) }
+func (b *builder) less(x, y value) value      { return b.compare("less_fwd", x, y) }
+func (b *builder) lessEqual(x, y value) value { return b.compare("less_equal_fwd", x, y) }
+func (b *builder) equal(x, y value) value     { return b.compare("equal_fwd", x, y) }
+
+// isNaN and isFinite are masks too.
+func (b *builder) isNaN(x value) value    { return b.predicate("isnan_fwd", x) }
+func (b *builder) isFinite(x value) value { return b.predicate("isfinite_fwd", x) }
+
+func (b *builder) predicate(kernel string, x value) value {
+	return b.node(kernel+"_"+x.typ.String(), nil, libsynapse.I8, x.sizes, x)
+}
+
+func (b *builder) unary(kernel string, x value) value {
+	return b.node(kernel+"_"+x.typ.String(), nil, x.typ, x.sizes, x)
+}
+
+func (b *builder) binary(kernel string, x, y value) value {
+	x, y = b.common(x, y)
+	return b.node(kernel+"_"+x.typ.String(), nil, x.typ, b.broadcast(x, y), x, y)
+}
+
+func (b *builder) compare(kernel string, x, y value) value {
+	x, y = b.common(x, y)
+	return b.node(kernel+"_"+x.typ.String(), nil, libsynapse.I8, b.broadcast(x, y), x, y)
+}
+
+// where is x where the mask is set, else y.
+func (b *builder) where(mask, x, y value) value {
+	x, y = b.common(x, y)
+	return b.node("where_fwd_"+x.typ.String(), nil, x.typ, b.broadcast(mask, x, y), mask, x, y)
+}
+
+// common makes the types of two operands one.
+func (b *builder) common(x, y value) (value, value) {
+	if x.typ == y.typ {
+		return x, y
+	}
+	return b.cast(x, libsynapse.F32), b.cast(y, libsynapse.F32)
+}
+
+// broadcast is the shape of what operands of these shapes make together.
+func (b *builder) broadcast(list ...value) []uint64 {
+	var sizes []uint64
+	for _, v := range list {
+		for d, n := range v.sizes {
+			switch {
+			case d == len(sizes):
+				sizes = append(sizes, n)
+			case sizes[d] == 1:
+				sizes[d] = n
+			case n != 1 && n != sizes[d]:
+				b.fail(b.unsupported("an elementwise kernel of the shapes %v and %v", sizes, v.sizes))
+			}
+		}
+	}
+	return sizes
+}
+
+// cast converts to another type, to nearest.
+func (b *builder) cast(x value, to libsynapse.DataType) value {
+	return b.castRounded(x, to, libsynapse.Nearest)
+}
+
+func (b *builder) castRounded(x value, to libsynapse.DataType, r libsynapse.Rounding) value {
+	if x.typ == to {
+		return x
+	}
+	return b.node("cast_"+x.typ.String()+"_to_"+to.String(), libsynapse.CastParams(r), to, x.sizes, x)
+}
+
+// sum adds up along a dimension, which stays with the size 1.
+func (b *builder) sum(x value, dim int) value { return b.reduce("reduce_sum", x, dim) }
+
+// maximum is the largest element along a dimension; it says nothing about NaN.
+func (b *builder) maximum(x value, dim int) value { return b.reduce("reduce_max", x, dim) }
+
+// minimum is the smallest.
+func (b *builder) minimum(x value, dim int) value { return b.reduce("reduce_min", x, dim) }
+
+func (b *builder) reduce(kernel string, x value, dim int) value {
+	if dim >= len(x.sizes) || x.sizes[dim] == 1 {
+		return x
+	}
+	sizes := slices.Clone(x.sizes)
+	sizes[dim] = 1
+	return b.node(kernel+"_multi_dim_fwd_"+x.typ.String(), libsynapse.ReductionParams(1<<dim, true), x.typ, sizes, x)
+}
+
+// overAll reduces every dimension, to a scalar.
+func (b *builder) overAll(reduce func(value, int) value, x value) value {
+	for d := range x.sizes {
+		x = reduce(x, d)
+	}
+	return b.reshape(x, 1)
+}
+
+// reshape gives the same elements other sizes.
+func (b *builder) reshape(x value, sizes ...uint64) value {
+	if slices.Equal(x.sizes, sizes) {
+		return x
+	}
+	if elems := (value{sizes: sizes}).elems(); elems != x.elems() {
+		b.fail(b.unsupported("%v elements as %v", x.sizes, sizes))
+	}
+	return b.node("reshape", nil, x.typ, sizes, x)
+}
+
+// transpose permutes dimensions: d of the result is perm[d] of x.
+func (b *builder) transpose(x value, perm ...int) value {
+	sizes := make([]uint64, len(perm))
+	for d, from := range perm {
+		sizes[d] = x.sizes[from]
+	}
+	return b.node("transpose", libsynapse.TransposeParams(perm), x.typ, sizes, x)
+}
+
+// slice is elements [from, to) of a dimension.
+func (b *builder) slice(x value, dim int, from, to uint64) value {
+	if from == 0 && to == x.sizes[dim] {
+		return x
+	}
+	sizes := slices.Clone(x.sizes)
+	sizes[dim] = to - from
+	r := libsynapse.Range{Axis: dim, From: from, To: to, Step: 1}
+	return b.node("slice", libsynapse.SliceParams(r), x.typ, sizes, x)
+}
+
+// concat puts values behind each other along a dimension.
+func (b *builder) concat(dim int, list ...value) value {
+	if len(list) == 1 {
+		return list[0]
+	}
+	sizes := slices.Clone(list[0].sizes)
+	for _, v := range list[1:] {
+		sizes[dim] += v.sizes[dim]
+	}
+	return b.node("concat", libsynapse.AxisParams(dim), list[0].typ, sizes, list...)
+}
+
+// bits is x as the elements of another type of the same width.
+func (b *builder) bits(x value, typ libsynapse.DataType) value {
+	if x.typ == typ {
+		return x
+	}
+	return b.node("reinterpret_cast", nil, typ, x.sizes, x)
+}
+
+// zeros is a value of zeros of any type.
+func (b *builder) zeros(typ libsynapse.DataType, sizes ...uint64) value {
+	if typ == libsynapse.F32 {
+		return b.filled(0, sizes...)
+	}
+	v := value{typ: typ, sizes: sizes}
+	return b.data(typ, sizes, make([]byte, v.elems()*uint64(typ.Size())))
+}
