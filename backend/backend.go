@@ -119,12 +119,22 @@ type Driver struct {
 	Beside func(*Plan, []*Program) ([]Share, error)
 	// Outside is an estimate of what else a process takes of a device's memory.
 	Outside []Share
+	// Launches says what lowered programs are compiled to, in the same order,
+	// where the driver compiles units that it launches; else nil.
+	Launches func(Spec, []*Program) ([]Launches, error)
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its
 	// libraries, their versions. It may load libraries, and takes no device.
 	// Where the driver has none, Register gives it one that finds nothing.
 	Probe func() []Finding
+}
+
+// Launches is how a device runs a program that it compiles in units.
+type Launches struct {
+	Launches  int   // units, one after the other
+	Compiled  int   // that differ, and are compiled
+	Workspace int64 // bytes that the largest of them needs beside the program's own tensors, estimated
 }
 
 // Finding is one thing that a probe looked for: a line of octet doctor.

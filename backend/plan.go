@@ -4,30 +4,33 @@ import (
 	"slices"
 )
 
-// Granularity is the unit whose operands must not share bytes.
-type Granularity uint8
+// Granularity is the stretch of nodes around node i that run as one, whose
+// operands must not share bytes: for backends that launch several ops together,
+// [PerOp] for others.
+type Granularity func(nodes []*Node, i int) (first, end int)
 
-const (
-	// PerOp frees a temp after its last op.
-	PerOp Granularity = iota
-	// PerBlock rounds lifetimes out to whole blocks: for backends that launch
-	// a block as one unit, whose sections may not overlap.
-	PerBlock
-)
+// PerOp frees a temp after its last op.
+func PerOp(_ []*Node, i int) (first, end int) { return i, i }
 
 // Plan places the temps of a set of programs in one arena. Programs run one
 // after the other and no temp outlives its program, so they share the bytes.
 type Plan struct {
-	Offsets map[*Tensor]int64 // of every temp, in bytes
+	Offsets map[*Tensor]int64 // of every temp in the arena, in bytes
 	Bytes   int64             // size of the arena
 }
 
 // MakePlan computes lifetimes over the list order and packs temps greedily,
 // large ones first, each at the lowest address that is free during its life.
 func MakePlan(align int, g Granularity, programs ...*Program) *Plan {
+	return MakePlanOf(align, g, (*Tensor).Bytes, programs...)
+}
+
+// MakePlanOf is MakePlan for a backend that stores a temp in other than its
+// Bytes: padded, or, where bytes is 0, not in the arena at all.
+func MakePlanOf(align int, g Granularity, bytes func(*Tensor) int64, programs ...*Program) *Plan {
 	plan := &Plan{Offsets: map[*Tensor]int64{}}
 	for _, p := range programs {
-		plan.pack(int64(align), lifetimes(p, g))
+		plan.pack(int64(align), lifetimes(p, g, bytes))
 	}
 	return plan
 }
@@ -39,24 +42,22 @@ type life struct {
 	at, size   int64
 }
 
-func lifetimes(p *Program, g Granularity) []*life {
+func lifetimes(p *Program, g Granularity, bytes func(*Tensor) int64) []*life {
 	byTensor := map[*Tensor]*life{}
 	var list []*life
 	nodes := p.Nodes()
 	for i, n := range nodes {
-		first, end := i, i
-		if g == PerBlock {
-			first, end = blockExtent(nodes, i)
-		}
-		end = max(end, joinOf(nodes, i))
+		first, end := g(nodes, i)
+		_, join := g(nodes, joinOf(nodes, i))
+		end = max(end, join)
 		for _, o := range n.operands {
 			root := o.Tensor.Root()
-			if root.Class != Temp {
+			if root.Class != Temp || bytes(root) == 0 {
 				continue
 			}
 			l := byTensor[root]
 			if l == nil {
-				l = &life{t: root, first: first, size: root.Bytes()}
+				l = &life{t: root, first: first, size: bytes(root)}
 				byTensor[root] = l
 				list = append(list, l)
 			}

@@ -59,13 +59,13 @@ func touches(n *backend.Node, t *backend.Tensor, write bool) bool {
 // alive reports, for every node, whether t must have its bytes while that node
 // runs, said in another way than the planner's: between any two nodes that
 // touch it, and while a node on another queue that touches it may still run.
-func alive(p *backend.Program, t *backend.Tensor, g backend.Granularity) []bool {
+func alive(p *backend.Program, t *backend.Tensor, blocks bool) []bool {
 	nodes := p.Nodes()
 	used := make([]bool, len(nodes))
 	mark := func(i int) {
 		used[i] = true
 		for j := range nodes {
-			if lo, hi := min(i, j), max(i, j); g == backend.PerBlock && nodes[i].Block != "" && sameBlock(nodes[lo:hi+1]) {
+			if lo, hi := min(i, j), max(i, j); blocks && nodes[i].Block != "" && sameBlock(nodes[lo:hi+1]) {
 				used[j] = true
 			}
 		}
@@ -119,17 +119,37 @@ func sameBlock(nodes []*backend.Node) bool {
 	return true
 }
 
+// granularity launches the nodes of a block together, or every node by itself.
+func granularity(blocks bool) backend.Granularity {
+	if !blocks {
+		return backend.PerOp
+	}
+	return func(nodes []*backend.Node, i int) (first, end int) {
+		if nodes[i].Block == "" {
+			return i, i
+		}
+		first, end = i, i
+		for first > 0 && sameBlock(nodes[first-1:i+1]) {
+			first--
+		}
+		for end+1 < len(nodes) && sameBlock(nodes[i:end+2]) {
+			end++
+		}
+		return first, end
+	}
+}
+
 func TestPlanNeverSharesLiveBytes(t *testing.T) {
 	const align = 64
 	for seed := range uint64(150) {
 		p := randomProgram(rand.New(rand.NewPCG(seed, 0)))
 		require.NoError(t, p.Err())
-		for _, g := range []backend.Granularity{backend.PerOp, backend.PerBlock} {
-			plan := backend.MakePlan(align, g, p)
+		for _, blocks := range []bool{false, true} {
+			plan := backend.MakePlan(align, granularity(blocks), p)
 			var sum, most int64
 			life := map[*backend.Tensor][]bool{}
 			for _, temp := range p.Temps() {
-				if life[temp] = alive(p, temp, g); !contains(life[temp]) {
+				if life[temp] = alive(p, temp, blocks); !contains(life[temp]) {
 					continue
 				}
 				at, placed := plan.Offsets[temp]
@@ -146,7 +166,7 @@ func TestPlanNeverSharesLiveBytes(t *testing.T) {
 					for b := range life {
 						if a != b && life[b][i] {
 							require.True(t, plan.Offsets[a]+a.Bytes() <= plan.Offsets[b] || plan.Offsets[b]+b.Bytes() <= plan.Offsets[a],
-								"seed %d, granularity %d, node %d: %s and %s overlap", seed, g, i, a, b)
+								"seed %d, blocks %v, node %d: %s and %s overlap", seed, blocks, i, a, b)
 						}
 					}
 				}
@@ -184,7 +204,25 @@ func TestPlanReusesBytes(t *testing.T) {
 	}
 	require.NoError(t, p.Err())
 	require.EqualValues(t, 2*256, backend.MakePlan(256, backend.PerOp, p).Bytes)
-	require.EqualValues(t, 10*256, backend.MakePlan(256, backend.PerBlock, p).Bytes)
+	require.EqualValues(t, 10*256, backend.MakePlan(256, granularity(true), p).Bytes)
+}
+
+// A backend pads the first temp and keeps the second elsewhere.
+func TestPlanTakesTheBackendsBytes(t *testing.T) {
+	vars := backend.NewVars()
+	p := vars.Program("p")
+	a, b := p.Temp("a", fp8.F32, 64), p.Temp("b", fp8.F32, 64)
+	p.Add(&backend.Fill{Out: a})
+	p.Add(&backend.Quantize{X: a, Out: to(b)})
+	require.NoError(t, p.Err())
+	plan := backend.MakePlanOf(256, backend.PerOp, func(t *backend.Tensor) int64 {
+		if t == b {
+			return 0
+		}
+		return 1000
+	}, p)
+	require.EqualValues(t, 1024, plan.Bytes)
+	require.Equal(t, map[*backend.Tensor]int64{a: 0}, plan.Offsets)
 }
 
 func TestProgramsShareTheArena(t *testing.T) {

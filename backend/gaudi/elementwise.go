@@ -133,12 +133,9 @@ func (b *builder) reduce(kernel string, x value, dim int) value {
 	return b.node(kernel+"_multi_dim_fwd_"+x.typ.String(), libsynapse.ReductionParams(1<<dim, true), x.typ, sizes, x)
 }
 
-// overAll reduces every dimension, to a scalar.
-func (b *builder) overAll(reduce func(value, int) value, x value) value {
-	for d := range x.sizes {
-		x = reduce(x, d)
-	}
-	return b.reshape(x, 1)
+// overAll reduces every dimension by a kernel, to a scalar.
+func (b *builder) overAll(kernel string, x value) value {
+	return b.node(kernel+"_multi_dim_fwd_"+x.typ.String(), libsynapse.ReductionParams(0, false), x.typ, []uint64{1}, x)
 }
 
 // reshape gives the same elements other sizes.

@@ -27,6 +27,7 @@ func init() {
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
+		Launches:  launches,
 		Open:      open,
 		Probe:     probe,
 	})
@@ -65,10 +66,6 @@ func spec(device string) (backend.Spec, error) {
 		return s, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the number of a Gaudi 2, such as gaudi:0)", device)
 	}
 	return s, nil
-}
-
-func lower(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
-	return nil, fmt.Errorf("program %s: %w by backend gaudi: this version has no lowering for it; use --backend emu", list[0].Name(), backend.ErrUnsupported)
 }
 
 func open(device string, _ backend.Options) ([]backend.Backend, error) {

@@ -145,14 +145,14 @@ func (b *builder) larger(x, y value) value {
 }
 
 // largest is the largest magnitude of v as a scalar, see larger.
-func (b *builder) largest(v value) value { return b.magnitude(v, b.allOf) }
+func (b *builder) largest(v value) value {
+	return b.magnitude(v, func(x value) value { return b.overAll("reduce_max", x) })
+}
 
 // largestOfColumns is that of every column.
 func (b *builder) largestOfColumns(v value) value {
 	return b.magnitude(v, func(x value) value { return b.maximum(x, 1) })
 }
-
-func (b *builder) allOf(x value) value { return b.overAll(b.maximum, x) }
 
 // magnitude is the largest magnitude by some reduction of maxima, which may do
 // with NaN what it likes: it is not shown any, and told of them apart.

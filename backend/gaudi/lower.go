@@ -1,0 +1,81 @@
+package gaudi
+
+import (
+	"fmt"
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// lower rewrites programs into what is launched, without changing a bit of their
+// results: of the ops that take lists of tensors, one op for each tensor, since
+// every op becomes a unit of its own and tensors of equal shapes then share a
+// recipe. It refuses what has no kernels here, with backend.ErrUnsupported.
+func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+	lowered := make([]*backend.Program, len(programs))
+	for i, p := range programs {
+		q, err := backend.Rewrite(p, split)
+		if err != nil {
+			return nil, err
+		}
+		lowered[i] = q
+	}
+	c := newCutter(s, false, lowered...)
+	for _, p := range lowered {
+		if _, err := c.cut(p); err != nil {
+			return nil, err
+		}
+	}
+	return lowered, nil
+}
+
+func split(r *backend.Rewriter, n *backend.Node) {
+	switch o := n.Op.(type) {
+	case *backend.AdamW:
+		for i, t := range o.Master {
+			one := *o
+			one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
+			one.MasterScale, one.M1Scale, one.M2Scale = o.MasterScale[i:i+1], o.M1Scale[i:i+1], o.M2Scale[i:i+1]
+			one.Scratch = r.Temp(t.Name+".scratch", fp8.F32, 3)
+			r.Add(n, &one)
+		}
+	case *backend.SumSquares:
+		if len(o.X) == 1 {
+			r.Add(n, o)
+			return
+		}
+		parts := r.Temp(o.Out.Name+".parts", fp8.F32, len(o.X))
+		for i, x := range o.X {
+			r.Add(n, &backend.SumSquares{X: []*backend.Tensor{x}, Out: parts.Slice(fmt.Sprintf("%s.%d", parts.Name, i), i, 1)})
+		}
+		r.Add(n, &backend.Sum{X: parts, Out: o.Out})
+	default:
+		r.Add(n, n.Op)
+	}
+}
+
+// launches says what a set of lowered programs is compiled to, for plans.
+func launches(s backend.Spec, programs []*backend.Program) ([]backend.Launches, error) {
+	c := newCutter(s, false, programs...)
+	list := make([]backend.Launches, len(programs))
+	for i, p := range programs {
+		schedule, err := c.cut(p)
+		if err != nil {
+			return nil, err
+		}
+		var units []*unit
+		for _, step := range schedule.steps {
+			if step.unit == nil {
+				continue
+			}
+			list[i].Launches++
+			list[i].Workspace = max(list[i].Workspace, step.unit.workspace)
+			if !slices.Contains(units, step.unit) {
+				units = append(units, step.unit)
+			}
+		}
+		list[i].Compiled = len(units)
+	}
+	return list, nil
+}

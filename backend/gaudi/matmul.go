@@ -1,0 +1,76 @@
+package gaudi
+
+import (
+	"slices"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+	"octet/fp8"
+)
+
+// matMul is one product of the matrix engine and what it has no epilogue for in
+// elementwise kernels behind it, which the compiler runs while the engine works.
+//
+// An FP8 product gets its scales as tensors (fp8_gemm, operands as in PyTorch's
+// bridge: A, B and their dequantising factors). They could be exponents of the
+// engine's own, but those are compiled in, and every change of a scale would
+// compile again.
+func (b *builder) matMul(o *backend.MatMul) error {
+	for _, t := range []*backend.Tensor{o.A, o.B} {
+		if t.Block != backend.PerTensor || t.Scale != nil && t.Scale.DType != fp8.F32 {
+			return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block)
+		}
+		if !t.DType.IsFP8() && t.Scale != nil {
+			return b.unsupported("%s has a scale: only FP8 operands of a product have one", t)
+		}
+	}
+	pair := [2]fp8.DType{o.A.DType, o.B.DType}
+	if o.A.DType.IsFP8() && !slices.Contains(b.spec.Pairs, pair) {
+		return b.unsupported("%s × %s, A is %s and B is %s", pair[0], pair[1], o.A, o.B)
+	}
+	m, n, _ := o.Dims()
+	x, y := b.operandOf(o.A), b.operandOf(o.B)
+	params := libsynapse.GemmParams(o.TransA, o.TransB)
+	plain := o.Out.DType == fp8.BF16 && o.RowScale == nil && o.ColScale == nil && o.Residual == nil && !o.Accumulate
+	typ := libsynapse.F32
+	if plain {
+		typ = libsynapse.BF16
+	}
+	sizes := []uint64{uint64(n), uint64(m)}
+	var product value
+	if o.A.DType.IsFP8() {
+		product = b.node("fp8_gemm_"+typ.String(), params, typ, sizes, x, y, b.in(o.A.Scale), b.in(o.B.Scale))
+	} else {
+		product = b.node("gemm", params, typ, sizes, x, y)
+	}
+	if plain {
+		b.out(o.Out, product)
+		return nil
+	}
+	return b.epilogue(o.Epilogue(nil), product)
+}
+
+// operandOf is an operand of a product, which is always a matrix.
+func (b *builder) operandOf(t *backend.Tensor) value {
+	return b.reshape(b.in(t), uint64(t.Cols()), uint64(t.Rows()))
+}
+
+// epilogue stores a product v in F32, see backend.Epilogue.
+func (b *builder) epilogue(o *backend.Epilogue, v value) error {
+	rows, cols := uint64(o.Out.Rows()), uint64(o.Out.Cols())
+	v = b.reshape(v, cols, rows)
+	if o.RowScale != nil {
+		v = b.mul(v, b.reshape(b.f32(o.RowScale), 1, rows))
+	}
+	if o.ColScale != nil {
+		v = b.mul(v, b.reshape(b.f32(o.ColScale), cols, 1))
+	}
+	if o.Residual != nil {
+		v = b.add(v, b.f32(o.Residual))
+	}
+	if o.Accumulate {
+		v = b.add(v, b.f32(o.Out))
+	}
+	b.store([]backend.Cast{{Out: o.Out, Scale: o.OutScale, Amax: o.Amax}}, v)
+	return nil
+}

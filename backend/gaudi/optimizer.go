@@ -1,0 +1,184 @@
+package gaudi
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+func (b *builder) sumSquares(o *backend.SumSquares) error {
+	var total value
+	for i, t := range o.X {
+		x := b.f32(t)
+		part := b.overAll("reduce_sum", b.mul(x, x))
+		if i == 0 {
+			total = part
+		} else {
+			total = b.add(total, part)
+		}
+	}
+	b.out(o.Out, total)
+	return nil
+}
+
+func (b *builder) stepGate(o *backend.StepGate) error {
+	one, zero := b.constant(1), b.constant(0)
+	squares := b.in(o.SumSquares)
+	norm := b.sqrt(squares)
+	b.out(o.GradNorm, norm)
+	coef := one
+	if o.Clip > 0 {
+		coef = b.div(b.constant(o.Clip), b.add(norm, b.constant(1e-6)))
+		coef = b.where(b.greater(coef, one), one, coef) // NaN stays
+	}
+	b.out(o.Coef, coef)
+
+	odd := b.where(b.isFinite(squares), zero, one)
+	if o.Amax != nil {
+		odds := b.overAll("reduce_max", b.where(b.isFinite(b.vector(o.Amax)), zero, one))
+		odd = b.max(odd, odds)
+	}
+	b.out(o.Skip, b.cast(odd, libsynapse.I32))
+	b.out(o.Step, b.add(b.in(o.Step), b.cast(b.sub(one, odd), libsynapse.I32)))
+	return nil
+}
+
+// adamW updates tensors in place: every element is read and written by the same
+// elementwise kernels, and what is stored is chosen in the end between the old
+// and the new by Skip.
+func (b *builder) adamW(o *backend.AdamW) error {
+	one := b.constant(1)
+	corrections := b.complements(b.in(o.Step), float64(o.Beta1), float64(o.Beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
+	first, second := b.element(corrections, 0), b.sqrt(b.element(corrections, 1))
+	lr := b.word(o.Control, lrWord)
+	coef, skip := b.in(o.Coef), b.set(o.Skip)
+	eps := b.constant(o.Eps)
+	rate := b.div(lr, first)
+	if o.EpsForm == backend.EpsHat {
+		rate = b.mul(rate, second)
+	}
+	decay := b.sub(one, b.mul(lr, b.constant(o.WeightDecay)))
+
+	for i := range o.Grad {
+		sizes := sizesOf(o.Grad[i])
+		read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
+		g := b.mul(read(o.Grad[i]), coef)
+		m := b.mix(o.Beta1, read(o.M1[i]), g)
+		v := b.mix(o.Beta2, read(o.M2[i]), b.mul(g, g))
+		root := b.sqrt(v)
+		if o.EpsForm == backend.EpsCorrected {
+			root = b.div(root, second)
+		}
+		step := b.mul(rate, b.div(m, b.add(root, eps)))
+		p := b.sub(b.mul(read(o.Master[i]), decay), step)
+
+		for _, f := range []struct {
+			t     *backend.Tensor
+			v     value
+			floor bool
+		}{{o.Master[i], p, false}, {o.M1[i], m, false}, {o.M2[i], v, o.FloorV}} {
+			if err := b.rescale(o, f.t, f.v, f.floor, skip); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lrWord is the word of step.control that holds the learning rate.
+const lrWord = 6
+
+// mix is β·x + (1−β)·y.
+func (b *builder) mix(beta float32, x, y value) value {
+	return b.add(b.mul(b.constant(beta), x), b.mul(b.constant(float32(1-float64(beta))), y))
+}
+
+// element is number i of a vector, as a scalar.
+func (b *builder) element(v value, i int) value {
+	return b.reshape(b.slice(v, 0, uint64(i), uint64(i+1)), 1)
+}
+
+// complements is 1 − βᵗ for each β, {len(betas), 1}, of a step t, I32, that counts
+// as 2^24−1 beyond that.
+//
+// 1 − pow(β, t) would lose all that β = 0.999 has to say about t = 1, and the
+// last bits of pow on the device are not known. So t is written with three digits
+// of eight bits, a table holds the complements of the powers that they stand for,
+// and those of a product are u + v − u·v: sums of what is positive.
+func (b *builder) complements(t value, betas ...float64) value {
+	const digits, base = 3, 256
+	n := uint64(len(betas))
+	table := make([]float32, 0, base*digits*len(betas))
+	place := make([]float32, 0, digits) // 1/base^d, exact
+	for d := range digits {
+		unit := math.Pow(base, float64(d))
+		place = append(place, float32(1/unit))
+		for _, beta := range betas {
+			table = append(table, 0) // of digit 0, also for a β of 0
+			for digit := 1; digit < base; digit++ {
+				table = append(table, float32(-math.Expm1(float64(digit)*unit*math.Log(beta))))
+			}
+		}
+	}
+	number := make([]float32, base)
+	for i := range number {
+		number[i] = float32(i)
+	}
+
+	count := b.min(b.cast(t, libsynapse.F32), b.constant(1<<24-1))
+	shifted := b.floor(b.mul(count, b.table(place, 1, 1, digits)))
+	above := b.floor(b.mul(shifted, b.constant(1.0/base)))
+	digit := b.sub(shifted, b.mul(above, b.constant(base))) // {1, 1, digits}
+	chosen := b.equal(b.table(number, base, 1, 1), digit)   // {base, 1, digits}
+	found := b.sum(b.where(chosen, b.table(table, base, n, digits), b.constant(0)), 0)
+
+	u := b.slice(found, 2, 0, 1)
+	for d := uint64(1); d < digits; d++ {
+		v := b.slice(found, 2, d, d+1)
+		u = b.sub(b.add(u, v), b.mul(u, v))
+	}
+	return b.reshape(u, n, 1)
+}
+
+// rescale stores the new values v of a tensor of the optimizer unless skip, under
+// a new scale if it has one. With floor what is positive does not become 0.
+func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v value, floor bool, skip value) error {
+	if t.Block != backend.PerTensor {
+		return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block)
+	}
+	typ := b.typeOf(t.DType)
+	rounding := roundingOf(o.Rounding)
+	if t.Scale == nil {
+		b.choose(t, skip, b.castRounded(v, typ, rounding))
+		return nil
+	}
+	// Nothing here is NaN or infinite unless the gradient was, and then skip is set.
+	amax := b.overAll("reduce_max", b.abs(v))
+	scale, inv, ok := b.scaleFor(amax, t.DType.Max(), o.Pow2)
+	old := b.in(t.Scale)
+	b.out(t.Scale, b.where(skip, old, b.where(ok, inv, old)))
+
+	scaled := b.mul(v, scale)
+	if floor {
+		// What lies below the smallest number would be stored as that or as 0.
+		zero, smallest := b.constant(0), b.constant(t.DType.Float32(1))
+		scaled = b.where(b.greater(v, zero), b.max(scaled, smallest), scaled)
+	}
+	if t.DType.IsFP8() {
+		codes := b.node("convert_to_fp8_f32", libsynapse.CastParams(rounding), typ, scaled.sizes, scaled)
+		b.choose(t, skip, b.bits(codes, libsynapse.I8))
+	} else {
+		b.choose(t, skip, b.castRounded(scaled, typ, rounding))
+	}
+	return nil
+}
+
+// choose stores the new contents of t, or the old ones where skip is set: those of
+// an FP8 tensor are bytes, which are chosen as such and not rounded again.
+func (b *builder) choose(t *backend.Tensor, skip, contents value) {
+	l, _ := b.layouts(t.Root())
+	old := b.reshape(b.enclosing(l, t, contents.typ), contents.sizes...)
+	v := b.where(skip, old, contents)
+	b.outAs(t, v)
+}

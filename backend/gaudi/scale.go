@@ -1,0 +1,202 @@
+package gaudi
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// Factors that are powers of two are chosen by comparison from a table of them:
+// what the device makes of log2 and pow in the last bit nobody knows, and a scale
+// that is off by that bit is no power of two. Nor is the inverse divided out.
+
+// powers is the table of base^e·… for e from first to last, as a row that is
+// compared with a column of n numbers, {1, n}.
+func (b *builder) powers(first, last int, exponent func(e int) int) value {
+	list := make([]float32, 0, last-first+1)
+	for e := first; e <= last; e++ {
+		list = append(list, float32(math.Ldexp(1, exponent(e))))
+	}
+	return b.table(list, uint64(len(list)), 1)
+}
+
+func same(e int) int    { return e }
+func inverse(e int) int { return -e }
+
+// largestPower is, for each of n rows of a mask {last−first+1, n}, the largest
+// 2^e whose e it marks, and 2^first where it marks none; and its inverse.
+func (b *builder) largestPower(mask value, first, last int) (power, inv value) {
+	lowest, highest := b.constant(float32(math.Ldexp(1, first))), b.constant(float32(math.Ldexp(1, -first)))
+	power = b.maximum(b.where(mask, b.powers(first, last, same), lowest), 0)
+	inv = b.minimum(b.where(mask, b.powers(first, last, inverse), highest), 0)
+	return power, inv
+}
+
+// smallestPower is the smallest 2^e that a mask marks, and 2^last where it marks
+// none; and its inverse.
+func (b *builder) smallestPower(mask value, first, last int) (power, inv value) {
+	highest, lowest := b.constant(float32(math.Ldexp(1, last))), b.constant(float32(math.Ldexp(1, -last)))
+	power = b.minimum(b.where(mask, b.powers(first, last, same), highest), 0)
+	inv = b.maximum(b.where(mask, b.powers(first, last, inverse), lowest), 0)
+	return power, inv
+}
+
+// The range of a scale's exponent, see fp8.ScaleFor.
+const minScale, maxScale = -126, 126
+
+// scaleFor is fp8.ScaleFor of n amaxes: the scales, their inverses, and a mask of
+// the amaxes that there was something to learn from. Elsewhere both are 1.
+func (b *builder) scaleFor(amax value, limit float32, pow2 bool) (scale, inv, ok value) {
+	sizes := amax.sizes
+	one, top := b.constant(1), b.constant(limit)
+	if pow2 {
+		// 2^e ≤ limit/amax, without a division that rounds.
+		column := b.reshape(amax, 1, amax.elems())
+		fits := b.lessEqual(b.mul(b.powers(minScale, maxScale, same), column), top)
+		scale, inv = b.largestPower(fits, minScale, maxScale)
+		scale, inv = b.reshape(scale, sizes...), b.reshape(inv, sizes...)
+	} else {
+		scale = b.div(top, amax)
+		below := b.mul(scale, b.constant(1-0x1p-24)) // the number below a quotient that was rounded up
+		scale = b.where(b.greater(b.mul(scale, amax), top), below, scale)
+		scale = b.clamp(scale, minScale, maxScale)
+		inv = b.div(one, scale)
+	}
+	ok = b.usable(amax)
+	return b.where(ok, scale, one), b.where(ok, inv, one), ok
+}
+
+// clamp keeps x between two powers of two.
+func (b *builder) clamp(x value, first, last int) value {
+	x = b.max(x, b.constant(float32(math.Ldexp(1, first))))
+	return b.min(x, b.constant(float32(math.Ldexp(1, last))))
+}
+
+// usable is the mask of what is positive and finite.
+func (b *builder) usable(x value) value {
+	zero := b.constant(0)
+	return b.greater(b.where(b.isFinite(x), x, zero), zero)
+}
+
+// set is the mask of an I32 flag.
+func (b *builder) set(flag *backend.Tensor) value {
+	return b.greater(b.cast(b.in(flag), libsynapse.F32), b.constant(0))
+}
+
+// unless is new, or old where an optional flag is set.
+func (b *builder) unless(flag *backend.Tensor, old, new value) value {
+	if flag == nil {
+		return new
+	}
+	return b.where(b.set(flag), old, new)
+}
+
+// vector is an operand of n F32 numbers as {n, 1}, n being 1 too.
+func (b *builder) vector(t *backend.Tensor) value {
+	return b.reshape(b.f32(t), uint64(t.Elems()), 1)
+}
+
+// window is the maximum over the rows of a history of n columns, {n, 1}.
+func (b *builder) window(t *backend.Tensor, n int) value {
+	v := b.reshape(b.f32(t), uint64(n), uint64(t.Elems()/n))
+	return b.largestOfColumns(v)
+}
+
+func (b *builder) updateScale(o *backend.UpdateScale) error {
+	a := b.window(o.History, o.Scale.Elems())
+	if o.Seen != nil {
+		b.out(o.Seen, b.larger(b.vector(o.Seen), a))
+	}
+	scale, inv, ok := b.scaleFor(a, o.Limit, o.Pow2)
+	for _, f := range []struct {
+		out *backend.Tensor
+		v   value
+	}{{o.Scale, scale}, {o.ScaleInv, inv}} {
+		if o.Keep {
+			old := b.vector(f.out)
+			f.v = b.unless(o.Skip, old, b.where(ok, f.v, old))
+		}
+		b.out(f.out, f.v)
+	}
+	return nil
+}
+
+// pushHistory shifts rows. The result passes through an elementwise kernel, since
+// one that copies rows from where it writes them would have to mind the order.
+func (b *builder) pushHistory(o *backend.PushHistory) error {
+	n, rows := uint64(o.History.Cols()), uint64(o.History.Rows())
+	old := b.reshape(b.in(o.History), n, rows)
+	shifted := b.vector(o.Value)
+	if rows > 1 {
+		shifted = b.concat(1, shifted, b.slice(old, 1, 0, rows-1))
+	}
+	if o.Skip != nil {
+		shifted = b.where(b.set(o.Skip), old, shifted)
+	} else {
+		shifted = b.mul(shifted, b.constant(1))
+	}
+	b.out(o.History, shifted)
+	return nil
+}
+
+// The range of a Smooth-SwiGLU factor's exponent, see backend.SmoothScale.
+const minSmooth, maxSmooth = -30, 30
+
+func (b *builder) smoothScale(o *backend.SmoothScale) error {
+	n := o.WeightMax.Elems()
+	factor, channel, weight := b.window(o.Factor, n), b.window(o.ChannelMax, n), b.vector(o.WeightMax)
+	c, inv := b.smoothFactor(o, factor, weight)
+	b.out(o.C, c)
+	b.out(o.InvC, inv)
+	for _, f := range []struct {
+		amax            value
+		record          *backend.Tensor
+		scale, scaleInv *backend.Tensor
+		limit           float32
+		pow2            bool
+	}{
+		{b.largest(b.mul(channel, inv)), o.HAmax, o.HScale, o.HScaleInv, o.HLimit, o.HPow2},
+		{b.largest(b.mul(weight, c)), o.WAmax, o.WScale, o.WScaleInv, o.WLimit, o.WPow2},
+	} {
+		if f.record != nil {
+			b.fold(f.record, f.amax)
+		}
+		if f.scale != nil {
+			scale, scaleInv, _ := b.scaleFor(f.amax, f.limit, f.pow2)
+			b.out(f.scale, scale)
+			b.out(f.scaleInv, scaleInv)
+		}
+	}
+	return nil
+}
+
+// smoothFactor is c and 1/c of n channels, {n, 1}.
+func (b *builder) smoothFactor(o *backend.SmoothScale, factor, weight value) (c, inv value) {
+	one := b.constant(1)
+	usable := b.usable(factor)
+	if o.Balanced {
+		ratio := b.where(b.usable(weight), b.div(factor, weight), b.constant(0))
+		usable = b.usable(ratio)
+		if o.Exact {
+			factor = b.sqrt(ratio)
+		}
+	}
+	if o.Exact {
+		c = b.clamp(b.mul(factor, b.constant(float32(math.Ldexp(1, o.Margin)))), minSmooth, maxSmooth)
+		c = b.where(usable, c, one)
+		return c, b.div(one, c)
+	}
+	n := factor.elems()
+	column := func(v value) value { return b.reshape(v, 1, n) }
+	var fits value
+	if o.Balanced {
+		// 2^e ≥ √(F/k)·2^Margin is F ≤ 4^(e−Margin)·k, without a root that rounds.
+		squares := b.powers(minSmooth, maxSmooth, func(e int) int { return 2 * (e - o.Margin) })
+		fits = b.lessEqual(column(factor), b.mul(squares, column(weight)))
+	} else {
+		fits = b.lessEqual(column(factor), b.powers(minSmooth, maxSmooth, func(e int) int { return e - o.Margin }))
+	}
+	c, inv = b.smallestPower(fits, minSmooth, maxSmooth)
+	return b.where(usable, b.reshape(c, n, 1), one), b.where(usable, b.reshape(inv, n, 1), one)
+}
