@@ -144,6 +144,9 @@ func (b *builder) pushHistory(o *backend.PushHistory) error {
 const minSmooth, maxSmooth = -30, 30
 
 func (b *builder) smoothScale(o *backend.SmoothScale) error {
+	if o.Balanced && o.Exact {
+		return b.unsupported("factors that are roots and no powers of two, which are computed in float64: use powers of two")
+	}
 	n := o.WeightMax.Elems()
 	factor, channel, weight := b.window(o.Factor, n), b.window(o.ChannelMax, n), b.vector(o.WeightMax)
 	c, inv := b.smoothFactor(o, factor, weight)
@@ -178,9 +181,6 @@ func (b *builder) smoothFactor(o *backend.SmoothScale, factor, weight value) (c,
 	if o.Balanced {
 		ratio := b.where(b.usable(weight), b.div(factor, weight), b.constant(0))
 		usable = b.usable(ratio)
-		if o.Exact {
-			factor = b.sqrt(ratio)
-		}
 	}
 	if o.Exact {
 		c = b.clamp(b.mul(factor, b.constant(float32(math.Ldexp(1, o.Margin)))), minSmooth, maxSmooth)
