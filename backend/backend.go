@@ -119,9 +119,9 @@ type Driver struct {
 	Beside func(*Plan, []*Program) ([]Share, error)
 	// Outside is an estimate of what else a process takes of a device's memory.
 	Outside []Share
-	// Launches says what lowered programs are compiled to, in the same order,
-	// where the driver compiles units that it launches; else nil.
-	Launches func(Spec, []*Program) ([]Launches, error)
+	// Units says what lowered programs are compiled to, where the driver compiles
+	// units of several ops and launches them; else nil.
+	Units func(Spec, []*Program) (Units, error)
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its
@@ -130,11 +130,18 @@ type Driver struct {
 	Probe func() []Finding
 }
 
-// Launches is how a device runs a program that it compiles in units.
+// Units is what a set of programs is compiled to.
+type Units struct {
+	Programs []Launches // in the order of the programs
+	// Temps is the bytes of all temps: of those that outlive a unit, and of the
+	// largest unit's own. That is an estimate, the compiler has the last word.
+	Temps int64
+}
+
+// Launches is how one program runs in units.
 type Launches struct {
-	Launches  int   // units, one after the other
-	Compiled  int   // that differ, and are compiled
-	Workspace int64 // bytes that the largest of them needs beside the program's own tensors, estimated
+	Launches int // of units, one after the other
+	Compiled int // units that differ
 }
 
 // Finding is one thing that a probe looked for: a line of octet doctor.

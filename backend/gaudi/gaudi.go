@@ -27,7 +27,7 @@ func init() {
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
-		Launches:  launches,
+		Units:     units,
 		Open:      open,
 		Probe:     probe,
 	})

@@ -48,12 +48,6 @@ func TestRefusals(t *testing.T) {
 	_, err = d.Open(device, backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "--backend emu")
-
-	s, err := d.Spec(device)
-	require.NoError(t, err)
-	_, err = d.Lower(s, []*backend.Program{backend.NewVars().Program("micro")})
-	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "program micro")
 }
 
 // On any machine and in any build, the probe says something.

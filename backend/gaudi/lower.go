@@ -2,7 +2,6 @@ package gaudi
 
 import (
 	"fmt"
-	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -55,27 +54,31 @@ func split(r *backend.Rewriter, n *backend.Node) {
 	}
 }
 
-// launches says what a set of lowered programs is compiled to, for plans.
-func launches(s backend.Spec, programs []*backend.Program) ([]backend.Launches, error) {
+// units says what a set of lowered programs is compiled to, for plans.
+func units(s backend.Spec, programs []*backend.Program) (backend.Units, error) {
 	c := newCutter(s, false, programs...)
-	list := make([]backend.Launches, len(programs))
-	for i, p := range programs {
+	var u backend.Units
+	var schedules []*schedule
+	for _, p := range programs {
 		schedule, err := c.cut(p)
 		if err != nil {
-			return nil, err
+			return u, err
 		}
-		var units []*unit
+		schedules = append(schedules, schedule)
+		var l backend.Launches
+		distinct := map[*unit]bool{}
 		for _, step := range schedule.steps {
-			if step.unit == nil {
-				continue
-			}
-			list[i].Launches++
-			list[i].Workspace = max(list[i].Workspace, step.unit.workspace)
-			if !slices.Contains(units, step.unit) {
-				units = append(units, step.unit)
+			if step.unit != nil {
+				l.Launches++
+				distinct[step.unit] = true
 			}
 		}
-		list[i].Compiled = len(units)
+		l.Compiled = len(distinct)
+		u.Programs = append(u.Programs, l)
 	}
-	return list, nil
+	for _, unit := range c.units {
+		u.Temps = max(u.Temps, unit.workspace)
+	}
+	u.Temps += c.planOf(schedules...).Bytes
+	return u, nil
 }

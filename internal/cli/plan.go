@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 
 	"octet/backend"
@@ -48,6 +49,9 @@ type programReport struct {
 	DistinctBlocks int    `json:"distinct_blocks"`
 	FLOPs          int64  `json:"flops"`
 	Hash           string `json:"sha256"`
+	// Of a backend that compiles several ops into a unit and launches that.
+	Launches int `json:"launches,omitempty"`
+	Compiled int `json:"compiled,omitempty"`
 }
 
 func (c planCmd) Run(t *terminal) error {
@@ -81,6 +85,15 @@ func (c planCmd) Run(t *terminal) error {
 		return nil
 	}
 	p := newPlanned(job, spec, programs, memory)
+	if driver.Units != nil {
+		units, err := driver.Units(spec, programs)
+		if err != nil {
+			return badInput(err)
+		}
+		for i, l := range units.Programs {
+			p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
+		}
+	}
 	if c.JSON {
 		e := json.NewEncoder(t.out)
 		e.SetIndent("", "  ")
@@ -152,9 +165,18 @@ func (p planned) print(w io.Writer, job *train.Job) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(tw, "\nprogram on %s\tops\tblocks\tdistinct\tmatrix products\n", p.Backend)
+	compiled := slices.ContainsFunc(p.Programs, func(r programReport) bool { return r.Compiled > 0 })
+	fmt.Fprintf(tw, "\nprogram on %s\tops\tblocks\tdistinct\tmatrix products", p.Backend)
+	if compiled {
+		fmt.Fprint(tw, "\tlaunches\tcompiled")
+	}
+	fmt.Fprintln(tw)
 	for _, r := range p.Programs {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s\n", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Quantity(float64(r.FLOPs), "FLOP"))
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Quantity(float64(r.FLOPs), "FLOP"))
+		if compiled {
+			fmt.Fprintf(tw, "\t%d\t%d", r.Launches, r.Compiled)
+		}
+		fmt.Fprintln(tw)
 	}
 	return tw.Flush()
 }
