@@ -21,7 +21,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench gpu-check
+.PHONY: help doctor build test lint fuzz bench gpu-check gaudi-standin
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,3 +57,7 @@ gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.g
 	mv octet dist/gpu-check/
 	cp backend/cuda/gpu-check.sh dist/gpu-check/
 	tar czf dist/gpu-check.tar.gz -C dist gpu-check
+
+gaudi-standin: ## build the stand-in for SynapseAI: dist/libSynapse.so (OCTET_LIBSYNAPSE names it)
+	mkdir -p dist
+	$(or $(CC),gcc) -std=gnu11 -O2 -Wall -shared -fPIC -o dist/libSynapse.so csrc/standin/libsynapse*.c -lm -ldl -lpthread

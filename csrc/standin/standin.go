@@ -28,6 +28,28 @@
 //     and loses the devices, with a line on stderr, where the ranks' operations
 //     or sizes differ or only some were captured.
 //
+// # SynapseAI
+//
+// The stand-in for SynapseAI computes, on the CPU, and is strict likewise. libSynapse.so
+// holds HCCL, too, as the vendor's does.
+//
+//   - A graph is checked node by node: a kernel's operands, their types and sizes, and
+//     the size of its parameter structure. What is refused says why on stderr; the
+//     status is SynapseAI's 26 for most things. Tensors that overlap in a section need
+//     an order between the nodes that use them, as in the published graph compiler.
+//   - A recipe runs its nodes in an order of its own, a seeded one among those that the
+//     edges allow. Its workspace is filled with NaN before each launch.
+//   - Work of a stream is put off until somebody waits for it, then done in order; each
+//     other stream's stays undone. Freeing memory waits for nothing: work that comes
+//     after it loses the device, and every further call returns 31.
+//   - Device memory is fresh with NaN, between red zones, at addresses that are none of
+//     the host's, aligned to 128 bytes (Gaudi2) or 256 (Gaudi3) and to nothing more.
+//   - A process acquires one device, and a device has one process. Processes that load
+//     the same file share a machine.
+//   - Products of FP8 are those of backend/arith's models, E4M3 ends at 240 or at 448.
+//   - HCCL connects processes through sockets. A rank that died, or that asks for
+//     something else than the others, is an error.
+//
 // # Settings
 //
 // Answers are set by environment variables, read at each call:
@@ -50,9 +72,20 @@
 //	                    "PowerUsage,ClockInfo", or "all"
 //	STANDIN_NVML_THROTTLED  bits of what holds their clocks down (4, the power cap)
 //	STANDIN_NVML_LOST   the reading, counted from 1 since nvmlInit, from which on they are lost
-//	STANDIN_GAUDI2      devices of the model (1)
-//	STANDIN_GAUDI3      (0)
+//	STANDIN_GAUDI2      devices of the model, modules from 0 (1)
+//	STANDIN_GAUDI3      likewise, modules after those (0)
 //	STANDIN_SYNAPSE     status of synInitialize (0)
+//	STANDIN_DRIVER      SynapseAI's version (1.24.0-standin)
+//	STANDIN_KERNELS     1: kernels of the tensor cores need GC_KERNEL_PATH
+//	STANDIN_COMPILE_FAIL a guid; graphs that have it do not compile
+//	STANDIN_SEED        of the order of nodes in a recipe (1)
+//	STANDIN_NAN         drop: maxima and minima pass over NaN, where else it wins
+//	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
+//	                    said to be done (0)
+//	STANDIN_HCCL_SECONDS how long a rank waits for the others (20)
+//
+// STANDIN_OOM and STANDIN_LOST are SynapseAI's, too: of 96 or 128 GiB, and launches of
+// recipes.
 //
 // They are built for Linux, with the compiler named by CC, or gcc.
 package standin

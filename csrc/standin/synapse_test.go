@@ -311,18 +311,18 @@ func (g *graph) run() {
 
 func (g *graph) bytesOf(x *tensor) []byte { return g.read(x.address, x.bytes()) }
 
-func (g *graph) floatsOf(x *tensor) []float32 {
-	data := g.bytesOf(x)
-	if x.typ == typeBF16 {
-		out := make([]float32, len(data)/2)
-		for i := range out {
-			out[i] = fp8.BF16.Float32(uint32(binary.LittleEndian.Uint16(data[2*i:])))
+func (g *graph) floatsOf(x *tensor) []float32 { return floatsFrom(g.bytesOf(x), x.typ) }
+
+// floatsFrom decodes F32 or BF16.
+func floatsFrom(data []byte, typ uint32) (out []float32) {
+	if typ == typeBF16 {
+		for i := 0; i < len(data); i += 2 {
+			out = append(out, fp8.BF16.Float32(uint32(binary.LittleEndian.Uint16(data[i:]))))
 		}
 		return out
 	}
-	out := make([]float32, len(data)/4)
-	for i := range out {
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	for i := 0; i < len(data); i += 4 {
+		out = append(out, math.Float32frombits(binary.LittleEndian.Uint32(data[i:])))
 	}
 	return out
 }
