@@ -21,9 +21,10 @@ func layoutOf(root *backend.Tensor, views []*backend.Tensor, align int) layout {
 	l := layout{elems: root.Elems(), size: root.DType.Size(), grain: root.Elems()}
 	aligned := true
 	for _, v := range views {
-		from, width, rows := extent(v)
-		aligned = aligned && from*l.size%align == 0
-		l.grain = gcd(l.grain, gcd(from, width*rows))
+		for _, p := range piecesOf(v, align) {
+			aligned = aligned && p.from*l.size%align == 0
+			l.grain = gcd(l.grain, gcd(p.from, p.elems()))
+		}
 	}
 	if aligned {
 		l.grain, l.pitch = l.elems, l.elems
@@ -31,15 +32,6 @@ func layoutOf(root *backend.Tensor, views []*backend.Tensor, align int) layout {
 	}
 	l.pitch = (l.grain*l.size + align - 1) / align * align / l.size
 	return l
-}
-
-// extent is the range of a root's elements that must be read to have a view: its
-// own, or whole rows of the matrix of which it is some columns.
-func extent(v *backend.Tensor) (from, width, rows int) {
-	if v.Contiguous() {
-		return v.Offset, v.Cols(), v.Rows()
-	}
-	return v.Offset - v.Offset%v.LD, v.LD, v.Rows()
 }
 
 func gcd(a, b int) int {

@@ -10,72 +10,105 @@ import (
 
 // sizesOf is the shape of an operand as the graph has it.
 func sizesOf(t *backend.Tensor) []uint64 {
-	if t.Elems() == 1 {
-		return []uint64{1}
-	}
-	return []uint64{uint64(t.Cols()), uint64(t.Rows())}
+	return scalarSizes([]uint64{uint64(t.Cols()), uint64(t.Rows())})
 }
 
 // in is an operand as it is stored, codes without their scale.
-func (b *builder) in(t *backend.Tensor) value {
+func (b *builder) in(t *backend.Tensor) value { return b.inAs(t, b.typeOf(t.DType)) }
+
+// inAs is in, of another type of the same width.
+func (b *builder) inAs(t *backend.Tensor, typ libsynapse.DataType) value {
 	l, persistent := b.layouts(t.Root())
 	if !persistent {
-		return b.locals[t]
+		return b.bits(b.locals[t], typ)
 	}
-	v := b.enclosing(l, t, b.typeOf(t.DType))
-	if !t.Contiguous() {
-		from := uint64(t.Offset % t.LD)
-		v = b.slice(v, 0, from, from+uint64(t.Cols()))
+	pieces := b.pieces(t)
+	if t.Contiguous() {
+		return b.reshape(b.read(l, t, pieces[0], typ), sizesOf(t)...)
 	}
-	return b.reshape(v, sizesOf(t)...)
+	var rows []value
+	for _, p := range pieces {
+		v := b.reshape(b.read(l, t, p, typ), uint64(p.width), uint64(p.rows))
+		rows = append(rows, b.slice(v, 0, p.skip, p.skip+uint64(t.Cols())))
+	}
+	return b.reshape(b.concat(1, rows...), sizesOf(t)...)
 }
 
-// enclosing reads the extent of t as a matrix of its width.
-func (b *builder) enclosing(l layout, t *backend.Tensor, typ libsynapse.DataType) value {
-	p, sizes := b.placeOf(l, t)
-	v := b.show(t, p, typ, sizes)
-	if runs := p.runs(l); !l.plain() && runs > 1 {
-		v = b.slice(v, 0, 0, uint64(l.grain))
-	}
-	_, width, rows := extent(t)
-	return b.reshape(v, matrix(width, rows)...)
+// A piece is a range of a root's elements that the device reads and writes whole,
+// as a matrix of rows × width, the first skip columns of which are not the view's.
+type piece struct {
+	from, width, rows int
+	skip              uint64
 }
 
-func matrix(width, rows int) []uint64 {
-	if width*rows == 1 {
-		return []uint64{1}
+func (p piece) elems() int { return p.width * p.rows }
+
+// piecesOf is what must be read to have a view: itself, if its rows follow each
+// other. Columns of a matrix come with what lies between them. If they are
+// aligned, they begin where the view does, and its last row is apart, for behind
+// it may be the end of the root: so views of other columns, the records of other
+// layers, are read alike. If not, they come in whole rows.
+func piecesOf(t *backend.Tensor, align int) []piece {
+	size, rows := t.DType.Size(), t.Rows()
+	switch {
+	case t.Contiguous():
+		return []piece{{from: t.Offset, width: t.Cols(), rows: rows}}
+	case t.Offset*size%align == 0 && t.LD*size%align == 0:
+		return []piece{
+			{from: t.Offset, width: t.LD, rows: rows - 1},
+			{from: t.Offset + (rows-1)*t.LD, width: t.Cols(), rows: 1},
+		}
+	default:
+		skip := t.Offset % t.LD
+		return []piece{{from: t.Offset - skip, width: t.LD, rows: rows, skip: uint64(skip)}}
 	}
-	return []uint64{uint64(width), uint64(rows)}
 }
 
-// placeOf is where the extent of t lies, and the sizes of a tensor that shows
-// it: of a padded layout one run, or several with their padding.
-func (b *builder) placeOf(l layout, t *backend.Tensor) (place, []uint64) {
-	from, width, rows := extent(t)
+func (b *builder) pieces(t *backend.Tensor) []piece {
+	list := piecesOf(t, b.spec.Align)
 	if !t.Contiguous() && t.Offset%t.LD+t.Cols() > t.LD {
 		b.fail(b.unsupported("%s is a view whose rows run across those of %s", t, t.Root()))
 	}
-	if end := from + width*rows; end > l.elems {
+	if last := list[len(list)-1]; last.from+last.elems() > t.Root().Elems() {
 		b.fail(b.unsupported("%s is a view of columns that reaches beyond the last whole row of %s", t, t.Root()))
 	}
-	n := width * rows
-	p := place{root: t.Root(), from: l.at(from)}
-	switch runs := n / l.grain; {
-	case l.plain():
-		p.to = p.from + int64(n*l.size)
-		return p, matrix(width, rows)
-	case runs == 1:
-		p.to = p.from + int64(n*l.size)
-		return p, matrix(n, 1)
-	default:
-		p.to = p.from + int64(runs*l.pitch*l.size)
-		return p, matrix(l.pitch, runs)
-	}
+	return list
 }
 
-// runs is the number of runs in p.
-func (p place) runs(l layout) int {
-	return int((p.to - p.from + int64((l.pitch-l.grain)*l.size)) / int64(l.pitch*l.size))
+// read is the elements of a piece of t.
+func (b *builder) read(l layout, t *backend.Tensor, p piece, typ libsynapse.DataType) value {
+	where, runs := l.placeOf(t.Root(), p)
+	sizes := []uint64{uint64(p.width), uint64(p.rows)}
+	if runs > 1 {
+		sizes = []uint64{uint64(l.pitch), uint64(runs)}
+	}
+	v := b.show(t, where, typ, scalarSizes(sizes))
+	if runs > 1 {
+		v = b.slice(v, 0, 0, uint64(l.grain))
+	}
+	return v
+}
+
+// scalarSizes is {1} for what has one element.
+func scalarSizes(sizes []uint64) []uint64 {
+	if (value{sizes: sizes}).elems() == 1 {
+		return []uint64{1}
+	}
+	return sizes
+}
+
+// placeOf is where a piece lies, and in how many padded runs: 1 of a layout
+// without padding, and of one run, whose padding is not part of the place.
+func (l layout) placeOf(root *backend.Tensor, p piece) (place, int) {
+	n := p.elems()
+	where := place{root: root, from: l.at(p.from)}
+	where.to = where.from + int64(n*l.size)
+	if l.plain() || n == l.grain {
+		return where, 1
+	}
+	runs := n / l.grain
+	where.to = where.from + int64(runs*l.pitch*l.size)
+	return where, runs
 }
 
 // show is the tensor that holds the newest contents of a place.
@@ -128,25 +161,41 @@ func (b *builder) outAs(t *backend.Tensor, v value) {
 		b.locals[t] = v
 		return
 	}
-	if !t.Contiguous() {
-		old := b.enclosing(l, t, v.typ)
-		from, width := uint64(t.Offset%t.LD), uint64(t.LD)
-		parts := []value{b.reshape(v, uint64(t.Cols()), uint64(t.Rows()))}
-		if from > 0 {
-			parts = append([]value{b.slice(old, 0, 0, from)}, parts...)
-		}
-		if end := from + uint64(t.Cols()); end < width {
-			parts = append(parts, b.slice(old, 0, end, width))
-		}
-		v = b.concat(0, parts...)
+	pieces := b.pieces(t)
+	if t.Contiguous() {
+		b.write(l, t, pieces[0], v)
+		return
 	}
-	p, sizes := b.placeOf(l, t)
-	if runs := p.runs(l); !l.plain() && runs > 1 {
-		grain, k := uint64(l.grain), uint64(runs)
-		padding := b.zeros(v.typ, uint64(l.pitch)-grain, k)
-		v = b.concat(0, b.reshape(v, grain, k), padding)
+	v = b.reshape(v, uint64(t.Cols()), uint64(t.Rows()))
+	row := uint64(0)
+	for _, p := range pieces {
+		old := b.reshape(b.read(l, t, p, v.typ), uint64(p.width), uint64(p.rows))
+		b.write(l, t, p, b.between(old, b.slice(v, 1, row, row+uint64(p.rows)), p.skip))
+		row += uint64(p.rows)
 	}
-	b.put(t, p, b.reshape(v, sizes...))
+}
+
+// between is old with the columns from skip on replaced by v.
+func (b *builder) between(old, v value, skip uint64) value {
+	var parts []value
+	if skip > 0 {
+		parts = append(parts, b.slice(old, 0, 0, skip))
+	}
+	parts = append(parts, v)
+	if end := skip + v.sizes[0]; end < old.sizes[0] {
+		parts = append(parts, b.slice(old, 0, end, old.sizes[0]))
+	}
+	return b.concat(0, parts...)
+}
+
+// write stores the elements v in a piece of t.
+func (b *builder) write(l layout, t *backend.Tensor, p piece, v value) {
+	where, runs := l.placeOf(t.Root(), p)
+	if runs > 1 {
+		grain, n := uint64(l.grain), uint64(runs)
+		v = b.concat(0, b.reshape(v, grain, n), b.zeros(v.typ, uint64(l.pitch)-grain, n))
+	}
+	b.put(t, where, b.reshape(v, scalarSizes(v.sizes)...))
 }
 
 // put makes v the contents of p: where it can, by having the node that computes
@@ -199,7 +248,6 @@ func (b *builder) intWord(control *backend.Tensor, i int) value {
 }
 
 func (b *builder) controlWord(control *backend.Tensor, i int, typ libsynapse.DataType) value {
-	l, _ := b.layouts(control.Root())
-	words := b.enclosing(l, control, typ)
+	words := b.inAs(control, typ)
 	return b.reshape(b.slice(words, 0, uint64(i), uint64(i+1)), 1)
 }

@@ -177,8 +177,6 @@ func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v value, floor bo
 // choose stores the new contents of t, or the old ones where skip is set: those of
 // an FP8 tensor are bytes, which are chosen as such and not rounded again.
 func (b *builder) choose(t *backend.Tensor, skip, contents value) {
-	l, _ := b.layouts(t.Root())
-	old := b.reshape(b.enclosing(l, t, contents.typ), contents.sizes...)
-	v := b.where(skip, old, contents)
-	b.outAs(t, v)
+	old := b.reshape(b.inAs(t, contents.typ), contents.sizes...)
+	b.outAs(t, b.where(skip, old, contents))
 }
