@@ -90,6 +90,7 @@ FLOAT_FUNCTION(sigmoid, 1, 1 / (1 + expf(-a)))
 FLOAT_FUNCTION(silu, 1, a / (1 + expf(-a)))
 FLOAT_FUNCTION(relu, 1, a > 0 ? a : a != a ? a : 0)
 FLOAT_FUNCTION(is_finite, 1, a - a == 0)
+FLOAT_FUNCTION(is_nan, 1, a != a)
 
 static float silu_slope(float x) {
 	const float s = 1 / (1 + expf(-x));
@@ -327,7 +328,7 @@ const kernel elementwise_kernels[] = {
 	COMPARISON("greater_equal_fwd", greater_equal),
 	COMPARISON("less_equal_fwd", less_equal),
 	COMPARISON("not_equal_fwd", not_equal),
-	{"where_fwd", NUMBERS, "BTT", "T", {0}, check, run, &where, true},
+	{"where_fwd", NUMBERS | F16 | I8, "BTT", "T", {0}, check, run, &where, true},
 	UNARY("abs_fwd", NUMBERS, absolute),
 	UNARY("neg_fwd", NUMBERS, neg),
 	UNARY("sqrt_fwd", FLOATING, square_root),
@@ -344,6 +345,7 @@ const kernel elementwise_kernels[] = {
 	UNARY("relu_fwd", FLOATING, relu),
 	BINARY("silu_bwd", FLOATING, silu_bwd),
 	{"gelu_fwd", FLOATING, "T", "T", {OPTIONAL_PARAMS, 1, 8}, check, run_gelu, NULL, true},
+	{"isnan_fwd", FLOATING, "T", "B", {OPTIONAL_PARAMS, 4, 8}, check, run, &is_nan},
 	{"isfinite_fwd", FLOATING, "T", "B", {OPTIONAL_PARAMS, 4, 8}, check, run, &is_finite},
 	REDUCTION("reduce_sum_multi_dim_fwd", sum),
 	REDUCTION("reduce_sum_square_multi_dim_fwd", sum_square),

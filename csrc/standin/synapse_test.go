@@ -213,7 +213,9 @@ func (g *graph) in(typ uint32, data []byte, sizes ...uint64) *tensor {
 	return x
 }
 
-func (g *graph) floats(values []float32, sizes ...uint64) *tensor { return g.in(typeF32, f32Bytes(values), sizes...) }
+func (g *graph) floats(values []float32, sizes ...uint64) *tensor {
+	return g.in(typeF32, f32Bytes(values), sizes...)
+}
 
 // node makes a node and returns the status and its id. Operands that are nil are
 // left out.

@@ -22,6 +22,7 @@ package direct
 // 	return ((int (*)(n, n, id, n))f)(a[0], a[1], *(id *)a[2], a[3]);
 // }
 //
+// static void *view(n p) { return (void *)p; }
 // static void release(n p) { free((void *)p); }
 import "C"
 
@@ -81,4 +82,9 @@ func Memory(bytes int) ([]byte, uint64) {
 // Free frees what Memory made.
 func Free(address uint64) {
 	C.release(C.n(address))
+}
+
+// View is C's memory at an address.
+func View(address uint64, bytes int) []byte {
+	return unsafe.Slice((*byte)(C.view(C.n(address))), bytes)
 }

@@ -1,0 +1,302 @@
+//go:build gaudi && cgo && linux
+
+package standin
+
+import (
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin/direct"
+)
+
+func TestNothingBeforeInitialize(t *testing.T) {
+	s := load(t)
+	_, p := s.memory(256)
+	for _, name := range []string{
+		"synDestroy", "synDeviceGetCount", "synDeviceGetModuleIDs", "synDeviceAcquireByModuleId", "synDeviceRelease", "synDeviceSynchronize",
+		"synDeviceMalloc", "synHostMap", "synMemCopyAsync", "synStreamCreateGeneric", "synEventCreate", "synGraphCreate", "synGraphCompile", "synLaunch", "synRecipeSerialize",
+	} {
+		require.Equal(t, uninitialized, s.Call(name, p, p, p, p, p, p, p, p), name)
+	}
+	require.Equal(t, hcclInvalidUsage, s.Call("hcclGetUniqueId", p))
+	s.do("synDriverGetVersion", p, 256) // the one that may come first
+}
+
+func TestInitializeAndDestroy(t *testing.T) {
+	s := load(t)
+	s.do("synInitialize")
+	s.do("synInitialize")
+	t.Setenv("HABANA_DISABLE_DOUBLE_SYN_INITIALIZE", "1")
+	require.Equal(t, alreadyInitialized, s.Call("synInitialize"))
+	s.do("synDestroy")
+	require.Equal(t, uninitialized, s.Call("synDestroy"))
+	s.do("synInitialize")
+}
+
+func TestDevices(t *testing.T) {
+	t.Setenv("STANDIN_GAUDI2", "2")
+	t.Setenv("STANDIN_GAUDI3", "1")
+	s := load(t)
+	s.do("synInitialize")
+	require.EqualValues(t, 3, s.get("synDeviceGetCount"))
+	require.EqualValues(t, 2, s.get("synDeviceGetCountByDeviceType", gaudi2))
+	b, p := s.memory(16)
+	binary.LittleEndian.PutUint32(b[12:], 3)
+	s.do("synDeviceGetModuleIDs", p, p+12)
+	require.Equal(t, i32Bytes(0, 1, 2, 3), b)
+
+	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByModuleId", p, 3))
+	require.Equal(t, noDeviceFound, s.Call("synDeviceRelease", 0))
+	require.Equal(t, noDeviceFound, s.Call("synDeviceMalloc", 0, 16, 0, 0, p))
+	s.do("synDeviceAcquireByDeviceType", p, gaudi3)
+	require.Equal(t, alreadyAcquired, s.Call("synDeviceAcquireByModuleId", p, 0))
+	name, at := s.memory(64)
+	s.do("synDeviceGetName", at, 64, 0)
+	require.Contains(t, string(name), "Gaudi3 2")
+	info, at := s.memory(72)
+	s.do("synDeviceGetInfoV2", 0, at)
+	require.EqualValues(t, 128<<30, binary.LittleEndian.Uint64(info[24:]))
+	require.EqualValues(t, gaudi3, binary.LittleEndian.Uint32(info[52:]))
+	query, at := s.memory(16)
+	binary.LittleEndian.PutUint32(query, 11) // DEVICE_ATTRIBUTE_ADDRESS_ALIGNMENT_SIZE
+	require.EqualValues(t, 256, s.get("synDeviceGetAttribute", at, 1, 0))
+	require.EqualValues(t, 128, s.get("synDeviceTypeGetAttribute", at, 1, gaudi2))
+	require.Equal(t, deviceTypeMismatch, s.Call("synDeviceTypeGetAttribute", at+8, at, 1, 2))
+	s.do("synDeviceRelease", 0)
+	s.do("synDeviceAcquireByModuleId", p, 0)
+}
+
+func TestNoDevice(t *testing.T) {
+	t.Setenv("STANDIN_GAUDI2", "0")
+	s := load(t)
+	s.do("synInitialize")
+	_, p := s.memory(8)
+	require.Equal(t, noDeviceFound, s.Call("synDeviceGetCount", p))
+	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByDeviceType", p, gaudi2))
+	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquire", p, 0))
+}
+
+// again runs this test in a process of its own, which finds the library in the
+// environment.
+func again(t *testing.T, library string) ([]byte, error) {
+	command := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
+	command.Env = append(os.Environ(), "STANDIN_TEST_LIBRARY="+library)
+	return command.CombinedOutput()
+}
+
+// opened is the library of a process that again started.
+func opened(t *testing.T) *synapse {
+	path := os.Getenv("STANDIN_TEST_LIBRARY")
+	if path == "" {
+		return nil
+	}
+	lib, err := direct.Open(path)
+	require.NoError(t, err)
+	s := &synapse{Library: lib, t: t}
+	s.do("synInitialize")
+	return s
+}
+
+func TestADeviceHasOneProcess(t *testing.T) {
+	if s := opened(t); s != nil {
+		_, p := s.memory(8)
+		require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByModuleId", p, 0))
+		s.do("synDeviceAcquireByDeviceType", p, gaudi2) // the other one
+		return
+	}
+	t.Setenv("STANDIN_GAUDI2", "2")
+	path := Build(t, "libsynapse")
+	lib, err := direct.Open(path)
+	require.NoError(t, err)
+	s := &synapse{Library: lib, t: t}
+	s.do("synInitialize")
+	s.get("synDeviceAcquireByModuleId", 0)
+	out, err := again(t, path)
+	require.NoError(t, err, "%s", out)
+}
+
+// A lost device is lost for good, and the real library has been seen to hang when it is
+// destroyed then.
+func TestDestroyOfALostDevice(t *testing.T) {
+	if s := opened(t); s != nil {
+		_, p := s.memory(8)
+		s.do("synDeviceAcquireByModuleId", p, 0)
+		s.stream = s.get("synStreamCreateGeneric", 0, 0)
+		identity(s).run()
+		t.Setenv("STANDIN_LOST", "2")
+		g := identity(s)
+		status, recipe := g.compile()
+		require.Equal(t, success, status)
+		g.place()
+		_, list, n := g.launchList()
+		s.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
+		require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+		require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+		require.Equal(t, terminated, s.Call("synDeviceMalloc", 0, 16, 0, 0, p))
+		require.Equal(t, terminated, s.Call("synDeviceRelease", 0))
+		s.Call("synDestroy")
+		return
+	}
+	out, err := again(t, Build(t, "libsynapse"))
+	require.Error(t, err)
+	require.Contains(t, string(out), "synDestroy after the device was lost")
+	require.Contains(t, string(out), "SIGABRT")
+	require.NotContains(t, string(out), "Error Trace")
+}
+
+// identity is a graph that copies four floats.
+func identity(s *synapse) *graph {
+	g := s.graph(gaudi2)
+	x := g.floats([]float32{1, 2, 3, 4}, 4)
+	g.add("identity", nil, []*tensor{g.out(typeF32, 4)}, x)
+	return g
+}
+
+// Memory.
+
+func TestMemory(t *testing.T) {
+	t.Setenv("STANDIN_OOM", "1000")
+	s := open(t, gaudi2)
+	_, p := s.memory(16)
+	a := s.malloc(600)
+	require.EqualValues(t, 128, a%256, "aligned to what the device asks for and to nothing more")
+	require.Equal(t, outOfDeviceMemory, s.Call("synDeviceMalloc", 0, 401, 0, 0, p))
+	info, at := s.memory(16)
+	s.do("synDeviceGetMemoryInfo", 0, at, at+8)
+	require.Equal(t, append(binary.LittleEndian.AppendUint64(nil, 400), binary.LittleEndian.AppendUint64(nil, 1000)...), info)
+	require.Equal(t, []byte{0xff, 0xff}, s.read(a, 2))
+	require.Equal(t, invalidArgument, s.Call("synDeviceMalloc", 0, 0, 0, 0, p))
+	require.Equal(t, invalidArgument, s.Call("synDeviceFree", 0, a+8, 0))
+	s.do("synDeviceFree", 0, a, 0)
+	require.Equal(t, invalidArgument, s.Call("synDeviceFree", 0, a, 0))
+	s.malloc(1000)
+}
+
+func TestAlignmentOfGaudi3(t *testing.T) {
+	s := open(t, gaudi3)
+	require.Zero(t, s.malloc(10)%256)
+}
+
+func TestRedZones(t *testing.T) {
+	s := open(t, gaudi2)
+	b, p := s.memory(8)
+	s.do("synHostMalloc", 0, 8, 0, p)
+	at := binary.LittleEndian.Uint64(b)
+	direct.View(at, 9)[8] = 1
+	require.Equal(t, fail, s.Call("synHostFree", 0, at, 0))
+	require.Equal(t, terminated, s.Call("synDeviceSynchronize", 0))
+}
+
+func TestLeaks(t *testing.T) {
+	s := open(t, gaudi2)
+	p := s.malloc(10)
+	s.do("synStreamDestroy", s.stream)
+	require.Equal(t, busy, s.Call("synDeviceRelease", 0))
+	_, at := s.memory(8)
+	s.do("synDeviceAcquireByModuleId", at, 0)
+	s.do("synDeviceFree", 0, p, 0)
+	s.do("synDeviceRelease", 0)
+	s.do("synDestroy")
+}
+
+func TestCopyRules(t *testing.T) {
+	s := open(t, gaudi2)
+	a := s.malloc(16)
+	_, unmapped := s.memory(16)
+	_, mapped := s.host(16)
+	for _, c := range []struct{ from, n, to, direction, want uint64 }{
+		{unmapped, 16, a, hostToDevice, mappingNotFound},
+		{a, 16, unmapped, deviceToHost, mappingNotFound},
+		{mapped, 16, a, 3, invalidArgument},
+		{mapped, 17, a, hostToDevice, mappingNotFound},
+		{mapped, 16, a + 1, hostToDevice, mappingNotFound},
+		{mapped, 0, a, hostToDevice, invalidArgument},
+		{a, 16, mapped, deviceToDevice, mappingNotFound},
+		{mapped, 16, a, hostToDevice, success},
+	} {
+		require.EqualValues(t, c.want, s.Call("synMemCopyAsync", s.stream, c.from, c.n, c.to, c.direction))
+	}
+	require.Equal(t, invalidArgument, s.Call("synMemCopyAsync", 77, mapped, 16, a, hostToDevice))
+	require.Equal(t, mappingNotFound, s.Call("synMemsetD32Async", a, 0, 5, s.stream))
+	require.Equal(t, invalidArgument, s.Call("synHostUnmap", 0, unmapped))
+	require.Equal(t, invalidArgument, s.Call("synHostFree", 0, mapped, 0), "it was mapped, not allocated")
+}
+
+// Nothing is done before somebody waits, in both directions.
+func TestCopiesAreDeferred(t *testing.T) {
+	s := open(t, gaudi2)
+	a := s.malloc(4)
+	b, p := s.host(4)
+	copy(b, "old.")
+	s.do("synMemCopyAsync", s.stream, p, 4, a, hostToDevice)
+	copy(b, "new.") // too early
+	s.do("synStreamSynchronize", s.stream)
+	require.Equal(t, "new.", string(s.read(a, 4)))
+	copy(b, "....")
+	s.do("synMemCopyAsync", s.stream, a, 4, p, deviceToHost)
+	require.Equal(t, "....", string(b))
+	s.do("synMemsetD16Async", a, 0x4142, 2, s.stream)
+	require.Equal(t, busy, s.Call("synStreamQuery", s.stream))
+	require.Equal(t, "new.", string(b))
+	require.Equal(t, success, s.Call("synStreamQuery", s.stream))
+	require.Equal(t, "BABA", string(s.read(a, 4)))
+}
+
+// A stream that is said to be done while its copies to the host are still under way has
+// been seen.
+func TestCopiesThatLandLate(t *testing.T) {
+	t.Setenv("STANDIN_LATE", "20")
+	s := open(t, gaudi2)
+	a := s.malloc(1)
+	b, p := s.host(1)
+	s.do("synMemsetD8Async", a, 7, 1, s.stream)
+	s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
+	s.do("synStreamSynchronize", s.stream)
+	require.Eventually(t, func() bool { s.do("synDeviceSynchronize", 0); return b[0] == 7 }, 10*time.Second, time.Millisecond)
+}
+
+func TestWorkAfterFree(t *testing.T) {
+	s := open(t, gaudi2)
+	a := s.malloc(4)
+	s.do("synMemsetD8Async", a, 1, 4, s.stream)
+	s.do("synDeviceFree", 0, a, 0)
+	require.Equal(t, fail, s.Call("synStreamSynchronize", s.stream))
+	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+}
+
+// Streams and events.
+
+func TestEvents(t *testing.T) {
+	s := open(t, gaudi2)
+	a := s.malloc(1)
+	second := s.get("synStreamCreateGeneric", 0, 0)
+	event := s.get("synEventCreate", 0, 1)
+	s.do("synMemsetD8Async", a, 1, 1, s.stream)
+	s.do("synEventRecord", event, s.stream)
+	s.do("synMemsetD8Async", a, 2, 1, s.stream) // behind the event
+	s.do("synStreamWaitEvent", second, event, 0)
+	b, p := s.host(1)
+	s.do("synMemCopyAsync", second, a, 1, p, deviceToHost)
+	s.do("synStreamSynchronize", second)
+	require.EqualValues(t, 1, b[0], "what is before the event and no more")
+	require.Equal(t, success, s.Call("synEventQuery", event))
+
+	again, untimed := s.get("synEventCreate", 0, 1), s.get("synEventCreate", 0, 0)
+	s.do("synEventRecord", again, s.stream)
+	s.do("synEventRecord", untimed, s.stream)
+	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, again), "not reached")
+	s.do("synEventSynchronize", untimed)
+	s.get("synEventElapsedTime", event, again)
+	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, untimed))
+	require.Equal(t, invalidEvent, s.Call("synEventRecord", s.stream, s.stream))
+	require.Equal(t, invalidEvent, s.Call("synStreamWaitEvent", s.stream, 77, 0))
+	require.Equal(t, invalidArgument, s.Call("synEventRecord", event, 77))
+	s.do("synEventDestroy", event)
+	require.Equal(t, invalidEvent, s.Call("synEventDestroy", event))
+	require.Equal(t, invalidArgument, s.Call("synStreamSynchronize", 77))
+}
