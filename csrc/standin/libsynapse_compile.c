@@ -409,9 +409,8 @@ static void archive_recipe(archive *a, recipe *r) {
 	sized(a, &r->constant, &r->constants);
 	array(a, (void **)&r->operand, &r->operands, sizeof *r->operand);
 	raw(a, r->operand, r->operands * sizeof *r->operand);
-	uint32_t names = r->operands;
-	array(a, (void **)&r->operand_name, &names, sizeof *r->operand_name);
-	a->failed |= names != r->operands;
+	if (!a->writes)
+		r->operand_name = calloc(r->operands + 1, sizeof *r->operand_name);
 	for (uint32_t i = 0; i < r->operands && !a->failed; i++)
 		text(a, &r->operand_name[i]);
 	array(a, (void **)&r->step, &r->steps, sizeof *r->step);

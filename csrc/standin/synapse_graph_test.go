@@ -1,0 +1,455 @@
+//go:build gaudi && cgo && linux
+
+package standin
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTensorsAreLockedByTheirNode(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x, y := g.temp(typeF32, 4), g.temp(typeF32, 4)
+	status, _ := g.node("no_such_kernel_f32", nil, []*tensor{y}, []*tensor{x}) // even by one that fails
+	require.Equal(t, fail, status)
+	section := g.section()
+	_, p := g.memory(64)
+	for _, c := range []struct {
+		name string
+		args []uint64
+	}{
+		{"synTensorSetGeometry", []uint64{g.geometry(4), 1}},
+		{"synTensorSetDeviceDataType", []uint64{typeF32}},
+		{"synTensorAssignToSection", []uint64{section, 0}},
+		{"synTensorSetSectionOffset", []uint64{0}},
+		{"synTensorSetHostPtr", []uint64{p, 16, typeF32, 1}},
+		{"synTensorSetQuantizationData", []uint64{2, p, 24}},
+	} {
+		require.Equal(t, objectInitialized, g.Call(c.name, append([]uint64{x.handle}, c.args...)...), c.name)
+	}
+}
+
+func TestTensorRules(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x := g.bare(0)
+	_, p := g.memory(64)
+	require.Equal(t, nameUsed, g.Call("synTensorHandleCreate", p, g.handle, 0, g.text("t0")))
+	require.Equal(t, invalidArgument, g.Call("synTensorHandleCreate", p, g.handle, 2, g.text("dynamic")))
+	require.Equal(t, fail, g.Call("synTensorHandleCreate", p, 77, 0, g.text("x")))
+	require.Equal(t, invalidArgument, g.Call("synTensorHandleCreate", p, g.handle, 0, g.text(strings.Repeat("x", 1024))))
+	require.Equal(t, invalidArgument, g.Call("synTensorSetGeometry", x.handle, g.geometry(1, 1, 1, 1, 1, 1), 1), "six dimensions")
+	require.Equal(t, invalidArgument, g.Call("synTensorSetGeometry", x.handle, g.geometry(1, 0), 1))
+	require.Equal(t, invalidArgument, g.Call("synTensorSetGeometry", x.handle, g.geometry(), 1))
+	require.Equal(t, invalidArgument, g.Call("synTensorSetDeviceDataType", x.handle, 3))
+	g.do("synTensorSetGeometry", x.handle, g.geometry(4, 2), 1)
+	g.do("synTensorSetDeviceDataType", x.handle, typeF32)
+	require.Equal(t, unsupported, g.Call("synTensorSetGeometry", x.handle, g.geometry(4, 1), 0), "sizes that change")
+	require.Equal(t, invalidArgument, g.Call("synTensorSetHostPtr", x.handle, p, 28, typeF32, 1))
+	require.Equal(t, invalidArgument, g.Call("synTensorSetHostPtr", x.handle, p, 32, typeI32, 1))
+	g.do("synTensorSetHostPtr", x.handle, p, 32, typeF32, 1)
+	out, at := g.memory(208)
+	g.do("synTensorGetGeometry", x.handle, at, 1)
+	require.EqualValues(t, []byte{4, 2, 2}, []byte{out[0], out[8], out[200]})
+	g.do("synTensorGetName", x.handle, 3, at)
+	require.Equal(t, invalidArgument, g.Call("synTensorGetName", x.handle, 2, at))
+
+	y := g.temp(typeF32, 4)
+	section := g.get("synSectionCreate", 0, g.handle)
+	g.do("synTensorAssignToSection", y.handle, section, 0)
+	require.Equal(t, objectInitialized, g.Call("synSectionSetPersistent", section, 1), "after a tensor is in it")
+	require.Equal(t, objectInitialized, g.Call("synTensorAssignToSection", y.handle, section, 0))
+	other := s.graph(gaudi2)
+	require.Equal(t, invalidArgument, other.Call("synTensorAssignToSection", other.temp(typeF32, 1).handle, section, 0))
+	require.Equal(t, unsupported, s.Call("synGraphCreate", at, 2), "Gaudi 1")
+	g.do("synGraphDestroy", g.handle)
+	require.Equal(t, fail, g.Call("synGraphDestroy", g.handle))
+	require.Equal(t, invalidArgument, g.Call("synTensorDestroy", y.handle), "its graph took it along")
+}
+
+func TestNodeRules(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x, y := g.temp(typeF32, 4), g.temp(typeF32, 4)
+	list, at := g.memory(8)
+	binary.LittleEndian.PutUint64(list, x.handle)
+	create := func(in, out, ins, outs, guid uint64) int {
+		return g.Call("synNodeCreate", g.handle, in, out, ins, outs, 0, 0, guid, g.text("n"), 0, 0)
+	}
+	require.Equal(t, invalidArgument, create(at, at, 1, 1, 0), "no guid")
+	require.Equal(t, invalidArgument, create(0, at, 1, 1, g.text("abs_fwd_f32")), "no list")
+	other := s.graph(gaudi2).temp(typeF32, 4)
+	big := g.temp(typeE4M3, 1<<17, 1<<15+1)
+	whole := g.temp(typeE4M3, 1<<17, 1<<15)
+	unsized, untyped := g.bare(0), g.bare(0)
+	g.do("synTensorSetDeviceDataType", unsized.handle, typeF32)
+	g.do("synTensorSetGeometry", untyped.handle, g.geometry(4), 1)
+	bf16, wide, shape := g.temp(typeBF16, 4), g.temp(typeF32, 4, 2), g.shape(4)
+	for _, c := range []struct {
+		guid    string
+		params  []byte
+		out, in []*tensor
+		want    int
+	}{
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{other}, invalidArgument}, // of another graph
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{unsized}, invalidArgument},
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{untyped}, invalidArgument},
+		{"identity", nil, []*tensor{g.temp(typeE4M3, 1)}, []*tensor{big}, invalidArgument}, // more than 2^32 bytes
+		{"identity", nil, []*tensor{g.temp(typeE4M3, 1<<17, 1<<15)}, []*tensor{whole}, success},
+		{"abs_fwd_f64", nil, []*tensor{y}, []*tensor{x}, fail},
+		{"abs_fwd", nil, []*tensor{y}, []*tensor{x}, fail},
+		{"gemm_f32", nil, []*tensor{y}, []*tensor{x}, fail},
+		{"cast_f32", nil, []*tensor{y}, []*tensor{x}, fail},
+		{"div_fwd_i32", nil, []*tensor{y}, []*tensor{x, x}, fail},             // a kernel that there is, in a type that there is not
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{bf16}, fail},             // not the suffix's type
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{shape}, fail},            // no data
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{nil}, fail},              // not optional
+		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{x, x}, fail},             // too many
+		{"add_fwd_f32", nil, []*tensor{y}, []*tensor{x}, fail},                // too few
+		{"abs_fwd_f32", []byte{0, 0, 0, 0}, []*tensor{y}, []*tensor{x}, fail}, // it has no parameters
+		{"transpose", make([]byte, 24), []*tensor{y}, []*tensor{x}, fail},     // the old structure
+		{"reduce_sum_multi_dim_fwd_f32", make([]byte, 4), []*tensor{y}, []*tensor{x}, fail},
+		{"abs_fwd_f32", nil, []*tensor{wide}, []*tensor{x}, fail}, // other sizes
+		{"add_fwd_f32", nil, []*tensor{wide}, []*tensor{x, wide}, success},
+		{"abs_fwd_f32", nil, []*tensor{wide}, []*tensor{x}, invalidArgument}, // it has a producer
+	} {
+		status, _ := g.node(c.guid, c.params, c.out, c.in)
+		require.Equal(t, c.want, status, c.guid)
+	}
+	id := g.add("abs_fwd_f32", nil, []*tensor{y}, x)
+	_, ids := g.memory(16)
+	require.Equal(t, invalidArgument, g.Call("synNodeDependencySet", g.handle, ids, ids, 1, 1), "node 0")
+	require.Equal(t, invalidArgument, g.Call("synNodeSetRoundingMode", g.handle, id+100, 0))
+	g.do("synNodeSetRoundingMode", g.handle, id, 0)
+}
+
+func TestKernelLibrary(t *testing.T) {
+	s := open(t, gaudi2)
+	t.Setenv("STANDIN_KERNELS", "1")
+	t.Setenv("GC_KERNEL_PATH", "")
+	g := s.graph(gaudi2)
+	status, _ := g.node("abs_fwd_f32", nil, []*tensor{g.temp(typeF32, 4)}, []*tensor{g.temp(typeF32, 4)})
+	require.Equal(t, fail, status)
+	g.add("identity", nil, []*tensor{g.temp(typeF32, 4)}, g.temp(typeF32, 4)) // the graph compiler's own
+	t.Setenv("GC_KERNEL_PATH", "/usr/lib/habanalabs/libtpc_kernels.so")
+	g.add("abs_fwd_f32", nil, []*tensor{g.temp(typeF32, 4)}, g.temp(typeF32, 4))
+}
+
+// inPlace is x = x + y, of which y = |x| is also read: {4} in one section.
+func inPlace(s *synapse, ordered bool) (*graph, *tensor, *tensor) {
+	g := s.graph(gaudi2)
+	x := g.floats([]float32{1, -2, 3, -4}, 4)
+	after := g.temp(typeF32, 4)
+	g.do("synTensorAssignToSection", after.handle, x.section, 0)
+	y, z := g.temp(typeF32, 4), g.out(typeF32, 4)
+	second := g.add("add_fwd_f32", nil, []*tensor{after}, x, x)
+	first := g.add("abs_fwd_f32", nil, []*tensor{y}, x)
+	g.add("neg_fwd_f32", nil, []*tensor{z}, y)
+	if ordered {
+		g.after(first, second)
+	}
+	after.section, after.address = x.section, 0
+	return g, x, z
+}
+
+func TestSharedMemoryNeedsOrder(t *testing.T) {
+	s := open(t, gaudi2)
+	g, _, _ := inPlace(s, false)
+	status, _ := g.compile()
+	require.Equal(t, fail, status)
+	for seed := range 20 {
+		t.Setenv("STANDIN_SEED", fmt.Sprint(seed))
+		g, x, z := inPlace(s, true)
+		status, recipe := g.compile()
+		require.Equal(t, success, status)
+		x.address, z.address = g.malloc(16), g.malloc(16)
+		for _, other := range g.tensors {
+			if other.section == x.section {
+				other.address = x.address
+			}
+		}
+		g.place()
+		_, list, n := g.launchList()
+		g.do("synLaunch", s.stream, list, uint64(n), g.workspace(recipe), recipe, 1)
+		require.Equal(t, []float32{2, -4, 6, -8}, g.floatsOf(x))
+		require.Equal(t, []float32{-1, -2, -3, -4}, g.floatsOf(z))
+	}
+}
+
+// A node may write where it reads only if its kernel goes element by element.
+func TestInPlace(t *testing.T) {
+	for _, c := range []struct {
+		guid   string
+		params []byte
+		offset uint64
+		want   int
+	}{
+		{"neg_fwd_f32", nil, 0, success},
+		{"neg_fwd_f32", nil, 128, fail}, // overlapping, but not the same
+		{"transpose", transposeParams(1, 0), 0, fail},
+	} {
+		s := open(t, gaudi2)
+		g := s.graph(gaudi2)
+		x, y := g.temp(typeF32, 32, 32), g.temp(typeF32, 32, 32)
+		section := g.section()
+		g.do("synTensorAssignToSection", x.handle, section, 0)
+		g.do("synTensorAssignToSection", y.handle, section, c.offset)
+		g.add(c.guid, c.params, []*tensor{y}, x)
+		status, _ := g.compile()
+		require.Equal(t, c.want, status, c)
+	}
+}
+
+func TestCompileRules(t *testing.T) {
+	s := open(t, gaudi2)
+	compile := func(build func(g *graph)) int {
+		g := s.graph(gaudi2)
+		build(g)
+		status, _ := g.compile()
+		return status
+	}
+	require.Equal(t, fail, compile(func(*graph) {}), "empty")
+	require.Equal(t, fail, compile(func(g *graph) {
+		x, y, z := g.in(typeF32, make([]byte, 16), 4), g.out(typeF32, 4), g.out(typeF32, 4)
+		first, second := g.add("abs_fwd_f32", nil, []*tensor{y}, x), g.add("neg_fwd_f32", nil, []*tensor{z}, y)
+		g.after(second, first)
+	}), "a circle")
+	require.Equal(t, fail, compile(func(g *graph) {
+		g.add("abs_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, g.temp(typeF32, 4))
+	}), "nothing writes the input")
+	require.Equal(t, fail, compile(func(g *graph) {
+		x, y := g.temp(typeF32, 4), g.out(typeF32, 4)
+		g.do("synTensorAssignToSection", x.handle, g.section(), 64)
+		g.add("abs_fwd_f32", nil, []*tensor{y}, x)
+	}), "not aligned in its section")
+	t.Setenv("STANDIN_COMPILE_FAIL", "abs_fwd_f32")
+	require.Equal(t, fail, compile(func(g *graph) {
+		g.add("abs_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, g.floats([]float32{1, 2, 3, 4}, 4))
+	}))
+}
+
+// Two nodes that nothing orders run in either order: both draw from one generator.
+func TestOrderIsShuffled(t *testing.T) {
+	s := open(t, gaudi2)
+	seen := map[string]bool{}
+	for seed := range 20 {
+		t.Setenv("STANDIN_SEED", fmt.Sprint(seed))
+		g := s.graph(gaudi2)
+		x := g.floats([]float32{1.03}, 1)
+		rounded := func() *tensor {
+			y := g.out(typeE5M2, 1)
+			g.add("convert_to_fp8_f32", castParams(3), []*tensor{y}, x)
+			return y
+		}
+		var all []*tensor
+		for range 40 {
+			all = append(all, rounded())
+		}
+		g.run()
+		codes := ""
+		for _, y := range all {
+			codes += string(g.bytesOf(y))
+		}
+		seen[codes] = true
+	}
+	require.Greater(t, len(seen), 10)
+}
+
+// Launches.
+
+func TestLaunchRules(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x, y, temp := g.floats([]float32{1, 2, 3, 4}, 4), g.out(typeF32, 4), g.temp(typeF32, 4)
+	second := g.temp(typeF32, 4) // behind y in its section
+	g.do("synTensorAssignToSection", second.handle, y.section, 128)
+	g.add("abs_fwd_f32", nil, []*tensor{temp}, x)
+	g.add("neg_fwd_f32", nil, []*tensor{y}, temp)
+	g.add("abs_fwd_f32", nil, []*tensor{second}, temp)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	x.address, y.address = g.malloc(16), g.malloc(256)
+	second.section, second.address = y.section, y.address+128
+	g.place()
+	workspace := g.workspace(recipe)
+	require.NotZero(t, workspace)
+
+	const byName = 1
+	launch := func(n int, workspace, flags uint64, change func(list []byte)) int {
+		list, at, all := g.launchList()
+		change(list)
+		if n < 0 {
+			n = all
+		}
+		return g.Call("synLaunch", s.stream, at, uint64(n), workspace, recipe, flags)
+	}
+	none := func([]byte) {}
+	address := func(i int, p uint64) func([]byte) {
+		return func(list []byte) { binary.LittleEndian.PutUint64(list[launchInfo*i+8:], p) }
+	}
+	require.Equal(t, success, launch(-1, workspace, byName, none))
+	require.Equal(t, success, launch(-1, workspace, byName, address(1, 0)), "deduced from the other one of its section")
+	require.Equal(t, sectionValidation, launch(2, workspace, byName, none), "one is missing")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(2, y.address+64)), "another section's address")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(0, y.address+128)), "overlapping")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(0, 0)), "no address at all")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(0, 4096)), "none of the device's")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(0, g.malloc(64)+16)), "not aligned")
+	require.Equal(t, sectionValidation, launch(-1, workspace, byName, address(0, workspace)), "the workspace")
+	require.Equal(t, invalidTensor, launch(-1, workspace, byName, func(list []byte) { list[16] = 1 }), "a shape tensor")
+	require.Equal(t, invalidTensor, launch(-1, workspace, byName, func(list []byte) { list[24] = 5 }), "other sizes")
+	require.Equal(t, success, launch(-1, workspace, byName, func(list []byte) { list[24] = 4 }))
+	require.Equal(t, invalidTensor, launch(-1, workspace, 0, none), "without the flag, ids")
+	require.Equal(t, invalidArgument, launch(-1, 0, byName, none), "no workspace")
+	require.Equal(t, invalidArgument, launch(-1, workspace+64, byName, none), "not aligned")
+	require.Equal(t, invalidArgument, launch(-1, workspace, 2, none), "unknown flag")
+
+	names, at := g.memory(32)
+	for i, name := range []string{x.name, y.name, second.name, temp.name} {
+		binary.LittleEndian.PutUint64(names[8*i:], g.text(name))
+	}
+	ids, idsAt := g.memory(32)
+	g.do("synTensorRetrieveIds", recipe, at, idsAt, 4)
+	require.Equal(t, ^uint64(0), binary.LittleEndian.Uint64(ids[24:]), "not persistent")
+	byID := func(list []byte) {
+		for i := range 3 {
+			copy(list[launchInfo*i+224:], ids[8*i:8*i+8])
+		}
+	}
+	require.Equal(t, success, launch(-1, workspace, 0, byID))
+	require.Equal(t, sectionValidation, launch(-1, workspace, 0, func(list []byte) {
+		byID(list)
+		copy(list[224:], ids[24:]) // an invalid id is passed over
+	}), "one is missing")
+	require.EqualValues(t, 3, uint32(s.get2("synTensorRetrieveLaunchAmount", recipe)))
+	g.do("synStreamSynchronize", s.stream)
+	require.Equal(t, []float32{-1, -2, -3, -4}, g.floatsOf(y))
+	require.Equal(t, []float32{1, 2, 3, 4}, g.floatsOf(second))
+
+	info, at := g.memory(1536)
+	copy(info[1024:], ids[16:24])
+	g.do("synTensorRetrieveLaunchInfoById", recipe, 1, at)
+	require.Equal(t, second.name, strings.TrimRight(string(info[:1024]), "\x00"))
+	require.EqualValues(t, 128, binary.LittleEndian.Uint64(info[1480:]))
+	require.EqualValues(t, 4, binary.LittleEndian.Uint32(info[1036:]), "data type")
+}
+
+// get2 calls a function whose second argument is where it writes a number.
+func (s *synapse) get2(name string, first uint64) uint64 {
+	b, p := s.memory(8)
+	s.do(name, first, p)
+	return binary.LittleEndian.Uint64(b)
+}
+
+func TestRecipeOfAnotherDevice(t *testing.T) {
+	s := open(t, gaudi3)
+	g := identity(s) // for Gaudi2
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	_, list, n := g.launchList()
+	require.Equal(t, deviceTypeMismatch, g.Call("synLaunch", s.stream, list, uint64(n), 0, recipe, 1))
+}
+
+// A launch does what it does when somebody waits, with the memory that there is then.
+func TestLaunchesAreDeferred(t *testing.T) {
+	s := open(t, gaudi2)
+	g := identity(s)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	_, list, n := g.launchList()
+	g.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
+	other := s.get("synStreamCreateGeneric", 0, 0)
+	s.stream, other = other, s.stream
+	require.Equal(t, byte(0xff), g.bytesOf(g.tensors[1])[0], "of another stream nothing is done")
+	s.stream = other
+	require.Equal(t, []float32{1, 2, 3, 4}, g.floatsOf(g.tensors[1]))
+	g.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
+	g.do("synDeviceFree", 0, g.tensors[0].address, 0)
+	require.Equal(t, fail, g.Call("synStreamSynchronize", s.stream))
+}
+
+// Nothing stays in a workspace, not even in one that the next launch has again.
+func TestWorkspaceIsSpoilt(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x, temp := g.floats([]float32{1, 2, 3, 4}, 4), g.temp(typeF32, 4)
+	g.add("abs_fwd_f32", nil, []*tensor{temp}, x)
+	g.add("neg_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, temp)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	bytes := int(g.get("synWorkspaceGetSize", recipe))
+	workspace := g.malloc(bytes)
+	g.do("synMemsetD8Async", workspace, 0, uint64(bytes), s.stream)
+	_, list, n := g.launchList()
+	g.do("synLaunch", s.stream, list, uint64(n), workspace, recipe, 1)
+	left := g.read(workspace, bytes)
+	require.Equal(t, byte(0xff), left[bytes-1])
+}
+
+// Recipes in files.
+
+func TestRecipesInFiles(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x := g.floats([]float32{1, 2, 3, 4, 5, 6}, 3, 2)
+	c := g.temp(typeF32, 3)
+	b, p := g.memory(12)
+	copy(b, f32Bytes([]float32{10, 20, 30}))
+	g.do("synTensorSetHostPtr", c.handle, p, 12, typeF32, 1)
+	sum, y := g.temp(typeF32, 3, 2), g.out(typeF32, 2, 3)
+	g.add("add_fwd_f32", nil, []*tensor{sum}, x, c)
+	g.add("transpose", transposeParams(1, 0), []*tensor{y}, sum)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.do("synGraphDestroy", g.handle) // a recipe needs it no more
+	path := filepath.Join(t.TempDir(), "recipe")
+	s.do("synRecipeSerialize", recipe, s.text(path))
+	s.do("synRecipeDestroy", recipe)
+	require.Equal(t, invalidArgument, s.Call("synRecipeDestroy", recipe))
+	recipe = s.get("synRecipeDeSerialize", s.text(path))
+	g.place()
+	_, list, n := g.launchList()
+	g.do("synLaunch", s.stream, list, uint64(n), g.workspace(recipe), recipe, 1)
+	require.Equal(t, []float32{11, 14, 22, 25, 33, 36}, g.floatsOf(y))
+
+	code, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, at := s.memory(8)
+	read := func(code []byte) int {
+		require.NoError(t, os.WriteFile(path, code, 0o666))
+		return s.Call("synRecipeDeSerialize", at, s.text(path))
+	}
+	require.Equal(t, fail, s.Call("synRecipeDeSerialize", at, s.text(path+".missing")))
+	require.Equal(t, fail, read(append([]byte("octet stand-in recipe 0"), code[23:]...)), "another version")
+	for n := range code {
+		require.Equal(t, fail, read(code[:n]), "cut after %d bytes", n)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500 { // nothing that is read ends the process
+		spoilt := append([]byte(nil), code...)
+		spoilt[random.IntN(len(code))] ^= 1 << random.IntN(8)
+		read(spoilt)
+	}
+}
+
+func transposeParams(permutation ...uint32) []byte {
+	b := make([]byte, 104)
+	binary.LittleEndian.PutUint32(b, uint32(len(permutation)))
+	for i, d := range permutation {
+		binary.LittleEndian.PutUint32(b[4+4*i:], d)
+	}
+	return b
+}
+
+func castParams(rounding uint32) []byte { return binary.LittleEndian.AppendUint32(nil, rounding) }
