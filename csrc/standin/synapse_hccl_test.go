@@ -51,7 +51,7 @@ func ranks(t *testing.T, n int, f func(r *rank)) {
 }
 
 // assertZero is for goroutines, which may not end the test.
-func assertZero(t *testing.T, got int, what string) bool {
+func assertZero(t testing.TB, got int, what string) bool {
 	if got != 0 {
 		t.Errorf("%s returned %d", what, got)
 	}

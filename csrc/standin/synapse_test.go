@@ -49,12 +49,11 @@ const (
 // synapse is a stand-in of its own for one test.
 type synapse struct {
 	*direct.Library
-	t *testing.T
-	// stream and host memory that the helpers share
+	t      testing.TB
 	stream uint64
 }
 
-func load(t *testing.T) *synapse {
+func load(t testing.TB) *synapse {
 	lib, err := direct.Open(Build(t, "libsynapse"))
 	require.NoError(t, err)
 	return &synapse{Library: lib, t: t}
@@ -86,7 +85,7 @@ func (s *synapse) do(name string, args ...uint64) {
 }
 
 // open starts a library with one device of a model and a stream.
-func open(t *testing.T, model int) *synapse {
+func open(t testing.TB, model int) *synapse {
 	t.Setenv("STANDIN_GAUDI2", fmt.Sprint(gaudi3-model))
 	t.Setenv("STANDIN_GAUDI3", fmt.Sprint(model-gaudi2))
 	s := load(t)

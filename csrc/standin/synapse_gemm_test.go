@@ -1,0 +1,355 @@
+//go:build gaudi && cgo && linux
+
+package standin
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend/arith"
+	"octet/fp8"
+)
+
+// codes are those of an FP8 format, row-major.
+type codes struct {
+	dtype fp8.DType
+	codes []byte
+}
+
+func fp8Type(d fp8.DType) uint32 {
+	if d == fp8.E5M2 {
+		return typeE5M2
+	}
+	return typeE4M3
+}
+
+// randomCodes has any finite code, the extreme ones often.
+func randomCodes(random *rand.Rand, d fp8.DType, n int) codes {
+	c := codes{d, make([]byte, n)}
+	for i := range c.codes {
+		for {
+			c.codes[i] = byte(random.Uint32())
+			if random.IntN(8) == 0 {
+				c.codes[i] &= 0x83 // subnormal
+			}
+			if x := d.Float32(uint32(c.codes[i])); x-x == 0 {
+				break
+			}
+		}
+	}
+	return c
+}
+
+func (c codes) transposed(rows, columns int) codes {
+	t := codes{c.dtype, make([]byte, len(c.codes))}
+	for i := range rows {
+		for j := range columns {
+			t.codes[j*rows+i] = c.codes[i*columns+j]
+		}
+	}
+	return t
+}
+
+// product multiplies a, m×k, and b, k×n, on the stand-in, each stored as asked.
+func product(s *synapse, model, m, n, k int, a, b codes, transA, transB bool, guid string, scales ...*float32) []float32 {
+	g := s.graph(model)
+	stored := func(c codes, rows, columns int, transposed bool) *tensor {
+		if transposed {
+			c, rows, columns = c.transposed(rows, columns), columns, rows
+		}
+		return g.in(fp8Type(c.dtype), c.codes, uint64(columns), uint64(rows))
+	}
+	in := []*tensor{stored(a, m, k, transA), stored(b, k, n, transB)}
+	for _, scale := range scales {
+		var x *tensor
+		if scale != nil {
+			x = g.floats([]float32{*scale}, 1)
+		}
+		in = append(in, x)
+	}
+	flags := []byte{0, 0}
+	if transA {
+		flags[0] = 1
+	}
+	if transB {
+		flags[1] = 1
+	}
+	out := g.out(typeF32, uint64(n), uint64(m))
+	g.add(guid, flags, []*tensor{out}, in...)
+	g.run()
+	return g.floatsOf(out)
+}
+
+// Products of FP8 are backend/arith's, bit for bit. Both are models of ours after
+// one published source: this is agreement with ourselves.
+func TestProductsOfFP8HaveTheModelsBits(t *testing.T) {
+	const m, n = 9, 11
+	for _, name := range []string{"gaudi2", "gaudi3"} {
+		model, err := arith.Lookup(name)
+		require.NoError(t, err)
+		device := map[string]int{"gaudi2": gaudi2, "gaudi3": gaudi3}[name]
+		s := open(t, device)
+		random := rand.New(rand.NewPCG(3, 4))
+		for _, pair := range model.Pairs {
+			for _, k := range []int{1, 7, 16, 17, 100, 256} {
+				transA, transB := k%2 == 0, k%3 == 0
+				a, b := randomCodes(random, pair[0], m*k), randomCodes(random, pair[1], k*n)
+				if k == 100 { // what is not finite
+					a.codes[3*k+50], b.codes[20*n+5] = 0x7f, 0x7f // NaN in all formats
+					a.codes[4*k+51] = 0x7c                        // an infinity in E5M2
+				}
+				got := product(s, device, m, n, k, a, b, transA, transB, "gemm")
+				columns := b.transposed(k, n)
+				for i := range m {
+					for j := range n {
+						want := model.Dot(arith.Operand{Codes: a.codes[i*k : (i+1)*k], DType: pair[0]}, arith.Operand{Codes: columns.codes[j*k : (j+1)*k], DType: pair[1]}, false)
+						require.Equal(t, math.Float32bits(want), math.Float32bits(got[i*n+j]),
+							"%s %s×%s k %d [%d, %d]: %v, the model says %v", name, pair[0], pair[1], k, i, j, got[i*n+j], want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Near cancellation and wide spreads, where groups and cut bits show.
+func TestProductsOfFP8ThatCancel(t *testing.T) {
+	for _, name := range []string{"gaudi2", "gaudi3"} {
+		model, err := arith.Lookup(name)
+		require.NoError(t, err)
+		device := map[string]int{"gaudi2": gaudi2, "gaudi3": gaudi3}[name]
+		s := open(t, device)
+		random := rand.New(rand.NewPCG(5, 6))
+		const m, n, k = 32, 24, 64
+		for _, pair := range model.Pairs {
+			a, b := randomCodes(random, pair[0], m*k), randomCodes(random, pair[1], k*n)
+			for i := range m {
+				for l := 1; l < k; l += 2 { // each product is followed by nearly its opposite
+					a.codes[i*k+l] = a.codes[i*k+l-1] ^ 0x80
+				}
+			}
+			for l := 1; l < k; l += 2 {
+				copy(b.codes[l*n:(l+1)*n], b.codes[(l-1)*n:l*n])
+				b.codes[l*n+random.IntN(n)] &= 0x87
+			}
+			got, columns := product(s, device, m, n, k, a, b, false, false, "gemm"), b.transposed(k, n)
+			for i := range m {
+				for j := range n {
+					want := model.Dot(arith.Operand{Codes: a.codes[i*k : (i+1)*k], DType: pair[0]}, arith.Operand{Codes: columns.codes[j*k : (j+1)*k], DType: pair[1]}, false)
+					require.Equal(t, math.Float32bits(want), math.Float32bits(got[i*n+j]), "%s %s×%s [%d, %d]", name, pair[0], pair[1], i, j)
+				}
+			}
+		}
+	}
+}
+
+func TestFP8GemmScales(t *testing.T) {
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(7, 8))
+	a, b := randomCodes(random, fp8.E4M3IEEE, 3*32), randomCodes(random, fp8.E4M3IEEE, 32*5)
+	plain := product(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32")
+	half, eighth := float32(0.5), float32(0.125)
+	for _, c := range []struct {
+		scales []*float32
+		factor float32
+	}{{[]*float32{&half, &eighth}, 0.0625}, {[]*float32{nil, &half}, 0.5}, {[]*float32{&eighth, nil}, 0.125}, {[]*float32{nil, nil, nil, nil, nil}, 1}} {
+		for i, got := range product(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32", c.scales...) {
+			require.Equal(t, plain[i]*c.factor, got)
+		}
+	}
+
+	// Scales by row of A and column of B, a bias and an addend.
+	g := s.graph(gaudi2)
+	rows, columns, addend := []float32{1, 2, 4}, []float32{1, 0.5, 2, 4, 8}, make([]float32, 15)
+	for i := range addend {
+		addend[i] = float32(i)
+	}
+	out := g.out(typeF32, 5, 3)
+	bias := g.floats([]float32{1, 2, 3, 4, 5}, 5)
+	g.add("fp8_gemm_f32", nil, []*tensor{out}, g.in(typeE4M3, a.codes, 32, 3), g.in(typeE4M3, b.codes, 5, 32),
+		g.floats(rows, 1, 3), g.floats(columns, 5), bias, g.floats(addend, 5, 3))
+	g.run()
+	for i, got := range g.floatsOf(out) {
+		require.Equal(t, plain[i]*rows[i/5]*columns[i%5]+float32(1+i%5)+float32(i), got)
+	}
+}
+
+// A plain product honours the exponent bias of its operands' metadata, and not its
+// scale.
+func TestExponentBiases(t *testing.T) {
+	s := open(t, gaudi2)
+	run := func(bias uint32, typ uint32) (int, float32) {
+		g := s.graph(gaudi2)
+		x := g.in(typ, make([]byte, 16), 16, 1)
+		for i := range x.data {
+			x.data[i] = 0x38
+		}
+		y := g.in(typ, x.data, 1, 16)
+		param, at := g.memory(16)
+		binary.LittleEndian.PutUint64(param, math.Float64bits(1234))
+		binary.LittleEndian.PutUint32(param[8:], bias)
+		meta, metaAt := g.memory(24)
+		binary.LittleEndian.PutUint32(meta, typ)
+		binary.LittleEndian.PutUint64(meta[8:], at)
+		binary.LittleEndian.PutUint32(meta[16:], 1)
+		g.do("synTensorSetQuantizationData", x.handle, 2, metaAt, 24)
+		out := g.out(typeF32, 1, 1)
+		status, _ := g.node("gemm", nil, []*tensor{out}, []*tensor{x, y})
+		if status != success {
+			return status, 0
+		}
+		g.run()
+		return status, g.floatsOf(out)[0]
+	}
+	for bias, want := range map[uint32]float32{3: 256, 7: 16, 11: 1, 15: 0x1p-4} {
+		status, got := run(bias, typeE4M3)
+		require.Equal(t, success, status)
+		require.Equal(t, want, got, "bias %d", bias)
+	}
+	status, _ := run(8, typeE4M3)
+	require.Equal(t, fail, status)
+	status, _ = run(14, typeE5M2)
+	require.Equal(t, fail, status)
+	status, _ = run(15, typeE5M2)
+	require.Equal(t, success, status)
+}
+
+func TestGemmRules(t *testing.T) {
+	for _, c := range []struct {
+		guid   string
+		a, b   uint32
+		sizes  [3][]uint64 // of A, B, the output
+		extra  int         // scales
+		model  int
+		status int
+	}{
+		{"gemm", typeE4M3, typeE5M2, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 0, gaudi2, fail},
+		{"gemm", typeE4M3, typeE5M2, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 0, gaudi3, success},
+		{"gemm", typeE4M3, typeBF16, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 0, gaudi3, fail},
+		{"gemm", typeBF16, typeF32, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 0, gaudi2, fail},
+		{"gemm", typeI32, typeI32, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 0, gaudi2, fail},
+		{"gemm", typeBF16, typeBF16, [3][]uint64{{16, 2}, {3, 17}, {3, 2}}, 0, gaudi2, fail},
+		{"gemm", typeBF16, typeBF16, [3][]uint64{{16, 2}, {3, 16}, {2, 3}}, 0, gaudi2, fail},
+		{"gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 4}, {3, 2, 4}}, 0, gaudi2, fail},
+		{"batch_gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 1}, {3, 2, 4}}, 0, gaudi2, success},
+		{"batch_gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 2}, {3, 2, 4}}, 0, gaudi2, fail},
+		{"fp8_gemm_f32", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 1, gaudi2, fail}, // a lone scale
+		{"fp8_gemm_f32", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, success},
+		{"fp8_gemm_f32", typeBF16, typeBF16, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, fail},
+		{"fp8_gemm_bf16", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, fail}, // the output is F32
+	} {
+		s := load(t)
+		s.do("synInitialize") // compiling needs no device
+		g := s.graph(c.model)
+		in := []*tensor{g.temp(c.a, c.sizes[0]...), g.temp(c.b, c.sizes[1]...)}
+		for range c.extra {
+			in = append(in, g.temp(typeF32, 1))
+		}
+		status, _ := g.node(c.guid, nil, []*tensor{g.temp(typeF32, c.sizes[2]...)}, in)
+		require.Equal(t, c.status, status, "%+v", c)
+	}
+}
+
+// Wider products are sums in F32, whichever way their operands are stored, with
+// batches that are broadcast.
+func TestWiderProducts(t *testing.T) {
+	const m, n, k, batch = 5, 37, 19, 3
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(9, 1))
+	values := func(n int) []float32 {
+		out := make([]float32, n)
+		for i := range out {
+			out[i] = fp8.BF16.Float32(fp8.BF16.Nearest(float32(random.NormFloat64()), fp8.Saturate))
+		}
+		return out
+	}
+	for flags := range 4 {
+		transA, transB := flags&1, flags>>1
+		a, b := values(m*k*batch), values(n*k)
+		at := func(x []float32, i, j, rows, columns, transposed int) float64 {
+			if transposed == 1 {
+				return float64(x[j*rows+i])
+			}
+			return float64(x[i*columns+j])
+		}
+		for _, typ := range []uint32{typeF32, typeBF16} {
+			g := s.graph(gaudi2)
+			tensorOf := func(x []float32, sizes ...uint64) *tensor {
+				if typ == typeBF16 {
+					return g.in(typ, bf16Bytes(x), sizes...)
+				}
+				return g.floats(x, sizes...)
+			}
+			sizesA, sizesB := []uint64{k, m, batch}, []uint64{n, k, 1}
+			if transA == 1 {
+				sizesA[0], sizesA[1] = m, k
+			}
+			if transB == 1 {
+				sizesB[0], sizesB[1] = k, n
+			}
+			out := g.out(typeF32, n, m, batch)
+			g.add("batch_gemm", []byte{byte(transA), byte(transB)}, []*tensor{out}, tensorOf(a, sizesA...), tensorOf(b, sizesB...))
+			g.run()
+			got := g.floatsOf(out)
+			for c := range batch {
+				for i := range m {
+					for j := range n {
+						want, size := 0.0, 0.0
+						for l := range k {
+							p := at(a[c*m*k:], i, l, m, k, transA) * at(b, l, j, k, n, transB)
+							want, size = want+p, size+math.Abs(p)
+						}
+						require.InDelta(t, want, got[(c*m+i)*n+j], size*0x1p-20, fmt.Sprint(flags, c, i, j))
+					}
+				}
+			}
+		}
+	}
+}
+
+// Outputs are rounded once, and what is too large for FP8 becomes infinity: clipping
+// is for inference.
+func TestProductsInOtherTypes(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x, y := g.floats([]float32{1 + 0x1p-8, 300, 0x1p-9, 1.0625}, 1, 4), g.floats([]float32{1}, 1, 1)
+	for typ, want := range map[uint32][]byte{
+		typeBF16: bf16Bytes([]float32{1, 300, 0x1p-9, 1.0625}),
+		typeE4M3: {0x38, 0x78, 0x01, 0x38},
+		typeE5M2: {0x3c, 0x5d, 0x18, 0x3c},
+	} {
+		out := g.out(typ, 1, 4)
+		g.add("gemm", nil, []*tensor{out}, x, y)
+		defer func() { require.Equal(t, want, g.bytesOf(out), "type %d", typ) }()
+	}
+	g.run()
+}
+
+func BenchmarkProducts(b *testing.B) {
+	const size = 256
+	s := open(b, gaudi2)
+	for _, c := range []struct {
+		name string
+		typ  uint32
+	}{{"fp8", typeE4M3}, {"bf16", typeBF16}} {
+		b.Run(c.name, func(b *testing.B) {
+			g := s.graph(gaudi2)
+			zero := make([]byte, size*size*typeSizes[c.typ])
+			x, y, out := g.in(c.typ, zero, size, size), g.in(c.typ, zero, size, size), g.out(typeF32, size, size)
+			g.add("gemm", nil, []*tensor{out}, x, y)
+			_, recipe := g.compile()
+			g.place()
+			_, list, n := g.launchList()
+			for b.Loop() {
+				g.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
+				g.do("synStreamSynchronize", s.stream)
+			}
+			b.ReportMetric(2*size*size*size*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
+	}
+}
