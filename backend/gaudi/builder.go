@@ -50,10 +50,9 @@ type shown struct {
 
 // slot is what the builder knows of a tensor of the graph beside libsynapse's.
 type slot struct {
-	place         // where it lies; no root: where the compiler likes
-	producer int  // the node that writes it; -1: none
-	moment   int  // when in found it or put stored it, on the builder's clock
-	stored   bool // by put
+	place        // where it lies; no root: where the compiler likes
+	producer int // the node that writes it; -1: none
+	moment   int // when it became the place's tensor, on the builder's clock
 }
 
 type constant struct {

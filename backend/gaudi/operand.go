@@ -206,7 +206,7 @@ func (b *builder) put(t *backend.Tensor, p place, v value) {
 	}
 	b.clock++
 	s := &b.slots[v.index]
-	s.place, s.stored, s.moment = p, true, b.clock
+	s.place, s.moment = p, b.clock
 	b.graph.Tensors[v.index].Name = t.Name
 	for key := range b.shown {
 		if key.overlaps(p) {

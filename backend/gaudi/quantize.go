@@ -68,8 +68,7 @@ func (b *builder) rowCosine(o *backend.RowCosine) error {
 	xx, yy := b.sqrt(dot(x, x)), b.sqrt(dot(y, y))
 	product := b.mul(xx, yy)
 	zero := b.constant(0)
-	// The product of lengths is 0 where one is; it is not where both squares are
-	// above 2^-75, below which rows are taken for 0.
+	// Of rows so short that the product of their lengths is 0 in FP32, too.
 	cosine := b.where(b.equal(product, zero), zero, b.div(dot(x, y), product))
 	b.out(o.Out, b.concat(1, cosine, xx, yy))
 	return nil

@@ -155,11 +155,11 @@ func (b *builder) largestOfColumns(v value) value {
 }
 
 // magnitude is the largest magnitude by some reduction of maxima, which may do
-// with NaN what it likes: it is not shown any, and told of them apart.
+// with NaN what it likes: they are counted apart.
 func (b *builder) magnitude(v value, reduce func(value) value) value {
 	v = b.cast(v, libsynapse.F32)
 	odd := b.isNaN(v)
-	top := reduce(b.where(odd, b.constant(0), b.abs(v)))
+	top := reduce(b.abs(v))
 	odds := reduce(b.where(odd, b.constant(1), b.constant(0)))
 	return b.where(b.greater(odds, b.constant(0)), b.notANumber(), top)
 }

@@ -1,0 +1,172 @@
+package gaudi
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/ref"
+	"octet/fp8"
+)
+
+// agree runs a program on ref and in the interpreter, on the same values of its
+// variables, and wants the same bytes.
+func agree(t *testing.T, model string, p *backend.Program, values map[*backend.Tensor][]float64) {
+	t.Helper()
+	require.NoError(t, p.Err())
+	d := interpreterDriver(model)
+	s := specOf(t, model)
+	lowered, err := d.Lower(s, []*backend.Program{p})
+	require.NoError(t, err)
+	c := newCutter(s, false, lowered...)
+	schedule, err := c.cut(lowered[0])
+	require.NoError(t, err)
+	checkSchedule(t, s, c, schedule)
+
+	devices, err := d.Open("", backend.Options{})
+	require.NoError(t, err)
+	want, got := ref.Open(1, ref.Rounded)[0], devices[0]
+	for range 20 { // orders of nodes
+		for _, b := range []backend.Backend{want, got} {
+			require.NoError(t, b.Bind(p.Vars()))
+		}
+		for v := range p.Vars().All() {
+			raw := make([]byte, v.Bytes())
+			if x := values[v]; x != nil {
+				require.NoError(t, want.SetValues(v, x))
+			}
+			require.NoError(t, want.Read(v, raw))
+			require.NoError(t, got.Write(v, raw))
+		}
+		for b, p := range map[backend.Backend]*backend.Program{want: p, got: lowered[0]} {
+			runs, err := b.Load(p)
+			require.NoError(t, err)
+			require.NoError(t, runs[0].Run(t.Context()))
+		}
+		for v := range p.Vars().All() {
+			a, b := make([]byte, v.Bytes()), make([]byte, v.Bytes())
+			require.NoError(t, want.Read(v, a))
+			require.NoError(t, got.Read(v, b))
+			require.Equal(t, a, b, v)
+		}
+		want = ref.Open(1, ref.Rounded)[0]
+	}
+}
+
+// ramp is n numbers of either sign.
+func ramp(n int) []float64 {
+	list := make([]float64, n)
+	for i := range list {
+		list[i] = float64(i%11-5) * math.Exp2(float64(i%7))
+	}
+	return list
+}
+
+// In one unit a variable is read, overwritten in part, read through another view,
+// overwritten as a whole, and so on: nothing but places tells the order.
+func TestOrderInsideAUnit(t *testing.T) {
+	vars := backend.NewVars()
+	v := func(name string, shape ...int) *backend.Tensor {
+		return vars.Tensor(backend.Stash, name, fp8.F32, shape...)
+	}
+	x, packed := v("x", 8, 32), v("packed", 40)
+	p := vars.Program("p")
+	q := p.Block("block")
+	cast := func(from, to *backend.Tensor) { q.Add(&backend.Quantize{X: from, Out: []backend.Cast{{Out: to}}}) }
+	cast(x, v("before", 8, 32))
+	q.Add(&backend.Fill{Out: x.RowRange(2, 3), Value: 7})
+	cast(x, v("partly", 8, 32))
+	cast(x.RowRange(1, 2), v("rows", 2, 32))
+	q.Add(&backend.Fill{Out: x.Columns("columns", 3, 5), Value: -2})
+	cast(x.RowRange(4, 4).Columns("corner", 2, 3), v("corner.copy", 4, 3))
+	q.Add(&backend.Fill{Out: x, Value: 1})
+	cast(x, v("after", 8, 32))
+
+	q.Add(&backend.Fill{Out: packed, Value: 3})
+	for _, i := range []int{0, 17, 39} {
+		q.Add(&backend.Amax{X: x.RowRange(i%8, 1), Out: packed.Slice("record", i, 1)})
+	}
+	cast(packed, v("records", 40))
+	local := q.Temp("local", fp8.F32, 40)
+	cast(packed, local) // keeps what packed is now
+	q.Add(&backend.Fill{Out: packed})
+	cast(local, v("kept", 40))
+	for _, model := range []string{"gaudi2", "gaudi3"} {
+		agree(t, model, p, map[*backend.Tensor][]float64{x: ramp(x.Elems()), packed: ramp(40)})
+	}
+}
+
+// Two casts of one X are one kernel where they can be.
+func TestCastsToBothFormats(t *testing.T) {
+	for _, model := range []string{"gaudi2", "gaudi3"} {
+		e4m3 := specOf(t, model).E4M3
+		for _, swap := range []bool{false, true} {
+			vars := backend.NewVars()
+			one := func(name string) *backend.Tensor { return vars.Tensor(backend.State, name, fp8.F32, 1) }
+			x := vars.Tensor(backend.Stash, "x", fp8.BF16, 16, 24)
+			values := map[*backend.Tensor][]float64{x: ramp(x.Elems())}
+			to := func(name string, d fp8.DType, scale, amax float64) backend.Cast {
+				out := vars.Tensor(backend.Stash, name, d, 16, 24)
+				out.Scale = one(name + ".inv")
+				c := backend.Cast{Out: out, Scale: one(name + ".scale"), Amax: one(name + ".amax")}
+				values[c.Scale], values[c.Amax] = []float64{scale}, []float64{amax}
+				return c
+			}
+			casts := []backend.Cast{to("a", e4m3, 0.5, 1), to("b", fp8.E5M2, 0x1p7, 1e9), to("c", e4m3, 3, math.NaN()), to("d", fp8.E5M2, 1, math.Inf(1)), to("e", fp8.E5M2, 1, 0)}
+			if swap {
+				casts[0], casts[1] = casts[1], casts[0]
+			}
+			p := vars.Program("p")
+			p.Add(&backend.Quantize{X: x, Out: casts})
+			agree(t, model, p, values)
+			require.Equal(t, []string{"convert_to_fp8_hybrid_bf16", "convert_to_fp8_hybrid_bf16", "convert_to_fp8_bf16"}, conversions(t, model, p))
+		}
+	}
+}
+
+// Roundings are a kernel's, so casts with different ones are two.
+func TestRoundingsKeepCastsApart(t *testing.T) {
+	s := specOf(t, "gaudi2")
+	vars := backend.NewVars()
+	p := vars.Program("p")
+	x := vars.Tensor(backend.Stash, "x", fp8.F32, 16, 16)
+	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	p.Add(&backend.Quantize{X: x, Out: []backend.Cast{
+		{Out: coded(vars, "a", s.E4M3)},
+		{Out: coded(vars, "b", fp8.E5M2), Rounding: fp8.Stochastic, Control: control},
+	}})
+	require.Equal(t, []string{"convert_to_fp8_f32", "convert_to_fp8_f32"}, conversions(t, "gaudi2", p))
+}
+
+// conversions lists the cast kernels of a program.
+func conversions(t *testing.T, model string, p *backend.Program) (list []string) {
+	require.NoError(t, p.Err())
+	s := specOf(t, model)
+	schedule, err := newCutter(s, false, p).cut(p)
+	require.NoError(t, err)
+	for _, step := range schedule.steps {
+		for _, n := range step.unit.graph.Nodes {
+			if len(n.GUID) > 7 && n.GUID[:7] == "convert" {
+				list = append(list, n.GUID)
+			}
+		}
+	}
+	return list
+}
+
+// An op that used what a place held before would be an error, not a wrong number.
+func TestStaleReadsAreErrors(t *testing.T) {
+	s := specOf(t, "gaudi2")
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Stash, "x", fp8.F32, 8, 8)
+	y := vars.Tensor(backend.Stash, "y", fp8.F32, 8, 8)
+	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+	b.op = &backend.Node{Op: &backend.Add{}, Scope: "layers.0"}
+	old := b.in(x)
+	b.out(x, b.add(old, old))
+	b.out(y, b.mul(old, old))
+	_, _, err := b.finish()
+	require.ErrorContains(t, err, "before it was overwritten")
+}
