@@ -3,6 +3,7 @@ package gaudi
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -62,6 +63,7 @@ func init() {
 		"gemm":                  gemmKernel,
 		"fp8_gemm":              gemmKernel,
 	}
+	maps.Copy(kernels, layerKernels)
 }
 
 // loseNaN makes a maximum forget about NaN, as a device may.

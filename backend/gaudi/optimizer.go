@@ -103,35 +103,24 @@ func (b *builder) element(v value, i int) value {
 // as 2^24−1 beyond that.
 //
 // 1 − pow(β, t) would lose all that β = 0.999 has to say about t = 1, and the
-// last bits of pow on the device are not known. So t is written with three digits
-// of eight bits, a table holds the complements of the powers that they stand for,
-// and those of a product are u + v − u·v: sums of what is positive.
+// last bits of pow on the device are not known. So a table holds the complements of
+// the powers that the digits of t stand for, and those of a product are u + v − u·v:
+// sums of what is positive.
 func (b *builder) complements(t value, betas ...float64) value {
-	const digits, base = 3, 256
 	n := uint64(len(betas))
-	table := make([]float32, 0, base*digits*len(betas))
-	place := make([]float32, 0, digits) // 1/base^d, exact
+	table := make([]float32, 0, digitBase*digits*len(betas))
 	for d := range digits {
-		unit := math.Pow(base, float64(d))
-		place = append(place, float32(1/unit))
+		unit := math.Pow(digitBase, float64(d))
 		for _, beta := range betas {
 			table = append(table, 0) // of digit 0, also for a β of 0
-			for digit := 1; digit < base; digit++ {
+			for digit := 1; digit < digitBase; digit++ {
 				table = append(table, float32(-math.Expm1(float64(digit)*unit*math.Log(beta))))
 			}
 		}
 	}
-	number := make([]float32, base)
-	for i := range number {
-		number[i] = float32(i)
-	}
-
-	count := b.min(b.cast(t, libsynapse.F32), b.constant(1<<24-1))
-	shifted := b.floor(b.mul(count, b.table(place, 1, 1, digits)))
-	above := b.floor(b.mul(shifted, b.constant(1.0/base)))
-	digit := b.sub(shifted, b.mul(above, b.constant(base))) // {1, 1, digits}
-	chosen := b.equal(b.table(number, base, 1, 1), digit)   // {base, 1, digits}
-	found := b.sum(b.where(chosen, b.table(table, base, n, digits), b.constant(0)), 0)
+	digit := b.digits(b.cast(t, libsynapse.F32))
+	chosen := b.equal(b.counting(digitBase, digitBase, 1, 1), digit) // {digitBase, 1, digits}
+	found := b.sum(b.where(chosen, b.table(table, digitBase, n, digits), b.constant(0)), 0)
 
 	u := b.slice(found, 2, 0, 1)
 	for d := uint64(1); d < digits; d++ {

@@ -1,0 +1,122 @@
+package gaudi
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+	"octet/fp8"
+)
+
+// heads says how the operands of an attention are divided: kv key heads, each of
+// which group query heads share.
+type heads struct {
+	batch, size, group, kv int
+	typ                    libsynapse.DataType // what the kernels compute in
+}
+
+// headsOf is the division, and the type: BF16 if queries, keys and values are.
+func headsOf(q, k, v *backend.Tensor, batch, headDim int) heads {
+	h := heads{batch: batch, size: headDim, group: q.Cols() / k.Cols(), kv: k.Cols() / headDim, typ: libsynapse.BF16}
+	for _, t := range []*backend.Tensor{q, k, v} {
+		if t.DType != fp8.BF16 {
+			h.typ = libsynapse.F32
+		}
+	}
+	return h
+}
+
+// grouped reports whether heads have two dimensions: where several key heads are
+// shared. As in PyTorch's bridge (FusedSDPA.py, is_gqa), one key head is repeated
+// like any dimension of size 1.
+func (h heads) grouped() bool { return h.group > 1 && h.kv > 1 }
+
+// queries is an operand with as many heads as Q: {size, rows, heads, batch}, or
+// {size, rows, group, kv, batch}.
+func (h heads) queries(b *builder, t *backend.Tensor) value {
+	rows := uint64(t.Rows() / h.batch)
+	v := b.cast(b.in(t), h.typ)
+	if !h.grouped() {
+		return b.transpose(b.reshape(v, uint64(h.size), uint64(h.group*h.kv), rows, uint64(h.batch)), 0, 2, 1, 3)
+	}
+	return b.transpose(b.reshape(v, uint64(h.size), uint64(h.group), uint64(h.kv), rows, uint64(h.batch)), 0, 3, 1, 2, 4)
+}
+
+// keys is an operand with as many heads as K, with the rank of queries:
+// {size, rows, kv, batch}, or {size, rows, 1, kv, batch}.
+func (h heads) keys(b *builder, t *backend.Tensor) value {
+	rows := uint64(t.Rows() / h.batch)
+	v := b.reshape(b.cast(b.in(t), h.typ), uint64(h.size), uint64(h.kv), rows, uint64(h.batch))
+	v = b.transpose(v, 0, 2, 1, 3)
+	if h.grouped() {
+		v = b.reshape(v, uint64(h.size), rows, 1, uint64(h.kv), uint64(h.batch))
+	}
+	return v
+}
+
+// joined is the inverse of queries and of keys: the matrix {heads·size, batch·rows}.
+func (h heads) joined(b *builder, v value) value {
+	rows := v.sizes[1]
+	count := v.elems() / (uint64(h.size) * rows * uint64(h.batch))
+	if len(v.sizes) == 5 && v.sizes[2] > 1 {
+		v = b.transpose(v, 0, 2, 3, 1, 4)
+	} else {
+		v = b.transpose(b.reshape(v, uint64(h.size), rows, count, uint64(h.batch)), 0, 2, 1, 3)
+	}
+	return b.reshape(v, count*uint64(h.size), rows*uint64(h.batch))
+}
+
+// ofRows is the sizes of one number for each row of a value that queries made.
+func ofRows(v value) []uint64 {
+	return append([]uint64{1}, v.sizes[1:]...)
+}
+
+func (h heads) scale() float32 { return float32(1 / math.Sqrt(float64(h.size))) }
+
+// attention of a sequence by itself is SynapseAI's kernel that does not keep the
+// scores, with operands and outputs as in PyTorch's bridge (SDPARecompFwd): beside
+// the result it has the largest score m of each row, in the type of the queries, and
+// in F32 the inverse linv of Σ exp(score − m). The logarithm of Σ exp(score) is
+// m − log(linv). That m is a score after the scaling, and that the sum is taken with
+// m as it is rounded, is what the bridge's use of both suggests and no document says.
+func (b *builder) attention(o *backend.Attention) error {
+	if o.Control != nil || o.Q.Rows() != o.K.Rows() {
+		return b.cachedAttention(o)
+	}
+	h := headsOf(o.Q, o.K, o.V, o.Batch, o.HeadDim)
+	q, k, v := h.queries(b, o.Q), h.keys(b, o.K), h.keys(b, o.V)
+	// No mask, no seed, none of the seven factors of an FP8 attention.
+	in := []value{q, k, v, absent, absent, absent, absent, absent, absent, absent, absent, absent}
+	outs := []value{{typ: h.typ, sizes: q.sizes}}
+	if o.LSE != nil {
+		outs = append(outs, value{typ: h.typ, sizes: ofRows(q)}, value{typ: libsynapse.F32, sizes: ofRows(q)})
+	}
+	params := libsynapse.SdpaParams(h.scale(), true, o.LSE == nil)
+	outs = b.nodes("sdpa_recomp_fwd_"+h.typ.String(), params, outs, in...)
+	b.store(o.Out, h.joined(b, outs[0]))
+	if o.LSE != nil {
+		b.out(o.LSE, b.sub(b.cast(outs[1], libsynapse.F32), b.log(outs[2])))
+	}
+	return nil
+}
+
+// attentionGrad gives the kernel m and linv that make the same probabilities,
+// exp(score − m)·linv, from LSE alone: m is LSE as the queries' type has it, linv
+// makes up for the rounding. The forward's result is no operand: the bridge passes
+// it only on demand (PT_HPU_SDPA_SFMX_BWD_V2), and the kernel finds DOut·O as
+// Σ P·(DOut·V), which is the same.
+func (b *builder) attentionGrad(o *backend.AttentionGrad) error {
+	h := headsOf(o.Q, o.K, o.V, o.Batch, o.HeadDim)
+	q, k, v := h.queries(b, o.Q), h.keys(b, o.K), h.keys(b, o.V)
+	lse := b.reshape(b.f32(o.LSE), ofRows(q)...)
+	m := b.cast(lse, h.typ)
+	linv := b.exp(b.sub(b.cast(m, libsynapse.F32), lse))
+	// No mask before m and linv, no seed behind them.
+	in := []value{h.queries(b, o.DOut), q, k, v, absent, m, linv, absent}
+	outs := b.nodes("sdpa_recomp_bwd_"+h.typ.String(), libsynapse.SdpaParams(h.scale(), true, false),
+		[]value{{typ: h.typ, sizes: q.sizes}, {typ: h.typ, sizes: k.sizes}, {typ: h.typ, sizes: v.sizes}}, in...)
+	for i, casts := range [][]backend.Cast{o.DQ, o.DK, o.DV} {
+		b.store(casts, h.joined(b, outs[i]))
+	}
+	return nil
+}

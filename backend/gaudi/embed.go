@@ -1,0 +1,52 @@
+package gaudi
+
+import (
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// wide is a matrix operand's value in F32, {cols, rows} even where that is one
+// element.
+func (b *builder) wide(t *backend.Tensor) value {
+	return b.reshape(b.f32(t), uint64(t.Cols()), uint64(t.Rows()))
+}
+
+// addition stores the sum of two matrices.
+func (b *builder) addition(o *backend.Add) error {
+	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))
+	return nil
+}
+
+// indexes is an I32 operand as a list, {n}, as kernels that look things up take it.
+func (b *builder) indexes(t *backend.Tensor) value {
+	return b.reshape(b.in(t), uint64(t.Elems()))
+}
+
+// gather is the elements of v along a dimension that a list of I32 indexes names;
+// operands and axis as PyTorch's bridge has them (GatherOperator).
+func (b *builder) gather(v value, dim int, list value) value {
+	sizes := append([]uint64{}, v.sizes...)
+	sizes[dim] = list.elems()
+	return b.node("gather_fwd_"+v.typ.String(), libsynapse.GatherParams(dim), v.typ, sizes, v, list)
+}
+
+func (b *builder) embed(o *backend.Embed) error {
+	table := b.reshape(b.in(o.Table), uint64(o.Table.Cols()), uint64(o.Table.Rows()))
+	b.store(o.Out, b.gather(table, 1, b.indexes(o.IDs)))
+	return nil
+}
+
+// embedGrad takes the gradient and the indexes, as PyTorch's bridge does: the
+// shape of the table is a third operand only where shapes are dynamic
+// (EmbeddingDenseBwd, CreateShapeTensorInput).
+func (b *builder) embedGrad(o *backend.EmbedGrad) error {
+	rows := o.DTable.Rows()
+	sizes := []uint64{uint64(o.DTable.Cols()), uint64(rows)}
+	grad := b.node("embedding_dense_pt_bwd_f32", libsynapse.EmbeddingGradParams(rows), libsynapse.F32, sizes,
+		b.wide(o.DOut), b.indexes(o.IDs))
+	if o.Accumulate {
+		grad = b.add(b.wide(o.DTable), grad)
+	}
+	b.out(o.DTable, grad)
+	return nil
+}

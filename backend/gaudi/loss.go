@@ -1,0 +1,57 @@
+package gaudi
+
+import (
+	"math"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// crossEntropy is elementwise arithmetic around two reductions. A kernel would want
+// the ignored rows, the padding and the factor of the gradient its own way.
+//
+// Columns that are padding and rows that are ignored are left out by where, so that
+// what they hold is not multiplied by 0.
+func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
+	x := b.wide(o.Logits)
+	cols, rows := x.sizes[0], x.sizes[1]
+	zero := b.constant(0)
+	column := b.counting(int(cols), cols, 1)
+	valid := func(v, otherwise value) value {
+		if uint64(o.Valid) == cols {
+			return v
+		}
+		return b.where(b.less(column, b.constant(float32(o.Valid))), v, otherwise)
+	}
+	target := b.reshape(b.cast(b.in(o.Targets), libsynapse.F32), 1, rows) // exact: a vocabulary is below 2^24
+	ignored, chosen := b.less(target, zero), b.equal(column, target)
+
+	// A NaN that the maximum loses is found by the sum.
+	top := b.maximum(valid(x, b.constant(-math.MaxFloat32)), 0)
+	shifted := b.sub(x, top)
+	e := valid(b.exp(shifted), zero)
+	sum := b.sum(e, 0)
+	loss := b.sub(b.log(sum), b.sum(b.where(chosen, shifted, zero), 0))
+	b.out(o.Loss, b.where(ignored, zero, loss))
+	if o.DLogits == nil {
+		return nil
+	}
+	p := b.mul(e, b.div(b.constant(1), sum))
+	slope := b.sub(p, b.where(chosen, b.constant(1), zero))
+	grad := b.mul(slope, b.word(o.Control, invTokensWord))
+	b.out(o.DLogits, valid(b.where(ignored, zero, grad), zero))
+	return nil
+}
+
+// invTokensWord is the word of step.control that holds 1 / valid tokens.
+const invTokensWord = 7
+
+// total adds up a vector.
+func (b *builder) total(o *backend.Sum) error {
+	sum := b.overAll("reduce_sum", b.f32(o.X))
+	if o.Accumulate {
+		sum = b.add(b.in(o.Out), sum)
+	}
+	b.out(o.Out, sum)
+	return nil
+}

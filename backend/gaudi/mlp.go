@@ -1,0 +1,110 @@
+package gaudi
+
+import (
+	"math"
+
+	"octet/backend"
+)
+
+// product is Up ⊙ silu(Gate), of which silu is the kernel: there is none for the
+// whole, and the compiler makes one of both.
+func (b *builder) product(up, gate *backend.Tensor) value {
+	return b.mul(b.wide(up), b.silu(b.wide(gate)))
+}
+
+func (b *builder) swiGLU(o *backend.SwiGLU) error {
+	a := b.product(o.Up, o.Gate)
+	switch {
+	case o.InvC != nil:
+		a = b.mul(a, b.vector(o.InvC))
+	case o.RowFactor != nil:
+		of := a
+		if o.FactorOfUp {
+			of = b.wide(o.Up)
+		}
+		factor, inv := b.rowFactor(of, o.Exact)
+		a = b.mul(a, inv)
+		b.out(o.RowFactor, factor)
+	}
+	b.store(o.Out, a)
+	return nil
+}
+
+// rowFactor is Smooth-SwiGLU's factor of every row and its inverse, {1, rows}; see
+// backend.SwiGLU.
+func (b *builder) rowFactor(v value, exact bool) (factor, inv value) {
+	one := b.constant(1)
+	top := b.magnitude(v, func(x value) value { return b.maximum(x, 0) })
+	usable := b.usable(top)
+	if exact {
+		factor = b.where(usable, b.clamp(top, minSmooth, maxSmooth), one)
+		return factor, b.div(one, factor)
+	}
+	factor, inv = b.smallestPower(b.lessEqual(top, b.powers(minSmooth, maxSmooth, same)), minSmooth, maxSmooth)
+	return b.where(usable, factor, one), b.where(usable, inv, one)
+}
+
+func (b *builder) swiGLUAmax(o *backend.SwiGLUAmax) error {
+	for _, f := range []struct {
+		out, seen *backend.Tensor
+		of        func() value
+	}{
+		{o.Out, o.Seen, func() value { return b.product(o.Up, o.Gate) }},
+		{o.UpOut, o.UpSeen, func() value { return b.wide(o.Up) }},
+	} {
+		if f.out == nil {
+			continue
+		}
+		top := b.largestOfColumns(f.of())
+		b.out(f.out, top)
+		if f.seen != nil {
+			b.out(f.seen, b.larger(b.vector(f.seen), top))
+		}
+	}
+	return nil
+}
+
+func (b *builder) swiGLUGrad(o *backend.SwiGLUGrad) error {
+	one := b.constant(1)
+	da, up, gate := b.wide(o.DOut), b.wide(o.Up), b.wide(o.Gate)
+	switch {
+	case o.InvC != nil:
+		da = b.mul(da, b.vector(o.InvC))
+	case o.RowFactor != nil:
+		da = b.mul(da, b.div(one, b.reshape(b.f32(o.RowFactor), 1, up.sizes[1])))
+	}
+	s := b.sigmoid(gate)
+	b.store(o.DUp, b.mul(da, b.mul(gate, s)))
+	slope := b.mul(s, b.add(one, b.mul(gate, b.sub(one, s))))
+	b.store(o.DGate, b.mul(b.mul(da, up), slope))
+	return nil
+}
+
+// activation by erf, since the kernel of GELU may be of the other form, by tanh;
+// comparisons by where, which keeps NaN.
+func (b *builder) activation(o *backend.Activation) error {
+	x := b.wide(o.X)
+	if o.Kind == backend.ReLU {
+		b.store(o.Out, b.where(b.lessEqual(x, b.constant(0)), b.constant(0), x))
+		return nil
+	}
+	b.store(o.Out, b.mul(x, b.normalCDF(x)))
+	return nil
+}
+
+func (b *builder) activationGrad(o *backend.ActivationGrad) error {
+	x, dOut := b.wide(o.X), b.wide(o.DOut)
+	if o.Kind == backend.ReLU {
+		b.store(o.DX, b.where(b.lessEqual(x, b.constant(0)), b.constant(0), dOut))
+		return nil
+	}
+	density := b.mul(b.constant(float32(1/math.Sqrt(2*math.Pi))), b.exp(b.mul(b.constant(-0.5), b.mul(x, x))))
+	b.store(o.DX, b.mul(dOut, b.add(b.normalCDF(x), b.mul(x, density))))
+	return nil
+}
+
+// normalCDF is Φ(x) = (1 + erf(x/√2))/2.
+func (b *builder) normalCDF(x value) value {
+	half := b.constant(0.5)
+	return b.add(half, b.mul(half, b.erf(b.mul(x, b.constant(math.Sqrt2/2)))))
+}
