@@ -72,6 +72,9 @@ type Spec struct {
 	Pairs [][2]fp8.DType
 	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.
 	Stochastic bool
+	// AttentionBF16 says that attention over BF16 operands computes products of
+	// BF16, its probabilities and their gradients rounded to it.
+	AttentionBF16 bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
 	// HostMemory says that the device has no memory but the machine's.

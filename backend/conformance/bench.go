@@ -13,6 +13,7 @@ import (
 // bench is one rank's program under construction, with the data of its
 // variables.
 type bench struct {
+	spec        backend.Spec // of the device under test
 	rank, ranks int
 	vars        *backend.Vars
 	p           *backend.Program
@@ -24,10 +25,10 @@ type bench struct {
 	random      bool                          // the program draws the bits of fp8.Random
 }
 
-func newBench(name string, rank, ranks int) *bench {
+func newBench(name string, s backend.Spec, rank, ranks int) *bench {
 	vars := backend.NewVars()
 	return &bench{
-		rank: rank, ranks: ranks,
+		spec: s, rank: rank, ranks: ranks,
 		vars: vars, p: vars.Program(name),
 		rng:       rand.New(rand.NewPCG(fp8.NameKey(name), uint64(rank))),
 		values:    map[*backend.Tensor][]float64{},

@@ -83,7 +83,7 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	if err != nil {
 		return err
 	}
-	benches := c.benches()
+	benches := c.benches(spec)
 	if benches[0].random && !spec.Stochastic {
 		return fmt.Errorf("backend %s draws its own random bits: %w", spec.Backend, backend.ErrUnsupported)
 	}
@@ -132,11 +132,12 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	return nil
 }
 
-// benches builds the case's program and data for every rank.
-func (c Case) benches() []*bench {
+// benches builds the case's program and data for every rank, for a device that s
+// describes.
+func (c Case) benches(s backend.Spec) []*bench {
 	var list []*bench
 	for rank := range c.ranks {
-		b := newBench(c.Name, rank, c.ranks)
+		b := newBench(c.Name, s, rank, c.ranks)
 		c.build(b)
 		list = append(list, b)
 	}

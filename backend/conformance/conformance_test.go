@@ -27,7 +27,7 @@ func TestEveryOpHasACase(t *testing.T) {
 		missing[reflect.TypeOf(op)] = true
 	}
 	for c := range Cases() {
-		for _, b := range c.benches() {
+		for _, b := range c.benches(backend.Spec{}) {
 			for _, n := range b.p.Nodes() {
 				delete(missing, reflect.TypeOf(n.Op))
 			}

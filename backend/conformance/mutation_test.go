@@ -17,7 +17,7 @@ import (
 func TestEverySettingMatters(t *testing.T) {
 	caught := map[string]bool{} // "MatMul.TransA": whether a case noticed
 	for c := range Cases() {
-		for i, n := range c.benches()[0].p.Nodes() {
+		for i, n := range c.benches(backend.Spec{})[0].p.Nodes() {
 			for _, field := range mutable(n.Op) {
 				key := reflect.TypeOf(n.Op).Elem().Name() + "." + field
 				if caught[key] || reflect.DeepEqual(mutate(n.Op, field), n.Op) {

@@ -44,11 +44,11 @@ func available() error {
 // Neither draws Octet's random bits: the casts have a generator of their own.
 var models = map[string]backend.Spec{
 	"gaudi2": {
-		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128,
+		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
 		Pairs: [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
 	},
 	"gaudi3": {
-		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256,
+		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
 		Pairs: [][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
 		},
