@@ -170,3 +170,47 @@ func TestStaleReadsAreErrors(t *testing.T) {
 	_, _, err := b.finish()
 	require.ErrorContains(t, err, "before it was overwritten")
 }
+
+// A node may write to a place itself only if nothing reads the place later, and
+// if it reads it as it writes: otherwise its result is copied there.
+func TestWhoWritesToAPlace(t *testing.T) {
+	s := specOf(t, "gaudi2")
+	for _, c := range []struct {
+		name, writer string
+		build        func(b *builder, x, y *backend.Tensor)
+	}{
+		{"another operand's", "mult_fwd_f32", func(b *builder, x, y *backend.Tensor) { b.out(x, b.mul(b.in(y), b.in(y))) }},
+		{"in place", "add_fwd_f32", func(b *builder, x, y *backend.Tensor) { b.out(x, b.add(b.in(x), b.in(y))) }},
+		{"not element by element", "identity", func(b *builder, x, y *backend.Tensor) { b.out(x, b.transpose(b.in(x), 1, 0)) }},
+		{"of another place", "identity", func(b *builder, x, y *backend.Tensor) {
+			rows := b.add(b.in(x.RowRange(0, 16)), b.in(x.RowRange(16, 16)))
+			b.out(x.RowRange(8, 16), rows)
+		}},
+		{"read by a later node", "identity", func(b *builder, x, y *backend.Tensor) {
+			v := b.mul(b.in(y), b.in(y))
+			b.out(y, b.add(b.in(x), b.in(x)))
+			b.out(x, v)
+		}},
+		{"a copy", "identity", func(b *builder, x, y *backend.Tensor) { b.out(x, b.in(y)) }},
+		{"twice", "identity", func(b *builder, x, y *backend.Tensor) {
+			v := b.mul(b.in(y), b.in(y))
+			b.out(y, v)
+			b.out(x, v)
+		}},
+	} {
+		vars := backend.NewVars()
+		x := vars.Tensor(backend.Stash, "x", fp8.F32, 32, 32)
+		y := vars.Tensor(backend.Stash, "y", fp8.F32, 32, 32)
+		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+		b.op = &backend.Node{Op: &backend.Add{}}
+		c.build(b, x, y)
+		g, sections, err := b.finish()
+		require.NoError(t, err, c.name)
+		checkOrder(t, c.name, g)
+		for _, n := range g.Nodes {
+			if k := g.Tensors[n.Out[0]].Section; k >= 0 && sections[k].root == x {
+				require.Equal(t, c.writer, n.GUID, c.name)
+			}
+		}
+	}
+}
