@@ -50,6 +50,9 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 		}
 		_, many, _ := lowered(t, model, llama2(t, "fp8-smooth", layers[1]))
 		require.Equal(t, len(few.units), len(many.units), model)
+		for _, u := range many.units {
+			require.Less(t, len(u.graph.Nodes), 700, u.name)
+		}
 	}
 }
 

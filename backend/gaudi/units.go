@@ -156,7 +156,7 @@ func (c *cutter) findCrossing(s *schedule) {
 // stretches divides nodes into units: the nodes of a block, and outside of
 // blocks such as hand each other whole temps, a chunk of the logits for example.
 // What is not connected is apart, for the sake of equal units: the casts of
-// equal weights are one recipe. A collective is by itself.
+// equal weights are one recipe.
 func stretches(nodes []*backend.Node, perOp bool) []stretch {
 	list := make([]stretch, len(nodes))
 	written := map[*backend.Tensor]bool{} // by the current unit
@@ -164,7 +164,7 @@ func stretches(nodes []*backend.Node, perOp bool) []stretch {
 	for i, n := range nodes {
 		if i > 0 {
 			p := nodes[i-1]
-			together := n.Block == p.Block && !perOp && !isCollective(n.Op) && !isCollective(p.Op)
+			together := n.Block == p.Block && !perOp && !byItself(n.Op) && !byItself(p.Op)
 			if !together || n.Block == "" && !readsOne(n, written) {
 				first = i
 				clear(written)
@@ -190,6 +190,16 @@ func readsOne(n *backend.Node, written map[*backend.Tensor]bool) bool {
 		}
 	}
 	return false
+}
+
+// byItself says which ops are never part of a larger unit: collectives, and what
+// an update has many of. These read temps that are small and belong to all.
+func byItself(op backend.Op) bool {
+	switch op.(type) {
+	case *backend.AdamW, *backend.SumSquares:
+		return true
+	}
+	return isCollective(op)
 }
 
 func isCollective(op backend.Op) bool {
