@@ -1,0 +1,447 @@
+//go:build gaudi && cgo && linux
+
+package standin
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Kernels that move data.
+
+func sequence(n int) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = float32(i)
+	}
+	return out
+}
+
+func axisParams(axis uint32) []byte { return binary.LittleEndian.AppendUint32(nil, axis) }
+
+// sliceParams is one range of synSliceParamsV2.
+func sliceParams(axis uint32, start, end, step uint64) []byte {
+	b := make([]byte, 704)
+	binary.LittleEndian.PutUint32(b, axis)
+	binary.LittleEndian.PutUint64(b[104:], start)
+	binary.LittleEndian.PutUint64(b[304:], end)
+	binary.LittleEndian.PutUint64(b[504:], step)
+	return b
+}
+
+func TestMovingData(t *testing.T) {
+	s := open(t, gaudi2)
+	run := func(guid string, params []byte, sizes []uint64, in func(g *graph) []*tensor) []float32 {
+		return floatsFrom(one(s, gaudi2, guid, params, typeF32, sizes, in), typeF32)
+	}
+	six := func(g *graph) []*tensor { return []*tensor{g.floats(sequence(6), 3, 2)} }
+	require.Equal(t, []float32{0, 3, 1, 4, 2, 5}, run("transpose", transposeParams(1, 0), []uint64{2, 3}, six))
+	cube := func(g *graph) []*tensor { return []*tensor{g.floats(sequence(24), 4, 3, 2)} }
+	got := run("transpose", transposeParams(2, 0, 1), []uint64{2, 4, 3}, cube) // out[a][b][c] = in[b][c][a], fastest first
+	for i, x := range got {
+		a, b, c := i%2, i/2%4, i/8
+		require.EqualValues(t, b+4*c+12*a, x)
+	}
+	require.Equal(t, []float32{1, 2, 4, 5}, run("slice", sliceParams(0, 1, 3, 1), []uint64{2, 2}, six))
+	require.Equal(t, []float32{3, 4, 5}, run("slice", sliceParams(1, 1, 2, 1), []uint64{3, 1}, six))
+	require.Equal(t, []float32{0, 2, 3, 5}, run("slice", sliceParams(0, 0, 3, 2), []uint64{2, 2}, six))
+	require.Equal(t, []float32{0, 10, 20, 3, 30, 40}, run("slice_insert", sliceParams(0, 1, 3, 1), []uint64{3, 2},
+		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{10, 20, 30, 40}, 2, 2)) }))
+	require.Equal(t, []float32{0, 1, 2, 9, 3, 4, 5, 8}, run("concat", axisParams(0), []uint64{4, 2},
+		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{9, 8}, 1, 2)) }))
+	require.Equal(t, []float32{0, 1, 2, 3, 4, 5, 7, 8, 9}, run("concat", axisParams(1), []uint64{3, 3},
+		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{7, 8, 9}, 3, 1)) }))
+	require.Equal(t, []float32{1, 1, 1, 2, 2, 2}, run("broadcast", nil, []uint64{3, 2},
+		func(g *graph) []*tensor { return []*tensor{g.floats([]float32{1, 2}, 1, 2), g.shape(3, 2)} }))
+	for guid, params := range map[string][]byte{"reshape": nil, "identity": nil, "memcpy": nil, "expand_dims": axisParams(1), "flatten": nil} {
+		sizes := map[string][]uint64{"reshape": {2, 3}, "expand_dims": {3, 1, 2}, "flatten": {6}}[guid]
+		if sizes == nil {
+			sizes = []uint64{3, 2}
+		}
+		require.Equal(t, sequence(6), run(guid, params, sizes, six), guid)
+	}
+	require.Equal(t, i32Bytes(0x3f800000), one(s, gaudi2, "reinterpret_cast", nil, typeI32, []uint64{1}, func(g *graph) []*tensor { return []*tensor{g.floats([]float32{1}, 1)} }))
+
+	g := s.graph(gaudi2)
+	a, b := g.out(typeF32, 1, 2), g.out(typeF32, 2, 2)
+	g.add("split", axisParams(0), []*tensor{a, b}, six(g)...)
+	g.run()
+	require.Equal(t, []float32{0, 3}, g.floatsOf(a))
+	require.Equal(t, []float32{1, 2, 4, 5}, g.floatsOf(b))
+}
+
+func TestDataThatDoesNotFit(t *testing.T) {
+	s := open(t, gaudi2)
+	for _, c := range []struct {
+		guid   string
+		params []byte
+		out    []uint64
+	}{
+		{"transpose", transposeParams(1, 1), []uint64{2, 2}},
+		{"transpose", transposeParams(1, 0), []uint64{3, 2}},
+		{"transpose", transposeParams(0, 1, 2), []uint64{3, 2}},
+		{"slice", sliceParams(0, 1, 4, 1), []uint64{3, 2}},
+		{"slice", sliceParams(0, 1, 3, 1), []uint64{3, 2}},
+		{"slice", sliceParams(2, 0, 1, 1), []uint64{3, 2}},
+		{"slice", sliceParams(0, 1, 3, 0), []uint64{2, 2}},
+		{"reshape", nil, []uint64{5}},
+		{"identity", nil, []uint64{6}},
+		{"broadcast", nil, []uint64{6, 2}},
+		{"concat", axisParams(2), []uint64{3, 2}},
+		{"concat", axisParams(0), []uint64{4, 2}},
+		{"expand_dims", axisParams(3), []uint64{3, 2, 1}},
+		{"softmax_fwd_f32", axisParams(2), []uint64{3, 2}},
+	} {
+		g := s.graph(gaudi2)
+		status, _ := g.node(c.guid, c.params, []*tensor{g.temp(typeF32, c.out...)}, []*tensor{g.temp(typeF32, 3, 2)})
+		require.Equal(t, fail, status, "%s %v", c.guid, c.out)
+	}
+}
+
+func TestMadeFromNothing(t *testing.T) {
+	s := open(t, gaudi2)
+	none := func(*graph) []*tensor { return nil }
+	require.Equal(t, f32Bytes([]float32{2.5, 2.5, 2.5}), one(s, gaudi2, "constant_f32", f32Bytes([]float32{2.5}), typeF32, []uint64{3}, none))
+	require.Equal(t, bf16Bytes([]float32{2.5, 2.5}), one(s, gaudi2, "constant_bf16", f32Bytes([]float32{2.5}), typeBF16, []uint64{2}, none))
+	require.Equal(t, i32Bytes(1<<24+1, 1<<24+1), one(s, gaudi2, "constant_i32", i32Bytes(1<<24+1), typeI32, []uint64{2}, none))
+	require.Equal(t, i32Bytes(2, 5, 8), one(s, gaudi2, "range_i32", i32Bytes(2, 10, 3), typeI32, []uint64{3}, none))
+	require.Equal(t, f32Bytes([]float32{0, 0.5, 1}), one(s, gaudi2, "range_f32", f32Bytes([]float32{0, 1.5, 0.5}), typeF32, []uint64{3}, none))
+}
+
+func TestLookUp(t *testing.T) {
+	s := open(t, gaudi2)
+	table := func(g *graph) *tensor { return g.floats(sequence(8), 2, 4) } // 4 rows of 2
+	got := one(s, gaudi2, "gather_fwd_f32", axisParams(1), typeF32, []uint64{2, 3}, func(g *graph) []*tensor {
+		return []*tensor{table(g), g.in(typeI32, i32Bytes(3, 0, 3), 3)}
+	})
+	require.Equal(t, []float32{6, 7, 0, 1, 6, 7}, floatsFrom(got, typeF32))
+	got = one(s, gaudi2, "gather_fwd_f32", axisParams(0), typeF32, []uint64{1, 4}, func(g *graph) []*tensor {
+		return []*tensor{table(g), g.in(typeI32, i32Bytes(1), 1)}
+	})
+	require.Equal(t, []float32{1, 3, 5, 7}, floatsFrom(got, typeF32))
+	got = one(s, gaudi2, "gather_fwd_f32", axisParams(1), typeF32, []uint64{2, 1}, func(g *graph) []*tensor {
+		return []*tensor{table(g), g.in(typeI32, i32Bytes(4), 1)}
+	})
+	require.Equal(t, byte(0xff), got[0], "out of range is NaN")
+
+	params := append(i32Bytes(4, -1), 0, 0, 0, 0)
+	got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
+		return []*tensor{g.floats([]float32{1, 2, 10, 20, 100, 200}, 2, 3), g.in(typeI32, i32Bytes(3, 0, 3), 3), g.shape(2, 4)}
+	})
+	require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
+}
+
+// Layers, against float64 and, backward, against differences of it.
+
+func normal(random *rand.Rand, n int) []float32 {
+	out := make([]float32, n)
+	for i := range out {
+		out[i] = float32(random.NormFloat64())
+	}
+	return out
+}
+
+func wide(x []float32) []float64 {
+	out := make([]float64, len(x))
+	for i := range x {
+		out[i] = float64(x[i])
+	}
+	return out
+}
+
+// slopes is the gradient of f at x by central differences.
+func slopes(x []float64, f func(x []float64) float64) []float64 {
+	const h = 1e-5
+	out := make([]float64, len(x))
+	for i := range x {
+		at := x[i]
+		x[i] = at + h
+		up := f(x)
+		x[i] = at - h
+		out[i] = (up - f(x)) / (2 * h)
+		x[i] = at
+	}
+	return out
+}
+
+func dot(a, b []float64) (sum float64) {
+	for i := range a {
+		sum += a[i] * b[i]
+	}
+	return sum
+}
+
+func near(t *testing.T, want []float64, got []float32, tolerance float64, what string) {
+	t.Helper()
+	require.Len(t, got, len(want))
+	scale := math.Sqrt(dot(want, want) / float64(len(want)))
+	for i := range want {
+		require.InDelta(t, want[i], got[i], tolerance*scale, "%s [%d]", what, i)
+	}
+}
+
+func rmsNorm(x, gamma []float64, eps float64) []float64 {
+	n := len(gamma)
+	out := make([]float64, len(x))
+	for row := 0; row < len(x); row += n {
+		inverse := 1 / math.Sqrt(dot(x[row:row+n], x[row:row+n])/float64(n)+eps)
+		for i := range n {
+			out[row+i] = x[row+i] * inverse * gamma[i]
+		}
+	}
+	return out
+}
+
+func TestRMSNorm(t *testing.T) {
+	const n, rows = 12, 3
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(1, 2))
+	x, gamma, dy := normal(random, n*rows), normal(random, n), normal(random, n*rows)
+	for i := range n {
+		x[i] *= 1e-3 // eps counts
+	}
+	for _, c := range []struct {
+		bytes int
+		eps   float64
+	}{{24, 1e-6}, {8, 1e-6}, {12, 1e-5}} { // a structure of another size: the kernel's own eps
+		params := make([]byte, c.bytes)
+		params[0] = 1
+		binary.LittleEndian.PutUint32(params[4:], math.Float32bits(1e-6))
+		g := s.graph(gaudi2)
+		in, weight := g.floats(x, n, rows), g.floats(gamma, n)
+		y, inverse := g.out(typeF32, n, rows), g.out(typeF32, 1, rows)
+		g.add("rms_norm_ex_fwd_f32", params, []*tensor{y, inverse}, in, weight)
+		dx, dgamma := g.out(typeF32, n, rows), g.out(typeF32, n)
+		back := make([]byte, 16)
+		g.add("rms_norm_ex_bwd_f32", back, []*tensor{dx, dgamma}, g.floats(dy, n, rows), in, weight, inverse)
+		g.run()
+		near(t, rmsNorm(wide(x), wide(gamma), c.eps), g.floatsOf(y), 1e-5, "y")
+		if c.bytes == 24 {
+			near(t, slopes(wide(gamma), func(gamma []float64) float64 { return dot(rmsNorm(wide(x), gamma, c.eps), wide(dy)) }), g.floatsOf(dgamma), 1e-4, "dgamma")
+			rest := wide(x)[n:] // differences are no use where x is 1e-3
+			near(t, slopes(rest, func(x []float64) float64 { return dot(rmsNorm(x, wide(gamma), c.eps), wide(dy)[n:]) }), g.floatsOf(dx)[n:], 1e-4, "dx")
+		}
+	}
+}
+
+func TestRope(t *testing.T) {
+	const width, time, heads = 4, 5, 3
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(3, 2))
+	x, dy := normal(random, width*time*heads), normal(random, width*time*heads)
+	sine, cosine := normal(random, width*time), normal(random, width*time) // independent halves: backward must take its own
+	positions := []int32{4, 0, 1, 1, 3}
+	for mode := range uint32(2) {
+		for _, looked := range []bool{false, true} {
+			rotate := func(x []float64) []float64 {
+				out := make([]float64, len(x))
+				for i := range x {
+					d, at := i%width, i/width%time
+					if looked {
+						at = int(positions[at])
+					}
+					partner, sign := d^1, -1.0
+					if mode == 0 {
+						partner = (d + width/2) % width
+					}
+					if partner < d {
+						sign = 1
+					}
+					out[i] = x[i]*float64(cosine[at*width+d]) + sign*x[i-d+partner]*float64(sine[at*width+d])
+				}
+				return out
+			}
+			g := s.graph(gaudi2)
+			tables := []*tensor{g.floats(sine, width, time), g.floats(cosine, width, time)}
+			if looked {
+				tables = append(tables, g.in(typeI32, i32Bytes(positions...), time))
+			}
+			y, dx := g.out(typeF32, width, time, heads), g.out(typeF32, width, time, heads)
+			params := i32Bytes(0, int32(mode))
+			g.add("rotary_pos_embedding_fwd_f32", params, []*tensor{y}, append([]*tensor{g.floats(x, width, time, heads)}, tables...)...)
+			g.add("rotary_pos_embedding_bwd_f32", params, []*tensor{dx}, append([]*tensor{g.floats(dy, width, time, heads)}, tables...)...)
+			g.run()
+			near(t, rotate(wide(x)), g.floatsOf(y), 1e-6, "y")
+			near(t, slopes(wide(x), func(x []float64) float64 { return dot(rotate(x), wide(dy)) }), g.floatsOf(dx), 1e-5, "dx")
+		}
+	}
+}
+
+func TestSoftmax(t *testing.T) {
+	s := open(t, gaudi2)
+	x := []float32{1, 2, 100, -3, 5, 99}
+	for dim, parts := range map[uint32][][]int{0: {{0, 1, 2}, {3, 4, 5}}, 1: {{0, 3}, {1, 4}, {2, 5}}} {
+		for _, guid := range []string{"softmax_fwd_f32", "logsoftmax_fwd_f32"} {
+			got := floatsFrom(one(s, gaudi2, guid, axisParams(dim), typeF32, []uint64{3, 2}, func(g *graph) []*tensor { return []*tensor{g.floats(x, 3, 2)} }), typeF32)
+			for _, part := range parts {
+				most, sum := -inf, 0.0
+				for _, i := range part {
+					most = max(most, float64(x[i]))
+				}
+				for _, i := range part {
+					sum += math.Exp(float64(x[i]) - most)
+				}
+				for _, i := range part {
+					want := float64(x[i]) - most - math.Log(sum)
+					if guid == "softmax_fwd_f32" {
+						want = math.Exp(want)
+					}
+					require.InDelta(t, want, got[i], 1e-5, guid)
+				}
+			}
+		}
+	}
+}
+
+func TestSiluGradient(t *testing.T) {
+	s := open(t, gaudi2)
+	x, dy := []float32{-3, -1, 0, 0.5, 4}, []float32{1, -2, 3, 1, 2}
+	got := one(s, gaudi2, "silu_bwd_f32", nil, typeF32, []uint64{5}, func(g *graph) []*tensor { return []*tensor{g.floats(dy, 5), g.floats(x, 5)} })
+	near(t, slopes(wide(x), func(x []float64) (sum float64) {
+		for i := range x {
+			sum += float64(dy[i]) * x[i] * sigmoid(x[i])
+		}
+		return sum
+	}), floatsFrom(got, typeF32), 1e-5, "dx")
+}
+
+// Attention: q is {width, rows, group, heads}, k and v {width, rows, 1, heads}: group
+// query heads share keys and values.
+const width, rows, group, heads = 4, 6, 2, 3
+
+func attention(q, k, v []float64, scale float64, causal bool) []float64 {
+	out := make([]float64, len(q))
+	for head := range heads * group {
+		shared := head / group * rows * width
+		for i := range rows {
+			at := (head*rows + i) * width
+			var weights [rows]float64
+			sum := 0.0
+			for j := range rows {
+				if causal && j > i {
+					continue
+				}
+				weights[j] = math.Exp(scale * dot(q[at:at+width], k[shared+j*width:][:width]))
+				sum += weights[j]
+			}
+			for j := range rows {
+				for d := range width {
+					out[at+d] += weights[j] / sum * v[shared+j*width+d]
+				}
+			}
+		}
+	}
+	return out
+}
+
+func sdpaParams(scale float32, causal, inference bool) []byte {
+	b := make([]byte, 32)
+	binary.LittleEndian.PutUint32(b, math.Float32bits(scale))
+	if causal {
+		b[4] = 1
+	}
+	if inference {
+		b[20] = 1
+	}
+	return b
+}
+
+func TestAttention(t *testing.T) {
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(4, 5))
+	q, do := normal(random, width*rows*group*heads), normal(random, width*rows*group*heads)
+	k, v := normal(random, width*rows*heads), normal(random, width*rows*heads)
+	const scale = 0.5
+	for _, causal := range []bool{false, true} {
+		for _, typ := range []uint32{typeF32, typeBF16} {
+			tolerance := 1e-5
+			g := s.graph(gaudi2)
+			of := func(x []float32, sizes ...uint64) *tensor {
+				if typ == typeBF16 {
+					return g.in(typ, bf16Bytes(x), sizes...)
+				}
+				return g.floats(x, sizes...)
+			}
+			if typ == typeBF16 {
+				tolerance = 0.03
+			}
+			queries, shared := []uint64{width, rows, group, heads}, []uint64{width, rows, 1, heads}
+			in := []*tensor{of(q, queries...), of(k, shared...), of(v, shared...)}
+			o, m, linv := g.out(typ, queries...), g.out(typ, 1, rows, group, heads), g.out(typeF32, 1, rows, group, heads)
+			suffix := suffixes[typ]
+			g.add("sdpa_recomp_fwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{o, m, linv}, append(in, make([]*tensor, 9)...)...)
+			dq, dk, dv := g.out(typ, queries...), g.out(typ, shared...), g.out(typ, shared...)
+			g.add("sdpa_recomp_bwd_"+suffix, sdpaParams(scale, causal, false), []*tensor{dq, dk, dv}, of(do, queries...), in[0], in[1], in[2], nil, m, linv, nil, o)
+			only := g.out(typ, queries...)
+			g.add("sdpa_recomp_fwd_"+suffix, sdpaParams(scale, causal, true), []*tensor{only}, in...)
+			g.run()
+			near(t, attention(wide(q), wide(k), wide(v), scale, causal), g.floatsOf(o), tolerance, "o")
+			require.Equal(t, g.floatsOf(o), g.floatsOf(only))
+			loss := func(q, k, v []float64) float64 { return dot(attention(q, k, v, scale, causal), wide(do)) }
+			near(t, slopes(wide(q), func(q []float64) float64 { return loss(q, wide(k), wide(v)) }), g.floatsOf(dq), 10*tolerance, "dq")
+			near(t, slopes(wide(k), func(k []float64) float64 { return loss(wide(q), k, wide(v)) }), g.floatsOf(dk), 10*tolerance, "dk")
+			near(t, slopes(wide(v), func(v []float64) float64 { return loss(wide(q), wide(k), v) }), g.floatsOf(dv), 10*tolerance, "dv")
+		}
+	}
+}
+
+// A mask is added to the scores.
+func TestAttentionMask(t *testing.T) {
+	s := open(t, gaudi2)
+	random := rand.New(rand.NewPCG(6, 5))
+	q, k, v := normal(random, width*rows*group*heads), normal(random, width*rows*heads), normal(random, width*rows*heads)
+	mask := make([]float32, rows*rows)
+	for i := range rows {
+		for j := i + 1; j < rows; j++ {
+			mask[i*rows+j] = float32(-inf)
+		}
+	}
+	queries, shared := []uint64{width, rows, group, heads}, []uint64{width, rows, 1, heads}
+	got := one(s, gaudi2, "sdpa_recomp_fwd_f32", sdpaParams(1, false, true), typeF32, queries, func(g *graph) []*tensor {
+		return []*tensor{g.floats(q, queries...), g.floats(k, shared...), g.floats(v, shared...), g.floats(mask, rows, rows, 1, 1)}
+	})
+	near(t, attention(wide(q), wide(k), wide(v), 1, true), floatsFrom(got, typeF32), 1e-5, "o")
+}
+
+func TestLayerRules(t *testing.T) {
+	s := open(t, gaudi2)
+	f32 := func(sizes ...uint64) func(*graph) *tensor {
+		return func(g *graph) *tensor { return g.temp(typeF32, sizes...) }
+	}
+	bf16 := func(sizes ...uint64) func(*graph) *tensor {
+		return func(g *graph) *tensor { return g.temp(typeBF16, sizes...) }
+	}
+	type operands []func(*graph) *tensor
+	q := f32(4, 6, 2)
+	for _, c := range []struct {
+		guid    string
+		params  []byte
+		out, in operands
+	}{
+		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(1, 2)}, operands{f32(4, 2), f32(2)}},
+		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(2)}, operands{f32(4, 2), f32(4)}},
+		{"rms_norm_ex_bwd_f32", make([]byte, 24), operands{f32(4, 2), f32(4)}, operands{f32(4, 2), f32(4, 2), f32(4), f32(1, 2)}},
+		{"rotary_pos_embedding_fwd_f32", make([]byte, 8), operands{q}, operands{q, f32(4, 5), f32(4, 6)}},
+		{"rotary_pos_embedding_fwd_f32", i32Bytes(1, 0), operands{q}, operands{q, f32(4, 6), f32(4, 6)}},
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, false), operands{q}, operands{q, q, q}}, // training wants m and linv
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q, f32(1, 6, 2)}, operands{q, q, q}},
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, f32(4, 7, 2), f32(4, 7, 2)}}, // causal is square
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, f32(4, 6, 3), f32(4, 6, 3)}},
+		{"sdpa_recomp_fwd_bf16", sdpaParams(1, false, false), operands{bf16(4, 6, 2), bf16(1, 6, 2), bf16(1, 6, 2)}, operands{bf16(4, 6, 2), bf16(4, 6, 2), bf16(4, 6, 2)}}, // linv is F32
+		{"sdpa_recomp_bwd_f32", sdpaParams(1, false, false), operands{q, q, q}, operands{q, q, q, q}},
+	} {
+		g := s.graph(gaudi2)
+		made := func(list operands) (out []*tensor) {
+			for _, f := range list {
+				out = append(out, f(g))
+			}
+			return out
+		}
+		status, _ := g.node(c.guid, c.params, made(c.out), made(c.in))
+		require.Equal(t, fail, status, c.guid)
+	}
+}
