@@ -132,13 +132,30 @@ func Build(t T, name string) string {
 	files, err := fs.Glob(sources, name+"_*.c")
 	require.NoError(t, err)
 	files = write(t, dir, append(files, name+".c"))
-	args := append([]string{"-std=gnu11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", library}, files...)
-	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), append(args, "-lm", "-ldl", "-lpthread")...).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	objects := make([]string, len(files))
+	outputs, errs := make([]string, len(files)), make([]error, len(files))
+	var wg sync.WaitGroup
+	for i, file := range files {
+		objects[i] = file + ".o"
+		wg.Go(func() {
+			outputs[i], errs[i] = compile("-O2", "-Wall", "-Werror", "-fPIC", "-c", "-o", objects[i], file)
+		})
+	}
+	wg.Wait()
+	for i := range files {
+		require.NoError(t, errs[i], "%s", outputs[i])
+	}
+	output, err := compile(append(objects, "-shared", "-o", library, "-lm", "-ldl", "-lpthread")...)
+	require.NoError(t, err, "%s", output)
 	code, err := os.ReadFile(library)
 	require.NoError(t, err)
 	built.Store(name, code)
 	return library
+}
+
+func compile(args ...string) (output string, err error) {
+	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), append([]string{"-std=gnu11"}, args...)...).CombinedOutput()
+	return string(out), err
 }
 
 func write(t T, dir string, names []string) (paths []string) {

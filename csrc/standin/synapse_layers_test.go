@@ -129,10 +129,16 @@ func TestLookUp(t *testing.T) {
 	require.Equal(t, byte(0xff), got[0], "out of range is NaN")
 
 	params := append(i32Bytes(4, -1), 0, 0, 0, 0)
-	got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
-		return []*tensor{g.floats([]float32{1, 2, 10, 20, 100, 200}, 2, 3), g.in(typeI32, i32Bytes(3, 0, 3), 3), g.shape(2, 4)}
-	})
-	require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
+	for _, dynamic := range []bool{false, true} {
+		got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
+			in := []*tensor{g.floats([]float32{1, 2, 10, 20, 100, 200}, 2, 3), g.in(typeI32, i32Bytes(3, 0, 3), 3)}
+			if dynamic {
+				in = append(in, g.shape(2, 4))
+			}
+			return in
+		})
+		require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
+	}
 }
 
 // Layers, against float64 and, backward, against differences of it.
