@@ -37,6 +37,8 @@ func TestProbeOfAStandIn(t *testing.T) {
 		synapse, {What: "Gaudi devices", Detail: "0 of model 2, 0 of model 3, 0 in all", Fix: fixDevice},
 	}, probe())
 
+	path = standin.Build(t, "libsynapse") // one that was not started yet
+	t.Setenv("OCTET_LIBSYNAPSE", path)
 	t.Setenv("STANDIN_SYNAPSE", "26")
 	require.Equal(t, []backend.Finding{
 		{What: "SynapseAI", Detail: path + ": synInitialize returned 26 (synFail)", Fix: fixDevice},

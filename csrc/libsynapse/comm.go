@@ -3,6 +3,7 @@
 package libsynapse
 
 // #include "libsynapse.h"
+// #include "api.h"
 import "C"
 
 import (
@@ -71,9 +72,11 @@ func (c *Comm) check(s C.octet_status) error { return hcclError(c.d.lib, s) }
 
 // hcclTypes are those that HCCL computes with (its documentation). Data of
 // others can be moved as one of these.
-var hcclTypes = map[DataType]C.int{I32: 2, U32: 3, F16: 6, F32: 7, BF16: 9}
+var hcclTypes = map[DataType]C.int{
+	I32: C.hcclInt32, U32: C.hcclUint32, F16: C.hcclFloat16, F32: C.hcclFloat32, BF16: C.hcclBfloat16,
+}
 
-var hcclOps = map[Reduction]C.int{Sum: C.OCTET_SUM, Min: C.OCTET_MIN, Max: C.OCTET_MAX}
+var hcclOps = map[Reduction]C.int{Sum: C.hcclSum, Min: C.hcclMin, Max: C.hcclMax}
 
 func hcclType(t DataType) (C.int, error) {
 	c, ok := hcclTypes[t]

@@ -34,19 +34,18 @@ octet_status octet_comm_free(const octet_synapse *api, octet_handle c) {
 	return (octet_status){0};
 }
 
-// HCCL takes addresses of the device as pointers.
+// HCCL takes addresses of the device as pointers. Types and reductions are its
+// own constants.
 static void *pointer(uint64_t p) { return (void *)(uintptr_t)p; }
 
-static hcclRedOp_t reduction(int op) { return op == OCTET_SUM ? hcclSum : op == OCTET_MIN ? hcclMin : hcclMax; }
-
 octet_status octet_all_reduce(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t p, uint64_t count, int type, int op) {
-	TRY(api, hcclAllReduce, pointer(p), pointer(p), count, type, reduction(op), (hcclComm_t)c, (octet_stream)s);
+	TRY(api, hcclAllReduce, pointer(p), pointer(p), count, type, op, (hcclComm_t)c, (octet_stream)s);
 	return (octet_status){0};
 }
 
 octet_status octet_reduce_scatter(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
 				  uint64_t count, int type, int op) {
-	TRY(api, hcclReduceScatter, pointer(from), pointer(to), count, type, reduction(op), (hcclComm_t)c, (octet_stream)s);
+	TRY(api, hcclReduceScatter, pointer(from), pointer(to), count, type, op, (hcclComm_t)c, (octet_stream)s);
 	return (octet_status){0};
 }
 

@@ -111,7 +111,6 @@ octet_status octet_launch(const octet_synapse *api, octet_handle r, octet_launch
 // hccl.c
 
 enum { OCTET_UNIQUE_ID = 1032 };
-enum { OCTET_SUM, OCTET_MIN, OCTET_MAX };
 
 const char *octet_hccl_text(const octet_synapse *api, int code);
 const char *octet_hccl_missing(const octet_synapse *api); // NULL: nothing

@@ -157,6 +157,51 @@ func TestExponentBias(t *testing.T) {
 	}
 }
 
+// A cast without a scale, and its maximum: an operand is left out.
+func TestOptionalOperand(t *testing.T) {
+	d := device(t)
+	g := newRig(t, d)
+	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
+	g.write(a, []float32{1, -3, 0.5, 2})
+	r := recipe(t, d, &Graph{
+		Tensors: []Tensor{
+			floats("x", 4, 0, 0),
+			{Name: "codes", Type: E4M3, Sizes: []uint64{4}, Section: 1},
+			floats("amax", 1, 2, 0),
+		},
+		Nodes:    []Node{{GUID: "convert_to_fp8_f32", Name: "cast", In: []int{0, -1}, Out: []int{1, 2}, Params: CastParams(Nearest)}},
+		Sections: 3,
+	}, "cast")
+	g.launch(r, a, b, c)
+	require.Equal(t, []float32{3}, g.read(c, 1))
+	g.read(b, 1)
+	require.Equal(t, []byte{0x38, 0xc4, 0x30, 0x40}, g.h.Bytes()[:4])
+}
+
+// The gradient of a table: its rows are given by a tensor that has a shape and
+// no data.
+func TestShapeTensor(t *testing.T) {
+	d := device(t)
+	g := newRig(t, d)
+	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
+	g.write(a, []float32{1, 2, 10, 20, 100, 200}) // three gradients of two numbers
+	g.write(b, []int32{2, 0, 2})
+	r := recipe(t, d, &Graph{
+		Tensors: []Tensor{
+			{Name: "dy", Type: F32, Sizes: []uint64{2, 3}, Section: 0},
+			{Name: "ids", Type: I32, Sizes: []uint64{3}, Section: 1},
+			{Name: "shape", Type: U32, Sizes: []uint64{2, 4}, Section: NoSection, Shape: true},
+			{Name: "dw", Type: F32, Sizes: []uint64{2, 4}, Section: 2},
+		},
+		Nodes: []Node{{
+			GUID: "embedding_dense_pt_bwd_f32", Name: "grad", In: []int{0, 1, 2}, Out: []int{3}, Params: EmbeddingGradParams(4),
+		}},
+		Sections: 3,
+	}, "embedding")
+	g.launch(r, a, b, c)
+	require.Equal(t, []float32{10, 20, 0, 0, 101, 202, 0, 0}, g.read(c, 8))
+}
+
 func TestCompileNeedsNoDevice(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	t.Setenv("STANDIN_GAUDI2", "0")
