@@ -133,13 +133,13 @@ typedef struct {
 } octet_answer;
 
 typedef struct {
-	octet_answer utilization;             // percent
+	octet_answer utilization; // percent
 	octet_answer memory_used, memory_total; // bytes
-	octet_answer power;                   // milliwatts
-	octet_answer energy;                  // millijoules, since the driver was loaded
+	octet_answer power; // milliwatts
+	octet_answer energy; // millijoules since the driver was loaded
 	octet_answer temperature, board_temperature; // °C
-	octet_answer clock, max_clock;        // MHz
-	octet_answer throttle;                // bits
+	octet_answer clock, max_clock; // MHz
+	octet_answer throttle; // bits of reasons
 } octet_reading;
 
 octet_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_handle *out);
