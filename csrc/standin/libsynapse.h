@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(hidden) // what is here is not the library's to show
+
 // synStatus, as far as it is returned here (synapse_common_types.h).
 typedef enum {
 	SUCCESS = 0,
@@ -211,5 +213,7 @@ void recipe_clear(recipe *r);
 call call_of(recipe *r, const step *s);
 int recipe_tensor(const recipe *r, uint64_t id); // index of a persistent operand; -1: none
 uint64_t recipe_id(const recipe *r, int index);
+
+#pragma GCC visibility pop
 
 #endif

@@ -148,6 +148,22 @@ func TestProductsOfFP8ThatCancel(t *testing.T) {
 	}
 }
 
+// What float64 loses of a sum decides a tie: 2^30 + 2^6 lies between two F32s, and
+// what came before is 2^-32.
+func TestTiesOfProducts(t *testing.T) {
+	s := open(t, gaudi2)
+	const one, least = 0x3c, 0x01 // 1 and 2^-16
+	power := func(exponent int) byte { return byte(one + 4*exponent) }
+	a, b := codes{fp8.E5M2, make([]byte, 2*32)}, codes{fp8.E5M2, make([]byte, 32)}
+	for i, sign := range []byte{0, 0x80} {
+		a.codes[32*i] = least | sign
+		a.codes[32*i+16], a.codes[32*i+17], a.codes[32*i+18] = power(15), power(3), power(3+i)
+	}
+	b.codes[0], b.codes[16], b.codes[17], b.codes[18] = least, power(15), power(3), power(3)
+	a.codes[18] = 0
+	require.Equal(t, []float32{0x1p30 + 0x1p7, 0x1p30 + 0x1p7}, product(s, gaudi2, 2, 1, 32, a, b, false, false, "gemm"))
+}
+
 func TestFP8GemmScales(t *testing.T) {
 	s := open(t, gaudi2)
 	random := rand.New(rand.NewPCG(7, 8))

@@ -130,6 +130,7 @@ type graph struct {
 	*synapse
 	handle  uint64
 	tensors []*tensor
+	nodes   int // that were asked for
 }
 
 type tensor struct {
@@ -234,8 +235,9 @@ func (g *graph) node(guid string, params []byte, out, in []*tensor) (int, uint64
 		p = 0
 	}
 	id, at := g.memory(8)
+	g.nodes++
 	status := g.Call("synNodeCreateWithId", g.handle, list(in), list(out), uint64(len(in)), uint64(len(out)), p, uint64(len(params)),
-		g.text(guid), g.text(guid), at, 0, 0)
+		g.text(guid), g.text(fmt.Sprintf("node %d.", g.nodes)), at, 0, 0)
 	return status, binary.LittleEndian.Uint64(id)
 }
 
