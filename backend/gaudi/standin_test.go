@@ -25,16 +25,32 @@ var layerOps = []string{
 
 // The graphs of the ops of layers, compiled and launched by the production shim on a
 // stand-in for SynapseAI, on the cases that every backend is held to.
-func TestLayersOnTheStandIn(t *testing.T) {
+func TestLayersOnTheStandIn(t *testing.T) { conformOnStandIn(t, layerOps, "", "drop") }
+
+// Scales and the optimizer.
+func TestUpdatesOnTheStandIn(t *testing.T) {
+	conformOnStandIn(t, []string{
+		"amax/", "updatescale/", "pushhistory/", "fill/", "smoothscale/",
+		"sumsquares/", "stepgate/", "adamw/", "casthealth/", "rowcosine/",
+	}, "", "drop")
+}
+
+// The amax of these is a cast kernel's, which must not lose a NaN, see store.
+func TestCastsOnTheStandIn(t *testing.T) {
+	conformOnStandIn(t, []string{"matmul/", "epilogue/", "quantize/"}, "")
+}
+
+// conformOnStandIn runs the cases of some ops; nan is what a maximum does with one.
+func conformOnStandIn(t *testing.T, ops []string, nan ...string) {
 	for _, model := range []string{"gaudi2", "gaudi3"} {
-		for _, odd := range []string{"", "drop"} { // what a maximum does with NaN
+		for _, odd := range nan {
 			t.Run(model+odd, func(t *testing.T) {
 				t.Setenv("STANDIN_NAN", odd)
 				s := onStandIn(t, model)
 				ran := map[string]int{}
 				for c := range conformance.Cases() {
 					op, _, _ := strings.Cut(c.Name, "/")
-					if !slices.Contains(layerOps, op+"/") {
+					if !slices.Contains(ops, op+"/") {
 						continue
 					}
 					if err := c.Run(t.Context(), s.driver(model), ""); !errors.Is(err, backend.ErrUnsupported) {
@@ -44,7 +60,7 @@ func TestLayersOnTheStandIn(t *testing.T) {
 						}
 					}
 				}
-				for _, op := range layerOps {
+				for _, op := range ops {
 					require.Positive(t, ran[strings.TrimSuffix(op, "/")], op)
 				}
 			})

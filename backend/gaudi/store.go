@@ -12,6 +12,11 @@ import (
 // saturates, and finds the amax before it does; casts to both formats are one
 // hybrid kernel, which reads v once. Operands as in PyTorch's bridge (CastToFp8,
 // CastToFp8Hybrid).
+//
+// What the kernel's amax makes of a NaN is not documented, and a pass of our own
+// over v would cost as much as the cast. One that it lost would still be in the
+// codes, in all that is computed from them and in the gradient's norm, for which
+// the update is skipped.
 func (b *builder) store(casts []backend.Cast, v value) {
 	for _, c := range casts {
 		if c.Transpose {
