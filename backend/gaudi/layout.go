@@ -14,14 +14,26 @@ type layout struct {
 	elems, size int // elements, and the bytes of one
 	grain       int // elements of a run
 	pitch       int // elements from one run to the next: grain and padding
+	// wholeRows says that columns of a matrix are read with the rest of their rows.
+	// Else they are read from where they begin, see pieces.
+	wholeRows bool
 }
 
-// layoutOf is the layout of a root of which programs touch the views.
+// layoutOf is the layout of a root of which programs touch the views. Columns
+// begin on runs of their own unless that took more than twice the memory.
 func layoutOf(root *backend.Tensor, views []*backend.Tensor, align int) layout {
-	l := layout{elems: root.Elems(), size: root.DType.Size(), grain: root.Elems()}
+	l := layoutBy(root, views, align, false)
+	if l.pitch > 2*l.grain {
+		l = layoutBy(root, views, align, true)
+	}
+	return l
+}
+
+func layoutBy(root *backend.Tensor, views []*backend.Tensor, align int, wholeRows bool) layout {
+	l := layout{elems: root.Elems(), size: root.DType.Size(), grain: root.Elems(), wholeRows: wholeRows}
 	aligned := true
 	for _, v := range views {
-		for _, p := range piecesOf(v, align) {
+		for _, p := range l.pieces(v) {
 			aligned = aligned && p.from*l.size%align == 0
 			l.grain = gcd(l.grain, gcd(p.from, p.elems()))
 		}

@@ -39,7 +39,7 @@ func TestLayoutOf(t *testing.T) {
 		l := layoutOf(c.root, c.views, c.align)
 		require.Equal(t, [2]int{c.grain, c.pitch}, [2]int{l.grain, l.pitch}, c.name)
 		for _, v := range c.views {
-			for _, p := range piecesOf(v, c.align) {
+			for _, p := range l.pieces(v) {
 				require.Zero(t, l.at(p.from)%int64(c.align), c.name)
 			}
 		}

@@ -22,7 +22,7 @@ func (b *builder) inAs(t *backend.Tensor, typ libsynapse.DataType) value {
 	if !persistent {
 		return b.bits(b.locals[t], typ)
 	}
-	pieces := b.pieces(t)
+	pieces := b.pieces(l, t)
 	if t.Contiguous() {
 		return b.reshape(b.read(l, t, pieces[0], typ), sizesOf(t)...)
 	}
@@ -43,29 +43,28 @@ type piece struct {
 
 func (p piece) elems() int { return p.width * p.rows }
 
-// piecesOf is what must be read to have a view: itself, if its rows follow each
-// other. Columns of a matrix come with what lies between them. If they are
-// aligned, they begin where the view does, and its last row is apart, for behind
-// it may be the end of the root: so views of other columns, the records of other
-// layers, are read alike. If not, they come in whole rows.
-func piecesOf(t *backend.Tensor, align int) []piece {
-	size, rows := t.DType.Size(), t.Rows()
+// pieces is what must be read to have a view: itself, if its rows follow each
+// other. Columns of a matrix come with what lies between them. They begin where
+// the view does, and its last row is apart, for behind it may be the end of the
+// root: so views of other columns, the records of other layers, are read alike.
+func (l layout) pieces(t *backend.Tensor) []piece {
+	rows := t.Rows()
 	switch {
 	case t.Contiguous():
 		return []piece{{from: t.Offset, width: t.Cols(), rows: rows}}
-	case t.Offset*size%align == 0 && t.LD*size%align == 0:
+	case l.wholeRows:
+		skip := t.Offset % t.LD
+		return []piece{{from: t.Offset - skip, width: t.LD, rows: rows, skip: uint64(skip)}}
+	default:
 		return []piece{
 			{from: t.Offset, width: t.LD, rows: rows - 1},
 			{from: t.Offset + (rows-1)*t.LD, width: t.Cols(), rows: 1},
 		}
-	default:
-		skip := t.Offset % t.LD
-		return []piece{{from: t.Offset - skip, width: t.LD, rows: rows, skip: uint64(skip)}}
 	}
 }
 
-func (b *builder) pieces(t *backend.Tensor) []piece {
-	list := piecesOf(t, b.spec.Align)
+func (b *builder) pieces(l layout, t *backend.Tensor) []piece {
+	list := l.pieces(t)
 	if !t.Contiguous() && t.Offset%t.LD+t.Cols() > t.LD {
 		b.fail(b.unsupported("%s is a view whose rows run across those of %s", t, t.Root()))
 	}
@@ -161,7 +160,7 @@ func (b *builder) outAs(t *backend.Tensor, v value) {
 		b.locals[t] = v
 		return
 	}
-	pieces := b.pieces(t)
+	pieces := b.pieces(l, t)
 	if t.Contiguous() {
 		b.write(l, t, pieces[0], v)
 		return
