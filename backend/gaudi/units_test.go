@@ -65,8 +65,28 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 			}
 			// Only what goes from block to block is in the arena, in two places.
 			require.Equal(t, roundUp(32*48*2, s.Align)*2, c.planOf(schedule).Bytes)
+			u, err := units(s, []*backend.Program{p})
+			require.NoError(t, err)
+			require.Equal(t, []backend.Launches{{Launches: n + 2, Compiled: 3}}, u.Programs)
+			require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, u.Temps)
 		}
 	}
+}
+
+// The compiler's own tensors, as long as somebody reads them; not the places.
+func TestWorkspace(t *testing.T) {
+	s := specOf(t, "gaudi2")
+	x := backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 8, 32)
+	b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, s.Align), true })
+	b.op = &backend.Node{Op: &backend.Add{}}
+	v := b.in(x)
+	for range 5 {
+		v = b.mul(v, v)
+	}
+	b.out(x, b.add(v, b.table([]float32{1}, 1)))
+	g, _, err := b.finish()
+	require.NoError(t, err)
+	require.EqualValues(t, 2*x.Bytes(), workspaceOf(g))
 }
 
 func roundUp(n, align int) int64 { return int64((n + align - 1) / align * align) }
