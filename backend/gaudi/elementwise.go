@@ -31,12 +31,10 @@ func (b *builder) max(x, y value) value { return b.binary("max_fwd", x, y) }
 func (b *builder) min(x, y value) value { return b.binary("min_fwd", x, y) }
 
 func (b *builder) sqrt(x value) value    { return b.unary("sqrt_fwd", x) }
-func (b *builder) rsqrt(x value) value   { return b.unary("rsqrt_fwd", x) }
 func (b *builder) exp(x value) value     { return b.unary("exp_fwd", x) }
 func (b *builder) log(x value) value     { return b.unary("log_fwd", x) }
 func (b *builder) floor(x value) value   { return b.unary("floor_fwd", x) }
 func (b *builder) abs(x value) value     { return b.unary("abs_fwd", x) }
-func (b *builder) neg(x value) value     { return b.unary("neg_fwd", x) }
 func (b *builder) sigmoid(x value) value { return b.unary("sigmoid_fwd", x) }
 func (b *builder) silu(x value) value    { return b.unary("silu_fwd", x) }
 func (b *builder) erf(x value) value     { return b.unary("erf_fwd", x) }
