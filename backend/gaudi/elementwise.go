@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"octet/backend"
 	"octet/csrc/libsynapse"
 )
 
@@ -194,4 +195,10 @@ func (b *builder) zeros(typ libsynapse.DataType, sizes ...uint64) value {
 	}
 	v := value{typ: typ, sizes: sizes}
 	return b.data(typ, sizes, make([]byte, v.elems()*uint64(typ.Size())))
+}
+
+// addition stores the sum of two matrices.
+func (b *builder) addition(o *backend.Add) error {
+	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))
+	return nil
 }

@@ -5,18 +5,6 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// wide is a matrix operand's value in F32, {cols, rows} even where that is one
-// element.
-func (b *builder) wide(t *backend.Tensor) value {
-	return b.reshape(b.f32(t), uint64(t.Cols()), uint64(t.Rows()))
-}
-
-// addition stores the sum of two matrices.
-func (b *builder) addition(o *backend.Add) error {
-	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))
-	return nil
-}
-
 // indexes is an I32 operand as a list, {n}, as kernels that look things up take it.
 func (b *builder) indexes(t *backend.Tensor) value {
 	return b.reshape(b.in(t), uint64(t.Elems()))

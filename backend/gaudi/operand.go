@@ -143,6 +143,12 @@ func (b *builder) f32(t *backend.Tensor) value {
 	return b.mul(v, b.in(t.Scale))
 }
 
+// wide is a matrix operand's value in F32, {cols, rows} even where that is one
+// element.
+func (b *builder) wide(t *backend.Tensor) value {
+	return b.reshape(b.f32(t), uint64(t.Cols()), uint64(t.Rows()))
+}
+
 // out stores v, as many elements as t has, rounded to nearest and without a scale.
 func (b *builder) out(t *backend.Tensor, v value) {
 	b.outAs(t, b.cast(v, b.typeOf(t.DType)))
