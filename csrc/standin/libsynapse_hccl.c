@@ -395,7 +395,7 @@ static void reduce(void *to, const unsigned char *parts, uint64_t n, const op *o
 			int64_t sum = 0;
 			for (int r = 0; r < o->comm->ranks; r++) {
 				const unsigned char *p = parts + r * bytes + i * 4;
-				const int64_t x = type == I32 ? *(const int32_t *)p : (int64_t) * (const uint32_t *)p;
+				const int64_t x = type == I32 ? *(const int32_t *)p : (int64_t) *(const uint32_t *)p;
 				sum = r ? reduced_integer(o->reduction, sum, x) : x;
 			}
 			((uint32_t *)to)[i] = sum;

@@ -52,7 +52,7 @@ typedef struct {
 
 FUNCTION(add, 2, a + b)
 FUNCTION(sub, 2, a - b)
-FUNCTION(mult, 2, a *b)
+FUNCTION(mult, 2, a * b)
 FUNCTION(neg, 1, -a)
 FUNCTION(where, 3, a != 0 ? b : c)
 FUNCTION(greater, 2, a > b)
@@ -96,7 +96,7 @@ static float silu_slope(float x) {
 	const float s = 1 / (1 + expf(-x));
 	return s * (1 + x * (1 - s));
 }
-FLOAT_FUNCTION(silu_bwd, 2, a *silu_slope(b)) // [gradient, x]
+FLOAT_FUNCTION(silu_bwd, 2, a * silu_slope(b)) // [gradient, x]
 
 // gelu_fwd with its parameter structure's flag computes the tanh form, else erf's.
 static float gelu_erf(float x) { return 0.5f * x * (1 + erff(x * 0.70710678f)); }

@@ -176,13 +176,13 @@ typedef struct {
 	uint64_t *sections; // addresses
 } launch;
 
-// section_bytes is how far a recipe's tensors reach into a section.
-static uint64_t section_bytes(const recipe *r, int32_t section) {
-	uint64_t bytes = 0;
+// section_bytes is how far a recipe's tensors reach into each section.
+static uint64_t *section_bytes(const recipe *r) {
+	uint64_t *bytes = calloc(r->sections + 1, sizeof *bytes);
 	for (uint32_t i = 0; i < r->operands; i++) {
 		const operand *o = &r->operand[i];
-		if (o->section == section && o->offset + bytes_of(o) > bytes)
-			bytes = o->offset + bytes_of(o);
+		if (o->section >= 0 && o->offset + bytes_of(o) > bytes[o->section])
+			bytes[o->section] = o->offset + bytes_of(o);
 	}
 	return bytes;
 }
@@ -215,6 +215,20 @@ static status take_tensor(const recipe *r, const launch_tensor *t, uint32_t flag
 	return SUCCESS;
 }
 
+static const char *check_section(const recipe *r, const launch *l, const uint64_t *bytes, uint32_t i) {
+	const uint64_t from = l->sections[i], to = from + bytes[i];
+	if (!from)
+		return "has no address";
+	if (from % alignment(r->device_type))
+		return "is not aligned";
+	if (!device_memory(from, bytes[i]))
+		return "is not in one block of the device's memory";
+	for (uint32_t j = 0; j < i; j++)
+		if (from < l->sections[j] + bytes[j] && l->sections[j] < to)
+			return "overlaps another one";
+	return l->workspace && from < l->workspace + r->workspace && l->workspace < to ? "overlaps the workspace" : NULL;
+}
+
 // check_launch looks at all sections, once all tensors were taken.
 static status check_launch(const recipe *r, const launch *l, const bool *given) {
 	for (uint32_t i = 0; i < r->operands; i++)
@@ -222,27 +236,17 @@ static status check_launch(const recipe *r, const launch *l, const bool *given) 
 			complain("recipe %s: tensor %s is missing", r->name, r->operand_name[i]);
 			return FAILED_SECTION_VALIDATION;
 		}
-	const uint64_t aligned = alignment(r->device_type);
-	for (uint32_t i = 0; i < r->sections; i++) {
-		const uint64_t from = l->sections[i], bytes = section_bytes(r, i);
-		const char *reason = NULL;
-		if (!from)
-			reason = "has no address";
-		else if (from % aligned)
-			reason = "is not aligned";
-		else if (!device_memory(from, bytes))
-			reason = "is not in one block of the device's memory";
-		for (uint32_t j = 0; j < i && !reason; j++)
-			if (from < l->sections[j] + section_bytes(r, j) && l->sections[j] < from + bytes)
-				reason = "overlaps another one";
-		if (!reason && l->workspace && from < l->workspace + r->workspace && l->workspace < from + bytes)
-			reason = "overlaps the workspace";
-		if (reason) {
+	uint64_t *bytes = section_bytes(r);
+	const char *reason = NULL;
+	for (uint32_t i = 0; i < r->sections && !reason; i++) {
+		reason = check_section(r, l, bytes, i);
+		if (reason)
 			complain("recipe %s: section %u %s", r->name, i, reason);
-			return FAILED_SECTION_VALIDATION;
-		}
 	}
-	if (r->workspace && (!l->workspace || l->workspace % aligned || !device_memory(l->workspace, r->workspace))) {
+	free(bytes);
+	if (reason)
+		return FAILED_SECTION_VALIDATION;
+	if (r->workspace && (!l->workspace || l->workspace % alignment(r->device_type) || !device_memory(l->workspace, r->workspace))) {
 		complain("recipe %s: its workspace of %lu bytes is not in the device's memory, or not aligned", r->name, (unsigned long)r->workspace);
 		return INVALID_ARGUMENT;
 	}

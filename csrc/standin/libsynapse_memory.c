@@ -12,13 +12,37 @@
 
 enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
 
-typedef struct {
+typedef struct memory {
 	object object;
+	struct memory *next;      // of its kind
 	unsigned char *block, *p; // NULL block: the caller's own memory, mapped
 	uint64_t zone, bytes;
 } memory;
 
-static uint64_t live; // bytes of the device
+static memory *first[2]; // of the device's and of the host's
+static uint64_t live;    // bytes of the device
+
+static memory **list(enum kind kind) { return &first[kind == HOST_MEMORY]; }
+
+static memory *memory_new(enum kind kind, unsigned char *block, unsigned char *p, uint64_t zone, uint64_t bytes) {
+	memory *m = object_new(kind, sizeof *m);
+	m->block = block;
+	m->p = p;
+	m->zone = zone;
+	m->bytes = bytes;
+	m->next = *list(kind);
+	*list(kind) = m;
+	return m;
+}
+
+static void memory_free(memory *dead) {
+	for (memory **m = list(dead->object.kind); *m; m = &(*m)->next)
+		if (*m == dead) {
+			*m = dead->next;
+			break;
+		}
+	object_free(dead);
+}
 
 // Addresses of the device are the host's with a bit that no address of a process
 // has.
@@ -26,38 +50,18 @@ static const uint64_t device_bit = 1ull << 60;
 
 static uint64_t device_address(const memory *m) { return (uintptr_t)m->p | device_bit; }
 
-typedef struct {
-	const unsigned char *from;
-	uint64_t bytes;
-	memory *found;
-} range;
-
-static void covers(void *object, void *data) {
-	memory *m = object;
-	range *r = data;
-	if (r->from >= m->p && r->bytes <= m->bytes && (uint64_t)(r->from - m->p) <= m->bytes - r->bytes)
-		r->found = m;
-}
-
 static memory *memory_around(enum kind kind, const void *from, uint64_t bytes) {
-	range r = {from, bytes, NULL};
-	object_each(kind, covers, &r);
-	return r.found;
+	for (memory *m = *list(kind); m; m = m->next) {
+		const uint64_t offset = (uintptr_t)from - (uintptr_t)m->p;
+		if (offset <= m->bytes && bytes <= m->bytes - offset)
+			return m;
+	}
+	return NULL;
 }
 
 void *device_memory(uint64_t address, uint64_t bytes) {
-	if (!(address & device_bit))
-		return NULL;
-	// The last one found is usually the next one, too.
-	static memory *last;
 	void *p = (void *)(uintptr_t)(address & ~device_bit);
-	range r = {p, bytes, NULL};
-	if (object_find(last, MEMORY))
-		covers(last, &r);
-	if (!r.found)
-		r.found = memory_around(MEMORY, p, bytes);
-	last = r.found;
-	return r.found ? p : NULL;
+	return address & device_bit && memory_around(MEMORY, p, bytes) ? p : NULL;
 }
 
 bool host_memory(const void *p, uint64_t bytes) { return memory_around(HOST_MEMORY, p, bytes) != NULL; }
@@ -68,11 +72,7 @@ static memory *take(enum kind kind, uint64_t bytes) {
 	unsigned char *block = aligned_alloc(256, (2 * zone + bytes + 255) / 256 * 256);
 	if (!block)
 		return NULL;
-	memory *m = object_new(kind, sizeof *m);
-	m->block = block;
-	m->zone = zone;
-	m->bytes = bytes;
-	m->p = block + zone;
+	memory *m = memory_new(kind, block, block + zone, zone, bytes);
 	memset(block, PATTERN, zone);
 	memset(m->p, FRESH, bytes);
 	memset(m->p + bytes, PATTERN, zone);
@@ -86,7 +86,7 @@ static status give(memory *m) {
 	free(m->block);
 	if (damage)
 		complain("%d bytes were written around %lu bytes of memory", damage, (unsigned long)m->bytes);
-	object_free(m);
+	memory_free(m);
 	return damage ? lose(FAIL) : SUCCESS;
 }
 
@@ -122,8 +122,10 @@ status synDeviceMalloc(const uint32_t id, const uint64_t size, uint64_t wanted, 
 }
 
 static memory *memory_at(enum kind kind, const void *p) {
-	memory *m = memory_around(kind, p, 0);
-	return m && m->p == p ? m : NULL;
+	for (memory *m = *list(kind); m; m = m->next)
+		if (m->p == p)
+			return m;
+	return NULL;
 }
 
 // Freeing waits for nothing: work that comes after it finds the memory gone, which
@@ -166,9 +168,7 @@ status synHostMap(const uint32_t id, const uint64_t size, const void *buffer) {
 		return leave(NO_DEVICE_FOUND);
 	if (!size || !buffer)
 		return leave(INVALID_ARGUMENT);
-	memory *m = object_new(HOST_MEMORY, sizeof *m);
-	m->p = (unsigned char *)buffer;
-	m->bytes = size;
+	memory_new(HOST_MEMORY, NULL, (unsigned char *)buffer, 0, size);
 	return leave(SUCCESS);
 }
 
@@ -179,6 +179,6 @@ status synHostUnmap(const uint32_t id, const void *buffer) {
 	memory *m = memory_at(HOST_MEMORY, buffer);
 	if (!m || m->block)
 		return leave(INVALID_ARGUMENT);
-	object_free(m);
+	memory_free(m);
 	return leave(SUCCESS);
 }

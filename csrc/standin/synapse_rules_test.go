@@ -24,7 +24,10 @@ func TestNothingBeforeInitialize(t *testing.T) {
 		require.Equal(t, uninitialized, s.Call(name, p, p, p, p, p, p, p, p), name)
 	}
 	require.Equal(t, hcclInvalidUsage, s.Call("hcclGetUniqueId", p))
+	t.Setenv("STANDIN_DRIVER", "1.23.0")
+	version, p := s.memory(256)
 	s.do("synDriverGetVersion", p, 256) // the one that may come first
+	require.Contains(t, string(version), "1.23.0\x00")
 }
 
 func TestInitializeAndDestroy(t *testing.T) {
