@@ -223,36 +223,56 @@ typedef struct {
 	uint32_t kind, value, width;
 } transfer;
 
-// landing copies what a DMA engine wrote into the host's memory a while after the
-// stream said that it was done.
-typedef struct {
+// A landing is what a DMA engine writes into the host's memory a while after the
+// stream said that it was done: each by a thread of its own, but in their order.
+typedef struct landing {
+	struct landing *next;
 	void *to;
-	uint64_t bytes;
-	long milliseconds;
+	uint64_t bytes, number;
 	unsigned char data[];
 } landing;
 
+static struct {
+	landing *first, **end;
+	uint64_t made, landed;
+} landings;
+
+typedef struct {
+	uint64_t number;
+	long milliseconds;
+} flight;
+
 static void *land(void *data) {
-	landing *l = data;
-	const struct timespec time = {l->milliseconds / 1000, l->milliseconds % 1000 * 1000000};
+	const flight f = *(flight *)data;
+	free(data);
+	const struct timespec time = {f.milliseconds / 1000, f.milliseconds % 1000 * 1000000};
 	nanosleep(&time, NULL);
-	if (enter() == SUCCESS) {
+	if (enter())
+		return NULL; // the device was lost
+	while (landings.landed < f.number) {
+		landing *l = landings.first;
 		if (host_memory(l->to, l->bytes))
 			memcpy(l->to, l->data, l->bytes);
-		leave(SUCCESS);
+		landings.first = l->next;
+		landings.landed = l->number;
+		free(l);
 	}
-	free(l);
+	leave(SUCCESS);
 	return NULL;
 }
 
 static void copy_late(void *to, const void *from, uint64_t bytes, long milliseconds) {
 	landing *l = malloc(sizeof *l + bytes);
-	l->to = to;
-	l->bytes = bytes;
-	l->milliseconds = milliseconds;
+	*l = (landing){.to = to, .bytes = bytes, .number = ++landings.made};
 	memcpy(l->data, from, bytes);
+	if (!landings.first)
+		landings.end = &landings.first;
+	*landings.end = l;
+	landings.end = &l->next;
+	flight *f = malloc(sizeof *f);
+	*f = (flight){l->number, milliseconds};
 	pthread_t thread;
-	if (pthread_create(&thread, NULL, land, l) == 0)
+	if (pthread_create(&thread, NULL, land, f) == 0)
 		pthread_detach(thread);
 }
 
