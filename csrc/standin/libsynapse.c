@@ -239,7 +239,6 @@ bool is_gaudi3(uint32_t type) { return type == GAUDI3; }
 uint64_t alignment(uint32_t type) { return type == GAUDI3 ? 256 : 128; }
 bool is_device(uint32_t id) { return device.type && id == 0; }
 uint32_t device_type(void) { return device.type; }
-int device_module(void) { return device.module; }
 
 // claim takes a module for this process; -1: another one has it.
 static int claim(int module) {

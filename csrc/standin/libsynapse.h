@@ -71,7 +71,7 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // Every object that was made and not destroyed is known, by which handles are
 // checked and leaks are found.
-enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, GRAPH, SECTION, TENSOR, RECIPE, COMM, KINDS };
+enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, GRAPH, SECTION, TENSOR, RECIPE, COMM };
 
 typedef struct object {
 	struct object *next;
@@ -99,7 +99,6 @@ bool is_device(uint32_t id); // it is acquired, and id names it
 bool is_gaudi3(uint32_t device_type);
 uint64_t alignment(uint32_t device_type); // of addresses
 uint32_t device_type(void); // of the acquired device; 0: none
-int device_module(void);
 status lose(status s);
 status lost(void);
 
@@ -184,7 +183,6 @@ double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
 
 enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
 uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, uint32_t *random);
-uint32_t largest_code(uint32_t type, bool gaudi3);
 
 // A recipe is a compiled graph: steps in an order that its edges allow.
 typedef struct {
@@ -211,8 +209,6 @@ typedef struct {
 
 void recipe_clear(recipe *r);
 call call_of(recipe *r, const step *s);
-int recipe_tensor(const recipe *r, uint64_t id); // index of a persistent operand; -1: none
-uint64_t recipe_id(const recipe *r, int index);
 
 #pragma GCC visibility pop
 

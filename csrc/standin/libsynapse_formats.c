@@ -56,8 +56,6 @@ static format format_of(uint32_t type, bool gaudi3) {
 	return gaudi3 ? (format){3, 7, 0x7e, 0x7f, 0x7f} : (format){3, 7, 0x77, 0x78, 0x7f};
 }
 
-uint32_t largest_code(uint32_t type, bool gaudi3) { return format_of(type, gaudi3).largest; }
-
 static uint32_t bits_of(float x) {
 	uint32_t bits;
 	memcpy(&bits, &x, sizeof bits);

@@ -14,9 +14,10 @@
 enum { FIRST_ID = 0x1000 };
 static const uint64_t invalid_id = ~0ull;
 
-uint64_t recipe_id(const recipe *r, int index) { return FIRST_ID + index; }
+static uint64_t recipe_id(const recipe *r, int index) { return FIRST_ID + index; }
 
-int recipe_tensor(const recipe *r, uint64_t id) {
+// recipe_tensor is the index of a persistent operand; -1: there is none.
+static int recipe_tensor(const recipe *r, uint64_t id) {
 	const uint64_t index = id - FIRST_ID;
 	return index < r->operands && r->operand[index].section >= 0 ? (int)index : -1;
 }
