@@ -22,7 +22,8 @@ typedef struct {
 
 static cast_params params_of(const call *c) {
 	cast_params p = {0};
-	memcpy(&p, c->params, c->params_size < sizeof p ? c->params_size : sizeof p);
+	if (c->params_size)
+		memcpy(&p, c->params, c->params_size < sizeof p ? c->params_size : sizeof p);
 	if (p.round_mode == DEFAULT_ROUNDING)
 		p.round_mode = TO_NEAREST;
 	return p;

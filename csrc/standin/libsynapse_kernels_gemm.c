@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#pragma GCC optimize("O3", "fp-contract=off")
+#pragma GCC optimize("O3", "fp-contract=off", "wrapv")
 
 // A product of FP8 or of wider matrices, of which only the last two dimensions are
 // told: a is read [m][k] and b [k][n], wherever the operands have them.
@@ -100,7 +100,7 @@ static inline float toward_zero(double x) {
 }
 
 // fuse adds one group of products to each of COLUMNS sums. a has group terms, b group
-// times COLUMNS.
+// times COLUMNS. Of what is not finite it makes nonsense, which its caller replaces.
 __attribute__((target_clones("avx2", "default"))) static void fuse(float *c, const term *a, const double *b_value, const double *b_power, int group, bool gaudi3) {
 	double largest[COLUMNS], scale[COLUMNS];
 	int32_t total[COLUMNS] = {0};
