@@ -1,18 +1,64 @@
-// Package gaudi is the door to Intel Gaudi 2 and 3. What stands behind it
-// today is knowledge and a probe, no computation:
+// Package gaudi is the backend for Intel Gaudi 2 and 3. A whole training step runs
+// on the device, in recipes: graphs that SynapseAI's compiler has made into programs
+// for the matrix engines and the tensor cores.
 //
-//   - Spec tells planners and recipes what the FP8 matrix engines of the two
-//     models multiply, on any machine. They differ: see models.
-//   - Probe, in a build with -tags gaudi and cgo on Linux, finds SynapseAI and
-//     the devices, and says what is missing and how to get it; octet doctor
-//     prints it. SynapseAI is loaded when the probe asks for it (package
-//     octet/csrc/libsynapse), so a build needs no SDK.
-//   - Lower and Open refuse, with backend.ErrUnsupported and
-//     backend.ErrNoDevice, and Available says so: this version does not train
-//     on Gaudi, with or without the tag.
+// # From a program to a run
+//
+//	Program --Lower--> Program --cut--> units --compile--> recipes
+//	                                     |                    |
+//	                                     +--- a list of launches ---> run
+//
+// Lower (lower.go) gives every tensor of an optimizer's list an op of its own. cut
+// (units.go) takes a program apart into units: the nodes of a layer, which the
+// compiler may fuse and overlap. The builder (builder.go and the files of the ops)
+// writes a unit's graph, plain data of package octet/csrc/libsynapse. All of that
+// works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
+// graph once, layers being equal up to addresses, and keeps the recipes on disk
+// (recipes.go). A Run is one list of launches on one stream, and returns before the
+// device is done; Read waits.
+//
+// # Memory
+//
+// Bind takes one block for the variables. Load takes one for the temps that outlive a
+// unit and for the workspace in which the compiler places all others; launches share
+// it, since they run one after the other. A Gaudi reads and writes at multiples of 128
+// or 256 bytes only, so packed vectors of single numbers are laid out with gaps
+// (layout.go); Read and Write know. Nothing is allocated in a step.
+//
+// # Ranks
+//
+// SynapseAI gives a process one device. One rank has it in this process; each of
+// several has a process of its own, this program started once more (worker.go), and is
+// driven through a socket (remote.go): what SynapseAI is asked to do is plain data
+// (synapse.go). The processes live and die together. Collectives are HCCL's, on the
+// same stream as the launches.
+//
+// # Determinism
+//
+// Stochastic rounding is the device's own, whose bits are none of Octet's, so such a
+// run is not repeated by another; where an optimizer rounds so, all ranks take what
+// rank 0 got, or they would drift apart. Without it a run repeats as far as SynapseAI's
+// recipes do, whose order of sums nobody has published, with the same version, which
+// Spec.Arithmetic names. HCCL adds ranks up in an order of its own, not in that of the
+// ranks: with more than two, sums may differ in their last bits from those of emu, and
+// whether they repeat is for HCCL to say.
+//
+// # Errors
+//
+// An error names the call and the vendor's status; SynapseAI writes its reasons to
+// files in $HABANA_LOGS. After backend.ErrDeviceLost nothing is given back, since the
+// teardown has been seen to hang, and only a new process gets the device again.
+//
+// # Caveats
+//
+// What is known of SynapseAI comes from its published compiler, runtime and PyTorch
+// bridge. What talks to the device is built with -tags gaudi and cgo on Linux, and has
+// run against a stand-in of ours only (octet/csrc/standin), never on a Gaudi.
 package gaudi
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -33,10 +79,6 @@ func init() {
 	})
 }
 
-func available() error {
-	return fmt.Errorf("this version finds Gaudi devices (built with -tags gaudi) but does not train on them, so there is %w to run on; use --backend emu", backend.ErrNoDevice)
-}
-
 // models is what is published of the two, in SynapseAI's open compiler,
 // runtime and PyTorch bridge. Gaudi 2 reserves the top exponent of E4M3 for
 // infinity and NaN, which leaves 240 as its largest value, and refuses a
@@ -55,22 +97,56 @@ var models = map[string]backend.Spec{
 	},
 }
 
-// spec takes a model, or the number of a device, whose model is taken to be
-// Gaudi 2: nothing here asks the hardware.
+// spec takes a model, or the number of a device or nothing, which is the model of
+// the devices that are here, and Gaudi 2 where none are.
 func spec(device string) (backend.Spec, error) {
-	if _, err := strconv.ParseUint(device, 10, 16); err == nil || device == "" {
-		device = "gaudi2"
+	model, _, err := parse(device)
+	if err != nil {
+		return backend.Spec{}, err
 	}
-	s, ok := models[device]
-	if !ok {
-		return s, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the number of a Gaudi 2, such as gaudi:0)", device)
-	}
-	return s, nil
+	return models[cmp.Or(model, modelHere(), "gaudi2")], nil
 }
 
-func open(device string, _ backend.Options) ([]backend.Backend, error) {
-	if _, err := spec(device); err != nil {
+// parse takes the device of "gaudi:0" apart: a module number, or -1 for any
+// device, and a model if it names one.
+func parse(device string) (model string, module int, err error) {
+	if n, err := strconv.ParseUint(device, 10, 16); err == nil {
+		return "", int(n), nil
+	}
+	if _, ok := models[device]; !ok && device != "" {
+		return "", 0, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0)", device)
+	}
+	return device, -1, nil
+}
+
+// open makes the backends of all ranks. One alone has its device in this process;
+// several have a process each.
+func open(device string, o backend.Options) ([]backend.Backend, error) {
+	model, module, err := parse(device)
+	if err != nil {
 		return nil, err
 	}
-	return nil, fmt.Errorf("backend gaudi: %w", available())
+	ranks := max(1, o.Ranks)
+	opened, err := openRanks(module, ranks)
+	if err != nil {
+		if errors.Is(err, backend.ErrNoDevice) {
+			err = fmt.Errorf("%w, or use --backend emu", err)
+		}
+		return nil, fmt.Errorf("backend gaudi: %w", err)
+	}
+	list := make([]backend.Backend, ranks)
+	for rank, s := range opened {
+		d, err := newDevice(s, rank, ranks)
+		if h := s.hardware(); err == nil && model != "" && model != h.Model {
+			err = fmt.Errorf("%w of that model: this is a %s", backend.ErrNoDevice, h.Model)
+		}
+		if err != nil {
+			for _, s := range opened {
+				err = errors.Join(err, s.release())
+			}
+			return nil, fmt.Errorf("backend gaudi: %w", err)
+		}
+		list[rank] = d
+	}
+	return list, nil
 }

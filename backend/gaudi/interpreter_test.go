@@ -24,8 +24,6 @@ type interpreter struct {
 	rng   *rand.Rand
 	host  map[*backend.Tensor][]byte // the variables, side by side
 	units int                        // launched
-	// launch runs a unit on sections of memory; nil: here.
-	launch func(u *unit, sections [][]byte) error
 }
 
 func interpreterDriver(model string) backend.Driver {
@@ -121,11 +119,7 @@ func (e *interpreted) Run(context.Context) error {
 			}
 			sections[i] = device[r.root][r.offset:][:r.bytes]
 		}
-		run := e.d.launch
-		if run == nil {
-			run = e.d.interpret
-		}
-		if err := run(s.unit, sections); err != nil {
+		if err := (&launch{spec: e.d.spec, rng: e.d.rng, g: s.unit.graph, sections: sections}).run(); err != nil {
 			return fmt.Errorf("%s: %w", s.unit.name, err)
 		}
 		e.d.units++
@@ -134,10 +128,6 @@ func (e *interpreted) Run(context.Context) error {
 		e.layouts.of(t).gather(host, device[t])
 	}
 	return nil
-}
-
-func (d *interpreter) interpret(u *unit, sections [][]byte) error {
-	return (&launch{spec: d.spec, rng: d.rng, g: u.graph, sections: sections}).run()
 }
 
 // launch runs one graph.

@@ -2,8 +2,8 @@ package gaudi
 
 import "octet/backend"
 
-// build writes an op's nodes. Collectives have none: the device runs them between
-// units.
+// build writes an op's nodes. Collectives have none but those that come before:
+// the device runs them between units.
 func (b *builder) build(op backend.Op) error {
 	switch o := op.(type) {
 	case *backend.MatMul:
@@ -64,6 +64,8 @@ func (b *builder) build(op backend.Op) error {
 		return b.castHealth(o)
 	case *backend.RowCosine:
 		return b.rowCosine(o)
+	case *backend.AllReduce:
+		return b.magnitudes(o)
 	default:
 		return b.unsupported("%T has no kernel here", op)
 	}

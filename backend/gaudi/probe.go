@@ -3,13 +3,21 @@
 package gaudi
 
 import (
+	"cmp"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
 )
 
-const fixDevice = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all"
+const (
+	fixSynapse = "install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file"
+	fixVersion = "install version 1.16 or later of Intel Gaudi's software, driver and firmware included"
+	fixDevice  = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all"
+)
 
 // probe looks for SynapseAI and counts the devices that it shows.
 func probe() []backend.Finding {
@@ -19,7 +27,7 @@ func probe() []backend.Finding {
 	case s.Path == "":
 		return []backend.Finding{{
 			What: synapse.What, Detail: err.Error(),
-			Fix: "install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file",
+			Fix: fixSynapse,
 		}}
 	case err != nil:
 		return []backend.Finding{{What: synapse.What, Detail: fmt.Sprintf("%s: %v", s.Path, err), Fix: fixDevice}}
@@ -31,5 +39,43 @@ func probe() []backend.Finding {
 	if !devices.OK {
 		devices.Fix = fixDevice
 	}
-	return []backend.Finding{synapse, devices}
+	kernels := backend.Finding{What: "kernels", OK: true}
+	if list, err := libsynapse.Kernels(); err == nil {
+		kernels.Detail = strings.Join(list, ", ")
+	} else {
+		kernels.OK, kernels.Detail = false, err.Error()
+	}
+	if tooOld(s.Version) {
+		synapse.OK, synapse.Fix = false, fixVersion
+	}
+	return append([]backend.Finding{synapse, devices, kernels}, firmware("/sys/class/accel")...)
+}
+
+// tooOld is of versions before 1.16, the first whose interface was looked at; what
+// has no number is not.
+func tooOld(version string) bool {
+	var major, minor int
+	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	return n == 2 && (major < 1 || major == 1 && minor < 16)
+}
+
+// firmware is what the driver in the kernel says of its devices (its documentation,
+// Documentation/ABI/testing/sysfs-driver-habanalabs).
+func firmware(accel string) (list []backend.Finding) {
+	devices, _ := filepath.Glob(filepath.Join(accel, "accel*", "device"))
+	for _, dir := range devices {
+		read := func(name string) string {
+			raw, _ := os.ReadFile(filepath.Join(dir, name))
+			return strings.TrimSpace(string(raw))
+		}
+		status, driver := read("status"), read("driver_ver")
+		if driver == "" {
+			continue // an accelerator of another maker
+		}
+		list = append(list, backend.Finding{
+			What: "device " + filepath.Base(filepath.Dir(dir)), OK: status == "" || strings.EqualFold(status, "operational"),
+			Detail: fmt.Sprintf("%s, %s, driver %s, firmware %s", cmp.Or(read("device_type"), "unknown"), cmp.Or(status, "status unknown"), driver, cmp.Or(read("fw_os_ver"), "unknown")),
+		})
+	}
+	return list
 }

@@ -18,7 +18,7 @@ type unit struct {
 }
 
 // A step is one launch of a unit, with the regions that its sections lie in, or
-// a collective.
+// a collective, which may have a unit that runs before it.
 type step struct {
 	node       *backend.Node // the first of the unit's, or the collective's
 	unit       *unit
@@ -91,15 +91,17 @@ func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 	c.findCrossing(s)
 	for i := 0; i < len(nodes); i = s.stretch[i].end + 1 {
 		part := nodes[i : s.stretch[i].end+1]
-		if isCollective(part[0].Op) {
-			s.steps = append(s.steps, step{node: part[0], collective: part[0].Op})
-			continue
+		next := step{node: part[0]}
+		if op := part[0].Op; isCollective(op) {
+			next.collective = op
 		}
-		u, sections, err := c.build(s, part)
-		if err != nil {
-			return nil, err
+		if next.collective == nil || needsMagnitudes(next.collective) {
+			var err error
+			if next.unit, next.sections, err = c.build(s, part); err != nil {
+				return nil, err
+			}
 		}
-		s.steps = append(s.steps, step{node: part[0], unit: u, sections: sections})
+		s.steps = append(s.steps, next)
 	}
 	return s, nil
 }

@@ -1,0 +1,237 @@
+package gaudi
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// device is a backend: the memory of one set of variables on a Gaudi.
+type device struct {
+	synapse
+	spec  backend.Spec
+	rank  int
+	ranks int
+	lost  bool // nothing more is to be asked of it
+
+	vars    *backend.Vars
+	homes   map[*backend.Tensor]libsynapse.Ptr // of the variables
+	layouts layouts                            // of those that do not lie as on the host
+	loaded  []*backend.Program
+
+	blocks []libsynapse.Ptr // all memory that was taken
+	lists  []int            // all commands that were prepared
+}
+
+// newDevice is the backend of one of the ranks.
+func newDevice(s synapse, rank, ranks int) (*device, error) {
+	h := s.hardware()
+	model, ok := models[h.Model]
+	if !ok {
+		return nil, fmt.Errorf("%w that can be used: the device is a %s, and only Gaudi 2 and 3 compute in FP8", backend.ErrNoDevice, h.Name)
+	}
+	model.Device = fmt.Sprintf("%s, %s, SynapseAI %s", model.Device, h.Name, h.Driver)
+	model.Arithmetic = fmt.Sprintf("%s+synapse%s", h.Model, h.Driver)
+	model.Align = h.Align
+	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
+}
+
+func (d *device) Spec() backend.Spec { return d.spec }
+
+// Bind takes one block of memory for all variables. They lie there as on the
+// host until Load has seen what programs want.
+func (d *device) Bind(vars *backend.Vars) error {
+	if err := vars.Err(); err != nil {
+		return err
+	}
+	if d.vars != nil {
+		return errors.New("gaudi: this backend is bound already; open another one for other variables")
+	}
+	lies := layouts{}
+	for t := range vars.All() {
+		lies[t] = layoutOf(t, nil, d.spec.Align)
+	}
+	homes, err := d.settle("the variables", vars, lies)
+	if err != nil {
+		return err
+	}
+	d.vars, d.homes, d.layouts = vars, homes, layouts{}
+	return nil
+}
+
+// settle takes one block for the variables that are laid out, and clears it.
+func (d *device) settle(what string, vars *backend.Vars, lies layouts) (map[*backend.Tensor]libsynapse.Ptr, error) {
+	homes, bytes := map[*backend.Tensor]libsynapse.Ptr{}, int64(0)
+	for t := range vars.All() { // in an order that repeats
+		if l, ok := lies[t]; ok {
+			homes[t] = libsynapse.Ptr(bytes)
+			bytes += d.aligned(l.Bytes())
+		}
+	}
+	at, err := d.take(what, bytes)
+	if err != nil {
+		return nil, err
+	}
+	for t := range homes {
+		homes[t] += at
+	}
+	return homes, d.failure("clear "+what, bytes, d.fill(at, 0, bytes))
+}
+
+func (d *device) aligned(bytes int64) int64 {
+	align := int64(d.spec.Align)
+	return (bytes + align - 1) / align * align
+}
+
+// take allocates device memory, also where nothing is wanted.
+func (d *device) take(what string, bytes int64) (libsynapse.Ptr, error) {
+	at, err := d.alloc(max(bytes, int64(d.spec.Align)))
+	if err != nil {
+		return 0, d.failure("allocate "+what, bytes, err)
+	}
+	d.blocks = append(d.blocks, at)
+	return at, nil
+}
+
+// layOut gives the variables the layouts that programs want, with their
+// contents. They are small, as everything is whose elements have places of their
+// own; that their old places stay empty does not matter.
+func (d *device) layOut(wanted layouts, programs []*backend.Program) error {
+	moved := layouts{}
+	for t := range d.vars.All() {
+		if l, ok := wanted[t]; ok && l != d.layoutOf(t) {
+			moved[t] = l
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	for _, p := range d.loaded {
+		for _, n := range p.Nodes() {
+			for _, o := range n.Operands() {
+				if _, ok := moved[o.Tensor.Root()]; ok {
+					return fmt.Errorf("gaudi: program %s has %s in another layout than program %s, which was loaded before: load them together",
+						programs[0].Name(), o.Tensor.Root(), p.Name())
+				}
+			}
+		}
+	}
+	homes, err := d.settle("packed variables", d.vars, moved)
+	if err != nil {
+		return err
+	}
+	for t, l := range moved {
+		old, err := d.variables().span(t)
+		if err != nil {
+			return err
+		}
+		raw := make([]byte, l.Bytes())
+		l.scatter(raw, old)
+		if err := d.upload(homes[t], raw); err != nil {
+			return err
+		}
+	}
+	maps.Copy(d.homes, homes)
+	maps.Copy(d.layouts, moved)
+	return nil
+}
+
+// layoutOf is how a variable lies.
+func (d *device) layoutOf(t *backend.Tensor) layout {
+	if l, ok := d.layouts[t]; ok {
+		return l
+	}
+	return layoutOf(t, nil, d.spec.Align)
+}
+
+// Write returns when src was copied, before the device has it.
+func (d *device) Write(t *backend.Tensor, src []byte) error {
+	if err := d.contiguous(t, len(src)); err != nil {
+		return err
+	}
+	return d.variables().Write(t, src)
+}
+
+func (d *device) Read(t *backend.Tensor, dst []byte) error {
+	if err := d.contiguous(t, len(dst)); err != nil {
+		return err
+	}
+	return d.variables().fetch(t, dst)
+}
+
+// contiguous checks a variable or view that is to be copied with a buffer.
+func (d *device) contiguous(t *backend.Tensor, n int) error {
+	if _, ok := d.homes[t.Root()]; !ok {
+		return fmt.Errorf("gaudi: tensor %s is not bound", t)
+	}
+	if int64(n) != t.Bytes() || !t.Contiguous() {
+		return fmt.Errorf("gaudi: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	}
+	return nil
+}
+
+func (d *device) upload(to libsynapse.Ptr, src []byte) error {
+	return d.failure("copy to the device", 0, d.write(to, src))
+}
+
+func (d *device) download(dst []byte, from libsynapse.Ptr) error {
+	return d.failure("copy from the device", 0, d.read(dst, from))
+}
+
+// Close gives back what this backend has. Of a device that was lost nothing is
+// given back: the next call might never return.
+func (d *device) Close() error {
+	var errs []error
+	if !d.lost { // nothing may be under way in what is freed
+		if err := d.failure("close", 0, d.synchronize()); err != nil && !d.lost {
+			errs = append(errs, err)
+		}
+	}
+	if !d.lost {
+		for _, list := range d.lists {
+			errs = append(errs, d.forget(list))
+		}
+		for _, at := range d.blocks {
+			errs = append(errs, d.free(at))
+		}
+	}
+	errs = append(errs, d.release())
+	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost}
+	return errors.Join(errs...)
+}
+
+// failure explains an error of the device: what was to be done, with how many
+// bytes if that is of interest.
+func (d *device) failure(what string, bytes int64, err error) error {
+	if err == nil {
+		return nil
+	}
+	var e *libsynapse.Error // on the heap, so only now
+	switch {
+	case errors.Is(err, backend.ErrDeviceLost):
+		d.lost = true
+	case errors.As(err, &e) && e.DeviceLost():
+		d.lost = true
+		err = fmt.Errorf("%w: %w; start again, a new process resumes from the last checkpoint", backend.ErrDeviceLost, err)
+	case errors.As(err, &e) && e.OutOfMemory():
+		return d.outOfMemory(what, bytes, err)
+	}
+	return fmt.Errorf("gaudi: %s: %w", what, err)
+}
+
+func (d *device) outOfMemory(what string, bytes int64, err error) error {
+	free, total, memoryErr := d.memory()
+	if memoryErr != nil {
+		return fmt.Errorf("gaudi: %s: %w: %w", what, backend.ErrOutOfMemory, err)
+	}
+	return fmt.Errorf("gaudi: %s: %w: asked for %s, %s of the device's %s are free; a smaller micro-batch or train.recompute needs less (%w)",
+		what, backend.ErrOutOfMemory, gib(uint64(bytes)), gib(free), gib(total), err)
+}
+
+func gib(bytes uint64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(bytes)/(1<<30)), ".00") + " GiB"
+}

@@ -1,0 +1,315 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/conformance"
+	"octet/csrc/standin"
+)
+
+// devices lets SynapseAI be a stand-in of the test's own, with so many devices of
+// a model, and a cache of its own. When the test ends, everything must have been
+// given back.
+func devices(t *testing.T, model, count string) {
+	t.Helper()
+	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
+	t.Setenv("STANDIN_GAUDI2", "0")
+	t.Setenv("STANDIN_"+strings.ToUpper(model), count)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	kernels := filepath.Join(t.TempDir(), "libtpc_kernels.so")
+	require.NoError(t, os.WriteFile(kernels, nil, 0o666))
+	t.Setenv("GC_KERNEL_PATH", kernels)
+	t.Setenv("STANDIN_KERNELS", "1")
+	t.Cleanup(func() { require.NoError(t, forgetDevice()) })
+}
+
+// forgetDevice ends what a process otherwise keeps.
+func forgetDevice() error {
+	mine.Lock()
+	defer mine.Unlock()
+	l := mine.local
+	mine.local = nil
+	if l == nil || l.lost {
+		return nil
+	}
+	return l.close()
+}
+
+// declines are the reasons for which a Gaudi does not take a case.
+var declines = []string{
+	"draws its own random bits",
+	"a transposed copy: products take operands either way", // which no program for Gaudi asks for
+	"with scales by block", "has scales by block",          // Gaudi's products have one for a tensor
+	"the format e4m3; the E4M3 of Gaudi 2 is", "the format e4m3ieee; the E4M3 of Gaudi 3 is",
+	" × ", // a pair of formats that the matrix engine does not multiply
+	"factors that are roots and no powers of two",
+	"has an odd number of bytes, and HCCL moves two or four at a time",
+}
+
+// The whole way to the device, on every case that every backend is held to, with as
+// many ranks as a case has. What maxima make of NaN is not documented: here they keep
+// it, or lose it.
+func TestConformanceOnTheStandIn(t *testing.T) {
+	for _, model := range []string{"gaudi2", "gaudi3"} {
+		for _, nan := range []string{"", "drop"} {
+			t.Run(model+nan, func(t *testing.T) {
+				devices(t, model, "4")
+				t.Setenv("STANDIN_NAN", nan)
+				conform(t, nan)
+			})
+		}
+	}
+}
+
+func conform(t *testing.T, nan string) {
+	d, _, err := backend.Find("gaudi")
+	require.NoError(t, err)
+	passed, declined := 0, 0
+	for c := range conformance.Cases() {
+		if nan == "drop" && amaxOfCasts(c) {
+			continue
+		}
+		err := c.Run(t.Context(), d, "")
+		if !errors.Is(err, backend.ErrUnsupported) {
+			passed++
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		declined++
+		if !slices.ContainsFunc(declines, func(reason string) bool { return strings.Contains(err.Error(), reason) }) {
+			t.Errorf("declined for no good reason: %v", err)
+		}
+	}
+	t.Logf("%d cases, %d declined", passed, declined)
+	require.Greater(t, passed, 300)
+}
+
+// amaxOfCasts are the cases whose amax is that of a cast kernel, which must not lose a
+// NaN, see store.
+func amaxOfCasts(c conformance.Case) bool {
+	op, _, _ := strings.Cut(c.Name, "/")
+	return slices.Contains([]string{"matmul", "epilogue", "quantize"}, op)
+}
+
+// Every way in which a machine may be unfit is one sentence that says what to do,
+// for one rank and for two.
+func TestUnfitMachines(t *testing.T) {
+	for _, c := range []struct {
+		variable, value string
+		want            []string
+	}{
+		{"OCTET_LIBSYNAPSE", "missing.so", []string{"missing.so", fixSynapse}},
+		{"STANDIN_GAUDI2", "0", []string{"no Gaudi 2 or 3", fixDevice}},
+		{"STANDIN_SYNAPSE", "26", []string{"synInitialize returned 26 (synFail)", fixDevice}},
+		{"STANDIN_DRIVER", "1.15.0.abc", []string{"version 1.15.0.abc", fixVersion}},
+		{"GC_KERNEL_PATH", "", []string{"GC_KERNEL_PATH is not set", "export GC_KERNEL_PATH="}},
+		{"GC_KERNEL_PATH", "missing.so", []string{"missing.so", "libtpc_kernels.so"}},
+	} {
+		t.Run(c.variable+"="+c.value, func(t *testing.T) {
+			devices(t, "gaudi2", "2")
+			if c.value == "missing.so" {
+				c.value = filepath.Join(t.TempDir(), c.value)
+			}
+			t.Setenv(c.variable, c.value)
+			_, one := open("", backend.Options{})
+			_, two := open("", backend.Options{Ranks: 2})
+			for _, err := range []error{available(), one, two} {
+				require.ErrorIs(t, err, backend.ErrNoDevice)
+				require.NotContains(t, err.Error(), "\n")
+				for _, want := range c.want {
+					require.ErrorContains(t, err, want)
+				}
+			}
+			require.ErrorContains(t, one, "use --backend emu")
+		})
+	}
+}
+
+// What is not to be had, on a machine that is fit.
+func TestOpenErrors(t *testing.T) {
+	devices(t, "gaudi3", "2")
+	s, err := spec("")
+	require.NoError(t, err)
+	require.Equal(t, "Gaudi 3", s.Device, "the model that is here")
+	_, err = open("gaudi2", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "this is a gaudi3")
+	_, err = open("", backend.Options{Ranks: 2})
+	require.ErrorIs(t, err, backend.ErrUnsupported)
+	require.ErrorContains(t, err, "there are 1 devices for them", "this process has one already")
+	require.NoError(t, forgetDevice())
+	_, err = open("5", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "acquiring the Gaudi with module number 5")
+	require.ErrorContains(t, err, "hl-smi")
+	_, err = open("1", backend.Options{Ranks: 2})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "rank 1")
+
+	list, err := open("1", backend.Options{})
+	require.NoError(t, err)
+	require.Contains(t, list[0].Spec().Device, "Gaudi 3, Stand-in Gaudi3 1, SynapseAI 1.24.0-standin")
+	require.Equal(t, "gaudi3+synapse1.24.0-standin", list[0].Spec().Arithmetic)
+	again, err := open("1", backend.Options{})
+	require.NoError(t, err)
+	require.NoError(t, again[0].Close())
+	_, err = open("0", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "it has another one already")
+	require.NoError(t, list[0].Close())
+}
+
+// Another process has the only device.
+func TestDeviceIsTaken(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	w := &workers{open: 1, dead: make(chan struct{})}
+	other, err := w.start(0, -1)
+	require.NoError(t, err)
+	w.list = []*worker{other}
+	other.remote, err = dial(other.conn, func(err error) error { return err }, w.close)
+	require.NoError(t, err)
+	_, err = open("", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "synNoDeviceFound")
+	require.ErrorContains(t, err, "who holds them")
+	require.NoError(t, other.remote.release())
+	list, err := open("", backend.Options{})
+	require.NoError(t, err, "it was given back")
+	require.NoError(t, list[0].Close())
+}
+
+// loadOne loads the program adding on the stand-in.
+func loadOne(t *testing.T) (*device, backend.Executable, error) {
+	t.Helper()
+	v, p, _, _, _, _ := adding()
+	list, err := open("", backend.Options{})
+	require.NoError(t, err)
+	d := list[0].(*device)
+	t.Cleanup(func() {
+		if d.vars != nil {
+			require.NoError(t, d.Close())
+		}
+	})
+	require.NoError(t, d.Bind(v))
+	loaded, err := d.Load(p)
+	if err != nil {
+		return d, nil, err
+	}
+	return d, loaded[0], nil
+}
+
+func TestDoesNotCompile(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	t.Setenv("STANDIN_COMPILE_FAIL", "reduce_max_multi_dim_fwd_f32")
+	_, _, err := loadOne(t)
+	require.ErrorContains(t, err, "gaudi: compile: recipe record: ")
+	require.ErrorContains(t, err, "returned 26 (synFail)")
+	require.NotErrorIs(t, err, backend.ErrUnsupported)
+}
+
+func TestOutOfMemory(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	t.Setenv("STANDIN_OOM", "300")
+	v, _, _, _, _, _ := adding()
+	list, err := open("", backend.Options{})
+	if err == nil {
+		defer func() { require.NoError(t, list[0].Close()) }()
+		err = list[0].Bind(v)
+	}
+	require.ErrorIs(t, err, backend.ErrOutOfMemory)
+	require.ErrorContains(t, err, "synOutOfDeviceMemory")
+	require.ErrorContains(t, err, "asked for")
+}
+
+// A device that is lost says so in the next call that waits, and to whoever opens it
+// again.
+func TestDeviceLost(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	d, x, err := loadOne(t)
+	require.NoError(t, err)
+	t.Setenv("STANDIN_LOST", "2")
+	err = x.Run(t.Context())
+	out := d.vars.Lookup("out")
+	if err == nil {
+		err = d.Read(out, make([]byte, out.Bytes()))
+	}
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.ErrorContains(t, err, "31 (synSynapseTerminated)")
+	require.ErrorContains(t, err, "start again")
+	require.NotContains(t, err.Error(), "\n")
+	require.ErrorIs(t, d.Read(out, make([]byte, out.Bytes())), backend.ErrDeviceLost)
+	require.NoError(t, d.Close(), "nothing is given back")
+	_, err = open("", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+}
+
+// What arrives late is waited for.
+func TestLateCopies(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	d, x, err := loadOne(t)
+	require.NoError(t, err)
+	a, out := d.vars.Lookup("a"), d.vars.Lookup("out")
+	t.Setenv("STANDIN_LATE", "30")
+	for _, from := range []float32{1, 2, 3} {
+		require.NoError(t, d.Write(a, floats(counting(12, from)...)))
+		require.NoError(t, x.Run(t.Context()))
+		raw := make([]byte, out.Bytes())
+		require.NoError(t, d.Read(out, raw))
+		require.Equal(t, floats(counting(12, from)...), raw)
+	}
+}
+
+// Recipes are compiled once, kept, and compiled anew where the file is damaged.
+func TestRecipesAreKept(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	d, _, err := loadOne(t)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	files, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "octet", "gaudi", "*", "*.recipe"))
+	require.NoError(t, err)
+	require.Len(t, files, 2, "two units")
+
+	again := func(damaged string) error {
+		command := exec.Command(os.Args[0], "-test.run=^TestRecipesInAnotherProcess$", "-test.v")
+		command.Env = append(os.Environ(), "OCTET_TEST_RECIPES=1", "STANDIN_COMPILE_FAIL="+damaged)
+		out, err := command.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	require.NoError(t, forgetDevice())
+	require.NoError(t, again("reduce_max_multi_dim_fwd_f32"), "it does not compile, but it was")
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		require.NoError(t, err)
+		raw[len(raw)/2] ^= 1
+		require.NoError(t, os.WriteFile(f, raw, 0o666))
+	}
+	require.ErrorContains(t, again("reduce_max_multi_dim_fwd_f32"), "26 (synFail)")
+	require.NoError(t, again(""))
+	require.NoError(t, again("reduce_max_multi_dim_fwd_f32"))
+}
+
+// It is the other process of the test above.
+func TestRecipesInAnotherProcess(t *testing.T) {
+	if os.Getenv("OCTET_TEST_RECIPES") == "" {
+		t.Skip("it runs in a process of another test")
+	}
+	_, _, err := loadOne(t)
+	require.NoError(t, err)
+}

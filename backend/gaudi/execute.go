@@ -1,0 +1,221 @@
+package gaudi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// Load compiles programs and binds their launches to the device's memory: one
+// block holds the temps that outlive a unit and the workspace that the largest
+// unit needs, which all launches share since they run one after the other.
+func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	if d.vars == nil {
+		return nil, errors.New("gaudi: load before Bind")
+	}
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, err
+		}
+		if p.Vars() != d.vars {
+			return nil, fmt.Errorf("gaudi: program %s: its variables are not the ones bound to this backend", p.Name())
+		}
+	}
+	// What earlier programs want of the variables is wanted still.
+	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
+	bound, err := d.bind(c, programs)
+	if err != nil {
+		return nil, err
+	}
+	d.loaded = append(d.loaded, programs...)
+	list := make([]backend.Executable, len(programs))
+	for i, b := range bound {
+		list[i] = &executable{bound: b, layouts: c.layouts}
+	}
+	return list, nil
+}
+
+// bound is a program whose commands are prepared.
+type bound struct {
+	memory
+	*schedule
+	list int
+	ends []int // where the commands of each step end
+}
+
+// bind cuts, compiles and prepares programs.
+func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) {
+	schedules := make([]*schedule, len(programs))
+	for i, p := range programs {
+		var err error
+		if schedules[i], err = c.cut(p); err != nil {
+			return nil, err
+		}
+	}
+	recipes, workspace, err := d.recipes(schedules)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.layOut(c.layouts, programs); err != nil {
+		return nil, err
+	}
+	plan := c.planOf(schedules...)
+	arena := d.aligned(plan.Bytes)
+	at, err := d.take(fmt.Sprintf("temps (%s) and workspace (%s)", gib(uint64(arena)), gib(uint64(workspace))), arena+workspace)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*bound, len(programs))
+	for i, s := range schedules {
+		b := &bound{memory: memory{d, c.layouts, plan, at}, schedule: s}
+		if err := b.prepare(recipes, at+libsynapse.Ptr(arena)); err != nil {
+			return nil, err
+		}
+		list[i] = b
+	}
+	return list, nil
+}
+
+// recipes compiles the units of schedules, each once.
+func (d *device) recipes(schedules []*schedule) (map[*unit]compiled, int64, error) {
+	var units []*unit
+	var programs []program
+	known := map[*unit]compiled{}
+	for _, s := range schedules {
+		for _, step := range s.steps {
+			u := step.unit
+			if _, ok := known[u]; u == nil || ok {
+				continue
+			}
+			known[u] = compiled{}
+			units = append(units, u)
+			programs = append(programs, program{u.name, u.graph})
+		}
+	}
+	recipes, err := d.compile(programs)
+	if err != nil {
+		return nil, 0, d.failure("compile", 0, err)
+	}
+	workspace := int64(0)
+	for i, u := range units {
+		known[u] = recipes[i]
+		workspace = max(workspace, recipes[i].Workspace)
+	}
+	return known, workspace, nil
+}
+
+// prepare makes the commands of all steps.
+func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) error {
+	var commands []command
+	nodes, next := b.program.Nodes(), 0
+	for _, s := range b.steps {
+		if s.unit != nil {
+			c := command{Recipe: recipes[s.unit].Number, Workspace: workspace}
+			for _, r := range s.sections {
+				at, _ := b.of(r.root)
+				c.Sections = append(c.Sections, at+libsynapse.Ptr(r.offset))
+			}
+			commands = append(commands, c)
+		}
+		for end := b.stretch[next].end; next <= end; next++ {
+			transfers, err := b.transfers(nodes[next].Op)
+			if err != nil {
+				return fmt.Errorf("%s: %w", nodes[next].Path(), err)
+			}
+			for i := range transfers {
+				commands = append(commands, command{Transfer: &transfers[i]})
+			}
+		}
+		b.ends = append(b.ends, len(commands))
+	}
+	list, err := b.synapse.prepare(commands)
+	if err != nil {
+		return b.failure("prepare program "+b.program.Name(), 0, err)
+	}
+	b.list = list
+	b.lists = append(b.lists, list)
+	return nil
+}
+
+// transfers is what moves between the ranks for an op, behind its unit.
+func (b *bound) transfers(op backend.Op) ([]transfer, error) {
+	if o, ok := op.(*backend.AdamW); ok {
+		return agreement(o, b.rank, b.ranks, b.spanOf)
+	}
+	if !isCollective(op) {
+		return nil, nil
+	}
+	t, err := transferOf(op, b.ranks, b.spanOf)
+	if t == nil || err != nil {
+		return nil, err
+	}
+	return []transfer{*t}, nil
+}
+
+// run gives the commands of some steps to the device and does not wait for it.
+func (b *bound) run(from, to int) error {
+	first, end := 0, 0
+	if from > 0 {
+		first = b.ends[from-1]
+	}
+	if to > 0 {
+		end = b.ends[to-1]
+	}
+	return b.synapse.run(b.list, first, end)
+}
+
+// executable is a loaded program.
+type executable struct {
+	*bound
+	layouts  layouts // of all programs that were loaded with it
+	observed *bound  // op by op, once somebody has asked for it
+}
+
+// Plan is where the temps that outlive a unit were placed. SynapseAI's compiler
+// places the others.
+func (x *executable) Plan() *backend.Plan { return x.plan }
+
+func (x *executable) Run(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := x.run(0, len(x.steps)); err != nil {
+		return x.failure("run program "+x.program.Name(), 0, err)
+	}
+	return nil
+}
+
+// RunObserved runs every op as a unit of its own, with all temps in memory. What
+// the compiler would have fused is rounded in between as the program says, so
+// last bits may differ from those of Run.
+func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	if x.observed == nil {
+		c := &cutter{spec: x.spec, layouts: x.layouts, units: map[string]*unit{}, perOp: true}
+		list, err := x.bind(c, []*backend.Program{x.program})
+		if err != nil {
+			return err
+		}
+		x.observed = list[0]
+	}
+	o := x.observed
+	for i, s := range o.steps {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := o.run(i, i+1)
+		if err == nil {
+			err = o.synchronize()
+		}
+		if err != nil {
+			return o.failure(s.node.Path(), 0, err)
+		}
+		if err := observe(s.node, o.memory); err != nil {
+			return err
+		}
+	}
+	return nil
+}

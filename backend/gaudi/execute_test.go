@@ -1,0 +1,281 @@
+package gaudi
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/backend/conformance"
+	"octet/csrc/libsynapse"
+	"octet/fp8"
+)
+
+// served is a synapse behind a socket.
+func served(t *testing.T, s synapse) synapse {
+	t.Helper()
+	here, there := net.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- serve(there, s, func() {}, func() {}) }()
+	r, err := dial(here, func(err error) error { return err }, func() error {
+		return errors.Join(here.Close(), <-done)
+	})
+	require.NoError(t, err)
+	return r
+}
+
+// The device's own part, here and behind a socket, on some cases of every kind.
+func TestConformanceOfTheDevice(t *testing.T) {
+	ran := 0
+	for _, d := range []backend.Driver{
+		fakeDriver("gaudi2", func(s synapse) synapse { return s }),
+		fakeDriver("gaudi3", func(s synapse) synapse { return served(t, s) }),
+	} {
+		n := 0
+		for c := range conformance.Cases() {
+			if n++; n%5 != 0 && !strings.HasPrefix(c.Name, "chain/") && !strings.HasSuffix(c.Name, "/1") {
+				continue
+			}
+			if err := c.Run(t.Context(), d, ""); !errors.Is(err, backend.ErrUnsupported) {
+				ran++
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}
+	require.Greater(t, ran, 100)
+}
+
+func floats(x ...float32) []byte { return fp8.AppendFloats(nil, x...) }
+
+// adding is a program that adds a to b by way of a temp, in columns, and counts in
+// a record of a packed vector.
+func adding() (v *backend.Vars, p *backend.Program, a, b, out, packed *backend.Tensor) {
+	v = backend.NewVars()
+	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 3, 4) }
+	a, b, out = tensor("a"), tensor("b"), tensor("out")
+	packed = v.Tensor(backend.Stash, "packed", fp8.F32, 6)
+	p = v.Program("adding")
+	wide := p.Temp("wide", fp8.F32, 3, 8)
+	half := wide.Columns("half", 4, 4)
+	p.Block("sum").Add(&backend.Add{A: a, B: b, Out: []backend.Cast{{Out: half}}})
+	p.Block("sum").Add(&backend.Add{A: half, B: b, Out: []backend.Cast{{Out: out}}})
+	p.Block("record").Add(&backend.Amax{X: out, Out: packed.Slice("record", 2, 1)})
+	return v, p, a, b, out, packed
+}
+
+// bound is that program, on a device.
+func loadAdding(t *testing.T, s synapse) (d *device, x backend.Executable, p *backend.Program, a, b, out, packed *backend.Tensor) {
+	t.Helper()
+	var v *backend.Vars
+	v, p, a, b, out, packed = adding()
+	require.NoError(t, p.Err())
+	d, err := newDevice(s, 0, 1)
+	require.NoError(t, err)
+	_, err = d.Load(p)
+	require.ErrorContains(t, err, "before Bind")
+	require.NoError(t, d.Bind(v))
+	require.ErrorContains(t, d.Bind(v), "bound already")
+	require.NoError(t, d.Write(packed, floats(1, 2, 3, 4, 5, 6)), "before anybody knows how it will lie")
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	return d, list[0], p, a, b, out, packed
+}
+
+func counting(n int, from float32) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = from + float32(i)
+	}
+	return x
+}
+
+// Variables keep their contents when programs give them another layout, a run
+// touches what it says, and an observer sees every operand, views too.
+func TestRun(t *testing.T) {
+	f := newFake("gaudi2")
+	d, x, p, a, b, out, packed := loadAdding(t, f)
+	read := func(t0 *backend.Tensor) []byte {
+		raw := make([]byte, t0.Bytes())
+		require.NoError(t, d.Read(t0, raw))
+		return raw
+	}
+	require.Equal(t, floats(1, 2, 3, 4, 5, 6), read(packed))
+	require.False(t, d.layoutOf(packed).plain())
+	require.Equal(t, make([]byte, out.Bytes()), read(out), "variables begin as zeros")
+	require.NoError(t, d.Write(packed.Slice("some", 3, 2), floats(40, 50)))
+	require.Equal(t, floats(1, 2, 3, 40, 50, 6), read(packed))
+	require.Equal(t, floats(3, 40), read(packed.Slice("others", 2, 2)))
+
+	require.NoError(t, d.Write(a, floats(counting(12, 0)...)))
+	require.NoError(t, d.Write(b, floats(counting(12, 100)...)))
+	require.NoError(t, x.Run(t.Context()))
+	want := make([]float32, 12)
+	for i := range want {
+		want[i] = 200 + 3*float32(i)
+	}
+	require.Equal(t, floats(want...), read(out))
+	require.Equal(t, floats(1, 2, 233, 40, 50, 6), read(packed), "one record, no other")
+
+	require.Len(t, f.graphs, 2)
+	var names []string
+	require.NoError(t, x.RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+		names = append(names, n.Path())
+		add, ok := n.Op.(*backend.Add)
+		if !ok || add.Out[0].Out == out {
+			return nil
+		}
+		half := add.Out[0].Out
+		raw, err := m.Read(half)
+		require.NoError(t, err)
+		require.Equal(t, float32(111+11), math.Float32frombits(binary.LittleEndian.Uint32(raw[44:])))
+		require.ErrorContains(t, m.Write(half, raw[4:]), "takes 48 bytes, got 44")
+		return m.Write(half, floats(counting(12, 7)...))
+	}))
+	require.Len(t, names, 3)
+	require.Equal(t, floats(107, 109, 111), read(out)[:12])
+	require.Len(t, f.graphs, 5, "every op is a unit")
+	stop := errors.New("stop")
+	require.ErrorIs(t, x.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
+	require.Len(t, f.graphs, 5, "once")
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, x.Run(cancelled), context.Canceled)
+	require.ErrorIs(t, x.RunObserved(cancelled, nil), context.Canceled)
+	require.NotZero(t, x.Plan().Bytes)
+
+	require.ErrorContains(t, d.Write(a, floats(1)), "got a buffer of 4")
+	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), floats(1)), "is not bound")
+	_, err := d.Load(backend.NewVars().Program("other"))
+	require.ErrorContains(t, err, "not the ones bound")
+
+	// A later program may want what an earlier one has in other pieces, or not.
+	again := p.Vars().Program("again")
+	again.Add(&backend.Amax{X: a, Out: packed.Slice("first", 0, 1)})
+	list, err := d.Load(again)
+	require.NoError(t, err)
+	require.NoError(t, list[0].Run(t.Context()))
+	require.NoError(t, x.Run(t.Context()))
+	require.Equal(t, floats(11, 2, 233, 40, 50, 6), read(packed))
+	other := p.Vars().Program("other")
+	other.Add(&backend.Amax{X: a, Out: out.Slice("corner", 5, 1)})
+	_, err = d.Load(other)
+	require.ErrorContains(t, err, "load them together")
+
+	require.NoError(t, d.Close())
+	require.Empty(t, f.blocks)
+	require.Empty(t, f.lists)
+	require.Equal(t, 1, f.released)
+}
+
+// What a step does on the host's side allocates nothing.
+func TestRunAllocatesNothing(t *testing.T) {
+	_, x, _, a, _, _, _ := loadAdding(t, newFake("gaudi3"))
+	e := x.(*executable)
+	e.synapse = idle{e.synapse}
+	e.device.synapse = e.synapse
+	raw := make([]byte, a.Bytes())
+	require.Zero(t, testing.AllocsPerRun(10, func() {
+		require.NoError(t, errors.Join(e.Write(a, raw), x.Run(t.Context()), e.device.Read(a, raw)))
+	}))
+}
+
+// idle does nothing for steps.
+type idle struct{ synapse }
+
+func (idle) write(libsynapse.Ptr, []byte) error { return nil }
+func (idle) read([]byte, libsynapse.Ptr) error  { return nil }
+func (idle) run(int, int, int) error            { return nil }
+
+// Errors are sentences that say what was to be done, and the vendor's status; they
+// come through a socket as they are.
+func TestErrorsOfTheDevice(t *testing.T) {
+	memory := &libsynapse.Error{Call: "synDeviceMalloc", Status: 4, Text: "Out of Device memory (OOM)"}
+	lost := &libsynapse.Error{Call: "synStreamSynchronize", Status: 31}
+	other := &libsynapse.Error{Call: "synLaunch", Status: 30}
+	for _, wrap := range []func(synapse) synapse{
+		func(s synapse) synapse { return s }, func(s synapse) synapse { return served(t, s) },
+	} {
+		f := newFake("gaudi2")
+		d, x, _, a, _, _, _ := loadAdding(t, wrap(f))
+
+		f.fail["run"] = other
+		err := x.Run(t.Context())
+		require.EqualError(t, err, "gaudi: run program adding: synLaunch returned 30 (synFailedSectionValidation)")
+		require.NotErrorIs(t, err, backend.ErrDeviceLost)
+		delete(f.fail, "run")
+
+		v := backend.NewVars()
+		v.Tensor(backend.Param, "w", fp8.F32, 1<<20)
+		d2, err := newDevice(wrap(f), 0, 1)
+		require.NoError(t, err)
+		f.fail["alloc"] = memory
+		err = d2.Bind(v)
+		require.ErrorIs(t, err, backend.ErrOutOfMemory)
+		require.EqualError(t, err, "gaudi: allocate the variables: out of memory: asked for 0 GiB, 1 GiB of the device's 3 GiB are free; "+
+			"a smaller micro-batch or train.recompute needs less (synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM))")
+		delete(f.fail, "alloc")
+
+		f.fail["read"], f.fail["synchronize"] = lost, lost
+		blocks := len(f.blocks)
+		err = d.Read(a, make([]byte, a.Bytes()))
+		require.ErrorIs(t, err, backend.ErrDeviceLost)
+		require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); start again, a new process resumes from the last checkpoint")
+		require.NoError(t, d.Close())
+		require.Len(t, f.blocks, blocks, "nothing is given back on a device that was lost")
+	}
+}
+
+func TestServeAnswersEverything(t *testing.T) {
+	f := newFake("gaudi3")
+	s := served(t, f)
+	require.Equal(t, f.what, s.hardware())
+	id, err := s.uniqueID()
+	require.NoError(t, err)
+	require.NoError(t, s.join(id, 4, 3))
+	require.Equal(t, "group 3/4", f.joined)
+	free, total, err := s.memory()
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1 << 30, 3 << 30}, []uint64{free, total})
+
+	n := 2*chunkBytes + 5
+	at, err := s.alloc(int64(n))
+	require.NoError(t, err)
+	raw := make([]byte, n)
+	for i := range raw {
+		raw[i] = byte(i % 251)
+	}
+	require.NoError(t, s.write(at, raw))
+	back := make([]byte, n)
+	require.NoError(t, s.read(back, at))
+	require.Equal(t, raw, back)
+	require.NoError(t, s.fill(at, 7, 9))
+	require.NoError(t, s.read(back[:10], at))
+	require.Equal(t, []byte{7, 7, 7, 7, 7, 7, 7, 7, 7, 9}, back[:10])
+	require.NoError(t, s.free(at))
+	require.ErrorContains(t, s.free(at), "there is no block")
+	require.NoError(t, s.release())
+	require.Error(t, s.synchronize(), "nobody is there")
+}
+
+// What has no device to serve says why, and which kind of error it is.
+func TestRefuse(t *testing.T) {
+	here, there := net.Pipe()
+	go func() {
+		_ = refuse(there, errors.Join(backend.ErrNoDevice, &libsynapse.Error{Call: "synDeviceAcquire", Status: 8}))
+	}()
+	_, err := dial(here, func(err error) error { return err }, nil)
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.NotErrorIs(t, err, backend.ErrDeviceLost)
+	var e *libsynapse.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "synNoDeviceFound", e.Name())
+	require.NoError(t, here.Close())
+}

@@ -1,0 +1,298 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// local is this process's Gaudi. It stays the process's when nobody uses it any
+// more: devices that are given back and acquired again in haste have been seen to
+// fail. So do its recipes.
+type local struct {
+	*libsynapse.Device
+	module int // that was asked for
+	lost   bool
+	cache  *cache
+
+	mu     sync.Mutex
+	stream *libsynapse.Stream
+	fence  *libsynapse.Fence
+	comm   *libsynapse.Comm
+
+	// staging is host memory for what comes and goes: its first half for copies
+	// to the device, of which used bytes may be under way, the second for copies
+	// back.
+	staging *libsynapse.Host
+	used    int
+
+	recipes []named
+	numbers map[string]int // of recipes, by the keys of their graphs
+	lists   map[int][]command
+	next    int // number of a list
+}
+
+type named struct {
+	*libsynapse.Recipe
+	name string
+}
+
+// stagingBytes is the length of each half of the staging memory.
+const stagingBytes = 1 << 20
+
+// mine is this process's device, once it has one.
+var mine struct {
+	sync.Mutex
+	*local
+}
+
+// openLocal acquires the device with a module number, or any with -1.
+func openLocal(module int) (synapse, error) {
+	mine.Lock()
+	defer mine.Unlock()
+	switch {
+	case mine.local == nil:
+	case mine.lost:
+		return nil, fmt.Errorf("%w by this process earlier: start again", backend.ErrDeviceLost)
+	case module >= 0 && module != mine.module:
+		return nil, fmt.Errorf("%w with the module number %d for this process: it has another one already, and SynapseAI gives a process no second", backend.ErrNoDevice, module)
+	default:
+		return mine.local, nil
+	}
+	if err := available(); err != nil {
+		return nil, err
+	}
+	d, err := libsynapse.Open(module)
+	if err != nil {
+		return nil, fmt.Errorf("%w that can be had: %w", backend.ErrNoDevice, err)
+	}
+	l := &local{
+		Device: d, module: module, cache: openCache(d.Driver, d.Model()),
+		numbers: map[string]int{}, lists: map[int][]command{},
+	}
+	if err := l.start(); err != nil {
+		return nil, fmt.Errorf("start the device %s: %w", d.Name, err)
+	}
+	mine.local = l
+	return l, nil
+}
+
+func (l *local) start() (err error) {
+	if l.stream, err = l.NewStream(); err != nil {
+		return err
+	}
+	if l.fence, err = l.NewFence(); err != nil {
+		return err
+	}
+	l.staging, err = l.Host(2 * stagingBytes)
+	return err
+}
+
+// turn is for one call at a time, whose error tells whether there will be others.
+func (l *local) turn(call func() error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := call()
+	if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
+		l.lost = true
+	}
+	return err
+}
+
+func (l *local) hardware() hardware {
+	return hardware{Name: l.Name, Bus: l.Bus, Driver: l.Driver, Model: l.Model(), Align: l.Align}
+}
+
+func (l *local) memory() (free, total uint64, err error) { return l.Memory() }
+
+func (l *local) alloc(bytes int64) (p libsynapse.Ptr, err error) {
+	err = l.turn(func() error { p, err = l.Alloc(int(bytes)); return err })
+	return p, err
+}
+
+func (l *local) free(p libsynapse.Ptr) error {
+	return l.turn(func() error { return l.Free(p) })
+}
+
+func (l *local) fill(to libsynapse.Ptr, value byte, bytes int64) error {
+	return l.turn(func() error { return l.stream.Fill(to, value, int(bytes)) })
+}
+
+func (l *local) write(to libsynapse.Ptr, src []byte) error {
+	return l.turn(func() error {
+		for len(src) > 0 {
+			if l.used == stagingBytes {
+				if err := l.wait(); err != nil {
+					return err
+				}
+			}
+			n := copy(l.staging.Bytes()[l.used:stagingBytes], src)
+			if err := l.stream.CopyIn(to, l.staging, l.used, n); err != nil {
+				return err
+			}
+			l.used += n
+			to, src = to+libsynapse.Ptr(n), src[n:]
+		}
+		return nil
+	})
+}
+
+func (l *local) read(dst []byte, from libsynapse.Ptr) error {
+	return l.turn(func() error {
+		for len(dst) > 0 {
+			n := min(len(dst), stagingBytes)
+			if err := l.stream.CopyOut(l.staging, stagingBytes, from, n); err != nil {
+				return err
+			}
+			if err := l.wait(); err != nil {
+				return err
+			}
+			copy(dst, l.staging.Bytes()[stagingBytes:][:n])
+			from, dst = from+libsynapse.Ptr(n), dst[n:]
+		}
+		return nil
+	})
+}
+
+// wait is for everything that the device was given, and for what it copied back.
+func (l *local) wait() error {
+	err := l.fence.Wait(l.stream)
+	if err == nil {
+		l.used = 0
+	}
+	return err
+}
+
+func (l *local) synchronize() error { return l.turn(l.wait) }
+
+// compile takes seconds for a layer, so several are compiled at once. A compiler
+// takes some GB of memory for a large one.
+func (l *local) compile(list []program) ([]compiled, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make([]string, len(list))
+	made := make([]*libsynapse.Recipe, len(list))
+	var group errgroup.Group
+	group.SetLimit(max(1, runtime.NumCPU()/2))
+	for i, p := range list {
+		keys[i] = p.Graph.Key()
+		if _, ok := l.numbers[keys[i]]; ok {
+			continue
+		}
+		group.Go(func() (err error) {
+			made[i], err = l.cache.recipe(l.Type, keys[i], p)
+			return err
+		})
+	}
+	err := group.Wait()
+	recipes := make([]compiled, len(list))
+	for i, r := range made {
+		if r != nil {
+			l.numbers[keys[i]] = len(l.recipes)
+			l.recipes = append(l.recipes, named{r, list[i].Name})
+		}
+		if err == nil {
+			n := l.numbers[keys[i]]
+			recipes[i] = compiled{n, int64(l.recipes[n].Workspace())}
+		}
+	}
+	return recipes, err
+}
+
+func (l *local) prepare(list []command) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.next++
+	l.lists[l.next] = list
+	return l.next, nil
+}
+
+func (l *local) forget(list int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.lists, list)
+	return nil
+}
+
+func (l *local) run(list, from, to int) error {
+	return l.turn(func() error {
+		for i := from; i < to; i++ {
+			c := &l.lists[list][i]
+			if c.Transfer != nil {
+				if err := l.transfer(c.Transfer); err != nil {
+					return err
+				}
+				continue
+			}
+			r := l.recipes[c.Recipe]
+			if err := r.Launch(l.stream, c.Sections, c.Workspace); err != nil {
+				return fmt.Errorf("recipe %s: %w", r.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (l *local) transfer(t *transfer) error {
+	s := l.stream
+	switch t.Kind {
+	case zero:
+		return s.Fill(t.To, 0, t.Count)
+	case allReduce:
+		return l.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
+	case reduceScatter:
+		return l.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
+	case allGather:
+		return l.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
+	case send:
+		return l.comm.Send(s, t.From, t.Count, t.Type, t.Peer)
+	case receive:
+		return l.comm.Recv(s, t.To, t.Count, t.Type, t.Peer)
+	default:
+		return s.Copy(t.To, t.From, t.Count)
+	}
+}
+
+func (l *local) uniqueID() ([]byte, error) { return libsynapse.UniqueID() }
+
+func (l *local) join(id []byte, ranks, rank int) (err error) {
+	l.comm, err = l.NewComm(id, ranks, rank)
+	return err
+}
+
+// release leaves the device with the process, which gives it back when it ends.
+func (l *local) release() error { return nil }
+
+// close gives the device back, for who wants to see that nothing is left.
+func (l *local) close() error {
+	var errs []error
+	if l.comm != nil {
+		errs = append(errs, l.comm.Close())
+	}
+	for _, r := range l.recipes {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(append(errs, l.staging.Close(), l.fence.Close(), l.stream.Close(), l.Close())...)
+}
+
+// recipe is that of a graph with a key: what the cache has, or a new one.
+func (c *cache) recipe(t libsynapse.DeviceType, key string, p program) (*libsynapse.Recipe, error) {
+	if path, ok := c.find(key); ok {
+		if r, err := libsynapse.LoadRecipe(path, p.Graph); err == nil {
+			return r, nil
+		}
+	}
+	r, err := libsynapse.Compile(t, p.Graph, p.Name)
+	if err == nil {
+		c.keep(key, r.Save)
+	}
+	return r, err
+}

@@ -1,0 +1,80 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"fmt"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// available says what is missing. Whether a device that is there is free turns out
+// when it is opened: to try would be to take it.
+func available() error {
+	_, err := present()
+	return err
+}
+
+// present is what this machine has, if it can be used.
+func present() (libsynapse.Synapse, error) {
+	s, err := libsynapse.Probe()
+	switch {
+	case err != nil:
+		fix := fixDevice
+		if s.Path == "" {
+			fix = fixSynapse
+		}
+		return s, fmt.Errorf("there is %w: SynapseAI does not answer: %w; %s", backend.ErrNoDevice, err, fix)
+	case s.Gaudi2+s.Gaudi3 == 0:
+		return s, fmt.Errorf("there is %w: SynapseAI shows no Gaudi 2 or 3; %s", backend.ErrNoDevice, fixDevice)
+	case tooOld(s.Version):
+		return s, fmt.Errorf("there is %w that can be used: SynapseAI is version %s; %s", backend.ErrNoDevice, s.Version, fixVersion)
+	}
+	if _, err := libsynapse.Kernels(); err != nil {
+		return s, fmt.Errorf("there is %w that can be used: %w", backend.ErrNoDevice, err)
+	}
+	return s, nil
+}
+
+// modelHere is the model of this machine's devices, or nothing.
+func modelHere() string {
+	s, err := libsynapse.Probe()
+	switch {
+	case err == nil && s.Gaudi3 > 0: // as libsynapse.Open chooses
+		return "gaudi3"
+	case err == nil && s.Gaudi2 > 0:
+		return "gaudi2"
+	}
+	return ""
+}
+
+// openRanks opens one device for each rank.
+func openRanks(module, ranks int) ([]synapse, error) {
+	if ranks == 1 {
+		s, err := openLocal(module)
+		return []synapse{s}, err
+	}
+	here, err := present()
+	if err != nil {
+		return nil, err
+	}
+	free := here.Gaudi2 + here.Gaudi3
+	mine.Lock()
+	if mine.local != nil {
+		free--
+	}
+	mine.Unlock()
+	if ranks > free {
+		return nil, fmt.Errorf("%d ranks: %w: there are %d devices for them, and each rank needs one (set train.ranks)", ranks, backend.ErrUnsupported, free)
+	}
+	w, err := startWorkers(module, ranks)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]synapse, ranks)
+	for i, one := range w.list {
+		list[i] = one.remote
+	}
+	return list, nil
+}

@@ -1,0 +1,76 @@
+package gaudi
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// cache keeps recipes on disk, since to compile a large model takes minutes. A
+// file's name has the hash of its contents: one that is damaged is never given to
+// SynapseAI, which would trust it.
+type cache struct{ dir string } // empty where nothing can be kept
+
+// openCache is for recipes of one version and model: everything beside the graph
+// that they depend on, so far as anybody can tell.
+func openCache(driver, model string) *cache {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return &cache{}
+	}
+	sum := sha256.Sum256([]byte(strings.Join([]string{driver, model, os.Getenv("GC_KERNEL_PATH")}, "\n")))
+	return &cache{filepath.Join(dir, "octet", "gaudi", hex.EncodeToString(sum[:8]))}
+}
+
+// find is a whole file that keep has put there.
+func (c *cache) find(key string) (path string, ok bool) {
+	if c.dir == "" {
+		return "", false
+	}
+	list, err := os.ReadDir(c.dir)
+	if err != nil {
+		return "", false
+	}
+	for _, entry := range list {
+		if !strings.HasPrefix(entry.Name(), key+"-") {
+			continue
+		}
+		path := filepath.Join(c.dir, entry.Name())
+		if sum, err := hashOf(path); err == nil && path == c.path(key, sum) {
+			return path, true
+		}
+		_ = os.Remove(path) // it would be found damaged every time
+	}
+	return "", false
+}
+
+// keep puts a whole file in place or none. Where it cannot be written, the next
+// process compiles anew.
+func (c *cache) keep(key string, save func(path string) error) {
+	if c.dir == "" || os.MkdirAll(c.dir, 0o777) != nil {
+		return
+	}
+	f, err := os.CreateTemp(c.dir, "new-*")
+	if err != nil {
+		return
+	}
+	defer os.Remove(f.Name())
+	if f.Close() != nil || save(f.Name()) != nil {
+		return
+	}
+	if sum, err := hashOf(f.Name()); err == nil {
+		_ = os.Rename(f.Name(), c.path(key, sum))
+	}
+}
+
+func (c *cache) path(key, sum string) string {
+	return filepath.Join(c.dir, key+"-"+sum+".recipe")
+}
+
+func hashOf(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:16]), err
+}

@@ -1,0 +1,295 @@
+package gaudi
+
+import (
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// remote is a Gaudi of another process, which serves it. Calls go one after the
+// other, each waiting for its answer: a run is one call, however many launches it
+// has.
+type remote struct {
+	mu   sync.Mutex
+	in   *gob.Decoder
+	out  *gob.Encoder
+	what hardware
+	// gone explains why the other side does not answer, or why its device does not do
+	// what it should; close ends it.
+	gone  func(error) error
+	close func() error
+}
+
+// A request is a method of synapse with its arguments.
+type request struct {
+	Method         method
+	At             libsynapse.Ptr
+	Bytes          int64
+	Value          byte
+	Data           []byte
+	Programs       []program
+	Commands       []command
+	List, From, To int
+	Ranks, Rank    int
+}
+
+type method uint8
+
+const (
+	methodMemory method = iota
+	methodAlloc
+	methodFree
+	methodFill
+	methodWrite
+	methodRead
+	methodCompile
+	methodPrepare
+	methodRun
+	methodForget
+	methodSynchronize
+	methodUniqueID
+	methodJoin
+	methodRelease
+)
+
+// An answer is what a method returned.
+type answer struct {
+	Hardware    hardware
+	Free, Total uint64
+	At          libsynapse.Ptr
+	Data        []byte
+	Recipes     []compiled
+	List        int
+	Failure     *failure
+}
+
+// A failure is an error on its way: its text, and by which errors.Is and errors.As
+// know it.
+type failure struct {
+	Text     string
+	Sentinel int // of sentinels, from 1
+	Cause    *libsynapse.Error
+}
+
+var sentinels = []error{backend.ErrNoDevice, backend.ErrOutOfMemory, backend.ErrDeviceLost, backend.ErrUnsupported}
+
+func (f *failure) Error() string { return f.Text }
+
+func (f *failure) Unwrap() (list []error) {
+	if f.Sentinel > 0 {
+		list = append(list, sentinels[f.Sentinel-1])
+	}
+	if f.Cause != nil {
+		list = append(list, f.Cause)
+	}
+	return list
+}
+
+func failureOf(err error) *failure {
+	if err == nil {
+		return nil
+	}
+	f := &failure{Text: err.Error()}
+	f.Sentinel = 1 + slices.IndexFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
+	errors.As(err, &f.Cause)
+	return f
+}
+
+// dial waits for the other side to say what it has.
+func dial(conn io.ReadWriter, gone func(error) error, end func() error) (*remote, error) {
+	r := &remote{in: gob.NewDecoder(conn), out: gob.NewEncoder(conn), gone: gone, close: end}
+	a, err := r.receive()
+	r.what = a.Hardware
+	return r, err
+}
+
+// call sends a request and waits for the answer.
+func (r *remote) call(q request) (answer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.out.Encode(q); err != nil {
+		return answer{}, r.gone(err)
+	}
+	return r.receive()
+}
+
+func (r *remote) receive() (a answer, err error) {
+	if err := r.in.Decode(&a); err != nil {
+		return a, r.gone(err)
+	}
+	switch {
+	case a.Failure == nil:
+		return a, nil
+	case a.Failure.Cause != nil: // the vendor's error may be of another rank's making
+		return a, r.gone(a.Failure)
+	}
+	return a, a.Failure
+}
+
+func (r *remote) do(q request) error {
+	_, err := r.call(q)
+	return err
+}
+
+func (r *remote) hardware() hardware { return r.what }
+
+func (r *remote) memory() (free, total uint64, err error) {
+	a, err := r.call(request{Method: methodMemory})
+	return a.Free, a.Total, err
+}
+
+func (r *remote) alloc(bytes int64) (libsynapse.Ptr, error) {
+	a, err := r.call(request{Method: methodAlloc, Bytes: bytes})
+	return a.At, err
+}
+
+func (r *remote) free(at libsynapse.Ptr) error {
+	return r.do(request{Method: methodFree, At: at})
+}
+
+func (r *remote) fill(to libsynapse.Ptr, value byte, bytes int64) error {
+	return r.do(request{Method: methodFill, At: to, Value: value, Bytes: bytes})
+}
+
+// chunkBytes is how much passes in one message, below gob's limit of 1 GB.
+const chunkBytes = 4 << 20
+
+func (r *remote) write(to libsynapse.Ptr, src []byte) error {
+	for len(src) > 0 {
+		n := min(len(src), chunkBytes)
+		if err := r.do(request{Method: methodWrite, At: to, Data: src[:n]}); err != nil {
+			return err
+		}
+		to, src = to+libsynapse.Ptr(n), src[n:]
+	}
+	return nil
+}
+
+func (r *remote) read(dst []byte, from libsynapse.Ptr) error {
+	for len(dst) > 0 {
+		n := min(len(dst), chunkBytes)
+		a, err := r.call(request{Method: methodRead, At: from, Bytes: int64(n)})
+		if err != nil {
+			return err
+		}
+		copy(dst, a.Data)
+		from, dst = from+libsynapse.Ptr(n), dst[n:]
+	}
+	return nil
+}
+
+func (r *remote) compile(list []program) ([]compiled, error) {
+	a, err := r.call(request{Method: methodCompile, Programs: list})
+	return a.Recipes, err
+}
+
+func (r *remote) prepare(list []command) (int, error) {
+	a, err := r.call(request{Method: methodPrepare, Commands: list})
+	return a.List, err
+}
+
+func (r *remote) run(list, from, to int) error {
+	return r.do(request{Method: methodRun, List: list, From: from, To: to})
+}
+
+func (r *remote) forget(list int) error {
+	return r.do(request{Method: methodForget, List: list})
+}
+
+func (r *remote) synchronize() error { return r.do(request{Method: methodSynchronize}) }
+
+func (r *remote) uniqueID() ([]byte, error) {
+	a, err := r.call(request{Method: methodUniqueID})
+	return a.Data, err
+}
+
+func (r *remote) join(id []byte, ranks, rank int) error {
+	return r.do(request{Method: methodJoin, Data: id, Ranks: ranks, Rank: rank})
+}
+
+func (r *remote) release() error { return r.close() }
+
+// serve answers the requests that come in for s until there are no more. It calls
+// ran after each run, and gone at once when there won't be any more requests, even
+// while one is being answered.
+func serve(conn io.ReadWriter, s synapse, ran, gone func()) error {
+	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
+	requests := make(chan request)
+	go func() {
+		defer close(requests)
+		for {
+			var q request
+			if in.Decode(&q) != nil {
+				gone()
+				return
+			}
+			requests <- q
+		}
+	}()
+	err := out.Encode(answer{Hardware: s.hardware()})
+	for q := range requests {
+		if err != nil {
+			continue // until the other side is gone
+		}
+		a := serveOne(s, q)
+		if q.Method == methodRun {
+			ran()
+		}
+		err = out.Encode(a)
+	}
+	return err
+}
+
+// refuse says that there is no device to serve, and why.
+func refuse(conn io.ReadWriter, why error) error {
+	if err := gob.NewEncoder(conn).Encode(answer{Failure: failureOf(why)}); err != nil {
+		return err
+	}
+	_, err := io.Copy(io.Discard, conn) // until it was heard
+	return err
+}
+
+func serveOne(s synapse, q request) (a answer) {
+	var err error
+	switch q.Method {
+	case methodMemory:
+		a.Free, a.Total, err = s.memory()
+	case methodAlloc:
+		a.At, err = s.alloc(q.Bytes)
+	case methodFree:
+		err = s.free(q.At)
+	case methodFill:
+		err = s.fill(q.At, q.Value, q.Bytes)
+	case methodWrite:
+		err = s.write(q.At, q.Data)
+	case methodRead:
+		a.Data = make([]byte, q.Bytes)
+		err = s.read(a.Data, q.At)
+	case methodCompile:
+		a.Recipes, err = s.compile(q.Programs)
+	case methodPrepare:
+		a.List, err = s.prepare(q.Commands)
+	case methodRun:
+		err = s.run(q.List, q.From, q.To)
+	case methodForget:
+		err = s.forget(q.List)
+	case methodSynchronize:
+		err = s.synchronize()
+	case methodUniqueID:
+		a.Data, err = s.uniqueID()
+	case methodJoin:
+		err = s.join(q.Data, q.Ranks, q.Rank)
+	case methodRelease:
+		err = s.release()
+	default:
+		err = fmt.Errorf("unknown method %d", q.Method)
+	}
+	a.Failure = failureOf(err)
+	return a
+}

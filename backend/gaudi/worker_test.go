@@ -1,0 +1,149 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// two starts two ranks and loads a program that adds up x over them.
+func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) {
+	t.Helper()
+	w, err := startWorkers(-1, 2)
+	require.NoError(t, err)
+	for i, o := range w.list {
+		d, err := newDevice(o.remote, i, 2)
+		require.NoError(t, err)
+		v := backend.NewVars()
+		x := v.Tensor(backend.Stash, "x", fp8.F32, 4)
+		p := v.Program("sum")
+		p.Add(&backend.AllReduce{X: x})
+		require.NoError(t, d.Bind(v))
+		loaded, err := d.Load(p)
+		require.NoError(t, err)
+		ranks, runs = append(ranks, d), append(runs, loaded[0])
+	}
+	return w, ranks, runs
+}
+
+// Ranks have processes of their own, which end when the last rank is closed.
+func TestRanksAreProcesses(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	w, ranks, runs := two(t)
+	for i, d := range ranks {
+		require.NoError(t, d.Write(d.vars.Lookup("x"), floats(1, 2, 3, float32(i))))
+	}
+	for _, x := range runs {
+		require.NoError(t, x.Run(t.Context()))
+	}
+	for _, d := range ranks { // one after the other, as nobody reads from most ranks
+		raw := make([]byte, 16)
+		require.NoError(t, d.Read(d.vars.Lookup("x"), raw))
+		require.Equal(t, floats(2, 4, 6, 1), raw)
+	}
+	a, b := w.list[0].cmd.Process, w.list[1].cmd.Process
+	require.NotEqual(t, a.Pid, b.Pid)
+	require.NoError(t, ranks[0].Close())
+	require.NoError(t, a.Signal(syscall.Signal(0)), "they leave together")
+	require.NoError(t, ranks[1].Close())
+	require.Error(t, w.list[0].remote.synchronize(), "nobody answers, and nobody waits")
+	require.ErrorIs(t, a.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	require.ErrorIs(t, b.Signal(syscall.Signal(0)), os.ErrProcessDone)
+}
+
+// A rank that dies takes the others along, who say which it was; those that wait
+// for it in a collective, too.
+func TestRankDies(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	w, ranks, runs := two(t)
+	require.NoError(t, runs[0].Run(t.Context())) // and waits for rank 1
+	time.AfterFunc(50*time.Millisecond, func() { _ = w.list[1].cmd.Process.Kill() })
+	for _, d := range ranks {
+		err := d.Read(d.vars.Lookup("x"), make([]byte, 16))
+		require.ErrorIs(t, err, backend.ErrDeviceLost)
+		require.ErrorContains(t, err, "the process of rank 1 has ended: signal: killed")
+		require.NotContains(t, err.Error(), "\n")
+	}
+	require.ErrorIs(t, runs[0].Run(t.Context()), backend.ErrDeviceLost)
+	for _, d := range ranks {
+		require.NoError(t, d.Close())
+	}
+	list, err := open("", backend.Options{Ranks: 2})
+	require.NoError(t, err, "the devices are free again")
+	for _, b := range list {
+		require.NoError(t, b.Close())
+	}
+}
+
+// A rank that loses its device says so, and ends the others, which may be waiting for
+// it.
+func TestRankLosesItsDevice(t *testing.T) {
+	t.Setenv("STANDIN_LOST", "1") // of each process
+	devices(t, "gaudi2", "2")
+	list, err := open("", backend.Options{Ranks: 2})
+	require.NoError(t, err)
+	v, p, _, _, out, _ := adding()
+	require.NoError(t, list[1].Bind(v))
+	loaded, err := list[1].Load(p)
+	require.NoError(t, err)
+	err = loaded[0].Run(t.Context())
+	if err == nil {
+		err = list[1].Read(out, make([]byte, out.Bytes()))
+	}
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.ErrorContains(t, err, "31 (synSynapseTerminated)")
+	require.NoError(t, list[1].Close(), "there is nothing to give back")
+	err = list[0].(*device).synchronize()
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.ErrorContains(t, err, "rank 1: ")
+	require.NoError(t, list[0].Close())
+}
+
+// Workers end with the process that started them, however it ends.
+func TestWorkersEndWithTheirParent(t *testing.T) {
+	if os.Getenv("OCTET_TEST_PARENT") != "" {
+		_, ranks, runs := two(t)
+		require.NoError(t, runs[0].Run(t.Context()))
+		go func() { _ = ranks[0].synchronize() }() // which never returns
+		time.Sleep(50 * time.Millisecond)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		return
+	}
+	devices(t, "gaudi2", "2")
+	parent := exec.Command(os.Args[0], "-test.run=^TestWorkersEndWithTheirParent$")
+	parent.Env = append(os.Environ(), "OCTET_TEST_PARENT=1")
+	require.ErrorContains(t, parent.Run(), "killed")
+	require.Eventually(t, func() bool { // the devices are free
+		list, err := open("", backend.Options{Ranks: 2})
+		if err != nil {
+			return false
+		}
+		for _, b := range list {
+			require.NoError(t, b.Close())
+		}
+		return true
+	}, 20*time.Second, 50*time.Millisecond)
+}
+
+// The variable that makes workers is not for people.
+func TestWorkerWithoutAParent(t *testing.T) {
+	for value, want := range map[string]string{"0": "there is no socket to a parent", "yes": "is no module number"} {
+		command := exec.Command(os.Args[0])
+		command.Env = append(os.Environ(), workerVariable+"="+value)
+		out, err := command.CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, 1, command.ProcessState.ExitCode())
+		require.Contains(t, string(out), want)
+		require.Equal(t, 1, strings.Count(string(out), "\n"))
+	}
+}
