@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -131,6 +132,10 @@ type Driver struct {
 	// libraries, their versions. It may load libraries, and takes no device.
 	// Where the driver has none, Register gives it one that finds nothing.
 	Probe func() []Finding
+	// Examine looks closer: it takes the device, and asks its libraries for what
+	// lowered programs need of them, which may take minutes. nil where there is
+	// nothing to find that running the programs would not show as well.
+	Examine func(device string, programs []*Program) iter.Seq[Finding]
 }
 
 // Units is what a set of programs is compiled to.

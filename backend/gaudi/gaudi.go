@@ -76,6 +76,7 @@ func init() {
 		Units:     units,
 		Open:      open,
 		Probe:     probe,
+		Examine:   examine,
 	})
 }
 

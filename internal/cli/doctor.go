@@ -4,53 +4,99 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"runtime"
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/internal/trial"
 )
 
 type doctorCmd struct {
-	Backend string `placeholder:"NAME" help:"Run the conformance suite on this backend."`
+	Backend string `placeholder:"NAME" help:"Check this backend: what it asks its libraries for, every op, and of an accelerator training steps."`
+	Report  string `placeholder:"FILE" help:"Write what is printed to this file, too."`
 }
 
-func (c doctorCmd) Run(ctx context.Context, t *terminal) error {
-	fmt.Fprintf(t.out, "octet %s, %s, %s/%s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
+	out := t.out
+	if c.Report != "" {
+		f, err := os.Create(c.Report)
+		if err != nil {
+			return badInput(fmt.Errorf("--report: %w", err))
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		out = io.MultiWriter(out, f)
+	}
+	fmt.Fprintf(out, "octet %s, %s, %s/%s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	for _, d := range backend.Drivers() {
 		if err := d.Available(); err != nil {
-			fmt.Fprintf(t.out, "✗ %s: %v\n", d.Name, err)
+			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)
 		} else {
-			fmt.Fprintf(t.out, "✓ %s\n", d.Name)
+			fmt.Fprintf(out, "✓ %s\n", d.Name)
 		}
 		for _, f := range d.Probe() {
-			mark := "✓"
-			if !f.OK {
-				mark = "✗"
-			}
-			fmt.Fprintf(t.out, "  %s %s: %s\n", mark, f.What, f.Detail)
-			if f.Fix != "" {
-				fmt.Fprintf(t.out, "    %s\n", f.Fix)
-			}
+			printFinding(out, f)
 		}
 	}
 	if c.Backend == "" {
-		fmt.Fprintf(t.out, "\n%s doctor --backend emu runs every op of a backend against the float64 reference.\n", t.name)
+		fmt.Fprintf(out, "\n%s doctor --backend emu runs every op of a backend against the float64 reference.\n", t.name)
 		return nil
 	}
-	return c.conformance(ctx, t)
+	return c.check(ctx, out)
 }
 
-func (c doctorCmd) conformance(ctx context.Context, t *terminal) error {
+func printFinding(out io.Writer, f backend.Finding) {
+	mark := "✓"
+	if !f.OK {
+		mark = "✗"
+	}
+	fmt.Fprintf(out, "  %s %s: %s\n", mark, f.What, f.Detail)
+	if f.Fix != "" {
+		fmt.Fprintf(out, "    %s\n", f.Fix)
+	}
+}
+
+// check does everything, whatever fails: the report is to tell all.
+func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	driver, device, err := backend.Find(c.Backend)
 	if err != nil {
 		return badInput(err)
 	}
-	if _, err := driver.Spec(device); err != nil {
+	spec, err := driver.Spec(device)
+	if err != nil {
 		return badInput(err)
 	}
 	if err := driver.Available(); err != nil {
 		return badInput(err)
 	}
+	healthy := true
+	if driver.Examine != nil {
+		fmt.Fprintf(out, "\n%s, a closer look\n", c.Backend)
+		programs, err := trial.Programs(driver, spec)
+		if err != nil {
+			return err
+		}
+		for f := range driver.Examine(device, programs) {
+			printFinding(out, f)
+			healthy = healthy && f.OK
+		}
+	}
+	healthy = c.conformance(ctx, out, driver, device) && healthy
+	if !spec.HostMemory {
+		fmt.Fprintln(out)
+		healthy = trial.Compare(ctx, out, c.Backend) && healthy
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if !healthy {
+		return fmt.Errorf("backend %s does not compute what it should", c.Backend)
+	}
+	return nil
+}
+
+func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backend.Driver, device string) bool {
 	passed, declined, failed := 0, 0, 0
 	for test := range conformance.Cases() {
 		switch err := test.Run(ctx, driver, device); {
@@ -60,12 +106,12 @@ func (c doctorCmd) conformance(ctx context.Context, t *terminal) error {
 			declined++
 		default:
 			failed++
-			fmt.Fprintf(t.out, "✗ %s: %v\n", test.Name, err)
+			fmt.Fprintf(out, "✗ %v\n", err)
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	fmt.Fprintf(t.out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
-	if failed > 0 {
-		return fmt.Errorf("backend %s does not compute what it should", c.Backend)
-	}
-	return nil
+	fmt.Fprintf(out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
+	return failed == 0
 }

@@ -1,0 +1,120 @@
+package gaudi
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"octet/backend"
+	"octet/csrc/libsynapse"
+)
+
+// examine compiles each kind of node that programs have in a graph of its own: where
+// SynapseAI says no more of a layer than that it failed, this says which kernel it
+// lacks or wants otherwise.
+func examine(name string, programs []*backend.Program) iter.Seq[backend.Finding] {
+	return func(yield func(backend.Finding) bool) {
+		list, err := open(name, backend.Options{})
+		if err != nil {
+			yield(backend.Finding{What: "device", Detail: err.Error()})
+			return
+		}
+		d := list[0].(*device)
+		if examineOn(d, programs, yield) {
+			if err := d.Close(); err != nil {
+				yield(backend.Finding{What: "device", Detail: err.Error()})
+			}
+		}
+	}
+}
+
+// examineOn reports whether anybody wants more findings.
+func examineOn(d *device, programs []*backend.Program, yield func(backend.Finding) bool) bool {
+	h := d.hardware()
+	free, total, err := d.memory()
+	memory := fmt.Sprintf("%s of %s free", gib(free), gib(total))
+	if err != nil {
+		memory = err.Error()
+	}
+	if !yield(backend.Finding{What: "device", OK: err == nil, Detail: fmt.Sprintf("%s at %s, %s, addresses aligned to %d bytes", d.spec.Device, h.Bus, memory, h.Align)}) {
+		return false
+	}
+	kernels, err := kernelsOf(d.spec, programs)
+	if err != nil {
+		return yield(backend.Finding{What: "kernels", Detail: err.Error()})
+	}
+	compiled := 0
+	for _, k := range kernels {
+		_, err := d.compile([]program{k})
+		if err == nil {
+			compiled++
+			continue
+		}
+		if !yield(backend.Finding{What: k.Name, Detail: err.Error()}) {
+			return false
+		}
+		if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
+			break
+		}
+	}
+	return yield(backend.Finding{What: "kernels", OK: compiled == len(kernels), Detail: fmt.Sprintf("%d of %d compile, each alone", compiled, len(kernels))})
+}
+
+// kernelsOf lists every kind of node that programs have, each in a graph of its own:
+// a kernel with the types of its operands, as it first appears.
+func kernelsOf(s backend.Spec, programs []*backend.Program) ([]program, error) {
+	c := newCutter(s, true, programs...)
+	seen := map[string]bool{}
+	var list []program
+	for _, p := range programs {
+		schedule, err := c.cut(p)
+		if err != nil {
+			return nil, err
+		}
+		for _, step := range schedule.steps {
+			if step.unit == nil {
+				continue
+			}
+			for _, n := range step.unit.graph.Nodes {
+				k := alone(step.unit.graph, n)
+				kind := k.Name
+				for _, t := range k.Graph.Tensors {
+					kind += " " + t.Type.String()
+				}
+				if !seen[kind] {
+					seen[kind] = true
+					list = append(list, k)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b program) int { return cmp.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// alone is a graph of one node of another graph: its operands lie in sections, but
+// for constants and shapes.
+func alone(of *libsynapse.Graph, n libsynapse.Node) program {
+	g := &libsynapse.Graph{}
+	operands := func(list []int) (moved []int) {
+		for _, k := range list {
+			if k < 0 {
+				moved = append(moved, k)
+				continue
+			}
+			t := of.Tensors[k]
+			t.Section, t.Offset = libsynapse.NoSection, 0
+			if t.Const == nil && !t.Shape {
+				t.Section = g.Sections
+				g.Sections++
+			}
+			moved = append(moved, len(g.Tensors))
+			g.Tensors = append(g.Tensors, t)
+		}
+		return moved
+	}
+	g.Nodes = []libsynapse.Node{{GUID: n.GUID, Name: n.Name, In: operands(n.In), Out: operands(n.Out), Params: n.Params}}
+	return program{n.GUID, g}
+}

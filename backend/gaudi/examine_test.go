@@ -1,0 +1,82 @@
+package gaudi
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/train"
+)
+
+// programsOf are those of a small run.
+func programsOf(t *testing.T, recipe string) []*backend.Program {
+	t.Helper()
+	c := train.Default()
+	c.Recipe, c.Model.Layers, c.Data.Seq, c.Train.MicroBatch = recipe, 1, 16, 2
+	s, err := spec("gaudi2")
+	require.NoError(t, err)
+	j, err := train.NewJob(c, s)
+	require.NoError(t, err)
+	d, _, err := backend.Find("gaudi")
+	require.NoError(t, err)
+	programs, err := j.Lowered(d, s)
+	require.NoError(t, err)
+	return programs
+}
+
+// refusing does not compile some kernels.
+type refusing struct {
+	*fake
+	kernel string
+	seen   map[string]int
+}
+
+func (r refusing) compile(list []program) ([]compiled, error) {
+	for _, p := range list {
+		if len(p.Graph.Nodes) != 1 || p.Graph.Check() != nil {
+			return nil, errors.New("not a graph of one node")
+		}
+		r.seen[p.Graph.Nodes[0].GUID]++
+		if strings.HasPrefix(p.Name, r.kernel) {
+			return nil, errors.New("synFail")
+		}
+	}
+	return r.fake.compile(list)
+}
+
+// Every kernel of every unit is tried, and those that fail are named.
+func TestExamine(t *testing.T) {
+	programs := append(programsOf(t, "bf16"), programsOf(t, "fp8-smooth")...)
+	r := refusing{newFake("gaudi2"), "fp8_gemm", map[string]int{}}
+	d, err := newDevice(r, 0, 1)
+	require.NoError(t, err)
+	var list []backend.Finding
+	require.True(t, examineOn(d, programs, func(f backend.Finding) bool { list = append(list, f); return true }))
+	require.True(t, list[0].OK)
+	require.Contains(t, list[0].Detail, "1 GiB of 3 GiB free")
+	for _, f := range list[1 : len(list)-1] {
+		require.False(t, f.OK)
+		require.True(t, strings.HasPrefix(f.What, "fp8_gemm_"), f.What)
+	}
+	last := list[len(list)-1]
+	require.False(t, last.OK)
+	require.Regexp(t, `^\d+ of \d+ compile, each alone$`, last.Detail)
+
+	c := newCutter(d.spec, false, programs...)
+	for _, p := range programs {
+		s, err := c.cut(p)
+		require.NoError(t, err)
+		for _, step := range s.steps {
+			for _, n := range step.unit.graph.Nodes {
+				require.Positive(t, r.seen[n.GUID], n.GUID)
+			}
+		}
+	}
+	for guid, n := range r.seen {
+		require.LessOrEqual(t, n, 12, guid)
+	}
+	require.False(t, examineOn(d, programs, func(backend.Finding) bool { return false }))
+}

@@ -1,0 +1,136 @@
+// Package trial trains a small model for a few steps on a device and on its model in
+// emu, as a doctor does: whether a device learns shows in nothing else.
+package trial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"octet/backend"
+	"octet/data"
+	"octet/train"
+)
+
+// recipes are one in BF16 and the method, which has FP8 in products and moments.
+var recipes = []string{"bf16", "fp8-smooth"}
+
+// count is how many steps are taken.
+const count = 50
+
+// config is a model whose step takes milliseconds anywhere.
+func config(recipe string) train.Config {
+	c := train.Default()
+	c.Recipe = recipe
+	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 2, 64, 4, 2, 96
+	c.Data.Seq, c.Train.MicroBatch, c.Train.Accumulate, c.Train.HealthEvery = 32, 4, 2, 0
+	c.Train.Steps = count
+	return c
+}
+
+// text is easily learnt.
+var text = strings.Repeat("to be or not to be, that is the question: whether 'tis nobler in the mind to suffer. ", 200)
+
+// Programs are all programs of the runs, lowered.
+func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err error) {
+	for _, recipe := range recipes {
+		j, err := train.NewJob(config(recipe), s)
+		if err != nil {
+			return nil, err
+		}
+		programs, err := j.Lowered(d, s)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, programs...)
+	}
+	return list, nil
+}
+
+// tolerance is how far apart the losses of two runs may be, in nats. Other orders of
+// sums and other random bits make a hundredth towards the end, when what the steps
+// before have made of them has added up.
+const tolerance = 0.05
+
+// Compare prints the losses of the runs on a backend beside those of its model, and
+// reports whether they agree.
+func Compare(ctx context.Context, out io.Writer, name string) bool {
+	agree := true
+	for _, recipe := range recipes {
+		if err := compare(ctx, out, name, recipe); err != nil {
+			fmt.Fprintf(out, "✗ %d steps of %s: %v\n", count, recipe, err)
+			agree = false
+		}
+	}
+	return agree
+}
+
+func compare(ctx context.Context, out io.Writer, name, recipe string) error {
+	got, spec, err := losses(ctx, name, recipe)
+	if err != nil {
+		return err
+	}
+	model := twin(spec)
+	want, _, err := losses(ctx, model, recipe)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d steps of %s: loss on %s, on %s\n", count, recipe, name, model)
+	worst := 0.0
+	for i := range got {
+		apart := math.Abs(got[i] - want[i])
+		worst = max(worst, apart)
+		if n := i + 1; n == 1 || n == 2 || n == 5 || n%10 == 0 {
+			fmt.Fprintf(out, "  %4d  %.6f  %.6f\n", n, got[i], want[i])
+		}
+		if !(apart <= tolerance) {
+			return fmt.Errorf("step %d has the loss %.6f, and %s has %.6f", i+1, got[i], model, want[i])
+		}
+	}
+	if last := got[count-1]; last > 0.9*got[0] {
+		return fmt.Errorf("it does not learn: the loss was %.6f, and is %.6f", got[0], last)
+	}
+	fmt.Fprintf(out, "✓ at most %.2g nats apart\n", worst)
+	return nil
+}
+
+// twin is the device's model in emu, if it has one: the first word of what names a
+// device's arithmetic.
+func twin(s backend.Spec) string {
+	word, _, _ := strings.Cut(s.Arithmetic, "+")
+	if _, err := backend.SpecOf("emu:" + word); err != nil {
+		return "emu"
+	}
+	return "emu:" + word
+}
+
+func losses(ctx context.Context, name, recipe string) (list []float64, s backend.Spec, err error) {
+	devices, err := backend.Open(name, backend.Options{})
+	if err != nil {
+		return nil, s, err
+	}
+	defer func() { err = errors.Join(err, devices[0].Close()) }()
+	s = devices[0].Spec()
+	j, err := train.NewJob(config(recipe), s)
+	if err != nil {
+		return nil, s, err
+	}
+	t, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
+	if err != nil {
+		return nil, s, err
+	}
+	if err := t.Init(ctx); err != nil {
+		return nil, s, err
+	}
+	for range count {
+		r, err := t.Next(ctx)
+		if err != nil {
+			return nil, s, err
+		}
+		list = append(list, r.Loss)
+	}
+	return list, s, nil
+}
