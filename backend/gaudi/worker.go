@@ -62,32 +62,40 @@ func work(value string) error {
 	if err != nil {
 		return refuse(conn, err)
 	}
-	l := s.(*local)
-	// Somebody has to wait after each run: the ranks that nobody reads from take
-	// part in collectives, too. An error comes again with the next call.
-	ahead := make(chan struct{}, 1)
-	go func() {
-		for range ahead {
-			_ = l.stream.Synchronize()
-		}
-	}()
-	ran := func() {
-		select {
-		case ahead <- struct{}{}:
-		default: // who waits next waits for this run, too
-		}
-	}
+	o := owner{s.(*local), make(chan struct{}, 1), make(chan struct{})}
+	go o.watch()
 	// Without a parent there is nothing to finish, and the device may hang.
-	return serve(conn, owner{l}, ran, func() { os.Exit(0) })
+	return serve(conn, o, o.ran, func() { os.Exit(0) })
 }
 
-// owner is a device that ends with its use.
-type owner struct{ *local }
+// owner is a device that ends with its use, and for which somebody waits after each
+// run: the ranks that nobody reads from take part in collectives, too.
+type owner struct {
+	*local
+	ahead chan struct{}
+	done  chan struct{} // closed when nobody waits any more
+}
+
+func (o owner) ran() {
+	select {
+	case o.ahead <- struct{}{}:
+	default: // who waits next waits for this run, too
+	}
+}
+
+func (o owner) watch() {
+	defer close(o.done)
+	for range o.ahead {
+		_ = o.stream.Synchronize() // an error comes again with the next call
+	}
+}
 
 func (o owner) release() error {
 	if o.lost {
 		return nil // the teardown might hang; the end of the process does it
 	}
+	close(o.ahead)
+	<-o.done
 	return o.close()
 }
 
