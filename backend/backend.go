@@ -118,14 +118,9 @@ type Driver struct {
 	// be lowered together with it, and before Bind: a copy in another layout is a
 	// variable more. Lowering the same programs again adds no others.
 	Lower func(Spec, []*Program) ([]*Program, error)
-	// Beside is what a backend allocates for a set of lowered programs, but for the
-	// variables and the temps of their plan, to the byte; nil: nothing.
-	Beside func(*Plan, []*Program) ([]Share, error)
-	// Outside is an estimate of what else a process takes of a device's memory.
-	Outside []Share
-	// Units says what lowered programs are compiled to, where the driver compiles
-	// units of several ops and launches them; else nil.
-	Units func(Spec, []*Program) (Units, error)
+	// Outline says what Load will make of a set of lowered programs. nil: it
+	// allocates the temps of MakePlan, op by op, and nothing else.
+	Outline func(Spec, []*Program) (Outline, error)
 	// Open makes the backends of all in-process ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its
@@ -136,20 +131,6 @@ type Driver struct {
 	// lowered programs need of them, which may take minutes. nil where there is
 	// nothing to find that running the programs would not show as well.
 	Examine func(device string, programs []*Program) iter.Seq[Finding]
-}
-
-// Units is what a set of programs is compiled to.
-type Units struct {
-	Programs []Launches // in the order of the programs
-	// Temps is the bytes of all temps: of those that outlive a unit, and of the
-	// largest unit's own. That is an estimate, the compiler has the last word.
-	Temps int64
-}
-
-// Launches is how one program runs in units.
-type Launches struct {
-	Launches int // of units, one after the other
-	Compiled int // units that differ
 }
 
 // Finding is one thing that a probe looked for: a line of octet doctor.

@@ -1,5 +1,27 @@
 package backend
 
+// Outline is what a set of lowered programs takes on a device, as far as that can
+// be told without one.
+type Outline struct {
+	// Temps is the bytes of all temps: an estimate where a compiler has the last
+	// word, otherwise what is allocated.
+	Temps int64
+	// Beside is what else is allocated, but for the variables.
+	Beside []Share
+	// Outside is an estimate of what a process takes of a device's memory beyond
+	// what the backend allocates.
+	Outside []Share
+	// Launches says how each program runs, where the driver compiles units of
+	// several ops; else nil.
+	Launches []Launches
+}
+
+// Launches is how one program runs in units.
+type Launches struct {
+	Launches int // of units, one after the other
+	Compiled int // units that differ
+}
+
 // Share is a named part of a device's memory.
 type Share struct {
 	Name  string

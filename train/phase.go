@@ -127,13 +127,6 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 		if err != nil {
 			return nil, nil, m, err
 		}
-		if d.Units != nil {
-			u, err := d.Units(s, programs)
-			if err != nil {
-				return nil, nil, m, err
-			}
-			need.Arena = u.Temps
-		}
 		if largest == nil || need.Total() > m.Total() {
 			largest, lowered, m = j, programs, need
 		}

@@ -66,18 +66,15 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 		classes[t.Class.String()] += t.Bytes()
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
 	}
-	plan := backend.MakePlan(s.Align, backend.PerOp, programs...)
-	m := Memory{
-		Persistent: ordered(classes, "param", "state", "stash", "input", "output"),
-		Arena:      plan.Bytes,
-		Outside:    groups(d.Outside),
-	}
-	if d.Beside != nil {
-		shares, err := d.Beside(plan, programs)
+	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output")}
+	if d.Outline == nil {
+		m.Arena = backend.MakePlan(s.Align, backend.PerOp, programs...).Bytes
+	} else {
+		o, err := d.Outline(s, programs)
 		if err != nil {
 			return m, err
 		}
-		m.Beside = groups(shares)
+		m.Arena, m.Beside, m.Outside = o.Temps, groups(o.Beside), groups(o.Outside)
 	}
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		m.Scopes = append(m.Scopes, Group{name, scopes[name]})

@@ -89,8 +89,7 @@ func init() {
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
-		Beside:    beside,
-		Outside:   outside,
+		Outline:   outline,
 		Open:      open,
 		Probe:     probe,
 	})

@@ -5,10 +5,6 @@ import "octet/backend"
 // workspaceBytes is what NVIDIA recommends for cuBLASLt on Hopper and later.
 const workspaceBytes = 32 << 20
 
-// outside is an estimate, of CUDA's context, compiled kernels and cuBLASLt's own
-// on a Hopper. What they are on a device, Usage tells.
-var outside = []backend.Share{{Name: "context, kernels, cuBLASLt", Bytes: 600 << 20}}
-
 // block is the memory that programs which are loaded together share, in this
 // order: temps, cuBLASLt's workspace, what kernels need beside their operands, and
 // the tables that they read.
@@ -27,11 +23,12 @@ func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
 	return size, nil
 }
 
-// beside is what Bind and Load allocate but for variables and temps.
-func beside(plan *backend.Plan, programs []*backend.Program) ([]backend.Share, error) {
+// outline is what Load takes, and Bind for alignment.
+func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
+	plan := backend.MakePlan(align, backend.PerOp, programs...)
 	size, err := measure(plan, programs)
 	if err != nil {
-		return nil, err
+		return o, err
 	}
 	alignment := size.temps - plan.Bytes
 	for t := range programs[0].Vars().All() {
@@ -39,10 +36,16 @@ func beside(plan *backend.Plan, programs []*backend.Program) ([]backend.Share, e
 			alignment += roundUp(t.Bytes()) - t.Bytes()
 		}
 	}
-	return []backend.Share{
-		{Name: "cuBLASLt's workspace", Bytes: size.workspace},
-		{Name: "scratch of kernels", Bytes: size.scratch},
-		{Name: "tables of kernels", Bytes: size.tables},
-		{Name: "alignment", Bytes: alignment},
+	return backend.Outline{
+		Temps: plan.Bytes,
+		Beside: []backend.Share{
+			{Name: "cuBLASLt's workspace", Bytes: size.workspace},
+			{Name: "scratch of kernels", Bytes: size.scratch},
+			{Name: "tables of kernels", Bytes: size.tables},
+			{Name: "alignment", Bytes: alignment},
+		},
+		// Of CUDA's context, compiled kernels and cuBLASLt's own on a Hopper: a guess.
+		// What they are on a device, Usage tells.
+		Outside: []backend.Share{{Name: "context, kernels, cuBLASLt", Bytes: 600 << 20}},
 	}, nil
 }

@@ -73,7 +73,7 @@ func init() {
 		Available: available,
 		Spec:      spec,
 		Lower:     lower,
-		Units:     units,
+		Outline:   outline,
 		Open:      open,
 		Probe:     probe,
 		Examine:   examine,

@@ -54,15 +54,15 @@ func split(r *backend.Rewriter, n *backend.Node) {
 	}
 }
 
-// units says what a set of lowered programs is compiled to, for plans.
-func units(s backend.Spec, programs []*backend.Program) (backend.Units, error) {
+// outline is what a set of lowered programs is compiled to. The workspace of the
+// largest unit is estimated: the compiler has the last word.
+func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
 	c := newCutter(s, false, programs...)
-	var u backend.Units
 	var schedules []*schedule
 	for _, p := range programs {
 		schedule, err := c.cut(p)
 		if err != nil {
-			return u, err
+			return o, err
 		}
 		schedules = append(schedules, schedule)
 		var l backend.Launches
@@ -74,11 +74,11 @@ func units(s backend.Spec, programs []*backend.Program) (backend.Units, error) {
 			}
 		}
 		l.Compiled = len(distinct)
-		u.Programs = append(u.Programs, l)
+		o.Launches = append(o.Launches, l)
 	}
 	for _, unit := range c.units {
-		u.Temps = max(u.Temps, unit.workspace)
+		o.Temps = max(o.Temps, unit.workspace)
 	}
-	u.Temps += c.planOf(schedules...).Bytes
-	return u, nil
+	o.Temps += c.planOf(schedules...).Bytes
+	return o, nil
 }

@@ -65,10 +65,10 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 			}
 			// Only what goes from block to block is in the arena, in two places.
 			require.Equal(t, roundUp(32*48*2, s.Align)*2, c.planOf(schedule).Bytes)
-			u, err := units(s, []*backend.Program{p})
+			o, err := outline(s, []*backend.Program{p})
 			require.NoError(t, err)
-			require.Equal(t, []backend.Launches{{Launches: n + 2, Compiled: 3}}, u.Programs)
-			require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, u.Temps)
+			require.Equal(t, []backend.Launches{{Launches: n + 2, Compiled: 3}}, o.Launches)
+			require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, o.Temps)
 		}
 	}
 }

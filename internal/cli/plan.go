@@ -85,12 +85,12 @@ func (c planCmd) Run(t *terminal) error {
 		return nil
 	}
 	p := newPlanned(job, spec, programs, memory)
-	if driver.Units != nil {
-		units, err := driver.Units(spec, programs)
+	if driver.Outline != nil {
+		outline, err := driver.Outline(spec, programs)
 		if err != nil {
 			return badInput(err)
 		}
-		for i, l := range units.Programs {
+		for i, l := range outline.Launches {
 			p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
 		}
 	}
