@@ -63,7 +63,7 @@ typedef struct {
 	uint64_t reserved;
 } synDeviceInfoV2;
 
-typedef void *octet_stream; // synStreamHandle in older headers of HCCL
+typedef void *octet_syn_stream; // synStreamHandle in older headers of HCCL
 typedef int hcclResult_t, hcclDataType_t, hcclRedOp_t;
 typedef void *hcclComm_t;
 typedef struct {
@@ -205,11 +205,11 @@ typedef struct {
 	X(hcclResult_t, hcclGetUniqueId, (hcclUniqueId *)) \
 	X(hcclResult_t, hcclCommInitRank, (hcclComm_t *, int, hcclUniqueId, int)) \
 	X(hcclResult_t, hcclCommDestroy, (hcclComm_t)) \
-	X(hcclResult_t, hcclAllReduce, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_stream)) \
-	X(hcclResult_t, hcclReduceScatter, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_stream)) \
-	X(hcclResult_t, hcclAllGather, (const void *, void *, size_t, hcclDataType_t, hcclComm_t, octet_stream)) \
-	X(hcclResult_t, hcclSend, (const void *, size_t, hcclDataType_t, int, hcclComm_t, octet_stream)) \
-	X(hcclResult_t, hcclRecv, (void *, size_t, hcclDataType_t, int, hcclComm_t, octet_stream))
+	X(hcclResult_t, hcclAllReduce, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_syn_stream)) \
+	X(hcclResult_t, hcclReduceScatter, (const void *, void *, size_t, hcclDataType_t, hcclRedOp_t, hcclComm_t, octet_syn_stream)) \
+	X(hcclResult_t, hcclAllGather, (const void *, void *, size_t, hcclDataType_t, hcclComm_t, octet_syn_stream)) \
+	X(hcclResult_t, hcclSend, (const void *, size_t, hcclDataType_t, int, hcclComm_t, octet_syn_stream)) \
+	X(hcclResult_t, hcclRecv, (void *, size_t, hcclDataType_t, int, hcclComm_t, octet_syn_stream))
 
 #define OCTET_HLML_FUNCTIONS(X) \
 	X(hlml_return_t, hlml_init, (void)) \
@@ -263,7 +263,7 @@ typedef struct octet_hlml {
 	do { \
 		const int try_code = (int)(table)->name(__VA_ARGS__); \
 		if (try_code) \
-			return (octet_status){#name, try_code}; \
+			return (octet_syn_status){#name, try_code}; \
 	} while (0)
 
 #endif

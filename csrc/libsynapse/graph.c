@@ -23,7 +23,7 @@ typedef struct {
 // All that is said of a tensor has to be said before a node uses it: from then
 // on its properties are locked. The order is that of PyTorch's bridge
 // (habana_tensor.cpp).
-static octet_status add_tensor(const build *b, uint32_t index, const octet_tensor *t, const char *bytes) {
+static octet_syn_status add_tensor(const build *b, uint32_t index, const octet_syn_tensor *t, const char *bytes) {
 	char name[OCTET_TENSOR_NAME];
 	snprintf(name, sizeof name, "t%u", index);
 	synTensor tensor;
@@ -46,10 +46,10 @@ static octet_status add_tensor(const build *b, uint32_t index, const octet_tenso
 	}
 	if (t->section >= 0)
 		TRY(b->api, synTensorAssignToSection, tensor, b->sections[t->section], t->offset);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
-static octet_status add_node(const build *b, uint32_t index, const octet_node *n, const int32_t *indexes, const char *bytes) {
+static octet_syn_status add_node(const build *b, uint32_t index, const octet_syn_node *n, const int32_t *indexes, const char *bytes) {
 	for (uint32_t i = 0; i < n->ins; i++) {
 		const int32_t k = indexes[n->in + i];
 		b->operands[i] = k < 0 ? NULL : b->tensors[k];
@@ -62,27 +62,27 @@ static octet_status add_node(const build *b, uint32_t index, const octet_node *n
 	    n->params_bytes ? bytes + n->params : NULL, (unsigned)n->params_bytes, bytes + n->guid, bytes + n->name,
 	    &b->nodes[index], NULL, NULL);
 	if (!n->afters)
-		return (octet_status){0};
+		return (octet_syn_status){0};
 	for (uint32_t i = 0; i < n->afters; i++)
 		b->blocking[i] = b->nodes[indexes[n->after + i]];
 	TRY(b->api, synNodeDependencySet, b->graph, b->blocking, &b->nodes[index], n->afters, 1);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
-static octet_status add_sections(const build *b, uint32_t sections) {
+static octet_syn_status add_sections(const build *b, uint32_t sections) {
 	for (uint32_t i = 0; i < sections; i++) {
 		TRY(b->api, synSectionCreate, &b->sections[i], 0, b->graph);
 		TRY(b->api, synSectionSetPersistent, b->sections[i], true);
 	}
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
 // The whole of it is one call, and so on one thread: the graph compiler keeps
 // some of its state by thread while it works on a graph.
-octet_status octet_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
-			   const octet_tensor *tensor, uint32_t nodes, const octet_node *node, const int32_t *indexes,
-			   const char *bytes, octet_place *where, octet_handle *out) {
-	*where = (octet_place){-1, -1};
+octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
+			   const octet_syn_tensor *tensor, uint32_t nodes, const octet_syn_node *node, const int32_t *indexes,
+			   const char *bytes, octet_syn_place *where, octet_syn_handle *out) {
+	*where = (octet_syn_place){-1, -1};
 	size_t operands = 0, blocking = 0;
 	for (uint32_t i = 0; i < nodes; i++) {
 		const size_t all = (size_t)node[i].ins + node[i].outs;
@@ -93,7 +93,7 @@ octet_status octet_compile(const octet_synapse *api, int type, const char *recip
 	const size_t room = (sections + tensors + operands) * sizeof(void *) + (nodes + blocking) * sizeof(synNodeId);
 	void *memory = calloc(1, room);
 	if (!memory)
-		return (octet_status){"calloc", -1};
+		return (octet_syn_status){"calloc", -1};
 	b.sections = memory;
 	b.tensors = (synTensor *)(b.sections + sections);
 	b.operands = b.tensors + tensors;
@@ -103,9 +103,9 @@ octet_status octet_compile(const octet_synapse *api, int type, const char *recip
 	int code = api->synGraphCreate(&b.graph, type);
 	if (code) {
 		free(memory);
-		return (octet_status){"synGraphCreate", code};
+		return (octet_syn_status){"synGraphCreate", code};
 	}
-	octet_status status = add_sections(&b, sections);
+	octet_syn_status status = add_sections(&b, sections);
 	for (uint32_t i = 0; i < tensors && !status.code; i++) {
 		status = add_tensor(&b, i, &tensor[i], bytes);
 		if (status.code)
@@ -118,11 +118,11 @@ octet_status octet_compile(const octet_synapse *api, int type, const char *recip
 	}
 	synRecipeHandle compiled = NULL;
 	if (!status.code && (code = api->synGraphCompile(&compiled, b.graph, recipe, NULL)))
-		status = (octet_status){"synGraphCompile", code};
+		status = (octet_syn_status){"synGraphCompile", code};
 	// The recipe does not need the graph any more; a failure to free it is not
 	// one of the recipe.
 	api->synGraphDestroy(b.graph);
 	free(memory);
-	*out = (octet_handle)compiled;
+	*out = (octet_syn_handle)compiled;
 	return status;
 }

@@ -12,55 +12,55 @@ const char *octet_hccl_text(const octet_synapse *api, int code) {
 	return text ? text : "";
 }
 
-octet_status octet_unique_id(const octet_synapse *api, void *out) {
+octet_syn_status octet_syn_unique_id(const octet_synapse *api, void *out) {
 	hcclUniqueId id;
 	memset(&id, 0, sizeof id);
 	TRY(api, hcclGetUniqueId, &id);
 	memcpy(out, &id, sizeof id);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
-octet_status octet_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_handle *out) {
+octet_syn_status octet_syn_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_syn_handle *out) {
 	hcclUniqueId unique;
 	memcpy(&unique, id, sizeof unique);
 	hcclComm_t c;
 	TRY(api, hcclCommInitRank, &c, ranks, unique, rank);
-	*out = (octet_handle)c;
-	return (octet_status){0};
+	*out = (octet_syn_handle)c;
+	return (octet_syn_status){0};
 }
 
-octet_status octet_comm_free(const octet_synapse *api, octet_handle c) {
+octet_syn_status octet_syn_comm_free(const octet_synapse *api, octet_syn_handle c) {
 	TRY(api, hcclCommDestroy, (hcclComm_t)c);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
 // HCCL takes addresses of the device as pointers. Types and reductions are its
 // own constants.
 static void *pointer(uint64_t p) { return (void *)(uintptr_t)p; }
 
-octet_status octet_all_reduce(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t p, uint64_t count, int type, int op) {
-	TRY(api, hcclAllReduce, pointer(p), pointer(p), count, type, op, (hcclComm_t)c, (octet_stream)s);
-	return (octet_status){0};
+octet_syn_status octet_syn_all_reduce(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int op) {
+	TRY(api, hcclAllReduce, pointer(p), pointer(p), count, type, op, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
 }
 
-octet_status octet_reduce_scatter(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+octet_syn_status octet_syn_reduce_scatter(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 				  uint64_t count, int type, int op) {
-	TRY(api, hcclReduceScatter, pointer(from), pointer(to), count, type, op, (hcclComm_t)c, (octet_stream)s);
-	return (octet_status){0};
+	TRY(api, hcclReduceScatter, pointer(from), pointer(to), count, type, op, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
 }
 
-octet_status octet_all_gather(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 			      uint64_t count, int type) {
-	TRY(api, hcclAllGather, pointer(from), pointer(to), count, type, (hcclComm_t)c, (octet_stream)s);
-	return (octet_status){0};
+	TRY(api, hcclAllGather, pointer(from), pointer(to), count, type, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
 }
 
-octet_status octet_send(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t from, uint64_t count, int type, int peer) {
-	TRY(api, hcclSend, pointer(from), count, type, peer, (hcclComm_t)c, (octet_stream)s);
-	return (octet_status){0};
+octet_syn_status octet_syn_send(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t from, uint64_t count, int type, int peer) {
+	TRY(api, hcclSend, pointer(from), count, type, peer, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
 }
 
-octet_status octet_recv(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t count, int type, int peer) {
-	TRY(api, hcclRecv, pointer(to), count, type, peer, (hcclComm_t)c, (octet_stream)s);
-	return (octet_status){0};
+octet_syn_status octet_syn_recv(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t count, int type, int peer) {
+	TRY(api, hcclRecv, pointer(to), count, type, peer, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
 }

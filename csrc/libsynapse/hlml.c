@@ -3,21 +3,21 @@
 #include "libsynapse.h"
 #include "api.h"
 
-octet_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_handle *out) {
+octet_syn_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_syn_handle *out) {
 	TRY(api, hlml_init);
 	hlml_device_t device;
 	const int code = api->hlml_device_get_handle_by_pci_bus_id(bus, &device);
 	if (code) {
 		api->hlml_shutdown();
-		return (octet_status){"hlml_device_get_handle_by_pci_bus_id", code};
+		return (octet_syn_status){"hlml_device_get_handle_by_pci_bus_id", code};
 	}
-	*out = (octet_handle)device;
-	return (octet_status){0};
+	*out = (octet_syn_handle)device;
+	return (octet_syn_status){0};
 }
 
-octet_status octet_hlml_close(const octet_hlml *api) {
+octet_syn_status octet_hlml_close(const octet_hlml *api) {
 	TRY(api, hlml_shutdown);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }
 
 // ASK asks one question, if the library knows it. What a device does not
@@ -30,21 +30,21 @@ octet_status octet_hlml_close(const octet_hlml *api) {
 		if (code == HLML_ERROR_NOT_SUPPORTED || code == HLML_ERROR_NO_DATA) \
 			break; \
 		if (code) \
-			return (octet_status){#name, code}; \
-		(to) = (octet_answer){(uint64_t)(value), 1}; \
+			return (octet_syn_status){#name, code}; \
+		(to) = (octet_syn_answer){(uint64_t)(value), 1}; \
 	} while (0)
 
-octet_status octet_hlml_read(const octet_hlml *api, octet_handle device, octet_reading *out) {
+octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device, octet_syn_reading *out) {
 	hlml_device_t d = (hlml_device_t)device;
 	hlml_utilization_t utilization;
 	hlml_memory_t memory;
 	unsigned number;
 	unsigned long long wide;
-	*out = (octet_reading){0};
+	*out = (octet_syn_reading){0};
 	ASK(out->utilization, utilization.aip, hlml_device_get_utilization_rates, d, &utilization);
 	ASK(out->memory_used, memory.used, hlml_device_get_memory_info, d, &memory);
 	if (out->memory_used.known)
-		out->memory_total = (octet_answer){memory.total, 1};
+		out->memory_total = (octet_syn_answer){memory.total, 1};
 	ASK(out->power, number, hlml_device_get_power_usage, d, &number);
 	ASK(out->energy, wide, hlml_device_get_total_energy_consumption, d, &wide);
 	ASK(out->temperature, number, hlml_device_get_temperature, d, HLML_TEMPERATURE_ON_AIP, &number);
@@ -52,5 +52,5 @@ octet_status octet_hlml_read(const octet_hlml *api, octet_handle device, octet_r
 	ASK(out->clock, number, hlml_device_get_clock_info, d, HLML_CLOCK_SOC, &number);
 	ASK(out->max_clock, number, hlml_device_get_max_clock_info, d, HLML_CLOCK_SOC, &number);
 	ASK(out->throttle, wide, hlml_device_get_current_clocks_throttle_reasons, d, &wide);
-	return (octet_status){0};
+	return (octet_syn_status){0};
 }

@@ -36,7 +36,7 @@ var opened sync.Map
 
 // open loads the first of the paths that can be, or the file that the variable
 // names.
-func open[API comparable](variable string, paths []string, load func(*C.char, *C.octet_loaded) API) (*library[API], error) {
+func open[API comparable](variable string, paths []string, load func(*C.char, *C.octet_syn_loaded) API) (*library[API], error) {
 	if path := os.Getenv(variable); path != "" {
 		paths = []string{path}
 	}
@@ -51,7 +51,7 @@ func open[API comparable](variable string, paths []string, load func(*C.char, *C
 	return nil, errors.New(strings.Join(reasons, "; "))
 }
 
-func openFile[API comparable](path string, load func(*C.char, *C.octet_loaded) API) (*library[API], error) {
+func openFile[API comparable](path string, load func(*C.char, *C.octet_syn_loaded) API) (*library[API], error) {
 	type key struct {
 		none API // tells the kinds apart
 		path string
@@ -61,7 +61,7 @@ func openFile[API comparable](path string, load func(*C.char, *C.octet_loaded) A
 	}
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
-	var out C.octet_loaded
+	var out C.octet_syn_loaded
 	api := load(name, &out)
 	if reason := C.GoString(&out.reason[0]); reason != "" {
 		return nil, errors.New(reason)
@@ -72,12 +72,12 @@ func openFile[API comparable](path string, load func(*C.char, *C.octet_loaded) A
 
 func loadSynapse() (*synapse, error) {
 	return open("OCTET_LIBSYNAPSE", []string{"libSynapse.so", "/usr/lib/habanalabs/libSynapse.so"},
-		func(path *C.char, out *C.octet_loaded) *C.octet_synapse { return C.octet_synapse_load(path, out) })
+		func(path *C.char, out *C.octet_syn_loaded) *C.octet_synapse { return C.octet_synapse_load(path, out) })
 }
 
 func loadHLML() (*hlml, error) {
 	return open("OCTET_LIBHLML", []string{"libhlml.so", "/usr/lib/habanalabs/libhlml.so"},
-		func(path *C.char, out *C.octet_loaded) *C.octet_hlml { return C.octet_hlml_load(path, out) })
+		func(path *C.char, out *C.octet_syn_loaded) *C.octet_hlml { return C.octet_hlml_load(path, out) })
 }
 
 // startSynapse loads SynapseAI and starts it, once. Nothing ever stops it: its
@@ -97,20 +97,20 @@ func initialize(l *synapse) error {
 	if l.started {
 		return nil
 	}
-	err := synapseError(l, C.octet_initialize(l.api))
+	err := synapseError(l, C.octet_syn_initialize(l.api))
 	l.started = err == nil
 	return err
 }
 
 func version(l *synapse) (string, error) {
 	var text [256]C.char
-	err := synapseError(l, C.octet_version(l.api, &text[0], C.size_t(len(text))))
+	err := synapseError(l, C.octet_syn_version(l.api, &text[0], C.size_t(len(text))))
 	return C.GoString(&text[0]), err
 }
 
 // failed makes an error of a status that is not a success, with the text that
 // the status's library has for it.
-func failed(s C.octet_status, text func(C.int) string) error {
+func failed(s C.octet_syn_status, text func(C.int) string) error {
 	if s.code == 0 {
 		return nil
 	}
@@ -118,7 +118,7 @@ func failed(s C.octet_status, text func(C.int) string) error {
 }
 
 // synapseError is the error of a call of SynapseAI.
-func synapseError(l *synapse, s C.octet_status) error {
+func synapseError(l *synapse, s C.octet_syn_status) error {
 	return failed(s, func(code C.int) string {
 		var text [128]C.char
 		C.octet_synapse_text(l.api, code, &text[0], C.size_t(len(text)))

@@ -11,9 +11,9 @@
 typedef struct {
 	const char *call; // of static lifetime
 	int code;
-} octet_status;
+} octet_syn_status;
 
-typedef uintptr_t octet_handle;
+typedef uintptr_t octet_syn_handle;
 
 // Tables of the functions of a loaded library.
 typedef struct octet_synapse octet_synapse;
@@ -23,10 +23,10 @@ typedef struct octet_hlml octet_hlml;
 typedef struct {
 	char path[1024]; // of the file that was loaded
 	char reason[1024];
-} octet_loaded;
+} octet_syn_loaded;
 
-const octet_synapse *octet_synapse_load(const char *path, octet_loaded *out);
-const octet_hlml *octet_hlml_load(const char *path, octet_loaded *out);
+const octet_synapse *octet_synapse_load(const char *path, octet_syn_loaded *out);
+const octet_hlml *octet_hlml_load(const char *path, octet_syn_loaded *out);
 
 // device.c
 
@@ -34,34 +34,34 @@ typedef struct {
 	char name[256], bus[64];
 	int type;
 	uint64_t align; // of addresses
-} octet_description;
+} octet_syn_description;
 
-octet_status octet_initialize(const octet_synapse *api);
-octet_status octet_version(const octet_synapse *api, char *out, size_t bytes);
+octet_syn_status octet_syn_initialize(const octet_synapse *api);
+octet_syn_status octet_syn_version(const octet_synapse *api, char *out, size_t bytes);
 void octet_synapse_text(const octet_synapse *api, int code, char *out, size_t bytes);
-octet_status octet_count(const octet_synapse *api, uint32_t *devices, uint32_t *gaudi2, uint32_t *gaudi3);
-octet_status octet_acquire(const octet_synapse *api, int module, uint32_t *device); // -1: any
-octet_status octet_release(const octet_synapse *api, uint32_t device);
-octet_status octet_describe(const octet_synapse *api, uint32_t device, octet_description *out);
-octet_status octet_memory(const octet_synapse *api, uint32_t device, uint64_t *free, uint64_t *total);
-octet_status octet_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, uint64_t *out);
-octet_status octet_free(const octet_synapse *api, uint32_t device, uint64_t p);
-octet_status octet_host_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, void **out);
-octet_status octet_host_free(const octet_synapse *api, uint32_t device, void *p);
+octet_syn_status octet_syn_count(const octet_synapse *api, uint32_t *devices, uint32_t *gaudi2, uint32_t *gaudi3);
+octet_syn_status octet_syn_acquire(const octet_synapse *api, int module, uint32_t *device); // -1: any
+octet_syn_status octet_syn_release(const octet_synapse *api, uint32_t device);
+octet_syn_status octet_syn_describe(const octet_synapse *api, uint32_t device, octet_syn_description *out);
+octet_syn_status octet_syn_memory(const octet_synapse *api, uint32_t device, uint64_t *free, uint64_t *total);
+octet_syn_status octet_syn_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, uint64_t *out);
+octet_syn_status octet_syn_free(const octet_synapse *api, uint32_t device, uint64_t p);
+octet_syn_status octet_syn_host_alloc(const octet_synapse *api, uint32_t device, uint64_t bytes, void **out);
+octet_syn_status octet_syn_host_free(const octet_synapse *api, uint32_t device, void *p);
 
 // stream.c
 
-octet_status octet_stream_new(const octet_synapse *api, uint32_t device, octet_handle *out);
-octet_status octet_stream_free(const octet_synapse *api, octet_handle s);
-octet_status octet_stream_wait(const octet_synapse *api, octet_handle s);
-octet_status octet_fill(const octet_synapse *api, octet_handle s, uint64_t to, uint8_t value, uint64_t bytes);
-octet_status octet_copy(const octet_synapse *api, octet_handle s, uint64_t to, uint64_t from, uint64_t bytes);
-octet_status octet_copy_in(const octet_synapse *api, octet_handle s, uint64_t to, const void *from, uint64_t bytes);
-octet_status octet_copy_out(const octet_synapse *api, octet_handle s, void *to, uint64_t from, uint64_t bytes);
-octet_status octet_event_new(const octet_synapse *api, uint32_t device, octet_handle *out);
-octet_status octet_event_free(const octet_synapse *api, octet_handle e);
-octet_status octet_event_record(const octet_synapse *api, octet_handle s, octet_handle e);
-octet_status octet_event_elapsed(const octet_synapse *api, octet_handle from, octet_handle to, uint64_t *nanoseconds);
+octet_syn_status octet_syn_stream_new(const octet_synapse *api, uint32_t device, octet_syn_handle *out);
+octet_syn_status octet_syn_stream_free(const octet_synapse *api, octet_syn_handle s);
+octet_syn_status octet_syn_stream_wait(const octet_synapse *api, octet_syn_handle s);
+octet_syn_status octet_syn_fill(const octet_synapse *api, octet_syn_handle s, uint64_t to, uint8_t value, uint64_t bytes);
+octet_syn_status octet_syn_copy(const octet_synapse *api, octet_syn_handle s, uint64_t to, uint64_t from, uint64_t bytes);
+octet_syn_status octet_syn_copy_in(const octet_synapse *api, octet_syn_handle s, uint64_t to, const void *from, uint64_t bytes);
+octet_syn_status octet_syn_copy_out(const octet_synapse *api, octet_syn_handle s, void *to, uint64_t from, uint64_t bytes);
+octet_syn_status octet_syn_event_new(const octet_synapse *api, uint32_t device, octet_syn_handle *out);
+octet_syn_status octet_syn_event_free(const octet_synapse *api, octet_syn_handle e);
+octet_syn_status octet_syn_event_record(const octet_synapse *api, octet_syn_handle s, octet_syn_handle e);
+octet_syn_status octet_syn_event_elapsed(const octet_synapse *api, octet_syn_handle from, octet_syn_handle to, uint64_t *nanoseconds);
 
 // graph.c: a graph in flat arrays. Where a field is an offset, it counts from
 // the beginning of the bytes or of the indexes that come with it.
@@ -74,38 +74,38 @@ typedef struct {
 	uint64_t data, data_bytes;      // of a constant, in the bytes; no bytes: none
 	uint32_t dims, type, bias, shape;
 	int32_t section; // -1: none
-} octet_tensor;
+} octet_syn_tensor;
 
 typedef struct {
 	uint64_t guid, name;           // of strings in the bytes
 	uint64_t params, params_bytes; // in the bytes; no bytes: none
 	uint32_t in, ins, out, outs;   // operands: offset in the indexes, and how many
 	uint32_t after, afters;        // nodes
-} octet_node;
+} octet_syn_node;
 
 // Where building a graph failed: node or tensor is not -1 if it was there.
 typedef struct {
 	int node, tensor;
-} octet_place;
+} octet_syn_place;
 
-octet_status octet_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
-			   const octet_tensor *tensor, uint32_t nodes, const octet_node *node, const int32_t *indexes,
-			   const char *bytes, octet_place *where, octet_handle *out);
+octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
+			   const octet_syn_tensor *tensor, uint32_t nodes, const octet_syn_node *node, const int32_t *indexes,
+			   const char *bytes, octet_syn_place *where, octet_syn_handle *out);
 
 // recipe.c
 
 // What a launch of a recipe says of its tensors: prepared once.
-typedef struct octet_launch_info octet_launch_info;
+typedef struct octet_syn_launch_info octet_syn_launch_info;
 
-octet_status octet_recipe_load(const octet_synapse *api, const char *path, octet_handle *out);
-octet_status octet_recipe_save(const octet_synapse *api, octet_handle r, const char *path);
-octet_status octet_recipe_free(const octet_synapse *api, octet_handle r);
+octet_syn_status octet_syn_recipe_load(const octet_synapse *api, const char *path, octet_syn_handle *out);
+octet_syn_status octet_syn_recipe_save(const octet_synapse *api, octet_syn_handle r, const char *path);
+octet_syn_status octet_syn_recipe_free(const octet_synapse *api, octet_syn_handle r);
 // Resolves the ids of the tensors that lie in sections; known is how many of
 // them the recipe has.
-octet_status octet_recipe_info(const octet_synapse *api, octet_handle r, uint32_t tensors, const octet_tensor *tensor,
-			       uint64_t *workspace, octet_launch_info **out, uint32_t *known);
-void octet_launch_info_free(octet_launch_info *l);
-octet_status octet_launch(const octet_synapse *api, octet_handle r, octet_launch_info *l, octet_handle s,
+octet_syn_status octet_syn_recipe_info(const octet_synapse *api, octet_syn_handle r, uint32_t tensors, const octet_syn_tensor *tensor,
+			       uint64_t *workspace, octet_syn_launch_info **out, uint32_t *known);
+void octet_syn_launch_info_free(octet_syn_launch_info *l);
+octet_syn_status octet_syn_launch(const octet_synapse *api, octet_syn_handle r, octet_syn_launch_info *l, octet_syn_handle s,
 			  const uint64_t *sections, uint64_t workspace);
 
 // hccl.c
@@ -114,36 +114,36 @@ enum { OCTET_UNIQUE_ID = 1032 };
 
 const char *octet_hccl_text(const octet_synapse *api, int code);
 const char *octet_hccl_missing(const octet_synapse *api); // NULL: nothing
-octet_status octet_unique_id(const octet_synapse *api, void *out);
-octet_status octet_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_handle *out);
-octet_status octet_comm_free(const octet_synapse *api, octet_handle c);
-octet_status octet_all_reduce(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t p, uint64_t count, int type, int op);
-octet_status octet_reduce_scatter(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+octet_syn_status octet_syn_unique_id(const octet_synapse *api, void *out);
+octet_syn_status octet_syn_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_syn_handle *out);
+octet_syn_status octet_syn_comm_free(const octet_synapse *api, octet_syn_handle c);
+octet_syn_status octet_syn_all_reduce(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int op);
+octet_syn_status octet_syn_reduce_scatter(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 				  uint64_t count, int type, int op);
-octet_status octet_all_gather(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t from,
+octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 			      uint64_t count, int type);
-octet_status octet_send(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t from, uint64_t count, int type, int peer);
-octet_status octet_recv(const octet_synapse *api, octet_handle c, octet_handle s, uint64_t to, uint64_t count, int type, int peer);
+octet_syn_status octet_syn_send(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t from, uint64_t count, int type, int peer);
+octet_syn_status octet_syn_recv(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t count, int type, int peer);
 
 // hlml.c
 
 typedef struct {
 	uint64_t value;
 	int known;
-} octet_answer;
+} octet_syn_answer;
 
 typedef struct {
-	octet_answer utilization; // percent
-	octet_answer memory_used, memory_total; // bytes
-	octet_answer power; // milliwatts
-	octet_answer energy; // millijoules since the driver was loaded
-	octet_answer temperature, board_temperature; // °C
-	octet_answer clock, max_clock; // MHz
-	octet_answer throttle; // bits of reasons
-} octet_reading;
+	octet_syn_answer utilization; // percent
+	octet_syn_answer memory_used, memory_total; // bytes
+	octet_syn_answer power; // milliwatts
+	octet_syn_answer energy; // millijoules since the driver was loaded
+	octet_syn_answer temperature, board_temperature; // °C
+	octet_syn_answer clock, max_clock; // MHz
+	octet_syn_answer throttle; // bits of reasons
+} octet_syn_reading;
 
-octet_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_handle *out);
-octet_status octet_hlml_close(const octet_hlml *api);
-octet_status octet_hlml_read(const octet_hlml *api, octet_handle device, octet_reading *out);
+octet_syn_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_syn_handle *out);
+octet_syn_status octet_hlml_close(const octet_hlml *api);
+octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device, octet_syn_reading *out);
 
 #endif

@@ -13,7 +13,7 @@
 // the end may be missing. It returns the table of their addresses, or NULL and
 // why. dlerror belongs to the thread, so it has to be read before Go may move
 // on to another one. RTLD_LOCAL is how PyTorch's bridge loads SynapseAI, too.
-static void *load(const char *path, const char *const *names, size_t count, size_t optional, octet_loaded *out) {
+static void *load(const char *path, const char *const *names, size_t count, size_t optional, octet_syn_loaded *out) {
 	memset(out, 0, sizeof *out);
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
@@ -44,7 +44,7 @@ static void *load(const char *path, const char *const *names, size_t count, size
 
 static const char *const hccl[] = {OCTET_HCCL_FUNCTIONS(NAME)};
 
-const octet_synapse *octet_synapse_load(const char *path, octet_loaded *out) {
+const octet_synapse *octet_synapse_load(const char *path, octet_syn_loaded *out) {
 	static const char *const names[] = {OCTET_SYNAPSE_FUNCTIONS(NAME) OCTET_HCCL_FUNCTIONS(NAME)};
 	_Static_assert(sizeof names == sizeof(octet_synapse), "one pointer for each name");
 	return load(path, names, COUNT(names), COUNT(hccl), out);
@@ -58,7 +58,7 @@ const char *octet_hccl_missing(const octet_synapse *api) {
 	return NULL;
 }
 
-const octet_hlml *octet_hlml_load(const char *path, octet_loaded *out) {
+const octet_hlml *octet_hlml_load(const char *path, octet_syn_loaded *out) {
 	static const char *const names[] = {OCTET_HLML_FUNCTIONS(NAME) OCTET_HLML_OPTIONAL(NAME)};
 	static const char *const optional[] = {OCTET_HLML_OPTIONAL(NAME)};
 	_Static_assert(sizeof names == sizeof(octet_hlml), "one pointer for each name");

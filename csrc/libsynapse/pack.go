@@ -10,8 +10,8 @@ import "unsafe"
 // A packed graph is flat arrays without pointers, so that one call hands all of
 // it to C.
 type packed struct {
-	tensors []C.octet_tensor
-	nodes   []C.octet_node
+	tensors []C.octet_syn_tensor
+	nodes   []C.octet_syn_node
 	indexes []C.int32_t // of operands and of nodes
 	bytes   []byte      // strings, which end with 0, parameters and constants
 }
@@ -19,8 +19,8 @@ type packed struct {
 // pack takes a graph that Check found right.
 func pack(g *Graph) *packed {
 	p := &packed{
-		tensors: make([]C.octet_tensor, len(g.Tensors)),
-		nodes:   make([]C.octet_node, len(g.Nodes)),
+		tensors: make([]C.octet_syn_tensor, len(g.Tensors)),
+		nodes:   make([]C.octet_syn_node, len(g.Nodes)),
 	}
 	for i := range g.Tensors {
 		p.tensors[i] = p.tensor(&g.Tensors[i])
@@ -31,8 +31,8 @@ func pack(g *Graph) *packed {
 	return p
 }
 
-func (p *packed) tensor(t *Tensor) C.octet_tensor {
-	c := C.octet_tensor{
+func (p *packed) tensor(t *Tensor) C.octet_syn_tensor {
+	c := C.octet_syn_tensor{
 		offset: C.uint64_t(t.Offset), dims: C.uint32_t(len(t.Sizes)), _type: C.uint32_t(t.Type),
 		bias: C.uint32_t(t.ExpBias), section: C.int32_t(t.Section),
 	}
@@ -46,7 +46,7 @@ func (p *packed) tensor(t *Tensor) C.octet_tensor {
 	return c
 }
 
-func (p *packed) node(n *Node) (c C.octet_node) {
+func (p *packed) node(n *Node) (c C.octet_syn_node) {
 	c.guid, c.name = p.text(n.GUID), p.text(n.Name)
 	c.params, c.params_bytes = p.data(n.Params)
 	c.in, c.ins = p.list(n.In)

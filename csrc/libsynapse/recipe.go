@@ -2,8 +2,8 @@
 
 package libsynapse
 
-// #cgo noescape octet_launch
-// #cgo nocallback octet_launch
+// #cgo noescape octet_syn_launch
+// #cgo nocallback octet_syn_launch
 // #include <stdlib.h>
 // #include "libsynapse.h"
 import "C"
@@ -17,12 +17,12 @@ import (
 // Recipe is a compiled graph: what a device runs in one launch.
 type Recipe struct {
 	lib       *synapse
-	r         C.octet_handle
+	r         C.octet_syn_handle
 	workspace uint64
 	sections  int
 
 	mu   sync.Mutex
-	info *C.octet_launch_info // a launch fills in its addresses
+	info *C.octet_syn_launch_info // a launch fills in its addresses
 }
 
 // Compile makes a recipe of a graph, for one type of device, which need not be
@@ -39,9 +39,9 @@ func Compile(t DeviceType, g *Graph, name string) (*Recipe, error) {
 	p := pack(g)
 	label := C.CString(name)
 	defer C.free(unsafe.Pointer(label))
-	var where C.octet_place
+	var where C.octet_syn_place
 	r := &Recipe{lib: lib}
-	err = synapseError(lib, C.octet_compile(lib.api, C.int(t), label, C.uint32_t(g.Sections),
+	err = synapseError(lib, C.octet_syn_compile(lib.api, C.int(t), label, C.uint32_t(g.Sections),
 		C.uint32_t(len(p.tensors)), unsafe.SliceData(p.tensors), C.uint32_t(len(p.nodes)), unsafe.SliceData(p.nodes),
 		unsafe.SliceData(p.indexes), (*C.char)(unsafe.Pointer(unsafe.SliceData(p.bytes))), &where, &r.r))
 	if err != nil {
@@ -50,7 +50,7 @@ func Compile(t DeviceType, g *Graph, name string) (*Recipe, error) {
 	return r.prepare(g, p.tensors)
 }
 
-func compileError(g *Graph, name string, where C.octet_place, err error) error {
+func compileError(g *Graph, name string, where C.octet_syn_place, err error) error {
 	switch {
 	case where.tensor >= 0:
 		t := &g.Tensors[where.tensor]
@@ -79,7 +79,7 @@ func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 	file := C.CString(path)
 	defer C.free(unsafe.Pointer(file))
 	r := &Recipe{lib: lib}
-	if err := synapseError(lib, C.octet_recipe_load(lib.api, file, &r.r)); err != nil {
+	if err := synapseError(lib, C.octet_syn_recipe_load(lib.api, file, &r.r)); err != nil {
 		return nil, fmt.Errorf("recipe in %s: %w", path, err)
 	}
 	if r, err = r.prepare(g, pack(g).tensors); err != nil {
@@ -89,10 +89,10 @@ func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 }
 
 // prepare asks the recipe for all that a launch has to know.
-func (r *Recipe) prepare(g *Graph, tensors []C.octet_tensor) (*Recipe, error) {
+func (r *Recipe) prepare(g *Graph, tensors []C.octet_syn_tensor) (*Recipe, error) {
 	var workspace C.uint64_t
 	var known C.uint32_t
-	err := synapseError(r.lib, C.octet_recipe_info(r.lib.api, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
+	err := synapseError(r.lib, C.octet_syn_recipe_info(r.lib.api, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
 		&workspace, &r.info, &known))
 	if err == nil && known == 0 && g.Sections > 0 {
 		err = fmt.Errorf("it knows none of the graph's %d tensors, so it is of another graph", len(tensors))
@@ -113,7 +113,7 @@ func (r *Recipe) Workspace() uint64 { return r.workspace }
 func (r *Recipe) Save(path string) error {
 	file := C.CString(path)
 	defer C.free(unsafe.Pointer(file))
-	if err := synapseError(r.lib, C.octet_recipe_save(r.lib.api, r.r, file)); err != nil {
+	if err := synapseError(r.lib, C.octet_syn_recipe_save(r.lib.api, r.r, file)); err != nil {
 		return fmt.Errorf("recipe to %s: %w", path, err)
 	}
 	return nil
@@ -136,12 +136,12 @@ func (r *Recipe) Launch(s *Stream, sections []Ptr, workspace Ptr) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return s.d.check(C.octet_launch(r.lib.api, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
+	return s.d.check(C.octet_syn_launch(r.lib.api, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
 }
 
 // Close frees the recipe. No launch of it may be under way.
 func (r *Recipe) Close() error {
-	C.octet_launch_info_free(r.info)
+	C.octet_syn_launch_info_free(r.info)
 	r.info = nil
-	return synapseError(r.lib, C.octet_recipe_free(r.lib.api, r.r))
+	return synapseError(r.lib, C.octet_syn_recipe_free(r.lib.api, r.r))
 }

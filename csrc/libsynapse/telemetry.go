@@ -16,7 +16,7 @@ import (
 // needs the device to be acquired nor disturbs what it does.
 type Telemetry struct {
 	lib    *hlml
-	device C.octet_handle
+	device C.octet_syn_handle
 }
 
 // OpenTelemetry finds the device with this address on PCI: see Device.Bus.
@@ -35,7 +35,7 @@ func OpenTelemetry(bus string) (*Telemetry, error) {
 }
 
 // HLML has no text for its codes, whose names say enough.
-func hlmlError(s C.octet_status) error { return failed(s, func(C.int) string { return "" }) }
+func hlmlError(s C.octet_syn_status) error { return failed(s, func(C.int) string { return "" }) }
 
 // Close ends the reading.
 func (t *Telemetry) Close() error { return hlmlError(C.octet_hlml_close(t.lib.api)) }
@@ -48,7 +48,7 @@ const (
 
 // Read asks for everything. It may take milliseconds.
 func (t *Telemetry) Read() (Reading, error) {
-	var c C.octet_reading
+	var c C.octet_syn_reading
 	if err := hlmlError(C.octet_hlml_read(t.lib.api, t.device, &c)); err != nil {
 		return Reading{}, err
 	}
@@ -66,7 +66,7 @@ func (t *Telemetry) Read() (Reading, error) {
 	return r, nil
 }
 
-func answer(a C.octet_answer, unit float64) *float64 {
+func answer(a C.octet_syn_answer, unit float64) *float64 {
 	if a.known == 0 {
 		return nil
 	}
