@@ -144,8 +144,8 @@ func (x *executable) record() error {
 // RunObserved makes the same calls node by node. Other ranks wait for this one
 // in collectives, so they are told when its context ends.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
-	if x.group != nil {
-		defer context.AfterFunc(ctx, func() { x.group.leave(x.rank, ctx.Err()) })()
+	if group, rank := x.group, x.rank; group != nil { // x may be closed before a context that just ended says so
+		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
 	}
 	for i, n := range x.nodes {
 		err := ctx.Err()
