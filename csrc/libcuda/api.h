@@ -78,6 +78,7 @@ typedef struct ncclComm *ncclComm_t;
 	X(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 2)
 
 #define OCTET_NCCL_CONSTANTS(X) \
+	X(ncclInProgress, 7) \
 	X(ncclUint8, 1) \
 	X(ncclInt32, 2) \
 	X(ncclFloat32, 7) \

@@ -36,11 +36,12 @@ octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octe
 	return (octet_status){0};
 }
 
+// What is in progress is no error: NCCL may be connecting the GPUs.
 octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm) {
 	ncclResult_t state = 0;
 	ENTER(d);
 	TRY(api, ncclCommGetAsyncError, (ncclComm_t)comm, &state);
-	return state ? (octet_status){"NCCL in the background", (int)state} : (octet_status){0};
+	return state && state != ncclInProgress ? (octet_status){"NCCL in the background", (int)state} : (octet_status){0};
 }
 
 octet_status octet_meet(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,

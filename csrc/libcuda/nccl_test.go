@@ -207,6 +207,8 @@ func TestOfAnotherDevice(t *testing.T) {
 func TestErrorsInTheBackground(t *testing.T) {
 	list := ranks(t, 2)
 	require.NoError(t, list[0].Err())
+	t.Setenv("STANDIN_NCCL_ERROR", "7")
+	require.NoError(t, list[0].Err(), "it is still connecting")
 	t.Setenv("STANDIN_NCCL_ERROR", "6")
 	require.EqualError(t, list[0].Err(), "NCCL in the background returned 6: remote process exited or there was a network error")
 }
@@ -234,7 +236,7 @@ func TestUnfitNCCL(t *testing.T) {
 	require.ErrorContains(t, err, "rank 1 has an adopted context")
 	t.Setenv("STANDIN_NCCL", "2804")
 	_, err = NewComms([]*Device{d})
-	require.ErrorContains(t, err, "2.9 or later")
+	require.ErrorContains(t, err, "is NCCL 2.8.4: 2.9 or later is needed")
 }
 
 // Beside CUDA's libraries is where pip puts it.

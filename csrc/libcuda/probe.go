@@ -102,7 +102,11 @@ func ProbeNCCL() (Library, error) {
 	return Library{lib.path, ncclVersion(lib)}, nil
 }
 
+// Until 2.8, NCCL_VERSION (nccl.h) left one digit for the minor number.
 func ncclVersion(lib nccl) string {
 	v := int(C.octet_nccl_version(lib.api))
+	if v < 10000 {
+		return fmt.Sprintf("%d.%d.%d", v/1000, v/100%10, v%100)
+	}
 	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
 }
