@@ -47,6 +47,9 @@ type device struct {
 	meetings  []string   // names of collectives
 }
 
+// errClosed is the answer to who goes on after Close.
+var errClosed = errors.New("cuda: this backend is closed")
+
 // stagingBytes is the length of each half of the staging memory. A micro-batch
 // takes some ten KB of it, so that a step hardly ever waits for room.
 const (
@@ -146,6 +149,9 @@ func (d *device) ranks() int {
 
 // Bind takes one block of memory for all variables that have no home elsewhere.
 func (d *device) Bind(vars *backend.Vars) error {
+	if d.stream == nil {
+		return errClosed
+	}
 	if err := vars.Err(); err != nil {
 		return err
 	}

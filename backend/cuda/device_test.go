@@ -233,6 +233,27 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, err, "not lowered")
 }
 
+// A backend that was closed says so, and closes again without complaint.
+func TestClosed(t *testing.T) {
+	standIns(t)
+	v, p, a, _, _ := adding(4, 4)
+	d := openOne(t)
+	require.NoError(t, d.Bind(v))
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	require.NoError(t, list[0].Run(t.Context()))
+	require.NoError(t, d.Close())
+
+	raw := make([]byte, a.Bytes())
+	_, err = d.Load(p)
+	for _, err := range []error{err, d.Bind(v), list[0].Run(t.Context()), list[0].RunObserved(t.Context(), nil)} {
+		require.ErrorIs(t, err, errClosed)
+	}
+	require.Error(t, d.Write(a, raw))
+	require.Error(t, d.Read(a, raw))
+	require.NoError(t, d.Close())
+}
+
 // The meter gives its memory back, and tells nothing where there is none.
 func TestMeter(t *testing.T) {
 	standIns(t)

@@ -14,6 +14,9 @@ import (
 // Load binds programs to the device. One block holds their temps, what kernels
 // need beside, cuBLASLt's workspace and the tables.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	if d.stream == nil {
+		return nil, errClosed
+	}
 	if d.vars == nil {
 		return nil, fmt.Errorf("cuda: load before Bind")
 	}
@@ -103,6 +106,9 @@ func (x *executable) Plan() *backend.Plan { return x.plan }
 // Run launches the program's graph and does not wait for it. The first run
 // records it.
 func (x *executable) Run(ctx context.Context) error {
+	if x.stream == nil {
+		return errClosed
+	}
 	return x.wait(x.what, func() error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -144,6 +150,9 @@ func (x *executable) record() error {
 // RunObserved makes the same calls node by node. Other ranks wait for this one
 // in collectives, so they are told when its context ends.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	if x.stream == nil {
+		return errClosed
+	}
 	if group, rank := x.group, x.rank; group != nil { // x may be closed before a context that just ended says so
 		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
 	}
