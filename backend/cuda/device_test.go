@@ -306,6 +306,26 @@ func TestUnfitMachines(t *testing.T) {
 	require.ErrorContains(t, err, "there is no GPU 3, CUDA shows 1")
 }
 
+// A GPU that the driver shows and does not give.
+func TestGPUThatIsTaken(t *testing.T) {
+	for status, c := range map[string]struct {
+		is   error
+		want string
+	}{
+		"46":  {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 46: stand-in error; " + fixes[46] + ", or use --backend emu"},
+		"2":   {backend.ErrOutOfMemory, "backend cuda: open GPU 0: out of memory: cuDevicePrimaryCtxRetain returned 2: out of memory; other processes have its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1"},
+		"101": {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 101: stand-in error; look at nvidia-smi and dmesg, or use --backend emu"},
+	} {
+		t.Run(status, func(t *testing.T) {
+			standIns(t)
+			t.Setenv("STANDIN_CONTEXT", status)
+			_, err := open("", backend.Options{})
+			require.ErrorIs(t, err, c.is)
+			require.EqualError(t, err, c.want)
+		})
+	}
+}
+
 func TestOutOfMemory(t *testing.T) {
 	standIns(t)
 	v, p, _, _, _ := adding(1024, 1024)

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -54,7 +55,7 @@ func openGPU(ordinal int) (*gpu, error) {
 	}
 	d, err := libcuda.Open(ordinal)
 	if err != nil {
-		return nil, fmt.Errorf("open GPU %d: %w", ordinal, err)
+		return nil, notOpened(ordinal, err)
 	}
 	g, err := newGPU(d)
 	if err != nil {
@@ -62,6 +63,18 @@ func openGPU(ordinal int) (*gpu, error) {
 	}
 	gpus.open[ordinal] = g
 	return g, nil
+}
+
+// notOpened explains why the driver does not give a GPU that it shows.
+func notOpened(ordinal int, err error) error {
+	e := (*libcuda.Error)(nil)
+	switch {
+	case !errors.As(err, &e):
+		return fmt.Errorf("open GPU %d: %w", ordinal, err)
+	case e.OutOfMemory():
+		return fmt.Errorf("open GPU %d: %w: %w; other processes have its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1", ordinal, backend.ErrOutOfMemory, err)
+	}
+	return fmt.Errorf("%w that can be used: open GPU %d: %w; %s", backend.ErrNoDevice, ordinal, err, cmp.Or(fixes[e.Code], "look at nvidia-smi and dmesg"))
 }
 
 // newGPU starts cuBLASLt and NVRTC.

@@ -15,13 +15,15 @@ import (
 // 525, CUDA 13 needs 580 (NVIDIA's compatibility table).
 const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 
-// fixes are what to do about a driver that is there and does not start, by its
-// code (cuda.h).
+// fixes are what to do about a driver that is there and does not start, or does
+// not give a GPU, by its code (cuda.h).
 var fixes = map[int]string{
 	34:  "this libcuda.so.1 is the one for linking that comes with a toolkit: take its folder, stubs, out of LD_LIBRARY_PATH, so that the driver's own is found",
+	46:  "another process has the GPU for itself, or nobody may have it (nvidia-smi -q -d COMPUTE): end that process, choose another GPU, such as cuda:1, or have the compute mode set to Default",
 	100: "the driver shows no GPU to this process: look at nvidia-smi and CUDA_VISIBLE_DEVICES; a container has to be given GPUs",
 	802: "the driver's services have to run, on machines with NVSwitch nvidia-fabricmanager too",
 	803: "the driver's library is of another version than the kernel's part: restart the machine, or the container with the host's",
+	999: "the kernel's part of the driver does not answer: look at dmesg, load nvidia_uvm (nvidia-modprobe -u), or restart the machine",
 }
 
 // fixOf is what to do about a driver that did not answer.

@@ -203,6 +203,8 @@ int cuDevicePrimaryCtxRetain(void **out, int id) {
 		return INVALID_DEVICE;
 	pthread_mutex_lock(&lock);
 	device *d = &devices[id - HANDLE];
+	if (setting("STANDIN_CONTEXT", SUCCESS))
+		return leave(setting("STANDIN_CONTEXT", SUCCESS));
 	d->retained++;
 	d->primary.device = d;
 	*out = &d->primary;

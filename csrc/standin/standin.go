@@ -11,12 +11,11 @@
 // libraries wherever that finds mistakes:
 //
 //   - libcuda.so puts the work of a stream off until somebody waits for it, or for
-//     a stream that waits for this one.
-//     Fresh memory is full of NaN, every block lies between red zones that are
-//     checked when it is freed, every handle is checked and good in its own
-//     context only, and what was not given back when that ends is an error (708),
-//     listed on stderr. A capture records, and refuses (900) what CUDA forbids
-//     meanwhile: to wait, to allocate, to load a module.
+//     a stream that waits for this one. Fresh memory is full of NaN, every block
+//     lies between red zones that are checked when it is freed, every handle is
+//     checked and good in its own context only, and what was not given back when
+//     that ends is an error (708), listed on stderr. A capture records, and refuses
+//     (900) what CUDA forbids meanwhile: to wait, to allocate, to load a module.
 //   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) behind cuda_host.h, which
 //     runs a block's threads as fibers. The "cubin" is a shared object.
 //   - libcublasLt.so multiplies with FP32 sums, k ascending or, by one of its
@@ -59,6 +58,7 @@
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
 //	STANDIN_BUS         0: the driver does not tell where on the PCI bus they are
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
+//	STANDIN_CONTEXT     status of cuDevicePrimaryCtxRetain (0)
 //	STANDIN_NVRTC       newest compute capability that NVRTC knows, times 10 (120)
 //	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
 //	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
