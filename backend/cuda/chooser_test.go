@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -79,6 +80,31 @@ func TestChoicesAreMadeAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, made, idle[0].(backend.Chooser).Choices())
 	require.NoError(t, idle[0].Close())
+}
+
+// An algorithm that cuBLASLt offers and does not run is passed over.
+func TestAlgorithmsThatDoNotRun(t *testing.T) {
+	for _, refused := range []byte{1, 3} {
+		t.Run(fmt.Sprint(refused), func(t *testing.T) {
+			standIns(t)
+			cacheDir(t)
+			t.Setenv("STANDIN_REFUSED", fmt.Sprint(refused))
+			v := backend.NewVars()
+			tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 32, 32) }
+			p := v.Program("product")
+			p.Add(&backend.MatMul{A: tensor("a"), B: tensor("b"), TransB: true, Out: tensor("c")})
+			d := openOne(t)
+			require.NoError(t, d.Bind(v))
+			loaded, err := d.Load(p)
+			require.NoError(t, err)
+			require.Len(t, d.chosen.Products, 1)
+			for _, a := range d.chosen.Products {
+				require.Equal(t, 4-refused, a[0], "the other one")
+			}
+			require.NoError(t, loaded[0].Run(t.Context()))
+			require.NoError(t, d.synchronize("run"))
+		})
+	}
 }
 
 // GPUs of one kind choose together, or ranks would differ, and a run that is

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -169,7 +170,8 @@ func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (lib
 func fits(a *libcuda.Algo) bool { return a.Splits <= 1 && a.Workspace <= workspaceBytes }
 
 // fastest times algorithms and returns the place of the best; the first where
-// there is no memory to try them on.
+// there is no memory to try them on. One that cuBLASLt offers and then does not
+// run is passed over: what its heuristics say is an estimate.
 func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) {
 	moved, ok := t.moved(p)
 	if !ok {
@@ -180,15 +182,24 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) 
 		return 0, err
 	}
 	defer on.Close()
+	place = -1
 	var least time.Duration
+	var refusal error
 	for i := range list {
 		took, err := t.time(func() error { return on.Run(t.stream, &list[i], t.workspace, workspaceBytes) })
+		if e := (*libcuda.Error)(nil); errors.As(err, &e) && e.Refused() {
+			refusal = err
+			continue
+		}
 		if err != nil {
 			return 0, err
 		}
-		if i == 0 || took < least {
+		if place < 0 || took < least {
 			place, least = i, took
 		}
+	}
+	if place < 0 {
+		return 0, refusal
 	}
 	return place, nil
 }

@@ -27,6 +27,12 @@ func (e *Error) OutOfMemory() bool {
 		e.cublas() && e.Code == 3 // CUBLAS_STATUS_ALLOC_FAILED
 }
 
+// Refused says whether cuBLASLt would not begin with a product: nothing was put
+// on the stream, and another algorithm may do.
+func (e *Error) Refused() bool {
+	return e.cublas() && (e.Code == 7 || e.Code == 15) // CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED
+}
+
 // DeviceLost says whether the context is dead, so that every further call
 // fails: the codes of which cuda.h says that the process must be terminated and
 // relaunched, and those of a device that broke or went away. cuBLASLt has one

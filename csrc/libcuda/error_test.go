@@ -33,5 +33,9 @@ func TestErrorsAreClassified(t *testing.T) {
 		require.Equal(t, c.outOfMemory, e.OutOfMemory(), "%+v", e)
 		require.Equal(t, c.lost, e.DeviceLost(), "%+v", e)
 	}
+	for code, refused := range map[int]bool{7: true, 15: true, 3: false, 13: false, 14: false} {
+		require.Equal(t, refused, (&Error{Call: "cublasLtMatmul", Code: code}).Refused(), code)
+		require.False(t, (&Error{Call: "cuLaunchKernel", Code: code}).Refused(), code)
+	}
 	require.EqualError(t, fmt.Errorf("here: %w", &Error{"cuInit", 34, "a stub"}), "here: cuInit returned 34: a stub")
 }

@@ -402,6 +402,8 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 		return status;
 	if (!algo || algo->id < 1 || algo->id > 3 || bytes < algo->workspace || (uintptr_t)workspace % 256)
 		return INVALID_VALUE;
+	if ((long)algo->id == setting("STANDIN_REFUSED", 0))
+		return NOT_SUPPORTED;
 	if (!A || !B || !D || (*beta && !C) || (C == D && (c->type != d->type || c->ld != d->ld)))
 		return INVALID_VALUE;
 	const void *pointers[] = {A, B, C, D};

@@ -64,6 +64,7 @@
 //	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
 //	                    loses its device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and does not run
 //	STANDIN_NCCL        version of NCCL (23007)
 //	STANDIN_NCCL_ERROR  the error that communicators meet in the background (0)
 //	STANDIN_NVML_INIT   status of nvmlInit (0)
