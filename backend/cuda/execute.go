@@ -51,7 +51,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err != nil {
 		return nil, err
 	}
-	d.meetings = b.meetings
+	d.met(b.meetings)
 	words := make([]byte, 0, 8*len(b.tables))
 	for _, w := range b.tables {
 		words = binary.LittleEndian.AppendUint64(words, w)

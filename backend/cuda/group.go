@@ -216,6 +216,15 @@ func (d *device) wait(what string, do func() error) error {
 	return d.group.done(d.rank, err)
 }
 
+// met takes the names of collectives, which who watches may be reading.
+func (d *device) met(meetings []string) {
+	if d.group != nil {
+		d.group.mu.Lock()
+		defer d.group.mu.Unlock()
+	}
+	d.meetings = meetings
+}
+
 // where is the collective that the device has come to last, for errors: a graph
 // is one piece to the host.
 func (d *device) where() string {
