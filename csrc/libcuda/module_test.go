@@ -4,6 +4,7 @@ package libcuda
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,6 +92,38 @@ func TestLaunch(t *testing.T) {
 
 	args := axpyArgs(y, x, 0, 5)
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = f.Launch(s, [3]int{1, 1, 1}, 32, 0, args) }))
+}
+
+// Threads and blocks come in no order that a kernel could rely on.
+func TestLaunchesHaveNoOrder(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	source := axpySource
+	source.Text = `
+#include "args.cuh"
+KERNEL(tickets, Args, 32, 1) { a.y[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd((float *)a.x, 1.0f); }
+`
+	cubin, err := compiler(t).Compile(source, d.Arch())
+	require.NoError(t, err)
+	m, err := d.LoadModule(cubin)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, m.Close()) }()
+	f := function(t, m, "tickets")
+	const n = 64
+	up := make([]float32, n)
+	for i := range up {
+		up[i] = float32(i)
+	}
+	down := slices.Clone(up)
+	slices.Reverse(down)
+	var seen [][]float32
+	for range 16 {
+		next, tickets := upload(t, d, s, 0), alloc(t, d, 4*n)
+		require.NoError(t, f.Launch(s, [3]int{n / 32, 1, 1}, 32, 0, axpyArgs(tickets, next, 0, n)))
+		seen = append(seen, download(t, s, tickets, n))
+	}
+	require.Subset(t, seen, [][]float32{up, down})
+	require.Subset(t, [][]float32{up, down}, seen)
 }
 
 func TestLaunchesThatAreRefused(t *testing.T) {

@@ -6,10 +6,11 @@
 //	    -ffp-contract=off -Wno-unknown-pragmas -include cuda_host.h -x c++ norm.cu
 //
 // A thread is a fiber: it runs until it waits at a barrier or for the other
-// lanes of its warp, and then the next one does. A kernel is a function that
-// takes the address of its arguments; octet_host_launch, which every shared
-// object exports, runs one on a grid. (-fno-gnu-unique keeps the shared memory of
-// two shared objects apart, and lets them be closed.)
+// lanes of its warp, and then the next one does. CUDA promises no order of
+// threads, nor of blocks: some launches, always the same, go backwards. A kernel
+// is a function that takes the address of its arguments; octet_host_launch, which
+// every shared object exports, runs one on a grid. (-fno-gnu-unique keeps the
+// shared memory of two shared objects apart, and lets them be closed.)
 //
 // What the hardware leaves undefined ends the launch with a message: a barrier
 // that some threads of the block never reach or have left behind them by ending,
@@ -75,6 +76,8 @@ static Warp warps[MOST / 32];
 static char *stacks;
 static unsigned current, live, threads, arrived, generation;
 static unsigned long idle; // switches since something last happened
+static uint64_t launches;  // drawn from for every launch
+static bool backwards;     // the last thread and the last block come first
 static uint3 block_index, block_size, grid_size;
 alignas(256) static unsigned char shared_memory[SHARED + FENCE];
 static void (*kernel)(const void *);
@@ -142,8 +145,9 @@ static void run_thread() {
 static void prepare(unsigned i) {
 	Fiber &f = fibers[i];
 	f.thread = {i, 0, 0};
-	f.next = (i + 1) % threads;
-	f.before = (i + threads - 1) % threads;
+	const unsigned up = (i + 1) % threads, down = (i + threads - 1) % threads;
+	f.next = backwards ? down : up;
+	f.before = backwards ? up : down;
 	char *const stack = stacks + i * STACK;
 	memset(stack, 0x5a, 64);
 #ifdef __x86_64__
@@ -172,11 +176,11 @@ static const char *run_block(unsigned shared) {
 	memset(shared_memory + shared, 0x5a, FENCE);
 	for (unsigned i = 0; i < threads; i++)
 		prepare(i);
-	current = 0;
+	current = backwards ? threads - 1 : 0;
 #ifdef __x86_64__
-	octet_host_switch(&scheduler, fibers[0].sp);
+	octet_host_switch(&scheduler, fibers[current].sp);
 #else
-	swapcontext(&scheduler, &fibers[0].context);
+	swapcontext(&scheduler, &fibers[current].context);
 #endif
 	for (unsigned i = 0; i < threads && !failure; i++)
 		for (int j = 0; j < 64; j++)
@@ -257,13 +261,15 @@ extern "C" const char *octet_host_launch(void (*kernel)(const void *), const uns
 	threads = block;
 	block_size = {block, 1, 1};
 	grid_size = {grid[0], grid[1], grid[2]};
-	for (unsigned z = 0; z < grid[2]; z++)
-		for (unsigned y = 0; y < grid[1]; y++)
-			for (unsigned x = 0; x < grid[0]; x++) {
-				block_index = {x, y, z};
-				if (const char *why = run_block(shared))
-					return why;
-			}
+	launches = launches * 6364136223846793005u + 1442695040888963407u;
+	backwards = launches >> 63;
+	const uint64_t row = grid[0], layer = row * grid[1], blocks = layer * grid[2];
+	for (uint64_t i = 0; i < blocks; i++) {
+		const uint64_t at = backwards ? blocks - 1 - i : i;
+		block_index = {(unsigned)(at % row), (unsigned)(at % layer / row), (unsigned)(at / layer)};
+		if (const char *why = run_block(shared))
+			return why;
+	}
 	return nullptr;
 }
 
