@@ -89,10 +89,7 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			t.Setenv("STANDIN_REFUSED", fmt.Sprint(refused))
-			v := backend.NewVars()
-			tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 32, 32) }
-			p := v.Program("product")
-			p.Add(&backend.MatMul{A: tensor("a"), B: tensor("b"), TransB: true, Out: tensor("c")})
+			v, p := productOf()
 			d := openOne(t)
 			require.NoError(t, d.Bind(v))
 			loaded, err := d.Load(p)
@@ -105,6 +102,73 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 			require.NoError(t, d.synchronize("run"))
 		})
 	}
+}
+
+// productOf is a program of one product, and its variables.
+func productOf() (*backend.Vars, *backend.Program) {
+	v := backend.NewVars()
+	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 32, 32) }
+	p := v.Program("product")
+	p.Add(&backend.MatMul{A: tensor("a"), B: tensor("b"), TransB: true, Out: tensor("c")})
+	return v, p
+}
+
+// Whatever a product is computed with has run before it is recorded: also what
+// nobody timed, and what another process chose.
+func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
+	for name, earlier := range map[string]bool{"of the run": true, "remembered": false, "the only one": false} {
+		t.Run(name, func(t *testing.T) {
+			standIns(t)
+			cacheDir(t)
+			var choices []byte
+			start := func() *device {
+				require.NoError(t, forgetGPUs()) // with the kernels that were loaded
+				list, err := open("", backend.Options{Choices: choices})
+				require.NoError(t, err)
+				v, p := productOf()
+				d := list[0].(*device)
+				require.NoError(t, d.Bind(v))
+				loaded, err := d.Load(p)
+				require.NoError(t, err)
+				require.NoError(t, loaded[0].Run(t.Context()))
+				require.NoError(t, d.synchronize("run"))
+				return d
+			}
+			if name == "the only one" {
+				t.Setenv("STANDIN_ALGORITHMS", "1")
+			} else {
+				first := start()
+				require.Len(t, first.remembered.Products, 1)
+				if earlier {
+					choices = first.Choices()
+				}
+				require.NoError(t, first.Close())
+			}
+			require.NoError(t, start().Close())
+		})
+	}
+}
+
+// What was not timed, for want of memory, is not remembered for others.
+func TestWhatWasNotTimedIsForgotten(t *testing.T) {
+	standIns(t)
+	cacheDir(t)
+	load := func() *device {
+		require.NoError(t, forgetGPUs())
+		v, p := productOf()
+		d := openOne(t)
+		clear(d.remembered.Products)
+		require.NoError(t, d.Bind(v))
+		_, err := d.Load(p)
+		require.NoError(t, err)
+		require.Len(t, d.chosen.Products, 1)
+		return d
+	}
+	first := load()
+	require.Len(t, first.remembered.Products, 1)
+	t.Setenv("STANDIN_OOM", fmt.Sprint(first.allocated))
+	require.NoError(t, first.Close())
+	require.Empty(t, load().remembered.Products)
 }
 
 // GPUs of one kind choose together, or ranks would differ, and a run that is

@@ -5,6 +5,7 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"octet/backend"
@@ -16,7 +17,8 @@ import (
 // order the candidates by an estimate; the first few are timed on memory that
 // holds nothing yet, once for each kind of product on a kind of GPU (choices.go).
 // Those that split k are left out: their parts are added up in an order of their
-// own.
+// own. Whatever is chosen has run once before programs are recorded: cuBLASLt
+// loads its kernels when it first needs them, which a capture does not allow.
 
 // candidates is how many algorithms are timed, and trials how often.
 const (
@@ -139,69 +141,82 @@ func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (lib
 		if !ok {
 			continue
 		}
-		if algo, err := described.Algo(libcuda.Code(code)); err == nil && fits(&algo) {
-			return algo, nil
-		} // another device may not have it
+		algo, err := described.Algo(libcuda.Code(code))
+		if err != nil || !fits(&algo) {
+			continue // another device may not have it
+		}
+		if _, _, err = t.fastest(p, []libcuda.Algo{algo}); !refused(err) {
+			return algo, err
+		}
 	}
-	found, err := described.Algos(workspaceBytes, 2*candidates)
+	list, err := described.Algos(workspaceBytes, candidates)
 	if err != nil {
 		return libcuda.Algo{}, err
 	}
-	var list []libcuda.Algo
-	for _, a := range found {
-		if fits(&a) && len(list) < candidates {
-			list = append(list, a)
-		}
-	}
+	list = slices.DeleteFunc(list, func(a libcuda.Algo) bool { return !fits(&a) })
 	if len(list) == 0 {
 		return libcuda.Algo{}, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
 	}
-	place := 0
-	if len(list) > 1 {
-		if place, err = t.fastest(p, list); err != nil {
-			return libcuda.Algo{}, err
-		}
+	place, timed, err := t.fastest(p, list)
+	if err != nil {
+		return libcuda.Algo{}, err
+	}
+	if timed {
 		t.remembered.set(kind, algorithm(list[place].Code()))
 	}
 	return list[place], nil
 }
 
+// refused reports whether another algorithm may do where one failed.
+func refused(err error) bool {
+	e := (*libcuda.Error)(nil)
+	return errors.As(err, &e) && e.Refused()
+}
+
 // fits reports whether an algorithm may be used here at all.
 func fits(a *libcuda.Algo) bool { return a.Splits <= 1 && a.Workspace <= workspaceBytes }
 
-// fastest times algorithms and returns the place of the best; the first where
-// there is no memory to try them on. One that cuBLASLt offers and then does not
-// run is passed over: what its heuristics say is an estimate.
-func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, err error) {
+// fastest runs algorithms, times them if there are several, and returns the place
+// of the best; the first, untried, where there is no memory to run them on. One
+// that cuBLASLt offers and then does not run is passed over: what its heuristics
+// say is an estimate.
+func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, timed bool, err error) {
 	moved, ok := t.moved(p)
 	if !ok {
-		return 0, nil
+		return 0, false, nil
 	}
 	on, err := t.lt.NewProduct(moved.gemm())
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer on.Close()
+	run := func(i int) error { return on.Run(t.stream, &list[i], t.workspace, workspaceBytes) }
+	if len(list) == 1 {
+		if err := run(0); err != nil {
+			return 0, false, err
+		}
+		return 0, false, t.stream.Synchronize()
+	}
 	place = -1
 	var least time.Duration
 	var refusal error
 	for i := range list {
-		took, err := t.time(func() error { return on.Run(t.stream, &list[i], t.workspace, workspaceBytes) })
-		if e := (*libcuda.Error)(nil); errors.As(err, &e) && e.Refused() {
+		took, err := t.time(func() error { return run(i) })
+		if refused(err) {
 			refusal = err
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if place < 0 || took < least {
 			place, least = i, took
 		}
 	}
 	if place < 0 {
-		return 0, refusal
+		return 0, false, refusal
 	}
-	return place, nil
+	return place, true, nil
 }
 
 // time puts work on the stream once to warm up, and then a few times between two
