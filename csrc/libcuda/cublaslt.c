@@ -124,9 +124,11 @@ static uint32_t alignment(uint64_t address) {
 
 static octet_status prefer(const octet_cublaslt *api, cublasLtMatmulPreference_t preference, const octet_gemm *g, size_t workspace) {
 	const uint64_t bytes = workspace;
+	const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE; // no k that is split: its parts would have an order of their own
 	const uint32_t a = alignment(g->b.data), b = alignment(g->a.data), c = alignment(g->c.data), d = alignment(g->d.data);
 #define SET(attribute, value) TRY(api, cublasLtMatmulPreferenceSetAttribute, preference, attribute, &(value), sizeof(value))
 	SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes);
+	SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);

@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"octet/fp8"
@@ -150,8 +151,8 @@ type Algo struct {
 }
 
 // Algos asks cuBLASLt for ways to compute the product in at most so many bytes
-// of workspace, by its own estimate the fastest first. That there is none is an
-// error.
+// of workspace and without splitting K, by its own estimate the fastest first.
+// That there is none is an error.
 func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	found := make([]C.octet_algo, max(1, limit))
 	count := C.int(len(found))
@@ -199,12 +200,23 @@ func algoOf(a C.octet_algo) Algo {
 }
 
 // Run puts the product on a stream. The workspace, aligned to 256 bytes, has to
-// have the algorithm's size and belongs to the product until it is done.
+// have the algorithm's size and belongs to the product until it is done. What was
+// not run before may not be captured: cuBLASLt loads its kernels when it first
+// needs them.
 func (p *Product) Run(s *Stream, a *Algo, workspace Ptr, bytes int) error {
 	c := C.octet_algo{data: a.data}
 	status := C.octet_product_run(&p.lt.d.c, p.lt.lib.api, p.lt.lt, p.p, &c, C.uint64_t(workspace), C.size_t(bytes), s.s)
 	if status.code == 0 {
 		return nil
 	}
-	return fmt.Errorf("%v: %w", &p.Gemm, p.lt.check(status))
+	err := p.lt.check(status)
+	// cuBLASLt has one status for launches that failed, whatever the reason: that
+	// the device is lost, the driver says.
+	if e := (*Error)(nil); errors.As(err, &e) && e.cublas() && e.Code == 13 { // CUBLAS_STATUS_EXECUTION_FAILED
+		_, lost := s.Idle()
+		if errors.As(lost, &e) && e.DeviceLost() {
+			err = fmt.Errorf("%w: %w", lost, err)
+		}
+	}
+	return fmt.Errorf("%v: %w", &p.Gemm, err)
 }

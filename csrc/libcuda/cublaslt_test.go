@@ -295,7 +295,10 @@ func TestAlgorithms(t *testing.T) {
 		splits = append(splits, a.Splits)
 		require.NoError(t, p.Run(b.s, &a, b.workspace, a.Workspace))
 	}
-	require.Equal(t, []int{1, 4, 1}, splits)
+	require.Equal(t, []int{1, 1}, splits, "the stand-in has one between them that splits")
+	two, err := p.Algos(workspaceBytes, 2)
+	require.NoError(t, err)
+	require.Equal(t, all, two, "there is no room lost to it")
 	one, err := p.Algos(0, 1)
 	require.NoError(t, err)
 	require.Equal(t, 0, one[0].Workspace)
@@ -327,17 +330,27 @@ func TestAlgorithms(t *testing.T) {
 	require.NoError(t, b.s.Synchronize())
 }
 
-// A product is captured like anything else on a stream.
+// A product is captured like anything else on a stream, but not the first time:
+// its kernel would be loaded within the capture.
 func TestProductInAGraph(t *testing.T) {
 	b := newBench(t)
 	A, _ := b.matrix(fp8.E4M3, 16, 16, 1)
-	D, before := b.matrix(fp8.F32, 16, 16, 0)
+	D, _ := b.matrix(fp8.F32, 16, 16, 0)
 	p, err := b.lt.NewProduct(Gemm{M: 16, N: 16, K: 16, TransB: true, A: A, B: A, D: D, Alpha: 1})
 	require.NoError(t, err)
 	defer p.Close()
 	algos, err := p.Algos(workspaceBytes, 1)
 	require.NoError(t, err)
-	g, err := b.s.Capture(func() error { return p.Run(b.s, &algos[0], b.workspace, workspaceBytes) })
+	run := func() error { return p.Run(b.s, &algos[0], b.workspace, workspaceBytes) }
+	_, err = b.s.Capture(run)
+	require.Equal(t, 13, code(err))
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.False(t, e.DeviceLost(), "the driver knows of nothing")
+	require.NoError(t, run())
+	require.NoError(t, b.s.Fill(D.Data, 0, 4))
+	before := b.read(D, 16)
+	g, err := b.s.Capture(run)
 	require.NoError(t, err)
 	require.Equal(t, before, b.read(D, 16))
 	require.NoError(t, g.Launch(b.s))
@@ -366,4 +379,7 @@ func TestProductOutOfBounds(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, product.Run(s, &algos[0], 0, 0))
 	require.Equal(t, 700, code(s.Synchronize()))
+	err = product.Run(s, &algos[0], 0, 0)
+	require.Equal(t, 700, code(err), "cuBLASLt says 13, the driver why")
+	require.ErrorContains(t, err, "cublasLtMatmul returned 13")
 }

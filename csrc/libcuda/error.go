@@ -35,12 +35,9 @@ func (e *Error) Refused() bool {
 
 // DeviceLost says whether the context is dead, so that every further call
 // fails: the codes of which cuda.h says that the process must be terminated and
-// relaunched, and those of a device that broke or went away. cuBLASLt has one
-// status for a kernel of its own that failed, and does not say why.
+// relaunched, and those of a device that broke or went away. Only the driver
+// knows.
 func (e *Error) DeviceLost() bool {
-	if e.cublas() {
-		return e.Code == 13 // CUBLAS_STATUS_EXECUTION_FAILED
-	}
 	if !e.driver() {
 		return false
 	}

@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,10 +63,21 @@ typedef struct {
 
 _Static_assert(sizeof(algorithm) == 64 && sizeof(result) == 96, "as cublasLt.h has them");
 
+// A kernel is what has to be loaded before it is launched: that of an algorithm,
+// for operands of a kind.
+typedef struct {
+	uint64_t id, m, n, k, types[3], transposed[2];
+} kernel;
+
+// A handle: what it needs of the driver, and the kernels that it has loaded.
 typedef struct {
 	int (*enqueue)(void *stream, op_run run, const void *data, size_t bytes);
 	int (*device)(const void *p, size_t bytes);
 	int (*current)(void);
+	int (*load)(void);
+	pthread_mutex_t lock; // of what follows
+	kernel *loaded;
+	size_t count;
 } driver;
 
 size_t cublasLtGetVersion(void) { return 130102; }
@@ -85,9 +97,11 @@ int cublasLtCreate(void **out) {
 	if (!library)
 		return NOT_INITIALIZED;
 	driver *d = calloc(1, sizeof *d);
+	pthread_mutex_init(&d->lock, NULL);
 	*(void **)&d->enqueue = dlsym(library, "standin_enqueue");
 	*(void **)&d->device = dlsym(library, "standin_device");
 	*(void **)&d->current = dlsym(library, "standin_current");
+	*(void **)&d->load = dlsym(library, "standin_load");
 	if (!d->enqueue || !d->current()) {
 		free(d);
 		return NOT_INITIALIZED;
@@ -97,7 +111,10 @@ int cublasLtCreate(void **out) {
 }
 
 int cublasLtDestroy(void *handle) {
-	free(handle);
+	driver *d = handle;
+	pthread_mutex_destroy(&d->lock);
+	free(d->loaded);
+	free(d);
 	return SUCCESS;
 }
 
@@ -220,7 +237,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const lay
 		{.id = 2, .workspace = 4 << 20, .splits = 4},
 		{.id = 3, .splits = 1},
 	};
-	for (int i = 0; i < 3 && *found < room; i++) {
+	for (int i = 0; i < setting("STANDIN_ALGORITHMS", 3) && *found < room; i++) {
 		if (known[i].workspace > want->workspace || (known[i].splits > 1 && !want->reductions))
 			continue;
 		result r = {.algo = known[i], .workspace = known[i].workspace, .waves = 1};
@@ -392,6 +409,22 @@ static int multiply(void *data) {
 	return SUCCESS;
 }
 
+// load makes a product's kernel ready when it is first needed, as CUDA's lazy
+// loading does, which is the default: not within a capture.
+static int load(driver *d, const kernel *k) {
+	int status = SUCCESS;
+	pthread_mutex_lock(&d->lock);
+	size_t i = 0;
+	while (i < d->count && memcmp(&d->loaded[i], k, sizeof *k))
+		i++;
+	if (i == d->count && !(status = d->load())) {
+		d->loaded = realloc(d->loaded, (i + 1) * sizeof *k);
+		d->loaded[d->count++] = *k;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return status;
+}
+
 int cublasLtMatmul(void *handle, const description *p, const float *alpha, const void *A, const layout *a, const void *B,
 		   const layout *b, const float *beta, const void *C, const layout *c, void *D, const layout *d,
 		   const algorithm *algo, void *workspace, size_t bytes, void *stream) {
@@ -410,6 +443,10 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)pointers[i] % algo->alignment[i] || (narrow(a->type) && (uintptr_t)pointers[i] % 16))
 			return NOT_SUPPORTED;
+	const uint64_t ta = p->value[TRANSA] != 0, tb = p->value[TRANSB] != 0;
+	const kernel needed = {algo->id, d->rows, d->cols, ta ? a->rows : a->cols, {a->type, b->type, d->type}, {ta, tb}};
+	if (load(handle, &needed))
+		return EXECUTION_FAILED;
 	product x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta, algo->id == 3};
 	return x.driver->enqueue(stream, multiply, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
 }

@@ -147,6 +147,11 @@ int standin_capturing(void *handle) {
 	return capturing;
 }
 
+int standin_load(void) {
+	const int status = enter();
+	return status ? status : leave(unsafe_in_capture());
+}
+
 int cuStreamCreate(void **out, unsigned flags) {
 	const int status = enter();
 	if (status)

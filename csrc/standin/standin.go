@@ -20,8 +20,8 @@
 //     runs a block's threads as fibers. The "cubin" is a shared object.
 //   - libcublasLt.so multiplies with FP32 sums, k ascending or, by one of its
 //     algorithms, descending, and refuses what NVIDIA's documentation of
-//     cublasLtMatmul excludes. Its streams are those of the library that
-//     OCTET_LIBCUDA names.
+//     cublasLtMatmul excludes, and a kernel that would first be loaded within a
+//     capture. Its streams are those of the library that OCTET_LIBCUDA names.
 //   - libnccl.so lets the streams of several GPUs meet. A collective waits on its
 //     stream until every rank's stream got there, sums in an order of its own,
 //     and loses the devices, with a line on stderr, where the ranks' operations
@@ -64,6 +64,7 @@
 //	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
 //	                    loses its device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_ALGORITHMS  how many of its three algorithms cuBLASLt offers (3)
 //	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and does not run
 //	STANDIN_NCCL        version of NCCL (23007)
 //	STANDIN_NCCL_ERROR  the error that communicators meet in the background (0)

@@ -23,13 +23,15 @@ typedef int (*op_run)(void *data);
 // is in one live allocation of the thread's context, standin_current whether
 // there is one, and standin_ordinal of which GPU (-1: there is none).
 // standin_capturing tells whether a stream records. standin_news has ops that
-// wait tried again.
+// wait tried again. standin_load is what a kernel takes that is first loaded:
+// refused, with the capture spoilt, while the thread captures.
 int standin_enqueue(void *stream, op_run run, const void *data, size_t bytes);
 int standin_device(const void *p, size_t bytes);
 int standin_current(void);
 int standin_ordinal(void);
 int standin_capturing(void *stream);
 void standin_news(void);
+int standin_load(void);
 
 // What the stand-in for NVRTC makes and the one for the driver loads: a header
 // and a shared object.
