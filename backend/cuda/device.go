@@ -292,7 +292,7 @@ func (d *device) Close() error {
 		return nil // closed before
 	}
 	if d.group != nil {
-		d.group.leave(d.rank, errors.New("it was closed"))
+		d.group.retire(d.rank)
 	}
 	var errs []error
 	note := func(err error) {

@@ -26,16 +26,20 @@ import (
 // ends or that is closed ends it for good: NCCL's kernels are told to end, so that
 // nobody waits for them, and every rank answers with the reason from there on.
 // What such a kernel leaves in memory is no result, nor is what was computed
-// from it: so nothing is read any more.
+// from it: so nothing is read any more. Where the first rank is closed while
+// nothing is under way, there is nothing to abort.
 type group struct {
 	ranks    []*device
+	comms    []*libcuda.Comm
+	calls    []sync.Mutex  // by rank, held in calls of NCCL
 	patience time.Duration // that a rank has for one wait
 
-	mu      sync.Mutex
-	waits   []wait // by rank
-	open    int    // ranks that are not closed
-	ended   error  // why
-	aborted chan struct{}
+	mu       sync.Mutex
+	waits    []wait // by rank
+	open     int    // ranks that are not closed
+	ended    error  // why
+	aborting bool   // and not in order
+	released chan struct{}
 }
 
 // wait is what a rank waits for, and since when; never: for nothing.
@@ -49,14 +53,21 @@ const (
 	// what PyTorch gives to collectives of NCCL.
 	defaultPatience = 10 * time.Minute
 	watchEvery      = 200 * time.Millisecond
-	// abortPatience is how long the last rank to be closed waits for NCCL's
+	// releasePatience is how long the last rank to be closed waits for NCCL's
 	// communicators to go. That of a lost device may not.
-	abortPatience = 10 * time.Second
+	releasePatience = 10 * time.Second
+	// callPatience is how long a communicator is not aborted under a call. Those
+	// that put work on a stream take microseconds; one that takes longer waits
+	// within NCCL for ranks that do not come, and is to be ended.
+	callPatience = time.Second
 )
 
 // connect makes a group of devices, in the order of their ranks.
 func connect(devices []*device) error {
-	g := &group{ranks: devices, patience: defaultPatience, waits: make([]wait, len(devices)), open: len(devices), aborted: make(chan struct{})}
+	g := &group{
+		ranks: devices, calls: make([]sync.Mutex, len(devices)), patience: defaultPatience,
+		waits: make([]wait, len(devices)), open: len(devices), released: make(chan struct{}),
+	}
 	if text := os.Getenv("OCTET_NCCL_TIMEOUT"); text != "" {
 		var err error
 		if g.patience, err = time.ParseDuration(text); err != nil || g.patience <= 0 {
@@ -74,6 +85,7 @@ func connect(devices []*device) error {
 	if err != nil {
 		return fmt.Errorf("connect %d GPUs: %w (NCCL_DEBUG=WARN tells more)", len(devices), err)
 	}
+	g.comms = comms
 	for rank, d := range devices {
 		d.group, d.rank, d.comm = g, rank, comms[rank]
 		d.spec.Arithmetic = d.arithmetic()
@@ -120,24 +132,72 @@ func (g *group) leave(rank int, cause error) {
 	g.end(rank, cause)
 }
 
-// end is called with the lock held. The communicators are aborted even where all
-// went well: that takes no agreement about who has done what.
+// retire ends the group because a rank is being closed.
+func (g *group) retire(rank int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	cause := errors.New("it was closed")
+	if g.ended == nil && g.idle() {
+		g.ended = left(rank, cause)
+		return
+	}
+	g.end(rank, cause)
+}
+
+// idle says whether nothing is under way on any rank, and nothing wrong.
+func (g *group) idle() bool {
+	for rank, d := range g.ranks {
+		if !g.waits[rank].since.IsZero() || d.comm.Err() != nil || !d.recording.TryLock() {
+			return false
+		}
+		idle, err := d.stream.Idle()
+		d.recording.Unlock()
+		if err != nil || !idle {
+			return false
+		}
+	}
+	return true
+}
+
+func left(rank int, cause error) error {
+	return fmt.Errorf("cuda: %w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
+}
+
+// end is called with the lock held.
 func (g *group) end(rank int, cause error) {
 	if g.ended != nil {
 		return
 	}
 	if !errors.Is(cause, backend.ErrDeviceLost) {
-		cause = fmt.Errorf("cuda: %w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
+		cause = left(rank, cause)
 	}
-	g.ended = cause
+	g.ended, g.aborting = cause, true
+	g.release(func(rank int) error {
+		g.await(rank)
+		return g.comms[rank].Abort()
+	})
+}
+
+// await waits until a rank is in no call of NCCL, and not longer than
+// callPatience. Once the group has ended, it comes to none any more.
+func (g *group) await(rank int) {
+	for begin := time.Now(); time.Since(begin) < callPatience; time.Sleep(time.Millisecond) {
+		if g.calls[rank].TryLock() {
+			g.calls[rank].Unlock()
+			return
+		}
+	}
+}
+
+// release gives all communicators back, for which NCCL wants a thread each.
+func (g *group) release(give func(rank int) error) {
 	var all sync.WaitGroup
-	for _, d := range g.ranks {
-		comm := d.comm
-		all.Go(func() { _ = comm.Abort() }) // what it says comes too late
+	for rank := range g.comms {
+		all.Go(func() { _ = give(rank) }) // what it says comes too late
 	}
 	go func() {
 		all.Wait()
-		close(g.aborted)
+		close(g.released)
 	}()
 }
 
@@ -146,14 +206,17 @@ func (g *group) end(rank int, cause error) {
 func (g *group) close() {
 	g.mu.Lock()
 	g.open--
-	last := g.open == 0
+	last, inOrder := g.open == 0, !g.aborting
 	g.mu.Unlock()
 	if !last {
 		return
 	}
+	if inOrder {
+		g.release(func(rank int) error { return g.comms[rank].Destroy() })
+	}
 	select {
-	case <-g.aborted:
-	case <-time.After(abortPatience):
+	case <-g.released:
+	case <-time.After(releasePatience):
 	}
 }
 
@@ -184,6 +247,7 @@ func (g *group) look(now time.Time) bool {
 		for rank, d := range g.ranks {
 			if err := d.ask(); err != nil {
 				g.end(rank, err)
+				break // no other communicator is to be asked: they are being freed
 			}
 		}
 	}
@@ -248,8 +312,11 @@ func (d *device) meet(c *collective) error {
 		}
 		return d.stream.Copy(to, from, bytes)
 	}
-	// An aborted communicator is freed: nothing may be asked of it. What ends the
-	// group from here to the end of the call meets it within NCCL, which is allowed.
+	// An aborted communicator is freed: nothing may be asked of it. Who ends the
+	// group meanwhile waits for this call (await).
+	calls := &d.group.calls[d.rank]
+	calls.Lock()
+	defer calls.Unlock()
 	if err := d.group.over(); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/csrc/libcuda"
 	"octet/fp8"
 )
 
@@ -191,6 +193,56 @@ func TestRankThatDoesNotCome(t *testing.T) {
 
 	// Who was recording meanwhile asks nothing of a communicator that is gone.
 	require.ErrorIs(t, p.devices[0].(*device).meet(&collective{}), backend.ErrDeviceLost)
+}
+
+// A communicator is not freed under a call, and none begins afterwards; a call
+// that does not come back does not keep it.
+func TestAbortWaitsForCalls(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	d := openPair(t, "").devices[0].(*device)
+	d.group.calls[0].Lock() // as in meet
+	d.group.leave(1, context.Canceled)
+	time.Sleep(20 * time.Millisecond)
+	require.NoError(t, d.comm.Err(), "it is still there")
+	select {
+	case <-d.group.released:
+	case <-time.After(10 * callPatience):
+		t.Fatal("a call that waits within NCCL was not ended")
+	}
+	d.group.calls[0].Unlock()
+	require.Error(t, d.comm.Err())
+	require.ErrorIs(t, d.meet(&collective{}), backend.ErrDeviceLost)
+}
+
+// Ranks that are closed when all is done have their communicators destroyed;
+// what is under way is aborted.
+func TestRanksPart(t *testing.T) {
+	const destroyed, aborted = 5, 4 // the stand-in's answers
+	for left, end := range map[int]int{0: destroyed, 1: aborted} {
+		t.Run(fmt.Sprint(left), func(t *testing.T) {
+			standIns(t)
+			t.Setenv("STANDIN_GPUS", "2")
+			p := openPair(t, "")
+			comm := p.devices[0].(*device).comm
+			require.NoError(t, p.each(func(rank int) error {
+				if err := p.run[rank].Run(t.Context()); err != nil {
+					return err
+				}
+				_, err := p.read(rank)
+				return err
+			}))
+			for range left {
+				require.NoError(t, p.run[1].Run(t.Context()))
+			}
+			for _, d := range p.devices {
+				require.NoError(t, d.Close())
+			}
+			e := (*libcuda.Error)(nil)
+			require.ErrorAs(t, comm.Err(), &e)
+			require.Equal(t, end, e.Code)
+		})
+	}
 }
 
 func TestErrorOfNCCL(t *testing.T) {

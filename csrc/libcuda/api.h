@@ -175,6 +175,7 @@ typedef struct ncclComm *ncclComm_t;
 	X(ncclResult_t, ncclGetVersion, (int *)) \
 	X(const char *, ncclGetErrorString, (ncclResult_t)) \
 	X(ncclResult_t, ncclCommInitAll, (ncclComm_t *, int, const int *)) \
+	X(ncclResult_t, ncclCommDestroy, (ncclComm_t)) \
 	X(ncclResult_t, ncclCommAbort, (ncclComm_t)) \
 	X(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t, ncclResult_t *)) \
 	X(ncclResult_t, ncclAllReduce, (const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t)) \

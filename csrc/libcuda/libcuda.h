@@ -170,6 +170,7 @@ octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api,
 int octet_nccl_version(const octet_nccl *api);
 const char *octet_nccl_text(const octet_nccl *api, int code);
 octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out);
+octet_status octet_comm_destroy(const octet_device *d, const octet_nccl *api, octet_handle comm);
 octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octet_handle comm);
 octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm);
 

@@ -30,6 +30,12 @@ octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordina
 	return status ? (octet_status){"ncclCommInitAll", status} : (octet_status){0};
 }
 
+octet_status octet_comm_destroy(const octet_device *d, const octet_nccl *api, octet_handle comm) {
+	ENTER(d);
+	TRY(api, ncclCommDestroy, (ncclComm_t)comm);
+	return (octet_status){0};
+}
+
 octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octet_handle comm) {
 	ENTER(d);
 	TRY(api, ncclCommAbort, (ncclComm_t)comm);

@@ -74,6 +74,11 @@ func (c *Comm) check(s C.octet_status) error {
 // not meet: Abort is all that is left.
 func (c *Comm) Err() error { return c.check(C.octet_comm_error(&c.d.c, c.lib.api, c.comm)) }
 
+// Destroy frees the communicator of ranks that parted in order: nothing of it is
+// left on any stream, and the graphs that hold its calls were closed. It comes
+// back when all ranks destroy theirs: so each from a goroutine of its own.
+func (c *Comm) Destroy() error { return c.check(C.octet_comm_destroy(&c.d.c, c.lib.api, c.comm)) }
+
 // Abort gives the communicator up: what streams wait for ends, with anything as
 // its result, and nothing else may be asked of it. It may be called while another
 // goroutine is in a call that waits. It comes back when the graphs that hold

@@ -3,6 +3,7 @@
 package libcuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -135,7 +136,24 @@ func TestCollectives(t *testing.T) {
 		}
 	}
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = list[0].AllReduceSum(list[0].s, out[0], 3) }))
+	for _, r := range list {
+		require.Equal(t, 5, code(r.Destroy()), "rank 0 was left waiting")
+	}
 	require.NoError(t, together(list, func(_ int, r rank) error { return r.Abort() }))
+}
+
+// Ranks that have nothing under way may part.
+func TestDestroy(t *testing.T) {
+	list := ranks(t, 2)
+	require.NoError(t, together(list, func(_ int, r rank) error {
+		x, err := r.Alloc(64)
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.AllReduceSum(r.s, x, 2), r.s.Synchronize(), r.Free(x))
+	}))
+	require.NoError(t, together(list, func(_ int, r rank) error { return r.Destroy() }))
+	require.Equal(t, 5, code(list[0].Err()), "there is no such communicator any more")
 }
 
 // A stream waits for a rank that does not come, until Abort; what is left there

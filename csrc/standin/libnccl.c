@@ -59,11 +59,14 @@ typedef struct {
 	comm *members[];
 } clique;
 
-// A comm stays when it was aborted: what waits on streams may refer to it.
+enum { ABORTED = 1, DESTROYED };
+
+// A comm stays when it is gone: what waits on streams may refer to it.
 struct comm {
 	clique *of;
 	int rank, ordinal;
-	int aborted;
+	int gone;        // how it ended
+	int asked;       // calls on streams that are not through
 	int waits, done; // waits: the call on its stream has come first; done: it has met the others
 	call now;
 };
@@ -117,15 +120,23 @@ int ncclCommInitAll(comm **out, int ranks, const int *devices) {
 // What its stream was given is not waited for any more, and leaves nothing that
 // anybody could take for a result.
 int ncclCommAbort(comm *c) {
-	if (__atomic_exchange_n(&c->aborted, 1, __ATOMIC_SEQ_CST))
+	if (__atomic_exchange_n(&c->gone, ABORTED, __ATOMIC_SEQ_CST))
 		return INVALID_ARGUMENT; // it is freed by then
 	driver.news();
 	return SUCCESS;
 }
 
+// The real one waits for what any rank was given, some of it for ever.
+int ncclCommDestroy(comm *c) {
+	for (int r = 0; r < c->of->ranks; r++)
+		if (__atomic_load_n(&c->of->members[r]->asked, __ATOMIC_SEQ_CST))
+			return INVALID_USAGE;
+	return __atomic_exchange_n(&c->gone, DESTROYED, __ATOMIC_SEQ_CST) ? INVALID_ARGUMENT : SUCCESS;
+}
+
 int ncclCommGetAsyncError(comm *c, int *status) {
-	if (c->aborted)
-		return INVALID_ARGUMENT;
+	if (c->gone)
+		return c->gone == ABORTED ? INVALID_ARGUMENT : INVALID_USAGE; // so that tests can tell
 	*status = setting("STANDIN_NCCL_ERROR", 0);
 	return SUCCESS;
 }
@@ -236,19 +247,21 @@ static int meet(void *data) {
 		else
 			meet_all(all);
 	}
-	if (!me->done && !me->aborted)
+	if (!me->done && !me->gone)
 		return STANDIN_LATER;
 	if (!me->done && c->recv) // the kernel ended in the middle of it
 		memset(c->recv, 0xff, c->count * sizes[c->type]);
 	me->waits = me->done = 0;
+	if (!c->captured)
+		__atomic_fetch_sub(&me->asked, 1, __ATOMIC_SEQ_CST);
 	return all->broken ? LAUNCH_FAILED : SUCCESS;
 }
 
 // issue checks what NCCL checks, and that the thread is on the communicator's
 // GPU, which NCCL would go to by itself.
 static int issue(call c, size_t sent, size_t received, void *stream) {
-	if (c.by->aborted) {
-		fprintf(stderr, "stand-in: a communicator was used after ncclCommAbort\n");
+	if (c.by->gone) {
+		fprintf(stderr, "stand-in: a communicator was used after its end\n");
 		return INVALID_ARGUMENT;
 	}
 	if (driver.ordinal() != c.by->ordinal)
@@ -258,6 +271,8 @@ static int issue(call c, size_t sent, size_t received, void *stream) {
 	if ((sent && !driver.device(c.send, sent * sizes[c.type])) || (received && !driver.device(c.recv, received * sizes[c.type])))
 		return INVALID_ARGUMENT;
 	c.captured = driver.capturing(stream);
+	if (!c.captured)
+		__atomic_fetch_add(&c.by->asked, 1, __ATOMIC_SEQ_CST);
 	return driver.enqueue(stream, meet, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
