@@ -85,7 +85,10 @@ type Spec struct {
 // Options is what the host decides about a backend, apart from its name.
 type Options struct {
 	Threads int // of the CPU backend; 0 is all processors
-	Ranks   int // in-process ranks; 0 is 1
+	// Ranks is how many copies of the model share the data of a step: GPUs of this
+	// process on cuda, processes with a device each on gaudi, goroutines on emu.
+	// 0 is 1.
+	Ranks int
 	// Choices are those of an earlier Chooser, to be made again where the device
 	// can; the others are made anew. The ranks have the same.
 	Choices []byte
@@ -121,7 +124,7 @@ type Driver struct {
 	// Outline says what Load will make of a set of lowered programs. nil: it
 	// allocates the temps of MakePlan, op by op, and nothing else.
 	Outline func(Spec, []*Program) (Outline, error)
-	// Open makes the backends of all in-process ranks, in order of rank.
+	// Open makes the backends of all ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
 	// Probe looks at this machine for what the driver needs: hardware, its
 	// libraries, their versions. It may load libraries, and takes no device.
@@ -195,7 +198,7 @@ func SpecOf(name string) (Spec, error) {
 	return d.Spec(device)
 }
 
-// Open makes one backend per in-process rank from "name" or "name:device".
+// Open makes one backend per rank from "name" or "name:device".
 func Open(name string, o Options) ([]Backend, error) {
 	d, device, err := Find(name)
 	if err != nil {
