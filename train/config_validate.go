@@ -65,7 +65,7 @@ func inRange[T cmp.Ordered](v *validator, key string, x, low, high T) bool {
 	if x < low {
 		nearest = low
 	}
-	v.fail("%s = %v is out of range; use %v (it may be from %v to %v)", key, x, nearest, low, high)
+	v.fail("%s = %v is out of range; use %v (it must be from %v to %v)", key, x, nearest, low, high)
 	return false
 }
 
