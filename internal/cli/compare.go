@@ -98,14 +98,6 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.First < 1 {
 		return badInput(fmt.Errorf("--first %d: expected 1 or more steps", c.First))
 	}
-	if err := (device{Threads: c.Threads}).check(); err != nil {
-		return badInput(err)
-	}
-	for _, name := range c.Backend {
-		if _, err := backend.SpecOf(name); err != nil {
-			return badInput(err)
-		}
-	}
 	args, err := configArgs(c.Args, c.Flags)
 	if err != nil {
 		return badInput(err)
@@ -113,6 +105,15 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	cfg, err := run.NewConfig(args)
 	if err != nil {
 		return badInput(err)
+	}
+	for _, name := range c.Backend { // one that does not open is to be known before anything is begun
+		b, err := device{Backend: name, Threads: c.Threads}.open()
+		if err != nil {
+			return badInput(err)
+		}
+		if err := b.Close(); err != nil {
+			return err
+		}
 	}
 	corpus, _, err := run.OpenCorpus(ctx, cfg, t.sources)
 	if err != nil {
