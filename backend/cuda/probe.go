@@ -15,6 +15,14 @@ import (
 // 525, CUDA 13 needs 580 (NVIDIA's compatibility table).
 const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 
+// What to do where a library of the driver is not found: in a container the runtime
+// brings it in from the host.
+const (
+	fixHost = fixDriver + ", on the host; in a container start it with GPUs (docker run --gpus all); or point "
+	fixCUDA = fixHost + "OCTET_LIBCUDA at libcuda.so.1"
+	fixNVML = fixHost + "OCTET_LIBNVML at libnvidia-ml.so.1"
+)
+
 // fixes are what to do about a driver that is there and does not start, or does
 // not give a GPU, by its code (cuda.h).
 var fixes = map[int]string{
@@ -31,7 +39,7 @@ func fixOf(err error) string {
 	if e := (*libcuda.Error)(nil); errors.As(err, &e) {
 		return cmp.Or(fixes[e.Code], fixDriver)
 	}
-	return fixDriver
+	return fixCUDA
 }
 
 // probe looks for everything that training on a GPU will need. GPUs are listed
@@ -50,10 +58,10 @@ func probe() []backend.Finding {
 
 	nvml := backend.Finding{What: "NVIDIA driver", OK: true, Detail: fmt.Sprintf("version %s, GPUs in the machine: %d", version, len(gpus))}
 	if nvmlErr != nil {
-		nvml = backend.Finding{What: nvml.What, Detail: nvmlErr.Error(), Fix: fixDriver}
+		nvml = backend.Finding{What: nvml.What, Detail: nvmlErr.Error(), Fix: fixNVML}
 		if cudaErr == nil {
 			nvml.Detail += "; CUDA works without it"
-			nvml.Fix = "in a container, NVIDIA_DRIVER_CAPABILITIES needs utility besides compute"
+			nvml.Fix = "in a container, NVIDIA_DRIVER_CAPABILITIES needs utility besides compute; or point OCTET_LIBNVML at libnvidia-ml.so.1"
 		}
 	}
 
@@ -61,7 +69,7 @@ func probe() []backend.Finding {
 	switch {
 	case cudaErr != nil:
 		cuda = backend.Finding{What: cuda.What, Detail: cudaErr.Error(), Fix: fixOf(cudaErr)}
-		if nvmlErr == nil && cuda.Fix == fixDriver {
+		if nvmlErr == nil && (cuda.Fix == fixCUDA || cuda.Fix == fixDriver) {
 			cuda.Fix = "the driver itself answers (nvidia-smi); in a container, NVIDIA_DRIVER_CAPABILITIES needs compute"
 		}
 	case driver.Version < 12000:

@@ -41,7 +41,9 @@ func TestProbeWithoutLibraries(t *testing.T) {
 		require.NotEmpty(t, f.Detail)
 		require.NotEmpty(t, f.Fix)
 	}
-	require.Equal(t, fixDriver, find(t, list, "CUDA driver").Fix)
+	require.Equal(t, "install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container start it with GPUs (docker run --gpus all); "+
+		"or point OCTET_LIBCUDA at libcuda.so.1", find(t, list, "CUDA driver").Fix)
+	require.Contains(t, find(t, list, "NVIDIA driver").Fix, "or point OCTET_LIBNVML at libnvidia-ml.so.1")
 }
 
 // The stand-in for NVML is loaded once: go-nvml binds its functions to the

@@ -97,7 +97,7 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 		{
 			"no driver", "OCTET_LIBCUDA=/missing.so",
 			"backend cuda: no device: the CUDA driver does not start: /missing.so: cannot open shared object file: No such file or directory; " +
-				"install the NVIDIA driver, 525 or later (580 for CUDA 13)",
+				"install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container start it with GPUs (docker run --gpus all); or point OCTET_LIBCUDA at libcuda.so.1",
 		},
 		{
 			"no GPU", "STANDIN_GPUS=0",
