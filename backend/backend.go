@@ -146,7 +146,9 @@ type Finding struct {
 
 // Errors that a caller may want to tell apart.
 var (
-	ErrNoDevice    = errors.New("no device")
+	ErrNoDevice = errors.New("no device")
+	// ErrNotBuilt is the ErrNoDevice of a binary that has not the code for it.
+	ErrNotBuilt    = fmt.Errorf("%w: not in this binary", ErrNoDevice)
 	ErrOutOfMemory = errors.New("out of memory")
 	ErrDeviceLost  = errors.New("device lost")
 )

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
 
@@ -26,12 +27,14 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// On any machine and in any build, the probe says something. A real NVML would
+// On any machine a build with the tag says something. A real NVML would
 // stay bound to this process, in the way of the stand-in of other tests.
 func TestProbeAlwaysAnswers(t *testing.T) {
 	t.Setenv("OCTET_LIBNVML", filepath.Join(t.TempDir(), "missing.so"))
 	list := probe()
-	require.NotEmpty(t, list)
+	if !errors.Is(available(), backend.ErrNotBuilt) { // which says it all
+		require.NotEmpty(t, list)
+	}
 	for _, f := range list {
 		require.NotEmpty(t, f.What)
 		require.NotEmpty(t, f.Detail)

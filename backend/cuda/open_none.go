@@ -12,11 +12,14 @@ import (
 // available says that this build cannot.
 func available() error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("there is %w: CUDA is for Linux only", backend.ErrNoDevice)
+		return fmt.Errorf("%w: CUDA is for Linux only", backend.ErrNotBuilt)
 	}
-	return fmt.Errorf("there is %w: this octet was built without cuda: CGO_ENABLED=1 go build -tags cuda . (needs gcc, no CUDA toolkit)", backend.ErrNoDevice)
+	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
 func openRanks(int, int, []byte) ([]backend.Backend, error) {
 	return nil, available()
 }
+
+// probe finds nothing: available says why.
+func probe() []backend.Finding { return nil }

@@ -11,15 +11,18 @@ import (
 	"octet/backend"
 )
 
-// Without the tag there is no device, and the error says how to build.
-func TestBuildWithoutTheTag(t *testing.T) {
+// Without the tag or cgo there is no device, and the error says how to build.
+func TestBuildWithoutTheBackend(t *testing.T) {
 	d, device, err := backend.Find("cuda:0")
 	require.NoError(t, err)
 	require.Equal(t, "0", device)
-	require.ErrorIs(t, d.Available(), backend.ErrNoDevice)
+	require.ErrorIs(t, d.Available(), backend.ErrNotBuilt)
+	require.Empty(t, d.Probe(), "Available has said it")
 	_, err = d.Open(device, backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	if runtime.GOOS == "linux" {
-		require.ErrorContains(t, err, "go build -tags cuda")
+		require.EqualError(t, err, "backend cuda: no device: not in this binary: "+howToBuild+", or use --backend emu")
+		require.Contains(t, howToBuild, "-tags cuda")
+		require.Contains(t, howToBuild, "CGO_ENABLED=1")
 	}
 }

@@ -1,6 +1,7 @@
 package gaudi
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,10 +40,12 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// On any machine and in any build, the probe says something.
+// On any machine a build with the tag says something.
 func TestProbeAlwaysAnswers(t *testing.T) {
 	list := probe()
-	require.NotEmpty(t, list)
+	if !errors.Is(available(), backend.ErrNotBuilt) { // which says it all
+		require.NotEmpty(t, list)
+	}
 	for _, f := range list {
 		require.NotEmpty(t, f.What)
 		require.NotEmpty(t, f.Detail)

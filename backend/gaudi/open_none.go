@@ -12,11 +12,14 @@ import (
 // available says that this build cannot.
 func available() error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("there is %w: SynapseAI is for Linux only", backend.ErrNoDevice)
+		return fmt.Errorf("%w: SynapseAI is for Linux only", backend.ErrNotBuilt)
 	}
-	return fmt.Errorf("there is %w: this octet was built without gaudi: CGO_ENABLED=1 go build -tags gaudi . (needs gcc, no SynapseAI)", backend.ErrNoDevice)
+	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
 func modelHere() string { return "" }
 
 func openRanks(int, int) ([]synapse, error) { return nil, available() }
+
+// probe finds nothing: available says why.
+func probe() []backend.Finding { return nil }
