@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
 	_ "octet/backend/gaudi"
@@ -154,6 +156,12 @@ func TestCompare(t *testing.T) {
 	status, _, stderr := octet("compare", "--backend", "emu")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, stderr, "two backends, not 1")
+	for _, name := range []string{"cuda:65535", "gaudi:65535"} { // which is nowhere
+		status, stdout, stderr := octet(append([]string{"compare", "--backend", "emu", "--backend", name}, run...)...)
+		require.Equal(t, exitInput, status)
+		require.Empty(t, stdout)
+		requireOneSentence(t, stderr)
+	}
 }
 
 func TestGemm(t *testing.T) {
@@ -199,7 +207,7 @@ func TestGemm(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	out, _ := succeed(t, "version")
-	require.Regexp(t, `^octet \S+.*, go\S+ \w+/\w+\n$`, out)
+	require.Regexp(t, `^octet \S+.*, go\S+ \w+/\w+, (no tags|tags \S+( without cgo)?)\n$`, out)
 }
 
 func TestRecipes(t *testing.T) {
@@ -260,8 +268,15 @@ func TestPlan(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	out, _ := succeed(t, "doctor")
 	require.Contains(t, out, "✓ emu")
-	require.Contains(t, out, "cuda")
-	require.Contains(t, out, "gaudi")
+	for _, name := range []string{"cuda", "gaudi"} {
+		d, _, err := backend.Find(name)
+		require.NoError(t, err)
+		if err := d.Available(); errors.Is(err, backend.ErrNotBuilt) {
+			require.Contains(t, out, fmt.Sprintf("✗ %s: %v\n", name, err))
+			require.Equal(t, 1, strings.Count(out, "-tags "+name+" "), "once")
+		}
+		require.Contains(t, out, name)
+	}
 	report := filepath.Join(t.TempDir(), "report.txt")
 	out, _ = succeed(t, "doctor", "--backend", "emu", "--report", report)
 	require.Regexp(t, `conformance of emu: [1-9]\d+ passed, 0 failed`, out)

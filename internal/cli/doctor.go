@@ -28,7 +28,7 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		out = io.MultiWriter(out, f)
 	}
-	fmt.Fprintf(out, "octet %s, %s, %s/%s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
 	for _, d := range backend.Drivers() {
 		if err := d.Available(); err != nil {
 			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)

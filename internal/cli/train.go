@@ -112,8 +112,9 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 	if err != nil {
 		return nil, err
 	}
+	why := t.whyBackend(o.Backend, driver)
 	announce := sync.OnceFunc(func() {
-		fmt.Fprintf(t.err, "octet: training on %s (%s) for about %s. Ctrl-C saves.\n", driver.Name, whyBackend(o.Backend, driver), about(duration))
+		fmt.Fprintf(t.err, "octet: training on %s (%s) for about %s. Ctrl-C saves.\n", driver.Name, why, about(duration))
 	})
 	timer := time.AfterFunc(announceAfter, announce)
 	r, err := run.Start(ctx, o)
@@ -123,21 +124,26 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 	return r, err
 }
 
-// whyBackend says why a backend is used.
-func whyBackend(name string, chosen backend.Driver) string {
+// whyBackend says why a backend is used. Why a better one that this binary has is
+// not used may be long, and is left to doctor.
+func (t *terminal) whyBackend(name string, chosen backend.Driver) string {
 	if name != "" {
 		return "by --backend"
 	}
 	var absent []string
+	doctor := ""
 	for _, d := range backend.Drivers() {
 		if d.Rank > chosen.Rank {
 			absent = append(absent, "no "+d.Name)
+			if !errors.Is(d.Available(), backend.ErrNotBuilt) {
+				doctor = fmt.Sprintf("; %s doctor says why", shellQuote(t.name))
+			}
 		}
 	}
 	if len(absent) == 0 {
 		return "the best backend"
 	}
-	return strings.Join(absent, ", ")
+	return strings.Join(absent, ", ") + doctor
 }
 
 // about is a duration as one says it.

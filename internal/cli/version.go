@@ -9,7 +9,7 @@ import (
 type versionCmd struct{}
 
 func (versionCmd) Run(t *terminal) error {
-	fmt.Fprintf(t.out, "octet %s, %s %s/%s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	fmt.Fprintf(t.out, "octet %s, %s %s/%s, %s\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags())
 	return nil
 }
 
@@ -32,4 +32,25 @@ func version() string {
 		return "devel " + revision + dirty
 	}
 	return "devel"
+}
+
+// tags are those that this octet was built with. Without cgo they bring nothing.
+func tags() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "tags unknown"
+	}
+	tags, cgo := "no tags", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "-tags" && s.Value != "":
+			tags = "tags " + s.Value
+		case s.Key == "CGO_ENABLED" && s.Value == "0":
+			cgo = " without cgo"
+		}
+	}
+	if tags == "no tags" {
+		return tags
+	}
+	return tags + cgo
 }
