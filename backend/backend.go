@@ -71,6 +71,8 @@ type Spec struct {
 	E4M3       fp8.DType
 	// Pairs lists the FP8 operand formats that one product may combine.
 	Pairs [][2]fp8.DType
+	// BlockScales says that products take operands with scales by block or by row.
+	BlockScales bool
 	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.
 	Stochastic bool
 	// AttentionBF16 says that attention over BF16 operands computes products of

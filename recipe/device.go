@@ -61,6 +61,36 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 	return r, notes, nil
 }
 
+// OneScale is an error that names the first product of a model of the given depth
+// which reads an operand with more scales than one. Not every device has such
+// products.
+func (r Recipe) OneScale(layers int) error {
+	what := r.finerScales(layers)
+	if what == "" {
+		return nil
+	}
+	use := "use fp8-current, fp8-delayed or fp8-smooth"
+	if plain, err := Lookup(r.Name); err == nil && plain.finerScales(layers) == "" {
+		use = "take that granularity out of [[precision.rows]]"
+	}
+	return fmt.Errorf("recipe %s: %s, and this device has one for a tensor; %s, or use --backend emu", r.Name, what, use)
+}
+
+// finerScales is the first operand whose scales are finer than a tensor, in words.
+func (r Recipe) finerScales(layers int) string {
+	for _, group := range r.groups(layers) {
+		for i, p := range Products {
+			for k, o := range []Operand{p.A, p.B} {
+				if g := group.casts[i][k].Granularity; g > ByTensor {
+					scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
+					return fmt.Sprintf("%s of %s reads %s with scales by %s", p.GEMM, scope, o, g)
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // asked is the scope of the row that gives the format of a product's operand in the
 // layer at scope, or that layer itself if the row is for all.
 func (r Recipe) asked(scope string, g GEMM, operands ...Operand) string {

@@ -149,3 +149,18 @@ func TestForContradictions(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// A device with one scale for a tensor has the recipes that ask for no more, whatever
+// the layer, the product and the operand that do.
+func TestOneScale(t *testing.T) {
+	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-smooth", "fp8-unit"} {
+		require.NoError(t, lookup(t, name).OneScale(2))
+	}
+	require.EqualError(t, lookup(t, "mxfp8").OneScale(2), "recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales by 1x32, "+
+		"and this device has one for a tensor; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu")
+	r := lookup(t, "fp8-current")
+	r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Wgrad, Operand: Grad, Granularity: ByRow}}, r.Rows...)
+	require.EqualError(t, r.OneScale(2), "recipe fp8-current: wgrad of layers.1.mlp.up_proj reads grad with scales by row, "+
+		"and this device has one for a tensor; take that granularity out of [[precision.rows]], or use --backend emu")
+	require.NoError(t, r.OneScale(1), "no such layer")
+}

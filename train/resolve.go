@@ -135,11 +135,17 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 }
 
 // RecipeFor is ResolvedRecipe as a device computes it, and what that made of it
-// ([recipe.Recipe.For]).
+// ([recipe.Recipe.For]). What
+// its products cannot read is refused with backend.ErrUnsupported.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
 		return r, nil, err
+	}
+	if !s.BlockScales {
+		if err := r.OneScale(c.Model.Layers); err != nil {
+			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
+		}
 	}
 	return r.For(s.E4M3, s.Pairs, c.Model.Layers)
 }

@@ -30,7 +30,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, Stochastic: true, Align: arenaAlign, HostMemory: true}
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, BlockScales: true, Stochastic: true, Align: arenaAlign, HostMemory: true}
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {

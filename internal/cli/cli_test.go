@@ -231,6 +231,14 @@ func TestRecipes(t *testing.T) {
 	for line := range strings.Lines(gaudi) {
 		require.LessOrEqual(t, len(line), 80, line)
 	}
+	for _, name := range []string{"cuda", "gaudi"} {
+		table, _ := succeed(t, "recipes", "mxfp8", "--backend", name)
+		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: it has one scale for a tensor\n")
+		status, _, stderr := octet("plan", "--recipe", "mxfp8", "--backend", name)
+		require.Equal(t, exitInput, status)
+		require.Equal(t, "octet: unsupported by backend "+name+": recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales by 1x32, "+
+			"and this device has one for a tensor; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu\n", stderr)
+	}
 	status, out, stderr := octet("recipes", "fp7")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)

@@ -40,6 +40,9 @@ func (c recipesCmd) Run(t *terminal) error {
 		if err != nil {
 			return badInput(err)
 		}
+		if !spec.BlockScales && r.OneScale(describedLayers) != nil {
+			notes = append(notes, spec.Backend+" does not compute this recipe: it has one scale for a tensor")
+		}
 		if i > 0 {
 			fmt.Fprintf(t.out, "\n%s\n\n", strings.Repeat("-", 72))
 		}

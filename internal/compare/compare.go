@@ -130,14 +130,15 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	return g.Wait()
 }
 
-// common is a device whose programs run on both: with the products that both
-// have, and the E4M3 of one that the other multiplies too.
+// common is a device whose programs run on both: with the products and
+// scales that both have, and the E4M3 of one that the other multiplies too.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
 	s.Pairs = slices.DeleteFunc(slices.Clone(b.Pairs), func(p [2]fp8.DType) bool { return !slices.Contains(a.Pairs, p) })
 	if !slices.Contains(s.Pairs, [2]fp8.DType{s.E4M3, s.E4M3}) {
 		s.E4M3 = a.E4M3
 	}
+	s.BlockScales = a.BlockScales && b.BlockScales
 	return s
 }
 

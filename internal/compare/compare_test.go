@@ -81,6 +81,10 @@ func TestCommon(t *testing.T) {
 	gaudi, err := backend.SpecOf("emu:gaudi2")
 	require.NoError(t, err)
 	require.Equal(t, emu, common(emu, emu))
+	coarse := emu
+	coarse.BlockScales = false
+	require.False(t, common(emu, coarse).BlockScales)
+	require.False(t, common(coarse, emu).BlockScales)
 	for _, s := range []backend.Spec{common(emu, gaudi), common(gaudi, emu)} {
 		require.Equal(t, gaudi.E4M3, s.E4M3)
 		require.ElementsMatch(t, gaudi.Pairs, s.Pairs)
