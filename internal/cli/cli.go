@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/alecthomas/kong"
 
@@ -104,7 +105,28 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		fmt.Fprintf(t.err, "octet: %v\n", err)
 		return exitInput
 	}
+	if err := namesBackends(k); err != nil {
+		return t.status(badInput(err))
+	}
 	return t.status(k.Run())
+}
+
+// namesBackends refuses --backend="": a script's variable that is not set is no wish
+// for the best backend that is present.
+func namesBackends(k *kong.Context) error {
+	for _, p := range k.Path {
+		if p.Flag == nil || p.Flag.Name != "backend" {
+			continue
+		}
+		names, ok := p.Flag.Target.Interface().([]string)
+		if !ok {
+			names = []string{p.Flag.Target.String()}
+		}
+		if slices.Contains(names, "") {
+			return errors.New("--backend is empty: name one, such as emu, or leave it out for the best that is present")
+		}
+	}
+	return nil
 }
 
 // status prints an error and says what the process ends with.

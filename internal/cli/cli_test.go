@@ -156,7 +156,7 @@ func TestCompare(t *testing.T) {
 	status, _, stderr := octet("compare", "--backend", "emu")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, stderr, "two backends, not 1")
-	for _, name := range []string{"cuda:65535", "gaudi:65535"} { // which is nowhere
+	for _, name := range []string{"cuda:65535", "gaudi:65535", ""} { // which is nowhere
 		status, stdout, stderr := octet(append([]string{"compare", "--backend", "emu", "--backend", name}, run...)...)
 		require.Equal(t, exitInput, status)
 		require.Empty(t, stdout)

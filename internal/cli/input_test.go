@@ -56,6 +56,8 @@ func TestBadInput(t *testing.T) {
 		{"recipe", []string{"--recipe", "fp7"}},
 		{"there is no such preset; use one of tiny, small, 124m", []string{"--model", "3b"}},
 		{`unknown backend "tpu" (this octet knows: cuda, gaudi, emu`, []string{"--backend", "tpu"}},
+		{"--backend is empty: name one, such as emu", []string{"--backend="}},
+		{"--backend is empty: name one, such as emu", []string{"--backend", ""}},
 		{`unknown device model "h900"`, []string{"--backend", "emu:h900"}},
 		{"use --backend emu", []string{"--backend", "cuda"}},
 		{"use --backend emu", []string{"--backend", "gaudi:0"}},
