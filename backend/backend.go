@@ -87,7 +87,7 @@ type Spec struct {
 // Options is what the host decides about a backend, apart from its name.
 type Options struct {
 	Threads int // of the CPU backend; 0 is all processors
-	// Ranks is how many copies of the model share the data of a step: GPUs of this
+	// Ranks is how many copies of the model train together: GPUs of this
 	// process on cuda, processes with a device each on gaudi, goroutines on emu.
 	// 0 is 1.
 	Ranks int
