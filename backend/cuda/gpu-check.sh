@@ -122,6 +122,8 @@ if wanted steps; then
 		part "step-7b-layers-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds 5 --model llama2-7b model.layers=8 train.micro_batch=1 --json
 	done
 	train profile 60 "$octet" train --backend "$BACKEND" --profile --steps 20
+	# Each kind of op beside its roofline at 7B's shapes: attention, above all.
+	train profile-7b-layers 120 "$octet" train --backend "$BACKEND" --profile --steps 12 --model llama2-7b model.layers=2 model.vocab=256 train.micro_batch=1
 fi
 if wanted curves; then
 	for recipe in bf16 fp8-smooth; do
