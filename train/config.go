@@ -56,7 +56,7 @@ type Loop struct {
 	Steps       int    `toml:"steps"`
 	MicroBatch  int    `toml:"micro_batch" doc:"sequences"`
 	Accumulate  int    `toml:"accumulate" doc:"micro-batches in a step"`
-	Ranks       int    `toml:"ranks" doc:"copies of the model, micro_batch each: GPUs on cuda, processes on gaudi, goroutines on emu"`
+	Ranks       int    `toml:"ranks" doc:"copies of the model, each with micro_batch sequences: GPUs on cuda"`
 	EvalEvery   int    `toml:"eval_every" doc:"steps; 0: only at the end"`
 	HealthEvery int    `toml:"health_every" doc:"steps; casts and channels are measured; 0: never"`
 	Recompute   string `toml:"recompute" doc:"none attention block"`
