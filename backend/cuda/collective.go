@@ -59,8 +59,9 @@ func (b *binder) collective(n *backend.Node) ([]call, error) {
 		return b.message(n, o.X, collective{kind: send, from: b.address(o.X), peer: o.Peer})
 	case *backend.Recv:
 		return b.message(n, o.Out, collective{kind: receive, to: b.address(o.Out), peer: o.Peer})
+	default:
+		return nil, unsupported(n, "%T is no collective", n.Op)
 	}
-	return nil, unsupported(n, "%T is no collective", n.Op)
 }
 
 func (b *binder) message(n *backend.Node, t *backend.Tensor, c collective) ([]call, error) {

@@ -200,16 +200,18 @@ func byItself(op backend.Op) bool {
 	switch op.(type) {
 	case *backend.AdamW, *backend.SumSquares:
 		return true
+	default:
+		return isCollective(op)
 	}
-	return isCollective(op)
 }
 
 func isCollective(op backend.Op) bool {
 	switch op.(type) {
 	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // planOf places the temps of some schedules that outlive a unit in one arena.
