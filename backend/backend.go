@@ -82,6 +82,9 @@ type Spec struct {
 	Align int
 	// HostMemory says that the device has no memory but the machine's.
 	HostMemory bool
+	// Threads is how many processors of the machine a rank works on; 0 where it is
+	// not they that compute.
+	Threads int
 }
 
 // Options is what the host decides about a backend, apart from its name.

@@ -69,7 +69,7 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 	a := &attentionBackward{
 		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
 		q: b.operand(o.Q), k: b.operand(o.K), v: b.operand(o.V), do: b.operand(o.DOut),
-		lse: b.f32(o.LSE), delta: make([]float32, o.LSE.Elems()),
+		lse: b.f32(o.LSE), delta: b.shared(o.LSE.Elems()),
 	}
 	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
 	a.grad.k, a.grad.v = b.emitter(o.DK, o.K.Cols()), b.emitter(o.DV, o.K.Cols())

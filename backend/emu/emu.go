@@ -21,8 +21,9 @@ func init() {
 		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 			return list, nil // every op's casts are fused, no operand needs another layout
 		},
-		Open:  open,
-		Probe: probe,
+		Outline: outline,
+		Open:    open,
+		Probe:   probe,
 	})
 }
 
@@ -30,7 +31,7 @@ func init() {
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
-	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, BlockScales: true, Stochastic: true, Align: arenaAlign, HostMemory: true}
+	s := backend.Spec{Backend: "emu", E4M3: fp8.E4M3, BlockScales: true, Stochastic: true, Align: arenaAlign, HostMemory: true, Threads: runtime.GOMAXPROCS(0)}
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {
@@ -60,6 +61,7 @@ type device struct {
 	rope   []*angleTable
 
 	buffers map[bufferKey][][]float32
+	common  map[int][]float32 // by length
 }
 
 func open(model string, o backend.Options) ([]backend.Backend, error) {
@@ -67,12 +69,11 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	threads := o.Threads
-	if threads <= 0 {
-		threads = runtime.GOMAXPROCS(0)
+	if o.Threads > 0 {
+		s.Threads = o.Threads
 	}
 	ranks := max(1, o.Ranks)
-	share := max(1, threads/ranks)
+	s.Threads = max(1, s.Threads/ranks)
 	g := newGroup(ranks)
 	list := make([]backend.Backend, ranks)
 	s.Arithmetic = gemmKernels()[0].name
@@ -100,9 +101,9 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	for rank := range list {
 		d := &device{
-			spec: s, amx: model == modelAMX, model: products, pool: newPool(share), rank: rank, group: g,
+			spec: s, amx: model == modelAMX, model: products, pool: newPool(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
-			buffers: map[bufferKey][][]float32{},
+			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
 		unit := "threads"
 		if d.pool.size() == 1 {

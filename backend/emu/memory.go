@@ -235,6 +235,15 @@ func (b *binder) scratch(n int) [][]float32 {
 	return list
 }
 
+// shared is n floats for one op to pass from its first tasks to its last. Ops, which
+// run one after another, share them.
+func (b *binder) shared(n int) []float32 {
+	if b.common[n] == nil {
+		b.common[n] = view[float32](alignedBytes(int64(n) * 4))
+	}
+	return b.common[n]
+}
+
 // taskElems is about how many elements a task touches: enough to be worth
 // handing out, few enough that the last tasks end at about the same time.
 const taskElems = 8192

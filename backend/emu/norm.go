@@ -42,7 +42,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	e := b.emitter(o.DX, x.cols)
 	tokens, cols := o.X.Rows(), x.cols
 	chunks := parts(tokens, gainRows)
-	partial := make([]float32, chunks*cols)
+	partial := b.shared(chunks * cols)
 
 	inputs, gradients, results := b.scratch(cols), b.scratch(cols), b.scratch(cols)
 	rowsTask := func(worker, chunk int) {
