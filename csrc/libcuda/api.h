@@ -210,6 +210,23 @@ typedef struct octet_nccl {
 #endif
 #undef X
 
+#ifndef OCTET_CUDA_HEADERS
+// The names of a table's functions, for the loader, in the order of the table,
+// which is as long.
+#define OCTET_NAME(result, name, parameters) " " #name
+#define OCTET_DRIVER_NAMES OCTET_DRIVER_FUNCTIONS(OCTET_NAME)
+#define OCTET_DRIVER_OPTIONAL_NAMES OCTET_DRIVER_OPTIONAL(OCTET_NAME)
+#define OCTET_NVRTC_NAMES OCTET_NVRTC_FUNCTIONS(OCTET_NAME)
+#define OCTET_CUBLASLT_NAMES OCTET_CUBLASLT_FUNCTIONS(OCTET_NAME)
+#define OCTET_NCCL_NAMES OCTET_NCCL_FUNCTIONS(OCTET_NAME)
+#define X(result, name, parameters) +sizeof(void *)
+_Static_assert(sizeof(octet_driver) == OCTET_DRIVER_FUNCTIONS(X) OCTET_DRIVER_OPTIONAL(X), "one pointer for each name");
+_Static_assert(sizeof(octet_nvrtc) == OCTET_NVRTC_FUNCTIONS(X), "one pointer for each name");
+_Static_assert(sizeof(octet_cublaslt) == OCTET_CUBLASLT_FUNCTIONS(X), "one pointer for each name");
+_Static_assert(sizeof(octet_nccl) == OCTET_NCCL_FUNCTIONS(X), "one pointer for each name");
+#undef X
+#endif
+
 // TRY calls a function of a table and returns from an entry of the shim if that
 // failed.
 #define TRY(table, name, ...) \

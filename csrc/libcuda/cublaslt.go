@@ -31,12 +31,12 @@ func (d *Device) NewLt() (*Lt, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Lt{Library: Library{lib.path, cublasLtVersion(lib)}, d: d, lib: lib}
-	return l, l.check(C.octet_lt_new(&d.c, lib.api, &l.lt))
+	l := &Lt{Library: Library{lib.Path, cublasLtVersion(lib)}, d: d, lib: lib}
+	return l, l.check(C.octet_lt_new(&d.c, lib.Table, &l.lt))
 }
 
 // Close ends the library's work on the device. Products need it no more.
-func (l *Lt) Close() error { return l.check(C.octet_lt_free(&l.d.c, l.lib.api, l.lt)) }
+func (l *Lt) Close() error { return l.check(C.octet_lt_free(&l.d.c, l.lib.Table, l.lt)) }
 
 // check knows that an entry may have failed in the driver, before it came to
 // cuBLASLt.
@@ -47,7 +47,7 @@ func (l *Lt) check(s C.octet_status) error {
 	if e := (&Error{Call: C.GoString(s.call)}); e.driver() {
 		return l.d.check(s)
 	}
-	return failed(s, func(code C.int) *C.char { return C.octet_cublaslt_text(l.lib.api, code) })
+	return failed(s, func(code C.int) *C.char { return C.octet_cublaslt_text(l.lib.Table, code) })
 }
 
 // Matrix is a row-major operand of a product in device memory.
@@ -124,7 +124,7 @@ func (l *Lt) NewProduct(g Gemm) (*Product, error) {
 		return nil, fmt.Errorf("%v: Beta is %v and there is no C", &g, g.Beta)
 	}
 	p := &Product{Gemm: g, lt: l}
-	if err := l.check(C.octet_product_new(l.lib.api, &c, &p.p)); err != nil {
+	if err := l.check(C.octet_product_new(l.lib.Table, &c, &p.p)); err != nil {
 		return nil, fmt.Errorf("%v: %w", &g, err)
 	}
 	return p, nil
@@ -138,7 +138,7 @@ func flag(b bool) C.int {
 }
 
 // Close frees the description.
-func (p *Product) Close() { C.octet_product_free(p.lt.lib.api, p.p) }
+func (p *Product) Close() { C.octet_product_free(p.lt.lib.Table, p.p) }
 
 // Algo is one way to compute a product, which holds for every product of the
 // same sizes, formats and alignments.
@@ -156,7 +156,7 @@ type Algo struct {
 func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	found := make([]C.octet_algo, max(1, limit))
 	count := C.int(len(found))
-	err := p.lt.check(C.octet_product_algos(&p.lt.d.c, p.lt.lib.api, p.lt.lt, p.p, C.size_t(workspace), &found[0], &count))
+	err := p.lt.check(C.octet_product_algos(&p.lt.d.c, p.lt.lib.Table, p.lt.lt, p.p, C.size_t(workspace), &found[0], &count))
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", &p.Gemm, err)
 	}
@@ -189,7 +189,7 @@ func (p *Product) Algo(c Code) (Algo, error) {
 	for i := range a.data {
 		a.data[i] = C.uint64_t(binary.NativeEndian.Uint64(c[8*i:]))
 	}
-	if err := p.lt.check(C.octet_product_check(&p.lt.d.c, p.lt.lib.api, p.lt.lt, p.p, &a)); err != nil {
+	if err := p.lt.check(C.octet_product_check(&p.lt.d.c, p.lt.lib.Table, p.lt.lt, p.p, &a)); err != nil {
 		return Algo{}, fmt.Errorf("%v: %w", &p.Gemm, err)
 	}
 	return algoOf(a), nil
@@ -205,7 +205,7 @@ func algoOf(a C.octet_algo) Algo {
 // needs them.
 func (p *Product) Run(s *Stream, a *Algo, workspace Ptr, bytes int) error {
 	c := C.octet_algo{data: a.data}
-	status := C.octet_product_run(&p.lt.d.c, p.lt.lib.api, p.lt.lt, p.p, &c, C.uint64_t(workspace), C.size_t(bytes), s.s)
+	status := C.octet_product_run(&p.lt.d.c, p.lt.lib.Table, p.lt.lt, p.p, &c, C.uint64_t(workspace), C.size_t(bytes), s.s)
 	if status.code == 0 {
 		return nil
 	}

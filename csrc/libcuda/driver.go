@@ -33,7 +33,7 @@ func Open(ordinal int) (*Device, error) {
 		return nil, err
 	}
 	var c C.octet_device
-	if err := driverError(lib.api, C.octet_open(lib.api, C.int(ordinal), &c)); err != nil {
+	if err := driverError(lib.Table, C.octet_open(lib.Table, C.int(ordinal), &c)); err != nil {
 		return nil, err
 	}
 	return newDevice(lib, c, ordinal)
@@ -56,7 +56,7 @@ func Adopt(context uintptr, owner any) (*Device, error) {
 		return nil, err
 	}
 	var c C.octet_device
-	if err := driverError(lib.api, C.octet_adopt(lib.api, C.octet_handle(context), &c)); err != nil {
+	if err := driverError(lib.Table, C.octet_adopt(lib.Table, C.octet_handle(context), &c)); err != nil {
 		return nil, fmt.Errorf("adopt a CUDA context: %w", err)
 	}
 	d, err := newDevice(lib, c, -1)
@@ -67,7 +67,7 @@ func Adopt(context uintptr, owner any) (*Device, error) {
 }
 
 func newDevice(lib driver, c C.octet_device, ordinal int) (d *Device, err error) {
-	d = &Device{Version: int(C.octet_version(lib.api)), ordinal: ordinal, lib: lib, c: c}
+	d = &Device{Version: int(C.octet_version(lib.Table)), ordinal: ordinal, lib: lib, c: c}
 	if d.GPU, err = describe(lib, d.c.id); err != nil {
 		_ = d.Close() // the first error tells more
 		return nil, err
@@ -82,7 +82,7 @@ func (d *Device) check(s C.octet_status) error {
 	if s.code == 0 {
 		return nil
 	}
-	return driverError(d.lib.api, s)
+	return driverError(d.lib.Table, s)
 }
 
 // Memory asks how many bytes of the device are free, for all processes, and how

@@ -21,17 +21,6 @@ typedef struct octet_nvrtc octet_nvrtc;
 typedef struct octet_cublaslt octet_cublaslt;
 typedef struct octet_nccl octet_nccl;
 
-// How loading went: reason is empty where all went well.
-typedef struct {
-	char path[1024]; // of the file that was loaded
-	char reason[1024];
-} octet_loaded;
-
-const octet_driver *octet_driver_load(const char *path, octet_loaded *out);
-const octet_nvrtc *octet_nvrtc_load(const char *path, octet_loaded *out);
-const octet_cublaslt *octet_cublaslt_load(const char *path, octet_loaded *out);
-const octet_nccl *octet_nccl_load(const char *path, octet_loaded *out);
-
 // driver.c
 
 typedef struct {
@@ -103,6 +92,7 @@ octet_status octet_graph_free(const octet_device *d, octet_handle g);
 
 // nvrtc.c
 
+void octet_nvrtc_builtins(const octet_nvrtc *api, const char *path); // path of the library
 octet_status octet_nvrtc_version(const octet_nvrtc *api, int *major, int *minor);
 const char *octet_nvrtc_text(const octet_nvrtc *api, int code);
 // The architectures that NVRTC compiles for, 90 for sm_90. count becomes how many

@@ -6,18 +6,17 @@ package libcuda
 // #cgo LDFLAGS: -ldl
 // #include <stdlib.h>
 // #include "libcuda.h"
+// #include "api.h"
 import "C"
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
-	"sync"
 	"unsafe"
+
+	"octet/csrc/dynlib"
 )
 
 // Library is a loaded library of the CUDA toolkit.
@@ -26,63 +25,37 @@ type Library struct {
 	Version string
 }
 
-// A loaded is a library's table of functions, and the file it came from.
-type loaded[API any] struct {
-	api  API
-	path string
-}
-
 type (
-	driver   = loaded[*C.octet_driver]
-	nvrtc    = loaded[*C.octet_nvrtc]
-	cublasLt = loaded[*C.octet_cublaslt]
-	nccl     = loaded[*C.octet_nccl]
+	driver   = *dynlib.Library[*C.octet_driver]
+	nvrtc    = *dynlib.Library[*C.octet_nvrtc]
+	cublasLt = *dynlib.Library[*C.octet_cublaslt]
+	nccl     = *dynlib.Library[*C.octet_nccl]
 )
 
-// opened holds what was loaded, by kind and path: for the life of the process,
-// as the libraries are.
-var opened sync.Map
-
-func open[API comparable](path string, load func(*C.char, *C.octet_loaded) API) (loaded[API], error) {
-	type key struct {
-		none API // tells the kinds apart
-		path string
-	}
-	if l, ok := opened.Load(key{path: path}); ok {
-		return l.(loaded[API]), nil
-	}
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
-	var out C.octet_loaded
-	api := load(name, &out)
-	if reason := C.GoString(&out.reason[0]); reason != "" {
-		return loaded[API]{}, errors.New(reason)
-	}
-	l, _ := opened.LoadOrStore(key{path: path}, loaded[API]{api, C.GoString(&out.path[0])})
-	return l.(loaded[API]), nil
-}
-
 func openDriver() (driver, error) {
-	return open(cmp.Or(os.Getenv("OCTET_LIBCUDA"), "libcuda.so.1"),
-		func(path *C.char, out *C.octet_loaded) *C.octet_driver { return C.octet_driver_load(path, out) })
+	return dynlib.Open[*C.octet_driver]("OCTET_LIBCUDA", []string{"libcuda.so.1"}, C.OCTET_DRIVER_NAMES, C.OCTET_DRIVER_OPTIONAL_NAMES)
 }
 
 // openCublasLt loads the newest cuBLASLt that a driver of this version serves;
 // 0 is a driver unknown.
 func openCublasLt(version int) (cublasLt, error) {
-	return newest("OCTET_LIBCUBLASLT", "libcublasLt.so.", version,
-		func(path *C.char, out *C.octet_loaded) *C.octet_cublaslt { return C.octet_cublaslt_load(path, out) })
+	return newest[*C.octet_cublaslt]("OCTET_LIBCUBLASLT", "libcublasLt.so.", version, C.OCTET_CUBLASLT_NAMES)
 }
 
 func openNVRTC(version int) (nvrtc, error) {
-	return newest("OCTET_LIBNVRTC", "libnvrtc.so.", version,
-		func(path *C.char, out *C.octet_loaded) *C.octet_nvrtc { return C.octet_nvrtc_load(path, out) })
+	lib, err := newest[*C.octet_nvrtc]("OCTET_LIBNVRTC", "libnvrtc.so.", version, C.OCTET_NVRTC_NAMES)
+	if err != nil {
+		return nil, err
+	}
+	path := C.CString(lib.Path)
+	defer C.free(unsafe.Pointer(path))
+	C.octet_nvrtc_builtins(lib.Table, path)
+	return lib, nil
 }
 
 // openNCCL loads NCCL, which has one name for CUDA 12 and 13.
 func openNCCL() (nccl, error) {
-	return first("OCTET_LIBNCCL", ncclPaths(),
-		func(path *C.char, out *C.octet_loaded) *C.octet_nccl { return C.octet_nccl_load(path, out) })
+	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "")
 }
 
 func ncclPaths() []string {
@@ -100,29 +73,12 @@ func ncclPaths() []string {
 	return paths
 }
 
-func newest[API comparable](variable, stem string, driver int, load func(*C.char, *C.octet_loaded) API) (loaded[API], error) {
+func newest[Table any](variable, stem string, driver int, names string) (*dynlib.Library[Table], error) {
 	paths := candidates(stem, driver)
 	if len(paths) == 0 && os.Getenv(variable) == "" {
-		return loaded[API]{}, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
+		return nil, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
 	}
-	return first(variable, paths, load)
-}
-
-// first loads the file that a variable names or, if it names none, the first of
-// the paths that can be loaded.
-func first[API comparable](variable string, paths []string, load func(*C.char, *C.octet_loaded) API) (loaded[API], error) {
-	if path := os.Getenv(variable); path != "" {
-		paths = []string{path}
-	}
-	var reasons []string
-	for _, path := range paths {
-		l, err := open(path, load)
-		if err == nil {
-			return l, nil
-		}
-		reasons = append(reasons, err.Error())
-	}
-	return loaded[API]{}, errors.New(strings.Join(reasons, "; "))
+	return dynlib.Open[Table](variable, paths, names, "")
 }
 
 // candidates lists what to try, the newest version first: the bare name, which

@@ -36,8 +36,8 @@ func NewComms(devices []*Device) ([]*Comm, error) {
 	if err != nil {
 		return nil, err
 	}
-	library := Library{lib.path, ncclVersion(lib)}
-	if int(C.octet_nccl_version(lib.api)) < oldestNCCL {
+	library := Library{lib.Path, ncclVersion(lib)}
+	if int(C.octet_nccl_version(lib.Table)) < oldestNCCL {
 		return nil, fmt.Errorf("%s is NCCL %s: 2.9 or later is needed", library.Path, library.Version)
 	}
 	if len(devices) == 0 {
@@ -50,7 +50,7 @@ func NewComms(devices []*Device) ([]*Comm, error) {
 		}
 		ordinals[i] = C.int(d.ordinal)
 	}
-	status := C.octet_comms_new(lib.api, C.int(len(devices)), &ordinals[0], &handles[0])
+	status := C.octet_comms_new(lib.Table, C.int(len(devices)), &ordinals[0], &handles[0])
 	list := make([]*Comm, len(devices))
 	for i, d := range devices {
 		list[i] = &Comm{library, d, lib, handles[i]}
@@ -67,24 +67,24 @@ func (c *Comm) check(s C.octet_status) error {
 	if e := (&Error{Call: C.GoString(s.call)}); e.driver() {
 		return c.d.check(s)
 	}
-	return failed(s, func(code C.int) *C.char { return C.octet_nccl_text(c.lib.api, code) })
+	return failed(s, func(code C.int) *C.char { return C.octet_nccl_text(c.lib.Table, code) })
 }
 
 // Err is an error that NCCL met in the background, after which the ranks will
 // not meet: Abort is all that is left.
-func (c *Comm) Err() error { return c.check(C.octet_comm_error(&c.d.c, c.lib.api, c.comm)) }
+func (c *Comm) Err() error { return c.check(C.octet_comm_error(&c.d.c, c.lib.Table, c.comm)) }
 
 // Destroy frees the communicator of ranks that parted in order: nothing of it is
 // left on any stream, and the graphs that hold its calls were closed. It comes
 // back when all ranks destroy theirs: so each from a goroutine of its own.
-func (c *Comm) Destroy() error { return c.check(C.octet_comm_destroy(&c.d.c, c.lib.api, c.comm)) }
+func (c *Comm) Destroy() error { return c.check(C.octet_comm_destroy(&c.d.c, c.lib.Table, c.comm)) }
 
 // Abort gives the communicator up: what streams wait for ends, with anything as
 // its result, and nothing else may be asked of it. It may be called while another
 // goroutine is in a call that waits. It comes back when the graphs that hold
 // calls of this communicator were closed, on all ranks, and when all of them
 // abort: so each from a goroutine of its own.
-func (c *Comm) Abort() error { return c.check(C.octet_comm_abort(&c.d.c, c.lib.api, c.comm)) }
+func (c *Comm) Abort() error { return c.check(C.octet_comm_abort(&c.d.c, c.lib.Table, c.comm)) }
 
 // AllReduceSum adds up n FP32 numbers at x over the ranks, in place: bit for bit
 // the same on all, in an order that NCCL chooses.
@@ -119,5 +119,5 @@ func (c *Comm) Recv(s *Stream, to Ptr, n, peer int) error {
 }
 
 func (c *Comm) meet(s *Stream, what uint32, from, to Ptr, n, peer int) error {
-	return c.check(C.octet_meet(&c.d.c, c.lib.api, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n), C.int(peer)))
+	return c.check(C.octet_meet(&c.d.c, c.lib.Table, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n), C.int(peer)))
 }

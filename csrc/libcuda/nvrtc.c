@@ -3,7 +3,10 @@
 #include "libcuda.h"
 #include "api.h"
 
+#include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 octet_status octet_nvrtc_version(const octet_nvrtc *api, int *major, int *minor) {
 	TRY(api, nvrtcVersion, major, minor);
@@ -37,6 +40,19 @@ static octet_status read_cubin(const octet_nvrtc *api, nvrtcProgram p, octet_com
 	if (out->cubin)
 		TRY(api, nvrtcGetCUBIN, p, out->cubin);
 	return (octet_status){0};
+}
+
+// NVRTC opens its builtins (libnvrtc-builtins.so.13.0) by name when it first
+// compiles, and the loader does not look beside NVRTC for them. Loaded from
+// there beforehand, they are found. Once more is nothing: the loader counts.
+void octet_nvrtc_builtins(const octet_nvrtc *api, const char *path) {
+	int major = 0, minor = 0;
+	const char *slash = strrchr(path, '/');
+	if (!slash || api->nvrtcVersion(&major, &minor))
+		return;
+	char file[1200];
+	snprintf(file, sizeof file, "%.*s/libnvrtc-builtins.so.%d.%d", (int)(slash - path), path, major, minor);
+	dlopen(file, RTLD_NOW | RTLD_GLOBAL);
 }
 
 octet_status octet_nvrtc_compile(const octet_nvrtc *api, const char *name, const char *source,

@@ -31,14 +31,14 @@ func NewCompiler(driver int) (*Compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Compiler{Library{lib.path, version}, lib}, nil
+	return &Compiler{Library{lib.Path, version}, lib}, nil
 }
 
 // Compiles reports whether there is code for a GPU: NVRTC knows the compute
 // capabilities of its day.
 func (c *Compiler) Compiles(g GPU) (bool, error) {
 	list, count := make([]C.int, 256), C.int(0)
-	if err := nvrtcError(c.lib.api, C.octet_nvrtc_archs(c.lib.api, C.int(len(list)), &list[0], &count)); err != nil {
+	if err := nvrtcError(c.lib.Table, C.octet_nvrtc_archs(c.lib.Table, C.int(len(list)), &list[0], &count)); err != nil {
 		return false, err
 	}
 	return slices.Contains(list[:min(len(list), int(count))], C.int(10*g.Major+g.Minor)), nil
@@ -106,11 +106,11 @@ func (c *Compiler) compile(src Source, arch string, options []string) (cubin []b
 		flags = append(flags, str(o))
 	}
 	var out C.octet_compiled
-	status := C.octet_nvrtc_compile(c.lib.api, str(src.Name), str(src.Text),
+	status := C.octet_nvrtc_compile(c.lib.Table, str(src.Name), str(src.Text),
 		C.int(len(names)), unsafe.SliceData(texts), unsafe.SliceData(names),
 		C.int(len(flags)), unsafe.SliceData(flags), &out)
 	owned = append(owned, unsafe.Pointer(out.log), unsafe.Pointer(out.cubin))
-	if err := nvrtcError(c.lib.api, status); err != nil {
+	if err := nvrtcError(c.lib.Table, status); err != nil {
 		err = fmt.Errorf("compile %s for %s with NVRTC %s: %w", src.Name, arch, c.Version, err)
 		if log := strings.TrimSpace(C.GoString(out.log)); log != "" {
 			err = fmt.Errorf("%w\n%s", err, log)

@@ -32,14 +32,14 @@ func ProbeDriver() (Driver, error) {
 	if err != nil {
 		return Driver{}, err
 	}
-	d := Driver{Path: lib.path, Version: int(C.octet_version(lib.api))}
+	d := Driver{Path: lib.Path, Version: int(C.octet_version(lib.Table))}
 	var count C.int
-	if err := driverError(lib.api, C.octet_count(lib.api, &count)); err != nil {
+	if err := driverError(lib.Table, C.octet_count(lib.Table, &count)); err != nil {
 		return d, err
 	}
 	for i := range int(count) {
 		var id C.int
-		if err := driverError(lib.api, C.octet_id(lib.api, C.int(i), &id)); err != nil {
+		if err := driverError(lib.Table, C.octet_id(lib.Table, C.int(i), &id)); err != nil {
 			return d, err
 		}
 		gpu, err := describe(lib, id)
@@ -53,7 +53,7 @@ func ProbeDriver() (Driver, error) {
 
 func describe(lib driver, id C.int) (GPU, error) {
 	var out C.octet_gpu
-	if err := driverError(lib.api, C.octet_describe(lib.api, id, &out)); err != nil {
+	if err := driverError(lib.Table, C.octet_describe(lib.Table, id, &out)); err != nil {
 		return GPU{}, err
 	}
 	return GPU{
@@ -69,11 +69,11 @@ func ProbeCublasLt(driver int) (Library, error) {
 	if err != nil {
 		return Library{}, err
 	}
-	return Library{lib.path, cublasLtVersion(lib)}, nil
+	return Library{lib.Path, cublasLtVersion(lib)}, nil
 }
 
 func cublasLtVersion(lib cublasLt) string {
-	v := int(C.octet_cublaslt_version(lib.api))
+	v := int(C.octet_cublaslt_version(lib.Table))
 	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
 }
 
@@ -84,12 +84,12 @@ func ProbeNVRTC(driver int) (Library, error) {
 		return Library{}, err
 	}
 	version, err := nvrtcVersion(lib)
-	return Library{lib.path, version}, err
+	return Library{lib.Path, version}, err
 }
 
 func nvrtcVersion(lib nvrtc) (string, error) {
 	var major, minor C.int
-	err := nvrtcError(lib.api, C.octet_nvrtc_version(lib.api, &major, &minor))
+	err := nvrtcError(lib.Table, C.octet_nvrtc_version(lib.Table, &major, &minor))
 	return fmt.Sprintf("%d.%d", major, minor), err
 }
 
@@ -99,12 +99,12 @@ func ProbeNCCL() (Library, error) {
 	if err != nil {
 		return Library{}, err
 	}
-	return Library{lib.path, ncclVersion(lib)}, nil
+	return Library{lib.Path, ncclVersion(lib)}, nil
 }
 
 // Until 2.8, NCCL_VERSION (nccl.h) left one digit for the minor number.
 func ncclVersion(lib nccl) string {
-	v := int(C.octet_nccl_version(lib.api))
+	v := int(C.octet_nccl_version(lib.Table))
 	if v < 10000 {
 		return fmt.Sprintf("%d.%d.%d", v/1000, v/100%10, v%100)
 	}

@@ -255,6 +255,18 @@ typedef struct octet_hlml {
 	OCTET_HLML_OPTIONAL(X)
 } octet_hlml;
 #undef X
+
+// The names of a table's functions, for the loader, in the order of the table,
+// which is as long.
+#define OCTET_NAME(result, name, parameters) " " #name
+#define OCTET_SYNAPSE_NAMES OCTET_SYNAPSE_FUNCTIONS(OCTET_NAME)
+#define OCTET_HCCL_NAMES OCTET_HCCL_FUNCTIONS(OCTET_NAME)
+#define OCTET_HLML_NAMES OCTET_HLML_FUNCTIONS(OCTET_NAME)
+#define OCTET_HLML_OPTIONAL_NAMES OCTET_HLML_OPTIONAL(OCTET_NAME)
+#define X(result, name, parameters) +sizeof(void *)
+_Static_assert(sizeof(octet_synapse) == OCTET_SYNAPSE_FUNCTIONS(X) OCTET_HCCL_FUNCTIONS(X), "one pointer for each name");
+_Static_assert(sizeof(octet_hlml) == OCTET_HLML_FUNCTIONS(X) OCTET_HLML_OPTIONAL(X), "one pointer for each name");
+#undef X
 #endif
 
 // TRY calls a function of a table and returns from an entry of the shim if that

@@ -31,18 +31,18 @@ func UniqueID() ([]byte, error) {
 		return nil, err
 	}
 	id := make([]byte, C.OCTET_UNIQUE_ID)
-	return id, hcclError(lib, C.octet_syn_unique_id(lib.api, unsafe.Pointer(unsafe.SliceData(id))))
+	return id, hcclError(lib, C.octet_syn_unique_id(lib.Table, unsafe.Pointer(unsafe.SliceData(id))))
 }
 
-func hasHCCL(lib *synapse) error {
-	if name := C.octet_hccl_missing(lib.api); name != nil {
-		return fmt.Errorf("%s has no %s: this SynapseAI has no HCCL, which several devices need", lib.path, C.GoString(name))
+func hasHCCL(lib synapse) error {
+	if len(lib.Missing) > 0 {
+		return fmt.Errorf("%s has no %s: this SynapseAI has no HCCL, which several devices need", lib.Path, lib.Missing[0])
 	}
 	return nil
 }
 
-func hcclError(lib *synapse, s C.octet_syn_status) error {
-	return failed(s, func(code C.int) string { return C.GoString(C.octet_hccl_text(lib.api, code)) })
+func hcclError(lib synapse, s C.octet_syn_status) error {
+	return failed(s, func(code C.int) string { return C.GoString(C.octet_hccl_text(lib.Table, code)) })
 }
 
 // NewComm joins the group with this id as one of its ranks, and returns when
@@ -58,7 +58,7 @@ func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
 		return nil, err
 	}
 	c := &Comm{d: d}
-	err := c.check(C.octet_syn_comm_new(d.lib.api, unsafe.Pointer(unsafe.SliceData(id)), C.int(ranks), C.int(rank), &c.c))
+	err := c.check(C.octet_syn_comm_new(d.lib.Table, unsafe.Pointer(unsafe.SliceData(id)), C.int(ranks), C.int(rank), &c.c))
 	if err != nil {
 		return nil, fmt.Errorf("rank %d of %d: %w", rank, ranks, err)
 	}
@@ -66,7 +66,7 @@ func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
 }
 
 // Close leaves the group, after what is under way. It comes before the device's.
-func (c *Comm) Close() error { return c.check(C.octet_syn_comm_free(c.d.lib.api, c.c)) }
+func (c *Comm) Close() error { return c.check(C.octet_syn_comm_free(c.d.lib.Table, c.c)) }
 
 func (c *Comm) check(s C.octet_syn_status) error { return hcclError(c.d.lib, s) }
 
@@ -93,7 +93,7 @@ func (c *Comm) AllReduce(s *Stream, p Ptr, count int, t DataType, op Reduction) 
 	if err != nil {
 		return err
 	}
-	return c.check(C.octet_syn_all_reduce(c.d.lib.api, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, hcclOps[op]))
+	return c.check(C.octet_syn_all_reduce(c.d.lib.Table, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, hcclOps[op]))
 }
 
 // ReduceScatter reduces ranks times count numbers at from, and leaves each rank
@@ -103,7 +103,7 @@ func (c *Comm) ReduceScatter(s *Stream, to, from Ptr, count int, t DataType, op 
 	if err != nil {
 		return err
 	}
-	return c.check(C.octet_syn_reduce_scatter(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind, hcclOps[op]))
+	return c.check(C.octet_syn_reduce_scatter(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind, hcclOps[op]))
 }
 
 // AllGather puts the count numbers that each rank has at from one behind the
@@ -113,7 +113,7 @@ func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
 	if err != nil {
 		return err
 	}
-	return c.check(C.octet_syn_all_gather(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
+	return c.check(C.octet_syn_all_gather(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
 }
 
 // Send sends count numbers to a rank, which receives them with Recv.
@@ -122,7 +122,7 @@ func (c *Comm) Send(s *Stream, from Ptr, count int, t DataType, peer int) error 
 	if err != nil {
 		return err
 	}
-	return c.check(C.octet_syn_send(c.d.lib.api, c.c, s.s, C.uint64_t(from), C.uint64_t(count), kind, C.int(peer)))
+	return c.check(C.octet_syn_send(c.d.lib.Table, c.c, s.s, C.uint64_t(from), C.uint64_t(count), kind, C.int(peer)))
 }
 
 // Recv receives count numbers that a rank sends with Send.
@@ -131,5 +131,5 @@ func (c *Comm) Recv(s *Stream, to Ptr, count int, t DataType, peer int) error {
 	if err != nil {
 		return err
 	}
-	return c.check(C.octet_syn_recv(c.d.lib.api, c.c, s.s, C.uint64_t(to), C.uint64_t(count), kind, C.int(peer)))
+	return c.check(C.octet_syn_recv(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(count), kind, C.int(peer)))
 }

@@ -20,7 +20,7 @@ type Device struct {
 	Type   DeviceType
 	Align  int // what addresses in its memory have to be multiples of
 
-	lib *synapse
+	lib synapse
 	id  C.uint32_t
 }
 
@@ -32,7 +32,7 @@ func Open(module int) (*Device, error) {
 		return nil, err
 	}
 	d := &Device{lib: lib}
-	if err := d.check(C.octet_syn_acquire(lib.api, C.int(module), &d.id)); err != nil {
+	if err := d.check(C.octet_syn_acquire(lib.Table, C.int(module), &d.id)); err != nil {
 		return nil, acquireError(module, err)
 	}
 	if err := d.describe(); err != nil {
@@ -60,7 +60,7 @@ func (d *Device) describe() (err error) {
 		return err
 	}
 	var c C.octet_syn_description
-	if err := d.check(C.octet_syn_describe(d.lib.api, d.id, &c)); err != nil {
+	if err := d.check(C.octet_syn_describe(d.lib.Table, d.id, &c)); err != nil {
 		return err
 	}
 	d.Name, d.Bus = C.GoString(&c.name[0]), C.GoString(&c.bus[0])
@@ -79,28 +79,30 @@ func (d *Device) Model() string { return d.Type.String() }
 // devices that are given back and acquired again in haste have been seen to
 // fail. After an error that DeviceLost is true of, leave it to the end of the
 // process: the teardown may hang.
-func (d *Device) Close() error { return d.check(C.octet_syn_release(d.lib.api, d.id)) }
+func (d *Device) Close() error { return d.check(C.octet_syn_release(d.lib.Table, d.id)) }
 
 func (d *Device) check(s C.octet_syn_status) error { return synapseError(d.lib, s) }
 
 // Memory asks how many bytes of the device are free, and how many it has.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var f, t C.uint64_t
-	err = d.check(C.octet_syn_memory(d.lib.api, d.id, &f, &t))
+	err = d.check(C.octet_syn_memory(d.lib.Table, d.id, &f, &t))
 	return uint64(f), uint64(t), err
 }
 
 // Alloc takes memory of the device, aligned to Align and not initialised.
 func (d *Device) Alloc(bytes int) (Ptr, error) {
 	var p C.uint64_t
-	if err := d.check(C.octet_syn_alloc(d.lib.api, d.id, C.uint64_t(bytes), &p)); err != nil {
+	if err := d.check(C.octet_syn_alloc(d.lib.Table, d.id, C.uint64_t(bytes), &p)); err != nil {
 		return 0, fmt.Errorf("%d bytes of device memory: %w", bytes, err)
 	}
 	return Ptr(p), nil
 }
 
 // Free gives memory back. Nothing may be under way with it.
-func (d *Device) Free(p Ptr) error { return d.check(C.octet_syn_free(d.lib.api, d.id, C.uint64_t(p))) }
+func (d *Device) Free(p Ptr) error {
+	return d.check(C.octet_syn_free(d.lib.Table, d.id, C.uint64_t(p)))
+}
 
 // Host is host memory that the device can reach: what it copies from and to has
 // to be.
@@ -112,7 +114,7 @@ type Host struct {
 // Host allocates host memory and maps it for the device, zeroed.
 func (d *Device) Host(bytes int) (*Host, error) {
 	var p unsafe.Pointer
-	if err := d.check(C.octet_syn_host_alloc(d.lib.api, d.id, C.uint64_t(bytes), &p)); err != nil {
+	if err := d.check(C.octet_syn_host_alloc(d.lib.Table, d.id, C.uint64_t(bytes), &p)); err != nil {
 		return nil, fmt.Errorf("%d bytes of host memory mapped for the device: %w", bytes, err)
 	}
 	h := &Host{d, unsafe.Slice((*byte)(p), bytes)}
@@ -125,7 +127,7 @@ func (h *Host) Bytes() []byte { return h.bytes }
 
 // Close frees the memory. Nothing may be under way with it.
 func (h *Host) Close() error {
-	return h.d.check(C.octet_syn_host_free(h.d.lib.api, h.d.id, unsafe.Pointer(unsafe.SliceData(h.bytes))))
+	return h.d.check(C.octet_syn_host_free(h.d.lib.Table, h.d.id, unsafe.Pointer(unsafe.SliceData(h.bytes))))
 }
 
 func (h *Host) at(offset, bytes int) (unsafe.Pointer, error) {

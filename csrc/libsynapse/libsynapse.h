@@ -19,15 +19,6 @@ typedef uintptr_t octet_syn_handle;
 typedef struct octet_synapse octet_synapse;
 typedef struct octet_hlml octet_hlml;
 
-// How loading went: reason is empty where all went well.
-typedef struct {
-	char path[1024]; // of the file that was loaded
-	char reason[1024];
-} octet_syn_loaded;
-
-const octet_synapse *octet_synapse_load(const char *path, octet_syn_loaded *out);
-const octet_hlml *octet_hlml_load(const char *path, octet_syn_loaded *out);
-
 // device.c
 
 typedef struct {
@@ -113,7 +104,6 @@ octet_syn_status octet_syn_launch(const octet_synapse *api, octet_syn_handle r, 
 enum { OCTET_UNIQUE_ID = 1032 };
 
 const char *octet_hccl_text(const octet_synapse *api, int code);
-const char *octet_hccl_missing(const octet_synapse *api); // NULL: nothing
 octet_syn_status octet_syn_unique_id(const octet_synapse *api, void *out);
 octet_syn_status octet_syn_comm_new(const octet_synapse *api, const void *id, int ranks, int rank, octet_syn_handle *out);
 octet_syn_status octet_syn_comm_free(const octet_synapse *api, octet_syn_handle c);

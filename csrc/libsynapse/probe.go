@@ -21,7 +21,7 @@ func Probe() (Synapse, error) {
 	if err != nil {
 		return Synapse{}, err
 	}
-	s := Synapse{Path: l.path}
+	s := Synapse{Path: l.Path}
 	if err := initialize(l); err != nil {
 		return s, err
 	}
@@ -29,7 +29,7 @@ func Probe() (Synapse, error) {
 		return s, err
 	}
 	var devices, gaudi2, gaudi3 C.uint32_t
-	err = synapseError(l, C.octet_syn_count(l.api, &devices, &gaudi2, &gaudi3))
+	err = synapseError(l, C.octet_syn_count(l.Table, &devices, &gaudi2, &gaudi3))
 	s.Devices, s.Gaudi2, s.Gaudi3 = int(devices), int(gaudi2), int(gaudi3)
 	return s, err
 }

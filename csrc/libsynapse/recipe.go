@@ -16,7 +16,7 @@ import (
 
 // Recipe is a compiled graph: what a device runs in one launch.
 type Recipe struct {
-	lib       *synapse
+	lib       synapse
 	r         C.octet_syn_handle
 	workspace uint64
 	sections  int
@@ -41,7 +41,7 @@ func Compile(t DeviceType, g *Graph, name string) (*Recipe, error) {
 	defer C.free(unsafe.Pointer(label))
 	var where C.octet_syn_place
 	r := &Recipe{lib: lib}
-	err = synapseError(lib, C.octet_syn_compile(lib.api, C.int(t), label, C.uint32_t(g.Sections),
+	err = synapseError(lib, C.octet_syn_compile(lib.Table, C.int(t), label, C.uint32_t(g.Sections),
 		C.uint32_t(len(p.tensors)), unsafe.SliceData(p.tensors), C.uint32_t(len(p.nodes)), unsafe.SliceData(p.nodes),
 		unsafe.SliceData(p.indexes), (*C.char)(unsafe.Pointer(unsafe.SliceData(p.bytes))), &where, &r.r))
 	if err != nil {
@@ -79,7 +79,7 @@ func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 	file := C.CString(path)
 	defer C.free(unsafe.Pointer(file))
 	r := &Recipe{lib: lib}
-	if err := synapseError(lib, C.octet_syn_recipe_load(lib.api, file, &r.r)); err != nil {
+	if err := synapseError(lib, C.octet_syn_recipe_load(lib.Table, file, &r.r)); err != nil {
 		return nil, fmt.Errorf("recipe in %s: %w", path, err)
 	}
 	if r, err = r.prepare(g, pack(g).tensors); err != nil {
@@ -92,7 +92,7 @@ func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 func (r *Recipe) prepare(g *Graph, tensors []C.octet_syn_tensor) (*Recipe, error) {
 	var workspace C.uint64_t
 	var known C.uint32_t
-	err := synapseError(r.lib, C.octet_syn_recipe_info(r.lib.api, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
+	err := synapseError(r.lib, C.octet_syn_recipe_info(r.lib.Table, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
 		&workspace, &r.info, &known))
 	if err == nil && known == 0 && g.Sections > 0 {
 		err = fmt.Errorf("it knows none of the graph's %d tensors, so it is of another graph", len(tensors))
@@ -113,7 +113,7 @@ func (r *Recipe) Workspace() uint64 { return r.workspace }
 func (r *Recipe) Save(path string) error {
 	file := C.CString(path)
 	defer C.free(unsafe.Pointer(file))
-	if err := synapseError(r.lib, C.octet_syn_recipe_save(r.lib.api, r.r, file)); err != nil {
+	if err := synapseError(r.lib, C.octet_syn_recipe_save(r.lib.Table, r.r, file)); err != nil {
 		return fmt.Errorf("recipe to %s: %w", path, err)
 	}
 	return nil
@@ -136,12 +136,12 @@ func (r *Recipe) Launch(s *Stream, sections []Ptr, workspace Ptr) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return s.d.check(C.octet_syn_launch(r.lib.api, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
+	return s.d.check(C.octet_syn_launch(r.lib.Table, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
 }
 
 // Close frees the recipe. No launch of it may be under way.
 func (r *Recipe) Close() error {
 	C.octet_syn_launch_info_free(r.info)
 	r.info = nil
-	return synapseError(r.lib, C.octet_syn_recipe_free(r.lib.api, r.r))
+	return synapseError(r.lib, C.octet_syn_recipe_free(r.lib.Table, r.r))
 }

@@ -16,26 +16,26 @@ type Stream struct {
 // NewStream makes an empty stream, independent of all others.
 func (d *Device) NewStream() (*Stream, error) {
 	s := &Stream{d: d}
-	if err := d.check(C.octet_syn_stream_new(d.lib.api, d.id, &s.s)); err != nil {
+	if err := d.check(C.octet_syn_stream_new(d.lib.Table, d.id, &s.s)); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
 // Close gives the stream up. Nothing may be under way on it.
-func (s *Stream) Close() error { return s.d.check(C.octet_syn_stream_free(s.d.lib.api, s.s)) }
+func (s *Stream) Close() error { return s.d.check(C.octet_syn_stream_free(s.d.lib.Table, s.s)) }
 
 // Synchronize waits until everything on the stream is done, and returns the
 // error that any of it may have met. It has been reported to return before the
 // bytes of a CopyOut had landed: whoever reads them waits with a Fence.
-func (s *Stream) Synchronize() error { return s.d.check(C.octet_syn_stream_wait(s.d.lib.api, s.s)) }
+func (s *Stream) Synchronize() error { return s.d.check(C.octet_syn_stream_wait(s.d.lib.Table, s.s)) }
 
 // Fill sets bytes of device memory, asynchronously.
 func (s *Stream) Fill(to Ptr, value byte, bytes int) error {
 	if bytes == 0 {
 		return nil
 	}
-	return s.d.check(C.octet_syn_fill(s.d.lib.api, s.s, C.uint64_t(to), C.uint8_t(value), C.uint64_t(bytes)))
+	return s.d.check(C.octet_syn_fill(s.d.lib.Table, s.s, C.uint64_t(to), C.uint8_t(value), C.uint64_t(bytes)))
 }
 
 // Copy copies within device memory, asynchronously.
@@ -43,7 +43,7 @@ func (s *Stream) Copy(to, from Ptr, bytes int) error {
 	if bytes == 0 {
 		return nil
 	}
-	return s.d.check(C.octet_syn_copy(s.d.lib.api, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(bytes)))
+	return s.d.check(C.octet_syn_copy(s.d.lib.Table, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(bytes)))
 }
 
 // CopyIn copies the bytes of from that begin at offset to the device,
@@ -53,7 +53,7 @@ func (s *Stream) CopyIn(to Ptr, from *Host, offset, bytes int) error {
 	if err != nil || bytes == 0 {
 		return err
 	}
-	return s.d.check(C.octet_syn_copy_in(s.d.lib.api, s.s, C.uint64_t(to), p, C.uint64_t(bytes)))
+	return s.d.check(C.octet_syn_copy_in(s.d.lib.Table, s.s, C.uint64_t(to), p, C.uint64_t(bytes)))
 }
 
 // CopyOut copies device memory to the bytes of to that begin at offset,
@@ -63,7 +63,7 @@ func (s *Stream) CopyOut(to *Host, offset int, from Ptr, bytes int) error {
 	if err != nil || bytes == 0 {
 		return err
 	}
-	return s.d.check(C.octet_syn_copy_out(s.d.lib.api, s.s, p, C.uint64_t(from), C.uint64_t(bytes)))
+	return s.d.check(C.octet_syn_copy_out(s.d.lib.Table, s.s, p, C.uint64_t(from), C.uint64_t(bytes)))
 }
 
 // Event is a point on a stream's way.
@@ -75,23 +75,23 @@ type Event struct {
 // NewEvent makes an event that was not recorded yet.
 func (d *Device) NewEvent() (*Event, error) {
 	e := &Event{d: d}
-	if err := d.check(C.octet_syn_event_new(d.lib.api, d.id, &e.e)); err != nil {
+	if err := d.check(C.octet_syn_event_new(d.lib.Table, d.id, &e.e)); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
 // Close frees the event.
-func (e *Event) Close() error { return e.d.check(C.octet_syn_event_free(e.d.lib.api, e.e)) }
+func (e *Event) Close() error { return e.d.check(C.octet_syn_event_free(e.d.lib.Table, e.e)) }
 
 // Record makes e the point that the stream reaches after what it was given.
 func (e *Event) Record(s *Stream) error {
-	return e.d.check(C.octet_syn_event_record(e.d.lib.api, s.s, e.e))
+	return e.d.check(C.octet_syn_event_record(e.d.lib.Table, s.s, e.e))
 }
 
 // Elapsed waits for e and tells how long after start it was reached.
 func (e *Event) Elapsed(start *Event) (time.Duration, error) {
 	var ns C.uint64_t
-	err := e.d.check(C.octet_syn_event_elapsed(e.d.lib.api, start.e, e.e, &ns))
+	err := e.d.check(C.octet_syn_event_elapsed(e.d.lib.Table, start.e, e.e, &ns))
 	return time.Duration(ns), err
 }

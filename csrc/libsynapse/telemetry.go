@@ -15,7 +15,7 @@ import (
 // library (HLML), which is a library of its own and asks the driver: it neither
 // needs the device to be acquired nor disturbs what it does.
 type Telemetry struct {
-	lib    *hlml
+	lib    hlml
 	device C.octet_syn_handle
 }
 
@@ -28,7 +28,7 @@ func OpenTelemetry(bus string) (*Telemetry, error) {
 	name := C.CString(bus)
 	defer C.free(unsafe.Pointer(name))
 	t := &Telemetry{lib: lib}
-	if err := hlmlError(C.octet_hlml_open(lib.api, name, &t.device)); err != nil {
+	if err := hlmlError(C.octet_hlml_open(lib.Table, name, &t.device)); err != nil {
 		return nil, fmt.Errorf("the Gaudi at %s: %w", bus, err)
 	}
 	return t, nil
@@ -38,7 +38,7 @@ func OpenTelemetry(bus string) (*Telemetry, error) {
 func hlmlError(s C.octet_syn_status) error { return failed(s, func(C.int) string { return "" }) }
 
 // Close ends the reading.
-func (t *Telemetry) Close() error { return hlmlError(C.octet_hlml_close(t.lib.api)) }
+func (t *Telemetry) Close() error { return hlmlError(C.octet_hlml_close(t.lib.Table)) }
 
 // The reasons of hlml.h for a clock that is lowered.
 const (
@@ -49,7 +49,7 @@ const (
 // Read asks for everything. It may take milliseconds.
 func (t *Telemetry) Read() (Reading, error) {
 	var c C.octet_syn_reading
-	if err := hlmlError(C.octet_hlml_read(t.lib.api, t.device, &c)); err != nil {
+	if err := hlmlError(C.octet_hlml_read(t.lib.Table, t.device, &c)); err != nil {
 		return Reading{}, err
 	}
 	r := Reading{

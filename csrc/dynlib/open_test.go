@@ -1,0 +1,95 @@
+//go:build (cuda || gaudi) && cgo && linux
+
+package dynlib
+
+import (
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// build compiles C into a library of its own.
+func build(t *testing.T, source string) (path string) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "vendor.c")
+	require.NoError(t, os.WriteFile(file, []byte(source), 0o666))
+	path = filepath.Join(dir, "vendor.so")
+	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), "-shared", "-fPIC", "-o", path, file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return path
+}
+
+const (
+	none     = "OCTET_TEST_LIBRARY" // names no file
+	required = " one two"
+	optional = " three four"
+)
+
+type table = *[4]unsafe.Pointer
+
+func TestOpenLooksUpInOrder(t *testing.T) {
+	path := build(t, `int four, two, one;`)
+	l, err := Open[table](none, []string{path}, required, optional)
+	require.NoError(t, err)
+	require.Equal(t, path, l.Path)
+	require.Equal(t, []string{"three"}, l.Missing)
+	handle, err := load(path)
+	require.NoError(t, err)
+	for i, name := range []string{"one", "two", "", "four"} {
+		if name == "" {
+			require.Nil(t, l.Table[i])
+			continue
+		}
+		require.NotNil(t, l.Table[i])
+		require.Equal(t, symbol(handle, name), l.Table[i], name)
+	}
+}
+
+func TestOpenIsOnceForEachListOfNames(t *testing.T) {
+	path := build(t, `int four, three, two, one;`)
+	l, err := Open[table](none, []string{path}, required, optional)
+	require.NoError(t, err)
+	again, err := Open[table](none, []string{path}, required, optional)
+	require.NoError(t, err)
+	require.Same(t, l, again)
+	for _, names := range [][2]string{{required, ""}, {" two", optional}} {
+		other, err := Open[table](none, []string{path}, names[0], names[1])
+		require.NoError(t, err)
+		require.NotSame(t, l, other, "%q", names)
+	}
+}
+
+// The first that can be loaded and has what is required is taken, unless the
+// user names one.
+func TestOpenTakesTheFirstThatServes(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.so")
+	poor, good := build(t, `int two;`), build(t, `int one, two;`)
+	l, err := Open[table](none, []string{missing, poor, good}, required, optional)
+	require.NoError(t, err)
+	require.Equal(t, good, l.Path)
+	require.Equal(t, []string{"three", "four"}, l.Missing)
+
+	t.Setenv(none, poor)
+	_, err = Open[table](none, []string{good}, required, optional)
+	require.EqualError(t, err, "the library has no one")
+}
+
+func TestOpenSaysWhatWasTried(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.so")
+	poor := build(t, `int two;`)
+	_, err := Open[table](none, []string{missing, poor}, required, optional)
+	require.ErrorContains(t, err, missing)
+	require.ErrorContains(t, err, "; the library has no one")
+}
+
+// The loader knows where it found a name.
+func TestPathIsTheFile(t *testing.T) {
+	l, err := Open[*[1]unsafe.Pointer](none, []string{"libc.so.6"}, " malloc", "")
+	require.NoError(t, err)
+	require.True(t, filepath.IsAbs(l.Path), l.Path)
+}
