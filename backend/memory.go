@@ -1,5 +1,10 @@
 package backend
 
+import (
+	"fmt"
+	"strings"
+)
+
 // Outline is what a set of lowered programs takes on a device, as far as that can
 // be told without one.
 type Outline struct {
@@ -43,4 +48,33 @@ func (u Usage) Outside() int64 { return u.Used - u.Allocated }
 type Counted interface {
 	Backend
 	Usage() (Usage, error)
+}
+
+// Aligned rounds bytes up to a multiple of align.
+func Aligned(bytes, align int64) int64 { return (bytes + align - 1) / align * align }
+
+// Size writes bytes as vendors count memory: "80 GiB", "0.35 MiB".
+func Size(bytes int64) string {
+	number, unit := float64(bytes)/(1<<20), "MiB"
+	if bytes >= 1<<30 {
+		number, unit = number/(1<<10), "GiB"
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.2f", number), ".00") + " " + unit
+}
+
+// OutOfMemory is the ErrOutOfMemory of what was to be done. Asked is how many
+// bytes that wanted and total what the device has, each 0 where it is not known;
+// err is what the driver said.
+func OutOfMemory(what string, asked, free, total int64, err error) error {
+	var had []string
+	if asked > 0 {
+		had = append(had, "asked for "+Size(asked))
+	}
+	if total > 0 {
+		had = append(had, fmt.Sprintf("%s of the device's %s are free", Size(free), Size(total)))
+	}
+	if len(had) > 0 {
+		err = fmt.Errorf("%s (%w)", strings.Join(had, ", "), err)
+	}
+	return fmt.Errorf("%s: %w: %w; training needs less with a smaller train.micro_batch or train.recompute=block", what, ErrOutOfMemory, err)
 }

@@ -123,16 +123,14 @@ func (plan *Plan) pack(align int64, lives []*life) {
 			if at+l.size <= q.at {
 				break
 			}
-			at = max(at, roundUp(q.at+q.size, align))
+			at = max(at, Aligned(q.at+q.size, align))
 		}
 		l.at = at
 		plan.Offsets[l.t] = at
-		plan.Bytes = max(plan.Bytes, roundUp(at+l.size, align))
+		plan.Bytes = max(plan.Bytes, Aligned(at+l.size, align))
 		i, _ := slices.BinarySearchFunc(placed, at, func(q *life, at int64) int {
 			return int(max(-1, min(1, q.at-at)))
 		})
 		placed = slices.Insert(placed, i, l)
 	}
 }
-
-func roundUp(n, align int64) int64 { return (n + align - 1) / align * align }

@@ -62,7 +62,7 @@ func (m *addresses) of(t *backend.Tensor) uint64 {
 	root := t.Root()
 	if m.at[root] == 0 {
 		m.at[root] = m.next
-		m.next += uint64(roundUp(root.Bytes())) + align
+		m.next += uint64(backend.Aligned(root.Bytes(), align)) + align
 	}
 	at := m.at[root] + uint64(t.Offset*t.DType.Size())
 	m.name[at] = t.Name

@@ -80,8 +80,6 @@ import (
 	"octet/fp8"
 )
 
-func roundUp(n int64) int64 { return (n + align - 1) / align * align }
-
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "cuda",

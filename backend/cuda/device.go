@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 	"sync"
 
 	"octet/backend"
@@ -166,7 +165,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	for t := range vars.All() {
 		if _, ok := homes[t]; t.Base == nil && !ok {
 			offsets[t] = bytes
-			bytes += roundUp(t.Bytes())
+			bytes += backend.Aligned(t.Bytes(), align)
 		}
 	}
 	at, err := d.alloc("the variables", bytes)
@@ -336,26 +335,10 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	case !errors.As(err, &e):
 		return fmt.Errorf("%s: %s: %w", who, what, err)
 	case e.OutOfMemory():
-		free, total, memoryErr := d.gpu.Memory()
-		if memoryErr != nil {
-			return fmt.Errorf("%s: %s: %w: %w", who, what, backend.ErrOutOfMemory, err)
-		}
-		asked := ""
-		if bytes > 0 {
-			asked = fmt.Sprintf("asked for %s, ", size(uint64(bytes)))
-		}
-		return fmt.Errorf("%s: %s: %w: %s%s of the GPU's %s are free (%w); training needs less with a smaller train.micro_batch or train.recompute=block",
-			who, what, backend.ErrOutOfMemory, asked, size(free), size(total), e)
+		free, total, _ := d.gpu.Memory() // 0: not told
+		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
 	case e.DeviceLost():
 		return fmt.Errorf("%s: %s: %w: %w; only a new process gets the GPU back, start again", who, what, backend.ErrDeviceLost, err)
 	}
 	return fmt.Errorf("%s: %s: %w", who, what, err)
-}
-
-func size(bytes uint64) string {
-	number, unit := float64(bytes)/(1<<20), "MiB"
-	if bytes >= 1<<30 {
-		number, unit = number/(1<<10), "GiB"
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.2f", number), ".00") + " " + unit
 }

@@ -334,7 +334,7 @@ func TestOutOfMemory(t *testing.T) {
 	err := d.Bind(v)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	require.ErrorContains(t, err, "allocate the variables")
-	require.ErrorContains(t, err, "asked for 12 MiB, 9.54 MiB of the GPU's 80 GiB are free")
+	require.ErrorContains(t, err, "asked for 12 MiB, 9.54 MiB of the device's 80 GiB are free")
 	require.NotContains(t, err.Error(), "\n")
 
 	t.Setenv("STANDIN_OOM", "20000000")
@@ -374,11 +374,4 @@ func TestDeviceLost(t *testing.T) {
 			gpus.Unlock()
 		})
 	}
-}
-
-func TestSize(t *testing.T) {
-	require.Equal(t, "80 GiB", size(80<<30))
-	require.Equal(t, "1.50 GiB", size(3<<29))
-	require.Equal(t, "512 MiB", size(1<<29))
-	require.Equal(t, "0.35 MiB", size(368128))
 }

@@ -34,7 +34,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err != nil {
 		return nil, err
 	}
-	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", size(uint64(sizes.temps))), sizes.total())
+	at, err := d.alloc(fmt.Sprintf("temps (%s), workspace and tables", backend.Size(sizes.temps)), sizes.total())
 	if err != nil {
 		return nil, err
 	}

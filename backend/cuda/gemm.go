@@ -264,7 +264,7 @@ func (t *tuner) moved(p *product) (product, bool) {
 	for i, rows := range []int{rowsA, rowsB, q.m, q.m} {
 		if m := list[i]; m.address != 0 {
 			m.address = uint64(end) + m.address%align
-			end += roundUp(int64(rows*m.ld*m.dtype.Size()) + align)
+			end += backend.Aligned(int64(rows*m.ld*m.dtype.Size())+align, align)
 		}
 	}
 	if end > t.bytes {

@@ -16,7 +16,7 @@ func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
 	if _, err := b.bindAll(programs); err != nil {
 		return block{}, err
 	}
-	size := block{temps: roundUp(plan.Bytes), scratch: roundUp(b.scratch), tables: roundUp(int64(8 * len(b.tables)))}
+	size := block{temps: backend.Aligned(plan.Bytes, align), scratch: backend.Aligned(b.scratch, align), tables: backend.Aligned(int64(8*len(b.tables)), align)}
 	if b.products {
 		size.workspace = workspaceBytes
 	}
@@ -33,7 +33,7 @@ func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, er
 	alignment := size.temps - plan.Bytes
 	for t := range programs[0].Vars().All() {
 		if t.Base == nil {
-			alignment += roundUp(t.Bytes()) - t.Bytes()
+			alignment += backend.Aligned(t.Bytes(), align) - t.Bytes()
 		}
 	}
 	return backend.Outline{

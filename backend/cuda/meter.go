@@ -49,7 +49,7 @@ func (m *meter) FLOPs() float64 {
 func (m *meter) product() time.Duration {
 	t := newTuner(m.device, noChoices(m.lt.Version))
 	defer t.close()
-	t.bytes = align + 4*(roundUp(int64(m.dim)*int64(m.dim))+align)
+	t.bytes = align + 4*(backend.Aligned(int64(m.dim)*int64(m.dim), align)+align)
 	at, err := m.gpu.Alloc(int(t.bytes) + workspaceBytes)
 	if err != nil {
 		return 0

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strings"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -69,7 +68,7 @@ func (d *device) settle(what string, vars *backend.Vars, lies layouts) (map[*bac
 	for t := range vars.All() { // in an order that repeats
 		if l, ok := lies[t]; ok {
 			homes[t] = libsynapse.Ptr(bytes)
-			bytes += d.aligned(l.Bytes())
+			bytes += backend.Aligned(l.Bytes(), int64(d.spec.Align))
 		}
 	}
 	at, err := d.take(what, bytes)
@@ -80,11 +79,6 @@ func (d *device) settle(what string, vars *backend.Vars, lies layouts) (map[*bac
 		homes[t] += at
 	}
 	return homes, d.failure("clear "+what, bytes, d.fill(at, 0, bytes))
-}
-
-func (d *device) aligned(bytes int64) int64 {
-	align := int64(d.spec.Align)
-	return (bytes + align - 1) / align * align
 }
 
 // take allocates device memory, also where nothing is wanted.
@@ -224,14 +218,6 @@ func (d *device) failure(what string, bytes int64, err error) error {
 }
 
 func (d *device) outOfMemory(what string, bytes int64, err error) error {
-	free, total, memoryErr := d.memory()
-	if memoryErr != nil {
-		return fmt.Errorf("gaudi: %s: %w: %w", what, backend.ErrOutOfMemory, err)
-	}
-	return fmt.Errorf("gaudi: %s: %w: asked for %s, %s of the device's %s are free; a smaller micro-batch or train.recompute needs less (%w)",
-		what, backend.ErrOutOfMemory, gib(uint64(bytes)), gib(free), gib(total), err)
-}
-
-func gib(bytes uint64) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.2f", float64(bytes)/(1<<30)), ".00") + " GiB"
+	free, total, _ := d.memory() // 0: not told
+	return backend.OutOfMemory("gaudi: "+what, bytes, int64(free), int64(total), err)
 }

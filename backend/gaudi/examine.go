@@ -34,7 +34,7 @@ func examine(name string, programs []*backend.Program) iter.Seq[backend.Finding]
 func examineOn(d *device, programs []*backend.Program, yield func(backend.Finding) bool) bool {
 	h := d.hardware()
 	free, total, err := d.memory()
-	memory := fmt.Sprintf("%s of %s free", gib(free), gib(total))
+	memory := fmt.Sprintf("%s of %s free", backend.Size(int64(free)), backend.Size(int64(total)))
 	if err != nil {
 		memory = err.Error()
 	}

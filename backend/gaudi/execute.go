@@ -64,8 +64,8 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 		return nil, err
 	}
 	plan := c.planOf(schedules...)
-	arena := d.aligned(plan.Bytes)
-	at, err := d.take(fmt.Sprintf("temps (%s) and workspace (%s)", gib(uint64(arena)), gib(uint64(workspace))), arena+workspace)
+	arena := backend.Aligned(plan.Bytes, int64(d.spec.Align))
+	at, err := d.take(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
 	if err != nil {
 		return nil, err
 	}

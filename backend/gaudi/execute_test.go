@@ -219,8 +219,8 @@ func TestErrorsOfTheDevice(t *testing.T) {
 		f.fail["alloc"] = memory
 		err = d2.Bind(v)
 		require.ErrorIs(t, err, backend.ErrOutOfMemory)
-		require.EqualError(t, err, "gaudi: allocate the variables: out of memory: asked for 0 GiB, 1 GiB of the device's 3 GiB are free; "+
-			"a smaller micro-batch or train.recompute needs less (synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM))")
+		require.EqualError(t, err, "gaudi: allocate the variables: out of memory: asked for 4 MiB, 1 GiB of the device's 3 GiB are free ("+
+			"synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM)); training needs less with a smaller train.micro_batch or train.recompute=block")
 		delete(f.fail, "alloc")
 
 		f.fail["read"], f.fail["synchronize"] = lost, lost
