@@ -16,6 +16,7 @@ type Control struct {
 	LR        float32 // word 6, float bits
 	InvTokens float32 // word 7, float bits: 1 / valid tokens of the global batch
 	Position  int32   // word 8: sequence position of the first row (decoding)
+	Rank      int32   // word 9: which of the ranks this is
 }
 
 // ControlWords is the length of the step.control tensor.
@@ -29,6 +30,7 @@ func (c Control) AppendTo(b []byte) []byte {
 		uint32(c.Token), uint32(c.Token >> 32),
 		math.Float32bits(c.LR), math.Float32bits(c.InvTokens),
 		uint32(c.Position),
+		uint32(c.Rank),
 	}
 	for _, w := range words {
 		b = binary.LittleEndian.AppendUint32(b, w)
@@ -44,5 +46,6 @@ func ControlFrom(words []int32) Control {
 		LR:        math.Float32frombits(uint32(words[6])),
 		InvTokens: math.Float32frombits(uint32(words[7])),
 		Position:  words[8],
+		Rank:      words[9],
 	}
 }

@@ -23,7 +23,7 @@ func FuzzControlRoundTrip(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed, step, token uint64, lr, inv uint32, position int32) {
 		c := backend.Control{
 			Seed: seed, Step: step, Token: token,
-			LR: math.Float32frombits(lr), InvTokens: math.Float32frombits(inv), Position: position,
+			LR: math.Float32frombits(lr), InvTokens: math.Float32frombits(inv), Position: position, Rank: ^position,
 		}
 		raw := c.AppendTo([]byte{1, 2, 3, 4})
 		require.Len(t, raw, 4+4*backend.ControlWords)
@@ -34,6 +34,6 @@ func FuzzControlRoundTrip(f *testing.F) {
 
 // The layout is what kernels on every device read.
 func TestControlLayout(t *testing.T) {
-	c := backend.Control{Seed: 1 | 2<<32, Step: 3 | 4<<32, Token: 5 | 6<<32, LR: 1, InvTokens: 2, Position: -7}
-	require.Equal(t, []int32{1, 2, 3, 4, 5, 6, 0x3f800000, 0x40000000, -7, 0, 0, 0, 0, 0, 0, 0}, words(c.AppendTo(nil)))
+	c := backend.Control{Seed: 1 | 2<<32, Step: 3 | 4<<32, Token: 5 | 6<<32, LR: 1, InvTokens: 2, Position: -7, Rank: 8}
+	require.Equal(t, []int32{1, 2, 3, 4, 5, 6, 0x3f800000, 0x40000000, -7, 8, 0, 0, 0, 0, 0, 0}, words(c.AppendTo(nil)))
 }

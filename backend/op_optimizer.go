@@ -1,6 +1,10 @@
 package backend
 
-import "octet/fp8"
+import (
+	"slices"
+
+	"octet/fp8"
+)
 
 // SumSquares is Out = Σ over all tensors of Σ X²: the gradient norm, squared.
 type SumSquares struct {
@@ -73,36 +77,45 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
 //
 // Scaled tensors get the scale limit/amax of their new values, rounded down to a
-// power of two if Pow2: two passes, the first finding only the amaxes (Scratch),
-// the second recomputing the values from the old codes and writing codes and
-// scales. A moment may have a scale for every so many elements of a row
-// (Tensor.Block 1×n, torchao's 256; a row that is no multiple ends with a
-// shorter block, where torchao cuts the flattened tensor), which takes one pass.
-// An amax of 0 keeps the scale. What Scratch holds afterwards is not defined.
+// power of two if Pow2: two passes, the first finding only the amaxes, the second
+// recomputing the values from the old codes and writing codes and scales. A moment
+// may have a scale for every so many elements of a row (Tensor.Block 1×n,
+// torchao's 256; a row that is no multiple ends with a shorter block, where torchao
+// cuts the flattened tensor), which takes one pass. An amax of 0 keeps the scale.
 //
 // The step uses the fresh, unrounded m and v. A stochastic rounding draws its
 // bits from the stream named after the tensor, like a Cast without Tokens. With
 // FloorV a v that is positive and would be stored as 0 is stored as the format's
 // smallest number. A moment without a scale may become 0 below 2^-100. With Skip
 // set nothing changes.
+//
+// Ranks may share a tensor, each holding one of as many equal parts. With Shard the
+// tensors are such parts: element i of n has the random bits of Control.Rank·n + i.
+// The scale belongs to the whole, so that its amax is a maximum over ranks between
+// the passes, which are then two ops over the same tensors: with AmaxOnly the first
+// one, with AmaxGiven the second. Element 3i+k of Amaxes is the amax of tensor i's
+// master, first or second moment, 0 where that has not one scale; it is defined
+// only between the two.
 type AdamW struct {
-	Grad        []*Tensor `op:"in"`    // F32
-	Master      []*Tensor `op:"inout"` // F32 or BF16, or F16 with a scale
-	M1          []*Tensor `op:"inout"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
-	M2          []*Tensor `op:"inout"`
-	MasterScale []*Tensor `op:"inout,optional"` // F32 each: the dequantising factors; nil for F32 and BF16
-	M1Scale     []*Tensor `op:"inout,optional"`
-	M2Scale     []*Tensor `op:"inout,optional"`
+	Grad        []*Tensor `op:"in"`                // F32
+	Master      []*Tensor `op:"inout,in=AmaxOnly"` // F32 or BF16, or F16 with a scale
+	M1          []*Tensor `op:"inout,in=AmaxOnly"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
+	M2          []*Tensor `op:"inout,in=AmaxOnly"`
+	MasterScale []*Tensor `op:"inout,optional,in=AmaxOnly"` // F32 each: the dequantising factors; nil for F32 and BF16
+	M1Scale     []*Tensor `op:"inout,optional,in=AmaxOnly"`
+	M2Scale     []*Tensor `op:"inout,optional,in=AmaxOnly"`
 	Control     *Tensor   `op:"in"`
 	Step        *Tensor   `op:"in"` // I32 [1], after StepGate
 	Coef        *Tensor   `op:"in"`
 	Skip        *Tensor   `op:"in"`
-	Scratch     *Tensor   `op:"out"` // F32 [3·len]: room for the amaxes of the first pass
+	Amaxes      *Tensor   `op:"out,inout=AmaxGiven"` // F32 [3·len]
 
 	Beta1, Beta2, Eps, WeightDecay float32
 	EpsForm                        EpsForm
 	Rounding                       fp8.Rounding
 	Pow2, FloorV                   bool
+	AmaxOnly, AmaxGiven            bool
+	Shard                          bool
 }
 
 func (o *AdamW) check() error {
@@ -147,10 +160,22 @@ func (o *AdamW) check() error {
 	c.ints("Step", o.Step, 1)
 	c.scalar("Coef", o.Coef)
 	c.ints("Skip", o.Skip, 1)
-	c.vector("Scratch", o.Scratch, 3*n)
+	c.vector("Amaxes", o.Amaxes, 3*n)
+	c.that(!o.AmaxOnly || !o.AmaxGiven, "AmaxOnly and AmaxGiven are both set: with neither the op is both passes")
 	c.that(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1, "betas are %v and %v, expected [0, 1)", o.Beta1, o.Beta2)
 	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
 	return c.err
 }
 
 func (o *AdamW) flops() int64 { return 0 }
+
+// HasAmaxes reports whether a tensor of the lists has one scale: whether there is
+// a first pass.
+func (o *AdamW) HasAmaxes() bool {
+	for _, t := range slices.Concat(o.Master, o.M1, o.M2) {
+		if t.Scale != nil && t.Block == PerTensor {
+			return true
+		}
+	}
+	return false
+}

@@ -27,8 +27,8 @@ type Operand struct {
 }
 
 // Operand fields carry the tag op:"in", "out" or "inout"; ",optional" allows
-// nil, and ",inout=Flag" turns an out into an inout when the op's boolean
-// field Flag is set. The tag op:"cast" marks Cast and []Cast fields. All other
+// nil, and ",inout=Flag" makes it an inout, ",in=Flag" an in, when the op's
+// boolean field Flag is set. The tag op:"cast" marks Cast and []Cast fields. All other
 // fields are plain comparable values. The rules are read from the struct once
 // per op, when it is added, and every pass (rename, clone, dump, hash) uses
 // this one walk.
@@ -104,16 +104,15 @@ func walkStruct(v reflect.Value, prefix string, visit func(string, Access, bool,
 
 func parseTag(tag string, op reflect.Value) (access Access, optional bool) {
 	for part := range strings.SplitSeq(tag, ",") {
-		switch flag, isFlag := strings.CutPrefix(part, "inout="); {
-		case isFlag:
-			if op.FieldByName(flag).Bool() {
-				access = InOut
-			}
-		case part == "out":
+		switch kind, flag, isFlag := strings.Cut(part, "="); {
+		case isFlag && !op.FieldByName(flag).Bool():
+		case kind == "in":
+			access = In
+		case kind == "out":
 			access = Out
-		case part == "inout":
+		case kind == "inout":
 			access = InOut
-		case part == "optional":
+		case kind == "optional":
 			optional = true
 		}
 	}

@@ -52,7 +52,7 @@ func TestOpFieldsAreOperandsOrPlainValues(t *testing.T) {
 			tag, tagged := f.Tag.Lookup("op")
 			switch f.Type {
 			case reflect.TypeFor[*backend.Tensor](), reflect.TypeFor[[]*backend.Tensor]():
-				require.Regexp(t, `^(in|out|inout)(,optional)?(,inout=[A-Z][a-zA-Z]*)?$`, tag, "%s.%s", typ, f.Name)
+				require.Regexp(t, `^(in|out|inout)(,optional)?(,(in|inout)=[A-Z][a-zA-Z]*)?$`, tag, "%s.%s", typ, f.Name)
 			case reflect.TypeFor[[]backend.Cast]():
 				require.Equal(t, "cast", tag, "%s.%s", typ, f.Name)
 			default:
@@ -60,7 +60,7 @@ func TestOpFieldsAreOperandsOrPlainValues(t *testing.T) {
 				require.True(t, f.Type.Comparable(), "%s.%s", typ, f.Name)
 			}
 			require.True(t, f.IsExported(), "%s.%s", typ, f.Name)
-			if _, flag, ok := strings.Cut(tag, "inout="); ok {
+			if _, flag, ok := strings.Cut(tag, "="); ok {
 				switchField, found := typ.FieldByName(flag)
 				require.True(t, found && switchField.Type.Kind() == reflect.Bool, "%s.%s", typ, f.Name)
 			}

@@ -48,7 +48,7 @@ func (m *maker) adamW() *backend.AdamW {
 	return &backend.AdamW{
 		Grad: one(m.f(6)), Master: one(m.f(6)), M1: one(m.f(6)), M2: one(m.f(6)),
 		MasterScale: one(nil), M1Scale: one(nil), M2Scale: one(nil),
-		Control: m.control(), Step: m.i(1), Coef: m.f(1), Skip: m.i(1), Scratch: m.f(3),
+		Control: m.control(), Step: m.i(1), Coef: m.f(1), Skip: m.i(1), Amaxes: m.f(3),
 		Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
 	}
 }
@@ -360,9 +360,14 @@ func TestShapeErrors(t *testing.T) {
 			op.M2Scale[0] = op.M2[0].Scale
 			return op
 		}},
-		{"Scratch is", func(m *maker) backend.Op {
+		{"Amaxes is", func(m *maker) backend.Op {
 			op := m.adamW()
-			op.Scratch = m.f(1)
+			op.Amaxes = m.f(1)
+			return op
+		}},
+		{"AmaxOnly and AmaxGiven are both set", func(m *maker) backend.Op {
+			op := m.adamW()
+			op.AmaxOnly, op.AmaxGiven = true, true
 			return op
 		}},
 		{"allreduce: X is t1:bf16[4], expected fp32[4]", func(m *maker) backend.Op { return &backend.AllReduce{X: m.b(4)} }},

@@ -30,6 +30,11 @@ type Config struct {
 	RopeTheta  float64
 	NormEps    float64
 	InitStd    float64 // o_proj and down_proj: times 1/√(2·Layers)
+
+	// Shards is how many ranks share the optimizer's state: each has the master of
+	// an equal part of the rows of every matrix (see Param). 0 or 1: every rank has
+	// all of it.
+	Shards int
 }
 
 // HeadDim is the width of one head.
@@ -65,5 +70,16 @@ func (c Config) Validate() error {
 	case !(c.NormEps > 0):
 		return fmt.Errorf("model.norm_eps = %v: expected a positive number", c.NormEps)
 	}
+	for _, rows := range c.MatrixRows() {
+		if c.Shards > 1 && rows%c.Shards != 0 {
+			return fmt.Errorf("a matrix of %d rows cannot be shared by %d ranks in equal parts", rows, c.Shards)
+		}
+	}
 	return nil
+}
+
+// MatrixRows lists the numbers of rows that the parameters have which shards are
+// parts of.
+func (c Config) MatrixRows() []int {
+	return []int{c.PaddedVocab(), c.Dim, c.KVHeads * c.HeadDim(), c.FFN}
 }

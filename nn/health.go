@@ -1,6 +1,8 @@
 package nn
 
 import (
+	"slices"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -54,7 +56,8 @@ func (l *MLP) channelHealth(p *Pass, s *mlpSaved) {
 	}
 	rows := p.Health.Channels.RowRange(4*l.layer, 4)
 	p.Add(&backend.SwiGLUAmax{Up: s.up, Gate: s.gate, Out: rows.RowRange(0, 1)})
-	p.Add(&backend.RowCosine{A: l.up.weight.Master, B: l.gate.weight.Master, Out: rows.RowRange(1, 3)})
+	up, gate := p.gather(l.up.weight, "up_proj.whole"), p.gather(l.gate.weight, "gate_proj.whole")
+	p.Add(&backend.RowCosine{A: up, B: gate, Out: rows.RowRange(1, 3)})
 }
 
 // WeightHealth appends that of the cached copies of all weights.
@@ -63,8 +66,13 @@ func (m *Model) WeightHealth(p *Pass) {
 		if l.copies == nil {
 			continue
 		}
+		if !slices.ContainsFunc(l.copies.recs, recorded) {
+			continue
+		}
+		q := p.at(l.scope)
+		master := q.gather(l.weight, "weight.whole")
 		for i, t := range l.cached {
-			p.at(l.scope).castHealth(l.weight.Master, t, l.copies.recs[i])
+			q.castHealth(master, t, l.copies.recs[i])
 		}
 	}
 }

@@ -102,13 +102,13 @@ func (m *Model) cacheWeights(l *Linear) {
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
 	for i, c := range l.copies.casts {
 		if c.DType == fp8.F32 && l.weight.Master.DType == fp8.F32 {
-			l.cached[i] = l.weight.Master
+			l.cached[i] = m.wholeOf(l.weight)
 			continue
 		}
 		stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
 			return m.Vars.Tensor(backend.Stash, name, d, shape...)
 		}
-		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Master.Shape...)
+		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Shape...)
 		if c.byBlock() {
 			c.declareScale(l.cached[i], stash)
 		}
@@ -132,14 +132,18 @@ func (l *Linear) bindScales(s *Scales) {
 // update, and after loading. Current scales are chosen here, delayed ones by
 // Scales.update before.
 func (l *Linear) castWeight(p *Pass) {
-	q := &backend.Quantize{X: l.weight.Master}
+	q := &backend.Quantize{}
 	var amax *backend.Tensor
 	for i := range l.cached {
 		c, r, t := l.copies.casts[i], l.copies.recs[i], l.cached[i]
+		if t == l.weight.whole {
+			continue
+		}
+		if q.X == nil {
+			q.X = p.gather(l.weight, "weight.whole")
+		}
 		cast := backend.Cast{Out: t}
 		switch {
-		case t == l.weight.Master:
-			continue
 		case !c.DType.IsFP8():
 		case c.byBlock():
 			cast = c.blockCast(t)
@@ -148,7 +152,7 @@ func (l *Linear) castWeight(p *Pass) {
 		case p.scaling(c) == recipe.Current:
 			if amax == nil {
 				amax = p.root.Temp(l.copies.name+".amax", fp8.F32, 1)
-				p.Add(&backend.Amax{X: l.weight.Master, Out: amax})
+				p.Add(&backend.Amax{X: q.X, Out: amax})
 			}
 			p.Add(&backend.UpdateScale{
 				History: amax, Seen: r.amax, Scale: r.scale, ScaleInv: r.scaleInv,

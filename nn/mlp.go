@@ -48,6 +48,7 @@ func (m *Model) mlp(scope string) *MLP {
 	}
 	if l.smooth.On() && !l.smooth.Form.ByToken() {
 		l.channels = m.smoothChannels(l)
+		m.wholeOf(l.down.weight)
 	} else {
 		m.cacheWeights(l.down)
 	}

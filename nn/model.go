@@ -53,6 +53,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	m := &Model{Config: c, Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}
 	m.embed = m.param("model.embed_tokens.weight", false, c.InitStd, c.PaddedVocab(), c.Dim)
 	m.embed.Rows = c.Vocab
+	m.wholeOf(m.embed)
 	for i := range c.Layers {
 		l := m.layer(fmt.Sprintf("layers.%d", i))
 		if err := l.mlp.checkSmooth(); err != nil {
@@ -146,7 +147,7 @@ func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 // stream behind the last one.
 func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor, []*layerSaved) {
 	x, cast := p.store("embed.out", p.Tokens(), m.Config.Dim)
-	p.named("embed").Add(&backend.Embed{Table: m.embed.Master, IDs: tokens, Out: cast})
+	p.named("embed").Add(&backend.Embed{Table: m.embed.whole, IDs: tokens, Out: cast})
 	saved := make([]*layerSaved, len(m.layers))
 	for i, l := range m.layers {
 		x, saved[i] = l.forward(p.inBlock(fmt.Sprintf("layers.%d.fwd", i)), i, x)
@@ -241,6 +242,11 @@ func (m *Model) UpdateScales(p *backend.Program, skip *backend.Tensor) {
 // of an update, and after masters and scales were loaded.
 func (m *Model) CastWeights(p *Pass) {
 	m.Scales.clear(p.Program, true)
+	for _, w := range m.Params {
+		if w.Sharded() && w.whole != nil {
+			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.whole})
+		}
+	}
 	for _, l := range m.linears {
 		if l.copies != nil {
 			l.castWeight(p.at(l.scope))

@@ -199,9 +199,9 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 		hOut = append(hOut, p.rounded(c, backend.Cast{Out: h, Scale: scale.scale}))
 		s.hidden.copies = append(s.hidden.copies, h)
 	}
-	master := l.down.weight.Master
+	w3 := l.down.weight.whole
 	for i, scale := range wScales {
-		w := p.Temp("down_proj.weight."+l.channels.weight.names[i], l.channels.weight.casts[i].DType, master.Shape...)
+		w := p.Temp("down_proj.weight."+l.channels.weight.names[i], l.channels.weight.casts[i].DType, w3.Shape...)
 		w.Scale = scale.inv
 		wOut = append(wOut, backend.Cast{Out: w, Scale: scale.scale})
 		s.w3.copies = append(s.w3.copies, w)
@@ -211,12 +211,12 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 		hWide = p.temp("hidden.wide", p.Tokens(), l.ffn)
 		hOut = append(hOut, backend.Cast{Out: hWide})
 		if slices.ContainsFunc(l.channels.weight.recs, recorded) {
-			wWide = p.temp("down_proj.weight.wide", master.Rows(), master.Cols())
+			wWide = p.temp("down_proj.weight.wide", w3.Rows(), w3.Cols())
 			wOut = append(wOut, backend.Cast{Out: wWide})
 		}
 	}
 	p.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, InvC: s.invC, Out: hOut})
-	p.named(l.down.scope).Add(&backend.Quantize{X: master, ColScale: s.c, Out: wOut})
+	p.named(l.down.scope).Add(&backend.Quantize{X: w3, ColScale: s.c, Out: wOut})
 	for i, h := range s.hidden.copies {
 		p.castHealth(hWide, h, l.hidden.recs[i])
 	}
@@ -297,6 +297,6 @@ func (m *Model) ChannelFactors(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 // prepare appends what a change of w3 asks for: its column maxima.
 func (l *MLP) prepare(p *Pass) {
 	if l.channels != nil {
-		p.named(l.down.scope).Add(&backend.Amax{X: l.down.weight.Master, Out: l.channels.weightMax})
+		p.named(l.down.scope).Add(&backend.Amax{X: l.down.weight.whole, Out: l.channels.weightMax})
 	}
 }

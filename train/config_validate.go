@@ -202,6 +202,7 @@ func (v *validator) loop(l Loop) {
 	inRange(v, "train.steps", l.Steps, 1, maxCount)
 	inRange(v, "train.accumulate", l.Accumulate, 1, maxSize)
 	inRange(v, "train.ranks", l.Ranks, 1, 1024)
+	inRange(v, "train.zero_stage", l.ZeroStage, 0, 1)
 	inRange(v, "train.eval_every", l.EvalEvery, 0, maxCount)
 	inRange(v, "train.health_every", l.HealthEvery, 0, maxCount)
 	inRange(v, "train.on_nonfinite", l.OnNonfinite, 0, maxCount)
@@ -349,6 +350,20 @@ func (v *validator) contradictions(c Config) {
 	if k := c.Checkpoint; c.Train.OnSpike == "rewind" && (k.KeepLast-1)*k.Every < spikeSteps-1 {
 		v.fail("train.on_spike = \"rewind\" goes back to the checkpoint before a spike, and checkpoint.every = %d with checkpoint.keep_last = %d may leave none; use checkpoint.every = %d and checkpoint.keep_last = %d",
 			k.Every, k.KeepLast, max(cmp.Or(k.Every, 200), spikeSteps), max(k.KeepLast, 2))
+	}
+	if c.shards() > 1 && len(v.problems) == 0 {
+		v.shards(c)
+	}
+}
+
+// shards wants ranks that can share every matrix.
+func (v *validator) shards(c Config) {
+	fits := func(ranks int) bool {
+		return !slices.ContainsFunc(c.ModelConfig().MatrixRows(), func(rows int) bool { return rows%ranks != 0 })
+	}
+	if ranks := c.Train.Ranks; !fits(ranks) {
+		v.fail("train.zero_stage = 1 shares matrices by rows, of which this model's have %s, and train.ranks = %d does not divide all of these; use train.ranks = %d or train.zero_stage = 0",
+			strings.Trim(fmt.Sprint(c.ModelConfig().MatrixRows()), "[]"), ranks, nearestFit(ranks, ranks, fits))
 	}
 }
 

@@ -43,14 +43,19 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if len(t.ranks) == 0 {
 		return h, errors.New("there are no devices to measure on: call Health behind Next")
 	}
-	r := t.ranks[0]
-	if err := r.health.Run(ctx); err != nil {
+	if t.Config.shards() > 1 {
+		// The weights are measured against masters that all ranks gather.
+		err = t.each(ctx, func(ctx context.Context, r *rank) error { return r.health.Run(ctx) })
+	} else {
+		err = t.ranks[0].health.Run(ctx)
+	}
+	if err != nil {
 		return h, err
 	}
-	if h.Casts, err = t.castHealth(r); err != nil {
+	if h.Casts, err = t.castHealth(); err != nil {
 		return h, err
 	}
-	if h.SwiGLU, err = t.channelHealth(r); err != nil {
+	if h.SwiGLU, err = t.channelHealth(); err != nil {
 		return h, err
 	}
 	for _, s := range h.SwiGLU {
@@ -61,16 +66,16 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	return h, nil
 }
 
-func (t *Trainer) castHealth(r *rank) (list []CastHealth, err error) {
+func (t *Trainer) castHealth() (list []CastHealth, err error) {
 	s := &t.Model.Scales
 	if s.Empty() {
 		return nil, nil
 	}
-	measured, err := r.readFloats(t.health.Casts)
+	measured, err := t.readFloats(t.health.Casts)
 	if err != nil {
 		return nil, err
 	}
-	amax, err := r.readFloats(s.Amax)
+	amax, err := t.readFloats(s.Amax)
 	if err != nil {
 		return nil, err
 	}
@@ -84,11 +89,11 @@ func (t *Trainer) castHealth(r *rank) (list []CastHealth, err error) {
 	return list, nil
 }
 
-func (t *Trainer) channelHealth(r *rank) (list []SwiGLUHealth, err error) {
+func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
 	if t.health.Channels == nil {
 		return nil, nil
 	}
-	x, err := r.readFloats(t.health.Channels)
+	x, err := t.readFloats(t.health.Channels)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ func (t *Trainer) Init(ctx context.Context) error {
 }
 
 // initWith is Init with parameters from elsewhere: values returns
-// [Master.Elems()], padding rows included.
+// [Param.Elems()], padding rows included.
 func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float32, error)) error {
 	if err := t.ensurePhase(0); err != nil {
 		return err
@@ -44,11 +44,11 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 			return err
 		}
 		codes, scaleInv := encodeMaster(p.Master.DType, x, t.Recipe.Optimizer.Pow2)
-		if err := t.writeAll(p.Master, codes); err != nil {
+		if err := t.write(p.Master, codes); err != nil {
 			return err
 		}
 		if p.Master.Scale != nil {
-			if err := t.writeAll(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)); err != nil {
+			if err := t.write(p.Master.Scale, fp8.AppendFloats(nil, scaleInv)); err != nil {
 				return err
 			}
 		}
@@ -59,11 +59,11 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 // setConstants writes what does not start at zero and is no parameter.
 func (t *Trainer) setConstants() error {
 	set := func(to *backend.Tensor, value float32) error {
-		x := make([]float32, to.Elems())
+		x := make([]float32, t.wholeElems(to))
 		for i := range x {
 			x[i] = value
 		}
-		return t.writeAll(to, fp8.AppendFloats(nil, x...))
+		return t.write(to, fp8.AppendFloats(nil, x...))
 	}
 	for tensor, value := range t.Model.Constants() {
 		if err := set(tensor, value); err != nil {

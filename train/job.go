@@ -41,7 +41,8 @@ type Job struct {
 
 	health    *nn.Health
 	optimizer optimizer
-	localAmax bool // leaves out the reduction of amaxes: a control that must fail
+	sharded   map[*backend.Tensor]bool // what each rank holds a part of: see parts
+	localAmax bool                     // leaves out the reduction of amaxes: a control that must fail
 }
 
 // Variant is a micro-batch's place in its step. First writes gradients where
@@ -85,9 +86,12 @@ func recordJob(phases []Phase, phase int, s backend.Spec, localAmax bool) (*Job,
 	}
 	j := &Job{
 		Config: c, Device: s, Recipe: r, Notes: notes, Phases: phases, Phase: phase,
-		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{}, localAmax: localAmax,
+		Vars: backend.NewVars(), Micro: map[Variant]*backend.Program{},
+		sharded: map[*backend.Tensor]bool{}, localAmax: localAmax,
 	}
-	if j.Model, err = nn.New(c.ModelConfig(), r, j.Vars); err != nil {
+	shape := c.ModelConfig()
+	shape.Shards = c.shards()
+	if j.Model, err = nn.New(shape, r, j.Vars); err != nil {
 		return nil, err
 	}
 	j.Model.DeclareGrads()

@@ -9,7 +9,7 @@ import (
 
 // optimizer is AdamW's state: two moments for each parameter, those of the
 // layers' matrices in the recipe's formats, with one scale each or one for every
-// block of a row.
+// block of a row. They have the rows that the master has.
 type optimizer struct {
 	m1, m2 map[*nn.Param]*backend.Tensor
 	scales []*backend.Tensor // of the quantised moments; they start at 1
@@ -24,6 +24,14 @@ func newOptimizer(j *Job) optimizer {
 		}
 		o.m1[p] = o.moment(j.Vars, p, "m1", r.M1, r.Block)
 		o.m2[p] = o.moment(j.Vars, p, "m2", r.M2, r.Block)
+		if p.Sharded() {
+			for _, t := range []*backend.Tensor{p.Master, o.m1[p], o.m2[p]} {
+				j.sharded[t] = true
+				if t.Block != backend.PerTensor {
+					j.sharded[t.Scale] = true
+				}
+			}
+		}
 	}
 	return o
 }
@@ -47,7 +55,6 @@ func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.D
 // record appends the norm, the gate and one AdamW for each group of equal
 // weight decay and formats.
 func (o optimizer) record(j *Job, p *backend.Program) {
-	norm := &backend.SumSquares{Out: p.Temp("grad_norm.squared", fp8.F32, 1)}
 	var groups [3]struct {
 		name   string
 		params []*nn.Param
@@ -56,7 +63,6 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 		groups[i].name = name
 	}
 	for _, param := range j.Model.Params {
-		norm.X = append(norm.X, param.Grad)
 		g := 1
 		switch {
 		case param.Quantized():
@@ -66,10 +72,9 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 		}
 		groups[g].params = append(groups[g].params, param)
 	}
-	p.Add(norm)
 	c := j.Config.Optimizer
 	gate := &backend.StepGate{
-		SumSquares: norm.Out, Amax: j.Model.Scales.Amax, Step: j.Step,
+		SumSquares: j.sumSquares(p), Amax: j.Model.Scales.Amax, Step: j.Step,
 		GradNorm: j.GradNorm, Coef: p.Temp("clip_coef", fp8.F32, 1), Skip: j.Skip,
 		Clip: float32(c.Clip),
 	}
@@ -80,8 +85,8 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 		}
 		op := &backend.AdamW{
 			Control: j.Control, Step: j.Step, Coef: gate.Coef, Skip: j.Skip,
-			Scratch: p.Temp("adamw."+g.name+".amax", fp8.F32, 3*len(g.params)),
-			Beta1:   float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
+			Amaxes: p.Temp("adamw."+g.name+".amax", fp8.F32, 3*len(g.params)),
+			Beta1:  float32(c.Betas[0]), Beta2: float32(c.Betas[1]), Eps: float32(c.Eps),
 			Rounding: j.Recipe.Optimizer.Rounding,
 			Pow2:     j.Recipe.Optimizer.Pow2, FloorV: i == 0 && j.Recipe.Optimizer.FloorV,
 		}
@@ -93,12 +98,45 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 		}
 		for _, param := range g.params {
 			m1, m2 := o.m1[param], o.m2[param]
-			op.Grad = append(op.Grad, param.Grad)
+			op.Grad = append(op.Grad, param.Reduced)
+			op.Shard = param.Sharded()
 			op.Master = append(op.Master, param.Master)
 			op.M1, op.M2 = append(op.M1, m1), append(op.M2, m2)
 			op.MasterScale = append(op.MasterScale, param.Master.Scale)
 			op.M1Scale, op.M2Scale = append(op.M1Scale, m1.Scale), append(op.M2Scale, m2.Scale)
 		}
-		p.Scope("adamw." + g.name).Add(op)
+		q := p.Scope("adamw." + g.name)
+		if op.Shard && op.HasAmaxes() {
+			first := *op
+			first.AmaxOnly, op.AmaxGiven = true, true
+			q.Add(&first)
+			comm(q).Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
+		}
+		q.Add(op)
 	}
+}
+
+// sumSquares appends the square of the gradient's norm. What ranks have in parts is
+// added up over them, and with it, once, what each has whole.
+func (j *Job) sumSquares(p *backend.Program) *backend.Tensor {
+	var parts, whole []*backend.Tensor
+	for _, param := range j.Model.Params {
+		if param.Sharded() {
+			parts = append(parts, param.Reduced)
+		} else {
+			whole = append(whole, param.Reduced)
+		}
+	}
+	squared := p.Temp("grad_norm.squared", fp8.F32, 1)
+	if parts == nil {
+		p.Add(&backend.SumSquares{X: whole, Out: squared})
+		return squared
+	}
+	both := p.Temp("grad_norm.squares", fp8.F32, 2)
+	ofParts, ofWhole := both.Slice("grad_norm.squares.shards", 0, 1), both.Slice("grad_norm.squares.whole", 1, 1)
+	p.Add(&backend.SumSquares{X: parts, Out: ofParts})
+	p.Add(&backend.SumSquares{X: whole, Out: ofWhole})
+	comm(p).Add(&backend.AllReduce{X: ofParts})
+	p.Add(&backend.Sum{X: both, Out: squared})
+	return squared
 }

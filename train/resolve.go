@@ -23,6 +23,14 @@ func (c Config) ModelConfig() nn.Config {
 	}
 }
 
+// shards is how many ranks share the optimizer's state.
+func (c Config) shards() int {
+	if c.Train.ZeroStage == 0 {
+		return 1
+	}
+	return c.Train.Ranks
+}
+
 // Choices is what a recipe decides where the config does not.
 func Choices(r recipe.Recipe) RecipeChoices {
 	activation := nn.SwiGLU

@@ -37,7 +37,7 @@ func persistent(t *testing.T, tr *Trainer) map[string][]byte {
 	all := map[string][]byte{}
 	for x := range tr.Vars.All() {
 		if x.Class == backend.Param || x.Class == backend.State {
-			raw, err := tr.ranks[0].read(x)
+			raw, err := tr.read(x)
 			require.NoError(t, err)
 			all[x.Name] = raw
 		}
@@ -106,10 +106,10 @@ func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
 		id++
 	}
 	table := tr.Vars.Lookup("model.embed_tokens.weight")
-	raw, err := tr.ranks[0].read(table)
+	raw, err := tr.read(table)
 	require.NoError(t, err)
 	copy(raw[int(id)*table.Cols()*4:], fp8.AppendFloats(nil, math.MaxFloat32))
-	require.NoError(t, tr.writeAll(table, raw))
+	require.NoError(t, tr.write(table, raw))
 
 	res, err := tr.Next(t.Context())
 	require.True(t, res.Skipped)

@@ -33,42 +33,40 @@ type State struct {
 	Spikes   spikes        `json:"spikes"`
 }
 
-// Contents copies everything that a checkpoint holds off the first rank; all
-// ranks hold the same.
+// Contents copies everything that a checkpoint holds off the devices.
 func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Contents, error) {
 	if t.between() {
 		return checkpoint.Contents{}, errBetween
 	}
-	r := t.ranks[0]
 	c := checkpoint.Contents{
 		Config: HFConfig(t.Config),
 		State: State{
 			Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
-			Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: r.loader.Position(),
+			Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.ranks[0].loader.Position(),
 			Rewinds: t.rewinds, Spikes: t.spikes.clone(),
 		},
 	}
 	for _, p := range t.Model.Params {
-		x, err := r.readMaster(p)
+		x, err := t.readMaster(p)
 		if err != nil {
 			return c, err
 		}
-		shape := append([]int{p.Rows}, p.Master.Shape[1:]...)
-		c.Model = append(c.Model, floatTensor(p.Name, shape, x[:p.Rows*(p.Master.Elems()/p.Master.Shape[0])]))
+		shape := append([]int{p.Rows}, p.Shape[1:]...)
+		c.Model = append(c.Model, floatTensor(p.Name, shape, x[:p.Rows*p.Cols()]))
 		if p.Master.DType != fp8.F32 {
-			raw, err := r.read(p.Master)
+			raw, err := t.read(p.Master)
 			if err != nil {
 				return c, err
 			}
 			c.Optimizer = append(c.Optimizer, checkpoint.Tensor{
-				Name: masterName(p), DType: p.Master.DType, Shape: p.Master.Shape, Data: checkpoint.Bytes(raw),
+				Name: masterName(p), DType: p.Master.DType, Shape: p.Shape, Data: checkpoint.Bytes(raw),
 			})
 		}
 	}
 	packed := map[*backend.Tensor]bool{}
 	for _, s := range t.Model.Packed() {
 		packed[s] = true
-		x, err := r.readFloats(s)
+		x, err := t.readFloats(s)
 		if err != nil {
 			return c, err
 		}
@@ -80,22 +78,17 @@ func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Content
 		if s.Class != backend.State || packed[s] {
 			continue
 		}
-		raw, err := r.read(s)
+		raw, err := t.read(s)
 		if err != nil {
 			return c, err
 		}
-		c.Optimizer = append(c.Optimizer, checkpoint.Tensor{Name: s.Name, DType: s.DType, Shape: s.Shape, Data: checkpoint.Bytes(raw)})
+		c.Optimizer = append(c.Optimizer, checkpoint.Tensor{Name: s.Name, DType: s.DType, Shape: t.wholeShape(s), Data: checkpoint.Bytes(raw)})
 	}
 	return c, nil
 }
 
 func floatTensor(name string, shape []int, x []float32) checkpoint.Tensor {
 	return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, x...))}
-}
-
-func (r *rank) read(t *backend.Tensor) ([]byte, error) {
-	raw := make([]byte, t.Bytes())
-	return raw, r.backend.Read(t, raw)
 }
 
 // Restore sets everything to what a checkpoint of the same configuration
@@ -126,7 +119,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.writeAll(p.Master, codes); err != nil {
+		if err := t.write(p.Master, codes); err != nil {
 			return err
 		}
 	}
@@ -137,13 +130,13 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.writeAll(s, fp8.AppendFloats(nil, x...)); err != nil {
+		if err := t.write(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
 	t.Converted = false
 	for p, m := range t.moments() {
-		x, err := otherE4M3(c.Optimizer, m)
+		x, err := t.otherE4M3(c.Optimizer, m)
 		if x == nil && err == nil {
 			continue
 		}
@@ -159,11 +152,11 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 		if s.Class != backend.State || done[s] {
 			continue
 		}
-		raw := make([]byte, s.Bytes())
+		raw := make([]byte, t.wholeElems(s)*s.DType.Size())
 		if err := readTensor(c.Optimizer, s.Name, s.DType, raw); err != nil {
 			return fmt.Errorf("%s: %w", c.Path, err)
 		}
-		if err := t.writeAll(s, raw); err != nil {
+		if err := t.write(s, raw); err != nil {
 			return err
 		}
 	}
@@ -232,15 +225,6 @@ func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 	return x, nil
 }
 
-func (t *Trainer) writeAll(to *backend.Tensor, raw []byte) error {
-	for _, r := range t.ranks {
-		if err := r.backend.Write(to, raw); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // InitFrom starts training at step 0 from weights: a Hugging Face folder or a
 // checkpoint. Histories are empty, and the first step fills them from the
 // weights at hand, not from those of a random start.
@@ -254,9 +238,9 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	if err == nil {
 		err = t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
 			x, err := w.Param(p.Name)
-			full := make([]float32, p.Master.Elems())
-			if copy(full, x); err == nil && len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
-				err = fmt.Errorf("%s: %s has %d values, the config asks for %v", path, p.Name, len(x), p.Master.Shape)
+			full := make([]float32, p.Elems())
+			if copy(full, x); err == nil && len(x) != p.Rows*p.Cols() {
+				err = fmt.Errorf("%s: %s has %d values, the config asks for %v", path, p.Name, len(x), p.Shape)
 			}
 			return full, err
 		})

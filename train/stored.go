@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"iter"
+	"slices"
 
 	"octet/backend"
 	"octet/checkpoint"
@@ -14,24 +15,24 @@ import (
 // This file is how masters and moments lie in memory and in checkpoints: in which
 // format, with which scales.
 
-// readFloats is a tensor's numbers, without its scale.
-func (r *rank) readFloats(t *backend.Tensor) ([]float32, error) {
-	raw, err := r.read(t)
+// readFloats is a whole tensor's numbers, without its scale.
+func (t *Trainer) readFloats(from *backend.Tensor) ([]float32, error) {
+	raw, err := t.read(from)
 	if err != nil {
 		return nil, err
 	}
-	x := make([]float32, t.Elems())
-	t.DType.Decode(x, raw)
+	x := make([]float32, t.wholeElems(from))
+	from.DType.Decode(x, raw)
 	return x, nil
 }
 
 // readMaster is a parameter as its readers see it.
-func (r *rank) readMaster(p *nn.Param) ([]float32, error) {
-	x, err := r.readFloats(p.Master)
+func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
+	x, err := t.readFloats(p.Master)
 	if err != nil || p.Master.Scale == nil {
 		return x, err
 	}
-	scaleInv, err := r.readFloats(p.Master.Scale)
+	scaleInv, err := t.readFloats(p.Master.Scale)
 	if err != nil {
 		return nil, err
 	}
@@ -65,16 +66,16 @@ func masterName(p *nn.Param) string { return p.Name + ".master" }
 
 func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 	if p.Master.DType != fp8.F32 {
-		raw := make([]byte, p.Master.Bytes())
+		raw := make([]byte, p.Elems()*p.Master.DType.Size())
 		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
 	}
 	x, err := readFloats(c.Model, p.Name)
 	if err != nil {
 		return nil, err
 	}
-	full := make([]float32, p.Master.Elems())
-	if copy(full, x); len(x) != p.Rows*(len(full)/p.Master.Shape[0]) {
-		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Master.Shape)
+	full := make([]float32, p.Elems())
+	if copy(full, x); len(x) != p.Rows*p.Cols() {
+		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Shape)
 	}
 	return fp8.AppendFloats(nil, full...), nil
 }
@@ -94,19 +95,19 @@ func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
 func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
 	o := t.Recipe.Optimizer
 	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
-	if err := t.writeAll(m, codes); err != nil || m.Scale == nil {
+	if err := t.write(m, codes); err != nil || m.Scale == nil {
 		return err
 	}
-	return t.writeAll(m.Scale, fp8.AppendFloats(nil, scaleInv...))
+	return t.write(m.Scale, fp8.AppendFloats(nil, scaleInv...))
 }
 
-// encodeMoment stores a moment in the format of m, to nearest, with the scales
+// encodeMoment stores a whole moment in the format of m, to nearest, with the scales
 // that AdamW would give it. With floor what is positive does not become 0.
 func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
 	if m.DType == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), nil
 	}
-	codes = make([]byte, 0, m.Bytes())
+	codes = make([]byte, 0, len(x)*m.DType.Size())
 	for _, block := range momentBlocks(m, x) {
 		scale := float32(1)
 		if m.Scale != nil {
@@ -134,8 +135,7 @@ func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
 	if width == 0 {
 		return [][]float32{x}
 	}
-	for row := range m.Rows() {
-		of := x[row*m.Cols():][:m.Cols()]
+	for of := range slices.Chunk(x, m.Cols()) {
 		for from := 0; from < len(of); from += width {
 			list = append(list, of[from:min(from+width, len(of))])
 		}
@@ -144,12 +144,12 @@ func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
 }
 
 // readMoment is a moment as the optimizer sees it.
-func (r *rank) readMoment(m *backend.Tensor) ([]float32, error) {
-	x, err := r.readFloats(m)
+func (t *Trainer) readMoment(m *backend.Tensor) ([]float32, error) {
+	x, err := t.readFloats(m)
 	if err != nil || m.Scale == nil {
 		return x, err
 	}
-	scaleInv, err := r.readFloats(m.Scale)
+	scaleInv, err := t.readFloats(m.Scale)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
 
 // otherE4M3 reads a moment that is stored in an E4M3 other than its own, with
 // another largest value; nil if it is not.
-func otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
+func (j *Job) otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
 	isE4M3 := func(d fp8.DType) bool { return d == fp8.E4M3 || d == fp8.E4M3IEEE }
 	stored, ok := from.Lookup(m.Name)
 	if !ok || stored.DType == m.DType || !isE4M3(stored.DType) || !isE4M3(m.DType) {
@@ -181,8 +181,8 @@ func otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(x) != m.Elems() || len(scaleInv) != m.Scale.Elems() {
-		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), m.Elems(), m.Scale.Elems())
+	if len(x) != j.wholeElems(m) || len(scaleInv) != j.wholeElems(m.Scale) {
+		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), j.wholeElems(m), j.wholeElems(m.Scale))
 	}
 	dequantizeMoment(m, x, scaleInv)
 	return x, nil

@@ -87,32 +87,31 @@ var errBetween = errors.New("the trainer's state is on no device, since a change
 // between reports whether a change of recipe failed half way.
 func (t *Trainer) between() bool { return len(t.ranks) == 0 || t.carried != nil }
 
-// carry copies the first rank's state; all ranks have the same.
+// carry copies the ranks' state.
 func (t *Trainer) carry() (*carried, error) {
-	r := t.ranks[0]
 	c := &carried{
 		params: map[string][]float32{}, moments: map[string][]float32{}, records: map[string][]float32{},
-		position: r.loader.Position(),
+		position: t.ranks[0].loader.Position(),
 	}
 	var err error
 	for _, p := range t.Model.Params {
-		if c.params[p.Name], err = r.readMaster(p); err != nil {
+		if c.params[p.Name], err = t.readMaster(p); err != nil {
 			return nil, err
 		}
 	}
 	for _, m := range t.moments() {
-		if c.moments[m.Name], err = r.readMoment(m); err != nil {
+		if c.moments[m.Name], err = t.readMoment(m); err != nil {
 			return nil, err
 		}
 	}
 	for _, s := range t.Model.Packed() {
-		x, err := r.readFloats(s)
+		x, err := t.readFloats(s)
 		if err != nil {
 			return nil, err
 		}
 		t.Model.Unpack(s, x, func(name string, _ []int, part []float32) { c.records[name] = part })
 	}
-	c.updates, err = r.read(t.Step)
+	c.updates, err = t.read(t.Step)
 	return c, err
 }
 
@@ -134,11 +133,11 @@ func (t *Trainer) takeOver(ctx context.Context, c *carried) error {
 		if err != nil {
 			return err
 		}
-		if err := t.writeAll(s, fp8.AppendFloats(nil, x...)); err != nil {
+		if err := t.write(s, fp8.AppendFloats(nil, x...)); err != nil {
 			return err
 		}
 	}
-	if err := t.writeAll(t.Step, c.updates); err != nil {
+	if err := t.write(t.Step, c.updates); err != nil {
 		return err
 	}
 	t.calibrated = false

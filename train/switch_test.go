@@ -57,7 +57,7 @@ func unpacked(t *testing.T, tr *Trainer) map[string][]float64 {
 	packed := map[*backend.Tensor]bool{}
 	for _, s := range tr.Model.Packed() {
 		packed[s] = true
-		x, err := tr.ranks[0].readFloats(s)
+		x, err := tr.readFloats(s)
 		require.NoError(t, err)
 		tr.Model.Unpack(s, x, func(name string, _ []int, part []float32) {
 			for _, v := range part {
@@ -70,7 +70,7 @@ func unpacked(t *testing.T, tr *Trainer) map[string][]float64 {
 			all[x.Name] = values(t, tr.ranks[0], x)
 		}
 	}
-	raw, err := tr.ranks[0].read(tr.Step)
+	raw, err := tr.read(tr.Step)
 	require.NoError(t, err)
 	all[tr.Step.Name] = []float64{float64(raw[0])}
 	return all
@@ -144,12 +144,12 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 		tr := newTrainer(t, scheduled(c, RecipeChange{before, way[1]}), 2, false)
 		require.Equal(t, want[:before], steps(t, tr, before))
 		require.Equal(t, way[0], tr.Recipe.Name)
-		updates, err := tr.ranks[0].read(tr.Step)
+		updates, err := tr.read(tr.Step)
 		require.NoError(t, err)
 		position := tr.ranks[0].loader.Position()
 		weights := map[string][]float32{}
 		for _, p := range tr.Model.Params {
-			weights[p.Name], err = tr.ranks[0].readMaster(p)
+			weights[p.Name], err = tr.readMaster(p)
 			require.NoError(t, err)
 		}
 
@@ -162,12 +162,12 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 		for i, p := range tr.Programs() {
 			require.Equal(t, j.Programs()[i].Hash(), p.Hash(), p.Name())
 		}
-		got, err := tr.ranks[0].read(tr.Step)
+		got, err := tr.read(tr.Step)
 		require.NoError(t, err)
 		require.Equal(t, updates, got)
 		require.Equal(t, position, tr.ranks[0].loader.Position())
 		for _, p := range tr.Model.Params {
-			x, err := tr.ranks[0].readMaster(p)
+			x, err := tr.readMaster(p)
 			require.NoError(t, err)
 			require.InDeltaSlice(t, weights[p.Name], x, 2e-4, p.Name)
 			if p.Master.DType == fp8.F32 {

@@ -181,6 +181,7 @@ func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 		Token:     (uint64(micro)*uint64(len(t.ranks)) + uint64(r.index)) * perMicro,
 		LR:        float32(t.Config.Optimizer.LRAt(step, t.Config.Train.Steps)),
 		InvTokens: float32(1 / float64(t.TokensPerStep())),
+		Rank:      int32(r.index),
 	}
 }
 
@@ -275,7 +276,7 @@ func (t *Trainer) moveTo(p data.Position) error {
 func (t *Trainer) rememberHistories() error {
 	t.histories = nil
 	for _, h := range t.Model.Packed() {
-		raw, err := t.ranks[0].read(h)
+		raw, err := t.read(h)
 		if err != nil {
 			return err
 		}
@@ -293,7 +294,7 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 	// A calibration that was cut off before the weights were cast has left its
 	// row behind.
 	for i, h := range t.Model.Packed() {
-		if err := t.writeAll(h, t.histories[i]); err != nil {
+		if err := t.write(h, t.histories[i]); err != nil {
 			return err
 		}
 	}

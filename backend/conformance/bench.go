@@ -36,7 +36,7 @@ func newBench(name string, s backend.Spec, rank, ranks int) *bench {
 		// Every word is used, its upper half too.
 		step: backend.Control{
 			Seed: 0x9876_5432_fedc_ba98, Step: 5<<32 + 7, Token: 3<<32 + 11,
-			LR: 1e-3, InvTokens: 1. / 37,
+			LR: 1e-3, InvTokens: 1. / 37, Rank: 3 + int32(rank),
 		},
 	}
 }

@@ -125,9 +125,26 @@ func (s *suite) adamW() {
 				}
 				b.p.Add(op)
 				again := *op
-				again.Scratch = b.result("scratch.again", fp8.F32, anything, 3)
+				again.Amaxes = b.result("scratch.again", fp8.F32, anything, 3)
 				b.p.Add(&again)
 			}, "adamw/floor/%s/block%d", f[2], block)
+		}
+	}
+	// Ranks that share tensors have scales in common, and random bits of their own.
+	for _, f := range formats[1:] {
+		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
+			s.addRanks(2, func(b *bench) {
+				op := b.newAdamW(f, 3, 5*7, 64)
+				op.Rounding, op.Shard = rounding, true
+				b.random = rounding == fp8.Stochastic
+				if op.HasAmaxes() {
+					first := *op
+					first.AmaxOnly, op.AmaxGiven = true, true
+					b.p.Add(&first)
+					b.p.Add(&backend.AllReduce{X: op.Amaxes, Reduce: backend.ReduceMax})
+				}
+				b.p.Add(op)
+			}, "adamw/%s-%s-%s/%s/shard", f[0], f[1], f[2], rounding)
 		}
 	}
 	// No gradient and no moments yet: an amax of 0 keeps the scale.
@@ -154,7 +171,7 @@ func (b *bench) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.
 	b.step.LR = 0.05
 	op := &backend.AdamW{
 		Control: b.control(), Step: b.ints("step", step), Coef: b.scalar("coef", 0.75), Skip: b.ints("skip", 0),
-		Scratch: b.result("scratch", fp8.F32, anything, 3*len(sizes)),
+		Amaxes: b.result("scratch", fp8.F32, anything, 3*len(sizes)),
 		// An Eps that is felt: its two forms are equal where it is not.
 		Beta1: 0.9, Beta2: 0.95, Eps: 0.01, WeightDecay: 0.1,
 	}

@@ -76,7 +76,7 @@ func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 		return nil, unsupported(n, "%v", err)
 	}
 	args := []uint64{b.table(table), uint64(len(list)), uint64(chunks)}
-	for _, t := range []*backend.Tensor{o.Control, o.Step, o.Coef, o.Skip, o.Scratch} {
+	for _, t := range []*backend.Tensor{o.Control, o.Step, o.Coef, o.Skip, o.Amaxes} {
 		args = append(args, b.tensor(t)...)
 	}
 	return b.launches(l, append(args, settings(o)...)), nil

@@ -18,9 +18,6 @@ import (
 // s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). What keeps its
 // scale f is stored with s = 1/f, and with s = f = 1 if f is 0, as in a tensor
 // that nobody has written.
-//
-// Element i of the master's, first moment's and second moment's amaxes are
-// elements 3i, 3i+1 and 3i+2 of Scratch; 0 for a tensor without one scale.
 
 // adamSpan keeps what AdamW holds of a span, codes and FP32, in the first-level
 // cache.
@@ -115,7 +112,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		}
 	}
 	control, step := b.i32(o.Control), b.i32(o.Step)
-	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Scratch)
+	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Amaxes)
 	partial := make([][3]float32, len(scaled))
 	b.pool.reserve(4 * longest)
 	var rule simd.AdamW
@@ -189,19 +186,28 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 				c.read(&rule)
 			}
 		}
-		findAmaxes()
-		clear(amaxes)
-		for i, p := range partial {
-			tensor := scaled[i].tensor
-			for j, a := range p {
-				if list[tensor].state[j].hasAmax() {
-					amaxes[3*tensor+j] = fp8.MaxAmax(amaxes[3*tensor+j], a)
+		if !o.AmaxGiven {
+			findAmaxes()
+			clear(amaxes)
+			for i, p := range partial {
+				tensor := scaled[i].tensor
+				for j, a := range p {
+					if list[tensor].state[j].hasAmax() {
+						amaxes[3*tensor+j] = fp8.MaxAmax(amaxes[3*tensor+j], a)
+					}
 				}
 			}
 		}
+		if o.AmaxOnly {
+			return
+		}
 		for i := range list {
+			first := uint64(0)
+			if o.Shard {
+				first = uint64(ctl.Rank) * uint64(o.Grad[i].Elems())
+			}
 			for j := range list[i].state {
-				list[i].state[j].prepare(amaxes[3*i+j], ctl)
+				list[i].state[j].prepare(amaxes[3*i+j], ctl, first)
 			}
 			if c := list[i].codes; c != nil {
 				c.write(amaxes[3*i:][:3])
@@ -216,13 +222,14 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	}
 }
 
-// prepare chooses the scale and the random stream that codes are stored with.
-func (s *adamState) prepare(amax float32, ctl backend.Control) {
+// prepare chooses the scale and the random stream that codes are stored with;
+// first is the index of the first element's random bits.
+func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
 	s.out.factor = 1
 	if s.hasAmax() {
 		s.out.factor = s.scaleFor(amax, s.scaleInv[0])
 	}
-	s.out.key = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name)
+	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name), first
 }
 
 // scaleFor is the scale of values with this amax; one that says nothing keeps

@@ -78,9 +78,9 @@ func TestAdamWCodes(t *testing.T) {
 						}
 						c.edit(op, d)
 						require.NoError(t, x.Run(t.Context()))
-						for i, a := range view[float32](d.memory[op.Scratch]) {
+						for i, a := range view[float32](d.memory[op.Amaxes]) {
 							if a != a { // of any payload
-								view[float32](d.memory[op.Scratch])[i] = nan
+								view[float32](d.memory[op.Amaxes])[i] = nan
 							}
 						}
 						return tr, d

@@ -114,14 +114,18 @@ func (c *adamCodes) write(amax []float32) {
 
 // store updates the first n elements from at on, as many as it can take.
 func (c *adamCodes) store(at int, grad []float32) (n int) {
+	if c == nil || !c.canRun || len(grad) < 32 {
+		return 0
+	}
 	// Random bits come in pairs, and the key's high half changes at element 2^33.
-	if c == nil || !c.canRun || len(grad) < 32 || at%2 != 0 || (at+len(grad)-1)>>33 != 0 {
+	first := c.state[0].out.index(0, at)
+	if first%2 != 0 || (first+uint64(len(grad))-1)>>33 != 0 {
 		return 0
 	}
 	n = len(grad) &^ 31
 	p, m, v := c.codes(at, n)
 	if c.random {
-		adamRandomAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(at/2))
+		adamRandomAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(first/2))
 	} else {
 		adamNearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
 	}

@@ -23,7 +23,7 @@ func adamTrial(t *testing.T, master, m1, m2 fp8.DType, skip float32) (*trial, *b
 		Step:    tr.tensor("step", fp8.I32, []float32{3}, 1),
 		Coef:    tr.tensor("coef", fp8.F32, []float32{0.5}, 1),
 		Skip:    tr.tensor("skip", fp8.I32, []float32{skip}, 1),
-		Scratch: tr.tensor("scratch", fp8.F32, []float32{9}, 3*len(adamSizes)),
+		Amaxes:  tr.tensor("scratch", fp8.F32, []float32{9}, 3*len(adamSizes)),
 		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1,
 	}
 	for i, n := range adamSizes {
@@ -110,7 +110,7 @@ func TestAdamWScaled(t *testing.T) {
 				tr.program.Add(op)
 				before, _ := tr.load(1)
 				d := tr.run()
-				amaxes := d.values(op.Scratch)
+				amaxes := d.values(op.Amaxes)
 				rule := adamRule(op, 0.01, 0.5, 3)
 				for i := range adamSizes {
 					var x [3][]float32
@@ -178,7 +178,7 @@ func TestAdamWKeepsTheScaleOfZeros(t *testing.T) {
 			MasterScale: []*backend.Tensor{nil}, M1Scale: []*backend.Tensor{m1.Scale}, M2Scale: []*backend.Tensor{m2.Scale},
 			Control: tr.control(backend.Control{LR: 1}), Step: tr.tensor("step", fp8.I32, []float32{1}, 1),
 			Coef: tr.tensor("coef", fp8.F32, []float32{1}, 1), Skip: one("skip", fp8.I32).Slice("skip0", 0, 1),
-			Scratch: tr.tensor("scratch", fp8.F32, nil, 3), Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
+			Amaxes: tr.tensor("scratch", fp8.F32, nil, 3), Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
 		})
 		d := tr.run()
 		require.Equal(t, want, d.values(m1.Scale)[0])

@@ -139,7 +139,7 @@ func benchmarkOptimizer(b *testing.B, elems, threads int, formats [3]fp8.DType, 
 			*list[0], *list[1] = append(*list[0], t), append(*list[1], t.Scale)
 		}
 	}
-	op.Scratch = vars.Tensor(backend.State, "scratch", fp8.F32, 3*len(op.Grad))
+	op.Amaxes = vars.Tensor(backend.State, "scratch", fp8.F32, 3*len(op.Grad))
 	d := benchmarkDevice(b, vars, threads)
 	for i := range op.Grad {
 		noise(d, op.Grad[i])

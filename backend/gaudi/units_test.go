@@ -167,8 +167,8 @@ func TestAdamWIsInPlace(t *testing.T) {
 	op := &backend.AdamW{
 		Control: vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords),
 		Step:    one("step", fp8.I32), Coef: one("coef", fp8.F32), Skip: one("skip", fp8.I32),
-		Scratch: vars.Tensor(backend.Stash, "scratch", fp8.F32, 3*4),
-		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Pow2: true, FloorV: true, Rounding: fp8.Stochastic,
+		Amaxes: vars.Tensor(backend.Stash, "scratch", fp8.F32, 3*4),
+		Beta1:  0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Pow2: true, FloorV: true, Rounding: fp8.Stochastic,
 	}
 	for i := range 4 {
 		add := func(list, scales *[]*backend.Tensor, name string, d fp8.DType) {
@@ -202,7 +202,7 @@ func TestAdamWIsInPlace(t *testing.T) {
 	only := vars.Program("adams")
 	for _, n := range adams {
 		o := *n.Op.(*backend.AdamW)
-		o.Scratch = only.Temp(o.Scratch.Name, fp8.F32, 3)
+		o.Amaxes = only.Temp(o.Amaxes.Name, fp8.F32, 3)
 		only.Add(&o)
 	}
 	require.NoError(t, only.Err())

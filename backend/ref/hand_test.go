@@ -120,7 +120,7 @@ func TestAdamWByHand(t *testing.T) {
 		op := &backend.AdamW{
 			Grad: one(o.f("g", 6, -2)), Master: one(p), M1: one(m1), M2: one(m2),
 			MasterScale: one(nil), M1Scale: one(nil), M2Scale: one(nil),
-			Control: o.i("step.control", words...), Step: o.i("step", 1), Coef: o.f("coef", 0.5), Skip: o.i("skip", 0), Scratch: o.f("scratch", 0, 0, 0),
+			Control: o.i("step.control", words...), Step: o.i("step", 1), Coef: o.f("coef", 0.5), Skip: o.i("skip", 0), Amaxes: o.f("scratch", 0, 0, 0),
 			Beta1: 0.5, Beta2: 0.75, Eps: 0.5, WeightDecay: 0.5, EpsForm: form,
 		}
 		o.run(op)

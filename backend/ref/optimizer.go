@@ -44,7 +44,12 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	beta1, beta2, eps := float64(o.Beta1), float64(o.Beta2), float64(o.Eps)
 	correction1, correction2 := 1-math.Pow(beta1, t), math.Sqrt(1-math.Pow(beta2, t))
 
-	var scratch []float64
+	var amaxes []float64
+	if o.AmaxGiven {
+		amaxes = b.read(o.Amaxes)
+	} else {
+		amaxes = make([]float64, 3*len(o.Grad))
+	}
 	for i := range o.Grad {
 		grad, p, m, v := b.read(o.Grad[i]), b.read(o.Master[i]), b.read(o.M1[i]), b.read(o.M2[i])
 		for j := range grad {
@@ -60,17 +65,31 @@ func (b *Backend) adamW(o *backend.AdamW) {
 			}
 			p[j] = p[j]*(1-lr*float64(o.WeightDecay)) - step
 		}
-		scratch = append(scratch,
-			b.rescale(o.Master[i], p, control, o, false),
-			b.rescale(o.M1[i], m, control, o, false),
-			b.rescale(o.M2[i], v, control, o, o.FloorV))
+		for k, s := range []struct {
+			t      *backend.Tensor
+			values []float64
+			floor  bool
+		}{{o.Master[i], p, false}, {o.M1[i], m, false}, {o.M2[i], v, o.FloorV}} {
+			amax := &amaxes[3*i+k]
+			if s.t.Scale != nil && s.t.Block == backend.PerTensor && !o.AmaxGiven {
+				for _, x := range s.values {
+					*amax = maxAmax(*amax, b.fp32(x))
+				}
+			}
+			if !o.AmaxOnly {
+				b.rescale(s.t, s.values, *amax, control, o, s.floor)
+			}
+		}
 	}
-	b.store(o.Scratch, scratch)
+	if !o.AmaxGiven {
+		b.store(o.Amaxes, amaxes)
+	}
 }
 
 // rescale stores new values in a tensor of the optimizer, under new scales if
-// it has any, and returns their amax. With floor what is positive stays so.
-func (b *Backend) rescale(t *backend.Tensor, values []float64, control backend.Control, o *backend.AdamW, floor bool) float64 {
+// it has any: one for this amax, or those of the blocks. With floor what is
+// positive stays so.
+func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, control backend.Control, o *backend.AdamW, floor bool) {
 	_, across := t.Block.ScaleShape(t.Rows(), t.Cols())
 	block := func(i int) int { // of element i
 		if t.Block == backend.PerTensor {
@@ -78,9 +97,12 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, control backend.C
 		}
 		return i/t.Cols()*across + i%t.Cols()/t.Block.Cols
 	}
-	amaxes := make([]float64, block(len(values)-1)+1)
-	for i, x := range values {
-		amaxes[block(i)] = maxAmax(amaxes[block(i)], b.fp32(x))
+	amaxes := []float64{amax}
+	if t.Block != backend.PerTensor {
+		amaxes = make([]float64, block(len(values)-1)+1)
+		for i, x := range values {
+			amaxes[block(i)] = maxAmax(amaxes[block(i)], b.fp32(x))
+		}
 	}
 	scales := make([]float64, len(amaxes))
 	if t.Scale == nil {
@@ -98,17 +120,16 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, control backend.C
 		b.store(t.Scale, inverse)
 	}
 	key := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(t.Name))
+	first := uint64(0) // index of the first value's random bits
+	if o.Shard {
+		first = uint64(control.Rank) * uint64(len(values))
+	}
 	codes := make([]float64, len(values))
 	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[block(i)]), o.Rounding, fp8.Random(key, uint64(i)))
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[block(i)]), o.Rounding, fp8.Random(key, first+uint64(i)))
 		if floor && codes[i] == 0 && b.fp32(x) > 0 {
 			codes[i] = float64(t.DType.Float32(1))
 		}
 	}
 	b.put(t, codes)
-	top := 0.0
-	for _, amax := range amaxes {
-		top = maxAmax(top, amax)
-	}
-	return top
 }

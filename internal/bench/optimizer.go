@@ -72,7 +72,7 @@ func (s states) record(n int) Case {
 		MasterScale: list(master.Scale), M1Scale: list(m1.Scale), M2Scale: list(m2.Scale),
 		Control: fill.control(vars), Step: step, Coef: fill.one(vars, "coef"),
 		Skip:    vars.Tensor(backend.State, "skip", fp8.I32, 1),
-		Scratch: p.Temp("amax", fp8.F32, 3),
+		Amaxes:  p.Temp("amax", fp8.F32, 3),
 		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Rounding: s.rounding,
 	})
 	return Case{bench: "optimizer", name: s.name, shape: strconv.Itoa(n), program: p, fill: fill, limit: byBytes}

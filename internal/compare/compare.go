@@ -186,7 +186,7 @@ type contents struct {
 func read(program string, n *backend.Node, m backend.Memory) (w written, err error) {
 	w = written{program: program, node: n}
 	for _, o := range n.Operands() {
-		if o.Access == backend.In || o.Field == "Scratch" { // what is left in scratch memory is nobody's
+		if o.Access == backend.In || o.Field == "Amaxes" { // what is left in scratch memory is nobody's
 			continue
 		}
 		c := contents{tensor: o.Tensor}

@@ -1,0 +1,51 @@
+package train
+
+import "octet/backend"
+
+// This file is where ranks that share the optimizer's state meet those who know
+// nothing of it: checkpoints and changes of recipe see whole tensors. With
+// train.zero_stage = 1 (ZeRO's P_os, Rajbhandari et al. 2020) rank r holds the r-th
+// part of the rows of each matrix's master and moments, and of their scales by
+// block; one scale for a tensor is the whole's, and every rank has it. So a run is
+// the same as with all of the state on every rank, but for the order in which the
+// gradient norm's squares are added up.
+
+// parts is in how many equal parts the ranks hold a tensor: 1 if each has all of it.
+func (j *Job) parts(t *backend.Tensor) int {
+	if j.sharded[t] {
+		return j.Config.shards()
+	}
+	return 1
+}
+
+// wholeShape is the shape of all parts together.
+func (j *Job) wholeShape(t *backend.Tensor) []int {
+	return append([]int{j.parts(t) * t.Shape[0]}, t.Shape[1:]...)
+}
+
+// wholeElems is the number of elements of all parts together.
+func (j *Job) wholeElems(t *backend.Tensor) int { return j.parts(t) * t.Elems() }
+
+// read is a whole tensor, off the ranks that have it in parts or off the first.
+func (t *Trainer) read(from *backend.Tensor) ([]byte, error) {
+	n := int(from.Bytes())
+	raw := make([]byte, t.parts(from)*n)
+	for i := range t.parts(from) {
+		if err := t.ranks[i].backend.Read(from, raw[i*n:(i+1)*n]); err != nil {
+			return nil, err
+		}
+	}
+	return raw, nil
+}
+
+// write gives a whole tensor to all ranks, to each its part.
+func (t *Trainer) write(to *backend.Tensor, raw []byte) error {
+	n := len(raw) / t.parts(to)
+	for i, r := range t.ranks {
+		part := i % t.parts(to) * n
+		if err := r.backend.Write(to, raw[part:part+n]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/checkpoint"
+	"octet/recipe"
+)
+
+// shared is a run whose ranks share the optimizer's state.
+func shared(c Config, ranks int) Config {
+	c.Train.Ranks, c.Train.ZeroStage = ranks, 1
+	return c
+}
+
+// saved is every tensor of a checkpoint, with its format and shape.
+func saved(t *testing.T, tr *Trainer) map[string]string {
+	t.Helper()
+	contents, err := tr.Contents("test", "emu")
+	require.NoError(t, err)
+	all := map[string]string{}
+	for file, list := range map[string][]checkpoint.Tensor{"model": contents.Model, "optimizer": contents.Optimizer} {
+		for _, x := range list {
+			var b bytes.Buffer
+			require.NoError(t, x.Data(&b))
+			all[file+" "+x.Name] = fmt.Sprint(x.DType, x.Shape, b.Bytes())
+		}
+	}
+	return all
+}
+
+// Without clipping the norm of the gradients decides nothing, so that every bit of
+// a run is what it is where each rank holds everything: with every recipe, and
+// every kind of state that one of them may be given.
+func TestSharingChangesNoBit(t *testing.T) {
+	runs := map[string]Config{}
+	for _, name := range recipe.Names() {
+		runs[name] = small(t, name)
+	}
+	with := func(name string, change func(*Config)) {
+		c := small(t, "fp8-smooth")
+		change(&c)
+		runs[name] = c
+	}
+	with("blocks", func(c *Config) { c.Precision.StateBlock, c.Precision.Master = new(256), "bf16" })
+	with("bf16 moments", func(c *Config) { c.Precision.M1, c.Precision.M2 = "bf16", "f16" })
+	with("nearest", func(c *Config) { c.Precision.Rounding = "nearest" })
+	with("tied", func(c *Config) { c.Model.Tied = true })
+	with("block recompute", func(c *Config) { c.Train.Recompute = "block" })
+	for name, c := range runs {
+		t.Run(name, func(t *testing.T) {
+			c.Optimizer.Clip, c.Train.Accumulate, c.Train.MicroBatch, c.Train.Ranks = 0, 2, 2, 2
+			all := newTrainer(t, c, 2, false)
+			part := newTrainer(t, shared(c, 2), 2, false)
+			want, got := steps(t, all, 4), steps(t, part, 4)
+			for i := range want {
+				require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, normTolerance)
+				got[i].GradNorm = want[i].GradNorm
+			}
+			require.Equal(t, want, got)
+			require.Equal(t, saved(t, all), saved(t, part))
+		})
+	}
+}
+
+// normTolerance bounds what the order of sums does to the norm: each of two ranks'
+// sums of squares, of the vectors' and of all three is rounded to FP32 once, where a
+// rank alone rounds once; a relative error of half an ulp each, halved by the root.
+const normTolerance = 5 * 0x1p-25
+
+// Four ranks hold a quarter each of all that can be shared, and all of the rest.
+func TestRanksHoldParts(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-smooth"} {
+		c := small(t, name)
+		c.Train.MicroBatch, c.Train.Ranks = 1, 4
+		whole := newTrainer(t, c, 2, false)
+		part := newTrainer(t, shared(c, 4), 2, false)
+		require.Equal(t, saved(t, whole), saved(t, part), "the same start")
+		steps(t, part, 1)
+		for _, p := range part.Model.Params {
+			for _, x := range []*backend.Tensor{p.Master, part.optimizer.m1[p], part.optimizer.m2[p]} {
+				want := whole.Vars.Lookup(x.Name).Elems()
+				if p.Matrix {
+					want /= 4
+					require.NotEqual(t, memory(t, part.ranks[0], x), memory(t, part.ranks[3], x), x.Name)
+				}
+				require.Equal(t, want, x.Elems(), x.Name)
+			}
+		}
+	}
+}
+
+// With clipping the coefficient differs by the norm's last bits, and the weights by
+// what a step makes of that: nothing that the loss shows after some steps.
+func TestSharingWithClipping(t *testing.T) {
+	c := small(t, "bf16")
+	c.Optimizer.Clip, c.Train.Ranks = 0.1, 2
+	want, got := steps(t, newTrainer(t, c, 2, false), 8), steps(t, newTrainer(t, shared(c, 2), 2, false), 8)
+	for i := range want {
+		require.Greater(t, want[i].GradNorm, 0.1, "it clips")
+		require.InEpsilon(t, want[i].Loss, got[i].Loss, 1e-4)
+	}
+	require.InEpsilon(t, want[0].GradNorm, got[0].GradNorm, normTolerance)
+}
+
+// A checkpoint is one of whole tensors: a run goes on from it bit for bit, and so
+// does one with another number of ranks to share it, or with none that do.
+func TestSharedStateIsRestored(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-smooth", "blocks"} {
+		c := small(t, "fp8-smooth")
+		if name == "blocks" {
+			c.Precision.StateBlock = new(256)
+		} else {
+			c = small(t, name)
+		}
+		c.Optimizer.Clip, c.Train.Steps, c.Train.MicroBatch = 0, 8, 2
+		undisturbed := newTrainer(t, shared(c, 2), 2, false)
+		want := steps(t, undisturbed, 6)
+
+		stopped := newTrainer(t, shared(c, 2), 2, false)
+		steps(t, stopped, 3)
+		state, held := snapshot(t, stopped), saved(t, stopped)
+		resumed := newTrainer(t, shared(c, 2), 2, false)
+		require.NoError(t, resumed.Restore(t.Context(), state))
+		require.Equal(t, want[3:], steps(t, resumed, 3))
+		require.Equal(t, saved(t, undisturbed), saved(t, resumed))
+
+		other := c
+		other.Train.Ranks = 2
+		for _, c := range []Config{other, shared(c, 4), shared(c, 1)} {
+			tr := newTrainer(t, c, 2, false)
+			require.NoError(t, tr.Restore(t.Context(), state))
+			require.Equal(t, held, saved(t, tr))
+		}
+	}
+}
+
+// Another recipe takes over with the same numbers, whoever holds them; telemetry,
+// evaluation and a way back work, and disturb nothing.
+func TestSharedStateChangesRecipe(t *testing.T) {
+	c := small(t, "bf16")
+	c.Optimizer.Clip, c.Train.Steps, c.Train.MicroBatch, c.Train.Ranks, c.Train.HealthEvery = 0, 100, 2, 2, 1
+	c = scheduled(c, RecipeChange{3, "fp8-smooth"}, RecipeChange{6, "bf16"})
+	all, part := newTrainer(t, c, 2, false), newTrainer(t, shared(c, 2), 2, false)
+	var back *checkpoint.Checkpoint
+	for i := range 8 {
+		want, got := steps(t, all, 1)[0], steps(t, part, 1)[0]
+		require.Equal(t, want.Loss, got.Loss, "step %d", i+1)
+		wantHealth, err := all.Health(t.Context())
+		require.NoError(t, err)
+		gotHealth, err := part.Health(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, wantHealth, gotHealth)
+		wantLoss, err := all.Evaluate(t.Context())
+		require.NoError(t, err)
+		gotLoss, err := part.Evaluate(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, wantLoss, gotLoss)
+		if i == 3 {
+			back = snapshot(t, part)
+		}
+	}
+	require.Equal(t, saved(t, all), saved(t, part))
+	for _, tr := range []*Trainer{all, part} {
+		require.NoError(t, tr.Rewind(context.Background(), back))
+		steps(t, tr, 1)
+	}
+	require.Equal(t, saved(t, all), saved(t, part))
+}
+
+// One rank's gradient that is not finite skips the update of all.
+func TestSharedUpdatesAreSkippedByAll(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.MicroBatch = 2
+	tr := newTrainer(t, shared(c, 2), 2, false)
+	steps(t, tr, 1)
+	// The last row of the head belongs to the second rank, and is read by both.
+	head := tr.Vars.Lookup("lm_head.weight")
+	raw, err := tr.read(head)
+	require.NoError(t, err)
+	for i := range 4 {
+		raw[len(raw)-1-i] = 0x7f // NaN
+	}
+	require.NoError(t, tr.write(head, raw))
+	require.NoError(t, tr.prepare(t.Context()))
+	before := saved(t, tr)
+	require.True(t, steps(t, tr, 1)[0].Skipped)
+	require.Equal(t, before, saved(t, tr))
+}
+
+func TestRanksThatCannotShare(t *testing.T) {
+	c := small(t, "bf16")
+	for ranks, use := range map[int]string{3: "2", 6: "4", 32: "16"} {
+		err := shared(c, ranks).Validate(recipe.Names())
+		require.ErrorContains(t, err, fmt.Sprintf("train.ranks = %d does not divide all of these; use train.ranks = %s or", ranks, use))
+	}
+	require.NoError(t, shared(c, 16).Validate(recipe.Names()))
+	c.Train.ZeroStage = 2
+	require.ErrorContains(t, c.Validate(recipe.Names()), "train.zero_stage = 2 is out of range")
+}
