@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"octet/internal/disk"
 )
 
 // ErrNone says that a run has no whole checkpoint: it starts at step 0.
@@ -86,7 +88,7 @@ func Newest(dir string) (c *Checkpoint, skipped []Entry, err error) {
 // Folders that an interrupted Save or Retain left behind go in any case, so
 // no Save may be under way.
 func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
-	if err := removePartial(dir); err != nil {
+	if err := RemovePartial(dir); err != nil {
 		return nil, err
 	}
 	if keepLast <= 0 {
@@ -135,7 +137,9 @@ func unwanted(entries []Entry, keepLast, keepEvery int) (list []Entry) {
 	return list
 }
 
-func removePartial(dir string) error {
+// RemovePartial deletes what an interrupted Save or Retain left in dir, which may
+// be what a full disk lacks.
+func RemovePartial(dir string) error {
 	names, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -148,7 +152,7 @@ func removePartial(dir string) error {
 		if _, isStep := parseStep(strings.TrimPrefix(step, ".")); !ok || !isStep || step[0] != '.' {
 			continue
 		}
-		if err := removeAll(filepath.Join(dir, n.Name())); err != nil {
+		if err := disk.RemoveAll(filepath.Join(dir, n.Name())); err != nil {
 			return err
 		}
 	}

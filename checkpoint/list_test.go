@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"octet/internal/disk"
+
 	"github.com/stretchr/testify/require"
 )
 
@@ -212,19 +214,19 @@ func TestRetain(t *testing.T) {
 }
 
 func TestRetainErrors(t *testing.T) {
-	defer func() { failpoint = func(string, string) error { return nil } }()
 	dir := t.TempDir()
 	for step := range 4 {
 		save(t, dir, step)
 	}
 	stuck := errors.New("stuck")
-	failpoint = func(op, path string) error {
-		if op == "rename" && filepath.Base(path) == stepName(0) {
+	restore := disk.Intercept(func(c disk.Change) error {
+		if c.Op == disk.Rename && filepath.Base(c.Path) == stepName(0) {
 			return stuck
 		}
-		return nil
-	}
+		return c.Do()
+	})
 	removed, err := Retain(dir, 2, 0)
+	restore()
 	require.ErrorIs(t, err, stuck)
 	require.Equal(t, []string{filepath.Join(dir, stepName(1))}, removed)
 

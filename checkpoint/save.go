@@ -1,13 +1,19 @@
 package checkpoint
 
 import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+
+	"octet/internal/disk"
 )
 
 // Contents is what a checkpoint is made of.
@@ -45,17 +51,17 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 	}
 	temp := partialName(path)
 	if err := write(temp, c); err != nil {
-		return "", errors.Join(fmt.Errorf("writing %s: %w", path, err), removeAll(temp))
+		return "", errors.Join(fmt.Errorf("writing %s: %w", path, err), disk.RemoveAll(temp))
 	}
 	if damaged {
 		if err := Discard(path); err != nil {
-			return "", errors.Join(err, removeAll(temp))
+			return "", errors.Join(err, disk.RemoveAll(temp))
 		}
 	}
-	if err := rename(temp, path); err != nil {
-		return "", errors.Join(err, removeAll(temp))
+	if err := disk.Move(temp, path); err != nil {
+		return "", errors.Join(err, disk.RemoveAll(temp))
 	}
-	if err := syncDir(dir); err != nil {
+	if err := disk.SyncDir(dir); err != nil {
 		return "", err
 	}
 	return path, nil
@@ -76,18 +82,18 @@ func mayReplace(path string) (exists bool, err error) {
 
 // makeCheckpoints creates the folder of checkpoints in an existing run.
 func makeCheckpoints(dir string) error {
-	if err := makeDir(dir); errors.Is(err, fs.ErrExist) {
+	if err := disk.MakeDir(dir); errors.Is(err, fs.ErrExist) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return disk.SyncDir(filepath.Dir(dir))
 }
 
 // write fills the new folder dir, the manifest last: what is in it is on disk
 // before the manifest that vouches for it.
 func write(dir string, c Contents) error {
-	if err := makeDir(dir); err != nil {
+	if err := disk.MakeDir(dir); err != nil {
 		return err
 	}
 	config, err := encodeJSON(c.Config)
@@ -112,7 +118,7 @@ func write(dir string, c Contents) error {
 		}
 		m.Files = append(m.Files, entry)
 	}
-	if err := syncDir(dir); err != nil {
+	if err := disk.SyncDir(dir); err != nil {
 		return err
 	}
 	text, err := encodeJSON(m)
@@ -122,7 +128,40 @@ func write(dir string, c Contents) error {
 	if _, err := writeFile(dir, ManifestFile, Bytes(text)); err != nil {
 		return fmt.Errorf("%s: %w", ManifestFile, err)
 	}
-	return syncDir(dir)
+	return disk.SyncDir(dir)
+}
+
+// writeFile creates a file in dir, fills it and syncs it to disk. The entry
+// describes what was written.
+func writeFile(dir, name string, fill func(io.Writer) error) (entry fileEntry, err error) {
+	f, err := disk.Open(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
+	if err != nil {
+		return fileEntry{}, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	sum := &summingFile{f: f, sha: sha256.New()}
+	buffer := bufio.NewWriterSize(sum, 1<<20)
+	if err := fill(buffer); err != nil {
+		return fileEntry{}, err
+	}
+	if err := buffer.Flush(); err != nil {
+		return fileEntry{}, err
+	}
+	return fileEntry{Name: name, Size: sum.size, SHA256: hex.EncodeToString(sum.sha.Sum(nil))}, f.Sync()
+}
+
+// summingFile counts and sums what it writes.
+type summingFile struct {
+	f    *disk.File
+	sha  hash.Hash
+	size int64
+}
+
+func (s *summingFile) Write(p []byte) (int, error) {
+	n, err := s.f.Write(p)
+	s.sha.Write(p[:n])
+	s.size += int64(n)
+	return n, err
 }
 
 // partialName is a fresh hidden name beside path.
@@ -134,8 +173,8 @@ func partialName(path string) string {
 // Discard takes a checkpoint away in one instant, then deletes its files.
 func Discard(path string) error {
 	aside := partialName(path)
-	if err := rename(path, aside); err != nil {
+	if err := disk.Move(path, aside); err != nil {
 		return err
 	}
-	return removeAll(aside)
+	return disk.RemoveAll(aside)
 }

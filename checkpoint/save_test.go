@@ -10,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
 	"octet/fp8"
+	"octet/internal/disk"
 )
 
 type state struct {
@@ -172,7 +174,6 @@ func TestSaveReplacesDamaged(t *testing.T) {
 // After each, the older checkpoint is whole, the new one is absent or whole,
 // and the next Save and Retain go through.
 func TestCrash(t *testing.T) {
-	defer func() { failpoint = func(string, string) error { return nil } }()
 	crash := errors.New("crash")
 	ops := 0
 	start := t.TempDir()
@@ -183,21 +184,21 @@ func TestCrash(t *testing.T) {
 		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
 		ops = 0
 		unsynced := map[string]bool{}
-		failpoint = func(op, path string) error {
+		restore := disk.Intercept(func(c disk.Change) error {
 			if ops == stop {
 				return crash // and for every change after it
 			}
 			ops++
-			switch op {
-			case "create":
-				unsynced[path] = true
-			case "sync":
-				delete(unsynced, path)
+			switch c.Op {
+			case disk.Create:
+				unsynced[c.Path] = true
+			case disk.Sync:
+				delete(unsynced, c.Path)
 			}
-			return nil
-		}
+			return c.Do()
+		})
 		_, err := Save(dir, 200, contents(200))
-		failpoint = func(string, string) error { return nil }
+		restore()
 		if err == nil {
 			break // stop is beyond the last change
 		}
@@ -230,7 +231,6 @@ func TestCrash(t *testing.T) {
 
 // A failing disk, as opposed to a crash, leaves no litter.
 func TestFailingDisk(t *testing.T) {
-	defer func() { failpoint = func(string, string) error { return nil } }()
 	full := errors.New("no space left on device")
 	start := t.TempDir()
 	save(t, start, 100)
@@ -238,14 +238,18 @@ func TestFailingDisk(t *testing.T) {
 		dir := t.TempDir()
 		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
 		ops := -1
-		failpoint = func(string, string) error {
-			if ops++; ops == stop {
-				return full
+		restore := disk.Intercept(func(c disk.Change) error {
+			ops++
+			switch {
+			case ops != stop:
+				return c.Do()
+			case c.Half != nil:
+				return errors.Join(c.Half(), full)
 			}
-			return nil
-		}
+			return full
+		})
 		_, err := Save(dir, 200, contents(200))
-		failpoint = func(string, string) error { return nil }
+		restore()
 		if err == nil {
 			require.Greater(t, stop, 15)
 			return
@@ -261,20 +265,20 @@ func TestFailingDisk(t *testing.T) {
 // the folder before the manifest, the manifest before the rename, and the
 // rename is followed by a sync of the parent.
 func TestOrderOfChanges(t *testing.T) {
-	defer func() { failpoint = func(string, string) error { return nil } }()
 	dir := t.TempDir()
 	var log []string
-	failpoint = func(op, path string) error {
-		name := filepath.Base(path)
+	restore := disk.Intercept(func(c disk.Change) error {
+		name := filepath.Base(c.Path)
 		if strings.HasPrefix(name, ".step-00000007.partial-") {
 			name = "temp"
 		}
-		if op != "write" {
-			log = append(log, op+" "+name)
+		if c.Op != disk.Write {
+			log = append(log, string(c.Op)+" "+name)
 		}
-		return nil
-	}
+		return c.Do()
+	})
 	_, err := Save(dir, 7, contents(7))
+	restore()
 	require.NoError(t, err)
 	run := filepath.Base(dir)
 	want := []string{"mkdir " + run, "mkdir temp"}

@@ -10,6 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/internal/disk"
 )
 
 // A run goes on on a device with other formats, run.log says what became of its
@@ -20,7 +21,7 @@ func TestRunMovesToOtherFormats(t *testing.T) {
 	c.Recipe, c.Train.Steps = "fp8-smooth", 1
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
 	require.NoError(t, c.Resolve())
-	require.NoError(t, writeWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 4000)))
+	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 4000)))
 	dir := filepath.Join(t.TempDir(), "run")
 	start := func(name string) (converted bool) {
 		o := Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1}

@@ -12,6 +12,7 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -210,7 +211,7 @@ func settings(c train.Config) map[string]string {
 func TestEveryKeyHasAnEffect(t *testing.T) {
 	s := spikes()
 	otherText := filepath.Join(t.TempDir(), "other.txt")
-	require.NoError(t, writeWhole(otherText, text(9_000)))
+	require.NoError(t, disk.WriteWhole(otherText, text(9_000)))
 	trained := tinyConfig(t)
 	trained.Train.Steps = 1
 	require.NoError(t, trained.Resolve())

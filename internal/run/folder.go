@@ -12,6 +12,7 @@ import (
 	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/config"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -39,7 +40,7 @@ type Folder struct {
 // resolved config into it.
 func Create(dir string, c train.Config) (*Folder, error) {
 	f := &Folder{Dir: dir, made: topmostMissing(dir)}
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+	if err := disk.MakeDirs(dir); err != nil {
 		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err)
 	}
 	var err error
@@ -58,7 +59,8 @@ func Create(dir string, c train.Config) (*Folder, error) {
 	return f, nil
 }
 
-// Resume locks an existing run folder.
+// Resume locks an existing run folder, and frees what checkpoints take up there
+// that were never finished.
 func Resume(dir string) (*Folder, error) {
 	if !exists(ConfigPath(dir)) {
 		return nil, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
@@ -67,7 +69,11 @@ func Resume(dir string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Folder{Dir: dir, unlock: unlock}, nil
+	f := &Folder{Dir: dir, unlock: unlock}
+	if err := checkpoint.RemovePartial(f.Checkpoints()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // ConfigPath is where the run's resolved config lies.
@@ -86,12 +92,10 @@ func (f *Folder) Close() error { return f.unlock() }
 func (f *Folder) Discard() error {
 	err := f.unlock()
 	if f.made != "" {
-		return errors.Join(err, os.RemoveAll(f.Dir), f.removeMade())
+		return errors.Join(err, disk.RemoveAll(f.Dir), f.removeMade())
 	}
 	for _, name := range []string{configFile, dataFile, metricsFile, timingFile, logFile, lockFile} {
-		if e := os.Remove(f.path(name)); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
+		err = errors.Join(err, disk.RemoveAll(f.path(name)))
 	}
 	return err
 }
@@ -131,7 +135,7 @@ func (f *Folder) writeConfig(c train.Config) error {
 	if err != nil {
 		return err
 	}
-	return writeWhole(ConfigPath(f.Dir), text)
+	return disk.WriteWhole(ConfigPath(f.Dir), text)
 }
 
 // recordData writes data.json, or, where it exists, insists that the corpus is
@@ -143,7 +147,7 @@ func (f *Folder) recordData(info data.Info) error {
 		if text, err = json.MarshalIndent(info, "", "  "); err != nil {
 			return err
 		}
-		return writeWhole(name, append(text, '\n'))
+		return disk.WriteWhole(name, append(text, '\n'))
 	}
 	if err != nil {
 		return err
@@ -170,22 +174,5 @@ func (f *Folder) recordChoices(device backend.Backend) error {
 	if !ok {
 		return nil
 	}
-	return writeWhole(f.path(choicesFile), c.Choices())
-}
-
-// writeWhole writes a small file so that it is there whole or not at all.
-func writeWhole(name string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return disk.WriteWhole(f.path(choicesFile), c.Choices())
 }

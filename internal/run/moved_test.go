@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -42,7 +43,7 @@ func TestMoved(t *testing.T) {
 	c.Data.Seq, c.Train.MicroBatch, c.Train.Steps = 32, 2, 1
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
 	require.NoError(t, c.Resolve())
-	require.NoError(t, writeWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 1000)))
+	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 1000)))
 	dir := filepath.Join(t.TempDir(), "run")
 	start := func(name string) (moved, kernels string) {
 		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1})

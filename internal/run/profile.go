@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"octet/backend"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -77,7 +78,7 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	}
 	r.profile = nil
 	path := r.Folder.path(traceFile)
-	f, err := os.Create(path)
+	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return nil, err
 	}

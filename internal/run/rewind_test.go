@@ -21,6 +21,7 @@ import (
 
 	"octet/backend"
 	"octet/checkpoint"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -32,7 +33,7 @@ func tinyConfig(t *testing.T) train.Config {
 	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 1, 32, 2, 1, 48
 	c.Data.Seq, c.Train.MicroBatch, c.Data.ValBytes = 32, 2, 500
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
-	require.NoError(t, writeWhole(c.Data.Paths[0], text(20_000)))
+	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], text(20_000)))
 	return c
 }
 

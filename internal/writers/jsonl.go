@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+
+	"octet/internal/disk"
 )
 
 // Float is a float64 that JSON holds in full precision: the fewest digits that
@@ -83,11 +85,11 @@ type Device struct {
 }
 
 // JSONL appends lines to a file.
-type JSONL struct{ file *os.File }
+type JSONL struct{ file *disk.File }
 
 // OpenJSONL opens a file to append to, which is made if it is not there.
 func OpenJSONL(path string) (*JSONL, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +121,7 @@ func (j *JSONL) Close() error { return j.file.Close() }
 //
 // The cut is a single truncation: it happens or it does not.
 func TruncateAfter(path string, step int) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	f, err := disk.Open(path, os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -3,18 +3,20 @@ package writers
 import (
 	"log/slog"
 	"os"
+
+	"octet/internal/disk"
 )
 
 // RunLog appends JSON records to run.log, one line each.
 type RunLog struct {
 	*slog.Logger
-	file *os.File
+	file *disk.File
 }
 
 // OpenRunLog opens a log to append to, which is made if it is not there.
 // Records below level are dropped; nil means slog.LevelInfo.
 func OpenRunLog(path string, level slog.Leveler) (*RunLog, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}

@@ -7,9 +7,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"octet/internal/disk"
 )
 
 // Events writes scalars to a TensorBoard event file.
@@ -19,7 +23,7 @@ import (
 // an Event message of tensorflow/core/util/event.proto, of which five fields
 // are needed here.
 type Events struct {
-	file *os.File
+	file *disk.File
 	buf  []byte
 }
 
@@ -42,6 +46,8 @@ const (
 // sessionStart is SessionLog.START.
 const sessionStart = 1
 
+const eventsPrefix = "events.out.tfevents."
+
 // Scalar is a point of one curve.
 type Scalar struct {
 	Tag   string // "loss/train"
@@ -57,10 +63,22 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 	if err != nil {
 		host = "localhost"
 	}
-	var f *os.File
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	second := now.Unix()
+	for _, e := range entries { // the clock may have been set back since
+		rest, ok := strings.CutPrefix(e.Name(), eventsPrefix)
+		digits, _, _ := strings.Cut(rest, ".")
+		if at, err := strconv.ParseInt(digits, 10, 64); ok && err == nil {
+			second = max(second, at)
+		}
+	}
+	var f *disk.File
 	for n := 0; ; n++ { // two files of one second differ by n
-		name := fmt.Sprintf("events.out.tfevents.%010d.%s.%d", now.Unix(), host, n)
-		f, err = os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		name := fmt.Sprintf("%s%010d.%s.%d", eventsPrefix, second, host, n)
+		f, err = disk.Open(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 		if err == nil {
 			break
 		}
