@@ -34,6 +34,10 @@ func parseStep(name string) (step int, ok bool) {
 	return step, err == nil && step >= 0 && stepName(step) == name
 }
 
+// StepOf is the step that a checkpoint's folder is named after; ok is false for
+// one that somebody gave another name.
+func StepOf(path string) (step int, ok bool) { return parseStep(filepath.Base(path)) }
+
 // List returns the checkpoints in dir, newest first. It compares sizes with
 // the manifests and does not read the files: Damage may be nil for one that
 // Verify refuses. A folder that does not exist has none.

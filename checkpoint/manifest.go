@@ -82,18 +82,39 @@ func parseManifest(text []byte) (manifest, error) {
 }
 
 func readManifest(path string) (manifest, error) {
-	text, err := readSmall(filepath.Join(path, ManifestFile))
+	name := filepath.Join(path, ManifestFile)
+	_, err := ownFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is not one", path, ManifestFile)
 	}
 	if err != nil {
 		return manifest{}, err
 	}
+	text, err := readSmall(name)
+	if err != nil {
+		return manifest{}, err
+	}
 	m, err := parseManifest(text)
 	if err != nil {
-		return manifest{}, fmt.Errorf("%s: %w", filepath.Join(path, ManifestFile), err)
+		return manifest{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return m, nil
+}
+
+// ownFile is a file that lies in the checkpoint's folder itself. What a link
+// leads to can be changed or deleted by whoever has it, and no sum tells before
+// it is needed.
+func ownFile(name string) (fs.FileInfo, error) {
+	info, err := os.Lstat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case info.Mode()&fs.ModeSymlink != 0:
+		return nil, fmt.Errorf("%s: a link, where a checkpoint holds its files itself: put a copy in its place", name)
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", name)
+	}
+	return info, nil
 }
 
 // checkSizes compares the files' sizes with the manifest's: it notices what is
@@ -101,15 +122,12 @@ func readManifest(path string) (manifest, error) {
 func (m manifest) checkSizes(path string) error {
 	for _, f := range m.Files {
 		name := filepath.Join(path, f.Name)
-		info, err := os.Stat(name)
+		info, err := ownFile(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: missing", name)
 		}
 		if err != nil {
 			return err
-		}
-		if !info.Mode().IsRegular() {
-			return fmt.Errorf("%s: not a regular file", name)
 		}
 		if info.Size() != f.Size {
 			return fmt.Errorf("%s: %d bytes, the manifest says %d", name, info.Size(), f.Size)
@@ -164,19 +182,22 @@ func Verify(path string) error {
 	return m.checkSums(path)
 }
 
-// readSmall reads a JSON file, unless it is too long to be one of ours.
+// readSmall reads a JSON file, unless it is too long to be one of ours. To open
+// what is not a regular file may be to wait for ever.
 func readSmall(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a regular file", name)
+	case info.Size() > maxJSON:
+		return nil, fmt.Errorf("%s: longer than %d bytes", name, maxJSON)
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxJSON+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxJSON {
-		return nil, fmt.Errorf("%s: longer than %d bytes", name, maxJSON)
-	}
-	return text, nil
+	return io.ReadAll(io.LimitReader(f, maxJSON))
 }

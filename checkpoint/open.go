@@ -49,8 +49,8 @@ func (c *Checkpoint) Close() error { return errors.Join(c.Model.Close(), c.Optim
 
 // OpenModel opens the model of a checkpoint, or of any folder in Hugging
 // Face's layout: config.json with model.safetensors or with shards and their
-// index. A checkpoint's model is verified first; others carry no sums. The
-// caller closes the tensors.
+// index. A checkpoint's model is verified first; others carry no sums, and what
+// is a checkpoint but for its manifest is refused. The caller closes the tensors.
 func OpenModel(path string) (Config, *Tensors, error) {
 	if exists(filepath.Join(path, ManifestFile)) {
 		m, err := readManifest(path)
@@ -63,6 +63,8 @@ func OpenModel(path string) (Config, *Tensors, error) {
 		if err != nil {
 			return Config{}, nil, err
 		}
+	} else if name := filepath.Join(path, StateFile); exists(name) {
+		return Config{}, nil, fmt.Errorf("%s: beside it %s is missing: the checkpoint was not finished, or lost it", name, ManifestFile)
 	}
 	config, err := readConfig(path)
 	if err != nil {
@@ -85,7 +87,7 @@ func OpenModel(path string) (Config, *Tensors, error) {
 }
 
 func exists(path string) bool {
-	_, err := os.Stat(path)
+	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
 	"octet/fp8"
 	"octet/safetensors"
 )
@@ -81,4 +82,25 @@ func TestOpenNoticesDamage(t *testing.T) {
 	require.ErrorContains(t, err, "state.json: missing")
 	_, err = Open(t.TempDir())
 	require.ErrorContains(t, err, "no MANIFEST.json")
+}
+
+// A checkpoint that lost its manifest is not taken for weights from elsewhere,
+// which carry no sums; nor is one whose manifest or files are links.
+func TestOpenModelWantsTheManifest(t *testing.T) {
+	path := save(t, t.TempDir(), 1)
+	manifest := filepath.Join(path, ManifestFile)
+	require.NoError(t, os.Rename(manifest, manifest+".moved"))
+	_, _, err := OpenModel(path)
+	require.ErrorContains(t, err, "state.json: beside it MANIFEST.json is missing")
+	for _, to := range []string{ManifestFile + ".moved", "nothing"} {
+		require.NoError(t, os.Symlink(to, manifest))
+		_, _, err = OpenModel(path)
+		require.ErrorContains(t, err, "MANIFEST.json: a link")
+		require.NoError(t, os.Remove(manifest))
+	}
+	// With weights alone it is the folder of a model like any other.
+	require.NoError(t, os.Remove(filepath.Join(path, StateFile)))
+	_, model, err := OpenModel(path)
+	require.NoError(t, err)
+	require.NoError(t, model.Close())
 }

@@ -22,25 +22,36 @@ type File struct {
 // Open reads and checks the header of the file at path; no tensor is read.
 // The caller closes the File.
 func Open(path string) (*File, error) {
-	f, err := os.Open(path)
+	f, size, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", path)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	file, err := newFile(path, f, info.Size())
+	file, err := newFile(path, f, size)
 	if err != nil {
 		f.Close()
 		return nil, err
 	}
 	file.closer = f
 	return file, nil
+}
+
+// openRegular opens a file and returns its size. It looks before it opens: to
+// open a named pipe is to wait for whoever writes into it.
+func openRegular(path string) (f *os.File, size int64, err error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: not a regular file", path)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, err = os.Open(path); err != nil {
+		return nil, 0, err
+	}
+	if info, err = f.Stat(); err != nil { // of what was opened
+		return nil, 0, errors.Join(err, f.Close())
+	}
+	return f, info.Size(), nil
 }
 
 // NewReader is Open for the size bytes that r holds. Closing the File does not

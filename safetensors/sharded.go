@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -62,17 +61,17 @@ func openSharded(indexPath string) (files []*File, err error) {
 }
 
 func readIndex(path string) (map[string]string, error) {
-	f, err := os.Open(path)
+	f, size, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxHeader+1))
+	if size > maxHeader {
+		return nil, fmt.Errorf("longer than %d bytes: this is not the index of a model", maxHeader)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxHeader))
 	if err != nil {
 		return nil, err
-	}
-	if len(text) > maxHeader {
-		return nil, fmt.Errorf("longer than %d bytes: this is not the index of a model", maxHeader)
 	}
 	var index struct {
 		WeightMap map[string]string `json:"weight_map"`

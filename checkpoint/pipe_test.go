@@ -1,0 +1,36 @@
+//go:build linux || darwin
+
+package checkpoint
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Opening a named pipe waits for whoever writes into it. None is opened: this
+// test would not end.
+func TestPipesAreNotOpened(t *testing.T) {
+	path := save(t, t.TempDir(), 1)
+	pipe := func(dir, name string) {
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, name)))
+		require.NoError(t, syscall.Mkfifo(filepath.Join(dir, name), 0o600))
+	}
+	for _, name := range []string{StateFile, OptimizerFile, ConfigFile, ModelFile, ManifestFile} {
+		pipe(path, name)
+		_, err := Open(path)
+		require.ErrorContains(t, err, name+": not a regular file")
+		_, _, err = OpenModel(path)
+		require.ErrorContains(t, err, name+": not a regular file")
+	}
+	bare := t.TempDir()
+	for _, name := range []string{indexFile, ModelFile, ConfigFile} { // the later is read first
+		require.NoError(t, os.WriteFile(filepath.Join(bare, ConfigFile), minimal(`{}`), 0o600))
+		pipe(bare, name)
+		_, _, err := OpenModel(bare)
+		require.ErrorContains(t, err, name+": not a regular file")
+	}
+}
