@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 
 	"octet/backend"
 	"octet/checkpoint"
@@ -103,6 +104,12 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	state, err := ReadState(c)
 	if err != nil {
 		return err
+	}
+	if step, named := checkpoint.StepOf(c.Path); named && step != state.Step {
+		return fmt.Errorf("%s: it holds the state of step %d: give the folder its own name back, or move it away", c.Path, state.Step)
+	}
+	if state.Seed != t.Config.Seed {
+		return fmt.Errorf("%s: it is of a run with seed %d, where the configuration has %d", c.Path, state.Seed, t.Config.Seed)
 	}
 	phase := PhaseAt(t.Phases, state.Step-1)
 	if want := t.Phases[phase].Config.Recipe; state.Recipe != want {
@@ -277,12 +284,37 @@ func (w CheckpointWeights) Scale(name string) ([]float32, error) {
 
 // ReadState reads a checkpoint's state.json.
 func ReadState(c *checkpoint.Checkpoint) (State, error) {
+	s, err := parseState(c.State)
+	if err != nil {
+		return State{}, fmt.Errorf("%s: state.json: %w", c.Path, err)
+	}
+	return s, nil
+}
+
+// parseState refuses what no run can have written: its sums vouch for the file,
+// not for whoever made it.
+func parseState(text []byte) (State, error) {
 	var s State
-	if err := json.Unmarshal(c.State, &s); err != nil {
-		return s, fmt.Errorf("%s: state.json: %w", c.Path, err)
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, err
 	}
 	if s.Version != stateVersion {
-		return s, fmt.Errorf("%s: state.json has version %d, this octet reads version %d", c.Path, s.Version, stateVersion)
+		return s, fmt.Errorf("it has version %d, this octet reads version %d", s.Version, stateVersion)
+	}
+	for _, f := range []struct {
+		name    string
+		n, most int
+	}{
+		{"step", s.Step, math.MaxInt32},
+		{"skipped", s.Skipped, s.Step},
+		{"rewinds", s.Rewinds, MaxRewinds},
+		{"spikes.begin", s.Spikes.Begin, s.Step},
+		{"spikes.last", s.Spikes.Last, s.Step},
+		{"the number of spikes.losses", len(s.Spikes.Losses), spikeWindow},
+	} {
+		if f.n < 0 || f.n > f.most {
+			return s, fmt.Errorf("%s is %d: expected 0 to %d", f.name, f.n, f.most)
+		}
 	}
 	return s, nil
 }
