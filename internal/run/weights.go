@@ -43,8 +43,11 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 		w.RunDir = path
 		c, skipped, err := checkpoint.Newest(filepath.Join(path, checkpointsDir))
 		w.Skipped = skipped
+		if errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0 {
+			return nil, fmt.Errorf("the run has no whole checkpoint: %w", skipped[0].Damage)
+		}
 		if errors.Is(err, checkpoint.ErrNone) {
-			return nil, fmt.Errorf("%s: the run has no whole checkpoint yet", path)
+			return nil, fmt.Errorf("%s: the run has no checkpoint yet", path)
 		}
 		if err != nil {
 			return nil, err
@@ -68,6 +71,9 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	w.close = tensors.Close
 	w.CheckpointWeights.Model = tensors
 	w.HF, w.Model = hf, train.FromHF(hf)
+	if err := w.fits(); err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
@@ -86,7 +92,11 @@ func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) er
 	w.Path, w.close = c.Path, c.Close
 	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
 	w.HF, w.Model = c.Config, train.FromHF(c.Config)
-	state, err := train.ReadState(c)
+	err := w.fits()
+	var state train.State
+	if err == nil {
+		state, err = train.ReadState(c)
+	}
 	if err == nil {
 		err = w.recipeOf(recipeName, state.Step)
 	}
@@ -121,4 +131,34 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 		w.Model.Activation = nn.SmoothSwiGLU
 	}
 	return err
+}
+
+// fits refuses a config.json that describes another model than the weights
+// beside it, before programs and memory for that model are made. It compares
+// numbers of elements: names and shapes are compared as each tensor is read.
+func (w *Weights) fits() error {
+	var have int64
+	for _, t := range w.CheckpointWeights.Model.List() {
+		n := int64(1)
+		for _, d := range t.Shape {
+			n *= int64(d)
+		}
+		have += n
+	}
+	// float64, which cannot overflow: a config may have 2^24 of everything.
+	h, kv := float64(w.HF.HiddenSize), float64(w.HF.HiddenSize/w.HF.NumAttentionHeads*w.HF.NumKeyValueHeads)
+	matrices := 3.0 // of an MLP
+	if w.HF.HiddenAct != "silu" {
+		matrices = 2
+	}
+	tables := 2.0
+	if w.HF.TieWordEmbeddings {
+		tables = 1
+	}
+	layer := 2*h*h + 2*h*kv + matrices*h*float64(w.HF.IntermediateSize) + 2*h
+	want := float64(w.HF.NumHiddenLayers)*layer + tables*h*float64(w.HF.VocabSize) + h
+	if want > float64(have) {
+		return fmt.Errorf("%s: %s describes a model of %.0f parameters, and its weights are %d: they do not belong together", w.Path, checkpoint.ConfigFile, want, have)
+	}
+	return nil
 }

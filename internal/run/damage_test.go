@@ -1,0 +1,343 @@
+package run
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/safetensors"
+	"octet/train"
+)
+
+// smoothRun trains four steps of the recipe with every kind of state (FP16
+// masters, FP8 moments, histories, channel maxima) and a checkpoint every two.
+func smoothRun(t *testing.T, c train.Config, dir string) {
+	t.Helper()
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	require.NoError(t, err)
+	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+	require.NoError(t, r.Close())
+}
+
+func smoothConfig(t *testing.T) train.Config {
+	t.Helper()
+	c := tinyConfig(t)
+	c.Recipe, c.Train.Steps, c.Checkpoint.Every = "fp8-smooth", 4, 2
+	require.NoError(t, c.Resolve())
+	return c
+}
+
+// damage is something that befalls a checkpoint.
+type damage struct {
+	what string
+	file string // the one that is named for it
+	do   func(t *testing.T, path string)
+}
+
+// contents are the files of a folder by name.
+func contents(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for _, name := range list(t, dir) {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		all[name] = text
+	}
+	return all
+}
+
+func list(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// regions are the offsets in a file at which a part begins, has its middle, or
+// ends: in safetensors the length of the header, the header, and every tensor;
+// in JSON every eighth byte.
+func regions(t *testing.T, name string, content []byte) (offsets []int) {
+	t.Helper()
+	if !strings.HasSuffix(name, ".safetensors") {
+		for i := 0; i < len(content); i += 8 {
+			offsets = append(offsets, i)
+		}
+		return append(offsets, len(content)-1)
+	}
+	f, err := safetensors.NewReader(bytes.NewReader(content), int64(len(content)))
+	require.NoError(t, err)
+	for i := range 8 {
+		offsets = append(offsets, i)
+	}
+	for i := 8; i < int(f.Tensors()[0].Offset); i += 100 {
+		offsets = append(offsets, i)
+	}
+	for _, x := range f.Tensors() {
+		offsets = append(offsets, int(x.Offset), int(x.Offset+x.Size/2), int(x.Offset+x.Size-1))
+	}
+	return offsets
+}
+
+// kinds are the damages other than a changed byte, once for every file.
+func kinds(name string, whole, older, other map[string][]byte) (all []damage) {
+	put := func(content []byte) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			require.NoError(t, os.WriteFile(filepath.Join(path, name), content, 0o666))
+		}
+	}
+	add := func(what string, do func(t *testing.T, path string)) { all = append(all, damage{what, name, do}) }
+	gone := func(t *testing.T, path string) { require.NoError(t, os.Remove(filepath.Join(path, name))) }
+	content := whole[name]
+	add("empty", put(nil))
+	add("a byte too short", put(content[:len(content)-1]))
+	add("a byte too long", put(append(bytes.Clone(content), 0)))
+	add("twice", put(append(bytes.Clone(content), content...)))
+	add("zeros, as a power cut leaves them", put(make([]byte, len(content))))
+	add("removed", gone)
+	add("a folder", func(t *testing.T, path string) {
+		gone(t, path)
+		require.NoError(t, os.Mkdir(filepath.Join(path, name), 0o777))
+	})
+	add("a link to its own bytes", func(t *testing.T, path string) {
+		file := filepath.Join(path, name)
+		require.NoError(t, os.Rename(file, file+".moved"))
+		require.NoError(t, os.Symlink(name+".moved", file))
+	})
+	add("a link to nothing", func(t *testing.T, path string) {
+		gone(t, path)
+		require.NoError(t, os.Symlink("nothing", filepath.Join(path, name)))
+	})
+	if !bytes.Equal(older[name], content) { // the shape of the model is the same at every step
+		add("of an older checkpoint", put(older[name]))
+	}
+	if !bytes.Equal(other[name], content) {
+		add("of another run", put(other[name]))
+	}
+	for _, from := range slices.Sorted(maps.Keys(whole)) {
+		if from != name {
+			add("swapped with "+from, func(t *testing.T, path string) {
+				put(whole[from])(t, path)
+				require.NoError(t, os.WriteFile(filepath.Join(path, from), content, 0o666))
+			})
+		}
+	}
+	return all
+}
+
+// Whatever befalls the newest checkpoint of a run is noticed before a byte of it
+// is used, and named; the run goes on from the one before.
+func TestDamageIsNamed(t *testing.T) {
+	home := t.TempDir()
+	c := smoothConfig(t)
+	dir, otherDir := filepath.Join(home, "run"), filepath.Join(home, "other")
+	smoothRun(t, c, dir)
+	other := c
+	other.Seed++
+	smoothRun(t, other, otherDir)
+	checkpoints := filepath.Join(dir, checkpointsDir)
+	older, path := filepath.Join(checkpoints, "step-00000002"), filepath.Join(checkpoints, "step-00000004")
+	whole := contents(t, path)
+	require.Len(t, whole, 5)
+	others := contents(t, filepath.Join(otherDir, checkpointsDir, "step-00000004"))
+
+	var changed, all []damage
+	for _, name := range slices.Sorted(maps.Keys(whole)) {
+		for _, at := range regions(t, name, whole[name]) {
+			changed = append(changed, damage{fmt.Sprintf("bit %d of byte %d", at%8, at), name, func(t *testing.T, path string) {
+				f, err := os.OpenFile(filepath.Join(path, name), os.O_WRONLY, 0)
+				require.NoError(t, err)
+				_, err = f.WriteAt([]byte{whole[name][at] ^ 1<<(at%8)}, int64(at))
+				require.NoError(t, err)
+				require.NoError(t, f.Close())
+			}})
+			if at > 0 && name != checkpoint.ManifestFile && at%5 == 0 {
+				changed = append(changed, damage{fmt.Sprintf("cut to %d bytes", at), name, func(t *testing.T, path string) {
+					require.NoError(t, os.Truncate(filepath.Join(path, name), int64(at)))
+				}})
+			}
+		}
+		all = append(all, kinds(name, whole, contents(t, older), others)...)
+	}
+	require.Greater(t, len(changed), 500, "every tensor of a run with FP8 state")
+
+	restore := func() {
+		for _, name := range list(t, path) {
+			if _, ours := whole[name]; !ours {
+				require.NoError(t, os.RemoveAll(filepath.Join(path, name)))
+			}
+		}
+		for name, content := range whole {
+			file := filepath.Join(path, name)
+			if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
+				require.NoError(t, os.Remove(file))
+			}
+			if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, content) {
+				continue
+			}
+			// Not os.WriteFile: file systems wait for the disk after a file is emptied.
+			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o666)
+			require.NoError(t, err)
+			_, err = f.Write(content)
+			require.NoError(t, errors.Join(err, f.Truncate(int64(len(content))), f.Close()))
+		}
+	}
+	refused := func(d damage, err error) {
+		t.Helper()
+		require.Error(t, err, "%s: %s", d.file, d.what)
+		require.NotContains(t, err.Error(), "\n", "%s: %s", d.file, d.what)
+		require.Less(t, len(err.Error()), 1000)
+	}
+	for i, d := range slices.Concat(changed, all) {
+		d.do(t, path)
+		_, err := OpenWeights(path, "")
+		refused(d, err)
+		// A manifest that was changed where it names or sums another file says that
+		// of the other file. Of two that were swapped either may be named.
+		if d.file != checkpoint.ManifestFile && !strings.Contains(d.what, "swapped") {
+			require.Contains(t, err.Error(), filepath.Join(path, d.file), d.what)
+		}
+		// Weights alone are fit for model.init while they and their shape are,
+		// whatever became of another file's sum.
+		if d.file == checkpoint.ModelFile || d.file == checkpoint.ConfigFile || d.file == checkpoint.ManifestFile && i >= len(changed) {
+			_, _, err = checkpoint.OpenModel(path)
+			refused(d, err)
+		}
+		restore()
+	}
+	// By way of the run: it says what it passes over, and goes on from the one
+	// before; a new run does not begin with it.
+	for i, d := range all {
+		d.do(t, path)
+		newest, skipped, err := checkpoint.Newest(checkpoints)
+		require.NoError(t, err)
+		require.Equal(t, older, newest.Path, "%s: %s", d.file, d.what)
+		require.NoError(t, newest.Close())
+		require.Len(t, skipped, 1)
+		refused(d, skipped[0].Damage)
+		if i%8 == 0 { // a start takes its time
+			r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu", Threads: 1})
+			require.NoError(t, err, "%s: %s", d.file, d.what)
+			require.Equal(t, 2, r.Resumed)
+			require.Equal(t, skipped, r.Skipped)
+			require.NoError(t, r.Close())
+		}
+		w, err := OpenWeights(dir, "")
+		require.NoError(t, err)
+		require.Equal(t, older, w.Path)
+		require.Len(t, w.Skipped, 1)
+		require.NoError(t, w.Close())
+		restore()
+	}
+	from := c
+	from.Model.Init = path
+	for _, d := range all {
+		if d.file != checkpoint.ModelFile {
+			continue
+		}
+		d.do(t, path)
+		fresh := filepath.Join(home, "fresh")
+		_, err := Start(t.Context(), Options{Config: from, Dir: fresh, Backend: "emu", Threads: 1})
+		refused(d, err)
+		require.NoDirExists(t, fresh)
+		restore()
+	}
+	require.Equal(t, whole, contents(t, path))
+}
+
+// A folder that is whole, but not what its name or its run says, stops a resume:
+// to go back to an older one would be to guess.
+func TestCheckpointOfAnotherPlace(t *testing.T) {
+	home := t.TempDir()
+	c := smoothConfig(t)
+	dir, otherDir := filepath.Join(home, "run"), filepath.Join(home, "other")
+	smoothRun(t, c, dir)
+	other := c
+	other.Seed++
+	smoothRun(t, other, otherDir)
+	newest := filepath.Join(dir, checkpointsDir, "step-00000004")
+	resume := func() error {
+		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu", Threads: 1})
+		if err == nil {
+			err = r.Close()
+		}
+		return err
+	}
+	require.NoError(t, os.Rename(newest, newest+".kept"))
+	require.NoError(t, os.CopyFS(newest, os.DirFS(filepath.Join(dir, checkpointsDir, "step-00000002"))))
+	require.ErrorContains(t, resume(), "step-00000004: it holds the state of step 2")
+	require.NoError(t, os.RemoveAll(newest))
+	require.NoError(t, os.CopyFS(newest, os.DirFS(filepath.Join(otherDir, checkpointsDir, "step-00000004"))))
+	require.ErrorContains(t, resume(), "step-00000004: it is of a run with seed 2, where the configuration has 1")
+	require.NoError(t, os.RemoveAll(newest))
+	require.NoError(t, os.Rename(newest+".kept", newest))
+	require.NoError(t, resume())
+}
+
+// The files that grow are never cut or appended to through a link.
+func TestResumeFollowsNoLinks(t *testing.T) {
+	c := smoothConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	smoothRun(t, c, dir)
+	precious := filepath.Join(t.TempDir(), "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("of the user's\n"), 0o600))
+	for _, name := range []string{metricsFile, timingFile, logFile} {
+		file := filepath.Join(dir, name)
+		require.NoError(t, os.Rename(file, file+".kept"))
+		require.NoError(t, os.Symlink(precious, file))
+		_, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
+		require.ErrorContains(t, err, name+" is not a regular file")
+		require.NoError(t, os.Rename(file+".kept", file))
+	}
+	text, err := os.ReadFile(precious)
+	require.NoError(t, err)
+	require.Equal(t, "of the user's\n", string(text))
+}
+
+// A config.json that promises more than its weights hold is refused before a
+// program or memory for it is made.
+func TestWeightsFitTheirConfig(t *testing.T) {
+	c := smoothConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	smoothRun(t, c, dir)
+	from := filepath.Join(dir, checkpointsDir, "step-00000004")
+	bare := t.TempDir()
+	model, err := os.ReadFile(filepath.Join(from, checkpoint.ModelFile))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(bare, checkpoint.ModelFile), model, 0o600))
+	put := func(change func(*checkpoint.Config)) {
+		hf := train.HFConfig(c)
+		change(&hf)
+		text, err := json.Marshal(hf)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(bare, checkpoint.ConfigFile), text, 0o600))
+	}
+	put(func(*checkpoint.Config) {})
+	w, err := OpenWeights(bare, "")
+	require.NoError(t, err, "exactly as many as there are")
+	require.NoError(t, w.Close())
+	for name, change := range map[string]func(*checkpoint.Config){
+		"layers":     func(c *checkpoint.Config) { c.NumHiddenLayers = 1 << 24 },
+		"one layer":  func(c *checkpoint.Config) { c.NumHiddenLayers = 2 },
+		"vocabulary": func(c *checkpoint.Config) { c.VocabSize++ },
+		"all": func(c *checkpoint.Config) {
+			c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.VocabSize = 1<<24, 1<<24, 1<<24, 1<<24
+		},
+	} {
+		put(change)
+		_, err := OpenWeights(bare, "")
+		require.ErrorContains(t, err, "do not belong together", name)
+	}
+}
