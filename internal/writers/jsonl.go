@@ -144,10 +144,13 @@ func TruncateAfter(path string, step int) error {
 func lengthUpTo(r io.Reader, step int) (int64, error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	var keep, at int64
+	var text []byte
 	damaged := 0
 	for n := 1; ; n++ {
-		text, err := lines.ReadBytes('\n')
-		at += int64(len(text))
+		var length int64
+		var err error
+		text, length, err = readLine(lines, text[:0])
+		at += length
 		switch {
 		case errors.Is(err, io.EOF):
 			return keep, nil // text, if any, is torn
@@ -157,7 +160,7 @@ func lengthUpTo(r io.Reader, step int) (int64, error) {
 		var line struct {
 			Step *int `json:"step"`
 		}
-		if err := json.Unmarshal(text, &line); err != nil || line.Step == nil {
+		if err := json.Unmarshal(text, &line); err != nil || line.Step == nil || length > maxLine {
 			if damaged == 0 {
 				damaged = n
 			}
@@ -170,5 +173,23 @@ func lengthUpTo(r io.Reader, step int) (int64, error) {
 			return keep, nil
 		}
 		keep = at
+	}
+}
+
+// maxLine bounds what is kept of a line: the longest of ours has some hundred
+// bytes for each cast of a model. A power cut can leave gigabytes of zeros, which
+// are one line.
+const maxLine = 16 << 20
+
+// readLine appends a line with its newline to text and returns how long it was.
+// Of one that is longer than maxLine it keeps the beginning.
+func readLine(r *bufio.Reader, text []byte) (line []byte, length int64, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		length += int64(len(part))
+		text = append(text, part[:min(len(part), maxLine-len(text))]...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return text, length, err
+		}
 	}
 }

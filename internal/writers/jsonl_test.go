@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -129,6 +131,38 @@ func TestTruncateAfter(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, damaged, string(text), "left as it was")
+}
+
+// Zeros without a newline, as a power cut leaves them, are a torn end however
+// many they are, and a line too long to be ours is a damaged one; neither is
+// held in memory.
+func TestTruncateLongLines(t *testing.T) {
+	const whole = "{\"step\":1}\n"
+	zeros := io.LimitReader(zeroReader{}, 1<<30)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	keep, err := lengthUpTo(io.MultiReader(strings.NewReader(whole), zeros), 9)
+	runtime.ReadMemStats(&after)
+	require.NoError(t, err)
+	require.EqualValues(t, len(whole), keep)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*maxLine))
+
+	padded := "{\"step\":2}" + strings.Repeat(" ", maxLine) + "\n"
+	keep, err = lengthUpTo(strings.NewReader(whole+padded), 9)
+	require.NoError(t, err)
+	require.EqualValues(t, len(whole), keep)
+	_, err = lengthUpTo(strings.NewReader(whole+padded+whole), 9)
+	require.ErrorContains(t, err, "line 2 is damaged")
+	keep, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-maxLine/2:]), 9)
+	require.NoError(t, err)
+	require.EqualValues(t, len(whole)+10+maxLine/2, keep, "as long as may be")
+}
+
+type zeroReader struct{}
+
+func (zeroReader) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
 
 // What is kept is a prefix of whole lines with steps up to the limit.
