@@ -1,0 +1,180 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: HCCL's communicators. Every rank has a socket to every
+// other.
+
+#define _GNU_SOURCE
+#include "libsynapse_hccl.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+	char name[1024];
+	uint64_t length;
+} unique_id;
+
+_Static_assert(sizeof(unique_id) == 1032, "hcclUniqueId");
+
+result hcclGetUniqueId(unique_id *id) {
+	static unsigned made;
+	struct timespec t;
+	ENTER_HCCL();
+	clock_gettime(CLOCK_REALTIME, &t);
+	memset(id, 0, sizeof *id);
+	id->length = snprintf(id->name, sizeof id->name, "standin-hccl-%d-%lx-%lx-%u", getpid(), (long)t.tv_sec, (long)t.tv_nsec, made++);
+	return leave_hccl(HCCL_SUCCESS);
+}
+
+// address_of is where a rank listens: a name in no file system.
+static socklen_t address_of(struct sockaddr_un *a, const unique_id *id, int rank) {
+	*a = (struct sockaddr_un){.sun_family = AF_UNIX};
+	const int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "%.80s-%d", id->name, rank);
+	return offsetof(struct sockaddr_un, sun_path) + 1 + n;
+}
+
+// whole reads or writes a piece of a few bytes.
+static bool whole(int fd, void *p, size_t bytes, bool sends, double until) {
+	for (size_t done = 0; done < bytes;) {
+		struct pollfd f = {fd, sends ? POLLOUT : POLLIN, 0};
+		if (poll(&f, 1, 10) < 0 || now() > until)
+			return false;
+		if (!f.revents)
+			continue;
+		const ssize_t n = sends ? send(fd, (char *)p + done, bytes - done, MSG_NOSIGNAL) : recv(fd, (char *)p + done, bytes - done, 0);
+		if (n <= 0)
+			return false;
+		done += n;
+	}
+	return true;
+}
+
+typedef struct {
+	int32_t rank, ranks;
+} hello;
+
+static void nap(void) { nanosleep(&(struct timespec){0, 2000000}, NULL); }
+
+static bool connect_to(comm *c, const unique_id *id, int peer, double until) {
+	struct sockaddr_un a;
+	const socklen_t bytes = address_of(&a, id, peer);
+	hello h = {c->rank, c->ranks}, other;
+	for (; now() < until; nap()) {
+		const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0 && connect(fd, (struct sockaddr *)&a, bytes) == 0) {
+			c->peers[peer] = fd;
+			return whole(fd, &h, sizeof h, true, until) && whole(fd, &other, sizeof other, false, until) && other.rank == peer && other.ranks == c->ranks;
+		}
+		close(fd);
+	}
+	return false;
+}
+
+static bool accept_from(comm *c, int listener, double until) {
+	struct pollfd f = {listener, POLLIN, 0};
+	while (now() < until)
+		if (poll(&f, 1, 10) > 0) {
+			hello h, mine = {c->rank, c->ranks};
+			const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+			if (fd < 0 || !whole(fd, &h, sizeof h, false, until) || h.ranks != c->ranks || h.rank <= c->rank || h.rank >= c->ranks || c->peers[h.rank] >= 0) {
+				close(fd);
+				return false;
+			}
+			c->peers[h.rank] = fd;
+			return whole(fd, &mine, sizeof mine, true, until);
+		}
+	return false;
+}
+
+static bool meet(comm *c, const unique_id *id) {
+	const double until = deadline();
+	struct sockaddr_un a;
+	const socklen_t bytes = address_of(&a, id, c->rank);
+	const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool met = listener >= 0 && bind(listener, (struct sockaddr *)&a, bytes) == 0 && listen(listener, MAX_RANKS) == 0;
+	for (int peer = 0; peer < c->rank && met; peer++)
+		met = connect_to(c, id, peer, until);
+	for (int peer = c->rank + 1; peer < c->ranks && met; peer++)
+		met = accept_from(c, listener, until);
+	close(listener);
+	return met;
+}
+
+static void comm_free(comm *c) {
+	for (int i = 0; i < MAX_RANKS; i++)
+		if (c->peers[i] >= 0)
+			close(c->peers[i]);
+	object_free(c);
+}
+
+result hcclCommInitRank(void **out, int ranks, unique_id id, int rank) {
+	ENTER_HCCL();
+	if (!is_device(0))
+		return leave_hccl(HCCL_NO_DEVICE);
+	if (!out || ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks || id.length == 0 || id.length >= sizeof id.name)
+		return leave_hccl(HCCL_INVALID_ARGUMENT);
+	comm *c = object_new(COMM, sizeof *c);
+	c->ranks = ranks;
+	c->rank = rank;
+	memset(c->peers, -1, sizeof c->peers);
+	if (!meet(c, &id)) {
+		complain("rank %d of %d has not met the others", rank, ranks);
+		comm_free(c);
+		return leave_hccl(HCCL_SOCKET);
+	}
+	*out = c;
+	return leave_hccl(HCCL_SUCCESS);
+}
+
+result hcclCommDestroy(void *handle) {
+	ENTER_HCCL();
+	comm *c = object_find(handle, COMM);
+	if (!c)
+		return leave_hccl(HCCL_INVALID_ARGUMENT);
+	finish_all();
+	comm_free(c);
+	return leave_hccl(lost() ? HCCL_SYNAPSE_TERMINATED : HCCL_SUCCESS);
+}
+
+result hcclCommAbort(void *handle) { return hcclCommDestroy(handle); }
+
+result hcclCommFinalize(void *handle) {
+	ENTER_HCCL();
+	if (!object_find(handle, COMM))
+		return leave_hccl(HCCL_INVALID_ARGUMENT);
+	finish_all();
+	return leave_hccl(lost() ? HCCL_SYNAPSE_TERMINATED : HCCL_SUCCESS);
+}
+
+static result ask(void *handle, int *value, size_t field) {
+	ENTER_HCCL();
+	const comm *c = object_find(handle, COMM);
+	if (!c || !value)
+		return leave_hccl(HCCL_INVALID_ARGUMENT);
+	*value = *(const int *)((const char *)c + field);
+	return leave_hccl(HCCL_SUCCESS);
+}
+
+result hcclCommCount(void *c, int *ranks) { return ask(c, ranks, offsetof(comm, ranks)); }
+result hcclCommUserRank(void *c, int *rank) { return ask(c, rank, offsetof(comm, rank)); }
+
+result hcclCommSynDevice(void *c, int *device) {
+	const result r = ask(c, device, offsetof(comm, rank));
+	if (!r)
+		*device = 0;
+	return r;
+}
+
+// It is there to ask after an error, when nothing else answers any more.
+result hcclCommGetAsyncError(void *handle, int *error) {
+	const comm *c = object_find(handle, COMM);
+	if (!c || !error)
+		return HCCL_INVALID_ARGUMENT;
+	*error = c->error;
+	return HCCL_SUCCESS;
+}

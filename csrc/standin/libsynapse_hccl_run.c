@@ -1,0 +1,136 @@
+//go:build ignore
+
+// Stand-in for libSynapse.so: what a stream does of HCCL. A collective is everybody
+// sending to everybody. Sums go by ascending rank, in F32 for floats.
+
+#include "libsynapse_hccl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+uint32_t element_type(uint32_t type) {
+	switch (type) {
+	case HCCL_I32: return I32;
+	case HCCL_U32: return U32;
+	case HCCL_F16: return F16;
+	case HCCL_F32: return F32;
+	case HCCL_BF16: return BF16;
+	}
+	return 0;
+}
+
+uint64_t bytes_from(const op *o) {
+	const uint64_t bytes = o->count * type_size(element_type(o->type));
+	if (o->kind == RECV || o->kind == BARRIER || (o->kind == BROADCAST && (int)o->root != o->comm->rank))
+		return 0;
+	return o->kind == REDUCE_SCATTER ? bytes * o->comm->ranks : bytes;
+}
+
+uint64_t bytes_to(const op *o) {
+	const uint64_t bytes = o->count * type_size(element_type(o->type));
+	return o->kind == ALL_GATHER ? bytes * o->comm->ranks : o->kind == SEND || o->kind == BARRIER ? 0 : bytes;
+}
+
+static float reduced(uint32_t reduction, float a, float b) {
+	return reduction == SUM ? a + b : reduction == MIN ? (b < a || b != b ? b : a) : (b > a || b != b ? b : a);
+}
+
+static int64_t reduced_integer(uint32_t reduction, int64_t a, int64_t b) {
+	return reduction == SUM ? a + b : reduction == MIN ? (b < a ? b : a) : (b > a ? b : a);
+}
+
+// reduce folds the parts of all ranks, which lie behind each other.
+static void reduce(void *to, const unsigned char *parts, uint64_t n, const op *o) {
+	const uint32_t type = element_type(o->type);
+	const uint64_t bytes = n * type_size(type);
+	const operand out = {.type = type, .data = to};
+	for (uint64_t i = 0; i < n; i++) {
+		if (type == I32 || type == U32) {
+			int64_t sum = 0;
+			for (int r = 0; r < o->comm->ranks; r++) {
+				const unsigned char *p = parts + r * bytes + i * 4;
+				const int64_t x = type == I32 ? *(const int32_t *)p : (int64_t) *(const uint32_t *)p;
+				sum = r ? reduced_integer(o->reduction, sum, x) : x;
+			}
+			((uint32_t *)to)[i] = sum;
+			continue;
+		}
+		float sum = 0;
+		for (int r = 0; r < o->comm->ranks; r++) {
+			const operand part = {.type = type, .data = (void *)(parts + r * bytes)};
+			const float x = element(&part, i, false);
+			sum = r ? reduced(o->reduction, sum, x) : x;
+		}
+		store(&out, i, &sum, 1, false);
+	}
+}
+
+// run_collective has every rank send its part of from to every other.
+static bool run_collective(const op *o, unsigned char *from, unsigned char *to) {
+	comm *c = o->comm;
+	const uint64_t part = o->count * type_size(element_type(o->type));
+	unsigned char *parts = malloc(part * c->ranks + 1);
+	message messages[2 * MAX_RANKS];
+	uint32_t n = 0;
+	const head h = {o->kind, o->type, o->reduction, o->root, c->done++, part};
+	for (int peer = 0; peer < c->ranks; peer++) {
+		unsigned char *mine = o->kind == REDUCE_SCATTER ? from + peer * part : from;
+		if (peer == c->rank) {
+			if (part && from)
+				memcpy(parts + peer * part, mine, part);
+			continue;
+		}
+		if (o->kind != BROADCAST || (int)o->root == c->rank)
+			messages[n++] = (message){peer, true, h, mine, 0};
+		if (o->kind != BROADCAST || (int)o->root == peer)
+			messages[n++] = (message){peer, false, h, parts + peer * part, 0};
+	}
+	const bool fine = exchange(c, messages, n);
+	if (fine && (o->kind == ALL_REDUCE || o->kind == REDUCE_SCATTER))
+		reduce(to, parts, o->count, o);
+	else if (fine && o->kind == ALL_GATHER)
+		memcpy(to, parts, part * c->ranks);
+	else if (fine && o->kind == BROADCAST)
+		memcpy(to, parts + o->root * part, part);
+	free(parts);
+	return fine;
+}
+
+void *buffer(uint64_t address, uint64_t bytes) { return bytes ? device_memory(address, bytes) : NULL; }
+
+static bool run_transfers(const op *ops, uint32_t n) {
+	message *messages = malloc(n * sizeof *messages);
+	for (uint32_t i = 0; i < n; i++) {
+		const op *o = &ops[i];
+		const bool sends = o->kind == SEND;
+		const uint64_t bytes = o->count * type_size(element_type(o->type));
+		messages[i] = (message){o->root, sends, {SEND, o->type, NONE, 0, 0, bytes}, buffer(sends ? o->from : o->to, bytes), 0};
+	}
+	const bool fine = exchange(ops->comm, messages, n);
+	free(messages);
+	return fine;
+}
+
+bool is_transfer(const op *o) { return o->kind == SEND || o->kind == RECV; }
+
+status run_group(void *data) {
+	const group *g = data;
+	for (uint32_t i = 0; i < g->n;) {
+		const op *o = &g->ops[i];
+		comm *c = object_find(o->comm, COMM);
+		unsigned char *from = buffer(o->from, c ? bytes_from(o) : 0), *to = buffer(o->to, c ? bytes_to(o) : 0);
+		if (!c || (!from && bytes_from(o)) || (!to && bytes_to(o))) {
+			complain("a collective comes after its communicator or its memory was freed");
+			return FAIL_HCCL;
+		}
+		uint32_t n = 1;
+		while (is_transfer(o) && i + n < g->n && is_transfer(&o[n]) && o[n].comm == c)
+			n++;
+		if (!(is_transfer(o) ? run_transfers(o, n) : run_collective(o, from, to))) {
+			c->error = HCCL_SOCKET;
+			return FAIL_HCCL;
+		}
+		i += n;
+	}
+	return SUCCESS;
+}
