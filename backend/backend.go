@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"octet/fp8"
+	"octet/internal/spelling"
 )
 
 // Backend owns the memory of one set of variables on one device and turns
@@ -113,10 +114,10 @@ type Chooser interface {
 type Driver struct {
 	Name string
 	// Rank orders the drivers when the user names none; the highest whose
-	// Available is nil wins.
+	// Available is nil, of no device in particular, wins.
 	Rank int
-	// Available says why the driver cannot be used here; nil if it can.
-	Available func() error
+	// Available says why the device cannot be used here; nil if it can.
+	Available func(device string) error
 	// Spec describes the device named after the colon in "cuda:0" or
 	// "emu:h100"; an unknown one is an error that lists the known.
 	Spec func(device string) (Spec, error)
@@ -188,12 +189,12 @@ func Find(name string) (d Driver, device string, err error) {
 	base, device, _ := strings.Cut(name, ":")
 	var known []string
 	for _, d := range Drivers() {
-		if d.Name == base || base == "" && d.Available() == nil {
+		if d.Name == base || base == "" && d.Available("") == nil {
 			return d, device, nil
 		}
 		known = append(known, d.Name)
 	}
-	return Driver{}, "", fmt.Errorf("unknown backend %q (this octet knows: %s)", base, strings.Join(known, ", "))
+	return Driver{}, "", fmt.Errorf("unknown backend %q%s (this octet knows: %s)", base, spelling.DidYouMean(base, known), strings.Join(known, ", "))
 }
 
 // SpecOf describes the device of "name" or "name:device" without opening it.

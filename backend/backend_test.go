@@ -11,7 +11,7 @@ import (
 
 func TestFind(t *testing.T) {
 	driver := func(name string, rank int, err error) backend.Driver {
-		return backend.Driver{Name: name, Rank: rank, Available: func() error { return err }}
+		return backend.Driver{Name: name, Rank: rank, Available: func(string) error { return err }}
 	}
 	backend.Register(driver("slow", 1000, nil))
 	backend.Register(driver("fast", 1001, nil))
@@ -27,5 +27,7 @@ func TestFind(t *testing.T) {
 	require.Empty(t, device)
 	_, _, err = backend.Find("quick:1")
 	require.ErrorContains(t, err, `unknown backend "quick" (this octet knows: absent, fast, slow`)
+	_, _, err = backend.Find("fasst:1")
+	require.ErrorContains(t, err, `unknown backend "fasst"; did you mean fast? (this octet knows: absent, fast, slow`)
 	require.Equal(t, "absent", backend.Drivers()[0].Name)
 }

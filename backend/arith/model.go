@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"octet/fp8"
+	"octet/internal/spelling"
 )
 
 // Model is what the products of one accelerator are.
@@ -135,7 +136,7 @@ func Lookup(text string) (Model, error) {
 	name, options, _ := strings.Cut(text, ",")
 	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name })
 	if i < 0 {
-		return Model{}, fmt.Errorf("unknown device model %q (known: %s)", name, strings.Join(Names(), ", "))
+		return Model{}, fmt.Errorf("unknown device model %q%s (known: %s)", name, spelling.DidYouMean(name, Names()), strings.Join(Names(), ", "))
 	}
 	m := models[i]
 	if options == "" {

@@ -19,7 +19,8 @@ func TestLookup(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, fp8.E4M3IEEE, m.E4M3)
 	for text, want := range map[string]string{
-		"h200":              `unknown device model "h200" (known: h100, ada, b200, gaudi2, gaudi3)`,
+		"a100":              `unknown device model "a100"; did you mean h100? (known: h100, ada, b200, gaudi2, gaudi3)`,
+		"mi300":             `unknown device model "mi300" (known: h100`,
 		"":                  `unknown device model ""`,
 		"h100,slow":         `device model h100 has no option "slow" (it has fast, promote=N)`,
 		"h100,promote=100":  "no multiple of the 32 products",

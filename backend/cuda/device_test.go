@@ -291,7 +291,7 @@ func TestUnfitMachines(t *testing.T) {
 			}
 			t.Setenv(c.variable, c.value)
 			_, err := open("", backend.Options{})
-			for _, err := range []error{available(), err} {
+			for _, err := range []error{available(""), err} {
 				require.ErrorIs(t, err, backend.ErrNoDevice)
 				require.NotContains(t, err.Error(), "\n")
 				for _, want := range c.want {
@@ -304,6 +304,15 @@ func TestUnfitMachines(t *testing.T) {
 	_, err := open("3", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "there is no GPU 3, CUDA shows 1")
+
+	// One that is unfit stands in no other's way.
+	t.Setenv("STANDIN_GPUS", "2")
+	t.Setenv("STANDIN_OLD", "1")
+	require.ErrorContains(t, available(""), "GPU 0")
+	require.ErrorContains(t, available("0"), "GPU 0")
+	require.NoError(t, available("1"))
+	require.ErrorIs(t, available("2"), backend.ErrNoDevice)
+	require.ErrorContains(t, available("x"), "unknown device")
 }
 
 // A GPU that the driver shows and does not give.

@@ -152,8 +152,14 @@ func (g *gpu) module(source string) (*libcuda.Module, error) {
 	return m, nil
 }
 
-// available says what is missing to run on the first GPU, or on any.
-func available() error { return usable(0) }
+// available says what is missing to run on a GPU, the first if none is named.
+func available(device string) error {
+	n, err := ordinal(device)
+	if err != nil {
+		return err
+	}
+	return usable(n)
+}
 
 // usable says why a GPU cannot be used, in one sentence. It takes no memory of
 // the device.

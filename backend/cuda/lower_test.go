@@ -119,7 +119,7 @@ func registerLowered() {
 		panic(err)
 	}
 	backend.Register(backend.Driver{
-		Name: lowered, Rank: -2, Spec: spec, Available: func() error { return nil },
+		Name: lowered, Rank: -2, Spec: spec, Available: func(string) error { return nil },
 		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 			s, err := spec("")
 			if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // available says that this build cannot.
-func available() error {
+func available(string) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("%w: CUDA is for Linux only", backend.ErrNotBuilt)
 	}
@@ -18,7 +18,7 @@ func available() error {
 }
 
 func openRanks(int, int, []byte) ([]backend.Backend, error) {
-	return nil, available()
+	return nil, available("")
 }
 
 // probe finds nothing: available says why.

@@ -16,7 +16,7 @@ func TestBuildWithoutTheBackend(t *testing.T) {
 	d, device, err := backend.Find("cuda:0")
 	require.NoError(t, err)
 	require.Equal(t, "0", device)
-	require.ErrorIs(t, d.Available(), backend.ErrNotBuilt)
+	require.ErrorIs(t, d.Available(""), backend.ErrNotBuilt)
 	require.Empty(t, d.Probe(), "Available has said it")
 	_, err = d.Open(device, backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)

@@ -16,7 +16,7 @@ import (
 func init() {
 	backend.Register(backend.Driver{
 		Name:      "emu",
-		Available: func() error { return nil },
+		Available: func(string) error { return nil },
 		Spec:      spec,
 		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
 			return list, nil // every op's casts are fused, no operand needs another layout

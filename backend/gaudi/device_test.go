@@ -127,7 +127,7 @@ func TestUnfitMachines(t *testing.T) {
 			t.Setenv(c.variable, c.value)
 			_, one := open("", backend.Options{})
 			_, two := open("", backend.Options{Ranks: 2})
-			for _, err := range []error{available(), one, two} {
+			for _, err := range []error{available(""), one, two} {
 				require.ErrorIs(t, err, backend.ErrNoDevice)
 				require.NotContains(t, err.Error(), "\n")
 				for _, want := range c.want {
@@ -148,6 +148,10 @@ func TestOpenErrors(t *testing.T) {
 	_, err = open("gaudi2", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "this is a gaudi3")
+	require.EqualError(t, available("gaudi2"), "no device of model gaudi2: SynapseAI shows 0 Gaudi 2 and 2 Gaudi 3")
+	require.NoError(t, available("gaudi3"))
+	require.NoError(t, available("1"))
+	require.ErrorContains(t, available("gaudi1"), "unknown device")
 	_, err = open("", backend.Options{Ranks: 2})
 	require.ErrorIs(t, err, backend.ErrUnsupported)
 	require.ErrorContains(t, err, "there are 1 devices for them", "this process has one already")

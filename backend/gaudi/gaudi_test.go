@@ -43,7 +43,7 @@ func TestSpec(t *testing.T) {
 // On any machine a build with the tag says something.
 func TestProbeAlwaysAnswers(t *testing.T) {
 	list := probe()
-	if !errors.Is(available(), backend.ErrNotBuilt) { // which says it all
+	if !errors.Is(available(""), backend.ErrNotBuilt) { // which says it all
 		require.NotEmpty(t, list)
 	}
 	for _, f := range list {

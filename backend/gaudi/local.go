@@ -67,7 +67,7 @@ func openLocal(module int) (synapse, error) {
 	default:
 		return mine.local, nil
 	}
-	if err := available(); err != nil {
+	if _, err := present(); err != nil {
 		return nil, err
 	}
 	d, err := libsynapse.Open(module)

@@ -10,7 +10,7 @@ import (
 )
 
 // available says that this build cannot.
-func available() error {
+func available(string) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("%w: SynapseAI is for Linux only", backend.ErrNotBuilt)
 	}
@@ -19,7 +19,7 @@ func available() error {
 
 func modelHere() string { return "" }
 
-func openRanks(int, int) ([]synapse, error) { return nil, available() }
+func openRanks(int, int) ([]synapse, error) { return nil, available("") }
 
 // probe finds nothing: available says why.
 func probe() []backend.Finding { return nil }

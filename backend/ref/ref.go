@@ -67,7 +67,7 @@ func Driver() backend.Driver {
 	return backend.Driver{
 		Name:      "ref",
 		Rank:      -1,
-		Available: func() error { return nil },
+		Available: func(string) error { return nil },
 		Spec: func(device string) (backend.Spec, error) {
 			mode, err := modeOf(device)
 			return specOf(mode), err

@@ -162,7 +162,7 @@ int cuDeviceGetPCIBusId(char *bus, int size, int device) {
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	if (device < HANDLE)
 		return INVALID_DEVICE;
-	const int capability = setting("STANDIN_CAPABILITY", 90);
+	const int capability = device - HANDLE < setting("STANDIN_OLD", 0) ? 80 : setting("STANDIN_CAPABILITY", 90);
 	switch (attribute) {
 	case 16: // multiprocessors
 		*value = 132;

@@ -56,6 +56,7 @@
 //	STANDIN_CUDA        newest CUDA that the driver serves (13000)
 //	STANDIN_GPUS        GPUs that CUDA shows (1); 0 makes cuInit fail
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
+//	STANDIN_OLD         how many GPUs, from the first, are of compute capability 8.0 instead (0)
 //	STANDIN_BUS         0: the driver does not tell where on the PCI bus they are
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
 //	STANDIN_CONTEXT     status of cuDevicePrimaryCtxRetain (0)

@@ -279,7 +279,7 @@ func TestDoctor(t *testing.T) {
 	for _, name := range []string{"cuda", "gaudi"} {
 		d, _, err := backend.Find(name)
 		require.NoError(t, err)
-		if err := d.Available(); errors.Is(err, backend.ErrNotBuilt) {
+		if err := d.Available(""); errors.Is(err, backend.ErrNotBuilt) {
 			require.Contains(t, out, fmt.Sprintf("✗ %s: %v\n", name, err))
 			require.Equal(t, 1, strings.Count(out, "-tags "+name+" "), "once")
 		}

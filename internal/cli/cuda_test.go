@@ -136,7 +136,7 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 		},
 		{
 			"no room", "STANDIN_OOM=100000",
-			"cuda: allocate the variables: out of memory: asked for 0.35 MiB, 0.10 MiB of the GPU's 80 GiB are free " +
+			"cuda: allocate the variables: out of memory: asked for 0.35 MiB, 0.10 MiB of the device's 80 GiB are free " +
 				"(cuMemAlloc_v2 returned 2: out of memory); training needs less with a smaller train.micro_batch or train.recompute=block",
 		},
 	} {
@@ -265,7 +265,7 @@ func TestOutOfMemoryInMidRun(t *testing.T) {
 		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
 	status, _, stderr := g.with(fmt.Sprintf("STANDIN_OOM=%d", second-1)).octet(args...)
 	require.Equal(t, exitFailed, status, stderr)
-	require.Regexp(t, `^cuda: allocate temps \(0\.\d+ MiB\), workspace and tables: out of memory: asked for 32\.\d+ MiB, 32\.\d+ MiB of the GPU's 80 GiB are free `+
+	require.Regexp(t, `^cuda: allocate temps \(0\.\d+ MiB\), workspace and tables: out of memory: asked for 32\.\d+ MiB, 32\.\d+ MiB of the device's 80 GiB are free `+
 		`\(cuMemAlloc_v2 returned 2: out of memory\); training needs less with a smaller train\.micro_batch or train\.recompute=block; `+
 		`the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
 	require.Equal(t, 2, wholeCheckpoints(t, dir)[0])

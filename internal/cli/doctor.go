@@ -30,7 +30,7 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
 	for _, d := range backend.Drivers() {
-		if err := d.Available(); err != nil {
+		if err := d.Available(""); err != nil {
 			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)
 		} else {
 			fmt.Fprintf(out, "✓ %s\n", d.Name)
@@ -67,7 +67,7 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return badInput(err)
 	}
-	if err := driver.Available(); err != nil {
+	if err := driver.Available(device); err != nil {
 		return badInput(err)
 	}
 	healthy := true

@@ -135,7 +135,7 @@ func (t *terminal) whyBackend(name string, chosen backend.Driver) string {
 	for _, d := range backend.Drivers() {
 		if d.Rank > chosen.Rank {
 			absent = append(absent, "no "+d.Name)
-			if !errors.Is(d.Available(), backend.ErrNotBuilt) {
+			if !errors.Is(d.Available(""), backend.ErrNotBuilt) {
 				doctor = fmt.Sprintf("; %s doctor says why", shellQuote(t.name))
 			}
 		}

@@ -56,7 +56,7 @@ func TestTrain(t *testing.T) {
 	// Standard error: how it goes. The first line says where and for how long.
 	doctor := ""
 	for _, d := range backend.Drivers() {
-		if err := d.Available(); err != nil && !errors.Is(err, backend.ErrNotBuilt) {
+		if err := d.Available(""); err != nil && !errors.Is(err, backend.ErrNotBuilt) {
 			doctor = "; octet doctor says why"
 		}
 	}

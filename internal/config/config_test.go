@@ -313,16 +313,6 @@ func TestFileErrors(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestDistance(t *testing.T) {
-	for _, test := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"kitten", "sitting", 3}, {"flaw", "lawn", 2}, {"lr", "lr", 0}} {
-		require.Equal(t, test.want, distance(test.a, test.b))
-		require.Equal(t, test.want, distance(test.b, test.a))
-	}
-}
-
 // Each recipe and preset survives the way to a file and back.
 func TestRoundTripOfRecipesAndPresets(t *testing.T) {
 	for _, r := range recipe.Names() {

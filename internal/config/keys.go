@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"octet/internal/spelling"
 	"octet/train"
 )
 
@@ -121,41 +122,5 @@ func unknownKey(name string) error {
 			known = append(known, list.name+"."+k)
 		}
 	}
-	return fmt.Errorf("unknown key %s; did you mean %s?", name, nearest(name, known))
-}
-
-// nearest is the known dotted name closest to a mistaken one. A forgotten or
-// wrong section costs no more than a wrong letter.
-func nearest(name string, known []string) string {
-	best, bestCost := "", 1<<30
-	last := name[strings.LastIndexByte(name, '.')+1:]
-	for _, k := range known {
-		cost := min(distance(name, k), 1+distance(last, k[strings.LastIndexByte(k, '.')+1:]))
-		if cost < bestCost {
-			best, bestCost = k, cost
-		}
-	}
-	return best
-}
-
-// distance is the number of bytes to insert, delete or replace to turn a into
-// b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return fmt.Errorf("unknown key %s; did you mean %s?", name, spelling.Nearest(name, known))
 }
