@@ -66,4 +66,4 @@ gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.g
 
 gaudi-standin: ## build the stand-in for SynapseAI: dist/libSynapse.so (OCTET_LIBSYNAPSE names it)
 	mkdir -p dist
-	$(or $(CC),gcc) -std=gnu11 -O2 -Wall -shared -fPIC -o dist/libSynapse.so csrc/standin/libsynapse*.c -lm -ldl -lpthread
+	$(or $(CC),gcc) -std=gnu11 -O2 -ffp-contract=off -fno-trapping-math -Wall -shared -fPIC -o dist/libSynapse.so csrc/standin/libsynapse*.c -lm -ldl -lpthread

@@ -174,6 +174,22 @@ extern const kernel elementwise_kernels[], gemm_kernels[], cast_kernels[], layer
 const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from);
 const char *kernel_check(const call *c); // the signature, then the kernel's own check
 
+// Threads. parallel runs a task on ranges that make up [0, n), on as many processors as
+// there are (or STANDIN_THREADS), each range of at least `least`. A task splits what it
+// writes and no sum, so that the number of threads shows in no bit.
+typedef void (*task)(void *data, uint64_t from, uint64_t to);
+void parallel(uint64_t n, uint64_t least, task run, void *data);
+
+enum { SMALL = 1 << 15 }; // operations that are done before another thread has woken up
+
+// WIDE functions are compiled for wider vectors, too. Their bits are the same: nothing
+// is contracted or reordered.
+#ifdef __x86_64__
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
 // Numbers. load and store convert runs of elements; storing rounds to nearest,
 // and what is too large for a float format becomes infinity, or NaN.
 void load(float *to, const operand *o, uint64_t at, uint64_t n, bool gaudi3);
@@ -182,7 +198,22 @@ float element(const operand *o, uint64_t at, bool gaudi3);
 double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
 
 enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
-uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, uint32_t *random);
+// encode stores to a float format of fewer bits than F32.
+void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *random);
+
+// A product of matrices, of which only the last two dimensions are told: a is read
+// [m][k] and b [k][n], wherever the operands have them.
+typedef struct {
+	const operand *a, *b;
+	uint64_t at_a, at_b; // of the first element
+	uint64_t m, n, k;
+	uint64_t a_row, a_column, b_row, b_column; // strides
+	bool gaudi3;
+	float *out; // [m][n]
+} product;
+
+void multiply_fp8(const product *p);
+void add_product(float *c, const float *a, const float *b, uint64_t m, uint64_t n, uint64_t k); // of floats, k ascending
 
 // A recipe is a compiled graph: steps in an order that its edges allow.
 typedef struct {

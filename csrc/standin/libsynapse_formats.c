@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "libsynapse.h"
 
+#pragma GCC optimize("O3")
+
 #include <math.h>
 #include <string.h>
 
@@ -47,40 +49,38 @@ typedef struct {
 	uint32_t largest, above, nan;
 } format;
 
-static format format_of(uint32_t type, bool gaudi3) {
-	switch (type) {
-	case BF16: return (format){7, 127, 0x7f7f, 0x7f80, 0x7fff};
-	case F16: return (format){10, 15, 0x7bff, 0x7c00, 0x7fff};
-	case E5M2: return (format){2, 15, 0x7b, 0x7c, 0x7f};
-	}
-	return gaudi3 ? (format){3, 7, 0x7e, 0x7f, 0x7f} : (format){3, 7, 0x77, 0x78, 0x7f};
-}
+static const format bf16 = {7, 127, 0x7f7f, 0x7f80, 0x7fff}, f16 = {10, 15, 0x7bff, 0x7c00, 0x7fff};
+static const format e4m3_gaudi2 = {3, 7, 0x77, 0x78, 0x7f}, e4m3_gaudi3 = {3, 7, 0x7e, 0x7f, 0x7f}, e5m2 = {2, 15, 0x7b, 0x7c, 0x7f};
 
-static uint32_t bits_of(float x) {
+static inline uint32_t bits_of(float x) {
 	uint32_t bits;
 	memcpy(&bits, &x, sizeof bits);
 	return bits;
 }
 
-static float float_of(uint32_t bits) {
+static inline float float_of(uint32_t bits) {
 	float x;
 	memcpy(&x, &bits, sizeof x);
 	return x;
 }
 
+static inline uint16_t bf16_nearest(float x) {
+	const uint32_t bits = bits_of(x);
+	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 // next_random is a Galois shift register of 32 bits, which is never 0.
-static uint32_t next_random(uint32_t *state) {
+static inline uint32_t next_random(uint32_t *state) {
 	*state = *state >> 1 ^ (-(*state & 1) & 0xa3000000u);
 	return *state;
 }
 
-// encode rounds x to a format. At random, a magnitude goes up where the bits that
+// round_to rounds x to a format. At random, a magnitude goes up where the bits that
 // are cut off, left-aligned in 32, are at least the register's (numerics of Intel's
 // published reference): what is exact stays.
-uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, uint32_t *random) {
-	const format f = format_of(type, gaudi3);
+static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round, bool saturate, uint32_t *random) {
 	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff;
-	const uint32_t sign = bits >> 31 << (type_size(type) * 8 - 1);
+	const uint32_t sign = bits >> 31 << sign_bit;
 	if (a > 0x7f800000)
 		return f.nan;
 	if (a == 0x7f800000)
@@ -111,8 +111,59 @@ uint32_t encode(uint32_t type, bool gaudi3, float x, int round, bool saturate, u
 	return sign | code;
 }
 
+// round_to_nearest is round_to without branches, for formats of fewer exponents than
+// F32. Adding the number whose last bit is a subnormal's rounds to subnormals.
+static inline uint32_t round_to_nearest(format f, uint32_t sign_bit, float x, bool saturate) {
+	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff, cut = 23 - f.fraction;
+	const uint32_t least = (uint32_t)(128 - f.bias) << 23; // normal number
+	const uint32_t normal = ((a + (1u << (cut - 1)) - 1 + (a >> cut & 1)) >> cut) - ((uint32_t)(127 - f.bias) << f.fraction);
+	const uint32_t units = (uint32_t)(128 - f.bias + cut) << 23;
+	const uint32_t subnormal = bits_of(float_of(a < least ? a : 0) + float_of(units)) - units;
+	const uint32_t rounded = a < least ? subnormal : normal, limit = saturate ? f.largest : f.above;
+	const uint32_t code = bits >> 31 << sign_bit | (rounded > f.largest ? limit : rounded);
+	return a > 0x7f800000 ? f.nan : code;
+}
+
+// ENCODE is for one format, whose numbers the compiler then knows.
+#define ENCODE(to, format, sign_bit)                                                          \
+	if (round == TO_NEAREST)                                                              \
+		for (uint64_t i = 0; i < n; i++)                                              \
+			(to)[i] = round_to_nearest(format, sign_bit, from[i], saturate);      \
+	else                                                                                  \
+		for (uint64_t i = 0; i < n; i++)                                              \
+			(to)[i] = round_to(format, sign_bit, from[i], round, saturate, random);
+
+WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *random) {
+	if (type == E5M2) {
+		ENCODE(to, e5m2, 7)
+	} else if (gaudi3) {
+		ENCODE(to, e4m3_gaudi3, 7)
+	} else {
+		ENCODE(to, e4m3_gaudi2, 7)
+	}
+}
+
+WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *random) {
+	if (type == F16) {
+		ENCODE(to, f16, 15)
+	} else if (round == TO_NEAREST && !saturate) {
+		for (uint64_t i = 0; i < n; i++)
+			to[i] = bf16_nearest(from[i]);
+	} else {
+		for (uint64_t i = 0; i < n; i++)
+			to[i] = round_to(bf16, 15, from[i], round, saturate, random);
+	}
+}
+
+void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *random) {
+	if (type_size(o->type) == 1)
+		encode_bytes((uint8_t *)o->data + at, o->type, gaudi3, from, n, round, saturate, random);
+	else
+		encode_words((uint16_t *)o->data + at, o->type, from, n, round, saturate, random);
+}
+
 double fp8_value(uint32_t type, uint8_t code, bool gaudi3) {
-	const format f = format_of(type, gaudi3);
+	const format f = type == E5M2 ? e5m2 : gaudi3 ? e4m3_gaudi3 : e4m3_gaudi2;
 	const uint32_t a = code & 0x7f, field = a >> f.fraction, fraction = a & ((1u << f.fraction) - 1);
 	const double sign = code & 0x80 ? -1 : 1;
 	if (a > f.largest)
@@ -147,7 +198,7 @@ static void __attribute__((constructor)) make_tables(void) {
 		return;                                    \
 	}
 
-void load(float *restrict to, const operand *o, uint64_t at, uint64_t n, bool gaudi3) {
+WIDE void load(float *restrict to, const operand *o, uint64_t at, uint64_t n, bool gaudi3) {
 	const float *table = tables[o->type == E5M2][gaudi3];
 	switch (o->type) {
 	case F32: memcpy(to, (const float *)o->data + at, n * sizeof *to); return;
@@ -170,14 +221,17 @@ float element(const operand *o, uint64_t at, bool gaudi3) {
 	return x;
 }
 
-static uint16_t bf16_nearest(float x) {
-	const uint32_t bits = bits_of(x);
-	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-
-// Integers take what is inside their range, to nearest, and its end else.
+// Integers take what is inside their range, to nearest, and its end else; of NaN, the
+// least.
 static int64_t integer(float x, int64_t least, int64_t most) {
 	return !(x > (float)least) ? least : x >= (float)most ? most : llrintf(x);
+}
+
+// narrow_integer is integer for types of up to 16 bits. Adding 1.5·2^23 rounds to
+// integers.
+static inline int32_t narrow_integer(float x, int32_t least, int32_t most) {
+	const float inside = !(x > least) ? least : x > most ? most : x;
+	return (int32_t)(bits_of(inside + 0x1.8p23f) - bits_of(0x1.8p23f));
 }
 
 #define STORE(type, value)                           \
@@ -190,16 +244,16 @@ static int64_t integer(float x, int64_t least, int64_t most) {
 		return;                              \
 	}
 
-void store(const operand *o, uint64_t at, const float *restrict from, uint64_t n, bool gaudi3) {
+WIDE void store(const operand *o, uint64_t at, const float *restrict from, uint64_t n, bool gaudi3) {
 	switch (o->type) {
 	case F32: memcpy((float *)o->data + at, from, n * sizeof *from); return;
-	case BF16: STORE(uint16_t, bf16_nearest(x))
-	case F16: STORE(uint16_t, encode(F16, gaudi3, x, TO_NEAREST, false, NULL))
+	case BF16:
+	case F16:
 	case E4M3:
-	case E5M2: STORE(uint8_t, encode(o->type, gaudi3, x, TO_NEAREST, false, NULL))
-	case I8: STORE(int8_t, integer(x, INT8_MIN, INT8_MAX))
-	case U8: STORE(uint8_t, integer(x, 0, UINT8_MAX))
-	case I16: STORE(int16_t, integer(x, INT16_MIN, INT16_MAX))
+	case E5M2: encode(o, at, from, n, gaudi3, TO_NEAREST, false, NULL); return;
+	case I8: STORE(int8_t, narrow_integer(x, INT8_MIN, INT8_MAX))
+	case U8: STORE(uint8_t, narrow_integer(x, 0, UINT8_MAX))
+	case I16: STORE(int16_t, narrow_integer(x, INT16_MIN, INT16_MAX))
 	case I32: STORE(int32_t, integer(x, INT32_MIN, INT32_MAX))
 	case U32: STORE(uint32_t, integer(x, 0, UINT32_MAX))
 	case I64: STORE(int64_t, integer(x, INT64_MIN, INT64_MAX))

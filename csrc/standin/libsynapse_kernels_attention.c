@@ -103,14 +103,6 @@ static const char *check_backward(const call *c) {
 	return NULL;
 }
 
-// multiply adds the product of a, [m][k], and b, [k][n], to c.
-__attribute__((target_clones("avx2", "default"))) static void multiply(float *restrict c, const float *restrict a, const float *restrict b, uint64_t m, uint64_t n, uint64_t k) {
-	for (uint64_t i = 0; i < m; i++)
-		for (uint64_t l = 0; l < k; l++)
-			for (uint64_t j = 0; j < n; j++)
-				c[i * n + j] += a[i * k + l] * b[l * n + j];
-}
-
 static void transpose(float *to, const float *from, uint64_t rows, uint64_t columns) {
 	for (uint64_t i = 0; i < rows; i++)
 		for (uint64_t j = 0; j < columns; j++)
@@ -126,6 +118,9 @@ static uint64_t matrix_at(const operand *o, const uint64_t *batch) {
 	}
 	return at;
 }
+
+// batches is how many matrices an operand has.
+static uint64_t batches(const operand *o) { return o->sizes[2] * o->sizes[3] * o->sizes[4]; }
 
 static float *matrix(const operand *o, const uint64_t *batch, bool gaudi3) {
 	const uint64_t n = o->sizes[0] * o->sizes[1];
@@ -151,7 +146,7 @@ static float *scores(const call *c, const operand *q, const operand *k, const op
 	float *a = matrix(q, batch, c->gaudi3), *b = matrix(k, batch, c->gaudi3);
 	float *turned = malloc(width * columns * sizeof *turned), *s = calloc(rows * columns, sizeof *s);
 	transpose(turned, b, columns, width);
-	multiply(s, a, turned, rows, columns, width);
+	add_product(s, a, turned, rows, columns, width);
 	for (uint64_t i = 0; i < rows; i++)
 		for (uint64_t j = 0; j < columns; j++) {
 			float *x = &s[i * columns + j];
@@ -167,11 +162,13 @@ static float *scores(const call *c, const operand *q, const operand *k, const op
 	return s;
 }
 
-static void run_forward(const call *c) {
+// forward computes matrices of the batch.
+static void forward(void *data, uint64_t from, uint64_t to) {
+	const call *c = data;
 	const operand *q = c->in[Q], *k = c->in[K], *v = c->in[V], *o = c->out[OUT];
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = v->sizes[0], *n = q->sizes;
 	float *out = malloc(rows * width * sizeof *out);
-	for (uint64_t i = 0; i < n[2] * n[3] * n[4]; i++) {
+	for (uint64_t i = from; i < to; i++) {
 		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
 		float *s = scores(c, q, k, optional(c, MASK), batch), *values = matrix(v, batch, c->gaudi3);
 		float *most = malloc(rows * sizeof *most), *inverse = malloc(rows * sizeof *inverse);
@@ -189,9 +186,10 @@ static void run_forward(const call *c) {
 		}
 		as(q, s, rows * columns, c->gaudi3);
 		memset(out, 0, rows * width * sizeof *out);
-		multiply(out, s, values, rows, width, columns);
-		for (uint64_t j = 0; j < rows * width; j++)
-			out[j] *= inverse[j / width];
+		add_product(out, s, values, rows, width, columns);
+		for (uint64_t r = 0; r < rows; r++)
+			for (uint64_t j = 0; j < width; j++)
+				out[r * width + j] *= inverse[r];
 		store(o, i * rows * width, out, rows * width, c->gaudi3);
 		if (c->outs > OUT_LINV && c->out[OUT_M]) {
 			store(c->out[OUT_M], i * rows, most, rows, c->gaudi3);
@@ -205,20 +203,23 @@ static void run_forward(const call *c) {
 	free(out);
 }
 
+static void run_forward(const call *c) { parallel(batches(c->in[Q]), 1, forward, (void *)c); }
+
 // gradients of one matrix of the batch are added to dq, dk and dv.
-static void backward(const call *c, const uint64_t *batch, uint64_t index, float *dq, float *dk, float *dv) {
+static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, float *dq, float *dk, float *dv) {
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0], depth = v->sizes[0], cells = rows * columns;
 	float *probability = scores(c, q, k, c->in[GRAD_MASK], batch), *slope = calloc(cells, sizeof *slope);
 	float *turned = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *turned);
 	float *mq = matrix(q, batch, c->gaudi3), *mk = matrix(k, batch, c->gaudi3), *mv = matrix(v, batch, c->gaudi3), *grad = matrix(c->in[DO], batch, c->gaudi3);
-	for (uint64_t i = 0; i < cells; i++) {
-		const float most = element(c->in[M], index * rows + i / columns, c->gaudi3), inverse = element(c->in[LINV], index * rows + i / columns, c->gaudi3);
-		probability[i] = expf(probability[i] - most) * inverse;
+	for (uint64_t r = 0; r < rows; r++) {
+		const float most = element(c->in[M], index * rows + r, c->gaudi3), inverse = element(c->in[LINV], index * rows + r, c->gaudi3);
+		for (uint64_t j = 0; j < columns; j++)
+			probability[r * columns + j] = expf(probability[r * columns + j] - most) * inverse;
 	}
 	transpose(turned, mv, columns, depth);
-	multiply(slope, grad, turned, rows, columns, depth);
+	add_product(slope, grad, turned, rows, columns, depth);
 	for (uint64_t r = 0; r < rows; r++) {
 		double mean = 0;
 		for (uint64_t j = 0; j < columns; j++)
@@ -229,10 +230,10 @@ static void backward(const call *c, const uint64_t *batch, uint64_t index, float
 	as(q, probability, cells, c->gaudi3);
 	as(q, slope, cells, c->gaudi3);
 	transpose(turned, probability, rows, columns);
-	multiply(dv + matrix_at(v, batch), turned, grad, columns, depth, rows);
+	add_product(dv + matrix_at(v, batch), turned, grad, columns, depth, rows);
 	transpose(turned, slope, rows, columns);
-	multiply(dk + matrix_at(k, batch), turned, mq, columns, width, rows);
-	multiply(dq + matrix_at(q, batch), slope, mk, rows, width, columns);
+	add_product(dk + matrix_at(k, batch), turned, mq, columns, width, rows);
+	add_product(dq + matrix_at(q, batch), slope, mk, rows, width, columns);
 	free(probability);
 	free(slope);
 	free(turned);
@@ -242,19 +243,41 @@ static void backward(const call *c, const uint64_t *batch, uint64_t index, float
 	free(grad);
 }
 
-static void run_backward(const call *c) {
-	const operand *q = c->in[GRAD_Q];
-	const uint64_t *n = q->sizes;
+typedef struct {
+	const call *c;
 	float *sums[3];
-	for (int i = 0; i < 3; i++)
-		sums[i] = calloc(elements(c->out[i]), sizeof *sums[i]);
-	for (uint64_t i = 0; i < n[2] * n[3] * n[4]; i++) {
+	bool split[MAX_DIMS]; // dimensions along which no key and no value is shared
+} gradients;
+
+// backward adds up, in the batch's order, what has part of the batch's split dimensions
+// in common: others write elsewhere.
+static void backward(void *data, uint64_t from, uint64_t to) {
+	const gradients *g = data;
+	const uint64_t *n = g->c->in[GRAD_Q]->sizes;
+	for (uint64_t i = 0; i < batches(g->c->in[GRAD_Q]); i++) {
 		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
-		backward(c, batch, i, sums[0], sums[1], sums[2]);
+		uint64_t part = 0;
+		for (int d = MAX_DIMS - 1; d >= 2; d--)
+			part = g->split[d] ? part * n[d] + batch[d] : part;
+		if (part >= from && part < to)
+			add_gradients(g->c, batch, i, g->sums[0], g->sums[1], g->sums[2]);
 	}
+}
+
+static void run_backward(const call *c) {
+	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
+	gradients g = {.c = c};
+	uint64_t parts = 1;
+	for (int d = 2; d < MAX_DIMS; d++) {
+		g.split[d] = k->sizes[d] == q->sizes[d] && v->sizes[d] == q->sizes[d];
+		parts *= g.split[d] ? q->sizes[d] : 1;
+	}
+	for (int i = 0; i < 3; i++)
+		g.sums[i] = calloc(elements(c->out[i]), sizeof *g.sums[i]);
+	parallel(parts, 1, backward, &g);
 	for (int i = 0; i < 3; i++) {
-		store(c->out[i], 0, sums[i], elements(c->out[i]), c->gaudi3);
-		free(sums[i]);
+		store(c->out[i], 0, g.sums[i], elements(c->out[i]), c->gaudi3);
+		free(g.sums[i]);
 	}
 }
 

@@ -7,7 +7,10 @@
 #define _GNU_SOURCE
 #include "libsynapse.h"
 
+#pragma GCC optimize("O3")
+
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,13 +40,6 @@ static const char *check_rounding(const call *c) {
 
 static bool is_float(uint32_t type) { return type & (F32 | BF16 | F16 | E4M3 | E5M2); }
 
-static void put(const operand *o, uint64_t at, uint32_t code) {
-	if (type_size(o->type) == 1)
-		((uint8_t *)o->data)[at] = code;
-	else
-		((uint16_t *)o->data)[at] = code;
-}
-
 // Plain casts.
 
 static const char *check_cast(const call *c) {
@@ -52,25 +48,35 @@ static const char *check_cast(const call *c) {
 	return check_rounding(c);
 }
 
-static void run_cast(const call *c) {
+// split runs a task on all of n elements: in one piece where it draws random bits, one
+// after the other.
+static void split(const call *c, uint64_t n, task run, void *data) {
+	if (params_of(c).round_mode == STOCHASTIC)
+		run(data, 0, n);
+	else
+		parallel(n, SMALL, run, data);
+}
+
+static void cast_range(void *data, uint64_t from, uint64_t to) {
+	const call *c = data;
 	const cast_params p = params_of(c);
 	const operand *a = c->in[0], *o = c->out[0];
-	const bool plain = o->type == F32 || !is_float(o->type) || (p.round_mode == TO_NEAREST && p.saturation != CLIP);
-	for (uint64_t at = 0, all = elements(a); at < all; at += CHUNK) {
+	for (uint64_t at = from; at < to; at += CHUNK) {
 		float x[CHUNK];
-		const uint64_t n = all - at < CHUNK ? all - at : CHUNK;
+		const uint64_t n = to - at < CHUNK ? to - at : CHUNK;
 		if (a->type == I32 && o->type == I32) {
 			memcpy((int32_t *)o->data + at, (int32_t *)a->data + at, n * sizeof(int32_t));
 			continue;
 		}
 		load(x, a, at, n, c->gaudi3);
-		if (plain)
+		if (o->type == F32 || !is_float(o->type))
 			store(o, at, x, n, c->gaudi3);
 		else
-			for (uint64_t i = 0; i < n; i++)
-				put(o, at + i, encode(o->type, c->gaudi3, x[i], p.round_mode, p.saturation == CLIP, c->random));
+			encode(o, at, x, n, c->gaudi3, p.round_mode, p.saturation == CLIP, c->random);
 	}
 }
+
+static void run_cast(const call *c) { split(c, elements(c->in[0]), cast_range, (void *)c); }
 
 // Conversions to and from FP8. amax is of the input, before it is scaled. A scale has
 // one element, or is broadcast.
@@ -86,9 +92,12 @@ static const char *check_scale(const operand *s, const operand *x) {
 
 static const operand *optional(const operand *const *list, uint32_t n, uint32_t i) { return i < n ? list[i] : NULL; }
 
+// codes_of is how many formats are written: both by the hybrid.
+static uint32_t codes_of(const call *c) { return c->kernel->detail ? 2 : 1; }
+
 static const char *check_convert(const call *c) {
 	const operand *x = c->in[0];
-	const uint32_t codes = c->kernel->detail ? 2 : 1; // the hybrid writes both formats
+	const uint32_t codes = codes_of(c);
 	for (uint32_t i = 0; i < codes; i++)
 		if (!same_sizes(x, c->out[i]))
 			return "the output has other sizes than the input";
@@ -109,59 +118,98 @@ static const char *check_from(const call *c) {
 	return check_scale(optional(c->in, c->ins, 1), c->in[0]);
 }
 
-// factor is the element of a scale that belongs to element at of x.
-static float factor(const operand *s, const operand *x, uint64_t at, bool gaudi3) {
+// place_of is where the element of a scale lies that belongs to element at of x.
+static uint64_t place_of(const operand *s, const operand *x, uint64_t at) {
 	uint64_t to = 0, stride = 1;
 	for (int d = 0; d < MAX_DIMS; d++) {
 		to += s->sizes[d] > 1 ? at % x->sizes[d] * stride : 0;
 		at /= x->sizes[d];
 		stride *= s->sizes[d];
 	}
-	return element(s, to, gaudi3);
+	return to;
 }
 
-// scale_run multiplies n elements of x from at on.
+// scale_run multiplies up to CHUNK elements of x from at on, as many at once as have one
+// factor or factors behind each other.
 static void scale_run(float *to, const float *from, const operand *s, const operand *x, uint64_t at, uint64_t n, bool gaudi3) {
-	const bool one = !s || elements(s) == 1;
-	const float all = !s ? 1 : one ? element(s, 0, gaudi3) : 0;
-	for (uint64_t i = 0; i < n; i++)
-		to[i] = from[i] * (one ? all : factor(s, x, at + i, gaudi3));
+	const uint64_t row = !s || elements(s) == 1 ? at + n : x->sizes[0];
+	for (uint64_t i = 0, m; i < n; i += m) {
+		const uint64_t left = row - (at + i) % row;
+		m = left < n - i ? left : n - i;
+		if (s && s->sizes[0] > 1) {
+			float factor[CHUNK];
+			load(factor, s, place_of(s, x, at + i), m, gaudi3);
+			for (uint64_t j = 0; j < m; j++)
+				to[i + j] = from[i + j] * factor[j];
+		} else {
+			const float factor = s ? element(s, place_of(s, x, at + i), gaudi3) : 1;
+			for (uint64_t j = 0; j < m; j++)
+				to[i + j] = from[i + j] * factor;
+		}
+	}
+}
+
+// amax_bits are those of the largest magnitude, which have the order of integers with
+// NaN at the end.
+WIDE static uint32_t amax_bits(const float *x, uint64_t n, bool drop_nan) {
+	uint32_t amax = 0;
+	for (uint64_t i = 0; i < n; i++) {
+		uint32_t bits;
+		memcpy(&bits, &x[i], sizeof bits);
+		bits &= 0x7fffffff;
+		bits = drop_nan && bits > 0x7f800000 ? 0 : bits;
+		amax = bits > amax ? bits : amax;
+	}
+	return amax;
+}
+
+typedef struct {
+	const call *c;
+	atomic_uint amax; // bits
+} conversion;
+
+static void convert_range(void *data, uint64_t from, uint64_t to) {
+	conversion *v = data;
+	const call *c = v->c;
+	const cast_params p = params_of(c);
+	const operand *x = c->in[0];
+	for (uint64_t at = from; at < to; at += CHUNK) {
+		float raw[CHUNK], scaled[CHUNK];
+		const uint64_t n = to - at < CHUNK ? to - at : CHUNK;
+		load(raw, x, at, n, c->gaudi3);
+		const uint32_t amax = amax_bits(raw, n, c->drop_nan);
+		for (uint32_t old = v->amax; amax > old && !atomic_compare_exchange_weak(&v->amax, &old, amax);)
+			;
+		for (uint32_t o = 0; o < codes_of(c); o++) {
+			scale_run(scaled, raw, optional(c->in, c->ins, 1 + o), x, at, n, c->gaudi3);
+			encode(c->out[o], at, scaled, n, c->gaudi3, p.round_mode, true, c->random);
+		}
+	}
 }
 
 static void run_convert(const call *c) {
-	const cast_params p = params_of(c);
-	const operand *x = c->in[0];
-	const uint32_t codes = c->kernel->detail ? 2 : 1;
-	float amax = 0;
-	for (uint64_t at = 0, all = elements(x); at < all; at += CHUNK) {
-		float raw[CHUNK], scaled[CHUNK];
-		const uint64_t n = all - at < CHUNK ? all - at : CHUNK;
-		load(raw, x, at, n, c->gaudi3);
-		for (uint64_t i = 0; i < n; i++) {
-			const float a = fabsf(raw[i]);
-			if (a > amax || (a != a && !c->drop_nan))
-				amax = a;
-		}
-		for (uint32_t o = 0; o < codes; o++) {
-			scale_run(scaled, raw, optional(c->in, c->ins, 1 + o), x, at, n, c->gaudi3);
-			for (uint64_t i = 0; i < n; i++)
-				put(c->out[o], at + i, encode(c->out[o]->type, c->gaudi3, scaled[i], p.round_mode, true, c->random));
-		}
-	}
-	if (optional((const operand *const *)c->out, c->outs, codes))
-		store(c->out[codes], 0, &amax, 1, c->gaudi3);
+	conversion v = {.c = c};
+	split(c, elements(c->in[0]), convert_range, &v);
+	const uint32_t bits = v.amax;
+	float amax;
+	memcpy(&amax, &bits, sizeof amax);
+	if (optional((const operand *const *)c->out, c->outs, codes_of(c)))
+		store(c->out[codes_of(c)], 0, &amax, 1, c->gaudi3);
 }
 
-static void run_from(const call *c) {
+static void restore_range(void *data, uint64_t from, uint64_t to) {
+	const call *c = data;
 	const operand *x = c->in[0];
-	for (uint64_t at = 0, all = elements(x); at < all; at += CHUNK) {
+	for (uint64_t at = from; at < to; at += CHUNK) {
 		float raw[CHUNK], scaled[CHUNK];
-		const uint64_t n = all - at < CHUNK ? all - at : CHUNK;
+		const uint64_t n = to - at < CHUNK ? to - at : CHUNK;
 		load(raw, x, at, n, c->gaudi3);
 		scale_run(scaled, raw, optional(c->in, c->ins, 1), x, at, n, c->gaudi3);
 		store(c->out[0], at, scaled, n, c->gaudi3);
 	}
 }
+
+static void run_from(const call *c) { parallel(elements(c->in[0]), SMALL, restore_range, (void *)c); }
 
 static const bool hybrid = true;
 

@@ -18,6 +18,7 @@
 
 enum { CHUNK = 1024, MAX_IN = 3 };
 
+// Functions work on runs of n elements.
 typedef void floats(float *restrict to, const float *const *in, uint64_t n, bool drop_nan);
 typedef void ints(int32_t *restrict to, const int32_t *const *in, uint64_t n);
 
@@ -27,7 +28,7 @@ typedef struct {
 } function;
 
 #define FLOATS(name, ins, value)                                                                        \
-	static void name##_floats(float *restrict to, const float *const *in, uint64_t n, bool drop) {  \
+	WIDE static void name##_floats(float *restrict to, const float *const *in, uint64_t n, bool drop) {  \
 		const float *a_ = in[0], *b_ = in[ins > 1], *c_ = in[ins > 2 ? 2 : 0];                  \
 		for (uint64_t i = 0; i < n; i++) {                                                      \
 			const float a = a_[i], b __attribute__((unused)) = b_[i], c __attribute__((unused)) = c_[i]; \
@@ -62,8 +63,10 @@ FUNCTION(greater_equal, 2, a >= b)
 FUNCTION(less_equal, 2, a <= b)
 FUNCTION(not_equal, 2, a != b)
 
-static float larger(float a, float b, bool drop) { return drop ? fmaxf(a, b) : a != a ? a : b != b ? b : a > b ? a : b; }
-static float smaller(float a, float b, bool drop) { return drop ? fminf(a, b) : a != a ? a : b != b ? b : a < b ? a : b; }
+// Of two NaN, the first. One that loses leaves the other number.
+static inline float nan_of(float a, float b, bool drop) { return (a != a) != drop ? a : b; }
+static inline float larger(float a, float b, bool drop) { return a != a || b != b ? nan_of(a, b, drop) : a > b ? a : b; }
+static inline float smaller(float a, float b, bool drop) { return a != a || b != b ? nan_of(a, b, drop) : a < b ? a : b; }
 
 FLOATS(max, 2, larger(a, b, drop))
 INTS(max, 2, a > b ? a : b)
@@ -190,22 +193,31 @@ static void run_chunk(const call *c, const function *f, const uint64_t *at, cons
 			((int32_t *)o->data)[at[ins] + i] = buffers[MAX_IN][i];
 }
 
-static void run_function(const call *c, const function *f) {
-	const walk w = plan(c);
-	const uint64_t *s = w.sizes;
-	for (uint64_t outer = 0; outer < s[1] * s[2] * s[3] * s[4]; outer++) {
-		const uint64_t index[] = {0, outer % s[1], outer / s[1] % s[2], outer / s[1] / s[2] % s[3], outer / s[1] / s[2] / s[3]};
+typedef struct {
+	const call *c;
+	const function *f;
+	walk w;
+} job;
+
+static void run_range(void *data, uint64_t from, uint64_t to) {
+	const job *j = data;
+	const walk *w = &j->w;
+	const uint64_t *s = w->sizes;
+	for (uint64_t n; from < to; from += n) {
+		const uint64_t row = from / s[0], column = from % s[0];
+		const uint64_t index[] = {column, row % s[1], row / s[1] % s[2], row / s[1] / s[2] % s[3], row / s[1] / s[2] / s[3]};
 		uint64_t at[MAX_IN + 1] = {0};
-		for (uint32_t i = 0; i <= c->ins; i++)
-			for (int d = 1; d < MAX_DIMS; d++)
-				at[i] += index[d] * w.strides[i][d];
-		for (uint64_t from = 0; from < s[0]; from += CHUNK) {
-			const uint64_t n = s[0] - from < CHUNK ? s[0] - from : CHUNK;
-			run_chunk(c, f, at, &w, n);
-			for (uint32_t i = 0; i <= c->ins; i++)
-				at[i] += n * w.strides[i][0];
-		}
+		for (uint32_t i = 0; i <= j->c->ins; i++)
+			for (int d = 0; d < MAX_DIMS; d++)
+				at[i] += index[d] * w->strides[i][d];
+		n = s[0] - column < CHUNK ? s[0] - column : CHUNK;
+		n = to - from < n ? to - from : n;
+		run_chunk(j->c, j->f, at, w, n);
 	}
+}
+
+static void run_function(const call *c, const function *f) {
+	parallel(elements(c->out[0]), SMALL, run_range, &(job){c, f, plan(c)});
 }
 
 static void run(const call *c) { run_function(c, c->kernel->detail); }
@@ -233,17 +245,57 @@ static const char *check(const call *c) {
 
 typedef struct {
 	double start;
-	void (*fold)(double *to, float x, bool drop_nan);
+	void (*each)(double *restrict to, const float *restrict from, uint64_t n, bool drop_nan); // into n results
+	void (*all)(double *restrict to, const float *restrict from, uint64_t n, bool drop_nan);  // into one
 	bool mean;
 } reduction;
 
-static void fold_sum(double *to, float x, bool drop) { *to += x; }
-static void fold_square(double *to, float x, bool drop) { *to += (double)x * x; }
-static void fold_max(double *to, float x, bool drop) { *to = larger(*to, x, drop); }
-static void fold_min(double *to, float x, bool drop) { *to = smaller(*to, x, drop); }
+#define EACH(name, value)                                                                                             \
+	WIDE static void each_##name(double *restrict to, const float *restrict from, uint64_t n, bool drop) {        \
+		for (uint64_t i = 0; i < n; i++) {                                                                    \
+			const double t = to[i];                                                                       \
+			const float x = from[i];                                                                      \
+			to[i] = value;                                                                                \
+		}                                                                                                     \
+	}
 
-static const reduction sum = {0, fold_sum}, sum_square = {0, fold_square}, mean = {0, fold_sum, true};
-static const reduction maximum = {-INFINITY, fold_max}, minimum = {INFINITY, fold_min};
+// Sums go on where they ended.
+#define SUM(name, value)                                                                                              \
+	EACH(name, t + value)                                                                                         \
+	static void all_##name(double *restrict to, const float *restrict from, uint64_t n, bool drop) {              \
+		double t = *to;                                                                                       \
+		for (uint64_t i = 0; i < n; i++) {                                                                    \
+			const float x = from[i];                                                                      \
+			t += value;                                                                                   \
+		}                                                                                                     \
+		*to = t;                                                                                              \
+	}
+
+enum { LANES = 16 };
+
+// Extremes come in any order, so that lanes of a vector have one each.
+#define EXTREME(name, of, start)                                                                                      \
+	EACH(name, of(t, x, drop))                                                                                    \
+	WIDE static void all_##name(double *restrict to, const float *restrict from, uint64_t n, bool drop) {         \
+		float lane[LANES];                                                                                    \
+		for (int j = 0; j < LANES; j++)                                                                       \
+			lane[j] = start;                                                                              \
+		for (uint64_t i = 0; i < n / LANES; i++)                                                              \
+			for (int j = 0; j < LANES; j++)                                                               \
+				lane[j] = of(lane[j], from[i * LANES + j], drop);                                     \
+		for (uint64_t i = n / LANES * LANES; i < n; i++)                                                      \
+			lane[0] = of(lane[0], from[i], drop);                                                         \
+		for (int j = 0; j < LANES; j++)                                                                       \
+			*to = of(*to, lane[j], drop);                                                                 \
+	}
+
+SUM(sum, x)
+SUM(square, (double)x * x)
+EXTREME(max, larger, -INFINITY)
+EXTREME(min, smaller, INFINITY)
+
+static const reduction sum = {0, each_sum, all_sum}, sum_square = {0, each_square, all_square}, mean = {0, each_sum, all_sum, true};
+static const reduction maximum = {-INFINITY, each_max, all_max}, minimum = {INFINITY, each_min, all_min};
 
 // ns_Reduction::ParamsV2.
 typedef struct {
@@ -274,37 +326,58 @@ static const char *check_reduction(const call *c) {
 	return NULL;
 }
 
-static void run_reduction(const call *c) {
+typedef struct {
+	const call *c;
+	uint64_t strides[MAX_DIMS]; // of the results, 0 along what is reduced
+	uint64_t each;              // elements that make a result
+} reducing;
+
+// reduce_range computes some of the results, from all elements in their order.
+static void reduce_range(void *data, uint64_t first, uint64_t last) {
+	const reducing *g = data;
+	const call *c = g->c;
 	const reduction *r = c->kernel->detail;
-	const operand *a = c->in[0], *o = c->out[0];
-	const uint32_t mask = mask_of(c);
-	uint64_t strides[MAX_DIMS], n = 1; // of the output, 0 along what is reduced
-	for (int d = 0; d < MAX_DIMS; d++) {
-		strides[d] = mask >> d & 1 ? 0 : n;
-		n *= mask >> d & 1 ? 1 : a->sizes[d];
-	}
-	double *totals = malloc(n * sizeof *totals);
-	for (uint64_t i = 0; i < n; i++)
+	const operand *a = c->in[0];
+	double *totals = malloc((last - first) * sizeof *totals);
+	for (uint64_t i = 0; i < last - first; i++)
 		totals[i] = r->start;
-	const uint64_t *s = a->sizes, all = elements(a);
-	for (uint64_t row = 0; row < all / s[0]; row++) {
+	const uint64_t *s = a->sizes, rows = elements(a) / s[0];
+	for (uint64_t row = 0; row < rows; row++) {
 		const uint64_t index[] = {0, row % s[1], row / s[1] % s[2], row / s[1] / s[2] % s[3], row / s[1] / s[2] / s[3]};
-		double *to = totals;
+		uint64_t to = 0; // result of the row's first element
 		for (int d = 1; d < MAX_DIMS; d++)
-			to += index[d] * strides[d];
-		for (uint64_t from = 0; from < s[0]; from += CHUNK) {
+			to += index[d] * g->strides[d];
+		uint64_t from = 0, end = s[0]; // elements of the row whose results are wanted
+		if (g->strides[0]) {
+			from = first > to ? first - to : 0;
+			end = last < to + end ? last - to : end;
+		} else if (to < first || to >= last) {
+			continue;
+		}
+		for (uint64_t at = from; at < end && to < last; at += CHUNK) {
 			float x[CHUNK];
-			const uint64_t m = s[0] - from < CHUNK ? s[0] - from : CHUNK;
-			load(x, a, row * s[0] + from, m, c->gaudi3);
-			for (uint64_t i = 0; i < m; i++)
-				r->fold(to + (from + i) * strides[0], x[i], c->drop_nan);
+			const uint64_t n = end - at < CHUNK ? end - at : CHUNK;
+			load(x, a, row * s[0] + at, n, c->gaudi3);
+			(g->strides[0] ? r->each : r->all)(totals + to + at * g->strides[0] - first, x, n, c->drop_nan);
 		}
 	}
-	for (uint64_t i = 0; i < n; i++) {
-		const float x = r->mean ? totals[i] * n / all : totals[i];
-		store(o, i, &x, 1, c->gaudi3);
+	for (uint64_t i = first; i < last; i++) {
+		const float x = r->mean ? totals[i - first] / g->each : totals[i - first];
+		store(c->out[0], i, &x, 1, c->gaudi3);
 	}
 	free(totals);
+}
+
+static void run_reduction(const call *c) {
+	const operand *a = c->in[0];
+	reducing g = {.c = c};
+	uint64_t n = 1;
+	for (int d = 0; d < MAX_DIMS; d++) {
+		g.strides[d] = mask_of(c) >> d & 1 ? 0 : n;
+		n *= mask_of(c) >> d & 1 ? 1 : a->sizes[d];
+	}
+	g.each = elements(a) / n;
+	parallel(n, 1 + SMALL / g.each, reduce_range, &g);
 }
 
 enum { FLOATING = F32 | BF16, NUMBERS = F32 | BF16 | I32 };

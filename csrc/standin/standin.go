@@ -141,7 +141,7 @@ func Build(t T, name string) string {
 	for i, file := range files {
 		objects[i] = file + ".o"
 		wg.Go(func() {
-			outputs[i], errs[i] = compile("-O2", "-Wall", "-Werror", "-fPIC", "-c", "-o", objects[i], file)
+			outputs[i], errs[i] = compile("-O2", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Werror", "-fPIC", "-c", "-o", objects[i], file)
 		})
 	}
 	wg.Wait()
