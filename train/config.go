@@ -57,7 +57,7 @@ type Loop struct {
 	MicroBatch  int    `toml:"micro_batch" doc:"sequences"`
 	Accumulate  int    `toml:"accumulate" doc:"micro-batches in a step"`
 	Ranks       int    `toml:"ranks" doc:"copies of the model, each with micro_batch sequences: GPUs on cuda"`
-	ZeroStage   int    `toml:"zero_stage" doc:"1: ranks share the optimizer's state, each has a part; 0: each has all"`
+	ZeroStage   int    `toml:"zero_stage" doc:"1: ranks share the optimizer's state in equal parts; 0: each has all"`
 	EvalEvery   int    `toml:"eval_every" doc:"steps; 0: only at the end"`
 	HealthEvery int    `toml:"health_every" doc:"steps; casts and channels are measured; 0: never"`
 	Recompute   string `toml:"recompute" doc:"none attention block"`

@@ -20,7 +20,7 @@ type Group struct {
 func (j *Job) ParamGroups() []Group {
 	count := map[string]int64{}
 	for _, p := range j.Model.Params {
-		count[paramGroup(p)] += int64(p.Rows) * int64(p.Master.Elems()/p.Master.Shape[0])
+		count[paramGroup(p)] += int64(p.Rows) * int64(p.Cols())
 	}
 	return ordered(count, "embedding", "attention", "mlp", "norms", "head")
 }
@@ -86,6 +86,46 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 func groups(shares []backend.Share) (list []Group) {
 	for _, s := range shares {
 		list = append(list, Group{s.Name, s.Bytes})
+	}
+	return list
+}
+
+// Exchange is what the ranks send each other in a program by one kind of op.
+type Exchange struct {
+	Program string `json:"program"`
+	Op      string `json:"op"`
+	Count   int    `json:"count"`
+	Bytes   int64  `json:"bytes"` // of what is summed, scattered or gathered, as a whole
+}
+
+// Exchanges lists those of a step, each kind of micro-batch counted once.
+func (j *Job) Exchanges() (list []Exchange) {
+	for _, p := range j.Programs() {
+		if p == j.Calibrate || p == j.Prepare {
+			continue // which run once
+		}
+		at := map[string]int{}
+		for _, n := range p.Nodes() {
+			var op string
+			var whole *backend.Tensor
+			switch o := n.Op.(type) {
+			case *backend.AllReduce:
+				op, whole = "all-reduce", o.X
+			case *backend.ReduceScatter:
+				op, whole = "reduce-scatter", o.X
+			case *backend.AllGather:
+				op, whole = "all-gather", o.Out
+			default:
+				continue
+			}
+			i, known := at[op]
+			if !known {
+				i, at[op] = len(list), len(list)
+				list = append(list, Exchange{Program: p.Name(), Op: op})
+			}
+			list[i].Count++
+			list[i].Bytes += whole.Bytes()
+		}
 	}
 	return list
 }

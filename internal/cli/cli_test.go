@@ -266,6 +266,25 @@ func TestPlan(t *testing.T) {
 	dump, _ = succeed(t, append([]string{"plan", "--dump", "--backend", "cuda"}, small...)...)
 	require.Contains(t, dump, "weight.e4m3.t:e4m3") // what will run there: transposed copies beside the codes
 
+	require.NotContains(t, out, "between")
+	sharing := append(small, "train.ranks=4", "train.zero_stage=1")
+	out, _ = succeed(t, append([]string{"plan"}, sharing...)...)
+	require.Regexp(t, `between 4 ranks +ops +of\n(.*\n)*micro\.first\.last +reduce-scatter +[1-9]`, out)
+	require.Regexp(t, `update +all-gather +[1-9]`, out)
+	of := func(args []string) map[string]int64 {
+		text, _ := succeed(t, append([]string{"plan", "--json"}, args...)...)
+		var p planned
+		require.NoError(t, json.Unmarshal([]byte(text), &p))
+		classes := map[string]int64{}
+		for _, g := range p.Memory.Persistent {
+			classes[g.Name] = g.N
+		}
+		return classes
+	}
+	alone, shared := of(small), of(sharing)
+	require.EqualValues(t, alone["param"]+3*3*32*4, 4*shared["param"], "but for the norms' gains, three vectors of 32")
+	require.Less(t, shared["state"], alone["state"]/2)
+
 	// Nothing is run or written, so that any size can be planned.
 	t.Chdir(t.TempDir())
 	big, _ := succeed(t, "plan", "--model", "llama3-8b", "--recipe", "bf16")

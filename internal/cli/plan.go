@@ -24,17 +24,18 @@ type planCmd struct {
 
 // planned is what plan prints, and its JSON.
 type planned struct {
-	Recipe        string          `json:"recipe"`
-	Schedule      []scheduled     `json:"schedule,omitempty"` // of recipes, if there are several; Recipe takes most memory
-	Notes         []string        `json:"notes,omitempty"`    // what the device makes of it
-	Backend       string          `json:"backend"`
-	Parameters    int64           `json:"parameters"`
-	Groups        []train.Group   `json:"parameter_groups"`
-	Memory        train.Memory    `json:"memory"`
-	MemoryBytes   int64           `json:"memory_bytes"` // of one rank
-	FLOPsPerToken float64         `json:"flops_per_token"`
-	TokensPerStep int64           `json:"tokens_per_step"`
-	Programs      []programReport `json:"programs"`
+	Recipe        string           `json:"recipe"`
+	Schedule      []scheduled      `json:"schedule,omitempty"` // of recipes, if there are several; Recipe takes most memory
+	Notes         []string         `json:"notes,omitempty"`    // what the device makes of it
+	Backend       string           `json:"backend"`
+	Parameters    int64            `json:"parameters"`
+	Groups        []train.Group    `json:"parameter_groups"`
+	Memory        train.Memory     `json:"memory"`
+	MemoryBytes   int64            `json:"memory_bytes"` // of one rank
+	FLOPsPerToken float64          `json:"flops_per_token"`
+	TokensPerStep int64            `json:"tokens_per_step"`
+	Exchanges     []train.Exchange `json:"exchanges,omitempty"` // between ranks
+	Programs      []programReport  `json:"programs"`
 }
 
 type scheduled struct {
@@ -107,6 +108,7 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		Recipe: job.Recipe.Name, Notes: job.Notes, Backend: spec.Backend, Groups: job.ParamGroups(),
 		Memory:        memory,
 		FLOPsPerToken: job.FLOPsPerToken(), TokensPerStep: job.TokensPerStep(),
+		Exchanges: job.Exchanges(),
 	}
 	if len(job.Phases) > 1 {
 		for _, phase := range job.Phases {
@@ -164,6 +166,15 @@ func (p planned) print(w io.Writer, job *train.Job) error {
 	fmt.Fprintf(tw, "step\t%s tokens\n", writers.Count(p.TokensPerStep))
 	if err := tw.Flush(); err != nil {
 		return err
+	}
+	if len(p.Exchanges) > 0 {
+		fmt.Fprintf(tw, "\nbetween %d ranks\t\tops\tof\n", job.Config.Train.Ranks)
+		for _, x := range p.Exchanges {
+			fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", x.Program, x.Op, x.Count, writers.Bytes(x.Bytes))
+		}
+		if err := tw.Flush(); err != nil {
+			return err
+		}
 	}
 	compiled := slices.ContainsFunc(p.Programs, func(r programReport) bool { return r.Compiled > 0 })
 	fmt.Fprintf(tw, "\nprogram on %s\tops\tblocks\tdistinct\tmatrix products", p.Backend)

@@ -132,6 +132,10 @@ func effects(weights, otherText string) map[string]effect {
 		"train.micro_batch":  {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
 		"train.accumulate":   {see: programs, edit: func(c *train.Config) { c.Train.Accumulate = 2 }},
 		"train.ranks":        {see: programs, edit: func(c *train.Config) { c.Train.Ranks = 2 }},
+		"train.zero_stage": {
+			see: programs, edit: func(c *train.Config) { c.Train.ZeroStage = 1 },
+			base: func(c *train.Config) { c.Train.Ranks = 2 },
+		},
 		"train.eval_every":   {see: metrics, edit: func(c *train.Config) { c.Train.EvalEvery = 1 }},
 		"train.health_every": {see: metrics, edit: func(c *train.Config) { c.Train.HealthEvery = 2 }, base: delayed},
 		"train.recompute":    {see: programs, edit: func(c *train.Config) { c.Train.Recompute = "block" }},
