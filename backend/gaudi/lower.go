@@ -36,7 +36,11 @@ func split(r *backend.Rewriter, n *backend.Node) {
 			one := *o
 			one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
 			one.MasterScale, one.M1Scale, one.M2Scale = o.MasterScale[i:i+1], o.M1Scale[i:i+1], o.M2Scale[i:i+1]
-			one.Amaxes = r.Temp(t.Name+".scratch", fp8.F32, 3)
+			if o.AmaxOnly || o.AmaxGiven {
+				one.Amaxes = o.Amaxes.Slice(t.Name+".amaxes", 3*i, 3)
+			} else {
+				one.Amaxes = r.Temp(t.Name+".amaxes", fp8.F32, 3)
+			}
 			r.Add(n, &one)
 		}
 	case *backend.SumSquares:

@@ -44,15 +44,15 @@ func (b *builder) stepGate(o *backend.StepGate) error {
 	return nil
 }
 
-// adamW updates tensors in place: every element is read and written by the same
+// adamW updates a tensor in place: every element is read and written by the same
 // elementwise kernels, and what is stored is chosen in the end between the old
-// and the new by Skip.
+// and the new by Skip. Lowering has made the lists one tensor long.
 func (b *builder) adamW(o *backend.AdamW) error {
 	one := b.constant(1)
 	corrections := b.complements(b.in(o.Step), float64(o.Beta1), float64(o.Beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
 	first, second := b.element(corrections, 0), b.sqrt(b.element(corrections, 1))
 	lr := b.word(o.Control, lrWord)
-	coef, skip := b.in(o.Coef), b.set(o.Skip)
+	coef := b.in(o.Coef)
 	eps := b.constant(o.Eps)
 	rate := b.div(lr, first)
 	if o.EpsForm == backend.EpsHat {
@@ -60,28 +60,45 @@ func (b *builder) adamW(o *backend.AdamW) error {
 	}
 	decay := b.sub(one, b.mul(lr, b.constant(o.WeightDecay)))
 
-	for i := range o.Grad {
-		sizes := sizesOf(o.Grad[i])
-		read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
-		g := b.mul(read(o.Grad[i]), coef)
-		m := b.mix(o.Beta1, read(o.M1[i]), g)
-		v := b.mix(o.Beta2, read(o.M2[i]), b.mul(g, g))
-		root := b.sqrt(v)
-		if o.EpsForm == backend.EpsCorrected {
-			root = b.div(root, second)
-		}
-		step := b.mul(rate, b.div(m, b.add(root, eps)))
-		p := b.sub(b.mul(read(o.Master[i]), decay), step)
+	sizes := sizesOf(o.Grad[0])
+	read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
+	g := b.mul(read(o.Grad[0]), coef)
+	m := b.mix(o.Beta1, read(o.M1[0]), g)
+	v := b.mix(o.Beta2, read(o.M2[0]), b.mul(g, g))
+	root := b.sqrt(v)
+	if o.EpsForm == backend.EpsCorrected {
+		root = b.div(root, second)
+	}
+	step := b.mul(rate, b.div(m, b.add(root, eps)))
+	p := b.sub(b.mul(read(o.Master[0]), decay), step)
 
-		for _, f := range []struct {
-			t     *backend.Tensor
-			v     value
-			floor bool
-		}{{o.Master[i], p, false}, {o.M1[i], m, false}, {o.M2[i], v, o.FloorV}} {
-			if err := b.rescale(o, f.t, f.v, f.floor, skip); err != nil {
-				return err
-			}
+	if o.AmaxOnly { // of all three, also where nobody asks: no node is left without a reader
+		var amaxes []value
+		for _, v := range []value{p, m, v} {
+			amaxes = append(amaxes, b.overAll("reduce_max", b.abs(v)))
 		}
+		b.out(o.Amaxes, b.concat(0, amaxes...))
+		return nil
+	}
+	skip := b.set(o.Skip)
+	for k, f := range []struct {
+		t     *backend.Tensor
+		v     value
+		floor bool
+	}{{o.Master[0], p, false}, {o.M1[0], m, false}, {o.M2[0], v, o.FloorV}} {
+		if f.t.Block != backend.PerTensor {
+			return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", f.t, f.t.Block)
+		}
+		var amax value
+		switch {
+		case f.t.Scale == nil:
+		case o.AmaxGiven:
+			amax = b.element(b.in(o.Amaxes), k)
+		default:
+			// Nothing here is NaN or infinite unless the gradient was, and then skip is set.
+			amax = b.overAll("reduce_max", b.abs(f.v))
+		}
+		b.rescale(o, f.t, f.v, amax, f.floor, skip)
 	}
 	return nil
 }
@@ -131,19 +148,14 @@ func (b *builder) complements(t value, betas ...float64) value {
 }
 
 // rescale stores the new values v of a tensor of the optimizer unless skip, under
-// a new scale if it has one. With floor what is positive does not become 0.
-func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v value, floor bool, skip value) error {
-	if t.Block != backend.PerTensor {
-		return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block)
-	}
+// the scale of an amax if it has one. With floor what is positive does not become 0.
+func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v, amax value, floor bool, skip value) {
 	typ := b.typeOf(t.DType)
 	rounding := roundingOf(o.Rounding)
 	if t.Scale == nil {
 		b.choose(t, skip, b.castRounded(v, typ, rounding))
-		return nil
+		return
 	}
-	// Nothing here is NaN or infinite unless the gradient was, and then skip is set.
-	amax := b.overAll("reduce_max", b.abs(v))
 	scale, inv, ok := b.scaleFor(amax, t.DType.Max(), o.Pow2)
 	old := b.in(t.Scale)
 	b.out(t.Scale, b.where(skip, old, b.where(ok, inv, old)))
@@ -160,7 +172,6 @@ func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v value, floor bo
 	} else {
 		b.choose(t, skip, b.castRounded(scaled, typ, rounding))
 	}
-	return nil
 }
 
 // choose stores the new contents of t, or the old ones where skip is set: those of

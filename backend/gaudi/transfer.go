@@ -148,10 +148,10 @@ func needsMagnitudes(op backend.Op) bool {
 
 // agreement gives all ranks what rank 0 has made of an optimizer's tensors, where it
 // rounds at random: each device does so with bits of its own, and the copies of the
-// weights would drift apart. To broadcast is to add up what is zero on all other
+// weights would drift apart. Of what ranks have in parts there are no copies. To broadcast is to add up what is zero on all other
 // ranks, in integers, which is exact, and as quick as the sum of the gradients.
 func agreement(o *backend.AdamW, rank, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
-	if ranks == 1 || o.Rounding != fp8.Stochastic {
+	if ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
 		return nil, nil
 	}
 	var list []transfer
