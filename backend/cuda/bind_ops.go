@@ -71,7 +71,7 @@ func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 		}
 		list = append(list, p)
 	}
-	table, chunks, l, err := kernels.AdamTable(list)
+	table, chunks, l, err := kernels.AdamTable(list, !o.AmaxGiven, !o.AmaxOnly)
 	if err != nil {
 		return nil, unsupported(n, "%v", err)
 	}

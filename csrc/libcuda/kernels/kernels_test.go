@@ -28,7 +28,7 @@ func everyLaunch(rows, cols int) (list []Launches) {
 		list = append(list, l)
 	}
 	_, _, squares := SquareTable([]Square{{LD: cols, Rows: rows, Cols: cols}})
-	_, _, adam, _ := AdamTable([]Adam{{LD: cols, Rows: rows, Cols: cols}})
+	_, _, adam, _ := AdamTable([]Adam{{LD: cols, Rows: rows, Cols: cols}}, true, true)
 	list = append(list, squares, adam, Rope(rows, 128*cols, 128), Quantize(rows, cols, []int{0}), Quantize(rows, cols, []int{0, rows * cols}))
 	for _, fast := range []bool{false, true} {
 		for _, dim := range []int{64, 128} {
@@ -120,12 +120,20 @@ func TestTables(t *testing.T) {
 	table, chunks, _, err := AdamTable([]Adam{
 		{Grad: 5, LD: 100, Rows: 30, Cols: 100, State: [3]AdamState{moment, moment, moment}},
 		{Grad: 6, LD: 300, Rows: 30, Cols: 300, State: [3]AdamState{moment, moment, blocked}},
-	})
+	}, true, true)
 	require.NoError(t, err)
 	require.Equal(t, []uint64{5, 3000, 1, 3000, 0, 2048}, table[:6])
 	require.Equal(t, []uint64{6, 300, 30, 300, 2, 2048}, table[21:27])
 	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 3}, table[37:])
 	require.Equal(t, 2+30, chunks)
+	for _, pass := range []struct {
+		find, store bool
+		kernels     int
+	}{{true, false, 2}, {false, true, 4}, {true, true, 5}} {
+		_, _, l, err := AdamTable([]Adam{{LD: 8, Rows: 1, Cols: 8}}, pass.find, pass.store)
+		require.NoError(t, err)
+		require.Len(t, l.Kernels, pass.kernels)
+	}
 }
 
 // A chunk cuts no block, and has few enough of them.

@@ -69,6 +69,7 @@ __device__ inline u64 control_word(const int *control, int at) {
 __device__ inline u64 control_seed(const int *c) { return control_word(c, 0); }
 __device__ inline u64 control_step(const int *c) { return control_word(c, 2); }
 __device__ inline u64 control_token(const int *c) { return control_word(c, 4); }
+__device__ inline u64 control_rank(const int *c) { return (u64)(u32)c[9]; }
 __device__ inline float control_lr(const int *c) { return __int_as_float(c[6]); }
 __device__ inline float control_inv_tokens(const int *c) { return c ? __int_as_float(c[7]) : 0.0f; }
 __device__ inline i64 control_position(const int *c) { return c ? c[8] : 0; }

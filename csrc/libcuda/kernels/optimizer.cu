@@ -111,16 +111,16 @@ struct Rule {
 struct AdamWArgs {
 	const Adam *list;
 	i64 n, chunks;
-	Tensor control, step, coef, skip, scratch_out; // [3n]: amaxes, then scales
+	Tensor control, step, coef, skip, amaxes; // [3n]: amaxes, then scales
 	f64 beta1, beta2, eps, weight_decay;
-	i64 eps_form, rounding, pow2, floor_v;
+	i64 eps_form, rounding, pow2, floor_v, amax_only, amax_given, shard;
 	Rule *scratch;
 };
 
-// adamw_begin clears the amaxes and makes the step's rule.
+// adamw_begin clears the amaxes, unless they are given, and makes the step's rule.
 KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
-	for (i64 i = threadIdx.x; i < 3 * a.n; i += ONE_THREADS)
-		a.scratch_out.out()[i] = 0.0f;
+	for (i64 i = threadIdx.x; i < 3 * a.n && !a.amax_given; i += ONE_THREADS)
+		a.amaxes.out()[i] = 0.0f;
 	if (threadIdx.x > 0)
 		return;
 	// The op's numbers are float32; 1−β is the float64 difference, rounded.
@@ -255,7 +255,7 @@ KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 1) {
 	for (int k = 0; k < 3; k++) {
 		const u32 most = block_max(top[k]);
 		if (threadIdx.x == 0 && one_scale(t.state[k]))
-			fold_amax(a.scratch_out.out() + 3 * (&t - a.list) + k, most);
+			fold_amax(a.amaxes.out() + 3 * (&t - a.list) + k, most);
 	}
 }
 
@@ -274,17 +274,18 @@ KERNEL(adamw_scale, AdamWArgs, FLAT_THREADS, 1) {
 		return;
 	const AdamState &s = a.list[i / 3].state[i % 3];
 	if (one_scale(s))
-		a.scratch_out.out()[i] = scale_of(s, a.scratch_out.f32()[i], *s.scale_inv, a.pow2);
+		a.amaxes.out()[i] = scale_of(s, a.amaxes.f32()[i], *s.scale_inv, a.pow2);
 }
 
-// write8 stores n new values of a state.
-__device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, i64 at, int n, float scale, bool floor, const float x[8]) {
+// write8 stores n new values of a state; first is the index of its first element's
+// random bits.
+__device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u64 first, i64 at, int n, float scale, bool floor, const float x[8]) {
 	float v[8];
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = s.scale_inv ? __fmul_rn(x[i], fabsf(scale)) : x[i];
 	u32 w[8];
-	encode8(s.format, v, a.rounding, key, (u64)at, w);
+	encode8(s.format, v, a.rounding, key, first + (u64)at, w);
 	const int size = size_of(s.format);
 	if (floor) {
 		// In every format the code of the smallest number is 1.
@@ -305,11 +306,12 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 	if (*a.skip.i32())
 		return;
 	const Adam &t = tensor_of(a.list, a.n, blockIdx.x);
-	const float *scales = a.scratch_out.f32() + 3 * (&t - a.list);
+	const float *scales = a.amaxes.f32() + 3 * (&t - a.list);
 	const Rule r = *a.scratch;
 	const Chunk c(t);
 	if (threadIdx.x < 3)
 		key[threadIdx.x] = a.rounding ? stream_key(a.control.i32(), t.state[threadIdx.x].name_key) : 0;
+	const u64 first = a.shard ? control_rank(a.control.i32()) * (u64)(t.rows * t.cols) : 0;
 	const bool blocks = t.state[1].block || t.state[2].block;
 	if (blocks) {
 		for (int i = threadIdx.x; i < ADAM_SLOTS; i += FLAT_THREADS)
@@ -350,7 +352,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 			for (int k = 0; k < 3; k++) {
 				const AdamState &s = t.state[k];
 				const float scale = s.block ? slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block] : scales[k];
-				write8(a, s, key[k], c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
+				write8(a, s, key[k], first, c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
 			}
 			col += n;
 		}
@@ -373,7 +375,7 @@ KERNEL(adamw_end, AdamWArgs, FLAT_THREADS, 1) {
 	if (i >= 3 * a.n || *a.skip.i32())
 		return;
 	const AdamState &s = a.list[i / 3].state[i % 3];
-	const float scale = a.scratch_out.f32()[i];
+	const float scale = a.amaxes.f32()[i];
 	if (one_scale(s) && scale > 0.0f)
 		*s.scale_inv = __fdiv_rn(1.0f, scale);
 }

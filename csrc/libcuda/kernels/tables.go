@@ -46,10 +46,11 @@ type Adam struct {
 	State      [3]AdamState // master, first and second moment
 }
 
-// AdamTable is the table of op adamw, and what the op needs. The words of its
-// arguments are the table's address, the number of tensors, that of chunks, then
-// Control, Step, Coef, Skip and Scratch as Tensor, the plain fields, scratch.
-func AdamTable(list []Adam) (table []uint64, chunks int, l Launches, err error) {
+// AdamTable is the table of op adamw, and what the op needs: the pass that finds
+// amaxes, the one that stores by them, or both. The words of its arguments are the
+// table's address, the number of tensors, that of chunks, then Control, Step, Coef,
+// Skip and Amaxes as Tensor, the plain fields, scratch.
+func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Launches, err error) {
 	for i, t := range list {
 		span, blocked := adamElems, t.State[1].Block > 0 || t.State[2].Block > 0
 		switch {
@@ -67,13 +68,17 @@ func AdamTable(list []Adam) (table []uint64, chunks int, l Launches, err error) 
 		chunks += t.Rows * parts(t.Cols, span)
 	}
 	states := parts(3*len(list), flatThreads)
-	return table, chunks, Launches{[]Kernel{
-		one("adamw_begin", "optimizer.cu")(0, 0).Kernels[0],
-		flat("adamw_amax", "optimizer.cu", chunks),
-		flat("adamw_scale", "optimizer.cu", states),
-		flat("adamw", "optimizer.cu", chunks),
-		flat("adamw_end", "optimizer.cu", states),
-	}, 64}, nil
+	passes := []Kernel{one("adamw_begin", "optimizer.cu")(0, 0).Kernels[0]}
+	if find {
+		passes = append(passes, flat("adamw_amax", "optimizer.cu", chunks))
+	}
+	if store {
+		passes = append(passes,
+			flat("adamw_scale", "optimizer.cu", states),
+			flat("adamw", "optimizer.cu", chunks),
+			flat("adamw_end", "optimizer.cu", states))
+	}
+	return table, chunks, Launches{passes, 64}, nil
 }
 
 // adamSpan is the number of elements of a row that a block of threads takes
