@@ -25,6 +25,7 @@ type Model struct {
 	ChannelMax, ChannelHistory *backend.Tensor
 
 	embed    *Param
+	table    *backend.Tensor // what tokens are embedded with: see embedTable
 	layers   []*layer
 	norm     *RMSNorm
 	head     *Linear
@@ -53,7 +54,6 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	m := &Model{Config: c, Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}
 	m.embed = m.param("model.embed_tokens.weight", false, c.InitStd, c.PaddedVocab(), c.Dim)
 	m.embed.Rows = c.Vocab
-	m.wholeOf(m.embed)
 	for i := range c.Layers {
 		l := m.layer(fmt.Sprintf("layers.%d", i))
 		if err := l.mlp.checkSmooth(); err != nil {
@@ -81,6 +81,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 		}
 	}
 	m.cacheWeights(m.head)
+	m.table = m.embedTable()
 	m.headIn = m.Scales.slot("lm_head.input", false, m.head.inputs()...)
 
 	m.Scales.pack(vars)
@@ -101,6 +102,21 @@ func (m *Model) layer(scope string) *layer {
 	l.mid = m.Scales.slot(l.attn.o.scope+".grad", false, append(l.attn.o.grads(), m.plainCast())...)
 	l.out = m.outputGradSlot(l.mlp)
 	return l
+}
+
+// embedTable is the embedding's weight as micro-batches read it: the master, or in
+// shards a copy in the compute format, which is what the rows are rounded to. A tied
+// head has it already.
+func (m *Model) embedTable() *backend.Tensor {
+	switch {
+	case m.embed.whole != nil:
+		return m.embed.whole
+	case m.Config.Tied:
+		return m.head.cachedAs(m.head.fprop.b)
+	case m.Recipe.Compute == fp8.F32:
+		return m.wholeOf(m.embed)
+	}
+	return m.Vars.Tensor(backend.Stash, m.embed.Name+"."+m.Recipe.Compute.String(), m.Recipe.Compute, m.embed.Shape...)
 }
 
 // plainCast asks for a copy in the compute format.
@@ -147,7 +163,7 @@ func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 // stream behind the last one.
 func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor, []*layerSaved) {
 	x, cast := p.store("embed.out", p.Tokens(), m.Config.Dim)
-	p.named("embed").Add(&backend.Embed{Table: m.embed.whole, IDs: tokens, Out: cast})
+	p.named("embed").Add(&backend.Embed{Table: m.table, IDs: tokens, Out: cast})
 	saved := make([]*layerSaved, len(m.layers))
 	for i, l := range m.layers {
 		x, saved[i] = l.forward(p.inBlock(fmt.Sprintf("layers.%d.fwd", i)), i, x)
@@ -246,6 +262,10 @@ func (m *Model) CastWeights(p *Pass) {
 		if w.Sharded() && w.whole != nil {
 			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.whole})
 		}
+	}
+	if m.embed.whole == nil && !m.Config.Tied {
+		q := p.at("embed")
+		q.Add(&backend.Quantize{X: q.gather(m.embed, "weight.whole"), Out: []backend.Cast{{Out: m.table}}})
 	}
 	for _, l := range m.linears {
 		if l.copies != nil {

@@ -53,18 +53,16 @@ func TestRanksAgreeWithEmu(t *testing.T) {
 func TestRanksShareTheOptimizer(t *testing.T) {
 	standIns(t)
 	t.Setenv("STANDIN_GPUS", "2")
-	for _, recipe := range []string{"bf16", "fp8-smooth"} {
-		c := small(recipe)
-		c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Optimizer.Clip = 1, 0, 2, 0
-		want := steps(t, c, "cuda", 3)
-		c.Train.ZeroStage = 1
-		got := steps(t, c, "cuda", 3)
-		for i := range want {
-			require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-22)
-			want[i].GradNorm, want[i].Elapsed = got[i].GradNorm, got[i].Elapsed
-		}
-		require.Equal(t, want, got, recipe)
+	c := small("fp8-smooth")
+	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Optimizer.Clip = 1, 0, 2, 0
+	want := steps(t, c, "cuda", 3)
+	c.Train.ZeroStage = 1
+	got := steps(t, c, "cuda", 3)
+	for i := range want {
+		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-22)
+		want[i].GradNorm, want[i].Elapsed = got[i].GradNorm, got[i].Elapsed
 	}
+	require.Equal(t, want, got)
 }
 
 // pair is a program of two ranks that adds up x over them, on devices that
