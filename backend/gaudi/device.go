@@ -17,6 +17,7 @@ type device struct {
 	ranks int
 	lost  bool // nothing more is to be asked of it
 
+	allocated int64 // bytes of the device
 	vars    *backend.Vars
 	homes   map[*backend.Tensor]libsynapse.Ptr // of the variables
 	layouts layouts                            // of those that do not lie as on the host
@@ -83,12 +84,23 @@ func (d *device) settle(what string, vars *backend.Vars, lies layouts) (map[*bac
 
 // take allocates device memory, also where nothing is wanted.
 func (d *device) take(what string, bytes int64) (libsynapse.Ptr, error) {
-	at, err := d.alloc(max(bytes, int64(d.spec.Align)))
+	bytes = max(bytes, int64(d.spec.Align))
+	at, err := d.alloc(bytes)
 	if err != nil {
 		return 0, d.failure("allocate "+what, bytes, err)
 	}
 	d.blocks = append(d.blocks, at)
+	d.allocated += bytes
 	return at, nil
+}
+
+// Usage is what SynapseAI tells of the device.
+func (d *device) Usage() (backend.Usage, error) {
+	free, total, err := d.memory()
+	if err != nil {
+		return backend.Usage{}, d.failure("ask for the use of memory", 0, err)
+	}
+	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
 // layOut gives the variables the layouts that programs want, with their
@@ -204,20 +216,20 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	if err == nil {
 		return nil
 	}
+	who := "gaudi"
+	if d.ranks > 1 {
+		who = fmt.Sprintf("gaudi: rank %d", d.rank)
+	}
 	var e *libsynapse.Error // on the heap, so only now
 	switch {
 	case errors.Is(err, backend.ErrDeviceLost):
 		d.lost = true
 	case errors.As(err, &e) && e.DeviceLost():
 		d.lost = true
-		err = fmt.Errorf("%w: %w; start again, a new process resumes from the last checkpoint", backend.ErrDeviceLost, err)
+		err = fmt.Errorf("%w: %w; only a new process gets the device back, start again", backend.ErrDeviceLost, err)
 	case errors.As(err, &e) && e.OutOfMemory():
-		return d.outOfMemory(what, bytes, err)
+		free, total, _ := d.memory() // 0: not told
+		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
 	}
-	return fmt.Errorf("gaudi: %s: %w", what, err)
-}
-
-func (d *device) outOfMemory(what string, bytes int64, err error) error {
-	free, total, _ := d.memory() // 0: not told
-	return backend.OutOfMemory("gaudi: "+what, bytes, int64(free), int64(total), err)
+	return fmt.Errorf("%s: %s: %w", who, what, err)
 }

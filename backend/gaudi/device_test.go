@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,6 +33,7 @@ func devices(t *testing.T, model, count string) {
 	require.NoError(t, os.WriteFile(kernels, nil, 0o666))
 	t.Setenv("GC_KERNEL_PATH", kernels)
 	t.Setenv("STANDIN_KERNELS", "1")
+	settling = 100 * time.Millisecond
 	t.Cleanup(func() { require.NoError(t, forgetDevice()) })
 }
 
@@ -152,13 +154,12 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, available("gaudi3"))
 	require.NoError(t, available("1"))
 	require.ErrorContains(t, available("gaudi1"), "unknown device")
-	_, err = open("", backend.Options{Ranks: 2})
-	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "there are 1 devices for them", "this process has one already")
+	_, err = open("", backend.Options{Ranks: 3})
+	require.EqualError(t, err, "backend gaudi: unsupported: 3 ranks need a device each, and SynapseAI shows 2: set train.ranks=2")
 	require.NoError(t, forgetDevice())
 	_, err = open("5", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "acquiring the Gaudi with module number 5")
+	require.ErrorContains(t, err, "acquire the Gaudi with module number 5")
 	require.ErrorContains(t, err, "hl-smi")
 	_, err = open("1", backend.Options{Ranks: 2})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
@@ -174,7 +175,22 @@ func TestOpenErrors(t *testing.T) {
 	_, err = open("0", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "it has another one already")
+	_, err = open("", backend.Options{Ranks: 2})
+	require.EqualError(t, err, "backend gaudi: unsupported: 2 ranks need all devices, and this process uses one of them: close that backend before")
 	require.NoError(t, list[0].Close())
+}
+
+// A process that has used a device, to see how fast it is, has all of them for its ranks
+// afterwards, and one for itself when they are done.
+func TestRanksGetTheDeviceOfTheProcess(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	for _, ranks := range []int{1, 2, 1, 2} {
+		list, err := open("", backend.Options{Ranks: ranks})
+		require.NoError(t, err)
+		for _, b := range list {
+			require.NoError(t, b.Close())
+		}
+	}
 }
 
 // Another process has the only device.

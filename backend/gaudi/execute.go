@@ -97,8 +97,8 @@ func (d *device) recipes(schedules []*schedule) (map[*unit]compiled, int64, erro
 		}
 	}
 	recipes, err := d.compile(programs)
-	if err != nil {
-		return nil, 0, d.failure("compile", 0, err)
+	if err != nil { // of which SynapseAI says little more than that it failed
+		return nil, 0, d.failure("compile", 0, fmt.Errorf("%w; octet doctor --backend gaudi tells which kernel fails, $HABANA_LOGS is the folder where SynapseAI wrote why", err))
 	}
 	workspace := int64(0)
 	for i, u := range units {

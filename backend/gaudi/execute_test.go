@@ -227,7 +227,7 @@ func TestErrorsOfTheDevice(t *testing.T) {
 		blocks := len(f.blocks)
 		err = d.Read(a, make([]byte, a.Bytes()))
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
-		require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); start again, a new process resumes from the last checkpoint")
+		require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); only a new process gets the device back, start again")
 		require.NoError(t, d.Close())
 		require.Len(t, f.blocks, blocks, "nothing is given back on a device that was lost")
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,10 +17,11 @@ import (
 
 // local is this process's Gaudi. It stays the process's when nobody uses it any
 // more: devices that are given back and acquired again in haste have been seen to
-// fail. So do its recipes.
+// fail. So do its recipes. Only processes of ranks get it (yield).
 type local struct {
 	*libsynapse.Device
 	module int // that was asked for
+	users  int // backends that are open, behind the lock of mine
 	lost   bool
 	cache  *cache
 
@@ -65,17 +67,18 @@ func openLocal(module int) (synapse, error) {
 	case module >= 0 && module != mine.module:
 		return nil, fmt.Errorf("%w with the module number %d for this process: it has another one already, and SynapseAI gives a process no second", backend.ErrNoDevice, module)
 	default:
+		mine.users++
 		return mine.local, nil
 	}
 	if _, err := present(); err != nil {
 		return nil, err
 	}
-	d, err := libsynapse.Open(module)
+	d, err := acquire(module)
 	if err != nil {
 		return nil, fmt.Errorf("%w that can be had: %w", backend.ErrNoDevice, err)
 	}
 	l := &local{
-		Device: d, module: module, cache: openCache(d.Driver, d.Model()),
+		Device: d, module: module, users: 1, cache: openCache(d.Driver, d.Model()),
 		numbers: map[string]int{}, lists: map[int][]command{},
 	}
 	if err := l.start(); err != nil {
@@ -83,6 +86,36 @@ func openLocal(module int) (synapse, error) {
 	}
 	mine.local = l
 	return l, nil
+}
+
+// settling is how long a device that somebody gave back may be on its way: the driver
+// resets it, and shows nobody a device meanwhile. How long that takes is a guess.
+var settling = 5 * time.Second
+
+// acquire asks again for a device that is not to be had, for as long as the process
+// that had it before may have left it a moment ago: this one, or a run that has just
+// failed and is being resumed.
+func acquire(module int) (*libsynapse.Device, error) {
+	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+		d, err := libsynapse.Open(module)
+		if err == nil || time.Since(begin) > settling {
+			return d, err
+		}
+	}
+}
+
+// yield gives this process's device back where nobody uses it: ranks have a process
+// for each, and may need all devices of the machine. It reports whether the process
+// has one still.
+func yield() (held bool, err error) {
+	mine.Lock()
+	defer mine.Unlock()
+	if mine.local == nil || mine.users > 0 || mine.lost {
+		return mine.local != nil, nil
+	}
+	err = mine.close()
+	mine.local = nil
+	return false, err
 }
 
 func (l *local) start() (err error) {
@@ -268,8 +301,14 @@ func (l *local) join(id []byte, ranks, rank int) (err error) {
 	return err
 }
 
-// release leaves the device with the process, which gives it back when it ends.
-func (l *local) release() error { return nil }
+// release leaves the device with the process, which gives it back when it ends, or
+// yields it to others.
+func (l *local) release() error {
+	mine.Lock()
+	defer mine.Unlock()
+	l.users--
+	return nil
+}
 
 // close gives the device back, for who wants to see that nothing is left.
 func (l *local) close() error {

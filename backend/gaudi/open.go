@@ -69,14 +69,16 @@ func openRanks(module, ranks int) ([]synapse, error) {
 	if err != nil {
 		return nil, err
 	}
-	free := here.Gaudi2 + here.Gaudi3
-	mine.Lock()
-	if mine.local != nil {
-		free--
+	devices := here.Gaudi2 + here.Gaudi3
+	if ranks > devices {
+		return nil, fmt.Errorf("%w: %d ranks need a device each, and SynapseAI shows %d: set train.ranks=%[3]d", backend.ErrUnsupported, ranks, devices)
 	}
-	mine.Unlock()
-	if ranks > free {
-		return nil, fmt.Errorf("%d ranks: %w: there are %d devices for them, and each rank needs one (set train.ranks)", ranks, backend.ErrUnsupported, free)
+	held, err := yield()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("give the device of this process to its ranks: %w", err)
+	case held && ranks == devices:
+		return nil, fmt.Errorf("%w: %d ranks need all devices, and this process uses one of them: close that backend before", backend.ErrUnsupported, ranks)
 	}
 	w, err := startWorkers(module, ranks)
 	if err != nil {

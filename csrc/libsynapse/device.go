@@ -43,16 +43,16 @@ func Open(module int) (*Device, error) {
 }
 
 func acquireError(module int, err error) error {
-	what := fmt.Sprintf("acquiring the Gaudi with module number %d", module)
+	what := fmt.Sprintf("acquire the Gaudi with module number %d", module)
 	if module < 0 {
-		what = "acquiring a free Gaudi"
+		what = "acquire a free Gaudi"
 	}
-	hint := "hl-smi lists the devices and who holds them"
+	hint := "another process holds it, or it is not there: hl-smi lists the devices and who holds them"
 	var e *Error
 	if errors.As(err, &e) && e.Name() == "synDeviceAlreadyAcquired" {
 		hint = "this process has one already, and SynapseAI gives a process no second"
 	}
-	return fmt.Errorf("%s: %w: %s", what, err, hint)
+	return fmt.Errorf("%s: %w; %s", what, err, hint)
 }
 
 func (d *Device) describe() (err error) {

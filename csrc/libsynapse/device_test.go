@@ -80,14 +80,14 @@ func TestDeviceOfTheThirdGeneration(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	_, err := Open(5)
-	require.ErrorContains(t, err, "acquiring the Gaudi with module number 5: synDeviceAcquireByModuleId returned ")
+	require.ErrorContains(t, err, "acquire the Gaudi with module number 5: synDeviceAcquireByModuleId returned ")
 	require.ErrorContains(t, err, "hl-smi lists the devices and who holds them")
 
 	d, err := Open(-1)
 	require.NoError(t, err)
 	_, err = Open(-1)
-	require.EqualError(t, err, "acquiring a free Gaudi: synDeviceAcquireByDeviceType returned 20 (synDeviceAlreadyAcquired): "+
-		"Device already acquired: this process has one already, and SynapseAI gives a process no second")
+	require.EqualError(t, err, "acquire a free Gaudi: synDeviceAcquireByDeviceType returned 20 (synDeviceAlreadyAcquired): "+
+		"Device already acquired; this process has one already, and SynapseAI gives a process no second")
 	require.NoError(t, d.Close())
 	d, err = Open(0) // given back, it can be had again
 	require.NoError(t, err)
