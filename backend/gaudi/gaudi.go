@@ -139,7 +139,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	for rank, s := range opened {
 		d, err := newDevice(s, rank, ranks)
 		if h := s.hardware(); err == nil && model != "" && model != h.Model {
-			err = fmt.Errorf("%w of that model: this is a %s", backend.ErrNoDevice, h.Model)
+			err = fmt.Errorf("%w of that model: this is a %s, and --backend gaudi takes what is there", backend.ErrNoDevice, h.Model)
 		}
 		if err != nil {
 			for _, s := range opened {

@@ -3,11 +3,9 @@
 package cli
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,74 +13,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"octet/checkpoint"
 	"octet/csrc/standin"
 )
 
-// gpu is stand-ins for NVIDIA's libraries: what a process needs to find them.
-type gpu struct {
-	t           *testing.T
-	environment []string
-}
-
-func newGPU(t *testing.T) gpu {
-	g := gpu{t, append(os.Environ(), asCommand+"=1")}
+func newGPU(t *testing.T) machine {
+	m := newMachine(t)
 	for variable, name := range map[string]string{
 		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
 	} {
-		g.environment = append(g.environment, variable+"="+standin.Build(t, name))
+		m = m.with(variable + "=" + standin.Build(t, name))
 	}
-	return g
+	return m
 }
 
-// with is g where variables are set.
-func (g gpu) with(settings ...string) gpu {
-	g.environment = append(g.environment[:len(g.environment):len(g.environment)], settings...)
-	return g
-}
-
-// elsewhere is g on a machine that remembers no algorithms, but has the kernels.
-func (g gpu) elsewhere() gpu {
+// elsewhere is the machine where it remembers no algorithms, but has the kernels.
+func (m machine) elsewhere() machine {
 	here, err := os.UserCacheDir()
-	require.NoError(g.t, err)
-	dir := g.t.TempDir()
-	require.NoError(g.t, os.MkdirAll(filepath.Join(dir, "octet"), 0o777))
-	require.NoError(g.t, os.MkdirAll(filepath.Join(here, "octet", "cubin"), 0o777))
-	require.NoError(g.t, os.Symlink(filepath.Join(here, "octet", "cubin"), filepath.Join(dir, "octet", "cubin")))
-	return g.with("XDG_CACHE_HOME=" + dir)
-}
-
-// octet runs a command line in a process of its own: a process has a GPU for
-// good.
-func (g gpu) octet(args ...string) (status int, stdout, stderr string) {
-	g.t.Helper()
-	var out, err bytes.Buffer
-	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = g.environment, &out, &err
-	if e := cmd.Run(); e != nil {
-		require.ErrorAs(g.t, e, new(*exec.ExitError))
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), err.String()
-}
-
-func (g gpu) succeed(args ...string) (stderr string) {
-	g.t.Helper()
-	status, stdout, stderr := g.octet(args...)
-	require.Zero(g.t, status, "octet %s\n%s%s", strings.Join(args, " "), stdout, stderr)
-	return stderr
-}
-
-// sentence is the one line of stderr that is the error.
-func (g gpu) sentence(stderr string) string {
-	g.t.Helper()
-	var errs []string
-	for line := range strings.Lines(stderr) {
-		if text, ok := strings.CutPrefix(line, "octet: "); ok && !strings.HasPrefix(text, "training on ") {
-			errs = append(errs, strings.TrimSuffix(text, "\n"))
-		}
-	}
-	require.Len(g.t, errs, 1, stderr)
-	return errs[0]
+	require.NoError(m.t, err)
+	dir := m.t.TempDir()
+	require.NoError(m.t, os.MkdirAll(filepath.Join(dir, "octet"), 0o777))
+	require.NoError(m.t, os.MkdirAll(filepath.Join(here, "octet", "cubin"), 0o777))
+	require.NoError(m.t, os.Symlink(filepath.Join(here, "octet", "cubin"), filepath.Join(dir, "octet", "cubin")))
+	return m.with("XDG_CACHE_HOME=" + dir)
 }
 
 // libraryPath is where a stand-in was built.
@@ -156,22 +108,6 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 	}
 }
 
-// wholeCheckpoints opens every checkpoint of a run, which checks it, and lists
-// their steps.
-func wholeCheckpoints(t *testing.T, dir string) (steps []int) {
-	t.Helper()
-	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
-	require.NoError(t, err)
-	for _, e := range list {
-		require.NoError(t, e.Damage)
-		c, err := checkpoint.Open(e.Path)
-		require.NoError(t, err)
-		require.NoError(t, c.Close())
-		steps = append(steps, e.Step)
-	}
-	return steps
-}
-
 // A device that is lost in mid-run leaves the last checkpoint whole. From there a
 // machine that would choose other algorithms goes on as if nothing had been, and
 // where that is not possible it is said.
@@ -196,15 +132,10 @@ func TestDeviceLostInMidRun(t *testing.T) {
 		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
 		g.sentence(stderr))
 
-	resume := func(g gpu, dir, backend string) (stderr string) {
+	resume := func(g machine, dir, backend string) (stderr string) {
 		return g.succeed("train", "--resume", "--out", dir, "--backend", backend, "--json")
 	}
-	copyOf := func(dir string) string {
-		to := filepath.Join(t.TempDir(), "copy")
-		require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
-		return to
-	}
-	onEmu, otherwise := copyOf(dir), copyOf(dir)
+	onEmu, otherwise := copyOf(t, dir), copyOf(t, dir)
 
 	// The stand-in's algorithms 1 and 3 add up in opposite orders.
 	var choices struct {
@@ -233,12 +164,12 @@ func TestDeviceLostInMidRun(t *testing.T) {
 }
 
 // need is what plan says that a recipe takes.
-func (g gpu) need(recipe string) (bytes int64) {
-	_, stdout, stderr := g.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
+func (m machine) need(recipe string) (bytes int64) {
+	_, stdout, stderr := m.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
 	var p struct {
 		MemoryBytes int64 `json:"memory_bytes"`
 	}
-	require.NoError(g.t, json.Unmarshal([]byte(stdout), &p), stderr)
+	require.NoError(m.t, json.Unmarshal([]byte(stdout), &p), stderr)
 	return p.MemoryBytes
 }
 

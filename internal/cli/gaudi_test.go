@@ -1,0 +1,207 @@
+//go:build gaudi && cgo && linux
+
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin"
+)
+
+func newGaudi(t *testing.T) machine {
+	kernels := filepath.Join(t.TempDir(), "libtpc_kernels.so")
+	require.NoError(t, os.WriteFile(kernels, nil, 0o666))
+	return newMachine(t).with("OCTET_LIBSYNAPSE="+standin.Build(t, "libsynapse"), "STANDIN_KERNELS=1", "GC_KERNEL_PATH="+kernels, "XDG_CACHE_HOME="+t.TempDir())
+}
+
+// What is wrong with a machine is said before anything is begun.
+func TestSentencesOfUnfitGaudis(t *testing.T) {
+	g := newGaudi(t)
+	text := corpus(t, 8_000)
+	const (
+		emu    = ", or use --backend emu"
+		listed = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all" + emu
+		held   = "No device found; another process holds it, or it is not there: hl-smi lists the devices and who holds them" + emu
+	)
+	for _, c := range []struct {
+		what, setting, device string
+		want                  string
+	}{
+		{
+			"no SynapseAI", "OCTET_LIBSYNAPSE=/missing.so", "gaudi",
+			"backend gaudi: there is no device: SynapseAI does not answer: /missing.so: cannot open shared object file: No such file or directory; " +
+				"install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file" + emu,
+		},
+		{
+			"another library", "OCTET_LIBSYNAPSE=" + standin.Build(t, "libhlml"), "gaudi",
+			"backend gaudi: there is no device: SynapseAI does not answer: the library has no synInitialize; " +
+				"install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file" + emu,
+		},
+		{
+			"no driver", "STANDIN_SYNAPSE=26", "gaudi",
+			"backend gaudi: there is no device: SynapseAI does not answer: synInitialize returned 26 (synFail); " + listed,
+		},
+		{
+			"no device", "STANDIN_GAUDI2=0", "gaudi",
+			"backend gaudi: there is no device: SynapseAI shows no Gaudi 2 or 3; " + listed,
+		},
+		{
+			"an old driver", "STANDIN_DRIVER=1.14.0", "gaudi",
+			"backend gaudi: there is no device that can be used: SynapseAI is version 1.14.0; " +
+				"install version 1.16 or later of Intel Gaudi's software, driver and firmware included" + emu,
+		},
+		{
+			"kernels that nobody named", "GC_KERNEL_PATH=", "gaudi",
+			"backend gaudi: there is no device that can be used: GC_KERNEL_PATH is not set, so SynapseAI finds no kernels: " +
+				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file" + emu,
+		},
+		{
+			"no kernels", "GC_KERNEL_PATH=/missing.so", "gaudi",
+			"backend gaudi: there is no device that can be used: GC_KERNEL_PATH: stat /missing.so: no such file or directory: " +
+				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file" + emu,
+		},
+		{
+			"another model", "", "gaudi:gaudi3",
+			"backend gaudi: no device of that model: this is a gaudi2, and --backend gaudi takes what is there",
+		},
+		{
+			"no such module", "", "gaudi:3",
+			"backend gaudi: no device that can be had: acquire the Gaudi with module number 3: synDeviceAcquireByModuleId returned 8 (synNoDeviceFound): " + held,
+		},
+		{
+			"no room", "STANDIN_OOM=100000", "gaudi",
+			"gaudi: allocate the variables: out of memory: asked for 0.35 MiB, 0.10 MiB of the device's 0.10 MiB are free " +
+				"(synDeviceMalloc returned 4 (synOutOfDeviceMemory): Out of Device memory (OOM)); training needs less with a smaller train.micro_batch or train.recompute=block",
+		},
+		{
+			"a kernel that does not compile", "STANDIN_COMPILE_FAIL=rms_norm_ex_fwd_f32", "gaudi",
+			"gaudi: compile: recipe layers.0.fwd: synGraphCompile returned 26 (synFail); " +
+				"octet doctor --backend gaudi tells which kernel fails, $HABANA_LOGS is the folder where SynapseAI wrote why",
+		},
+		{
+			"a device that fails at once", "STANDIN_LOST=1", "gaudi",
+			"gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; only a new process gets the device back, start again",
+		},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			g := g.with(c.setting)
+			g.t = t
+			unfit(t, g, c.want, text, "--backend", c.device)
+		})
+	}
+
+	t.Run("fewer devices than ranks", func(t *testing.T) {
+		unfit(t, g, "backend gaudi: unsupported: 2 ranks need a device each, and SynapseAI shows 1: set train.ranks=1", text, "--backend", "gaudi", "train.ranks=2")
+	})
+
+	t.Run("held by another process", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "run")
+		other := g.command(trainArgs(text, dir, 100_000, "--backend", "gaudi")...)
+		var log bytes.Buffer
+		other.Stderr = &log
+		require.NoError(t, other.Start())
+		defer func() {
+			require.NoError(t, other.Process.Signal(syscall.SIGKILL))
+			require.ErrorContains(t, other.Wait(), "killed", "it was still at work: %s", &log)
+		}()
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(filepath.Join(dir, "metrics.jsonl")) // which the first step writes
+			return err == nil
+		}, 20*time.Second, 50*time.Millisecond)
+		unfit(t, g, "backend gaudi: no device that can be had: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
+	})
+}
+
+// unfit trains where that cannot begin, for which there is one sentence and no trace.
+func unfit(t *testing.T, m machine, want, text string, more ...string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	status, stdout, stderr := m.octet(trainArgs(text, dir, 2, append(more, "train.accumulate=1")...)...)
+	require.Equal(t, exitInput, status, stderr)
+	require.Empty(t, stdout)
+	require.Equal(t, want, m.sentence(stderr))
+	require.NoDirExists(t, dir)
+}
+
+// interrupted are the arguments of a run that saves every step. A recipe that rounds to
+// nearest repeats: the random bits of a Gaudi are its own.
+func interrupted(recipe, text, dir string, more ...string) []string {
+	return trainArgs(text, dir, 5, append([]string{"--backend", "gaudi", "--json", "--recipe", recipe,
+		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1"}, more...)...)
+}
+
+// A device that is lost in mid-run leaves the last checkpoint whole. From there a new
+// process goes on as if nothing had been, and so does another backend.
+func TestGaudiLostInMidRun(t *testing.T) {
+	g := newGaudi(t)
+	text := corpus(t, 8_000)
+	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "lost")
+	g.succeed(interrupted("te-delayed", text, whole)...)
+	status, stdout, stderr := g.with("STANDIN_LOST=260").octet(interrupted("te-delayed", text, dir)...)
+	require.Equal(t, exitFailed, status, stderr)
+	require.Empty(t, stdout)
+	steps := wholeCheckpoints(t, dir)
+	require.NotEmpty(t, steps, stderr)
+	require.Less(t, steps[0], 5)
+	require.Equal(t, fmt.Sprintf("gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; "+
+		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
+		g.sentence(stderr))
+
+	onEmu := copyOf(t, dir)
+	require.NotContains(t, g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json"), "was written by")
+	sameRun(t, whole, dir)
+
+	require.Contains(t, g.succeed("train", "--resume", "--out", onEmu, "--backend", "emu:gaudi2", "--json"), "the checkpoint was written by backend gaudi, gaudi2+synapse1.24.0-standin")
+	require.Equal(t, 5, wholeCheckpoints(t, onEmu)[0])
+}
+
+// allocated is how many bytes of the device a run has taken.
+func allocated(t *testing.T, dir string) (n int) {
+	t.Helper()
+	found := regexp.MustCompile(`"allocated":(\d+)`).FindStringSubmatch(read(t, dir, "run.log"))
+	require.NotNil(t, found)
+	n, err := strconv.Atoi(found[1])
+	require.NoError(t, err)
+	return n
+}
+
+// What a schedule's later recipe needs may not be there: memory, or a kernel.
+func TestGaudiFailsInMidRun(t *testing.T) {
+	text := corpus(t, 8_000)
+	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
+	g := newGaudi(t)
+	g.succeed(interrupted("bf16", text, first)...)
+	g.succeed(interrupted("te-delayed", text, second)...)
+	require.Greater(t, allocated(t, second), allocated(t, first)+1000)
+	for _, c := range []struct{ what, setting, want string }{
+		{
+			"a kernel", "STANDIN_COMPILE_FAIL=fp8_gemm_bf16",
+			`^gaudi: compile: recipe layers\.0\.fwd: synGraphCompile returned 26 \(synFail\); octet doctor --backend gaudi tells .*`,
+		},
+		{
+			"memory", fmt.Sprint("STANDIN_OOM=", allocated(t, second)), // and none for what is not of the programs
+			`^gaudi: allocate .*: out of memory: asked for .* are free \(synDeviceMalloc returned 4 \(synOutOfDeviceMemory\): .*\); training needs less .*`,
+		},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			g := g.with("XDG_CACHE_HOME=" + t.TempDir())
+			dir := filepath.Join(t.TempDir(), "run")
+			status, _, stderr := g.with(c.setting).octet(interrupted("bf16", text, dir, `precision.schedule=[{step=2, recipe="te-delayed"}]`)...)
+			require.Equal(t, exitFailed, status, stderr)
+			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
+			require.Equal(t, 2, wholeCheckpoints(t, dir)[0])
+			g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json")
+			require.Equal(t, 5, wholeCheckpoints(t, dir)[0])
+		})
+	}
+}

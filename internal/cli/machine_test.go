@@ -1,0 +1,94 @@
+//go:build (cuda || gaudi) && cgo && linux
+
+package cli
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+)
+
+// machine is one with stand-ins for a vendor's libraries: what a process needs to find
+// them.
+type machine struct {
+	t           *testing.T
+	environment []string
+}
+
+func newMachine(t *testing.T) machine {
+	return machine{t, append(os.Environ(), asCommand+"=1")}
+}
+
+// with is a machine where variables are set.
+func (m machine) with(settings ...string) machine {
+	m.environment = append(m.environment[:len(m.environment):len(m.environment)], settings...)
+	return m
+}
+
+func (m machine) command(args ...string) *exec.Cmd {
+	c := exec.Command(os.Args[0], args...)
+	c.Env = m.environment
+	return c
+}
+
+// octet runs a command line in a process of its own: a process has a device for
+// good.
+func (m machine) octet(args ...string) (status int, stdout, stderr string) {
+	m.t.Helper()
+	var out, err bytes.Buffer
+	c := m.command(args...)
+	c.Stdout, c.Stderr = &out, &err
+	if e := c.Run(); e != nil {
+		require.ErrorAs(m.t, e, new(*exec.ExitError))
+	}
+	return c.ProcessState.ExitCode(), out.String(), err.String()
+}
+
+func (m machine) succeed(args ...string) (stderr string) {
+	m.t.Helper()
+	status, stdout, stderr := m.octet(args...)
+	require.Zero(m.t, status, "octet %s\n%s%s", strings.Join(args, " "), stdout, stderr)
+	return stderr
+}
+
+// sentence is the one line of stderr that is the error.
+func (m machine) sentence(stderr string) string {
+	m.t.Helper()
+	var errs []string
+	for line := range strings.Lines(stderr) {
+		if text, ok := strings.CutPrefix(line, "octet: "); ok && !strings.HasPrefix(text, "training on ") {
+			errs = append(errs, strings.TrimSuffix(text, "\n"))
+		}
+	}
+	require.Len(m.t, errs, 1, stderr)
+	return errs[0]
+}
+
+// wholeCheckpoints opens every checkpoint of a run, which checks it, and lists
+// their steps, the newest first.
+func wholeCheckpoints(t *testing.T, dir string) (steps []int) {
+	t.Helper()
+	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
+	require.NoError(t, err)
+	for _, e := range list {
+		require.NoError(t, e.Damage)
+		c, err := checkpoint.Open(e.Path)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		steps = append(steps, e.Step)
+	}
+	return steps
+}
+
+func copyOf(t *testing.T, dir string) string {
+	to := filepath.Join(t.TempDir(), "copy")
+	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	return to
+}
