@@ -18,10 +18,10 @@ type device struct {
 	lost  bool // nothing more is to be asked of it
 
 	allocated int64 // bytes of the device
-	vars    *backend.Vars
-	homes   map[*backend.Tensor]libsynapse.Ptr // of the variables
-	layouts layouts                            // of those that do not lie as on the host
-	loaded  []*backend.Program
+	vars      *backend.Vars
+	homes     map[*backend.Tensor]libsynapse.Ptr // of the variables
+	layouts   layouts                            // of those that do not lie as on the host
+	loaded    []*backend.Program
 
 	blocks []libsynapse.Ptr // all memory that was taken
 	lists  []int            // all commands that were prepared
@@ -222,8 +222,8 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	}
 	var e *libsynapse.Error // on the heap, so only now
 	switch {
-	case errors.Is(err, backend.ErrDeviceLost):
-		d.lost = true
+	case errors.Is(err, backend.ErrDeviceLost): // by a rank that the error names
+		d.lost, who = true, "gaudi"
 	case errors.As(err, &e) && e.DeviceLost():
 		d.lost = true
 		err = fmt.Errorf("%w: %w; only a new process gets the device back, start again", backend.ErrDeviceLost, err)

@@ -200,7 +200,8 @@ func TestDeviceIsTaken(t *testing.T) {
 	other, err := w.start(0, -1)
 	require.NoError(t, err)
 	w.list = []*worker{other}
-	other.remote, err = dial(other.conn, func(err error) error { return err }, w.close)
+	w.limit = time.Minute
+	other.remote, err = w.dial(other)
 	require.NoError(t, err)
 	_, err = open("", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)

@@ -127,6 +127,7 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 				return fmt.Errorf("%s: %w", nodes[next].Path(), err)
 			}
 			for i := range transfers {
+				transfers[i].Name = nodes[next].Path()
 				commands = append(commands, command{Transfer: &transfers[i]})
 			}
 		}
@@ -144,7 +145,7 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 // transfers is what moves between the ranks for an op, behind its unit.
 func (b *bound) transfers(op backend.Op) ([]transfer, error) {
 	if o, ok := op.(*backend.AdamW); ok {
-		return agreement(o, b.rank, b.ranks, b.spanOf)
+		return agreement(o, b.ranks, b.spanOf)
 	}
 	if !isCollective(op) {
 		return nil, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,10 +23,12 @@ func served(t *testing.T, s synapse) synapse {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- serve(there, s, func() {}, func() {}) }()
+	go func() {
+		done <- serve(there, s, watch{ran: func() {}, gone: func() {}, limit: time.Minute})
+	}()
 	r, err := dial(here, func(err error) error { return err }, func() error {
 		return errors.Join(here.Close(), <-done)
-	})
+	}, time.Minute, func() {})
 	require.NoError(t, err)
 	return r
 }
@@ -271,7 +274,7 @@ func TestRefuse(t *testing.T) {
 	go func() {
 		_ = refuse(there, errors.Join(backend.ErrNoDevice, &libsynapse.Error{Call: "synDeviceAcquire", Status: 8}))
 	}()
-	_, err := dial(here, func(err error) error { return err }, nil)
+	_, err := dial(here, func(err error) error { return err }, nil, time.Minute, func() {})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.NotErrorIs(t, err, backend.ErrDeviceLost)
 	var e *libsynapse.Error

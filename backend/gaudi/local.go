@@ -32,14 +32,22 @@ type local struct {
 
 	// staging is host memory for what comes and goes: its first half for copies
 	// to the device, of which used bytes may be under way, the second for copies
-	// back.
+	// back. Behind them is the number of the meeting that the stream came to last.
 	staging *libsynapse.Host
 	used    int
 
 	recipes []named
 	numbers map[string]int // of recipes, by the keys of their graphs
-	lists   map[int][]command
+	lists   map[int]commands
 	next    int // number of a list
+
+	marks marks
+}
+
+// commands are a list that was prepared, and where the numbers of its meetings lie.
+type commands struct {
+	list  []command
+	marks libsynapse.Ptr // 0: it has none
 }
 
 type named struct {
@@ -79,7 +87,7 @@ func openLocal(module int) (synapse, error) {
 	}
 	l := &local{
 		Device: d, module: module, users: 1, cache: openCache(d.Driver, d.Model()),
-		numbers: map[string]int{}, lists: map[int][]command{},
+		numbers: map[string]int{}, lists: map[int]commands{},
 	}
 	if err := l.start(); err != nil {
 		return nil, fmt.Errorf("start the device %s: %w", d.Name, err)
@@ -125,7 +133,7 @@ func (l *local) start() (err error) {
 	if l.fence, err = l.NewFence(); err != nil {
 		return err
 	}
-	l.staging, err = l.Host(2 * stagingBytes)
+	l.staging, err = l.Host(2*stagingBytes + markBytes)
 	return err
 }
 
@@ -160,22 +168,24 @@ func (l *local) fill(to libsynapse.Ptr, value byte, bytes int64) error {
 }
 
 func (l *local) write(to libsynapse.Ptr, src []byte) error {
-	return l.turn(func() error {
-		for len(src) > 0 {
-			if l.used == stagingBytes {
-				if err := l.wait(); err != nil {
-					return err
-				}
-			}
-			n := copy(l.staging.Bytes()[l.used:stagingBytes], src)
-			if err := l.stream.CopyIn(to, l.staging, l.used, n); err != nil {
+	return l.turn(func() error { return l.put(to, src) })
+}
+
+func (l *local) put(to libsynapse.Ptr, src []byte) error {
+	for len(src) > 0 {
+		if l.used == stagingBytes {
+			if err := l.wait(); err != nil {
 				return err
 			}
-			l.used += n
-			to, src = to+libsynapse.Ptr(n), src[n:]
 		}
-		return nil
-	})
+		n := copy(l.staging.Bytes()[l.used:stagingBytes], src)
+		if err := l.stream.CopyIn(to, l.staging, l.used, n); err != nil {
+			return err
+		}
+		l.used += n
+		to, src = to+libsynapse.Ptr(n), src[n:]
+	}
+	return nil
 }
 
 func (l *local) read(dst []byte, from libsynapse.Ptr) error {
@@ -240,25 +250,33 @@ func (l *local) compile(list []program) ([]compiled, error) {
 	return recipes, err
 }
 
-func (l *local) prepare(list []command) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.next++
-	l.lists[l.next] = list
-	return l.next, nil
+func (l *local) prepare(list []command) (number int, err error) {
+	err = l.turn(func() error {
+		marks, err := l.mark(list)
+		if err == nil {
+			l.next++
+			l.lists[l.next] = commands{list, marks}
+		}
+		return err
+	})
+	return l.next, err
 }
 
 func (l *local) forget(list int) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.lists, list)
-	return nil
+	return l.turn(func() error {
+		marks := l.lists[list].marks
+		delete(l.lists, list)
+		if marks == 0 {
+			return nil
+		}
+		return l.Free(marks)
+	})
 }
 
 func (l *local) run(list, from, to int) error {
 	return l.turn(func() error {
 		for i := from; i < to; i++ {
-			c := &l.lists[list][i]
+			c := &l.lists[list].list[i]
 			if c.Transfer != nil {
 				if err := l.transfer(c.Transfer); err != nil {
 					return err
@@ -276,15 +294,20 @@ func (l *local) run(list, from, to int) error {
 
 func (l *local) transfer(t *transfer) error {
 	s := l.stream
+	if t.mark != 0 {
+		if err := s.CopyOut(l.staging, 2*stagingBytes, t.mark, markBytes); err != nil {
+			return err
+		}
+	}
 	switch t.Kind {
-	case zero:
-		return s.Fill(t.To, 0, t.Count)
 	case allReduce:
 		return l.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)
 	case reduceScatter:
 		return l.comm.ReduceScatter(s, t.To, t.From, t.Count, t.Type, t.Reduction)
 	case allGather:
 		return l.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
+	case broadcast:
+		return l.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
 	case send:
 		return l.comm.Send(s, t.From, t.Count, t.Type, t.Peer)
 	case receive:

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -24,6 +25,8 @@ type remote struct {
 	// what it should; close ends it.
 	gone  func(error) error
 	close func() error
+	late  *time.Timer // ends a call that takes too long
+	limit time.Duration
 }
 
 // A request is a method of synapse with its arguments.
@@ -101,9 +104,12 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// dial waits for the other side to say what it has.
-func dial(conn io.ReadWriter, gone func(error) error, end func() error) (*remote, error) {
-	r := &remote{in: gob.NewDecoder(conn), out: gob.NewEncoder(conn), gone: gone, close: end}
+// dial waits for the other side to say what it has. A call that takes longer than the
+// limit is answered by nobody: silent has to end it.
+func dial(conn io.ReadWriter, gone func(error) error, end func() error, limit time.Duration, silent func()) (*remote, error) {
+	r := &remote{in: gob.NewDecoder(conn), out: gob.NewEncoder(conn), gone: gone, close: end, limit: limit}
+	r.late = time.AfterFunc(limit, silent)
+	defer r.late.Stop()
 	a, err := r.receive()
 	r.what = a.Hardware
 	return r, err
@@ -113,6 +119,10 @@ func dial(conn io.ReadWriter, gone func(error) error, end func() error) (*remote
 func (r *remote) call(q request) (answer, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if q.Method.waits() {
+		r.late.Reset(r.limit)
+		defer r.late.Stop()
+	}
 	if err := r.out.Encode(q); err != nil {
 		return answer{}, r.gone(err)
 	}
@@ -126,7 +136,7 @@ func (r *remote) receive() (a answer, err error) {
 	switch {
 	case a.Failure == nil:
 		return a, nil
-	case a.Failure.Cause != nil: // the vendor's error may be of another rank's making
+	case a.Failure.Cause != nil, errors.Is(a.Failure, backend.ErrDeviceLost): // it may be of another rank's making
 		return a, r.gone(a.Failure)
 	}
 	return a, a.Failure
@@ -215,34 +225,76 @@ func (r *remote) join(id []byte, ranks, rank int) error {
 
 func (r *remote) release() error { return r.close() }
 
-// serve answers the requests that come in for s until there are no more. It calls
-// ran after each run, and gone at once when there won't be any more requests, even
-// while one is being answered.
-func serve(conn io.ReadWriter, s synapse, ran, gone func()) error {
+// waits says whether a call may wait for the device, or for other ranks, and for
+// nothing else: a compiler takes what time it needs.
+func (m method) waits() bool { return m != methodCompile }
+
+// A watch is over the calls that are answered for another process.
+type watch struct {
+	ran   func()        // after each run
+	gone  func()        // at once when there won't be any more calls, even while one is under way
+	limit time.Duration // for one call
+	late  func() error  // what is answered after that, whatever it comes to
+}
+
+// serve answers the requests that come in for s until there are no more.
+func serve(conn io.ReadWriter, s synapse, w watch) error {
 	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
+	var mu sync.Mutex // of what follows
+	var pending bool  // a call waits for its answer
+	var since time.Time
+	var err error
+	reply := func(answer func() answer) {
+		mu.Lock()
+		defer mu.Unlock()
+		if pending && err == nil {
+			err = out.Encode(answer())
+		}
+		pending = false
+	}
+	late := time.AfterFunc(w.limit, func() {
+		mu.Lock()
+		waits := time.Since(since) >= w.limit // or the next call is under way already
+		mu.Unlock()
+		if waits {
+			reply(func() answer { return answer{Failure: failureOf(w.late())} })
+		}
+	})
+	late.Stop()
 	requests := make(chan request)
 	go func() {
 		defer close(requests)
 		for {
 			var q request
 			if in.Decode(&q) != nil {
-				gone()
+				w.gone()
 				return
 			}
 			requests <- q
 		}
 	}()
-	err := out.Encode(answer{Hardware: s.hardware()})
+	pending = true
+	reply(func() answer { return answer{Hardware: s.hardware()} })
 	for q := range requests {
-		if err != nil {
+		mu.Lock()
+		over := err != nil
+		pending, since = true, time.Now()
+		mu.Unlock()
+		if over {
 			continue // until the other side is gone
 		}
-		a := serveOne(s, q)
-		if q.Method == methodRun {
-			ran()
+		if q.Method.waits() {
+			late.Reset(w.limit)
 		}
-		err = out.Encode(a)
+		a := serveOne(s, q)
+		late.Stop()
+		if q.Method == methodRun {
+			w.ran()
+		}
+		reply(func() answer { return a })
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	return err
 }
 

@@ -14,10 +14,10 @@ type transferKind uint8
 
 const (
 	duplicate transferKind = iota // within the device
-	zero                          // likewise
 	allReduce
 	reduceScatter
 	allGather
+	broadcast // from rank 0
 	send
 	receive
 )
@@ -30,6 +30,8 @@ type transfer struct {
 	Type      libsynapse.DataType
 	Reduction libsynapse.Reduction
 	Peer      int
+	Name      string         // of what it is for, where ranks meet
+	mark      libsynapse.Ptr // where its number lies on the device: see marks
 }
 
 // A span is where a contiguous operand of a collective lies on the device,
@@ -148,9 +150,8 @@ func needsMagnitudes(op backend.Op) bool {
 
 // agreement gives all ranks what rank 0 has made of an optimizer's tensors, where it
 // rounds at random: each device does so with bits of its own, and the copies of the
-// weights would drift apart. Of what ranks have in parts there are no copies. To broadcast is to add up what is zero on all other
-// ranks, in integers, which is exact, and as quick as the sum of the gradients.
-func agreement(o *backend.AdamW, rank, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
+// weights would drift apart. Of what ranks have in parts there are no copies.
+func agreement(o *backend.AdamW, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
 	if ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
 		return nil, nil
 	}
@@ -164,13 +165,10 @@ func agreement(o *backend.AdamW, rank, ranks int, of func(*backend.Tensor) (span
 			return nil, err
 		}
 		if s.bytes%4 != 0 && t.Base != nil {
-			return nil, fmt.Errorf("%w by backend gaudi: ranks cannot agree about the view %s, whose bytes HCCL cannot add up by four", backend.ErrUnsupported, t)
+			return nil, fmt.Errorf("%w by backend gaudi: ranks cannot agree about the view %s, whose bytes HCCL cannot move by four", backend.ErrUnsupported, t)
 		}
 		words := int(s.bytes+3) / 4 // what follows is the tensor's own padding
-		if rank > 0 {
-			list = append(list, transfer{Kind: zero, To: s.at, Count: 4 * words})
-		}
-		list = append(list, transfer{Kind: allReduce, To: s.at, Count: words, Type: libsynapse.U32, Reduction: libsynapse.Sum})
+		list = append(list, transfer{Kind: broadcast, To: s.at, Count: words, Type: libsynapse.U32})
 	}
 	return list, nil
 }

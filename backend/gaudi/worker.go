@@ -58,14 +58,46 @@ func work(value string) error {
 	if err := errors.Join(f.Close(), os.Unsetenv(workerVariable)); err != nil {
 		return err
 	}
+	limit, err := timeout()
+	if err != nil {
+		return refuse(conn, err)
+	}
 	s, err := openLocal(module)
 	if err != nil {
 		return refuse(conn, err)
 	}
 	o := owner{s.(*local), make(chan struct{}, 1), make(chan struct{})}
 	go o.watch()
-	// Without a parent there is nothing to finish, and the device may hang.
-	return serve(conn, o, o.ran, func() { os.Exit(0) })
+	return serve(conn, o, watch{
+		ran:   o.ran,
+		gone:  func() { os.Exit(0) }, // there is nothing to finish then, and the device may hang
+		limit: limit,
+		late: func() error {
+			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", backend.ErrDeviceLost, limit, o.met(), timeoutVariable)
+		},
+	})
+}
+
+const (
+	timeoutVariable = "OCTET_HCCL_TIMEOUT"
+	// A call waits for one step at most, which takes seconds; ten minutes are also
+	// what the CUDA backend gives.
+	defaultTimeout = 10 * time.Minute
+	// silence is how much longer a process may take to say that it waited in vain.
+	silence = 2 * time.Second
+)
+
+// timeout is how long a rank waits for its device, and so for the others.
+func timeout() (time.Duration, error) {
+	text := os.Getenv(timeoutVariable)
+	if text == "" {
+		return defaultTimeout, nil
+	}
+	limit, err := time.ParseDuration(text)
+	if err != nil || limit <= 0 {
+		return 0, fmt.Errorf("%s is %q: a duration such as 10m or 1h30m is needed", timeoutVariable, text)
+	}
+	return limit, nil
 }
 
 // owner is a device that ends with its use, and for which somebody waits after each
@@ -102,7 +134,8 @@ func (o owner) release() error {
 // workers are the processes that have the devices of the ranks, which live and die
 // together: a rank alone would wait for the others for ever.
 type workers struct {
-	list []*worker
+	list  []*worker
+	limit time.Duration // for a call
 
 	mu      sync.Mutex
 	open    int   // ranks that were not closed
@@ -123,7 +156,11 @@ type worker struct {
 // startWorkers starts a process for each rank, with the devices from a module
 // number on, or any with -1, and makes them a group.
 func startWorkers(module, ranks int) (*workers, error) {
-	w := &workers{open: ranks, dead: make(chan struct{})}
+	limit, err := timeout()
+	if err != nil {
+		return nil, err
+	}
+	w := &workers{open: ranks, limit: limit, dead: make(chan struct{})}
 	for rank := range ranks {
 		of := module
 		if module >= 0 {
@@ -146,7 +183,7 @@ func startWorkers(module, ranks int) (*workers, error) {
 // meet opens the devices, and a group of all ranks.
 func (w *workers) meet() error {
 	err := w.each(func(o *worker) (err error) {
-		o.remote, err = dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close)
+		o.remote, err = w.dial(o)
 		return err
 	})
 	if err != nil {
@@ -161,6 +198,13 @@ func (w *workers) meet() error {
 		return fmt.Errorf("%w; HCCL_SOCKET_IFNAME names the network interface by which ranks find each other", err)
 	}
 	return nil
+}
+
+func (w *workers) dial(o *worker) (*remote, error) {
+	limit := w.limit + silence
+	return dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close, limit, func() {
+		w.kill(fmt.Errorf("%w: the process of rank %d does not answer for %v (%s gives more time)", backend.ErrDeviceLost, o.rank, limit, timeoutVariable))
+	})
 }
 
 // each does something for all ranks at once. The first failure ends the others,
@@ -273,10 +317,14 @@ func (w *workers) explain(o *worker, err error) error {
 		select {
 		case <-w.dead:
 		case <-time.After(200 * time.Millisecond):
-			if !breaks(f.Cause) {
+			switch {
+			case errors.Is(f, backend.ErrDeviceLost):
+				w.kill(fmt.Errorf("rank %d: %w", o.rank, f))
+			case breaks(f.Cause):
+				w.kill(fmt.Errorf("%w: rank %d: %w", backend.ErrDeviceLost, o.rank, err))
+			default:
 				return err
 			}
-			w.kill(fmt.Errorf("%w: rank %d: %w", backend.ErrDeviceLost, o.rank, err))
 		}
 	} else {
 		_ = o.conn.Close()

@@ -3,6 +3,7 @@
 package gaudi
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -107,6 +108,58 @@ func TestRankLosesItsDevice(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
 	require.ErrorContains(t, err, "rank 1: ")
 	require.NoError(t, list[0].Close())
+}
+
+// A rank that waits longer than was said for one that does not come ends all, and says
+// where it waits.
+func TestRankWaitsInVain(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	t.Setenv("STANDIN_HCCL_SECONDS", "1000")
+	t.Setenv(timeoutVariable, "700ms")
+	w, ranks, runs := two(t)
+	require.NoError(t, runs[0].Run(t.Context()))
+	for _, d := range ranks {
+		err := d.Read(d.vars.Lookup("x"), make([]byte, 16))
+		require.ErrorIs(t, err, backend.ErrDeviceLost)
+		require.EqualError(t, err, "gaudi: copy from the device: rank 0: device lost: waited 700ms for its device or for other ranks; "+
+			"its last collective is allreduce (OCTET_HCCL_TIMEOUT gives more time)")
+	}
+	for i, d := range ranks {
+		require.NoError(t, d.Close())
+		require.ErrorIs(t, w.list[i].cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	}
+}
+
+// So does a process that does nothing any more.
+func TestProcessThatStandsStill(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	t.Setenv(timeoutVariable, "100ms")
+	w, ranks, runs := two(t)
+	require.NoError(t, w.list[1].cmd.Process.Signal(syscall.SIGSTOP))
+	for rank := range ranks { // rank 1 first: the others learn of it
+		err := runs[1-rank].Run(t.Context())
+		require.ErrorIs(t, err, backend.ErrDeviceLost)
+		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 does not answer for 2.1s (OCTET_HCCL_TIMEOUT gives more time)")
+	}
+	for i, d := range ranks {
+		require.NoError(t, d.Close())
+		require.ErrorIs(t, w.list[i].cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	}
+}
+
+func TestTimeoutOfCollectives(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	for text, want := range map[string]time.Duration{"": defaultTimeout, "90s": 90 * time.Second} {
+		t.Setenv(timeoutVariable, text)
+		got, err := timeout()
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{"10", "-1m", "soon"} {
+		t.Setenv(timeoutVariable, text)
+		_, err := open("", backend.Options{Ranks: 2})
+		require.EqualError(t, err, fmt.Sprintf("backend gaudi: OCTET_HCCL_TIMEOUT is %q: a duration such as 10m or 1h30m is needed", text))
+	}
 }
 
 // Workers end with the process that started them, however it ends.

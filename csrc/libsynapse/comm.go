@@ -116,6 +116,15 @@ func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
 	return c.check(C.octet_syn_all_gather(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
 }
 
+// Broadcast makes the count numbers at p, on every rank, those of the rank root.
+func (c *Comm) Broadcast(s *Stream, p Ptr, count int, t DataType, root int) error {
+	kind, err := hcclType(t)
+	if err != nil {
+		return err
+	}
+	return c.check(C.octet_syn_broadcast(c.d.lib.Table, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, C.int(root)))
+}
+
 // Send sends count numbers to a rank, which receives them with Recv.
 func (c *Comm) Send(s *Stream, from Ptr, count int, t DataType, peer int) error {
 	kind, err := hcclType(t)

@@ -88,6 +88,13 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 	require.NoError(t, c.AllGather(s, b, a, 2, F32))
 	require.Equal(t, []float32{1, 10, 2, 20}, g.read(b, 4))
 
+	for root := range 2 {
+		g.write(a, []float32{mine, 10 * mine})
+		require.NoError(t, c.Broadcast(s, a, 2, F32, root))
+		require.Equal(t, []float32{float32(root + 1), float32(10 * (root + 1))}, g.read(a, 2))
+	}
+	g.write(a, []float32{mine, 10 * mine})
+
 	for sender := range 2 {
 		if rank == sender {
 			require.NoError(t, c.Send(s, a, 2, F32, 1-rank))
@@ -100,7 +107,7 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 
 	require.EqualError(t, c.AllReduce(s, a, 2, E4M3, Max), "HCCL does not exchange hf8: it knows f32, bf16, f16, i32 and u32")
 	for _, err := range []error{
-		c.ReduceScatter(s, b, a, 2, I8, Sum), c.AllGather(s, b, a, 2, I8), c.Send(s, a, 2, I8, 0), c.Recv(s, a, 2, I8, 0),
+		c.ReduceScatter(s, b, a, 2, I8, Sum), c.AllGather(s, b, a, 2, I8), c.Broadcast(s, a, 2, I8, 0), c.Send(s, a, 2, I8, 0), c.Recv(s, a, 2, I8, 0),
 	} {
 		require.ErrorContains(t, err, "HCCL does not exchange i8")
 	}

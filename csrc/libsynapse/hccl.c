@@ -55,6 +55,11 @@ octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle
 	return (octet_syn_status){0};
 }
 
+octet_syn_status octet_syn_broadcast(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int root) {
+	TRY(api, hcclBroadcast, pointer(p), pointer(p), count, type, root, (hcclComm_t)c, (octet_syn_stream)s);
+	return (octet_syn_status){0};
+}
+
 octet_syn_status octet_syn_send(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t from, uint64_t count, int type, int peer) {
 	TRY(api, hcclSend, pointer(from), count, type, peer, (hcclComm_t)c, (octet_syn_stream)s);
 	return (octet_syn_status){0};

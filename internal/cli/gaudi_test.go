@@ -4,17 +4,21 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"octet/checkpoint"
 	"octet/csrc/standin"
 )
 
@@ -135,8 +139,8 @@ func unfit(t *testing.T, m machine, want, text string, more ...string) {
 
 // interrupted are the arguments of a run that saves every step. A recipe that rounds to
 // nearest repeats: the random bits of a Gaudi are its own.
-func interrupted(recipe, text, dir string, more ...string) []string {
-	return trainArgs(text, dir, 5, append([]string{"--backend", "gaudi", "--json", "--recipe", recipe,
+func interrupted(recipe string, steps int, text, dir string, more ...string) []string {
+	return trainArgs(text, dir, steps, append([]string{"--backend", "gaudi", "--json", "--recipe", recipe,
 		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1"}, more...)...)
 }
 
@@ -146,8 +150,8 @@ func TestGaudiLostInMidRun(t *testing.T) {
 	g := newGaudi(t)
 	text := corpus(t, 8_000)
 	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "lost")
-	g.succeed(interrupted("te-delayed", text, whole)...)
-	status, stdout, stderr := g.with("STANDIN_LOST=260").octet(interrupted("te-delayed", text, dir)...)
+	g.succeed(interrupted("te-delayed", 5, text, whole)...)
+	status, stdout, stderr := g.with("STANDIN_LOST=260").octet(interrupted("te-delayed", 5, text, dir)...)
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
 	steps := wholeCheckpoints(t, dir)
@@ -180,8 +184,8 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 	text := corpus(t, 8_000)
 	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
 	g := newGaudi(t)
-	g.succeed(interrupted("bf16", text, first)...)
-	g.succeed(interrupted("te-delayed", text, second)...)
+	g.succeed(interrupted("bf16", 5, text, first)...)
+	g.succeed(interrupted("te-delayed", 5, text, second)...)
 	require.Greater(t, allocated(t, second), allocated(t, first)+1000)
 	for _, c := range []struct{ what, setting, want string }{
 		{
@@ -196,12 +200,65 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			g := g.with("XDG_CACHE_HOME=" + t.TempDir())
 			dir := filepath.Join(t.TempDir(), "run")
-			status, _, stderr := g.with(c.setting).octet(interrupted("bf16", text, dir, `precision.schedule=[{step=2, recipe="te-delayed"}]`)...)
+			status, _, stderr := g.with(c.setting).octet(interrupted("bf16", 5, text, dir, `precision.schedule=[{step=2, recipe="te-delayed"}]`)...)
 			require.Equal(t, exitFailed, status, stderr)
 			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
 			require.Equal(t, 2, wholeCheckpoints(t, dir)[0])
 			g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json")
 			require.Equal(t, 5, wholeCheckpoints(t, dir)[0])
 		})
+	}
+}
+
+// ranks starts a run of two ranks, which have a process each, and returns when it is
+// under way.
+func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffer, workers []int) {
+	m.t.Helper()
+	command, stderr = m.command(interrupted("te-delayed", 1000, text, dir, "train.ranks=2")...), new(bytes.Buffer)
+	command.Stderr = stderr
+	require.NoError(m.t, command.Start())
+	require.Eventually(m.t, func() bool {
+		list, _ := checkpoint.List(filepath.Join(dir, "checkpoints"))
+		return len(list) > 0
+	}, 30*time.Second, 20*time.Millisecond, "%s", stderr)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", command.Process.Pid))
+	require.NoError(m.t, err)
+	for _, path := range threads {
+		for _, pid := range strings.Fields(read(m.t, path)) {
+			n, err := strconv.Atoi(pid)
+			require.NoError(m.t, err)
+			workers = append(workers, n)
+		}
+	}
+	require.Len(m.t, workers, 2)
+	return command, stderr, workers
+}
+
+// ended waits until a process is no more.
+func ended(t *testing.T, pid int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, 20*time.Second, 20*time.Millisecond)
+}
+
+// A rank that dies takes the run along, which goes on from its last checkpoint; and a
+// run that is killed leaves no process behind.
+func TestGaudiRankDiesInMidRun(t *testing.T) {
+	g, text, dir := newGaudi(t).with("STANDIN_GAUDI2=2"), corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
+	run, stderr, workers := g.ranks(text, dir)
+	require.NoError(t, syscall.Kill(workers[1], syscall.SIGKILL))
+	require.Error(t, run.Wait())
+	require.Equal(t, exitFailed, run.ProcessState.ExitCode())
+	require.Regexp(t, `^gaudi: .*: device lost: the process of rank [01] has ended: signal: killed; the last checkpoint is .*/step-\d+, from which --resume --out .* goes on$`, g.sentence(stderr.String()))
+	ended(t, workers[0])
+
+	next := wholeCheckpoints(t, dir)[0] + 2
+	g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json", "--steps", fmt.Sprint(next))
+	require.Equal(t, next, wholeCheckpoints(t, dir)[0])
+
+	killed, _, workers := g.ranks(text, filepath.Join(t.TempDir(), "killed"))
+	require.NoError(t, killed.Process.Kill())
+	require.Error(t, killed.Wait())
+	for _, pid := range workers {
+		ended(t, pid)
 	}
 }

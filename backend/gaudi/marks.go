@@ -1,0 +1,71 @@
+//go:build gaudi && cgo && linux
+
+package gaudi
+
+import (
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"octet/csrc/libsynapse"
+)
+
+// marks tell where a device is that does not come back: before ranks meet in a
+// collective, its stream copies the number of this meeting to the host, where it can be
+// read without asking the device.
+type marks struct {
+	mu    sync.Mutex
+	names []string // of meetings, by number, from 1
+}
+
+const markBytes = 4
+
+// number gives every meeting of a list of commands a number.
+func (m *marks) number(list []command) (numbers []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range list {
+		if t := c.Transfer; t != nil && t.Kind != duplicate {
+			m.names = append(m.names, t.Name)
+			numbers = binary.LittleEndian.AppendUint32(numbers, uint32(len(m.names)))
+		}
+	}
+	return numbers
+}
+
+// name is that of a meeting.
+func (m *marks) name(number uint32) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if number == 0 || int(number) > len(m.names) {
+		return "none"
+	}
+	return m.names[number-1]
+}
+
+// mark puts the numbers of a list's meetings where the stream copies them from. It
+// returns 0 where there are none.
+func (l *local) mark(list []command) (at libsynapse.Ptr, err error) {
+	numbers := l.marks.number(list)
+	if len(numbers) == 0 {
+		return 0, nil
+	}
+	if at, err = l.Alloc(len(numbers)); err != nil {
+		return 0, err
+	}
+	next := at
+	for _, c := range list {
+		if t := c.Transfer; t != nil && t.Kind != duplicate {
+			t.mark = next
+			next += markBytes
+		}
+	}
+	return at, l.put(at, numbers)
+}
+
+// met is the meeting that the stream came to last.
+func (l *local) met() string {
+	last := (*uint32)(unsafe.Pointer(&l.staging.Bytes()[2*stagingBytes]))
+	return l.marks.name(atomic.LoadUint32(last))
+}
