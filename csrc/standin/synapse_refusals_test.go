@@ -1,0 +1,337 @@
+//go:build gaudi && cgo && linux
+
+package standin
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What other tests don't come across on their way: every other place where the stand-in
+// refuses something, with the status that it answers.
+
+const (
+	outOfHostMemory = 3
+
+	nothing = 77 // a handle of no object
+)
+
+type refusal struct {
+	call string
+	args []uint64
+	want int
+}
+
+func (s *synapse) refuses(list []refusal) {
+	s.t.Helper()
+	for _, r := range list {
+		require.Equal(s.t, r.want, s.Call(r.call, r.args...), "%s%v", r.call, r.args)
+	}
+}
+
+func TestNoDeviceWasAcquired(t *testing.T) {
+	s := load(t)
+	s.do("synInitialize")
+	_, p := s.memory(256)
+	s.refuses([]refusal{
+		{"synDeviceSynchronize", []uint64{0}, noDeviceFound},
+		{"synDeviceGetName", []uint64{p, 64, 0}, noDeviceFound},
+		{"synDeviceGetPCIBusId", []uint64{p, 64, 0}, noDeviceFound},
+		{"synDeviceGetInfoV2", []uint64{0, p}, noDeviceFound},
+		{"synDeviceGetAttribute", []uint64{p, p, 1, 0}, noDeviceFound},
+		{"synDeviceGetMemoryInfo", []uint64{0, p, p}, noDeviceFound},
+		{"synDeviceFree", []uint64{0, p, 0}, noDeviceFound},
+		{"synHostMalloc", []uint64{0, 8, 0, p}, noDeviceFound},
+		{"synHostFree", []uint64{0, p, 0}, noDeviceFound},
+		{"synHostMap", []uint64{0, 8, p}, noDeviceFound},
+		{"synHostUnmap", []uint64{0, p}, noDeviceFound},
+		{"synStreamCreateGeneric", []uint64{p, 0, 0}, noDeviceFound},
+		{"synEventCreate", []uint64{p, 0, 0}, noDeviceFound},
+		{"synDeviceGetAttributeByModuleId", []uint64{p, p, 1, 1}, noDeviceFound},
+		{"synDeviceAcquire", []uint64{p, s.text("0000:01:00.0")}, noDeviceFound},
+		{"synDeviceAcquire", []uint64{p, s.text("no address")}, noDeviceFound},
+		{"synDeviceAcquire", []uint64{0, 0}, invalidArgument},
+		{"synDeviceAcquireByModuleId", []uint64{0, 0}, invalidArgument},
+		{"synDeviceAcquireByDeviceType", []uint64{0, gaudi2}, invalidArgument},
+	})
+}
+
+func TestArgumentsOfTheDevice(t *testing.T) {
+	s := open(t, gaudi2)
+	b, p := s.memory(256)
+	binary.LittleEndian.PutUint32(b, 99) // an attribute that there is not
+	s.refuses([]refusal{
+		{"synDriverGetVersion", []uint64{0, 256}, invalidArgument},
+		{"synDriverGetVersion", []uint64{p, 0}, invalidArgument},
+		{"synStatusGetBriefDescription", []uint64{0, 0, 64}, invalidArgument},
+		{"synStatusGetBriefDescription", []uint64{0, p, 0}, invalidArgument},
+		{"synConfigurationSet", []uint64{0, p}, invalidArgument},
+		{"synConfigurationGet", []uint64{0, p, 8}, invalidArgument},
+		{"synConfigurationGet", []uint64{s.text("NOBODY_SET_IT"), p, 8}, fail},
+		{"synDeviceGetAttribute", []uint64{p + 8, p, 1, 0}, invalidArgument},
+		{"synDeviceMalloc", []uint64{0, 16, 0, 1, p}, invalidArgument}, // flags that there are not
+		{"synDeviceMalloc", []uint64{0, 16, 0, 0, 0}, invalidArgument},
+		{"synHostMalloc", []uint64{0, 0, 0, p}, invalidArgument},
+		{"synHostMalloc", []uint64{0, 8, 1, p}, invalidArgument},
+		{"synHostMalloc", []uint64{0, 8, 0, 0}, invalidArgument},
+		{"synHostMalloc", []uint64{0, 1 << 60, 0, p}, outOfHostMemory},
+		{"synHostMap", []uint64{0, 0, p}, invalidArgument},
+		{"synHostMap", []uint64{0, 8, 0}, invalidArgument},
+		{"synStreamCreateGeneric", []uint64{0, 0, 0}, invalidArgument},
+		{"synStreamCreateGeneric", []uint64{p, 0, 1}, invalidArgument},
+		{"synStreamDestroy", []uint64{nothing}, invalidArgument},
+		{"synStreamQuery", []uint64{nothing}, invalidArgument},
+		{"synEventCreate", []uint64{0, 0, 0}, invalidArgument},
+		{"synEventCreate", []uint64{p, 0, 2}, invalidArgument},
+		{"synEventQuery", []uint64{nothing}, invalidEvent},
+		{"synEventSynchronize", []uint64{nothing}, invalidEvent},
+		{"synEventElapsedTime", []uint64{p, nothing, nothing}, invalidEvent},
+		{"synStreamWaitEvent", []uint64{s.stream, s.get("synEventCreate", 0, 0), 1}, invalidArgument},
+		{"synMemCopyAsyncMultiple", []uint64{s.stream, 0, p, p, hostToDevice, 1}, invalidArgument},
+	})
+}
+
+// An event that was recorded again has no time until it is reached again.
+func TestElapsedTimeOfWhatIsUnderWay(t *testing.T) {
+	s := open(t, gaudi2)
+	_, p := s.memory(8)
+	event := s.get("synEventCreate", 0, 1)
+	s.do("synEventRecord", event, s.stream)
+	s.do("synEventSynchronize", event)
+	s.do("synEventRecord", event, s.stream)
+	require.Equal(t, busy, s.Call("synEventElapsedTime", p, event, event))
+}
+
+func TestHandlesOfGraphs(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x := g.temp(typeF32, 4)
+	_, p := s.memory(256)
+	name := s.text("name")
+	s.refuses([]refusal{
+		{"synGraphCreate", []uint64{0, gaudi2}, invalidArgument},
+		{"synGraphCreateEager", []uint64{0, gaudi2}, invalidArgument},
+		{"synGraphSetAttribute", []uint64{nothing, p, p, 1}, fail},
+		{"synGraphSetAttribute", []uint64{g.handle, 0, p, 1}, invalidArgument},
+		{"synSectionCreate", []uint64{p, 0, nothing}, fail},
+		{"synSectionCreate", []uint64{0, 0, g.handle}, invalidArgument},
+		{"synSectionCreate", []uint64{p, 1, g.handle}, invalidArgument},
+		{"synSectionSetPersistent", []uint64{nothing, 1}, invalidArgument},
+		{"synSectionSetConst", []uint64{nothing, 1}, invalidArgument},
+		{"synSectionDestroy", []uint64{nothing}, invalidArgument},
+		{"synTensorSetGeometry", []uint64{nothing, g.geometry(4), 1}, invalidArgument},
+		{"synTensorSetGeometry", []uint64{x.handle, 0, 1}, invalidArgument},
+		{"synTensorSetGeometry", []uint64{x.handle, g.geometry(4), 3}, invalidArgument},
+		{"synTensorSetDeviceFullLayout", []uint64{x.handle, 0}, invalidArgument},
+		{"synTensorSetPermutation", []uint64{x.handle, 0}, invalidArgument},
+		{"synTensorSetAllowPermutation", []uint64{x.handle, 1}, unsupported},
+		{"synTensorAssignToSection", []uint64{x.handle, nothing, 0}, invalidArgument},
+		{"synTensorSetSectionOffset", []uint64{x.handle, 128}, invalidArgument}, // it is in none
+		{"synTensorSetHostPtr", []uint64{x.handle, 0, 16, typeF32, 1}, invalidArgument},
+		{"synTensorSetQuantizationData", []uint64{x.handle, 2, 0, 24}, invalidArgument},
+		{"synTensorSetQuantizationData", []uint64{x.handle, 5, p, 24}, invalidArgument},
+		{"synTensorSetQuantizationData", []uint64{x.handle, 2, p, 23}, invalidArgument},
+		{"synTensorGetGeometry", []uint64{nothing, p, 1}, invalidArgument},
+		{"synTensorGetDeviceDataType", []uint64{nothing, p}, invalidArgument},
+		{"synNodeCreate", []uint64{nothing, 0, 0, 0, 0, 0, 0, name, name, 0, 0}, fail},
+		{"synNodeCreate", []uint64{g.handle, 0, 0, 0, 0, 0, 8, name, name, 0, 0}, invalidArgument}, // parameters of 8 bytes, at nothing
+		{"synNodeDependencySet", []uint64{nothing, p, p, 1, 1}, fail},
+		{"synNodeDependencySet", []uint64{g.handle, 0, p, 1, 1}, invalidArgument},
+		{"synNodeSetDeterministic", []uint64{nothing, 1, 1}, fail},
+		{"synNodeSetDeterministic", []uint64{g.handle, 1, 1}, invalidArgument},
+		{"synNodeSetRoundingMode", []uint64{nothing, 1, 0}, fail},
+		{"synGraphCompile", []uint64{p, nothing, name, 0}, fail},
+		{"synGraphCompile", []uint64{0, g.handle, name, 0}, invalidArgument},
+		{"synRecipeDestroy", []uint64{nothing}, invalidArgument},
+		{"synRecipeSerialize", []uint64{nothing, name}, invalidArgument},
+		{"synRecipeDeSerialize", []uint64{0, name}, invalidArgument},
+		{"synRecipeDeSerialize", []uint64{p, s.text("/no/such/file")}, fail},
+		{"synWorkspaceGetSize", []uint64{p, nothing}, invalidArgument},
+		{"synRecipeGetAttribute", []uint64{p, p, 1, nothing}, invalidArgument},
+		{"synTensorRetrieveIds", []uint64{nothing, p, p, 1}, invalidArgument},
+		{"synTensorRetrieveLaunchAmount", []uint64{nothing, p}, invalidArgument},
+		{"synTensorRetrieveLaunchIds", []uint64{nothing, p, 1}, invalidArgument},
+		{"synTensorRetrieveLaunchInfoById", []uint64{nothing, 1, p}, invalidArgument},
+		{"synLaunch", []uint64{s.stream, 0, 0, 0, nothing, 0}, invalidArgument},
+	})
+}
+
+// Strides and permutations that would leave gaps or change the order of dimensions.
+func TestLayoutsOfTensors(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	x := g.bare(0)
+	layout, at := s.memory(104)
+	binary.LittleEndian.PutUint32(layout[100:], typeF32)
+	require.Equal(t, success, s.Call("synTensorSetDeviceFullLayout", x.handle, at))
+	binary.LittleEndian.PutUint32(layout, 8)
+	require.Equal(t, unsupported, s.Call("synTensorSetDeviceFullLayout", x.handle, at))
+	binary.LittleEndian.PutUint32(layout[100:], 3) // no type
+	require.Equal(t, invalidArgument, s.Call("synTensorSetDeviceFullLayout", x.handle, at))
+
+	order, at := s.memory(26)
+	order[0], order[1], order[25] = 0, 1, 2
+	require.Equal(t, success, s.Call("synTensorSetPermutation", x.handle, at))
+	order[0], order[1] = 1, 0
+	require.Equal(t, unsupported, s.Call("synTensorSetPermutation", x.handle, at))
+}
+
+// What a tensor is excludes where a node may have it.
+func TestConstantsAndSections(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	_, data := s.memory(16)
+	constant := func() *tensor {
+		x := g.temp(typeF32, 4)
+		g.do("synTensorSetHostPtr", x.handle, data, 16, typeF32, 1)
+		return x
+	}
+	x := constant()
+	require.Equal(t, objectInitialized, g.Call("synTensorSetHostPtr", x.handle, data, 16, typeF32, 1), "it has contents")
+	require.Equal(t, invalidArgument, g.Call("synTensorSetHostPtr", g.shape(4).handle, data, 16, typeI32, 1), "a shape has none")
+	require.Equal(t, invalidArgument, g.Call("synTensorAssignToSection", g.shape(4).handle, g.section(), 0), "nor a place")
+
+	written, placed, lost := constant(), constant(), g.temp(typeF32, 4)
+	g.do("synTensorAssignToSection", placed.handle, g.section(), 0)
+	g.do("synTensorAssignToSection", lost.handle, g.get("synSectionCreate", 0, g.handle), 0)
+	for what, c := range map[string]struct{ in, out *tensor }{
+		"a constant that is written":      {x, written},
+		"a constant in a section":         {placed, g.temp(typeF32, 4)},
+		"a section that is no persistent": {lost, g.temp(typeF32, 4)},
+	} {
+		status, _ := g.node("abs_fwd_f32", nil, []*tensor{c.out}, []*tensor{c.in})
+		require.Equal(t, invalidArgument, status, what)
+	}
+}
+
+// Work that comes after what it needs was destroyed loses the device.
+func TestWorkAfterItsRecipe(t *testing.T) {
+	s := open(t, gaudi2)
+	g := identity(s)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	_, list, n := g.launchList()
+	s.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
+	s.do("synRecipeDestroy", recipe)
+	require.Equal(t, fail, s.Call("synStreamSynchronize", s.stream))
+	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+}
+
+func TestQuestionsAboutRecipes(t *testing.T) {
+	s := open(t, gaudi2)
+	g := identity(s)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	b, p := s.memory(1536)
+	binary.LittleEndian.PutUint32(b, 9) // no attribute
+	require.Equal(t, invalidArgument, s.Call("synRecipeGetAttribute", p+8, p, 1, recipe))
+	require.Equal(t, invalidArgument, s.Call("synTensorRetrieveLaunchIds", recipe, p, 3), "there are two")
+	for i := range b {
+		b[i] = 0xff
+	}
+	s.do("synTensorRetrieveLaunchInfoById", recipe, 1, p)
+	require.EqualValues(t, 8, binary.LittleEndian.Uint32(b[1032:]), "of no tensor")
+
+	list, at, n := g.launchList()
+	binary.LittleEndian.PutUint64(list, 0)
+	require.Equal(t, invalidArgument, s.Call("synLaunch", s.stream, at, uint64(n), 0, recipe, 1), "no name")
+}
+
+// complaint is what the stand-in says on stderr meanwhile.
+func complaint(t *testing.T, do func()) string {
+	file, err := os.CreateTemp(t.TempDir(), "stderr")
+	require.NoError(t, err)
+	defer file.Close()
+	old, err := syscall.Dup(syscall.Stderr)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Dup3(int(file.Fd()), syscall.Stderr, 0))
+	do()
+	require.NoError(t, syscall.Dup3(old, syscall.Stderr, 0))
+	require.NoError(t, syscall.Close(old))
+	text, err := os.ReadFile(file.Name())
+	require.NoError(t, err)
+	return string(text)
+}
+
+// Operands of kernels that do not fit together: the status is synFail for all, so the
+// stand-in's reason tells that it was for this.
+func TestOperandsThatDoNotFit(t *testing.T) {
+	s := open(t, gaudi2)
+	g := s.graph(gaudi2)
+	f, wide, ints := g.temp(typeF32, 4), g.temp(typeF32, 4, 2), g.temp(typeI32, 3)
+	codes, codes2, amax := g.temp(typeE4M3, 4), g.temp(typeE5M2, 4), g.temp(typeF32, 1)
+	out := func(typ uint32, sizes ...uint64) *tensor { return g.temp(typ, sizes...) }
+	le := func(words ...uint32) (b []byte) {
+		for _, w := range words {
+			b = binary.LittleEndian.AppendUint32(b, w)
+		}
+		return b
+	}
+	one := math.Float32bits(1)
+	for _, c := range []struct {
+		guid    string
+		params  []byte
+		out, in []*tensor
+		reason  string
+	}{
+		{"cast_f32_to_bf16", nil, []*tensor{out(typeBF16, 5)}, []*tensor{f}, "the output has other sizes than the input"},
+		{"convert_to_fp8_f32", le(0), []*tensor{codes, amax}, []*tensor{f, g.temp(typeF32, 3)}, "a scale does not broadcast to the input"},
+		{"convert_to_fp8_f32", le(0), []*tensor{out(typeE4M3, 5), amax}, []*tensor{f, amax}, "the output has other sizes than the input"},
+		{"convert_to_fp8_hybrid_f32", le(0), []*tensor{codes2, out(typeE4M3, 5), amax}, []*tensor{f, amax, amax}, "the output has other sizes than the input"},
+		{"convert_to_fp8_f32", le(0), []*tensor{codes, out(typeF32, 2)}, []*tensor{f, amax}, "amax is one element"},
+		{"convert_from_fp8_f32", nil, []*tensor{out(typeF32, 5)}, []*tensor{codes, amax}, "the output has other sizes than the input"},
+		{"concat", le(1), []*tensor{out(typeF32, 4, 3)}, []*tensor{wide, g.temp(typeF32, 3, 1)}, "sizes of the parts differ"},
+		{"range_f32", le(0, one, one), []*tensor{out(typeF32, 3)}, nil, "the output has another size than the range"},
+		{"constant_f32", le(one), []*tensor{out(typeF32, 3)}, []*tensor{g.shape(4)}, "the shape tensor has other sizes than the output"},
+		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5, 2)}, []*tensor{wide, ints}, "the output has other sizes than what is gathered"},
+		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5)}, []*tensor{wide, ints}, "the output has not the dimensions of the data"},
+		{"reduce_sum_multi_dim_fwd_f32", le(1, 1), []*tensor{out(typeF32, 2, 2)}, []*tensor{wide}, "the output has other sizes than what is left of the input"},
+		{"reshape", nil, []*tensor{out(typeF32, 3)}, []*tensor{f}, "another number of elements"},
+		{"reshape", nil, []*tensor{out(typeF32, 4)}, []*tensor{f, g.shape(2, 2)}, "the shape tensor has other sizes than the output"},
+		{"identity", nil, []*tensor{g.shape(3)}, []*tensor{ints}, "output 0 has the wrong type"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{wide, ints}, "there is not one row of the gradient for each index"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 9)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "the output has other sizes than the table"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{g.temp(typeF32, 4, 3), ints, g.shape(4)}, "the shape tensor has other sizes"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 1), []*tensor{out(typeF32, 4, 8)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "by frequency"},
+	} {
+		why := complaint(t, func() {
+			status, _ := g.node(c.guid, c.params, c.out, c.in)
+			require.Equal(t, fail, status, c.reason)
+		})
+		require.Contains(t, why, c.reason, c.guid)
+	}
+}
+
+// HCCL's refusals that need no other rank.
+func TestArgumentsOfHCCL(t *testing.T) {
+	ranks(t, 1, func(r *rank) {
+		p := r.floats(1, 2, 3, 4)
+		_, at := r.memory(8)
+		other := r.get("synStreamCreateGeneric", 0, 0)
+		assertZero(t, r.Call("hcclGroupStart"), "group")
+		assertZero(t, r.Call("hcclAllReduce", p, p, 4, hcclF32, sumOp, r.comm, r.stream), "in the group")
+		for _, c := range []struct{ got, want int }{
+			{r.Call("hcclAllReduce", p, p, 4, hcclF32, sumOp, r.comm, other), hcclInvalidUsage}, // a group has one stream
+			{r.Call("hcclGroupEnd"), 0},
+			{r.Call("hcclCommDestroy", nothing), hcclInvalidArgument},
+			{r.Call("hcclCommFinalize", nothing), hcclInvalidArgument},
+			{r.Call("hcclCommCount", nothing, at), hcclInvalidArgument},
+			{r.Call("hcclCommUserRank", r.comm, 0), hcclInvalidArgument},
+			{r.Call("hcclCommGetAsyncError", nothing, at), hcclInvalidArgument},
+			{r.Call("hcclBroadcast", p, p, 4, hcclF32, 1, r.comm, r.stream), hcclInvalidArgument}, // there is no rank 1
+			{r.Call("hcclAllReduce", p, p, 0, hcclF32, sumOp, r.comm, r.stream), hcclInvalidArgument},
+		} {
+			if c.got != c.want {
+				t.Errorf("%d, not %d", c.got, c.want)
+			}
+		}
+		assertZero(t, r.Call("synStreamDestroy", other), "stream")
+	})
+}
