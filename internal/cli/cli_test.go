@@ -26,6 +26,13 @@ const asCommand = "OCTET_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
+		if text := os.Getenv(killAt); text != "" {
+			p, err := parseFailpoint(text)
+			if err != nil {
+				panic(err)
+			}
+			p.arm()
+		}
 		os.Exit(Main(append([]string{"octet"}, os.Args[1:]...), ownSource))
 	}
 	os.Exit(m.Run())

@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs a command line in a process of its own.
-func start(t *testing.T, args ...string) (cmd *exec.Cmd, stderr *syncBuffer) {
+// start runs a command line in a process of its own, with more of an environment.
+func start(t *testing.T, args []string, env ...string) (cmd *exec.Cmd, stderr *syncBuffer) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), asCommand+"=1")
+	cmd.Env = append(append(os.Environ(), asCommand+"=1"), env...)
 	stderr = &syncBuffer{}
 	cmd.Stderr = stderr
 	require.NoError(t, cmd.Start())
@@ -49,7 +49,7 @@ func TestKilled(t *testing.T) {
 	kills := 0
 	for third := range 3 {
 		at := third*n/4 + 1 + rand.IntN(n/4)
-		cmd, _ := start(t, args...)
+		cmd, _ := start(t, args)
 		waitFor(t, func() bool { return steps(dir) >= at })
 		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond)
 		require.NoError(t, cmd.Process.Kill())
@@ -72,7 +72,7 @@ func TestKilledEarly(t *testing.T) {
 	const n = 60
 	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
 	succeed(t, trainArgs(text, undisturbed, n)...)
-	cmd, _ := start(t, trainArgs(text, dir, n)...)
+	cmd, _ := start(t, trainArgs(text, dir, n))
 	waitFor(t, func() bool { return steps(dir) >= 2 })
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())

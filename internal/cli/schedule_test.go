@@ -33,7 +33,7 @@ func TestSchedule(t *testing.T) {
 
 	args := trainArgs(text, dir, 120, more...)
 	for _, at := range []int{58, 88} {
-		cmd, _ := start(t, args...)
+		cmd, _ := start(t, args)
 		waitFor(t, func() bool { return steps(dir) >= at })
 		time.Sleep(time.Duration(rand.IntN(5000)) * time.Microsecond)
 		require.NoError(t, cmd.Process.Kill())

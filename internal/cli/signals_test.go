@@ -19,7 +19,7 @@ func TestSignal(t *testing.T) {
 	text := corpus(t, 20_000)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		dir := filepath.Join(t.TempDir(), "run")
-		cmd, stderr := start(t, trainArgs(text, dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0", "train.accumulate=20", "train.ranks=2")...)
+		cmd, stderr := start(t, trainArgs(text, dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0", "train.accumulate=20", "train.ranks=2"))
 		waitFor(t, func() bool { return steps(dir) >= 3 })
 		require.NoError(t, cmd.Process.Signal(sig))
 		var exit *exec.ExitError
@@ -44,7 +44,7 @@ func TestSignal(t *testing.T) {
 // The second signal does not wait for the evaluation that the first one does.
 func TestSecondSignal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd, stderr := start(t, trainArgs(corpus(t, 20_000_000), dir, 10, "train.eval_every=1", "data.val_bytes=2000000")...)
+	cmd, stderr := start(t, trainArgs(corpus(t, 20_000_000), dir, 10, "train.eval_every=1", "data.val_bytes=2000000"))
 	waitFor(t, func() bool { return strings.Contains(stderr.String(), "\nrun  ") })
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping; once more stops at once") })
@@ -60,7 +60,7 @@ func TestSecondSignal(t *testing.T) {
 // A signal before the first step leaves nothing.
 func TestSignalBeforeTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd, stderr := start(t, trainArgs(corpus(t, 50_000_000), dir, 10)...)
+	cmd, stderr := start(t, trainArgs(corpus(t, 50_000_000), dir, 10))
 	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(dir, "config.toml")); return err == nil })
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	var exit *exec.ExitError

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/disk"
+)
+
+// failpoint is an instant in the life of a run: around the nth change of a name
+// that it makes to the disk.
+type failpoint struct {
+	When  string // before, half, behind, or later: some time after it, in a step mostly
+	Name  string // see nameOf; "any" is every change
+	N     int    // 1 for the first
+	After time.Duration
+}
+
+// killAt is the variable that holds the failpoint of the test binary as the
+// command. Of octet itself no variable makes it stop.
+const killAt = "OCTET_TEST_KILL_AT"
+
+const failpointFormat = "%s %s %d %d"
+
+func (p failpoint) String() string {
+	return fmt.Sprintf(failpointFormat, p.When, p.Name, p.N, p.After)
+}
+
+func parseFailpoint(text string) (p failpoint, err error) {
+	_, err = fmt.Sscanf(text, failpointFormat, &p.When, &p.Name, &p.N, &p.After)
+	return p, err
+}
+
+var changingName = regexp.MustCompile(`\.partial-[0-9a-f]{8}|(tfevents)\..*`)
+
+// nameOf names a change alike in every process: write:step-00000004/state.json.
+func nameOf(c disk.Change) string {
+	dir, base := filepath.Split(c.Path)
+	if parent := filepath.Base(dir); strings.Contains(parent, "step-") {
+		base = parent + "/" + base
+	}
+	return string(c.Op) + ":" + changingName.ReplaceAllString(base, "$1")
+}
+
+// arm makes this process die at a failpoint, as kill -9 does.
+func (p failpoint) arm() {
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		panic(err)
+	}
+	die := func() {
+		if err := self.Kill(); err != nil {
+			panic(err)
+		}
+		select {}
+	}
+	var mu sync.Mutex
+	n := 0
+	disk.Intercept(func(c disk.Change) error {
+		mu.Lock()
+		defer mu.Unlock() // nobody changes anything while this process dies
+		if p.Name != "any" && nameOf(c) != p.Name {
+			return c.Do()
+		}
+		if n++; n != p.N {
+			return c.Do()
+		}
+		switch p.When {
+		case "before":
+			die()
+		case "half":
+			_ = c.Half()
+			die()
+		case "behind":
+			_ = c.Do()
+			die()
+		default:
+			time.AfterFunc(p.After, die)
+		}
+		return c.Do()
+	})
+}
+
+// killed is a run to kill again and again.
+type killed struct {
+	undisturbed string // the folder of one that was not
+	args        []string
+	points      []failpoint // of every change that it made
+}
+
+const killedSteps = 12
+
+// undisturb runs once to the end and notes on the way what could be interrupted.
+func undisturb(t *testing.T, ranks int) killed {
+	t.Helper()
+	k := killed{undisturbed: filepath.Join(t.TempDir(), "run"), args: []string{
+		"checkpoint.every=3", "train.eval_every=5", "train.health_every=4", "data.val_bytes=300", "train.accumulate=2",
+		fmt.Sprintf("train.ranks=%d", ranks),
+	}}
+	text := corpus(t, 20_000)
+	var mu sync.Mutex
+	count := map[string]int{}
+	restore := disk.Intercept(func(c disk.Change) error {
+		mu.Lock()
+		defer mu.Unlock()
+		name := nameOf(c)
+		count[name]++
+		for _, when := range []string{"before", "half", "behind"} {
+			if when != "half" || c.Half != nil {
+				k.points = append(k.points, failpoint{When: when, Name: name, N: count[name]})
+			}
+		}
+		return c.Do()
+	})
+	defer restore()
+	k.args = slices.Concat([]string{text}, k.args)
+	succeed(t, k.train(k.undisturbed)...)
+	return k
+}
+
+func (k killed) train(dir string) []string {
+	return trainArgs(k.args[0], dir, killedSteps, k.args[1:]...)
+}
+
+// at kills a new run at the first failpoint, those who go on with it at the others,
+// lets the last one through, and requires that nothing is lost.
+func (k killed) at(t *testing.T, first failpoint, more ...failpoint) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	resume := []string{"train", "--resume", "--out", dir}
+	next := func() []string {
+		if _, err := os.Stat(filepath.Join(dir, "config.toml")); err != nil {
+			return k.train(dir) // there is no run yet
+		}
+		return resume
+	}
+	for i, p := range append([]failpoint{first}, more...) {
+		cmd, stderr := start(t, next(), killAt+"="+p.String())
+		err := cmd.Wait()
+		if i == 0 && p.When != "later" {
+			require.Error(t, err, "%v was not reached", p)
+		}
+		if err != nil {
+			require.Equal(t, -1, cmd.ProcessState.ExitCode(), "%v: it ended otherwise than by the signal:\n%v", p, stderr)
+		}
+	}
+	status, _, stderr := octet(next()...)
+	require.Zero(t, status, "after %v %v:\n%s", first, more, stderr)
+	sameRun(t, k.undisturbed, dir)
+	require.Equal(t, killedSteps, strings.Count(read(t, dir, "timing.jsonl"), "\n"))
+	require.Equal(t, read(t, k.undisturbed, "data.json"), read(t, dir, "data.json"))
+	for _, folder := range []string{dir, filepath.Join(dir, "checkpoints")} {
+		require.NotContains(t, strings.Join(names(t, folder), " "), ".partial", "after %v %v", first, more)
+	}
+}
+
+// later is a random instant, in the middle of a step more often than not.
+func later() failpoint {
+	return failpoint{When: "later", Name: "write:metrics.jsonl", N: 1 + rand.IntN(killedSteps), After: time.Duration(rand.IntN(4000)) * time.Microsecond}
+}
+
+// anywhere is some change that a process makes that goes on with a run.
+func anywhere() failpoint {
+	return failpoint{When: []string{"before", "behind"}[rand.IntN(2)], Name: "any", N: 1 + rand.IntN(40)}
+}
+
+// A run that is killed, wherever that is, ends as if it had not been: before, half
+// way through and behind any change that it makes to the disk, in the middle of a
+// step, and while it goes on after another kill; alone and of two ranks.
+func TestKilledAnywhere(t *testing.T) {
+	if os.Getenv("OCTET_LONG") == "" {
+		k := undisturb(t, 1)
+		k.at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
+		k.at(t, later())
+		return
+	}
+	const kills = 1000
+	for ranks := 1; ranks <= 2; ranks++ {
+		k := undisturb(t, ranks)
+		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
+			n := 0
+			for _, p := range k.points {
+				n++
+				t.Run(p.String(), func(t *testing.T) { t.Parallel(); k.at(t, p) })
+			}
+			for ; n < kills/2; n += 2 {
+				first, second := later(), anywhere()
+				t.Run(fmt.Sprint(first, " ", second), func(t *testing.T) { t.Parallel(); k.at(t, first, second) })
+			}
+			t.Logf("%d kills", n)
+		})
+	}
+}
