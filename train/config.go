@@ -129,6 +129,8 @@ type Checkpoint struct {
 	Every     int `toml:"every" doc:"steps; 0: only at the end"`
 	KeepLast  int `toml:"keep_last"`
 	KeepEvery int `toml:"keep_every" doc:"steps; these stay for good; 0: none"`
+
+	OnError string `toml:"on_error" doc:"where one cannot be written: stop, or continue and try at the next"`
 }
 
 // RecipeChoices is what a recipe decides where the config does not.

@@ -333,6 +333,7 @@ func (v *validator) rounding(key, name string) {
 func (v *validator) checkpoint(k Checkpoint) {
 	inRange(v, "checkpoint.every", k.Every, 0, maxCount)
 	inRange(v, "checkpoint.keep_last", k.KeepLast, 1, maxCount)
+	v.oneOf("checkpoint.on_error", k.OnError, []string{"stop", "continue"})
 	if !inRange(v, "checkpoint.keep_every", k.KeepEvery, 0, maxCount) || k.KeepEvery == 0 || k.Every < 0 {
 		return
 	}

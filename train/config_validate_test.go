@@ -95,6 +95,7 @@ func TestValidate(t *testing.T) {
 		{rows(PrecisionRow{Scope: "*", Format: "e4m3", Operand: "x"}), `precision.rows[1].operand = "x"`},
 		{rows(PrecisionRow{Scope: "*", Format: "e4m3", GEMM: "fprop", Operand: "grad"}), "precision.rows[1] matches nothing"},
 		{func(c *Config) { c.Checkpoint.Every = -1 }, "checkpoint.every = -1"},
+		{func(c *Config) { c.Checkpoint.OnError = "retry" }, "checkpoint.on_error = \"retry\" is unknown; use one of stop, continue"},
 		{func(c *Config) { c.Checkpoint.KeepLast = 0 }, "checkpoint.keep_last = 0 … use 1 ("},
 		{func(c *Config) { c.Checkpoint.KeepEvery = -1 }, "checkpoint.keep_every = -1"},
 		{func(c *Config) { c.Checkpoint.KeepEvery = 300 }, "checkpoint.keep_every = 300 … use checkpoint.keep_every = 400"},

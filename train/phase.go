@@ -114,6 +114,7 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 	if err != nil {
 		return nil, nil, m, err
 	}
+	var snapshot int64
 	for i := range phases {
 		j, err := recordJob(phases, i, s, false)
 		if err != nil {
@@ -127,9 +128,11 @@ func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lower
 		if err != nil {
 			return nil, nil, m, err
 		}
+		snapshot = max(snapshot, need.Snapshot)
 		if largest == nil || need.Total() > m.Total() {
 			largest, lowered, m = j, programs, need
 		}
 	}
+	m.Snapshot = snapshot
 	return largest, lowered, m, nil
 }

@@ -83,10 +83,12 @@ func TestLargestJob(t *testing.T) {
 	require.NoError(t, err)
 	spec, err := driver.Spec("")
 	require.NoError(t, err)
+	var snapshots []int64
 	total := func(c Config) (string, int64) {
 		j, programs, m, err := LargestJob(c, driver, spec)
 		require.NoError(t, err)
 		require.Len(t, programs, len(j.Programs()))
+		snapshots = append(snapshots, m.Snapshot)
 		return j.Recipe.Name, m.Total()
 	}
 	_, fp32 := total(small(t, "fp32"))
@@ -100,4 +102,6 @@ func TestLargestJob(t *testing.T) {
 		require.Equal(t, "fp32", name)
 		require.Equal(t, fp32, n)
 	}
+	require.NotZero(t, snapshots[0])
+	require.Equal(t, []int64{snapshots[0], snapshots[0]}, snapshots[2:], "of fp32, too")
 }

@@ -63,7 +63,7 @@ func Preset(name string) (Config, error) {
 				Betas: [2]float64{0.9, 0.95}, Eps: 1e-8, EpsForm: "hat",
 				WeightDecay: 0.1, Clip: 1,
 			},
-			Checkpoint: Checkpoint{Every: 200, KeepLast: 2},
+			Checkpoint: Checkpoint{Every: 200, KeepLast: 2, OnError: "stop"},
 		}
 		if c.Model.RopeTheta == 0 {
 			c.Model.RopeTheta = 10000

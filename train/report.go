@@ -45,6 +45,9 @@ type Memory struct {
 	Arena      int64   `json:"arena"`            // temps of all programs
 	Beside     []Group `json:"beside,omitempty"` // what else the backend allocates
 	Scopes     []Group `json:"scopes"`           // persistent bytes by the module they belong to, largest first
+	// Snapshot is the host's copy of what a checkpoint holds, one for all ranks. It
+	// is in no sum: a device does not hold it, unless its memory is the host's.
+	Snapshot int64 `json:"snapshot"`
 	// Outside is estimated: what the device's driver and libraries take for
 	// themselves. It is in no sum.
 	Outside []Group `json:"outside_estimated,omitempty"`
@@ -66,7 +69,7 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 		classes[t.Class.String()] += t.Bytes()
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
 	}
-	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output")}
+	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Snapshot: j.snapshotBytes()}
 	if d.Outline == nil {
 		m.Arena = backend.MakePlan(s.Align, backend.PerOp, programs...).Bytes
 	} else {

@@ -26,16 +26,23 @@ func (j *Job) wholeShape(t *backend.Tensor) []int {
 // wholeElems is the number of elements of all parts together.
 func (j *Job) wholeElems(t *backend.Tensor) int { return j.parts(t) * t.Elems() }
 
+// wholeBytes is the size of all parts together.
+func (j *Job) wholeBytes(t *backend.Tensor) int64 { return int64(j.parts(t)) * t.Bytes() }
+
 // read is a whole tensor, off the ranks that have it in parts or off the first.
 func (t *Trainer) read(from *backend.Tensor) ([]byte, error) {
+	raw := make([]byte, t.wholeBytes(from))
+	return raw, t.readInto(from, raw)
+}
+
+func (t *Trainer) readInto(from *backend.Tensor, raw []byte) error {
 	n := int(from.Bytes())
-	raw := make([]byte, t.parts(from)*n)
 	for i := range t.parts(from) {
 		if err := t.ranks[i].backend.Read(from, raw[i*n:(i+1)*n]); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return raw, nil
+	return nil
 }
 
 // write gives a whole tensor to all ranks, to each its part.

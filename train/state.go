@@ -36,60 +36,11 @@ type State struct {
 
 // Contents copies everything that a checkpoint holds off the devices.
 func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Contents, error) {
-	if t.between() {
-		return checkpoint.Contents{}, errBetween
+	var s Snapshot
+	if err := t.Snapshot(&s, octetVersion, backendName); err != nil {
+		return checkpoint.Contents{}, err
 	}
-	c := checkpoint.Contents{
-		Config: HFConfig(t.Config),
-		State: State{
-			Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
-			Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.ranks[0].loader.Position(),
-			Rewinds: t.rewinds, Spikes: t.spikes.clone(),
-		},
-	}
-	for _, p := range t.Model.Params {
-		x, err := t.readMaster(p)
-		if err != nil {
-			return c, err
-		}
-		shape := append([]int{p.Rows}, p.Shape[1:]...)
-		c.Model = append(c.Model, floatTensor(p.Name, shape, x[:p.Rows*p.Cols()]))
-		if p.Master.DType != fp8.F32 {
-			raw, err := t.read(p.Master)
-			if err != nil {
-				return c, err
-			}
-			c.Optimizer = append(c.Optimizer, checkpoint.Tensor{
-				Name: masterName(p), DType: p.Master.DType, Shape: p.Shape, Data: checkpoint.Bytes(raw),
-			})
-		}
-	}
-	packed := map[*backend.Tensor]bool{}
-	for _, s := range t.Model.Packed() {
-		packed[s] = true
-		x, err := t.readFloats(s)
-		if err != nil {
-			return c, err
-		}
-		t.Model.Unpack(s, x, func(name string, shape []int, part []float32) {
-			c.Optimizer = append(c.Optimizer, floatTensor(name, shape, part))
-		})
-	}
-	for s := range t.Vars.All() {
-		if s.Class != backend.State || packed[s] {
-			continue
-		}
-		raw, err := t.read(s)
-		if err != nil {
-			return c, err
-		}
-		c.Optimizer = append(c.Optimizer, checkpoint.Tensor{Name: s.Name, DType: s.DType, Shape: t.wholeShape(s), Data: checkpoint.Bytes(raw)})
-	}
-	return c, nil
-}
-
-func floatTensor(name string, shape []int, x []float32) checkpoint.Tensor {
-	return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, x...))}
+	return s.Contents(), nil
 }
 
 // Restore sets everything to what a checkpoint of the same configuration

@@ -156,6 +156,7 @@ func (p planned) print(w io.Writer, job *train.Job) error {
 	table(p.Groups, writers.Count)
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes)
+	fmt.Fprintf(tw, "\ncheckpoint\t%s\n  copied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes)

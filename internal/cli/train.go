@@ -179,6 +179,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if p.Spike.Begin > 0 {
 			status.Print(spikeText(p, r))
 		}
+		if p.Unsaved != nil {
+			status.Print(fmt.Sprintf("step %d: %v; training goes on, and tries again at the next checkpoint", p.Step, p.Unsaved))
+		}
 		for _, alarm := range p.Health.Alarms {
 			status.Print(fmt.Sprintf("step %d: %s", p.Step, alarm))
 		}

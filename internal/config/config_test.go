@@ -91,6 +91,7 @@ recipe = "bf16"
 every = 200
 keep_last = 2
 keep_every = 0
+on_error = "stop"          # where one cannot be written; continue: try at the next
 `
 
 func writeConfig(t *testing.T, text string) string {

@@ -182,6 +182,7 @@ func effects(weights, otherText string) map[string]effect {
 
 		"checkpoint.every":      {see: kept, edit: func(c *train.Config) { c.Checkpoint.Every = 3 }},
 		"checkpoint.keep_last":  {see: kept, edit: func(c *train.Config) { c.Checkpoint.KeepLast = 3 }, base: saving},
+		"checkpoint.on_error":   {see: ending, edit: func(c *train.Config) { c.Checkpoint.OnError = "continue" }, base: saving},
 		"checkpoint.keep_every": {see: kept, edit: func(c *train.Config) { c.Checkpoint.KeepEvery = 2 }, base: saving},
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"octet/backend"
 	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/config"
@@ -41,7 +40,7 @@ type Folder struct {
 func Create(dir string, c train.Config) (*Folder, error) {
 	f := &Folder{Dir: dir, made: topmostMissing(dir)}
 	if err := disk.MakeDirs(dir); err != nil {
-		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err)
+		return nil, errors.Join(fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err), f.removeMade())
 	}
 	var err error
 	if f.unlock, err = checkpoint.Lock(dir); err != nil {
@@ -177,10 +176,9 @@ func (f *Folder) choices() ([]byte, error) {
 }
 
 // recordChoices keeps them for whoever resumes the run.
-func (f *Folder) recordChoices(device backend.Backend) error {
-	c, ok := device.(backend.Chooser)
-	if !ok {
+func (f *Folder) recordChoices(choices []byte) error {
+	if choices == nil {
 		return nil
 	}
-	return disk.WriteWhole(f.path(choicesFile), c.Choices())
+	return disk.WriteWhole(f.path(choicesFile), choices)
 }

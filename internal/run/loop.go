@@ -3,11 +3,9 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"octet/backend"
-	"octet/checkpoint"
 	"octet/train"
 )
 
@@ -18,7 +16,10 @@ type Progress struct {
 	Evaluated  bool              // this step evaluated
 	ValLoss    float64           // nats per token, if it did
 	Health     train.Health      // of this step, if it was measured
-	Checkpoint string            // path, if this step wrote one, or the run went back to one
+	Checkpoint string            // path of one that was finished since the step before, or that the run went back to
+	Unsaved    error             // why one could not be written; the run goes on, as checkpoint.on_error asks
+	SaveWait   time.Duration     // that the step's checkpoint waited for the one before
+	SaveCopy   time.Duration     // that it then took to copy the state; the rest happens beside the next steps
 	Recipe     string            // if this step was the first under it
 	Rewound    bool              // the step made a spike, and the run went back to Checkpoint
 	ETA        time.Duration     // at the pace of this process so far, evaluations and checkpoints included
@@ -29,7 +30,8 @@ type Progress struct {
 
 // Train runs the remaining steps and reports each. When ctx is cancelled it
 // finishes the step, writes a checkpoint and returns ctx's error. Any other
-// error says where the last checkpoint is.
+// error says where the last checkpoint is. Nothing is being written any more when
+// Train returns.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	r.telemetry.begin()
 	defer r.telemetry.end()
@@ -37,6 +39,8 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	for done := 1; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
+			w, _ := r.saver.result(true)
+			err = errors.Join(err, w.err)
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
@@ -56,6 +60,9 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	c := r.Config
 	steady := context.WithoutCancel(ctx) // a step is never cut in two
 	p.Steps = c.Train.Steps
+	if err := r.settle(&p, false); err != nil {
+		return p, false, err
+	}
 	phase := r.Trainer.Phase
 	if p.StepResult, err = r.next(steady); err != nil {
 		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
@@ -92,15 +99,23 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			return p, false, err
 		}
 	}
-	if err := r.record(p); err != nil {
-		return p, false, err
-	}
 	interrupted = ctx.Err() != nil
+	save := last || interrupted || r.regular(p.Step)
+	if save {
+		err = r.copyState(&p)
+	}
+	if err := errors.Join(err, r.record(p)); err != nil {
+		return p, interrupted, err
+	}
 	if p.Profile, err = r.profileAfter(p.Step, interrupted); err != nil {
 		return p, interrupted, err
 	}
-	if last || interrupted || r.regular(p.Step) {
-		p.Checkpoint, err = r.save()
+	if save {
+		r.startSaving()
+	}
+	if last || interrupted { // nobody tries again later, whatever checkpoint.on_error says
+		w, _ := r.saver.result(true)
+		p.Checkpoint, err = w.path, w.err
 	}
 	return p, interrupted, err
 }
@@ -114,73 +129,3 @@ func (r *Run) record(p Progress) error {
 }
 
 func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }
-
-// save writes a checkpoint and deletes those that retention lets go.
-func (r *Run) save() (string, error) {
-	contents, err := r.Trainer.Contents(r.version, r.backendName())
-	if err != nil {
-		return "", err
-	}
-	// What the checkpoint says is done must be in the records first.
-	if err := r.records.flush(); err != nil {
-		return "", err
-	}
-	if err := r.Folder.recordChoices(r.Devices[0]); err != nil {
-		return "", err
-	}
-	step := r.Trainer.StepsDone()
-	path, err := checkpoint.Save(r.Folder.Checkpoints(), step, contents)
-	if err != nil {
-		return "", fmt.Errorf("writing the checkpoint: %w", err)
-	}
-	r.records.log.Info("checkpoint", "step", step, "path", path)
-	// What an interruption writes comes beside those that the run would have
-	// without it, since a rewind may need them, and goes with the next of these.
-	keep := r.Config.Checkpoint.KeepLast
-	err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
-	if !r.regular(step) && step < r.Config.Train.Steps {
-		keep++
-	}
-	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
-	return path, errors.Join(err, retainErr)
-}
-
-// regular reports whether a step writes a checkpoint wherever the run stops.
-func (r *Run) regular(step int) bool {
-	every := r.Config.Checkpoint.Every
-	return every > 0 && step%every == 0
-}
-
-// discard removes some of the checkpoints.
-func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
-	list, err := checkpoint.List(r.Folder.Checkpoints())
-	for _, e := range list {
-		if unwanted(e) {
-			err = errors.Join(err, checkpoint.Discard(e.Path))
-		}
-	}
-	return err
-}
-
-// NewestCheckpoint is the path of the newest checkpoint.
-func (r *Run) NewestCheckpoint() (string, error) {
-	list, err := checkpoint.List(r.Folder.Checkpoints())
-	if err != nil {
-		return "", err
-	}
-	for _, e := range list {
-		if e.Damage == nil {
-			return e.Path, nil
-		}
-	}
-	return "", checkpoint.ErrNone
-}
-
-// withLastCheckpoint tells the user what is safe.
-func (r *Run) withLastCheckpoint(err error) error {
-	path, listErr := r.NewestCheckpoint()
-	if listErr != nil {
-		return fmt.Errorf("%w; there is no checkpoint yet", err)
-	}
-	return fmt.Errorf("%w; the last checkpoint is %s, from which --resume --out %s goes on", err, path, r.Folder.Dir)
-}

@@ -79,6 +79,9 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		mfu := t.FlopsPerSec / writers.Float(peakFLOPs)
 		t.MFU = &mfu
 	}
+	if p.SaveCopy > 0 {
+		t.CheckpointWait, t.CheckpointCopy = new(writers.Float(p.SaveWait.Seconds())), new(writers.Float(p.SaveCopy.Seconds()))
+	}
 	for _, r := range p.Devices {
 		t.Devices = append(t.Devices, writers.Device(r))
 	}

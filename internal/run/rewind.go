@@ -20,6 +20,9 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	if r.Config.Train.OnSpike != "rewind" {
 		return nil
 	}
+	if err := r.settle(p, true); err != nil {
+		return err
+	}
 	c, err := r.checkpointBefore(p.Spike.Begin)
 	if errors.Is(err, checkpoint.ErrNone) {
 		log.Warn("no rewind", "reason", "no checkpoint is older than the spike")

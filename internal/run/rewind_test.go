@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -135,11 +136,21 @@ func tryTrain(ctx context.Context, c train.Config, dir string, report func(Progr
 	if err != nil {
 		return err
 	}
-	trainErr := r.Train(ctx, report)
+	trainErr := r.Train(ctx, func(p Progress) {
+		r.saver.rest()
+		report(p)
+	})
 	if err := r.Close(); err != nil {
 		return err
 	}
 	return trainErr
+}
+
+// rest waits until the folder is what it will be until the next step.
+func (s *saver) rest() {
+	for s.writing != nil && len(s.writing) == 0 {
+		time.Sleep(100 * time.Microsecond)
+	}
 }
 
 // files is what a run must have in common with another one of its config.

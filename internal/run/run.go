@@ -51,6 +51,7 @@ type Run struct {
 	options   backend.Options
 	version   string
 	records   *records
+	saver     saver
 	telemetry *telemetry
 	profile   *profiler // nil: not asked for, or done
 }
@@ -194,10 +195,11 @@ func (r *Run) plan() error {
 	if _, _, r.Memory, err = train.LargestJob(r.Config, driver, spec); err != nil {
 		return err
 	}
-	if !spec.HostMemory {
-		return nil
+	host := r.Memory.Snapshot
+	if spec.HostMemory {
+		host += r.Memory.Total() * int64(len(r.Devices))
 	}
-	return CheckHostMemory("the run", r.Memory.Total()*int64(len(r.Devices)), SmallerRun)
+	return CheckHostMemory("the run", host, SmallerRun)
 }
 
 // begin sets the weights: from the newest whole checkpoint, from model.init,

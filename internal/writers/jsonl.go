@@ -68,6 +68,11 @@ type Timing struct {
 	MFU          *Float   `json:"mfu,omitempty"`     // absent where the machine's peak is not known
 	Memory       int64    `json:"memory"`            // bytes
 	Devices      []Device `json:"devices,omitempty"` // one of each rank, as read a second or so before
+
+	// What a step with a checkpoint took beside step_s: to wait until the one before
+	// was written, and to copy the state. It is written while the next steps run.
+	CheckpointWait *Float `json:"checkpoint_wait_s,omitempty"`
+	CheckpointCopy *Float `json:"checkpoint_copy_s,omitempty"`
 }
 
 // Device is what a device says of itself. What it does not tell is absent.

@@ -1,0 +1,316 @@
+package run
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/internal/disk"
+	"octet/train"
+)
+
+// savingConfig is a run with four checkpoints.
+func savingConfig(t *testing.T) train.Config {
+	t.Helper()
+	c := tinyConfig(t)
+	c.Recipe = "fp8-smooth"
+	c.Train.Steps, c.Checkpoint.Every, c.Checkpoint.KeepLast = 8, 2, 1
+	require.NoError(t, c.Resolve())
+	return c
+}
+
+// undisturbed is what a run of c leaves.
+func undisturbed(t *testing.T, c train.Config) map[string]string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "undisturbed")
+	trainIn(t, c, dir, func(Progress) {})
+	return files(t, dir)
+}
+
+// failing makes every change fail that concerns a checkpoint of some step.
+func failing(step string, op disk.Op, cause error) func(disk.Change) error {
+	return func(c disk.Change) error {
+		switch {
+		case c.Op != op || !strings.Contains(c.Path, step):
+			return c.Do()
+		case c.Half != nil:
+			return errors.Join(c.Half(), cause)
+		}
+		return cause
+	}
+}
+
+// ending is how a run ends whose second checkpoint cannot be written.
+func ending(t *testing.T, c train.Config) []string {
+	t.Helper()
+	defer disk.Intercept(failing("step-00000002", disk.Write, syscall.ENOSPC))()
+	dir := filepath.Join(t.TempDir(), "run")
+	if err := tryTrain(t.Context(), c, dir, func(Progress) {}); err != nil {
+		return []string{"stopped"}
+	}
+	return nil
+}
+
+// A checkpoint that cannot be written costs nobody the ones before. The run stops
+// and can go on, or goes on at once; either way it ends as if the disk had been
+// well.
+func TestFailedCheckpoint(t *testing.T) {
+	spikes().batches = nil
+	c := savingConfig(t)
+	want := undisturbed(t, c)
+	for op, cause := range map[disk.Op]error{
+		disk.Mkdir: syscall.EROFS, disk.Create: syscall.EACCES, disk.Write: syscall.ENOSPC, disk.Sync: syscall.EIO, disk.Rename: syscall.EDQUOT,
+	} {
+		for _, on := range []string{"stop", "continue"} {
+			c.Checkpoint.OnError = on
+			dir := filepath.Join(t.TempDir(), "run")
+			var told []error
+			restore := disk.Intercept(failing("step-00000004", op, cause))
+			err := tryTrain(t.Context(), c, dir, func(p Progress) {
+				if p.Unsaved == nil {
+					return
+				}
+				told = append(told, p.Unsaved)
+				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
+			})
+			restore()
+			log, readErr := os.ReadFile(filepath.Join(dir, logFile))
+			require.NoError(t, readErr)
+			if on == "stop" {
+				require.ErrorIs(t, err, cause)
+				require.ErrorContains(t, err, "writing the checkpoint of step 4: ")
+				require.ErrorContains(t, err, "step-00000002, from which --resume")
+				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
+				require.Contains(t, string(log), `"msg":"stopped"`)
+				require.Empty(t, told)
+				trainIn(t, c, dir, func(Progress) {})
+			} else {
+				require.NoError(t, err)
+				require.Len(t, told, 1)
+				require.ErrorIs(t, told[0], cause)
+				require.Contains(t, string(log), `"msg":"checkpoint failed"`)
+			}
+			requireSameFiles(t, want, dir, string(op)+", "+on)
+		}
+	}
+}
+
+// Where no checkpoint can be written any more, retention leaves the last whole one,
+// and the end of the run, which nobody could go on from, is an error.
+func TestDiskThatStaysFull(t *testing.T) {
+	spikes().batches = nil
+	c := savingConfig(t)
+	c.Checkpoint.OnError = "continue"
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	full := false
+	restore := disk.Intercept(func(c disk.Change) error {
+		full = full || strings.Contains(c.Path, "step-00000004")
+		if full && strings.Contains(c.Path, checkpointsDir) && c.Op != disk.Remove {
+			return syscall.ENOSPC
+		}
+		return c.Do()
+	})
+	told := 0
+	err := tryTrain(t.Context(), c, dir, func(p Progress) {
+		if p.Unsaved != nil {
+			told++
+		}
+	})
+	restore()
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	require.ErrorContains(t, err, "writing the checkpoint of step 8: ")
+	require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000002"))
+	require.Equal(t, 2, told, "of steps 4 and 6")
+	require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
+	trainIn(t, c, dir, func(Progress) {})
+	requireSameFiles(t, want, dir, "with room again")
+}
+
+// A line of the records that is cut short stops the run, whatever checkpoint.on_error
+// says, and the run goes on without it.
+func TestFailedRecords(t *testing.T) {
+	spikes().batches = nil
+	c := savingConfig(t)
+	c.Checkpoint.OnError = "continue"
+	want := undisturbed(t, c)
+	for _, name := range []string{metricsFile, timingFile, "tfevents"} {
+		dir := filepath.Join(t.TempDir(), "run")
+		lines := 0
+		restore := disk.Intercept(func(c disk.Change) error {
+			if c.Op == disk.Write && strings.Contains(c.Path, name) {
+				if lines++; lines >= 6 {
+					return errors.Join(c.Half(), syscall.ENOSPC)
+				}
+			}
+			return c.Do()
+		})
+		err := tryTrain(t.Context(), c, dir, func(Progress) {})
+		restore()
+		require.ErrorIs(t, err, syscall.ENOSPC)
+		require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000004"))
+		trainIn(t, c, dir, func(Progress) {})
+		requireSameFiles(t, want, dir, name)
+	}
+}
+
+// A slow disk does not hold up training, nor does training get into what is being
+// written: the file of step 4 is synced no sooner than the line of step 5 is there,
+// and is that of step 4.
+func TestCheckpointsAreWrittenBesideTheSteps(t *testing.T) {
+	c := savingConfig(t)
+	c.Checkpoint.KeepLast = 9
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	line, reached := make(chan struct{}), sync.OnceFunc(func() {})
+	restore := disk.Intercept(func(c disk.Change) error {
+		switch {
+		case c.Op == disk.Create && strings.HasSuffix(c.Path, checkpoint.ModelFile) && strings.Contains(c.Path, "step-00000004"):
+			select {
+			case <-line:
+			case <-time.After(time.Minute):
+				return errors.New("training waits for the disk")
+			}
+		case c.Op == disk.Write && filepath.Base(c.Path) == metricsFile:
+			if text, err := os.ReadFile(c.Path); err == nil && strings.Count(string(text), "\n") == 4 {
+				defer reached()
+			}
+		}
+		return c.Do()
+	})
+	defer restore()
+	reached = sync.OnceFunc(func() { close(line) })
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	require.NoError(t, err)
+	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+	require.NoError(t, r.Close())
+	requireSameFiles(t, want, dir, "beside the steps")
+
+	timing, err := os.ReadFile(filepath.Join(dir, timingFile))
+	require.NoError(t, err)
+	for text := range strings.Lines(string(timing)) {
+		var took struct {
+			Step int      `json:"step"`
+			Wait *float64 `json:"checkpoint_wait_s"`
+			Copy *float64 `json:"checkpoint_copy_s"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(text), &took))
+		require.Equal(t, took.Step%2 == 0, took.Wait != nil && took.Copy != nil && *took.Copy > 0, text)
+	}
+}
+
+// An interruption waits for the checkpoint under way and for its own.
+func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
+	c := savingConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer disk.Intercept(func(c disk.Change) error {
+		if c.Op == disk.Sync && strings.Contains(c.Path, "step-00000004") {
+			cancel()
+			time.Sleep(20 * time.Millisecond) // and steps go on
+		}
+		return c.Do()
+	})()
+	r, err := Start(ctx, Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	require.NoError(t, err)
+	var last Progress
+	require.ErrorIs(t, r.Train(ctx, func(p Progress) { last = p }), context.Canceled)
+	require.NoError(t, r.Close())
+	require.GreaterOrEqual(t, last.Step, 5)
+	require.NoError(t, checkpoint.Verify(last.Checkpoint))
+	list, err := checkpoint.List(filepath.Join(dir, checkpointsDir))
+	require.NoError(t, err)
+	require.Equal(t, last.Step, list[0].Step)
+	require.Zero(t, list[len(list)-1].Step%2, "a regular one too: a rewind may need it")
+}
+
+// What a checkpoint says is done has reached the disk before it: a power cut never
+// takes the line of a step and leaves the checkpoint.
+func TestRecordsComeFirst(t *testing.T) {
+	c := savingConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	synced := map[string]string{} // what a power cut would leave
+	var mu sync.Mutex
+	checked := 0
+	defer disk.Intercept(func(c disk.Change) error {
+		mu.Lock()
+		defer mu.Unlock()
+		switch name := filepath.Base(c.Path); {
+		case c.Op == disk.Sync && strings.HasSuffix(name, ".jsonl"):
+			text, err := os.ReadFile(c.Path)
+			if err != nil {
+				return err
+			}
+			synced[name] = string(text)
+		case c.Op == disk.Rename && strings.HasPrefix(name, ".step-"):
+			checked++
+			for _, file := range []string{metricsFile, timingFile} {
+				if strings.Count(synced[file], "\n") < 2*checked {
+					return errors.New(file + " is behind " + name)
+				}
+			}
+		}
+		return c.Do()
+	})()
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	require.NoError(t, err)
+	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+	require.NoError(t, r.Close())
+	require.Equal(t, 4, checked)
+}
+
+// A run that goes on frees what a killed one had not finished, before it needs the
+// room.
+func TestResumeFreesUnfinished(t *testing.T) {
+	spikes().batches = nil
+	c := savingConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, dir, func(Progress) {})
+	partial := filepath.Join(dir, checkpointsDir, ".step-00000009.partial-01234567")
+	require.NoError(t, os.Mkdir(partial, 0o777))
+	require.NoError(t, os.WriteFile(filepath.Join(partial, checkpoint.ModelFile), nil, 0o666))
+	trainIn(t, c, dir, func(Progress) {})
+	require.NoDirExists(t, partial)
+}
+
+// A folder that takes no more files: what stops the run before it began is told in
+// one sentence, and nothing is left.
+func TestUnwritableFolder(t *testing.T) {
+	c := savingConfig(t)
+	for _, cause := range []error{syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT} {
+		n := 0
+		for stop := 0; ; stop++ {
+			home := t.TempDir()
+			n = -1
+			restore := disk.Intercept(func(c disk.Change) error {
+				if n++; n >= stop && c.Op != disk.Remove {
+					return cause
+				}
+				return c.Do()
+			})
+			r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(home, "runs", "one"), Backend: "emu", Threads: 1})
+			restore()
+			if err == nil {
+				require.NoError(t, r.Close())
+				break
+			}
+			require.ErrorIs(t, err, cause)
+			require.NotContains(t, err.Error(), "\n")
+			left, err := fs.Glob(os.DirFS(home), "*")
+			require.NoError(t, err)
+			require.Empty(t, left, "stopped at change %d", stop)
+		}
+		require.Greater(t, n, 10)
+	}
+}

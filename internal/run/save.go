@@ -1,0 +1,156 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"octet/backend"
+	"octet/checkpoint"
+	"octet/train"
+)
+
+// saver writes checkpoints beside the steps: a step pays for a copy of the state,
+// a goroutine brings the copy to the disk. There is one copy, so that the next
+// checkpoint waits for the one before it.
+type saver struct {
+	copied  train.Snapshot
+	writing chan written // tells of the checkpoint under way; nil while there is none
+}
+
+// written is what became of a checkpoint. With an error it may be there or not.
+type written struct {
+	path string
+	err  error
+}
+
+// result is what became of the checkpoint under way, if it is done; with wait, once
+// it is.
+func (s *saver) result(wait bool) (w written, ok bool) {
+	if s.writing == nil {
+		return w, false
+	}
+	if wait {
+		w = <-s.writing
+	} else {
+		select {
+		case w = <-s.writing:
+		default:
+			return w, false
+		}
+	}
+	s.writing = nil
+	return w, true
+}
+
+// copyState waits for the checkpoint before and copies what the next one holds.
+func (r *Run) copyState(p *Progress) error {
+	start := time.Now()
+	if err := r.settle(p, true); err != nil {
+		return err
+	}
+	waited := time.Now()
+	if err := r.Trainer.Snapshot(&r.saver.copied, r.version, r.backendName()); err != nil {
+		return err
+	}
+	p.SaveWait, p.SaveCopy = waited.Sub(start), time.Since(waited)
+	return nil
+}
+
+// startSaving begins to write what copyState copied.
+func (r *Run) startSaving() {
+	step, choices := r.Trainer.StepsDone(), []byte(nil)
+	if c, ok := r.Devices[0].(backend.Chooser); ok {
+		choices = c.Choices()
+	}
+	done := make(chan written, 1)
+	r.saver.writing = done
+	go func() {
+		path, err := r.save(step, choices)
+		if err != nil {
+			err = fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
+		}
+		done <- written{path, err}
+	}()
+}
+
+// settle takes note of what became of a checkpoint, see result, and decides by
+// checkpoint.on_error whether the run goes on without one.
+func (r *Run) settle(p *Progress, wait bool) error {
+	w, ok := r.saver.result(wait)
+	if !ok {
+		return nil
+	}
+	p.Checkpoint = w.path
+	if w.err != nil && r.Config.Checkpoint.OnError == "continue" {
+		r.records.log.Warn("checkpoint failed", "step", r.Trainer.StepsDone(), "error", w.err.Error())
+		p.Unsaved = w.err
+		return nil
+	}
+	return w.err
+}
+
+// save writes a checkpoint and deletes those that retention lets go.
+func (r *Run) save(step int, choices []byte) (path string, err error) {
+	start := time.Now()
+	// What the checkpoint says is done must be in the records first.
+	if err := r.records.flush(); err != nil {
+		return "", err
+	}
+	if err := r.Folder.recordChoices(choices); err != nil {
+		return "", err
+	}
+	if path, err = checkpoint.Save(r.Folder.Checkpoints(), step, r.saver.copied.Contents()); err != nil {
+		return "", err
+	}
+	r.records.log.Info("checkpoint", "step", step, "path", path, "write_s", time.Since(start).Seconds())
+	// What an interruption writes comes beside those that the run would have
+	// without it, since a rewind may need them, and goes with the next of these.
+	keep := r.Config.Checkpoint.KeepLast
+	err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
+	if !r.regular(step) && step < r.Config.Train.Steps {
+		keep++
+	}
+	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
+	return path, errors.Join(err, retainErr)
+}
+
+// regular reports whether a step writes a checkpoint wherever the run stops.
+func (r *Run) regular(step int) bool {
+	every := r.Config.Checkpoint.Every
+	return every > 0 && step%every == 0
+}
+
+// discard removes some of the checkpoints.
+func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	for _, e := range list {
+		if unwanted(e) {
+			err = errors.Join(err, checkpoint.Discard(e.Path))
+		}
+	}
+	return err
+}
+
+// NewestCheckpoint is the path of the newest checkpoint.
+func (r *Run) NewestCheckpoint() (string, error) {
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	if err != nil {
+		return "", err
+	}
+	for _, e := range list {
+		if e.Damage == nil {
+			return e.Path, nil
+		}
+	}
+	return "", checkpoint.ErrNone
+}
+
+// withLastCheckpoint tells the user what is safe.
+func (r *Run) withLastCheckpoint(err error) error {
+	path, listErr := r.NewestCheckpoint()
+	if listErr != nil {
+		return fmt.Errorf("%w; there is no checkpoint yet", err)
+	}
+	return fmt.Errorf("%w; the last checkpoint is %s, from which --resume --out %s goes on", err, path, r.Folder.Dir)
+}

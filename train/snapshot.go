@@ -1,0 +1,156 @@
+package train
+
+import (
+	"io"
+	"iter"
+
+	"octet/backend"
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/nn"
+)
+
+// Snapshot is a copy of all that a checkpoint holds, in the formats that the device
+// has it in. It is taken between two steps, and written while others run. The zero
+// value is ready; the memory is used again by the next [Trainer.Snapshot].
+type Snapshot struct {
+	job   *Job
+	bytes []byte
+	of    map[*backend.Tensor][]byte // parts of bytes
+	state State
+}
+
+// saved yields the tensors that a snapshot copies.
+func (j *Job) saved() iter.Seq[*backend.Tensor] {
+	return func(yield func(*backend.Tensor) bool) {
+		for _, p := range j.Model.Params {
+			if !yield(p.Master) {
+				return
+			}
+		}
+		for s := range j.Vars.All() {
+			if s.Class == backend.State && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// snapshotBytes is the memory of a snapshot.
+func (j *Job) snapshotBytes() (n int64) {
+	for x := range j.saved() {
+		n += j.wholeBytes(x)
+	}
+	return n
+}
+
+// arrange gives every tensor of a job its part of the memory.
+func (s *Snapshot) arrange(j *Job) {
+	if s.job == j {
+		return
+	}
+	if n := j.snapshotBytes(); int64(cap(s.bytes)) < n {
+		s.bytes = make([]byte, n)
+	}
+	s.job, s.of = j, map[*backend.Tensor][]byte{}
+	at := int64(0)
+	for x := range j.saved() {
+		n := j.wholeBytes(x)
+		s.of[x] = s.bytes[at:][:n:n]
+		at += n
+	}
+}
+
+// Snapshot copies the state off the ranks that have it in parts, or off the first.
+// What s held before is lost, so that nobody may be writing it any more.
+func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error {
+	if t.between() {
+		return errBetween
+	}
+	s.arrange(t.Job)
+	s.state = State{
+		Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
+		Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.ranks[0].loader.Position(),
+		Rewinds: t.rewinds, Spikes: t.spikes.clone(),
+	}
+	for x := range t.saved() {
+		if err := t.readInto(x, s.of[x]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Contents is the checkpoint of a snapshot, for as long as that holds it. Numbers
+// are converted as they are written.
+func (s *Snapshot) Contents() checkpoint.Contents {
+	j := s.job
+	c := checkpoint.Contents{Config: HFConfig(j.Config), State: s.state}
+	for _, p := range j.Model.Params {
+		shape := append([]int{p.Rows}, p.Shape[1:]...)
+		c.Model = append(c.Model, checkpoint.Tensor{Name: p.Name, DType: fp8.F32, Shape: shape, Data: s.masterData(p)})
+		if p.Master.DType != fp8.F32 {
+			c.Optimizer = append(c.Optimizer, s.stored(masterName(p), p.Master))
+		}
+	}
+	packed := map[*backend.Tensor]bool{}
+	for _, x := range j.Model.Packed() {
+		packed[x] = true
+		j.Model.Unpack(x, s.floats(x), func(name string, shape []int, part []float32) {
+			c.Optimizer = append(c.Optimizer, checkpoint.Tensor{
+				Name: name, DType: fp8.F32, Shape: shape, Data: checkpoint.Bytes(fp8.AppendFloats(nil, part...)),
+			})
+		})
+	}
+	for x := range j.Vars.All() {
+		if x.Class == backend.State && !packed[x] {
+			c.Optimizer = append(c.Optimizer, s.stored(x.Name, x))
+		}
+	}
+	return c
+}
+
+// stored is a tensor as the device has it.
+func (s *Snapshot) stored(name string, x *backend.Tensor) checkpoint.Tensor {
+	return checkpoint.Tensor{Name: name, DType: x.DType, Shape: s.job.wholeShape(x), Data: checkpoint.Bytes(s.of[x])}
+}
+
+// floats is a tensor's numbers, without its scale.
+func (s *Snapshot) floats(x *backend.Tensor) []float32 {
+	list := make([]float32, s.job.wholeElems(x))
+	x.DType.Decode(list, s.of[x])
+	return list
+}
+
+// pieceElems is how many numbers are converted at a time: a fraction of a tensor,
+// and enough for a write.
+const pieceElems = 1 << 16
+
+// masterData writes a parameter in FP32, as its readers see it, without its padding.
+func (s *Snapshot) masterData(p *nn.Param) func(io.Writer) error {
+	raw := s.of[p.Master][:p.Rows*p.Cols()*p.Master.DType.Size()]
+	if p.Master.DType == fp8.F32 && p.Master.Scale == nil {
+		return checkpoint.Bytes(raw)
+	}
+	return func(w io.Writer) error {
+		scaleInv := float32(1)
+		if p.Master.Scale != nil {
+			scaleInv = s.floats(p.Master.Scale)[0]
+		}
+		size := p.Master.DType.Size()
+		x, text := make([]float32, pieceElems), make([]byte, 0, 4*pieceElems)
+		for rest := raw; len(rest) > 0; {
+			n := min(len(rest)/size, pieceElems)
+			p.Master.DType.Decode(x[:n], rest[:n*size])
+			for i := range x[:n] {
+				x[i] *= scaleInv
+			}
+			text = fp8.AppendFloats(text[:0], x[:n]...)
+			if _, err := w.Write(text); err != nil {
+				return err
+			}
+			rest = rest[n*size:]
+		}
+		return nil
+	}
+}

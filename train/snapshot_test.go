@@ -1,0 +1,73 @@
+package train
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+)
+
+// What was copied stays what it was while the run goes on, is what a checkpoint of
+// that moment holds, and makes room for the next copy.
+func TestSnapshot(t *testing.T) {
+	for _, recipe := range []string{"bf16", "fp8-smooth"} { // masters in FP32, and in FP16 with a scale
+		c := small(t, recipe)
+		c.Train.Steps = 6
+		tr := newTrainer(t, c, 2, false)
+		steps(t, tr, 2)
+		at2, err := tr.Contents("test", "emu")
+		require.NoError(t, err)
+		want := contentsOf(t, at2)
+
+		var s Snapshot
+		require.NoError(t, tr.Snapshot(&s, "test", "emu"))
+		require.Len(t, s.bytes, int(tr.snapshotBytes()))
+		covered := 0
+		for x, raw := range s.of {
+			require.Len(t, raw, int(x.Bytes()))
+			covered += len(raw)
+		}
+		require.Equal(t, len(s.bytes), covered, "every tensor once")
+		steps(t, tr, 2)
+		require.Equal(t, want, contentsOf(t, s.Contents()))
+
+		memory := &s.bytes[0]
+		require.NoError(t, tr.Snapshot(&s, "test", "emu"))
+		require.Same(t, memory, &s.bytes[0])
+		at4 := contentsOf(t, s.Contents())
+		for name := range want["model"] {
+			require.NotEqual(t, want["model"][name], at4["model"][name], name)
+		}
+	}
+}
+
+// A copy under one recipe makes room for one under another.
+func TestSnapshotAcrossAChange(t *testing.T) {
+	c := scheduled(small(t, "fp8-smooth"), RecipeChange{2, "fp32"})
+	c.Train.Steps = 4
+	tr := newTrainer(t, c, 1, false)
+	var s Snapshot
+	for range 4 {
+		steps(t, tr, 1)
+		require.NoError(t, tr.Snapshot(&s, "test", "emu"))
+		fresh, err := tr.Contents("test", "emu")
+		require.NoError(t, err)
+		require.Equal(t, contentsOf(t, fresh), contentsOf(t, s.Contents()))
+	}
+}
+
+// contentsOf is every tensor of a checkpoint by file and name, and its state.
+func contentsOf(t *testing.T, c checkpoint.Contents) map[string]map[string]string {
+	t.Helper()
+	all := map[string]map[string]string{"model": {}, "optimizer": {}}
+	for file, list := range map[string][]checkpoint.Tensor{"model": c.Model, "optimizer": c.Optimizer} {
+		for _, x := range list {
+			var b bytes.Buffer
+			require.NoError(t, x.Data(&b))
+			all[file][x.Name] = b.String()
+		}
+	}
+	return all
+}
