@@ -39,6 +39,16 @@ func undisturbed(t *testing.T, c train.Config) map[string]string {
 	return files(t, dir)
 }
 
+// trainRestless is tryTrain that waits for no checkpoint that the run itself does not
+// wait for.
+func trainRestless(ctx context.Context, c train.Config, dir string, report func(Progress)) error {
+	r, err := Start(ctx, Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Train(ctx, report), r.Close())
+}
+
 // failing makes every change fail that concerns a checkpoint of some step.
 func failing(step string, op disk.Op, cause error) func(disk.Change) error {
 	return func(c disk.Change) error {
@@ -158,7 +168,7 @@ func TestFailedRecords(t *testing.T) {
 			}
 			return c.Do()
 		})
-		err := tryTrain(t.Context(), c, dir, func(Progress) {})
+		err := trainRestless(t.Context(), c, dir, func(Progress) {})
 		restore()
 		require.ErrorIs(t, err, syscall.ENOSPC)
 		require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000004"))
@@ -193,10 +203,7 @@ func TestCheckpointsAreWrittenBesideTheSteps(t *testing.T) {
 	})
 	defer restore()
 	reached = sync.OnceFunc(func() { close(line) })
-	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
-	require.NoError(t, err)
-	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-	require.NoError(t, r.Close())
+	require.NoError(t, trainRestless(t.Context(), c, dir, func(Progress) {}))
 	requireSameFiles(t, want, dir, "beside the steps")
 
 	timing, err := os.ReadFile(filepath.Join(dir, timingFile))
@@ -224,11 +231,8 @@ func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
 		}
 		return c.Do()
 	})()
-	r, err := Start(ctx, Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
-	require.NoError(t, err)
 	var last Progress
-	require.ErrorIs(t, r.Train(ctx, func(p Progress) { last = p }), context.Canceled)
-	require.NoError(t, r.Close())
+	require.ErrorIs(t, trainRestless(ctx, c, dir, func(p Progress) { last = p }), context.Canceled)
 	require.GreaterOrEqual(t, last.Step, 5)
 	require.NoError(t, checkpoint.Verify(last.Checkpoint))
 	list, err := checkpoint.List(filepath.Join(dir, checkpointsDir))
@@ -265,10 +269,7 @@ func TestRecordsComeFirst(t *testing.T) {
 		}
 		return c.Do()
 	})()
-	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
-	require.NoError(t, err)
-	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-	require.NoError(t, r.Close())
+	require.NoError(t, trainRestless(t.Context(), c, dir, func(Progress) {}))
 	require.Equal(t, 4, checked)
 }
 
