@@ -20,7 +20,9 @@ import (
 // failpoint is an instant in the life of a run: around the nth change of a name
 // that it makes to the disk.
 type failpoint struct {
-	When  string // before, half, behind, or later: some time after it, in a step mostly
+	// before, half, behind, or later: some time after it, in a step mostly. Where it
+	// is slow, nothing dies, and the change takes that time.
+	When  string
 	Name  string // see nameOf; "any" is every change
 	N     int    // 1 for the first
 	After time.Duration
@@ -84,8 +86,12 @@ func (p failpoint) arm() {
 		case "behind":
 			_ = c.Do()
 			die()
-		default:
+		case "later":
 			time.AfterFunc(p.After, die)
+		case "slow":
+			time.Sleep(p.After)
+		default:
+			panic(p)
 		}
 		return c.Do()
 	})

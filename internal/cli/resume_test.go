@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,38 @@ func TestNothingToResume(t *testing.T) {
 		requireOneSentence(t, stderr)
 		require.Empty(t, names(t, "."))
 	}
+}
+
+// A run folder is one process's at a time. Others are told so, and may read.
+func TestTwoProcesses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	text := corpus(t, 20_000)
+	cmd, _ := start(t, trainArgs(text, dir, 1_000_000, "checkpoint.every=5", "train.eval_every=0"))
+	defer func() {
+		require.NoError(t, cmd.Process.Kill())
+		require.Error(t, cmd.Wait())
+	}()
+	waitFor(t, func() bool { return steps(dir) >= 12 })
+	for _, args := range [][]string{{"train", "--resume", "--out", dir}, trainArgs(text, dir, 3)} {
+		status, stdout, stderr := octet(args...)
+		require.Equal(t, exitInput, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "is in use by another octet process")
+	}
+	before := steps(dir)
+	succeed(t, "eval", dir)
+	waitFor(t, func() bool { return steps(dir) > before })
+}
+
+// Without a home, a path, a terminal or any other variable.
+func TestEmptyEnvironment(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(os.Args[0], slices.Concat([]string{"train", "--out", dir, "--steps", "3"}, small)...)
+	cmd.Env = []string{asCommand + "=1"}
+	text, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	require.Equal(t, 3, steps(dir))
+	require.Contains(t, string(text), "octet's own source")
 }
 
 // syncBuffer is what a process has written so far.

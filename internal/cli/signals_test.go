@@ -9,19 +9,26 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
 )
 
 // A signal falls into the middle of a step, which is finished and saved. Of two
 // ranks, because their meetings are where a cancelled step would break off.
 func TestSignal(t *testing.T) {
 	text := corpus(t, 20_000)
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		dir := filepath.Join(t.TempDir(), "run")
 		cmd, stderr := start(t, trainArgs(text, dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0", "train.accumulate=20", "train.ranks=2"))
 		waitFor(t, func() bool { return steps(dir) >= 3 })
 		require.NoError(t, cmd.Process.Signal(sig))
+		if sig == syscall.SIGHUP { // a shell and the system send one each
+			waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping") })
+			require.NoError(t, cmd.Process.Signal(sig))
+		}
 		var exit *exec.ExitError
 		require.ErrorAs(t, cmd.Wait(), &exit)
 		require.Equal(t, 128+int(sig), exit.ExitCode(), stderr)
@@ -68,4 +75,72 @@ func TestSignalBeforeTheStart(t *testing.T) {
 	require.Equal(t, 130, exit.ExitCode())
 	require.Contains(t, stderr.String(), "octet: stopped before the first step; nothing was changed\n")
 	require.NoDirExists(t, dir)
+}
+
+// What nohup starts does not stop when the terminal is closed.
+func TestNohup(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	args := trainArgs(corpus(t, 20_000), dir, 300, "train.eval_every=0")
+	cmd := exec.Command("sh", append([]string{"-c", `trap "" HUP; exec "$0" "$@"`, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	require.NoError(t, cmd.Start())
+	waitFor(t, func() bool { return steps(dir) >= 3 })
+	require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, cmd.Wait())
+	require.Equal(t, 300, steps(dir))
+}
+
+// Whoever read the output has gone: the training goes on to its end, and the status
+// says that its result did not arrive.
+func TestBrokenPipe(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 200, "train.eval_every=1", "checkpoint.every=50", "--json")...)
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	cmd.Stdout, cmd.Stderr = w, w
+	require.NoError(t, cmd.Start())
+	require.NoError(t, w.Close())
+	_, err = r.Read(make([]byte, 1)) // as head -c 1 does
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.Equal(t, exitFailed, exit.ExitCode())
+	require.Equal(t, 200, steps(dir))
+	require.NoError(t, checkpoint.Verify(filepath.Join(dir, "checkpoints", "step-00000200")))
+}
+
+// A signal while a checkpoint is being written: the first one waits for it and for
+// one more, the second one for nothing. Nothing is lost.
+func TestSignalWhileACheckpointIsWritten(t *testing.T) {
+	k := undisturb(t, 1)
+	slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: 2 * time.Second}
+	for _, signals := range []int{1, 2} {
+		dir := filepath.Join(t.TempDir(), "run")
+		cmd, stderr := start(t, k.train(dir), killAt+"="+slow.String())
+		waitFor(t, func() bool {
+			list, _ := filepath.Glob(filepath.Join(dir, "checkpoints", ".step-00000003*", "optimizer.safetensors"))
+			return len(list) > 0
+		})
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping") })
+		if signals == 2 {
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		}
+		require.Error(t, cmd.Wait())
+		list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
+		require.NoError(t, err)
+		if signals == 1 {
+			require.Equal(t, 143, cmd.ProcessState.ExitCode(), stderr)
+			require.GreaterOrEqual(t, len(list), 2)
+			require.Equal(t, 3, list[len(list)-1].Step)
+			require.NoError(t, checkpoint.Verify(list[0].Path))
+		} else {
+			require.Equal(t, -1, cmd.ProcessState.ExitCode())
+			require.Empty(t, list)
+		}
+		succeed(t, "train", "--resume", "--out", dir)
+		sameRun(t, k.undisturbed, dir)
+	}
 }

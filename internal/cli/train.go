@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"octet/backend"
@@ -160,7 +161,7 @@ func about(d time.Duration) string {
 }
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
-	if err := printHeader(t.err, r); err != nil {
+	if err := printHeader(t.err, r); err != nil && !errors.Is(err, syscall.EPIPE) { // see signals
 		return err
 	}
 	var last run.Progress

@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"octet/checkpoint"
+)
+
+// A terminal that is closed over a run has it saved, though nothing can be printed
+// any more.
+func TestClosedTerminal(t *testing.T) {
+	master, slave := openTerminal(t)
+	shown := &syncBuffer{}
+	go func() { _, _ = io.Copy(shown, master) }() // until it is closed
+
+	dir := filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0")...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "TERM=xterm")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // of descriptor 0
+	require.NoError(t, cmd.Start())
+	require.NoError(t, slave.Close())
+	waitFor(t, func() bool { return steps(dir) >= 20 && strings.Contains(shown.String(), "\rstep ") })
+	require.NoError(t, master.Close())
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 128+int(syscall.SIGHUP), cmd.ProcessState.ExitCode(), shown)
+	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, steps(dir), list[0].Step)
+	require.NoError(t, checkpoint.Verify(list[0].Path))
+}
+
+// openTerminal makes a pseudo terminal.
+func openTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no pseudo terminals here: %v", err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	// Not blocking, so that Close ends a Read.
+	return os.NewFile(uintptr(fd), "/dev/ptmx"), slave
+}
