@@ -20,9 +20,13 @@ func FuzzOpen(f *testing.F) {
 	f.Add(raw(`{"\ud800":{"data_offsets":[0,1],"shape":[1],"dtype":"BOOL"}}`, []byte{1}))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, '{'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		file, err := openBytes(b)
+		var file *File
+		var err error
+		took := allocated(func() { file, err = openBytes(b) })
+		require.Less(t, took, uint64(maxMemory*len(b)+64<<10), "whatever the header promises")
 		if err != nil {
 			require.Less(t, len(err.Error()), 2000)
+			require.NotContains(t, err.Error(), "\n")
 			return
 		}
 		start := len(b)

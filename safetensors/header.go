@@ -111,11 +111,11 @@ func (p *headerParser) tensor() (t Tensor, err error) {
 				return t, fmt.Errorf("unknown dtype %s", quote(name))
 			}
 		case key == "shape" && t.Shape == nil:
-			if t.Shape, err = p.ints(); err != nil {
+			if t.Shape, err = p.ints(maxDims); err != nil {
 				return t, fmt.Errorf("shape: %w", err)
 			}
 		case key == "data_offsets" && offsets == nil:
-			if offsets, err = p.ints(); err != nil {
+			if offsets, err = p.ints(2); err != nil {
 				return t, fmt.Errorf("data_offsets: %w", err)
 			}
 		case key == "dtype", key == "shape", key == "data_offsets":
@@ -164,8 +164,14 @@ func (p *headerParser) stringMap() (map[string]string, error) {
 	return m, p.delim('}')
 }
 
-// ints returns a slice that is not nil even if it is empty.
-func (p *headerParser) ints() ([]int64, error) {
+// maxDims is how many dimensions a shape may have: NumPy's limit, the largest of
+// those who write such files. Numbers take many times their digits to read, so a
+// header may not consist of them.
+const maxDims = 64
+
+// ints reads a list of most numbers or fewer into a slice that is not nil even if
+// it is empty.
+func (p *headerParser) ints(most int) ([]int64, error) {
 	if err := p.delim('['); err != nil {
 		return nil, err
 	}
@@ -182,6 +188,9 @@ func (p *headerParser) ints() ([]int64, error) {
 		n, err := strconv.ParseInt(number.String(), 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("expected an integer of at most 64 bits, got %s", quote(number.String()))
+		}
+		if len(list) == most {
+			return nil, fmt.Errorf("more than %d numbers", most)
 		}
 		list = append(list, n)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -149,7 +150,8 @@ func TestOpenRefuses(t *testing.T) {
 		{one(`{"dtype":"F64","shape":[2305843009213693953],"data_offsets":[0,8]}`), "more bits than 64 bits"},
 		{one(`{"dtype":"F4","shape":[3],"data_offsets":[0,2]}`), "whole byte"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0]}`), "expected [begin, end]"},
-		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}`), "expected [begin, end]"},
+		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}`), "data_offsets: more than 2 numbers"},
+		{one(`{"dtype":"U8","shape":[8` + strings.Repeat(",1", 64) + `],"data_offsets":[0,8]}`), "shape: more than 64 numbers"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[8,0]}`), "expected [begin, end]"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[-8,0]}`), "expected [begin, end]"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,7]}`), "takes 8 bytes, but its data_offsets [0, 7] span 7"},
@@ -214,6 +216,53 @@ func TestOpenAllocatesLittle(t *testing.T) {
 	}
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
+}
+
+// Whatever a header is made of, reading it takes a small multiple of its length.
+func TestHeaderMemory(t *testing.T) {
+	const n = 20_000
+	repeat := func(open, each, end string) string {
+		var b strings.Builder
+		b.WriteString(open)
+		for i := range n {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteString(strings.ReplaceAll(each, "#", strconv.Itoa(i)))
+		}
+		return b.String() + end
+	}
+	for name, header := range map[string]string{
+		"empty tensors":  repeat(`{`, `"#":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, `}`),
+		"long shape":     repeat(`{"a":{"dtype":"U8","data_offsets":[0,0],"shape":[`, `0`, `]}}`),
+		"metadata":       repeat(`{"__metadata__":{`, `"#":""`, `}}`),
+		"long name":      `{"` + strings.Repeat("x", 40*n) + `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`,
+		"escapes":        `{"` + strings.Repeat(`\u0001`, 10*n) + `":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}`,
+		"white space":    `{` + strings.Repeat(" ", 40*n) + `}`,
+		"duplicates":     repeat(`{`, `"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, `}`),
+		"deep":           strings.Repeat(`{"a":`, 10*n),
+		"deep metadata":  `{"__metadata__":` + strings.Repeat(`[`, 40*n),
+		"long offsets":   repeat(`{"a":{"dtype":"U8","shape":[0],"data_offsets":[`, `0`, `]}}`),
+		"a long integer": `{"a":{"dtype":"U8","shape":[` + strings.Repeat("9", 40*n) + `]}}`,
+	} {
+		file := raw(header, nil)
+		took := allocated(func() { _, _ = openBytes(file) })
+		t.Logf("%-15s %9d bytes of header, %5.1f times that", name, len(header), float64(took)/float64(len(header)))
+		require.Less(t, took, uint64(maxMemory*len(header)), name)
+	}
+}
+
+// maxMemory is how much reading a file may allocate in all, for each byte of
+// its header; allocated is what f does allocate. A short header needs a decoder
+// all the same.
+const maxMemory = 40
+
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
 }
 
 func TestReadErrors(t *testing.T) {
