@@ -131,13 +131,17 @@ func (l *Loader) moveTo(p Position) {
 	l.at = p
 }
 
+// maxEpoch is the last epoch that a saved position may be in. No run gets there,
+// and counting on from there does not overflow.
+const maxEpoch = 1 << 62
+
 // Position is where the next batch begins.
 func (l *Loader) Position() Position { return l.at }
 
 // Restore goes on from a saved position. One that this stream, cut into this
 // Seq, does not have is an error.
 func (l *Loader) Restore(p Position) error {
-	if p.Epoch < 0 || p.Index < 0 || p.Index >= l.count {
+	if p.Epoch < 0 || p.Epoch > maxEpoch || p.Index < 0 || p.Index >= l.count {
 		return fmt.Errorf("data: the position epoch %d, index %d does not exist: an epoch has %d windows; the saved position belongs to another corpus or data.seq", p.Epoch, p.Index, l.count)
 	}
 	l.moveTo(p)
