@@ -83,7 +83,7 @@ func (v *validator) notNegative(key string, x, use float64) {
 
 func (v *validator) oneOf(key, value string, known []string) {
 	if !slices.Contains(known, value) {
-		v.fail("%s = %q is unknown; use one of %s", key, value, strings.Join(known, ", "))
+		v.fail("%s = %q is unknown; use one of %s", key, value, strings.TrimPrefix(strings.Join(known, ", "), ", "))
 	}
 }
 
