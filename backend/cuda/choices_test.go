@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -71,6 +72,29 @@ func TestChoicesAsText(t *testing.T) {
 		require.Equal(t, noChoices("13.1.2"), parseChoices([]byte(bad), "13.1.2"), bad)
 	}
 	require.Equal(t, noChoices("13.2.0"), parseChoices([]byte(text), "13.2.0"))
+}
+
+// FuzzChoices: any text is choices of that library, which are written and read
+// as the same ones, or none.
+func FuzzChoices(f *testing.F) {
+	c := noChoices("13")
+	f.Add(c.text(), "13")
+	c.Products["fprop e4m3 64x64x64"], c.Products[""] = algorithm{1, 2, 3}, algorithm{63: 255}
+	f.Add(c.text(), "13")
+	f.Add(c.text(), "12")
+	f.Add([]byte(`{"cublaslt":"","products":{"a":"`+strings.Repeat("0", 128)+`","A":null,"a":"x"}}`), "")
+	f.Add([]byte(`{"products":null,"cublaslt":"13"}`), "13")
+	f.Add([]byte(strings.Repeat(`{"products":`, 20_000)), "13")
+	f.Fuzz(func(t *testing.T, text []byte, library string) {
+		c := parseChoices(text, library)
+		require.Equal(t, library, c.Library)
+		require.NotNil(t, c.Products, "set writes into it")
+		require.LessOrEqual(t, len(c.Products), len(text)/2)
+		require.Equal(t, len(c.Products) == 0, c.fingerprint() == "")
+		if utf8.ValidString(library) { // as every library's is
+			require.Equal(t, c, parseChoices(c.text(), library))
+		}
+	})
 }
 
 // The fingerprint is that of every choice, and of nothing but them.

@@ -131,9 +131,12 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Any argument gives a config or an error.
+// Any argument gives a config or an error, and a config is what a file of it
+// gives, as a run's config.toml must.
 func FuzzAssignment(f *testing.F) {
-	for _, s := range []string{"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}"} {
+	for _, s := range []string{"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}",
+		`model.preset="small"`, `recipe="bf16"`, "precision.schedule=[{step=9,recipe=\"bf16\"}]", "precision.history=1", "model.tied=true", `model.activation="relu"`,
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -142,5 +145,15 @@ func FuzzAssignment(f *testing.F) {
 		}
 		l, err := Load(Args{Assignments: []string{text}})
 		require.True(t, (l == nil) == (err != nil))
+		if err != nil {
+			return
+		}
+		written, err := Marshal(l.Config)
+		require.NoError(t, err)
+		file, err := parse("config.toml", string(written))
+		require.NoError(t, err)
+		again, err := resolve(file, nil)
+		require.NoError(t, err)
+		require.Equal(t, l.Config, again.Config)
 	})
 }

@@ -21,7 +21,7 @@ import (
 
 // smoothRun trains four steps of the recipe with every kind of state (FP16
 // masters, FP8 moments, histories, channel maxima) and a checkpoint every two.
-func smoothRun(t *testing.T, c train.Config, dir string) {
+func smoothRun(t testing.TB, c train.Config, dir string) {
 	t.Helper()
 	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func smoothRun(t *testing.T, c train.Config, dir string) {
 	require.NoError(t, r.Close())
 }
 
-func smoothConfig(t *testing.T) train.Config {
+func smoothConfig(t testing.TB) train.Config {
 	t.Helper()
 	c := tinyConfig(t)
 	c.Recipe, c.Train.Steps, c.Checkpoint.Every = "fp8-smooth", 4, 2
@@ -45,7 +45,7 @@ type damage struct {
 }
 
 // contents are the files of a folder by name.
-func contents(t *testing.T, dir string) map[string][]byte {
+func contents(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
 	for _, name := range list(t, dir) {
@@ -56,7 +56,7 @@ func contents(t *testing.T, dir string) map[string][]byte {
 	return all
 }
 
-func list(t *testing.T, dir string) (names []string) {
+func list(t testing.TB, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)

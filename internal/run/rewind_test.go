@@ -27,7 +27,7 @@ import (
 )
 
 // tinyConfig is a run of milliseconds, on text of its own.
-func tinyConfig(t *testing.T) train.Config {
+func tinyConfig(t testing.TB) train.Config {
 	t.Helper()
 	c := train.Default()
 	c.Recipe = "bf16"
