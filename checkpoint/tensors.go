@@ -173,6 +173,15 @@ func (s *Tensors) Lookup(name string) (Tensor, bool) {
 	return s.list[at.index], true
 }
 
+// Reader reads a tensor's bytes piece by piece.
+func (s *Tensors) Reader(name string) (io.Reader, error) {
+	at, ok := s.byName[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no tensor %q", name)
+	}
+	return at.file.Section(name)
+}
+
 // ReadInto reads a whole tensor into dst, which must have its size.
 func (s *Tensors) ReadInto(name string, dst []byte) error {
 	at, ok := s.byName[name]

@@ -15,7 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/checkpoint"
 )
 
 // commands is the grammar, in kong's tags.
@@ -24,6 +24,8 @@ type commands struct {
 	Eval     evalCmd     `cmd:"" help:"Loss, perplexity and bits per byte of a run or checkpoint."`
 	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
 	Export   exportCmd   `cmd:"" help:"Write a run's model for other programs, Smooth-SwiGLU folded into the weights."`
+	Inspect  inspectCmd  `cmd:"" help:"What is in a checkpoint: tensors, scales, histories, and what looks wrong."`
+	Diff     diffCmd     `cmd:"" help:"Where two runs part: step and field of their metrics, and tensor."`
 	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
 	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
 	Compare  compareCmd  `cmd:"" help:"Where two backends part that run the same program, op by op."`
@@ -173,8 +175,8 @@ func (d device) open() (backend.Backend, error) {
 }
 
 // passedOver tells of damaged checkpoints that are newer than the one in use.
-func (t *terminal) passedOver(w *run.Weights) {
-	for _, e := range w.Skipped {
+func (t *terminal) passedOver(skipped []checkpoint.Entry) {
+	for _, e := range skipped {
 		fmt.Fprintf(t.err, "octet: passed over %s: %v\n", e.Path, e.Damage)
 	}
 }

@@ -42,7 +42,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	t.passedOver(w)
+	t.passedOver(w.Skipped)
 	stream, closeData, err := c.stream(ctx, t, w)
 	if err != nil {
 		return badInput(err)

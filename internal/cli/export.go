@@ -28,7 +28,7 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	t.passedOver(w)
+	t.passedOver(w.Skipped)
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)

@@ -40,7 +40,7 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if w.Model.Vocab != data.TextVocab {
 		return badInput(fmt.Errorf("%s has a vocabulary of %d: octet generates text from models over bytes", w.Path, w.Model.Vocab))
 	}
-	t.passedOver(w)
+	t.passedOver(w.Skipped)
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)

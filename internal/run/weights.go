@@ -39,27 +39,15 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("%s: no such run, checkpoint or model folder", path)
 	}
-	if _, err := os.Stat(ConfigPath(path)); err == nil {
-		w.RunDir = path
-		c, skipped, err := checkpoint.Newest(filepath.Join(path, checkpointsDir))
+	if isRun := exists(ConfigPath(path)); isRun || exists(filepath.Join(path, checkpoint.ManifestFile)) {
+		c, skipped, err := OpenCheckpoint(path)
+		if err != nil {
+			return nil, err
+		}
 		w.Skipped = skipped
-		if errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0 {
-			return nil, fmt.Errorf("the run has no whole checkpoint: %w", skipped[0].Damage)
-		}
-		if errors.Is(err, checkpoint.ErrNone) {
-			return nil, fmt.Errorf("%s: the run has no checkpoint yet", path)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return w, w.fromCheckpoint(c, recipeName)
-	}
-	if _, err := os.Stat(filepath.Join(path, checkpoint.ManifestFile)); err == nil {
-		c, err := checkpoint.Open(path)
-		if err != nil {
-			return nil, err
-		}
-		if dir := filepath.Dir(filepath.Dir(path)); exists(ConfigPath(dir)) {
+		if isRun {
+			w.RunDir = path
+		} else if dir := filepath.Dir(filepath.Dir(path)); exists(ConfigPath(dir)) {
 			w.RunDir = dir
 		}
 		return w, w.fromCheckpoint(c, recipeName)
@@ -85,6 +73,22 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// OpenCheckpoint opens a checkpoint, or of a run folder the newest whole one:
+// skipped are the damaged ones that it passed over.
+func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint.Entry, err error) {
+	if !exists(ConfigPath(path)) {
+		c, err = checkpoint.Open(path)
+		return c, nil, err
+	}
+	c, skipped, err = checkpoint.Newest(filepath.Join(path, checkpointsDir))
+	if errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0 {
+		err = fmt.Errorf("the run has no whole checkpoint: %w", skipped[0].Damage)
+	} else if errors.Is(err, checkpoint.ErrNone) {
+		err = fmt.Errorf("%s: the run has no checkpoint yet", path)
+	}
+	return c, skipped, err
 }
 
 // fromCheckpoint takes over an open checkpoint of Octet.

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"slices"
+	"text/tabwriter"
+
+	"octet/internal/inspect"
+	"octet/internal/run"
+	"octet/internal/writers"
+)
+
+type inspectCmd struct {
+	Path string `arg:"" name:"run or checkpoint" help:"A run folder (its newest whole checkpoint), or a checkpoint."`
+	All  bool   `help:"A row for each tensor, not one for each kind over all layers."`
+	JSON bool   `help:"Print one JSON object, with every tensor."`
+}
+
+func (c inspectCmd) Run(t *terminal) (err error) {
+	open, skipped, err := run.OpenCheckpoint(c.Path)
+	if err != nil {
+		return badInput(err)
+	}
+	defer func() { err = errors.Join(err, open.Close()) }()
+	t.passedOver(skipped)
+	report, err := inspect.Checkpoint(open)
+	if err != nil {
+		return badInput(err)
+	}
+	if c.JSON {
+		return json.NewEncoder(t.out).Encode(report)
+	}
+	s := report.State
+	fmt.Fprintf(t.out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
+		report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
+	kind := func(name string) string { return name }
+	if !c.All {
+		kind = func(name string) string { return layerNumber.ReplaceAllString(name, "layers.*.") }
+	}
+	if err := printTensors(t.out, report.Tensors, kind); err != nil {
+		return err
+	}
+	if err := printCasts(t.out, report.Casts, kind); err != nil {
+		return err
+	}
+	fmt.Fprintln(t.out)
+	for _, finding := range report.Health {
+		fmt.Fprintln(t.out, "look at: "+finding)
+	}
+	if len(report.Health) == 0 {
+		fmt.Fprintln(t.out, "nothing looks wrong")
+	}
+	return nil
+}
+
+var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)
+
+// printTensors has a row for the tensors of a kind that have one format and
+// shape: the largest amax, the largest share of zeros. Scales are in those, and
+// in the table of casts.
+func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\ntensor\tn\tformat\tamax\tzeros\tnot finite")
+	values := slices.DeleteFunc(slices.Clone(list), inspect.Tensor.IsScale)
+	for _, group := range grouped(values, func(x inspect.Tensor) string { return fmt.Sprint(kind(x.Name), x.Format, x.Shape) }) {
+		var amax, zeros *writers.Float
+		var notFinite int64
+		for _, x := range group {
+			amax, zeros = larger(amax, x.Amax), larger(zeros, x.Zeros)
+			notFinite += x.NotFinite
+		}
+		first := group[0]
+		fmt.Fprintf(w, "%s\t%d\t%s %v\t%s\t%s\t%s\n", kind(first.Name), len(group), first.Format, first.Shape,
+			short(amax), share(zeros), writers.Count(notFinite))
+	}
+	return w.Flush()
+}
+
+// printCasts has a row for the casts of a kind: the extremes of their histories
+// and scales.
+func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\ncast\tn\tscale\tfilled\tnewest amax\thistory\tupdates")
+	for _, group := range grouped(list, func(x inspect.Cast) string { return kind(x.Name) }) {
+		var least, most, fill, newest, lowest, highest *writers.Float
+		updates := 0
+		for _, x := range group {
+			least, most = smaller(least, &x.Scale), larger(most, &x.Scale)
+			fill, newest = larger(fill, &x.Fill), larger(newest, &x.Newest)
+			lowest, highest = smaller(lowest, &x.Lowest), larger(highest, &x.Highest)
+			updates = max(updates, x.Updates)
+		}
+		scale := power(*least)
+		if *least != *most {
+			scale += " to " + power(*most)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s to %s\t%d of %d\n", kind(group[0].Name), len(group), scale,
+			share(fill), short(newest), short(lowest), short(highest), updates, group[0].Window)
+	}
+	return w.Flush()
+}
+
+// grouped gathers what has one key, in the order in which the keys come.
+func grouped[T any](list []T, key func(T) string) (groups [][]T) {
+	index := map[string]int{}
+	for _, x := range list {
+		i, ok := index[key(x)]
+		if !ok {
+			i = len(groups)
+			index[key(x)] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], x)
+	}
+	return groups
+}
+
+// larger and smaller take nil for absent and NaN for the extreme that it hides.
+func larger(a, b *writers.Float) *writers.Float {
+	if a == nil || b != nil && *a == *a && !(*b <= *a) {
+		return b
+	}
+	return a
+}
+
+func smaller(a, b *writers.Float) *writers.Float {
+	if a == nil || b != nil && *a == *a && !(*b >= *a) {
+		return b
+	}
+	return a
+}
+
+func short(x *writers.Float) string { return orDash(x, "%.4g", 1) }
+
+func share(x *writers.Float) string { return orDash(x, "%.1f%%", 100) }
+
+// power writes a power of two as one, as most scales are.
+func power(x writers.Float) string {
+	if half, exponent := math.Frexp(float64(x)); half == 0.5 {
+		return fmt.Sprintf("2^%d", exponent-1)
+	}
+	return short(&x)
+}
+
+func orDash(x *writers.Float, format string, factor float64) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, factor*float64(*x))
+}

@@ -1,0 +1,99 @@
+package inspect
+
+import (
+	"fmt"
+	"strings"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/internal/writers"
+)
+
+// Cast is the scale state of one cast of one tensor.
+type Cast struct {
+	Name     string        `json:"name"`
+	Scale    writers.Float `json:"scale"`
+	ScaleInv writers.Float `json:"scale_inv"`
+	// Of the maxima in its history: the newest, and the smallest and the largest
+	// of those that are not 0, as those of updates to come are.
+	Newest  writers.Float `json:"newest"`
+	Lowest  writers.Float `json:"lowest"`
+	Highest writers.Float `json:"highest"`
+	Updates int           `json:"updates"` // maxima that are not 0
+	Window  int           `json:"window"`
+	// Fill is the newest maximum, scaled, as a share of the format's largest
+	// value: what is above 1 saturates.
+	Fill writers.Float `json:"fill"`
+
+	format  fp8.DType
+	history []float32 // newest first
+}
+
+const historySuffix = ".amax_history"
+
+// casts finds the records of the scale state by their names.
+func casts(from *checkpoint.Tensors) ([]Cast, error) {
+	list := []Cast{}
+	for _, t := range from.List() {
+		name, ok := strings.CutSuffix(t.Name, historySuffix)
+		if !ok {
+			continue
+		}
+		c := Cast{Name: name}
+		var err error
+		if c.format, err = fp8.ParseDType(name[strings.LastIndexByte(name, '.')+1:]); err != nil {
+			return nil, fmt.Errorf("%s: %w", t.Name, err)
+		}
+		if c.history, err = floats(from, t.Name); err != nil {
+			return nil, err
+		}
+		scale, err := floats(from, name+".scale")
+		if err != nil {
+			return nil, err
+		}
+		scaleInv, err := floats(from, name+".scale_inv")
+		if err != nil {
+			return nil, err
+		}
+		if len(c.history) == 0 || len(scale) != 1 || len(scaleInv) != 1 {
+			return nil, fmt.Errorf("%s has %d maxima, %d scales and %d inverses: expected one scale and its inverse", name, len(c.history), len(scale), len(scaleInv))
+		}
+		c.Scale, c.ScaleInv = writers.Float(scale[0]), writers.Float(scaleInv[0])
+		c.look()
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// look sums the history up.
+func (c *Cast) look() {
+	c.Window, c.Newest = len(c.history), writers.Float(c.history[0])
+	for _, a := range c.history {
+		if a == 0 {
+			continue
+		}
+		if c.Updates++; c.Updates == 1 {
+			c.Lowest, c.Highest = writers.Float(a), writers.Float(a)
+		}
+		c.Lowest, c.Highest = min(c.Lowest, writers.Float(a)), max(c.Highest, writers.Float(a))
+	}
+	// In float32, as the cast computes it and fp8.ScaleFor chose the scale.
+	c.Fill = writers.Float(float32(c.Newest)*float32(c.Scale)) / writers.Float(c.format.Max())
+}
+
+// maxFloats bounds what is read whole: histories and scales are short.
+const maxFloats = 1 << 20
+
+// floats reads a short tensor.
+func floats(from *checkpoint.Tensors, name string) ([]float32, error) {
+	t, ok := from.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("there is no tensor %q", name)
+	}
+	if t.DType != fp8.F32 || elements(t.Shape) > maxFloats {
+		return nil, fmt.Errorf("%s is %s %v: expected a few values of fp32", name, t.DType, t.Shape)
+	}
+	var all []float32
+	err := eachChunk(from, t, func(x []float32, _ []byte) { all = append(all, x...) })
+	return all, err
+}

@@ -1,0 +1,218 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/internal/writers"
+)
+
+// Difference is where two runs part.
+type Difference struct {
+	A           string                `json:"a"`
+	B           string                `json:"b"`
+	Metrics     MetricsDifference     `json:"metrics"`
+	Checkpoints *CheckpointDifference `json:"checkpoints,omitempty"` // nil: no step has a whole one in both
+}
+
+// Equal reports whether the runs are of one length and computed the same,
+// as far as they left it behind.
+func (d *Difference) Equal() bool {
+	return d.Metrics.Equal() && (d.Checkpoints == nil || d.Checkpoints.Equal())
+}
+
+// CheckpointDifference compares the last checkpoints of a step that are whole in
+// both runs.
+type CheckpointDifference struct {
+	Step    int               `json:"step"`
+	Tensors int               `json:"tensors"` // in both
+	OnlyA   []string          `json:"only_a,omitempty"`
+	OnlyB   []string          `json:"only_b,omitempty"`
+	Differ  int               `json:"differ"` // of the tensors in both
+	Largest *TensorDifference `json:"largest,omitempty"`
+	State   *Field            `json:"state,omitempty"` // the first that differs, of those that are no record of who computed it
+}
+
+// Equal reports whether nothing differs.
+func (d *CheckpointDifference) Equal() bool {
+	return len(d.OnlyA)+len(d.OnlyB)+d.Differ == 0 && d.State == nil
+}
+
+// TensorDifference is a tensor that is in both, and not the same.
+type TensorDifference struct {
+	Name   string `json:"name"`
+	A      string `json:"a"` // format and shape
+	B      string `json:"b"`
+	Differ int64  `json:"differ"` // elements; 0 where format or shape differ
+	// Of the stored values, before any scale: ‖A−B‖/‖A‖, null if it is no number,
+	// and the largest |A−B|.
+	Relative writers.Float `json:"relative"`
+	Apart    writers.Float `json:"apart"`
+}
+
+// worseThan holds what is no number for the worst, and other formats or shapes
+// for worse than that.
+func (d *TensorDifference) worseThan(e *TensorDifference) bool {
+	if d.Differ == 0 || e.Differ == 0 {
+		return d.Differ < e.Differ
+	}
+	return !(d.Relative <= e.Relative) && e.Relative == e.Relative
+}
+
+// Diff compares two run folders. An error is of what cannot be read: damaged
+// checkpoints are passed over.
+func Diff(a, b string) (*Difference, error) {
+	d := &Difference{A: a, B: b}
+	for _, dir := range []string{a, b} {
+		if info, err := os.Stat(filepath.Join(dir, metricsFile)); err != nil || !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, metricsFile)
+		}
+	}
+	var err error
+	if d.Metrics, err = diffMetrics(filepath.Join(a, metricsFile), filepath.Join(b, metricsFile)); err != nil {
+		return nil, err
+	}
+	ca, cb, err := lastCommon(filepath.Join(a, "checkpoints"), filepath.Join(b, "checkpoints"))
+	if err != nil || ca == nil {
+		return d, err
+	}
+	defer ca.Close()
+	defer cb.Close()
+	d.Checkpoints, err = diffCheckpoints(ca, cb)
+	return d, err
+}
+
+// lastCommon opens the last checkpoints of one step that are whole in both
+// folders; nil if there are none.
+func lastCommon(a, b string) (ca, cb *checkpoint.Checkpoint, err error) {
+	listA, err := checkpoint.List(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	listB, err := checkpoint.List(b)
+	if err != nil {
+		return nil, nil, err
+	}
+	inB := map[int]checkpoint.Entry{}
+	for _, e := range listB {
+		inB[e.Step] = e
+	}
+	for _, e := range listA { // newest first
+		other, ok := inB[e.Step]
+		if !ok || e.Damage != nil || other.Damage != nil {
+			continue
+		}
+		if ca, err = checkpoint.Open(e.Path); err != nil {
+			continue
+		}
+		if cb, err = checkpoint.Open(other.Path); err == nil {
+			return ca, cb, nil
+		}
+		if err := ca.Close(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, nil
+}
+
+func diffCheckpoints(a, b *checkpoint.Checkpoint) (*CheckpointDifference, error) {
+	d := &CheckpointDifference{}
+	d.Step, _ = checkpoint.StepOf(a.Path)
+	for _, pair := range [][2]*checkpoint.Tensors{{a.Model, b.Model}, {a.Optimizer, b.Optimizer}} {
+		for _, t := range pair[1].List() {
+			if _, ok := pair[0].Lookup(t.Name); !ok {
+				d.OnlyB = append(d.OnlyB, t.Name)
+			}
+		}
+		for _, t := range pair[0].List() {
+			other, ok := pair[1].Lookup(t.Name)
+			if !ok {
+				d.OnlyA = append(d.OnlyA, t.Name)
+				continue
+			}
+			d.Tensors++
+			found, err := diffTensor(pair[0], pair[1], t, other)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", t.Name, err)
+			}
+			if found == nil {
+				continue
+			}
+			if d.Differ++; d.Largest == nil || found.worseThan(d.Largest) {
+				d.Largest = found
+			}
+		}
+	}
+	var err error
+	d.State, err = diffState(a.State, b.State)
+	return d, err
+}
+
+// diffTensor compares two tensors of a name; nil if their bytes are the same.
+func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*TensorDifference, error) {
+	d := &TensorDifference{Name: a.Name, A: fmt.Sprint(a.DType, a.Shape), B: fmt.Sprint(b.DType, b.Shape)}
+	if d.A != d.B {
+		return d, nil
+	}
+	ra, err := fromA.Reader(a.Name)
+	if err != nil {
+		return nil, err
+	}
+	rb, err := fromB.Reader(b.Name)
+	if err != nil {
+		return nil, err
+	}
+	size := int64(a.DType.Size())
+	left := elements(a.Shape)
+	n := min(left, chunk)
+	codesA, codesB := make([]byte, n*size), make([]byte, n*size)
+	x, y := make([]float32, n), make([]float32, n)
+	var square, norm float64
+	for ; left > 0; left -= n {
+		n = min(left, chunk)
+		codesA, codesB := codesA[:n*size], codesB[:n*size]
+		if _, err := io.ReadFull(ra, codesA); err != nil {
+			return nil, err
+		}
+		if _, err := io.ReadFull(rb, codesB); err != nil {
+			return nil, err
+		}
+		decode(a.DType, x[:n], codesA)
+		decode(a.DType, y[:n], codesB)
+		for i := range n {
+			norm += float64(x[i]) * float64(x[i])
+			if bytes.Equal(codesA[i*size:(i+1)*size], codesB[i*size:(i+1)*size]) {
+				continue
+			}
+			apart := float64(x[i]) - float64(y[i])
+			d.Differ++
+			square += apart * apart
+			d.Apart = max(d.Apart, writers.Float(math.Abs(apart)))
+		}
+	}
+	if d.Differ == 0 {
+		return nil, nil
+	}
+	if square != 0 { // else zeros differ in their sign
+		d.Relative = writers.Float(math.Sqrt(square) / math.Sqrt(norm))
+	}
+	return d, nil
+}
+
+// decode reads counters too, as numbers.
+func decode(d fp8.DType, x []float32, codes []byte) {
+	if d != fp8.I32 {
+		d.Decode(x, codes)
+		return
+	}
+	for i := range x {
+		x[i] = float32(int32(binary.LittleEndian.Uint32(codes[4*i:])))
+	}
+}
