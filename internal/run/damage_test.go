@@ -293,7 +293,7 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	smoothRun(t, c, dir)
 	precious := filepath.Join(t.TempDir(), "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("of the user's\n"), 0o600))
-	for _, name := range []string{metricsFile, timingFile, logFile} {
+	for _, name := range []string{metricsFile, timingFile, logFile, dataFile} {
 		file := filepath.Join(dir, name)
 		require.NoError(t, os.Rename(file, file+".kept"))
 		require.NoError(t, os.Symlink(precious, file))

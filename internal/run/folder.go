@@ -64,9 +64,9 @@ func Resume(dir string) (*Folder, error) {
 	if !exists(ConfigPath(dir)) {
 		return nil, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
 	}
-	// These are cut back and appended to: a link in a folder that somebody else
-	// made would do that to a file of the user's.
-	for _, name := range []string{metricsFile, timingFile, logFile} {
+	// What is cut back and appended to: a link in a folder that somebody else made
+	// would do that to a file of the user's. What is read: a pipe would never end.
+	for _, name := range []string{metricsFile, timingFile, logFile, dataFile, choicesFile} {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err == nil && !info.Mode().IsRegular() {
 			return nil, fmt.Errorf("--resume: %s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
