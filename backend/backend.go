@@ -81,6 +81,9 @@ type Spec struct {
 	AttentionBF16 bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
+	// Capacities is the memory of the devices that this may be, the smallest first,
+	// as far as it is known before one is open.
+	Capacities []Capacity
 	// HostMemory says that the device has no memory but the machine's.
 	HostMemory bool
 	// Threads is how many processors of the machine a rank works on; 0 where it is

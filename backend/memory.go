@@ -33,6 +33,12 @@ type Share struct {
 	Bytes int64
 }
 
+// Capacity is the memory that a kind of device is sold with.
+type Capacity struct {
+	Device string // "H100"
+	Bytes  int64
+}
+
 // Usage is how a device's memory is used at a moment.
 type Usage struct {
 	Allocated int64 // by this backend

@@ -124,6 +124,9 @@ func spec(device string) (backend.Spec, error) {
 		},
 		Stochastic: true,
 		Align:      align,
+		// Data sheets of the SXM boards; smaller ones exist. Their GB are GiB, of which
+		// the driver keeps a part.
+		Capacities: []backend.Capacity{{Device: "H100", Bytes: 80 << 30}, {Device: "H200", Bytes: 141 << 30}},
 	}, nil
 }
 

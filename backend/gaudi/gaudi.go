@@ -84,14 +84,17 @@ func init() {
 // runtime and PyTorch bridge. Gaudi 2 reserves the top exponent of E4M3 for
 // infinity and NaN, which leaves 240 as its largest value, and refuses a
 // product of unequal formats. Align is the alignment of device addresses.
+// Capacities are those of the data sheets, whose GB are GiB.
 // Neither draws Octet's random bits: the casts have a generator of their own.
 var models = map[string]backend.Spec{
 	"gaudi2": {
 		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
-		Pairs: [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
+		Capacities: []backend.Capacity{{Device: "Gaudi 2", Bytes: 96 << 30}},
+		Pairs:      [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
 	},
 	"gaudi3": {
 		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
+		Capacities: []backend.Capacity{{Device: "Gaudi 3", Bytes: 128 << 30}},
 		Pairs: [][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
 		},

@@ -52,7 +52,7 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 		Grad: []*backend.Tensor{grad}, Master: []*backend.Tensor{master}, M1: []*backend.Tensor{m1}, M2: []*backend.Tensor{m2},
 		MasterScale: []*backend.Tensor{master.Scale}, M1Scale: []*backend.Tensor{m1.Scale}, M2Scale: []*backend.Tensor{m2.Scale},
 		Control: o.control, Step: vars.Tensor(backend.State, "step", fp8.I32, 1), Coef: f32("coef", 1),
-		Skip: vars.Tensor(backend.State, "skip", fp8.I32, 1), Amaxes:  f32("scratch", 3),
+		Skip: vars.Tensor(backend.State, "skip", fp8.I32, 1), Amaxes: f32("scratch", 3),
 		Beta1: float32(r.Beta1), Beta2: float32(r.Beta2), Eps: float32(r.Eps), WeightDecay: float32(r.WeightDecay),
 		Rounding: s.Rounding, Pow2: s.Pow2, FloorV: s.FloorV,
 	}

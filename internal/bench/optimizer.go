@@ -71,9 +71,9 @@ func (s states) record(n int) Case {
 		Grad: list(grad), Master: list(master), M1: list(m1), M2: list(m2),
 		MasterScale: list(master.Scale), M1Scale: list(m1.Scale), M2Scale: list(m2.Scale),
 		Control: fill.control(vars), Step: step, Coef: fill.one(vars, "coef"),
-		Skip:    vars.Tensor(backend.State, "skip", fp8.I32, 1),
-		Amaxes:  p.Temp("amax", fp8.F32, 3),
-		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Rounding: s.rounding,
+		Skip:   vars.Tensor(backend.State, "skip", fp8.I32, 1),
+		Amaxes: p.Temp("amax", fp8.F32, 3),
+		Beta1:  0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Rounding: s.rounding,
 	})
 	return Case{bench: "optimizer", name: s.name, shape: strconv.Itoa(n), program: p, fill: fill, limit: byBytes}
 }

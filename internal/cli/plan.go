@@ -2,15 +2,10 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
-	"slices"
-	"text/tabwriter"
 
 	"octet/backend"
 	"octet/internal/config"
 	"octet/internal/run"
-	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -28,6 +23,7 @@ type planned struct {
 	Schedule      []scheduled      `json:"schedule,omitempty"` // of recipes, if there are several; Recipe takes most memory
 	Notes         []string         `json:"notes,omitempty"`    // what the device makes of it
 	Backend       string           `json:"backend"`
+	Device        string           `json:"device,omitempty"` // that was asked for: "h100" of emu:h100
 	Parameters    int64            `json:"parameters"`
 	Groups        []train.Group    `json:"parameter_groups"`
 	Memory        train.Memory     `json:"memory"`
@@ -86,6 +82,7 @@ func (c planCmd) Run(t *terminal) error {
 		return nil
 	}
 	p := newPlanned(job, spec, programs, memory)
+	p.Device = deviceName
 	if driver.Outline != nil {
 		outline, err := driver.Outline(spec, programs)
 		if err != nil {
@@ -100,7 +97,7 @@ func (c planCmd) Run(t *terminal) error {
 		e.SetIndent("", "  ")
 		return e.Encode(p)
 	}
-	return p.print(t.out, job)
+	return p.print(t.out, job, spec)
 }
 
 func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, memory train.Memory) planned {
@@ -130,65 +127,4 @@ func newPlanned(job *train.Job, spec backend.Spec, programs []*backend.Program, 
 		p.Programs = append(p.Programs, r)
 	}
 	return p
-}
-
-func (p planned) print(w io.Writer, job *train.Job) error {
-	if len(p.Schedule) > 0 {
-		fmt.Fprint(w, "schedule of recipes:")
-		for i, s := range p.Schedule {
-			if i > 0 {
-				fmt.Fprintf(w, ", after step %d", s.Step)
-			}
-			fmt.Fprintf(w, " %s", s.Recipe)
-		}
-		fmt.Fprintf(w, "\nwhich takes most memory under this one:\n\n")
-	}
-	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
-		return err
-	}
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	table := func(groups []train.Group, format func(int64) string) {
-		for _, g := range worthSaying(groups) {
-			fmt.Fprintf(tw, "  %s\t%s\n", g.Name, format(g.N))
-		}
-	}
-	fmt.Fprintf(tw, "\nparameters\t%s\n", writers.Count(p.Parameters))
-	table(p.Groups, writers.Count)
-	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
-	table(memoryGroups(p.Memory), writers.Bytes)
-	fmt.Fprintf(tw, "\ncheckpoint\t%s\n  copied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
-	if outside := totalOf(p.Memory.Outside); outside > 0 {
-		fmt.Fprintf(tw, "\noutside, estimated\t%s\n", writers.Bytes(outside))
-		table(p.Memory.Outside, writers.Bytes)
-	}
-	fmt.Fprintf(tw, "\npersistent, by module\t%s\n", writers.Bytes(totalOf(p.Memory.Persistent)))
-	table(p.Memory.Scopes, writers.Bytes)
-	fmt.Fprintf(tw, "\ncompute\t%s per token\n", writers.Quantity(p.FLOPsPerToken, "FLOP"))
-	fmt.Fprintf(tw, "step\t%s tokens\n", writers.Count(p.TokensPerStep))
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if len(p.Exchanges) > 0 {
-		fmt.Fprintf(tw, "\nbetween %d ranks\t\tops\tof\n", job.Config.Train.Ranks)
-		for _, x := range p.Exchanges {
-			fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", x.Program, x.Op, x.Count, writers.Bytes(x.Bytes))
-		}
-		if err := tw.Flush(); err != nil {
-			return err
-		}
-	}
-	compiled := slices.ContainsFunc(p.Programs, func(r programReport) bool { return r.Compiled > 0 })
-	fmt.Fprintf(tw, "\nprogram on %s\tops\tblocks\tdistinct\tmatrix products", p.Backend)
-	if compiled {
-		fmt.Fprint(tw, "\tlaunches\tcompiled")
-	}
-	fmt.Fprintln(tw)
-	for _, r := range p.Programs {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Quantity(float64(r.FLOPs), "FLOP"))
-		if compiled {
-			fmt.Fprintf(tw, "\t%d\t%d", r.Launches, r.Compiled)
-		}
-		fmt.Fprintln(tw)
-	}
-	return tw.Flush()
 }

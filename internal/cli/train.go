@@ -105,7 +105,7 @@ const announceAfter = 300 * time.Millisecond
 // start opens the run, and prints the first line: where it happens and why
 // there, and how long it will take.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
-	driver, _, err := backend.Find(o.Backend)
+	driver, device, err := backend.Find(o.Backend)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 	}
 	why := t.whyBackend(o.Backend, driver)
 	announce := sync.OnceFunc(func() {
-		fmt.Fprintf(t.err, "octet: training on %s (%s) for about %s. Ctrl-C saves.\n", driver.Name, why, about(duration))
+		fmt.Fprintf(t.err, "octet: training on %s (%s) for about %s. Ctrl-C saves.\n", backendName(driver.Name, device), why, about(duration))
 	})
 	timer := time.AfterFunc(announceAfter, announce)
 	r, err := run.Start(ctx, o)
@@ -123,6 +123,14 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 		announce()
 	}
 	return r, err
+}
+
+// backendName is how a backend is asked for: "emu", or "emu:h100".
+func backendName(name, device string) string {
+	if device == "" {
+		return name
+	}
+	return name + ":" + device
 }
 
 // whyBackend says why a backend is used. Why a better one that this binary has is

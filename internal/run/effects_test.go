@@ -128,10 +128,10 @@ func effects(weights, otherText string) map[string]effect {
 		"data.seq":       {see: programs, edit: func(c *train.Config) { c.Data.Seq = 64 }},
 		"data.val_bytes": {see: metrics, edit: func(c *train.Config) { c.Data.ValBytes = 900 }},
 
-		"train.steps":        {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
-		"train.micro_batch":  {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
-		"train.accumulate":   {see: programs, edit: func(c *train.Config) { c.Train.Accumulate = 2 }},
-		"train.ranks":        {see: programs, edit: func(c *train.Config) { c.Train.Ranks = 2 }},
+		"train.steps":       {see: metrics, edit: func(c *train.Config) { c.Train.Steps = 3 }},
+		"train.micro_batch": {see: programs, edit: func(c *train.Config) { c.Train.MicroBatch = 4 }},
+		"train.accumulate":  {see: programs, edit: func(c *train.Config) { c.Train.Accumulate = 2 }},
+		"train.ranks":       {see: programs, edit: func(c *train.Config) { c.Train.Ranks = 2 }},
 		"train.zero_stage": {
 			see: programs, edit: func(c *train.Config) { c.Train.ZeroStage = 1 },
 			base: func(c *train.Config) { c.Train.Ranks = 2 },

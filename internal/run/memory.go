@@ -10,7 +10,7 @@ import (
 // memory later would end the process without a word of advice. The error says
 // what needs it and ends with instead.
 func CheckHostMemory(what string, need int64, instead string) error {
-	free, ok := hostMemory()
+	free, ok := HostMemory()
 	if !ok || need <= free {
 		return nil
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// hostMemory is how many bytes a process can still get: what proc(5) calls
+// HostMemory is how many bytes a process can still get: what proc(5) calls
 // MemAvailable, and the free swap.
-func hostMemory() (bytes int64, ok bool) {
+func HostMemory() (bytes int64, ok bool) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, false

@@ -2,5 +2,5 @@
 
 package run
 
-// hostMemory is not known here.
-func hostMemory() (bytes int64, ok bool) { return 0, false }
+// HostMemory is not known here.
+func HostMemory() (bytes int64, ok bool) { return 0, false }

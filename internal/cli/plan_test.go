@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/internal/run"
+	"octet/train"
+)
+
+func TestPlan(t *testing.T) {
+	out, _ := succeed(t, append([]string{"plan"}, small...)...)
+	for _, want := range []string{"parameters ", "memory of one rank", "per token", "program on emu", "micro.first.last"} {
+		require.Contains(t, out, want)
+	}
+	for _, name := range []string{"emu", "cuda"} {
+		status, text, stderr := octet(append([]string{"plan", "--json", "--backend", name}, small...)...)
+		require.Zero(t, status, stderr)
+		var p planned
+		require.NoError(t, json.Unmarshal([]byte(text), &p))
+		require.Equal(t, name, p.Backend)
+		require.Empty(t, p.Device)
+		require.EqualValues(t, 2*256*32+32*32+2*32*16+32*32+3*32*48+3*32, p.Parameters)
+		require.Equal(t, p.Memory.Total(), p.MemoryBytes)
+		require.NotZero(t, p.Programs[0].FLOPs)
+	}
+	out, _ = succeed(t, append([]string{"plan", "--json", "--backend", "emu:h100"}, small...)...)
+	require.Contains(t, out, `"backend": "emu",
+  "device": "h100",`)
+	dump, _ := succeed(t, append([]string{"plan", "--dump"}, small...)...)
+	require.Contains(t, dump, "layers.0.mlp")
+	require.Contains(t, dump, "e4m3")
+	dump, _ = succeed(t, append([]string{"plan", "--dump", "--backend", "cuda"}, small...)...)
+	require.Contains(t, dump, "weight.e4m3.t:e4m3") // what will run there: transposed copies beside the codes
+
+	require.NotContains(t, out, "between")
+	sharing := append(small, "train.ranks=4", "train.zero_stage=1")
+	out, _ = succeed(t, append([]string{"plan"}, sharing...)...)
+	require.Regexp(t, `between 4 ranks +ops +of\n(.*\n)*micro\.first\.last +reduce-scatter +[1-9]`, out)
+	require.Regexp(t, `update +all-gather +[1-9]`, out)
+	of := func(args []string) map[string]int64 {
+		text, _ := succeed(t, append([]string{"plan", "--json"}, args...)...)
+		var p planned
+		require.NoError(t, json.Unmarshal([]byte(text), &p))
+		classes := map[string]int64{}
+		for _, g := range p.Memory.Persistent {
+			classes[g.Name] = g.N
+		}
+		return classes
+	}
+	alone, shared := of(small), of(sharing)
+	require.EqualValues(t, alone["param"]+3*3*32*4, 4*shared["param"], "but for the norms' gains, three vectors of 32")
+	require.Less(t, shared["state"], alone["state"]/2)
+
+	// Nothing is run or written, so that any size can be planned.
+	t.Chdir(t.TempDir())
+	big, _ := succeed(t, "plan", "--model", "llama3-8b", "--recipe", "bf16")
+	require.Contains(t, big, "8.03B")
+	require.Empty(t, names(t, "."))
+}
+
+// Every word that plan prints of programs and memory is explained, in lines that
+// fit a terminal.
+func TestPlanExplainsItsWords(t *testing.T) {
+	for _, name := range []string{"emu", "emu:h100", "cuda:1", "gaudi:gaudi3"} {
+		out, _ := succeed(t, append([]string{"plan", "--backend", name, "train.accumulate=3"}, small...)...)
+		_, programs, ok := strings.Cut(out, "\nprogram on "+name+" ")
+		require.True(t, ok, out)
+		table, legend, ok := strings.Cut(programs, "\n\n")
+		require.True(t, ok)
+		explained := map[string]bool{}
+		for line := range strings.Lines(legend) {
+			word, _, _ := strings.Cut(line, " ")
+			explained[word] = true
+		}
+		lines := strings.Split(table, "\n")
+		words := strings.Fields(lines[0])
+		for _, line := range lines[1:] {
+			program, _, _ := strings.Cut(line, " ")
+			kind, _, _ := strings.Cut(program, ".")
+			words = append(words, kind)
+		}
+		for _, word := range words {
+			require.True(t, explained[word], "%s: %s", name, word)
+		}
+		for _, word := range []string{"launches", "compiled"} {
+			require.Equal(t, strings.HasPrefix(name, "gaudi"), explained[word], "%s: %s", name, word)
+		}
+		for _, word := range []string{"param", "state", "stash", "temps"} {
+			require.Regexp(t, `\n  `+word+` +[\d.]+ \wB +[a-z]`, out)
+		}
+		require.NotContains(t, out, "hint")
+		for line := range strings.Lines(out) {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
+		}
+	}
+}
+
+func TestPlanHintsAtTooMuchMemory(t *testing.T) {
+	out, _ := succeed(t, "plan", "--model", "llama2-7b", "--backend", "cuda")
+	require.Contains(t, out, "\nhint: it does not fit into H100 (80 GB) or H200 (141 GB); less is needed with\n"+
+		"      a train.micro_batch below 8, train.recompute=block, a smaller model\n")
+	for name, want := range map[string]string{"gaudi:gaudi2": "Gaudi 2 (96 GB)", "gaudi:gaudi3": "Gaudi 3 (128 GB)"} {
+		spec, err := backend.SpecOf(name)
+		require.NoError(t, err)
+		require.Equal(t, want, tooSmall(train.Config{}, spec, train.Memory{Arena: 200e9}))
+	}
+}
+
+// A device is named where its memory is less than what is needed, this machine
+// where it is the device.
+func TestTooSmall(t *testing.T) {
+	c := train.Config{}
+	c.Train.Ranks = 2
+	spec := backend.Spec{Capacities: []backend.Capacity{{Device: "A", Bytes: 1 << 30}, {Device: "B", Bytes: 2 << 30}}}
+	memory := func(arena, outside int64) train.Memory {
+		return train.Memory{Arena: arena, Outside: []train.Group{{Name: "driver", N: outside}}}
+	}
+	require.Empty(t, tooSmall(c, spec, memory(1<<30-1, 1)))
+	require.Equal(t, "A (1 GB)", tooSmall(c, spec, memory(1<<30, 1)), "a rank has a device of its own")
+	require.Equal(t, "A (1 GB) or B (2 GB)", tooSmall(c, spec, memory(1<<31, 1)))
+	require.Empty(t, tooSmall(c, backend.Spec{}, memory(1<<60, 0)), "nothing is known")
+
+	host := backend.Spec{HostMemory: true}
+	require.Empty(t, tooSmall(c, host, memory(1, 0)))
+	if free, ok := run.HostMemory(); ok {
+		require.Regexp(t, `^this machine \(.*B free\)$`, tooSmall(c, host, memory(3*free/4, 0)), "both ranks are here")
+	}
+}
+
+func TestLessMemory(t *testing.T) {
+	var c train.Config
+	c.Train.MicroBatch, c.Train.Recompute = 1, "block"
+	require.Equal(t, "a smaller model", lessMemory(c))
+	c.Train.MicroBatch, c.Train.Recompute, c.Train.Ranks = 4, "attention", 2
+	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c))
+}

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"octet/backend"
+	"octet/internal/run"
+	"octet/internal/writers"
+	"octet/train"
+)
+
+// memoryWords say what the kinds of memory hold.
+var memoryWords = map[string]string{
+	"param":  "master weights",
+	"state":  "moments, scales and their histories",
+	"stash":  "gradients, weights as cast: between programs",
+	"input":  "tokens and targets",
+	"output": "losses, norms and flags",
+	"temps":  "activations and more: within one program",
+}
+
+// programWords say what the programs do, and what their columns count.
+var programWords = []struct{ name, text string }{
+	{"micro", "forward and backward of a micro-batch: .first writes gradients, to\nwhich others add, .last sums them over the ranks"},
+	{"update", "the optimizer, and the scales of the next step"},
+	{"calibrate", "a pass over the first micro-batch, for the first scales"},
+	{"prepare", "casts weights that were initialised or loaded"},
+	{"eval", "the loss of a validation batch"},
+	{"health", "a pass that measures casts, every train.health_every steps"},
+	{"ops", "what runs, one after the other"},
+	{"blocks", "stretches of ops: the forward or the backward of one layer"},
+	{"distinct", "blocks that differ in more than the tensors that they work on"},
+	{"products", "matrix products: their multiplications and additions"},
+	{"launches", "graphs that the device is given, one after the other"},
+	{"compiled", "graphs that differ: each is compiled once"},
+}
+
+func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
+	if len(p.Schedule) > 0 {
+		fmt.Fprint(w, "schedule of recipes:")
+		for i, s := range p.Schedule {
+			if i > 0 {
+				fmt.Fprintf(w, ", after step %d", s.Step)
+			}
+			fmt.Fprintf(w, " %s", s.Recipe)
+		}
+		fmt.Fprintf(w, "\nwhich takes most memory under this one:\n\n")
+	}
+	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	table := func(groups []train.Group, format func(int64) string, words map[string]string) {
+		for _, g := range worthSaying(groups) {
+			fmt.Fprintf(tw, "  %s\t%s", g.Name, format(g.N))
+			if word := words[g.Name]; word != "" {
+				fmt.Fprintf(tw, "\t%s", word)
+			}
+			fmt.Fprintln(tw)
+		}
+	}
+	fmt.Fprintf(tw, "\nparameters\t%s\n", writers.Count(p.Parameters))
+	table(p.Groups, writers.Count, nil)
+	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
+	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
+	fmt.Fprintf(tw, "\ncheckpoint\t%s\tcopied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
+	if outside := totalOf(p.Memory.Outside); outside > 0 {
+		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
+		table(p.Memory.Outside, writers.Bytes, nil)
+	}
+	if small := tooSmall(job.Config, spec, p.Memory); small != "" {
+		fmt.Fprintf(tw, "\nhint: it does not fit into %s; less is needed with\n      %s\n", small, lessMemory(job.Config))
+	}
+	fmt.Fprintf(tw, "\npersistent, by module\t%s\twithout temps\n", writers.Bytes(totalOf(p.Memory.Persistent)))
+	table(p.Memory.Scopes, writers.Bytes, nil)
+	fmt.Fprintf(tw, "\ncompute\t%s per token\n", writers.Quantity(p.FLOPsPerToken, "FLOP"))
+	fmt.Fprintf(tw, "step\t%s tokens\n", writers.Count(p.TokensPerStep))
+	if len(p.Exchanges) > 0 {
+		fmt.Fprintf(tw, "\nbetween %d ranks\t\tops\tof\n", job.Config.Train.Ranks)
+	}
+	for _, x := range p.Exchanges {
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\n", x.Program, x.Op, x.Count, writers.Bytes(x.Bytes))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return p.printPrograms(w)
+}
+
+func (p planned) printPrograms(w io.Writer) error {
+	compiled := slices.ContainsFunc(p.Programs, func(r programReport) bool { return r.Compiled > 0 })
+	columns := []string{"ops", "blocks", "distinct", "products"}
+	if compiled {
+		columns = append(columns, "launches", "compiled")
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "\nprogram on %s\t%s\n", backendName(p.Backend, p.Device), strings.Join(columns, "\t"))
+	printed := columns
+	for _, r := range p.Programs {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%s", r.Name, r.Ops, r.Blocks, r.DistinctBlocks, writers.Quantity(float64(r.FLOPs), "FLOP"))
+		if compiled {
+			fmt.Fprintf(tw, "\t%d\t%d", r.Launches, r.Compiled)
+		}
+		fmt.Fprintln(tw)
+		kind, _, _ := strings.Cut(r.Name, ".")
+		printed = append(printed, kind)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	for _, word := range programWords {
+		if slices.Contains(printed, word.name) {
+			fmt.Fprintf(tw, "%s\t%s\n", word.name, strings.ReplaceAll(word.text, "\n", "\n\t"))
+		}
+	}
+	return tw.Flush()
+}
+
+// tooSmall lists the devices, of those that it may be, that are known to have too
+// little memory: "H100 (80 GB)". Where the device is this machine, it may be that.
+func tooSmall(c train.Config, spec backend.Spec, m train.Memory) string {
+	need := m.Total() + totalOf(m.Outside)
+	if spec.HostMemory {
+		free, ok := run.HostMemory()
+		if !ok || need*int64(c.Train.Ranks) <= free {
+			return ""
+		}
+		return fmt.Sprintf("this machine (%s free)", writers.Bytes(free))
+	}
+	var list []string
+	for _, k := range spec.Capacities {
+		if k.Bytes < need {
+			list = append(list, fmt.Sprintf("%s (%d GB)", k.Device, k.Bytes>>30))
+		}
+	}
+	return strings.Join(list, " or ")
+}
+
+// lessMemory is what to change of a configuration that needs too much.
+func lessMemory(c train.Config) string {
+	var ways []string
+	if c.Train.MicroBatch > 1 {
+		ways = append(ways, fmt.Sprintf("a train.micro_batch below %d", c.Train.MicroBatch))
+	}
+	if c.Train.Recompute != "block" {
+		ways = append(ways, "train.recompute=block")
+	}
+	if c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
+		ways = append(ways, "train.zero_stage=1")
+	}
+	return strings.Join(append(ways, "a smaller model"), ", ")
+}
