@@ -1,7 +1,7 @@
-// Package libcuda talks to NVIDIA's libraries through a small C shim that
-// loads them with dlopen, behind declarations of its own (api.h). So a build
-// needs a C compiler and no CUDA header or library, one binary meets CUDA 12
-// and 13, and a missing library is an error message.
+// Package libcuda talks to NVIDIA's libraries through a small C shim, behind
+// declarations of its own (api.h); octet/csrc/dynlib loads them. So a build needs
+// a C compiler and no CUDA header or library, one binary meets CUDA 12 and 13, and
+// a missing library is an error message.
 //
 // # What is here
 //

@@ -3,9 +3,13 @@
 package libcuda
 
 import (
+	"cmp"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"octet/csrc/standin"
 
 	"github.com/stretchr/testify/require"
 )
@@ -108,4 +112,20 @@ func TestCompilationNeedsNoCache(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("HOME", "")
 	require.Empty(t, c.cubinPath(axpySource, "sm_90a", nil))
+}
+
+// NVRTC finds its builtins only if they are loaded already: they lie beside it.
+func TestBuiltinsAreLoaded(t *testing.T) {
+	library := standin.Build(t, "libnvrtc")
+	t.Setenv("OCTET_LIBNVRTC", library)
+	builtins := filepath.Join(filepath.Dir(library), "libnvrtc-builtins.so.13.99")
+	source := filepath.Join(t.TempDir(), "builtins.c")
+	require.NoError(t, os.WriteFile(source, []byte("int builtins;"), 0o666))
+	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), "-shared", "-fPIC", "-o", builtins, source).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	_, err = ProbeNVRTC(0)
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	require.Contains(t, string(maps), builtins)
 }

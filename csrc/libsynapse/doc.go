@@ -1,7 +1,6 @@
-// Package libsynapse talks to Intel Gaudi's SynapseAI through a small C shim
-// that loads libSynapse.so with dlopen, behind declarations of its own (api.h).
-// So a build needs a C compiler and no SDK, and a missing library is an error
-// message.
+// Package libsynapse talks to Intel Gaudi's SynapseAI through a small C shim,
+// behind declarations of its own (api.h); octet/csrc/dynlib loads libSynapse.so. So
+// a build needs a C compiler and no SDK, and a missing library is an error message.
 //
 // # How a Gaudi computes
 //
