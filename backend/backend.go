@@ -84,6 +84,9 @@ type Spec struct {
 	// Capacities is the memory of the devices that this may be, the smallest first,
 	// as far as it is known before one is open.
 	Capacities []Capacity
+	// Unit is how many blocks in a row a backend that compiles blocks compiles as one;
+	// 0 is 1.
+	Unit int
 	// HostMemory says that the device has no memory but the machine's.
 	HostMemory bool
 	// Threads is how many processors of the machine a rank works on; 0 where it is

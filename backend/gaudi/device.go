@@ -27,8 +27,8 @@ type device struct {
 	lists  []int            // all commands that were prepared
 }
 
-// newDevice is the backend of one of the ranks.
-func newDevice(s synapse, rank, ranks int) (*device, error) {
+// newDevice is the backend of one of the ranks, which compiles some blocks as one.
+func newDevice(s synapse, rank, ranks, unit int) (*device, error) {
 	h := s.hardware()
 	model, ok := models[h.Model]
 	if !ok {
@@ -36,7 +36,10 @@ func newDevice(s synapse, rank, ranks int) (*device, error) {
 	}
 	model.Device = fmt.Sprintf("%s, %s, SynapseAI %s", model.Device, h.Name, h.Driver)
 	model.Arithmetic = fmt.Sprintf("%s+synapse%s", h.Model, h.Driver)
-	model.Align = h.Align
+	if unit > 1 { // the compiler fuses across blocks, and may round elsewhere
+		model.Arithmetic += fmt.Sprintf("+unit%d", unit)
+	}
+	model.Align, model.Unit = h.Align, unit
 	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
 }
 

@@ -10,7 +10,8 @@
 //
 // Lower (lower.go) gives every tensor of an optimizer's list an op of its own. cut
 // (units.go) takes a program apart into units: the nodes of a layer, which the
-// compiler may fuse and overlap. The builder (builder.go and the files of the ops)
+// compiler may fuse and overlap, or of several layers (gaudi:0,unit=4), which are fewer
+// launches, with more to overlap, but longer to compile. The builder (builder.go and the files of the ops)
 // writes a unit's graph, plain data of package octet/csrc/libsynapse. All of that
 // works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
 // graph once, layers being equal up to addresses, and keeps the recipes on disk
@@ -30,8 +31,9 @@
 // SynapseAI gives a process one device. One rank has it in this process; each of
 // several has a process of its own, this program started once more (worker.go), and is
 // driven through a socket (remote.go): what SynapseAI is asked to do is plain data
-// (synapse.go). The processes live and die together. Collectives are HCCL's, on the
-// same stream as the launches.
+// (synapse.go). The processes live and die together: where one ends, or waits longer
+// than OCTET_HCCL_TIMEOUT, all end, with an error that says where. Collectives are
+// HCCL's, on the same stream as the launches.
 //
 // # Determinism
 //
@@ -61,6 +63,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -104,34 +107,54 @@ var models = map[string]backend.Spec{
 // spec takes a model, or the number of a device or nothing, which is the model of
 // the devices that are here, and Gaudi 2 where none are.
 func spec(device string) (backend.Spec, error) {
-	model, _, err := parse(device)
+	w, err := parse(device)
 	if err != nil {
 		return backend.Spec{}, err
 	}
-	return models[cmp.Or(model, modelHere(), "gaudi2")], nil
+	s := models[cmp.Or(w.model, modelHere(), "gaudi2")]
+	s.Unit = w.unit
+	return s, nil
 }
 
-// parse takes the device of "gaudi:0" apart: a module number, or -1 for any
-// device, and a model if it names one.
-func parse(device string) (model string, module int, err error) {
-	if n, err := strconv.ParseUint(device, 10, 16); err == nil {
-		return "", int(n), nil
+// A wish is what the device of "gaudi:0,unit=4" asks for.
+type wish struct {
+	model  string // if it names one
+	module int    // its number, or -1 for any device
+	unit   int    // blocks that are compiled as one
+}
+
+// parse takes a device's name apart.
+func parse(device string) (wish, error) {
+	w := wish{module: -1, unit: 1}
+	for option := range strings.SplitSeq(device, ",") {
+		number, isUnit := strings.CutPrefix(option, "unit=")
+		n, err := strconv.ParseUint(number, 10, 16)
+		_, isModel := models[option]
+		switch {
+		case isUnit && err == nil && n > 0:
+			w.unit = int(n)
+		case isUnit:
+			return wish{}, fmt.Errorf("backend gaudi: %q: a unit has a number of blocks, 1 or more, such as unit=4", option)
+		case err == nil:
+			w.module = int(n)
+		case isModel:
+			w.model = option
+		case device != "":
+			return wish{}, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0; and unit=N, the blocks that are compiled as one)", option)
+		}
 	}
-	if _, ok := models[device]; !ok && device != "" {
-		return "", 0, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0)", device)
-	}
-	return device, -1, nil
+	return w, nil
 }
 
 // open makes the backends of all ranks. One alone has its device in this process;
 // several have a process each.
 func open(device string, o backend.Options) ([]backend.Backend, error) {
-	model, module, err := parse(device)
+	w, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
 	ranks := max(1, o.Ranks)
-	opened, err := openRanks(module, ranks)
+	opened, err := openRanks(w.module, ranks)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)
@@ -140,8 +163,8 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	}
 	list := make([]backend.Backend, ranks)
 	for rank, s := range opened {
-		d, err := newDevice(s, rank, ranks)
-		if h := s.hardware(); err == nil && model != "" && model != h.Model {
+		d, err := newDevice(s, rank, ranks, w.unit)
+		if h := s.hardware(); err == nil && w.model != "" && w.model != h.Model {
 			err = fmt.Errorf("%w of that model: this is a %s, and --backend gaudi takes what is there", backend.ErrNoDevice, h.Model)
 		}
 		if err != nil {

@@ -40,6 +40,36 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+func TestDeviceNames(t *testing.T) {
+	for device, want := range map[string]wish{
+		"":                {"", -1, 1},
+		"3":               {"", 3, 1},
+		"gaudi3":          {"gaudi3", -1, 1},
+		"unit=4":          {"", -1, 4},
+		"0,unit=2":        {"", 0, 2},
+		"unit=12,gaudi2":  {"gaudi2", -1, 12},
+		"gaudi3,7,unit=1": {"gaudi3", 7, 1},
+	} {
+		got, err := parse(device)
+		require.NoError(t, err)
+		require.Equal(t, want, got, device)
+	}
+	for device, want := range map[string]string{
+		"unit=0":   `"unit=0": a unit has a number of blocks, 1 or more`,
+		"unit=all": `"unit=all": a unit has`,
+		"0,unit=":  `"unit=": a unit has`,
+		"0,":       `unknown device ""`,
+		"units=2":  `unknown device "units=2"`,
+		"70000":    `unknown device "70000"`,
+	} {
+		_, err := spec(device)
+		require.ErrorContains(t, err, want, device)
+	}
+	s, err := spec("gaudi2,unit=3")
+	require.NoError(t, err)
+	require.Equal(t, 3, s.Unit)
+}
+
 // On any machine a build with the tag says something.
 func TestProbeAlwaysAnswers(t *testing.T) {
 	list := probe()

@@ -12,7 +12,7 @@ import (
 // available says what is missing. Whether a device that is there is free turns out
 // when it is opened: to try would be to take it.
 func available(device string) error {
-	model, _, err := parse(device)
+	w, err := parse(device)
 	if err != nil {
 		return err
 	}
@@ -20,8 +20,8 @@ func available(device string) error {
 	if err != nil {
 		return err
 	}
-	if model == "gaudi2" && s.Gaudi2 == 0 || model == "gaudi3" && s.Gaudi3 == 0 {
-		return fmt.Errorf("%w of model %s: SynapseAI shows %d Gaudi 2 and %d Gaudi 3", backend.ErrNoDevice, model, s.Gaudi2, s.Gaudi3)
+	if w.model == "gaudi2" && s.Gaudi2 == 0 || w.model == "gaudi3" && s.Gaudi3 == 0 {
+		return fmt.Errorf("%w of model %s: SynapseAI shows %d Gaudi 2 and %d Gaudi 3", backend.ErrNoDevice, w.model, s.Gaudi2, s.Gaudi3)
 	}
 	return nil
 }

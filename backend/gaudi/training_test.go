@@ -181,6 +181,27 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	}
 }
 
+// How many blocks are one unit changes no bit on the stand-in, which computes in order.
+func TestUnitsComputeTheSame(t *testing.T) {
+	for _, model := range []string{"gaudi2", "gaudi3"} {
+		t.Run(model, func(t *testing.T) {
+			devices(t, model, "1")
+			for _, recipe := range []string{"bf16", "te-delayed"} { // which repeat
+				c := small(recipe)
+				c.Model.Layers = 5
+				want := losses(t, c, "gaudi", 4)
+				for _, unit := range []string{"gaudi:unit=2", "gaudi:unit=5"} {
+					require.Equal(t, want, losses(t, c, unit, 4), "%s on %s", recipe, unit)
+				}
+			}
+			list, err := open("unit=2", backend.Options{})
+			require.NoError(t, err)
+			require.Equal(t, model+"+synapse1.24.0-standin+unit2", list[0].Spec().Arithmetic)
+			closeAll(t, list)
+		})
+	}
+}
+
 // Two ranks take the steps of one with both their batches, as far as the order of
 // sums tells them apart; and a run repeats.
 func TestTwoRanksAreOneWithTheirBatches(t *testing.T) {

@@ -87,7 +87,7 @@ func newCutter(s backend.Spec, perOp bool, programs ...*backend.Program) *cutter
 // cut makes a program, lowered already, into units.
 func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 	nodes := p.Nodes()
-	s := &schedule{program: p, stretch: stretches(nodes, c.perOp), arena: map[*backend.Tensor]bool{}}
+	s := &schedule{program: p, stretch: stretches(nodes, c.blocks()), arena: map[*backend.Tensor]bool{}}
 	c.findCrossing(s)
 	for i := 0; i < len(nodes); i = s.stretch[i].end + 1 {
 		part := nodes[i : s.stretch[i].end+1]
@@ -155,20 +155,32 @@ func (c *cutter) findCrossing(s *schedule) {
 	}
 }
 
-// stretches divides nodes into units: the nodes of a block, and outside of
-// blocks such as hand each other whole temps, a chunk of the logits for example.
-// What is not connected is apart, for the sake of equal units: the casts of
+// blocks is how many a unit may have; 0 where every op is one.
+func (c *cutter) blocks() int {
+	if c.perOp {
+		return 0
+	}
+	return max(1, c.spec.Unit)
+}
+
+// stretches divides nodes into units: the nodes of a block, or of some in a row, and
+// outside of blocks such as hand each other whole temps, a chunk of the logits for
+// example. What is not connected is apart, for the sake of equal units: the casts of
 // equal weights are one recipe.
-func stretches(nodes []*backend.Node, perOp bool) []stretch {
+func stretches(nodes []*backend.Node, blocks int) []stretch {
 	list := make([]stretch, len(nodes))
 	written := map[*backend.Tensor]bool{} // by the current unit
-	first := 0
+	first, left := 0, blocks              // how many blocks the current unit may have still
 	for i, n := range nodes {
 		if i > 0 {
 			p := nodes[i-1]
-			together := n.Block == p.Block && !perOp && !byItself(n.Op) && !byItself(p.Op)
+			together := blocks > 0 && !byItself(n.Op) && !byItself(p.Op)
+			if n.Block != p.Block {
+				left--
+				together = together && n.Block != "" && p.Block != "" && left > 0
+			}
 			if !together || n.Block == "" && !readsOne(n, written) {
-				first = i
+				first, left = i, blocks
 				clear(written)
 			}
 		}

@@ -73,6 +73,26 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 	}
 }
 
+// Some blocks in a row are one unit: fewer launches, of units that are equal still, and
+// what passes between their blocks is the compiler's to place.
+func TestUnitsOfSeveralBlocks(t *testing.T) {
+	for unit, want := range map[int]struct{ launches, compiled, crossing int }{
+		1: {7 + 2, 3, 2}, 2: {4 + 2, 4, 2}, 3: {3 + 2, 4, 2}, 7: {1 + 2, 3, 1}, 100: {1 + 2, 3, 1},
+	} {
+		s := specOf(t, fmt.Sprintf("gaudi2,unit=%d", unit))
+		p := chain(s, 7)
+		c := newCutter(s, false, p)
+		schedule, err := c.cut(p)
+		require.NoError(t, err)
+		checkSchedule(t, s, c, schedule)
+		require.Equal(t, roundUp(32*48*2, s.Align)*int64(want.crossing), c.planOf(schedule).Bytes)
+		o, err := outline(s, []*backend.Program{p})
+		require.NoError(t, err)
+		require.Equal(t, []backend.Launches{{Launches: want.launches, Compiled: want.compiled}}, o.Launches, unit)
+		require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, o.Temps, "that of the largest unit is counted")
+	}
+}
+
 // The compiler's own tensors, as long as somebody reads them; not the places.
 func TestWorkspace(t *testing.T) {
 	s := specOf(t, "gaudi2")
@@ -144,7 +164,7 @@ func TestStretches(t *testing.T) {
 	cast(p, d, out)
 	require.NoError(t, p.Err())
 	var firsts []int
-	for _, s := range stretches(p.Nodes(), false) {
+	for _, s := range stretches(p.Nodes(), 1) {
 		firsts = append(firsts, s.first)
 	}
 	require.Equal(t, []int{0, 0, 2, 2, 4, 5, 6, 7, 7, 9}, firsts)
