@@ -26,7 +26,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		}
 	}
 	// What earlier programs want of the variables is wanted still.
-	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
+	c := cutterOf(d.spec, slices.Concat(d.loaded, programs)...)
 	bound, err := d.bind(c, programs)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,8 @@ func (x *executable) Run(ctx context.Context) error {
 // last bits may differ from those of Run.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	if x.observed == nil {
-		c := &cutter{spec: x.spec, layouts: x.layouts, units: map[string]*unit{}, perOp: true}
+		c := newCutter(x.spec, true, x.program)
+		c.layouts = x.layouts
 		list, err := x.bind(c, []*backend.Program{x.program})
 		if err != nil {
 			return err

@@ -25,6 +25,7 @@ func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, err
 		if _, err := c.cut(p); err != nil {
 			return nil, err
 		}
+		p.Keep(c)
 	}
 	return lowered, nil
 }
@@ -61,7 +62,7 @@ func split(r *backend.Rewriter, n *backend.Node) {
 // outline is what a set of lowered programs is compiled to. The workspace of the
 // largest unit is estimated: the compiler has the last word.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
-	c := newCutter(s, false, programs...)
+	c := cutterOf(s, programs...)
 	var schedules []*schedule
 	for _, p := range programs {
 		schedule, err := c.cut(p)
