@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -59,4 +60,45 @@ func TestCacheOfRecipes(t *testing.T) {
 	nowhere.keep("key", saved("recipe"))
 	_, ok = nowhere.find("key")
 	require.False(t, ok)
+}
+
+// What was used least recently goes first, of whichever version.
+func TestCacheIsTrimmed(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the directory is another one elsewhere")
+	}
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	old, c := openCache("1.23.0", "gaudi2"), openCache("1.24.0", "gaudi2")
+	old.limit, c.limit = 30, 30
+	age := func(c *cache, key string, hours int) {
+		path, ok := c.find(key)
+		require.True(t, ok)
+		then := time.Now().Add(-time.Duration(hours) * time.Hour)
+		require.NoError(t, os.Chtimes(path, then, then))
+	}
+	has := func(c *cache, key string) bool {
+		paths, err := filepath.Glob(filepath.Join(c.dir, key+"-*"))
+		require.NoError(t, err)
+		return len(paths) == 1
+	}
+	ten := saved("ten bytes.")
+	old.keep("a", ten)
+	age(old, "a", 3)
+	c.keep("b", ten)
+	age(c, "b", 5)
+	c.keep("c", ten)
+	age(c, "c", 4)
+	_, ok := c.find("b") // which makes it the newest
+	require.True(t, ok)
+	require.True(t, has(old, "a") && has(c, "b") && has(c, "c"), "there is room for three")
+	c.keep("d", ten)
+	require.False(t, has(c, "c"))
+	require.True(t, has(old, "a") && has(c, "b") && has(c, "d"))
+	age(c, "b", 2)
+	c.keep("e", saved("twenty bytes........"))
+	require.True(t, has(c, "e") && has(c, "d"))
+	require.False(t, has(old, "a") || has(c, "b"))
+	c.keep("f", saved("more than all the room there is"))
+	require.False(t, has(c, "f"), "nothing that is larger is kept")
+	require.True(t, has(c, "e") && has(c, "d"))
 }
