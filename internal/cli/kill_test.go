@@ -185,9 +185,8 @@ func anywhere() failpoint {
 // step, and while it goes on after another kill; alone and of two ranks.
 func TestKilledAnywhere(t *testing.T) {
 	if os.Getenv("OCTET_LONG") == "" {
-		k := undisturb(t, 1)
-		k.at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
-		k.at(t, later())
+		undisturb(t, 1).at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
+		undisturb(t, 2).at(t, later())
 		return
 	}
 	const kills = 1000

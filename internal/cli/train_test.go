@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 	"octet/backend"
 	"octet/data"
 	"octet/internal/config"
+	"octet/internal/disk"
 )
 
 func TestTrain(t *testing.T) {
@@ -234,5 +236,31 @@ func TestDiverged(t *testing.T) {
 		require.Contains(t, stderr, test.want)
 		require.Contains(t, read(t, dir, "metrics.jsonl"), `"grad_norm":null`)
 		require.Contains(t, read(t, dir, "run.log"), `"msg":"stopped"`)
+	}
+}
+
+// A checkpoint that cannot be written: what the user reads and what the status is.
+func TestFullDisk(t *testing.T) {
+	full := func(c disk.Change) error {
+		if c.Op == disk.Sync && strings.Contains(c.Path, ".step-00000004") {
+			return &os.PathError{Op: "sync", Path: c.Path, Err: syscall.ENOSPC}
+		}
+		return c.Do()
+	}
+	text := corpus(t, 20_000)
+	for _, on := range []string{"stop", "continue"} {
+		dir := filepath.Join(t.TempDir(), "run")
+		restore := disk.Intercept(full)
+		status, _, stderr := octet(trainArgs(text, dir, 8, "checkpoint.every=2", "checkpoint.on_error="+on)...)
+		restore()
+		cause := `writing the checkpoint of step 4: writing ` + dir + `/checkpoints/step-00000004: model\.safetensors: .*: ` + syscall.ENOSPC.Error()
+		if on == "stop" {
+			require.Equal(t, exitFailed, status)
+			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002, from which --resume --out `+dir+` goes on\n$`, stderr)
+		} else {
+			require.Zero(t, status)
+			require.Regexp(t, `\nstep [56]: `+cause+`; training goes on, and tries again at the next checkpoint\n`, stderr)
+			require.Equal(t, []string{"step-00000006", "step-00000008"}, names(t, filepath.Join(dir, "checkpoints")))
+		}
 	}
 }
