@@ -195,11 +195,10 @@ func (r *Run) plan() error {
 	if _, _, r.Memory, err = train.LargestJob(r.Config, driver, spec); err != nil {
 		return err
 	}
-	host := r.Memory.Snapshot
-	if spec.HostMemory {
-		host += r.Memory.Total() * int64(len(r.Devices))
+	if !spec.HostMemory {
+		return CheckHostMemory("the copy that a checkpoint is written from", r.Memory.Snapshot, "use a smaller model, or a machine with more memory beside its devices")
 	}
-	return CheckHostMemory("the run", host, SmallerRun)
+	return CheckHostMemory("the run", r.Memory.Total()*int64(len(r.Devices))+r.Memory.Snapshot, SmallerRun)
 }
 
 // begin sets the weights: from the newest whole checkpoint, from model.init,
