@@ -70,12 +70,14 @@ func (p failpoint) arm() {
 	var mu sync.Mutex
 	n := 0
 	disk.Intercept(func(c disk.Change) error {
-		mu.Lock()
-		defer mu.Unlock() // nobody changes anything while this process dies
 		if p.Name != "any" && nameOf(c) != p.Name {
 			return c.Do()
 		}
-		if n++; n != p.N {
+		mu.Lock()
+		n++
+		reached := n == p.N
+		mu.Unlock()
+		if !reached {
 			return c.Do()
 		}
 		switch p.When {
