@@ -215,6 +215,5 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 		})
 		t.Logf("ranks=%d: %d kills, %d of them at every change once", ranks, kills.Load(), len(k.points))
-		require.GreaterOrEqual(t, kills.Load(), int64(wanted/2))
 	}
 }
