@@ -108,6 +108,9 @@ func printResumed(w io.Writer, r *run.Run) {
 	for _, e := range r.Skipped {
 		fmt.Fprintf(w, "passed over %s: %v\n", e.Path, e.Damage)
 	}
+	for _, lost := range r.Lost {
+		fmt.Fprintln(w, lost)
+	}
 	if r.Moved != "" {
 		fmt.Fprintf(w, "the checkpoint was written by backend %s: from here on the run is not\nbit for bit what it would have been there\n", r.Moved)
 	}

@@ -2,6 +2,7 @@ package run
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
@@ -17,6 +18,7 @@ type records struct {
 	events          *writers.Events
 	log             *writers.RunLog
 	files           []io.Closer // those above that are open
+	lost            []string    // which lines of earlier steps are not there any more
 }
 
 // openRecords opens them, cut back to the step that the run goes on from.
@@ -32,8 +34,12 @@ func openRecords(dir string, from int) (r *records, err error) {
 		to   **writers.JSONL
 	}{{metricsFile, &r.metrics}, {timingFile, &r.timing}} {
 		path := filepath.Join(dir, f.name)
-		if err := writers.TruncateAfter(path, from); err != nil {
+		last, err := writers.TruncateAfter(path, from)
+		if err != nil {
 			return r, err
+		}
+		if last < from {
+			r.lost = append(r.lost, fmt.Sprintf("%s ends at step %d: the lines up to step %d are lost", path, last, from))
 		}
 		if *f.to, err = writers.OpenJSONL(path); err != nil {
 			return r, err

@@ -47,6 +47,7 @@ type Run struct {
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
+	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
 
 	backend   string // as given
 	options   backend.Options
@@ -131,6 +132,7 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if r.records, err = openRecords(o.Dir, r.Resumed); err != nil {
 		return err
 	}
+	r.Lost = r.records.lost
 	r.logStart()
 	return nil
 }
@@ -176,6 +178,9 @@ func (r *Run) logStart() {
 	}
 	for _, e := range r.Skipped {
 		log.Warn("checkpoint passed over", "path", e.Path, "reason", e.Damage.Error())
+	}
+	for _, lost := range r.Lost {
+		log.Warn(lost)
 	}
 }
 

@@ -124,31 +124,32 @@ func (j *JSONL) Close() error { return j.file.Close() }
 // ones after it is an error, and the file stays as it was. A file that is not
 // there has nothing to cut.
 //
-// The cut is a single truncation: it happens or it does not.
-func TruncateAfter(path string, step int) error {
+// The cut is a single truncation: it happens or it does not. last is the step of
+// the line that it leaves at the end, 0 without one.
+func TruncateAfter(path string, step int) (last int, err error) {
 	f, err := disk.Open(path, os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	keep, err := lengthUpTo(f, step)
+	keep, last, err := lengthUpTo(f, step)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return 0, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := f.Truncate(keep); err != nil {
-		return err
+		return 0, err
 	}
-	return f.Sync()
+	return last, f.Sync()
 }
 
 // lengthUpTo is the number of bytes before the first line of a later step, or
-// before a damaged end.
-func lengthUpTo(r io.Reader, step int) (int64, error) {
+// before a damaged end, and the step of the line that ends there.
+func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
-	var keep, at int64
+	var at int64
 	var text []byte
 	damaged := 0
 	for n := 1; ; n++ {
@@ -158,9 +159,9 @@ func lengthUpTo(r io.Reader, step int) (int64, error) {
 		at += length
 		switch {
 		case errors.Is(err, io.EOF):
-			return keep, nil // text, if any, is torn
+			return keep, last, nil // text, if any, is torn
 		case err != nil:
-			return 0, err
+			return 0, 0, err
 		}
 		var line struct {
 			Step *int `json:"step"`
@@ -172,12 +173,12 @@ func lengthUpTo(r io.Reader, step int) (int64, error) {
 			continue
 		}
 		if damaged > 0 {
-			return 0, fmt.Errorf("line %d is damaged, with whole lines after it; repair or remove it", damaged)
+			return 0, 0, fmt.Errorf("line %d is damaged, with whole lines after it; repair or remove it", damaged)
 		}
 		if *line.Step > step {
-			return keep, nil
+			return keep, last, nil
 		}
-		keep = at
+		keep, last = at, *line.Step
 	}
 }
 

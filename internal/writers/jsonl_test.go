@@ -115,19 +115,24 @@ func TestTruncateAfter(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "metrics.jsonl")
 		require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
 		for range 2 { // once more changes nothing
-			require.NoError(t, TruncateAfter(path, 3), test.name)
+			last, err := TruncateAfter(path, 3)
+			require.NoError(t, err, test.name)
+			require.Equal(t, strings.Count(test.want, "\n"), last, test.name)
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, test.want, string(text), test.name)
 		}
 	}
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
-	require.NoError(t, TruncateAfter(path, 3))
+	last, err := TruncateAfter(path, 3)
+	require.NoError(t, err)
+	require.Zero(t, last)
 	require.NoFileExists(t, path)
 
 	damaged := whole(1) + "{\n" + whole(2, 3)
 	require.NoError(t, os.WriteFile(path, []byte(damaged), 0o600))
-	require.ErrorContains(t, TruncateAfter(path, 3), "line 2 is damaged")
+	_, err = TruncateAfter(path, 3)
+	require.ErrorContains(t, err, "line 2 is damaged")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, damaged, string(text), "left as it was")
@@ -141,19 +146,19 @@ func TestTruncateLongLines(t *testing.T) {
 	zeros := io.LimitReader(zeroReader{}, 1<<30)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	keep, err := lengthUpTo(io.MultiReader(strings.NewReader(whole), zeros), 9)
+	keep, _, err := lengthUpTo(io.MultiReader(strings.NewReader(whole), zeros), 9)
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.EqualValues(t, len(whole), keep)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*maxLine))
 
 	padded := "{\"step\":2}" + strings.Repeat(" ", maxLine) + "\n"
-	keep, err = lengthUpTo(strings.NewReader(whole+padded), 9)
+	keep, _, err = lengthUpTo(strings.NewReader(whole+padded), 9)
 	require.NoError(t, err)
 	require.EqualValues(t, len(whole), keep)
-	_, err = lengthUpTo(strings.NewReader(whole+padded+whole), 9)
+	_, _, err = lengthUpTo(strings.NewReader(whole+padded+whole), 9)
 	require.ErrorContains(t, err, "line 2 is damaged")
-	keep, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-maxLine/2:]), 9)
+	keep, _, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-maxLine/2:]), 9)
 	require.NoError(t, err)
 	require.EqualValues(t, len(whole)+10+maxLine/2, keep, "as long as may be")
 }
@@ -171,22 +176,26 @@ func FuzzTruncate(f *testing.F) {
 	f.Add([]byte("{\"step\":1}\n{\n{\"step\":2}\n"), 5)
 	f.Add([]byte("\x00\n\n{}"), 0)
 	f.Fuzz(func(t *testing.T, text []byte, step int) {
-		keep, err := lengthUpTo(bytes.NewReader(text), step)
+		keep, last, err := lengthUpTo(bytes.NewReader(text), step)
 		if err != nil {
 			return
 		}
 		require.LessOrEqual(t, keep, int64(len(text)))
 		kept := text[:keep]
 		require.True(t, len(kept) == 0 || kept[len(kept)-1] == '\n')
-		again, err := lengthUpTo(bytes.NewReader(kept), step)
+		again, sameLast, err := lengthUpTo(bytes.NewReader(kept), step)
 		require.NoError(t, err)
 		require.Equal(t, keep, again)
+		require.Equal(t, last, sameLast)
+		ends := 0
 		for line := range bytes.Lines(kept) {
 			var l struct {
 				Step *int `json:"step"`
 			}
 			require.NoError(t, json.Unmarshal(line, &l))
 			require.LessOrEqual(t, *l.Step, step)
+			ends = *l.Step
 		}
+		require.Equal(t, ends, last)
 	})
 }
