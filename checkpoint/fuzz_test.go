@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,8 +19,14 @@ func FuzzManifest(f *testing.F) {
 	f.Add(text)
 	f.Add(bytes.ReplaceAll(text, []byte("model"), []byte("../x")))
 	f.Add([]byte(`{"format":"octet-checkpoint","version":1,"files":[{"name":"/","size":-1}]}`))
+	f.Add([]byte(`{"format":"octet-checkpoint","version":1,"files":[` + strings.Repeat(`{},`, 1000) + `{}]}`))
+	f.Add([]byte(strings.Repeat(`{"files":`, 20_000)))
 	f.Fuzz(func(t *testing.T, text []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		m, err := parseManifest(text)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64*len(text)+64<<10))
 		if err != nil {
 			return
 		}

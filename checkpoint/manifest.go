@@ -31,8 +31,9 @@ const (
 	manifestFormat  = "octet-checkpoint"
 	manifestVersion = 1
 
-	// maxJSON bounds the JSON files, which are read whole.
-	maxJSON = 64 << 20
+	// maxJSON bounds the JSON files, which are read whole. The largest that others
+	// have, a config.json with the names of a classifier's labels, take a tenth of it.
+	maxJSON = 1 << 20
 )
 
 // manifest is MANIFEST.json. Neither step nor time is in it: every byte of it

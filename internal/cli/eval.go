@@ -24,8 +24,12 @@ type evalCmd struct {
 	device
 }
 
-// evalBatch is how many windows run at a time where no run says.
-const evalBatch = 8
+// evalBatch is how many windows run at a time where no run says, evalTokens how
+// many tokens at most: a run may have been trained on a larger machine.
+const (
+	evalBatch  = 8
+	evalTokens = 1 << 15
+)
 
 type evaluated struct {
 	Path        string         `json:"path"`
@@ -61,6 +65,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if seq < 1 || seq > 1<<20 {
 		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
 	}
+	batch = min(batch, max(1, evalTokens/seq))
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)

@@ -45,6 +45,14 @@ func TestEval(t *testing.T) {
 	whole := eval(dir, "--data", text)
 	require.EqualValues(t, 19_999, whole.Tokens)
 
+	// A batch that only a larger machine has room for is not asked of this one.
+	config := read(t, dir, "config.toml")
+	larger := strings.Replace(config, "micro_batch = 2 ", "micro_batch = 16000000 ", 1)
+	require.NotEqual(t, config, larger)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(larger), 0o600))
+	require.InDelta(t, float64(own.Loss), float64(eval(dir).Loss), 1e-6)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600))
+
 	table, stderr := succeed(t, "eval", dir)
 	require.Empty(t, stderr)
 	for _, row := range []string{"checkpoint ", "recipe ", "tokens ", "loss ", "perplexity ", "bits per byte "} {
