@@ -28,7 +28,7 @@ func (c diffCmd) Run(t *terminal) error {
 	if c.JSON {
 		err = json.NewEncoder(t.out).Encode(d)
 	} else {
-		printDifference(t.out, d)
+		printDifference(&printable{to: t.out}, d)
 	}
 	if err == nil && !d.Equal() {
 		return stopped{exitFailed}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"octet/internal/inspect"
@@ -35,27 +36,26 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(report)
 	}
+	out := &printable{to: t.out} // names in a file of anybody's do not steer the terminal
 	s := report.State
-	fmt.Fprintf(t.out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
+	fmt.Fprintf(out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
 		report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
 	kind := func(name string) string { return name }
 	if !c.All {
 		kind = func(name string) string { return layerNumber.ReplaceAllString(name, "layers.*.") }
 	}
-	if err := printTensors(t.out, report.Tensors, kind); err != nil {
+	if err := printTensors(out, report.Tensors, kind); err != nil {
 		return err
 	}
-	if err := printCasts(t.out, report.Casts, kind); err != nil {
+	if err := printCasts(out, report.Casts, kind); err != nil {
 		return err
-	}
-	fmt.Fprintln(t.out)
-	for _, finding := range report.Health {
-		fmt.Fprintln(t.out, "look at: "+finding)
 	}
 	if len(report.Health) == 0 {
-		fmt.Fprintln(t.out, "nothing looks wrong")
+		_, err = io.WriteString(out, "\nnothing looks wrong\n")
+		return err
 	}
-	return nil
+	_, err = io.WriteString(out, "\nlook at: "+strings.Join(report.Health, "\nlook at: ")+"\n")
+	return err
 }
 
 var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)

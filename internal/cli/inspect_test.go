@@ -42,6 +42,7 @@ func handmade(t *testing.T, dir string, step int) string {
 			f32("model.layers.0.mlp.up_proj.weight", 0.5, -0.25),
 			f32("model.layers.1.mlp.up_proj.weight", 0.75, float32(math.NaN())),
 			f32("model.norm.weight", 1, 1, 0, 1),
+			f32("\x1b[2J", 1),
 		},
 		Optimizer: optimizer,
 		State:     train.State{Version: 2, Octet: "devel", Backend: "emu, avx2", Recipe: "fp8-delayed", Step: step, Seed: 1},
@@ -55,6 +56,7 @@ recipe      fp8-delayed, seed 1
 step        2, epoch 0, row 0
 
 tensor                                n  format      amax  zeros  not finite
+·[2J                                  1  fp32 [1]    1     0.0%   0
 model.layers.*.mlp.up_proj.weight     2  fp32 [2]    0.75  0.0%   1
 model.norm.weight                     1  fp32 [4]    1     25.0%  0
 model.layers.*.mlp.up_proj.weight.m1  2  e4m3 [1 2]  0.5   50.0%  0
@@ -90,7 +92,7 @@ func TestInspect(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
 	require.Equal(t, 2, r.State.Step)
-	require.Len(t, r.Tensors, 3+4*3+2*2)
+	require.Len(t, r.Tensors, 4+4*3+2*2)
 	require.Len(t, r.Casts, 4)
 	require.Equal(t, 128., r.Casts[0].Scale)
 	require.Len(t, r.Health, 2)
