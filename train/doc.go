@@ -30,6 +30,17 @@
 //	prepare    after loading: casts the weights from their masters
 //	eval       forward with frozen scales
 //
+// # Ranks that share the optimizer's state
+//
+// With train.zero_stage = 1, the first stage of ZeRO (Rajbhandari et al. 2020), rank
+// r holds the r-th part of the rows of each matrix's master and moments, and of
+// their scales by block. The last micro-batch reduces gradients into these rows
+// instead of giving every rank their sum, AdamW updates them, and masters are
+// gathered where weights are cast. Codes, vectors, and the scale of a whole tensor
+// every rank has. So a run is the same as without, but for the order in which the
+// squares of the gradient's norm are added up: its last bits, and what clipping
+// makes of them. Checkpoints hold whole tensors and do not show it.
+//
 // # Recipes in turn
 //
 // With precision.schedule a run computes under several recipes, one after the

@@ -2,13 +2,8 @@ package train
 
 import "octet/backend"
 
-// This file is where ranks that share the optimizer's state meet those who know
-// nothing of it: checkpoints and changes of recipe see whole tensors. With
-// train.zero_stage = 1 (ZeRO's P_os, Rajbhandari et al. 2020) rank r holds the r-th
-// part of the rows of each matrix's master and moments, and of their scales by
-// block; one scale for a tensor is the whole's, and every rank has it. So a run is
-// the same as with all of the state on every rank, but for the order in which the
-// gradient norm's squares are added up.
+// This file is where tensors that ranks hold in parts become whole: checkpoints and
+// changes of recipe see them so.
 
 // parts is in how many equal parts the ranks hold a tensor: 1 if each has all of it.
 func (j *Job) parts(t *backend.Tensor) int {
