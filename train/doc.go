@@ -20,6 +20,15 @@
 // AdamW, pushes the histories and chooses scales, and casts the new weights.
 // A step that is not finite changes nothing and is reported as skipped.
 //
+// # A step ahead
+//
+// On a device that works on when Run has returned (backend.Fetcher), a step's loss,
+// norm and skip are copied to the host behind it, and NextAhead gives the device the
+// next step before it waits for them: the device goes on while the host writes
+// records. Two copies take turns, so that a result is that of its step. Next waits
+// with nothing ahead, as it must before anything looks at the state: an evaluation,
+// health, a checkpoint, another recipe. On other devices the two are the same.
+//
 // # Programs
 //
 //	micro      one for each place of a micro-batch in its step: the first writes

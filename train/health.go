@@ -40,8 +40,11 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if t.Job.Health == nil {
 		return h, errors.New("health was not recorded: set train.health_every")
 	}
-	if len(t.ranks) == 0 {
+	switch {
+	case len(t.ranks) == 0:
 		return h, errors.New("there are no devices to measure on: call Health behind Next")
+	case t.UnderWay():
+		return h, errUnderWay
 	}
 	if t.Config.shards() > 1 {
 		// The weights are measured against masters that all ranks gather.

@@ -64,8 +64,8 @@ func (s *Snapshot) arrange(j *Job) {
 // Snapshot copies the state off the ranks that have it in parts, or off the first.
 // What s held before is lost, so that nobody may be writing it any more.
 func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error {
-	if t.between() {
-		return errBetween
+	if err := t.settled(); err != nil {
+		return err
 	}
 	s.arrange(t.Job)
 	s.state = State{

@@ -143,10 +143,13 @@ func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if t.between() {
 		return errBetween
 	}
-	rewinds, position := t.rewinds+1, t.ranks[0].loader.Position()
-	if rewinds > MaxRewinds {
+	if t.rewinds >= MaxRewinds {
 		return fmt.Errorf("the loss spikes again after %d rewinds", MaxRewinds)
 	}
+	if err := t.forgetFlights(); err != nil {
+		return err
+	}
+	rewinds, position := t.rewinds+1, t.ranks[0].loader.Position()
 	if err := t.Restore(ctx, c); err != nil {
 		return err
 	}

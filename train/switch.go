@@ -50,8 +50,11 @@ func (t *Trainer) followSchedule(ctx context.Context) error {
 }
 
 // ensurePhase gets ready for the state of a phase, which whatever was under way
-// makes room for.
+// makes room for: a change of recipe, steps whose results nobody wants.
 func (t *Trainer) ensurePhase(phase int) error {
+	if err := t.forgetFlights(); err != nil {
+		return err
+	}
 	if phase != t.Phase || len(t.ranks) == 0 {
 		if err := t.changePhase(phase); err != nil {
 			return err
@@ -86,6 +89,21 @@ var errBetween = errors.New("the trainer's state is on no device, since a change
 
 // between reports whether a change of recipe failed half way.
 func (t *Trainer) between() bool { return len(t.ranks) == 0 || t.carried != nil }
+
+// errUnderWay is for who wants the state behind a step, which another one is about
+// to change.
+var errUnderWay = errors.New("a step is under way on the devices: call Next for its result first")
+
+// settled is why the devices do not have the state behind the last completed step.
+func (t *Trainer) settled() error {
+	switch {
+	case t.between():
+		return errBetween
+	case t.UnderWay():
+		return errUnderWay
+	}
+	return nil
+}
 
 // carry copies the ranks' state.
 func (t *Trainer) carry() (*carried, error) {

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -33,9 +31,10 @@ type Trainer struct {
 	ranks  []*rank // none if Reopen failed
 
 	// runStep, bound once, so that a step allocates nothing.
-	stepOnRank func(context.Context, *rank) error
+	issueOnRank func(context.Context, *rank) error
 
-	step       int // completed steps, skipped ones included
+	step       int // completed steps, skipped ones included: their results are known
+	flights    flights
 	skipped    int // in a row
 	rewinds    int // see Rewind
 	spikes     spikes
@@ -55,10 +54,11 @@ type rank struct {
 	micro                            map[Variant]backend.Executable
 	update, calibrate, prepare, eval backend.Executable
 	health                           backend.Executable // nil if nobody asks
+	reports                          [2]backend.Fetch   // of steps, by turns; nil where the device does not work on after Run
 
 	tokens, targets []int32
 	bytes           []byte
-	word            [4]byte // on its way from the device
+	words           [4 * reportWords]byte // on their way from the device
 }
 
 // NewTrainer binds a job to devices, one for each rank, and loads its
@@ -68,7 +68,7 @@ func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Traine
 		return nil, fmt.Errorf("train.ranks = %d, but %d devices were opened", j.Config.Train.Ranks, len(devices))
 	}
 	t := &Trainer{Job: j, corpus: corpus}
-	t.stepOnRank = t.runStep
+	t.issueOnRank = t.runStep
 	if err := t.open(devices); err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (r *rank) load(j *Job) error {
 			}
 		}
 	}
-	return nil
+	return r.prepareReports(j)
 }
 
 // each runs f for all ranks at once; the first failure stops the others.
@@ -155,25 +155,13 @@ func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error
 	return g.Wait()
 }
 
-// StepResult is what one optimizer step reports.
-type StepResult struct {
-	Step     int     // 1 for the first
-	Loss     float64 // nats per token, mean over the step's valid tokens
-	LR       float64
-	GradNorm float64 // before clipping
-	Tokens   int64   // trained on so far
-	Skipped  bool    // the update did not happen: something was not finite
-	Spike    Spike   // of the loss, if this step made it one
-	Elapsed  time.Duration
-}
-
 // TokensPerStep is the number of tokens in the batches of one step.
 func (j *Job) TokensPerStep() int64 {
 	c := j.Config
 	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
 }
 
-// control is step.control for a micro-batch of a step, 0 for the first.
+// control is step.control for a micro-batch of a step, both 0 for the first.
 func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 	perMicro := uint64(len(r.tokens))
 	return backend.Control{
@@ -183,65 +171,6 @@ func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 		InvTokens: float32(1 / float64(t.TokensPerStep())),
 		Rank:      int32(r.index),
 	}
-}
-
-// ErrNonFinite is wrapped when too many steps in a row were skipped.
-var ErrNonFinite = errors.New("training is not finite")
-
-// Next runs one step: all micro-batches and the update. A step whose gradients
-// or amaxes are not finite changes nothing and is reported as skipped; after
-// Config.Train.OnNonfinite of them in a row the error names the op where it
-// began.
-//
-// A step that fails or is cancelled leaves everything as it was, and the next
-// call runs the same one. With several ranks that takes devices that are opened
-// anew: ranks that lost one of them in a collective do not meet again.
-//
-// Where precision.schedule names another recipe for the step, Next changes to it
-// first.
-func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
-	start := time.Now()
-	if err := t.followSchedule(ctx); err != nil {
-		return StepResult{}, err
-	}
-	if !t.calibrated {
-		if err := t.calibrate(ctx); err != nil {
-			return StepResult{}, err
-		}
-		t.calibrated, t.histories = true, nil
-	}
-	from := t.ranks[0].loader.Position()
-	if err := t.each(ctx, t.stepOnRank); err != nil {
-		return StepResult{}, errors.Join(err, t.moveTo(from))
-	}
-	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
-	t.carried = nil
-	t.step++ // the update has happened, whether it can be reported or not
-	if err := t.readStep(&res); err != nil {
-		return StepResult{}, err
-	}
-	if t.Config.Train.OnSpike != "off" {
-		res.Spike = t.spikes.observe(t.step, res.Loss, t.Config.Optimizer.WarmupSteps(t.Config.Train.Steps))
-	}
-	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
-	res.Elapsed = time.Since(start)
-	if !res.Skipped {
-		t.skipped = 0
-		return res, nil
-	}
-	t.skipped++
-	if limit := t.Config.Train.OnNonfinite; limit > 0 && t.skipped >= limit {
-		return res, t.blame(ctx, from)
-	}
-	return res, nil
-}
-
-func (t *Trainer) runStep(ctx context.Context, r *rank) error {
-	err := t.microBatches(r, t.step, func(x backend.Executable) error { return x.Run(ctx) })
-	if err != nil {
-		return err
-	}
-	return r.update.Run(ctx)
 }
 
 // microBatches feeds the micro-batches of a step, from where the loader is, and
@@ -336,63 +265,12 @@ func (r *rank) writeInts(to *backend.Tensor, x []int32) error {
 	return r.backend.Write(to, r.bytes)
 }
 
-func (r *rank) readFloat(t *backend.Tensor) (float64, error) {
-	bits, err := r.readWord(t)
-	return float64(math.Float32frombits(bits)), err
-}
-
-func (r *rank) readWord(t *backend.Tensor) (uint32, error) {
-	err := r.backend.Read(t, r.word[:])
-	return binary.LittleEndian.Uint32(r.word[:]), err
-}
-
-func (t *Trainer) readStep(res *StepResult) error {
-	r := t.ranks[0]
-	sum, err := r.readFloat(t.Loss)
-	if err != nil {
-		return err
-	}
-	res.Loss = sum / float64(t.TokensPerStep())
-	if res.GradNorm, err = r.readFloat(t.GradNorm); err != nil {
-		return err
-	}
-	skip, err := r.readWord(t.Skip)
-	res.Skipped = skip != 0
-	return err
-}
-
-// blame runs the micro-batches of the step that began at from again, op by op.
-// They change no parameter and no state, so they fail as they did. The first
-// one comes first: a gradient that it spoiled would make the ops of a later one
-// look guilty, which only add to it. The ranks run together, since they may
-// meet in a collective.
-func (t *Trainer) blame(ctx context.Context, from data.Position) error {
-	after := t.ranks[0].loader.Position()
-	err := t.moveTo(from)
-	if err == nil {
-		err = t.each(ctx, func(ctx context.Context, r *rank) error {
-			return t.microBatches(r, t.step-1, func(x backend.Executable) error {
-				found, err := backend.FindNonFinite(ctx, x)
-				if found != nil {
-					return found
-				}
-				return err
-			})
-		})
-	}
-	if err == nil {
-		err = errors.New("the gradients are finite, so their norm is to blame")
-	}
-	err = fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
-	return errors.Join(err, t.moveTo(after))
-}
-
 // Evaluate is the mean cross-entropy over the validation stream, in nats per
 // token, with every scale frozen. The windows are dealt to the ranks in turn
 // and summed in order.
 func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
-	if t.between() {
-		return 0, errBetween
+	if err := t.settled(); err != nil {
+		return 0, err
 	}
 	sweep := t.ranks[0].sweep
 	if sweep == nil {
@@ -412,10 +290,10 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 			if err := r.eval.Run(ctx); err != nil {
 				return err
 			}
-			var err error
-			if sums[b], err = r.readFloat(t.EvalLoss); err != nil {
+			if err := r.backend.Read(t.EvalLoss, r.words[:4]); err != nil {
 				return err
 			}
+			sums[b] = float(r.words[:])
 		}
 		return nil
 	})

@@ -10,13 +10,15 @@
 // takes apart what cuBLASLt does not do in one piece. The binder (bind.go) turns
 // each node into calls: a kernel with its grid and arguments, or the description
 // of a product. Both are plain Go over addresses that are numbers: plan and the
-// tests run them on any machine. What talks to the device (device.go,
+// tests run them on any machine. What talks to the device (device.go, transfer.go,
 // execute.go, gemm.go) is built with -tags cuda and cgo on Linux, on top of
 // package octet/csrc/libcuda, which loads NVIDIA's libraries when they are asked
 // for; without the tag, Open says how to build.
 //
 // The first Run of a program records its calls as a graph; every Run is one
-// launch of it, which returns before the device is done. Read waits.
+// launch of it, which returns before the device is done. Write returns before the
+// device has the bytes, Read waits, and a Fetch waits for what came before it alone:
+// so a trainer keeps the stream filled (transfer.go).
 // RunObserved makes the same calls one node at a time.
 //
 // # Memory
@@ -60,9 +62,9 @@
 // # Caveats
 //
 // Operands with scales by block are refused. An error of the device surfaces in a
-// later call, at the latest in Read. After backend.ErrDeviceLost only a new process
-// gets the GPU back. Context, compiled kernels and cuBLASLt's handle stay for the
-// life of the process, so that a second Open of a GPU is quick.
+// later call, at the latest in Read or a Fetch's End. After backend.ErrDeviceLost
+// only a new process gets the GPU back. Context, compiled kernels and cuBLASLt's
+// handle stay for the life of the process, so that a second Open of a GPU is quick.
 //
 // # Sharing a GPU
 //

@@ -25,11 +25,8 @@ type device struct {
 	given      map[string]Region               // homes in memory that is not ours, by name
 	adopted    bool                            // so are context and stream
 
-	// staging is page-locked memory for what comes and goes: its first half for
-	// copies to the device, of which used bytes may be under way, the second for
-	// copies back. Behind them the device shows which collective it has come to.
-	staging *libcuda.Pinned
-	used    int
+	staging staging
+	fetches []*fetch
 
 	blocks      []libcuda.Ptr // of the programs that were loaded
 	executables []*executable
@@ -48,13 +45,6 @@ type device struct {
 
 // errClosed is the answer to who goes on after Close.
 var errClosed = errors.New("cuda: this backend is closed")
-
-// stagingBytes is the length of each half of the staging memory. A micro-batch
-// takes some ten KB of it, so that a step hardly ever waits for room.
-const (
-	stagingBytes = 1 << 20
-	markBytes    = 8
-)
 
 // openRanks opens the GPUs from one on, and connects them if there are several.
 func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error) {
@@ -109,7 +99,7 @@ func (d *device) start() (_ *device, err error) {
 	}
 	d.spec.Device = fmt.Sprintf("%s, compute capability %d.%d", d.Name, d.Major, d.Minor)
 	d.spec.Arithmetic = d.arithmetic()
-	if d.staging, err = d.Pin(2*stagingBytes + markBytes); err != nil {
+	if err := d.stage(); err != nil {
 		return nil, errors.Join(d.failure("lock host memory", 0, err), d.Close())
 	}
 	return d, nil
@@ -220,69 +210,6 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	return at + libcuda.Ptr(t.Offset*t.DType.Size()), nil
 }
 
-// Write returns when src was copied, before the device has it.
-func (d *device) Write(t *backend.Tensor, src []byte) error {
-	to, err := d.contiguous(t, len(src))
-	if err == nil {
-		err = d.upload(to, src)
-	}
-	return err
-}
-
-func (d *device) Read(t *backend.Tensor, dst []byte) error {
-	from, err := d.contiguous(t, len(dst))
-	if err == nil {
-		err = d.download(dst, from)
-	}
-	return err
-}
-
-func (d *device) upload(to libcuda.Ptr, src []byte) error {
-	for len(src) > 0 {
-		if d.used == stagingBytes {
-			if err := d.synchronize("copy to the device"); err != nil {
-				return err
-			}
-		}
-		n := copy(d.staging.Bytes[d.used:stagingBytes], src)
-		if err := d.stream.UploadPinned(to, d.staging, d.used, n); err != nil {
-			return d.failure("copy to the device", 0, err)
-		}
-		d.used += n
-		to, src = to+libcuda.Ptr(n), src[n:]
-	}
-	return nil
-}
-
-func (d *device) download(dst []byte, from libcuda.Ptr) error {
-	for len(dst) > 0 {
-		n := min(len(dst), stagingBytes)
-		if err := d.stream.DownloadPinned(d.staging, stagingBytes, from, n); err != nil {
-			return d.failure("copy from the device", 0, err)
-		}
-		if err := d.synchronize("copy from the device"); err != nil {
-			return err
-		}
-		copy(dst, d.staging.Bytes[stagingBytes:stagingBytes+n])
-		from, dst = from+libcuda.Ptr(n), dst[n:]
-	}
-	return nil
-}
-
-// synchronize waits for everything that the device was given.
-func (d *device) synchronize(what string) error {
-	err := d.wait(what, func() error {
-		if err := d.stream.Synchronize(); err != nil {
-			return d.failure(what, 0, err)
-		}
-		return nil
-	})
-	if err == nil {
-		d.used = 0
-	}
-	return err
-}
-
 // Close frees what this backend has; the GPU stays open for others, unless it is
 // another program's, who may want to end its context. What cannot be freed on a
 // device that was lost is of no interest. Other ranks do not meet any more.
@@ -309,9 +236,10 @@ func (d *device) Close() error {
 	if d.persistent != 0 {
 		note(d.gpu.Free(d.persistent))
 	}
-	if d.staging != nil {
-		note(d.staging.Close())
+	for _, f := range d.fetches {
+		note(f.close())
 	}
+	note(d.staging.close())
 	note(d.stream.Close())
 	if d.group != nil {
 		d.group.close()

@@ -292,7 +292,7 @@ func (d *device) met(meetings []string) {
 // where is the collective that the device has come to last, for errors: a graph
 // is one piece to the host.
 func (d *device) where() string {
-	mark := binary.LittleEndian.Uint64(d.staging.Bytes[2*stagingBytes:])
+	mark := binary.LittleEndian.Uint64(d.staging.Bytes[markAt:])
 	if mark == 0 || mark > uint64(len(d.meetings)) {
 		return "nothing"
 	}
@@ -320,7 +320,7 @@ func (d *device) meet(c *collective) error {
 	if err := d.group.over(); err != nil {
 		return err
 	}
-	if err := d.stream.DownloadPinned(d.staging, 2*stagingBytes, libcuda.Ptr(c.mark), markBytes); err != nil {
+	if err := d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(c.mark), markBytes); err != nil {
 		return err
 	}
 	switch c.kind {

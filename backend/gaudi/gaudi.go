@@ -16,7 +16,8 @@
 // works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
 // graph once, layers being equal up to addresses, and keeps the recipes on disk
 // (recipes.go). A Run is one list of launches on one stream, and returns before the
-// device is done; Read waits.
+// device is done; Read waits. The device is no backend.Fetcher: each call to a
+// process of another rank waits for its answer, so a step ends with a wait.
 //
 // # Memory
 //

@@ -183,6 +183,37 @@ func TestEvents(t *testing.T) {
 	require.InDelta(t, took, -back, float64(time.Microsecond))
 }
 
+// A wait for an event leaves what comes behind it undone, and is for the last place
+// where the event was recorded.
+func TestWaitForAnEvent(t *testing.T) {
+	d := device(t)
+	s := stream(t, d)
+	p := alloc(t, d, 4)
+	e, err := d.NewEvent()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, e.Close()) }()
+	require.NoError(t, e.Wait(), "never recorded")
+	host := pin(t, d, 4)
+	shown := func(value byte) {
+		t.Helper()
+		require.NoError(t, s.Fill(p, value, 4))
+		require.NoError(t, s.DownloadPinned(host, 0, p, 4))
+	}
+	shown(1)
+	require.NoError(t, s.Record(e))
+	shown(2)
+	require.NoError(t, e.Wait())
+	require.Equal(t, []byte{1, 1, 1, 1}, host.Bytes)
+	require.NoError(t, s.Record(e))
+	shown(3)
+	require.NoError(t, s.Record(e))
+	shown(4)
+	require.NoError(t, e.Wait())
+	require.Equal(t, []byte{3, 3, 3, 3}, host.Bytes)
+	require.NoError(t, s.Synchronize())
+	require.Equal(t, []byte{4, 4, 4, 4}, host.Bytes)
+}
+
 // The stand-in is strict, or the other tests would show nothing.
 func TestMistakesAreFound(t *testing.T) {
 	t.Run("a leak", func(t *testing.T) {

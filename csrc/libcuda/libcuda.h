@@ -69,6 +69,7 @@ octet_status octet_download(const octet_device *d, octet_handle s, void *host, u
 octet_status octet_event_new(const octet_device *d, octet_handle *out);
 octet_status octet_event_free(const octet_device *d, octet_handle e);
 octet_status octet_event_record(const octet_device *d, octet_handle s, octet_handle e);
+octet_status octet_event_wait(const octet_device *d, octet_handle e);
 octet_status octet_event_elapsed(const octet_device *d, octet_handle from, octet_handle to, float *milliseconds);
 
 // module.c

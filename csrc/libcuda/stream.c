@@ -81,6 +81,12 @@ octet_status octet_event_record(const octet_device *d, octet_handle s, octet_han
 	return (octet_status){0};
 }
 
+octet_status octet_event_wait(const octet_device *d, octet_handle e) {
+	ENTER(d);
+	TRY(d->api, cuEventSynchronize, (CUevent)e);
+	return (octet_status){0};
+}
+
 octet_status octet_event_elapsed(const octet_device *d, octet_handle from, octet_handle to, float *milliseconds) {
 	ENTER(d);
 	TRY(d->api, cuEventSynchronize, (CUevent)to);

@@ -85,7 +85,7 @@ func (s *Stream) UploadPinned(to Ptr, from *Pinned, offset, bytes int) error {
 }
 
 // DownloadPinned copies to the bytes of to beginning at offset, asynchronously:
-// they may be read after a Synchronize.
+// they may be read after a Synchronize, or the Wait for an Event recorded later.
 func (s *Stream) DownloadPinned(to *Pinned, offset int, from Ptr, bytes int) error {
 	b, err := to.slice(offset, bytes)
 	if err != nil {
@@ -118,7 +118,10 @@ type Event struct {
 // NewEvent makes an event that was not recorded yet.
 func (d *Device) NewEvent() (*Event, error) {
 	e := &Event{d: d}
-	return e, d.check(C.octet_event_new(&d.c, &e.e))
+	if err := d.check(C.octet_event_new(&d.c, &e.e)); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // Close frees the event.
@@ -126,6 +129,11 @@ func (e *Event) Close() error { return e.d.check(C.octet_event_free(&e.d.c, e.e)
 
 // Record makes e the point that the stream reaches after what it was given.
 func (s *Stream) Record(e *Event) error { return s.d.check(C.octet_event_record(&s.d.c, s.s, e.e)) }
+
+// Wait waits until the stream has come to e, and returns the error that anything
+// before it may have met. What the stream was given after e is not waited for. An
+// event that was not recorded is no point to wait for.
+func (e *Event) Wait() error { return e.d.check(C.octet_event_wait(&e.d.c, e.e)) }
 
 // Since waits for e and tells how long after start it was reached, to half a
 // microsecond.

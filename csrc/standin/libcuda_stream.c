@@ -40,6 +40,8 @@ typedef struct {
 typedef struct {
 	object object;
 	int state; // of the last record
+	int records;
+	stream *on;
 	struct timespec time;
 } event;
 
@@ -278,9 +280,15 @@ int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t bytes) {
 
 // Events.
 
+typedef struct {
+	void *event;
+	int record;
+} point;
+
 static int reach(void *data) {
-	event *e = object_find(*(void **)data, EVENT);
-	if (e) { // it may have been destroyed since
+	const point *p = data;
+	event *e = object_find(p->event, EVENT);
+	if (e && e->records == p->record) { // it may have been destroyed since, or be another point
 		e->state = REACHED;
 		clock_gettime(CLOCK_MONOTONIC, &e->time);
 	}
@@ -317,11 +325,14 @@ int cuEventRecord(void *handle, void *s) {
 	if (!e || !on)
 		return leave(INVALID_HANDLE);
 	e->state = on->capturing ? CAPTURED : PENDING;
+	e->on = on;
+	const point p = {handle, ++e->records};
 	if (!on->capturing)
-		append(&on->work, reach, &handle, sizeof handle);
+		append(&on->work, reach, &p, sizeof p);
 	return leave(SUCCESS);
 }
 
+// What the stream was given after the event stays undone.
 int cuEventSynchronize(void *handle) {
 	int status = enter();
 	if (status)
@@ -330,7 +341,13 @@ int cuEventSynchronize(void *handle) {
 	status = e ? unsafe_in_capture() : INVALID_HANDLE;
 	if (!status && e->state == CAPTURED)
 		status = CAPTURED_EVENT;
-	return leave(status ? status : drain_all());
+	if (status)
+		return leave(status);
+	// A device that is lost comes to no event.
+	while (e->state == PENDING && object_find(e->on, STREAM) && e->on->work.first)
+		if (!step(e->on) && !step_others())
+			wait_for_news();
+	return leave(current->device->lost);
 }
 
 int cuEventElapsedTime(float *milliseconds, void *from, void *to) {

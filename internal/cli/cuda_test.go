@@ -128,7 +128,7 @@ func TestDeviceLostInMidRun(t *testing.T) {
 	steps := wholeCheckpoints(t, dir)
 	require.NotEmpty(t, steps)
 	require.Less(t, steps[0], 5)
-	require.Equal(t, fmt.Sprintf("cuda: copy from the device: device lost: cuStreamSynchronize returned 700: an illegal memory access was encountered; "+
+	require.Equal(t, fmt.Sprintf("cuda: copy from the device: device lost: cuEventSynchronize returned 700: an illegal memory access was encountered; "+
 		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
 		g.sentence(stderr))
 

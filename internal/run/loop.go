@@ -29,9 +29,9 @@ type Progress struct {
 }
 
 // Train runs the remaining steps and reports each. When ctx is cancelled it
-// finishes the step, writes a checkpoint and returns ctx's error. Any other
-// error says where the last checkpoint is. Nothing is being written any more when
-// Train returns.
+// finishes what the devices were given, a step or two, writes a checkpoint and
+// returns ctx's error. Any other error says where the last checkpoint is. Nothing is
+// being written any more when Train returns.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	r.telemetry.begin()
 	defer r.telemetry.end()
@@ -63,8 +63,8 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	if err := r.settle(&p, false); err != nil {
 		return p, false, err
 	}
-	phase := r.Trainer.Phase
-	if p.StepResult, err = r.next(steady); err != nil {
+	phase, due := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1)
+	if p.StepResult, err = r.next(steady, due == chores{} && ctx.Err() == nil); err != nil {
 		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
 			err = errors.Join(err, r.record(p))
 		}
@@ -84,7 +84,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			return p, ctx.Err() != nil, err
 		}
 	}
-	if every := c.Train.HealthEvery; every > 0 && p.Step%every == 0 {
+	if due.health {
 		if p.Health, err = r.Trainer.Health(steady); err != nil {
 			return p, false, err
 		}
@@ -92,15 +92,13 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 			r.records.log.Warn(alarm, "step", p.Step)
 		}
 	}
-	last := p.Step == c.Train.Steps
-	if r.hasValidation() && (last || c.Train.EvalEvery > 0 && p.Step%c.Train.EvalEvery == 0) {
-		p.Evaluated = true
+	if p.Evaluated = due.evaluation; due.evaluation {
 		if p.ValLoss, err = r.Trainer.Evaluate(steady); err != nil {
 			return p, false, err
 		}
 	}
-	interrupted = ctx.Err() != nil
-	save := last || interrupted || r.regular(p.Step)
+	interrupted = ctx.Err() != nil && !r.Trainer.UnderWay()
+	save := due.checkpoint || interrupted
 	if save {
 		err = r.copyState(&p)
 	}
@@ -113,12 +111,30 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	if save {
 		r.startSaving()
 	}
-	if last || interrupted { // nobody tries again later, whatever checkpoint.on_error says
+	if p.Step == p.Steps || interrupted { // nobody tries again later, whatever checkpoint.on_error says
 		w, _ := r.saver.result(true)
 		p.Checkpoint, err = w.path, w.err
 	}
 	return p, interrupted, err
 }
+
+// chores are what a step asks for beside being recorded. They are for the state
+// right behind it.
+type chores struct{ health, evaluation, checkpoint bool }
+
+func (r *Run) due(step int) chores {
+	c := r.Config.Train
+	last := step == c.Steps
+	return chores{
+		health:     multiple(step, c.HealthEvery),
+		evaluation: r.hasValidation() && (last || multiple(step, c.EvalEvery)),
+		checkpoint: last || r.regular(step),
+	}
+}
+
+// multiple reports whether what comes every so many steps comes at a step; never
+// where every is 0.
+func multiple(step, every int) bool { return every > 0 && step%every == 0 }
 
 // Energy is what the devices used while Train was running, all that it does
 // beside the steps included; ok says that it is known.

@@ -54,10 +54,14 @@ func (r *Run) profiledRange() (from, to int) {
 	return max(to-profiledSteps, r.Resumed), to
 }
 
-// next is Trainer.Next, recorded if the step is one to profile.
-func (r *Run) next(ctx context.Context) (train.StepResult, error) {
+// next is Trainer.Next, recorded if the step is one to profile. ahead says that
+// the step after it follows, whatever comes of this one.
+func (r *Run) next(ctx context.Context, ahead bool) (train.StepResult, error) {
 	p := r.profile
 	if from, _ := r.profiledRange(); p == nil || r.Trainer.StepsDone() < from {
+		if ahead {
+			return r.Trainer.NextAhead(ctx)
+		}
 		return r.Trainer.Next(ctx)
 	}
 	if p.Spans() == 0 && p.meter != nil {

@@ -116,10 +116,7 @@ func (r *Run) save(step int, choices []byte) (path string, err error) {
 }
 
 // regular reports whether a step writes a checkpoint wherever the run stops.
-func (r *Run) regular(step int) bool {
-	every := r.Config.Checkpoint.Every
-	return every > 0 && step%every == 0
-}
+func (r *Run) regular(step int) bool { return multiple(step, r.Config.Checkpoint.Every) }
 
 // discard removes some of the checkpoints.
 func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {

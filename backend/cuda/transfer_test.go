@@ -1,0 +1,174 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/train"
+)
+
+// busy says whether the device still has something to do. The stand-in does
+// nothing before somebody waits for it, but for a piece each time that it is asked.
+func busy(t *testing.T, d backend.Backend) bool {
+	t.Helper()
+	idle, err := d.(*device).stream.Idle()
+	require.NoError(t, err)
+	return !idle
+}
+
+// A fetch gets what was there when it was begun, and waits for no more than that.
+func TestFetch(t *testing.T) {
+	standIns(t)
+	const n = 64
+	v, p, a, b, out := adding(1, n)
+	d := openOne(t)
+	_, err := d.Fetch(out)
+	require.ErrorContains(t, err, "is not bound")
+	require.NoError(t, d.Bind(v))
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	fetches := make([]backend.Fetch, 2)
+	for i := range fetches {
+		fetches[i], err = d.Fetch(out, a)
+		require.NoError(t, err)
+	}
+	require.NoError(t, d.Write(b, floats(n, func(int) float32 { return 0.5 })))
+	run := func(x float32, f backend.Fetch) {
+		t.Helper()
+		require.NoError(t, d.Write(a, floats(n, func(int) float32 { return x })))
+		require.NoError(t, list[0].Run(t.Context()))
+		f.Begin()
+	}
+	raw := make([]byte, 8*n)
+	expect := func(x float32, f backend.Fetch) {
+		t.Helper()
+		require.NoError(t, f.End(raw))
+		require.Equal(t, append(floats(n, func(int) float32 { return x + 1 }), floats(n, func(int) float32 { return x })...), raw)
+	}
+	run(1, fetches[0])
+	run(2, fetches[1])
+	expect(1, fetches[0])
+	require.True(t, busy(t, d), "with the second run")
+	run(3, fetches[0])
+	expect(2, fetches[1])
+	require.True(t, busy(t, d))
+	run(4, fetches[1])
+	run(5, fetches[1])
+	expect(5, fetches[1])
+	expect(3, fetches[0])
+	require.False(t, busy(t, d))
+
+	require.ErrorContains(t, fetches[0].End(raw[:4]), "a fetch of 512 bytes got a buffer of 4")
+	require.Zero(t, testing.AllocsPerRun(10, func() { fetches[0].Begin(); _ = fetches[0].End(raw) }))
+	require.NoError(t, d.Close())
+	require.ErrorIs(t, fetches[1].End(raw), errClosed)
+	fetches[0].Begin()
+	require.ErrorIs(t, fetches[0].End(raw), errClosed)
+	_, err = d.Fetch(out)
+	require.ErrorIs(t, err, errClosed)
+}
+
+// Who writes waits for nothing but the memory that it needs again: not for a run
+// behind it, as long as the outboxes have room, and then for the older one alone.
+func TestOutboxesTakeTurns(t *testing.T) {
+	standIns(t)
+	v, p, a, b, out := adding(1, outboxBytes/4)
+	d := openOne(t)
+	require.NoError(t, d.Bind(v))
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	require.NoError(t, d.Write(b, make([]byte, b.Bytes())))
+	input := func(i int) []byte { return floats(outboxBytes/4, func(j int) float32 { return float32(i + j) }) }
+	fetches := make([]backend.Fetch, 7)
+	for i := range fetches {
+		x := input(i)
+		require.NoError(t, d.Write(a, x)) // fills an outbox
+		require.True(t, busy(t, d), "run %d", i-1)
+		clear(x)
+		require.NoError(t, list[0].Run(t.Context()))
+		fetches[i], err = d.Fetch(out)
+		require.NoError(t, err)
+		fetches[i].Begin()
+	}
+	raw := make([]byte, out.Bytes())
+	for i, f := range fetches {
+		require.NoError(t, f.End(raw))
+		require.True(t, string(input(i)) == string(raw), "run %d", i) // not Equal, which would print it
+	}
+	require.False(t, busy(t, d))
+}
+
+// A step is on the stream before the result of the one before it is waited for, its
+// inputs too; the results are those of steps one by one, on one GPU and on two.
+func TestStepsAheadOnStandIns(t *testing.T) {
+	standIns(t)
+	t.Setenv("STANDIN_GPUS", "2")
+	for ranks, recipe := range map[int]string{1: "fp8-smooth", 2: "bf16"} {
+		c := small(recipe)
+		c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Train.Accumulate = 1, 0, ranks, 2
+		const n = 4
+		want := steps(t, c, "cuda", n)
+		tr, devices := trainer(t, c, "cuda")
+		for i := range n {
+			next := tr.NextAhead
+			if i == n-1 {
+				next = tr.Next
+			}
+			r, err := next(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, i < n-1, tr.UnderWay())
+			require.Equal(t, i < n-1, busy(t, devices[0]), "%d ranks, step %d", ranks, i+1)
+			r.Elapsed, want[i].Elapsed = 0, 0
+			require.Equal(t, want[i], r)
+		}
+		sameOnAll(t, tr.Vars, devices)
+		if ranks == 1 {
+			require.Zero(t, testing.AllocsPerRun(5, func() { _, _ = tr.NextAhead(context.Background()) }))
+		}
+	}
+}
+
+// A device that is lost with two steps on their way: the results that were there
+// before are right, and the error comes for the first step that has none.
+func TestDeviceLostWithStepsAhead(t *testing.T) {
+	c := small("bf16")
+	c.Model.Layers, c.Train.HealthEvery, c.Train.Accumulate = 1, 0, 1
+	var want []train.StepResult
+	t.Run("whole", func(t *testing.T) {
+		standIns(t)
+		want = steps(t, c, "cuda", 6)
+	})
+	for _, at := range []string{"145", "220"} {
+		t.Run(at, func(t *testing.T) {
+			standIns(t) // which count launches anew
+			t.Cleanup(func() {
+				gpus.Lock()
+				defer gpus.Unlock()
+				clear(gpus.open) // it cannot be given back
+			})
+			tr, _ := trainer(t, c, "cuda")
+			t.Setenv("STANDIN_LOST", at)
+			var got []train.StepResult
+			var err error
+			for err == nil && len(got) < 6 {
+				var r train.StepResult
+				if r, err = tr.NextAhead(t.Context()); err == nil {
+					got = append(got, r)
+				}
+			}
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+			t.Logf("after %d steps: %v", len(got), err)
+			require.Equal(t, len(got), tr.StepsDone()-1)
+			for i, r := range got {
+				require.Equal(t, want[i].Loss, r.Loss)
+			}
+			_, err = tr.Next(t.Context())
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+		})
+	}
+}

@@ -1,0 +1,165 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/train"
+)
+
+// late counts the results of emu-late, which is emu-spiky as a Fetcher, that were
+// waited for when the device had the next step already.
+type late struct {
+	behind  int
+	waiting func() // called before each wait
+}
+
+var lates = sync.OnceValue(func() *late {
+	spikes()
+	d, _, err := backend.Find("emu-spiky")
+	if err != nil {
+		panic(err)
+	}
+	l := &late{}
+	d.Name, d.Rank = "emu-late", d.Rank-1
+	openSpiky := d.Open
+	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := openSpiky(device, o)
+		for i, b := range list {
+			list[i] = &lateDevice{Backend: b, late: l}
+		}
+		return list, err
+	}
+	backend.Register(d)
+	return l
+})
+
+type lateDevice struct {
+	backend.Backend
+	*late
+	fetches []*lateFetch
+}
+
+type lateFetch struct {
+	*lateDevice
+	begun   bool
+	tensors []*backend.Tensor
+	raw     [][]byte
+}
+
+func (d *lateDevice) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
+	f := &lateFetch{lateDevice: d, tensors: tensors}
+	for _, t := range tensors {
+		f.raw = append(f.raw, make([]byte, t.Bytes()))
+	}
+	d.fetches = append(d.fetches, f)
+	return f, nil
+}
+
+func (f *lateFetch) Begin() {
+	f.begun = true
+	for i, t := range f.tensors {
+		_ = f.Read(t, f.raw[i]) // emu has it
+	}
+}
+
+func (f *lateFetch) End(dst []byte) error {
+	f.begun = false
+	if f.waiting != nil {
+		f.waiting()
+	}
+	if slices.ContainsFunc(f.fetches, func(o *lateFetch) bool { return o.begun }) {
+		f.behind++
+	}
+	for _, raw := range f.raw {
+		dst = dst[copy(dst, raw):]
+	}
+	return nil
+}
+
+// trainLate is tryTrain with steps that are given ahead.
+func trainLate(ctx context.Context, c train.Config, dir string, report func(Progress)) error {
+	r, err := Start(ctx, Options{Config: c, Dir: dir, Resume: exists(dir), Backend: "emu-late", Threads: 1})
+	if err != nil {
+		return err
+	}
+	trainErr := r.Train(ctx, report)
+	if err := r.Close(); err != nil {
+		return err
+	}
+	return trainErr
+}
+
+// Steps that are given ahead leave the same files, with all that may come between
+// two of them: an evaluation, health, a checkpoint, another recipe, a spike and the
+// way back from it; wherever the run is stopped, too.
+func TestStepsAheadLeaveTheSameFiles(t *testing.T) {
+	s := spikes()
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 104, "rewind", 10
+	c.Train.EvalEvery, c.Train.HealthEvery = 25, 33
+	c.Precision.Schedule = []train.RecipeChange{{Step: 82, Recipe: "fp8-delayed"}}
+	require.NoError(t, c.Resolve())
+	s.batches = s.batchesOf(t, c, 88, 93)
+	home := t.TempDir()
+	plain := filepath.Join(home, "plain")
+	var want []int
+	steps := func(list *[]int) func(Progress) {
+		return func(p Progress) { *list = append(*list, p.Step) }
+	}
+	trainIn(t, c, plain, steps(&want))
+	require.Len(t, want, 104+13, "13 of them twice")
+
+	var got []int
+	dir := filepath.Join(home, "late")
+	*lates() = late{}
+	require.NoError(t, trainLate(t.Context(), c, dir, steps(&got)))
+	require.Equal(t, want, got)
+	requireSameFiles(t, files(t, plain), dir, "ahead")
+	// All but those with an evaluation, with health, with a checkpoint (and a second
+	// time at 90) and the last ones of a recipe, which that spike brings twice.
+	require.Equal(t, 104+13-3-3-11-2, lates().behind)
+
+	for _, at := range []int{9, 10, 24, 81, 82, 88, 92, 93, 102} {
+		stopped := filepath.Join(home, "stopped", fmt.Sprint(at))
+		ctx, cancel := context.WithCancel(t.Context())
+		waits, last := 0, 0
+		*lates() = late{waiting: func() {
+			if waits++; waits == at { // when the step after it is under way, mostly
+				cancel()
+			}
+		}}
+		require.ErrorIs(t, trainLate(ctx, c, stopped, func(p Progress) { last = p.Step }), context.Canceled)
+		require.LessOrEqual(t, last, at+1)
+		*lates() = late{}
+		require.NoError(t, trainLate(t.Context(), c, stopped, func(Progress) {}))
+		requireSameFiles(t, files(t, plain), stopped, fmt.Sprint("stopped at ", at))
+	}
+}
+
+// A profile sees one step at a time.
+func TestNoStepsAheadInAProfiledRun(t *testing.T) {
+	l := lates()
+	c := tinyConfig(t)
+	c.Train.Steps, c.Checkpoint.Every, c.Train.EvalEvery, c.Train.HealthEvery = 12, 0, 0, 0
+	require.NoError(t, c.Resolve())
+	*l = late{}
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-late", Threads: 1, Profile: true})
+	require.NoError(t, err)
+	var profile *Profile
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		if p.Profile != nil {
+			profile = p.Profile
+		}
+	}))
+	require.NoError(t, r.Close())
+	require.Equal(t, profiledSteps, profile.Spans())
+	require.Zero(t, l.behind)
+}

@@ -1,0 +1,257 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// fetching is emu as a Fetcher, which notes when it is asked and when somebody
+// waits.
+type fetching struct {
+	backend.Backend
+	log  []byte // b for Begin, e for End
+	lost error  // what End returns, if anything
+}
+
+type copied struct {
+	*fetching
+	tensors []*backend.Tensor
+	raw     []byte
+}
+
+func (f *fetching) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
+	c := &copied{fetching: f, tensors: tensors}
+	for _, t := range tensors {
+		c.raw = append(c.raw, make([]byte, t.Bytes())...)
+	}
+	return c, nil
+}
+
+func (c *copied) Begin() {
+	c.log = append(c.log, 'b')
+	at := int64(0)
+	for _, t := range c.tensors {
+		_ = c.Read(t, c.raw[at:at+t.Bytes()]) // emu has it
+		at += t.Bytes()
+	}
+}
+
+func (c *copied) End(dst []byte) error {
+	c.log = append(c.log, 'e')
+	copy(dst, c.raw)
+	return c.lost
+}
+
+// newFetching starts a run on devices that work on after Run, as far as the
+// trainer knows. first is that of rank 0.
+func newFetching(t *testing.T, c Config) (tr *Trainer, first func() *fetching) {
+	t.Helper()
+	j, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	var devices []backend.Backend
+	open := func() ([]backend.Backend, error) {
+		var err error
+		devices, err = backend.Open("emu", backend.Options{Threads: 1, Ranks: c.Train.Ranks})
+		for i, d := range devices {
+			devices[i] = &fetching{Backend: d}
+		}
+		return devices, err
+	}
+	closeAll := func() {
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	}
+	_, err = open()
+	require.NoError(t, err)
+	t.Cleanup(closeAll)
+	tr, err = NewTrainer(j, testCorpus(), devices)
+	require.NoError(t, err)
+	tr.Reopen = func() ([]backend.Backend, error) { closeAll(); return open() }
+	require.NoError(t, tr.Init(t.Context()))
+	return tr, func() *fetching { return devices[0].(*fetching) }
+}
+
+// stepsAhead is steps with each but the last giving the one after it ahead.
+func stepsAhead(t *testing.T, tr *Trainer, n int) (list []StepResult) {
+	t.Helper()
+	for i := range n {
+		next := tr.NextAhead
+		if i == n-1 {
+			next = tr.Next
+		}
+		res, err := next(t.Context())
+		require.NoError(t, err)
+		require.Positive(t, res.Elapsed)
+		res.Elapsed = 0
+		list = append(list, res)
+	}
+	return list
+}
+
+// A step is given to the devices before the result of the one before it is waited
+// for, and that changes no result: with several micro-batches, ranks and recipes.
+func TestNextAhead(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.Accumulate, c.Train.Ranks, c.Train.Steps = 2, 2, 7
+	undisturbed := newTrainer(t, c, 1, false)
+	want := steps(t, undisturbed, 7)
+	tr, first := newFetching(t, c)
+	require.Equal(t, want, stepsAhead(t, tr, 7))
+	require.Equal(t, "bbebebebebebee", string(first().log))
+	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+	requireRanksAgree(t, tr)
+
+	// A change of recipe needs what the steps before it have left, and is followed
+	// by the first step under it.
+	c = scheduled(c, RecipeChange{3, "fp8-delayed"}, RecipeChange{4, "bf16"})
+	undisturbed = newTrainer(t, c, 1, false)
+	want = steps(t, undisturbed, 7)
+	tr, first = newFetching(t, c)
+	require.Equal(t, want[:3], stepsAhead(t, tr, 3))
+	require.Equal(t, "bbebee", string(first().log))
+	tr, first = newFetching(t, c)
+	require.Equal(t, want, stepsAhead(t, tr, 7))
+	require.Equal(t, "bbebee", string(first().log), "of the third recipe's devices")
+	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+}
+
+func TestStepsAheadDoNotAllocate(t *testing.T) {
+	tr, first := newFetching(t, small(t, "fp8-smooth"))
+	stepsAhead(t, tr, 3)
+	first().log = make([]byte, 0, 100)
+	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.NextAhead(context.Background()) }))
+}
+
+// Emu is done when Run returns: there is no step ahead, and nothing to settle.
+func TestNothingAheadWithoutGain(t *testing.T) {
+	tr := newTrainer(t, small(t, "bf16"), 1, false)
+	_, err := tr.NextAhead(t.Context())
+	require.NoError(t, err)
+	require.False(t, tr.UnderWay())
+}
+
+// Steps that are skipped end the run with the same op as without steps ahead: none
+// was given ahead of the last one's result, which would have changed what is run
+// again.
+func TestSkippedStepsAhead(t *testing.T) {
+	for limit := 1; limit <= 3; limit++ {
+		c := small(t, "fp8-smooth")
+		c.Train.OnNonfinite = limit
+		spoil := func(tr *Trainer) {
+			gain := tr.Vars.Lookup("model.layers.1.post_attention_layernorm.weight")
+			raw, err := tr.read(gain)
+			require.NoError(t, err)
+			require.NoError(t, tr.write(gain, append(fp8.AppendFloats(nil, float32(math.NaN())), raw[4:]...)))
+		}
+		run := func(tr *Trainer, next func(context.Context) (StepResult, error)) (list []StepResult, err error) {
+			for err == nil {
+				var res StepResult
+				res, err = next(t.Context())
+				res.Elapsed, res.Loss, res.GradNorm = 0, 0, 0 // NaN is not equal to itself
+				list = append(list, res)
+			}
+			return list, err
+		}
+		plain := newTrainer(t, c, 1, false)
+		steps(t, plain, 2)
+		spoil(plain)
+		want, wantErr := run(plain, plain.Next)
+		require.Len(t, want, limit)
+
+		tr, first := newFetching(t, c)
+		stepsAhead(t, tr, 2)
+		spoil(tr)
+		first().log = nil
+		got, err := run(tr, tr.NextAhead)
+		require.ErrorIs(t, err, ErrNonFinite)
+		require.EqualError(t, err, wantErr.Error())
+		require.Equal(t, want, got)
+		require.Equal(t, map[int]string{1: "be", 2: "bbee", 3: "bbebee"}[limit], string(first().log))
+		require.Equal(t, plain.ranks[0].loader.Position(), tr.ranks[0].loader.Position())
+		require.Equal(t, persistent(t, plain), persistent(t, tr))
+	}
+}
+
+// A step that cannot be given ahead takes nothing from the one before it: the
+// failure is told when it is its turn, and the call after that runs it.
+func TestFailuresAhead(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.Accumulate = 2
+	undisturbed := newTrainer(t, c, 1, false)
+	want := steps(t, undisturbed, 4)
+	for cut := range 3 { // two micro-batches and the update
+		tr, _ := newFetching(t, c)
+		require.Equal(t, want[:1], stepsAhead(t, tr, 1))
+		res, err := tr.NextAhead(expireAfter(3 + cut))
+		require.NoError(t, err)
+		require.Equal(t, want[1].Loss, res.Loss)
+		require.False(t, tr.UnderWay())
+		_, err = tr.Next(t.Context())
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 2, tr.StepsDone())
+		require.Equal(t, want[2:], stepsAhead(t, tr, 2), cut)
+		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), cut)
+	}
+
+	// A device that is lost: whoever meets it first says so.
+	tr, first := newFetching(t, c)
+	_, err := tr.NextAhead(t.Context())
+	require.NoError(t, err)
+	first().lost = errors.New("lost with the second step")
+	_, err = tr.NextAhead(t.Context())
+	require.ErrorIs(t, err, first().lost)
+
+	tr, first = newFetching(t, c)
+	stepsAhead(t, tr, 1)
+	first().lost = errors.New("because of the third step")
+	_, err = tr.NextAhead(expireAfter(3))
+	require.ErrorIs(t, err, context.Canceled, "which came before")
+}
+
+// While a step is under way there is no state to look at, and what replaces the
+// state forgets the step, but not which data come next.
+func TestStateBehindAStepAhead(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	undisturbed := newTrainer(t, c, 1, false)
+	steps(t, undisturbed, 2)
+	state := snapshot(t, undisturbed)
+	steps(t, undisturbed, 1)
+	require.NoError(t, undisturbed.Rewind(t.Context(), state))
+	rewound := steps(t, undisturbed, 3)
+	require.NoError(t, undisturbed.Restore(t.Context(), state))
+	restored := steps(t, undisturbed, 3)
+	require.NotEqual(t, rewound, restored)
+
+	tr, _ := newFetching(t, c)
+	stepsAhead(t, tr, 2)
+	_, err := tr.NextAhead(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, tr.StepsDone())
+	_, err = tr.Contents("test", "emu")
+	require.ErrorIs(t, err, errUnderWay)
+	_, err = tr.Evaluate(t.Context())
+	require.ErrorIs(t, err, errUnderWay)
+	_, err = tr.Health(t.Context())
+	require.ErrorIs(t, err, errUnderWay)
+
+	require.NoError(t, tr.Rewind(t.Context(), state))
+	require.Equal(t, rewound, stepsAhead(t, tr, 3))
+	_, err = tr.NextAhead(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, tr.Restore(t.Context(), state))
+	require.Equal(t, restored, stepsAhead(t, tr, 3))
+	_, err = tr.NextAhead(t.Context())
+	require.NoError(t, err)
+	position := tr.oldest().from
+	require.NoError(t, tr.Init(t.Context()))
+	require.False(t, tr.UnderWay())
+	require.Equal(t, position, tr.ranks[0].loader.Position())
+}
