@@ -93,20 +93,23 @@ func TestBadInput(t *testing.T) {
 		status, stdout, stderr := octet(append(args, test.args...)...)
 		require.Equal(t, exitInput, status, "%v\n%s", test.args, stderr)
 		require.Empty(t, stdout)
-		// The first line comes where the start takes long enough to fail.
-		stderr = strings.TrimPrefix(stderr, firstLine(stderr))
+		// The first lines come where the start takes long enough to fail.
+		stderr = strings.TrimPrefix(stderr, firstLines(stderr))
 		requireOneSentence(t, stderr)
 		require.Contains(t, stderr, test.want)
 		require.Equal(t, before, names(t, "."), test.args)
 	}
 }
 
-// firstLine is the announcement of a run, if it was printed.
-func firstLine(stderr string) string {
-	if line, _, ok := strings.Cut(stderr, "\n"); ok && strings.HasPrefix(line, "octet: training on ") {
-		return line + "\n"
+// firstLines are the announcement of a run, if it was printed.
+func firstLines(stderr string) (lines string) {
+	for line := range strings.Lines(stderr) {
+		if !strings.HasPrefix(line, "octet: training ") {
+			break
+		}
+		lines += line
 	}
-	return ""
+	return lines
 }
 
 func TestBadFolders(t *testing.T) {
@@ -116,7 +119,7 @@ func TestBadFolders(t *testing.T) {
 		t.Helper()
 		status, _, stderr := octet(args...)
 		require.Equal(t, exitInput, status, stderr)
-		requireOneSentence(t, strings.TrimPrefix(stderr, firstLine(stderr)))
+		requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
 		require.Contains(t, stderr, want)
 	}
 	run := filepath.Join(dir, "run")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path/filepath"
 	"strings"
@@ -97,10 +98,10 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 	return o, nil
 }
 
-// announceAfter is how long the first line waits for the start to fail. What is
-// wrong with the input shows within that time, mostly, and is then all that is
-// printed.
-const announceAfter = 300 * time.Millisecond
+// announceAfter is how long the first line waits for the start to fail, and for the
+// time that the run will take. What is wrong with the input shows within it, mostly,
+// and is then all that is printed. The line is to come within a second.
+const announceAfter = 700 * time.Millisecond
 
 // start opens the run, and prints the first line: where it happens and why
 // there, and how long it will take.
@@ -109,18 +110,12 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 	if err != nil {
 		return nil, err
 	}
-	duration, err := run.Estimate(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	why := t.whyBackend(o.Backend, driver)
-	announce := sync.OnceFunc(func() {
-		fmt.Fprintf(t.err, "octet: training on %s (%s) for about %s. Ctrl-C saves.\n", backendName(driver.Name, device), why, about(duration))
-	})
-	timer := time.AfterFunc(announceAfter, announce)
+	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.whyBackend(o.Backend, driver))}
+	o.Expect = a.expect
+	timer := time.AfterFunc(announceAfter, a.say)
 	r, err := run.Start(ctx, o)
 	if !timer.Stop() || err == nil {
-		announce()
+		a.say()
 	}
 	return r, err
 }
@@ -131,6 +126,35 @@ func backendName(name, device string) string {
 		return name
 	}
 	return name + ":" + device
+}
+
+// announcement is the first line. The time that the run will take is in it if it is
+// known by then, in a line of its own if it comes to be known later.
+type announcement struct {
+	w     io.Writer
+	where string
+
+	mu       sync.Mutex
+	said     bool
+	duration string
+}
+
+func (a *announcement) expect(d time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.said {
+		fmt.Fprintf(a.w, "octet: training will take about %s.\n", about(d))
+	}
+	a.duration = " for about " + about(d)
+}
+
+func (a *announcement) say() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.said {
+		fmt.Fprintf(a.w, "octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
+	}
+	a.said = true
 }
 
 // whyBackend says why a backend is used. Why a better one that this binary has is

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,14 +56,15 @@ func TestTrain(t *testing.T) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
 
-	// Standard error: how it goes. The first line says where and for how long.
+	// Standard error: how it goes. The first line says where and for how long, or the
+	// second does on a slow machine.
 	doctor := ""
 	for _, d := range backend.Drivers() {
 		if err := d.Available(""); err != nil && !errors.Is(err, backend.ErrNotBuilt) {
 			doctor = "; octet doctor says why"
 		}
 	}
-	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\) for about \d+ \w+\. Ctrl-C saves\.\n`, stderr)
+	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)( for about \d+ \w+\. Ctrl-C saves\.|\. Ctrl-C saves\.\noctet: training will take about \d+ \w+\.)\n`, stderr)
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
 		"\ndata        27,000 tokens to train on, 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
@@ -263,4 +265,21 @@ func TestFullDisk(t *testing.T) {
 			require.Equal(t, []string{"step-00000006", "step-00000008"}, names(t, filepath.Join(dir, "checkpoints")))
 		}
 	}
+}
+
+// The first line does not wait for the time that the run will take for ever, and is
+// printed once.
+func TestAnnouncement(t *testing.T) {
+	var b strings.Builder
+	early := &announcement{w: &b, where: "emu (the best backend)"}
+	early.expect(3 * time.Hour)
+	early.say()
+	early.say()
+	require.Equal(t, "octet: training on emu (the best backend) for about 3 hours. Ctrl-C saves.\n", b.String())
+	b.Reset()
+	late := &announcement{w: &b, where: "emu (the best backend)"}
+	late.say()
+	late.expect(3 * time.Hour)
+	late.say()
+	require.Equal(t, "octet: training on emu (the best backend). Ctrl-C saves.\noctet: training will take about 3 hours.\n", b.String())
 }

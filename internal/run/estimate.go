@@ -13,7 +13,7 @@ import (
 	"octet/train"
 )
 
-// The miniature that Estimate times is no larger than this, so that it takes a
+// The miniature that estimate times is no larger than this, so that it takes a
 // fraction of a second on a laptop, and no smaller than it must be, so that the
 // update does not outweigh the products.
 const (
@@ -22,41 +22,39 @@ const (
 	miniatureDim    = 512
 )
 
-// Estimate is roughly how long the rest of a run will take: the FLOPs of its
+// estimate is roughly how long the rest of the run will take: the FLOPs of its
 // steps and evaluations over the rate at which a miniature of it runs here, one
-// layer on a few short sequences. It reads no data and touches no folder. An error
-// is one that Start would report.
-func Estimate(ctx context.Context, o Options) (d time.Duration, err error) {
-	c := o.Config
-	spec, err := backend.SpecOf(o.Backend)
-	if err != nil {
-		return 0, err
+// layer on a few short sequences. ok is false where that would tell nothing: to an
+// accelerator a miniature is idleness between launches, and its kernels are
+// compiled for seconds first. There the pace of the first steps is soon known.
+func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok bool, err error) {
+	if !job.Device.HostMemory {
+		return 0, false, nil
 	}
-	job, err := train.NewJob(c, spec)
-	if err != nil {
-		return 0, err
-	}
-	steps := c.Train.Steps
-	if o.Resume {
-		done, err := checkpoint.List((&Folder{Dir: o.Dir}).Checkpoints())
+	steps := r.Config.Train.Steps
+	if r.WasResumed {
+		done, err := checkpoint.List(r.Folder.Checkpoints())
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if len(done) > 0 {
-			steps -= done[0].Step
+			steps = max(0, steps-done[0].Step)
 		}
 	}
-	evals := 1
-	if c.Train.EvalEvery > 0 {
-		evals += steps / c.Train.EvalEvery
+	evaluated := 0.0 // tokens
+	if r.hasValidation() {
+		evaluated = float64(r.Corpus.Val.Len())
+		if every := r.Config.Train.EvalEvery; every > 0 {
+			evaluated *= float64(1 + steps/every)
+		}
 	}
 	// A validation token costs the forward pass, a third of a training token.
-	tokens := float64(steps)*float64(job.TokensPerStep()) + float64(evals)*float64(c.Data.ValBytes)/3
-	rate, err := miniatureRate(ctx, c, o)
+	tokens := float64(steps)*float64(job.TokensPerStep()) + evaluated/3
+	rate, err := r.miniatureRate(ctx)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return seconds(tokens * job.FLOPsPerToken() / rate), nil
+	return seconds(tokens * job.FLOPsPerToken() / rate), true, nil
 }
 
 // seconds is a duration; one beyond what the type holds, 292 years, becomes
@@ -66,7 +64,8 @@ func seconds(s float64) time.Duration {
 }
 
 // miniatureRate is the FLOP/s of a step of the miniature.
-func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64, err error) {
+func (r *Run) miniatureRate(ctx context.Context) (rate float64, err error) {
+	c := r.Config
 	c.Model.Layers, c.Model.Vocab, c.Model.Init = 1, data.TextVocab, ""
 	c.Precision.Schedule = nil
 	// Exceptions by layer mean nothing to a model of one layer, and what they
@@ -84,7 +83,7 @@ func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64
 	}
 	c.Train.MicroBatch = min(c.Train.MicroBatch, max(1, miniatureTokens/c.Data.Seq))
 	c.Train.Accumulate, c.Train.Ranks = 1, 1
-	devices, err := backend.Open(o.Backend, backend.Options{Threads: o.Threads})
+	devices, err := backend.Open(r.backend, backend.Options{Threads: r.options.Threads})
 	if err != nil {
 		return 0, err
 	}
@@ -112,13 +111,4 @@ func miniatureRate(ctx context.Context, c train.Config, o Options) (rate float64
 		}
 	}
 	return float64(job.TokensPerStep()) * job.FLOPsPerToken() / last.Elapsed.Seconds(), nil
-}
-
-// closeAll closes backends and joins their errors.
-func closeAll(devices []backend.Backend) error {
-	var errs []error
-	for _, d := range devices {
-		errs = append(errs, d.Close())
-	}
-	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -83,28 +82,3 @@ func TestPathsAreAbsolute(t *testing.T) {
 }
 
 // The estimate grows with the run.
-func TestEstimate(t *testing.T) {
-	c := train.Default()
-	c.Model.Layers, c.Data.ValBytes, c.Train.Steps = 1, 0, 100
-	require.NoError(t, c.Resolve())
-	estimate := func() time.Duration {
-		d, err := Estimate(t.Context(), Options{Config: c, Dir: t.TempDir(), Backend: "emu"})
-		require.NoError(t, err)
-		return d
-	}
-	short := estimate()
-	require.Positive(t, short)
-	c.Train.Steps = 1_000_000
-	require.Greater(t, estimate(), 10*short)
-	// The miniature has one layer; an exception for it leaves nothing to smooth.
-	exception := c
-	exception.Model.Layers = 2
-	exception.Precision.Rows = []train.PrecisionRow{{Scope: "layers.0.mlp.*", Format: "bf16"}}
-	_, estimated := Estimate(t.Context(), Options{Config: exception, Dir: t.TempDir(), Backend: "emu"})
-	require.NoError(t, estimated)
-	_, err := Estimate(t.Context(), Options{Config: c, Backend: "tpu"})
-	require.ErrorContains(t, err, "tpu")
-	// A large model is timed by a small one.
-	c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN, c.Model.Vocab, c.Data.Seq = 4096, 32, 8, 8192, 50304, 4000
-	require.Greater(t, estimate(), time.Hour, "and more than a Duration holds")
-}

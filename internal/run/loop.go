@@ -22,7 +22,7 @@ type Progress struct {
 	SaveCopy   time.Duration     // that it then took to copy the state; the rest happens beside the next steps
 	Recipe     string            // if this step was the first under it
 	Rewound    bool              // the step made a spike, and the run went back to Checkpoint
-	ETA        time.Duration     // at the pace of this process so far, evaluations and checkpoints included
+	ETA        *time.Duration    // see Run.eta; nil behind the first step
 	Profile    *Profile          // of the steps up to this one, if it is the last of those that were profiled
 	Devices    []backend.Reading // of each device, a second or so ago; nil where none has sensors
 	Silent     error             // why a device does not tell what its sensors should; said once
@@ -35,8 +35,8 @@ type Progress struct {
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	r.telemetry.begin()
 	defer r.telemetry.end()
-	start := time.Now()
-	for done := 1; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
+	var first time.Time // step's end
+	for done := 0; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
 			w, _ := r.saver.result(true)
@@ -44,7 +44,10 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
-		p.ETA = seconds(time.Since(start).Seconds() / float64(done) * float64(p.Steps-r.Trainer.StepsDone()))
+		if done == 0 {
+			first = time.Now()
+		}
+		p.ETA = r.eta(time.Since(first), done)
 		report(p)
 		if interrupted {
 			r.records.log.Info("interrupted", "step", p.Step)
@@ -52,6 +55,17 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 		}
 	}
 	return nil
+}
+
+// eta is how long the rest takes at the pace of this process so far, evaluations and
+// checkpoints included: what it took for how many steps, without the first, which
+// compiles and warms up and is like no other.
+func (r *Run) eta(took time.Duration, steps int) *time.Duration {
+	left := r.Config.Train.Steps - r.Trainer.StepsDone()
+	if steps == 0 && left > 0 {
+		return nil
+	}
+	return new(seconds(took.Seconds() / float64(max(1, steps)) * float64(left)))
 }
 
 // step runs one step with all that belongs to it. interrupted says that ctx was

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"octet/backend"
 	"octet/checkpoint"
@@ -28,7 +29,10 @@ type Options struct {
 	Resume  bool
 	Backend string // name:device, as given; empty picks the best
 	Threads int
-	Profile bool   // record some steps: see Profile
+	Profile bool // record some steps: see Profile
+	// Expect is told how long the run will take, roughly, where that is known before
+	// it begins: when Start has made sure of all that is quickly checked. It may be nil.
+	Expect  func(time.Duration)
 	Version string // of octet, for state.json
 	Sources fs.FS  // corpus of last resort
 }
@@ -104,6 +108,12 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	if err := r.plan(); err != nil {
 		return err
+	}
+	if o.Expect != nil {
+		// Nobody stops a run because it cannot be told how long it takes.
+		if d, ok, err := r.estimate(ctx, job); ok && err == nil {
+			o.Expect(d)
+		}
 	}
 	r.PeakFLOPs = peakFLOPs(r.Devices)
 	r.telemetry = openTelemetry(r.Devices)
@@ -264,4 +274,13 @@ func (r *Run) ReleaseDevices() error {
 	err := closeAll(r.Devices)
 	r.Devices = nil
 	return err
+}
+
+// closeAll closes backends and joins their errors.
+func closeAll(devices []backend.Backend) error {
+	var errs []error
+	for _, d := range devices {
+		errs = append(errs, d.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -24,10 +24,10 @@ type Status struct {
 	Memory       int64   // bytes
 	// Of the device; nil where it does not tell. Of several: the least busy, all
 	// together, the hottest.
-	Utilization *float64 // within [0, 1]
-	Power       *float64 // W
-	Temperature *float64 // °C
-	ETA         time.Duration
+	Utilization *float64       // within [0, 1]
+	Power       *float64       // W
+	Temperature *float64       // °C
+	ETA         *time.Duration // nil: not known yet
 }
 
 // fields are the parts of the line.
@@ -58,7 +58,11 @@ func (s Status) fields() []string {
 	if s.Temperature != nil {
 		fields = append(fields, fmt.Sprintf("%.0f C", *s.Temperature))
 	}
-	return append(fields, "ETA "+Clock(s.ETA))
+	eta := "-:--"
+	if s.ETA != nil {
+		eta = Clock(*s.ETA)
+	}
+	return append(fields, "ETA "+eta)
 }
 
 // String is the whole line.

@@ -14,7 +14,7 @@ import (
 
 var someStatus = Status{
 	Step: 120, Steps: 400, Loss: 2.43119, GradNorm: 0.83, LR: 2.7e-3,
-	TokensPerSec: 18204.4, FlopsPerSec: 71.2e9, Memory: 31_400_000, ETA: 42 * time.Second,
+	TokensPerSec: 18204.4, FlopsPerSec: 71.2e9, Memory: 31_400_000, ETA: new(42 * time.Second),
 }
 
 func TestStatusString(t *testing.T) {
@@ -23,7 +23,7 @@ func TestStatusString(t *testing.T) {
 	s.PeakShare = 0.344
 	require.Contains(t, s.String(), "71 GFLOP/s (34%)")
 	s = Status{Loss: math.NaN(), GradNorm: math.Inf(1), TokensPerSec: math.Inf(1), FlopsPerSec: math.NaN()}
-	require.Equal(t, "step 0/0  loss nan  |g| inf  lr 0.0e+00  inf tok/s  nan FLOP/s  0 B  ETA 0:00", s.String())
+	require.Equal(t, "step 0/0  loss nan  |g| inf  lr 0.0e+00  inf tok/s  nan FLOP/s  0 B  ETA -:--", s.String())
 }
 
 func TestStatusFit(t *testing.T) {
