@@ -28,7 +28,7 @@ type Region struct {
 // what reads and writes it does so there, and nothing is copied. Homes have to
 // outlive the backend.
 //
-// The first Run of a program records it: meanwhile nobody else may use the
+// The second Run of a program records it: meanwhile nobody else may use the
 // stream, nor the default stream, unless the stream was made non-blocking.
 //
 // Close takes cuBLASLt and all kernels off the device and closes d and s, which

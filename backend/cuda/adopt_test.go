@@ -62,17 +62,17 @@ func TestAdopt(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Write(b, floats(rows*cols, func(int) float32 { return 1 })))
 	got := make([]byte, bytes)
-	for _, add := range []float32{2, 4} { // out = a + 2·b, the first run recorded, the second repeated
+	for _, add := range []float32{2, 4, 6} { // out = a + 2·b, the second run recorded, the third repeated
 		require.NoError(t, list[0].Run(t.Context()))
 		require.NoError(t, s.Copy(at+bytes, at+2*bytes, bytes))
-		require.NoError(t, s.Copy(at, at+bytes, bytes)) // a = out, for the second
+		require.NoError(t, s.Copy(at, at+bytes, bytes)) // a = out, for the next
 		require.NoError(t, s.Download(got, at+bytes))
 		require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + add }), got)
 	}
 	require.NoError(t, d.Read(out, got))
-	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 4 }), got)
+	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 6 }), got)
 	require.NoError(t, d.Read(a, got))
-	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 4 }), got)
+	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 6 }), got)
 }
 
 func TestHomes(t *testing.T) {

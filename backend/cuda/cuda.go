@@ -4,7 +4,7 @@
 //
 // # From a program to a run
 //
-//	Program --lower--> Program --bind--> []call --record--> a CUDA graph
+//	Program --lower--> Program --bind--> []call --run, record--> a CUDA graph
 //
 // Lower (lower.go) gives FP8 operands the layout that matrix units take and
 // takes apart what cuBLASLt does not do in one piece. The binder (bind.go) turns
@@ -15,8 +15,9 @@
 // package octet/csrc/libcuda, which loads NVIDIA's libraries when they are asked
 // for; without the tag, Open says how to build.
 //
-// The first Run of a program records its calls as a graph; every Run is one
-// launch of it, which returns before the device is done. Write returns before the
+// The first Run of a program makes its calls, the second records them as a graph,
+// and from there on a Run is one launch of it. Each returns before the device is
+// done. Write returns before the
 // device has the bytes, Read waits, and a Fetch waits for what came before it alone:
 // so a trainer keeps the stream filled (transfer.go).
 // RunObserved makes the same calls one node at a time.

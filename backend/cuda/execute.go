@@ -98,13 +98,16 @@ type executable struct {
 	nodes     []*backend.Node
 	calls     [][]readyCall // of each node
 	workspace libcuda.Ptr
+	begun     bool           // it has run
 	graph     *libcuda.Graph // of all calls, once they have been recorded
 }
 
 func (x *executable) Plan() *backend.Plan { return x.plan }
 
-// Run launches the program's graph and does not wait for it. The first run
-// records it.
+// Run gives the program to the stream and does not wait for it. The first run makes
+// its calls one by one: libraries load kernels and connect GPUs when they are first
+// asked to, which a capture does not allow, and what runs once needs no graph. The
+// second run records them, and from there on a run is one launch.
 func (x *executable) Run(ctx context.Context) error {
 	if x.stream == nil {
 		return errClosed
@@ -112,6 +115,10 @@ func (x *executable) Run(ctx context.Context) error {
 	return x.wait(x.what, func() error {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if !x.begun {
+			x.begun = true
+			return x.issueAll()
 		}
 		if x.graph == nil {
 			if err := x.record(); err != nil {
@@ -130,11 +137,7 @@ func (x *executable) record() error {
 	defer x.recording.Unlock()
 	var failed error // says already where
 	graph, err := x.stream.Capture(func() error {
-		for i := range x.nodes {
-			if failed = x.issue(i); failed != nil {
-				break
-			}
-		}
+		failed = x.issueAll()
 		return failed
 	})
 	switch {
@@ -168,6 +171,16 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 			err = observe(n, x.memory)
 		}
 		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issueAll gives all calls to the stream.
+func (x *executable) issueAll() error {
+	for i := range x.nodes {
+		if err := x.issue(i); err != nil {
 			return err
 		}
 	}

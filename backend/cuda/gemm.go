@@ -17,8 +17,7 @@ import (
 // order the candidates by an estimate; the first few are timed on memory that
 // holds nothing yet, once for each kind of product on a kind of GPU (choices.go).
 // Those that split k are left out: their parts are added up in an order of their
-// own. Whatever is chosen has run once before programs are recorded: cuBLASLt
-// loads its kernels when it first needs them, which a capture does not allow.
+// own.
 
 // candidates is how many algorithms are timed, and trials how often.
 const (

@@ -142,7 +142,7 @@ func TestRanksMeetInGraphs(t *testing.T) {
 	require.Contains(t, p.devices[0].Spec().Device, "Stand-in 1")
 	require.Contains(t, p.devices[1].Spec().Device, "Stand-in 2")
 	require.Contains(t, p.devices[0].Spec().Arithmetic, "+nccl2.30.7")
-	for _, x := range []float32{1, 5} {
+	for _, x := range []float32{1, 3, 5} {
 		p.write(t, 0, x)
 		p.write(t, 1, 2*x)
 		require.NoError(t, p.each(func(rank int) error { return p.run[rank].Run(t.Context()) }))

@@ -137,14 +137,15 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	if err := t.Init(ctx); err != nil {
 		return t, err
 	}
-	var counts [2]runtime.MemStats
+	// The first step calibrates, and a backend may prepare more in the second.
+	var counts [3]runtime.MemStats
 	for i := range counts {
 		if _, err := t.Next(ctx); err != nil {
 			return t, err
 		}
 		runtime.ReadMemStats(&counts[i])
 	}
-	t.step.Allocations = int64(counts[1].Mallocs - counts[0].Mallocs)
+	t.step.Allocations = int64(counts[2].Mallocs - counts[1].Mallocs)
 	if before > 0 {
 		t.step.Memory = anonymousMemory() - before
 	}
