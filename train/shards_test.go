@@ -204,3 +204,20 @@ func TestRanksThatCannotShare(t *testing.T) {
 	c.Train.ZeroStage = 2
 	require.ErrorContains(t, c.Validate(recipe.Names()), "train.zero_stage = 2 is out of range")
 }
+
+// Moments in another device's E4M3 are converted as a whole, by whoever holds them.
+func TestSharedStateIsConverted(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.MicroBatch, c.Train.Ranks = 2, 2
+	from := newTrainerFor(t, shared(c, 2), specOf(t, gaudi2), 2, false)
+	steps(t, from, 2)
+	state := snapshot(t, from)
+	var held []map[string]string
+	for _, c := range []Config{c, shared(c, 2)} {
+		tr := newTrainer(t, c, 2, false)
+		require.NoError(t, tr.Restore(t.Context(), state))
+		require.True(t, tr.Converted)
+		held = append(held, saved(t, tr))
+	}
+	require.Equal(t, held[0], held[1])
+}
