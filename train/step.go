@@ -92,12 +92,17 @@ type flight struct {
 // oldest is the step that follows the completed ones.
 func (t *Trainer) oldest() *flight { return &t.flights.list[t.step%2] }
 
-// forgetFlights is for who replaces all that the steps under way compute. Their
+// forgetFlights is for who replaces all that the steps under way compute. It waits
+// for them, so that devices can be closed; what they say is of no interest. Their
 // batches come again.
 func (t *Trainer) forgetFlights() error {
 	var err error
 	if t.UnderWay() {
 		err = t.moveTo(t.oldest().from)
+	}
+	for i := range t.flights.n {
+		r := t.ranks[0]
+		_ = r.reports[(t.step+i)%2].End(r.words[:])
 	}
 	t.flights = flights{}
 	return err

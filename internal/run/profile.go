@@ -40,7 +40,9 @@ type profiler struct {
 	peaks backend.Peaks
 }
 
-// watch watches the first device, before programs are loaded there.
+// watch watches the first device, before programs are loaded there. So it is no
+// backend.Fetcher any more: steps of such a run follow one by one, and a span holds
+// one.
 func (p *profiler) watch(devices []backend.Backend) {
 	if m, ok := devices[0].(backend.Metered); ok && p.Spans() == 0 {
 		p.meter = m.Meter()
