@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,21 +102,21 @@ func (p failpoint) arm() {
 
 // killed is a run to kill again and again.
 type killed struct {
-	undisturbed string // the folder of one that was not
-	args        []string
-	points      []failpoint // of every change that it made
+	text, undisturbed string      // the folder of one that was not killed, and what it read
+	config            []string    // beside trainArgs
+	points            []failpoint // of every change that it made
 }
 
-const killedSteps = 12
+// killedSteps make three checkpoints, of which two stay.
+const killedSteps = 9
 
 // undisturb runs once to the end and notes on the way what could be interrupted.
-func undisturb(t *testing.T, ranks int) killed {
+func undisturb(t *testing.T, config ...string) killed {
 	t.Helper()
-	k := killed{undisturbed: filepath.Join(t.TempDir(), "run"), args: []string{
+	k := killed{text: corpus(t, 20_000), undisturbed: filepath.Join(t.TempDir(), "run")}
+	k.config = append([]string{
 		"checkpoint.every=3", "train.eval_every=5", "train.health_every=4", "data.val_bytes=300", "train.accumulate=2",
-		fmt.Sprintf("train.ranks=%d", ranks),
-	}}
-	text := corpus(t, 20_000)
+	}, config...)
 	var mu sync.Mutex
 	count := map[string]int{}
 	restore := disk.Intercept(func(c disk.Change) error {
@@ -133,13 +132,12 @@ func undisturb(t *testing.T, ranks int) killed {
 		return c.Do()
 	})
 	defer restore()
-	k.args = slices.Concat([]string{text}, k.args)
 	succeed(t, k.train(k.undisturbed)...)
 	return k
 }
 
 func (k killed) train(dir string) []string {
-	return trainArgs(k.args[0], dir, killedSteps, k.args[1:]...)
+	return trainArgs(k.text, dir, killedSteps, k.config...)
 }
 
 // at kills a new run at the first failpoint, those who go on with it at the others,
@@ -189,18 +187,20 @@ func anywhere() failpoint {
 
 // A run that is killed, wherever that is, ends as if it had not been: before, half
 // way through and behind any change that it makes to the disk, in the middle of a
-// step, and while it goes on after another kill; alone and of two ranks.
+// step, and while it goes on after another kill; alone, of two ranks, and of two
+// that share the optimizer's state.
 func TestKilledAnywhere(t *testing.T) {
+	alone, two, shared := []string{}, []string{"train.ranks=2"}, []string{"train.ranks=2", "train.zero_stage=1"}
 	if os.Getenv("OCTET_LONG") == "" {
-		undisturb(t, 1).at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
-		undisturb(t, 2).at(t, later())
+		undisturb(t, alone...).at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
+		undisturb(t, shared...).at(t, later())
 		return
 	}
-	const wanted = 1000
-	for ranks := 1; ranks <= 2; ranks++ {
-		k := undisturb(t, ranks)
+	const random = 30
+	for _, config := range [][]string{alone, two, shared} {
+		k := undisturb(t, config...)
 		var kills atomic.Int64
-		t.Run(fmt.Sprintf("ranks=%d", ranks), func(t *testing.T) {
+		t.Run(strings.Join(config, " "), func(t *testing.T) {
 			try := func(first failpoint, more ...failpoint) {
 				t.Run(fmt.Sprint(first, more), func(t *testing.T) {
 					t.Parallel()
@@ -210,10 +210,10 @@ func TestKilledAnywhere(t *testing.T) {
 			for _, p := range k.points {
 				try(p)
 			}
-			for range (wanted/2-len(k.points))/2 + 20 { // of some the second comes after the end
+			for range random {
 				try(later(), anywhere())
 			}
 		})
-		t.Logf("ranks=%d: %d kills, %d of them at every change once", ranks, kills.Load(), len(k.points))
+		t.Logf("%q: %d kills, %d of them at every change once", config, kills.Load(), len(k.points))
 	}
 }

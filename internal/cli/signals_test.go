@@ -114,7 +114,7 @@ func TestBrokenPipe(t *testing.T) {
 // A signal while a checkpoint is being written: the first one waits for it and for
 // one more, the second one for nothing. Nothing is lost.
 func TestSignalWhileACheckpointIsWritten(t *testing.T) {
-	k := undisturb(t, 1)
+	k := undisturb(t)
 	slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: 2 * time.Second}
 	for _, signals := range []int{1, 2} {
 		dir := filepath.Join(t.TempDir(), "run")
