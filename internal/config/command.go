@@ -134,6 +134,9 @@ func parseValue(k key, text string) (any, error) {
 	case k.typ == texts && quoted:
 		doc = "v = [" + text + "]"
 	}
+	if err := checkDepth(doc); err != nil {
+		return nil, err
+	}
 	var tree map[string]any
 	meta, err := toml.Decode(doc, &tree)
 	if err != nil || len(tree) != 1 {

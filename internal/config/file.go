@@ -38,6 +38,9 @@ func readFile(path string) (*source, error) {
 
 // parse reads the text of a configuration file; name stands for it in errors.
 func parse(name, text string) (*source, error) {
+	if err := checkDepth(text); err != nil {
+		return nil, fmt.Errorf("%s, %w", name, err)
+	}
 	var tree map[string]any
 	meta, err := toml.Decode(text, &tree)
 	lines := findLines(text)

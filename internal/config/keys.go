@@ -109,7 +109,9 @@ func unknownKey(name string) error {
 		for _, k := range s.keys {
 			known = append(known, k.name)
 		}
-		tables = append(tables, s.name)
+		if s.name != "" {
+			tables = append(tables, s.name)
+		}
 	}
 	known = append(known, tables...)
 	if list, within, ok := splitTableKey(name); ok {
