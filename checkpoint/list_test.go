@@ -242,3 +242,23 @@ func flip(t testing.TB, name string) {
 	b[len(b)/2] ^= 1
 	require.NoError(t, os.WriteFile(name, b, 0o666))
 }
+
+// A whole folder may lie elsewhere, on a larger disk, with a link in its place:
+// it is a checkpoint like any other, and to delete it is to delete the link.
+func TestLinkedFolder(t *testing.T) {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "moved")
+	path := save(t, dir, 1)
+	require.NoError(t, os.Rename(path, elsewhere))
+	require.NoError(t, os.Symlink(elsewhere, path))
+	c, skipped, err := Newest(dir)
+	require.NoError(t, err)
+	require.Empty(t, skipped)
+	require.Equal(t, path, c.Path)
+	require.NoError(t, c.Close())
+	save(t, dir, 2)
+	removed, err := Retain(dir, 1, 0)
+	require.NoError(t, err)
+	require.Equal(t, []string{path}, removed)
+	require.NoError(t, Verify(elsewhere))
+	require.Equal(t, []string{stepName(2)}, names(t, dir))
+}

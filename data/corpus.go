@@ -105,7 +105,7 @@ func CheckSame(saved, opened Info) error {
 			saved.describe(), opened.describe())
 	}
 	if saved.TrainTokens != opened.TrainTokens || saved.ValTokens != opened.ValTokens {
-		return fmt.Errorf("data: the corpus %s is the same but its split is not: the run had %d tokens for training and %d for validation, now there are %d and %d; set data.val_bytes as it was or start a new run",
+		return fmt.Errorf("data: the corpus %.64s is the same but its split is not: the run had %d tokens for training and %d for validation, now there are %d and %d; set data.val_bytes as it was or start a new run",
 			saved.SHA256, saved.TrainTokens, saved.ValTokens, opened.TrainTokens, opened.ValTokens)
 	}
 	return nil
@@ -117,7 +117,7 @@ func (i Info) describe() string {
 	if i.GoVersion != "" {
 		source += " of " + i.GoVersion
 	}
-	return fmt.Sprintf("sha256 %s (%s, %d files)", i.SHA256, source, len(i.Files))
+	return fmt.Sprintf("sha256 %.64s (%.40s, %d files)", i.SHA256, source, len(i.Files)) // a data.json may say anything
 }
 
 // corpusHash is the running SHA-256 of Info.SHA256.
