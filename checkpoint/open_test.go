@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
@@ -37,6 +38,8 @@ func TestOpenModelOfOthers(t *testing.T) {
 	fails("no config.json: not the folder of a model")
 	put(ConfigFile, Bytes(minimal(`{"attention_bias":true}`)))
 	fails("config.json: attention_bias = true")
+	put(ConfigFile, Bytes(append(minimal(`{}`), bytes.Repeat([]byte(" "), maxJSON)...)))
+	fails("config.json: longer than 1048576 bytes")
 	put(ConfigFile, Bytes(minimal(`{}`)))
 	fails("neither model.safetensors nor model.safetensors.index.json is there")
 

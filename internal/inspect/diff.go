@@ -106,7 +106,7 @@ func lastCommon(a, b string) (ca, cb *checkpoint.Checkpoint, err error) {
 	}
 	for _, e := range listA { // newest first
 		other, ok := inB[e.Step]
-		if !ok || e.Damage != nil || other.Damage != nil {
+		if !ok {
 			continue
 		}
 		if ca, err = checkpoint.Open(e.Path); err != nil {
