@@ -1,0 +1,158 @@
+package inspect
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/fp8"
+	"octet/internal/writers"
+	"octet/train"
+)
+
+// run makes a folder of what Diff reads.
+func run(t *testing.T, metrics string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, metricsFile), []byte(metrics), 0o600))
+	return dir
+}
+
+const threeSteps = `{"step":1,"loss":3,"lr":0.1,"fp8":{"a":{"amax":1,"scale":2}}}
+{"step":2,"loss":2.5,"val_loss":2,"lr":0.1}
+{"step":3,"loss":null,"lr":0.1}
+`
+
+func TestDiffMetrics(t *testing.T) {
+	for _, c := range []struct {
+		change, to string // in B
+		want       MetricsDifference
+	}{
+		{"", "", MetricsDifference{Same: 3, StepsA: 3, StepsB: 3}},
+		{`"loss":2.5`, `"loss":2.75`, MetricsDifference{1, &Field{2, "loss", "2.5", "2.75"}, 3, 3}},
+		{`"scale":2`, `"scale":4`, MetricsDifference{0, &Field{1, "fp8.a.scale", "2", "4"}, 3, 3}},
+		{`"loss":null`, `"loss":2`, MetricsDifference{2, &Field{3, "loss", "null", "2"}, 3, 3}},
+		{`"val_loss":2,`, ``, MetricsDifference{1, &Field{2, "val_loss", "2", ""}, 3, 3}},
+		{`"val_loss":2,`, `"val_loss":2,"more":[1, 2],`, MetricsDifference{1, &Field{2, "more", "", "[1,2]"}, 3, 3}},
+		{`{"step":3,"loss":null,"lr":0.1}` + "\n", "", MetricsDifference{2, nil, 3, 2}},
+		{`{"step":3,"loss":null,"lr":0.1}` + "\n", `{"step":3,"loss":nu`, MetricsDifference{2, nil, 3, 2}}, // being written
+		{`"lr":0.1}` + "\n" + `{"step":3`, `"lr": 0.1 }` + "\n" + `{"step":3`, MetricsDifference{Same: 3, StepsA: 3, StepsB: 3}},
+		{`{"step":1`, `{"step":9`, MetricsDifference{0, &Field{1, "step", "1", "9"}, 3, 3}},
+	} {
+		a, b := run(t, threeSteps), run(t, strings.Replace(threeSteps, c.change, c.to, 1))
+		d, err := Diff(a, b)
+		require.NoError(t, err)
+		require.Equal(t, c.want, d.Metrics, c.to)
+		require.Nil(t, d.Checkpoints)
+		require.Equal(t, c.want.Same == 3, d.Equal())
+	}
+	whole := run(t, threeSteps)
+	for _, c := range []struct{ b, want string }{
+		{run(t, "{\"step\":1}\n{\"step\n"), "metrics.jsonl, line 2 is damaged"},
+		{run(t, "{\"step\":1}\n[]\n"), "line 2 is damaged: expected an object"},
+		{run(t, strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat(`}`, 20)+"\n"), "line 1 is damaged: objects within objects, more than 16 deep"},
+		{run(t, "{} {}\n"), "line 1 is damaged: something follows the object"},
+		{run(t, strings.Repeat(" ", maxLine)), "metrics.jsonl, line 1: "},
+		{t.TempDir(), "is not a run folder: it has no metrics.jsonl"},
+	} {
+		a := whole
+		if strings.Contains(c.want, "line 2") {
+			a = run(t, "{\"step\":1}\n{\"step\":2}\n")
+		}
+		_, err := Diff(a, c.b)
+		require.ErrorContains(t, err, c.want)
+	}
+}
+
+func TestDiffCheckpoints(t *testing.T) {
+	a, b := run(t, threeSteps), run(t, threeSteps)
+	nan := float32(math.NaN())
+	model := []checkpoint.Tensor{f32("same", 1, 2), f32("nan", nan, 1), f32("near", 3, 4), codes("codes", fp8.E4M3, 0x38, 0x40)} // 1, 2
+	put := func(dir string, step int, s train.State, optimizer ...checkpoint.Tensor) {
+		save(t, filepath.Join(dir, "checkpoints"), step, s, model, optimizer)
+	}
+	put(a, 1, state(nil))
+	put(b, 1, state(nil))
+	put(a, 2, state(nil), f32("x.m1", 1), codes("optimizer.step", fp8.I32, 1, 0, 0, 0), f32("gone", 1))
+	put(a, 3, state(nil))
+
+	compare := func() *CheckpointDifference {
+		t.Helper()
+		d, err := Diff(a, b)
+		require.NoError(t, err)
+		require.Equal(t, d.Checkpoints == nil || d.Checkpoints.Equal(), d.Equal())
+		return d.Checkpoints
+	}
+	require.Equal(t, &CheckpointDifference{Step: 1, Tensors: 4}, compare(), "of the last step that is in both")
+
+	// Who computed a state is no part of it.
+	model = []checkpoint.Tensor{f32("same", 1, 2), f32("nan", nan, 1), f32("near", 3, 5), codes("codes", fp8.E4M3, 0x38, 0x41)} // 1, 2.25
+	other := state(func(s *train.State) { s.Octet, s.Backend, s.Position.Index = "another", "cuda", 7 })
+	put(b, 2, other, f32("x.m1", 1), codes("optimizer.step", fp8.I32, 2, 0, 0, 0), f32("new", 1))
+	got := compare()
+	require.Equal(t, &Field{0, "data.index", "0", "7"}, got.State)
+	require.Equal(t, []string{"gone"}, got.OnlyA)
+	require.Equal(t, []string{"new"}, got.OnlyB)
+	require.Equal(t, 2, got.Step)
+	require.Equal(t, 6, got.Tensors)
+	require.Equal(t, 3, got.Differ)
+	require.Equal(t, &TensorDifference{"optimizer.step", "i32 [1]", "i32 [1]", 1, 1, 1}, got.Largest)
+
+	// Damage is passed over: the step before is compared.
+	file := filepath.Join(b, "checkpoints", "step-00000002", checkpoint.ModelFile)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, append(bytes.Clone(text[:len(text)-1]), text[len(text)-1]^1), 0o600))
+	require.Equal(t, 1, compare().Step)
+}
+
+func TestDiffTensor(t *testing.T) {
+	nan := float32(math.NaN())
+	long, longer := make([]float32, 2*chunk+5), make([]float32, 2*chunk+5)
+	long[0], longer[0] = 4, 4
+	longer[chunk], longer[2*chunk+4] = 3, -4
+	open := func(x checkpoint.Tensor) *checkpoint.Tensors {
+		return save(t, t.TempDir(), 3, state(nil), []checkpoint.Tensor{x}, nil).Model
+	}
+	for _, c := range []struct {
+		a, b checkpoint.Tensor
+		want *TensorDifference
+	}{
+		{f32("x", 3, 4), f32("x", 3, 4), nil},
+		{f32("x", nan), f32("x", nan), nil},
+		{f32("x", 3, 4), f32("x", 3, 5), &TensorDifference{"x", "fp32 [2]", "fp32 [2]", 1, 0.2, 1}},
+		{f32("x", 0, 0), f32("x", 0, float32(math.Copysign(0, -1))), &TensorDifference{"x", "fp32 [2]", "fp32 [2]", 1, 0, 0}},
+		{f32("x", 0, 0), f32("x", 0, 1), &TensorDifference{"x", "fp32 [2]", "fp32 [2]", 1, writers.Float(math.Inf(1)), 1}},
+		{f32("x", 2, nan), f32("x", 1, nan), &TensorDifference{"x", "fp32 [2]", "fp32 [2]", 1, writers.Float(nan), 1}},
+		{f32("x", long...), f32("x", longer...), &TensorDifference{"x", "fp32 [131077]", "fp32 [131077]", 2, 1.25, 4}},
+		{f32("x", 1), f32("x", 1, 2), &TensorDifference{Name: "x", A: "fp32 [1]", B: "fp32 [2]"}},
+		{f32("x", 1), codes("x", fp8.E4M3, 0x38), &TensorDifference{Name: "x", A: "fp32 [1]", B: "e4m3 [1]"}},
+		{codes("x", fp8.E4M3, 0x40, 0x40), codes("x", fp8.E4M3, 0x40, 0x38), &TensorDifference{"x", "e4m3 [2]", "e4m3 [2]", 1, writers.Float(math.Sqrt(1. / 8)), 1}},
+	} {
+		got, err := diffTensor(open(c.a), open(c.b), c.a, c.b)
+		require.NoError(t, err)
+		if c.want != nil && c.want.Relative != c.want.Relative {
+			require.True(t, got.Relative != got.Relative)
+			got.Relative, c.want.Relative = 0, 0
+		}
+		if c.want != nil && got != nil && !math.IsInf(float64(c.want.Relative), 0) {
+			require.InDelta(t, float64(c.want.Relative), float64(got.Relative), 1e-12)
+			got.Relative = c.want.Relative
+		}
+		require.Equal(t, c.want, got)
+	}
+	order := []*TensorDifference{ // each worse than those before
+		{Differ: 9, Relative: 0.1}, {Differ: 1, Relative: 2}, {Differ: 1, Relative: writers.Float(math.Inf(1))}, {Differ: 1, Relative: writers.Float(nan)}, {Differ: 0},
+	}
+	for i, x := range order {
+		for j, y := range order {
+			require.Equal(t, i > j, x.worseThan(y), "%d and %d", i, j)
+		}
+	}
+}
