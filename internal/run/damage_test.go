@@ -310,6 +310,7 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 // program or memory for it is made.
 func TestWeightsFitTheirConfig(t *testing.T) {
 	c := smoothConfig(t)
+	c.Model.Layers = 2
 	dir := filepath.Join(t.TempDir(), "run")
 	smoothRun(t, c, dir)
 	from := filepath.Join(dir, checkpointsDir, "step-00000004")
@@ -328,9 +329,11 @@ func TestWeightsFitTheirConfig(t *testing.T) {
 	w, err := OpenWeights(bare, "")
 	require.NoError(t, err, "exactly as many as there are")
 	require.NoError(t, w.Close())
+	// More than there are, or fewer layers.
 	for name, change := range map[string]func(*checkpoint.Config){
 		"layers":     func(c *checkpoint.Config) { c.NumHiddenLayers = 1 << 24 },
-		"one layer":  func(c *checkpoint.Config) { c.NumHiddenLayers = 2 },
+		"a layer":    func(c *checkpoint.Config) { c.NumHiddenLayers++ },
+		"one less":   func(c *checkpoint.Config) { c.NumHiddenLayers-- },
 		"vocabulary": func(c *checkpoint.Config) { c.VocabSize++ },
 		"all": func(c *checkpoint.Config) {
 			c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.VocabSize = 1<<24, 1<<24, 1<<24, 1<<24

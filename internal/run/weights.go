@@ -139,7 +139,8 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 
 // fits refuses a config.json that describes another model than the weights
 // beside it, before programs and memory for that model are made. It compares
-// numbers of elements: names and shapes are compared as each tensor is read.
+// numbers of elements and of layers: names and shapes are compared as each tensor
+// is read.
 func (w *Weights) fits() error {
 	var have int64
 	for _, t := range w.CheckpointWeights.Model.List() {
@@ -148,6 +149,10 @@ func (w *Weights) fits() error {
 			n *= int64(d)
 		}
 		have += n
+		var layer int
+		if _, err := fmt.Sscanf(t.Name, "model.layers.%d.", &layer); err == nil && layer >= w.HF.NumHiddenLayers {
+			return fmt.Errorf("%s: %s describes a model of %d layers, and its weights hold %.80q: they do not belong together", w.Path, checkpoint.ConfigFile, w.HF.NumHiddenLayers, t.Name)
+		}
 	}
 	// float64, which cannot overflow: a config may have 2^24 of everything.
 	h, kv := float64(w.HF.HiddenSize), float64(w.HF.HiddenSize/w.HF.NumAttentionHeads*w.HF.NumKeyValueHeads)
