@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
+	"time"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -38,7 +40,8 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 	if err != nil {
 		memory = err.Error()
 	}
-	if !yield(backend.Finding{What: "device", OK: err == nil, Detail: fmt.Sprintf("%s at %s, %s, addresses aligned to %d bytes", d.spec.Device, h.Bus, memory, h.Align)}) {
+	if !yield(backend.Finding{What: "device", OK: err == nil, Detail: fmt.Sprintf("%s at %s, %s, addresses aligned to %d bytes", d.spec.Device, h.Bus, memory, h.Align)}) ||
+		!yield(sensing(d)) || !yield(hccl(d)) {
 		return false
 	}
 	kernels, err := kernelsOf(d.spec, programs)
@@ -47,12 +50,15 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 	}
 	compiled := 0
 	for _, k := range kernels {
+		start := time.Now()
 		_, err := d.compile([]program{k})
+		f := backend.Finding{What: k.Name, OK: err == nil, Detail: fmt.Sprintf("%s, %d ms", signature(k.Graph), time.Since(start).Milliseconds())}
 		if err == nil {
 			compiled++
-			continue
+		} else {
+			f.Detail += fmt.Sprintf(", parameters %x: %v", k.Graph.Nodes[0].Params, err)
 		}
-		if !yield(backend.Finding{What: k.Name, Detail: err.Error()}) {
+		if !yield(f) { // each at once: a compiler that crashes takes this process along
 			return false
 		}
 		if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
@@ -60,6 +66,59 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 		}
 	}
 	return yield(backend.Finding{What: "kernels", OK: compiled == len(kernels), Detail: fmt.Sprintf("%d of %d compile, each alone", compiled, len(kernels))})
+}
+
+// sensing is what HLML tells of the device.
+func sensing(d *device) backend.Finding {
+	f := backend.Finding{What: "HLML"}
+	sensed, ok := any(d).(backend.Sensed)
+	if !ok {
+		f.Detail = "this build has none"
+		return f
+	}
+	s, err := sensed.Sensors()
+	if err == nil {
+		var r backend.Reading
+		r, err = s.Read()
+		f.OK, f.Detail = err == nil, r.String()
+		err = errors.Join(err, s.Close())
+	}
+	if err != nil {
+		f.OK, f.Detail = false, err.Error()+"; only training's records go without it"
+	}
+	return f
+}
+
+// hccl asks whether several devices could work together.
+func hccl(d *device) backend.Finding {
+	if _, err := d.uniqueID(); err != nil {
+		return backend.Finding{What: "HCCL", Detail: err.Error()}
+	}
+	return backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}
+}
+
+// signature is the operands of a graph of one node.
+func signature(g *libsynapse.Graph) string {
+	operands := func(list []int) string {
+		var texts []string
+		for _, k := range list {
+			if k < 0 {
+				texts = append(texts, "none")
+				continue
+			}
+			t := g.Tensors[k]
+			text := fmt.Sprintf("%s %v", t.Type, t.Sizes)
+			if t.Const != nil {
+				text += " constant"
+			}
+			if t.Shape {
+				text += " shape"
+			}
+			texts = append(texts, text)
+		}
+		return strings.Join(texts, ", ")
+	}
+	return operands(g.Nodes[0].In) + " -> " + operands(g.Nodes[0].Out)
 }
 
 // kernelsOf lists every kind of node that programs have, each in a graph of its own:

@@ -57,10 +57,19 @@ func TestExamine(t *testing.T) {
 	require.True(t, examineOn(d, programs, func(f backend.Finding) bool { list = append(list, f); return true }))
 	require.True(t, list[0].OK)
 	require.Contains(t, list[0].Detail, "1 GiB of 3 GiB free")
-	for _, f := range list[1 : len(list)-1] {
-		require.False(t, f.OK)
-		require.True(t, strings.HasPrefix(f.What, "fp8_gemm_"), f.What)
+	require.Equal(t, "HLML", list[1].What)
+	require.Equal(t, backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}, list[2])
+	failed := 0
+	for _, f := range list[3 : len(list)-1] {
+		require.Equal(t, !strings.HasPrefix(f.What, "fp8_gemm_"), f.OK, f.What)
+		if f.OK {
+			require.Regexp(t, `^.* -> \w+ \[.*\].*, \d+ ms$`, f.Detail)
+			continue
+		}
+		failed++
+		require.Regexp(t, `^hf8 \[\d+ \d+\], hf8 \[\d+ \d+\], f32 \[1\], f32 \[1\] -> bf16 \[\d+ \d+\], \d+ ms, parameters 0[01]0[01]: synFail$|f8 `, f.Detail)
 	}
+	require.Positive(t, failed)
 	last := list[len(list)-1]
 	require.False(t, last.OK)
 	require.Regexp(t, `^\d+ of \d+ compile, each alone$`, last.Detail)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"octet/backend"
@@ -19,8 +20,11 @@ const (
 	fixDevice  = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all"
 )
 
-// probe looks for SynapseAI and counts the devices that it shows.
-func probe() []backend.Finding {
+// probe is all that can be found out without a device.
+func probe() []backend.Finding { return append(look(), environment()) }
+
+// look looks for SynapseAI and counts the devices that it shows.
+func look() []backend.Finding {
 	s, err := libsynapse.Probe()
 	synapse := backend.Finding{What: "SynapseAI", OK: true, Detail: fmt.Sprintf("version %s in %s", s.Version, s.Path)}
 	switch {
@@ -49,6 +53,20 @@ func probe() []backend.Finding {
 		synapse.OK, synapse.Fix = false, fixVersion
 	}
 	return append([]backend.Finding{synapse, devices, kernels}, firmware("/sys/class/accel")...)
+}
+
+// environment is the variables that SynapseAI and its like go by, so far as they are
+// set: most of what differs between two machines with the same software.
+func environment() backend.Finding {
+	var set []string
+	for _, v := range os.Environ() {
+		if slices.ContainsFunc([]string{"HABANA", "GC_", "HCCL_", "HCL_", "HLS_", "SYN", "SCAL_", "LOG_LEVEL_", "ENABLE_", "EXP_FLAGS", "LD_LIBRARY_PATH=", "OCTET_"},
+			func(prefix string) bool { return strings.HasPrefix(v, prefix) }) {
+			set = append(set, v)
+		}
+	}
+	slices.Sort(set)
+	return backend.Finding{What: "environment", OK: true, Detail: cmp.Or(strings.Join(set, " "), "no variable of SynapseAI's is set")}
 }
 
 // tooOld is of versions before 1.16, the first whose interface was looked at; what

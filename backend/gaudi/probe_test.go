@@ -16,7 +16,7 @@ import (
 func TestProbeWithoutSynapse(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	t.Setenv("OCTET_LIBSYNAPSE", missing)
-	list := probe()
+	list := look()
 	require.Len(t, list, 1)
 	require.False(t, list[0].OK)
 	require.Contains(t, list[0].Detail, missing)
@@ -33,16 +33,16 @@ func TestProbeOfAStandIn(t *testing.T) {
 	synapse := backend.Finding{What: "SynapseAI", OK: true, Detail: "version 1.24.0-standin in " + path}
 	require.Equal(t, []backend.Finding{
 		synapse, {What: "Gaudi devices", OK: true, Detail: "0 of model 2, 8 of model 3, 8 in all"}, kernels,
-	}, probe()[:3])
+	}, look()[:3])
 
 	t.Setenv("STANDIN_GAUDI3", "0")
 	require.Equal(t, []backend.Finding{
 		synapse, {What: "Gaudi devices", Detail: "0 of model 2, 0 of model 3, 0 in all", Fix: fixDevice}, kernels,
-	}, probe()[:3])
+	}, look()[:3])
 
 	t.Setenv("GC_KERNEL_PATH", "")
 	t.Setenv("STANDIN_DRIVER", "1.15.1.abcdef")
-	list := probe()
+	list := look()
 	require.Equal(t, fixVersion, list[0].Fix)
 	require.Contains(t, list[2].Detail, "export GC_KERNEL_PATH=")
 
@@ -51,7 +51,18 @@ func TestProbeOfAStandIn(t *testing.T) {
 	t.Setenv("STANDIN_SYNAPSE", "26")
 	require.Equal(t, []backend.Finding{
 		{What: "SynapseAI", Detail: path + ": synInitialize returned 26 (synFail)", Fix: fixDevice},
-	}, probe())
+	}, look())
+}
+
+func TestEnvironment(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	t.Setenv("HABANA_VISIBLE_DEVICES", "0,1")
+	t.Setenv("OTHER", "secret")
+	list := probe()
+	last := list[len(list)-1]
+	require.Equal(t, "environment", last.What)
+	require.Regexp(t, `^GC_KERNEL_PATH=\S+/libtpc_kernels\.so HABANA_VISIBLE_DEVICES=0,1 .*OCTET_LIBSYNAPSE=`, last.Detail)
+	require.NotContains(t, last.Detail, "secret")
 }
 
 func TestTooOld(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strings"
+	"time"
 
 	"octet/backend"
 	"octet/backend/conformance"
@@ -28,7 +30,8 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		out = io.MultiWriter(out, f)
 	}
-	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
+	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
+	fmt.Fprintf(out, "%s%s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"), system())
 	for _, d := range backend.Drivers() {
 		if err := d.Available(""); err != nil {
 			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)
@@ -44,6 +47,20 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return nil
 	}
 	return c.check(ctx, out)
+}
+
+// system is what Linux says of itself, for whoever reads a report far away.
+func system() (text string) {
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		text = ", Linux " + strings.TrimSpace(string(release))
+	}
+	distribution, _ := os.ReadFile("/etc/os-release")
+	for line := range strings.Lines(string(distribution)) {
+		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
+			text += ", " + strings.Trim(strings.TrimSpace(name), `"`)
+		}
+	}
+	return text
 }
 
 func printFinding(out io.Writer, f backend.Finding) {
