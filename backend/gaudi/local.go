@@ -44,10 +44,11 @@ type local struct {
 	marks marks
 }
 
-// commands are a list that was prepared, and where the numbers of its meetings lie.
+// commands are a list that was prepared, and where on the device the numbers of its
+// meetings lie.
 type commands struct {
 	list  []command
-	marks libsynapse.Ptr // 0: it has none
+	table libsynapse.Ptr // 0: it has no meetings
 }
 
 type named struct {
@@ -252,10 +253,10 @@ func (l *local) compile(list []program) ([]compiled, error) {
 
 func (l *local) prepare(list []command) (number int, err error) {
 	err = l.turn(func() error {
-		marks, err := l.mark(list)
+		table, err := l.mark(list)
 		if err == nil {
 			l.next++
-			l.lists[l.next] = commands{list, marks}
+			l.lists[l.next] = commands{list, table}
 		}
 		return err
 	})
@@ -264,20 +265,24 @@ func (l *local) prepare(list []command) (number int, err error) {
 
 func (l *local) forget(list int) error {
 	return l.turn(func() error {
-		marks := l.lists[list].marks
+		table := l.lists[list].table
 		delete(l.lists, list)
-		if marks == 0 {
+		if table == 0 {
 			return nil
 		}
-		return l.Free(marks)
+		return l.Free(table)
 	})
 }
 
 func (l *local) run(list, from, to int) error {
 	return l.turn(func() error {
+		all := l.lists[list]
 		for i := from; i < to; i++ {
-			c := &l.lists[list].list[i]
+			c := &all.list[i]
 			if c.Transfer != nil {
+				if err := l.arrive(all, i); err != nil {
+					return err
+				}
 				if err := l.transfer(c.Transfer); err != nil {
 					return err
 				}
@@ -294,11 +299,6 @@ func (l *local) run(list, from, to int) error {
 
 func (l *local) transfer(t *transfer) error {
 	s := l.stream
-	if t.mark != 0 {
-		if err := s.CopyOut(l.staging, 2*stagingBytes, t.mark, markBytes); err != nil {
-			return err
-		}
-	}
 	switch t.Kind {
 	case allReduce:
 		return l.comm.AllReduce(s, t.To, t.Count, t.Type, t.Reduction)

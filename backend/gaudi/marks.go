@@ -21,15 +21,22 @@ type marks struct {
 
 const markBytes = 4
 
-// number gives every meeting of a list of commands a number.
-func (m *marks) number(list []command) (numbers []byte) {
+// number gives every meeting of a list of commands a number: those of all commands, 0 of
+// launches. It returns nothing where nobody meets.
+func (m *marks) number(list []command) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	numbers, before := make([]byte, 0, markBytes*len(list)), len(m.names)
 	for _, c := range list {
+		n := 0
 		if t := c.Transfer; t != nil && t.Kind != duplicate {
 			m.names = append(m.names, t.Name)
-			numbers = binary.LittleEndian.AppendUint32(numbers, uint32(len(m.names)))
+			n = len(m.names)
 		}
+		numbers = binary.LittleEndian.AppendUint32(numbers, uint32(n))
+	}
+	if len(m.names) == before {
+		return nil
 	}
 	return numbers
 }
@@ -44,24 +51,25 @@ func (m *marks) name(number uint32) string {
 	return m.names[number-1]
 }
 
-// mark puts the numbers of a list's meetings where the stream copies them from. It
+// mark puts the numbers of a list's meetings where the stream copies them from, or
 // returns 0 where there are none.
-func (l *local) mark(list []command) (at libsynapse.Ptr, err error) {
+func (l *local) mark(list []command) (table libsynapse.Ptr, err error) {
 	numbers := l.marks.number(list)
 	if len(numbers) == 0 {
 		return 0, nil
 	}
-	if at, err = l.Alloc(len(numbers)); err != nil {
+	if table, err = l.Alloc(len(numbers)); err != nil {
 		return 0, err
 	}
-	next := at
-	for _, c := range list {
-		if t := c.Transfer; t != nil && t.Kind != duplicate {
-			t.mark = next
-			next += markBytes
-		}
+	return table, l.put(table, numbers)
+}
+
+// arrive makes the stream say that it has come to a command.
+func (l *local) arrive(c commands, i int) error {
+	if c.list[i].Transfer.Kind == duplicate {
+		return nil
 	}
-	return at, l.put(at, numbers)
+	return l.stream.CopyOut(l.staging, 2*stagingBytes, c.table+libsynapse.Ptr(markBytes*i), markBytes)
 }
 
 // met is the meeting that the stream came to last.

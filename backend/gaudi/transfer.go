@@ -30,8 +30,7 @@ type transfer struct {
 	Type      libsynapse.DataType
 	Reduction libsynapse.Reduction
 	Peer      int
-	Name      string         // of what it is for, where ranks meet
-	mark      libsynapse.Ptr // where its number lies on the device: see marks
+	Name      string // of what it is for, where ranks meet
 }
 
 // A span is where a contiguous operand of a collective lies on the device,

@@ -254,6 +254,7 @@ func TestRecipes(t *testing.T) {
 
 func TestDoctor(t *testing.T) {
 	out, _ := succeed(t, "doctor")
+	require.Regexp(t, `(?m)^20\d\d-\d\d-\d\d \d\d:\d\d UTC`, out)
 	require.Contains(t, out, "✓ emu")
 	for _, name := range []string{"cuda", "gaudi"} {
 		d, _, err := backend.Find(name)

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,12 +117,15 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 
 func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backend.Driver, device string) bool {
 	passed, declined, failed := 0, 0, 0
+	declines := map[string]int{} // by op
 	for test := range conformance.Cases() {
 		switch err := test.Run(ctx, driver, device); {
 		case err == nil:
 			passed++
 		case errors.Is(err, backend.ErrUnsupported):
 			declined++
+			op, _, _ := strings.Cut(test.Name, "/")
+			declines[op]++
 		default:
 			failed++
 			fmt.Fprintf(out, "✗ %v\n", err)
@@ -130,5 +135,12 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 		}
 	}
 	fmt.Fprintf(out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
+	if declined > 0 { // formats and layouts of other devices, mostly
+		fmt.Fprint(out, "declined:")
+		for _, op := range slices.Sorted(maps.Keys(declines)) {
+			fmt.Fprintf(out, " %s %d", op, declines[op])
+		}
+		fmt.Fprintln(out)
+	}
 	return failed == 0
 }
