@@ -92,10 +92,6 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 			"gaudi: compile: recipe layers.0.fwd: synGraphCompile returned 26 (synFail); " +
 				"octet doctor --backend gaudi tells which kernel fails, $HABANA_LOGS is the folder where SynapseAI wrote why",
 		},
-		{
-			"a device that fails at once", "STANDIN_LOST=1", "gaudi",
-			"gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; only a new process gets the device back, start again",
-		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			g := g.with(c.setting)
@@ -160,6 +156,11 @@ func TestGaudiLostInMidRun(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; "+
 		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
 		g.sentence(stderr))
+
+	never := filepath.Join(t.TempDir(), "never")
+	status, _, stderr = g.with("STANDIN_LOST=1").octet(interrupted("te-delayed", 5, text, never)...)
+	require.Equal(t, exitFailed, status, stderr)
+	require.Regexp(t, `^gaudi: .*: device lost: synStreamSynchronize returned 31 \(synSynapseTerminated\): Synapse terminated; only a new process gets the device back, start again; there is no checkpoint yet$`, g.sentence(stderr))
 
 	onEmu := copyOf(t, dir)
 	require.NotContains(t, g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json"), "was written by")
