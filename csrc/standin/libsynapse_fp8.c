@@ -107,20 +107,25 @@ static inline double power(int exponent) {
 	return x;
 }
 
-// power_float is 0 below F32's range and its largest power above.
-static inline float power_float(int exponent) {
-	const int field = exponent + 127;
-	const int32_t bits = (field < 0 ? 0 : field > 254 ? 254 : field) << 23;
+static inline int32_t bits_of(float x) {
+	int32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+}
+
+static inline float float_of(int32_t bits) {
 	float x;
 	memcpy(&x, &bits, sizeof x);
 	return x;
 }
 
-static inline int exponent_of(float x) {
-	int32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	return (bits >> 23 & 255) - 127;
+// power_float is 0 below F32's range and its largest power above.
+static inline float power_float(int exponent) {
+	const int field = exponent + 127;
+	return float_of((field < 0 ? 0 : field > 254 ? 254 : field) << 23);
 }
+
+static inline int exponent_of(float x) { return (bits_of(x) >> 23 & 255) - 127; }
 
 // nearest_sum is x + y rounded once to F32, subnormals to zero. Where float64 loses
 // some of the sum its last bit is made odd, so that it decides no tie.
@@ -128,7 +133,7 @@ static inline float nearest_sum(double x, double y) {
 	double sum = x + y;
 	const double part = sum - x;
 	const double rest = (x - (sum - part)) + (y - part);
-	uint64_t bits, lost;
+	uint64_t bits, lost; // of sum, and of rest
 	memcpy(&bits, &sum, sizeof bits);
 	memcpy(&lost, &rest, sizeof lost);
 	const uint64_t inwards = (bits ^ lost) >> 63;
@@ -140,12 +145,32 @@ static inline float nearest_sum(double x, double y) {
 
 // toward_zero needs no infinity: no sum of FP8 products is that large.
 static inline float toward_zero(double x) {
-	float y = x;
-	int32_t bits;
-	memcpy(&bits, &y, sizeof bits);
-	bits -= fabs((double)y) > fabs(x);
-	memcpy(&y, &bits, sizeof y);
-	return y + 0.0f;
+	const float nearest = x;
+	return float_of(bits_of(nearest) - (fabs((double)nearest) > fabs(x))) + 0.0f;
+}
+
+// add_to_nearest adds totals, in units of what is cut off below, to sums that are none
+// of them subnormal. A total of up to 24 bits is an F32, which F32 adds with one rounding;
+// few are longer.
+static inline __attribute__((always_inline)) void add_to_nearest(float *restrict c, const int32_t *restrict total, const int32_t *restrict exponent) {
+	float sum[COLUMNS];
+	int32_t longer[COLUMNS], any = 0;
+	for (int j = 0; j < COLUMNS; j++) {
+		const float term = total[j], x = c[j] + term * power_float(exponent[j] - BITS);
+		sum[j] = fabsf(x) >= 0x1p-126f ? x : 0;
+		longer[j] = (int32_t)term != total[j];
+		any |= longer[j];
+	}
+	for (int j = 0; j < COLUMNS && any; j++)
+		if (longer[j])
+			sum[j] = nearest_sum(total[j] * power(exponent[j] - BITS), c[j]);
+	memcpy(c, sum, sizeof sum);
+}
+
+// add_toward_zero adds sums, aligned like a product, to totals.
+static inline __attribute__((always_inline)) void add_toward_zero(float *restrict c, const int32_t *restrict total, const int32_t *restrict exponent) {
+	for (int j = 0; j < COLUMNS; j++)
+		c[j] = toward_zero((total[j] + (int32_t)(c[j] * power(BITS - exponent[j]))) * power(exponent[j] - BITS));
 }
 
 // fuse adds a group of products to each of COLUMNS sums. Of what is not finite it makes
@@ -171,13 +196,10 @@ static inline __attribute__((always_inline)) void fuse(float *restrict c, const 
 	for (int l = 0; l < group; l++)
 		for (int j = 0; j < COLUMNS; j++) // a product's significand is below 4
 			total[j] += (int32_t)(a[l] * b[l * COLUMNS + j] * multiple[j]);
-	for (int j = 0; j < COLUMNS; j++) {
-		const double unit = power(exponent[j] - BITS);
-		if (gaudi3)
-			c[j] = toward_zero((total[j] + (int32_t)(c[j] * power(BITS - exponent[j]))) * unit);
-		else
-			c[j] = nearest_sum(total[j] * unit, fabsf(c[j]) < 0x1p-126f ? 0 : c[j]);
-	}
+	if (gaudi3)
+		add_toward_zero(c, total, exponent);
+	else
+		add_to_nearest(c, total, exponent);
 }
 
 WIDE static void fuse_gaudi2(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, uint64_t k, int scale) {
@@ -195,13 +217,7 @@ static float special(const float *a, const float *b, uint64_t k) {
 	double sum = 0;
 	for (uint64_t l = 0; l < k; l++)
 		sum += (double)a[l] * b[l * COLUMNS];
-	if (sum != sum) { // the engine's NaN
-		const uint32_t bits = 0x7fffffff;
-		float nan;
-		memcpy(&nan, &bits, sizeof nan);
-		return nan;
-	}
-	return sum;
+	return sum != sum ? float_of(0x7fffffff) : sum; // the engine's NaN
 }
 
 // multiply_tiles computes tiles of ROWS × COLUMNS, which are counted along rows first.

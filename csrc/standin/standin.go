@@ -46,6 +46,7 @@
 //   - A process acquires one device, and a device has one process. Processes that load
 //     the same file share a machine.
 //   - Products of FP8 are those of backend/arith's models, E4M3 ends at 240 or at 448.
+//     Results have the same bits on any number of threads.
 //   - HCCL connects processes through sockets. A rank that died, or that asks for
 //     something else than the others, is an error.
 //
@@ -83,6 +84,7 @@
 //	STANDIN_COMPILE_FAIL a guid; graphs that have it do not compile
 //	STANDIN_SEED        of the order of nodes in a recipe (1)
 //	STANDIN_NAN         drop: maxima and minima pass over NaN, where else it wins
+//	STANDIN_THREADS     threads that share a kernel's work (as many as processors)
 //	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
 //	                    said to be done (0)
 //	STANDIN_HCCL_SECONDS how long a rank waits for the others (20)
