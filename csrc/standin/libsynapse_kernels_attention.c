@@ -162,6 +162,9 @@ static float *scores(const call *c, const operand *q, const operand *k, const op
 	return s;
 }
 
+// exponential is e^(x - most), known without a computation where x is masked.
+static inline float exponential(float x, float most) { return x == -INFINITY && most > -INFINITY ? 0 : expf(x - most); }
+
 // forward computes matrices of the batch.
 static void forward(void *data, uint64_t from, uint64_t to) {
 	const call *c = data;
@@ -175,13 +178,13 @@ static void forward(void *data, uint64_t from, uint64_t to) {
 		for (uint64_t r = 0; r < rows; r++) {
 			most[r] = -INFINITY;
 			for (uint64_t j = 0; j < columns; j++)
-				most[r] = fmaxf(most[r], s[r * columns + j]);
+				most[r] = s[r * columns + j] > most[r] ? s[r * columns + j] : most[r];
 		}
 		as(q, most, rows, c->gaudi3);
 		for (uint64_t r = 0; r < rows; r++) {
 			double sum = 0;
 			for (uint64_t j = 0; j < columns; j++)
-				sum += s[r * columns + j] = expf(s[r * columns + j] - most[r]);
+				sum += s[r * columns + j] = exponential(s[r * columns + j], most[r]);
 			inverse[r] = 1 / sum;
 		}
 		as(q, s, rows * columns, c->gaudi3);
@@ -216,7 +219,7 @@ static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, 
 	for (uint64_t r = 0; r < rows; r++) {
 		const float most = element(c->in[M], index * rows + r, c->gaudi3), inverse = element(c->in[LINV], index * rows + r, c->gaudi3);
 		for (uint64_t j = 0; j < columns; j++)
-			probability[r * columns + j] = expf(probability[r * columns + j] - most) * inverse;
+			probability[r * columns + j] = exponential(probability[r * columns + j], most) * inverse;
 	}
 	transpose(turned, mv, columns, depth);
 	add_product(slope, grad, turned, rows, columns, depth);
