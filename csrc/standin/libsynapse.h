@@ -132,6 +132,9 @@ uint64_t type_size(uint32_t type); // 0: no type
 uint64_t bytes_of(const operand *o);
 bool same_sizes(const operand *a, const operand *b);
 
+// RANDOM_LANES is how many generators round at random side by side.
+#define RANDOM_LANES 128
+
 // A call is a node as its kernel sees it. Operands that are left out are NULL.
 typedef struct call {
 	const struct kernel *kernel;
@@ -145,7 +148,7 @@ typedef struct call {
 	operand *out[MAX_OPERANDS];
 	const void *params;
 	uint32_t params_size;
-	uint32_t *random; // state of the device's generator
+	uint32_t *random; // registers of the device's RANDOM_LANES
 } call;
 
 // A kernel is one line of a table.
@@ -199,7 +202,7 @@ double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
 
 enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
 // encode stores to a float format of fewer bits than F32.
-void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *random);
+void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *lanes);
 
 // A product of matrices, of which only the last two dimensions are told: a is read
 // [m][k] and b [k][n], wherever the operands have them.

@@ -69,16 +69,19 @@ static inline uint16_t bf16_nearest(float x) {
 	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// next_random is a Galois shift register of 32 bits, which is never 0.
-static inline uint32_t next_random(uint32_t *state) {
-	*state = *state >> 1 ^ (-(*state & 1) & 0xa3000000u);
-	return *state;
+// Each lane of the device's vectors has a Galois shift register of 32 bits, which is
+// never 0 and moves by one bit: draws of one lane that follow each other are much
+// alike, those of neighbouring elements, which lie in other lanes, are not.
+static inline uint32_t next_random(uint32_t *lanes, uint64_t element) {
+	uint32_t *lane = &lanes[element % RANDOM_LANES];
+	*lane = *lane >> 1 ^ (-(*lane & 1) & 0xa3000000u);
+	return *lane;
 }
 
 // round_to rounds x to a format. At random, a magnitude goes up where the bits that
 // are cut off, left-aligned in 32, are at least the register's (numerics of Intel's
 // published reference): what is exact stays.
-static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round, bool saturate, uint32_t *random) {
+static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round, bool saturate, uint32_t *lanes, uint64_t element) {
 	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff;
 	const uint32_t sign = bits >> 31 << sign_bit;
 	if (a > 0x7f800000)
@@ -95,7 +98,7 @@ static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round,
 	if (rest) {
 		bool up;
 		if (round == STOCHASTIC)
-			up = (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(random);
+			up = (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(lanes, element);
 		else if (round == TOWARD_ZERO)
 			up = false;
 		else {
@@ -131,9 +134,9 @@ static inline uint32_t round_to_nearest(format f, uint32_t sign_bit, float x, bo
 			(to)[i] = round_to_nearest(format, sign_bit, from[i], saturate);      \
 	else                                                                                  \
 		for (uint64_t i = 0; i < n; i++)                                              \
-			(to)[i] = round_to(format, sign_bit, from[i], round, saturate, random);
+			(to)[i] = round_to(format, sign_bit, from[i], round, saturate, lanes, at + i);
 
-WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *random) {
+WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *lanes, uint64_t at) {
 	if (type == E5M2) {
 		ENCODE(to, e5m2, 7)
 	} else if (gaudi3) {
@@ -143,7 +146,7 @@ WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, 
 	}
 }
 
-WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *random) {
+WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *lanes, uint64_t at) {
 	if (type == F16) {
 		ENCODE(to, f16, 15)
 	} else if (round == TO_NEAREST && !saturate) {
@@ -151,15 +154,15 @@ WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float 
 			to[i] = bf16_nearest(from[i]);
 	} else {
 		for (uint64_t i = 0; i < n; i++)
-			to[i] = round_to(bf16, 15, from[i], round, saturate, random);
+			to[i] = round_to(bf16, 15, from[i], round, saturate, lanes, at + i);
 	}
 }
 
-void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *random) {
+void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *lanes) {
 	if (type_size(o->type) == 1)
-		encode_bytes((uint8_t *)o->data + at, o->type, gaudi3, from, n, round, saturate, random);
+		encode_bytes((uint8_t *)o->data + at, o->type, gaudi3, from, n, round, saturate, lanes, at);
 	else
-		encode_words((uint16_t *)o->data + at, o->type, from, n, round, saturate, random);
+		encode_words((uint16_t *)o->data + at, o->type, from, n, round, saturate, lanes, at);
 }
 
 double fp8_value(uint32_t type, uint8_t code, bool gaudi3) {

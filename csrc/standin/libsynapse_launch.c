@@ -255,12 +255,20 @@ static status check_launch(const recipe *r, const launch *l, const bool *given) 
 }
 
 // The generator of all launches: what is rounded at random is not repeated.
-static uint32_t random_state = 0x2545f491;
+static uint32_t random_lanes[RANDOM_LANES];
+
+__attribute__((constructor)) static void seed_lanes(void) {
+	uint64_t state = 0x2545f491;
+	for (int i = 0; i < RANDOM_LANES; i++) {
+		state = state * 6364136223846793005u + 1442695040888963407u;
+		random_lanes[i] = state >> 32 | 1; // never 0
+	}
+}
 
 call call_of(recipe *r, const step *s) {
 	const char *nan = getenv("STANDIN_NAN");
 	call c = {.kernel = s->kernel, .type = s->type, .from = s->from, .gaudi3 = is_gaudi3(r->device_type), .rounding = s->rounding,
-	          .drop_nan = nan && !strcmp(nan, "drop"), .ins = s->ins, .outs = s->outs, .params = s->params, .params_size = s->params_size, .random = &random_state};
+	          .drop_nan = nan && !strcmp(nan, "drop"), .ins = s->ins, .outs = s->outs, .params = s->params, .params_size = s->params_size, .random = random_lanes};
 	for (uint32_t i = 0; i < s->ins; i++)
 		c.in[i] = s->in[i] < 0 ? NULL : &r->operand[s->in[i]];
 	for (uint32_t i = 0; i < s->outs; i++)
