@@ -112,14 +112,14 @@ type taskCut struct {
 // about four fifths of the time of a tile, decoding a slab a quarter.
 func (c *taskCut) best() (slabs, panels int) {
 	best := 0
-	for across := parts(c.panels, c.mostPanels); across <= c.panels; across++ {
+	for across := parts(c.panels, c.mostPanels); across <= c.panels; across = finer(c.panels, across) {
 		q := parts(c.panels, across)
 		least := min(c.slabs, parts(c.fewest, q))
 		if best > 0 && least*q < c.fewest {
 			break
 		}
 		blocks := parts(c.panels, q)
-		for down := parts(c.slabs, max(least, c.mostSlabs)); down <= c.slabs; down++ {
+		for down := parts(c.slabs, max(least, c.mostSlabs)); down <= c.slabs; down = finer(c.slabs, down) {
 			s := parts(c.slabs, down)
 			if best > 0 && (s < least || parts(c.slabs, s)*blocks > 8*c.workers && s < c.mostSlabs) {
 				break
@@ -136,6 +136,16 @@ func (c *taskCut) best() (slabs, panels int) {
 		}
 	}
 	return slabs, panels
+}
+
+// finer is the next number of parts above count that makes them smaller, so that a
+// plan of a product of any width looks at some 2·√n of them; above n if there is none.
+func finer(n, count int) int {
+	size := parts(n, count)
+	if size <= 1 {
+		return n + 1
+	}
+	return parts(n, size-1)
 }
 
 func (p *gemmPlan) tasks(m, n int) int { return parts(m, p.mt) * parts(n, p.nt) }
