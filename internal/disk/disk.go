@@ -72,6 +72,9 @@ func MakeDirs(path string) error {
 		return os.MkdirAll(path, 0o777) // which says what is wrong, if it is no folder
 	}
 	parent := filepath.Dir(path)
+	if parent == path { // a drive that is not there
+		return MakeDir(path)
+	}
 	if err := MakeDirs(parent); err != nil {
 		return err
 	}
@@ -114,14 +117,22 @@ func SyncDir(path string) error {
 // WriteWhole writes or replaces a small file such that, whatever happens, there is
 // either what was there before or all of text. When it returns without an error,
 // the file survives a power cut. One process at a time may write a file; what one
-// that died has left beside it, the next one writes over.
+// that died has left beside it, the next one removes. It is never written into: it
+// might be a link to another file.
 func WriteWhole(name string, text []byte) error {
 	dir, base := filepath.Split(name)
 	if dir == "" {
 		dir = "."
 	}
 	partial := filepath.Join(dir, "."+base+".partial")
-	f, err := Open(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	create := func() (*File, error) { return Open(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL) }
+	f, err := create()
+	if errors.Is(err, fs.ErrExist) {
+		if err := RemoveAll(partial); err != nil {
+			return err
+		}
+		f, err = create()
+	}
 	if err != nil {
 		return err
 	}

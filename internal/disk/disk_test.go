@@ -58,6 +58,25 @@ func TestWriteWhole(t *testing.T) {
 	}
 }
 
+// What lies where the new text is written first goes away, and what a link there
+// leads to stays as it is.
+func TestWriteWholeFollowsNoLinks(t *testing.T) {
+	dir := t.TempDir()
+	name, precious := filepath.Join(dir, "file"), filepath.Join(dir, "precious")
+	require.NoError(t, os.WriteFile(precious, []byte("of the user's"), 0o600))
+	require.NoError(t, os.Symlink(precious, filepath.Join(dir, ".file.partial")))
+	require.NoError(t, WriteWhole(name, []byte("text")))
+	for file, want := range map[string]string{name: "text", precious: "of the user's"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+	info, err := os.Lstat(name)
+	require.NoError(t, err)
+	require.True(t, info.Mode().IsRegular())
+	require.NoFileExists(t, filepath.Join(dir, ".file.partial"))
+}
+
 // Every function tells of its change before it happens.
 func TestIntercept(t *testing.T) {
 	dir := t.TempDir()

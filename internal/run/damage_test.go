@@ -286,14 +286,16 @@ func TestCheckpointOfAnotherPlace(t *testing.T) {
 	require.NoError(t, resume())
 }
 
-// The files that grow are never cut or appended to through a link.
+// The files that grow or are replaced are never cut, appended to or emptied through a
+// link.
 func TestResumeFollowsNoLinks(t *testing.T) {
 	c := smoothConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
 	smoothRun(t, c, dir)
 	precious := filepath.Join(t.TempDir(), "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("of the user's\n"), 0o600))
-	for _, name := range []string{metricsFile, timingFile, logFile, dataFile} {
+	require.NoError(t, os.WriteFile(filepath.Join(dir, traceFile), nil, 0o600)) // of an earlier --profile
+	for _, name := range []string{metricsFile, timingFile, logFile, traceFile, dataFile} {
 		file := filepath.Join(dir, name)
 		require.NoError(t, os.Rename(file, file+".kept"))
 		require.NoError(t, os.Symlink(precious, file))

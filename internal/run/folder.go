@@ -64,9 +64,9 @@ func Resume(dir string) (*Folder, error) {
 	if !exists(ConfigPath(dir)) {
 		return nil, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
 	}
-	// What is cut back and appended to: a link in a folder that somebody else made
-	// would do that to a file of the user's. What is read: a pipe would never end.
-	for _, name := range []string{metricsFile, timingFile, logFile, dataFile, choicesFile} {
+	// What is cut back, appended to or emptied: a link in a folder that somebody else
+	// made would do that to a file of the user's. What is read: a pipe would never end.
+	for _, name := range []string{metricsFile, timingFile, logFile, traceFile, dataFile, choicesFile} {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err == nil && !info.Mode().IsRegular() {
 			return nil, fmt.Errorf("--resume: %s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
@@ -125,7 +125,7 @@ func (f *Folder) removeMade() error {
 
 // topmostMissing is the first folder on the way to dir that does not exist.
 func topmostMissing(dir string) (top string) {
-	for dir = filepath.Clean(dir); !exists(dir); dir = filepath.Dir(dir) {
+	for dir = filepath.Clean(dir); !exists(dir) && dir != top; dir = filepath.Dir(dir) { // a drive that is not there is its own parent
 		top = dir
 	}
 	return top
