@@ -40,11 +40,8 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if t.Job.Health == nil {
 		return h, errors.New("health was not recorded: set train.health_every")
 	}
-	switch {
-	case len(t.ranks) == 0:
-		return h, errors.New("there are no devices to measure on: call Health behind Next")
-	case t.UnderWay():
-		return h, errUnderWay
+	if err := t.settled(); err != nil {
+		return h, err
 	}
 	if t.Config.shards() > 1 {
 		// The weights are measured against masters that all ranks gather.

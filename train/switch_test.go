@@ -243,7 +243,9 @@ func TestRestoreRefusesAnotherRecipe(t *testing.T) {
 
 // Wherever a change of recipe fails, the next call makes it.
 func TestFailedChangesAreMadeAgain(t *testing.T) {
-	c := scheduled(small(t, "fp8-delayed"), RecipeChange{2, "fp8-smooth"})
+	c := small(t, "fp8-delayed")
+	c.Train.HealthEvery = 4
+	c = scheduled(c, RecipeChange{2, "fp8-smooth"})
 	undisturbed := newTrainer(t, c, 2, false)
 	want := steps(t, undisturbed, 4)
 	// The casts of the weights, a calibration and its casts, the micro-batch and
@@ -269,6 +271,8 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 		_, err := tr.Next(t.Context())
 		require.ErrorIs(t, err, gone, writes)
 		_, err = tr.Contents("test", "emu")
+		require.ErrorIs(t, err, errBetween, writes)
+		_, err = tr.Health(t.Context())
 		require.ErrorIs(t, err, errBetween, writes)
 		tr.Reopen = reopen
 		require.Equal(t, want[2:], steps(t, tr, 2), writes)
