@@ -287,13 +287,14 @@ func TestResumeFreesUnfinished(t *testing.T) {
 }
 
 // A folder that takes no more files: what stops the run before it began is told in
-// one sentence, and nothing is left.
+// one sentence, and nothing is left, be it in a folder that was there already.
 func TestUnwritableFolder(t *testing.T) {
 	c := savingConfig(t)
-	for _, cause := range []error{syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT} {
+	for cause, existing := range map[error]string{syscall.EROFS: "", syscall.ENOSPC: "runs/one", syscall.EDQUOT: "runs"} {
 		n := 0
 		for stop := 0; ; stop++ {
 			home := t.TempDir()
+			require.NoError(t, os.MkdirAll(filepath.Join(home, existing), 0o777))
 			n = -1
 			restore := disk.Intercept(func(c disk.Change) error {
 				if n++; n >= stop && c.Op != disk.Remove {
@@ -309,7 +310,8 @@ func TestUnwritableFolder(t *testing.T) {
 			}
 			require.ErrorIs(t, err, cause)
 			require.NotContains(t, err.Error(), "\n")
-			left, err := fs.Glob(os.DirFS(home), "*")
+			require.DirExists(t, filepath.Join(home, existing))
+			left, err := fs.Glob(os.DirFS(filepath.Join(home, existing)), "*")
 			require.NoError(t, err)
 			require.Empty(t, left, "stopped at change %d", stop)
 		}

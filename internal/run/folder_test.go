@@ -80,5 +80,3 @@ func TestPathsAreAbsolute(t *testing.T) {
 	require.Empty(t, c.Data.Paths)
 	require.Empty(t, c.Model.Init)
 }
-
-// The estimate grows with the run.

@@ -2,6 +2,7 @@ package writers
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
@@ -97,8 +98,7 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 	start = protowire.AppendTag(start, eventSessionLog, protowire.BytesType)
 	e.buf = appendRecord(e.buf, protowire.AppendBytes(start, status))
 	if _, err := f.Write(e.buf); err != nil {
-		f.Close()
-		return nil, err
+		return nil, errors.Join(err, f.Close(), disk.RemoveAll(f.Name()))
 	}
 	return e, nil
 }
