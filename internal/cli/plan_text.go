@@ -127,7 +127,7 @@ func tooSmall(c train.Config, spec backend.Spec, m train.Memory) string {
 	need := m.Total() + totalOf(m.Outside)
 	if spec.HostMemory {
 		free, ok := run.HostMemory()
-		if !ok || need*int64(c.Train.Ranks) <= free {
+		if !ok || need*int64(c.Train.Ranks)+m.Snapshot <= free { // as a run asks for it
 			return ""
 		}
 		return fmt.Sprintf("this machine (%s free)", writers.Bytes(free))
