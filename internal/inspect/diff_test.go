@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"bytes"
 	"math"
 	"os"
@@ -52,6 +53,15 @@ func TestDiffMetrics(t *testing.T) {
 		require.Nil(t, d.Checkpoints)
 		require.Equal(t, c.want.Same == 3, d.Equal())
 	}
+	// A line may be as long as maxLine, and may name one thing twice.
+	var long strings.Builder
+	for i := range 300_000 {
+		fmt.Fprintf(&long, `"%d":0,`, i)
+	}
+	d, err := Diff(run(t, `{"step":1,`+long.String()+`"a":1,"a":3}`+"\n"), run(t, `{"step":1,`+long.String()+`"a":2}`+"\n"))
+	require.NoError(t, err)
+	require.Equal(t, &Field{1, "a", "1", "2"}, d.Metrics.First)
+
 	whole := run(t, threeSteps)
 	for _, c := range []struct{ b, want string }{
 		{run(t, "{\"step\":1}\n{\"step\n"), "metrics.jsonl, line 2 is damaged"},

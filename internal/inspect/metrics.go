@@ -98,18 +98,22 @@ func diffLine(a, b *lines) (*Field, error) {
 // firstDifferent goes through the fields of A in their order, then through those
 // that only B has.
 func firstDifferent(a, b []field) *Field {
-	value := func(list []field, name string) string {
-		if i := slices.IndexFunc(list, func(f field) bool { return f.name == name }); i >= 0 {
-			return list[i].value
-		}
-		return ""
-	}
+	inA, inB := byName(a), byName(b)
 	for _, f := range slices.Concat(a, b) {
-		if x, y := value(a, f.name), value(b, f.name); x != y {
+		if x, y := inA[f.name], inB[f.name]; x != y {
 			return &Field{Name: f.name, A: x, B: y}
 		}
 	}
 	return nil
+}
+
+// byName takes the first of the values that have one name.
+func byName(list []field) map[string]string {
+	values := make(map[string]string, len(list))
+	for _, f := range slices.Backward(list) {
+		values[f.name] = f.value
+	}
+	return values
 }
 
 // diffState compares two state.json but for what says who computed them.
