@@ -1,8 +1,8 @@
 package inspect
 
 import (
-	"fmt"
 	"bytes"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
