@@ -63,6 +63,7 @@ func TestEval(t *testing.T) {
 		args []string
 	}{
 		{"no such run, checkpoint or model folder", []string{filepath.Join(dir, "none")}},
+		{"no such run, checkpoint or model folder", []string{filepath.Join(dir, "config.toml")}},
 		{"does not exist", []string{dir, "--data", "none"}},
 		{"unknown recipe", []string{dir, "--recipe", "fp7"}},
 		{"--seq", []string{dir, "--seq", "-1"}},

@@ -98,9 +98,10 @@ func TestInspect(t *testing.T) {
 	require.Len(t, r.Health, 2)
 
 	for want, args := range map[string][]string{
-		"no MANIFEST.json":           {t.TempDir()},
-		"expected \"<run or":         {},
-		"nowhere: no MANIFEST.json:": {"nowhere"},
+		"no MANIFEST.json":                                {t.TempDir()},
+		"expected \"<run or":                              {},
+		"nowhere: no such run or checkpoint folder":       {"nowhere"},
+		"MANIFEST.json: no such run or checkpoint folder": {filepath.Join(path, "MANIFEST.json")},
 	} {
 		status, out, stderr := octet(append([]string{"inspect"}, args...)...)
 		require.Equal(t, exitInput, status)

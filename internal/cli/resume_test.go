@@ -154,11 +154,15 @@ func TestLonger(t *testing.T) {
 }
 
 func TestNothingToResume(t *testing.T) {
+	file := corpus(t, 10)
 	t.Chdir(t.TempDir())
-	for _, args := range [][]string{{"--resume"}, {"--resume", "--out", "none"}, {"--resume", "--out", "."}} {
-		status, _, stderr := octet(append([]string{"train"}, args...)...)
+	for _, args := range [][]string{{}, {"--out", "none"}, {"--out", "."}, {"--out", file}} {
+		status, _, stderr := octet(append([]string{"train", "--resume"}, args...)...)
 		require.Equal(t, exitInput, status)
 		requireOneSentence(t, stderr)
+		if len(args) > 0 {
+			require.Contains(t, stderr, args[1]+" is not a run folder: it has no config.toml")
+		}
 		require.Empty(t, names(t, "."))
 	}
 }

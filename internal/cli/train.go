@@ -189,7 +189,10 @@ func about(d time.Duration) string {
 			return fmt.Sprintf("%.0f %s", float64(d)/float64(u.unit), u.name)
 		}
 	}
-	return fmt.Sprintf("%.0f seconds", max(1, d.Seconds()))
+	if d < 1500*time.Millisecond {
+		return "a second"
+	}
+	return fmt.Sprintf("%.0f seconds", d.Seconds())
 }
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {

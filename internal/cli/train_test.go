@@ -64,7 +64,7 @@ func TestTrain(t *testing.T) {
 			doctor = "; octet doctor says why"
 		}
 	}
-	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)( for about \d+ \w+\. Ctrl-C saves\.|\. Ctrl-C saves\.\noctet: training will take about \d+ \w+\.)\n`, stderr)
+	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)( for about (\d+|a) \w+\. Ctrl-C saves\.|\. Ctrl-C saves\.\noctet: training will take about (\d+|a) \w+\.)\n`, stderr)
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
 		"\ndata        27,000 tokens to train on, 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
@@ -282,4 +282,14 @@ func TestAnnouncement(t *testing.T) {
 	late.expect(3 * time.Hour)
 	late.say()
 	require.Equal(t, "octet: training on emu (the best backend). Ctrl-C saves.\noctet: training will take about 3 hours.\n", b.String())
+}
+
+func TestAbout(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "a second", 1499 * time.Millisecond: "a second", 1500 * time.Millisecond: "2 seconds",
+		119 * time.Second: "119 seconds", 2 * time.Minute: "2 minutes", 119 * time.Minute: "119 minutes",
+		36 * time.Hour: "36 hours", 1 << 62: "53376 days",
+	} {
+		require.Equal(t, want, about(d))
+	}
 }

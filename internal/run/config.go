@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"octet/internal/config"
 	"octet/train"
@@ -53,7 +54,7 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	}
 	a.File = ConfigPath(dir)
 	loaded, err := config.Load(a)
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return train.Config{}, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
 	}
 	if err != nil {

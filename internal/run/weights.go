@@ -36,7 +36,7 @@ func (w *Weights) Close() error { return w.close() }
 // was trained with; weights from elsewhere run in fp32 unless told otherwise.
 func OpenWeights(path, recipeName string) (*Weights, error) {
 	w := &Weights{Path: path}
-	if _, err := os.Stat(path); err != nil {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("%s: no such run, checkpoint or model folder", path)
 	}
 	if isRun := exists(ConfigPath(path)); isRun || exists(filepath.Join(path, checkpoint.ManifestFile)) {
@@ -78,6 +78,9 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 // OpenCheckpoint opens a checkpoint, or of a run folder the newest whole one:
 // skipped are the damaged ones that it passed over.
 func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint.Entry, err error) {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return nil, nil, fmt.Errorf("%s: no such run or checkpoint folder", path)
+	}
 	if !exists(ConfigPath(path)) {
 		c, err = checkpoint.Open(path)
 		return c, nil, err
