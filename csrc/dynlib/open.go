@@ -76,7 +76,7 @@ func open[Table any](path, required, optional string) (*Library[Table], error) {
 		case table[i] != nil:
 		case i < must:
 			C.free(memory)
-			return nil, fmt.Errorf("the library has no %s", name)
+			return nil, fmt.Errorf("%s has no %s", path, name)
 		default:
 			l.Missing = append(l.Missing, name)
 		}

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"octet/csrc/standin"
-
 	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin"
 )
 
 func TestCompilerReportsMistakes(t *testing.T) {

@@ -54,7 +54,8 @@ func TestMissingLibraryIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, missing)
 	require.Zero(t, s)
 
-	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libhlml"))
+	hlml := standin.Build(t, "libhlml")
+	t.Setenv("OCTET_LIBSYNAPSE", hlml)
 	_, err = Probe()
-	require.EqualError(t, err, "the library has no synInitialize")
+	require.EqualError(t, err, hlml+" has no synInitialize")
 }

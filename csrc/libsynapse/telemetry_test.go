@@ -93,9 +93,10 @@ func TestTelemetryErrors(t *testing.T) {
 	t.Setenv("OCTET_LIBHLML", missing)
 	_, err = OpenTelemetry(bus)
 	require.ErrorContains(t, err, missing)
-	t.Setenv("OCTET_LIBHLML", standin.Build(t, "libnvidia-ml"))
+	nvml := standin.Build(t, "libnvidia-ml")
+	t.Setenv("OCTET_LIBHLML", nvml)
 	_, err = OpenTelemetry(bus)
-	require.EqualError(t, err, "the library has no hlml_init")
+	require.EqualError(t, err, nvml+" has no hlml_init")
 }
 
 // A library that is older than a question is like a device without an answer.

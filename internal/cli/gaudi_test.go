@@ -31,7 +31,7 @@ func newGaudi(t *testing.T) machine {
 // What is wrong with a machine is said before anything is begun.
 func TestSentencesOfUnfitGaudis(t *testing.T) {
 	g := newGaudi(t)
-	text := corpus(t, 8_000)
+	text, hlml := corpus(t, 8_000), standin.Build(t, "libhlml")
 	const (
 		emu    = ", or use --backend emu"
 		listed = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all" + emu
@@ -47,8 +47,8 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 				"install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file" + emu,
 		},
 		{
-			"another library", "OCTET_LIBSYNAPSE=" + standin.Build(t, "libhlml"), "gaudi",
-			"backend gaudi: there is no device: SynapseAI does not answer: the library has no synInitialize; " +
+			"another library", "OCTET_LIBSYNAPSE=" + hlml, "gaudi",
+			"backend gaudi: there is no device: SynapseAI does not answer: " + hlml + " has no synInitialize; " +
 				"install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file" + emu,
 		},
 		{
