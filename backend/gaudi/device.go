@@ -16,6 +16,7 @@ type device struct {
 	rank  int
 	ranks int
 	lost  bool // nothing more is to be asked of it
+	ended bool // by Close
 
 	allocated int64 // bytes of the device
 	vars      *backend.Vars
@@ -194,6 +195,9 @@ func (d *device) download(dst []byte, from libsynapse.Ptr) error {
 // Close gives back what this backend has. Of a device that was lost nothing is
 // given back: the next call might never return.
 func (d *device) Close() error {
+	if d.ended {
+		return nil // it would give back what may be another backend's by now
+	}
 	var errs []error
 	if !d.lost { // nothing may be under way in what is freed
 		if err := d.failure("close", 0, d.synchronize()); err != nil && !d.lost {
@@ -209,7 +213,7 @@ func (d *device) Close() error {
 		}
 	}
 	errs = append(errs, d.release())
-	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost}
+	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost, ended: true}
 	return errors.Join(errs...)
 }
 

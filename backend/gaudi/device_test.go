@@ -20,6 +20,10 @@ import (
 	"octet/csrc/standin"
 )
 
+// A stand-in's devices come back at once. The processes of ranks, which begin before
+// any test, are to know that, too.
+var _ = func() bool { settling = 100 * time.Millisecond; return true }()
+
 // devices lets SynapseAI be a stand-in of the test's own, with so many devices of
 // a model, and a cache of its own. When the test ends, everything must have been
 // given back.
@@ -33,7 +37,6 @@ func devices(t *testing.T, model, count string) {
 	require.NoError(t, os.WriteFile(kernels, nil, 0o666))
 	t.Setenv("GC_KERNEL_PATH", kernels)
 	t.Setenv("STANDIN_KERNELS", "1")
-	settling = 100 * time.Millisecond
 	t.Cleanup(func() { require.NoError(t, forgetDevice()) })
 }
 
@@ -191,6 +194,32 @@ func TestRanksGetTheDeviceOfTheProcess(t *testing.T) {
 			require.NoError(t, b.Close())
 		}
 	}
+}
+
+// Who closes a backend twice gives nothing back that somebody else uses.
+func TestCloseTwice(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	first, err := open("", backend.Options{})
+	require.NoError(t, err)
+	second, err := open("", backend.Options{})
+	require.NoError(t, err)
+	require.NoError(t, first[0].Close())
+	require.NoError(t, first[0].Close())
+	_, err = open("", backend.Options{Ranks: 2})
+	require.ErrorContains(t, err, "this process uses one of them")
+	require.NoError(t, second[0].Close())
+}
+
+// A device that was acquired and could not be started is given back.
+func TestDeviceThatDoesNotStart(t *testing.T) {
+	devices(t, "gaudi2", "1")
+	t.Setenv("STANDIN_OOM", "100")
+	_, err := open("", backend.Options{})
+	require.ErrorContains(t, err, "start the device")
+	t.Setenv("STANDIN_OOM", "1000000")
+	list, err := open("", backend.Options{})
+	require.NoError(t, err)
+	require.NoError(t, list[0].Close())
 }
 
 // Another process has the only device.

@@ -91,7 +91,7 @@ func openLocal(module int) (synapse, error) {
 		numbers: map[string]int{}, lists: map[int]commands{},
 	}
 	if err := l.start(); err != nil {
-		return nil, fmt.Errorf("start the device %s: %w", d.Name, err)
+		return nil, errors.Join(fmt.Errorf("start the device %s: %w", d.Name, err), l.close())
 	}
 	mine.local = l
 	return l, nil
@@ -256,11 +256,12 @@ func (l *local) prepare(list []command) (number int, err error) {
 		table, err := l.mark(list)
 		if err == nil {
 			l.next++
-			l.lists[l.next] = commands{list, table}
+			number = l.next
+			l.lists[number] = commands{list, table}
 		}
 		return err
 	})
-	return l.next, err
+	return number, err
 }
 
 func (l *local) forget(list int) error {
@@ -333,7 +334,7 @@ func (l *local) release() error {
 	return nil
 }
 
-// close gives the device back, for who wants to see that nothing is left.
+// close gives the device back, with what there is of it.
 func (l *local) close() error {
 	var errs []error
 	if l.comm != nil {
@@ -342,7 +343,16 @@ func (l *local) close() error {
 	for _, r := range l.recipes {
 		errs = append(errs, r.Close())
 	}
-	return errors.Join(append(errs, l.staging.Close(), l.fence.Close(), l.stream.Close(), l.Close())...)
+	if l.staging != nil {
+		errs = append(errs, l.staging.Close())
+	}
+	if l.fence != nil {
+		errs = append(errs, l.fence.Close())
+	}
+	if l.stream != nil {
+		errs = append(errs, l.stream.Close())
+	}
+	return errors.Join(append(errs, l.Close())...)
 }
 
 // recipe is that of a graph with a key: what the cache has, or a new one.

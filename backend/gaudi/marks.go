@@ -4,6 +4,7 @@ package gaudi
 
 import (
 	"encoding/binary"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -61,7 +62,10 @@ func (l *local) mark(list []command) (table libsynapse.Ptr, err error) {
 	if table, err = l.Alloc(len(numbers)); err != nil {
 		return 0, err
 	}
-	return table, l.put(table, numbers)
+	if err := l.put(table, numbers); err != nil {
+		return 0, errors.Join(err, l.Free(table))
+	}
+	return table, nil
 }
 
 // arrive makes the stream say that it has come to a command.

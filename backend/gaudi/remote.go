@@ -244,20 +244,17 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 	var pending bool  // a call waits for its answer
 	var since time.Time
 	var err error
-	reply := func(answer func() answer) {
-		mu.Lock()
-		defer mu.Unlock()
+	reply := func(a answer) { // to the call that is pending, unless it has one
 		if pending && err == nil {
-			err = out.Encode(answer())
+			err = out.Encode(a)
 		}
 		pending = false
 	}
 	late := time.AfterFunc(w.limit, func() {
 		mu.Lock()
-		waits := time.Since(since) >= w.limit // or the next call is under way already
-		mu.Unlock()
-		if waits {
-			reply(func() answer { return answer{Failure: failureOf(w.late())} })
+		defer mu.Unlock()
+		if pending && time.Since(since) >= w.limit { // or the next call is under way already
+			reply(answer{Failure: failureOf(w.late())})
 		}
 	})
 	late.Stop()
@@ -273,8 +270,10 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 			requests <- q
 		}
 	}()
+	mu.Lock()
 	pending = true
-	reply(func() answer { return answer{Hardware: s.hardware()} })
+	reply(answer{Hardware: s.hardware()})
+	mu.Unlock()
 	for q := range requests {
 		mu.Lock()
 		over := err != nil
@@ -291,7 +290,9 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 		if q.Method == methodRun {
 			w.ran()
 		}
-		reply(func() answer { return a })
+		mu.Lock()
+		reply(a)
+		mu.Unlock()
 	}
 	mu.Lock()
 	defer mu.Unlock()

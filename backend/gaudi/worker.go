@@ -328,7 +328,10 @@ func (w *workers) explain(o *worker, err error) error {
 		}
 	} else {
 		_ = o.conn.Close()
-		<-o.ended
+		select {
+		case <-o.ended:
+		case <-w.dead: // a driver may hold back a process that was killed
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

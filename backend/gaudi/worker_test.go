@@ -3,7 +3,10 @@
 package gaudi
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -35,6 +38,17 @@ func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) 
 		ranks, runs = append(ranks, d), append(runs, loaded[0])
 	}
 	return w, ranks, runs
+}
+
+// closeAll closes the ranks, after which no process is left.
+func (w *workers) closeAll(t *testing.T, ranks []*device) {
+	t.Helper()
+	for _, d := range ranks {
+		require.NoError(t, d.Close())
+	}
+	for _, o := range w.list {
+		require.ErrorIs(t, o.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	}
 }
 
 // Ranks have processes of their own, which end when the last rank is closed.
@@ -124,10 +138,7 @@ func TestRankWaitsInVain(t *testing.T) {
 		require.EqualError(t, err, "gaudi: copy from the device: rank 0: device lost: waited 700ms for its device or for other ranks; "+
 			"its last collective is allreduce (OCTET_HCCL_TIMEOUT gives more time)")
 	}
-	for i, d := range ranks {
-		require.NoError(t, d.Close())
-		require.ErrorIs(t, w.list[i].cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
-	}
+	w.closeAll(t, ranks)
 }
 
 // So does a process that does nothing any more.
@@ -141,10 +152,18 @@ func TestProcessThatStandsStill(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
 		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 does not answer for 2.1s (OCTET_HCCL_TIMEOUT gives more time)")
 	}
-	for i, d := range ranks {
-		require.NoError(t, d.Close())
-		require.ErrorIs(t, w.list[i].cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
-	}
+	w.closeAll(t, ranks)
+}
+
+// A process that was killed may not end: a driver that hangs holds it back. Nobody
+// waits for that.
+func TestProcessThatDoesNotEnd(t *testing.T) {
+	w := &workers{dead: make(chan struct{})}
+	here, there := net.Pipe()
+	defer there.Close()
+	cause := errors.New("it does not answer")
+	w.kill(cause)
+	require.Equal(t, cause, w.explain(&worker{conn: here, ended: make(chan struct{})}, io.EOF))
 }
 
 func TestTimeoutOfCollectives(t *testing.T) {
