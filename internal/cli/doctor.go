@@ -89,6 +89,17 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	if err := driver.Available(device); err != nil {
 		return badInput(err)
 	}
+	// A device that is not to be had is said once, not for every case.
+	devices, err := driver.Open(device, backend.Options{})
+	if err != nil {
+		fmt.Fprintf(out, "\n✗ %v\n", err)
+		return badInput(err)
+	}
+	for _, d := range devices {
+		if err := d.Close(); err != nil {
+			return err
+		}
+	}
 	healthy := true
 	if driver.Examine != nil {
 		fmt.Fprintf(out, "\n%s, a closer look\n", c.Backend)
@@ -119,7 +130,8 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 	passed, declined, failed := 0, 0, 0
 	declines := map[string]int{} // by op
 	for test := range conformance.Cases() {
-		switch err := test.Run(ctx, driver, device); {
+		err := test.Run(ctx, driver, device)
+		switch {
 		case err == nil:
 			passed++
 		case errors.Is(err, backend.ErrUnsupported):
@@ -131,6 +143,10 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 			fmt.Fprintf(out, "✗ %v\n", err)
 		}
 		if ctx.Err() != nil {
+			break
+		}
+		if errors.Is(err, backend.ErrDeviceLost) {
+			fmt.Fprintln(out, "  and nothing more can be asked of it by this process: the other cases are left out")
 			break
 		}
 	}

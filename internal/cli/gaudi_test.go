@@ -119,7 +119,20 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 			return err == nil
 		}, 20*time.Second, 50*time.Millisecond)
 		unfit(t, g, "backend gaudi: no device that can be had: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
+
+		status, out, stderr := g.octet("doctor", "--backend", "gaudi")
+		require.Equal(t, exitInput, status, stderr)
+		require.Contains(t, g.sentence(stderr), held)
+		require.NotContains(t, out, "conformance of", "whose every case would wait for it")
 	})
+}
+
+// After the device is lost the doctor asks nothing more of it, and says so.
+func TestDoctorOfAGaudiThatIsLost(t *testing.T) {
+	status, out, stderr := newGaudi(t).with("STANDIN_LOST=20").octet("doctor", "--backend", "gaudi")
+	require.Equal(t, exitFailed, status, stderr)
+	require.Contains(t, out, "synSynapseTerminated): Synapse terminated; only a new process gets the device back, start again\n  and nothing more can be asked of it")
+	require.Regexp(t, `conformance of gaudi: [1-9]\d* passed, 1 failed`, out)
 }
 
 // unfit trains where that cannot begin, for which there is one sentence and no trace.
