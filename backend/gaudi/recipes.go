@@ -3,6 +3,7 @@ package gaudi
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,8 +87,10 @@ func (c *cache) trim() {
 		used  time.Time
 	}
 	var files []file
-	paths, _ := filepath.Glob(filepath.Join(filepath.Dir(c.dir), "*", "*"))
-	for _, path := range paths {
+	versions := filepath.Dir(c.dir)
+	names, _ := fs.Glob(os.DirFS(versions), "*/*")
+	for _, name := range names {
+		path := filepath.Join(versions, name)
 		if info, err := os.Stat(path); err == nil {
 			files = append(files, file{path, info.Size(), info.ModTime()})
 		}
