@@ -17,9 +17,8 @@
 //
 // The first Run of a program makes its calls, the second records them as a graph,
 // and from there on a Run is one launch of it. Each returns before the device is
-// done. Write returns before the
-// device has the bytes, Read waits, and a Fetch waits for what came before it alone:
-// so a trainer keeps the stream filled (transfer.go).
+// done. Write returns before the device has the bytes, Read waits, and a Fetch waits
+// for what came before it alone: so a trainer keeps the stream filled (transfer.go).
 // RunObserved makes the same calls one node at a time.
 //
 // # Memory

@@ -11,9 +11,9 @@
 // Lower (lower.go) gives every tensor of an optimizer's list an op of its own. cut
 // (units.go) takes a program apart into units: the nodes of a layer, which the
 // compiler may fuse and overlap, or of several layers (gaudi:0,unit=4), which are fewer
-// launches, with more to overlap, but longer to compile. The builder (builder.go and the files of the ops)
-// writes a unit's graph, plain data of package octet/csrc/libsynapse. All of that
-// works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
+// launches, with more to overlap, but longer to compile. The builder (builder.go and the
+// files of the ops) writes a unit's graph, plain data of package octet/csrc/libsynapse.
+// All of that works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
 // graph once, layers being equal up to addresses, and keeps the recipes on disk
 // (recipes.go). A Run is one list of launches on one stream, and returns before the
 // device is done; Read waits. The device is no backend.Fetcher: each call to a
