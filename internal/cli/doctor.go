@@ -100,7 +100,7 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	healthy := true
+	whole := true
 	if driver.Examine != nil {
 		fmt.Fprintf(out, "\n%s, a closer look\n", c.Backend)
 		programs, err := trial.Programs(driver, spec)
@@ -109,10 +109,10 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 		}
 		for f := range driver.Examine(device, programs) {
 			printFinding(out, f)
-			healthy = healthy && f.OK
+			whole = whole && f.OK
 		}
 	}
-	healthy = c.conformance(ctx, out, driver, device) && healthy
+	healthy := c.conformance(ctx, out, driver, device)
 	if !spec.HostMemory {
 		fmt.Fprintln(out)
 		healthy = trial.Compare(ctx, out, c.Backend) && healthy
@@ -120,8 +120,11 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if !healthy {
+	switch {
+	case !healthy:
 		return fmt.Errorf("backend %s does not compute what it should", c.Backend)
+	case !whole:
+		return fmt.Errorf("backend %s computes what it should, but lacks what the closer look marks with ✗", c.Backend)
 	}
 	return nil
 }
