@@ -126,11 +126,11 @@ func (p planned) printPrograms(w io.Writer) error {
 func tooSmall(c train.Config, spec backend.Spec, m train.Memory) string {
 	need := m.Total() + totalOf(m.Outside)
 	if spec.HostMemory {
-		free, ok := run.HostMemory()
+		free, bound, ok := run.HostMemory()
 		if !ok || need*int64(c.Train.Ranks)+m.Snapshot <= free { // as a run asks for it
 			return ""
 		}
-		return fmt.Sprintf("this machine (%s free)", writers.Bytes(free))
+		return fmt.Sprintf("%s, which has %s free", bound, writers.Bytes(free))
 	}
 	var list []string
 	for _, k := range spec.Capacities {

@@ -1,28 +1,128 @@
 package run
 
 import (
+	"io/fs"
+	"iter"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 )
 
-// HostMemory is how many bytes a process can still get: what proc(5) calls
-// MemAvailable, and the free swap.
-func HostMemory() (bytes int64, ok bool) {
-	text, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0, false
+// HostMemory is how many bytes a process can still get, and what sets that bound, as
+// a sentence names it: the machine, by what proc(5) calls MemAvailable and the free
+// swap; or a container, as its memory limit leaves less.
+func HostMemory() (free int64, bound string, ok bool) { return freeMemory(os.DirFS("/")) }
+
+func freeMemory(root fs.FS) (free int64, bound string, ok bool) {
+	available, ok := keyed(root, "proc/meminfo", "MemAvailable:")
+	if !ok {
+		return 0, "", false
 	}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line) // "MemAvailable:   1234 kB"
-		if len(fields) < 2 || fields[0] != "MemAvailable:" && fields[0] != "SwapFree:" {
+	swap, _ := keyed(root, "proc/meminfo", "SwapFree:")
+	free, bound = (available+swap)<<10, "this machine"
+	for _, h := range hierarchies {
+		if left, file, ok := h.left(root); ok && left < free {
+			free, bound = left, "this container (limit: /"+file+")"
+		}
+	}
+	return free, bound, true
+}
+
+// hierarchy is one of the two kinds of control groups, cgroups(7). A limit holds for
+// a group and all groups below it.
+type hierarchy struct {
+	fstype, controller string // in /proc/self/mountinfo; in /proc/self/cgroup
+	limit, used        string // files of a group: bytes
+	// Lines of memory.stat: cached files, which the kernel takes back before it ends a
+	// process, as MemAvailable counts them too. Swap that a group may use besides is left
+	// out: containers seldom have any.
+	files [2]string
+}
+
+var hierarchies = []hierarchy{
+	{"cgroup2", "", "memory.max", "memory.current", [2]string{"inactive_file", "active_file"}},
+	{"cgroup", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", [2]string{"total_inactive_file", "total_active_file"}},
+}
+
+// left is what this process's group and those above it leave to it, and the file of
+// the limit that decides; not ok where nothing limits it.
+func (h hierarchy) left(root fs.FS) (least int64, file string, ok bool) {
+	top, group, found := h.group(root)
+	if !found {
+		return 0, "", false
+	}
+	for dir := path.Join(top, group); ; dir = path.Dir(dir) {
+		limit, limited := number(root, path.Join(dir, h.limit)) // the topmost has no such file
+		used, known := number(root, path.Join(dir, h.used))
+		if limited && known {
+			for _, line := range h.files {
+				cached, _ := keyed(root, path.Join(dir, "memory.stat"), line)
+				used -= cached
+			}
+			if left := max(0, limit-max(0, used)); !ok || left < least {
+				least, file, ok = left, path.Join(dir, h.limit), true
+			}
+		}
+		if dir == top || dir == "." {
+			return least, file, ok
+		}
+	}
+}
+
+// group is where the hierarchy is mounted, and this process's group below that. A
+// container may see its own group as the topmost; its path then begins elsewhere.
+func (h hierarchy) group(root fs.FS) (top, group string, ok bool) {
+	for line := range lines(root, "proc/self/cgroup") { // hierarchy-ID:controller-list:path
+		parts := strings.SplitN(line, ":", 3)
+		if len(parts) == 3 && (parts[1] == h.controller || h.controller != "" && contains(parts[1], h.controller)) {
+			group = parts[2]
+		}
+	}
+	// 36 35 98:0 /root /mount/point options - fstype source options, see proc(5).
+	for line := range lines(root, "proc/self/mountinfo") {
+		mount, kind, _ := strings.Cut(line, " - ")
+		m, k := strings.Fields(mount), strings.Fields(kind)
+		if group == "" || len(m) < 5 || len(k) < 3 || k[0] != h.fstype || h.controller != "" && !contains(k[2], h.controller) {
 			continue
 		}
-		kib, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			return 0, false
+		below, inside := strings.CutPrefix(group, strings.TrimSuffix(m[3], "/"))
+		if !inside || strings.HasPrefix(below, "/..") {
+			below = ""
 		}
-		bytes, ok = bytes+kib<<10, true
+		return strings.TrimPrefix(path.Clean(m[4]), "/"), below, true
 	}
-	return bytes, ok
+	return "", "", false
+}
+
+// contains reports whether a list between commas has a name.
+func contains(list, name string) bool { return strings.Contains(","+list+",", ","+name+",") }
+
+// keyed is the number behind a name at the beginning of a line: "MemAvailable: 1234 kB".
+func keyed(root fs.FS, file, name string) (n int64, ok bool) {
+	for line := range lines(root, file) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {
+			n, err := strconv.ParseInt(f[1], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// number is what a file holds; not ok for "max".
+func number(root fs.FS, file string) (n int64, ok bool) {
+	for line := range lines(root, file) {
+		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+		return n, err == nil
+	}
+	return 0, false
+}
+
+// lines are those of a file; none if it cannot be read.
+func lines(root fs.FS, file string) iter.Seq[string] {
+	text, err := fs.ReadFile(root, file)
+	if err != nil {
+		return func(func(string) bool) {}
+	}
+	return strings.SplitSeq(string(text), "\n")
 }

@@ -3,4 +3,4 @@
 package run
 
 // HostMemory is not known here.
-func HostMemory() (bytes int64, ok bool) { return 0, false }
+func HostMemory() (free int64, bound string, ok bool) { return 0, "", false }
