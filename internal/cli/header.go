@@ -66,6 +66,9 @@ func printHeader(w io.Writer, r *run.Run) error {
 		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
 	}
 	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir) // never broken, so that it can be copied
+	if r.Exporter != nil {
+		fmt.Fprintf(tw, "metrics\t%s\n", r.Exporter.URL())
+	}
 	if err := tw.Flush(); err != nil {
 		return err
 	}

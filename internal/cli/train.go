@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -14,17 +15,19 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
+	"octet/internal/exporter"
 	"octet/internal/run"
 	"octet/internal/writers"
 )
 
 type trainCmd struct {
-	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
-	Out     string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
-	Resume  bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
-	DryRun  bool     `help:"Print the resolved configuration and stop."`
-	JSON    bool     `help:"Print the result as one JSON object, without a sample."`
-	Profile bool     `help:"Record a few steps, op by op: print where their time went, write trace.json into the run's folder."`
+	Args        []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
+	Out         string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
+	Resume      bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
+	DryRun      bool     `help:"Print the resolved configuration and stop."`
+	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
+	MetricsAddr string   `placeholder:"HOST:PORT" help:"Answer Prometheus there, at /metrics; a port alone is for this machine only."`
+	Profile     bool     `help:"Record a few steps, op by op: print where their time went, write trace.json into the run's folder."`
 	config.Flags
 	device
 }
@@ -38,6 +41,7 @@ Examples:
   octet train --data book.txt model.layers=4   your own text, a deeper model
   octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
   octet train --resume --out runs/mine         go on where it stopped
+  octet train --metrics-addr 9100              for Prometheus, at /metrics
   octet train --profile                        where the time of a step goes
   octet train runs/mine/config.toml            the same run again`
 }
@@ -54,6 +58,12 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) error {
 		}
 		_, err = t.out.Write(text)
 		return err
+	}
+	if c.MetricsAddr != "" {
+		if o.Exporter, err = exporter.Open(c.MetricsAddr, exporter.Build{Version: version(), Go: runtime.Version()}); err != nil {
+			return badInput(err)
+		}
+		defer o.Exporter.Close()
 	}
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/disk"
+	"octet/internal/exporter"
 )
 
 func TestTrain(t *testing.T) {
@@ -292,4 +294,27 @@ func TestAbout(t *testing.T) {
 	} {
 		require.Equal(t, want, about(d))
 	}
+}
+
+// A port that is taken is told before anything is made; an address that is good is in
+// the header.
+func TestMetricsAddress(t *testing.T) {
+	taken, err := exporter.Open("0", exporter.Build{})
+	require.NoError(t, err)
+	defer taken.Close()
+	address := strings.TrimSuffix(strings.TrimPrefix(taken.URL(), "http://"), "/metrics")
+	dir := filepath.Join(t.TempDir(), "run")
+	text := corpus(t, 10_000)
+	for _, bad := range []string{address, "example.com:9100"} {
+		status, _, stderr := octet(trainArgs(text, dir, 1, "--metrics-addr", bad)...)
+		require.Equal(t, exitInput, status)
+		require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+		require.Contains(t, stderr, "--metrics-addr ")
+		require.NoDirExists(t, dir)
+	}
+	_, stderr := succeed(t, trainArgs(text, dir, 1, "--metrics-addr", "0")...)
+	url := regexp.MustCompile(`\nmetrics +(http://127\.0\.0\.1:\d+/metrics)\n`).FindStringSubmatch(stderr)
+	require.NotNil(t, url, stderr)
+	_, err = http.Get(url[1])
+	require.Error(t, err, "the run is over")
 }

@@ -155,7 +155,9 @@ func multiple(step, every int) bool { return every > 0 && step%every == 0 }
 func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy() }
 
 func (r *Run) record(p Progress) error {
-	return r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
+	m, t, err := r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
+	r.publish(m, t)
+	return err
 }
 
 func (r *Run) hasValidation() bool { return r.Corpus.Val != nil && r.Corpus.Val.Len() > 0 }

@@ -57,9 +57,9 @@ func openRecords(dir string, from int) (r *records, err error) {
 	return r, nil
 }
 
-// step writes what one step has to say. A peak of 0 is not known.
-func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, peakFLOPs float64) error {
-	m := writers.Metrics{
+// step writes what one step has to say, and returns its lines. A peak of 0 is not known.
+func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, peakFLOPs float64) (m writers.Metrics, t writers.Timing, err error) {
+	m = writers.Metrics{
 		Step: p.Step, Loss: writers.Float(p.Loss), LR: writers.Float(p.LR),
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
 	}
@@ -77,7 +77,7 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 	}
 	seconds := p.Elapsed.Seconds()
 	rate := float64(tokens) / seconds
-	t := writers.Timing{
+	t = writers.Timing{
 		Step: p.Step, StepSeconds: writers.Float(seconds), TokensPerSec: writers.Float(rate),
 		FlopsPerSec: writers.Float(rate * flopsPerToken), Memory: memory,
 	}
@@ -91,7 +91,7 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 	for _, r := range p.Devices {
 		t.Devices = append(t.Devices, writers.Device(r))
 	}
-	return errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
+	return m, t, errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
 }
 
 // healthStats is a measured step's health in the words of metrics.jsonl.

@@ -36,6 +36,7 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	}
 	p.Rewound, p.Checkpoint = true, c.Path
 	to := r.Trainer.StepsDone()
+	r.saver.last = written{path: c.Path, step: to}
 	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/internal/exporter"
 	"octet/train"
 )
 
@@ -34,7 +35,9 @@ type Options struct {
 	// it begins: when Start has made sure of all that is quickly checked. It may be nil.
 	Expect  func(time.Duration)
 	Version string // of octet, for state.json
-	Sources fs.FS  // corpus of last resort
+	// Exporter is told of every step. It may be nil.
+	Exporter *exporter.Exporter
+	Sources  fs.FS // corpus of last resort
 }
 
 // Run is a run under way.
@@ -51,6 +54,7 @@ type Run struct {
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
+	Exporter   *exporter.Exporter // nil: nobody asked
 	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
 
 	backend   string // as given
@@ -58,6 +62,7 @@ type Run struct {
 	version   string
 	records   *records
 	saver     saver
+	published published
 	telemetry *telemetry
 	profile   *profiler // nil: not asked for, or done
 }
@@ -66,7 +71,7 @@ type Run struct {
 // behind then.
 func Start(ctx context.Context, o Options) (*Run, error) {
 	r := &Run{
-		Config: o.Config, WasResumed: o.Resume, version: o.Version,
+		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter,
 		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
 	}
 	var err error
@@ -143,6 +148,7 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	r.Lost = r.records.lost
+	r.saver.last.step = r.Resumed
 	r.logStart()
 	return nil
 }

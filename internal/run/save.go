@@ -16,11 +16,14 @@ import (
 type saver struct {
 	copied  train.Snapshot
 	writing chan written // tells of the checkpoint under way; nil while there is none
+	last    written      // the newest that is whole, as far as is known
 }
 
 // written is what became of a checkpoint. With an error it may be there or not.
 type written struct {
 	path string
+	step int
+	at   time.Time // zero: before this process began
 	err  error
 }
 
@@ -40,6 +43,9 @@ func (s *saver) result(wait bool) (w written, ok bool) {
 		}
 	}
 	s.writing = nil
+	if w.err == nil {
+		s.last = w
+	}
 	return w, true
 }
 
@@ -70,7 +76,7 @@ func (r *Run) startSaving() {
 		if err != nil {
 			err = fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
 		}
-		done <- written{path, err}
+		done <- written{path, step, time.Now(), err}
 	}()
 }
 

@@ -1,0 +1,152 @@
+// Package exporter answers Prometheus: GET /metrics, in its text format, says where a
+// run is. Nothing else in octet listens on the network, or speaks to it.
+//
+// A run publishes what a step had to say; a request is answered from what was
+// published last, so that it never waits for a step, nor a step for it. The numbers
+// are those of metrics.jsonl and timing.jsonl, in the base units that Prometheus asks
+// for (seconds, bytes, hertz), and moments are given as Unix times: the age of a
+// checkpoint is time() - octet_checkpoint_timestamp_seconds, which goes on growing
+// while a run hangs.
+//
+// Prometheus's own client library does all this too, with seven modules behind it and
+// registries that a single run has no use for.
+package exporter
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"octet/internal/writers"
+)
+
+// A scrape is one small request a few seconds. Whoever is slower, or comes in
+// numbers, must not keep sockets that checkpoints may need as files.
+const (
+	patience       = 5 * time.Second
+	maxConnections = 16
+	maxHeader      = 16 << 10 // bytes
+)
+
+// Exporter listens until it is closed. A nil Exporter takes what is published and
+// tells nobody.
+type Exporter struct {
+	server  *http.Server
+	address string
+	build   Build
+	latest  atomic.Pointer[State] // nil before the first step
+}
+
+// Build is the program that answers.
+type Build struct{ Version, Go string }
+
+// State is what a run publishes behind a step. It is not changed any more.
+type State struct {
+	At      time.Time // when the step was over
+	Steps   int       // of the whole run
+	Metrics writers.Metrics
+	Timing  writers.Timing
+	Recipe  string
+	Backend string
+	ValLoss *writers.Float // the latest, of this process
+	Skipped int            // updates that were left out, by this process
+
+	Checkpoint   int       // step of the latest; 0: none
+	CheckpointAt time.Time // when it was whole; zero: before this process began
+}
+
+// Open listens on an address as Address understands it. Port 0 is one that is free.
+func Open(address string, b Build) (*Exporter, error) {
+	at, err := Address(address)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", at.String())
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-addr %s: %w; name another port, or 0 for one that is free", address, err)
+	}
+	e := &Exporter{address: l.Addr().String(), build: b}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", e.answer)
+	e.server = &http.Server{
+		Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxHeader,
+		ErrorLog: log.New(io.Discard, "", 0), // the terminal is the run's
+	}
+	go func() { _ = e.server.Serve(&limited{l, make(chan struct{}, maxConnections)}) }() // it ends with Close
+	return e, nil
+}
+
+// Address reads HOST:PORT. Without a host it is this machine's loopback: only who
+// names another address lets others read. Names are not looked up, but for localhost,
+// since that would ask the network.
+func Address(text string) (netip.AddrPort, error) {
+	full := text
+	if !strings.Contains(full, ":") {
+		full = ":" + full
+	}
+	if host, port, err := net.SplitHostPort(full); err == nil && (host == "" || host == "localhost") {
+		full = net.JoinHostPort("127.0.0.1", port)
+	}
+	at, err := netip.ParseAddrPort(full)
+	if err != nil {
+		return at, fmt.Errorf("--metrics-addr %q is no HOST:PORT: give a port, such as 9100, for this machine alone, or an IP address with it, such as 0.0.0.0:9100 or [::]:9100, for others to read", text)
+	}
+	return at, nil
+}
+
+// URL is what to give to who reads.
+func (e *Exporter) URL() string { return "http://" + e.address + "/metrics" }
+
+// Publish replaces what is told.
+func (e *Exporter) Publish(s *State) {
+	if e != nil {
+		e.latest.Store(s)
+	}
+}
+
+// Close ends all connections.
+func (e *Exporter) Close() error {
+	if e == nil {
+		return nil
+	}
+	return e.server.Close()
+}
+
+func (e *Exporter) answer(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write(e.text()) // who went away needs no answer
+}
+
+// limited is a listener with so many connections at a time; others wait in the
+// system's queue.
+type limited struct {
+	net.Listener
+	slots chan struct{}
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	l.slots <- struct{}{} // returned by Close, which the server calls for all connections
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.slots
+		return nil, err
+	}
+	return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+}
+
+type slot struct {
+	net.Conn
+	free func()
+}
+
+func (s *slot) Close() error {
+	defer s.free()
+	return s.Conn.Close()
+}

@@ -1,0 +1,194 @@
+package exporter
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/writers"
+)
+
+// parse reads the text exposition format 0.0.4 as its grammar is published: samples by
+// their name and labels, and the type of each family. It wants a HELP and a TYPE, once,
+// before a family's samples, all of them together.
+func parse(text string) (samples map[string]float64, types map[string]string, err error) {
+	samples, types = map[string]float64{}, map[string]string{}
+	sample := regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)+\})? (\S+)$`)
+	if !strings.HasSuffix(text, "\n") {
+		return nil, nil, fmt.Errorf("the last line has no end")
+	}
+	helped, family := "", ""
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
+		f := strings.SplitN(line, " ", 4)
+		switch {
+		case len(f) == 4 && f[0] == "#" && f[1] == "HELP":
+			helped = f[2]
+		case len(f) == 4 && f[0] == "#" && f[1] == "TYPE":
+			family = f[2]
+			if _, twice := types[family]; twice || helped != family || f[3] != "gauge" && f[3] != "counter" {
+				return nil, nil, fmt.Errorf("bad family: %q", line)
+			}
+			types[family] = f[3]
+		default:
+			m := sample.FindStringSubmatch(line)
+			if m == nil || m[1] != family {
+				return nil, nil, fmt.Errorf("bad sample: %q", line)
+			}
+			if _, twice := samples[m[1]+m[2]]; twice {
+				return nil, nil, fmt.Errorf("twice: %q", line)
+			}
+			if samples[m[1]+m[2]], err = strconv.ParseFloat(m[3], 64); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return samples, types, nil
+}
+
+func open(t *testing.T) *Exporter {
+	e, err := Open("0", Build{Version: `1.0 "x\y"` + "\n", Go: "go1.26"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	return e
+}
+
+func get(t *testing.T, url string) (status int, header http.Header, body string) {
+	r, err := http.Get(url)
+	require.NoError(t, err)
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return r.StatusCode, r.Header, string(text)
+}
+
+func TestMetrics(t *testing.T) {
+	e := open(t)
+	const build = `octet_build_info{version="1.0 \"x\\y\"\n",goversion="go1.26"}`
+	status, header, body := get(t, e.URL())
+	require.Equal(t, 200, status)
+	require.Equal(t, "text/plain; version=0.0.4; charset=utf-8", header.Get("Content-Type"))
+	samples, _, err := parse(body)
+	require.NoError(t, err)
+	require.Equal(t, map[string]float64{build: 1}, samples, "before the first step")
+
+	e.Publish(&State{
+		At: time.UnixMilli(1_700_000_000_250), Steps: 400, Recipe: "fp8-smooth", Backend: "cuda", ValLoss: new(writers.Float(1.5)), Skipped: 3,
+		Metrics: writers.Metrics{Step: 12, Loss: writers.Float(math.NaN()), LR: 3e-3, GradNorm: writers.Float(math.Inf(1)), Tokens: 1 << 60},
+		Timing: writers.Timing{
+			StepSeconds: 0.25, TokensPerSec: 8192, FlopsPerSec: 5e12, MFU: new(writers.Float(0.5)), Memory: 7 << 30,
+			Devices: []writers.Device{
+				{Utilization: new(0.97), MemoryUsed: new(int64(5)), MemoryTotal: new(int64(9)), Power: new(612.5), Temperature: new(61.0), Clock: new(1980.0), Throttled: []string{"power"}, Energy: new(1e6)},
+				{Power: new(600.0), Throttled: []string{}},
+			},
+		},
+		Checkpoint: 10, CheckpointAt: time.Unix(1_700_000_000, 0),
+	})
+	_, _, body = get(t, e.URL())
+	samples, types, err := parse(body)
+	require.NoError(t, err, body)
+	require.True(t, math.IsNaN(samples["octet_loss"]))
+	require.Contains(t, body, "octet_loss NaN\n")
+	require.Contains(t, body, "octet_grad_norm +Inf\n")
+	delete(samples, "octet_loss")
+	require.Equal(t, map[string]float64{
+		build: 1, `octet_run_info{recipe="fp8-smooth",backend="cuda"}`: 1,
+		"octet_step": 12, "octet_steps": 400, "octet_step_timestamp_seconds": 1_700_000_000.25,
+		"octet_val_loss": 1.5, "octet_grad_norm": math.Inf(1), "octet_learning_rate": 3e-3,
+		"octet_tokens_total": 1 << 60, "octet_skipped_steps_total": 3,
+		"octet_tokens_per_second": 8192, "octet_step_seconds": 0.25, "octet_flops_per_second": 5e12, "octet_mfu_ratio": 0.5,
+		"octet_memory_bytes": 7 << 30, "octet_checkpoint_step": 10, "octet_checkpoint_timestamp_seconds": 1_700_000_000,
+		`octet_device_utilization_ratio{rank="0"}`: 0.97, `octet_device_memory_used_bytes{rank="0"}`: 5, `octet_device_memory_bytes{rank="0"}`: 9,
+		`octet_device_power_watts{rank="0"}`: 612.5, `octet_device_power_watts{rank="1"}`: 600,
+		`octet_device_temperature_celsius{rank="0"}`: 61, `octet_device_clock_hertz{rank="0"}`: 1.98e9,
+		`octet_device_throttled{rank="0"}`: 1, `octet_device_throttled{rank="1"}`: 0, `octet_device_energy_joules_total{rank="0"}`: 1e6,
+	}, samples)
+	for name, kind := range types {
+		require.Equal(t, strings.HasSuffix(name, "_total"), kind == "counter", name)
+	}
+
+	e.Publish(&State{})
+	_, _, body = get(t, e.URL())
+	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device"} {
+		require.NotContains(t, body, absent)
+	}
+}
+
+func TestRequests(t *testing.T) {
+	e := open(t)
+	status, _, _ := get(t, strings.TrimSuffix(e.URL(), "metrics"))
+	require.Equal(t, http.StatusNotFound, status)
+	r, err := http.Post(e.URL(), "text/plain", nil)
+	require.NoError(t, err)
+	require.NoError(t, r.Body.Close())
+	require.Equal(t, http.StatusMethodNotAllowed, r.StatusCode)
+
+	_, err = Open(e.address, Build{})
+	require.ErrorContains(t, err, "address already in use; name another port")
+	require.NoError(t, e.Close())
+	_, err = http.Get(e.URL())
+	require.Error(t, err, "closed")
+
+	var nobody *Exporter
+	nobody.Publish(&State{})
+	require.NoError(t, nobody.Close())
+}
+
+// However many hold a connection without saying anything, no more are taken than may
+// be, and those end: the next request is answered.
+func TestSilentClients(t *testing.T) {
+	e := open(t)
+	var silent []net.Conn
+	for range maxConnections {
+		c, err := net.Dial("tcp", e.address)
+		require.NoError(t, err)
+		defer c.Close()
+		silent = append(silent, c)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		c, err := net.Dial("tcp", e.address)
+		if err == nil {
+			defer c.Close()
+			_, err = fmt.Fprintf(c, "GET /metrics HTTP/1.0\r\n\r\n")
+		}
+		if err == nil {
+			_, err = bufio.NewReader(c).ReadString('\n')
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		t.Fatal("one too many was answered: ", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	require.NoError(t, silent[0].Close())
+	require.NoError(t, <-answered)
+	_, err := silent[1].Read(make([]byte, 1)) // after the time that a client has
+	require.Error(t, err)
+	require.NotErrorIs(t, err, net.ErrClosed)
+}
+
+func TestAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"9100": "127.0.0.1:9100", ":9100": "127.0.0.1:9100", "localhost:9100": "127.0.0.1:9100",
+		"127.0.0.1:0": "127.0.0.1:0", "0.0.0.0:80": "0.0.0.0:80", "[::]:80": "[::]:80", "10.1.2.3:80": "10.1.2.3:80",
+	} {
+		at, err := Address(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, at.String(), text)
+	}
+	for _, text := range []string{"", ":", "x", "70000", "-1", "example.com:80", "::1:80:", "1.2.3.4", "unix:/tmp/x", "http://localhost:80"} {
+		_, err := Address(text)
+		require.ErrorContains(t, err, "is no HOST:PORT: give a port", text)
+	}
+}

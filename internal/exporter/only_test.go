@@ -1,0 +1,58 @@
+package exporter
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Octet listens where --metrics-addr says, and has nothing else to do with a network:
+// no other package imports what could. A backend with a process for each rank speaks
+// to it through a pair of sockets without a name.
+func TestNothingElseUsesTheNetwork(t *testing.T) {
+	allowed := map[string][]string{
+		"internal/exporter/exporter.go": {"net", "net/http"},
+		"backend/gaudi/worker.go":       {"net"},
+	}
+	root := os.DirFS("../..")
+	met := 0
+	err := fs.WalkDir(root, ".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, path)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range file.Imports {
+			name, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if name != "net" && !strings.HasPrefix(name, "net/http") && name != "net/rpc" && name != "net/smtp" && name != "crypto/tls" && !strings.HasPrefix(name, "golang.org/x/net") {
+				continue
+			}
+			met++
+			require.True(t, slices.Contains(allowed[path], name), "%s imports %s", path, name)
+		}
+		for _, call := range []string{"net.Listen", "net.Dial", "http.Get", "http.Post", "http.NewRequest", "http.Client", "http.DefaultClient", "syscall.Connect", "syscall.Listen", "unix.Connect", "unix.Listen", "syscall.AF_INET", "unix.AF_INET"} {
+			if strings.Contains(string(text), call) {
+				require.Equal(t, "internal/exporter/exporter.go: net.Listen", path+": "+call)
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 3, met)
+}

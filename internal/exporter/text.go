@@ -1,0 +1,131 @@
+package exporter
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"octet/internal/writers"
+)
+
+// text is what is known, in the text exposition format 0.0.4: for each name a HELP, a
+// TYPE and its samples.
+func (e *Exporter) text() []byte {
+	var t text
+	t.family("octet_build_info", "gauge", "The program that answers; the value is 1.")
+	t.sample(1, "version", e.build.Version, "goversion", e.build.Go)
+	s := e.latest.Load()
+	if s == nil {
+		return t.bytes
+	}
+	t.family("octet_run_info", "gauge", "What is trained with; the value is 1.")
+	t.sample(1, "recipe", s.Recipe, "backend", s.Backend)
+	for _, f := range families {
+		if x, ok := f.of(s); ok {
+			t.family(f.name, f.kind, f.help)
+			t.sample(x)
+		}
+	}
+	for _, f := range sensors {
+		told := false
+		for rank, d := range s.Timing.Devices {
+			x, ok := f.of(d)
+			if !ok {
+				continue
+			}
+			if !told {
+				t.family(f.name, f.kind, f.help)
+				told = true
+			}
+			t.sample(x, "rank", strconv.Itoa(rank))
+		}
+	}
+	return t.bytes
+}
+
+// family is a metric: its name, with the unit last, its kind, its help, and its value,
+// where there is one.
+type family[T any] struct {
+	name, kind, help string
+	of               func(T) (x float64, ok bool)
+}
+
+var families = []family[*State]{
+	{"octet_step", "gauge", "Steps done, skipped ones included.", always(func(s *State) float64 { return float64(s.Metrics.Step) })},
+	{"octet_steps", "gauge", "Steps of the whole run.", always(func(s *State) float64 { return float64(s.Steps) })},
+	{"octet_step_timestamp_seconds", "gauge", "Unix time at which the last step was over.", always(func(s *State) float64 { return unix(s.At) })},
+	{"octet_loss", "gauge", "Training loss of the last step, nats per token.", always(func(s *State) float64 { return float64(s.Metrics.Loss) })},
+	{"octet_val_loss", "gauge", "Validation loss of the last evaluation of this process, nats per token.", known(func(s *State) *writers.Float { return s.ValLoss })},
+	{"octet_grad_norm", "gauge", "Norm of the gradient of the last step, before clipping.", always(func(s *State) float64 { return float64(s.Metrics.GradNorm) })},
+	{"octet_learning_rate", "gauge", "Learning rate of the last step.", always(func(s *State) float64 { return float64(s.Metrics.LR) })},
+	{"octet_tokens_total", "counter", "Tokens trained on so far.", always(func(s *State) float64 { return float64(s.Metrics.Tokens) })},
+	{"octet_skipped_steps_total", "counter", "Steps of this process without an update, since a gradient was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
+	{"octet_tokens_per_second", "gauge", "Tokens of the last step over its time.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
+	{"octet_step_seconds", "gauge", "Time that the last step took.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
+	{"octet_flops_per_second", "gauge", "Multiplications and additions of matrix products over the time of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
+	{"octet_mfu_ratio", "gauge", "Share of the multiply-add peak that was measured at the start.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
+	{"octet_memory_bytes", "gauge", "Memory of one rank, as planned.", always(func(s *State) float64 { return float64(s.Timing.Memory) })},
+	{"octet_checkpoint_step", "gauge", "Step of the last checkpoint; absent without one.", func(s *State) (float64, bool) { return float64(s.Checkpoint), s.Checkpoint > 0 }},
+	{"octet_checkpoint_timestamp_seconds", "gauge", "Unix time at which this process's last checkpoint was whole.", func(s *State) (float64, bool) { return unix(s.CheckpointAt), !s.CheckpointAt.IsZero() }},
+}
+
+// sensors have a sample for each rank whose device tells.
+var sensors = []family[writers.Device]{
+	{"octet_device_utilization_ratio", "gauge", "Share of the last moments in which the device ran anything.", known(func(d writers.Device) *float64 { return d.Utilization })},
+	{"octet_device_memory_used_bytes", "gauge", "Memory of the device in use, by all processes.", known(func(d writers.Device) *int64 { return d.MemoryUsed })},
+	{"octet_device_memory_bytes", "gauge", "Memory of the device.", known(func(d writers.Device) *int64 { return d.MemoryTotal })},
+	{"octet_device_power_watts", "gauge", "Power of the board.", known(func(d writers.Device) *float64 { return d.Power })},
+	{"octet_device_temperature_celsius", "gauge", "Temperature of the device.", known(func(d writers.Device) *float64 { return d.Temperature })},
+	{"octet_device_clock_hertz", "gauge", "Clock of what computes.", func(d writers.Device) (float64, bool) {
+		mhz, ok := known(func(d writers.Device) *float64 { return d.Clock })(d)
+		return 1e6 * mhz, ok
+	}},
+	{"octet_device_throttled", "gauge", "1 where something holds the clock down.", func(d writers.Device) (float64, bool) {
+		return float64(min(1, len(d.Throttled))), d.Throttled != nil
+	}},
+	{"octet_device_energy_joules_total", "counter", "Energy since this process began to train.", known(func(d writers.Device) *float64 { return d.Energy })},
+}
+
+func always[T any](of func(T) float64) func(T) (float64, bool) {
+	return func(x T) (float64, bool) { return of(x), true }
+}
+
+// known is for what may be nil.
+func known[T any, N ~int64 | ~float64](of func(T) *N) func(T) (float64, bool) {
+	return func(x T) (float64, bool) {
+		if n := of(x); n != nil {
+			return float64(*n), true
+		}
+		return 0, false
+	}
+}
+
+func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
+
+// text is lines of the format.
+type text struct {
+	bytes []byte
+	name  string // of the family under way
+}
+
+func (t *text) family(name, kind, help string) {
+	t.bytes = fmt.Appendf(t.bytes, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	t.name = name
+}
+
+var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// sample adds a value with its labels: name, value, name, value.
+func (t *text) sample(x float64, labels ...string) {
+	t.bytes = append(t.bytes, t.name...)
+	for i := 0; i < len(labels); i += 2 {
+		t.bytes = fmt.Appendf(t.bytes, `%c%s="%s"`, "{,"[min(i, 1)], labels[i], escape.Replace(labels[i+1]))
+	}
+	if len(labels) > 0 {
+		t.bytes = append(t.bytes, '}')
+	}
+	t.bytes = append(t.bytes, ' ')
+	t.bytes = strconv.AppendFloat(t.bytes, x, 'g', -1, 64) // NaN, +Inf and -Inf as the format has them
+	t.bytes = append(t.bytes, '\n')
+}

@@ -1,0 +1,101 @@
+package run
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/internal/exporter"
+	"octet/internal/writers"
+)
+
+func scrape(e *exporter.Exporter) (string, error) {
+	r, err := http.Get(e.URL())
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	return string(text), err
+}
+
+// What is told is what the last step recorded, also while a step stands still.
+func TestExporterTellsWhatWasRecorded(t *testing.T) {
+	e, err := exporter.Open("0", exporter.Build{Version: "devel", Go: "go"})
+	require.NoError(t, err)
+	defer e.Close()
+	driver, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	during := "" // the second update
+	updates := 0
+	openEmu := driver.Open
+	driver.Name, driver.Rank = "emu-standing", -1
+	driver.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := openEmu(device, o)
+		for i, b := range list {
+			list[i] = backend.Watch(b, func(program string) backend.Observer {
+				if program == "update" {
+					if updates++; updates == 2 {
+						during, err = scrape(e)
+						require.NoError(t, err)
+					}
+				}
+				return nil
+			})
+		}
+		return list, err
+	}
+	backend.Register(driver)
+
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.EvalEvery, c.Checkpoint.Every = 4, 2, 1
+	require.NoError(t, c.Resolve())
+	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-standing", Threads: 1, Exporter: e}
+	r, err := Start(t.Context(), o)
+	require.NoError(t, err)
+	told, err := scrape(e)
+	require.NoError(t, err)
+	require.NotContains(t, told, "octet_step")
+
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		told, err := scrape(e)
+		require.NoError(t, err)
+		var m writers.Metrics
+		require.NoError(t, json.Unmarshal(lastLine(t, filepath.Join(o.Dir, metricsFile)), &m))
+		require.Equal(t, p.Step, m.Step)
+		for name, x := range map[string]any{
+			"step": m.Step, "steps": 4, "loss": float64(m.Loss), "grad_norm": float64(m.GradNorm), "learning_rate": float64(m.LR), "skipped_steps_total": 0,
+		} {
+			require.Contains(t, told, fmt.Sprintf("\noctet_%s %v\n", name, x))
+		}
+		require.Equal(t, p.Step >= 2, strings.Contains(told, "\noctet_val_loss "))
+	}))
+	require.Contains(t, during, "\noctet_step 1\n")
+	require.Equal(t, 4, r.saver.last.step)
+	require.NoError(t, r.Close())
+
+	o.Resume, o.Config.Train.Steps = true, 5
+	r, err = Start(t.Context(), o)
+	require.NoError(t, err)
+	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+	told, err = scrape(e)
+	require.NoError(t, err)
+	require.Contains(t, told, "\noctet_checkpoint_step 4\n", "of the process before")
+	require.NotContains(t, told, "octet_checkpoint_timestamp")
+	require.NoError(t, r.Close())
+}
+
+func lastLine(t *testing.T, path string) []byte {
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return []byte(lines[len(lines)-1])
+}
