@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -28,7 +29,9 @@ func (c diffCmd) Run(t *terminal) error {
 	if c.JSON {
 		err = json.NewEncoder(t.out).Encode(d)
 	} else {
-		printDifference(&printable{to: t.out}, d)
+		var text bytes.Buffer
+		printDifference(&text, d)
+		_, err = (&printable{to: t.out}).Write(text.Bytes())
 	}
 	if err == nil && !d.Equal() {
 		return stopped{exitFailed}

@@ -41,6 +41,36 @@ func TestClosedTerminal(t *testing.T) {
 	require.NoError(t, checkpoint.Verify(list[0].Path))
 }
 
+// What cannot be printed beside the result stops no run; a result that cannot be
+// printed is no success.
+func TestNoRoomForTheOutput(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, full.Close()) }()
+	dir := filepath.Join(t.TempDir(), "run")
+	command := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(os.Args[0], args...)
+		cmd.Env = append(os.Environ(), asCommand+"=1")
+		return cmd
+	}
+	cmd := command(trainArgs(corpus(t, 20_000), dir, 3)...)
+	cmd.Stderr = full
+	result, err := cmd.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(result), "\ncheckpoint  ")
+	require.Equal(t, 3, steps(dir))
+
+	for _, args := range [][]string{{"diff", dir, dir}, {"diff", "--json", dir, dir}, {"inspect", dir}, {"eval", dir}, {"plan"}} {
+		cmd := command(args...)
+		cmd.Stdout = full
+		stderr := &syncBuffer{}
+		cmd.Stderr = stderr
+		require.Error(t, cmd.Run(), args)
+		require.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), args)
+		require.Contains(t, stderr.String(), "no space left on device", args)
+	}
+}
+
 // openTerminal makes a pseudo terminal.
 func openTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()

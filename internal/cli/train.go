@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"octet/backend"
@@ -206,9 +206,11 @@ func about(d time.Duration) string {
 }
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
-	if err := printHeader(t.err, r); err != nil && !errors.Is(err, syscall.EPIPE) { // see signals
+	var header bytes.Buffer
+	if err := printHeader(&header, r); err != nil {
 		return err
 	}
+	_, _ = t.err.Write(header.Bytes()) // a run does not stop because nobody reads it: see signals
 	var last run.Progress
 	trainErr := r.Train(signals.ctx, func(p run.Progress) {
 		last = p
