@@ -116,6 +116,28 @@ func TestFailedCheckpoint(t *testing.T) {
 	}
 }
 
+// A checkpoint that cannot be removed is one too many, and the error does not say that
+// the newer one was not written.
+func TestFailedRetention(t *testing.T) {
+	c := savingConfig(t)
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	restore := disk.Intercept(func(c disk.Change) error {
+		if c.Op == disk.Rename && filepath.Base(c.Path) == "step-00000002" {
+			return syscall.EIO
+		}
+		return c.Do()
+	})
+	err := tryTrain(t.Context(), c, dir, func(Progress) {})
+	restore()
+	require.ErrorIs(t, err, syscall.EIO)
+	require.ErrorContains(t, err, "writing the checkpoint of step 4: it is whole, but older ones cannot be removed: ")
+	require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000004"))
+	require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000004")))
+	trainIn(t, c, dir, func(Progress) {})
+	requireSameFiles(t, want, dir, "with a disk that is well again")
+}
+
 // Where no checkpoint can be written any more, retention leaves the last whole one,
 // and the end of the run, which nobody could go on from, is an error.
 func TestDiskThatStaysFull(t *testing.T) {

@@ -118,7 +118,10 @@ func (r *Run) save(step int, choices []byte) (path string, err error) {
 		keep++
 	}
 	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
-	return path, errors.Join(err, retainErr)
+	if err = errors.Join(err, retainErr); err != nil {
+		err = fmt.Errorf("it is whole, but older ones cannot be removed: %w", err)
+	}
+	return path, err
 }
 
 // regular reports whether a step writes a checkpoint wherever the run stops.
