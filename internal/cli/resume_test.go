@@ -112,8 +112,9 @@ func TestLonger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(text, dir, 4)...)
 	resume := []string{"train", "--resume", "--out", dir}
-	stdout, _ := succeed(t, resume...)
+	stdout, stderr := succeed(t, resume...)
 	require.Contains(t, stdout, "nothing to do: the run has all its 4 steps")
+	require.NotContains(t, stderr, "about", "how long what is not done takes")
 	succeed(t, append(resume, "--steps", "6", "--threads", "1")...)
 	require.Equal(t, 6, steps(dir))
 	stdout, _ = succeed(t, resume...)

@@ -41,6 +41,9 @@ func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok
 			steps = max(0, steps-done[0].Step)
 		}
 	}
+	if steps == 0 {
+		return 0, false, nil
+	}
 	evaluated := 0.0 // tokens
 	if r.hasValidation() {
 		evaluated = float64(r.Corpus.Val.Len())

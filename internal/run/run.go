@@ -5,8 +5,7 @@
 // A [Run] goes through three calls. [Start] does everything that can fail
 // because of the user's input and leaves nothing behind if it does. [Run.Train]
 // runs the steps, writes the records and, beside the steps, the checkpoints, and tells
-// a callback.
-// [Run.Close] frees the devices and the folder.
+// a callback. [Run.Close] frees the devices and the folder.
 package run
 
 import (
