@@ -60,7 +60,7 @@ func look() []backend.Finding {
 func environment() backend.Finding {
 	var set []string
 	for _, v := range os.Environ() {
-		if slices.ContainsFunc([]string{"HABANA", "GC_", "HCCL_", "HCL_", "HLS_", "SYN", "SCAL_", "LOG_LEVEL_", "ENABLE_", "EXP_FLAGS", "LD_LIBRARY_PATH=", "OCTET_"},
+		if slices.ContainsFunc([]string{"HABANA", "GC_", "HCCL_", "HCL_", "HLS_", "SYN_", "SYNAPSE_", "SCAL_", "LOG_LEVEL_", "ENABLE_", "EXP_FLAGS", "LD_LIBRARY_PATH=", "OCTET_"},
 			func(prefix string) bool { return strings.HasPrefix(v, prefix) }) {
 			set = append(set, v)
 		}
