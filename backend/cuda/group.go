@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -49,9 +48,7 @@ type wait struct {
 }
 
 const (
-	// A wait is for one step at most, which takes seconds; ten minutes are also
-	// what PyTorch gives to collectives of NCCL.
-	defaultPatience = 10 * time.Minute
+	timeoutVariable = "OCTET_NCCL_TIMEOUT"
 	watchEvery      = 200 * time.Millisecond
 	// releasePatience is how long the last rank to be closed waits for NCCL's
 	// communicators to go. That of a lost device may not.
@@ -64,15 +61,13 @@ const (
 
 // connect makes a group of devices, in the order of their ranks.
 func connect(devices []*device) error {
-	g := &group{
-		ranks: devices, calls: make([]sync.Mutex, len(devices)), patience: defaultPatience,
-		waits: make([]wait, len(devices)), open: len(devices), released: make(chan struct{}),
+	patience, err := backend.Patience(timeoutVariable)
+	if err != nil {
+		return err
 	}
-	if text := os.Getenv("OCTET_NCCL_TIMEOUT"); text != "" {
-		var err error
-		if g.patience, err = time.ParseDuration(text); err != nil || g.patience <= 0 {
-			return fmt.Errorf("OCTET_NCCL_TIMEOUT is %q: a duration such as 10m or 1h30m is needed", text)
-		}
+	g := &group{
+		ranks: devices, calls: make([]sync.Mutex, len(devices)), patience: patience,
+		waits: make([]wait, len(devices)), open: len(devices), released: make(chan struct{}),
 	}
 	if l := nccl(); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
@@ -240,7 +235,7 @@ func (g *group) look(now time.Time) bool {
 		}
 		anybody = true
 		if now.Sub(w.since) > g.patience && g.ended == nil {
-			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (OCTET_NCCL_TIMEOUT gives more time)", w.what, g.patience, g.ranks[rank].where()))
+			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", w.what, g.patience, g.ranks[rank].where(), timeoutVariable))
 		}
 	}
 	if anybody && g.ended == nil {

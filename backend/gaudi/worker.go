@@ -58,7 +58,7 @@ func work(value string) error {
 	if err := errors.Join(f.Close(), os.Unsetenv(workerVariable)); err != nil {
 		return err
 	}
-	limit, err := timeout()
+	limit, err := backend.Patience(timeoutVariable)
 	if err != nil {
 		return refuse(conn, err)
 	}
@@ -80,25 +80,9 @@ func work(value string) error {
 
 const (
 	timeoutVariable = "OCTET_HCCL_TIMEOUT"
-	// A call waits for one step at most, which takes seconds; ten minutes are also
-	// what the CUDA backend gives.
-	defaultTimeout = 10 * time.Minute
 	// silence is how much longer a process may take to say that it waited in vain.
 	silence = 2 * time.Second
 )
-
-// timeout is how long a rank waits for its device, and so for the others.
-func timeout() (time.Duration, error) {
-	text := os.Getenv(timeoutVariable)
-	if text == "" {
-		return defaultTimeout, nil
-	}
-	limit, err := time.ParseDuration(text)
-	if err != nil || limit <= 0 {
-		return 0, fmt.Errorf("%s is %q: a duration such as 10m or 1h30m is needed", timeoutVariable, text)
-	}
-	return limit, nil
-}
 
 // owner is a device that ends with its use, and for which somebody waits after each
 // run: the ranks that nobody reads from take part in collectives, too.
@@ -156,7 +140,7 @@ type worker struct {
 // startWorkers starts a process for each rank, with the devices from a module
 // number on, or any with -1, and makes them a group.
 func startWorkers(module, ranks int) (*workers, error) {
-	limit, err := timeout()
+	limit, err := backend.Patience(timeoutVariable)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ package gaudi
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -168,17 +167,9 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 
 func TestTimeoutOfCollectives(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	for text, want := range map[string]time.Duration{"": defaultTimeout, "90s": 90 * time.Second} {
-		t.Setenv(timeoutVariable, text)
-		got, err := timeout()
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-	for _, text := range []string{"10", "-1m", "soon"} {
-		t.Setenv(timeoutVariable, text)
-		_, err := open("", backend.Options{Ranks: 2})
-		require.EqualError(t, err, fmt.Sprintf("backend gaudi: OCTET_HCCL_TIMEOUT is %q: a duration such as 10m or 1h30m is needed", text))
-	}
+	t.Setenv(timeoutVariable, "soon")
+	_, err := open("", backend.Options{Ranks: 2})
+	require.EqualError(t, err, `backend gaudi: OCTET_HCCL_TIMEOUT is "soon": a duration such as 10m or 1h30m is needed`)
 }
 
 // Workers end with the process that started them, however it ends.
