@@ -68,6 +68,9 @@ func (c planCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
+	if ranks := cfg.Train.Ranks; ranks > 1 && spec.Threads > 0 { // which share the machine's
+		spec.Threads = max(1, spec.Threads/ranks)
+	}
 	// Of several recipes the one that the machine must be large enough for.
 	job, programs, memory, err := train.LargestJob(cfg, driver, spec)
 	if err != nil {

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -98,6 +100,15 @@ func TestPlanExplainsItsWords(t *testing.T) {
 		for line := range strings.Lines(out) {
 			require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
 		}
+	}
+}
+
+// Ranks in one machine share its processors, and so the memory that threads take.
+func TestPlanOfRanksSharesProcessors(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
+	for ranks, want := range map[int]string{1: "scratch of 5 threads", 2: "scratch of 2 threads", 8: "scratch of 1 thread "} {
+		out, _ := succeed(t, append([]string{"plan", fmt.Sprint("train.ranks=", ranks)}, small...)...)
+		require.Contains(t, out, want)
 	}
 }
 
