@@ -143,13 +143,13 @@ func TestRankWaitsInVain(t *testing.T) {
 // So does a process that does nothing any more.
 func TestProcessThatStandsStill(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	t.Setenv(timeoutVariable, "100ms")
+	t.Setenv(timeoutVariable, "500ms")
 	w, ranks, runs := two(t)
 	require.NoError(t, w.list[1].cmd.Process.Signal(syscall.SIGSTOP))
 	for rank := range ranks { // rank 1 first: the others learn of it
 		err := runs[1-rank].Run(t.Context())
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
-		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 does not answer for 2.1s (OCTET_HCCL_TIMEOUT gives more time)")
+		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 does not answer for 2.5s (OCTET_HCCL_TIMEOUT gives more time)")
 	}
 	w.closeAll(t, ranks)
 }
