@@ -53,5 +53,7 @@
 // and meet in a group for their collectives. Each rank's Run must be called
 // from a goroutine of its own, with a context that ends when any of them
 // fails, as golang.org/x/sync/errgroup makes it: a collective waits for all
-// ranks and gives up when its context ends. The group is then closed for good.
+// ranks. It gives up when its context ends, another rank fails, or one for which it
+// waits has neither come nor ended an op for OCTET_EMU_TIMEOUT, ten minutes if it is
+// not set. The group is then closed for good.
 package emu

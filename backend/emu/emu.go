@@ -74,7 +74,11 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	ranks := max(1, o.Ranks)
 	s.Threads = max(1, s.Threads/ranks)
-	g := newGroup(ranks)
+	patience, err := backend.Patience(timeoutVariable)
+	if err != nil {
+		return nil, fmt.Errorf("backend emu: %w", err)
+	}
+	g := newGroup(ranks, patience)
 	list := make([]backend.Backend, ranks)
 	s.Arithmetic = gemmKernels()[0].name
 	s.Device = s.Arithmetic
@@ -215,10 +219,17 @@ func (x *executable) Run(ctx context.Context) error {
 	}
 	for i, k := range x.kernels {
 		if err := k(ctx); err != nil {
-			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
+			return x.failed(i, err)
 		}
+		x.binder.group.done[x.binder.rank].Add(1)
 	}
 	return nil
+}
+
+// failed is the error of a node. A rank that stops there tells the others, too.
+func (x *executable) failed(node int, err error) error {
+	x.binder.group.close(err, x.binder.rank)
+	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
 }
 
 // interrupted is ctx's error. A rank that stops for it tells the others, which
@@ -238,8 +249,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 			err = k(ctx)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", x.nodes[i].Path(), err)
+			return x.failed(i, err)
 		}
+		x.binder.group.done[x.binder.rank].Add(1)
 		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
 			return err
 		}
@@ -327,11 +339,11 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 	case *backend.RowCosine:
 		return compute(b.rowCosine(o)), nil
 	case *backend.AllReduce:
-		return b.allReduce(o), nil
+		return b.allReduce(n, o), nil
 	case *backend.ReduceScatter:
-		return b.reduceScatter(o)
+		return b.reduceScatter(n, o)
 	case *backend.AllGather:
-		return b.allGather(o)
+		return b.allGather(n, o)
 	case *backend.Send:
 		return b.send(o)
 	case *backend.Recv:

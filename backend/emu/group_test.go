@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -224,6 +225,128 @@ func TestRankStops(t *testing.T) {
 	}
 }
 
+// Nobody waits for ever for a rank that has returned or hangs: the others end, and say
+// for whom they waited where.
+func TestRankThatNeverComes(t *testing.T) {
+	for name, c := range map[string]struct {
+		op   func(x *backend.Tensor, rank int) backend.Op // of the second program, which rank 1 does not run
+		want string
+	}{
+		"collective": {
+			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
+			"second: allreduce: device lost: waited 10m0s for rank 1, whose last collective is first: allreduce (OCTET_EMU_TIMEOUT gives more time)",
+		},
+		"message": {
+			func(x *backend.Tensor, rank int) backend.Op {
+				if rank == 1 {
+					return &backend.Send{X: x, Peer: 0}
+				}
+				return &backend.Recv{Out: x, Peer: 1}
+			},
+			"second: recv: device lost: waited 10m0s for rank 1, whose last collective is first: allreduce (OCTET_EMU_TIMEOUT gives more time)",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				devices, first, second := groupOfThree(t, c.op)
+				start := time.Now()
+				for rank, err := range together(3, func(rank int) error {
+					if err := first[rank].Run(t.Context()); err != nil || rank == 1 {
+						return err
+					}
+					return second[rank].Run(t.Context())
+				}) {
+					if rank == 1 {
+						require.NoError(t, err)
+						continue
+					}
+					require.EqualError(t, err, c.want)
+					require.ErrorIs(t, err, backend.ErrDeviceLost)
+				}
+				require.GreaterOrEqual(t, time.Since(start), 10*time.Minute)
+				require.Less(t, time.Since(start), 12*time.Minute)
+				require.ErrorIs(t, first[1].Run(t.Context()), backend.ErrDeviceLost, "it comes too late")
+				for _, d := range devices {
+					require.NoError(t, d.Close())
+				}
+			})
+		})
+	}
+}
+
+// A rank that needs hours for its ops is waited for.
+func TestSlowRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		devices, _, second := groupOfThree(t, func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} })
+		for _, err := range together(3, func(rank int) error {
+			if rank != 1 {
+				return second[rank].Run(t.Context())
+			}
+			return second[rank].RunObserved(t.Context(), func(*backend.Node, backend.Memory) error {
+				time.Sleep(9 * time.Minute)
+				return nil
+			})
+		}) {
+			require.NoError(t, err)
+		}
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	})
+}
+
+// A rank that fails ends the group, though its context goes on.
+func TestRankThatFails(t *testing.T) {
+	vars := backend.NewVars()
+	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 8)
+	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+	require.NoError(t, err)
+	errs := together(3, func(rank int) error {
+		if err := list[rank].Bind(vars); err != nil {
+			return err
+		}
+		p := vars.Program("p")
+		p.Add([]backend.Op{
+			&backend.Send{X: x, Peer: 1},
+			&backend.Recv{Out: y, Peer: 0}, // another size
+			&backend.Recv{Out: x, Peer: 1},
+		}[rank])
+		loaded, err := list[rank].Load(p)
+		if err != nil {
+			return err
+		}
+		return loaded[0].Run(t.Context())
+	})
+	require.NoError(t, errs[0])
+	require.ErrorContains(t, errs[1], "rank 0 sent 16 bytes, y:fp32[8] takes 32")
+	require.ErrorContains(t, errs[2], "device lost: rank 1 left the group: rank 0 sent 16 bytes")
+	for _, d := range list {
+		require.NoError(t, d.Close())
+	}
+}
+
+// groupOfThree has a first program with a collective, and a second one: twenty ops,
+// then op.
+func groupOfThree(t *testing.T, op func(x *backend.Tensor, rank int) backend.Op) (list []backend.Backend, first, second []backend.Executable) {
+	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
+	require.NoError(t, err)
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
+	for rank, d := range list {
+		require.NoError(t, d.Bind(vars))
+		p, q := vars.Program("p"), vars.Program("q")
+		p.Scope("first").Add(&backend.AllReduce{X: x})
+		for range 20 {
+			q.Add(&backend.Fill{Out: x})
+		}
+		q.Scope("second").Add(op(x, rank))
+		loaded, err := d.Load(p, q)
+		require.NoError(t, err)
+		first, second = append(first, loaded[0]), append(second, loaded[1])
+	}
+	return list, first, second
+}
+
 func TestDifferentPrograms(t *testing.T) {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
@@ -252,12 +375,12 @@ func TestDifferentPrograms(t *testing.T) {
 // into the next before the others.
 func TestMeetingsInARow(t *testing.T) {
 	const n = 3
-	g := newGroup(n)
+	g := newGroup(n, time.Minute)
 	var at [n]int // written by its rank only, read by others between two waits
 	for _, err := range together(n, func(rank int) error {
 		for round := range 2000 {
 			at[rank] = round
-			if err := g.wait(t.Context(), rank); err != nil {
+			if err := g.wait(t.Context(), rank, ""); err != nil {
 				return err
 			}
 			for _, other := range at {
@@ -265,7 +388,7 @@ func TestMeetingsInARow(t *testing.T) {
 					return errors.New("a rank is in another round")
 				}
 			}
-			if err := g.wait(t.Context(), rank); err != nil {
+			if err := g.wait(t.Context(), rank, ""); err != nil {
 				return err
 			}
 		}
