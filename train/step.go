@@ -242,27 +242,32 @@ func float(raw []byte) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(raw)))
 }
 
-// blame runs the micro-batches of the step that began at from again, op by op.
-// They change no parameter and no state, so they fail as they did. The first
-// one comes first: a gradient that it spoiled would make the ops of a later one
-// look guilty, which only add to it. The ranks run together, since they may
-// meet in a collective.
+// blame runs the step that began at from again, op by op. Its micro-batches change
+// no parameter and no state, so they fail as they did. The first one comes first: a
+// gradient that it spoiled would make the ops of a later one look guilty, which only
+// add to it. Where all are finite the update is to blame, which looks at their norm
+// and at the maxima of the weights before it changes anything. The ranks run
+// together, since they may meet in a collective.
 func (t *Trainer) blame(ctx context.Context, from data.Position) error {
 	after := t.ranks[0].loader.Position()
 	err := t.moveTo(from)
 	if err == nil {
 		err = t.each(ctx, func(ctx context.Context, r *rank) error {
-			return t.microBatches(r, t.step-1, func(x backend.Executable) error {
+			hunt := func(x backend.Executable) error {
 				found, err := backend.FindNonFinite(ctx, x)
 				if found != nil {
 					return found
 				}
 				return err
-			})
+			}
+			if err := t.microBatches(r, t.step-1, hunt); err != nil {
+				return err
+			}
+			return hunt(r.update)
 		})
 	}
 	if err == nil {
-		err = errors.New("the gradients are finite, so their norm is to blame")
+		err = errors.New("run again, all that the last of them computes is finite: the fault does not repeat itself, which speaks for the machine's memory or its device")
 	}
 	err = fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
 	return errors.Join(err, t.moveTo(after))
