@@ -35,7 +35,9 @@ type Progress struct {
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	r.telemetry.begin()
 	defer r.telemetry.end()
-	var first time.Time // step's end
+	watch := startWatch()
+	defer watch.stop()
+	var first time.Duration // step's end
 	for done := 0; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
@@ -44,10 +46,11 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 			r.records.log.Error("stopped", "step", r.Trainer.StepsDone(), "error", err.Error())
 			return r.withLastCheckpoint(err)
 		}
+		now := watch.at(time.Now())
 		if done == 0 {
-			first = time.Now()
+			first = now
 		}
-		p.ETA = r.eta(time.Since(first), done)
+		p.ETA = r.eta(now-first, done)
 		report(p)
 		if interrupted {
 			r.records.log.Info("interrupted", "step", p.Step)
