@@ -41,10 +41,12 @@ type group struct {
 	released chan struct{}
 }
 
-// wait is what a rank waits for, and since when; never: for nothing.
+// wait is what a rank waits for, and how often who watches has seen it wait; no name:
+// for nothing. Of the hour in which a process was stopped nothing is seen, and no
+// device to blame for it.
 type wait struct {
-	what  string
-	since time.Time
+	what string
+	seen int
 }
 
 const (
@@ -94,7 +96,7 @@ func connect(devices []*device) error {
 func (g *group) begin(rank int, what string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.waits[rank] = wait{what, time.Now()}
+	g.waits[rank] = wait{what: what}
 	return g.ended
 }
 
@@ -142,7 +144,7 @@ func (g *group) retire(rank int) {
 // idle says whether nothing is under way on any rank, and nothing wrong.
 func (g *group) idle() bool {
 	for rank, d := range g.ranks {
-		if !g.waits[rank].since.IsZero() || d.comm.Err() != nil || !d.recording.TryLock() {
+		if g.waits[rank].what != "" || d.comm.Err() != nil || !d.recording.TryLock() {
 			return false
 		}
 		idle, err := d.stream.Idle()
@@ -216,8 +218,8 @@ func (g *group) close() {
 }
 
 func (g *group) watch() {
-	for now := range time.Tick(watchEvery) {
-		if !g.look(now) {
+	for range time.Tick(watchEvery) {
+		if !g.look() {
 			return
 		}
 	}
@@ -225,16 +227,17 @@ func (g *group) watch() {
 
 // look ends the group where nobody would do it otherwise. It says whether there
 // is more to watch.
-func (g *group) look(now time.Time) bool {
+func (g *group) look() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	anybody := false
-	for rank, w := range g.waits {
-		if w.since.IsZero() {
+	for rank := range g.waits {
+		w := &g.waits[rank]
+		if w.what == "" {
 			continue
 		}
 		anybody = true
-		if now.Sub(w.since) > g.patience && g.ended == nil {
+		if w.seen++; time.Duration(w.seen)*watchEvery > g.patience && g.ended == nil {
 			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", w.what, g.patience, g.ranks[rank].where(), timeoutVariable))
 		}
 	}
