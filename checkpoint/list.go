@@ -13,7 +13,7 @@ import (
 	"octet/internal/disk"
 )
 
-// ErrNone says that a run has no whole checkpoint: it starts at step 0.
+// ErrNone says that a run has no whole checkpoint.
 var ErrNone = errors.New("no whole checkpoint")
 
 // Entry is a folder that is a checkpoint, by its name.

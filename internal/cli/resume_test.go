@@ -106,6 +106,32 @@ func TestDamagedCheckpoint(t *testing.T) {
 	sameRun(t, whole, dir)
 }
 
+// Where checkpoints were and none is whole, a resume would cut the records of all that
+// was done back to nothing: that is the user's to decide.
+func TestNoWholeCheckpoint(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 4, "checkpoint.every=2")...)
+	checkpoints := filepath.Join(dir, "checkpoints")
+	require.NoError(t, os.Truncate(filepath.Join(checkpoints, "step-00000002", "state.json"), 3))
+	require.NoError(t, os.Truncate(filepath.Join(checkpoints, "step-00000004", "model.safetensors"), 3))
+	before, records := names(t, dir), read(t, dir, "metrics.jsonl")
+
+	status, stdout, stderr := octet("train", "--resume", "--out", dir, "--steps", "6")
+	require.Equal(t, exitInput, status)
+	require.Empty(t, stdout)
+	requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
+	require.Contains(t, stderr, filepath.Join(checkpoints, "step-00000004", "model.safetensors")+": 3 bytes, the manifest says ")
+	require.Contains(t, stderr, "; start anew with another --out, or remove "+checkpoints+" to begin this run again at step 0\n")
+	require.Equal(t, before, names(t, dir))
+	require.Equal(t, records, read(t, dir, "metrics.jsonl"))
+	require.Contains(t, read(t, dir, "config.toml"), "steps = 4")
+
+	require.NoError(t, os.RemoveAll(checkpoints))
+	_, stderr = succeed(t, "train", "--resume", "--out", dir)
+	require.Contains(t, stderr, "starting at step 0\n")
+	require.Equal(t, records, read(t, dir, "metrics.jsonl"))
+}
+
 // A resumed run may change its length, and keeps the new one.
 func TestLonger(t *testing.T) {
 	text := corpus(t, 20_000)

@@ -239,6 +239,9 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		if !errors.Is(err, checkpoint.ErrNone) {
 			return err
 		}
+		if len(skipped) > 0 { // to begin at step 0 would cut the records of all that was done
+			return fmt.Errorf("--resume: no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s to begin this run again at step 0", skipped[0].Damage, r.Folder.Checkpoints())
+		}
 	}
 	if r.Config.Model.Init != "" {
 		return r.Trainer.InitFrom(ctx, r.Config.Model.Init)
