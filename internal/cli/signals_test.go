@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -109,6 +111,27 @@ func TestBrokenPipe(t *testing.T) {
 	require.Equal(t, exitFailed, exit.ExitCode())
 	require.Equal(t, 200, steps(dir))
 	require.NoError(t, checkpoint.Verify(filepath.Join(dir, "checkpoints", "step-00000200")))
+}
+
+// A signal that saved the run does not hide what went wrong at its end.
+func TestErrorOfClosing(t *testing.T) {
+	lost := errors.New("the device is lost")
+	for _, test := range []struct {
+		err, closing error
+		status       int
+		want         string
+	}{
+		{stopped{130}, nil, 130, ""},
+		{stopped{130}, lost, 130, "octet: the device is lost\n"},
+		{nil, lost, exitFailed, "octet: the device is lost\n"},
+		{errors.New("a full disk"), lost, exitFailed, "octet: a full disk\nthe device is lost\n"},
+		{nil, nil, 0, ""},
+	} {
+		var said bytes.Buffer
+		on := &terminal{err: &said}
+		require.Equal(t, test.status, on.status(on.closed(test.err, test.closing)))
+		require.Equal(t, test.want, said.String())
+	}
 }
 
 // A signal while a checkpoint is being written: the first one waits for it and for

@@ -20,6 +20,7 @@ import (
 // any more.
 func TestClosedTerminal(t *testing.T) {
 	master, slave := openTerminal(t)
+	require.True(t, isTerminal(&stdout{to: slave}), "which a train's summary is written through")
 	shown := &syncBuffer{}
 	go func() { _, _ = io.Copy(shown, master) }() // until it is closed
 
@@ -60,14 +61,27 @@ func TestNoRoomForTheOutput(t *testing.T) {
 	require.Contains(t, string(result), "\ncheckpoint  ")
 	require.Equal(t, 3, steps(dir))
 
-	for _, args := range [][]string{{"diff", dir, dir}, {"diff", "--json", dir, dir}, {"inspect", dir}, {"eval", dir}, {"plan"}} {
+	for _, args := range [][]string{
+		{"diff", dir, dir}, {"diff", "--json", dir, dir}, {"inspect", dir}, {"eval", dir}, {"plan"}, {"generate", dir, "--prompt", "the "},
+	} {
 		cmd := command(args...)
 		cmd.Stdout = full
 		stderr := &syncBuffer{}
 		cmd.Stderr = stderr
 		require.Error(t, cmd.Run(), args)
 		require.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), args)
-		require.Contains(t, stderr.String(), "no space left on device", args)
+		require.Equal(t, 1, strings.Count(stderr.String(), "no space left on device"), args)
+	}
+
+	for _, args := range [][]string{nil, {"--json"}} {
+		cmd := command(append([]string{"train", "--resume", "--out", dir}, args...)...)
+		cmd.Stdout = full
+		stderr := &syncBuffer{}
+		cmd.Stderr = stderr
+		require.Error(t, cmd.Run(), args)
+		require.Equal(t, exitFailed, cmd.ProcessState.ExitCode(), args)
+		require.True(t, strings.HasSuffix(stderr.String(), "\noctet: the run is done and saved in "+dir+
+			"; its result could not be written: no space left on device\n"), stderr)
 	}
 }
 

@@ -18,29 +18,54 @@ import (
 // writeText prints a prompt of bytes and its continuation, as it comes, and
 // ends the line.
 func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt string, n int, s infer.Sampling) error {
-	to := t.out
+	out := &stdout{to: t.out}
+	var to io.Writer = out
 	var shown *printable
-	if f, ok := t.out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		shown = &printable{to: t.out}
+	if isTerminal(t.out) {
+		shown = &printable{to: out}
 		to = shown
 	}
 	ids := make([]int32, len(prompt))
 	for i := range ids {
 		ids[i] = int32(prompt[i])
 	}
-	_, writing := io.WriteString(to, prompt)
+	_, _ = io.WriteString(to, prompt) // out knows
 	err := g.Generate(ctx, ids, n, s, func(token int32) bool {
 		if token == 0 { // the byte between two files: the text is over
 			return false
 		}
-		_, writing = to.Write([]byte{byte(token)})
-		return writing == nil
+		_, _ = to.Write([]byte{byte(token)})
+		return out.err == nil
 	})
 	if shown != nil {
-		writing = errors.Join(writing, shown.flush())
+		_ = shown.flush()
 	}
-	_, end := io.WriteString(t.out, "\n")
-	return errors.Join(err, writing, end)
+	_, _ = io.WriteString(out, "\n")
+	return errors.Join(err, out.err)
+}
+
+// stdout remembers why it could not be written to, and does not try again: of many
+// lines each would fail for the same reason.
+type stdout struct {
+	to  io.Writer
+	err error // the first
+}
+
+func (o *stdout) Write(b []byte) (n int, err error) {
+	if o.err == nil {
+		n, o.err = o.to.Write(b)
+	}
+	return n, o.err
+}
+
+func isTerminal(w io.Writer) bool {
+	switch w := w.(type) {
+	case *stdout:
+		return isTerminal(w.to)
+	case *os.File:
+		return term.IsTerminal(int(w.Fd()))
+	}
+	return false
 }
 
 // printable replaces what would not show, or would do something to a terminal:

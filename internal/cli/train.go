@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"path/filepath"
 	"runtime"
@@ -79,7 +80,16 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	return errors.Join(c.train(t, r, status, signals, start), r.Close())
+	return t.closed(c.train(t, r, status, signals, start), r.Close())
+}
+
+// closed joins the error of closing to that of what was done before. Where that only
+// names a status, nobody else would print the other.
+func (t *terminal) closed(err, closing error) error {
+	if _, ok := errors.AsType[stopped](err); ok && closing != nil {
+		fmt.Fprintf(t.err, "octet: %v\n", closing)
+	}
+	return errors.Join(err, closing)
 }
 
 // options reads the command line, or the configuration of the run to resume.
@@ -250,12 +260,24 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		return stopped{128 + caught}
 	}
 	elapsed := time.Since(start)
+	out := &stdout{to: t.out}
+	var err error
 	if c.JSON {
-		return printResult(t.out, r, last, elapsed)
+		err = printResult(out, r, last, elapsed)
+	} else {
+		on := *t
+		on.out = out
+		err = printSummary(signals.ctx, &on, c.device, r, last, elapsed)
 	}
-	err := printSummary(signals.ctx, t, c.device, r, last, elapsed)
 	if s := signals.received(); s != 0 && errors.Is(err, context.Canceled) {
 		return stopped{128 + s}
+	}
+	if out.err != nil {
+		cause := out.err
+		if path, ok := errors.AsType[*fs.PathError](cause); ok { // of no file that the user named
+			cause = path.Err
+		}
+		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Folder.Dir, cause)
 	}
 	return err
 }
