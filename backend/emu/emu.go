@@ -109,6 +109,7 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 			memory:  map[*backend.Tensor][]byte{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
+		d.spec.Threads = d.pool.size() // of those asked for, as many as there are processors
 		unit := "threads"
 		if d.pool.size() == 1 {
 			unit = "thread"

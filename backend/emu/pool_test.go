@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"octet/backend"
 )
 
 // Pools here are as large as the tests ask for, on every machine.
@@ -57,6 +59,12 @@ func TestPoolIsNoLargerThanTheMachine(t *testing.T) {
 	p := newPool(64)
 	defer p.close()
 	require.Equal(t, 2, p.size())
+
+	// The memory is planned for as many.
+	list, err := open("", backend.Options{Threads: 64})
+	require.NoError(t, err)
+	defer list[0].Close()
+	require.Equal(t, 2, list[0].Spec().Threads)
 }
 
 func TestPoolClaimsUnderContention(t *testing.T) {
