@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"octet/fp8"
+	"octet/internal/spelling"
 	"octet/nn"
 	"octet/recipe"
 )
@@ -83,7 +84,7 @@ func (v *validator) notNegative(key string, x, use float64) {
 
 func (v *validator) oneOf(key, value string, known []string) {
 	if !slices.Contains(known, value) {
-		v.fail("%s = %q is unknown; use one of %s", key, value, strings.TrimPrefix(strings.Join(known, ", "), ", "))
+		v.fail("%s = %q is unknown; use one of %s%s", key, value, strings.TrimPrefix(strings.Join(known, ", "), ", "), spelling.DidYouMean(value, known))
 	}
 }
 

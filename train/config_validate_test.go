@@ -61,6 +61,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Train.OnSpike, c.Checkpoint.KeepLast = "rewind", 1 }, "checkpoint.keep_last = 1 … use checkpoint.every = 200 and checkpoint.keep_last = 2"},
 		{schedule(0, "bf16"), "precision.schedule[0].step = 0 … use 1 ("},
 		{schedule(7, "fp9"), `precision.schedule[0].recipe = "fp9" … bf16, fp8-smooth`},
+		{schedule(7, "fp8smooth"), "precision.schedule[0].recipe … did you mean fp8-smooth?"},
 		{schedule(7, "fp8-smooth"), `precision.schedule[0].recipe = "fp8-smooth" … already`},
 		{schedule(7, "bf16", 7, "fp8-smooth"), "precision.schedule[1].step = 7 does not come after step 7"},
 		{func(c *Config) { c.Train.Recompute = "all" }, `train.recompute = "all" … none, attention, block`},

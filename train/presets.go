@@ -3,6 +3,8 @@ package train
 import (
 	"fmt"
 	"strings"
+
+	"octet/internal/spelling"
 )
 
 // presets are the known shapes, from the smallest. Tiny learns something on a
@@ -74,5 +76,5 @@ func Preset(name string) (Config, error) {
 		}
 		return c, nil
 	}
-	return Config{}, fmt.Errorf("model.preset = %q: there is no such preset; use one of %s", name, strings.Join(PresetNames(), ", "))
+	return Config{}, fmt.Errorf("model.preset = %q: there is no such preset; use one of %s%s", name, strings.Join(PresetNames(), ", "), spelling.DidYouMean(name, PresetNames()))
 }

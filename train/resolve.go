@@ -8,6 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/internal/spelling"
 	"octet/nn"
 	"octet/recipe"
 )
@@ -55,11 +56,20 @@ func Choices(r recipe.Recipe) RecipeChoices {
 	}
 }
 
+// LookupRecipe is recipe.Lookup for a name that a user gave, which may be mistaken.
+func LookupRecipe(name string) (recipe.Recipe, error) {
+	r, err := recipe.Lookup(name)
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, spelling.DidYouMean(name, recipe.Names()))
+	}
+	return r, err
+}
+
 // Resolve completes the config with its recipe's choices and checks it, under
 // every recipe of its schedule: nothing is left that a run would still have to
 // decide.
 func (c *Config) Resolve() error {
-	r, err := recipe.Lookup(c.Recipe)
+	r, err := LookupRecipe(c.Recipe)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/recipe"
+	"octet/train"
 )
 
 type recipesCmd struct {
@@ -32,7 +33,7 @@ func (c recipesCmd) Run(t *terminal) error {
 		return listRecipes(t.out)
 	}
 	for i, name := range c.Names {
-		r, err := recipe.Lookup(name)
+		r, err := train.LookupRecipe(name)
 		if err != nil {
 			return badInput(err)
 		}

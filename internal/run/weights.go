@@ -65,7 +65,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
-	w.Recipe, err = recipe.Lookup(recipeName)
+	w.Recipe, err = train.LookupRecipe(recipeName)
 	if err == nil && w.Recipe.NeedsScales(w.Model.Layers) {
 		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
 	}
@@ -125,7 +125,7 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 	}
 	switch {
 	case name != "":
-		w.Recipe, err = recipe.Lookup(name)
+		w.Recipe, err = train.LookupRecipe(name)
 	case w.Run != nil:
 		var phases []train.Phase
 		if phases, err = w.Run.Phases(); err == nil {

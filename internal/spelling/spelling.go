@@ -1,5 +1,5 @@
 // Package spelling finds the name that a user meant by one that nothing has: a
-// configuration key, a backend, a device model.
+// configuration key, a recipe, a backend, a device model.
 package spelling
 
 import "strings"
