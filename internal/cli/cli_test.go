@@ -246,10 +246,10 @@ func TestRecipes(t *testing.T) {
 		require.Equal(t, "octet: unsupported by backend "+name+": recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales by 1x32, "+
 			"and this device has one for a tensor; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu\n", stderr)
 	}
-	status, out, stderr := octet("recipes", "fp7")
+	status, out, stderr := octet("recipes", "fp8_smooth")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)
-	require.Contains(t, stderr, "fp8-smooth")
+	require.Contains(t, stderr, "; did you mean fp8-smooth?\n")
 }
 
 func TestDoctor(t *testing.T) {
