@@ -47,6 +47,8 @@ func SplitArgs(args []string) (file string, assignments []string, err error) {
 		switch {
 		case assignment.MatchString(a):
 			assignments = append(assignments, a)
+		case isKey(a):
+			return "", nil, fmt.Errorf("%s is a configuration key and needs a value: %s=VALUE", a, a)
 		case file != "":
 			return "", nil, fmt.Errorf("%q is neither key=value nor the one configuration file, which is %s", a, file)
 		case a == "":

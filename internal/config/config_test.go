@@ -196,6 +196,9 @@ func TestAssignments(t *testing.T) {
 		{`data.paths="[x]"`, func(c train.Config) any { return c.Data.Paths }, []string{"[x]"}},
 		{`data.paths=["a","b,c"]`, func(c train.Config) any { return c.Data.Paths }, []string{"a", "b,c"}},
 		{"data.paths=[]", func(c train.Config) any { return c.Data.Paths }, []string(nil)},
+		{"train.steps=1e3", func(c train.Config) any { return c.Train.Steps }, 1000},
+		{"model.layers=3.0", func(c train.Config) any { return c.Model.Layers }, 3},
+		{"seed=-9007199254740992.0", func(c train.Config) any { return c.Seed }, int64(-1 << 53)},
 		{"precision.margin=2", func(c train.Config) any { return *c.Precision.Margin }, 2},
 	} {
 		// The file gives the lists too: the command line replaces them whole.
@@ -234,6 +237,8 @@ func TestSplitArgs(t *testing.T) {
 	require.ErrorContains(t, err, `"b.toml" is neither key=value nor the one configuration file, which is a.toml`)
 	_, _, err = SplitArgs([]string{""})
 	require.Error(t, err)
+	_, _, err = SplitArgs([]string{"a.toml", "model.layers", "4"})
+	require.ErrorContains(t, err, "model.layers is a configuration key and needs a value: model.layers=VALUE")
 }
 
 func TestCommandErrors(t *testing.T) {
@@ -251,7 +256,10 @@ func TestCommandErrors(t *testing.T) {
 		{Args{Assignments: []string{"model=tiny"}}, "model is a section; give one of its keys, such as model.preset"},
 		{Args{Assignments: []string{"train"}}, `"train" is not of the form key=value`},
 		{Args{Assignments: []string{"model.layers=x"}}, `model.layers wants a whole number, not "x"`},
-		{Args{Assignments: []string{"model.layers=3.0"}}, "model.layers wants a whole number, not 3"},
+		{Args{Assignments: []string{"model.layers=3.5"}}, "model.layers wants a whole number, not 3.5"},
+		{Args{Assignments: []string{"model.layers=1e16"}}, "model.layers wants a whole number, not 1e+16"},
+		{Args{Assignments: []string{"model.layers=-inf"}}, "model.layers wants a whole number, not -Inf"},
+		{Args{Assignments: []string{"model.layers=nan"}}, "model.layers wants a whole number, not NaN"},
 		{Args{Assignments: []string{"model.layers=99999999999999999999"}}, "model.layers wants a whole number"},
 		{Args{Assignments: []string{"model.layers=3\nmodel.dim=16"}}, "model.layers wants a whole number"},
 		{Args{Assignments: []string{"model.tied=1"}}, "model.tied wants true or false, not 1"},

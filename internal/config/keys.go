@@ -66,6 +66,11 @@ func findKey(name string) (key, bool) {
 	return key{}, false
 }
 
+func isKey(name string) bool {
+	_, ok := findKey(name)
+	return ok
+}
+
 // tableKeys are the names within one table of a key whose value is a list of
 // tables; nil for any other key.
 func (k key) tableKeys() []string {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -91,7 +92,12 @@ func assign(field reflect.Value, value any) error {
 		}
 		return fmt.Errorf("true or false, not %s", show(value))
 	case reflect.Int, reflect.Int64:
-		if n, ok := value.(int64); ok && !field.OverflowInt(n) {
+		n, ok := value.(int64)
+		if x, isFloat := value.(float64); isFloat { // 1e6 is how one writes a million
+			const exact = 1 << 53 // a larger one stands for its neighbours too
+			n, ok = int64(x), x == math.Trunc(x) && math.Abs(x) <= exact
+		}
+		if ok && !field.OverflowInt(n) {
 			field.SetInt(n)
 			return nil
 		}
