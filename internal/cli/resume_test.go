@@ -183,13 +183,20 @@ func TestLonger(t *testing.T) {
 func TestNothingToResume(t *testing.T) {
 	file := corpus(t, 10)
 	t.Chdir(t.TempDir())
-	for _, args := range [][]string{{}, {"--out", "none"}, {"--out", "."}, {"--out", file}} {
-		status, _, stderr := octet(append([]string{"train", "--resume"}, args...)...)
+	for out, want := range map[string]string{
+		"":     "--resume needs --out RUN",
+		"none": "none does not exist",
+		".":    ". is not a run folder: it has no config.toml",
+		file:   file + " is not a run folder: it has no config.toml",
+	} {
+		args := []string{"train", "--resume"}
+		if out != "" {
+			args = append(args, "--out", out)
+		}
+		status, _, stderr := octet(args...)
 		require.Equal(t, exitInput, status)
 		requireOneSentence(t, stderr)
-		if len(args) > 0 {
-			require.Contains(t, stderr, args[1]+" is not a run folder: it has no config.toml")
-		}
+		require.Contains(t, stderr, want)
 		require.Empty(t, names(t, "."))
 	}
 }

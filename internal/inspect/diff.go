@@ -3,8 +3,10 @@ package inspect
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -71,6 +73,9 @@ func (d *TensorDifference) worseThan(e *TensorDifference) bool {
 func Diff(a, b string) (*Difference, error) {
 	d := &Difference{A: a, B: b}
 	for _, dir := range []string{a, b} {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s does not exist: name the folder of a run", dir)
+		}
 		if info, err := os.Stat(filepath.Join(dir, metricsFile)); err != nil || !info.Mode().IsRegular() {
 			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, metricsFile)
 		}

@@ -70,6 +70,7 @@ func TestDiffMetrics(t *testing.T) {
 		{run(t, "{} {}\n"), "line 1 is damaged: something follows the object"},
 		{run(t, strings.Repeat(" ", maxLine)), "metrics.jsonl, line 1: "},
 		{t.TempDir(), "is not a run folder: it has no metrics.jsonl"},
+		{filepath.Join(t.TempDir(), "nothere"), "nothere does not exist: name the folder of a run"},
 	} {
 		a := whole
 		if strings.Contains(c.want, "line 2") {

@@ -55,7 +55,7 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	a.File = ConfigPath(dir)
 	loaded, err := config.Load(a)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return train.Config{}, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
+		return train.Config{}, notARun(dir)
 	}
 	if err != nil {
 		return train.Config{}, err

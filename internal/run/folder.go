@@ -62,7 +62,7 @@ func Create(dir string, c train.Config) (*Folder, error) {
 // that were never finished.
 func Resume(dir string) (*Folder, error) {
 	if !exists(ConfigPath(dir)) {
-		return nil, fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
+		return nil, notARun(dir)
 	}
 	// What is cut back, appended to or emptied: a link in a folder that somebody else
 	// made would do that to a file of the user's. What is read: a pipe would never end.
@@ -81,6 +81,14 @@ func Resume(dir string) (*Folder, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// notARun says what a folder without a config.toml is.
+func notARun(dir string) error {
+	if !exists(dir) {
+		return fmt.Errorf("--resume: %s does not exist: name the folder of the run to go on with", dir)
+	}
+	return fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
 }
 
 // ConfigPath is where the run's resolved config lies.
