@@ -79,6 +79,9 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 			args = append(args[1:], "--help")
 		}
 	}
+	if args[0] == "--version" { // as every other command has it
+		args = append([]string{"version"}, args[1:]...)
+	}
 	// kong ends the process after --help; here it unwinds to this function.
 	defer func() {
 		if r := recover(); r != nil {

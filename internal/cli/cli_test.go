@@ -203,7 +203,8 @@ func TestGemm(t *testing.T) {
 		"1×1 scales for 2×2 codes: expected 2×1":                      {a, b, "--scales", sb + "," + sb},
 		"expected two hexadecimal digits":                             {a, write("d", "xy\n")},
 		"did you mean h100? (known: h100, ada, b200, gaudi2, gaudi3)": {"--backend", "emu:h200"},
-		"--explain is of a device model":                              {"--backend", "emu", "--explain", "0,0"},
+		"such as --backend emu:h100\n":                                {"--backend", "emu", "--explain", "0,0"},
+		`such as --backend emu:h100: unknown device model "amx"`:      {"--backend", "emu:amx", "--explain", "0,0"},
 		"e5m2 × e4m3ieee, A is a:e5m2[1, 64]":                         {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
 	} {
 		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
@@ -214,6 +215,8 @@ func TestGemm(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	out, _ := succeed(t, "version")
+	same, _ := succeed(t, "--version")
+	require.Equal(t, out, same)
 	require.Regexp(t, `^octet \S+.*, go\S+ \w+/\w+, (no tags|tags \S+( without cgo)?)\n$`, out)
 }
 

@@ -67,10 +67,14 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	if c.Explain != "" {
+		const wanted = "--explain is of a device model, such as --backend emu:h100"
 		_, name, _ := strings.Cut(c.Backend, ":")
+		if name == "" {
+			return badInput(errors.New(wanted))
+		}
 		model, err := arith.Lookup(name)
 		if err != nil {
-			return badInput(fmt.Errorf("--explain is of a device model, such as --backend emu:h100: %w", err))
+			return badInput(fmt.Errorf("%s: %w", wanted, err))
 		}
 		return model.Explain(t.out, a.Row(row), b.Row(column), !c.Fast)
 	}
