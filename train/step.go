@@ -34,9 +34,11 @@ var ErrNonFinite = errors.New("training is not finite")
 // Config.Train.OnNonfinite of them in a row the error names the op where it
 // began.
 //
-// A step that fails or is cancelled leaves everything as it was, and the next
-// call runs the same one. With several ranks that takes devices that are opened
-// anew: ranks that lost one of them in a collective do not meet again.
+// A step that cannot be run, or is cancelled, leaves everything as it was, and the
+// next call runs the same one; with several ranks that takes devices that are
+// opened anew: ranks that lost one of them in a collective do not meet again. A
+// step that was run counts even where its result cannot be read back: its update
+// has happened.
 //
 // Where precision.schedule names another recipe for the step, Next changes to it
 // first.
@@ -142,7 +144,7 @@ func (t *Trainer) issue(ctx context.Context) error {
 		t.calibrated, t.histories = true, nil
 	}
 	from := t.ranks[0].loader.Position()
-	if err := t.each(ctx, t.issueOnRank); err != nil {
+	if err := t.each(ctx, t.boundRunStep); err != nil {
 		return errors.Join(err, t.moveTo(from))
 	}
 	t.carried = nil

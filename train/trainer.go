@@ -31,7 +31,7 @@ type Trainer struct {
 	ranks  []*rank // none if Reopen failed
 
 	// runStep, bound once, so that a step allocates nothing.
-	issueOnRank func(context.Context, *rank) error
+	boundRunStep func(context.Context, *rank) error
 
 	step       int // completed steps, skipped ones included: their results are known
 	flights    flights
@@ -68,7 +68,7 @@ func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Traine
 		return nil, fmt.Errorf("train.ranks = %d, but %d devices were opened", j.Config.Train.Ranks, len(devices))
 	}
 	t := &Trainer{Job: j, corpus: corpus}
-	t.issueOnRank = t.runStep
+	t.boundRunStep = t.runStep
 	if err := t.open(devices); err != nil {
 		return nil, err
 	}
