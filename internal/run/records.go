@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -46,7 +45,7 @@ func openRecords(dir string, from int) (r *records, err error) {
 		}
 		r.files = append(r.files, *f.to)
 	}
-	if r.log, err = writers.OpenRunLog(filepath.Join(dir, logFile), slog.LevelInfo); err != nil {
+	if r.log, err = writers.OpenRunLog(filepath.Join(dir, logFile)); err != nil {
 		return r, err
 	}
 	r.files = append(r.files, r.log)

@@ -14,13 +14,13 @@ type RunLog struct {
 }
 
 // OpenRunLog opens a log to append to, which is made if it is not there.
-// Records below level are dropped; nil means slog.LevelInfo.
-func OpenRunLog(path string, level slog.Leveler) (*RunLog, error) {
+// Records below slog.LevelInfo are dropped.
+func OpenRunLog(path string) (*RunLog, error) {
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
 		return nil, err
 	}
-	h := slog.NewJSONHandler(f, &slog.HandlerOptions{Level: level, ReplaceAttr: nameNonFinite})
+	h := slog.NewJSONHandler(f, &slog.HandlerOptions{ReplaceAttr: nameNonFinite})
 	return &RunLog{slog.New(h), f}, nil
 }
 
