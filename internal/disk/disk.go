@@ -66,7 +66,7 @@ func MakeDir(path string) error {
 }
 
 // MakeDirs makes a folder and those on the way to it, and brings their names to
-// the disk.
+// the disk, where that is permitted.
 func MakeDirs(path string) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return os.MkdirAll(path, 0o777) // which says what is wrong, if it is no folder
@@ -81,7 +81,11 @@ func MakeDirs(path string) error {
 	if err := MakeDir(path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return SyncDir(parent)
+	// Who may write into a folder need not be allowed to open it, and so to sync it.
+	if err := SyncDir(parent); !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
 }
 
 // Move renames a file or a folder.

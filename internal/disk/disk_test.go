@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,6 +76,26 @@ func TestWriteWholeFollowsNoLinks(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, info.Mode().IsRegular())
 	require.NoFileExists(t, filepath.Join(dir, ".file.partial"))
+}
+
+// A folder may be made in one that can be written and not read; that its name cannot
+// be brought to the disk for another reason is an error.
+func TestMakeDirsInAFolderThatCannotBeRead(t *testing.T) {
+	for cause, want := range map[error]error{os.ErrPermission: nil, syscall.EIO: syscall.EIO} {
+		dir := filepath.Join(t.TempDir(), "a", "b")
+		restore := Intercept(func(c Change) error {
+			if c.Op == Sync {
+				return &os.PathError{Op: "open", Path: c.Path, Err: cause}
+			}
+			return c.Do()
+		})
+		err := MakeDirs(dir)
+		restore()
+		require.ErrorIs(t, err, want)
+		if want == nil {
+			require.DirExists(t, dir)
+		}
+	}
 }
 
 // Every function tells of its change before it happens.
