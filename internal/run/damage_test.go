@@ -306,6 +306,16 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	text, err := os.ReadFile(precious)
 	require.NoError(t, err)
 	require.Equal(t, "of the user's\n", string(text))
+
+	// Nor are checkpoints removed through one.
+	checkpoints, elsewhere := filepath.Join(dir, checkpointsDir), filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.Rename(checkpoints, elsewhere))
+	require.NoError(t, os.Mkdir(filepath.Join(elsewhere, ".step-00000009.partial-1"), 0o700))
+	before := list(t, elsewhere)
+	require.NoError(t, os.Symlink(elsewhere, checkpoints))
+	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
+	require.ErrorContains(t, err, "checkpoints is not a folder")
+	require.Equal(t, before, list(t, elsewhere))
 }
 
 // A config.json that promises more than its weights hold is refused before a

@@ -72,11 +72,14 @@ func Resume(dir string) (*Folder, error) {
 			return nil, fmt.Errorf("--resume: %s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
 		}
 	}
-	unlock, err := checkpoint.Lock(dir)
-	if err != nil {
+	f := &Folder{Dir: dir}
+	if info, err := os.Lstat(f.Checkpoints()); err == nil && !info.IsDir() { // old ones would be removed where a link leads
+		return nil, fmt.Errorf("--resume: %s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
+	}
+	var err error
+	if f.unlock, err = checkpoint.Lock(dir); err != nil {
 		return nil, err
 	}
-	f := &Folder{Dir: dir, unlock: unlock}
 	if err := checkpoint.RemovePartial(f.Checkpoints()); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
