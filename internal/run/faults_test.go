@@ -100,7 +100,11 @@ func TestFailedCheckpoint(t *testing.T) {
 			if on == "stop" {
 				require.ErrorIs(t, err, cause)
 				require.ErrorContains(t, err, "writing the checkpoint of step 4: ")
-				require.ErrorContains(t, err, "step-00000002, from which --resume")
+				if cause == syscall.ENOSPC || cause == syscall.EDQUOT {
+					require.ErrorContains(t, err, "step-00000002: free some space, then octet train --resume --out "+dir)
+				} else {
+					require.ErrorContains(t, err, "step-00000002, from which --resume")
+				}
 				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
 				require.Contains(t, string(log), `"msg":"stopped"`)
 				require.Empty(t, told)
@@ -338,5 +342,18 @@ func TestUnwritableFolder(t *testing.T) {
 			require.Empty(t, left, "stopped at change %d", stop)
 		}
 		require.Greater(t, n, 10)
+	}
+}
+
+// What to do about a full disk, where there is nothing to go on from yet.
+func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
+	r := &Run{Folder: &Folder{Dir: t.TempDir()}}
+	for cause, advice := range map[error]string{
+		syscall.ENOSPC: ": free some space, then octet train --resume --out " + r.Folder.Dir,
+		syscall.EDQUOT: ": free some space, then octet train --resume --out " + r.Folder.Dir,
+		syscall.EIO:    "",
+	} {
+		err := r.withLastCheckpoint(&os.PathError{Op: "write", Path: "metrics.jsonl", Err: cause})
+		require.EqualError(t, err, "write metrics.jsonl: "+cause.Error()+"; there is no checkpoint yet"+advice)
 	}
 }

@@ -3,6 +3,7 @@ package run
 import (
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"octet/backend"
@@ -152,11 +153,15 @@ func (r *Run) NewestCheckpoint() (string, error) {
 	return "", checkpoint.ErrNone
 }
 
-// withLastCheckpoint tells the user what is safe.
+// withLastCheckpoint tells the user what is safe, and how to go on.
 func (r *Run) withLastCheckpoint(err error) error {
 	path, listErr := r.NewestCheckpoint()
+	safe, next := "the last checkpoint is "+path, fmt.Sprintf(", from which --resume --out %s goes on", r.Folder.Dir)
 	if listErr != nil {
-		return fmt.Errorf("%w; there is no checkpoint yet", err)
+		safe, next = "there is no checkpoint yet", ""
 	}
-	return fmt.Errorf("%w; the last checkpoint is %s, from which --resume --out %s goes on", err, path, r.Folder.Dir)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		next = ": free some space, then octet train --resume --out " + r.Folder.Dir
+	}
+	return fmt.Errorf("%w; %s%s", err, safe, next)
 }
