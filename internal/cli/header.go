@@ -123,6 +123,9 @@ func printResumed(w io.Writer, r *run.Run) {
 	switch {
 	case r.Resumed > 0:
 		fmt.Fprintf(w, "going on after step %d\n", r.Resumed)
+		if r.Rise != nil {
+			fmt.Fprintf(w, "the run is longer now: the learning rate goes up again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
+		}
 	case r.WasResumed:
 		fmt.Fprintln(w, "the run has no whole checkpoint: starting at step 0")
 	}

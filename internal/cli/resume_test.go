@@ -141,10 +141,12 @@ func TestLonger(t *testing.T) {
 	stdout, stderr := succeed(t, resume...)
 	require.Contains(t, stdout, "nothing to do: the run has all its 4 steps")
 	require.NotContains(t, stderr, "about", "how long what is not done takes")
-	succeed(t, append(resume, "--steps", "6", "--threads", "1")...)
+	_, stderr = succeed(t, append(resume, "--steps", "6", "--threads", "1")...)
+	require.Regexp(t, `\ngoing on after step 4\nthe run is longer now: the learning rate goes up again, from 0\.0002 to 0\.00\d+\n`, stderr)
 	require.Equal(t, 6, steps(dir))
-	stdout, _ = succeed(t, resume...)
+	stdout, stderr = succeed(t, resume...)
 	require.Contains(t, stdout, "all its 6 steps")
+	require.NotContains(t, stderr, "goes up again")
 
 	before := read(t, dir, "config.toml")
 	for _, test := range []struct {

@@ -67,3 +67,20 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	}
 	return loaded.Config, nil
 }
+
+// Rise is how the learning rate goes up again where a run is made longer: its schedule
+// is stretched, so that more of it lies ahead than did.
+type Rise struct{ From, To float64 }
+
+// riseOfRate compares the rate of the last update that was done with that of the next
+// one; nil where it does not rise, or would have risen anyway.
+func riseOfRate(o train.Optimizer, done, before, steps int) *Rise {
+	if done == 0 || steps <= before {
+		return nil
+	}
+	r := Rise{From: o.LRAt(done-1, before), To: o.LRAt(done, steps)}
+	if r.To <= max(r.From, o.LRAt(done, before)) {
+		return nil
+	}
+	return &r
+}

@@ -18,6 +18,7 @@ import (
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/internal/config"
 	"octet/internal/exporter"
 	"octet/train"
 )
@@ -53,6 +54,7 @@ type Run struct {
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
+	Rise       *Rise              // of the learning rate, where the run is longer than it was; nil: none
 	Exporter   *exporter.Exporter // nil: nobody asked
 	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
 
@@ -139,6 +141,11 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 		if steps := o.Config.Train.Steps; r.Resumed > steps {
 			return fmt.Errorf("train.steps = %d, but the run has done %d already: give more steps", steps, r.Resumed)
 		}
+		before, err := ResumedConfig(o.Dir, config.Args{})
+		if err != nil {
+			return err
+		}
+		r.Rise = riseOfRate(o.Config.Optimizer, r.Resumed, before.Train.Steps, o.Config.Train.Steps)
 		if err := r.Folder.writeConfig(o.Config); err != nil {
 			return err
 		}
