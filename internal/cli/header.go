@@ -127,7 +127,7 @@ func printResumed(w io.Writer, r *run.Run) {
 			fmt.Fprintf(w, "the run is longer now: the learning rate goes up again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
 		}
 	case r.WasResumed:
-		fmt.Fprintln(w, "the run has no whole checkpoint: starting at step 0")
+		fmt.Fprintln(w, "the run has no checkpoint yet: starting at step 0")
 	}
 }
 

@@ -80,7 +80,7 @@ func TestKilledEarly(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(dir, "checkpoints", "step-00000060"))
 
 	_, stderr := succeed(t, "train", "--resume", "--out", dir)
-	require.Contains(t, stderr, "the run has no whole checkpoint: starting at step 0\n")
+	require.Contains(t, stderr, "the run has no checkpoint yet: starting at step 0\n")
 	sameRun(t, undisturbed, dir)
 }
 
