@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os/exec"
 	"runtime"
 	"testing"
@@ -36,6 +38,29 @@ func TestPrintable(t *testing.T) {
 		require.Equal(t, test.want, single.String())
 	}
 }
+
+// The first error stays, and is not run into again.
+func TestStdoutRemembers(t *testing.T) {
+	room := 1
+	var written []string
+	out := &stdout{to: writerFunc(func(b []byte) (int, error) {
+		if room--; room == -1 {
+			return 0, io.ErrClosedPipe
+		}
+		written = append(written, string(b))
+		return len(b), nil
+	})}
+	for i, want := range []error{nil, io.ErrClosedPipe, io.ErrClosedPipe} {
+		_, err := fmt.Fprintf(out, "line %d", i+1)
+		require.Equal(t, want, err)
+		require.Equal(t, want, out.err)
+	}
+	require.Equal(t, []string{"line 1"}, written)
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // What is quoted for a shell comes out of one unchanged.
 func TestQuote(t *testing.T) {

@@ -22,6 +22,7 @@ func TestRiseOfRate(t *testing.T) {
 		{"wsd", 50, 100, 200, nil},  // nor here
 		{"constant", 100, 100, 200, nil},
 		{"cosine", 100, 100, 100, nil}, // of the same length
+		{"cosine", 5, 100, 60, nil},    // shorter, and warms up faster
 		{"cosine", 60, 100, 80, nil},   // shorter
 		{"cosine", 5, 100, 110, nil},   // it warms up
 		{"cosine", 0, 100, 200, nil},   // nothing is done
