@@ -25,7 +25,7 @@ endif
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
 doctor: ## what this machine has, what is missing and how to get it
 	@bash .ci/doctor
@@ -64,6 +64,7 @@ gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.g
 	(cd "$$(go env GOROOT)/src" && find . -name '*.go' ! -name '*_test.go' ! -path './cmd/*' ! -path '*/vendor/*' ! -path '*/testdata/*' | LC_ALL=C sort | xargs cat) >dist/gpu-check/corpus.txt
 	tar czf dist/gpu-check.tar.gz -C dist gpu-check
 
-gaudi-standin: ## build the stand-in for SynapseAI: dist/libSynapse.so (OCTET_LIBSYNAPSE names it)
+gaudi-standin: ## build stand-ins for SynapseAI and HLML: dist/libSynapse.so, dist/libhlml.so
 	mkdir -p dist
 	$(or $(CC),gcc) -std=gnu11 -O2 -ffp-contract=off -fno-trapping-math -Wall -shared -fPIC -o dist/libSynapse.so csrc/standin/libsynapse*.c -lm -ldl -lpthread
+	$(or $(CC),gcc) -std=gnu11 -O2 -Wall -shared -fPIC -o dist/libhlml.so csrc/standin/libhlml.c

@@ -154,6 +154,9 @@ type Finding struct {
 	OK     bool
 	Detail string // what it found, or why not
 	Fix    string // what to do about it; empty if there is nothing to do
+
+	// Optional is of what the backend computes without.
+	Optional bool
 }
 
 // Errors that a caller may want to tell apart.

@@ -60,6 +60,7 @@ func probe() []backend.Finding {
 	if nvmlErr != nil {
 		nvml = backend.Finding{What: nvml.What, Detail: nvmlErr.Error(), Fix: fixNVML}
 		if cudaErr == nil {
+			nvml.Optional = true
 			nvml.Detail += "; CUDA works without it"
 			nvml.Fix = "in a container, NVIDIA_DRIVER_CAPABILITIES needs utility besides compute; or point OCTET_LIBNVML at libnvidia-ml.so.1"
 		}
@@ -90,6 +91,7 @@ func probe() []backend.Finding {
 	list = append(list, libraries(driver.Version, gpus...)...)
 	if len(gpus) > 1 {
 		f := nccl()
+		f.Optional = true
 		if !f.OK {
 			f.Detail += " (only train.ranks > 1 needs it)"
 		}
@@ -162,7 +164,7 @@ func describe(name string, gpu libcuda.GPU) backend.Finding {
 
 // readNow says what the sensors of a GPU tell, by a library that was started.
 func readNow(i int, gpu libcuda.GPU, lib nvmlLibrary) backend.Finding {
-	f := backend.Finding{What: fmt.Sprintf("GPU %d now", i)}
+	f := backend.Finding{What: fmt.Sprintf("GPU %d now", i), Optional: true}
 	s, err := findSensors(lib, gpu.Bus)
 	var r backend.Reading
 	if err == nil {

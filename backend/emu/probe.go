@@ -18,9 +18,9 @@ func probe() []backend.Finding {
 			kernels.Fix = "build without -tags noasm, on a processor with AVX2 and FMA, or AVX-512"
 		}
 	}
-	matrixUnit := backend.Finding{What: "AMX", OK: true, Detail: "available: --backend emu:amx trains faster, with other last bits"}
+	matrixUnit := backend.Finding{What: "AMX", Optional: true, OK: true, Detail: "available: --backend emu:amx trains faster, with other last bits"}
 	if reason := amxAvailable(); reason != nil {
-		matrixUnit = backend.Finding{What: "AMX", Detail: reason.Error()}
+		matrixUnit.OK, matrixUnit.Detail = false, reason.Error()
 	}
 	return []backend.Finding{kernels, matrixUnit, {
 		What: "threads", OK: true,

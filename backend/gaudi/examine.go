@@ -70,7 +70,7 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 
 // sensing is what HLML tells of the device.
 func sensing(d *device) backend.Finding {
-	f := backend.Finding{What: "HLML"}
+	f := backend.Finding{What: "HLML", Optional: true}
 	sensed, ok := any(d).(backend.Sensed)
 	if !ok {
 		f.Detail = "this build has none"

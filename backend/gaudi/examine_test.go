@@ -58,6 +58,7 @@ func TestExamine(t *testing.T) {
 	require.True(t, list[0].OK)
 	require.Contains(t, list[0].Detail, "1 GiB of 3 GiB free")
 	require.Equal(t, "HLML", list[1].What)
+	require.True(t, list[1].Optional)
 	require.Equal(t, backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}, list[2])
 	failed := 0
 	for _, f := range list[3 : len(list)-1] {

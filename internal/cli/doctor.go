@@ -67,7 +67,10 @@ func system() (text string) {
 
 func printFinding(out io.Writer, f backend.Finding) {
 	mark := "✓"
-	if !f.OK {
+	switch {
+	case !f.OK && f.Optional:
+		mark = "-"
+	case !f.OK:
 		mark = "✗"
 	}
 	fmt.Fprintf(out, "  %s %s: %s\n", mark, f.What, f.Detail)
@@ -109,7 +112,7 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 		}
 		for f := range driver.Examine(device, programs) {
 			printFinding(out, f)
-			whole = whole && f.OK
+			whole = whole && (f.OK || f.Optional)
 		}
 	}
 	healthy := c.conformance(ctx, out, driver, device)

@@ -130,10 +130,11 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 // A device may be right without all that goes with it.
 func TestDoctorOfAGaudiWithoutSensors(t *testing.T) {
 	status, out, stderr := newGaudi(t).with("OCTET_LIBHLML=/missing.so").octet("doctor", "--backend", "gaudi")
-	require.Equal(t, exitFailed, status, stderr)
-	require.Contains(t, out, "✗ HLML: /missing.so: ")
+	require.Zero(t, status, stderr)
+	require.Contains(t, out, "  - HLML: /missing.so: ")
 	require.Regexp(t, `conformance of gaudi: [1-9]\d+ passed, 0 failed`, out)
-	require.Equal(t, "octet: backend gaudi computes what it should, but lacks what the closer look marks with ✗\n", stderr)
+	require.NotContains(t, out, "✗")
+	require.Empty(t, stderr)
 }
 
 // After the device is lost the doctor asks nothing more of it, and says so.
