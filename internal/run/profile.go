@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime"
 	"sync"
 
 	"octet/backend"
@@ -93,7 +94,8 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 }
 
 // peakFLOPs is what the devices reach together, measured within some tens of
-// milliseconds; 0 if one of them cannot tell.
+// milliseconds; 0 if one of them cannot tell. Devices that are threads of this machine
+// take turns where it has fewer processors: the best burst of each had one to itself.
 func peakFLOPs(devices []backend.Backend) (sum float64) {
 	rates := make([]float64, len(devices))
 	var all sync.WaitGroup
@@ -103,11 +105,16 @@ func peakFLOPs(devices []backend.Backend) (sum float64) {
 		}
 	}
 	all.Wait()
-	for _, r := range rates {
-		if r == 0 {
+	threads := 0
+	for i, d := range devices {
+		if rates[i] == 0 {
 			return 0
 		}
-		sum += r
+		sum += rates[i]
+		threads += d.Spec().Threads
+	}
+	if processors := min(runtime.GOMAXPROCS(0), runtime.NumCPU()); threads > processors {
+		sum *= float64(processors) / float64(threads)
 	}
 	return sum
 }
