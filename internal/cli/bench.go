@@ -35,7 +35,7 @@ const measured = `Figures are medians. Bursts of the work alternate with bursts 
 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
-	Recipe     string      `placeholder:"NAMES" help:"Recipe, or several with commas between, whose steps alternate; others than the first also get their time over the first one's."`
+	Recipe     string      `placeholder:"NAMES" help:"Recipe, or several with commas between, whose steps alternate; each also gets its ratio to the first: the median of pairs of steps taken one after the other."`
 	Model      config.Once `placeholder:"PRESET" help:"Size of the model: key model.preset."`
 	benchFlags `embed:"" set:"seconds=10"`
 }
@@ -306,7 +306,7 @@ func printSteps(w io.Writer, results []bench.Result) {
 	line("  min", func(r bench.Result) string { return millis(r.Min) })
 	line("  max", func(r bench.Result) string { return millis(r.Max) })
 	if len(results) > 1 {
-		line("  / "+first.Name+"'s", func(r bench.Result) string { return fmt.Sprintf("%.3f", r.TimeRatio) })
+		line("  ratio of pairs", func(r bench.Result) string { return fmt.Sprintf("%.3f", r.TimeRatio) })
 	}
 	line("GFLOP/s", func(r bench.Result) string { return rateText(r.GFLOPs) })
 	line("  of peak", func(r bench.Result) string { return shareText(r.PeakShare) })

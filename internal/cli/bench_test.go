@@ -75,7 +75,7 @@ func TestBenchStep(t *testing.T) {
 	lines := table(t, append(args, "--recipe", "bf16,fp8-smooth", "--model", "tiny")...)
 	require.Equal(t, "model tiny: 24,160 parameters, 64 tokens a step, 3 repeats", lines[0])
 	require.Regexp(t, `^recipe +bf16 +fp8-smooth$`, lines[1])
-	require.Regexp(t, `^  / bf16's +1\.000 +\d+\.\d{3}$`, lines[6])
+	require.Regexp(t, `^  ratio of pairs +1\.000 +\d+\.\d{3}$`, lines[6])
 
 	_, rest := objects(t, append(args, "--json")...)
 	require.Len(t, rest, 1)
