@@ -84,6 +84,8 @@ type Info struct {
 	TrainTokens int64  `json:"train_tokens"`
 	ValTokens   int64  `json:"val_tokens"`
 	Files       []File `json:"files"`
+	// LeftOut is how many files of the folders are neither text nor shards.
+	LeftOut int `json:"left_out,omitempty"`
 }
 
 // File is one file of a corpus.

@@ -18,6 +18,8 @@ type file struct {
 	from string // the folder that fsys stands for, for messages
 	size int64
 	held int64 // bytes at its end that are kept out of training
+
+	named bool // by itself, not by a folder that it was found in
 }
 
 // String is the file's name on this machine.
@@ -27,7 +29,8 @@ func (f *file) String() string { return filepath.Join(f.from, filepath.FromSlash
 // the files below it, sorted by their slash-separated path: names that begin
 // with a dot and empty files are passed over, links to files are read, links to
 // folders are not followed. Files that end in .bin are shards (see WriteShard),
-// all others are text; a corpus is one or the other.
+// all others are text; a corpus is one or the other. What was found in a folder and
+// is neither, a picture or a program, is left out.
 //
 // What is held out: of text at most a tenth of the bytes, and no more than
 // ValBytes. Files are taken in the order of the SHA-256 of their path, whole
@@ -44,15 +47,60 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err != nil {
 		return nil, err
 	}
-	firstShard := slices.IndexFunc(files, isShard)
-	if firstShard < 0 {
-		holdOutBytes(files, o.ValBytes)
-		return readText(files, Info{Kind: KindText}, o)
+	text, shards, err := sortOut(files)
+	if err != nil {
+		return nil, err
 	}
-	if i := slices.IndexFunc(files, func(f *file) bool { return !isShard(f) }); i >= 0 {
-		return nil, fmt.Errorf("data: %s is a shard and %s is text: name shards or text, not both", files[firstShard], files[i])
+	var c *Corpus
+	if len(shards) > 0 {
+		c, err = openShards(shards, o)
+	} else {
+		holdOutBytes(text, o.ValBytes)
+		c, err = readText(text, Info{Kind: KindText}, o)
 	}
-	return openShards(files, o)
+	if err != nil {
+		return nil, err
+	}
+	c.Info.LeftOut = len(files) - len(text) - len(shards)
+	return c, nil
+}
+
+// sortOut finds the text among files or else the shards, of which one is empty. What
+// was named is what its name says: whoever reads it refuses it otherwise.
+func sortOut(files []*file) (text, shards []*file, err error) {
+	for _, f := range files {
+		if isShard(f) {
+			shards = append(shards, f)
+			continue
+		}
+		binary := false
+		if !f.named {
+			if binary, err = holdsZero(f); err != nil {
+				return nil, nil, err
+			}
+		}
+		if !binary {
+			text = append(text, f)
+		}
+	}
+	switch {
+	case len(text)+len(shards) == 0:
+		return nil, nil, fmt.Errorf("data: %q holds no text: a zero byte, which text has not, is in every one of its files", files[0].from)
+	case len(text) == 0:
+		return nil, shards, nil
+	}
+	for _, f := range shards {
+		shard := f.named
+		if !shard {
+			if shard, err = beginsAsShard(f); err != nil {
+				return nil, nil, err
+			}
+		}
+		if shard {
+			return nil, nil, fmt.Errorf("data: %s is a shard and %s is text: name shards or text, not both", f, text[0])
+		}
+	}
+	return text, nil, nil
 }
 
 func isShard(f *file) bool { return path.Ext(f.path) == ".bin" }
@@ -86,7 +134,7 @@ func findAll(paths []string) ([]*file, error) {
 		default:
 			dir, base := filepath.Split(filepath.Clean(p))
 			dir = filepath.Clean(dir)
-			files = append(files, &file{fsys: os.DirFS(dir), path: base, from: dir, size: stat.Size()})
+			files = append(files, &file{fsys: os.DirFS(dir), path: base, from: dir, size: stat.Size(), named: true})
 		}
 	}
 	return files, checkTwice(files)

@@ -144,12 +144,14 @@ func TestFolderGivesASample(t *testing.T) {
 
 func TestOpenFilesErrors(t *testing.T) {
 	root := writeTree(t, map[string]string{
-		"text.txt":     "some text",
-		"empty.txt":    "",
-		"utf16.txt":    "\xff\xfea\x00b\x00",
-		"hollow/.keep": "x",
-		"mixed/a.bin":  "x",
-		"mixed/b.txt":  "x",
+		"text.txt":      "some text",
+		"empty.txt":     "",
+		"utf16.txt":     "\xff\xfea\x00b\x00",
+		"hollow/.keep":  "x",
+		"mixed/a.bin":   "x",
+		"mixed/b.txt":   "x",
+		"mixed/ids.bin": string(encodeShard(t, []uint16{1, 2})),
+		"binary/x.png":  "\x00",
 	})
 	at := func(names ...string) []string {
 		for i, name := range names {
@@ -170,7 +172,9 @@ func TestOpenFilesErrors(t *testing.T) {
 		{"empty", at("empty.txt"), Options{}, []string{"empty.txt", "is empty"}},
 		{"hollow folder", at("hollow"), Options{}, []string{"hollow", "no file to read"}},
 		{"zero byte", at("utf16.txt"), Options{}, []string{"utf16.txt", "zero byte at offset 3", "UTF-8"}},
-		{"mixed", at("mixed"), Options{}, []string{"a.bin is a shard", "b.txt is text"}},
+		{"shards and text", at("mixed"), Options{}, []string{"ids.bin is a shard", "b.txt is text"}},
+		{"a shard by its name", at("mixed/a.bin", "text.txt"), Options{}, []string{"a.bin is a shard", "text.txt is text"}},
+		{"only binary files", at("binary"), Options{}, []string{"binary", "holds no text", "a zero byte"}},
 		{"twice", at("text.txt", "text.txt"), Options{}, []string{"text.txt", "named twice"}},
 		{"covered", at("mixed/b.txt", "mixed"), Options{}, []string{"b.txt", "named twice"}},
 		{"negative hold-out", at("text.txt"), Options{ValBytes: -1}, []string{"data.val_bytes is -1"}},
@@ -193,6 +197,35 @@ func requireSentence(t *testing.T, err error, parts ...string) {
 	for _, part := range parts {
 		require.ErrorContains(t, err, part)
 	}
+}
+
+// What was found and is no text is left out: the corpus is what it would be without.
+// What was named is read, or refused.
+func TestFilesThatAreNotText(t *testing.T) {
+	far := strings.Repeat("a", 100_000)
+	text := map[string]string{"a.txt": "aaa", "far.txt": far, "x/b.txt": "bbb"}
+	want, err := OpenFiles([]string{writeTree(t, text)}, Options{ValBytes: 50})
+	require.NoError(t, err)
+	text["far.png"], text["x/zero"], text["short.bin"], text["zero.bin"] = far+"\x00", "\x00", "abc", strings.Repeat("\x00", 2000)
+	root := writeTree(t, text)
+	c, err := OpenFiles([]string{root}, Options{ValBytes: 50})
+	require.NoError(t, err)
+	require.Equal(t, 4, c.Info.LeftOut)
+	require.NoError(t, CheckSame(want.Info, c.Info))
+	c.Info.LeftOut = 0
+	require.Equal(t, want, c)
+
+	_, err = OpenFiles([]string{filepath.Join(root, "far.png")}, Options{})
+	requireSentence(t, err, "far.png", "zero byte at offset 100000")
+
+	ids := string(encodeShard(t, []uint16{1, 2}))
+	shards, err := OpenFiles([]string{writeTree(t, map[string]string{"a.bin": ids, "b.bin": ids, "photo.png": "\x00"})}, Options{})
+	require.NoError(t, err)
+	defer shards.Close()
+	require.Equal(t, []string{"a.bin", "b.bin"}, paths(shards))
+	require.Equal(t, 1, shards.Info.LeftOut)
+	_, err = OpenFiles([]string{writeTree(t, map[string]string{"a.bin": ids, "b.bin": "torn"})}, Options{})
+	requireSentence(t, err, "b.bin", "cut off")
 }
 
 func TestUnreadableFile(t *testing.T) {

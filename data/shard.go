@@ -65,6 +65,21 @@ type shard struct {
 	ids  int64
 }
 
+// beginsAsShard reports whether a file has the first bytes of one of llm.c's shards.
+func beginsAsShard(f *file) (bool, error) {
+	r, err := f.fsys.Open(f.path)
+	if err != nil {
+		return false, unreadable(f.String(), err)
+	}
+	defer r.Close()
+	var magic [4]byte
+	if _, err := io.ReadFull(r, magic[:]); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return false, unreadable(f.String(), err)
+	}
+	n := binary.LittleEndian.Uint32(magic[:])
+	return n == shardMagic || n == llama3Magic, nil
+}
+
 // newShard checks the header against the file's size, in bytes, and writes it
 // to h.
 func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, error) {

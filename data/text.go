@@ -103,6 +103,26 @@ func readText(files []*file, info Info, o Options) (*Corpus, error) {
 	return &Corpus{Train: Text(train), Val: Text(val), Info: info}, nil
 }
 
+// holdsZero reads a file up to its first zero byte.
+func holdsZero(f *file) (bool, error) {
+	r, err := f.fsys.Open(f.path)
+	if err != nil {
+		return false, unreadable(f.String(), err)
+	}
+	defer r.Close()
+	for buf := make([]byte, min(f.size, 64<<10)); ; {
+		n, err := r.Read(buf)
+		switch {
+		case bytes.IndexByte(buf[:n], separator) >= 0:
+			return true, nil
+		case errors.Is(err, io.EOF):
+			return false, nil
+		case err != nil:
+			return false, unreadable(f.String(), err)
+		}
+	}
+}
+
 // readWhole fills content, which has the size that the file had when it was
 // found.
 func readWhole(f *file, content []byte) error {

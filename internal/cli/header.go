@@ -54,6 +54,13 @@ func printHeader(w io.Writer, r *run.Run) error {
 		line("corpus", "%s", r.Note)
 	}
 	line("data", "%s tokens to train on, %s to validate", writers.Count(info.TrainTokens), writers.Count(info.ValTokens))
+	switch info.LeftOut {
+	case 0:
+	case 1:
+		line("left out", "1 file that is not text")
+	default:
+		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
+	}
 	if text, val, ok := r.Corpus.Text(); ok && len(val) > 0 {
 		one, err := data.NGramLoss(text, val, 1)
 		if err != nil {

@@ -197,8 +197,11 @@ func TestShards(t *testing.T) {
 		require.NoError(t, data.WriteShard(f, ids))
 		require.NoError(t, f.Close())
 	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "photo.png"), []byte{0}, 0o666))
 	out := filepath.Join(t.TempDir(), "run")
 	stdout, stderr := succeed(t, trainArgs(dir, out, 3, "model.vocab=300")...)
+	require.Contains(t, stderr, "\nleft out    1 file that is not text\n")
+	require.Contains(t, read(t, out, "data.json"), `"left_out": 1`)
 	require.Contains(t, stderr, "300, padded to 304 for the matrix units")
 	require.NotContains(t, stderr, "to beat")
 	require.NotContains(t, stdout, "bits per byte")
