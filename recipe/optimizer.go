@@ -14,11 +14,14 @@ type Optimizer struct {
 	Master, M1, M2 fp8.DType
 	Rounding       fp8.Rounding
 	Pow2           bool // scales are powers of two, else limit/amax
-	Block          int  // elements of a row that share a moment's scale; 0: the tensor's all
+	Block          int  // elements of a row that share a moment's scale: MomentBlock, or 0 for the tensor's all
 	// FloorV keeps a positive second moment from rounding to 0, at the format's
 	// smallest number, where m/(√v+ε) would explode.
 	FloorV bool
 }
+
+// MomentBlock is the one size of Optimizer.Block that there is.
+const MomentBlock = 256
 
 // Scaled reports whether the optimizer's state has a scale in a format.
 func Scaled(d fp8.DType) bool { return d != fp8.F32 && d != fp8.BF16 }
@@ -33,8 +36,8 @@ func (o Optimizer) Validate() error {
 			return fmt.Errorf("the optimizer cannot keep moments in %s (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
 	}
-	if o.Block != 0 && o.Block != 256 {
-		return fmt.Errorf("moments with a scale for every %d elements (use 256, or 0 for one scale per tensor)", o.Block)
+	if o.Block != 0 && o.Block != MomentBlock {
+		return fmt.Errorf("moments with a scale for every %d elements (use %d, or 0 for one scale per tensor)", o.Block, MomentBlock)
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ type TensorDifference struct {
 	A      string `json:"a"` // format and shape
 	B      string `json:"b"`
 	Differ int64  `json:"differ"` // elements; 0 where format or shape differ
-	// Of the stored values, before any scale: ‖A−B‖/‖A‖, null if it is no number,
-	// and the largest |A−B|.
+	// ‖A−B‖/‖A‖, null if it is no number, and the largest |A−B|, of what the codes
+	// stand for with their scales.
 	Relative writers.Float `json:"relative"`
 	Apart    writers.Float `json:"apart"`
 }
@@ -160,7 +160,7 @@ func diffCheckpoints(a, b *checkpoint.Checkpoint) (*CheckpointDifference, error)
 	return d, err
 }
 
-// diffTensor compares two tensors of a name; nil if their bytes are the same.
+// diffTensor compares two tensors of a name; nil if their bytes and scales are the same.
 func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*TensorDifference, error) {
 	d := &TensorDifference{Name: a.Name, A: fmt.Sprint(a.DType, a.Shape), B: fmt.Sprint(b.DType, b.Shape)}
 	if d.A != d.B {
@@ -174,13 +174,21 @@ func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*Tens
 	if err != nil {
 		return nil, err
 	}
+	scalesA, err := scalesOf(fromA, a)
+	if err != nil {
+		return nil, err
+	}
+	scalesB, err := scalesOf(fromB, b)
+	if err != nil {
+		return nil, err
+	}
 	size := int64(a.DType.Size())
-	left := elements(a.Shape)
+	at, left := int64(0), elements(a.Shape)
 	n := min(left, chunk)
 	codesA, codesB := make([]byte, n*size), make([]byte, n*size)
 	x, y := make([]float32, n), make([]float32, n)
 	var square, norm float64
-	for ; left > 0; left -= n {
+	for ; left > 0; at, left = at+n, left-n {
 		n = min(left, chunk)
 		codesA, codesB := codesA[:n*size], codesB[:n*size]
 		if _, err := io.ReadFull(ra, codesA); err != nil {
@@ -192,11 +200,13 @@ func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*Tens
 		decode(a.DType, x[:n], codesA)
 		decode(a.DType, y[:n], codesB)
 		for i := range n {
-			norm += float64(x[i]) * float64(x[i])
-			if bytes.Equal(codesA[i*size:(i+1)*size], codesB[i*size:(i+1)*size]) {
+			scaleA, scaleB := scalesA.at(at+i), scalesB.at(at+i)
+			x, y := float64(x[i])*float64(scaleA), float64(y[i])*float64(scaleB)
+			norm += x * x
+			if scaleA == scaleB && bytes.Equal(codesA[i*size:(i+1)*size], codesB[i*size:(i+1)*size]) {
 				continue
 			}
-			apart := float64(x[i]) - float64(y[i])
+			apart := x - y
 			d.Differ++
 			square += apart * apart
 			d.Apart = max(d.Apart, writers.Float(math.Abs(apart)))

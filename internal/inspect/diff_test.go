@@ -158,6 +158,39 @@ func TestDiffTensor(t *testing.T) {
 		}
 		require.Equal(t, c.want, got)
 	}
+
+	// Codes stand for nothing without their scales: one, or one for every block of a row.
+	matrix := func(code byte, cols int) checkpoint.Tensor {
+		x := codes("x.m1", fp8.E5M2, bytes.Repeat([]byte{code}, 2*cols)...)
+		x.Shape = []int{2, cols}
+		return x
+	}
+	scaled := func(x checkpoint.Tensor, scaleInv ...float32) *checkpoint.Tensors {
+		return save(t, t.TempDir(), 3, state(nil), nil, []checkpoint.Tensor{x, f32("x.m1.scale_inv", scaleInv...)}).Optimizer
+	}
+	const two, four = 0x40, 0x44
+	for _, c := range []struct {
+		a, b             byte
+		scalesA, scalesB []float32
+		want             *TensorDifference
+	}{
+		{two, four, []float32{1}, []float32{0.5}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 0, 0}},
+		{two, two, []float32{1}, []float32{1}, nil},
+		{two, two, []float32{0.25}, []float32{0.5}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 1, 0.5}},
+		{two, four, []float32{3, 3, 3}, []float32{1}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 1, 2}}, // three fit nothing
+		// Rows of a block of 256 and one of 44: the second row's second one is 3·2 apart.
+		{two, two, []float32{1, 0, 0, 0}, []float32{1, 0, 0, 3}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 44, writers.Float(3 * math.Sqrt(44./256)), 6}},
+	} {
+		x, y := matrix(c.a, 300), matrix(c.b, 300)
+		got, err := diffTensor(scaled(x, c.scalesA...), scaled(y, c.scalesB...), x, y)
+		require.NoError(t, err)
+		if c.want != nil && got != nil {
+			require.InDelta(t, float64(c.want.Relative), float64(got.Relative), 1e-12)
+			got.Relative = c.want.Relative
+		}
+		require.Equal(t, c.want, got)
+	}
+
 	order := []*TensorDifference{ // each worse than those before
 		{Differ: 9, Relative: 0.1}, {Differ: 1, Relative: 2}, {Differ: 1, Relative: writers.Float(math.Inf(1))}, {Differ: 1, Relative: writers.Float(nan)}, {Differ: 0},
 	}

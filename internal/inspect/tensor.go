@@ -10,6 +10,7 @@ import (
 	"octet/checkpoint"
 	"octet/fp8"
 	"octet/internal/writers"
+	"octet/recipe"
 )
 
 // Tensor is a tensor of a checkpoint and what its values are like. The measures
@@ -71,27 +72,54 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor) (Tensor, error) {
 	}
 	share := writers.Float(float64(zeros) / float64(n))
 	m.Zeros = &share
-	scaleInv, single, err := scaleOf(from, t.Name)
-	if single {
-		largest := writers.Float(amax * scaleInv)
+	s, err := scalesOf(from, t)
+	if len(s.inv) == 1 {
+		largest := writers.Float(amax * s.inv[0])
 		m.Amax = &largest
 	}
 	return m, err
 }
 
-// scaleOf is the factor that dequantises a tensor, 1 for one without; single is
-// false for one with many, by blocks.
-func scaleOf(from *checkpoint.Tensors, name string) (scaleInv float32, single bool, err error) {
-	scale, ok := from.Lookup(strings.TrimSuffix(name, ".master") + ".scale_inv")
-	if !ok || scale.DType != fp8.F32 {
-		return 1, true, nil
-	}
-	if elements(scale.Shape) != 1 {
-		return 0, false, nil
-	}
-	err = eachChunk(from, scale, func(x []float32, _ []byte) { scaleInv = x[0] })
-	return scaleInv, true, err
+// scales are the factors that dequantise a tensor: one, or one for every block of
+// a row of its matrix.
+type scales struct {
+	inv         []float32
+	cols, block int64
 }
+
+// scalesOf is 1 for a tensor without, and empty where they do not fit: what Octet did
+// not write may be anything.
+func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
+	scale, ok := from.Lookup(strings.TrimSuffix(t.Name, ".master") + ".scale_inv")
+	if !ok || scale.DType != fp8.F32 {
+		return scales{inv: []float32{1}}, nil
+	}
+	var s scales
+	if n := elements(scale.Shape); n != 1 {
+		if len(t.Shape) > 0 {
+			s.block, s.cols = recipe.MomentBlock, int64(t.Shape[len(t.Shape)-1])
+		}
+		if s.cols == 0 || n != elements(t.Shape)/s.cols*s.blocks() {
+			return scales{}, nil
+		}
+	}
+	err := eachChunk(from, scale, func(x []float32, _ []byte) { s.inv = append(s.inv, x...) })
+	return s, err
+}
+
+// at is the factor of an element, 1 where none fits.
+func (s scales) at(i int64) float32 {
+	switch len(s.inv) {
+	case 0:
+		return 1
+	case 1:
+		return s.inv[0]
+	}
+	return s.inv[i/s.cols*s.blocks()+i%s.cols/s.block]
+}
+
+// blocks of a row; the last may be shorter.
+func (s scales) blocks() int64 { return (s.cols + s.block - 1) / s.block }
 
 // eachChunk streams a tensor of real numbers: its values, and their codes.
 func eachChunk(from *checkpoint.Tensors, t checkpoint.Tensor, do func(x []float32, codes []byte)) error {
