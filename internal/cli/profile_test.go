@@ -36,14 +36,14 @@ func TestProfile(t *testing.T) {
 	plain, dir := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "profiled")
 	more := []string{"train.accumulate=2", "train.eval_every=6"}
 	succeed(t, trainArgs(text, plain, 10, more...)...)
-	_, stderr := succeed(t, trainArgs(text, dir, 10, append(more, "--profile")...)...)
+	stdout, stderr := succeed(t, trainArgs(text, dir, 10, append(more, "--profile")...)...)
 	sameRun(t, plain, dir)
 	require.NoFileExists(t, filepath.Join(plain, "trace.json"))
 
-	_, text, ok := strings.Cut(stderr, "\nprofile of 5 steps, ")
-	require.True(t, ok, stderr)
-	require.Less(t, strings.Index(stderr, "step 6: validation"), strings.Index(stderr, "profile of"))
-	require.Less(t, strings.Index(stderr, "profile of"), strings.Index(stderr, "step 10/10"))
+	_, text, ok := strings.Cut(stdout, "\nprofile of 5 steps, ")
+	require.True(t, ok, stdout)
+	require.NotContains(t, stderr, "profile of")
+	require.Less(t, strings.Index(stdout, "profile of"), strings.Index(stdout, "\ntrained "))
 	require.Contains(t, text, filepath.Join(dir, "trace.json")+"\n")
 	for _, want := range []string{
 		` ms each\npeaks measured just before: \d[\d.]* \wFLOP/s, copy \d[\d.]* \wB/s\n`,
@@ -82,14 +82,15 @@ func TestProfile(t *testing.T) {
 func TestProfileShort(t *testing.T) {
 	text := corpus(t, 20_000)
 	dir := filepath.Join(t.TempDir(), "run")
-	_, stderr := succeed(t, trainArgs(text, dir, 2, "--profile", "train.ranks=2")...)
-	require.Contains(t, stderr, "\nprofile of 2 steps on the first rank, ")
-	require.Contains(t, stderr, "\nAllReduce ")
+	out, _ := succeed(t, trainArgs(text, dir, 2, "--profile", "train.ranks=2")...)
+	require.Contains(t, out, "\nprofile of 2 steps on the first rank, ")
+	require.Contains(t, out, "\nAllReduce ")
 	require.Len(t, traced(t, dir), 4, "the first step calibrates and prepares")
 
-	_, stderr = succeed(t, "train", "--resume", "--out", dir, "--profile")
-	require.NotContains(t, stderr, "profile of", "there was nothing to do")
-	_, stderr = succeed(t, "train", "--resume", "--out", dir, "--steps", "12", "--profile")
+	out, _ = succeed(t, "train", "--resume", "--out", dir, "--profile")
+	require.NotContains(t, out, "profile of", "there was nothing to do")
+	out, stderr := succeed(t, "train", "--resume", "--out", dir, "--steps", "12", "--profile", "--json")
+	require.True(t, json.Valid([]byte(out)), out)
 	require.Contains(t, stderr, "\nprofile of 5 steps on the first rank, ")
 	require.Len(t, traced(t, dir), 2)
 	before, after, _ := strings.Cut(stderr, "\nprofile of ")

@@ -247,7 +247,11 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 			status.Print(fmt.Sprintf("step %d: validation %s", p.Step, lossText(p.ValLoss, r)))
 		}
 		if p.Profile != nil {
-			status.Print(profileText(p.Profile, r))
+			to := t.out
+			if c.JSON { // which one object is all of
+				to = t.err
+			}
+			status.PrintTo(to, profileText(p.Profile, r))
 		}
 	})
 	status.Done()

@@ -143,11 +143,15 @@ func (l *StatusLine) Show(s Status) {
 }
 
 // Print writes lines of text above the status.
-func (l *StatusLine) Print(text string) {
+func (l *StatusLine) Print(text string) { l.PrintTo(l.w, strings.TrimRight(text, "\n")+"\n") }
+
+// PrintTo writes text, up to its newline, to another writer, which may be the same
+// terminal.
+func (l *StatusLine) PrintTo(w io.Writer, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.erase()
-	fmt.Fprintln(l.w, strings.TrimRight(text, "\n"))
+	_, _ = io.WriteString(w, text) // a run does not stop because nobody reads it
 	if l.width() > 0 && l.started {
 		l.draw()
 	}

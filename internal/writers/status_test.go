@@ -117,6 +117,21 @@ func TestStatusLinePrint(t *testing.T) {
 	require.Equal(t, []string{"before", "step 100: val loss 2.5", someStatus.fit(79), "after", ""}, screen(t, out.String(), 80))
 }
 
+// What goes elsewhere leaves the status as it was, on a line that was free meanwhile.
+func TestStatusLinePrintTo(t *testing.T) {
+	l, out, _ := newTestLine(80)
+	l.Show(someStatus)
+	l.PrintTo(writerFunc(func(p []byte) (int, error) {
+		require.Equal(t, []string{""}, screen(t, out.String(), 80))
+		return out.Write(p)
+	}), "a table\n\n")
+	require.Equal(t, []string{"a table", "", someStatus.fit(79)}, screen(t, out.String(), 80))
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 // A window that shrinks between two lines must not make the next one wrap.
 func TestStatusLineShrinks(t *testing.T) {
 	l, out, c := newTestLine(200)
