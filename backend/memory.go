@@ -33,10 +33,10 @@ type Share struct {
 	Bytes int64
 }
 
-// Capacity is the memory that a kind of device is sold with.
+// Capacity is the memory of a kind of device.
 type Capacity struct {
-	Device string // "H100"
-	Bytes  int64
+	Device string // as it is sold: "H100 (80 GB)"
+	Bytes  int64  // as it reports it, rounded down to GiB
 }
 
 // Usage is how a device's memory is used at a moment.

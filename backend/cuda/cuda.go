@@ -126,9 +126,9 @@ func spec(device string) (backend.Spec, error) {
 		},
 		Stochastic: true,
 		Align:      align,
-		// Data sheets of the SXM boards; smaller ones exist. Their GB are GiB, of which
-		// the driver keeps a part.
-		Capacities: []backend.Capacity{{Device: "H100", Bytes: 80 << 30}, {Device: "H200", Bytes: 141 << 30}},
+		// The SXM boards; smaller ones exist. What CUDA gives as a device's memory is
+		// less than the data sheet's GB: the driver keeps a part.
+		Capacities: []backend.Capacity{{Device: "H100 (80 GB)", Bytes: 79 << 30}, {Device: "H200 (141 GB)", Bytes: 139 << 30}},
 	}, nil
 }
 

@@ -93,12 +93,12 @@ func init() {
 var models = map[string]backend.Spec{
 	"gaudi2": {
 		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
-		Capacities: []backend.Capacity{{Device: "Gaudi 2", Bytes: 96 << 30}},
+		Capacities: []backend.Capacity{{Device: "Gaudi 2 (96 GB)", Bytes: 96 << 30}},
 		Pairs:      [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
 	},
 	"gaudi3": {
 		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
-		Capacities: []backend.Capacity{{Device: "Gaudi 3", Bytes: 128 << 30}},
+		Capacities: []backend.Capacity{{Device: "Gaudi 3 (128 GB)", Bytes: 128 << 30}},
 		Pairs: [][2]fp8.DType{
 			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
 		},

@@ -97,6 +97,8 @@ func TestPlanExplainsItsWords(t *testing.T) {
 			require.Regexp(t, `\n  `+word+` +[\d.]+ \wB +[a-z]`, out)
 		}
 		require.NotContains(t, out, "hint")
+		fits := map[string]string{"cuda:1": "H100 (80 GB), H200 (141 GB)", "gaudi:gaudi3": "Gaudi 3 (128 GB)"}[name]
+		require.Equal(t, fits != "", strings.Contains(out, "\nfits into "+fits+"\n"), out)
 		for line := range strings.Lines(out) {
 			require.LessOrEqual(t, utf8.RuneCountInString(line), 81, line)
 		}
@@ -115,43 +117,58 @@ func TestPlanOfRanksSharesProcessors(t *testing.T) {
 func TestPlanHintsAtTooMuchMemory(t *testing.T) {
 	out, _ := succeed(t, "plan", "--model", "llama2-7b", "--backend", "cuda")
 	require.Contains(t, out, "\nhint: it does not fit into H100 (80 GB) or H200 (141 GB); less is needed with\n"+
-		"      a train.micro_batch below 8, train.recompute=block, a smaller model\n")
+		"      a train.micro_batch below 8, train.recompute=block,\n      train.ranks=8 train.zero_stage=1, a smaller model\n")
 	for name, want := range map[string]string{"gaudi:gaudi2": "Gaudi 2 (96 GB)", "gaudi:gaudi3": "Gaudi 3 (128 GB)"} {
 		spec, err := backend.SpecOf(name)
 		require.NoError(t, err)
-		require.Equal(t, want, tooSmall(train.Config{}, spec, train.Memory{Arena: 200e9}))
+		large, small := rooms(train.Config{}, spec, train.Memory{Arena: 200e9})
+		require.Empty(t, large)
+		require.Equal(t, []string{want}, small)
 	}
 }
 
-// A device is named where its memory is less than what is needed, this machine
-// where it is the device.
-func TestTooSmall(t *testing.T) {
+// A device is told by whether its memory is what is needed, this machine where it is
+// the device and has too little.
+func TestRooms(t *testing.T) {
 	c := train.Config{}
 	c.Train.Ranks = 2
 	spec := backend.Spec{Capacities: []backend.Capacity{{Device: "A", Bytes: 1 << 30}, {Device: "B", Bytes: 2 << 30}}}
 	memory := func(arena, outside int64) train.Memory {
 		return train.Memory{Arena: arena, Outside: []train.Group{{Name: "driver", N: outside}}}
 	}
-	require.Empty(t, tooSmall(c, spec, memory(1<<30-1, 1)))
-	require.Equal(t, "A (1 GB)", tooSmall(c, spec, memory(1<<30, 1)), "a rank has a device of its own")
-	require.Equal(t, "A (1 GB) or B (2 GB)", tooSmall(c, spec, memory(1<<31, 1)))
-	require.Empty(t, tooSmall(c, backend.Spec{}, memory(1<<60, 0)), "nothing is known")
+	told := func(spec backend.Spec, m train.Memory, wantLarge, wantSmall []string) {
+		t.Helper()
+		large, small := rooms(c, spec, m)
+		require.Equal(t, wantLarge, large)
+		require.Equal(t, wantSmall, small)
+	}
+	told(spec, memory(1<<30-1, 1), []string{"A", "B"}, nil)
+	told(spec, memory(1<<30, 1), []string{"B"}, []string{"A"}) // a rank has a device of its own
+	told(spec, memory(1<<31, 1), nil, []string{"A", "B"})
+	told(backend.Spec{}, memory(1<<60, 0), nil, nil) // nothing is known
 
 	host := backend.Spec{HostMemory: true}
-	require.Empty(t, tooSmall(c, host, memory(1, 0)))
+	told(host, memory(1, 0), nil, nil)
 	if free, _, ok := run.HostMemory(); ok {
-		require.Regexp(t, `^this (machine|container).*, which has .*B free$`, tooSmall(c, host, memory(3*free/4, 0)), "both ranks are here")
+		_, small := rooms(c, host, memory(3*free/4, 0))
+		require.Len(t, small, 1, "both ranks are here")
+		require.Regexp(t, `^this (machine|container).*, which has .*B free$`, small[0])
 		copied := memory(free/8, 0)
-		require.Empty(t, tooSmall(c, host, copied))
+		told(host, copied, nil, nil)
 		copied.Snapshot = 2 * free
-		require.NotEmpty(t, tooSmall(c, host, copied), "and so is what a checkpoint is written from")
+		_, small = rooms(c, host, copied)
+		require.Len(t, small, 1, "and so is what a checkpoint is written from")
 	}
 }
 
 func TestLessMemory(t *testing.T) {
 	var c train.Config
 	c.Train.MicroBatch, c.Train.Recompute = 1, "block"
-	require.Equal(t, "a smaller model", lessMemory(c))
+	host := backend.Spec{HostMemory: true}
+	require.Equal(t, "a smaller model", lessMemory(c, host))
+	c.Train.Ranks = 1
+	require.Equal(t, "a smaller model", lessMemory(c, host), "two ranks need more of one machine")
+	require.Equal(t, "train.ranks=8 train.zero_stage=1, a smaller model", lessMemory(c, backend.Spec{}))
 	c.Train.MicroBatch, c.Train.Recompute, c.Train.Ranks = 4, "attention", 2
-	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c))
+	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c, host))
 }

@@ -72,8 +72,15 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes, nil)
 	}
-	if small := tooSmall(job.Config, spec, p.Memory); small != "" {
-		fmt.Fprintf(tw, "\nhint: it does not fit into %s; less is needed with\n      %s\n", small, lessMemory(job.Config))
+	large, small := rooms(job.Config, spec, p.Memory)
+	if len(large) > 0 {
+		fmt.Fprintf(tw, "\nfits into %s\n", strings.Join(large, ", "))
+	}
+	if len(small) > 0 {
+		fmt.Fprintf(tw, "\nhint: it does not fit into %s; less is needed with\n", strings.Join(small, " or "))
+		for _, part := range wrap(lessMemory(job.Config, spec), 74) {
+			fmt.Fprintf(tw, "      %s\n", strings.TrimSpace(part))
+		}
 	}
 	fmt.Fprintf(tw, "\npersistent, by module\t%s\twithout temps\n", writers.Bytes(totalOf(p.Memory.Persistent)))
 	table(p.Memory.Scopes, writers.Bytes, nil)
@@ -121,28 +128,30 @@ func (p planned) printPrograms(w io.Writer) error {
 	return tw.Flush()
 }
 
-// tooSmall lists the devices, of those that it may be, that are known to have too
-// little memory: "H100 (80 GB)". Where the device is this machine, it may be that.
-func tooSmall(c train.Config, spec backend.Spec, m train.Memory) string {
+// rooms lists the devices, of those that it may be, that are known to have enough
+// memory and those that have too little: "H100 (80 GB)". Where the device is this
+// machine, it is told only if it has too little.
+func rooms(c train.Config, spec backend.Spec, m train.Memory) (large, small []string) {
 	need := m.Total() + totalOf(m.Outside)
 	if spec.HostMemory {
 		free, bound, ok := run.HostMemory()
-		if !ok || need*int64(c.Train.Ranks)+m.Snapshot <= free { // as a run asks for it
-			return ""
+		if ok && need*int64(c.Train.Ranks)+m.Snapshot > free { // as a run asks for it
+			small = append(small, fmt.Sprintf("%s, which has %s free", bound, writers.Bytes(free)))
 		}
-		return fmt.Sprintf("%s, which has %s free", bound, writers.Bytes(free))
+		return nil, small
 	}
-	var list []string
 	for _, k := range spec.Capacities {
-		if k.Bytes < need {
-			list = append(list, fmt.Sprintf("%s (%d GB)", k.Device, k.Bytes>>30))
+		if need <= k.Bytes {
+			large = append(large, k.Device)
+		} else {
+			small = append(small, k.Device)
 		}
 	}
-	return strings.Join(list, " or ")
+	return large, small
 }
 
 // lessMemory is what to change of a configuration that needs too much.
-func lessMemory(c train.Config) string {
+func lessMemory(c train.Config, spec backend.Spec) string {
 	var ways []string
 	if c.Train.MicroBatch > 1 {
 		ways = append(ways, fmt.Sprintf("a train.micro_batch below %d", c.Train.MicroBatch))
@@ -150,8 +159,11 @@ func lessMemory(c train.Config) string {
 	if c.Train.Recompute != "block" {
 		ways = append(ways, "train.recompute=block")
 	}
-	if c.Train.Ranks > 1 && c.Train.ZeroStage == 0 {
+	switch {
+	case c.Train.Ranks > 1 && c.Train.ZeroStage == 0:
 		ways = append(ways, "train.zero_stage=1")
+	case c.Train.Ranks == 1 && !spec.HostMemory: // as many devices as a machine usually has
+		ways = append(ways, "train.ranks=8 train.zero_stage=1")
 	}
 	return strings.Join(append(ways, "a smaller model"), ", ")
 }
