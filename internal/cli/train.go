@@ -47,7 +47,7 @@ Examples:
   octet train runs/mine/config.toml            the same run again`
 }
 
-func (c trainCmd) Run(ctx context.Context, t *terminal) error {
+func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 	o, err := c.options(t)
 	if err != nil {
 		return badInput(err)
@@ -64,7 +64,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) error {
 		if o.Exporter, err = exporter.Open(c.MetricsAddr, exporter.Build{Version: version(), Go: runtime.Version()}); err != nil {
 			return badInput(err)
 		}
-		defer o.Exporter.Close()
+		defer func() { err = errors.Join(err, o.Exporter.Close()) }()
 	}
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {

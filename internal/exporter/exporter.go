@@ -63,7 +63,10 @@ type State struct {
 }
 
 // Open listens on an address as Address understands it. Port 0 is one that is free.
-func Open(address string, b Build) (*Exporter, error) {
+func Open(address string, b Build) (*Exporter, error) { return listen(address, b, patience) }
+
+// listen gives a client so long to ask, and as long to take the answer.
+func listen(address string, b Build, patience time.Duration) (*Exporter, error) {
 	at, err := Address(address)
 	if err != nil {
 		return nil, err
