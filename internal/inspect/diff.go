@@ -13,6 +13,7 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
+	"octet/internal/run"
 	"octet/internal/writers"
 )
 
@@ -76,15 +77,16 @@ func Diff(a, b string) (*Difference, error) {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s does not exist: name the folder of a run", dir)
 		}
-		if info, err := os.Stat(filepath.Join(dir, metricsFile)); err != nil || !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, metricsFile)
+		path := run.MetricsPath(dir)
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, filepath.Base(path))
 		}
 	}
 	var err error
-	if d.Metrics, err = diffMetrics(filepath.Join(a, metricsFile), filepath.Join(b, metricsFile)); err != nil {
+	if d.Metrics, err = diffMetrics(run.MetricsPath(a), run.MetricsPath(b)); err != nil {
 		return nil, err
 	}
-	ca, cb, err := lastCommon(filepath.Join(a, "checkpoints"), filepath.Join(b, "checkpoints"))
+	ca, cb, err := lastCommon(run.CheckpointsPath(a), run.CheckpointsPath(b))
 	if err != nil || ca == nil {
 		return d, err
 	}

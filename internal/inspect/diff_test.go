@@ -13,15 +13,16 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
+	"octet/internal/run"
 	"octet/internal/writers"
 	"octet/train"
 )
 
-// run makes a folder of what Diff reads.
-func run(t *testing.T, metrics string) string {
+// runFolder makes a folder of what Diff reads.
+func runFolder(t *testing.T, metrics string) string {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, metricsFile), []byte(metrics), 0o600))
+	require.NoError(t, os.WriteFile(run.MetricsPath(dir), []byte(metrics), 0o600))
 	return dir
 }
 
@@ -46,35 +47,35 @@ func TestDiffMetrics(t *testing.T) {
 		{`"lr":0.1}` + "\n" + `{"step":3`, `"lr": 0.1 }` + "\n" + `{"step":3`, MetricsDifference{Same: 3, StepsA: 3, StepsB: 3}},
 		{`{"step":1`, `{"step":9`, MetricsDifference{0, &Field{1, "step", "1", "9"}, 3, 3}},
 	} {
-		a, b := run(t, threeSteps), run(t, strings.Replace(threeSteps, c.change, c.to, 1))
+		a, b := runFolder(t, threeSteps), runFolder(t, strings.Replace(threeSteps, c.change, c.to, 1))
 		d, err := Diff(a, b)
 		require.NoError(t, err)
 		require.Equal(t, c.want, d.Metrics, c.to)
 		require.Nil(t, d.Checkpoints)
 		require.Equal(t, c.want.Same == 3, d.Equal())
 	}
-	// A line may be as long as maxLine, and may name one thing twice.
+	// A line may be as long as writers.MaxLine, and may name one thing twice.
 	var long strings.Builder
 	for i := range 300_000 {
 		fmt.Fprintf(&long, `"%d":0,`, i)
 	}
-	d, err := Diff(run(t, `{"step":1,`+long.String()+`"a":1,"a":3}`+"\n"), run(t, `{"step":1,`+long.String()+`"a":2}`+"\n"))
+	d, err := Diff(runFolder(t, `{"step":1,`+long.String()+`"a":1,"a":3}`+"\n"), runFolder(t, `{"step":1,`+long.String()+`"a":2}`+"\n"))
 	require.NoError(t, err)
 	require.Equal(t, &Field{1, "a", "1", "2"}, d.Metrics.First)
 
-	whole := run(t, threeSteps)
+	whole := runFolder(t, threeSteps)
 	for _, c := range []struct{ b, want string }{
-		{run(t, "{\"step\":1}\n{\"step\n"), "metrics.jsonl, line 2 is damaged"},
-		{run(t, "{\"step\":1}\n[]\n"), "line 2 is damaged: expected an object"},
-		{run(t, strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat(`}`, 20)+"\n"), "line 1 is damaged: objects within objects, more than 16 deep"},
-		{run(t, "{} {}\n"), "line 1 is damaged: something follows the object"},
-		{run(t, strings.Repeat(" ", maxLine)), "metrics.jsonl, line 1: "},
+		{runFolder(t, "{\"step\":1}\n{\"step\n"), "metrics.jsonl, line 2 is damaged"},
+		{runFolder(t, "{\"step\":1}\n[]\n"), "line 2 is damaged: expected an object"},
+		{runFolder(t, strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat(`}`, 20)+"\n"), "line 1 is damaged: objects within objects, more than 16 deep"},
+		{runFolder(t, "{} {}\n"), "line 1 is damaged: something follows the object"},
+		{runFolder(t, strings.Repeat(" ", writers.MaxLine)), "metrics.jsonl, line 1: "},
 		{t.TempDir(), "is not a run folder: it has no metrics.jsonl"},
 		{filepath.Join(t.TempDir(), "nothere"), "nothere does not exist: name the folder of a run"},
 	} {
 		a := whole
 		if strings.Contains(c.want, "line 2") {
-			a = run(t, "{\"step\":1}\n{\"step\":2}\n")
+			a = runFolder(t, "{\"step\":1}\n{\"step\":2}\n")
 		}
 		_, err := Diff(a, c.b)
 		require.ErrorContains(t, err, c.want)
@@ -82,7 +83,7 @@ func TestDiffMetrics(t *testing.T) {
 }
 
 func TestDiffCheckpoints(t *testing.T) {
-	a, b := run(t, threeSteps), run(t, threeSteps)
+	a, b := runFolder(t, threeSteps), runFolder(t, threeSteps)
 	nan := float32(math.NaN())
 	model := []checkpoint.Tensor{f32("same", 1, 2), f32("nan", nan, 1), f32("near", 3, 4), codes("codes", fp8.E4M3, 0x38, 0x40)} // 1, 2
 	put := func(dir string, step int, s train.State, optimizer ...checkpoint.Tensor) {

@@ -9,12 +9,9 @@ import (
 	"io"
 	"os"
 	"slices"
+
+	"octet/internal/writers"
 )
-
-const metricsFile = "metrics.jsonl"
-
-// maxLine bounds a line of metrics in memory.
-const maxLine = 16 << 20
 
 // MetricsDifference is where the lines of two metrics.jsonl part.
 type MetricsDifference struct {
@@ -142,7 +139,7 @@ func openLines(path string) (*lines, error) {
 		return nil, err
 	}
 	l := &lines{file: f, scan: bufio.NewScanner(f)}
-	l.scan.Buffer(make([]byte, 0, 64<<10), maxLine)
+	l.scan.Buffer(make([]byte, 0, 64<<10), writers.MaxLine)
 	l.scan.Split(func(data []byte, atEOF bool) (int, []byte, error) {
 		if i := bytes.IndexByte(data, '\n'); i >= 0 {
 			return i + 1, data[:i], nil

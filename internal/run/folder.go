@@ -97,8 +97,14 @@ func notARun(dir string) error {
 // ConfigPath is where the run's resolved config lies.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
+// MetricsPath is where a run writes a line for each step.
+func MetricsPath(dir string) string { return filepath.Join(dir, metricsFile) }
+
+// CheckpointsPath is the folder of a run's checkpoints.
+func CheckpointsPath(dir string) string { return filepath.Join(dir, checkpointsDir) }
+
 // Checkpoints is the folder of the run's checkpoints.
-func (f *Folder) Checkpoints() string { return f.path(checkpointsDir) }
+func (f *Folder) Checkpoints() string { return CheckpointsPath(f.Dir) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 

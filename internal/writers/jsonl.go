@@ -166,7 +166,7 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 		var line struct {
 			Step *int `json:"step"`
 		}
-		if err := json.Unmarshal(text, &line); err != nil || line.Step == nil || length > maxLine {
+		if err := json.Unmarshal(text, &line); err != nil || line.Step == nil || length > MaxLine {
 			if damaged == 0 {
 				damaged = n
 			}
@@ -182,18 +182,18 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 	}
 }
 
-// maxLine bounds what is kept of a line: the longest of ours has some hundred
+// MaxLine bounds what is kept in memory of a line of JSON, in bytes: the longest of ours has some hundred
 // bytes for each cast of a model. A power cut can leave gigabytes of zeros, which
 // are one line.
-const maxLine = 16 << 20
+const MaxLine = 16 << 20
 
 // readLine appends a line with its newline to text and returns how long it was.
-// Of one that is longer than maxLine it keeps the beginning.
+// Of one that is longer than MaxLine it keeps the beginning.
 func readLine(r *bufio.Reader, text []byte) (line []byte, length int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
 		length += int64(len(part))
-		text = append(text, part[:min(len(part), maxLine-len(text))]...)
+		text = append(text, part[:min(len(part), MaxLine-len(text))]...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return text, length, err
 		}

@@ -150,17 +150,17 @@ func TestTruncateLongLines(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.NoError(t, err)
 	require.EqualValues(t, len(whole), keep)
-	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*maxLine))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*MaxLine))
 
-	padded := "{\"step\":2}" + strings.Repeat(" ", maxLine) + "\n"
+	padded := "{\"step\":2}" + strings.Repeat(" ", MaxLine) + "\n"
 	keep, _, err = lengthUpTo(strings.NewReader(whole+padded), 9)
 	require.NoError(t, err)
 	require.EqualValues(t, len(whole), keep)
 	_, _, err = lengthUpTo(strings.NewReader(whole+padded+whole), 9)
 	require.ErrorContains(t, err, "line 2 is damaged")
-	keep, _, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-maxLine/2:]), 9)
+	keep, _, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-MaxLine/2:]), 9)
 	require.NoError(t, err)
-	require.EqualValues(t, len(whole)+10+maxLine/2, keep, "as long as may be")
+	require.EqualValues(t, len(whole)+10+MaxLine/2, keep, "as long as may be")
 }
 
 type zeroReader struct{}
