@@ -26,7 +26,7 @@ import (
 // so the programs are lowered together, and the copy of a tensor that outlives
 // its program is a Stash more.
 func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
-	l := &lowering{spec: s, copies: map[*backend.Tensor]*backend.Tensor{}}
+	l := &lowering{spec: s, turns: map[*backend.Tensor]bool{}, copies: map[*backend.Tensor]*backend.Tensor{}}
 	for _, p := range programs {
 		if err := l.survey(p); err != nil {
 			return nil, err
@@ -54,7 +54,8 @@ func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, err
 
 type lowering struct {
 	spec   backend.Spec
-	turned []*backend.Tensor // roots that products read the other way, in the order of their use
+	turned []*backend.Tensor        // roots that products read the other way, in the order of their use
+	turns  map[*backend.Tensor]bool // whether it is one of turned
 	// copies are the transposed copies of tensors that outlive a program, and of
 	// the temps of the one that is being rewritten.
 	copies map[*backend.Tensor]*backend.Tensor
@@ -97,7 +98,8 @@ func (l *lowering) survey(p *backend.Program) error {
 			if _, _, ok := corner(x.t); !ok {
 				return unsupported(n, "%s is %s, a view that is no rectangle of %s, and would have to be transposed", x.name, x.t, root)
 			}
-			if !slices.Contains(l.turned, root) {
+			if !l.turns[root] {
+				l.turns[root] = true
 				l.turned = append(l.turned, root)
 			}
 		}
@@ -166,10 +168,10 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 		for _, n := range p.Nodes() {
 			for _, o := range n.Operands() {
 				root := o.Tensor.Root()
-				if o.Access == backend.In || !slices.Contains(l.turned, root) {
+				if o.Access == backend.In || !l.turns[root] {
 					continue
 				}
-				if !castsTo(n.Op, root) {
+				if !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
 					return unsupported(n, "%s is read transposed by an FP8 product, which the op that writes it cannot prepare", o.Tensor)
 				}
 				written[root] = true
@@ -194,9 +196,10 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 	return programs[0].Vars().Err()
 }
 
-func castsTo(op backend.Op, t *backend.Tensor) bool {
+// casts reports whether op casts to a tensor that is wanted.
+func casts(op backend.Op, wanted func(*backend.Tensor) bool) bool {
 	for c := range backend.Casts(op) {
-		if c.Out == t {
+		if wanted(c.Out) {
 			return true
 		}
 	}
@@ -226,7 +229,7 @@ func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
 				turned.B, turned.TransB = l.copyOf(o.B), true
 			}
 			op = &turned
-		} else if slices.ContainsFunc(l.turned, func(t *backend.Tensor) bool { return castsTo(n.Op, t) }) {
+		} else if casts(n.Op, func(t *backend.Tensor) bool { return l.turns[t] }) {
 			op = backend.MapCasts(n.Op, func(casts []backend.Cast) []backend.Cast {
 				var list []backend.Cast
 				for _, c := range casts {
@@ -261,7 +264,7 @@ func corner(t *backend.Tensor) (row, col int, ok bool) {
 // be one, or that alone if nobody reads the other. What outlives the program is
 // always written: another program, or the host, may read it.
 func (l *lowering) withCopy(r *backend.Rewriter, c backend.Cast, read map[*backend.Tensor]bool) []backend.Cast {
-	if !slices.Contains(l.turned, c.Out) {
+	if !l.turns[c.Out] {
 		return []backend.Cast{c}
 	}
 	turned := c
