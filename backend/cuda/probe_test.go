@@ -63,15 +63,15 @@ func TestProbeOfStandIns(t *testing.T) {
 		{What: "NVIDIA driver", OK: true, Detail: "version 580.00.01, GPUs in the machine: 1"},
 		{What: "CUDA driver", OK: true, Detail: "CUDA 13.0 in " + cuda},
 		{What: "GPU 0", OK: true, Detail: "Stand-in 0, compute capability 9.0, 80.0 GiB"},
-		{What: "GPU 0 now", OK: true, Detail: "97% busy, 6.0 of 24.0 GiB used, 300 W, 60 °C, 1755 MHz, throttled by power cap, counts its energy"},
+		{What: "GPU 0 now", Optional: true, OK: true, Detail: "97% busy, 6.0 of 24.0 GiB used, 300 W, 60 °C, 1755 MHz, throttled by power cap, counts its energy"},
 		{What: "GPU 1", OK: true, Detail: "Stand-in 1, compute capability 9.0, 80.0 GiB"},
 		{
-			What: "GPU 1 now", Detail: "NVML does not show the GPU at 0000:11:00.0: not found",
+			What: "GPU 1 now", Optional: true, Detail: "NVML does not show the GPU at 0000:11:00.0: not found",
 			Fix: "a run does without: no utilisation, power and energy in what it tells",
 		},
 		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
 		{What: "NVRTC", OK: true, Detail: "13.99 in " + compiler},
-		{What: "NCCL", OK: true, Detail: "2.30.7 in " + nccl},
+		{What: "NCCL", Optional: true, OK: true, Detail: "2.30.7 in " + nccl},
 	}, probe())
 
 	t.Run("CUDA shows no GPU", func(t *testing.T) {
@@ -79,6 +79,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		list := probe()
 		f := find(t, list, "CUDA driver")
 		require.False(t, f.OK)
+		require.False(t, f.Optional)
 		require.Contains(t, f.Detail, "cuInit returned 100")
 		require.Contains(t, f.Fix, "CUDA_VISIBLE_DEVICES")
 		require.Equal(t, "Managed stand-in, compute capability 8.9, 24.0 GiB", find(t, list, "GPU 0").Detail)
@@ -89,6 +90,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		list := probe()
 		f := find(t, list, "NVIDIA driver")
 		require.False(t, f.OK)
+		require.True(t, f.Optional)
 		require.Contains(t, f.Fix, "utility")
 		require.True(t, find(t, list, "CUDA driver").OK)
 		require.True(t, find(t, list, "GPU 1").OK)
