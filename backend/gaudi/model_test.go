@@ -45,7 +45,7 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 	for _, c := range []struct {
 		model, preset string
 		few, many     int
-	}{{"gaudi2", "llama2-7b", 3, 32}, {"gaudi3", "tiny", 3, 7}} {
+	}{{"gaudi2", "llama2-7b", 3, 32}, {"gaudi3", "llama2-7b", 3, 32}, {"gaudi3", "tiny", 3, 7}} {
 		s, few, schedules := lowered(t, c.model, preset(t, c.preset, c.few))
 		for _, schedule := range schedules {
 			checkSchedule(t, s, few, schedule)

@@ -12,6 +12,9 @@ import (
 
 	"octet/backend"
 	"octet/data"
+	"octet/fp8"
+	"octet/nn"
+	"octet/recipe"
 	"octet/train"
 )
 
@@ -34,10 +37,24 @@ func config(recipe string) train.Config {
 // text is easily learnt.
 var text = strings.Repeat("to be or not to be, that is the question: whether 'tis nobler in the mind to suffer. ", 200)
 
-// Programs are all programs of the runs, lowered.
+// Programs are lowered programs that hold, together, what a device is asked for: those
+// of a run of every recipe that it takes and of every activation, and of generation.
 func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err error) {
-	for _, recipe := range recipes {
-		j, err := train.NewJob(config(recipe), s)
+	configs := make([]train.Config, 0, len(recipe.Names()))
+	for _, name := range recipe.Names() {
+		configs = append(configs, config(name))
+	}
+	for _, activation := range []string{"gelu", "relu"} {
+		c := config("bf16")
+		c.Model.Activation = activation
+		configs = append(configs, c)
+	}
+	for _, c := range configs {
+		c.Train.HealthEvery = count
+		j, err := train.NewJob(c, s)
+		if errors.Is(err, backend.ErrUnsupported) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -47,7 +64,51 @@ func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err er
 		}
 		list = append(list, programs...)
 	}
+	for _, name := range recipes {
+		programs, err := generation(config(name), s)
+		if err != nil {
+			return nil, err
+		}
+		if programs, err = d.Lower(s, programs); err != nil {
+			return nil, err
+		}
+		list = append(list, programs...)
+	}
 	return list, nil
+}
+
+// generation is what package infer runs for a prompt and for each token behind it.
+func generation(c train.Config, s backend.Spec) ([]*backend.Program, error) {
+	if err := c.Resolve(); err != nil {
+		return nil, err
+	}
+	r, _, err := c.RecipeFor(s)
+	if err != nil {
+		return nil, err
+	}
+	vars := backend.NewVars()
+	model, err := nn.New(c.ModelConfig(), r, vars)
+	if err != nil {
+		return nil, err
+	}
+	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+	cache := model.NewCache(1, c.Data.Seq)
+	pass := func(name string, seq int) *nn.Pass {
+		p := model.Pass(vars.Program(name), nn.Frozen, nn.Shape{Batch: 1, Seq: seq, Control: control})
+		p.Cache = cache
+		return p
+	}
+	prefill, decode := pass("prefill", c.Data.Seq), pass("decode", 1)
+	model.Prefill(prefill, vars.Tensor(backend.Input, "prompt", fp8.I32, c.Data.Seq))
+	model.Logits(decode, vars.Tensor(backend.Input, "token", fp8.I32, 1),
+		vars.Tensor(backend.Output, "logits", fp8.F32, 1, c.ModelConfig().PaddedVocab()))
+	programs := []*backend.Program{prefill.Program, decode.Program}
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return programs, nil
 }
 
 // tolerance is how far apart the losses of two runs may be, in nats. Other orders of
