@@ -62,7 +62,11 @@ func printDifference(w io.Writer, d *inspect.Difference) {
 		fmt.Fprintf(w, "checkpoint  of step %d: all %d tensors are the same\n", c.Step, c.Tensors)
 		return
 	}
-	fmt.Fprintf(w, "checkpoint  of step %d: %d of %d tensors differ\n", c.Step, c.Differ, c.Tensors)
+	fmt.Fprintf(w, "checkpoint  of step %d: %d of %d tensors differ", c.Step, c.Differ, c.Tensors)
+	if c.First != "" {
+		fmt.Fprintf(w, ", the first is %s", c.First)
+	}
+	fmt.Fprintln(w)
 	printOnly(w, "A", c.OnlyA)
 	printOnly(w, "B", c.OnlyB)
 	if c.State != nil {

@@ -38,7 +38,8 @@ type CheckpointDifference struct {
 	Tensors int               `json:"tensors"` // in both
 	OnlyA   []string          `json:"only_a,omitempty"`
 	OnlyB   []string          `json:"only_b,omitempty"`
-	Differ  int               `json:"differ"` // of the tensors in both
+	Differ  int               `json:"differ"`          // of the tensors in both
+	First   string            `json:"first,omitempty"` // of these
 	Largest *TensorDifference `json:"largest,omitempty"`
 	State   *Field            `json:"state,omitempty"` // the first that differs, of those that are no record of who computed it
 }
@@ -152,7 +153,10 @@ func diffCheckpoints(a, b *checkpoint.Checkpoint) (*CheckpointDifference, error)
 			if found == nil {
 				continue
 			}
-			if d.Differ++; d.Largest == nil || found.worseThan(d.Largest) {
+			if d.Differ++; d.Differ == 1 {
+				d.First = found.Name
+			}
+			if d.Largest == nil || found.worseThan(d.Largest) {
 				d.Largest = found
 			}
 		}

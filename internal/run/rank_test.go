@@ -1,0 +1,98 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+)
+
+// frail is emu with a second rank that fails once, in a program of a name, when it
+// has run so often.
+type frail struct {
+	program string
+	runs    int
+}
+
+var errFrail = errors.New("the second rank has failed")
+
+var frailty = sync.OnceValue(func() *frail {
+	d, _, err := backend.Find("emu")
+	if err != nil {
+		panic(err)
+	}
+	f := &frail{}
+	d.Name, d.Rank = "emu-frail", d.Rank-1
+	openEmu := d.Open
+	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := openEmu(device, o)
+		if len(list) > 1 {
+			list[1] = &frailDevice{list[1], f}
+		}
+		return list, err
+	}
+	backend.Register(d)
+	return f
+})
+
+type frailDevice struct {
+	backend.Backend
+	*frail
+}
+
+func (d *frailDevice) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	list, err := d.Backend.Load(programs...)
+	for i, x := range list {
+		if programs[i].Name() == d.program {
+			list[i] = &frailProgram{x, d}
+		}
+	}
+	return list, err
+}
+
+type frailProgram struct {
+	backend.Executable
+	*frailDevice
+}
+
+func (p *frailProgram) Run(ctx context.Context) error {
+	if p.runs--; p.runs == 0 {
+		return errFrail
+	}
+	return p.Executable.Run(ctx)
+}
+
+// One of two ranks that fails ends the run, wherever it does, and the run goes on
+// from its last checkpoint as if it had not failed.
+func TestOneRankFails(t *testing.T) {
+	f := frailty()
+	c := tinyConfig(t)
+	c.Recipe = "fp8-smooth"
+	c.Train.Steps, c.Train.Ranks, c.Train.EvalEvery, c.Checkpoint.Every = 6, 2, 3, 2
+	require.NoError(t, c.Resolve())
+	home := t.TempDir()
+	run := func(dir string) error {
+		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: "emu-frail", Threads: 2})
+		if err != nil {
+			return err
+		}
+		trainErr := r.Train(t.Context(), func(Progress) {})
+		return errors.Join(trainErr, r.Close())
+	}
+	plain := filepath.Join(home, "plain")
+	require.NoError(t, run(plain))
+	for _, at := range []frail{{"update", 3}, {"update", 6}, {"micro.first.last", 1}, {"micro.first.last", 4}, {"eval", 1}} {
+		*f = at
+		dir := filepath.Join(home, fmt.Sprint(at.program, at.runs))
+		require.ErrorIs(t, run(dir), errFrail, "%v", at)
+		*f = frail{}
+		require.NoError(t, run(dir), "%v", at)
+		requireSameFiles(t, files(t, plain), dir, fmt.Sprint(at))
+	}
+}
