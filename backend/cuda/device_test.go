@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,9 +13,7 @@ import (
 	"octet/backend"
 	"octet/backend/conformance"
 	"octet/csrc/standin"
-	"octet/data"
 	"octet/fp8"
-	"octet/train"
 )
 
 // standIns lets CUDA be stand-ins of the test's own: a GPU on the processor,
@@ -73,82 +70,6 @@ func TestConformanceOnStandIns(t *testing.T) {
 	}
 	t.Logf("%d cases, %d declined", passed, declined)
 	require.Greater(t, passed, 500)
-}
-
-// A run on the stand-ins and one on emu see the same batches and differ in the
-// order of FP32 sums only, and in the few codes that it moves to a neighbour.
-func TestTrainingAgreesWithEmu(t *testing.T) {
-	standIns(t)
-	for _, name := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
-		t.Run(name, func(t *testing.T) {
-			c := small(name)
-			c.Model.Layers, c.Train.HealthEvery = 1, 0
-			if name != "fp8-smooth" {
-				c.Train.Accumulate = 1
-			}
-			agree(t, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
-		})
-	}
-}
-
-// agree requires of two runs that they differ by rounding.
-func agree(t *testing.T, want, got []train.StepResult) {
-	t.Helper()
-	for i := range want {
-		t.Logf("step %d: emu %.6f cuda %.6f, norm %.5f %.5f", i+1, want[i].Loss, got[i].Loss, want[i].GradNorm, got[i].GradNorm)
-		require.False(t, got[i].Skipped)
-		require.InEpsilon(t, want[i].Loss, got[i].Loss, 0x1p-9)
-		require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, 0x1p-6)
-	}
-}
-
-// trainer is a fresh one, and its devices.
-func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
-	t.Helper()
-	j, err := train.NewJob(c, forDevice(t))
-	require.NoError(t, err)
-	devices, err := backend.Open(on, backend.Options{Threads: 1, Ranks: c.Train.Ranks})
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		for _, d := range devices {
-			require.NoError(t, d.Close())
-		}
-	})
-	text := strings.Repeat("to be or not to be, that is the question: ", 120)
-	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
-	require.NoError(t, err)
-	require.NoError(t, tr.Init(t.Context()))
-	return tr, devices
-}
-
-func steps(t *testing.T, c train.Config, on string, n int) (list []train.StepResult) {
-	t.Helper()
-	tr, devices := trainer(t, c, on)
-	for range n {
-		r, err := tr.Next(t.Context())
-		require.NoError(t, err)
-		list = append(list, r)
-	}
-	if c.Train.ZeroStage == 0 {
-		sameOnAll(t, tr.Vars, devices)
-	}
-	return list
-}
-
-// sameOnAll requires of ranks that they hold the same model, to the bit.
-func sameOnAll(t *testing.T, vars *backend.Vars, devices []backend.Backend) {
-	t.Helper()
-	for x := range vars.All() {
-		if x.Class != backend.Param && x.Class != backend.State || x.Base != nil {
-			continue
-		}
-		want, got := make([]byte, x.Bytes()), make([]byte, x.Bytes())
-		require.NoError(t, devices[0].Read(x, want))
-		for rank, d := range devices[1:] {
-			require.NoError(t, d.Read(x, got))
-			require.Equal(t, want, got, "%s on rank %d", x, rank+1)
-		}
-	}
 }
 
 // adding is a program that adds a to b by way of a temp, in columns.

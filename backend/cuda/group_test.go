@@ -45,7 +45,7 @@ func TestRanksAgreeWithEmu(t *testing.T) {
 	t.Setenv("STANDIN_GPUS", "2")
 	c := small("fp8-smooth") // which has every kind of collective that steps have
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
-	agree(t, steps(t, c, "emu", 5), steps(t, c, "cuda", 5))
+	agree(t, c, steps(t, c, "emu", 5), steps(t, c, "cuda", 5))
 }
 
 // Ranks that share the optimizer's state take the steps of ranks that have all of

@@ -1,0 +1,190 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/data"
+	"octet/train"
+)
+
+// compared is a run of steps that the stand-ins and emu both take.
+func compared(recipe string) train.Config {
+	c := small(recipe)
+	c.Model.Layers, c.Train.HealthEvery = 1, 0
+	if recipe != "fp8-smooth" {
+		c.Train.Accumulate = 1
+	}
+	return c
+}
+
+// A run on the stand-ins and one on emu see the same batches, and the same random
+// bits, and differ in the order of FP32 sums only, and in the few codes that it moves
+// to a neighbour.
+func TestTrainingAgreesWithEmu(t *testing.T) {
+	standIns(t)
+	for _, name := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
+		t.Run(name, func(t *testing.T) {
+			c := compared(name)
+			agree(t, c, steps(t, c, "emu", 10), steps(t, c, "cuda", 10))
+		})
+	}
+}
+
+// One scale that is wrong by 2^-6 in the cast, and not where the product undoes it, is
+// found in every recipe that has one.
+func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
+	standIns(t)
+	for _, name := range []string{"fp8-delayed", "fp8-smooth"} {
+		t.Run(name, func(t *testing.T) {
+			c := compared(name)
+			tr, devices := trainer(t, c, "cuda")
+			scale, raw := scaleOf(t, tr), make([]byte, 4)
+			var got []train.StepResult
+			for range 10 {
+				require.NoError(t, devices[0].Read(scale, raw))
+				right := math.Float32frombits(binary.LittleEndian.Uint32(raw))
+				binary.LittleEndian.PutUint32(raw, math.Float32bits(right*0x1p-6))
+				require.NoError(t, devices[0].Write(scale, raw))
+				r, err := tr.Next(t.Context())
+				require.NoError(t, err)
+				got = append(got, r)
+			}
+			d, most := compare(steps(t, c, "emu", 10), got), tolerance(c, 10)
+			t.Logf("apart %.2g, at most %.2g", d, most)
+			require.True(t, d.exceeds(most))
+		})
+	}
+}
+
+// scaleOf is the factor by which a step casts what the first layer's q, k and v read.
+func scaleOf(t *testing.T, tr *train.Trainer) *backend.Tensor {
+	t.Helper()
+	for _, n := range tr.Micro[train.Variant{First: true, Last: tr.Config.Train.Accumulate == 1}].Nodes() {
+		for _, o := range n.Operands() {
+			if name := o.Tensor.Name; strings.HasPrefix(name, "layers.0.self_attn.input.") && strings.HasSuffix(name, ".scale") {
+				return o.Tensor
+			}
+		}
+	}
+	require.FailNow(t, "no scale")
+	return nil
+}
+
+// apart is by how much the steps of two runs differ: the root mean square over the
+// steps, and the mean with its sign, of the losses in nats and of the logarithms of the
+// gradients' norms. What is wrong in every step shows in the mean.
+type apart struct{ loss, lossDrift, norm, normDrift float64 }
+
+func compare(a, b []train.StepResult) (d apart) {
+	n := float64(len(a))
+	for i := range a {
+		loss, norm := b[i].Loss-a[i].Loss, math.Log(b[i].GradNorm/a[i].GradNorm)
+		d.loss += loss * loss / n
+		d.lossDrift += loss / n
+		d.norm += norm * norm / n
+		d.normDrift += norm / n
+	}
+	return apart{math.Sqrt(d.loss), math.Abs(d.lossDrift), math.Sqrt(d.norm), math.Abs(d.normDrift)}
+}
+
+// exceeds reports whether a difference is not within a tolerance; NaN is not.
+func (d apart) exceeds(most apart) bool {
+	return !(d.loss <= most.loss && d.lossDrift <= most.lossDrift && d.norm <= most.norm && d.normDrift <= most.normDrift)
+}
+
+// tolerance is what codes that move to a neighbour make of two runs of n steps.
+//
+// Rounding to a format is off by a part u at most, half the step between its numbers:
+// 2^-9 in BF16, 2^-4 in E4M3, which the forward pass reads, and 2^-3 in E5M2, which the
+// backward pass reads. In BF16 all products' operands may be off by as much.
+//
+// What is cast to FP8 comes in BF16. Where two runs cast values that are 2^-9 apart, by
+// the same random bits if any, these have the threshold between two codes, which are 2u
+// apart, between them for a part 2^-9/2u of the values; those are off by 2u. The root
+// mean square is 2u √(2^-9/2u), that is √(2^-9 2u).
+//
+// A value passes seven products: q, k and v; scores; attention; o; up and gate; down;
+// the head. Errors that know nothing of each other add up to √7 of one. A loss and a
+// gradient are means over tokens, which leaves √(7/tokens) of it, of the gradient's norm,
+// and, as logits are of the order of 1, as many nats of the loss. The mean over n steps
+// is √n times closer.
+func tolerance(c train.Config, n int) apart {
+	const bf16, e4m3, e5m2 = 0x1p-9, 0x1p-4, 0x1p-3
+	forward, backward := bf16, bf16
+	if c.Recipe != "bf16" {
+		forward, backward = math.Sqrt(bf16*2*e4m3), math.Sqrt(bf16*2*e5m2)
+	}
+	tokens := c.Data.Seq * c.Train.MicroBatch * c.Train.Accumulate * c.Train.Ranks
+	mean := math.Sqrt(7 / float64(tokens))
+	loss, norm := forward*mean, backward*mean
+	return apart{loss, loss / math.Sqrt(float64(n)), norm, norm / math.Sqrt(float64(n))}
+}
+
+// agree requires of two runs of a model of one layer that they differ by rounding.
+func agree(t *testing.T, c train.Config, want, got []train.StepResult) {
+	t.Helper()
+	require.Equal(t, 1, c.Model.Layers, "which the tolerance is for")
+	for _, r := range got {
+		require.False(t, r.Skipped)
+	}
+	d, most := compare(want, got), tolerance(c, len(want))
+	t.Logf("apart %.2g, at most %.2g", d, most)
+	require.False(t, d.exceeds(most), "apart %.3g, at most %.3g", d, most)
+}
+
+// trainer is a fresh one, and its devices.
+func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
+	t.Helper()
+	j, err := train.NewJob(c, forDevice(t))
+	require.NoError(t, err)
+	devices, err := backend.Open(on, backend.Options{Threads: 1, Ranks: c.Train.Ranks})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	})
+	text := strings.Repeat("to be or not to be, that is the question: ", 120)
+	tr, err := train.NewTrainer(j, &data.Corpus{Train: data.Text(text)}, devices)
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	return tr, devices
+}
+
+func steps(t *testing.T, c train.Config, on string, n int) (list []train.StepResult) {
+	t.Helper()
+	tr, devices := trainer(t, c, on)
+	for range n {
+		r, err := tr.Next(t.Context())
+		require.NoError(t, err)
+		list = append(list, r)
+	}
+	if c.Train.ZeroStage == 0 {
+		sameOnAll(t, tr.Vars, devices)
+	}
+	return list
+}
+
+// sameOnAll requires of ranks that they hold the same model, to the bit.
+func sameOnAll(t *testing.T, vars *backend.Vars, devices []backend.Backend) {
+	t.Helper()
+	for x := range vars.All() {
+		if x.Class != backend.Param && x.Class != backend.State || x.Base != nil {
+			continue
+		}
+		want, got := make([]byte, x.Bytes()), make([]byte, x.Bytes())
+		require.NoError(t, devices[0].Read(x, want))
+		for rank, d := range devices[1:] {
+			require.NoError(t, d.Read(x, got))
+			require.Equal(t, want, got, "%s on rank %d", x, rank+1)
+		}
+	}
+}
