@@ -12,6 +12,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
+	"octet/internal/trial"
 	"octet/train"
 )
 
@@ -46,7 +47,7 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := compared(name)
 			tr, devices := trainer(t, c, "cuda")
-			scale, raw := scaleOf(t, tr), make([]byte, 4)
+			scale, raw := trial.InputScale(tr.Job), make([]byte, 4)
 			var got []train.StepResult
 			for range 10 {
 				require.NoError(t, devices[0].Read(scale, raw))
@@ -57,47 +58,11 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 				require.NoError(t, err)
 				got = append(got, r)
 			}
-			d, most := compare(steps(t, c, "emu", 10), got), tolerance(c, 10)
+			d, most := trial.Between(steps(t, c, "emu", 10), got), tolerance(c, 10)
 			t.Logf("apart %.2g, at most %.2g", d, most)
-			require.True(t, d.exceeds(most))
+			require.True(t, d.Exceeds(most))
 		})
 	}
-}
-
-// scaleOf is the factor by which a step casts what the first layer's q, k and v read.
-func scaleOf(t *testing.T, tr *train.Trainer) *backend.Tensor {
-	t.Helper()
-	for _, n := range tr.Micro[train.Variant{First: true, Last: tr.Config.Train.Accumulate == 1}].Nodes() {
-		for _, o := range n.Operands() {
-			if name := o.Tensor.Name; strings.HasPrefix(name, "layers.0.self_attn.input.") && strings.HasSuffix(name, ".scale") {
-				return o.Tensor
-			}
-		}
-	}
-	require.FailNow(t, "no scale")
-	return nil
-}
-
-// apart is by how much the steps of two runs differ: the root mean square over the
-// steps, and the mean with its sign, of the losses in nats and of the logarithms of the
-// gradients' norms. What is wrong in every step shows in the mean.
-type apart struct{ loss, lossDrift, norm, normDrift float64 }
-
-func compare(a, b []train.StepResult) (d apart) {
-	n := float64(len(a))
-	for i := range a {
-		loss, norm := b[i].Loss-a[i].Loss, math.Log(b[i].GradNorm/a[i].GradNorm)
-		d.loss += loss * loss / n
-		d.lossDrift += loss / n
-		d.norm += norm * norm / n
-		d.normDrift += norm / n
-	}
-	return apart{math.Sqrt(d.loss), math.Abs(d.lossDrift), math.Sqrt(d.norm), math.Abs(d.normDrift)}
-}
-
-// exceeds reports whether a difference is not within a tolerance; NaN is not.
-func (d apart) exceeds(most apart) bool {
-	return !(d.loss <= most.loss && d.lossDrift <= most.lossDrift && d.norm <= most.norm && d.normDrift <= most.normDrift)
 }
 
 // tolerance is what codes that move to a neighbour make of two runs of n steps.
@@ -116,7 +81,7 @@ func (d apart) exceeds(most apart) bool {
 // gradient are means over tokens, which leaves √(7/tokens) of it, of the gradient's norm,
 // and, as logits are of the order of 1, as many nats of the loss. The mean over n steps
 // is √n times closer.
-func tolerance(c train.Config, n int) apart {
+func tolerance(c train.Config, n int) trial.Apart {
 	const bf16, e4m3, e5m2 = 0x1p-9, 0x1p-4, 0x1p-3
 	forward, backward := bf16, bf16
 	if c.Recipe != "bf16" {
@@ -124,8 +89,7 @@ func tolerance(c train.Config, n int) apart {
 	}
 	tokens := c.Data.Seq * c.Train.MicroBatch * c.Train.Accumulate * c.Train.Ranks
 	mean := math.Sqrt(7 / float64(tokens))
-	loss, norm := forward*mean, backward*mean
-	return apart{loss, loss / math.Sqrt(float64(n)), norm, norm / math.Sqrt(float64(n))}
+	return trial.Within(forward*mean, backward*mean, n)
 }
 
 // agree requires of two runs of a model of one layer that they differ by rounding.
@@ -135,9 +99,9 @@ func agree(t *testing.T, c train.Config, want, got []train.StepResult) {
 	for _, r := range got {
 		require.False(t, r.Skipped)
 	}
-	d, most := compare(want, got), tolerance(c, len(want))
+	d, most := trial.Between(want, got), tolerance(c, len(want))
 	t.Logf("apart %.2g, at most %.2g", d, most)
-	require.False(t, d.exceeds(most), "apart %.3g, at most %.3g", d, most)
+	require.False(t, d.Exceeds(most), "apart %.3g, at most %.3g", d, most)
 }
 
 // trainer is a fresh one, and its devices.

@@ -15,6 +15,7 @@ import (
 	_ "octet/backend/emu"
 	"octet/checkpoint"
 	"octet/data"
+	"octet/internal/trial"
 	"octet/train"
 )
 
@@ -72,28 +73,6 @@ func take(t *testing.T, tr *train.Trainer, steps int) (list []train.StepResult) 
 // steps are those that are compared; small's tokens are a step's.
 const steps, tokens = 50, 64
 
-// apart is by how much the steps of two runs differ: the root mean square over the
-// steps, and the mean with its sign, of the losses in nats and of the logarithms of the
-// gradients' norms. One step that is off hardly shows; a factor that is wrong is wrong
-// in every step.
-type apart struct{ loss, lossDrift, norm, normDrift float64 }
-
-func compare(a, b []train.StepResult) (d apart) {
-	for i := range a {
-		loss, norm := b[i].Loss-a[i].Loss, math.Log(b[i].GradNorm/a[i].GradNorm)
-		d.loss += loss * loss / steps
-		d.lossDrift += loss / steps
-		d.norm += norm * norm / steps
-		d.normDrift += norm / steps
-	}
-	return apart{math.Sqrt(d.loss), math.Abs(d.lossDrift), math.Sqrt(d.norm), math.Abs(d.normDrift)}
-}
-
-// exceeds reports whether a difference is not within a tolerance; NaN is not.
-func (d apart) exceeds(most apart) bool {
-	return !(d.loss <= most.loss && d.lossDrift <= most.lossDrift && d.norm <= most.norm && d.normDrift <= most.normDrift)
-}
-
 // tolerance is what rounding makes of two runs that round differently, be it at random,
 // or because sums in another order came out on the other side of a tie.
 //
@@ -108,13 +87,13 @@ func (d apart) exceeds(most apart) bool {
 // add up to √13 u. A loss and a gradient are means over tokens, which leaves
 // √(13/tokens) u of the gradient's norm, and, as logits are of the order of 1, as many
 // nats of the loss. The mean over so many steps is √steps times closer.
-func tolerance(recipe string) apart {
+func tolerance(recipe string) trial.Apart {
 	forward, backward := 0x1p-4, 0x1p-3
 	if recipe == "bf16" {
 		forward, backward = 0x1p-9, 0x1p-9
 	}
-	loss, norm := forward*math.Sqrt(13./tokens), backward*math.Sqrt(13./tokens)
-	return apart{loss, loss / math.Sqrt(steps), norm, norm / math.Sqrt(steps)}
+	mean := math.Sqrt(13. / tokens)
+	return trial.Within(forward*mean, backward*mean, steps)
 }
 
 // compared are recipes that a Gaudi takes as they are, up to its formats.
@@ -132,9 +111,9 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 				require.Equal(t, tokens, c.Data.Seq*c.Train.MicroBatch)
 				got := losses(t, c, "gaudi", steps)
 				for _, other := range []string{"emu:" + model, "emu"} {
-					d := compare(losses(t, c, other, steps), got)
+					d := trial.Between(losses(t, c, other, steps), got)
 					t.Logf("%s, %s: apart %.2g, at most %.2g", recipe, other, d, most)
-					require.False(t, d.exceeds(most), "%s: from %s by %.3g, at most %.3g", recipe, other, d, most)
+					require.False(t, d.Exceeds(most), "%s: from %s by %.3g, at most %.3g", recipe, other, d, most)
 				}
 				for _, r := range got {
 					require.False(t, r.Skipped)
@@ -145,19 +124,6 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	}
 }
 
-// scaleOf is the factor by which a step casts what the first layer's q, k and v read.
-func scaleOf(t *testing.T, tr *train.Trainer) *backend.Tensor {
-	for _, n := range tr.Micro[train.Variant{First: true, Last: true}].Nodes() {
-		for _, o := range n.Operands() {
-			if name := o.Tensor.Name; strings.HasPrefix(name, "layers.0.self_attn.input.") && strings.HasSuffix(name, ".scale") {
-				return o.Tensor
-			}
-		}
-	}
-	require.FailNow(t, "no scale")
-	return nil
-}
-
 // One scale that is wrong by 2^-6 in the cast, and not where the product undoes it, is
 // found in every recipe that has one.
 func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
@@ -165,7 +131,7 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	for _, recipe := range compared[1:] {
 		c, most := small(recipe), tolerance(recipe)
 		tr, list := trainer(t, c, "gaudi")
-		scale := scaleOf(t, tr)
+		scale := trial.InputScale(tr.Job)
 		var got []train.StepResult
 		for range steps {
 			b := make([]byte, 4)
@@ -176,9 +142,9 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 			got = append(got, take(t, tr, 1)...)
 		}
 		closeAll(t, list)
-		d := compare(losses(t, c, "emu:gaudi2", steps), got)
+		d := trial.Between(losses(t, c, "emu:gaudi2", steps), got)
 		t.Logf("%s: apart %.2g, at most %.2g", recipe, d, most)
-		require.True(t, d.exceeds(most), recipe)
+		require.True(t, d.Exceeds(most), recipe)
 	}
 }
 

@@ -77,22 +77,23 @@ func TestOneRankFails(t *testing.T) {
 	c.Train.Steps, c.Train.Ranks, c.Train.EvalEvery, c.Checkpoint.Every = 6, 2, 3, 2
 	require.NoError(t, c.Resolve())
 	home := t.TempDir()
-	run := func(dir string) error {
+	run := func(dir string, resumed int) error {
 		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: "emu-frail", Threads: 2})
 		if err != nil {
 			return err
 		}
+		require.Equal(t, resumed, r.Resumed)
 		trainErr := r.Train(t.Context(), func(Progress) {})
 		return errors.Join(trainErr, r.Close())
 	}
 	plain := filepath.Join(home, "plain")
-	require.NoError(t, run(plain))
-	for _, at := range []frail{{"update", 3}, {"update", 6}, {"micro.first.last", 1}, {"micro.first.last", 4}, {"eval", 1}} {
+	require.NoError(t, run(plain, 0))
+	for at, resumed := range map[frail]int{{"update", 3}: 2, {"update", 6}: 4, {"micro.first.last", 1}: 0, {"micro.first.last", 4}: 2, {"eval", 1}: 2} {
 		*f = at
 		dir := filepath.Join(home, fmt.Sprint(at.program, at.runs))
-		require.ErrorIs(t, run(dir), errFrail, "%v", at)
+		require.ErrorIs(t, run(dir, 0), errFrail, "%v", at)
 		*f = frail{}
-		require.NoError(t, run(dir), "%v", at)
+		require.NoError(t, run(dir, resumed), "%v", at)
 		requireSameFiles(t, files(t, plain), dir, fmt.Sprint(at))
 	}
 }
