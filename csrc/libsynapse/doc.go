@@ -53,6 +53,8 @@
 //     no thread-local variable). Its graph compiler has some while it works, and
 //     HCCL for groups of calls, which this package doesn't use: so a graph is
 //     built and compiled within one call of C.
+//   - Signals stay the program's, though Habana's logger takes them when it is
+//     loaded: see keepSignals.
 //   - Close what was made before its device, a Comm first.
 //
 // # Libraries

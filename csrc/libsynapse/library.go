@@ -25,14 +25,20 @@ var started = struct {
 }{libraries: map[synapse]bool{}}
 
 // loadSynapse loads SynapseAI, whose library holds HCCL, too.
-func loadSynapse() (synapse, error) {
-	return dynlib.Open[*C.octet_synapse]("OCTET_LIBSYNAPSE", []string{"libSynapse.so", "/usr/lib/habanalabs/libSynapse.so"},
-		C.OCTET_SYNAPSE_NAMES, C.OCTET_HCCL_NAMES)
+func loadSynapse() (l synapse, err error) {
+	keepSignals(func() {
+		l, err = dynlib.Open[*C.octet_synapse]("OCTET_LIBSYNAPSE", []string{"libSynapse.so", "/usr/lib/habanalabs/libSynapse.so"},
+			C.OCTET_SYNAPSE_NAMES, C.OCTET_HCCL_NAMES)
+	})
+	return l, err
 }
 
-func loadHLML() (hlml, error) {
-	return dynlib.Open[*C.octet_hlml]("OCTET_LIBHLML", []string{"libhlml.so", "/usr/lib/habanalabs/libhlml.so"},
-		C.OCTET_HLML_NAMES, C.OCTET_HLML_OPTIONAL_NAMES)
+func loadHLML() (l hlml, err error) {
+	keepSignals(func() {
+		l, err = dynlib.Open[*C.octet_hlml]("OCTET_LIBHLML", []string{"libhlml.so", "/usr/lib/habanalabs/libhlml.so"},
+			C.OCTET_HLML_NAMES, C.OCTET_HLML_OPTIONAL_NAMES)
+	})
+	return l, err
 }
 
 // startSynapse loads SynapseAI and starts it, once. Nothing ever stops it: its
@@ -52,7 +58,9 @@ func initialize(l synapse) error {
 	if started.libraries[l] {
 		return nil
 	}
-	if err := synapseError(l, C.octet_syn_initialize(l.Table)); err != nil {
+	var status C.octet_syn_status
+	keepSignals(func() { status = C.octet_syn_initialize(l.Table) }) // it loads libraries of kernels
+	if err := synapseError(l, status); err != nil {
 		return err
 	}
 	started.libraries[l] = true

@@ -19,6 +19,15 @@ typedef uintptr_t octet_syn_handle;
 typedef struct octet_synapse octet_synapse;
 typedef struct octet_hlml octet_hlml;
 
+// signals.c
+
+// What a process does about signals, and the stack on which a thread does it.
+// Both calls are for the same thread.
+typedef struct octet_syn_signals octet_syn_signals;
+
+octet_syn_signals *octet_syn_signals_keep(void);
+void octet_syn_signals_restore(octet_syn_signals *s); // frees what keep returned
+
 // device.c
 
 typedef struct {

@@ -45,6 +45,8 @@
 //     the host's, aligned to 128 bytes (Gaudi2) or 256 (Gaudi3) and to nothing more.
 //   - A process acquires one device, and a device has one process. Processes that load
 //     the same file share a machine.
+//   - It takes the process's signals when it is loaded, as the vendor's logger does. One
+//     that arrives while a device is acquired loses it before it is passed on.
 //   - Products of FP8 are those of backend/arith's models, E4M3 ends at 240 or at 448.
 //     Results have the same bits on any number of threads.
 //   - HCCL connects processes through sockets. A rank that died, or that asks for
