@@ -20,8 +20,19 @@ func TestKernels(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, missing)
 
-	t.Setenv("GC_KERNEL_PATH", there)
-	paths, err := Kernels()
-	require.NoError(t, err)
-	require.Equal(t, []string{there}, paths)
+	for set, want := range map[string][]string{
+		there:                         {there},
+		there + ":":                   {there},                      // there:$GC_KERNEL_PATH, which was not set
+		"libtpc_kernels.so:" + there:  {"libtpc_kernels.so", there}, // of which the loader finds the first
+		there + "::libtpc_kernels.so": {there, "libtpc_kernels.so"},
+	} {
+		t.Setenv("GC_KERNEL_PATH", set)
+		paths, err := Kernels()
+		require.NoError(t, err, set)
+		require.Equal(t, want, paths)
+	}
+
+	t.Setenv("GC_KERNEL_PATH", ":")
+	_, err = Kernels()
+	require.ErrorContains(t, err, "is not set")
 }
