@@ -190,6 +190,7 @@ typedef struct {
 	X(synStatus, synTensorSetQuantizationData, (synTensor, synQuantizationProperty, void *, uint64_t)) \
 	X(synStatus, synTensorAssignToSection, (synTensor, synSectionHandle, uint64_t)) \
 	X(synStatus, synNodeCreateWithId, (synGraphHandle, const synTensor *, const synTensor *, uint32_t, uint32_t, const void *, unsigned, const char *, const char *, synNodeId *, const char **, const char **)) \
+	X(synStatus, synNodeSetDeterministic, (synGraphHandle, synNodeId, bool)) \
 	X(synStatus, synNodeDependencySet, (synGraphHandle, const synNodeId *, const synNodeId *, uint32_t, uint32_t)) \
 	X(synStatus, synGraphCompile, (synRecipeHandle *, synGraphHandle, const char *, const char *)) \
 	X(synStatus, synRecipeSerialize, (synRecipeHandle, const char *)) \

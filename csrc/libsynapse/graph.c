@@ -61,6 +61,9 @@ static octet_syn_status add_node(const build *b, uint32_t index, const octet_syn
 	TRY(b->api, synNodeCreateWithId, b->graph, n->ins ? b->operands : NULL, n->outs ? b->operands + n->ins : NULL, n->ins, n->outs,
 	    n->params_bytes ? bytes + n->params : NULL, (unsigned)n->params_bytes, bytes + n->guid, bytes + n->name,
 	    &b->nodes[index], NULL, NULL);
+	// Else the compiler may divide a long sum among engines that add up their parts
+	// as they come, and no two runs have the same bits.
+	TRY(b->api, synNodeSetDeterministic, b->graph, b->nodes[index], true);
 	if (!n->afters)
 		return (octet_syn_status){0};
 	for (uint32_t i = 0; i < n->afters; i++)

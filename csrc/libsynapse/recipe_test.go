@@ -345,3 +345,25 @@ func TestAnyGoroutineMayCallAnything(t *testing.T) {
 	group.Wait()
 	require.Equal(t, ramp(32*n, 2), g.read(out, 32*n))
 }
+
+// A sum has the same bits in every launch, and not those of whichever part of it was
+// there first.
+func TestLaunchesRepeat(t *testing.T) {
+	d := device(t)
+	g := newRig(t, d)
+	tensor := func(sizes []uint64, section int) Tensor {
+		return Tensor{Type: F32, Sizes: sizes, Section: section}
+	}
+	r := recipe(t, d, &Graph{
+		Tensors:  []Tensor{tensor([]uint64{3, 1}, 0), tensor([]uint64{1, 3}, 1), tensor([]uint64{1, 1}, 2)},
+		Nodes:    []Node{{GUID: "gemm", Name: "sum", In: []int{0, 1}, Out: []int{2}, Params: GemmParams(false, false)}},
+		Sections: 3,
+	}, "sum")
+	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
+	g.write(a, []float32{1e8, -1e8, 1}) // from its other end this is 0
+	g.write(b, []float32{1, 1, 1})
+	for range 4 {
+		g.launch(r, a, b, c)
+		require.Equal(t, []float32{1}, g.read(c, 1))
+	}
+}

@@ -143,6 +143,7 @@ typedef struct call {
 	bool gaudi3;
 	bool drop_nan; // maxima and minima pass over NaN, see standin.go
 	uint32_t rounding; // synRoundingMode of a product's output
+	bool backwards;    // a product is summed from its end
 	uint32_t ins, outs;
 	const operand *in[MAX_OPERANDS];
 	operand *out[MAX_OPERANDS];
@@ -211,7 +212,7 @@ typedef struct {
 	uint64_t at_a, at_b; // of the first element
 	uint64_t m, n, k;
 	uint64_t a_row, a_column, b_row, b_column; // strides
-	bool gaudi3;
+	bool gaudi3, backwards;
 	float *out; // [m][n]
 } product;
 
@@ -223,6 +224,7 @@ typedef struct {
 	const kernel *kernel;
 	char *guid, *name;
 	uint32_t type, from, rounding;
+	uint32_t deterministic;
 	uint32_t ins, outs;
 	int32_t in[MAX_OPERANDS], out[MAX_OPERANDS]; // of operands; -1: left out
 	void *params;

@@ -484,7 +484,13 @@ status synNodeDependencySet(graph *handle, const uint64_t *blocking, const uint6
 status synNodeSetDeterministic(graph *handle, const uint64_t id, const bool value) {
 	ENTER();
 	graph *g = object_find(handle, GRAPH);
-	return leave(!g ? FAIL : node_find(g, id) ? SUCCESS : INVALID_ARGUMENT);
+	if (!g)
+		return leave(FAIL);
+	node *n = node_find(g, id);
+	if (!n)
+		return leave(INVALID_ARGUMENT);
+	n->deterministic = value;
+	return leave(SUCCESS);
 }
 
 status synNodeSetRoundingMode(graph *handle, const uint64_t id, const uint32_t mode) {

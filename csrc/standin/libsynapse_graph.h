@@ -36,6 +36,7 @@ struct node {
 	uint64_t id; // from 1, in order of creation
 	char *guid, *name;
 	call call; // its operands are those of the tensors
+	bool deterministic;
 	tensor *in[MAX_OPERANDS], *out[MAX_OPERANDS];
 	void *params;
 	uint64_t *after; // ids of nodes that have to run before

@@ -4,7 +4,9 @@
 // them.
 //
 // Sums of FP8 products are libsynapse_fp8.c's. Products of wider types are sums in F32,
-// k ascending.
+// k ascending, and in every second launch descending if their node is not
+// deterministic: the graph compiler divides long sums among the engines, whose parts
+// are added up as they come (mme_concurrency_identifier.cpp).
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -63,9 +65,25 @@ static void multiply_rows(void *data, uint64_t from, uint64_t to) {
 	add_product(p->out + from * p->n, u->a + from * p->k, u->b, to - from, p->n, p->k);
 }
 
+// reverse turns round the order of n pieces of some width, in each of several groups.
+static void reverse(float *x, uint64_t groups, uint64_t n, uint64_t width) {
+	for (uint64_t g = 0; g < groups; g++)
+		for (uint64_t i = 0; i < n / 2; i++)
+			for (uint64_t j = 0; j < width; j++) {
+				float *first = &x[(g * n + i) * width + j], *last = &x[(g * n + n - 1 - i) * width + j];
+				const float kept = *first;
+				*first = *last;
+				*last = kept;
+			}
+}
+
 static void multiply_floats(const product *p) {
 	float *a = unpack(p->a, p->at_a, p->m, p->k, p->a_row, p->a_column, p->gaudi3);
 	float *b = unpack(p->b, p->at_b, p->k, p->n, p->b_row, p->b_column, p->gaudi3);
+	if (p->backwards) {
+		reverse(a, p->m, p->k, 1);
+		reverse(b, 1, p->k, p->n);
+	}
 	parallel(p->m, 1 + SMALL / (p->n * p->k), multiply_rows, &(unpacked){p, a, b});
 	free(a);
 	free(b);
@@ -141,7 +159,7 @@ static const char *check_gemm(const call *c) {
 static void multiply(const call *c, const uint64_t *batch, float *out) {
 	const gemm_params t = params_of(c);
 	const operand *a = c->in[0], *b = c->in[1], *o = c->out[0];
-	product p = {.a = a, .b = b, .m = o->sizes[1], .n = o->sizes[0], .k = a->sizes[t.transpose_a], .gaudi3 = c->gaudi3, .out = out};
+	product p = {.a = a, .b = b, .m = o->sizes[1], .n = o->sizes[0], .k = a->sizes[t.transpose_a], .gaudi3 = c->gaudi3, .backwards = c->backwards, .out = out};
 	uint64_t stride_a = a->sizes[0] * a->sizes[1], stride_b = b->sizes[0] * b->sizes[1];
 	for (int d = 2; d < MAX_DIMS; d++) {
 		p.at_a += (a->sizes[d] > 1 ? batch[d] : 0) * stride_a;

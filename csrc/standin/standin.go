@@ -38,6 +38,8 @@
 //     an order between the nodes that use them, as in the published graph compiler.
 //   - A recipe runs its nodes in an order of its own, a seeded one among those that the
 //     edges allow. Its workspace is filled with NaN before each launch.
+//     A product of BF16 or F32 whose node is not deterministic is summed from its other
+//     end in every second launch.
 //   - Work of a stream is put off until somebody waits for it, then done in order; each
 //     other stream's stays undone. Freeing memory waits for nothing: work that comes
 //     after it loses the device, and every further call returns 31.
