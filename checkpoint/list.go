@@ -13,6 +13,9 @@ import (
 	"octet/internal/disk"
 )
 
+// Dir is the folder of checkpoints in a run's folder.
+const Dir = "checkpoints"
+
 // ErrNone says that a run has no whole checkpoint.
 var ErrNone = errors.New("no whole checkpoint")
 

@@ -13,7 +13,6 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
-	"octet/internal/run"
 	"octet/internal/writers"
 )
 
@@ -78,16 +77,15 @@ func Diff(a, b string) (*Difference, error) {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s does not exist: name the folder of a run", dir)
 		}
-		path := run.MetricsPath(dir)
-		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, filepath.Base(path))
+		if info, err := os.Stat(metricsOf(dir)); err != nil || !info.Mode().IsRegular() {
+			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, writers.MetricsFile)
 		}
 	}
 	var err error
-	if d.Metrics, err = diffMetrics(run.MetricsPath(a), run.MetricsPath(b)); err != nil {
+	if d.Metrics, err = diffMetrics(metricsOf(a), metricsOf(b)); err != nil {
 		return nil, err
 	}
-	ca, cb, err := lastCommon(run.CheckpointsPath(a), run.CheckpointsPath(b))
+	ca, cb, err := lastCommon(filepath.Join(a, checkpoint.Dir), filepath.Join(b, checkpoint.Dir))
 	if err != nil || ca == nil {
 		return d, err
 	}
@@ -96,6 +94,8 @@ func Diff(a, b string) (*Difference, error) {
 	d.Checkpoints, err = diffCheckpoints(ca, cb)
 	return d, err
 }
+
+func metricsOf(dir string) string { return filepath.Join(dir, writers.MetricsFile) }
 
 // lastCommon opens the last checkpoints of one step that are whole in both
 // folders; nil if there are none.

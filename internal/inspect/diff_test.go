@@ -13,7 +13,6 @@ import (
 
 	"octet/checkpoint"
 	"octet/fp8"
-	"octet/internal/run"
 	"octet/internal/writers"
 	"octet/train"
 )
@@ -22,7 +21,7 @@ import (
 func runFolder(t *testing.T, metrics string) string {
 	t.Helper()
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(run.MetricsPath(dir), []byte(metrics), 0o600))
+	require.NoError(t, os.WriteFile(metricsOf(dir), []byte(metrics), 0o600))
 	return dir
 }
 

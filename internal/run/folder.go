@@ -12,6 +12,7 @@ import (
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/disk"
+	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -20,11 +21,11 @@ const (
 	configFile     = "config.toml"
 	dataFile       = "data.json"
 	choicesFile    = "choices.json" // what the device chose by time, see backend.Chooser
-	metricsFile    = "metrics.jsonl"
-	timingFile     = "timing.jsonl"
-	logFile        = "run.log"
+	metricsFile    = writers.MetricsFile
+	timingFile     = writers.TimingFile
+	logFile        = writers.RunLogFile
 	traceFile      = "trace.json"
-	checkpointsDir = "checkpoints"
+	checkpointsDir = checkpoint.Dir
 	lockFile       = ".lock" // what checkpoint.Lock leaves
 )
 
@@ -97,14 +98,8 @@ func notARun(dir string) error {
 // ConfigPath is where the run's resolved config lies.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
-// MetricsPath is where a run writes a line for each step.
-func MetricsPath(dir string) string { return filepath.Join(dir, metricsFile) }
-
-// CheckpointsPath is the folder of a run's checkpoints.
-func CheckpointsPath(dir string) string { return filepath.Join(dir, checkpointsDir) }
-
 // Checkpoints is the folder of the run's checkpoints.
-func (f *Folder) Checkpoints() string { return CheckpointsPath(f.Dir) }
+func (f *Folder) Checkpoints() string { return f.path(checkpointsDir) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 

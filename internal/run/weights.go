@@ -85,7 +85,7 @@ func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint
 		c, err = checkpoint.Open(path)
 		return c, nil, err
 	}
-	c, skipped, err = checkpoint.Newest(CheckpointsPath(path))
+	c, skipped, err = checkpoint.Newest(filepath.Join(path, checkpointsDir))
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0 {
 		err = fmt.Errorf("the run has no whole checkpoint: %w", skipped[0].Damage)
 	} else if errors.Is(err, checkpoint.ErrNone) {

@@ -26,6 +26,14 @@ func (f Float) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
 }
 
+// The files that this package writes, as a run's folder has them. Those of
+// TensorBoard have names of their own.
+const (
+	MetricsFile = "metrics.jsonl"
+	TimingFile  = "timing.jsonl"
+	RunLogFile  = "run.log"
+)
+
 // Metrics is a line of metrics.jsonl: what the computation determines, the same
 // on every run of a config. Fields are written in this order.
 type Metrics struct {

@@ -17,11 +17,12 @@ import (
 	"strconv"
 	"strings"
 
-	"octet/study/internal/figure"
-
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+
+	"octet/internal/writers"
+	"octet/study/internal/figure"
 )
 
 func main() {
@@ -90,7 +91,7 @@ func drawRuns(out, title string, smooth float64, baselines string, runs []string
 // readRun reads the losses of metrics.jsonl. The running mean starts at the
 // first loss.
 func readRun(dir string, smooth float64) (train, val plotter.XYs, err error) {
-	text, err := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
+	text, err := os.ReadFile(filepath.Join(dir, writers.MetricsFile))
 	if err != nil {
 		return nil, nil, err
 	}
