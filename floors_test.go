@@ -1,0 +1,75 @@
+package main
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// floors are the packages of this module, the highest first. A package imports those of
+// lower floors only: arithmetic does not know programs, programs do not know devices,
+// and what trains knows nothing of the command.
+var floors = [][]string{
+	{"."},
+	{"internal/cli"},
+	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"}, // nobody imports them
+	{"internal/bench", "study/internal/start"},
+	{"internal/run"},
+	{"internal/adam", "internal/compare", "internal/config", "internal/export", "internal/inspect", "internal/spike", "internal/trial"},
+	{"infer", "train"},
+	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
+	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "internal/writers", "recipe"},
+	{"fp8", "data", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin", "csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure"}, // import nothing of ours
+}
+
+func TestImportsPointDown(t *testing.T) {
+	floorOf := map[string]int{}
+	for i, floor := range floors {
+		for _, name := range floor {
+			floorOf[name] = i
+		}
+	}
+	mod, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	module := strings.Fields(string(mod))[1] + "/"
+	met := map[string]bool{}
+	root := os.DirFS(".")
+	require.NoError(t, fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		text, err := fs.ReadFile(root, name)
+		if err != nil {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly) // whatever its build tags
+		if err != nil {
+			return err
+		}
+		from := path.Dir(name)
+		floor, ok := floorOf[from]
+		require.True(t, ok, "package %s stands on no floor: give it one", from)
+		met[from] = true
+		for _, i := range file.Imports {
+			imported, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if to, ours := strings.CutPrefix(imported, module); ours {
+				require.Greater(t, floorOf[to], floor, "%s imports %s, which is not below it", name, to)
+			}
+		}
+		return nil
+	}))
+	for name := range floorOf {
+		require.True(t, met[name], "there is no package %s", name)
+	}
+}
