@@ -12,38 +12,6 @@ import (
 	"octet/fp8"
 )
 
-// Watch returns b with programs that show their nodes to an observer, one for each
-// run of a program: observer is called with its name before it runs, and may
-// return nil. Of b's methods those beyond Backend, such as Meter, are to be
-// called on b itself.
-func Watch(b Backend, observer func(program string) Observer) Backend { return &watched{b, observer} }
-
-type watched struct {
-	Backend
-	observer func(program string) Observer
-}
-
-func (w *watched) Load(programs ...*Program) ([]Executable, error) {
-	list, err := w.Backend.Load(programs...)
-	for i, x := range list {
-		list[i] = &watchedProgram{x, w.observer, programs[i].Name()}
-	}
-	return list, err
-}
-
-type watchedProgram struct {
-	Executable
-	observer func(program string) Observer
-	name     string
-}
-
-func (x *watchedProgram) Run(ctx context.Context) error {
-	if observe := x.observer(x.name); observe != nil {
-		return x.RunObserved(ctx, observe)
-	}
-	return x.Executable.Run(ctx)
-}
-
 // Values reads an operand as every op's equation means it: its scale applied.
 // Integers are themselves.
 func Values(m Memory, t *Tensor) ([]float64, error) {

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Profile records how long each node takes: of the programs that are loaded
-// through Watch, while it is recording. Between Begin and End is one span,
+// Profile records how long each node takes: of the programs that are run with its
+// observers, while it is recording. Between Begin and End is one span,
 // usually a step; the programs compute what they always do, node by node, and
 // what is added is a look at the clock after each. It is for one goroutine.
 //
 //	p := backend.NewProfile()
-//	device = p.Watch(device)  // before Load
-//	p.Begin(); …; p.End()     // around what is to be recorded, any number of times
+//	trainer.Observe = p.Observer // or x.RunObserved(ctx, p.Observer("name"))
+//	p.Begin(); …; p.End()        // around what is to be recorded, any number of times
 //	rows := p.Rows(peaks, backend.OpKind)
 type Profile struct {
 	now     func() time.Time
@@ -59,20 +59,19 @@ func (p *Profile) Spans() int { return p.spans }
 // host's: feeding inputs, reading results.
 func (p *Profile) Elapsed() time.Duration { return p.elapsed }
 
-// Watch returns b with programs that p records, see [Watch].
-func (p *Profile) Watch(b Backend) Backend {
-	return Watch(b, func(program string) Observer {
-		if !p.on {
-			return nil
-		}
-		last := p.now().Sub(p.origin)
-		return func(n *Node, _ Memory) error {
-			now := p.now().Sub(p.origin)
-			p.events = append(p.events, event{n, program, last, now})
-			last = now
-			return nil
-		}
-	})
+// Observer records the run of a program that is about to begin; nil while p does
+// not record.
+func (p *Profile) Observer(program string) Observer {
+	if !p.on {
+		return nil
+	}
+	last := p.now().Sub(p.origin)
+	return func(n *Node, _ Memory) error {
+		now := p.now().Sub(p.origin)
+		p.events = append(p.events, event{n, program, last, now})
+		last = now
+		return nil
+	}
 }
 
 // Row sums up the runs of some nodes.

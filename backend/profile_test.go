@@ -2,7 +2,6 @@ package backend
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"testing"
@@ -18,39 +17,13 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// device runs programs by letting time go by: node i takes i+1 milliseconds.
-type device struct {
-	Backend
-	clock *clock
-	fail  error
-}
-
-type run struct {
-	Executable
-	device *device
-	nodes  []*Node
-}
-
-func (d *device) Load(programs ...*Program) (list []Executable, err error) {
-	for _, p := range programs {
-		list = append(list, &run{device: d, nodes: p.Nodes()})
+// run lets time go by where a device would run a program: node i takes i+1
+// milliseconds.
+func (c *clock) run(t *testing.T, p *Program, observe Observer) {
+	for i, n := range p.Nodes() {
+		c.at = c.at.Add(time.Duration(i+1) * time.Millisecond)
+		require.NoError(t, observe(n, nil))
 	}
-	return list, d.fail
-}
-
-func (x *run) Run(context.Context) error {
-	x.device.clock.at = x.device.clock.at.Add(time.Hour)
-	return nil
-}
-
-func (x *run) RunObserved(_ context.Context, observe Observer) error {
-	for i, n := range x.nodes {
-		x.device.clock.at = x.device.clock.at.Add(time.Duration(i+1) * time.Millisecond)
-		if err := observe(n, nil); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // profiled records two spans of a program of four nodes.
@@ -71,16 +44,13 @@ func profiled(t *testing.T) *Profile {
 
 	c := &clock{at: time.Unix(1000, 0)}
 	profile := &Profile{now: c.now}
-	list, err := profile.Watch(&device{clock: c}).Load(p)
-	require.NoError(t, err)
-	ctx := context.Background()
-	require.NoError(t, list[0].Run(ctx)) // not recorded
 	for range 2 {
+		require.Nil(t, profile.Observer("micro"))
 		profile.Begin()
 		c.at = c.at.Add(5 * time.Millisecond) // the host's
-		require.NoError(t, list[0].Run(ctx))
+		c.run(t, p, profile.Observer("micro"))
 		profile.End()
-		require.NoError(t, list[0].Run(ctx)) // not recorded
+		c.at = c.at.Add(time.Hour)
 	}
 	return profile
 }
@@ -148,10 +118,3 @@ func TestWriteTrace(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
-
-// What the backend refuses stays refused.
-func TestProfileLoadFails(t *testing.T) {
-	broken := errors.New("no such op")
-	_, err := NewProfile().Watch(&device{fail: broken}).Load()
-	require.ErrorIs(t, err, broken)
-}

@@ -45,9 +45,9 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	}
 	if t.Config.shards() > 1 {
 		// The weights are measured against masters that all ranks gather.
-		err = t.each(ctx, func(ctx context.Context, r *rank) error { return r.health.Run(ctx) })
+		err = t.each(ctx, func(ctx context.Context, r *rank) error { return t.run(ctx, r, r.health) })
 	} else {
-		err = t.ranks[0].health.Run(ctx)
+		err = t.run(ctx, t.ranks[0], t.ranks[0].health)
 	}
 	if err != nil {
 		return h, err

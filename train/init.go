@@ -80,5 +80,5 @@ func (t *Trainer) setConstants() error {
 
 // prepare casts the weights on every rank.
 func (t *Trainer) prepare(ctx context.Context) error {
-	return t.each(ctx, func(ctx context.Context, r *rank) error { return r.prepare.Run(ctx) })
+	return t.each(ctx, func(ctx context.Context, r *rank) error { return t.run(ctx, r, r.prepare) })
 }

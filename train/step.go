@@ -158,11 +158,11 @@ func (t *Trainer) issue(ctx context.Context) error {
 }
 
 func (t *Trainer) runStep(ctx context.Context, r *rank) error {
-	err := t.microBatches(r, t.step+t.flights.n, func(x backend.Executable) error { return x.Run(ctx) })
+	err := t.microBatches(r, t.step+t.flights.n, func(p program) error { return t.run(ctx, r, p) })
 	if err != nil {
 		return err
 	}
-	return r.update.Run(ctx)
+	return t.run(ctx, r, r.update)
 }
 
 // collect waits for the result of the oldest step under way.
@@ -255,8 +255,8 @@ func (t *Trainer) blame(ctx context.Context, from data.Position) error {
 	err := t.moveTo(from)
 	if err == nil {
 		err = t.each(ctx, func(ctx context.Context, r *rank) error {
-			hunt := func(x backend.Executable) error {
-				found, err := backend.FindNonFinite(ctx, x)
+			hunt := func(p program) error {
+				found, err := backend.FindNonFinite(ctx, p)
 				if found != nil {
 					return found
 				}

@@ -379,7 +379,7 @@ func TestColdStart(t *testing.T) {
 			require.NoError(t, tr.calibrate(t.Context()))
 			tr.calibrated = true
 		}
-		require.NoError(t, tr.microBatches(r, 0, func(x backend.Executable) error { return x.RunObserved(t.Context(), record) }))
+		require.NoError(t, tr.microBatches(r, 0, func(x program) error { return x.RunObserved(t.Context(), record) }))
 		require.NotEmpty(t, used)
 		return used
 	}

@@ -23,6 +23,11 @@ type Trainer struct {
 	// need it.
 	Reopen func() ([]backend.Backend, error)
 
+	// Observe is called with its name before a program runs on the first device, and
+	// returns who is to see its nodes; nil: nobody. It may be set between two steps;
+	// one that is under way has run without it.
+	Observe func(program string) backend.Observer
+
 	// Converted says that the last Restore had to round moments in E4M3, which
 	// a device with another E4M3 had written.
 	Converted bool
@@ -51,14 +56,30 @@ type rank struct {
 	loader  *data.Loader
 	sweep   *data.Sweep // nil without validation data
 
-	micro                            map[Variant]backend.Executable
-	update, calibrate, prepare, eval backend.Executable
-	health                           backend.Executable // nil if nobody asks
-	reports                          [2]backend.Fetch   // of steps, by turns; nil where the device does not work on after Run
+	micro                            map[Variant]program
+	update, calibrate, prepare, eval program
+	health                           program          // empty if nobody asks
+	reports                          [2]backend.Fetch // of steps, by turns; nil where the device does not work on after Run
 
 	tokens, targets []int32
 	bytes           []byte
 	words           [4 * reportWords]byte // on their way from the device
+}
+
+// program is one that is loaded.
+type program struct {
+	backend.Executable
+	name string
+}
+
+// run runs a program, observed if somebody asks for that.
+func (t *Trainer) run(ctx context.Context, r *rank, p program) error {
+	if t.Observe != nil && r.index == 0 {
+		if observe := t.Observe(p.name); observe != nil {
+			return p.RunObserved(ctx, observe)
+		}
+	}
+	return p.Run(ctx)
 }
 
 // NewTrainer binds a job to devices, one for each rank, and loads its
@@ -81,7 +102,7 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	seq := j.Config.Data.Seq
 	var ranks []*rank
 	for i, dev := range devices {
-		r := &rank{index: i, backend: dev, micro: map[Variant]backend.Executable{}}
+		r := &rank{index: i, backend: dev, micro: map[Variant]program{}}
 		var err error
 		if r.loader, err = data.NewLoader(corpus.Train, data.LoaderOptions{
 			Seq: seq, Seed: uint64(j.Config.Seed), Rank: i, Ranks: len(devices),
@@ -121,21 +142,22 @@ func (r *rank) load(j *Job) error {
 		return err
 	}
 	for i, p := range j.Programs() {
+		x := program{loaded[i], p.Name()}
 		switch p {
 		case j.Update:
-			r.update = loaded[i]
+			r.update = x
 		case j.Calibrate:
-			r.calibrate = loaded[i]
+			r.calibrate = x
 		case j.Prepare:
-			r.prepare = loaded[i]
+			r.prepare = x
 		case j.Eval:
-			r.eval = loaded[i]
+			r.eval = x
 		case j.Health:
-			r.health = loaded[i]
+			r.health = x
 		default:
 			for v, q := range j.Micro {
 				if p == q {
-					r.micro[v] = loaded[i]
+					r.micro[v] = x
 				}
 			}
 		}
@@ -175,7 +197,7 @@ func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 
 // microBatches feeds the micro-batches of a step, from where the loader is, and
 // runs each.
-func (t *Trainer) microBatches(r *rank, step int, run func(backend.Executable) error) error {
+func (t *Trainer) microBatches(r *rank, step int, run func(program) error) error {
 	n := t.Config.Train.Accumulate
 	for i := range n {
 		if err := r.loader.Next(r.tokens, r.targets); err != nil {
@@ -238,10 +260,10 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 		if err := t.feed(r, t.control(r, t.step, 0)); err != nil {
 			return err
 		}
-		if err := r.calibrate.Run(ctx); err != nil {
+		if err := t.run(ctx, r, r.calibrate); err != nil {
 			return err
 		}
-		return r.prepare.Run(ctx)
+		return t.run(ctx, r, r.prepare)
 	})
 }
 
@@ -287,7 +309,7 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 			if err := t.feed(r, backend.Control{}); err != nil {
 				return err
 			}
-			if err := r.eval.Run(ctx); err != nil {
+			if err := t.run(ctx, r, r.eval); err != nil {
 				return err
 			}
 			if err := r.backend.Read(t.EvalLoss, r.words[:4]); err != nil {

@@ -149,10 +149,11 @@ func (o Options) train(ctx context.Context, job *train.Job, name string, step *i
 		return err
 	}
 	defer func() { err = errors.Join(err, devices[0].Close()) }()
-	t, err := train.NewTrainer(job, o.Corpus, []backend.Backend{backend.Watch(devices[0], observer)})
+	t, err := train.NewTrainer(job, o.Corpus, devices)
 	if err != nil {
 		return err
 	}
+	t.Observe = observer
 	if dir := o.Config.Model.Init; dir != "" {
 		err = t.InitFrom(ctx, dir)
 	} else {

@@ -144,8 +144,9 @@ func TestStepsAheadLeaveTheSameFiles(t *testing.T) {
 	}
 }
 
-// A profile sees one step at a time.
-func TestNoStepsAheadInAProfiledRun(t *testing.T) {
+// A profile sees one step at a time, and each whole; those before and behind are
+// given ahead.
+func TestNoStepsAheadInAProfile(t *testing.T) {
 	l := lates()
 	c := tinyConfig(t)
 	c.Train.Steps, c.Checkpoint.Every, c.Train.EvalEvery, c.Train.HealthEvery = 12, 0, 0, 0
@@ -161,5 +162,12 @@ func TestNoStepsAheadInAProfiledRun(t *testing.T) {
 	}))
 	require.NoError(t, r.Close())
 	require.Equal(t, profiledSteps, profile.Spans())
-	require.Zero(t, l.behind)
+	updates := 0
+	for _, row := range profile.Rows(backend.Peaks{}, backend.OpKind) {
+		if row.Name == "AdamW" {
+			updates = row.Calls
+		}
+	}
+	require.Equal(t, profiledSteps*3, updates, "three groups in every step")
+	require.Equal(t, warmUpSteps-1+(c.Train.Steps-warmUpSteps-profiledSteps)-1, l.behind, "all but the last before the profile, and of the run")
 }

@@ -37,18 +37,7 @@ type Profile struct {
 // profiler is a profile in the making.
 type profiler struct {
 	*backend.Profile
-	meter backend.Meter // nil where the backend has none
 	peaks backend.Peaks
-}
-
-// watch watches the first device, before programs are loaded there. So it is no
-// backend.Fetcher any more: steps of such a run follow one by one, and a span holds
-// one.
-func (p *profiler) watch(devices []backend.Backend) {
-	if m, ok := devices[0].(backend.Metered); ok && p.Spans() == 0 {
-		p.meter = m.Meter()
-	}
-	devices[0] = p.Watch(devices[0])
 }
 
 // profiledRange is the steps to profile: those after from, up to to.
@@ -58,18 +47,20 @@ func (r *Run) profiledRange() (from, to int) {
 }
 
 // next is Trainer.Next, recorded if the step is one to profile. ahead says that
-// the step after it follows, whatever comes of this one.
+// the step after it follows, whatever comes of this one. What is profiled is given to
+// the devices step by step, so that a span holds one.
 func (r *Run) next(ctx context.Context, ahead bool) (train.StepResult, error) {
-	p := r.profile
-	if from, _ := r.profiledRange(); p == nil || r.Trainer.StepsDone() < from {
-		if ahead {
+	p, done := r.profile, r.Trainer.StepsDone()
+	from, _ := r.profiledRange()
+	if p == nil || done < from {
+		if ahead && (p == nil || done+1 < from) {
 			return r.Trainer.NextAhead(ctx)
 		}
 		return r.Trainer.Next(ctx)
 	}
-	if p.Spans() == 0 && p.meter != nil {
-		p.peaks = backend.Peaks{FLOPs: best(flopsBursts, p.meter.FLOPs), Bytes: best(bytesBursts, p.meter.Bytes)}
-		p.meter = nil // and its memory
+	if d, ok := r.Devices[0].(backend.Metered); ok && p.Spans() == 0 {
+		m := d.Meter()
+		p.peaks = backend.Peaks{FLOPs: best(flopsBursts, m.FLOPs), Bytes: best(bytesBursts, m.Bytes)}
 	}
 	p.Begin()
 	defer p.End()

@@ -1,13 +1,62 @@
 package run
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/train"
 )
+
+// choosing is emu with what an accelerator can tell beyond a Backend.
+type choosing struct{ backend.Backend }
+
+func (choosing) Choices() []byte                   { return []byte("[1]") }
+func (choosing) Usage() (backend.Usage, error)     { return backend.Usage{Allocated: 12345}, nil }
+func (choosing) Sensors() (backend.Sensors, error) { return nil, errors.New("no such library") }
+
+// A run that is profiled leaves all that a run does, also of what its device can do
+// beyond the least.
+func TestAProfileHidesNothing(t *testing.T) {
+	d, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	openEmu := d.Open
+	d.Name, d.Rank = "emu-choosing", -1
+	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := openEmu(device, o)
+		for i, b := range list {
+			list[i] = choosing{b}
+		}
+		return list, err
+	}
+	backend.Register(d)
+	c := tinyConfig(t)
+	c.Train.Steps, c.Checkpoint.Every = 4, 2
+	c.Precision.Schedule = []train.RecipeChange{{Step: 2, Recipe: "fp8-delayed"}} // on devices opened anew
+	require.NoError(t, c.Resolve())
+	for _, profile := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "run")
+		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: d.Name, Threads: 1, Profile: profile})
+		require.NoError(t, err)
+		require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+		usage, ok := r.Usage()
+		require.True(t, ok)
+		require.EqualValues(t, 12345, usage.Allocated)
+		require.NoError(t, r.Close())
+		choices, err := os.ReadFile(filepath.Join(dir, choicesFile))
+		require.NoError(t, err)
+		require.Equal(t, "[1]", string(choices))
+		log, err := os.ReadFile(filepath.Join(dir, logFile))
+		require.NoError(t, err)
+		require.Contains(t, string(log), `"msg":"device memory","allocated":12345`)
+		require.Contains(t, string(log), "no such library")
+	}
+}
 
 // metered is a device of so many threads, each of which does 8 FLOP/s.
 type metered struct {

@@ -32,35 +32,22 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	e, err := exporter.Open("0", exporter.Build{Version: "devel", Go: "go"})
 	require.NoError(t, err)
 	defer e.Close()
-	driver, _, err := backend.Find("emu")
-	require.NoError(t, err)
-	during := "" // the second update
-	updates := 0
-	openEmu := driver.Open
-	driver.Name, driver.Rank = "emu-standing", -1
-	driver.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
-		list, err := openEmu(device, o)
-		for i, b := range list {
-			list[i] = backend.Watch(b, func(program string) backend.Observer {
-				if program == "update" {
-					if updates++; updates == 2 {
-						during, err = scrape(e)
-						require.NoError(t, err)
-					}
-				}
-				return nil
-			})
-		}
-		return list, err
-	}
-	backend.Register(driver)
-
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.EvalEvery, c.Checkpoint.Every = 4, 2, 1
 	require.NoError(t, c.Resolve())
-	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-standing", Threads: 1, Exporter: e}
+	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e}
 	r, err := Start(t.Context(), o)
 	require.NoError(t, err)
+	during, updates := "", 0 // what is told in the second update
+	r.Trainer.Observe = func(program string) backend.Observer {
+		if program == "update" {
+			if updates++; updates == 2 {
+				during, err = scrape(e)
+				require.NoError(t, err)
+			}
+		}
+		return nil
+	}
 	told, err := scrape(e)
 	require.NoError(t, err)
 	require.NotContains(t, told, "octet_step")

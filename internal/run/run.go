@@ -123,14 +123,14 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	r.PeakFLOPs = peakFLOPs(r.Devices)
 	r.telemetry = openTelemetry(r.Devices)
-	if o.Profile {
-		r.profile = &profiler{Profile: backend.NewProfile()}
-		r.profile.watch(r.Devices)
-	}
 	if r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Devices); err != nil {
 		return err
 	}
 	r.Trainer.Reopen = r.reopen
+	if o.Profile {
+		r.profile = &profiler{Profile: backend.NewProfile()}
+		r.Trainer.Observe = r.profile.Observer
+	}
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
@@ -177,13 +177,8 @@ func (r *Run) reopen() (devices []backend.Backend, err error) {
 	if err := r.ReleaseDevices(); err != nil {
 		return nil, err
 	}
-	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
-		return nil, err
-	}
-	if r.profile != nil {
-		r.profile.watch(r.Devices)
-	}
-	return r.Devices, nil
+	r.Devices, err = backend.Open(r.backend, r.options)
+	return r.Devices, err
 }
 
 // logStart tells run.log what goes on from here.

@@ -240,7 +240,7 @@ func (s *spiked) ReadTokens(dst []int32, at int64) error {
 // run trains and returns the mean loss of the last compared steps.
 func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens, threads int, done func(*train.Trainer) error) (mean float64, err error) {
 	c.Seed = x.seed
-	t, closeDevice, err := start.Trainer(ctx, c, "emu", threads, &data.Corpus{Train: stream}, nil)
+	t, closeDevice, err := start.Trainer(ctx, c, "emu", threads, &data.Corpus{Train: stream})
 	if err != nil {
 		return 0, err
 	}

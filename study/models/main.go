@@ -141,7 +141,6 @@ func inTraining(ctx context.Context, steps int) (err error) {
 	c.Train.Steps = steps + 1
 	list := ways()
 	sums := map[string][]deviation{}
-	watching := false
 	see := func(n *backend.Node, m backend.Memory) error {
 		op, ok := n.Op.(*backend.MatMul)
 		if !ok || !op.A.DType.IsFP8() {
@@ -153,19 +152,15 @@ func inTraining(ctx context.Context, steps int) (err error) {
 		}
 		return sample(op, m, list, sums[kind])
 	}
-	observe := func(string) backend.Observer {
-		if watching {
-			return see
-		}
-		return nil
-	}
-	t, closeDevice, err := start.Trainer(ctx, c, "emu", runtime.GOMAXPROCS(0), corpus, observe)
+	t, closeDevice, err := start.Trainer(ctx, c, "emu", runtime.GOMAXPROCS(0), corpus)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDevice()) }()
 	for step := range steps + 1 {
-		watching = step == steps
+		if step == steps {
+			t.Observe = func(string) backend.Observer { return see }
+		}
 		if _, err := t.Next(ctx); err != nil {
 			return err
 		}

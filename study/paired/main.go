@@ -102,7 +102,7 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 
 // run trains one model.
 func run(ctx context.Context, c train.Config, name string, corpus *data.Corpus) (r result, err error) {
-	t, closeDevice, err := start.Trainer(ctx, c, name, 1, corpus, nil)
+	t, closeDevice, err := start.Trainer(ctx, c, name, 1, corpus)
 	if err != nil {
 		return r, err
 	}

@@ -23,27 +23,24 @@ func Corpus(ctx context.Context, valBytes int64) (*data.Corpus, string, error) {
 }
 
 // Trainer is one on a backend of so many threads, with the weights that the config
-// asks for. observe is backend.Watch's, or nil. The caller closes the device.
-func Trainer(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus, observe func(program string) backend.Observer) (*train.Trainer, func() error, error) {
+// asks for. The caller closes the device.
+func Trainer(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus) (*train.Trainer, func() error, error) {
 	devices, err := backend.Open(device, backend.Options{Threads: threads})
 	if err != nil {
 		return nil, nil, err
 	}
 	closeDevice := devices[0].Close
-	t, err := newTrainer(ctx, c, devices, corpus, observe)
+	t, err := newTrainer(ctx, c, devices, corpus)
 	if err != nil {
 		return nil, nil, errors.Join(err, closeDevice())
 	}
 	return t, closeDevice, nil
 }
 
-func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus, observe func(string) backend.Observer) (*train.Trainer, error) {
+func newTrainer(ctx context.Context, c train.Config, devices []backend.Backend, corpus *data.Corpus) (*train.Trainer, error) {
 	job, err := train.NewJob(c, devices[0].Spec())
 	if err != nil {
 		return nil, err
-	}
-	if observe != nil {
-		devices = []backend.Backend{backend.Watch(devices[0], observe)}
 	}
 	t, err := train.NewTrainer(job, corpus, devices)
 	if err != nil {
