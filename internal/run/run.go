@@ -108,11 +108,8 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
 		return err
 	}
-	job, err := train.NewJob(o.Config, r.Devices[0].Spec())
+	job, err := r.plan()
 	if err != nil {
-		return err
-	}
-	if err := r.plan(); err != nil {
 		return err
 	}
 	if o.Expect != nil {
@@ -208,20 +205,28 @@ func (r *Run) logNotes() {
 	}
 }
 
-// plan works out the memory, and whether there is so much.
-func (r *Run) plan() error {
+// plan records the job of the first recipe, and works out the memory of all, and
+// whether there is so much.
+func (r *Run) plan() (first *train.Job, err error) {
 	spec := r.Devices[0].Spec()
 	driver, _, err := backend.Find(spec.Backend)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, _, r.Memory, err = train.LargestJob(r.Config, driver, spec); err != nil {
-		return err
+	largest, _, memory, err := train.LargestJob(r.Config, driver, spec)
+	if err != nil {
+		return nil, err
+	}
+	r.Memory, first = memory, largest
+	if largest.Phase > 0 {
+		if first, err = train.NewJob(r.Config, spec); err != nil {
+			return nil, err
+		}
 	}
 	if !spec.HostMemory {
-		return CheckHostMemory("the copy that a checkpoint is written from", r.Memory.Snapshot, "use a smaller model, or a machine with more memory beside its devices")
+		return first, CheckHostMemory("the copy that a checkpoint is written from", memory.Snapshot, "use a smaller model, or a machine with more memory beside its devices")
 	}
-	return CheckHostMemory("the run", r.Memory.Total()*int64(len(r.Devices))+r.Memory.Snapshot, SmallerRun)
+	return first, CheckHostMemory("the run", memory.Total()*int64(len(r.Devices))+memory.Snapshot, SmallerRun)
 }
 
 // begin sets the weights: from the newest whole checkpoint, from model.init,
