@@ -100,10 +100,18 @@ func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Traine
 func (t *Trainer) open(devices []backend.Backend) error {
 	j, corpus := t.Job, t.corpus
 	seq := j.Config.Data.Seq
+	spec := devices[0].Spec() // that of all
+	driver, _, err := backend.Find(spec.Backend)
+	if err != nil {
+		return err
+	}
+	lowered, err := j.Lowered(driver, spec)
+	if err != nil {
+		return err
+	}
 	var ranks []*rank
 	for i, dev := range devices {
 		r := &rank{index: i, backend: dev, micro: map[Variant]program{}}
-		var err error
 		if r.loader, err = data.NewLoader(corpus.Train, data.LoaderOptions{
 			Seq: seq, Seed: uint64(j.Config.Seed), Rank: i, Ranks: len(devices),
 		}); err != nil {
@@ -115,7 +123,7 @@ func (t *Trainer) open(devices []backend.Backend) error {
 			}
 		}
 		r.tokens, r.targets = make([]int32, j.Tokens.Elems()), make([]int32, j.Tokens.Elems())
-		if err := r.load(j); err != nil {
+		if err := r.load(j, lowered); err != nil {
 			return err
 		}
 		ranks = append(ranks, r)
@@ -124,20 +132,12 @@ func (t *Trainer) open(devices []backend.Backend) error {
 	return nil
 }
 
-// load binds the variables and loads the lowered programs.
-func (r *rank) load(j *Job) error {
-	driver, _, err := backend.Find(r.backend.Spec().Backend)
-	if err != nil {
-		return err
-	}
-	programs, err := j.Lowered(driver, r.backend.Spec())
-	if err != nil {
-		return err
-	}
+// load binds the variables and loads the job's lowered programs.
+func (r *rank) load(j *Job, lowered []*backend.Program) error {
 	if err := r.backend.Bind(j.Vars); err != nil {
 		return err
 	}
-	loaded, err := r.backend.Load(programs...)
+	loaded, err := r.backend.Load(lowered...)
 	if err != nil {
 		return err
 	}
