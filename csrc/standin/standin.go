@@ -96,12 +96,15 @@
 // STANDIN_OOM and STANDIN_LOST are SynapseAI's, too: of 96 or 128 GiB, and launches of
 // recipes.
 //
-// They are built for Linux, with the compiler named by CC, or gcc.
+// They are built for Linux, with the compiler named by CC, or gcc. What is built stays
+// in the user's cache folder, in octet/standin, for other tests and the next time.
 package standin
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"embed"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -123,47 +126,86 @@ type T interface {
 	TempDir() string
 }
 
-// Build compiles <name>.c and what else belongs to it (<name>_*.c), and returns
-// the path of the library, which lives as long as the test. Every call makes a
-// library of its own, which the loader does not confuse with others: it has
-// nothing of what another test did to its like. The headers lie beside it.
+// Build compiles <name>.c and what else belongs to it (<name>_*.c), unless that was
+// done before, and returns the path of the library, which lives as long as the test.
+// Every call makes a library of its own, which the loader does not confuse with
+// others: it has nothing of what another test did to its like. The headers lie beside
+// it.
 func Build(t T, name string) string {
 	dir := t.TempDir()
-	headers, err := fs.Glob(sources, "*.h")
-	require.NoError(t, err)
-	write(t, dir, headers)
+	write(t, dir, glob(t, "*.h"))
 	library := filepath.Join(dir, name+".so")
 	if code, ok := built.Load(name); ok {
 		require.NoError(t, os.WriteFile(library, code.([]byte), 0o777))
 		return library
 	}
+	from := origin(t, name)
+	code := kept.load(name, from)
+	if code == nil {
+		code = link(t, write(t, dir, filesOf(t, name)), library)
+		kept.store(name, from, code)
+	} else {
+		require.NoError(t, os.WriteFile(library, code, 0o777))
+	}
+	built.Store(name, code)
+	return library
+}
 
-	files, err := fs.Glob(sources, name+"_*.c")
+func filesOf(t T, name string) []string { return append(glob(t, name+"_*.c"), name+".c") }
+
+func glob(t T, pattern string) []string {
+	names, err := fs.Glob(sources, pattern)
 	require.NoError(t, err)
-	files = write(t, dir, append(files, name+".c"))
+	return names
+}
+
+// The arguments of the compiler, for an object and for a library.
+var (
+	compiling = []string{"-std=gnu11", "-O2", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Werror", "-fPIC", "-c"}
+	linking   = []string{"-shared", "-lm", "-ldl", "-lpthread"}
+)
+
+// origin is a sum over all that a library is made from: sources, arguments, and the
+// compiler by its name and version.
+func origin(t T, name string) (s [sha256.Size]byte) {
+	h := sha256.New()
+	version, err := compile("--version")
+	require.NoError(t, err, "%s", version)
+	fmt.Fprintf(h, "%q %q %q %q\n", compiler(), version, compiling, linking)
+	for _, file := range append(glob(t, "*.h"), filesOf(t, name)...) {
+		text, err := sources.ReadFile(file)
+		require.NoError(t, err)
+		fmt.Fprintf(h, "%q %d\n%s", file, len(text), text)
+	}
+	return [sha256.Size]byte(h.Sum(s[:0]))
+}
+
+// link compiles files into a library, which it returns too.
+func link(t T, files []string, library string) []byte {
 	objects := make([]string, len(files))
 	outputs, errs := make([]string, len(files)), make([]error, len(files))
 	var wg sync.WaitGroup
 	for i, file := range files {
 		objects[i] = file + ".o"
 		wg.Go(func() {
-			outputs[i], errs[i] = compile("-O2", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Werror", "-fPIC", "-c", "-o", objects[i], file)
+			outputs[i], errs[i] = compile(append([]string{"-o", objects[i], file}, compiling...)...)
 		})
 	}
 	wg.Wait()
 	for i := range files {
 		require.NoError(t, errs[i], "%s", outputs[i])
 	}
-	output, err := compile(append(objects, "-shared", "-o", library, "-lm", "-ldl", "-lpthread")...)
+	output, err := compile(append(append(objects, "-o", library), linking...)...)
 	require.NoError(t, err, "%s", output)
 	code, err := os.ReadFile(library)
 	require.NoError(t, err)
-	built.Store(name, code)
-	return library
+	return code
 }
 
+func compiler() string { return cmp.Or(os.Getenv("CC"), "gcc") }
+
 func compile(args ...string) (output string, err error) {
-	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), append([]string{"-std=gnu11"}, args...)...).CombinedOutput()
+	out, err := exec.Command(compiler(), args...).CombinedOutput()
 	return string(out), err
 }
 
