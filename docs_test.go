@@ -1,0 +1,110 @@
+package main
+
+import (
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// documents are what a reader is sent to, with their text.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	names, err := filepath.Glob("docs/*.md")
+	require.NoError(t, err)
+	list := map[string]string{}
+	for _, name := range append(names, "README.md", "build_tags.md") {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		list[filepath.ToSlash(name)] = string(text)
+	}
+	require.Greater(t, len(list), 5)
+	return list
+}
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)#\s]*)(?:#([^)\s]*))?\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// Links lead to files, and to headings, as GitHub names them, that are there.
+func TestLinksOfDocuments(t *testing.T) {
+	texts := documents(t)
+	for name, text := range texts {
+		for _, l := range link.FindAllStringSubmatch(text, -1) {
+			to, anchor := l[1], l[2]
+			if strings.HasPrefix(to, "https:") {
+				continue
+			}
+			target := name
+			if to != "" {
+				target = path.Join(path.Dir(name), to)
+				require.FileExists(t, target, name)
+			}
+			if anchor == "" {
+				continue
+			}
+			var anchors []string
+			for _, h := range heading.FindAllStringSubmatch(texts[target], -1) {
+				anchors = append(anchors, strings.ReplaceAll(notSlug.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-"))
+			}
+			require.Contains(t, anchors, anchor, "%s: %s", name, l[0])
+		}
+	}
+}
+
+var (
+	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w*)\(`)
+	goTest   = regexp.MustCompile("go test ([^`\n]*)")
+	packages = regexp.MustCompile(`\./[\w./]*`)
+	pattern  = regexp.MustCompile(`-(?:run|bench) (?:'([^']*)'|(\S+))`)
+	named    = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`")
+)
+
+// What the documents say that a test shows is shown by a test that there is.
+func TestTestsOfDocuments(t *testing.T) {
+	tests := map[string][]string{} // by folder
+	var all []string
+	for _, file := range sourcesOf(t, "_test.go") {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, f := range declared.FindAllStringSubmatch(string(text), -1) {
+			dir := path.Dir(file)
+			tests[dir] = append(tests[dir], f[1])
+			all = append(all, f[1])
+		}
+	}
+	commands := 0
+	for name, text := range documents(t) {
+		for _, command := range goTest.FindAllStringSubmatch(text, -1) {
+			args := strings.ReplaceAll(command[1], `\|`, "|") // in a table
+			run := pattern.FindStringSubmatch(args)
+			if run == nil || run[1] == "^$" {
+				continue
+			}
+			commands++
+			wanted, err := regexp.Compile(run[1] + run[2])
+			require.NoError(t, err, "%s: %s", name, command[0])
+			for _, dir := range packages.FindAllString(args, -1) {
+				dir, below := strings.CutSuffix(path.Clean(dir), "/...")
+				met := false
+				for folder, list := range tests {
+					if folder == dir || below && strings.HasPrefix(folder, dir+"/") {
+						met = met || slices.ContainsFunc(list, wanted.MatchString)
+					}
+				}
+				require.True(t, met, "%s: %s: there is no such test in %s", name, command[0], dir)
+			}
+		}
+		for _, test := range named.FindAllStringSubmatch(text, -1) {
+			require.True(t, slices.Contains(all, test[1]), "%s: there is no %s", name, test[1])
+		}
+	}
+	require.Greater(t, commands, 30)
+}
