@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -107,4 +109,26 @@ func TestTestsOfDocuments(t *testing.T) {
 		}
 	}
 	require.Greater(t, commands, 30)
+}
+
+// The README's program trains.
+func TestProgramOfTheReadme(t *testing.T) {
+	_, rest, _ := strings.Cut(documents(t)["README.md"], "```go\n")
+	program, _, ok := strings.Cut(rest, "```")
+	require.True(t, ok)
+	const steps = "c.Train.Steps = 50"
+	require.Contains(t, program, steps)
+	program = strings.Replace(program, steps, "c.Train.Steps = 2", 1)
+
+	// It is compiled as a package of this module that is not on the disk, so that nothing is fetched.
+	dir, err := os.Getwd()
+	require.NoError(t, err)
+	source, overlay := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "overlay.json")
+	require.NoError(t, os.WriteFile(source, []byte(program), 0o600))
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(dir, "readme", "main.go"): source}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
+	out, err := exec.Command("go", "run", "-buildvcs=false", "-overlay", overlay, "./readme").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Regexp(t, `^1 5\.\d{4}\n2 \d\.\d{4}\n$`, string(out))
 }
