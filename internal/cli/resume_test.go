@@ -19,11 +19,17 @@ import (
 func start(t *testing.T, args []string, env ...string) (cmd *exec.Cmd, stderr *syncBuffer) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], args...)
+	return cmd, startCommand(t, cmd, env...)
+}
+
+// startCommand runs a command within which the test binary is octet.
+func startCommand(t *testing.T, cmd *exec.Cmd, env ...string) (stderr *syncBuffer) {
+	t.Helper()
 	cmd.Env = append(append(os.Environ(), asCommand+"=1"), env...)
 	stderr = &syncBuffer{}
 	cmd.Stderr = stderr
 	require.NoError(t, cmd.Start())
-	return cmd, stderr
+	return stderr
 }
 
 // waitFor polls until done, at most for a while that only a hang can take.

@@ -14,7 +14,9 @@ import (
 //
 // A terminal that is closed sends SIGHUP, often twice: the shell to its jobs and
 // the system to whoever is in the foreground. So the second one does nothing. A
-// process that was started to ignore it, by nohup, goes on doing so.
+// process that was started to ignore it, by nohup, goes on doing so. Not so for SIGINT:
+// shells make what a script starts with & ignore it, and whoever sends it to one
+// process by hand means it.
 //
 // Nor does a reader of the output that went away, a pager or a log's tee, take the
 // training with it: SIGPIPE is ignored, and what is written then fails.
@@ -28,7 +30,8 @@ type signals struct {
 func catchSignals(parent context.Context, announce func()) *signals {
 	ctx, cancel := context.WithCancel(parent)
 	s := &signals{ctx: ctx}
-	incoming := make(chan os.Signal, 1)
+	incoming, again := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	ignored := signal.Ignored(os.Interrupt) // asked before Notify changes it
 	list := []os.Signal{os.Interrupt}
 	if runtime.GOOS != "windows" { // which has no others
 		list = append(list, syscall.SIGTERM)
@@ -38,24 +41,36 @@ func catchSignals(parent context.Context, announce func()) *signals {
 		signal.Ignore(syscall.SIGPIPE)
 	}
 	signal.Notify(incoming, list...)
+	done := make(chan struct{})
 	go func() {
 		select {
 		case sig := <-incoming:
 			if runtime.GOOS != "windows" {
 				signal.Ignore(syscall.SIGHUP)
 			}
-			signal.Stop(incoming) // the next one has its default effect
+			if ignored {
+				signal.Notify(again, os.Interrupt)
+			}
+			signal.Stop(incoming) // the next one has the effect that it had at the start: mostly its default
 			if number, ok := sig.(syscall.Signal); ok {
 				s.got.Store(int32(number))
 			}
 			announce()
 			cancel()
 		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-again:
+			os.Exit(128 + int(syscall.SIGINT))
+		case <-done:
 		}
 	}()
 	s.stop = func() {
 		signal.Stop(incoming)
+		signal.Stop(again)
 		cancel()
+		close(done)
 	}
 	return s
 }

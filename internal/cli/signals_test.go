@@ -50,20 +50,33 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// The second signal does not wait for the evaluation that the first one does.
+// The second signal does not wait for the evaluation that the first one does, nor for
+// one of a process that a script started with &, which shells make ignore SIGINT.
 func TestSecondSignal(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "run")
-	cmd, stderr := start(t, trainArgs(corpus(t, 20_000_000), dir, 10, "train.eval_every=1", "data.val_bytes=2000000"))
-	waitFor(t, func() bool { return strings.Contains(stderr.String(), "\nrun  ") })
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping; once more stops at once") })
-	require.NoError(t, cmd.Process.Signal(os.Interrupt))
-	var exit *exec.ExitError
-	require.ErrorAs(t, cmd.Wait(), &exit)
-	status := exit.Sys().(syscall.WaitStatus)
-	require.True(t, status.Signaled())
-	require.Equal(t, syscall.SIGINT, status.Signal())
-	require.NoDirExists(t, filepath.Join(dir, "checkpoints"))
+	text := corpus(t, 20_000_000)
+	for _, ignored := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "run")
+		args := trainArgs(text, dir, 10, "train.eval_every=1", "data.val_bytes=2000000")
+		cmd := exec.Command(os.Args[0], args...)
+		if ignored {
+			cmd = exec.Command("sh", append([]string{"-c", `trap "" INT; exec "$0" "$@"`, os.Args[0]}, args...)...)
+		}
+		stderr := startCommand(t, cmd)
+		waitFor(t, func() bool { return strings.Contains(stderr.String(), "\nrun  ") })
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping; once more stops at once") })
+		require.NoError(t, cmd.Process.Signal(os.Interrupt))
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Wait(), &exit)
+		status := exit.Sys().(syscall.WaitStatus)
+		if ignored {
+			require.Equal(t, 130, status.ExitStatus())
+		} else {
+			require.True(t, status.Signaled())
+			require.Equal(t, syscall.SIGINT, status.Signal())
+		}
+		require.NoDirExists(t, filepath.Join(dir, "checkpoints"))
+	}
 }
 
 // A signal before the first step leaves nothing.
