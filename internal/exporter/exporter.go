@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +83,7 @@ func listen(address string, b Build, patience time.Duration) (*Exporter, error) 
 		Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(io.Discard, "", 0), // the terminal is the run's
 	}
-	go func() { _ = e.server.Serve(&limited{l, make(chan struct{}, maxConnections)}) }() // it ends with Close
+	go func() { _ = e.server.Serve(&limited{Listener: l}) }() // it ends with Close
 	return e, nil
 }
 
@@ -127,29 +128,40 @@ func (e *Exporter) answer(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(e.text()) // who went away needs no answer
 }
 
-// limited is a listener with so many connections at a time; others wait in the
-// system's queue.
+// limited is a listener with so many connections at a time. Who comes when all are
+// taken is let in, and the oldest goes: an answer takes less than a millisecond, so
+// that the oldest is one who asks for nothing. However many of those there are, who
+// asks is answered.
 type limited struct {
 	net.Listener
-	slots chan struct{}
+	mu   sync.Mutex
+	open []*slot // oldest first, maxConnections at most
 }
 
 func (l *limited) Accept() (net.Conn, error) {
-	l.slots <- struct{}{} // returned by Close, which the server calls for all connections
 	c, err := l.Listener.Accept()
 	if err != nil {
-		<-l.slots
 		return nil, err
 	}
-	return &slot{Conn: c, free: sync.OnceFunc(func() { <-l.slots })}, nil
+	s := &slot{c, l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) == maxConnections {
+		_ = l.open[0].Conn.Close() // the server, which is reading from it, does the rest
+		l.open = slices.Delete(l.open, 0, 1)
+	}
+	l.open = append(l.open, s)
+	return s, nil
 }
 
 type slot struct {
 	net.Conn
-	free func()
+	of *limited
 }
 
 func (s *slot) Close() error {
-	defer s.free()
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	s.of.open = slices.DeleteFunc(s.of.open, func(o *slot) bool { return o == s })
 	return s.Conn.Close()
 }
