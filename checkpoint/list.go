@@ -91,7 +91,10 @@ func Newest(dir string) (c *Checkpoint, skipped []Entry, err error) {
 // Retain deletes checkpoints that are no longer wanted and returns their
 // paths. It keeps the keepLast newest undamaged ones, those whose step is a
 // multiple of keepEvery (0: none), the newest that Verify finds whole, and
-// everything newer than that. With keepLast 0 it deletes no checkpoint.
+// everything newer than that. With keepLast 0 it deletes no checkpoint. Nor does it
+// delete what List finds damaged: that may be somebody's own, or only be out of reach
+// for a moment, and there is little of it.
+//
 // Folders that an interrupted Save or Retain left behind go in any case, so
 // no Save may be under way.
 func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
@@ -116,30 +119,20 @@ func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 
 // unwanted is what Retain deletes of entries, newest first.
 func unwanted(entries []Entry, keepLast, keepEvery int) (list []Entry) {
-	intact := 0
-	for _, e := range entries {
-		if e.Damage == nil {
-			intact++
-		}
-	}
-	if intact <= keepLast {
+	intact := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return e.Damage != nil })
+	if len(intact) <= keepLast {
 		return nil // and nothing needs to be read
 	}
 	kept := 0
-	for _, e := range entries {
-		if kept == 0 && (e.Damage != nil || Verify(e.Path) != nil) {
-			continue // newer than the newest whole one
+	for _, e := range intact {
+		switch {
+		case kept == 0 && Verify(e.Path) != nil: // newer than the newest whole one
+		case kept < keepLast:
+			kept++
+		case keepEvery > 0 && e.Step%keepEvery == 0:
+		default:
+			list = append(list, e)
 		}
-		if e.Damage == nil {
-			if kept < keepLast {
-				kept++
-				continue
-			}
-			if keepEvery > 0 && e.Step%keepEvery == 0 {
-				continue
-			}
-		}
-		list = append(list, e)
 	}
 	return list
 }

@@ -128,11 +128,11 @@ func (r *Run) save(step int, choices []byte) (path string, err error) {
 // regular reports whether a step writes a checkpoint wherever the run stops.
 func (r *Run) regular(step int) bool { return multiple(step, r.Config.Checkpoint.Every) }
 
-// discard removes some of the checkpoints.
+// discard removes some of the checkpoints; as Retain, none that is damaged.
 func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
 	list, err := checkpoint.List(r.Folder.Checkpoints())
 	for _, e := range list {
-		if unwanted(e) {
+		if e.Damage == nil && unwanted(e) {
 			err = errors.Join(err, checkpoint.Discard(e.Path))
 		}
 	}
