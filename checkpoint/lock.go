@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/gofrs/flock"
@@ -9,15 +10,26 @@ import (
 
 // Lock takes the run folder for this process, until unlock is called or the
 // process ends, however it ends. It does not wait: a folder in use is an
-// error. The file .lock that it leaves in the folder means nothing by itself.
+// error. The file .lock that it leaves in the folder means nothing by itself. Who
+// removes it does so before unlocking: a lock on a file that is gone is none.
 func Lock(runDir string) (unlock func() error, err error) {
-	lock := flock.New(filepath.Join(runDir, ".lock"), flock.SetPermissions(0o666))
+	name := filepath.Join(runDir, ".lock")
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for ever
+		return nil, fmt.Errorf("locking the run folder %s: %s is not a regular file: remove it", runDir, name)
+	}
+	lock := flock.New(name, flock.SetPermissions(0o666))
 	locked, err := lock.TryLock()
 	if err != nil {
 		return nil, fmt.Errorf("locking the run folder %s: %w", runDir, err)
 	}
-	if !locked {
-		return nil, fmt.Errorf("the run folder %s is in use by another octet process: wait for it, or choose another folder", runDir)
+	if locked {
+		mine, err := lock.Stat()
+		if there, thereErr := os.Lstat(name); err == nil && thereErr == nil && os.SameFile(mine, there) {
+			return lock.Unlock, nil
+		}
+		if err := lock.Unlock(); err != nil {
+			return nil, err
+		}
 	}
-	return lock.Unlock, nil
+	return nil, fmt.Errorf("the run folder %s is in use by another octet process: wait for it, or choose another folder", runDir)
 }

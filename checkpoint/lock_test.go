@@ -6,7 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -55,4 +59,35 @@ func TestLock(t *testing.T) {
 
 	_, err = Lock(filepath.Join(dir, "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Who removes the lock's file before letting go of it leaves nobody with a lock on what
+// is not there any more, beside whoever has locked the next one.
+func TestLockThatIsRemoved(t *testing.T) {
+	if runtime.GOOS == "windows" { // which removes no file that is open
+		t.Skip("no file that is open is removed here")
+	}
+	dir := t.TempDir()
+	var holders, locked atomic.Int32
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for range 500 {
+				unlock, err := Lock(dir)
+				if err != nil {
+					continue
+				}
+				locked.Add(1)
+				if holders.Add(1) != 1 {
+					t.Error("two hold the lock")
+				}
+				time.Sleep(10 * time.Microsecond)
+				holders.Add(-1)
+				_ = os.Remove(filepath.Join(dir, ".lock"))
+				_ = unlock()
+			}
+		})
+	}
+	group.Wait()
+	require.Positive(t, locked.Load())
 }

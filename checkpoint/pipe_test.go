@@ -34,3 +34,10 @@ func TestPipesAreNotOpened(t *testing.T) {
 		require.ErrorContains(t, err, name+": not a regular file")
 	}
 }
+
+func TestLockOpensNoPipe(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, ".lock"), 0o600))
+	_, err := Lock(dir)
+	require.ErrorContains(t, err, ".lock is not a regular file: remove it")
+}

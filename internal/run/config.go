@@ -53,6 +53,9 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, configFile)
 	}
 	a.File = ConfigPath(dir)
+	if info, err := os.Stat(a.File); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for ever
+		return train.Config{}, fmt.Errorf("--resume: %s is not a regular file: put one in its place", a.File)
+	}
 	loaded, err := config.Load(a)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return train.Config{}, notARun(dir)

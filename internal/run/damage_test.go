@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -316,6 +317,31 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
 	require.ErrorContains(t, err, "checkpoints is not a folder")
 	require.Equal(t, before, list(t, elsewhere))
+}
+
+// Files of gigabytes in the place of small ones are not read whole.
+func TestLongFiles(t *testing.T) {
+	c := smoothConfig(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	smoothRun(t, c, dir)
+	start := func() error {
+		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu", Threads: 1})
+		if err == nil {
+			err = r.Close()
+		}
+		return err
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	choices := filepath.Join(dir, choicesFile)
+	require.NoError(t, os.WriteFile(choices, nil, 0o600))
+	require.NoError(t, os.Truncate(choices, 1<<30))
+	require.NoError(t, start(), "they are chosen anew")
+
+	require.NoError(t, os.Truncate(filepath.Join(dir, dataFile), 1<<30))
+	require.ErrorContains(t, start(), "data.json: it is far longer than that of the corpus at hand")
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<28))
 }
 
 // A config.json that promises more than its weights hold is refused before a

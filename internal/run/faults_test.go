@@ -347,7 +347,10 @@ func TestUnwritableFolder(t *testing.T) {
 
 // What to do about a full disk, where there is nothing to go on from yet.
 func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
-	r := &Run{Folder: &Folder{Dir: t.TempDir()}}
+	folder, err := Create(t.TempDir(), tinyConfig(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, folder.Close()) }()
+	r := &Run{Folder: folder}
 	for cause, advice := range map[error]string{
 		syscall.ENOSPC: ": free some space, then octet train --resume --out " + r.Folder.Dir,
 		syscall.EDQUOT: ": free some space, then octet train --resume --out " + r.Folder.Dir,
@@ -356,4 +359,26 @@ func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
 		err := r.withLastCheckpoint(&os.PathError{Op: "write", Path: "metrics.jsonl", Err: cause})
 		require.EqualError(t, err, "write metrics.jsonl: "+cause.Error()+"; there is no checkpoint yet"+advice)
 	}
+}
+
+// A run whose folder is renamed, and another run made where it was, leaves that one
+// alone, and goes on from its own last checkpoint where that is now.
+func TestRenamedFolder(t *testing.T) {
+	c := savingConfig(t)
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	moved := dir + "-moved"
+	var other map[string]string
+	err := tryTrain(t.Context(), c, dir, func(p Progress) {
+		if p.Step == 3 {
+			require.NoError(t, os.Rename(dir, moved))
+			trainIn(t, c, dir, func(Progress) {})
+			other = files(t, dir)
+		}
+	})
+	require.ErrorContains(t, err, "the run folder "+dir+" is not there any more, or another is")
+	require.NotContains(t, err.Error(), "the last checkpoint is")
+	require.Equal(t, other, files(t, dir))
+	trainIn(t, c, moved, func(Progress) {})
+	require.Equal(t, want, files(t, moved))
 }

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"octet/checkpoint"
 	"octet/data"
@@ -33,7 +35,8 @@ const (
 type Folder struct {
 	Dir    string
 	unlock func() error
-	made   string // the topmost folder that this process had to make; empty if none
+	info   fs.FileInfo // of the folder itself
+	made   string      // the topmost folder that this process had to make; empty if none
 }
 
 // Create makes a run folder, which must not hold a run yet, and writes the
@@ -43,8 +46,7 @@ func Create(dir string, c train.Config) (*Folder, error) {
 	if err := disk.MakeDirs(dir); err != nil {
 		return nil, errors.Join(fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err), f.removeMade())
 	}
-	var err error
-	if f.unlock, err = checkpoint.Lock(dir); err != nil {
+	if err := f.lock(); err != nil {
 		return nil, errors.Join(err, f.removeMade())
 	}
 	// Looked for under the lock: of two processes one makes the run.
@@ -77,14 +79,33 @@ func Resume(dir string) (*Folder, error) {
 	if info, err := os.Lstat(f.Checkpoints()); err == nil && !info.IsDir() { // old ones would be removed where a link leads
 		return nil, fmt.Errorf("--resume: %s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
 	}
-	var err error
-	if f.unlock, err = checkpoint.Lock(dir); err != nil {
+	if err := f.lock(); err != nil {
 		return nil, err
 	}
 	if err := checkpoint.RemovePartial(f.Checkpoints()); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// lock takes the folder for this process.
+func (f *Folder) lock() (err error) {
+	if f.unlock, err = checkpoint.Lock(f.Dir); err != nil {
+		return err
+	}
+	if f.info, err = os.Stat(f.Dir); err != nil {
+		return errors.Join(err, f.unlock())
+	}
+	return nil
+}
+
+// gone is an error if the folder is not where it was. Files that are open move with
+// it; a checkpoint would be written, and others removed, in what has taken its place.
+func (f *Folder) gone() error {
+	if info, err := os.Stat(f.Dir); err == nil && os.SameFile(info, f.info) {
+		return nil
+	}
+	return fmt.Errorf("the run folder %s is not there any more, or another is: if it was renamed, go on from its last checkpoint by --resume and its new name", f.Dir)
 }
 
 // notARun says what a folder without a config.toml is.
@@ -108,15 +129,28 @@ func (f *Folder) Close() error { return f.unlock() }
 
 // Discard takes back Create where nothing was started: what this process made
 // goes, a folder that was there stays as it was.
-func (f *Folder) Discard() error {
-	err := f.unlock()
+func (f *Folder) Discard() (err error) {
+	names := []string{configFile, dataFile, metricsFile, timingFile, logFile}
 	if f.made != "" {
-		return errors.Join(err, disk.RemoveAll(f.Dir), f.removeMade())
+		entries, readErr := os.ReadDir(f.Dir)
+		err = readErr
+		names = nil
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
 	}
-	for _, name := range []string{configFile, dataFile, metricsFile, timingFile, logFile, lockFile} {
-		err = errors.Join(err, disk.RemoveAll(f.path(name)))
+	for _, name := range names {
+		if name != lockFile {
+			err = errors.Join(err, disk.RemoveAll(f.path(name)))
+		}
 	}
-	return err
+	// The lock is held to the end: another process may be waiting to make its run here.
+	if runtime.GOOS == "windows" { // which removes no file that is open
+		err = errors.Join(err, f.unlock(), disk.RemoveAll(f.path(lockFile)))
+	} else {
+		err = errors.Join(err, disk.RemoveAll(f.path(lockFile)), f.unlock())
+	}
+	return errors.Join(err, f.removeMade())
 }
 
 // removeMade removes the folders that this process made, from the inside out.
@@ -161,15 +195,20 @@ func (f *Folder) writeConfig(c train.Config) error {
 // the one that the run began with.
 func (f *Folder) recordData(info data.Info) error {
 	name := f.path(dataFile)
-	text, err := os.ReadFile(name)
+	mine, err := json.MarshalIndent(info, "", "  ")
+	if err != nil {
+		return err
+	}
+	// One of the same corpus is as long, but for what another octet wrote.
+	text, whole, err := readUpTo(name, 1<<20+2*int64(len(mine)))
 	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = json.MarshalIndent(info, "", "  "); err != nil {
-			return err
-		}
-		return disk.WriteWhole(name, append(text, '\n'))
+		return disk.WriteWhole(name, append(mine, '\n'))
 	}
 	if err != nil {
 		return err
+	}
+	if !whole {
+		return fmt.Errorf("%s: it is far longer than that of the corpus at hand, which takes %d bytes: put the run's own in its place, or remove it", name, len(mine))
 	}
 	var saved data.Info
 	if err := json.Unmarshal(text, &saved); err != nil {
@@ -180,11 +219,25 @@ func (f *Folder) recordData(info data.Info) error {
 
 // choices are what the run's device chose by time; nil where it had no choice.
 func (f *Folder) choices() ([]byte, error) {
-	text, err := os.ReadFile(f.path(choicesFile))
-	if errors.Is(err, fs.ErrNotExist) {
+	text, whole, err := readUpTo(f.path(choicesFile), maxChoices)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !whole { // nobody wrote that: they are made anew
 		return nil, nil
 	}
 	return text, err
+}
+
+// maxChoices bounds choices.json: some hundred bytes for each product of a program.
+const maxChoices = 16 << 20
+
+// readUpTo reads a file; whole is false if it has more than most bytes.
+func readUpTo(name string, most int64) (text []byte, whole bool, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	text, err = io.ReadAll(io.LimitReader(f, most+1))
+	return text, int64(len(text)) <= most, err
 }
 
 // recordChoices keeps them for whoever resumes the run.

@@ -10,6 +10,7 @@ import (
 	_ "octet/backend/emu"
 	"octet/data"
 	"octet/internal/config"
+	"octet/internal/disk"
 	"octet/train"
 )
 
@@ -39,6 +40,43 @@ func TestDiscard(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join("runs", "two"), 0o700))
 	require.NoError(t, f.Discard())
 	require.Equal(t, append(before, "runs", filepath.Join("runs", "two")), there())
+}
+
+// Who begins a run where another one is being discarded is refused, or has a whole one.
+func TestDiscardBesideCreate(t *testing.T) {
+	for _, made := range []bool{true, false} {
+		dir := t.TempDir()
+		if made {
+			dir = filepath.Join(dir, "run")
+		}
+		f, err := Create(dir, train.Default())
+		require.NoError(t, err)
+		require.NoError(t, f.recordData(data.Info{}))
+		inside, begun := false, (*Folder)(nil)
+		restore := disk.Intercept(func(c disk.Change) error {
+			if inside || begun != nil {
+				return c.Do()
+			}
+			inside = true
+			if another, err := Create(dir, train.Default()); err == nil {
+				begun = another
+				require.NoError(t, begun.recordData(data.Info{}))
+			}
+			inside = false
+			return c.Do()
+		})
+		err = f.Discard()
+		restore()
+		require.NoError(t, err)
+		if begun != nil {
+			require.FileExists(t, ConfigPath(dir))
+			require.FileExists(t, begun.path(dataFile))
+			require.NoError(t, begun.Discard())
+		}
+		again, err := Create(dir, train.Default())
+		require.NoError(t, err)
+		require.NoError(t, again.Discard())
+	}
 }
 
 func TestCreateHeldFolder(t *testing.T) {

@@ -100,6 +100,9 @@ func (r *Run) settle(p *Progress, wait bool) error {
 // save writes a checkpoint and deletes those that retention lets go.
 func (r *Run) save(step int, choices []byte) (path string, err error) {
 	start := time.Now()
+	if err := r.Folder.gone(); err != nil {
+		return "", err
+	}
 	// What the checkpoint says is done must be in the records first.
 	if err := r.records.flush(); err != nil {
 		return "", err
@@ -155,6 +158,9 @@ func (r *Run) NewestCheckpoint() (string, error) {
 
 // withLastCheckpoint tells the user what is safe, and how to go on.
 func (r *Run) withLastCheckpoint(err error) error {
+	if r.Folder.gone() != nil { // what lies there is not of this run
+		return err
+	}
 	path, listErr := r.NewestCheckpoint()
 	safe, next := "the last checkpoint is "+path, fmt.Sprintf(", from which --resume --out %s goes on", r.Folder.Dir)
 	if listErr != nil {
