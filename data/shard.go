@@ -60,9 +60,10 @@ func WriteShard(w io.Writer, ids []uint16) error {
 
 // shard is one open file of ids.
 type shard struct {
-	name string // for messages
-	r    io.ReaderAt
-	ids  int64
+	name    string // for messages
+	r       io.ReaderAt
+	ids     int64
+	largest int // of the ids, once they were scanned
 }
 
 // beginsAsShard reports whether a file has the first bytes of one of llm.c's shards.
@@ -106,28 +107,28 @@ func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, erro
 	case size != shardHeader+ids*idBytes:
 		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header take %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
 	}
-	return &shard{name, r, ids}, nil
+	return &shard{name: name, r: r, ids: ids}, nil
 }
 
-// scan reads all ids once: it writes their bytes to h and returns the largest.
+// scan reads all ids once: it writes their bytes to h and remembers the largest.
 // An id that is not below vocab is an error; a vocab of zero takes any.
-func (s *shard) scan(h hash.Hash, vocab int) (largest int, err error) {
+func (s *shard) scan(h hash.Hash, vocab int) error {
 	buf := make([]byte, min(scanChunk, s.ids*idBytes))
 	for at := int64(0); at < s.ids; at += int64(len(buf) / idBytes) {
 		buf = buf[:min(int64(len(buf)), (s.ids-at)*idBytes)]
 		if err := readFull(s.r, s.name, buf, shardHeader+at*idBytes); err != nil {
-			return 0, err
+			return err
 		}
 		h.Write(buf)
 		for i := 0; i < len(buf); i += idBytes {
 			id := int(binary.LittleEndian.Uint16(buf[i:]))
 			if vocab > 0 && id >= vocab {
-				return 0, fmt.Errorf("data: shard %q holds the id %d at token %d, and the vocabulary has %d: set model.vocab to its tokenizer's", s.name, id, at+int64(i/idBytes), vocab)
+				return fmt.Errorf("data: shard %q holds the id %d at token %d, and the vocabulary has %d: set model.vocab to its tokenizer's", s.name, id, at+int64(i/idBytes), vocab)
 			}
-			largest = max(largest, id)
+			s.largest = max(s.largest, id)
 		}
 	}
-	return largest, nil
+	return nil
 }
 
 // readFull fills buf from offset at of a shard.
@@ -194,7 +195,11 @@ func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
 			return err
 		}
 		for j := range dst[:n] {
-			dst[j] = int32(binary.LittleEndian.Uint16(raw[j*idBytes:]))
+			id := int(binary.LittleEndian.Uint16(raw[j*idBytes:]))
+			if id > s.largest { // a device would look it up beyond its table
+				return fmt.Errorf("data: shard %q has changed since it was opened: token %d is the id %d now, where the largest was %d; nothing may write to it while it is in use", s.name, s.first+skip+int64(j), id, s.largest)
+			}
+			dst[j] = int32(id)
 		}
 		dst = dst[n:]
 		at += int64(n)
@@ -244,11 +249,10 @@ func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 		if err != nil {
 			return nil, err
 		}
-		largest, err := s.scan(hash, vocab)
-		if err != nil {
+		if err := s.scan(hash, vocab); err != nil {
 			return nil, err
 		}
-		c.Info.Vocab = max(c.Info.Vocab, largest+1)
+		c.Info.Vocab = max(c.Info.Vocab, s.largest+1)
 		shards = append(shards, s)
 	}
 	c.Info.SHA256 = hash.String()

@@ -219,6 +219,25 @@ func TestShardCutWhileInUse(t *testing.T) {
 	require.NoError(t, c.Close(), "closing twice does nothing")
 }
 
+// Nor may its ids grow: no model has a row for them.
+func TestShardChangedWhileInUse(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "a.bin")
+	var b bytes.Buffer
+	require.NoError(t, WriteShard(&b, []uint16{5, 1, 2, 3, 4, 5, 0, 1, 2, 3}))
+	require.NoError(t, os.WriteFile(name, b.Bytes(), 0o600))
+	c, err := OpenFiles([]string{name}, Options{Vocab: 8})
+	require.NoError(t, err)
+	defer c.Close()
+	ids := make([]int32, 4)
+	require.NoError(t, c.Train.ReadTokens(ids, 3))
+	f, err := os.OpenFile(name, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{6}, shardHeader+4*idBytes)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	requireSentence(t, c.Train.ReadTokens(ids, 3), "a.bin", "has changed since it was opened: token 4 is the id 6 now, where the largest was 5")
+}
+
 func TestShardsAreReadConcurrently(t *testing.T) {
 	c, err := openTestShards(t, Options{}, shardFile{"a.bin", ramp(0, 5000)}, shardFile{"b.bin", ramp(5000, 5000)})
 	require.NoError(t, err)
@@ -252,12 +271,11 @@ func FuzzShard(f *testing.F) {
 			requireSentence(t, err, "fuzz.bin")
 			return
 		}
-		largest, err := s.scan(h, vocab)
-		if err != nil {
+		if err := s.scan(h, vocab); err != nil {
 			requireSentence(t, err, "fuzz.bin", "vocabulary")
 			return
 		}
-		require.True(t, vocab <= 0 || largest < vocab)
+		require.True(t, vocab <= 0 || s.largest < vocab)
 		sum := sha256.Sum256(file)
 		require.Equal(t, sum[:], h.Sum(nil))
 		var stream shardTokens
@@ -268,7 +286,7 @@ func FuzzShard(f *testing.F) {
 			ids = append(ids, uint16(id))
 			seen = max(seen, id)
 		}
-		require.EqualValues(t, largest, seen)
+		require.EqualValues(t, s.largest, seen)
 		require.Equal(t, file[shardHeader:], encodeShard(t, ids)[shardHeader:])
 		require.Equal(t, file[:12], encodeShard(t, ids)[:12])
 	})
