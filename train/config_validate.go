@@ -20,6 +20,9 @@ const (
 	// maxSize bounds every single size. It is beyond any model and keeps the
 	// product of two of them far from overflow.
 	maxSize = 1 << 24
+	// maxLayers bounds the list of a step's ops, which names those of every layer: to
+	// plan their memory takes time by the square of it, half a minute here.
+	maxLayers = 1 << 10
 	// maxCount bounds numbers of steps.
 	maxCount = 1 << 30
 	// maxElements bounds the products: parameters, the largest activation, the
@@ -105,7 +108,6 @@ func (v *validator) model(m Model) {
 		key string
 		n   int
 	}{
-		{"model.layers", m.Layers},
 		{"model.dim", m.Dim},
 		{"model.heads", m.Heads},
 		{"model.kv_heads", m.KVHeads},
@@ -114,6 +116,7 @@ func (v *validator) model(m Model) {
 	} {
 		ok = inRange(v, size.key, size.n, 1, maxSize) && ok
 	}
+	ok = inRange(v, "model.layers", m.Layers, 1, maxLayers) && ok
 	if ok {
 		v.aligned("model.dim", m.Dim)
 		v.aligned("model.ffn", m.FFN)

@@ -30,6 +30,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Recipe = "fp8-smoth" }, `recipe = "fp8-smoth" … bf16, fp8-smooth`},
 		{func(c *Config) { c.Model.Preset = "2b" }, `model.preset = "2b" … tiny, small`},
 		{func(c *Config) { c.Model.Layers = 0 }, "model.layers = 0 … use 1 ("},
+		{func(c *Config) { c.Model.Layers = 1025 }, "model.layers = 1025 … use 1024 ("},
 		{func(c *Config) { c.Model.FFN = math.MaxInt }, "model.ffn = 9223372036854775807 … use 16777216 ("},
 		{func(c *Config) { c.Model.Dim = 120 }, "model.dim = 120 … multiple of 16 … use 128"},
 		{func(c *Config) { c.Model.Dim = 3 }, "model.dim = 3 … use 16"},
