@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,9 +9,12 @@ import (
 	"github.com/gofrs/flock"
 )
 
+// ErrLocked says that another process has the run folder.
+var ErrLocked = errors.New("in use by another octet process")
+
 // Lock takes the run folder for this process, until unlock is called or the
 // process ends, however it ends. It does not wait: a folder in use is an
-// error. The file .lock that it leaves in the folder means nothing by itself. Who
+// error, ErrLocked. The file .lock that it leaves in the folder means nothing by itself. Who
 // removes it does so before unlocking: a lock on a file that is gone is none.
 func Lock(runDir string) (unlock func() error, err error) {
 	name := filepath.Join(runDir, ".lock")
@@ -31,5 +35,5 @@ func Lock(runDir string) (unlock func() error, err error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("the run folder %s is in use by another octet process: wait for it, or choose another folder", runDir)
+	return nil, fmt.Errorf("the run folder %s is %w: wait for it, or choose another folder", runDir, ErrLocked)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"octet/backend"
+	"octet/checkpoint"
 	"octet/internal/config"
 	"octet/internal/exporter"
 	"octet/internal/run"
@@ -133,11 +134,24 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.whyBackend(o.Backend, driver))}
 	o.Expect = a.expect
 	timer := time.AfterFunc(announceAfter, a.say)
-	r, err := run.Start(ctx, o)
+	r, err := startFree(ctx, o, c.Out == "")
 	if !timer.Stop() || err == nil {
 		a.say()
 	}
 	return r, err
+}
+
+// startFree starts a run. Where nobody named its folder and another run began in the
+// same second, that has the name, and this one gets a number behind it.
+func startFree(ctx context.Context, o run.Options, unnamed bool) (*run.Run, error) {
+	name := o.Dir
+	for n := 2; ; n++ {
+		r, err := run.Start(ctx, o)
+		if !unnamed || !errors.Is(err, run.ErrHeld) && !errors.Is(err, checkpoint.ErrLocked) {
+			return r, err
+		}
+		o.Dir = fmt.Sprintf("%s-%d", name, n)
+	}
 }
 
 // backendName is how a backend is asked for: "emu", or "emu:h100".

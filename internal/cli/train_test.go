@@ -16,10 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/checkpoint"
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/exporter"
+	"octet/internal/run"
 )
 
 func TestTrain(t *testing.T) {
@@ -146,6 +148,30 @@ func TestDefaultFolder(t *testing.T) {
 	require.Len(t, runs, 1)
 	require.Regexp(t, `^\d{4}-\d\d-\d\d-\d{6}-bf16$`, runs[0])
 	require.Contains(t, stdout, filepath.Join("runs", runs[0]))
+}
+
+// Of runs that begin in the same second each has its own folder, unless it was named.
+func TestFoldersOfOneSecond(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "date-recipe")
+	c, err := run.NewConfig(config.Args{Assignments: append([]string{"data.paths=" + corpus(t, 5000)}, small...)})
+	require.NoError(t, err)
+	o := run.Options{Config: c, Dir: dir, Backend: "emu"}
+	var held []*run.Run
+	for _, want := range []string{dir, dir + "-2", dir + "-3"} {
+		r, err := startFree(t.Context(), o, true)
+		require.NoError(t, err)
+		require.Equal(t, want, r.Folder.Dir)
+		held = append(held, r)
+	}
+	_, err = startFree(t.Context(), o, false)
+	require.ErrorIs(t, err, checkpoint.ErrLocked)
+	for _, r := range held {
+		require.NoError(t, r.Close())
+	}
+	r, err := startFree(t.Context(), o, true)
+	require.NoError(t, err)
+	require.Equal(t, dir+"-4", r.Folder.Dir, "the others hold runs now")
+	require.NoError(t, r.Close())
 }
 
 func TestDryRun(t *testing.T) {

@@ -39,6 +39,9 @@ type Folder struct {
 	made   string      // the topmost folder that this process had to make; empty if none
 }
 
+// ErrHeld says that a folder for a new run holds one.
+var ErrHeld = errors.New("holds a run already")
+
 // Create makes a run folder, which must not hold a run yet, and writes the
 // resolved config into it.
 func Create(dir string, c train.Config) (*Folder, error) {
@@ -52,7 +55,7 @@ func Create(dir string, c train.Config) (*Folder, error) {
 	// Looked for under the lock: of two processes one makes the run.
 	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
 		if exists(f.path(name)) {
-			return nil, errors.Join(fmt.Errorf("--out %s holds a run already: name another folder, or go on with the run by --resume", dir), f.unlock())
+			return nil, errors.Join(fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld), f.unlock())
 		}
 	}
 	if err := f.writeConfig(c); err != nil {
