@@ -74,6 +74,7 @@ type builder struct {
 	spec    backend.Spec
 	layouts func(root *backend.Tensor) (layout, bool) // false: the root lives inside the unit
 	op      *backend.Node                             // being built
+	limit   int                                       // bytes that a tensor may take
 
 	graph     libsynapse.Graph
 	slots     []slot                    // of graph.Tensors
@@ -87,7 +88,7 @@ type builder struct {
 
 func newBuilder(s backend.Spec, layouts func(root *backend.Tensor) (layout, bool)) *builder {
 	return &builder{
-		spec: s, layouts: layouts,
+		spec: s, layouts: layouts, limit: maxBytes,
 		locals: map[*backend.Tensor]value{}, shown: map[shown]value{},
 		constants: map[constant]value{}, scalars: map[float32]value{},
 	}
@@ -111,7 +112,7 @@ func unsupported(n *backend.Node, format string, args ...any) error {
 // tensor adds a tensor to the graph.
 func (b *builder) tensor(name string, typ libsynapse.DataType, sizes []uint64, p place) value {
 	t := libsynapse.Tensor{Name: name, Type: typ, Sizes: sizes, Section: libsynapse.NoSection}
-	if t.Bytes() > maxBytes {
+	if t.Bytes() > uint64(b.limit) {
 		b.fail(b.unsupported("%s of %v takes %d bytes, and a tensor on Gaudi at most 2^32: use shorter sequences or smaller micro-batches", name, sizes, t.Bytes()))
 	}
 	b.graph.Tensors = append(b.graph.Tensors, t)
@@ -119,8 +120,11 @@ func (b *builder) tensor(name string, typ libsynapse.DataType, sizes []uint64, p
 	return value{len(b.graph.Tensors) - 1, typ, sizes}
 }
 
-// maxBytes is the most that a tensor may take: the strides of tensor cores have
-// 32 bits, and what is larger has been seen to be computed wrongly in silence.
+// maxBytes is the most that a tensor may take. The open compiler has other limits, of
+// the engines' registers (tensor_size_validator.cpp, hal.h of gaudi2 and gaudi3): 2^31
+// numbers of four bytes or 2^32 smaller ones for the matrix engines, 2^31 of any for all
+// dimensions but the last on the tensor cores. But what is larger than this has been
+// seen to be computed wrongly in silence.
 const maxBytes = 1 << 32
 
 // node adds a node with one output.

@@ -10,11 +10,21 @@ import (
 // lower rewrites programs into what is launched, without changing a bit of their
 // results: of the ops that take lists of tensors, one op for each tensor, since
 // every op becomes a unit of its own and tensors of equal shapes then share a
-// recipe. It refuses what has no kernels here, with backend.ErrUnsupported.
+// recipe; and of elementwise ops on more than a tensor of the device holds, several.
+// It refuses what has no kernels here, with backend.ErrUnsupported.
 func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+	return lowerWithin(maxBytes, s, programs)
+}
+
+// lowerWithin is lower for a device whose tensors hold limit bytes.
+func lowerWithin(limit int, s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
-		q, err := backend.Rewrite(p, split)
+		q, err := backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
+			if !byRows(r, n, limit) {
+				split(r, n)
+			}
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -123,8 +123,10 @@ func (b *builder) show(t *backend.Tensor, p place, typ libsynapse.DataType, size
 }
 
 // f32 is an operand's value in F32, its scale applied.
-func (b *builder) f32(t *backend.Tensor) value {
-	v := b.in(t)
+func (b *builder) f32(t *backend.Tensor) value { return b.widened(t, b.in(t)) }
+
+// widened is v, elements of t as they are stored, in F32 with t's scale applied.
+func (b *builder) widened(t *backend.Tensor, v value) value {
 	if t.DType.IsFP8() {
 		// As PyTorch's bridge does (cast_from_fp8): what is stored times the factor.
 		if t.Block != backend.PerTensor {

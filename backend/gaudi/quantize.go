@@ -43,21 +43,30 @@ func (b *builder) fill(o *backend.Fill) error {
 }
 
 // castHealth counts over codes that were cast already; the codes themselves,
-// without the scale, are 0 where x was flushed.
+// without the scale, are 0 where x was flushed. It counts in ranges of rows where
+// there are too many for one tensor in F32.
 func (b *builder) castHealth(o *backend.CastHealth) error {
 	n := b.constant(float32(1 / float64(o.X.Elems())))
-	x := b.abs(b.f32(o.X))
+	all, codes := b.operandOf(o.X), b.operandOf(o.Codes)
 	scale := b.in(o.Codes.Scale)
-	codes := b.cast(b.in(o.Codes), libsynapse.F32)
+	limit := b.mul(b.constant(o.Codes.DType.ClipLimit()), scale)
 	one, zero := b.constant(1), b.constant(0)
 
-	limit := b.mul(b.constant(o.Codes.DType.ClipLimit()), scale)
-	clipped := b.where(b.greater(x, limit), one, zero)
-	// A NaN is not above 0.
-	nonzero := b.where(b.greater(x, zero), one, zero)
-	flushed := b.where(b.equal(codes, zero), nonzero, zero)
-	share := func(v value) value { return b.mul(b.overAll("reduce_sum", v), n) }
-	b.out(o.Out, b.concat(0, share(clipped), share(flushed), scale))
+	var clipped, flushed value
+	for i, p := range rangesOf(o.X, b.limit) {
+		of := func(v value) value { return b.slice(v, 1, uint64(p.from), uint64(p.from+p.n)) }
+		x := b.abs(b.widened(o.X, of(all)))
+		// A NaN is not above 0.
+		nonzero := b.where(b.greater(x, zero), one, zero)
+		isZero := b.equal(b.cast(of(codes), libsynapse.F32), zero)
+		over := b.overAll("reduce_sum", b.where(b.greater(x, limit), one, zero))
+		under := b.overAll("reduce_sum", b.where(isZero, nonzero, zero))
+		if i > 0 {
+			over, under = b.add(clipped, over), b.add(flushed, under)
+		}
+		clipped, flushed = over, under
+	}
+	b.out(o.Out, b.concat(0, b.mul(clipped, n), b.mul(flushed, n), scale))
 	return nil
 }
 
