@@ -143,6 +143,22 @@ func TestShapesThatOverflow(t *testing.T) {
 	require.ErrorContains(t, vars.Err(), "tensor y has no number format")
 }
 
+// What lowering may rely on, nothing on the device may write.
+func TestOnlyInputsAreKnown(t *testing.T) {
+	for class, want := range map[backend.Class]string{backend.Input: "", backend.State: "tensor one is known to be 1, and only an input can be"} {
+		vars := backend.NewVars()
+		one := vars.Tensor(class, "one", fp8.F32, 1)
+		one.Value = 1
+		p := vars.Program("p")
+		p.Add(&backend.Sum{X: one, Out: p.Temp("sum", fp8.F32, 1)})
+		if want == "" {
+			require.NoError(t, p.Err())
+		} else {
+			require.ErrorContains(t, p.Err(), want)
+		}
+	}
+}
+
 func TestHandlesStampNodes(t *testing.T) {
 	p := backend.NewVars().Program("p")
 	q := p.Scope("layers").Scope("3").Block("layer").Phase(backend.Backward).On(backend.CommQueue)

@@ -87,6 +87,10 @@ type Tensor struct {
 	// Offset + r·LD + c, counted in elements. Base is never itself a view.
 	Base       *Tensor
 	Offset, LD int
+
+	// Value is what all elements of an Input are that the host writes once and for
+	// all, so that lowering may rely on it; 0: they are not known.
+	Value float32
 }
 
 // Rows is the product of all dimensions but the last.
@@ -194,6 +198,9 @@ func (t *Tensor) validate() error {
 			return fmt.Errorf("tensor %s has the shape %s: every dimension must be positive and the product below 2^48", t.Name, shapeString(t.Shape))
 		}
 		elems *= d
+	}
+	if t.Value != 0 && t.Class != Input {
+		return fmt.Errorf("tensor %s is known to be %v, and only an input can be", t.Name, t.Value)
 	}
 	if t.Base != nil {
 		base := t.Base.Elems()

@@ -87,6 +87,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	m.Scales.pack(vars)
 	m.packChannels()
 	m.Scales.one = vars.Tensor(backend.Input, "fp8.one", fp8.F32, 1)
+	m.Scales.one.Value = 1
 	for _, l := range m.linears {
 		l.bindScales(&m.Scales)
 	}

@@ -40,6 +40,16 @@ func (s *suite) matMulShapes() {
 		{fp8.E4M3IEEE, fp8.E5M2},
 		{fp8.E5M2, fp8.E4M3IEEE},
 	}
+	for _, pair := range pairs[2:] {
+		s.add(func(b *bench) {
+			op := b.operands(pair[0], pair[1], 17, 33, 70, false, true)
+			one := b.vars.Tensor(backend.Input, "one", fp8.F32, 1)
+			one.Value, b.values[one] = 1, []float64{1}
+			op.A.Scale, op.B.Scale = one, one
+			op.Out = b.result("out", fp8.F32, product(pair[0], op.Accum, 70), 17, 33)
+			b.p.Add(op)
+		}, "matmul/%s-%s/scales-of-1", pair[0], pair[1])
+	}
 	shapes := [][3]int{{1, 1, 1}, {1, 48, 7}, {17, 5, 33}, {32, 32, 32}, {33, 35, 130}}
 	for _, pair := range pairs {
 		for _, shape := range shapes {

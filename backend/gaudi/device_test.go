@@ -18,6 +18,7 @@ import (
 	"octet/backend"
 	"octet/backend/conformance"
 	"octet/csrc/standin"
+	"octet/fp8"
 )
 
 // A stand-in's devices come back at once. The processes of ranks, which begin before
@@ -362,4 +363,46 @@ func TestRecipesInAnotherProcess(t *testing.T) {
 	}
 	_, _, err := loadOne(t)
 	require.NoError(t, err)
+}
+
+// A product without scales has the bits of one with scales of 1.
+func TestProductsWithoutScalesHaveTheSameBits(t *testing.T) {
+	codes := make([]byte, 48*80) // of either sign, subnormal ones too, without the largest
+	for i := range codes {
+		codes[i] = byte(i*73+i>>3) &^ 0x40
+	}
+	for _, model := range []string{"gaudi2", "gaudi3"} {
+		devices(t, model, "1")
+		s := specOf(t, model)
+		for _, format := range []fp8.DType{fp8.BF16, fp8.F32} {
+			var results [][]byte
+			for _, known := range []float32{1, 0} {
+				vars := backend.NewVars()
+				one := vars.Tensor(backend.Input, "one", fp8.F32, 1)
+				one.Value = known
+				a, b := vars.Tensor(backend.Stash, "a", s.E4M3, 48, 80), vars.Tensor(backend.Stash, "b", s.E4M3, 48, 80)
+				a.Scale, b.Scale = one, one
+				out := vars.Tensor(backend.Stash, "out", format, 48, 48)
+				p := vars.Program("p")
+				p.Add(&backend.MatMul{A: a, B: b, TransB: true, Out: out})
+				list, err := open("", backend.Options{})
+				require.NoError(t, err)
+				d := list[0]
+				require.NoError(t, d.Bind(vars))
+				runs, err := d.Load(p)
+				require.NoError(t, err)
+				require.NoError(t, d.Write(one, floats(1)))
+				require.NoError(t, d.Write(a, codes))
+				require.NoError(t, d.Write(b, codes))
+				require.NoError(t, runs[0].Run(t.Context()))
+				raw := make([]byte, out.Bytes())
+				require.NoError(t, d.Read(out, raw))
+				require.NoError(t, d.Close())
+				results = append(results, raw)
+			}
+			require.NotEqual(t, make([]byte, len(results[0])), results[0])
+			require.Equal(t, results[1], results[0], "%s, %s", model, format)
+		}
+		require.NoError(t, forgetDevice())
+	}
 }

@@ -12,9 +12,9 @@ import (
 // elementwise kernels behind it, which the compiler runs while the engine works.
 //
 // An FP8 product gets its scales as tensors (fp8_gemm, operands as in PyTorch's
-// bridge: A, B and their dequantising factors). They could be exponents of the
-// engine's own, but those are compiled in, and every change of a scale would
-// compile again.
+// bridge: A, B and their dequantising factors). Some powers of two could be exponents
+// of the engine's own, but those are compiled in, and every change of a scale would
+// compile again. The one scale that never changes is 1, which takes no exponent.
 func (b *builder) matMul(o *backend.MatMul) error {
 	for _, t := range []*backend.Tensor{o.A, o.B} {
 		if t.Block != backend.PerTensor || t.Scale != nil && t.Scale.DType != fp8.F32 {
@@ -38,7 +38,7 @@ func (b *builder) matMul(o *backend.MatMul) error {
 	}
 	sizes := []uint64{uint64(n), uint64(m)}
 	var product value
-	if o.A.DType.IsFP8() {
+	if o.A.DType.IsFP8() && (o.A.Scale.Value != 1 || o.B.Scale.Value != 1) {
 		product = b.node("fp8_gemm_"+typ.String(), params, typ, sizes, x, y, b.in(o.A.Scale), b.in(o.B.Scale))
 	} else {
 		product = b.node("gemm", params, typ, sizes, x, y)

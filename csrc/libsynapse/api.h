@@ -15,8 +15,7 @@
 
 #ifndef OCTET_GAUDI_HEADERS
 // Enumerations of Habana's are as wide as int on every platform of SynapseAI.
-typedef int synStatus, synDeviceType, synDataType, synTensorType, synGeometryType, synQuantizationProperty, synDmaDir,
-	synDeviceAttribute;
+typedef int synStatus, synDeviceType, synDataType, synTensorType, synGeometryType, synDmaDir, synDeviceAttribute;
 typedef uint32_t synDeviceId, synModuleId;
 typedef uint64_t synNodeId;
 typedef struct InternalStreamHandle *synStreamHandle;
@@ -40,17 +39,6 @@ typedef struct {
 	uint64_t tensorSize[HABANA_DIM_MAX]; // of dynamic shapes
 	uint64_t tensorId;
 } synLaunchTensorInfo;
-
-typedef struct {
-	double scale;
-	unsigned expBias;
-} synFpQuantParam;
-
-typedef struct {
-	synDataType dataType;
-	synFpQuantParam *fpQuantParams;
-	unsigned numFpQuantParams;
-} synFpQuantMetadata;
 
 typedef struct {
 	uint64_t sramBaseAddress, dramBaseAddress;
@@ -91,7 +79,6 @@ typedef struct {
 	X(SHAPE_TENSOR, 1) \
 	X(synGeometryMinSizes, 0) \
 	X(synGeometrySizes, 1) \
-	X(SYN_FP_QUANT_METADATA, 2) \
 	X(HOST_TO_DRAM, 0) \
 	X(DRAM_TO_HOST, 1) \
 	X(DRAM_TO_DRAM, 2) \
@@ -122,8 +109,6 @@ typedef struct {
 #define OCTET_SYNAPSE_SIZES(X) \
 	X(synTensorGeometry, 208) \
 	X(synLaunchTensorInfo, 232) \
-	X(synFpQuantParam, 16) \
-	X(synFpQuantMetadata, 24) \
 	X(synDeviceInfoV2, 72)
 #define OCTET_SYNAPSE_OFFSETS(X) \
 	X(synTensorGeometry, sizes, 0) \
@@ -133,11 +118,6 @@ typedef struct {
 	X(synLaunchTensorInfo, tensorType, 16) \
 	X(synLaunchTensorInfo, tensorSize, 24) \
 	X(synLaunchTensorInfo, tensorId, 224) \
-	X(synFpQuantParam, scale, 0) \
-	X(synFpQuantParam, expBias, 8) \
-	X(synFpQuantMetadata, dataType, 0) \
-	X(synFpQuantMetadata, fpQuantParams, 8) \
-	X(synFpQuantMetadata, numFpQuantParams, 16) \
 	X(synDeviceInfoV2, deviceType, 52)
 #define OCTET_HCCL_SIZES(X) \
 	X(hcclUniqueId, 1032)
@@ -187,7 +167,6 @@ typedef struct {
 	X(synStatus, synTensorSetGeometry, (synTensor, const synTensorGeometry *, synGeometryType)) \
 	X(synStatus, synTensorSetDeviceDataType, (synTensor, synDataType)) \
 	X(synStatus, synTensorSetHostPtr, (synTensor, void *, uint64_t, synDataType, bool)) \
-	X(synStatus, synTensorSetQuantizationData, (synTensor, synQuantizationProperty, void *, uint64_t)) \
 	X(synStatus, synTensorAssignToSection, (synTensor, synSectionHandle, uint64_t)) \
 	X(synStatus, synNodeCreateWithId, (synGraphHandle, const synTensor *, const synTensor *, uint32_t, uint32_t, const void *, unsigned, const char *, const char *, synNodeId *, const char **, const char **)) \
 	X(synStatus, synNodeSetDeterministic, (synGraphHandle, synNodeId, bool)) \

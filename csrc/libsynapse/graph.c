@@ -39,11 +39,6 @@ static octet_syn_status add_tensor(const build *b, uint32_t index, const octet_s
 		TRY(b->api, synTensorSetHostPtr, tensor, (void *)(bytes + t->data), t->data_bytes, (synDataType)t->type, true);
 	else
 		TRY(b->api, synTensorSetGeometry, tensor, &geometry, synGeometryMinSizes);
-	if (t->bias) {
-		synFpQuantParam param = {.scale = 1, .expBias = t->bias};
-		synFpQuantMetadata metadata = {(synDataType)t->type, &param, 1};
-		TRY(b->api, synTensorSetQuantizationData, tensor, SYN_FP_QUANT_METADATA, &metadata, sizeof metadata);
-	}
 	if (t->section >= 0)
 		TRY(b->api, synTensorAssignToSection, tensor, b->sections[t->section], t->offset);
 	return (octet_syn_status){0};

@@ -67,7 +67,6 @@ type Tensor struct {
 	Offset  uint64   // bytes in the section
 	Const   []byte   // contents of a constant, else nil
 	Shape   bool     // a shape tensor: sizes without data
-	ExpBias uint32   // exponent bias of an FP8 operand of a plain gemm; 0: the format's own
 }
 
 // Bytes is what the tensor's elements take, without padding.
@@ -112,7 +111,6 @@ func (g *Graph) Key() string {
 		w.number(t.Offset)
 		w.bytes(t.Const)
 		w.flag(t.Shape)
-		w.number(uint64(t.ExpBias))
 	}
 	w.number(uint64(len(g.Nodes)))
 	for i := range g.Nodes {
@@ -207,8 +205,6 @@ func (t *Tensor) check(sections int) error {
 		return fmt.Errorf("the constant has %d bytes, its sizes %v of %s %d", len(t.Const), t.Sizes, t.Type, t.Bytes())
 	case len(t.Const) > maxConst:
 		return fmt.Errorf("the constant has %d bytes, and the compiler takes %d", len(t.Const), maxConst)
-	case t.ExpBias != 0 && t.Type != E4M3 && t.Type != E5M2:
-		return fmt.Errorf("an exponent bias is for FP8, not %s", t.Type)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 func sample() *Graph {
 	return &Graph{
 		Tensors: []Tensor{
-			{Name: "a", Type: E4M3, Sizes: []uint64{4, 2}, Section: 0, ExpBias: 11},
+			{Name: "a", Type: E4M3, Sizes: []uint64{4, 2}, Section: 0},
 			{Name: "b", Type: F32, Sizes: []uint64{2}, Section: NoSection, Const: []byte{0, 0, 128, 63, 0, 0, 0, 64}},
 			{Name: "c", Type: BF16, Sizes: []uint64{4, 2}, Section: 1, Offset: 128},
 			{Name: "d", Type: BF16, Sizes: []uint64{4, 2}, Section: 1, Offset: 128},
@@ -50,7 +50,6 @@ func TestKeyIsOfEverythingButNames(t *testing.T) {
 		"constant":        func(g *Graph) { g.Tensors[1].Const[7] = 65 },
 		"no constant":     func(g *Graph) { g.Tensors[1].Const = nil },
 		"shape":           func(g *Graph) { g.Tensors[4].Shape = false },
-		"bias":            func(g *Graph) { g.Tensors[0].ExpBias = 3 },
 		"tensor":          func(g *Graph) { g.Tensors = append(g.Tensors, g.Tensors[0]) },
 		"kernel":          func(g *Graph) { g.Nodes[0].GUID = "First" },
 		"in":              func(g *Graph) { g.Nodes[0].In[1] = 0 },
@@ -95,7 +94,6 @@ func TestCheck(t *testing.T) {
 		{func(g *Graph) { g.Tensors[1].Section = 0 }, "tensor 1 (b): a constant lies in no section, this one in 0"},
 		{func(g *Graph) { g.Tensors[4].Section = 0 }, "tensor 4 (e): a shape tensor has no data"},
 		{func(g *Graph) { g.Tensors[1].Sizes[0] = 3 }, "tensor 1 (b): the constant has 8 bytes, its sizes [3] of f32 12"},
-		{func(g *Graph) { g.Tensors[2].ExpBias = 3 }, "tensor 2 (c): an exponent bias is for FP8, not bf16"},
 		{
 			func(g *Graph) { g.Tensors[1].Sizes[0], g.Tensors[1].Const = 1<<18+1, make([]byte, 1<<20+4) },
 			"tensor 1 (b): the constant has 1048580 bytes, and the compiler takes 1048576",

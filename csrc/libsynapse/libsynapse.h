@@ -72,7 +72,7 @@ typedef struct {
 	uint64_t sizes[OCTET_MAX_RANK]; // fastest-changing first
 	uint64_t offset;                // in its section
 	uint64_t data, data_bytes;      // of a constant, in the bytes; no bytes: none
-	uint32_t dims, type, bias, shape;
+	uint32_t dims, type, shape;
 	int32_t section; // -1: none
 } octet_syn_tensor;
 

@@ -34,7 +34,7 @@ func pack(g *Graph) *packed {
 func (p *packed) tensor(t *Tensor) C.octet_syn_tensor {
 	c := C.octet_syn_tensor{
 		offset: C.uint64_t(t.Offset), dims: C.uint32_t(len(t.Sizes)), _type: C.uint32_t(t.Type),
-		bias: C.uint32_t(t.ExpBias), section: C.int32_t(t.Section),
+		section: C.int32_t(t.Section),
 	}
 	for i, size := range t.Sizes {
 		c.sizes[i] = C.uint64_t(size)

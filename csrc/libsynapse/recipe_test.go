@@ -135,28 +135,6 @@ func TestGraphWithEverything(t *testing.T) {
 	}
 }
 
-// The exponent bias of an operand is a factor of the product: 2^(7-bias).
-func TestExponentBias(t *testing.T) {
-	d := device(t)
-	g := newRig(t, d)
-	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
-	g.write(a, []byte{0x38, 0x40}) // 1, 2
-	g.write(b, []byte{0x38, 0x44}) // 1, 3
-	for bias, want := range map[uint32]float32{0: 7, 7: 7, 3: 7 * 16, 11: 7. / 16} {
-		r := recipe(t, d, &Graph{
-			Tensors: []Tensor{
-				{Name: "a", Type: E4M3, Sizes: []uint64{2, 1}, Section: 0, ExpBias: bias},
-				{Name: "b", Type: E4M3, Sizes: []uint64{2, 1}, Section: 1},
-				{Name: "c", Type: F32, Sizes: []uint64{1, 1}, Section: 2},
-			},
-			Nodes:    []Node{{GUID: "gemm", Name: "product", In: []int{0, 1}, Out: []int{2}, Params: GemmParams(false, true)}},
-			Sections: 3,
-		}, "biased")
-		g.launch(r, a, b, c)
-		require.Equal(t, []float32{want}, g.read(c, 1), "bias %d", bias)
-	}
-}
-
 // A cast without a scale, and its maximum: an operand is left out.
 func TestOptionalOperand(t *testing.T) {
 	d := device(t)

@@ -24,8 +24,7 @@ OCTET_SYNAPSE_FUNCTIONS(FUNCTION)
 
 static_assert(TENSOR_INVALID_ID == OCTET_INVALID_ID, "the id of no tensor");
 static_assert(sizeof(synStatus) == 4 && sizeof(synDataType) == 4 && sizeof(synTensorType) == 4 && sizeof(synDmaDir) == 4 &&
-		      sizeof(synDeviceType) == 4 && sizeof(synDeviceAttribute) == 4 && sizeof(synGeometryType) == 4 &&
-		      sizeof(synQuantizationProperty) == 4,
+		      sizeof(synDeviceType) == 4 && sizeof(synDeviceAttribute) == 4 && sizeof(synGeometryType) == 4,
 	      "enumerations are as wide as int");
 
 #if __has_include(<hccl.h>)
