@@ -77,15 +77,7 @@ type record struct {
 	order   []*Tensor             // temps in the order of declaration
 	written map[*Tensor][]*Tensor // by root: the tensors and views that ops wrote
 	err     error
-	kept    any // by Keep
 }
-
-// Keep leaves with a program what a backend's Lower made of it on the way, for its
-// Outline and Load, which get the programs that Lower returned.
-func (p *Program) Keep(x any) { p.rec.kept = x }
-
-// Kept is what Keep left, or nil.
-func (p *Program) Kept() any { return p.rec.kept }
 
 // Name is the name given to Vars.Program.
 func (p *Program) Name() string { return p.rec.name }

@@ -26,7 +26,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		}
 	}
 	// What earlier programs want of the variables is wanted still.
-	c := cutterOf(d.spec, slices.Concat(d.loaded, programs)...)
+	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
 	bound, err := d.bind(c, programs)
 	if err != nil {
 		return nil, err

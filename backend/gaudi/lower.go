@@ -11,13 +11,12 @@ import (
 // results: of the ops that take lists of tensors, one op for each tensor, since
 // every op becomes a unit of its own and tensors of equal shapes then share a
 // recipe; and of elementwise ops on more than a tensor of the device holds, several.
-// It refuses what has no kernels here, with backend.ErrUnsupported.
-func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
-	return lowerWithin(maxBytes, s, programs)
+func lower(_ backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+	return lowerWithin(maxBytes, programs)
 }
 
 // lowerWithin is lower for a device whose tensors hold limit bytes.
-func lowerWithin(limit int, s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+func lowerWithin(limit int, programs []*backend.Program) ([]*backend.Program, error) {
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
 		q, err := backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
@@ -29,13 +28,6 @@ func lowerWithin(limit int, s backend.Spec, programs []*backend.Program) ([]*bac
 			return nil, err
 		}
 		lowered[i] = q
-	}
-	c := newCutter(s, false, lowered...)
-	for _, p := range lowered {
-		if _, err := c.cut(p); err != nil {
-			return nil, err
-		}
-		p.Keep(c)
 	}
 	return lowered, nil
 }
@@ -72,7 +64,7 @@ func split(r *backend.Rewriter, n *backend.Node) {
 // outline is what a set of lowered programs is compiled to. The workspace of the
 // largest unit is estimated: the compiler has the last word.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
-	c := cutterOf(s, programs...)
+	c := newCutter(s, false, programs...)
 	var schedules []*schedule
 	for _, p := range programs {
 		schedule, err := c.cut(p)

@@ -16,7 +16,10 @@ import (
 // 262,144 at a width above 4,096 exceed 4 GiB.
 
 // rows is a range of rows.
-type rows struct{ from, n int }
+type rows struct {
+	from, n int
+	all     bool // the tensors stay as they are
+}
 
 // rowStep is what ranges begin at multiples of: whatever the width and the format, they
 // begin at aligned addresses then.
@@ -27,21 +30,21 @@ const rowStep = 256
 func rangesOf(t *backend.Tensor, limit int) []rows {
 	total, most := t.Rows(), limit/4/t.Cols()
 	if total <= most {
-		return []rows{{0, total}}
+		return []rows{{0, total, true}}
 	}
 	steps := (total + rowStep - 1) / rowStep
 	count := (steps + max(1, most/rowStep) - 1) / max(1, most/rowStep)
 	size := (steps + count - 1) / count * rowStep
 	var list []rows
 	for from := 0; from < total; from += size {
-		list = append(list, rows{from, min(size, total-from)})
+		list = append(list, rows{from: from, n: min(size, total-from)})
 	}
 	return list
 }
 
 // of is these rows of a matrix.
 func (p rows) of(t *backend.Tensor) *backend.Tensor {
-	if p.n == t.Rows() {
+	if p.all {
 		return t
 	}
 	return t.RowRange(p.from, p.n)
@@ -49,7 +52,7 @@ func (p rows) of(t *backend.Tensor) *backend.Tensor {
 
 // ofVector is the elements of an optional vector that belong to these rows.
 func (p rows) ofVector(t *backend.Tensor) *backend.Tensor {
-	if t == nil || p.n == t.Elems() {
+	if t == nil || p.all {
 		return t
 	}
 	return t.Slice(fmt.Sprintf("%s[%d:%d]", t.Name, p.from, p.from+p.n), p.from, p.n)

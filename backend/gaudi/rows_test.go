@@ -19,12 +19,12 @@ func TestRangesOfRows(t *testing.T) {
 		rows, cols, limit int
 		want              []rows
 	}{
-		{1000, 16, 1000 * 16 * 4, []rows{{0, 1000}}},
-		{1000, 16, 1000*16*4 - 1, []rows{{0, 512}, {512, 488}}},
-		{1024, 16, 700 * 16 * 4, []rows{{0, 512}, {512, 512}}},
-		{1025, 16, 700 * 16 * 4, []rows{{0, 512}, {512, 512}, {1024, 1}}},
-		{600, 16, 1, []rows{{0, 256}, {256, 256}, {512, 88}}}, // no smaller ones
-		{131072, 11008, maxBytes, []rows{{0, 65536}, {65536, 65536}}},
+		{1000, 16, 1000 * 16 * 4, []rows{{0, 1000, true}}},
+		{1000, 16, 1000*16*4 - 1, []rows{{0, 512, false}, {512, 488, false}}},
+		{1024, 16, 700 * 16 * 4, []rows{{0, 512, false}, {512, 512, false}}},
+		{1025, 16, 700 * 16 * 4, []rows{{0, 512, false}, {512, 512, false}, {1024, 1, false}}},
+		{600, 16, 1, []rows{{0, 256, false}, {256, 256, false}, {512, 88, false}}}, // no smaller ones
+		{131072, 11008, maxBytes, []rows{{0, 65536, false}, {65536, 65536, false}}},
 	} {
 		got := rangesOf(&backend.Tensor{DType: fp8.BF16, Shape: []int{c.rows, c.cols}}, c.limit)
 		require.Equal(t, c.want, got, "%+v", c)
@@ -77,7 +77,7 @@ func TestRowsInRangesAreTheSame(t *testing.T) {
 
 		results := map[int]map[*backend.Tensor][]byte{}
 		for _, limit := range []int{maxBytes, limit} {
-			lowered, err := lowerWithin(limit, s, []*backend.Program{p})
+			lowered, err := lowerWithin(limit, []*backend.Program{p})
 			require.NoError(t, err)
 			devices, err := interpreterDriver(model).Open("", backend.Options{})
 			require.NoError(t, err)

@@ -3,8 +3,6 @@ package gaudi
 import (
 	"cmp"
 	"fmt"
-	"reflect"
-	"slices"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -80,44 +78,15 @@ type cutter struct {
 	// perOp makes every op a unit of its own and keeps all temps in the arena:
 	// what an observer looks at.
 	perOp bool
-
-	programs []*backend.Program             // that it lays out
-	cuts     map[*backend.Program]*schedule // of those that were cut
 }
 
 func newCutter(s backend.Spec, perOp bool, programs ...*backend.Program) *cutter {
-	return &cutter{
-		spec: s, layouts: layoutsOf(s, programs...), units: map[string]*unit{}, perOp: perOp,
-		programs: programs, cuts: map[*backend.Program]*schedule{},
-	}
+	return &cutter{spec: s, layouts: layoutsOf(s, programs...), units: map[string]*unit{}, perOp: perOp}
 }
 
-// cutterOf is the cutter of programs that are lowered already: the one that lower has
-// kept with them, which need not cut them again, if it can be.
-func cutterOf(s backend.Spec, programs ...*backend.Program) *cutter {
-	if len(programs) > 0 {
-		if c, ok := programs[0].Kept().(*cutter); ok && c.serves(s, programs) {
-			return c
-		}
-	}
-	return newCutter(s, false, programs...)
-}
-
-// serves says whether another cutter would cut the same: for the same programs
-// together, which have one layout, and a device that differs in its name only.
-func (c *cutter) serves(s backend.Spec, programs []*backend.Program) bool {
-	of := func(s backend.Spec) backend.Spec {
-		s.Device, s.Arithmetic, s.Hint = "", "", ""
-		return s
-	}
-	return slices.Equal(c.programs, programs) && reflect.DeepEqual(of(c.spec), of(s))
-}
-
-// cut makes a program, lowered already, into units.
+// cut makes a program, lowered already, into units. It refuses what has no kernels
+// here, with backend.ErrUnsupported.
 func (c *cutter) cut(p *backend.Program) (*schedule, error) {
-	if known := c.cuts[p]; known != nil {
-		return known, nil
-	}
 	nodes := p.Nodes()
 	s := &schedule{program: p, stretch: stretches(nodes, c.blocks()), arena: map[*backend.Tensor]bool{}}
 	c.findCrossing(s)
@@ -135,7 +104,6 @@ func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 		}
 		s.steps = append(s.steps, next)
 	}
-	c.cuts[p] = s
 	return s, nil
 }
 

@@ -278,7 +278,9 @@ func TestWhatHasNoKernelIsRefused(t *testing.T) {
 		p := vars.Program("p")
 		p.Scope("layers.3").Add(c.op(vars))
 		require.NoError(t, p.Err())
-		_, err := lower(s, []*backend.Program{p})
+		lowered, err := lower(s, []*backend.Program{p})
+		require.NoError(t, err)
+		_, err = outline(s, lowered)
 		require.ErrorIs(t, err, backend.ErrUnsupported)
 		require.ErrorContains(t, err, c.want)
 		require.ErrorContains(t, err, "layers.3: ")
@@ -314,29 +316,4 @@ func TestComplements(t *testing.T) {
 			require.InEpsilon(t, want, got, 1e-6, "%v^%d", betas[i], n)
 		}
 	}
-}
-
-// What lower has cut is not cut again, by outline or Load, unless it would be cut
-// otherwise.
-func TestProgramsAreCutOnce(t *testing.T) {
-	s := specOf(t, "gaudi2")
-	lowered, err := lower(s, []*backend.Program{chain(s, 3)})
-	require.NoError(t, err)
-	c := cutterOf(s, lowered...)
-	require.Same(t, lowered[0].Kept(), c)
-	first, err := c.cut(lowered[0])
-	require.NoError(t, err)
-	again, err := c.cut(lowered[0])
-	require.NoError(t, err)
-	require.Same(t, first, again)
-
-	opened := s
-	opened.Device, opened.Arithmetic = "Gaudi 2, a certain one", "gaudi2+synapse1.24"
-	require.Same(t, c, cutterOf(opened, lowered...))
-	wider := s
-	wider.Align *= 2
-	require.NotSame(t, c, cutterOf(wider, lowered...))
-	require.NotSame(t, c, cutterOf(specOf(t, "gaudi2,unit=2"), lowered...))
-	require.NotSame(t, c, cutterOf(s, append(lowered, chain(s, 1))...), "together with another one it may lie otherwise")
-	require.Empty(t, cutterOf(s, chain(s, 3)).cuts)
 }
