@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #pragma GCC visibility push(hidden) // what is here is not the library's to show
 
@@ -200,6 +201,18 @@ void load(float *to, const operand *o, uint64_t at, uint64_t n, bool gaudi3);
 void store(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3);
 float element(const operand *o, uint64_t at, bool gaudi3);
 double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
+
+static inline uint32_t bits_of(float x) {
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+}
+
+static inline float float_of(uint32_t bits) {
+	float x;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
 
 enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
 // encode stores to a float format of fewer bits than F32.

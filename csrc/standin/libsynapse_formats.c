@@ -52,18 +52,6 @@ typedef struct {
 static const format bf16 = {7, 127, 0x7f7f, 0x7f80, 0x7fff}, f16 = {10, 15, 0x7bff, 0x7c00, 0x7fff};
 static const format e4m3_gaudi2 = {3, 7, 0x77, 0x78, 0x7f}, e4m3_gaudi3 = {3, 7, 0x7e, 0x7f, 0x7f}, e5m2 = {2, 15, 0x7b, 0x7c, 0x7f};
 
-static inline uint32_t bits_of(float x) {
-	uint32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-	float x;
-	memcpy(&x, &bits, sizeof x);
-	return x;
-}
-
 static inline uint16_t bf16_nearest(float x) {
 	const uint32_t bits = bits_of(x);
 	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;

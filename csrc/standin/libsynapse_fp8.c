@@ -107,18 +107,6 @@ static inline double power(int exponent) {
 	return x;
 }
 
-static inline int32_t bits_of(float x) {
-	int32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	return bits;
-}
-
-static inline float float_of(int32_t bits) {
-	float x;
-	memcpy(&x, &bits, sizeof x);
-	return x;
-}
-
 // power_float is 0 below F32's range and its largest power above.
 static inline float power_float(int exponent) {
 	const int field = exponent + 127;
