@@ -17,6 +17,7 @@ import (
 
 	"octet/backend"
 	"octet/backend/conformance"
+	"octet/csrc/libsynapse"
 	"octet/csrc/standin"
 	"octet/fp8"
 )
@@ -142,6 +143,47 @@ func TestUnfitMachines(t *testing.T) {
 			}
 			require.ErrorContains(t, one, "use --backend emu")
 		})
+	}
+}
+
+// A device that another process has may be free in a moment; any other error stays.
+func TestTakenDevicesAreAskedForAgain(t *testing.T) {
+	taken := fmt.Errorf("acquire: %w", &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 8})
+	reset := &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 26}
+	second := &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 20}
+	here := &libsynapse.Device{Name: "here"}
+	for _, c := range []struct {
+		name    string
+		answers []error // the last again and again
+		tries   int
+	}{
+		{"free", []error{nil}, 1},
+		{"free in a moment", []error{taken, nil}, 2},
+		{"in use", []error{taken}, 3}, // after 0, 100 and 200 ms
+		{"does not start", []error{reset}, 1},
+		{"this process's", []error{second}, 1},
+		{"left by another, and does not start", []error{taken, reset}, 2},
+		{"no library", []error{errors.New("no library")}, 1},
+	} {
+		settling = 150 * time.Millisecond
+		tries := 0
+		d, err := acquire(func() (*libsynapse.Device, error) {
+			answer := c.answers[min(tries, len(c.answers)-1)]
+			tries++
+			if answer != nil {
+				return nil, answer
+			}
+			return here, nil
+		})
+		settling = 100 * time.Millisecond
+		want := c.answers[len(c.answers)-1]
+		require.Equal(t, want, err, c.name)
+		require.Equal(t, want == nil, d == here, c.name)
+		if c.name == "in use" { // on a slow machine fewer
+			require.GreaterOrEqual(t, tries, 2, c.name)
+		} else {
+			require.Equal(t, c.tries, tries, c.name)
+		}
 	}
 }
 

@@ -82,7 +82,7 @@ func openLocal(module int) (synapse, error) {
 	if _, err := present(); err != nil {
 		return nil, err
 	}
-	d, err := acquire(module)
+	d, err := acquire(func() (*libsynapse.Device, error) { return libsynapse.Open(module) })
 	if err != nil {
 		return nil, fmt.Errorf("%w that can be had: %w", backend.ErrNoDevice, err)
 	}
@@ -101,13 +101,13 @@ func openLocal(module int) (synapse, error) {
 // resets it, and shows nobody a device meanwhile. How long that takes is a guess.
 var settling = 5 * time.Second
 
-// acquire asks again for a device that is not to be had, for as long as the process
-// that had it before may have left it a moment ago: this one, or a run that has just
-// failed and is being resumed.
-func acquire(module int) (*libsynapse.Device, error) {
+// acquire asks again for a device that is taken, for as long as the process that had it
+// before may have left it a moment ago: this one, or a run that has just failed and is
+// being resumed.
+func acquire(open func() (*libsynapse.Device, error)) (*libsynapse.Device, error) {
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		d, err := libsynapse.Open(module)
-		if err == nil || time.Since(begin) > settling {
+		d, err := open()
+		if e, ok := errors.AsType[*libsynapse.Error](err); !ok || !e.Taken() || time.Since(begin) > settling {
 			return d, err
 		}
 	}

@@ -50,6 +50,11 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
+// Taken says whether a device was not to be had because another process has it, or had
+// it a moment ago: SynapseAI's runtime answers so where the driver does not let it open
+// one, and waits itself while the driver resets one (osal_linux.cpp).
+func (e *Error) Taken() bool { return e.Name() == "synNoDeviceFound" }
+
 // DeviceLost says whether the device is gone, so that every further call fails
 // until another process acquires it anew.
 func (e *Error) DeviceLost() bool {

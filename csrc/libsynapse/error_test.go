@@ -23,26 +23,29 @@ func TestErrorsNameTheStatus(t *testing.T) {
 // A status means what its library says it means.
 func TestErrorsAreClassified(t *testing.T) {
 	for _, c := range []struct {
-		call              string
-		status            int
-		outOfMemory, lost bool
+		call                     string
+		status                   int
+		outOfMemory, lost, taken bool
 	}{
-		{"synDeviceMalloc", 4, true, false},
-		{"synDeviceMalloc", 14, true, false},
-		{"synHostMalloc", 3, false, false}, // of the host
-		{"hcclAllReduce", 3, true, false},
-		{"hcclAllReduce", 4, false, false},
-		{"hlml_init", 4, false, false},
-		{"synStreamSynchronize", 17, false, true},
-		{"synStreamSynchronize", 31, false, true},
-		{"synStreamSynchronize", 15, false, false}, // failed to free memory
-		{"hcclAllReduce", 15, false, true},
-		{"hcclAllReduce", 31, false, false},
-		{"hlml_device_get_power_usage", 15, false, true},
-		{"synInitialize", 8, false, false}, // no device is not a device that was lost
+		{"synDeviceMalloc", 4, true, false, false},
+		{"synDeviceMalloc", 14, true, false, false},
+		{"synHostMalloc", 3, false, false, false}, // of the host
+		{"hcclAllReduce", 3, true, false, false},
+		{"hcclAllReduce", 4, false, false, false},
+		{"hlml_init", 4, false, false, false},
+		{"synStreamSynchronize", 17, false, true, false},
+		{"synStreamSynchronize", 31, false, true, false},
+		{"synStreamSynchronize", 15, false, false, false}, // failed to free memory
+		{"hcclAllReduce", 15, false, true, false},
+		{"hcclAllReduce", 31, false, false, false},
+		{"hlml_device_get_power_usage", 15, false, true, false},
+		{"synDeviceAcquireByModuleId", 8, false, false, true}, // no device is not a device that was lost
+		{"synDeviceAcquireByModuleId", 26, false, false, false},
+		{"hcclCommInitRank", 8, false, false, false},
 	} {
 		e := &Error{Call: c.call, Status: c.status}
 		require.Equal(t, c.outOfMemory, e.OutOfMemory(), "%+v", e)
 		require.Equal(t, c.lost, e.DeviceLost(), "%+v", e)
+		require.Equal(t, c.taken, e.Taken(), "%+v", e)
 	}
 }
