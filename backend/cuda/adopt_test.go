@@ -9,6 +9,7 @@ import (
 
 	"octet/backend"
 	"octet/csrc/libcuda"
+	"octet/csrc/standin"
 )
 
 // sharing is another part of the program, with memory of its own. When the test
@@ -20,8 +21,10 @@ func sharing(t *testing.T, bytes int) (owner *libcuda.Device, at libcuda.Ptr) {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, owner.Close())
-		_, _, err := owner.Memory()
-		require.Error(t, err, "nobody else has the context")
+		if standin.Hardware() == 0 { // a driver may follow the address of a context that is gone
+			_, _, err := owner.Memory()
+			require.Error(t, err, "nobody else has the context")
+		}
 	})
 	at, err = owner.Alloc(bytes)
 	require.NoError(t, err)
@@ -50,13 +53,9 @@ func TestAdopt(t *testing.T) {
 	v, p, a, b, out := adding(rows, cols)
 	d, s := guests(t, owner, map[string]Region{"a": {at, bytes}, "out": {at + 2*bytes, 2 * bytes}})
 
-	free, _, err := owner.Memory()
-	require.NoError(t, err)
 	require.NoError(t, s.Upload(at, floats(rows*cols, func(i int) float32 { return float32(i) })))
 	require.NoError(t, d.Bind(v))
-	left, _, err := owner.Memory()
-	require.NoError(t, err)
-	require.Equal(t, uint64(b.Bytes()), free-left, "only b has no home")
+	require.Equal(t, b.Bytes(), d.allocated, "only b has no home")
 
 	list, err := d.Load(p)
 	require.NoError(t, err)
@@ -93,7 +92,7 @@ func TestHomes(t *testing.T) {
 
 func TestAdoptUnfit(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_CAPABILITY", "80")
+	standin.Set(t, "STANDIN_CAPABILITY", "80")
 	d, err := libcuda.Open(0)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, d.Close()) }()

@@ -11,6 +11,7 @@ import (
 
 	"octet/backend"
 	"octet/csrc/libcuda"
+	"octet/csrc/standin"
 	"octet/fp8"
 )
 
@@ -18,6 +19,7 @@ import (
 // last bit, on a device that would choose otherwise; other choices have another
 // arithmetic, and choices that do not fit are made anew.
 func TestChoicesAreMadeAgain(t *testing.T) {
+	standin.Only(t, "its algorithms are known")
 	standIns(t)
 	cacheDir(t)
 	product := func(choices []byte) (out []byte, d *device) {
@@ -88,7 +90,7 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 		t.Run(fmt.Sprint(refused), func(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
-			t.Setenv("STANDIN_REFUSED", fmt.Sprint(refused))
+			standin.Set(t, "STANDIN_REFUSED", fmt.Sprint(refused))
 			v, p := productOf()
 			d := openOne(t)
 			require.NoError(t, d.Bind(v))
@@ -143,7 +145,7 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 				return d
 			}
 			if name == "the only one" {
-				t.Setenv("STANDIN_ALGORITHMS", "1")
+				standin.Set(t, "STANDIN_ALGORITHMS", "1")
 			} else {
 				first := start()
 				require.Len(t, first.remembered.Products, 1)
@@ -159,6 +161,7 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 
 // What was not timed, for want of memory, is not remembered for others, and runs.
 func TestWhatWasNotTimedIsForgotten(t *testing.T) {
+	standin.Only(t, "its memory can be used up to the byte")
 	standIns(t)
 	cacheDir(t)
 	load := func() *device {
@@ -175,7 +178,7 @@ func TestWhatWasNotTimedIsForgotten(t *testing.T) {
 	}
 	first := load()
 	require.Len(t, first.remembered.Products, 1)
-	t.Setenv("STANDIN_OOM", fmt.Sprint(first.allocated))
+	standin.Set(t, "STANDIN_OOM", fmt.Sprint(first.allocated))
 	require.NoError(t, first.Close())
 	require.Empty(t, load().remembered.Products)
 }
@@ -185,7 +188,7 @@ func TestWhatWasNotTimedIsForgotten(t *testing.T) {
 func TestGPUsOfAKindAgree(t *testing.T) {
 	standIns(t)
 	cacheDir(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	start := func(ordinal int, name string) *gpu {
 		t.Helper()
 		d, err := libcuda.Open(ordinal)

@@ -18,14 +18,11 @@ import (
 
 // standIns lets CUDA be stand-ins of the test's own: a GPU on the processor,
 // which runs the kernels of package kernels as they are. When the test ends,
-// everything must have been given back.
+// everything must have been given back. Where there are real GPUs for tests, it is
+// those (standin.Load).
 func standIns(t *testing.T) {
 	t.Helper()
-	for variable, name := range map[string]string{
-		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc", "OCTET_LIBNCCL": "libnccl",
-	} {
-		t.Setenv(variable, standin.Build(t, name))
-	}
+	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc", "libnccl")
 	t.Cleanup(func() { require.NoError(t, forgetGPUs()) })
 }
 
@@ -52,7 +49,7 @@ func openOne(t *testing.T) *device {
 
 // The kernels, cuBLASLt as documented, the driver and everything between, on
 // every case that every backend is held to.
-func TestConformanceOnStandIns(t *testing.T) {
+func TestConformance(t *testing.T) {
 	standIns(t)
 	d, _, err := backend.Find("cuda")
 	require.NoError(t, err)
@@ -188,9 +185,11 @@ func TestMeter(t *testing.T) {
 	require.Positive(t, m.FLOPs())
 	require.Greater(t, m.dim, 32, "so small a product tells nothing")
 	require.Positive(t, m.Bytes())
-	t.Setenv("STANDIN_OOM", "1000")
-	require.Zero(t, m.FLOPs())
-	require.Zero(t, m.Bytes())
+	t.Run("without memory", func(t *testing.T) {
+		standin.Set(t, "STANDIN_OOM", "1000")
+		require.Zero(t, m.FLOPs())
+		require.Zero(t, m.Bytes())
+	})
 }
 
 // Every way in which a machine may be unfit is one sentence that says what to do.
@@ -213,7 +212,7 @@ func TestUnfitMachines(t *testing.T) {
 			if c.value == "missing.so" {
 				c.value = filepath.Join(t.TempDir(), c.value)
 			}
-			t.Setenv(c.variable, c.value)
+			standin.Set(t, c.variable, c.value)
 			_, err := open("", backend.Options{})
 			for _, err := range []error{available(""), err} {
 				require.ErrorIs(t, err, backend.ErrNoDevice)
@@ -224,19 +223,22 @@ func TestUnfitMachines(t *testing.T) {
 			}
 		})
 	}
-	standIns(t)
-	_, err := open("3", backend.Options{})
-	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "there is no GPU 3, CUDA shows 1")
+}
 
-	// One that is unfit stands in no other's way.
-	t.Setenv("STANDIN_GPUS", "2")
-	t.Setenv("STANDIN_OLD", "1")
+// A GPU that is unfit, or missing, stands in no other's way.
+func TestUnfitGPUs(t *testing.T) {
+	standIns(t)
+	_, err := open("1000", backend.Options{})
+	require.ErrorIs(t, err, backend.ErrNoDevice)
+	require.ErrorContains(t, err, "there is no GPU 1000, CUDA shows ")
+	require.ErrorContains(t, available("x"), "unknown device")
+
+	standin.Set(t, "STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_OLD", "1")
 	require.ErrorContains(t, available(""), "GPU 0")
 	require.ErrorContains(t, available("0"), "GPU 0")
 	require.NoError(t, available("1"))
 	require.ErrorIs(t, available("2"), backend.ErrNoDevice)
-	require.ErrorContains(t, available("x"), "unknown device")
 }
 
 // A GPU that the driver shows and does not give.
@@ -251,7 +253,7 @@ func TestGPUThatIsTaken(t *testing.T) {
 	} {
 		t.Run(status, func(t *testing.T) {
 			standIns(t)
-			t.Setenv("STANDIN_CONTEXT", status)
+			standin.Set(t, "STANDIN_CONTEXT", status)
 			_, err := open("", backend.Options{})
 			require.ErrorIs(t, err, c.is)
 			require.EqualError(t, err, c.want)
@@ -261,8 +263,8 @@ func TestGPUThatIsTaken(t *testing.T) {
 
 func TestOutOfMemory(t *testing.T) {
 	standIns(t)
+	standin.Set(t, "STANDIN_OOM", "10000000")
 	v, p, _, _, _ := adding(1024, 1024)
-	t.Setenv("STANDIN_OOM", "10000000")
 	d := openOne(t)
 	err := d.Bind(v)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
@@ -270,7 +272,7 @@ func TestOutOfMemory(t *testing.T) {
 	require.ErrorContains(t, err, "asked for 12 MiB, 9.54 MiB of the device's 80 GiB are free")
 	require.NotContains(t, err.Error(), "\n")
 
-	t.Setenv("STANDIN_OOM", "20000000")
+	standin.Set(t, "STANDIN_OOM", "20000000")
 	require.NoError(t, d.Bind(v))
 	_, err = d.Load(p)
 	require.ErrorIs(t, err, backend.ErrOutOfMemory)
@@ -280,6 +282,7 @@ func TestOutOfMemory(t *testing.T) {
 // A device that is lost in mid-run says so in the next call that waits, and in
 // every later one.
 func TestDeviceLost(t *testing.T) {
+	standin.Only(t, "only a new process gets a GPU back")
 	for _, code := range []string{"700", "214", "719", "46"} {
 		t.Run(code, func(t *testing.T) {
 			standIns(t)
@@ -291,8 +294,8 @@ func TestDeviceLost(t *testing.T) {
 			loaded, err := d.Load(p)
 			require.NoError(t, err)
 			require.NoError(t, d.Write(a, make([]byte, a.Bytes())))
-			t.Setenv("STANDIN_LOST", "2")
-			t.Setenv("STANDIN_LOST_CODE", code)
+			standin.Set(t, "STANDIN_LOST", "2")
+			standin.Set(t, "STANDIN_LOST_CODE", code)
 			err = loaded[0].Run(t.Context())
 			if err == nil {
 				err = d.Read(out, make([]byte, out.Bytes()))

@@ -17,14 +17,15 @@ import (
 	"octet/backend"
 	"octet/backend/conformance"
 	"octet/csrc/libcuda"
+	"octet/csrc/standin"
 	"octet/fp8"
 )
 
 // Collectives of up to three ranks, each a GPU of the stand-in's, and what meets in
 // the middle of an optimizer's update.
-func TestCollectivesOnStandIns(t *testing.T) {
+func TestCollectives(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "3")
+	standin.Set(t, "STANDIN_GPUS", "3")
 	d, _, err := backend.Find("cuda")
 	require.NoError(t, err)
 	passed := 0
@@ -42,7 +43,7 @@ func TestCollectivesOnStandIns(t *testing.T) {
 // the same gradients, maxima and losses.
 func TestRanksAgreeWithEmu(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	c := small("fp8-smooth") // which has every kind of collective that steps have
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
 	agree(t, c, steps(t, c, "emu", 5), steps(t, c, "cuda", 5))
@@ -52,7 +53,7 @@ func TestRanksAgreeWithEmu(t *testing.T) {
 // it, bit for bit but for the norm's last bits.
 func TestRanksShareTheOptimizer(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	c := small("fp8-smooth")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks, c.Optimizer.Clip = 1, 0, 2, 0
 	want := steps(t, c, "cuda", 3)
@@ -75,6 +76,7 @@ type pair struct {
 
 func openPair(t *testing.T, device string) *pair {
 	t.Helper()
+	standin.Only(t, "NCCL says nothing of what is missing")
 	devices, err := open(device, backend.Options{Ranks: 2})
 	require.NoError(t, err)
 	p := &pair{devices: devices}
@@ -137,7 +139,7 @@ func (p *pair) ends(t *testing.T, err error, words ...string) {
 // cuda:1 means the GPUs from 1 on.
 func TestRanksMeetInGraphs(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "3")
+	standin.Set(t, "STANDIN_GPUS", "3")
 	p := openPair(t, "1")
 	require.Contains(t, p.devices[0].Spec().Device, "Stand-in 1")
 	require.Contains(t, p.devices[1].Spec().Device, "Stand-in 2")
@@ -176,8 +178,9 @@ func TestRanksMeetInGraphs(t *testing.T) {
 // A rank that loses its device takes nobody along into a wait without end, also
 // where nobody looks at that rank.
 func TestOneRankLosesItsDevice(t *testing.T) {
+	standin.Only(t, "only a new process gets a GPU back")
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	t.Cleanup(func() {
 		gpus.Lock()
 		defer gpus.Unlock()
@@ -186,7 +189,7 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 	c := small("bf16")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
 	tr, devices := trainer(t, c, "cuda")
-	t.Setenv("STANDIN_LOST", "400") // in the third step or so
+	standin.Set(t, "STANDIN_LOST", "400") // in the third step or so
 	var err error
 	for step := 0; err == nil && step < 10; step++ {
 		_, err = tr.Next(t.Context())
@@ -201,7 +204,7 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 // A rank that does not come is waited for as long as was said.
 func TestRankThatDoesNotCome(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	t.Setenv("OCTET_NCCL_TIMEOUT", "300ms")
 	p := openPair(t, "")
 	require.NoError(t, p.run[1].Run(t.Context()))
@@ -218,7 +221,7 @@ func TestRankThatDoesNotCome(t *testing.T) {
 // that does not come back does not keep it.
 func TestAbortWaitsForCalls(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	d := openPair(t, "").devices[0].(*device)
 	d.group.calls[0].Lock() // as in meet
 	d.group.leave(1, context.Canceled)
@@ -241,7 +244,7 @@ func TestRanksPart(t *testing.T) {
 	for left, end := range map[int]int{0: destroyed, 1: aborted} {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {
 			standIns(t)
-			t.Setenv("STANDIN_GPUS", "2")
+			standin.Set(t, "STANDIN_GPUS", "2")
 			p := openPair(t, "")
 			comm := p.devices[0].(*device).comm
 			require.NoError(t, p.each(func(rank int) error {
@@ -266,9 +269,9 @@ func TestRanksPart(t *testing.T) {
 
 func TestErrorOfNCCL(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	p := openPair(t, "")
-	t.Setenv("STANDIN_NCCL_ERROR", "6")
+	standin.Set(t, "STANDIN_NCCL_ERROR", "6")
 	require.NoError(t, p.run[1].Run(t.Context()))
 	_, err := p.read(1)
 	p.ends(t, err, "rank 0: its last collective is ", "NCCL in the background returned 6")
@@ -277,7 +280,7 @@ func TestErrorOfNCCL(t *testing.T) {
 // Who watches does not spoil what is recorded meanwhile.
 func TestWatchingLeavesACaptureAlone(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	d := openPair(t, "").devices[0].(*device)
 	_, err := d.stream.Capture(d.ask)
 	require.ErrorContains(t, err, "cuStreamQuery returned 900")
@@ -303,7 +306,7 @@ func TestRankThatLeaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			standIns(t)
-			t.Setenv("STANDIN_GPUS", "2")
+			standin.Set(t, "STANDIN_GPUS", "2")
 			p := openPair(t, "")
 			require.NoError(t, p.run[1].Run(t.Context()))
 			waited := make(chan error)
@@ -323,7 +326,7 @@ func TestRankThatLeaves(t *testing.T) {
 // An observed run ends with its context, in the middle of a collective too.
 func TestObservedRunIsCancelled(t *testing.T) {
 	standIns(t)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	p := openPair(t, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	err := p.run[0].RunObserved(ctx, func(*backend.Node, backend.Memory) error {
@@ -335,6 +338,7 @@ func TestObservedRunIsCancelled(t *testing.T) {
 
 // What several ranks need besides what one does.
 func TestUnfitForRanks(t *testing.T) {
+	standin.Only(t, "it has as many GPUs as are wanted")
 	standIns(t)
 	for _, c := range []struct {
 		device, gpus, variable, value string
@@ -349,9 +353,9 @@ func TestUnfitForRanks(t *testing.T) {
 		{"", "2", "STANDIN_CAPABILITY", "80", "compute capability 8.0"},
 	} {
 		t.Run(c.want, func(t *testing.T) {
-			t.Setenv("STANDIN_GPUS", c.gpus)
+			standin.Set(t, "STANDIN_GPUS", c.gpus)
 			if c.variable != "" {
-				t.Setenv(c.variable, c.value)
+				standin.Set(t, c.variable, c.value)
 			}
 			if c.variable == "STANDIN_CAPABILITY" {
 				require.NoError(t, forgetGPUs())

@@ -58,7 +58,7 @@ func TestProbeOfStandIns(t *testing.T) {
 	t.Setenv("OCTET_LIBNVRTC", compiler)
 	nccl := standin.Build(t, "libnccl")
 	t.Setenv("OCTET_LIBNCCL", nccl)
-	t.Setenv("STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_GPUS", "2")
 	require.Equal(t, []backend.Finding{
 		{What: "NVIDIA driver", OK: true, Detail: "version 580.00.01, GPUs in the machine: 1"},
 		{What: "CUDA driver", OK: true, Detail: "CUDA 13.0 in " + cuda},
@@ -75,7 +75,7 @@ func TestProbeOfStandIns(t *testing.T) {
 	}, probe())
 
 	t.Run("CUDA shows no GPU", func(t *testing.T) {
-		t.Setenv("STANDIN_GPUS", "0")
+		standin.Set(t, "STANDIN_GPUS", "0")
 		list := probe()
 		f := find(t, list, "CUDA driver")
 		require.False(t, f.OK)
@@ -104,19 +104,19 @@ func TestProbeOfStandIns(t *testing.T) {
 		require.False(t, f.OK)
 		require.Contains(t, f.Detail, "only train.ranks > 1 needs it")
 		require.Contains(t, f.Fix, "libnccl2")
-		t.Setenv("STANDIN_GPUS", "1") // who does not need it
+		standin.Set(t, "STANDIN_GPUS", "1") // who does not need it
 		for _, f := range probe() {
 			require.NotEqual(t, "NCCL", f.What)
 		}
 	})
 	t.Run("the GPU has no FP8", func(t *testing.T) {
-		t.Setenv("STANDIN_CAPABILITY", "80")
+		standin.Set(t, "STANDIN_CAPABILITY", "80")
 		f := find(t, probe(), "GPU 0")
 		require.False(t, f.OK)
 		require.Contains(t, f.Fix, "8.9")
 	})
 	t.Run("the driver is old", func(t *testing.T) {
-		t.Setenv("STANDIN_CUDA", "11080")
+		standin.Set(t, "STANDIN_CUDA", "11080")
 		f := find(t, probe(), "CUDA driver")
 		require.False(t, f.OK)
 		require.Contains(t, f.Detail, "CUDA 11.8")

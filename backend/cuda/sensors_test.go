@@ -22,10 +22,11 @@ import (
 
 // managed adds the stand-in for NVML to those for CUDA, in a machine of two GPUs.
 func managed(t *testing.T) {
+	standin.Only(t, "what NVML says is known beforehand")
 	standIns(t)
-	t.Setenv("OCTET_LIBNVML", standin.Build(t, "libnvidia-ml"))
-	t.Setenv("STANDIN_GPUS", "2")
-	t.Setenv("STANDIN_NVML_GPUS", "2")
+	standin.Load(t, "libnvidia-ml")
+	standin.Set(t, "STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_NVML_GPUS", "2")
 }
 
 // sensorsOf opens a GPU, its sensors, and closes the GPU again.
@@ -60,14 +61,14 @@ func TestSensorsAreThoseOfTheGPU(t *testing.T) {
 func TestUntoldIsAbsent(t *testing.T) {
 	managed(t)
 	s := sensorsOf(t, "")
-	t.Setenv("STANDIN_NVML_UNSUPPORTED", "UtilizationRates,TotalEnergyConsumption,CurrentClocksThrottleReasons")
+	standin.Set(t, "STANDIN_NVML_UNSUPPORTED", "UtilizationRates,TotalEnergyConsumption,CurrentClocksThrottleReasons")
 	r, err := s.Read()
 	require.NoError(t, err)
 	require.Equal(t, backend.Reading{
 		MemoryUsed: new(int64(6 << 30)), MemoryTotal: new(int64(24 << 30)),
 		Power: new(300.25), Temperature: new(60.0), Clock: new(1755.0),
 	}, r)
-	t.Setenv("STANDIN_NVML_UNSUPPORTED", "all")
+	standin.Set(t, "STANDIN_NVML_UNSUPPORTED", "all")
 	r, err = s.Read()
 	require.NoError(t, err)
 	require.Equal(t, backend.Reading{}, r)
@@ -77,7 +78,7 @@ func TestSensorsFail(t *testing.T) {
 	managed(t)
 	t.Run("in the middle", func(t *testing.T) {
 		s := sensorsOf(t, "")
-		t.Setenv("STANDIN_NVML_LOST", "2")
+		standin.Set(t, "STANDIN_NVML_LOST", "2")
 		_, err := s.Read()
 		require.NoError(t, err)
 		for range 2 {
@@ -88,7 +89,7 @@ func TestSensorsFail(t *testing.T) {
 		}
 	})
 	t.Run("not to be found", func(t *testing.T) {
-		t.Setenv("STANDIN_BUS", "0")
+		standin.Set(t, "STANDIN_BUS", "0")
 		require.NoError(t, forgetGPUs())
 		_, err := openOne(t).Sensors()
 		require.EqualError(t, err, "the CUDA driver does not tell which of NVML's GPUs this one is")
@@ -96,10 +97,10 @@ func TestSensorsFail(t *testing.T) {
 	t.Run("at the start", func(t *testing.T) {
 		require.NoError(t, forgetGPUs())
 		d := openOne(t)
-		t.Setenv("STANDIN_NVML_GPUS", "0")
+		standin.Set(t, "STANDIN_NVML_GPUS", "0")
 		_, err := d.Sensors()
 		require.EqualError(t, err, "NVML does not show the GPU at 0000:10:00.0: not found")
-		t.Setenv("STANDIN_NVML_INIT", "9")
+		standin.Set(t, "STANDIN_NVML_INIT", "9")
 		_, err = d.Sensors()
 		require.EqualError(t, err, "NVML did not start: driver not loaded")
 		t.Setenv("OCTET_LIBNVML", filepath.Join(t.TempDir(), "missing.so"))

@@ -16,7 +16,7 @@ import (
 )
 
 func blas(t *testing.T, d *Device) *Lt {
-	t.Setenv("OCTET_LIBCUBLASLT", standin.Build(t, "libcublaslt"))
+	standin.Load(t, "libcublaslt")
 	l, err := d.NewLt()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
@@ -181,16 +181,31 @@ func TestProducts(t *testing.T) {
 							scale = 4
 						}
 						step := math.Abs(v)*math.Exp2(-float64(mantissa[f.d]+1)) + tiny[f.d]/scale
-						require.InDelta(t, v, float64(got[i*D.LD+j])/scale, 1.001*step+magnitude*1e-6, "%d, %d", i, j)
+						require.InDelta(t, v, float64(got[i*D.LD+j])/scale, 1.001*step+magnitude*sums(f.a), "%d, %d", i, j)
 					}
 					require.Equal(t, before[i*D.LD+n:(i+1)*D.LD], got[i*D.LD+n:(i+1)*D.LD], "the gap behind row %d", i)
 				}
 				if f.d.IsFP8() {
-					require.InEpsilon(t, most, download(t, b.s, g.AmaxD, 1)[0], 1e-5)
+					require.InEpsilon(t, most, download(t, b.s, g.AmaxD, 1)[0], 1e-5+10*sums(f.a))
 				}
 			})
 		}
 	}
+}
+
+// sums is by what part of its products' magnitudes a sum of 48 may be off: what FP32
+// costs, and on tensor cores what is cut off where products are aligned before they are
+// added. Hopper adds 32 products of FP8 at once, with 13 bits behind the exponent of the
+// largest: 33 times 2^-13 of that one in each of two steps is less than 2^-8 of all, as
+// long as it is less than half of them. In 16-bit formats it keeps some 24 bits.
+func sums(d fp8.DType) float64 {
+	switch {
+	case standin.Hardware() == 0:
+		return 1e-6
+	case d.IsFP8():
+		return 0x1p-8
+	}
+	return 0x1p-18
 }
 
 // mantissa is the stored bits of a significand; tiny half the distance of the
@@ -218,6 +233,7 @@ func TestProductAccumulates(t *testing.T) {
 // What NVIDIA's documentation excludes is refused, with the status that it
 // names.
 func TestProductsThatAreRefused(t *testing.T) {
+	standin.Only(t, "a library may do more than its documentation says")
 	b := newBench(t)
 	A, _ := b.matrix(fp8.E4M3, 32, 32, 1)
 	A5, _ := b.matrix(fp8.E5M2, 32, 32, 1)
@@ -259,11 +275,11 @@ func TestProductsThatAreRefused(t *testing.T) {
 		require.Equal(t, c.status, code(b.run(g)), what)
 	}
 	t.Run("before Ada", func(t *testing.T) {
-		t.Setenv("STANDIN_CAPABILITY", "80")
+		standin.Set(t, "STANDIN_CAPABILITY", "80")
 		require.Equal(t, 15, code(b.run(good)))
 	})
 	t.Run("Blackwell lifts TN", func(t *testing.T) {
-		t.Setenv("STANDIN_CAPABILITY", "100")
+		standin.Set(t, "STANDIN_CAPABILITY", "100")
 		g := good
 		g.TransA, g.TransB = true, false
 		require.NoError(t, b.run(g))
@@ -281,6 +297,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 }
 
 func TestAlgorithms(t *testing.T) {
+	standin.Only(t, "its algorithms are known")
 	b := newBench(t)
 	A, _ := b.matrix(fp8.E4M3, 32, 32, 1)
 	D, _ := b.matrix(fp8.BF16, 32, 32, 0)
@@ -330,23 +347,35 @@ func TestAlgorithms(t *testing.T) {
 	require.NoError(t, b.s.Synchronize())
 }
 
-// A product is captured like anything else on a stream, but not the first time:
-// its kernel would be loaded within the capture.
-func TestProductInAGraph(t *testing.T) {
-	b := newBench(t)
+// product is a small one, and what runs it.
+func (b *bench) product() (p *Product, run func() error) {
 	A, _ := b.matrix(fp8.E4M3, 16, 16, 1)
 	D, _ := b.matrix(fp8.F32, 16, 16, 0)
 	p, err := b.lt.NewProduct(Gemm{M: 16, N: 16, K: 16, TransB: true, A: A, B: A, D: D, Alpha: 1})
-	require.NoError(t, err)
-	defer p.Close()
+	require.NoError(b, err)
+	b.Cleanup(p.Close)
 	algos, err := p.Algos(workspaceBytes, 1)
-	require.NoError(t, err)
-	run := func() error { return p.Run(b.s, &algos[0], b.workspace, workspaceBytes) }
-	_, err = b.s.Capture(run)
+	require.NoError(b, err)
+	return p, func() error { return p.Run(b.s, &algos[0], b.workspace, workspaceBytes) }
+}
+
+// A kernel of a product would be loaded when it first runs.
+func TestProductCapturedTooEarly(t *testing.T) {
+	standin.Only(t, "whether it loads anything then, a library does not say")
+	b := newBench(t)
+	_, run := b.product()
+	_, err := b.s.Capture(run)
 	require.Equal(t, 13, code(err))
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.False(t, e.DeviceLost(), "the driver knows of nothing")
+}
+
+// Later on it is captured like anything else on a stream.
+func TestProductInAGraph(t *testing.T) {
+	b := newBench(t)
+	p, run := b.product()
+	D := p.D
 	require.NoError(t, run())
 	require.NoError(t, b.s.Fill(D.Data, 0, 4))
 	before := b.read(D, 16)
@@ -356,14 +385,15 @@ func TestProductInAGraph(t *testing.T) {
 	require.NoError(t, g.Launch(b.s))
 	replayed := b.read(D, 16)
 	require.NotEqual(t, before, replayed)
-	require.NoError(t, p.Run(b.s, &algos[0], b.workspace, workspaceBytes))
+	require.NoError(t, run())
 	require.Equal(t, replayed, b.read(D, 16))
 	require.NoError(t, g.Close())
 }
 
 // Operands outside of the device's memory are found when the product runs.
 func TestProductOutOfBounds(t *testing.T) {
-	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
+	standin.Only(t, "a GPU is lost by it")
+	standin.Load(t, "libcuda")
 	d, err := Open(0)
 	require.NoError(t, err)
 	s, err := d.NewStream()

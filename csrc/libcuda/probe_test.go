@@ -15,9 +15,9 @@ import (
 func TestDriverListsItsDevices(t *testing.T) {
 	path := standin.Build(t, "libcuda")
 	t.Setenv("OCTET_LIBCUDA", path)
-	t.Setenv("STANDIN_CUDA", "12080")
-	t.Setenv("STANDIN_GPUS", "2")
-	t.Setenv("STANDIN_CAPABILITY", "89")
+	standin.Set(t, "STANDIN_CUDA", "12080")
+	standin.Set(t, "STANDIN_GPUS", "2")
+	standin.Set(t, "STANDIN_CAPABILITY", "89")
 	d, err := ProbeDriver()
 	require.NoError(t, err)
 	require.Equal(t, Driver{
@@ -30,8 +30,8 @@ func TestDriverListsItsDevices(t *testing.T) {
 }
 
 func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
-	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
-	t.Setenv("STANDIN_GPUS", "0")
+	standin.Load(t, "libcuda")
+	standin.Set(t, "STANDIN_GPUS", "0")
 	d, err := ProbeDriver()
 	require.EqualError(t, err, "cuInit returned 100: no CUDA-capable device is detected")
 	require.Equal(t, 13000, d.Version)
@@ -40,8 +40,8 @@ func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
 
 // The driver library of a toolkit, for linking, has all symbols and no driver.
 func TestStubIsAnError(t *testing.T) {
-	t.Setenv("OCTET_LIBCUDA", standin.Build(t, "libcuda"))
-	t.Setenv("STANDIN_STUB", "1")
+	standin.Load(t, "libcuda")
+	standin.Set(t, "STANDIN_STUB", "1")
 	_, err := ProbeDriver()
 	require.EqualError(t, err, "cuInit returned 34: CUDA driver is a stub library")
 	_, err = Open(0)
@@ -108,6 +108,7 @@ func TestLibrariesFollowTheDriver(t *testing.T) {
 		require.Equal(t, want, candidates("libx.so.", driver), "driver %d", driver)
 	}
 
+	t.Setenv("OCTET_LIBCUBLASLT", "") // which needs no choice
 	_, err := ProbeCublasLt(11080)
 	require.EqualError(t, err, "the driver serves CUDA 11.8 and nothing newer; 12 or 13 is needed")
 }

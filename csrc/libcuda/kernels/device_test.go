@@ -20,7 +20,7 @@ import (
 
 // The conformance suite covers every op at small sizes. Here is what it does not
 // reach: all values of a cast, tiles with all their vectors, attention on tensor
-// cores. Stand-ins run the kernels; nothing here is a GPU.
+// cores. Stand-ins run the kernels, or a GPU does (standin.Load).
 
 // side is one backend with one program loaded.
 type side struct {
@@ -58,13 +58,9 @@ func (s *side) read(name string) []byte {
 	return raw
 }
 
-// TestOnStandIns is one test because a process opens a GPU once.
-func TestOnStandIns(t *testing.T) {
-	for variable, name := range map[string]string{
-		"OCTET_LIBCUDA": "libcuda", "OCTET_LIBCUBLASLT": "libcublaslt", "OCTET_LIBNVRTC": "libnvrtc",
-	} {
-		t.Setenv(variable, standin.Build(t, name))
-	}
+// TestOnADevice is one test because a process opens a GPU once.
+func TestOnADevice(t *testing.T) {
+	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
 	t.Run("casts", testCasts)
 	t.Run("attention", testAttention)
