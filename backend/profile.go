@@ -2,20 +2,21 @@ package backend
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// Profile records how long each node takes: of the programs that are run with its
-// observers, while it is recording. Between Begin and End is one span,
-// usually a step; the programs compute what they always do, node by node, and
-// what is added is a look at the clock after each. It is for one goroutine.
+// Profile records how long each node takes: of the programs that are run by it, while
+// it is recording. Between Begin and End is one span, usually a step; the programs
+// compute what they always do, node by node, and what is added is a look at the clock
+// after each: the device's, if they are Timed. It is for one goroutine.
 //
 //	p := backend.NewProfile()
-//	trainer.Observe = p.Observer // or x.RunObserved(ctx, p.Observer("name"))
-//	p.Begin(); …; p.End()        // around what is to be recorded, any number of times
+//	trainer.Execute = p.Run // or p.Run(ctx, "name", x) in place of x.Run(ctx)
+//	p.Begin(); …; p.End()   // around what is to be recorded, any number of times
 //	rows := p.Rows(peaks, backend.OpKind)
 type Profile struct {
 	now     func() time.Time
@@ -59,19 +60,34 @@ func (p *Profile) Spans() int { return p.spans }
 // host's: feeding inputs, reading results.
 func (p *Profile) Elapsed() time.Duration { return p.elapsed }
 
-// Observer records the run of a program that is about to begin; nil while p does
-// not record.
-func (p *Profile) Observer(program string) Observer {
+// Timed is an Executable of a device with a clock of its own, which follows the host at
+// a distance: who looks at the host's clock after each node has to wait for the device
+// each time, and measures that too.
+type Timed interface {
+	Executable
+	// RunTimed executes the program node by node, waits, and tells of every node in
+	// order when the device was at it, counted from the program's start.
+	RunTimed(ctx context.Context, took func(n *Node, start, end time.Duration)) error
+}
+
+// Run executes a program, and records it while p records.
+func (p *Profile) Run(ctx context.Context, program string, x Executable) error {
 	if !p.on {
-		return nil
+		return x.Run(ctx)
 	}
-	last := p.now().Sub(p.origin)
-	return func(n *Node, _ Memory) error {
+	begin := p.now().Sub(p.origin)
+	if timed, ok := x.(Timed); ok {
+		return timed.RunTimed(ctx, func(n *Node, start, end time.Duration) {
+			p.events = append(p.events, event{n, program, begin + start, begin + end})
+		})
+	}
+	last := begin
+	return x.RunObserved(ctx, func(n *Node, _ Memory) error {
 		now := p.now().Sub(p.origin)
 		p.events = append(p.events, event{n, program, last, now})
 		last = now
 		return nil
-	}
+	})
 }
 
 // Row sums up the runs of some nodes.

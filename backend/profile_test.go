@@ -2,6 +2,7 @@ package backend
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"testing"
@@ -17,13 +18,38 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// run lets time go by where a device would run a program: node i takes i+1
-// milliseconds.
-func (c *clock) run(t *testing.T, p *Program, observe Observer) {
-	for i, n := range p.Nodes() {
-		c.at = c.at.Add(time.Duration(i+1) * time.Millisecond)
-		require.NoError(t, observe(n, nil))
+// run is a program whose node i takes i+1 milliseconds.
+type run struct {
+	Executable
+	clock *clock
+	nodes []*Node
+	fail  error
+}
+
+func (x *run) Run(context.Context) error {
+	x.clock.at = x.clock.at.Add(time.Hour)
+	return x.fail
+}
+
+func (x *run) RunObserved(_ context.Context, observe Observer) error {
+	for i, n := range x.nodes {
+		x.clock.at = x.clock.at.Add(time.Duration(i+1) * time.Millisecond)
+		if err := observe(n, nil); err != nil {
+			return err
+		}
 	}
+	return x.fail
+}
+
+// timedRun knows its nodes' times by a clock of its own.
+type timedRun struct{ *run }
+
+func (x timedRun) RunTimed(_ context.Context, took func(*Node, time.Duration, time.Duration)) error {
+	for i, n := range x.nodes {
+		took(n, time.Duration(10*i)*time.Microsecond, time.Duration(10*i+7)*time.Microsecond)
+	}
+	x.clock.at = x.clock.at.Add(time.Second) // the host waits
+	return x.fail
 }
 
 // profiled records two spans of a program of four nodes.
@@ -44,13 +70,13 @@ func profiled(t *testing.T) *Profile {
 
 	c := &clock{at: time.Unix(1000, 0)}
 	profile := &Profile{now: c.now}
+	ctx, program := t.Context(), &run{clock: c, nodes: p.Nodes()}
 	for range 2 {
-		require.Nil(t, profile.Observer("micro"))
+		require.NoError(t, profile.Run(ctx, "micro", program)) // not recorded
 		profile.Begin()
 		c.at = c.at.Add(5 * time.Millisecond) // the host's
-		c.run(t, p, profile.Observer("micro"))
+		require.NoError(t, profile.Run(ctx, "micro", program))
 		profile.End()
-		c.at = c.at.Add(time.Hour)
 	}
 	return profile
 }
@@ -118,3 +144,42 @@ func TestWriteTrace(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// Where the device has a clock, the host's counts for the whole only.
+func TestProfileByTheDevicesClock(t *testing.T) {
+	vars := NewVars()
+	p := vars.Program("update")
+	for _, name := range []string{"a", "b"} {
+		p.Add(&Fill{Out: vars.Tensor(Output, name, fp8.F32, 1), Value: 1})
+	}
+	c := &clock{at: time.Unix(1000, 0)}
+	profile := &Profile{now: c.now}
+	ctx, x := t.Context(), timedRun{&run{clock: c, nodes: p.Nodes()}}
+	require.NoError(t, profile.Run(ctx, "update", x)) // not recorded
+	for range 2 {
+		profile.Begin()
+		c.at = c.at.Add(time.Millisecond)
+		require.NoError(t, profile.Run(ctx, "update", x))
+		profile.End()
+	}
+	require.Equal(t, 2*(time.Second+time.Millisecond), profile.Elapsed())
+	rows := profile.Rows(Peaks{}, OpKind)
+	require.Len(t, rows, 1)
+	require.Equal(t, 4, rows[0].Calls)
+	require.Equal(t, 4*7*time.Microsecond, rows[0].Time)
+	for i, want := range []time.Duration{1000, 1010, 1_002_000, 1_002_010} {
+		require.Equal(t, want*time.Microsecond, profile.events[i].start)
+	}
+}
+
+// What a program fails of is passed on, whatever the clock.
+func TestProfileFails(t *testing.T) {
+	broken := errors.New("the device is lost")
+	c := &clock{at: time.Unix(1000, 0)}
+	profile := &Profile{now: c.now}
+	x := &run{clock: c, fail: broken}
+	require.ErrorIs(t, profile.Run(t.Context(), "micro", x), broken)
+	profile.Begin()
+	require.ErrorIs(t, profile.Run(t.Context(), "micro", x), broken)
+	require.ErrorIs(t, profile.Run(t.Context(), "micro", timedRun{x}), broken)
+}

@@ -23,10 +23,10 @@ type Trainer struct {
 	// need it.
 	Reopen func() ([]backend.Backend, error)
 
-	// Observe is called with its name before a program runs on the first device, and
-	// returns who is to see its nodes; nil: nobody. It may be set between two steps;
-	// one that is under way has run without it.
-	Observe func(program string) backend.Observer
+	// Execute runs a program of the first device, in place of x.Run(ctx): for who wants
+	// to see its nodes or their times; nil: nobody. It may be set between two steps; one
+	// that is under way has run without it.
+	Execute func(ctx context.Context, program string, x backend.Executable) error
 
 	// Converted says that the last Restore had to round moments in E4M3, which
 	// a device with another E4M3 had written.
@@ -72,12 +72,10 @@ type program struct {
 	name string
 }
 
-// run runs a program, observed if somebody asks for that.
+// run runs a program, or lets who asked for that do it.
 func (t *Trainer) run(ctx context.Context, r *rank, p program) error {
-	if t.Observe != nil && r.index == 0 {
-		if observe := t.Observe(p.name); observe != nil {
-			return p.RunObserved(ctx, observe)
-		}
+	if t.Execute != nil && r.index == 0 {
+		return t.Execute(ctx, p.name, p.Executable)
 	}
 	return p.Run(ctx)
 }

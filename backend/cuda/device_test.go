@@ -7,6 +7,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +21,7 @@ import (
 // which runs the kernels of package kernels as they are. When the test ends,
 // everything must have been given back. Where there are real GPUs for tests, it is
 // those (standin.Load).
-func standIns(t *testing.T) {
+func standIns(t testing.TB) {
 	t.Helper()
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc", "libnccl")
 	t.Cleanup(func() { require.NoError(t, forgetGPUs()) })
@@ -39,7 +40,7 @@ func forgetGPUs() error {
 	return errors.Join(errs...)
 }
 
-func openOne(t *testing.T) *device {
+func openOne(t testing.TB) *device {
 	t.Helper()
 	list, err := open("", backend.Options{})
 	require.NoError(t, err)
@@ -121,6 +122,19 @@ func TestRun(t *testing.T) {
 		expect(x)
 	}
 
+	// The device's clock, and the same results.
+	require.NoError(t, d.Write(a, floats(rows*cols, func(i int) float32 { return 8 + float32(i) })))
+	var timed []*backend.Node
+	last := time.Duration(0)
+	require.NoError(t, list[0].(backend.Timed).RunTimed(t.Context(), func(n *backend.Node, start, end time.Duration) {
+		require.Equal(t, last, start)
+		require.Greater(t, end, start)
+		timed, last = append(timed, n), end
+	}))
+	require.Equal(t, p.Nodes(), timed)
+	expect(8)
+	require.NoError(t, d.Write(a, floats(rows*cols, func(i int) float32 { return 7 + float32(i) })))
+
 	seen := 0
 	require.NoError(t, list[0].RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
 		seen++
@@ -140,6 +154,7 @@ func TestRun(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, list[0].Run(cancelled), context.Canceled)
+	require.ErrorIs(t, list[0].(backend.Timed).RunTimed(cancelled, nil), context.Canceled)
 
 	require.ErrorContains(t, d.Write(a, read[:4]), "got a buffer of 4")
 	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "is not bound")
@@ -167,7 +182,7 @@ func TestClosed(t *testing.T) {
 
 	raw := make([]byte, a.Bytes())
 	_, err = d.Load(p)
-	for _, err := range []error{err, d.Bind(v), list[0].Run(t.Context()), list[0].RunObserved(t.Context(), nil)} {
+	for _, err := range []error{err, d.Bind(v), list[0].Run(t.Context()), list[0].RunObserved(t.Context(), nil), list[0].(backend.Timed).RunTimed(t.Context(), nil)} {
 		require.ErrorIs(t, err, errClosed)
 	}
 	require.Error(t, d.Write(a, raw))

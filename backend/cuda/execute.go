@@ -5,7 +5,9 @@ package cuda
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"time"
 
 	"octet/backend"
 	"octet/csrc/libcuda"
@@ -98,8 +100,9 @@ type executable struct {
 	nodes     []*backend.Node
 	calls     [][]readyCall // of each node
 	workspace libcuda.Ptr
-	begun     bool           // it has run
-	graph     *libcuda.Graph // of all calls, once they have been recorded
+	begun     bool             // it has run
+	graph     *libcuda.Graph   // of all calls, once they have been recorded
+	clock     []*libcuda.Event // before, between and after the nodes; made when they are first timed
 }
 
 func (x *executable) Plan() *backend.Plan { return x.plan }
@@ -177,6 +180,55 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	return nil
 }
 
+// RunTimed implements backend.Timed: events between the nodes. Where launches take
+// longer than kernels, a node's time is that of its launches.
+func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
+	if x.stream == nil {
+		return errClosed
+	}
+	if group, rank := x.group, x.rank; group != nil {
+		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
+	}
+	for len(x.clock) <= len(x.nodes) {
+		e, err := x.gpu.NewEvent()
+		if err != nil {
+			return x.failure(x.what, 0, err)
+		}
+		x.clock = append(x.clock, e)
+	}
+	record := func(i int) error {
+		if err := x.stream.Record(x.clock[i]); err != nil {
+			return x.failure(x.what, 0, err)
+		}
+		return ctx.Err()
+	}
+	err := x.wait(x.what, func() error {
+		err := record(0)
+		for i := 0; err == nil && i < len(x.nodes); i++ {
+			if err = x.issue(i); err == nil {
+				err = record(i + 1)
+			}
+		}
+		return err
+	})
+	if err == nil {
+		err = x.synchronize(x.what)
+	}
+	if err != nil {
+		return err
+	}
+	start := time.Duration(0)
+	for i, n := range x.nodes {
+		end, err := x.clock[i+1].Since(x.clock[0])
+		if err != nil {
+			return x.failure(x.what, 0, err)
+		}
+		took(n, start, end)
+		start = end
+	}
+	return nil
+}
+
 // issueAll gives all calls to the stream.
 func (x *executable) issueAll() error {
 	for i := range x.nodes {
@@ -216,10 +268,11 @@ func (x *executable) close() error {
 			}
 		}
 	}
-	if x.graph == nil {
-		return nil
+	err := closeEvents(x.clock...)
+	if x.graph != nil {
+		err = errors.Join(err, x.graph.Close())
 	}
-	return x.graph.Close()
+	return err
 }
 
 // memory is where the operands of loaded programs are, and what an observer

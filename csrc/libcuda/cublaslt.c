@@ -128,7 +128,8 @@ static octet_status prefer(const octet_cublaslt *api, cublasLtMatmulPreference_t
 	const uint32_t a = alignment(g->b.data), b = alignment(g->a.data), c = alignment(g->c.data), d = alignment(g->d.data);
 #define SET(attribute, value) TRY(api, cublasLtMatmulPreferenceSetAttribute, preference, attribute, &(value), sizeof(value))
 	SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes);
-	SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+	if (!g->split)
+		SET(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b);
 	SET(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, c);

@@ -81,6 +81,7 @@ type Gemm struct {
 	Alpha, Beta    float32
 	AmaxD          Ptr  // F32 [1], overwritten; FP8 D only; 0: not wanted
 	FastAccum      bool // FP8: partial sums stay in the tensor core's own accumulator
+	SplitK         bool // Algos may also find what adds up parts of K in an order of its own
 }
 
 func (g *Gemm) String() string {
@@ -106,7 +107,7 @@ type Product struct {
 func (l *Lt) NewProduct(g Gemm) (*Product, error) {
 	c := C.octet_gemm{
 		m: C.int64_t(g.M), n: C.int64_t(g.N), k: C.int64_t(g.K),
-		trans_a: flag(g.TransA), trans_b: flag(g.TransB), fast: flag(g.FastAccum),
+		trans_a: flag(g.TransA), trans_b: flag(g.TransB), fast: flag(g.FastAccum), split: flag(g.SplitK),
 		alpha: C.float(g.Alpha), beta: C.float(g.Beta), amax: C.uint64_t(g.AmaxD),
 	}
 	for _, o := range []struct {
@@ -151,7 +152,8 @@ type Algo struct {
 }
 
 // Algos asks cuBLASLt for ways to compute the product in at most so many bytes
-// of workspace and without splitting K, by its own estimate the fastest first.
+// of workspace, without splitting K unless that is allowed, by its own estimate the
+// fastest first.
 // That there is none is an error.
 func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	found := make([]C.octet_algo, max(1, limit))

@@ -313,6 +313,15 @@ func TestAlgorithms(t *testing.T) {
 		require.NoError(t, p.Run(b.s, &a, b.workspace, a.Workspace))
 	}
 	require.Equal(t, []int{1, 1}, splits, "the stand-in has one between them that splits")
+	split := p.Gemm
+	split.SplitK = true
+	unbound, err := b.lt.NewProduct(split)
+	require.NoError(t, err)
+	defer unbound.Close()
+	three, err := unbound.Algos(workspaceBytes, 100)
+	require.NoError(t, err)
+	require.Len(t, three, 3)
+	require.Greater(t, three[1].Splits, 1)
 	two, err := p.Algos(workspaceBytes, 2)
 	require.NoError(t, err)
 	require.Equal(t, all, two, "there is no room lost to it")

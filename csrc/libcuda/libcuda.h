@@ -126,7 +126,7 @@ typedef struct {
 // A product of row-major matrices.
 typedef struct {
 	int64_t m, n, k;
-	int trans_a, trans_b, fast;
+	int trans_a, trans_b, fast, split;
 	float alpha, beta;
 	octet_matrix a, b, c, d; // c.data 0: none
 	uint64_t amax;           // of d before its scale; 0: not wanted

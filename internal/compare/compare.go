@@ -153,7 +153,9 @@ func (o Options) train(ctx context.Context, job *train.Job, name string, step *i
 	if err != nil {
 		return err
 	}
-	t.Observe = observer
+	t.Execute = func(ctx context.Context, program string, x backend.Executable) error {
+		return x.RunObserved(ctx, observer(program))
+	}
 	if dir := o.Config.Model.Init; dir != "" {
 		err = t.InitFrom(ctx, dir)
 	} else {

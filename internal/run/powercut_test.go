@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/checkpoint"
 	"octet/internal/disk"
 )
 
@@ -149,7 +150,7 @@ func TestPowerCut(t *testing.T) {
 	begun := 0
 	for _, dir := range left {
 		if _, err := os.Stat(ConfigPath(dir)); err != nil {
-			require.NoDirExists(t, CheckpointsPath(dir))
+			require.NoDirExists(t, filepath.Join(dir, checkpoint.Dir))
 			continue
 		}
 		begun++

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,14 +40,14 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	r, err := Start(t.Context(), o)
 	require.NoError(t, err)
 	during, updates := "", 0 // what is told in the second update
-	r.Trainer.Observe = func(program string) backend.Observer {
+	r.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
 		if program == "update" {
 			if updates++; updates == 2 {
 				during, err = scrape(e)
 				require.NoError(t, err)
 			}
 		}
-		return nil
+		return x.Run(ctx)
 	}
 	told, err := scrape(e)
 	require.NoError(t, err)

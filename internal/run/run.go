@@ -126,7 +126,7 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	r.Trainer.Reopen = r.reopen
 	if o.Profile {
 		r.profile = &profiler{Profile: backend.NewProfile()}
-		r.Trainer.Observe = r.profile.Observer
+		r.Trainer.Execute = r.profile.Run
 	}
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err

@@ -159,7 +159,7 @@ func inTraining(ctx context.Context, steps int) (err error) {
 	defer func() { err = errors.Join(err, closeDevice()) }()
 	for step := range steps + 1 {
 		if step == steps {
-			t.Observe = func(string) backend.Observer { return see }
+			t.Execute = func(ctx context.Context, _ string, x backend.Executable) error { return x.RunObserved(ctx, see) }
 		}
 		if _, err := t.Next(ctx); err != nil {
 			return err
