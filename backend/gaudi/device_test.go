@@ -407,6 +407,28 @@ func TestRecipesInAnotherProcess(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Ops are timed by the device.
+func TestNodesAreTimed(t *testing.T) {
+	devices(t, "gaudi3", "2")
+	for _, ranks := range []int{1, 2} {
+		list, err := open("", backend.Options{Ranks: ranks})
+		require.NoError(t, err)
+		v, p, _, _, _, _ := adding()
+		require.NoError(t, list[0].Bind(v))
+		runs, err := list[0].Load(p)
+		require.NoError(t, err)
+		var seen []*backend.Node
+		last := time.Duration(0)
+		require.NoError(t, runs[0].(backend.Timed).RunTimed(t.Context(), func(n *backend.Node, start, end time.Duration) {
+			require.GreaterOrEqual(t, start, last)
+			require.Greater(t, end, start, n.Path())
+			seen, last = append(seen, n), end
+		}))
+		require.Equal(t, p.Nodes(), seen)
+		closeAll(t, list)
+	}
+}
+
 // A product without scales has the bits of one with scales of 1.
 func TestProductsWithoutScalesHaveTheSameBits(t *testing.T) {
 	codes := make([]byte, 48*80) // of either sign, subnormal ones too, without the largest

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -45,6 +46,14 @@ type bound struct {
 	*schedule
 	list int
 	ends []int // where the commands of each step end
+}
+
+// commands is how many there are.
+func (b *bound) commands() int {
+	if len(b.ends) == 0 {
+		return 0
+	}
+	return b.ends[len(b.ends)-1]
 }
 
 // bind cuts, compiles and prepares programs.
@@ -157,16 +166,13 @@ func (b *bound) transfers(op backend.Op) ([]transfer, error) {
 	return []transfer{*t}, nil
 }
 
-// run gives the commands of some steps to the device and does not wait for it.
-func (b *bound) run(from, to int) error {
-	first, end := 0, 0
-	if from > 0 {
-		first = b.ends[from-1]
+// time runs one step, waits for it, and says how long the device took.
+func (b *bound) time(step int) (time.Duration, error) {
+	first := 0
+	if step > 0 {
+		first = b.ends[step-1]
 	}
-	if to > 0 {
-		end = b.ends[to-1]
-	}
-	return b.synapse.run(b.list, first, end)
+	return b.synapse.time(b.list, first, b.ends[step])
 }
 
 // executable is a loaded program.
@@ -184,7 +190,7 @@ func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := x.run(0, len(x.steps)); err != nil {
+	if err := x.synapse.run(x.list, 0, x.commands()); err != nil {
 		return x.failure("run program "+x.program.Name(), 0, err)
 	}
 	return nil
@@ -194,6 +200,24 @@ func (x *executable) Run(ctx context.Context) error {
 // the compiler would have fused is rounded in between as the program says, so
 // last bits may differ from those of Run.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
+	return x.eachOp(ctx, func(n *backend.Node, _ time.Duration) error { return observe(n, x.observed.memory) })
+}
+
+// RunTimed implements backend.Timed: the ops as RunObserved runs them, each between two
+// events of the device. What lies between the ops is the host's: calls and launches.
+func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
+	begin, last := time.Now(), time.Duration(0)
+	return x.eachOp(ctx, func(n *backend.Node, d time.Duration) error {
+		end := time.Since(begin)
+		took(n, max(last, end-d), end)
+		last = end
+		return nil
+	})
+}
+
+// eachOp runs the ops one by one, and shows each when it has ended, with the time that
+// the device took for it.
+func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took time.Duration) error) error {
 	if x.observed == nil {
 		c := newCutter(x.spec, true, x.program)
 		c.layouts = x.layouts
@@ -208,14 +232,11 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := o.run(i, i+1)
-		if err == nil {
-			err = o.synchronize()
-		}
+		took, err := o.time(i)
 		if err != nil {
 			return o.failure(s.node.Path(), 0, err)
 		}
-		if err := observe(s.node, o.memory); err != nil {
+		if err := show(s.node, took); err != nil {
 			return err
 		}
 	}

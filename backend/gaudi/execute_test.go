@@ -145,6 +145,12 @@ func TestRun(t *testing.T) {
 	require.Len(t, names, 3)
 	require.Equal(t, floats(107, 109, 111), read(out)[:12])
 	require.Len(t, f.graphs, 5, "every op is a unit")
+	last := time.Duration(0)
+	require.NoError(t, x.(backend.Timed).RunTimed(t.Context(), func(_ *backend.Node, start, end time.Duration) {
+		require.GreaterOrEqual(t, start, last)
+		require.LessOrEqual(t, end-start, time.Millisecond, "one launch of the device's")
+		last = end
+	}))
 	stop := errors.New("stop")
 	require.ErrorIs(t, x.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
 	require.Len(t, f.graphs, 5, "once")

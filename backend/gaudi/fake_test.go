@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
@@ -142,6 +143,11 @@ func (f *fake) run(list, from, to int) error {
 		}
 	}
 	return f.fail["run"]
+}
+
+// time is a millisecond for each command.
+func (f *fake) time(list, from, to int) (time.Duration, error) {
+	return time.Duration(to-from) * time.Millisecond, errors.Join(f.run(list, from, to), f.fail["synchronize"])
 }
 
 func (f *fake) synchronize() error        { return f.fail["synchronize"] }

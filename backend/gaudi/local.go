@@ -28,6 +28,7 @@ type local struct {
 	mu     sync.Mutex
 	stream *libsynapse.Stream
 	fence  *libsynapse.Fence
+	clock  [2]*libsynapse.Event // around what is timed
 	comm   *libsynapse.Comm
 
 	// staging is host memory for what comes and goes: its first half for copies
@@ -133,6 +134,11 @@ func (l *local) start() (err error) {
 	}
 	if l.fence, err = l.NewFence(); err != nil {
 		return err
+	}
+	for i := range l.clock {
+		if l.clock[i], err = l.NewEvent(); err != nil {
+			return err
+		}
 	}
 	l.staging, err = l.Host(2*stagingBytes + markBytes)
 	return err
@@ -276,26 +282,49 @@ func (l *local) forget(list int) error {
 }
 
 func (l *local) run(list, from, to int) error {
-	return l.turn(func() error {
-		all := l.lists[list]
-		for i := from; i < to; i++ {
-			c := &all.list[i]
-			if c.Transfer != nil {
-				if err := l.arrive(all, i); err != nil {
-					return err
-				}
-				if err := l.transfer(c.Transfer); err != nil {
-					return err
-				}
-				continue
-			}
-			r := l.recipes[c.Recipe]
-			if err := r.Launch(l.stream, c.Sections, c.Workspace); err != nil {
-				return fmt.Errorf("recipe %s: %w", r.name, err)
-			}
+	return l.turn(func() error { return l.issue(list, from, to) })
+}
+
+func (l *local) time(list, from, to int) (took time.Duration, err error) {
+	err = l.turn(func() error {
+		if err := l.clock[0].Record(l.stream); err != nil {
+			return err
 		}
-		return nil
+		if err := l.issue(list, from, to); err != nil {
+			return err
+		}
+		if err := l.clock[1].Record(l.stream); err != nil {
+			return err
+		}
+		if err := l.wait(); err != nil {
+			return err
+		}
+		took, err = l.clock[1].Elapsed(l.clock[0])
+		return err
 	})
+	return took, err
+}
+
+// issue gives commands to the stream.
+func (l *local) issue(list, from, to int) error {
+	all := l.lists[list]
+	for i := from; i < to; i++ {
+		c := &all.list[i]
+		if c.Transfer != nil {
+			if err := l.arrive(all, i); err != nil {
+				return err
+			}
+			if err := l.transfer(c.Transfer); err != nil {
+				return err
+			}
+			continue
+		}
+		r := l.recipes[c.Recipe]
+		if err := r.Launch(l.stream, c.Sections, c.Workspace); err != nil {
+			return fmt.Errorf("recipe %s: %w", r.name, err)
+		}
+	}
+	return nil
 }
 
 func (l *local) transfer(t *transfer) error {
@@ -348,6 +377,11 @@ func (l *local) close() error {
 	}
 	if l.fence != nil {
 		errs = append(errs, l.fence.Close())
+	}
+	for _, e := range l.clock {
+		if e != nil {
+			errs = append(errs, e.Close())
+		}
 	}
 	if l.stream != nil {
 		errs = append(errs, l.stream.Close())

@@ -54,6 +54,7 @@ const (
 	methodCompile
 	methodPrepare
 	methodRun
+	methodTime
 	methodForget
 	methodSynchronize
 	methodUniqueID
@@ -69,6 +70,7 @@ type answer struct {
 	Data        []byte
 	Recipes     []compiled
 	List        int
+	Took        time.Duration
 	Failure     *failure
 }
 
@@ -208,6 +210,11 @@ func (r *remote) run(list, from, to int) error {
 	return r.do(request{Method: methodRun, List: list, From: from, To: to})
 }
 
+func (r *remote) time(list, from, to int) (time.Duration, error) {
+	a, err := r.call(request{Method: methodTime, List: list, From: from, To: to})
+	return a.Took, err
+}
+
 func (r *remote) forget(list int) error {
 	return r.do(request{Method: methodForget, List: list})
 }
@@ -330,6 +337,8 @@ func serveOne(s synapse, q request) (a answer) {
 		a.List, err = s.prepare(q.Commands)
 	case methodRun:
 		err = s.run(q.List, q.From, q.To)
+	case methodTime:
+		a.Took, err = s.time(q.List, q.From, q.To)
 	case methodForget:
 		err = s.forget(q.List)
 	case methodSynchronize:

@@ -1,13 +1,15 @@
 package gaudi
 
 import (
+	"time"
+
 	"octet/csrc/libsynapse"
 )
 
 // synapse is one Gaudi as the backend uses it: this process's own (local), or one
 // that another process has (remote), since SynapseAI gives a process no second.
 // What passes is plain data, so that the two are alike. Everything happens in
-// order on one stream; only read and synchronize wait for it.
+// order on one stream; only read, time and synchronize wait for it.
 type synapse interface {
 	hardware() hardware
 	memory() (free, total uint64, err error)
@@ -22,6 +24,8 @@ type synapse interface {
 	// index to another, until forget.
 	prepare([]command) (list int, err error)
 	run(list, from, to int) error
+	// time is run, waits, and tells how long the device was at it by its own clock.
+	time(list, from, to int) (time.Duration, error)
 	forget(list int) error
 	synchronize() error
 	// join makes the device one of the ranks that do collectives together, under
