@@ -35,8 +35,9 @@ KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
 	for (i64 d = threadIdx.x % 32 * 8; d < a.g.head_dim; d += 256) {
 		float x[8], y[8];
 		const int n = (int)min(8ll, a.g.head_dim - d);
-		load8(a.dout, row, head * a.g.head_dim + d, n, x);
-		load8(a.o, row, head * a.g.head_dim + d, n, y);
+		const Eight dout = fetch8(a.dout, row, head * a.g.head_dim + d, n), o = fetch8(a.o, row, head * a.g.head_dim + d, n);
+		values8(a.dout, dout, x);
+		values8(a.o, o, y);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			sum += x[i] * y[i];

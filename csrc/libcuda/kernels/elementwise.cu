@@ -15,8 +15,9 @@ KERNEL(add, AddArgs, TILE_THREADS, 1) {
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[8], w[8];
-		load8(a.a, t.row, t.col, t.n, v);
-		load8(a.b, t.row, t.col, t.n, w);
+		const Eight x = fetch8(a.a, t.row, t.col, t.n), y = fetch8(a.b, t.row, t.col, t.n);
+		values8(a.a, x, v);
+		values8(a.b, y, w);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			v[i] += w[i];
@@ -63,8 +64,9 @@ KERNEL(activation_grad, ActivationGradArgs, TILE_THREADS, 1) {
 	Result dx(a.dx, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[8], x[8];
-		load8(a.dout, t.row, t.col, t.n, v);
-		load8(a.x, t.row, t.col, t.n, x);
+		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
+		values8(a.dout, dout, v);
+		values8(a.x, in, x);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			if (a.kind == GELU)

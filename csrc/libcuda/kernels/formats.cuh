@@ -234,47 +234,68 @@ __device__ inline float load_value(const Tensor &t, i64 row, i64 col) {
 
 __device__ inline bool aligned(const void *p, int bytes) { return ((u64)p & (u64)(bytes - 1)) == 0; }
 
-// load8 reads n elements of a row of F32, BF16 or F16, from col on, zeros behind
-// them, and dequantises.
-__device__ inline void load8(const Tensor &t, i64 row, i64 col, int n, float v[8]) {
-	const i64 at = row * t.ld + col;
-	if (t.format == F32) {
-		const float *p = t.f32() + at;
-		if (n == 8 && aligned(p, 16)) {
-			const uint4 x = __ldg((const uint4 *)p), y = __ldg((const uint4 *)p + 1);
-			const u32 w[8] = {x.x, x.y, x.z, x.w, y.x, y.y, y.z, y.w};
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = __uint_as_float(w[i]);
+// Eight is eight elements as they lie in memory. A kernel that needs several
+// operands fetches them all before it asks what any of them means: so it waits for
+// memory once, and not for each of them.
+struct Eight {
+	u32 w[8];
+};
+
+// fetch8 reads the first n of eight elements of size bytes, zeros behind them, from
+// element at of an array on. READ_ONLY is the path for memory that the kernel does
+// not write to.
+template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 at, int size, int n) {
+	const u8 *p = (const u8 *)array + at * size;
+	Eight e = {};
+	if (n == 8 && aligned(p, min(8 * size, 16))) {
+		if (size == 1) {
+			const uint2 x = *(const uint2 *)p;
+			e.w[0] = x.x, e.w[1] = x.y;
 		} else {
+			const uint4 x = READ_ONLY ? __ldg((const uint4 *)p) : *(const uint4 *)p;
+			e.w[0] = x.x, e.w[1] = x.y, e.w[2] = x.z, e.w[3] = x.w;
+			if (size == 4) {
+				const uint4 y = READ_ONLY ? __ldg((const uint4 *)p + 1) : *((const uint4 *)p + 1);
+				e.w[4] = y.x, e.w[5] = y.y, e.w[6] = y.z, e.w[7] = y.w;
+			}
+		}
+		return e;
+	}
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = i < n ? p[i] : 0.0f;
+	for (int i = 0; i < 8; i++)
+		if (i < n) {
+			if (size == 4)
+				e.w[i] = ((const u32 *)p)[i];
+			else if (size == 2)
+				e.w[i / 2] |= (u32)((const u16 *)p)[i] << (i % 2 * 16);
+			else
+				e.w[i / 4] |= (u32)p[i] << (i % 4 * 8);
+		}
+	return e;
+}
+
+// fetch8 of a tensor reads elements of a row of F32, BF16 or F16 from col on.
+__device__ inline Eight fetch8(const Tensor &t, i64 row, i64 col, int n) {
+	return fetch8<true>(t.p, row * t.ld + col, t.format == F32 ? 4 : 2, n);
+}
+
+// values8 is what was fetched of t, dequantised.
+__device__ inline void values8(const Tensor &t, const Eight &e, float v[8]) {
+	if (t.format == F32) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[i] = __uint_as_float(e.w[i]);
+	} else if (t.format == BF16) {
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			v[2 * i] = __uint_as_float(e.w[i] << 16);
+			v[2 * i + 1] = __uint_as_float(e.w[i] & 0xffff0000u);
 		}
 	} else {
-		const u16 *p = (const u16 *)t.p + at;
-		u32 w[4] = {};
-		if (n == 8 && aligned(p, 16)) {
-			const uint4 x = __ldg((const uint4 *)p);
-			w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
-		} else {
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				if (i < n)
-					w[i / 2] |= (u32)p[i] << (i % 2 * 16);
-		}
-		if (t.format == BF16) {
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				v[2 * i] = __uint_as_float(w[i] << 16);
-				v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
-			}
-		} else {
-#pragma unroll
-			for (int i = 0; i < 4; i++) {
-				v[2 * i] = widen<F16>(w[i] & 0xffffu);
-				v[2 * i + 1] = widen<F16>(w[i] >> 16);
-			}
+		for (int i = 0; i < 4; i++) {
+			v[2 * i] = widen<F16>(e.w[i] & 0xffffu);
+			v[2 * i + 1] = widen<F16>(e.w[i] >> 16);
 		}
 	}
 	if (t.scale) {
@@ -284,6 +305,9 @@ __device__ inline void load8(const Tensor &t, i64 row, i64 col, int n, float v[8
 			v[i] *= f;
 	}
 }
+
+// load8 is both, where there is nothing else to fetch.
+__device__ inline void load8(const Tensor &t, i64 row, i64 col, int n, float v[8]) { values8(t, fetch8(t, row, col, n), v); }
 
 // store_words writes bytes (8, 16 or 32) of words, if the address allows.
 __device__ inline bool store_words(void *p, const u32 *w, int bytes) {

@@ -17,6 +17,13 @@ __device__ inline void gated(const float up[8], const float gate[8], float v[8])
 		v[i] = __fmul_rn(up[i], __fmul_rn(gate[i], sigmoid(gate[i])));
 }
 
+// load_both reads up and gate.
+__device__ inline void load_both(const Tensor &x, const Tensor &y, i64 row, i64 col, int n, float v[8], float w[8]) {
+	const Eight first = fetch8(x, row, col, n), second = fetch8(y, row, col, n);
+	values8(x, first, v);
+	values8(y, second, w);
+}
+
 struct SwiGLUArgs {
 	Tensor up, gate, inv_c, row_factor;
 	Casts out;
@@ -29,8 +36,7 @@ KERNEL(swiglu, SwiGLUArgs, TILE_THREADS, 1) {
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float up[8], v[8];
-		load8(a.up, t.row, t.col, t.n, up);
-		load8(a.gate, t.row, t.col, t.n, v);
+		load_both(a.up, a.gate, t.row, t.col, t.n, up, v);
 		gated(up, v, v);
 		if (a.inv_c.p) {
 			load8(a.inv_c, 0, t.col, t.n, up);
@@ -65,8 +71,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 1) {
 		a.row_factor.out()[t.row] = factor;
 	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float up[8], v[8];
-		load8(a.up, t.row, t.col, t.n, up);
-		load8(a.gate, t.row, t.col, t.n, v);
+		load_both(a.up, a.gate, t.row, t.col, t.n, up, v);
 		gated(up, v, v);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -83,9 +88,9 @@ struct SwiGLUGradArgs {
 	void *scratch;
 };
 
-// incoming is da, the gradient of up ⊙ silu(gate).
-__device__ inline void incoming(const SwiGLUGradArgs &a, const Tile &t, float da[8]) {
-	load8(a.dout, t.row, t.col, t.n, da);
+// incoming is da, the gradient of up ⊙ silu(gate), of what was fetched of dout.
+__device__ inline void incoming(const SwiGLUGradArgs &a, const Tile &t, const Eight &dout, float da[8]) {
+	values8(a.dout, dout, da);
 	if (a.inv_c.p) {
 		float inv[8];
 		load8(a.inv_c, 0, t.col, t.n, inv);
@@ -110,16 +115,18 @@ KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 1) {
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		{
 			float v[8], gate[8];
-			incoming(a, t, v);
-			load8(a.gate, t.row, t.col, t.n, gate);
+			const Eight dout = fetch8(a.dout, t.row, t.col, t.n), gates = fetch8(a.gate, t.row, t.col, t.n);
+			incoming(a, t, dout, v);
+			values8(a.gate, gates, gate);
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[i] *= gate[i] * sigmoid(gate[i]);
 			dup.store(t, v);
 		}
 		float v[8], up[8], gate[8];
-		incoming(a, t, v);
-		load8(a.up, t.row, t.col, t.n, up);
+		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), ups = fetch8(a.up, t.row, t.col, t.n);
+		incoming(a, t, dout, v);
+		values8(a.up, ups, up);
 		load8(a.gate, t.row, t.col, t.n, gate);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
@@ -142,8 +149,7 @@ KERNEL(swiglu_amax, SwiGLUAmaxArgs, TILE_THREADS, 1) {
 	Columns products, ups;
 	each_strip_row(a.rows, a.cols, [&](i64 row, i64 col, int n) {
 		float up[8], v[8];
-		load8(a.up, row, col, n, up);
-		load8(a.gate, row, col, n, v);
+		load_both(a.up, a.gate, row, col, n, up, v);
 		ups.fold(up);
 		gated(up, v, v);
 		products.fold(v);

@@ -30,8 +30,9 @@ KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 1) {
 		a.inv_rms.out()[t.row] = inv;
 	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float v[8], gain[8];
-		load8(a.x, t.row, t.col, t.n, v);
-		load8(a.gain, 0, t.col, t.n, gain);
+		const Eight x = fetch8(a.x, t.row, t.col, t.n), g = fetch8(a.gain, 0, t.col, t.n);
+		values8(a.x, x, v);
+		values8(a.gain, g, gain);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			v[i] = v[i] * inv * gain[i];
@@ -56,8 +57,9 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 1) {
 	float sum = 0.0f;
 	for (; t.more(); t.next()) {
 		float dy[8], x[8], gain[8], part = 0.0f;
-		load8(a.dout, t.row, t.col, t.n, dy);
-		load8(a.x, t.row, t.col, t.n, x);
+		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
+		values8(a.dout, dout, dy);
+		values8(a.x, in, x);
 		load8(a.gain, 0, t.col, t.n, gain);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
@@ -67,8 +69,9 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 1) {
 	const float mean = warp_sum(sum) / (float)a.cols;
 	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float dy[8], x[8], v[8];
-		load8(a.dout, t.row, t.col, t.n, dy);
-		load8(a.x, t.row, t.col, t.n, x);
+		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
+		values8(a.dout, dout, dy);
+		values8(a.x, in, x);
 		load8(a.gain, 0, t.col, t.n, v);
 
 		// dgain: the column sums of the tile's dy ⊙ x̂, from row 0 on.

@@ -137,40 +137,12 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	*a.scratch = r;
 }
 
-// read8 is like load8, of any format, and of memory that the kernel writes to.
-// scale belongs to all n elements.
-__device__ inline void read8(const AdamState &s, i64 at, int n, float scale, float v[8]) {
+// decode8 is what was fetched of a state. scale belongs to all n elements.
+__device__ inline void decode8(const AdamState &s, const Eight &e, float scale, float v[8]) {
 	const int size = size_of(s.format);
-	const u8 *p = (const u8 *)s.p + at * size;
-	u32 w[8] = {};
-	if (n == 8 && aligned(p, min(8 * size, 16))) {
-		if (size == 1) {
-			const uint2 x = *(const uint2 *)p;
-			w[0] = x.x, w[1] = x.y;
-		} else {
-			const uint4 x = *(const uint4 *)p;
-			w[0] = x.x, w[1] = x.y, w[2] = x.z, w[3] = x.w;
-			if (size == 4) {
-				const uint4 y = *((const uint4 *)p + 1);
-				w[4] = y.x, w[5] = y.y, w[6] = y.z, w[7] = y.w;
-			}
-		}
-	} else {
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			if (i < n) {
-				const u32 code = load1(s.p, at + i, s.format);
-				if (size == 4)
-					w[i] = code;
-				else if (size == 2)
-					w[i / 2] |= code << (i % 2 * 16);
-				else
-					w[i / 4] |= code << (i % 4 * 8);
-			}
-	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
-		const u32 code = size == 4 ? w[i] : size == 2 ? w[i / 2] >> (i % 2 * 16) & 0xffffu : w[i / 4] >> (i % 4 * 8) & 0xffu;
+		const u32 code = size == 4 ? e.w[i] : size == 2 ? e.w[i / 2] >> (i % 2 * 16) & 0xffffu : e.w[i / 4] >> (i % 4 * 8) & 0xffu;
 		v[i] = decode1(s.format, code);
 		if (s.scale_inv)
 			v[i] = __fmul_rn(v[i], scale);
@@ -207,14 +179,20 @@ __device__ inline int group(const Adam &t, i64 col, i64 end) {
 // update computes the new values of n elements. The two visits of an element
 // must get the same bits, in two kernels: so no operation may be fused.
 __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
+	const Tensor grad = {(void *)t.grad, t.ld, F32, nullptr};
+	Eight codes[3];
+	float scale[3], g[8];
+	const Eight raw = fetch8(grad, row, col, n);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
-		read8(s, row * t.cols + col, n, s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f, x[k]);
+		codes[k] = fetch8<false>(s.p, row * t.cols + col, size_of(s.format), n); // the kernel writes there, too
+		scale[k] = s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f;
 	}
-	const Tensor grad = {(void *)t.grad, t.ld, F32, nullptr};
-	float g[8];
-	load8(grad, row, col, n, g);
+	values8(grad, raw, g);
+#pragma unroll
+	for (int k = 0; k < 3; k++)
+		decode8(t.state[k], codes[k], scale[k], x[k]);
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const float scaled = __fmul_rn(g[i], r.coef);

@@ -43,15 +43,18 @@ KERNEL(rope, RopeArgs, TILE_THREADS, 1) {
 		float v[8], w[8];
 		const int at = (int)(t.col % a.head_dim);
 		const bool first = at < half;
-		load8(a.x, t.row, t.col, t.n, v);
+		const Eight mine = fetch8(a.x, t.row, t.col, t.n);
 		if (half % 8 == 0) { // the eight are in one half of one head
-			load8(a.x, t.row, first ? t.col + half : t.col - half, t.n, w);
+			const Eight other = fetch8(a.x, t.row, first ? t.col + half : t.col - half, t.n);
+			values8(a.x, mine, v);
+			values8(a.x, other, w);
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				const float2 turn = turns[t.n > 0 ? (first ? at : at - half) + i : 0];
 				v[i] = v[i] * turn.x + (first ? -w[i] : w[i]) * turn.y;
 			}
 		} else {
+			values8(a.x, mine, v);
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				if (i >= t.n)
