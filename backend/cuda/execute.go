@@ -61,6 +61,9 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err := d.upload(libcuda.Ptr(b.tableAt), words); err != nil {
 		return nil, err
 	}
+	if err := d.gpu.load(sources(calls)...); err != nil {
+		return nil, d.failure("make kernels", 0, err)
+	}
 	t := newTuner(d, d.chosen)
 	t.room, t.bytes, t.workspace = at, sizes.temps, workspace
 	defer t.close()
@@ -79,6 +82,20 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	}
 	d.spec.Arithmetic = d.arithmetic()
 	return list, nil
+}
+
+// sources are the files that have the kernels of calls.
+func sources(programs [][][]call) (list []string) {
+	for _, nodes := range programs {
+		for _, calls := range nodes {
+			for _, c := range calls {
+				if c.launch != nil {
+					list = append(list, c.launch.source)
+				}
+			}
+		}
+	}
+	return list
 }
 
 func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }

@@ -6,7 +6,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"octet/backend"
 	"octet/csrc/libcuda"
@@ -106,19 +110,62 @@ func (g *gpu) close() error {
 	return errors.Join(append(errs, g.lt.Close(), g.Device.Close())...)
 }
 
-// function finds the kernel of a launch. NVRTC takes a second or so for each
-// source, once: what it made is kept on disk.
+// compiling is held while kernels are compiled: a second GPU of a process finds on
+// disk what the first had compiled.
+var compiling sync.Mutex
+
+// load brings sources to the device that are not there yet. NVRTC takes seconds for
+// each, once: what it made is kept on disk. So it works on several at a time, which
+// it allows (NVIDIA's documentation of NVRTC, thread safety).
+func (g *gpu) load(sources ...string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	sources = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(sources))), func(s string) bool { return g.modules[s] != nil })
+	if len(sources) == 0 {
+		return nil
+	}
+	cubins := make([][]byte, len(sources))
+	var all errgroup.Group
+	all.SetLimit(runtime.GOMAXPROCS(0))
+	compiling.Lock()
+	for i, source := range sources {
+		all.Go(func() (err error) {
+			cubins[i], err = g.cubin(source)
+			return err
+		})
+	}
+	err := all.Wait()
+	compiling.Unlock()
+	if err != nil {
+		return err
+	}
+	for i, source := range sources {
+		m, err := g.LoadModule(cubins[i])
+		if err != nil {
+			return fmt.Errorf("load the kernels of %s: %w", source, err)
+		}
+		g.modules[source] = m
+	}
+	return nil
+}
+
+func (g *gpu) cubin(source string) ([]byte, error) {
+	text, ok := kernels.Sources()[source]
+	if !ok {
+		return nil, fmt.Errorf("there is no source %s of kernels", source)
+	}
+	return g.compiler.Cubin(libcuda.Source{Name: source, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
+}
+
+// function finds the kernel of a launch, whose source has been loaded.
 func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f := g.functions[l.kernel]
 	if f == nil {
-		m, err := g.module(l.source)
-		if err != nil {
-			return nil, err
-		}
 		f = &function{}
-		if f.Function, err = m.Function(l.kernel); err != nil {
+		var err error
+		if f.Function, err = g.modules[l.source].Function(l.kernel); err != nil {
 			return nil, err
 		}
 		g.functions[l.kernel] = f
@@ -130,26 +177,6 @@ func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 		f.shared = l.shared
 	}
 	return f.Function, nil
-}
-
-func (g *gpu) module(source string) (*libcuda.Module, error) {
-	if m := g.modules[source]; m != nil {
-		return m, nil
-	}
-	text, ok := kernels.Sources()[source]
-	if !ok {
-		return nil, fmt.Errorf("there is no source %s of kernels", source)
-	}
-	cubin, err := g.compiler.Cubin(libcuda.Source{Name: source, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
-	if err != nil {
-		return nil, err
-	}
-	m, err := g.LoadModule(cubin)
-	if err != nil {
-		return nil, fmt.Errorf("load the kernels of %s: %w", source, err)
-	}
-	g.modules[source] = m
-	return m, nil
 }
 
 // available says what is missing to run on a GPU, the first if none is named.

@@ -1,0 +1,31 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Sources are compiled together, each once: what is there is not asked for again, and
+// one that does not compile leaves nothing half loaded.
+func TestSourcesAreLoadedOnce(t *testing.T) {
+	standIns(t)
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	g := openOne(t).gpu
+	sources := []string{"scale.cu", "loss.cu", "scale.cu"}
+	require.NoError(t, g.load(sources...))
+	require.Equal(t, []string{"loss.cu", "scale.cu"}, slices.Sorted(maps.Keys(g.modules)))
+	first := maps.Clone(g.modules)
+
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("CXX", "/nowhere/g++")
+	require.NoError(t, g.load(sources...))
+	err := g.load("loss.cu", "rope.cu")
+	require.ErrorContains(t, err, "compile rope.cu for sm_90a")
+	require.ErrorContains(t, g.load("absent.cu"), "there is no source absent.cu")
+	require.Equal(t, first, g.modules)
+}
