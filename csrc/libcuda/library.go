@@ -12,6 +12,7 @@ import "C"
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"unsafe"
@@ -109,7 +110,24 @@ func folders() (list []string) {
 		list = append(list, filepath.Join(home, "lib64"), filepath.Join(home, "lib"))
 	}
 	target := map[string]string{"amd64": "x86_64-linux", "arm64": "sbsa-linux"}[runtime.GOARCH]
-	return append(list, "/usr/local/cuda/lib64", filepath.Join("/usr/local/cuda/targets", target, "lib"))
+	list = append(list, "/usr/local/cuda/lib64", filepath.Join("/usr/local/cuda/targets", target, "lib"))
+	return append(list, packages()...)
+}
+
+// packages are where pip puts NVIDIA's packages for the first python3 of the PATH:
+// a machine that PyTorch was installed on has the libraries there, often there
+// alone. Those of CUDA 13 share the folder nvidia/cu13/lib, each of CUDA 12, and
+// NCCL, has one of its own. Debian's python3 has packages in /usr/local.
+func packages() (list []string) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return nil
+	}
+	for _, prefix := range []string{filepath.Dir(filepath.Dir(python)), "/usr/local"} {
+		found, _ := filepath.Glob(filepath.Join(prefix, "lib", "python3*", "*-packages", "nvidia", "*", "lib")) // of a good pattern
+		list = append(list, found...)
+	}
+	return list
 }
 
 func exists(path string) bool {

@@ -112,3 +112,26 @@ func TestLibrariesFollowTheDriver(t *testing.T) {
 	_, err := ProbeCublasLt(11080)
 	require.EqualError(t, err, "the driver serves CUDA 11.8 and nothing newer; 12 or 13 is needed")
 }
+
+// A machine with PyTorch and no toolkit has the libraries among Python's packages:
+// of the newest version first, wherever it is.
+func TestLibrariesOfPackages(t *testing.T) {
+	venv, home := t.TempDir(), t.TempDir()
+	t.Setenv("PATH", filepath.Join(venv, "bin"))
+	t.Setenv("CUDA_HOME", home)
+	site := filepath.Join(venv, "lib", "python3.12", "site-packages", "nvidia")
+	write := func(path ...string) string {
+		file := filepath.Join(path...)
+		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o777))
+		require.NoError(t, os.WriteFile(file, nil, 0o777))
+		return file
+	}
+	newer, older := write(site, "cu13", "lib", "libx.so.13"), write(site, "x", "lib", "libx.so.12")
+	nccl := write(site, "nccl", "lib", "libnccl.so.2")
+	require.NotContains(t, candidates("libx.so.", 13000), newer, "there is no python3")
+	write(venv, "bin", "python3")
+	require.Equal(t, []string{"libx.so.13", newer, "libx.so.12", older}, candidates("libx.so.", 13000))
+	require.Contains(t, ncclPaths(), nccl)
+	toolkit := write(home, "lib64", "libx.so.12")
+	require.Equal(t, []string{"libx.so.12", toolkit, older}, candidates("libx.so.", 12080), "what CUDA_HOME names comes first")
+}
