@@ -1,22 +1,58 @@
 #!/bin/sh
 # What there is to find out about Octet on a machine with a GPU: `make gpu-check`
-# packs this file, a binary and a corpus, which need neither Go nor a compiler
+# packs this file, binaries and a corpus, which need neither Go nor a compiler
 # there. Each part writes files into $OUT and a line into summary.txt; a part that
-# fails does not stop the next one. The status is 1 if one failed, or if there is
-# no GPU that can be used.
+# fails does not stop the next one. At the end there is a table of what was measured
+# beside what was asked for, table.md, of all parts that $OUT has results of. The
+# status is 1 if a part failed, or if there is no GPU that can be used; a target that
+# was missed is in the table.
 #
 #	tar xzf gpu-check.tar.gz && sh gpu-check/gpu-check.sh
 #
 # OUT is where files go (gpu-check-results), BACKEND what is checked (cuda:0), DATA
-# what the curves are trained on (corpus.txt), PARTS which of: conformance compare
-# parity bench steps curves sanitizer. The doctor is asked in any case.
+# what the curves are trained on (corpus.txt), GPUS how many GPUs from there on the
+# tests may take (1). PEERS is a folder with peer_torch.py and probe_numerics.py, and
+# PYTHON what runs them (python3). The doctor is asked in any case. PARTS is which of
+# these, with estimates of their minutes:
+#
+#	tests conformance compare parity    8
+#	bench products steps                8
+#	curves                              3
+#	peers                               9, only with PEERS
+#	sanitizer                          15, only with compute-sanitizer
+#
+# Each of these lines fits into a slot of ten minutes, the last one apart: give all of
+# them the same OUT, and the table has everything.
+#
+# TRIAL=1 tries this script, in a minute or two of a processor behind stand-ins: tiny
+# models and shapes, whose figures mean nothing, as the table says.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 octet=$here/octet
 results=${OUT:-gpu-check-results}
 BACKEND=${BACKEND:-cuda:0}
 DATA=${DATA:-$here/corpus.txt}
-PARTS=${PARTS:-conformance compare parity bench steps curves sanitizer}
+PARTS=${PARTS:-tests conformance compare parity bench products steps curves peers sanitizer}
+PYTHON=${PYTHON:-python3}
+if [ -n "${TRIAL:-}" ]; then
+	tiny="model.layers=1 data.seq=32 train.micro_batch=1 train.accumulate=1 data.val_bytes=2000"
+	casts=64x64 layers=64x64x64 parameters=4k seconds=0 bursts=2x
+	small="--model tiny $tiny" one="--model tiny $tiny" seven="--model tiny $tiny" kernels="--model tiny $tiny" curve="--model tiny $tiny"
+	short="--model tiny $tiny" steps=4 profiled=6 long=4 seeds=1 tests="-test.run TestCopies|TestLaunch|TestRun$"
+	peer=--dry-run
+else
+	# Llama-7B: 4,096 tokens through q, up and down. What is bound by memory has more of
+	# them: 4,096 would find half of their operands in a cache.
+	layers="4096x4096x4096 4096x11008x4096 4096x4096x11008"
+	casts="16384x4096 16384x11008" parameters= seconds=5 bursts=30x
+	small="--model 124m train.micro_batch=16"
+	one="--model 1b train.micro_batch=4"
+	seven="--model llama2-7b model.layers=8 train.micro_batch=1"
+	kernels="--model llama2-7b model.layers=2 train.micro_batch=4 data.val_bytes=200000 checkpoint.every=0"
+	curve="--model 124m model.vocab=256 data.seq=1024"
+	short= steps=50 profiled=20 long=1000 seeds="1 2" tests=
+	peer=
+fi
 mkdir -p "$results" || exit 1
 OUT=$(cd "$results" && pwd)
 runs=$(mktemp -d) || exit 1
@@ -54,10 +90,15 @@ part() {
 train() {
 	run=$runs/$1
 	part "$@" --out "$run"
-	for file in metrics.jsonl timing.jsonl trace.json; do
+	for file in metrics.jsonl timing.jsonl trace.json run.log; do
 		[ -f "$run/$file" ] && cp "$run/$file" "$OUT/$name-$file"
 	done
 	rm -rf "$run" # checkpoints are large
+}
+
+# within FOLDER COMMAND... runs one there, with the GPU that is checked as the first.
+within() {
+	(cd "$1" && shift && exec env CUDA_VISIBLE_DEVICES="$visible" OCTET_TEST_GPUS="${GPUS:-1}" "$@")
 }
 
 wanted() {
@@ -70,10 +111,18 @@ filename() {
 	echo "$1" | tr : -
 }
 
-: >"$OUT/summary.txt"
+# Tests take the GPUs that they are shown, from the first: those of BACKEND.
+first=0
+case $BACKEND in cuda:[0-9]*) first=${BACKEND#cuda:} ;; esac
+visible=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 63)}" | cut -d , -f "$((first + 1))-")
+
+# Of parts that are run again, the last line counts.
+touch "$OUT/summary.txt"
 {
 	"$octet" version
 	echo "commit $(cat "$here/commit" 2>/dev/null || echo unknown)"
+	date -u '+run %Y-%m-%dT%H:%M:%SZ'
+	[ -z "${TRIAL:-}" ] || echo "TRIAL: tiny models and shapes, whose figures mean nothing"
 	if command -v nvidia-smi >/dev/null; then
 		nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm --format=csv 2>&1
 	else
@@ -90,6 +139,17 @@ if [ $status -eq 2 ]; then
 	exit 1
 fi
 
+if wanted tests; then
+	# Go's tests of the bindings, the kernels and the backend, on the real libraries.
+	for package in libcuda kernels cuda; do
+		part "tests-$package" 400 within "$here/tests/$package" "./$package.test" -test.v $tests
+	done
+	if [ -f "$here/tests/gorgonia/gorgonia.test" ]; then
+		part tests-gorgonia 200 within "$here/tests/gorgonia" ./gorgonia.test -test.v
+	else
+		line tests-gorgonia - "left out: packed where there is no cuda.h of CUDA 11.8 or 12"
+	fi
+fi
 if wanted conformance; then
 	part conformance 300 "$octet" doctor --backend "$BACKEND"
 fi
@@ -103,34 +163,49 @@ if wanted parity; then
 	# The same run on both, the losses of every step in metrics.jsonl.
 	for recipe in bf16 fp8-delayed fp8-smooth; do
 		for device in emu "$BACKEND"; do
-			train "parity-$recipe-$(filename "$device")" 120 "$octet" train --backend "$device" --recipe "$recipe" --steps 50 --json
+			train "parity-$recipe-$(filename "$device")" 120 "$octet" train --backend "$device" --recipe "$recipe" --steps $steps --json $short
 		done
 	done
 fi
 if wanted bench; then
-	# Llama-7B: 4,096 tokens through q, up and down.
-	part bench-gemm 120 "$octet" bench gemm --backend "$BACKEND" --json 4096x4096x4096 4096x11008x4096 4096x4096x11008
-	part bench-quantize 60 "$octet" bench quantize --backend "$BACKEND" --json 4096x4096 4096x11008
-	part bench-optimizer 60 "$octet" bench optimizer --backend "$BACKEND" --json
+	part bench-gemm 180 "$octet" bench gemm --backend "$BACKEND" --seconds 0.5 --json $layers
+	part bench-quantize 120 "$octet" bench quantize --backend "$BACKEND" --seconds 0.5 --json $casts
+	part bench-optimizer 60 "$octet" bench optimizer --backend "$BACKEND" --seconds $seconds --json $parameters
+fi
+if wanted products; then
+	part products 180 within "$here/tests/cuda" ./cuda.test -test.run '^$' -test.bench Products -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
 fi
 if wanted steps; then
 	# Recipes that are measured in turns are in memory together: of the larger
 	# models, which take up to 38 GB, each has the GPU to itself.
-	part step-124m 60 "$octet" bench step --backend "$BACKEND" --recipe bf16,fp8-w3-bf16,fp8-smooth,fp8-delayed --seconds 3 --model 124m train.micro_batch=16 --json
+	part step-124m 60 "$octet" bench step --backend "$BACKEND" --recipe bf16,fp8-w3-bf16,fp8-smooth,fp8-delayed --seconds $seconds --json $small
 	for recipe in bf16 fp8-w3-bf16 fp8-smooth fp8-delayed; do
-		part "step-1b-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds 5 --model 1b train.micro_batch=4 --json
-		part "step-7b-layers-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds 5 --model llama2-7b model.layers=8 train.micro_batch=1 --json
+		part "step-1b-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds $seconds --json $one
+		part "step-7b-layers-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds $seconds --json $seven
 	done
-	train profile 60 "$octet" train --backend "$BACKEND" --profile --steps 20
-	# Each kind of op beside its roofline at 7B's shapes: attention, above all.
-	train profile-7b-layers 120 "$octet" train --backend "$BACKEND" --profile --steps 12 --model llama2-7b model.layers=2 model.vocab=256 train.micro_batch=1
+	train profile 60 "$octet" train --backend "$BACKEND" --profile --steps $profiled $short
+	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of that run.
+	train profile-7b-layers 180 "$octet" train --backend "$BACKEND" --profile --steps $profiled $kernels
+	part plan-7b-layers 60 "$octet" plan --backend "$BACKEND" --json $kernels
 fi
 if wanted curves; then
 	for recipe in bf16 fp8-smooth; do
-		for seed in 1 2; do
-			train "curve-$recipe-$seed" 180 "$octet" train --backend "$BACKEND" --recipe $recipe --seed $seed --steps 1000 --data "$DATA" --model 124m model.vocab=256 data.seq=1024 --json
+		for seed in $seeds; do
+			train "curve-$recipe-$seed" 180 "$octet" train --backend "$BACKEND" --recipe $recipe --seed $seed --steps $long --data "$DATA" --json $curve
 		done
 	done
+fi
+if wanted peers; then
+	# The same models and batches as in steps, in the same hour.
+	if [ ! -f "${PEERS:-}/peer_torch.py" ]; then
+		line peers - "left out: PEERS names no folder with peer_torch.py"
+	elif ! "$PYTHON" -c 'import torch' 2>"$OUT/peers.err"; then
+		line peers - "left out: $PYTHON has no torch"
+	else
+		part peer-7b 300 within "$OUT" "$PYTHON" "$PEERS/peer_torch.py" --only attn,train --configs 7b --layers 8 --linears bf16 --budget 240 --out peer-7b.json $peer
+		part peer-1b 200 within "$OUT" "$PYTHON" "$PEERS/peer_torch.py" --only train --configs 1b --batch 4 --linears bf16 --budget 160 --out peer-1b.json $peer
+		part peer-numerics 300 within "$OUT" "$PYTHON" "$PEERS/probe_numerics.py" --budget 240 --out peer-numerics.json $peer
+	fi
 fi
 if wanted sanitizer; then
 	# The kernels' reads and writes beyond what they own, and races in shared memory.
@@ -149,5 +224,7 @@ if [ $failed -gt 0 ]; then
 else
 	line total "" "all $parts parts ok"
 fi
+echo
+"$here/gpucheck" "$OUT" || failed=$((failed + 1))
 echo "To send back: tar czf results.tgz $results"
 [ $failed -eq 0 ]
