@@ -1,0 +1,327 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Figure is a line of the table.
+type Figure struct {
+	Name     string `json:"figure"`
+	Measured string `json:"measured"` // empty where nothing was
+	Asked    string `json:"asked"`    // empty: it is there to be known
+	Verdict  string `json:"verdict"`  // met, missed, or why nothing was measured
+}
+
+const (
+	met    = "met"
+	missed = "**missed**"
+)
+
+func verdict(ok bool) string {
+	if ok {
+		return met
+	}
+	return missed
+}
+
+func absent(name, asked, why string) Figure {
+	return Figure{Name: name, Asked: asked, Verdict: "not measured: " + why}
+}
+
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+
+// figures are all, in the order of the parts.
+func (r *results) figures() []Figure {
+	var list []Figure
+	for _, p := range []string{"tests-libcuda", "tests-kernels", "tests-cuda", "tests-gorgonia"} {
+		list = append(list, r.tests(p))
+	}
+	list = append(list, r.passed("conformance", "conformance, every op against float64"),
+		r.passed("compare-emu", "op by op beside emu"), r.passed("compare-emu-h100", "op by op beside emu:h100"),
+		r.passed("sanitizer-memcheck", "compute-sanitizer, memcheck"), r.passed("sanitizer-racecheck", "compute-sanitizer, racecheck"))
+	for _, recipe := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
+		list = append(list, r.parity(recipe))
+	}
+	list = append(list, r.fp8Products())
+	list = append(list, r.casts())
+	list = append(list, r.memoryOps()...)
+	list = append(list, r.attention("Attention", "forward", 0.60, 0.40), r.attention("AttentionGrad", "backward", 0.45, 0.30))
+	list = append(list, r.peerAttention())
+	list = append(list, r.speedUps("8 layers of Llama-7B", "step-7b-layers-", "peer-7b")...)
+	list = append(list, r.speedUps("1b", "step-1b-", "peer-1b")...)
+	list = append(list, r.outside(), r.allocated())
+	for _, seed := range []string{"1", "2"} {
+		list = append(list, r.curve(seed))
+	}
+	return append(list, r.passed("peer-numerics", "numerics of FP8 products, probe_numerics.py ran"))
+}
+
+// passed is a part that says yes or no.
+func (r *results) passed(part, name string) Figure {
+	const asked = "all pass"
+	switch v, ok := r.verdicts[part]; {
+	case !ok || strings.HasPrefix(v, "left out"):
+		return absent(name, asked, r.why(part))
+	case v != "ok":
+		return Figure{name, v, asked, missed}
+	}
+	return Figure{name, r.verdicts[part], asked, met}
+}
+
+// tests counts what a test binary said.
+func (r *results) tests(part string) Figure {
+	f := r.passed(part, "Go tests on the real libraries, "+strings.TrimPrefix(part, "tests-"))
+	raw, err := os.ReadFile(filepath.Join(r.dir, part+".txt")) // also of one that failed
+	if f.Measured == "" || err != nil {
+		return f
+	}
+	count := func(what string) int { return strings.Count("\n"+string(raw), "\n--- "+what+": ") }
+	f.Measured = fmt.Sprintf("%d passed, %d failed, %d for stand-ins only", count("PASS"), count("FAIL"), count("SKIP"))
+	if count("PASS") == 0 {
+		f.Verdict = missed // a binary that ran nothing has shown nothing
+	}
+	return f
+}
+
+// parity is how far losses of the GPU are from emu's.
+func (r *results) parity(recipe string) Figure {
+	name := "losses beside emu, " + recipe
+	parts := []string{"parity-" + recipe + "-emu", ""}
+	for p := range r.verdicts {
+		if strings.HasPrefix(p, "parity-"+recipe+"-cuda") {
+			parts[1] = p
+		}
+	}
+	if parts[1] == "" {
+		return absent(name, "", r.why("parity-"+recipe+"-cuda"))
+	}
+	a, b := r.losses(parts[0]), r.losses(parts[1])
+	for i, l := range [][]float64{a, b} {
+		if len(l) == 0 {
+			return absent(name, "", r.why(parts[i]))
+		}
+	}
+	most := 0.0
+	for i := range min(len(a), len(b)) {
+		most = max(most, math.Abs(a[i]-b[i]))
+	}
+	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", most, min(len(a), len(b))), "", "to be judged"}
+}
+
+// fp8Products is the worst product beside cuBLASLt alone.
+func (r *results) fp8Products() Figure {
+	const name, least = "FP8 products at Llama-7B's shapes, of cuBLASLt alone", 0.95
+	asked := fmt.Sprintf("%.0f %%", 100*least)
+	list := r.products()
+	if len(list) == 0 {
+		return absent(name, asked, r.why("products"))
+	}
+	worst, sum := list[0], 0.0
+	for _, p := range list {
+		if !(p.share >= worst.share) {
+			worst = p
+		}
+		sum += p.share
+	}
+	return Figure{
+		name, fmt.Sprintf("%s on average; least %s, %s: %.3g of %.3g TFLOP/s", percent(sum/float64(len(list))), percent(worst.share), worst.name, worst.ours, worst.alone),
+		asked, verdict(worst.share >= least),
+	}
+}
+
+// ofCopy is the share of a copy that what is bound by memory is to reach.
+const ofCopy = 0.85
+
+// casts is the worst cast beside a copy.
+func (r *results) casts() Figure {
+	const name = "casts to FP8, of a copy"
+	asked := percent(ofCopy)
+	worst, where, n := math.Inf(1), "", 0
+	for _, x := range r.bench("bench-quantize") {
+		if x.CopyShare > 0 {
+			n++
+			if x.CopyShare < worst {
+				worst, where = x.CopyShare, x.Name+", "+x.Shape
+			}
+		}
+	}
+	if n == 0 {
+		return absent(name, asked, r.why("bench-quantize"))
+	}
+	return Figure{name, fmt.Sprintf("least %s, %s; %d casts", percent(worst), where, n), asked, verdict(worst >= ofCopy)}
+}
+
+// beyondCaches is the size from which a call's bytes come from memory: an H200's cache
+// has 50 MB.
+const beyondCaches = 100e6
+
+// memoryOps are the ops of a step that move bytes, but for casts by themselves.
+func (r *results) memoryOps() []Figure {
+	const part, name = "profile-7b-layers", "in a step, of a copy"
+	asked := percent(ofCopy)
+	copied := r.copyRate()
+	if copied == 0 {
+		return []Figure{absent("elementwise kernels "+name, asked, r.why("bench-quantize"))}
+	}
+	var list []Figure
+	for _, k := range r.kinds(part) {
+		if strings.HasPrefix(k.name, "MatMul") || strings.HasPrefix(k.name, "Attention") || k.least < beyondCaches || k.seconds == 0 {
+			continue
+		}
+		share := k.bytes / k.seconds / copied
+		list = append(list, Figure{k.name + " " + name, fmt.Sprintf("%s, %.0f GB/s", percent(share), k.bytes/k.seconds/1e9), asked, verdict(share >= ofCopy)})
+	}
+	if list == nil {
+		why := r.why(part)
+		if r.kinds(part) != nil {
+			why = fmt.Sprintf("no op of part %s moves %.0f MB each time", part, beyondCaches/1e6)
+		}
+		list = append(list, absent("elementwise kernels "+name, asked, why))
+	}
+	return list
+}
+
+// attention is a rate beside that of BF16 products.
+func (r *results) attention(op, direction string, least, own float64) Figure {
+	name := "attention " + direction + ", 4,096 tokens, heads of 128, of the BF16 rate"
+	asked := fmt.Sprintf("%.0f %%; a kernel of our own %.0f %%", 100*least, 100*own)
+	peak := r.bf16Rate()
+	if peak == 0 {
+		return absent(name, asked, r.why("bench-gemm"))
+	}
+	for _, k := range r.kinds("profile-7b-layers") {
+		if k.name == op && k.seconds > 0 {
+			rate := k.flops / k.seconds
+			f := Figure{name, fmt.Sprintf("%s, %.3g of %.3g TFLOP/s", percent(rate/peak), rate/1e12, peak/1e12), asked, verdict(rate/peak >= least)}
+			if f.Verdict == missed && rate/peak >= own {
+				f.Verdict = fmt.Sprintf("%s; met for our own", missed)
+			}
+			return f
+		}
+	}
+	return absent(name, asked, r.why("profile-7b-layers"))
+}
+
+// peerAttention is PyTorch's on the same GPU.
+func (r *results) peerAttention() Figure {
+	const name = "attention of PyTorch, the same shape"
+	var found []string
+	p := r.peer("peer-7b")
+	for _, backend := range []string{"flash", "cudnn"} {
+		var x struct {
+			Forward  float64 `json:"forward_tflops"`
+			Backward float64 `json:"backward_tflops"`
+		}
+		if json.Unmarshal(p.Attention[backend], &x) == nil && x.Forward > 0 {
+			found = append(found, fmt.Sprintf("%s %.3g forward, %.3g backward TFLOP/s", backend, x.Forward, x.Backward))
+		}
+	}
+	if found == nil {
+		return absent(name, "", r.why("peer-7b"))
+	}
+	return Figure{name, strings.Join(found, "; "), "", "to be known"}
+}
+
+// The paper's gains over BF16 on Gaudi 2, and what is asked beside PyTorch.
+var gains = []struct {
+	recipe string
+	least  float64
+}{{"fp8-w3-bf16", 0.27}, {"fp8-smooth", 0.34}, {"fp8-delayed", 0.37}}
+
+const overPyTorch = 1.3
+
+// speedUps are those of whole steps over BF16, Octet's and PyTorch's.
+func (r *results) speedUps(model, parts, peerPart string) (list []Figure) {
+	rate := func(recipe string) float64 { return r.tokens(parts + recipe)[recipe] }
+	base := rate("bf16")
+	for _, g := range gains {
+		name := fmt.Sprintf("whole step, %s, %s over bf16", model, g.recipe)
+		asked := fmt.Sprintf("+%.0f %%", 100*g.least)
+		x := rate(g.recipe)
+		switch {
+		case base == 0:
+			list = append(list, absent(name, asked, r.why(parts+"bf16")))
+		case x == 0:
+			list = append(list, absent(name, asked, r.why(parts+g.recipe)))
+		default:
+			list = append(list, Figure{
+				name, fmt.Sprintf("%+.1f %%, %.0f against %.0f tokens/s", 100*(x/base-1), x, base), asked, verdict(x/base-1 >= g.least),
+			})
+		}
+	}
+	const recipe = "fp8-smooth"
+	name, asked := fmt.Sprintf("whole step, %s, %s beside PyTorch's BF16, compiled", model, recipe), fmt.Sprintf("%.1f times", overPyTorch)
+	p := r.peer(peerPart)
+	x, theirs := rate(recipe), p.bf16()
+	switch {
+	case x == 0:
+		return append(list, absent(name, asked, r.why(parts+recipe)))
+	case theirs == 0:
+		return append(list, absent(name, asked, r.why(peerPart)))
+	}
+	return append(list, Figure{
+		name, fmt.Sprintf("%.2f times, %.0f against %.0f tokens/s (torch %s)", x/theirs, x, theirs, p.Environment.Torch), asked, verdict(x/theirs >= overPyTorch),
+	})
+}
+
+// outside is what of a step no op's kernels take.
+func (r *results) outside() Figure {
+	const part, name, most = "profile-7b-layers", "outside kernels, of a profiled step of 2 layers of Llama-7B", 0.02
+	asked := fmt.Sprintf("less than %.0f %%", 100*most)
+	share, ok := r.between(part)
+	if !ok {
+		return absent(name, asked, r.why(part))
+	}
+	return Figure{name, percent(share), asked, verdict(share < most)}
+}
+
+// allocated compares a run with its plan.
+func (r *results) allocated() Figure {
+	const part, plan, name, asked = "profile-7b-layers", "plan-7b-layers", "memory, 2 layers of Llama-7B", "allocated as planned"
+	allocated, outside := r.memory(part)
+	planned := r.planned(plan)
+	switch {
+	case allocated == 0:
+		return absent(name, asked, r.why(part))
+	case planned == 0:
+		return absent(name, asked, r.why(plan))
+	}
+	return Figure{
+		name, fmt.Sprintf("allocated %d bytes, planned %d; driver, libraries and others %d", allocated, planned, outside), asked, verdict(allocated == planned),
+	}
+}
+
+// smoothed is how many steps a curve's end is the mean of, a tenth of the run.
+func smoothed(losses []float64) float64 {
+	n, sum := max(1, len(losses)/10), 0.0
+	for _, l := range losses[len(losses)-n:] {
+		sum += l
+	}
+	return sum / float64(n)
+}
+
+// curve compares the ends of two runs of a seed.
+func (r *results) curve(seed string) Figure {
+	const most = 0.005
+	name, asked := "1,000 steps of 124m, seed "+seed+", fp8-smooth beside bf16", fmt.Sprintf("within %.1f %%", 100*most)
+	var ends [2]float64
+	var steps [2]int
+	for i, recipe := range []string{"bf16", "fp8-smooth"} {
+		part := "curve-" + recipe + "-" + seed
+		losses := r.losses(part)
+		if len(losses) == 0 {
+			return absent(name, asked, r.why(part))
+		}
+		ends[i], steps[i] = smoothed(losses), len(losses)
+	}
+	apart := ends[1]/ends[0] - 1
+	return Figure{
+		name, fmt.Sprintf("%+.2f %%: %.4f against %.4f nats, mean of the last tenth of %d steps", 100*apart, ends[1], ends[0], steps[1]),
+		asked, verdict(math.Abs(apart) <= most && steps[0] == steps[1]),
+	}
+}

@@ -1,0 +1,62 @@
+// Gpucheck makes a table of what gpu-check.sh measured, beside what was asked for:
+//
+//	gpucheck FOLDER
+//
+// It reads the files that the parts left in the folder, prints the table and writes it
+// there, as table.md and as figures.json. What a part did not measure is in the table
+// with the reason. A target that was missed is no error of this program: its status is
+// 1 only if the folder cannot be read or written, 2 if none was named.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: gpucheck FOLDER, the one that gpu-check.sh wrote into")
+		os.Exit(2)
+	}
+	if err := write(os.Args[1], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "gpucheck:", err)
+		os.Exit(1)
+	}
+}
+
+// write makes the table of a folder.
+func write(dir string, out io.Writer) error {
+	r, err := open(dir)
+	if err != nil {
+		return err
+	}
+	figures := r.figures()
+	text := table(r.versions, figures)
+	list, err := json.MarshalIndent(figures, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(out, text)
+	return errors.Join(err,
+		os.WriteFile(filepath.Join(dir, "table.md"), []byte(text), 0o666),
+		os.WriteFile(filepath.Join(dir, "figures.json"), append(list, '\n'), 0o666))
+}
+
+// table is Markdown: what ran where, and a line for each figure.
+func table(versions []string, figures []Figure) string {
+	var b strings.Builder
+	for _, line := range versions {
+		fmt.Fprintf(&b, "    %s\n", line)
+	}
+	b.WriteString("\n| figure | measured | asked | verdict |\n|---|---|---|---|\n")
+	cell := strings.NewReplacer("|", "\\|", "\n", " ")
+	for _, f := range figures {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.Name, cell.Replace(f.Measured), f.Asked, cell.Replace(f.Verdict))
+	}
+	return b.String()
+}

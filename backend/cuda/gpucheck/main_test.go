@@ -1,0 +1,217 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/internal/bench"
+)
+
+// folder is the results of a node where every target is met, to the point.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	put := func(name, text string) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	var summary strings.Builder
+	ok := func(part string) { fmt.Fprintf(&summary, "%-28s %6s  %s\n", part, "12 s", "ok") }
+	results := func(part string, list ...bench.Result) {
+		var b strings.Builder
+		for _, r := range list {
+			require.NoError(t, json.NewEncoder(&b).Encode(r))
+		}
+		put(part+".txt", b.String())
+		ok(part)
+	}
+	put("versions.txt", "octet 0.1\ncommit abc\n")
+	put("tests-cuda.txt", "=== RUN   TestA\n--- PASS: TestA (0.01s)\n    --- PASS: TestA/x (0.01s)\n--- SKIP: TestB (0.00s)\nPASS\n")
+	ok("tests-cuda")
+	ok("conformance")
+	results("bench-gemm", bench.Result{Bench: "peak"}, bench.Result{Bench: "gemm", Name: "fp8 fprop", GFLOPs: 1_400_000},
+		bench.Result{Bench: "gemm", Name: "bf16 fprop", GFLOPs: 700_000}, bench.Result{Bench: "gemm", Name: "bf16 wgrad", GFLOPs: 650_000})
+	results("bench-quantize", bench.Result{Bench: "peak", CopyGBytes: 4000},
+		bench.Result{Bench: "quantize", Name: "bf16 to e4m3", Shape: "16384x4096", CopyShare: 0.9},
+		bench.Result{Bench: "quantize", Name: "bf16 to e5m2", Shape: "16384x4096", CopyShare: 0.86},
+		bench.Result{Bench: "quantize", Name: "bf16 to x", Unsupported: "no such format"})
+	put("products.txt", `goos: linux
+BenchmarkProducts/4096x4096x4096/fprop-16         	      30	      1300 TFLOP/s	      1320 cublaslt-TFLOP/s	         0.985 of-cublaslt
+BenchmarkProducts/4096x4096x4096/dgrad         	      30	      1205 TFLOP/s	      1260 cublaslt-TFLOP/s	         0.956 of-cublaslt
+PASS
+`)
+	ok("products")
+	for model, part := range map[string]string{"llama2-7b": "step-7b-layers-", "1b": "step-1b-"} {
+		for recipe, rate := range map[string]float64{"bf16": 10_000, "fp8-w3-bf16": 12_701, "fp8-smooth": 13_401, "fp8-delayed": 13_701} {
+			results(part+recipe, bench.Result{Bench: "peak"}, bench.Result{Bench: "step", Name: recipe, Step: &bench.Step{Model: model, TokensPerS: rate}})
+		}
+	}
+	put("profile-7b-layers.txt", "\nprofile of 5 steps, 100 ms each\n\nop\nall ops   98.1  98.1%\nbetween the ops                       1.90   1.9%\n")
+	event := func(name string, dur, flops, bytes float64) string {
+		return fmt.Sprintf(`{"name":%q,"ph":"X","dur":%v,"args":{"flops":%v,"bytes":%v}}`, name, dur, flops, bytes)
+	}
+	put("profile-7b-layers-trace.json", `{"traceEvents":[`+strings.Join([]string{
+		event("RMSNorm", 50, 1e6, 200e6), event("RMSNorm", 60, 1e6, 200e6), // 3.64 TB/s, 91 %
+		event("SwiGLU", 100, 1e6, 345e6),
+		event("Fill", 10, 0, 4),                    // too small
+		event("MatMul NT e4m3 e4m3 bf16", 9, 1, 1), // another figure's
+		event("Attention", 1000, 425e9, 1e9), event("AttentionGrad", 3000, 951e9, 1e9),
+	}, ",\n")+"]}")
+	put("profile-7b-layers-run.log", `{"msg":"start"}`+"\n"+`{"msg":"device memory","allocated":1000,"outside":55,"total":9999}`+"\n")
+	ok("profile-7b-layers")
+	put("plan-7b-layers.txt", "{\n \"memory_bytes\": 1000\n}\n")
+	ok("plan-7b-layers")
+	for run, end := range map[string]float64{"curve-bf16-1": 2, "curve-fp8-smooth-1": 2.009, "parity-bf16-emu": 3, "parity-bf16-cuda-0": 3.001} {
+		var b strings.Builder
+		for step := range 100 {
+			fmt.Fprintf(&b, `{"step":%d,"loss":%v}`+"\n", step+1, end+float64(max(0, 90-step)))
+		}
+		put(run+"-metrics.jsonl", b.String())
+		ok(run)
+	}
+	put("peer-7b.json", `{"environment":{"torch":"2.15"},"attn":{"shape":{"T":4096},"flash":{"forward_tflops":500,"backward_tflops":400},"cudnn":{"error":"none"}},
+"train":{"runs":[{"params":"fp32","linears":"bf16","compile":"block","tokens_per_s":9000},{"params":"bf16","linears":"bf16","compile":"block","tokens_per_s":10300},
+{"params":"bf16","linears":"fp8","compile":"block","tokens_per_s":99999},{"params":"bf16","linears":"bf16","compile":"none","tokens_per_s":99999}]}}`)
+	ok("peer-7b")
+	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "sanitizer", "-", "left out: compute-sanitizer is not in the PATH")
+	fmt.Fprintf(&summary, "%-28s %6s  %s\n%-28s %6s  %s\n", "peer-1b", "9 s", "ok", "peer-1b", "300 s", "FAILED: no end after 300 s") // run again
+	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "compare-emu", "3 s", "FAILED (1): octet: a | b differ")
+	put("summary.txt", summary.String())
+	return dir
+}
+
+// rows are the table's, by figure.
+func rows(t *testing.T, dir string) map[string]Figure {
+	t.Helper()
+	require.NoError(t, write(dir, io.Discard))
+	raw, err := os.ReadFile(filepath.Join(dir, "figures.json"))
+	require.NoError(t, err)
+	var list []Figure
+	require.NoError(t, json.Unmarshal(raw, &list))
+	rows := map[string]Figure{}
+	for _, f := range list {
+		require.NotContains(t, rows, f.Name)
+		require.NotEmpty(t, f.Verdict, f.Name)
+		rows[f.Name] = f
+	}
+	return rows
+}
+
+const (
+	products  = "FP8 products at Llama-7B's shapes, of cuBLASLt alone"
+	forward   = "attention forward, 4,096 tokens, heads of 128, of the BF16 rate"
+	backward  = "attention backward, 4,096 tokens, heads of 128, of the BF16 rate"
+	overTorch = "whole step, 8 layers of Llama-7B, fp8-smooth beside PyTorch's BF16, compiled"
+	outside   = "outside kernels, of a profiled step of 2 layers of Llama-7B"
+	memory    = "memory, 2 layers of Llama-7B"
+	curve     = "1,000 steps of 124m, seed 1, fp8-smooth beside bf16"
+)
+
+func TestTargetsThatAreMet(t *testing.T) {
+	got := rows(t, folder(t))
+	for name, measured := range map[string]string{
+		"Go tests on the real libraries, cuda":  "1 passed, 0 failed, 1 for stand-ins only",
+		"conformance, every op against float64": "ok",
+		products:                                "97.0 % on average; least 95.6 %, 4096x4096x4096/dgrad: 1.2e+03 of 1.26e+03 TFLOP/s",
+		"casts to FP8, of a copy":               "least 86.0 %, bf16 to e5m2, 16384x4096; 2 casts",
+		"RMSNorm in a step, of a copy":          "90.9 %, 3636 GB/s",
+		"SwiGLU in a step, of a copy":           "86.2 %, 3450 GB/s",
+		forward:                                 "60.7 %, 425 of 700 TFLOP/s",
+		backward:                                "45.3 %, 317 of 700 TFLOP/s",
+		"whole step, 1b, fp8-w3-bf16 over bf16": "+27.0 %, 12701 against 10000 tokens/s",
+		"whole step, 1b, fp8-smooth over bf16":  "+34.0 %, 13401 against 10000 tokens/s",
+		"whole step, 8 layers of Llama-7B, fp8-delayed over bf16": "+37.0 %, 13701 against 10000 tokens/s",
+		overTorch: "1.30 times, 13401 against 10300 tokens/s (torch 2.15)",
+		outside:   "1.9 %",
+		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and others 55",
+		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 100 steps",
+	} {
+		require.Equal(t, measured, got[name].Measured, name)
+		require.Equal(t, met, got[name].Verdict, name)
+	}
+	require.NotContains(t, got, "Fill in a step, of a copy")
+	require.Equal(t, "at most 0.001 nats apart in 100 steps", got["losses beside emu, bf16"].Measured)
+	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
+}
+
+// Whatever falls short by a little is shown as missed.
+func TestTargetsThatAreMissed(t *testing.T) {
+	for name, c := range map[string]struct{ file, from, to string }{
+		"Go tests on the real libraries, cuda":  {"tests-cuda.txt", "--- PASS", "--- SKIP"},
+		"conformance, every op against float64": {"summary.txt", "conformance                    12 s  ok", "conformance                    12 s  FAILED (1): add"},
+		products:                                {"products.txt", "0.956 of", "0.949 of"},
+		"casts to FP8, of a copy":               {"bench-quantize.txt", "0.86", "0.849"},
+		"SwiGLU in a step, of a copy":           {"profile-7b-layers-trace.json", "3.45e+08", "3.39e+08"},
+		forward:                                 {"profile-7b-layers-trace.json", "4.25e+11", "4.15e+11"},
+		backward:                                {"profile-7b-layers-trace.json", "9.51e+11", "9.4e+11"},
+		"whole step, 1b, fp8-smooth over bf16":  {"step-1b-fp8-smooth.txt", "13401", "13399"},
+		"whole step, 1b, fp8-w3-bf16 over bf16": {"step-1b-fp8-w3-bf16.txt", "12701", "12699"},
+		"whole step, 8 layers of Llama-7B, fp8-delayed over bf16": {"step-7b-layers-fp8-delayed.txt", "13701", "13699"},
+		overTorch: {"peer-7b.json", "10300", "10310"},
+		outside:   {"profile-7b-layers.txt", "1.9%", "2.0%"},
+		memory:    {"plan-7b-layers.txt", "1000", "999"},
+		curve:     {"curve-fp8-smooth-1-metrics.jsonl", "2.009}", "2.011}"},
+	} {
+		dir := folder(t)
+		path := filepath.Join(dir, c.file)
+		raw, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Contains(t, string(raw), c.from, name)
+		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), c.from, c.to)), 0o600))
+		require.Contains(t, rows(t, dir)[name].Verdict, missed, name)
+	}
+	require.Equal(t, missed, rows(t, folder(t))["op by op beside emu"].Verdict)
+}
+
+// What was not measured says why.
+func TestWhatWasNotMeasured(t *testing.T) {
+	dir := folder(t)
+	got := rows(t, dir)
+	for name, why := range map[string]string{
+		"Go tests on the real libraries, gorgonia":                   "part tests-gorgonia was not run",
+		"compute-sanitizer, racecheck":                               "part sanitizer: left out: compute-sanitizer is not in the PATH",
+		"whole step, 1b, fp8-smooth beside PyTorch's BF16, compiled": "part peer-1b: FAILED: no end after 300 s",
+		"1,000 steps of 124m, seed 2, fp8-smooth beside bf16":        "part curve-bf16-2 was not run",
+		"losses beside emu, fp8-smooth":                              "part parity-fp8-smooth-cuda was not run",
+	} {
+		require.Equal(t, "not measured: "+why, got[name].Verdict, name)
+		require.Empty(t, got[name].Measured)
+	}
+
+	// Empty files, and files that are no results.
+	for _, text := range []string{"", "{", "[1]\nnull\n{\"bench\":3}\n"} {
+		list, err := filepath.Glob(filepath.Join(dir, "*[0-9a-z].*"))
+		require.NoError(t, err)
+		for _, path := range list {
+			if base := filepath.Base(path); base != "summary.txt" {
+				require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			}
+		}
+		for name, f := range rows(t, dir) {
+			require.NotContains(t, f.Measured, "TFLOP", name)
+			require.NotContains(t, f.Measured, "tokens/s", name)
+		}
+	}
+	require.ErrorContains(t, write(t.TempDir(), io.Discard), "has no results of gpu-check.sh")
+}
+
+func TestTable(t *testing.T) {
+	dir := folder(t)
+	var out strings.Builder
+	require.NoError(t, write(dir, &out))
+	text, err := os.ReadFile(filepath.Join(dir, "table.md"))
+	require.NoError(t, err)
+	require.Equal(t, string(text), out.String())
+	require.True(t, strings.HasPrefix(out.String(), "    octet 0.1\n    commit abc\n\n| figure | measured | asked | verdict |\n|---|---|---|---|\n"), out.String())
+	_, rest, _ := strings.Cut(out.String(), "|---|---|---|---|\n")
+	for line := range strings.Lines(rest) {
+		require.Equal(t, 5, strings.Count(strings.ReplaceAll(line, "\\|", ""), "|"), line)
+	}
+	require.Contains(t, out.String(), "| op by op beside emu | FAILED (1): octet: a \\| b differ | all pass | **missed** |\n")
+}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"octet/internal/bench"
+)
+
+// results is a folder of gpu-check.sh.
+type results struct {
+	dir      string
+	versions []string          // lines
+	verdicts map[string]string // of parts: "ok", or what went wrong
+}
+
+// summaryLine is what gpu-check.sh writes of a part: name, seconds, verdict.
+var summaryLine = regexp.MustCompile(`^(\S+)\s+(?:\d+ s|-)\s+(.*)$`)
+
+func open(dir string) (*results, error) {
+	summary, err := os.ReadFile(filepath.Join(dir, "summary.txt"))
+	if err != nil {
+		return nil, fmt.Errorf("%s has no results of gpu-check.sh: %w", dir, err)
+	}
+	r := &results{dir: dir, verdicts: map[string]string{}}
+	for line := range strings.Lines(string(summary)) {
+		if m := summaryLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			r.verdicts[m[1]] = m[2]
+		}
+	}
+	versions, _ := os.ReadFile(filepath.Join(dir, "versions.txt")) // the table is worth having without
+	for line := range strings.Lines(string(versions)) {
+		r.versions = append(r.versions, strings.TrimSpace(line))
+	}
+	return r, nil
+}
+
+// why says why a part has no figure. Of parts that were left out together there is one
+// line.
+func (r *results) why(part string) string {
+	verdict, ok := r.verdicts[part]
+	for prefix, all := range map[string]string{"peer-": "peers", "sanitizer-": "sanitizer"} {
+		if !ok && strings.HasPrefix(part, prefix) && r.verdicts[all] != "" {
+			verdict, ok, part = r.verdicts[all], true, all
+		}
+	}
+	switch {
+	case !ok:
+		return fmt.Sprintf("part %s was not run", part)
+	case verdict == "ok":
+		return fmt.Sprintf("the files of part %s do not tell", part)
+	default:
+		return fmt.Sprintf("part %s: %s", part, verdict)
+	}
+}
+
+// read is a part's file, of a part that did what it should.
+func (r *results) read(part, suffix string) []byte {
+	if r.verdicts[part] != "ok" {
+		return nil
+	}
+	raw, _ := os.ReadFile(filepath.Join(r.dir, part+suffix)) // without it there is no figure
+	return raw
+}
+
+// lines reads objects of JSON, one a line; others are passed over.
+func lines[T any](raw []byte) (list []T) {
+	scan := bufio.NewScanner(bytes.NewReader(raw))
+	scan.Buffer(nil, 16<<20)
+	for scan.Scan() {
+		var x T
+		if json.Unmarshal(scan.Bytes(), &x) == nil {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// bench is what octet bench printed, without what the backend does not do.
+func (r *results) bench(part string) []bench.Result {
+	return slices.DeleteFunc(lines[bench.Result](r.read(part, ".txt")), func(x bench.Result) bool { return x.Unsupported != "" })
+}
+
+// copyRate is what a copy reached in bytes a second, 0 if nobody measured it.
+func (r *results) copyRate() float64 {
+	for _, x := range r.bench("bench-quantize") {
+		if x.Bench == "peak" {
+			return 1e9 * x.CopyGBytes
+		}
+	}
+	return 0
+}
+
+// bf16Rate is the best of the BF16 products in FLOP/s, 0 if nobody measured them.
+func (r *results) bf16Rate() (best float64) {
+	for _, x := range r.bench("bench-gemm") {
+		if strings.HasPrefix(x.Name, "bf16 ") {
+			best = max(best, 1e9*x.GFLOPs)
+		}
+	}
+	return best
+}
+
+// tokens is the rate of training steps, by recipe.
+func (r *results) tokens(part string) map[string]float64 {
+	rates := map[string]float64{}
+	for _, x := range r.bench(part) {
+		if x.Step != nil {
+			rates[x.Name] = x.TokensPerS
+		}
+	}
+	return rates
+}
+
+// product is a line of BenchmarkProducts.
+type product struct {
+	name               string  // "4096x4096x4096/fprop"
+	ours, alone, share float64 // TFLOP/s, and the median of ratios
+}
+
+// productLine is Go's format of benchmarks: name, rounds, and values with their units,
+// in the alphabetic order of these.
+var productLine = regexp.MustCompile(`^BenchmarkProducts/(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+
+func (r *results) products() (list []product) {
+	for line := range strings.Lines(string(r.read("products", ".txt"))) {
+		m := productLine.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		p, fields := product{name: m[1]}, strings.Fields(m[2])
+		for i := 0; i+1 < len(fields); i += 2 {
+			v, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				v = math.NaN()
+			}
+			switch fields[i+1] {
+			case "TFLOP/s":
+				p.ours = v
+			case "cublaslt-TFLOP/s":
+				p.alone = v
+			case "of-cublaslt":
+				p.share = v
+			}
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// kind is what a profile tells of one kind of op: the sums over its calls.
+type kind struct {
+	name                  string
+	calls                 int
+	seconds, flops, bytes float64
+	least                 float64 // bytes of its smallest call
+}
+
+// kinds are those of a run's trace, by name.
+func (r *results) kinds(part string) []kind {
+	var trace struct {
+		TraceEvents []struct {
+			Name string  `json:"name"`
+			Took float64 `json:"dur"` // microseconds
+			Args struct {
+				FLOPs float64 `json:"flops"`
+				Bytes float64 `json:"bytes"`
+			} `json:"args"`
+		} `json:"traceEvents"`
+	}
+	if json.Unmarshal(r.read(part, "-trace.json"), &trace) != nil {
+		return nil
+	}
+	byName := map[string]*kind{}
+	for _, e := range trace.TraceEvents {
+		k := byName[e.Name]
+		if k == nil {
+			k = &kind{name: e.Name, least: math.Inf(1)}
+			byName[e.Name] = k
+		}
+		k.calls++
+		k.seconds += e.Took / 1e6
+		k.flops += e.Args.FLOPs
+		k.bytes += e.Args.Bytes
+		k.least = min(k.least, e.Args.Bytes)
+	}
+	var list []kind
+	for _, k := range byName {
+		list = append(list, *k)
+	}
+	slices.SortFunc(list, func(a, b kind) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+var betweenLine = regexp.MustCompile(`(?m)^between the ops\s+\S+\s+([\d.]+)%$`)
+
+// between is the share of a profiled run's time that no op took.
+func (r *results) between(part string) (share float64, ok bool) {
+	m := betweenLine.FindSubmatch(r.read(part, ".txt"))
+	if m == nil {
+		return 0, false
+	}
+	percent, err := strconv.ParseFloat(string(m[1]), 64)
+	return percent / 100, err == nil
+}
+
+// memory is what a run allocated, and what others had of the device.
+func (r *results) memory(part string) (allocated, outside int64) {
+	type entry struct {
+		Message   string `json:"msg"`
+		Allocated int64  `json:"allocated"`
+		Outside   int64  `json:"outside"`
+	}
+	for _, e := range lines[entry](r.read(part, "-run.log")) {
+		if e.Message == "device memory" {
+			return e.Allocated, e.Outside
+		}
+	}
+	return 0, 0
+}
+
+// planned is what octet plan says that a run takes.
+func (r *results) planned(part string) int64 {
+	var p struct {
+		Memory int64 `json:"memory_bytes"`
+	}
+	_ = json.Unmarshal(r.read(part, ".txt"), &p) // 0 is not known
+	return p.Memory
+}
+
+// losses are those of all steps of a run.
+func (r *results) losses(part string) (list []float64) {
+	type line struct {
+		Loss *float64 `json:"loss"`
+	}
+	for _, l := range lines[line](r.read(part, "-metrics.jsonl")) {
+		if l.Loss != nil {
+			list = append(list, *l.Loss)
+		} else {
+			list = append(list, math.NaN())
+		}
+	}
+	return list
+}
+
+// peer is what peer_torch.py writes.
+type peer struct {
+	Environment struct {
+		Torch string `json:"torch"`
+	} `json:"environment"`
+	Attention map[string]json.RawMessage `json:"attn"`
+	Train     struct {
+		Runs []struct {
+			Params, Linears, Compile string
+			TokensPerS               float64 `json:"tokens_per_s"`
+		} `json:"runs"`
+	} `json:"train"`
+}
+
+func (r *results) peer(part string) (p peer) {
+	_ = json.Unmarshal(r.read(part, ".json"), &p) // what is missing is zero
+	return p
+}
+
+// bf16 is the best compiled run in BF16.
+func (p *peer) bf16() (best float64) {
+	for _, x := range p.Train.Runs {
+		if x.Linears == "bf16" && x.Compile != "none" {
+			best = max(best, x.TokensPerS)
+		}
+	}
+	return best
+}
