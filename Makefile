@@ -21,7 +21,7 @@ export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 LDFLAGS = -ldflags '-extldflags=-Wl,-z,lazy'
 endif
 
-.PHONY: help doctor build test lint fuzz bench gpu-check gaudi-standin
+.PHONY: help doctor build test lint fuzz bench gpu-check gpu-tests gaudi-standin
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -59,10 +59,21 @@ gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.g
 	rm -rf dist/gpu-check
 	mkdir -p dist/gpu-check
 	$(MAKE) build TAGS=cuda INTO=dist/gpu-check/
+	CGO_ENABLED=0 go build -ldflags='-s -w' -o dist/gpu-check/ ./backend/cuda/gpucheck
+	$(MAKE) gpu-tests TAGS=cuda
+	bash .ci/gorgonia dist/gpu-check/tests/gorgonia/gorgonia.test || [ $$? = 3 ]
 	cp backend/cuda/gpu-check.sh dist/gpu-check/
 	git describe --always --dirty --abbrev=40 --exclude '*' >dist/gpu-check/commit 2>/dev/null || echo unknown >dist/gpu-check/commit
 	(cd "$$(go env GOROOT)/src" && find . -name '*.go' ! -name '*_test.go' ! -path './cmd/*' ! -path '*/vendor/*' ! -path '*/testdata/*' | LC_ALL=C sort | xargs cat) >dist/gpu-check/corpus.txt
 	tar czf dist/gpu-check.tar.gz -C dist gpu-check
+
+# Each test binary has a folder of its own, with the files that its tests read.
+gpu-tests:
+	for package in csrc/libcuda csrc/libcuda/kernels backend/cuda; do \
+		folder=dist/gpu-check/tests/$$(basename $$package) && mkdir -p $$folder && \
+		go test -c -tags '$(TAGS)' -ldflags '-s -w -extldflags=-Wl,-z,lazy' -o $$folder/ ./$$package && \
+		if [ -d $$package/testdata ]; then cp -r $$package/testdata $$folder/; fi || exit 1; \
+	done
 
 gaudi-standin: ## build stand-ins for SynapseAI and HLML: dist/libSynapse.so, dist/libhlml.so
 	mkdir -p dist

@@ -96,9 +96,12 @@ train() {
 	rm -rf "$run" # checkpoints are large
 }
 
-# within FOLDER COMMAND... runs one there, with the GPU that is checked as the first.
+# within FOLDER NAME SECONDS COMMAND... is a part that runs there, with the GPU that is
+# checked as the first.
 within() {
-	(cd "$1" && shift && exec env CUDA_VISIBLE_DEVICES="$visible" OCTET_TEST_GPUS="${GPUS:-1}" "$@")
+	folder=$1 name=$2 limit=$3
+	shift 3
+	part "$name" "$limit" env -C "$folder" CUDA_VISIBLE_DEVICES="$visible" OCTET_TEST_GPUS="${GPUS:-1}" "$@"
 }
 
 wanted() {
@@ -142,10 +145,10 @@ fi
 if wanted tests; then
 	# Go's tests of the bindings, the kernels and the backend, on the real libraries.
 	for package in libcuda kernels cuda; do
-		part "tests-$package" 400 within "$here/tests/$package" "./$package.test" -test.v $tests
+		within "$here/tests/$package" "tests-$package" 400 "./$package.test" -test.v $tests
 	done
 	if [ -f "$here/tests/gorgonia/gorgonia.test" ]; then
-		part tests-gorgonia 200 within "$here/tests/gorgonia" ./gorgonia.test -test.v
+		within "$here/tests/gorgonia" tests-gorgonia 200 ./gorgonia.test -test.v
 	else
 		line tests-gorgonia - "left out: packed where there is no cuda.h of CUDA 11.8 or 12"
 	fi
@@ -173,7 +176,7 @@ if wanted bench; then
 	part bench-optimizer 60 "$octet" bench optimizer --backend "$BACKEND" --seconds $seconds --json $parameters
 fi
 if wanted products; then
-	part products 180 within "$here/tests/cuda" ./cuda.test -test.run '^$' -test.bench Products -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
+	within "$here/tests/cuda" products 180 ./cuda.test -test.run '^$' -test.bench Products -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
 fi
 if wanted steps; then
 	# Recipes that are measured in turns are in memory together: of the larger
@@ -202,9 +205,9 @@ if wanted peers; then
 	elif ! "$PYTHON" -c 'import torch' 2>"$OUT/peers.err"; then
 		line peers - "left out: $PYTHON has no torch"
 	else
-		part peer-7b 300 within "$OUT" "$PYTHON" "$PEERS/peer_torch.py" --only attn,train --configs 7b --layers 8 --linears bf16 --budget 240 --out peer-7b.json $peer
-		part peer-1b 200 within "$OUT" "$PYTHON" "$PEERS/peer_torch.py" --only train --configs 1b --batch 4 --linears bf16 --budget 160 --out peer-1b.json $peer
-		part peer-numerics 300 within "$OUT" "$PYTHON" "$PEERS/probe_numerics.py" --budget 240 --out peer-numerics.json $peer
+		within "$OUT" peer-7b 300 "$PYTHON" "$PEERS/peer_torch.py" --only attn,train --configs 7b --layers 8 --linears bf16 --budget 240 --out peer-7b.json $peer
+		within "$OUT" peer-1b 200 "$PYTHON" "$PEERS/peer_torch.py" --only train --configs 1b --batch 4 --linears bf16 --budget 160 --out peer-1b.json $peer
+		within "$OUT" peer-numerics 300 "$PYTHON" "$PEERS/probe_numerics.py" --budget 240 --out peer-numerics.json $peer
 	fi
 fi
 if wanted sanitizer; then
