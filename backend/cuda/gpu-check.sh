@@ -136,7 +136,7 @@ echo
 
 part doctor 60 "$octet" doctor
 # The smallest thing that a GPU is needed for; 2 says that it cannot be had.
-part probe 120 "$octet" bench quantize --backend "$BACKEND" --seconds 0.1 --json 256x256
+part probe 120 "$octet" gemm --backend "$BACKEND" --shape 16x16x16
 if [ $status -eq 2 ]; then
 	echo "gpu-check: no usable GPU here: see $results/doctor.txt; BACKEND=cuda:1 checks another one" | tee -a "$OUT/summary.txt" >&2
 	exit 1
