@@ -18,7 +18,7 @@ import (
 // and what trains knows nothing of the command.
 var floors = [][]string{
 	{"."},
-	{"internal/cli", "backend/cuda/gpucheck"}, // a command of its own, packed for machines with a GPU
+	{"internal/cli", "backend/cuda/gpucheck"},                                                      // a command of its own, packed for machines with a GPU
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"}, // nobody imports them
 	{"internal/bench", "study/internal/start"},
 	{"internal/run"},
