@@ -187,8 +187,10 @@ if wanted steps; then
 		part "step-7b-layers-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds $seconds --json $seven
 	done
 	train profile 60 "$octet" train --backend "$BACKEND" --profile --steps $profiled $short
-	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of that run.
+	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of such a run:
+	# one that is profiled does not tell.
 	train profile-7b-layers 180 "$octet" train --backend "$BACKEND" --profile --steps $profiled $kernels
+	train memory-7b-layers 120 "$octet" train --backend "$BACKEND" --steps 2 $kernels
 	part plan-7b-layers 60 "$octet" plan --backend "$BACKEND" --json $kernels
 fi
 if wanted curves; then

@@ -58,7 +58,13 @@ func (r *results) figures() []Figure {
 	for _, seed := range []string{"1", "2"} {
 		list = append(list, r.curve(seed))
 	}
-	return append(list, r.passed("peer-numerics", "numerics of FP8 products, probe_numerics.py ran"))
+	list = append(list, r.passed("peer-numerics", "numerics of FP8 products, probe_numerics.py ran"))
+	for i := range list {
+		if r.trial && (list[i].Verdict == met || strings.HasPrefix(list[i].Verdict, missed)) {
+			list[i].Verdict = "a trial: no verdict"
+		}
+	}
+	return list
 }
 
 // passed is a part that says yes or no.
@@ -282,7 +288,7 @@ func (r *results) outside() Figure {
 
 // allocated compares a run with its plan.
 func (r *results) allocated() Figure {
-	const part, plan, name, asked = "profile-7b-layers", "plan-7b-layers", "memory, 2 layers of Llama-7B", "allocated as planned"
+	const part, plan, name, asked = "memory-7b-layers", "plan-7b-layers", "memory, 2 layers of Llama-7B", "allocated as planned"
 	allocated, outside := r.memory(part)
 	planned := r.planned(plan)
 	switch {
@@ -322,6 +328,6 @@ func (r *results) curve(seed string) Figure {
 	apart := ends[1]/ends[0] - 1
 	return Figure{
 		name, fmt.Sprintf("%+.2f %%: %.4f against %.4f nats, mean of the last tenth of %d steps", 100*apart, ends[1], ends[0], steps[1]),
-		asked, verdict(math.Abs(apart) <= most && steps[0] == steps[1]),
+		asked, verdict(math.Abs(apart) <= most && min(steps[0], steps[1]) >= 1000),
 	}
 }

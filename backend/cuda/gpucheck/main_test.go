@@ -63,14 +63,15 @@ PASS
 		event("MatMul NT e4m3 e4m3 bf16", 9, 1, 1), // another figure's
 		event("Attention", 1000, 425e9, 1e9), event("AttentionGrad", 3000, 951e9, 1e9),
 	}, ",\n")+"]}")
-	put("profile-7b-layers-run.log", `{"msg":"start"}`+"\n"+`{"msg":"device memory","allocated":1000,"outside":55,"total":9999}`+"\n")
+	ok("memory-7b-layers")
+	put("memory-7b-layers-run.log", `{"msg":"start"}`+"\n"+`{"msg":"device memory","allocated":1000,"outside":55,"total":9999}`+"\n")
 	ok("profile-7b-layers")
 	put("plan-7b-layers.txt", "{\n \"memory_bytes\": 1000\n}\n")
 	ok("plan-7b-layers")
 	for run, end := range map[string]float64{"curve-bf16-1": 2, "curve-fp8-smooth-1": 2.009, "parity-bf16-emu": 3, "parity-bf16-cuda-0": 3.001} {
 		var b strings.Builder
-		for step := range 100 {
-			fmt.Fprintf(&b, `{"step":%d,"loss":%v}`+"\n", step+1, end+float64(max(0, 90-step)))
+		for step := range 1000 {
+			fmt.Fprintf(&b, `{"step":%d,"loss":%v}`+"\n", step+1, end+float64(max(0, 900-step)))
 		}
 		put(run+"-metrics.jsonl", b.String())
 		ok(run)
@@ -130,13 +131,13 @@ func TestTargetsThatAreMet(t *testing.T) {
 		overTorch: "1.30 times, 13401 against 10300 tokens/s (torch 2.15)",
 		outside:   "1.9 %",
 		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and others 55",
-		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 100 steps",
+		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 1000 steps",
 	} {
 		require.Equal(t, measured, got[name].Measured, name)
 		require.Equal(t, met, got[name].Verdict, name)
 	}
 	require.NotContains(t, got, "Fill in a step, of a copy")
-	require.Equal(t, "at most 0.001 nats apart in 100 steps", got["losses beside emu, bf16"].Measured)
+	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses beside emu, bf16"].Measured)
 	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
 }
 
@@ -166,7 +167,21 @@ func TestTargetsThatAreMissed(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), c.from, c.to)), 0o600))
 		require.Contains(t, rows(t, dir)[name].Verdict, missed, name)
 	}
-	require.Equal(t, missed, rows(t, folder(t))["op by op beside emu"].Verdict)
+	dir := folder(t)
+	require.Equal(t, missed, rows(t, dir)["op by op beside emu"].Verdict)
+
+	// A shorter curve has not shown what was asked; a trial shows nothing.
+	short := folder(t)
+	path := filepath.Join(short, "curve-bf16-1-metrics.jsonl")
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(string(raw), "\n")
+	require.NoError(t, os.WriteFile(path, []byte(rest), 0o600))
+	require.Equal(t, missed, rows(t, short)[curve].Verdict)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "versions.txt"), []byte("octet\nTRIAL: tiny\n"), 0o600))
+	for name, f := range rows(t, dir) {
+		require.NotContains(t, []string{met, missed}, f.Verdict, name)
+	}
 }
 
 // What was not measured says why.

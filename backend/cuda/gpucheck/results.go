@@ -21,6 +21,7 @@ type results struct {
 	dir      string
 	versions []string          // lines
 	verdicts map[string]string // of parts: "ok", or what went wrong
+	trial    bool              // of the script itself, with figures that mean nothing
 }
 
 // summaryLine is what gpu-check.sh writes of a part: name, seconds, verdict.
@@ -40,6 +41,7 @@ func open(dir string) (*results, error) {
 	versions, _ := os.ReadFile(filepath.Join(dir, "versions.txt")) // the table is worth having without
 	for line := range strings.Lines(string(versions)) {
 		r.versions = append(r.versions, strings.TrimSpace(line))
+		r.trial = r.trial || strings.HasPrefix(line, "TRIAL")
 	}
 	return r, nil
 }
