@@ -60,6 +60,8 @@ trap 'rm -rf "$runs"' EXIT
 trap 'exit 1' INT TERM
 # Functions of NVML stay unresolved where there is none.
 unset LD_BIND_NOW
+# Dozens of processes run the same kernels: without a cache each would compile them.
+[ -n "${XDG_CACHE_HOME:-}${HOME:-}" ] || export XDG_CACHE_HOME="$OUT/cache"
 
 # line NAME TIME VERDICT writes one of the summary.
 line() {
