@@ -117,7 +117,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, err := os.Stat(filepath.Join(dir, "metrics.jsonl")) // which the first step writes
 			return err == nil
-		}, 20*time.Second, 50*time.Millisecond)
+		}, time.Minute, 50*time.Millisecond)
 		unfit(t, g, "backend gaudi: no device that can be had: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
 
 		status, out, stderr := g.octet("doctor", "--backend", "gaudi")
@@ -245,7 +245,7 @@ func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffe
 	require.Eventually(m.t, func() bool {
 		list, _ := checkpoint.List(filepath.Join(dir, "checkpoints"))
 		return len(list) > 0
-	}, 30*time.Second, 20*time.Millisecond, "%s", stderr)
+	}, time.Minute, 20*time.Millisecond, "%s", stderr)
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", command.Process.Pid))
 	require.NoError(m.t, err)
 	for _, path := range threads {
@@ -262,7 +262,7 @@ func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffe
 // ended waits until a process is no more.
 func ended(t *testing.T, pid int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, time.Minute, 20*time.Millisecond)
 }
 
 // A rank that dies takes the run along, which goes on from its last checkpoint; and a

@@ -151,8 +151,8 @@ func TestErrorOfClosing(t *testing.T) {
 // one more, the second one for nothing. Nothing is lost.
 func TestSignalWhileACheckpointIsWritten(t *testing.T) {
 	k := undisturb(t)
-	slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: 2 * time.Second}
-	for _, signals := range []int{1, 2} {
+	for signals, after := range map[int]time.Duration{1: 2 * time.Second, 2: time.Minute} { // which the second signal cuts off
+		slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: after}
 		dir := filepath.Join(t.TempDir(), "run")
 		cmd, stderr := start(t, k.train(dir), killAt+"="+slow.String())
 		waitFor(t, func() bool {
