@@ -209,9 +209,9 @@ if wanted peers; then
 	elif ! "$PYTHON" -c 'import torch' 2>"$OUT/peers.err"; then
 		line peers - "left out: $PYTHON has no torch"
 	else
-		within "$OUT" peer-7b 300 "$PYTHON" "$PEERS/peer_torch.py" --only attn,train --configs 7b --layers 8 --linears bf16 --budget 240 --out peer-7b.json $peer
-		within "$OUT" peer-1b 200 "$PYTHON" "$PEERS/peer_torch.py" --only train --configs 1b --batch 4 --linears bf16 --budget 160 --out peer-1b.json $peer
-		within "$OUT" peer-numerics 300 "$PYTHON" "$PEERS/probe_numerics.py" --budget 240 --out peer-numerics.json $peer
+		within . peer-7b 300 "$PYTHON" "$PEERS/peer_torch.py" --only attn,train --configs 7b --layers 8 --linears bf16 --budget 240 --out "$OUT/peer-7b.json" $peer
+		within . peer-1b 200 "$PYTHON" "$PEERS/peer_torch.py" --only train --configs 1b --batch 4 --linears bf16 --budget 160 --out "$OUT/peer-1b.json" $peer
+		within . peer-numerics 300 "$PYTHON" "$PEERS/probe_numerics.py" --budget 240 --out "$OUT/peer-numerics.json" $peer
 	fi
 fi
 if wanted sanitizer; then
