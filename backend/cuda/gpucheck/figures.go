@@ -100,7 +100,7 @@ func (r *results) parity(recipe string) Figure {
 	parts := []string{"parity-" + recipe + "-emu", ""}
 	for p := range r.verdicts {
 		if strings.HasPrefix(p, "parity-"+recipe+"-cuda") {
-			parts[1] = p
+			parts[1] = max(parts[1], p) // of several GPUs always the same one
 		}
 	}
 	if parts[1] == "" {
@@ -166,7 +166,7 @@ func (r *results) casts() Figure {
 // has 50 MB.
 const beyondCaches = 100e6
 
-// memoryOps are the ops of a step that move bytes, but for casts by themselves.
+// memoryOps are the ops of a step that move bytes and multiply no matrices.
 func (r *results) memoryOps() []Figure {
 	const part, name = "profile-7b-layers", "in a step, of a copy"
 	asked := percent(ofCopy)
@@ -275,9 +275,10 @@ func (r *results) speedUps(model, parts, peerPart string) (list []Figure) {
 	})
 }
 
-// outside is what of a step no op's kernels take.
+// outside is what of a step no op's time covers: what is between programs. Gaps between
+// the kernels of one program are in the ops' times (see RunTimed of package cuda).
 func (r *results) outside() Figure {
-	const part, name, most = "profile-7b-layers", "outside kernels, of a profiled step of 2 layers of Llama-7B", 0.02
+	const part, name, most = "profile-7b-layers", "outside programs, of a profiled step of 2 layers of Llama-7B", 0.02
 	asked := fmt.Sprintf("less than %.0f %%", 100*most)
 	share, ok := r.between(part)
 	if !ok {
