@@ -18,8 +18,9 @@ import (
 // and what trains knows nothing of the command.
 var floors = [][]string{
 	{"."},
-	{"internal/cli", "backend/cuda/gpucheck"},                                                      // a command of its own, packed for machines with a GPU
-	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"}, // nobody imports them
+	{"internal/cli", "backend/cuda/gpucheck"},
+	// Nobody imports these, nor gpucheck: they are commands.
+	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "study/internal/start"},
 	{"internal/run"},
 	{"internal/adam", "internal/compare", "internal/config", "internal/export", "internal/inspect", "internal/spike", "internal/trial"},
@@ -27,7 +28,11 @@ var floors = [][]string{
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "internal/writers", "recipe"},
-	{"fp8", "data", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin", "csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure"}, // import nothing of ours
+	// These import nothing of ours.
+	{
+		"fp8", "data", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin",
+		"csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure",
+	},
 }
 
 func TestImportsPointDown(t *testing.T) {
