@@ -36,9 +36,10 @@
 //
 // The newest cuBLASLt and NVRTC that the driver can serve are loaded, by the
 // loader's rules, then from CUDA_HOME, /usr/local/cuda and the packages of the
-// PATH's python3, where PyTorch brings them; NCCL likewise, when ranks ask for it. OCTET_LIBCUDA, OCTET_LIBCUBLASLT, OCTET_LIBNVRTC and
-// OCTET_LIBNCCL each name a file to load instead, which is also how tests bring
-// stand-ins from csrc/standin to the unmodified shim.
+// PATH's python3, where PyTorch brings them; NCCL likewise, when ranks ask for it.
+// OCTET_LIBCUDA, OCTET_LIBCUBLASLT, OCTET_LIBNVRTC and OCTET_LIBNCCL each name a file
+// to load instead, which is also how tests bring stand-ins from csrc/standin to the
+// unmodified shim.
 //
 // Caveats. A library that was loaded stays loaded: the vendor's code may have
 // started threads and registered exit handlers. And go-nvml, which shares the
