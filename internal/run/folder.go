@@ -28,7 +28,7 @@ const (
 	logFile        = writers.RunLogFile
 	traceFile      = "trace.json"
 	checkpointsDir = checkpoint.Dir
-	lockFile       = ".lock" // what checkpoint.Lock leaves
+	lockFile       = checkpoint.LockFile
 )
 
 // Folder is a run folder that this process has locked.
