@@ -74,7 +74,7 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	if _, to := r.profiledRange(); p == nil || p.Spans() == 0 || step < to && !interrupted {
 		return nil, nil
 	}
-	r.profile = nil
+	r.profile, r.Trainer.Execute = nil, nil // and what was recorded may go
 	path := r.Folder.path(traceFile)
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
