@@ -135,8 +135,9 @@ func unitHash(nodes []*Node) string {
 			if alias[t] == "" {
 				alias[t] = fmt.Sprintf("t%d", len(alias))
 			}
-			// The strides and the scale's tiles are compiled in, the address is not.
-			return fmt.Sprintf("%s:%s%s/%s/%d", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD)
+			// The strides, the scale's tiles and what is known of the elements are compiled in,
+			// the address is not.
+			return fmt.Sprintf("%s:%s%s/%s/%d/%v", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD, t.Value)
 		}, withoutStreams))
 	}
 	return hex.EncodeToString(h.Sum(nil))

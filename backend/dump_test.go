@@ -154,6 +154,23 @@ func TestBlocks(t *testing.T) {
 	require.NotEqual(t, units[0].Hash, units[3].Hash)
 }
 
+// What is compiled where a scale is known to be 1 is wrong where it is another.
+func TestBlocksOfKnownValues(t *testing.T) {
+	m := &maker{vars: backend.NewVars()}
+	p := m.vars.Program("p")
+	for i, value := range []float32{1, 1, 0} {
+		x := m.vars.Tensor(backend.Input, fmt.Sprint("x", i), fp8.F32, 1)
+		x.Value = value
+		layer := p.Block(fmt.Sprint("layers.", i))
+		layer.Add(&backend.Sum{X: x, Out: layer.Temp(fmt.Sprint("sum", i), fp8.F32, 1)})
+	}
+	require.NoError(t, p.Err())
+	units := p.Blocks()
+	require.Len(t, units, 3)
+	require.Equal(t, units[0].Hash, units[1].Hash)
+	require.NotEqual(t, units[0].Hash, units[2].Hash)
+}
+
 // Columns of one temp may be written by different ops, if they lie side by side.
 func TestColumnsAreWrittenApart(t *testing.T) {
 	m := &maker{vars: backend.NewVars()}
