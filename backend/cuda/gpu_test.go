@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"octet/csrc/standin"
 )
 
 // Sources are compiled together, each once: what is there is not asked for again, and
 // one that does not compile leaves nothing half loaded.
 func TestSourcesAreLoadedOnce(t *testing.T) {
+	standin.Only(t, "NVRTC is a compiler that cannot be taken away")
 	standIns(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	g := openOne(t).gpu

@@ -205,13 +205,13 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 func TestRankThatDoesNotCome(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	t.Setenv("OCTET_NCCL_TIMEOUT", "300ms")
+	t.Setenv("OCTET_NCCL_TIMEOUT", "1s")
 	p := openPair(t, "")
 	require.NoError(t, p.run[1].Run(t.Context()))
 	begin := time.Now()
 	_, err := p.read(1)
-	require.Greater(t, time.Since(begin), 290*time.Millisecond)
-	p.ends(t, err, "rank 1", "waited 300ms", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
+	require.Greater(t, time.Since(begin), watchEvery, "of which there are six") // some of them short, behind a late one
+	p.ends(t, err, "rank 1", "waited 1s", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
 
 	// Who was recording meanwhile asks nothing of a communicator that is gone.
 	require.ErrorIs(t, p.devices[0].(*device).meet(&collective{}), backend.ErrDeviceLost)
