@@ -66,7 +66,9 @@ func (p *Profile) Elapsed() time.Duration { return p.elapsed }
 type Timed interface {
 	Executable
 	// RunTimed executes the program node by node, waits, and tells of every node in
-	// order when the device was at it, counted from the program's start.
+	// order when the device was at it, counted from the program's start. Nodes whose
+	// launches follow each other without a stop touch; what lies between others is the
+	// host's.
 	RunTimed(ctx context.Context, took func(n *Node, start, end time.Duration)) error
 }
 

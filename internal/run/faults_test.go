@@ -250,15 +250,20 @@ func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
 	c := savingConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithCancel(t.Context())
+	fifth := make(chan struct{})
 	defer disk.Intercept(func(c disk.Change) error {
 		if c.Op == disk.Sync && strings.Contains(c.Path, "step-00000004") {
+			<-fifth // steps go on
 			cancel()
-			time.Sleep(20 * time.Millisecond) // and steps go on
 		}
 		return c.Do()
 	})()
 	var last Progress
-	require.ErrorIs(t, trainRestless(ctx, c, dir, func(p Progress) { last = p }), context.Canceled)
+	require.ErrorIs(t, trainRestless(ctx, c, dir, func(p Progress) {
+		if last = p; p.Step == 5 {
+			close(fifth)
+		}
+	}), context.Canceled)
 	require.GreaterOrEqual(t, last.Step, 5)
 	require.NoError(t, checkpoint.Verify(last.Checkpoint))
 	list, err := checkpoint.List(filepath.Join(dir, checkpointsDir))
