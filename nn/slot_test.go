@@ -152,3 +152,21 @@ func TestScalesFollowTheirFormat(t *testing.T) {
 		}
 	}
 }
+
+// What lowering may know of a variable is what the trainer writes there.
+func TestKnownValuesAreWritten(t *testing.T) {
+	m, err := model(t, "fp8-unit")
+	require.NoError(t, err)
+	written := map[*backend.Tensor]float32{}
+	for x, value := range m.Constants() {
+		written[x] = value
+	}
+	known := 0
+	for x := range m.Vars.All() {
+		if x.Value != 0 {
+			known++
+			require.Equal(t, x.Value, written[x], x.Name)
+		}
+	}
+	require.Positive(t, known)
+}
