@@ -40,11 +40,13 @@
 //
 // Stochastic rounding is the device's own, whose bits are none of Octet's, so such a
 // run is not repeated by another; where an optimizer rounds so, all ranks take what
-// rank 0 got, or they would drift apart. Without it a run repeats as far as SynapseAI's
-// recipes do, whose order of sums nobody has published, with the same version, which
-// Spec.Arithmetic names. HCCL adds ranks up in an order of its own, not in that of the
-// ranks: with more than two, sums may differ in their last bits from those of emu, and
-// whether they repeat is for HCCL to say.
+// rank 0 got, or they would drift apart. Without it a run repeats with the same version
+// of SynapseAI, which Spec.Arithmetic names, as far as its kernels can: every node is
+// asked for its deterministic form (synNodeSetDeterministic), without which the compiler
+// adds up parts of a long sum as they come. The order that it chooses is not published.
+// HCCL adds ranks up in an order of its own, not in that of the ranks: with more than
+// two, sums may differ in their last bits from those of emu, and whether they repeat is
+// for HCCL to say.
 //
 // # Errors
 //

@@ -69,12 +69,15 @@ func embeddingGradKernel(_ *launch, suffix string, params []byte, in, out []*arr
 	return nil
 }
 
+// rowsOf is the sizes of one number for each row.
+func rowsOf(a *array) []uint64 { return append([]uint64{1}, a.sizes[1:]...) }
+
 func normKernel(_ *launch, suffix string, params []byte, in, out []*array) error {
 	if err := errors.Join(arity(in, out, 2, 2), wants(suffix, 4, append(slices.Clone(in), out...))); err != nil {
 		return err
 	}
 	width := in[0].sizes[0]
-	if len(params) != 24 || !slices.Equal(in[1].sizes, []uint64{width}) || !slices.Equal(out[1].sizes, []uint64{1, in[0].sizes[1]}) {
+	if len(params) != 24 || !slices.Equal(in[1].sizes, []uint64{width}) || len(in[0].sizes) < 3 || !slices.Equal(out[1].sizes, rowsOf(in[0])) {
 		return fmt.Errorf("%v and %v to %v", in[0].sizes, in[1].sizes, out[1].sizes)
 	}
 	eps := math.Float32frombits(binary.LittleEndian.Uint32(params[4:]))
@@ -99,7 +102,7 @@ func normGradKernel(_ *launch, suffix string, params []byte, in, out []*array) e
 	dy, x, gamma, inverse := in[0], in[1], in[2], in[3]
 	width := x.sizes[0]
 	if len(params) != 16 || !slices.Equal(dy.sizes, x.sizes) || !slices.Equal(gamma.sizes, []uint64{width}) ||
-		!slices.Equal(inverse.sizes, []uint64{1, x.sizes[1]}) || !slices.Equal(out[1].sizes, gamma.sizes) {
+		len(x.sizes) < 3 || !slices.Equal(inverse.sizes, rowsOf(x)) || !slices.Equal(out[1].sizes, gamma.sizes) {
 		return fmt.Errorf("%v, %v, %v and %v", dy.sizes, x.sizes, gamma.sizes, inverse.sizes)
 	}
 	for r, inv := range inverse.x {

@@ -7,20 +7,25 @@ import (
 
 // The norm is SynapseAI's own kernel, with every operand in F32: of operands of
 // unequal types PyTorch's bridge expects F32 results (RMSNormMeta), of BF16 ones
-// BF16 results, which a cast to FP8 would round a second time.
+// BF16 results, which a cast to FP8 would round a second time. Rows have three
+// dimensions, {cols, rows, 1}: with two the kernel is wrong before SynapseAI 1.21, says
+// whoever serves models with it (vLLM's plugin for Gaudi).
 
 // rmsNorm gets the inverse root beside the result whether somebody wants it or
 // not, as the bridge does.
 func (b *builder) rmsNorm(o *backend.RMSNorm) error {
-	x, gain := b.wide(o.X), b.gain(o.Gain)
+	x, gain := b.batched(b.wide(o.X)), b.gain(o.Gain)
 	outs := b.nodes("rms_norm_ex_fwd_f32", libsynapse.RMSNormParams(o.Eps),
-		[]value{{typ: libsynapse.F32, sizes: x.sizes}, {typ: libsynapse.F32, sizes: []uint64{1, x.sizes[1]}}}, x, gain)
-	b.store(o.Out, outs[0])
+		[]value{{typ: libsynapse.F32, sizes: x.sizes}, {typ: libsynapse.F32, sizes: []uint64{1, x.sizes[1], 1}}}, x, gain)
+	b.store(o.Out, b.reshape(outs[0], x.sizes[:2]...))
 	if o.InvRMS != nil {
 		b.out(o.InvRMS, outs[1])
 	}
 	return nil
 }
+
+// batched is a matrix with a third dimension, of size 1.
+func (b *builder) batched(v value) value { return b.reshape(v, v.sizes[0], v.sizes[1], 1) }
 
 // gain is the factors of the columns, a list as the kernels take it.
 func (b *builder) gain(t *backend.Tensor) value {
@@ -28,12 +33,12 @@ func (b *builder) gain(t *backend.Tensor) value {
 }
 
 func (b *builder) rmsNormGrad(o *backend.RMSNormGrad) error {
-	x, gain := b.wide(o.X), b.gain(o.Gain)
-	inv := b.reshape(b.f32(o.InvRMS), 1, x.sizes[1])
+	x, gain := b.batched(b.wide(o.X)), b.gain(o.Gain)
+	inv := b.reshape(b.f32(o.InvRMS), 1, x.sizes[1], 1)
 	outs := b.nodes("rms_norm_ex_bwd_f32", libsynapse.RMSNormGradParams(),
 		[]value{{typ: libsynapse.F32, sizes: x.sizes}, {typ: libsynapse.F32, sizes: gain.sizes}},
-		b.wide(o.DOut), x, gain, inv)
-	dx, dGain := outs[0], b.reshape(outs[1], gain.elems(), 1)
+		b.batched(b.wide(o.DOut)), x, gain, inv)
+	dx, dGain := b.reshape(outs[0], x.sizes[:2]...), b.reshape(outs[1], gain.elems(), 1)
 	if o.Residual != nil {
 		dx = b.add(b.wide(o.Residual), dx)
 	}

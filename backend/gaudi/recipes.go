@@ -31,7 +31,7 @@ func openCache(driver, model string) *cache {
 	if err != nil {
 		return &cache{}
 	}
-	sum := sha256.Sum256([]byte(strings.Join([]string{driver, model, os.Getenv("GC_KERNEL_PATH")}, "\n")))
+	sum := sha256.Sum256([]byte(strings.Join([]string{driver, model, os.Getenv("GC_KERNEL_PATH"), "deterministic"}, "\n")))
 	return &cache{filepath.Join(dir, "octet", "gaudi", hex.EncodeToString(sum[:8])), cacheBytes}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -50,6 +51,9 @@ func work(value string) error {
 	if err != nil {
 		return fmt.Errorf("%s = %q is no module number; the variable is for the processes that octet starts itself", workerVariable, value)
 	}
+	// Whoever ends a job tells all its processes, and the parent has a step to finish:
+	// it ends the workers, or takes them along.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	f := os.NewFile(workerSocket, "parent")
 	conn, err := net.FileConn(f)
 	if err != nil {

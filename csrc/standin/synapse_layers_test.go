@@ -218,12 +218,12 @@ func TestRMSNorm(t *testing.T) {
 		params[0] = 1
 		binary.LittleEndian.PutUint32(params[4:], math.Float32bits(1e-6))
 		g := s.graph(gaudi2)
-		in, weight := g.floats(x, n, rows), g.floats(gamma, n)
-		y, inverse := g.out(typeF32, n, rows), g.out(typeF32, 1, rows)
+		in, weight := g.floats(x, n, rows, 1), g.floats(gamma, n)
+		y, inverse := g.out(typeF32, n, rows, 1), g.out(typeF32, 1, rows, 1)
 		g.add("rms_norm_ex_fwd_f32", params, []*tensor{y, inverse}, in, weight)
-		dx, dgamma := g.out(typeF32, n, rows), g.out(typeF32, n)
+		dx, dgamma := g.out(typeF32, n, rows, 1), g.out(typeF32, n)
 		back := make([]byte, 16)
-		g.add("rms_norm_ex_bwd_f32", back, []*tensor{dx, dgamma}, g.floats(dy, n, rows), in, weight, inverse)
+		g.add("rms_norm_ex_bwd_f32", back, []*tensor{dx, dgamma}, g.floats(dy, n, rows, 1), in, weight, inverse)
 		g.run()
 		near(t, rmsNorm(wide(x), wide(gamma), c.eps), g.floatsOf(y), 1e-5, "y")
 		if c.bytes == 24 {
@@ -428,9 +428,10 @@ func TestLayerRules(t *testing.T) {
 		params  []byte
 		out, in operands
 	}{
-		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(1, 2)}, operands{f32(4, 2), f32(2)}},
-		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(2)}, operands{f32(4, 2), f32(4)}},
-		{"rms_norm_ex_bwd_f32", make([]byte, 24), operands{f32(4, 2), f32(4)}, operands{f32(4, 2), f32(4, 2), f32(4), f32(1, 2)}},
+		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(1, 2, 1)}, operands{f32(4, 2, 1), f32(2)}},
+		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(2)}, operands{f32(4, 2, 1), f32(4)}},
+		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(1, 2)}, operands{f32(4, 2), f32(4)}}, // wrong before 1.21
+		{"rms_norm_ex_bwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(4)}, operands{f32(4, 2, 1), f32(4, 2, 1), f32(4), f32(1, 2, 1)}},
 		{"rotary_pos_embedding_fwd_f32", make([]byte, 8), operands{q}, operands{q, f32(4, 5), f32(4, 6)}},
 		{"rotary_pos_embedding_fwd_f32", i32Bytes(1, 0), operands{q}, operands{q, f32(4, 6), f32(4, 6)}},
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, false), operands{q}, operands{q, q, q}}, // training wants m and linv
