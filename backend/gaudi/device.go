@@ -28,19 +28,22 @@ type device struct {
 	lists  []int            // all commands that were prepared
 }
 
-// newDevice is the backend of one of the ranks, which compiles some blocks as one.
-func newDevice(s synapse, rank, ranks, unit int) (*device, error) {
+// newDevice is the backend of one of the ranks, with the options of its wish.
+func newDevice(s synapse, rank, ranks int, w wish) (*device, error) {
 	h := s.hardware()
-	model, ok := models[h.Model]
-	if !ok {
+	if _, ok := models[h.Model]; !ok {
 		return nil, fmt.Errorf("%w that can be used: the device is a %s, and only Gaudi 2 and 3 compute in FP8", backend.ErrNoDevice, h.Name)
+	}
+	model, err := w.spec(h.Model)
+	if err != nil {
+		return nil, err
 	}
 	model.Device = fmt.Sprintf("%s, %s, SynapseAI %s", model.Device, h.Name, h.Driver)
 	model.Arithmetic = fmt.Sprintf("%s+synapse%s", h.Model, h.Driver)
-	if unit > 1 { // the compiler fuses across blocks, and may round elsewhere
-		model.Arithmetic += fmt.Sprintf("+unit%d", unit)
+	if w.unit > 1 { // the compiler fuses across blocks, and may round elsewhere
+		model.Arithmetic += fmt.Sprintf("+unit%d", w.unit)
 	}
-	model.Align, model.Unit = h.Align, unit
+	model.Align = h.Align
 	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
 }
 

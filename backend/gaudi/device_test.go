@@ -54,6 +54,22 @@ func forgetDevice() error {
 	return l.close()
 }
 
+// A mode is a model with options, and what the stand-in must be told to have them.
+type mode struct{ model, options, setting, value string }
+
+var modes = []mode{
+	{model: "gaudi2"},
+	{model: "gaudi3"},
+	{"gaudi3", "pairs=mixed", "STANDIN_MIXED", "1"},
+}
+
+func (m mode) begin(t *testing.T, count string) {
+	devices(t, m.model, count)
+	if m.setting != "" {
+		t.Setenv(m.setting, m.value)
+	}
+}
+
 // declines are the reasons for which a Gaudi does not take a case.
 var declines = []string{
 	"draws its own random bits",
@@ -69,18 +85,21 @@ var declines = []string{
 // many ranks as a case has. What maxima make of NaN is not documented: here they keep
 // it, or lose it.
 func TestConformanceOnTheStandIn(t *testing.T) {
-	for _, model := range []string{"gaudi2", "gaudi3"} {
+	for _, m := range modes {
 		for _, nan := range []string{"", "drop"} {
-			t.Run(model+nan, func(t *testing.T) {
-				devices(t, model, "4")
+			if nan != "" && m.options != "" {
+				continue // an option changes no maximum
+			}
+			t.Run(m.model+m.options+nan, func(t *testing.T) {
+				m.begin(t, "4")
 				t.Setenv("STANDIN_NAN", nan)
-				conform(t, nan)
+				conform(t, m.options, nan)
 			})
 		}
 	}
 }
 
-func conform(t *testing.T, nan string) {
+func conform(t *testing.T, options, nan string) {
 	d, _, err := backend.Find("gaudi")
 	require.NoError(t, err)
 	passed, declined := 0, 0
@@ -88,7 +107,7 @@ func conform(t *testing.T, nan string) {
 		if nan == "drop" && amaxOfCasts(c) {
 			continue
 		}
-		err := c.Run(t.Context(), d, "")
+		err := c.Run(t.Context(), d, options)
 		if !errors.Is(err, backend.ErrUnsupported) {
 			passed++
 			if err != nil {

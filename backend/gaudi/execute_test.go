@@ -80,7 +80,7 @@ func loadAdding(t *testing.T, s synapse) (d *device, x backend.Executable, p *ba
 	var v *backend.Vars
 	v, p, a, b, out, packed = adding()
 	require.NoError(t, p.Err())
-	d, err := newDevice(s, 0, 1, 1)
+	d, err := newDevice(s, 0, 1, wish{unit: 1})
 	require.NoError(t, err)
 	_, err = d.Load(p)
 	require.ErrorContains(t, err, "before Bind")
@@ -223,7 +223,7 @@ func TestErrorsOfTheDevice(t *testing.T) {
 
 		v := backend.NewVars()
 		v.Tensor(backend.Param, "w", fp8.F32, 1<<20)
-		d2, err := newDevice(wrap(f), 0, 1, 1)
+		d2, err := newDevice(wrap(f), 0, 1, wish{unit: 1})
 		require.NoError(t, err)
 		f.fail["alloc"] = memory
 		err = d2.Bind(v)

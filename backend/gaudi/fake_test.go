@@ -172,7 +172,7 @@ func fakeDriver(model string, wrap func(synapse) synapse) backend.Driver {
 		if o.Ranks > 1 {
 			return nil, fmt.Errorf("one rank: %w", backend.ErrUnsupported)
 		}
-		b, err := newDevice(wrap(newFake(model)), 0, 1, 1)
+		b, err := newDevice(wrap(newFake(model)), 0, 1, wish{unit: 1})
 		return []backend.Backend{b}, err
 	}
 	return d

@@ -65,8 +65,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -86,12 +84,14 @@ func init() {
 	})
 }
 
-// models is what is published of the two, in SynapseAI's open compiler,
-// runtime and PyTorch bridge. Gaudi 2 reserves the top exponent of E4M3 for
-// infinity and NaN, which leaves 240 as its largest value, and refuses a
-// product of unequal formats. Align is the alignment of device addresses.
-// Capacities are those of the data sheets, whose GB are GiB.
-// Neither draws Octet's random bits: the casts have a generator of their own.
+// models is what is published of the two, in SynapseAI's open compiler, runtime and
+// PyTorch bridge. Gaudi 2 reserves the top exponent of E4M3 for infinity and NaN, which
+// leaves 240 as its largest value, and refuses a product of unequal formats. Gaudi 3 has
+// such products, but SynapseAI 1.16 compiles them in graphs for inference only
+// (mme_node.cpp, and the types of gemm in gc_ops_db.cpp): pairs=mixed is for one that
+// compiles them. Align is the alignment of device addresses. Capacities are those of the
+// data sheets, whose GB are GiB. Neither draws Octet's random bits: the casts have a
+// generator of their own.
 var models = map[string]backend.Spec{
 	"gaudi2": {
 		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
@@ -101,52 +101,22 @@ var models = map[string]backend.Spec{
 	"gaudi3": {
 		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
 		Capacities: []backend.Capacity{{Device: "Gaudi 3 (128 GB)", Bytes: 128 << 30}},
-		Pairs: [][2]fp8.DType{
-			{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
-		},
+		Pairs:      [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E5M2, fp8.E5M2}},
 	},
 }
 
-// spec takes a model, or the number of a device or nothing, which is the model of
-// the devices that are here, and Gaudi 2 where none are.
+// spec takes a device's name. Without a model it is of the devices that are here, and
+// where none are of the one that the options are for, or Gaudi 2.
 func spec(device string) (backend.Spec, error) {
 	w, err := parse(device)
 	if err != nil {
 		return backend.Spec{}, err
 	}
-	s := models[cmp.Or(w.model, modelHere(), "gaudi2")]
-	s.Unit = w.unit
-	return s, nil
-}
-
-// A wish is what the device of "gaudi:0,unit=4" asks for.
-type wish struct {
-	model  string // if it names one
-	module int    // its number, or -1 for any device
-	unit   int    // blocks that are compiled as one
-}
-
-// parse takes a device's name apart.
-func parse(device string) (wish, error) {
-	w := wish{module: -1, unit: 1}
-	for option := range strings.SplitSeq(device, ",") {
-		number, isUnit := strings.CutPrefix(option, "unit=")
-		n, err := strconv.ParseUint(number, 10, 16)
-		_, isModel := models[option]
-		switch {
-		case isUnit && err == nil && n > 0:
-			w.unit = int(n)
-		case isUnit:
-			return wish{}, fmt.Errorf("backend gaudi: %q: a unit has a number of blocks, 1 or more, such as unit=4", option)
-		case err == nil:
-			w.module = int(n)
-		case isModel:
-			w.model = option
-		case device != "":
-			return wish{}, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0; and unit=N, the blocks that are compiled as one)", option)
-		}
+	s, err := w.spec(cmp.Or(w.model, modelHere(), w.modelOfOptions(), "gaudi2"))
+	if err != nil {
+		return s, fmt.Errorf("backend gaudi: %w", err)
 	}
-	return w, nil
+	return s, nil
 }
 
 // open makes the backends of all ranks. One alone has its device in this process;
@@ -166,7 +136,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	}
 	list := make([]backend.Backend, ranks)
 	for rank, s := range opened {
-		d, err := newDevice(s, rank, ranks, w.unit)
+		d, err := newDevice(s, rank, ranks, w)
 		if h := s.hardware(); err == nil && w.model != "" && w.model != h.Model {
 			err = fmt.Errorf("%w of that model: this is a %s, and --backend gaudi takes what is there", backend.ErrNoDevice, h.Model)
 		}

@@ -11,26 +11,22 @@ import (
 )
 
 func TestSpec(t *testing.T) {
-	mixed := [2]fp8.DType{fp8.E4M3, fp8.E5M2}
+	same := func(e4m3 fp8.DType) [][2]fp8.DType { return [][2]fp8.DType{{e4m3, e4m3}, {fp8.E5M2, fp8.E5M2}} }
+	mixed := func(e4m3 fp8.DType) [][2]fp8.DType {
+		return append(same(e4m3), [2]fp8.DType{e4m3, fp8.E5M2}, [2]fp8.DType{fp8.E5M2, e4m3})
+	}
 	for device, want := range map[string]struct {
 		e4m3  fp8.DType
-		mixed bool
+		pairs [][2]fp8.DType
 	}{
-		"": {fp8.E4M3IEEE, false}, "0": {fp8.E4M3IEEE, false},
-		"gaudi2": {fp8.E4M3IEEE, false}, "gaudi3": {fp8.E4M3, true},
+		"": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)}, "0": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)},
+		"gaudi2": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)}, "gaudi3": {fp8.E4M3, same(fp8.E4M3)},
+		"pairs=mixed": {fp8.E4M3, mixed(fp8.E4M3)}, "gaudi3,pairs=mixed": {fp8.E4M3, mixed(fp8.E4M3)},
 	} {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, want.e4m3, s.E4M3, device)
-		for _, same := range []fp8.DType{s.E4M3, fp8.E5M2} {
-			require.Contains(t, s.Pairs, [2]fp8.DType{same, same}, device)
-		}
-		for _, pair := range s.Pairs {
-			require.True(t, want.mixed || pair[0] == pair[1], "%s: %v", device, pair)
-		}
-		if want.mixed {
-			require.Contains(t, s.Pairs, mixed)
-		}
+		require.ElementsMatch(t, want.pairs, s.Pairs, device)
 	}
 	for _, device := range []string{"gaudi", "gaudi4", "-1"} {
 		_, err := spec(device)
@@ -42,25 +38,28 @@ func TestSpec(t *testing.T) {
 
 func TestDeviceNames(t *testing.T) {
 	for device, want := range map[string]wish{
-		"":                {"", -1, 1},
-		"3":               {"", 3, 1},
-		"gaudi3":          {"gaudi3", -1, 1},
-		"unit=4":          {"", -1, 4},
-		"0,unit=2":        {"", 0, 2},
-		"unit=12,gaudi2":  {"gaudi2", -1, 12},
-		"gaudi3,7,unit=1": {"gaudi3", 7, 1},
+		"":                {module: -1, unit: 1},
+		"3":               {module: 3, unit: 1},
+		"gaudi3":          {model: "gaudi3", module: -1, unit: 1},
+		"unit=4":          {module: -1, unit: 4},
+		"0,unit=2":        {module: 0, unit: 2},
+		"unit=12,gaudi2":  {model: "gaudi2", module: -1, unit: 12},
+		"gaudi3,7,unit=1": {model: "gaudi3", module: 7, unit: 1},
+		"0,pairs=mixed":   {module: 0, unit: 1, mixed: true},
 	} {
 		got, err := parse(device)
 		require.NoError(t, err)
 		require.Equal(t, want, got, device)
 	}
 	for device, want := range map[string]string{
-		"unit=0":   `"unit=0": a unit has a number of blocks, 1 or more`,
-		"unit=all": `"unit=all": a unit has`,
-		"0,unit=":  `"unit=": a unit has`,
-		"0,":       `unknown device ""`,
-		"units=2":  `unknown device "units=2"`,
-		"70000":    `unknown device "70000"`,
+		"unit=0":             `"unit=0": a unit has a number of blocks, 1 or more`,
+		"unit=all":           `"unit=all": a unit has`,
+		"0,unit=":            `"unit=": a unit has`,
+		"0,":                 `unknown device ""`,
+		"units=2":            `unknown device "units=2"`,
+		"70000":              `unknown device "70000"`,
+		"pairs=all":          `unknown device "pairs=all"`,
+		"gaudi2,pairs=mixed": "backend gaudi: pairs=mixed is for Gaudi 3: the matrix engine of Gaudi 2 multiplies only operands of one format",
 	} {
 		_, err := spec(device)
 		require.ErrorContains(t, err, want, device)

@@ -103,14 +103,14 @@ var compared = []string{"bf16", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8
 // are both ours: that these agree is agreement with ourselves), and on plain emu, whose
 // E4M3 ends at 448 and whose sums are exact, see the same batches.
 func TestTrainingAgreesWithEmu(t *testing.T) {
-	for _, model := range []string{"gaudi2", "gaudi3"} {
-		t.Run(model, func(t *testing.T) {
-			devices(t, model, "1")
+	for _, m := range modes {
+		t.Run(m.model+m.options, func(t *testing.T) {
+			m.begin(t, "1")
 			for _, recipe := range compared {
 				c, most := small(recipe), tolerance(recipe)
 				require.Equal(t, tokens, c.Data.Seq*c.Train.MicroBatch)
-				got := losses(t, c, "gaudi", steps)
-				for _, other := range []string{"emu:" + model, "emu"} {
+				got := losses(t, c, "gaudi:"+m.options, steps)
+				for _, other := range []string{"emu:" + m.model, "emu"} {
 					d := trial.Between(losses(t, c, other, steps), got)
 					t.Logf("%s, %s: apart %.2g, at most %.2g", recipe, other, d, most)
 					require.False(t, d.Exceeds(most), "%s: from %s by %.3g, at most %.3g", recipe, other, d, most)

@@ -25,7 +25,7 @@ func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) 
 	w, err := startWorkers(-1, 2)
 	require.NoError(t, err)
 	for i, o := range w.list {
-		d, err := newDevice(o.remote, i, 2, 1)
+		d, err := newDevice(o.remote, i, 2, wish{unit: 1})
 		require.NoError(t, err)
 		v := backend.NewVars()
 		x := v.Tensor(backend.Stash, "x", fp8.F32, 4)

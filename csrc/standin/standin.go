@@ -87,6 +87,7 @@
 //	STANDIN_KERNELS     1: kernels of the tensor cores need GC_KERNEL_PATH
 //	STANDIN_COMPILE_FAIL a guid; graphs that have it do not compile
 //	STANDIN_SEED        of the order of nodes in a recipe (1)
+//	STANDIN_MIXED       1: Gaudi3 multiplies E4M3 by E5M2, which the compiler refuses else
 //	STANDIN_NAN         drop: maxima and minima pass over NaN, where else it wins
 //	STANDIN_THREADS     threads that share a kernel's work (as many as processors)
 //	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
