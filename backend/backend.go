@@ -72,6 +72,9 @@ type Spec struct {
 	E4M3       fp8.DType
 	// Pairs lists the FP8 operand formats that one product may combine.
 	Pairs [][2]fp8.DType
+	// ClipE4M3 says that the device's casts go on behind the largest number that E4M3 has
+	// in its products, so that the backend has to clip what is cast.
+	ClipE4M3 bool
 	// BlockScales says that products take operands with scales by block or by row.
 	BlockScales bool
 	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.

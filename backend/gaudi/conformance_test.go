@@ -13,7 +13,7 @@ import (
 // The graphs of every op that has some, interpreted, on every case that every
 // backend is held to.
 func TestConformanceOfGraphs(t *testing.T) {
-	for _, model := range []string{"gaudi2", "gaudi3,pairs=mixed"} {
+	for _, model := range []string{"gaudi2", "gaudi3,pairs=mixed", "gaudi3,e4m3=240"} {
 		t.Run(model, func(t *testing.T) {
 			passed, declined := 0, 0
 			for c := range conformance.Cases() {

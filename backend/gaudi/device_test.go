@@ -61,6 +61,7 @@ var modes = []mode{
 	{model: "gaudi2"},
 	{model: "gaudi3"},
 	{"gaudi3", "pairs=mixed", "STANDIN_MIXED", "1"},
+	{"gaudi3", "e4m3=240", "STANDIN_E4M3", "240"},
 }
 
 func (m mode) begin(t *testing.T, count string) {
@@ -75,7 +76,7 @@ var declines = []string{
 	"draws its own random bits",
 	"a transposed copy: products take operands either way", // which no program for Gaudi asks for
 	"with scales by block", "has scales by block",          // Gaudi's products have one for a tensor
-	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3ieee; the E4M3 of Gaudi 3",
+	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"factors that are roots and no powers of two",
 	"has an odd number of bytes, and HCCL moves two or four at a time",

@@ -85,23 +85,27 @@ func init() {
 }
 
 // models is what is published of the two, in SynapseAI's open compiler, runtime and
-// PyTorch bridge. Gaudi 2 reserves the top exponent of E4M3 for infinity and NaN, which
-// leaves 240 as its largest value, and refuses a product of unequal formats. Gaudi 3 has
-// such products, but SynapseAI 1.16 compiles them in graphs for inference only
-// (mme_node.cpp, and the types of gemm in gc_ops_db.cpp): pairs=mixed is for one that
-// compiles them. Align is the alignment of device addresses. Capacities are those of the
-// data sheets, whose GB are GiB. Neither draws Octet's random bits: the casts have a
-// generator of their own.
+// PyTorch bridge; wish.spec adds what depends on options. Gaudi 2 reserves the top
+// exponent of E4M3 for infinity and NaN, which leaves 240 as its largest value, and
+// refuses a product of unequal formats.
+//
+// Gaudi 3 has such products, but SynapseAI 1.16 compiles them in graphs for inference
+// only (mme_node.cpp, and the types of gemm in gc_ops_db.cpp): pairs=mixed is for one
+// that compiles them. Its casts saturate at 448, and its matrix engine has a mode for
+// such an E4M3 and one for that of Gaudi 2 (InfNanMode in mme_common_enum.h), of which
+// the published compiler does not say which is on: e4m3=240 is for the other.
+//
+// Align is the alignment of device addresses. Capacities are those of the data sheets,
+// whose GB are GiB. Neither draws Octet's random bits: the casts have a generator of
+// their own.
 var models = map[string]backend.Spec{
 	"gaudi2": {
 		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
 		Capacities: []backend.Capacity{{Device: "Gaudi 2 (96 GB)", Bytes: 96 << 30}},
-		Pairs:      [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
 	},
 	"gaudi3": {
 		Backend: "gaudi", Device: "Gaudi 3", E4M3: fp8.E4M3, Align: 256, AttentionBF16: true,
 		Capacities: []backend.Capacity{{Device: "Gaudi 3 (128 GB)", Bytes: 128 << 30}},
-		Pairs:      [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E5M2, fp8.E5M2}},
 	},
 }
 

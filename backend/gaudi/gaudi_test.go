@@ -2,6 +2,7 @@ package gaudi
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,10 +23,12 @@ func TestSpec(t *testing.T) {
 		"": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)}, "0": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)},
 		"gaudi2": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)}, "gaudi3": {fp8.E4M3, same(fp8.E4M3)},
 		"pairs=mixed": {fp8.E4M3, mixed(fp8.E4M3)}, "gaudi3,pairs=mixed": {fp8.E4M3, mixed(fp8.E4M3)},
+		"0,e4m3=240": {fp8.E4M3IEEE, same(fp8.E4M3IEEE)}, "gaudi3,e4m3=240,pairs=mixed": {fp8.E4M3IEEE, mixed(fp8.E4M3IEEE)},
 	} {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, want.e4m3, s.E4M3, device)
+		require.Equal(t, strings.Contains(device, "e4m3=240"), s.ClipE4M3, device)
 		require.ElementsMatch(t, want.pairs, s.Pairs, device)
 	}
 	for _, device := range []string{"gaudi", "gaudi4", "-1"} {
@@ -59,6 +62,8 @@ func TestDeviceNames(t *testing.T) {
 		"units=2":            `unknown device "units=2"`,
 		"70000":              `unknown device "70000"`,
 		"pairs=all":          `unknown device "pairs=all"`,
+		"e4m3=448":           `unknown device "e4m3=448"`,
+		"gaudi2,e4m3=240":    "backend gaudi: e4m3=240 is for Gaudi 3: the E4M3 of Gaudi 2 ends there anyway",
 		"gaudi2,pairs=mixed": "backend gaudi: pairs=mixed is for Gaudi 3: the matrix engine of Gaudi 2 multiplies only operands of one format",
 	} {
 		_, err := spec(device)

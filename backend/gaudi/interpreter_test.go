@@ -212,6 +212,9 @@ func (l *launch) write(k int, x []float64) {
 }
 
 func (l *launch) format(t libsynapse.DataType) fp8.DType {
+	if t == libsynapse.E4M3 && l.spec.ClipE4M3 {
+		return fp8.E4M3 // but in products
+	}
 	return map[libsynapse.DataType]fp8.DType{
 		libsynapse.F32: fp8.F32, libsynapse.BF16: fp8.BF16, libsynapse.F16: fp8.F16,
 		libsynapse.E4M3: l.spec.E4M3, libsynapse.E5M2: fp8.E5M2,

@@ -398,6 +398,11 @@ func gemmKernel(l *launch, suffix string, params []byte, in, out []*array) error
 	if k != kb || out[0].sizes[0] != n || out[0].sizes[1] != m {
 		return fmt.Errorf("%v × %v is %v", a.sizes, b.sizes, out[0].sizes)
 	}
+	for _, o := range in[:2] {
+		if o.typ == libsynapse.E4M3 && slices.ContainsFunc(o.x, func(x float64) bool { return math.Abs(x) > float64(l.spec.E4M3.Max()) }) {
+			return fmt.Errorf("an E4M3 above %v", l.spec.E4M3.Max())
+		}
+	}
 	scale := 1.0
 	for _, s := range in[2:] {
 		scale *= s.x[0]

@@ -31,7 +31,7 @@ func (b *builder) store(casts []backend.Cast, v value) {
 	for i := 0; i < len(casts); i++ {
 		c := casts[i]
 		switch j := hybrid(casts, i); {
-		case j >= 0:
+		case j >= 0 && !b.spec.ClipE4M3:
 			pair := [2]backend.Cast{c, casts[j]}
 			if c.Out.DType != fp8.E5M2 {
 				pair[0], pair[1] = pair[1], pair[0]
@@ -87,7 +87,18 @@ func outputs(v value, amax bool, types ...libsynapse.DataType) []value {
 	return list
 }
 
+// convert makes codes of one format. Where it has to clip, it multiplies by the scale and
+// finds the amax before it does.
 func (b *builder) convert(c backend.Cast, v value) {
+	if b.spec.ClipE4M3 && c.Out.DType == b.spec.E4M3 {
+		if c.Amax != nil {
+			b.fold(c.Amax, b.largest(v))
+		}
+		if c.Scale != nil {
+			v = b.mul(v, b.in(c.Scale))
+		}
+		v, c = b.clipped(v, c.Out.DType.Max()), backend.Cast{Out: c.Out, Rounding: c.Rounding}
+	}
 	in := []value{v}
 	if c.Scale != nil {
 		in = append(in, b.in(c.Scale))
@@ -130,11 +141,14 @@ func (b *builder) castWide(v value, typ libsynapse.DataType, r libsynapse.Roundi
 	if typ != libsynapse.F16 {
 		return b.castRounded(v, typ, r)
 	}
-	v = b.cast(v, libsynapse.F32)
-	top := fp8.F16.Max()
+	return b.castRounded(b.clipped(b.cast(v, libsynapse.F32), fp8.F16.Max()), typ, r)
+}
+
+// clipped is v, and the nearest of ±top for what is larger. NaN stays, of which max_fwd
+// and min_fwd make something that is not documented.
+func (b *builder) clipped(v value, top float32) value {
 	v = b.where(b.greater(v, b.constant(top)), b.constant(top), v)
-	v = b.where(b.less(v, b.constant(-top)), b.constant(-top), v)
-	return b.castRounded(v, typ, r)
+	return b.where(b.less(v, b.constant(-top)), b.constant(-top), v)
 }
 
 // fold makes the step's record of an amax the larger of itself and amax.

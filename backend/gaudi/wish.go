@@ -1,6 +1,7 @@
 package gaudi
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ type wish struct {
 	module int    // its number, or -1 for any device
 	unit   int    // blocks that are compiled as one
 	mixed  bool   // products of E4M3 and E5M2
+	top240 bool   // products take codes of E4M3 above 240 for infinity and NaN
 }
 
 // parse takes a device's name apart.
@@ -35,8 +37,10 @@ func parse(device string) (wish, error) {
 			w.model = option
 		case option == "pairs=mixed":
 			w.mixed = true
+		case option == "e4m3=240":
+			w.top240 = true
 		case device != "":
-			return wish{}, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0; unit=N, the blocks that are compiled as one; and for Gaudi 3 pairs=mixed, products of E4M3 and E5M2)", option)
+			return wish{}, fmt.Errorf("unknown device %q of backend gaudi (known: gaudi2, gaudi3, or the module number of a device, such as gaudi:0; unit=N, the blocks that are compiled as one; and for Gaudi 3 pairs=mixed, products of E4M3 and E5M2, and e4m3=240, an E4M3 that ends there)", option)
 		}
 	}
 	return w, nil
@@ -44,7 +48,7 @@ func parse(device string) (wish, error) {
 
 // modelOfOptions is the model that alone has the options, if any.
 func (w wish) modelOfOptions() string {
-	if w.mixed {
+	if w.mixed || w.top240 {
 		return "gaudi3"
 	}
 	return ""
@@ -52,13 +56,21 @@ func (w wish) modelOfOptions() string {
 
 // spec is that of a model with the options.
 func (w wish) spec(model string) (backend.Spec, error) {
-	s := models[model]
-	if of := w.modelOfOptions(); of != "" && of != model {
-		return backend.Spec{}, fmt.Errorf("pairs=mixed is for Gaudi 3: the matrix engine of %s multiplies only operands of one format", s.Device)
+	switch {
+	case model == "gaudi3":
+	case w.mixed:
+		return backend.Spec{}, errors.New("pairs=mixed is for Gaudi 3: the matrix engine of Gaudi 2 multiplies only operands of one format")
+	case w.top240:
+		return backend.Spec{}, errors.New("e4m3=240 is for Gaudi 3: the E4M3 of Gaudi 2 ends there anyway")
 	}
+	s := models[model]
 	s.Unit = w.unit
+	if w.top240 {
+		s.E4M3, s.ClipE4M3 = fp8.E4M3IEEE, true
+	}
+	s.Pairs = [][2]fp8.DType{{s.E4M3, s.E4M3}, {fp8.E5M2, fp8.E5M2}}
 	if w.mixed {
-		s.Pairs = [][2]fp8.DType{{s.E4M3, s.E4M3}, {s.E4M3, fp8.E5M2}, {fp8.E5M2, s.E4M3}, {fp8.E5M2, fp8.E5M2}}
+		s.Pairs = append(s.Pairs, [2]fp8.DType{s.E4M3, fp8.E5M2}, [2]fp8.DType{fp8.E5M2, s.E4M3})
 	}
 	return s, nil
 }

@@ -39,9 +39,10 @@ typedef struct {
 } table;
 
 static void make_table(table *t, uint32_t type, bool gaudi3) {
+	const bool to448 = gaudi3 && setting("STANDIN_E4M3", 448) == 448; // InfNanMode of mme_common_enum.h
 	const int least = gaudi3 ? (type == E5M2 ? -16 : -9) : -14;
 	for (int code = 0; code < 256; code++) {
-		const float x = t->value[code] = fp8_value(type, code, gaudi3);
+		const float x = t->value[code] = fp8_value(type, code, to448);
 		const int exponent = x != 0 && isfinite(x) ? ilogbf(x) : NOTHING;
 		t->exponent[code] = x != 0 && exponent < least ? least : exponent;
 	}

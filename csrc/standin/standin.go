@@ -88,6 +88,7 @@
 //	STANDIN_COMPILE_FAIL a guid; graphs that have it do not compile
 //	STANDIN_SEED        of the order of nodes in a recipe (1)
 //	STANDIN_MIXED       1: Gaudi3 multiplies E4M3 by E5M2, which the compiler refuses else
+//	STANDIN_E4M3        240: products of Gaudi3 take larger E4M3 for infinity and NaN (448)
 //	STANDIN_NAN         drop: maxima and minima pass over NaN, where else it wins
 //	STANDIN_THREADS     threads that share a kernel's work (as many as processors)
 //	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
