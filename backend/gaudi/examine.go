@@ -62,10 +62,21 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 			return false
 		}
 		if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
-			break
+			return yield(tally(compiled, len(kernels)))
 		}
 	}
-	return yield(backend.Finding{What: "kernels", OK: compiled == len(kernels), Detail: fmt.Sprintf("%d of %d compile, each alone", compiled, len(kernels))})
+	if !yield(tally(compiled, len(kernels))) {
+		return false
+	}
+	if h.Model != "gaudi3" {
+		return true
+	}
+	return yield(mixedPairs(d)) && yield(topOfE4M3(d))
+}
+
+// tally is how many kernels compile.
+func tally(compiled, of int) backend.Finding {
+	return backend.Finding{What: "kernels", OK: compiled == of, Detail: fmt.Sprintf("%d of %d compile, each alone", compiled, of)}
 }
 
 // sensing is what HLML tells of the device.
