@@ -100,10 +100,13 @@ func sensing(d *device) backend.Finding {
 	return f
 }
 
+// hintNetwork is for whoever has no group of ranks.
+const hintNetwork = "HCCL_SOCKET_IFNAME names the network interface by which ranks find each other: lo on a machine without a network"
+
 // hccl asks whether several devices could work together.
 func hccl(d *device) backend.Finding {
 	if _, err := d.uniqueID(); err != nil {
-		return backend.Finding{What: "HCCL", Detail: err.Error()}
+		return backend.Finding{What: "HCCL", Detail: err.Error(), Fix: hintNetwork}
 	}
 	return backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}
 }

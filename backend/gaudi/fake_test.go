@@ -151,7 +151,7 @@ func (f *fake) time(list, from, to int) (time.Duration, error) {
 }
 
 func (f *fake) synchronize() error        { return f.fail["synchronize"] }
-func (f *fake) uniqueID() ([]byte, error) { return []byte("group"), nil }
+func (f *fake) uniqueID() ([]byte, error) { return []byte("group"), f.fail["uniqueID"] }
 
 func (f *fake) join(id []byte, ranks, rank int) error {
 	f.joined = fmt.Sprintf("%s %d/%d", id, rank, ranks)

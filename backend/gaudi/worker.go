@@ -179,11 +179,11 @@ func (w *workers) meet() error {
 	}
 	id, err := w.list[0].remote.uniqueID()
 	if err != nil {
-		return fmt.Errorf("name a group of ranks: %w", err)
+		return fmt.Errorf("name a group of ranks: %w; %s", err, hintNetwork)
 	}
 	err = w.each(func(o *worker) error { return o.remote.join(id, len(w.list), o.rank) })
 	if err != nil {
-		return fmt.Errorf("%w; HCCL_SOCKET_IFNAME names the network interface by which ranks find each other", err)
+		return fmt.Errorf("%w; %s", err, hintNetwork)
 	}
 	return nil
 }

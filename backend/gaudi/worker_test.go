@@ -165,6 +165,20 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	require.Equal(t, cause, w.explain(&worker{conn: here, ended: make(chan struct{})}, io.EOF))
 }
 
+// Ranks that cannot find each other say by which variable they would.
+func TestRanksWithoutANetwork(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	t.Setenv("STANDIN_NETWORK", "0")
+	_, err := startWorkers(-1, 2)
+	require.ErrorContains(t, err, "name a group of ranks: ")
+	require.ErrorContains(t, err, "hcclGetUniqueId returned 9 (hcclSocketError)")
+	require.ErrorContains(t, err, "HCCL_SOCKET_IFNAME names the network interface")
+
+	t.Setenv("HCCL_SOCKET_IFNAME", "lo")
+	w, ranks, _ := two(t)
+	w.closeAll(t, ranks)
+}
+
 func TestTimeoutOfCollectives(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv(timeoutVariable, "soon")

@@ -93,6 +93,7 @@
 //	STANDIN_THREADS     threads that share a kernel's work (as many as processors)
 //	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
 //	                    said to be done (0)
+//	STANDIN_NETWORK     0: HCCL finds none, unless HCCL_SOCKET_IFNAME is lo
 //	STANDIN_HCCL_SECONDS how long a rank waits for the others (20)
 //
 // STANDIN_OOM and STANDIN_LOST are SynapseAI's, too: of 96 or 128 GiB, and launches of
