@@ -3,6 +3,8 @@
 #include "libsynapse.h"
 #include "api.h"
 
+#include <stdbool.h>
+
 octet_syn_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_syn_handle *out) {
 	TRY(api, hlml_init);
 	hlml_device_t device;
@@ -20,18 +22,22 @@ octet_syn_status octet_hlml_close(const octet_hlml *api) {
 	return (octet_syn_status){0};
 }
 
-// ASK asks one question, if the library knows it. What a device does not
-// support, or has no data for, stays unknown.
+// ASK asks one question, if the library knows it. What a device does not support, has no
+// data for or answers oddly stays unknown, as one answer is no reason to go without the
+// others: but for a device that is gone.
 #define ASK(to, value, name, ...) \
 	do { \
 		if (!api->name) \
 			break; \
 		const int code = (int)api->name(__VA_ARGS__); \
-		if (code == HLML_ERROR_NOT_SUPPORTED || code == HLML_ERROR_NO_DATA) \
-			break; \
-		if (code) \
+		if (code == HLML_ERROR_AIP_IS_LOST) \
 			return (octet_syn_status){#name, code}; \
+		if (code && code != HLML_ERROR_NOT_SUPPORTED && code != HLML_ERROR_NO_DATA && !odd.code) \
+			odd = (octet_syn_status){#name, code}; \
+		if (code) \
+			break; \
 		(to) = (octet_syn_answer){(uint64_t)(value), 1}; \
+		any = true; \
 	} while (0)
 
 octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device, octet_syn_reading *out) {
@@ -40,6 +46,8 @@ octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device,
 	hlml_memory_t memory;
 	unsigned number;
 	unsigned long long wide;
+	octet_syn_status odd = {0}; // the first odd answer, told where there is no other
+	bool any = false;
 	*out = (octet_syn_reading){0};
 	ASK(out->utilization, utilization.aip, hlml_device_get_utilization_rates, d, &utilization);
 	ASK(out->memory_used, memory.used, hlml_device_get_memory_info, d, &memory);
@@ -52,5 +60,5 @@ octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device,
 	ASK(out->clock, number, hlml_device_get_clock_info, d, HLML_CLOCK_SOC, &number);
 	ASK(out->max_clock, number, hlml_device_get_max_clock_info, d, HLML_CLOCK_SOC, &number);
 	ASK(out->throttle, wide, hlml_device_get_current_clocks_throttle_reasons, d, &wide);
-	return (octet_syn_status){0};
+	return any ? (octet_syn_status){0} : odd;
 }

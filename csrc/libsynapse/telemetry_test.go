@@ -37,9 +37,15 @@ func TestTelemetryInUnitsOfPhysics(t *testing.T) {
 	}, r)
 }
 
-// What a device does not tell is unknown, and everything else is still there.
-func TestTelemetryLeavesOutWhatIsNotSupported(t *testing.T) {
-	m := telemetry(t)
+// What a device does not tell, or answers oddly, is unknown, and everything else is still
+// there.
+func TestTelemetryLeavesOutWhatIsNotTold(t *testing.T) {
+	for _, how := range []string{"STANDIN_HLML_SILENT", "STANDIN_HLML_ODD"} {
+		t.Run(how, func(t *testing.T) { leavesOut(t, telemetry(t), how) })
+	}
+}
+
+func leavesOut(t *testing.T, m *Telemetry, how string) {
 	for function, missing := range map[string]func(*Reading) []any{
 		"utilization_rates":               func(r *Reading) []any { return []any{r.Utilization} },
 		"memory_info":                     func(r *Reading) []any { return []any{r.MemoryUsed, r.MemoryTotal} },
@@ -50,7 +56,7 @@ func TestTelemetryLeavesOutWhatIsNotSupported(t *testing.T) {
 		"max_clock_info":                  func(r *Reading) []any { return []any{r.MaxClock} },
 		"current_clocks_throttle_reasons": func(r *Reading) []any { return []any{r.ThrottledByPower, r.ThrottledByHeat} },
 	} {
-		t.Setenv("STANDIN_HLML_SILENT", "hlml_device_get_"+function)
+		t.Setenv(how, "hlml_device_get_"+function)
 		r, err := m.Read()
 		require.NoError(t, err)
 		for _, value := range missing(&r) {
@@ -88,6 +94,11 @@ func TestTelemetryErrors(t *testing.T) {
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	require.True(t, e.DeviceLost())
+
+	t.Setenv("STANDIN_HLML_LOST", "")
+	t.Setenv("STANDIN_HLML_ODD", "all")
+	_, err = m.Read()
+	require.EqualError(t, err, "hlml_device_get_utilization_rates returned 49 (HLML_ERROR_UNKNOWN)", "nothing is known")
 
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	t.Setenv("OCTET_LIBHLML", missing)

@@ -1,15 +1,17 @@
 //go:build ignore
 
 // Stand-in for libhlml.so, with devices where the stand-in for SynapseAI has
-// them, at 0000:00:00.0 to 0000:07:00.0: see standin.go. A function that STANDIN_HLML_SILENT names says that it is not supported, one
-// that STANDIN_HLML_LOST names that the device is gone.
+// them, at 0000:00:00.0 to 0000:07:00.0: see standin.go. A function that
+// STANDIN_HLML_SILENT names says that it is not supported, one that STANDIN_HLML_ODD names
+// that something unknown happened, or "all" of them, and one that STANDIN_HLML_LOST names
+// that the device is gone.
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 // hlml_return_t.
-enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, LOST = 15 };
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, LOST = 15, UNKNOWN = 49 };
 
 typedef struct {
 	unsigned long long free, total, used;
@@ -20,7 +22,7 @@ static int started;
 
 static int names(const char *variable, const char *function) {
 	const char *value = getenv(variable);
-	return value && !strcmp(value, function);
+	return value && (!strcmp(value, function) || !strcmp(value, "all"));
 }
 
 static int question(const char *function, const void *device) {
@@ -30,6 +32,8 @@ static int question(const char *function, const void *device) {
 		return INVALID_ARGUMENT;
 	if (names("STANDIN_HLML_SILENT", function))
 		return NOT_SUPPORTED;
+	if (names("STANDIN_HLML_ODD", function))
+		return UNKNOWN;
 	return names("STANDIN_HLML_LOST", function) ? LOST : SUCCESS;
 }
 
