@@ -17,6 +17,7 @@ import (
 const (
 	fixSynapse = "install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file"
 	fixVersion = "install version 1.16 or later of Intel Gaudi's software, driver and firmware included"
+	fixLoader  = "they lie beside libSynapse.so, and SynapseAI opens them by name alone: put that folder into LD_LIBRARY_PATH, such as export LD_LIBRARY_PATH=/usr/lib/habanalabs"
 	fixDevice  = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all"
 )
 
@@ -52,7 +53,17 @@ func look() []backend.Finding {
 	if tooOld(s.Version) {
 		synapse.OK, synapse.Fix = false, fixVersion
 	}
-	return append([]backend.Finding{synapse, devices, kernels}, firmware("/sys/class/accel")...)
+	return append([]backend.Finding{synapse, devices, kernels, companions()}, firmware("/sys/class/accel")...)
+}
+
+// companions looks for the libraries without which SynapseAI starts, but compiles little.
+func companions() backend.Finding {
+	f := backend.Finding{What: "compilers", OK: true, Detail: "libTPCFuser.so and libComplexGuid.so are loaded"}
+	if missing := libsynapse.MissingCompanions(); len(missing) > 0 {
+		f.OK, f.Fix = false, fixLoader
+		f.Detail = "not loaded: " + strings.Join(missing, ", ") + "; without them FP8 products, casts to FP8, attention and norms fail with synFail"
+	}
+	return f
 }
 
 // environment is the variables that SynapseAI and its like go by, so far as they are

@@ -54,6 +54,15 @@ func TestProbeOfAStandIn(t *testing.T) {
 	}, look())
 }
 
+// A SynapseAI that did not find the libraries that it opens by name.
+func TestProbeMissesCompilers(t *testing.T) {
+	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
+	require.Equal(t, backend.Finding{
+		What: "compilers", Fix: fixLoader,
+		Detail: "not loaded: libTPCFuser.so, libComplexGuid.so; without them FP8 products, casts to FP8, attention and norms fail with synFail",
+	}, look()[3])
+}
+
 func TestEnvironment(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	t.Setenv("HABANA_VISIBLE_DEVICES", "0,1")

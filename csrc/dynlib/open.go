@@ -110,3 +110,14 @@ func symbol(handle unsafe.Pointer, name string) unsafe.Pointer {
 	defer C.free(unsafe.Pointer(c))
 	return C.dlsym(handle, c)
 }
+
+// Loaded says whether the process has a library of this name, and loads nothing.
+func Loaded(name string) bool {
+	c := C.CString(name)
+	defer C.free(unsafe.Pointer(c))
+	handle := C.dlopen(c, C.RTLD_NOW|C.RTLD_LOCAL|C.RTLD_NOLOAD)
+	if handle != nil {
+		C.dlclose(handle) // it was counted once more
+	}
+	return handle != nil
+}

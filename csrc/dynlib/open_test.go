@@ -87,6 +87,15 @@ func TestOpenSaysWhatWasTried(t *testing.T) {
 	require.ErrorContains(t, err, "; "+poor+" has no one")
 }
 
+func TestLoadedLoadsNothing(t *testing.T) {
+	path := build(t, `int one, two;`)
+	require.False(t, Loaded(path))
+	require.False(t, Loaded(path), "asking loads nothing")
+	_, err := Open[table](none, []string{path}, required, optional)
+	require.NoError(t, err)
+	require.True(t, Loaded(path))
+}
+
 // The loader knows where it found a name.
 func TestPathIsTheFile(t *testing.T) {
 	l, err := Open[*[1]unsafe.Pointer](none, []string{"libc.so.6"}, " malloc", "")

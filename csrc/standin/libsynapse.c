@@ -109,12 +109,20 @@ void object_each(enum kind kind, void (*visit)(void *, void *), void *data) {
 
 // The library.
 
+// Libraries that the real one opens when it starts, and does without: here they are empty,
+// and looked for beside this one, too.
+static void open_companions(void) {
+	dlopen("libTPCFuser.so", RTLD_NOW);
+	dlopen("libComplexGuid.so", RTLD_NOW);
+}
+
 status synInitialize(void) {
 	pthread_mutex_lock(&lock);
 	status s = started && setting("HABANA_DISABLE_DOUBLE_SYN_INITIALIZE", 0) ? ALREADY_INITIALIZED : SUCCESS;
 	if (!started) {
 		s = setting("STANDIN_SYNAPSE", SUCCESS);
 		started = s == SUCCESS;
+		open_companions();
 	}
 	return leave(s);
 }

@@ -169,7 +169,7 @@ func glob(t T, pattern string) []string {
 // The arguments of the compiler, for an object and for a library.
 var (
 	compiling = []string{"-std=gnu11", "-O2", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Werror", "-fPIC", "-c"}
-	linking   = []string{"-shared", "-lm", "-ldl", "-lpthread"}
+	linking   = []string{"-shared", "-Wl,-rpath,$ORIGIN", "-lm", "-ldl", "-lpthread"}
 )
 
 // origin is a sum over all that a library is made from: sources, arguments, and the
