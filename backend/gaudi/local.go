@@ -42,7 +42,7 @@ type local struct {
 	lists   map[int]commands
 	next    int // number of a list
 
-	marks marks
+	meetings meetings
 }
 
 // commands are a list that was prepared, and where on the device the numbers of its
@@ -140,7 +140,7 @@ func (l *local) start() (err error) {
 			return err
 		}
 	}
-	l.staging, err = l.Host(2*stagingBytes + markBytes)
+	l.staging, err = l.Host(2*stagingBytes + numberBytes)
 	return err
 }
 
@@ -259,7 +259,7 @@ func (l *local) compile(list []program) ([]compiled, error) {
 
 func (l *local) prepare(list []command) (number int, err error) {
 	err = l.turn(func() error {
-		table, err := l.mark(list)
+		table, err := l.uploadNumbers(list)
 		if err == nil {
 			l.next++
 			number = l.next
@@ -311,7 +311,7 @@ func (l *local) issue(list, from, to int) error {
 	for i := from; i < to; i++ {
 		c := &all.list[i]
 		if c.Transfer != nil {
-			if err := l.arrive(all, i); err != nil {
+			if err := l.noteArrival(all, i); err != nil {
 				return err
 			}
 			if err := l.transfer(c.Transfer); err != nil {

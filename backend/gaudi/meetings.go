@@ -12,22 +12,22 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// marks tell where a device is that does not come back: before ranks meet in a
-// collective, its stream copies the number of this meeting to the host, where it can be
-// read without asking the device.
-type marks struct {
+// meetings are the collectives in which ranks meet, by number. They tell where a device is
+// that does not come back: before a meeting its stream copies the number to the host, where
+// it can be read without asking the device.
+type meetings struct {
 	mu    sync.Mutex
-	names []string // of meetings, by number, from 1
+	names []string // by number, from 1
 }
 
-const markBytes = 4
+const numberBytes = 4
 
-// number gives every meeting of a list of commands a number: those of all commands, 0 of
+// numbered gives every meeting of a list of commands a number: those of all commands, 0 of
 // launches. It returns nothing where nobody meets.
-func (m *marks) number(list []command) []byte {
+func (m *meetings) numbered(list []command) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	numbers, before := make([]byte, 0, markBytes*len(list)), len(m.names)
+	numbers, before := make([]byte, 0, numberBytes*len(list)), len(m.names)
 	for _, c := range list {
 		n := 0
 		if t := c.Transfer; t != nil && t.Kind != duplicate {
@@ -43,7 +43,7 @@ func (m *marks) number(list []command) []byte {
 }
 
 // name is that of a meeting.
-func (m *marks) name(number uint32) string {
+func (m *meetings) name(number uint32) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if number == 0 || int(number) > len(m.names) {
@@ -52,10 +52,10 @@ func (m *marks) name(number uint32) string {
 	return m.names[number-1]
 }
 
-// mark puts the numbers of a list's meetings where the stream copies them from, or
+// uploadNumbers puts the numbers of a list's meetings where the stream copies them from, or
 // returns 0 where there are none.
-func (l *local) mark(list []command) (table libsynapse.Ptr, err error) {
-	numbers := l.marks.number(list)
+func (l *local) uploadNumbers(list []command) (table libsynapse.Ptr, err error) {
+	numbers := l.meetings.numbered(list)
 	if len(numbers) == 0 {
 		return 0, nil
 	}
@@ -68,16 +68,16 @@ func (l *local) mark(list []command) (table libsynapse.Ptr, err error) {
 	return table, nil
 }
 
-// arrive makes the stream say that it has come to a command.
-func (l *local) arrive(c commands, i int) error {
+// noteArrival makes the stream say that it has come to a command.
+func (l *local) noteArrival(c commands, i int) error {
 	if c.list[i].Transfer.Kind == duplicate {
 		return nil
 	}
-	return l.stream.CopyOut(l.staging, 2*stagingBytes, c.table+libsynapse.Ptr(markBytes*i), markBytes)
+	return l.stream.CopyOut(l.staging, 2*stagingBytes, c.table+libsynapse.Ptr(numberBytes*i), numberBytes)
 }
 
-// met is the meeting that the stream came to last.
-func (l *local) met() string {
+// lastMeeting is the one that the stream came to last.
+func (l *local) lastMeeting() string {
 	last := (*uint32)(unsafe.Pointer(&l.staging.Bytes()[2*stagingBytes]))
-	return l.marks.name(atomic.LoadUint32(last))
+	return l.meetings.name(atomic.LoadUint32(last))
 }

@@ -77,7 +77,7 @@ func work(value string) error {
 		gone:  func() { os.Exit(0) }, // there is nothing to finish then, and the device may hang
 		limit: limit,
 		late: func() error {
-			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", backend.ErrDeviceLost, limit, o.met(), timeoutVariable)
+			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", backend.ErrDeviceLost, limit, o.lastMeeting(), timeoutVariable)
 		},
 	})
 }
