@@ -165,6 +165,29 @@ func TestProcessThatDoesNotEnd(t *testing.T) {
 	require.Equal(t, cause, w.explain(&worker{conn: here, ended: make(chan struct{})}, io.EOF))
 }
 
+// Who ends a job tells all its processes: the ranks' go on until their parent is done.
+func TestRanksLeaveSignalsToTheirParent(t *testing.T) {
+	devices(t, "gaudi2", "2")
+	w, ranks, runs := two(t)
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		for _, o := range w.list {
+			require.NoError(t, o.cmd.Process.Signal(s))
+		}
+	}
+	for i, d := range ranks {
+		require.NoError(t, d.Write(d.vars.Lookup("x"), floats(1, 2, 3, float32(i))))
+	}
+	for _, x := range runs {
+		require.NoError(t, x.Run(t.Context()))
+	}
+	for _, d := range ranks {
+		raw := make([]byte, 16)
+		require.NoError(t, d.Read(d.vars.Lookup("x"), raw))
+		require.Equal(t, floats(2, 4, 6, 1), raw)
+	}
+	w.closeAll(t, ranks)
+}
+
 // Ranks that cannot find each other say by which variable they would.
 func TestRanksWithoutANetwork(t *testing.T) {
 	devices(t, "gaudi2", "2")
