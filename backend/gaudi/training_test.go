@@ -106,7 +106,11 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.model+m.options, func(t *testing.T) {
 			m.begin(t, "1")
-			for _, recipe := range compared {
+			recipes := compared
+			if m.options != "" { // which are of products and casts alone
+				recipes = []string{"fp8-smooth"}
+			}
+			for _, recipe := range recipes {
 				c, most := small(recipe), tolerance(recipe)
 				require.Equal(t, tokens, c.Data.Seq*c.Train.MicroBatch)
 				got := losses(t, c, "gaudi:"+m.options, steps)
