@@ -27,7 +27,7 @@ func mixedPairs(d *device) backend.Finding {
 	case wished:
 		f.OK, f.Detail, f.Fix = false, fmt.Sprintf("E5M2 × E4M3 does not compile: %v", err), "leave pairs=mixed out"
 	default: // as the published compiler
-		f.OK, f.Optional, f.Detail = false, true, fmt.Sprintf("E5M2 × E4M3 does not compile: this option is not for here: %v", err)
+		f.OK, f.Optional, f.Detail = false, true, fmt.Sprintf("E5M2 × E4M3 does not compile, so this option is not for here: %v", err)
 	}
 	return f
 }

@@ -19,7 +19,7 @@ func TestWhichOptions(t *testing.T) {
 		pairs      backend.Finding
 		e4m3       backend.Finding
 	}{
-		{"0", "448", "", backend.Finding{Optional: true, Detail: refuses + ": this option is not for here: "}, backend.Finding{OK: true, Detail: "0x78 × 1 is 256 in a product of E4M3"}},
+		{"0", "448", "", backend.Finding{Optional: true, Detail: refuses + ", so this option is not for here: "}, backend.Finding{OK: true, Detail: "0x78 × 1 is 256 in a product of E4M3"}},
 		{"1", "448", "", backend.Finding{OK: true, Detail: mixes + ": with this option"}, backend.Finding{OK: true, Detail: "is 256"}},
 		{"1", "448", "pairs=mixed", backend.Finding{OK: true, Detail: mixes}, backend.Finding{OK: true, Detail: "is 256"}},
 		{"0", "448", "pairs=mixed", backend.Finding{Detail: refuses, Fix: "leave pairs=mixed out"}, backend.Finding{OK: true, Detail: "is 256"}},
