@@ -202,13 +202,14 @@ void store(const operand *o, uint64_t at, const float *from, uint64_t n, bool ga
 float element(const operand *o, uint64_t at, bool gaudi3);
 double fp8_value(uint32_t type, uint8_t code, bool gaudi3);
 
-static inline uint32_t bits_of(float x) {
+// Always: a loop that is compiled with options of its own would call them.
+__attribute__((always_inline)) static inline uint32_t bits_of(float x) {
 	uint32_t bits;
 	memcpy(&bits, &x, sizeof bits);
 	return bits;
 }
 
-static inline float float_of(uint32_t bits) {
+__attribute__((always_inline)) static inline float float_of(uint32_t bits) {
 	float x;
 	memcpy(&x, &bits, sizeof x);
 	return x;
