@@ -86,7 +86,7 @@ func readManifest(path string) (manifest, error) {
 	name := filepath.Join(path, ManifestFile)
 	_, err := ownFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is not one", path, ManifestFile)
+		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is none (an export has no manifest)", path, ManifestFile)
 	}
 	if err != nil {
 		return manifest{}, err

@@ -43,6 +43,8 @@ func printDifference(w io.Writer, d *inspect.Difference) {
 	fmt.Fprintf(w, "A           %s\nB           %s\n", d.A, d.B)
 	m := d.Metrics
 	switch {
+	case m.First != nil && m.Same == 0:
+		fmt.Fprintf(w, "metrics     the first step differs: %s\n", fieldText(m.First))
 	case m.First != nil:
 		fmt.Fprintf(w, "metrics     the first %d steps are the same; at step %d %s\n", m.Same, m.First.Step, fieldText(m.First))
 	case m.StepsA != m.StepsB:
