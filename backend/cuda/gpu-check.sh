@@ -15,7 +15,7 @@
 # PYTHON what runs them (python3). The doctor is asked in any case. PARTS is which of
 # these, with estimates of their minutes:
 #
-#	tests conformance compare parity    8
+#	tests conformance parity            8
 #	bench products steps                8
 #	curves                              3
 #	peers                               9, only with PEERS
@@ -32,7 +32,7 @@ octet=$here/octet
 results=${OUT:-gpu-check-results}
 BACKEND=${BACKEND:-cuda:0}
 DATA=${DATA:-$here/corpus.txt}
-PARTS=${PARTS:-tests conformance compare parity bench products steps curves peers sanitizer}
+PARTS=${PARTS:-tests conformance parity bench products steps curves peers sanitizer}
 PYTHON=${PYTHON:-python3}
 if [ -n "${TRIAL:-}" ]; then
 	tiny="model.layers=1 data.seq=32 train.micro_batch=1 train.accumulate=1 data.val_bytes=2000"
@@ -157,12 +157,6 @@ if wanted tests; then
 fi
 if wanted conformance; then
 	part conformance 300 "$octet" doctor --backend "$BACKEND"
-fi
-if wanted compare; then
-	# Op by op against the emulator, in its plain arithmetic and in the device's.
-	for yardstick in emu emu:h100; do
-		part "compare-$(filename $yardstick)" 120 "$octet" compare --backend "$yardstick" --backend "$BACKEND"
-	done
 fi
 if wanted parity; then
 	# The same run on both, the losses of every step in metrics.jsonl.

@@ -42,7 +42,6 @@ func (r *results) figures() []Figure {
 		list = append(list, r.tests(p))
 	}
 	list = append(list, r.passed("conformance", "conformance, every op against float64"),
-		r.passed("compare-emu", "op by op beside emu"), r.passed("compare-emu-h100", "op by op beside emu:h100"),
 		r.passed("sanitizer-memcheck", "compute-sanitizer, memcheck"), r.passed("sanitizer-racecheck", "compute-sanitizer, racecheck"))
 	for _, recipe := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
 		list = append(list, r.parity(recipe))

@@ -82,7 +82,7 @@ PASS
 	ok("peer-7b")
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "sanitizer", "-", "left out: compute-sanitizer is not in the PATH")
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n%-28s %6s  %s\n", "peer-1b", "9 s", "ok", "peer-1b", "300 s", "FAILED: no end after 300 s") // run again
-	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "compare-emu", "3 s", "FAILED (1): octet: a | b differ")
+	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "peer-numerics", "3 s", "FAILED (1): octet: a | b differ")
 	put("summary.txt", summary.String())
 	return dir
 }
@@ -168,7 +168,7 @@ func TestTargetsThatAreMissed(t *testing.T) {
 		require.Contains(t, rows(t, dir)[name].Verdict, missed, name)
 	}
 	dir := folder(t)
-	require.Equal(t, missed, rows(t, dir)["op by op beside emu"].Verdict)
+	require.Equal(t, missed, rows(t, dir)["numerics of FP8 products, probe_numerics.py ran"].Verdict)
 
 	// A shorter curve has not shown what was asked; a trial shows nothing.
 	short := folder(t)
@@ -228,5 +228,5 @@ func TestTable(t *testing.T) {
 	for line := range strings.Lines(rest) {
 		require.Equal(t, 5, strings.Count(strings.ReplaceAll(line, "\\|", ""), "|"), line)
 	}
-	require.Contains(t, out.String(), "| op by op beside emu | FAILED (1): octet: a \\| b differ | all pass | **missed** |\n")
+	require.Contains(t, out.String(), "| numerics of FP8 products, probe_numerics.py ran | FAILED (1): octet: a \\| b differ | all pass | **missed** |\n")
 }
