@@ -25,16 +25,22 @@ func telemetry(t *testing.T) *Telemetry {
 }
 
 func TestTelemetryInUnitsOfPhysics(t *testing.T) {
-	r, err := telemetry(t).Read()
+	m := telemetry(t)
+	r, err := m.Read()
 	require.NoError(t, err)
+	first := *r.Energy
+	require.Greater(t, first, 5e9)
 	require.Equal(t, Reading{
 		Utilization: new(0.75),
 		MemoryUsed:  new(6.0 * (1 << 30)), MemoryTotal: new(96.0 * (1 << 30)),
-		Power: new(412.5), Energy: new(5e9),
+		Power: new(412.5), Energy: &first,
 		Temperature: new(62.0), BoardTemperature: new(41.0),
 		Clock: new(1.5e9), MaxClock: new(1.65e9),
 		ThrottledByPower: new(false), ThrottledByHeat: new(true),
 	}, r)
+	again, err := m.Read()
+	require.NoError(t, err)
+	require.Equal(t, first+5, *again.Energy, "a count, in joules")
 }
 
 // What a device does not tell, or answers oddly, is unknown, and everything else is still

@@ -19,6 +19,7 @@ typedef struct {
 
 static int gaudi;
 static int started;
+static unsigned long long counted; // of the energy, mJ
 
 static int names(const char *variable, const char *function) {
 	const char *value = getenv(variable);
@@ -84,9 +85,10 @@ int hlml_device_get_power_usage(void *device, unsigned *milliwatts) {
 	return SUCCESS;
 }
 
+// The count goes on by 5 J a call.
 int hlml_device_get_total_energy_consumption(void *device, unsigned long long *millijoules) {
 	QUESTION(device);
-	*millijoules = 5000000000000; // beyond 32 bits
+	*millijoules = 5000000000000 + (counted += 5000); // beyond 32 bits
 	return SUCCESS;
 }
 
