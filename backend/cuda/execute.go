@@ -197,8 +197,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	return nil
 }
 
-// RunTimed implements backend.Timed: events between the nodes. Where launches take
-// longer than kernels, a node's time is that of its launches.
+// RunTimed implements backend.Timed: events between the nodes. A node's time has the gaps
+// between its kernels in it, and where launches take longer than kernels it is that of
+// its launches: no event comes between a gap and a kernel. BenchmarkOutside bounds them.
 func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
 	if x.stream == nil {
 		return errClosed

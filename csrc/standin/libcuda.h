@@ -71,6 +71,9 @@ void tell(void);
 
 // Of streams.
 
+// spend has the clock of STANDIN_GAP go on.
+void spend(int64_t nanoseconds);
+
 int drain_all(void);         // does everything that is left to do in the current context
 int unsafe_in_capture(void); // what a call that waits or allocates returns while this thread captures
 

@@ -158,6 +158,7 @@ static int launch(void *data) {
 	const call *c = data;
 	if (++launches == setting("STANDIN_LOST", 0))
 		return setting("STANDIN_LOST_CODE", ILLEGAL_ADDRESS);
+	spend((int64_t)c->grid[0] * c->grid[1] * c->grid[2] * c->block);
 	const char *wrong = c->run(c->f, c->grid, c->block, c->shared, c->args);
 	if (wrong)
 		fprintf(stderr, "stand-in: a kernel failed: %s\n", wrong);
