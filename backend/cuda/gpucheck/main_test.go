@@ -52,7 +52,10 @@ PASS
 			results(part+recipe, bench.Result{Bench: "peak"}, bench.Result{Bench: "step", Name: recipe, Step: &bench.Step{Model: model, TokensPerS: rate}})
 		}
 	}
-	put("profile-7b-layers.txt", "\nprofile of 5 steps, 100 ms each\n\nop\nall ops   98.1  98.1%\nbetween the ops                       1.90   1.9%\n")
+	put("outside.txt", "BenchmarkOutside-16   10   1.400 gaps-%   0.590 host-%   82.1 ms/step   1510 ns/gap   1.990 outside-%\nPASS\n")
+	ok("outside")
+	put("sanitizer-memcheck.txt", "========= COMPUTE-SANITIZER\n--- PASS: TestConformance (100.00s)\nPASS\n========= ERROR SUMMARY: 0 errors\n")
+	ok("sanitizer-memcheck")
 	event := func(name string, dur, flops, bytes float64) string {
 		return fmt.Sprintf(`{"name":%q,"ph":"X","dur":%v,"args":{"flops":%v,"bytes":%v}}`, name, dur, flops, bytes)
 	}
@@ -104,12 +107,23 @@ func rows(t *testing.T, dir string) map[string]Figure {
 	return rows
 }
 
+// edit changes a file of a folder.
+func edit(t *testing.T, dir, file, from, to string) {
+	t.Helper()
+	path := filepath.Join(dir, file)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Contains(t, string(raw), from, file)
+	require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), from, to)), 0o600))
+}
+
 const (
 	products  = "FP8 products at Llama-7B's shapes, of cuBLASLt alone"
 	forward   = "attention forward, 4,096 tokens, heads of 128, of the BF16 rate"
 	backward  = "attention backward, 4,096 tokens, heads of 128, of the BF16 rate"
 	overTorch = "whole step, 8 layers of Llama-7B, fp8-smooth beside PyTorch's BF16, compiled"
-	outside   = "outside programs, of a profiled step of 2 layers of Llama-7B"
+	outside   = "outside kernels at most, of a step of 8 layers of Llama-7B, fp8-smooth"
+	memcheck  = "compute-sanitizer, memcheck, every seventh case of conformance"
 	memory    = "memory, 2 layers of Llama-7B"
 	curve     = "1,000 steps of 124m, seed 1, fp8-smooth beside bf16"
 )
@@ -129,7 +143,8 @@ func TestTargetsThatAreMet(t *testing.T) {
 		"whole step, 1b, fp8-smooth over bf16":  "+34.0 %, 13401 against 10000 tokens/s",
 		"whole step, 8 layers of Llama-7B, fp8-delayed over bf16": "+37.0 %, 13701 against 10000 tokens/s",
 		overTorch: "1.30 times, 13401 against 10300 tokens/s (torch 2.15)",
-		outside:   "1.9 %",
+		outside:   "1.99 %: gaps between kernels 1.40 %, 1510 ns each with an empty kernel; waiting for the host and copies 0.59 %",
+		memcheck:  "ERROR SUMMARY: 0 errors",
 		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and others 55",
 		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 1000 steps",
 	} {
@@ -155,18 +170,30 @@ func TestTargetsThatAreMissed(t *testing.T) {
 		"whole step, 1b, fp8-w3-bf16 over bf16": {"step-1b-fp8-w3-bf16.txt", "12701", "12699"},
 		"whole step, 8 layers of Llama-7B, fp8-delayed over bf16": {"step-7b-layers-fp8-delayed.txt", "13701", "13699"},
 		overTorch: {"peer-7b.json", "10300", "10310"},
-		outside:   {"profile-7b-layers.txt", "1.9%", "2.0%"},
+		outside:   {"outside.txt", "0.590 host", "0.610 host"},
+		memcheck:  {"sanitizer-memcheck.txt", "========= ERROR SUMMARY: 0 errors", "nothing"},
 		memory:    {"plan-7b-layers.txt", "1000", "999"},
 		curve:     {"curve-fp8-smooth-1-metrics.jsonl", "2.009}", "2.011}"},
 	} {
 		dir := folder(t)
-		path := filepath.Join(dir, c.file)
-		raw, err := os.ReadFile(path)
-		require.NoError(t, err)
-		require.Contains(t, string(raw), c.from, name)
-		require.NoError(t, os.WriteFile(path, []byte(strings.ReplaceAll(string(raw), c.from, c.to)), 0o600))
+		edit(t, dir, c.file, c.from, c.to)
 		require.Contains(t, rows(t, dir)[name].Verdict, missed, name)
 	}
+	// A figure that a line does not have is none that is met, and noise is no credit.
+	for from, to := range map[string]string{"1.400 gaps-%": "", "1.400 gaps-%   0.590 host": "2.010 gaps-%  -0.500 host"} {
+		dir := folder(t)
+		edit(t, dir, "outside.txt", from, to)
+		require.Equal(t, missed, rows(t, dir)[outside].Verdict)
+	}
+	// What a sanitizer found is told by its last line, also what its status does not tell.
+	warned := folder(t)
+	edit(t, warned, "sanitizer-memcheck.txt", "ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)")
+	require.Equal(t, Figure{memcheck, "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)", "all pass", missed}, rows(t, warned)[memcheck])
+	found := folder(t)
+	edit(t, found, "summary.txt", "sanitizer-memcheck             12 s  ok", "sanitizer-memcheck             12 s  FAILED (86): ========= ERROR SUMMARY: 2 errors")
+	edit(t, found, "sanitizer-memcheck.txt", "0 errors", "2 errors")
+	require.Equal(t, Figure{memcheck, "ERROR SUMMARY: 2 errors", "all pass", missed}, rows(t, found)[memcheck])
+
 	dir := folder(t)
 	require.Equal(t, missed, rows(t, dir)["numerics of FP8 products, probe_numerics.py ran"].Verdict)
 
@@ -189,15 +216,18 @@ func TestWhatWasNotMeasured(t *testing.T) {
 	dir := folder(t)
 	got := rows(t, dir)
 	for name, why := range map[string]string{
-		"Go tests on the real libraries, gorgonia":                   "part tests-gorgonia was not run",
-		"compute-sanitizer, racecheck":                               "part sanitizer: left out: compute-sanitizer is not in the PATH",
-		"whole step, 1b, fp8-smooth beside PyTorch's BF16, compiled": "part peer-1b: FAILED: no end after 300 s",
-		"1,000 steps of 124m, seed 2, fp8-smooth beside bf16":        "part curve-bf16-2 was not run",
-		"losses beside emu, fp8-smooth":                              "part parity-fp8-smooth-cuda was not run",
+		"Go tests on the real libraries, gorgonia":                        "part tests-gorgonia was not run",
+		"compute-sanitizer, racecheck, every seventh case of conformance": "part sanitizer: left out: compute-sanitizer is not in the PATH",
+		"whole step, 1b, fp8-smooth beside PyTorch's BF16, compiled":      "part peer-1b: FAILED: no end after 300 s",
+		"1,000 steps of 124m, seed 2, fp8-smooth beside bf16":             "part curve-bf16-2 was not run",
+		"losses beside emu, fp8-smooth":                                   "part parity-fp8-smooth-cuda was not run",
 	} {
 		require.Equal(t, "not measured: "+why, got[name].Verdict, name)
 		require.Empty(t, got[name].Measured)
 	}
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "curve-bf16-2.txt"), nil, 0o600))
+	require.Equal(t, "not measured: part curve-bf16-2 began and did not come to its end", rows(t, dir)["1,000 steps of 124m, seed 2, fp8-smooth beside bf16"].Verdict)
 
 	// Empty files, and files that are no results.
 	for _, text := range []string{"", "{", "[1]\nnull\n{\"bench\":3}\n"} {

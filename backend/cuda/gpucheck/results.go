@@ -57,6 +57,9 @@ func (r *results) why(part string) string {
 	}
 	switch {
 	case !ok:
+		if _, err := os.Stat(filepath.Join(r.dir, part+".txt")); err == nil {
+			return fmt.Sprintf("part %s began and did not come to its end", part)
+		}
 		return fmt.Sprintf("part %s was not run", part)
 	case verdict == "ok":
 		return fmt.Sprintf("the files of part %s do not tell", part)
@@ -123,38 +126,36 @@ func (r *results) tokens(part string) map[string]float64 {
 	return rates
 }
 
-// product is a line of BenchmarkProducts.
-type product struct {
-	name               string  // "4096x4096x4096/fprop"
-	ours, alone, share float64 // TFLOP/s, and the median of ratios
+// measurement is a line of a benchmark of Go's.
+type measurement struct {
+	name   string             // "4096x4096x4096/fprop"; empty where the benchmark has one
+	values map[string]float64 // by unit
 }
 
-// productLine is Go's format of benchmarks: name, rounds, and values with their units,
-// in the alphabetic order of these.
-var productLine = regexp.MustCompile(`^BenchmarkProducts/(\S+?)(?:-\d+)?\s+\d+\s+(.*)$`)
+// value is NaN where the line does not tell.
+func (m measurement) value(unit string) float64 {
+	if v, ok := m.values[unit]; ok {
+		return v
+	}
+	return math.NaN()
+}
 
-func (r *results) products() (list []product) {
-	for line := range strings.Lines(string(r.read("products", ".txt"))) {
-		m := productLine.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
+// benchmarkLine is Go's format: name, rounds, and values with their units.
+var benchmarkLine = regexp.MustCompile(`^(Benchmark\w+?)(?:/(\S+?))?(?:-\d+)?\s+\d+\s+(.*)$`)
+
+func (r *results) benchmark(part, name string) (list []measurement) {
+	for line := range strings.Lines(string(r.read(part, ".txt"))) {
+		m := benchmarkLine.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil || m[1] != name {
 			continue
 		}
-		p, fields := product{name: m[1]}, strings.Fields(m[2])
+		x, fields := measurement{m[2], map[string]float64{}}, strings.Fields(m[3])
 		for i := 0; i+1 < len(fields); i += 2 {
-			v, err := strconv.ParseFloat(fields[i], 64)
-			if err != nil {
-				v = math.NaN()
-			}
-			switch fields[i+1] {
-			case "TFLOP/s":
-				p.ours = v
-			case "cublaslt-TFLOP/s":
-				p.alone = v
-			case "of-cublaslt":
-				p.share = v
+			if v, err := strconv.ParseFloat(fields[i], 64); err == nil {
+				x.values[fields[i+1]] = v
 			}
 		}
-		list = append(list, p)
+		list = append(list, x)
 	}
 	return list
 }
@@ -201,18 +202,6 @@ func (r *results) kinds(part string) []kind {
 	}
 	slices.SortFunc(list, func(a, b kind) int { return strings.Compare(a.name, b.name) })
 	return list
-}
-
-var betweenLine = regexp.MustCompile(`(?m)^between the ops\s+\S+\s+([\d.]+)%$`)
-
-// between is the share of a profiled run's time that no op took.
-func (r *results) between(part string) (share float64, ok bool) {
-	m := betweenLine.FindSubmatch(r.read(part, ".txt"))
-	if m == nil {
-		return 0, false
-	}
-	percent, err := strconv.ParseFloat(string(m[1]), 64)
-	return percent / 100, err == nil
 }
 
 // memory is what a run allocated, and what others had of the device.
