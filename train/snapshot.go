@@ -14,6 +14,9 @@ import (
 // has it in. It is taken between two steps, and written while others run. The zero
 // value is ready; the memory is used again by the next [Trainer.Snapshot].
 type Snapshot struct {
+	// Config is what state.json is to say of the configuration, by key.
+	Config map[string]string
+
 	job   *Job
 	bytes []byte
 	of    map[*backend.Tensor][]byte // parts of bytes
@@ -71,7 +74,7 @@ func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error 
 	s.state = State{
 		Version: stateVersion, Octet: octetVersion, Backend: backendName, Recipe: t.Recipe.Name,
 		Step: t.step, Skipped: t.skipped, Seed: t.Config.Seed, Position: t.ranks[0].loader.Position(),
-		Rewinds: t.rewinds, Spikes: t.spikes.clone(),
+		Rewinds: t.rewinds, Spikes: t.spikes.clone(), Config: s.Config,
 	}
 	for x := range t.saved() {
 		if err := t.readInto(x, s.of[x]); err != nil {

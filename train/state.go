@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
+	"strings"
 
 	"octet/backend"
 	"octet/checkpoint"
@@ -32,6 +34,8 @@ type State struct {
 	Position data.Position `json:"data"`
 	Rewinds  int           `json:"rewinds"` // see Trainer.Rewind
 	Spikes   spikes        `json:"spikes"`
+	// Config is [Snapshot.Config]: for who resumes, to tell what has changed since.
+	Config map[string]string `json:"config,omitempty"`
 }
 
 // Contents copies everything that a checkpoint holds off the devices.
@@ -61,6 +65,10 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	if state.Seed != t.Config.Seed {
 		return fmt.Errorf("%s: it is of a run with seed %d, where the configuration has %d", c.Path, state.Seed, t.Config.Seed)
+	}
+	// Other heads or another rope_theta fit the same tensors.
+	if err := sameShape(c.Config, HFConfig(t.Config)); err != nil {
+		return fmt.Errorf("%s: %w", c.Path, err)
 	}
 	phase := PhaseAt(t.Phases, state.Step-1)
 	if want := t.Phases[phase].Config.Recipe; state.Recipe != want {
@@ -195,8 +203,9 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 		return err
 	}
 	w := CheckpointWeights{Model: tensors}
-	err = sameShape(path, config, HFConfig(t.Config))
-	if err == nil {
+	if err = sameShape(config, HFConfig(t.Config)); err != nil {
+		err = fmt.Errorf("model.init = %s: %w", path, err)
+	} else {
 		err = t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
 			x, err := w.Param(p.Name)
 			full := make([]float32, p.Elems())
@@ -210,12 +219,19 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 }
 
 // sameShape compares what both sides must agree on to share weights.
-func sameShape(path string, have, want checkpoint.Config) error {
+func sameShape(have, want checkpoint.Config) error {
 	have.MaxPositionEmbeddings, have.TorchDType = want.MaxPositionEmbeddings, want.TorchDType
-	if have != want {
-		return fmt.Errorf("model.init = %s: its shape is %+v, the config's is %+v", path, have, want)
+	a, b := reflect.ValueOf(have), reflect.ValueOf(want)
+	var differ []string
+	for i := range a.NumField() {
+		if x, y := a.Field(i), b.Field(i); !x.Equal(y) {
+			differ = append(differ, fmt.Sprintf("%s %v, not %v", a.Type().Field(i).Name, x, y))
+		}
 	}
-	return nil
+	if differ == nil {
+		return nil
+	}
+	return fmt.Errorf("it is of another model than the configuration's: its %s has %s", checkpoint.ConfigFile, strings.Join(differ, ", "))
 }
 
 // CheckpointWeights hands a checkpoint's numbers to package infer. Scales is

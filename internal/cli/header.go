@@ -130,6 +130,11 @@ func printResumed(w io.Writer, r *run.Run) {
 	switch {
 	case r.Resumed > 0:
 		fmt.Fprintf(w, "going on after step %d\n", r.Resumed)
+		if len(r.Changed) > 0 {
+			for _, part := range wrap("changed in config.toml, from here on: "+strings.Join(r.Changed, ", "), 80) {
+				fmt.Fprintln(w, strings.TrimSpace(part))
+			}
+		}
 		if r.Rise != nil {
 			fmt.Fprintf(w, "the run is longer now: the learning rate goes up again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
 		}

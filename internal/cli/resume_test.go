@@ -188,6 +188,45 @@ func TestLonger(t *testing.T) {
 	require.Equal(t, before, read(t, dir, "config.toml"))
 }
 
+// What was edited in config.toml is taken and named, or refused where the weights are
+// of another model.
+func TestEditedConfig(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 4, "optimizer.lr=0.002")...)
+	path := filepath.Join(dir, "config.toml")
+	edit := func(from, to string) {
+		text := read(t, dir, "config.toml")
+		require.Contains(t, text, from)
+		require.NoError(t, os.WriteFile(path, []byte(strings.Replace(text, from, to, 1)), 0o600))
+	}
+	resume := func(steps string) []string {
+		return []string{"train", "--resume", "--out", dir, "--steps", steps}
+	}
+	edit("lr = 0.002", "lr = 0.001")
+	edit("clip = 1.0", "clip = 0.5")
+	_, stderr := succeed(t, resume("6")...)
+	require.Contains(t, stderr, "\ngoing on after step 4\nchanged in config.toml, from here on: optimizer.lr 0.002 -> 0.001,\noptimizer.clip 1.0 -> 0.5\n")
+	require.Contains(t, read(t, dir, "run.log"), `"keys":["optimizer.lr 0.002 -> 0.001","optimizer.clip 1.0 -> 0.5"]`)
+	_, stderr = succeed(t, resume("8")...)
+	require.NotContains(t, stderr, "changed")
+
+	for _, test := range []struct{ old, new, want string }{
+		{"\nheads = 2", "\nheads = 1", `config.json has NumAttentionHeads 2, not 1 \(changed in config.toml since: model.heads 2 -> 1\)`},
+		{"ffn = 48", "ffn = 64", `config.json has IntermediateSize 48, not 64 \(changed in config.toml since: model.ffn 48 -> 64\)`},
+		{"rope_theta = 10000.0", "rope_theta = 500.0", `config.json has RopeTheta 10000, not 500 \(`},
+		{"seed = 1", "seed = 2", `it is of a run with seed 1, where the configuration has 2 \(`},
+	} {
+		edit(test.old, test.new)
+		status, stdout, stderr := octet(resume("10")...)
+		require.Equal(t, exitInput, status)
+		require.Empty(t, stdout)
+		requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
+		require.Regexp(t, test.want, stderr)
+		edit(test.new, test.old)
+	}
+	succeed(t, resume("10")...)
+}
+
 func TestNothingToResume(t *testing.T) {
 	file := corpus(t, 10)
 	t.Chdir(t.TempDir())

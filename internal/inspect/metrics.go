@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"octet/internal/writers"
 )
@@ -113,7 +114,7 @@ func byName(list []field) map[string]string {
 	return values
 }
 
-// diffState compares two state.json but for what says who computed them.
+// diffState compares two state.json but for what says who computed them, and was asked to.
 func diffState(a, b []byte) (*Field, error) {
 	var sides [2][]field
 	for i, text := range [][]byte{a, b} {
@@ -121,7 +122,9 @@ func diffState(a, b []byte) (*Field, error) {
 		if err != nil {
 			return nil, fmt.Errorf("state.json: %w", err)
 		}
-		sides[i] = slices.DeleteFunc(all, func(f field) bool { return f.name == "octet" || f.name == "backend" })
+		sides[i] = slices.DeleteFunc(all, func(f field) bool {
+			return f.name == "octet" || f.name == "backend" || strings.HasPrefix(f.name, "config.")
+		})
 	}
 	return firstDifferent(sides[0], sides[1]), nil
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"octet/backend"
@@ -54,6 +55,7 @@ type Run struct {
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
+	Changed    []string           // keys of config.toml that had other values when it was written: see config.Changes
 	Rise       *Rise              // of the learning rate, where the run is longer than it was; nil: none
 	Exporter   *exporter.Exporter // nil: nobody asked
 	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
@@ -152,6 +154,9 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	r.Lost = r.records.lost
 	r.saver.last.step = r.Resumed
+	if r.saver.copied.Config, err = config.Values(r.Config); err != nil {
+		return err
+	}
 	r.logStart()
 	return nil
 }
@@ -196,6 +201,9 @@ func (r *Run) logStart() {
 	for _, lost := range r.Lost {
 		log.Warn(lost)
 	}
+	if len(r.Changed) > 0 {
+		log.Warn("configuration changed", "keys", r.Changed)
+	}
 }
 
 // logNotes tells run.log what the device made of the recipe under way.
@@ -236,12 +244,7 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		c, skipped, err := checkpoint.Newest(r.Folder.Checkpoints())
 		r.Skipped = skipped
 		if err == nil {
-			err = r.Trainer.Restore(ctx, c)
-			r.Resumed = r.Trainer.StepsDone()
-			if state, stateErr := train.ReadState(c); err == nil && stateErr == nil && state.Backend != r.backendName() {
-				r.Moved = state.Backend
-			}
-			return errors.Join(err, c.Close())
+			return errors.Join(r.restore(ctx, c), c.Close())
 		}
 		if !errors.Is(err, checkpoint.ErrNone) {
 			return err
@@ -254,6 +257,28 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		return r.Trainer.InitFrom(ctx, r.Config.Model.Init)
 	}
 	return r.Trainer.Init(ctx)
+}
+
+// restore goes on from a checkpoint, and finds what is not as it was.
+func (r *Run) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
+	state, err := train.ReadState(c)
+	if err != nil {
+		return err
+	}
+	if r.Changed, err = config.Changes(state.Config, r.Config); err != nil {
+		return err
+	}
+	if err := r.Trainer.Restore(ctx, c); err != nil {
+		if len(r.Changed) > 0 {
+			err = fmt.Errorf("%w (changed in %s since: %s)", err, configFile, strings.Join(r.Changed, ", "))
+		}
+		return err
+	}
+	r.Resumed = r.Trainer.StepsDone()
+	if state.Backend != r.backendName() {
+		r.Moved = state.Backend
+	}
+	return nil
 }
 
 // backendName is what must be the same for a run to repeat bit for bit: the
