@@ -58,7 +58,7 @@ func look() []backend.Finding {
 
 // companions looks for the libraries without which SynapseAI starts, but compiles little.
 func companions() backend.Finding {
-	f := backend.Finding{What: "compilers", OK: true, Detail: "libTPCFuser.so and libComplexGuid.so are loaded"}
+	f := backend.Finding{What: "compilers", OK: true, Detail: "those of fused and of composed kernels are loaded"}
 	if missing := libsynapse.MissingCompanions(); len(missing) > 0 {
 		f.OK, f.Fix = false, fixLoader
 		f.Detail = "not loaded: " + strings.Join(missing, ", ") + "; without them FP8 products, casts to FP8, attention and norms fail with synFail"
@@ -71,7 +71,7 @@ func companions() backend.Finding {
 func environment() backend.Finding {
 	var set []string
 	for _, v := range os.Environ() {
-		if slices.ContainsFunc([]string{"HABANA", "GC_", "HCCL_", "HCL_", "HLS_", "SYN_", "SYNAPSE_", "SCAL_", "LOG_LEVEL_", "ENABLE_", "EXP_FLAGS", "LD_LIBRARY_PATH=", "OCTET_"},
+		if slices.ContainsFunc([]string{"HABANA", "GC_", "HCCL_", "HCL_", "HLS_", "SYN_", "SYNAPSE_", "SCAL_", "LOG_LEVEL_", "ENABLE_", "EXP_FLAGS", "TPC_", "COMPLEX_GUID_", "LD_LIBRARY_PATH=", "OCTET_"},
 			func(prefix string) bool { return strings.HasPrefix(v, prefix) }) {
 			set = append(set, v)
 		}
