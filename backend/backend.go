@@ -166,10 +166,15 @@ type Finding struct {
 var (
 	ErrNoDevice = errors.New("no device")
 	// ErrNotBuilt is the ErrNoDevice of a binary that has not the code for it.
-	ErrNotBuilt    = fmt.Errorf("%w: not in this binary", ErrNoDevice)
+	ErrNotBuilt    = error(notBuilt{})
 	ErrOutOfMemory = errors.New("out of memory")
 	ErrDeviceLost  = errors.New("device lost")
 )
+
+type notBuilt struct{}
+
+func (notBuilt) Error() string { return "not in this binary" }
+func (notBuilt) Unwrap() error { return ErrNoDevice }
 
 var registry = struct {
 	sync.Mutex

@@ -21,7 +21,7 @@ func TestBuildWithoutTheBackend(t *testing.T) {
 	_, err = d.Open(device, backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	if runtime.GOOS == "linux" {
-		require.EqualError(t, err, "backend cuda: no device: not in this binary: "+howToBuild+", or use --backend emu")
+		require.EqualError(t, err, "backend cuda: not in this binary: "+howToBuild+", or use --backend emu")
 		require.Contains(t, howToBuild, "-tags cuda")
 		require.Contains(t, howToBuild, "CGO_ENABLED=1")
 	}

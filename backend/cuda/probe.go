@@ -18,9 +18,8 @@ const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 // What to do where a library of the driver is not found: in a container the runtime
 // brings it in from the host.
 const (
-	fixHost = fixDriver + ", on the host; in a container start it with GPUs (docker run --gpus all); or point "
-	fixCUDA = fixHost + "OCTET_LIBCUDA at libcuda.so.1"
-	fixNVML = fixHost + "OCTET_LIBNVML at libnvidia-ml.so.1"
+	fixCUDA = fixDriver + ", on the host; in a container start it with GPUs (docker run --gpus all); or point OCTET_LIBCUDA at libcuda.so.1"
+	fixNVML = "it comes with the driver; or point OCTET_LIBNVML at libnvidia-ml.so.1"
 )
 
 // fixes are what to do about a driver that is there and does not start, or does

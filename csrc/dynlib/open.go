@@ -40,16 +40,26 @@ func Open[Table any](variable string, paths []string, required, optional string)
 	if path := os.Getenv(variable); path != "" {
 		paths = []string{path}
 	}
-	var reasons []string
+	var missing, reasons []string
 	for _, path := range paths {
 		l, err := open[Table](path, required, optional)
 		if err == nil {
 			return l, nil
 		}
-		reasons = append(reasons, err.Error())
+		if err.Error() == path+notThere { // and not: a library that this one needs
+			missing = append(missing, path)
+		} else {
+			reasons = append(reasons, err.Error())
+		}
+	}
+	if missing != nil {
+		reasons = append(reasons, "not found: "+strings.Join(missing, ", "))
 	}
 	return nil, errors.New(strings.Join(reasons, "; "))
 }
+
+// notThere is what glibc's loader says of a file that is nowhere, behind its name.
+const notThere = ": cannot open shared object file: No such file or directory"
 
 func open[Table any](path, required, optional string) (*Library[Table], error) {
 	type key struct{ path, required, optional string }

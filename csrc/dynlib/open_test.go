@@ -13,13 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// build compiles C into a library of its own.
-func build(t *testing.T, source string) (path string) {
+// build compiles C into a library of its own, which may need others.
+func build(t *testing.T, source string, needs ...string) (path string) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "vendor.c")
 	require.NoError(t, os.WriteFile(file, []byte(source), 0o666))
 	path = filepath.Join(dir, "vendor.so")
-	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), "-shared", "-fPIC", "-o", path, file).CombinedOutput()
+	out, err := exec.Command(cmp.Or(os.Getenv("CC"), "gcc"), append([]string{"-shared", "-fPIC", "-Wl,--no-as-needed", "-o", path, file}, needs...)...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return path
 }
@@ -82,9 +82,15 @@ func TestOpenTakesTheFirstThatServes(t *testing.T) {
 func TestOpenSaysWhatWasTried(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	poor := build(t, `int two;`)
-	_, err := Open[table](none, []string{missing, poor}, required, optional)
-	require.ErrorContains(t, err, missing)
-	require.ErrorContains(t, err, "; "+poor+" has no one")
+	_, err := Open[table](none, []string{missing, poor, "libnowhere.so"}, required, optional)
+	require.EqualError(t, err, poor+" has no one; not found: "+missing+", libnowhere.so")
+
+	// The loader's words, where it is another file that is missing.
+	needed := build(t, `int three;`)
+	path := build(t, `int one, two;`, needed)
+	require.NoError(t, os.Remove(needed))
+	_, err = Open[table](none, []string{path}, required, optional)
+	require.EqualError(t, err, needed+": cannot open shared object file: No such file or directory")
 }
 
 func TestLoadedLoadsNothing(t *testing.T) {

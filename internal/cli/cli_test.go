@@ -278,10 +278,32 @@ func TestDoctor(t *testing.T) {
 	require.Equal(t, exitInput, status)
 	requireOneSentence(t, stderr)
 	for _, name := range []string{"tpu", "emu:h900", "cuda"} {
-		status, _, stderr := octet("doctor", "--backend", name)
+		status, out, stderr := octet("doctor", "--backend", name)
 		require.Equal(t, exitInput, status)
 		requireOneSentence(t, stderr)
+		require.Equal(t, name == "cuda", out != "", "what is here, unless the name is mistaken")
 	}
+}
+
+// Why a backend is absent is said once: by what was found, or else by its error.
+func TestDoctorSaysItOnce(t *testing.T) {
+	lacking := backend.Finding{What: "driver", Detail: "not found: lib.so", Fix: "install it"}
+	absent := backend.Driver{
+		Name: "absent", Rank: -1,
+		Available: func(string) error { return errors.New("the driver does not start: not found: lib.so; install it") },
+		Spec:      func(string) (backend.Spec, error) { return backend.Spec{}, nil },
+		Probe:     func() []backend.Finding { return []backend.Finding{lacking} },
+	}
+	backend.Register(absent)
+	status, out, stderr := octet("doctor", "--backend", "absent")
+	require.Equal(t, exitInput, status)
+	require.Contains(t, out, "\n✗ absent\n  ✗ driver: not found: lib.so\n    install it\n")
+	require.Equal(t, "octet: backend absent cannot be had here: what it lacks is marked with ✗ above\n", stderr)
+
+	lacking.Optional = true
+	backend.Register(absent)
+	_, out, _ = octet("doctor")
+	require.Contains(t, out, "\n✗ absent: the driver does not start: not found: lib.so; install it\n  - driver: not found: lib.so\n")
 }
 
 // requireOneSentence wants an error that a user can read.

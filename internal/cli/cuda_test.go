@@ -48,7 +48,7 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 	for _, c := range []struct{ what, setting, want string }{
 		{
 			"no driver", "OCTET_LIBCUDA=/missing.so",
-			"backend cuda: no device: the CUDA driver does not start: /missing.so: cannot open shared object file: No such file or directory; " +
+			"backend cuda: no device: the CUDA driver does not start: not found: /missing.so; " +
 				"install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container start it with GPUs (docker run --gpus all); or point OCTET_LIBCUDA at libcuda.so.1",
 		},
 		{
@@ -73,12 +73,12 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 		},
 		{
 			"no cuBLASLt", "OCTET_LIBCUBLASLT=/missing.so",
-			"backend cuda: no device that can be used: cuBLASLt: /missing.so: cannot open shared object file: No such file or directory; " +
+			"backend cuda: no device that can be used: cuBLASLt: not found: /missing.so; " +
 				"install NVIDIA's package libcublas of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBCUBLASLT at the file",
 		},
 		{
 			"no NVRTC", "OCTET_LIBNVRTC=/missing.so",
-			"backend cuda: no device that can be used: NVRTC: /missing.so: cannot open shared object file: No such file or directory; " +
+			"backend cuda: no device that can be used: NVRTC: not found: /missing.so; " +
 				"install NVIDIA's package cuda-nvrtc of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBNVRTC at the file",
 		},
 		{

@@ -23,6 +23,11 @@ type doctorCmd struct {
 }
 
 func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
+	if c.Backend != "" {
+		if _, err := backend.SpecOf(c.Backend); err != nil { // a name that is mistaken
+			return badInput(err)
+		}
+	}
 	out := t.out
 	if c.Report != "" {
 		f, err := os.Create(c.Report)
@@ -35,12 +40,16 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
 	fmt.Fprintf(out, "%s%s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"), system())
 	for _, d := range backend.Drivers() {
-		if err := d.Available(""); err != nil {
-			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)
-		} else {
+		findings := d.Probe()
+		switch err := d.Available(""); {
+		case err == nil:
 			fmt.Fprintf(out, "✓ %s\n", d.Name)
+		case slices.ContainsFunc(findings, func(f backend.Finding) bool { return explains(f, err) }):
+			fmt.Fprintf(out, "✗ %s\n", d.Name)
+		default:
+			fmt.Fprintf(out, "✗ %s: %v\n", d.Name, err)
 		}
-		for _, f := range d.Probe() {
+		for _, f := range findings {
 			printFinding(out, f)
 		}
 	}
@@ -63,6 +72,11 @@ func system() (text string) {
 		}
 	}
 	return text
+}
+
+// explains tells whether a finding says what an error would say once more.
+func explains(f backend.Finding, err error) bool {
+	return !f.OK && !f.Optional && strings.Contains(err.Error(), f.Detail) && strings.Contains(err.Error(), f.Fix)
 }
 
 func printFinding(out io.Writer, f backend.Finding) {
@@ -88,6 +102,9 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	spec, err := driver.Spec(device)
 	if err != nil {
 		return badInput(err)
+	}
+	if driver.Available("") != nil {
+		return badInput(fmt.Errorf("backend %s cannot be had here: what it lacks is marked with ✗ above", driver.Name))
 	}
 	if err := driver.Available(device); err != nil {
 		return badInput(err)

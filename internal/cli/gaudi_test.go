@@ -43,7 +43,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 	}{
 		{
 			"no SynapseAI", "OCTET_LIBSYNAPSE=/missing.so", "gaudi",
-			"backend gaudi: there is no device: SynapseAI does not answer: /missing.so: cannot open shared object file: No such file or directory; " +
+			"backend gaudi: there is no device: SynapseAI does not answer: not found: /missing.so; " +
 				"install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file" + emu,
 		},
 		{
@@ -131,7 +131,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 func TestDoctorOfAGaudiWithoutSensors(t *testing.T) {
 	status, out, stderr := newGaudi(t).with("OCTET_LIBHLML=/missing.so").octet("doctor", "--backend", "gaudi")
 	require.Zero(t, status, stderr)
-	require.Contains(t, out, "  - HLML: /missing.so: ")
+	require.Contains(t, out, "  - HLML: not found: /missing.so; ")
 	require.Regexp(t, `conformance of gaudi: [1-9]\d+ passed, 0 failed`, out)
 	_, look, _ := strings.Cut(out, "a closer look\n")
 	require.NotContains(t, look, "✗")
