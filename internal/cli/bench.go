@@ -31,7 +31,7 @@ type benchFlags struct {
 }
 
 // measured is what all lines have in common.
-const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, or a copy of arrays beyond all caches, bytes read and bytes written counted. `
+const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, or a copy of arrays beyond all caches, bytes read and bytes written counted. Shares are of the peak between the bursts, not of the one printed first, which may be another. `
 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
@@ -309,6 +309,7 @@ func printSteps(w io.Writer, results []bench.Result) {
 		line("  ratio of pairs", func(r bench.Result) string { return fmt.Sprintf("%.3f", r.TimeRatio) })
 	}
 	line("GFLOP/s", func(r bench.Result) string { return rateText(r.GFLOPs) })
+	line("  peak between", func(r bench.Result) string { return rateText(r.PeakGFLOPs) })
 	line("  of peak", func(r bench.Result) string { return shareText(r.PeakShare) })
 	line("memory", func(r bench.Result) string { return bytesText(r.Memory) })
 	line("  planned", func(r bench.Result) string { return bytesText(r.Planned) })

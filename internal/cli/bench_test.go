@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -76,6 +77,16 @@ func TestBenchStep(t *testing.T) {
 	require.Equal(t, "model tiny: 24,160 parameters, 64 tokens a step, 3 repeats", lines[0])
 	require.Regexp(t, `^recipe +bf16 +fp8-smooth$`, lines[1])
 	require.Regexp(t, `^  ratio of pairs +1\.000 +\d+\.\d{3}$`, lines[6])
+	number := func(line, name string, column int) float64 {
+		require.True(t, strings.HasPrefix(line, name), line)
+		x, err := strconv.ParseFloat(strings.TrimSuffix(strings.Fields(strings.TrimPrefix(line, name))[column], "%"), 64)
+		require.NoError(t, err)
+		return x
+	}
+	for column := range 2 {
+		rate, peak := number(lines[7], "GFLOP/s", column), number(lines[8], "  peak between", column)
+		require.InDelta(t, 100*rate/peak, number(lines[9], "  of peak", column), 1, "of the figure above it")
+	}
 
 	_, rest := objects(t, append(args, "--json")...)
 	require.Len(t, rest, 1)
