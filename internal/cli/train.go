@@ -124,6 +124,10 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 // and is then all that is printed. The line is to come within a second.
 const announceAfter = 700 * time.Millisecond
 
+// compileInSilence is how long a device may be at its programs before a line says so:
+// where they were compiled on an earlier day, they are there sooner.
+var compileInSilence = 2 * time.Second
+
 // start opens the run, and prints the first line: where it happens and why
 // there, and how long it will take.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
@@ -132,7 +136,10 @@ func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.R
 		return nil, err
 	}
 	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.whyBackend(o.Backend, driver))}
-	o.Expect = a.expect
+	o.Expect, o.Compiling = a.expect, func() func() {
+		timer := time.AfterFunc(compileInSilence, a.compiling)
+		return func() { timer.Stop() }
+	}
 	timer := time.AfterFunc(announceAfter, a.say)
 	r, err := startFree(ctx, o, c.Out == "")
 	if !timer.Stop() || err == nil {
@@ -180,6 +187,11 @@ func (a *announcement) expect(d time.Duration) {
 		fmt.Fprintf(a.w, "octet: training will take about %s.\n", about(d))
 	}
 	a.duration = " for about " + about(d)
+}
+
+func (a *announcement) compiling() {
+	a.say()
+	fmt.Fprintln(a.w, "octet: compiling what this machine has not run before; that may take minutes, and is kept.")
 }
 
 func (a *announcement) say() {

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"math"
 	"net/http"
 	"os"
@@ -346,4 +347,52 @@ func TestMetricsAddress(t *testing.T) {
 	require.NotNil(t, url, stderr)
 	_, err = http.Get(url[1])
 	require.Error(t, err, "the run is over")
+}
+
+// A device that compiles for long says so, once; the others do not.
+func TestTrainTellsOfCompiling(t *testing.T) {
+	silence := compileInSilence
+	defer func() { compileInSilence = silence }()
+	compileInSilence = 0
+	stderr := &syncBuffer{}
+	said := func() bool { return strings.Contains(stderr.String(), "octet: compiling ") }
+	emu, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	openEmu := emu.Open
+	emu.Name, emu.Rank = "emu-compiled", -1
+	emu.Open = func(_ string, o backend.Options) ([]backend.Backend, error) {
+		list, err := openEmu("", o)
+		for i, b := range list {
+			list[i] = compiling{b, func() { waitFor(t, said) }}
+		}
+		return list, err
+	}
+	emu.Spec = func(string) (backend.Spec, error) { return backend.Spec{}, nil }
+	backend.Register(emu)
+
+	terminal := &terminal{name: "octet", out: io.Discard, err: stderr, sources: ownSource}
+	dir := filepath.Join(t.TempDir(), "run")
+	require.Zero(t, terminal.run(t.Context(), trainArgs(corpus(t, 10_000), dir, 2, "--backend", "emu-compiled")), stderr)
+	require.Regexp(t, `^octet: training on emu-compiled .*\noctet: compiling what this machine has not run before; .*\n\nrecipe `, stderr.String())
+	require.Regexp(t, `"msg":"start".*"load_s":\d`, read(t, dir, "run.log"))
+
+	_, quiet := succeed(t, trainArgs(corpus(t, 10_000), filepath.Join(t.TempDir(), "run"), 2, "--backend", "emu")...)
+	require.NotContains(t, quiet, "compiling")
+}
+
+// compiling is emu as a device with memory of its own, at whose programs one waits.
+type compiling struct {
+	backend.Backend
+	wait func()
+}
+
+func (d compiling) Spec() backend.Spec {
+	s := d.Backend.Spec()
+	s.HostMemory = false
+	return s
+}
+
+func (d compiling) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	d.wait()
+	return d.Backend.Load(programs...)
 }

@@ -34,7 +34,11 @@ type Options struct {
 	Profile bool // record some steps: see Profile
 	// Expect is told how long the run will take, roughly, where that is known before
 	// it begins: when Start has made sure of all that is quickly checked. It may be nil.
-	Expect  func(time.Duration)
+	Expect func(time.Duration)
+	// Compiling is told that devices are given programs which they may have to compile,
+	// and what it returns that they have them. It may be nil.
+	Compiling func() (done func())
+
 	Version string // of octet, for state.json
 	// Exporter is told of every step. It may be nil.
 	Exporter *exporter.Exporter
@@ -65,6 +69,7 @@ type Run struct {
 	version   string
 	records   *records
 	saver     saver
+	loading   time.Duration // of the programs, with what had to be compiled of them
 	published published
 	telemetry *telemetry
 	profile   *profiler // nil: not asked for, or done
@@ -122,7 +127,15 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	}
 	r.PeakFLOPs = peakFLOPs(r.Devices)
 	r.telemetry = openTelemetry(r.Devices)
-	if r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Devices); err != nil {
+	done := func() {}
+	if o.Compiling != nil && !job.Device.HostMemory {
+		done = o.Compiling()
+	}
+	start := time.Now()
+	r.Trainer, err = train.NewTrainer(job, r.Corpus, r.Devices)
+	r.loading = time.Since(start)
+	done()
+	if err != nil {
 		return err
 	}
 	r.Trainer.Reopen = r.reopen
@@ -187,7 +200,8 @@ func (r *Run) reopen() (devices []backend.Backend, err error) {
 func (r *Run) logStart() {
 	log := r.records.log
 	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
-		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256)
+		"device", r.Devices[0].Spec().Device, "step", r.Resumed, "steps", r.Config.Train.Steps, "corpus", r.Corpus.Info.SHA256,
+		"load_s", r.loading.Seconds())
 	if usage, ok := r.Usage(); ok {
 		log.Info("device memory", "allocated", usage.Allocated, "outside", usage.Outside(), "total", usage.Total)
 	}
