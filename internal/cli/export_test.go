@@ -34,6 +34,10 @@ func TestExport(t *testing.T) {
 			require.Contains(t, printed, "nothing to fold")
 		}
 		require.InEpsilon(t, loss(dir), loss(out), 1e-7, recipe)
+		inspected, _ := succeed(t, "inspect", out)
+		require.Regexp(t, `^weights     `+out+`\n\ntensor .*\nlm_head.weight  [^$]*\n\nnothing looks wrong\n$`, inspected)
+		inspected, _ = succeed(t, "inspect", "--json", out)
+		require.NotContains(t, inspected, `"state"`)
 
 		status, _, stderr := octet("export", dir, "--out", out)
 		require.Equal(t, exitInput, status)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,19 +18,13 @@ import (
 )
 
 type inspectCmd struct {
-	Path string `arg:"" name:"run or checkpoint" help:"A run folder (its newest whole checkpoint), or a checkpoint."`
+	Path string `arg:"" name:"run, checkpoint or model" help:"A run folder (its newest whole checkpoint), a checkpoint, or weights as Hugging Face has them, such as an export."`
 	All  bool   `help:"A row for each tensor, not one for each kind over all layers."`
 	JSON bool   `help:"Print one JSON object, with every tensor."`
 }
 
 func (c inspectCmd) Run(t *terminal) (err error) {
-	open, skipped, err := run.OpenCheckpoint(c.Path)
-	if err != nil {
-		return badInput(err)
-	}
-	defer func() { err = errors.Join(err, open.Close()) }()
-	t.passedOver(skipped)
-	report, err := inspect.Checkpoint(open)
+	report, err := c.report(t)
 	if err != nil {
 		return badInput(err)
 	}
@@ -37,9 +32,12 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 		return json.NewEncoder(t.out).Encode(report)
 	}
 	out := &printable{to: t.out} // names in a file of anybody's do not steer the terminal
-	s := report.State
-	fmt.Fprintf(out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
-		report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
+	if s := report.State; s.Version == 0 {
+		fmt.Fprintf(out, "weights     %s\n", report.Path)
+	} else {
+		fmt.Fprintf(out, "checkpoint  %s\nwritten by  octet %s on %s\nrecipe      %s, seed %d\nstep        %d, epoch %d, row %d\n",
+			report.Path, s.Octet, s.Backend, s.Recipe, s.Seed, s.Step, s.Position.Epoch, s.Position.Index)
+	}
 	kind := func(name string) string { return name }
 	if !c.All {
 		kind = func(name string) string { return layerNumber.ReplaceAllString(name, "layers.*.") }
@@ -56,6 +54,19 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 	}
 	_, err = io.WriteString(out, "\nlook at: "+strings.Join(report.Health, "\nlook at: ")+"\n")
 	return err
+}
+
+func (c inspectCmd) report(t *terminal) (r *inspect.Report, err error) {
+	if info, statErr := os.Stat(c.Path); statErr == nil && info.IsDir() && !run.HoldsCheckpoint(c.Path) {
+		return inspect.Model(c.Path)
+	}
+	open, skipped, err := run.OpenCheckpoint(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, open.Close()) }()
+	t.passedOver(skipped)
+	return inspect.Checkpoint(open)
 }
 
 var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)

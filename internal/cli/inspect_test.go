@@ -97,9 +97,12 @@ func TestInspect(t *testing.T) {
 	require.Equal(t, 128., r.Casts[0].Scale)
 	require.Len(t, r.Health, 2)
 
+	unfinished := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(unfinished, "state.json"), []byte("{}"), 0o600))
 	for want, args := range map[string][]string{
-		"no MANIFEST.json":                                {t.TempDir()},
-		"expected \"<run or":                              {},
+		"no config.json: not the folder of a model":       {t.TempDir()},
+		"beside it MANIFEST.json is missing":              {unfinished},
+		"expected \"<run, ch":                             {},
 		"nowhere: no such run or checkpoint folder":       {"nowhere"},
 		"MANIFEST.json: no such run or checkpoint folder": {filepath.Join(path, "MANIFEST.json")},
 	} {

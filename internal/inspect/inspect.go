@@ -2,7 +2,7 @@
 // gone wrong. It computes nothing that training needs, and needs no device.
 //
 //   - [Checkpoint] measures every tensor of a checkpoint and the scale state of
-//     every cast, and says what of it looks unhealthy.
+//     every cast, and says what of it looks unhealthy; [Model] those of weights alone.
 //   - [Diff] finds where two runs part: the first step and field of their
 //     metrics, and the tensor that differs most in their last common checkpoint.
 //
@@ -10,16 +10,17 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 
 	"octet/checkpoint"
 	"octet/train"
 )
 
-// Report is what is in a checkpoint.
+// Report is what is in a checkpoint, or in weights alone, without a state.
 type Report struct {
 	Path    string      `json:"path"`
-	State   train.State `json:"state"`
+	State   train.State `json:"state,omitzero"`
 	Tensors []Tensor    `json:"tensors"` // of the model, then of the optimizer
 	Casts   []Cast      `json:"casts"`
 	Health  []string    `json:"health"` // what is wrong, or may be; a sentence each
@@ -36,13 +37,8 @@ func Checkpoint(c *checkpoint.Checkpoint) (*Report, error) {
 		name    string
 		tensors *checkpoint.Tensors
 	}{{checkpoint.ModelFile, c.Model}, {checkpoint.OptimizerFile, c.Optimizer}} {
-		for _, t := range file.tensors.List() {
-			measured, err := measure(file.tensors, t)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", c.Path, t.Name, err)
-			}
-			measured.File = file.name
-			r.Tensors = append(r.Tensors, measured)
+		if err := r.measure(file.name, file.tensors); err != nil {
+			return nil, err
 		}
 	}
 	if r.Casts, err = casts(c.Optimizer); err != nil {
@@ -50,4 +46,32 @@ func Checkpoint(c *checkpoint.Checkpoint) (*Report, error) {
 	}
 	r.examine()
 	return r, nil
+}
+
+// Model reads weights alone, in Hugging Face's layout: an export, or somebody else's.
+func Model(path string) (r *Report, err error) {
+	_, tensors, err := checkpoint.OpenModel(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, tensors.Close()) }()
+	r = &Report{Path: path, Casts: []Cast{}, Health: []string{}}
+	if err := r.measure(checkpoint.ModelFile, tensors); err != nil {
+		return nil, err
+	}
+	r.examine()
+	return r, nil
+}
+
+// measure adds the tensors of a file.
+func (r *Report) measure(file string, tensors *checkpoint.Tensors) error {
+	for _, t := range tensors.List() {
+		measured, err := measure(tensors, t)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", r.Path, t.Name, err)
+		}
+		measured.File = file
+		r.Tensors = append(r.Tensors, measured)
+	}
+	return nil
 }

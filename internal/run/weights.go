@@ -39,13 +39,13 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return nil, fmt.Errorf("%s: no such run, checkpoint or model folder", path)
 	}
-	if isRun := exists(ConfigPath(path)); isRun || exists(filepath.Join(path, checkpoint.ManifestFile)) {
+	if HoldsCheckpoint(path) {
 		c, skipped, err := OpenCheckpoint(path)
 		if err != nil {
 			return nil, err
 		}
 		w.Skipped = skipped
-		if isRun {
+		if exists(ConfigPath(path)) {
 			w.RunDir = path
 		} else if dir := filepath.Dir(filepath.Dir(path)); exists(ConfigPath(dir)) {
 			w.RunDir = dir
@@ -73,6 +73,11 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
+}
+
+// HoldsCheckpoint tells a run folder or a checkpoint from a folder of bare weights.
+func HoldsCheckpoint(path string) bool {
+	return exists(ConfigPath(path)) || exists(filepath.Join(path, checkpoint.ManifestFile))
 }
 
 // OpenCheckpoint opens a checkpoint, or of a run folder the newest whole one:
