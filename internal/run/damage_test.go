@@ -315,8 +315,19 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	before := list(t, elsewhere)
 	require.NoError(t, os.Symlink(elsewhere, checkpoints))
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
-	require.ErrorContains(t, err, "checkpoints is not a folder")
+	require.ErrorContains(t, err, "checkpoints is a link")
 	require.Equal(t, before, list(t, elsewhere))
+
+	// A link to the whole run is another name for it.
+	require.NoError(t, os.Remove(checkpoints))
+	require.NoError(t, os.Rename(elsewhere, checkpoints))
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(dir, link))
+	r, err := Start(t.Context(), Options{Config: c, Dir: link, Resume: true, Backend: "emu"})
+	require.NoError(t, err)
+	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
+	require.ErrorContains(t, err, "is in use by another octet process")
+	require.NoError(t, r.Close())
 }
 
 // Files of gigabytes in the place of small ones are not read whole.

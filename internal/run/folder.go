@@ -79,7 +79,11 @@ func Resume(dir string) (*Folder, error) {
 		}
 	}
 	f := &Folder{Dir: dir}
-	if info, err := os.Lstat(f.Checkpoints()); err == nil && !info.IsDir() { // old ones would be removed where a link leads
+	switch info, err := os.Lstat(f.Checkpoints()); {
+	case err != nil || info.IsDir():
+	case info.Mode()&fs.ModeSymlink != 0: // two runs whose links lead to one folder would remove each other's
+		return nil, fmt.Errorf("--resume: %s is a link, through which old checkpoints would be removed elsewhere: put the folder in its place; to have a run on another disk, let the whole run folder be a link", f.Checkpoints())
+	default:
 		return nil, fmt.Errorf("--resume: %s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
 	}
 	if err := f.lock(); err != nil {
