@@ -188,12 +188,11 @@ func (l *StatusLine) draw() {
 	l.onLine = len(line)
 }
 
-// erase takes the line off the terminal, and what the terminal puts behind it
-// when Ctrl-C is pressed.
+// erase takes the line off the terminal, and what the terminal puts behind it, or where
+// it will be, when Ctrl-C is pressed.
 func (l *StatusLine) erase() {
-	if l.onLine > 0 {
-		blank := min(l.onLine+len("^C"), max(l.width()-1, 0))
-		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", blank))
+	if width := l.width(); width > 0 {
+		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", min(l.onLine+len("^C"), width-1)))
 		l.onLine = 0
 	}
 }

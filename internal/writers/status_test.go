@@ -107,6 +107,8 @@ func TestStatusLineOnTerminal(t *testing.T) {
 
 func TestStatusLinePrint(t *testing.T) {
 	l, out, c := newTestLine(80)
+	out.WriteString("^C") // the terminal's answer to Ctrl-C, before there is a status
+	l.Print("~")
 	l.Print("before")
 	l.Show(someStatus)
 	l.Print("step 100: val loss 2.5\n")
@@ -114,7 +116,7 @@ func TestStatusLinePrint(t *testing.T) {
 	l.Show(someStatus)
 	l.Done()
 	l.Print("after")
-	require.Equal(t, []string{"before", "step 100: val loss 2.5", someStatus.fit(79), "after", ""}, screen(t, out.String(), 80))
+	require.Equal(t, []string{"~", "before", "step 100: val loss 2.5", someStatus.fit(79), "after", ""}, screen(t, out.String(), 80))
 }
 
 // What goes elsewhere leaves the status as it was, on a line that was free meanwhile.
