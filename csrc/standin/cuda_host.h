@@ -53,6 +53,7 @@ const unsigned MOST = 1024;             // threads of a block
 const size_t STACK = 128 << 10;         // bytes of a fiber's
 const size_t SHARED = 228 << 10;        // bytes of dynamic shared memory
 const size_t FENCE = 256;               // behind it
+const size_t BASE = 256;                // where it begins: at no multiple of more
 
 struct Fiber {
 #ifdef __x86_64__
@@ -79,7 +80,9 @@ static unsigned long idle; // switches since something last happened
 static uint64_t launches;  // drawn from for every launch
 static bool backwards;     // the last thread and the last block come first
 static uint3 block_index, block_size, grid_size;
-alignas(256) static unsigned char shared_memory[SHARED + FENCE];
+alignas(1024) static unsigned char shared_storage[BASE + SHARED + FENCE];
+static unsigned char *const shared_memory = shared_storage + BASE;
+static unsigned shared_bytes; // of the launch
 static void (*kernel)(const void *);
 static const void *arguments;
 static const char *failure;
@@ -166,12 +169,17 @@ static void prepare(unsigned i) {
 #endif
 }
 
-static const char *run_block(unsigned shared) {
+static void reset_async();
+static const char *unfinished();
+
+static const char *run_block() {
+	const unsigned shared = shared_bytes;
 	live = threads;
 	arrived = 0;
 	idle = 0;
 	failure = nullptr;
 	memset(warps, 0, sizeof warps);
+	reset_async();
 	memset(shared_memory, 0xff, shared);
 	memset(shared_memory + shared, 0x5a, FENCE);
 	for (unsigned i = 0; i < threads; i++)
@@ -189,7 +197,7 @@ static const char *run_block(unsigned shared) {
 	for (size_t j = 0; j < FENCE && !failure; j++)
 		if (shared_memory[shared + j] != 0x5a)
 			failure = "a write behind the dynamic shared memory";
-	return failure;
+	return failure ? failure : unfinished();
 }
 
 static inline void sync_threads() {
@@ -243,6 +251,8 @@ template <class T> static inline T shuffle(unsigned mask, const T &x, unsigned l
 
 } // namespace octet_host
 
+#include "cuda_async.h"
+
 // octet_host_launch runs a kernel and returns nothing, or what is wrong with it.
 extern "C" const char *octet_host_launch(void (*kernel)(const void *), const unsigned grid[3], unsigned block, unsigned shared, const void *args) {
 	using namespace octet_host;
@@ -259,6 +269,7 @@ extern "C" const char *octet_host_launch(void (*kernel)(const void *), const uns
 	octet_host::kernel = kernel;
 	arguments = args;
 	threads = block;
+	shared_bytes = shared;
 	block_size = {block, 1, 1};
 	grid_size = {grid[0], grid[1], grid[2]};
 	launches = launches * 6364136223846793005u + 1442695040888963407u;
@@ -267,7 +278,7 @@ extern "C" const char *octet_host_launch(void (*kernel)(const void *), const uns
 	for (uint64_t i = 0; i < blocks; i++) {
 		const uint64_t at = backwards ? blocks - 1 - i : i;
 		block_index = {(unsigned)(at % row), (unsigned)(at % layer / row), (unsigned)(at / layer)};
-		if (const char *why = run_block(shared))
+		if (const char *why = run_block())
 			return why;
 	}
 	return nullptr;

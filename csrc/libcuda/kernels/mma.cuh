@@ -64,6 +64,7 @@ template <int D> struct BF16Tile {
 		asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
 #else
 		*(uint4 *)to = inside ? __ldg((const uint4 *)from) : uint4{0, 0, 0, 0};
+		octet_host::copied(to);
 #endif
 	}
 };
@@ -71,6 +72,8 @@ template <int D> struct BF16Tile {
 __device__ inline void commit() {
 #ifdef __CUDA_ARCH__
 	asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+	octet_host::commit_copies();
 #endif
 }
 
@@ -79,6 +82,8 @@ __device__ inline void commit() {
 template <int PENDING> __device__ inline void wait_for() {
 #ifdef __CUDA_ARCH__
 	asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#else
+	octet_host::wait_copies(PENDING);
 #endif
 }
 
@@ -166,6 +171,14 @@ template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[
 	}
 }
 
+// pack_weights rounds the k-th 16 columns of a product's result to BF16, as the A of
+// another product.
+__device__ inline void pack_weights(u32 a[4], const float (*w)[4], int k) {
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		a[i] = pair2<BF16>(w[2 * k + i / 2][i % 2 * 2], w[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
 // multiply_weights is c += W·Y for weights w[MT][K / 8][4], which lie in registers
 // as a product left them, rounded to BF16, and K rows of Y.
 template <int D, int MT, int K> __device__ inline void multiply_weights(float (*c)[D / 8][4], const float (*w)[K / 8][4], const BF16Tile<D> &y) {
@@ -176,9 +189,7 @@ template <int D, int MT, int K> __device__ inline void multiply_weights(float (*
 		u32 a[MT][4];
 #pragma unroll
 		for (int m = 0; m < MT; m++)
-#pragma unroll
-			for (int i = 0; i < 4; i++)
-				a[m][i] = pair2<BF16>(w[m][2 * k + i / 2][i % 2 * 2], w[m][2 * k + i / 2][i % 2 * 2 + 1]);
+			pack_weights(a[m], w[m], k);
 #pragma unroll
 		for (int n = 0; n < D / 16; n++) {
 			u32 b[4];
