@@ -17,14 +17,7 @@
 //
 // A block of _q_ has 128 queries, a warp 32 of them, and goes through the keys that
 // they see 32 at a time, with two stages of K and V: 768·D bytes.
-#include "attention.cuh"
-
-struct AttentionGradArgs {
-	Tensor dout, q, k, v, o, lse;
-	Casts dq, dk, dv;
-	Geometry g;
-	float *scratch; // DOut·O, like LSE
-};
+#include "attention_grad.cuh"
 
 KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
 	const i64 task = (i64)blockIdx.x * (FLAT_THREADS / 32) + threadIdx.x / 32;
@@ -51,108 +44,50 @@ KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
 
 const int STEP = 32; // queries, or keys, of a stage
 
-// copy4 begins to copy a number, or zero.
-__device__ inline void copy4(float *to, const float *from, bool inside) {
-#ifdef __CUDA_ARCH__
-	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
-#else
-	*to = inside ? *from : 0.0f;
-#endif
-}
-
 template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
 	const int MT = KEY_BLOCK / WARPS / 16, THREADS = WARPS * 32;
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> k = {memory}, v = {memory + KEY_BLOCK * D};
 	bf16 *stages = memory + 2 * KEY_BLOCK * D; // Q, then dOut, of each stage
 	float *numbers = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
-
-	const i64 key_head = blockIdx.x % a.g.key_heads, sequence = blockIdx.x / a.g.key_heads;
-	const i64 j0 = (i64)blockIdx.y * KEY_BLOCK, key = sequence * a.g.keys + j0;
-	const int rows = (int)min((i64)KEY_BLOCK, a.g.keys - j0);
-	const int steps = (int)(a.g.queries - j0 + STEP - 1) / STEP, all = steps * (int)a.g.group();
-	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	constexpr float scale = score_scale<D>(), scale2 = scale * LOG2E;
+	const Keys<D, STEP> b(a);
+	const int row = threadIdx.x / 32 * MT * 16;
 
 	const auto load = [&](int at) {
-		const i64 head = key_head * a.g.group() + at / steps, i0 = j0 + at % steps * STEP;
-		const i64 query = sequence * a.g.queries + i0;
-		const int n = (int)min((i64)STEP, a.g.queries - i0), stage = at % 2;
+		const int n = b.n(a, at), stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
-		q.template load<STEP, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, n);
-		dout.template load<STEP, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, n);
-		const int i = threadIdx.x % STEP;
-		const i64 from = a.g.lse(sequence, head, i0 + (i < n ? i : 0));
-		if (threadIdx.x < STEP)
-			copy4(numbers + stage * 2 * STEP + i, a.lse.f32() + from, i < n);
-		else if (threadIdx.x < 2 * STEP)
-			copy4(numbers + (stage * 2 + 1) * STEP + i, a.scratch + from, i < n);
+		q.template load<STEP, THREADS>(b.queries(a, a.q, at), a.q.ld, n);
+		dout.template load<STEP, THREADS>(b.queries(a, a.dout, at), a.dout.ld, n);
+		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, at);
 		commit();
 	};
 
 	float sum_k[MT][D / 8][4], sum_v[MT][D / 8][4];
 	clear<MT>(sum_k);
 	clear<MT>(sum_v);
-	k.template load<KEY_BLOCK, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_head * D, a.k.ld, rows);
-	v.template load<KEY_BLOCK, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_head * D, a.v.ld, rows);
+	k.template load<KEY_BLOCK, THREADS>(b.k(a), a.k.ld, b.rows);
+	v.template load<KEY_BLOCK, THREADS>(b.v(a), a.v.ld, b.rows);
 	load(0);
-	for (int at = 0; at < all; at++) {
+	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is there, and nobody needs the other one any more
-		if (at + 1 < all)
+		if (at + 1 < b.all)
 			load(at + 1);
 		const int stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
-		const int i0 = at % steps * STEP; // relative to the first key
-		const bool masked = i0 < KEY_BLOCK;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
 		clear<MT>(p);
 		clear<MT>(d);
-		multiply_rows<D, MT, STEP>(p, k, warp * MT * 16, q);
-		multiply_rows<D, MT, STEP>(d, v, warp * MT * 16, dout);
-		// Rows of queries that do not exist are zero, and so is what they add.
-#pragma unroll
-		for (int n = 0; n < STEP / 8; n++)
-#pragma unroll
-			for (int e = 0; e < 2; e++) {
-				const int i = n * 8 + 2 * t + e;
-				const float base = lse[i] * LOG2E, dot = dots[i];
-#pragma unroll
-				for (int m = 0; m < MT; m++)
-#pragma unroll
-					for (int half = 0; half < 2; half++) {
-						const int j = (warp * MT + m) * 16 + g + 8 * half, c = 2 * half + e;
-						float w = fast_exp2(p[m][n][c] * scale2 - base);
-						if (masked && j > i0 + i)
-							w = 0.0f;
-						p[m][n][c] = w;
-						d[m][n][c] = w * (d[m][n][c] - dot);
-					}
-			}
+		multiply_rows<D, MT, STEP>(p, k, row, q);
+		multiply_rows<D, MT, STEP>(d, v, row, dout);
+		b.template weigh<MT>(p, lse, row, at);
+		b.template grade<MT>(d, p, dots);
 		multiply_weights<D, MT, STEP>(sum_v, p, dout);
 		multiply_weights<D, MT, STEP>(sum_k, d, q);
 	}
-	const Sheet<D> sheet = {(float *)memory};
-	float factor[MT][2];
-#pragma unroll
-	for (int m = 0; m < MT; m++)
-		factor[m][0] = factor[m][1] = 1.0f;
-	// They wait: the sheet lies where the operands were.
-	Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]);
-	sheet.template put<MT>(warp * MT * 16, sum_v, factor);
-	__syncthreads();
-	sheet.template store<KEY_BLOCK>(dv, key, rows, key_head * D);
-	dv.end();
-#pragma unroll
-	for (int m = 0; m < MT; m++)
-		factor[m][0] = factor[m][1] = scale;
-	__syncthreads();
-	sheet.template put<MT>(warp * MT * 16, sum_k, factor);
-	__syncthreads();
-	sheet.template store<KEY_BLOCK>(dk, key, rows, key_head * D);
-	dk.end();
+	b.template end<MT>(a, sum_k, sum_v, memory, shared);
 }
 
 KERNEL(attention_grad_kv_64, AttentionGradArgs, 128, 2) {
@@ -172,76 +107,39 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> q = {memory}, dout = {memory + QUERY_BLOCK * D};
 	bf16 *stages = memory + 2 * QUERY_BLOCK * D; // K, then V, of each stage
-
-	const i64 head = blockIdx.x % a.g.heads, sequence = blockIdx.x / a.g.heads;
-	const i64 i0 = (i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK, query = sequence * a.g.queries + i0;
-	const int rows = (int)min((i64)QUERY_BLOCK, a.g.queries - i0);
-	const int keys = (int)a.g.keys, steps = ((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP;
-	const i64 key_col = head / a.g.group() * D;
-	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	constexpr float scale = score_scale<D>(), scale2 = scale * LOG2E;
+	const GradQueries<D, STEP, MT> b(a);
 
 	const auto load = [&](int at) {
-		const i64 key = sequence * a.g.keys + at * STEP;
-		const int n = min(STEP, keys - at * STEP), stage = at % 2;
+		const int stage = at % 2;
 		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
-		k.template load<STEP, THREADS>((const bf16 *)a.k.p + key * a.k.ld + key_col, a.k.ld, n);
-		v.template load<STEP, THREADS>((const bf16 *)a.v.p + key * a.v.ld + key_col, a.v.ld, n);
+		k.template load<STEP, THREADS>(b.seen(a, a.k, at), a.k.ld, b.n(at));
+		v.template load<STEP, THREADS>(b.seen(a, a.v, at), a.v.ld, b.n(at));
 		commit();
 	};
 
-	float base[MT][2], dot[MT][2], sum[MT][D / 8][4];
+	float sum[MT][D / 8][4];
 	clear<MT>(sum);
-#pragma unroll
-	for (int m = 0; m < MT; m++)
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			const int row = (warp * MT + m) * 16 + g + 8 * i;
-			const i64 from = a.g.lse(sequence, head, i0 + (row < rows ? row : 0));
-			base[m][i] = a.lse.f32()[from] * LOG2E, dot[m][i] = a.scratch[from];
-		}
-	q.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.q.p + query * a.q.ld + head * D, a.q.ld, rows);
-	dout.template load<QUERY_BLOCK, THREADS>((const bf16 *)a.dout.p + query * a.dout.ld + head * D, a.dout.ld, rows);
+	q.template load<QUERY_BLOCK, THREADS>(b.queries(a.q), a.q.ld, b.rows);
+	dout.template load<QUERY_BLOCK, THREADS>(b.queries(a.dout), a.dout.ld, b.rows);
 	load(0);
-	for (int at = 0; at < steps; at++) {
+	for (int at = 0; at < b.steps; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is there, and nobody needs the other one any more
-		if (at + 1 < steps)
+		if (at + 1 < b.steps)
 			load(at + 1);
 		const int stage = at % 2;
 		const BF16Tile<D> k = {stages + stage * 2 * STEP * D}, v = {stages + (stage * 2 + 1) * STEP * D};
-		const int j0 = at * STEP - (int)i0; // relative to the first query
-		const bool masked = j0 + STEP > 0;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
 		clear<MT>(p);
 		clear<MT>(d);
-		multiply_rows<D, MT, STEP>(p, q, warp * MT * 16, k);
-		multiply_rows<D, MT, STEP>(d, dout, warp * MT * 16, v);
-#pragma unroll
-		for (int m = 0; m < MT; m++)
-#pragma unroll
-			for (int n = 0; n < STEP / 8; n++)
-#pragma unroll
-				for (int c = 0; c < 4; c++) {
-					const int row = (warp * MT + m) * 16 + g + c / 2 * 8, col = n * 8 + 2 * t + c % 2;
-					float w = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
-					if (masked && j0 + col > row)
-						w = 0.0f;
-					d[m][n][c] = w * (d[m][n][c] - dot[m][c / 2]);
-				}
+		multiply_rows<D, MT, STEP>(p, q, b.row(), k);
+		multiply_rows<D, MT, STEP>(d, dout, b.row(), v);
+		b.weigh(p, at);
+		b.grade(d, p);
 		multiply_weights<D, MT, STEP>(sum, d, k);
 	}
-	float factor[MT][2];
-#pragma unroll
-	for (int m = 0; m < MT; m++)
-		factor[m][0] = factor[m][1] = scale;
-	Result dq(a.dq, a.g.heads * D, shared); // waits: the sheet lies where the operands were
-	const Sheet<D> sheet = {(float *)memory};
-	sheet.template put<MT>(warp * MT * 16, sum, factor);
-	__syncthreads();
-	sheet.template store<QUERY_BLOCK>(dq, query, rows, head * D);
-	dq.end();
+	b.end(a, sum, memory, shared);
 }
 
 KERNEL(attention_grad_q_64, AttentionGradArgs, 128, 2) {

@@ -1,0 +1,197 @@
+// What the kernels of attention's backward share: which rows a block has, and what
+// becomes of scores.
+#pragma once
+#include "attention.cuh"
+
+struct AttentionGradArgs {
+	Tensor dout, q, k, v, o, lse;
+	Casts dq, dk, dv;
+	Geometry g;
+	float *scratch; // DOut·O, like LSE
+};
+
+// copy4 begins to copy a number, or zero.
+__device__ inline void copy4(float *to, const float *from, bool inside) {
+#ifdef __CUDA_ARCH__
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
+#else
+	*to = inside ? *from : 0.0f;
+#endif
+}
+
+// Keys are those of a block of _kv_: KEY_BLOCK of a key head. It goes through the
+// queries of all heads that share it, head by head, STEP at a time.
+template <int D, int STEP> struct Keys {
+	i64 key_head, sequence, j0, key;
+	int rows, steps, all;
+
+	__device__ Keys(const AttentionGradArgs &a)
+		: key_head(blockIdx.x % a.g.key_heads), sequence(blockIdx.x / a.g.key_heads), j0((i64)blockIdx.y * KEY_BLOCK),
+		  key(sequence * a.g.keys + j0), rows((int)min((i64)KEY_BLOCK, a.g.keys - j0)),
+		  steps((int)(a.g.queries - j0 + STEP - 1) / STEP), all(steps * (int)a.g.group()) {}
+
+	__device__ const bf16 *k(const AttentionGradArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_head * D; }
+	__device__ const bf16 *v(const AttentionGradArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_head * D; }
+
+	// Of the queries of step at: the first, relative to the first key; how many
+	// there are; where their rows are in a tensor, and their numbers in LSE.
+	__device__ int i0(int at) const { return at % steps * STEP; }
+	__device__ i64 head(const AttentionGradArgs &a, int at) const { return key_head * a.g.group() + at / steps; }
+	__device__ int n(const AttentionGradArgs &a, int at) const { return (int)min((i64)STEP, a.g.queries - j0 - i0(at)); }
+	__device__ const bf16 *queries(const AttentionGradArgs &a, const Tensor &x, int at) const {
+		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + i0(at)) * x.ld + head(a, at) * D;
+	}
+
+	// load_numbers begins to copy LSE and DOut·O of the queries of a step.
+	__device__ void load_numbers(const AttentionGradArgs &a, float *lse, float *dots, int at) const {
+		const int i = threadIdx.x % STEP, rows = n(a, at);
+		const i64 from = a.g.lse(sequence, head(a, at), j0 + i0(at) + (i < rows ? i : 0));
+		if (threadIdx.x < STEP)
+			copy4(lse + i, a.lse.f32() + from, i < rows);
+		else if (threadIdx.x < 2 * STEP)
+			copy4(dots + i, a.scratch + from, i < rows);
+	}
+
+	// weigh makes the weights of keys of a warp, of which row is the first, of
+	// scores with the queries of a step. Rows of queries that do not exist are zero,
+	// and so is what they add.
+	template <int MT> __device__ void weigh(float (*p)[STEP / 8][4], const float *lse, int row, int at) const {
+		constexpr float scale2 = score_scale<D>() * LOG2E;
+		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+		const bool masked = i0(at) < KEY_BLOCK;
+#pragma unroll
+		for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const int i = n * 8 + 2 * t + e;
+				const float base = lse[i] * LOG2E;
+#pragma unroll
+				for (int m = 0; m < MT; m++)
+#pragma unroll
+					for (int half = 0; half < 2; half++) {
+						const int j = row + m * 16 + g + 8 * half, c = 2 * half + e;
+						float w = fast_exp2(p[m][n][c] * scale2 - base);
+						if (masked && j > i0(at) + i)
+							w = 0.0f;
+						p[m][n][c] = w;
+					}
+			}
+	}
+
+	// grade makes gradients of scores, before their scale, of those of weights.
+	template <int MT> __device__ static void grade(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4], const float *dots) {
+		const int t = threadIdx.x % 4;
+#pragma unroll
+		for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				const float dot = dots[n * 8 + 2 * t + e];
+#pragma unroll
+				for (int m = 0; m < MT; m++)
+#pragma unroll
+					for (int half = 0; half < 2; half++)
+						d[m][n][2 * half + e] = p[m][n][2 * half + e] * (d[m][n][2 * half + e] - dot);
+			}
+	}
+
+	// end stores the results. The sheet lies in memory, where the operands were.
+	template <int MT> __device__ void end(const AttentionGradArgs &a, const float (*sum_k)[D / 8][4], const float (*sum_v)[D / 8][4], void *memory, Result::Shared shared[2]) const {
+		const int row = threadIdx.x / 32 * MT * 16;
+		const Sheet<D> sheet = {(float *)memory};
+		float factor[MT][2];
+		fill<MT>(factor, 1.0f);
+		Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]); // they wait
+		sheet.template put<MT>(row, sum_v, factor);
+		__syncthreads();
+		sheet.template store<KEY_BLOCK>(dv, key, rows, key_head * D);
+		dv.end();
+		fill<MT>(factor, score_scale<D>());
+		__syncthreads();
+		sheet.template put<MT>(row, sum_k, factor);
+		__syncthreads();
+		sheet.template store<KEY_BLOCK>(dk, key, rows, key_head * D);
+		dk.end();
+	}
+
+	template <int MT> __device__ static void fill(float (*factor)[2], float x) {
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+			factor[m][0] = factor[m][1] = x;
+	}
+};
+
+// GradQueries are those of a block of _q_: QUERY_BLOCK of a head. It goes through the
+// keys that they see STEP at a time. A warp has MT · 16 of them.
+template <int D, int STEP, int MT> struct GradQueries {
+	i64 head, sequence, i0, query, key_col;
+	int rows, keys, steps;
+	float base[MT][2], dot[MT][2]; // of a thread's rows: LSE, and DOut·O
+
+	__device__ GradQueries(const AttentionGradArgs &a)
+		: head(blockIdx.x % a.g.heads), sequence(blockIdx.x / a.g.heads), i0((i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK),
+		  query(sequence * a.g.queries + i0), key_col(head / a.g.group() * D), rows((int)min((i64)QUERY_BLOCK, a.g.queries - i0)),
+		  keys((int)a.g.keys), steps(((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP) {
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				const int r = row() + m * 16 + threadIdx.x % 32 / 4 + 8 * i;
+				const i64 from = a.g.lse(sequence, head, i0 + (r < rows ? r : 0));
+				base[m][i] = a.lse.f32()[from] * LOG2E, dot[m][i] = a.scratch[from];
+			}
+	}
+
+	// row is the warp's first.
+	__device__ static int row() { return threadIdx.x / 32 * MT * 16; }
+	__device__ const bf16 *queries(const Tensor &x) const { return (const bf16 *)x.p + query * x.ld + head * D; }
+	// The keys of step at, in K or V.
+	__device__ const bf16 *seen(const AttentionGradArgs &a, const Tensor &x, int at) const {
+		return (const bf16 *)x.p + (sequence * a.g.keys + at * STEP) * x.ld + key_col;
+	}
+	__device__ int n(int at) const { return min(STEP, keys - at * STEP); }
+
+	// weigh makes weights of scores with the keys of a step.
+	__device__ void weigh(float (*p)[STEP / 8][4], int at) const {
+		constexpr float scale2 = score_scale<D>() * LOG2E;
+		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+		const int j0 = at * STEP - (int)i0; // relative to the first query
+		const bool masked = j0 + STEP > 0;
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+				for (int c = 0; c < 4; c++) {
+					const int r = row() + m * 16 + g + c / 2 * 8, col = n * 8 + 2 * t + c % 2;
+					float w = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
+					if (masked && j0 + col > r)
+						w = 0.0f;
+					p[m][n][c] = w;
+				}
+	}
+
+	// grade makes gradients of scores, before their scale, of those of weights.
+	__device__ void grade(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4]) const {
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+				for (int c = 0; c < 4; c++)
+					d[m][n][c] = p[m][n][c] * (d[m][n][c] - dot[m][c / 2]);
+	}
+
+	// end stores the result. The sheet lies in memory, where the operands were.
+	__device__ void end(const AttentionGradArgs &a, const float (*sum)[D / 8][4], void *memory, Result::Shared &shared) const {
+		float factor[MT][2];
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+			factor[m][0] = factor[m][1] = score_scale<D>();
+		Result dq(a.dq, a.g.heads * D, shared); // waits
+		const Sheet<D> sheet = {(float *)memory};
+		sheet.template put<MT>(row(), sum, factor);
+		__syncthreads();
+		sheet.template store<QUERY_BLOCK>(dq, query, rows, head * D);
+		dq.end();
+	}
+};
