@@ -51,6 +51,8 @@ type matrix struct {
 type binder struct {
 	address func(*backend.Tensor) uint64 // of a tensor's first element
 
+	wgmma bool // attention takes the kernels that are Hopper's alone
+
 	rank, ranks int      // whose calls these are, of how many; 0: of any number, not to be made
 	meetings    []string // names of collectives, in the order of their marks
 

@@ -42,7 +42,7 @@ func (b *binder) attentionShape(q, k *backend.Tensor, batch, headDim int, operan
 	return kernels.AttentionShape{
 		Batch: batch, Queries: q.Rows() / batch, Keys: k.Rows() / batch,
 		Heads: q.Cols() / headDim, KeyHeads: k.Cols() / headDim, HeadDim: headDim,
-		Fast: kernels.FastAttention(headDim, aligned, list...),
+		Fast: kernels.FastAttention(headDim, aligned, list...), WGMMA: b.wgmma,
 	}
 }
 

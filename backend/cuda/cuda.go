@@ -77,6 +77,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -99,16 +100,26 @@ func init() {
 // bytes that FP8 operands need.
 const align = 256
 
-// ordinal is the number of the GPU in "cuda:1", 0 in "cuda".
-func ordinal(device string) (int, error) {
-	if device == "" {
-		return 0, nil
+// A wish is what the device of "cuda:1,attention=mma" asks for.
+type wish struct {
+	gpu int  // its number
+	mma bool // attention by mma.sync, where a GPU has wgmma too
+}
+
+// parse takes a device's name apart.
+func parse(device string) (w wish, err error) {
+	for option := range strings.SplitSeq(device, ",") {
+		n, err := strconv.ParseUint(option, 10, 16)
+		switch {
+		case err == nil:
+			w.gpu = int(n)
+		case option == "attention=mma":
+			w.mma = true
+		case device != "":
+			return wish{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; and attention=mma, on Hopper too the kernels of attention that other GPUs have, such as cuda:0,attention=mma)", device)
+		}
 	}
-	n, err := strconv.ParseUint(device, 10, 16)
-	if err != nil {
-		return 0, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda)", device)
-	}
-	return int(n), nil
+	return w, nil
 }
 
 // spec is what cuBLASLt documents for Ada and Hopper (compute capability 8.9
@@ -116,7 +127,7 @@ func ordinal(device string) (int, error) {
 // pair of FP8 operands but E5M2×E5M2. Casts are kernels of our own, which can
 // draw any random bits.
 func spec(device string) (backend.Spec, error) {
-	if _, err := ordinal(device); err != nil {
+	if _, err := parse(device); err != nil {
 		return backend.Spec{}, err
 	}
 	return backend.Spec{
@@ -135,11 +146,11 @@ func spec(device string) (backend.Spec, error) {
 // open makes the backends of as many GPUs as there are ranks: cuda:2 with two
 // ranks is GPUs 2 and 3.
 func open(device string, o backend.Options) ([]backend.Backend, error) {
-	first, err := ordinal(device)
+	w, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
-	list, err := openRanks(first, max(1, o.Ranks), o.Choices)
+	list, err := openRanks(w, max(1, o.Ranks), o.Choices)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)

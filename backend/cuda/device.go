@@ -33,6 +33,8 @@ type device struct {
 
 	allocated int64 // bytes of the device
 
+	mma bool // attention by mma.sync was asked for
+
 	earlier, chosen choices // for products: of an earlier process, and now
 
 	// Of one rank among several.
@@ -47,7 +49,8 @@ type device struct {
 var errClosed = errors.New("cuda: this backend is closed")
 
 // openRanks opens the GPUs from one on, and connects them if there are several.
-func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error) {
+func openRanks(w wish, ranks int, earlier []byte) (_ []backend.Backend, err error) {
+	first := w.gpu
 	if driver, err := libcuda.ProbeDriver(); err == nil && first < len(driver.GPUs) && first+ranks > len(driver.GPUs) {
 		return nil, fmt.Errorf("%w: %d ranks need GPUs %d to %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = %d, or use --backend emu",
 			backend.ErrUnsupported, ranks, first, first+ranks-1, len(driver.GPUs), len(driver.GPUs)-first)
@@ -61,7 +64,7 @@ func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error
 		}
 	}()
 	for i := range ranks {
-		d, err := openDevice(first+i, earlier)
+		d, err := openDevice(first+i, w.mma, earlier)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +82,7 @@ func openRanks(first, ranks int, earlier []byte) (_ []backend.Backend, err error
 	return list, nil
 }
 
-func openDevice(ordinal int, earlier []byte) (*device, error) {
+func openDevice(ordinal int, mma bool, earlier []byte) (*device, error) {
 	g, err := openGPU(ordinal)
 	if err != nil {
 		return nil, err
@@ -88,7 +91,7 @@ func openDevice(ordinal int, earlier []byte) (*device, error) {
 	if err != nil {
 		return nil, (&device{gpu: g}).failure("open a stream", 0, err)
 	}
-	return (&device{gpu: g, stream: s, earlier: parseChoices(earlier, g.lt.Version)}).start()
+	return (&device{gpu: g, stream: s, mma: mma, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
 // start completes a device that has its GPU and stream.
@@ -107,9 +110,15 @@ func (d *device) start() (_ *device, err error) {
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
+// wgmma reports whether attention takes the kernels that are Hopper's alone.
+func (d *device) wgmma() bool { return d.Major == 9 && d.Minor == 0 && !d.mma }
+
 // arithmetic names all that the last bits of a result depend on.
 func (d *device) arithmetic() string {
 	text := fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
+	if d.mma {
+		text += "+attention-mma"
+	}
 	if d.group != nil {
 		text += "+nccl" + d.comm.Version
 	}

@@ -47,7 +47,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	b := binder{
 		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
 		rank:    d.rank, ranks: d.ranks(), meetings: d.meetings,
-		scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
+		wgmma: d.wgmma(), scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
 	if err != nil {

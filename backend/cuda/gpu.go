@@ -181,11 +181,11 @@ func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 
 // available says what is missing to run on a GPU, the first if none is named.
 func available(device string) error {
-	n, err := ordinal(device)
+	w, err := parse(device)
 	if err != nil {
 		return err
 	}
-	return usable(n)
+	return usable(w.gpu)
 }
 
 // usable says why a GPU cannot be used, in one sentence. It takes no memory of

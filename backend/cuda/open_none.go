@@ -17,7 +17,7 @@ func available(string) error {
 	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
-func openRanks(int, int, []byte) ([]backend.Backend, error) {
+func openRanks(wish, int, []byte) ([]backend.Backend, error) {
 	return nil, available("")
 }
 

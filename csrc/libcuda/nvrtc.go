@@ -70,11 +70,16 @@ func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, 
 	return cubin, err
 }
 
-// Usage compiles for what the assembler, ptxas, says of each kernel.
+// Usage compiles for what the assembler, ptxas, says of each kernel. That it had to
+// make the products of wgmma wait for each other is an error.
 func (c *Compiler) Usage(src Source, arch string, options ...string) ([]Usage, error) {
 	_, log, err := c.compile(src, arch, append(slices.Clone(options), "--ptxas-options=-v"))
 	if err != nil {
 		return nil, err
+	}
+	if at := strings.Index(log, "Potential Performance Loss"); at >= 0 {
+		text, _, _ := strings.Cut(log[at:], "\n")
+		return nil, fmt.Errorf("%s: the assembler says: %s", src.Name, text)
 	}
 	list := parseUsage(log)
 	if len(list) == 0 {

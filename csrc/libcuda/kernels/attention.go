@@ -10,6 +10,8 @@ type AttentionShape struct {
 	// Fast picks the kernels on BF16 tensor cores; see FastAttention. The others
 	// take any head size and format, at a small fraction of the speed.
 	Fast bool
+	// WGMMA picks those of them that take Hopper's wgmma: compute capability 9.0.
+	WGMMA bool
 }
 
 // FastAttention reports whether the tensor core kernels can take operands of
@@ -25,8 +27,9 @@ func FastAttention(headDim int, aligned bool, operands ...Format) bool {
 // What attention.cu and attention_grad.cu fix.
 const (
 	queryBlock   = 128
-	keyBlock     = 128 // of the backward for keys and values
-	plainThreads = 128 // a warp takes a query or a key
+	keyBlock     = 128  // of the backward for keys and values
+	plainThreads = 128  // a warp takes a query or a key
+	pattern      = 1024 // wgmma.cuh: operands begin at a multiple of so many bytes
 )
 
 // Words are the shape's words in the arguments, in place of rows and cols.
@@ -41,6 +44,9 @@ func (s AttentionShape) Words() []uint64 {
 func Attention(s AttentionShape) Launches {
 	if !s.Fast {
 		return Launches{Kernels: []Kernel{s.plain("attention", "attention.cu", s.Queries, s.Heads, 2)}}
+	}
+	if s.WGMMA {
+		return Launches{Kernels: []Kernel{s.wgmma("attention", "attention_wgmma.cu", s.Heads, s.Queries, queryBlock, 1280*s.HeadDim)}}
 	}
 	return Launches{Kernels: []Kernel{
 		s.fast("attention", "attention.cu", s.Heads, s.Queries, queryBlock, 128, 512*s.HeadDim),
@@ -58,6 +64,12 @@ func AttentionGrad(s AttentionShape) Launches {
 		l.Kernels = append(l.Kernels,
 			s.plain("attention_grad_kv", "attention_grad.cu", s.Keys, s.KeyHeads, 4),
 			s.plain("attention_grad_q", "attention_grad.cu", s.Queries, s.Heads, 3))
+		return l
+	}
+	if s.WGMMA {
+		l.Kernels = append(l.Kernels,
+			s.wgmma("attention_grad_kv", "attention_grad_wgmma.cu", s.KeyHeads, s.Keys, keyBlock, 1280*s.HeadDim+1536),
+			s.wgmma("attention_grad_q", "attention_grad_wgmma.cu", s.Heads, s.Queries, queryBlock, 1280*s.HeadDim))
 		return l
 	}
 	threads := 256 // of the kernel for keys and values: 16 keys to a warp, or 32
@@ -88,4 +100,11 @@ func (s AttentionShape) fast(name, source string, heads, rows, block, threads, o
 		fmt.Sprintf("%s_%d", name, s.HeadDim), source,
 		[3]int{s.Batch * heads, parts(rows, block), 1}, threads, max(operands, result),
 	}
+}
+
+// wgmma is a fast kernel of two warpgroups.
+func (s AttentionShape) wgmma(name, source string, heads, rows, block, operands int) Kernel {
+	k := s.fast(name+"_wgmma", source, heads, rows, block, 256, operands)
+	k.Shared += pattern
+	return k
 }

@@ -20,7 +20,8 @@ import (
 
 // The conformance suite covers every op at small sizes. Here is what it does not
 // reach: all values of a cast, tiles with all their vectors, attention on tensor
-// cores. Stand-ins run the kernels, or a GPU does (standin.Load).
+// cores, those of Hopper and those of every GPU. Stand-ins run the kernels, or a GPU does
+// (standin.Load).
 
 // side is one backend with one program loaded.
 type side struct {
@@ -63,8 +64,10 @@ func TestOnADevice(t *testing.T) {
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
 	t.Run("casts", testCasts)
-	t.Run("attention", testAttention)
-	t.Run("attentiongrad", testAttentionGrad)
+	for _, name := range []string{"cuda", "cuda:0,attention=mma"} {
+		t.Run("attention/"+name, func(t *testing.T) { testAttention(t, name) })
+		t.Run("attentiongrad/"+name, func(t *testing.T) { testAttentionGrad(t, name) })
+	}
 }
 
 // code is element i of stored numbers.
@@ -223,12 +226,15 @@ func normal(rng *rand.Rand, n int) []byte {
 // to BF16, each by up to 2^-9, with random signs; and some for the sums in FP32.
 const weights = 0x1p-9
 
-func testAttention(t *testing.T) {
+func testAttention(t *testing.T, device string) {
 	for _, h := range []heads{
 		{2, 150, 150, 4, 2, 64, 0},
 		{1, 131, 131, 2, 1, 128, 0},
 		{2, 5, 200, 2, 1, 128, 190}, // a cache that is longer than what is seen
 		{1, 1, 64, 4, 4, 64, 63},
+		{1, 63, 63, 1, 1, 64, 0},
+		{1, 65, 450, 2, 2, 64, 385},   // a block, and one query
+		{1, 130, 600, 2, 1, 128, 450}, // more blocks of keys than lie in shared memory at once
 	} {
 		t.Run(h.String(), func(t *testing.T) {
 			rows, cols := h.batch*h.queries, h.heads*h.dim
@@ -243,7 +249,7 @@ func testAttention(t *testing.T) {
 					Batch: h.batch, HeadDim: h.dim,
 				})
 			}
-			want, got := open(t, "ref", record), open(t, "cuda", record)
+			want, got := open(t, "ref", record), open(t, device, record)
 			for _, s := range []*side{want, got} {
 				rng := rand.New(rand.NewPCG(3, 4))
 				s.write("q", normal(rng, rows*cols))
@@ -262,8 +268,8 @@ func testAttention(t *testing.T) {
 	}
 }
 
-func testAttentionGrad(t *testing.T) {
-	for _, h := range []heads{{2, 140, 140, 4, 2, 64, 0}, {1, 150, 150, 2, 1, 128, 0}, {1, 17, 17, 2, 2, 64, 0}} {
+func testAttentionGrad(t *testing.T, device string) {
+	for _, h := range []heads{{2, 140, 140, 4, 2, 64, 0}, {1, 150, 150, 2, 1, 128, 0}, {1, 17, 17, 2, 2, 64, 0}, {2, 65, 65, 3, 1, 128, 0}, {1, 330, 330, 2, 1, 128, 0}} {
 		t.Run(h.String(), func(t *testing.T) {
 			rows, cols, keyCols := h.batch*h.queries, h.heads*h.dim, h.keyHeads*h.dim
 			record := func(v *backend.Vars, p *backend.Program) {
@@ -279,7 +285,7 @@ func testAttentionGrad(t *testing.T) {
 					Batch: h.batch, HeadDim: h.dim,
 				})
 			}
-			want, got := open(t, "ref", record), open(t, "cuda", record)
+			want, got := open(t, "ref", record), open(t, device, record)
 			for _, s := range []*side{want, got} {
 				rng := rand.New(rand.NewPCG(5, 6))
 				s.write("q", normal(rng, rows*cols))

@@ -30,9 +30,9 @@ func everyLaunch(rows, cols int) (list []Launches) {
 	_, _, squares := SquareTable([]Square{{LD: cols, Rows: rows, Cols: cols}})
 	_, _, adam, _ := AdamTable([]Adam{{LD: cols, Rows: rows, Cols: cols}}, true, true)
 	list = append(list, squares, adam, Rope(rows, 128*cols, 128), Quantize(rows, cols, []int{0}), Quantize(rows, cols, []int{0, rows * cols}))
-	for _, fast := range []bool{false, true} {
+	for _, by := range []AttentionShape{{}, {Fast: true}, {Fast: true, WGMMA: true}} {
 		for _, dim := range []int{64, 128} {
-			s := AttentionShape{Batch: 1, Queries: rows, Keys: rows, Heads: 2, KeyHeads: 1, HeadDim: dim, Fast: fast}
+			s := AttentionShape{Batch: 1, Queries: rows, Keys: rows, Heads: 2, KeyHeads: 1, HeadDim: dim, Fast: by.Fast, WGMMA: by.WGMMA}
 			list = append(list, Attention(s), AttentionGrad(s))
 		}
 	}
@@ -74,7 +74,7 @@ func TestLaunchesMatchTheSources(t *testing.T) {
 	for name, value := range map[string]int{
 		"TILE_THREADS": tileThreads, "TILE_ROWS": tileRows, "TILE_COLS": stripCols, "TILE_SPAN": tileSpan,
 		"STRIP_ROWS": stripRows, "FLAT_THREADS": flatThreads, "FLAT_ELEMS": flatElems,
-		"SQUARE_ELEMS": squareElems, "ADAM_SLOTS": adamSlots, "QUERY_BLOCK": queryBlock, "KEY_BLOCK": keyBlock,
+		"SQUARE_ELEMS": squareElems, "ADAM_SLOTS": adamSlots, "QUERY_BLOCK": queryBlock, "KEY_BLOCK": keyBlock, "PATTERN": pattern,
 	} {
 		require.Equal(t, values[name], strconv.Itoa(value), name)
 	}
@@ -82,14 +82,18 @@ func TestLaunchesMatchTheSources(t *testing.T) {
 
 // A GPU takes what a launch asks for.
 func TestLaunchesFitTheHardware(t *testing.T) {
-	const adaShared = 99 << 10 // bytes a block may have; Hopper has 227 KiB
+	const adaShared, hopperShared = 99 << 10, 227 << 10 // bytes a block may have
 	for _, rows := range []int{1, 33, 4096} {
 		for _, l := range everyLaunch(rows, 1000) {
 			for _, k := range l.Kernels {
 				require.Positive(t, k.Grid[0]*k.Grid[1]*k.Grid[2], k.Name)
 				require.Less(t, k.Grid[1], 1<<16, k.Name)
 				require.Less(t, k.Grid[2], 1<<16, k.Name)
-				require.LessOrEqual(t, k.Shared, adaShared, k.Name)
+				if strings.Contains(k.Name, "_wgmma_") {
+					require.LessOrEqual(t, k.Shared, hopperShared, k.Name)
+				} else {
+					require.LessOrEqual(t, k.Shared, adaShared, k.Name)
+				}
 			}
 		}
 	}

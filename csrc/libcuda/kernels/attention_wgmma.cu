@@ -1,0 +1,81 @@
+// attention_wgmma_64 and attention_wgmma_128: attention.cu's fast kernels with
+// wgmma, for Hopper alone.
+#include "attention.cuh"
+#include "wgmma.cuh"
+
+template <int D> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
+	const int N = 128, THREADS = 256;
+	typedef PanelTile<D, QUERY_BLOCK> QTile;
+	typedef PanelTile<D, N> KTile;
+	DYNAMIC_SHARED(bf16, start);
+	bf16 *memory = begin_at_pattern(start);
+	const QTile q = {memory};
+	const Queries<D> b(a);
+	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, group_row = threadIdx.x / 128 * GROUP_ROWS;
+	const auto k = [&](int at) { return KTile{memory + QTile::SIZE + at % 2 * KTile::SIZE}; };
+	const auto v = [&](int at) { return KTile{memory + QTile::SIZE + (2 + at % 2) * KTile::SIZE}; };
+	const auto load_k = [&](int at) { k(at).template load<THREADS>(b.k(a) + (i64)at * N * a.k.ld, a.k.ld, min(N, b.keys - at * N)); };
+	const auto load_v = [&](int at) { v(at).template load<THREADS>(b.v(a) + (i64)at * N * a.v.ld, a.v.ld, min(N, b.keys - at * N)); };
+
+	Softmax<D, 1> softmax;
+	float o[1][D / 8][4], s[1][N / 8][4], correction[1][2];
+	u32 w[N / 16][4];
+	clear<1>(o);
+
+	q.template load<THREADS>(b.q(a), a.q.ld, b.rows);
+	load_k(0);
+	commit();
+	load_v(0);
+	if (steps > 1)
+		load_k(1);
+	commit();
+	wait_for<1>();
+	show();
+	__syncthreads();
+	begin_products();
+	begin_rows(s, q, group_row, k(0));
+	commit_products();
+	wait_products<0>(s);
+	softmax.template mask<N>(s, b, row, 0);
+	softmax.template weigh<N>(s, correction); // of nothing yet
+	pack(w, s);
+	for (int at = 0; at + 1 < steps; at++) {
+		wait_for<0>();
+		show();
+		__syncthreads(); // V and the next K are there, and nobody needs K and the last V any more
+		if (at + 2 < steps)
+			load_k(at + 2);
+		load_v(at + 1);
+		commit();
+		begin_products();
+		begin_rows(s, q, group_row, k(at + 1));
+		commit_products();
+		begin_weights(o, w, v(at));
+		commit_products();
+		wait_products<1>(s);
+		softmax.template mask<N>(s, b, row, (at + 1) * N);
+		softmax.template weigh<N>(s, correction);
+		settle<2>(softmax.total[0]);
+		wait_products<0>(o);
+		softmax.correct(o, correction);
+		pack(w, s);
+	}
+	wait_for<0>();
+	show();
+	__syncthreads();
+	begin_products();
+	begin_weights(o, w, v(steps - 1));
+	commit_products();
+	wait_products<0>(o);
+	softmax.end(a, b, o, memory, shared);
+}
+
+KERNEL(attention_wgmma_64, AttentionArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	attend<64>(a, shared);
+}
+
+KERNEL(attention_wgmma_128, AttentionArgs, 256, 1) {
+	__shared__ Result::Shared shared;
+	attend<128>(a, shared);
+}
