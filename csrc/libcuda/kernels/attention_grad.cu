@@ -53,12 +53,12 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	const Keys<D, STEP> b(a);
 	const int row = threadIdx.x / 32 * MT * 16;
 
-	const auto load = [&](int at) {
-		const int n = b.n(a, at), stage = at % 2;
+	const auto load = [&](int at, const auto &s) {
+		const int n = b.n(a, s), stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
-		q.template load<STEP, THREADS>(b.queries(a, a.q, at), a.q.ld, n);
-		dout.template load<STEP, THREADS>(b.queries(a, a.dout, at), a.dout.ld, n);
-		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, at);
+		q.template load<STEP, THREADS>(b.queries(a, a.q, s), a.q.ld, n);
+		dout.template load<STEP, THREADS>(b.queries(a, a.dout, s), a.dout.ld, n);
+		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, s);
 		commit();
 	};
 
@@ -67,12 +67,15 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	clear<MT>(sum_v);
 	k.template load<KEY_BLOCK, THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<KEY_BLOCK, THREADS>(b.v(a), a.v.ld, b.rows);
-	load(0);
+	typename Keys<D, STEP>::Step now, next = {0, 0};
+	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
 		__syncthreads(); // the stage is there, and nobody needs the other one any more
+		now = next;
+		next.advance(b);
 		if (at + 1 < b.all)
-			load(at + 1);
+			load(at + 1, next);
 		const int stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
@@ -82,7 +85,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 		clear<MT>(d);
 		multiply_rows<D, MT, STEP>(p, k, row, q);
 		multiply_rows<D, MT, STEP>(d, v, row, dout);
-		b.template weigh<MT>(p, lse, row, at);
+		b.template weigh<MT>(p, lse, row, now);
 		b.template grade<MT>(d, p, dots);
 		multiply_weights<D, MT, STEP>(sum_v, p, dout);
 		multiply_weights<D, MT, STEP>(sum_k, d, q);

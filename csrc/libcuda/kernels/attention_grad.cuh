@@ -33,19 +33,29 @@ template <int D, int STEP> struct Keys {
 	__device__ const bf16 *k(const AttentionGradArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_head * D; }
 	__device__ const bf16 *v(const AttentionGradArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_head * D; }
 
-	// Of the queries of step at: the first, relative to the first key; how many
-	// there are; where their rows are in a tensor, and their numbers in LSE.
-	__device__ int i0(int at) const { return at % steps * STEP; }
-	__device__ i64 head(const AttentionGradArgs &a, int at) const { return key_head * a.g.group() + at / steps; }
-	__device__ int n(const AttentionGradArgs &a, int at) const { return (int)min((i64)STEP, a.g.queries - j0 - i0(at)); }
-	__device__ const bf16 *queries(const AttentionGradArgs &a, const Tensor &x, int at) const {
-		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + i0(at)) * x.ld + head(a, at) * D;
+	// Step is where a block is: in which of the heads that share its key head, and
+	// at which query, relative to the first key.
+	struct Step {
+		int head, i0;
+
+		__device__ void advance(const Keys &b) {
+			i0 += STEP;
+			if (i0 == b.steps * STEP)
+				i0 = 0, head++;
+		}
+	};
+
+	// Of the queries of a step: how many there are, and where their rows are in a
+	// tensor.
+	__device__ int n(const AttentionGradArgs &a, const Step &s) const { return (int)min((i64)STEP, a.g.queries - j0 - s.i0); }
+	__device__ const bf16 *queries(const AttentionGradArgs &a, const Tensor &x, const Step &s) const {
+		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + s.i0) * x.ld + (key_head * a.g.group() + s.head) * D;
 	}
 
 	// load_numbers begins to copy LSE and DOut·O of the queries of a step.
-	__device__ void load_numbers(const AttentionGradArgs &a, float *lse, float *dots, int at) const {
-		const int i = threadIdx.x % STEP, rows = n(a, at);
-		const i64 from = a.g.lse(sequence, head(a, at), j0 + i0(at) + (i < rows ? i : 0));
+	__device__ void load_numbers(const AttentionGradArgs &a, float *lse, float *dots, const Step &s) const {
+		const int i = threadIdx.x % STEP, rows = n(a, s);
+		const i64 from = a.g.lse(sequence, key_head * a.g.group() + s.head, j0 + s.i0 + (i < rows ? i : 0));
 		if (threadIdx.x < STEP)
 			copy4(lse + i, a.lse.f32() + from, i < rows);
 		else if (threadIdx.x < 2 * STEP)
@@ -55,43 +65,44 @@ template <int D, int STEP> struct Keys {
 	// weigh makes the weights of keys of a warp, of which row is the first, of
 	// scores with the queries of a step. Rows of queries that do not exist are zero,
 	// and so is what they add.
-	template <int MT> __device__ void weigh(float (*p)[STEP / 8][4], const float *lse, int row, int at) const {
+	template <int MT> __device__ void weigh(float (*p)[STEP / 8][4], const float *lse, int row, const Step &s) const {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-		const bool masked = i0(at) < KEY_BLOCK;
 #pragma unroll
-		for (int n = 0; n < STEP / 8; n++)
+		for (int n = 0; n < STEP / 8; n++) {
+			const float2 two = *(const float2 *)(lse + n * 8 + 2 * t);
+			const float base[2] = {two.x * LOG2E, two.y * LOG2E};
 #pragma unroll
-			for (int e = 0; e < 2; e++) {
-				const int i = n * 8 + 2 * t + e;
-				const float base = lse[i] * LOG2E;
+			for (int m = 0; m < MT; m++)
 #pragma unroll
-				for (int m = 0; m < MT; m++)
+				for (int c = 0; c < 4; c++)
+					p[m][n][c] = fast_exp2(p[m][n][c] * scale2 - base[c % 2]);
+		}
+		if (s.i0 >= KEY_BLOCK)
+			return; // every query sees every key
+		const int ahead = s.i0 + 2 * t - row - g; // of a thread's first element
 #pragma unroll
-					for (int half = 0; half < 2; half++) {
-						const int j = row + m * 16 + g + 8 * half, c = 2 * half + e;
-						float w = fast_exp2(p[m][n][c] * scale2 - base);
-						if (masked && j > i0(at) + i)
-							w = 0.0f;
-						p[m][n][c] = w;
-					}
-			}
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+				for (int c = 0; c < 4; c++)
+					if (m * 16 + c / 2 * 8 - n * 8 - c % 2 > ahead)
+						p[m][n][c] = 0.0f;
 	}
 
 	// grade makes gradients of scores, before their scale, of those of weights.
 	template <int MT> __device__ static void grade(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4], const float *dots) {
 		const int t = threadIdx.x % 4;
 #pragma unroll
-		for (int n = 0; n < STEP / 8; n++)
+		for (int n = 0; n < STEP / 8; n++) {
+			const float2 dot = *(const float2 *)(dots + n * 8 + 2 * t);
 #pragma unroll
-			for (int e = 0; e < 2; e++) {
-				const float dot = dots[n * 8 + 2 * t + e];
+			for (int m = 0; m < MT; m++)
 #pragma unroll
-				for (int m = 0; m < MT; m++)
-#pragma unroll
-					for (int half = 0; half < 2; half++)
-						d[m][n][2 * half + e] = p[m][n][2 * half + e] * (d[m][n][2 * half + e] - dot);
-			}
+				for (int c = 0; c < 4; c++)
+					d[m][n][c] = p[m][n][c] * (d[m][n][c] - (c % 2 ? dot.y : dot.x));
+		}
 	}
 
 	// end stores the results. The sheet lies in memory, where the operands were.
@@ -155,19 +166,24 @@ template <int D, int STEP, int MT> struct GradQueries {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 		const int j0 = at * STEP - (int)i0; // relative to the first query
-		const bool masked = j0 + STEP > 0;
 #pragma unroll
 		for (int m = 0; m < MT; m++)
 #pragma unroll
 			for (int n = 0; n < STEP / 8; n++)
 #pragma unroll
-				for (int c = 0; c < 4; c++) {
-					const int r = row() + m * 16 + g + c / 2 * 8, col = n * 8 + 2 * t + c % 2;
-					float w = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
-					if (masked && j0 + col > r)
-						w = 0.0f;
-					p[m][n][c] = w;
-				}
+				for (int c = 0; c < 4; c++)
+					p[m][n][c] = fast_exp2(p[m][n][c] * scale2 - base[m][c / 2]);
+		if (j0 + STEP <= row())
+			return; // the warp's queries see every key
+		const int ahead = row() + g - j0 - 2 * t; // of a thread's first element
+#pragma unroll
+		for (int m = 0; m < MT; m++)
+#pragma unroll
+			for (int n = 0; n < STEP / 8; n++)
+#pragma unroll
+				for (int c = 0; c < 4; c++)
+					if (n * 8 + c % 2 - m * 16 - c / 2 * 8 > ahead)
+						p[m][n][c] = 0.0f;
 	}
 
 	// grade makes gradients of scores, before their scale, of those of weights.

@@ -16,14 +16,14 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	bf16 *stages = memory + 2 * KTile::SIZE; // Q, then dOut, of each stage
 	float *numbers = (float *)(stages + 2 * STAGES * QTile::SIZE); // LSE, then DOut·O
 	const Keys<D, STEP> b(a);
-	const int row = threadIdx.x / 32 * 16, group_row = threadIdx.x / 128 * GROUP_ROWS;
+	const int row = threadIdx.x / 32 * 16, group = group_row();
 
-	const auto load = [&](int at) {
-		const int n = b.n(a, at), stage = at % STAGES;
+	const auto load = [&](int at, const auto &s) {
+		const int n = b.n(a, s), stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
-		q.template load<THREADS>(b.queries(a, a.q, at), a.q.ld, n);
-		dout.template load<THREADS>(b.queries(a, a.dout, at), a.dout.ld, n);
-		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, at);
+		q.template load<THREADS>(b.queries(a, a.q, s), a.q.ld, n);
+		dout.template load<THREADS>(b.queries(a, a.dout, s), a.dout.ld, n);
+		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, s);
 		commit();
 	};
 
@@ -33,26 +33,29 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	clear<1>(sum_v);
 	k.template load<THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<THREADS>(b.v(a), a.v.ld, b.rows);
-	load(0);
+	typename Keys<D, STEP>::Step now, next = {0, 0};
+	load(0, next);
 	int at = 0;
 	do {
 		wait_for<0>();
 		show();
 		__syncthreads(); // the stage is there, and nobody needs the one before the last any more
+		now = next;
+		next.advance(b);
 		if (at + 1 < b.all)
-			load(at + 1);
+			load(at + 1, next);
 		const int stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
 		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
 
 		float p[1][STEP / 8][4], d[1][STEP / 8][4];
 		begin_products();
-		begin_rows(p, k, group_row, q);
+		begin_rows(p, k, group, q);
 		commit_products();
-		begin_rows(d, v, group_row, dout);
+		begin_rows(d, v, group, dout);
 		commit_products();
 		wait_products<1>(p, sum_k, sum_v);
-		b.template weigh<1>(p, lse, row, at);
+		b.template weigh<1>(p, lse, row, now);
 		pack(wp, p);
 		begin_products();
 		begin_weights(sum_v, wp, dout);
@@ -86,7 +89,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	const QTile q = {memory}, dout = {memory + QTile::SIZE};
 	bf16 *stages = memory + 2 * QTile::SIZE; // K, then V, of each stage
 	const GradQueries<D, STEP, 1> b(a);
-	const int group_row = threadIdx.x / 128 * GROUP_ROWS;
+	const int group = group_row();
 
 	const auto load = [&](int at) {
 		const KTile k = {stages + at % STAGES * 2 * KTile::SIZE}, v = {k.p + KTile::SIZE};
@@ -111,9 +114,9 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 
 		float p[1][STEP / 8][4], d[1][STEP / 8][4];
 		begin_products();
-		begin_rows(p, q, group_row, k);
+		begin_rows(p, q, group, k);
 		commit_products();
-		begin_rows(d, dout, group_row, v);
+		begin_rows(d, dout, group, v);
 		commit_products();
 		wait_products<1>(p, sum);
 		b.weigh(p, at);

@@ -11,7 +11,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	bf16 *memory = begin_at_pattern(start);
 	const QTile q = {memory};
 	const Queries<D> b(a);
-	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, group_row = threadIdx.x / 128 * GROUP_ROWS;
+	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, group = group_row();
 	const auto k = [&](int at) { return KTile{memory + QTile::SIZE + at % 2 * KTile::SIZE}; };
 	const auto v = [&](int at) { return KTile{memory + QTile::SIZE + (2 + at % 2) * KTile::SIZE}; };
 	const auto load_k = [&](int at) { k(at).template load<THREADS>(b.k(a) + (i64)at * N * a.k.ld, a.k.ld, min(N, b.keys - at * N)); };
@@ -33,7 +33,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	show();
 	__syncthreads();
 	begin_products();
-	begin_rows(s, q, group_row, k(0));
+	begin_rows(s, q, group, k(0));
 	commit_products();
 	wait_products<0>(s);
 	softmax.template mask<N>(s, b, row, 0);
@@ -48,7 +48,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 		load_v(at + 1);
 		commit();
 		begin_products();
-		begin_rows(s, q, group_row, k(at + 1));
+		begin_rows(s, q, group, k(at + 1));
 		commit_products();
 		begin_weights(o, w, v(at));
 		commit_products();

@@ -1,6 +1,6 @@
 // BF16 tensor cores of Hopper by wgmma: four warps, a warpgroup, multiply 64 rows
 // together, and read operands from shared memory without a load of their own. It is
-// sm_90a's alone, not of what came later. mma.sync has about 62 % of Hopper's rate
+XX
 // (Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
 // Microbenchmarking, 2024).
 //
@@ -26,7 +26,12 @@
 const int GROUP_ROWS = 64; // rows of a warpgroup
 const int PATTERN = 1024;  // bytes after which the swizzle repeats
 
-// begin_at rounds up to where the swizzle's pattern begins.
+// group_row is the first row of this thread's warpgroup. From one lane, it is the same
+// for the warp as the compiler sees it, too, and so are descriptors, which lie in
+// registers of the warp.
+__device__ inline int group_row() { return __shfl_sync(ALL, (int)(threadIdx.x / 128 * GROUP_ROWS), 0); }
+
+// begin_at_pattern rounds up to where the swizzle's pattern begins.
 __device__ inline bf16 *begin_at_pattern(bf16 *p) {
 #ifdef __CUDA_ARCH__
 	const u32 at = address_of(p);
