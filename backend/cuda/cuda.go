@@ -108,11 +108,12 @@ type wish struct {
 
 // parse takes a device's name apart.
 func parse(device string) (w wish, err error) {
+	named := false
 	for option := range strings.SplitSeq(device, ",") {
 		n, err := strconv.ParseUint(option, 10, 16)
 		switch {
-		case err == nil:
-			w.gpu = int(n)
+		case err == nil && !named:
+			w.gpu, named = int(n), true
 		case option == "attention=mma":
 			w.mma = true
 		case device != "":

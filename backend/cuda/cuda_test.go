@@ -12,14 +12,14 @@ import (
 )
 
 func TestSpec(t *testing.T) {
-	for _, device := range []string{"", "0", "12"} {
+	for _, device := range []string{"", "0", "12", "1,attention=mma", "attention=mma"} {
 		s, err := spec(device)
 		require.NoError(t, err)
 		require.Equal(t, fp8.E4M3, s.E4M3)
 		require.Contains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E4M3})
 		require.NotContains(t, s.Pairs, [2]fp8.DType{fp8.E5M2, fp8.E5M2})
 	}
-	for _, device := range []string{"h100", "-1", "0,1", "65536"} {
+	for _, device := range []string{"h100", "-1", "0,1", "65536", "0,attention=", "attention=wgmma"} {
 		_, err := spec(device)
 		require.ErrorContains(t, err, "known: ", device)
 		_, err = open(device, backend.Options{})

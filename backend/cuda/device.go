@@ -33,7 +33,8 @@ type device struct {
 
 	allocated int64 // bytes of the device
 
-	mma bool // attention by mma.sync was asked for
+	mma    bool // attention by mma.sync: it was asked for, or wgmma failed its trial
+	trying bool // this is the trial
 
 	earlier, chosen choices // for products: of an earlier process, and now
 

@@ -30,6 +30,10 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 			return nil, fmt.Errorf("cuda: program %s: its variables are not the ones bound to this backend", p.Name())
 		}
 	}
+	wgmma, err := d.tried(programs)
+	if err != nil {
+		return nil, err
+	}
 	plan := backend.MakePlan(align, backend.PerOp, programs...)
 	// Bound twice: how much memory the calls need is known when they are.
 	sizes, err := measure(plan, programs)
@@ -47,7 +51,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	b := binder{
 		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
 		rank:    d.rank, ranks: d.ranks(), meetings: d.meetings,
-		wgmma: d.wgmma(), scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
+		wgmma: wgmma, scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
 	if err != nil {

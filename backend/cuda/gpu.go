@@ -28,6 +28,8 @@ type gpu struct {
 	modules   map[string]*libcuda.Module // by source
 	functions map[string]*function       // by kernel
 
+	trial func() error // of attention's kernels with wgmma, once
+
 	remembered *remembered // what was chosen for products; the same for all GPUs of a kind
 }
 
@@ -91,6 +93,7 @@ func newGPU(d *libcuda.Device) (*gpu, error) {
 	if g.compiler, err = libcuda.NewCompiler(g.Version); err != nil {
 		return nil, errors.Join(fmt.Errorf("start NVRTC: %w", err), g.lt.Close())
 	}
+	g.trial = sync.OnceValue(g.tryWGMMA)
 	kind := fmt.Sprintf("%s, %d multiprocessors, %s", g.Name, g.Processors, g.Arch())
 	kinds.Lock()
 	defer kinds.Unlock()

@@ -1,8 +1,7 @@
 // BF16 tensor cores of Hopper by wgmma: four warps, a warpgroup, multiply 64 rows
-// together, and read operands from shared memory without a load of their own. It is
-XX
-// (Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via
-// Microbenchmarking, 2024).
+// together and share what they are multiplied by, which is read from shared memory
+// without a load of its own. The instruction is sm_90a's alone, not of what came
+// later. What mma.sync costs here is ldmatrix: a warp reads for itself alone.
 //
 // The rules below are those of the PTX ISA, section 9.7.15 (asynchronous warpgroup
 // level matrix instructions); of the descriptor's fields and the layouts CUTLASS

@@ -1,0 +1,65 @@
+//go:build cuda && cgo && linux
+
+package cuda
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/csrc/standin"
+	"octet/fp8"
+)
+
+// sourceOfAttention loads a small attention and tells where its kernel is from.
+func sourceOfAttention(t *testing.T, d *device) string {
+	vars := backend.NewVars()
+	p := vars.Program("test")
+	tensor := func(name string) *backend.Tensor { return vars.Tensor(backend.Stash, name, fp8.BF16, 16, 64) }
+	p.Add(&backend.Attention{Q: tensor("q"), K: tensor("k"), V: tensor("v"), Out: []backend.Cast{{Out: tensor("o")}}, Batch: 1, HeadDim: 64})
+	require.NoError(t, d.Bind(vars))
+	list, err := d.Load(p)
+	require.NoError(t, err)
+	return list[0].(*executable).calls[0][0].launch.source
+}
+
+// Hopper has kernels of its own for attention; nothing before or after it does, nor
+// who asks for the others. What is taken is part of the arithmetic.
+func TestAttentionByWGMMA(t *testing.T) {
+	for _, c := range []struct{ capability, device, source string }{
+		{"90", "0", "attention_wgmma.cu"},
+		{"90", "0,attention=mma", "attention.cu"},
+		{"89", "0", "attention.cu"},
+		{"100", "0", "attention.cu"},
+	} {
+		t.Run(c.capability+":"+c.device, func(t *testing.T) {
+			standIns(t)
+			standin.Set(t, "STANDIN_CAPABILITY", c.capability)
+			list, err := open(c.device, backend.Options{})
+			require.NoError(t, err)
+			d := list[0].(*device)
+			t.Cleanup(func() { require.NoError(t, d.Close()) })
+			require.Equal(t, c.source, sourceOfAttention(t, d))
+			if c.device == "0" {
+				require.NotContains(t, d.Spec().Arithmetic, "attention")
+			} else {
+				require.Contains(t, d.Spec().Arithmetic, "+attention-mma")
+			}
+		})
+	}
+}
+
+// A GPU on which those kernels do something else takes the others.
+func TestAttentionThatFailsItsTrial(t *testing.T) {
+	standIns(t)
+	d := openOne(t)
+	if !d.wgmma() {
+		t.Skip("this GPU has no wgmma")
+	}
+	require.NoError(t, d.tryWGMMA())
+	d.trial = func() error { return errors.New("it is off") }
+	require.Equal(t, "attention.cu", sourceOfAttention(t, d))
+	require.Contains(t, d.Spec().Arithmetic, "+attention-mma")
+}
