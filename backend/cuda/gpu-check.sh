@@ -139,7 +139,7 @@ filename() {
 
 # Tests take the GPUs that they are shown, from the first: those of BACKEND.
 first=0
-case $BACKEND in cuda:[0-9]*) first=${BACKEND#cuda:} ;; esac
+case $BACKEND in cuda:[0-9]*) first=${BACKEND#cuda:} first=${first%%,*} ;; esac
 visible=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 63)}" | cut -d , -f "$((first + 1))-")
 
 # Of parts that are run again, the last line counts.
@@ -185,6 +185,8 @@ if wanted steps; then
 	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of such a run:
 	# one that is profiled does not tell.
 	train profile-7b-layers 180 "$octet" train --backend "$BACKEND" --profile --steps $profiled $kernels
+	# Attention as GPUs have it that are not Hopper's.
+	train profile-7b-layers-mma 180 "$octet" train --backend "$BACKEND,attention=mma" --profile --steps $profiled $kernels
 	train memory-7b-layers 120 "$octet" train --backend "$BACKEND" --steps 2 $kernels
 	part plan-7b-layers 60 "$octet" plan --backend "$BACKEND" --json $kernels
 	for recipe in bf16 fp8-smooth fp8-delayed fp8-w3-bf16; do

@@ -50,7 +50,7 @@ func (r *results) figures() []Figure {
 	list = append(list, r.casts())
 	list = append(list, r.memoryOps()...)
 	list = append(list, r.attention("Attention", "forward", 0.60, 0.40), r.attention("AttentionGrad", "backward", 0.45, 0.30))
-	list = append(list, r.peerAttention())
+	list = append(list, r.attentionByMMA(), r.peerAttention())
 	list = append(list, r.speedUps("8 layers of Llama-7B", "step-7b-layers-", "peer-7b")...)
 	list = append(list, r.speedUps("1b", "step-1b-", "peer-1b")...)
 	list = append(list, r.outside(), r.allocated())
@@ -236,6 +236,28 @@ func (r *results) attention(op, direction string, least, own float64) Figure {
 		}
 	}
 	return absent(name, asked, r.why("profile-7b-layers"))
+}
+
+// attentionByMMA is what the same takes of the kernels that every GPU has: on Hopper
+// the others have to be faster.
+func (r *results) attentionByMMA() Figure {
+	const part, name = "profile-7b-layers-mma", "attention by mma.sync, the same shape"
+	seconds := map[string]float64{}
+	for _, k := range r.kinds(part) {
+		seconds[k.name] = k.seconds
+	}
+	if seconds["Attention"] == 0 {
+		return absent(name, "", r.why(part))
+	}
+	var found []string
+	for _, direction := range []struct{ op, name string }{{"Attention", "forward"}, {"AttentionGrad", "backward"}} {
+		for _, k := range r.kinds("profile-7b-layers") {
+			if k.name == direction.op && k.seconds > 0 {
+				found = append(found, fmt.Sprintf("%s %.2f times", direction.name, seconds[k.name]/k.seconds))
+			}
+		}
+	}
+	return Figure{name, "takes longer than what was chosen: " + strings.Join(found, ", "), "", "to be known"}
 }
 
 // peerAttention is PyTorch's on the same GPU.

@@ -66,6 +66,8 @@ PASS
 		event("MatMul NT e4m3 e4m3 bf16", 9, 1, 1), // another figure's
 		event("Attention", 1000, 425e9, 1e9), event("AttentionGrad", 3000, 951e9, 1e9),
 	}, ",\n")+"]}")
+	put("profile-7b-layers-mma-trace.json", `{"traceEvents":[`+event("Attention", 1900, 425e9, 1e9)+","+event("AttentionGrad", 4500, 951e9, 1e9)+"]}")
+	ok("profile-7b-layers-mma")
 	ok("memory-7b-layers")
 	put("memory-7b-layers-run.log", `{"msg":"start"}`+"\n"+`{"msg":"device memory","allocated":1000,"outside":55,"total":9999}`+"\n")
 	ok("profile-7b-layers")
@@ -153,6 +155,7 @@ func TestTargetsThatAreMet(t *testing.T) {
 	}
 	require.NotContains(t, got, "Fill in a step, of a copy")
 	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses beside emu, bf16"].Measured)
+	require.Equal(t, "takes longer than what was chosen: forward 1.90 times, backward 1.50 times", got["attention by mma.sync, the same shape"].Measured)
 	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
 }
 
