@@ -18,7 +18,7 @@
 # of their minutes:
 #
 #	conformance bench products          6
-#	steps outside                       8
+#	steps outside                       9
 #	tests parity                        9
 #	curves                              4
 #	peers                               9, only with PEERS

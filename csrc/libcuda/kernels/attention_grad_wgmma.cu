@@ -1,5 +1,18 @@
 // attention_grad_kv_wgmma_64, _128, attention_grad_q_wgmma_64 and _128:
 // attention_grad.cu's fast kernels with wgmma, for Hopper alone.
+//
+// Blocks are as large as those of mma.sync, and take 64 queries, or keys, a step.
+// Each of their two warpgroups has 64 keys, or queries. Shared memory: 1,280·D bytes,
+// and 1,536 for numbers of the queries.
+//
+// _kv_ has its last product under way when the next step begins, and each of the
+// four runs while something else is worked out. In _q_ the operands that stay, Q and
+// dOut, lie in registers: a product of 64 × 64 with both operands in shared memory reads
+// it at its full rate, 128 bytes a clock.
+//
+// By counting, D = 128, of a step's 2,048 clocks of tensor cores in _kv_:
+// exponentials 512, instructions 1,040, shared memory 1,792; and of 1,536 in _q_: 512,
+// 760 and 1,024.
 #include "attention_grad.cuh"
 #include "wgmma.cuh"
 
@@ -89,7 +102,6 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	const QTile q = {memory}, dout = {memory + QTile::SIZE};
 	bf16 *stages = memory + 2 * QTile::SIZE; // K, then V, of each stage
 	const GradQueries<D, STEP, 1> b(a);
-	const int group = group_row();
 
 	const auto load = [&](int at) {
 		const KTile k = {stages + at % STAGES * 2 * KTile::SIZE}, v = {k.p + KTile::SIZE};
@@ -99,11 +111,16 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	};
 
 	float sum[1][D / 8][4];
-	u32 w[STEP / 16][4];
+	u32 w[STEP / 16][4], qs[D / 16][4], douts[D / 16][4];
 	clear<1>(sum);
 	q.template load<THREADS>(b.queries(a.q), a.q.ld, b.rows);
 	dout.template load<THREADS>(b.queries(a.dout), a.dout.ld, b.rows);
+	commit();
 	load(0);
+	wait_for<1>();
+	__syncthreads();
+	q.read(qs, b.row());
+	dout.read(douts, b.row());
 	for (int at = 0; at < b.steps; at++) {
 		wait_for<0>();
 		show();
@@ -114,9 +131,9 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 
 		float p[1][STEP / 8][4], d[1][STEP / 8][4];
 		begin_products();
-		begin_rows(p, q, group, k);
+		begin_rows<D, STEP>(p, qs, k);
 		commit_products();
-		begin_rows(d, dout, group, v);
+		begin_rows<D, STEP>(d, douts, v);
 		commit_products();
 		wait_products<1>(p, sum);
 		b.weigh(p, at);

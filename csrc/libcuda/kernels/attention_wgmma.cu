@@ -1,5 +1,18 @@
 // attention_wgmma_64 and attention_wgmma_128: attention.cu's fast kernels with
 // wgmma, for Hopper alone.
+//
+// A block has 128 queries of a head, each of its two warpgroups 64, and goes
+// through the keys 128 at a time, with two stages of K and of V: 1,280·D bytes, 160 KiB
+// with D = 128. As in FlashAttention-3 (Shah et al., 2024) a warpgroup begins the
+// scores of the next keys before the product of its weights with V, and makes weights of
+// those scores while that product runs.
+//
+// By counting, D = 128: for 128 queries and 128 keys tensor cores take 2,048 clocks
+// of a multiprocessor; meanwhile exponentials, 16 a clock, take 1,024, instructions
+// 1,200 (600 of each of a scheduler's two warps), and shared memory, 128 bytes a clock,
+// 1,792, of which 512 are copies. What nothing hides are the corrections of the result
+// and the rounding of the weights, some 400 clocks, and of each block its first copies
+// and its result.
 #include "attention.cuh"
 #include "wgmma.cuh"
 

@@ -74,6 +74,14 @@ template <int D, int ROWS> struct PanelTile {
 	__device__ u64 rows(int row) const { return descriptor(p + row * 64, 16, EIGHT_ROWS); }
 	__device__ static u64 step(int k) { return (k / 4 * PANEL + k % 4 * 32) >> 4; }
 
+	// read takes 16 rows of a warp, from row on, into registers, as A.
+	__device__ void read(u32 (&a)[D / 16][4], int row) const {
+		const int lane = threadIdx.x % 32;
+#pragma unroll
+		for (int k = 0; k < D / 16; k++)
+			ldmatrix4(a[k], BF16Tile<64>{p + k / 4 * ROWS * 64}.at(row + lane % 16, lane / 16) ^ k % 4 * 32);
+	}
+
 	// columns describes all columns, and rows that a product sums over ("MN-major"):
 	// the leading distance is from 64 columns to the next 64, the stride from eight
 	// rows to the next eight. down is what the k-th 16 rows add to it.
@@ -168,18 +176,21 @@ template <int N> __device__ inline void multiply(float (*c)[4], u64 a, u64 b, bo
 #endif
 }
 
-// multiply begins c += A·B for A in registers and a descriptor of N columns B.
-template <int N> __device__ inline void multiply(float (*c)[4], const u32 a[4], u64 b) {
+// multiply begins the same for A in registers. B is N rows of 16 columns, or, by
+// columns, 16 rows of N.
+template <int N, bool BY_COLUMNS> __device__ inline void multiply(float (*c)[4], const u32 a[4], u64 b, bool add) {
 	static_assert(N == 64 || N == 128, "the products that kernels want");
 #ifdef __CUDA_ARCH__
 	if constexpr (N == 64)
-		asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LIST32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-			: SUMS32(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+		asm volatile("{ .reg .pred add; setp.ne.b32 add, %37, 0;"
+			"wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" LIST32 "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38; }"
+			: SUMS32(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)BY_COLUMNS));
 	else
-		asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LIST64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-			: SUMS32(c, 0), SUMS32(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+		asm volatile("{ .reg .pred add; setp.ne.b32 add, %69, 0;"
+			"wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" LIST64 "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70; }"
+			: SUMS32(c, 0), SUMS32(c, 8) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add), "n"((int)BY_COLUMNS));
 #else
-	octet_host::multiply(c[0], N, {0, b, a, true, true});
+	octet_host::multiply(c[0], N, {0, b, a, add, BY_COLUMNS});
 #endif
 }
 
@@ -196,12 +207,20 @@ template <int D, int M, int N> __device__ inline void begin_rows(float (&c)[1][N
 		multiply<N>(c[0], a + x.step(k), b + y.step(k), k > 0);
 }
 
+// begin_rows begins the same for the warp's rows of X in registers.
+template <int D, int N> __device__ inline void begin_rows(float (&c)[1][N / 8][4], const u32 (&x)[D / 16][4], const PanelTile<D, N> &y) {
+	const u64 b = y.rows(0);
+#pragma unroll
+	for (int k = 0; k < D / 16; k++)
+		multiply<N, false>(c[0], x[k], b + y.step(k), k > 0);
+}
+
 // begin_weights begins c += W·Y for weights of K columns, packed, and K rows of Y.
 template <int D, int K> __device__ inline void begin_weights(float (&c)[1][D / 8][4], const u32 (&w)[K / 16][4], const PanelTile<D, K> &y) {
 	const u64 b = y.columns();
 #pragma unroll
 	for (int k = 0; k < K / 16; k++)
-		multiply<D>(c[0], w[k], b + y.down(k));
+		multiply<D, true>(c[0], w[k], b + y.down(k), true);
 }
 
 // pack rounds weights to BF16, as a product's A.
