@@ -77,8 +77,7 @@ func (c *Compiler) Usage(src Source, arch string, options ...string) ([]Usage, e
 	if err != nil {
 		return nil, err
 	}
-	if at := strings.Index(log, "Potential Performance Loss"); at >= 0 {
-		text, _, _ := strings.Cut(log[at:], "\n")
+	if text := serialized(log); text != "" {
 		return nil, fmt.Errorf("%s: the assembler says: %s", src.Name, text)
 	}
 	list := parseUsage(log)

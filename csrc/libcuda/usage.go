@@ -24,6 +24,17 @@ var (
 	usedLine  = regexp.MustCompile(`Used (\d+) registers(?:.* (\d+) bytes smem)?`)
 )
 
+// serialized is what ptxas says where it makes each product of wgmma wait for the one
+// before, because it does not understand which registers are whose.
+func serialized(log string) string {
+	at := strings.Index(log, "Potential Performance Loss: wgmma")
+	if at < 0 {
+		return ""
+	}
+	text, _, _ := strings.Cut(log[at:], "\n")
+	return text
+}
+
 // parseUsage reads the report of ptxas -v, in its order of kernels. Functions that
 // kernels call have stacks of their own, which are theirs.
 func parseUsage(log string) (list []Usage) {

@@ -34,3 +34,10 @@ ptxas info    : Used 12 registers, used 0 barriers, 704 bytes cmem[0]
 	require.Equal(t, []Usage{{Kernel: "fill", Registers: 12}}, parseUsage(twelve))
 	require.Empty(t, parseUsage("warning: nothing of the kind\n"))
 }
+
+// As NVRTC 13.5 says it.
+func TestSerialized(t *testing.T) {
+	const said = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to non wgmma instructions defining accumulator registers of a wgmma between start and end of the pipeline stage in the function 'f' in line 7"
+	require.Equal(t, said, serialized("ptxas info    : (C7515) "+said+"\nptxas info    : 120 bytes gmem\n"))
+	require.Empty(t, serialized("ptxas info    : 120 bytes gmem\n"))
+}

@@ -16,7 +16,8 @@
 // that some threads of the block never reach or have left behind them by ending,
 // a shuffle without all lanes, a vector load from an address that is not a
 // multiple of its size, a write behind the dynamic shared memory, a stack that
-// is too small. Dynamic shared memory begins as NaN.
+// is too small. Dynamic shared memory begins as NaN. cuda_async.h has what threads
+// begin and do not wait for, and its rules.
 #pragma once
 
 #include <math.h>

@@ -48,8 +48,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	v.template load<THREADS>(b.v(a), a.v.ld, b.rows);
 	typename Keys<D, STEP>::Step now, next = {0, 0};
 	load(0, next);
-	int at = 0;
-	do {
+	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
 		show();
 		__syncthreads(); // the stage is there, and nobody needs the one before the last any more
@@ -79,7 +78,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 		begin_products();
 		begin_weights(sum_k, wd, q);
 		commit_products();
-	} while (++at < b.all);
+	}
 	wait_products<0>(sum_k, sum_v);
 	b.template end<1>(a, sum_k, sum_v, memory, shared);
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -45,6 +46,9 @@ func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Pro
 	loaded, err := s.b.Load(p)
 	require.NoError(t, err)
 	s.run = loaded[0]
+	if name != "ref" { // the kernels that were asked for, not those in their place
+		require.Equal(t, strings.HasSuffix(name, "=mma"), strings.Contains(s.b.Spec().Arithmetic, "attention-mma"))
+	}
 	return s
 }
 

@@ -6,7 +6,8 @@
 //
 // Sources lists the translation units, Headers what they include. They include
 // nothing else, no file of the toolkit either, so that NVRTC compiles them
-// without an installation, for sm_89, sm_90a and sm_100. Compiled as C++ with
+// without an installation, for sm_89, sm_90a and sm_100; those called _wgmma.cu for
+// sm_90a alone. Compiled as C++ with
 // csrc/standin/cuda_host.h they run on a processor, a fiber for each thread.
 //
 // # Arguments
