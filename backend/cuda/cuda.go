@@ -54,6 +54,14 @@
 // a machine like it with the same version of NCCL, and NCCL_ALGO and NCCL_PROTO
 // as they were. All ranks get the same bits in any case.
 //
+// # Attention
+//
+// Heads of 64 and 128 in BF16 run on tensor cores: on compute capability 9.0 by
+// wgmma, which no other GPU has, elsewhere by mma.sync. The former's kernels are
+// compared with the latter's when a process first loads them (trial.go): where they
+// differ it says so and takes the others. cuda:0,attention=mma does without in any case.
+// The last bits of both differ, as Spec.Arithmetic tells.
+//
 // # Sensors
 //
 // What the GPU says of itself comes from NVIDIA's management library (sensors.go),
