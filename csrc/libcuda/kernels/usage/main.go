@@ -24,7 +24,7 @@ import (
 )
 
 // known is how many bytes a kernel may store for want of registers, on sm_90a
-// with NVRTC 13.0. Others store nothing. attention_128 has the 255 registers of a
+// with NVRTC 13.5. Others store nothing. attention_128 has the 255 registers of a
 // thread of which two blocks share a multiprocessor; what does not fit are the
 // sums of the weights of its four rows and two numbers of the loop, once in 64 keys.
 var known = map[string]int{"attention_128": 56}
