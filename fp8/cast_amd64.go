@@ -126,37 +126,54 @@ func amaxVectors(x []float32) (int, float32) {
 	return n, amaxAVX2(&x[0], n, &castTable[F16])
 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, float32) {
-	n := inVectors(len(src))
-	switch {
-	case n == 0 || !usual(scale):
-		return 0, 0
-	case haveAVX512:
-		return unlessNaN(n, quantize8AVX512(&dst[0], &src[0], n, &castTable[d], scale))
+// inLines is how many of the n elements that vectors take AVX-512 casts to eight
+// bits: whole cache lines of codes. The narrower vectors do the others.
+func inLines(n int) int {
+	if !haveAVX512 {
+		return 0
 	}
-	return unlessNaN(n, quantize8AVX2(&dst[0], &src[0], n, &castTable[d], scale))
+	return n &^ 63
 }
 
-// requantize8Vectors takes BF16 only without a scale of its own, and two vectors of
-// float32 at a time.
+func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, float32) {
+	n, c := inVectors(len(src)), &castTable[d]
+	if n == 0 || !usual(scale) {
+		return 0, 0
+	}
+	lines, amax := inLines(n), float32(0)
+	if lines > 0 {
+		amax = quantize8AVX512(&dst[0], &src[0], lines, c, scale)
+	}
+	if lines < n {
+		amax = MaxAmax(amax, quantize8AVX2(&dst[lines], &src[lines], n-lines, c, scale))
+	}
+	return unlessNaN(n, amax)
+}
+
+// requantize8Vectors takes BF16 only without a scale of its own, and 32 elements at a
+// time.
 func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (int, float32) {
 	n, c := inVectors(len(src)), &castTable[to]
 	n &^= 31
 	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
-	var amax float32
+	lines, amax, rest := inLines(n), float32(0), float32(0)
 	switch {
-	case from == BF16 && haveAVX512:
-		amax = quantizeBF16AVX512(&dst[0], &src[0], n, c, scale)
+	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16AVX2(&dst[0], &src[0], n, c, scale)
-	case haveAVX512:
-		amax = quantizeF16AVX512(&dst[0], &src[0], n, c, scale, scaleInv)
+		amax = quantizeBF16AVX512(&dst[0], &src[0], lines, c, scale)
 	default:
-		amax = quantizeF16AVX2(&dst[0], &src[0], n, c, scale, scaleInv)
+		amax = quantizeF16AVX512(&dst[0], &src[0], lines, c, scale, scaleInv)
 	}
-	return unlessNaN(n, amax)
+	switch {
+	case lines == n:
+	case from == BF16:
+		rest = quantizeBF16AVX2(&dst[lines], &src[lines], n-lines, c, scale)
+	default:
+		rest = quantizeF16AVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv)
+	}
+	return unlessNaN(n, MaxAmax(amax, rest))
 }
 
 func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
@@ -165,10 +182,15 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 		return 0, 0
 	}
 	key0, key1, number := foldedKeys(key, index)
-	if haveAVX512 {
-		return unlessNaN(n, quantize8StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number))
+	lines, amax := inLines(n), float32(0)
+	if lines > 0 {
+		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number)
 	}
-	return unlessNaN(n, quantize8StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number))
+	if lines < n {
+		number += uint32(lines / 2)
+		amax = MaxAmax(amax, quantize8StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, key0, key1, number))
+	}
+	return unlessNaN(n, amax)
 }
 
 // requantize8StochasticVectors takes BF16 only without a scale of its own.
@@ -178,18 +200,23 @@ func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, sca
 		return 0, 0
 	}
 	key0, key1, number := foldedKeys(key, index)
-	var amax float32
+	lines, amax, rest := inLines(n), float32(0), float32(0)
 	switch {
-	case from == BF16 && haveAVX512:
-		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number)
+	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number)
-	case haveAVX512:
-		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], n, c, scale, scaleInv, key0, key1, number)
+		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number)
 	default:
-		amax = quantizeF16StochasticAVX2(&dst[0], &src[0], n, c, scale, scaleInv, key0, key1, number)
+		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, key0, key1, number)
 	}
-	return unlessNaN(n, amax)
+	number += uint32(lines / 2)
+	switch {
+	case lines == n:
+	case from == BF16:
+		rest = quantizeBF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, key0, key1, number)
+	default:
+		rest = quantizeF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv, key0, key1, number)
+	}
+	return unlessNaN(n, MaxAmax(amax, rest))
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {

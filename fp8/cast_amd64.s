@@ -4,7 +4,8 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// Casts to narrower formats. DI, SI and CX are dst, src and the elements left.
+// Casts to narrower formats; those of whole lines of eight-bit codes with AVX-512 are
+// in lines_amd64.s. DI, SI and CX are dst, src and the elements left.
 // SRC holds elements, V2 what becomes of them.
 
 // LOAD loads SRC. The prefetch is for memory beyond the caches, where the
@@ -402,30 +403,26 @@ loop: \
 
 // The numbers of the words in a vector, in the order that TWICE wants: 512 bits,
 // then 256.
-DATA lanes<>+0(SB)/8, $0x0000000100000000
-DATA lanes<>+8(SB)/8, $0x0000000900000008
-DATA lanes<>+16(SB)/8, $0x0000000300000002
-DATA lanes<>+24(SB)/8, $0x0000000b0000000a
-DATA lanes<>+32(SB)/8, $0x0000000500000004
-DATA lanes<>+40(SB)/8, $0x0000000d0000000c
-DATA lanes<>+48(SB)/8, $0x0000000700000006
-DATA lanes<>+56(SB)/8, $0x0000000f0000000e
-DATA lanes<>+64(SB)/8, $0x0000000100000000
-DATA lanes<>+72(SB)/8, $0x0000000500000004
-DATA lanes<>+80(SB)/8, $0x0000000300000002
-DATA lanes<>+88(SB)/8, $0x0000000700000006
-GLOBL lanes<>(SB), RODATA|NOPTR, $96
+DATA ·lanes+0(SB)/8, $0x0000000100000000
+DATA ·lanes+8(SB)/8, $0x0000000900000008
+DATA ·lanes+16(SB)/8, $0x0000000300000002
+DATA ·lanes+24(SB)/8, $0x0000000b0000000a
+DATA ·lanes+32(SB)/8, $0x0000000500000004
+DATA ·lanes+40(SB)/8, $0x0000000d0000000c
+DATA ·lanes+48(SB)/8, $0x0000000700000006
+DATA ·lanes+56(SB)/8, $0x0000000f0000000e
+DATA ·lanes+64(SB)/8, $0x0000000100000000
+DATA ·lanes+72(SB)/8, $0x0000000500000004
+DATA ·lanes+80(SB)/8, $0x0000000300000002
+DATA ·lanes+88(SB)/8, $0x0000000700000006
+GLOBL ·lanes(SB), RODATA|NOPTR, $96
 
 // In their own order.
 DATA inOrder<>+0(SB)/8, $0x0000000100000000
 DATA inOrder<>+8(SB)/8, $0x0000000300000002
 DATA inOrder<>+16(SB)/8, $0x0000000500000004
 DATA inOrder<>+24(SB)/8, $0x0000000700000006
-DATA inOrder<>+32(SB)/8, $0x0000000900000008
-DATA inOrder<>+40(SB)/8, $0x0000000b0000000a
-DATA inOrder<>+48(SB)/8, $0x0000000d0000000c
-DATA inOrder<>+56(SB)/8, $0x0000000f0000000e
-GLOBL inOrder<>(SB), RODATA|NOPTR, $64
+GLOBL inOrder<>(SB), RODATA|NOPTR, $32
 
 // The low bytes of elements, their top bytes, their top words, and the low bytes of
 // words, side by side in each half of a narrower vector.
@@ -441,42 +438,16 @@ DATA bytes<>+64(SB)/8, $0x0f0d0b0907050301
 DATA bytes<>+72(SB)/8, $0x8080808080808080
 GLOBL bytes<>(SB), RODATA|NOPTR, $80
 
-// The first 32 bits of each lane of 128, then the first 64.
-DATA firsts<>+0(SB)/8, $0x0000000400000000
-DATA firsts<>+8(SB)/8, $0x0000000c00000008
-DATA firsts<>+16(SB)/8, $0
-DATA firsts<>+24(SB)/8, $2
-DATA firsts<>+32(SB)/8, $4
-DATA firsts<>+40(SB)/8, $6
-GLOBL firsts<>(SB), RODATA|NOPTR, $48
+// The first 64 bits of each lane of 128.
+DATA firsts<>+0(SB)/8, $0
+DATA firsts<>+8(SB)/8, $2
+DATA firsts<>+16(SB)/8, $4
+DATA firsts<>+24(SB)/8, $6
+GLOBL firsts<>(SB), RODATA|NOPTR, $32
 
 // func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
 TEXT ·amaxAVX512(SB), NOSPLIT, $0-28
 	AMAX
-
-// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
-TEXT ·quantize8AVX512(SB), NOSPLIT, $0-44
-	QUANTIZE8
-
-// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
-TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
-	QUANTIZE_BF16
-
-// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
-TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-44
-	QUANTIZE_F16
-
-// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
-	QUANTIZE8_STOCHASTIC
-
-// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
-	QUANTIZE_BF16_STOCHASTIC
-
-// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
-	QUANTIZE_F16_STOCHASTIC
 
 // func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44

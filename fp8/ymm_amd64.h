@@ -20,21 +20,10 @@
 #undef HALVES
 #undef SRC
 #undef ABS
-#undef SCALE_INV
-#undef MAGNITUDES16
-#undef UPPER
-#undef SIGNS
 #undef ONE
 #undef LIMIT
 #undef LOWEST
-#undef SMALLEST
 #undef NAN
-#undef SIGN
-#undef MAGICS0
-#undef MAGICS1
-#undef LIMITED
-#undef ROUND
-#undef STORE_LOW_BYTES_AT
 #undef NEAREST_CONSTANTS
 #undef MIX1
 #undef MIX2
@@ -45,31 +34,15 @@
 #undef FIRST
 #undef SECOND
 #undef STEP
-#undef LOW
-#undef HIGH
 #undef SHUFFLE
 #undef LANE_FIRSTS
 #undef LANES
-#undef SCALE_INV_FROM
-#undef UPPER_CONSTANT
-#undef TIMES_SCALE_INV
-#undef TOP_BYTES_OF_WORDS
-#undef STORE_TOP_BYTES_OF_WORDS
 #undef RANDOM_CONSTANTS
 #undef XOR3
 #undef PLACE
 #undef SIGN_ON_TOP
-#undef SIGN_FROM
-#undef UPPER_AND_LOWER
-#undef OR_SIGNS
 #undef NAN_FOR_NAN
-#undef LOW_BYTES
-#undef LOW_BYTES_OF_WORDS
-#undef TOP_BYTES
 #undef TOP_WORDS
-#undef STORE_LOW_BYTES
-#undef STORE_LOW_BYTES_OF_WORDS
-#undef STORE_TOP_BYTES
 #undef STORE_TOP_WORDS
 #undef FOLD_TOP
 
@@ -137,7 +110,7 @@
 	VMOVD        AX, X14 \
 	VPBROADCASTD X14, STEP
 
-#define LANES lanes<>+64(SB)
+#define LANES ·lanes+64(SB)
 
 #define XOR3(a, b, c) \
 	VPXOR a, c, c \

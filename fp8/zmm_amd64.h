@@ -26,38 +26,18 @@
 #define SRC    Z12
 #define ABS    Z13
 
-// Where elements have sixteen bits.
-#define SCALE_INV Z23
-#define UPPER     Z24
-
-// Where there are no random numbers.
-#define MAGNITUDES16 Z9
-#define SIGNS        Z10
-
 // The constants of castVectors.
 #define ONE      Z15
 #define LIMIT    Z16
 #define LOWEST   Z17
-#define SMALLEST Z18
 #define NAN      Z19
-#define SIGN     Z20
-#define MAGICS0  Z21
-#define MAGICS1  Z22
-
-#define SCALE_INV_FROM(at) VBROADCASTSS at, SCALE_INV
-
-#define UPPER_CONSTANT VPBROADCASTD upper<>+0(SB), UPPER
 
 #define NEAREST_CONSTANTS \
 	VPBROADCASTD castVectors_abs(R8), ABS \
 	VPBROADCASTD castVectors_one(R8), ONE \
 	VPBROADCASTD castVectors_limit(R8), LIMIT \
 	VPBROADCASTD castVectors_lowest(R8), LOWEST \
-	VPBROADCASTD castVectors_smallest(R8), SMALLEST \
-	VPBROADCASTD castVectors_nan(R8), NAN \
-	VPBROADCASTD castVectors_sign(R8), SIGN \
-	VMOVDQU32    castVectors_magics(R8), MAGICS0 \
-	VMOVDQU32    (castVectors_magics+64)(R8), MAGICS1
+	VPBROADCASTD castVectors_nan(R8), NAN
 
 // The constants of randomVectors.
 #define MIX1    Z14
@@ -69,11 +49,9 @@
 #define FIRST   Z20
 #define SECOND  Z21
 #define STEP    Z22
-#define LOW     Z25
-#define HIGH    Z26
 
 #define SHUFFLE     Z27
-#define LANE_FIRSTS Z28 // the first 32 bits of each lane of 128, or the first 64
+#define LANE_FIRSTS Z28 // the first 64 bits of each lane of 128
 
 #define RANDOM_CONSTANTS \
 	VPBROADCASTD    randomVectors_abs(R8), ABS \
@@ -85,12 +63,10 @@
 	VPBROADCASTD    randomVectors_units(R8), UNITS \
 	VBROADCASTI64X4 randomVectors_first(R8), FIRST \
 	VBROADCASTI64X4 randomVectors_second(R8), SECOND \
-	VBROADCASTI64X4 randomVectors_low(R8), LOW \
-	VBROADCASTI64X4 randomVectors_high(R8), HIGH \
 	MOVL            $WIDTH, AX \
 	VPBROADCASTD    AX, STEP
 
-#define LANES lanes<>+0(SB)
+#define LANES ·lanes+0(SB)
 
 // XOR3 is c ^ a ^ b.
 #define XOR3(a, b, c) VPTERNLOGD $0x96, a, b, c
@@ -106,70 +82,20 @@
 // SIGN_ON_TOP gives V2 the sign of SRC.
 #define SIGN_ON_TOP VPTERNLOGD $0xe4, ABS, SRC, V2
 
-// TIMES_SCALE_INV multiplies SRC by the factor, which SCALE_INV_FROM(at) got ready.
-#define TIMES_SCALE_INV(at) VMULPS SCALE_INV, SRC, SRC
-
-// LIMITED is the smaller one of the magnitude of x and LIMIT.
-#define LIMITED(x, to) \
-	VPANDD ABS, x, to \
-	VMINPS LIMIT, to, to
-
-// ROUND is castNearest of code, which is at most LIMIT. What has to be added is
-// looked up by the low five bits of the exponent, together with what castNearest
-// adds afterwards.
-#define ROUND(code) \
-	VMAXPS   SMALLEST, code, V3 \
-	VPSRLD   $23, V3, V3 \
-	VPERMI2D MAGICS1, MAGICS0, V3 \
-	VADDPS   V3, code, code
-
-// SIGN_FROM sets the bit of SIGN in V2 to the sign of SRC, so many bits above.
-#define SIGN_FROM(shift) \
-	VPSRLD     $shift, SRC, V3 \
-	VPTERNLOGD $0xf8, SIGN, V3, V2
-
-// UPPER_AND_LOWER replaces the lower words of V2 by those of V5.
-#define UPPER_AND_LOWER VPTERNLOGD $0xe4, UPPER, V5, V2
-
-// OR_SIGNS adds the bits of SIGNS that V3 has to V2.
-#define OR_SIGNS VPTERNLOGD $0xf8, SIGNS, V3, V2
-
 // NAN_FOR_NAN gives V2 the top word of NaN where SRC is one.
 #define NAN_FOR_NAN \
 	VCMPPS    $3, SRC, SRC, K1 \
 	VMOVDQA32 ABS, K1, V2
 
-// The bytes or words of V2 that are stored, by their place in an element.
-#define LOW_BYTES
-#define LOW_BYTES_OF_WORDS
-#define TOP_BYTES \
-	VBROADCASTI32X4 bytes<>+16(SB), SHUFFLE \
-	VMOVDQU32       firsts<>+0(SB), X28
-#define TOP_BYTES_OF_WORDS \
-	VBROADCASTI32X4 bytes<>+64(SB), SHUFFLE \
-	VMOVDQU32       firsts<>+16(SB), Y28
+// The words of V2 that are stored.
 #define TOP_WORDS \
 	VBROADCASTI32X4 bytes<>+32(SB), SHUFFLE \
-	VMOVDQU32       firsts<>+16(SB), Y28
+	VMOVDQU32       firsts<>+0(SB), Y28
 
-#define STORE_LOW_BYTES_AT(to) VPMOVDB V2, to(DI)
-#define STORE_LOW_BYTES STORE_LOW_BYTES_AT(0)
-
-#define STORE_LOW_BYTES_OF_WORDS VPMOVWB V2, (DI)
-
-// Two permutations are less than a shift and VPMOVDB, which is two.
-
-#define STORE_TOP_BYTES \
-	VPSHUFB SHUFFLE, V2, V2 \
-	VPERMD  V2, LANE_FIRSTS, V2 \
-	VMOVDQU X2, (DI)
-
-#define STORE_TOP_BYTES_OF_WORDS \
+#define STORE_TOP_WORDS \
 	VPSHUFB SHUFFLE, V2, V2 \
 	VPERMQ  V2, LANE_FIRSTS, V2 \
 	VMOVDQU Y2, (DI)
-
-#define STORE_TOP_WORDS STORE_TOP_BYTES_OF_WORDS
 
 // FOLD_TOP leaves the largest lane of TOP in X6.
 #define FOLD_TOP \

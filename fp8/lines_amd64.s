@@ -1,0 +1,514 @@
+//go:build !noasm
+
+#include "go_asm.h"
+#include "textflag.h"
+
+// Casts to eight bits with AVX-512, 64 elements in a turn: they are a whole cache
+// line of codes. A store for each vector of elements would be a quarter of one, and
+// to narrow each takes two instructions; four vectors of codes become one in nine.
+// The arithmetic is that of cast_amd64.s, which casts what is left.
+//
+// DI, SI and CX are dst, src and the elements left. Z0-Z3 hold elements, Z4-Z7 what
+// becomes of them, Z8-Z11 are free.
+
+#define TOP     Z12
+#define SCALE   Z13
+#define ABS     Z14
+#define UPPER   Z15
+#define ORDER   Z16
+#define GATHER  Z17
+#define SIGNS   Z18
+#define INVERSE Z19 // of the scale of F16
+
+// Rounding to nearest.
+#define LIMIT    Z20
+#define SMALLEST Z21
+#define MAGICS0  Z22
+#define MAGICS1  Z23
+#define BYTE0    Z24
+#define WORD0    Z25
+
+// Rounding at random.
+#define FLOOR   Z20
+#define CEILING Z21
+#define PLACES  Z22
+#define UNITS   Z23
+#define LOWER   Z24
+#define UNITS2  Z25
+#define BYTE3   Z26
+#define MIX1    Z28
+#define MIX2    Z29
+#define FIRST   Z30
+#define SECOND  Z31
+#define INDEX1  Z16
+#define INDEX2  Z17
+#define HALF1   Z18
+#define HALF2   Z27
+
+// PREFETCH asks for elements far enough ahead for memory beyond the caches, where
+// the processor's own prefetches end with each page.
+#define PREFETCH(at) PREFETCHT0 (4096+at)(SI)
+
+#define BEGIN(signs) \
+	MOVQ         dst+0(FP), DI \
+	MOVQ         src+8(FP), SI \
+	MOVQ         n+16(FP), CX \
+	MOVQ         c+24(FP), R8 \
+	VBROADCASTSS scale+32(FP), SCALE \
+	VPXORD       TOP, TOP, TOP \
+	MOVL         $0x80808080, AX \
+	VPBROADCASTD AX, SIGNS \
+	MOVL         $signs, AX \
+	VPBROADCASTD AX, ABS \
+	MOVL         $0x7fff0000, AX \
+	VPBROADCASTD AX, UPPER
+
+#define BEGIN_NEAREST(signs) \
+	BEGIN(signs) \
+	VPBROADCASTD castVectors_limit(R8), LIMIT \
+	VPBROADCASTD castVectors_smallest(R8), SMALLEST \
+	VMOVDQU32    castVectors_magics(R8), MAGICS0 \
+	VMOVDQU32    (castVectors_magics+64)(R8), MAGICS1 \
+	MOVL         $0x00ff00ff, AX \
+	VPBROADCASTD AX, BYTE0 \
+	MOVL         $0x0000ffff, AX \
+	VPBROADCASTD AX, WORD0
+
+#define ORDERS(gather, order) \
+	VBROADCASTI32X4 gather, GATHER \
+	VMOVDQU64       order, ORDER
+
+// END stores the codes Z4 to a line of dst and goes on with the next one.
+#define END(bytes) \
+	VMOVDQU64 Z4, (DI) \
+	ADDQ      $(64*bytes), SI \
+	ADDQ      $64, DI \
+	SUBQ      $64, CX \
+	JNZ       loop
+
+// FOLD_TOP leaves the largest lane of TOP in X0.
+#define FOLD_TOP \
+	VEXTRACTI64X4 $1, TOP, Y0 \
+	VPMAXUD       Y0, Y12, Y0 \
+	VEXTRACTI128  $1, Y0, X1 \
+	VPMAXUD       X1, X0, X0 \
+	VPSHUFD       $0x4e, X0, X1 \
+	VPMAXUD       X1, X0, X0 \
+	VPSHUFD       $0xb1, X0, X1 \
+	VPMAXUD       X1, X0, X0
+
+// FOLD_TOP_WORDS leaves the largest word.
+#define FOLD_TOP_WORDS \
+	VPSRLD  $16, TOP, Z0 \
+	VPSLLD  $16, TOP, TOP \
+	VPSRLD  $16, TOP, TOP \
+	VPMAXUD Z0, TOP, TOP \
+	FOLD_TOP
+
+#define RETURN(amax) \
+	VMOVSS X0, amax \
+	VZEROUPPER \
+	RET
+
+// NEAREST is castNearest of the magnitude x, in its low byte, with anything above.
+// What has to be added is looked up by the low five bits of the exponent, together
+// with what castNearest adds afterwards. Floating-point minima have twice the
+// throughput of those of integers on some processors; what they make of a NaN is
+// never used (unlessNaN).
+#define NEAREST(x, t) \
+	VMINPS   LIMIT, x, x \
+	VMAXPS   SMALLEST, x, t \
+	VPSRLD   $23, t, t \
+	VPERMI2D MAGICS1, MAGICS0, t \
+	VADDPS   t, x, x
+
+#define NEAREST_F32(at, x, code, t) \
+	VMOVUPS at(SI), x \
+	PREFETCH(at) \
+	VPANDD  ABS, x, code \
+	VPMAXUD code, TOP, TOP \
+	VMULPS  SCALE, code, code \
+	NEAREST(code, t)
+
+// MERGE puts the low bytes of Z4-Z7 side by side.
+#define MERGE_LOW \
+	VPSLLD     $8, Z5, Z5 \
+	VPSLLD     $8, Z7, Z7 \
+	VPTERNLOGD $0xe4, BYTE0, Z5, Z4 \
+	VPTERNLOGD $0xe4, BYTE0, Z7, Z6 \
+	VPSLLD     $16, Z6, Z6 \
+	VPTERNLOGD $0xe4, WORD0, Z6, Z4
+
+// SIGNED gives the codes Z4 the signs of the elements Z0-Z3, once their bytes lie in
+// each lane of 128 bits as saturated elements do, and puts them in order.
+#define SIGNED \
+	VPSHUFB    GATHER, Z4, Z4 \
+	VPACKSSDW  Z1, Z0, Z0 \
+	VPACKSSDW  Z3, Z2, Z2 \
+	VPACKSSWB  Z2, Z0, Z0 \
+	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
+	VPERMD     Z4, ORDER, Z4
+
+// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantize8AVX512(SB), NOSPLIT, $0-44
+	BEGIN_NEAREST(0x7fffffff)
+	ORDERS(lowBytes<>(SB), quarters<>(SB))
+	PCALIGN $32
+
+loop:
+	NEAREST_F32(0, Z0, Z4, Z8)
+	NEAREST_F32(64, Z1, Z5, Z9)
+	NEAREST_F32(128, Z2, Z6, Z10)
+	NEAREST_F32(192, Z3, Z7, Z11)
+	MERGE_LOW
+	SIGNED
+	END(4)
+	FOLD_TOP
+	RETURN(amax+40(FP))
+
+// The bytes 0 of four words, then the bytes 1, and so on; those that MERGE_TOP makes
+// the other way round.
+DATA lowBytes<>+0(SB)/8, $0x0d0905010c080400
+DATA lowBytes<>+8(SB)/8, $0x0f0b07030e0a0602
+GLOBL lowBytes<>(SB), RODATA|NOPTR, $16
+
+DATA quarters<>+0(SB)/8, $0x0000000400000000
+DATA quarters<>+8(SB)/8, $0x0000000c00000008
+DATA quarters<>+16(SB)/8, $0x0000000500000001
+DATA quarters<>+24(SB)/8, $0x0000000d00000009
+DATA quarters<>+32(SB)/8, $0x0000000600000002
+DATA quarters<>+40(SB)/8, $0x0000000e0000000a
+DATA quarters<>+48(SB)/8, $0x0000000700000003
+DATA quarters<>+56(SB)/8, $0x0000000f0000000b
+GLOBL quarters<>(SB), RODATA|NOPTR, $64
+
+// Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
+// is cleared, and of the lower one, once it is moved up. Signs and maxima are those
+// of sixteen bits.
+#define NEAREST_BF16(at, x, lower, upper, t) \
+	VMOVDQU64 at(SI), x \
+	PREFETCH(at) \
+	VPANDD    ABS, x, upper \
+	VPMAXUW   upper, TOP, TOP \
+	VPSLLD    $16, upper, lower \
+	VPANDD    UPPER, upper, upper \
+	VMULPS    SCALE, lower, lower \
+	VMULPS    SCALE, upper, upper \
+	NEAREST(lower, t) \
+	NEAREST(upper, t) \
+	VPSLLD    $16, upper, upper \
+	VPTERNLOGD $0xe4, WORD0, upper, lower
+
+// SIGNED_WORDS is SIGNED for the elements Z0 and Z1.
+#define SIGNED_WORDS \
+	VPSHUFB    GATHER, Z4, Z4 \
+	VPACKSSWB  Z1, Z0, Z0 \
+	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
+	VPERMQ     Z4, ORDER, Z4
+
+// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
+	BEGIN_NEAREST(0x7fff7fff)
+	ORDERS(evenBytes<>(SB), halves<>(SB))
+	PCALIGN $32
+
+loop:
+	NEAREST_BF16(0, Z0, Z4, Z5, Z8)
+	NEAREST_BF16(64, Z1, Z6, Z7, Z9)
+	VPSLLD     $8, Z6, Z6
+	VPTERNLOGD $0xe4, BYTE0, Z6, Z4
+	SIGNED_WORDS
+	END(2)
+	FOLD_TOP_WORDS
+	VPSLLD     $16, X0, X0
+	RETURN(amax+40(FP))
+
+DATA evenBytes<>+0(SB)/8, $0x0e0c0a0806040200
+DATA evenBytes<>+8(SB)/8, $0x0f0d0b0907050301
+GLOBL evenBytes<>(SB), RODATA|NOPTR, $16
+
+DATA halves<>+0(SB)/8, $0
+DATA halves<>+8(SB)/8, $2
+DATA halves<>+16(SB)/8, $4
+DATA halves<>+24(SB)/8, $6
+DATA halves<>+32(SB)/8, $1
+DATA halves<>+40(SB)/8, $3
+DATA halves<>+48(SB)/8, $5
+DATA halves<>+56(SB)/8, $7
+GLOBL halves<>(SB), RODATA|NOPTR, $64
+
+// The largest magnitude of F16 is that of the largest code, for the factor is
+// positive.
+#define TOP_F16(at, t) \
+	PREFETCH(at) \
+	VPANDD  at(SI), UPPER, t \
+	VPMAXUW t, TOP, TOP
+
+#define BEGIN_F16(scaleInv) \
+	VBROADCASTSS scaleInv, INVERSE \
+	MOVL         $0x7fff7fff, AX \
+	VPBROADCASTD AX, UPPER
+
+#define SCALED_F16(at, x, code) \
+	VCVTPH2PS at(SI), x \
+	VMULPS    INVERSE, x, x \
+	VMULPS    SCALE, x, code \
+	VPANDD    ABS, code, code
+
+#define NEAREST_F16(at, x, code, t) \
+	SCALED_F16(at, x, code) \
+	NEAREST(code, t)
+
+#define RETURN_F16(scaleInv, amax) \
+	FOLD_TOP_WORDS \
+	VCVTPH2PS X0, X0 \
+	VMULSS    scaleInv, X0, X0 \
+	RETURN(amax)
+
+// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-44
+	BEGIN_NEAREST(0x7fffffff)
+	BEGIN_F16(scaleInv+36(FP))
+	ORDERS(lowBytes<>(SB), quarters<>(SB))
+	PCALIGN $32
+
+loop:
+	TOP_F16(0, Z8)
+	TOP_F16(64, Z9)
+	NEAREST_F16(0, Z0, Z4, Z8)
+	NEAREST_F16(32, Z1, Z5, Z9)
+	NEAREST_F16(64, Z2, Z6, Z10)
+	NEAREST_F16(96, Z3, Z7, Z11)
+	MERGE_LOW
+	SIGNED
+	END(2)
+	RETURN_F16(scaleInv+36(FP), amax+40(FP))
+
+
+// Words of Random come from a chain of some sixty cycles, so the first mix is done one
+// turn of the loop before the second: HALF1 and HALF2 hold it. What is mixed beyond
+// the end costs one turn. XORs with the keys are joined with those of mix32, key0
+// being the key's low half after its own first shift and XOR.
+#define HALF_RANDOM(index, half, t, key0, key1) \
+	VPSRLD          $16, index, half \
+	VPTERNLOGD.BCST $0x96, key0, index, half \
+	VPADDD.BCST     words<>+0(SB), index, index \
+	VPMULLD         MIX1, half, half \
+	VPSRLD          $15, half, t \
+	VPXORD          t, half, half \
+	VPMULLD         MIX2, half, half \
+	VPSRLD          $15, half, t \
+	VPTERNLOGD.BCST $0x96, key1, t, half
+
+#define RANDOM(half, w, t) \
+	VPSRLD  $16, half, w \
+	VPXORD  half, w, w \
+	VPMULLD MIX1, w, w \
+	VPSRLD  $15, w, t \
+	VPXORD  t, w, w \
+	VPMULLD MIX2, w, w \
+	VPSRLD  $15, w, t \
+	VPXORD  t, w, w
+
+// RANDOMS makes w the next words. Casts stand between the two of a turn, so that the
+// processor finds both to do.
+#define RANDOMS(half, index, w, t, key0, key1) \
+	RANDOM(half, w, t) \
+	HALF_RANDOM(index, half, t, key0, key1)
+
+// BEGIN_RANDOM takes the order of the words in a vector, and where the random bits of
+// two vectors of elements lie in one.
+#define BEGIN_RANDOM(order, bits, key0, key1, index) \
+	VPBROADCASTD    randomVectors_mix1(R8), MIX1 \
+	VPBROADCASTD    randomVectors_mix2(R8), MIX2 \
+	VPBROADCASTD    randomVectors_floor(R8), FLOOR \
+	VPBROADCASTD    randomVectors_ceiling(R8), CEILING \
+	VPBROADCASTD    randomVectors_places(R8), PLACES \
+	VPBROADCASTD    randomVectors_units(R8), UNITS \
+	MOVL            $8, AX \
+	VPBROADCASTD    AX, Z0 \
+	VPSUBD          PLACES, Z0, LOWER \
+	VPSLLD          $23, Z0, Z0 \
+	VPSUBD          Z0, UNITS, UNITS2 \
+	MOVL            $0xff000000, AX \
+	VPBROADCASTD    AX, BYTE3 \
+	VBROADCASTI32X4 bits+0(SB), FIRST \
+	VBROADCASTI32X4 bits+16(SB), SECOND \
+	MOVL            index, AX \
+	VPBROADCASTD    AX, INDEX1 \
+	VPADDD          order, INDEX1, INDEX1 \
+	ADDL            $16, AX \
+	VPBROADCASTD    AX, INDEX2 \
+	VPADDD          order, INDEX2, INDEX2 \
+	HALF_RANDOM(INDEX1, HALF1, Z0, key0, key1) \
+	HALF_RANDOM(INDEX2, HALF2, Z0, key0, key1)
+
+// PLACED moves the magnitude x to its place in the code, by move; what is below FLOOR
+// gets there as a number of units.
+#define PLACED(x, t, move, places, units) \
+	VMINPS     CEILING, x, x \
+	VCMPPS     $1, FLOOR, x, K1 \
+	VMULPS     units, x, t \
+	move       places, x, x \
+	VCVTTPS2DQ t, K1, x
+
+// STOCHASTIC is castStochastic of the magnitudes x and y, with the words of random
+// bits w: the codes in the bytes 3 and 2 of x. Sixteen bits of their fractions are
+// below either. What x has above its code is replaced by the sign, what y has by x.
+#define STOCHASTIC(x, y, w, t) \
+	PLACED(x, t, VPSLLVD, PLACES, UNITS) \
+	VPSHUFB    FIRST, w, t \
+	VPADDD     t, x, x \
+	PLACED(y, t, VPSRLVD, LOWER, UNITS2) \
+	VPSHUFB    SECOND, w, t \
+	VPADDD     t, y, y \
+	VPTERNLOGD $0xe4, BYTE3, y, x
+
+// MERGE_TOP makes Z4 the codes in the upper words of Z4 and Z6.
+#define MERGE_TOP \
+	VPSRLD          $16, Z6, Z6 \
+	VPTERNLOGD.BCST $0xe4, words<>+8(SB), Z6, Z4
+
+#define SIGNED_RANDOM \
+	VPSHUFB         topBytes<>(SB), Z4, Z4 \
+	VPACKSSDW       Z1, Z0, Z0 \
+	VPACKSSDW       Z3, Z2, Z2 \
+	VPACKSSWB       Z2, Z0, Z0 \
+	VPTERNLOGD.BCST $0xd8, words<>+4(SB), Z0, Z4 \
+	VMOVDQU64       quarters<>(SB), Z8 \
+	VPERMD          Z4, Z8, Z4
+
+#define MAGNITUDES(at, x, code) \
+	VMOVUPS at(SI), x \
+	PREFETCH(at) \
+	VPANDD  ABS, x, code \
+	VPMAXUD code, TOP, TOP \
+	VMULPS  SCALE, code, code
+
+// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
+	BEGIN(0x7fffffff)
+	BEGIN_RANDOM(·lanes(SB), bits<>, key0+36(FP), key1+40(FP), index+44(FP))
+	PCALIGN $32
+
+loop:
+	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+36(FP), key1+40(FP))
+	MAGNITUDES(0, Z0, Z4)
+	MAGNITUDES(64, Z1, Z5)
+	STOCHASTIC(Z4, Z5, Z8, Z10)
+	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+36(FP), key1+40(FP))
+	MAGNITUDES(128, Z2, Z6)
+	MAGNITUDES(192, Z3, Z7)
+	STOCHASTIC(Z6, Z7, Z9, Z11)
+	MERGE_TOP
+	SIGNED_RANDOM
+	END(4)
+	FOLD_TOP
+	RETURN(amax+48(FP))
+
+#define RANDOM_BF16(at, x, even, odd, w, t) \
+	VMOVDQU64 at(SI), x \
+	PREFETCH(at) \
+	VPANDD    ABS, x, odd \
+	VPMAXUW   odd, TOP, TOP \
+	VPSLLD    $16, odd, even \
+	VPANDD    UPPER, odd, odd \
+	VMULPS    SCALE, even, even \
+	VMULPS    SCALE, odd, odd \
+	STOCHASTIC(odd, even, w, t)
+
+// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
+	BEGIN(0x7fff7fff)
+	BEGIN_RANDOM(inOrder<>(SB), bitsBF16<>, key0+36(FP), key1+40(FP), index+44(FP))
+	PCALIGN $32
+
+loop:
+	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+36(FP), key1+40(FP))
+	RANDOM_BF16(0, Z0, Z5, Z4, Z8, Z10)
+	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+36(FP), key1+40(FP))
+	RANDOM_BF16(64, Z1, Z7, Z6, Z9, Z11)
+	MERGE_TOP
+	VPSHUFB         topPairs<>(SB), Z4, Z4
+	VPACKSSWB       Z1, Z0, Z0
+	VPTERNLOGD.BCST $0xd8, words<>+4(SB), Z0, Z4
+	VMOVDQU64       halves<>(SB), Z8
+	VPERMQ          Z4, Z8, Z4
+	END(2)
+	FOLD_TOP_WORDS
+	VPSLLD          $16, X0, X0
+	RETURN(amax+48(FP))
+
+// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
+	BEGIN(0x7fffffff)
+	BEGIN_F16(scaleInv+36(FP))
+	BEGIN_RANDOM(·lanes(SB), bits<>, key0+40(FP), key1+44(FP), index+48(FP))
+	PCALIGN $32
+
+loop:
+	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+40(FP), key1+44(FP))
+	TOP_F16(0, Z10)
+	SCALED_F16(0, Z0, Z4)
+	SCALED_F16(32, Z1, Z5)
+	STOCHASTIC(Z4, Z5, Z8, Z10)
+	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+40(FP), key1+44(FP))
+	TOP_F16(64, Z11)
+	SCALED_F16(64, Z2, Z6)
+	SCALED_F16(96, Z3, Z7)
+	STOCHASTIC(Z6, Z7, Z9, Z11)
+	MERGE_TOP
+	SIGNED_RANDOM
+	END(2)
+	RETURN_F16(scaleInv+36(FP), amax+56(FP))
+
+// Words in a turn, signs, upper words.
+DATA words<>+0(SB)/4, $32
+DATA words<>+4(SB)/4, $0x80808080
+DATA words<>+8(SB)/4, $0xffff0000
+GLOBL words<>(SB), RODATA|NOPTR, $12
+
+// Where the random bits of two vectors are in one: with eight zeros below, then without.
+DATA bits<>+0(SB)/8, $0x8003028080010080
+DATA bits<>+8(SB)/8, $0x8007068080050480
+DATA bits<>+16(SB)/8, $0x80800b0a80800908
+DATA bits<>+24(SB)/8, $0x80800f0e80800d0c
+GLOBL bits<>(SB), RODATA|NOPTR, $32
+
+DATA bitsBF16<>+0(SB)/8, $0x8007068080030280
+DATA bitsBF16<>+8(SB)/8, $0x800f0e80800b0a80
+DATA bitsBF16<>+16(SB)/8, $0x8080050480800100
+DATA bitsBF16<>+24(SB)/8, $0x80800d0c80800908
+GLOBL bitsBF16<>(SB), RODATA|NOPTR, $32
+
+// What MERGE_TOP makes, in the order of the packed elements.
+DATA topBytes<>+0(SB)/8, $0x0e0a06020f0b0703
+DATA topBytes<>+8(SB)/8, $0x0c0804000d090501
+DATA topBytes<>+16(SB)/8, $0x0e0a06020f0b0703
+DATA topBytes<>+24(SB)/8, $0x0c0804000d090501
+DATA topBytes<>+32(SB)/8, $0x0e0a06020f0b0703
+DATA topBytes<>+40(SB)/8, $0x0c0804000d090501
+DATA topBytes<>+48(SB)/8, $0x0e0a06020f0b0703
+DATA topBytes<>+56(SB)/8, $0x0c0804000d090501
+GLOBL topBytes<>(SB), RODATA|NOPTR, $64
+
+DATA topPairs<>+0(SB)/8, $0x0f0e0b0a07060302
+DATA topPairs<>+8(SB)/8, $0x0d0c090805040100
+DATA topPairs<>+16(SB)/8, $0x0f0e0b0a07060302
+DATA topPairs<>+24(SB)/8, $0x0d0c090805040100
+DATA topPairs<>+32(SB)/8, $0x0f0e0b0a07060302
+DATA topPairs<>+40(SB)/8, $0x0d0c090805040100
+DATA topPairs<>+48(SB)/8, $0x0f0e0b0a07060302
+DATA topPairs<>+56(SB)/8, $0x0d0c090805040100
+GLOBL topPairs<>(SB), RODATA|NOPTR, $64
+
+// The numbers of the words in their own order.
+DATA inOrder<>+0(SB)/8, $0x0000000100000000
+DATA inOrder<>+8(SB)/8, $0x0000000300000002
+DATA inOrder<>+16(SB)/8, $0x0000000500000004
+DATA inOrder<>+24(SB)/8, $0x0000000700000006
+DATA inOrder<>+32(SB)/8, $0x0000000900000008
+DATA inOrder<>+40(SB)/8, $0x0000000b0000000a
+DATA inOrder<>+48(SB)/8, $0x0000000d0000000c
+DATA inOrder<>+56(SB)/8, $0x0000000f0000000e
+GLOBL inOrder<>(SB), RODATA|NOPTR, $64
