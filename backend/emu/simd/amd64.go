@@ -12,7 +12,7 @@ import (
 // to reach what is below.
 var (
 	haveVectors = cpu.X86.HasAVX2 && cpu.X86.HasFMA
-	haveAVX512  = haveVectors && cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
+	haveAVX512  = haveVectors && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ
 )
 
 // Tables of constants, each of which fills a vector of the narrower kernels; the
@@ -365,15 +365,26 @@ func scoreGradientRowsAVX512(p, ds *float32, ld, rows, width int, visible *int, 
 //go:noescape
 func scoreGradientRowsAVX2(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 
-// The transposes take multiples of sixteen rows, TransposeRows at most, and of
-// sixteen columns.
+// The transposes take multiples of sixteen rows and columns, transpose8AVX2 and
+// transpose16AVX2 TransposeRows at most, transpose8AVX512 multiples of it.
 
 func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool) {
+	stream = stream && (uintptr(unsafe.Pointer(dst))|uintptr(ld))%TransposeRows == 0
+	done := 0
+	if haveAVX512 && rows >= TransposeRows {
+		done = rows - rows%TransposeRows
+		transpose8AVX512(dst, ld, src, step, done, cols, stream)
+	}
 	var stage [TransposeRows * 16]uint8
-	_ = stage[rows*16-1]
-	onLines := rows == TransposeRows && (uintptr(unsafe.Pointer(dst))|uintptr(ld))%TransposeRows == 0
-	transpose8AVX2(dst, ld, src, step, rows, cols, &stage, stream && onLines)
+	for n := 0; done < rows; done += n {
+		n = min(rows-done, TransposeRows)
+		to, from := (*uint8)(unsafe.Add(unsafe.Pointer(dst), done)), (*uint8)(unsafe.Add(unsafe.Pointer(src), done*step))
+		transpose8AVX2(to, ld, from, step, n, cols, &stage, stream && n == TransposeRows)
+	}
 }
+
+//go:noescape
+func transpose8AVX512(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool)
 
 // transpose8AVX2 streams only columns of whole cache lines.
 //

@@ -1,7 +1,7 @@
 package simd
 
-// TransposeRows is how many rows a transpose takes at most: as bytes they are a
-// cache line of the result.
+// TransposeRows is how many rows, as bytes, are a cache line of the result of a
+// transpose. Transpose16 and Transpose32 take no more.
 const TransposeRows = 64
 
 // Transpose8 stores src, rows × cols with rows step elements apart, to dst,

@@ -194,3 +194,139 @@ line:
 	JNZ  group
 	VZEROUPPER
 	RET
+
+// Sixteen registers hold sixteen columns of 64 rows: the lanes of Zj are of the rows
+// j, j+16, j+32 and j+48. Four rounds of unpacking bytes of Zj and Zj+8 make them
+// the columns, each a cache line of the result.
+
+// ROW loads the four rows that Zj has; R8, R9, R10 and R11 point to them.
+#define ROW(x, z) \
+	VMOVDQU         (R8), x \
+	VBROADCASTI32X4 (R9), K1, z \
+	VBROADCASTI32X4 (R10), K2, z \
+	VBROADCASTI32X4 (R11), K3, z \
+	ADDQ            BX, R8 \
+	ADDQ            BX, R9 \
+	ADDQ            BX, R10 \
+	ADDQ            BX, R11
+
+#define ZIP(a, b, lo, hi) \
+	VPUNPCKLBW b, a, lo \
+	VPUNPCKHBW b, a, hi
+
+#define ROUND_UP \
+	ZIP(Z0, Z8, Z16, Z17) \
+	ZIP(Z1, Z9, Z18, Z19) \
+	ZIP(Z2, Z10, Z20, Z21) \
+	ZIP(Z3, Z11, Z22, Z23) \
+	ZIP(Z4, Z12, Z24, Z25) \
+	ZIP(Z5, Z13, Z26, Z27) \
+	ZIP(Z6, Z14, Z28, Z29) \
+	ZIP(Z7, Z15, Z30, Z31)
+
+#define ROUND_DOWN \
+	ZIP(Z16, Z24, Z0, Z1) \
+	ZIP(Z17, Z25, Z2, Z3) \
+	ZIP(Z18, Z26, Z4, Z5) \
+	ZIP(Z19, Z27, Z6, Z7) \
+	ZIP(Z20, Z28, Z8, Z9) \
+	ZIP(Z21, Z29, Z10, Z11) \
+	ZIP(Z22, Z30, Z12, Z13) \
+	ZIP(Z23, Z31, Z14, Z15)
+
+#define COLUMNS(store) \
+	store(Z0) \
+	store(Z1) \
+	store(Z2) \
+	store(Z3) \
+	store(Z4) \
+	store(Z5) \
+	store(Z6) \
+	store(Z7) \
+	store(Z8) \
+	store(Z9) \
+	store(Z10) \
+	store(Z11) \
+	store(Z12) \
+	store(Z13) \
+	store(Z14) \
+	store(Z15)
+
+#define STORE(z) \
+	VMOVDQU64 z, (R14) \
+	ADDQ      AX, R14
+
+#define STREAM(z) \
+	VMOVNTDQ z, (R14) \
+	ADDQ     AX, R14
+
+// func transpose8AVX512(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool)
+TEXT ·transpose8AVX512(SB), NOSPLIT, $0-49
+	MOVQ  dst+0(FP), R13
+	MOVQ  ld+8(FP), AX
+	MOVQ  src+16(FP), SI
+	MOVQ  step+24(FP), BX
+	MOVQ  cols+40(FP), CX
+	MOVL  $0x00f0, DX
+	KMOVW DX, K1
+	MOVL  $0x0f00, DX
+	KMOVW DX, K2
+	MOVL  $0xf000, DX
+	KMOVW DX, K3
+	MOVQ  BX, DX
+	SHLQ  $4, DX
+
+// The lines of a column follow each other: those of sixteen columns fill the same
+// rows of memory.
+group:
+	MOVQ rows+32(FP), R12
+	MOVQ SI, R8
+	MOVQ R13, DI
+
+lines:
+	MOVQ DI, R14
+	LEAQ (R8)(DX*1), R9
+	LEAQ (R8)(DX*2), R10
+	LEAQ (R9)(DX*2), R11
+	ROW(X0, Z0)
+	ROW(X1, Z1)
+	ROW(X2, Z2)
+	ROW(X3, Z3)
+	ROW(X4, Z4)
+	ROW(X5, Z5)
+	ROW(X6, Z6)
+	ROW(X7, Z7)
+	ROW(X8, Z8)
+	ROW(X9, Z9)
+	ROW(X10, Z10)
+	ROW(X11, Z11)
+	ROW(X12, Z12)
+	ROW(X13, Z13)
+	ROW(X14, Z14)
+	ROW(X15, Z15)
+	MOVQ R11, R8
+	ROUND_UP
+	ROUND_DOWN
+	ROUND_UP
+	ROUND_DOWN
+	CMPB stream+48(FP), $0
+	JNE  streamed
+	COLUMNS(STORE)
+
+next:
+	ADDQ $64, DI
+	SUBQ $64, R12
+	JNZ  lines
+	ADDQ $16, SI
+	MOVQ AX, R14
+	SHLQ $4, R14
+	ADDQ R14, R13
+	SUBQ $16, CX
+	JNZ  group
+	SFENCE
+	VZEROUPPER
+	RET
+
+streamed:
+	COLUMNS(STREAM)
+	JMP  next

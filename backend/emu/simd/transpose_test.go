@@ -10,12 +10,15 @@ import (
 
 func TestTranspose(t *testing.T) {
 	eachInstructionSet(t, func(t *testing.T) {
-		for _, rows := range []int{1, 15, 16, 33, 64} {
+		for _, rows := range []int{1, 15, 16, 33, 64, 128, 211} {
 			for _, cols := range []int{1, 7, 8, 16, 31, 48, 64, 200, 257} {
 				for _, start := range []int{0, 3} {
 					checkTranspose(t, rows, cols, start, rows+5, func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
 						Transpose8(dst, ld, src, step, rows, cols, false)
 					})
+					if rows > TransposeRows {
+						continue
+					}
 					checkTranspose(t, rows, cols, start, rows+5, Transpose16)
 					checkTranspose(t, rows, cols, start, rows+5, Transpose32)
 				}
@@ -41,11 +44,13 @@ func TestTranspose8Streams(t *testing.T) {
 		clear(dst)
 		Transpose8(dst, ld, src, step, rows, cols, true)
 	}
-	for _, rows := range []int{16, 48, 64} {
-		for _, ld := range []int{64, 128, 144} {
-			checkTranspose(t, rows, 48, 0, ld, stream)
+	eachInstructionSet(t, func(t *testing.T) {
+		for _, rows := range []int{16, 48, 64, 128, 192} {
+			for _, ld := range []int{192, 256, 208} {
+				checkTranspose(t, rows, 48, 0, ld, stream)
+			}
 		}
-	}
+	})
 }
 
 // checkTranspose transposes a part of a matrix into a part of another one, with rows
