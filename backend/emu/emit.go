@@ -47,7 +47,7 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 			name: fp8.NameKey(c.StreamName()), rounding: c.Rounding, tokens: c.Tokens,
 		}
 		if c.Transpose {
-			bound.strips = b.strips(c.Out.DType, cols)
+			bound.strips = b.newStrips(&bound)
 		}
 		for j, d := range casts[:i] {
 			same := c.Out.DType == d.Out.DType && c.Scale == d.Scale && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
@@ -174,18 +174,19 @@ func (to *elements) copy(at int, from *elements, start, n int) {
 	}
 }
 
-// stripCols is how wide strips should be, 0 if no cast is stored transposed.
-func (e *emitter) stripCols() int {
+// stripShape is how high and wide strips should be, 0 if no cast is stored
+// transposed.
+func (e *emitter) stripShape() (rows, cols int) {
 	size := 0
-	for _, c := range e.casts {
-		if c.strips != nil {
-			size = max(size, c.dtype.Size())
+	for i := range e.casts {
+		if c := &e.casts[i]; c.strips != nil {
+			rows, size = max(rows, c.stripRows()), max(size, c.dtype.Size())
 		}
 	}
 	if size == 0 {
-		return 0
+		return 0, 0
 	}
-	return stripWidth / size
+	return rows, stripWidth / size
 }
 
 // end stores what still waits, and folds the workers' maxima into the casts'

@@ -19,8 +19,9 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 		}
 	}
 	e := b.emitter(one, cols)
-	strips := min(cols, e.stripCols())
-	load := b.scaledRows(o, max(strips, min(cols, pieceWidth(cols))))
+	height, width := e.stripShape()
+	width = min(width, cols)
+	load := b.scaledRows(o, max(width, min(cols, pieceWidth(cols))))
 	var runs []func()
 	for _, c := range blocked {
 		runs = append(runs, b.blockCast(load, c, rows, cols))
@@ -31,8 +32,8 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 			piece = func(worker, row, col, n int) { e.requantize(worker, row, col, n, &x) }
 		}
 		run := b.pieces(rows, cols, piece)
-		if strips > 0 {
-			run = b.blocks(rows, cols, stripRows, strips, piece)
+		if width > 0 {
+			run = b.blocks(rows, cols, height, width, piece)
 		}
 		runs = append(runs, storing(run, e))
 	}

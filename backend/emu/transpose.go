@@ -1,9 +1,6 @@
 package emu
 
-import (
-	"octet/backend/emu/simd"
-	"octet/fp8"
-)
+import "octet/backend/emu/simd"
 
 // A column of a transposed tensor is far from the next one: a row stored
 // element by element would touch a cache line for each. Rows are collected
@@ -11,6 +8,12 @@ import (
 
 // stripRows is how many rows are collected: a cache line of FP8 codes.
 const stripRows = simd.TransposeRows
+
+// tallRows is how many are collected of a result that streams, so that two lines of
+// each column follow each other. Columns of large matrices are powers of two apart,
+// which memory spreads over few of its banks: one line of each in turn took twice as
+// long as two (Zen 5, columns 8192 bytes apart).
+const tallRows = 2 * stripRows
 
 // stripWidth is how many bytes of a row a strip should hold: so many that the
 // processor, which fetches ahead as far as a page goes, is rarely at the beginning
@@ -29,18 +32,29 @@ const streamBytes = 8 << 20
 // strip collects rows of one cast that follow each other and cover the same
 // columns. Any other row starts a new strip.
 type strip struct {
-	elements     // for stripRows rows, stripGap apart
+	elements     // for rows stripGap apart
 	row, col int // the result's element that the strip starts with
 	width    int
 	rows     int // collected so far
 }
 
-// strips is a strip for each worker, for rows of up to cols elements.
-func (b *binder) strips(dtype fp8.DType, cols int) []strip {
-	list := make([]strip, b.pool.size())
+// streams reports whether the codes of c go past the caches.
+func (c *boundCast) streams() bool { return len(c.u8) >= streamBytes }
+
+// stripRows is how many rows of c a strip collects.
+func (c *boundCast) stripRows() int {
+	if c.streams() {
+		return tallRows
+	}
+	return stripRows
+}
+
+// newStrips is a strip for each worker.
+func (b *binder) newStrips(c *boundCast) []strip {
+	list, size := make([]strip, b.pool.size()), c.dtype.Size()
 	for w := range list {
-		raw := workerBytes(int64(stripRows * (cols + stripGap) * dtype.Size()))
-		switch dtype.Size() {
+		raw := workerBytes(int64(c.stripRows() * (c.cols + stripGap) * size))
+		switch size {
 		case 4:
 			list[w].f32 = view[float32](raw)
 		case 2:
@@ -55,7 +69,7 @@ func (b *binder) strips(dtype fp8.DType, cols int) []strip {
 // next is the place in the strip of n elements that begin at (row, col). If
 // they do not continue it, it is stored first.
 func (s *strip) next(c *boundCast, row, col, n int) int {
-	if s.rows == stripRows || row != s.row+s.rows || col != s.col || n != s.width {
+	if s.rows == c.stripRows() || row != s.row+s.rows || col != s.col || n != s.width {
 		s.flush(c)
 		s.row, s.col, s.width = row, col, n
 	}
@@ -75,7 +89,7 @@ func (s *strip) flush(c *boundCast) {
 	case 2:
 		simd.Transpose16(c.u16[at:], c.ld, s.u16, step, s.rows, s.width)
 	default:
-		simd.Transpose8(c.u8[at:], c.ld, s.u8, step, s.rows, s.width, len(c.u8) >= streamBytes)
+		simd.Transpose8(c.u8[at:], c.ld, s.u8, step, s.rows, s.width, c.streams())
 	}
 	s.rows = 0
 }
