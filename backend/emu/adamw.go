@@ -46,13 +46,6 @@ type adamTensor struct {
 	keep  uint32       // simd.AdamW.Keep
 }
 
-// adamTop is what a worker knows of the amax of the tensor that it visits.
-type adamTop struct {
-	tensor int
-	master float32
-	_      [112]byte // no two workers write to one cache line
-}
-
 // hasAmax reports whether a first visit must find the state's amax.
 func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
 
@@ -121,7 +114,6 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	control, step := b.i32(o.Control), b.i32(o.Step)
 	coef, skip, amaxes := b.f32(o.Coef), b.i32(o.Skip), b.f32(o.Amaxes)
 	partial := make([][3]float32, len(scaled))
-	tops := make([]adamTop, b.pool.size())
 	b.pool.reserve(4 * longest)
 	var rule simd.AdamW
 
@@ -155,19 +147,14 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 		return r.Update(x[0], x[1], x[2], grad)
 	}
 	findAmaxes := b.eachSpan(len(scaled), func(worker, i int) {
-		s, top := scaled[i], &tops[worker]
-		if s.tensor != top.tensor {
-			top.tensor, top.master = s.tensor, 0
-		}
-		at, grad := gradient(worker, &s)
-		n, amax := list[s.tensor].codes.amaxes(at, grad, top.master)
+		s := scaled[i]
+		n, amax := list[s.tensor].codes.amaxes(gradient(worker, &s))
 		if s.col, s.n = s.col+n, s.n-n; s.n > 0 {
 			x, grad := load(worker, &s, false)
 			for j, a := range update(&s, x, grad) {
 				amax[j] = fp8.MaxAmax(amax[j], a)
 			}
 		}
-		top.master = amax[0]
 		partial[i] = amax
 	})
 	store := b.eachSpan(len(all), func(worker, i int) {
@@ -200,9 +187,6 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 			}
 		}
 		if !o.AmaxGiven {
-			for i := range tops {
-				tops[i].tensor = -1
-			}
 			findAmaxes()
 			clear(amaxes)
 			for i, p := range partial {

@@ -9,7 +9,7 @@ var haveAdamCodes = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX5
 // In all three n is a positive multiple of 32, and no code is that of a NaN.
 
 // adamAmaxAVX512 sets lanes to bits whose maxima are the largest magnitudes of the
-// new master and moments, those of the master and of what lanes had for it before. largest is the largest code among the old first moments,
+// new master and moments. largest is the largest code among the old first moments,
 // without its sign: if that is no number, the rest is void.
 //
 //go:noescape

@@ -47,11 +47,11 @@
 	VPBROADCASTB adamCodes_least(DI), LEAST \
 	XORQ         AX, AX
 
-// MOMENTS makes p the old value of the first or second (k is 0 or 1) sixteen
-// elements, m and v the new ones. E4M3 has its fields moved to their place in F16, 2^-8
-// of its value; its factor makes up for that. Codes of NaN are not for this. Z8 and Z9
+// UPDATE makes p, m and v the new values of the first or second (k is 0 or 1)
+// sixteen elements. E4M3 has its fields moved to their place in F16, 2^-8 of its
+// value; its factor makes up for that. Codes of NaN are not for this. Z8 and Z9
 // are spoilt.
-#define MOMENTS(k, p, m, v) \
+#define UPDATE(k, p, m, v) \
 	VCVTPH2PS   (32*k)(R8)(AX*2), p \
 	VMULPS.BCST adamCodes_inv+0(DI), p, p \
 	VPMOVSXBW   (16*k)(R9)(AX*1), Y8 \
@@ -70,22 +70,14 @@
 	VMULPS      Z8, Z8, Z8 \
 	VMULPS      Z8, REST2, Z8 \
 	VMULPS      v, BETA2, v \
-	VADDPS      Z8, v, v
-
-// MOVE takes the step that m and v say from p, which has decayed.
-#define MOVE(p, m, v) \
-	VSQRTPS v, Z8 \
-	VMULPS  Z8, ROOT, Z8 \
-	VADDPS  EPSILON, Z8, Z8 \
-	VDIVPS  Z8, m, Z8 \
-	VMULPS  Z8, RATE, Z8 \
-	VSUBPS  Z8, p, p
-
-// UPDATE makes p, m and v the new values.
-#define UPDATE(k, p, m, v) \
-	MOMENTS(k, p, m, v) \
-	VMULPS p, DECAY, p \
-	MOVE(p, m, v)
+	VADDPS      Z8, v, v \
+	VSQRTPS     v, Z8 \
+	VMULPS      Z8, ROOT, Z8 \
+	VADDPS      EPSILON, Z8, Z8 \
+	VDIVPS      Z8, m, Z8 \
+	VMULPS      Z8, RATE, Z8 \
+	VMULPS      p, DECAY, p \
+	VSUBPS      Z8, p, p
 
 #define PREFETCH(ahead) \
 	PREFETCHT0 (4*ahead)(R11)(AX*4) \
@@ -107,22 +99,19 @@
 	VPANDD  ABS, x, Z8 \
 	VPMAXUD Z8, top, top
 
-#define FAR   Z15
-#define STEEP Z27
-
-// The master's steps are only taken where one may lead beyond the largest: roots and
-// divisions would be half of this visit. A step is no longer than FAR if m² < STEEP·v,
-// which no NaN and no two infinities are.
+#define LARGEST_OF(k) \
+	UPDATE(k, Z0, Z1, Z2) \
+	LARGEST(Z0, Z3) \
+	LARGEST(Z1, Z4) \
+	LARGEST(Z2, Z5)
 
 // func adamAmaxAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, lanes *[3][16]uint32) (largest uint8)
 TEXT ·adamAmaxAVX512(SB), NOSPLIT, $0-57
 	BEGIN
 	MOVQ         lanes+48(FP), DX
-	VBROADCASTSS adamCodes_far(DI), FAR
-	VBROADCASTSS adamCodes_steep(DI), STEEP
 	MOVL         $0x7f7f7f7f, BX
 	VPBROADCASTD BX, Y7
-	VMOVDQU32    0(DX), Z3
+	VPXORD       Z3, Z3, Z3
 	VPXORD       Z4, Z4, Z4
 	VPXORD       Z5, Z5, Z5
 	VPXOR        Y6, Y6, Y6
@@ -131,33 +120,8 @@ loop:
 	PREFETCH(512)
 	VPAND    (R9)(AX*1), Y7, Y8
 	VPMAXUB  Y8, Y6, Y6
-	MOMENTS(0, Z0, Z1, Z2)
-	MOMENTS(1, Z10, Z11, Z12)
-	LARGEST(Z1, Z4)
-	LARGEST(Z2, Z5)
-	LARGEST(Z11, Z4)
-	LARGEST(Z12, Z5)
-	VMULPS   Z0, DECAY, Z0
-	VMULPS   Z10, DECAY, Z10
-	VPANDD   ABS, Z0, Z8
-	VPANDD   ABS, Z10, Z9
-	VPMAXUD  Z9, Z8, Z8
-	VADDPS   FAR, Z8, Z8
-	VCMPPS   $2, Z3, Z8, K1
-	VMULPS   Z1, Z1, Z8
-	VMULPS   Z2, STEEP, Z9
-	VCMPPS   $1, Z9, Z8, K1, K2
-	VMULPS   Z11, Z11, Z13
-	VMULPS   Z12, STEEP, Z14
-	VCMPPS   $1, Z14, Z13, K2, K3
-	KORTESTW K3, K3
-	JCS      next // all set
-	MOVE(Z0, Z1, Z2)
-	LARGEST(Z0, Z3)
-	MOVE(Z10, Z11, Z12)
-	LARGEST(Z10, Z3)
-
-next:
+	LARGEST_OF(0)
+	LARGEST_OF(1)
 	ADDQ     $32, AX
 	CMPQ     AX, CX
 	JB       loop

@@ -20,9 +20,6 @@ type adamCodes struct {
 	inv   [3]float32 // the dequantising factors; that of E4M3 with its 2^8
 	scale [3]float32 // what the new values are multiplied by, lift included
 
-	// No step of the master is longer than far where m² < steep·v.
-	far, steep float32
-
 	// The casts of package fp8. Numbers to be rounded at random are multiplied by
 	// lift, which makes 4 of the format's smallest normal number; units makes codes
 	// of those below it. lift is 1 for rounding to nearest.
@@ -45,8 +42,7 @@ func (t *adamTensor) newCodes() *adamCodes {
 	}
 	c := &adamCodes{
 		state: &t.state, lastNumber: 0x7e, random: p.out.rounding == fp8.Stochastic,
-		steep: steepest * steepest,
-		lift:  [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
+		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
 	if m.out.dtype == fp8.E4M3IEEE {
 		c.lastNumber = 0x77
@@ -83,34 +79,15 @@ func (c *adamCodes) read(r *simd.AdamW) {
 		}
 		c.canRead = c.canRead && isFinite(c.inv[i])
 	}
-	c.far = farthest(r)
-}
-
-// steepest is the largest first moment, in roots of the second one, whose step is known
-// to be short. Noise has less than 1, a steady gradient the root of 1/(1-Beta2).
-const steepest = 16
-
-// farthest is at least Rate·m/(√v·RootFactor + Epsilon) whenever m² < steepest²·v, NaN
-// if that can't be said. The bit of 2^-10 is for the roundings; that of m² is harmless,
-// for steepest² is a power of two.
-func farthest(r *simd.AdamW) float32 {
-	if r.Rate < 0 || r.Epsilon < 0 {
-		return float32(math.NaN())
-	}
-	return float32(steepest * (1 + 0x1p-10) * float64(r.Rate) / float64(r.RootFactor))
 }
 
 // amaxes finds the largest magnitudes of the new values of the first n elements
-// from at on, as many as it can take. known is the magnitude of some new value of the
-// master, which a larger one makes superfluous: it counts as one of these.
-func (c *adamCodes) amaxes(at int, grad []float32, known float32) (n int, amax [3]float32) {
+// from at on, as many as it can take.
+func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 	if c == nil || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
-	for i := range lanes[0] {
-		lanes[0][i] = math.Float32bits(known)
-	}
 	n = len(grad) &^ 31
 	p, m, v := c.codes(at, n)
 	if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, &lanes) > c.lastNumber {
