@@ -53,7 +53,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	const Keys<D, STEP> b(a);
 	const int row = threadIdx.x / 32 * MT * 16;
 
-	const auto load = [&](int at, const auto &s) {
+	const auto load = [&](int at, const typename Keys<D, STEP>::Step &s) {
 		const int n = b.n(a, s), stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		q.template load<STEP, THREADS>(b.queries(a, a.q, s), a.q.ld, n);

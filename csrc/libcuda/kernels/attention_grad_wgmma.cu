@@ -31,7 +31,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	const Keys<D, STEP> b(a);
 	const int row = threadIdx.x / 32 * 16, group = group_row();
 
-	const auto load = [&](int at, const auto &s) {
+	const auto load = [&](int at, const typename Keys<D, STEP>::Step &s) {
 		const int n = b.n(a, s), stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
 		q.template load<THREADS>(b.queries(a, a.q, s), a.q.ld, n);
