@@ -67,7 +67,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	clear<MT>(sum_v);
 	k.template load<KEY_BLOCK, THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<KEY_BLOCK, THREADS>(b.v(a), a.v.ld, b.rows);
-	typename Keys<D, STEP>::Step now, next = {0, 0};
+	typename Keys<D, STEP>::Step now, next = b.first(a);
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();

@@ -33,8 +33,8 @@ template <int D, int STEP> struct Keys {
 	__device__ const bf16 *k(const AttentionGradArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_head * D; }
 	__device__ const bf16 *v(const AttentionGradArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_head * D; }
 
-	// Step is where a block is: in which of the heads that share its key head, and
-	// at which query, relative to the first key.
+	// Step is where a block is: in which head, and at which query, relative to the
+	// first key. No step divides by the number of key heads.
 	struct Step {
 		int head, i0;
 
@@ -45,17 +45,19 @@ template <int D, int STEP> struct Keys {
 		}
 	};
 
+	__device__ Step first(const AttentionGradArgs &a) const { return {(int)(key_head * a.g.group()), 0}; }
+
 	// Of the queries of a step: how many there are, and where their rows are in a
 	// tensor.
 	__device__ int n(const AttentionGradArgs &a, const Step &s) const { return (int)min((i64)STEP, a.g.queries - j0 - s.i0); }
 	__device__ const bf16 *queries(const AttentionGradArgs &a, const Tensor &x, const Step &s) const {
-		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + s.i0) * x.ld + (key_head * a.g.group() + s.head) * D;
+		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + s.i0) * x.ld + s.head * D;
 	}
 
 	// load_numbers begins to copy LSE and DOut·O of the queries of a step.
 	__device__ void load_numbers(const AttentionGradArgs &a, float *lse, float *dots, const Step &s) const {
 		const int i = threadIdx.x % STEP, rows = n(a, s);
-		const i64 from = a.g.lse(sequence, key_head * a.g.group() + s.head, j0 + s.i0 + (i < rows ? i : 0));
+		const i64 from = a.g.lse(sequence, s.head, j0 + s.i0 + (i < rows ? i : 0));
 		if (threadIdx.x < STEP)
 			copy4(lse + i, a.lse.f32() + from, i < rows);
 		else if (threadIdx.x < 2 * STEP)

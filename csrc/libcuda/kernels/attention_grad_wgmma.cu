@@ -46,7 +46,7 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	clear<1>(sum_v);
 	k.template load<THREADS>(b.k(a), a.k.ld, b.rows);
 	v.template load<THREADS>(b.v(a), a.v.ld, b.rows);
-	typename Keys<D, STEP>::Step now, next = {0, 0};
+	typename Keys<D, STEP>::Step now, next = b.first(a);
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
