@@ -4,6 +4,8 @@ package cuda
 
 import (
 	"errors"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,4 +64,19 @@ func TestAttentionThatFailsItsTrial(t *testing.T) {
 	d.trial = func() error { return errors.New("it is off") }
 	require.Equal(t, "attention.cu", sourceOfAttention(t, d))
 	require.Contains(t, d.Spec().Arithmetic, "+attention-mma")
+	require.Contains(t, d.Spec().Hint, "without wgmma, slower: it is off")
+}
+
+// One element that is wrong, or no number, is enough.
+func TestApart(t *testing.T) {
+	want := make([]float64, 10000)
+	for i := range want {
+		want[i] = float64(i%2)*2 - 1
+	}
+	got := slices.Clone(want)
+	require.Zero(t, apart(got, want))
+	got[77] = 0
+	require.InDelta(t, 1, apart(got, want), 0)
+	got[78] = math.NaN()
+	require.True(t, math.IsNaN(apart(got, want)))
 }
