@@ -59,7 +59,7 @@
 // Heads of 64 and 128 in BF16 run on tensor cores: on compute capability 9.0 by
 // wgmma, which no other GPU has, elsewhere by mma.sync. The former's kernels are
 // compared with the latter's when a process first loads them (trial.go): where they
-// differ it says so and takes the others. cuda:0,attention=mma does without in any case.
+// differ it takes the others, which Spec.Hint and octet doctor say. cuda:0,attention=mma does without in any case.
 // The last bits of both differ, as Spec.Arithmetic tells.
 //
 // # Sensors
@@ -101,6 +101,7 @@ func init() {
 		Outline:   outline,
 		Open:      open,
 		Probe:     probe,
+		Examine:   examine,
 	})
 }
 

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"iter"
 	"runtime"
 
 	"octet/backend"
@@ -23,3 +24,8 @@ func openRanks(wish, int, []byte) ([]backend.Backend, error) {
 
 // probe finds nothing: available says why.
 func probe() []backend.Finding { return nil }
+
+// examine is not asked where nothing is available.
+func examine(string, []*backend.Program) iter.Seq[backend.Finding] {
+	return func(func(backend.Finding) bool) {}
+}

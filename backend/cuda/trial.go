@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 
@@ -36,6 +37,28 @@ func (d *device) tried(programs []*backend.Program) (bool, error) {
 		d.mma = true
 	}
 	return d.wgmma(), nil
+}
+
+// examine tells a doctor which kernels attention has.
+func examine(name string, _ []*backend.Program) iter.Seq[backend.Finding] {
+	return func(yield func(backend.Finding) bool) {
+		f := backend.Finding{What: "attention", OK: true, Detail: "by mma.sync"}
+		list, err := open(name, backend.Options{})
+		if err == nil {
+			d := list[0].(*device)
+			if d.wgmma() {
+				f.Detail, f.Optional = "by wgmma, like mma.sync", true
+				if err = d.trial(); err != nil {
+					err = fmt.Errorf("without wgmma, slower: %w", err)
+				}
+			}
+			err = errors.Join(err, d.Close())
+		}
+		if err != nil {
+			f.OK, f.Detail, f.Fix = false, err.Error(), "cuda:N,attention=mma does not try it"
+		}
+		yield(f)
+	}
 }
 
 // attends reports whether any attention could be by wgmma.

@@ -67,6 +67,26 @@ func TestAttentionThatFailsItsTrial(t *testing.T) {
 	require.Contains(t, d.Spec().Hint, "without wgmma, slower: it is off")
 }
 
+func TestDoctorTellsOfAttention(t *testing.T) {
+	standIns(t)
+	d := openOne(t)
+	if !d.wgmma() {
+		t.Skip("this GPU has no wgmma")
+	}
+	for _, c := range []struct {
+		device string
+		trial  error
+		want   backend.Finding
+	}{
+		{"0", nil, backend.Finding{What: "attention", OK: true, Detail: "by wgmma, like mma.sync", Optional: true}},
+		{"0", errors.New("it is off"), backend.Finding{What: "attention", Detail: "without wgmma, slower: it is off", Fix: "cuda:N,attention=mma does not try it", Optional: true}},
+		{"0,attention=mma", nil, backend.Finding{What: "attention", OK: true, Detail: "by mma.sync"}},
+	} {
+		d.trial = func() error { return c.trial }
+		require.Equal(t, []backend.Finding{c.want}, slices.Collect(examine(c.device, nil)))
+	}
+}
+
 // One element that is wrong, or no number, is enough.
 func TestApart(t *testing.T) {
 	want := make([]float64, 10000)

@@ -205,6 +205,9 @@ func (r *Run) logStart() {
 	if usage, ok := r.Usage(); ok {
 		log.Info("device memory", "allocated", usage.Allocated, "outside", usage.Outside(), "total", usage.Total)
 	}
+	if hint := r.Devices[0].Spec().Hint; hint != "" {
+		log.Info("hint", "text", hint)
+	}
 	r.logNotes()
 	if r.Trainer.Converted {
 		log.Warn("moments rounded to this device's e4m3")
