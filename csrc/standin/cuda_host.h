@@ -373,6 +373,12 @@ template <class A, class B> static inline auto max(A a, B b) -> decltype(a + b) 
 }
 
 static inline float __fmul_rn(float x, float y) { return x * y; }
+// The product of two numbers is exact in double, but for the cut.
+static inline float __fmul_rz(float x, float y) {
+	const double exact = (double)x * y;
+	const float r = (float)exact;
+	return fabs((double)r) > fabs(exact) ? nextafterf(r, 0) : r;
+}
 static inline float __fadd_rn(float x, float y) { return x + y; }
 static inline float __fsub_rn(float x, float y) { return x - y; }
 static inline float __fdiv_rn(float x, float y) { return x / y; }
