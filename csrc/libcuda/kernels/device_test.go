@@ -68,6 +68,7 @@ func TestOnADevice(t *testing.T) {
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
 	t.Run("casts", testCasts)
+	t.Run("copies", testCopies)
 	for _, name := range []string{"cuda", "cuda:0,attention=mma"} {
 		t.Run("attention/"+name, func(t *testing.T) { testAttention(t, name) })
 		t.Run("attentiongrad/"+name, func(t *testing.T) { testAttentionGrad(t, name) })
@@ -161,6 +162,81 @@ func testCasts(t *testing.T) {
 							require.Equal(t, want, got, "%v (%#08x) of %s in %s, %s", value, math.Float32bits(value), c.from, name(d, transposed), rounding)
 						}
 					}
+				}
+			}
+		}
+	}
+}
+
+// copied is a cast to E5M2: with the random bits of a stream, or to nearest.
+type copied struct {
+	transposed bool
+	stream     string
+	tokens     bool
+	scale      float32
+}
+
+// The kernel makes the codes of a cast and its transposed copy once. Here are
+// copies that have the same codes, two that vectors do not fit (37 rows), and
+// neighbours that differ in one thing.
+func testCopies(t *testing.T) {
+	control := backend.Control{Seed: 3, Step: 9, Token: 1 << 34}
+	const cols = 272
+	scales := map[float32]string{1: "one", 3: "three"}
+	for _, list := range [][]copied{
+		{{true, "a", true, 1}, {false, "a", true, 1}, {true, "a", true, 1}, {true, "b", true, 1}},
+		{{false, "a", true, 1}, {true, "a", false, 1}, {false, "", false, 1}, {true, "", false, 3}},
+	} {
+		for _, rows := range []int{64, 37} {
+			rng := rand.New(rand.NewPCG(2, uint64(rows)))
+			x := make([]byte, 0, rows*cols*4)
+			for range rows * cols {
+				x = binary.LittleEndian.AppendUint32(x, math.Float32bits(float32(rng.NormFloat64())))
+			}
+			s := open(t, "cuda", func(v *backend.Vars, p *backend.Program) {
+				ctl := v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
+				q := &backend.Quantize{X: v.Tensor(backend.Stash, "x", fp8.F32, rows, cols)}
+				for i, c := range list {
+					shape := []int{rows, cols}
+					if c.transposed {
+						shape = []int{cols, rows}
+					}
+					cast := backend.Cast{Out: v.Tensor(backend.Stash, fmt.Sprint("copy", i), fp8.E5M2, shape...), Transpose: c.transposed}
+					if cast.Scale = v.Lookup(scales[c.scale]); cast.Scale == nil {
+						cast.Scale = v.Tensor(backend.Stash, scales[c.scale], fp8.F32, 1)
+					}
+					cast.Out.Scale = cast.Scale // which nobody reads
+					if c.stream != "" {
+						cast.Rounding, cast.Stream, cast.Tokens, cast.Control = fp8.Stochastic, c.stream, c.tokens, ctl
+					}
+					q.Out = append(q.Out, cast)
+				}
+				p.Add(q)
+			})
+			s.write("x", x)
+			s.write("step.control", control.AppendTo(nil))
+			for scale, name := range scales {
+				if s.vars.Lookup(name) != nil {
+					s.write(name, binary.LittleEndian.AppendUint32(nil, math.Float32bits(scale)))
+				}
+			}
+			require.NoError(t, s.run.Run(t.Context()))
+			for i, c := range list {
+				raw := s.read(fmt.Sprint("copy", i))
+				key, first := fp8.StreamKey(control.Seed, control.Step, fp8.NameKey(c.stream)), uint64(0)
+				if c.tokens {
+					first = control.Token * cols
+				}
+				for e := range rows * cols {
+					value, at := fp8.F32.Float32(code(fp8.F32, x, e))*c.scale, e
+					if c.transposed {
+						at = e%cols*rows + e/cols
+					}
+					want := fp8.E5M2.Nearest(value, fp8.Saturate)
+					if c.stream != "" {
+						want = fp8.E5M2.Stochastic(value, fp8.Random(key, first+uint64(e)), fp8.Saturate)
+					}
+					require.Equal(t, want, code(fp8.E5M2, raw, at), "%d rows, copy %d of %v, element %d", rows, i, list, e)
 				}
 			}
 		}

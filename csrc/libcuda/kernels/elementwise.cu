@@ -10,17 +10,16 @@ struct AddArgs {
 	void *scratch;
 };
 
-KERNEL(add, AddArgs, TILE_THREADS, 1) {
+KERNEL(add, AddArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[8], w[8];
-		const Eight x = fetch8(a.a, t.row, t.col, t.n), y = fetch8(a.b, t.row, t.col, t.n);
-		values8(a.a, x, v);
-		values8(a.b, y, w);
+		float v[TILE_EACH][8];
+		t.each_row<2>({&a.a, &a.b}, [&](int r, const float x[2][8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] += w[i];
+			for (int i = 0; i < 8; i++)
+				v[r][i] = x[0][i] + x[1][i];
+		});
 		out.store(t, v);
 	}
 	out.end();
@@ -38,15 +37,16 @@ struct ActivationArgs {
 	void *scratch;
 };
 
-KERNEL(activation, ActivationArgs, TILE_THREADS, 1) {
+KERNEL(activation, ActivationArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[8];
-		load8(a.x, t.row, t.col, t.n, v);
+		float v[TILE_EACH][8];
+		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = a.kind == GELU ? v[i] * normal_cdf(v[i]) : v[i] < 0.0f ? 0.0f : v[i];
+			for (int i = 0; i < 8; i++)
+				v[r][i] = a.kind == GELU ? x[0][i] * normal_cdf(x[0][i]) : x[0][i] < 0.0f ? 0.0f : x[0][i];
+		});
 		out.store(t, v);
 	}
 	out.end();
@@ -59,21 +59,21 @@ struct ActivationGradArgs {
 	void *scratch;
 };
 
-KERNEL(activation_grad, ActivationGradArgs, TILE_THREADS, 1) {
+KERNEL(activation_grad, ActivationGradArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result dx(a.dx, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[8], x[8];
-		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
-		values8(a.dout, dout, v);
-		values8(a.x, in, x);
+		float v[TILE_EACH][8];
+		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float in[2][8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			if (a.kind == GELU)
-				v[i] *= normal_cdf(x[i]) + x[i] * 0.39894228040143268f * expf(-0.5f * x[i] * x[i]);
-			else if (x[i] <= 0.0f)
-				v[i] = 0.0f;
-		}
+			for (int i = 0; i < 8; i++) {
+				const float dout = in[0][i], x = in[1][i];
+				if (a.kind == GELU)
+					v[r][i] = dout * (normal_cdf(x) + x * 0.39894228040143268f * expf(-0.5f * x * x));
+				else
+					v[r][i] = x <= 0.0f ? 0.0f : dout;
+			}
+		});
 		dx.store(t, v);
 	}
 	dx.end();
@@ -86,7 +86,7 @@ struct EpilogueArgs {
 };
 
 // epilogue keeps the order of MatMul's comment, each operation rounded.
-KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 1) {
+KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	__shared__ Casts casts;
 	if (threadIdx.x == 0)
@@ -94,33 +94,28 @@ KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 1) {
 	__syncthreads();
 	Result out(casts, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[8], w[8];
-		load8(a.x, t.row, t.col, t.n, v);
-		if (a.row_scale.p && t.n > 0) {
-			const float s = a.row_scale.f32()[t.row];
+		float v[TILE_EACH][8];
+		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				v[i] = __fmul_rn(v[i], s);
-		}
-		if (a.col_scale.p) {
-			load8(a.col_scale, 0, t.col, t.n, w);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = __fmul_rn(v[i], w[i]);
-		}
-		if (a.residual.p || a.accumulate) {
-			if (a.residual.p) {
-				load8(a.residual, t.row, t.col, t.n, w);
-			} else {
-				// The kernel writes here: not for the read-only path of load8.
-				const Tensor old = {a.out.p, a.out.ld, a.out.format, nullptr};
+				v[r][i] = x[0][i];
+		});
+		scale_tile(t, a.row_scale, a.col_scale, v);
+		if (a.residual.p) {
+			t.each_row<1>({&a.residual}, [&](int r, const float x[1][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
-					w[i] = i < t.n ? load_value(old, t.row, t.col + i) : 0.0f;
-			}
+					v[r][i] = __fadd_rn(v[r][i], x[0][i]);
+			});
+		} else if (a.accumulate) {
+			// The kernel writes here: not for the read-only path of each_row.
+			const Tensor old = {a.out.p, a.out.ld, a.out.format, nullptr};
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = __fadd_rn(v[i], w[i]);
+			for (int r = 0; r < TILE_EACH; r++)
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					if (i < t.n(r))
+						v[r][i] = __fadd_rn(v[r][i], load_value(old, t.row + r, t.col + i));
 		}
 		out.store(t, v);
 	}
@@ -140,7 +135,7 @@ KERNEL(fill, FillArgs, FLAT_THREADS, 1) {
 	for (int i = 0; i < 8; i++)
 		v[i] = (float)a.value;
 	u32 words[8];
-	encode8(a.out.format, v, false, 0, 0, words);
+	encode8(a.out.format, v, false, nullptr, words);
 	each_flat(a.rows, a.cols, a.rows > 1 && a.out.ld != a.cols, [&](i64 row, i64 col, int n) {
 		store8(a.out.p, row * a.out.ld + col, size_of(a.out.format), n, words);
 	});

@@ -10,18 +10,27 @@ struct EmbedArgs {
 };
 
 // embed gives a token outside the table a row of NaN, so that the loss shows it.
-KERNEL(embed, EmbedArgs, TILE_THREADS, 1) {
+KERNEL(embed, EmbedArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	Tile t(a.rows, a.cols, TILE_SPAN);
-	const i64 id = t.row < a.rows ? a.ids.i32()[t.row] : 0;
-	const bool valid = id >= 0 && id < a.vocab;
-	for (; t.more(); t.next()) {
-		float v[8];
-		load8(a.table, valid ? id : 0, t.col, t.n, v);
+	i64 id[TILE_EACH];
+	bool valid[TILE_EACH];
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = valid ? v[i] : __uint_as_float(0x7fc00000u);
+	for (int r = 0; r < TILE_EACH; r++) {
+		const i64 given = t.row + r < a.rows ? a.ids.i32()[t.row + r] : 0;
+		valid[r] = given >= 0 && given < a.vocab;
+		id[r] = valid[r] ? given : 0;
+	}
+	for (; t.more(); t.next()) {
+		float v[TILE_EACH][8];
+#pragma unroll
+		for (int r = 0; r < TILE_EACH; r++) {
+			load8(a.table, id[r], t.col, t.n(r), v[r]);
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[r][i] = valid[r] ? v[r][i] : __uint_as_float(0x7fc00000u);
+		}
 		out.store(t, v);
 	}
 	out.end();
@@ -102,18 +111,19 @@ struct CacheWriteArgs {
 };
 
 // cache_write leaves out what would be outside the cache; the host checks.
-KERNEL(cache_write, CacheWriteArgs, TILE_THREADS, 1) {
+KERNEL(cache_write, CacheWriteArgs, TILE_THREADS, 2) {
 	Tile t(a.rows, a.cols, TILE_SPAN);
 	const i64 n = a.rows / a.batch, most = a.cache_rows / a.batch;
-	const i64 at = control_position(a.control.i32()) + t.row % n;
-	if (at < 0 || at >= most)
-		return; // a warp; nobody waits for it
-	const i64 row = t.row / n * most + at;
-	for (; t.more(); t.next()) {
-		float v[8];
-		u32 words[8];
-		load8(a.x, t.row, t.col, t.n, v);
-		encode8(a.cache.format, v, false, 0, 0, words);
-		store8(a.cache.p, row * a.cache.ld + t.col, size_of(a.cache.format), t.n, words);
-	}
+	for (; t.more(); t.next())
+#pragma unroll
+		for (int r = 0; r < TILE_EACH; r++) {
+			const i64 row = t.row + r, at = control_position(a.control.i32()) + row % n;
+			if (at < 0 || at >= most)
+				continue;
+			float v[8];
+			u32 words[8];
+			load8(a.x, row, t.col, t.n(r), v);
+			encode8(a.cache.format, v, false, nullptr, words);
+			store8(a.cache.p, (row / n * most + at) * a.cache.ld + t.col, size_of(a.cache.format), t.n(r), words);
+		}
 }

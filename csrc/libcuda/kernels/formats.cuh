@@ -38,19 +38,21 @@ __device__ inline u32 random_bits(u64 key, u64 index) {
 	return index % 2 ? word & 0xffff0000u : word << 16;
 }
 
-// random_pair is the bits of an element and the next one, which share a word if
-// the first is even.
-__device__ inline uint2 random_pair(u64 key, u64 index) {
-	if (index % 2)
-		return make_uint2(random_bits(key, index), random_bits(key, index + 1));
-	const u32 word = random_word(key, index / 2);
-	return make_uint2(word << 16, word & 0xffff0000u);
+// random8 are those of eight elements from a multiple of eight on: two of each of
+// four words, whose numbers have one high half.
+__device__ inline void random8(u64 key, u64 index, u32 bits[8]) {
+	const u32 low = (u32)(index / 2), second = (u32)(key >> 32) + (u32)(index >> 33) * 0x9e3779b9u;
+#pragma unroll
+	for (u32 i = 0; i < 4; i++) {
+		const u32 word = mix32(mix32((low | i) ^ (u32)key) ^ second);
+		bits[2 * i] = word << 16, bits[2 * i + 1] = word & 0xffff0000u;
+	}
 }
 
 // ---- formats: fp8/dtype.go and fp8/round.go are the definition ----
 
 // size_of is the number of bytes of an element.
-__device__ inline int size_of(i64 format) {
+__device__ inline int size_of(int format) {
 	return format == F32 || format == I32 ? 4 : format == BF16 || format == F16 ? 2 : 1;
 }
 
@@ -92,24 +94,51 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 	return code | bits >> 31 << F::WIDTH;
 }
 
+// random_magnitude is encode_bits<FORMAT, true> of |x|, not NaN, in a third of the
+// instructions. A product with a power of two gives FP32 the format's smallest normal
+// number: then the bits to discard are the last ones of the significand, for
+// subnormals, too. It cuts off what lies below FP32's smallest number. Of FP8 and
+// BF16 that leaves sixteen bits to discard at least, and the random ones carry into
+// no others.
+template <int FORMAT> __device__ inline u32 random_magnitude(float x, u32 random) {
+	typedef Facts<FORMAT> F;
+	const int cut = 23 - F::MANTISSA;
+	const float a = fabsf(x);
+	if (cut < 16 && __float_as_uint(a) < (u32)F::SMALLEST << 23)
+		return encode_bits<FORMAT, true>(a, random);
+	const float moved = F::SMALLEST > 1 ? __fmul_rz(a, __uint_as_float((u32)(128 - F::SMALLEST) << 23)) : a;
+	return min((__float_as_uint(moved) + (random >> (32 - cut))) >> cut, (u32)F::TOP + (FORMAT == BF16));
+}
+
+template <int FORMAT> __device__ inline u32 encode_random(float x, u32 random) {
+	if (magnitude(x) > 0x7f800000u)
+		return (1u << Facts<FORMAT>::WIDTH) - 1;
+	return random_magnitude<FORMAT>(x, random) | __float_as_uint(x) >> 31 << Facts<FORMAT>::WIDTH;
+}
+
 // pair2 are the codes of two numbers, the first in the low half: of the word, or
-// for FP8 of sixteen bits. The instructions round like encode_bits: PTX ISA,
-// cvt: to nearest even, .satfinite (which e4m3x2 and e5m2x2 demand) makes
-// overflow the largest number, and NaN becomes the canonical one.
+// for FP8 of sixteen bits; quad4 are those of four in FP8. The instructions round
+// like encode_bits: PTX ISA, cvt: to nearest even, .satfinite (which e4m3x2 and
+// e5m2x2 demand) makes overflow the largest number, and NaN becomes the canonical
+// one.
 template <int FORMAT> __device__ inline u32 pair2(float x, float y) {
 	return encode_bits<FORMAT, false>(x, 0) | encode_bits<FORMAT, false>(y, 0) << (Facts<FORMAT>::WIDTH + 1);
 }
 
+template <int FORMAT> __device__ inline u32 quad4(const float v[4]) { return pair2<FORMAT>(v[0], v[1]) | pair2<FORMAT>(v[2], v[3]) << 16; }
+
 #ifdef __CUDA_ARCH__
-template <> __device__ inline u32 pair2<E4M3>(float x, float y) {
-	u16 r;
-	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(y), "f"(x));
+template <> __device__ inline u32 quad4<E4M3>(const float v[4]) {
+	u32 r;
+	asm("{ .reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 x, %2, %1; cvt.rn.satfinite.e4m3x2.f32 y, %4, %3; mov.b32 %0, {x, y}; }"
+	    : "=r"(r) : "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]));
 	return r;
 }
 
-template <> __device__ inline u32 pair2<E5M2>(float x, float y) {
-	u16 r;
-	asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(r) : "f"(y), "f"(x));
+template <> __device__ inline u32 quad4<E5M2>(const float v[4]) {
+	u32 r;
+	asm("{ .reg .b16 x, y; cvt.rn.satfinite.e5m2x2.f32 x, %2, %1; cvt.rn.satfinite.e5m2x2.f32 y, %4, %3; mov.b32 %0, {x, y}; }"
+	    : "=r"(r) : "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]));
 	return r;
 }
 
@@ -131,49 +160,69 @@ template <> __device__ inline u32 pair2<F16>(float x, float y) {
 
 // encode8 packs the codes of eight numbers into words: two of FP8, four of the
 // formats of sixteen bits, eight of F32.
-template <int FORMAT> __device__ inline void encode8(const float v[8], bool stochastic, u64 key, u64 index, u32 words[8]) {
-	if (stochastic) {
-		const int width = Facts<FORMAT>::WIDTH + 1, each = 32 / width;
+template <int FORMAT> __device__ inline void encode8(const float v[8], u32 words[8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i += 2) {
-			const uint2 random = random_pair(key, index + i);
-			const u32 pair = encode_bits<FORMAT, true>(v[i], random.x) | encode_bits<FORMAT, true>(v[i + 1], random.y) << width;
-			words[i / each] = i % each ? words[i / each] | pair << (i % each * width) : pair;
-		}
-		return;
-	}
-	if constexpr (Facts<FORMAT>::WIDTH == 15) {
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-			words[i] = pair2<FORMAT>(v[2 * i], v[2 * i + 1]);
-	} else {
-#pragma unroll
-		for (int i = 0; i < 2; i++)
-			words[i] = pair2<FORMAT>(v[4 * i], v[4 * i + 1]) | pair2<FORMAT>(v[4 * i + 2], v[4 * i + 3]) << 16;
-	}
+	for (int i = 0; i < 8; i += 4)
+		if constexpr (Facts<FORMAT>::WIDTH == 7)
+			words[i / 4] = quad4<FORMAT>(v + i);
+		else
+			words[i / 2] = pair2<FORMAT>(v[i], v[i + 1]), words[i / 2 + 1] = pair2<FORMAT>(v[i + 2], v[i + 3]);
 }
 
-__device__ inline void encode8(i64 format, const float v[8], bool stochastic, u64 key, u64 index, u32 words[8]) {
+__device__ inline bool unordered(float x, float y) { return !(x <= y || x > y); }
+
+// Of stochastic rounding the signs are put in by words; NaN, which has none, is rare.
+template <int FORMAT> __device__ inline void encode8(const float v[8], const u32 random[8], u32 words[8]) {
+	const int width = Facts<FORMAT>::WIDTH + 1, each = 32 / width;
+	bool nan = false;
+#pragma unroll
+	for (int i = 0; i < 8; i += each) {
+		u32 c[each], x[each];
+#pragma unroll
+		for (int j = 0; j < each; j++) {
+			c[j] = random_magnitude<FORMAT>(v[i + j], random[i + j]);
+			x[j] = __float_as_uint(v[i + j]);
+		}
+		nan |= unordered(v[i], v[i + 1]);
+		if constexpr (each == 2) {
+			words[i / 2] = __byte_perm(c[0], c[1], 0x5410) | (__byte_perm(x[0], x[1], 0x7632) & 0x80008000u);
+		} else {
+			nan |= unordered(v[i + 2], v[i + 3]);
+			words[i / 4] = __byte_perm(__byte_perm(c[0], c[1], 0x40), __byte_perm(c[2], c[3], 0x40), 0x5410) |
+			               (__byte_perm(__byte_perm(x[0], x[1], 0x73), __byte_perm(x[2], x[3], 0x73), 0x5410) & 0x80808080u);
+		}
+	}
+	if (nan)
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			if (unordered(v[i], v[i])) {
+				const u32 mask = (1u << (width - 1)) - 1; // the canonical code, of every format
+				u32 &w = words[i / each];
+				w = (w & ~((2 * mask + 1) << (i % each * width))) | mask << (i % each * width);
+			}
+}
+
+__device__ inline void encode8(int format, const float v[8], bool stochastic, const u32 random[8], u32 words[8]) {
 	switch (format) {
 	case F32:
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			words[i] = __float_as_uint(v[i]);
 		return;
-	case BF16: return encode8<BF16>(v, stochastic, key, index, words);
-	case F16: return encode8<F16>(v, stochastic, key, index, words);
-	case E4M3: return encode8<E4M3>(v, stochastic, key, index, words);
-	case E4M3IEEE: return encode8<E4M3IEEE>(v, stochastic, key, index, words);
-	default: return encode8<E5M2>(v, stochastic, key, index, words);
+	case BF16: return stochastic ? encode8<BF16>(v, random, words) : encode8<BF16>(v, words);
+	case F16: return stochastic ? encode8<F16>(v, random, words) : encode8<F16>(v, words);
+	case E4M3: return stochastic ? encode8<E4M3>(v, random, words) : encode8<E4M3>(v, words);
+	case E4M3IEEE: return stochastic ? encode8<E4M3IEEE>(v, random, words) : encode8<E4M3IEEE>(v, words);
+	default: return stochastic ? encode8<E5M2>(v, random, words) : encode8<E5M2>(v, words);
 	}
 }
 
 // encode1 is the code of one number.
 template <int FORMAT> __device__ inline u32 encode1(float x, bool stochastic, u32 random) {
-	return stochastic ? encode_bits<FORMAT, true>(x, random) : encode_bits<FORMAT, false>(x, 0);
+	return stochastic ? encode_random<FORMAT>(x, random) : encode_bits<FORMAT, false>(x, 0);
 }
 
-__device__ inline u32 encode1(i64 format, float x, bool stochastic, u32 random) {
+__device__ inline u32 encode1(int format, float x, bool stochastic, u32 random) {
 	switch (format) {
 	case F32: return __float_as_uint(x);
 	case BF16: return encode1<BF16>(x, stochastic, random);
@@ -241,26 +290,39 @@ struct Eight {
 	u32 w[8];
 };
 
-// fetch8 reads the first n of eight elements of size bytes, zeros behind them, from
-// element at of an array on. READ_ONLY is the path for memory that the kernel does
-// not write to.
-template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 at, int size, int n) {
-	const u8 *p = (const u8 *)array + at * size;
-	Eight e = {};
-	if (n == 8 && aligned(p, min(8 * size, 16))) {
-		if (size == 1) {
-			const uint2 x = *(const uint2 *)p;
-			e.w[0] = x.x, e.w[1] = x.y;
-		} else {
-			const uint4 x = READ_ONLY ? __ldg((const uint4 *)p) : *(const uint4 *)p;
-			e.w[0] = x.x, e.w[1] = x.y, e.w[2] = x.z, e.w[3] = x.w;
-			if (size == 4) {
-				const uint4 y = READ_ONLY ? __ldg((const uint4 *)p + 1) : *((const uint4 *)p + 1);
-				e.w[4] = y.x, e.w[5] = y.y, e.w[6] = y.z, e.w[7] = y.w;
-			}
-		}
+// offset is the index of an element of a matrix. Numbers of rows and of columns are
+// below 2^31: so it is one multiplication, not four.
+__device__ inline i64 offset(i64 row, i64 ld, i64 col) { return (i64)((u64)(u32)row * (u32)ld) + col; }
+
+// in_vectors says whether eight elements from any multiple of eight on, in every
+// row of a matrix, can be read and written at once.
+__device__ inline bool in_vectors(const void *p, i64 ld, int size) { return (((u32)(u64)p | (u32)ld * size) & (u32)(min(8 * size, 16) - 1)) == 0; }
+
+// vector8 reads eight elements. READ_ONLY is the path for memory that the kernel
+// does not write to.
+template <bool READ_ONLY> __device__ inline Eight vector8(const void *p, int size) {
+	Eight e;
+	if (size == 1) {
+		const uint2 x = *(const uint2 *)p;
+		e.w[0] = x.x, e.w[1] = x.y;
 		return e;
 	}
+	const uint4 x = READ_ONLY ? __ldg((const uint4 *)p) : *(const uint4 *)p;
+	e.w[0] = x.x, e.w[1] = x.y, e.w[2] = x.z, e.w[3] = x.w;
+	if (size == 4) {
+		const uint4 y = READ_ONLY ? __ldg((const uint4 *)p + 1) : *((const uint4 *)p + 1);
+		e.w[4] = y.x, e.w[5] = y.y, e.w[6] = y.z, e.w[7] = y.w;
+	}
+	return e;
+}
+
+// fetch8 reads the first n of eight elements of size bytes, zeros behind them, from
+// element at of an array on.
+template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 at, int size, int n) {
+	const u8 *p = (const u8 *)array + at * size;
+	if (n == 8 && aligned(p, min(8 * size, 16)))
+		return vector8<READ_ONLY>(p, size);
+	Eight e = {};
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		if (i < n) {
@@ -276,30 +338,73 @@ template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 
 
 // fetch8 of a tensor reads elements of a row of F32, BF16 or F16 from col on.
 __device__ inline Eight fetch8(const Tensor &t, i64 row, i64 col, int n) {
-	return fetch8<true>(t.p, row * t.ld + col, t.format == F32 ? 4 : 2, n);
+	return fetch8<true>(t.p, offset(row, t.ld, col), t.format == F32 ? 4 : 2, n);
+}
+
+// decode2 is the numbers of two codes, the first in the low half: of the word, or
+// for FP8 of its low half.
+template <int FORMAT> __device__ inline void decode2(u32 pair, float v[2]) {
+	const u32 mask = (2u << Facts<FORMAT>::WIDTH) - 1;
+	v[0] = widen<FORMAT>(pair & mask), v[1] = widen<FORMAT>(pair >> (Facts<FORMAT>::WIDTH + 1) & mask);
+}
+
+template <> __device__ inline void decode2<BF16>(u32 pair, float v[2]) {
+	v[0] = __uint_as_float(pair << 16), v[1] = __uint_as_float(pair & 0xffff0000u);
+}
+
+#ifdef __CUDA_ARCH__
+// Exact, like widen; a NaN stays one.
+template <> __device__ inline void decode2<F16>(u32 pair, float v[2]) {
+	asm("{ .reg .b16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y; }" : "=f"(v[0]), "=f"(v[1]) : "r"(pair));
+}
+
+template <> __device__ inline void decode2<E4M3>(u32 pair, float v[2]) {
+	u32 halves;
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
+	decode2<F16>(halves, v);
+}
+
+template <> __device__ inline void decode2<E5M2>(u32 pair, float v[2]) {
+	u32 halves;
+	asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"((u16)pair));
+	decode2<F16>(halves, v);
+}
+#endif
+
+template <int FORMAT> __device__ inline void decode8(const Eight &e, float v[8]) {
+#pragma unroll
+	for (int i = 0; i < 8; i += 2)
+		decode2<FORMAT>(Facts<FORMAT>::WIDTH == 15 ? e.w[i / 2] : e.w[i / 4] >> (i % 4 * 8), v + i);
+}
+
+template <> __device__ inline void decode8<F32>(const Eight &e, float v[8]) {
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		v[i] = __uint_as_float(e.w[i]);
+}
+
+__device__ inline void decode8(int format, const Eight &e, float v[8]) {
+	switch (format) {
+	case F32: return decode8<F32>(e, v);
+	case BF16: return decode8<BF16>(e, v);
+	case F16: return decode8<F16>(e, v);
+	case E4M3: return decode8<E4M3>(e, v);
+	case E4M3IEEE: return decode8<E4M3IEEE>(e, v);
+	default: return decode8<E5M2>(e, v);
+	}
 }
 
 // values8 is what was fetched of t, dequantised.
 __device__ inline void values8(const Tensor &t, const Eight &e, float v[8]) {
-	if (t.format == F32) {
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = __uint_as_float(e.w[i]);
-	} else if (t.format == BF16) {
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			v[2 * i] = __uint_as_float(e.w[i] << 16);
-			v[2 * i + 1] = __uint_as_float(e.w[i] & 0xffff0000u);
-		}
-	} else {
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			v[2 * i] = widen<F16>(e.w[i] & 0xffffu);
-			v[2 * i + 1] = widen<F16>(e.w[i] >> 16);
-		}
-	}
+	const int format = (int)t.format;
+	if (format == F32)
+		decode8<F32>(e, v);
+	else if (format == BF16)
+		decode8<BF16>(e, v);
+	else
+		decode8<F16>(e, v);
 	if (t.scale) {
-		const float f = *t.scale;
+		const float f = __ldg(t.scale);
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			v[i] *= f;
@@ -309,26 +414,23 @@ __device__ inline void values8(const Tensor &t, const Eight &e, float v[8]) {
 // load8 is both, where there is nothing else to fetch.
 __device__ inline void load8(const Tensor &t, i64 row, i64 col, int n, float v[8]) { values8(t, fetch8(t, row, col, n), v); }
 
-// store_words writes bytes (8, 16 or 32) of words, if the address allows.
-__device__ inline bool store_words(void *p, const u32 *w, int bytes) {
-	if (!aligned(p, min(bytes, 16)))
-		return false;
+// store_vector writes bytes (8, 16 or 32) of words.
+__device__ inline void store_vector(void *p, const u32 *w, int bytes) {
 	if (bytes == 8) {
 		*(uint2 *)p = make_uint2(w[0], w[1]);
-	} else {
-		*(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
-		if (bytes == 32)
-			*((uint4 *)p + 1) = make_uint4(w[4], w[5], w[6], w[7]);
+		return;
 	}
-	return true;
+	*(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
+	if (bytes == 32)
+		*((uint4 *)p + 1) = make_uint4(w[4], w[5], w[6], w[7]);
 }
 
 // store8 writes the first n of eight codes of size bytes to an array, from
 // element at on.
 __device__ inline void store8(void *p, i64 at, int size, int n, const u32 words[8]) {
 	u8 *to = (u8 *)p + at * size;
-	if (n == 8 && store_words(to, words, 8 * size))
-		return;
+	if (n == 8 && aligned(to, min(8 * size, 16)))
+		return store_vector(to, words, 8 * size);
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		if (i >= n)

@@ -151,17 +151,17 @@ func Of(op string, rows, cols int) (l Launches, ok bool) {
 // What the sources fix. Each number is a constant of the same name, in capitals,
 // in octet.cuh or in the file that is named.
 const (
-	tileThreads = 1024  // tile.cuh: a warp takes a row
+	tileThreads = 512   // tile.cuh: a warp takes two rows
 	tileRows    = 32    // tile.cuh
-	tileSpan    = 1024  // tile.cuh: columns of a block where rows need not stay whole
-	stripRows   = 256   // tile.cuh: rows of a block that finds maxima of columns
-	stripCols   = 256   // tile.cuh
+	tileSpan    = 2048  // tile.cuh: columns of a block where rows need not stay whole
+	stripRows   = 256   // strips.cuh: rows of a block that finds maxima of columns
+	stripCols   = 256   // tile.cuh: TILE_COLS
 	flatThreads = 256   // everything without tiles
 	flatElems   = 8192  // flat.cuh: elements of a block
 	lossThreads = 512   // loss.cu
 	oneThreads  = 1024  // kernels of one block
 	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
-	adamElems   = 2048  // optimizer.cu: elements of a chunk of AdamW
+	adamElems   = 8192  // optimizer.cu: elements of a chunk of AdamW
 	adamSlots   = 512   // optimizer.cu: scales by block in a chunk
 )
 

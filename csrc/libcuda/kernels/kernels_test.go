@@ -137,10 +137,10 @@ func TestTables(t *testing.T) {
 		{Grad: 6, LD: 300, Rows: 30, Cols: 300, State: [3]AdamState{moment, moment, blocked}},
 	}, true, true)
 	require.NoError(t, err)
-	require.Equal(t, []uint64{5, 3000, 1, 3000, 0, 2048}, table[:6])
-	require.Equal(t, []uint64{6, 300, 30, 300, 2, 2048}, table[21:27])
+	require.Equal(t, []uint64{5, 3000, 1, 3000, 0, 8192}, table[:6])
+	require.Equal(t, []uint64{6, 300, 30, 300, 1, 8192}, table[21:27])
 	require.Equal(t, []uint64{1, 2, uint64(E4M3), 256, 3}, table[37:])
-	require.Equal(t, 2+30, chunks)
+	require.Equal(t, 1+30, chunks)
 	for _, pass := range []struct {
 		find, store bool
 		kernels     int

@@ -61,7 +61,7 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 				v[i] = 0.0f;
 		}
 		u32 words[8];
-		encode8(a.dlogits.format, v, false, 0, 0, words);
+		encode8(a.dlogits.format, v, false, nullptr, words);
 		store8(a.dlogits.p, row * a.dlogits.ld + col, size_of(a.dlogits.format), n, words);
 	}
 }

@@ -1,13 +1,21 @@
 // swiglu, swiglu_by_row, swiglu_grad: kernels by tiles (tile.cuh). swiglu_by_row,
 // of SwiGLU with a RowFactor, takes whole rows. swiglu_amax finds the maxima of
-// the columns of strips of rows, swiglu_amax_end those of the strips.
+// the columns of strips of rows (strips.cuh), swiglu_amax_end those of the strips.
 #include "smooth.cuh"
-#include "tile.cuh"
+#include "strips.cuh"
 
-// The approximate instructions are good to two units in the last place; where
-// the exponential overflows or the quotient is flushed, the sigmoid is 0 and
-// below 2^-126 anyway.
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+// The approximate instructions are good to two units in the last place. What they
+// flush to zero is lost in 1 + e⁻ˣ, or a sigmoid below 2^-126.
+__device__ inline float sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+	float e, s;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504088896341f));
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + e));
+	return s;
+#else
+	return 1.0f / (1.0f + expf(-x));
+#endif
+}
 
 // gated is up ⊙ silu(gate). Whatever looks for its maxima must see the very
 // values that are cast, so nothing may be fused into its products.
@@ -17,11 +25,9 @@ __device__ inline void gated(const float up[8], const float gate[8], float v[8])
 		v[i] = __fmul_rn(up[i], __fmul_rn(gate[i], sigmoid(gate[i])));
 }
 
-// load_both reads up and gate.
-__device__ inline void load_both(const Tensor &x, const Tensor &y, i64 row, i64 col, int n, float v[8], float w[8]) {
-	const Eight first = fetch8(x, row, col, n), second = fetch8(y, row, col, n);
-	values8(x, first, v);
-	values8(y, second, w);
+// gated_tile is that of a tile.
+__device__ inline void gated_tile(const Tile &t, const Tensor &up, const Tensor &gate, float v[TILE_EACH][8]) {
+	t.each_row<2>({&up, &gate}, [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
 }
 
 struct SwiGLUArgs {
@@ -31,51 +37,54 @@ struct SwiGLUArgs {
 	void *scratch;
 };
 
-KERNEL(swiglu, SwiGLUArgs, TILE_THREADS, 1) {
+KERNEL(swiglu, SwiGLUArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float up[8], v[8];
-		load_both(a.up, a.gate, t.row, t.col, t.n, up, v);
-		gated(up, v, v);
-		if (a.inv_c.p) {
-			load8(a.inv_c, 0, t.col, t.n, up);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = __fmul_rn(v[i], up[i]);
-		}
+		float v[TILE_EACH][8];
+		gated_tile(t, a.up, a.gate, v);
+		scale_tile(t, Tensor{}, a.inv_c, v);
 		out.store(t, v);
 	}
 	out.end();
 }
 
-KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 1) {
+KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	Tile t(a.rows, a.cols, a.cols);
-	u32 top = 0;
+	float inv[TILE_EACH];
+	u32 top[TILE_EACH] = {};
 	for (; t.more(); t.next()) {
-		float up[8], v[8];
-		load8(a.up, t.row, t.col, t.n, up);
-		if (!a.factor_of_up) {
-			load8(a.gate, t.row, t.col, t.n, v);
-			gated(up, v, up);
+		float v[TILE_EACH][8];
+		if (a.factor_of_up) {
+			t.each_row<1>({&a.up}, [&](int r, const float x[1][8]) {
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					v[r][i] = x[0][i];
+			});
+		} else {
+			gated_tile(t, a.up, a.gate, v);
 		}
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			top = max(top, magnitude(up[i]));
+		for (int r = 0; r < TILE_EACH; r++)
+			top[r] = top8(top[r], v[r]);
 	}
-	const float factor = smooth_factor(__uint_as_float(warp_max(top)), 0, a.exact);
-	const float inv = __fdiv_rn(1.0f, factor);
-	if (threadIdx.x % 32 == 0 && t.row < a.rows)
-		a.row_factor.out()[t.row] = factor;
-	for (t.restart((int)a.cols); t.more(); t.next()) {
-		float up[8], v[8];
-		load_both(a.up, a.gate, t.row, t.col, t.n, up, v);
-		gated(up, v, v);
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = __fmul_rn(v[i], inv);
+	for (int r = 0; r < TILE_EACH; r++) {
+		const float factor = smooth_factor(__uint_as_float(warp_max(top[r])), 0, a.exact);
+		inv[r] = __fdiv_rn(1.0f, factor);
+		if (threadIdx.x % 32 == 0 && t.row + r < a.rows)
+			a.row_factor.out()[t.row + r] = factor;
+	}
+	for (t.restart((int)a.cols); t.more(); t.next()) {
+		float v[TILE_EACH][8];
+		gated_tile(t, a.up, a.gate, v);
+#pragma unroll
+		for (int r = 0; r < TILE_EACH; r++)
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				v[r][i] = __fmul_rn(v[r][i], inv[r]);
 		out.store(t, v);
 	}
 	out.end();
@@ -88,52 +97,28 @@ struct SwiGLUGradArgs {
 	void *scratch;
 };
 
-// incoming is da, the gradient of up ⊙ silu(gate), of what was fetched of dout.
-__device__ inline void incoming(const SwiGLUGradArgs &a, const Tile &t, const Eight &dout, float da[8]) {
-	values8(a.dout, dout, da);
-	if (a.inv_c.p) {
-		float inv[8];
-		load8(a.inv_c, 0, t.col, t.n, inv);
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			da[i] *= inv[i];
-	}
-	if (a.row_factor.p && t.n > 0) {
-		const float inv = __fdiv_rn(1.0f, a.row_factor.f32()[t.row]);
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			da[i] *= inv;
-	}
-}
-
-// The two gradients are made one after the other, each from operands read anew,
-// the second time out of the first-level cache: 64 registers, all that a thread of
-// 1024 has, do not hold both.
-KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 1) {
+KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared[2];
 	Result dup(a.dup, a.cols, shared[0]), dgate(a.dgate, a.cols, shared[1]);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		{
-			float v[8], gate[8];
-			const Eight dout = fetch8(a.dout, t.row, t.col, t.n), gates = fetch8(a.gate, t.row, t.col, t.n);
-			incoming(a, t, dout, v);
-			values8(a.gate, gates, gate);
+		float v[TILE_EACH][8], w[TILE_EACH][8], inv[8], inv_row[TILE_EACH];
+		if (a.inv_c.p)
+			values8(a.inv_c, t.fetch_row(a.inv_c), inv);
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] *= gate[i] * sigmoid(gate[i]);
-			dup.store(t, v);
-		}
-		float v[8], up[8], gate[8];
-		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), ups = fetch8(a.up, t.row, t.col, t.n);
-		incoming(a, t, dout, v);
-		values8(a.up, ups, up);
-		load8(a.gate, t.row, t.col, t.n, gate);
+		for (int r = 0; r < TILE_EACH; r++)
+			inv_row[r] = a.row_factor.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.row_factor.f32()[t.row + r]) : 1.0f;
+		t.each_row<3>({&a.dout, &a.up, &a.gate}, [&](int r, const float x[3][8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			const float g = gate[i], s = sigmoid(g);
-			v[i] = v[i] * up[i] * (s * (1.0f + g * (1.0f - s)));
-		}
-		dgate.store(t, v);
+			for (int i = 0; i < 8; i++) {
+				// da is the gradient of up ⊙ silu(gate).
+				const float da = (a.inv_c.p ? x[0][i] * inv[i] : x[0][i]) * inv_row[r];
+				const float g = x[2][i], s = sigmoid(g);
+				v[r][i] = da * (g * s);
+				w[r][i] = da * x[1][i] * (s * (1.0f + g * (1.0f - s)));
+			}
+		});
+		dup.store(t, v);
+		dgate.store(t, w);
 	}
 	dup.end();
 	dgate.end();
@@ -145,13 +130,13 @@ struct SwiGLUAmaxArgs {
 	float *scratch; // twice [strips, cols]: maxima of the product, and of up
 };
 
-KERNEL(swiglu_amax, SwiGLUAmaxArgs, TILE_THREADS, 1) {
+KERNEL(swiglu_amax, SwiGLUAmaxArgs, TILE_THREADS, 2) {
 	Columns products, ups;
-	each_strip_row(a.rows, a.cols, [&](i64 row, i64 col, int n) {
-		float up[8], v[8];
-		load_both(a.up, a.gate, row, col, n, up, v);
-		ups.fold(up);
-		gated(up, v, v);
+	each_strip_row<2>({&a.up, &a.gate}, a.rows, a.cols, [&](const float x[2][8]) {
+		float v[8];
+		if (a.up_out.p)
+			ups.fold(x[0]);
+		gated(x[0], x[1], v);
 		products.fold(v);
 	});
 	products.write(a.scratch, a.cols);

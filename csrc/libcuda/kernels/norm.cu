@@ -12,30 +12,33 @@ struct RMSNormArgs {
 	void *scratch;
 };
 
-KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 1) {
+KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
 	Tile t(a.rows, a.cols, a.cols);
-	float squares = 0.0f;
-	for (; t.more(); t.next()) {
-		float v[8], sum = 0.0f;
-		load8(a.x, t.row, t.col, t.n, v);
+	float inv[TILE_EACH] = {};
+	for (; t.more(); t.next())
+		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+			float squares = 0.0f;
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			sum += v[i] * v[i];
-		squares += sum;
+			for (int i = 0; i < 8; i++)
+				squares += x[0][i] * x[0][i];
+			inv[r] += squares;
+		});
+#pragma unroll
+	for (int r = 0; r < TILE_EACH; r++) {
+		inv[r] = 1.0f / sqrtf(warp_sum(inv[r]) / (float)a.cols + (float)a.eps);
+		if (a.inv_rms.p && threadIdx.x % 32 == 0 && t.row + r < a.rows)
+			a.inv_rms.out()[t.row + r] = inv[r];
 	}
-	const float inv = 1.0f / sqrtf(warp_sum(squares) / (float)a.cols + (float)a.eps);
-	if (a.inv_rms.p && threadIdx.x % 32 == 0 && t.row < a.rows)
-		a.inv_rms.out()[t.row] = inv;
 	for (t.restart((int)a.cols); t.more(); t.next()) {
-		float v[8], gain[8];
-		const Eight x = fetch8(a.x, t.row, t.col, t.n), g = fetch8(a.gain, 0, t.col, t.n);
-		values8(a.x, x, v);
-		values8(a.gain, g, gain);
+		float v[TILE_EACH][8], gain[8];
+		values8(a.gain, t.fetch_row(a.gain), gain);
+		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = v[i] * inv * gain[i];
+			for (int i = 0; i < 8; i++)
+				v[r][i] = x[0][i] * inv[r] * gain[i];
+		});
 		out.store(t, v);
 	}
 	out.end();
@@ -49,58 +52,60 @@ struct RMSNormGradArgs {
 	float *scratch; // [blocks, cols]: the sums of dgain over a block's rows
 };
 
-KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 1) {
+KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result dx(a.dx, a.cols, shared);
 	Tile t(a.rows, a.cols, a.cols);
-	const float inv = t.row < a.rows ? a.inv_rms.f32()[t.row] : 0.0f;
-	float sum = 0.0f;
+	float inv[TILE_EACH], mean[TILE_EACH] = {};
+#pragma unroll
+	for (int r = 0; r < TILE_EACH; r++)
+		inv[r] = t.row + r < a.rows ? a.inv_rms.f32()[t.row + r] : 0.0f;
 	for (; t.more(); t.next()) {
-		float dy[8], x[8], gain[8], part = 0.0f;
-		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
-		values8(a.dout, dout, dy);
-		values8(a.x, in, x);
-		load8(a.gain, 0, t.col, t.n, gain);
+		float gain[8];
+		values8(a.gain, t.fetch_row(a.gain), gain);
+		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float x[2][8]) {
+			float part = 0.0f;
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			part += dy[i] * gain[i] * (x[i] * inv);
-		sum += part;
+			for (int i = 0; i < 8; i++)
+				part += x[0][i] * gain[i] * (x[1][i] * inv[r]);
+			mean[r] += part;
+		});
 	}
-	const float mean = warp_sum(sum) / (float)a.cols;
-	for (t.restart((int)a.cols); t.more(); t.next()) {
-		float dy[8], x[8], v[8];
-		const Eight dout = fetch8(a.dout, t.row, t.col, t.n), in = fetch8(a.x, t.row, t.col, t.n);
-		values8(a.dout, dout, dy);
-		values8(a.x, in, x);
-		load8(a.gain, 0, t.col, t.n, v);
-
-		// dgain: the column sums of the tile's dy ⊙ x̂, from row 0 on.
-		Turn<TILE_COLS> &turn = tile_turn();
-		__syncthreads(); // the last tile may still be read
-		u32 products[8];
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			x[i] *= inv;
-			products[i] = __float_as_uint(dy[i] * x[i]);
-		}
-		turn.put(threadIdx.x / 32, threadIdx.x % 32 * 8, 4, products);
+	for (int r = 0; r < TILE_EACH; r++)
+		mean[r] = warp_sum(mean[r]) / (float)a.cols;
+	// A word more behind each eight keeps the lanes of a warp in different banks.
+	const int pitch = SHEET_WORDS / TILE_ROWS;
+	float *const products = (float *)tile_turn().words;
+	float *const mine = products + threadIdx.x / 32 * TILE_EACH * pitch + threadIdx.x % 32 * 9;
+	for (t.restart((int)a.cols); t.more(); t.next()) {
+		float v[TILE_EACH][8], gain[8];
+		values8(a.gain, t.fetch_row(a.gain), gain);
+		__syncthreads(); // the last tile may still be read
+		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float x[2][8]) {
+#pragma unroll
+			for (int i = 0; i < 8; i++) {
+				const float dy = x[0][i], normal = x[1][i] * inv[r];
+				mine[r * pitch + i] = dy * normal;
+				v[r][i] = inv[r] * (dy * gain[i] - normal * mean[r]);
+			}
+		});
+		if (a.residual.p)
+			t.each_row<1>({&a.residual}, [&](int r, const float x[1][8]) {
+#pragma unroll
+				for (int i = 0; i < 8; i++)
+					v[r][i] += x[0][i];
+			});
+		// dgain: the column sums of the tile's dy ⊙ x̂, from row 0 on.
 		__syncthreads();
 		if (threadIdx.x < TILE_COLS && t.col0 + threadIdx.x < a.cols) {
 			float column = 0.0f;
 #pragma unroll 8
 			for (int r = 0; r < TILE_ROWS; r++)
-				column += __uint_as_float(turn.words[r * turn.pitch(4) + threadIdx.x]);
+				column += products[r * pitch + threadIdx.x + threadIdx.x / 8];
 			a.scratch[blockIdx.x * a.cols + t.col0 + threadIdx.x] = column;
 		}
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			v[i] = inv * (dy[i] * v[i] - x[i] * mean);
-		if (a.residual.p) {
-			load8(a.residual, t.row, t.col, t.n, x);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] += x[i];
-		}
+		__syncthreads(); // the transposed copies take the same memory
 		dx.store(t, v);
 	}
 	dx.end();

@@ -53,6 +53,9 @@ struct Cast {
 	i64 reserved;
 };
 
+// by_block says whether a cast has scales by block.
+__device__ inline bool by_block(const Cast &c) { return c.block_rows || c.block_cols; }
+
 const int MAX_CASTS = 4;
 
 struct Casts {
@@ -81,6 +84,14 @@ __device__ inline i64 control_position(const int *c) { return c ? c[8] : 0; }
 // same in any order.
 __device__ inline u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 __device__ inline bool finite(float x) { return magnitude(x) < 0x7f800000u; }
+
+// top8 is the maximum of top and of eight magnitudes.
+__device__ inline u32 top8(u32 top, const float v[8]) {
+#pragma unroll
+	for (int i = 0; i < 8; i += 2)
+		top = max(max(top, magnitude(v[i])), magnitude(v[i + 1]));
+	return top;
+}
 
 // fold_amax is *amax = max(*amax, top), of the bits of magnitudes.
 __device__ inline void fold_amax(float *amax, u32 top) { atomicMax((u32 *)amax, top); }

@@ -4,9 +4,9 @@
 
 const int SQUARE_ELEMS = 16384;
 
-// tensor_of finds the tensor that a chunk belongs to: the last one whose first
+// index_of finds the tensor that a chunk belongs to: the last one whose first
 // chunk is not behind it.
-template <class T> __device__ inline const T &tensor_of(const T *list, i64 n, i64 chunk) {
+template <class T> __device__ inline i64 index_of(const T *list, i64 n, i64 chunk) {
 	i64 low = 0;
 	while (n > 1) {
 		const i64 half = n / 2;
@@ -15,7 +15,7 @@ template <class T> __device__ inline const T &tensor_of(const T *list, i64 n, i6
 		else
 			n = half;
 	}
-	return list[low];
+	return low;
 }
 
 struct Square {
@@ -32,7 +32,7 @@ struct SumSquaresArgs {
 
 // Eight squares are added in FP32, everything else in float64.
 KERNEL(sum_squares, SumSquaresArgs, FLAT_THREADS, 1) {
-	const Square &s = tensor_of(a.list, a.n, blockIdx.x);
+	const Square &s = a.list[index_of(a.list, a.n, blockIdx.x)];
 	const i64 across = (s.cols + SQUARE_ELEMS - 1) / SQUARE_ELEMS, chunk = blockIdx.x - s.first;
 	const i64 row = chunk / across, from = chunk % across * SQUARE_ELEMS, end = min(s.cols, from + SQUARE_ELEMS);
 	const Tensor x = {(void *)s.x, s.ld, F32, nullptr};
@@ -137,18 +137,6 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	*a.scratch = r;
 }
 
-// decode8 is what was fetched of a state. scale belongs to all n elements.
-__device__ inline void decode8(const AdamState &s, const Eight &e, float scale, float v[8]) {
-	const int size = size_of(s.format);
-#pragma unroll
-	for (int i = 0; i < 8; i++) {
-		const u32 code = size == 4 ? e.w[i] : size == 2 ? e.w[i / 2] >> (i % 2 * 16) & 0xffffu : e.w[i / 4] >> (i % 4 * 8) & 0xffu;
-		v[i] = decode1(s.format, code);
-		if (s.scale_inv)
-			v[i] = __fmul_rn(v[i], scale);
-	}
-}
-
 // Chunk is the part of a tensor that a block takes.
 struct Chunk {
 	i64 row, from, end;
@@ -166,14 +154,27 @@ __device__ inline i64 slot(const AdamState &s, i64 cols, i64 row, i64 col) {
 	return s.block ? row * ((cols + s.block - 1) / s.block) + col / s.block : 0;
 }
 
-// group is how many elements from col on, of at most 8, may be worked on
-// together: those with the same scales.
-__device__ inline int group(const Adam &t, i64 col, i64 end) {
-	i64 n = min(8ll, end - col);
-	for (int i = 1; i < 3; i++)
-		if (t.state[i].block)
-			n = min(n, t.state[i].block - col % t.state[i].block);
-	return (int)n;
+// take copies a tensor's entry of the list to where its words are at hand: for all
+// the compiler knows, what the kernel stores may change the list.
+__device__ inline void take(Adam &t, const Adam *from) {
+	if (threadIdx.x < sizeof t / 8)
+		((u64 *)&t)[threadIdx.x] = ((const u64 *)from)[threadIdx.x];
+	__syncthreads();
+}
+
+// each_group calls f(col, n) for the elements of a chunk, at most 8 together: those
+// of a thread, or as many of them as have the same scales.
+template <class F> __device__ inline void each_group(const Adam &t, const Chunk &c, const F &f) {
+	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
+		for (i64 col = base; col < min(base + 8, c.end);) {
+			i64 n = min(8ll, c.end - base) - (col - base);
+#pragma unroll
+			for (int k = 1; k < 3; k++)
+				if (t.state[k].block)
+					n = min(n, t.state[k].block - col % t.state[k].block);
+			f(col, (int)n);
+			col += n;
+		}
 }
 
 // update computes the new values of n elements. The two visits of an element
@@ -186,13 +187,18 @@ __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, in
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
-		codes[k] = fetch8<false>(s.p, row * t.cols + col, size_of(s.format), n); // the kernel writes there, too
+		codes[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n); // the kernel writes there, too
 		scale[k] = s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f;
 	}
 	values8(grad, raw, g);
 #pragma unroll
-	for (int k = 0; k < 3; k++)
-		decode8(t.state[k], codes[k], scale[k], x[k]);
+	for (int k = 0; k < 3; k++) {
+		decode8((int)t.state[k].format, codes[k], x[k]);
+		if (t.state[k].scale_inv)
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				x[k][i] = __fmul_rn(x[k][i], scale[k]);
+	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const float scaled = __fmul_rn(g[i], r.coef);
@@ -208,32 +214,34 @@ __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, in
 __device__ inline bool one_scale(const AdamState &s) { return s.scale_inv && !s.block; }
 
 // adamw_amax finds the amaxes of the states with one scale.
-KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 1) {
+KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 	if (*a.skip.i32())
 		return;
-	const Adam &t = tensor_of(a.list, a.n, blockIdx.x);
+	const i64 at = index_of(a.list, a.n, blockIdx.x);
+	__shared__ Adam t;
+	take(t, a.list + at);
 	if (!one_scale(t.state[0]) && !one_scale(t.state[1]) && !one_scale(t.state[2]))
 		return;
 	const Rule r = *a.scratch;
 	const Chunk c(t);
 	u32 top[3] = {};
-	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
-		for (i64 col = base; col < min(base + 8, c.end);) {
-			float x[3][8];
-			const int n = group(t, col, min(base + 8, c.end));
-			update(t, r, c.row, col, n, x);
+	each_group(t, c, [&](i64 col, int n) {
+		float x[3][8];
+		update(t, r, c.row, col, n, x);
 #pragma unroll
-			for (int k = 0; k < 3; k++)
+		for (int k = 0; k < 3; k++)
+			if (n == 8)
+				top[k] = top8(top[k], x[k]);
+			else
 #pragma unroll
 				for (int i = 0; i < 8; i++)
-					top[k] = i < n ? max(top[k], magnitude(x[k][i])) : top[k];
-			col += n;
-		}
+					top[k] = max(top[k], i < n ? magnitude(x[k][i]) : 0);
+	});
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const u32 most = block_max(top[k]);
 		if (threadIdx.x == 0 && one_scale(t.state[k]))
-			fold_amax(a.amaxes.out() + 3 * (&t - a.list) + k, most);
+			fold_amax(a.amaxes.out() + 3 * at + k, most);
 	}
 }
 
@@ -262,8 +270,16 @@ __device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = s.scale_inv ? __fmul_rn(x[i], fabsf(scale)) : x[i];
-	u32 w[8];
-	encode8(s.format, v, a.rounding, key, first + (u64)at, w);
+	u32 w[8], random[8];
+	const u64 index = first + (u64)at;
+	if (a.rounding && index % 8 == 0) {
+		random8(key, index, random);
+	} else if (a.rounding) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			random[i] = random_bits(key, index + i);
+	}
+	encode8(s.format, v, a.rounding, random, w);
 	const int size = size_of(s.format);
 	if (floor) {
 		// In every format the code of the smallest number is 1.
@@ -278,13 +294,15 @@ __device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u
 	store8(s.p, at, size, n, w);
 }
 
-KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
+KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	__shared__ u64 key[3];
 	__shared__ float slots[2][ADAM_SLOTS]; // amaxes by block of the moments, then scales
 	if (*a.skip.i32())
 		return;
-	const Adam &t = tensor_of(a.list, a.n, blockIdx.x);
-	const float *scales = a.amaxes.f32() + 3 * (&t - a.list);
+	const i64 at = index_of(a.list, a.n, blockIdx.x);
+	__shared__ Adam t;
+	take(t, a.list + at);
+	const float *scales = a.amaxes.f32() + 3 * at;
 	const Rule r = *a.scratch;
 	const Chunk c(t);
 	if (threadIdx.x < 3)
@@ -295,23 +313,21 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 		for (int i = threadIdx.x; i < ADAM_SLOTS; i += FLAT_THREADS)
 			slots[0][i] = slots[1][i] = 0.0f;
 		__syncthreads();
-		for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
-			for (i64 col = base; col < min(base + 8, c.end);) {
-				float x[3][8];
-				const int n = group(t, col, min(base + 8, c.end));
-				update(t, r, c.row, col, n, x);
+		each_group(t, c, [&](i64 col, int n) {
+			float x[3][8];
+			update(t, r, c.row, col, n, x);
 #pragma unroll
-				for (int k = 1; k < 3; k++) {
-					u32 top = 0;
+			for (int k = 1; k < 3; k++) {
+				u32 top = 0;
 #pragma unroll
-					for (int i = 0; i < 8; i++)
-						top = i < n ? max(top, magnitude(x[k][i])) : top;
-					if (t.state[k].block)
-						fold_amax(&slots[k - 1][(col - c.from) / t.state[k].block], top);
-				}
-				col += n;
+				for (int i = 0; i < 8; i++)
+					top = i < n ? max(top, magnitude(x[k][i])) : top;
+				if (t.state[k].block)
+					fold_amax(&slots[k - 1][(col - c.from) / t.state[k].block], top);
 			}
+		});
 		__syncthreads();
+#pragma unroll
 		for (int k = 1; k < 3; k++) {
 			const AdamState &s = t.state[k];
 			if (!s.block)
@@ -321,22 +337,20 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 1) {
 		}
 	}
 	__syncthreads();
-	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
-		for (i64 col = base; col < min(base + 8, c.end);) {
-			float x[3][8];
-			const int n = group(t, col, min(base + 8, c.end));
-			update(t, r, c.row, col, n, x);
+	each_group(t, c, [&](i64 col, int n) {
+		float x[3][8];
+		update(t, r, c.row, col, n, x);
 #pragma unroll
-			for (int k = 0; k < 3; k++) {
-				const AdamState &s = t.state[k];
-				const float scale = s.block ? slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block] : scales[k];
-				write8(a, s, key[k], first, c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
-			}
-			col += n;
+		for (int k = 0; k < 3; k++) {
+			const AdamState &s = t.state[k];
+			const float scale = s.block ? slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block] : scales[k];
+			write8(a, s, key[k], first, c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
 		}
+	});
 	if (!blocks)
 		return;
 	__syncthreads(); // all old codes are read by the old scales
+#pragma unroll
 	for (int k = 1; k < 3; k++) {
 		const AdamState &s = t.state[k];
 		if (!s.block)

@@ -1,8 +1,8 @@
 // quantize: a kernel by tiles (tile.cuh). Where casts have scales by block,
-// quantize_scales and quantize_blocks take its place. amax_columns: maxima by strips of rows. amax and
-// cast_health: see flat.cuh.
+// quantize_scales and quantize_blocks take its place. amax_columns: maxima by strips
+// of rows (strips.cuh). amax and cast_health: see flat.cuh.
 #include "flat.cuh"
-#include "tile.cuh"
+#include "strips.cuh"
 
 struct QuantizeArgs {
 	Tensor x, row_scale, col_scale;
@@ -31,8 +31,6 @@ struct Blocks {
 		return turned ? j * across + i : i * across + j;
 	}
 };
-
-__device__ inline bool by_block(const Cast &c) { return c.block_rows || c.block_cols; }
 
 // quantized is X as the casts see it, each product rounded.
 __device__ inline float quantized(const QuantizeArgs &a, i64 row, i64 col) {
@@ -103,9 +101,8 @@ KERNEL(quantize_scales, QuantizeArgs, FLAT_THREADS, 1) {
 // BlockScaled multiplies what a cast with scales by block gets by them.
 struct BlockScaled {
 	const QuantizeArgs &a;
-	const Tile &t;
 
-	__device__ void with(int cast, float v[8]) const {
+	__device__ void with(int cast, const Tile &t, int r, float v[8]) const {
 		if (!by_block(a.out.cast[cast]))
 			return;
 		const float *scales = a.scratch;
@@ -113,44 +110,37 @@ struct BlockScaled {
 			if (by_block(a.out.cast[i]))
 				scales += Blocks(a.out.cast[i], a.rows, a.cols).count;
 		const Blocks b(a.out.cast[cast], a.rows, a.cols);
+#pragma unroll
 		for (int j = 0; j < 8; j++)
-			if (j < t.n)
-				v[j] = __fmul_rn(v[j], scales[b.at(t.row, t.col + j)]);
+			if (j < t.n(r))
+				v[j] = __fmul_rn(v[j], scales[b.at(t.row + r, t.col + j)]);
 	}
 };
 
 template <bool BLOCKS> __device__ inline void quantize_tiles(const QuantizeArgs &a, Result::Shared &shared) {
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[8];
-		load8(a.x, t.row, t.col, t.n, v);
-		if (a.row_scale.p && t.n > 0) {
-			const float s = a.row_scale.f32()[t.row];
+		float v[TILE_EACH][8];
+		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				v[i] = __fmul_rn(v[i], s);
-		}
-		if (a.col_scale.p) {
-			float s[8];
-			load8(a.col_scale, 0, t.col, t.n, s);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[i] = __fmul_rn(v[i], s[i]);
-		}
+				v[r][i] = x[0][i];
+		});
+		scale_tile(t, a.row_scale, a.col_scale, v);
 		if constexpr (BLOCKS)
-			out.store(t, v, BlockScaled{a, t});
+			out.store(t, v, BlockScaled{a});
 		else
 			out.store(t, v);
 	}
 	out.end();
 }
 
-KERNEL(quantize, QuantizeArgs, TILE_THREADS, 1) {
+KERNEL(quantize, QuantizeArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	quantize_tiles<false>(a, shared);
 }
 
-KERNEL(quantize_blocks, QuantizeArgs, TILE_THREADS, 1) {
+KERNEL(quantize_blocks, QuantizeArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	quantize_tiles<true>(a, shared);
 }
@@ -161,13 +151,9 @@ struct AmaxArgs {
 	float *scratch;
 };
 
-KERNEL(amax_columns, AmaxArgs, TILE_THREADS, 1) {
+KERNEL(amax_columns, AmaxArgs, TILE_THREADS, 2) {
 	Columns columns;
-	each_strip_row(a.rows, a.cols, [&](i64 row, i64 col, int n) {
-		float v[8];
-		load8(a.x, row, col, n, v);
-		columns.fold(v);
-	});
+	each_strip_row<1>({&a.x}, a.rows, a.cols, [&](const float v[1][8]) { columns.fold(v[0]); });
 	columns.write(a.scratch, a.cols);
 }
 
@@ -182,9 +168,7 @@ KERNEL(amax, AmaxArgs, FLAT_THREADS, 1) {
 	each_flat(a.rows, a.cols, a.x.ld != a.cols && a.rows > 1, [&](i64 row, i64 col, int n) {
 		float v[8];
 		load8(a.x, row, col, n, v);
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			top = max(top, magnitude(v[i]));
+		top = top8(top, v);
 	});
 	top = block_max(top);
 	if (threadIdx.x == 0)

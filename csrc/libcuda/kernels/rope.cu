@@ -21,7 +21,7 @@ __device__ inline float2 turn_of(double angle) {
 	return r;
 }
 
-KERNEL(rope, RopeArgs, TILE_THREADS, 1) {
+KERNEL(rope, RopeArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	DYNAMIC_SHARED(double, frequency);
 	const int half = (int)a.head_dim / 2;
@@ -38,31 +38,34 @@ KERNEL(rope, RopeArgs, TILE_THREADS, 1) {
 		table[i] = turn;
 	}
 	Result out(a.out, a.cols, shared); // waits for the table, too
-	const float2 *turns = table + threadIdx.x / 32 * half;
-	for (; t.more(); t.next()) {
-		float v[8], w[8];
-		const int at = (int)(t.col % a.head_dim);
+	const int head = (int)a.head_dim, step = TILE_COLS % head;
+	int at = t.col % head; // in the head
+	for (; t.more(); t.next(), at += step, at -= at >= head ? head : 0) {
+		float v[TILE_EACH][8];
 		const bool first = at < half;
-		const Eight mine = fetch8(a.x, t.row, t.col, t.n);
+		const float2 *const turns = table + threadIdx.x / 32 * TILE_EACH * half;
 		if (half % 8 == 0) { // the eight are in one half of one head
-			const Eight other = fetch8(a.x, t.row, first ? t.col + half : t.col - half, t.n);
-			values8(a.x, mine, v);
-			values8(a.x, other, w);
+			Tensor other = a.x;
+			other.p = (u8 *)a.x.p + (first ? half : -half) * (a.x.format == F32 ? 4 : 2);
+			const float2 *const turn = turns + (first ? at : at - half);
+			t.each_row<2>({&a.x, &other}, [&](int r, const float x[2][8]) {
 #pragma unroll
-			for (int i = 0; i < 8; i++) {
-				const float2 turn = turns[t.n > 0 ? (first ? at : at - half) + i : 0];
-				v[i] = v[i] * turn.x + (first ? -w[i] : w[i]) * turn.y;
-			}
+				for (int i = 0; i < 8; i++)
+					v[r][i] = x[0][i] * turn[r * half + i].x + (first ? -x[1][i] : x[1][i]) * turn[r * half + i].y;
+			});
 		} else {
-			values8(a.x, mine, v);
 #pragma unroll
-			for (int i = 0; i < 8; i++) {
-				if (i >= t.n)
-					break;
-				const int in = (int)((t.col + i) % a.head_dim);
-				const float2 turn = turns[in % half];
-				const float other = load_value(a.x, t.row, in < half ? t.col + i + half : t.col + i - half);
-				v[i] = v[i] * turn.x + (in < half ? -other : other) * turn.y;
+			for (int r = 0; r < TILE_EACH; r++) {
+				load8(a.x, t.row + r, t.col, t.n(r), v[r]);
+#pragma unroll
+				for (int i = 0; i < 8; i++) {
+					if (i >= t.n(r))
+						break;
+					const int in = (t.col + i) % head;
+					const float2 turn = turns[r * half + in % half];
+					const float other = load_value(a.x, t.row + r, in < half ? t.col + i + half : t.col + i - half);
+					v[r][i] = v[r][i] * turn.x + (in < half ? -other : other) * turn.y;
+				}
 			}
 		}
 		out.store(t, v);

@@ -27,7 +27,23 @@ import (
 // with NVRTC 13.5. Others store nothing. attention_128 has the 255 registers of a
 // thread of which two blocks share a multiprocessor; what does not fit are the
 // sums of the weights of its four rows and two numbers of the loop, once in 64 keys.
-var known = map[string]int{"attention_128": 56}
+// The kernels by tiles have 64 registers, so that one block works while another
+// waits: in those of more than one operand most of this is on the paths of FP32 and
+// of ragged rows, and what the common path has is cheaper than half the threads.
+var known = map[string]int{
+	"activation_grad": 384,
+	"add":             108,
+	"attention_128":   64,
+	"epilogue":        28,
+	"quantize_blocks": 198,
+	"rms_norm":        36,
+	"rms_norm_grad":   488,
+	"rope":            108,
+	"swiglu":          220,
+	"swiglu_amax":     8,
+	"swiglu_by_row":   296,
+	"swiglu_grad":     844,
+}
 
 const noCompiler = 3
 

@@ -1,0 +1,55 @@
+// Maxima of columns: a block takes a strip of rows and TILE_COLS columns, one more
+// kernel those of the strips.
+#pragma once
+#include "tile.cuh"
+
+const int STRIP_ROWS = 256; // rows of a block, eight tiles
+
+// Columns are the largest magnitudes of the tile's columns in the rows that a
+// thread has seen; write combines them over the block's warps and stores those of
+// the strip.
+struct Columns {
+	u32 top[8];
+
+	__device__ Columns() {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			top[j] = 0;
+	}
+	__device__ void fold(const float v[8]) {
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			top[j] = max(top[j], magnitude(v[j]));
+	}
+	__device__ void write(float *strip, i64 cols) const {
+		__shared__ u32 most[TILE_COLS];
+		__syncthreads();
+		if (threadIdx.x < TILE_COLS)
+			most[threadIdx.x] = 0;
+		__syncthreads();
+#pragma unroll
+		for (int j = 0; j < 8; j++)
+			atomicMax(&most[threadIdx.x % 32 * 8 + j], top[j]);
+		__syncthreads();
+		const i64 col = (i64)blockIdx.y * TILE_COLS + threadIdx.x;
+		if (threadIdx.x < TILE_COLS && col < cols)
+			strip[blockIdx.x * cols + col] = __uint_as_float(most[threadIdx.x]);
+	}
+};
+
+// each_strip_row calls f(v) with the elements of N operands, row by row of a thread;
+// what is outside is zero.
+template <int N, class F> __device__ inline void each_strip_row(const Tensor *const (&x)[N], i64 rows, i64 cols, const F &f) {
+	Tile t(rows, cols, TILE_COLS);
+	t.row += blockIdx.x * (STRIP_ROWS - TILE_ROWS);
+	for (int i = 0; i < STRIP_ROWS / TILE_ROWS; i++, t.row += TILE_ROWS)
+		t.each_row<N>(x, [&](int, const float v[N][8]) { f(v); });
+}
+
+// strips_max is the largest of a column's maxima.
+__device__ inline u32 strips_max(const float *strips, i64 rows, i64 cols, i64 col) {
+	u32 top = 0;
+	for (i64 i = 0; i * STRIP_ROWS < rows; i++)
+		top = max(top, magnitude(strips[i * cols + col]));
+	return top;
+}
