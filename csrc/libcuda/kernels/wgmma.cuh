@@ -10,7 +10,9 @@
 //
 //   - Registers of sums and of A that something else has touched need a
 //     wgmma.fence before a product takes them. They are the product's until
-//     wgmma.wait_group says that its group is done.
+//     wgmma.wait_group says that its group is done. ptxas before 13.3 may give those
+//     of A away too soon (Triton's issue 9433); in its code for these kernels, of NVRTC
+//     12.0 to 13.0, nothing writes to them, nor to sums, before the wait.
 //   - Products read shared memory in the asynchronous proxy. What threads wrote
 //     there, with cp.async too, they have to show to it by fence.proxy.async, each
 //     its own, before the barrier. The end of a product is such a fence.
