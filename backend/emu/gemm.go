@@ -107,9 +107,10 @@ type gemm struct {
 
 	pool   *pool
 	kernel *gemmKernel
-	plan   gemmPlan
-	scales *runScales // nil without scales by blocks and promotion
-	fused  *fused     // nil unless the arithmetic is a device model's
+	pairs  *pairKernel // nil unless words of blocks are pairs, see gemm_pairs.go
+	plan   gemmPlan    // its k counts words
+	scales *runScales  // nil without scales by blocks and promotion
+	fused  *fused      // nil unless the arithmetic is a device model's
 	task   func(worker, task int)
 
 	workers []gemmWorker // of the run in progress
@@ -147,14 +148,39 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 		return nil, fmt.Errorf("gemm: a product of %d×%d and %d×%d does not fit an output of %d×%d",
 			g.m, g.k, k, n, out.rows, out.cols)
 	}
-	g.plan = planGemm(kernel, g.m, g.n, g.k, depthUnit, transA, p.size())
-	g.workers = make([]gemmWorker, p.size())
 	g.task = g.runTask
-	if kernel.stream != nil && g.m <= streamRows && g.k > 0 && !transA && transB && a.dtype.IsFP8() && b.dtype.IsFP8() {
-		g.task = g.runStream
+	if a.dtype.IsFP8() && b.dtype.IsFP8() {
+		if kernel.streams(g.m, g.k, transA, transB) {
+			g.task = g.runStream
+		} else {
+			g.pairs = kernel.pairs
+		}
 	}
+	g.plan = planGemm(kernel, g.m, g.n, g.words(g.k), depthUnit, transA, p.size())
+	g.workers = make([]gemmWorker, p.size())
 	p.reserve(g.plan.scratch())
 	return g, nil
+}
+
+// streams says whether runStream is for a product of FP8 operands.
+func (k *gemmKernel) streams(m, depth int, transA, transB bool) bool {
+	return k.stream != nil && m <= streamRows && depth > 0 && !transA && transB
+}
+
+// words is how many words of a block n elements along k are.
+func (g *gemm) words(n int) int {
+	if g.pairs != nil {
+		return parts(n, 2)
+	}
+	return n
+}
+
+// elements is what words [l, l+depth) of op(A)'s rows hold.
+func (g *gemm) elements(l, depth int) (from, count int) {
+	if g.pairs != nil {
+		return 2 * l, min(2*depth, g.k-2*l)
+	}
+	return l, depth
 }
 
 func orient(x matrix, trans bool) (rows, cols int) {
@@ -227,9 +253,10 @@ func (g *gemm) runTask(worker, task int) {
 		g.fused.begin(worker)
 	}
 
-	for l0, first := 0, true; first || l0 < g.k; l0, first = l0+p.kc, false {
-		depth := min(p.kc, g.k-l0)
-		last := l0+depth == g.k
+	end := g.words(g.k)
+	for l0, first := 0, true; first || l0 < end; l0, first = l0+p.kc, false {
+		depth := min(p.kc, end-l0)
+		last := l0+depth == end
 		if p.blocked || state.packed != 1+j0 {
 			g.packB(b, tmp, l0, j0, depth, cols)
 			state.packed = 1 + j0
@@ -273,10 +300,23 @@ func (g *gemm) runTask(worker, task int) {
 
 // multiply is gemmKernel.multiply in the arithmetic of g.
 func (g *gemm) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
-	if g.fused != nil {
+	switch {
+	case g.fused != nil:
 		g.fused.multiply(worker, depth, rows, a, step, stepK, b, c, load)
-	} else {
+	case g.pairs != nil:
+		g.pairs.multiply(depth, rows, a, step, stepK, b, c, load)
+	default:
 		g.kernel.multiply(depth, rows, a, step, stepK, b, c, load)
+	}
+}
+
+// decode is gemmKernel.decode to what g multiplies. along says that k runs along
+// the rows of src.
+func (g *gemm) decode(dst []float32, step, chunk int, src matrix, rows, cols int, along bool) {
+	if g.pairs != nil {
+		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
+	} else {
+		g.kernel.decode(dst, step, chunk, src, rows, cols)
 	}
 }
 
@@ -310,51 +350,53 @@ func (g *gemm) runStream(worker, task int) {
 	}
 }
 
-// decodeA decodes rows [i, i+rows) of op(A), columns [l, l+depth), to FP32 in
-// the orientation they are stored in. The steps are from one row of op(A) to
-// the next, and from one column.
+// decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in the
+// orientation they are stored in. The steps are from one row of op(A) to the
+// next, and from one word.
 func (g *gemm) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
 	ld := g.plan.lda
+	l, depth = g.elements(l, depth)
 	if g.transA {
-		g.kernel.decode(dst, ld, g.kernel.nr, g.a.at(l, i), depth, rows)
+		g.decode(dst, ld, g.kernel.nr, g.a.at(l, i), depth, rows, false)
 		return 1, ld
 	}
-	g.kernel.decode(dst, ld, g.kernel.nr, g.a.at(i, l), rows, depth)
+	g.decode(dst, ld, g.kernel.nr, g.a.at(i, l), rows, depth, true)
 	return ld, 1
 }
 
-// packB decodes rows [l, l+depth) of op(B), columns [j, j+cols), to panels of
+// packB decodes words [l, l+depth) of op(B)'s columns [j, j+cols) to panels of
 // nr columns, each [kc, nr]. What pads the last panel is left as it was: it
 // only meets accumulators that are not stored.
 func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
 	nr, kc, group := g.kernel.nr, g.plan.kc, g.kernel.group
+	from, count := g.elements(l, depth)
 	if !g.transB {
-		g.kernel.decode(dst, nr, kc*nr, g.b.at(l, j), depth, cols)
+		g.decode(dst, nr, kc*nr, g.b.at(from, j), count, cols, false)
 		return
 	}
-	src := g.b.at(j, l)
+	src := g.b.at(j, from)
 	if g.kernel.gather != nil && src.dtype.IsFP8() {
-		g.gatherB(dst, tmp, src, depth, cols)
+		g.gatherB(dst, tmp, src, count, cols)
 		return
 	}
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += group {
-		g.kernel.decode(tmp, ld, nr, src.at(c, 0), min(group, cols-c), depth)
+		g.decode(tmp, ld, nr, src.at(c, 0), min(group, cols-c), count, true)
 		g.kernel.transpose(dst[c/nr*kc*nr+c%nr:], nr, tmp, ld, depth)
 	}
 }
 
-// gatherB is packB of a B that is stored transposed, for codes of eight bits:
-// a quarter of the bytes to turn around if that comes before the decoding.
-func (g *gemm) gatherB(dst, tmp []float32, src matrix, depth, cols int) {
+// gatherB is packB of a B that is stored transposed, for codes of eight bits,
+// count of them along k: there are fewer bytes to turn around before the decoding.
+func (g *gemm) gatherB(dst, tmp []float32, src matrix, count, cols int) {
 	nr, kc := g.kernel.nr, g.plan.kc
 	codes := matrix{dtype: src.dtype, ld: nr}
 	codes.u8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
 	for c := 0; c < cols; c += nr {
-		for l := 0; l < depth; l += gatherDepth {
-			n := min(gatherDepth, depth-l)
+		for l := 0; l < count; l += gatherDepth {
+			n := min(gatherDepth, count-l)
 			g.kernel.gather(codes.u8, src.u8[c*src.ld+l:], src.ld, min(nr, cols-c), n)
-			g.kernel.decode(dst[c*kc+l*nr:], nr, kc*nr, codes, n, nr)
+			g.decode(dst[c*kc+g.words(l)*nr:], nr, kc*nr, codes, n, nr, false)
 		}
 	}
 }

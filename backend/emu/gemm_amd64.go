@@ -3,6 +3,7 @@
 package emu
 
 import (
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
@@ -11,20 +12,21 @@ import (
 )
 
 // gemmKernels lists the kernels that this machine can run, the best first.
-// AVX512BF16 has a dot product of its own, but it is slower than FP32 FMA
-// where it was measured, rounds differently and drops subnormals.
-func gemmKernels() []*gemmKernel { return amd64Kernels }
+func gemmKernels() []*gemmKernel { return amd64Kernels() }
 
-var amd64Kernels = func() (list []*gemmKernel) {
+var amd64Kernels = sync.OnceValue(func() (list []*gemmKernel) {
 	x := &cpu.X86
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL {
+		if hasBF16Pairs() && bf16PairsAreFaster() {
+			avx512Kernel.pairs = &bf16Pairs
+		}
 		list = append(list, &avx512Kernel)
 	}
 	if x.HasAVX2 && x.HasFMA && x.HasF16C {
 		list = append(list, &avx2Kernel)
 	}
 	return append(list, &goKernel)
-}()
+})
 
 // avx512Kernel has 28 of the 32 registers for accumulators: fourteen loads of
 // A and two of B feed 28 FMAs.

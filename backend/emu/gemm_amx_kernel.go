@@ -6,26 +6,6 @@ import (
 	"octet/fp8"
 )
 
-// amxTable is BF16 of the codes of an eight-bit format without their sign: the
-// lower bytes, then the upper ones.
-type amxTable [256]uint8
-
-var amxTables = func() (t [fp8.E5M2 + 1]amxTable) {
-	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
-		for code := range 128 {
-			bits := math.Float32bits(d.Table()[code])
-			t[d][code], t[d][128+code] = uint8(bits>>16), uint8(bits>>24)
-		}
-	}
-	return t
-}()
-
-// bf16 is the value of a code with its sign, as BF16.
-func (t *amxTable) bf16(code uint8) uint16 {
-	upper := t[128|code] | code&0x80
-	return uint16(upper)<<8 | uint16(t[code&0x7f])
-}
-
 var amxGoKernel = amxKernel{
 	name:     "amx in go",
 	multiply: amxMultiplyGo,
@@ -49,7 +29,7 @@ func amxPackGo(dst []uint16, step int, src matrix, along, right bool, count int)
 				if src.dtype == fp8.BF16 {
 					tile[to] = src.u16[at]
 				} else {
-					tile[to] = amxTables[src.dtype].bf16(src.u8[at])
+					tile[to] = bf16Tables[src.dtype].bf16(src.u8[at])
 				}
 			}
 		}

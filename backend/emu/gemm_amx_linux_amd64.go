@@ -70,13 +70,13 @@ var amxUnitKernel = amxKernel{
 		case src.dtype == fp8.BF16:
 			packTallTurned16AMX(&dst[0], step, &src.u16[0], src.ld, count)
 		case along && right:
-			packWideTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &amxTables[src.dtype])
+			packWideTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		case along:
-			packWide8AMX(&dst[0], step, &src.u8[0], src.ld, count, &amxTables[src.dtype])
+			packWide8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		case right:
-			packTall8AMX(&dst[0], step, &src.u8[0], src.ld, count, &amxTables[src.dtype])
+			packTall8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		default:
-			packTallTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &amxTables[src.dtype])
+			packTallTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		}
 	},
 	finish: avx512Kernel.finish,
@@ -86,16 +86,16 @@ var amxUnitKernel = amxKernel{
 func multiplyAMX(steps, across int, a, b *uint16, c *float32, load bool)
 
 //go:noescape
-func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
-func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
-func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
-func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
 func packWide16AMX(dst *uint16, step int, src *uint16, ld, count int)

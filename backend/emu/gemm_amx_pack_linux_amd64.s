@@ -146,7 +146,7 @@
 	QUADS(Z18, Z22, Z4, Z5) \
 	QUADS(Z19, Z23, Z6, Z7)
 
-// func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+// func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 TEXT ·packWide8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN
@@ -158,7 +158,7 @@ block:
 	WIDEN8
 	PACK_END(32)
 
-// func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+// func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 TEXT ·packWideTurned8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN
@@ -169,7 +169,7 @@ block:
 	WIDEN8
 	PACK_END(32)
 
-// func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+// func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 TEXT ·packTall8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN
@@ -181,7 +181,7 @@ block:
 	WIDEN8
 	PACK_END(16)
 
-// func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *amxTable)
+// func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 TEXT ·packTallTurned8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN

@@ -74,7 +74,7 @@ func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
 							e.colScale, e.residual, e.outScale = scales(n), finiteCodes(r, fp8.BF16, m, n), 0.01
 						}
 						var first []uint32
-						kernels := gemmKernels()
+						kernels := testedKernels()
 						for i := range kernels { // plain Go is the last
 							for _, p := range pools {
 								to := before.clone()

@@ -11,6 +11,26 @@ import (
 	"octet/fp8"
 )
 
+// testedPairs are the ways to multiply pairs that this machine can run, by the kernel
+// that they go with.
+var testedPairs = map[*gemmKernel]*pairKernel{&goKernel: &goPairs}
+
+// testedKernels lists the kernels that this machine can run, with pairs and without,
+// whichever is faster here. Plain Go is the last.
+func testedKernels() (list []*gemmKernel) {
+	for _, kernel := range gemmKernels() {
+		alone := *kernel
+		alone.pairs = nil
+		if p := testedPairs[kernel]; p != nil {
+			with := alone
+			with.name, with.pairs = p.name, p
+			list = append(list, &with)
+		}
+		list = append(list, &alone)
+	}
+	return list
+}
+
 // guard fills what lies between the rows of a matrix and around it: NaN as an
 // operand, so that reading it shows, and a pattern to find again in an output.
 const guard = 0x7f7f7f7f
@@ -207,7 +227,7 @@ func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance fl
 	}
 	p := newPool(workers)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		out := before.clone()
 		*e.amax = 0
 		g, err := newGemmWith(kernel, p, a, c.transA, b, c.transB, out)

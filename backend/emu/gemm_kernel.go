@@ -43,6 +43,10 @@ type gemmKernel struct {
 	// nil if decode and multiply are as good.
 	stream func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32
 
+	// pairs multiplies two FP8 operands whose scales are per tensor, faster. nil if
+	// nothing does.
+	pairs *pairKernel
+
 	// addScaled sets acc[i,j] = part[i,j]·(sa[i]·sb[j]), added to what it was
 	// unless first, each operation rounded: tiles [mr, nr], of which the first
 	// rows rows matter. acc may be part. nil if addScaledRows does it.

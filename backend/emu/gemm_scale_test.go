@@ -87,7 +87,7 @@ func TestGemmBlockScaleBits(t *testing.T) {
 					run = c.k
 				}
 				rows, cols := a.values(transA, false), b.values(transB, true)
-				for _, kernel := range gemmKernels() {
+				for _, kernel := range testedKernels() {
 					for workers := 1; workers <= 3; workers++ {
 						p := newPool(workers)
 						g, err := newGemmWith(kernel, p, a, transA, b, transB, out)

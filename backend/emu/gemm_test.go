@@ -104,7 +104,7 @@ func TestGemmF32(t *testing.T) {
 func TestGemmDecodesEveryCode(t *testing.T) {
 	p := newPool(1)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, d := range exactFormats {
 			rows := 1
 			if d == fp8.BF16 {
@@ -170,7 +170,7 @@ func TestGemmRounds(t *testing.T) {
 	a, b := newMatrix(fp8.E4M3, m, 1, 1), newMatrix(fp8.E4M3, 1, n, n)
 	clear(a.u8)
 	clear(b.u8)
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, d := range outFormats {
 			for _, scale := range []float32{0, 3, 0x1p-40} {
 				out := newMatrix(d, m, n, n+5)
@@ -195,7 +195,7 @@ func TestGemmRounds(t *testing.T) {
 func TestGemmAmaxKeepsNaN(t *testing.T) {
 	p := newPool(3)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, bad := range []uint32{0x7f, 0x7c, 0xfc} { // NaN and infinities of E5M2
 			a, b := newMatrix(fp8.E5M2, 100, 64, 64), newMatrix(fp8.E4M3, 64, 90, 90)
 			for i := range a.u8 {
@@ -231,7 +231,7 @@ func TestGemmThreadsDoNotChangeBits(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	a := randomMatrix(r, fp8.F32, 301, 900, 900)
 	b := randomMatrix(r, fp8.F32, 170, 900, 901)
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		var first []uint32
 		for _, workers := range []int{1, 2, 3, 7} {
 			p := newPool(workers)
@@ -256,7 +256,7 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 	a, b := randomMatrix(r, fp8.E5M2, m, k, k), randomMatrix(r, fp8.E4M3, k, n, n)
 	p := newPool(1)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		decoded := 0
 		counting := *kernel
 		counting.decode = func(dst []float32, step, chunk int, src matrix, rows, cols int) {
@@ -264,6 +264,16 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 				decoded += rows * cols
 			}
 			kernel.decode(dst, step, chunk, src, rows, cols)
+		}
+		if pairs := kernel.pairs; pairs != nil {
+			countingPairs := *pairs
+			countingPairs.decode = func(dst []float32, step, chunk int, src matrix, rows, cols int, along bool) {
+				if src.dtype == b.dtype {
+					decoded += rows * cols
+				}
+				pairs.decode(dst, step, chunk, src, rows, cols, along)
+			}
+			counting.pairs = &countingPairs
 		}
 		g, err := newGemmWith(&counting, p, a, false, b, false, newMatrix(fp8.F32, m, n, n))
 		require.NoError(t, err)
@@ -283,7 +293,7 @@ func TestGemmTasksInAnyOrder(t *testing.T) {
 	a, b := randomMatrix(r, fp8.BF16, m, k, k), randomMatrix(r, fp8.BF16, n, k, k)
 	p := newPool(1)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		out := newMatrix(fp8.F32, m, n, n)
 		g, err := newGemmWith(kernel, p, a, false, b, true, out)
 		require.NoError(t, err)
@@ -303,7 +313,7 @@ func TestGemmRunAllocatesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
 	p := newPool(2)
 	defer p.close()
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, out := range outFormats {
 			c := gemmCase{m: 70, n: 80, k: 600, a: fp8.E4M3, b: fp8.E5M2, out: out, transB: true, row: true, col: true, residual: fp8.BF16, alpha: 1}
 			a, b, o, e := c.operands(r)
@@ -354,7 +364,7 @@ func TestGemmRefuses(t *testing.T) {
 
 func TestGemmPlan(t *testing.T) {
 	shapes := [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {384, 1024, 1024}, {17, 33, 0}}
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		require.Zero(t, kernel.block%kernel.mr, "slabs fill a block of A")
 		for _, shape := range shapes {
 			for _, workers := range []int{1, 2, 3, 16, 96} {
@@ -392,7 +402,7 @@ func BenchmarkGemm(b *testing.B) {
 		{"wgrad128x352x2048", 128, 352, 2048, true, false},
 		{"decode1x768x3072", 1, 768, 3072, false, true},
 	}
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, s := range shapes {
 			for _, d := range []fp8.DType{fp8.E4M3, fp8.E5M2, fp8.BF16, fp8.F32} {
 				for _, workers := range []int{1, 2} {
@@ -423,7 +433,7 @@ func BenchmarkGemm(b *testing.B) {
 // Whatever the shape, tasks cover the output, and blocks fit the scratch that
 // is planned for them.
 func TestEveryProductHasAPlan(t *testing.T) {
-	for _, kernel := range gemmKernels() {
+	for _, kernel := range testedKernels() {
 		for _, m := range []int{1, 3, 14, 32, 64, 98, 100, 384, 1024, 4096} {
 			for _, n := range []int{1, 32, 48, 96, 256, 384, 1000, 8192} {
 				for _, k := range []int{1, 16, 32, 48, 256, 512, 1024, 2048, 5000} {

@@ -31,6 +31,10 @@ func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, er
 // scratchOf is what one thread needs of a product, in floats.
 func scratchOf(o *backend.MatMul, threads int) int {
 	m, k := orient(matrix{rows: o.A.Rows(), cols: o.A.Cols()}, o.TransA)
-	plan := planGemm(gemmKernels()[0], m, o.Out.Cols(), k, depthUnit, o.TransA, threads)
+	kernel := gemmKernels()[0]
+	if kernel.pairs != nil && o.A.DType.IsFP8() && !scaledByBlock(o.A) && !scaledByBlock(o.B) && !kernel.streams(m, k, o.TransA, o.TransB) {
+		k = parts(k, 2)
+	}
+	plan := planGemm(kernel, m, o.Out.Cols(), k, depthUnit, o.TransA, threads)
 	return plan.scratch()
 }
