@@ -7,7 +7,8 @@ package backend
 // a program runs there.
 type Meter interface {
 	// FLOPs is the rate, per second, of the multiplications and additions that
-	// the device's matrix product does on operands that are at hand.
+	// the device's matrix product of FP8 operands does where they are at hand: products
+	// of wider ones may be far from it.
 	FLOPs() float64
 	// Bytes is the rate of a copy of memory beyond the caches, in bytes read
 	// and bytes written per second. It is a yardstick, not a ceiling: an update

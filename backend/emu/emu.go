@@ -80,8 +80,9 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	g := newGroup(ranks, patience)
 	list := make([]backend.Backend, ranks)
-	s.Arithmetic = gemmKernels()[0].name
-	s.Device = s.Arithmetic
+	kernel := gemmKernels()[0]
+	s.Arithmetic = kernel.name // pairs change no bit
+	s.Device = kernel.label()
 	var products *arith.Model
 	switch model {
 	case modelAMX:

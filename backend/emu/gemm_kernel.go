@@ -61,6 +61,14 @@ type gemmKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
+// label names the kernel where users look.
+func (k *gemmKernel) label() string {
+	if k.pairs != nil {
+		return k.name + ", FP8 by " + k.pairs.name
+	}
+	return k.name
+}
+
 // gatherDepth is a cache line: how much of a row gather takes.
 const gatherDepth = 64
 

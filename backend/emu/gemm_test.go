@@ -114,7 +114,7 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 				for _, how := range []struct {
 					trans bool
 					one   fp8.DType // of the other operand: FP8 by FP8 has a way of its own
-				}{{false, fp8.F32}, {true, fp8.F32}, {true, d}} {
+				}{{false, fp8.F32}, {true, fp8.F32}, {false, d}, {true, d}} {
 					trans := how.trans
 					a := newMatrix(d, 256, 1, 1)
 					for code := range 256 {

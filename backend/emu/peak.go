@@ -31,10 +31,15 @@ const (
 	peakCalls = 32
 )
 
-// FLOPs runs the micro-kernel of the matrix product on operands in the
-// first-level cache. Every worker stops by the clock, so none waits for another.
+// FLOPs runs the micro-kernel of the matrix product of FP8 operands, which lie in
+// the first-level cache as words of its blocks. Every worker stops by the clock, so
+// none waits for another.
 func (m *meter) FLOPs() float64 {
 	k := gemmKernels()[0]
+	multiply, each := k.multiply, 1 // multiplications by a word
+	if k.pairs != nil && m.model == nil && !m.amx {
+		multiply, each = k.pairs.multiply, 2
+	}
 	if m.operands == nil {
 		m.operands = make([][]float32, m.pool.size())
 		for w := range m.operands {
@@ -53,7 +58,7 @@ func (m *meter) FLOPs() float64 {
 		b, c := rest[:peakDepth*k.nr], rest[peakDepth*k.nr:]
 		for m.calls[task][0] == 0 || time.Since(start) < flopsBurst {
 			for range peakCalls {
-				k.multiply(peakDepth, k.mr, a, peakDepth, 1, b, c, false)
+				multiply(peakDepth, k.mr, a, peakDepth, 1, b, c, false)
 			}
 			m.calls[task][0] += peakCalls
 		}
@@ -62,7 +67,7 @@ func (m *meter) FLOPs() float64 {
 	for _, n := range m.calls {
 		calls += n[0]
 	}
-	return float64(calls) * float64(2*k.mr*k.nr*peakDepth) / elapsed.Seconds()
+	return float64(calls) * float64(2*each*k.mr*k.nr*peakDepth) / elapsed.Seconds()
 }
 
 const (

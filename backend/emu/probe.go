@@ -10,8 +10,8 @@ import (
 // probe reports what decides the speed: the instruction set that the matrix
 // product runs on and the threads that share it.
 func probe() []backend.Finding {
-	kernel := gemmKernels()[0].name
-	kernels := backend.Finding{What: "matrix kernels", OK: kernel != goKernel.name, Detail: kernel}
+	kernel := gemmKernels()[0]
+	kernels := backend.Finding{What: "matrix kernels", OK: kernel != &goKernel, Detail: kernel.label()}
 	if !kernels.OK {
 		kernels.Detail += fmt.Sprintf(": there is no assembly for %s with this processor's instructions in this build; products are slower, and those of FP32 and attention differ in their last bits", runtime.GOARCH)
 		if runtime.GOARCH == "amd64" {

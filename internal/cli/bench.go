@@ -31,7 +31,7 @@ type benchFlags struct {
 }
 
 // measured is what all lines have in common.
-const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, or a copy of arrays beyond all caches, bytes read and bytes written counted. Shares are of the peak between the bursts, not of the one printed first, which may be another. `
+const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, those of FP8 where they are faster, or a copy of arrays beyond all caches, bytes read and bytes written counted. Shares are of the peak between the bursts, not of the one printed first, which may be another. `
 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`

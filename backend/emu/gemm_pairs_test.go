@@ -1,0 +1,103 @@
+package emu
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/fp8"
+)
+
+// Codes at random, NaN, infinities and subnormals among them or not, against the
+// chain, for every length of k around those of vectors.
+func TestGemmPairsOfAnyCodes(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 22))
+	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
+	p := newPool(1)
+	defer p.close()
+	for _, k := range []int{1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 129} {
+		for trial := range 12 {
+			m, n := 1+r.IntN(40), 1+r.IntN(70)
+			transA, transB, special := trial&1 > 0, trial&2 > 0, r.IntN(3)
+			fill := func(rows, cols int) matrix {
+				x := newMatrix(formats[r.IntN(3)], rows, cols, cols+r.IntN(3))
+				for i := range rows {
+					for j := range cols {
+						code := r.Uint32() & 0xff
+						for special == 0 && math.IsNaN(float64(0*x.dtype.Float32(code))) {
+							code = r.Uint32() & 0xff
+						}
+						if special == 1 && r.IntN(20) > 0 {
+							code &= 0x83 // zeros, subnormals, the smallest normals
+						}
+						x.set(i*x.ld+j, code)
+					}
+				}
+				return x
+			}
+			a, b := fill(m, k), fill(k, n)
+			if transA {
+				a = fill(k, m)
+			}
+			if transB {
+				b = fill(n, k)
+			}
+			rows, cols := a.values(transA, false), b.values(transB, true)
+			for _, kernel := range testedKernels() {
+				if kernel.pairs == nil {
+					continue
+				}
+				out := newMatrix(fp8.F32, m, n, n)
+				g, err := newGemmWith(kernel, p, a, transA, b, transB, out)
+				require.NoError(t, err)
+				g.run(epilogue{alpha: 1})
+				for i := range m {
+					for j := range n {
+						want, got := math.Float32bits(chain(rows[i], cols[j])), math.Float32bits(out.f32[i*n+j])
+						require.True(t, same(fp8.F32, want, got), "%s: %s(%t)·%s(%t), k=%d: [%d,%d] is %#x, want %#x",
+							kernel.name, a.dtype, transA, b.dtype, transB, k, i, j, got, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// The assembly's words are those of the specification, whatever part of a vector a
+// row is, and where a row has no partner.
+func TestDecodePairs(t *testing.T) {
+	r := rand.New(rand.NewPCG(23, 24))
+	for _, kernel := range testedKernels() {
+		if kernel.pairs == nil {
+			continue
+		}
+		for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+			for _, shape := range [][2]int{{1, 1}, {2, 2}, {3, 31}, {4, 32}, {5, 33}, {7, 63}, {8, 64}, {9, 65}, {2, 200}} {
+				src := newMatrix(d, shape[0], shape[1], shape[1]+1)
+				for i := range src.u8 {
+					src.u8[i] = uint8(r.Uint32())
+				}
+				for _, along := range []bool{false, true} {
+					// Runs of both widths follow each other, so that words lie as in
+					// a row.
+					const step = 256
+					want, got := make([]float32, 16*step), make([]float32, 16*step)
+					goPairs.decode(want, step, 16, src, src.rows, src.cols, along)
+					kernel.pairs.decode(got, step, kernel.nr, src, src.rows, src.cols, along)
+					rows, cols := parts(src.rows, 2), src.cols
+					if along {
+						rows, cols = src.rows, parts(src.cols, 2)
+					}
+					for i := range rows {
+						for j := range cols {
+							require.Equal(t, math.Float32bits(want[i*step+j]), math.Float32bits(got[i*step+j]),
+								"%s: %s %v, along %t: word %d, %d", kernel.name, d, shape, along, i, j)
+						}
+					}
+				}
+			}
+		}
+	}
+}
