@@ -7,7 +7,7 @@ package backend
 // a program runs there.
 type Meter interface {
 	// FLOPs is the rate, per second, of the multiplications and additions that
-	// the device's matrix product of FP8 operands does where they are at hand: products
+	// the device's matrix product of FP8 operands does where they are at hand: those
 	// of wider ones may be far from it.
 	FLOPs() float64
 	// Bytes is the rate of a copy of memory beyond the caches, in bytes read

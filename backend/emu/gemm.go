@@ -25,7 +25,8 @@ import (
 // and adds. Which NaN a NaN is (sign and payload) is nowhere specified.
 //
 // How. The output is cut into rectangles, one task each, that share nothing:
-// a worker decodes the operands of its own rectangle to FP32, block by block,
+// a worker decodes the operands of its own rectangle to FP32, or where that is faster
+// to pairs of BF16 (gemm_pairs.go), block by block,
 // and pays for the blocks that its neighbours decode too with having nobody to
 // wait for. Inside, nearly as in the GotoBLAS scheme (Goto and van de Geijn,
 // 2008): a block of B in panels of nr columns that fits the second-level cache,
@@ -108,6 +109,7 @@ type gemm struct {
 	pool   *pool
 	kernel *gemmKernel
 	pairs  *pairKernel // nil unless words of blocks are pairs, see gemm_pairs.go
+	choice *pairChoice // nil unless that changes from run to run
 	plan   gemmPlan    // its k counts words
 	scales *runScales  // nil without scales by blocks and promotion
 	fused  *fused      // nil unless the arithmetic is a device model's
@@ -120,7 +122,8 @@ type gemm struct {
 // next, on cache lines of its own.
 type gemmWorker struct {
 	out    tileOut
-	packed int // 1 + the first column of the block of B in its scratch, 0 for none
+	packed int       // 1 + the first column of the block of B in its scratch, 0 for none
+	least  [2]uint16 // of A and of B, see pairKernel.least
 	_      [128]byte
 }
 
@@ -149,14 +152,17 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 			g.m, g.k, k, n, out.rows, out.cols)
 	}
 	g.task = g.runTask
-	if a.dtype.IsFP8() && b.dtype.IsFP8() {
-		if kernel.streams(g.m, g.k, transA, transB) {
-			g.task = g.runStream
-		} else {
-			g.pairs = kernel.pairs
-		}
+	bothFP8 := a.dtype.IsFP8() && b.dtype.IsFP8()
+	switch {
+	case bothFP8 && kernel.streams(g.m, g.k, transA, transB):
+		g.task = g.runStream
+	case bothFP8:
+		g.pairs = kernel.pairs
 	}
 	g.plan = planGemm(kernel, g.m, g.n, g.words(g.k), depthUnit, transA, p.size())
+	if kernel.pairs != nil && !bothFP8 && a.dtype != fp8.F32 && b.dtype != fp8.F32 && g.m*g.n >= kernel.pairs.reuse*(g.m+g.n) {
+		g.choosePairs(kernel.pairs)
+	}
 	g.workers = make([]gemmWorker, p.size())
 	p.reserve(g.plan.scratch())
 	return g, nil
@@ -204,6 +210,9 @@ func (g *gemm) run(e epilogue) {
 	}
 	if e.outScale == 0 {
 		e.outScale = 1
+	}
+	if g.choice != nil {
+		g.choose()
 	}
 	for w := range g.workers {
 		g.workers[w].out.begin(&e, g.out)

@@ -131,6 +131,7 @@ func newAMXGemmWith(kernel *amxKernel, p *pool, a matrix, transA bool, b matrix,
 	}
 	p.reserve(x.lenA + x.lenB + x.lenAcc)
 	g.plan.mt, g.plan.nt = mt, nt
+	g.choice = nil
 	g.task = x.runTask
 	return g, nil
 }

@@ -22,8 +22,9 @@ func testedKernels() (list []*gemmKernel) {
 		alone := *kernel
 		alone.pairs = nil
 		if p := testedPairs[kernel]; p != nil {
-			with := alone
-			with.name, with.pairs = p.name, p
+			with, always := alone, *p
+			always.reuse = 0
+			with.name, with.pairs = p.name, &always
 			list = append(list, &with)
 		}
 		list = append(list, &alone)

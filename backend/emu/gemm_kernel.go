@@ -43,8 +43,8 @@ type gemmKernel struct {
 	// nil if decode and multiply are as good.
 	stream func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32
 
-	// pairs multiplies two FP8 operands whose scales are per tensor, faster. nil if
-	// nothing does.
+	// pairs multiplies FP8 and BF16 operands whose scales are per tensor, faster. nil
+	// if nothing does.
 	pairs *pairKernel
 
 	// addScaled sets acc[i,j] = part[i,j]·(sa[i]·sb[j]), added to what it was
@@ -64,7 +64,7 @@ type gemmKernel struct {
 // label names the kernel where users look.
 func (k *gemmKernel) label() string {
 	if k.pairs != nil {
-		return k.name + ", FP8 by " + k.pairs.name
+		return k.name + ", FP8 and BF16 by " + k.pairs.name
 	}
 	return k.name
 }

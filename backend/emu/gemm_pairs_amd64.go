@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/cpu"
+
+	"octet/fp8"
 )
 
 // hasBF16Pairs says whether this processor has what bf16Pairs needs beside the rest
@@ -38,7 +40,7 @@ func bf16PairsAreFaster() bool {
 
 // bf16Pairs goes with avx512Kernel.
 var bf16Pairs = pairKernel{
-	name: "avx512bf16",
+	name: "avx512bf16", reuse: 32,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		switch {
 		case rows <= 4:
@@ -52,11 +54,22 @@ var bf16Pairs = pairKernel{
 	decode: func(dst []float32, step, chunk int, src matrix, rows, cols int, along bool) {
 		switch {
 		case rows == 0 || cols == 0:
+		case src.dtype == fp8.BF16 && along:
+			decodePairsAlong16(&dst[0], step, chunk, &src.u16[0], src.ld, rows, cols)
+		case src.dtype == fp8.BF16:
+			decodePairsDown16(&dst[0], step, chunk, &src.u16[0], src.ld, rows, cols)
 		case along:
 			decodePairsAlong(&dst[0], step, chunk, &src.u8[0], src.ld, rows, cols, &bf16Tables[src.dtype])
 		default:
 			decodePairsDown(&dst[0], step, chunk, &src.u8[0], src.ld, rows, cols, &bf16Tables[src.dtype])
 		}
+	},
+	least: func(least uint16, x []uint16) uint16 {
+		whole := len(x) &^ 31
+		if whole > 0 {
+			least = min(least, leastBF16AVX512(&x[0], whole))
+		}
+		return leastBF16Go(least, x[whole:])
 	},
 }
 
@@ -74,3 +87,14 @@ func decodePairsAlong(dst *float32, step, chunk int, src *uint8, ld, rows, cols 
 
 //go:noescape
 func decodePairsDown(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, table *bf16Table)
+
+//go:noescape
+func decodePairsAlong16(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+
+//go:noescape
+func decodePairsDown16(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+
+// n is a multiple of 32.
+//
+//go:noescape
+func leastBF16AVX512(x *uint16, n int) uint16

@@ -23,16 +23,18 @@
 // Registers and prefetches are those of the decoders to FP32. Z28-Z31 are the table
 // of BF16: lower bytes, then upper ones, to which Z27 adds the sign. Z23 puts
 // codes in the order that WIDEN takes.
-#define PAIRS_BEGIN(order) \
-	MOVQ         dst+0(FP), R9 \
-	MOVQ         step+8(FP), R8 \
-	MOVQ         chunk+16(FP), R10 \
-	MOVQ         src+24(FP), R11 \
-	MOVQ         ld+32(FP), R12 \
-	MOVQ         rows+40(FP), R13 \
+#define PAIRS_BEGIN \
+	MOVQ dst+0(FP), R9 \
+	MOVQ step+8(FP), R8 \
+	MOVQ chunk+16(FP), R10 \
+	MOVQ src+24(FP), R11 \
+	MOVQ ld+32(FP), R12 \
+	MOVQ rows+40(FP), R13 \
+	SHLQ $2, R8 \
+	SHLQ $2, R10
+
+#define TABLE_BEGIN(order) \
 	MOVQ         table+56(FP), AX \
-	SHLQ         $2, R8 \
-	SHLQ         $2, R10 \
 	VMOVDQU64    (AX), Z28 \
 	VMOVDQU64    64(AX), Z29 \
 	VMOVDQU64    128(AX), Z30 \
@@ -40,6 +42,24 @@
 	MOVL         $0x80808080, AX \
 	VPBROADCASTD AX, Z27 \
 	VMOVDQU64    order<>(SB), Z23
+
+#define PAIRS_ROW(size) \
+	MOVQ       R9, DI \
+	MOVQ       R11, SI \
+	MOVQ       cols+48(FP), CX \
+	LEAQ       (R11)(R12*8), AX \
+	PREFETCHT0 (AX) \
+	PREFETCHT0 -size(AX)(CX*size)
+
+// SECOND_ROW is the other one of two. K2 masks it: all of it, if there is none.
+#define SECOND_ROW(size, loop) \
+	KXORD      K2, K2, K2 \
+	ADDQ       R12, AX \
+	PREFETCHT0 (AX) \
+	PREFETCHT0 -size(AX)(CX*size) \
+	CMPQ       R13, $1 \
+	JEQ        loop \
+	KMOVD      K1, K2
 
 // WIDEN turns the 64 codes in Z0 into 32 words, and stores them. Unpacking leaves
 // words 0-15 of the lower eight codes in each 128 bits.
@@ -69,16 +89,12 @@ TEXT ·multiply4x32BF16(SB), NOSPLIT, $0-49
 
 // func decodePairsAlong(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, table *bf16Table)
 TEXT ·decodePairsAlong(SB), NOSPLIT, $0-64
-	PAIRS_BEGIN(pairsAlong)
+	PAIRS_BEGIN
+	TABLE_BEGIN(pairsAlong)
 
 row:
-	KXNORQ     K1, K1, K1
-	MOVQ       R9, DI
-	MOVQ       R11, SI
-	MOVQ       cols+48(FP), CX
-	LEAQ       (R11)(R12*8), AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 -1(AX)(CX*1)
+	KXNORQ K1, K1, K1
+	PAIRS_ROW(1)
 
 loop:
 	CMPQ  CX, $64
@@ -101,27 +117,15 @@ whole:
 	VZEROUPPER
 	RET
 
-// The lower halves come from the second row of two, K2: nothing, if there is none.
-//
 // func decodePairsDown(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, table *bf16Table)
 TEXT ·decodePairsDown(SB), NOSPLIT, $0-64
-	PAIRS_BEGIN(pairsDown)
+	PAIRS_BEGIN
+	TABLE_BEGIN(pairsDown)
 
 row:
-	KXNORD     K1, K1, K1
-	KXORD      K2, K2, K2
-	MOVQ       R9, DI
-	MOVQ       R11, SI
-	MOVQ       cols+48(FP), CX
-	LEAQ       (R11)(R12*8), AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 -1(AX)(CX*1)
-	ADDQ       R12, AX
-	PREFETCHT0 (AX)
-	PREFETCHT0 -1(AX)(CX*1)
-	CMPQ       R13, $1
-	JEQ        loop
-	KMOVD      K1, K2
+	KXNORD K1, K1, K1
+	PAIRS_ROW(1)
+	SECOND_ROW(1, loop)
 
 loop:
 	CMPQ  CX, $32
@@ -146,6 +150,109 @@ whole:
 	VZEROUPPER
 	RET
 
+// BF16 has its halves in memory, in the other order.
+//
+// func decodePairsAlong16(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+TEXT ·decodePairsAlong16(SB), NOSPLIT, $0-56
+	PAIRS_BEGIN
+	SHLQ $1, R12
+
+row:
+	KXNORQ K1, K1, K1
+	PAIRS_ROW(2)
+
+loop:
+	CMPQ  CX, $64
+	JGE   whole
+	MOVQ  $-1, AX
+	BZHIQ CX, AX, AX
+	KMOVQ AX, K1
+
+whole:
+	KSHIFTRQ    $32, K1, K2
+	VMOVDQU16.Z (SI), K1, Z0
+	VMOVDQU16.Z 64(SI), K2, Z1
+	VPROLD      $16, Z0, Z0
+	VPROLD      $16, Z1, Z1
+	VMOVDQU64   Z0, (DI)
+	VMOVDQU64   Z1, 64(DI)
+	ADDQ        R10, DI
+	ADDQ        $128, SI
+	SUBQ        $64, CX
+	JGT         loop
+	ADDQ        R8, R9
+	ADDQ        R12, R11
+	DECQ        R13
+	JNZ         row
+	VZEROUPPER
+	RET
+
+// func decodePairsDown16(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
+TEXT ·decodePairsDown16(SB), NOSPLIT, $0-56
+	PAIRS_BEGIN
+	SHLQ      $1, R12
+	VMOVDQU64 wordsDown<>+0(SB), Z22
+	VMOVDQU64 wordsDown<>+64(SB), Z23
+
+row:
+	KXNORD K1, K1, K1
+	PAIRS_ROW(2)
+	SECOND_ROW(2, loop)
+
+loop:
+	CMPQ  CX, $32
+	JGE   whole
+	MOVL  $-1, AX
+	BZHIL CX, AX, AX
+	KMOVD AX, K1
+	KANDD K1, K2, K2
+
+whole:
+	VMOVDQU16.Z (SI), K1, Z0
+	VMOVDQU16.Z (SI)(R12*1), K2, Z1
+	VMOVDQA64   Z0, Z2
+	VPERMT2W    Z1, Z22, Z0
+	VPERMT2W    Z1, Z23, Z2
+	VMOVDQU64   Z0, (DI)
+	VMOVDQU64   Z2, 64(DI)
+	ADDQ        R10, DI
+	ADDQ        $64, SI
+	SUBQ        $32, CX
+	JGT         loop
+	ADDQ        R8, R9
+	LEAQ        (R11)(R12*2), R11
+	SUBQ        $2, R13
+	JGT         row
+	VZEROUPPER
+	RET
+
+// func leastBF16AVX512(x *uint16, n int) uint16
+TEXT ·leastBF16AVX512(SB), NOSPLIT, $0-18
+	MOVQ         x+0(FP), SI
+	MOVQ         n+8(FP), CX
+	MOVL         $0x7fff7fff, AX
+	VPBROADCASTD AX, Z2
+	VPTERNLOGD   $0xff, Z3, Z3, Z3    // -1
+	VMOVDQA64    Z3, Z0
+
+least:
+	VPANDD  (SI), Z2, Z1
+	VPADDW  Z3, Z1, Z1
+	VPMINUW Z1, Z0, Z0
+	ADDQ    $64, SI
+	SUBQ    $32, CX
+	JGT     least
+
+	VEXTRACTI64X4 $1, Z0, Y1
+	VPMINUW       Y1, Y0, Y0
+	VEXTRACTI128  $1, Y0, X1
+	VPMINUW       X1, X0, X0
+	VPHMINPOSUW   X0, X0
+	VMOVD         X0, AX
+	MOVW          AX, ret+16(FP)
+	VZEROUPPER
+	RET
+
 // Words 0-3, 16-19, 4-7, 20-23, and so on, each the next code, then the one before.
 DATA pairsAlong<>+0(SB)/8, $0x0607040502030001
 DATA pairsAlong<>+8(SB)/8, $0x2627242522232021
@@ -167,3 +274,22 @@ DATA pairsDown<>+40(SB)/8, $0x1b5b1a5a19591858
 DATA pairsDown<>+48(SB)/8, $0x0f4f0e4e0d4d0c4c
 DATA pairsDown<>+56(SB)/8, $0x1f5f1e5e1d5d1c5c
 GLOBL pairsDown<>(SB), RODATA|NOPTR, $64
+
+// Elements of the second row, from 32 on, and of the first.
+DATA wordsDown<>+0(SB)/8, $0x0001002100000020
+DATA wordsDown<>+8(SB)/8, $0x0003002300020022
+DATA wordsDown<>+16(SB)/8, $0x0005002500040024
+DATA wordsDown<>+24(SB)/8, $0x0007002700060026
+DATA wordsDown<>+32(SB)/8, $0x0009002900080028
+DATA wordsDown<>+40(SB)/8, $0x000b002b000a002a
+DATA wordsDown<>+48(SB)/8, $0x000d002d000c002c
+DATA wordsDown<>+56(SB)/8, $0x000f002f000e002e
+DATA wordsDown<>+64(SB)/8, $0x0011003100100030
+DATA wordsDown<>+72(SB)/8, $0x0013003300120032
+DATA wordsDown<>+80(SB)/8, $0x0015003500140034
+DATA wordsDown<>+88(SB)/8, $0x0017003700160036
+DATA wordsDown<>+96(SB)/8, $0x0019003900180038
+DATA wordsDown<>+104(SB)/8, $0x001b003b001a003a
+DATA wordsDown<>+112(SB)/8, $0x001d003d001c003c
+DATA wordsDown<>+120(SB)/8, $0x001f003f001e003e
+GLOBL wordsDown<>(SB), RODATA|NOPTR, $128

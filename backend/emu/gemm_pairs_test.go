@@ -73,11 +73,11 @@ func TestDecodePairs(t *testing.T) {
 		if kernel.pairs == nil {
 			continue
 		}
-		for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
+		for _, d := range exactFormats {
 			for _, shape := range [][2]int{{1, 1}, {2, 2}, {3, 31}, {4, 32}, {5, 33}, {7, 63}, {8, 64}, {9, 65}, {2, 200}} {
 				src := newMatrix(d, shape[0], shape[1], shape[1]+1)
-				for i := range src.u8 {
-					src.u8[i] = uint8(r.Uint32())
+				for i := range src.rows * src.ld {
+					src.set(i, r.Uint32()&0xffff)
 				}
 				for _, along := range []bool{false, true} {
 					// Runs of both widths follow each other, so that words lie as in
@@ -99,5 +99,72 @@ func TestDecodePairs(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// BF16 of all magnitudes: a product by pairs has the bits of the same kernel's by FP32,
+// and is by pairs where no sum can be subnormal.
+func TestGemmChoosesPairs(t *testing.T) {
+	r := rand.New(rand.NewPCG(25, 26))
+	p := newPool(2)
+	defer p.close()
+	// fill has exponents from least on, and now and then a zero.
+	fill := func(rows, cols int, least uint32, width int) matrix {
+		x := newMatrix(fp8.BF16, rows, cols, cols)
+		for i := range rows * cols {
+			code := r.Uint32()&0x807f | min(254, least+uint32(r.IntN(width)))<<7
+			if r.IntN(9) == 0 {
+				code &= 0x8000
+			}
+			x.set(i, code)
+		}
+		return x
+	}
+	for _, kernel := range testedKernels() {
+		if kernel.pairs == nil {
+			continue
+		}
+		alone := *kernel
+		alone.pairs = nil
+		chosen := 0
+		for trial := range 300 {
+			m, n, k := 1+r.IntN(30), 1+r.IntN(50), 1+r.IntN(70)
+			e := uint32(r.IntN(140))
+			f := uint32(138+r.IntN(8)) - e
+			width := 1 + r.IntN(4)
+			transA, transB := trial&1 > 0, trial&2 > 0
+			a, b := fill(m, k, e, width), fill(k, n, f, width)
+			if transA {
+				a = fill(k, m, e, width)
+			}
+			if transB {
+				b = fill(n, k, f, width)
+			}
+			a.set(r.IntN(a.rows*a.cols), e<<7)
+			b.set(r.IntN(b.rows*b.cols), f<<7)
+			product := func(kernel *gemmKernel) (*gemm, []uint32) {
+				out := newMatrix(fp8.F32, m, n, n)
+				g, err := newGemmWith(kernel, p, a, transA, b, transB, out)
+				require.NoError(t, err)
+				g.run(epilogue{alpha: 1})
+				return g, out.codes()
+			}
+			_, want := product(&alone)
+			g, got := product(kernel)
+			for i := range want {
+				require.True(t, same(fp8.F32, want[i], got[i]), "%s: least exponents %d and %d: %#x, want %#x", kernel.name, e, f, got[i], want[i])
+			}
+			if e > 0 && f > 0 {
+				require.Equal(t, e+f >= 142, g.pairs != nil, "%s: least exponents %d and %d", kernel.name, e, f)
+			} else {
+				// What was set is a zero; the others may be subnormal.
+				require.False(t, g.pairs != nil && e+f < 140)
+			}
+			if g.pairs != nil {
+				chosen++
+			}
+		}
+		require.Positive(t, chosen)
+		require.Less(t, chosen, 300)
 	}
 }

@@ -68,7 +68,7 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 		return fmt.Errorf("gemm: scales that change every %d elements of k: no block of k holds whole runs (128, 32)", run)
 	}
 	kernel := g.kernel
-	g.pairs = nil // a run may have an odd number of elements
+	g.pairs, g.choice = nil, nil // a run may have an odd number of elements
 	g.plan = planGemm(kernel, g.m, g.n, g.k, unit, g.transA, g.pool.size())
 	g.plan.lenAcc += kernel.mr * kernel.nr // where a run's sum is
 	if g.fused != nil {

@@ -32,9 +32,12 @@ func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, er
 func scratchOf(o *backend.MatMul, threads int) int {
 	m, k := orient(matrix{rows: o.A.Rows(), cols: o.A.Cols()}, o.TransA)
 	kernel := gemmKernels()[0]
-	if kernel.pairs != nil && o.A.DType.IsFP8() && !scaledByBlock(o.A) && !scaledByBlock(o.B) && !kernel.streams(m, k, o.TransA, o.TransB) {
-		k = parts(k, 2)
+	scratch := func(k int) int {
+		plan := planGemm(kernel, m, o.Out.Cols(), k, depthUnit, o.TransA, threads)
+		return plan.scratch()
 	}
-	plan := planGemm(kernel, m, o.Out.Cols(), k, depthUnit, o.TransA, threads)
-	return plan.scratch()
+	if kernel.pairs != nil {
+		return max(scratch(k), scratch(parts(k, 2)))
+	}
+	return scratch(k)
 }
