@@ -25,17 +25,16 @@ import (
 // and adds. Which NaN a NaN is (sign and payload) is nowhere specified.
 //
 // How. The output is cut into rectangles, one task each, that share nothing:
-// a worker decodes the operands of its own rectangle to FP32, or where that is faster
-// to pairs of BF16 (gemm_pairs.go), block by block,
-// and pays for the blocks that its neighbours decode too with having nobody to
-// wait for. Inside, nearly as in the GotoBLAS scheme (Goto and van de Geijn,
-// 2008): a block of B in panels of nr columns that fits the second-level cache,
-// a slab of mr rows of A that is decoded just before it meets all of them, and
-// a kernel that holds mr×nr accumulators in registers. The kernel broadcasts A
-// from any layout, so A is decoded without being rearranged, and B is
-// transposed if and only if it is stored transposed, FP8 while it still is
-// codes. Between two blocks of k an accumulator tile waits in FP32 and is
-// loaded again, which is what keeps the chain. Where k is one block, tasks are
+// a worker decodes the operands of its own rectangle, block by block, to FP32, or
+// to pairs of BF16 where those are faster (gemm_pairs.go), and pays for the blocks
+// that its neighbours decode too with having nobody to wait for. Inside, nearly as
+// in the GotoBLAS scheme (Goto and van de Geijn, 2008): a block of B in panels of nr
+// columns that fits the second-level cache, a slab of mr rows of A that is decoded
+// just before it meets all of them, and a kernel that holds mr×nr accumulators in
+// registers. The kernel broadcasts A from any layout, so A is decoded without being
+// rearranged, and B is transposed if and only if it is stored transposed, FP8 while
+// it still is codes. Between two blocks of k an accumulator tile waits in FP32 and
+// is loaded again, which is what keeps the chain. Where k is one block, tasks are
 // small, a slab if A can be decoded so, and a worker keeps its block of B from
 // task to task. A product of a few rows streams through B instead (runStream).
 
