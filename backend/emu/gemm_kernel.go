@@ -61,10 +61,10 @@ type gemmKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
-// label names the kernel where users look.
+// label names the kernel, and what it multiplies FP8 and BF16 by, where users look.
 func (k *gemmKernel) label() string {
 	if k.pairs != nil {
-		return k.name + ", FP8 and BF16 by " + k.pairs.name
+		return k.name + " and " + k.pairs.name
 	}
 	return k.name
 }
