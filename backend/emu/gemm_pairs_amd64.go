@@ -20,7 +20,7 @@ func hasBF16Pairs() bool { return cpu.X86.HasAVX512BF16 && cpu.X86.HasAVX512VBMI
 // of the one as of the other in a second, Emerald Rapids a quarter as many, and the
 // one is two of the other. The bits are the same, so that a wrong answer costs time only.
 func bf16PairsAreFaster() bool {
-	const bursts, calls, depth = 5, 16, 64
+	const bursts, calls, depth = 5, 48, 64
 	k := &avx512Kernel
 	a, b, c := make([]float32, k.mr*depth), make([]float32, depth*k.nr), make([]float32, k.mr*k.nr)
 	fma, pairs := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
