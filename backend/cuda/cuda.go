@@ -59,8 +59,9 @@
 // Heads of 64 and 128 in BF16 run on tensor cores: on compute capability 9.0 by
 // wgmma, which no other GPU has, elsewhere by mma.sync. The former's kernels are
 // compared with the latter's when a process first loads them (trial.go): where they
-// differ it takes the others, which Spec.Hint and octet doctor say. cuda:0,attention=mma does without in any case.
-// The last bits of both differ, as Spec.Arithmetic tells.
+// differ it takes the others, which Spec.Hint and octet doctor say;
+// cuda:0,attention=mma takes them in any case. The last bits of both differ, as
+// Spec.Arithmetic tells.
 //
 // # Sensors
 //

@@ -23,13 +23,13 @@ import (
 	"octet/csrc/libcuda/kernels"
 )
 
-// known is how many bytes a kernel may store for want of registers, on sm_90a
-// with any NVRTC from 12.0 to 13.5. Others store nothing. attention_128 has the 255 registers of a
-// thread of which two blocks share a multiprocessor; what does not fit are the
-// sums of the weights of its four rows and two numbers of the loop, once in 64 keys.
-// The kernels by tiles have 64 registers, so that one block works while another
-// waits: in those of more than one operand most of this is on the paths of FP32 and
-// of ragged rows, and what the common path has is cheaper than half the threads.
+// known is how many bytes a kernel may store for want of registers, on sm_90a with
+// any NVRTC from 12.0 to 13.5. Others store nothing. attention_128 has the 255
+// registers of a thread of which two blocks share a multiprocessor; what does not fit
+// are the sums of the weights of its four rows and two numbers of the loop, once in 64
+// keys. The kernels by tiles have 64 registers, so that one block works while another
+// waits: in those of more than one operand most of this is on the paths of FP32 and of
+// ragged rows, and what the common path has is cheaper than half the threads.
 var known = map[string]int{
 	"activation_grad": 384,
 	"add":             124,
