@@ -51,6 +51,10 @@ type Memory struct {
 	// Outside is estimated: what the device's driver and libraries take for
 	// themselves. It is in no sum.
 	Outside []Group `json:"outside_estimated,omitempty"`
+
+	// Launches is what a run of each program gives a device that graphs are compiled
+	// for; of others nothing.
+	Launches []backend.Launches `json:"-"`
 }
 
 // Total is everything that the backend allocates.
@@ -77,7 +81,7 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 		if err != nil {
 			return m, err
 		}
-		m.Arena, m.Beside, m.Outside = o.Temps, groups(o.Beside), groups(o.Outside)
+		m.Arena, m.Beside, m.Outside, m.Launches = o.Temps, groups(o.Beside), groups(o.Outside), o.Launches
 	}
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		m.Scopes = append(m.Scopes, Group{name, scopes[name]})

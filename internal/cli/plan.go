@@ -86,14 +86,8 @@ func (c planCmd) Run(t *terminal) error {
 	}
 	p := newPlanned(job, spec, programs, memory)
 	p.Device = deviceName
-	if driver.Outline != nil {
-		o, err := driver.Outline(spec, programs)
-		if err != nil {
-			return badInput(err)
-		}
-		for i, l := range o.Launches {
-			p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
-		}
+	for i, l := range memory.Launches {
+		p.Programs[i].Launches, p.Programs[i].Compiled = l.Launches, l.Compiled
 	}
 	if c.JSON {
 		e := json.NewEncoder(t.out)
