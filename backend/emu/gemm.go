@@ -113,12 +113,10 @@ type gemm struct {
 	scales *runScales  // nil without scales by blocks and promotion
 	fused  *fused      // nil unless the arithmetic is a device model's
 	task   func(worker, task int)
-
-	workers []gemmWorker // of the run in progress
 }
 
-// gemmWorker is what a worker of the pool keeps from one task of a run to the
-// next, on cache lines of its own.
+// gemmWorker is what a worker of the pool keeps from one task of a product's run to
+// the next, on cache lines of its own.
 type gemmWorker struct {
 	out    tileOut
 	packed int       // 1 + the first column of the block of B in its scratch, 0 for none
@@ -162,7 +160,6 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 	if kernel.pairs != nil && !bothFP8 && a.dtype != fp8.F32 && b.dtype != fp8.F32 && g.m*g.n >= kernel.pairs.reuse*(g.m+g.n) {
 		g.choosePairs(kernel.pairs)
 	}
-	g.workers = make([]gemmWorker, p.size())
 	p.reserve(g.plan.scratch())
 	return g, nil
 }
@@ -213,17 +210,18 @@ func (g *gemm) run(e epilogue) {
 	if g.choice != nil {
 		g.choose()
 	}
-	for w := range g.workers {
-		g.workers[w].out.begin(&e, g.out)
-		g.workers[w].packed = 0
+	workers := g.pool.products
+	for w := range workers {
+		workers[w].out.begin(&e, g.out)
+		workers[w].packed = 0
 	}
 	if s := g.scales; s != nil {
 		g.pool.run(parts(g.k, s.run), s.expand)
 	}
 	g.pool.run(g.plan.tasks(g.m, g.n), g.task)
-	for w := range g.workers {
+	for w := range workers {
 		if e.amax != nil {
-			*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(g.workers[w].out.amax))
+			*e.amax = fp8.MaxAmax(*e.amax, math.Float32frombits(workers[w].out.amax))
 		}
 	}
 }
@@ -255,7 +253,7 @@ func (g *gemm) runTask(worker, task int) {
 	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
 	a, b, tmp, acc := p.carve(g.pool.scratch[worker])
 
-	state := &g.workers[worker]
+	state := &g.pool.products[worker]
 	out := &state.out
 	if g.fused != nil {
 		g.fused.begin(worker)
@@ -337,7 +335,7 @@ func (g *gemm) runStream(worker, task int) {
 	a, _, tmp, acc := p.carve(g.pool.scratch[worker])
 	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
 	tile := acc[:streamRows*nr]
-	out := &g.workers[worker].out
+	out := &g.pool.products[worker].out
 	lda := roundUp(g.k, nr) + cacheLine
 	kern.decode(a, lda, nr, g.a, g.m, g.k)
 	for j := left; j < right; j += nr {

@@ -162,7 +162,7 @@ func (x *amxGemm) runTask(worker, task int) {
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
 
-	out := &x.workers[worker].out
+	out := &x.pool.products[worker].out
 
 	for l, first := 0, true; first || l < x.k; l, first = l+x.kc, false {
 		depth := min(x.kc, x.k-l)

@@ -70,7 +70,7 @@ func (g *gemm) choosePairs(pairs *pairKernel) {
 		if task >= c.scanned[0] {
 			i, task = 1, task-c.scanned[0]
 		}
-		x, least := operands[i], &g.workers[worker].least[i]
+		x, least := operands[i], &g.pool.products[worker].least[i]
 		for r := task * rows[i]; r < min(x.rows, (task+1)*rows[i]); r++ {
 			*least = pairs.least(*least, x.u16[r*x.ld:][:x.cols])
 		}
@@ -84,15 +84,16 @@ func (g *gemm) choosePairs(pairs *pairKernel) {
 func (g *gemm) choose() {
 	const enough = 2*(127+7) - 126
 	c := g.choice
-	for w := range g.workers {
-		g.workers[w].least = [2]uint16{math.MaxUint16, math.MaxUint16}
+	workers := g.pool.products
+	for w := range workers {
+		workers[w].least = [2]uint16{math.MaxUint16, math.MaxUint16}
 	}
 	g.pool.run(c.scanned[0]+c.scanned[1], c.scan)
 	var exponent [2]int
 	for i, d := range [2]fp8.DType{g.a.dtype, g.b.dtype} {
 		least := uint16(math.MaxUint16)
-		for w := range g.workers {
-			least = min(least, g.workers[w].least[i])
+		for w := range workers {
+			least = min(least, workers[w].least[i])
 		}
 		switch d {
 		case fp8.BF16:

@@ -26,9 +26,10 @@ const spinBudget = 50 * time.Microsecond
 // that wakes late finds nothing and delays nobody. Claiming orders memory: work
 // is written before the shares are, and read after a claim.
 type pool struct {
-	workers int         // including the caller of run
-	spin    bool        // before sleeping
-	scratch [][]float32 // of the op in progress, one for each worker
+	workers  int          // including the caller of run
+	spin     bool         // before sleeping
+	scratch  [][]float32  // of the op in progress, one for each worker
+	products []gemmWorker // likewise, if it is a product
 
 	work    func(worker, task int)
 	shares  []share
@@ -97,9 +98,10 @@ var processors = func() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()
 func newPool(n int) *pool {
 	n = max(1, min(n, processors()))
 	p := &pool{
-		workers: n,
-		scratch: make([][]float32, n),
-		shares:  make([]share, n),
+		workers:  n,
+		scratch:  make([][]float32, n),
+		products: make([]gemmWorker, n),
+		shares:   make([]share, n),
 		// A worker that spins must not keep another from working.
 		spin: n <= runtime.GOMAXPROCS(0),
 		wake: make(chan struct{}, n),
