@@ -2,6 +2,8 @@ package run
 
 import (
 	"path/filepath"
+	"runtime"
+	runtimemetrics "runtime/metrics"
 	"testing"
 	"time"
 
@@ -115,5 +117,26 @@ func TestETA(t *testing.T) {
 	}))
 	r.Config.Train.Steps = 1_000
 	require.Equal(t, 995*time.Second, *r.eta(4*time.Second, 4))
+	require.NoError(t, r.Close())
+}
+
+// What Start leaves behind would stay for the whole run, whose steps make no garbage.
+func TestStartLeavesNoGarbage(t *testing.T) {
+	objects := func() int64 {
+		s := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		runtimemetrics.Read(s)
+		return int64(s[0].Value.Uint64())
+	}
+	c := tinyConfig(t)
+	c.Model.Vocab = 4096 // of the embedding and the head alone it leaves megabytes
+	require.NoError(t, c.Resolve())
+	r, err := Start(t.Context(), Options{
+		Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1,
+		Expect: func(time.Duration) {},
+	})
+	require.NoError(t, err)
+	started := objects()
+	runtime.GC()
+	require.Less(t, started-objects(), int64(1<<20))
 	require.NoError(t, r.Close())
 }

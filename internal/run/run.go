@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -146,6 +147,9 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
+	// Steps make no garbage, so nothing would collect what came before them: the miniature
+	// of estimate, parameters in FP32.
+	debug.FreeOSMemory()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
