@@ -4,6 +4,7 @@ package fp8
 
 import (
 	"math"
+	"unsafe"
 
 	"golang.org/x/sys/cpu"
 )
@@ -135,14 +136,18 @@ func inLines(n int) int {
 	return n &^ 63
 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, float32) {
+// onLines reports whether dst begins with a cache line, as stores that stream must.
+func onLines(dst []uint8) bool { return uintptr(unsafe.Pointer(&dst[0]))%64 == 0 }
+
+func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, stream bool) (int, float32) {
 	n, c := inVectors(len(src)), &castTable[d]
 	if n == 0 || !usual(scale) {
 		return 0, 0
 	}
 	lines, amax := inLines(n), float32(0)
+	stream = stream && onLines(dst)
 	if lines > 0 {
-		amax = quantize8AVX512(&dst[0], &src[0], lines, c, scale)
+		amax = quantize8AVX512(&dst[0], &src[0], lines, c, scale, stream)
 	}
 	if lines < n {
 		amax = MaxAmax(amax, quantize8AVX2(&dst[lines], &src[lines], n-lines, c, scale))
@@ -152,19 +157,20 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 
 // requantize8Vectors takes BF16 only without a scale of its own, and 32 elements at a
 // time.
-func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (int, float32) {
+func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, stream bool) (int, float32) {
 	n, c := inVectors(len(src)), &castTable[to]
 	n &^= 31
 	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
 	lines, amax, rest := inLines(n), float32(0), float32(0)
+	stream = stream && onLines(dst)
 	switch {
 	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16AVX512(&dst[0], &src[0], lines, c, scale)
+		amax = quantizeBF16AVX512(&dst[0], &src[0], lines, c, scale, stream)
 	default:
-		amax = quantizeF16AVX512(&dst[0], &src[0], lines, c, scale, scaleInv)
+		amax = quantizeF16AVX512(&dst[0], &src[0], lines, c, scale, scaleInv, stream)
 	}
 	switch {
 	case lines == n:
@@ -176,15 +182,16 @@ func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, sca
 	return unlessNaN(n, MaxAmax(amax, rest))
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
+func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, stream bool) (int, float32) {
 	n, c := inRandomVectors(index, len(src)), &randomTable[d]
 	if scale *= c.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
 	key0, key1, number := foldedKeys(key, index)
 	lines, amax := inLines(n), float32(0)
+	stream = stream && onLines(dst)
 	if lines > 0 {
-		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number)
+		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number, stream)
 	}
 	if lines < n {
 		number += uint32(lines / 2)
@@ -194,19 +201,20 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 }
 
 // requantize8StochasticVectors takes BF16 only without a scale of its own.
-func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (int, float32) {
+func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, stream bool) (int, float32) {
 	n, c := inRandomVectors(index, len(src)), &randomTable[to]
 	if scale *= c.lift; n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
 	key0, key1, number := foldedKeys(key, index)
 	lines, amax, rest := inLines(n), float32(0), float32(0)
+	stream = stream && onLines(dst)
 	switch {
 	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number)
+		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number, stream)
 	default:
-		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, key0, key1, number)
+		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, key0, key1, number, stream)
 	}
 	number += uint32(lines / 2)
 	switch {
@@ -318,22 +326,22 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
 
 //go:noescape
-func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
+func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32, stream bool) (amax float32)
 
 //go:noescape
 func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)

@@ -32,6 +32,7 @@ func TestEachInstructionSet(t *testing.T) {
 		TestSlicesMatchScalarsAtBoundaries(t)
 		TestStochasticDoesNotDependOnTheSplit(t)
 		TestRequantize(t)
+		TestQuantizeStreams(t)
 		TestDequantize(t)
 		TestDequantizeStaysInside(t)
 		TestAmax(t)
@@ -63,10 +64,10 @@ func TestFloat32OnVectors(t *testing.T) {
 		}
 		for _, d := range fp8Formats {
 			f := &formats[d]
-			require.Equal(t, math.Float32bits(quantizeGo(want8, src, f, 1)), math.Float32bits(Quantize8(got8, src, d, 1)))
+			require.Equal(t, math.Float32bits(quantizeGo(want8, src, f, 1)), math.Float32bits(Quantize8(got8, src, d, 1, false)))
 			same(d, "nearest")
 			quantizeStochasticGo(want8, src, f, 1, key, index)
-			Quantize8Stochastic(got8, src, d, 1, key, index)
+			Quantize8Stochastic(got8, src, d, 1, key, index, false)
 			same(d, "stochastic")
 		}
 		quantizeGo(want16, src, &formats[F16], 1)

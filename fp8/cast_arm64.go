@@ -58,7 +58,7 @@ func amaxVectors(x []float32) (int, float32) {
 	return n, amaxNEON(&x[0], n)
 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, float32) {
+func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, _ bool) (int, float32) {
 	n := inVectors(len(src))
 	if n == 0 {
 		return 0, 0
@@ -68,15 +68,15 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32) (int, 
 
 // requantize8Vectors and requantize8StochasticVectors leave it to Dequantize16 and
 // Quantize8, which have vectors.
-func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32) (int, float32) {
+func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32, bool) (int, float32) {
 	return 0, 0
 }
 
-func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64) (int, float32) {
+func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64) (int, float32) {
+func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, _ bool) (int, float32) {
 	n := inVectors(randomRun(index, len(src)))
 	r := newRandomLanes(d, key, index)
 	if scale *= r.lift; n == 0 || !usual(scale) {

@@ -4,17 +4,17 @@ package fp8
 
 func amaxVectors([]float32) (int, float32) { return 0, 0 }
 
-func quantize8Vectors([]uint8, []float32, DType, float32) (int, float32) { return 0, 0 }
+func quantize8Vectors([]uint8, []float32, DType, float32, bool) (int, float32) { return 0, 0 }
 
-func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32) (int, float32) {
+func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32, bool) (int, float32) {
 	return 0, 0
 }
 
-func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64) (int, float32) {
+func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 
-func quantize8StochasticVectors([]uint8, []float32, DType, float32, uint64, uint64) (int, float32) {
+func quantize8StochasticVectors([]uint8, []float32, DType, float32, uint64, uint64, bool) (int, float32) {
 	return 0, 0
 }
 

@@ -39,6 +39,6 @@
 //
 //	key := fp8.StreamKey(seed, step, fp8.NameKey("layers.3.mlp.output_grad"))
 //	scale, ok := fp8.ScaleFor(fp8.Amax(x), fp8.E5M2.Max(), true)
-//	amax := fp8.Quantize8Stochastic(codes, x, fp8.E5M2, scale, key, 0)
+//	amax := fp8.Quantize8Stochastic(codes, x, fp8.E5M2, scale, key, 0, false)
 //	fp8.Dequantize8(y, codes, fp8.E5M2, 1/scale)
 package fp8

@@ -8,8 +8,8 @@
 // to narrow each takes two instructions; four vectors of codes become one in nine.
 // The arithmetic is that of cast_amd64.s, which casts what is left.
 //
-// DI, SI and CX are dst, src and the elements left. Z0-Z3 hold elements, Z4-Z7 what
-// becomes of them, Z8-Z11 are free.
+// DI, SI and CX are dst, src and the elements left; R9 is stream. Z0-Z3 hold elements,
+// Z4-Z7 what becomes of them, Z8-Z11 are free.
 
 #define TOP     Z12
 #define SCALE   Z13
@@ -78,13 +78,22 @@
 	VBROADCASTI32X4 gather, GATHER \
 	VMOVDQU64       order, ORDER
 
-// END stores the codes Z4 to a line of dst and goes on with the next one.
+// END stores the codes Z4 to a line of dst and goes on with the next one. STREAMED,
+// which follows RETURN, stores past the caches: the line is not read to be overwritten.
 #define END(bytes) \
+	TESTL     R9, R9 \
+	JNZ       streamed \
 	VMOVDQU64 Z4, (DI) \
+next: \
 	ADDQ      $(64*bytes), SI \
 	ADDQ      $64, DI \
 	SUBQ      $64, CX \
 	JNZ       loop
+
+#define STREAMED \
+streamed: \
+	VMOVNTDQ Z4, (DI) \
+	JMP      next
 
 // FOLD_TOP leaves the largest lane of TOP in X0.
 #define FOLD_TOP \
@@ -149,10 +158,11 @@
 	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
 	VPERMD     Z4, ORDER, Z4
 
-// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32) (amax float32)
+// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, stream bool) (amax float32)
 TEXT ·quantize8AVX512(SB), NOSPLIT, $0-44
 	BEGIN_NEAREST(0x7fffffff)
 	ORDERS(lowBytes<>(SB), quarters<>(SB))
+	MOVBLZX stream+36(FP), R9
 	PCALIGN $32
 
 loop:
@@ -165,6 +175,7 @@ loop:
 	END(4)
 	FOLD_TOP
 	RETURN(amax+40(FP))
+	STREAMED
 
 // The bytes 0 of four words, then the bytes 1, and so on; those that MERGE_TOP makes
 // the other way round.
@@ -206,10 +217,11 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
 	VPERMQ     Z4, ORDER, Z4
 
-// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32) (amax float32)
+// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, stream bool) (amax float32)
 TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
 	BEGIN_NEAREST(0x7fff7fff)
 	ORDERS(evenBytes<>(SB), halves<>(SB))
+	MOVBLZX stream+36(FP), R9
 	PCALIGN $32
 
 loop:
@@ -222,6 +234,7 @@ loop:
 	FOLD_TOP_WORDS
 	VPSLLD     $16, X0, X0
 	RETURN(amax+40(FP))
+	STREAMED
 
 DATA evenBytes<>+0(SB)/8, $0x0e0c0a0806040200
 DATA evenBytes<>+8(SB)/8, $0x0f0d0b0907050301
@@ -265,11 +278,12 @@ GLOBL halves<>(SB), RODATA|NOPTR, $64
 	VMULSS    scaleInv, X0, X0 \
 	RETURN(amax)
 
-// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
-TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-44
+// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
+TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-52
 	BEGIN_NEAREST(0x7fffffff)
 	BEGIN_F16(scaleInv+36(FP))
 	ORDERS(lowBytes<>(SB), quarters<>(SB))
+	MOVBLZX stream+40(FP), R9
 	PCALIGN $32
 
 loop:
@@ -282,7 +296,8 @@ loop:
 	MERGE_LOW
 	SIGNED
 	END(2)
-	RETURN_F16(scaleInv+36(FP), amax+40(FP))
+	RETURN_F16(scaleInv+36(FP), amax+48(FP))
+	STREAMED
 
 
 // Words of Random come from a chain of some sixty cycles, so the first mix is done one
@@ -385,10 +400,11 @@ loop:
 	VPMAXUD code, TOP, TOP \
 	VMULPS  SCALE, code, code
 
-// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
+// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
+TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-60
 	BEGIN(0x7fffffff)
 	BEGIN_RANDOM(·lanes(SB), bits<>, key0+36(FP), key1+40(FP), index+44(FP))
+	MOVBLZX stream+48(FP), R9
 	PCALIGN $32
 
 loop:
@@ -404,7 +420,8 @@ loop:
 	SIGNED_RANDOM
 	END(4)
 	FOLD_TOP
-	RETURN(amax+48(FP))
+	RETURN(amax+56(FP))
+	STREAMED
 
 #define RANDOM_BF16(at, x, even, odd, w, t) \
 	VMOVDQU64 at(SI), x \
@@ -417,10 +434,11 @@ loop:
 	VMULPS    SCALE, odd, odd \
 	STOCHASTIC(odd, even, w, t)
 
-// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
+// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
+TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-60
 	BEGIN(0x7fff7fff)
 	BEGIN_RANDOM(inOrder<>(SB), bitsBF16<>, key0+36(FP), key1+40(FP), index+44(FP))
+	MOVBLZX stream+48(FP), R9
 	PCALIGN $32
 
 loop:
@@ -437,13 +455,15 @@ loop:
 	END(2)
 	FOLD_TOP_WORDS
 	VPSLLD          $16, X0, X0
-	RETURN(amax+48(FP))
+	RETURN(amax+56(FP))
+	STREAMED
 
-// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32, stream bool) (amax float32)
 TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
 	BEGIN(0x7fffffff)
 	BEGIN_F16(scaleInv+36(FP))
 	BEGIN_RANDOM(·lanes(SB), bits<>, key0+40(FP), key1+44(FP), index+48(FP))
+	MOVBLZX stream+52(FP), R9
 	PCALIGN $32
 
 loop:
@@ -461,6 +481,7 @@ loop:
 	SIGNED_RANDOM
 	END(2)
 	RETURN_F16(scaleInv+36(FP), amax+56(FP))
+	STREAMED
 
 // Words in a turn, signs, upper words.
 DATA words<>+0(SB)/4, $32

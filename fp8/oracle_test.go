@@ -232,8 +232,8 @@ func TestEveryFloat32InSlices(t *testing.T) {
 			for i := range src {
 				src[i] = math.Float32frombits(bits + uint32(i/2) | uint32(i)<<31)
 			}
-			Quantize8(nearest, src, d, 1)
-			Quantize8Stochastic(stochastic, src, d, 1, 1, uint64(bits))
+			Quantize8(nearest, src, d, 1, false)
+			Quantize8Stochastic(stochastic, src, d, 1, 1, uint64(bits), false)
 			for i, x := range src {
 				random := Random(1, uint64(bits)+uint64(i))
 				if uint32(nearest[i]) != d.Nearest(x, Saturate) || uint32(stochastic[i]) != d.Stochastic(x, random, Saturate) {

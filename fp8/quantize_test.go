@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -43,6 +44,54 @@ func testVector(n int, seed uint64) []float32 {
 	return x
 }
 
+// TestQuantizeStreams has results on cache lines and beside them, with and without a
+// tail, of numbers and with a NaN at the end.
+func TestQuantizeStreams(t *testing.T) {
+	const key = 7
+	memory, index := make([]uint8, 1024), uint64(1<<33-100)
+	line := int(-uintptr(unsafe.Pointer(&memory[0])) % 64)
+	check := func(n, at int, cast func(dst []uint8, stream bool) float32) {
+		t.Helper()
+		want := make([]uint8, n)
+		amax := cast(want, false)
+		for i := range memory {
+			memory[i] = 0xa5
+		}
+		got := memory[line+at:][:n]
+		require.Equal(t, math.Float32bits(amax), math.Float32bits(cast(got, true)))
+		require.Equal(t, want, got, "%d codes, %d behind a line", n, at)
+		for i, code := range memory {
+			if i < line+at || i >= line+at+n {
+				require.Equal(t, uint8(0xa5), code, "wrote beside the result")
+			}
+		}
+	}
+	for _, n := range []int{1, 63, 64, 65, 128, 191, 384, 500} {
+		for _, at := range []int{0, 1, 16, 32, 63} {
+			numbers := testVector(n, 3)
+			for i, x := range numbers {
+				if x != x { // after a NaN the plain Go casts everything again
+					numbers[i] = 1
+				}
+			}
+			for _, x := range [][]float32{numbers, append(testVector(n-1, 4), nan)} {
+				src := make([]uint16, n)
+				check(n, at, func(dst []uint8, s bool) float32 { return Quantize8(dst, x, E4M3, 3, s) })
+				check(n, at, func(dst []uint8, s bool) float32 { return Quantize8Stochastic(dst, x, E5M2, 3, key, index, s) })
+				for _, from := range []DType{BF16, F16} {
+					for i, v := range x {
+						src[i] = uint16(from.Nearest(v, NonSaturating))
+					}
+					check(n, at, func(dst []uint8, s bool) float32 { return Requantize8(dst, src, from, E4M3, 1, 3, s) })
+					check(n, at, func(dst []uint8, s bool) float32 {
+						return Requantize8Stochastic(dst, src, from, E5M2, 1, 3, key, index, s)
+					})
+				}
+			}
+		}
+	}
+}
+
 // guard is how many elements behind the end of a result no cast may touch.
 const guard = 40
 
@@ -55,11 +104,11 @@ func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64
 		codes8[n+i], codes16[n+i] = 0xa5, 0xa5a5
 	}
 	for _, d := range fp8Formats {
-		require.Equal(t, amax, math.Float32bits(Quantize8(codes8, src, d, scale)))
+		require.Equal(t, amax, math.Float32bits(Quantize8(codes8, src, d, scale, false)))
 		for i, x := range src {
 			require.Equal(t, uint8(d.Nearest(x*scale, Saturate)), codes8[i], "%s: %v · %v", d, x, scale)
 		}
-		require.Equal(t, amax, math.Float32bits(Quantize8Stochastic(codes8, src, d, scale, key, index)))
+		require.Equal(t, amax, math.Float32bits(Quantize8Stochastic(codes8, src, d, scale, key, index, false)))
 		for i, x := range src {
 			want := d.Stochastic(x*scale, Random(key, index+uint64(i)), Saturate)
 			require.Equal(t, uint8(want), codes8[i], "%s: stochastic %v · %v", d, x, scale)
@@ -132,13 +181,13 @@ func TestSlicesMatchScalarsAtBoundaries(t *testing.T) {
 			}
 		default:
 			codes := make([]uint8, len(src))
-			Quantize8(codes, src, d, 1)
+			Quantize8(codes, src, d, 1, false)
 			for i, x := range src {
 				if codes[i] != uint8(d.Nearest(x, Saturate)) {
 					t.Fatalf("%s: %v gives %#x", d, x, codes[i])
 				}
 			}
-			Quantize8Stochastic(codes, src, d, 1, 1, 0)
+			Quantize8Stochastic(codes, src, d, 1, 1, 0, false)
 			for i, x := range src {
 				if codes[i] != uint8(d.Stochastic(x, Random(1, uint64(i)), Saturate)) {
 					t.Fatalf("%s: stochastic %v gives %#x", d, x, codes[i])
@@ -152,10 +201,10 @@ func TestStochasticDoesNotDependOnTheSplit(t *testing.T) {
 	src := testVector(1000, 1)
 	const key, index = 77, 1<<33 - 300
 	whole, parts := make([]uint8, len(src)), make([]uint8, len(src))
-	Quantize8Stochastic(whole, src, E5M2, 1, key, index)
+	Quantize8Stochastic(whole, src, E5M2, 1, key, index, false)
 	for at := 0; at < len(src); {
 		n := min(1+at/3, len(src)-at)
-		Quantize8Stochastic(parts[at:], src[at:at+n], E5M2, 1, key, index+uint64(at))
+		Quantize8Stochastic(parts[at:], src[at:at+n], E5M2, 1, key, index+uint64(at), false)
 		at += n
 	}
 	require.True(t, slices.Equal(whole, parts))
@@ -264,14 +313,14 @@ func TestRequantize(t *testing.T) {
 	}
 	nearest := func(src []uint16, from, to DType, scaleInv, scale float32) {
 		compareRequantize(t, src, from, to, scaleInv, scale,
-			func(dst []uint8) float32 { return Requantize8(dst, src, from, to, scaleInv, scale) },
+			func(dst []uint8) float32 { return Requantize8(dst, src, from, to, scaleInv, scale, false) },
 			func(_ int, x float32) uint32 { return to.Nearest(x, Saturate) })
 	}
 	stochastic := func(src []uint16, from, to DType, scaleInv, scale float32, index uint64) {
 		const key = 99
 		compareRequantize(t, src, from, to, scaleInv, scale,
 			func(dst []uint8) float32 {
-				return Requantize8Stochastic(dst, src, from, to, scaleInv, scale, key, index)
+				return Requantize8Stochastic(dst, src, from, to, scaleInv, scale, key, index, false)
 			},
 			func(i int, x float32) uint32 { return to.Stochastic(x, Random(key, index+uint64(i)), Saturate) })
 	}
@@ -299,16 +348,16 @@ func TestRequantize(t *testing.T) {
 		}
 	}
 	require.PanicsWithValue(t, "fp8: Requantize8: fp32 is not one of the formats bf16 and fp16",
-		func() { Requantize8(nil, nil, F32, E4M3, 1, 1) })
+		func() { Requantize8(nil, nil, F32, E4M3, 1, 1, false) })
 	require.PanicsWithValue(t, "fp8: Requantize8Stochastic: bf16 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
-		func() { Requantize8Stochastic(nil, nil, F16, BF16, 1, 1, 0, 0) })
+		func() { Requantize8Stochastic(nil, nil, F16, BF16, 1, 1, 0, 0, false) })
 }
 
 func TestSlicesDoNotAllocate(t *testing.T) {
 	src, codes8, codes16 := testVector(100, 1), make([]uint8, 100), make([]uint16, 100)
 	require.Zero(t, testing.AllocsPerRun(10, func() {
-		Quantize8(codes8, src, E4M3, 1)
-		Quantize8Stochastic(codes8, src, E4M3, 1, 2, 3)
+		Quantize8(codes8, src, E4M3, 1, false)
+		Quantize8Stochastic(codes8, src, E4M3, 1, 2, 3, false)
 		Dequantize8(src, codes8, E4M3, 1)
 		Quantize16(codes16, src, 1)
 		Quantize16Stochastic(codes16, src, 1, 2, 3)
@@ -316,8 +365,8 @@ func TestSlicesDoNotAllocate(t *testing.T) {
 		Amax(src)
 		EncodeBF16(codes16, src)
 		EncodeBF16Stochastic(codes16, src, 2, 3)
-		Requantize8(codes8, codes16, BF16, E4M3, 1, 1)
-		Requantize8Stochastic(codes8, codes16, F16, E4M3, 1, 1, 2, 3)
+		Requantize8(codes8, codes16, BF16, E4M3, 1, 1, false)
+		Requantize8Stochastic(codes8, codes16, F16, E4M3, 1, 1, 2, 3, false)
 		DecodeBF16(src, codes16)
 	}))
 }

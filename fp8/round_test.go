@@ -224,6 +224,6 @@ func TestMisusePanics(t *testing.T) {
 	require.Panics(t, func() { E8M0.Stochastic(1, 0, Saturate) })
 	require.PanicsWithValue(t, "fp8: Table: bf16 does not have eight bits", func() { BF16.Table() })
 	require.PanicsWithValue(t, "fp8: Quantize8: e8m0 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
-		func() { Quantize8(make([]uint8, 1), make([]float32, 1), E8M0, 1) })
+		func() { Quantize8(make([]uint8, 1), make([]float32, 1), E8M0, 1, false) })
 	require.Panics(t, func() { Quantize16(make([]uint16, 1), make([]float32, 2), 1) })
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/backend/emu/simd"
 	"octet/fp8"
 )
 
@@ -29,15 +30,27 @@ type boundCast struct {
 	rounding fp8.Rounding
 	tokens   bool
 	strips   []strip    // one for each worker, if the cast is transposed
-	like     *boundCast // one before it in the list that stores the same codes, by rows
+	like     *boundCast // a transposed one, before it in the list, of the same codes
 
 	factor float32 // this run's scale
 	key    uint64  // this run's random stream
 	base   uint64  // this run's index of element (0, 0)
 }
 
-// emitter binds the casts of a result with the given number of columns.
+// emitter binds the casts of a result with the given number of columns. Transposed
+// ones come first, so that another orientation gets its codes from their strips:
+// where it was stored, it may have gone past the caches.
 func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
+	casts = slices.Clone(casts)
+	slices.SortStableFunc(casts, func(c, d backend.Cast) int {
+		switch {
+		case c.Transpose == d.Transpose:
+			return 0
+		case c.Transpose:
+			return -1
+		}
+		return 1
+	})
 	e := &emitter{casts: make([]boundCast, 0, len(casts)), absolute: make([][16]uint32, b.pool.size())}
 	for i, c := range casts {
 		m := b.matrixOf(c.Out)
@@ -51,7 +64,7 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		}
 		for j, d := range casts[:i] {
 			same := c.Out.DType == d.Out.DType && c.Scale == d.Scale && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
-			if same && !d.Transpose {
+			if same && d.Transpose && !c.Transpose {
 				bound.like = &e.casts[j]
 			}
 		}
@@ -100,7 +113,7 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 		to, at := c.place(worker, row, col, len(x))
 		switch {
 		case c.like != nil:
-			to.copy(at, &c.like.elements, row*c.like.ld+col, len(x))
+			c.copy(worker, at, len(x))
 		case c.dtype == fp8.F32:
 			copy(to.f32[at:at+len(x)], x)
 		case c.dtype == fp8.BF16:
@@ -131,14 +144,14 @@ func (e *emitter) requantize(worker, row, col, n int, x *rows) {
 	for i := range e.casts {
 		c := &e.casts[i]
 		to, at := c.place(worker, row, col, n)
-		codes, scaleInv := to.u8[at:at+n], factor(x.scale)
+		codes, scaleInv, stream := to.u8[at:at+n], factor(x.scale), c.streamsRows()
 		switch {
 		case c.like != nil:
-			to.copy(at, &c.like.elements, row*c.like.ld+col, n)
+			c.copy(worker, at, n)
 		case c.rounding == fp8.Stochastic:
-			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.factor, c.key, c.index(row, col))
+			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.factor, c.key, c.index(row, col), stream)
 		default:
-			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.factor)
+			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.factor, stream)
 		}
 	}
 	maxBits(&e.absolute[worker][0], amax)
@@ -162,25 +175,33 @@ func (c *boundCast) place(worker, row, col, n int) (to *elements, at int) {
 	return &s.elements, s.next(c, row, col, n)
 }
 
-// copy stores n elements of from, which start there at start.
-func (to *elements) copy(at int, from *elements, start, n int) {
+// copy stores n elements from at on, those that like has just put in its strip.
+func (c *boundCast) copy(worker, at, n int) {
+	from := &c.like.strips[worker]
+	start := (from.rows - 1) * (n + stripGap)
 	switch {
-	case to.f32 != nil:
-		copy(to.f32[at:at+n], from.f32[start:])
-	case to.u16 != nil:
-		copy(to.u16[at:at+n], from.u16[start:])
+	case c.f32 != nil:
+		copy(c.f32[at:at+n], from.f32[start:])
+	case c.u16 != nil:
+		copy(c.u16[at:at+n], from.u16[start:])
+	case c.streams():
+		simd.Stream(c.u8[at:at+n], from.u8[start:start+n])
 	default:
-		copy(to.u8[at:at+n], from.u8[start:])
+		copy(c.u8[at:at+n], from.u8[start:])
 	}
 }
 
-// stripShape is how high and wide strips should be, 0 if no cast is stored
-// transposed.
-func (e *emitter) stripShape() (rows, cols int) {
+// taskShape is how many rows, and columns of each, a task should store: whole strips,
+// and more than a few lines of what streams, since a task ends with a fence. It is 0 if
+// no cast asks for any.
+func (e *emitter) taskShape() (rows, cols int) {
 	size := 0
 	for i := range e.casts {
-		if c := &e.casts[i]; c.strips != nil {
+		switch c := &e.casts[i]; {
+		case c.strips != nil:
 			rows, size = max(rows, c.stripRows()), max(size, c.dtype.Size())
+		case c.streams():
+			rows, size = max(rows, streamedRows), max(size, 1)
 		}
 	}
 	if size == 0 {
@@ -244,7 +265,7 @@ func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax floa
 // magnitude in it.
 func (c *boundCast) encode8(dst []uint8, x []float32, row, col int) (amax float32) {
 	if c.rounding == fp8.Stochastic {
-		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.factor, c.key, c.index(row, col))
+		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.factor, c.key, c.index(row, col), c.streamsRows())
 	}
-	return fp8.Quantize8(dst, x, c.dtype, c.factor)
+	return fp8.Quantize8(dst, x, c.dtype, c.factor, c.streamsRows())
 }

@@ -228,7 +228,7 @@ func finishRows(acc []float32, nr int, t *tileOut) {
 		case fp8.BF16:
 			fp8.EncodeBF16(t.out.u16[at:at+len(v)], v)
 		default:
-			fp8.Quantize8(t.out.u8[at:at+len(v)], v, t.out.dtype, t.outScale)
+			fp8.Quantize8(t.out.u8[at:at+len(v)], v, t.out.dtype, t.outScale, false)
 		}
 	}
 }

@@ -235,6 +235,7 @@ func (p *pool) drain(worker int) {
 // call runs one task and accounts for it, whatever becomes of it.
 func (p *pool) call(worker, task int) {
 	defer func() {
+		simd.Fence() // who sees that the task has ended reads what it has streamed
 		if r := recover(); r != nil {
 			p.failure.CompareAndSwap(nil, &taskPanic{r, debug.Stack()})
 		}

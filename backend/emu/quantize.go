@@ -19,7 +19,7 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 		}
 	}
 	e := b.emitter(one, cols)
-	height, width := e.stripShape()
+	height, width := e.taskShape()
 	width = min(width, cols)
 	load := b.scaledRows(o, max(width, min(cols, pieceWidth(cols))))
 	var runs []func()

@@ -24,10 +24,14 @@ const stripWidth = 8192
 // two they would drive each other out of the first-level cache.
 const stripGap = 64
 
-// streamBytes is the size from which on a transposed result of bytes streams past
-// the caches: a second-level cache holds less, and so does a worker's part of the
-// third.
+// streamBytes is the size from which on a result of bytes streams past the caches: a
+// second-level cache holds less, and so does a worker's part of the third, which what
+// the cast reads, two to four times as much, has filled. What a smaller result's reader
+// finds in the caches is worth more.
 const streamBytes = 8 << 20
+
+// streamedRows is how many rows a task has of a result that streams.
+const streamedRows = 16
 
 // strip collects rows of one cast that follow each other and cover the same
 // columns. Any other row starts a new strip.
@@ -40,6 +44,9 @@ type strip struct {
 
 // streams reports whether the codes of c go past the caches.
 func (c *boundCast) streams() bool { return len(c.u8) >= streamBytes }
+
+// streamsRows reports whether they do so as they are cast, not by way of a strip.
+func (c *boundCast) streamsRows() bool { return c.strips == nil && c.streams() }
 
 // stripRows is how many rows of c a strip collects.
 func (c *boundCast) stripRows() int {

@@ -1,6 +1,8 @@
 package emu
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,26 +62,42 @@ func TestStrips(t *testing.T) {
 	}
 }
 
-// A large result streams past the caches.
-func TestStripsStream(t *testing.T) {
+// A large result streams past the caches, in either orientation and in both.
+func TestResultsStream(t *testing.T) {
 	const rows, cols = 2048, streamBytes / 2048
 	tr := newTrial(t)
-	x := tr.noise(251)
-	out := tr.scaled(tr.tensor("out", fp8.E4M3, nil, cols, rows), 1)
-	tr.program.Add(&backend.Quantize{
-		X:   tr.tensor("x", fp8.F32, x, rows, cols),
-		Out: []backend.Cast{{Out: out, Transpose: true}},
-	})
+	noise := tr.noise(251)
+	for i, v := range noise {
+		noise[i] = fp8.BF16.Float32(fp8.BF16.Nearest(v, fp8.NonSaturating)) // the same from either format
+	}
+	var rowwise, transposed []*backend.Tensor
+	for i, dtype := range []fp8.DType{fp8.F32, fp8.BF16} {
+		x := tr.tensor(fmt.Sprintf("x%d", i), dtype, noise, rows, cols)
+		one := tr.scaled(tr.tensor(fmt.Sprintf("one%d", i), fp8.E4M3, nil, rows, cols), 1)
+		both := tr.scaled(tr.tensor(fmt.Sprintf("both%d", i), fp8.E4M3, nil, rows, cols), 1)
+		turned := tr.scaled(tr.tensor(fmt.Sprintf("turned%d", i), fp8.E4M3, nil, cols, rows), 1)
+		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: one}}})
+		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: turned, Transpose: true}}})
+		rowwise, transposed = append(rowwise, one, both), append(transposed, turned)
+	}
 	d, run := tr.load(2)
 	require.NoError(t, run.Run(t.Context()))
-	codes := make([]byte, len(x))
-	for i, v := range x {
-		codes[i] = byte(fp8.E4M3.Nearest(v, fp8.Saturate))
+	want := make([]byte, rows*cols)
+	for i := range want {
+		if i < len(noise) {
+			want[i] = byte(fp8.E4M3.Nearest(noise[i], fp8.Saturate))
+		} else {
+			want[i] = want[i-len(noise)]
+		}
 	}
-	for i, code := range d.memory[out] {
-		col, row := i/rows, i%rows
-		if want := codes[(row*cols+col)%len(x)]; code != want {
-			t.Fatalf("row %d, column %d: %#x, not %#x", row, col, code, want)
+	for _, out := range rowwise {
+		require.True(t, slices.Equal(want, d.memory[out]), out.Name)
+	}
+	for _, out := range transposed {
+		for i, code := range d.memory[out] {
+			if col, row := i/rows, i%rows; code != want[row*cols+col] {
+				t.Fatalf("%s: row %d, column %d: %#x, not %#x", out.Name, row, col, code, want[row*cols+col])
+			}
 		}
 	}
 }

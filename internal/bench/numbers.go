@@ -25,7 +25,7 @@ func normal(t *backend.Tensor) []byte {
 		raw = fp8.AppendFloats(nil, x...)
 	case t.DType.IsFP8():
 		raw = make([]byte, len(x))
-		fp8.Quantize8(raw, x, t.DType, 16)
+		fp8.Quantize8(raw, x, t.DType, 16, false)
 	default:
 		codes := make([]uint16, len(x))
 		if t.DType == fp8.BF16 {

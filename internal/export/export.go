@@ -171,7 +171,7 @@ func (m Model) quantized(t checkpoint.Tensor) ([]safetensors.Source, error) {
 				return err
 			}
 			codes := make([]uint8, len(x))
-			fp8.Quantize8(codes, x, fp8.E4M3, scale)
+			fp8.Quantize8(codes, x, fp8.E4M3, scale, false)
 			_, err = w.Write(codes)
 			return err
 		}),

@@ -1,8 +1,11 @@
 package simd
 
+// lineBytes is a cache line.
+const lineBytes = 64
+
 // TransposeRows is how many rows, as bytes, are a cache line of the result of a
 // transpose. Transpose16 and Transpose32 take no more.
-const TransposeRows = 64
+const TransposeRows = lineBytes
 
 // Transpose8 stores src, rows × cols with rows step elements apart, to dst,
 // cols × rows with rows ld apart. The two must not overlap. A result that nobody
