@@ -99,14 +99,6 @@ func twoBytes(from, up uint32) uint32 {
 // random bits: they come for two vectors at a time.
 func inRandomVectors(index uint64, n int) int { return inVectors(randomRun(index, n)) &^ 31 }
 
-// foldedKeys are randomKeys, the first after the first step of mix32, which is
-// linear, and the low half of the number of the first word: KEY0, KEY1 and INDEX
-// of the assembly.
-func foldedKeys(key, index uint64) (key0, key1, number uint32) {
-	key0, key1 = randomKeys(key, index/2)
-	return key0 ^ key0>>16, key1, uint32(index / 2)
-}
-
 // unlessNaN makes the plain Go cast all elements if there was a NaN among
 // those that the assembly did: it has no code for that, but the amax shows it.
 func unlessNaN(n int, amax float32) (int, float32) {
@@ -187,15 +179,15 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 	if scale *= c.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
-	key0, key1, number := foldedKeys(key, index)
+	first, key32 := firstWord(key, index/2)
 	lines, amax := inLines(n), float32(0)
 	stream = stream && onLines(dst)
 	if lines > 0 {
-		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number, stream)
+		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, stream)
 	}
 	if lines < n {
-		number += uint32(lines / 2)
-		amax = MaxAmax(amax, quantize8StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, key0, key1, number))
+		first += uint32(lines/2) * golden32
+		amax = MaxAmax(amax, quantize8StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, first, key32))
 	}
 	return unlessNaN(n, amax)
 }
@@ -206,23 +198,23 @@ func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, sca
 	if scale *= c.lift; n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
-	key0, key1, number := foldedKeys(key, index)
+	first, key32 := firstWord(key, index/2)
 	lines, amax, rest := inLines(n), float32(0), float32(0)
 	stream = stream && onLines(dst)
 	switch {
 	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, key0, key1, number, stream)
+		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, stream)
 	default:
-		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, key0, key1, number, stream)
+		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, first, key32, stream)
 	}
-	number += uint32(lines / 2)
+	first += uint32(lines/2) * golden32
 	switch {
 	case lines == n:
 	case from == BF16:
-		rest = quantizeBF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, key0, key1, number)
+		rest = quantizeBF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, first, key32)
 	default:
-		rest = quantizeF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv, key0, key1, number)
+		rest = quantizeF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv, first, key32)
 	}
 	return unlessNaN(n, MaxAmax(amax, rest))
 }
@@ -243,11 +235,11 @@ func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key
 	if scale *= c.lift; n == 0 || !usual(scale) {
 		return 0, 0
 	}
-	key0, key1, number := foldedKeys(key, index)
+	first, key32 := firstWord(key, index/2)
 	if haveAVX512 {
-		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, c, scale, key0, key1, number))
+		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, c, scale, first, key32))
 	}
-	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, key0, key1, number))
+	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, first, key32))
 }
 
 func encodeBF16Vectors(dst []uint16, src []float32) int {
@@ -267,11 +259,11 @@ func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64)
 	if n == 0 {
 		return 0
 	}
-	key0, key1, number := foldedKeys(key, index)
+	first, key32 := firstWord(key, index/2)
 	if haveAVX512 {
-		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &randomTable[BF16], key0, key1, number)
+		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &randomTable[BF16], first, key32)
 	} else {
-		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &randomTable[BF16], key0, key1, number)
+		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &randomTable[BF16], first, key32)
 	}
 	return n
 }
@@ -319,8 +311,8 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 	return n
 }
 
-// In all of these n is positive and a multiple of 16, of 32 where there are keys;
-// index is the number of a word.
+// In all of these n is positive and a multiple of 16, of 32 where there is a key; first
+// and key are those of firstWord.
 
 //go:noescape
 func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
@@ -335,25 +327,25 @@ func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale fl
 func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
+func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
+func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
 
 //go:noescape
-func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32, stream bool) (amax float32)
+func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32, stream bool) (amax float32)
 
 //go:noescape
 func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
+func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
 
 //go:noescape
 func decodeBF16AVX512(dst *float32, src *uint16, n int)
@@ -380,25 +372,25 @@ func quantizeBF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale floa
 func quantizeF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
+func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32) (amax float32)
 
 //go:noescape
 func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
+func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
 
 //go:noescape
 func decodeBF16AVX2(dst *float32, src *uint16, n int)

@@ -55,34 +55,18 @@
 	VMINPS CEILING, V0, V2 \
 	PLACE
 
-// Words of Random come from a chain of some sixty cycles. To keep several under
-// way, the first mix is done one turn of the loop before the second: HALVES holds
-// it. What is mixed beyond the end costs one turn. XORs with the keys are joined
-// with those of mix32, KEY0 being the key's low half after its own first shift
-// and XOR.
-
-#define HALF_RANDOM \
-	VPSRLD  $16, INDEX, HALVES \
-	XOR3(KEY0, INDEX, HALVES) \
-	VPADDD  STEP, INDEX, INDEX \
-	VPMULLD MIX1, HALVES, HALVES \
-	VPSRLD  $15, HALVES, V2 \
-	XOR     V2, HALVES, HALVES \
-	VPMULLD MIX2, HALVES, HALVES \
-	VPSRLD  $15, HALVES, V2 \
-	XOR3(KEY1, V2, HALVES)
-
-// RANDOM makes V1 the words of the next two vectors of elements.
+// RANDOM makes V1 the words of Random for the next two vectors of elements. WEYL is
+// their numbers.
 #define RANDOM \
-	VPSRLD  $16, HALVES, V1 \
-	XOR     HALVES, V1, V1 \
+	VPSRLD  $16, WEYL, V1 \
+	XOR3(KEY, WEYL, V1) \
 	VPMULLD MIX1, V1, V1 \
 	VPSRLD  $15, V1, V2 \
-	XOR     V2, V1, V1 \
+	XOR3(WEYL, V2, V1) \
+	VPADDD  STEP, WEYL, WEYL \
 	VPMULLD MIX2, V1, V1 \
-	VPSRLD  $15, V1, V2 \
-	XOR     V2, V1, V1 \
-	HALF_RANDOM
+	VPSRLD  $16, V1, V2 \
+	XOR     V2, V1, V1
 
 // TWICE does something with the random bits V5 of a vector of elements, and of the
 // next one. They are bytes from anywhere in V1 but from other lanes of 128 bits:
@@ -110,17 +94,17 @@
 	XOR          TOP, TOP, TOP \
 	VBROADCASTSS scale+32(FP), SCALE
 
-#define BEGIN_RANDOM(key0, key1, index) \
-	BEGIN_RANDOM_IN(LANES, key0, key1, index)
+#define BEGIN_RANDOM(first, key) \
+	BEGIN_RANDOM_IN(LANES, first, key)
 
 // BEGIN_RANDOM_IN takes the order of the words in a vector.
-#define BEGIN_RANDOM_IN(order, key0, key1, index) \
-	VBROADCASTSS key0, KEY0 \
-	VBROADCASTSS key1, KEY1 \
-	VBROADCASTSS index, INDEX \
+#define BEGIN_RANDOM_IN(order, first, key) \
 	RANDOM_CONSTANTS \
-	VPADDD order, INDEX, INDEX \
-	HALF_RANDOM
+	VPMULLD      order, STEP, WEYL \
+	VPSLLD       $LOG2, STEP, STEP \
+	VBROADCASTSS first, V0 \
+	VPADDD       V0, WEYL, WEYL \
+	VBROADCASTSS key, KEY
 
 #define AMAX \
 	MOVQ x+0(FP), SI \
@@ -260,7 +244,7 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 #define QUANTIZE8_STOCHASTIC \
 	BEGIN_SCALED \
 	TOP_BYTES \
-	BEGIN_RANDOM(key0+36(FP), key1+40(FP), index+44(FP)) \
+	BEGIN_RANDOM(first+36(FP), key+40(FP)) \
 loop: \
 	TWICE(STOCHASTIC8) \
 	SUBQ $(2*WIDTH), CX \
@@ -280,13 +264,13 @@ loop: \
 	BEGIN_SCALED \
 	TOP_BYTES \
 	SCALE_INV_FROM(scaleInv+36(FP)) \
-	BEGIN_RANDOM(key0+40(FP), key1+44(FP), index+48(FP)) \
+	BEGIN_RANDOM(first+40(FP), key+44(FP)) \
 loop: \
 	TWICE(STOCHASTIC8_F16) \
 	SUBQ $(2*WIDTH), CX \
 	JNZ  loop \
 	FOLD_TOP \
-	VMOVSS X6, amax+56(FP) \
+	VMOVSS X6, amax+48(FP) \
 	VZEROUPPER \
 	RET
 
@@ -295,7 +279,7 @@ loop: \
 #define QUANTIZE_BF16_STOCHASTIC \
 	BEGIN_SCALED \
 	TOP_BYTES_OF_WORDS \
-	BEGIN_RANDOM_IN(inOrder<>+0(SB), key0+36(FP), key1+40(FP), index+44(FP)) \
+	BEGIN_RANDOM_IN(inOrder<>+0(SB), first+36(FP), key+40(FP)) \
 	VPBROADCASTD words<>+0(SB), ABS \
 	UPPER_CONSTANT \
 loop: \
@@ -354,7 +338,7 @@ loop: \
 #define QUANTIZE16_STOCHASTIC \
 	BEGIN_SCALED \
 	TOP_WORDS \
-	BEGIN_RANDOM(key0+36(FP), key1+40(FP), index+44(FP)) \
+	BEGIN_RANDOM(first+36(FP), key+40(FP)) \
 loop: \
 	TWICE(STOCHASTIC16) \
 	SUBQ $(2*WIDTH), CX \
@@ -393,7 +377,7 @@ loop: \
 #define ENCODE_BF16_STOCHASTIC \
 	BEGIN \
 	TOP_WORDS \
-	BEGIN_RANDOM(key0+32(FP), key1+36(FP), index+40(FP)) \
+	BEGIN_RANDOM(first+32(FP), key+36(FP)) \
 loop: \
 	TWICE(STOCHASTIC_BF16) \
 	SUBQ $(2*WIDTH), CX \
@@ -453,7 +437,7 @@ TEXT ·amaxAVX512(SB), NOSPLIT, $0-28
 TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
 	QUANTIZE16
 
-// func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+// func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
@@ -461,8 +445,8 @@ TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-32
 	ENCODE_BF16
 
-// func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
-TEXT ·encodeBF16StochasticAVX512(SB), NOSPLIT, $0-44
+// func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+TEXT ·encodeBF16StochasticAVX512(SB), NOSPLIT, $0-40
 	ENCODE_BF16_STOCHASTIC
 
 #include "ymm_amd64.h"
@@ -483,23 +467,23 @@ TEXT ·quantizeBF16AVX2(SB), NOSPLIT, $0-44
 TEXT ·quantizeF16AVX2(SB), NOSPLIT, $0-44
 	QUANTIZE_F16
 
-// func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+// func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize8StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE8_STOCHASTIC
 
-// func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+// func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantizeBF16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE_BF16_STOCHASTIC
 
-// func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32) (amax float32)
-TEXT ·quantizeF16StochasticAVX2(SB), NOSPLIT, $0-60
+// func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32) (amax float32)
+TEXT ·quantizeF16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE_F16_STOCHASTIC
 
 // func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44
 	QUANTIZE16
 
-// func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32) (amax float32)
+// func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
@@ -507,6 +491,6 @@ TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-32
 	ENCODE_BF16
 
-// func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, key0, key1, index uint32)
-TEXT ·encodeBF16StochasticAVX2(SB), NOSPLIT, $0-44
+// func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+TEXT ·encodeBF16StochasticAVX2(SB), NOSPLIT, $0-40
 	ENCODE_BF16_STOCHASTIC

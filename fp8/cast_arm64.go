@@ -38,14 +38,14 @@ var castTable = func() (t [len(formats)]castLanes) {
 // randomLanes are the state of Random for the elements from index on, which is
 // even, and the constants of rounding to one format at random.
 type randomLanes struct {
-	number, key0, key1            uint32
+	first, key                    uint32 // of firstWord
 	floor, ceiling, places, units uint32 // of topConstants
 	lift                          float32
 }
 
 func newRandomLanes(d DType, key, index uint64) (r randomLanes) {
-	r.number, r.floor = uint32(index/2), math.Float32bits(liftedFloor)
-	r.key0, r.key1 = randomKeys(key, index/2)
+	r.first, r.key = firstWord(key, index/2)
+	r.floor = math.Float32bits(liftedFloor)
 	r.lift, r.ceiling, r.places, r.units = formats[d].topConstants()
 	return r
 }

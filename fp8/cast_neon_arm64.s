@@ -9,7 +9,6 @@
 // V8-V11. Where they go to the low end, its sign goes to the high end of one of
 // V12-V15, where the signs of NaN are off. V2-V6 are free.
 
-#define FOUR V7
 #define ABS V16
 #define INF V17
 #define TOP V18
@@ -20,11 +19,11 @@
 #define SIGN16 V25
 #define CEILING V20
 #define FLOOR V21
-#define INDEX V26
-#define KEY0 V27
-#define KEY1 V28
+#define WEYL V26
+#define KEY V27
 
 // By their numbers, V19 and so on, as the macros of neon_arm64.h want them.
+#define STEP 7
 #define SCALE 19
 #define RIGHT 23
 #define UNITS 22
@@ -73,48 +72,42 @@
 	VDUP  R5, V23.S4 \
 	RANDOM_SETUP
 
-// The state of Random, which R3 points to. KEY1 is for now what makes the number
-// of a word count.
+// The state of Random, which R3 points to.
 #define RANDOM_SETUP \
-	MOVWU randomLanes_number(R3), R5 \
-	VDUP  R5, INDEX.S4 \
-	MOVD  $1, R5 \
-	VMOV  R5, KEY1.S[1] \
-	MOVD  $2, R5 \
-	VMOV  R5, KEY1.S[2] \
-	MOVD  $3, R5 \
-	VMOV  R5, KEY1.S[3] \
-	VMOV  ZR, KEY1.S[0] \
-	VADD  KEY1.S4, INDEX.S4, INDEX.S4 \
-	MOVWU randomLanes_key0(R3), R5 \
-	VDUP  R5, KEY0.S4 \
-	MOVWU randomLanes_key1(R3), R5 \
-	VDUP  R5, KEY1.S4 \
-	MOVD  $0x21f0aaad, R5 \
+	MOVD  $const_mix1, R5 \
 	VDUP  R5, V29.S4 \
-	MOVD  $0xd35a2d97, R5 \
+	MOVD  $const_mix2, R5 \
 	VDUP  R5, V30.S4 \
-	MOVD  $4, R5 \
-	VDUP  R5, FOUR.S4
+	MOVWU randomLanes_key(R3), R5 \
+	VDUP  R5, KEY.S4 \
+	MOVD  $const_golden32, R5 \
+	VDUP  R5, V7.S4 \
+	VMOV  ZR, V1.S[0] \
+	MOVD  $1, R5 \
+	VMOV  R5, V1.S[1] \
+	MOVD  $2, R5 \
+	VMOV  R5, V1.S[2] \
+	MOVD  $3, R5 \
+	VMOV  R5, V1.S[3] \
+	VMUL(STEP, 1, 1) \
+	MOVWU randomLanes_first(R3), R5 \
+	VDUP  R5, WEYL.S4 \
+	VADD  V1.S4, WEYL.S4, WEYL.S4 \
+	VSHL  $2, V7.S4, V7.S4
 
-// mix32 of V1
-#define MIX \
-	VUSHR $16, V1.S4, V2.S4 \
+// The words V1 of Random for the next eight elements. WEYL is their numbers.
+#define RANDOM \
+	VUSHR $16, WEYL.S4, V1.S4 \
+	VEOR  KEY.B16, WEYL.B16, V2.B16 \
 	VEOR  V2.B16, V1.B16, V1.B16 \
 	VMUL(MIX1, 1, 1) \
 	VUSHR $15, V1.S4, V2.S4 \
+	VEOR  WEYL.B16, V1.B16, V1.B16 \
 	VEOR  V2.B16, V1.B16, V1.B16 \
+	VADD  V7.S4, WEYL.S4, WEYL.S4 \
 	VMUL(MIX2, 1, 1) \
-	VUSHR $15, V1.S4, V2.S4 \
+	VUSHR $16, V1.S4, V2.S4 \
 	VEOR  V2.B16, V1.B16, V1.B16
-
-// The words V1 of Random for the next eight elements.
-#define RANDOM \
-	VEOR INDEX.B16, KEY0.B16, V1.B16 \
-	VADD FOUR.S4, INDEX.S4, INDEX.S4 \
-	MIX \
-	VEOR KEY1.B16, V1.B16, V1.B16 \
-	MIX
 
 // V0 is the next four elements, scaled, V3 their magnitudes, V4 all ones
 // where they are numbers. The magnitudes before the scale are folded into TOP.

@@ -40,10 +40,9 @@
 #define MIX2    Z29
 #define FIRST   Z30
 #define SECOND  Z31
-#define INDEX1  Z16
-#define INDEX2  Z17
-#define HALF1   Z18
-#define HALF2   Z27
+#define WEYL    Z16
+#define KEY     Z17
+#define STEP    Z18
 
 // PREFETCH asks for elements far enough ahead for memory beyond the caches, where
 // the processor's own prefetches end with each page.
@@ -300,40 +299,21 @@ loop:
 	STREAMED
 
 
-// Words of Random come from a chain of some sixty cycles, so the first mix is done one
-// turn of the loop before the second: HALF1 and HALF2 hold it. What is mixed beyond
-// the end costs one turn. XORs with the keys are joined with those of mix32, key0
-// being the key's low half after its own first shift and XOR.
-#define HALF_RANDOM(index, half, t, key0, key1) \
-	VPSRLD          $16, index, half \
-	VPTERNLOGD.BCST $0x96, key0, index, half \
-	VPADDD.BCST     words<>+0(SB), index, index \
-	VPMULLD         MIX1, half, half \
-	VPSRLD          $15, half, t \
-	VPXORD          t, half, half \
-	VPMULLD         MIX2, half, half \
-	VPSRLD          $15, half, t \
-	VPTERNLOGD.BCST $0x96, key1, t, half
-
-#define RANDOM(half, w, t) \
-	VPSRLD  $16, half, w \
-	VPXORD  half, w, w \
-	VPMULLD MIX1, w, w \
-	VPSRLD  $15, w, t \
-	VPXORD  t, w, w \
-	VPMULLD MIX2, w, w \
-	VPSRLD  $15, w, t \
-	VPXORD  t, w, w
-
-// RANDOMS makes w the next words. Casts stand between the two of a turn, so that the
-// processor finds both to do.
-#define RANDOMS(half, index, w, t, key0, key1) \
-	RANDOM(half, w, t) \
-	HALF_RANDOM(index, half, t, key0, key1)
+// RANDOM makes w the next words of Random. WEYL is their numbers.
+#define RANDOM(w, t) \
+	VPSRLD     $16, WEYL, w \
+	VPTERNLOGD $0x96, KEY, WEYL, w \
+	VPMULLD    MIX1, w, w \
+	VPSRLD     $15, w, t \
+	VPTERNLOGD $0x96, WEYL, t, w \
+	VPADDD     STEP, WEYL, WEYL \
+	VPMULLD    MIX2, w, w \
+	VPSRLD     $16, w, t \
+	VPXORD     t, w, w
 
 // BEGIN_RANDOM takes the order of the words in a vector, and where the random bits of
 // two vectors of elements lie in one.
-#define BEGIN_RANDOM(order, bits, key0, key1, index) \
+#define BEGIN_RANDOM(order, bits, first, key) \
 	VPBROADCASTD    randomVectors_mix1(R8), MIX1 \
 	VPBROADCASTD    randomVectors_mix2(R8), MIX2 \
 	VPBROADCASTD    randomVectors_floor(R8), FLOOR \
@@ -349,14 +329,13 @@ loop:
 	VPBROADCASTD    AX, BYTE3 \
 	VBROADCASTI32X4 bits+0(SB), FIRST \
 	VBROADCASTI32X4 bits+16(SB), SECOND \
-	MOVL            index, AX \
-	VPBROADCASTD    AX, INDEX1 \
-	VPADDD          order, INDEX1, INDEX1 \
-	ADDL            $16, AX \
-	VPBROADCASTD    AX, INDEX2 \
-	VPADDD          order, INDEX2, INDEX2 \
-	HALF_RANDOM(INDEX1, HALF1, Z0, key0, key1) \
-	HALF_RANDOM(INDEX2, HALF2, Z0, key0, key1)
+	MOVL            $const_golden32, AX \
+	VPBROADCASTD    AX, STEP \
+	VPMULLD         order, STEP, WEYL \
+	VPSLLD          $4, STEP, STEP \
+	VPBROADCASTD    first, Z0 \
+	VPADDD          Z0, WEYL, WEYL \
+	VPBROADCASTD    key, KEY
 
 // PLACED moves the magnitude x to its place in the code, by move; what is below FLOOR
 // gets there as a number of units.
@@ -382,14 +361,14 @@ loop:
 // MERGE_TOP makes Z4 the codes in the upper words of Z4 and Z6.
 #define MERGE_TOP \
 	VPSRLD          $16, Z6, Z6 \
-	VPTERNLOGD.BCST $0xe4, words<>+8(SB), Z6, Z4
+	VPTERNLOGD.BCST $0xe4, words<>+4(SB), Z6, Z4
 
 #define SIGNED_RANDOM \
 	VPSHUFB         topBytes<>(SB), Z4, Z4 \
 	VPACKSSDW       Z1, Z0, Z0 \
 	VPACKSSDW       Z3, Z2, Z2 \
 	VPACKSSWB       Z2, Z0, Z0 \
-	VPTERNLOGD.BCST $0xd8, words<>+4(SB), Z0, Z4 \
+	VPTERNLOGD.BCST $0xd8, words<>+0(SB), Z0, Z4 \
 	VMOVDQU64       quarters<>(SB), Z8 \
 	VPERMD          Z4, Z8, Z4
 
@@ -400,19 +379,19 @@ loop:
 	VPMAXUD code, TOP, TOP \
 	VMULPS  SCALE, code, code
 
-// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
-TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-60
+// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN(0x7fffffff)
-	BEGIN_RANDOM(·lanes(SB), bits<>, key0+36(FP), key1+40(FP), index+44(FP))
-	MOVBLZX stream+48(FP), R9
+	BEGIN_RANDOM(·lanes(SB), bits<>, first+36(FP), key+40(FP))
+	MOVBLZX stream+44(FP), R9
 	PCALIGN $32
 
 loop:
-	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+36(FP), key1+40(FP))
+	RANDOM(Z8, Z10)
 	MAGNITUDES(0, Z0, Z4)
 	MAGNITUDES(64, Z1, Z5)
 	STOCHASTIC(Z4, Z5, Z8, Z10)
-	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+36(FP), key1+40(FP))
+	RANDOM(Z9, Z11)
 	MAGNITUDES(128, Z2, Z6)
 	MAGNITUDES(192, Z3, Z7)
 	STOCHASTIC(Z6, Z7, Z9, Z11)
@@ -420,7 +399,7 @@ loop:
 	SIGNED_RANDOM
 	END(4)
 	FOLD_TOP
-	RETURN(amax+56(FP))
+	RETURN(amax+48(FP))
 	STREAMED
 
 #define RANDOM_BF16(at, x, even, odd, w, t) \
@@ -434,45 +413,45 @@ loop:
 	VMULPS    SCALE, odd, odd \
 	STOCHASTIC(odd, even, w, t)
 
-// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, key0, key1, index uint32, stream bool) (amax float32)
-TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-60
+// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN(0x7fff7fff)
-	BEGIN_RANDOM(inOrder<>(SB), bitsBF16<>, key0+36(FP), key1+40(FP), index+44(FP))
-	MOVBLZX stream+48(FP), R9
+	BEGIN_RANDOM(inOrder<>(SB), bitsBF16<>, first+36(FP), key+40(FP))
+	MOVBLZX stream+44(FP), R9
 	PCALIGN $32
 
 loop:
-	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+36(FP), key1+40(FP))
+	RANDOM(Z8, Z10)
 	RANDOM_BF16(0, Z0, Z5, Z4, Z8, Z10)
-	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+36(FP), key1+40(FP))
+	RANDOM(Z9, Z11)
 	RANDOM_BF16(64, Z1, Z7, Z6, Z9, Z11)
 	MERGE_TOP
 	VPSHUFB         topPairs<>(SB), Z4, Z4
 	VPACKSSWB       Z1, Z0, Z0
-	VPTERNLOGD.BCST $0xd8, words<>+4(SB), Z0, Z4
+	VPTERNLOGD.BCST $0xd8, words<>+0(SB), Z0, Z4
 	VMOVDQU64       halves<>(SB), Z8
 	VPERMQ          Z4, Z8, Z4
 	END(2)
 	FOLD_TOP_WORDS
 	VPSLLD          $16, X0, X0
-	RETURN(amax+56(FP))
+	RETURN(amax+48(FP))
 	STREAMED
 
-// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, key0, key1, index uint32, stream bool) (amax float32)
+// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32, stream bool) (amax float32)
 TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
 	BEGIN(0x7fffffff)
 	BEGIN_F16(scaleInv+36(FP))
-	BEGIN_RANDOM(·lanes(SB), bits<>, key0+40(FP), key1+44(FP), index+48(FP))
-	MOVBLZX stream+52(FP), R9
+	BEGIN_RANDOM(·lanes(SB), bits<>, first+40(FP), key+44(FP))
+	MOVBLZX stream+48(FP), R9
 	PCALIGN $32
 
 loop:
-	RANDOMS(HALF1, INDEX1, Z8, Z10, key0+40(FP), key1+44(FP))
+	RANDOM(Z8, Z10)
 	TOP_F16(0, Z10)
 	SCALED_F16(0, Z0, Z4)
 	SCALED_F16(32, Z1, Z5)
 	STOCHASTIC(Z4, Z5, Z8, Z10)
-	RANDOMS(HALF2, INDEX2, Z9, Z11, key0+40(FP), key1+44(FP))
+	RANDOM(Z9, Z11)
 	TOP_F16(64, Z11)
 	SCALED_F16(64, Z2, Z6)
 	SCALED_F16(96, Z3, Z7)
@@ -483,11 +462,10 @@ loop:
 	RETURN_F16(scaleInv+36(FP), amax+56(FP))
 	STREAMED
 
-// Words in a turn, signs, upper words.
-DATA words<>+0(SB)/4, $32
-DATA words<>+4(SB)/4, $0x80808080
-DATA words<>+8(SB)/4, $0xffff0000
-GLOBL words<>(SB), RODATA|NOPTR, $12
+// Signs, upper words.
+DATA words<>+0(SB)/4, $0x80808080
+DATA words<>+4(SB)/4, $0xffff0000
+GLOBL words<>(SB), RODATA|NOPTR, $8
 
 // Where the random bits of two vectors are in one: with eight zeros below, then without.
 DATA bits<>+0(SB)/8, $0x8003028080010080

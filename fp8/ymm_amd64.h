@@ -2,6 +2,7 @@
 // 256 bits and AVX2.
 
 #undef WIDTH
+#undef LOG2
 #undef AND
 #undef XOR
 #undef V0
@@ -14,10 +15,8 @@
 #undef H1
 #undef TOP
 #undef SCALE
-#undef INDEX
-#undef KEY0
-#undef KEY1
-#undef HALVES
+#undef WEYL
+#undef KEY
 #undef SRC
 #undef ABS
 #undef ONE
@@ -47,6 +46,7 @@
 #undef FOLD_TOP
 
 #define WIDTH 8
+#define LOG2  3
 #define AND   VPAND
 #define XOR   VPXOR
 
@@ -61,10 +61,8 @@
 
 #define TOP     Y6
 #define SCALE   Y7
-#define INDEX   Y8
-#define KEY0    Y9
-#define KEY1    Y10
-#define HALVES  Y11
+#define WEYL    Y8
+#define KEY     Y9
 #define SRC     Y12
 #define ABS     Y13
 #define STEP    Y14
@@ -106,7 +104,7 @@
 
 #define RANDOM_CONSTANTS \
 	VMOVDQU      randomVectors_abs(R8), ABS \
-	MOVL         $WIDTH, AX \
+	MOVL         $const_golden32, AX \
 	VMOVD        AX, X14 \
 	VPBROADCASTD X14, STEP
 

@@ -4,6 +4,7 @@
 // for the narrower casts.
 
 #define WIDTH 16 // float32 in a vector
+#define LOG2  4
 #define AND   VPANDD
 #define XOR   VPXORD
 
@@ -19,10 +20,8 @@
 
 #define TOP    Z6
 #define SCALE  Z7
-#define INDEX  Z8
-#define KEY0   Z9
-#define KEY1   Z10
-#define HALVES Z11
+#define WEYL   Z8
+#define KEY    Z9
 #define SRC    Z12
 #define ABS    Z13
 
@@ -63,7 +62,7 @@
 	VPBROADCASTD    randomVectors_units(R8), UNITS \
 	VBROADCASTI64X4 randomVectors_first(R8), FIRST \
 	VBROADCASTI64X4 randomVectors_second(R8), SECOND \
-	MOVL            $WIDTH, AX \
+	MOVL            $const_golden32, AX \
 	VPBROADCASTD    AX, STEP
 
 #define LANES ·lanes+0(SB)

@@ -147,37 +147,25 @@ loop:
 #define MIX1     Z10
 #define MIX2     Z11
 #define FLOOR    Z12
-#define INDEX    Z13
+#define WEYL     Z13
 #define STEP     Z14
-#define FOLDED   Z15
+#define NUMBERS  Z15
 #define WORDS1   Z27
 #define WORDS2   Z28
 #define BYTES1   Z29
 #define BYTES2   Z30
 
-// NUMBERS makes FOLDED what the numbers of words are after the first shift of
-// fp8.Random.
-#define NUMBERS \
-	VPSRLD $16, INDEX, FOLDED \
-	VPXORD INDEX, FOLDED, FOLDED \
-	VPADDD STEP, INDEX, INDEX
-
-// RANDOM makes Z6 the words of state i.
+// RANDOM makes Z6 the words of state i of fp8.Random. WEYL is the Weyl sequence that
+// the three have in common: each begins it somewhere else.
 #define RANDOM(i) \
-	VPXORD.BCST     (adamCodes_key0+4*i)(DI), FOLDED, Z6 \
+	VPADDD.BCST     (adamCodes_first+4*i)(DI), WEYL, NUMBERS \
+	VPSRLD          $16, NUMBERS, Z6 \
+	VPTERNLOGD.BCST $0x96, (adamCodes_key+4*i)(DI), NUMBERS, Z6 \
 	VPMULLD         MIX1, Z6, Z6 \
 	VPSRLD          $15, Z6, Z7 \
-	VPXORD          Z7, Z6, Z6 \
+	VPTERNLOGD      $0x96, NUMBERS, Z7, Z6 \
 	VPMULLD         MIX2, Z6, Z6 \
-	VPSRLD          $15, Z6, Z7 \
-	VPTERNLOGD.BCST $0x96, (adamCodes_key1+4*i)(DI), Z7, Z6 \
 	VPSRLD          $16, Z6, Z7 \
-	VPXORD          Z7, Z6, Z6 \
-	VPMULLD         MIX1, Z6, Z6 \
-	VPSRLD          $15, Z6, Z7 \
-	VPXORD          Z7, Z6, Z6 \
-	VPMULLD         MIX2, Z6, Z6 \
-	VPSRLD          $15, Z6, Z7 \
 	VPXORD          Z7, Z6, Z6
 
 // ROUND makes x the code of state i on top of 32 bits, which has places fewer bits
@@ -204,17 +192,19 @@ loop:
 // func adamRandomAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, number uint32)
 TEXT ·adamRandomAVX512(SB), NOSPLIT, $0-52
 	BEGIN
-	VBROADCASTSS    number+48(FP), INDEX
-	VPADDD          adamLanes<>+0(SB), INDEX, INDEX
+	VBROADCASTSS    number+48(FP), WEYL
+	VPADDD          adamLanes<>+0(SB), WEYL, WEYL
+	MOVL            $0x9e3779b9, BX
+	VPBROADCASTD    BX, STEP
+	VPMULLD         STEP, WEYL, WEYL
+	VPSLLD          $4, STEP, STEP
 	VBROADCASTI32X4 adamLanes<>+64(SB), WORDS1
 	VBROADCASTI32X4 adamLanes<>+80(SB), WORDS2
 	VBROADCASTI32X4 adamLanes<>+96(SB), BYTES1
 	VBROADCASTI32X4 adamLanes<>+112(SB), BYTES2
-	MOVL            $16, BX
-	VPBROADCASTD    BX, STEP
-	MOVL            $0x21f0aaad, BX
+	MOVL            $0x7feb352d, BX
 	VPBROADCASTD    BX, MIX1
-	MOVL            $0xd35a2d97, BX
+	MOVL            $0x846ca68b, BX
 	VPBROADCASTD    BX, MIX2
 	MOVL            $0x40800000, BX // 4
 	VPBROADCASTD    BX, FLOOR
@@ -223,7 +213,6 @@ loop:
 	PREFETCH(512)
 	UPDATE(0, Z0, Z1, Z2)
 	UPDATE(1, Z3, Z4, Z5)
-	NUMBERS
 	RANDOM(0)
 	ROUND(0, Z0, 3, WORDS1)
 	ROUND(0, Z3, 3, WORDS2)
@@ -243,9 +232,10 @@ loop:
 	ROUND(2, Z5, 3, BYTES2)
 	VPSRLD $24, Z5, Z5
 	STORE_V(Z5, 16(R10)(AX*1))
-	ADDQ $32, AX
-	CMPQ AX, CX
-	JB   loop
+	VPADDD STEP, WEYL, WEYL
+	ADDQ   $32, AX
+	CMPQ   AX, CX
+	JB     loop
 	VZEROUPPER
 	RET
 

@@ -25,7 +25,7 @@ type adamCodes struct {
 	// of those below it. lift is 1 for rounding to nearest.
 	lift, units     [3]float32
 	smallest, magic [3]uint32
-	key0, key1      [3]uint32 // of fp8.Random, the first after its first shift
+	first, key      [3]uint32 // of the words of fp8.Random: number 0 of a Weyl sequence, and what is mixed in
 
 	lastNumber      uint8 // the largest code of the first moment that is a number
 	least           uint8 // the smallest of a second moment that is not 0
@@ -107,8 +107,7 @@ func (c *adamCodes) write(amax []float32) {
 		out := &c.state[i].out
 		c.scale[i] = out.factor * c.lift[i]
 		c.canRun = c.canRun && isFinite(amax[i]) && isFinite(c.scale[i]) && c.scale[i] > 0
-		first := uint32(out.key)
-		c.key0[i], c.key1[i] = first^first>>16, uint32(out.key>>32)
+		c.first[i], c.key[i] = uint32(out.key), uint32(out.key>>32)
 	}
 }
 
@@ -117,7 +116,7 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 	if c == nil || !c.canRun || len(grad) < 32 {
 		return 0
 	}
-	// Random bits come in pairs, and the key's high half changes at element 2^33.
+	// Random bits come in pairs, and the key changes at element 2^33.
 	first := c.state[0].out.index(0, at)
 	if first%2 != 0 || (first+uint64(len(grad))-1)>>33 != 0 {
 		return 0

@@ -5,6 +5,9 @@
 
 // ---- random bits: fp8/random.go is the definition ----
 
+const u32 GOLDEN32 = 0x9e3779b9u;
+const u64 GOLDEN64 = 0x9e3779b97f4a7c15ull;
+
 __device__ inline u64 mix64(u64 x) {
 	x ^= x >> 33;
 	x *= 0xff51afd7ed558ccdull;
@@ -14,37 +17,36 @@ __device__ inline u64 mix64(u64 x) {
 	return x;
 }
 
-__device__ inline u32 mix32(u32 x) {
-	x ^= x >> 16;
-	x *= 0x21f0aaadu;
-	x ^= x >> 15;
-	x *= 0xd35a2d97u;
-	x ^= x >> 15;
-	return x;
+__device__ inline u32 mix32(u32 x, u32 key) {
+	u32 h = x ^ x >> 16 ^ key;
+	h *= 0x7feb352du;
+	h ^= h >> 15 ^ x;
+	h *= 0x846ca68bu;
+	return h ^ h >> 16;
 }
 
 __device__ inline u64 stream_key(const int *control, u64 name) {
-	return mix64(mix64(mix64(control_seed(control) + 0x9e3779b97f4a7c15ull) ^ control_step(control)) ^ name);
+	return mix64(mix64(mix64(control_seed(control) + GOLDEN64) ^ control_step(control)) ^ name);
 }
 
-__device__ inline u32 random_word(u64 key, u64 number) {
-	const u32 second = (u32)(key >> 32) + (u32)(number >> 32) * 0x9e3779b9u;
-	return mix32(mix32((u32)number ^ (u32)key) ^ second);
-}
+// word_key steps the key of a stream on to the words whose numbers have this high half.
+__device__ inline u64 word_key(u64 key, u32 high) { return high ? key + high * GOLDEN64 : key; }
 
 // random_bits are the sixteen of one element, above sixteen zeros.
 __device__ inline u32 random_bits(u64 key, u64 index) {
-	const u32 word = random_word(key, index / 2);
+	const u64 k = word_key(key, (u32)(index >> 33));
+	const u32 word = mix32((u32)k + (u32)(index / 2) * GOLDEN32, (u32)(k >> 32));
 	return index % 2 ? word & 0xffff0000u : word << 16;
 }
 
 // random8 are those of eight elements from a multiple of eight on: two of each of
 // four words, whose numbers have one high half.
 __device__ inline void random8(u64 key, u64 index, u32 bits[8]) {
-	const u32 low = (u32)(index / 2), second = (u32)(key >> 32) + (u32)(index >> 33) * 0x9e3779b9u;
+	const u64 k = word_key(key, (u32)(index >> 33));
+	const u32 first = (u32)k + (u32)(index / 2) * GOLDEN32;
 #pragma unroll
 	for (u32 i = 0; i < 4; i++) {
-		const u32 word = mix32(mix32((low | i) ^ (u32)key) ^ second);
+		const u32 word = mix32(first + i * GOLDEN32, (u32)(k >> 32));
 		bits[2 * i] = word << 16, bits[2 * i + 1] = word & 0xffff0000u;
 	}
 }

@@ -31,7 +31,7 @@ import (
 // waits: in those of more than one operand most of this is on the paths of FP32 and of
 // ragged rows, and what the common path has is cheaper than half the threads.
 var known = map[string]int{
-	"activation_grad": 384,
+	"activation_grad": 412,
 	"add":             124,
 	"attention_128":   64,
 	"epilogue":        28,
