@@ -39,16 +39,14 @@ __device__ inline u32 random_bits(u64 key, u64 index) {
 	return index % 2 ? word & 0xffff0000u : word << 16;
 }
 
-// random8 are those of eight elements from a multiple of eight on: two of each of
-// four words, whose numbers have one high half.
-__device__ inline void random8(u64 key, u64 index, u32 bits[8]) {
+// random8 are those of eight elements from a multiple of eight on: four words, whose
+// numbers have one high half, of two elements each, the first in the low half.
+__device__ inline void random8(u64 key, u64 index, u32 words[4]) {
 	const u64 k = word_key(key, (u32)(index >> 33));
 	const u32 first = (u32)k + (u32)(index / 2) * GOLDEN32;
 #pragma unroll
-	for (u32 i = 0; i < 4; i++) {
-		const u32 word = mix32(first + i * GOLDEN32, (u32)(k >> 32));
-		bits[2 * i] = word << 16, bits[2 * i + 1] = word & 0xffff0000u;
-	}
+	for (u32 i = 0; i < 4; i++)
+		words[i] = mix32(first + i * GOLDEN32, (u32)(k >> 32));
 }
 
 // ---- formats: fp8/dtype.go and fp8/round.go are the definition ----
@@ -96,26 +94,25 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 	return code | bits >> 31 << F::WIDTH;
 }
 
-// random_magnitude is encode_bits<FORMAT, true> of |x|, not NaN, in a third of the
-// instructions. A product with a power of two gives FP32 the format's smallest normal
-// number: then the bits to discard are the last ones of the significand, for
-// subnormals, too. It cuts off what lies below FP32's smallest number. Of FP8 and
-// BF16 that leaves sixteen bits to discard at least, and the random ones carry into
-// no others.
-template <int FORMAT> __device__ inline u32 random_magnitude(float x, u32 random) {
+// rounded_up is the code of a number that is not NaN, rounded as encode_bits does by
+// sixteen random bits, in a seventh of the instructions: from the top bit but one
+// down, of FP8 and F16 without the sign. A product with a power of two gives FP32 the
+// format's smallest normal number: then the bits to discard are the last ones of the
+// significand, for subnormals, too. It cuts off what lies below FP32's smallest number;
+// of FP8 that leaves sixteen bits to discard at least, and the random ones carry into
+// no others. F16 has thirteen: its subnormals are not for here.
+template <int FORMAT> __device__ inline u32 rounded_up(float x, u32 word, int half) {
 	typedef Facts<FORMAT> F;
-	const int cut = 23 - F::MANTISSA;
-	const float a = fabsf(x);
-	if (cut < 16 && __float_as_uint(a) < (u32)F::SMALLEST << 23)
-		return encode_bits<FORMAT, true>(a, random);
-	const float moved = F::SMALLEST > 1 ? __fmul_rz(a, __uint_as_float((u32)(128 - F::SMALLEST) << 23)) : a;
-	return min((__float_as_uint(moved) + (random >> (32 - cut))) >> cut, (u32)F::TOP + (FORMAT == BF16));
-}
-
-template <int FORMAT> __device__ inline u32 encode_random(float x, u32 random) {
-	if (magnitude(x) > 0x7f800000u)
-		return (1u << Facts<FORMAT>::WIDTH) - 1;
-	return random_magnitude<FORMAT>(x, random) | __float_as_uint(x) >> 31 << Facts<FORMAT>::WIDTH;
+	if (F::WIDTH == 7) {
+		const u32 random = __byte_perm(word, 0, half ? 0x4324 : 0x4104);
+		const float a = __fmul_rz(fminf(fabsf(x), largest_of(FORMAT)), __uint_as_float((u32)(128 - F::SMALLEST) << 23));
+		return (__float_as_uint(a) << (1 + F::MANTISSA)) + random;
+	}
+	const u32 random = half ? word >> 16 : word & 0xffffu;
+	if (FORMAT == BF16)
+		return __float_as_uint(x) + random;
+	const float a = __fmul_rz(fminf(fabsf(x), largest_of(FORMAT)), __uint_as_float((u32)(128 - F::SMALLEST) << 23));
+	return (__float_as_uint(a) << (16 + F::MANTISSA - 23)) + random;
 }
 
 // pair2 are the codes of two numbers, the first in the low half: of the word, or
@@ -173,38 +170,37 @@ template <int FORMAT> __device__ inline void encode8(const float v[8], u32 words
 
 __device__ inline bool unordered(float x, float y) { return !(x <= y || x > y); }
 
-// Of stochastic rounding the signs are put in by words; NaN, which has none, is rare.
-template <int FORMAT> __device__ inline void encode8(const float v[8], const u32 random[8], u32 words[8]) {
+// Of stochastic rounding the signs are put in by pairs; NaN, and subnormals of F16, are
+// rare.
+template <int FORMAT> __device__ inline void encode8(const float v[8], const u32 random[4], u32 words[8]) {
 	const int width = Facts<FORMAT>::WIDTH + 1, each = 32 / width;
-	bool nan = false;
+	bool rare = false;
+	u32 pairs[4], least = 0xffffffffu;
 #pragma unroll
-	for (int i = 0; i < 8; i += each) {
-		u32 c[each], x[each];
-#pragma unroll
-		for (int j = 0; j < each; j++) {
-			c[j] = random_magnitude<FORMAT>(v[i + j], random[i + j]);
-			x[j] = __float_as_uint(v[i + j]);
-		}
-		nan |= unordered(v[i], v[i + 1]);
-		if constexpr (each == 2) {
-			words[i / 2] = __byte_perm(c[0], c[1], 0x5410) | (__byte_perm(x[0], x[1], 0x7632) & 0x80008000u);
-		} else {
-			nan |= unordered(v[i + 2], v[i + 3]);
-			words[i / 4] = __byte_perm(__byte_perm(c[0], c[1], 0x40), __byte_perm(c[2], c[3], 0x40), 0x5410) |
-			               (__byte_perm(__byte_perm(x[0], x[1], 0x73), __byte_perm(x[2], x[3], 0x73), 0x5410) & 0x80808080u);
-		}
+	for (int i = 0; i < 4; i++) {
+		const float x = v[2 * i], y = v[2 * i + 1];
+		const u32 a = rounded_up<FORMAT>(x, random[i], 0), b = rounded_up<FORMAT>(y, random[i], 1);
+		pairs[i] = __byte_perm(a, b, 0x7632);
+		if (FORMAT != BF16)
+			pairs[i] |= __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632) & 0x80008000u;
+		rare |= unordered(x, y);
+		least = min(min(least, a), b);
 	}
-	if (nan)
+	if (FORMAT == F16)
+		rare |= least < 0x4000000u; // the code of the smallest normal number, 16 bits up
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			if (unordered(v[i], v[i])) {
-				const u32 mask = (1u << (width - 1)) - 1; // the canonical code, of every format
-				u32 &w = words[i / each];
-				w = (w & ~((2 * mask + 1) << (i % each * width))) | mask << (i % each * width);
-			}
+	for (int i = 0; i < 8 / each; i++)
+		words[i] = each == 2 ? pairs[i] : __byte_perm(pairs[2 * i % 4], pairs[(2 * i + 1) % 4], 0x7531);
+	if (rare)
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			const u32 mask = 0xffffffffu >> (32 - width) << (i % each * width);
+			u32 &w = words[i / each];
+			w = (w & ~mask) | encode_bits<FORMAT, true>(v[i], i % 2 ? random[i / 2] & 0xffff0000u : random[i / 2] << 16) << (i % each * width);
+		}
 }
 
-__device__ inline void encode8(int format, const float v[8], bool stochastic, const u32 random[8], u32 words[8]) {
+__device__ inline void encode8(int format, const float v[8], bool stochastic, const u32 random[4], u32 words[8]) {
 	switch (format) {
 	case F32:
 #pragma unroll
@@ -221,7 +217,7 @@ __device__ inline void encode8(int format, const float v[8], bool stochastic, co
 
 // encode1 is the code of one number.
 template <int FORMAT> __device__ inline u32 encode1(float x, bool stochastic, u32 random) {
-	return stochastic ? encode_random<FORMAT>(x, random) : encode_bits<FORMAT, false>(x, 0);
+	return stochastic ? encode_bits<FORMAT, true>(x, random) : encode_bits<FORMAT, false>(x, 0);
 }
 
 __device__ inline u32 encode1(int format, float x, bool stochastic, u32 random) {

@@ -270,14 +270,14 @@ __device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = s.scale_inv ? __fmul_rn(x[i], fabsf(scale)) : x[i];
-	u32 w[8], random[8];
+	u32 w[8], random[4];
 	const u64 index = first + (u64)at;
 	if (a.rounding && index % 8 == 0) {
 		random8(key, index, random);
 	} else if (a.rounding) {
 #pragma unroll
-		for (int i = 0; i < 8; i++)
-			random[i] = random_bits(key, index + i);
+		for (int i = 0; i < 8; i += 2)
+			random[i / 2] = random_bits(key, index + i) >> 16 | random_bits(key, index + i + 1);
 	}
 	encode8(s.format, v, a.rounding, random, w);
 	const int size = size_of(s.format);

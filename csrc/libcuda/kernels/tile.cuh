@@ -283,7 +283,7 @@ struct Result {
 #pragma unroll
 		for (int j = 0; j < 8; j++)
 			x[j] = c.scale ? __fmul_rn(v[j], shared.scale[i]) : v[j];
-		u32 random[8];
+		u32 random[4];
 		if (c.flags & STOCHASTIC)
 			random8(shared.key[i], index(c, row, col), random);
 		encode8(c.format, x, c.flags & STOCHASTIC, random, words);
@@ -342,7 +342,7 @@ struct Result {
 			for (int j = 0; j < 8; j++)
 				x[j] = __fmul_rn(x[j], scale);
 			if (stochastic) {
-				u32 random[8];
+				u32 random[4];
 				random8(shared.key[i], index(c, t.row + r, t.col), random);
 				encode8<FORMAT>(x, random, words[r]);
 			} else {
