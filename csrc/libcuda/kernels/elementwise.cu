@@ -15,7 +15,7 @@ KERNEL(add, AddArgs, TILE_THREADS, 2) {
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		t.each_row<2>({&a.a, &a.b}, [&](int r, const float x[2][8]) {
+		t.each_row(Operands<2>({&a.a, &a.b}), [&](int r, const float x[2][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[r][i] = x[0][i] + x[1][i];
@@ -42,7 +42,7 @@ KERNEL(activation, ActivationArgs, TILE_THREADS, 2) {
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[r][i] = a.kind == GELU ? x[0][i] * normal_cdf(x[0][i]) : x[0][i] < 0.0f ? 0.0f : x[0][i];
@@ -64,7 +64,7 @@ KERNEL(activation_grad, ActivationGradArgs, TILE_THREADS, 2) {
 	Result dx(a.dx, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float in[2][8]) {
+		t.each_row(Operands<2>({&a.dout, &a.x}), [&](int r, const float in[2][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				const float dout = in[0][i], x = in[1][i];
@@ -95,14 +95,14 @@ KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 2) {
 	Result out(casts, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[r][i] = x[0][i];
 		});
 		scale_tile(t, a.row_scale, a.col_scale, v);
 		if (a.residual.p) {
-			t.each_row<1>({&a.residual}, [&](int r, const float x[1][8]) {
+			t.each_row(Operands<1>({&a.residual}), [&](int r, const float x[1][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					v[r][i] = __fadd_rn(v[r][i], x[0][i]);

@@ -27,7 +27,7 @@ __device__ inline void gated(const float up[8], const float gate[8], float v[8])
 
 // gated_tile is that of a tile.
 __device__ inline void gated_tile(const Tile &t, const Tensor &up, const Tensor &gate, float v[TILE_EACH][8]) {
-	t.each_row<2>({&up, &gate}, [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
+	t.each_row(Operands<2>({&up, &gate}), [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
 }
 
 struct SwiGLUArgs {
@@ -58,7 +58,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	for (; t.more(); t.next()) {
 		float v[TILE_EACH][8];
 		if (a.factor_of_up) {
-			t.each_row<1>({&a.up}, [&](int r, const float x[1][8]) {
+			t.each_row(Operands<1>({&a.up}), [&](int r, const float x[1][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					v[r][i] = x[0][i];
@@ -107,7 +107,7 @@ KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 2) {
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
 			inv_row[r] = a.row_factor.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.row_factor.f32()[t.row + r]) : 1.0f;
-		t.each_row<3>({&a.dout, &a.up, &a.gate}, [&](int r, const float x[3][8]) {
+		t.each_row(Operands<3>({&a.dout, &a.up, &a.gate}), [&](int r, const float x[3][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				// da is the gradient of up ⊙ silu(gate).

@@ -18,7 +18,7 @@ KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 2) {
 	Tile t(a.rows, a.cols, a.cols);
 	float inv[TILE_EACH] = {};
 	for (; t.more(); t.next())
-		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
 			float squares = 0.0f;
 #pragma unroll
 			for (int i = 0; i < 8; i++)
@@ -34,7 +34,7 @@ KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 2) {
 	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float v[TILE_EACH][8], gain[8];
 		values8(a.gain, t.fetch_row(a.gain), gain);
-		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[r][i] = x[0][i] * inv[r] * gain[i];
@@ -63,7 +63,7 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 	for (; t.more(); t.next()) {
 		float gain[8];
 		values8(a.gain, t.fetch_row(a.gain), gain);
-		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float x[2][8]) {
+		t.each_row(Operands<2>({&a.dout, &a.x}), [&](int r, const float x[2][8]) {
 			float part = 0.0f;
 #pragma unroll
 			for (int i = 0; i < 8; i++)
@@ -82,7 +82,7 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 		float v[TILE_EACH][8], gain[8];
 		values8(a.gain, t.fetch_row(a.gain), gain);
 		__syncthreads(); // the last tile may still be read
-		t.each_row<2>({&a.dout, &a.x}, [&](int r, const float x[2][8]) {
+		t.each_row(Operands<2>({&a.dout, &a.x}), [&](int r, const float x[2][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				const float dy = x[0][i], normal = x[1][i] * inv[r];
@@ -91,7 +91,7 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 			}
 		});
 		if (a.residual.p)
-			t.each_row<1>({&a.residual}, [&](int r, const float x[1][8]) {
+			t.each_row(Operands<1>({&a.residual}), [&](int r, const float x[1][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					v[r][i] += x[0][i];

@@ -121,7 +121,7 @@ template <bool BLOCKS> __device__ inline void quantize_tiles(const QuantizeArgs 
 	Result out(a.out, a.cols, shared);
 	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		t.each_row<1>({&a.x}, [&](int r, const float x[1][8]) {
+		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
 				v[r][i] = x[0][i];

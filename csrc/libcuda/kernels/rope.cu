@@ -48,7 +48,7 @@ KERNEL(rope, RopeArgs, TILE_THREADS, 2) {
 			Tensor other = a.x;
 			other.p = (u8 *)a.x.p + (first ? half : -half) * (a.x.format == F32 ? 4 : 2);
 			const float2 *const turn = turns + (first ? at : at - half);
-			t.each_row<2>({&a.x, &other}, [&](int r, const float x[2][8]) {
+			t.each_row(Operands<2>({&a.x, &other}), [&](int r, const float x[2][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
 					v[r][i] = x[0][i] * turn[r * half + i].x + (first ? -x[1][i] : x[1][i]) * turn[r * half + i].y;

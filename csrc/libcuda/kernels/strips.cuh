@@ -43,7 +43,7 @@ template <int N, class F> __device__ inline void each_strip_row(const Tensor *co
 	Tile t(rows, cols, TILE_COLS);
 	t.row += blockIdx.x * (STRIP_ROWS - TILE_ROWS);
 	for (int i = 0; i < STRIP_ROWS / TILE_ROWS; i++, t.row += TILE_ROWS)
-		t.each_row<N>(x, [&](int, const float v[N][8]) { f(v); });
+		t.each_row(Operands<N>(x), [&](int, const float v[N][8]) { f(v); });
 }
 
 // strips_max is the largest of a column's maxima.

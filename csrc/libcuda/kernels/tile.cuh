@@ -31,6 +31,24 @@ const int TILE_EACH = TILE_ROWS / (TILE_THREADS / 32); // rows of a thread
 const int TILE_COLS = 256;
 const int TILE_SPAN = 2048; // columns of a block, where rows need not stay whole
 
+// Operands are what a kernel reads by tiles, and what is the same of them for all its
+// tiles.
+template <int N> struct Operands {
+	const Tensor *x[N];
+	bool vectors; // all have sixteen bits, and rows that can be read in vectors
+	bool plain;   // and are BF16 without a scale
+
+	__device__ Operands(const Tensor *const (&list)[N]) : vectors(true), plain(true) {
+#pragma unroll
+		for (int k = 0; k < N; k++) {
+			x[k] = list[k];
+			vectors = vectors && x[k]->format != F32 && in_vectors(x[k]->p, x[k]->ld, 2);
+			plain = plain && x[k]->format == BF16 && !x[k]->scale;
+		}
+	}
+	__device__ const Tensor &operator[](int k) const { return *x[k]; }
+};
+
 // Tile is where a thread is: the first of its rows, its 8 columns and how many of
 // them there are. Every thread of a block goes through the same tiles.
 struct Tile {
@@ -61,24 +79,26 @@ struct Tile {
 	// each_row calls f(r, v) with the thread's elements of N operands. All that is
 	// fetched of formats of sixteen bits is fetched before any of it is used; of FP32
 	// so much is a row.
-	template <int N, class F> __device__ void each_row(const Tensor *const (&x)[N], const F &f) const {
-		bool quick = whole();
-#pragma unroll
-		for (int k = 0; k < N; k++)
-			quick = quick && x[k]->format != F32 && in_vectors(x[k]->p, x[k]->ld, 2);
-		if (quick) {
+	template <int N, class F> __device__ void each_row(const Operands<N> &x, const F &f) const {
+		if (x.vectors && whole()) {
 			uint4 raw[TILE_EACH][N];
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++)
 #pragma unroll
 				for (int k = 0; k < N; k++)
-					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k]->p + offset(row, x[k]->ld, (u32)col) + r * (i64)(u32)x[k]->ld));
+					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k].p + offset(row, x[k].ld, (u32)col) + r * (i64)(u32)x[k].ld));
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++) {
 				float v[N][8];
+				if (x.plain) {
 #pragma unroll
-				for (int k = 0; k < N; k++)
-					values8(*x[k], Eight{{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}}, v[k]);
+					for (int k = 0; k < N; k++)
+						decode8<BF16>(Eight{{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}}, v[k]);
+				} else {
+#pragma unroll
+					for (int k = 0; k < N; k++)
+						values8(x[k], Eight{{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}}, v[k]);
+				}
 				f(r, v);
 			}
 			return;
@@ -89,10 +109,10 @@ struct Tile {
 			float v[N][8];
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				e[k] = fetch8(*x[k], row + r, col, n(r));
+				e[k] = fetch8(x[k], row + r, col, n(r));
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				values8(*x[k], e[k], v[k]);
+				values8(x[k], e[k], v[k]);
 			f(r, v);
 		}
 	}
@@ -174,8 +194,8 @@ template <int COLS> struct Turn {
 	}
 
 	// write writes the columns of one word and 8 rows of a tile, which begins at
-	// (row0, col0) of the matrix, to its transpose.
-	template <int SIZE> __device__ void write(u32 g, const Cast &c, int row0, int col0, int rows, int cols) const {
+	// (row0, col0) of the matrix, to its transpose. vectors is in_vectors of that.
+	template <int SIZE> __device__ void write(u32 g, void *out, u32 ld, bool vectors, int row0, int col0, int rows, int cols) const {
 		const int r = g / 8 % 4 * 8, word = g % 8 + g / 32 * 8;
 		const int col = col0 + word * 4 / SIZE, n = min(8, rows - row0 - r);
 		if (n <= 0 || col >= cols)
@@ -185,33 +205,30 @@ template <int COLS> struct Turn {
 		for (int j = 0; j < 8; j++)
 			w[j] = words[(r + j) * pitch(SIZE) + word];
 		columns<SIZE>(w, column);
-		const i64 at = offset(col, c.ld, (u32)(row0 + r));
-		if (n == 8 && col + 4 / SIZE <= cols && in_vectors(c.out, c.ld, SIZE)) {
+		const i64 at = offset(col, ld, (u32)(row0 + r));
+		if (n == 8 && col + 4 / SIZE <= cols && vectors) {
 #pragma unroll
 			for (int e = 0; e < 4 / SIZE; e++)
-				store_vector((u8 *)c.out + (at + e * (i64)(u32)c.ld) * SIZE, column[e], 8 * SIZE);
+				store_vector((u8 *)out + (at + e * (i64)ld) * SIZE, column[e], 8 * SIZE);
 			return;
 		}
 #pragma unroll
 		for (int e = 0; e < 4 / SIZE; e++)
 			if (col + e < cols)
-				store8(c.out, at + e * (i64)(u32)c.ld, SIZE, n, column[e]);
+				store8(out, at + e * (i64)ld, SIZE, n, column[e]);
 	}
 
 	// flush writes the tile: a thread takes a word after the other.
 	template <int SIZE> __device__ void flush(const Cast &c, int row0, int col0, int rows, int cols) const {
 		for (u32 g = threadIdx.x; g < COLS * SIZE / 4 * (TILE_ROWS / 8); g += blockDim.x)
-			write<SIZE>(g, c, row0, col0, rows, cols);
+			write<SIZE>(g, c.out, (u32)c.ld, in_vectors(c.out, c.ld, SIZE), row0, col0, rows, cols);
 	}
 	__device__ void flush(const Cast &c, int row0, int col0, int rows, int cols) const {
-		const int size = size_of(c.format);
-		for (u32 g = threadIdx.x; g < COLS * size / 4 * (TILE_ROWS / 8); g += blockDim.x)
-			if (size == 4)
-				write<4>(g, c, row0, col0, rows, cols);
-			else if (size == 2)
-				write<2>(g, c, row0, col0, rows, cols);
-			else
-				write<1>(g, c, row0, col0, rows, cols);
+		switch (size_of(c.format)) {
+		case 4: return flush<4>(c, row0, col0, rows, cols);
+		case 2: return flush<2>(c, row0, col0, rows, cols);
+		default: flush<1>(c, row0, col0, rows, cols);
+		}
 	}
 };
 
@@ -228,39 +245,54 @@ __device__ inline Turn<TILE_COLS> &tile_turn(bool second = false) {
 // casts (backend.Cast). The block's threads make it and call its methods
 // together.
 struct Result {
-	// What all threads share of a result, in shared memory.
+	// Way is how a cast is stored, in shared memory, where all threads find it: what of
+	// it is the same for all tiles is found out once. A cast whose codes are those of
+	// the next one, in another orientation, is stored with it.
+	struct Way {
+		u64 key, first; // of random bits; first is the index of element (0, 0)
+		u8 *out, *turned; // null where there is none
+		u32 ld, ld_turned;
+		float scale;
+		int how;  // F32, BF16, E4M3, E5M2 in vectors, or EACH
+		int next; // cast to be stored then
+		int random;
+	};
+	enum { EACH = -1 };
+
 	struct Shared {
-		u64 key[MAX_CASTS];
-		float scale[MAX_CASTS];
-		int vectors[MAX_CASTS];
-		int again[MAX_CASTS];   // the codes are those of the cast before, in another orientation
-		u64 first;               // index of element (0, 0) if rows are tokens
+		Way way[MAX_CASTS];
 		u32 top;
 	};
 
 	const Casts &casts;
 	int cols;
+	bool looks; // a cast wants the maximum
 	Shared &shared;
 	// The largest of what this thread has stored, as unsigned bits and as signed
 	// ones: of all numbers or the negative ones, and of the positive ones.
 	u32 top;
 	int most;
 
-	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), shared(shared), top(0), most(0) {
+	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), shared(shared), top(0), most(0) {
 		const int i = threadIdx.x;
+		for (int k = 0; k < casts.n; k++)
+			looks |= casts.cast[k].amax != nullptr;
 		if (i < casts.n) {
-			const Cast &c = casts.cast[i], &before = casts.cast[max(0, i - 1)];
-			shared.scale[i] = c.scale ? *c.scale : 1.0f;
-			shared.key[i] = c.flags & STOCHASTIC ? stream_key(casts.control, c.name_key) : 0;
-			shared.vectors[i] = vectors(c);
-			shared.again[i] = i > 0 && vectors(before) && c.format == before.format && c.scale == before.scale &&
-			                  (c.name_key == before.name_key || !(c.flags & STOCHASTIC)) &&
-			                  ((c.flags ^ before.flags) & ~(i64)TRANSPOSE) == 0 && !by_block(c);
+			const Cast &c = casts.cast[i];
+			const bool turned = c.flags & TRANSPOSE, both = i + 1 < casts.n && together(c, casts.cast[i + 1]);
+			const Cast &other = casts.cast[i + both];
+			Way &w = shared.way[i];
+			w.random = (c.flags & STOCHASTIC) != 0;
+			w.key = w.random ? stream_key(casts.control, c.name_key) : 0;
+			w.first = c.flags & TOKENS ? control_token(casts.control) * (u64)cols : 0;
+			w.scale = c.scale ? *c.scale : 1.0f;
+			w.how = vectors(c) ? (int)c.format : EACH;
+			w.next = i + 1 + both;
+			w.out = (u8 *)(!turned ? c.out : both ? other.out : nullptr), w.ld = (u32)(turned ? other.ld : c.ld);
+			w.turned = (u8 *)(turned ? c.out : both ? other.out : nullptr), w.ld_turned = (u32)(turned ? c.ld : other.ld);
 		}
-		if (i == 0) {
-			shared.first = control_token(casts.control) * (u64)cols;
+		if (i == 0)
 			shared.top = 0;
-		}
 		__syncthreads();
 	}
 
@@ -270,31 +302,36 @@ struct Result {
 		return cols % 8 == 0 && in_vectors(c.out, c.ld, size_of(c.format)) && (fp8 || (wide && !(c.flags & TRANSPOSE)));
 	}
 
-	// index is the place of an element's random bits in the stream of a cast.
-	__device__ u64 index(const Cast &c, i64 row, i64 col) const {
-		return (u64)(u32)row * (u32)cols + (u32)col + (c.flags & TOKENS ? shared.first : 0);
+	// together says whether two casts have the same codes of FP8, in both orientations.
+	__device__ bool together(const Cast &c, const Cast &d) const {
+		return vectors(c) && vectors(d) && size_of(c.format) == 1 && c.format == d.format && c.scale == d.scale &&
+		       (c.name_key == d.name_key || !(c.flags & STOCHASTIC)) && (c.flags ^ d.flags) == TRANSPOSE && !by_block(c) && !by_block(d);
 	}
+
+	// index is the place of an element's random bits in the stream of a cast.
+	__device__ u64 index(const Way &w, i64 row, i64 col) const { return (u64)(u32)row * (u32)cols + (u32)col + w.first; }
 
 	// encode makes the codes of 8 elements from (row, col) on for cast i, where cols and
 	// col are multiples of 8.
 	__device__ void encode(int i, const float v[8], i64 row, i64 col, u32 words[8]) const {
 		const Cast &c = casts.cast[i];
+		const Way &w = shared.way[i];
 		float x[8];
 #pragma unroll
 		for (int j = 0; j < 8; j++)
-			x[j] = c.scale ? __fmul_rn(v[j], shared.scale[i]) : v[j];
+			x[j] = c.scale ? __fmul_rn(v[j], w.scale) : v[j];
 		u32 random[4];
-		if (c.flags & STOCHASTIC)
-			random8(shared.key[i], index(c, row, col), random);
-		encode8(c.format, x, c.flags & STOCHASTIC, random, words);
+		if (w.random)
+			random8(w.key, index(w, row, col), random);
+		encode8(c.format, x, w.random, random, words);
 	}
 
 	// place1 stores one element, as cast i wants it.
 	__device__ void place1(int i, float v, i64 row, i64 col) const {
 		const Cast &c = casts.cast[i];
-		const bool stochastic = c.flags & STOCHASTIC;
-		const float x = c.scale ? __fmul_rn(v, shared.scale[i]) : v;
-		const u32 code = encode1(c.format, x, stochastic, stochastic ? random_bits(shared.key[i], index(c, row, col)) : 0);
+		const Way &w = shared.way[i];
+		const float x = c.scale ? __fmul_rn(v, w.scale) : v;
+		const u32 code = encode1(c.format, x, w.random, w.random ? random_bits(w.key, index(w, row, col)) : 0);
 		::store1(c.out, c.flags & TRANSPOSE ? col * c.ld + row : row * c.ld + col, c.format, code);
 	}
 
@@ -324,13 +361,13 @@ struct Result {
 			}
 	}
 
-	// encode_tile makes a tile's codes of one format. Without a scale it is 1, which
-	// changes no code.
+	// encode_tile makes a tile's codes of one format for cast i. Without a scale it is
+	// 1, which changes no code.
 	template <int FORMAT, int WORDS, class Scaled>
 	__device__ void encode_tile(const Tile &t, int i, const float v[TILE_EACH][8], const Scaled &scaled, u32 words[TILE_EACH][WORDS]) const {
-		const Cast &c = casts.cast[i];
-		const bool stochastic = c.flags & STOCHASTIC;
-		const float scale = shared.scale[i];
+		const Way &w = shared.way[i];
+		const bool random = w.random;
+		const float scale = w.scale;
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++) {
 			float x[8];
@@ -341,10 +378,10 @@ struct Result {
 #pragma unroll
 			for (int j = 0; j < 8; j++)
 				x[j] = __fmul_rn(x[j], scale);
-			if (stochastic) {
-				u32 random[4];
-				random8(shared.key[i], index(c, t.row + r, t.col), random);
-				encode8<FORMAT>(x, random, words[r]);
+			if (random) {
+				u32 bits[4];
+				random8(w.key, index(w, t.row + r, t.col), bits);
+				encode8<FORMAT>(x, bits, words[r]);
 			} else {
 				encode8<FORMAT>(x, words[r]);
 			}
@@ -352,25 +389,32 @@ struct Result {
 	}
 
 	// place stores the codes of a tile, rows of eight or none.
-	template <int SIZE, int WORDS> __device__ void place(const Tile &t, const Cast &c, const u32 words[TILE_EACH][WORDS]) const {
-		u8 *const to = (u8 *)c.out + offset(t.row, c.ld, (u32)t.col) * SIZE;
+	template <int SIZE, int WORDS> __device__ void place(const Tile &t, u8 *out, u32 ld, const u32 words[TILE_EACH][WORDS]) const {
+		u8 *const to = out + offset(t.row, ld, (u32)t.col) * SIZE;
+		if (t.whole()) {
+#pragma unroll
+			for (int r = 0; r < TILE_EACH; r++)
+				store_vector(to + r * (i64)ld * SIZE, words[r], 8 * SIZE);
+			return;
+		}
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
 			if (t.n(r) > 0)
-				store_vector(to + r * (i64)(u32)c.ld * SIZE, words[r], 8 * SIZE);
+				store_vector(to + r * (i64)ld * SIZE, words[r], 8 * SIZE);
 	}
 
 	// place_turned stores a tile of FP8 transposed. A half of the shared memory may be
 	// filled again after the barrier of the next one: then all threads have written
 	// it out.
-	__device__ void place_turned(Tile &t, const Cast &c, const u32 codes[TILE_EACH][2]) const {
+	__device__ void place_turned(Tile &t, u8 *out, u32 ld, const u32 codes[TILE_EACH][2]) const {
 		Turn<TILE_COLS> &turn = tile_turn(t.second);
 		t.second = !t.second;
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
 			turn.put<1>(threadIdx.x / 32 * TILE_EACH + r, threadIdx.x % 32 * 8, codes[r]);
 		__syncthreads();
-		turn.flush<1>(c, t.row0, t.col0, t.rows, t.cols);
+		if (threadIdx.x < TILE_COLS / 4 * (TILE_ROWS / 8)) // the words of 8 rows
+			turn.write<1>(threadIdx.x, out, ld, true, t.row0, t.col0, t.rows, t.cols);
 	}
 
 	// place_each stores a tile element by element: for what vectors do not fit, wide
@@ -403,35 +447,36 @@ struct Result {
 	// store stores a tile, 8 elements of each of a thread's rows. scaled.with(i, t,
 	// r, v) may give cast i values of its own.
 	template <class Scaled> __device__ void store(Tile &t, const float v[TILE_EACH][8], const Scaled &scaled) {
-		see(t, v);
-		u32 codes[TILE_EACH][2]; // of FP8, which the next cast may want again
+		if (looks)
+			see(t, v);
 #pragma unroll 1
-		for (int i = 0; i < (int)casts.n; i++) {
-			const Cast &c = casts.cast[i];
-			const int format = (int)c.format;
-			if (!shared.vectors[i]) {
+		for (int i = 0; i < (int)casts.n; i = shared.way[i].next) {
+			const Way &w = shared.way[i];
+			const int how = w.how;
+			if (how == EACH) {
 				place_each(t, i, v, scaled);
-			} else if (format == F32) {
+			} else if (how == F32) {
 				u32 words[TILE_EACH][8];
 #pragma unroll
 				for (int r = 0; r < TILE_EACH; r++)
 #pragma unroll
 					for (int j = 0; j < 8; j++)
-						words[r][j] = __float_as_uint(c.scale ? __fmul_rn(v[r][j], shared.scale[i]) : v[r][j]);
-				place<4>(t, c, words);
-			} else if (format == BF16) {
+						words[r][j] = __float_as_uint(casts.cast[i].scale ? __fmul_rn(v[r][j], w.scale) : v[r][j]);
+				place<4>(t, w.out, w.ld, words);
+			} else if (how == BF16) {
 				u32 words[TILE_EACH][4];
 				encode_tile<BF16>(t, i, v, scaled, words);
-				place<2>(t, c, words);
+				place<2>(t, w.out, w.ld, words);
 			} else {
-				if (!shared.again[i] && format == E4M3)
+				u32 codes[TILE_EACH][2];
+				if (how == E4M3)
 					encode_tile<E4M3>(t, i, v, scaled, codes);
-				else if (!shared.again[i])
-					encode_tile<E5M2>(t, i, v, scaled, codes);
-				if (c.flags & TRANSPOSE)
-					place_turned(t, c, codes);
 				else
-					place<1>(t, c, codes);
+					encode_tile<E5M2>(t, i, v, scaled, codes);
+				if (w.out)
+					place<1>(t, w.out, w.ld, codes);
+				if (w.turned)
+					place_turned(t, w.turned, w.ld_turned, codes);
 			}
 		}
 	}
