@@ -9,9 +9,31 @@ struct CrossEntropyArgs {
 	void *scratch;
 };
 
-// cross_entropy goes through a row twice: once for maximum and sum together, the
-// sum being taken again by a factor where a larger maximum comes, once for the
-// gradient. A target outside the vocabulary makes NaN of both.
+// Softmax is the maximum that a thread has seen of its columns, and the sum of
+// exponentials below it.
+struct Softmax {
+	float top, sum;
+
+	// add takes the first n of eight columns. Where a larger maximum comes, the sum is
+	// taken again by a factor.
+	__device__ void add(const float v[8], int n) {
+		float most = top, part = 0.0f;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			most = i < n ? fmaxf(most, v[i]) : most;
+		if (most > top)
+			sum *= expf(top - most), top = most;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			part += i < n ? expf(v[i] - top) : 0.0f;
+		sum += part;
+	}
+};
+
+// cross_entropy goes through a row twice: once for maximum and sum together, once for
+// the gradient. A target outside the vocabulary makes NaN of both. Eight columns that
+// are all there, and have no target among them, are the rule: for them nothing is
+// asked of each.
 KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 	const i64 row = blockIdx.x;
 	const int target = a.targets.i32()[row];
@@ -20,26 +42,19 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 	float loss = target < 0 ? 0.0f : nan, factor = loss, top = -infinity;
 	const bool sound = target >= 0 && target < a.valid; // the same for the block
 	if (sound) {
-		float sum = 0.0f;
+		Softmax x = {-infinity, 0.0f};
 		for (i64 col = threadIdx.x * 8; col < a.valid; col += LOSS_THREADS * 8) {
-			float v[8], most = top;
+			float v[8];
 			const int n = (int)min(8ll, a.valid - col);
 			load8(a.logits, row, col, n, v);
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				most = i < n ? fmaxf(most, v[i]) : most;
-			if (most > top)
-				sum *= expf(top - most), top = most;
-			float part = 0.0f;
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				part += i < n ? expf(v[i] - top) : 0.0f;
-			sum += part;
+			if (n == 8)
+				x.add(v, 8);
+			else
+				x.add(v, n);
 		}
-		const float mine = top;
-		top = over_block<Max, float>(top, -infinity);
+		top = over_block<Max, float>(x.top, -infinity);
 		// A thread without columns has no sum, and nothing to scale.
-		const double total = block_sum(sum == 0.0f ? 0.0 : (double)sum * (double)expf(mine - top));
+		const double total = block_sum(x.sum == 0.0f ? 0.0 : (double)x.sum * (double)expf(x.top - top));
 		loss = (float)((double)top - (double)load_value(a.logits, row, target) + log(total));
 		factor = (float)((double)inv_tokens / total);
 	}
@@ -52,13 +67,19 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 		const int n = (int)min(8ll, a.cols - col);
 		if (sound)
 			load8(a.logits, row, col, n, v);
+		if (sound && col + 8 <= a.valid && (u32)(target - (int)col) >= 8) {
 #pragma unroll
-		for (int i = 0; i < 8; i++) {
-			v[i] = sound ? expf(v[i] - top) * factor : factor;
-			if (sound && col + i == target)
-				v[i] -= inv_tokens;
-			if (col + i >= a.valid)
-				v[i] = 0.0f;
+			for (int i = 0; i < 8; i++)
+				v[i] = expf(v[i] - top) * factor;
+		} else {
+#pragma unroll
+			for (int i = 0; i < 8; i++) {
+				v[i] = sound ? expf(v[i] - top) * factor : factor;
+				if (sound && col + i == target)
+					v[i] -= inv_tokens;
+				if (col + i >= a.valid)
+					v[i] = 0.0f;
+			}
 		}
 		u32 words[8];
 		encode8(a.dlogits.format, v, false, nullptr, words);
