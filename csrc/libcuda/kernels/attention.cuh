@@ -66,7 +66,7 @@ template <int D> struct Sheet {
 #pragma unroll
 					for (int j = 0; j < 8; j++) {
 						v[j] = p[(first + r) * pitch() + col + j];
-						out.top = max(out.top, magnitude(v[j]));
+						out.peak.see(magnitude(v[j]));
 					}
 					u32 words[8];
 					out.encode(i, v, row0 + first + r, col0 + col, words);

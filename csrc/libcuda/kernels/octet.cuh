@@ -93,6 +93,25 @@ __device__ inline u32 top8(u32 top, const float v[8]) {
 	return top;
 }
 
+// Peak is the largest magnitude of what it has seen, in an instruction a number: the
+// largest as unsigned bits, which is of all numbers or of the negative ones, and as
+// signed ones, of the positive ones.
+struct Peak {
+	u32 high;
+	int positive;
+
+	__device__ Peak() : high(0), positive(0) {}
+	__device__ void see(const float v[8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i += 2) {
+			high = max(max(high, __float_as_uint(v[i])), __float_as_uint(v[i + 1]));
+			positive = max(max(positive, (int)__float_as_uint(v[i])), (int)__float_as_uint(v[i + 1]));
+		}
+	}
+	__device__ void see(u32 magnitude) { positive = max(positive, (int)magnitude); }
+	__device__ u32 top() const { return max(high & 0x7fffffffu, (u32)positive); }
+};
+
 // fold_amax is *amax = max(*amax, top), of the bits of magnitudes.
 __device__ inline void fold_amax(float *amax, u32 top) { atomicMax((u32 *)amax, top); }
 

@@ -106,6 +106,7 @@ struct Adam {
 // Rule is the arithmetic of one step, which adamw_begin computes in float64.
 struct Rule {
 	float coef, beta1, rest1, beta2, rest2, decay, rate, root_factor, epsilon;
+	int mild; // what a root is multiplied with and added to is of ordinary size: see directions
 };
 
 struct AdamWArgs {
@@ -134,6 +135,7 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	r.epsilon = (float)a.eps;
 	r.rate = (float)(a.eps_form ? lr / correction1 : lr * root2 / correction1);
 	r.root_factor = a.eps_form ? (float)(1 / root2) : 1.0f;
+	r.mild = r.root_factor >= 1.0f && r.root_factor <= 0x1p20f && r.epsilon >= 0.0f && r.epsilon <= 0x1p20f;
 	*a.scratch = r;
 }
 
@@ -147,6 +149,8 @@ struct Chunk {
 		from = chunk % across * t.span;
 		end = min(t.cols, from + t.span);
 	}
+	// The rest of a chunk.
+	__device__ Chunk(const Chunk &c, int done) : row(c.row), from(c.from + done), end(c.end) {}
 };
 
 // slot is the place of an element's scale among those of its state.
@@ -177,39 +181,116 @@ template <class F> __device__ inline void each_group(const Adam &t, const Chunk 
 		}
 }
 
-// update computes the new values of n elements. The two visits of an element
-// must get the same bits, in two kernels: so no operation may be fused.
-__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
-	const Tensor grad = {(void *)t.grad, t.ld, F32, nullptr};
-	Eight codes[3];
-	float scale[3], g[8];
-	const Eight raw = fetch8(grad, row, col, n);
+// directions are m / (√v · root_factor + ε) of eight elements, each operation rounded to
+// nearest. CUDA's root and quotient ask of each number whether it is too large, too
+// small or none; here that is asked once of all eight. Where they are of ordinary
+// size, these are its own instructions for such numbers: m between 2^-90 and 2^60, v
+// between 2^-100 and 2^20 leave no denormal, and no overflow, on the way.
+__device__ inline void directions(const Rule &r, const float m[8], const float v[8], float d[8]) {
+#ifdef __CUDA_ARCH__
+	u32 far_m = 0, far_v = 0; // above the smallest, as unsigned bits; m's without its sign
 #pragma unroll
-	for (int k = 0; k < 3; k++) {
-		const AdamState &s = t.state[k];
-		codes[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n); // the kernel writes there, too
-		scale[k] = s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f;
+	for (int i = 0; i < 8; i += 2) {
+		far_m = max(max(far_m, 2 * __float_as_uint(m[i]) - (37u << 24)), 2 * __float_as_uint(m[i + 1]) - (37u << 24));
+		far_v = max(max(far_v, __float_as_uint(v[i]) - (27u << 23)), __float_as_uint(v[i + 1]) - (27u << 23));
 	}
-	values8(grad, raw, g);
+	if (r.mild && far_m < 150u << 24 && far_v < 120u << 23) {
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			float y, z;
+			asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v[i]));
+			const float s = __fmul_rn(v[i], y);
+			const float root = __fmaf_rn(__fmaf_rn(-s, s, v[i]), __fmul_rn(y, 0.5f), s);
+			const float by = __fadd_rn(__fmul_rn(root, r.root_factor), r.epsilon);
+			asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(by));
+			z = __fmaf_rn(z, __fmaf_rn(-by, z, 1.0f), z);
+			const float q = __fmul_rn(m[i], z);
+			d[i] = __fmaf_rn(z, __fmaf_rn(-by, q, m[i]), q);
+		}
+		return;
+	}
+#endif
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		d[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), r.root_factor), r.epsilon));
+}
+
+// Group is eight elements, or fewer, as they lie in memory.
+struct Group {
+	Eight grad, state[3];
+};
+
+// update computes their new values; scale dequantises the states that have one. The
+// two visits of an element must get the same bits, in two kernels: so no operation
+// may be fused.
+__device__ inline void update(const Adam &t, const Rule &r, const Group &e, const float scale[3], float x[3][8]) {
+	float g[8], direction[8];
+	decode8<F32>(e.grad, g);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
-		decode8((int)t.state[k].format, codes[k], x[k]);
-		if (t.state[k].scale_inv)
+		decode8((int)t.state[k].format, e.state[k], x[k]);
 #pragma unroll
-			for (int i = 0; i < 8; i++)
-				x[k][i] = __fmul_rn(x[k][i], scale[k]);
+		for (int i = 0; i < 8; i++)
+			x[k][i] = __fmul_rn(x[k][i], scale[k]);
 	}
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const float scaled = __fmul_rn(g[i], r.coef);
-		const float m = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
-		const float v = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
-		const float root = __fmul_rn(__fsqrt_rn(v), r.root_factor);
-		const float direction = __fdiv_rn(m, __fadd_rn(root, r.epsilon));
-		x[0][i] = __fsub_rn(__fmul_rn(x[0][i], r.decay), __fmul_rn(r.rate, direction));
-		x[1][i] = m, x[2][i] = v;
+		x[1][i] = __fadd_rn(__fmul_rn(r.beta1, x[1][i]), __fmul_rn(r.rest1, scaled));
+		x[2][i] = __fadd_rn(__fmul_rn(r.beta2, x[2][i]), __fmul_rn(r.rest2, __fmul_rn(scaled, scaled)));
 	}
+	directions(r, x[1], x[2], direction);
+#pragma unroll
+	for (int i = 0; i < 8; i++)
+		x[0][i] = __fsub_rn(__fmul_rn(x[0][i], r.decay), __fmul_rn(r.rate, direction[i]));
 }
+
+// update of n elements from col on reads them first. The kernel writes to the
+// states, too: they are not for the read-only path.
+__device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
+	Group e;
+	float scale[3];
+	e.grad = fetch8<true>(t.grad, row * t.ld + col, 4, n);
+#pragma unroll
+	for (int k = 0; k < 3; k++) {
+		const AdamState &s = t.state[k];
+		e.state[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n);
+		scale[k] = s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f;
+	}
+	update(t, r, e, scale, x);
+}
+
+// Quick is a chunk whose elements lie in eights that can be read at once, each state
+// with one scale or none: the rule.
+struct Quick {
+	const float *grad;
+	u8 *p[3];
+	float scale[3];
+	bool sound;
+
+	__device__ Quick(const Adam &t, const Chunk &c) {
+		grad = t.grad + c.row * t.ld + c.from;
+		sound = aligned(grad, 16);
+#pragma unroll
+		for (int k = 0; k < 3; k++) {
+			const AdamState &s = t.state[k];
+			const int size = size_of((int)s.format);
+			p[k] = (u8 *)s.p + (c.row * t.cols + c.from) * size;
+			scale[k] = s.scale_inv && !s.block ? *s.scale_inv : 1.0f;
+			sound = sound && !s.block && aligned(p[k], min(8 * size, 16));
+		}
+	}
+	__device__ void update(const Adam &t, const Rule &r, int at, float x[3][8]) const {
+		Group e;
+		e.grad = vector8<true>(grad + at, 4);
+#pragma unroll
+		for (int k = 0; k < 3; k++) {
+			const int size = size_of((int)t.state[k].format);
+			e.state[k] = vector8<false>(p[k] + (u32)at * size, size);
+		}
+		::update(t, r, e, scale, x);
+	}
+};
 
 __device__ inline bool one_scale(const AdamState &s) { return s.scale_inv && !s.block; }
 
@@ -224,22 +305,28 @@ KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 		return;
 	const Rule r = *a.scratch;
 	const Chunk c(t);
-	u32 top[3] = {};
-	each_group(t, c, [&](i64 col, int n) {
+	Peak peak[3];
+	const Quick q(t, c);
+	const int whole = q.sound ? (int)(c.end - c.from) & ~7 : 0;
+	for (int i = threadIdx.x * 8; i < whole; i += FLAT_THREADS * 8) {
+		float x[3][8];
+		q.update(t, r, i, x);
+#pragma unroll
+		for (int k = 0; k < 3; k++)
+			peak[k].see(x[k]);
+	}
+	each_group(t, Chunk(c, whole), [&](i64 col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
 #pragma unroll
 		for (int k = 0; k < 3; k++)
-			if (n == 8)
-				top[k] = top8(top[k], x[k]);
-			else
 #pragma unroll
-				for (int i = 0; i < 8; i++)
-					top[k] = max(top[k], i < n ? magnitude(x[k][i]) : 0);
+			for (int i = 0; i < 8; i++)
+				peak[k].see(i < n ? magnitude(x[k][i]) : 0);
 	});
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
-		const u32 most = block_max(top[k]);
+		const u32 most = block_max(peak[k].top());
 		if (threadIdx.x == 0 && one_scale(t.state[k]))
 			fold_amax(a.amaxes.out() + 3 * at + k, most);
 	}
@@ -263,26 +350,24 @@ KERNEL(adamw_scale, AdamWArgs, FLAT_THREADS, 1) {
 		a.amaxes.out()[i] = scale_of(s, a.amaxes.f32()[i], *s.scale_inv, a.pow2);
 }
 
-// write8 stores n new values of a state; first is the index of its first element's
-// random bits.
-__device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u64 first, i64 at, int n, float scale, bool floor, const float x[8]) {
+// encode makes the codes of eight new values of a state, times scale. random are their
+// bits.
+__device__ inline void encode(const AdamWArgs &a, const AdamState &s, float scale, bool floor, const u32 random[4], const float x[8], u32 w[8]) {
 	float v[8];
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		v[i] = s.scale_inv ? __fmul_rn(x[i], fabsf(scale)) : x[i];
-	u32 w[8], random[4];
-	const u64 index = first + (u64)at;
-	if (a.rounding && index % 8 == 0) {
-		random8(key, index, random);
-	} else if (a.rounding) {
-#pragma unroll
-		for (int i = 0; i < 8; i += 2)
-			random[i / 2] = random_bits(key, index + i) >> 16 | random_bits(key, index + i + 1);
-	}
+		v[i] = __fmul_rn(x[i], scale);
 	encode8(s.format, v, a.rounding, random, w);
+	if (!floor)
+		return;
+	// In every format the code of the smallest number is 1. A word without a zero code
+	// is not changed.
 	const int size = size_of(s.format);
-	if (floor) {
-		// In every format the code of the smallest number is 1.
+	bool zero = false;
+#pragma unroll
+	for (int j = 0; j < 4; j++)
+		zero |= size == 1 ? j < 2 && ((w[j] - 0x01010101u) & ~w[j] & 0x80808080u) : size == 2 && ((w[j] - 0x00010001u) & ~w[j] & 0x80008000u);
+	if (zero)
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			if (size == 1 && x[i] > 0.0f && (w[i / 4] >> (i % 4 * 8) & 0xffu) == 0)
@@ -290,8 +375,6 @@ __device__ inline void write8(const AdamWArgs &a, const AdamState &s, u64 key, u
 			if (size == 2 && x[i] > 0.0f && (w[i / 2] >> (i % 2 * 16) & 0xffffu) == 0)
 				w[i / 2] |= 1u << (i % 2 * 16);
 		}
-	}
-	store8(s.p, at, size, n, w);
 }
 
 KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
@@ -337,14 +420,41 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 		}
 	}
 	__syncthreads();
-	each_group(t, c, [&](i64 col, int n) {
+	const Quick q(t, c);
+	const u64 start = first + (u64)(c.row * t.cols + c.from);
+	const int whole = q.sound && start % 8 == 0 ? (int)(c.end - c.from) & ~7 : 0;
+	float by[3];
+#pragma unroll
+	for (int k = 0; k < 3; k++)
+		by[k] = t.state[k].scale_inv ? fabsf(scales[k]) : 1.0f;
+	for (int i = threadIdx.x * 8; i < whole; i += FLAT_THREADS * 8) {
+		float x[3][8];
+		q.update(t, r, i, x);
+#pragma unroll
+		for (int k = 0; k < 3; k++) {
+			u32 w[8], random[4];
+			if (a.rounding)
+				random8(key[k], start + (u32)i, random);
+			encode(a, t.state[k], by[k], k == 2 && a.floor_v, random, x[k], w);
+			const int size = size_of((int)t.state[k].format);
+			store_vector(q.p[k] + (u32)i * size, w, 8 * size);
+		}
+	}
+	each_group(t, Chunk(c, whole), [&](i64 col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
+		const i64 at = c.row * t.cols + col;
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];
-			const float scale = s.block ? slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block] : scales[k];
-			write8(a, s, key[k], first, c.row * t.cols + col, n, scale, k == 2 && a.floor_v, x[k]);
+			const float scale = s.block ? fabsf(slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block]) : by[k];
+			u32 w[8], random[4];
+			if (a.rounding)
+#pragma unroll
+				for (int i = 0; i < 8; i += 2)
+					random[i / 2] = random_bits(key[k], first + at + i) >> 16 | random_bits(key[k], first + at + i + 1);
+			encode(a, s, scale, k == 2 && a.floor_v, random, x[k], w);
+			store8(s.p, at, size_of(s.format), n, w);
 		}
 	});
 	if (!blocks)

@@ -268,12 +268,9 @@ struct Result {
 	int cols;
 	bool looks; // a cast wants the maximum
 	Shared &shared;
-	// The largest of what this thread has stored, as unsigned bits and as signed
-	// ones: of all numbers or the negative ones, and of the positive ones.
-	u32 top;
-	int most;
+	Peak peak; // of what this thread has stored
 
-	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), shared(shared), top(0), most(0) {
+	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), shared(shared) {
 		const int i = threadIdx.x;
 		for (int k = 0; k < casts.n; k++)
 			looks |= casts.cast[k].amax != nullptr;
@@ -337,27 +334,21 @@ struct Result {
 
 	// store1 stores one element: for kernels whose threads do not have rows of eight.
 	__device__ void store1(float v, i64 row, i64 col) {
-		top = max(top, magnitude(v));
+		peak.see(magnitude(v));
 		for (int i = 0; i < casts.n; i++)
 			place1(i, v, row, col);
 	}
 
 	// see takes a tile into the maximum.
 	__device__ void see(const Tile &t, const float v[TILE_EACH][8]) {
-		if (!t.whole()) {
-#pragma unroll
-			for (int r = 0; r < TILE_EACH; r++)
-#pragma unroll
-				for (int j = 0; j < 8; j++)
-					top = max(top, j < t.n(r) ? magnitude(v[r][j]) : 0);
-			return;
-		}
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
+			if (t.whole()) {
+				peak.see(v[r]);
+			} else {
 #pragma unroll
-			for (int j = 0; j < 8; j += 2) {
-				top = max(max(top, __float_as_uint(v[r][j])), __float_as_uint(v[r][j + 1]));
-				most = max(max(most, (int)__float_as_uint(v[r][j])), (int)__float_as_uint(v[r][j + 1]));
+				for (int j = 0; j < 8; j++)
+					peak.see(j < t.n(r) ? magnitude(v[r][j]) : 0);
 			}
 	}
 
@@ -488,7 +479,7 @@ struct Result {
 
 	// end folds the block's maximum into the casts' amaxes.
 	__device__ void end() {
-		const u32 highest = warp_max(max(top & 0x7fffffffu, (u32)most));
+		const u32 highest = warp_max(peak.top());
 		if (threadIdx.x % 32 == 0)
 			atomicMax(&shared.top, highest);
 		__syncthreads();
