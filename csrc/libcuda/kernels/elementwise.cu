@@ -10,18 +10,25 @@ struct AddArgs {
 	void *scratch;
 };
 
+template <bool PLAIN> __device__ inline void add_tile(const Operands<2> &x, Tile &t, Result &out) {
+	float v[TILE_EACH][8];
+	t.each_row<PLAIN>(x, [&](int r, const float x[2][8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[r][i] = x[0][i] + x[1][i];
+	});
+	out.store<PLAIN>(t, v);
+}
+
 KERNEL(add, AddArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
-	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[TILE_EACH][8];
-		t.each_row(Operands<2>({&a.a, &a.b}), [&](int r, const float x[2][8]) {
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[r][i] = x[0][i] + x[1][i];
-		});
-		out.store(t, v);
-	}
+	const Operands<2> x({&a.a, &a.b});
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next())
+		if (x.plain && out.vectors && t.full())
+			add_tile<true>(x, t, out);
+		else
+			add_tile<false>(x, t, out);
 	out.end();
 }
 

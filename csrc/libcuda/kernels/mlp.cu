@@ -25,9 +25,9 @@ __device__ inline void gated(const float up[8], const float gate[8], float v[8])
 		v[i] = __fmul_rn(up[i], __fmul_rn(gate[i], sigmoid(gate[i])));
 }
 
-// gated_tile is that of a tile.
-__device__ inline void gated_tile(const Tile &t, const Tensor &up, const Tensor &gate, float v[TILE_EACH][8]) {
-	t.each_row(Operands<2>({&up, &gate}), [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
+// gated_tile is that of a tile; x are both.
+template <bool PLAIN> __device__ inline void gated_tile(const Tile &t, const Operands<2> &x, float v[TILE_EACH][8]) {
+	t.each_row<PLAIN>(x, [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
 }
 
 struct SwiGLUArgs {
@@ -37,21 +37,29 @@ struct SwiGLUArgs {
 	void *scratch;
 };
 
+template <bool PLAIN> __device__ inline void swiglu_tile(const SwiGLUArgs &a, const Operands<2> &x, Tile &t, Result &out) {
+	float v[TILE_EACH][8];
+	gated_tile<PLAIN>(t, x, v);
+	scale_tile(t, Tensor{}, a.inv_c, v);
+	out.store<PLAIN>(t, v);
+}
+
 KERNEL(swiglu, SwiGLUArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
-	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[TILE_EACH][8];
-		gated_tile(t, a.up, a.gate, v);
-		scale_tile(t, Tensor{}, a.inv_c, v);
-		out.store(t, v);
-	}
+	const Operands<2> x({&a.up, &a.gate});
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next())
+		if (x.plain && out.vectors && t.full())
+			swiglu_tile<true>(a, x, t, out);
+		else
+			swiglu_tile<false>(a, x, t, out);
 	out.end();
 }
 
 KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
+	const Operands<2> x({&a.up, &a.gate});
 	Tile t(a.rows, a.cols, a.cols);
 	float inv[TILE_EACH];
 	u32 top[TILE_EACH] = {};
@@ -64,7 +72,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 					v[r][i] = x[0][i];
 			});
 		} else {
-			gated_tile(t, a.up, a.gate, v);
+			gated_tile<false>(t, x, v);
 		}
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
@@ -79,7 +87,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	}
 	for (t.restart((int)a.cols); t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		gated_tile(t, a.up, a.gate, v);
+		gated_tile<false>(t, x, v);
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
 #pragma unroll
@@ -97,29 +105,36 @@ struct SwiGLUGradArgs {
 	void *scratch;
 };
 
+template <bool PLAIN> __device__ inline void swiglu_grad_tile(const SwiGLUGradArgs &a, const Operands<3> &x, Tile &t, Result &dup, Result &dgate) {
+	float v[TILE_EACH][8], w[TILE_EACH][8], inv[8], inv_row[TILE_EACH];
+	if (a.inv_c.p)
+		values8(a.inv_c, t.fetch_row(a.inv_c), inv);
+#pragma unroll
+	for (int r = 0; r < TILE_EACH; r++)
+		inv_row[r] = a.row_factor.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.row_factor.f32()[t.row + r]) : 1.0f;
+	t.each_row<PLAIN>(x, [&](int r, const float x[3][8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++) {
+			// da is the gradient of up ⊙ silu(gate).
+			const float da = (a.inv_c.p ? x[0][i] * inv[i] : x[0][i]) * inv_row[r];
+			const float g = x[2][i], s = sigmoid(g);
+			v[r][i] = da * (g * s);
+			w[r][i] = da * x[1][i] * (s * (1.0f + g * (1.0f - s)));
+		}
+	});
+	dup.store<PLAIN>(t, v);
+	dgate.store<PLAIN>(t, w);
+}
+
 KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared[2];
 	Result dup(a.dup, a.cols, shared[0]), dgate(a.dgate, a.cols, shared[1]);
-	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[TILE_EACH][8], w[TILE_EACH][8], inv[8], inv_row[TILE_EACH];
-		if (a.inv_c.p)
-			values8(a.inv_c, t.fetch_row(a.inv_c), inv);
-#pragma unroll
-		for (int r = 0; r < TILE_EACH; r++)
-			inv_row[r] = a.row_factor.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.row_factor.f32()[t.row + r]) : 1.0f;
-		t.each_row(Operands<3>({&a.dout, &a.up, &a.gate}), [&](int r, const float x[3][8]) {
-#pragma unroll
-			for (int i = 0; i < 8; i++) {
-				// da is the gradient of up ⊙ silu(gate).
-				const float da = (a.inv_c.p ? x[0][i] * inv[i] : x[0][i]) * inv_row[r];
-				const float g = x[2][i], s = sigmoid(g);
-				v[r][i] = da * (g * s);
-				w[r][i] = da * x[1][i] * (s * (1.0f + g * (1.0f - s)));
-			}
-		});
-		dup.store(t, v);
-		dgate.store(t, w);
-	}
+	const Operands<3> x({&a.dout, &a.up, &a.gate});
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next())
+		if (x.plain && dup.vectors && dgate.vectors && t.full())
+			swiglu_grad_tile<true>(a, x, t, dup, dgate);
+		else
+			swiglu_grad_tile<false>(a, x, t, dup, dgate);
 	dup.end();
 	dgate.end();
 }

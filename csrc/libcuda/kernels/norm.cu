@@ -12,35 +12,49 @@ struct RMSNormArgs {
 	void *scratch;
 };
 
+template <bool PLAIN> __device__ inline void rms_norm_squares(const Operands<1> &x, const Tile &t, float sum[TILE_EACH]) {
+	t.each_row<PLAIN>(x, [&](int r, const float x[1][8]) {
+		float squares = 0.0f;
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			squares += x[0][i] * x[0][i];
+		sum[r] += squares;
+	});
+}
+
+template <bool PLAIN> __device__ inline void rms_norm_tile(const RMSNormArgs &a, const Operands<1> &x, const float inv[TILE_EACH], Tile &t, Result &out) {
+	float v[TILE_EACH][8], gain[8];
+	values8(a.gain, t.fetch_row(a.gain), gain);
+	t.each_row<PLAIN>(x, [&](int r, const float x[1][8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[r][i] = x[0][i] * inv[r] * gain[i];
+	});
+	out.store<PLAIN>(t, v);
+}
+
 KERNEL(rms_norm, RMSNormArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
+	const Operands<1> x({&a.x});
 	Tile t(a.rows, a.cols, a.cols);
 	float inv[TILE_EACH] = {};
 	for (; t.more(); t.next())
-		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
-			float squares = 0.0f;
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				squares += x[0][i] * x[0][i];
-			inv[r] += squares;
-		});
+		if (x.plain && t.full())
+			rms_norm_squares<true>(x, t, inv);
+		else
+			rms_norm_squares<false>(x, t, inv);
 #pragma unroll
 	for (int r = 0; r < TILE_EACH; r++) {
 		inv[r] = 1.0f / sqrtf(warp_sum(inv[r]) / (float)a.cols + (float)a.eps);
 		if (a.inv_rms.p && threadIdx.x % 32 == 0 && t.row + r < a.rows)
 			a.inv_rms.out()[t.row + r] = inv[r];
 	}
-	for (t.restart((int)a.cols); t.more(); t.next()) {
-		float v[TILE_EACH][8], gain[8];
-		values8(a.gain, t.fetch_row(a.gain), gain);
-		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[r][i] = x[0][i] * inv[r] * gain[i];
-		});
-		out.store(t, v);
-	}
+	for (t.restart((int)a.cols); t.more(); t.next())
+		if (x.plain && out.vectors && t.full())
+			rms_norm_tile<true>(a, x, inv, t, out);
+		else
+			rms_norm_tile<false>(a, x, inv, t, out);
 	out.end();
 }
 

@@ -117,21 +117,29 @@ struct BlockScaled {
 	}
 };
 
+template <bool BLOCKS, bool PLAIN> __device__ inline void quantize_tile(const QuantizeArgs &a, const Operands<1> &x, Tile &t, Result &out) {
+	float v[TILE_EACH][8];
+	t.each_row<PLAIN>(x, [&](int r, const float x[1][8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[r][i] = x[0][i];
+	});
+	scale_tile(t, a.row_scale, a.col_scale, v);
+	if constexpr (BLOCKS)
+		out.store<false>(t, v, BlockScaled{a});
+	else
+		out.store<PLAIN>(t, v);
+}
+
 template <bool BLOCKS> __device__ inline void quantize_tiles(const QuantizeArgs &a, Result::Shared &shared) {
 	Result out(a.out, a.cols, shared);
-	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
-		float v[TILE_EACH][8];
-		t.each_row(Operands<1>({&a.x}), [&](int r, const float x[1][8]) {
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-				v[r][i] = x[0][i];
-		});
-		scale_tile(t, a.row_scale, a.col_scale, v);
-		if constexpr (BLOCKS)
-			out.store(t, v, BlockScaled{a});
+	const Operands<1> x({&a.x});
+	const bool plain = !BLOCKS && x.plain && out.vectors;
+	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next())
+		if (plain && t.full())
+			quantize_tile<BLOCKS, !BLOCKS>(a, x, t, out);
 		else
-			out.store(t, v);
-	}
+			quantize_tile<BLOCKS, false>(a, x, t, out);
 	out.end();
 }
 

@@ -21,6 +21,22 @@ __device__ inline float2 turn_of(double angle) {
 	return r;
 }
 
+// rope_tile turns a tile whose eights are each in one half of one head, from column at
+// of it on. The operands are the elements and what they are turned with, half a head
+// before or behind them.
+template <bool PLAIN> __device__ inline void rope_tile(const Operands<2> &x, const float2 *turns, int half, int at, Tile &t, Result &out) {
+	float v[TILE_EACH][8];
+	const bool first = at < half;
+	const float2 *const turn = turns + (first ? at : at - half);
+	const u32 sign = first ? 0x80000000u : 0;
+	t.each_row<PLAIN>(x, [&](int r, const float x[2][8]) {
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			v[r][i] = x[0][i] * turn[r * half + i].x + __uint_as_float(__float_as_uint(x[1][i]) ^ sign) * turn[r * half + i].y;
+	}, first ? half : -half);
+	out.store<PLAIN>(t, v);
+}
+
 KERNEL(rope, RopeArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	DYNAMIC_SHARED(double, frequency);
@@ -40,32 +56,29 @@ KERNEL(rope, RopeArgs, TILE_THREADS, 2) {
 	Result out(a.out, a.cols, shared); // waits for the table, too
 	const int head = (int)a.head_dim, step = TILE_COLS % head;
 	int at = t.col % head; // in the head
+	const Operands<2> x({&a.x, &a.x});
 	for (; t.more(); t.next(), at += step, at -= at >= head ? head : 0) {
-		float v[TILE_EACH][8];
-		const bool first = at < half;
 		const float2 *const turns = table + threadIdx.x / 32 * TILE_EACH * half;
-		if (half % 8 == 0) { // the eight are in one half of one head
-			Tensor other = a.x;
-			other.p = (u8 *)a.x.p + (first ? half : -half) * (a.x.format == F32 ? 4 : 2);
-			const float2 *const turn = turns + (first ? at : at - half);
-			t.each_row(Operands<2>({&a.x, &other}), [&](int r, const float x[2][8]) {
+		if (half % 8 == 0 && x.plain && out.vectors && t.full()) {
+			rope_tile<true>(x, turns, half, at, t, out);
+			continue;
+		}
+		if (half % 8 == 0) {
+			rope_tile<false>(x, turns, half, at, t, out);
+			continue;
+		}
+		float v[TILE_EACH][8];
 #pragma unroll
-				for (int i = 0; i < 8; i++)
-					v[r][i] = x[0][i] * turn[r * half + i].x + (first ? -x[1][i] : x[1][i]) * turn[r * half + i].y;
-			});
-		} else {
+		for (int r = 0; r < TILE_EACH; r++) {
+			load8(a.x, t.row + r, t.col, t.n(r), v[r]);
 #pragma unroll
-			for (int r = 0; r < TILE_EACH; r++) {
-				load8(a.x, t.row + r, t.col, t.n(r), v[r]);
-#pragma unroll
-				for (int i = 0; i < 8; i++) {
-					if (i >= t.n(r))
-						break;
-					const int in = (t.col + i) % head;
-					const float2 turn = turns[r * half + in % half];
-					const float other = load_value(a.x, t.row + r, in < half ? t.col + i + half : t.col + i - half);
-					v[r][i] = v[r][i] * turn.x + (in < half ? -other : other) * turn.y;
-				}
+			for (int i = 0; i < 8; i++) {
+				if (i >= t.n(r))
+					break;
+				const int in = (t.col + i) % head;
+				const float2 turn = turns[r * half + in % half];
+				const float other = load_value(a.x, t.row + r, in < half ? t.col + i + half : t.col + i - half);
+				v[r][i] = v[r][i] * turn.x + (in < half ? -other : other) * turn.y;
 			}
 		}
 		out.store(t, v);

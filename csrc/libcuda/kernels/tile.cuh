@@ -43,7 +43,7 @@ template <int N> struct Operands {
 		for (int k = 0; k < N; k++) {
 			x[k] = list[k];
 			vectors = vectors && x[k]->format != F32 && in_vectors(x[k]->p, x[k]->ld, 2);
-			plain = plain && x[k]->format == BF16 && !x[k]->scale;
+			plain = plain && vectors && x[k]->format == BF16 && !x[k]->scale;
 		}
 	}
 	__device__ const Tensor &operator[](int k) const { return *x[k]; }
@@ -73,31 +73,32 @@ struct Tile {
 	// last row.
 	__device__ int width() const { return max(0, min(8, cols - col)); }
 	__device__ int n(int r) const { return row + r < rows ? width() : 0; }
-	// whole says that all of them are there.
+	// whole says that all of them are there, full that all of the block are.
 	__device__ bool whole() const { return row + TILE_EACH <= rows && col + 8 <= cols; }
+	__device__ bool full() const { return row0 + TILE_ROWS <= rows && col0 + TILE_COLS <= cols; }
 
-	// each_row calls f(r, v) with the thread's elements of N operands. All that is
-	// fetched of formats of sixteen bits is fetched before any of it is used; of FP32
-	// so much is a row.
-	template <int N, class F> __device__ void each_row(const Operands<N> &x, const F &f) const {
-		if (x.vectors && whole()) {
+	// each_row calls f(r, v) with the thread's elements of N operands, operand k from
+	// k·apart columns further on. All that is fetched of formats of sixteen bits is
+	// fetched before any of it is used; of FP32 so much is a row. PLAIN is for operands
+	// that are, in a full tile.
+	template <bool PLAIN = false, int N, class F> __device__ void each_row(const Operands<N> &x, const F &f, int apart = 0) const {
+		if (PLAIN || (x.vectors && whole())) {
 			uint4 raw[TILE_EACH][N];
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++)
 #pragma unroll
 				for (int k = 0; k < N; k++)
-					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k].p + offset(row, x[k].ld, (u32)col) + r * (i64)(u32)x[k].ld));
+					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k].p + offset(row, x[k].ld, (u32)(col + k * apart)) + r * (i64)(u32)x[k].ld));
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++) {
 				float v[N][8];
-				if (x.plain) {
 #pragma unroll
-					for (int k = 0; k < N; k++)
-						decode8<BF16>(Eight{{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}}, v[k]);
-				} else {
-#pragma unroll
-					for (int k = 0; k < N; k++)
-						values8(x[k], Eight{{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}}, v[k]);
+				for (int k = 0; k < N; k++) {
+					const Eight e = {{raw[r][k].x, raw[r][k].y, raw[r][k].z, raw[r][k].w}};
+					if (PLAIN)
+						decode8<BF16>(e, v[k]);
+					else
+						values8(x[k], e, v[k]);
 				}
 				f(r, v);
 			}
@@ -109,7 +110,7 @@ struct Tile {
 			float v[N][8];
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				e[k] = fetch8(x[k], row + r, col, n(r));
+				e[k] = fetch8(x[k], row + r, col + k * apart, n(r));
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				values8(x[k], e[k], v[k]);
@@ -194,11 +195,12 @@ template <int COLS> struct Turn {
 	}
 
 	// write writes the columns of one word and 8 rows of a tile, which begins at
-	// (row0, col0) of the matrix, to its transpose. vectors is in_vectors of that.
-	template <int SIZE> __device__ void write(u32 g, void *out, u32 ld, bool vectors, int row0, int col0, int rows, int cols) const {
+	// (row0, col0) of the matrix, to its transpose. vectors is in_vectors of that; PLAIN
+	// says so, and that the tile is full.
+	template <int SIZE, bool PLAIN = false> __device__ void write(u32 g, void *out, u32 ld, bool vectors, int row0, int col0, int rows, int cols) const {
 		const int r = g / 8 % 4 * 8, word = g % 8 + g / 32 * 8;
 		const int col = col0 + word * 4 / SIZE, n = min(8, rows - row0 - r);
-		if (n <= 0 || col >= cols)
+		if (!PLAIN && (n <= 0 || col >= cols))
 			return;
 		u32 w[8], column[4 / SIZE][2 * SIZE];
 #pragma unroll
@@ -206,7 +208,7 @@ template <int COLS> struct Turn {
 			w[j] = words[(r + j) * pitch(SIZE) + word];
 		columns<SIZE>(w, column);
 		const i64 at = offset(col, ld, (u32)(row0 + r));
-		if (n == 8 && col + 4 / SIZE <= cols && vectors) {
+		if (PLAIN || (n == 8 && col + 4 / SIZE <= cols && vectors)) {
 #pragma unroll
 			for (int e = 0; e < 4 / SIZE; e++)
 				store_vector((u8 *)out + (at + e * (i64)ld) * SIZE, column[e], 8 * SIZE);
@@ -266,14 +268,17 @@ struct Result {
 
 	const Casts &casts;
 	int cols;
-	bool looks; // a cast wants the maximum
+	bool looks;   // a cast wants the maximum
+	bool vectors; // all casts are stored in vectors
 	Shared &shared;
 	Peak peak; // of what this thread has stored
 
-	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), shared(shared) {
+	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), vectors(true), shared(shared) {
 		const int i = threadIdx.x;
-		for (int k = 0; k < casts.n; k++)
+		for (int k = 0; k < casts.n; k++) {
 			looks |= casts.cast[k].amax != nullptr;
+			vectors = vectors && fits(casts.cast[k]);
+		}
 		if (i < casts.n) {
 			const Cast &c = casts.cast[i];
 			const bool turned = c.flags & TRANSPOSE, both = i + 1 < casts.n && together(c, casts.cast[i + 1]);
@@ -283,7 +288,7 @@ struct Result {
 			w.key = w.random ? stream_key(casts.control, c.name_key) : 0;
 			w.first = c.flags & TOKENS ? control_token(casts.control) * (u64)cols : 0;
 			w.scale = c.scale ? *c.scale : 1.0f;
-			w.how = vectors(c) ? (int)c.format : EACH;
+			w.how = fits(c) ? (int)c.format : EACH;
 			w.next = i + 1 + both;
 			w.out = (u8 *)(!turned ? c.out : both ? other.out : nullptr), w.ld = (u32)(turned ? other.ld : c.ld);
 			w.turned = (u8 *)(turned ? c.out : both ? other.out : nullptr), w.ld_turned = (u32)(turned ? c.ld : other.ld);
@@ -293,15 +298,15 @@ struct Result {
 		__syncthreads();
 	}
 
-	// vectors says whether place, or place_turned, knows how to store a cast.
-	__device__ bool vectors(const Cast &c) const {
+	// fits says whether place, or place_turned, knows how to store a cast.
+	__device__ bool fits(const Cast &c) const {
 		const bool fp8 = c.format == E4M3 || c.format == E5M2, wide = c.format == F32 || c.format == BF16;
 		return cols % 8 == 0 && in_vectors(c.out, c.ld, size_of(c.format)) && (fp8 || (wide && !(c.flags & TRANSPOSE)));
 	}
 
 	// together says whether two casts have the same codes of FP8, in both orientations.
 	__device__ bool together(const Cast &c, const Cast &d) const {
-		return vectors(c) && vectors(d) && size_of(c.format) == 1 && c.format == d.format && c.scale == d.scale &&
+		return fits(c) && fits(d) && size_of(c.format) == 1 && c.format == d.format && c.scale == d.scale &&
 		       (c.name_key == d.name_key || !(c.flags & STOCHASTIC)) && (c.flags ^ d.flags) == TRANSPOSE && !by_block(c) && !by_block(d);
 	}
 
@@ -340,10 +345,10 @@ struct Result {
 	}
 
 	// see takes a tile into the maximum.
-	__device__ void see(const Tile &t, const float v[TILE_EACH][8]) {
+	template <bool PLAIN> __device__ void see(const Tile &t, const float v[TILE_EACH][8]) {
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
-			if (t.whole()) {
+			if (PLAIN || t.whole()) {
 				peak.see(v[r]);
 			} else {
 #pragma unroll
@@ -380,9 +385,9 @@ struct Result {
 	}
 
 	// place stores the codes of a tile, rows of eight or none.
-	template <int SIZE, int WORDS> __device__ void place(const Tile &t, u8 *out, u32 ld, const u32 words[TILE_EACH][WORDS]) const {
+	template <int SIZE, bool PLAIN, int WORDS> __device__ void place(const Tile &t, u8 *out, u32 ld, const u32 words[TILE_EACH][WORDS]) const {
 		u8 *const to = out + offset(t.row, ld, (u32)t.col) * SIZE;
-		if (t.whole()) {
+		if (PLAIN || t.whole()) {
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++)
 				store_vector(to + r * (i64)ld * SIZE, words[r], 8 * SIZE);
@@ -397,7 +402,7 @@ struct Result {
 	// place_turned stores a tile of FP8 transposed. A half of the shared memory may be
 	// filled again after the barrier of the next one: then all threads have written
 	// it out.
-	__device__ void place_turned(Tile &t, u8 *out, u32 ld, const u32 codes[TILE_EACH][2]) const {
+	template <bool PLAIN> __device__ void place_turned(Tile &t, u8 *out, u32 ld, const u32 codes[TILE_EACH][2]) const {
 		Turn<TILE_COLS> &turn = tile_turn(t.second);
 		t.second = !t.second;
 #pragma unroll
@@ -405,7 +410,7 @@ struct Result {
 			turn.put<1>(threadIdx.x / 32 * TILE_EACH + r, threadIdx.x % 32 * 8, codes[r]);
 		__syncthreads();
 		if (threadIdx.x < TILE_COLS / 4 * (TILE_ROWS / 8)) // the words of 8 rows
-			turn.write<1>(threadIdx.x, out, ld, true, t.row0, t.col0, t.rows, t.cols);
+			turn.template write<1, PLAIN>(threadIdx.x, out, ld, true, t.row0, t.col0, t.rows, t.cols);
 	}
 
 	// place_each stores a tile element by element: for what vectors do not fit, wide
@@ -436,15 +441,16 @@ struct Result {
 	}
 
 	// store stores a tile, 8 elements of each of a thread's rows. scaled.with(i, t,
-	// r, v) may give cast i values of its own.
-	template <class Scaled> __device__ void store(Tile &t, const float v[TILE_EACH][8], const Scaled &scaled) {
+	// r, v) may give cast i values of its own. PLAIN is for full tiles, and casts of which
+	// all are stored in vectors.
+	template <bool PLAIN, class Scaled> __device__ void store(Tile &t, const float v[TILE_EACH][8], const Scaled &scaled) {
 		if (looks)
-			see(t, v);
+			see<PLAIN>(t, v);
 #pragma unroll 1
 		for (int i = 0; i < (int)casts.n; i = shared.way[i].next) {
 			const Way &w = shared.way[i];
 			const int how = w.how;
-			if (how == EACH) {
+			if (!PLAIN && how == EACH) {
 				place_each(t, i, v, scaled);
 			} else if (how == F32) {
 				u32 words[TILE_EACH][8];
@@ -453,11 +459,11 @@ struct Result {
 #pragma unroll
 					for (int j = 0; j < 8; j++)
 						words[r][j] = __float_as_uint(casts.cast[i].scale ? __fmul_rn(v[r][j], w.scale) : v[r][j]);
-				place<4>(t, w.out, w.ld, words);
+				place<4, PLAIN>(t, w.out, w.ld, words);
 			} else if (how == BF16) {
 				u32 words[TILE_EACH][4];
 				encode_tile<BF16>(t, i, v, scaled, words);
-				place<2>(t, w.out, w.ld, words);
+				place<2, PLAIN>(t, w.out, w.ld, words);
 			} else {
 				u32 codes[TILE_EACH][2];
 				if (how == E4M3)
@@ -465,9 +471,9 @@ struct Result {
 				else
 					encode_tile<E5M2>(t, i, v, scaled, codes);
 				if (w.out)
-					place<1>(t, w.out, w.ld, codes);
+					place<1, PLAIN>(t, w.out, w.ld, codes);
 				if (w.turned)
-					place_turned(t, w.turned, w.ld_turned, codes);
+					place_turned<PLAIN>(t, w.turned, w.ld_turned, codes);
 			}
 		}
 	}
@@ -475,7 +481,7 @@ struct Result {
 	struct AsIs {
 		__device__ void with(int, const Tile &, int, float *) const {}
 	};
-	__device__ void store(Tile &t, const float v[TILE_EACH][8]) { store(t, v, AsIs()); }
+	template <bool PLAIN = false> __device__ void store(Tile &t, const float v[TILE_EACH][8]) { store<PLAIN>(t, v, AsIs()); }
 
 	// end folds the block's maximum into the casts' amaxes.
 	__device__ void end() {
