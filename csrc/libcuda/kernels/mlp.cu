@@ -85,7 +85,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 		if (threadIdx.x % 32 == 0 && t.row + r < a.rows)
 			a.row_factor.out()[t.row + r] = factor;
 	}
-	for (t.restart((int)a.cols); t.more(); t.next()) {
+	for (t.back(); t.left(); t.back()) {
 		float v[TILE_EACH][8];
 		gated_tile<false>(t, x, v);
 #pragma unroll

@@ -59,15 +59,16 @@ struct Tile {
 	__device__ Tile(i64 rows, i64 cols, i64 span) : rows((int)rows), cols((int)cols), second(false) {
 		row0 = blockIdx.x * TILE_ROWS;
 		row = row0 + threadIdx.x / 32 * TILE_EACH;
-		restart((int)span);
-	}
-	__device__ void restart(int span) {
-		col0 = blockIdx.y * span;
-		end = min(cols, col0 + span);
+		col0 = blockIdx.y * (int)span;
+		end = min(this->cols, col0 + (int)span);
 		col = col0 + threadIdx.x % 32 * 8;
 	}
 	__device__ bool more() const { return col0 < end; }
 	__device__ void next() { col0 += TILE_COLS, col += TILE_COLS; }
+	// A second time through whole rows goes backwards, because the second-level cache has
+	// what was read last: for (t.back(); t.left(); t.back()).
+	__device__ void back() { col0 -= TILE_COLS, col -= TILE_COLS; }
+	__device__ bool left() const { return col0 >= 0; }
 
 	// width is how many of the 8 columns there are; n is that, and 0 behind the
 	// last row.
