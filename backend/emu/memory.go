@@ -17,7 +17,9 @@ const arenaAlign = 64
 func alignedBytes(n int64) []byte {
 	raw := make([]byte, n+arenaAlign)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(raw)))) & (arenaAlign - 1)
-	return raw[skip : skip+int(n) : skip+int(n)]
+	raw = raw[skip : skip+int(n) : skip+int(n)]
+	adviseHugePages(raw)
+	return raw
 }
 
 // binder resolves the tensors of one loaded program to memory.

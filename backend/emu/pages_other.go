@@ -1,0 +1,6 @@
+//go:build !linux
+
+package emu
+
+// adviseHugePages leaves pages to the system.
+func adviseHugePages([]byte) {}
