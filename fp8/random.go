@@ -41,11 +41,14 @@ func StreamKey(seed, step, name uint64) uint64 {
 // every bit of seed, step, name and index). PractRand's tests of 32-bit words ran on
 // 2 GiB along the words of one tensor, and on 1 GiB down columns of 2^20 words, at one
 // word of one step after the other, and through two steps and 1024 word by word, each of
-// four keys. The least p of some 16,000 was 5·10^-6, down columns. Two halves of words up
-// to 2^23 halves apart are not correlated: along the words of a tensor, through 1024
-// steps and from step to step the largest of 3·10^8 coefficients was 6.3 standard
-// deviations. Over the 2^32 words of a key every fraction rounds up with a probability
-// that is right to within 2·10^-5, as it would be by chance.
+// four keys. The least p of some 12,000 was 5·10^-6, down columns. Dieharder's birthdays,
+// rank 32x32, count the 1s (both), runs, craps, STS monobit and runs, DAB byte
+// distribution, DCT, fill tree and monobit 2 failed nowhere along words, columns, steps
+// and 1024 steps of one key. Two halves of words up to 2^23 halves apart are not
+// correlated: along the words of a tensor, through 1024 steps and from step to step the
+// largest of 3·10^8 coefficients was 6.3 standard deviations. Over the 2^32 words of a
+// key every fraction rounds up with a probability that is right to within 2·10^-5, as it
+// would be by chance.
 func Random(key, index uint64) uint32 {
 	word := randomWord(key, index/2)
 	if index%2 == 0 {
