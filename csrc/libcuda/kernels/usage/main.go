@@ -12,9 +12,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -28,21 +31,22 @@ import (
 // registers of a thread of which two blocks share a multiprocessor; what does not fit
 // are the sums of the weights of its four rows and two numbers of the loop, once in 64
 // keys. The kernels by tiles have 64 registers, so that one block works while another
-// waits: in those of more than one operand most of this is on the paths of FP32 and of
-// ragged rows, and what the common path has is cheaper than half the threads.
+// waits: most of what they spill is on the path of tiles that are not full, or not of
+// plain BF16, and what the other path has is cheaper than half the threads.
 var known = map[string]int{
-	"activation_grad": 412,
-	"add":             124,
+	"activation_grad": 244,
+	"adamw_amax":      32,
+	"add":             52,
 	"attention_128":   64,
-	"epilogue":        28,
-	"quantize_blocks": 202,
-	"rms_norm":        36,
-	"rms_norm_grad":   524,
-	"rope":            116,
-	"swiglu":          220,
-	"swiglu_amax":     8,
-	"swiglu_by_row":   296,
-	"swiglu_grad":     868,
+	"quantize":        48,
+	"quantize_blocks": 212,
+	"rms_norm":        276,
+	"rms_norm_grad":   548,
+	"rope":            308,
+	"swiglu":          244,
+	"swiglu_amax":     28,
+	"swiglu_by_row":   224,
+	"swiglu_grad":     1204,
 }
 
 const noCompiler = 3
@@ -58,10 +62,26 @@ func main() {
 		os.Exit(noCompiler)
 	}
 	fmt.Printf("NVRTC %s in %s, for %s\n", compiler.Version, compiler.Path, arch)
-	if err := report(compiler, arch); err != nil {
+	err = report(compiler, arch)
+	if tool := disassembler(); tool == "" {
+		fmt.Println("instructions: not counted, there is no nvdisasm")
+	} else if arch == "sm_90a" { // others have other instructions
+		err = errors.Join(err, issued(compiler, arch, tool, os.Stdout))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// disassembler is where nvdisasm is: in the toolkit of CUDA_HOME, or where programs are.
+func disassembler() string {
+	for _, name := range []string{filepath.Join(os.Getenv("CUDA_HOME"), "bin", "nvdisasm"), "nvdisasm", "/usr/local/cuda/bin/nvdisasm"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
 }
 
 func report(compiler *libcuda.Compiler, arch string) error {
