@@ -69,6 +69,7 @@ func TestOnADevice(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
 	t.Run("casts", testCasts)
 	t.Run("copies", testCopies)
+	t.Run("tiles", testTiles)
 	for _, name := range []string{"cuda", "cuda:0,attention=mma"} {
 		t.Run("attention/"+name, func(t *testing.T) { testAttention(t, name) })
 		t.Run("attentiongrad/"+name, func(t *testing.T) { testAttentionGrad(t, name) })

@@ -7,12 +7,16 @@
 // block of TILE_THREADS threads walks along its rows, tile by tile:
 //
 //	Result out(a.out, a.cols, shared);
+//	const Operands<2> x({&a.x, &a.y});
 //	for (Tile t(a.rows, a.cols, TILE_SPAN); t.more(); t.next()) {
 //		float v[TILE_EACH][8];
-//		t.each_row<2>({&a.x, &a.y}, [&](int r, float x[2][8]) { ... });
+//		t.each_row(x, [&](int r, const float x[2][8]) { ... });
 //		out.store(t, v);
 //	}
 //	out.end();
+//
+// Full tiles of plain operands (Operands::plain, Result::vectors, Tile::full) may take a
+// path of their own, each_row<true> and store<true>, in which nothing is asked.
 //
 // While a block waits for memory or at a barrier, another one works: two share a
 // multiprocessor, which leaves a thread 64 registers.
