@@ -210,6 +210,9 @@ func disassemble(tool string, cubin []byte) (k kernelsOf, err error) {
 	if k.code, err = sass.Parse(string(out)); err != nil {
 		return k, err
 	}
+	// CUDA 12 has the toolkit's version in e_version, where debug/elf demands 1.
+	cubin = bytes.Clone(cubin)
+	binary.LittleEndian.PutUint32(cubin[20:], uint32(elf.EV_CURRENT))
 	k.file, err = elf.NewFile(bytes.NewReader(cubin))
 	return k, err
 }
