@@ -185,7 +185,8 @@ template <class F> __device__ inline void each_group(const Adam &t, const Chunk 
 // nearest. CUDA's root and quotient ask of each number whether it is too large, too
 // small or none; here that is asked once of all eight. Where they are of ordinary
 // size, these are its own instructions for such numbers: m between 2^-90 and 2^60, v
-// between 2^-100 and 2^20 leave no denormal, and no overflow, on the way.
+// between 2^-100 and 2^20 leave no overflow on the way, and of denormals remainders
+// alone, which are exact.
 __device__ inline void directions(const Rule &r, const float m[8], const float v[8], float d[8]) {
 #ifdef __CUDA_ARCH__
 	u32 far_m = 0, far_v = 0; // above the smallest, as unsigned bits; m's without its sign
