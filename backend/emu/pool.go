@@ -143,6 +143,7 @@ func (p *pool) run(tasks int, f func(worker, task int)) {
 		for t := range tasks {
 			f(0, t)
 		}
+		simd.Fence() // as call does
 		return
 	}
 	p.work = f
