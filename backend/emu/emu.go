@@ -132,9 +132,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	}
 	d.vars = vars
 	for t := range vars.All() {
-		if t.Base == nil {
-			d.memory[t] = alignedBytes(t.Bytes())
-		}
+		d.memory[t] = alignedBytes(t.Bytes())
 	}
 	return nil
 }
@@ -171,6 +169,9 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 // Close also ends the meetings of the group: the other ranks would wait for
 // this one for ever.
 func (d *device) Close() error {
+	if d.pool.closed.Load() {
+		return nil // closed before
+	}
 	d.group.close(errors.New("it was closed"), d.rank)
 	d.pool.close()
 	return nil
@@ -183,6 +184,11 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		}
 		if p.Vars() != d.vars {
 			return nil, fmt.Errorf("emu: program %s: its variables are not the ones bound to this backend", p.Name())
+		}
+		for t := range p.Vars().All() {
+			if d.memory[t] == nil {
+				return nil, fmt.Errorf("emu: program %s: tensor %s was declared after the variables were bound", p.Name(), t)
+			}
 		}
 	}
 	plan := backend.MakePlan(arenaAlign, backend.PerOp, programs...)

@@ -203,6 +203,14 @@ func TestBind(t *testing.T) {
 	gap := &backend.Tensor{Name: "gap", DType: fp8.BF16, Shape: []int{3, 2}, Base: x, LD: 4}
 	require.ErrorContains(t, d.Read(gap, make([]byte, 12)), "contiguous")
 
+	late := vars.Tensor(backend.Stash, "late", fp8.F32, 4)
+	p := vars.Program("late")
+	p.Add(&backend.Fill{Out: late})
+	_, err = d.Load(p)
+	require.ErrorContains(t, err, "tensor late:fp32[4] was declared after the variables were bound")
+	require.NoError(t, d.Close())
+	require.NoError(t, d.Close(), "again")
+
 	wrong := backend.NewVars()
 	wrong.Tensor(backend.Param, "y", fp8.F32, 0)
 	other, err := open("", backend.Options{Threads: 1})
