@@ -95,7 +95,7 @@ type epilogue struct {
 	residual   matrix    // v = v + residual[i,j], BF16 or F32; it may be out itself
 	accumulate bool      // v = v + the old out[i,j], BF16 or F32
 	amax       *float32  // the larger of itself and |v|; NaN over infinity over numbers
-	outScale   float32   // v = v·outScale, only if out is FP8, and never 0 then
+	outScale   []float32 // v = v·outScale[0], only if out is FP8
 	// out is v, nearest even: FP8 saturates, BF16 overflows to infinity.
 }
 
@@ -203,9 +203,6 @@ func (g *gemm) run(e epilogue) {
 	}
 	if e.accumulate {
 		e.residual = g.out
-	}
-	if e.outScale == 0 {
-		e.outScale = 1
 	}
 	if g.choice != nil {
 		g.choose()

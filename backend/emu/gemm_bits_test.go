@@ -71,7 +71,7 @@ func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
 						case fp8.BF16:
 							e.rowScale, e.residual = scales(m), finiteCodes(r, fp8.F32, m, n)
 						default:
-							e.colScale, e.residual, e.outScale = scales(n), finiteCodes(r, fp8.BF16, m, n), 0.01
+							e.colScale, e.residual, e.outScale = scales(n), finiteCodes(r, fp8.BF16, m, n), []float32{0.01}
 						}
 						var first []uint32
 						kernels := testedKernels()

@@ -172,7 +172,10 @@ func (c gemmCase) operands(r *rand.Rand) (a, b, out matrix, e epilogue) {
 	a = stored(c.a, c.m, c.k, c.transA)
 	b = stored(c.b, c.k, c.n, c.transB)
 	out = stored(c.out, c.m, c.n, false)
-	e = epilogue{alpha: c.alpha, accumulate: c.accumulate, outScale: c.outScale, amax: new(float32)}
+	e = epilogue{alpha: c.alpha, accumulate: c.accumulate, amax: new(float32)}
+	if c.outScale != 0 {
+		e.outScale = []float32{c.outScale}
+	}
 	if c.row {
 		e.rowScale = randomScales(r, c.m)
 	}
@@ -204,8 +207,8 @@ func (e *epilogue) want(acc float32, i, j int, out matrix) (code uint32, magnitu
 	switch {
 	case !out.dtype.IsFP8():
 		return out.dtype.Nearest(v, fp8.NonSaturating), magnitude
-	case e.outScale != 0:
-		v *= e.outScale
+	case e.outScale != nil:
+		v *= e.outScale[0]
 	}
 	return out.dtype.Nearest(v, fp8.Saturate), magnitude
 }

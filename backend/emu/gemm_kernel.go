@@ -98,7 +98,7 @@ type tileOut struct {
 func (t *tileOut) begin(e *epilogue, out matrix) {
 	*t = tileOut{
 		rowScale: e.rowScale, colScale: e.colScale, residual: e.residual, out: out,
-		alpha: e.alpha, outScale: e.outScale, wantAmax: e.amax != nil,
+		alpha: e.alpha, outScale: factor(e.outScale), wantAmax: e.amax != nil,
 	}
 	if out.dtype.IsFP8() {
 		t.largest = math.Float32bits(out.dtype.Max())

@@ -40,8 +40,8 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 		return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
 	}
 	e := epilogue{
-		rowScale: b.f32(o.RowScale), colScale: b.f32(o.ColScale),
-		accumulate: o.Accumulate, outScale: 1,
+		alpha: 1, rowScale: b.f32(o.RowScale), colScale: b.f32(o.ColScale),
+		accumulate: o.Accumulate, outScale: b.f32(o.OutScale),
 	}
 	if o.Residual != nil {
 		e.residual = b.matrixOf(o.Residual)
@@ -49,18 +49,12 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if o.Amax != nil {
 		e.amax = &b.f32(o.Amax)[0]
 	}
-	outScale := b.f32(o.OutScale)
 	if blocked {
-		e.alpha = 1
-		return compute(func() {
-			e.outScale = factor(outScale)
-			g.run(e)
-		}), nil
+		return compute(func() { g.run(e) }), nil
 	}
 	scaleA, scaleB := b.f32(o.A.Scale), b.f32(o.B.Scale)
 	return compute(func() {
 		e.alpha = factor(scaleA) * factor(scaleB)
-		e.outScale = factor(outScale)
 		g.run(e)
 	}), nil
 }
