@@ -64,6 +64,18 @@ func (m matrix) at(i, j int) matrix {
 	return m
 }
 
+// address is where element (row, col) lies.
+func (m *matrix) address(row, col int) unsafe.Pointer {
+	at := row*m.ld + col
+	switch {
+	case m.f32 != nil:
+		return unsafe.Pointer(&m.f32[at])
+	case m.u16 != nil:
+		return unsafe.Pointer(&m.u16[at])
+	}
+	return unsafe.Pointer(&m.u8[at])
+}
+
 func (m matrix) check(name string) error {
 	var have int
 	switch {

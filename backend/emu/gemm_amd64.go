@@ -92,7 +92,7 @@ var avx512Kernel = gemmKernel{
 
 func prefetchOut(t *tileOut) {
 	prefetchTile(t, &t.out)
-	if t.residual.dtype != fp8.Invalid && t.residual.data() != t.out.data() {
+	if t.residual.dtype != fp8.Invalid && t.residual.address(0, 0) != t.out.address(0, 0) {
 		prefetchTile(t, &t.residual)
 	}
 }
@@ -101,18 +101,7 @@ func prefetchOut(t *tileOut) {
 // the tile.
 func prefetchTile(t *tileOut, m *matrix) {
 	size := m.dtype.Size()
-	prefetchWrite(unsafe.Add(m.data(), (t.i*m.ld+t.j)*size), m.ld*size, t.rows, t.cols*size)
-}
-
-// data is where m begins in memory.
-func (m *matrix) data() unsafe.Pointer {
-	switch {
-	case m.f32 != nil:
-		return unsafe.Pointer(unsafe.SliceData(m.f32))
-	case m.u16 != nil:
-		return unsafe.Pointer(unsafe.SliceData(m.u16))
-	}
-	return unsafe.Pointer(unsafe.SliceData(m.u8))
+	prefetchWrite(m.address(t.i, t.j), m.ld*size, t.rows, t.cols*size)
 }
 
 // avx2Kernel has twelve of the sixteen registers for accumulators.

@@ -76,18 +76,6 @@ func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
 	}
 }
 
-// address is where element (row, col) lies.
-func (m *matrix) address(row, col int) unsafe.Pointer {
-	at := row*m.ld + col
-	switch {
-	case m.f32 != nil:
-		return unsafe.Pointer(&m.f32[at])
-	case m.u16 != nil:
-		return unsafe.Pointer(&m.u16[at])
-	}
-	return unsafe.Pointer(&m.u8[at])
-}
-
 // expectNothing forgets what was expected.
 func (t *tiles) expectNothing() { t.wanted, t.asked = [len(t.wanted)]rowsInMemory{}, 0 }
 
