@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -38,11 +37,8 @@ func Values(m Memory, t *Tensor) ([]float64, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, cols := t.Rows(), t.Cols()
-	_, across := t.Block.ScaleShape(rows, cols)
-	height, width := cmp.Or(t.Block.Rows, rows), cmp.Or(t.Block.Cols, cols)
 	for i := range x {
-		x[i] *= scale[i/cols/height*across+i%cols/width]
+		x[i] *= scale[t.ScaleIndex(i)]
 	}
 	return x, nil
 }

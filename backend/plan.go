@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"slices"
 )
 
@@ -106,12 +107,7 @@ func joinOf(nodes []*Node, i int) int {
 
 func (plan *Plan) pack(align int64, lives []*life) {
 	slices.SortStableFunc(lives, func(a, b *life) int {
-		switch {
-		case a.size != b.size:
-			return int(max(-1, min(1, b.size-a.size)))
-		default:
-			return a.first - b.first
-		}
+		return cmp.Or(cmp.Compare(b.size, a.size), a.first-b.first)
 	})
 	var placed []*life // in order of address
 	for _, l := range lives {
@@ -129,7 +125,7 @@ func (plan *Plan) pack(align int64, lives []*life) {
 		plan.Offsets[l.t] = at
 		plan.Bytes = max(plan.Bytes, Aligned(at+l.size, align))
 		i, _ := slices.BinarySearchFunc(placed, at, func(q *life, at int64) int {
-			return int(max(-1, min(1, q.at-at)))
+			return cmp.Compare(q.at, at)
 		})
 		placed = slices.Insert(placed, i, l)
 	}

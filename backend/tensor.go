@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -110,6 +111,16 @@ func (t *Tensor) Elems() int { return t.Rows() * t.Cols() }
 
 // Bytes is the number of bytes that the elements take, without the gaps of a view.
 func (t *Tensor) Bytes() int64 { return int64(t.Elems()) * int64(t.DType.Size()) }
+
+// ScaleIndex is which element of Scale dequantises element i of t, both row-major.
+func (t *Tensor) ScaleIndex(i int) int {
+	if t.Block == PerTensor {
+		return 0
+	}
+	rows, cols := t.Rows(), t.Cols()
+	_, across := t.Block.ScaleShape(rows, cols)
+	return i/cols/cmp.Or(t.Block.Rows, rows)*across + i%cols/cmp.Or(t.Block.Cols, cols)
+}
 
 // Root is the tensor that owns the bytes: Base of a view, else t.
 func (t *Tensor) Root() *Tensor {

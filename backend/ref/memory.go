@@ -104,28 +104,11 @@ func (b *Backend) read(t *backend.Tensor) []float64 {
 	if t.Scale == nil {
 		return values
 	}
-	factors, tile := b.stored(t.Scale), tiles(t)
+	factors := b.stored(t.Scale)
 	for i := range values {
-		values[i] *= factors[tile(i)]
+		values[i] *= factors[t.ScaleIndex(i)]
 	}
 	return values
-}
-
-// tiles returns the index of the scale of element i of t.
-func tiles(t *backend.Tensor) func(i int) int {
-	if t.Block == backend.PerTensor {
-		return func(int) int { return 0 }
-	}
-	cols := t.Cols()
-	_, across := t.Block.ScaleShape(t.Rows(), cols)
-	height, width := t.Block.Rows, t.Block.Cols
-	if height == 0 {
-		height = t.Rows()
-	}
-	if width == 0 {
-		width = cols
-	}
-	return func(i int) int { return i/cols/height*across + i%cols/width }
 }
 
 // readOr is read of an optional operand: n times value where there is none.
@@ -259,23 +242,17 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 }
 
 func decode(d fp8.DType, raw []byte) []float64 {
-	size := d.Size()
-	values := make([]float64, len(raw)/size)
-	for i := range values {
-		var code uint32
-		switch part := raw[i*size:]; size {
-		case 1:
-			code = uint32(part[0])
-		case 2:
-			code = uint32(binary.LittleEndian.Uint16(part))
-		default:
-			code = binary.LittleEndian.Uint32(part)
+	values := make([]float64, len(raw)/d.Size())
+	if d == fp8.I32 {
+		for i := range values {
+			values[i] = float64(int32(binary.LittleEndian.Uint32(raw[4*i:])))
 		}
-		if d == fp8.I32 {
-			values[i] = float64(int32(code))
-		} else {
-			values[i] = float64(d.Float32(code))
-		}
+		return values
+	}
+	stored := make([]float32, len(values))
+	d.Decode(stored, raw)
+	for i, v := range stored {
+		values[i] = float64(v)
 	}
 	return values
 }

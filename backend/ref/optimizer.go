@@ -90,18 +90,12 @@ func (b *Backend) adamW(o *backend.AdamW) {
 // it has any: one for this amax, or those of the blocks. With floor what is
 // positive stays so.
 func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, control backend.Control, o *backend.AdamW, floor bool) {
-	_, across := t.Block.ScaleShape(t.Rows(), t.Cols())
-	block := func(i int) int { // of element i
-		if t.Block == backend.PerTensor {
-			return 0
-		}
-		return i/t.Cols()*across + i%t.Cols()/t.Block.Cols
-	}
 	amaxes := []float64{amax}
 	if t.Block != backend.PerTensor {
-		amaxes = make([]float64, block(len(values)-1)+1)
+		amaxes = make([]float64, t.Scale.Elems())
 		for i, x := range values {
-			amaxes[block(i)] = maxAmax(amaxes[block(i)], b.fp32(x))
+			block := t.ScaleIndex(i)
+			amaxes[block] = maxAmax(amaxes[block], b.fp32(x))
 		}
 	}
 	scales := make([]float64, len(amaxes))
@@ -126,7 +120,7 @@ func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, con
 	}
 	codes := make([]float64, len(values))
 	for i, x := range values {
-		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[block(i)]), o.Rounding, fp8.Random(key, first+uint64(i)))
+		codes[i] = b.round(t.DType, b.fp32(b.fp32(x)*scales[t.ScaleIndex(i)]), o.Rounding, fp8.Random(key, first+uint64(i)))
 		if floor && codes[i] == 0 && b.fp32(x) > 0 {
 			codes[i] = float64(t.DType.Float32(1))
 		}

@@ -20,9 +20,10 @@ func (b *Backend) quantize(o *backend.Quantize) {
 // dequantises and returns the scale of an element of Out. at is where the
 // elements of x are in Out.
 func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) func(i int) float64 {
-	amax, tile := make([]float64, c.ScaleInv.Elems()), tiles(c.Out)
+	amax := make([]float64, c.ScaleInv.Elems())
 	for i, v := range x {
-		amax[tile(at(i))] = maxAmax(amax[tile(at(i))], b.fp32(v))
+		tile := c.Out.ScaleIndex(at(i))
+		amax[tile] = maxAmax(amax[tile], b.fp32(v))
 	}
 	scale, inv := make([]float64, len(amax)), make([]float64, len(amax))
 	for t, a := range amax {
@@ -37,7 +38,7 @@ func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) f
 		}
 	}
 	b.store(c.ScaleInv, inv)
-	return func(i int) float64 { return scale[tile(i)] }
+	return func(i int) float64 { return scale[c.Out.ScaleIndex(i)] }
 }
 
 func (b *Backend) amax(o *backend.Amax) {
