@@ -189,8 +189,12 @@ func (g *group) absent(rank, other int) error {
 	return fmt.Errorf("%w: waited %v for %s (%s gives more time)", backend.ErrDeviceLost, g.patience, strings.Join(names, ", and "), timeoutVariable)
 }
 
-// close ends all meetings because of rank.
+// close ends all meetings because of rank. One rank alone waits for nobody, and can
+// go on.
 func (g *group) close(cause error, rank int) {
+	if len(g.wake) == 1 {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.end(left(rank, cause))

@@ -225,6 +225,17 @@ func TestRankStops(t *testing.T) {
 	}
 }
 
+// One rank alone has stopped for nobody.
+func TestOneRankGoesOn(t *testing.T) {
+	tr := newTrial(t)
+	tr.program.Add(&backend.AllReduce{X: tr.tensor("x", fp8.F32, nil, 4)})
+	_, x := tr.load(1)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, x.Run(cancelled), context.Canceled)
+	require.NoError(t, x.Run(t.Context()))
+}
+
 // Nobody waits for ever for a rank that has returned or hangs: the others end, and say
 // for whom they waited where.
 func TestRankThatNeverComes(t *testing.T) {
