@@ -23,11 +23,12 @@ func Quantize8(dst []uint8, src []float32, d DType, scale float32, stream bool) 
 	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], f, scale))
 }
 
-// Requantize8 is Dequantize16 of src, which has the format BF16 or F16, by
-// scaleInv, and Quantize8 of that to the format to, without the numbers between in
-// memory; stream is that of Quantize8. The largest magnitude that it returns is theirs.
+// Requantize8 is Quantize8, to the format to, of the values of the codes in src times
+// scaleInv, without a float32 copy of them in memory. from, the format of src, is BF16
+// or F16. The amax is that of the values times scaleInv.
 //
-// Requantize8 panics if dst is shorter than src, or a format is another one.
+// Requantize8 panics if dst is shorter than src, from is neither of these, or to is not
+// an FP8 format.
 func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, stream bool) (amax float32) {
 	checkRequantize("Requantize8", from, to)
 	dst = dst[:len(src)]

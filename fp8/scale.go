@@ -33,7 +33,7 @@ func ScaleFor(amax, limit float32, pow2 bool) (scale float32, ok bool) {
 // power of two by which the block can be divided without exceeding d.Max(),
 // that is amax/max rounded up (what cuBLAS and Transformer Engine do and
 // torchao calls RCEIL). The OCP specification's own rule, section 6.3, rounds
-// the exponent of amax down, and clips up to an eighth of a binade.
+// the exponent of amax down, and clips the largest elements by up to an eighth.
 //
 // Elements are cast from x·2^(127-code). A zero block has code 0, as have
 // blocks too small for the format; infinity has 0xfe, as the saturating

@@ -157,7 +157,7 @@ func Lookup(text string) (Model, error) {
 			m.E4M3, m.Pairs = fp8.E4M3IEEE, allPairs(fp8.E4M3IEEE)
 		case option == "e4m3=448" && m.Name == "gaudi3":
 		default:
-			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(m.options(), "it has none"))
+			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(models[i].options(), "it has none"))
 		}
 	}
 	return m, nil
@@ -166,10 +166,10 @@ func Lookup(text string) (Model, error) {
 // maxPromote is far above any interval that makes sense.
 const maxPromote = 1024
 
-// options is a text that lists them.
+// options is a text that lists those of a model as it is named.
 func (m *Model) options() string {
 	switch {
-	case m.Promote > 0 || m.Name == "h100" || m.Name == "ada":
+	case m.Promote > 0:
 		return "it has fast, promote=N"
 	case m.Name == "gaudi3":
 		return "it has e4m3=240, e4m3=448"

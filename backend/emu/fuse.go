@@ -258,13 +258,11 @@ func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, st
 	for i, x := range w.ieee[:rows*nr] {
 		if x += w.old[i]; x != x {
 			c[i] = math.Float32frombits(0x7fffffff)
-		} else if isInf(x) {
+		} else if !isFinite(x) {
 			c[i] = x
 		}
 	}
 }
-
-func isInf(x float32) bool { return math.IsInf(float64(x), 0) }
 
 const goFuseWidth = 4
 

@@ -94,7 +94,7 @@ type tileOut struct {
 	largest, smallest, drop uint32
 }
 
-// begin prepares for the tiles of a task.
+// begin prepares for a worker's tiles of one run.
 func (t *tileOut) begin(e *epilogue, out matrix) {
 	*t = tileOut{
 		rowScale: e.rowScale, colScale: e.colScale, residual: e.residual, out: out,

@@ -35,11 +35,11 @@ func (b *binder) bytes(t *backend.Tensor) []byte {
 	size := t.DType.Size()
 	span := ((t.Rows()-1)*t.LD + t.Cols()) * size
 	from := t.Offset * size
-	if root := t.Root(); root.Class != backend.Temp {
+	root := t.Root()
+	if root.Class != backend.Temp {
 		return b.memory[root][from : from+span]
-	} else {
-		from += int(b.plan.Offsets[root])
 	}
+	from += int(b.plan.Offsets[root])
 	return b.arena[from : from+span]
 }
 
@@ -89,7 +89,7 @@ func view[E float32 | int32 | uint16 | uint8](raw []byte) []E {
 func (b *binder) f32(t *backend.Tensor) []float32 { return slice[float32](b, t) }
 func (b *binder) i32(t *backend.Tensor) []int32   { return slice[int32](b, t) }
 
-// control reads the step.control words at run time; nil gives zeros.
+// readControl decodes the words of step.control; nil gives zeros.
 func readControl(words []int32) backend.Control {
 	if words == nil {
 		return backend.Control{}
@@ -107,7 +107,8 @@ type rows struct {
 	scale    []float32 // dequantising factor, one element; nil is 1
 }
 
-// rows binds t for reading. Blocked scales are for GEMM operands only.
+// rows binds t for reading, by its first scale. AdamW reads moments that have more block
+// by block.
 func (b *binder) rows(t *backend.Tensor) rows {
 	r := rows{dtype: t.DType, cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
 	switch t.DType.Size() {
