@@ -12,7 +12,7 @@ import (
 
 // Dump writes the program as text, one line per node: scope, phase, op, its
 // operands and its settings. Equal dumps mean equal programs, so the text is
-// what Hash hashes, what golden files hold and what Diff compares.
+// what Hash hashes and what golden files hold.
 func (p *Program) Dump(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "program %s\n", p.Name())
 	for _, n := range p.Nodes() {
@@ -141,52 +141,4 @@ func unitHash(nodes []*Node) string {
 		}, withoutStreams))
 	}
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// Diff compares two dumps line by line: lines only in a start with "-", lines
-// only in b with "+". Equal programs give nil.
-func Diff(a, b *Program) []string {
-	left, right := dumpLines(a), dumpLines(b)
-	for len(left) > 0 && len(right) > 0 && left[0] == right[0] {
-		left, right = left[1:], right[1:]
-	}
-	for len(left) > 0 && len(right) > 0 && left[len(left)-1] == right[len(right)-1] {
-		left, right = left[:len(left)-1], right[:len(right)-1]
-	}
-	// common[i][j] is the length of the longest common subsequence of left[i:] and right[j:].
-	common := make([][]int32, len(left)+1)
-	for i := range common {
-		common[i] = make([]int32, len(right)+1)
-	}
-	for i := len(left) - 1; i >= 0; i-- {
-		for j := len(right) - 1; j >= 0; j-- {
-			if left[i] == right[j] {
-				common[i][j] = common[i+1][j+1] + 1
-			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
-			}
-		}
-	}
-	var out []string
-	for i, j := 0, 0; i < len(left) || j < len(right); {
-		switch {
-		case i < len(left) && j < len(right) && left[i] == right[j]:
-			i, j = i+1, j+1
-		case j == len(right) || i < len(left) && common[i+1][j] >= common[i][j+1]:
-			out = append(out, "-"+left[i])
-			i++
-		default:
-			out = append(out, "+"+right[j])
-			j++
-		}
-	}
-	return out
-}
-
-func dumpLines(p *Program) []string {
-	lines := make([]string, len(p.Nodes()))
-	for i, n := range p.Nodes() {
-		lines[i] = n.String()
-	}
-	return lines
 }

@@ -97,24 +97,6 @@ func TestHashFollowsTheProgram(t *testing.T) {
 	}
 }
 
-func TestDiff(t *testing.T) {
-	vars := backend.NewVars()
-	x := vars.Tensor(backend.Stash, "x", fp8.F32, 1)
-	fills := func(values ...float32) *backend.Program {
-		p := vars.Program("p")
-		for _, v := range values {
-			p.Add(&backend.Fill{Out: x, Value: v})
-		}
-		return p
-	}
-	line := func(sign, value string) string { return sign + "- fwd Fill Out:=x:fp32[1] Value=" + value }
-	require.Nil(t, backend.Diff(fills(1, 2, 3), fills(1, 2, 3)))
-	require.Equal(t, []string{line("-", "2")}, backend.Diff(fills(1, 2, 3), fills(1, 3)))
-	require.Equal(t, []string{line("+", "9")}, backend.Diff(fills(1, 2), fills(1, 9, 2)))
-	require.Equal(t, []string{line("-", "1"), line("+", "4"), line("-", "3"), line("+", "5")}, backend.Diff(fills(1, 2, 3), fills(4, 2, 5)))
-	require.Equal(t, []string{line("-", "1")}, backend.Diff(fills(1), fills()))
-}
-
 // layer is one block over tensors of its own.
 func layer(m *maker, p *backend.Program, name string, columns int) {
 	q := p.Scope(name).Block(name)

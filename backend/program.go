@@ -27,10 +27,9 @@ type Queue uint8
 const (
 	ComputeQueue Queue = iota
 	CommQueue
-	CopyQueue
 )
 
-var queueNames = [...]string{"compute", "comm", "copy"}
+var queueNames = [...]string{"compute", "comm"}
 
 func (q Queue) String() string { return queueNames[q] }
 
