@@ -12,7 +12,7 @@ import (
 // on the same element of its inputs alone, which may therefore lie in its place.
 var elementwiseKernels = []string{
 	"add_fwd_", "sub_fwd_", "mult_fwd_", "div_fwd_", "max_fwd_", "min_fwd_",
-	"sqrt_fwd_", "rsqrt_fwd_", "exp_fwd_", "log_fwd_", "floor_fwd_", "abs_fwd_", "neg_fwd_",
+	"sqrt_fwd_", "exp_fwd_", "log_fwd_", "floor_fwd_", "abs_fwd_",
 	"sigmoid_fwd_", "silu_fwd_", "erf_fwd_", "where_fwd_",
 }
 
@@ -164,8 +164,7 @@ func (b *builder) slice(x value, dim int, from, to uint64) value {
 	}
 	sizes := slices.Clone(x.sizes)
 	sizes[dim] = to - from
-	r := libsynapse.Range{Axis: dim, From: from, To: to, Step: 1}
-	return b.node("slice", libsynapse.SliceParams(r), x.typ, sizes, x)
+	return b.node("slice", libsynapse.SliceParams(dim, from, to), x.typ, sizes, x)
 }
 
 // concat puts values behind each other along a dimension.

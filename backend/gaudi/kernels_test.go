@@ -27,12 +27,10 @@ func init() {
 		"min_fwd":  binaryKernel(loseNaN(math.Min)),
 
 		"sqrt_fwd":     unaryKernel(math.Sqrt),
-		"rsqrt_fwd":    unaryKernel(func(x float64) float64 { return 1 / math.Sqrt(x) }),
 		"exp_fwd":      unaryKernel(math.Exp),
 		"log_fwd":      unaryKernel(math.Log),
 		"floor_fwd":    unaryKernel(math.Floor),
 		"abs_fwd":      unaryKernel(math.Abs),
-		"neg_fwd":      unaryKernel(func(x float64) float64 { return -x }),
 		"sigmoid_fwd":  unaryKernel(func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }),
 		"silu_fwd":     unaryKernel(func(x float64) float64 { return x / (1 + math.Exp(-x)) }),
 		"erf_fwd":      unaryKernel(math.Erf),

@@ -11,7 +11,7 @@ import (
 // what the device makes of log2 and pow in the last bit nobody knows, and a scale
 // that is off by that bit is no power of two. Nor is the inverse divided out.
 
-// powers is the table of base^e·… for e from first to last, as a row that is
+// powers is the table of 2^exponent(e) for e from first to last, as a row that is
 // compared with a column of n numbers, {1, n}.
 func (b *builder) powers(first, last int, exponent func(e int) int) value {
 	list := make([]float32, 0, last-first+1)

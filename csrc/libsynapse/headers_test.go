@@ -80,15 +80,13 @@ func TestHeadersAgreeWithParams(t *testing.T) {
 		"reduction":      ReductionParams(5, true),
 		"rmsnorm":        RMSNormParams(1e-6),
 		"rmsnorm grad":   RMSNormGradParams(),
-		"rope":           RopeParams(3, RopePairs),
 		"sdpa":           SdpaParams(0.125, true, true),
-		"softmax":        SoftmaxParams(1),
 		"constant":       ConstantParams(-2),
 		"gather":         GatherParams(1),
 		"embedding grad": EmbeddingGradParams(50304),
 		"axis":           AxisParams(2),
 		"transpose":      TransposeParams([]int{2, 0, 1}),
-		"slice":          SliceParams(Range{1, 4, 1 << 33, 1}, Range{2, 5, 9, 2}),
+		"slice":          SliceParams(1, 4, 1<<33),
 	} {
 		want[name] = hex.EncodeToString(params)
 	}

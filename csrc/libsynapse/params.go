@@ -79,22 +79,6 @@ func RMSNormGradParams() []byte {
 	return l
 }
 
-// RopeMode is a RotaryPosEmbeddingMode_t: which elements are a pair.
-type RopeMode uint32
-
-const (
-	RopeHalves RopeMode = 0 // i and i + size/2, as in LLaMA
-	RopePairs  RopeMode = 1 // 2i and 2i + 1, as in GPT-J
-)
-
-// RopeParams is ns_RoPESt2::ParamsV2, of rotary_pos_embedding_*.
-func RopeParams(offset uint32, mode RopeMode) []byte {
-	l := make(layout, 8)
-	l.u32(0, offset)
-	l.u32(4, uint32(mode))
-	return l
-}
-
 // SdpaParams is ns_Sdpa::ParamsV3, of sdpa_*: the factor of the scores, without
 // dropout, in the default mode of the softmax.
 func SdpaParams(scale float32, causal, inference bool) []byte {
@@ -102,13 +86,6 @@ func SdpaParams(scale float32, causal, inference bool) []byte {
 	l.f32(0, scale)
 	l.flag(4, causal)
 	l.flag(20, inference)
-	return l
-}
-
-// SoftmaxParams is ns_Softmax::Params, of softmax_* and logsoftmax_*.
-func SoftmaxParams(dim int) []byte {
-	l := make(layout, 4)
-	l.u32(0, uint32(dim))
 	return l
 }
 
@@ -135,7 +112,7 @@ func EmbeddingGradParams(rows int) []byte {
 	return l
 }
 
-// AxisParams is synAxisParams, of concat, split, expand_dims and squeeze.
+// AxisParams is synAxisParams, of concat.
 func AxisParams(axis int) []byte {
 	l := make(layout, 4)
 	l.u32(0, uint32(axis))
@@ -153,27 +130,17 @@ func TransposeParams(permutation []int) []byte {
 	return l
 }
 
-// Range is the part of a dimension that a slice takes.
-type Range struct {
-	Axis     int
-	From, To uint64 // To is the first that is not taken
-	Step     uint64
-}
-
-// SliceParams is synSliceParamsV2, of slice, slice_insert and slice_bwd.
+// SliceParams is synSliceParamsV2, of slice: elements [from, to) of a dimension.
 // Dimensions that are not named are taken whole: the graph compiler reads axis,
 // start and end 0 as that.
-func SliceParams(ranges ...Range) []byte {
+func SliceParams(axis int, from, to uint64) []byte {
 	const axes, starts, ends, steps = 0, 104, 304, 504
 	l := make(layout, 704)
 	for i := range arrayLength {
 		l.u64(steps+8*i, 1)
 	}
-	for i, r := range ranges {
-		l.u32(axes+4*i, uint32(r.Axis))
-		l.u64(starts+8*i, r.From)
-		l.u64(ends+8*i, r.To)
-		l.u64(steps+8*i, r.Step)
-	}
+	l.u32(axes, uint32(axis))
+	l.u64(starts, from)
+	l.u64(ends, to)
 	return l
 }

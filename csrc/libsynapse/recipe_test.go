@@ -156,9 +156,8 @@ func TestOptionalOperand(t *testing.T) {
 	require.Equal(t, []byte{0x38, 0xc4, 0x30, 0x40}, g.h.Bytes()[:4])
 }
 
-// The gradient of a table: its rows are given by a tensor that has a shape and
-// no data.
-func TestShapeTensor(t *testing.T) {
+// The gradient of a table, whose rows are told by integers.
+func TestGradientOfATable(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
 	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
@@ -168,11 +167,10 @@ func TestShapeTensor(t *testing.T) {
 		Tensors: []Tensor{
 			{Name: "dy", Type: F32, Sizes: []uint64{2, 3}, Section: 0},
 			{Name: "ids", Type: I32, Sizes: []uint64{3}, Section: 1},
-			{Name: "shape", Type: U32, Sizes: []uint64{2, 4}, Section: NoSection, Shape: true},
 			{Name: "dw", Type: F32, Sizes: []uint64{2, 4}, Section: 2},
 		},
 		Nodes: []Node{{
-			GUID: "embedding_dense_pt_bwd_f32", Name: "grad", In: []int{0, 1, 2}, Out: []int{3}, Params: EmbeddingGradParams(4),
+			GUID: "embedding_dense_pt_bwd_f32", Name: "grad", In: []int{0, 1}, Out: []int{2}, Params: EmbeddingGradParams(4),
 		}},
 		Sections: 3,
 	}, "embedding")

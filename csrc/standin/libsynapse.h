@@ -42,14 +42,11 @@ enum {
 	I8 = 1,
 	BF16 = 2,
 	F32 = 4,
-	I16 = 8,
 	I32 = 16,
-	U8 = 32,
 	F16 = 256,
 	U32 = 1024,
 	E4M3 = 8192,
 	E5M2 = 16384,
-	I64 = 32768,
 };
 
 // synTensorType.
@@ -215,7 +212,7 @@ __attribute__((always_inline)) static inline float float_of(uint32_t bits) {
 	return x;
 }
 
-enum { TO_NEAREST = 0, STOCHASTIC = 3, TOWARD_ZERO = 4, DEFAULT_ROUNDING = 5 }; // CastF32RoundMode_t
+enum { TO_NEAREST = 0, STOCHASTIC = 3 }; // CastF32RoundMode_t
 // encode stores to a float format of fewer bits than F32.
 void encode(const operand *o, uint64_t at, const float *from, uint64_t n, bool gaudi3, int round, bool saturate, uint32_t *lanes);
 

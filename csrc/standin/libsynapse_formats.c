@@ -15,16 +15,13 @@
 uint64_t type_size(uint32_t type) {
 	switch (type) {
 	case I8:
-	case U8:
 	case E4M3:
 	case E5M2: return 1;
 	case BF16:
-	case F16:
-	case I16: return 2;
+	case F16: return 2;
 	case F32:
 	case I32:
 	case U32: return 4;
-	case I64: return 8;
 	}
 	return 0;
 }
@@ -66,10 +63,10 @@ static inline uint32_t next_random(uint32_t *lanes, uint64_t element) {
 	return *lane;
 }
 
-// round_to rounds x to a format. At random, a magnitude goes up where the bits that
-// are cut off, left-aligned in 32, are at least the register's (numerics of Intel's
-// published reference): what is exact stays.
-static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round, bool saturate, uint32_t *lanes, uint64_t element) {
+// round_at_random rounds x to a format: a magnitude goes up where the bits that are cut
+// off, left-aligned in 32, are at least the register's (numerics of Intel's published
+// reference): what is exact stays.
+static inline uint32_t round_at_random(format f, uint32_t sign_bit, float x, bool saturate, uint32_t *lanes, uint64_t element) {
 	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff;
 	const uint32_t sign = bits >> 31 << sign_bit;
 	if (a > 0x7f800000)
@@ -83,27 +80,16 @@ static inline uint32_t round_to(format f, uint32_t sign_bit, float x, int round,
 	const int cut = 23 - f.fraction + (exponent < least ? least - exponent : 0);
 	uint32_t code = cut < 32 ? significand >> cut : 0;
 	const uint64_t rest = cut < 32 ? significand & ((1ull << cut) - 1) : significand;
-	if (rest) {
-		bool up;
-		if (round == STOCHASTIC)
-			up = (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(lanes, element);
-		else if (round == TOWARD_ZERO)
-			up = false;
-		else {
-			const uint64_t half = cut <= 32 ? 1ull << (cut - 1) : UINT64_MAX;
-			up = rest > half || (rest == half && code & 1);
-		}
-		code += up;
-	}
+	if (rest)
+		code += (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(lanes, element);
 	if (exponent >= least)
 		code += (uint32_t)(exponent + f.bias - 1) << f.fraction;
 	if (code > f.largest)
-		code = saturate ? f.largest : round == TOWARD_ZERO ? f.largest : f.above;
+		code = saturate ? f.largest : f.above;
 	return sign | code;
 }
 
-// round_to_nearest is round_to without branches, for formats of fewer exponents than
-// F32. Adding the number whose last bit is a subnormal's rounds to subnormals.
+// round_to_nearest has no branches, for formats of fewer exponents than F32. Adding the number whose last bit is a subnormal's rounds to subnormals.
 static inline uint32_t round_to_nearest(format f, uint32_t sign_bit, float x, bool saturate) {
 	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff, cut = 23 - f.fraction;
 	const uint32_t least = (uint32_t)(128 - f.bias) << 23; // normal number
@@ -122,7 +108,7 @@ static inline uint32_t round_to_nearest(format f, uint32_t sign_bit, float x, bo
 			(to)[i] = round_to_nearest(format, sign_bit, from[i], saturate);      \
 	else                                                                                  \
 		for (uint64_t i = 0; i < n; i++)                                              \
-			(to)[i] = round_to(format, sign_bit, from[i], round, saturate, lanes, at + i);
+			(to)[i] = round_at_random(format, sign_bit, from[i], saturate, lanes, at + i);
 
 WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *lanes, uint64_t at) {
 	if (type == E5M2) {
@@ -137,12 +123,12 @@ WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, 
 WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *lanes, uint64_t at) {
 	if (type == F16) {
 		ENCODE(to, f16, 15)
-	} else if (round == TO_NEAREST && !saturate) {
+	} else if (round == TO_NEAREST) {
 		for (uint64_t i = 0; i < n; i++)
 			to[i] = bf16_nearest(from[i]);
 	} else {
 		for (uint64_t i = 0; i < n; i++)
-			to[i] = round_to(bf16, 15, from[i], round, saturate, lanes, at + i);
+			to[i] = round_at_random(bf16, 15, from[i], saturate, lanes, at + i);
 	}
 }
 
@@ -198,11 +184,7 @@ WIDE void load(float *restrict to, const operand *o, uint64_t at, uint64_t n, bo
 	case E4M3:
 	case E5M2: LOAD(uint8_t, table[x])
 	case I8: LOAD(int8_t, x)
-	case U8: LOAD(uint8_t, x)
-	case I16: LOAD(int16_t, x)
 	case I32: LOAD(int32_t, x)
-	case U32: LOAD(uint32_t, x)
-	case I64: LOAD(int64_t, x)
 	}
 }
 
@@ -214,15 +196,12 @@ float element(const operand *o, uint64_t at, bool gaudi3) {
 
 // Integers take what is inside their range, to nearest, and its end else; of NaN, the
 // least.
-static int64_t integer(float x, int64_t least, int64_t most) {
-	return !(x > (float)least) ? least : x >= (float)most ? most : llrintf(x);
-}
+static inline int32_t integer(float x) { return !(x > (float)INT32_MIN) ? INT32_MIN : x >= (float)INT32_MAX ? INT32_MAX : lrintf(x); }
 
-// narrow_integer is integer for types of up to 16 bits. Adding 1.5·2^23 rounds to
-// integers.
-static inline int32_t narrow_integer(float x, int32_t least, int32_t most) {
-	const float inside = !(x > least) ? least : x > most ? most : x;
-	return (int32_t)(bits_of(inside + 0x1.8p23f) - bits_of(0x1.8p23f));
+// Adding 1.5·2^23 rounds to integers.
+static inline int8_t narrow_integer(float x) {
+	const float inside = !(x > INT8_MIN) ? INT8_MIN : x > INT8_MAX ? INT8_MAX : x;
+	return (int8_t)(bits_of(inside + 0x1.8p23f) - bits_of(0x1.8p23f));
 }
 
 #define STORE(type, value)                           \
@@ -242,11 +221,7 @@ WIDE void store(const operand *o, uint64_t at, const float *restrict from, uint6
 	case F16:
 	case E4M3:
 	case E5M2: encode(o, at, from, n, gaudi3, TO_NEAREST, false, NULL); return;
-	case I8: STORE(int8_t, narrow_integer(x, INT8_MIN, INT8_MAX))
-	case U8: STORE(uint8_t, narrow_integer(x, 0, UINT8_MAX))
-	case I16: STORE(int16_t, narrow_integer(x, INT16_MIN, INT16_MAX))
-	case I32: STORE(int32_t, integer(x, INT32_MIN, INT32_MAX))
-	case U32: STORE(uint32_t, integer(x, 0, UINT32_MAX))
-	case I64: STORE(int64_t, integer(x, INT64_MIN, INT64_MAX))
+	case I8: STORE(int8_t, narrow_integer(x))
+	case I32: STORE(int32_t, integer(x))
 	}
 }

@@ -17,7 +17,7 @@ static uint32_t suffix(char *guid) {
 	static const struct {
 		const char *name;
 		uint32_t type;
-	} names[] = {{"f32", F32}, {"bf16", BF16}, {"f16", F16}, {"hf8", E4M3}, {"f8", E5M2}, {"i8", I8}, {"u8", U8}, {"i16", I16}, {"i32", I32}, {"u32", U32}, {"i64", I64}};
+	} names[] = {{"f32", F32}, {"bf16", BF16}, {"f16", F16}, {"hf8", E4M3}, {"f8", E5M2}, {"i8", I8}, {"i32", I32}};
 	char *end = strrchr(guid, '_');
 	for (size_t i = 0; end && i < sizeof names / sizeof *names; i++)
 		if (!strcmp(end + 1, names[i].name)) {

@@ -34,7 +34,7 @@ typedef struct {
 
 _Static_assert(sizeof(sdpa_params) == 32 && offsetof(sdpa_params, inference) == 20, "ns_Sdpa::ParamsV3");
 
-enum { Q, K, V, MASK, SEED };                       // inputs of the forward pass
+enum { Q, K, V, MASK };                                  // inputs of the forward pass; of what else there may be, none
 enum { DO, GRAD_Q, GRAD_K, GRAD_V, GRAD_MASK, M, LINV }; // of the backward pass
 enum { OUT, OUT_M, OUT_LINV, OUT_SEED };
 
@@ -49,17 +49,15 @@ static bool has_sizes(const operand *o, uint64_t inner, uint64_t rows, const ope
 	return true;
 }
 
-static const char *check_common(const call *c, const operand *q, const operand *k, const operand *v, const operand *mask) {
+static const char *check_common(const call *c, const operand *q, const operand *k, const operand *v) {
 	const sdpa_params *p = c->params;
 	const uint64_t time = k->sizes[1];
 	if (q->dims < 3)
 		return "q has fewer than 3 dimensions";
 	if (!has_sizes(k, q->sizes[0], time, q, true) || !has_sizes(v, v->sizes[0], time, q, true))
 		return "k or v have other sizes than q, broadcast";
-	if (mask && !has_sizes(mask, time, mask->sizes[1] == 1 ? 1 : q->sizes[1], q, true))
-		return "the mask does not broadcast to the scores";
-	if (p->causal && (mask || q->sizes[1] != time))
-		return "causal attention is square and has no other mask";
+	if (p->causal && q->sizes[1] != time)
+		return "causal attention is square";
 	if (p->dropout.ratio != 0 || p->softmax_mode || p->flags)
 		return "dropout, a fast softmax or FP8: the stand-in has them not";
 	return NULL;
@@ -70,12 +68,12 @@ static const operand *optional(const call *c, uint32_t i) { return i < c->ins ? 
 static const char *check_forward(const call *c) {
 	const operand *q = c->in[Q], *v = c->in[V];
 	const sdpa_params *p = c->params;
-	const char *reason = check_common(c, q, c->in[K], v, optional(c, MASK));
+	const char *reason = check_common(c, q, c->in[K], v);
 	if (reason)
 		return reason;
-	for (uint32_t i = SEED; i < c->ins; i++)
+	for (uint32_t i = MASK; i < c->ins; i++)
 		if (c->in[i])
-			return "a seed or a scale: the stand-in takes none";
+			return "a mask, a seed or a scale: the stand-in takes none";
 	if (!has_sizes(c->out[OUT], v->sizes[0], q->sizes[1], q, false))
 		return "the output has other sizes than q";
 	if (p->inference)
@@ -91,9 +89,11 @@ static const char *check_backward(const call *c) {
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	if (!optional(c, M) || !optional(c, LINV))
 		return "m or linv is missing";
-	const char *reason = check_common(c, q, k, v, c->in[GRAD_MASK]);
+	const char *reason = check_common(c, q, k, v);
 	if (reason)
 		return reason;
+	if (c->in[GRAD_MASK])
+		return "a mask: the stand-in takes none";
 	if (!has_sizes(c->in[DO], v->sizes[0], q->sizes[1], q, false))
 		return "the gradient has other sizes than the output";
 	if (!has_sizes(c->in[M], 1, q->sizes[1], q, false) || !has_sizes(c->in[LINV], 1, q->sizes[1], q, false))
@@ -140,7 +140,7 @@ static void as(const operand *o, float *x, uint64_t n, bool gaudi3) {
 }
 
 // scores of all rows: [time of q][time of k], -Inf where a row must not look.
-static float *scores(const call *c, const operand *q, const operand *k, const operand *mask, const uint64_t *batch) {
+static float *scores(const call *c, const operand *q, const operand *k, const uint64_t *batch) {
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0];
 	float *a = matrix(q, batch, c->gaudi3), *b = matrix(k, batch, c->gaudi3);
@@ -153,8 +153,6 @@ static float *scores(const call *c, const operand *q, const operand *k, const op
 			*x *= p->scale;
 			if (p->causal && j > i)
 				*x = -INFINITY;
-			if (mask)
-				*x += element(mask, matrix_at(mask, batch) + (mask->sizes[1] > 1 ? i : 0) * columns + j, c->gaudi3);
 		}
 	free(a);
 	free(b);
@@ -173,7 +171,7 @@ static void forward(void *data, uint64_t from, uint64_t to) {
 	float *out = malloc(rows * width * sizeof *out);
 	for (uint64_t i = from; i < to; i++) {
 		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
-		float *s = scores(c, q, k, optional(c, MASK), batch), *values = matrix(v, batch, c->gaudi3);
+		float *s = scores(c, q, k, batch), *values = matrix(v, batch, c->gaudi3);
 		float *most = malloc(rows * sizeof *most), *inverse = malloc(rows * sizeof *inverse);
 		for (uint64_t r = 0; r < rows; r++) {
 			most[r] = -INFINITY;
@@ -213,7 +211,7 @@ static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, 
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0], depth = v->sizes[0], cells = rows * columns;
-	float *probability = scores(c, q, k, c->in[GRAD_MASK], batch), *slope = calloc(cells, sizeof *slope);
+	float *probability = scores(c, q, k, batch), *slope = calloc(cells, sizeof *slope);
 	float *turned = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *turned);
 	float *mq = matrix(q, batch, c->gaudi3), *mk = matrix(k, batch, c->gaudi3), *mv = matrix(v, batch, c->gaudi3), *grad = matrix(c->in[DO], batch, c->gaudi3);
 	for (uint64_t r = 0; r < rows; r++) {

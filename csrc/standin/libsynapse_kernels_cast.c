@@ -1,8 +1,8 @@
 //go:build ignore
 
 // Stand-in for libSynapse.so: conversions between types, with and without a scale.
-// What is too large becomes infinity in a plain cast, unless it is told to clip, and
-// the largest number in convert_to_fp8.
+// What is too large becomes infinity in a plain cast, and the largest number in
+// convert_to_fp8.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -14,28 +14,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1024, CLIP = 1 };
+enum { CHUNK = 1024 };
 
-// ns_CastKernel::ParamsV3; shorter structures leave the rest out.
-typedef struct {
-	int32_t round_mode;
-	uint32_t seed;
-	int32_t saturation;
-} cast_params;
-
-static cast_params params_of(const call *c) {
-	cast_params p = {0};
-	if (c->params_size)
-		memcpy(&p, c->params, c->params_size < sizeof p ? c->params_size : sizeof p);
-	if (p.round_mode == DEFAULT_ROUNDING)
-		p.round_mode = TO_NEAREST;
-	return p;
-}
+// rounding_of is a CastF32RoundMode_t: the first field of ns_CastKernel::Params.
+static int rounding_of(const call *c) { return c->params_size ? *(const int32_t *)c->params : TO_NEAREST; }
 
 static const char *check_rounding(const call *c) {
-	const int mode = c->params_size ? *(const int32_t *)c->params : TO_NEAREST;
-	const bool known = mode == TO_NEAREST || mode == STOCHASTIC || mode == TOWARD_ZERO || mode == DEFAULT_ROUNDING;
-	return known ? NULL : "a rounding mode that the stand-in has not";
+	const int mode = rounding_of(c);
+	return mode == TO_NEAREST || mode == STOCHASTIC ? NULL : "a rounding mode that the stand-in has not";
 }
 
 static bool is_float(uint32_t type) { return type & (F32 | BF16 | F16 | E4M3 | E5M2); }
@@ -51,7 +37,7 @@ static const char *check_cast(const call *c) {
 // split runs a task on all of n elements: in one piece where it draws random bits, one
 // after the other.
 static void split(const call *c, uint64_t n, task run, void *data) {
-	if (params_of(c).round_mode == STOCHASTIC)
+	if (rounding_of(c) == STOCHASTIC)
 		run(data, 0, n);
 	else
 		parallel(n, SMALL, run, data);
@@ -59,36 +45,24 @@ static void split(const call *c, uint64_t n, task run, void *data) {
 
 static void cast_range(void *data, uint64_t from, uint64_t to) {
 	const call *c = data;
-	const cast_params p = params_of(c);
 	const operand *a = c->in[0], *o = c->out[0];
 	for (uint64_t at = from; at < to; at += CHUNK) {
 		float x[CHUNK];
 		const uint64_t n = to - at < CHUNK ? to - at : CHUNK;
-		if (a->type == I32 && o->type == I32) {
-			memcpy((int32_t *)o->data + at, (int32_t *)a->data + at, n * sizeof(int32_t));
-			continue;
-		}
 		load(x, a, at, n, c->gaudi3);
 		if (o->type == F32 || !is_float(o->type))
 			store(o, at, x, n, c->gaudi3);
 		else
-			encode(o, at, x, n, c->gaudi3, p.round_mode, p.saturation == CLIP, c->random);
+			encode(o, at, x, n, c->gaudi3, rounding_of(c), false, c->random);
 	}
 }
 
 static void run_cast(const call *c) { split(c, elements(c->in[0]), cast_range, (void *)c); }
 
 // Conversions to and from FP8. amax is of the input, before it is scaled. A scale has
-// one element, or is broadcast.
+// one element; the vendor's may be broadcast, too.
 
-static const char *check_scale(const operand *s, const operand *x) {
-	if (!s)
-		return NULL;
-	for (int d = 0; d < MAX_DIMS; d++)
-		if (s->sizes[d] != 1 && s->sizes[d] != x->sizes[d])
-			return "a scale does not broadcast to the input";
-	return NULL;
-}
+static const char *check_scale(const operand *s) { return !s || elements(s) == 1 ? NULL : "a scale has one element: the stand-in takes no others"; }
 
 static const operand *optional(const operand *const *list, uint32_t n, uint32_t i) { return i < n ? list[i] : NULL; }
 
@@ -102,7 +76,7 @@ static const char *check_convert(const call *c) {
 		if (!same_sizes(x, c->out[i]))
 			return "the output has other sizes than the input";
 	for (uint32_t i = 1; i < c->ins; i++) {
-		const char *reason = check_scale(c->in[i], x);
+		const char *reason = check_scale(c->in[i]);
 		if (reason)
 			return reason;
 	}
@@ -115,38 +89,14 @@ static const char *check_convert(const call *c) {
 static const char *check_from(const call *c) {
 	if (!same_sizes(c->in[0], c->out[0]))
 		return "the output has other sizes than the input";
-	return check_scale(optional(c->in, c->ins, 1), c->in[0]);
+	return check_scale(optional(c->in, c->ins, 1));
 }
 
-// place_of is where the element of a scale lies that belongs to element at of x.
-static uint64_t place_of(const operand *s, const operand *x, uint64_t at) {
-	uint64_t to = 0, stride = 1;
-	for (int d = 0; d < MAX_DIMS; d++) {
-		to += s->sizes[d] > 1 ? at % x->sizes[d] * stride : 0;
-		at /= x->sizes[d];
-		stride *= s->sizes[d];
-	}
-	return to;
-}
-
-// scale_run multiplies up to CHUNK elements of x from at on, as many at once as have one
-// factor or factors behind each other.
-static void scale_run(float *to, const float *from, const operand *s, const operand *x, uint64_t at, uint64_t n, bool gaudi3) {
-	const uint64_t row = !s || elements(s) == 1 ? at + n : x->sizes[0];
-	for (uint64_t i = 0, m; i < n; i += m) {
-		const uint64_t left = row - (at + i) % row;
-		m = left < n - i ? left : n - i;
-		if (s && s->sizes[0] > 1) {
-			float factor[CHUNK];
-			load(factor, s, place_of(s, x, at + i), m, gaudi3);
-			for (uint64_t j = 0; j < m; j++)
-				to[i + j] = from[i + j] * factor[j];
-		} else {
-			const float factor = s ? element(s, place_of(s, x, at + i), gaudi3) : 1;
-			for (uint64_t j = 0; j < m; j++)
-				to[i + j] = from[i + j] * factor;
-		}
-	}
+// scale_run multiplies n elements by a scale, if there is one.
+static void scale_run(float *to, const float *from, const operand *s, uint64_t n, bool gaudi3) {
+	const float factor = s ? element(s, 0, gaudi3) : 1;
+	for (uint64_t i = 0; i < n; i++)
+		to[i] = from[i] * factor;
 }
 
 // amax_bits are those of the largest magnitude, which have the order of integers with
@@ -171,7 +121,6 @@ typedef struct {
 static void convert_range(void *data, uint64_t from, uint64_t to) {
 	conversion *v = data;
 	const call *c = v->c;
-	const cast_params p = params_of(c);
 	const operand *x = c->in[0];
 	for (uint64_t at = from; at < to; at += CHUNK) {
 		float raw[CHUNK], scaled[CHUNK];
@@ -181,8 +130,8 @@ static void convert_range(void *data, uint64_t from, uint64_t to) {
 		for (uint32_t old = v->amax; amax > old && !atomic_compare_exchange_weak(&v->amax, &old, amax);)
 			;
 		for (uint32_t o = 0; o < codes_of(c); o++) {
-			scale_run(scaled, raw, optional(c->in, c->ins, 1 + o), x, at, n, c->gaudi3);
-			encode(c->out[o], at, scaled, n, c->gaudi3, p.round_mode, true, c->random);
+			scale_run(scaled, raw, optional(c->in, c->ins, 1 + o), n, c->gaudi3);
+			encode(c->out[o], at, scaled, n, c->gaudi3, rounding_of(c), true, c->random);
 		}
 	}
 }
@@ -204,7 +153,7 @@ static void restore_range(void *data, uint64_t from, uint64_t to) {
 		float raw[CHUNK], scaled[CHUNK];
 		const uint64_t n = to - at < CHUNK ? to - at : CHUNK;
 		load(raw, x, at, n, c->gaudi3);
-		scale_run(scaled, raw, optional(c->in, c->ins, 1), x, at, n, c->gaudi3);
+		scale_run(scaled, raw, optional(c->in, c->ins, 1), n, c->gaudi3);
 		store(c->out[0], at, scaled, n, c->gaudi3);
 	}
 }
@@ -214,9 +163,9 @@ static void run_from(const call *c) { parallel(elements(c->in[0]), SMALL, restor
 static const bool hybrid = true;
 
 const kernel cast_kernels[] = {
-	{"cast", F32 | BF16 | F16 | E4M3 | E5M2 | I8 | U8 | I16 | I32, "R", "T", {OPTIONAL_PARAMS, 4, 8, 12}, check_cast, run_cast, NULL},
-	{"convert_to_fp8", F32 | BF16, "T?G", "8?F", {4, 8, 12}, check_convert, run_convert, NULL},
-	{"convert_to_fp8_hybrid", F32 | BF16, "T?GG", "eh?F", {4, 8, 12}, check_convert, run_convert, &hybrid},
-	{"convert_from_fp8", F32 | BF16, "8?G", "T", {OPTIONAL_PARAMS, 4, 8, 12}, check_from, run_from, NULL},
+	{"cast", F32 | BF16 | F16 | E4M3 | E5M2 | I8 | I32, "R", "T", {OPTIONAL_PARAMS, 4}, check_cast, run_cast, NULL},
+	{"convert_to_fp8", F32 | BF16, "T?G", "8?F", {4}, check_convert, run_convert, NULL},
+	{"convert_to_fp8_hybrid", F32 | BF16, "T?GG", "eh?F", {4}, check_convert, run_convert, &hybrid},
+	{"convert_from_fp8", F32 | BF16, "8?G", "T", {0}, check_from, run_from, NULL},
 	{0},
 };

@@ -6,7 +6,6 @@
 #define _GNU_SOURCE
 #include "libsynapse.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,11 +49,7 @@ static void copy_all(const call *c) { memmove(c->out[0]->data, c->in[0]->data, b
 static const char *check_same(const call *c) { return same_sizes(c->in[0], c->out[0]) ? NULL : "the output has other sizes than the input"; }
 
 static const char *check_elements(const call *c) {
-	if (elements(c->in[0]) != elements(c->out[0]))
-		return "the output has another number of elements than the input";
-	if (c->ins > 1 && c->in[1] && !same_sizes(c->in[1], c->out[0]))
-		return "the shape tensor has other sizes than the output";
-	return NULL;
+	return elements(c->in[0]) == elements(c->out[0]) ? NULL : "the output has another number of elements than the input";
 }
 
 static const char *check_bytes(const call *c) {
@@ -92,7 +87,7 @@ static void run_transpose(const call *c) {
 	copy(view_of(c->out[0]), from, c->out[0]->sizes, type_size(c->out[0]->type));
 }
 
-// slice, slice_insert: synSliceParamsV2. An entry of axis, start and end 0 says nothing.
+// slice: synSliceParamsV2. An entry of axis, start and end 0 says nothing.
 typedef struct {
 	uint32_t axes[MAX_SIZES];
 	uint64_t starts[MAX_SIZES], ends[MAX_SIZES], steps[MAX_SIZES];
@@ -144,39 +139,24 @@ static void run_slice(const call *c) {
 	copy(view_of(c->out[0]), view_of_part(c->in[0], &p), c->out[0]->sizes, type_size(c->out[0]->type));
 }
 
-static const char *check_slice_insert(const call *c) {
-	part p;
-	const char *reason = check_same(c);
-	return reason ? reason : part_of(&p, c->params, c->in[0], c->in[1]);
-}
-
-static void run_slice_insert(const call *c) {
-	part p;
-	part_of(&p, c->params, c->in[0], c->in[1]);
-	copy_all(c);
-	copy(view_of_part(c->out[0], &p), view_of(c->in[1]), c->in[1]->sizes, type_size(c->out[0]->type));
-}
-
-// concat and split: synAxisParams.
+// concat: synAxisParams.
 
 static uint32_t axis_of(const call *c) { return *(const uint32_t *)c->params; }
 
-// check_joined compares an operand with the parts of it that lie behind each other.
-static const char *check_joined(const operand *whole, const operand *const *parts, uint32_t n, uint32_t axis) {
+static const char *check_concat(const call *c) {
+	const operand *whole = c->out[0];
+	const uint32_t axis = axis_of(c);
 	uint64_t size = 0;
 	if (axis >= whole->dims)
 		return "there is no such axis";
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < c->ins; i++) {
 		for (uint32_t d = 0; d < MAX_DIMS; d++)
-			if (d != axis && parts[i]->sizes[d] != whole->sizes[d])
+			if (d != axis && c->in[i]->sizes[d] != whole->sizes[d])
 				return "sizes of the parts differ";
-		size += parts[i]->sizes[axis];
+		size += c->in[i]->sizes[axis];
 	}
 	return size == whole->sizes[axis] ? NULL : "the parts have another size together than the whole";
 }
-
-static const char *check_concat(const call *c) { return check_joined(c->out[0], c->in, c->ins, axis_of(c)); }
-static const char *check_split(const call *c) { return check_joined(c->in[0], (const operand *const *)c->out, c->outs, axis_of(c)); }
 
 static void run_concat(const call *c) {
 	view to = view_of(c->out[0]);
@@ -186,85 +166,13 @@ static void run_concat(const call *c) {
 	}
 }
 
-static void run_split(const call *c) {
-	view from = view_of(c->in[0]);
-	for (uint32_t i = 0; i < c->outs; i++) {
-		copy(view_of(c->out[i]), from, c->out[i]->sizes, type_size(c->in[0]->type));
-		from.data += c->out[i]->sizes[axis_of(c)] * from.strides[axis_of(c)];
-	}
-}
-
-// expand_dims and squeeze add or take away a dimension of size 1.
-
-static const char *check_dimension(const operand *with, const operand *without, uint32_t axis) {
-	if (with->dims != without->dims + 1 || axis >= with->dims || with->sizes[axis] != 1)
-		return "not one dimension of size 1 more";
-	for (uint32_t d = 0; d < without->dims; d++)
-		if (without->sizes[d] != with->sizes[d + (d >= axis)])
-			return "the other dimensions differ";
-	return NULL;
-}
-
-static const char *check_expand(const call *c) { return check_dimension(c->out[0], c->in[0], axis_of(c)); }
-
-static const char *check_squeeze(const call *c) {
-	return c->params_size ? check_dimension(c->in[0], c->out[0], axis_of(c)) : check_elements(c);
-}
-
-static const char *check_broadcast(const call *c) {
-	const operand *a = c->in[0], *o = c->out[0];
-	for (int d = 0; d < MAX_DIMS; d++)
-		if (a->sizes[d] != 1 && a->sizes[d] != o->sizes[d])
-			return "the input does not broadcast to the output";
-	return c->ins > 1 && c->in[1] && !same_sizes(c->in[1], o) ? "the shape tensor has other sizes than the output" : NULL;
-}
-
-static void run_broadcast(const call *c) {
-	view from = view_of(c->in[0]);
-	for (int d = 0; d < MAX_DIMS; d++)
-		if (c->in[0]->sizes[d] == 1)
-			from.strides[d] = 0;
-	copy(view_of(c->out[0]), from, c->out[0]->sizes, type_size(c->out[0]->type));
-}
-
-// constant and range. A parameter is an I32 or an F32, whichever the guid says.
-
-static float number(const call *c, int i) {
-	float f;
-	int32_t n;
-	memcpy(&f, (const char *)c->params + 4 * i, sizeof f);
-	memcpy(&n, &f, sizeof n);
-	return c->type == I32 ? n : f;
-}
-
-static const char *check_made(const call *c) {
-	return c->ins && c->in[0] && !same_sizes(c->in[0], c->out[0]) ? "the shape tensor has other sizes than the output" : NULL;
-}
+// constant_f32: ns_ConstantKernel::Params.
 
 static void run_constant(const call *c) {
 	const operand *o = c->out[0];
-	const float x = number(c, 0);
-	if (c->type == I32) // not by way of a float, which has fewer bits
-		memcpy(o->data, c->params, sizeof(int32_t));
-	else
-		store(o, 0, &x, 1, c->gaudi3);
-	const uint64_t size = type_size(o->type), bytes = bytes_of(o);
-	for (uint64_t at = size; at < bytes; at += size)
-		memcpy((char *)o->data + at, o->data, size);
-}
-
-static const char *check_range(const call *c) {
-	const double start = number(c, 0), limit = number(c, 1), delta = number(c, 2);
-	if (!(delta != 0) || c->out[0]->dims != 1 || c->out[0]->sizes[0] != (uint64_t)ceil((limit - start) / delta))
-		return "the output has another size than the range";
-	return check_made(c);
-}
-
-static void run_range(const call *c) {
-	for (uint64_t i = 0; i < c->out[0]->sizes[0]; i++) {
-		const float x = number(c, 0) + i * number(c, 2);
-		store(c->out[0], i, &x, 1, c->gaudi3);
-	}
+	float *to = o->data;
+	for (uint64_t i = 0; i < elements(o); i++)
+		memcpy(&to[i], c->params, sizeof *to);
 }
 
 // gather_fwd: [data, indices], ns_GatherKernel::Params. The indices' dimensions take
@@ -303,8 +211,7 @@ static void run_gather(const call *c) {
 		}
 }
 
-// embedding_dense_pt_bwd: [gradient, indices, shape where shapes are dynamic],
-// ns_EmbeddingDensePtBwdKernel::Params.
+// embedding_dense_pt_bwd: [gradient, indices], ns_EmbeddingDensePtBwdKernel::Params.
 typedef struct {
 	int32_t rows, padding;
 	bool by_frequency;
@@ -317,8 +224,6 @@ static const char *check_embedding(const call *c) {
 		return "there is not one row of the gradient for each index";
 	if (o->dims != 2 || o->sizes[0] != grad->sizes[0] || o->sizes[1] != (uint64_t)p->rows)
 		return "the output has other sizes than the table";
-	if (c->ins > 2 && c->in[2] && !same_sizes(c->in[2], o))
-		return "the shape tensor has other sizes than the output";
 	return p->by_frequency ? "by frequency: the stand-in has it not" : NULL;
 }
 
@@ -346,21 +251,13 @@ static void run_embedding(const call *c) {
 
 const kernel data_kernels[] = {
 	{"identity", 0, "A", "A", {0}, check_same, copy_all, NULL, true},
-	{"memcpy", 0, "A", "A", {0}, check_same, copy_all, NULL, true},
-	{"reshape", 0, "A?S", "A", {0}, check_elements, copy_all, NULL, true},
-	{"flatten", 0, "A", "A", {OPTIONAL_PARAMS, 4}, check_elements, copy_all, NULL, true},
-	{"expand_dims", 0, "A", "A", {4}, check_expand, copy_all, NULL, true},
-	{"squeeze", 0, "A", "A", {OPTIONAL_PARAMS, 4}, check_squeeze, copy_all, NULL, true},
+	{"reshape", 0, "A", "A", {0}, check_elements, copy_all, NULL, true},
 	{"reinterpret_cast", 0, "N", "N", {0}, check_bytes, copy_all, NULL, true},
 	{"transpose", 0, "A", "A", {sizeof(transpose_params)}, check_transpose, run_transpose, NULL},
 	{"slice", 0, "A", "A", {sizeof(slice_params)}, check_slice, run_slice, NULL},
-	{"slice_insert", 0, "AA", "A", {sizeof(slice_params)}, check_slice_insert, run_slice_insert, NULL, true},
 	{"concat", 0, "A*", "A", {4}, check_concat, run_concat, NULL},
-	{"split", 0, "A", "A*", {4}, check_split, run_split, NULL},
-	{"broadcast", 0, "A?S", "A", {0}, check_broadcast, run_broadcast, NULL},
-	{"constant", F32 | BF16 | I32, "?S", "T", {4}, check_made, run_constant, NULL},
-	{"range", F32 | I32, "?S", "T", {12}, check_range, run_range, NULL},
-	{"gather_fwd", F32 | BF16 | I32, "TI", "T", {4, 8}, check_gather, run_gather, NULL},
-	{"embedding_dense_pt_bwd", F32 | BF16, "TI?S", "T", {sizeof(embedding_params)}, check_embedding, run_embedding, NULL},
+	{"constant", F32, "", "T", {4}, NULL, run_constant, NULL},
+	{"gather_fwd", F32 | BF16 | I32, "TI", "T", {4}, check_gather, run_gather, NULL},
+	{"embedding_dense_pt_bwd", F32 | BF16, "TI", "T", {sizeof(embedding_params)}, check_embedding, run_embedding, NULL},
 	{0},
 };

@@ -183,7 +183,7 @@ typedef struct {
 	const call *c;
 	uint64_t at; // of the matrix in the output
 	float *out;
-	void (*finish)(const call *c, uint64_t row, float *out); // of one row; NULL: none
+	void (*finish)(const call *c, float *out); // of one row; NULL: none
 } rows;
 
 static void store_rows(void *data, uint64_t from, uint64_t to) {
@@ -192,12 +192,12 @@ static void store_rows(void *data, uint64_t from, uint64_t to) {
 	const uint64_t n = o->sizes[0];
 	for (uint64_t i = from; i < to; i++) {
 		if (r->finish)
-			r->finish(r->c, i, r->out + i * n);
+			r->finish(r->c, r->out + i * n);
 		store(o, r->at + i * n, r->out + i * n, n, r->c->gaudi3); // too large for FP8 becomes infinity: clipping is for inference
 	}
 }
 
-static void run_batch(const call *c, void (*finish)(const call *, uint64_t, float *)) {
+static void run_batch(const call *c, void (*finish)(const call *, float *)) {
 	const operand *o = c->out[0];
 	const uint64_t n = o->sizes[0] * o->sizes[1], *s = o->sizes;
 	float *out = malloc(n * sizeof *out);
@@ -211,8 +211,9 @@ static void run_batch(const call *c, void (*finish)(const call *, uint64_t, floa
 
 static void run_gemm(const call *c) { run_batch(c, NULL); }
 
-// fp8_gemm: [A, B, inverse scale of A, of B, bias, what is added, scale of the output].
-enum { SCALE_A = 2, SCALE_B, BIAS, ADDEND, SCALE_OUT };
+// fp8_gemm: [A, B, inverse scale of A, of B], of one element each. The vendor's takes
+// scales by row and column, a bias and an addend, too.
+enum { SCALE_A = 2, SCALE_B };
 
 static const operand *optional(const call *c, uint32_t i) { return i < c->ins ? c->in[i] : NULL; }
 
@@ -225,62 +226,21 @@ static const char *check_fp8_gemm(const call *c) {
 	if (c->in[0]->bias || c->in[1]->bias)
 		return "scales are operands here, no exponent bias";
 	if (c->ins == 3) // a lone scale of B would be taken for A's
-		return "it takes 2 inputs, or at least 4";
-	const operand *o = c->out[0];
+		return "it takes 2 inputs or 4";
+	for (uint32_t i = SCALE_A; i <= SCALE_B; i++)
+		if (optional(c, i) && elements(c->in[i]) != 1)
+			return "a scale has one element: the stand-in takes no others";
+	return c->out[0]->dims > 2 ? "batches are not taken here" : NULL;
+}
+
+static void finish_fp8_gemm(const call *c, float *out) {
 	for (uint32_t i = SCALE_A; i <= SCALE_B; i++) {
-		const operand *s = optional(c, i);
-		if (!s || elements(s) == 1)
+		if (!optional(c, i))
 			continue;
-		// By row of A: {1, m}. By column: {n}.
-		const bool fit = i == SCALE_A ? s->dims == 2 && s->sizes[0] == 1 && s->sizes[1] == o->sizes[1] : s->sizes[0] == o->sizes[0] && elements(s) == o->sizes[0];
-		if (!fit)
-			return "a scale has one element, or one for each row of A or column of B";
-	}
-	if (optional(c, BIAS) && (c->in[BIAS]->sizes[0] != o->sizes[0] || elements(c->in[BIAS]) != o->sizes[0]))
-		return "the bias has one element for each column";
-	if (optional(c, ADDEND) && !same_sizes(c->in[ADDEND], o))
-		return "what is added has other sizes than the output";
-	if (optional(c, SCALE_OUT))
-		return "no scale of the output here";
-	return o->dims > 2 ? "batches are not taken here" : NULL;
-}
-
-// Its inputs, as far as they have an element for each column, are read in runs.
-enum { RUN = 256 };
-
-static void finish_run(const call *c, uint64_t row, uint64_t column, float *out, uint64_t n) {
-	const operand *scale_a = optional(c, SCALE_A), *scale_b = optional(c, SCALE_B), *bias = optional(c, BIAS), *addend = optional(c, ADDEND);
-	float x[RUN];
-	if (scale_a) {
-		const float scale = element(scale_a, elements(scale_a) > 1 ? row : 0, c->gaudi3);
-		for (uint64_t j = 0; j < n; j++)
+		const float scale = element(c->in[i], 0, c->gaudi3);
+		for (uint64_t j = 0; j < c->out[0]->sizes[0]; j++)
 			out[j] *= scale;
 	}
-	if (scale_b && elements(scale_b) > 1) {
-		load(x, scale_b, column, n, c->gaudi3);
-		for (uint64_t j = 0; j < n; j++)
-			out[j] *= x[j];
-	} else if (scale_b) {
-		const float scale = element(scale_b, 0, c->gaudi3);
-		for (uint64_t j = 0; j < n; j++)
-			out[j] *= scale;
-	}
-	if (bias) {
-		load(x, bias, column, n, c->gaudi3);
-		for (uint64_t j = 0; j < n; j++)
-			out[j] += x[j];
-	}
-	if (addend) {
-		load(x, addend, row * c->out[0]->sizes[0] + column, n, c->gaudi3);
-		for (uint64_t j = 0; j < n; j++)
-			out[j] += x[j];
-	}
-}
-
-static void finish_fp8_gemm(const call *c, uint64_t row, float *out) {
-	const uint64_t columns = c->out[0]->sizes[0];
-	for (uint64_t j = 0; j < columns; j += RUN)
-		finish_run(c, row, j, out + j, columns - j < RUN ? columns - j : RUN);
 }
 
 static void run_fp8_gemm(const call *c) { run_batch(c, finish_fp8_gemm); }
@@ -288,6 +248,6 @@ static void run_fp8_gemm(const call *c) { run_batch(c, finish_fp8_gemm); }
 const kernel gemm_kernels[] = {
 	{"gemm", 0, "NN", "N", {OPTIONAL_PARAMS, 2}, check_gemm, run_gemm, NULL},
 	{"batch_gemm", 0, "NN", "N", {OPTIONAL_PARAMS, 2}, check_batch, run_gemm, NULL},
-	{"fp8_gemm", F32 | BF16, "88?GGGTG", "T", {OPTIONAL_PARAMS, 2}, check_fp8_gemm, run_fp8_gemm, NULL},
+	{"fp8_gemm", F32 | BF16, "88?GG", "T", {OPTIONAL_PARAMS, 2}, check_fp8_gemm, run_fp8_gemm, NULL},
 	{0},
 };

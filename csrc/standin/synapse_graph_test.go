@@ -153,7 +153,7 @@ func inPlace(s *synapse, ordered bool) (*graph, *tensor, *tensor) {
 	y, z := g.temp(typeF32, 4), g.out(typeF32, 4)
 	second := g.add("add_fwd_f32", nil, []*tensor{after}, x, x)
 	first := g.add("abs_fwd_f32", nil, []*tensor{y}, x)
-	g.add("neg_fwd_f32", nil, []*tensor{z}, y)
+	g.add("add_fwd_f32", nil, []*tensor{z}, y, y)
 	if ordered {
 		g.after(first, second)
 	}
@@ -181,7 +181,7 @@ func TestSharedMemoryNeedsOrder(t *testing.T) {
 		_, list, n := g.launchList()
 		g.do("synLaunch", s.stream, list, uint64(n), g.workspace(recipe), recipe, 1)
 		require.Equal(t, []float32{2, -4, 6, -8}, g.floatsOf(x))
-		require.Equal(t, []float32{-1, -2, -3, -4}, g.floatsOf(z))
+		require.Equal(t, []float32{2, 4, 6, 8}, g.floatsOf(z))
 	}
 }
 
@@ -193,8 +193,8 @@ func TestInPlace(t *testing.T) {
 		offset uint64
 		want   int
 	}{
-		{"neg_fwd_f32", nil, 0, success},
-		{"neg_fwd_f32", nil, 128, fail}, // overlapping, but not the same
+		{"abs_fwd_f32", nil, 0, success},
+		{"abs_fwd_f32", nil, 128, fail}, // overlapping, but not the same
 		{"transpose", transposeParams(1, 0), 0, fail},
 	} {
 		s := open(t, gaudi2)
@@ -220,7 +220,7 @@ func TestCompileRules(t *testing.T) {
 	require.Equal(t, fail, compile(func(*graph) {}), "empty")
 	require.Equal(t, fail, compile(func(g *graph) {
 		x, y, z := g.in(typeF32, make([]byte, 16), 4), g.out(typeF32, 4), g.out(typeF32, 4)
-		first, second := g.add("abs_fwd_f32", nil, []*tensor{y}, x), g.add("neg_fwd_f32", nil, []*tensor{z}, y)
+		first, second := g.add("abs_fwd_f32", nil, []*tensor{y}, x), g.add("sqrt_fwd_f32", nil, []*tensor{z}, y)
 		g.after(second, first)
 	}), "a circle")
 	require.Equal(t, fail, compile(func(g *graph) {
@@ -271,7 +271,7 @@ func TestWorkspaceIsUsedAgain(t *testing.T) {
 		g := s.graph(gaudi2)
 		x := g.floats(values, n)
 		long, chain := g.temp(typeF32, n), g.temp(typeF32, n)
-		g.add("neg_fwd_f32", nil, []*tensor{long}, x)
+		g.add("abs_fwd_f32", nil, []*tensor{long}, x)
 		g.add("abs_fwd_f32", nil, []*tensor{chain}, x)
 		for range 10 {
 			next := g.temp(typeF32, n)
@@ -280,7 +280,7 @@ func TestWorkspaceIsUsedAgain(t *testing.T) {
 		}
 		doubled, y := g.temp(typeF32, n), g.out(typeF32, n)
 		g.add("add_fwd_f32", nil, []*tensor{doubled}, chain, chain)
-		g.add("add_fwd_f32", nil, []*tensor{y}, doubled, long)
+		g.add("sub_fwd_f32", nil, []*tensor{y}, doubled, long)
 		g.run()
 		require.Equal(t, values, g.floatsOf(y))
 		_, recipe := g.compile()
@@ -297,7 +297,7 @@ func TestLaunchRules(t *testing.T) {
 	second := g.temp(typeF32, 4) // behind y in its section
 	g.do("synTensorAssignToSection", second.handle, y.section, 128)
 	g.add("abs_fwd_f32", nil, []*tensor{temp}, x)
-	g.add("neg_fwd_f32", nil, []*tensor{y}, temp)
+	g.add("add_fwd_f32", nil, []*tensor{y}, temp, temp)
 	g.add("abs_fwd_f32", nil, []*tensor{second}, temp)
 	status, recipe := g.compile()
 	require.Equal(t, success, status)
@@ -356,7 +356,7 @@ func TestLaunchRules(t *testing.T) {
 	}), "one is missing")
 	require.EqualValues(t, 3, uint32(s.get2("synTensorRetrieveLaunchAmount", recipe)))
 	g.do("synStreamSynchronize", s.stream)
-	require.Equal(t, []float32{-1, -2, -3, -4}, g.floatsOf(y))
+	require.Equal(t, []float32{2, 4, 6, 8}, g.floatsOf(y))
 	require.Equal(t, []float32{1, 2, 3, 4}, g.floatsOf(second))
 
 	info, at := g.memory(1536)
@@ -409,7 +409,7 @@ func TestWorkspaceIsSpoilt(t *testing.T) {
 	g := s.graph(gaudi2)
 	x, temp := g.floats([]float32{1, 2, 3, 4}, 4), g.temp(typeF32, 4)
 	g.add("abs_fwd_f32", nil, []*tensor{temp}, x)
-	g.add("neg_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, temp)
+	g.add("abs_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, temp)
 	status, recipe := g.compile()
 	require.Equal(t, success, status)
 	g.place()

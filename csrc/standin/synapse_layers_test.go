@@ -49,29 +49,13 @@ func TestMovingData(t *testing.T) {
 	require.Equal(t, []float32{1, 2, 4, 5}, run("slice", sliceParams(0, 1, 3, 1), []uint64{2, 2}, six))
 	require.Equal(t, []float32{3, 4, 5}, run("slice", sliceParams(1, 1, 2, 1), []uint64{3, 1}, six))
 	require.Equal(t, []float32{0, 2, 3, 5}, run("slice", sliceParams(0, 0, 3, 2), []uint64{2, 2}, six))
-	require.Equal(t, []float32{0, 10, 20, 3, 30, 40}, run("slice_insert", sliceParams(0, 1, 3, 1), []uint64{3, 2},
-		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{10, 20, 30, 40}, 2, 2)) }))
 	require.Equal(t, []float32{0, 1, 2, 9, 3, 4, 5, 8}, run("concat", axisParams(0), []uint64{4, 2},
 		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{9, 8}, 1, 2)) }))
 	require.Equal(t, []float32{0, 1, 2, 3, 4, 5, 7, 8, 9}, run("concat", axisParams(1), []uint64{3, 3},
 		func(g *graph) []*tensor { return append(six(g), g.floats([]float32{7, 8, 9}, 3, 1)) }))
-	require.Equal(t, []float32{1, 1, 1, 2, 2, 2}, run("broadcast", nil, []uint64{3, 2},
-		func(g *graph) []*tensor { return []*tensor{g.floats([]float32{1, 2}, 1, 2), g.shape(3, 2)} }))
-	for guid, params := range map[string][]byte{"reshape": nil, "identity": nil, "memcpy": nil, "expand_dims": axisParams(1), "flatten": nil} {
-		sizes := map[string][]uint64{"reshape": {2, 3}, "expand_dims": {3, 1, 2}, "flatten": {6}}[guid]
-		if sizes == nil {
-			sizes = []uint64{3, 2}
-		}
-		require.Equal(t, sequence(6), run(guid, params, sizes, six), guid)
-	}
+	require.Equal(t, sequence(6), run("reshape", nil, []uint64{2, 3}, six))
+	require.Equal(t, sequence(6), run("identity", nil, []uint64{3, 2}, six))
 	require.Equal(t, i32Bytes(0x3f800000), one(s, gaudi2, "reinterpret_cast", nil, typeI32, []uint64{1}, func(g *graph) []*tensor { return []*tensor{g.floats([]float32{1}, 1)} }))
-
-	g := s.graph(gaudi2)
-	a, b := g.out(typeF32, 1, 2), g.out(typeF32, 2, 2)
-	g.add("split", axisParams(0), []*tensor{a, b}, six(g)...)
-	g.run()
-	require.Equal(t, []float32{0, 3}, g.floatsOf(a))
-	require.Equal(t, []float32{1, 2, 4, 5}, g.floatsOf(b))
 }
 
 func TestDataThatDoesNotFit(t *testing.T) {
@@ -90,11 +74,8 @@ func TestDataThatDoesNotFit(t *testing.T) {
 		{"slice", sliceParams(0, 1, 3, 0), []uint64{2, 2}},
 		{"reshape", nil, []uint64{5}},
 		{"identity", nil, []uint64{6}},
-		{"broadcast", nil, []uint64{6, 2}},
 		{"concat", axisParams(2), []uint64{3, 2}},
 		{"concat", axisParams(0), []uint64{4, 2}},
-		{"expand_dims", axisParams(3), []uint64{3, 2, 1}},
-		{"softmax_fwd_f32", axisParams(2), []uint64{3, 2}},
 	} {
 		g := s.graph(gaudi2)
 		status, _ := g.node(c.guid, c.params, []*tensor{g.temp(typeF32, c.out...)}, []*tensor{g.temp(typeF32, 3, 2)})
@@ -104,12 +85,8 @@ func TestDataThatDoesNotFit(t *testing.T) {
 
 func TestMadeFromNothing(t *testing.T) {
 	s := open(t, gaudi2)
-	none := func(*graph) []*tensor { return nil }
-	require.Equal(t, f32Bytes([]float32{2.5, 2.5, 2.5}), one(s, gaudi2, "constant_f32", f32Bytes([]float32{2.5}), typeF32, []uint64{3}, none))
-	require.Equal(t, bf16Bytes([]float32{2.5, 2.5}), one(s, gaudi2, "constant_bf16", f32Bytes([]float32{2.5}), typeBF16, []uint64{2}, none))
-	require.Equal(t, i32Bytes(1<<24+1, 1<<24+1), one(s, gaudi2, "constant_i32", i32Bytes(1<<24+1), typeI32, []uint64{2}, none))
-	require.Equal(t, i32Bytes(2, 5, 8), one(s, gaudi2, "range_i32", i32Bytes(2, 10, 3), typeI32, []uint64{3}, none))
-	require.Equal(t, f32Bytes([]float32{0, 0.5, 1}), one(s, gaudi2, "range_f32", f32Bytes([]float32{0, 1.5, 0.5}), typeF32, []uint64{3}, none))
+	got := one(s, gaudi2, "constant_f32", f32Bytes([]float32{2.5}), typeF32, []uint64{3}, func(*graph) []*tensor { return nil })
+	require.Equal(t, f32Bytes([]float32{2.5, 2.5, 2.5}), got)
 }
 
 func TestLookUp(t *testing.T) {
@@ -129,16 +106,10 @@ func TestLookUp(t *testing.T) {
 	require.Equal(t, byte(0xff), got[0], "out of range is NaN")
 
 	params := append(i32Bytes(4, -1), 0, 0, 0, 0)
-	for _, dynamic := range []bool{false, true} {
-		got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
-			in := []*tensor{g.floats([]float32{1, 2, 10, 20, 100, 200}, 2, 3), g.in(typeI32, i32Bytes(3, 0, 3), 3)}
-			if dynamic {
-				in = append(in, g.shape(2, 4))
-			}
-			return in
-		})
-		require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
-	}
+	got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
+		return []*tensor{g.floats([]float32{1, 2, 10, 20, 100, 200}, 2, 3), g.in(typeI32, i32Bytes(3, 0, 3), 3)}
+	})
+	require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
 }
 
 // Layers, against float64 and, backward, against differences of it.
@@ -234,87 +205,6 @@ func TestRMSNorm(t *testing.T) {
 	}
 }
 
-func TestRope(t *testing.T) {
-	const width, time, heads = 4, 5, 3
-	s := open(t, gaudi2)
-	random := rand.New(rand.NewPCG(3, 2))
-	x, dy := normal(random, width*time*heads), normal(random, width*time*heads)
-	sine, cosine := normal(random, width*time), normal(random, width*time) // independent halves: backward must take its own
-	positions := []int32{4, 0, 1, 1, 3}
-	for mode := range uint32(2) {
-		for _, looked := range []bool{false, true} {
-			rotate := func(x []float64) []float64 {
-				out := make([]float64, len(x))
-				for i := range x {
-					d, at := i%width, i/width%time
-					if looked {
-						at = int(positions[at])
-					}
-					partner, sign := d^1, -1.0
-					if mode == 0 {
-						partner = (d + width/2) % width
-					}
-					if partner < d {
-						sign = 1
-					}
-					out[i] = x[i]*float64(cosine[at*width+d]) + sign*x[i-d+partner]*float64(sine[at*width+d])
-				}
-				return out
-			}
-			g := s.graph(gaudi2)
-			tables := []*tensor{g.floats(sine, width, time), g.floats(cosine, width, time)}
-			if looked {
-				tables = append(tables, g.in(typeI32, i32Bytes(positions...), time))
-			}
-			y, dx := g.out(typeF32, width, time, heads), g.out(typeF32, width, time, heads)
-			params := i32Bytes(0, int32(mode))
-			g.add("rotary_pos_embedding_fwd_f32", params, []*tensor{y}, append([]*tensor{g.floats(x, width, time, heads)}, tables...)...)
-			g.add("rotary_pos_embedding_bwd_f32", params, []*tensor{dx}, append([]*tensor{g.floats(dy, width, time, heads)}, tables...)...)
-			g.run()
-			near(t, rotate(wide(x)), g.floatsOf(y), 1e-6, "y")
-			near(t, slopes(wide(x), func(x []float64) float64 { return dot(rotate(x), wide(dy)) }), g.floatsOf(dx), 1e-5, "dx")
-		}
-	}
-}
-
-func TestSoftmax(t *testing.T) {
-	s := open(t, gaudi2)
-	x := []float32{1, 2, 100, -3, 5, 99}
-	for dim, parts := range map[uint32][][]int{0: {{0, 1, 2}, {3, 4, 5}}, 1: {{0, 3}, {1, 4}, {2, 5}}} {
-		for _, guid := range []string{"softmax_fwd_f32", "logsoftmax_fwd_f32"} {
-			got := floatsFrom(one(s, gaudi2, guid, axisParams(dim), typeF32, []uint64{3, 2}, func(g *graph) []*tensor { return []*tensor{g.floats(x, 3, 2)} }), typeF32)
-			for _, part := range parts {
-				most, sum := -inf, 0.0
-				for _, i := range part {
-					most = max(most, float64(x[i]))
-				}
-				for _, i := range part {
-					sum += math.Exp(float64(x[i]) - most)
-				}
-				for _, i := range part {
-					want := float64(x[i]) - most - math.Log(sum)
-					if guid == "softmax_fwd_f32" {
-						want = math.Exp(want)
-					}
-					require.InDelta(t, want, got[i], 1e-5, guid)
-				}
-			}
-		}
-	}
-}
-
-func TestSiluGradient(t *testing.T) {
-	s := open(t, gaudi2)
-	x, dy := []float32{-3, -1, 0, 0.5, 4}, []float32{1, -2, 3, 1, 2}
-	got := one(s, gaudi2, "silu_bwd_f32", nil, typeF32, []uint64{5}, func(g *graph) []*tensor { return []*tensor{g.floats(dy, 5), g.floats(x, 5)} })
-	near(t, slopes(wide(x), func(x []float64) (sum float64) {
-		for i := range x {
-			sum += float64(dy[i]) * x[i] * sigmoid(x[i])
-		}
-		return sum
-	}), floatsFrom(got, typeF32), 1e-5, "dx")
-}
-
 // Attention: q is {width, rows, group, heads}, k and v {width, rows, 1, heads}: group
 // query heads share keys and values.
 const width, rows, group, heads = 4, 6, 2, 3
@@ -395,24 +285,6 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// A mask is added to the scores.
-func TestAttentionMask(t *testing.T) {
-	s := open(t, gaudi2)
-	random := rand.New(rand.NewPCG(6, 5))
-	q, k, v := normal(random, width*rows*group*heads), normal(random, width*rows*heads), normal(random, width*rows*heads)
-	mask := make([]float32, rows*rows)
-	for i := range rows {
-		for j := i + 1; j < rows; j++ {
-			mask[i*rows+j] = float32(-inf)
-		}
-	}
-	queries, shared := []uint64{width, rows, group, heads}, []uint64{width, rows, 1, heads}
-	got := one(s, gaudi2, "sdpa_recomp_fwd_f32", sdpaParams(1, false, true), typeF32, queries, func(g *graph) []*tensor {
-		return []*tensor{g.floats(q, queries...), g.floats(k, shared...), g.floats(v, shared...), g.floats(mask, rows, rows, 1, 1)}
-	})
-	near(t, attention(wide(q), wide(k), wide(v), 1, true), floatsFrom(got, typeF32), 1e-5, "o")
-}
-
 func TestLayerRules(t *testing.T) {
 	s := open(t, gaudi2)
 	f32 := func(sizes ...uint64) func(*graph) *tensor {
@@ -432,13 +304,12 @@ func TestLayerRules(t *testing.T) {
 		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(2)}, operands{f32(4, 2, 1), f32(4)}},
 		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(1, 2)}, operands{f32(4, 2), f32(4)}}, // wrong before 1.21
 		{"rms_norm_ex_bwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(4)}, operands{f32(4, 2, 1), f32(4, 2, 1), f32(4), f32(1, 2, 1)}},
-		{"rotary_pos_embedding_fwd_f32", make([]byte, 8), operands{q}, operands{q, f32(4, 5), f32(4, 6)}},
-		{"rotary_pos_embedding_fwd_f32", i32Bytes(1, 0), operands{q}, operands{q, f32(4, 6), f32(4, 6)}},
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, false), operands{q}, operands{q, q, q}}, // training wants m and linv
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q, f32(1, 6, 2)}, operands{q, q, q}},
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, f32(4, 7, 2), f32(4, 7, 2)}}, // causal is square
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, f32(4, 6, 3), f32(4, 6, 3)}},
 		{"sdpa_recomp_fwd_bf16", sdpaParams(1, false, false), operands{bf16(4, 6, 2), bf16(1, 6, 2), bf16(1, 6, 2)}, operands{bf16(4, 6, 2), bf16(4, 6, 2), bf16(4, 6, 2)}}, // linv is F32
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, q, q, f32(6, 6, 2)}},                                                                   // no mask here
 		{"sdpa_recomp_bwd_f32", sdpaParams(1, false, false), operands{q, q, q}, operands{q, q, q, q}},
 	} {
 		g := s.graph(gaudi2)

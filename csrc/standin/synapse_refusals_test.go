@@ -4,7 +4,6 @@ package standin
 
 import (
 	"encoding/binary"
-	"math"
 	"os"
 	"syscall"
 	"testing"
@@ -274,7 +273,6 @@ func TestOperandsThatDoNotFit(t *testing.T) {
 		}
 		return b
 	}
-	one := math.Float32bits(1)
 	for _, c := range []struct {
 		guid    string
 		params  []byte
@@ -282,23 +280,19 @@ func TestOperandsThatDoNotFit(t *testing.T) {
 		reason  string
 	}{
 		{"cast_f32_to_bf16", nil, []*tensor{out(typeBF16, 5)}, []*tensor{f}, "the output has other sizes than the input"},
-		{"convert_to_fp8_f32", le(0), []*tensor{codes, amax}, []*tensor{f, g.temp(typeF32, 3)}, "a scale does not broadcast to the input"},
+		{"convert_to_fp8_f32", le(0), []*tensor{codes, amax}, []*tensor{f, g.temp(typeF32, 4)}, "a scale has one element"},
 		{"convert_to_fp8_f32", le(0), []*tensor{out(typeE4M3, 5), amax}, []*tensor{f, amax}, "the output has other sizes than the input"},
 		{"convert_to_fp8_hybrid_f32", le(0), []*tensor{codes2, out(typeE4M3, 5), amax}, []*tensor{f, amax, amax}, "the output has other sizes than the input"},
 		{"convert_to_fp8_f32", le(0), []*tensor{codes, out(typeF32, 2)}, []*tensor{f, amax}, "amax is one element"},
 		{"convert_from_fp8_f32", nil, []*tensor{out(typeF32, 5)}, []*tensor{codes, amax}, "the output has other sizes than the input"},
 		{"concat", le(1), []*tensor{out(typeF32, 4, 3)}, []*tensor{wide, g.temp(typeF32, 3, 1)}, "sizes of the parts differ"},
-		{"range_f32", le(0, one, one), []*tensor{out(typeF32, 3)}, nil, "the output has another size than the range"},
-		{"constant_f32", le(one), []*tensor{out(typeF32, 3)}, []*tensor{g.shape(4)}, "the shape tensor has other sizes than the output"},
 		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5, 2)}, []*tensor{wide, ints}, "the output has other sizes than what is gathered"},
 		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5)}, []*tensor{wide, ints}, "the output has not the dimensions of the data"},
 		{"reduce_sum_multi_dim_fwd_f32", le(1, 1), []*tensor{out(typeF32, 2, 2)}, []*tensor{wide}, "the output has other sizes than what is left of the input"},
 		{"reshape", nil, []*tensor{out(typeF32, 3)}, []*tensor{f}, "another number of elements"},
-		{"reshape", nil, []*tensor{out(typeF32, 4)}, []*tensor{f, g.shape(2, 2)}, "the shape tensor has other sizes than the output"},
 		{"identity", nil, []*tensor{g.shape(3)}, []*tensor{ints}, "output 0 has the wrong type"},
 		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{wide, ints}, "there is not one row of the gradient for each index"},
 		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 9)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "the output has other sizes than the table"},
-		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{g.temp(typeF32, 4, 3), ints, g.shape(4)}, "the shape tensor has other sizes"},
 		{"embedding_dense_pt_bwd_f32", le(8, 0, 1), []*tensor{out(typeF32, 4, 8)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "by frequency"},
 	} {
 		why := complaint(t, func() {

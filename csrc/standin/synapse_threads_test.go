@@ -37,7 +37,7 @@ func threaded(t *testing.T, model, threads int) map[string][]byte {
 	a, b := randomCodes(random, e4m3, m*k), randomCodes(random, e4m3, k*n)
 	a.codes[7*k], b.codes[5] = 0x7f, 0x7f // NaN
 	run("fp8_gemm_bf16", nil, outs(typeBF16, n, m), func(g *graph) []*tensor {
-		return []*tensor{g.in(typeE4M3, a.codes, k, m), g.in(typeE4M3, b.codes, n, k), g.floats(normal(random, m), 1, m), g.floats(normal(random, n), n)}
+		return []*tensor{g.in(typeE4M3, a.codes, k, m), g.in(typeE4M3, b.codes, n, k), g.floats(normal(random, 1), 1), g.floats(normal(random, 1), 1)}
 	})
 	run("gemm", []byte{1, 0}, outs(typeF32, n, m), func(g *graph) []*tensor {
 		return []*tensor{g.floats(normal(random, m*k), m, k), g.floats(normal(random, k*n), n, k)}
@@ -58,7 +58,7 @@ func threaded(t *testing.T, model, threads int) map[string][]byte {
 		run("convert_to_fp8_hybrid_f32", castParams(rounding), func(g *graph) []*tensor {
 			return []*tensor{g.out(typeE5M2, columns, rows), g.out(typeE4M3, columns, rows), g.out(typeF32, 1)}
 		}, func(g *graph) []*tensor {
-			return []*tensor{matrix(g), g.floats(normal(random, columns), columns), g.floats(normal(random, rows), 1, rows)}
+			return []*tensor{matrix(g), g.floats(normal(random, 1), 1), g.floats(normal(random, 1), 1)}
 		})
 	}
 

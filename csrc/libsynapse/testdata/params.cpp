@@ -34,17 +34,12 @@ int main() {
 		p.bwdMode = DEFAULT_RMS_NORM_BWD_MODE;
 		p.useStages = true;
 	});
-	print<ns_RoPESt2::ParamsV2>("rope", [](ns_RoPESt2::ParamsV2 &p) {
-		p.offset = 3;
-		p.mode = ROTARY_POS_EMBEDDING_MODE_PAIRWISE;
-	});
 	print<ns_Sdpa::ParamsV3>("sdpa", [](ns_Sdpa::ParamsV3 &p) {
 		p.scale = 0.125f;
 		p.is_causal = true;
 		p.is_inference = true;
 		p.softmax_mode = SDPA_DEFAULT_SOFTMAX;
 	});
-	print<ns_Softmax::Params>("softmax", [](ns_Softmax::Params &p) { p.dim = 1; });
 	print<ns_ConstantKernel::Params>("constant", [](ns_ConstantKernel::Params &p) { p.constant.f = -2; });
 	print<ns_GatherKernel::Params>("gather", [](ns_GatherKernel::Params &p) { p.axis = 1; });
 	print<ns_EmbeddingDensePtBwdKernel::Params>("embedding grad", [](ns_EmbeddingDensePtBwdKernel::Params &p) {
@@ -64,9 +59,5 @@ int main() {
 		p.axes[0] = 1;
 		p.starts[0] = 4;
 		p.ends[0] = 1ull << 33;
-		p.axes[1] = 2;
-		p.starts[1] = 5;
-		p.ends[1] = 9;
-		p.steps[1] = 2;
 	});
 }
