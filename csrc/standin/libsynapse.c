@@ -147,22 +147,6 @@ static void release(void) {
 	device.type = 0;
 }
 
-// The real one may hang when it is destroyed after an error: here that ends the
-// process.
-status synDestroy(void) {
-	pthread_mutex_lock(&lock);
-	if (lost_status) {
-		complain("synDestroy after the device was lost");
-		abort();
-	}
-	if (!started)
-		return leave(UNINITIALIZED);
-	if (device.type)
-		release();
-	started = false;
-	return leave(SUCCESS);
-}
-
 status synDriverGetVersion(char *version, const int size) { // needs no synInitialize (synapse_api.h)
 	if (!version || size <= 0)
 		return INVALID_ARGUMENT;
@@ -200,37 +184,6 @@ status synStatusGetBriefDescription(const status s, char *text, const size_t siz
 	const bool known = s < sizeof texts / sizeof *texts && texts[s];
 	snprintf(text, size, "%s", known ? texts[s] : "stand-in status");
 	return SUCCESS;
-}
-
-// Configuration: names are known when they were set.
-
-static struct {
-	char name[128], value[128];
-} configuration[64];
-
-status synConfigurationSet(const char *name, const char *value) {
-	if (!name || !value)
-		return INVALID_ARGUMENT;
-	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < sizeof configuration / sizeof *configuration; i++)
-		if (!configuration[i].name[0] || !strcmp(configuration[i].name, name)) {
-			snprintf(configuration[i].name, sizeof configuration[i].name, "%s", name);
-			snprintf(configuration[i].value, sizeof configuration[i].value, "%s", value);
-			return leave(SUCCESS);
-		}
-	return leave(FAIL);
-}
-
-status synConfigurationGet(const char *name, char *value, uint64_t size) {
-	if (!name || !value)
-		return INVALID_ARGUMENT;
-	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < sizeof configuration / sizeof *configuration; i++)
-		if (!strcmp(configuration[i].name, name)) {
-			snprintf(value, size, "%s", configuration[i].value);
-			return leave(SUCCESS);
-		}
-	return leave(FAIL);
 }
 
 // Devices: those of Gaudi2 come first. What shares a file of the library shares
@@ -290,21 +243,6 @@ status synDeviceGetCountByDeviceType(uint32_t *n, const uint32_t type) {
 	return leave(SUCCESS);
 }
 
-status synDeviceCount(uint32_t n[8]) {
-	ENTER();
-	for (uint32_t type = 0; type < 8; type++)
-		n[type] = count(type);
-	return leave(SUCCESS);
-}
-
-status synDeviceGetModuleIDs(uint32_t *ids, uint32_t *size) {
-	ENTER();
-	for (uint32_t i = 0; i < *size && i < count_all(); i++)
-		ids[i] = i;
-	*size = count_all();
-	return leave(*size ? SUCCESS : NO_DEVICE_FOUND);
-}
-
 status synDeviceAcquireByModuleId(uint32_t *id, const uint32_t module) {
 	ENTER();
 	if (!id)
@@ -327,16 +265,6 @@ status synDeviceAcquireByDeviceType(uint32_t *id, const uint32_t type) {
 	return leave(acquire_between(id, first, first + count(type)));
 }
 
-status synDeviceAcquire(uint32_t *id, const char *bus) {
-	ENTER();
-	unsigned module;
-	if (!bus || !*bus)
-		return leave(acquire_between(id, 0, count_all()));
-	if (sscanf(bus, "0000:%x:00.0", &module) != 1 || module >= count_all())
-		return leave(NO_DEVICE_FOUND);
-	return leave(acquire_between(id, module, module + 1));
-}
-
 status synDeviceRelease(const uint32_t id) {
 	ENTER();
 	if (!is_device(id))
@@ -348,14 +276,6 @@ status synDeviceRelease(const uint32_t id) {
 	const int left = leaks();
 	release();
 	return leave(left ? BUSY : SUCCESS);
-}
-
-status synDeviceSynchronize(const uint32_t id) {
-	ENTER();
-	if (!is_device(id))
-		return leave(NO_DEVICE_FOUND);
-	finish_all();
-	return leave(lost_status);
 }
 
 status synDeviceGetName(char *name, const int size, const uint32_t id) {
@@ -374,68 +294,16 @@ status synDeviceGetPCIBusId(char *bus, const int size, const uint32_t id) {
 	return leave(SUCCESS);
 }
 
-// synDeviceAttribute.
-enum {
-	SRAM_BASE_ADDRESS,
-	DRAM_BASE_ADDRESS,
-	SRAM_SIZE,
-	DRAM_SIZE,
-	DRAM_FREE_SIZE,
-	TPC_ENABLED_MASK,
-	DRAM_ENABLED,
-	DEVICE_TYPE,
-	CLK_RATE,
-	MAX_RMW_SIZE,
-	STREAMS_TOTAL_MEM_SIZE,
-	ADDRESS_ALIGNMENT_SIZE,
-	MAX_DIMENSIONS,
-};
-
-static uint64_t dram(uint32_t type) { return (type == GAUDI3 ? 128ull : 96ull) << 30; }
-static uint64_t sram(uint32_t type) { return (type == GAUDI3 ? 96ull : 48ull) << 20; }
-static uint64_t tpcs(uint32_t type) { return type == GAUDI3 ? ~0ull : (1ull << 24) - 1; }
-
-static status attribute(uint64_t *value, uint32_t name, uint32_t type) {
-	switch (name) {
-	case SRAM_BASE_ADDRESS:
-	case DRAM_BASE_ADDRESS:
-	case STREAMS_TOTAL_MEM_SIZE:
-	case MAX_RMW_SIZE: *value = 0; return SUCCESS;
-	case SRAM_SIZE: *value = sram(type); return SUCCESS;
-	case DRAM_SIZE:
-	case DRAM_FREE_SIZE: *value = dram(type); return SUCCESS;
-	case TPC_ENABLED_MASK: *value = tpcs(type); return SUCCESS;
-	case DRAM_ENABLED: *value = 1; return SUCCESS;
-	case DEVICE_TYPE: *value = type; return SUCCESS;
-	case CLK_RATE: *value = 1600; return SUCCESS;
-	case ADDRESS_ALIGNMENT_SIZE: *value = alignment(type); return SUCCESS;
-	case MAX_DIMENSIONS: *value = MAX_DIMS; return SUCCESS;
-	}
-	return INVALID_ARGUMENT;
-}
-
-static status attributes(uint64_t *values, const uint32_t *names, unsigned n, uint32_t type) {
-	status s = type == GAUDI2 || type == GAUDI3 ? SUCCESS : DEVICE_TYPE_MISMATCH;
-	for (unsigned i = 0; i < n && !s; i++)
-		s = attribute(&values[i], names[i], type);
-	return s;
-}
+enum { ADDRESS_ALIGNMENT_SIZE = 11 }; // synDeviceAttribute
 
 status synDeviceGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t id) {
 	ENTER();
-	return leave(is_device(id) ? attributes(values, names, n, device.type) : NO_DEVICE_FOUND);
-}
-
-status synDeviceGetAttributeByModuleId(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t module) {
-	ENTER();
-	if (module >= count_all())
+	if (!is_device(id))
 		return leave(NO_DEVICE_FOUND);
-	return leave(attributes(values, names, n, module < count(GAUDI2) ? GAUDI2 : GAUDI3));
-}
-
-status synDeviceTypeGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, const uint32_t type) {
-	ENTER();
-	return leave(attributes(values, names, n, type));
+	if (n != 1 || names[0] != ADDRESS_ALIGNMENT_SIZE) // there are others
+		return leave(INVALID_ARGUMENT);
+	*values = alignment(device.type);
+	return leave(SUCCESS);
 }
 
 // synDeviceInfoV2.
@@ -455,8 +323,6 @@ status synDeviceGetInfoV2(const uint32_t id, info_v2 *info) {
 	ENTER();
 	if (!is_device(id))
 		return leave(NO_DEVICE_FOUND);
-	*info = (info_v2){
-		.sram_size = sram(device.type), .dram_size = dram(device.type), .tpc_mask = tpcs(device.type),
-		.dram_enabled = 1, .type = device.type, .index = device.module};
+	*info = (info_v2){.type = device.type};
 	return leave(SUCCESS);
 }

@@ -117,7 +117,6 @@ typedef struct {
 	uint32_t kind; // synTensorType
 	uint32_t dims;
 	uint64_t sizes[MAX_DIMS]; // fastest-changing first; 1 behind dims
-	uint32_t bias;            // SYN_FP_QUANT_METADATA's exponent bias; 0: the format's own
 	int32_t section;          // number of a persistent section, or
 	uint64_t offset;          // of the section, the workspace or the constants
 	void *data;               // while a recipe runs
@@ -140,7 +139,6 @@ typedef struct call {
 	uint32_t from; // the first suffix of a cast
 	bool gaudi3;
 	bool drop_nan; // maxima and minima pass over NaN, see standin.go
-	uint32_t rounding; // synRoundingMode of a product's output
 	bool backwards;    // a product is summed from its end
 	uint32_t ins, outs;
 	const operand *in[MAX_OPERANDS];
@@ -234,7 +232,7 @@ void add_product(float *c, const float *a, const float *b, uint64_t m, uint64_t 
 typedef struct {
 	const kernel *kernel;
 	char *guid, *name;
-	uint32_t type, from, rounding;
+	uint32_t type, from;
 	uint32_t deterministic;
 	uint32_t ins, outs;
 	int32_t in[MAX_OPERANDS], out[MAX_OPERANDS]; // of operands; -1: left out

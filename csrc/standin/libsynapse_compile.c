@@ -259,7 +259,7 @@ static void add_steps(recipe *r, const edges *e, const uint32_t *sorted) {
 		const node *n = e->node[sorted[i]];
 		step *s = &r->step[i];
 		*s = (step){.kernel = n->call.kernel, .guid = strdup(n->guid), .name = strdup(n->name), .type = n->call.type, .from = n->call.from,
-		            .rounding = n->call.rounding, .deterministic = n->deterministic, .ins = n->call.ins, .outs = n->call.outs, .params_size = n->call.params_size};
+		            .deterministic = n->deterministic, .ins = n->call.ins, .outs = n->call.outs, .params_size = n->call.params_size};
 		for (uint32_t j = 0; j < s->ins; j++)
 			s->in[j] = n->in[j] ? n->in[j]->number : -1;
 		for (uint32_t j = 0; j < s->outs; j++)
@@ -381,7 +381,6 @@ static void array(archive *a, void **p, uint32_t *n, size_t size) {
 static void archive_step(archive *a, step *s) {
 	text(a, &s->guid);
 	text(a, &s->name);
-	raw(a, &s->rounding, sizeof s->rounding);
 	raw(a, &s->deterministic, sizeof s->deterministic);
 	raw(a, &s->ins, sizeof s->ins);
 	raw(a, &s->outs, sizeof s->outs);

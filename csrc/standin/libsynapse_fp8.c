@@ -48,15 +48,11 @@ static void make_table(table *t, uint32_t type, bool gaudi3) {
 	}
 }
 
-// scale_of is the power of two by which an exponent bias multiplies.
-static int scale_of(const operand *o) { return o->bias ? (o->type == E5M2 ? 15 : 7) - (int)o->bias : 0; }
-
 // decoded is a product's operands: a by rows, b by panels of COLUMNS, with zeros behind
 // the end of k and n.
 typedef struct {
 	const product *p;
 	uint64_t k; // of whole groups
-	int group, scale;
 	table table_a, table_b;
 	float *a, *b;
 	int8_t *exponent_a, *exponent_b;
@@ -164,7 +160,7 @@ static inline __attribute__((always_inline)) void add_toward_zero(float *restric
 
 // fuse adds a group of products to each of COLUMNS sums. Of what is not finite it makes
 // nonsense, which its caller replaces.
-static inline __attribute__((always_inline)) void fuse(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, int group, bool gaudi3, int scale) {
+static inline __attribute__((always_inline)) void fuse(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, int group, bool gaudi3) {
 	int8_t largest[COLUMNS];
 	int32_t exponent[COLUMNS], total[COLUMNS] = {0};
 	float multiple[COLUMNS];
@@ -176,11 +172,11 @@ static inline __attribute__((always_inline)) void fuse(float *restrict c, const 
 			largest[j] = e > largest[j] ? e : largest[j];
 		}
 	for (int j = 0; j < COLUMNS; j++) {
-		int e = largest[j] + scale;
+		int e = largest[j];
 		if (gaudi3)
 			e = e > exponent_of(c[j]) ? e : exponent_of(c[j]);
 		exponent[j] = e > LEAST_FLOAT ? e : LEAST_FLOAT;
-		multiple[j] = power_float(BITS + scale - exponent[j]);
+		multiple[j] = power_float(BITS - exponent[j]);
 	}
 	for (int l = 0; l < group; l++)
 		for (int j = 0; j < COLUMNS; j++) // a product's significand is below 4
@@ -191,14 +187,14 @@ static inline __attribute__((always_inline)) void fuse(float *restrict c, const 
 		add_to_nearest(c, total, exponent);
 }
 
-WIDE static void fuse_gaudi2(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, uint64_t k, int scale) {
+WIDE static void fuse_gaudi2(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, uint64_t k) {
 	for (uint64_t l = 0; l < k; l += 16)
-		fuse(c, a + l, exponent_a + l, b + l * COLUMNS, exponent_b + l * COLUMNS, 16, false, scale);
+		fuse(c, a + l, exponent_a + l, b + l * COLUMNS, exponent_b + l * COLUMNS, 16, false);
 }
 
-WIDE static void fuse_gaudi3(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, uint64_t k, int scale) {
+WIDE static void fuse_gaudi3(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, uint64_t k) {
 	for (uint64_t l = 0; l < k; l += 8)
-		fuse(c, a + l, exponent_a + l, b + l * COLUMNS, exponent_b + l * COLUMNS, 8, true, scale);
+		fuse(c, a + l, exponent_a + l, b + l * COLUMNS, exponent_b + l * COLUMNS, 8, true);
 }
 
 // special is a sum in which something is not finite.
@@ -222,7 +218,7 @@ static void multiply_tiles(void *data, uint64_t from, uint64_t to) {
 		float c[ROWS][COLUMNS] = {0};
 		for (uint64_t l = 0; l < k; l += DEPTH)
 			for (uint64_t i = 0; i < m; i++)
-				(p->gaudi3 ? fuse_gaudi3 : fuse_gaudi2)(c[i], a + i * k + l, exponent_a + i * k + l, b + l * COLUMNS, exponent_b + l * COLUMNS, k - l < DEPTH ? k - l : DEPTH, d->scale);
+				(p->gaudi3 ? fuse_gaudi3 : fuse_gaudi2)(c[i], a + i * k + l, exponent_a + i * k + l, b + l * COLUMNS, exponent_b + l * COLUMNS, k - l < DEPTH ? k - l : DEPTH);
 		for (uint64_t i = 0; i < m; i++)
 			for (uint64_t j = 0; j < n; j++)
 				p->out[(row + i) * p->n + column + j] = d->finite_a[row + i] && d->finite_b[column + j] ? c[i][j] : special(a + i * k, b + j, p->k);
@@ -232,7 +228,7 @@ static void multiply_tiles(void *data, uint64_t from, uint64_t to) {
 void multiply_fp8(const product *p) {
 	const int group = p->gaudi3 ? 8 : 16;
 	const uint64_t k = (p->k + group - 1) / group * group, panels = (p->n - 1) / COLUMNS + 1, n = panels * COLUMNS;
-	decoded d = {.p = p, .k = k, .scale = scale_of(p->a) + scale_of(p->b)};
+	decoded d = {.p = p, .k = k};
 	make_table(&d.table_a, p->a->type, p->gaudi3);
 	make_table(&d.table_b, p->b->type, p->gaudi3);
 	d.a = malloc((p->m + n) * k * sizeof *d.a);

@@ -12,7 +12,7 @@
 
 // Graphs.
 
-static status create(graph **out, uint32_t type) {
+status synGraphCreate(graph **out, const uint32_t type) {
 	ENTER();
 	if (!out)
 		return leave(INVALID_ARGUMENT);
@@ -24,9 +24,6 @@ static status create(graph **out, uint32_t type) {
 	*out = g;
 	return leave(SUCCESS);
 }
-
-status synGraphCreate(graph **out, const uint32_t type) { return create(out, type); }
-status synGraphCreateEager(graph **out, const uint32_t type) { return create(out, type); }
 
 static void node_free(node *n) {
 	free(n->guid);
@@ -74,11 +71,6 @@ status synGraphDestroy(graph *handle) {
 	return leave(SUCCESS);
 }
 
-status synGraphSetAttribute(graph *handle, const uint32_t *names, const uint64_t *values, const uint32_t n) {
-	ENTER();
-	return leave(!object_find(handle, GRAPH) ? FAIL : names && values ? SUCCESS : INVALID_ARGUMENT);
-}
-
 // Sections.
 
 status synSectionCreate(section **out, uint64_t descriptor, graph *handle) {
@@ -96,28 +88,14 @@ status synSectionCreate(section **out, uint64_t descriptor, graph *handle) {
 	return leave(SUCCESS);
 }
 
-static status set_section(section *handle, bool value, size_t field) {
+status synSectionSetPersistent(section *handle, bool value) {
 	ENTER();
 	section *s = object_find(handle, SECTION);
 	if (!s)
 		return leave(INVALID_ARGUMENT);
 	if (s->used)
 		return leave(OBJECT_ALREADY_INITIALIZED);
-	*(bool *)((char *)s + field) = value;
-	return leave(SUCCESS);
-}
-
-status synSectionSetPersistent(section *s, bool value) { return set_section(s, value, offsetof(section, persistent)); }
-status synSectionSetConst(section *s, bool value) { return set_section(s, value, offsetof(section, constant)); }
-
-status synSectionDestroy(section *handle) {
-	ENTER();
-	section *s = object_find(handle, SECTION);
-	if (!s)
-		return leave(INVALID_ARGUMENT);
-	if (s->used)
-		return leave(SUCCESS); // counted: it lives as long as its graph
-	section_free(s);
+	s->persistent = value;
 	return leave(SUCCESS);
 }
 
@@ -144,16 +122,6 @@ status synTensorHandleCreate(tensor **out, graph *handle, const uint32_t kind, c
 	return leave(SUCCESS);
 }
 
-status synTensorDestroy(tensor *handle) {
-	ENTER();
-	tensor *t = object_find(handle, TENSOR);
-	if (!t)
-		return leave(INVALID_ARGUMENT);
-	if (!t->locked) // else counted: it lives as long as its graph
-		tensor_free(t);
-	return leave(SUCCESS);
-}
-
 // set finds a tensor whose attributes may still change.
 static status set(tensor *handle) {
 	ENTER();
@@ -169,23 +137,13 @@ static status set(tensor *handle) {
 			return refused; \
 	} while (0)
 
-// synTensorGeometry, synTensorDeviceFullLayout, synTensorPermutation.
+// synTensorGeometry.
 typedef struct {
 	uint64_t sizes[MAX_SIZES];
 	uint32_t dims;
 } geometry;
 
-typedef struct {
-	uint32_t strides[MAX_SIZES];
-	uint32_t type;
-} full_layout;
-
-typedef struct {
-	uint8_t permutation[MAX_SIZES];
-	uint8_t dims;
-} permutation;
-
-_Static_assert(sizeof(geometry) == 208 && sizeof(full_layout) == 104 && sizeof(permutation) == 26, "vendor's structures");
+_Static_assert(sizeof(geometry) == 208, "vendor's structure");
 
 enum { MIN_SIZES, SIZES, DIMS }; // synGeometryType
 
@@ -219,33 +177,6 @@ status synTensorSetDeviceDataType(tensor *t, const uint32_t type) {
 	return leave(SUCCESS);
 }
 
-status synTensorSetDeviceFullLayout(tensor *t, const full_layout *l) {
-	SET(t);
-	if (!l || !type_size(l->type))
-		return leave(INVALID_ARGUMENT);
-	for (uint32_t d = 0; d < MAX_SIZES; d++)
-		if (l->strides[d])
-			return leave(UNSUPPORTED); // only without gaps
-	t->shape.type = l->type;
-	t->typed = true;
-	return leave(SUCCESS);
-}
-
-status synTensorSetPermutation(tensor *t, const permutation *p) {
-	SET(t);
-	if (!p)
-		return leave(INVALID_ARGUMENT);
-	for (uint32_t d = 0; d < p->dims; d++)
-		if (p->permutation[d] != d)
-			return leave(UNSUPPORTED);
-	return leave(SUCCESS);
-}
-
-status synTensorSetAllowPermutation(tensor *t, int8_t allow) {
-	SET(t);
-	return leave(allow ? UNSUPPORTED : SUCCESS);
-}
-
 status synTensorAssignToSection(tensor *t, section *handle, uint64_t offset) {
 	SET(t);
 	section *s = object_find(handle, SECTION);
@@ -256,14 +187,6 @@ status synTensorAssignToSection(tensor *t, section *handle, uint64_t offset) {
 	t->section = s;
 	t->offset = offset;
 	s->used = true;
-	return leave(SUCCESS);
-}
-
-status synTensorSetSectionOffset(tensor *t, uint64_t offset) {
-	SET(t);
-	if (!t->section)
-		return leave(INVALID_ARGUMENT);
-	t->offset = offset;
 	return leave(SUCCESS);
 }
 
@@ -280,64 +203,6 @@ status synTensorSetHostPtr(tensor *t, void *data, uint64_t bytes, const uint32_t
 	t->host = copy ? memcpy(malloc(bytes), data, bytes) : data;
 	t->owned = copy;
 	t->shape.section = CONSTANTS;
-	return leave(SUCCESS);
-}
-
-// synFpQuantParam, synFpQuantMetadata, synQuantizationProperty.
-typedef struct {
-	double scale;
-	unsigned bias;
-} fp_param;
-
-typedef struct {
-	uint32_t type;
-	fp_param *params;
-	unsigned n;
-} fp_metadata;
-
-_Static_assert(sizeof(fp_param) == 16 && sizeof(fp_metadata) == 24, "vendor's structures");
-
-enum { FP_METADATA = 2 };
-
-// Of the metadata, products honour the exponent bias and nothing else.
-status synTensorSetQuantizationData(tensor *t, const uint32_t property, void *value, uint64_t bytes) {
-	SET(t);
-	if (!value || property > 4)
-		return leave(INVALID_ARGUMENT);
-	if (property != FP_METADATA)
-		return leave(SUCCESS); // ranges guide the compiler, which has no choice here
-	const fp_metadata *m = value;
-	if (bytes != sizeof *m || !m->n || !m->params || (m->type != E4M3 && m->type != E5M2))
-		return leave(INVALID_ARGUMENT);
-	t->shape.bias = m->params[0].bias;
-	return leave(SUCCESS);
-}
-
-status synTensorGetGeometry(tensor *handle, geometry *g, const uint32_t type) {
-	ENTER();
-	const tensor *t = object_find(handle, TENSOR);
-	if (!t || !g || !t->sized)
-		return leave(INVALID_ARGUMENT);
-	*g = (geometry){.dims = t->shape.dims};
-	memcpy(g->sizes, t->shape.sizes, t->shape.dims * sizeof *g->sizes);
-	return leave(SUCCESS);
-}
-
-status synTensorGetName(tensor *handle, const uint64_t size, char *name) {
-	ENTER();
-	const tensor *t = object_find(handle, TENSOR);
-	if (!t || !name || size <= strlen(t->name))
-		return leave(INVALID_ARGUMENT);
-	strcpy(name, t->name);
-	return leave(SUCCESS);
-}
-
-status synTensorGetDeviceDataType(tensor *handle, uint32_t *type) {
-	ENTER();
-	const tensor *t = object_find(handle, TENSOR);
-	if (!t || !type || !t->typed)
-		return leave(INVALID_ARGUMENT);
-	*type = t->shape.type;
 	return leave(SUCCESS);
 }
 
@@ -448,11 +313,6 @@ status synNodeCreateWithId(graph *handle, tensor *const *in, tensor *const *out,
 	return leave(SUCCESS);
 }
 
-status synNodeCreate(graph *g, tensor *const *in, tensor *const *out, const uint32_t ins, const uint32_t outs, const void *params,
-                     const unsigned params_size, const char *guid, const char *name, const char **in_layouts, const char **out_layouts) {
-	return synNodeCreateWithId(g, in, out, ins, outs, params, params_size, guid, name, NULL, in_layouts, out_layouts);
-}
-
 static node *node_find(const graph *g, uint64_t id) {
 	for (node *n = g->first; n; n = n->next)
 		if (n->id == id)
@@ -490,17 +350,5 @@ status synNodeSetDeterministic(graph *handle, const uint64_t id, const bool valu
 	if (!n)
 		return leave(INVALID_ARGUMENT);
 	n->deterministic = value;
-	return leave(SUCCESS);
-}
-
-status synNodeSetRoundingMode(graph *handle, const uint64_t id, const uint32_t mode) {
-	ENTER();
-	graph *g = object_find(handle, GRAPH);
-	if (!g)
-		return leave(FAIL);
-	node *n = node_find(g, id);
-	if (!n || mode > 6)
-		return leave(INVALID_ARGUMENT);
-	n->call.rounding = mode;
 	return leave(SUCCESS);
 }

@@ -10,7 +10,7 @@ typedef struct section {
 	object object;
 	graph *graph;
 	struct section *next;
-	bool persistent, constant, used; // used: a tensor lies in it
+	bool persistent, used; // used: a tensor lies in it
 	int32_t number; // of persistent ones, while the graph is compiled
 } section;
 

@@ -18,26 +18,10 @@ result leave_hccl(result r) {
 	return r;
 }
 
-result hcclGetVersion(int *version) {
-	*version = 12400;
-	return HCCL_SUCCESS;
-}
-
 const char *hcclGetErrorString(result r) {
 	static const char *const texts[] = {"success", "no device", "unsupported", "out of memory", "unhandled synapse error", "system error", "internal error",
 	                                    "invalid argument", "invalid usage", "socket error", "libfabric error", "try again", "busy", "", "stream error", "synapse terminated", "port down"};
 	return r < sizeof texts / sizeof *texts ? texts[r] : "unknown";
-}
-
-enum { MAX_GROUP = 1024 }; // ops
-
-// What is called between hcclGroupStart and hcclGroupEnd, of one stream.
-static int depth;
-static void *group_stream;
-static group *collected;
-
-static result submit(group *g, void *stream) {
-	return enqueue(stream, run_group, g, sizeof *g + g->n * sizeof *g->ops) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS;
 }
 
 static bool overlaps(const op *o) {
@@ -62,43 +46,9 @@ static result call_op(op o, void *handle, void *stream) {
 	const bool reduces = o.kind == ALL_REDUCE || o.kind == REDUCE_SCATTER;
 	if (reduces && o.reduction != SUM && o.reduction != MIN && o.reduction != MAX)
 		return leave_hccl(HCCL_UNSUPPORTED); // no products, no means
-	if ((!o.count && o.kind != BARRIER) || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
+	if (!o.count || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
-	if (!object_find(stream, STREAM))
-		return leave_hccl(HCCL_INVALID_ARGUMENT);
-	if (!depth) {
-		group *one = malloc(sizeof *one + sizeof o);
-		one->n = 1;
-		one->ops[0] = o;
-		const result r = submit(one, stream);
-		free(one);
-		return leave_hccl(r);
-	}
-	if (!collected)
-		collected = calloc(1, sizeof *collected + MAX_GROUP * sizeof(op));
-	if ((collected->n && stream != group_stream) || collected->n == MAX_GROUP)
-		return leave_hccl(HCCL_INVALID_USAGE);
-	group_stream = stream;
-	collected->ops[collected->n++] = o;
-	return leave_hccl(HCCL_SUCCESS);
-}
-
-result hcclGroupStart(void) {
-	ENTER_HCCL();
-	depth++;
-	return leave_hccl(HCCL_SUCCESS);
-}
-
-result hcclGroupEnd(void) {
-	ENTER_HCCL();
-	if (!depth)
-		return leave_hccl(HCCL_INVALID_USAGE);
-	if (--depth || !collected)
-		return leave_hccl(HCCL_SUCCESS);
-	const result r = collected->n ? submit(collected, group_stream) : HCCL_SUCCESS;
-	free(collected);
-	collected = NULL;
-	return leave_hccl(r);
+	return leave_hccl(enqueue(stream, run_op, &o, sizeof o) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS);
 }
 
 result hcclAllReduce(uint64_t from, uint64_t to, size_t count, uint32_t type, uint32_t reduction, void *c, void *stream) {
@@ -115,10 +65,6 @@ result hcclAllGather(uint64_t from, uint64_t to, size_t count, uint32_t type, vo
 
 result hcclBroadcast(uint64_t from, uint64_t to, size_t count, uint32_t type, int root, void *c, void *stream) {
 	return call_op((op){.kind = BROADCAST, .from = from, .to = to, .count = count, .type = type, .reduction = NONE, .root = root}, c, stream);
-}
-
-result hcclBarrier(void *c, void *stream) {
-	return call_op((op){.kind = BARRIER, .type = HCCL_F32, .reduction = NONE}, c, stream);
 }
 
 result hcclSend(uint64_t from, size_t count, uint32_t type, int peer, void *c, void *stream) {

@@ -29,7 +29,6 @@ typedef struct {
 	int ranks, rank;
 	int peers[MAX_RANKS]; // sockets
 	uint64_t done;        // collectives, the same number on all ranks
-	result error;
 } comm; // a communicator
 
 // enter_hccl and leave_hccl are enter and leave with HCCL's codes.
@@ -47,7 +46,7 @@ double now(void); // seconds
 double deadline(void);
 
 // An op is one call, put on a stream.
-enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, BARRIER, SEND, RECV };
+enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV };
 
 typedef struct {
 	comm *comm;
@@ -63,14 +62,7 @@ uint64_t bytes_from(const op *o);               // how large an op's buffers are
 uint64_t bytes_to(const op *o);
 void *buffer(uint64_t address, uint64_t bytes); // NULL: of no bytes, or not in one allocation
 
-// A group's ops are one piece of a stream's work: sends and receives that follow each
-// other are done together.
-typedef struct {
-	uint32_t n;
-	op ops[];
-} group;
-
-status run_group(void *group);
+status run_op(void *op);
 
 // A message is a head, by which both sides see that they mean the same, and bytes.
 typedef struct {
@@ -86,8 +78,7 @@ typedef struct {
 	uint64_t at; // bytes of head and data that are done
 } message;
 
-// exchange sends and receives all messages; those of one peer and direction one after
-// the other. False: it broke.
+// exchange sends and receives all messages. False: it broke.
 bool exchange(comm *c, message *messages, uint32_t n);
 
 #pragma GCC visibility pop

@@ -48,8 +48,6 @@ static bool move(int fd, message *m, const head *expected) {
 
 static bool is_done(const message *m) { return m->at == sizeof m->head + m->head.bytes && m->at >= sizeof m->head; }
 
-// exchange sends and receives all messages; those of one peer and direction one after
-// the other.
 bool exchange(comm *c, message *messages, uint32_t n) {
 	head *expected = malloc((n + 1) * sizeof *expected);
 	bool *done = calloc(n + 1, sizeof *done);
@@ -63,12 +61,10 @@ bool exchange(comm *c, message *messages, uint32_t n) {
 	for (uint32_t left = n; left && fine;) {
 		struct pollfd polls[2 * MAX_RANKS];
 		uint32_t active[2 * MAX_RANKS], actives = 0;
-		bool taken[2][MAX_RANKS] = {0};
 		for (uint32_t i = 0; i < n; i++) {
 			const message *m = &messages[i];
-			if (done[i] || taken[m->sends][m->peer])
+			if (done[i])
 				continue;
-			taken[m->sends][m->peer] = true;
 			polls[actives] = (struct pollfd){c->peers[m->peer], m->sends ? POLLOUT : POLLIN, 0};
 			active[actives++] = i;
 		}

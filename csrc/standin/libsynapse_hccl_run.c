@@ -21,14 +21,14 @@ uint32_t element_type(uint32_t type) {
 
 uint64_t bytes_from(const op *o) {
 	const uint64_t bytes = o->count * type_size(element_type(o->type));
-	if (o->kind == RECV || o->kind == BARRIER || (o->kind == BROADCAST && (int)o->root != o->comm->rank))
+	if (o->kind == RECV || (o->kind == BROADCAST && (int)o->root != o->comm->rank))
 		return 0;
 	return o->kind == REDUCE_SCATTER ? bytes * o->comm->ranks : bytes;
 }
 
 uint64_t bytes_to(const op *o) {
 	const uint64_t bytes = o->count * type_size(element_type(o->type));
-	return o->kind == ALL_GATHER ? bytes * o->comm->ranks : o->kind == SEND || o->kind == BARRIER ? 0 : bytes;
+	return o->kind == ALL_GATHER ? bytes * o->comm->ranks : o->kind == SEND ? 0 : bytes;
 }
 
 static float reduced(uint32_t reduction, float a, float b) {
@@ -98,39 +98,22 @@ static bool run_collective(const op *o, unsigned char *from, unsigned char *to) 
 
 void *buffer(uint64_t address, uint64_t bytes) { return bytes ? device_memory(address, bytes) : NULL; }
 
-static bool run_transfers(const op *ops, uint32_t n) {
-	message *messages = malloc(n * sizeof *messages);
-	for (uint32_t i = 0; i < n; i++) {
-		const op *o = &ops[i];
-		const bool sends = o->kind == SEND;
-		const uint64_t bytes = o->count * type_size(element_type(o->type));
-		messages[i] = (message){o->root, sends, {SEND, o->type, NONE, 0, 0, bytes}, buffer(sends ? o->from : o->to, bytes), 0};
-	}
-	const bool fine = exchange(ops->comm, messages, n);
-	free(messages);
-	return fine;
+static bool run_transfer(const op *o) {
+	const bool sends = o->kind == SEND;
+	const uint64_t bytes = o->count * type_size(element_type(o->type));
+	message m = {o->root, sends, {SEND, o->type, NONE, 0, 0, bytes}, buffer(sends ? o->from : o->to, bytes), 0};
+	return exchange(o->comm, &m, 1);
 }
 
 bool is_transfer(const op *o) { return o->kind == SEND || o->kind == RECV; }
 
-status run_group(void *data) {
-	const group *g = data;
-	for (uint32_t i = 0; i < g->n;) {
-		const op *o = &g->ops[i];
-		comm *c = object_find(o->comm, COMM);
-		unsigned char *from = buffer(o->from, c ? bytes_from(o) : 0), *to = buffer(o->to, c ? bytes_to(o) : 0);
-		if (!c || (!from && bytes_from(o)) || (!to && bytes_to(o))) {
-			complain("a collective comes after its communicator or its memory was freed");
-			return FAIL_HCCL;
-		}
-		uint32_t n = 1;
-		while (is_transfer(o) && i + n < g->n && is_transfer(&o[n]) && o[n].comm == c)
-			n++;
-		if (!(is_transfer(o) ? run_transfers(o, n) : run_collective(o, from, to))) {
-			c->error = HCCL_SOCKET;
-			return FAIL_HCCL;
-		}
-		i += n;
+status run_op(void *data) {
+	const op *o = data;
+	comm *c = object_find(o->comm, COMM);
+	unsigned char *from = buffer(o->from, c ? bytes_from(o) : 0), *to = buffer(o->to, c ? bytes_to(o) : 0);
+	if (!c || (!from && bytes_from(o)) || (!to && bytes_to(o))) {
+		complain("a collective comes after its communicator or its memory was freed");
+		return FAIL_HCCL;
 	}
-	return SUCCESS;
+	return (is_transfer(o) ? run_transfer(o) : run_collective(o, from, to)) ? SUCCESS : FAIL_HCCL;
 }

@@ -110,18 +110,6 @@ static const char *check_types(const call *c) {
 	const bool mixed = c->gaudi3 && is_fp8(a->type) && is_fp8(b->type) && setting("STANDIN_MIXED", 0);
 	if (a->type != b->type && !mixed)
 		return "input element types should match";
-	for (int i = 0; i < 2; i++) {
-		const operand *o = c->in[i];
-		if (!o->bias)
-			continue;
-		if (!is_fp8(o->type))
-			return "an exponent bias of an operand that is not FP8";
-		const bool known = c->gaudi3 ? o->bias < 63 : o->type == E5M2 ? o->bias == 15 : o->bias == 3 || o->bias == 7 || o->bias == 11 || o->bias == 15;
-		if (!known)
-			return "an exponent bias that the engine has not";
-	}
-	if (c->out[0]->bias)
-		return "an exponent bias of an output";
 	return NULL;
 }
 
@@ -223,8 +211,6 @@ static const char *check_fp8_gemm(const call *c) {
 		return reason;
 	if (!is_fp8(c->in[0]->type))
 		return "its operands are FP8";
-	if (c->in[0]->bias || c->in[1]->bias)
-		return "scales are operands here, no exponent bias";
 	if (c->ins == 3) // a lone scale of B would be taken for A's
 		return "it takes 2 inputs or 4";
 	for (uint32_t i = SCALE_A; i <= SCALE_B; i++)

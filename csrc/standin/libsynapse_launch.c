@@ -29,13 +29,6 @@ static int recipe_named(const recipe *r, const char *name) {
 	return -1;
 }
 
-static uint32_t persistent(const recipe *r) {
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < r->operands; i++)
-		n += r->operand[i].section >= 0;
-	return n;
-}
-
 // Questions.
 
 status synWorkspaceGetSize(uint64_t *size, recipe *handle) {
@@ -47,35 +40,6 @@ status synWorkspaceGetSize(uint64_t *size, recipe *handle) {
 	return leave(SUCCESS);
 }
 
-// synRecipeAttribute.
-enum { WORKSPACE_SIZE, NUM_PERSISTENT_TENSORS, HOST_MEM_SIZE, NUM_EXTERNAL_TENSORS, PERSISTENT_TENSORS_SIZE, CONST_SECTIONS_SIZE, DEVICE_MEMORY_SIZE };
-
-static status attribute(uint64_t *value, uint32_t name, const recipe *r) {
-	*value = 0;
-	switch (name) {
-	case WORKSPACE_SIZE: *value = r->workspace; return SUCCESS;
-	case NUM_PERSISTENT_TENSORS: *value = persistent(r); return SUCCESS;
-	case PERSISTENT_TENSORS_SIZE:
-		for (uint32_t i = 0; i < r->operands; i++)
-			*value += r->operand[i].section >= 0 ? bytes_of(&r->operand[i]) : 0;
-		return SUCCESS;
-	case HOST_MEM_SIZE:
-	case NUM_EXTERNAL_TENSORS:
-	case CONST_SECTIONS_SIZE: return SUCCESS;
-	case DEVICE_MEMORY_SIZE: *value = r->workspace + r->constants; return SUCCESS;
-	}
-	return INVALID_ARGUMENT;
-}
-
-status synRecipeGetAttribute(uint64_t *values, const uint32_t *names, const unsigned n, recipe *handle) {
-	ENTER();
-	const recipe *r = object_find(handle, RECIPE);
-	status s = r && values && names ? SUCCESS : INVALID_ARGUMENT;
-	for (unsigned i = 0; i < n && !s; i++)
-		s = attribute(&values[i], names[i], r);
-	return leave(s);
-}
-
 // Ids of names that are not known are invalid, and that is no error.
 status synTensorRetrieveIds(recipe *handle, const char **names, uint64_t *ids, const uint32_t n) {
 	ENTER();
@@ -85,73 +49,6 @@ status synTensorRetrieveIds(recipe *handle, const char **names, uint64_t *ids, c
 	for (uint32_t i = 0; i < n; i++) {
 		const int index = recipe_named(r, names[i]);
 		ids[i] = index < 0 ? invalid_id : recipe_id(r, index);
-	}
-	return leave(SUCCESS);
-}
-
-status synTensorRetrieveLaunchAmount(recipe *handle, uint32_t *n) {
-	ENTER();
-	const recipe *r = object_find(handle, RECIPE);
-	if (!r || !n)
-		return leave(INVALID_ARGUMENT);
-	*n = persistent(r);
-	return leave(SUCCESS);
-}
-
-status synTensorRetrievePersistentAmount(recipe *r, uint32_t *n) { return synTensorRetrieveLaunchAmount(r, n); }
-
-status synTensorRetrieveLaunchIds(recipe *handle, uint64_t *ids, const uint32_t n) {
-	ENTER();
-	const recipe *r = object_find(handle, RECIPE);
-	if (!r || !ids || n > persistent(r))
-		return leave(INVALID_ARGUMENT);
-	uint32_t found = 0;
-	for (uint32_t i = 0; i < r->operands && found < n; i++)
-		if (r->operand[i].section >= 0)
-			ids[found++] = recipe_id(r, i);
-	return leave(SUCCESS);
-}
-
-// synRetrievedLaunchTensorInfo.
-typedef struct {
-	char name[MAX_NAME];
-	uint64_t id;
-	uint32_t kind, type, dims;
-	uint64_t most[MAX_SIZES], least[MAX_SIZES];
-	uint8_t permutation[MAX_SIZES];
-	uint32_t section;
-	uint64_t offset;
-	uint8_t input;
-	uint32_t reserved[10];
-} launch_info;
-
-_Static_assert(sizeof(launch_info) == 1536, "synRetrievedLaunchTensorInfo");
-
-enum { INVALID_TYPE = 8 }; // TENSOR_TYPE_INVALID
-
-status synTensorRetrieveLaunchInfoById(recipe *handle, const uint32_t n, launch_info *infos) {
-	ENTER();
-	const recipe *r = object_find(handle, RECIPE);
-	if (!r || !infos)
-		return leave(INVALID_ARGUMENT);
-	for (uint32_t i = 0; i < n; i++) {
-		launch_info *info = &infos[i];
-		const int index = recipe_tensor(r, info->id);
-		if (index < 0) {
-			info->kind = INVALID_TYPE;
-			continue;
-		}
-		const operand *o = &r->operand[index];
-		*info = (launch_info){.id = info->id, .kind = o->kind, .type = o->type, .dims = o->dims, .section = o->section, .offset = o->offset, .input = 1};
-		strcpy(info->name, r->operand_name[index]);
-		for (uint32_t d = 0; d < o->dims; d++) {
-			info->most[d] = info->least[d] = o->sizes[d];
-			info->permutation[d] = d;
-		}
-		for (uint32_t s = 0; s < r->steps; s++)
-			for (uint32_t j = 0; j < r->step[s].outs; j++)
-				if (r->step[s].out[j] == index)
-					info->input = 0;
 	}
 	return leave(SUCCESS);
 }
@@ -168,8 +65,6 @@ typedef struct {
 } launch_tensor;
 
 _Static_assert(sizeof(launch_tensor) == 232, "synLaunchTensorInfo");
-
-enum { BY_NAME = 1 }; // SYN_FLAGS_TENSOR_NAME
 
 typedef struct {
 	recipe *recipe;
@@ -189,15 +84,12 @@ static uint64_t *section_bytes(const recipe *r) {
 }
 
 // take_tensor is what one of the tensors of a launch says of its section.
-static status take_tensor(const recipe *r, const launch_tensor *t, uint32_t flags, bool *given, uint64_t *sections) {
-	if (flags & BY_NAME && !t->name)
-		return INVALID_ARGUMENT;
-	const uint64_t id = flags & BY_NAME ? invalid_id : t->id;
-	if (!(flags & BY_NAME) && id == invalid_id)
+static status take_tensor(const recipe *r, const launch_tensor *t, bool *given, uint64_t *sections) {
+	if (t->id == invalid_id)
 		return SUCCESS; // passed over
-	const int index = flags & BY_NAME ? recipe_named(r, t->name) : recipe_tensor(r, id);
+	const int index = recipe_tensor(r, t->id);
 	if (index < 0)
-		return flags & BY_NAME ? SUCCESS : INVALID_TENSOR_PROPERTIES;
+		return INVALID_TENSOR_PROPERTIES;
 	const operand *o = &r->operand[index];
 	if (t->kind != o->kind)
 		return INVALID_TENSOR_PROPERTIES;
@@ -267,7 +159,7 @@ __attribute__((constructor)) static void seed_lanes(void) {
 
 call call_of(recipe *r, const step *s) {
 	const char *nan = getenv("STANDIN_NAN");
-	call c = {.kernel = s->kernel, .type = s->type, .from = s->from, .gaudi3 = is_gaudi3(r->device_type), .rounding = s->rounding,
+	call c = {.kernel = s->kernel, .type = s->type, .from = s->from, .gaudi3 = is_gaudi3(r->device_type),
 	          .drop_nan = nan && !strcmp(nan, "drop"), .ins = s->ins, .outs = s->outs, .params = s->params, .params_size = s->params_size, .random = random_lanes};
 	for (uint32_t i = 0; i < s->ins; i++)
 		c.in[i] = s->in[i] < 0 ? NULL : &r->operand[s->in[i]];
@@ -316,7 +208,7 @@ static status run_launch(void *data) {
 status synLaunch(void *stream, const launch_tensor *tensors, const uint32_t n, uint64_t workspace, recipe *handle, uint32_t flags) {
 	ENTER();
 	recipe *r = object_find(handle, RECIPE);
-	if (!r || (n && !tensors) || flags & ~BY_NAME || !object_find(stream, STREAM))
+	if (!r || (n && !tensors) || flags || !object_find(stream, STREAM)) // tensors are told by their ids
 		return leave(INVALID_ARGUMENT);
 	if (r->device_type != device_type())
 		return leave(DEVICE_TYPE_MISMATCH);
@@ -324,7 +216,7 @@ status synLaunch(void *stream, const launch_tensor *tensors, const uint32_t n, u
 	bool *given = calloc(r->operands + 1, sizeof *given);
 	status s = SUCCESS;
 	for (uint32_t i = 0; i < n && !s; i++)
-		s = take_tensor(r, &tensors[i], flags, given, l.sections);
+		s = take_tensor(r, &tensors[i], given, l.sections);
 	if (!s)
 		s = check_launch(r, &l, given);
 	if (!s)
@@ -333,8 +225,4 @@ status synLaunch(void *stream, const launch_tensor *tensors, const uint32_t n, u
 		free(l.sections);
 	free(given);
 	return leave(s);
-}
-
-status synLaunchExt(void *stream, const launch_tensor *tensors, const uint32_t n, uint64_t workspace, recipe *r, uint32_t flags) {
-	return synLaunch(stream, tensors, n, workspace, r, flags);
 }

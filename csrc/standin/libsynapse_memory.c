@@ -15,7 +15,7 @@ enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
 typedef struct memory {
 	object object;
 	struct memory *next;      // of its kind
-	unsigned char *block, *p; // NULL block: the caller's own memory, mapped
+	unsigned char *block, *p;
 	uint64_t zone, bytes;
 } memory;
 
@@ -159,26 +159,5 @@ status synHostFree(const uint32_t id, const void *buffer, const uint32_t flags) 
 	if (!is_device(id))
 		return leave(NO_DEVICE_FOUND);
 	memory *m = memory_at(HOST_MEMORY, buffer);
-	return leave(m && m->block && !flags ? give(m) : INVALID_ARGUMENT);
-}
-
-status synHostMap(const uint32_t id, const uint64_t size, const void *buffer) {
-	ENTER();
-	if (!is_device(id))
-		return leave(NO_DEVICE_FOUND);
-	if (!size || !buffer)
-		return leave(INVALID_ARGUMENT);
-	memory_new(HOST_MEMORY, NULL, (unsigned char *)buffer, 0, size);
-	return leave(SUCCESS);
-}
-
-status synHostUnmap(const uint32_t id, const void *buffer) {
-	ENTER();
-	if (!is_device(id))
-		return leave(NO_DEVICE_FOUND);
-	memory *m = memory_at(HOST_MEMORY, buffer);
-	if (!m || m->block)
-		return leave(INVALID_ARGUMENT);
-	memory_free(m);
-	return leave(SUCCESS);
+	return leave(m && !flags ? give(m) : INVALID_ARGUMENT);
 }

@@ -84,17 +84,6 @@ status synStreamSynchronize(void *handle) {
 	return leave(lost());
 }
 
-// Each question finds one more piece of work done.
-status synStreamQuery(void *handle) {
-	ENTER();
-	stream *s = object_find(handle, STREAM);
-	if (!s)
-		return leave(INVALID_ARGUMENT);
-	if (s->first)
-		run_first(s);
-	return leave(lost() ? lost() : s->first ? BUSY : SUCCESS);
-}
-
 // Events.
 
 typedef struct {
@@ -116,25 +105,12 @@ static status reach(void *data) {
 	return SUCCESS;
 }
 
-// await does work of the event's stream until a record of it is reached. It ends: what
-// is waited for was recorded earlier than the wait was asked for, so that streams
-// can't wait in a circle.
+// await does work of the event's stream until a record of it is reached.
 static status await(event *e, uint64_t record) {
 	stream *s = object_find(e->stream, STREAM);
 	while (e->reached < record && s && s->first)
 		run_first(s);
 	return lost();
-}
-
-typedef struct {
-	event *event;
-	uint64_t record;
-} wait;
-
-static status run_wait(void *data) {
-	const wait *w = data;
-	event *e = object_find(w->event, EVENT);
-	return e ? await(e, w->record) : SUCCESS;
 }
 
 status synEventCreate(void **out, const uint32_t id, const uint32_t flags) {
@@ -179,28 +155,6 @@ status synEventSynchronize(void *handle) {
 	return leave(e ? await(e, e->records) : INVALID_EVENT_HANDLE);
 }
 
-status synEventQuery(void *handle) {
-	ENTER();
-	event *e = object_find(handle, EVENT);
-	if (!e)
-		return leave(INVALID_EVENT_HANDLE);
-	stream *s = object_find(e->stream, STREAM);
-	if (e->reached < e->records && s && s->first)
-		run_first(s);
-	return leave(lost() ? lost() : e->reached < e->records ? BUSY : SUCCESS);
-}
-
-status synStreamWaitEvent(void *on, void *handle, const uint32_t flags) {
-	ENTER();
-	event *e = object_find(handle, EVENT);
-	if (!e)
-		return leave(INVALID_EVENT_HANDLE);
-	if (flags)
-		return leave(INVALID_ARGUMENT);
-	const wait w = {e, e->records};
-	return leave(enqueue(on, run_wait, &w, sizeof w));
-}
-
 status synEventElapsedTime(uint64_t *nanoseconds, void *from, void *to) {
 	ENTER();
 	const event *a = object_find(from, EVENT), *b = object_find(to, EVENT);
@@ -220,7 +174,7 @@ enum { HOST_TO_DRAM, DRAM_TO_HOST, DRAM_TO_DRAM, FILL }; // the first three of s
 
 typedef struct {
 	uint64_t to, from, bytes;
-	uint32_t kind, value, width;
+	uint32_t kind, value;
 } transfer;
 
 // A landing is what a DMA engine writes into the host's memory a while after the
@@ -291,8 +245,7 @@ static status run_transfer(void *data) {
 	}
 	const long late = setting("STANDIN_LATE", 0);
 	if (t->kind == FILL)
-		for (uint64_t i = 0; i < t->bytes; i++)
-			((unsigned char *)to)[i] = t->value >> 8 * (i % t->width);
+		memset(to, t->value, t->bytes);
 	else if (t->kind == DRAM_TO_HOST && late > 0)
 		copy_late(to, from, t->bytes, late);
 	else
@@ -317,25 +270,14 @@ static status enqueue_transfer(const transfer *t, void *on) {
 	return s ? s : enqueue(on, run_transfer, t, sizeof *t);
 }
 
-status synMemCopyAsyncMultiple(void *on, const uint64_t *from, const uint64_t *bytes, const uint64_t *to, const uint32_t direction, const uint64_t n) {
-	ENTER();
-	if (!from || !bytes || !to || direction > DRAM_TO_DRAM || !object_find(on, STREAM))
-		return leave(INVALID_ARGUMENT);
-	status s = SUCCESS;
-	for (uint64_t i = 0; i < n && !s; i++)
-		s = enqueue_transfer(&(transfer){to[i], from[i], bytes[i], direction, 0, 1}, on);
-	return leave(s);
-}
-
 status synMemCopyAsync(void *on, const uint64_t from, const uint64_t bytes, const uint64_t to, const uint32_t direction) {
-	return synMemCopyAsyncMultiple(on, &from, &bytes, &to, direction, 1);
-}
-
-static status fill(uint64_t to, uint32_t value, uint64_t n, uint32_t width, void *on) {
 	ENTER();
-	return leave(enqueue_transfer(&(transfer){to, 0, n * width, FILL, value, width}, on));
+	if (direction > DRAM_TO_DRAM)
+		return leave(INVALID_ARGUMENT);
+	return leave(enqueue_transfer(&(transfer){to, from, bytes, direction, 0}, on));
 }
 
-status synMemsetD8Async(uint64_t to, const unsigned char value, const size_t n, void *on) { return fill(to, value, n, 1, on); }
-status synMemsetD16Async(uint64_t to, const uint16_t value, const size_t n, void *on) { return fill(to, value, n, 2, on); }
-status synMemsetD32Async(uint64_t to, const uint32_t value, const size_t n, void *on) { return fill(to, value, n, 4, on); }
+status synMemsetD8Async(uint64_t to, const unsigned char value, const size_t n, void *on) {
+	ENTER();
+	return leave(enqueue_transfer(&(transfer){to, 0, n, FILL, value}, on));
+}

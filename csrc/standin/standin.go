@@ -81,7 +81,6 @@
 //	STANDIN_NVML_GPUS   GPUs in the machine (1), counted from the other end than CUDA does
 //	STANDIN_NVML_UNSUPPORTED  what they do not tell: nvmlDeviceGet functions, such as
 //	                    "PowerUsage,ClockInfo", or "all"
-//	STANDIN_NVML_THROTTLED  bits of what holds their clocks down (4, the power cap)
 //	STANDIN_NVML_LOST   the reading, counted from 1 since nvmlInit, from which on they are lost
 //	STANDIN_GAUDI2      devices of the model, modules from 0 (1)
 //	STANDIN_GAUDI3      likewise, modules after those (0)
@@ -98,6 +97,9 @@
 //	                    said to be done (0)
 //	STANDIN_NETWORK     0: HCCL finds none, unless HCCL_SOCKET_IFNAME is lo
 //	STANDIN_HCCL_SECONDS how long a rank waits for the others (20)
+//	STANDIN_HLML_SILENT a function of HLML that answers that it is not supported, or "all"
+//	STANDIN_HLML_ODD    likewise, that something unknown happened
+//	STANDIN_HLML_LOST   likewise, that the device is gone
 //
 // STANDIN_OOM and STANDIN_LOST are SynapseAI's, too: of 96 or 128 GiB, and launches of
 // recipes.

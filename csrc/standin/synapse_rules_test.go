@@ -3,9 +3,12 @@
 package standin
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,8 +21,8 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	s := load(t)
 	_, p := s.memory(256)
 	for _, name := range []string{
-		"synDestroy", "synDeviceGetCount", "synDeviceGetModuleIDs", "synDeviceAcquireByModuleId", "synDeviceRelease", "synDeviceSynchronize",
-		"synDeviceMalloc", "synHostMap", "synMemCopyAsync", "synStreamCreateGeneric", "synEventCreate", "synGraphCreate", "synGraphCompile", "synLaunch", "synRecipeSerialize",
+		"synDeviceGetCount", "synDeviceAcquireByModuleId", "synDeviceRelease",
+		"synDeviceMalloc", "synHostMalloc", "synMemCopyAsync", "synStreamCreateGeneric", "synEventCreate", "synGraphCreate", "synGraphCompile", "synLaunch", "synRecipeSerialize",
 	} {
 		require.Equal(t, uninitialized, s.Call(name, p, p, p, p, p, p, p, p), name)
 	}
@@ -30,15 +33,12 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	require.Contains(t, string(version), "1.23.0\x00")
 }
 
-func TestInitializeAndDestroy(t *testing.T) {
+func TestInitializeTwice(t *testing.T) {
 	s := load(t)
 	s.do("synInitialize")
 	s.do("synInitialize")
 	t.Setenv("HABANA_DISABLE_DOUBLE_SYN_INITIALIZE", "1")
 	require.Equal(t, alreadyInitialized, s.Call("synInitialize"))
-	s.do("synDestroy")
-	require.Equal(t, uninitialized, s.Call("synDestroy"))
-	s.do("synInitialize")
 }
 
 func TestDevices(t *testing.T) {
@@ -48,11 +48,7 @@ func TestDevices(t *testing.T) {
 	s.do("synInitialize")
 	require.EqualValues(t, 3, s.get("synDeviceGetCount"))
 	require.EqualValues(t, 2, s.get("synDeviceGetCountByDeviceType", gaudi2))
-	b, p := s.memory(16)
-	binary.LittleEndian.PutUint32(b[12:], 3)
-	s.do("synDeviceGetModuleIDs", p, p+12)
-	require.Equal(t, i32Bytes(0, 1, 2, 3), b)
-
+	_, p := s.memory(8)
 	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByModuleId", p, 3))
 	require.Equal(t, noDeviceFound, s.Call("synDeviceRelease", 0))
 	require.Equal(t, noDeviceFound, s.Call("synDeviceMalloc", 0, 16, 0, 0, p))
@@ -63,13 +59,10 @@ func TestDevices(t *testing.T) {
 	require.Contains(t, string(name), "Gaudi3 2")
 	info, at := s.memory(72)
 	s.do("synDeviceGetInfoV2", 0, at)
-	require.EqualValues(t, 128<<30, binary.LittleEndian.Uint64(info[24:]))
 	require.EqualValues(t, gaudi3, binary.LittleEndian.Uint32(info[52:]))
 	query, at := s.memory(16)
 	binary.LittleEndian.PutUint32(query, 11) // DEVICE_ATTRIBUTE_ADDRESS_ALIGNMENT_SIZE
 	require.EqualValues(t, 256, s.get("synDeviceGetAttribute", at, 1, 0))
-	require.EqualValues(t, 128, s.get("synDeviceTypeGetAttribute", at, 1, gaudi2))
-	require.Equal(t, deviceTypeMismatch, s.Call("synDeviceTypeGetAttribute", at+8, at, 1, 2))
 	s.do("synDeviceRelease", 0)
 	s.do("synDeviceAcquireByModuleId", p, 0)
 }
@@ -81,7 +74,6 @@ func TestNoDevice(t *testing.T) {
 	_, p := s.memory(8)
 	require.Equal(t, noDeviceFound, s.Call("synDeviceGetCount", p))
 	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByDeviceType", p, gaudi2))
-	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquire", p, 0))
 }
 
 // again runs this test in a process of its own, which finds the library in the
@@ -123,33 +115,22 @@ func TestADeviceHasOneProcess(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// A lost device is lost for good, and the real library has been seen to hang when it is
-// destroyed then.
-func TestDestroyOfALostDevice(t *testing.T) {
-	if s := opened(t); s != nil {
-		_, p := s.memory(8)
-		s.do("synDeviceAcquireByModuleId", p, 0)
-		s.stream = s.get("synStreamCreateGeneric", 0, 0)
-		identity(s).run()
-		t.Setenv("STANDIN_LOST", "2")
-		g := identity(s)
-		status, recipe := g.compile()
-		require.Equal(t, success, status)
-		g.place()
-		_, list, n := g.launchList()
-		s.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 1)
-		require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
-		require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
-		require.Equal(t, terminated, s.Call("synDeviceMalloc", 0, 16, 0, 0, p))
-		require.Equal(t, terminated, s.Call("synDeviceRelease", 0))
-		s.Call("synDestroy")
-		return
-	}
-	out, err := again(t, Build(t, "libsynapse"))
-	require.Error(t, err)
-	require.Contains(t, string(out), "synDestroy after the device was lost")
-	require.Contains(t, string(out), "SIGABRT")
-	require.NotContains(t, string(out), "Error Trace")
+// A lost device is lost for good.
+func TestALostDevice(t *testing.T) {
+	s := open(t, gaudi2)
+	_, p := s.memory(8)
+	identity(s).run()
+	t.Setenv("STANDIN_LOST", "2")
+	g := identity(s)
+	status, recipe := g.compile()
+	require.Equal(t, success, status)
+	g.place()
+	_, list, n := g.launchList(recipe)
+	s.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 0)
+	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
+	require.Equal(t, terminated, s.Call("synDeviceMalloc", 0, 16, 0, 0, p))
+	require.Equal(t, terminated, s.Call("synDeviceRelease", 0))
 }
 
 // identity is a graph that copies four floats.
@@ -192,7 +173,7 @@ func TestRedZones(t *testing.T) {
 	at := binary.LittleEndian.Uint64(b)
 	direct.View(at, 9)[8] = 1
 	require.Equal(t, fail, s.Call("synHostFree", 0, at, 0))
-	require.Equal(t, terminated, s.Call("synDeviceSynchronize", 0))
+	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
 }
 
 func TestLeaks(t *testing.T) {
@@ -204,7 +185,6 @@ func TestLeaks(t *testing.T) {
 	s.do("synDeviceAcquireByModuleId", at, 0)
 	s.do("synDeviceFree", 0, p, 0)
 	s.do("synDeviceRelease", 0)
-	s.do("synDestroy")
 }
 
 func TestCopyRules(t *testing.T) {
@@ -225,9 +205,8 @@ func TestCopyRules(t *testing.T) {
 		require.EqualValues(t, c.want, s.Call("synMemCopyAsync", s.stream, c.from, c.n, c.to, c.direction))
 	}
 	require.Equal(t, invalidArgument, s.Call("synMemCopyAsync", 77, mapped, 16, a, hostToDevice))
-	require.Equal(t, mappingNotFound, s.Call("synMemsetD32Async", a, 0, 5, s.stream))
-	require.Equal(t, invalidArgument, s.Call("synHostUnmap", 0, unmapped))
-	require.Equal(t, invalidArgument, s.Call("synHostFree", 0, mapped, 0), "it was mapped, not allocated")
+	require.Equal(t, mappingNotFound, s.Call("synMemsetD8Async", a, 0, 17, s.stream))
+	require.Equal(t, invalidArgument, s.Call("synHostFree", 0, unmapped, 0))
 }
 
 // Nothing is done before somebody waits, in both directions.
@@ -243,11 +222,11 @@ func TestCopiesAreDeferred(t *testing.T) {
 	copy(b, "....")
 	s.do("synMemCopyAsync", s.stream, a, 4, p, deviceToHost)
 	require.Equal(t, "....", string(b))
-	s.do("synMemsetD16Async", a, 0x4142, 2, s.stream)
-	require.Equal(t, busy, s.Call("synStreamQuery", s.stream))
+	s.do("synMemsetD8Async", a, 'A', 2, s.stream)
+	require.Equal(t, "....", string(b))
+	s.do("synStreamSynchronize", s.stream)
 	require.Equal(t, "new.", string(b))
-	require.Equal(t, success, s.Call("synStreamQuery", s.stream))
-	require.Equal(t, "BABA", string(s.read(a, 4)))
+	require.Equal(t, "AAw.", string(s.read(a, 4)))
 }
 
 // A stream that is said to be done while its copies to the host are still under way has
@@ -257,6 +236,7 @@ func TestCopiesThatLandLate(t *testing.T) {
 	s := open(t, gaudi2)
 	a := s.malloc(1)
 	b, p := s.host(1)
+	b[0] = 0 // fresh memory has another byte
 	for i := range uint64(30) {
 		s.do("synMemsetD8Async", a, i, 1, s.stream)
 		s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
@@ -264,7 +244,7 @@ func TestCopiesThatLandLate(t *testing.T) {
 	}
 	last := byte(0)
 	require.Eventually(t, func() bool {
-		s.do("synDeviceSynchronize", 0)
+		s.do("synStreamSynchronize", s.stream)
 		require.GreaterOrEqual(t, b[0], last)
 		last = b[0]
 		return last == 29
@@ -287,17 +267,15 @@ func TestWorkAfterFree(t *testing.T) {
 func TestEvents(t *testing.T) {
 	s := open(t, gaudi2)
 	a := s.malloc(1)
-	second := s.get("synStreamCreateGeneric", 0, 0)
 	event := s.get("synEventCreate", 0, 1)
-	s.do("synMemsetD8Async", a, 1, 1, s.stream)
-	s.do("synEventRecord", event, s.stream)
-	s.do("synMemsetD8Async", a, 2, 1, s.stream) // behind the event
-	s.do("synStreamWaitEvent", second, event, 0)
 	b, p := s.host(1)
-	s.do("synMemCopyAsync", second, a, 1, p, deviceToHost)
-	s.do("synStreamSynchronize", second)
+	s.do("synMemsetD8Async", a, 1, 1, s.stream)
+	s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
+	s.do("synEventRecord", event, s.stream)
+	s.do("synMemsetD8Async", a, 2, 1, s.stream)
+	s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
+	s.do("synEventSynchronize", event)
 	require.EqualValues(t, 1, b[0], "what is before the event and no more")
-	require.Equal(t, success, s.Call("synEventQuery", event))
 
 	again, untimed := s.get("synEventCreate", 0, 1), s.get("synEventCreate", 0, 0)
 	s.do("synEventRecord", again, s.stream)
@@ -307,9 +285,31 @@ func TestEvents(t *testing.T) {
 	s.get("synEventElapsedTime", event, again)
 	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, untimed))
 	require.Equal(t, invalidEvent, s.Call("synEventRecord", s.stream, s.stream))
-	require.Equal(t, invalidEvent, s.Call("synStreamWaitEvent", s.stream, 77, 0))
 	require.Equal(t, invalidArgument, s.Call("synEventRecord", event, 77))
 	s.do("synEventDestroy", event)
 	require.Equal(t, invalidEvent, s.Call("synEventDestroy", event))
 	require.Equal(t, invalidArgument, s.Call("synStreamSynchronize", 77))
+}
+
+// What the shim does not call, the library does not have: nobody would know whether it
+// is right.
+func TestOnlyWhatTheShimCalls(t *testing.T) {
+	api, err := os.ReadFile("../libsynapse/api.h")
+	require.NoError(t, err)
+	var called []string
+	for _, m := range regexp.MustCompile(`\tX\([^,]+, ((?:syn|hccl)\w+), \(`).FindAllStringSubmatch(string(api), -1) {
+		called = append(called, m[1])
+	}
+	library, err := elf.Open(Build(t, "libsynapse"))
+	require.NoError(t, err)
+	defer library.Close()
+	symbols, err := library.DynamicSymbols()
+	require.NoError(t, err)
+	var there []string
+	for _, s := range symbols {
+		if s.Section != elf.SHN_UNDEF && (strings.HasPrefix(s.Name, "syn") || strings.HasPrefix(s.Name, "hccl")) {
+			there = append(there, s.Name)
+		}
+	}
+	require.ElementsMatch(t, called, there)
 }

@@ -103,9 +103,10 @@ func (s *synapse) malloc(bytes int) uint64 {
 
 // host is memory of the host that the device may reach.
 func (s *synapse) host(bytes int) ([]byte, uint64) {
-	b, p := s.memory(bytes)
-	s.do("synHostMap", 0, uint64(bytes), p)
-	return b, p
+	b, out := s.memory(8)
+	s.do("synHostMalloc", 0, uint64(bytes), 0, out)
+	p := binary.LittleEndian.Uint64(b)
+	return direct.View(p, bytes), p
 }
 
 func (s *synapse) write(to uint64, data []byte) {
@@ -113,14 +114,14 @@ func (s *synapse) write(to uint64, data []byte) {
 	copy(b, data)
 	s.do("synMemCopyAsync", s.stream, p, uint64(len(data)), to, hostToDevice)
 	s.do("synStreamSynchronize", s.stream)
-	s.do("synHostUnmap", 0, p)
+	s.do("synHostFree", 0, p, 0)
 }
 
 func (s *synapse) read(from uint64, bytes int) []byte {
 	b, p := s.host(bytes)
+	defer s.do("synHostFree", 0, p, 0)
 	s.do("synMemCopyAsync", s.stream, from, uint64(bytes), p, deviceToHost)
 	s.do("synStreamSynchronize", s.stream)
-	s.do("synHostUnmap", 0, p)
 	return slices.Clone(b)
 }
 
@@ -275,8 +276,8 @@ func (g *graph) place() {
 
 const launchInfo = 232 // bytes of a synLaunchTensorInfo
 
-// launchList is the operands of a launch, by name.
-func (g *graph) launchList() (list []byte, address uint64, n int) {
+// launchList is the operands of a launch, with their ids.
+func (g *graph) launchList(recipe uint64) (list []byte, address uint64, n int) {
 	var persistent []*tensor
 	for _, x := range g.tensors {
 		if x.section != 0 {
@@ -286,11 +287,19 @@ func (g *graph) launchList() (list []byte, address uint64, n int) {
 	list, address = g.memory(launchInfo * len(persistent))
 	for i, x := range persistent {
 		at := list[launchInfo*i:]
-		binary.LittleEndian.PutUint64(at, g.text(x.name))
 		binary.LittleEndian.PutUint64(at[8:], x.address)
-		binary.LittleEndian.PutUint32(at[16:], x.kind)
+		binary.LittleEndian.PutUint64(at[224:], g.id(recipe, x))
 	}
 	return list, address, len(persistent)
+}
+
+// id is what a recipe knows a tensor by.
+func (g *graph) id(recipe uint64, x *tensor) uint64 {
+	name, at := g.memory(8)
+	binary.LittleEndian.PutUint64(name, g.text(x.name))
+	b, out := g.memory(8)
+	g.do("synTensorRetrieveIds", recipe, at, out, 1)
+	return binary.LittleEndian.Uint64(b)
 }
 
 // workspace is memory for what a recipe wants.
@@ -307,8 +316,8 @@ func (g *graph) run() {
 	status, recipe := g.compile()
 	require.Equal(g.t, success, status, "synGraphCompile")
 	g.place()
-	_, list, n := g.launchList()
-	g.do("synLaunch", g.stream, list, uint64(n), g.workspace(recipe), recipe, 1)
+	_, list, n := g.launchList(recipe)
+	g.do("synLaunch", g.stream, list, uint64(n), g.workspace(recipe), recipe, 0)
 	g.do("synStreamSynchronize", g.stream)
 }
 
