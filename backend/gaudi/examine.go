@@ -125,9 +125,6 @@ func signature(g *libsynapse.Graph) string {
 			if t.Const != nil {
 				text += " constant"
 			}
-			if t.Shape {
-				text += " shape"
-			}
 			texts = append(texts, text)
 		}
 		return strings.Join(texts, ", ")
@@ -168,7 +165,7 @@ func kernelsOf(s backend.Spec, programs []*backend.Program) ([]program, error) {
 }
 
 // alone is a graph of one node of another graph: its operands lie in sections, but
-// for constants and shapes.
+// for constants.
 func alone(of *libsynapse.Graph, n libsynapse.Node) program {
 	g := &libsynapse.Graph{}
 	operands := func(list []int) (moved []int) {
@@ -179,7 +176,7 @@ func alone(of *libsynapse.Graph, n libsynapse.Node) program {
 			}
 			t := of.Tensors[k]
 			t.Section, t.Offset = libsynapse.NoSection, 0
-			if t.Const == nil && !t.Shape {
+			if t.Const == nil {
 				t.Section = g.Sections
 				g.Sections++
 			}

@@ -33,7 +33,7 @@ func TestSensors(t *testing.T) {
 func TestReadingInUnitsOfBackend(t *testing.T) {
 	r := readingOf(libsynapse.Reading{
 		Utilization: new(0.75), MemoryUsed: new(6e9), MemoryTotal: new(96e9), Power: new(412.5), Energy: new(5e9),
-		Temperature: new(62.0), BoardTemperature: new(41.0), Clock: new(1.5e9), MaxClock: new(1.65e9),
+		Temperature: new(62.0), Clock: new(1.5e9),
 		ThrottledByPower: new(false), ThrottledByHeat: new(true),
 	})
 	require.Equal(t, backend.Reading{

@@ -76,7 +76,6 @@ typedef struct {
 	X(synDeviceGaudi2, 4) \
 	X(synDeviceGaudi3, 5) \
 	X(DATA_TENSOR, 0) \
-	X(SHAPE_TENSOR, 1) \
 	X(synGeometryMinSizes, 0) \
 	X(synGeometrySizes, 1) \
 	X(HOST_TO_DRAM, 0) \
@@ -92,7 +91,6 @@ typedef struct {
 	X(hcclFloat32, 7) \
 	X(hcclBfloat16, 9) \
 	X(hcclSum, 0) \
-	X(hcclMin, 2) \
 	X(hcclMax, 3)
 
 #define OCTET_HLML_CONSTANTS(X) \
@@ -100,8 +98,7 @@ typedef struct {
 	X(HLML_ERROR_AIP_IS_LOST, 15) \
 	X(HLML_ERROR_NO_DATA, 21) \
 	X(HLML_CLOCK_SOC, 0) \
-	X(HLML_TEMPERATURE_ON_AIP, 0) \
-	X(HLML_TEMPERATURE_ON_BOARD, 1)
+	X(HLML_TEMPERATURE_ON_AIP, 0)
 
 // No tensor of a recipe has this id.
 #define OCTET_INVALID_ID 0xFFFFFFFFFFFFFFFFull
@@ -206,7 +203,6 @@ typedef struct {
 	X(hlml_return_t, hlml_device_get_total_energy_consumption, (hlml_device_t, unsigned long long *)) \
 	X(hlml_return_t, hlml_device_get_temperature, (hlml_device_t, hlml_temperature_sensors_t, unsigned *)) \
 	X(hlml_return_t, hlml_device_get_clock_info, (hlml_device_t, hlml_clock_type_t, unsigned *)) \
-	X(hlml_return_t, hlml_device_get_max_clock_info, (hlml_device_t, hlml_clock_type_t, unsigned *)) \
 	X(hlml_return_t, hlml_device_get_current_clocks_throttle_reasons, (hlml_device_t, unsigned long long *))
 // clang-format on
 

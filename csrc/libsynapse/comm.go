@@ -76,7 +76,7 @@ var hcclTypes = map[DataType]C.int{
 	I32: C.hcclInt32, U32: C.hcclUint32, F16: C.hcclFloat16, F32: C.hcclFloat32, BF16: C.hcclBfloat16,
 }
 
-var hcclOps = map[Reduction]C.int{Sum: C.hcclSum, Min: C.hcclMin, Max: C.hcclMax}
+var hcclOps = map[Reduction]C.int{Sum: C.hcclSum, Max: C.hcclMax}
 
 func hcclType(t DataType) (C.int, error) {
 	c, ok := hcclTypes[t]

@@ -27,7 +27,7 @@ static octet_syn_status add_tensor(const build *b, uint32_t index, const octet_s
 	char name[OCTET_TENSOR_NAME];
 	snprintf(name, sizeof name, "t%u", index);
 	synTensor tensor;
-	TRY(b->api, synTensorHandleCreate, &tensor, b->graph, t->shape ? SHAPE_TENSOR : DATA_TENSOR, name);
+	TRY(b->api, synTensorHandleCreate, &tensor, b->graph, DATA_TENSOR, name);
 	b->tensors[index] = tensor;
 
 	synTensorGeometry geometry = {.dims = t->dims};

@@ -17,21 +17,19 @@ const (
 	BF16 DataType = 2
 	F32  DataType = 4
 	I32  DataType = 16
-	U8   DataType = 32
 	F16  DataType = 256
 	U32  DataType = 1024
 	E4M3 DataType = 8192  // syn_type_fp8_143: up to 240 on Gaudi 2, 448 on Gaudi 3
 	E5M2 DataType = 16384 // syn_type_fp8_152
-	I64  DataType = 32768
 )
 
 var dataTypes = map[DataType]struct {
 	suffix string
 	size   int
 }{
-	I8: {"i8", 1}, U8: {"u8", 1}, E4M3: {"hf8", 1}, E5M2: {"f8", 1},
+	I8: {"i8", 1}, E4M3: {"hf8", 1}, E5M2: {"f8", 1},
 	BF16: {"bf16", 2}, F16: {"f16", 2},
-	F32: {"f32", 4}, I32: {"i32", 4}, U32: {"u32", 4}, I64: {"i64", 8},
+	F32: {"f32", 4}, I32: {"i32", 4}, U32: {"u32", 4},
 }
 
 // String is how the names of kernels end that work in t: "bf16", and "hf8" for
@@ -66,7 +64,6 @@ type Tensor struct {
 	Section int      // number of the persistent section it lies in, from 0; NoSection: the compiler places it
 	Offset  uint64   // bytes in the section
 	Const   []byte   // contents of a constant, else nil
-	Shape   bool     // a shape tensor: sizes without data
 }
 
 // Bytes is what the tensor's elements take, without padding.
@@ -110,7 +107,6 @@ func (g *Graph) Key() string {
 		w.number(uint64(t.Section))
 		w.number(t.Offset)
 		w.bytes(t.Const)
-		w.flag(t.Shape)
 	}
 	w.number(uint64(len(g.Nodes)))
 	for i := range g.Nodes {
@@ -130,14 +126,6 @@ type hasher struct{ hash.Hash }
 
 func (w hasher) number(v uint64) {
 	_, _ = w.Write(binary.LittleEndian.AppendUint64(nil, v)) // a hash has no error
-}
-
-func (w hasher) flag(v bool) {
-	if v {
-		w.number(1)
-	} else {
-		w.number(0)
-	}
 }
 
 func (w hasher) bytes(b []byte) {
@@ -199,8 +187,6 @@ func (t *Tensor) check(sections int) error {
 		return fmt.Errorf("offset %d without a section", t.Offset)
 	case t.Const != nil && t.Section != NoSection:
 		return fmt.Errorf("a constant lies in no section, this one in %d", t.Section)
-	case t.Shape && (t.Section != NoSection || t.Const != nil):
-		return fmt.Errorf("a shape tensor has no data")
 	case t.Const != nil && uint64(len(t.Const)) != t.Bytes():
 		return fmt.Errorf("the constant has %d bytes, its sizes %v of %s %d", len(t.Const), t.Sizes, t.Type, t.Bytes())
 	case len(t.Const) > maxConst:
@@ -235,7 +221,7 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 			continue
 		}
 		t := &g.Tensors[k]
-		if t.Const != nil || t.Shape {
+		if t.Const != nil {
 			return fmt.Errorf("it writes tensor %d (%s), which has no memory to write to", k, t.Name)
 		}
 		if first, ok := written[k]; ok {
@@ -253,5 +239,5 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 
 // has tells whether an operand has contents that a node can read.
 func (t *Tensor) has(written bool) bool {
-	return written || t.Section != NoSection || t.Const != nil || t.Shape
+	return written || t.Section != NoSection || t.Const != nil
 }

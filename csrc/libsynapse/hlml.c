@@ -56,9 +56,7 @@ octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device,
 	ASK(out->power, number, hlml_device_get_power_usage, d, &number);
 	ASK(out->energy, wide, hlml_device_get_total_energy_consumption, d, &wide);
 	ASK(out->temperature, number, hlml_device_get_temperature, d, HLML_TEMPERATURE_ON_AIP, &number);
-	ASK(out->board_temperature, number, hlml_device_get_temperature, d, HLML_TEMPERATURE_ON_BOARD, &number);
 	ASK(out->clock, number, hlml_device_get_clock_info, d, HLML_CLOCK_SOC, &number);
-	ASK(out->max_clock, number, hlml_device_get_max_clock_info, d, HLML_CLOCK_SOC, &number);
 	ASK(out->throttle, wide, hlml_device_get_current_clocks_throttle_reasons, d, &wide);
 	return any ? (octet_syn_status){0} : odd;
 }

@@ -72,7 +72,7 @@ typedef struct {
 	uint64_t sizes[OCTET_MAX_RANK]; // fastest-changing first
 	uint64_t offset;                // in its section
 	uint64_t data, data_bytes;      // of a constant, in the bytes; no bytes: none
-	uint32_t dims, type, shape;
+	uint32_t dims, type;
 	int32_t section; // -1: none
 } octet_syn_tensor;
 
@@ -137,8 +137,8 @@ typedef struct {
 	octet_syn_answer memory_used, memory_total; // bytes
 	octet_syn_answer power; // milliwatts
 	octet_syn_answer energy; // millijoules since the driver was loaded
-	octet_syn_answer temperature, board_temperature; // °C
-	octet_syn_answer clock, max_clock; // MHz
+	octet_syn_answer temperature; // °C
+	octet_syn_answer clock; // MHz
 	octet_syn_answer throttle; // bits of reasons
 } octet_syn_reading;
 

@@ -39,9 +39,6 @@ func (p *packed) tensor(t *Tensor) C.octet_syn_tensor {
 	for i, size := range t.Sizes {
 		c.sizes[i] = C.uint64_t(size)
 	}
-	if t.Shape {
-		c.shape = 1
-	}
 	c.data, c.data_bytes = p.data(t.Const)
 	return c
 }

@@ -56,8 +56,7 @@ func (t *Telemetry) Read() (Reading, error) {
 		Utilization: answer(c.utilization, 1e-2),
 		MemoryUsed:  answer(c.memory_used, 1), MemoryTotal: answer(c.memory_total, 1),
 		Power: answer(c.power, 1e-3), Energy: answer(c.energy, 1e-3),
-		Temperature: answer(c.temperature, 1), BoardTemperature: answer(c.board_temperature, 1),
-		Clock: answer(c.clock, 1e6), MaxClock: answer(c.max_clock, 1e6),
+		Temperature: answer(c.temperature, 1), Clock: answer(c.clock, 1e6),
 	}
 	if c.throttle.known != 0 {
 		r.ThrottledByPower = new(c.throttle.value&throttledByPower != 0)

@@ -34,8 +34,7 @@ func TestTelemetryInUnitsOfPhysics(t *testing.T) {
 		Utilization: new(0.75),
 		MemoryUsed:  new(6.0 * (1 << 30)), MemoryTotal: new(96.0 * (1 << 30)),
 		Power: new(412.5), Energy: &first,
-		Temperature: new(62.0), BoardTemperature: new(41.0),
-		Clock: new(1.5e9), MaxClock: new(1.65e9),
+		Temperature: new(62.0), Clock: new(1.5e9),
 		ThrottledByPower: new(false), ThrottledByHeat: new(true),
 	}, r)
 	again, err := m.Read()
@@ -57,9 +56,8 @@ func leavesOut(t *testing.T, m *Telemetry, how string) {
 		"memory_info":                     func(r *Reading) []any { return []any{r.MemoryUsed, r.MemoryTotal} },
 		"power_usage":                     func(r *Reading) []any { return []any{r.Power} },
 		"total_energy_consumption":        func(r *Reading) []any { return []any{r.Energy} },
-		"temperature":                     func(r *Reading) []any { return []any{r.Temperature, r.BoardTemperature} },
+		"temperature":                     func(r *Reading) []any { return []any{r.Temperature} },
 		"clock_info":                      func(r *Reading) []any { return []any{r.Clock} },
-		"max_clock_info":                  func(r *Reading) []any { return []any{r.MaxClock} },
 		"current_clocks_throttle_reasons": func(r *Reading) []any { return []any{r.ThrottledByPower, r.ThrottledByHeat} },
 	} {
 		t.Setenv(how, "hlml_device_get_"+function)
@@ -69,8 +67,8 @@ func leavesOut(t *testing.T, m *Telemetry, how string) {
 			require.Nil(t, value, function)
 		}
 		all := []any{
-			r.Utilization, r.MemoryUsed, r.MemoryTotal, r.Power, r.Energy, r.Temperature, r.BoardTemperature,
-			r.Clock, r.MaxClock, r.ThrottledByPower, r.ThrottledByHeat,
+			r.Utilization, r.MemoryUsed, r.MemoryTotal, r.Power, r.Energy, r.Temperature,
+			r.Clock, r.ThrottledByPower, r.ThrottledByHeat,
 		}
 		known := 0
 		for _, value := range all {

@@ -24,13 +24,12 @@ func (t DeviceType) String() string {
 // Ptr is an address in a device's memory; 0 is none.
 type Ptr uint64
 
-// Reduction is what a collective makes of the ranks' values. HCCL has a mean
-// and a product in its header, and supports neither.
+// Reduction is what a collective makes of the ranks' values. HCCL has minima, too, and in
+// its header a mean and a product, of which it supports neither.
 type Reduction int
 
 const (
 	Sum Reduction = iota
-	Min
 	Max
 )
 
@@ -43,9 +42,7 @@ type Reading struct {
 	Power            *float64 // watts
 	Energy           *float64 // joules since the driver was loaded
 	Temperature      *float64 // of the chip, °C
-	BoardTemperature *float64 // °C
 	Clock            *float64 // Hz
-	MaxClock         *float64 // Hz
 	ThrottledByPower *bool    // the clock is lowered, because of the power that is drawn,
 	ThrottledByHeat  *bool    // or of the temperature
 }

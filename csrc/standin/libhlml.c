@@ -94,19 +94,13 @@ int hlml_device_get_total_energy_consumption(void *device, unsigned long long *m
 
 int hlml_device_get_temperature(void *device, int sensor, unsigned *degrees) {
 	QUESTION(device);
-	*degrees = sensor ? 41 : 62;
+	*degrees = sensor ? 0 : 62;
 	return SUCCESS;
 }
 
 int hlml_device_get_clock_info(void *device, int clock, unsigned *megahertz) {
 	QUESTION(device);
 	*megahertz = clock ? 0 : 1500;
-	return SUCCESS;
-}
-
-int hlml_device_get_max_clock_info(void *device, int clock, unsigned *megahertz) {
-	QUESTION(device);
-	*megahertz = clock ? 0 : 1650;
 	return SUCCESS;
 }
 

@@ -50,7 +50,7 @@ enum {
 };
 
 // synTensorType.
-enum { DATA_TENSOR = 0, SHAPE_TENSOR = 1 };
+enum { DATA_TENSOR = 0 };
 
 enum {
 	MAX_SIZES = 25,    // HABANA_DIM_MAX, the length of arrays in structures
@@ -114,7 +114,6 @@ void finish_all(void); // does everything that is left to do
 // An operand is a tensor as kernels see it.
 typedef struct {
 	uint32_t type; // synDataType
-	uint32_t kind; // synTensorType
 	uint32_t dims;
 	uint64_t sizes[MAX_DIMS]; // fastest-changing first; 1 behind dims
 	int32_t section;          // number of a persistent section, or
@@ -122,7 +121,7 @@ typedef struct {
 	void *data;               // while a recipe runs
 } operand;
 
-enum { WORKSPACE = -1, CONSTANTS = -2, NO_DATA = -3 };
+enum { WORKSPACE = -1, CONSTANTS = -2 };
 
 uint64_t elements(const operand *o);
 uint64_t type_size(uint32_t type); // 0: no type
@@ -152,7 +151,7 @@ typedef struct call {
 //
 // in and out say what types operands have, a letter each: T the suffix's, R the
 // first suffix of a cast, F F32, I I32, 8 one of the FP8 formats, h E4M3, e E5M2,
-// G T or F32, B an I8 mask, A any (but one for all A), N any, S a shape tensor. What
+// G T or F32, B an I8 mask, A any (but one for all A), N any. What
 // follows ? may be left out, by NULL or by giving fewer, and what * follows may be
 // repeated.
 typedef struct kernel {

@@ -156,7 +156,7 @@ static bool check_contents(const edges *e) {
 	for (uint32_t i = 0; i < e->n; i++)
 		for (uint32_t j = 0; j < e->node[i]->call.ins; j++) {
 			const tensor *t = e->node[i]->in[j];
-			if (t && !t->producer && !t->host && !is_persistent(t) && t->shape.kind == DATA_TENSOR) {
+			if (t && !t->producer && !t->host && !is_persistent(t)) {
 				complain("node %s reads tensor %s, which nothing writes", e->node[i]->name, t->name);
 				return false;
 			}
@@ -419,7 +419,7 @@ static void archive_recipe(archive *a, recipe *r) {
 }
 
 static bool sane_operand(const recipe *r, const operand *o) {
-	if (!type_size(o->type) || o->dims > MAX_DIMS || o->section < NO_DATA || o->section >= (int64_t)r->sections)
+	if (!type_size(o->type) || o->dims > MAX_DIMS || o->section < CONSTANTS || o->section >= (int64_t)r->sections)
 		return false;
 	const uint64_t room = o->section == WORKSPACE ? r->workspace : o->section == CONSTANTS ? r->constants : ~0ull;
 	return o->offset <= room && bytes_of(o) <= room - o->offset;

@@ -106,7 +106,7 @@ status synTensorHandleCreate(tensor **out, graph *handle, const uint32_t kind, c
 	graph *g = object_find(handle, GRAPH);
 	if (!g)
 		return leave(FAIL);
-	if (!out || !name || strlen(name) >= MAX_NAME || (kind != DATA_TENSOR && kind != SHAPE_TENSOR))
+	if (!out || !name || strlen(name) >= MAX_NAME || kind != DATA_TENSOR)
 		return leave(INVALID_ARGUMENT);
 	for (tensor *t = g->tensors; t; t = t->next)
 		if (!strcmp(t->name, name))
@@ -114,8 +114,7 @@ status synTensorHandleCreate(tensor **out, graph *handle, const uint32_t kind, c
 	tensor *t = object_new(TENSOR, sizeof *t);
 	t->graph = g;
 	t->name = strdup(name);
-	t->shape.kind = kind;
-	t->shape.section = kind == SHAPE_TENSOR ? NO_DATA : WORKSPACE;
+	t->shape.section = WORKSPACE;
 	t->next = g->tensors;
 	g->tensors = t;
 	*out = t;
@@ -180,7 +179,7 @@ status synTensorSetDeviceDataType(tensor *t, const uint32_t type) {
 status synTensorAssignToSection(tensor *t, section *handle, uint64_t offset) {
 	SET(t);
 	section *s = object_find(handle, SECTION);
-	if (!s || s->graph != t->graph || t->shape.kind == SHAPE_TENSOR)
+	if (!s || s->graph != t->graph)
 		return leave(INVALID_ARGUMENT);
 	if (t->section)
 		return leave(OBJECT_ALREADY_INITIALIZED);
@@ -192,7 +191,7 @@ status synTensorAssignToSection(tensor *t, section *handle, uint64_t offset) {
 
 status synTensorSetHostPtr(tensor *t, void *data, uint64_t bytes, const uint32_t type, bool copy) {
 	SET(t);
-	if (!data || !bytes || t->shape.kind == SHAPE_TENSOR)
+	if (!data || !bytes)
 		return leave(INVALID_ARGUMENT);
 	if (t->host)
 		return leave(OBJECT_ALREADY_INITIALIZED);

@@ -44,8 +44,8 @@ static result call_op(op o, void *handle, void *stream) {
 	if (!element_type(o.type)) // neither FP8 nor any other byte, nor 8 bytes
 		return leave_hccl(HCCL_UNSUPPORTED);
 	const bool reduces = o.kind == ALL_REDUCE || o.kind == REDUCE_SCATTER;
-	if (reduces && o.reduction != SUM && o.reduction != MIN && o.reduction != MAX)
-		return leave_hccl(HCCL_UNSUPPORTED); // no products, no means
+	if (reduces && o.reduction != SUM && o.reduction != MAX)
+		return leave_hccl(HCCL_UNSUPPORTED); // no products, no means; minima nobody asks for
 	if (!o.count || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	return leave_hccl(enqueue(stream, run_op, &o, sizeof o) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS);

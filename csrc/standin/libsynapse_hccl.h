@@ -20,7 +20,7 @@ typedef enum {
 
 // hcclDataType_t and hcclRedOp_t.
 enum { HCCL_I32 = 2, HCCL_U32 = 3, HCCL_F16 = 6, HCCL_F32 = 7, HCCL_BF16 = 9 };
-enum { SUM = 0, MIN = 2, MAX = 3, NONE = 5 };
+enum { SUM = 0, MAX = 3, NONE = 5 };
 
 enum { MAX_RANKS = 64 };
 

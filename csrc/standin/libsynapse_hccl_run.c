@@ -32,11 +32,11 @@ uint64_t bytes_to(const op *o) {
 }
 
 static float reduced(uint32_t reduction, float a, float b) {
-	return reduction == SUM ? a + b : reduction == MIN ? (b < a || b != b ? b : a) : (b > a || b != b ? b : a);
+	return reduction == SUM ? a + b : b > a || b != b ? b : a;
 }
 
 static int64_t reduced_integer(uint32_t reduction, int64_t a, int64_t b) {
-	return reduction == SUM ? a + b : reduction == MIN ? (b < a ? b : a) : (b > a ? b : a);
+	return reduction == SUM ? a + b : b > a ? b : a;
 }
 
 // reduce folds the parts of all ranks, which lie behind each other.

@@ -59,8 +59,6 @@ const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from) {
 // fits tells whether an operand has the type that a letter of a signature means.
 static bool fits(const call *c, char letter, const operand *o, uint32_t *any) {
 	const uint32_t type = o->type;
-	if ((letter == 'S') != (o->kind == SHAPE_TENSOR))
-		return false;
 	switch (letter) {
 	case 'T': return type == c->type;
 	case 'R': return type == c->from;
@@ -76,7 +74,7 @@ static bool fits(const call *c, char letter, const operand *o, uint32_t *any) {
 			*any = type;
 		return type == *any;
 	}
-	return true; // N, S
+	return true; // N
 }
 
 static const char *check_side(const call *c, const char *signature, const operand *const *list, uint32_t n, bool output, uint32_t *any) {
@@ -102,8 +100,7 @@ static const char *check_side(const call *c, const char *signature, const operan
 			} else if (!fits(c, letter, list[i], any)) {
 				snprintf(reason, sizeof reason, "%s %u has the wrong type, %u", side, i, list[i]->type);
 				return reason;
-			} else if (output && list[i]->kind == SHAPE_TENSOR)
-				return "an output without data";
+			}
 			i++;
 		} while (repeated && i < n);
 	}

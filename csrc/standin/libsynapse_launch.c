@@ -91,7 +91,7 @@ static status take_tensor(const recipe *r, const launch_tensor *t, bool *given, 
 	if (index < 0)
 		return INVALID_TENSOR_PROPERTIES;
 	const operand *o = &r->operand[index];
-	if (t->kind != o->kind)
+	if (t->kind != DATA_TENSOR)
 		return INVALID_TENSOR_PROPERTIES;
 	for (uint32_t d = 0; d < o->dims; d++)
 		if (t->sizes[d] && t->sizes[d] != o->sizes[d])
@@ -189,7 +189,7 @@ static status run_launch(void *data) {
 			o->data = workspace + o->offset;
 		else if (o->section == CONSTANTS)
 			o->data = (char *)r->constant + o->offset;
-		if (!o->data && o->section != NO_DATA) {
+		if (!o->data) {
 			complain("a launch of %s comes after its memory was freed", r->name);
 			s = FAIL;
 		}

@@ -137,7 +137,6 @@ type graph struct {
 type tensor struct {
 	handle  uint64
 	name    string
-	kind    uint32
 	typ     uint32
 	sizes   []uint64
 	data    []byte // at the start; nil: none
@@ -169,26 +168,19 @@ func (s *synapse) geometry(sizes ...uint64) uint64 {
 }
 
 // bare is a tensor with a name and nothing else.
-func (g *graph) bare(kind uint32) *tensor {
-	x := &tensor{name: fmt.Sprintf("t%d", len(g.tensors)), kind: kind}
-	x.handle = g.get("synTensorHandleCreate", g.handle, uint64(kind), g.text(x.name))
+func (g *graph) bare() *tensor {
+	x := &tensor{name: fmt.Sprintf("t%d", len(g.tensors))}
+	x.handle = g.get("synTensorHandleCreate", g.handle, 0, g.text(x.name))
 	g.tensors = append(g.tensors, x)
 	return x
 }
 
 // temp is a tensor that the compiler places.
 func (g *graph) temp(typ uint32, sizes ...uint64) *tensor {
-	x := g.bare(0)
+	x := g.bare()
 	x.typ, x.sizes = typ, sizes
 	g.do("synTensorSetGeometry", x.handle, g.geometry(sizes...), 1)
 	g.do("synTensorSetDeviceDataType", x.handle, uint64(typ))
-	return x
-}
-
-func (g *graph) shape(sizes ...uint64) *tensor {
-	x := g.bare(1)
-	g.do("synTensorSetGeometry", x.handle, g.geometry(sizes...), 1)
-	g.do("synTensorSetDeviceDataType", x.handle, typeI32)
 	return x
 }
 
