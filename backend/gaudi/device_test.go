@@ -48,7 +48,7 @@ func forgetDevice() error {
 	defer mine.Unlock()
 	l := mine.local
 	mine.local = nil
-	if l == nil || l.lost {
+	if l == nil || l.lost.Load() {
 		return nil
 	}
 	return l.close()

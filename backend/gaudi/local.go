@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -22,7 +23,7 @@ type local struct {
 	*libsynapse.Device
 	module int // that was asked for
 	users  int // backends that are open, behind the lock of mine
-	lost   bool
+	lost   atomic.Bool
 	cache  *cache
 
 	mu     sync.Mutex
@@ -72,7 +73,7 @@ func openLocal(module int) (synapse, error) {
 	defer mine.Unlock()
 	switch {
 	case mine.local == nil:
-	case mine.lost:
+	case mine.lost.Load():
 		return nil, fmt.Errorf("%w by this process earlier: start again", backend.ErrDeviceLost)
 	case module >= 0 && module != mine.module:
 		return nil, fmt.Errorf("%w with the module number %d for this process: it has another one already, and SynapseAI gives a process no second", backend.ErrNoDevice, module)
@@ -120,7 +121,7 @@ func acquire(open func() (*libsynapse.Device, error)) (*libsynapse.Device, error
 func yield() (held bool, err error) {
 	mine.Lock()
 	defer mine.Unlock()
-	if mine.local == nil || mine.users > 0 || mine.lost {
+	if mine.local == nil || mine.users > 0 || mine.lost.Load() {
 		return mine.local != nil, nil
 	}
 	err = mine.close()
@@ -150,7 +151,7 @@ func (l *local) turn(call func() error) error {
 	defer l.mu.Unlock()
 	err := call()
 	if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
-		l.lost = true
+		l.lost.Store(true)
 	}
 	return err
 }

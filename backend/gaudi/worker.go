@@ -111,7 +111,7 @@ func (o owner) watch() {
 }
 
 func (o owner) release() error {
-	if o.lost {
+	if o.lost.Load() {
 		return nil // the teardown might hang; the end of the process does it
 	}
 	close(o.ahead)
@@ -159,7 +159,9 @@ func startWorkers(module, ranks int) (*workers, error) {
 			w.end()
 			return nil, fmt.Errorf("start the process for rank %d: %w", rank, err)
 		}
+		w.mu.Lock() // one that has ended already ends those of the list
 		w.list = append(w.list, one)
+		w.mu.Unlock()
 	}
 	if err := w.meet(); err != nil {
 		w.end()
