@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 )
 
@@ -76,12 +75,11 @@ type remembered struct {
 	fresh bool   // there are choices that the file lacks
 }
 
-// remember reads what was chosen for a library on the GPUs that the names tell
-// apart from others.
-func remember(library string, names ...string) *remembered {
+// remember reads what was chosen for a library on a kind of GPU.
+func remember(library, kind string) *remembered {
 	r := &remembered{choices: choices{Library: library}}
 	if dir, err := os.UserCacheDir(); err == nil {
-		sum := sha256.Sum256([]byte(strings.Join(append(names, library), "\n")))
+		sum := sha256.Sum256([]byte(kind + "\n" + library))
 		r.path = filepath.Join(dir, "octet", "gemm", hex.EncodeToString(sum[:8])+".json")
 	}
 	r.choices = r.read()

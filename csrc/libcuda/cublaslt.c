@@ -146,7 +146,6 @@ static octet_status tell(const octet_cublaslt *api, const cublasLtMatmulHeuristi
 	memcpy(out->data, algo, sizeof out->data);
 	out->workspace = of->workspaceSize;
 	out->splits = splits > 1 ? splits : 1;
-	out->waves = of->wavesCount;
 	return (octet_status){0};
 }
 

@@ -144,9 +144,8 @@ func (p *Product) Close() { C.octet_product_free(p.lt.lib.Table, p.p) }
 // Algo is one way to compute a product, which holds for every product of the
 // same sizes, formats and alignments.
 type Algo struct {
-	Workspace int     // bytes that Run needs
-	Splits    int     // parts that K is cut into: 1 where every sum has one order
-	Waves     float32 // 1: as many tiles as multiprocessors
+	Workspace int // bytes that Run needs
+	Splits    int // parts that K is cut into: 1 where every sum has one order
 
 	data [8]C.uint64_t
 }
@@ -198,7 +197,7 @@ func (p *Product) Algo(c Code) (Algo, error) {
 }
 
 func algoOf(a C.octet_algo) Algo {
-	return Algo{int(a.workspace), int(a.splits), float32(a.waves), a.data}
+	return Algo{int(a.workspace), int(a.splits), a.data}
 }
 
 // Run puts the product on a stream. The workspace, aligned to 256 bytes, has to

@@ -136,7 +136,6 @@ typedef struct {
 	uint64_t data[8]; // cuBLASLt's own
 	size_t workspace; // bytes
 	int splits;       // parts that k is cut into
-	float waves;      // 1: every multiprocessor has one tile
 } octet_algo;
 
 typedef struct octet_product octet_product;
