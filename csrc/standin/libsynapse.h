@@ -251,7 +251,6 @@ typedef struct {
 	void *constant;
 } recipe;
 
-void recipe_clear(recipe *r);
 call call_of(recipe *r, const step *s);
 
 #pragma GCC visibility pop

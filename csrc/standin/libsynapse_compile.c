@@ -311,7 +311,7 @@ status synGraphCompile(recipe **out, graph *handle, const char *name, const char
 	return leave(fine ? SUCCESS : FAIL);
 }
 
-void recipe_clear(recipe *r) {
+static void recipe_clear(recipe *r) {
 	for (uint32_t i = 0; i < r->operands; i++)
 		free(r->operand_name[i]);
 	for (uint32_t i = 0; i < r->steps; i++) {

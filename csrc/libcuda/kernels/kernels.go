@@ -21,7 +21,7 @@
 //     words, all zero where it is absent), a []Cast as Casts (50 words);
 //   - rows and cols of the op's first operand;
 //   - the op's plain fields in the order of Go, a bool as 0 or 1;
-//   - the address of scratch memory, 0 where Op.Scratch is nil.
+//   - the address of scratch memory, 0 where Launches.Scratch is.
 //
 // Where that is not all, the words between cols and the plain fields are:
 //
@@ -195,14 +195,14 @@ func flat(name, source string, blocks int) Kernel {
 }
 
 // strips is a pair of kernels: of maxima of columns by strips of rows, and of
-// those of the strips. sums is how many maxima there are for a column.
-func strips(name, source string, sums int64) shape {
+// those of the strips. maxima is how many there are for a column.
+func strips(name, source string, maxima int64) shape {
 	return func(rows, cols int) Launches {
 		high := parts(rows, stripRows)
 		return Launches{[]Kernel{
 			{name, source, [3]int{high, parts(cols, stripCols), 1}, tileThreads, 0},
 			flat(name+"_end", source, parts(cols, flatThreads)),
-		}, sums * 4 * int64(high) * int64(cols)}
+		}, maxima * 4 * int64(high) * int64(cols)}
 	}
 }
 
