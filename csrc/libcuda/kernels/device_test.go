@@ -70,9 +70,42 @@ func TestOnADevice(t *testing.T) {
 	t.Run("casts", testCasts)
 	t.Run("copies", testCopies)
 	t.Run("tiles", testTiles)
+	t.Run("masked logits", testMaskedLogits)
 	for _, name := range []string{"cuda", "cuda:0,attention=mma"} {
 		t.Run("attention/"+name, func(t *testing.T) { testAttention(t, name) })
 		t.Run("attentiongrad/"+name, func(t *testing.T) { testAttentionGrad(t, name) })
+	}
+}
+
+// Logits of -Inf, as whoever masks columns writes them, take no part: also where they
+// are all that a thread of the first eight columns, or of any other, has.
+func testMaskedLogits(t *testing.T) {
+	const tokens, vocab, from, to = 2, 4200, 40, 4180 // columns from on, and before to, are left
+	record := func(v *backend.Vars, p *backend.Program) {
+		p.Add(&backend.CrossEntropy{
+			Logits: v.Tensor(backend.Stash, "logits", fp8.F32, tokens, vocab), Targets: v.Tensor(backend.Input, "targets", fp8.I32, tokens),
+			Control: v.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords), Valid: vocab,
+			Loss: v.Tensor(backend.Stash, "loss", fp8.F32, tokens), DLogits: v.Tensor(backend.Stash, "dlogits", fp8.F32, tokens, vocab),
+		})
+	}
+	logits, rng := make([]float32, tokens*vocab), rand.New(rand.NewPCG(7, 8))
+	for i := range logits {
+		if logits[i] = float32(rng.NormFloat64()); i%vocab < from || i%vocab >= to {
+			logits[i] = float32(math.Inf(-1))
+		}
+	}
+	results := map[string][]byte{}
+	for _, name := range []string{"ref", "cuda"} {
+		s := open(t, name, record)
+		s.write("logits", fp8.AppendFloats(nil, logits...))
+		s.write("targets", binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, from), to-1))
+		s.write("step.control", backend.Control{InvTokens: 0.5}.AppendTo(nil))
+		require.NoError(t, s.run.Run(t.Context()))
+		results[name] = append(s.read("loss"), s.read("dlogits")...)
+	}
+	for i := range tokens + tokens*vocab {
+		at := func(name string) float64 { return float64(math.Float32frombits(code(fp8.F32, results[name], i))) }
+		require.InDelta(t, at("ref"), at("cuda"), 1e-5, "number %d", i)
 	}
 }
 

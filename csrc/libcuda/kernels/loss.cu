@@ -23,9 +23,10 @@ struct Softmax {
 			most = i < n ? fmaxf(most, v[i]) : most;
 		if (most > top)
 			sum *= expf(top - most), top = most;
+		const float base = most == -__uint_as_float(0x7f800000u) ? 0.0f : most; // all are masked so far
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			part += i < n ? expf(v[i] - top) : 0.0f;
+			part += i < n ? expf(v[i] - base) : 0.0f;
 		sum += part;
 	}
 };
