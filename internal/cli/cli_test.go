@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -283,6 +284,17 @@ func TestDoctor(t *testing.T) {
 		requireOneSentence(t, stderr)
 		require.Equal(t, name == "cuda", out != "", "what is here, unless the name is mistaken")
 	}
+}
+
+// A report that could not be written is not one to send.
+func TestDoctorsReportOnAFullDisk(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there is no /dev/full")
+	}
+	status, stdout, stderr := octet("doctor", "--report", "/dev/full")
+	require.Equal(t, exitFailed, status)
+	require.Contains(t, stdout, "✓ emu")
+	require.Contains(t, stderr, "write /dev/full: no space left on device")
 }
 
 // Why a backend is absent is said once: by what was found, or else by its error.

@@ -30,12 +30,13 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	out := t.out
 	if c.Report != "" {
-		f, err := os.Create(c.Report)
-		if err != nil {
-			return badInput(fmt.Errorf("--report: %w", err))
+		f, createErr := os.Create(c.Report)
+		if createErr != nil {
+			return badInput(fmt.Errorf("--report: %w", createErr))
 		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		out = io.MultiWriter(out, f)
+		report := &stdout{to: f}
+		defer func() { err = errors.Join(err, report.err, f.Close()) }()
+		out = io.MultiWriter(out, report)
 	}
 	fmt.Fprintf(out, "octet %s, %s, %s/%s, %s, %d processors\n", version(), runtime.Version(), runtime.GOOS, runtime.GOARCH, tags(), runtime.NumCPU())
 	fmt.Fprintf(out, "%s%s\n\n", time.Now().UTC().Format("2006-01-02 15:04 MST"), system())
