@@ -40,14 +40,14 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
 		return err
 	}
-	if err := r.records.close(); err != nil {
-		return err
+	cut, err := openRecords(r.Folder.Dir, to)
+	if err != nil {
+		return err // which the log of the others is told
 	}
-	if r.records, err = openRecords(r.Folder.Dir, to); err != nil {
-		return err
-	}
+	former := r.records
+	r.records = cut
 	r.records.log.Warn("rewound", "from", p.Step, "to", to)
-	return nil
+	return former.close()
 }
 
 // checkpointBefore opens the newest whole regular checkpoint of the state before

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -317,6 +318,33 @@ func TestInterruptionsLeaveNothingBehind(t *testing.T) {
 		trainIn(t, c, stopped, func(Progress) {})
 		requireSameFiles(t, files(t, undisturbed), stopped, fmt.Sprint(test))
 	}
+}
+
+// Records that cannot be cut back end the run, which says why; it goes on as if it had
+// been killed there.
+func TestRewindOnABadDisk(t *testing.T) {
+	s := spikes()
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 95, "rewind", 10
+	require.NoError(t, c.Resolve())
+	s.batches = s.batchesOf(t, c, 87, 89)
+	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, undisturbed, func(Progress) {})
+	restore := disk.Intercept(func(c disk.Change) error {
+		if c.Op == disk.Truncate {
+			return syscall.EIO
+		}
+		return c.Do()
+	})
+	err := tryTrain(t.Context(), c, dir, func(Progress) {})
+	restore()
+	require.ErrorIs(t, err, syscall.EIO)
+	require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000080"))
+	log, err := os.ReadFile(filepath.Join(dir, logFile))
+	require.NoError(t, err)
+	require.Contains(t, string(log), `"msg":"stopped"`)
+	trainIn(t, c, dir, func(Progress) {})
+	requireSameFiles(t, files(t, undisturbed), dir, "bad disk")
 }
 
 // A run that spikes whatever it reads stops after three rewinds and says why.

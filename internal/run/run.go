@@ -166,14 +166,14 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 			return err
 		}
 	}
-	if r.records, err = openRecords(o.Dir, r.Resumed); err != nil {
-		return err
-	}
-	r.Lost = r.records.lost
 	r.saver.last.step = r.Resumed
 	if r.saver.copied.Config, err = config.Values(r.Config); err != nil {
 		return err
 	}
+	if r.records, err = openRecords(o.Dir, r.Resumed); err != nil {
+		return err
+	}
+	r.Lost = r.records.lost
 	r.logStart()
 	return nil
 }
