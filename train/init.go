@@ -2,14 +2,17 @@ package train
 
 import (
 	"context"
+	"errors"
 
 	"octet/backend"
+	"octet/data"
 	"octet/fp8"
 	"octet/nn"
 )
 
 // Init sets every tensor to where training starts: parameters drawn from the
-// seed, scales 1, moments and histories 0.
+// seed, scales 1, moments and histories 0. The data begins with the first epoch.
+// Whatever the trainer has done before, it starts anew.
 func (t *Trainer) Init(ctx context.Context) error {
 	return t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
 		return p.Init(uint64(t.Config.Seed)), nil
@@ -22,6 +25,14 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 	if err := t.ensurePhase(0); err != nil {
 		return err
 	}
+	t.forgetWeights()
+	for s := range t.Vars.All() {
+		if s.Class == backend.State {
+			if err := t.write(s, make([]byte, t.wholeBytes(s))); err != nil {
+				return err
+			}
+		}
+	}
 	if err := t.setConstants(); err != nil {
 		return err
 	}
@@ -29,11 +40,11 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 		return err
 	}
 	t.step, t.skipped, t.rewinds, t.calibrated = 0, 0, 0, false
-	t.spikes = spikes{}
+	t.spikes, t.alignment = spikes{}, alignmentWatch{}
 	if err := t.rememberHistories(); err != nil {
 		return err
 	}
-	return t.prepare(ctx)
+	return errors.Join(t.moveTo(data.Position{}), t.prepare(ctx))
 }
 
 // setMasters stores parameters in the masters' formats.

@@ -77,6 +77,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := t.ensurePhase(phase); err != nil {
 		return err
 	}
+	t.forgetWeights()
 	if err := t.setConstants(); err != nil {
 		return err
 	}

@@ -134,6 +134,9 @@ func (t *Trainer) mayGoAhead() bool {
 // issue gives the step after those under way to the devices.
 func (t *Trainer) issue(ctx context.Context) error {
 	start := time.Now()
+	if !t.hasWeights() {
+		return errNoWeights
+	}
 	if err := t.followSchedule(ctx); err != nil {
 		return err
 	}

@@ -94,6 +94,14 @@ func (t *Trainer) between() bool { return len(t.ranks) == 0 || t.carried != nil 
 // to change.
 var errUnderWay = errors.New("a step is under way on the devices: call Next for its result first")
 
+// errNoWeights is for who begins without any, or goes on where they could not be set.
+var errNoWeights = errors.New("the weights are not set: call Init, InitFrom or Restore first")
+
+func (t *Trainer) hasWeights() bool { return t.calibrated || t.histories != nil }
+
+// forgetWeights is for who sets others: a part of them is none.
+func (t *Trainer) forgetWeights() { t.calibrated, t.histories = false, nil }
+
 // settled is why the devices do not have the state behind the last completed step.
 func (t *Trainer) settled() error {
 	switch {
@@ -101,6 +109,8 @@ func (t *Trainer) settled() error {
 		return errBetween
 	case t.UnderWay():
 		return errUnderWay
+	case !t.hasWeights():
+		return errNoWeights
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ type Trainer struct {
 	rewinds    int // see Rewind
 	spikes     spikes
 	calibrated bool     // the histories of scales have their first row
-	histories  [][]byte // what they hold before it
+	histories  [][]byte // what they hold before it; nil with it, and without weights
 	carried    *carried // off the devices, on the way to another recipe
 	alignment  alignmentWatch
 }
@@ -223,7 +223,7 @@ func (t *Trainer) moveTo(p data.Position) error {
 
 // rememberHistories keeps what a calibration begins with.
 func (t *Trainer) rememberHistories() error {
-	t.histories = nil
+	t.histories = [][]byte{}
 	for _, h := range t.Model.Packed() {
 		raw, err := t.read(h)
 		if err != nil {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -67,6 +68,71 @@ func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, local
 	}
 	require.NoError(t, tr.Init(context.Background()))
 	return tr
+}
+
+// Init starts anew, whatever the trainer has done before.
+func TestInitStartsAnew(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		c := small(t, "fp8-smooth")
+		c.Train.Ranks, c.Train.ZeroStage = ranks, ranks-1
+		tr := newTrainer(t, c, 1, false)
+		begun := persistent(t, tr)
+		want := steps(t, tr, 3)
+		require.NoError(t, tr.Init(t.Context()))
+		for name, raw := range persistent(t, tr) {
+			require.True(t, bytes.Equal(begun[name], raw), name) // not Equal, which would print it
+		}
+		require.Equal(t, want, steps(t, tr, 3))
+	}
+}
+
+// Without weights there is nothing to train, to evaluate or to save.
+func TestNothingIsDoneWithoutWeights(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-smooth"} {
+		j, err := NewJob(small(t, name), specOf(t, "emu"))
+		require.NoError(t, err)
+		devices, err := backend.Open("emu", backend.Options{Threads: 1})
+		require.NoError(t, err)
+		tr, err := NewTrainer(j, testCorpus(), devices)
+		require.NoError(t, err)
+		for range 2 {
+			_, err = tr.Next(t.Context())
+			require.ErrorIs(t, err, errNoWeights)
+			_, err = tr.NextAhead(t.Context())
+			require.ErrorIs(t, err, errNoWeights)
+			_, err = tr.Evaluate(t.Context())
+			require.ErrorIs(t, err, errNoWeights)
+			_, err = tr.Contents("test", "emu")
+			require.ErrorIs(t, err, errNoWeights)
+		}
+		require.NoError(t, tr.Init(t.Context()))
+		_, err = tr.Evaluate(t.Context())
+		require.NoError(t, err)
+		steps(t, tr, 1)
+		require.NoError(t, devices[0].Close())
+	}
+}
+
+// Of a checkpoint that does not fit a part may have been set before it shows.
+func TestHalfOfTheWeightsIsNone(t *testing.T) {
+	c := small(t, "bf16")
+	tr := newTrainer(t, c, 1, false)
+	want := steps(t, tr, 1)
+	whole := snapshot(t, tr)
+	want = append(want, steps(t, tr, 1)...)
+	contents, err := tr.Contents("test", "emu")
+	require.NoError(t, err)
+	contents.Optimizer = contents.Optimizer[:1]
+	path, err := checkpoint.Save(t.TempDir(), tr.StepsDone(), contents)
+	require.NoError(t, err)
+	lacking, err := checkpoint.Open(path)
+	require.NoError(t, err)
+	require.ErrorContains(t, tr.Restore(t.Context(), lacking), "there is no tensor")
+	require.NoError(t, lacking.Close())
+	_, err = tr.Next(t.Context())
+	require.ErrorIs(t, err, errNoWeights)
+	require.NoError(t, tr.Restore(t.Context(), whole))
+	require.Equal(t, want[1:], steps(t, tr, 1))
 }
 
 // The first step grows what later ones use again.
