@@ -13,7 +13,8 @@ import (
 // Marshal writes a config as TOML: every key in the order of train.Config, with
 // a short comment. Fields that are not given (see train.Config.FillFromRecipe)
 // are left out. The text says neither where a run is kept nor what it resumes.
-// An error means that a text is not UTF-8, which Validate refuses too.
+// An error means that a text is not UTF-8, which Validate refuses too, or that all of
+// it is longer than what is read again.
 func Marshal(c train.Config) ([]byte, error) {
 	var b strings.Builder
 	for _, s := range sections {
@@ -26,6 +27,9 @@ func Marshal(c train.Config) ([]byte, error) {
 				return nil, err
 			}
 		}
+	}
+	if b.Len() > maxFile {
+		return nil, fmt.Errorf("the configuration takes %d KiB, and no more than %d are read again; name folders in data.paths, not the files in them", b.Len()>>10, maxFile>>10)
 	}
 	return []byte(b.String()), nil
 }
