@@ -2,6 +2,7 @@ package infer_test
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -120,6 +121,38 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 		m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 	require.NoError(t, err)
 	require.Equal(t, m.valLoss, loss)
+}
+
+// misfit has one parameter with another number of values.
+type misfit struct {
+	infer.Weights
+	name string
+	n    int
+}
+
+func (w misfit) Param(name string) ([]float32, error) {
+	x, err := w.Weights.Param(name)
+	if name == w.name {
+		x = make([]float32, w.n)
+	}
+	return x, err
+}
+
+func TestParametersHaveTheModelsShape(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	for _, test := range []struct {
+		name             string
+		vocab, has, want int
+	}{
+		{"model.norm.weight", 256, 31, 32},
+		{"model.layers.0.mlp.up_proj.weight", 256, 48 * 31, 48 * 32},
+		{"model.embed_tokens.weight", 250, 256 * 32, 250 * 32}, // the padding is not stored
+	} {
+		c := m.config.ModelConfig()
+		c.Vocab = test.vocab
+		_, err := infer.NewGenerator(t.Context(), c, m.recipe, misfit{m.weights, test.name, test.has}, device(t), 8)
+		require.ErrorContains(t, err, fmt.Sprintf("%s has %d values, the model wants %d", test.name, test.has, test.want))
+	}
 }
 
 // Prefill in chunks and decode token by token must see the same sequence: the

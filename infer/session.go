@@ -94,10 +94,10 @@ func (s *session) setWeights(w Weights) error {
 		if err != nil {
 			return err
 		}
-		if want := p.Rows * p.Master.Cols(); len(x) != want && len(x) != p.Master.Elems() {
+		if want := p.Rows * p.Cols(); len(x) != want {
 			return fmt.Errorf("%s has %d values, the model wants %d", p.Name, len(x), want)
 		}
-		full := make([]float32, p.Master.Elems())
+		full := make([]float32, p.Elems())
 		copy(full, x)
 		if err := s.write(p.Master, full); err != nil {
 			return err
