@@ -91,15 +91,13 @@ func (s *session) setWeights(w Weights) error {
 	}
 	for _, p := range s.model.Params {
 		x, err := w.Param(p.Name)
+		if err == nil {
+			x, err = p.Padded(x)
+		}
 		if err != nil {
 			return err
 		}
-		if want := p.Rows * p.Cols(); len(x) != want {
-			return fmt.Errorf("%s has %d values, the model wants %d", p.Name, len(x), want)
-		}
-		full := make([]float32, p.Elems())
-		copy(full, x)
-		if err := s.write(p.Master, full); err != nil {
+		if err := s.write(p.Master, x); err != nil {
 			return err
 		}
 	}

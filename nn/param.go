@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -61,6 +62,17 @@ func (p *Param) Init(seed uint64) []float32 {
 		x[i] = float32(p.std * r.NormFloat64())
 	}
 	return x
+}
+
+// Padded returns a parameter's values [Rows·Cols()], which is what files hold, with
+// zeros for the padding rows: [Elems()]. Another number of values is an error.
+func (p *Param) Padded(x []float32) ([]float32, error) {
+	if want := p.Rows * p.Cols(); len(x) != want {
+		return nil, fmt.Errorf("%s has %d values, the model wants %d", p.Name, len(x), want)
+	}
+	full := make([]float32, p.Elems())
+	copy(full, x)
+	return full, nil
 }
 
 // param declares a master in the recipe's format: scaled F16 belongs to the

@@ -209,11 +209,13 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	} else {
 		err = t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
 			x, err := w.Param(p.Name)
-			full := make([]float32, p.Elems())
-			if copy(full, x); err == nil && len(x) != p.Rows*p.Cols() {
-				err = fmt.Errorf("%s: %s has %d values, the config asks for %v", path, p.Name, len(x), p.Shape)
+			if err == nil {
+				x, err = p.Padded(x)
 			}
-			return full, err
+			if err != nil {
+				err = fmt.Errorf("model.init = %s: %w", path, err)
+			}
+			return x, err
 		})
 	}
 	return errors.Join(err, tensors.Close())

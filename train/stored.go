@@ -70,14 +70,10 @@ func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
 	}
 	x, err := readFloats(c.Model, p.Name)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		x, err = p.Padded(x)
 	}
-	full := make([]float32, p.Elems())
-	if copy(full, x); len(x) != p.Rows*p.Cols() {
-		return nil, fmt.Errorf("%s has %d values, the config asks for %v", p.Name, len(x), p.Shape)
-	}
-	return fp8.AppendFloats(nil, full...), nil
+	return fp8.AppendFloats(nil, x...), err
 }
 
 // moments yields both moments of each parameter.
