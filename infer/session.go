@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -81,11 +82,7 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 
 func (s *session) setWeights(w Weights) error {
 	for t, value := range s.model.Constants() {
-		x := make([]float32, t.Elems())
-		for i := range x {
-			x[i] = value
-		}
-		if err := s.write(t, x); err != nil {
+		if err := s.write(t, slices.Repeat([]float32{value}, t.Elems())); err != nil {
 			return err
 		}
 	}

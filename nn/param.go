@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -50,13 +51,10 @@ func (p *Param) Sharded() bool { return p.Master.Shape[0] < p.Shape[0] }
 // depends on the seed and the name alone: models that share a seed share their
 // tensors, whatever else differs.
 func (p *Param) Init(seed uint64) []float32 {
-	x := make([]float32, p.Elems())
 	if p.std == 0 {
-		for i := range x {
-			x[i] = 1
-		}
-		return x
+		return slices.Repeat([]float32{1}, p.Elems())
 	}
+	x := make([]float32, p.Elems())
 	r := rand.New(rand.NewPCG(seed, fp8.NameKey(p.Name)))
 	for i := range x[:p.Rows*p.Cols()] {
 		x[i] = float32(p.std * r.NormFloat64())

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"octet/backend"
 	"octet/data"
@@ -70,11 +71,7 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 // setConstants writes what does not start at zero and is no parameter.
 func (t *Trainer) setConstants() error {
 	set := func(to *backend.Tensor, value float32) error {
-		x := make([]float32, t.wholeElems(to))
-		for i := range x {
-			x[i] = value
-		}
-		return t.write(to, fp8.AppendFloats(nil, x...))
+		return t.write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.wholeElems(to))...))
 	}
 	for tensor, value := range t.Model.Constants() {
 		if err := set(tensor, value); err != nil {

@@ -45,13 +45,13 @@ func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
 // encodeMaster stores parameters in the master's format: F32 as it is, BF16
 // rounded, F16 with the scale that AdamW would give it.
 func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
-	scale, half := float32(1), make([]uint16, len(x))
-	switch d {
-	case fp8.F32:
+	if d == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), 1
-	case fp8.BF16:
+	}
+	scale, half := float32(1), make([]uint16, len(x))
+	if d == fp8.BF16 {
 		fp8.EncodeBF16(half, x)
-	default:
+	} else {
 		scale, _ = fp8.ScaleFor(fp8.Amax(x), d.Max(), pow2)
 		fp8.Quantize16(half, x, scale)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"octet/backend"
 	_ "octet/backend/emu"
@@ -78,11 +79,7 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 		if t == nil {
 			continue
 		}
-		ones := make([]float32, t.Elems())
-		for i := range ones {
-			ones[i] = 1
-		}
-		if err := o.device.Write(t, fp8.AppendFloats(nil, ones...)); err != nil {
+		if err := o.device.Write(t, fp8.AppendFloats(nil, slices.Repeat([]float32{1}, t.Elems())...)); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"octet/backend"
 	_ "octet/backend/emu" // what Bench runs on
@@ -88,10 +89,7 @@ func (b *Bench) start(ctx context.Context, vars *backend.Vars, prepare, step, up
 	b.prepare, b.step, b.update = loaded[0], loaded[1], loaded[2]
 	values := map[*backend.Tensor][]float32{x: b.x, dy: b.dy}
 	for t, value := range b.model.Constants() {
-		values[t] = make([]float32, t.Elems())
-		for i := range values[t] {
-			values[t][i] = value
-		}
+		values[t] = slices.Repeat([]float32{value}, t.Elems())
 	}
 	for _, param := range b.model.Params {
 		switch param.Name {
