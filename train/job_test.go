@@ -34,6 +34,22 @@ func TestEveryRecipeRecords(t *testing.T) {
 	}
 }
 
+// What is computed twice to save memory makes the model's FLOPs, and with them its MFU,
+// no more.
+func TestFLOPsAreTheModels(t *testing.T) {
+	want := 0.0
+	for _, recompute := range []string{"none", "attention", "block"} {
+		c := small(t, "fp8-smooth")
+		c.Train.Recompute = recompute
+		j, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		if want == 0 {
+			want = j.FLOPsPerToken()
+		}
+		require.Equal(t, want, j.FLOPsPerToken(), recompute)
+	}
+}
+
 // written yields the persistent tensors that a program writes.
 func written(p *backend.Program) (list []*backend.Tensor) {
 	for _, n := range p.Nodes() {

@@ -138,11 +138,15 @@ func (j *Job) Exchanges() (list []Exchange) {
 }
 
 // FLOPsPerToken is the multiplications and additions of matrix products that
-// one training token costs, counted over the recorded forward and backward.
+// one training token costs, counted over the recorded forward and backward. Those of
+// train.recompute are not in it, as they are in no MFU (Chowdhery et al., arXiv
+// 2204.02311, appendix B).
 func (j *Job) FLOPsPerToken() float64 {
 	total := int64(0)
 	for _, n := range j.anyMicro().Nodes() {
-		total += n.Cost().FLOPs
+		if n.Phase != backend.Recompute {
+			total += n.Cost().FLOPs
+		}
 	}
 	return float64(total) / float64(j.Tokens.Elems())
 }
