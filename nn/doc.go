@@ -44,4 +44,6 @@
 //	slot.go       slots and casts: how a tensor gets its copies
 //	scale.go      records, histories, their update; pack.go their names on disk
 //	param.go      parameters and their initial values
+//	config.go     the shape of a model
+//	health.go     what a pass measures besides training
 package nn
