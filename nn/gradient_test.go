@@ -24,10 +24,11 @@ type lossProblem struct {
 	dev   *ref.Backend
 	run   backend.Executable
 	loss  *backend.Tensor
+	nodes int
 }
 
-func newLossProblem(t *testing.T, c nn.Config) *lossProblem {
-	const batch, seq = 2, 5
+func newLossProblem(t *testing.T, c nn.Config, seq int) *lossProblem {
+	const batch = 2
 	r, err := recipe.Lookup("fp32")
 	require.NoError(t, err)
 	vars := backend.NewVars()
@@ -47,7 +48,7 @@ func newLossProblem(t *testing.T, c nn.Config) *lossProblem {
 	require.NoError(t, dev.Bind(vars))
 	loaded, err := dev.Load(p)
 	require.NoError(t, err)
-	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss}
+	lp := &lossProblem{t: t, model: m, dev: dev, run: loaded[0], loss: loss, nodes: len(p.Nodes())}
 
 	rng := rand.New(rand.NewPCG(7, 7))
 	ids := make([]float64, batch*seq)
@@ -100,7 +101,7 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 		"relu":    variant(func(c *nn.Config) { c.Activation = nn.ReLU }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			lp := newLossProblem(t, c)
+			lp := newLossProblem(t, c, 5)
 			rng := rand.New(rand.NewPCG(1, 2))
 			for _, p := range lp.model.Params {
 				lp.value() // the last run was at a shifted point
@@ -120,5 +121,25 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The head computes the same in chunks of tokens, the last of which is shorter.
+func TestHeadInChunks(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		c := nn.Config{
+			Layers: 1, Dim: 8, Heads: 2, KVHeads: 2, FFN: 12, Vocab: 19, Tied: tied,
+			Activation: nn.SwiGLU, RopeTheta: 100, NormEps: 1e-5, InitStd: 0.02,
+		}
+		whole := newLossProblem(t, c, 20)
+		restore := nn.SetHeadElems(1)
+		chunks := newLossProblem(t, c, 20) // 16, 16 and 8
+		restore()
+		require.Equal(t, whole.nodes+2*4, chunks.nodes, "logits, loss and two products twice more")
+		require.InEpsilon(t, whole.value(), chunks.value(), 1e-12)
+		for i, p := range whole.model.Params {
+			want, got := whole.values(p.Grad), chunks.values(chunks.model.Params[i].Grad)
+			require.InDeltaSlice(t, want, got, 1e-12, p.Name)
+		}
 	}
 }

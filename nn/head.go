@@ -13,8 +13,9 @@ import (
 // both backward products of one chunk before the next begins. Every chunk also
 // reads and writes the whole gradient of the weight, 155 MB for 50,304 × 768:
 // with fewer than some 200 tokens that takes longer than the product itself.
-// The bound is 67 MB of FP32 logits and half of that for a BF16 gradient.
-const headElems = 1 << 24
+// The bound is 67 MB of FP32 logits and half of that for a BF16 gradient. A test sets
+// it lower.
+var headElems = 1 << 24
 
 // headRows is the number of tokens in a chunk, all of about one size: a
 // multiple of 16, since it is the K of the head's wgrad.
