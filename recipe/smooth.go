@@ -72,7 +72,7 @@ func (r Recipe) smoothScaling(scope string, o Operand) Scaling {
 	if !r.Smooth.On() || !strings.HasSuffix(scope, ".mlp.down_proj") {
 		return NotGiven
 	}
-	s := NotGiven
+	var s Scaling
 	switch {
 	case o == Input:
 		s = r.Smooth.Hidden

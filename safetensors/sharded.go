@@ -20,7 +20,7 @@ func OpenSharded(indexPath string) ([]*File, error) {
 	files, err := openSharded(indexPath)
 	if err != nil {
 		for _, f := range files {
-			f.Close()
+			err = errors.Join(err, f.Close())
 		}
 		return nil, err
 	}

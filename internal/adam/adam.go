@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"octet/backend"
-	_ "octet/backend/emu"
+	_ "octet/backend/emu" // what New opens
 	"octet/fp8"
 	"octet/recipe"
 )

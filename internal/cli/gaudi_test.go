@@ -160,8 +160,10 @@ func unfit(t *testing.T, m machine, want, text string, more ...string) {
 // interrupted are the arguments of a run that saves every step. A recipe that rounds to
 // nearest repeats: the random bits of a Gaudi are its own.
 func interrupted(recipe string, steps int, text, dir string, more ...string) []string {
-	return trainArgs(text, dir, steps, append([]string{"--backend", "gaudi", "--json", "--recipe", recipe,
-		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1"}, more...)...)
+	return trainArgs(text, dir, steps, append([]string{
+		"--backend", "gaudi", "--json", "--recipe", recipe,
+		"train.accumulate=1", "train.health_every=0", "train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1",
+	}, more...)...)
 }
 
 // A device that is lost in mid-run leaves the last checkpoint whole. From there a new

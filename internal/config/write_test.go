@@ -147,7 +147,8 @@ func FuzzRead(f *testing.F) {
 // Any argument gives a config or an error, and a config is what a file of it
 // gives, as a run's config.toml must.
 func FuzzAssignment(f *testing.F) {
-	for _, s := range []string{"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}",
+	for _, s := range []string{
+		"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}",
 		`model.preset="small"`, `recipe="bf16"`, "precision.schedule=[{step=9,recipe=\"bf16\"}]", "precision.history=1", "model.tied=true", `model.activation="relu"`,
 	} {
 		f.Add(s)

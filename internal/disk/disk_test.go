@@ -139,10 +139,17 @@ func TestIntercept(t *testing.T) {
 	require.NoError(t, RemoveAll(filepath.Join(dir, "a")))
 	require.NoDirExists(t, filepath.Join(dir, "a"))
 	require.Equal(t, []seen{
-		{Mkdir, filepath.Join(dir, "a")}, {Sync, dir},
-		{Mkdir, sub}, {Sync, filepath.Join(dir, "a")},
-		{Create, file}, {Write, file}, {Write, file}, {Truncate, file}, {Sync, file},
-		{Rename, file}, {Remove, filepath.Join(dir, "a")},
+		{Mkdir, filepath.Join(dir, "a")},
+		{Sync, dir},
+		{Mkdir, sub},
+		{Sync, filepath.Join(dir, "a")},
+		{Create, file},
+		{Write, file},
+		{Write, file},
+		{Truncate, file},
+		{Sync, file},
+		{Rename, file},
+		{Remove, filepath.Join(dir, "a")},
 	}, got)
 
 	f, err = Open(filepath.Join(dir, "short"), os.O_WRONLY|os.O_CREATE)

@@ -71,8 +71,8 @@ func (d *TensorDifference) worseThan(e *TensorDifference) bool {
 
 // Diff compares two run folders. An error is of what cannot be read: damaged
 // checkpoints are passed over.
-func Diff(a, b string) (*Difference, error) {
-	d := &Difference{A: a, B: b}
+func Diff(a, b string) (d *Difference, err error) {
+	d = &Difference{A: a, B: b}
 	for _, dir := range []string{a, b} {
 		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("%s does not exist: name the folder of a run", dir)
@@ -81,7 +81,6 @@ func Diff(a, b string) (*Difference, error) {
 			return nil, fmt.Errorf("%s is not a run folder: it has no %s", dir, writers.MetricsFile)
 		}
 	}
-	var err error
 	if d.Metrics, err = diffMetrics(metricsOf(a), metricsOf(b)); err != nil {
 		return nil, err
 	}
@@ -89,8 +88,7 @@ func Diff(a, b string) (*Difference, error) {
 	if err != nil || ca == nil {
 		return d, err
 	}
-	defer ca.Close()
-	defer cb.Close()
+	defer func() { err = errors.Join(err, ca.Close(), cb.Close()) }()
 	d.Checkpoints, err = diffCheckpoints(ca, cb)
 	return d, err
 }

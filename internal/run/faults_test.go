@@ -100,7 +100,7 @@ func TestFailedCheckpoint(t *testing.T) {
 			if on == "stop" {
 				require.ErrorIs(t, err, cause)
 				require.ErrorContains(t, err, "writing the checkpoint of step 4: ")
-				if cause == syscall.ENOSPC || cause == syscall.EDQUOT {
+				if errors.Is(cause, syscall.ENOSPC) || errors.Is(cause, syscall.EDQUOT) {
 					require.ErrorContains(t, err, "step-00000002: free some space, then octet train --resume --out "+dir)
 				} else {
 					require.ErrorContains(t, err, "step-00000002, from which --resume")

@@ -47,10 +47,12 @@ var ErrHeld = errors.New("holds a run already")
 func Create(dir string, c train.Config) (*Folder, error) {
 	f := &Folder{Dir: dir, made: topmostMissing(dir)}
 	if err := disk.MakeDirs(dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err), f.removeMade())
+		f.removeMade()
+		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err)
 	}
 	if err := f.lock(); err != nil {
-		return nil, errors.Join(err, f.removeMade())
+		f.removeMade()
+		return nil, err
 	}
 	// Looked for under the lock: of two processes one makes the run.
 	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
@@ -157,21 +159,22 @@ func (f *Folder) Discard() (err error) {
 	} else {
 		err = errors.Join(err, disk.RemoveAll(f.path(lockFile)), f.unlock())
 	}
-	return errors.Join(err, f.removeMade())
+	f.removeMade()
+	return err
 }
 
 // removeMade removes the folders that this process made, from the inside out.
 // Where another process has put something into one meanwhile, that one stays.
-func (f *Folder) removeMade() error {
+func (f *Folder) removeMade() {
 	if f.made == "" {
-		return nil
+		return
 	}
 	for dir := f.Dir; ; dir = filepath.Dir(dir) {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil // not empty
+			return // not empty
 		}
 		if dir == f.made {
-			return nil
+			return
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TruncateAfter(path string, step int) (last int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
+	defer func() { err = errors.Join(err, f.Close()) }()
 	keep, last, err := lengthUpTo(f, step)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)

@@ -110,7 +110,7 @@ func tolerated(ctx context.Context, corpus *data.Corpus, seed int64, recipes []s
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	x := &experiment{
 		corpus: corpus, seed: seed, dir: dir,
 		folders: map[int]string{}, bf16: map[int]func() (float64, error){},

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -22,13 +23,13 @@ type weights struct {
 	list    []checkpoint.Tensor // names, shapes and order
 }
 
-func openWeights(path string) (*weights, error) {
+func openWeights(path string) (w *weights, err error) {
 	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
 		return nil, err
 	}
-	defer tensors.Close()
-	w := &weights{config: config, tensors: map[string][]float32{}, list: tensors.List()}
+	defer func() { err = errors.Join(err, tensors.Close()) }()
+	w = &weights{config: config, tensors: map[string][]float32{}, list: tensors.List()}
 	for _, t := range w.list {
 		if w.tensors[t.Name], err = (train.CheckpointWeights{Model: tensors}).Param(t.Name); err != nil {
 			return nil, err

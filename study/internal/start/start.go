@@ -7,7 +7,7 @@ import (
 	"errors"
 
 	"octet/backend"
-	_ "octet/backend/emu"
+	_ "octet/backend/emu" // what experiments run on
 	"octet/data"
 	"octet/train"
 )
