@@ -72,13 +72,21 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	if err != nil {
 		return err
 	}
-	// The first backend is one node ahead of the second at most.
+	// The first backend is one node ahead of the second at most. It closes nodes when
+	// it is through; where it fails instead, ctx ends with its error.
 	nodes := make(chan written)
 	g, ctx := errgroup.WithContext(ctx)
+	next := func() (w written, more bool, err error) {
+		select {
+		case w, more = <-nodes:
+			return w, more, nil
+		case <-ctx.Done():
+			return w, false, ctx.Err()
+		}
+	}
 	step := 0
 	g.Go(func() error {
-		defer close(nodes)
-		return o.train(ctx, job, o.A, nil, func(program string) backend.Observer {
+		err := o.train(ctx, job, o.A, nil, func(program string) backend.Observer {
 			return func(n *backend.Node, m backend.Memory) error {
 				w, err := read(program, n, m)
 				if err != nil {
@@ -92,12 +100,19 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 				}
 			}
 		})
+		if err == nil {
+			close(nodes)
+		}
+		return err
 	})
 	g.Go(func() error {
 		err := o.train(ctx, job, o.B, &step, func(program string) backend.Observer {
 			return func(n *backend.Node, m backend.Memory) error {
-				a, ok := <-nodes
-				if !ok {
+				a, more, err := next()
+				if err != nil {
+					return err
+				}
+				if !more {
 					return fmt.Errorf("%s stopped before %s in program %s", o.A, n.Path(), program)
 				}
 				b, err := read(program, n, m)
@@ -122,10 +137,11 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 		if err != nil {
 			return err
 		}
-		if _, more := <-nodes; more {
+		_, more, err := next()
+		if more {
 			return fmt.Errorf("%s ran more than %s", o.A, o.B)
 		}
-		return nil
+		return err
 	})
 	return g.Wait()
 }

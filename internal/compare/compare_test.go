@@ -1,6 +1,8 @@
 package compare
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 
@@ -72,6 +74,59 @@ func TestUnknownBackendsAndConfigurations(t *testing.T) {
 	o := options("emu", "emu")
 	o.Config.Recipe = "fp9"
 	require.ErrorContains(t, Run(t.Context(), o, Free, see), "fp9")
+}
+
+// breaking is a device whose third program stops behind its first node.
+type breaking struct {
+	backend.Backend
+	runs int
+}
+
+type breakingExecutable struct {
+	backend.Executable
+	device *breaking
+}
+
+var errBroken = errors.New("broken")
+
+func (d *breaking) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	list, err := d.Backend.Load(programs...)
+	for i, x := range list {
+		list[i] = breakingExecutable{x, d}
+	}
+	return list, err
+}
+
+func (x breakingExecutable) RunObserved(ctx context.Context, see backend.Observer) error {
+	x.device.runs++
+	return x.Executable.RunObserved(ctx, func(n *backend.Node, m backend.Memory) error {
+		if err := see(n, m); err != nil || x.device.runs < 3 {
+			return err
+		}
+		return errBroken
+	})
+}
+
+// Whichever backend fails, it is its error that is told, not that the other one
+// had nobody left to compare with.
+func TestTheCauseIsTold(t *testing.T) {
+	emu, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	emu.Name = "breaking"
+	open := emu.Open
+	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := open(device, o)
+		if err != nil {
+			return nil, err
+		}
+		return []backend.Backend{&breaking{Backend: list[0]}}, nil
+	}
+	backend.Register(emu)
+	for _, o := range []Options{options("breaking", "emu"), options("emu", "breaking")} {
+		seen := 0
+		require.ErrorIs(t, Run(t.Context(), o, Free, func(Diff) { seen++ }), errBroken)
+		require.Positive(t, seen)
+	}
 }
 
 // Two devices are compared by what both have.
