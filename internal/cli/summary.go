@@ -38,7 +38,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	if last.Step == 0 {
 		fmt.Fprintf(t.out, "nothing to do: the run has all its %d steps; more by --steps N\n", r.Config.Train.Steps)
 	} else {
-		tokens := trainedTokens(r)
+		tokens := r.Tokens()
 		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(tokens), writers.Clock(elapsed))
 		if e, ok := r.Energy(); ok {
 			fmt.Fprintf(t.out, "energy      %s\n", energyText(e, tokens))
@@ -60,11 +60,6 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	}
 	fmt.Fprintf(t.out, "checkpoint  %s\nnext        %s %s\n", newest, shellQuote(t.name), next)
 	return nil
-}
-
-// trainedTokens is by how many tokens this process brought the run on.
-func trainedTokens(r *run.Run) int64 {
-	return int64(r.Trainer.StepsDone()-r.Resumed) * r.Trainer.TokensPerStep()
 }
 
 // energyText is what the devices used: all together, as a bill has it; per token,
@@ -119,7 +114,7 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Durati
 	}
 	if e, ok := r.Energy(); ok && last.Step > 0 {
 		out.Energy, out.EnergyEstimated = float(e.Joules), e.Estimated
-		out.EnergyPerToken = float(e.Joules / float64(trainedTokens(r)))
+		out.EnergyPerToken = float(e.Joules / float64(r.Tokens()))
 	}
 	return json.NewEncoder(w).Encode(out)
 }

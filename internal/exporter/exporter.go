@@ -56,6 +56,7 @@ type State struct {
 	Timing  writers.Timing
 	Recipe  string
 	Backend string
+	Tokens  int64          // trained on by this process; a rewind takes none away, as it does from Metrics
 	ValLoss *writers.Float // the latest, of this process
 	Skipped int            // updates that were left out, by this process
 

@@ -82,8 +82,8 @@ func TestMetrics(t *testing.T) {
 	require.Equal(t, map[string]float64{build: 1}, samples, "before the first step")
 
 	e.Publish(&State{
-		At: time.UnixMilli(1_700_000_000_250), Steps: 400, Recipe: "fp8-smooth", Backend: "cuda", ValLoss: new(writers.Float(1.5)), Skipped: 3,
-		Metrics: writers.Metrics{Step: 12, Loss: writers.Float(math.NaN()), LR: 3e-3, GradNorm: writers.Float(math.Inf(1)), Tokens: 1 << 60},
+		At: time.UnixMilli(1_700_000_000_250), Steps: 400, Recipe: "fp8-smooth", Backend: "cuda", Tokens: 1 << 60, ValLoss: new(writers.Float(1.5)), Skipped: 3,
+		Metrics: writers.Metrics{Step: 12, Loss: writers.Float(math.NaN()), LR: 3e-3, GradNorm: writers.Float(math.Inf(1)), Tokens: 1 << 50},
 		Timing: writers.Timing{
 			StepSeconds: 0.25, TokensPerSec: 8192, FlopsPerSec: 5e12, MFU: new(writers.Float(0.5)), Memory: 7 << 30,
 			Devices: []writers.Device{

@@ -59,7 +59,7 @@ var families = []family[*State]{
 	{"octet_val_loss", "gauge", "Validation loss of the last evaluation of this process, nats per token.", known(func(s *State) *writers.Float { return s.ValLoss })},
 	{"octet_grad_norm", "gauge", "Norm of the gradient of the last step, before clipping.", always(func(s *State) float64 { return float64(s.Metrics.GradNorm) })},
 	{"octet_learning_rate", "gauge", "Learning rate of the last step.", always(func(s *State) float64 { return float64(s.Metrics.LR) })},
-	{"octet_tokens_total", "counter", "Tokens trained on so far.", always(func(s *State) float64 { return float64(s.Metrics.Tokens) })},
+	{"octet_tokens_total", "counter", "Tokens that this process trained on, again after a rewind too.", always(func(s *State) float64 { return float64(s.Tokens) })},
 	{"octet_skipped_steps_total", "counter", "Steps of this process without an update, since a gradient was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
 	{"octet_tokens_per_second", "gauge", "Tokens of the last step over its time.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
 	{"octet_step_seconds", "gauge", "Time that the last step took.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},

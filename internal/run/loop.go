@@ -38,7 +38,7 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	watch := startWatch()
 	defer watch.stop()
 	var first time.Duration // step's end
-	for done := 0; r.Trainer.StepsDone() < r.Config.Train.Steps; done++ {
+	for r.Trainer.StepsDone() < r.Config.Train.Steps {
 		p, interrupted, err := r.step(ctx)
 		if err != nil {
 			w, _ := r.saver.result(true)
@@ -47,10 +47,10 @@ func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 			return r.withLastCheckpoint(err)
 		}
 		now := watch.at(time.Now())
-		if done == 0 {
+		if r.executed == 1 {
 			first = now
 		}
-		p.ETA = r.eta(now-first, done)
+		p.ETA = r.eta(now-first, r.executed-1)
 		report(p)
 		if interrupted {
 			r.records.log.Info("interrupted", "step", p.Step)
@@ -81,10 +81,14 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		return p, false, err
 	}
 	phase, due := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1)
-	if p.StepResult, err = r.next(steady, due == chores{} && ctx.Err() == nil); err != nil {
-		if p.Step > 0 { // the step is over; it is the last of too many skipped ones
+	p.StepResult, err = r.next(steady, due == chores{} && ctx.Err() == nil)
+	if p.Step > 0 { // it is over, be it the last of too many skipped ones
+		r.executed++
+		if err != nil {
 			err = errors.Join(err, r.record(p))
 		}
+	}
+	if err != nil {
 		return p, false, err
 	}
 	p.Devices = r.telemetry.now()
@@ -152,6 +156,10 @@ func (r *Run) due(step int) chores {
 // multiple reports whether what comes every so many steps comes at a step; never
 // where every is 0.
 func multiple(step, every int) bool { return every > 0 && step%every == 0 }
+
+// Tokens is how many Train was through with: those of a step that was repeated after a
+// rewind count as often as they were computed, as they do in Energy.
+func (r *Run) Tokens() int64 { return int64(r.executed) * r.Trainer.TokensPerStep() }
 
 // Energy is what the devices used while Train was running, all that it does
 // beside the steps included; ok says that it is known.

@@ -27,7 +27,7 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 	r.Exporter.Publish(&exporter.State{
 		At: time.Now(), Steps: r.Config.Train.Steps, Metrics: m, Timing: t,
 		Recipe: r.Trainer.Recipe.Name, Backend: r.backendName(),
-		ValLoss: r.published.valLoss, Skipped: r.published.skipped,
+		Tokens: r.Tokens(), ValLoss: r.published.valLoss, Skipped: r.published.skipped,
 		Checkpoint: r.saver.last.step, CheckpointAt: r.saver.last.at,
 	})
 }

@@ -81,6 +81,38 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
+// A counter never goes down: after a rewind the repeated steps count again, in it as in
+// the run's tokens and energy.
+func TestTokensOfARewind(t *testing.T) {
+	e, err := exporter.Open("0", exporter.Build{})
+	require.NoError(t, err)
+	defer e.Close()
+	s := spikes()
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 95, "rewind", 10
+	require.NoError(t, c.Resolve())
+	s.batches = s.batchesOf(t, c, 87, 89)
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-spiky", Threads: 1, Exporter: e})
+	require.NoError(t, err)
+	step, executed := 0, 0
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		executed++
+		require.Equal(t, int64(executed)*r.Trainer.TokensPerStep(), r.Tokens())
+		if p.Rewound { // nothing is told until the step after it
+			step = 80
+			return
+		}
+		step++
+		told, err := scrape(e)
+		require.NoError(t, err)
+		require.Contains(t, told, fmt.Sprintf("\noctet_step %d\n", step))
+		require.Contains(t, told, fmt.Sprintf("\noctet_tokens_total %d\n", r.Tokens()))
+	}))
+	require.Equal(t, 95, step)
+	require.Equal(t, 95+9, executed, "89 led back to 80")
+	require.NoError(t, r.Close())
+}
+
 func lastLine(t *testing.T, path string) []byte {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)

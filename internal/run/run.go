@@ -71,6 +71,7 @@ type Run struct {
 	records   *records
 	saver     saver
 	loading   time.Duration // of the programs, with what had to be compiled of them
+	executed  int           // steps of this process, those before a rewind included
 	published published
 	telemetry *telemetry
 	profile   *profiler // nil: not asked for, or done
