@@ -2,6 +2,7 @@ package infer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -114,6 +115,10 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	bare := train.CheckpointWeights{Model: m.weights.Model}
 	_, err := infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t), 8)
 	require.ErrorContains(t, err, "use --recipe bf16 or fp32")
+	require.ErrorIs(t, err, infer.ErrNoScales)
+	_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, unreadable{m.weights}, device(t), 8)
+	require.ErrorIs(t, err, errUnreadable)
+	require.NotErrorIs(t, err, infer.ErrNoScales, "it has them")
 	// Scales by block come from the elements.
 	m = trainSmall(t, "mxfp8")
 	bare = train.CheckpointWeights{Model: m.weights.Model}
@@ -122,6 +127,13 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, m.valLoss, loss)
 }
+
+// unreadable has scales on a bad disk.
+type unreadable struct{ infer.Weights }
+
+var errUnreadable = errors.New("input/output error")
+
+func (unreadable) Scale(string) ([]float32, error) { return nil, errUnreadable }
 
 // misfit has one parameter with another number of values.
 type misfit struct {

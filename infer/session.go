@@ -3,6 +3,7 @@ package infer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,7 +17,8 @@ import (
 type Weights interface {
 	// Param returns a parameter by its Hugging Face name, without padding rows.
 	Param(name string) ([]float32, error)
-	// Scale returns a part of the saved scale state by name.
+	// Scale returns a part of the saved scale state by name; nn.ErrNoTensor where there
+	// is none.
 	Scale(name string) ([]float32, error)
 }
 
@@ -100,8 +102,11 @@ func (s *session) setWeights(w Weights) error {
 	}
 	for _, t := range s.model.Packed() {
 		x, err := s.model.Pack(t, w.Scale)
-		if err != nil {
+		if errors.Is(err, nn.ErrNoTensor) {
 			return fmt.Errorf("recipe %s needs %w: %w (weights of a run that ended in another recipe, and bare ones, have none: use --recipe bf16 or fp32)", s.model.Recipe.Name, ErrNoScales, err)
+		}
+		if err != nil {
+			return err
 		}
 		if err := s.write(t, x); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"errors"
 	"fmt"
 
 	"octet/backend"
@@ -64,21 +65,26 @@ func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name strin
 	}
 }
 
-// Pack is the inverse: get returns the part of a name, or nil for one that
+// ErrNoTensor is what a get of Pack wraps where there is nothing under the name.
+var ErrNoTensor = errors.New("there is no tensor")
+
+// Pack is the inverse: get returns the part of a name, ErrNoTensor, or nil for one that
 // starts anew, with a scale of 1 and an empty history. A history that was saved
 // with another window is cut, or filled up with zeros behind the oldest update.
 //
 // Where get has nothing for a cast, but for the same tensor in another FP8
 // format, as a device with other formats left it, the history is that one's, and
-// the scale what an update would choose from it.
+// the scale what an update would choose from it. What get could not read is not looked
+// for elsewhere: its error is returned.
 func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
 	width := t.Cols()
 	values := make([]float32, t.Elems())
 	for _, c := range m.columns(t) {
 		part, err := get(c.name)
-		if part == nil && t != m.ChannelHistory {
-			if converted := m.Scales.converted(t, m.Scales.records[c.from], get); converted != nil {
-				part, err = converted, nil
+		if none(part, err) && t != m.ChannelHistory {
+			converted, failure := m.Scales.converted(t, m.Scales.records[c.from], get)
+			if converted != nil || failure != nil {
+				part, err = converted, failure
 			}
 		}
 		if err != nil {
@@ -102,14 +108,14 @@ func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)
 
 // converted is a record's part of a packed tensor, from the history of the same
 // tensor in another format; nil if there is none.
-func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) ([]float32, error)) []float32 {
+func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) ([]float32, error)) ([]float32, error) {
 	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
 		history, err := get(r.slot + "." + d.String() + ".amax_history")
-		if err != nil || history == nil {
+		if none(history, err) {
 			continue
 		}
-		if t == s.History {
-			return history
+		if err != nil || t == s.History {
+			return history, err
 		}
 		scale := float32(1)
 		if r.cast.Scaling != recipe.Unit {
@@ -118,7 +124,12 @@ func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) (
 		if t == s.ScaleInv {
 			scale = 1 / scale
 		}
-		return []float32{scale}
+		return []float32{scale}, nil
 	}
-	return nil
+	return nil, nil
+}
+
+// none says that get has nothing, which it could have read.
+func none(part []float32, err error) bool {
+	return part == nil && (err == nil || errors.Is(err, ErrNoTensor))
 }

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -82,6 +83,66 @@ func TestHistoryMayChangeLength(t *testing.T) {
 	require.Equal(t, 16, short.Scales.History.Rows(), "frozen scales look back 16 updates, however short the recipe's history")
 	_, err = long.Pack(long.Scales.History, func(string) ([]float32, error) { return nil, fmt.Errorf("lost") })
 	require.ErrorContains(t, err, "lost")
+}
+
+// Where a part is missing, the history of another format serves. One that is there and
+// cannot be read is an error, whatever other histories there are.
+func TestOnlyWhatIsMissingIsConverted(t *testing.T) {
+	m := smallModel(t, "fp8-delayed", 2)
+	const input = "layers.0.self_attn.input."
+	lost := errors.New("input/output error")
+	pack := func(to *backend.Tensor, stored map[string]error) ([]float32, error) {
+		x, err := m.Pack(to, func(name string) ([]float32, error) {
+			part, ok := strings.CutPrefix(name, input)
+			if !ok {
+				return nil, nil
+			}
+			err, ok := stored[part]
+			switch {
+			case !ok:
+				return nil, fmt.Errorf("%w %q", nn.ErrNoTensor, name)
+			case err != nil:
+				return nil, err
+			}
+			return []float32{7, 5}, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		var got []float32
+		m.Unpack(to, x, func(name string, _ []int, part []float32) {
+			if strings.HasPrefix(name, input+"e4m3.") {
+				got = part
+			}
+		})
+		return got, nil
+	}
+	const scale, history, other = "e4m3.scale", "e4m3.amax_history", "e5m2.amax_history"
+	for _, test := range []struct {
+		to     *backend.Tensor
+		stored map[string]error
+		want   []float32 // nil: the error
+	}{
+		{m.Scales.History, map[string]error{other: nil}, []float32{7, 5}},
+		{m.Scales.History, map[string]error{history: lost, other: nil}, nil},
+		{m.Scales.History, map[string]error{other: lost}, nil},
+		{m.Scales.Scale, map[string]error{scale: nil, history: lost}, []float32{7}},
+		{m.Scales.Scale, map[string]error{history: nil}, []float32{64}}, // 448/7
+		{m.Scales.Scale, map[string]error{scale: lost, history: nil}, nil},
+		{m.Scales.Scale, map[string]error{history: lost, other: nil}, nil},
+	} {
+		got, err := pack(test.to, test.stored)
+		if test.want == nil {
+			require.ErrorIs(t, err, lost, "%s of %v", test.to.Name, test.stored)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, test.want, got[:len(test.want)], "%s of %v", test.to.Name, test.stored)
+	}
+	for _, to := range []*backend.Tensor{m.Scales.Scale, m.Scales.History} {
+		_, err := pack(to, nil)
+		require.ErrorIs(t, err, nn.ErrNoTensor)
+	}
 }
 
 // The readers of one tensor share its record.

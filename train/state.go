@@ -181,7 +181,7 @@ func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) 
 func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 	t, ok := from.Lookup(name)
 	if !ok {
-		return nil, fmt.Errorf("there is no tensor %q", name)
+		return nil, fmt.Errorf("%w %q", nn.ErrNoTensor, name)
 	}
 	if !t.DType.IsFloat() {
 		return nil, fmt.Errorf("%s is stored as %s, not as numbers", name, t.DType)
@@ -250,7 +250,7 @@ func (w CheckpointWeights) Param(name string) ([]float32, error) { return readFl
 // Scale is a part of the saved scale state.
 func (w CheckpointWeights) Scale(name string) ([]float32, error) {
 	if w.Scales == nil {
-		return nil, errors.New("the weights come without scales")
+		return nil, fmt.Errorf("the weights come without scales: %w %q", nn.ErrNoTensor, name)
 	}
 	return readFloats(w.Scales, name)
 }
