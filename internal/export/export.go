@@ -27,6 +27,7 @@ import (
 	"octet/checkpoint"
 	"octet/fp8"
 	"octet/infer"
+	"octet/internal/disk"
 	"octet/safetensors"
 )
 
@@ -47,7 +48,7 @@ type Model struct {
 }
 
 // Write makes the folder dir, which must not exist. It appears whole or not at
-// all.
+// all, and stays after a power cut when Write has returned.
 func Write(dir, format string, m Model) (err error) {
 	if !slices.Contains(Formats, format) {
 		return fmt.Errorf("format %q is unknown; use one of %s", format, strings.Join(Formats, ", "))
@@ -56,26 +57,30 @@ func Write(dir, format string, m Model) (err error) {
 		return fmt.Errorf("%s exists already; name another folder", dir)
 	}
 	partial := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".partial")
-	if err := os.RemoveAll(partial); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(partial, 0o777); err != nil {
+	if err := disk.RemoveAll(partial); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.RemoveAll(partial))
+			err = errors.Join(err, disk.RemoveAll(partial))
 		}
 	}()
-	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
+	if err := disk.MakeDirs(partial); err != nil {
 		return err
 	}
 	if err := m.writeWeights(filepath.Join(partial, "model.safetensors"), format); err != nil {
 		return err
 	}
-	return os.Rename(partial, dir)
+	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
+		return err
+	}
+	if err := disk.Move(partial, dir); err != nil {
+		return err
+	}
+	return disk.SyncDir(filepath.Dir(dir))
 }
 
+// writeConfig writes the last file: with it, the names of all are brought to the disk.
 func (m Model) writeConfig(path, format string) error {
 	c := m.Config
 	c.TorchDType = map[string]string{"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}[format]
@@ -93,7 +98,7 @@ func (m Model) writeConfig(path, format string) error {
 	if text, err = json.MarshalIndent(fields, "", "  "); err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(text, '\n'), 0o666)
+	return disk.WriteWhole(path, append(text, '\n'))
 }
 
 // quantizationConfig says, in compressed-tensors' words, what fp8 stores.
@@ -137,7 +142,7 @@ func (m Model) writeWeights(path, format string) (err error) {
 			return binary.Write(w, binary.LittleEndian, codes)
 		}))
 	}
-	f, err := os.Create(path)
+	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return err
 	}

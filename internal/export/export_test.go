@@ -7,6 +7,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,6 +16,7 @@ import (
 	"octet/checkpoint"
 	"octet/fp8"
 	"octet/infer"
+	"octet/internal/disk"
 	"octet/safetensors"
 )
 
@@ -165,6 +168,56 @@ func TestWholeOrAbsent(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	m.Param = good
-	require.NoError(t, Write(dir, "bf16", m))
+
+	// A change that fails leaves nothing either, up to the rename.
+	failing := 0
+	for moved := false; !moved; failing++ {
+		n := 0
+		restore := disk.Intercept(func(c disk.Change) error {
+			if n++; n-1 == failing {
+				return syscall.EIO
+			}
+			moved = moved || c.Op == disk.Rename && !strings.HasSuffix(c.Path, ".json.partial")
+			return c.Do()
+		})
+		err := Write(dir, "bf16", m)
+		restore()
+		require.ErrorIs(t, err, syscall.EIO)
+		if !moved {
+			left, err := os.ReadDir(parent)
+			require.NoError(t, err)
+			require.Empty(t, left, "change %d failed", failing)
+		}
+	}
+	require.Greater(t, failing, 10)
 	require.ErrorContains(t, Write(dir, "bf16", m), "exists already")
+}
+
+// All bytes and names in the folder are on the disk before it has its name, and that one
+// when Write returns: a power cut finds it whole or not at all.
+func TestPowerCut(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "on", "the way", "out")
+	unsynced := map[string]bool{}
+	defer disk.Intercept(func(c disk.Change) error {
+		in := filepath.Dir(c.Path)
+		switch c.Op {
+		case disk.Rename:
+			require.False(t, unsynced[c.Path], c.Path)
+			if in == filepath.Dir(dir) {
+				require.Empty(t, unsynced)
+			}
+			unsynced[in] = true
+		case disk.Mkdir, disk.Create:
+			unsynced[in], unsynced[c.Path] = true, true
+		case disk.Write:
+			unsynced[c.Path] = true
+		case disk.Sync:
+			delete(unsynced, filepath.Clean(c.Path))
+		}
+		return c.Do()
+	})()
+	require.NoError(t, Write(dir, "fp8", model()))
+	require.Empty(t, unsynced)
+	require.FileExists(t, filepath.Join(dir, "config.json"))
 }
