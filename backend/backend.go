@@ -23,9 +23,10 @@ type Backend interface {
 	Spec() Spec
 	// Bind allocates the persistent tensors, zeroed. Called once.
 	Bind(*Vars) error
-	// Write sets the bytes of a persistent tensor: little-endian, row-major.
+	// Write sets the bytes of a persistent tensor, or of a view of one that FitsBuffer:
+	// little-endian, row-major.
 	Write(*Tensor, []byte) error
-	// Read waits for the device and copies a persistent tensor's bytes.
+	// Read waits for the device and copies the bytes of what Write may set.
 	Read(*Tensor, []byte) error
 	// Load makes a set of programs runnable; they share one arena for temps.
 	// An op that the device cannot run is refused here with ErrUnsupported.

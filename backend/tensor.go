@@ -222,6 +222,18 @@ func (t *Tensor) validate() error {
 	return nil
 }
 
+// FitsBuffer says why n bytes of the host cannot be copied to or from t: a view that
+// reaches outside of its base or has gaps between its rows, or another number of bytes.
+func (t *Tensor) FitsBuffer(n int) error {
+	if err := t.validate(); err != nil {
+		return err
+	}
+	if int64(n) != t.Bytes() || !t.Contiguous() {
+		return fmt.Errorf("tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	}
+	return nil
+}
+
 // maxElems keeps every byte count and index comfortably inside int64.
 const maxElems = 1 << 48
 

@@ -214,8 +214,8 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	if !ok {
 		return 0, fmt.Errorf("cuda: tensor %s is not bound", t)
 	}
-	if int64(n) != t.Bytes() || !t.Contiguous() {
-		return 0, fmt.Errorf("cuda: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	if err := t.FitsBuffer(n); err != nil {
+		return 0, fmt.Errorf("cuda: %w", err)
 	}
 	return at + libcuda.Ptr(t.Offset*t.DType.Size()), nil
 }

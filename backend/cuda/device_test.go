@@ -168,6 +168,8 @@ func TestRun(t *testing.T) {
 	require.ErrorIs(t, list[0].(backend.Timed).RunTimed(cancelled, nil), context.Canceled)
 
 	require.ErrorContains(t, d.Write(a, read[:4]), "got a buffer of 4")
+	require.ErrorContains(t, d.Write(a.RowRange(rows, 1), read[:4*cols]), "cuda: view a[1100:1101]:fp32[1, 1024] reaches outside")
+	require.ErrorContains(t, d.Read(a.RowRange(-1, 1), read[:4*cols]), "reaches outside")
 	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "is not bound")
 	other := backend.NewVars().Program("other")
 	_, err = d.Load(other)

@@ -143,8 +143,8 @@ func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("emu: tensor %s is not bound", t)
 	}
-	if int64(n) != t.Bytes() || !t.Contiguous() {
-		return nil, fmt.Errorf("emu: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	if err := t.FitsBuffer(n); err != nil {
+		return nil, fmt.Errorf("emu: %w", err)
 	}
 	from := t.Offset * t.DType.Size()
 	return root[from : from+n], nil

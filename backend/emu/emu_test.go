@@ -202,6 +202,8 @@ func TestBind(t *testing.T) {
 	require.ErrorContains(t, d.Write(x, row), "24 contiguous bytes")
 	gap := &backend.Tensor{Name: "gap", DType: fp8.BF16, Shape: []int{3, 2}, Base: x, LD: 4}
 	require.ErrorContains(t, d.Read(gap, make([]byte, 12)), "contiguous")
+	require.ErrorContains(t, d.Read(x.RowRange(3, 1), row), "emu: view x[3:4]:bf16[1, 4] reaches outside x:bf16[3, 4]")
+	require.ErrorContains(t, d.Write(x.RowRange(-1, 1), row), "reaches outside")
 
 	late := vars.Tensor(backend.Stash, "late", fp8.F32, 4)
 	p := vars.Program("late")

@@ -181,8 +181,8 @@ func (d *device) contiguous(t *backend.Tensor, n int) error {
 	if _, ok := d.homes[t.Root()]; !ok {
 		return fmt.Errorf("gaudi: tensor %s is not bound", t)
 	}
-	if int64(n) != t.Bytes() || !t.Contiguous() {
-		return fmt.Errorf("gaudi: tensor %s has %d contiguous bytes, got a buffer of %d", t, t.Bytes(), n)
+	if err := t.FitsBuffer(n); err != nil {
+		return fmt.Errorf("gaudi: %w", err)
 	}
 	return nil
 }

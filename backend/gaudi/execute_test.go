@@ -161,6 +161,8 @@ func TestRun(t *testing.T) {
 	require.NotZero(t, x.Plan().Bytes)
 
 	require.ErrorContains(t, d.Write(a, floats(1)), "got a buffer of 4")
+	require.ErrorContains(t, d.Write(packed.Slice("beyond", 5, 2), floats(1, 2)), "gaudi: view beyond:fp32[2] reaches outside")
+	require.ErrorContains(t, d.Read(packed.Slice("before", -1, 2), floats(1, 2)), "reaches outside")
 	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), floats(1)), "is not bound")
 	_, err := d.Load(backend.NewVars().Program("other"))
 	require.ErrorContains(t, err, "not the ones bound")

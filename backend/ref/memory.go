@@ -2,6 +2,7 @@ package ref
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 
@@ -9,28 +10,21 @@ import (
 	"octet/fp8"
 )
 
-// Write implements backend.Backend; t may be a view.
+// Write implements backend.Backend.
 func (b *Backend) Write(t *backend.Tensor, raw []byte) error {
-	if err := b.own(t); err != nil {
+	if err := errors.Join(b.own(t), t.FitsBuffer(len(raw))); err != nil {
 		return fmt.Errorf("write: %w", err)
-	}
-	if int64(len(raw)) != t.Bytes() {
-		return fmt.Errorf("write: %s takes %d bytes, got %d", t, t.Bytes(), len(raw))
 	}
 	b.put(t, decode(t.DType, raw))
 	return nil
 }
 
-// Read implements backend.Backend; t may be a view.
+// Read implements backend.Backend.
 func (b *Backend) Read(t *backend.Tensor, raw []byte) error {
-	codes, err := b.bytes(t)
-	if err != nil {
+	if err := errors.Join(b.own(t), t.FitsBuffer(len(raw))); err != nil {
 		return fmt.Errorf("read: %w", err)
 	}
-	if len(raw) != len(codes) {
-		return fmt.Errorf("read: %s takes %d bytes, got room for %d", t, len(codes), len(raw))
-	}
-	copy(raw, codes)
+	copy(raw, encode(t.DType, b.stored(t)))
 	return nil
 }
 
@@ -62,19 +56,28 @@ func (b *Backend) own(t *backend.Tensor) error {
 	return nil
 }
 
-// bytes encodes t as a device would hold it, row-major without gaps.
-func (b *Backend) bytes(t *backend.Tensor) ([]byte, error) {
-	if err := b.own(t); err != nil {
-		return nil, err
-	}
-	return encode(t.DType, b.stored(t)), nil
-}
-
 // observed is what an observer sees.
 type observed struct{ *Backend }
 
 // Read implements backend.Memory.
-func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.bytes(t) }
+func (o observed) Read(t *backend.Tensor) ([]byte, error) {
+	if err := o.own(t); err != nil {
+		return nil, err
+	}
+	return encode(t.DType, o.stored(t)), nil
+}
+
+// Write implements backend.Memory.
+func (o observed) Write(t *backend.Tensor, raw []byte) error {
+	err := o.own(t)
+	if err == nil && int64(len(raw)) != t.Bytes() {
+		err = fmt.Errorf("%s takes %d bytes, got %d", t, t.Bytes(), len(raw))
+	}
+	if err == nil {
+		o.put(t, decode(t.DType, raw))
+	}
+	return err
+}
 
 // poison makes reads of unwritten temps visible.
 func (b *Backend) poison(temps []*backend.Tensor) {

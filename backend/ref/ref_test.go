@@ -39,8 +39,9 @@ func TestCodesSurviveWriteAndRead(t *testing.T) {
 			got := values[i]
 			require.True(t, math.Float64bits(want) == math.Float64bits(got) || math.IsNaN(want) && math.IsNaN(got), "%s: %v became %v", d, want, got)
 		}
-		require.ErrorContains(t, b.Write(x, raw[1:]), "takes")
-		require.ErrorContains(t, b.Read(x, read[1:]), "takes")
+		require.ErrorContains(t, b.Write(x, raw[1:]), "got a buffer of")
+		require.ErrorContains(t, b.Read(x, read[1:]), "got a buffer of")
+		require.ErrorContains(t, b.Read(x.RowRange(256, 1), read[:x.Bytes()/256]), "reaches outside")
 	}
 }
 
@@ -147,6 +148,22 @@ func TestRunObservedShowsResults(t *testing.T) {
 	stop := errors.New("enough")
 	require.ErrorIs(t, run.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
 	require.NoError(t, run.Run(t.Context()), "one rank goes on after an observer stopped it")
+}
+
+// An operand may have gaps between its rows, which an observer's bytes have not.
+func TestObserverWritesViews(t *testing.T) {
+	vars := backend.NewVars()
+	p, wide := vars.Program("p"), vars.Tensor(backend.Stash, "wide", fp8.F32, 2, 3)
+	p.Add(&backend.Fill{Out: wide.Columns("left", 0, 2), Value: 3})
+	b, run := load(t, Rounded, p)
+	require.NoError(t, run.RunObserved(t.Context(), func(n *backend.Node, m backend.Memory) error {
+		left := n.Op.(*backend.Fill).Out
+		require.ErrorContains(t, m.Write(left, make([]byte, 24)), "takes 16 bytes, got 24")
+		return m.Write(left, fp8.AppendFloats(nil, 1, 2, 4, 5))
+	}))
+	got, err := b.Values(wide)
+	require.NoError(t, err)
+	require.Equal(t, []float64{1, 2, 0, 4, 5, 0}, got)
 }
 
 func TestDriver(t *testing.T) {
