@@ -48,7 +48,9 @@ type Executable interface {
 	Plan() *Plan
 }
 
-// Observer is called after a node ran. An error stops the run and is returned.
+// Observer is called after a node ran. An error stops the run and is returned. Where
+// several ranks meet it ends their group, like any failure of this rank: the others would
+// wait for it in their next collective. Their errors wrap it.
 type Observer func(n *Node, m Memory) error
 
 // Memory is what an observer sees of the device: the operands of the node that

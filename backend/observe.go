@@ -73,16 +73,14 @@ func (f *NonFinite) Error() string {
 	return strings.TrimSuffix(b.String(), ";")
 }
 
-var errFound = errors.New("found")
-
 // FindNonFinite runs the program op by op and returns the first op that wrote
 // a NaN or an infinity although none of what it read had one; nil if there is
 // none. An op that is handed one (a parameter that is NaN already) is reported
 // too if nothing before it is to blame. Programs that add to what others left
 // are to be run from the first of them, which writes: an op that adds to what
-// was not finite before the run would be reported like one that was handed it.
+// was not finite before the run would be reported like one that was handed it. Of ranks
+// that meet, those that the finding of another stops return that one.
 func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
-	var found *NonFinite
 	err := x.RunObserved(ctx, func(n *Node, m Memory) error {
 		bad := false
 		f := &NonFinite{Node: n}
@@ -99,15 +97,14 @@ func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
 			f.Operands = append(f.Operands, s)
 		}
 		if bad {
-			found = f
-			return errFound
+			return f
 		}
 		return nil
 	})
-	if errors.Is(err, errFound) {
-		err = nil
+	if found := (*NonFinite)(nil); errors.As(err, &found) {
+		return found, nil
 	}
-	return found, err
+	return nil, err
 }
 
 func statsOf(o Operand, raw []byte) OperandStats {

@@ -175,7 +175,7 @@ func (x *executable) record() error {
 }
 
 // RunObserved makes the same calls node by node. Other ranks wait for this one
-// in collectives, so they are told when its context ends.
+// in collectives, so they are told when its context ends or its observer stops it.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	if x.stream == nil {
 		return errClosed
@@ -192,7 +192,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 			err = x.synchronize(n.Path())
 		}
 		if err == nil {
-			err = observe(n, x.memory)
+			if err = observe(n, x.memory); err != nil && x.group != nil {
+				x.group.leave(x.rank, err)
+			}
 		}
 		if err != nil {
 			return err

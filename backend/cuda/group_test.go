@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -291,7 +292,7 @@ func TestWatchingLeavesACaptureAlone(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// A rank that is closed, or whose context ends, is not waited for.
+// A rank that is closed, whose context ends or whose observer stops it is not waited for.
 func TestRankThatLeaves(t *testing.T) {
 	for name, leave := range map[string]func(p *pair) error{
 		"closed": func(p *pair) error { return p.devices[0].Close() },
@@ -299,6 +300,14 @@ func TestRankThatLeaves(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
 			if err := p.run[0].Run(ctx); err != context.Canceled {
+				return err
+			}
+			return nil
+		},
+		"observed": func(p *pair) error {
+			stop := errors.New("enough")
+			err := p.run[0].RunObserved(context.Background(), func(*backend.Node, backend.Memory) error { return stop })
+			if err != stop {
 				return err
 			}
 			return nil

@@ -261,6 +261,7 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 		}
 		x.binder.group.done[x.binder.rank].Add(1)
 		if err := observe(x.nodes[i], observed{x.binder}); err != nil {
+			x.binder.group.close(err, x.binder.rank)
 			return err
 		}
 	}

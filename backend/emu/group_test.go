@@ -225,6 +225,37 @@ func TestRankStops(t *testing.T) {
 	}
 }
 
+// A rank whose observer stops it is not waited for, and what one finds all know.
+func TestFindingOfOneRank(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list, err := open("", backend.Options{Threads: 2, Ranks: 2})
+		require.NoError(t, err)
+		var found [2]*backend.NonFinite
+		errs := together(2, func(rank int) (err error) {
+			vars := backend.NewVars()
+			p, x := vars.Program("p"), vars.Tensor(backend.Output, "x", fp8.F32, 4)
+			p.Scope("layer").Add(&backend.Fill{Out: x, Value: []float32{float32(math.Inf(1)), 1}[rank]})
+			p.Add(&backend.AllReduce{X: x})
+			if err := list[rank].Bind(vars); err != nil {
+				return err
+			}
+			loaded, err := list[rank].Load(p)
+			if err != nil {
+				return err
+			}
+			begin := time.Now()
+			found[rank], err = backend.FindNonFinite(t.Context(), loaded[0])
+			if time.Since(begin) > 0 {
+				return errors.New("it waited")
+			}
+			return errors.Join(err, list[rank].Close())
+		})
+		require.Equal(t, make([]error, 2), errs)
+		require.Equal(t, "layer: fill", found[0].Node.Path())
+		require.Same(t, found[0], found[1])
+	})
+}
+
 // One rank alone has stopped for nobody.
 func TestOneRankGoesOn(t *testing.T) {
 	tr := newTrial(t)
