@@ -235,3 +235,28 @@ func Open(name string, o Options) ([]Backend, error) {
 	o.Ranks = max(1, o.Ranks)
 	return d.Open(device, o)
 }
+
+// Load makes programs ready to run on b, which has nothing bound yet: it lowers them
+// together, binds their variables and loads what came of them, in the same order. What
+// the device cannot run is ErrUnsupported; what was wrong in the recording is an error too.
+//
+// Ranks that train together lower once (Driver.Lower), and each binds and loads the result.
+func Load(b Backend, programs ...*Program) ([]Executable, error) {
+	for _, p := range programs {
+		if err := p.Err(); err != nil {
+			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
+		}
+	}
+	spec, vars := b.Spec(), programs[0].Vars()
+	driver, _, err := Find(spec.Backend)
+	if err != nil {
+		return nil, err
+	}
+	if programs, err = driver.Lower(spec, programs); err != nil {
+		return nil, err
+	}
+	if err := b.Bind(vars); err != nil {
+		return nil, err
+	}
+	return b.Load(programs...)
+}

@@ -15,7 +15,8 @@
 //	p := vars.Program("forward")
 //	p.Add(&backend.MatMul{A: x, B: w, TransB: true, Out: y})
 //	devices, err := backend.Open("emu", backend.Options{})
-//	// devices[0].Bind(vars), .Load(p), .Write(x, …), Run, .Read(y, …)
+//	run, err := backend.Load(devices[0], p)
+//	// devices[0].Write(x, …), run[0].Run, devices[0].Read(y, …)
 //
 // # Four types
 //

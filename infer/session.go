@@ -57,22 +57,7 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	prepare := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
 	s.model.CastWeights(prepare)
 	programs = append(programs, prepare.Program)
-	driver, _, err := backend.Find(s.dev.Spec().Backend)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range programs {
-		if err := p.Err(); err != nil {
-			return nil, fmt.Errorf("recording %s: %w", p.Name(), err)
-		}
-	}
-	if programs, err = driver.Lower(s.dev.Spec(), programs); err != nil {
-		return nil, err
-	}
-	if err := s.dev.Bind(s.vars); err != nil {
-		return nil, err
-	}
-	loaded, err := s.dev.Load(programs...)
+	loaded, err := backend.Load(s.dev, programs...)
 	if err != nil {
 		return nil, err
 	}

@@ -59,18 +59,12 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 	}
 	program := vars.Program("update")
 	program.Add(o.op)
-	if err := program.Err(); err != nil {
-		return nil, err
-	}
 	devices, err := backend.Open("emu", backend.Options{Threads: 1})
 	if err != nil {
 		return nil, err
 	}
 	o.device = devices[0]
-	if err := o.device.Bind(vars); err != nil {
-		return nil, err
-	}
-	loaded, err := o.device.Load(program)
+	loaded, err := backend.Load(o.device, program)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -116,7 +115,7 @@ func TestOptimizerIsAlive(t *testing.T) {
 	for _, c := range cases {
 		device, err := b.open(1)
 		require.NoError(t, err)
-		x, err := b.load(context.Background(), device, c)
+		x, err := load(context.Background(), device, c)
 		require.NoError(t, err)
 		o := c.program.Nodes()[0].Op.(*backend.AdamW)
 		for range 3 {
@@ -152,7 +151,7 @@ func TestProductsArePrepared(t *testing.T) {
 		if c.prepare != nil {
 			device, err := b.open(1)
 			require.NoError(t, err)
-			_, err = b.load(context.Background(), device, c)
+			_, err = load(context.Background(), device, c)
 			require.NoError(t, err)
 			o := c.program.Nodes()[0].Op.(*backend.MatMul)
 			for _, tensor := range []*backend.Tensor{o.A, o.B} {
@@ -227,12 +226,15 @@ func TestUnsupported(t *testing.T) {
 	b := open(t)
 	cases, err := b.Quantize([]Matrix{{16, 16}})
 	require.NoError(t, err)
-	b.driver.Lower = func(backend.Spec, []*backend.Program) ([]*backend.Program, error) {
-		return nil, fmt.Errorf("%w: no such cast", backend.ErrUnsupported)
-	}
-	r, err := b.Measure(context.Background(), cases[0])
+	vars := backend.NewVars()
+	x := vars.Tensor(backend.Input, "x", fp8.F32, 1, 32)
+	x.Scale, x.Block = vars.Tensor(backend.Input, "x.scale_inv", fp8.F32, 1), backend.PerRow
+	c := cases[0]
+	c.program, c.prepare = vars.Program("by row"), nil
+	c.program.Add(&backend.Amax{X: x, Out: vars.Tensor(backend.Output, "amax", fp8.F32, 1)})
+	r, err := b.Measure(context.Background(), c)
 	require.NoError(t, err)
-	require.Equal(t, "unsupported: no such cast", r.Unsupported)
+	require.Contains(t, r.Unsupported, "unsupported by backend emu: x:fp32[1, 32] has scales by block")
 	require.Zero(t, r.Median)
 }
 

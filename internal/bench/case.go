@@ -82,7 +82,7 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 		err = errors.Join(err, device.Close())
 		debug.FreeOSMemory() // before the next case's operands are allocated
 	}()
-	x, err := b.load(ctx, device, c)
+	x, err := load(ctx, device, c)
 	if errors.Is(err, backend.ErrUnsupported) {
 		r.Unsupported = err.Error()
 		return r, nil
@@ -122,19 +122,12 @@ func waiting(device backend.Backend, vars *backend.Vars) func() error {
 	return func() error { return device.Read(smallest, raw) }
 }
 
-func (b *Bench) load(ctx context.Context, device backend.Backend, c Case) (backend.Executable, error) {
+func load(ctx context.Context, device backend.Backend, c Case) (backend.Executable, error) {
 	programs := []*backend.Program{c.program}
 	if c.prepare != nil {
 		programs = append(programs, c.prepare)
 	}
-	lowered, err := b.driver.Lower(b.spec, programs)
-	if err != nil {
-		return nil, err
-	}
-	if err := device.Bind(c.program.Vars()); err != nil {
-		return nil, err
-	}
-	loaded, err := device.Load(lowered...)
+	loaded, err := backend.Load(device, programs...)
 	if err != nil {
 		return nil, err
 	}

@@ -117,20 +117,14 @@ func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backe
 	out := vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows)
 	p := vars.Program("gemm")
 	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})
-	if err := p.Err(); err != nil {
-		return nil, err
-	}
-	if err := dev.Bind(vars); err != nil {
+	loaded, err := backend.Load(dev, p)
+	if err != nil {
 		return nil, err
 	}
 	for t, raw := range values {
 		if err := dev.Write(t, raw); err != nil {
 			return nil, err
 		}
-	}
-	loaded, err := dev.Load(p)
-	if err != nil {
-		return nil, err
 	}
 	if err := loaded[0].Run(ctx); err != nil {
 		return nil, err

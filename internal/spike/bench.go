@@ -61,28 +61,20 @@ func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
 	m.MLPAndGrads(step, 0, x, dy)
 	m.UpdateScales(update.Program, nil)
 	m.CastWeights(update)
-	for _, q := range []*nn.Pass{prepare, step, update} {
-		if err := q.Err(); err != nil {
-			return nil, err
-		}
-	}
 	list, err := backend.Open("emu", backend.Options{})
 	if err != nil {
 		return nil, err
 	}
 	b.dev = list[0]
-	if err := b.start(ctx, vars, prepare.Program, step.Program, update.Program, x, dy); err != nil {
+	if err := b.start(ctx, prepare.Program, step.Program, update.Program, x, dy); err != nil {
 		_ = b.Close() // the first error is the one to report
 		return nil, err
 	}
 	return b, nil
 }
 
-func (b *Bench) start(ctx context.Context, vars *backend.Vars, prepare, step, update *backend.Program, x, dy *backend.Tensor) error {
-	if err := b.dev.Bind(vars); err != nil {
-		return err
-	}
-	loaded, err := b.dev.Load(prepare, step, update)
+func (b *Bench) start(ctx context.Context, prepare, step, update *backend.Program, x, dy *backend.Tensor) error {
+	loaded, err := backend.Load(b.dev, prepare, step, update)
 	if err != nil {
 		return err
 	}
