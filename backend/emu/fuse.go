@@ -161,8 +161,8 @@ func (f *fused) powersA(worker int, a []float32, n int) {
 func (f *fused) powersB(worker int, b []float32, depth, panel, cols int) {
 	w := &f.workers[worker]
 	w.specialB = false
-	for at := 0; at < cols*panel; at += f.base.nr * panel {
-		if f.powers(b[at:], f.halfB, depth*f.base.nr, f.leastB) {
+	for c := 0; c < cols; c += f.base.nr {
+		if f.powers(b[c/f.base.nr*panel:], f.halfB, depth*f.base.nr, f.leastB) {
 			w.specialB = true
 		}
 	}

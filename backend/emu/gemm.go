@@ -276,7 +276,7 @@ func (g *gemm) runTask(worker, task int) {
 			g.packB(b, tmp, l0, j0, depth, cols)
 			state.packed = 1 + j0
 			if g.fused != nil {
-				g.fused.powersB(worker, b, depth, p.kc, cols)
+				g.fused.powersB(worker, b, depth, p.panel, cols)
 			}
 		}
 		tile := acc
@@ -287,7 +287,7 @@ func (g *gemm) runTask(worker, task int) {
 				g.fused.powersA(worker, a, (block-1)*step+(depth-1)*stepK+1)
 			}
 			for j := 0; j < cols; j += nr {
-				panel := b[j/nr*p.kc*nr:]
+				panel := b[j/nr*p.panel:]
 				for r := 0; r < block; r += mr {
 					height := min(mr, block-r)
 					if last {
@@ -380,13 +380,13 @@ func (g *gemm) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
 }
 
 // packB decodes words [l, l+depth) of op(B)'s columns [j, j+cols) to panels of
-// nr columns, each [kc, nr]. What pads the last panel is left as it was: it
-// only meets accumulators that are not stored.
+// nr columns, each [kc, nr] and plan.panel after the one before. What pads the last
+// one is left as it was: it only meets accumulators that are not stored.
 func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
-	nr, kc, group := g.kernel.nr, g.plan.kc, g.kernel.group
+	nr, panel, group := g.kernel.nr, g.plan.panel, g.kernel.group
 	from, count := g.elements(l, depth)
 	if !g.transB {
-		g.decode(dst, nr, kc*nr, g.b.at(from, j), count, cols, false)
+		g.decode(dst, nr, panel, g.b.at(from, j), count, cols, false)
 		return
 	}
 	src := g.b.at(j, from)
@@ -397,21 +397,21 @@ func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
 	ld := g.plan.ldt
 	for c := 0; c < cols; c += group {
 		g.decode(tmp, ld, nr, src.at(c, 0), min(group, cols-c), count, true)
-		g.kernel.transpose(dst[c/nr*kc*nr+c%nr:], nr, tmp, ld, depth)
+		g.kernel.transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
 	}
 }
 
 // gatherB is packB of a B that is stored transposed, for codes of eight bits,
 // count of them along k: there are fewer bytes to turn around before the decoding.
 func (g *gemm) gatherB(dst, tmp []float32, src matrix, count, cols int) {
-	nr, kc := g.kernel.nr, g.plan.kc
+	nr, panel := g.kernel.nr, g.plan.panel
 	codes := matrix{dtype: src.dtype, ld: nr}
 	codes.u8 = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), gatherDepth*nr)
 	for c := 0; c < cols; c += nr {
 		for l := 0; l < count; l += gatherDepth {
 			n := min(gatherDepth, count-l)
 			g.kernel.gather(codes.u8, src.u8[c*src.ld+l:], src.ld, min(nr, cols-c), n)
-			g.decode(dst[c*kc+g.words(l)*nr:], nr, kc*nr, codes, n, nr, false)
+			g.decode(dst[c/nr*panel+g.words(l)*nr:], nr, panel, codes, n, nr, false)
 		}
 	}
 }

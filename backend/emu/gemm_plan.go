@@ -45,6 +45,7 @@ type gemmPlan struct {
 	mt, nt   int  // rows and columns of a task
 	mc, kc   int  // rows and columns of a block of op(A)
 	lda, ldt int  // leading dimensions of a block of A and of rows of B to transpose
+	panel    int  // from one panel of a block of B to the next, in floats
 	blocked  bool // k has more than one block, so that accumulators wait
 
 	lenA, lenB, lenT, lenAcc int // scratch, in floats
@@ -75,7 +76,8 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 	}
 
 	// Rows are decoded nr floats at a time. The odd cache line keeps a power
-	// of two from mapping all rows to the same lines of a cache.
+	// of two from mapping all rows to the same lines of a cache, the odd row of a
+	// panel one row of all panels, which are written one after the other.
 	depth := roundUp(p.kc, nr)
 	p.ldt = depth + cacheLine
 	if transA {
@@ -85,7 +87,8 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 		p.lda = p.ldt
 		p.lenA = p.mc * p.lda
 	}
-	p.lenB = p.nt * p.kc
+	p.panel = (p.kc + 1) * nr
+	p.lenB = p.nt / nr * p.panel
 	if m <= streamRows { // runStream decodes all of A
 		p.lenA = max(p.lenA, streamRows*(roundUp(k, nr)+cacheLine))
 	}

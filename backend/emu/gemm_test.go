@@ -442,7 +442,8 @@ func TestEveryProductHasAPlan(t *testing.T) {
 						for _, transA := range []bool{false, true} {
 							p := planGemm(kernel, m, n, k, depthUnit, transA, workers)
 							require.True(t, p.mt > 0 && p.nt > 0 && p.kc > 0 && p.mc > 0, "%s %dx%dx%d, %d workers: %+v", kernel.name, m, n, k, workers, p)
-							require.GreaterOrEqual(t, p.lenB, min(p.nt, roundUp(n, kernel.nr))*min(p.kc, k))
+							require.Greater(t, p.panel, p.kc*kernel.nr)
+							require.GreaterOrEqual(t, p.lenB, min(p.nt, roundUp(n, kernel.nr))/kernel.nr*p.panel)
 						}
 					}
 				}
