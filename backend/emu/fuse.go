@@ -98,7 +98,7 @@ func fusedGemm(sum arith.Sum) func(p *pool, a matrix, transA bool, b matrix, tra
 
 func newFusedGemmWith(fuse *fuseKernel, base *gemmKernel, sum arith.Sum, p *pool, a matrix, transA bool, b matrix, transB bool, out matrix) (*gemm, error) {
 	kernel := *base
-	kernel.mr, kernel.block = fuseRows, base.block/fuseRows*fuseRows
+	kernel.mr, kernel.tall, kernel.block = fuseRows, fuseRows, base.block/fuseRows*fuseRows
 	kernel.narrow, kernel.stream, kernel.pairs = true, nil, nil
 	g, err := newGemmWith(&kernel, p, a, transA, b, transB, out)
 	if err != nil {

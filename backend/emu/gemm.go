@@ -24,19 +24,21 @@ import (
 // before it), and F32 operands, where the plain Go kernel multiplies, rounds
 // and adds. Which NaN a NaN is (sign and payload) is nowhere specified.
 //
-// How. The output is cut into rectangles, one task each, that share nothing:
-// a worker decodes the operands of its own rectangle, block by block, to FP32, or
-// to pairs of BF16 where those are faster (gemm_pairs.go), and pays for the blocks
-// that its neighbours decode too with having nobody to wait for. Inside, nearly as
-// in the GotoBLAS scheme (Goto and van de Geijn, 2008): a block of B in panels of nr
-// columns that fits the second-level cache, a slab of mr rows of A that is decoded
-// just before it meets all of them, and a kernel that holds mr×nr accumulators in
-// registers. The kernel broadcasts A from any layout, so A is decoded without being
-// rearranged, and B is transposed if and only if it is stored transposed, FP8 while
-// it still is codes. Between two blocks of k an accumulator tile waits in FP32 and
-// is loaded again, which is what keeps the chain. Where k is one block, tasks are
-// small, a slab if A can be decoded so, and a worker keeps its block of B from
-// task to task. A product of a few rows streams through B instead (runStream).
+// How. The output is cut into rectangles, one task each, that share nothing: a worker
+// decodes the operands of its own rectangle, block by block, to FP32, or to pairs of
+// BF16 where those are faster (gemm_pairs.go), and pays for the blocks that its
+// neighbours decode too with having nobody to wait for. Inside, nearly as in the
+// GotoBLAS scheme (Goto and van de Geijn, 2008): a block of B in panels of nr columns
+// that fits the second-level cache, a slab of mr rows of A that is decoded just before
+// it meets all of them, and a kernel that holds mr×nr accumulators in registers. A
+// kernel with narrow registers has a block of A instead, in the second-level cache,
+// that meets panel after panel, each of them in the first-level cache. The kernel
+// broadcasts A from any layout, so A is decoded without being rearranged, and B is
+// transposed if and only if it is stored transposed, FP8 while it still is codes.
+// Between two blocks of k an accumulator tile waits in FP32 and is loaded again, which
+// is what keeps the chain. Where k is one block, tasks are small, a slab if A can be
+// decoded so, and a worker keeps its block of B from task to task. A product of a few
+// rows streams through B instead (runStream).
 
 // matrix is one stored operand: the one slice that fits dtype is set,
 // row-major, with ld elements from one row to the next.
@@ -256,7 +258,7 @@ func (g *gemm) check(e *epilogue) error {
 // runTask computes one rectangle of the output.
 func (g *gemm) runTask(worker, task int) {
 	p, kern := &g.plan, g.kernel
-	mr, nr := kern.mr, kern.nr
+	nr, tall := kern.nr, kern.tall
 	down := parts(g.m, p.mt)
 	i0, j0 := task%down*p.mt, task/down*p.nt
 	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
@@ -288,8 +290,8 @@ func (g *gemm) runTask(worker, task int) {
 			}
 			for j := 0; j < cols; j += nr {
 				panel := b[j/nr*p.panel:]
-				for r := 0; r < block; r += mr {
-					height := min(mr, block-r)
+				for r := 0; r < block; r += tall {
+					height := min(tall, block-r)
 					if last {
 						out.place(i0+i+r, j0+j, height, min(nr, cols-j))
 						if kern.prefetch != nil {
@@ -299,13 +301,13 @@ func (g *gemm) runTask(worker, task int) {
 					if g.scales == nil {
 						g.multiply(worker, depth, height, a[r*step:], step, stepK, panel, tile, !first)
 					} else {
-						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-mr*nr:], i0+i+r, j0+j, l0)
+						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-tall*nr:], i0+i+r, j0+j, l0)
 					}
 					if last {
 						kern.finish(tile, out)
 					}
 					if p.blocked {
-						tile = tile[mr*nr:]
+						tile = tile[roundUp(height, kern.mr)*nr:]
 					}
 				}
 			}

@@ -31,7 +31,7 @@ var amd64Kernels = sync.OnceValue(func() (list []*gemmKernel) {
 // avx512Kernel has 28 of the 32 registers for accumulators: fourteen loads of
 // A and two of B feed 28 FMAs.
 var avx512Kernel = gemmKernel{
-	name: "avx512", mr: 14, nr: 32, group: 16, block: 56,
+	name: "avx512", mr: 14, nr: 32, tall: 14, group: 16, block: 56,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		switch {
 		case rows <= 4:
@@ -104,11 +104,12 @@ func prefetchTile(t *tileOut, m *matrix) {
 	prefetchWrite(m.address(t.i, t.j), m.ld*size, t.rows, t.cols*size)
 }
 
-// avx2Kernel has twelve of the sixteen registers for accumulators.
+// avx2Kernel has twelve of the sixteen registers for accumulators. Its tiles are small:
+// what lies between two of them shows, unless eight follow each other at once.
 var avx2Kernel = gemmKernel{
-	name: "avx2", mr: 6, nr: 16, group: 8, block: 96, narrow: true,
-	multiply: func(k, _ int, a []float32, step, stepK int, b, c []float32, load bool) {
-		multiply6x16AVX2(k, &a[0], step, stepK, &b[0], &c[0], load)
+	name: "avx2", mr: 6, nr: 16, tall: 48, group: 8, block: 96, narrow: true,
+	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
+		multiply6x16AVX2(k, rows, &a[0], step, stepK, &b[0], &c[0], load)
 	},
 	decode: decodeAVX2,
 	transpose: func(dst []float32, step int, src []float32, ld, k int) {
@@ -128,7 +129,6 @@ var avx2Kernel = gemmKernel{
 	addScaled: func(acc, part []float32, rows int, sa, sb []float32, first bool) {
 		addScaled16AVX2(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
-	prefetch: prefetchOut,
 	finish: func(acc []float32, t *tileOut) {
 		// Without masks only whole rows are worth vectors, and FP8 outputs
 		// are rare.
@@ -243,7 +243,7 @@ func prefetchWrite(p unsafe.Pointer, step, rows, bytes int)
 func finish14x32AVX512(acc *float32, t *tileOut)
 
 //go:noescape
-func multiply6x16AVX2(k int, a *float32, step, stepK int, b, c *float32, load bool)
+func multiply6x16AVX2(k, rows int, a *float32, step, stepK int, b, c *float32, load bool)
 
 //go:noescape
 func decodeF32AVX2(dst *float32, step, chunk int, src *float32, ld, rows, cols int)

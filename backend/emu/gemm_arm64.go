@@ -17,7 +17,7 @@ var arm64Kernels = []*gemmKernel{&neonKernel, &goKernel}
 // of loads feed 24 FMAs, so that a core with four vector units needs two loads
 // a cycle.
 var neonKernel = gemmKernel{
-	name: "neon", mr: 6, nr: 16, group: 4, block: 96,
+	name: "neon", mr: 6, nr: 16, tall: 6, group: 4, block: 96,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		multiply6x16NEON(k, rows, &a[0], step, stepK, &b[0], 16, &c[0], 16, load)
 	},

@@ -23,21 +23,28 @@
 	VXORPS c0, c0, c0 \
 	VXORPS c1, c1, c1
 
-// func multiply6x16AVX2(k int, a *float32, step, stepK int, b, c *float32, load bool)
-TEXT ·multiply6x16AVX2(SB), NOSPLIT, $0-49
-	MOVQ k+0(FP), AX
-	MOVQ a+8(FP), R8
-	MOVQ step+16(FP), BX
-	MOVQ stepK+24(FP), CX
-	MOVQ b+32(FP), DX
-	MOVQ c+40(FP), DI
-	SHLQ $2, BX
-	SHLQ $2, CX
-	LEAQ (R8)(BX*2), R9
-	ADDQ BX, R9
+// R10 and DI walk over the tiles, of six rows each, R13 over their rows; R11 is b.
+//
+// func multiply6x16AVX2(k, rows int, a *float32, step, stepK int, b, c *float32, load bool)
+TEXT ·multiply6x16AVX2(SB), NOSPLIT, $0-57
+	MOVQ    rows+8(FP), R13
+	MOVQ    a+16(FP), R10
+	MOVQ    step+24(FP), BX
+	MOVQ    stepK+32(FP), CX
+	MOVQ    b+40(FP), R11
+	MOVQ    c+48(FP), DI
+	MOVBLZX load+56(FP), R12
+	SHLQ    $2, BX
+	SHLQ    $2, CX
+	LEAQ    (BX)(BX*2), SI
 
-	CMPB load+48(FP), $0
-	JEQ  zero
+tile:
+	MOVQ  k+0(FP), AX
+	MOVQ  R11, DX
+	MOVQ  R10, R8
+	LEAQ  (R10)(SI*1), R9
+	TESTL R12, R12
+	JEQ   zero
 	LOAD2(0, Y0, Y1)
 	LOAD2(1, Y2, Y3)
 	LOAD2(2, Y4, Y5)
@@ -81,10 +88,14 @@ store:
 	STORE2(3, Y6, Y7)
 	STORE2(4, Y8, Y9)
 	STORE2(5, Y10, Y11)
+	ADDQ $384, DI
+	LEAQ (R10)(SI*2), R10
+	SUBQ $6, R13
+	JGT  tile
 	VZEROUPPER
 	RET
 
-// The epilogue of a whole tile of 16 columns for F32 and BF16 outputs, row by
+// The epilogue of whole tiles of 16 columns for F32 and BF16 outputs, row by
 // row, as in finishRows. A missing column scale is a vector of ones.
 //
 // SI acc; R8 row scales or 0; R9 t; R10 rows left; R11 residual, R12 its step

@@ -11,14 +11,15 @@ import (
 type gemmKernel struct {
 	name   string
 	mr, nr int  // shape of a tile
+	tall   int  // rows of tiles that multiply and finish take in one call, a multiple of mr
 	group  int  // how many rows transpose takes; divides nr
 	block  int  // rows of a transposed A that are decoded together: whole slabs, and runs if those are faster
-	narrow bool // wants narrowLimits
+	narrow bool // wants narrowLimits, and block rows of any A decoded together
 
 	// multiply computes the tile c[i,j] = Σ a[i,l]·b[l,j], l ascending, on top
-	// of c if load, else of 0. c is [mr, nr]; b is [k, nr]; a[i,l] is at
-	// i·step + l·stepK. Only the first rows rows of c matter, but every
-	// element of a up to row mr may be read.
+	// of c if load, else of 0. c is [tall, nr], as much as holds rows rows, at most
+	// tall, in whole tiles; b is [k, nr]; a[i,l] is at i·step + l·stepK. Only the
+	// first rows rows of c matter, but every element of a in these tiles may be read.
 	multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
 	// decode writes the rows×cols corner of src as FP32. Row i starts at
@@ -48,12 +49,12 @@ type gemmKernel struct {
 	pairs *pairKernel
 
 	// addScaled sets acc[i,j] = part[i,j]·(sa[i]·sb[j]), added to what it was
-	// unless first, each operation rounded: tiles [mr, nr], of which the first
+	// unless first, each operation rounded: tiles [tall, nr], of which the first
 	// rows rows matter. acc may be part. nil if addScaledRows does it.
 	addScaled func(acc, part []float32, rows int, sa, sb []float32, first bool)
 
 	// prefetch asks for the memory that finish will touch. nil if there is no
-	// such instruction.
+	// such instruction, or if it takes longer than it spares.
 	prefetch func(t *tileOut)
 
 	// finish applies the epilogue to a tile of accumulators, which it may
@@ -115,7 +116,7 @@ func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j,
 // goKernel holds eight accumulators at a time: more do not fit sixteen
 // registers beside their operands.
 var goKernel = gemmKernel{
-	name: "go", mr: 4, nr: 16, group: 4, block: 96,
+	name: "go", mr: 4, nr: 16, tall: 4, group: 4, block: 96,
 	multiply:  multiplyGo,
 	decode:    decodeGo,
 	transpose: transposeGo,

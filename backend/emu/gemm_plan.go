@@ -15,9 +15,11 @@ var rowLimits = blockLimits{1024, 384 << 10, 1050}
 // Accumulators wait where k is longer.
 var longLimits = blockLimits{512, 256 << 10, 1050}
 
-// Registers of half the width ask for B twice as often, so its panels should
-// fit the first-level cache.
-var narrowLimits = blockLimits{256, 192 << 10, 1050}
+// Registers of half the width ask for B twice as often, so a panel should stay in the
+// first-level cache, where one of 24 KB fits beside a slab, while kernel.block rows of
+// A pass by. It comes from farther away so seldom that the block of B, 2.3 MB, may be in
+// the third-level cache.
+var narrowLimits = blockLimits{384, 576 << 10, 1050}
 
 func (k *gemmKernel) limits(depth int) blockLimits {
 	switch {
@@ -66,12 +68,12 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 	switch {
 	case p.blocked:
 		c.mostSlabs = most.m / mr
-	case transA:
+	case transA || kernel.narrow:
 		c.mostSlabs = kernel.block / mr
 	}
 	slabs, panels := c.best()
 	p.mt, p.nt = slabs*mr, panels*nr
-	if transA {
+	if transA || kernel.narrow {
 		p.mc = min(p.mt, kernel.block)
 	}
 
@@ -93,7 +95,7 @@ func planGemm(kernel *gemmKernel, m, n, k, unit int, transA bool, workers int) g
 		p.lenA = max(p.lenA, streamRows*(roundUp(k, nr)+cacheLine))
 	}
 	p.lenT = max(kernel.group*p.ldt, streamDepth*nr/4)
-	p.lenAcc = mr * nr
+	p.lenAcc = kernel.tall * nr
 	if p.blocked {
 		p.lenAcc = roundUp(p.mt, mr) * roundUp(p.nt, nr)
 	}

@@ -70,7 +70,7 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 	kernel := g.kernel
 	g.pairs, g.choice = nil, nil // a run may have an odd number of elements
 	g.plan = planGemm(kernel, g.m, g.n, g.k, unit, g.transA, g.pool.size())
-	g.plan.lenAcc += kernel.mr * kernel.nr // where a run's sum is
+	g.plan.lenAcc += kernel.tall * kernel.nr // where a run's sum is
 	if g.fused != nil {
 		g.fused.makeRoom(&g.plan)
 	}
@@ -138,7 +138,7 @@ func neutralZeros(factors []float32, x matrix, l, width int, trans bool) {
 	}
 }
 
-// multiplyRuns is kernel.multiply for operands with scales by block: the tile
+// multiplyRuns is kernel.multiply for operands with scales by block: the tiles
 // at row i and column j of the output, k from l on. tile has the sum of the
 // runs before l, part is for the sum of one.
 func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {

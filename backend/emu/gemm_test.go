@@ -367,6 +367,7 @@ func TestGemmPlan(t *testing.T) {
 	shapes := [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {384, 1024, 1024}, {17, 33, 0}}
 	for _, kernel := range testedKernels() {
 		require.Zero(t, kernel.block%kernel.mr, "slabs fill a block of A")
+		require.Zero(t, kernel.tall%kernel.mr, "a call takes whole tiles")
 		for _, shape := range shapes {
 			for _, workers := range []int{1, 2, 3, 16, 96} {
 				for _, transA := range []bool{false, true} {
@@ -444,6 +445,7 @@ func TestEveryProductHasAPlan(t *testing.T) {
 							require.True(t, p.mt > 0 && p.nt > 0 && p.kc > 0 && p.mc > 0, "%s %dx%dx%d, %d workers: %+v", kernel.name, m, n, k, workers, p)
 							require.Greater(t, p.panel, p.kc*kernel.nr)
 							require.GreaterOrEqual(t, p.lenB, min(p.nt, roundUp(n, kernel.nr))/kernel.nr*p.panel)
+							require.GreaterOrEqual(t, p.lenAcc, min(p.mc, kernel.tall)*kernel.nr)
 						}
 					}
 				}
