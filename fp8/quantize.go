@@ -37,10 +37,11 @@ func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale floa
 }
 
 func requantize8Go(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
-	var buffer [256]float32
-	for at := 0; at < len(src); at += len(buffer) {
-		x := decode16(&buffer, src[at:], from, scaleInv)
-		amax = MaxAmax(amax, Quantize8(dst[at:][:len(x)], x, to, scale, false))
+	for len(src) > 0 { // with nothing left, no buffer is cleared
+		var buffer [256]float32
+		x := decode16(&buffer, src, from, scaleInv)
+		amax = MaxAmax(amax, Quantize8(dst[:len(x)], x, to, scale, false))
+		dst, src = dst[len(x):], src[len(x):]
 	}
 	return amax
 }
@@ -57,10 +58,11 @@ func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, 
 }
 
 func requantize8StochasticGo(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64) (amax float32) {
-	var buffer [256]float32
-	for at := 0; at < len(src); at += len(buffer) {
-		x := decode16(&buffer, src[at:], from, scaleInv)
-		amax = MaxAmax(amax, Quantize8Stochastic(dst[at:][:len(x)], x, to, scale, key, index+uint64(at), false))
+	for len(src) > 0 {
+		var buffer [256]float32
+		x := decode16(&buffer, src, from, scaleInv)
+		amax = MaxAmax(amax, Quantize8Stochastic(dst[:len(x)], x, to, scale, key, index, false))
+		dst, src, index = dst[len(x):], src[len(x):], index+uint64(len(x))
 	}
 	return amax
 }
