@@ -18,7 +18,11 @@
 #define ORDER   Z16
 #define GATHER  Z17
 #define SIGNS   Z18
-#define INVERSE Z19 // of the scale of F16
+
+// F16: the inverse of the scale times 2^112, and factors of its halves.
+#define INVERSE Z19
+#define LOWER13 Z15
+#define UPPER13 Z27
 
 // Rounding to nearest.
 #define LIMIT    Z20
@@ -195,7 +199,7 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 // Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
 // is cleared, and of the lower one, once it is moved up. Signs and maxima are those
 // of sixteen bits.
-#define NEAREST_BF16(at, x, lower, upper, t) \
+#define PAIRS_BF16(at, x, lower, upper) \
 	VMOVDQU64 at(SI), x \
 	PREFETCH(at) \
 	VPANDD    ABS, x, upper \
@@ -203,10 +207,42 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VPSLLD    $16, upper, lower \
 	VPANDD    UPPER, upper, upper \
 	VMULPS    SCALE, lower, lower \
-	VMULPS    SCALE, upper, upper \
+	VMULPS    SCALE, upper, upper
+
+// A magnitude of F16, thirteen bits up, is a float32 2^112 times too small, a subnormal
+// one too; INVERSE makes up for that. The largest is that of the largest code, for the
+// factor is positive.
+#define PAIRS_F16(at, x, lower, upper) \
+	VMOVDQU64 at(SI), x \
+	PREFETCH(at) \
+	VPANDD    ABS, x, upper \
+	VPMAXUW   upper, TOP, TOP \
+	VPMADDWD  LOWER13, upper, lower \
+	VPMADDWD  UPPER13, upper, upper \
+	VMULPS    INVERSE, lower, lower \
+	VMULPS    INVERSE, upper, upper \
+	VMULPS    SCALE, lower, lower \
+	VMULPS    SCALE, upper, upper
+
+#define BEGIN_F16(scaleInv) \
+	MOVL         $0x77800000, AX \
+	VPBROADCASTD AX, INVERSE \
+	VMULPS.BCST  scaleInv, INVERSE, INVERSE \
+	MOVL         $0x2000, AX \
+	VPBROADCASTD AX, LOWER13 \
+	VPSLLD       $16, LOWER13, UPPER13
+
+#define RETURN_F16(scaleInv, amax) \
+	FOLD_TOP_WORDS \
+	VCVTPH2PS X0, X0 \
+	VMULSS    scaleInv, X0, X0 \
+	RETURN(amax)
+
+#define NEAREST_PAIRS(pairs, at, x, lower, upper, t) \
+	pairs(at, x, lower, upper) \
 	NEAREST(lower, t) \
 	NEAREST(upper, t) \
-	VPSLLD    $16, upper, upper \
+	VPSLLD     $16, upper, upper \
 	VPTERNLOGD $0xe4, WORD0, upper, lower
 
 // SIGNED_WORDS is SIGNED for the elements Z0 and Z1.
@@ -216,6 +252,13 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
 	VPERMQ     Z4, ORDER, Z4
 
+#define NEAREST_WORDS(pairs) \
+	NEAREST_PAIRS(pairs, 0, Z0, Z4, Z5, Z8) \
+	NEAREST_PAIRS(pairs, 64, Z1, Z6, Z7, Z9) \
+	VPSLLD     $8, Z6, Z6 \
+	VPTERNLOGD $0xe4, BYTE0, Z6, Z4 \
+	SIGNED_WORDS
+
 // func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, stream bool) (amax float32)
 TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
 	BEGIN_NEAREST(0x7fff7fff)
@@ -224,11 +267,7 @@ TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
 	PCALIGN $32
 
 loop:
-	NEAREST_BF16(0, Z0, Z4, Z5, Z8)
-	NEAREST_BF16(64, Z1, Z6, Z7, Z9)
-	VPSLLD     $8, Z6, Z6
-	VPTERNLOGD $0xe4, BYTE0, Z6, Z4
-	SIGNED_WORDS
+	NEAREST_WORDS(PAIRS_BF16)
 	END(2)
 	FOLD_TOP_WORDS
 	VPSLLD     $16, X0, X0
@@ -249,55 +288,19 @@ DATA halves<>+48(SB)/8, $5
 DATA halves<>+56(SB)/8, $7
 GLOBL halves<>(SB), RODATA|NOPTR, $64
 
-// The largest magnitude of F16 is that of the largest code, for the factor is
-// positive.
-#define TOP_F16(at, t) \
-	PREFETCH(at) \
-	VPANDD  at(SI), UPPER, t \
-	VPMAXUW t, TOP, TOP
-
-#define BEGIN_F16(scaleInv) \
-	VBROADCASTSS scaleInv, INVERSE \
-	MOVL         $0x7fff7fff, AX \
-	VPBROADCASTD AX, UPPER
-
-#define SCALED_F16(at, x, code) \
-	VCVTPH2PS at(SI), x \
-	VMULPS    INVERSE, x, x \
-	VMULPS    SCALE, x, code \
-	VPANDD    ABS, code, code
-
-#define NEAREST_F16(at, x, code, t) \
-	SCALED_F16(at, x, code) \
-	NEAREST(code, t)
-
-#define RETURN_F16(scaleInv, amax) \
-	FOLD_TOP_WORDS \
-	VCVTPH2PS X0, X0 \
-	VMULSS    scaleInv, X0, X0 \
-	RETURN(amax)
-
 // func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
 TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-52
-	BEGIN_NEAREST(0x7fffffff)
+	BEGIN_NEAREST(0x7fff7fff)
 	BEGIN_F16(scaleInv+36(FP))
-	ORDERS(lowBytes<>(SB), quarters<>(SB))
+	ORDERS(evenBytes<>(SB), halves<>(SB))
 	MOVBLZX stream+40(FP), R9
 	PCALIGN $32
 
 loop:
-	TOP_F16(0, Z8)
-	TOP_F16(64, Z9)
-	NEAREST_F16(0, Z0, Z4, Z8)
-	NEAREST_F16(32, Z1, Z5, Z9)
-	NEAREST_F16(64, Z2, Z6, Z10)
-	NEAREST_F16(96, Z3, Z7, Z11)
-	MERGE_LOW
-	SIGNED
+	NEAREST_WORDS(PAIRS_F16)
 	END(2)
 	RETURN_F16(scaleInv+36(FP), amax+48(FP))
 	STREAMED
-
 
 // RANDOM makes w the next words of Random. WEYL is their numbers.
 #define RANDOM(w, t) \
@@ -402,35 +405,30 @@ loop:
 	RETURN(amax+48(FP))
 	STREAMED
 
-#define RANDOM_BF16(at, x, even, odd, w, t) \
-	VMOVDQU64 at(SI), x \
-	PREFETCH(at) \
-	VPANDD    ABS, x, odd \
-	VPMAXUW   odd, TOP, TOP \
-	VPSLLD    $16, odd, even \
-	VPANDD    UPPER, odd, odd \
-	VMULPS    SCALE, even, even \
-	VMULPS    SCALE, odd, odd \
+#define STOCHASTIC_PAIRS(pairs, at, x, even, odd, w, t) \
+	RANDOM(w, t) \
+	pairs(at, x, even, odd) \
 	STOCHASTIC(odd, even, w, t)
+
+#define STOCHASTIC_WORDS(pairs) \
+	STOCHASTIC_PAIRS(pairs, 0, Z0, Z5, Z4, Z8, Z10) \
+	STOCHASTIC_PAIRS(pairs, 64, Z1, Z7, Z6, Z9, Z11) \
+	MERGE_TOP \
+	VPSHUFB         topPairs<>(SB), Z4, Z4 \
+	VPACKSSWB       Z1, Z0, Z0 \
+	VPTERNLOGD.BCST $0xd8, words<>+0(SB), Z0, Z4 \
+	VMOVDQU64       halves<>(SB), Z8 \
+	VPERMQ          Z4, Z8, Z4
 
 // func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
 TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN(0x7fff7fff)
-	BEGIN_RANDOM(inOrder<>(SB), bitsBF16<>, first+36(FP), key+40(FP))
+	BEGIN_RANDOM(inOrder<>(SB), bitsWords<>, first+36(FP), key+40(FP))
 	MOVBLZX stream+44(FP), R9
 	PCALIGN $32
 
 loop:
-	RANDOM(Z8, Z10)
-	RANDOM_BF16(0, Z0, Z5, Z4, Z8, Z10)
-	RANDOM(Z9, Z11)
-	RANDOM_BF16(64, Z1, Z7, Z6, Z9, Z11)
-	MERGE_TOP
-	VPSHUFB         topPairs<>(SB), Z4, Z4
-	VPACKSSWB       Z1, Z0, Z0
-	VPTERNLOGD.BCST $0xd8, words<>+0(SB), Z0, Z4
-	VMOVDQU64       halves<>(SB), Z8
-	VPERMQ          Z4, Z8, Z4
+	STOCHASTIC_WORDS(PAIRS_BF16)
 	END(2)
 	FOLD_TOP_WORDS
 	VPSLLD          $16, X0, X0
@@ -439,25 +437,14 @@ loop:
 
 // func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32, stream bool) (amax float32)
 TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
-	BEGIN(0x7fffffff)
+	BEGIN(0x7fff7fff)
 	BEGIN_F16(scaleInv+36(FP))
-	BEGIN_RANDOM(·lanes(SB), bits<>, first+40(FP), key+44(FP))
+	BEGIN_RANDOM(inOrder<>(SB), bitsWords<>, first+40(FP), key+44(FP))
 	MOVBLZX stream+48(FP), R9
 	PCALIGN $32
 
 loop:
-	RANDOM(Z8, Z10)
-	TOP_F16(0, Z10)
-	SCALED_F16(0, Z0, Z4)
-	SCALED_F16(32, Z1, Z5)
-	STOCHASTIC(Z4, Z5, Z8, Z10)
-	RANDOM(Z9, Z11)
-	TOP_F16(64, Z11)
-	SCALED_F16(64, Z2, Z6)
-	SCALED_F16(96, Z3, Z7)
-	STOCHASTIC(Z6, Z7, Z9, Z11)
-	MERGE_TOP
-	SIGNED_RANDOM
+	STOCHASTIC_WORDS(PAIRS_F16)
 	END(2)
 	RETURN_F16(scaleInv+36(FP), amax+56(FP))
 	STREAMED
@@ -474,11 +461,11 @@ DATA bits<>+16(SB)/8, $0x80800b0a80800908
 DATA bits<>+24(SB)/8, $0x80800f0e80800d0c
 GLOBL bits<>(SB), RODATA|NOPTR, $32
 
-DATA bitsBF16<>+0(SB)/8, $0x8007068080030280
-DATA bitsBF16<>+8(SB)/8, $0x800f0e80800b0a80
-DATA bitsBF16<>+16(SB)/8, $0x8080050480800100
-DATA bitsBF16<>+24(SB)/8, $0x80800d0c80800908
-GLOBL bitsBF16<>(SB), RODATA|NOPTR, $32
+DATA bitsWords<>+0(SB)/8, $0x8007068080030280
+DATA bitsWords<>+8(SB)/8, $0x800f0e80800b0a80
+DATA bitsWords<>+16(SB)/8, $0x8080050480800100
+DATA bitsWords<>+24(SB)/8, $0x80800d0c80800908
+GLOBL bitsWords<>(SB), RODATA|NOPTR, $32
 
 // What MERGE_TOP makes, in the order of the packed elements.
 DATA topBytes<>+0(SB)/8, $0x0e0a06020f0b0703
