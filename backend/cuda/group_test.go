@@ -299,7 +299,7 @@ func TestRankThatLeaves(t *testing.T) {
 		"cancelled": func(p *pair) error {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
-			if err := p.run[0].Run(ctx); err != context.Canceled {
+			if err := p.run[0].Run(ctx); !errors.Is(err, context.Canceled) {
 				return err
 			}
 			return nil
@@ -307,7 +307,7 @@ func TestRankThatLeaves(t *testing.T) {
 		"observed": func(p *pair) error {
 			stop := errors.New("enough")
 			err := p.run[0].RunObserved(context.Background(), func(*backend.Node, backend.Memory) error { return stop })
-			if err != stop {
+			if !errors.Is(err, stop) {
 				return err
 			}
 			return nil

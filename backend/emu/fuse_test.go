@@ -23,12 +23,12 @@ var sums = []arith.Sum{
 	{Group: 5, Bits: 20, Kept: 17, LeastE4M3: -7, LeastE5M2: -15},
 }
 
-// codesOf fills a matrix with codes of finite numbers: any, or of normal noise.
-func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, any bool) matrix {
+// codesOf fills a matrix with codes of finite numbers: of all, or of normal noise.
+func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, all bool) matrix {
 	m := newMatrix(d, rows, cols, cols+3)
 	for i := range m.u8 {
 		code := uint8(r.Uint32())
-		if !any {
+		if !all {
 			code = uint8(d.Nearest(float32(r.NormFloat64()), fp8.Saturate))
 		}
 		if v := float64(d.Float32(uint32(code))); math.IsNaN(v) || math.IsInf(v, 0) {

@@ -156,10 +156,10 @@ func exchange[T any](ctx context.Context, g *group, rank, other int, from <-chan
 		return got, nil
 	default:
 	}
-	switch err {
-	case errClosed:
+	switch {
+	case errors.Is(err, errClosed):
 		return got, g.ended
-	case errLate:
+	case errors.Is(err, errLate):
 		g.end(g.absent(rank, other))
 		return got, g.ended
 	}

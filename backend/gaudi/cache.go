@@ -24,7 +24,7 @@ func (b *builder) cachedAttention(o *backend.Attention) error {
 	// the sum, whatever the maximum makes of it.
 	top := b.maximum(b.where(visible, scores, b.constant(-math.MaxFloat32)), 0)
 	e := b.where(visible, b.exp(b.sub(scores, top)), b.constant(0))
-	sum := b.sum(e, 0)
+	sum := b.sum(e)
 	p := b.cast(b.mul(e, b.div(b.constant(1), sum)), h.typ)
 	b.store(o.Out, h.joined(b, b.batchGemm(p, v, false, libsynapse.F32, q.sizes)))
 	if o.LSE != nil {
@@ -67,7 +67,7 @@ func (b *builder) cacheWrite(o *backend.CacheWrite) error {
 	from := b.sub(b.counting(int(rows), 1, rows, 1), b.position(o.Control)) // the row of X
 	inside := b.min(b.max(from, b.constant(0)), b.constant(float32(n-1)))
 	if n > 1 { // else it repeats
-		x = b.gather(x, 1, b.reshape(b.cast(inside, libsynapse.I32), rows))
+		x = b.gather(x, b.reshape(b.cast(inside, libsynapse.I32), rows))
 	}
 	b.out(o.Cache, b.where(b.equal(from, inside), x, cache))
 	return nil

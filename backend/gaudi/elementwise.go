@@ -114,8 +114,8 @@ func (b *builder) castRounded(x value, to libsynapse.DataType, r libsynapse.Roun
 	return b.node("cast_"+x.typ.String()+"_to_"+to.String(), libsynapse.CastParams(r), to, x.sizes, x)
 }
 
-// sum adds up along a dimension, which stays with the size 1.
-func (b *builder) sum(x value, dim int) value { return b.reduce("reduce_sum", x, dim) }
+// sum adds up along the first dimension, which stays with the size 1.
+func (b *builder) sum(x value) value { return b.reduce("reduce_sum", x, 0) }
 
 // maximum is the largest element along a dimension; it says nothing about NaN.
 func (b *builder) maximum(x value, dim int) value { return b.reduce("reduce_max", x, dim) }

@@ -10,9 +10,10 @@ func (b *builder) indexes(t *backend.Tensor) value {
 	return b.reshape(b.in(t), uint64(t.Elems()))
 }
 
-// gather is the elements of v along a dimension that a list of I32 indexes names;
-// operands and axis as PyTorch's bridge has them (GatherOperator).
-func (b *builder) gather(v value, dim int, list value) value {
+// gather is the elements of v along its second dimension that a list of I32 indexes
+// names; operands and axis as PyTorch's bridge has them (GatherOperator).
+func (b *builder) gather(v, list value) value {
+	const dim = 1
 	sizes := append([]uint64{}, v.sizes...)
 	sizes[dim] = list.elems()
 	return b.node("gather_fwd_"+v.typ.String(), libsynapse.GatherParams(dim), v.typ, sizes, v, list)
@@ -20,7 +21,7 @@ func (b *builder) gather(v value, dim int, list value) value {
 
 func (b *builder) embed(o *backend.Embed) error {
 	table := b.reshape(b.in(o.Table), uint64(o.Table.Cols()), uint64(o.Table.Rows()))
-	b.store(o.Out, b.gather(table, 1, b.indexes(o.IDs)))
+	b.store(o.Out, b.gather(table, b.indexes(o.IDs)))
 	return nil
 }
 

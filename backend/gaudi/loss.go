@@ -30,8 +30,8 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	top := b.maximum(valid(x, b.constant(-math.MaxFloat32)), 0)
 	shifted := b.sub(x, top)
 	e := valid(b.exp(shifted), zero)
-	sum := b.sum(e, 0)
-	loss := b.sub(b.log(sum), b.sum(b.where(chosen, shifted, zero), 0))
+	sum := b.sum(e)
+	loss := b.sub(b.log(sum), b.sum(b.where(chosen, shifted, zero)))
 	b.out(o.Loss, b.where(ignored, zero, loss))
 	if o.DLogits == nil {
 		return nil

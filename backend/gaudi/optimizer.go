@@ -137,7 +137,7 @@ func (b *builder) complements(t value, betas ...float64) value {
 	}
 	digit := b.digits(b.cast(t, libsynapse.F32))
 	chosen := b.equal(b.counting(digitBase, digitBase, 1, 1), digit) // {digitBase, 1, digits}
-	found := b.sum(b.where(chosen, b.table(table, digitBase, n, digits), b.constant(0)), 0)
+	found := b.sum(b.where(chosen, b.table(table, digitBase, n, digits), b.constant(0)))
 
 	u := b.slice(found, 2, 0, 1)
 	for d := uint64(1); d < digits; d++ {

@@ -63,8 +63,10 @@ const edge = 16
 func productOf(a, b libsynapse.DataType) *libsynapse.Graph {
 	square, one := []uint64{edge, edge}, []uint64{1}
 	g := &libsynapse.Graph{Tensors: []libsynapse.Tensor{
-		{Name: "a", Type: a, Sizes: square}, {Name: "b", Type: b, Sizes: square},
-		{Name: "scale of a", Type: libsynapse.F32, Sizes: one}, {Name: "scale of b", Type: libsynapse.F32, Sizes: one},
+		{Name: "a", Type: a, Sizes: square},
+		{Name: "b", Type: b, Sizes: square},
+		{Name: "scale of a", Type: libsynapse.F32, Sizes: one},
+		{Name: "scale of b", Type: libsynapse.F32, Sizes: one},
 		{Name: "out", Type: libsynapse.F32, Sizes: square},
 	}}
 	for i := range g.Tensors {

@@ -73,7 +73,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 func (b *builder) rowCosine(o *backend.RowCosine) error {
 	rows, cols := uint64(o.A.Rows()), uint64(o.A.Cols())
 	x, y := b.reshape(b.f32(o.A), cols, rows), b.reshape(b.f32(o.B), cols, rows)
-	dot := func(u, v value) value { return b.sum(b.mul(u, v), 0) } // {1, rows}
+	dot := func(u, v value) value { return b.sum(b.mul(u, v)) } // {1, rows}
 	xx, yy := b.sqrt(dot(x, x)), b.sqrt(dot(y, y))
 	product := b.mul(xx, yy)
 	zero := b.constant(0)

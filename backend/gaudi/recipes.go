@@ -69,7 +69,7 @@ func (c *cache) keep(key string, save func(path string) error) {
 	if err != nil {
 		return
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // where it was not renamed
 	if f.Close() != nil || save(f.Name()) != nil {
 		return
 	}

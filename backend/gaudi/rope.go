@@ -94,8 +94,8 @@ func (b *builder) start(o *backend.Rope) rotation {
 		list := b.slice(index, 0, uint64(d), uint64(d+1))
 		table := b.rotations(o, digitBase, unit, size, digitBase)
 		found := rotation{
-			b.reshape(b.gather(table.cos, 1, list), size, 1, 1, 1),
-			b.reshape(b.gather(table.sin, 1, list), size, 1, 1, 1),
+			b.reshape(b.gather(table.cos, list), size, 1, 1, 1),
+			b.reshape(b.gather(table.sin, list), size, 1, 1, 1),
 		}
 		if d > 0 {
 			found = b.turn(r, found)

@@ -84,12 +84,12 @@ func (b *builder) set(flag *backend.Tensor) value {
 	return b.greater(b.cast(b.in(flag), libsynapse.F32), b.constant(0))
 }
 
-// unless is new, or old where an optional flag is set.
-func (b *builder) unless(flag *backend.Tensor, old, new value) value {
+// unless is fresh, or old where an optional flag is set.
+func (b *builder) unless(flag *backend.Tensor, old, fresh value) value {
 	if flag == nil {
-		return new
+		return fresh
 	}
-	return b.where(b.set(flag), old, new)
+	return b.where(b.set(flag), old, fresh)
 }
 
 // vector is an operand of n F32 numbers as {n, 1}, n being 1 too.

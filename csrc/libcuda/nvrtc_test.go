@@ -34,8 +34,13 @@ func TestCompilerKnowsDevices(t *testing.T) {
 		major, minor int
 		known        bool
 	}{
-		{"120", 9, 0, true}, {"120", 10, 0, true}, {"90", 9, 0, true}, {"90", 8, 9, true},
-		{"90", 10, 0, false}, {"120", 10, 3, false}, {"0", 9, 0, false},
+		{"120", 9, 0, true},
+		{"120", 10, 0, true},
+		{"90", 9, 0, true},
+		{"90", 8, 9, true},
+		{"90", 10, 0, false},
+		{"120", 10, 3, false},
+		{"0", 9, 0, false},
 	} {
 		standin.Set(t, "STANDIN_NVRTC", want.newest)
 		known, err := c.Compiles(GPU{Major: want.major, Minor: want.minor})

@@ -53,6 +53,6 @@ func (c cache) store(name string, from [sha256.Size]byte, code []byte) {
 	}
 	_, err = f.Write(append(sum(from[:], code), code...))
 	if f.Close() != nil || err != nil || os.Rename(f.Name(), filepath.Join(c.dir, name)) != nil {
-		os.Remove(f.Name())
+		_ = os.Remove(f.Name()) // the next process tries again
 	}
 }

@@ -46,7 +46,7 @@ func TestElementwise(t *testing.T) {
 			g.run()
 			in := g.floatsOf(x)
 			for i, got := range g.floatsOf(out) {
-				close(t, f(float64(in[i])), float64(got), bits, fmt.Sprint(name, " of ", in[i]))
+				within(t, f(float64(in[i])), float64(got), bits, fmt.Sprint(name, " of ", in[i]))
 			}
 		}
 	}
@@ -67,7 +67,7 @@ func TestElementwise(t *testing.T) {
 		g.run()
 		for i, got := range g.floatsOf(out) {
 			a, b := column[i%len(values)], column[i/len(values)]
-			close(t, float64(float32(f(float64(a), float64(b)))), float64(got), 0x1p-20, fmt.Sprint(name, " of ", a, " and ", b))
+			within(t, float64(float32(f(float64(a), float64(b)))), float64(got), 0x1p-20, fmt.Sprint(name, " of ", a, " and ", b))
 		}
 	}
 }
@@ -86,8 +86,8 @@ func given(g *graph, typ uint32, values []float64) *tensor {
 	return g.floats(in, uint64(len(in)))
 }
 
-// close compares numbers by a relative error.
-func close(t *testing.T, want, got, bits float64, what string) {
+// within compares numbers by a relative error.
+func within(t *testing.T, want, got, bits float64, what string) {
 	t.Helper()
 	switch {
 	case math.IsNaN(want):
@@ -138,14 +138,14 @@ func TestMaximaOfNaN(t *testing.T) {
 		values := []float64{1, nan, 2}
 		in := func(g *graph) []*tensor { return []*tensor{given(g, typeF32, values)} }
 		got := one(s, gaudi2, "reduce_max_multi_dim_fwd_f32", reduction(0, false), typeF32, []uint64{1}, in)
-		close(t, c.want, float64(floatsFrom(got, typeF32)[0]), 0, "reduce_max")
+		within(t, c.want, float64(floatsFrom(got, typeF32)[0]), 0, "reduce_max")
 		got = one(s, gaudi2, "max_fwd_f32", nil, typeF32, []uint64{3}, func(g *graph) []*tensor { return append(in(g), g.floats([]float32{2}, 1)) })
-		close(t, c.want, float64(floatsFrom(got, typeF32)[1]), 0, "max")
+		within(t, c.want, float64(floatsFrom(got, typeF32)[1]), 0, "max")
 		g := s.graph(gaudi2)
 		amax := g.out(typeF32, 1)
 		g.add("convert_to_fp8_f32", castParams(0), []*tensor{g.out(typeE5M2, 3), amax}, in(g)...)
 		g.run()
-		close(t, c.want, float64(g.floatsOf(amax)[0]), 0, "amax")
+		within(t, c.want, float64(g.floatsOf(amax)[0]), 0, "amax")
 	}
 }
 
@@ -243,7 +243,7 @@ func TestEveryCodeOfFP8(t *testing.T) {
 				}), typeF32)
 				for i := range all {
 					want := formatOf(typ, model).Float32(uint32(i)) * factor
-					close(t, float64(want), float64(got[i]), 0, fmt.Sprintf("%s of %02x", guid, i))
+					within(t, float64(want), float64(got[i]), 0, fmt.Sprintf("%s of %02x", guid, i))
 				}
 			}
 		}

@@ -25,7 +25,7 @@ func TestExp(t *testing.T) {
 		x := math.Float32frombits(bits)
 		want := math.Exp(float64(x))
 		got := exp(x)
-		fine := true
+		var fine bool
 		switch {
 		case want > math.MaxFloat32: // rounding may still reach the largest finite number
 			fine = got > math.MaxFloat32*0.999999

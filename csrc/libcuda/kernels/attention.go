@@ -98,7 +98,8 @@ func (s AttentionShape) fast(name, source string, heads, rows, block, threads, o
 	result := block*(s.HeadDim+4)*4 + tileRows*(s.HeadDim+1)*4
 	return Kernel{
 		fmt.Sprintf("%s_%d", name, s.HeadDim), source,
-		[3]int{s.Batch * heads, parts(rows, block), 1}, threads, max(operands, result),
+		[3]int{s.Batch * heads, parts(rows, block), 1},
+		threads, max(operands, result),
 	}
 }
 

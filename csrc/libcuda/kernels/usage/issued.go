@@ -68,7 +68,7 @@ var none = make([]uint64, kernels.TensorWords)
 
 // casts are those of one result: FP8 with one scale and an amax, a format that comes
 // again transposed; BF16 as it is.
-func (m *image) casts(rows, cols int, flags kernels.Flag, formats ...kernels.Format) []uint64 {
+func (m *image) casts(cols int, flags kernels.Flag, formats ...kernels.Format) []uint64 {
 	words := make([]uint64, kernels.CastsWords)
 	words[0], words[1] = uint64(len(formats)), m.filled(1)
 	scale, amax := m.filled(one[kernels.F32]), m.filled(0)
@@ -80,7 +80,7 @@ func (m *image) casts(rows, cols int, flags kernels.Flag, formats ...kernels.For
 			c[3], c[4], c[5], c[6] = scale, amax, uint64(flags), 1
 		}
 		if f == before {
-			c[1] = uint64(rows)
+			c[1] = tall
 			c[4] = 0
 			c[5] |= uint64(kernels.Transpose)
 		}
@@ -112,36 +112,36 @@ func paths() []path {
 	}
 	return []path{
 		tiles("quantize", "FP16 to E4M3, both", "quantize.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(f16, n, true), none, none, m.casts(tall, n, 0, e4, e4), words(tall, n, 0))
+			return join(m.tensor(f16, n, true), none, none, m.casts(n, 0, e4, e4), words(tall, n, 0))
 		}),
 		tiles("quantize", "the same, factor of columns", "quantize.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(f16, n, true), none, m.vector(f32), m.casts(tall, n, 0, e4, e4), words(tall, n, 0))
+			return join(m.tensor(f16, n, true), none, m.vector(f32), m.casts(n, 0, e4, e4), words(tall, n, 0))
 		}),
 		tiles("quantize", "BF16 to E4M3", "quantize.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), none, none, m.casts(tall, n, 0, e4), words(tall, n, 0))
+			return join(m.tensor(bf, n, false), none, none, m.casts(n, 0, e4), words(tall, n, 0))
 		}),
 		tiles("rms_norm", "BF16 to E4M3, both", "norm.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), m.vector(f32), m.casts(tall, n, 0, e4, e4), m.vector(f32), words(tall, n, 0, 0))
+			return join(m.tensor(bf, n, false), m.vector(f32), m.casts(n, 0, e4, e4), m.vector(f32), words(tall, n, 0, 0))
 		}),
 		tiles("rms_norm_grad", "FP32, BF16 twice, to E5M2 both, BF16", "norm.cu", func(m *image, n int) []uint64 {
 			return join(m.tensor(f32, n, false), m.tensor(bf, n, false), m.vector(f32), m.vector(f32), m.tensor(bf, n, false),
-				m.casts(tall, n, random, e5, e5, bf), m.vector(f32), words(tall, n, 1), []uint64{m.filled(0)})
+				m.casts(n, random, e5, e5, bf), m.vector(f32), words(tall, n, 1), []uint64{m.filled(0)})
 		}),
 		tiles("rope", "BF16", "rope.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), m.vector(kernels.I32), m.casts(tall, n, 0, bf), words(tall, n, tall, 128), words(0, 0, 0))
+			return join(m.tensor(bf, n, false), m.vector(kernels.I32), m.casts(n, 0, bf), words(tall, n, tall, 128), words(0, 0, 0))
 		}),
 		tiles("rope", "back, BF16 to E5M2, both", "rope.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), m.vector(kernels.I32), m.casts(tall, n, random, e5, e5), words(tall, n, tall, 128), words(0, 1, 0))
+			return join(m.tensor(bf, n, false), m.vector(kernels.I32), m.casts(n, random, e5, e5), words(tall, n, tall, 128), words(0, 1, 0))
 		}),
 		tiles("swiglu", "BF16 to E4M3, both", "mlp.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), m.tensor(bf, n, false), m.vector(f32), none, m.casts(tall, n, 0, e4, e4), words(tall, n, 0, 0, 0))
+			return join(m.tensor(bf, n, false), m.tensor(bf, n, false), m.vector(f32), none, m.casts(n, 0, e4, e4), words(tall, n, 0, 0, 0))
 		}),
 		tiles("swiglu_grad", "to E5M2 twice, both, stochastic", "mlp.cu", func(m *image, n int) []uint64 {
 			return join(m.tensor(bf, n, false), m.tensor(bf, n, false), m.tensor(bf, n, false), m.vector(f32), none,
-				m.casts(tall, n, random, e5, e5), m.casts(tall, n, random, e5, e5), words(tall, n, 0))
+				m.casts(n, random, e5, e5), m.casts(n, random, e5, e5), words(tall, n, 0))
 		}),
 		tiles("add", "BF16", "elementwise.cu", func(m *image, n int) []uint64 {
-			return join(m.tensor(bf, n, false), m.tensor(bf, n, false), m.casts(tall, n, 0, bf), words(tall, n, 0))
+			return join(m.tensor(bf, n, false), m.tensor(bf, n, false), m.casts(n, 0, bf), words(tall, n, 0))
 		}),
 		{"amax_columns", "FP16", "quantize.cu", 512, func(m *image, n int) []uint64 {
 			return join(m.tensor(f16, 256, true), m.vector(f32), words(256, n/256), []uint64{m.filled(0)})
