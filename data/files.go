@@ -119,12 +119,18 @@ func findAll(paths []string) ([]*file, error) {
 		case err != nil:
 			return nil, unreadable(p, err)
 		case stat.IsDir():
-			found, err := find(os.DirFS(p), p, plainName)
+			fsys := os.DirFS(p)
+			if holdsRun(fsys, ".") {
+				return nil, fmt.Errorf("data: the folder %q is that of a run, whose files change: keep runs beside the text, or in a folder of their own in it", p)
+			}
+			found, err := find(fsys, p, func(name string, dir bool) bool {
+				return plainName(name, dir) && !(dir && holdsRun(fsys, name))
+			})
 			if err != nil {
 				return nil, err
 			}
 			if len(found) == 0 {
-				return nil, fmt.Errorf("data: the folder %q holds no file to read: hidden names, empty files and linked folders do not count", p)
+				return nil, fmt.Errorf("data: the folder %q holds no file to read: hidden names, empty files, linked folders and those of runs do not count", p)
 			}
 			files = append(files, found...)
 		case !stat.Mode().IsRegular():
@@ -195,6 +201,18 @@ func find(fsys fs.FS, from string, keep func(path string, dir bool) bool) ([]*fi
 
 // plainName accepts names that do not begin with a dot.
 func plainName(p string, _ bool) bool { return !strings.HasPrefix(path.Base(p), ".") }
+
+// holdsRun reports whether a folder is that of a run, by what every run has there from its
+// first moment on. Its files are no text: they change with every step, and a corpus that
+// had them would be another one when the run goes on.
+func holdsRun(fsys fs.FS, dir string) bool {
+	for _, name := range []string{".lock", "config.toml"} {
+		if stat, err := fs.Stat(fsys, path.Join(dir, name)); err != nil || !stat.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
 
 // unreadable words an operating system's error, without the path that the
 // system repeats.

@@ -118,3 +118,25 @@ func TestPathsAreAbsolute(t *testing.T) {
 	require.Empty(t, c.Data.Paths)
 	require.Empty(t, c.Model.Init)
 }
+
+// A run may lie in the folder of its text: its files are none of it.
+func TestRunAmongItsText(t *testing.T) {
+	c := tinyConfig(t)
+	alone, among := filepath.Join(t.TempDir(), "run"), filepath.Join(filepath.Dir(c.Data.Paths[0]), "runs", "one")
+	c.Data.Paths = []string{filepath.Dir(c.Data.Paths[0])}
+	train := func(dir string, steps int) *Run {
+		c.Train.Steps = steps
+		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: "emu", Threads: 1})
+		require.NoError(t, err)
+		require.NoError(t, r.Train(t.Context(), func(Progress) {}))
+		require.NoError(t, r.Close())
+		return r
+	}
+	want := train(alone, 4).Corpus.Info
+	require.Equal(t, want.SHA256, train(among, 2).Corpus.Info.SHA256)
+	require.Equal(t, want.SHA256, train(among, 4).Corpus.Info.SHA256, "resumed")
+
+	c.Data.Paths = []string{among}
+	_, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1})
+	require.ErrorContains(t, err, "is that of a run")
+}
