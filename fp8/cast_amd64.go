@@ -116,9 +116,6 @@ func unlessInfinite(n int, amax float32) (int, float32) {
 	return unlessNaN(n, amax)
 }
 
-// lifts reports whether scaleInv is usual with the factor of 2^112 that F16 needs.
-func lifts(scaleInv float32) bool { return scaleInv > 0 && scaleInv < 1<<16 }
-
 func amaxVectors(x []float32) (int, float32) {
 	n := inVectors(len(x))
 	switch {
@@ -163,7 +160,7 @@ func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, stream
 func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, stream bool) (int, float32) {
 	n, c := inVectors(len(src)), &castTable[to]
 	n &^= 31
-	if n == 0 || !usual(scale) || !lifts(scaleInv) || from == BF16 && scaleInv != 1 {
+	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
 	lines, amax, rest := inLines(n), float32(0), float32(0)
@@ -206,7 +203,7 @@ func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float
 // requantize8StochasticVectors takes BF16 only without a scale of its own.
 func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, stream bool) (int, float32) {
 	n, c := inRandomVectors(index, len(src)), &randomTable[to]
-	if scale *= c.lift; n == 0 || !usual(scale) || !lifts(scaleInv) || from == BF16 && scaleInv != 1 {
+	if scale *= c.lift; n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
 	first, key32 := firstWord(key, index/2)
