@@ -141,9 +141,11 @@ func TestBadFolders(t *testing.T) {
 	// A folder that was there stays as it was.
 	own := filepath.Join(dir, "own")
 	require.NoError(t, os.Mkdir(own, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(own, "notes"), nil, 0o600))
 	refused("too few", trainArgs(corpus(t, 20), own, 1)...)
-	require.Equal(t, []string{"notes"}, names(t, own))
+	require.Empty(t, names(t, own))
+	require.NoError(t, os.WriteFile(filepath.Join(own, "data.json"), nil, 0o600))
+	refused(`holds "data.json", which is no run's`, trainArgs(text, own, 1)...)
+	require.Equal(t, []string{"data.json"}, names(t, own))
 
 	if os.Getuid() > 0 { // root may write anywhere; Windows has no such number
 		require.NoError(t, os.Chmod(dir, 0o500))

@@ -24,7 +24,7 @@ import (
 
 type trainCmd struct {
 	Args        []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
-	Out         string   `placeholder:"DIR" help:"The run's folder; runs/<date>-<recipe> if not given."`
+	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless it goes on by --resume; runs/<date>-<recipe> if not given."`
 	Resume      bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
 	DryRun      bool     `help:"Print the resolved configuration and stop."`
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"octet/checkpoint"
 	"octet/data"
@@ -42,7 +43,7 @@ type Folder struct {
 // ErrHeld says that a folder for a new run holds one.
 var ErrHeld = errors.New("holds a run already")
 
-// Create makes a run folder, which must not hold a run yet, and writes the
+// Create makes a run folder, which must not hold anything yet, and writes the
 // resolved config into it.
 func Create(dir string, c train.Config) (*Folder, error) {
 	f := &Folder{Dir: dir, made: topmostMissing(dir)}
@@ -55,15 +56,36 @@ func Create(dir string, c train.Config) (*Folder, error) {
 		return nil, err
 	}
 	// Looked for under the lock: of two processes one makes the run.
-	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
-		if exists(f.path(name)) {
-			return nil, errors.Join(fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld), f.unlock())
-		}
+	if err := f.vacant(); errors.Is(err, ErrHeld) {
+		return nil, errors.Join(err, f.unlock())
+	} else if err != nil {
+		return nil, errors.Join(err, f.removeLock())
 	}
 	if err := f.writeConfig(c); err != nil {
 		return nil, errors.Join(err, f.Discard())
 	}
 	return f, nil
+}
+
+// vacant is an error if a run would lie among files that are not its own, which Discard
+// and a run's own records could not tell from them. Hidden ones do not count: the lock is
+// one, and file systems leave others.
+func (f *Folder) vacant() error {
+	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
+		if exists(f.path(name)) {
+			return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", f.Dir, ErrHeld)
+		}
+	}
+	entries, err := os.ReadDir(f.Dir)
+	if err != nil {
+		return fmt.Errorf("the run folder cannot be looked into: %w; name another one by --out", err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", f.Dir, e.Name())
+		}
+	}
+	return nil
 }
 
 // Resume locks an existing run folder, and frees what checkpoints take up there
@@ -154,13 +176,17 @@ func (f *Folder) Discard() (err error) {
 		}
 	}
 	// The lock is held to the end: another process may be waiting to make its run here.
-	if runtime.GOOS == "windows" { // which removes no file that is open
-		err = errors.Join(err, f.unlock(), disk.RemoveAll(f.path(lockFile)))
-	} else {
-		err = errors.Join(err, disk.RemoveAll(f.path(lockFile)), f.unlock())
-	}
+	err = errors.Join(err, f.removeLock())
 	f.removeMade()
 	return err
+}
+
+// removeLock unlocks the folder of no run.
+func (f *Folder) removeLock() error {
+	if runtime.GOOS == "windows" { // which removes no file that is open
+		return errors.Join(f.unlock(), disk.RemoveAll(f.path(lockFile)))
+	}
+	return errors.Join(disk.RemoveAll(f.path(lockFile)), f.unlock())
 }
 
 // removeMade removes the folders that this process made, from the inside out.

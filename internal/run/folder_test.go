@@ -97,6 +97,29 @@ func TestCreateHeldFolder(t *testing.T) {
 	}
 }
 
+// A folder of somebody's files is not for a run, and stays as it is; what is hidden is
+// nobody's, a lock that was left among it.
+func TestCreateAmongFiles(t *testing.T) {
+	for _, name := range []string{"notes.txt", dataFile, logFile, "folder"} {
+		dir := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
+		_, err := Create(dir, train.Default())
+		require.ErrorContains(t, err, "holds \""+name+"\", which is no run's")
+		require.NotErrorIs(t, err, ErrHeld)
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+	}
+	dir := t.TempDir()
+	for _, name := range []string{lockFile, ".DS_Store", ".config.toml.partial"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	f, err := Create(dir, train.Default())
+	require.NoError(t, err)
+	require.NoError(t, f.Discard())
+	require.FileExists(t, filepath.Join(dir, ".DS_Store"))
+}
+
 // A run's paths mean the same from any folder.
 func TestPathsAreAbsolute(t *testing.T) {
 	home := t.TempDir()
