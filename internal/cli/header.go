@@ -53,7 +53,7 @@ func printHeader(w io.Writer, r *run.Run) error {
 	if r.Note != "" {
 		line("corpus", "%s", r.Note)
 	}
-	line("data", "%s tokens to train on, %s to validate", writers.Count(info.TrainTokens), writers.Count(info.ValTokens))
+	line("data", "%s tokens to train on (%s), %s to validate", writers.Count(info.TrainTokens), passesText(r.Passes()), writers.Count(info.ValTokens))
 	switch info.LeftOut {
 	case 0:
 	case 1:
@@ -192,6 +192,17 @@ func totalOf(groups []train.Group) (total int64) {
 		total += g.N
 	}
 	return total
+}
+
+// passesText says how much of its text a run reads.
+func passesText(passes float64) string {
+	switch {
+	case passes < 1:
+		return fmt.Sprintf("%.2g%% read", 100*passes)
+	case passes < 10:
+		return fmt.Sprintf("read %.1f times", passes)
+	}
+	return fmt.Sprintf("read %.0f times", passes)
 }
 
 // lossText is a validation loss in the units that the vocabulary has.

@@ -46,6 +46,9 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	}
 	if last.Evaluated {
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
+		if err := printBest(t.out, r, last); err != nil {
+			return err
+		}
 	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
 	if _, _, ok := r.Corpus.Text(); ok {
@@ -59,6 +62,27 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		next = fmt.Sprintf("generate %s --prompt %s", shellQuote(r.Folder.Dir), doubleQuote(prompt))
 	}
 	fmt.Fprintf(t.out, "checkpoint  %s\nnext        %s %s\n", newest, shellQuote(t.name), next)
+	return nil
+}
+
+// overfit is how much of its best loss a run must have lost again for a hint: less than
+// a hundredth is what the order of the text may do.
+const overfit = 1.01
+
+// printBest says when the run was better than at its end, and why that may be.
+func printBest(w io.Writer, r *run.Run, last run.Progress) error {
+	best, err := r.BestSoFar()
+	if err != nil || best.Step == 0 || last.ValLoss <= best.Loss {
+		return err
+	}
+	kept := "is " + best.Checkpoint
+	if best.Checkpoint == "" {
+		kept = "is not kept: see checkpoint.every, keep_last"
+	}
+	fmt.Fprintf(w, "best        %.4f nats per token at step %d, whose checkpoint\n            %s\n", best.Loss, best.Step, kept)
+	if passes := r.Passes(); passes >= 2 && last.Loss < best.Loss && !(last.ValLoss < overfit*best.Loss) {
+		fmt.Fprintf(w, "hint        read %.0f times, the text is known by heart, with a loss of %.4f:\n            more text, or fewer --steps, would do better\n", passes, last.Loss)
+	}
 	return nil
 }
 

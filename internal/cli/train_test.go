@@ -72,7 +72,7 @@ func TestTrain(t *testing.T) {
 	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)( for about (\d+|a) \w+\. Ctrl-C saves\.|\. Ctrl-C saves\.\noctet: training will take about (\d+|a) \w+\.)\n`, stderr)
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
-		"\ndata        27,000 tokens to train on, 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
+		"\ndata        27,000 tokens to train on (5.9% read), 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
 		"FLOP/s (", "\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
 	} {
 		require.Contains(t, stderr, want)
@@ -89,6 +89,31 @@ $`, stdout)
 	// What it tells to type works.
 	out, _ := succeed(t, "generate", dir, "--prompt", "the fox", "--tokens", "5")
 	require.True(t, strings.HasPrefix(out, "the fox"))
+}
+
+// A run that was better than at its end says so, one that got better all the time does not.
+func TestTrainBest(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "text.txt") // whose end is like nothing before
+	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("01", 450)+strings.Repeat("ab", 50)), 0o600))
+	dir := filepath.Join(t.TempDir(), "run")
+	args := trainArgs(text, dir, 40, "train.eval_every=10", "checkpoint.every=10", "checkpoint.keep_last=4", "optimizer.lr=0.01")
+	out, stderr := succeed(t, args...)
+	require.Contains(t, stderr, "900 tokens to train on (read 2.8 times), 100 to validate\n")
+	best := filepath.Join(dir, "checkpoints", "step-00000010")
+	require.Regexp(t, `validation  .*
+best        \d\.\d{4} nats per token at step 10, whose checkpoint
+            is `+regexp.QuoteMeta(best)+`
+hint        read 3 times, the text is known by heart, with a loss of 0\.\d{4}:
+            more text, or fewer --steps, would do better
+`, out)
+
+	// Known after a resume, too, from the records; the checkpoint was not kept there.
+	out, _ = succeed(t, "train", "--resume", "--out", dir, "--steps", "60")
+	require.Contains(t, out, " at step 10, whose checkpoint\n            is not kept: see checkpoint.every, keep_last\nhint ")
+
+	out, _ = succeed(t, trainArgs(corpus(t, 20_000), filepath.Join(t.TempDir(), "run"), 20, "train.eval_every=10")...)
+	require.NotContains(t, out, "best")
+	require.NotContains(t, out, "hint")
 }
 
 // With --json standard output is one object, which agrees with the records.

@@ -179,6 +179,11 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// Passes is how often the whole run reads its text.
+func (r *Run) Passes() float64 {
+	return float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep()) / float64(r.Corpus.Info.TrainTokens)
+}
+
 // Usage is how the memory of the first device is used, where that is known.
 func (r *Run) Usage() (usage backend.Usage, ok bool) {
 	counted, ok := r.Devices[0].(backend.Counted)

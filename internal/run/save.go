@@ -8,6 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/checkpoint"
+	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -154,6 +155,28 @@ func (r *Run) NewestCheckpoint() (string, error) {
 		}
 	}
 	return "", checkpoint.ErrNone
+}
+
+// Best is where a run predicted its validation text best.
+type Best struct {
+	Step       int // 0: it was never evaluated
+	Loss       float64
+	Checkpoint string // of that step; empty if none is kept
+}
+
+// BestSoFar looks into the records, which know of the steps before a resume, too, and of
+// none that a rewind has undone.
+func (r *Run) BestSoFar() (b Best, err error) {
+	if b.Step, b.Loss, err = writers.LeastValLoss(r.Folder.path(metricsFile)); err != nil {
+		return b, err
+	}
+	list, err := checkpoint.List(r.Folder.Checkpoints())
+	for _, e := range list {
+		if e.Damage == nil && e.Step == b.Step {
+			b.Checkpoint = e.Path
+		}
+	}
+	return b, err
 }
 
 // withLastCheckpoint tells the user what is safe, and how to go on.

@@ -153,6 +153,33 @@ func TruncateAfter(path string, step int) (last int, err error) {
 	return last, f.Sync()
 }
 
+// LeastValLoss is the line of metrics with the lowest loss of the validation text; 0 is
+// the step of none. What is damaged is passed over.
+func LeastValLoss(path string) (step int, loss float64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewReaderSize(f, 64<<10)
+	for text := []byte(nil); ; {
+		text, _, err = readLine(lines, text[:0])
+		if errors.Is(err, io.EOF) {
+			return step, loss, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		var line struct {
+			Step    int      `json:"step"`
+			ValLoss *float64 `json:"val_loss"`
+		}
+		if json.Unmarshal(text, &line) == nil && line.ValLoss != nil && (step == 0 || *line.ValLoss < loss) {
+			step, loss = line.Step, *line.ValLoss
+		}
+	}
+}
+
 // lengthUpTo is the number of bytes before the first line of a later step, or
 // before a damaged end, and the step of the line that ends there.
 func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {

@@ -138,6 +138,26 @@ func TestTruncateAfter(t *testing.T) {
 	require.Equal(t, damaged, string(text), "left as it was")
 }
 
+func TestLeastValLoss(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "metrics.jsonl")
+	for _, test := range []struct {
+		text string
+		step int
+		loss float64
+	}{
+		{"", 0, 0},
+		{`{"step":1,"loss":1}` + "\n", 0, 0},
+		{`{"step":1,"val_loss":null}` + "\n" + `{"step":2,"val_loss":3}` + "\n" + `{"step":3,"loss":1}` + "\n" + `{"step":4,"val_loss":2.5}` + "\n" + `{"step":5,"val_loss":2.5}` + "\n", 4, 2.5},
+		{"damaged\n" + `{"step":2,"val_loss":-1}` + "\n" + `{"step":3,"val_loss":-2}`, 2, -1},
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
+		step, loss, err := LeastValLoss(path)
+		require.NoError(t, err)
+		require.Equal(t, test.step, step, test.text)
+		require.Equal(t, test.loss, loss, test.text)
+	}
+}
+
 // Zeros without a newline, as a power cut leaves them, are a torn end however
 // many they are, and a line too long to be ours is a damaged one; neither is
 // held in memory.
