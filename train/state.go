@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 
 	"octet/backend"
@@ -221,14 +220,27 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	return errors.Join(err, tensors.Close())
 }
 
-// sameShape compares what both sides must agree on to share weights.
+// sameShape compares what both sides must agree on to share weights, by the names that
+// the configuration has for it.
 func sameShape(have, want checkpoint.Config) error {
-	have.MaxPositionEmbeddings, have.TorchDType = want.MaxPositionEmbeddings, want.TorchDType
-	a, b := reflect.ValueOf(have), reflect.ValueOf(want)
 	var differ []string
-	for i := range a.NumField() {
-		if x, y := a.Field(i), b.Field(i); !x.Equal(y) {
-			differ = append(differ, fmt.Sprintf("%s %v, not %v", a.Type().Field(i).Name, x, y))
+	for _, f := range []struct {
+		key        string
+		have, want any
+	}{
+		{"layers", have.NumHiddenLayers, want.NumHiddenLayers},
+		{"dim", have.HiddenSize, want.HiddenSize},
+		{"heads", have.NumAttentionHeads, want.NumAttentionHeads},
+		{"kv_heads", have.NumKeyValueHeads, want.NumKeyValueHeads},
+		{"ffn", have.IntermediateSize, want.IntermediateSize},
+		{"vocab", have.VocabSize, want.VocabSize},
+		{"tied", have.TieWordEmbeddings, want.TieWordEmbeddings},
+		{"activation", FromHF(have).Activation, FromHF(want).Activation},
+		{"rope_theta", have.RopeTheta, want.RopeTheta},
+		{"norm_eps", have.RMSNormEps, want.RMSNormEps},
+	} {
+		if f.have != f.want {
+			differ = append(differ, fmt.Sprintf("model.%s %v, not %v", f.key, f.have, f.want))
 		}
 	}
 	if differ == nil {

@@ -211,9 +211,10 @@ func TestEditedConfig(t *testing.T) {
 	require.NotContains(t, stderr, "changed")
 
 	for _, test := range []struct{ old, new, want string }{
-		{"\nheads = 2", "\nheads = 1", `config.json has NumAttentionHeads 2, not 1 \(changed in config.toml since: model.heads 2 -> 1\)`},
-		{"ffn = 48", "ffn = 64", `config.json has IntermediateSize 48, not 64 \(changed in config.toml since: model.ffn 48 -> 64\)`},
-		{"rope_theta = 10000.0", "rope_theta = 500.0", `config.json has RopeTheta 10000, not 500 \(`},
+		{"\nheads = 2", "\nheads = 1", `config.json has model.heads 2, not 1 \(changed in config.toml since: model.heads 2 -> 1\)`},
+		{"\nlayers = 1", "\nlayers = 2", `config.json has model.layers 1, not 2 \(`},
+		{"ffn = 48", "ffn = 64", `config.json has model.ffn 48, not 64 \(changed in config.toml since: model.ffn 48 -> 64\)`},
+		{"rope_theta = 10000.0", "rope_theta = 500.0", `config.json has model.rope_theta 10000, not 500 \(`},
 		{"seed = 1", "seed = 2", `it is of a run with seed 1, where the configuration has 2 \(`},
 	} {
 		edit(test.old, test.new)
