@@ -13,7 +13,8 @@ import (
 // Config is config.json: the shape of a Llama-style decoder in the field
 // names of Hugging Face's LlamaConfig. Reading (json.Unmarshal) fails on what
 // Octet cannot compute (scaled rotary embeddings, biases, another
-// architecture or activation, quantised weights) and names the field; it
+// architecture or activation, weights quantised otherwise than package export
+// does) and names the field; it
 // fills in LlamaConfig's defaults, and leaves out fields that change nothing.
 type Config struct {
 	HiddenSize            int
@@ -163,8 +164,24 @@ func (f *fields) unsupported(c Config) {
 			f.fail("head_dim = %d: octet needs hidden_size / num_attention_heads = %d", dim, c.HiddenSize/heads)
 		}
 	}
-	if f.has("quantization_config") {
-		f.fail("quantization_config is set: octet reads weights that are not quantised")
+	f.quantization()
+}
+
+// quantization refuses weights in codes that Octet does not read: it has those of its own
+// exports in FP8.
+func (f *fields) quantization() {
+	const name = "quantization_config"
+	if !f.has(name) {
+		return
+	}
+	in, err := parseFields(f.values[name])
+	if err != nil {
+		f.fail("%s: %w", name, err)
+		return
+	}
+	method, format := in.text("quant_method", ""), in.text("format", "")
+	if method != "compressed-tensors" || format != "float-quantized" {
+		f.fail("%s: quant_method = %.80q, format = %.80q: octet reads weights that are not quantised, or \"float-quantized\" by \"compressed-tensors\"", name, method, format)
 	}
 }
 

@@ -107,7 +107,11 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"model_type":null}`, `model_type = ""`},
 		{`{"architectures":["LlamaForSequenceClassification"]}`, `architectures = ["LlamaForSequenceClassification"]`},
 		{`{"architectures":"LlamaForCausalLM"}`, "expected a list of strings"},
-		{`{"quantization_config":{"bits":4}}`, "quantization_config is set"},
+		{`{"quantization_config":{"bits":4}}`, `quantization_config: quant_method = "", format = ""`},
+		{`{"quantization_config":{"quant_method":"gptq","format":"float-quantized"}}`, `quant_method = "gptq"`},
+		{`{"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized"}}`, `format = "pack-quantized": octet reads`},
+		{`{"quantization_config":{"quant_method":"compressed-tensors","format":3}}`, `format = ""`},
+		{`{"quantization_config":true}`, "quantization_config: expected a JSON object"},
 	} {
 		var got Config
 		err := json.Unmarshal(minimal(c.more), &got)

@@ -256,8 +256,25 @@ type CheckpointWeights struct {
 	Scales *checkpoint.Tensors
 }
 
-// Param is a parameter in FP32, whatever format it is stored in.
-func (w CheckpointWeights) Param(name string) ([]float32, error) { return readFloats(w.Model, name) }
+// Param is a parameter in FP32, whatever format it is stored in. Codes of eight bits are
+// those of compressed-tensors: beside them lies the one scale that multiplies them.
+func (w CheckpointWeights) Param(name string) ([]float32, error) {
+	x, err := readFloats(w.Model, name)
+	if t, _ := w.Model.Lookup(name); err != nil || !t.DType.IsFP8() {
+		return x, err
+	}
+	scale, err := readFloats(w.Model, strings.TrimSuffix(name, ".weight")+".weight_scale")
+	if err != nil {
+		return nil, err
+	}
+	if len(scale) != 1 {
+		return nil, fmt.Errorf("%s has %d scales: octet reads weights in FP8 that have one each", name, len(scale))
+	}
+	for i := range x {
+		x[i] *= scale[0]
+	}
+	return x, nil
+}
 
 // Scale is a part of the saved scale state.
 func (w CheckpointWeights) Scale(name string) ([]float32, error) {

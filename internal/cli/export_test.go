@@ -51,7 +51,18 @@ func TestExport(t *testing.T) {
 			require.NoDirExists(t, eight)
 		} else {
 			require.Zero(t, status, stderr)
-			require.FileExists(t, filepath.Join(eight, "model.safetensors"))
+			// Its weights are read back, with their rounding; what they read was rounded too, elsewhere.
+			require.InEpsilon(t, loss(dir), loss(eight), 0.01, recipe)
+			require.NotEqual(t, loss(dir), loss(eight))
+			inspected, _ = succeed(t, "inspect", eight)
+			require.Regexp(t, `\nmodel.layers.\*.mlp.down_proj.weight +1  e4m3 \[32 48\] +0\.\d+ `, inspected)
+			require.NotContains(t, inspected, "scale")
+			again := filepath.Join(t.TempDir(), "again")
+			succeed(t, "export", eight, "--out", again)
+			require.Equal(t, loss(eight), loss(again))
+			inspected, _ = succeed(t, "inspect", "--all", "--json", again)
+			require.NotContains(t, inspected, "_scale")
+			succeed(t, trainArgs(text, filepath.Join(t.TempDir(), "on"), 1, "model.init="+eight)...)
 		}
 	}
 }

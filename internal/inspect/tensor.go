@@ -27,13 +27,16 @@ type Tensor struct {
 	dtype fp8.DType
 }
 
+// weightScale is behind the name of an exported weight's module, where its scale lies.
+const weightScale = ".weight_scale"
+
 // Elements is the number of elements.
 func (t Tensor) Elements() int64 { return elements(t.Shape) }
 
 // IsScale reports whether a tensor is a scale of another one, or the history that
 // it follows from.
 func (t Tensor) IsScale() bool {
-	return slices.ContainsFunc([]string{".scale", ".scale_inv", historySuffix}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
+	return slices.ContainsFunc([]string{".scale", ".scale_inv", historySuffix, weightScale, ".input_scale"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
 }
 
 func elements(shape []int) int64 {
@@ -91,6 +94,9 @@ type scales struct {
 // not write may be anything.
 func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 	scale, ok := from.Lookup(strings.TrimSuffix(t.Name, ".master") + ".scale_inv")
+	if !ok {
+		scale, ok = from.Lookup(strings.TrimSuffix(t.Name, ".weight") + weightScale)
+	}
 	if !ok || scale.DType != fp8.F32 {
 		return scales{inv: []float32{1}}, nil
 	}

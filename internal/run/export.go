@@ -3,27 +3,42 @@ package run
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
 	"octet/infer"
 	"octet/internal/export"
+	"octet/nn"
 )
 
 // ExportModel prepares weights for others. Smooth-SwiGLU's factors, if the
 // weights were trained with it, are computed on dev.
 func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
-	m := export.Model{Config: w.HF, Param: w.Param, List: w.CheckpointWeights.Model.List()}
+	m := export.Model{Config: w.HF, Param: w.Param}
+	for _, t := range w.CheckpointWeights.Model.List() {
+		if !strings.HasSuffix(t.Name, "_scale") { // of weights in FP8, which Param has applied
+			m.List = append(m.List, t)
+		}
+	}
 	m.ScaleInv = func(name string) (float32, error) {
 		var missing error
 		// A scale for E4M3 up to 240 serves E4M3 up to 448, which is exported.
 		for _, format := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE} {
 			x, err := w.Scale(name + "." + format.String() + ".scale_inv")
-			if err == nil {
-				return x[0], nil
+			switch {
+			case errors.Is(err, nn.ErrNoTensor):
+				missing = cmp.Or(missing, err)
+				continue
+			case err == nil && len(x) != 1:
+				err = fmt.Errorf("%s has %d scales, where it should have one", name, len(x))
 			}
-			missing = cmp.Or(missing, err)
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", w.Path, err)
+			}
+			return x[0], nil
 		}
 		return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w", w.Path, name, missing)
 	}
