@@ -60,7 +60,7 @@ func Choices(r recipe.Recipe) RecipeChoices {
 func LookupRecipe(name string) (recipe.Recipe, error) {
 	r, err := recipe.Lookup(name)
 	if err != nil {
-		err = fmt.Errorf("%w%s", err, spelling.DidYouMean(name, recipe.Names()))
+		err = fmt.Errorf("unknown recipe %q%s (octet recipes lists all that there are)", name, spelling.DidYouMean(name, recipe.Names()))
 	}
 	return r, err
 }

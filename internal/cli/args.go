@@ -1,18 +1,23 @@
 package cli
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"octet/internal/spelling"
 )
 
 // flagsFirst moves the flags of a command before its other arguments, which
 // may stand in any order: kong takes a list of arguments for ended where a flag
 // follows. The first arguments name the command, and one within it. What begins with a
 // hyphen and is no flag of the command is the value of the flag before it, which kong
-// would take for a flag.
-func flagsFirst(app *kong.Application, args []string) []string {
+// would take for a flag. A flag that the command has not is an error that names a near
+// one: kong names what is not near, too.
+func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	command, names := app.Node, 0
 	for names < len(args) {
 		i := slices.IndexFunc(command.Children, func(n *kong.Node) bool { return n.Name == args[names] })
@@ -23,7 +28,7 @@ func flagsFirst(app *kong.Application, args []string) []string {
 		names++
 	}
 	if names == 0 {
-		return args
+		return args, nil
 	}
 	takesValue := map[string]bool{"-h": false, "--help": false}
 	for _, group := range command.AllFlags(false) {
@@ -35,7 +40,7 @@ func flagsFirst(app *kong.Application, args []string) []string {
 	for i := names; i < len(args); i++ {
 		switch a := args[i]; {
 		case a == "--":
-			return slices.Concat(flags, rest, args[i:])
+			return slices.Concat(flags, rest, args[i:]), nil
 		case !strings.HasPrefix(a, "-"):
 			rest = append(rest, a)
 		case takesValue[a] && i+1 < len(args):
@@ -46,8 +51,12 @@ func flagsFirst(app *kong.Application, args []string) []string {
 				flags = append(flags, a+"="+args[i])
 			}
 		default:
+			name, _, _ := strings.Cut(a, "=")
+			if _, known := takesValue[name]; !known && strings.HasPrefix(a, "--") {
+				return nil, fmt.Errorf("unknown flag %s%s", name, spelling.DidYouMean(name, slices.Sorted(maps.Keys(takesValue))))
+			}
 			flags = append(flags, a)
 		}
 	}
-	return slices.Concat(flags, rest)
+	return slices.Concat(flags, rest), nil
 }

@@ -107,7 +107,7 @@ func TestBenchInput(t *testing.T) {
 		{"gemm --backend tpu", "unknown backend"},
 		{"quantize 0x3", "4096x4096"},
 		{"optimizer 14m", "14M"},
-		{"step --recipe bf16,fp7", "fp8-smooth"},
+		{"step --recipe bf16,fp7", "octet recipes lists all"},
 		{"step data.sq=1", "data.seq"},
 		{"step data.seq=17", "data.seq"},
 		{"step no-such.toml", "no-such.toml"},

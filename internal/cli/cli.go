@@ -105,7 +105,11 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 	if err != nil {
 		panic(err) // the grammar above is wrong: a test parses it
 	}
-	k, err := parser.Parse(flagsFirst(parser.Model, args))
+	var k *kong.Context
+	args, err = flagsFirst(parser.Model, args)
+	if err == nil {
+		k, err = parser.Parse(args)
+	}
 	if err != nil {
 		fmt.Fprintf(t.err, "octet: %v\n", err)
 		return exitInput

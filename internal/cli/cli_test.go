@@ -253,7 +253,7 @@ func TestRecipes(t *testing.T) {
 	status, out, stderr := octet("recipes", "fp8_smooth")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)
-	require.Contains(t, stderr, "; did you mean fp8-smooth?\n")
+	require.Equal(t, "octet: unknown recipe \"fp8_smooth\"; did you mean fp8-smooth? (octet recipes lists all that there are)\n", stderr)
 }
 
 func TestDoctor(t *testing.T) {
