@@ -3,4 +3,4 @@
 package cuda
 
 // howToBuild is how to get a binary that has this backend.
-const howToBuild = "build it with CGO_ENABLED=1 go build -tags cuda . (needs gcc, no CUDA toolkit)"
+const howToBuild = "build it with make build TAGS=cuda (needs gcc, no CUDA toolkit)"
