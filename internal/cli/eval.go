@@ -71,7 +71,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, dev, stream, batch, seq)
+	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, telling{dev, t.err}, stream, batch, seq)
 	if errors.Is(err, infer.ErrNoScales) {
 		return badInput(err)
 	}

@@ -34,7 +34,7 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	m, err := run.ExportModel(ctx, w, dev)
+	m, err := run.ExportModel(ctx, w, telling{dev, t.err})
 	if err != nil {
 		return badInput(err)
 	}

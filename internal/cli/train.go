@@ -124,10 +124,6 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 // and is then all that is printed. The line is to come within a second.
 const announceAfter = 700 * time.Millisecond
 
-// compileInSilence is how long a device may be at its programs before a line says so:
-// where they were compiled on an earlier day, they are there sooner.
-var compileInSilence = 2 * time.Second
-
 // start opens the run, and prints the first line: where it happens and why
 // there, and how long it will take.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
@@ -191,7 +187,7 @@ func (a *announcement) expect(d time.Duration) {
 
 func (a *announcement) compiling() {
 	a.say()
-	fmt.Fprintln(a.w, "octet: compiling what this machine has not run before; that may take minutes, and is kept.")
+	tellOfCompiling(a.w)
 }
 
 func (a *announcement) say() {

@@ -379,7 +379,7 @@ func TestTrainTellsOfCompiling(t *testing.T) {
 	silence := compileInSilence
 	defer func() { compileInSilence = silence }()
 	compileInSilence = 0
-	stderr := &syncBuffer{}
+	var stderr *syncBuffer
 	said := func() bool { return strings.Contains(stderr.String(), "octet: compiling ") }
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -395,9 +395,19 @@ func TestTrainTellsOfCompiling(t *testing.T) {
 	emu.Spec = func(string) (backend.Spec, error) { return backend.Spec{}, nil }
 	backend.Register(emu)
 
-	terminal := &terminal{name: "octet", out: io.Discard, err: stderr, sources: ownSource}
+	run := func(args ...string) {
+		t.Helper()
+		stderr = &syncBuffer{}
+		terminal := &terminal{name: "octet", out: io.Discard, err: stderr, sources: ownSource}
+		require.Zero(t, terminal.run(t.Context(), append(args, "--backend", "emu-compiled")), stderr)
+	}
 	dir := filepath.Join(t.TempDir(), "run")
-	require.Zero(t, terminal.run(t.Context(), trainArgs(corpus(t, 10_000), dir, 2, "--backend", "emu-compiled")), stderr)
+	succeed(t, trainArgs(corpus(t, 10_000), dir, 1, "--backend", "emu")...)
+	run("eval", dir)
+	run("generate", dir, "--prompt", "a", "--tokens", "2")
+	run("export", dir, "--out", filepath.Join(t.TempDir(), "out"))
+	dir = filepath.Join(t.TempDir(), "run")
+	run(trainArgs(corpus(t, 10_000), dir, 2)...)
 	require.Regexp(t, `^octet: training on emu-compiled .*\noctet: compiling what this machine has not run before; .*\n\nrecipe `, stderr.String())
 	require.Regexp(t, `"msg":"start".*"load_s":\d`, read(t, dir, "run.log"))
 
