@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"octet/internal/config"
 	"octet/internal/spelling"
 )
 
@@ -43,20 +44,34 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 			return slices.Concat(flags, rest, args[i:]), nil
 		case !strings.HasPrefix(a, "-"):
 			rest = append(rest, a)
-		case takesValue[a] && i+1 < len(args):
+		case takesValue[a]:
 			i++
-			if _, known := takesValue[args[i]]; known || !strings.HasPrefix(args[i], "-") {
-				flags = append(flags, a, args[i])
-			} else {
-				flags = append(flags, a+"="+args[i])
+			if i == len(args) {
+				return nil, fmt.Errorf("%s lacks its value", a)
 			}
+			if _, another := takesValue[args[i]]; another {
+				return nil, fmt.Errorf("%s lacks its value: %s follows", a, args[i])
+			}
+			flags = append(flags, a+"="+args[i])
 		default:
 			name, _, _ := strings.Cut(a, "=")
-			if _, known := takesValue[name]; !known && strings.HasPrefix(a, "--") {
-				return nil, fmt.Errorf("unknown flag %s%s", name, spelling.DidYouMean(name, slices.Sorted(maps.Keys(takesValue))))
+			if _, known := takesValue[name]; !known && a != "-" {
+				return nil, unknownFlag(name, command, takesValue)
 			}
 			flags = append(flags, a)
 		}
 	}
 	return slices.Concat(flags, rest), nil
+}
+
+// unknownFlag names what was meant: a flag that is near, or a key of the configuration,
+// where the command takes those.
+func unknownFlag(name string, command *kong.Node, known map[string]bool) error {
+	delete(known, "-h") // which is near to every single letter
+	meant := spelling.DidYouMean(name, slices.Sorted(maps.Keys(known)))
+	takesKeys := slices.ContainsFunc(command.Positional, func(p *kong.Positional) bool { return strings.Contains(p.Name, "key=value") })
+	if key, ok := config.KeyOf(name); ok && takesKeys && meant == "" {
+		meant = fmt.Sprintf("; did you mean %s=VALUE?", key)
+	}
+	return fmt.Errorf("unknown flag %s%s", name, meant)
 }

@@ -265,7 +265,7 @@ func TestDoctor(t *testing.T) {
 		require.NoError(t, err)
 		if err := d.Available(""); errors.Is(err, backend.ErrNotBuilt) {
 			require.Contains(t, out, fmt.Sprintf("✗ %s: %v\n", name, err))
-			require.Equal(t, 1, strings.Count(out, "-tags "+name+" "), "once")
+			require.Equal(t, 1, strings.Count(out, "TAGS="+name+" "), "once")
 		}
 		require.Contains(t, out, name)
 	}

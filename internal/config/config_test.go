@@ -280,7 +280,7 @@ func TestCommandErrors(t *testing.T) {
 		{Args{Assignments: []string{"train.steps=4"}, Flags: steps}, "train.steps is given twice, by train.steps=4 and by --steps 5"},
 		{Args{Assignments: []string{"data.paths=x"}, Flags: Flags{Data: []string{"y"}}}, "by data.paths=x and by --data y"},
 		{Args{Assignments: []string{"model.preset=3b"}}, "tiny, small, 124m"},
-		{Args{Assignments: []string{"recipe=fp8"}}, "fp8-smooth"},
+		{Args{Assignments: []string{"recipe=fp8"}}, `unknown recipe "fp8"`},
 		{Args{Assignments: []string{"model.heads=5"}}, "use model.heads = 4"},
 	} {
 		_, err := Load(test.args)

@@ -24,16 +24,20 @@ func readFile(path string) (*source, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("%s is a folder; name a file, such as %s", path, filepath.Join(path, "config.toml"))
+		return nil, fmt.Errorf("%s is a folder; name a file, such as %s, or a folder of text by --data", path, filepath.Join(path, "config.toml"))
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
 	}
 	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d KiB, so it is not taken for a configuration file; name a TOML file", path, maxFile>>10)
+		return nil, fmt.Errorf("%s is larger than %d KiB, so it is not taken for a configuration file; name a TOML file, or a text by --data", path, maxFile>>10)
 	}
-	return parse(path, string(text))
+	s, err := parse(path, string(text))
+	if err != nil && filepath.Ext(path) != ".toml" {
+		err = fmt.Errorf("%w; a text to train on is named by --data", err)
+	}
+	return s, err
 }
 
 // parse reads the text of a configuration file; name stands for it in errors.

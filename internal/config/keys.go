@@ -66,6 +66,19 @@ func findKey(name string) (key, bool) {
 	return key{}, false
 }
 
+// KeyOf is the key that somebody meant who took it for a flag, as --lr.
+func KeyOf(flag string) (key string, ok bool) {
+	name := strings.ReplaceAll(strings.TrimLeft(flag, "-"), "-", "_")
+	for _, s := range sections {
+		for _, k := range s.keys {
+			if k.name == name || strings.HasSuffix(k.name, "."+name) {
+				return k.name, true
+			}
+		}
+	}
+	return "", false
+}
+
 func isKey(name string) bool {
 	_, ok := findKey(name)
 	return ok
