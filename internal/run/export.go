@@ -40,7 +40,7 @@ func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.M
 			}
 			return x[0], nil
 		}
-		return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w", w.Path, name, missing)
+		return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w; use --format bf16", w.Path, name, missing)
 	}
 	if s := w.Recipe.Smooth; !s.On() || s.Form.ByToken() {
 		return m, nil // factors by token are no part of the weights
