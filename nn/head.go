@@ -22,7 +22,8 @@ var headElems = 1 << 24
 func (m *Model) headRows(tokens int) int {
 	most := max(16, headElems/m.Config.PaddedVocab()/16*16)
 	chunks := (tokens + most - 1) / most
-	return min(tokens, (tokens/chunks+15)/16*16)
+	share := (tokens + chunks - 1) / chunks
+	return min(tokens, (share+15)/16*16)
 }
 
 // headLoss appends logits and cross-entropy of the final norm's output and,
