@@ -38,7 +38,8 @@ func (f *file) String() string { return filepath.Join(f.from, filepath.FromSlash
 // a folder gives a sample of its files. Nothing else is lost to training. Of
 // shards, those with the word "val", "valid" or "validation" in their name are
 // for validation alone, cut to ValBytes; without any, the end of the last
-// shards is held out, again at most a tenth.
+// shards is held out, again at most a tenth. Where there are no others and ValBytes
+// is 0, as for who evaluates on them, they are the stream.
 func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err := o.check(); err != nil {
 		return nil, err

@@ -260,18 +260,21 @@ func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 }
 
 // holdOutIDs holds out the shards that are named for validation or, without any,
-// the last ids: a tenth of all, at most limit.
+// the last ids: a tenth of all, at most limit. Where all are named so and nobody
+// validates, they are what is read.
 func holdOutIDs(files []*file, shards []*shard, limit int64) {
 	var total int64
-	named := false
+	var named []int
 	for i, s := range shards {
 		total += s.ids
 		if namesValidation(files[i].path) {
-			files[i].held = s.ids * idBytes
-			named = true
+			named = append(named, i)
 		}
 	}
-	if named {
+	if len(named) > 0 && (limit > 0 || len(named) < len(shards)) {
+		for _, i := range named {
+			files[i].held = shards[i].ids * idBytes
+		}
 		return
 	}
 	left := min(total/10, limit)

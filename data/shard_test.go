@@ -143,8 +143,17 @@ func TestShardSplit(t *testing.T) {
 		require.Equal(t, int32(149), val[49])
 	})
 	t.Run("nothing to train on", func(t *testing.T) {
-		_, err := openTestShards(t, Options{}, shardFile{"val.bin", ramp(0, 10)})
+		_, err := openTestShards(t, Options{ValBytes: 100}, shardFile{"val.bin", ramp(0, 10)})
 		requireSentence(t, err, "val.bin", "for validation by its name")
+	})
+	t.Run("nothing to validate", func(t *testing.T) {
+		c, err := openTestShards(t, Options{}, shardFile{"train.bin", ramp(0, 10)}, shardFile{"val.bin", ramp(10, 10)})
+		require.NoError(t, err)
+		require.Equal(t, []int64{0, 20}, held(c), "it is not for training")
+		c, err = openTestShards(t, Options{}, shardFile{"val_0.bin", ramp(0, 10)}, shardFile{"val_1.bin", ramp(10, 10)})
+		require.NoError(t, err)
+		require.Len(t, readAll(t, c.Train, 7), 20)
+		require.Zero(t, c.Val.Len())
 	})
 }
 
