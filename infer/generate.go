@@ -89,6 +89,10 @@ func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampl
 	if len(prompt) == 0 {
 		return errors.New("the prompt is empty: generation needs a first token")
 	}
+	vocab := int32(len(g.values))
+	if i := slices.IndexFunc(prompt, func(id int32) bool { return id < 0 || id >= vocab }); i >= 0 {
+		return fmt.Errorf("token %d of the prompt is the id %d, and the vocabulary has %d", i, prompt[i], vocab)
+	}
 	if len(prompt) > g.context {
 		return fmt.Errorf("the prompt has %d tokens, the context %d", len(prompt), g.context)
 	}
@@ -148,6 +152,9 @@ func (g *Generator) readLogits() error {
 		return err
 	}
 	fp8.F32.Decode(g.values, g.raw)
+	if slices.ContainsFunc(g.values, func(x float32) bool { return x-x != 0 }) {
+		return errors.New("the logits are not finite: nothing can be drawn from them; octet inspect says which weights are to blame")
+	}
 	return nil
 }
 

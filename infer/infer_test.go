@@ -234,9 +234,37 @@ func TestGenerateRefuses(t *testing.T) {
 	require.ErrorContains(t, g.Generate(ctx, nil, 1, infer.Sampling{TopP: 1}, keep), "empty")
 	require.ErrorContains(t, g.Generate(ctx, make([]int32, 5), 1, infer.Sampling{TopP: 1}, keep), "context")
 	require.ErrorContains(t, g.Generate(ctx, make([]int32, 2), 1, infer.Sampling{TopP: 0}, keep), "top-p")
+	for _, id := range []int32{-1, 256} {
+		require.ErrorContains(t, g.Generate(ctx, []int32{7, id}, 1, infer.Sampling{TopP: 1}, keep), fmt.Sprintf("token 1 of the prompt is the id %d", id))
+	}
 	n := 0
 	require.NoError(t, g.Generate(ctx, make([]int32, 2), 99, infer.Sampling{TopP: 1, Temperature: 1}, func(int32) bool { n++; return true }))
 	require.Equal(t, 3, n, "a context of 4 holds 2 of the prompt; the third new token is not fed again")
+}
+
+// damaged has a parameter that is NaN.
+type damaged struct{ infer.Weights }
+
+func (w damaged) Param(name string) ([]float32, error) {
+	x, err := w.Weights.Param(name)
+	if name == "model.norm.weight" {
+		x[5] = float32(math.NaN())
+	}
+	return x, err
+}
+
+// Of weights that compute no numbers nothing is drawn.
+func TestGenerateFromDamagedWeights(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, damaged{m.weights}, device(t), 4)
+	require.NoError(t, err)
+	for _, temperature := range []float64{0, 1} {
+		err := g.Generate(t.Context(), []int32{1}, 1, infer.Sampling{TopP: 1, Temperature: temperature}, func(id int32) bool {
+			require.Fail(t, "drawn", "%d", id)
+			return false
+		})
+		require.ErrorContains(t, err, "the logits are not finite")
+	}
 }
 
 // Cancelled after a token, generation gives no other.
