@@ -87,18 +87,14 @@ func adamSpan(blocks ...int) (int, error) {
 	span, smallest := 1, adamElems
 	for _, b := range blocks {
 		if b > 0 {
-			span, smallest = span/gcd(span, b)*b, min(smallest, b)
+			smallest = min(smallest, b)
+			for step := span; span%b != 0; {
+				span += step
+			}
 		}
 	}
 	if span/smallest > adamSlots {
 		return 0, fmt.Errorf("blocks of %d and %d elements have no common multiple of at most %d of the smaller: choose ones that divide each other", blocks[0], blocks[1], adamSlots)
 	}
 	return span * max(1, min(adamElems/span, adamSlots*smallest/span)), nil
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
