@@ -50,8 +50,7 @@ type Executable interface {
 
 // Observer is called after a node ran. An error stops the run and is returned. Where
 // several ranks meet it ends their group, like any failure of this rank: the others would
-// wait for it in their next collective. Their errors wrap it, but on gaudi, where nobody
-// tells their processes: they wait as long as for a rank that hangs.
+// wait for it in their next collective. Their errors wrap it.
 type Observer func(n *Node, m Memory) error
 
 // Memory is what an observer sees of the device: the operands of the node that

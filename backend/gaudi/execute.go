@@ -188,6 +188,7 @@ func (x *executable) Plan() *backend.Plan { return x.plan }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
+		x.synapse.leave(err)
 		return err
 	}
 	if err := x.synapse.run(x.list, 0, x.commands()); err != nil {
@@ -216,8 +217,10 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 }
 
 // eachOp runs the ops one by one, and shows each when it has ended, with the time that
-// the device took for it.
+// the device took for it. Other ranks wait for this one in collectives, so they are told
+// when its context ends or show stops it.
 func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took time.Duration) error) error {
+	defer context.AfterFunc(ctx, func() { x.synapse.leave(ctx.Err()) })()
 	if x.observed == nil {
 		c := newCutter(x.spec, true, x.program)
 		c.layouts = x.layouts
@@ -237,6 +240,7 @@ func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took
 			return o.failure(s.node.Path(), 0, err)
 		}
 		if err := show(s.node, took); err != nil {
+			x.synapse.leave(err)
 			return err
 		}
 	}

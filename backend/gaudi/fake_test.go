@@ -158,6 +158,8 @@ func (f *fake) join(id []byte, ranks, rank int) error {
 	return f.fail["join"]
 }
 
+func (f *fake) leave(error) {}
+
 func (f *fake) release() error {
 	f.released++
 	return nil

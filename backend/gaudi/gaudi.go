@@ -32,9 +32,9 @@
 // SynapseAI gives a process one device. One rank has it in this process; each of
 // several has a process of its own, this program started once more (worker.go), and is
 // driven through a socket (remote.go): what SynapseAI is asked to do is plain data
-// (synapse.go). The processes live and die together: where one ends, or waits longer
-// than OCTET_HCCL_TIMEOUT, all end, with an error that says where. Collectives are
-// HCCL's, on the same stream as the launches.
+// (synapse.go). The processes live and die together: where one ends, waits longer
+// than OCTET_HCCL_TIMEOUT, or is stopped in a run, all end, with an error that says
+// where. Collectives are HCCL's, on the same stream as the launches.
 //
 // # Determinism
 //

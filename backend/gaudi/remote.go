@@ -22,9 +22,10 @@ type remote struct {
 	out  *gob.Encoder
 	what hardware
 	// gone explains why the other side does not answer, or why its device does not do
-	// what it should; close ends it.
+	// what it should; close ends it, left all ranks.
 	gone  func(error) error
 	close func() error
+	left  func(error) // nil: there is no other rank
 	late  *time.Timer // ends a call that takes too long
 	limit time.Duration
 }
@@ -228,6 +229,12 @@ func (r *remote) uniqueID() ([]byte, error) {
 
 func (r *remote) join(id []byte, ranks, rank int) error {
 	return r.do(request{Method: methodJoin, Data: id, Ranks: ranks, Rank: rank})
+}
+
+func (r *remote) leave(why error) {
+	if r.left != nil {
+		r.left(why)
+	}
 }
 
 func (r *remote) release() error { return r.close() }

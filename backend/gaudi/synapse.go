@@ -32,6 +32,9 @@ type synapse interface {
 	// the name that one of them has made by uniqueID. All join at once.
 	uniqueID() ([]byte, error)
 	join(id []byte, ranks, rank int) error
+	// leave says why this rank does not come where the others may wait for it. It
+	// ends them all.
+	leave(why error)
 	// release ends the use of the device. Its memory has been given back.
 	release() error
 }

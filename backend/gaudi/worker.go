@@ -192,9 +192,13 @@ func (w *workers) meet() error {
 
 func (w *workers) dial(o *worker) (*remote, error) {
 	limit := w.limit + silence
-	return dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close, limit, func() {
+	r, err := dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close, limit, func() {
 		w.kill(fmt.Errorf("%w: the process of rank %d does not answer for %v (%s gives more time)", backend.ErrDeviceLost, o.rank, limit, timeoutVariable))
 	})
+	r.left = func(why error) {
+		w.kill(fmt.Errorf("%w: rank %d left the group: %w", backend.ErrDeviceLost, o.rank, why))
+	}
+	return r, err
 }
 
 // each does something for all ranks at once. The first failure ends the others,

@@ -3,6 +3,7 @@
 package gaudi
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -30,6 +31,7 @@ func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) 
 		v := backend.NewVars()
 		x := v.Tensor(backend.Stash, "x", fp8.F32, 4)
 		p := v.Program("sum")
+		p.Add(&backend.Fill{Out: v.Tensor(backend.Stash, "y", fp8.F32, 4)})
 		p.Add(&backend.AllReduce{X: x})
 		require.NoError(t, d.Bind(v))
 		loaded, err := d.Load(p)
@@ -96,6 +98,41 @@ func TestRankDies(t *testing.T) {
 	require.NoError(t, err, "the devices are free again")
 	for _, b := range list {
 		require.NoError(t, b.Close())
+	}
+}
+
+// A rank whose context ends or whose observer stops it is not waited for, and what it
+// stopped for all know.
+func TestRankThatLeaves(t *testing.T) {
+	stop := errors.New("enough")
+	for name, leave := range map[string]func(x backend.Executable) error{
+		"context": func(x backend.Executable) error {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			return x.Run(ctx)
+		},
+		"context, in a collective": func(x backend.Executable) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			defer cancel()
+			return x.RunObserved(ctx, func(*backend.Node, backend.Memory) error { return nil })
+		},
+		"observer": func(x backend.Executable) error {
+			return x.RunObserved(context.Background(), func(*backend.Node, backend.Memory) error { return stop })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			devices(t, "gaudi2", "2")
+			t.Setenv("STANDIN_HCCL_SECONDS", "1000")
+			w, ranks, runs := two(t)
+			require.Error(t, leave(runs[0]))
+			err := runs[1].Run(t.Context())
+			if err == nil {
+				err = ranks[1].Read(ranks[1].vars.Lookup("x"), make([]byte, 16))
+			}
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+			require.ErrorContains(t, err, "rank 0 left the group: ")
+			w.closeAll(t, ranks)
+		})
 	}
 }
 
