@@ -68,10 +68,7 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	if err != nil {
 		return err
 	}
-	job, err := train.NewJob(o.Config, common(a, b))
-	if err != nil {
-		return err
-	}
+	spec := common(a, b)
 	// The first backend is one node ahead of the second at most. It closes nodes when
 	// it is through; where it fails instead, ctx ends with its error.
 	nodes := make(chan written)
@@ -86,7 +83,7 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	}
 	step := 0
 	g.Go(func() error {
-		err := o.train(ctx, job, o.A, nil, func(program string) backend.Observer {
+		err := o.train(ctx, spec, o.A, nil, func(program string) backend.Observer {
 			return func(n *backend.Node, m backend.Memory) error {
 				w, err := read(program, n, m)
 				if err != nil {
@@ -106,7 +103,7 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 		return err
 	})
 	g.Go(func() error {
-		err := o.train(ctx, job, o.B, &step, func(program string) backend.Observer {
+		err := o.train(ctx, spec, o.B, &step, func(program string) backend.Observer {
 			return func(n *backend.Node, m backend.Memory) error {
 				a, more, err := next()
 				if err != nil {
@@ -158,8 +155,13 @@ func common(a, b backend.Spec) backend.Spec {
 	return s
 }
 
-// train runs the steps on one backend, whose nodes it shows. step counts them.
-func (o Options) train(ctx context.Context, job *train.Job, name string, step *int, observer func(string) backend.Observer) (err error) {
+// train runs the steps on one backend, whose nodes it shows. step counts them. The job
+// is the backend's own, since lowering may declare variables.
+func (o Options) train(ctx context.Context, spec backend.Spec, name string, step *int, observer func(string) backend.Observer) (err error) {
+	job, err := train.NewJob(o.Config, spec)
+	if err != nil {
+		return err
+	}
 	devices, err := backend.Open(name, backend.Options{Threads: o.Threads})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"octet/backend"
 	_ "octet/backend/emu"
 	"octet/data"
+	"octet/fp8"
 	"octet/train"
 )
 
@@ -127,6 +128,47 @@ func TestTheCauseIsTold(t *testing.T) {
 		require.ErrorIs(t, Run(t.Context(), o, Free, func(Diff) { seen++ }), errBroken)
 		require.Positive(t, seen)
 	}
+}
+
+// Both backends lower at once, and may declare variables.
+func TestEachDeclaresVariables(t *testing.T) {
+	emu, _, err := backend.Find("emu")
+	require.NoError(t, err)
+	emu.Name = "declaring"
+	lower, declared := emu.Lower, make(chan *backend.Vars, 2)
+	emu.Lower = func(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
+		vars := programs[0].Vars()
+		vars.Tensor(backend.Stash, "copy", fp8.F32, 1)
+		declared <- vars
+		return lower(s, programs)
+	}
+	spec := emu.Spec
+	emu.Spec = func(device string) (backend.Spec, error) {
+		s, err := spec(device)
+		s.Backend = emu.Name
+		return s, err
+	}
+	open := emu.Open
+	emu.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
+		list, err := open(device, o)
+		if err != nil {
+			return nil, err
+		}
+		return []backend.Backend{declaring{list[0]}}, nil
+	}
+	backend.Register(emu)
+	for _, d := range run(t, options("declaring", "declaring"), Free) {
+		require.True(t, d.Equal(), d.Tensor.Name)
+	}
+	require.NotSame(t, <-declared, <-declared)
+}
+
+type declaring struct{ backend.Backend }
+
+func (d declaring) Spec() backend.Spec {
+	s := d.Backend.Spec()
+	s.Backend = "declaring"
+	return s
 }
 
 // Two devices are compared by what both have.
