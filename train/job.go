@@ -61,8 +61,8 @@ func (v Variant) String() string {
 }
 
 // NewJob resolves the configuration and records the programs of its first
-// recipe for a device. It is an error if the device has no product that one of
-// the recipes asks for.
+// recipe for a device. It is an error if those of another one of its schedule could
+// not be recorded, as where the device has no product that it asks for.
 func NewJob(c Config, s backend.Spec) (*Job, error) { return newJob(c, s, false) }
 
 func newJob(c Config, s backend.Spec, localAmax bool) (*Job, error) {
@@ -70,9 +70,9 @@ func newJob(c Config, s backend.Spec, localAmax bool) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range phases {
-		if _, _, err := p.Config.RecipeFor(s); err != nil {
-			return nil, err
+	for i, p := range phases[1:] {
+		if _, err := recordJob(phases, i+1, s, localAmax); err != nil {
+			return nil, fmt.Errorf("under recipe %s, from step %d on: %w", p.Config.Recipe, p.From, err)
 		}
 	}
 	return recordJob(phases, 0, s, localAmax)

@@ -75,6 +75,12 @@ func TestPhasesAreChecked(t *testing.T) {
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}}
 	_, err := NewJob(c, specOf(t, "emu"))
 	require.ErrorContains(t, err, "under recipe fp32, from step 100 on: recipe fp32, row 1: format bf16")
+
+	c = scheduled(small(t, "fp8-delayed"), RecipeChange{100, "mxfp8"})
+	c.Model.Activation = "smooth-swiglu"
+	require.NoError(t, c.Resolve())
+	_, err = NewJob(c, specOf(t, "emu"))
+	require.ErrorContains(t, err, "under recipe mxfp8, from step 100 on: layers.0.mlp.down_proj: input in e4m3 current 1x32 e8m0: smooth-swiglu needs one scale")
 }
 
 // A machine must be large enough for every recipe of the schedule.
