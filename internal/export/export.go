@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"octet/checkpoint"
@@ -202,10 +203,11 @@ func linear(name string) (layer int, module string, ok bool) {
 	rest, inLayer := strings.CutPrefix(name, "model.layers.")
 	rest, isWeight := strings.CutSuffix(rest, "_proj.weight")
 	number, module, found := strings.Cut(rest, ".")
-	if _, err := fmt.Sscanf(number, "%d", &layer); err != nil || !inLayer || !isWeight || !found {
+	n, err := strconv.ParseUint(number, 10, 31)
+	if err != nil || !inLayer || !isWeight || !found {
 		return 0, "", false
 	}
-	return layer, module + "_proj", true
+	return int(n), module + "_proj", true
 }
 
 func isLinear(name string) bool {
@@ -213,14 +215,22 @@ func isLinear(name string) bool {
 	return ok
 }
 
+// smooth is the factors of a layer; none where there is nothing to fold.
+func (m Model) smooth(layer int) infer.Factors {
+	if layer < len(m.Smooth) {
+		return m.Smooth[layer]
+	}
+	return infer.Factors{}
+}
+
 // folded is a parameter with Smooth-SwiGLU's factors in it.
 func (m Model) folded(name string) ([]float32, error) {
 	x, err := m.Param(name)
 	layer, module, ok := linear(name)
-	if err != nil || !ok || m.Smooth == nil || m.Smooth[layer].C == nil {
+	c := m.smooth(layer).C
+	if err != nil || !ok || c == nil {
 		return x, err
 	}
-	c := m.Smooth[layer].C
 	switch module {
 	case "mlp.up_proj":
 		cols := len(x) / len(c)
@@ -244,8 +254,8 @@ var inputs = map[string]string{
 
 func (m Model) inputScaleInv(name string) (float32, error) {
 	layer, module, _ := linear(name)
-	if module == "mlp.down_proj" && m.Smooth != nil && m.Smooth[layer].C != nil {
-		return m.Smooth[layer].HiddenScaleInv, nil
+	if s := m.smooth(layer); module == "mlp.down_proj" && s.C != nil {
+		return s.HiddenScaleInv, nil
 	}
 	return m.ScaleInv(fmt.Sprintf("layers.%d.%s", layer, inputs[module]))
 }

@@ -116,6 +116,26 @@ func TestFolds(t *testing.T) {
 	require.Equal(t, "float32", c.TorchDType)
 }
 
+// A file may have tensors of layers that the model has not.
+func TestLayersThatAreNone(t *testing.T) {
+	m := model()
+	for _, layer := range []string{"-1", "1", "00", "+0", "99999999999999999999"} {
+		for _, module := range []string{"up_proj", "down_proj"} {
+			m.List = append(m.List, checkpoint.Tensor{Name: "model.layers." + layer + ".mlp." + module + ".weight", Shape: []int{ffn, dim}})
+		}
+	}
+	param := m.Param
+	m.Param = func(name string) ([]float32, error) {
+		if x, err := param(name); x != nil || err != nil {
+			return x, err
+		}
+		return make([]float32, ffn*dim), nil
+	}
+	for _, format := range Formats {
+		require.NoError(t, Write(filepath.Join(t.TempDir(), "out"), format, m))
+	}
+}
+
 // Codes times their scale are the folded weights, up to a rounding; what is no
 // linear layer of the decoder stays in BF16.
 func TestFP8(t *testing.T) {
