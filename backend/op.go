@@ -176,12 +176,24 @@ func (k *checker) matrix(field string, t *Tensor, rows, cols int) {
 // vector wants n contiguous F32 elements, in whatever shape.
 func (k *checker) vector(field string, t *Tensor, n int) {
 	k.that(t.Elems() == n && t.DType == fp8.F32 && t.Contiguous(), "%s is %s, expected fp32[%d]", field, t, n)
+	k.unscaled(field, t)
+}
+
+// window wants rows of n F32 elements.
+func (k *checker) window(field string, t *Tensor, n int) {
+	k.that(t.Cols() == n && t.DType == fp8.F32, "%s is %s, expected fp32[window, %d]", field, t, n)
+	k.unscaled(field, t)
+}
+
+func (k *checker) unscaled(field string, t *Tensor) {
+	k.that(t.Scale == nil, "%s is %s with a scale, which this op does not read", field, t)
 }
 
 func (k *checker) scalar(field string, t *Tensor) { k.vector(field, t, 1) }
 
 func (k *checker) ints(field string, t *Tensor, n int) {
 	k.that(t.Elems() == n && t.DType == fp8.I32, "%s is %s, expected i32[%d]", field, t, n)
+	k.unscaled(field, t)
 }
 
 func (k *checker) control(t *Tensor) { k.ints("Control", t, ControlWords) }
@@ -198,7 +210,7 @@ func (k *checker) float(field string, t *Tensor) {
 func (k *checker) plain(fields ...field) {
 	for _, f := range fields {
 		k.dtype(f.name, f.t, fp8.F32, fp8.BF16)
-		k.that(f.t.Scale == nil, "%s is %s with a scale, which this op does not read", f.name, f.t)
+		k.unscaled(f.name, f.t)
 	}
 }
 

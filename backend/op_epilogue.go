@@ -34,7 +34,7 @@ func (o *MatMul) Epilogue(x *Tensor) *Epilogue {
 func (o *Epilogue) check() error {
 	var c checker
 	c.dtype("X", o.X, fp8.F32)
-	c.that(o.X.Scale == nil, "X is %s with a scale, which this op does not read", o.X)
+	c.unscaled("X", o.X)
 	c.epilogue(o, o.X.Rows(), o.X.Cols())
 	return c.err
 }
@@ -61,6 +61,7 @@ func (c *checker) epilogue(o *Epilogue, m, n int) {
 		c.that(!o.Accumulate, "an FP8 Out cannot accumulate")
 	} else {
 		c.that(o.OutScale == nil && o.Amax == nil, "OutScale and Amax belong to an FP8 Out, Out is %s", o.Out)
+		c.unscaled("Out", o.Out)
 	}
 	if o.OutScale != nil {
 		c.scalar("OutScale", o.OutScale)

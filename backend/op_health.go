@@ -47,6 +47,7 @@ func (o *RowCosine) check() error {
 	}
 	c.matrix("B", o.B, o.A.Rows(), o.A.Cols())
 	c.that(o.Out.DType == fp8.F32 && o.Out.Rows() == 3 && o.Out.Cols() == o.A.Rows(), "Out is %s, expected fp32[3, %d]", o.Out, o.A.Rows())
+	c.unscaled("Out", o.Out)
 	return c.err
 }
 

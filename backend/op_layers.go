@@ -34,6 +34,7 @@ func (o *EmbedGrad) check() error {
 	c.ints("IDs", o.IDs, o.DOut.Rows())
 	c.plain(field{"DOut", o.DOut})
 	c.dtype("DTable", o.DTable, fp8.F32)
+	c.unscaled("DTable", o.DTable)
 	c.that(o.DTable.Cols() == o.DOut.Cols(), "DTable is %s, DOut is %s: widths differ", o.DTable, o.DOut)
 	return c.err
 }

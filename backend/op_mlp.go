@@ -1,7 +1,5 @@
 package backend
 
-import "octet/fp8"
-
 // SwiGLU is Out = a, the product a = Up ⊙ silu(Gate), or Smooth-SwiGLU's h
 // (method.md): a ⊙ InvC by columns, or a / r by rows, where the factor of a
 // row is a function of that row alone:
@@ -146,9 +144,8 @@ type SmoothScale struct {
 func (o *SmoothScale) check() error {
 	var c checker
 	n := o.WeightMax.Elems()
-	for _, f := range []field{{"Factor", o.Factor}, {"ChannelMax", o.ChannelMax}} {
-		c.that(f.t.DType == fp8.F32 && f.t.Elems()%n == 0, "%s is %s, expected fp32[window, %d]", f.name, f.t, n)
-	}
+	c.window("Factor", o.Factor, n)
+	c.window("ChannelMax", o.ChannelMax, n)
 	for _, f := range []field{{"WeightMax", o.WeightMax}, {"C", o.C}, {"InvC", o.InvC}} {
 		c.vector(f.name, f.t, n)
 	}

@@ -16,6 +16,7 @@ func (o *SumSquares) check() error {
 	var c checker
 	for _, x := range o.X {
 		c.dtype("X", x, fp8.F32)
+		c.unscaled("X", x)
 	}
 	c.scalar("Out", o.Out)
 	return c.err
@@ -133,6 +134,7 @@ func (o *AdamW) check() error {
 	}
 	for i, g := range o.Grad {
 		c.dtype("Grad", g, fp8.F32)
+		c.unscaled("Grad", g)
 		c.dtype("Master", o.Master[i], fp8.F32, fp8.BF16, fp8.F16)
 		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments have them", o.Master[i], o.Master[i].Block)
 		for _, f := range []struct {

@@ -75,7 +75,7 @@ type UpdateScale struct {
 func (o *UpdateScale) check() error {
 	var c checker
 	n := o.Scale.Elems()
-	c.that(o.History.DType == fp8.F32 && o.History.Elems()%n == 0, "History is %s, expected fp32[window, %d]", o.History, n)
+	c.window("History", o.History, n)
 	c.vector("Scale", o.Scale, n)
 	c.vector("ScaleInv", o.ScaleInv, n)
 	if o.Seen != nil {
@@ -103,7 +103,7 @@ func (o *PushHistory) check() error {
 	var c checker
 	n := o.Value.Elems()
 	c.vector("Value", o.Value, n)
-	c.that(o.History.DType == fp8.F32 && o.History.Cols() == n, "History is %s, expected fp32[window, %d]", o.History, n)
+	c.window("History", o.History, n)
 	if o.Skip != nil {
 		c.ints("Skip", o.Skip, 1)
 	}
@@ -121,7 +121,7 @@ type Fill struct {
 
 func (o *Fill) check() error {
 	var c checker
-	c.dtype("Out", o.Out, fp8.F32, fp8.BF16)
+	c.plain(field{"Out", o.Out})
 	return c.err
 }
 

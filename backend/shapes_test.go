@@ -32,6 +32,13 @@ func (m *maker) q(shape ...int) *backend.Tensor {
 	return t
 }
 
+// scaled is F32 with a scale, which few ops read.
+func (m *maker) scaled(shape ...int) *backend.Tensor {
+	t := m.f(shape...)
+	t.Scale = m.f(1)
+	return t
+}
+
 // blocked is E4M3 with scales by block.
 func (m *maker) blocked(block backend.ScaleBlock, rows, cols int) *backend.Tensor {
 	t := m.tensor(fp8.E4M3, rows, cols)
@@ -212,6 +219,47 @@ func TestShapeErrors(t *testing.T) {
 		{"amax: Out is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op { return &backend.Amax{X: m.f(2, 3), Out: m.f(2)} }},
 		{"updatescale: History is t3:fp32[5], expected fp32[window, 4]", func(m *maker) backend.Op {
 			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(5), Limit: 448}
+		}},
+		{"updatescale: History is t3:fp32[3, 5], expected fp32[window, 1]", func(m *maker) backend.Op {
+			return &backend.UpdateScale{Scale: m.f(1), ScaleInv: m.f(1), History: m.f(3, 5), Limit: 448}
+		}},
+		{"updatescale: History is t3:fp32[3, 4] with a scale, which this op does not read", func(m *maker) backend.Op {
+			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.scaled(3, 4), Limit: 448}
+		}},
+		{"pushhistory: History is t1:fp32[3, 4] with a scale", func(m *maker) backend.Op {
+			return &backend.PushHistory{History: m.scaled(3, 4), Value: m.f(4)}
+		}},
+		{"matmul: Out is t3:fp32[2, 4] with a scale", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 4), Out: m.scaled(2, 4), Accumulate: true}
+		}},
+		{"crossentropy: Targets is t3:i32[2] with a scale", func(m *maker) backend.Op {
+			logits, scale := m.f(2, 4), m.f(1)
+			targets := m.i(2)
+			targets.Scale = scale
+			return &backend.CrossEntropy{Logits: logits, Targets: targets, Loss: m.f(2), Valid: 4}
+		}},
+		{"sum: X is t1:fp32[3] with a scale", func(m *maker) backend.Op { return &backend.Sum{X: m.scaled(3), Out: m.f(1)} }},
+		{"sumsquares: X is t1:fp32[3] with a scale", func(m *maker) backend.Op {
+			return &backend.SumSquares{X: []*backend.Tensor{m.scaled(3)}, Out: m.f(1)}
+		}},
+		{"fill: Out is t1:fp32[3] with a scale", func(m *maker) backend.Op { return &backend.Fill{Out: m.scaled(3)} }},
+		{"embedgrad: DTable is t3:fp32[9, 4] with a scale", func(m *maker) backend.Op {
+			return &backend.EmbedGrad{IDs: m.i(3), DOut: m.f(3, 4), DTable: m.scaled(9, 4)}
+		}},
+		{"rowcosine: Out is t3:fp32[3, 2] with a scale", func(m *maker) backend.Op {
+			return &backend.RowCosine{A: m.f(2, 4), B: m.f(2, 4), Out: m.scaled(3, 2)}
+		}},
+		{"smoothscale: Factor is t1:fp32[2, 6], expected fp32[window, 3]", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(2, 6), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
+		}},
+		{"smoothscale: ChannelMax is t2:fp32[3] with a scale", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.scaled(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
+		}},
+		{"adamw: Grad is t1:fp32[6] with a scale", func(m *maker) backend.Op {
+			g := m.scaled(6)
+			o := m.adamW()
+			o.Grad[0] = g
+			return o
 		}},
 		{"Skip without Keep would leave the scale unwritten", func(m *maker) backend.Op {
 			return &backend.UpdateScale{Scale: m.f(4), ScaleInv: m.f(4), History: m.f(4), Skip: m.i(1), Limit: 448}
