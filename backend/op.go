@@ -132,6 +132,7 @@ func (c Cast) check(rows, cols int) error {
 	if c.Amax != nil {
 		k.scalar("Amax", c.Amax)
 	}
+	k.that(c.Rounding <= fp8.Stochastic, "unknown rounding %d", uint8(c.Rounding))
 	if c.Rounding == fp8.Stochastic {
 		k.that(c.Control != nil, "a stochastic cast needs step.control")
 	} else {

@@ -94,6 +94,7 @@ func (o *MatMul) check() error {
 	}
 	c.that(o.A.DType.IsFP8() == o.B.DType.IsFP8(), "A is %s and B is %s: both must be FP8 or neither", o.A, o.B)
 	c.that(o.A.DType.IsFP8() || o.A.DType == o.B.DType, "A is %s and B is %s: the formats must be equal", o.A, o.B)
+	c.that(o.Accum <= Fast, "unknown accumulation %d", uint8(o.Accum))
 	c.blocks(o)
 	c.epilogue(o.Epilogue(nil), m, n)
 	return c.err

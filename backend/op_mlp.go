@@ -141,9 +141,13 @@ type SmoothScale struct {
 	HPow2, WPow2   bool
 }
 
+// maxMargin is beyond the clamp, and within the integers of every device.
+const maxMargin = 64
+
 func (o *SmoothScale) check() error {
 	var c checker
 	n := o.WeightMax.Elems()
+	c.that(o.Margin >= -maxMargin && o.Margin <= maxMargin, "Margin is %d, expected %d at most, either way", o.Margin, maxMargin)
 	c.window("Factor", o.Factor, n)
 	c.window("ChannelMax", o.ChannelMax, n)
 	for _, f := range []field{{"WeightMax", o.WeightMax}, {"C", o.C}, {"InvC", o.InvC}} {

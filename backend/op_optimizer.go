@@ -158,6 +158,8 @@ func (o *AdamW) check() error {
 			}
 		}
 	}
+	c.that(o.Rounding <= fp8.Stochastic, "unknown rounding %d", uint8(o.Rounding))
+	c.that(o.EpsForm <= EpsCorrected, "unknown form of eps %d", uint8(o.EpsForm))
 	c.control(o.Control)
 	c.ints("Step", o.Step, 1)
 	c.scalar("Coef", o.Coef)

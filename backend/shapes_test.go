@@ -249,6 +249,17 @@ func TestShapeErrors(t *testing.T) {
 		{"rowcosine: Out is t3:fp32[3, 2] with a scale", func(m *maker) backend.Op {
 			return &backend.RowCosine{A: m.f(2, 4), B: m.f(2, 4), Out: m.scaled(3, 2)}
 		}},
+		{"smoothscale: Margin is 1099511627776, expected 64 at most", func(m *maker) backend.Op {
+			return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3), Margin: 1 << 40}
+		}},
+		{"matmul: unknown accumulation 2", func(m *maker) backend.Op {
+			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 4), Out: m.f(2, 4), Accum: 2}
+		}},
+		{"quantize: Out[0]: unknown rounding 2", func(m *maker) backend.Op {
+			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.f(2, 3), Rounding: 2}}}
+		}},
+		{"adamw: unknown rounding 2", func(m *maker) backend.Op { o := m.adamW(); o.Rounding = 2; return o }},
+		{"adamw: unknown form of eps 2", func(m *maker) backend.Op { o := m.adamW(); o.EpsForm = 2; return o }},
 		{"smoothscale: Factor is t1:fp32[2, 6], expected fp32[window, 3]", func(m *maker) backend.Op {
 			return &backend.SmoothScale{Factor: m.f(2, 6), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
 		}},
