@@ -72,6 +72,35 @@ func TestCancelledStepsRunAgain(t *testing.T) {
 	require.NoError(t, err, "there is nothing more to cut")
 }
 
+// An update that is under way ends, though somebody runs it node by node.
+func TestUpdateIsNotCutInTwo(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	undisturbed, tr := newTrainer(t, c, 2, false), newTrainer(t, c, 2, false)
+	want, got := steps(t, undisturbed, 3), steps(t, tr, 1)
+	for _, program := range []string{"update", "micro.first.last"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		tr.Execute = func(ctx context.Context, name string, x backend.Executable) error {
+			return x.RunObserved(ctx, func(*backend.Node, backend.Memory) error {
+				if name == program {
+					cancel()
+				}
+				return nil
+			})
+		}
+		res, err := tr.Next(ctx)
+		if program == "update" {
+			require.NoError(t, err)
+			res.Elapsed = 0
+			got = append(got, res)
+		} else {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+	}
+	tr.Execute = nil
+	require.Equal(t, want, append(got, steps(t, tr, 1)...))
+	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+}
+
 // A token that only the first of two micro-batches holds overflows BF16 when it
 // is looked up: that op is to blame, not one of the second micro-batch that adds
 // to the gradients it spoiled.

@@ -165,6 +165,12 @@ func (t *Trainer) runStep(ctx context.Context, r *rank) error {
 	if err != nil {
 		return err
 	}
+	if t.Execute != nil && len(t.ranks) == 1 { // it may look at ctx between two nodes, and half an update is none
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ctx = context.WithoutCancel(ctx)
+	}
 	return t.run(ctx, r, r.update)
 }
 
