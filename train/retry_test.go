@@ -101,6 +101,33 @@ func TestUpdateIsNotCutInTwo(t *testing.T) {
 	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
 }
 
+// A fault that does not repeat itself lets the update happen after all, behind a step
+// that was skipped: nobody goes on from there.
+func TestFaultThatDoesNotRepeat(t *testing.T) {
+	c := small(t, "fp8-smooth")
+	c.Train.OnNonfinite = 1
+	tr := newTrainer(t, c, 1, false)
+	want := steps(t, tr, 1)
+	saved := snapshot(t, tr)
+	want = append(want, steps(t, tr, 1)...)
+	gain := tr.Vars.Lookup("model.norm.weight")
+	whole, err := tr.read(gain)
+	require.NoError(t, err)
+	require.NoError(t, tr.write(gain, append(fp8.AppendFloats(nil, float32(math.NaN())), whole[4:]...)))
+	require.NoError(t, tr.issue(t.Context()))
+	require.NoError(t, tr.write(gain, whole))
+	res, err := tr.collect(t.Context())
+	require.True(t, res.Skipped)
+	require.ErrorIs(t, err, ErrNonFinite)
+	require.ErrorContains(t, err, "does not repeat itself")
+	_, err = tr.Next(t.Context())
+	require.ErrorIs(t, err, errNoWeights)
+	_, err = tr.Contents("test", "emu")
+	require.ErrorIs(t, err, errNoWeights)
+	require.NoError(t, tr.Restore(t.Context(), saved))
+	require.Equal(t, want[1:], steps(t, tr, 1))
+}
+
 // A token that only the first of two micro-batches holds overflows BF16 when it
 // is looked up: that op is to blame, not one of the second micro-batch that adds
 // to the gradients it spoiled.

@@ -278,6 +278,7 @@ func (t *Trainer) blame(ctx context.Context, from data.Position) error {
 		})
 	}
 	if err == nil {
+		t.forgetWeights() // the update has happened, behind a step that counts as skipped
 		err = errors.New("run again, all that the last of them computes is finite: the fault does not repeat itself, which speaks for the machine's memory or its device")
 	}
 	err = fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
