@@ -25,3 +25,9 @@ func adamNearestAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n in
 //
 //go:noescape
 func adamRandomAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, number uint32)
+
+// adamExtentsAVX512 sets the extents of blocks of codes, those of the moments as if
+// they were bits of F16: E4M3's are 2^-8 of its values.
+//
+//go:noescape
+func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMost, mMost, vMost, vLeast *float32)

@@ -308,3 +308,106 @@ DATA adamLanes<>+104(SB)/8, $0x8007068080050480
 DATA adamLanes<>+112(SB)/8, $0x800b0a8080090880
 DATA adamLanes<>+120(SB)/8, $0x800f0e80800d0c80
 GLOBL adamLanes<>(SB), RODATA|NOPTR, $128
+
+// FOLD makes X the larger or smaller, by op, of the two halves of each register:
+// sixteen bytes or eight words of 64 and 32.
+#define FOLD(op, Z, Y, X) \
+	VEXTRACTI64X4 $1, Z, Y15 \
+	op            Y15, Y, Y \
+	VEXTRACTI128  $1, Y, X15 \
+	op            X15, X, X
+
+// LEAST_BYTE makes the bytes of X one word, the smallest of them: the processor finds
+// the smallest of eight words.
+#define LEAST_BYTE(X) \
+	VPSRLW      $8, X, X15 \
+	VPMINUB     X15, X, X \
+	VPHMINPOSUW X, X
+
+// func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMost, mMost, vMost, vLeast *float32)
+TEXT ·adamExtentsAVX512(SB), NOSPLIT, $0-64
+	MOVQ         p+0(FP), R8
+	MOVQ         m+8(FP), R9
+	MOVQ         v+16(FP), R10
+	MOVQ         blocks+24(FP), CX
+	MOVQ         pMost+32(FP), R11
+	MOVQ         mMost+40(FP), R12
+	MOVQ         vMost+48(FP), R13
+	MOVQ         vLeast+56(FP), DX
+	MOVL         $0x7fff7fff, AX
+	VPBROADCASTD AX, Z10
+	MOVL         $0x7f7f7f7f, AX
+	VPBROADCASTD AX, Z11
+	VPTERNLOGD   $0xff, Z12, Z12, Z12
+	VPSRLW       $8, X12, X13 // 0x00ff
+	XORQ         AX, AX
+
+block:
+	VPANDD  0(R8), Z10, Z0
+	VPANDD  64(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  128(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  192(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  256(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  320(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  384(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	VPANDD  448(R8), Z10, Z4
+	VPMAXUW Z4, Z0, Z0
+	FOLD(VPMAXUW, Z0, Y0, X0)
+	VPXOR       X12, X0, X0
+	VPHMINPOSUW X0, X0
+	VPXOR       X12, X0, X0
+	VCVTPH2PS   X0, X0
+	VMOVSS      X0, (R11)(AX*4)
+
+	VPANDD  0(R9), Z11, Z1
+	VPANDD  64(R9), Z11, Z4
+	VPMAXUB Z4, Z1, Z1
+	VPANDD  128(R9), Z11, Z4
+	VPMAXUB Z4, Z1, Z1
+	VPANDD  192(R9), Z11, Z4
+	VPMAXUB Z4, Z1, Z1
+	FOLD(VPMAXUB, Z1, Y1, X1)
+	VPXOR  X12, X1, X1
+	LEAST_BYTE(X1)
+	VPXOR     X13, X1, X1
+	VPSLLW    $7, X1, X1
+	VCVTPH2PS X1, X1
+	VMOVSS    X1, (R12)(AX*4)
+
+	VMOVDQU8 0(R10), Z2
+	VMOVDQU8 64(R10), Z4
+	VMOVDQU8 128(R10), Z5
+	VMOVDQU8 192(R10), Z6
+	VPMINUB  Z4, Z2, Z3
+	VPMAXUB  Z4, Z2, Z2
+	VPMINUB  Z6, Z5, Z4
+	VPMAXUB  Z6, Z5, Z5
+	VPMINUB  Z4, Z3, Z3
+	VPMAXUB  Z5, Z2, Z2
+	FOLD(VPMAXUB, Z2, Y2, X2)
+	FOLD(VPMINUB, Z3, Y3, X3)
+	VPXOR    X12, X2, X2
+	LEAST_BYTE(X2)
+	LEAST_BYTE(X3)
+	VPXOR     X13, X2, X2
+	VPSLLW    $8, X2, X2
+	VPSLLW    $8, X3, X3
+	VCVTPH2PS X2, X2
+	VCVTPH2PS X3, X3
+	VMOVSS    X2, (R13)(AX*4)
+	VMOVSS    X3, (DX)(AX*4)
+
+	ADDQ $512, R8
+	ADDQ $256, R9
+	ADDQ $256, R10
+	INCQ AX
+	CMPQ AX, CX
+	JB   block
+	VZEROUPPER
+	RET

@@ -14,7 +14,8 @@ import (
 // one and have nothing to divide in the others. Every bit is that of the pieces of
 // adamW, which do what it leaves.
 type adamCodes struct {
-	state *[3]adamState
+	state  *[3]adamState
+	bounds adamBounds
 
 	rule  [9]float32 // simd.AdamW, in the order of its fields
 	inv   [3]float32 // the dequantising factors; that of E4M3 with its 2^8
@@ -70,6 +71,9 @@ func (t *adamTensor) newCodes() *adamCodes {
 
 // read prepares a run's amaxes.
 func (c *adamCodes) read(r *simd.AdamW) {
+	if c == nil {
+		return
+	}
 	c.rule = [...]float32{r.Coef, r.Beta1, r.Rest1, r.Beta2, r.Rest2, r.Decay, r.Rate, r.RootFactor, r.Epsilon}
 	c.canRead = true
 	for i := range c.inv {
@@ -79,22 +83,26 @@ func (c *adamCodes) read(r *simd.AdamW) {
 		}
 		c.canRead = c.canRead && isFinite(c.inv[i])
 	}
+	c.bounds.begin(r, c.inv)
 }
 
 // amaxes finds the largest magnitudes of the new values of the first n elements
-// from at on, as many as it can take.
+// from at on, as many as it can take. Blocks without values above those that bounds
+// has may be left out.
 func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 	if c == nil || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
 	n = len(grad) &^ 31
-	p, m, v := c.codes(at, n)
-	if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, &lanes) > c.lastNumber {
-		return 0, amax
-	}
-	for i := range amax {
-		amax[i] = math.Float32frombits(slices.Max(lanes[i][:]))
+	for from, to := c.bounds.open(at, at+n); from < to; from, to = c.bounds.open(to, at+n) {
+		p, m, v := c.codes(from, to-from)
+		if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.lastNumber {
+			return 0, amax
+		}
+		for i := range amax {
+			amax[i] = fp8.MaxAmax(amax[i], math.Float32frombits(slices.Max(lanes[i][:])))
+		}
 	}
 	return n, amax
 }
@@ -102,6 +110,9 @@ func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 // write prepares a run's store, of values with these amaxes: if they are numbers,
 // so is all that was read.
 func (c *adamCodes) write(amax []float32) {
+	if c == nil {
+		return
+	}
 	c.canRun = c.canRead
 	for i := range c.scale {
 		out := &c.state[i].out
@@ -129,6 +140,24 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 		adamNearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
 	}
 	return n
+}
+
+// notes reports whether the extents of what is stored are taken down.
+func (c *adamCodes) notes() bool { return c != nil && c.canRun && c.bounds.master != nil }
+
+// note does that for n elements from at on.
+func (c *adamCodes) note(at, n int) {
+	if c.notes() {
+		p, m, v := c.codes(at, n)
+		c.bounds.note(at, p, m, v)
+	}
+}
+
+// noted tells that it was done for all.
+func (c *adamCodes) noted() {
+	if c.notes() {
+		c.bounds.master.known, c.bounds.m1.known, c.bounds.m2.known = true, true, true
+	}
 }
 
 func (c *adamCodes) codes(at, n int) (p []uint16, m, v []uint8) {

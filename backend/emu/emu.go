@@ -58,7 +58,9 @@ type device struct {
 	group  *group
 	vars   *backend.Vars
 	memory map[*backend.Tensor][]byte // persistent tensors, views excluded
-	rope   []*angleTable
+	// Likewise, and before its first step nothing is known of any.
+	extents map[*backend.Tensor]*extents
+	rope    []*angleTable
 
 	buffers map[bufferKey][][]float32
 	common  map[int][]float32 // by length
@@ -108,6 +110,7 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 		d := &device{
 			spec: s, amx: model == modelAMX, model: products, pool: newPool(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
+			extents: map[*backend.Tensor]*extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
 		d.spec.Threads = d.pool.size() // of those asked for, as many as there are processors
@@ -132,7 +135,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	}
 	d.vars = vars
 	for t := range vars.All() {
-		d.memory[t] = alignedBytes(t.Bytes())
+		d.memory[t], d.extents[t] = alignedBytes(t.Bytes()), new(extents)
 	}
 	return nil
 }
@@ -153,6 +156,7 @@ func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
 func (d *device) Write(t *backend.Tensor, src []byte) error {
 	dst, err := d.persistent(t, len(src))
 	if err == nil {
+		d.changed(t)
 		copy(dst, src)
 	}
 	return err
@@ -202,7 +206,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", n.Path(), err)
 			}
-			x.kernels = append(x.kernels, k)
+			x.kernels = append(x.kernels, b.forgetting(n, k))
 		}
 		list[i] = x
 	}

@@ -120,8 +120,9 @@ func (tr *trial) run() *device {
 			require.Zero(tr, testing.AllocsPerRun(3, func() { _ = x.Run(context.Background()) }), "allocations")
 		}
 		for t := range tr.vars.All() {
-			clear(d.memory[t])
-			copy(d.memory[t], tr.data[t])
+			raw := make([]byte, t.Bytes())
+			copy(raw, tr.data[t])
+			require.NoError(tr, d.Write(t, raw))
 		}
 		require.NoError(tr, x.Run(tr.Context()))
 		tr.equal(first, d)

@@ -63,6 +63,7 @@ func (o observed) Write(t *backend.Tensor, raw []byte) error {
 	if int64(len(raw)) != t.Bytes() {
 		return fmt.Errorf("emu: %s takes %d bytes, got %d", t, t.Bytes(), len(raw))
 	}
+	o.b.changed(t)
 	dst := o.b.bytes(t)
 	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
 	for r := range t.Rows() {

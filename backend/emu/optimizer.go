@@ -63,19 +63,28 @@ func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
 const squareSpan = 16384
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
-	list := make([]rows, len(o.X))
+	list, noted := make([]rows, len(o.X)), make([]*extents, len(o.X))
 	for i, x := range o.X {
-		list[i] = b.rows(x)
+		list[i], noted[i] = b.rows(x), b.extents[x]
 	}
 	all, out := spans(o.X, squareSpan), b.f32(o.Out)
 	partial := make([]float64, len(all))
 	b.pool.reserve(squareSpan)
 	task := func(worker, task int) {
 		s := &all[task]
-		partial[task] = simd.SumSquares(list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n))
+		x := list[s.tensor].piece(b.pool.scratch[worker], s.row, s.col, s.n)
+		partial[task] = simd.SumSquares(x)
+		if e := noted[s.tensor]; e.wanted() {
+			e.note(s.col, x)
+		}
 	}
 	return func() {
 		b.pool.run(len(all), task)
+		for _, e := range noted {
+			if e.wanted() {
+				e.known = true
+			}
+		}
 		var total float64
 		for _, p := range partial {
 			total += p

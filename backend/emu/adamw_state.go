@@ -1,0 +1,120 @@
+package emu
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+// adamState is one of the three stored tensors of a parameter.
+type adamState struct {
+	in       rows
+	out      boundCast
+	scaleInv []float32 // nil for F32 and BF16
+	limit    float32   // the format's largest value
+	block    int       // elements of a row that share a scale; 0: all share one
+	pow2     bool
+	floor    bool // a positive value is not stored as 0
+}
+
+// hasAmax reports whether a first visit must find the state's amax.
+func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
+
+func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
+	m := b.matrixOf(t)
+	return adamState{
+		in:  b.rows(t),
+		out: boundCast{dtype: m.dtype, elements: elements{u16: m.u16, u8: m.u8}, name: fp8.NameKey(t.Name), rounding: o.Rounding},
+
+		scaleInv: b.f32(t.Scale), limit: t.DType.Max(), block: t.Block.Cols, pow2: o.Pow2,
+	}
+}
+
+// prepare chooses the scale and the random stream that codes are stored with;
+// first is the index of the first element's random bits.
+func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
+	s.out.factor = 1
+	if s.hasAmax() {
+		s.out.factor = s.scaleFor(amax, s.scaleInv[0])
+	}
+	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name), first
+}
+
+// scaleFor is the scale of values with this amax; one that says nothing keeps
+// the old scale.
+func (s *adamState) scaleFor(amax, oldInv float32) float32 {
+	scale, ok := fp8.ScaleFor(amax, s.limit, s.pow2)
+	if !ok && oldInv != 0 {
+		scale = 1 / oldInv
+	}
+	return scale
+}
+
+// record is the stored scale that goes with it.
+func (s *adamState) record(scaleInv *float32, amax, scale float32) {
+	if _, ok := fp8.ScaleFor(amax, s.limit, s.pow2); ok || *scaleInv == 0 {
+		*scaleInv = 1 / scale
+	}
+}
+
+// writeScale records the scale of the new codes, once all old ones are read.
+func (s *adamState) writeScale(amax float32) {
+	if s.hasAmax() {
+		s.record(&s.scaleInv[0], amax, s.out.factor)
+	}
+}
+
+// store casts x, which begins at element at.
+func (s *adamState) store(out *boundCast, x []float32, at int) {
+	end := at + len(x)
+	switch out.dtype {
+	case fp8.F32:
+		return
+	case fp8.F16, fp8.BF16:
+		out.encode16(out.u16[at:end], x, 0, at)
+		if s.floor {
+			floorCodes(out.u16[at:end], x)
+		}
+	default:
+		out.encode8(out.u8[at:end], x, 0, at)
+		if s.floor {
+			floorCodes(out.u8[at:end], x)
+		}
+	}
+}
+
+// floorCodes replaces codes of 0 by that of the smallest number where x is
+// positive. In every format it is 1.
+func floorCodes[C uint8 | uint16](codes []C, x []float32) {
+	for i, c := range codes {
+		if c == 0 && x[i] > 0 {
+			codes[i] = 1
+		}
+	}
+}
+
+// blocks calls f for the parts of a span that share a scale: elements
+// [from, to) of it.
+func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
+	first := sp.row * parts(cols, s.block)
+	for from := 0; from < sp.n; from += s.block {
+		f(s.scaleInv[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
+	}
+}
+
+func (s *adamState) loadBlocks(x []float32, sp *span, at, cols int) {
+	in := s.in
+	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		in.scale = scaleInv
+		in.load(x[from:to], 0, at+from)
+	})
+}
+
+func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
+	out := s.out
+	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
+		amax := fp8.Amax(x[from:to])
+		out.factor = s.scaleFor(amax, scaleInv[0])
+		s.store(&out, x[from:to], at+from)
+		s.record(&scaleInv[0], amax, out.factor)
+	})
+}
