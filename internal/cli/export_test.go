@@ -49,6 +49,11 @@ func TestExport(t *testing.T) {
 			requireOneSentence(t, stderr)
 			require.Contains(t, stderr, "which a run in FP8 keeps")
 			require.NoDirExists(t, eight)
+		} else if recipe == "fp8-smooth-token" {
+			require.Equal(t, exitInput, status)
+			requireOneSentence(t, stderr)
+			require.Contains(t, stderr, "scales by token")
+			require.NoDirExists(t, eight)
 		} else {
 			require.Zero(t, status, stderr)
 			// Its weights are read back, with their rounding; what they read was rounded too, elsewhere.

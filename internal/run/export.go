@@ -23,7 +23,12 @@ func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.M
 			m.List = append(m.List, t)
 		}
 	}
+	byToken := w.Recipe.Smooth.On() && w.Recipe.Smooth.Form.ByToken()
 	m.ScaleInv = func(name string) (float32, error) {
+		if byToken && strings.HasSuffix(name, ".mlp.hidden") {
+			// The one that is kept is of the activation divided by each token's factor.
+			return 0, fmt.Errorf("%s: an export in fp8 needs one scale of %s, which recipe %s scales by token; use --format bf16", w.Path, name, w.Recipe.Name)
+		}
 		var missing error
 		// A scale for E4M3 up to 240 serves E4M3 up to 448, which is exported.
 		for _, format := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE} {
@@ -42,7 +47,7 @@ func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.M
 		}
 		return 0, fmt.Errorf("%s: an export in fp8 needs the scale of %s, which a run in FP8 keeps: %w; use --format bf16", w.Path, name, missing)
 	}
-	if s := w.Recipe.Smooth; !s.On() || s.Form.ByToken() {
+	if !w.Recipe.Smooth.On() || byToken {
 		return m, nil // factors by token are no part of the weights
 	}
 	factors, err := infer.ChannelFactors(ctx, w.Model, w.Recipe, w, dev)

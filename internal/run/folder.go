@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"octet/checkpoint"
@@ -69,7 +70,8 @@ func Create(dir string, c train.Config) (*Folder, error) {
 
 // vacant is an error if a run would lie among files that are not its own, which Discard
 // and a run's own records could not tell from them. Hidden ones do not count: the lock is
-// one, and file systems leave others.
+// one, and file systems leave others. Nor does what a shell or a scheduler was told to
+// write there of the run's output.
 func (f *Folder) vacant() error {
 	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
 		if exists(f.path(name)) {
@@ -81,7 +83,8 @@ func (f *Folder) vacant() error {
 		return fmt.Errorf("the run folder cannot be looked into: %w; name another one by --out", err)
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
+		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
+		if !output && !strings.HasPrefix(e.Name(), ".") {
 			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", f.Dir, e.Name())
 		}
 	}

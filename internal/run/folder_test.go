@@ -111,13 +111,14 @@ func TestCreateAmongFiles(t *testing.T) {
 		require.Len(t, entries, 1)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{lockFile, ".DS_Store", ".config.toml.partial"} {
+	for _, name := range []string{lockFile, ".DS_Store", ".config.toml.partial", "slurm-7.out"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	f, err := Create(dir, train.Default())
 	require.NoError(t, err)
 	require.NoError(t, f.Discard())
 	require.FileExists(t, filepath.Join(dir, ".DS_Store"))
+	require.FileExists(t, filepath.Join(dir, "slurm-7.out"))
 }
 
 // A run's paths mean the same from any folder.
