@@ -6,7 +6,7 @@ import "golang.org/x/sys/cpu"
 
 var haveAdamCodes = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ && cpu.X86.HasAVX512VL
 
-// In all three n is a positive multiple of 32, and no code is that of a NaN.
+// In the first three n is a positive multiple of 32. No code is that of a NaN.
 
 // adamAmaxAVX512 sets lanes to bits whose maxima are the largest magnitudes of the
 // new master and moments. largest is the largest code among the old first moments,

@@ -28,8 +28,8 @@ func (b *binder) newBounds(master, m1, m2, grad *backend.Tensor) (a adamBounds) 
 	var list [4]*extents
 	blocks := grad.Elems() / extentBlock
 	for i, t := range []*backend.Tensor{master, m1, m2, grad} {
-		list[i] = b.extents[t] // of a view there are none
-		if list[i] == nil || !t.Contiguous() {
+		list[i] = b.extents[t] // of a view there are none, so that t has no gaps
+		if list[i] == nil {
 			return a
 		}
 	}

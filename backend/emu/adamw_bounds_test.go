@@ -258,3 +258,24 @@ func TestAdamWBoundsAreFinite(t *testing.T) {
 	a.found([3]float32{1, float32(math.Inf(1)), 1})
 	require.Equal(t, before, a.top)
 }
+
+// Bounds are none where a factor that may be negative is, or is no number.
+func TestAdamWBoundsKeepOrder(t *testing.T) {
+	known := &extents{known: true}
+	a := adamBounds{master: known, m1: known, m2: known, grad: known}
+	usable := func(edit func(r *simd.AdamW, inv *[3]float32)) bool {
+		r, inv := simd.AdamW{Coef: 1, Beta1: 1, Rest1: 1, Beta2: 1, Rest2: 1, Decay: 1, Rate: 1, RootFactor: 1, Epsilon: 1}, [3]float32{1, 1, 1}
+		edit(&r, &inv)
+		a.begin(&r, inv)
+		return a.usable
+	}
+	require.True(t, usable(func(*simd.AdamW, *[3]float32) {}))
+	for _, x := range []float32{-1, float32(math.NaN())} {
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Coef = x }))
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Decay = x }))
+		require.False(t, usable(func(r *simd.AdamW, _ *[3]float32) { r.Rate = x }))
+		for i := range 3 {
+			require.False(t, usable(func(_ *simd.AdamW, inv *[3]float32) { inv[i] = x }))
+		}
+	}
+}
