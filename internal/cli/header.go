@@ -197,7 +197,7 @@ func totalOf(groups []train.Group) (total int64) {
 // passesText says how much of its text a run reads.
 func passesText(passes float64) string {
 	switch {
-	case passes < 1:
+	case passes < 0.995: // from there on two digits are 1e+02
 		return fmt.Sprintf("%.2g%% read", 100*passes)
 	case passes < 10:
 		return fmt.Sprintf("read %.1f times", passes)

@@ -91,6 +91,14 @@ $`, stdout)
 	require.True(t, strings.HasPrefix(out, "the fox"))
 }
 
+func TestPassesText(t *testing.T) {
+	for passes, want := range map[float64]string{
+		0.00123: "0.12% read", 0.123: "12% read", 0.994: "99% read", 0.996: "read 1.0 times", 2.84: "read 2.8 times", 31.4: "read 31 times",
+	} {
+		require.Equal(t, want, passesText(passes))
+	}
+}
+
 // A run that was better than at its end says so, one that got better all the time does not.
 func TestTrainBest(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text.txt") // whose end is like nothing before
