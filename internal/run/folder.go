@@ -70,8 +70,8 @@ func Create(dir string, c train.Config) (*Folder, error) {
 
 // vacant is an error if a run would lie among files that are not its own, which Discard
 // and a run's own records could not tell from them. Hidden ones do not count: the lock is
-// one, and file systems leave others. Nor does what a shell or a scheduler was told to
-// write there of the run's output.
+// one, and file systems leave others, as they do lost+found where a volume of its own is
+// mounted. Nor does what a shell or a scheduler was told to write there of the run's output.
 func (f *Folder) vacant() error {
 	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
 		if exists(f.path(name)) {
@@ -84,7 +84,7 @@ func (f *Folder) vacant() error {
 	}
 	for _, e := range entries {
 		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
-		if !output && !strings.HasPrefix(e.Name(), ".") {
+		if !output && !strings.HasPrefix(e.Name(), ".") && e.Name() != "lost+found" {
 			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", f.Dir, e.Name())
 		}
 	}

@@ -114,9 +114,11 @@ func TestCreateAmongFiles(t *testing.T) {
 	for _, name := range []string{lockFile, ".DS_Store", ".config.toml.partial", "slurm-7.out"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0o700))
 	f, err := Create(dir, train.Default())
 	require.NoError(t, err)
 	require.NoError(t, f.Discard())
+	require.DirExists(t, filepath.Join(dir, "lost+found"))
 	require.FileExists(t, filepath.Join(dir, ".DS_Store"))
 	require.FileExists(t, filepath.Join(dir, "slurm-7.out"))
 }
