@@ -195,8 +195,10 @@ func (a *adamW) visitWhereFound(worker, tensor int) {
 		return
 	}
 	top := a.amaxes[3*tensor:][:3]
-	for _, i := range c.bounds.spans {
-		a.visit(worker, i)
+	for k, i := range c.bounds.spans {
+		if !slices.Contains(c.bounds.spans[:k], i) {
+			a.visit(worker, i)
+		}
 		for j, x := range a.found[i] {
 			top[j] = fp8.MaxAmax(top[j], x)
 		}

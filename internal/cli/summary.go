@@ -46,9 +46,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	}
 	if last.Evaluated {
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
-		if err := printBest(t.out, r, last); err != nil {
-			return err
-		}
+		printBest(t.out, r, last)
 	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
 	if _, _, ok := r.Corpus.Text(); ok {
@@ -70,10 +68,14 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 const overfit = 1.01
 
 // printBest says when the run was better than at its end, and why that may be.
-func printBest(w io.Writer, r *run.Run, last run.Progress) error {
+func printBest(w io.Writer, r *run.Run, last run.Progress) {
 	best, err := r.BestSoFar()
-	if err != nil || best.Step == 0 || last.ValLoss <= best.Loss {
-		return err
+	if err != nil { // the run is whole without
+		fmt.Fprintf(w, "best        not known: %v\n", err)
+		return
+	}
+	if best.Step == 0 || last.ValLoss <= best.Loss {
+		return
 	}
 	kept := "is " + best.Checkpoint
 	if best.Checkpoint == "" {
@@ -83,7 +85,6 @@ func printBest(w io.Writer, r *run.Run, last run.Progress) error {
 	if passes := r.Passes(); passes >= 2 && last.Loss < best.Loss && !(last.ValLoss < overfit*best.Loss) {
 		fmt.Fprintf(w, "hint        read %.0f times, the text is known by heart, with a loss of %.4f:\n            more text, or fewer --steps, would do better\n", passes, last.Loss)
 	}
-	return nil
 }
 
 // energyText is what the devices used: all together, as a bill has it; per token,
