@@ -100,11 +100,11 @@ type File struct {
 
 // CheckSame compares the corpus of a saved run with the one that was opened to
 // go on with it. A difference that changes the batches is an error, which
-// prints both hashes.
+// prints both hashes and names a file that makes it.
 func CheckSame(saved, opened Info) error {
 	if saved.SHA256 != opened.SHA256 {
-		return fmt.Errorf("data: the corpus has changed: the run was trained on %s, but this is %s; bring the former files back or start a new run",
-			saved.describe(), opened.describe())
+		return fmt.Errorf("data: the corpus has changed: %s; the run was trained on %s, but this is %s; bring the former files back or start a new run",
+			firstChange(saved.Files, opened.Files), saved.describe(), opened.describe())
 	}
 	if saved.TrainTokens != opened.TrainTokens || saved.ValTokens != opened.ValTokens {
 		return fmt.Errorf("data: the corpus %.64s is the same but its split is not: the run had %d tokens for training and %d for validation, now there are %d and %d; set data.val_bytes as it was or start a new run",
@@ -113,13 +113,48 @@ func CheckSame(saved, opened Info) error {
 	return nil
 }
 
+// firstChange says within a sentence where two lists of files part.
+func firstChange(saved, opened []File) string {
+	type sized struct {
+		path  string
+		bytes int64
+	}
+	left := make(map[sized]int, len(saved)) // folders that are named apart may have files of one name
+	for _, f := range saved {
+		left[sized{f.Path, f.Bytes}]++
+	}
+	var other *File // the first that is not among the saved ones
+	for i, f := range opened {
+		if left[sized{f.Path, f.Bytes}]--; left[sized{f.Path, f.Bytes}] < 0 && other == nil {
+			other = &opened[i]
+		}
+	}
+	for _, f := range saved {
+		switch {
+		case left[sized{f.Path, f.Bytes}] <= 0:
+		case other == nil:
+			return fmt.Sprintf("%.100q is gone", f.Path)
+		case other.Path == f.Path:
+			return fmt.Sprintf("%.100q has %d bytes, not %d", f.Path, other.Bytes, f.Bytes)
+		}
+	}
+	if other != nil {
+		return fmt.Sprintf("%.100q is new", other.Path)
+	}
+	return "what files hold, or their order; their names and sizes are what they were"
+}
+
 // describe names a corpus within a sentence.
 func (i Info) describe() string {
 	source := i.Kind
 	if i.GoVersion != "" {
 		source += " of " + i.GoVersion
 	}
-	return fmt.Sprintf("sha256 %.64s (%.40s, %d files)", i.SHA256, source, len(i.Files)) // a data.json may say anything
+	files := fmt.Sprintf("%d files", len(i.Files))
+	if len(i.Files) == 1 {
+		files = "1 file"
+	}
+	return fmt.Sprintf("sha256 %.64s (%.40s, %s)", i.SHA256, source, files) // a data.json may say anything
 }
 
 // corpusHash is the running SHA-256 of Info.SHA256.

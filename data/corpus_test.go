@@ -60,6 +60,23 @@ func TestCheckSame(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 
+	// The first file that makes the difference is named: it may be the run's own log.
+	saved.Files = []File{{Path: "a.txt", Bytes: 1, HeldOut: 1}, {Path: "b.txt", Bytes: 2}}
+	opened = saved
+	opened.SHA256 = "bbbb"
+	for want, files := range map[string][]File{
+		`"log.txt" is new`:                         {saved.Files[0], saved.Files[1], {Path: "log.txt", Bytes: 3}},
+		`"a.txt" is gone`:                          {saved.Files[1]},
+		`"b.txt" has 3 bytes, not 2`:               {saved.Files[0], {Path: "b.txt", Bytes: 3}},
+		"their names and sizes are what they were": saved.Files,
+		`"b.txt" is new`:                           {saved.Files[0], saved.Files[1], saved.Files[1]}, // of another folder
+		"go1.26.7, 2 files), but this":             {saved.Files[0], saved.Files[1]},
+		"go1.26.7, 1 file);":                       saved.Files[:1],
+	} {
+		opened.Files = files
+		require.ErrorContains(t, CheckSame(saved, opened), want)
+	}
+
 	opened = saved
 	opened.TrainTokens, opened.ValTokens = 80, 20
 	require.ErrorContains(t, CheckSame(saved, opened), "data.val_bytes")
