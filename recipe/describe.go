@@ -94,7 +94,11 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 	fmt.Fprintf(t, "optimizer, layers\t%s\n", r.Optimizer)
 	fmt.Fprintf(t, "optimizer, rest\tfp32\n")
 	if r.anyCast(layers, func(c Cast) bool { return c.Scaling == Delayed }) {
-		fmt.Fprintf(t, "delayed scaling\t%s\n", r.describeDelayed())
+		name := "delayed scaling"
+		for _, line := range r.describeDelayed() {
+			fmt.Fprintf(t, "%s\t%s\n", name, line)
+			name = ""
+		}
 	}
 	if r.Smooth.On() {
 		fmt.Fprintf(t, "smooth-swiglu\t%s\n", r.Smooth)
@@ -102,23 +106,30 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 	return t.Flush()
 }
 
-func (r Recipe) describeDelayed() string {
-	s := fmt.Sprintf("maximum over %d updates", r.History)
+// describeDelayed is one line, or where that is too long a line for each part.
+func (r Recipe) describeDelayed() []string {
+	parts := []string{fmt.Sprintf("maximum over %d updates", r.History)}
 	if r.History == 1 {
-		s = "from the update before"
+		parts[0] = "from the update before"
 	}
 	for _, m := range []struct {
 		binades int
 		of      string
 	}{{r.Margin, "inputs"}, {r.WeightMargin, "weights"}, {r.GradMargin, "gradients"}} {
-		if m.binades != 0 {
-			s += fmt.Sprintf(", %d binades kept free for %s", m.binades, m.of)
+		switch {
+		case m.binades == 1:
+			parts = append(parts, "1 binade kept free for "+m.of)
+		case m.binades != 0:
+			parts = append(parts, fmt.Sprintf("%d binades kept free for %s", m.binades, m.of))
 		}
 	}
 	if r.ColdStart {
-		s += ", 1 at first"
+		parts = append(parts, "1 at first")
 	}
-	return s
+	if line := strings.Join(parts, ", "); len(line) <= 80-len("delayed scaling    ") {
+		return []string{line}
+	}
+	return parts
 }
 
 // String is one line: the form, and what is unusual.

@@ -189,6 +189,11 @@ func TestDescribe(t *testing.T) {
 		require.Contains(t, text, want)
 	}
 	require.Equal(t, 1, strings.Count(text, "lm_head"))
+
+	r.Margin, r.WeightMargin, r.ColdStart = 1, 2, true
+	require.NoError(t, r.Describe(&b, 3))
+	text = b.String()
+	require.Contains(t, text, "1 binade kept free for inputs\n")
 	for line := range strings.Lines(text) {
 		require.Less(t, len(line), 81, line)
 	}
