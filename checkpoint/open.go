@@ -95,7 +95,15 @@ func readConfig(path string) (Config, error) {
 	name := filepath.Join(path, ConfigFile)
 	text, err := readSmall(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{}, fmt.Errorf("%s: no %s: not the folder of a model", path, ConfigFile)
+		switch {
+		case !exists(path):
+			err = fmt.Errorf("%s does not exist: name the folder of a model", path)
+		case exists(filepath.Join(path, Dir)):
+			err = fmt.Errorf("%s is a run's folder: name one of its checkpoints, in %s", path, filepath.Join(path, Dir))
+		default:
+			err = fmt.Errorf("%s: no %s: not the folder of a model", path, ConfigFile)
+		}
+		return Config{}, err
 	}
 	if err != nil {
 		return Config{}, err

@@ -36,6 +36,11 @@ func TestOpenModelOfOthers(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	fails("no config.json: not the folder of a model")
+	_, _, err := OpenModel(filepath.Join(dir, "nowhere"))
+	require.ErrorContains(t, err, "nowhere does not exist")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, Dir), 0o700))
+	fails("is a run's folder: name one of its checkpoints")
+	require.NoError(t, os.Remove(filepath.Join(dir, Dir)))
 	put(ConfigFile, Bytes(minimal(`{"attention_bias":true}`)))
 	fails("config.json: attention_bias = true")
 	put(ConfigFile, Bytes(append(minimal(`{}`), bytes.Repeat([]byte(" "), maxJSON)...)))
