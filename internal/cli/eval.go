@@ -65,6 +65,9 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if seq < 1 || seq > 1<<20 {
 		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
 	}
+	if n := stream.Len(); n <= int64(seq) {
+		return badInput(fmt.Errorf("%s tokens are too few to evaluate on in windows of %d: name more by --data, or give a smaller --seq", writers.Count(n), seq))
+	}
 	batch = min(batch, max(1, evalTokens/seq))
 	dev, err := c.open()
 	if err != nil {

@@ -67,6 +67,7 @@ func TestEval(t *testing.T) {
 		{"does not exist", []string{dir, "--data", "none"}},
 		{"unknown recipe", []string{dir, "--recipe", "fp7"}},
 		{"--seq", []string{dir, "--seq", "-1"}},
+		{"too few to evaluate on in windows of 100000: name more by --data, or give a smaller --seq", []string{dir, "--seq", "100000"}},
 		{"unknown backend", []string{dir, "--backend", "tpu"}},
 		{"--threads", []string{dir, "--threads", "70000"}},
 		{"no config.json", []string{t.TempDir()}},
