@@ -28,7 +28,7 @@ func withScale(f ScaleFormat, rows []Row) []Row {
 // section 3.3), which keeps Adam's moments in BF16.
 var peers = []Recipe{
 	{
-		Name: "te-delayed", Summary: "Transformer Engine's DelayedScaling: the maximum of 1,024 steps",
+		Name: "te-delayed", Summary: "Transformer Engine's DelayedScaling over 1,024 steps",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: withScale(Exact, hybrid(Delayed, nearest)), History: 1024,
 	},
@@ -38,7 +38,7 @@ var peers = []Recipe{
 		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
 	},
 	{
-		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling: 1x128, weights 128x128, powers of two",
+		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling, powers of two",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: deepSeekRows(Pow2), History: 16,
 	},
@@ -65,7 +65,7 @@ var peers = []Recipe{
 		Rows: deepSeekRows(Exact), History: 16,
 	},
 	{
-		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32 with a scale in eight bits, rounded up",
+		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32, scales in eight bits, rounded up",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x32, Scale: E8M0}), History: 16,
 	},

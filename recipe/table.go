@@ -47,7 +47,7 @@ var octets = []Recipe{
 		Compute: fp8.F32, Optimizer: plainState, History: 16,
 	},
 	{
-		Name: "bf16", Summary: "BF16 products, FP32 optimizer: the control of every FP8 recipe",
+		Name: "bf16", Summary: "BF16 products, FP32 optimizer: the control of FP8 recipes",
 		Compute: fp8.BF16, Optimizer: plainState, History: 16,
 	},
 	{
@@ -65,7 +65,7 @@ var octets = []Recipe{
 		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
 	{
 		Name:    "fp8-paper",
-		Summary: "as published: linear factors, scales of the step before, nearest moments",
+		Summary: "as published: linear factors, scales of the step before",
 		Compute: fp8.BF16, Rows: hybrid(Delayed, stochastic),
 		Smooth:    Smooth{Form: Linear, Hidden: Delayed, Weight: Delayed},
 		Optimizer: Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2},
@@ -81,11 +81,11 @@ var octets = []Recipe{
 // so that a study can show it.
 var failing = []Recipe{
 	delayed("smooth-product", "all of an outlier moves into w3, which it ruins instead", smallState, Smooth{Form: Product}),
-	delayed("smooth-late-factors", "channel factors from earlier steps, and with them the scale of h", smallState, Smooth{Form: Balanced, Factors: Delayed, Hidden: Delayed}),
+	delayed("smooth-late-factors", "channel factors, scale of h from earlier steps", smallState, Smooth{Form: Balanced, Factors: Delayed, Hidden: Delayed}),
 	delayed("smooth-late-hidden", "linear factors; the scale of h from earlier steps", smallState, Smooth{Form: Linear, Hidden: Delayed}),
 	delayed("smooth-late-weight", "product factors; the scale of W3' from earlier steps", smallState, Smooth{Form: Product, Weight: Delayed}),
 	// By max|a|, h/r is at most 1 whatever comes, and no scale of it is late.
-	delayed("smooth-late-token", "token factors of max|u|; the scale of h from earlier steps", smallState, Smooth{Form: TokenLinear, Hidden: Delayed},
+	delayed("smooth-late-token", "token factors of max|u|; scale of h from earlier steps", smallState, Smooth{Form: TokenLinear, Hidden: Delayed},
 		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
 }
 
