@@ -84,7 +84,7 @@ func (benchQuantizeCmd) Help() string {
 
 // Help is what bench optimizer --help adds.
 func (benchOptimizerCmd) Help() string {
-	return measured + `Formats are those of master, first and second moment. Bytes are the gradient's, read once, and the states', read and written once; scaled states take a second look, which is not counted. An update in place can be faster than the copy, for which many processors also read what they overwrite.`
+	return measured + `Formats are those of master, first and second moment. Bytes are the gradient's, read once, and the states', read and written once; scaled states may take a second look, which is not counted. An update in place can be faster than the copy.`
 }
 
 // open opens the device to measure on.
