@@ -94,9 +94,9 @@ func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 // tensors are such parts: element i of n has the random bits of Control.Rank·n + i.
 // The scale belongs to the whole, so that its amax is a maximum over ranks between
 // the passes, which are then two ops over the same tensors: with AmaxOnly the first
-// one, with AmaxGiven the second. Between them element 3i+k of Amaxes is the amax
-// of tensor i's master, first or second moment, if that has one scale; otherwise
-// what Amaxes holds is not defined.
+// one, with AmaxGiven the second. Between them nobody may write to those tensors, and
+// element 3i+k of Amaxes is the amax of tensor i's master, first or second moment, if
+// that has one scale; otherwise what Amaxes holds is not defined.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`                // F32
 	Master      []*Tensor `op:"inout,in=AmaxOnly"` // F32 or BF16, or F16 with a scale

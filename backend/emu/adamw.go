@@ -56,7 +56,7 @@ type adamW struct {
 
 	rule                  simd.AdamW // of this run
 	firstVisit, lastVisit func()
-	visitFound            func(worker, tensor int)
+	visitFound            func(worker, tensor int) // bound once: that allocates
 }
 
 func (b *binder) adamW(o *backend.AdamW) func() {
@@ -134,7 +134,9 @@ func (a *adamW) run() {
 	a.lastVisit()
 	for i := range a.list {
 		t := &a.list[i]
-		t.codes.noted()
+		if t.codes.notes() {
+			t.codes.bounds.noted()
+		}
 		for j := range t.state {
 			t.state[j].writeScale(a.amaxes[3*i+j])
 		}
@@ -172,6 +174,9 @@ func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 // findAmaxes is the first visit. What the last run found is looked at first.
 func (a *adamW) findAmaxes() {
 	clear(a.amaxes)
+	if len(a.scaled) == 0 {
+		return
+	}
 	a.pool.run(len(a.list), a.visitFound)
 	a.firstVisit()
 	for i, found := range a.found {
@@ -236,7 +241,9 @@ func (a *adamW) store(worker, i int) {
 			}
 		}
 	}
-	t.codes.note(at, whole)
+	if t.codes.notes() {
+		t.codes.note(at, whole)
+	}
 }
 
 // adamSpans cuts the tensors into spans: rows apart where scales belong to

@@ -324,6 +324,11 @@ GLOBL adamLanes<>(SB), RODATA|NOPTR, $128
 	VPMINUB     X15, X, X \
 	VPHMINPOSUW X, X
 
+// LARGER folds the magnitudes of codes, without the bits that mask lacks, into top.
+#define LARGER(op, codes, mask, top) \
+	VPANDD codes, mask, Z4 \
+	op     Z4, top, top
+
 // func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMost, mMost, vMost, vLeast *float32)
 TEXT ·adamExtentsAVX512(SB), NOSPLIT, $0-64
 	MOVQ         p+0(FP), R8
@@ -344,20 +349,13 @@ TEXT ·adamExtentsAVX512(SB), NOSPLIT, $0-64
 
 block:
 	VPANDD  0(R8), Z10, Z0
-	VPANDD  64(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  128(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  192(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  256(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  320(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  384(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
-	VPANDD  448(R8), Z10, Z4
-	VPMAXUW Z4, Z0, Z0
+	LARGER(VPMAXUW, 64(R8), Z10, Z0)
+	LARGER(VPMAXUW, 128(R8), Z10, Z0)
+	LARGER(VPMAXUW, 192(R8), Z10, Z0)
+	LARGER(VPMAXUW, 256(R8), Z10, Z0)
+	LARGER(VPMAXUW, 320(R8), Z10, Z0)
+	LARGER(VPMAXUW, 384(R8), Z10, Z0)
+	LARGER(VPMAXUW, 448(R8), Z10, Z0)
 	FOLD(VPMAXUW, Z0, Y0, X0)
 	VPXOR       X12, X0, X0
 	VPHMINPOSUW X0, X0
@@ -366,12 +364,9 @@ block:
 	VMOVSS      X0, (R11)(AX*4)
 
 	VPANDD  0(R9), Z11, Z1
-	VPANDD  64(R9), Z11, Z4
-	VPMAXUB Z4, Z1, Z1
-	VPANDD  128(R9), Z11, Z4
-	VPMAXUB Z4, Z1, Z1
-	VPANDD  192(R9), Z11, Z4
-	VPMAXUB Z4, Z1, Z1
+	LARGER(VPMAXUB, 64(R9), Z11, Z1)
+	LARGER(VPMAXUB, 128(R9), Z11, Z1)
+	LARGER(VPMAXUB, 192(R9), Z11, Z1)
 	FOLD(VPMAXUB, Z1, Y1, X1)
 	VPXOR  X12, X1, X1
 	LEAST_BYTE(X1)

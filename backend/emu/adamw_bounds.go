@@ -16,9 +16,9 @@ type adamBounds struct {
 	master, m1, m2, grad *extents // nil if the parameter has none
 
 	usable bool // in this run
-	rule   simd.AdamW
-	inv    [3]float32 // the factors of the codes
-	top    [3]float32 // the largest new values found; −1 if any block may hold larger ones
+	rule   *simd.AdamW
+	inv    *[3]float32 // the factors of the codes
+	top    [3]float32  // the largest new values found; −1 if any block may hold larger ones
 
 	spans [3]int // of the first visit: where the last run found them
 }
@@ -50,8 +50,8 @@ func (a *adamBounds) startAt(span int) { a.spans = [3]int{span, span, span} }
 
 // begin prepares a run in which nothing is found yet. An update with a negative factor
 // does not keep order.
-func (a *adamBounds) begin(r *simd.AdamW, inv [3]float32) {
-	a.rule, a.inv, a.top = *r, inv, [3]float32{-1, -1, -1}
+func (a *adamBounds) begin(r *simd.AdamW, inv *[3]float32) {
+	a.rule, a.inv, a.top = r, inv, [3]float32{-1, -1, -1}
 	least := min(r.Coef, r.Beta1, r.Rest1, r.Beta2, r.Rest2, r.Decay, r.Rate, r.RootFactor, r.Epsilon, slices.Min(inv[:]))
 	a.usable = a.master != nil && a.master.known && a.m1.known && a.m2.known && a.grad.known && least >= 0
 }
@@ -70,7 +70,7 @@ func (a *adamBounds) holds(block int) bool {
 	if block == len(a.grad.most) {
 		return false
 	}
-	r := &a.rule
+	r := a.rule
 	g := a.grad.most[block] * r.Coef
 	m := float32(r.Beta1*float32(a.m1.most[block]*a.inv[1])) + float32(r.Rest1*g)
 	v := float32(r.Beta2*float32(a.m2.most[block]*a.inv[2])) + float32(r.Rest2*float32(g*g))
@@ -97,11 +97,5 @@ func (a *adamBounds) open(from, end int) (first, behind int) {
 	return from, behind
 }
 
-// note takes down the extents of the codes stored from element at on, all of which are
-// numbers.
-func (a *adamBounds) note(at int, p []uint16, m, v []uint8) {
-	if block, n := at/extentBlock, len(p)/extentBlock; n > 0 {
-		adamExtentsAVX512(&p[0], &m[0], &v[0], n,
-			&a.master.most[block], &a.m1.most[block], &a.m2.most[block], &a.m2.least[block])
-	}
-}
+// noted makes the extents of what was stored known.
+func (a *adamBounds) noted() { a.master.known, a.m1.known, a.m2.known = true, true, true }

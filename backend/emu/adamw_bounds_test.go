@@ -253,7 +253,7 @@ func TestAdamWExtents(t *testing.T) {
 // If something is infinite, what is bounded by it need not be a number.
 func TestAdamWBoundsAreFinite(t *testing.T) {
 	var a adamBounds
-	a.begin(&simd.AdamW{}, [3]float32{})
+	a.begin(&simd.AdamW{}, &[3]float32{})
 	before := a.top
 	a.found([3]float32{1, float32(math.Inf(1)), 1})
 	require.Equal(t, before, a.top)
@@ -266,7 +266,7 @@ func TestAdamWBoundsKeepOrder(t *testing.T) {
 	usable := func(edit func(r *simd.AdamW, inv *[3]float32)) bool {
 		r, inv := simd.AdamW{Coef: 1, Beta1: 1, Rest1: 1, Beta2: 1, Rest2: 1, Decay: 1, Rate: 1, RootFactor: 1, Epsilon: 1}, [3]float32{1, 1, 1}
 		edit(&r, &inv)
-		a.begin(&r, inv)
+		a.begin(&r, &inv)
 		return a.usable
 	}
 	require.True(t, usable(func(*simd.AdamW, *[3]float32) {}))

@@ -17,7 +17,7 @@ type adamCodes struct {
 	state  *[3]adamState
 	bounds adamBounds
 
-	rule  [9]float32 // simd.AdamW, in the order of its fields
+	rule  simd.AdamW
 	inv   [3]float32 // the dequantising factors; that of E4M3 with its 2^8
 	scale [3]float32 // what the new values are multiplied by, lift included
 
@@ -74,8 +74,7 @@ func (c *adamCodes) read(r *simd.AdamW) {
 	if c == nil {
 		return
 	}
-	c.rule = [...]float32{r.Coef, r.Beta1, r.Rest1, r.Beta2, r.Rest2, r.Decay, r.Rate, r.RootFactor, r.Epsilon}
-	c.canRead = true
+	c.rule, c.canRead = *r, true
 	for i := range c.inv {
 		c.inv[i] = c.state[i].scaleInv[0]
 		if i == 1 {
@@ -83,7 +82,7 @@ func (c *adamCodes) read(r *simd.AdamW) {
 		}
 		c.canRead = c.canRead && isFinite(c.inv[i])
 	}
-	c.bounds.begin(r, c.inv)
+	c.bounds.begin(r, &c.inv)
 }
 
 // amaxes finds the largest magnitudes of the new values of the first n elements
@@ -142,21 +141,15 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 	return n
 }
 
-// notes reports whether the extents of what is stored are taken down.
+// notes reports whether the extents of what is stored are taken down: of numbers alone.
 func (c *adamCodes) notes() bool { return c != nil && c.canRun && c.bounds.master != nil }
 
-// note does that for n elements from at on.
+// note takes down those of n elements from at on.
 func (c *adamCodes) note(at, n int) {
-	if c.notes() {
-		p, m, v := c.codes(at, n)
-		c.bounds.note(at, p, m, v)
-	}
-}
-
-// noted tells that it was done for all.
-func (c *adamCodes) noted() {
-	if c.notes() {
-		c.bounds.master.known, c.bounds.m1.known, c.bounds.m2.known = true, true, true
+	block, blocks, x := at/extentBlock, n/extentBlock, &c.bounds
+	p, m, v := c.codes(at, n)
+	if blocks > 0 {
+		adamExtentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.most[block], &x.m1.most[block], &x.m2.most[block], &x.m2.least[block])
 	}
 }
 

@@ -50,16 +50,15 @@ func spec(model string) (backend.Spec, error) {
 
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
-	spec   backend.Spec
-	amx    bool         // products in the arithmetic of gemm_amx.go
-	model  *arith.Model // FP8 products in that of fuse.go; nil: FP32
-	pool   *pool
-	rank   int
-	group  *group
-	vars   *backend.Vars
-	memory map[*backend.Tensor][]byte // persistent tensors, views excluded
-	// Likewise, and before its first step nothing is known of any.
-	extents map[*backend.Tensor]*extents
+	spec    backend.Spec
+	amx     bool         // products in the arithmetic of gemm_amx.go
+	model   *arith.Model // FP8 products in that of fuse.go; nil: FP32
+	pool    *pool
+	rank    int
+	group   *group
+	vars    *backend.Vars
+	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
+	extents map[*backend.Tensor]*extents // of the same tensors
 	rope    []*angleTable
 
 	buffers map[bufferKey][][]float32
