@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"strconv"
 	"strings"
@@ -50,15 +51,11 @@ func TestImportsPointDown(t *testing.T) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly) // whatever its build tags
-		require.NoError(t, err)
 		from := path.Dir(name)
 		floor, ok := floorOf[from]
 		require.True(t, ok, "package %s stands on no floor: give it one", from)
 		met[from] = true
-		for _, i := range file.Imports {
-			imported, err := strconv.Unquote(i.Path.Value)
-			require.NoError(t, err)
+		for _, imported := range importsOf(t, name) {
 			if to, ours := strings.CutPrefix(imported, module); ours {
 				require.Greater(t, floorOf[to], floor, "%s imports %s, which is not below it", name, to)
 			}
@@ -67,6 +64,59 @@ func TestImportsPointDown(t *testing.T) {
 	for name := range floorOf {
 		require.True(t, met[name], "there is no package %s", name)
 	}
+}
+
+// modulesOfTheCommand are the modules that the command may link, with any tags. A new
+// one is code that every user runs: give it a line here, and look for its advisories.
+var modulesOfTheCommand = []string{
+	"octet",
+	"github.com/BurntSushi/toml",
+	"github.com/NVIDIA/go-nvml",
+	"github.com/alecthomas/kong",
+	"github.com/gofrs/flock",
+	"golang.org/x/sync",
+	"golang.org/x/sys",
+	"golang.org/x/term",
+	"google.golang.org/protobuf",
+}
+
+func TestModulesOfTheCommand(t *testing.T) {
+	for _, tags := range []string{"", "cuda", "gaudi", "cuda,gaudi"} {
+		out, err := exec.Command("go", "list", "-deps", "-tags", tags, "-f", "{{with .Module}}{{.Path}}{{end}}", ".").Output()
+		require.NoError(t, err)
+		modules := strings.Fields(string(out))
+		require.Contains(t, modules, "github.com/alecthomas/kong")
+		require.Subset(t, modulesOfTheCommand, modules, "the command links another module with tags %q", tags)
+	}
+}
+
+// The plot library brings modules without releases and image decoders. Only the
+// studies import it.
+func TestStudiesAloneImportThePlotLibrary(t *testing.T) {
+	seen := false
+	for _, name := range sourcesOf(t, ".go") {
+		for _, imported := range importsOf(t, name) {
+			if imported != "gonum.org/v1/plot" && !strings.HasPrefix(imported, "gonum.org/v1/plot/") {
+				continue
+			}
+			require.True(t, strings.HasPrefix(name, "study/"), "%s imports %s: draw plots in study/", name, imported)
+			seen = true
+		}
+	}
+	require.True(t, seen, "no study imports the plot library")
+}
+
+// importsOf returns the import paths of a source file, whatever its build tags.
+func importsOf(t *testing.T, name string) (list []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+	require.NoError(t, err)
+	for _, i := range file.Imports {
+		imported, err := strconv.Unquote(i.Path.Value)
+		require.NoError(t, err)
+		list = append(list, imported)
+	}
+	return list
 }
 
 // sourcesOf are the files of this module whose names end so, with slashes.
