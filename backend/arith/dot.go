@@ -29,6 +29,8 @@ func (o *Operand) scale(l int) float32 {
 // has MX. Else, as backend.MatMul says, each block has a sum of its own, which joins
 // the total in FP32: multiplied by the product of its two scales, both operations
 // rounded to nearest.
+//
+// Every NaN has the bits 0x7fffffff, on every host.
 func (m *Model) Dot(a, b Operand, promoted bool) float32 {
 	return m.dot(a, b, promoted, watcher{})
 }
@@ -75,6 +77,9 @@ func (m *Model) dot(a, b Operand, promoted bool, watch watcher) (total float32) 
 			factor = a.scale(from) * b.scale(from)
 		}
 		joined := total + float32(part*factor)
+		if joined != joined {
+			joined = canonicalNaN
+		}
 		if watch.joined != nil {
 			watch.joined(total, part, factor, joined)
 		}

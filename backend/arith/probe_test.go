@@ -327,17 +327,40 @@ func TestSpecials(t *testing.T) {
 	const one, inf, negInf, nan, zero = 0x3c, 0x7c, 0xfc, 0x7e, 0
 	infinity := float32(math.Inf(1))
 	for _, m := range Models() {
-		dot := func(codes ...uint8) float32 {
-			a, b := make([]uint8, 40), make([]uint8, 40)
-			for i := 0; i < len(codes); i += 2 {
-				a[9*i], b[9*i] = codes[i], codes[i+1]
+		for _, promoted := range []bool{false, true} {
+			// One pair of codes in each of three runs that a model may promote.
+			dot := func(codes ...uint8) float32 {
+				a, b := make([]uint8, 400), make([]uint8, 400)
+				for i := 0; i < len(codes); i += 2 {
+					a[80*i], b[80*i] = codes[i], codes[i+1]
+				}
+				return m.Dot(Operand{Codes: a, DType: fp8.E5M2}, Operand{Codes: b, DType: fp8.E5M2}, promoted)
 			}
-			return m.Dot(Operand{Codes: a, DType: fp8.E5M2}, Operand{Codes: b, DType: fp8.E5M2}, false)
+			require.Equal(t, infinity, dot(inf, one), m.Name)
+			require.Equal(t, -infinity, dot(negInf, one, one, one), m.Name)
+			for _, x := range []float32{
+				dot(inf, zero), dot(zero, negInf), dot(nan, one), dot(one, nan|0x80),
+				dot(inf, one, negInf, one), dot(negInf, one, one, one, inf, one), dot(inf, one, nan, zero), dot(nan, nan, inf, one),
+			} {
+				require.Equal(t, uint32(0x7fffffff), math.Float32bits(x), "%s, promoted %v", m.Name, promoted)
+			}
 		}
-		require.Equal(t, infinity, dot(inf, one), m.Name)
-		require.Equal(t, -infinity, dot(negInf, one, one, one), m.Name)
-		for _, x := range []float32{dot(inf, zero), dot(nan, one), dot(inf, one, negInf, one), dot(inf, one, nan, zero)} {
-			require.Equal(t, uint32(0x7fffffff), math.Float32bits(x), m.Name)
+	}
+}
+
+// Sums that join with their block scales in FP32 make no NaN of the host's either.
+func TestSpecialBlockScales(t *testing.T) {
+	const one, inf, nan = 0x3c, 0x7c, 255
+	for _, m := range Models() {
+		for _, promoted := range []bool{false, true} {
+			for _, c := range []struct{ code, scale uint8 }{{one, nan}, {inf, nan}} {
+				a, b := make([]uint8, 96), make([]uint8, 96)
+				a[40], b[40] = c.code, one
+				x := Operand{Codes: a, DType: fp8.E5M2, Scales: []uint8{127, c.scale, 127}}
+				for _, y := range []Operand{{Codes: b, DType: fp8.E5M2}, {Codes: b, DType: fp8.E5M2, Scales: []uint8{127, 127, 127}}} {
+					require.Equal(t, uint32(0x7fffffff), math.Float32bits(m.Dot(x, y, promoted)), "%s, promoted %v", m.Name, promoted)
+				}
+			}
 		}
 	}
 }

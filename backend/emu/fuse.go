@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"octet/backend/arith"
+	"octet/fp8"
 )
 
 // This file is the matrix product in the arithmetic of a device model: package
@@ -248,6 +249,23 @@ func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, 
 	}
 }
 
+// canonicalNaN is the one NaN that NVIDIA's and Gaudi's FP32 units make.
+var canonicalNaN = math.Float32frombits(0x7fffffff)
+
+// canonicalNaNs gives the NaNs of sums that joined in FP32 the bits that they have on
+// the modelled devices. The host's bits differ: inf − inf is 0xffc00000 on amd64 and
+// 0x7fc00000 on arm64.
+func canonicalNaNs(sums []float32) {
+	if amax := fp8.Amax(sums); amax == amax {
+		return
+	}
+	for i, x := range sums {
+		if x != x {
+			sums[i] = canonicalNaN
+		}
+	}
+}
+
 // replaceSpecials sets the sums that are no numbers. Sums of FP8 products do not
 // overflow, so that IEEE's say which they are.
 func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, step, stepK int, b, c []float32) {
@@ -257,7 +275,7 @@ func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, st
 	}
 	for i, x := range w.ieee[:rows*nr] {
 		if x += w.old[i]; x != x {
-			c[i] = math.Float32frombits(0x7fffffff)
+			c[i] = canonicalNaN
 		} else if !isFinite(x) {
 			c[i] = x
 		}

@@ -22,7 +22,8 @@ import (
 // bit for bit on every machine. The exceptions: BF16 products that leave the
 // range of FP32 (fma rounds them once, after the addition, a multiplication
 // before it), and F32 operands, where the plain Go kernel multiplies, rounds
-// and adds. Which NaN a NaN is (sign and payload) is nowhere specified.
+// and adds. Which NaN a NaN is (sign and payload) is specified for device models
+// alone (see canonicalNaNs).
 //
 // How. The output is cut into rectangles, one task each, that share nothing: a worker
 // decodes the operands of its own rectangle, block by block, to FP32, or to pairs of
@@ -304,6 +305,9 @@ func (g *gemm) runTask(worker, task int) {
 						g.multiplyRuns(worker, depth, height, a[r*step:], step, stepK, panel, tile, acc[p.lenAcc-tall*nr:], i0+i+r, j0+j, l0)
 					}
 					if last {
+						if g.fused != nil && g.scales != nil {
+							canonicalNaNs(tile[:height*nr])
+						}
 						kern.finish(tile, out)
 					}
 					if p.blocked {

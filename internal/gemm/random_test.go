@@ -43,7 +43,7 @@ func TestMultiplyAnything(t *testing.T) {
 				for i, y := range got {
 					row, col := i/cols, i%cols
 					want := m.Dot(a.Row(row), b.Row(col), accum == backend.Promoted)
-					if math.Float32bits(want) != math.Float32bits(y) && (want == want || y == y) {
+					if math.Float32bits(want) != math.Float32bits(y) {
 						t.Fatalf("%v, K %d, %v: %d, %d is %x, expected %x", pair, k, accum, row, col, math.Float32bits(y), math.Float32bits(want))
 					}
 				}
