@@ -73,7 +73,8 @@ type Spec struct {
 	// it is the same.
 	Arithmetic string
 	E4M3       fp8.DType
-	// Pairs lists the FP8 operand formats that one product may combine.
+	// Pairs lists the FP8 operand formats that one GEMM takes. On NVIDIA's devices and
+	// their models these are cuBLASLt's, though tensor cores multiply E5M2 by E5M2 too.
 	Pairs [][2]fp8.DType
 	// ClipE4M3 says that the device's casts go on behind the largest number that E4M3 has
 	// in its products, so that the backend has to clip what is cast.

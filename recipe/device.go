@@ -15,12 +15,13 @@ type device struct {
 }
 
 // For is the recipe as a device computes it, for a model of the given depth.
-// e4m3 is the E4M3 of the device, pairs the FP8 formats that one product may
-// combine, the activation or gradient first.
+// e4m3 is the E4M3 of the device, pairs the FP8 formats that one GEMM takes, the
+// activation or gradient first. A matrix unit may multiply pairs that the vendor's
+// GEMM does not take: cuBLASLt has no E5M2 by E5M2.
 //
 // A recipe says E4M3 and means the device's: of operands, whose limit follows,
-// and of the optimizer's moments. A product of formats that the device does not
-// multiply reads E5M2 where it would read E4M3: with equal formats only, dgrad
+// and of the optimizer's moments. A product of formats that no GEMM of the device
+// takes reads E5M2 where it would read E4M3: with equal formats only, dgrad
 // and wgrad read copies of weight and input in the gradient's E5M2. Where that
 // does not help, the error names the product and what to write into
 // [[precision.rows]].
@@ -40,7 +41,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 			to := d.formats(from)
 			if !d.multiplies(to) {
 				scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
-				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which this device cannot; put first into [[precision.rows]] scope = %q, gemm = %q, %s",
+				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which no GEMM of this device takes; put first into [[precision.rows]] scope = %q, gemm = %q, %s",
 					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], r.asked(scope, p.GEMM, p.A, p.B), p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
 			}
 			for k, o := range []Operand{p.A, p.B} {

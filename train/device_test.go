@@ -22,8 +22,8 @@ func specOf(t *testing.T, name string) backend.Spec {
 	return s
 }
 
-// gaudi2 multiplies equal formats only, and its E4M3 ends at 240; h100 does not
-// multiply E5M2 by E5M2.
+// gaudi2 multiplies equal formats only, and its E4M3 ends at 240. Programs for h100
+// have cuBLASLt's pairs, without E5M2 by E5M2.
 const gaudi2, h100 = "emu:gaudi2", "emu:h100"
 
 // Programs hold no product that the device lacks, and no other E4M3 than its own.
@@ -69,7 +69,7 @@ func TestProgramsAreForTheDevice(t *testing.T) {
 func TestContradictionsWithTheDevice(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
-	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which this device cannot; put first into [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
+	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
 	_, err := NewJob(c, specOf(t, h100))
 	require.ErrorContains(t, err, want)
 	c = small(t, "te-block") // whose gradients are E4M3

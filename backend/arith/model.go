@@ -35,8 +35,11 @@ type Model struct {
 	Source  string // where from, and how sure
 
 	E4M3  fp8.DType      // E4M3, or E4M3IEEE with its maximum of 240
-	Pairs [][2]fp8.DType // operand formats that one product may combine
-	Sum   Sum            // what the matrix unit does with a group of products
+	Pairs [][2]fp8.DType // operand formats that the matrix unit multiplies
+	// GEMMPairs are those of Pairs that the GEMM of the vendor's library takes, which
+	// recipes are resolved for.
+	GEMMPairs [][2]fp8.DType
+	Sum       Sum // what the matrix unit does with a group of products
 	// Promote is after how many products a partial sum joins another in FP32,
 	// rounded to nearest, where that is asked for (backend.Promoted); 0: never.
 	Promote int
@@ -68,43 +71,50 @@ func (s *Sum) Least(d fp8.DType) float32 {
 	return power(s.LeastE4M3)
 }
 
-var nvidiaPairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
+// Tensor cores multiply every pair (PTX ISA: wgmma, mma and tcgen05.mma take e4m3 and
+// e5m2 for either operand). cuBLASLt takes every pair but E5M2 by E5M2 (its
+// documentation, section cublasLtMatmul).
+var (
+	nvidiaPairs   = allPairs(fp8.E4M3)
+	cublasLtPairs = [][2]fp8.DType{{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}}
+	gaudi2Pairs   = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
+)
 
 var models = []Model{
 	{
 		Name:    "h100",
 		Summary: "Hopper: 32 products and the addend, 13 bits",
-		Source: "wgmma: recorded answers of an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
+		Source: "wgmma: recorded answers of an H100 and an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
-		E4M3: fp8.E4M3, Pairs: nvidiaPairs, Promote: 128,
+		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
 		Sum: Sum{Group: 32, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
 	},
 	{
 		Name:    "ada",
 		Summary: "Ada: 16 products and the addend, 13 bits",
-		Source:  "mma.sync: recorded answers of an RTX of the Ada generation, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, Promote: 128,
+		Source:  "mma.sync: recorded answers of an RTX of the Ada generation and of an L40S, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
 		Sum: Sum{Group: 16, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
 	},
 	{
 		Name:    "b200",
 		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero; MX scales inside",
-		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers",
-		E4M3:    fp8.E4M3, Pairs: nvidiaPairs,
+		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers (those of a B200 are of mma.sync)",
+		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs,
 		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14},
 	},
 	{
 		Name:    "gaudi2",
 		Summary: "Gaudi2: 16 products, 24 bits, the addend apart, to nearest; E4M3 to 240",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim)",
-		E4M3:    fp8.E4M3IEEE, Pairs: [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}},
+		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMPairs: gaudi2Pairs,
 		Sum: Sum{Group: 16, Bits: 24, Apart: true, Kept: 23, LeastE4M3: -14, LeastE5M2: -14},
 	},
 	{
 		Name:    "gaudi3",
 		Summary: "Gaudi3: 8 products and the addend, 24 bits, toward zero",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim); E4M3's maximum is configuration: e4m3=240",
-		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3),
+		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMPairs: allPairs(fp8.E4M3),
 		Sum: Sum{Group: 8, Bits: 24, Kept: 23, LeastE4M3: -9, LeastE5M2: -16},
 	},
 }
@@ -155,6 +165,7 @@ func Lookup(text string) (Model, error) {
 			m.Promote = n
 		case option == "e4m3=240" && m.Name == "gaudi3":
 			m.E4M3, m.Pairs = fp8.E4M3IEEE, allPairs(fp8.E4M3IEEE)
+			m.GEMMPairs = m.Pairs
 		case option == "e4m3=448" && m.Name == "gaudi3":
 		default:
 			return Model{}, fmt.Errorf("device model %s has no option %q (%s)", m.Name, option, cmp.Or(models[i].options(), "it has none"))

@@ -34,6 +34,29 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+// Recipes are resolved for what the vendor's GEMM takes. The matrix unit may multiply
+// more.
+func TestPairs(t *testing.T) {
+	e5m2 := [2]fp8.DType{fp8.E5M2, fp8.E5M2}
+	for name, taken := range map[string]bool{
+		"h100": false, "ada": false, "b200": false, "gaudi2": true, "gaudi3": true, "gaudi3,e4m3=240": true,
+	} {
+		m, err := Lookup(name)
+		require.NoError(t, err)
+		require.Contains(t, m.Pairs, e5m2, name)
+		if taken {
+			require.Equal(t, m.Pairs, m.GEMMPairs, name)
+		} else {
+			require.Equal(t, m.Pairs, append(m.GEMMPairs[:3:3], e5m2), name)
+		}
+		for _, pair := range m.Pairs {
+			for _, d := range pair {
+				require.Contains(t, []fp8.DType{m.E4M3, fp8.E5M2}, d, name)
+			}
+		}
+	}
+}
+
 func FuzzLookup(f *testing.F) {
 	for _, s := range []string{"h100", "h100,fast", "ada,promote=64", "gaudi3,e4m3=240", "x,,=", "h100,promote="} {
 		f.Add(s)

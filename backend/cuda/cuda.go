@@ -135,8 +135,8 @@ func parse(device string) (w wish, err error) {
 
 // spec is what cuBLASLt documents for Ada and Hopper (compute capability 8.9
 // and 9.0), and what later devices can do too: E4M3 as OCP defines it, and every
-// pair of FP8 operands but E5M2×E5M2. Casts are kernels of our own, which can
-// draw any random bits.
+// pair of FP8 operands but E5M2×E5M2, which tensor cores multiply and cuBLASLt does
+// not take. Casts are kernels of our own, which can draw any random bits.
 func spec(device string) (backend.Spec, error) {
 	if _, err := parse(device); err != nil {
 		return backend.Spec{}, err

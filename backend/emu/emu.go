@@ -37,7 +37,7 @@ func spec(model string) (backend.Spec, error) {
 		if err != nil {
 			return backend.Spec{}, fmt.Errorf("backend emu: %w; besides these emu alone, FP32 fused multiply-add, and emu:%s, the matrix unit of Intel's server processors", err, modelAMX)
 		}
-		s.E4M3, s.Pairs = m.E4M3, m.Pairs
+		s.E4M3, s.Pairs = m.E4M3, m.GEMMPairs
 		return s, nil
 	}
 	for _, a := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
@@ -50,6 +50,7 @@ func spec(model string) (backend.Spec, error) {
 
 // device is one rank: a thread pool and the memory of one set of variables.
 type device struct {
+	name    string // "emu", "emu:h100"
 	spec    backend.Spec
 	amx     bool         // products in the arithmetic of gemm_amx.go
 	model   *arith.Model // FP8 products in that of fuse.go; nil: FP32
@@ -72,6 +73,10 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	if o.Threads > 0 {
 		s.Threads = o.Threads
+	}
+	name := s.Backend
+	if model != "" {
+		name += ":" + model
 	}
 	ranks := max(1, o.Ranks)
 	s.Threads = max(1, s.Threads/ranks)
@@ -107,7 +112,7 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	for rank := range list {
 		d := &device{
-			spec: s, amx: model == modelAMX, model: products, pool: newPool(s.Threads), rank: rank, group: g,
+			name: name, spec: s, amx: model == modelAMX, model: products, pool: newPool(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			extents: map[*backend.Tensor]*extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
@@ -285,10 +290,10 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 			continue
 		}
 		if o.Tensor.Block != backend.PerTensor {
-			return nil, errBlocked(o.Tensor)
+			return nil, b.unsupported("%s has scales by block %s", o.Tensor, o.Tensor.Block)
 		}
 		if o.Tensor.DType == fp8.E8M0 {
-			return nil, fmt.Errorf("%w by backend emu: %s is %s", backend.ErrUnsupported, o.Field, o.Tensor)
+			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
 		}
 	}
 	switch o := n.Op.(type) {
@@ -361,7 +366,12 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 	case *backend.Recv:
 		return b.recv(o)
 	}
-	return nil, fmt.Errorf("%w by backend emu: no kernel for %T", backend.ErrUnsupported, n.Op)
+	return nil, b.unsupported("no kernel for %T", n.Op)
+}
+
+// unsupported returns the error of an op that the device does not run.
+func (d *device) unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, d.name, fmt.Errorf(format, args...))
 }
 
 // knowsBlocks reports whether the op's kernel takes scales by block, and their
@@ -377,9 +387,4 @@ func knowsBlocks(op backend.Op, field string) bool {
 	default:
 		return false
 	}
-}
-
-// paired reports whether the device multiplies the two formats.
-func paired(s backend.Spec, a, b fp8.DType) bool {
-	return slices.Contains(s.Pairs, [2]fp8.DType{a, b})
 }

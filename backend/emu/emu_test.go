@@ -237,7 +237,7 @@ func TestLoadRefuses(t *testing.T) {
 	z := tr.tensor("z", fp8.F16, nil, 4, 4)
 	z.Scale = tr.tensor("z.scale_inv", fp8.E8M0, nil, 1)
 
-	list, err := open("", backend.Options{Threads: 1})
+	list, err := open("gaudi2", backend.Options{Threads: 1})
 	require.NoError(t, err)
 	d := list[0].(*device)
 	defer d.Close()
@@ -249,12 +249,12 @@ func TestLoadRefuses(t *testing.T) {
 		_, err := d.Load(p)
 		require.ErrorIs(t, err, backend.ErrUnsupported)
 		require.ErrorContains(t, err, "layers.3")
+		require.ErrorContains(t, err, "unsupported by backend emu:gaudi2: ")
 		require.ErrorContains(t, err, what)
 	}
 	refuse("block 1x*", &backend.Quantize{X: x, Out: []backend.Cast{{Out: y}}})
 	refuse("e8m0", &backend.Quantize{X: z, Out: []backend.Cast{{Out: y}}})
-	d.spec.Pairs = nil
-	refuse("e4m3 × e4m3", &backend.MatMul{A: w, B: w, Out: y})
+	refuse("e4m3 × e4m3, A is w:e4m3[4, 4] and B is w:e4m3[4, 4]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2", &backend.MatMul{A: w, B: w, Out: y})
 
 	p := backend.NewVars().Program("stranger")
 	_, err = d.Load(p)

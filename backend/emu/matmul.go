@@ -2,6 +2,8 @@ package emu
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -12,9 +14,8 @@ import (
 // of two scales per tensor does not depend on the summand. The arithmetic of AMX
 // is for operands that have no other scales, and not for F32.
 func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
-	if o.A.DType.IsFP8() && !paired(b.spec, o.A.DType, o.B.DType) {
-		return nil, fmt.Errorf("%w by backend emu: %s × %s, A is %s and B is %s",
-			backend.ErrUnsupported, o.A.DType, o.B.DType, o.A, o.B)
+	if m := b.model; m != nil && o.A.DType.IsFP8() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
+		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
 	}
 	blocked := scaledByBlock(o.A) || scaledByBlock(o.B)
 	multiply := newGemm
@@ -37,7 +38,7 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 		err = g.scaleBlocks(blockScales{}, blockScales{}, run)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w by backend emu: %w; A is %s, B is %s", backend.ErrUnsupported, err, o.A, o.B)
+		return nil, b.unsupported("%w; A is %s, B is %s", err, o.A, o.B)
 	}
 	e := epilogue{
 		alpha: 1, rowScale: b.f32(o.RowScale), colScale: b.f32(o.ColScale),
@@ -57,6 +58,15 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 		e.alpha = factor(scaleA) * factor(scaleB)
 		g.run(e)
 	}), nil
+}
+
+// listed is a text that lists pairs of formats.
+func listed(pairs [][2]fp8.DType) string {
+	var texts []string
+	for _, p := range pairs {
+		texts = append(texts, fmt.Sprintf("%s × %s", p[0], p[1]))
+	}
+	return strings.Join(texts, ", ")
 }
 
 // scaledByBlock says whether t's factors are not one FP32 number.

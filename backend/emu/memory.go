@@ -263,7 +263,3 @@ func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
 func maxBits(bits *uint32, magnitude float32) {
 	*bits = max(*bits, math.Float32bits(magnitude)&^(1<<31))
 }
-
-func errBlocked(t *backend.Tensor) error {
-	return fmt.Errorf("%w by backend emu: %s has scales by block %s", backend.ErrUnsupported, t, t.Block)
-}

@@ -194,6 +194,11 @@ func TestGemm(t *testing.T) {
 	require.Contains(t, out, "block scales multiply the products before they are aligned")
 	random, _ := succeed(t, "gemm", "--backend", "emu:gaudi2", "--formats", "e5m2,e5m2", "--shape", "2x3x100")
 	require.Len(t, strings.Fields(random), 6)
+	// The matrix units multiply E5M2 by E5M2, which cuBLASLt does not take.
+	for _, model := range []string{"h100", "ada", "b200"} {
+		both, _ := succeed(t, "gemm", a, b, "--backend", "emu:"+model, "--formats", "e5m2,e5m2", "--explain", "0,0")
+		require.Contains(t, both, "\ne5m2 times e5m2, 2 products\n")
+	}
 	for want, args := range map[string][]string{
 		"name two files, or none":                                     {a},
 		"two of e4m3 and e5m2":                                        {"--formats", "e4m3"},
@@ -207,7 +212,7 @@ func TestGemm(t *testing.T) {
 		"did you mean h100? (known: h100, ada, b200, gaudi2, gaudi3)": {"--backend", "emu:h200"},
 		"such as --backend emu:h100\n":                                {"--backend", "emu", "--explain", "0,0"},
 		`such as --backend emu:h100: unknown device model "amx"`:      {"--backend", "emu:amx", "--explain", "0,0"},
-		"e5m2 × e4m3ieee, A is a:e5m2[1, 64]":                         {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
+		"matmul: unsupported by backend emu:gaudi2: e5m2 × e4m3ieee, A is a:e5m2[1, 64] and B is b:e4m3ieee[1, 64]; it multiplies e4m3ieee × e4m3ieee, e5m2 × e5m2\n": {"--backend", "emu:gaudi2", "--formats", "e5m2,e4m3"},
 	} {
 		status, _, stderr := octet(append([]string{"gemm"}, args...)...)
 		require.Equal(t, exitInput, status, want)
