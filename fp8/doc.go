@@ -27,7 +27,7 @@
 // Rounding to nearest has the smallest error, but a steady one: an update
 // smaller than half a step is lost, every time. Stochastic rounding goes up
 // with a probability equal to the fraction it would discard, to sixteen bits, so
-// it is right on average. Its random bits are a function of seed, step, tensor
+// its mean is right to 2^-16 of a step (see Random). Its random bits are a function of seed, step, tensor
 // name and element (NameKey, StreamKey, Random), hence the same on any device, in
 // any order of work.
 //

@@ -29,6 +29,10 @@ func StreamKey(seed, step, name uint64) uint64 {
 // between the neighbours. In BF16, which discards sixteen bits, it is exact. The
 // steady error of rounding to nearest is up to 2^15 times as large.
 //
+// A discarded fraction below 2^-16 therefore never rounds up. Magnitudes below 2^-16 of
+// the smallest subnormal always become zero: below 2^-25 in E4M3, 2^-32 in E5M2 and
+// 2^-40 in F16.
+//
 // A word is the mix of a number of a Weyl sequence: SplitMix (Steele, Lea and Flood
 // 2014, Fast splittable pseudorandom number generators) with one stride for all streams,
 // for some strides of 32 bits are weak. One half of the key is where the sequence begins,

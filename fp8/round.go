@@ -90,7 +90,8 @@ func (d DType) Nearest(x float32, o Overflow) uint32 {
 // the fraction that truncation discards, and toward zero otherwise, so that
 // the rounded value is x on average. The 32 random bits decide: the code moves
 // up exactly if floor(f·2³²) + random carries out of 32 bits, which is how PTX
-// describes its cvt.rs. Representable values never move.
+// describes its cvt.rs. Representable values never move. Where random comes from
+// Random, f counts only to a multiple of 2^-16.
 //
 // Zeros, NaN and overflow are as in Nearest; between the maximum and what
 // would be the next code, NonSaturating overflows with probability f.

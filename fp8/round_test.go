@@ -199,6 +199,52 @@ func TestStochasticWithSixteenBits(t *testing.T) {
 	}
 }
 
+// The threshold of random.go: below 2^-16 of the smallest subnormal, no random bits
+// round up. At the threshold one value of 2^16 does, in the casts of slices too.
+func TestStochasticUnderflow(t *testing.T) {
+	const n = 1<<19 + 5
+	src, codes, halves := make([]float32, n), make([]uint8, n), make([]uint16, n)
+	for d, least := range map[DType]float32{E4M3: 0x1p-25, E4M3IEEE: 0x1p-25, E5M2: 0x1p-32, F16: 0x1p-40} {
+		require.Equal(t, d.Float32(1)*0x1p-16, least, "%s", d)
+		for _, c := range []struct {
+			x    float32
+			want int // codes of 2^16 that are not zero
+		}{{least, 1}, {math.Nextafter32(least, 0), 0}, {-least, 1}, {-math.Nextafter32(least, 0), 0}} {
+			up := 0
+			for r := range uint32(1 << 16) {
+				if d.Float32(d.Stochastic(c.x, r<<16, Saturate)) != 0 {
+					up++
+				}
+			}
+			require.Equal(t, c.want, up, "%s %v", d, c.x)
+			for i := range src {
+				src[i] = c.x
+			}
+			if d == F16 {
+				Quantize16Stochastic(halves, src, 1, 4, 0)
+			} else {
+				Quantize8Stochastic(codes, src, d, 1, 4, 0, false)
+			}
+			up = 0
+			for i := range n {
+				code := uint32(codes[i])
+				if d == F16 {
+					code = uint32(halves[i])
+				}
+				if d.Float32(code) != 0 {
+					up++
+				}
+			}
+			if c.want == 0 {
+				require.Zero(t, up, "%s %v", d, c.x)
+			} else {
+				require.InDelta(t, n>>16, up, n>>16, "%s %v", d, c.x)
+				require.NotZero(t, up)
+			}
+		}
+	}
+}
+
 func TestNamesRoundTrip(t *testing.T) {
 	for _, r := range []Rounding{Nearest, Stochastic} {
 		got, err := ParseRounding(r.String())

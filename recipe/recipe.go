@@ -15,11 +15,11 @@
 // stands before the rule it breaks.
 //
 // Activations and weights want precision and get E4M3; gradients want range
-// and get E5M2, rounded stochastically so that what is too small to survive
-// survives on average. Embedding, norms, attention, residual stream and head
+// and get E5M2, rounded stochastically, which preserves values below half a step
+// in expectation. Embedding, norms, attention, residual stream and head
 // stay in the recipe's compute format, BF16.
 //
-// Not every device has every product of these formats, nor the same E4M3:
+// Not every device has a GEMM for every pair of these formats, nor the same E4M3:
 // [Recipe.For] is what becomes of a recipe there.
 package recipe
 
