@@ -201,6 +201,7 @@ func TestGemm(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"name two files, or none":                                     {a},
+		"--explain prints text: leave --json out":                     {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
 		"two of e4m3 and e5m2":                                        {"--formats", "e4m3"},
 		"not of the form MxNxK":                                       {"--shape", "3x3"},
 		"the product has 2 rows and 1 columns":                        {a, b, "--explain", "0,1"},

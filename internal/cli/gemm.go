@@ -53,6 +53,10 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
+	model, err := c.explained()
+	if err != nil {
+		return badInput(err)
+	}
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
@@ -67,15 +71,6 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	if c.Explain != "" {
-		const wanted = "--explain is of a device model, such as --backend emu:h100"
-		_, name, _ := strings.Cut(c.Backend, ":")
-		if name == "" {
-			return badInput(errors.New(wanted))
-		}
-		model, err := arith.Lookup(name)
-		if err != nil {
-			return badInput(fmt.Errorf("%s: %w", wanted, err))
-		}
 		return model.Explain(t.out, a.Row(row), b.Row(column), !c.Fast)
 	}
 	if c.JSON {
@@ -206,6 +201,25 @@ func (c gemmCmd) scale(a, b *gemm.Matrix) error {
 		}
 	}
 	return nil
+}
+
+// explained returns the device model that --explain shows, the zero value without
+// --explain.
+func (c gemmCmd) explained() (m arith.Model, err error) {
+	const wanted = "--explain is of a device model, such as --backend emu:h100"
+	_, name, _ := strings.Cut(c.Backend, ":")
+	switch {
+	case c.Explain == "":
+		return m, nil
+	case c.JSON:
+		return m, errors.New("--explain prints text: leave --json out")
+	case name == "":
+		return m, errors.New(wanted)
+	}
+	if m, err = arith.Lookup(name); err != nil {
+		return m, fmt.Errorf("%s: %w", wanted, err)
+	}
+	return m, nil
 }
 
 // element is what --explain names.
