@@ -78,6 +78,9 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		for j, n := range x.nodes {
 			ready, err := t.prepare(calls[i][j])
 			x.calls = append(x.calls, ready) // also after an error: it is to be closed
+			if errors.Is(err, libcuda.ErrNoAlgorithm) {
+				return nil, unsupportedGEMM(n, err)
+			}
 			if err != nil {
 				return nil, d.failure(n.Path(), 0, err)
 			}
