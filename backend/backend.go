@@ -110,6 +110,10 @@ type Options struct {
 	// Choices are those of an earlier Chooser, to be made again where the device
 	// can; the others are made anew. The ranks have the same.
 	Choices []byte
+	// BeforeExit, if it is set, gets the reason before a backend ends the process, which
+	// it does with status 1 where a device hangs in its driver and no call can end that.
+	// It may be called from any goroutine, and has a second.
+	BeforeExit func(reason error)
 }
 
 // Chooser is a Backend that chooses, by time, between ways to compute the same

@@ -161,7 +161,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := openRanks(w, max(1, o.Ranks), o.Choices)
+	list, err := openRanks(w, o)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)

@@ -70,6 +70,8 @@
 //	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
 //	                    loses its device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_HANG        the kernel launch, counted likewise, that does not return: the
+//	                    driver hangs, and so does every later call of it
 //	STANDIN_GAP         nanoseconds that each piece of a stream's work takes by the clock
 //	                    of events, a kernel 1 more for each thread (0: they take what
 //	                    they take)
