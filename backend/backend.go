@@ -87,6 +87,11 @@ type Spec struct {
 	AttentionBF16 bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
+	// HeadTokens is how many tokens' logits exist at a time at least. A chunk of tokens
+	// reads and writes the head's whole weight gradient once, so larger chunks save memory
+	// traffic and cost memory; they change the order of that gradient's sum. 0 leaves the
+	// choice to nn.
+	HeadTokens int
 	// Capacities is the memory of the devices that this may be, the smallest first,
 	// as far as it is known before one is open.
 	Capacities []Capacity

@@ -373,3 +373,39 @@ func TestChainsOfTheSuiteAreForTheDevice(t *testing.T) {
 	}
 	require.Equal(t, 4, chains)
 }
+
+// The head's chunks on this device are of 1,024 tokens at least, which the plan counts.
+// Nothing that a checkpoint holds depends on them, so a run moves between backends.
+func TestHeadChunks(t *testing.T) {
+	c := small("bf16")
+	c.Model.Layers, c.Model.Vocab, c.Data.Seq, c.Train.MicroBatch = 1, 128_256, 1024, 2
+	job := func(headTokens int) (chunks []int, temps int64, kept []string) {
+		s := forDevice(t)
+		require.Equal(t, 1024, s.HeadTokens)
+		s.HeadTokens = headTokens
+		j, err := train.NewJob(c, s)
+		require.NoError(t, err)
+		list, err := lower(s, j.Programs())
+		require.NoError(t, err)
+		for _, n := range list[0].Nodes() {
+			if o, ok := n.Op.(*backend.CrossEntropy); ok {
+				chunks = append(chunks, o.Logits.Rows())
+			}
+		}
+		o, err := outline(s, list)
+		require.NoError(t, err)
+		for v := range j.Vars.All() {
+			if v.Class == backend.Param || v.Class == backend.State {
+				kept = append(kept, v.String())
+			}
+		}
+		return chunks, o.Temps, kept
+	}
+	wide, temps, kept := job(1024)
+	require.Equal(t, []int{1024, 1024}, wide)
+	narrow, least, same := job(0)
+	require.Len(t, narrow, 2048/128)
+	const logits = 128_256 * (4 + 2) // FP32, and their gradient in BF16
+	require.InDelta(t, (1024-128)*logits, temps-least, 1<<20)
+	require.Equal(t, same, kept)
+}
