@@ -197,9 +197,6 @@ func (d *device) Bind(vars *backend.Vars) error {
 		homes[t] = at + libcuda.Ptr(offset)
 	}
 	d.vars, d.persistent, d.homes = vars, at, homes
-	if bytes == 0 { // all variables are adopted
-		return nil
-	}
 	return d.watched("clear the variables", func() error {
 		if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
 			return d.failure("clear the variables", bytes, err)

@@ -72,7 +72,7 @@ func newGroup(ranks int, beforeExit func(error)) (*group, error) {
 
 // connect gives the group its devices, in the order of their ranks.
 func (g *group) connect(devices []*device) error {
-	if l := nccl(); !l.OK {
+	if l := nccl(devices[0].Version); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
 	}
 	var gpus []*libcuda.Device
