@@ -37,7 +37,10 @@
 // set: a step must not take that long. NVIDIA's guide to NCCL warns that graphs on
 // several GPUs of one process may deadlock where one thread launches them all:
 // here every rank is launched by a goroutine of its own, as Trainer does, or a
-// caller must.
+// caller must. Several ranks can still block each other within the driver, where libraries
+// load kernels or connect GPUs for the first time: a wait that outlasts the timeout, and
+// then does not end when NCCL is told to, ends the process with status 1 (watch.go). A rank
+// alone has no such deadline.
 //
 // # Determinism
 //
