@@ -88,6 +88,11 @@ type Spec struct {
 	AttentionBF16 bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
+	// HeadTokens is how many tokens' logits exist at a time at least. A chunk of tokens
+	// reads and writes the head's whole weight gradient once, so larger chunks save memory
+	// traffic and cost memory; they change the order of that gradient's sum. 0 leaves the
+	// choice to nn.
+	HeadTokens int
 	// Capacities is the memory of the devices that this may be, the smallest first,
 	// as far as it is known before one is open.
 	Capacities []Capacity
@@ -111,6 +116,10 @@ type Options struct {
 	// Choices are those of an earlier Chooser, to be made again where the device
 	// can; the others are made anew. The ranks have the same.
 	Choices []byte
+	// BeforeExit, if it is set, gets the reason before a backend ends the process, which
+	// it does with status 1 where a device hangs in its driver and no call can end that.
+	// It may be called from any goroutine, and has a second.
+	BeforeExit func(reason error)
 }
 
 // Chooser is a Backend that chooses, by time, between ways to compute the same

@@ -14,13 +14,15 @@ import (
 // reads and writes the whole gradient of the weight, 155 MB for 50,304 × 768:
 // with fewer than some 200 tokens that takes longer than the product itself.
 // The bound is 67 MB of FP32 logits and half of that for a BF16 gradient. A test sets
-// it lower.
+// it lower. A device whose GEMMs outrun its memory by more than a processor's do asks for
+// larger chunks (backend.Spec, HeadTokens).
 var headElems = 1 << 24
 
-// headRows is the number of tokens in a chunk, all of about one size: a
-// multiple of 16, since it is the K of the head's wgrad.
-func (m *Model) headRows(tokens int) int {
-	most := max(16, headElems/m.Config.PaddedVocab()/16*16)
+// headRows returns the number of tokens in a chunk. All chunks have about one size, a
+// multiple of 16, since it is the K of the head's wgrad. At least so many tokens may be in
+// a chunk, whatever headElems says.
+func (m *Model) headRows(tokens, least int) int {
+	most := max(16, headElems/m.Config.PaddedVocab()/16*16, least)
 	chunks := (tokens + most - 1) / most
 	share := (tokens + chunks - 1) / chunks
 	return min(tokens, (share+15)/16*16)
@@ -36,7 +38,7 @@ func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads boo
 	if grads {
 		dh = q.temp("input.grad", tokens, m.Config.Dim)
 	}
-	for from, size := 0, m.headRows(tokens); from < tokens; from += size {
+	for from, size := 0, m.headRows(tokens, p.headTokens); from < tokens; from += size {
 		rows := min(size, tokens-from)
 		chunk := q.at(fmt.Sprintf("lm_head.tokens%d", from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)

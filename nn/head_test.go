@@ -13,10 +13,27 @@ func TestHeadRows(t *testing.T) {
 		headElems = rows * 64
 		m := &Model{Config: Config{Vocab: 64}}
 		for tokens := 1; tokens < 20*rows; tokens++ {
-			size := m.headRows(tokens)
+			size := m.headRows(tokens, 0)
 			require.LessOrEqual(t, size, rows, tokens)
 			require.Equal(t, (tokens+rows-1)/rows, (tokens+size-1)/size, "chunks of %d for %d tokens", size, tokens)
 		}
 		headElems = usual
+	}
+}
+
+// A device that asks for larger chunks gets them, of one size each; a bound that allows
+// more is not lowered.
+func TestHeadRowsOfADevice(t *testing.T) {
+	for _, c := range []struct{ vocab, tokens, device, want int }{
+		{128_256, 8192, 0, 128},
+		{128_256, 8192, 1024, 1024},
+		{128_256, 1500, 1024, 752},
+		{32_000, 16_384, 0, 512},
+		{32_000, 16_384, 1024, 1024},
+		{256, 1 << 17, 0, 1 << 16},
+		{256, 1 << 17, 1024, 1 << 16},
+	} {
+		m := &Model{Config: Config{Vocab: c.vocab}}
+		require.Equal(t, c.want, m.headRows(c.tokens, c.device), c)
 	}
 }

@@ -149,13 +149,14 @@ type Shape struct {
 	Batch, Seq int
 	Control    *backend.Tensor // step.control
 	Ranks      int
+	HeadTokens int // as in backend.Spec
 }
 
 // Pass starts recording into an empty program.
 func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
-		First: true, Last: true, Ranks: max(1, s.Ranks),
+		First: true, Last: true, Ranks: max(1, s.Ranks), headTokens: s.HeadTokens,
 		compute: m.Recipe.Compute, scales: &m.Scales, root: p.At(""),
 	}
 }

@@ -31,6 +31,7 @@ type Pass struct {
 	Ranks      int
 	Cache      *Cache  // keys and values of earlier positions; nil in training
 	Health     *Health // where casts and channels are measured; nil in training
+	headTokens int
 	compute    fp8.DType
 	scales     *Scales
 	root       *backend.Program // for temps whose name is already a full path

@@ -151,7 +151,7 @@ func (j *Job) Lowered(d backend.Driver, s backend.Spec) ([]*backend.Program, err
 func (j *Job) pass(p *backend.Program, mode nn.Mode) *nn.Pass {
 	return j.Model.Pass(p, mode, nn.Shape{
 		Batch: j.Config.Train.MicroBatch, Seq: j.Config.Data.Seq,
-		Control: j.Control, Ranks: j.Config.Train.Ranks,
+		Control: j.Control, Ranks: j.Config.Train.Ranks, HeadTokens: j.Device.HeadTokens,
 	})
 }
 

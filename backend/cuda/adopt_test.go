@@ -74,6 +74,16 @@ func TestAdopt(t *testing.T) {
 	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 6 }), got)
 }
 
+// A backend whose variables all have a home elsewhere has nothing to clear.
+func TestAllIsAdopted(t *testing.T) {
+	const bytes = 4 * 4 * 64
+	owner, at := sharing(t, 3*bytes)
+	v, _, _, _, out := adding(4, 64)
+	d, _ := guests(t, owner, map[string]Region{"a": {at, bytes}, "b": {at + bytes, bytes}, "out": {at + 2*bytes, bytes}})
+	require.NoError(t, d.Bind(v))
+	require.NoError(t, d.Write(out, make([]byte, bytes)))
+}
+
 func TestHomes(t *testing.T) {
 	owner, at := sharing(t, 4096)
 	for want, homes := range map[string]map[string]Region{

@@ -204,3 +204,26 @@ func TestGPUsOfAKindAgree(t *testing.T) {
 	require.Equal(t, algorithm{3}, second.remembered.Products["a"])
 	require.NotContains(t, other.remembered.Products, "a")
 }
+
+// A GEMM that cuBLASLt has no algorithm for is ErrUnsupported, and the error names the
+// op, its tensors' shapes and cuBLASLt's reason.
+func TestGEMMWithoutAnAlgorithm(t *testing.T) {
+	standin.Only(t, "a library has algorithms")
+	for offered, reason := range map[string]string{
+		"0":  ": cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported",
+		"-1": "",
+	} {
+		t.Run(offered, func(t *testing.T) {
+			standIns(t)
+			cacheDir(t)
+			standin.Set(t, "STANDIN_ALGORITHMS", offered)
+			v, p := productOf()
+			d := openOne(t)
+			require.NoError(t, d.Bind(v))
+			_, err := d.Load(p)
+			require.ErrorIs(t, err, backend.ErrUnsupported)
+			require.EqualError(t, err, "matmul: unsupported by backend cuda: A is a:fp32[32, 32], B is b:fp32[32, 32] and Out is c:fp32[32, 32]: "+
+				"32×32×32 product fp32·fp32ᵀ in fp32: cuBLASLt has no algorithm for it"+reason)
+		})
+	}
+}

@@ -37,7 +37,10 @@
 // set: a step must not take that long. NVIDIA's guide to NCCL warns that graphs on
 // several GPUs of one process may deadlock where one thread launches them all:
 // here every rank is launched by a goroutine of its own, as Trainer does, or a
-// caller must.
+// caller must. Several ranks can still block each other within the driver, where libraries
+// load kernels or connect GPUs for the first time: a wait that outlasts the timeout, and
+// then does not end when NCCL is told to, ends the process with status 1 (watch.go). A rank
+// alone has no such deadline.
 //
 // # Determinism
 //
@@ -110,6 +113,12 @@ func init() {
 // bytes that FP8 operands need.
 const align = 256
 
+// headTokens is the least chunk of the head's tokens. With 1,024 tokens the head's wgrad
+// does 2,048 FLOPs for each element of the FP32 gradient, which it reads and writes in 8
+// bytes: 256 FLOPs a byte, about what the BF16 tensor cores of an H100 do in the time of a
+// byte of its memory (989 TFLOP/s, 3.35 TB/s).
+const headTokens = 1024
+
 // A wish is what the device of "cuda:1,attention=mma" asks for.
 type wish struct {
 	gpu int  // its number
@@ -148,6 +157,7 @@ func spec(device string) (backend.Spec, error) {
 		},
 		Stochastic: true,
 		Align:      align,
+		HeadTokens: headTokens,
 		// The SXM boards; smaller ones exist. What CUDA gives as a device's memory is
 		// less than the data sheet's GB: the driver keeps a part.
 		Capacities: []backend.Capacity{{Device: "H100 (80 GB)", Bytes: 79 << 30}, {Device: "H200 (141 GB)", Bytes: 139 << 30}},
@@ -161,7 +171,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := openRanks(w, max(1, o.Ranks), o.Choices)
+	list, err := openRanks(w, o)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)

@@ -50,8 +50,8 @@ type device struct {
 var errClosed = errors.New("cuda: this backend is closed")
 
 // openRanks opens the GPUs from one on, and connects them if there are several.
-func openRanks(w wish, ranks int, earlier []byte) (_ []backend.Backend, err error) {
-	first := w.gpu
+func openRanks(w wish, o backend.Options) (_ []backend.Backend, err error) {
+	first, ranks := w.gpu, max(1, o.Ranks)
 	if driver, err := libcuda.ProbeDriver(); err == nil && first < len(driver.GPUs) && first+ranks > len(driver.GPUs) {
 		return nil, fmt.Errorf("%w: %d ranks need GPUs %d to %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = %d, or use --backend emu",
 			backend.ErrUnsupported, ranks, first, first+ranks-1, len(driver.GPUs), len(driver.GPUs)-first)
@@ -64,15 +64,36 @@ func openRanks(w wish, ranks int, earlier []byte) (_ []backend.Backend, err erro
 			}
 		}
 	}()
+	var g *group // nil: one rank waits for no other
+	if ranks > 1 {
+		if g, err = newGroup(ranks, o.BeforeExit); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				g.dissolve()
+			}
+		}()
+	}
 	for i := range ranks {
-		d, err := openDevice(first+i, w.mma, earlier)
+		openOne := func() error {
+			d, err := openDevice(first+i, w.mma, o.Choices)
+			if err == nil {
+				devices = append(devices, d)
+			}
+			return err
+		}
+		if g == nil {
+			err = openOne()
+		} else {
+			err = g.during(i, fmt.Sprintf("open GPU %d", first+i), openOne)
+		}
 		if err != nil {
 			return nil, err
 		}
-		devices = append(devices, d)
 	}
-	if ranks > 1 {
-		if err := connect(devices); err != nil {
+	if g != nil {
+		if err := g.connect(devices); err != nil {
 			return nil, err
 		}
 	}
@@ -176,16 +197,22 @@ func (d *device) Bind(vars *backend.Vars) error {
 		homes[t] = at + libcuda.Ptr(offset)
 	}
 	d.vars, d.persistent, d.homes = vars, at, homes
-	if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
-		return d.failure("clear the variables", bytes, err)
-	}
-	return nil
+	return d.watched("clear the variables", func() error {
+		if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
+			return d.failure("clear the variables", bytes, err)
+		}
+		return nil
+	})
 }
 
 // alloc takes device memory until Close, also where nothing is wanted.
 func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 	bytes = max(bytes, align)
-	at, err := d.gpu.Alloc(int(bytes))
+	var at libcuda.Ptr
+	err := d.watched("allocate "+what, func() (err error) {
+		at, err = d.gpu.Alloc(int(bytes))
+		return err
+	})
 	if err != nil {
 		return 0, d.failure("allocate "+what, bytes, err)
 	}
@@ -227,9 +254,20 @@ func (d *device) Close() error {
 	if d.stream == nil {
 		return nil // closed before
 	}
-	if d.group != nil {
-		d.group.retire(d.rank)
+	if d.group == nil {
+		return d.free()
 	}
+	group := d.group
+	group.watch(d.rank, closing)
+	group.retire(d.rank)
+	err := d.free()
+	group.finish(d.rank)
+	group.close()
+	return err
+}
+
+// free gives back what this backend has.
+func (d *device) free() error {
 	var errs []error
 	note := func(err error) {
 		if e := (*libcuda.Error)(nil); err != nil && !(errors.As(err, &e) && e.DeviceLost()) {
@@ -237,6 +275,9 @@ func (d *device) Close() error {
 		}
 	}
 	note(d.stream.Synchronize()) // nothing may be under way in what is freed
+	if d.group != nil {
+		d.group.remove(d.rank)
+	}
 	for _, x := range d.executables {
 		note(x.close())
 	}
@@ -251,9 +292,6 @@ func (d *device) Close() error {
 	}
 	note(d.staging.close())
 	note(d.stream.Close())
-	if d.group != nil {
-		d.group.close()
-	}
 	if d.adopted {
 		note(d.gpu.close())
 	}

@@ -65,7 +65,11 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	if err := d.upload(libcuda.Ptr(b.tableAt), words); err != nil {
 		return nil, err
 	}
-	if err := d.gpu.load(sources(calls)...); err != nil {
+	cubins, err := d.gpu.compile(sources(calls)...)
+	if err == nil {
+		err = d.watched("load kernels", func() error { return d.gpu.load(cubins) })
+	}
+	if err != nil {
 		return nil, d.failure("make kernels", 0, err)
 	}
 	t := newTuner(d, d.chosen)
@@ -76,8 +80,15 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		x := &executable{memory: m, nodes: p.Nodes(), what: "run program " + p.Name(), workspace: t.workspace}
 		d.executables = append(d.executables, x)
 		for j, n := range x.nodes {
-			ready, err := t.prepare(calls[i][j])
+			var ready []readyCall
+			err := d.watched(n.Path()+": choose an algorithm", func() (err error) {
+				ready, err = t.prepare(calls[i][j])
+				return err
+			})
 			x.calls = append(x.calls, ready) // also after an error: it is to be closed
+			if errors.Is(err, libcuda.ErrNoAlgorithm) {
+				return nil, unsupportedGEMM(n, err)
+			}
 			if err != nil {
 				return nil, d.failure(n.Path(), 0, err)
 			}

@@ -154,7 +154,7 @@ func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (lib
 	}
 	list = slices.DeleteFunc(list, func(a libcuda.Algo) bool { return !fits(&a) })
 	if len(list) == 0 {
-		return libcuda.Algo{}, fmt.Errorf("%w by backend cuda: every algorithm that cuBLASLt has for it splits k", backend.ErrUnsupported)
+		return libcuda.Algo{}, fmt.Errorf("%v: %w that does not split k", &described.Gemm, libcuda.ErrNoAlgorithm)
 	}
 	place, timed, err := t.fastest(p, list)
 	if err != nil {
@@ -164,6 +164,12 @@ func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (lib
 		t.remembered.set(kind, algorithm(list[place].Code()))
 	}
 	return list[place], nil
+}
+
+// unsupportedGEMM is the error for a node that cuBLASLt has no algorithm for.
+func unsupportedGEMM(n *backend.Node, reason error) error {
+	o := n.Op.(*backend.MatMul)
+	return unsupported(n, "A is %s, B is %s and Out is %s: %v", o.A, o.B, o.Out, reason)
 }
 
 // refused reports whether another algorithm may do where one failed.

@@ -117,16 +117,13 @@ func (g *gpu) close() error {
 // disk what the first had compiled.
 var compiling sync.Mutex
 
-// load brings sources to the device that are not there yet. NVRTC takes seconds for
-// each, once: what it made is kept on disk. So it works on several at a time, which
-// it allows (NVIDIA's documentation of NVRTC, thread safety).
-func (g *gpu) load(sources ...string) error {
+// compile makes cubins of the sources that the device does not have yet. NVRTC takes
+// seconds for each, once: what it made is kept on disk. So it works on several at a time,
+// which it allows (NVIDIA's documentation of NVRTC, thread safety).
+func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	sources = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(sources))), func(s string) bool { return g.modules[s] != nil })
-	if len(sources) == 0 {
-		return nil
-	}
+	g.mu.Unlock()
 	cubins := make([][]byte, len(sources))
 	var all errgroup.Group
 	all.SetLimit(runtime.GOMAXPROCS(0))
@@ -140,10 +137,24 @@ func (g *gpu) load(sources ...string) error {
 	err := all.Wait()
 	compiling.Unlock()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	bySource := map[string][]byte{}
 	for i, source := range sources {
-		m, err := g.LoadModule(cubins[i])
+		bySource[source] = cubins[i]
+	}
+	return bySource, nil
+}
+
+// load brings cubins to the device, by source.
+func (g *gpu) load(cubins map[string][]byte) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for source, cubin := range cubins {
+		if g.modules[source] != nil { // another backend on this GPU was faster
+			continue
+		}
+		m, err := g.LoadModule(cubin)
 		if err != nil {
 			return fmt.Errorf("load the kernels of %s: %w", source, err)
 		}

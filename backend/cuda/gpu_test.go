@@ -20,15 +20,22 @@ func TestSourcesAreLoadedOnce(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	g := openOne(t).gpu
 	sources := []string{"scale.cu", "loss.cu", "scale.cu"}
-	require.NoError(t, g.load(sources...))
+	load := func(sources ...string) error {
+		cubins, err := g.compile(sources...)
+		if err != nil {
+			return err
+		}
+		return g.load(cubins)
+	}
+	require.NoError(t, load(sources...))
 	require.Equal(t, []string{"loss.cu", "scale.cu"}, slices.Sorted(maps.Keys(g.modules)))
 	first := maps.Clone(g.modules)
 
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("CXX", "/nowhere/g++")
-	require.NoError(t, g.load(sources...))
-	err := g.load("loss.cu", "rope.cu")
+	require.NoError(t, load(sources...))
+	err := load("loss.cu", "rope.cu")
 	require.ErrorContains(t, err, "compile rope.cu for sm_90a")
-	require.ErrorContains(t, g.load("absent.cu"), "there is no source absent.cu")
+	require.ErrorContains(t, load("absent.cu"), "there is no source absent.cu")
 	require.Equal(t, first, g.modules)
 }

@@ -17,9 +17,8 @@ import (
 // runs its programs from a goroutine of its own; collectives meet on the devices.
 //
 // A rank that waits for its device may wait for all others, and the driver would
-// let it wait for ever where one of them does not come. So a goroutine watches
-// while anybody waits: it asks after every rank's device and communicator, and
-// how long the wait has been.
+// let it wait for ever where one of them does not come. Two goroutines watch the
+// ranks (watch.go).
 //
 // The group meets as a whole or not at all. A rank that fails, whose context
 // ends or that is closed ends it for good: NCCL's kernels are told to end, so that
@@ -28,30 +27,25 @@ import (
 // from it: so nothing is read any more. Where the first rank is closed while
 // nothing is under way, there is nothing to abort.
 type group struct {
-	ranks    []*device
-	comms    []*libcuda.Comm
-	calls    []sync.Mutex  // by rank, held in calls of NCCL
-	patience time.Duration // that a rank has for one wait
+	comms      []*libcuda.Comm
+	calls      []sync.Mutex  // by rank, held in calls of NCCL
+	asking     sync.Mutex    // held while a device or communicator is asked for its state
+	patience   time.Duration // that a rank has for one wait
+	beforeExit func(error)   // see backend.Options
 
+	// No call of the driver or of NCCL is made with mu held: such a call may hang, and
+	// the deadline's watcher needs mu.
 	mu       sync.Mutex
-	waits    []wait // by rank
-	open     int    // ranks that are not closed
-	ended    error  // why
-	aborting bool   // and not in order
+	ranks    []*device // nil before the rank is connected, and once it is closed
+	waits    []wait    // by rank
+	open     int       // ranks that are not closed
+	ended    error     // why
+	aborting bool      // and not in order
 	released chan struct{}
-}
-
-// wait is what a rank waits for, and how often who watches has seen it wait; no name:
-// for nothing. Of the hour in which a process was stopped nothing is seen, and no
-// device to blame for it.
-type wait struct {
-	what string
-	seen int
 }
 
 const (
 	timeoutVariable = "OCTET_NCCL_TIMEOUT"
-	watchEvery      = 200 * time.Millisecond
 	// releasePatience is how long the last rank to be closed waits for NCCL's
 	// communicators to go. That of a lost device may not.
 	releasePatience = 10 * time.Second
@@ -61,43 +55,85 @@ const (
 	callPatience = time.Second
 )
 
-// connect makes a group of devices, in the order of their ranks.
-func connect(devices []*device) error {
+// newGroup makes a group whose ranks have no devices yet, and begins to watch their
+// deadlines: opening a GPU can hang like any other call of the driver.
+func newGroup(ranks int, beforeExit func(error)) (*group, error) {
 	patience, err := backend.Patience(timeoutVariable)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g := &group{
-		ranks: devices, calls: make([]sync.Mutex, len(devices)), patience: patience,
-		waits: make([]wait, len(devices)), open: len(devices), released: make(chan struct{}),
+		ranks: make([]*device, ranks), calls: make([]sync.Mutex, ranks), patience: patience, beforeExit: beforeExit,
+		waits: make([]wait, ranks), open: ranks, released: make(chan struct{}),
 	}
-	if l := nccl(); !l.OK {
+	go g.watchDeadlines()
+	return g, nil
+}
+
+// connect gives the group its devices, in the order of their ranks.
+func (g *group) connect(devices []*device) error {
+	if l := nccl(devices[0].Version); !l.OK {
 		return fmt.Errorf("%w that %d ranks can use: NCCL cannot be loaded: %s; %s, set train.ranks = 1", backend.ErrNoDevice, len(devices), l.Detail, l.Fix)
 	}
 	var gpus []*libcuda.Device
 	for _, d := range devices {
 		gpus = append(gpus, d.gpu.Device)
 	}
-	comms, err := libcuda.NewComms(gpus)
+	var comms []*libcuda.Comm
+	err := g.during(0, "connect the GPUs by NCCL", func() (err error) {
+		comms, err = libcuda.NewComms(gpus)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("connect %d GPUs: %w (NCCL_DEBUG=WARN tells more)", len(devices), err)
 	}
-	g.comms = comms
 	for rank, d := range devices {
 		d.group, d.rank, d.comm = g, rank, comms[rank]
 		d.spec.Arithmetic = d.arithmetic()
 	}
-	go g.watch()
+	g.mu.Lock()
+	copy(g.ranks, devices)
+	g.comms = comms
+	g.mu.Unlock()
+	go g.watchDevices()
 	return nil
+}
+
+// dissolve ends the watching of a group whose devices could not be opened.
+func (g *group) dissolve() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = 0
+}
+
+// watch begins a wait of a rank.
+func (g *group) watch(rank int, what string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.waits[rank] = wait{what: what}
 }
 
 // begin notes that a rank does what may have to wait for others. It fails once
 // the group has ended.
 func (g *group) begin(rank int, what string) error {
+	g.watch(rank, what)
+	return g.over()
+}
+
+// during does what may hang and waits for no other rank: its error is the caller's alone.
+func (g *group) during(rank int, what string, do func() error) error {
+	defer g.finish(rank)
+	if err := g.begin(rank, what); err != nil {
+		return err
+	}
+	return do()
+}
+
+// finish notes that a rank waits for nothing.
+func (g *group) finish(rank int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.waits[rank] = wait{what: what}
-	return g.ended
+	g.waits[rank] = wait{}
 }
 
 // done notes that this is over, and makes of its error, or of a group that ended
@@ -131,10 +167,11 @@ func (g *group) leave(rank int, cause error) {
 
 // retire ends the group because a rank is being closed.
 func (g *group) retire(rank int) {
+	idle := g.idle()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	cause := errors.New("it was closed")
-	if g.ended == nil && g.idle() {
+	if g.ended == nil && idle {
 		g.ended = left(rank, cause)
 		return
 	}
@@ -143,8 +180,13 @@ func (g *group) retire(rank int) {
 
 // idle says whether nothing is under way on any rank, and nothing wrong.
 func (g *group) idle() bool {
-	for rank, d := range g.ranks {
-		if g.waits[rank].what != "" || d.comm.Err() != nil || !d.recording.TryLock() {
+	if !lockWithin(&g.asking, callPatience) {
+		return false
+	}
+	defer g.asking.Unlock()
+	for rank := range g.calls {
+		d, waiting := g.member(rank)
+		if d == nil || waiting || d.comm.Err() != nil || !d.recording.TryLock() {
 			return false
 		}
 		idle, err := d.stream.Idle()
@@ -154,6 +196,28 @@ func (g *group) idle() bool {
 		}
 	}
 	return true
+}
+
+// member is the device of a rank that may be asked, and whether the rank waits for
+// anything but its Close. Once the group has ended, no device may be asked: communicators and streams are being freed.
+func (g *group) member(rank int) (d *device, waiting bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended != nil {
+		return nil, false
+	}
+	what := g.waits[rank].what
+	return g.ranks[rank], what != "" && what != closing
+}
+
+// remove takes a rank out of the group before its memory is freed.
+func (g *group) remove(rank int) {
+	if lockWithin(&g.asking, callPatience) { // otherwise the driver hangs, and so will Close
+		defer g.asking.Unlock()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ranks[rank] = nil
 }
 
 func left(rank int, cause error) error {
@@ -175,15 +239,25 @@ func (g *group) end(rank int, cause error) {
 	})
 }
 
-// await waits until a rank is in no call of NCCL, and not longer than
-// callPatience. Once the group has ended, it comes to none any more.
+// await waits until a rank is in no call of NCCL and its communicator is not being
+// asked, and not longer than callPatience for each. Once the group has ended, it comes to
+// none any more.
 func (g *group) await(rank int) {
-	for begin := time.Now(); time.Since(begin) < callPatience; time.Sleep(time.Millisecond) {
-		if g.calls[rank].TryLock() {
-			g.calls[rank].Unlock()
-			return
+	for _, m := range []*sync.Mutex{&g.calls[rank], &g.asking} {
+		if lockWithin(m, callPatience) {
+			m.Unlock()
 		}
 	}
+}
+
+// lockWithin locks m, and gives up after so long.
+func lockWithin(m *sync.Mutex, patience time.Duration) bool {
+	for begin := time.Now(); !m.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Since(begin) > patience {
+			return false
+		}
+	}
+	return true
 }
 
 // release gives all communicators back, for which NCCL wants a thread each.
@@ -217,55 +291,6 @@ func (g *group) close() {
 	}
 }
 
-func (g *group) watch() {
-	for range time.Tick(watchEvery) {
-		if !g.look() {
-			return
-		}
-	}
-}
-
-// look ends the group where nobody would do it otherwise. It says whether there
-// is more to watch.
-func (g *group) look() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	anybody := false
-	for rank := range g.waits {
-		w := &g.waits[rank]
-		if w.what == "" {
-			continue
-		}
-		anybody = true
-		if w.seen++; time.Duration(w.seen)*watchEvery > g.patience && g.ended == nil {
-			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", w.what, g.patience, g.ranks[rank].where(), timeoutVariable))
-		}
-	}
-	if anybody && g.ended == nil {
-		for rank, d := range g.ranks {
-			if err := d.ask(); err != nil {
-				g.end(rank, err)
-				break // no other communicator is to be asked: they are being freed
-			}
-		}
-	}
-	return g.ended == nil
-}
-
-// ask is what a rank's communicator and device have to say, without waiting for
-// them.
-func (d *device) ask() error {
-	err := d.comm.Err()
-	if err == nil && d.recording.TryLock() { // asking a stream that is captured would spoil the graph
-		_, err = d.stream.Idle()
-		d.recording.Unlock()
-	}
-	if err != nil {
-		err = d.failure("its last collective is "+d.where(), 0, err)
-	}
-	return err
-}
-
 // wait does what may have to wait for other ranks.
 func (d *device) wait(what string, do func() error) error {
 	if d.group == nil {
@@ -276,6 +301,14 @@ func (d *device) wait(what string, do func() error) error {
 		err = do()
 	}
 	return d.group.done(d.rank, err)
+}
+
+// watched does what may hang in the driver and waits for no other rank.
+func (d *device) watched(what string, do func() error) error {
+	if d.group == nil {
+		return do()
+	}
+	return d.group.during(d.rank, what, do)
 }
 
 // met takes the names of collectives, which who watches may be reading.

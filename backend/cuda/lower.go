@@ -109,7 +109,9 @@ func (l *lowering) survey(p *backend.Program) error {
 
 // checkProduct holds a product to cuBLASLt's rules (its documentation of
 // cublasLtMatmul and of tensor cores): FP8 operands start at and have rows of
-// multiples of 16 bytes, and so has the output.
+// multiples of 16 bytes, and so has the output. Beyond its documentation, cuBLASLt wants n,
+// which it calls M, in multiples of 16 (its log: "Unsupported M dimension for FP8 matrix
+// multiplication. M must be divisible by 16").
 func (l *lowering) checkProduct(n *backend.Node, o *backend.MatMul) error {
 	for _, x := range operandsOf(o) {
 		if x.t.Block != backend.PerTensor || x.t.Scale != nil && x.t.Scale.DType != fp8.F32 {
@@ -126,21 +128,19 @@ func (l *lowering) checkProduct(n *backend.Node, o *backend.MatMul) error {
 		return unsupported(n, "%s × %s, A is %s and B is %s", o.A.DType, o.B.DType, o.A, o.B)
 	}
 	_, cols, k := o.Dims()
-	const bytes = 16
-	if k%bytes != 0 {
-		return unsupported(n, "k is %d, A is %s and B is %s: the k of an FP8 product must be a multiple of %d, such as %s", k, o.A, o.B, bytes, nearest(k, bytes))
+	const unit, bytes = 16, 16
+	if k%unit != 0 {
+		return unsupported(n, "k is %d, A is %s and B is %s: the k of an FP8 GEMM must be a multiple of %d, such as %s", k, o.A, o.B, unit, nearest(k, unit))
+	}
+	if cols%unit != 0 {
+		return unsupported(n, "n is %d, B is %s and Out is %s: the n of an FP8 GEMM must be a multiple of %d, such as %s", cols, o.B, o.Out, unit, nearest(cols, unit))
 	}
 	list := []*backend.Tensor{o.A, o.B}
-	size := fp8.F32.Size() // of what the product itself writes, see split
-	if hasEpilogue(o) {
-		size = o.Out.DType.Size()
+	if hasEpilogue(o) { // otherwise the GEMM writes a temp of its own, see split
 		list = append(list, o.Out)
 		if o.Residual != nil {
 			list = append(list, o.Residual)
 		}
-	}
-	if unit := bytes / size; cols%unit != 0 {
-		return unsupported(n, "n is %d, B is %s and Out is %s: the n of an FP8 product must be a multiple of %d here, such as %s", cols, o.B, o.Out, unit, nearest(cols, unit))
 	}
 	for _, t := range list {
 		size := t.DType.Size()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
+	"octet/backend/conformance"
 	_ "octet/backend/emu"
 	"octet/data"
 	"octet/fp8"
@@ -247,14 +248,17 @@ func TestRefusedProducts(t *testing.T) {
 		want string
 		op   func(w world) *backend.MatMul
 	}{
-		{"k is 40, A is a:e4m3[32, 40] and B is b:e4m3[16, 40]: the k of an FP8 product must be a multiple of 16, such as 32 or 48", func(w world) *backend.MatMul {
+		{"k is 40, A is a:e4m3[32, 40] and B is b:e4m3[16, 40]: the k of an FP8 GEMM must be a multiple of 16, such as 32 or 48", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 40), B: w.tensor("b", fp8.E4M3, 16, 40), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
 		}},
-		{"k is 5, A is a:e4m3[32, 5] and B is b:e4m3[16, 5]: the k of an FP8 product must be a multiple of 16, such as 16", func(w world) *backend.MatMul {
+		{"k is 5, A is a:e4m3[32, 5] and B is b:e4m3[16, 5]: the k of an FP8 GEMM must be a multiple of 16, such as 16", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 5), B: w.tensor("b", fp8.E4M3, 16, 5), TransB: true, Out: w.tensor("y", fp8.BF16, 32, 16)}
 		}},
-		{"n is 12, B is b:e4m3[12, 32] and Out is y:bf16[3, 12]: the n of an FP8 product must be a multiple of 8 here, such as 8 or 16", func(w world) *backend.MatMul {
-			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 3, 32), B: w.tensor("b", fp8.E4M3, 12, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 3, 12)}
+		{"n is 24, B is b:e4m3[24, 32] and Out is y:bf16[3, 24]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 3, 32), B: w.tensor("b", fp8.E4M3, 24, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 3, 24)}
+		}},
+		{"n is 20, B is b:e4m3[20, 32] and Out is y:fp32[16, 20]: the n of an FP8 GEMM must be a multiple of 16, such as 16 or 32", func(w world) *backend.MatMul {
+			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 16, 32), B: w.tensor("b", fp8.E4M3, 20, 32), TransB: true, Out: w.tensor("y", fp8.F32, 16, 20)}
 		}},
 		{"e5m2 × e5m2, A is a:e5m2[16, 32]", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E5M2, 16, 32), B: w.tensor("b", fp8.E5M2, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
@@ -353,4 +357,55 @@ func TestManyCasts(t *testing.T) {
 		kinds = append(kinds, backend.OpKind(n))
 	}
 	require.Equal(t, []string{"Add", "Quantize", "Quantize", "Quantize"}, kinds)
+}
+
+// The conformance suite's chains of several ops have shapes that the device computes: a
+// case that the backend declines would test nothing there.
+func TestChainsOfTheSuiteAreForTheDevice(t *testing.T) {
+	d, _, err := backend.Find(lowered)
+	require.NoError(t, err)
+	chains := 0
+	for c := range conformance.Cases() {
+		if strings.HasPrefix(c.Name, "chain/") {
+			require.NoError(t, c.Run(t.Context(), d, ""), c.Name)
+			chains++
+		}
+	}
+	require.Equal(t, 4, chains)
+}
+
+// The head's chunks on this device are of 1,024 tokens at least, which the plan counts.
+// Nothing that a checkpoint holds depends on them, so a run moves between backends.
+func TestHeadChunks(t *testing.T) {
+	c := small("bf16")
+	c.Model.Layers, c.Model.Vocab, c.Data.Seq, c.Train.MicroBatch = 1, 128_256, 1024, 2
+	job := func(headTokens int) (chunks []int, temps int64, kept []string) {
+		s := forDevice(t)
+		require.Equal(t, 1024, s.HeadTokens)
+		s.HeadTokens = headTokens
+		j, err := train.NewJob(c, s)
+		require.NoError(t, err)
+		list, err := lower(s, j.Programs())
+		require.NoError(t, err)
+		for _, n := range list[0].Nodes() {
+			if o, ok := n.Op.(*backend.CrossEntropy); ok {
+				chunks = append(chunks, o.Logits.Rows())
+			}
+		}
+		o, err := outline(s, list)
+		require.NoError(t, err)
+		for v := range j.Vars.All() {
+			if v.Class == backend.Param || v.Class == backend.State {
+				kept = append(kept, v.String())
+			}
+		}
+		return chunks, o.Temps, kept
+	}
+	wide, temps, kept := job(1024)
+	require.Equal(t, []int{1024, 1024}, wide)
+	narrow, least, same := job(0)
+	require.Len(t, narrow, 2048/128)
+	const logits = 128_256 * (4 + 2) // FP32, and their gradient in BF16
+	require.InDelta(t, (1024-128)*logits, temps-least, 1<<20)
+	require.Equal(t, same, kept)
 }

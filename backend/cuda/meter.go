@@ -33,7 +33,8 @@ func (d *device) Meter() backend.Meter { return &meter{d, 256, 256 << 20} }
 // FLOPs measures the product at a size that grows until it takes long enough.
 func (m *meter) FLOPs() float64 {
 	for {
-		took := m.product()
+		var took time.Duration
+		_ = m.watched("measure FLOPs", func() error { took = m.product(); return nil }) // an ended group measures nothing
 		if took == 0 {
 			return 0
 		}
@@ -85,7 +86,11 @@ func (m *meter) Bytes() float64 {
 		return 0
 	}
 	defer func() { _ = m.gpu.Free(at) }()
-	took, err := t.time(func() error { return m.stream.Copy(at+libcuda.Ptr(m.bytes), at, m.bytes) })
+	var took time.Duration
+	err = m.watched("measure the memory's bandwidth", func() (err error) {
+		took, err = t.time(func() error { return m.stream.Copy(at+libcuda.Ptr(m.bytes), at, m.bytes) })
+		return err
+	})
 	if err != nil {
 		return 0
 	}

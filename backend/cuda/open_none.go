@@ -18,7 +18,7 @@ func available(string) error {
 	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
-func openRanks(wish, int, []byte) ([]backend.Backend, error) {
+func openRanks(wish, backend.Options) ([]backend.Backend, error) {
 	return nil, available("")
 }
 

@@ -89,7 +89,7 @@ func probe() []backend.Finding {
 	}
 	list = append(list, libraries(driver.Version, gpus...)...)
 	if len(gpus) > 1 {
-		f := nccl()
+		f := nccl(driver.Version)
 		f.Optional = true
 		if !f.OK {
 			f.Detail += " (only train.ranks > 1 needs it)"
@@ -107,13 +107,14 @@ func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
 	}
 }
 
-// nccl looks for what ranks meet with. It has one version for every driver.
-func nccl() backend.Finding {
-	l, err := libcuda.ProbeNCCL()
+// nccl looks for the NCCL that the driver serves, which several ranks need.
+func nccl(driver int) backend.Finding {
+	l, err := libcuda.ProbeNCCL(driver)
 	if err != nil {
+		major := min(max(12, driver/1000), 13)
 		return backend.Finding{
 			What: "NCCL", Detail: err.Error(),
-			Fix: "install NVIDIA's package libnccl2 (pip: nvidia-nccl-cu13) or point OCTET_LIBNCCL at libnccl.so.2",
+			Fix: fmt.Sprintf("install NVIDIA's package libnccl2 for CUDA %d (pip: nvidia-nccl-cu%[1]d) or point OCTET_LIBNCCL at its libnccl.so.2", major),
 		}
 	}
 	return backend.Finding{What: "NCCL", OK: true, Detail: fmt.Sprintf("%s in %s", l.Version, l.Path)}

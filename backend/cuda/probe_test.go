@@ -109,6 +109,13 @@ func TestProbeOfStandIns(t *testing.T) {
 			require.NotEqual(t, "NCCL", f.What)
 		}
 	})
+	t.Run("NCCL is for a newer CUDA", func(t *testing.T) {
+		standin.Set(t, "STANDIN_CUDA", "12080")
+		f := find(t, probe(), "NCCL")
+		require.False(t, f.OK)
+		require.Equal(t, nccl+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8 (only train.ranks > 1 needs it)", f.Detail)
+		require.Equal(t, "install NVIDIA's package libnccl2 for CUDA 12 (pip: nvidia-nccl-cu12) or point OCTET_LIBNCCL at its libnccl.so.2", f.Fix)
+	})
 	t.Run("the GPU has no FP8", func(t *testing.T) {
 		standin.Set(t, "STANDIN_CAPABILITY", "80")
 		f := find(t, probe(), "GPU 0")

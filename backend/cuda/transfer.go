@@ -88,7 +88,8 @@ func (d *device) upload(to libcuda.Ptr, src []byte) error {
 		at := s.outbox*outboxBytes + s.used
 		n := min(len(src), outboxBytes-s.used)
 		copy(s.Bytes[at:at+n], src)
-		if err := d.stream.UploadPinned(to, s.Pinned, at, n); err != nil {
+		err := d.watched(toDevice, func() error { return d.stream.UploadPinned(to, s.Pinned, at, n) })
+		if err != nil {
 			return d.failure(toDevice, 0, err)
 		}
 		s.used += n
@@ -99,7 +100,8 @@ func (d *device) upload(to libcuda.Ptr, src []byte) error {
 
 func (d *device) nextOutbox() error {
 	s := &d.staging
-	if err := d.stream.Record(s.read[s.outbox]); err != nil {
+	err := d.watched(toDevice, func() error { return d.stream.Record(s.read[s.outbox]) })
+	if err != nil {
 		return d.failure(toDevice, 0, err)
 	}
 	s.outbox, s.used = 1-s.outbox, 0
@@ -109,7 +111,8 @@ func (d *device) nextOutbox() error {
 func (d *device) download(dst []byte, from libcuda.Ptr) error {
 	for len(dst) > 0 {
 		n := min(len(dst), inboxBytes)
-		if err := d.stream.DownloadPinned(d.staging.Pinned, inboxAt, from, n); err != nil {
+		err := d.watched(fromDevice, func() error { return d.stream.DownloadPinned(d.staging.Pinned, inboxAt, from, n) })
+		if err != nil {
 			return d.failure(fromDevice, 0, err)
 		}
 		if err := d.synchronize(fromDevice); err != nil {
@@ -183,17 +186,19 @@ func (f *fetch) begin() error {
 	if f.stream == nil {
 		return errClosed
 	}
-	at := 0
-	for _, r := range f.from {
-		if err := f.stream.DownloadPinned(f.into, at, r.At, int(r.Bytes)); err != nil {
+	return f.watched(fromDevice, func() error {
+		at := 0
+		for _, r := range f.from {
+			if err := f.stream.DownloadPinned(f.into, at, r.At, int(r.Bytes)); err != nil {
+				return f.failure(fromDevice, 0, err)
+			}
+			at += int(r.Bytes)
+		}
+		if err := f.stream.Record(f.there); err != nil {
 			return f.failure(fromDevice, 0, err)
 		}
-		at += int(r.Bytes)
-	}
-	if err := f.stream.Record(f.there); err != nil {
-		return f.failure(fromDevice, 0, err)
-	}
-	return nil
+		return nil
+	})
 }
 
 func (f *fetch) End(dst []byte) error {

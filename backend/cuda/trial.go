@@ -30,7 +30,7 @@ func (d *device) tried(programs []*backend.Program) (bool, error) {
 	if d.trying || !d.wgmma() || !attends(programs) {
 		return d.wgmma(), nil
 	}
-	if err := d.trial(); errors.Is(err, backend.ErrDeviceLost) {
+	if err := d.watched("try attention by wgmma", d.trial); errors.Is(err, backend.ErrDeviceLost) {
 		return false, fmt.Errorf("attention by wgmma: %w, with --backend cuda:N,attention=mma", err)
 	} else if err != nil {
 		d.spec.Hint = fmt.Sprintf("attention runs without wgmma, slower: %v", err)

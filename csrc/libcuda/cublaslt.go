@@ -70,7 +70,8 @@ type Matrix struct {
 // What cuBLASLt takes (its documentation, section cublasLtMatmul): A and B both
 // of one wide format, or FP8 and not both E5M2. On Ada and Hopper FP8 needs
 // TransB without TransA. FP8 needs every address, and the length of every row
-// and its distance to the next, to be multiples of 16 bytes. D may be wide, or
+// and its distance to the next, to be multiples of 16 bytes, and N and K to be
+// multiples of 16 whatever D's format (cuBLASLt calls our N its M). D may be wide, or
 // FP8 for FP8 operands: E5M2 only where one of them is. C is of D's format, of
 // 16 bits where D is FP8, and may be D itself if it has D's format.
 type Gemm struct {
@@ -158,11 +159,13 @@ func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	found := make([]C.octet_algo, max(1, limit))
 	count := C.int(len(found))
 	err := p.lt.check(C.octet_product_algos(&p.lt.d.c, p.lt.lib.Table, p.lt.lt, p.p, C.size_t(workspace), &found[0], &count))
+	if e := (*Error)(nil); errors.As(err, &e) && e.cublas() && e.Code == 15 { // CUBLAS_STATUS_NOT_SUPPORTED
+		err = fmt.Errorf("%w: %w", ErrNoAlgorithm, err)
+	} else if err == nil && count == 0 {
+		err = ErrNoAlgorithm
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", &p.Gemm, err)
-	}
-	if count == 0 {
-		return nil, fmt.Errorf("%v: cuBLASLt has no algorithm for it", &p.Gemm)
 	}
 	var algos []Algo
 	for _, a := range found[:count] {
@@ -170,6 +173,10 @@ func (p *Product) Algos(workspace, limit int) ([]Algo, error) {
 	}
 	return algos, nil
 }
+
+// ErrNoAlgorithm says that cuBLASLt does not support a GEMM of these sizes, formats and
+// addresses on this device.
+var ErrNoAlgorithm = errors.New("cuBLASLt has no algorithm for it")
 
 // Code is what an algorithm is to cuBLASLt: bytes that mean the same to every
 // process with the same version of the library (cublasLt.h, cublasLtMatmulAlgo_t).

@@ -259,6 +259,9 @@ func TestProductsThatAreRefused(t *testing.T) {
 		"BF16 to FP8":              {15, func(g *Gemm) { g.A, g.B, g.D = H, H, A }},
 		"K of 24":                  {15, func(g *Gemm) { g.K = 24 }},
 		"N of 4 in BF16":           {15, func(g *Gemm) { g.N = 4 }},
+		"N of 8 in BF16":           {15, func(g *Gemm) { g.N = 8 }}, // 16 bytes, and no multiple of 16
+		"N of 20 in FP32":          {15, func(g *Gemm) { g.N, g.D = 20, F }},
+		"a scale at an odd place":  {7, func(g *Gemm) { g.A.Scale += 2 }},
 		"LD of 40":                 {15, func(g *Gemm) { g.A.LD = 40 }},
 		"LD shorter than a row":    {7, func(g *Gemm) { g.A.LD = 16 }},
 		"address of A":             {15, func(g *Gemm) { g.A.Data += 8 }},
@@ -293,7 +296,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 	require.EqualError(t, b.run(g), "32×32×32 product e4m3·e4m3ᵀ in bf16: Beta is 1 and there is no C")
 	g = good
 	g.K = 24
-	require.EqualError(t, b.run(g), "32×32×24 product e4m3·e4m3ᵀ in bf16: cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported")
+	require.EqualError(t, b.run(g), "32×32×24 product e4m3·e4m3ᵀ in bf16: cuBLASLt has no algorithm for it: cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported")
 }
 
 func TestAlgorithms(t *testing.T) {

@@ -148,7 +148,11 @@ func TestCopies(t *testing.T) {
 	want := append(append([]byte{7, 7}, data...), bytes.Repeat([]byte{7}, 50-2-len(data))...)
 	require.Equal(t, want, got[:50])
 
+	// Nothing is copied without the driver, which may refuse it.
 	require.NoError(t, s.Upload(a, nil))
+	require.NoError(t, s.Download(nil, a))
+	require.NoError(t, s.Copy(b, a, 0))
+	require.NoError(t, s.Fill(a, 7, 0))
 }
 
 func TestCopiesOfStrangeMemory(t *testing.T) {

@@ -10,11 +10,14 @@ package libcuda
 import "C"
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
+	"regexp"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"octet/csrc/dynlib"
@@ -54,9 +57,60 @@ func openNVRTC(version int) (nvrtc, error) {
 	return lib, nil
 }
 
-// openNCCL loads NCCL, which has one name for CUDA 12 and 13.
-func openNCCL() (nccl, error) {
-	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "")
+// openNCCL loads the first NCCL that a driver of this version serves; 0 is a driver
+// unknown. NCCL has one file name for CUDA 12 and 13, and one that is built for a newer
+// CUDA than the driver's loads, and fails where it first calls the driver.
+func openNCCL(driver int) (nccl, error) {
+	const variable = "OCTET_LIBNCCL"
+	paths := ncclPaths()
+	if path := os.Getenv(variable); path != "" {
+		paths = []string{path}
+	}
+	var reasons []string
+	for _, path := range paths {
+		lib, err := dynlib.Open[*C.octet_nccl](variable, []string{path}, C.OCTET_NCCL_NAMES, "")
+		if err == nil {
+			if err = served(lib.Path, driver); err == nil {
+				return lib, nil
+			}
+		}
+		reasons = append(reasons, err.Error())
+	}
+	return nil, errors.New(strings.Join(reasons, "; "))
+}
+
+// served says whether a driver of this version serves the CUDA that an NCCL was built for.
+// A file that does not tell is taken.
+func served(path string, driver int) error {
+	built := ncclCUDA(path)
+	major, _, _ := strings.Cut(built, ".")
+	if n, err := strconv.Atoi(major); err != nil || driver == 0 || n <= driver/1000 {
+		return nil
+	}
+	return fmt.Errorf("%s is NCCL for CUDA %s, the driver serves CUDA %d.%d", path, built, driver/1000, driver%1000/10)
+}
+
+// ncclMark is what NCCL says of itself in its log, a constant of the library: no function
+// tells the CUDA that it was built for.
+var ncclMark = regexp.MustCompile(`NCCL version [0-9.]+\+cuda([0-9]+\.[0-9]+)`)
+
+// ncclCUDA is the version of CUDA that an NCCL was built for; empty if the file does not
+// tell. Only its constants are read, half a megabyte: the file has hundreds.
+func ncclCUDA(path string) string {
+	file, err := elf.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	constants := file.Section(".rodata")
+	if constants == nil {
+		return ""
+	}
+	text, err := constants.Data()
+	if found := ncclMark.FindSubmatch(text); err == nil && found != nil {
+		return string(found[1])
+	}
+	return ""
 }
 
 func ncclPaths() []string {
@@ -102,37 +156,6 @@ func candidates(stem string, driver int) (paths []string) {
 		}
 	}
 	return paths
-}
-
-// folders are where toolkits install libraries.
-func folders() (list []string) {
-	if home := os.Getenv("CUDA_HOME"); home != "" {
-		list = append(list, filepath.Join(home, "lib64"), filepath.Join(home, "lib"))
-	}
-	target := map[string]string{"amd64": "x86_64-linux", "arm64": "sbsa-linux"}[runtime.GOARCH]
-	list = append(list, "/usr/local/cuda/lib64", filepath.Join("/usr/local/cuda/targets", target, "lib"))
-	return append(list, packages()...)
-}
-
-// packages are where pip puts NVIDIA's packages for the first python3 of the PATH:
-// a machine that PyTorch was installed on has the libraries there, often there
-// alone. Those of CUDA 13 share the folder nvidia/cu13/lib, each of CUDA 12, and
-// NCCL, has one of its own. Debian's python3 has packages in /usr/local.
-func packages() (list []string) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		return nil
-	}
-	for _, prefix := range []string{filepath.Dir(filepath.Dir(python)), "/usr/local"} {
-		found, _ := filepath.Glob(filepath.Join(prefix, "lib", "python3*", "*-packages", "nvidia", "*", "lib")) // of a good pattern
-		list = append(list, found...)
-	}
-	return list
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // failed makes an error of a status that is not a success, with the text that

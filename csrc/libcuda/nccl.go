@@ -32,16 +32,16 @@ const oldestNCCL = 20900
 // NewComms loads NCCL and makes a communicator over devices of this process, all
 // different and none adopted: their order is that of the ranks.
 func NewComms(devices []*Device) ([]*Comm, error) {
-	lib, err := openNCCL()
+	if len(devices) == 0 {
+		return nil, errors.New("a communicator of no devices")
+	}
+	lib, err := openNCCL(devices[0].Version)
 	if err != nil {
 		return nil, err
 	}
 	library := Library{lib.Path, ncclVersion(lib)}
 	if int(C.octet_nccl_version(lib.Table)) < oldestNCCL {
 		return nil, fmt.Errorf("%s is NCCL %s: 2.9 or later is needed", library.Path, library.Version)
-	}
-	if len(devices) == 0 {
-		return nil, errors.New("a communicator of no devices")
 	}
 	ordinals, handles := make([]C.int, len(devices)), make([]C.octet_handle, len(devices))
 	for i, d := range devices {

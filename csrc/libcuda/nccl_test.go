@@ -3,6 +3,7 @@
 package libcuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -238,12 +239,12 @@ func TestUnfitNCCL(t *testing.T) {
 	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
 	_, err := NewComms([]*Device{d})
 	require.ErrorContains(t, err, "missing.so")
-	_, err = ProbeNCCL()
+	_, err = ProbeNCCL(0)
 	require.ErrorContains(t, err, "missing.so")
 
 	path := standin.Build(t, "libnccl")
 	t.Setenv("OCTET_LIBNCCL", path)
-	library, err := ProbeNCCL()
+	library, err := ProbeNCCL(0)
 	require.NoError(t, err)
 	require.Equal(t, Library{path, "2.30.7"}, library)
 	_, err = NewComms(nil)
@@ -257,6 +258,33 @@ func TestUnfitNCCL(t *testing.T) {
 	standin.Set(t, "STANDIN_NCCL", "2804")
 	_, err = NewComms([]*Device{d})
 	require.ErrorContains(t, err, "is NCCL 2.8.4: 2.9 or later is needed")
+}
+
+// An NCCL that was built for a newer CUDA than the driver serves is passed over, and
+// refused where the user names it.
+func TestNCCLFollowsTheDriver(t *testing.T) {
+	built := standin.Build(t, "libnccl")
+	code, err := os.ReadFile(built)
+	require.NoError(t, err)
+	older := bytes.Replace(code, []byte("+cuda13.0"), []byte("+cuda12.9"), 1)
+	require.NotEqual(t, code, older)
+	home := emptyMachine(t)
+	packages := filepath.Join(home, ".local", "lib", "python3.12", "site-packages", "nvidia")
+	newest, other := write(t, string(code), packages, "cu13", "lib", "libnccl.so.2"), write(t, string(older), packages, "nccl", "lib", "libnccl.so.2")
+	t.Setenv("OCTET_LIBNCCL", "")
+	for driver, want := range map[int]string{0: newest, 13000: newest, 14010: newest, 12080: other, 12000: other} {
+		l, err := ProbeNCCL(driver)
+		require.NoError(t, err)
+		require.Equal(t, want, l.Path, "driver %d", driver)
+	}
+
+	t.Setenv("OCTET_LIBNCCL", newest)
+	_, err = ProbeNCCL(12080)
+	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8")
+	standin.Load(t, "libcuda")
+	standin.Set(t, "STANDIN_CUDA", "12080")
+	_, err = NewComms([]*Device{device(t)})
+	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8")
 }
 
 // Beside CUDA's libraries is where pip puts it.

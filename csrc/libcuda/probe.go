@@ -93,9 +93,10 @@ func nvrtcVersion(lib nvrtc) (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), err
 }
 
-// ProbeNCCL loads NCCL, which serves every driver.
-func ProbeNCCL() (Library, error) {
-	lib, err := openNCCL()
+// ProbeNCCL loads the first NCCL that a driver of this version serves; 0 is a driver
+// unknown.
+func ProbeNCCL(driver int) (Library, error) {
+	lib, err := openNCCL(driver)
 	if err != nil {
 		return Library{}, err
 	}

@@ -33,21 +33,26 @@ octet_status octet_stream_query(const octet_device *d, octet_handle s, int *idle
 	return status == 0 || status == 600 ? (octet_status){0} : (octet_status){"cuStreamQuery", status};
 }
 
+// Whether the driver takes 0 bytes, its documentation does not say: it is not asked.
+
 octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes) {
 	ENTER(d);
-	TRY(d->api, cuMemsetD8Async, to, value, bytes, (CUstream)s);
+	if (bytes)
+		TRY(d->api, cuMemsetD8Async, to, value, bytes, (CUstream)s);
 	return (octet_status){0};
 }
 
 octet_status octet_copy(const octet_device *d, octet_handle s, uint64_t to, uint64_t from, size_t bytes) {
 	ENTER(d);
-	TRY(d->api, cuMemcpyDtoDAsync_v2, to, from, bytes, (CUstream)s);
+	if (bytes)
+		TRY(d->api, cuMemcpyDtoDAsync_v2, to, from, bytes, (CUstream)s);
 	return (octet_status){0};
 }
 
 octet_status octet_upload(const octet_device *d, octet_handle s, uint64_t to, const void *host, size_t bytes, int wait) {
 	ENTER(d);
-	TRY(d->api, cuMemcpyHtoDAsync_v2, to, host, bytes, (CUstream)s);
+	if (bytes)
+		TRY(d->api, cuMemcpyHtoDAsync_v2, to, host, bytes, (CUstream)s);
 	if (wait)
 		TRY(d->api, cuStreamSynchronize, (CUstream)s);
 	return (octet_status){0};
@@ -55,7 +60,8 @@ octet_status octet_upload(const octet_device *d, octet_handle s, uint64_t to, co
 
 octet_status octet_download(const octet_device *d, octet_handle s, void *host, uint64_t from, size_t bytes, int wait) {
 	ENTER(d);
-	TRY(d->api, cuMemcpyDtoHAsync_v2, host, from, bytes, (CUstream)s);
+	if (bytes)
+		TRY(d->api, cuMemcpyDtoHAsync_v2, host, from, bytes, (CUstream)s);
 	if (wait)
 		TRY(d->api, cuStreamSynchronize, (CUstream)s);
 	return (octet_status){0};

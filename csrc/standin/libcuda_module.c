@@ -158,6 +158,8 @@ static int launch(void *data) {
 	const call *c = data;
 	if (++launches == setting("STANDIN_LOST", 0))
 		return setting("STANDIN_LOST_CODE", ILLEGAL_ADDRESS);
+	while (launches == setting("STANDIN_HANG", 0)) // with the driver's lock held
+		pause();
 	spend((int64_t)c->grid[0] * c->grid[1] * c->grid[2] * c->block);
 	const char *wrong = c->run(c->f, c->grid, c->block, c->shared, c->args);
 	if (wrong)

@@ -249,7 +249,10 @@ static int copy(void *data) {
 	return SUCCESS;
 }
 
+// Nothing is no transfer: whether the driver takes 0 bytes, its documentation does not say.
 static int enqueue_transfer(transfer t, void *s) {
+	if (!t.bytes)
+		return INVALID_VALUE;
 	if (t.on_device & 1 && !standin_device(t.to, t.bytes))
 		return INVALID_VALUE;
 	if (t.on_device & 2 && !standin_device(t.from, t.bytes))

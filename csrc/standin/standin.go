@@ -70,10 +70,13 @@
 //	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
 //	                    loses its device
 //	STANDIN_LOST_CODE   with which code (700, an illegal address)
+//	STANDIN_HANG        the kernel launch, counted likewise, that does not return: the
+//	                    driver hangs, and so does every later call of it
 //	STANDIN_GAP         nanoseconds that each piece of a stream's work takes by the clock
 //	                    of events, a kernel 1 more for each thread (0: they take what
 //	                    they take)
-//	STANDIN_ALGORITHMS  how many of its three algorithms cuBLASLt offers (3)
+//	STANDIN_ALGORITHMS  how many of its three algorithms cuBLASLt offers (3); below 0 it
+//	                    offers one and says of it that it cannot be used
 //	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and does not run
 //	STANDIN_NCCL        version of NCCL (23007)
 //	STANDIN_NCCL_ERROR  the error that communicators meet in the background (0)

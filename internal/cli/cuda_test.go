@@ -203,3 +203,25 @@ func TestOutOfMemoryInMidRun(t *testing.T) {
 	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
 	require.Equal(t, 4, wholeCheckpoints(t, dir)[0])
 }
+
+// A driver that hangs, with a lock that every other call of it waits for, ends the process
+// when the ranks' deadline is over: the error names rank, op and variable, run.log has it,
+// and the last checkpoint is whole.
+func TestDriverThatHangsEndsTheProcess(t *testing.T) {
+	g := newGPU(t).with("OCTET_LIBNCCL="+standin.Build(t, "libnccl"), "STANDIN_GPUS=2")
+	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
+	args := trainArgs(text, dir, 5, "--backend", "cuda", "--json", "--recipe", "bf16", "train.ranks=2", "train.accumulate=2", "train.health_every=0",
+		"train.eval_every=0", "data.val_bytes=0", "checkpoint.every=1")
+	status, stdout, stderr := g.with("STANDIN_HANG=400", "OCTET_NCCL_TIMEOUT=10s").octet(args...)
+	require.Equal(t, exitFailed, status, stderr)
+	require.Empty(t, stdout)
+	sentence := `cuda: rank [01]: [^\n]+: hangs in the driver: it waited 10s, and 10s more after its collectives were told to end; ` +
+		`its last collective is [^\n]+; this process ends, go on from the last checkpoint with --resume \(OCTET_NCCL_TIMEOUT gives more time\)`
+	require.Regexp(t, `octet: `+sentence+`\n$`, stderr)
+	require.Regexp(t, `"level":"ERROR","msg":"stopped","error":"`+sentence+`"}\n$`, read(t, dir, "run.log"))
+	steps := wholeCheckpoints(t, dir)
+	require.NotEmpty(t, steps)
+	require.Less(t, steps[0], 5)
+	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
+	require.Equal(t, 5, wholeCheckpoints(t, dir)[0])
+}

@@ -46,6 +46,7 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	}
 	former := r.records
 	r.records = cut
+	r.log.Store(cut.log)
 	r.records.log.Warn("rewound", "from", p.Step, "to", to)
 	return former.close()
 }

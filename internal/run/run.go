@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"octet/backend"
@@ -22,6 +23,7 @@ import (
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/exporter"
+	"octet/internal/writers"
 	"octet/train"
 )
 
@@ -69,6 +71,7 @@ type Run struct {
 	options   backend.Options
 	version   string
 	records   *records
+	log       atomic.Pointer[writers.RunLog] // of records, for logExit; nil before there are any
 	saver     saver
 	loading   time.Duration // of the programs, with what had to be compiled of them
 	executed  int           // steps of this process, those before a rewind included
@@ -84,6 +87,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter,
 		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
 	}
+	r.options.BeforeExit = r.logExit
 	var err error
 	if o.Resume {
 		r.Folder, err = Resume(o.Dir)
@@ -175,6 +179,7 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	r.Lost = r.records.lost
+	r.log.Store(r.records.log)
 	r.logStart()
 	return nil
 }
@@ -230,6 +235,13 @@ func (r *Run) logStart() {
 	}
 	if len(r.Changed) > 0 {
 		log.Warn("configuration changed", "keys", r.Changed)
+	}
+}
+
+// logExit tells run.log why a backend ends the process, from whatever goroutine.
+func (r *Run) logExit(reason error) {
+	if log := r.log.Load(); log != nil {
+		log.Error("stopped", "error", reason.Error())
 	}
 }
 
