@@ -95,9 +95,9 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 
 func (m *Model) layer(scope string) *layer {
 	l := &layer{}
-	l.attnNorm = m.rmsNorm(scope+".input_layernorm")
+	l.attnNorm = m.rmsNorm(scope + ".input_layernorm")
 	l.attn = m.attention(scope + ".self_attn")
-	l.mlpNorm = m.rmsNorm(scope+".post_attention_layernorm")
+	l.mlpNorm = m.rmsNorm(scope + ".post_attention_layernorm")
 	l.mlp = m.mlp(scope + ".mlp")
 	l.mid = m.Scales.slot(l.attn.o.scope+".grad", append(l.attn.o.grads(), m.plainCast())...)
 	l.out = m.outputGradSlot(l.mlp)
