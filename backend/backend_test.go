@@ -46,6 +46,11 @@ func (r renamed) Spec() backend.Spec {
 	return s
 }
 
+// full is a device without memory for variables.
+type full struct{ renamed }
+
+func (full) Bind(*backend.Vars) error { return backend.ErrOutOfMemory }
+
 // Load runs what lowering makes of all programs, with the variables that it adds.
 func TestLoad(t *testing.T) {
 	var lowered []string
@@ -85,6 +90,8 @@ func TestLoad(t *testing.T) {
 	broken.Add(&backend.Fill{})
 	_, err = backend.Load(renamed{device, "lowering"}, p, broken)
 	require.EqualError(t, err, "recording broken: fill: operand Out is missing")
+	_, err = backend.Load(full{renamed{ref.Open(1, ref.Rounded)[0], "ref"}}, p)
+	require.ErrorIs(t, err, backend.ErrOutOfMemory)
 	_, err = backend.Load(renamed{device, "sinking"}, p)
 	require.ErrorContains(t, err, `unknown backend "sinking"`)
 }

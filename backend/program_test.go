@@ -180,3 +180,21 @@ func TestCost(t *testing.T) {
 	require.NoError(t, p.Err())
 	require.Equal(t, backend.Cost{FLOPs: 2 * 3 * 5 * 7, Bytes: 2*15 + 2*35 + 2*4*21}, p.Nodes()[0].Cost())
 }
+
+// Causal attention computes half of each product: on average a query sees half of the keys.
+func TestFLOPsOfAttention(t *testing.T) {
+	const batch, heads, queries, keys, headDim = 2, 3, 5, 7, 4
+	const product = 2 * batch * heads * queries * headDim // of every query by one key, or by one row of V
+	m := &maker{vars: backend.NewVars()}
+	p := m.vars.Program("p")
+	x := func(n, heads int) *backend.Tensor { return m.f(batch*n, heads*headDim) }
+	q := x(queries, heads)
+	p.Add(&backend.Attention{Q: q, K: x(keys, 1), V: x(keys, 1), Out: to(x(queries, heads)), Batch: batch, HeadDim: headDim})
+	p.Add(&backend.AttentionGrad{
+		DOut: x(queries, heads), Q: q, K: x(queries, 1), V: x(queries, 1), O: x(queries, heads), LSE: m.f(batch * heads * queries),
+		DQ: to(x(queries, heads)), DK: to(x(queries, 1)), DV: to(x(queries, 1)), Batch: batch, HeadDim: headDim,
+	})
+	require.NoError(t, p.Err())
+	require.Equal(t, int64(2*product*keys/2), p.Nodes()[0].Cost().FLOPs, "QKᵀ and PV")
+	require.Equal(t, int64(5*product*queries/2), p.Nodes()[1].Cost().FLOPs, "QKᵀ again, dV, dP, dQ and dK")
+}

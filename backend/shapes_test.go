@@ -60,6 +60,10 @@ func (m *maker) adamW() *backend.AdamW {
 	}
 }
 
+func (m *maker) smoothScale(margin int) *backend.SmoothScale {
+	return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3), Margin: margin}
+}
+
 // byBlock is a cast that chooses scales by block.
 func (m *maker) byBlock(block backend.ScaleBlock, rows, cols int) backend.Cast {
 	out := m.blocked(block, rows, cols)
@@ -249,9 +253,9 @@ func TestShapeErrors(t *testing.T) {
 		{"rowcosine: Out is t3:fp32[3, 2] with a scale", func(m *maker) backend.Op {
 			return &backend.RowCosine{A: m.f(2, 4), B: m.f(2, 4), Out: m.scaled(3, 2)}
 		}},
-		{"smoothscale: Margin is 1099511627776, expected 64 at most", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3), Margin: 1 << 40}
-		}},
+		{"smoothscale: Margin is 65, expected 64 at most", func(m *maker) backend.Op { return m.smoothScale(65) }},
+		{"smoothscale: Margin is -65, expected 64 at most", func(m *maker) backend.Op { return m.smoothScale(-65) }},
+		{"smoothscale: Margin is 1099511627776, expected 64 at most", func(m *maker) backend.Op { return m.smoothScale(1 << 40) }},
 		{"matmul: unknown accumulation 2", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.f(2, 3), B: m.f(3, 4), Out: m.f(2, 4), Accum: 2}
 		}},
@@ -300,6 +304,15 @@ func TestShapeErrors(t *testing.T) {
 		{"rope: X is t1:fp32[5, 8]: rows are not a multiple of the sequence length 2", func(m *maker) backend.Op {
 			return &backend.Rope{X: m.f(5, 8), Out: to(m.f(5, 8)), Seq: 2, HeadDim: 4, Theta: 10}
 		}},
+		{"rope: X is t1:fp32[4, 8]: rows are not a multiple of the sequence length 0", func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(4, 8), Out: to(m.f(4, 8)), HeadDim: 4, Theta: 10}
+		}},
+		{"rope: X is t1:fp32[4, 8]: columns are not a multiple of an even head size (0)", func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(4, 8), Out: to(m.f(4, 8)), Seq: 2, Theta: 10}
+		}},
+		{"rope: Theta is 1, expected more than 1", func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(4, 8), Out: to(m.f(4, 8)), Seq: 2, HeadDim: 4, Theta: 1}
+		}},
 		{"X is t1:fp32[4, 9]: columns are not a multiple of an even head size (3)", func(m *maker) backend.Op {
 			return &backend.Rope{X: m.f(4, 9), Out: to(m.f(4, 9)), Seq: 2, HeadDim: 3, Theta: 10}
 		}},
@@ -308,6 +321,18 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"rows are not a multiple of the 3 sequences", func(m *maker) backend.Op {
 			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), Batch: 3, HeadDim: 3}
+		}},
+		{"attention: Q is t1:fp32[4, 6], K is t2:fp32[4, 6]: rows are not a multiple of the 0 sequences", func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), HeadDim: 3}
+		}},
+		{"attention: Q is t1:fp32[4, 6], K is t2:fp32[4, 6]: columns are not a multiple of the head size 0", func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), LSE: m.f(8), Batch: 2}
+		}},
+		{"attentiongrad: Q is t2:fp32[4, 6], K is t3:fp32[4, 6]: columns are not a multiple of the head size 0", func(m *maker) backend.Op {
+			return &backend.AttentionGrad{
+				DOut: m.f(4, 6), Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), O: m.f(4, 6), LSE: m.f(8),
+				DQ: to(m.f(4, 6)), DK: to(m.f(4, 6)), DV: to(m.f(4, 6)), Batch: 2,
+			}
 		}},
 		{"LSE is t5:fp32[3], expected fp32[8]", func(m *maker) backend.Op {
 			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), LSE: m.f(3), Batch: 2, HeadDim: 3}
@@ -320,6 +345,9 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"cachewrite: X is t1:fp32[4, 6], Cache is t3:bf16[8, 6]: they differ in width or format", func(m *maker) backend.Op {
 			return &backend.CacheWrite{X: m.f(4, 6), Control: m.control(), Cache: m.b(8, 6), Batch: 2}
+		}},
+		{"cachewrite: X is t1:fp32[4, 6], Cache is t3:fp32[8, 6]: rows are not a multiple of the 0 sequences", func(m *maker) backend.Op {
+			return &backend.CacheWrite{X: m.f(4, 6), Control: m.control(), Cache: m.f(8, 6)}
 		}},
 		{"X is t1:fp32[8, 6], Cache is t3:fp32[4, 6]: the cache is too short", func(m *maker) backend.Op {
 			return &backend.CacheWrite{X: m.f(8, 6), Control: m.control(), Cache: m.f(4, 6), Batch: 2}
@@ -368,6 +396,9 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"crossentropy: Valid is 9, Logits is t1:fp32[2, 8]", func(m *maker) backend.Op {
 			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), Valid: 9}
+		}},
+		{"crossentropy: Valid is 0, Logits is t1:fp32[2, 8]", func(m *maker) backend.Op {
+			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2)}
 		}},
 		{"DLogits needs step.control", func(m *maker) backend.Op {
 			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), DLogits: m.f(2, 8), Valid: 8}
@@ -445,9 +476,34 @@ func TestShapeErrors(t *testing.T) {
 		require.Regexp(t, "^layers.3: [a-z]+: ", p.Err().Error())
 		require.Empty(t, p.Nodes())
 	}
-	// The other way round: an op that is right is taken.
-	m := &maker{vars: backend.NewVars()}
-	p := m.vars.Program("p")
-	p.Add(m.adamW())
-	require.NoError(t, p.Err())
+}
+
+// Ops at the bounds of what TestShapeErrors refuses.
+func TestShapesAtTheBounds(t *testing.T) {
+	for name, makeOp := range map[string]func(m *maker) backend.Op{
+		"AdamW":               func(m *maker) backend.Op { return m.adamW() },
+		"the largest margin":  func(m *maker) backend.Op { return m.smoothScale(64) },
+		"the smallest margin": func(m *maker) backend.Op { return m.smoothScale(-64) },
+		"one valid column": func(m *maker) backend.Op {
+			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), Valid: 1}
+		},
+		"all columns valid": func(m *maker) backend.Op {
+			return &backend.CrossEntropy{Logits: m.f(2, 8), Targets: m.i(2), Loss: m.f(2), Valid: 8}
+		},
+		"heads of 1": func(m *maker) backend.Op {
+			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), Batch: 1, HeadDim: 1}
+		},
+		"a sequence of 1 in heads of 2": func(m *maker) backend.Op {
+			return &backend.Rope{X: m.f(4, 8), Out: to(m.f(4, 8)), Seq: 1, HeadDim: 2, Theta: 1.5}
+		},
+		"a cache as long as X": func(m *maker) backend.Op {
+			return &backend.CacheWrite{X: m.f(4, 6), Control: m.control(), Cache: m.f(4, 6), Batch: 1}
+		},
+	} {
+		m := &maker{vars: backend.NewVars()}
+		p := m.vars.Program("p")
+		p.Add(makeOp(m))
+		require.NoError(t, p.Err(), name)
+		require.Len(t, p.Nodes(), 1, name)
+	}
 }

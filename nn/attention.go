@@ -24,12 +24,12 @@ func (m *Model) attention(scope string) *Attention {
 	c := m.Config
 	width, kv := c.Dim, c.KVHeads*c.HeadDim()
 	a := &Attention{scope: scope, headDim: c.HeadDim(), theta: c.RopeTheta, heads: c.Heads, kvHeads: c.KVHeads}
-	a.q = m.linear(scope+".q_proj", c.Dim, width, c.InitStd, true)
-	a.k = m.linear(scope+".k_proj", c.Dim, kv, c.InitStd, true)
-	a.v = m.linear(scope+".v_proj", c.Dim, kv, c.InitStd, true)
-	a.o = m.linear(scope+".o_proj", width, c.Dim, c.residualStd(), true)
-	a.input = m.Scales.slot(scope+".input", false, slices.Concat(a.q.inputs(), a.k.inputs(), a.v.inputs())...)
-	a.output = m.Scales.slot(scope+".output", false, append(a.o.inputs(), m.plainCast())...)
+	a.q = m.linear(scope+".q_proj", c.Dim, width, c.InitStd)
+	a.k = m.linear(scope+".k_proj", c.Dim, kv, c.InitStd)
+	a.v = m.linear(scope+".v_proj", c.Dim, kv, c.InitStd)
+	a.o = m.linear(scope+".o_proj", width, c.Dim, c.residualStd())
+	a.input = m.Scales.slot(scope+".input", slices.Concat(a.q.inputs(), a.k.inputs(), a.v.inputs())...)
+	a.output = m.Scales.slot(scope+".output", append(a.o.inputs(), m.plainCast())...)
 	a.dq, a.dk, a.dv = m.gradSlot(a.q), m.gradSlot(a.k), m.gradSlot(a.v)
 	for _, l := range []*Linear{a.q, a.k, a.v, a.o} {
 		m.cacheWeights(l)

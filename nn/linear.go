@@ -29,13 +29,10 @@ type Linear struct {
 // pair is a product's operands: activation or gradient first.
 type pair struct{ a, b stored }
 
-func (m *Model) linear(scope string, in, out int, std float64, inLayer bool) *Linear {
+// linear declares a layer of the decoder's layers; the head is not one.
+func (m *Model) linear(scope string, in, out int, std float64) *Linear {
 	l := m.resolve(scope)
-	name := scope + ".weight"
-	if inLayer {
-		name = "model." + name
-	}
-	l.weight = m.param(name, inLayer, std, out, in)
+	l.weight = m.param("model."+scope+".weight", true, std, out, in)
 	m.linears = append(m.linears, l)
 	return l
 }
@@ -93,12 +90,12 @@ func (l *Linear) weights() []stored { return []stored{l.fprop.b, l.dgrad.b} }
 
 // gradSlot declares the slot of dy where the layer is its only reader.
 func (m *Model) gradSlot(l *Linear) *slot {
-	return m.Scales.slot(l.scope+".grad", false, l.grads()...)
+	return m.Scales.slot(l.scope+".grad", l.grads()...)
 }
 
 // cacheWeights declares the cached copies.
 func (m *Model) cacheWeights(l *Linear) {
-	l.copies = m.Scales.slot(l.scope+".weight", true, l.weights()...)
+	l.copies = m.Scales.weightSlot(l.scope+".weight", l.weights()...)
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
 	for i, c := range l.copies.casts {
 		if c.DType == fp8.F32 && l.weight.Master.DType == fp8.F32 {

@@ -27,10 +27,10 @@ type MLP struct {
 func (m *Model) mlp(scope string) *MLP {
 	c := m.Config
 	l := &MLP{scope: scope, ffn: c.FFN, layer: len(m.layers)}
-	l.up = m.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd, true)
+	l.up = m.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
 	inputs := l.up.inputs()
 	if c.Activation.gated() {
-		l.gate = m.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd, true)
+		l.gate = m.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
 		inputs = append(inputs, l.gate.inputs()...)
 		l.dGate = m.gradSlot(l.gate)
 		m.cacheWeights(l.gate)
@@ -38,9 +38,9 @@ func (m *Model) mlp(scope string) *MLP {
 	if c.Activation == ReLU {
 		l.kind = backend.ReLU
 	}
-	l.down = m.linear(scope+".down_proj", c.FFN, c.Dim, c.residualStd(), true)
-	l.input = m.Scales.slot(scope+".input", false, inputs...)
-	l.hidden = m.Scales.slot(scope+".hidden", false, l.down.inputs()...)
+	l.down = m.linear(scope+".down_proj", c.FFN, c.Dim, c.residualStd())
+	l.input = m.Scales.slot(scope+".input", inputs...)
+	l.hidden = m.Scales.slot(scope+".hidden", l.down.inputs()...)
 	l.dUp = m.gradSlot(l.up)
 	m.cacheWeights(l.up)
 	if c.Activation == SmoothSwiGLU && (l.down.fprop.a.DType.IsFP8() || l.down.wgrad.b.DType.IsFP8()) {
@@ -61,9 +61,9 @@ func (m *Model) mlp(scope string) *MLP {
 func (m *Model) outputGradSlot(l *MLP) *slot {
 	if l.smooth.Form.ByToken() {
 		l.tokens = m.gradSlot(l.down)
-		return m.Scales.slot(l.scope+".output.grad", false, m.plainCast())
+		return m.Scales.slot(l.scope+".output.grad", m.plainCast())
 	}
-	return m.Scales.slot(l.down.scope+".grad", false, append(l.down.grads(), m.plainCast())...)
+	return m.Scales.slot(l.down.scope+".grad", append(l.down.grads(), m.plainCast())...)
 }
 
 type mlpSaved struct {

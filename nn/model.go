@@ -61,15 +61,14 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 		}
 		m.layers = append(m.layers, l)
 	}
-	m.norm = m.rmsNorm("norm", false)
-	if c.Tied {
-		m.head = m.resolve("lm_head")
-		m.head.weight = m.embed
-		m.linears = append(m.linears, m.head)
-	} else {
-		m.head = m.linear("lm_head", c.Dim, c.PaddedVocab(), c.InitStd, false)
+	m.norm = m.rmsNorm("norm")
+	m.head = m.resolve("lm_head")
+	m.head.weight = m.embed
+	if !c.Tied {
+		m.head.weight = m.param("lm_head.weight", false, c.InitStd, c.PaddedVocab(), c.Dim)
 		m.head.weight.Rows = c.Vocab
 	}
+	m.linears = append(m.linears, m.head)
 	for _, l := range m.linears {
 		if err := l.check(); err != nil {
 			return nil, fmt.Errorf("recipe %s: %w", r.Name, err)
@@ -82,7 +81,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	}
 	m.cacheWeights(m.head)
 	m.table = m.embedTable()
-	m.headIn = m.Scales.slot("lm_head.input", false, m.head.inputs()...)
+	m.headIn = m.Scales.slot("lm_head.input", m.head.inputs()...)
 
 	m.Scales.pack(vars)
 	m.packChannels()
@@ -96,11 +95,11 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 
 func (m *Model) layer(scope string) *layer {
 	l := &layer{}
-	l.attnNorm = m.rmsNorm(scope+".input_layernorm", true)
+	l.attnNorm = m.rmsNorm(scope + ".input_layernorm")
 	l.attn = m.attention(scope + ".self_attn")
-	l.mlpNorm = m.rmsNorm(scope+".post_attention_layernorm", true)
+	l.mlpNorm = m.rmsNorm(scope + ".post_attention_layernorm")
 	l.mlp = m.mlp(scope + ".mlp")
-	l.mid = m.Scales.slot(l.attn.o.scope+".grad", false, append(l.attn.o.grads(), m.plainCast())...)
+	l.mid = m.Scales.slot(l.attn.o.scope+".grad", append(l.attn.o.grads(), m.plainCast())...)
 	l.out = m.outputGradSlot(l.mlp)
 	return l
 }
@@ -236,7 +235,7 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 }
 
 func (m *Model) embedGradSlot() *slot {
-	return m.Scales.slot("embed.grad", false, m.plainCast())
+	return m.Scales.slot("embed.grad", m.plainCast())
 }
 
 // clearRecords zeroes what a step's micro-batches fold their maxima into.

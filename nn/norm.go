@@ -12,10 +12,10 @@ type RMSNorm struct {
 	eps   float32
 }
 
-func (m *Model) rmsNorm(scope string, inLayer bool) *RMSNorm {
+func (m *Model) rmsNorm(scope string) *RMSNorm {
 	return &RMSNorm{
 		scope: scope, eps: float32(m.Config.NormEps),
-		gain: m.param("model."+scope+".weight", inLayer, 0, m.Config.Dim),
+		gain: m.param("model."+scope+".weight", false, 0, m.Config.Dim),
 	}
 }
 

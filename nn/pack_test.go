@@ -3,6 +3,7 @@ package nn_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,6 +172,8 @@ func TestInitialValuesFollowTheName(t *testing.T) {
 		require.Equal(t, p.Init(1), b.Params[i].Init(1), "%s: recipes share their start", p.Name)
 		if p.Matrix {
 			require.NotEqual(t, p.Init(1), p.Init(2), p.Name)
+		} else {
+			require.Equal(t, slices.Repeat([]float32{1}, p.Elems()), p.Init(1), p.Name)
 		}
 	}
 	embed := a.Params[0]

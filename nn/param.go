@@ -25,9 +25,9 @@ type Param struct {
 	Grad    *backend.Tensor // F32 Stash, whole; nil until DeclareGrads
 	Reduced *backend.Tensor // what Master is updated with: Grad, or in shards F32 Stash
 
-	Matrix  bool // decayed; its moments may be quantised
-	InLayer bool // belongs to a decoder layer, not to embedding, head or final norm
-	Rows    int  // rows that mean something: a padded vocabulary has more
+	Matrix    bool // decayed
+	Quantized bool // the recipe's optimizer formats apply: a matrix of a decoder layer
+	Rows      int  // rows that mean something: a padded vocabulary has more
 
 	whole *backend.Tensor // all rows: Master, or in shards Stash; nil if only casts read it
 	std   float64         // of the initial values; 0: ones, a norm's gain
@@ -73,12 +73,11 @@ func (p *Param) Padded(x []float32) ([]float32, error) {
 	return full, nil
 }
 
-// param declares a master in the recipe's format: scaled F16 belongs to the
-// matrices of the layers, everything else is F32.
-func (m *Model) param(name string, inLayer bool, std float64, shape ...int) *Param {
-	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, InLayer: inLayer, Rows: shape[0], std: std}
+// param declares a master: in the recipe's format if quantized, else in F32.
+func (m *Model) param(name string, quantized bool, std float64, shape ...int) *Param {
+	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std}
 	dtype := fp8.F32
-	if p.Quantized() {
+	if quantized {
 		dtype = m.Recipe.Optimizer.Master
 	}
 	if p.Matrix && m.Config.Shards > 1 {
@@ -118,9 +117,6 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 
 // comm is the program as ranks meet in it.
 func (p *Pass) comm() *backend.Program { return p.Program.Phase(backend.Comm).On(backend.CommQueue) }
-
-// Quantized reports whether the recipe's optimizer formats apply.
-func (p *Param) Quantized() bool { return p.Matrix && p.InLayer }
 
 // DeclareGrads declares a gradient for every parameter: called once, by who
 // records backward passes.

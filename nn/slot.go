@@ -53,8 +53,13 @@ type slot struct {
 	recs  []*record // nil for copies without a scale, or with many
 }
 
-// slot declares one, for readers that want these copies.
-func (s *Scales) slot(name string, weight bool, casts ...stored) *slot {
+// slot declares an activation or a gradient, for readers that want these copies.
+func (s *Scales) slot(name string, casts ...stored) *slot { return s.declare(name, false, casts) }
+
+// weightSlot declares a weight that CastWeights casts, and not every micro-batch.
+func (s *Scales) weightSlot(name string, casts ...stored) *slot { return s.declare(name, true, casts) }
+
+func (s *Scales) declare(name string, weight bool, casts []stored) *slot {
 	sl := &slot{name: name}
 	for _, c := range casts {
 		if sl.index(c) >= 0 {

@@ -170,3 +170,70 @@ func TestKnownValuesAreWritten(t *testing.T) {
 	}
 	require.Positive(t, known)
 }
+
+// A step's maxima are cleared where they are measured: those of activations and gradients
+// before the first micro-batch, those of weights before CastWeights. A maximum that was
+// cleared elsewhere would be lost, or be that of two steps.
+func TestMaximaAreClearedWhereTheyAreMeasured(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-current", "fp8-delayed", "fp8-unit", "fp8-smooth", "fp8-smooth-token", "smooth-late-weight", "te-block", "torchao-row-gw-hp"} {
+		m := smallModel(t, name, 4)
+		cast := m.Vars.Program("cast")
+		m.CastWeights(m.Pass(cast, nn.Train, nn.Shape{}))
+		require.NoError(t, cast.Err())
+		all := 0
+		for _, p := range []*backend.Program{micro(t, m, nn.Train), cast} {
+			cleared, measured := map[int]bool{}, map[int]bool{}
+			for _, n := range p.Nodes() {
+				for _, o := range n.Operands() {
+					if o.Tensor.Root() != m.Scales.Amax {
+						continue
+					}
+					of := measured
+					if _, ok := n.Op.(*backend.Fill); ok {
+						of = cleared
+					} else {
+						require.True(t, covers(cleared, o.Tensor), "%s, %s: %s is measured before it is cleared", name, n.Path(), o.Tensor)
+					}
+					for i := range o.Tensor.Elems() {
+						of[o.Tensor.Offset+i] = true
+					}
+				}
+			}
+			require.Equal(t, measured, cleared, "%s, program %s", name, p.Name())
+			all += len(cleared)
+		}
+		if m.Scales.Empty() {
+			require.Zero(t, all)
+		} else {
+			require.Equal(t, m.Scales.Amax.Elems(), all, name)
+		}
+	}
+}
+
+// covers reports whether all elements of a vector are among those of its root that are set.
+func covers(set map[int]bool, x *backend.Tensor) bool {
+	for i := range x.Elems() {
+		if !set[x.Offset+i] {
+			return false
+		}
+	}
+	return true
+}
+
+// The recipe's optimizer formats are for the matrices of the decoder layers.
+func TestOptimizerFormatsAreForMatricesOfLayers(t *testing.T) {
+	m := smallModel(t, "fp8-smooth", 4)
+	quantized := 0
+	for _, p := range m.Params {
+		want := strings.HasSuffix(p.Name, "_proj.weight") // of attention and MLP
+		require.Equal(t, want, p.Quantized, p.Name)
+		require.Equal(t, want, p.Master.DType == fp8.F16, p.Name)
+		require.Equal(t, want, p.Master.Scale != nil, p.Name)
+		require.Equal(t, !strings.HasSuffix(p.Name, "norm.weight"), p.Matrix, p.Name)
+		if want {
+			quantized++
+		}
+	}
+	require.Equal(t, 2*7, quantized, "of 2 layers: q, k, v, o, up, gate and down")
+	require.Len(t, m.Params, 2*(7+2)+3, "with 2 norms in each layer, the embedding, the last norm and the head")
+}

@@ -198,3 +198,44 @@ func TestDescribe(t *testing.T) {
 		require.Less(t, len(line), 81, line)
 	}
 }
+
+// A row is followed if an operand takes anything from it: a field that the row gives, that
+// no earlier row gives, and that the operand's format has.
+func TestFollowedRows(t *testing.T) {
+	const up, down = "layers.0.mlp.up_proj", "layers.0.mlp.down_proj"
+	stochastic := fp8.Stochastic
+	for _, test := range []struct {
+		name, recipe string
+		rows         []Row // before the recipe's; the last one is asked for
+		want         bool
+	}{
+		{"a format", "fp8-current", []Row{{Scope: up, DType: fp8.BF16}}, true},
+		{"a scaling", "fp8-current", []Row{{Scope: up, Scaling: Delayed}}, true},
+		{"a granularity", "fp8-current", []Row{{Scope: up, Granularity: ByRow}}, true},
+		{"a format of the scale", "fp8-current", []Row{{Scope: up, Scale: Exact}}, true},
+		{"a rounding", "fp8-current", []Row{{Scope: up, Operand: Grad, Rounding: &stochastic}}, true},
+		{"nothing", "fp8-current", []Row{{Scope: up}}, false},
+		{"a layer that the model does not have", "fp8-current", []Row{{Scope: "layers.2.mlp.up_proj", Granularity: ByRow}}, false},
+		{"another operand than the product's", "fp8-current", []Row{{GEMM: Fprop, Operand: Grad, Granularity: ByRow}}, false},
+
+		{"a format, given earlier", "fp8-current", []Row{{DType: fp8.BF16}, {Scope: up, DType: fp8.E4M3}}, false},
+		{"a scaling, given earlier", "fp8-current", []Row{{Scaling: Unit}, {Scope: up, Scaling: Delayed}}, false},
+		{"a granularity, given earlier", "fp8-current", []Row{{Granularity: By1x128}, {Scope: up, Granularity: ByRow}}, false},
+		{"a format of the scale, given earlier", "fp8-current", []Row{{Scale: Pow2}, {Scope: up, Scale: Exact}}, false},
+		{"a rounding, given earlier", "fp8-current", []Row{{Rounding: nearest}, {Scope: up, Operand: Grad, Rounding: &stochastic}}, false},
+		{"the rest of a row whose format is given earlier", "fp8-current", []Row{{DType: fp8.E5M2}, {Scope: up, DType: fp8.E4M3, Granularity: ByRow}}, true},
+		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By1x128}, {Scope: up, Granularity: ByRow}}, true},
+
+		{"a format where nothing is FP8", "bf16", []Row{{Scope: up, DType: fp8.E4M3}}, true},
+		{"a scaling where nothing is FP8", "bf16", []Row{{Scope: up, Scaling: Delayed}}, false},
+		{"a granularity where nothing is FP8", "bf16", []Row{{Scope: up, Granularity: ByRow}}, false},
+		{"a format of the scale where nothing is FP8", "bf16", []Row{{Scope: up, Scale: Exact}}, false},
+		{"a rounding where nothing is FP8", "bf16", []Row{{Scope: up, Rounding: nearest}}, false},
+		{"a scaling that Smooth-SwiGLU chooses", "fp8-smooth", []Row{{Scope: down, Operand: Input, Scaling: Unit}}, false},
+		{"a scaling that Smooth-SwiGLU leaves to the recipe", "fp8-smooth", []Row{{Scope: down, Operand: Grad, Scaling: Unit}}, true},
+	} {
+		r := lookup(t, test.recipe)
+		r.Rows = append(test.rows, r.Rows...)
+		require.Equal(t, test.want, r.Heeds(len(test.rows)-1, 2), test.name)
+	}
+}

@@ -19,7 +19,7 @@ func newOptimizer(j *Job) optimizer {
 	o := optimizer{m1: map[*nn.Param]*backend.Tensor{}, m2: map[*nn.Param]*backend.Tensor{}}
 	for _, p := range j.Model.Params {
 		r := recipe.Optimizer{M1: fp8.F32, M2: fp8.F32}
-		if p.Quantized() {
+		if p.Quantized {
 			r = j.Recipe.Optimizer
 		}
 		o.m1[p] = o.moment(j.Vars, p, "m1", r.M1, r.Block)
@@ -65,7 +65,7 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 	for _, param := range j.Model.Params {
 		g := 1
 		switch {
-		case param.Quantized():
+		case param.Quantized:
 			g = 0
 		case !param.Matrix:
 			g = 2

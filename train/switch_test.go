@@ -123,11 +123,12 @@ func TestEncodeMoment(t *testing.T) {
 			require.LessOrEqual(t, worst, limit, "%s %d", d, block)
 		}
 	}
-	m := &backend.Tensor{Name: "v", DType: fp8.E4M3, Shape: []int{1, 2}, LD: 2, Scale: &backend.Tensor{}}
-	with, _ := encodeMoment(m, []float32{1, 1e-9}, false, true)
-	without, _ := encodeMoment(m, []float32{1, 1e-9}, false, false)
-	require.Equal(t, []byte{0x7e, 1}, with)
-	require.Equal(t, []byte{0x7e, 0}, without)
+	m := &backend.Tensor{Name: "v", DType: fp8.E4M3, Shape: []int{1, 4}, LD: 4, Scale: &backend.Tensor{}}
+	small := []float32{1, 1e-9, 0, -1e-9}
+	with, _ := encodeMoment(m, small, false, true)
+	without, _ := encodeMoment(m, small, false, false)
+	require.Equal(t, []byte{0x7e, 1, 0, 0x80}, with)
+	require.Equal(t, []byte{0x7e, 0, 0, 0x80}, without)
 }
 
 // After the change the programs are those of the new recipe, the weights are

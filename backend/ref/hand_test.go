@@ -130,6 +130,39 @@ func TestAdamWByHand(t *testing.T) {
 	}
 }
 
+// In two passes the first one only measures, and the second one believes the amax that it
+// is given, which is that of all ranks' parts.
+func TestAdamWInTwoPassesByHand(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		only       bool
+		amax       float64 // of m1, before the op
+		afterwards float64
+		codes      []float64
+		inv        float64
+	}{
+		{"the first pass", true, 0, 2, []float64{0, 0}, 1},
+		{"a larger value on another rank", false, 4, 4, []float64{224, -112}, 1. / 112},
+		{"a smaller value than the rank's own", false, 1, 1, []float64{448, -448}, 1. / 448},
+	} {
+		o := newBoard(t)
+		one := func(x *backend.Tensor) []*backend.Tensor { return []*backend.Tensor{x} }
+		m1 := o.vars.Tensor(backend.Stash, "m1", fp8.E4M3, 2)
+		m1.Scale = o.f("m1.scale_inv", 1)
+		op := &backend.AdamW{
+			Grad: one(o.f("g", 4, -2)), Master: one(o.f("p", 1, 1)), M1: one(m1), M2: one(o.f("m2", 0, 0)),
+			MasterScale: one(nil), M1Scale: one(m1.Scale), M2Scale: one(nil),
+			Control: o.i("step.control", make([]float64, backend.ControlWords)...), Step: o.i("step", 1), Coef: o.f("coef", 1), Skip: o.i("skip", 0),
+			Amaxes: o.f("amaxes", 0, test.amax, 0), AmaxOnly: test.only, AmaxGiven: !test.only,
+			Beta1: 0.5, Beta2: 0.75, Eps: 0.5, // m1 becomes 2 and -1
+		}
+		o.run(op)
+		o.expect(op.Amaxes, 0, test.afterwards, 0)
+		o.expect(m1, test.codes...)
+		o.expect(m1.Scale, test.inv)
+	}
+}
+
 func TestStepGateByHand(t *testing.T) {
 	for _, c := range []struct{ squares, amax, clip, norm, coef, skip, step float64 }{
 		{9, 1, 1.5, 3, 1.5 / (3 + 1e-6), 0, 8},

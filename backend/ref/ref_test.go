@@ -174,6 +174,14 @@ func TestDriver(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 2)
 	require.Equal(t, Exact, list[1].(*Backend).mode)
+	for device, what := range map[string]string{"": "float64", "exact": "float64, F32 and BF16 not rounded"} {
+		spec, err := d.Spec(device)
+		require.NoError(t, err)
+		require.Equal(t, what, spec.Device)
+		list, err := d.Open(device, backend.Options{})
+		require.NoError(t, err)
+		require.Equal(t, spec, list[0].Spec())
+	}
 	_, err = d.Spec("fast")
 	require.ErrorContains(t, err, "it knows: exact")
 	_, err = d.Open("fast", backend.Options{})

@@ -1,12 +1,52 @@
 package run
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"octet/internal/config"
 	"octet/train"
 )
+
+// A resumed run takes the configuration of its folder, in which it may change its length.
+// What cannot be that configuration is named.
+func TestResumedConfig(t *testing.T) {
+	folder := func(toml string) string {
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(ConfigPath(dir), []byte(toml), 0o600))
+		return dir
+	}
+	const seven = "[train]\nsteps = 7\n"
+	c, err := ResumedConfig(folder(seven), config.Args{})
+	require.NoError(t, err)
+	require.Equal(t, 7, c.Train.Steps)
+	c, err = ResumedConfig(folder(seven), config.Args{Assignments: []string{"train.steps=9"}})
+	require.NoError(t, err)
+	require.Equal(t, 9, c.Train.Steps)
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for _, test := range []struct {
+		name, dir string
+		args      config.Args
+		want      string
+	}{
+		{"no folder", filepath.Join(t.TempDir(), "absent"), config.Args{}, "absent does not exist"},
+		{"a file", file, config.Args{}, "file is not a run folder"},
+		{"a folder of something else", t.TempDir(), config.Args{}, "is not a run folder: it has no config.toml"},
+		{"no TOML", folder("steps 7"), config.Args{}, "config.toml"},
+		{"a value that cannot be", folder("[train]\nsteps = -7\n"), config.Args{}, "train.steps"},
+		{"another file", folder(seven), config.Args{File: "my.toml"}, "my.toml is given with --resume"},
+		{"another key", folder(seven), config.Args{Assignments: []string{"optimizer.lr=1"}}, "optimizer.lr is given with --resume"},
+	} {
+		c, err := ResumedConfig(test.dir, test.args)
+		require.ErrorContains(t, err, test.want, test.name)
+		require.Zero(t, c, test.name)
+	}
+}
 
 // A longer run's rate rises where a schedule falls, and is said to only where that is
 // not what it would have done.

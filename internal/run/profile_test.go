@@ -58,6 +58,29 @@ func TestAProfileHidesNothing(t *testing.T) {
 	}
 }
 
+// unreadable counts its memory, and cannot say how much it is.
+type unreadable struct{ backend.Backend }
+
+func (unreadable) Usage() (backend.Usage, error) { return backend.Usage{}, errors.New("device lost") }
+
+// The memory of a device is known where the device counts it.
+func TestUsageOfDevices(t *testing.T) {
+	for _, test := range []struct {
+		device backend.Backend
+		known  bool
+		want   backend.Usage
+	}{
+		{choosing{}, true, backend.Usage{Allocated: 12345}},
+		{metered{}, false, backend.Usage{}},
+		{unreadable{}, false, backend.Usage{}},
+	} {
+		r := Run{Devices: []backend.Backend{test.device, choosing{}}}
+		usage, known := r.Usage()
+		require.Equal(t, test.known, known, "%T", test.device)
+		require.Equal(t, test.want, usage, "%T", test.device)
+	}
+}
+
 // metered is a device of so many threads, each of which does 8 FLOP/s.
 type metered struct {
 	backend.Backend

@@ -81,6 +81,35 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
+// Skipped updates are counted, and the last evaluation stands until the next one.
+func TestPublishedBeyondAStep(t *testing.T) {
+	e, err := exporter.Open("0", exporter.Build{})
+	require.NoError(t, err)
+	defer e.Close()
+	c := tinyConfig(t)
+	require.NoError(t, c.Resolve())
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
+	require.NoError(t, err)
+	loss := func(x writers.Float) *writers.Float { return &x }
+	for _, test := range []struct {
+		step    writers.Metrics
+		valLoss string
+		skipped int
+	}{
+		{writers.Metrics{Step: 1, ValLoss: loss(2.5)}, "2.5", 0},
+		{writers.Metrics{Step: 2, Skipped: true}, "2.5", 1},
+		{writers.Metrics{Step: 3}, "2.5", 1},
+		{writers.Metrics{Step: 4, Skipped: true, ValLoss: loss(1.5)}, "1.5", 2},
+	} {
+		r.publish(test.step, writers.Timing{})
+		told, err := scrape(e)
+		require.NoError(t, err)
+		require.Contains(t, told, fmt.Sprintf("\noctet_val_loss %s\n", test.valLoss), test.step.Step)
+		require.Contains(t, told, fmt.Sprintf("\noctet_skipped_steps_total %d\n", test.skipped), test.step.Step)
+	}
+	require.NoError(t, r.Close())
+}
+
 // A counter never goes down: after a rewind the repeated steps count again, in it as in
 // the run's tokens and energy.
 func TestTokensOfARewind(t *testing.T) {
