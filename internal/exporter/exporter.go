@@ -56,9 +56,10 @@ type State struct {
 	Timing  writers.Timing
 	Recipe  string
 	Backend string
-	Tokens  int64          // trained on by this process; a rewind takes none away, as it does from Metrics
-	ValLoss *writers.Float // the latest, of this process
-	Skipped int            // updates that were left out, by this process
+	Tokens  int64           // trained on by this process; a rewind takes none away, as it does from Metrics
+	ValLoss *writers.Float  // the latest, of this process
+	Skipped int             // updates that were left out, by this process
+	Health  writers.Metrics // of the last step of this process whose casts and channels were measured; Step 0: none
 
 	Checkpoint   int       // step of the latest; 0: none
 	CheckpointAt time.Time // when it was whole; zero: before this process began
