@@ -332,8 +332,8 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
 		ETA:    p.ETA,
 	}
-	if r.PeakFLOPs > 0 {
-		s.PeakShare = s.FlopsPerSec / r.PeakFLOPs
+	if share := r.MFU(); share != nil {
+		s.PeakShare = *share
 	}
 	if p.Devices != nil {
 		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)

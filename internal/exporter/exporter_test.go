@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -137,6 +138,37 @@ func TestMetrics(t *testing.T) {
 	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device", "octet_fp8", "octet_health"} {
 		require.NotContains(t, body, absent)
 	}
+}
+
+// A run is healthy while it starts, makes steps, or is done; not where a step takes
+// longer than it said, or an error stopped it.
+func TestHealthz(t *testing.T) {
+	e := open(t)
+	now := time.Unix(1000, 0)
+	e.now = func() time.Time { return now }
+	url := strings.TrimSuffix(e.URL(), "metrics") + "healthz"
+	check := func(want int, text string) {
+		t.Helper()
+		status, header, body := get(t, url)
+		require.Equal(t, want, status)
+		require.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
+		require.Equal(t, text+"\n", body)
+	}
+	check(200, "starting: no step is done yet")
+	e.Publish(&State{At: now, Timeout: 80 * time.Second, Steps: 400, Metrics: writers.Metrics{Step: 12}})
+	now = now.Add(80 * time.Second)
+	check(200, "training: step 12 of 400, 1m20s ago")
+	now = now.Add(time.Second)
+	check(503, "no step since step 12 of 400, 1m21s ago; the next one was expected within 1m20s")
+	e.Publish(&State{At: now, Timeout: time.Minute, Steps: 400, Metrics: writers.Metrics{Step: 13}})
+	check(200, "training: step 13 of 400, 0s ago")
+	e.End(nil)
+	now = now.Add(time.Hour)
+	check(200, "training is over")
+	e.End(errors.New("the disk is full"))
+	check(503, "training stopped: the disk is full")
+	var nobody *Exporter
+	nobody.End(nil)
 }
 
 func TestRequests(t *testing.T) {

@@ -92,7 +92,7 @@ var families = []family[*State]{
 	{"octet_tokens_per_second", "gauge", "Tokens of the last step over its time.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
 	{"octet_step_seconds", "gauge", "Time that the last step took.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
 	{"octet_flops_per_second", "gauge", "Multiplications and additions of matrix products over the time of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
-	{"octet_mfu_ratio", "gauge", "Share of the multiply-add peak that was measured at the start.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
+	{"octet_mfu_ratio", "gauge", "Share of the FMA peak that the steps of the last interval reached; the peak is measured at both ends of it.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
 	{"octet_memory_bytes", "gauge", "Memory of one rank, as planned.", always(func(s *State) float64 { return float64(s.Timing.Memory) })},
 	{"octet_checkpoint_step", "gauge", "Step of the last checkpoint; absent without one.", func(s *State) (float64, bool) { return float64(s.Checkpoint), s.Checkpoint > 0 }},
 	{"octet_checkpoint_timestamp_seconds", "gauge", "Unix time at which this process's last checkpoint was whole.", func(s *State) (float64, bool) { return unix(s.CheckpointAt), !s.CheckpointAt.IsZero() }},

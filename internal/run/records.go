@@ -57,8 +57,8 @@ func openRecords(dir string, from int) (r *records, err error) {
 	return r, nil
 }
 
-// step writes what one step has to say, and returns its lines. A peak of 0 is not known.
-func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, peakFLOPs float64) (m writers.Metrics, t writers.Timing, err error) {
+// step writes what one step has to say, and returns its lines.
+func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) (m writers.Metrics, t writers.Timing, err error) {
 	m = writers.Metrics{
 		Step: p.Step, Loss: writers.Float(p.Loss), LR: writers.Float(p.LR),
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
@@ -77,9 +77,8 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		Step: p.Step, StepSeconds: writers.Float(seconds), TokensPerSec: writers.Float(rate),
 		FlopsPerSec: writers.Float(rate * flopsPerToken), Memory: memory,
 	}
-	if peakFLOPs > 0 {
-		mfu := t.FlopsPerSec / writers.Float(peakFLOPs)
-		t.MFU = &mfu
+	if p.MFU != nil {
+		t.MFU = new(writers.Float(*p.MFU))
 	}
 	if p.SaveCopy > 0 {
 		t.CheckpointWait, t.CheckpointCopy = new(writers.Float(p.SaveWait.Seconds())), new(writers.Float(p.SaveCopy.Seconds()))

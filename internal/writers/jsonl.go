@@ -80,7 +80,7 @@ type Timing struct {
 	StepSeconds  Float    `json:"step_s"`
 	TokensPerSec Float    `json:"tokens_per_s"`
 	FlopsPerSec  Float    `json:"flops_per_s"`
-	MFU          *Float   `json:"mfu,omitempty"`     // absent where the machine's peak is not known
+	MFU          *Float   `json:"mfu,omitempty"`     // of the steps since the line with one before; see docs/running.md
 	Memory       int64    `json:"memory"`            // bytes
 	Devices      []Device `json:"devices,omitempty"` // one of each rank, as read a second or so before
 
