@@ -2,26 +2,42 @@ package backend
 
 import "octet/fp8"
 
-// CastHealth measures what a cast of X to the FP8 tensor Codes lost, as shares
-// of the elements. Both are 0 in a healthy cast of activations; gradients in
-// E5M2 lose a little to zero. A NaN counts as neither.
+// The fields of CastHealth.Out. scale_inv multiplies a code to give its value.
+const (
+	HealthSaturated        = iota // share of elements with |x| above fp8.DType.ClipLimit · scale_inv
+	HealthFlushed                 // share of elements with a value of 0 where x is not 0
+	HealthNoise                   // Σ(x - value)² / Σx²; 0 where both sums are 0
+	HealthAmax                    // max |x|; NaN is larger than infinity
+	HealthScaleInvMin             // over all scales
+	HealthScaleInvMax             // over all scales
+	HealthScaleInvLog2Mean        // mean of log2(scale_inv) over all scales
+	HealthScaleInvLog2Std         // standard deviation of log2(scale_inv) over all scales, 0 for one scale
+	HealthFields                  // the number of fields
+)
+
+// CastHealth measures what a cast of X to the FP8 tensor Codes lost. Codes may
+// have any granularity, with scales in F32 or E8M0; all scales count, those of
+// zero blocks too. A value is code · scale_inv, as a GEMM reads it.
 //
-//	Out[0]  clipped: |x|/scale_inv is above fp8.DType.ClipLimit
-//	Out[1]  flushed: x is not 0 and its code is
-//	Out[2]  scale_inv, by which the codes are dequantised
+// An X that is not finite makes HealthNoise NaN; a NaN in X counts neither as
+// saturated nor as flushed. A scale that is NaN makes all four statistics of the
+// scales NaN.
+//
+// emu, ref and cuda add up in float64, in an order that depends on the shapes
+// alone. gaudi adds up in FP32, and takes one scale for the tensor only.
 type CastHealth struct {
 	X     *Tensor `op:"in"`  // what was cast, F32, BF16 or F16, with or without a scale
-	Codes *Tensor `op:"in"`  // FP8 of X's shape, one scale for the tensor
-	Out   *Tensor `op:"out"` // F32 [3]
+	Codes *Tensor `op:"in"`  // FP8 of X's shape
+	Out   *Tensor `op:"out"` // F32 [HealthFields]
 }
 
 func (o *CastHealth) check() error {
 	var c checker
 	c.dtype("X", o.X, fp8.F32, fp8.BF16, fp8.F16)
+	c.that(o.X.Block == PerTensor, "X is %s with blocks of %s, expected one scale or none", o.X, o.X.Block)
 	c.dtype("Codes", o.Codes, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
 	c.matrix("Codes", o.Codes, o.X.Rows(), o.X.Cols())
-	c.that(o.Codes.Block == PerTensor, "Codes is %s with blocks of %s, expected one scale", o.Codes, o.Codes.Block)
-	c.vector("Out", o.Out, 3)
+	c.vector("Out", o.Out, HealthFields)
 	return c.err
 }
 

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"slices"
-
 	"octet/backend"
 	"octet/fp8"
 )
@@ -10,8 +8,9 @@ import (
 // Health is where a pass with Pass.Health set writes what it measures besides
 // training. Layers of the model are rows, so that the host reads two tensors.
 type Health struct {
-	// Casts has a row for each cast to FP8 with one scale for the tensor, in the
-	// order of Model.CastNames: Output F32 [casts, 3], see backend.CastHealth.
+	// Casts has a row for each cast to FP8, in the order of Model.HealthCasts:
+	// Output F32 [casts, backend.HealthFields], see backend.CastHealth. Nil without
+	// such casts.
 	Casts *backend.Tensor
 	// Channels has four rows for each layer with a gate, which are the channel
 	// maxima of |up ⊙ silu(gate)|, and the cosines and lengths of backend.RowCosine
@@ -20,11 +19,10 @@ type Health struct {
 }
 
 // DeclareHealth declares the tensors: called once, by who records such passes.
-// Casts is nil if nothing is scaled.
 func (m *Model) DeclareHealth() *Health {
 	h := &Health{}
-	if !m.Scales.Empty() {
-		h.Casts = m.Vars.Tensor(backend.Output, "health.casts", fp8.F32, len(m.Scales.records), 3)
+	if n := len(m.Scales.measured); n > 0 {
+		h.Casts = m.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
 	}
 	if m.Config.Activation.gated() {
 		h.Channels = m.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*m.Config.Layers, m.Config.FFN)
@@ -42,10 +40,31 @@ func (m *Model) CastNames() []string {
 	return names
 }
 
-// castHealth appends the measurement of one cast of x.
-func (p *Pass) castHealth(x, codes *backend.Tensor, r *record) {
-	if p.Health != nil && r != nil {
-		p.Add(&backend.CastHealth{X: x, Codes: codes, Out: p.Health.Casts.RowRange(r.amax.Offset, 1)})
+// HealthCast is a cast that a health pass measures.
+type HealthCast struct {
+	Name   string // what is cast and its format: "layers.3.mlp.input.e4m3"
+	Record int    // its element of Scales.Amax; -1: its scales come from its own elements
+	Blocks bool   // it has more scales than one
+}
+
+// HealthCasts lists the casts to FP8 that GEMMs read, one for each row of
+// Health.Casts.
+func (m *Model) HealthCasts() []HealthCast {
+	list := make([]HealthCast, len(m.Scales.measured))
+	for i, c := range m.Scales.measured {
+		list[i] = HealthCast{Name: c.name, Record: -1, Blocks: c.blocks}
+		if c.rec != nil {
+			list[i].Record = c.rec.amax.Offset
+		}
+	}
+	return list
+}
+
+// castHealth appends the measurement of copy i of a slot, which was cast from x.
+// x is the copy in the compute format, also where the cast reads the FP32 result.
+func (p *Pass) castHealth(s *slot, i int, x, codes *backend.Tensor) {
+	if p.Health != nil && s.casts[i].DType.IsFP8() {
+		p.Add(&backend.CastHealth{X: x, Codes: codes, Out: p.Health.Casts.RowRange(s.rows[i], 1)})
 	}
 }
 
@@ -66,13 +85,13 @@ func (m *Model) WeightHealth(p *Pass) {
 		if l.copies == nil {
 			continue
 		}
-		if !slices.ContainsFunc(l.copies.recs, recorded) {
+		if !l.copies.hasFP8() {
 			continue
 		}
 		q := p.at(l.scope)
 		master := q.gather(l.weight, "weight.whole")
 		for i, t := range l.cached {
-			q.castHealth(master, t, l.copies.recs[i])
+			q.castHealth(l.copies, i, master, t)
 		}
 	}
 }

@@ -28,7 +28,12 @@ type record struct {
 	scaleInv *backend.Tensor
 }
 
-func recorded(r *record) bool { return r != nil }
+// measuredCast is a cast that a health pass measures.
+type measuredCast struct {
+	name   string
+	rec    *record // nil where the scales come from the cast's own elements
+	blocks bool    // more scales than one
+}
 
 // updatedLike reports whether one op chooses both scales.
 func (r *record) updatedLike(q *record) bool {
@@ -50,6 +55,7 @@ func (r *record) updatedLike(q *record) bool {
 type Scales struct {
 	delayedWindow int // updates that delayed scaling looks back
 	records       []*record
+	measured      []measuredCast
 	one           *backend.Tensor // the constant scale of unit scaling
 
 	Amax, History, Scale, ScaleInv *backend.Tensor

@@ -51,6 +51,7 @@ type slot struct {
 	casts []stored
 	names []string  // of the copies, by cast: the format, and more where that is not all
 	recs  []*record // nil for copies without a scale, or with many
+	rows  []int     // of Health.Casts; 0 for copies that are not FP8
 }
 
 // slot declares an activation or a gradient, for readers that want these copies.
@@ -78,11 +79,25 @@ func (s *Scales) declare(name string, weight bool, casts []stored) *slot {
 		if c.DType.IsFP8() && !c.byBlock() {
 			r = s.record(name, copyName, c.Cast, weight)
 		}
-		sl.casts = append(sl.casts, c)
-		sl.names = append(sl.names, copyName)
-		sl.recs = append(sl.recs, r)
+		s.add(sl, c, copyName, r)
 	}
 	return sl
+}
+
+// add appends a copy to a slot.
+func (s *Scales) add(sl *slot, c stored, copyName string, r *record) {
+	row := 0
+	if c.DType.IsFP8() {
+		row = len(s.measured)
+		s.measured = append(s.measured, measuredCast{sl.name + "." + copyName, r, c.byBlock()})
+	}
+	sl.casts, sl.names = append(sl.casts, c), append(sl.names, copyName)
+	sl.recs, sl.rows = append(sl.recs, r), append(sl.rows, row)
+}
+
+// hasFP8 reports whether a copy is FP8.
+func (s *slot) hasFP8() bool {
+	return slices.ContainsFunc(s.casts, func(c stored) bool { return c.DType.IsFP8() })
 }
 
 func (s *slot) index(c stored) int { return slices.Index(s.casts, c) }
@@ -132,7 +147,7 @@ func (p *Pass) emit(s *slot, rows, cols int) *emission {
 			e.casts = append(e.casts, p.cast(s, i, t))
 		}
 	}
-	measured := p.Health != nil && slices.ContainsFunc(s.recs, recorded)
+	measured := p.Health != nil && s.hasFP8()
 	if (len(e.later) > 0 || measured) && e.wide == nil {
 		e.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
 		e.casts = append(e.casts, backend.Cast{Out: e.wide})
@@ -179,8 +194,8 @@ func (p *Pass) rounded(c stored, cast backend.Cast) backend.Cast {
 // is measured, and returns the finished operand.
 func (e *emission) done(p *Pass) *operand {
 	e.castLater(p)
-	for i, r := range e.slot.recs {
-		p.castHealth(e.wide, e.copies[i], r)
+	for i, t := range e.copies {
+		p.castHealth(e.slot, i, e.wide, t)
 	}
 	return &e.operand
 }

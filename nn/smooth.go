@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"slices"
 
 	"octet/backend"
 	"octet/fp8"
@@ -50,7 +49,7 @@ func (m *Model) smoothChannels(l *MLP) *channels {
 		if c.Scaling == recipe.Delayed {
 			r = m.Scales.record(ch.weight.name, name, c.Cast, false)
 		}
-		ch.weight.casts, ch.weight.names, ch.weight.recs = append(ch.weight.casts, c), append(ch.weight.names, name), append(ch.weight.recs, r)
+		m.Scales.add(ch.weight, c, name, r)
 	}
 	if l.smooth.Factors == recipe.Delayed {
 		ch.window = m.Recipe.History
@@ -210,7 +209,7 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 	if p.Health != nil {
 		hWide = p.temp("hidden.wide", p.Tokens(), l.ffn)
 		hOut = append(hOut, backend.Cast{Out: hWide})
-		if slices.ContainsFunc(l.channels.weight.recs, recorded) {
+		if l.channels.weight.hasFP8() {
 			wWide = p.temp("down_proj.weight.wide", w3.Rows(), w3.Cols())
 			wOut = append(wOut, backend.Cast{Out: wWide})
 		}
@@ -218,10 +217,10 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 	p.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, InvC: s.invC, Out: hOut})
 	p.named(l.down.scope).Add(&backend.Quantize{X: w3, ColScale: s.c, Out: wOut})
 	for i, h := range s.hidden.copies {
-		p.castHealth(hWide, h, l.hidden.recs[i])
+		p.castHealth(l.hidden, i, hWide, h)
 	}
 	for i, w := range s.w3.copies {
-		p.castHealth(wWide, w, l.channels.weight.recs[i])
+		p.castHealth(l.channels.weight, i, wWide, w)
 	}
 }
 

@@ -6,13 +6,25 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"octet/backend"
 )
 
 // CastHealth is how one cast of a step fared. See backend.CastHealth.
 type CastHealth struct {
-	Name             string  // of what was cast, and its format: "layers.3.mlp.input.e4m3"
-	Amax, Scale      float64 // before the cast; by what it was multiplied
-	Clipped, Flushed float64 // shares of the elements
+	Name             string       // of what was cast, and its format: "layers.3.mlp.input.e4m3"
+	Amax             float64      // of the tensor, before the cast
+	Scale            float64      // multiplies before the cast; 0 where Scales is not nil
+	Scales           *ScaleHealth // of a cast by row or by block, else nil
+	Clipped, Flushed float64      // shares of the elements
+	SQNR             float64      // signal-to-quantization-noise ratio in dB; +Inf without an error, NaN if the tensor was not finite
+}
+
+// ScaleHealth describes the scales of a cast by row or by block, each of which
+// multiplies before the cast. Those of zero blocks count.
+type ScaleHealth struct {
+	Min, Max          float64
+	Log2Mean, Log2Std float64 // of log2 of the scale
 }
 
 // SwiGLUHealth is the channel of a layer's MLP whose activation is largest: what
@@ -67,24 +79,38 @@ func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 }
 
 func (t *Trainer) castHealth() (list []CastHealth, err error) {
-	s := &t.Model.Scales
-	if s.Empty() {
+	if t.health.Casts == nil {
 		return nil, nil
 	}
 	measured, err := t.readFloats(t.health.Casts)
 	if err != nil {
 		return nil, err
 	}
-	amax, err := t.readFloats(s.Amax)
-	if err != nil {
-		return nil, err
+	var amax []float32
+	if !t.Model.Scales.Empty() {
+		if amax, err = t.readFloats(t.Model.Scales.Amax); err != nil {
+			return nil, err
+		}
 	}
-	for i, name := range t.Model.CastNames() {
-		m := measured[3*i:]
-		list = append(list, CastHealth{
-			Name: name, Amax: float64(amax[i]), Scale: 1 / float64(m[2]),
-			Clipped: float64(m[0]), Flushed: float64(m[1]),
-		})
+	for i, c := range t.Model.HealthCasts() {
+		m := measured[backend.HealthFields*i:]
+		h := CastHealth{
+			Name: c.Name, Amax: float64(m[backend.HealthAmax]),
+			Clipped: float64(m[backend.HealthSaturated]), Flushed: float64(m[backend.HealthFlushed]),
+			SQNR: -10 * math.Log10(float64(m[backend.HealthNoise])),
+		}
+		if c.Record >= 0 {
+			h.Amax = float64(amax[c.Record])
+		}
+		if c.Blocks {
+			h.Scales = &ScaleHealth{
+				Min: 1 / float64(m[backend.HealthScaleInvMax]), Max: 1 / float64(m[backend.HealthScaleInvMin]),
+				Log2Mean: -float64(m[backend.HealthScaleInvLog2Mean]), Log2Std: float64(m[backend.HealthScaleInvLog2Std]),
+			}
+		} else {
+			h.Scale = 1 / float64(m[backend.HealthScaleInvMin])
+		}
+		list = append(list, h)
 	}
 	return list, nil
 }

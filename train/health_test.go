@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/fp8"
 	"octet/nn"
 	"octet/recipe"
@@ -27,11 +28,68 @@ func TestHealthChangesNothing(t *testing.T) {
 			require.NoError(t, err, name)
 			require.Len(t, h.SwiGLU, c.Model.Layers, name)
 			for _, cast := range h.Casts {
-				require.Positive(t, cast.Scale, "%s: %s", name, cast.Name)
+				if cast.Scales != nil {
+					require.Zero(t, cast.Scale, cast.Name)
+					require.True(t, cast.Scales.Min > 0 && cast.Scales.Max >= cast.Scales.Min, "%s: %+v", name, cast.Scales)
+					require.InDelta(t, math.Log2(cast.Scales.Max*cast.Scales.Min)/2, cast.Scales.Log2Mean, 1e-5+math.Log2(cast.Scales.Max/cast.Scales.Min)/2, cast.Name)
+					require.True(t, cast.Scales.Log2Std >= 0, "%s: %+v", name, cast.Scales)
+				} else {
+					require.Positive(t, cast.Scale, "%s: %s", name, cast.Name)
+				}
+				require.Positive(t, cast.Amax, cast.Name)
+				require.True(t, name == "fp8-unit" || cast.SQNR > 15, "%s: %+v", name, cast)
 				require.True(t, cast.Clipped >= 0 && cast.Clipped < 0.5 && cast.Flushed >= 0, "%s: %+v", name, cast)
 			}
 			require.Empty(t, h.Alarms, name)
 		}
+	}
+}
+
+// A health pass measures every cast to FP8, whatever its granularity, into a row
+// of its own with a name of its own.
+func TestHealthMeasuresEveryCast(t *testing.T) {
+	cases := map[string]func(c *Config){}
+	for _, name := range recipe.Names() {
+		cases[name] = func(c *Config) { c.Recipe = name }
+	}
+	cases["one layer by row"] = func(c *Config) {
+		c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.self_attn.*", Granularity: "row", Scaling: "current", Rounding: "nearest"}}
+	}
+	for name, edit := range cases {
+		t.Run(name, func(t *testing.T) {
+			c := small(t, "fp8-delayed")
+			c.Train.HealthEvery = 1
+			edit(&c)
+			j, err := NewJob(c, specOf(t, "emu"))
+			require.NoError(t, err)
+			unmeasured, measured := map[*backend.Tensor]bool{}, map[int]bool{}
+			for v := range j.Vars.All() { // cached copies of weights
+				if v.Class == backend.Stash && v.DType.IsFP8() {
+					unmeasured[v] = true
+				}
+			}
+			for _, n := range j.Health.Nodes() {
+				for c := range backend.Casts(n.Op) {
+					if c.Out.DType.IsFP8() {
+						unmeasured[c.Out] = true
+					}
+				}
+			}
+			casts := len(unmeasured)
+			for _, n := range j.Health.Nodes() {
+				if o, ok := n.Op.(*backend.CastHealth); ok {
+					delete(unmeasured, o.Codes)
+					measured[o.Out.Offset] = true
+				}
+			}
+			require.Empty(t, unmeasured)
+			require.Len(t, measured, casts)
+			names := map[string]bool{}
+			for _, c := range j.Model.HealthCasts() {
+				names[c.Name] = true
+			}
+			require.Len(t, names, casts)
+		})
 	}
 }
 

@@ -1,6 +1,9 @@
 package conformance
 
 import (
+	"fmt"
+	"math"
+
 	"octet/backend"
 	"octet/fp8"
 )
@@ -17,14 +20,16 @@ func (s *suite) health() {
 						b.values[x][i] *= 1e-9 // too small for any code
 					}
 				}
-				copy(b.values[x][20:], []float64{nan, inf, -inf, 0, 2, -2})
+				copy(b.values[x][20:], []float64{0, 2, -2})
 				q := b.p.Temp("codes", codes, rows, cols)
 				q.Scale = b.scalar("scale_inv", 1/scale)
 				b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: q, Scale: b.scalar("scale", scale)}}})
-				b.p.Add(&backend.CastHealth{X: x, Codes: q, Out: b.result("shares", fp8.F32, exactly, 3)})
+				b.castHealth(x, q)
 			}, "casthealth/%s/%s", codes, in)
 		}
 	}
+	s.castHealthBlocks()
+	s.castHealthSpecials()
 	for _, shape := range [][2]int{{1, 1}, {5, 33}, {70, 256}} {
 		for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
 			s.add(func(b *bench) {
@@ -38,5 +43,80 @@ func (s *suite) health() {
 				b.p.Add(&backend.RowCosine{A: x, B: y, Out: out})
 			}, "rowcosine/%dx%d/%s", shape[0], shape[1], d)
 		}
+	}
+}
+
+// castHealthBlocks measures casts of every granularity. No block but a row or a
+// column fits the shapes.
+func (s *suite) castHealthBlocks() {
+	const rows, cols = 130, 300
+	for _, block := range []backend.ScaleBlock{
+		backend.PerRow, backend.PerColumn, backend.Block1x128, {Rows: 128, Cols: 1}, backend.Block128x128, backend.Block1x32, {Rows: 32, Cols: 1},
+	} {
+		for i, f := range scaleFormats {
+			codes := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}[i]
+			s.add(func(b *bench) {
+				x := b.uneven("x", fp8.BF16, rows, cols)
+				for i := range b.values[x] {
+					if i%7 == 3 {
+						b.values[x][i] *= 1e-9 // flushed
+					}
+				}
+				clear(b.values[x][5*cols : 6*cols]) // zero blocks
+				cast := b.blockCast("codes", codes, block, f, rows, cols)
+				b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})
+				b.castHealth(x, cast.Out)
+			}, "casthealth/blocks/%s/%s", block, f.name)
+		}
+		s.add(func(b *bench) {
+			x, codes := b.normal("x", fp8.F32, rows, cols), b.normal("codes", fp8.E5M2, rows, cols)
+			b.blocked(codes, block, fp8.F32)
+			for i := range b.values[codes.Scale] {
+				b.values[codes.Scale][i] = float64(float32(math.Exp(b.rng.NormFloat64())) / codes.DType.Max())
+			}
+			b.castHealth(x, codes)
+		}, "casthealth/saturated/%s", block)
+	}
+}
+
+// castHealthSpecials are tensors that are not finite, zero, or cast without an error.
+func (s *suite) castHealthSpecials() {
+	for _, c := range []struct {
+		name   string
+		values []float64
+	}{
+		{"nan", []float64{nan, 1, 2}},
+		{"inf", []float64{inf, -inf, 3}},
+		{"zero", []float64{0, 0, negativeZero, 0}},
+		{"lossless", []float64{0.5, -1, 448, 0}},
+		{"flushed", []float64{1e-9, -1e-9}},
+		{"small", []float64{1e-30, 1e-30, 0}}, // squares that FP32 does not hold
+	} {
+		s.add(func(b *bench) {
+			x := b.given("x", fp8.F32, c.values, 1, len(c.values))
+			q := b.p.Temp("codes", fp8.E4M3, 1, len(c.values))
+			q.Scale = b.scalar("scale_inv", 1)
+			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: q}}})
+			b.castHealth(x, q)
+		}, "casthealth/%s", c.name)
+		s.add(func(b *bench) {
+			x := b.given("x", fp8.F32, c.values, 1, len(c.values))
+			cast := b.blockCast("codes", fp8.E4M3, backend.PerRow, scaleFormats[0], 1, len(c.values))
+			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})
+			b.castHealth(x, cast.Out)
+		}, "casthealth/%s/row", c.name)
+	}
+}
+
+// castHealth measures a cast. Each field is compared on its own: in the norm of
+// all of them the largest would hide the others.
+func (b *bench) castHealth(x, codes *backend.Tensor) {
+	out := b.p.Temp("health", fp8.F32, backend.HealthFields)
+	b.p.Add(&backend.CastHealth{X: x, Codes: codes, Out: out})
+	for i, tolerance := range [backend.HealthFields]float64{
+		backend.HealthSaturated: elementwise, backend.HealthFlushed: elementwise, backend.HealthNoise: summed(x.Elems()), backend.HealthScaleInvLog2Mean: elementwise, backend.HealthScaleInvLog2Std: elementwise,
+	} {
+		field := b.result(fmt.Sprintf("field.%d", i), fp8.F32, tolerance, 1)
+		b.p.Add(&backend.Quantize{X: out.Slice(fmt.Sprintf("health.%d", i), i, 1), Out: []backend.Cast{{Out: field}}})
 	}
 }

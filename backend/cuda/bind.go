@@ -168,7 +168,13 @@ func (b *binder) bind(n *backend.Node) ([]call, error) {
 	case *backend.AdamW:
 		return b.adamW(n, o)
 	case *backend.CastHealth:
-		return b.plain("cast_health", o, o.X)
+		rows, cols := o.X.Rows(), o.X.Cols()
+		e8m0 := 0
+		if o.Codes.Scale.DType == fp8.E8M0 {
+			e8m0 = 1
+		}
+		return b.shaped("cast_health", o, rows, cols, o.Codes.Scale.Elems(),
+			cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols), e8m0)
 	case *backend.RowCosine:
 		return b.plain("row_cosine", o, o.A)
 	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
@@ -211,6 +217,8 @@ func knowsBlocks(op backend.Op, field string) bool {
 		return strings.HasPrefix(field, "Out[")
 	case *backend.AdamW:
 		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
+	case *backend.CastHealth:
+		return strings.HasPrefix(field, "Codes")
 	default:
 		return false
 	}

@@ -384,6 +384,8 @@ func knowsBlocks(op backend.Op, field string) bool {
 		return strings.HasPrefix(field, "Out[")
 	case *backend.AdamW:
 		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
+	case *backend.CastHealth:
+		return strings.HasPrefix(field, "Codes")
 	default:
 		return false
 	}

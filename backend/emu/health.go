@@ -1,50 +1,125 @@
 package emu
 
 import (
+	"cmp"
 	"math"
 
 	"octet/backend"
+	"octet/fp8"
 )
 
 // The ops of telemetry. They run once in many steps, in plain Go.
 
+// castSums are a cast's counts and sums over some rows.
+type castSums struct {
+	saturated, flushed int64
+	signal, noise      float64 // Σx², Σ(x - value)²
+	amax               float32
+}
+
+// castHealth sums each task's rows by themselves, then the tasks in their order,
+// so that the bits do not depend on the number of workers.
 func (b *binder) castHealth(o *backend.CastHealth) func() {
-	x, codes, out := b.rows(o.X), b.rows(o.Codes), b.f32(o.Out)
-	scaleInv, limit := codes.scale, o.Codes.DType.ClipLimit()
-	buffers := b.pieceBuffers(x.cols)
-	type counts struct {
-		clipped, flushed int64
-		_                [6]int64 // a cache line for each worker
-	}
-	workers := make([]counts, b.pool.size())
-	run := b.pieces(o.X.Rows(), x.cols, func(worker, row, col, n int) {
-		at := row*codes.ld + col
-		list := codes.u8[at : at+n]
-		top := limit * scaleInv[0]
-		var clipped, flushed int64
-		for i, v := range x.piece(buffers[worker], row, col, n) {
-			if v > top || v < -top {
-				clipped++
-			}
-			if list[i]&0x7f == 0 && v != 0 && v == v {
-				flushed++
+	x, codes, out := b.rows(o.X), b.matrixOf(o.Codes), b.f32(o.Out)
+	scales := b.scalesOf(o.Codes)
+	values := o.Codes.DType.Table()
+	limit := float64(o.Codes.DType.ClipLimit())
+	rows, cols := o.X.Rows(), x.cols
+	width := cmp.Or(o.Codes.Block.Cols, cols)
+	buffers := b.scratch(cols)
+	count, each := rowTasks(rows, cols)
+	sums := make([]castSums, count)
+	task := func(worker, task int) {
+		var s castSums
+		for row := task * each; row < min(rows, (task+1)*each); row++ {
+			line := x.row(buffers[worker], row)
+			s.amax = fp8.MaxAmax(s.amax, fp8.Amax(line))
+			block := o.Codes.ScaleIndex(row * cols)
+			for col := 0; col < cols; col += width {
+				n, scale := min(width, cols-col), scales.at(block)
+				block++
+				s.add(line[col:col+n], codes.u8[row*codes.ld+col:][:n], values, scale, limit*scale)
 			}
 		}
-		workers[worker].clipped += clipped
-		workers[worker].flushed += flushed
-	})
+		sums[task] = s
+	}
 	elems := float64(o.X.Elems())
 	return func() {
-		clear(workers)
-		run()
-		var sum counts
-		for _, w := range workers {
-			sum.clipped += w.clipped
-			sum.flushed += w.flushed
+		b.pool.run(count, task)
+		var all castSums
+		for _, s := range sums {
+			all.saturated += s.saturated
+			all.flushed += s.flushed
+			all.signal += s.signal
+			all.noise += s.noise
+			all.amax = fp8.MaxAmax(all.amax, s.amax)
 		}
-		out[0], out[1] = float32(float64(sum.clipped)/elems), float32(float64(sum.flushed)/elems)
-		out[2] = scaleInv[0]
+		if all.noise != 0 { // of a zero tensor both are 0
+			all.noise /= all.signal
+		}
+		out[backend.HealthSaturated] = float32(float64(all.saturated) / elems)
+		out[backend.HealthFlushed] = float32(float64(all.flushed) / elems)
+		out[backend.HealthNoise] = float32(all.noise)
+		out[backend.HealthAmax] = all.amax
+		scales.statistics(out)
 	}
+}
+
+// add measures elements that share a scale.
+func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, limit float64) {
+	for i, v := range x {
+		x, value := float64(v), float64(values[codes[i]])
+		if x > limit || x < -limit {
+			s.saturated++
+		}
+		if value == 0 && x != 0 && x == x {
+			s.flushed++
+		}
+		d := x - value*scale // the product is exact
+		s.signal += x * x    // so is this one
+		s.noise += float64(d * d)
+	}
+}
+
+// scaleList is a tensor's scales, in F32 or E8M0.
+type scaleList struct {
+	f32    []float32
+	e8m0   []uint8
+	powers *[256]float32 // of the codes in E8M0
+}
+
+func (b *binder) scalesOf(t *backend.Tensor) scaleList {
+	if t.Scale.DType == fp8.E8M0 {
+		return scaleList{e8m0: slice[uint8](b, t.Scale), powers: fp8.E8M0.Table()}
+	}
+	return scaleList{f32: b.f32(t.Scale)}
+}
+
+func (l *scaleList) at(i int) float64 {
+	if l.e8m0 != nil {
+		return float64(l.powers[l.e8m0[i]])
+	}
+	return float64(l.f32[i])
+}
+
+// statistics writes those of all scales to the fields of CastHealth.Out. The
+// logarithms are relative to the first, so that equal scales have no spread.
+func (l *scaleList) statistics(out []float32) {
+	n := max(len(l.f32), len(l.e8m0))
+	first := math.Log2(l.at(0))
+	least, largest := math.Inf(1), 0.0
+	var sum, squares float64
+	for i := range n {
+		s := l.at(i)
+		least, largest = min(least, s), max(largest, s) // NaN where s is
+		d := math.Log2(s) - first
+		sum += d
+		squares += float64(d * d)
+	}
+	mean := sum / float64(n)
+	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = float32(least), float32(largest)
+	out[backend.HealthScaleInvLog2Mean] = float32(first + mean)
+	out[backend.HealthScaleInvLog2Std] = float32(math.Sqrt(max(0, squares/float64(n)-float64(mean*mean))))
 }
 
 // rowCosine adds up in float64, one row after the other.

@@ -1,6 +1,8 @@
 package gaudi
 
 import (
+	"math"
+
 	"octet/backend"
 	"octet/csrc/libsynapse"
 	"octet/fp8"
@@ -42,31 +44,59 @@ func (b *builder) fill(o *backend.Fill) error {
 	return nil
 }
 
-// castHealth counts over codes that were cast already; the codes themselves,
-// without the scale, are 0 where x was flushed. It counts in ranges of rows where
-// there are too many for one tensor in F32.
+// castHealth measures codes that were cast already, in ranges of rows where
+// there are too many for one tensor in F32. The squares are of elements over the
+// amax: FP32 does not hold those of small gradients.
 func (b *builder) castHealth(o *backend.CastHealth) error {
-	n := b.constant(float32(1 / float64(o.X.Elems())))
-	all, codes := b.operandOf(o.X), b.operandOf(o.Codes)
-	scale := b.in(o.Codes.Scale)
-	limit := b.mul(b.constant(o.Codes.DType.ClipLimit()), scale)
-	one, zero := b.constant(1), b.constant(0)
-
-	var clipped, flushed value
-	for i, p := range rangesOf(o.X, b.limit) {
-		of := func(v value) value { return b.slice(v, 1, uint64(p.from), uint64(p.from+p.n)) }
-		x := b.abs(b.widened(o.X, of(all)))
-		// A NaN is not above 0.
-		nonzero := b.where(b.greater(x, zero), one, zero)
-		isZero := b.equal(b.cast(of(codes), libsynapse.F32), zero)
-		over := b.overAll("reduce_sum", b.where(b.greater(x, limit), one, zero))
-		under := b.overAll("reduce_sum", b.where(isZero, nonzero, zero))
-		if i > 0 {
-			over, under = b.add(clipped, over), b.add(flushed, under)
-		}
-		clipped, flushed = over, under
+	if o.Codes.Block != backend.PerTensor {
+		return b.unsupported("Codes is %s with scales by block (%s), and Gaudi has one scale for a tensor", o.Codes, o.Codes.Block)
 	}
-	b.out(o.Out, b.concat(0, b.mul(clipped, n), b.mul(flushed, n), scale))
+	n := b.constant(float32(1 / float64(o.X.Elems())))
+	one, zero := b.constant(1), b.constant(0)
+	ranges := rangesOf(o.X, b.limit)
+	of := func(v value, p rows) value { return b.slice(v, 1, uint64(p.from), uint64(p.from+p.n)) }
+
+	all := b.operandOf(o.X)
+	amax := zero
+	var xs []value
+	for i, p := range ranges {
+		xs = append(xs, b.widened(o.X, of(all, p)))
+		top := b.largest(xs[i])
+		if i > 0 {
+			top = b.larger(amax, top)
+		}
+		amax = top
+	}
+
+	codes, scale := b.operandOf(o.Codes), b.in(o.Codes.Scale)
+	limit := b.mul(b.constant(o.Codes.DType.ClipLimit()), scale)
+	unit := b.where(b.equal(amax, zero), one, amax)
+	total := func(v value) value { return b.overAll("reduce_sum", v) }
+	count := func(mask value) value { return total(b.where(mask, one, zero)) }
+	var sums [4]value // saturated, flushed, signal, noise
+	for i, p := range ranges {
+		x, c := xs[i], of(codes, p)
+		magnitude := b.abs(x)
+		// A NaN is not above 0.
+		nonzero := b.where(b.greater(magnitude, zero), one, zero)
+		isZero := b.equal(b.cast(c, libsynapse.F32), zero)
+		signal, noise := b.div(x, unit), b.div(b.sub(x, b.widened(o.Codes, c)), unit)
+		for k, sum := range [...]value{
+			count(b.greater(magnitude, limit)),
+			total(b.where(isZero, nonzero, zero)),
+			total(b.mul(signal, signal)),
+			total(b.mul(noise, noise)),
+		} {
+			if i > 0 {
+				sum = b.add(sums[k], sum)
+			}
+			sums[k] = sum
+		}
+	}
+	noise := b.where(b.equal(sums[3], zero), zero, b.div(sums[3], sums[2]))
+	log2 := b.mul(b.log(scale), b.constant(1/math.Ln2))
+	// One scale: the smallest and the largest, without a spread.
+	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero))
 	return nil
 }
 

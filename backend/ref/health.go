@@ -7,20 +7,39 @@ import (
 )
 
 func (b *Backend) castHealth(o *backend.CastHealth) {
-	codes := b.stored(o.Codes)
-	scaleInv := b.readOr(o.Codes.Scale, 1, 1)[0]
-	limit := float64(o.Codes.DType.ClipLimit()) * scaleInv
-	var clipped, flushed float64
+	codes, values, scales := b.stored(o.Codes), b.read(o.Codes), b.stored(o.Codes.Scale)
+	limit := float64(o.Codes.DType.ClipLimit())
+	var saturated, flushed, signal, noise, amax float64
 	for i, x := range b.read(o.X) {
-		if math.Abs(x) > limit {
-			clipped++
+		if math.Abs(x) > limit*scales[o.Codes.ScaleIndex(i)] {
+			saturated++
 		}
-		if x != 0 && codes[i] == 0 {
+		if codes[i] == 0 && x != 0 && !math.IsNaN(x) {
 			flushed++
 		}
+		signal += x * x
+		noise += (x - values[i]) * (x - values[i])
+		amax = maxAmax(amax, x)
 	}
 	n := float64(len(codes))
-	b.store(o.Out, []float64{clipped / n, flushed / n, scaleInv})
+	if noise > 0 || math.IsNaN(noise) {
+		noise /= signal
+	}
+	out := make([]float64, backend.HealthFields)
+	out[backend.HealthSaturated], out[backend.HealthFlushed] = saturated/n, flushed/n
+	out[backend.HealthNoise], out[backend.HealthAmax] = noise, amax
+	least, largest, mean, square := math.Inf(1), 0.0, 0.0, 0.0
+	for _, s := range scales {
+		least, largest = min(least, s), max(largest, s) // NaN where s is
+		mean += math.Log2(s) / float64(len(scales))
+	}
+	for _, s := range scales {
+		d := math.Log2(s) - mean
+		square += d * d / float64(len(scales))
+	}
+	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = least, largest
+	out[backend.HealthScaleInvLog2Mean], out[backend.HealthScaleInvLog2Std] = mean, math.Sqrt(square)
+	b.store(o.Out, out)
 }
 
 func (b *Backend) rowCosine(o *backend.RowCosine) {

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -13,11 +15,33 @@ import (
 	"octet/train"
 )
 
-// valueColumns is what a terminal of 80 columns leaves beside the names.
-const valueColumns = 80 - len("parameters  ")
+// nameColumns is what the names take, with the space beside them.
+const nameColumns = len("parameters  ")
 
-// printHeader says what is about to be computed.
-func printHeader(w io.Writer, r *run.Run) error {
+// printHeader says what is about to be computed, in lines of so many columns; 0: of any
+// length. Paths are never broken, so that they can be copied.
+func printHeader(to io.Writer, r *run.Run, columns int) error {
+	var w bytes.Buffer
+	if err := describeRun(&w, r, cmp.Or(columns, 80)); err != nil {
+		return err
+	}
+	var paths bytes.Buffer
+	tw := tabwriter.NewWriter(&paths, nameColumns, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir)
+	if r.Exporter != nil {
+		fmt.Fprintf(tw, "metrics\t%s\n", r.Exporter.URL())
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	var resumed bytes.Buffer
+	printResumed(&resumed, r)
+	_, err := io.WriteString(to, writers.Reflow(w.String(), columns)+paths.String()+writers.Reflow(resumed.String(), columns)+"\n")
+	return err
+}
+
+// describeRun writes the header but for its paths.
+func describeRun(w io.Writer, r *run.Run, columns int) error {
 	fmt.Fprintln(w)
 	if err := describeRecipes(w, r.Trainer.Job); err != nil {
 		return err
@@ -25,7 +49,7 @@ func printHeader(w io.Writer, r *run.Run) error {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
-		for _, part := range wrap(fmt.Sprintf(format, args...), valueColumns) {
+		for _, part := range wrap(fmt.Sprintf(format, args...), min(columns, 80)-nameColumns) {
 			fmt.Fprintf(tw, "%s\t%s\n", name, strings.TrimSpace(part))
 			name = ""
 		}
@@ -72,16 +96,7 @@ func printHeader(w io.Writer, r *run.Run) error {
 		}
 		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
 	}
-	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir) // never broken, so that it can be copied
-	if r.Exporter != nil {
-		fmt.Fprintf(tw, "metrics\t%s\n", r.Exporter.URL())
-	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	printResumed(w, r)
-	fmt.Fprintln(w)
-	return nil
+	return tw.Flush()
 }
 
 // describeRecipes prints the table of a job's recipe, and those that follow it.

@@ -20,7 +20,8 @@ import (
 
 // printStopped says what a signal left and how to go on.
 func printStopped(t *terminal, r *run.Run, last run.Progress) {
-	fmt.Fprintf(t.err, "octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
+	text := fmt.Sprintf("octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
+	fmt.Fprint(t.err, writers.Reflow(text, writers.Columns(t.err)))
 	if last.Evaluated {
 		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
 	}

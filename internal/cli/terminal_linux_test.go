@@ -101,3 +101,45 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 	// Not blocking, so that Close ends a Read.
 	return os.NewFile(uintptr(fd), "/dev/ptmx"), slave
 }
+
+// On a narrow terminal no word is cut, and Ctrl-C leaves nothing of its echo.
+func TestNarrowTerminal(t *testing.T) {
+	const columns = 60
+	master, slave := openTerminal(t)
+	require.NoError(t, unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: columns}))
+	shown := &syncBuffer{}
+	go func() { _, _ = io.Copy(shown, master) }() // until it is closed
+	dir := filepath.Join(t.TempDir(), "run")
+	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0")...)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "TERM=xterm")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // of descriptor 0
+	require.NoError(t, cmd.Start())
+	require.NoError(t, slave.Close())
+	waitFor(t, func() bool { return steps(dir) >= 20 && strings.Contains(shown.String(), "\rstep ") })
+	_, err := master.Write([]byte{3}) // Ctrl-C
+	require.NoError(t, err)
+	require.Error(t, cmd.Wait())
+	require.Equal(t, 130, cmd.ProcessState.ExitCode(), shown)
+	waitFor(t, func() bool { return strings.Contains(shown.String(), "go on ") })
+	require.NoError(t, master.Close())
+
+	var lines []string
+	for line := range strings.SplitSeq(strings.ReplaceAll(shown.String(), "\r\n", "\n"), "\n") {
+		cells, at := []byte(strings.Repeat(" ", 400)), 0
+		for _, c := range []byte(strings.TrimPrefix(line, "\n")) {
+			if c == '\r' {
+				at = 0
+				continue
+			}
+			cells[at] = c
+			at++
+		}
+		line = strings.TrimRight(string(cells), " ")
+		lines = append(lines, line)
+		if !strings.Contains(line, dir) {
+			require.LessOrEqual(t, len(line), columns, line)
+		}
+	}
+	require.Contains(t, lines, "octet: stopping; once more stops at once, without saving", "alone on its line")
+}

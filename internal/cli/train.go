@@ -194,7 +194,8 @@ func (a *announcement) say() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.said {
-		fmt.Fprintf(a.w, "octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
+		text := fmt.Sprintf("octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
+		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a run does not stop because nobody reads it
 	}
 	a.said = true
 }
@@ -239,7 +240,7 @@ func about(d time.Duration) string {
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
 	var header bytes.Buffer
-	if err := printHeader(&header, r); err != nil {
+	if err := printHeader(&header, r, writers.Columns(t.err)); err != nil {
 		return err
 	}
 	_, _ = t.err.Write(header.Bytes()) // a run does not stop because nobody reads it: see signals
@@ -332,8 +333,8 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
 		ETA:    p.ETA,
 	}
-	if r.PeakFLOPs > 0 {
-		s.PeakShare = s.FlopsPerSec / r.PeakFLOPs
+	if share := r.MFU(); share != nil {
+		s.PeakShare = *share
 	}
 	if p.Devices != nil {
 		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)

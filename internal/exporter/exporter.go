@@ -1,5 +1,6 @@
 // Package exporter answers Prometheus: GET /metrics, in its text format, says where a
-// run is. Nothing else in octet listens on the network, or speaks to it.
+// run is. GET /healthz says whether it makes steps, for a supervisor that restarts
+// what hangs. Nothing else in octet listens on the network, or speaks to it.
 //
 // A run publishes what a step had to say; a request is answered from what was
 // published last, so that it never waits for a step, nor a step for it. The numbers
@@ -43,22 +44,29 @@ type Exporter struct {
 	address string
 	build   Build
 	latest  atomic.Pointer[State] // nil before the first step
+	ended   atomic.Pointer[end]   // nil while the run trains
+	now     func() time.Time
 }
+
+// end is how training ended.
+type end struct{ err error }
 
 // Build is the program that answers.
 type Build struct{ Version, Go string }
 
 // State is what a run publishes behind a step. It is not changed any more.
 type State struct {
-	At      time.Time // when the step was over
-	Steps   int       // of the whole run
+	At      time.Time     // when the step was over
+	Timeout time.Duration // the run hangs if the next step takes longer
+	Steps   int           // of the whole run
 	Metrics writers.Metrics
 	Timing  writers.Timing
 	Recipe  string
 	Backend string
-	Tokens  int64          // trained on by this process; a rewind takes none away, as it does from Metrics
-	ValLoss *writers.Float // the latest, of this process
-	Skipped int            // updates that were left out, by this process
+	Tokens  int64           // trained on by this process; a rewind takes none away, as it does from Metrics
+	ValLoss *writers.Float  // the latest, of this process
+	Skipped int             // updates that were left out, by this process
+	Health  writers.Metrics // of the last step of this process whose casts and channels were measured; Step 0: none
 
 	Checkpoint   int       // step of the latest; 0: none
 	CheckpointAt time.Time // when it was whole; zero: before this process began
@@ -77,9 +85,10 @@ func listen(address string, b Build, patience time.Duration) (*Exporter, error) 
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-addr %s: %w; name another port, or 0 for one that is free", address, err)
 	}
-	e := &Exporter{address: l.Addr().String(), build: b}
+	e := &Exporter{address: l.Addr().String(), build: b, now: time.Now}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", e.answer)
+	mux.HandleFunc("GET /healthz", e.answerHealth)
 	e.server = &http.Server{
 		Handler: mux, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: patience, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(io.Discard, "", 0), // the terminal is the run's
@@ -114,6 +123,41 @@ func (e *Exporter) Publish(s *State) {
 	if e != nil {
 		e.latest.Store(s)
 	}
+}
+
+// End tells that training ended: with the error that stopped it, or nil.
+func (e *Exporter) End(err error) {
+	if e != nil {
+		e.ended.Store(&end{err})
+	}
+}
+
+// answerHealth answers 200 while the run starts, makes steps or is done, and 503
+// where no step came within State.Timeout or an error stopped training. The body is one
+// line that says why.
+func (e *Exporter) answerHealth(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	status, text := e.health()
+	w.WriteHeader(status)
+	_, _ = fmt.Fprintln(w, text) // who went away needs no answer
+}
+
+func (e *Exporter) health() (status int, text string) {
+	if end := e.ended.Load(); end != nil {
+		if end.err != nil {
+			return http.StatusServiceUnavailable, fmt.Sprintf("training stopped: %v", end.err)
+		}
+		return http.StatusOK, "training is over"
+	}
+	s := e.latest.Load()
+	if s == nil {
+		return http.StatusOK, "starting: no step is done yet"
+	}
+	last, since := fmt.Sprintf("step %d of %d", s.Metrics.Step, s.Steps), e.now().Sub(s.At)
+	if since > s.Timeout {
+		return http.StatusServiceUnavailable, fmt.Sprintf("no step since %s, %s ago; the next one was expected within %s", last, since.Round(time.Second), s.Timeout.Round(time.Second))
+	}
+	return http.StatusOK, fmt.Sprintf("training: %s, %s ago", last, since.Round(time.Second))
 }
 
 // Close ends all connections.

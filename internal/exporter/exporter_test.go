@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -92,6 +93,14 @@ func TestMetrics(t *testing.T) {
 			},
 		},
 		Checkpoint: 10, CheckpointAt: time.Unix(1_700_000_000, 0),
+		Health: writers.Metrics{
+			Step: 10,
+			FP8: map[string]writers.FP8Stats{
+				"a.e4m3":      {Amax: 3, Scale: new(writers.Float(128)), Saturated: 0.25, Flushed: 0.5, SQNR: 31.5},
+				"a.e4m3.1x32": {Amax: 4, SQNR: writers.Float(math.Inf(1)), ScaleMin: new(writers.Float(2)), ScaleMax: new(writers.Float(8))},
+			},
+			SwiGLU: map[string]writers.SwiGLUStats{"layers.0": {Channel: 7, Amax: 5, Median: 1, Cosine: -0.5}},
+		},
 	})
 	_, _, body = get(t, e.URL())
 	samples, types, err := parse(body)
@@ -111,6 +120,14 @@ func TestMetrics(t *testing.T) {
 		`octet_device_power_watts{rank="0"}`: 612.5, `octet_device_power_watts{rank="1"}`: 600,
 		`octet_device_temperature_celsius{rank="0"}`: 61, `octet_device_clock_hertz{rank="0"}`: 1.98e9,
 		`octet_device_throttled{rank="0"}`: 1, `octet_device_throttled{rank="1"}`: 0, `octet_device_energy_joules_total{rank="0"}`: 1e6,
+		"octet_health_step":                        10,
+		`octet_fp8_saturated_ratio{cast="a.e4m3"}`: 0.25, `octet_fp8_saturated_ratio{cast="a.e4m3.1x32"}`: 0,
+		`octet_fp8_flushed_ratio{cast="a.e4m3"}`: 0.5, `octet_fp8_flushed_ratio{cast="a.e4m3.1x32"}`: 0,
+		`octet_fp8_sqnr_decibels{cast="a.e4m3"}`: 31.5, `octet_fp8_sqnr_decibels{cast="a.e4m3.1x32"}`: math.Inf(1),
+		`octet_fp8_amax{cast="a.e4m3"}`: 3, `octet_fp8_amax{cast="a.e4m3.1x32"}`: 4,
+		`octet_fp8_scale_min{cast="a.e4m3"}`: 128, `octet_fp8_scale_min{cast="a.e4m3.1x32"}`: 2,
+		`octet_fp8_scale_max{cast="a.e4m3"}`: 128, `octet_fp8_scale_max{cast="a.e4m3.1x32"}`: 8,
+		`octet_swiglu_amax{layer="layers.0"}`: 5, `octet_swiglu_amax_median{layer="layers.0"}`: 1, `octet_swiglu_cosine{layer="layers.0"}`: -0.5,
 	}, samples)
 	for name, kind := range types {
 		require.Equal(t, strings.HasSuffix(name, "_total"), kind == "counter", name)
@@ -118,9 +135,40 @@ func TestMetrics(t *testing.T) {
 
 	e.Publish(&State{})
 	_, _, body = get(t, e.URL())
-	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device"} {
+	for _, absent := range []string{"octet_val_loss", "octet_mfu", "octet_checkpoint", "octet_device", "octet_fp8", "octet_health"} {
 		require.NotContains(t, body, absent)
 	}
+}
+
+// A run is healthy while it starts, makes steps, or is done; not where a step takes
+// longer than it said, or an error stopped it.
+func TestHealthz(t *testing.T) {
+	e := open(t)
+	now := time.Unix(1000, 0)
+	e.now = func() time.Time { return now }
+	url := strings.TrimSuffix(e.URL(), "metrics") + "healthz"
+	check := func(want int, text string) {
+		t.Helper()
+		status, header, body := get(t, url)
+		require.Equal(t, want, status)
+		require.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
+		require.Equal(t, text+"\n", body)
+	}
+	check(200, "starting: no step is done yet")
+	e.Publish(&State{At: now, Timeout: 80 * time.Second, Steps: 400, Metrics: writers.Metrics{Step: 12}})
+	now = now.Add(80 * time.Second)
+	check(200, "training: step 12 of 400, 1m20s ago")
+	now = now.Add(time.Second)
+	check(503, "no step since step 12 of 400, 1m21s ago; the next one was expected within 1m20s")
+	e.Publish(&State{At: now, Timeout: time.Minute, Steps: 400, Metrics: writers.Metrics{Step: 13}})
+	check(200, "training: step 13 of 400, 0s ago")
+	e.End(nil)
+	now = now.Add(time.Hour)
+	check(200, "training is over")
+	e.End(errors.New("the disk is full"))
+	check(503, "training stopped: the disk is full")
+	var nobody *Exporter
+	nobody.End(nil)
 }
 
 func TestRequests(t *testing.T) {

@@ -1,7 +1,10 @@
 package exporter
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +44,32 @@ func (e *Exporter) text() []byte {
 			t.sample(x, "rank", strconv.Itoa(rank))
 		}
 	}
+	if s.Health.Step > 0 {
+		t.family("octet_health_step", "gauge", "Step of which octet_fp8 and octet_swiglu tell.")
+		t.sample(float64(s.Health.Step))
+		labelled(&t, casts, "cast", s.Health.FP8)
+		labelled(&t, channels, "layer", s.Health.SwiGLU)
+	}
 	return t.bytes
+}
+
+// labelled adds families with a sample for each name, in the order of the names.
+func labelled[T any](t *text, families []family[T], label string, of map[string]T) {
+	names := slices.Sorted(maps.Keys(of))
+	for _, f := range families {
+		told := false
+		for _, name := range names {
+			x, ok := f.of(of[name])
+			if !ok {
+				continue
+			}
+			if !told {
+				t.family(f.name, f.kind, f.help)
+				told = true
+			}
+			t.sample(x, label, name)
+		}
+	}
 }
 
 // family is a metric: its name, with the unit last, its kind, its help, and its value,
@@ -64,7 +92,7 @@ var families = []family[*State]{
 	{"octet_tokens_per_second", "gauge", "Tokens of the last step over its time.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
 	{"octet_step_seconds", "gauge", "Time that the last step took.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
 	{"octet_flops_per_second", "gauge", "Multiplications and additions of matrix products over the time of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
-	{"octet_mfu_ratio", "gauge", "Share of the multiply-add peak that was measured at the start.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
+	{"octet_mfu_ratio", "gauge", "Share of the FMA peak that the steps of the last interval reached; the peak is measured at both ends of it.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
 	{"octet_memory_bytes", "gauge", "Memory of one rank, as planned.", always(func(s *State) float64 { return float64(s.Timing.Memory) })},
 	{"octet_checkpoint_step", "gauge", "Step of the last checkpoint; absent without one.", func(s *State) (float64, bool) { return float64(s.Checkpoint), s.Checkpoint > 0 }},
 	{"octet_checkpoint_timestamp_seconds", "gauge", "Unix time at which this process's last checkpoint was whole.", func(s *State) (float64, bool) { return unix(s.CheckpointAt), !s.CheckpointAt.IsZero() }},
@@ -85,6 +113,24 @@ var sensors = []family[writers.Device]{
 		return float64(min(1, len(d.Throttled))), d.Throttled != nil
 	}},
 	{"octet_device_energy_joules_total", "counter", "Energy since this process began to train.", known(func(d writers.Device) *float64 { return d.Energy })},
+}
+
+// casts have a sample for each cast to FP8. A cast with one scale has it as both
+// scale_min and scale_max.
+var casts = []family[writers.FP8Stats]{
+	{"octet_fp8_saturated_ratio", "gauge", "Share of the elements that the cast clipped.", always(func(c writers.FP8Stats) float64 { return float64(c.Saturated) })},
+	{"octet_fp8_flushed_ratio", "gauge", "Share of the elements that the cast made zero and that were not.", always(func(c writers.FP8Stats) float64 { return float64(c.Flushed) })},
+	{"octet_fp8_sqnr_decibels", "gauge", "Signal-to-quantization-noise ratio of the cast; +Inf without an error.", always(func(c writers.FP8Stats) float64 { return float64(c.SQNR) })},
+	{"octet_fp8_amax", "gauge", "Largest magnitude of the tensor before the cast.", always(func(c writers.FP8Stats) float64 { return float64(c.Amax) })},
+	{"octet_fp8_scale_min", "gauge", "Smallest scale of the cast; scales multiply before it.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMin) })},
+	{"octet_fp8_scale_max", "gauge", "Largest scale of the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMax) })},
+}
+
+// channels have a sample for each layer with a gate.
+var channels = []family[writers.SwiGLUStats]{
+	{"octet_swiglu_amax", "gauge", "Largest activation of the layer's largest channel.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Amax) })},
+	{"octet_swiglu_amax_median", "gauge", "Median of the largest activations of the layer's channels.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Median) })},
+	{"octet_swiglu_cosine", "gauge", "Cosine between the largest channel's rows of up_proj and gate_proj.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Cosine) })},
 }
 
 func always[T any](of func(T) float64) func(T) (float64, bool) {

@@ -24,6 +24,7 @@ type Progress struct {
 	Rewound    bool              // the step made a spike, and the run went back to Checkpoint
 	ETA        *time.Duration    // see Run.eta; nil behind the first step
 	Profile    *Profile          // of the steps up to this one, if it is the last of those that were profiled
+	MFU        *float64          // share of the devices' peak that an interval of steps reached, if it ended with this one and that is known
 	Devices    []backend.Reading // of each device, a second or so ago; nil where none has sensors
 	Silent     error             // why a device does not tell what its sensors should; said once
 }
@@ -33,6 +34,16 @@ type Progress struct {
 // returns ctx's error. Any other error says where the last checkpoint is. Nothing is
 // being written any more when Train returns.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
+	err := r.train(ctx, report)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		r.Exporter.End(nil)
+	} else {
+		r.Exporter.End(err)
+	}
+	return err
+}
+
+func (r *Run) train(ctx context.Context, report func(Progress)) error {
 	r.telemetry.begin()
 	defer r.telemetry.end()
 	watch := startWatch()
@@ -81,7 +92,8 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		return p, false, err
 	}
 	phase, due := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1)
-	p.StepResult, err = r.next(steady, due == chores{} && ctx.Err() == nil)
+	measure := r.utilization.ends(r.Trainer.StepsDone()+1 == c.Train.Steps)
+	p.StepResult, err = r.next(steady, due == chores{} && !measure && ctx.Err() == nil)
 	if p.Step > 0 { // it is over, be it the last of too many skipped ones
 		r.executed++
 		if err != nil {
@@ -90,6 +102,14 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	if err != nil {
 		return p, false, err
+	}
+	r.utilization.add(float64(r.Trainer.TokensPerStep())*r.Trainer.FLOPsPerToken(), p.Elapsed.Seconds())
+	if measure && !r.Trainer.UnderWay() {
+		p.MFU = r.utilization.end()
+		if r.utilization.above && !r.tooFast {
+			r.tooFast = true
+			r.records.log.Warn("mfu left out: the steps were faster than the peak that was measured between them, so something else slowed the machine down then", "step", p.Step)
+		}
 	}
 	p.Devices = r.telemetry.now()
 	if p.Silent = r.telemetry.failure(); p.Silent != nil {
@@ -165,8 +185,12 @@ func (r *Run) Tokens() int64 { return int64(r.executed) * r.Trainer.TokensPerSte
 // beside the steps included; ok says that it is known.
 func (r *Run) Energy() (e Energy, ok bool) { return r.telemetry.energy() }
 
+// MFU is the share of the devices' peak that the steps of the last whole interval
+// reached; nil where it is not known.
+func (r *Run) MFU() *float64 { return r.utilization.latest }
+
 func (r *Run) record(p Progress) error {
-	m, t, err := r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total(), r.PeakFLOPs)
+	m, t, err := r.records.step(p, r.Trainer.FLOPsPerToken(), r.Trainer.TokensPerStep(), r.Memory.Total())
 	r.publish(m, t)
 	return err
 }

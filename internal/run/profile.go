@@ -84,15 +84,15 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	return &Profile{Profile: p.Profile, Peaks: p.peaks, Trace: path}, err
 }
 
-// peakFLOPs is what the devices reach together, measured within some tens of
-// milliseconds; 0 if one of them cannot tell. Devices that are threads of this machine
+// peakFLOPs is what the devices reach together, by the best of so many bursts of each, of
+// some milliseconds; 0 if one of them cannot tell. Devices that are threads of this machine
 // take turns where it has fewer processors: the best burst of each had one to itself.
-func peakFLOPs(devices []backend.Backend) (sum float64) {
+func peakFLOPs(devices []backend.Backend, bursts int) (sum float64) {
 	rates := make([]float64, len(devices))
 	var all sync.WaitGroup
 	for i, d := range devices {
 		if m, ok := d.(backend.Metered); ok {
-			all.Go(func() { rates[i] = best(flopsBursts, m.Meter().FLOPs) })
+			all.Go(func() { rates[i] = best(bursts, m.Meter().FLOPs) })
 		}
 	}
 	all.Wait()

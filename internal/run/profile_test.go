@@ -103,10 +103,10 @@ func TestPeakOfRanks(t *testing.T) {
 		return list
 	}
 	machine := 8 * float64(processors)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(1, processors)), 1e-12)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(4*processors, 1)), 1e-12)
-	require.InEpsilon(t, machine, peakFLOPs(ranks(3, processors)), 1e-12)
-	require.InEpsilon(t, 8.0, peakFLOPs(ranks(1, 1)), 1e-12)
-	require.InEpsilon(t, 8.0*64, peakFLOPs(ranks(64, 0)), 1e-12)
-	require.Zero(t, peakFLOPs([]backend.Backend{metered{threads: 1}, struct{ backend.Backend }{}}))
+	require.InEpsilon(t, machine, peakFLOPs(ranks(1, processors), 1), 1e-12)
+	require.InEpsilon(t, machine, peakFLOPs(ranks(4*processors, 1), 1), 1e-12)
+	require.InEpsilon(t, machine, peakFLOPs(ranks(3, processors), 1), 1e-12)
+	require.InEpsilon(t, 8.0, peakFLOPs(ranks(1, 1), 1), 1e-12)
+	require.InEpsilon(t, 8.0*64, peakFLOPs(ranks(64, 0), 1), 1e-12)
+	require.Zero(t, peakFLOPs([]backend.Backend{metered{threads: 1}, struct{ backend.Backend }{}}, 1))
 }

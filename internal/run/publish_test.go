@@ -3,6 +3,7 @@ package run
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -108,6 +110,65 @@ func TestPublishedBeyondAStep(t *testing.T) {
 		require.Contains(t, told, fmt.Sprintf("\noctet_skipped_steps_total %d\n", test.skipped), test.step.Step)
 	}
 	require.NoError(t, r.Close())
+}
+
+// A run that an error stopped is unhealthy, with the reason; one that is done is not.
+func TestExporterTellsHowTrainingEnds(t *testing.T) {
+	for _, failure := range []error{nil, errors.New("the device is lost")} {
+		e, err := exporter.Open("0", exporter.Build{})
+		require.NoError(t, err)
+		defer e.Close()
+		c := tinyConfig(t)
+		c.Train.Steps = 3
+		require.NoError(t, c.Resolve())
+		r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
+		require.NoError(t, err)
+		r.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
+			if r.Trainer.StepsDone() == 2 && failure != nil {
+				return failure
+			}
+			return x.Run(ctx)
+		}
+		require.ErrorIs(t, r.Train(t.Context(), func(Progress) {}), failure)
+		answer, err := http.Get(strings.TrimSuffix(e.URL(), "metrics") + "healthz")
+		require.NoError(t, err)
+		text, err := io.ReadAll(answer.Body)
+		require.NoError(t, errors.Join(err, answer.Body.Close()))
+		if failure == nil {
+			require.Equal(t, "200 training is over\n", fmt.Sprint(answer.StatusCode, " ", string(text)))
+		} else {
+			require.Equal(t, 503, answer.StatusCode)
+			require.Contains(t, string(text), "training stopped: ")
+			require.Contains(t, string(text), "the device is lost")
+		}
+		require.NoError(t, r.Close())
+	}
+}
+
+// The next step may take ten times as long as the longest so far, a minute at least,
+// and longer with what comes with it alone.
+func TestStepTimeout(t *testing.T) {
+	c := tinyConfig(t)
+	c.Train.Steps, c.Train.EvalEvery, c.Checkpoint.Every = 10, 4, 3
+	require.NoError(t, c.Resolve())
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1})
+	require.NoError(t, err)
+	r.Memory.Snapshot = 10e9 // 100 s
+	timeouts := map[int]time.Duration{}
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		r.published.longest, r.published.step = time.Second, time.Second
+		if p.Step == 5 {
+			r.published.longest = time.Minute
+		}
+		timeouts[p.Step] = r.stepTimeout()
+	}))
+	require.NoError(t, r.Close())
+	batches := r.Corpus.Info.ValTokens/int64(c.Train.MicroBatch*c.Data.Seq) + 1
+	require.Equal(t, map[int]time.Duration{
+		1: time.Minute, 2: 160 * time.Second, 3: time.Minute + time.Duration(10*batches)*time.Second,
+		4: time.Minute, 5: 700 * time.Second, 6: time.Minute, 7: time.Minute + time.Duration(10*batches)*time.Second,
+		8: 160 * time.Second, 9: 160*time.Second + time.Duration(10*batches)*time.Second, 10: 160 * time.Second,
+	}, timeouts)
 }
 
 // A counter never goes down: after a rewind the repeated steps count again, in it as in

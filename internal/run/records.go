@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"time"
 
@@ -56,8 +57,8 @@ func openRecords(dir string, from int) (r *records, err error) {
 	return r, nil
 }
 
-// step writes what one step has to say, and returns its lines. A peak of 0 is not known.
-func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, peakFLOPs float64) (m writers.Metrics, t writers.Timing, err error) {
+// step writes what one step has to say, and returns its lines.
+func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) (m writers.Metrics, t writers.Timing, err error) {
 	m = writers.Metrics{
 		Step: p.Step, Loss: writers.Float(p.Loss), LR: writers.Float(p.LR),
 		GradNorm: writers.Float(p.GradNorm), Tokens: p.Tokens, Skipped: p.Skipped,
@@ -69,20 +70,15 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64, 
 		scalars = append(scalars, writers.Scalar{Tag: "loss/validation", Value: p.ValLoss})
 	}
 	m.FP8, m.SwiGLU = healthStats(p.Health)
-	for _, h := range p.Health.SwiGLU {
-		scalars = append(scalars,
-			writers.Scalar{Tag: "swiglu/amax/" + h.Layer, Value: h.Amax},
-			writers.Scalar{Tag: "swiglu/cosine/" + h.Layer, Value: h.Cosine})
-	}
+	scalars = append(scalars, healthScalars(p.Health)...)
 	seconds := p.Elapsed.Seconds()
 	rate := float64(tokens) / seconds
 	t = writers.Timing{
 		Step: p.Step, StepSeconds: writers.Float(seconds), TokensPerSec: writers.Float(rate),
 		FlopsPerSec: writers.Float(rate * flopsPerToken), Memory: memory,
 	}
-	if peakFLOPs > 0 {
-		mfu := t.FlopsPerSec / writers.Float(peakFLOPs)
-		t.MFU = &mfu
+	if p.MFU != nil {
+		t.MFU = new(writers.Float(*p.MFU))
 	}
 	if p.SaveCopy > 0 {
 		t.CheckpointWait, t.CheckpointCopy = new(writers.Float(p.SaveWait.Seconds())), new(writers.Float(p.SaveCopy.Seconds()))
@@ -100,10 +96,17 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 		casts = make(map[string]writers.FP8Stats, len(h.Casts))
 	}
 	for _, c := range h.Casts {
-		casts[c.Name] = writers.FP8Stats{
-			Amax: writers.Float(c.Amax), Scale: writers.Float(c.Scale),
-			Saturated: writers.Float(c.Clipped), Flushed: writers.Float(c.Flushed),
+		s := writers.FP8Stats{
+			Amax: writers.Float(c.Amax), Saturated: writers.Float(c.Clipped), Flushed: writers.Float(c.Flushed),
+			SQNR: writers.Float(c.SQNR),
 		}
+		if c.Scales == nil {
+			s.Scale = new(writers.Float(c.Scale))
+		} else {
+			s.ScaleMin, s.ScaleMax = new(writers.Float(c.Scales.Min)), new(writers.Float(c.Scales.Max))
+			s.ScaleLog2Mean, s.ScaleLog2Std = new(writers.Float(c.Scales.Log2Mean)), new(writers.Float(c.Scales.Log2Std))
+		}
+		casts[c.Name] = s
 	}
 	var channels map[string]writers.SwiGLUStats
 	if len(h.SwiGLU) > 0 {
@@ -116,6 +119,35 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 		}
 	}
 	return casts, channels
+}
+
+// healthScalars are the points of a measured step's health in TensorBoard. The
+// infinite SQNR of a cast without an error is left out: it has no place on an axis.
+func healthScalars(h train.Health) (list []writers.Scalar) {
+	add := func(tag string, value float64) {
+		if !math.IsInf(value, 1) {
+			list = append(list, writers.Scalar{Tag: tag, Value: value})
+		}
+	}
+	for _, c := range h.Casts {
+		tag := "fp8/" + c.Name
+		add(tag+"/saturated", c.Clipped)
+		add(tag+"/flushed", c.Flushed)
+		add(tag+"/sqnr_db", c.SQNR)
+		add(tag+"/amax", c.Amax)
+		if c.Scales == nil {
+			add(tag+"/scale_log2", math.Log2(c.Scale))
+			continue
+		}
+		add(tag+"/scale_log2", c.Scales.Log2Mean)
+		add(tag+"/scale_log2_std", c.Scales.Log2Std)
+	}
+	for _, s := range h.SwiGLU {
+		add("swiglu/amax/"+s.Layer, s.Amax)
+		add("swiglu/median/"+s.Layer, s.Median)
+		add("swiglu/cosine/"+s.Layer, s.Cosine)
+	}
+	return list
 }
 
 // flush brings the lines to the disk before a checkpoint vouches for them.

@@ -57,7 +57,6 @@ type Run struct {
 	Trainer    *train.Trainer
 	Devices    []backend.Backend
 	Memory     train.Memory       // under the recipe that takes most
-	PeakFLOPs  float64            // per second, of all devices; 0 if not known
 	Resumed    int                // step that the run goes on from
 	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
 	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
@@ -67,17 +66,19 @@ type Run struct {
 	Exporter   *exporter.Exporter // nil: nobody asked
 	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
 
-	backend   string // as given
-	options   backend.Options
-	version   string
-	records   *records
-	log       atomic.Pointer[writers.RunLog] // of records, for logExit; nil before there are any
-	saver     saver
-	loading   time.Duration // of the programs, with what had to be compiled of them
-	executed  int           // steps of this process, those before a rewind included
-	published published
-	telemetry *telemetry
-	profile   *profiler // nil: not asked for, or done
+	backend     string // as given
+	options     backend.Options
+	version     string
+	records     *records
+	log         atomic.Pointer[writers.RunLog] // of records, for logExit; nil before there are any
+	saver       saver
+	loading     time.Duration // of the programs, with what had to be compiled of them
+	executed    int           // steps of this process, those before a rewind included
+	published   published
+	telemetry   *telemetry
+	utilization utilization
+	tooFast     bool      // run.log says that an mfu was left out
+	profile     *profiler // nil: not asked for, or done
 }
 
 // Start opens everything. Its errors are the user's to mend; nothing is left
@@ -131,7 +132,10 @@ func (r *Run) open(ctx context.Context, o Options) (err error) {
 			o.Expect(d)
 		}
 	}
-	r.PeakFLOPs = peakFLOPs(r.Devices)
+	r.utilization = utilization{now: time.Now, measure: func() float64 { return peakFLOPs(r.Devices, intervalBursts) }}
+	started := time.Now()
+	peak := r.utilization.measure()
+	r.utilization.begin(peak, time.Since(started))
 	r.telemetry = openTelemetry(r.Devices)
 	done := func() {}
 	if o.Compiling != nil && !job.Device.HostMemory {

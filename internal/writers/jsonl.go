@@ -50,10 +50,17 @@ type Metrics struct {
 
 // FP8Stats describes the casts of one tensor, by its scope, within a step.
 type FP8Stats struct {
-	Amax      Float `json:"amax"`
-	Scale     Float `json:"scale"`
-	Saturated Float `json:"saturated"` // share of the elements
-	Flushed   Float `json:"flushed"`   // share that became zero and was not
+	Amax      Float  `json:"amax"`            // of the tensor, whatever the granularity
+	Scale     *Float `json:"scale,omitempty"` // of a cast with one scale; others have the four below
+	Saturated Float  `json:"saturated"`       // share of the elements
+	Flushed   Float  `json:"flushed"`         // share that became zero and was not
+	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio; null without an error, or with a tensor that is not finite
+
+	// Of the scales by row or by block.
+	ScaleMin      *Float `json:"scale_min,omitempty"`
+	ScaleMax      *Float `json:"scale_max,omitempty"`
+	ScaleLog2Mean *Float `json:"scale_log2_mean,omitempty"`
+	ScaleLog2Std  *Float `json:"scale_log2_std,omitempty"`
 }
 
 // SwiGLUStats describes the channel of an MLP whose activation is largest.
@@ -73,7 +80,7 @@ type Timing struct {
 	StepSeconds  Float    `json:"step_s"`
 	TokensPerSec Float    `json:"tokens_per_s"`
 	FlopsPerSec  Float    `json:"flops_per_s"`
-	MFU          *Float   `json:"mfu,omitempty"`     // absent where the machine's peak is not known
+	MFU          *Float   `json:"mfu,omitempty"`     // of the steps since the line with one before; see docs/running.md
 	Memory       int64    `json:"memory"`            // bytes
 	Devices      []Device `json:"devices,omitempty"` // one of each rank, as read a second or so before
 

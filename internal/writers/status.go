@@ -3,13 +3,10 @@ package writers
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/term"
 )
 
 // Status is what the status line shows of a step.
@@ -112,18 +109,8 @@ type StatusLine struct {
 // NewStatusLine makes a status line on a writer, usually os.Stderr. It is
 // written over only on a file that is a terminal and can do that.
 func NewStatusLine(w io.Writer) *StatusLine {
-	width := func() int { return 0 }
-	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
-		width = func() int {
-			// Asked for each time: the window may have changed.
-			columns, _, err := term.GetSize(int(f.Fd()))
-			if err != nil || columns <= 0 {
-				return 80
-			}
-			return columns
-		}
-	}
-	return &StatusLine{w: w, width: width, now: time.Now}
+	// The width is asked for each time: the window may have changed.
+	return &StatusLine{w: w, width: func() int { return Columns(w) }, now: time.Now}
 }
 
 // Show sets the status. It is written now or, if the last one is too recent,
@@ -142,8 +129,10 @@ func (l *StatusLine) Show(s Status) {
 	l.started = true
 }
 
-// Print writes lines of text above the status.
-func (l *StatusLine) Print(text string) { l.PrintTo(l.w, strings.TrimRight(text, "\n")+"\n") }
+// Print writes lines of text above the status, broken between words on a terminal.
+func (l *StatusLine) Print(text string) {
+	l.PrintTo(l.w, Reflow(strings.TrimRight(text, "\n")+"\n", l.width()))
+}
 
 // PrintTo writes text, up to its newline, to another writer, which may be the same
 // terminal.
@@ -172,8 +161,12 @@ func (l *StatusLine) Done() {
 	l.started = false
 }
 
-// draw writes the status. On a terminal spaces clear what a longer line left:
-// unlike an escape sequence, every console knows them.
+// interruptEcho is what the terminal writes at the cursor when Ctrl-C is pressed.
+const interruptEcho = "^C"
+
+// draw writes the status. On a terminal spaces clear what a longer line, or the echo
+// of Ctrl-C behind it, left: unlike an escape sequence, every console knows them. The
+// cursor ends right behind the line, where erase expects the next echo.
 func (l *StatusLine) draw() {
 	l.shown, l.at = true, l.now()
 	width := l.width()
@@ -181,18 +174,19 @@ func (l *StatusLine) draw() {
 		fmt.Fprintln(l.w, l.last)
 		return
 	}
-	// The last column stays free: writing to it wraps on some consoles.
-	line := l.last.fit(width - 1)
-	rest := max(min(l.onLine, width-1)-len(line), 0)
-	fmt.Fprintf(l.w, "\r%s%s", line, strings.Repeat(" ", rest))
+	// An echo has room on the line, and the last column stays free: writing to it
+	// wraps on some consoles.
+	line := l.last.fit(width - 1 - len(interruptEcho))
+	rest := max(min(l.onLine+len(interruptEcho), width-1)-len(line), 0)
+	fmt.Fprintf(l.w, "\r%s%s\r%s", line, strings.Repeat(" ", rest), line)
 	l.onLine = len(line)
 }
 
-// erase takes the line off the terminal, and what the terminal puts behind it, or where
-// it will be, when Ctrl-C is pressed.
+// erase takes the line off the terminal, with the echo of Ctrl-C behind it, or where it
+// will be.
 func (l *StatusLine) erase() {
 	if width := l.width(); width > 0 {
-		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", min(l.onLine+len("^C"), width-1)))
+		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", min(l.onLine+len(interruptEcho), width-1)))
 		l.onLine = 0
 	}
 }

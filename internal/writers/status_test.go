@@ -88,20 +88,71 @@ func newTestLine(width int) (*StatusLine, *bytes.Buffer, *clock) {
 }
 
 func TestStatusLineOnTerminal(t *testing.T) {
-	for _, width := range []int{1, 12, 13, 80, 200} {
+	for _, width := range []int{1, 12, 14, 15, 80, 200} {
 		l, out, c := newTestLine(width)
 		long, short := someStatus, someStatus
 		long.Loss = -123456.5
 		l.Show(long)
 		c.Time = c.Add(time.Second)
 		l.Show(short)
-		require.Equal(t, []string{short.fit(width - 1)}, screen(t, out.String(), width), "no rest of the longer line")
+		require.Equal(t, []string{short.fit(width - 3)}, screen(t, out.String(), width), "no rest of the longer line")
 		c.Time = c.Add(time.Millisecond)
 		n := out.Len()
 		l.Show(long)
 		require.Equal(t, n, out.Len(), "too soon to redraw")
 		l.Done()
-		require.Equal(t, long.fit(width-1), screen(t, out.String(), width)[0], "the last status is shown in the end")
+		require.Equal(t, long.fit(width-3), screen(t, out.String(), width)[0], "the last status is shown in the end")
+	}
+}
+
+// Ctrl-C leaves nothing of its echo, wherever the cursor was, nor of the status.
+func TestStatusLineEcho(t *testing.T) {
+	long, short := someStatus, someStatus
+	long.Loss = -123456.5
+	for width := 3; width < 120; width++ {
+		for _, shown := range [][]Status{{short}, {long}, {long, short}, {short, long}} {
+			for _, redrawn := range []bool{false, true} {
+				l, out, c := newTestLine(width)
+				show := func(s Status) {
+					l.Show(s)
+					c.Time = c.Add(time.Second)
+				}
+				for _, s := range shown {
+					show(s)
+				}
+				out.WriteString("^C")
+				if redrawn {
+					show(short)
+				}
+				l.PrintTo(l.w, "~\n")
+				l.Done()
+				last := shown[len(shown)-1]
+				if redrawn {
+					last = short
+				}
+				require.Equal(t, []string{"~", last.fit(width - 3), ""}[:2], screen(t, out.String(), width)[:2], width)
+			}
+		}
+	}
+}
+
+func TestReflow(t *testing.T) {
+	for _, c := range []struct {
+		columns    int
+		text, want string
+	}{
+		{0, "some words\n", "some words\n"},
+		{10, "some words\n\nend", "some words\n\nend"},
+		{9, "some words\n", "some\nwords\n"},
+		{20, "data    12 tokens of the text\n", "data    12 tokens of\n        the text\n"},
+		{12, "data      1 token\n", "data      1\ntoken\n"},
+		{12, "    norms 896, head\n", "    norms\n    896,\n    head\n"},
+		{8, "a very-long-word here", "a\nvery-long-word\nhere"},
+		{8, "very-long-word", "very-long-word"},
+		{7, "größere Wörter", "größere\nWörter"},
+		{4, "end  ", "end  "},
+	} {
+		require.Equal(t, c.want, Reflow(c.text, c.columns), c.text)
 	}
 }
 
@@ -116,7 +167,7 @@ func TestStatusLinePrint(t *testing.T) {
 	l.Show(someStatus)
 	l.Done()
 	l.Print("after")
-	require.Equal(t, []string{"~", "before", "step 100: val loss 2.5", someStatus.fit(79), "after", ""}, screen(t, out.String(), 80))
+	require.Equal(t, []string{"~", "before", "step 100: val loss 2.5", someStatus.fit(77), "after", ""}, screen(t, out.String(), 80))
 }
 
 // What goes elsewhere leaves the status as it was, on a line that was free meanwhile.
@@ -127,7 +178,7 @@ func TestStatusLinePrintTo(t *testing.T) {
 		require.Equal(t, []string{""}, screen(t, out.String(), 80))
 		return out.Write(p)
 	}), "a table\n\n")
-	require.Equal(t, []string{"a table", "", someStatus.fit(79)}, screen(t, out.String(), 80))
+	require.Equal(t, []string{"a table", "", someStatus.fit(77)}, screen(t, out.String(), 80))
 }
 
 type writerFunc func([]byte) (int, error)
@@ -142,7 +193,7 @@ func TestStatusLineShrinks(t *testing.T) {
 	l.width = func() int { return 30 }
 	c.Time = c.Add(time.Second)
 	l.Show(someStatus)
-	require.Equal(t, []string{someStatus.fit(29)}, screen(t, out.String(), 30))
+	require.Equal(t, []string{someStatus.fit(27)}, screen(t, out.String(), 30))
 }
 
 func TestStatusLinePlain(t *testing.T) {

@@ -31,7 +31,8 @@
 //	update_scale        rows and cols are History's: window and n
 //	smooth_scale        rows of ChannelMax; rows and cols are Factor's
 //	sum, step_gate      rows is 1; cols the length of X, of Amax (0 if absent)
-//	cast_health         rows and cols are X's
+//	cast_health         rows and cols are X's; more words: the number of scales of
+//	                    Codes, the rows and cols that share one, and 1 for E8M0
 //
 // and the attention ops have, in place of rows and cols, and of their plain
 // fields: batch, queries and keys of a sequence, heads, key heads, head size.
@@ -226,7 +227,7 @@ var shapes = map[string]shape{
 
 	"amax_columns": strips("amax_columns", "quantize.cu", 1),
 	"amax":         counted("amax", "quantize.cu", 4),
-	"cast_health":  counted("cast_health", "quantize.cu", 16),
+	"cast_health":  counted("cast_health", "quantize.cu", 40),
 
 	"update_scale": func(_, cols int) Launches {
 		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", parts(cols, flatThreads))}}

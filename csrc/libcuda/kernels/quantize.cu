@@ -192,45 +192,97 @@ KERNEL(amax_end, AmaxArgs, ONE_THREADS, 1) {
 		*a.out.out() = __uint_as_float(top);
 }
 
+// CastSums are the counts and sums of one block of threads.
+struct CastSums {
+	u64 saturated, flushed;
+	f64 signal, noise; // sums of x^2 and of (x - value)^2
+	u64 amax;          // the bits of max |x|
+};
+
 struct CastHealthArgs {
 	Tensor x, codes, out;
 	i64 rows, cols;
-	u64 *scratch; // of each block: how many are clipped, how many flushed
+	i64 scales;                  // of codes
+	i64 block_rows, block_cols;  // elements that share a scale
+	i64 e8m0;                    // the format of the scales, else F32
+	CastSums *scratch;
+
+	__device__ f64 scale(i64 i) const {
+		if (e8m0)
+			return (f64)e8m0_value(((const u8 *)codes.scale)[i]);
+		return (f64)codes.scale[i];
+	}
 };
 
+// cast_health: sums are in FP64, in an order that depends on the shape alone.
 KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
-	// Half a step above the largest number: fp8.DType.ClipLimit.
+	// Half a step above the largest value: fp8.DType.ClipLimit.
 	const i64 format = a.codes.format;
-	const float limit = __fmul_rn(format == E4M3 ? 464.0f : format == E4M3IEEE ? 248.0f : 61440.0f, a.codes.factor());
-	const bool gaps = a.rows > 1 && (a.x.ld != a.cols || a.codes.ld != a.cols);
-	u32 clipped = 0, flushed = 0;
+	const f64 limit = format == E4M3 ? 464.0 : format == E4M3IEEE ? 248.0 : 61440.0;
+	const i64 across = (a.cols + a.block_cols - 1) / a.block_cols;
+	const bool gaps = a.scales > 1 || a.rows > 1 && (a.x.ld != a.cols || a.codes.ld != a.cols);
+	u32 saturated = 0, flushed = 0, amax = 0;
+	f64 signal = 0.0, noise = 0.0;
 	each_flat(a.rows, a.cols, gaps, [&](i64 row, i64 col, int n) {
 		float v[8];
 		load8(a.x, row, col, n, v);
 		const u8 *codes = (const u8 *)a.codes.p + row * a.codes.ld + col;
+		const f64 scale = a.scale(a.scales > 1 ? row / a.block_rows * across + col / a.block_cols : 0);
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
 			if (i >= n)
 				break;
-			clipped += fabsf(v[i]) > limit;
-			flushed += (codes[i] & 0x7f) == 0 && fabsf(v[i]) > 0.0f;
+			const f64 x = v[i], value = (f64)decode1(format, codes[i]), d = x - value * scale;
+			saturated += fabs(x) > limit * scale;
+			flushed += value == 0.0 && fabs(x) > 0.0;
+			signal += x * x;
+			noise += d * d;
+			amax = max(amax, magnitude(v[i]));
 		}
 	});
-	clipped = block_sum(clipped), flushed = block_sum(flushed);
+	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
+	signal = block_sum(signal), noise = block_sum(noise);
 	if (threadIdx.x == 0)
-		a.scratch[2 * blockIdx.x] = clipped, a.scratch[2 * blockIdx.x + 1] = flushed;
+		a.scratch[blockIdx.x] = {saturated, flushed, signal, noise, amax};
 }
 
 KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	const i64 elems = a.rows * a.cols;
-	u64 clipped = 0, flushed = 0;
-	for (i64 i = threadIdx.x; i < flat_blocks(elems); i += ONE_THREADS)
-		clipped += a.scratch[2 * i], flushed += a.scratch[2 * i + 1];
-	clipped = block_sum(clipped), flushed = block_sum(flushed);
-	if (threadIdx.x == 0) {
-		float *out = a.out.out();
-		out[0] = (float)((double)clipped / (double)elems);
-		out[1] = (float)((double)flushed / (double)elems);
-		out[2] = a.codes.factor();
+	u64 saturated = 0, flushed = 0;
+	f64 signal = 0.0, noise = 0.0;
+	u32 amax = 0;
+	for (i64 i = threadIdx.x; i < flat_blocks(elems); i += ONE_THREADS) {
+		const CastSums &s = a.scratch[i];
+		saturated += s.saturated, flushed += s.flushed;
+		signal += s.signal, noise += s.noise;
+		amax = max(amax, (u32)s.amax);
 	}
+	// Scales are positive or NaN, so their bits are in the order of their values. The
+	// logarithms are relative to the first: equal scales have no spread.
+	const f64 first = log2(a.scale(0));
+	f64 sum = 0.0, squares = 0.0;
+	u32 largest = 0, below = 0; // below: how far a scale is from the largest bits
+	for (i64 i = threadIdx.x; i < a.scales; i += ONE_THREADS) {
+		const f64 s = a.scale(i), d = log2(s) - first;
+		const u32 bits = magnitude((float)s);
+		sum += d, squares += d * d;
+		largest = max(largest, bits), below = max(below, ~bits);
+	}
+	saturated = block_sum(saturated), flushed = block_sum(flushed), amax = block_max(amax);
+	signal = block_sum(signal), noise = block_sum(noise);
+	sum = block_sum(sum), squares = block_sum(squares);
+	largest = block_max(largest), below = block_max(below);
+	if (threadIdx.x != 0)
+		return;
+	float *out = a.out.out();
+	const f64 n = (f64)a.scales, mean = sum / n;
+	const bool number = largest <= 0x7f800000u;
+	out[0] = (float)((f64)saturated / (f64)elems);
+	out[1] = (float)((f64)flushed / (f64)elems);
+	out[2] = (float)(noise == 0.0 ? 0.0 : noise / signal); // of a zero tensor both are 0
+	out[3] = __uint_as_float(amax);
+	out[4] = __uint_as_float(number ? ~below : largest);
+	out[5] = __uint_as_float(largest);
+	out[6] = (float)(first + mean);
+	out[7] = number ? (float)sqrt(fmax(0.0, squares / n - mean * mean)) : __uint_as_float(largest); // fmax drops a NaN
 }

@@ -1,0 +1,89 @@
+package writers
+
+import (
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Columns is the width of the terminal that w writes to, now; 0 if w is not a
+// terminal, or one that cannot go back to the start of a line.
+func Columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+		return 0
+	}
+	columns, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || columns <= 0 {
+		return 80
+	}
+	return columns
+}
+
+// Reflow breaks lines that are longer than a number of columns between words, since a
+// terminal breaks them within. What is moved down is indented like the second of the
+// line's columns, which two spaces separate. Words that are too long stay whole. 0
+// columns change nothing.
+func Reflow(text string, columns int) string {
+	if columns <= 0 {
+		return text
+	}
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		body, newline := strings.CutSuffix(line, "\n")
+		indent := hangingIndent(body)
+		if indent > columns/2 {
+			indent = 0
+		}
+		for utf8.RuneCountInString(body) > columns {
+			at := breakBefore(body, columns, indent)
+			if at < 0 {
+				break
+			}
+			out.WriteString(strings.TrimRight(body[:at], " "))
+			out.WriteByte('\n')
+			body = strings.Repeat(" ", indent) + strings.TrimLeft(body[at:], " ")
+		}
+		out.WriteString(body)
+		if newline {
+			out.WriteByte('\n')
+		}
+	}
+	return out.String()
+}
+
+// hangingIndent is where the second column of a line begins, or the first of a line
+// that is indented; 0 for a line of one column.
+func hangingIndent(line string) int {
+	first := strings.TrimLeft(line, " ")
+	if lead := len(line) - len(first); lead > 0 {
+		return lead
+	}
+	head, rest, ok := strings.Cut(line, "  ")
+	if !ok {
+		return 0
+	}
+	return utf8.RuneCountInString(head) + 2 + len(rest) - len(strings.TrimLeft(rest, " "))
+}
+
+// breakBefore is the byte of the last space of a line before which at most so many
+// columns lie, or, if the first word is too long, of the first space; -1: none.
+func breakBefore(line string, columns, indent int) int {
+	last, column := -1, 0
+	for at, r := range line {
+		if r == ' ' && column > indent && strings.TrimLeft(line[at:], " ") != "" {
+			if column > columns {
+				if last < 0 {
+					last = at
+				}
+				break
+			}
+			last = at
+		}
+		column++
+	}
+	return last
+}
