@@ -377,7 +377,7 @@ func (v *validator) shards(c Config) {
 func (v *validator) totals(c Config) {
 	f := func(n int) float64 { return float64(n) }
 	m, l := c.Model, c.Train
-	params := 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN))
+	params := parameters(c.ModelConfig())
 	tokens := f(l.MicroBatch) * f(c.Data.Seq)
 	activation := tokens * f(max(m.Dim, m.FFN, m.Vocab))
 	total := tokens * f(l.Accumulate) * f(l.Ranks) * f(l.Steps)
@@ -392,4 +392,10 @@ func (v *validator) totals(c Config) {
 		v.fail("train.steps = %d makes a run of about %.2g tokens, more than can be counted (2^53); use fewer steps or smaller batches",
 			l.Steps, total)
 	}
+}
+
+// parameters is about how many a model has, in an arithmetic that cannot wrap.
+func parameters(m nn.Config) float64 {
+	f := func(n int) float64 { return float64(n) }
+	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN))
 }
