@@ -49,6 +49,16 @@ type Model struct {
 	Smooth []infer.Factors
 }
 
+// Memory is how many bytes Write needs: for the values of the largest tensor, in FP32
+// and as they are written.
+func (m Model) Memory() int64 {
+	largest := int64(0)
+	for _, t := range m.List {
+		largest = max(largest, t.Elems())
+	}
+	return 8 * largest
+}
+
 // Write makes the folder dir, which must not exist. It appears whole or not at
 // all, and stays after a power cut when Write has returned.
 func Write(dir, format string, m Model) (err error) {
