@@ -67,7 +67,7 @@ func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
 			return dtype, nil
 		}
 	}
-	return fp8.Invalid, fmt.Errorf("octet has no number format %s", name)
+	return fp8.Invalid, fmt.Errorf("octet has no number format %s: store it in F32, BF16 or F16", name)
 }
 
 // writeTensors writes tensors as one safetensors file.
