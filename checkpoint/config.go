@@ -214,6 +214,7 @@ func (f *fields) family(act string) {
 // embedding but the plain one.
 func (f *fields) rope() float64 {
 	theta := f.number("rope_theta", 10000)
+	given := f.raw("rope_theta") != nil
 	f.plainRope()
 	for _, name := range []string{"rope_scaling", "rope_parameters"} {
 		f.object(name, func(inner *fields) {
@@ -223,7 +224,13 @@ func (f *fields) rope() float64 {
 				}
 			}
 			inner.plainRope()
-			theta = inner.number("rope_theta", theta)
+			if inner.raw("rope_theta") != nil {
+				outer := theta
+				if theta = inner.number("rope_theta", theta); given && theta != outer {
+					inner.fail("rope_theta = %v, and another key says %v: readers differ in which they take; give one", theta, outer)
+				}
+				given = true
+			}
 			inner.refuseUnread(map[string]any{"factor": 1.0})
 		})
 	}
