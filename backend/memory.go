@@ -21,6 +21,14 @@ type Outline struct {
 	Launches []Launches
 }
 
+// OutlineOf is Outline for every driver: one without has the temps of MakePlan alone.
+func (d Driver) OutlineOf(s Spec, lowered []*Program) (Outline, error) {
+	if d.Outline == nil {
+		return Outline{Temps: MakePlan(s.Align, PerOp, lowered...).Bytes}, nil
+	}
+	return d.Outline(s, lowered)
+}
+
 // Launches is how one program runs in units.
 type Launches struct {
 	Launches int // of units, one after the other

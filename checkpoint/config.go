@@ -11,11 +11,11 @@ import (
 )
 
 // Config is config.json: the shape of a Llama-style decoder in the field
-// names of Hugging Face's LlamaConfig. Reading (json.Unmarshal) fails on what
-// Octet cannot compute (scaled rotary embeddings, biases, another
-// architecture or activation, weights quantised otherwise than package export
-// does) and names the field; it
-// fills in LlamaConfig's defaults, and leaves out fields that change nothing.
+// names of Hugging Face's LlamaConfig. Reading (json.Unmarshal) refuses by name
+// every key that Octet does not know and every value that Octet does not compute:
+// scaled rotary embeddings, biases, another architecture or activation, weights
+// quantized otherwise than package export does. Reading fills in LlamaConfig's
+// defaults and drops keys that change nothing (see harmlessKeys).
 type Config struct {
 	HiddenSize            int
 	IntermediateSize      int
@@ -29,6 +29,7 @@ type Config struct {
 	TieWordEmbeddings     bool
 	HiddenAct             string // silu: gated, Llama's; gelu, relu: ungated, Octet's own
 	TorchDType            string // what the weights are stored in, "float32"; empty if the file does not say
+	FP8                   bool   // linear layers of the decoder are stored as FP8 codes with a scale each
 }
 
 // maxSize bounds every size in a config, so that products of two fit 64 bits.
@@ -88,6 +89,10 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		return nil, err
 	}
 	f := families[slices.IndexFunc(families, func(f family) bool { return slices.Contains(f.activations, c.HiddenAct) })]
+	var quantization json.RawMessage
+	if c.FP8 {
+		quantization = json.RawMessage(quantizationConfig)
+	}
 	return json.Marshal(struct {
 		Architectures         []string `json:"architectures"`
 		ModelType             string   `json:"model_type"`
@@ -108,13 +113,15 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		BOSTokenID            *int     `json:"bos_token_id"` // null: LlamaConfig's defaults are 1 and 2
 		EOSTokenID            *int     `json:"eos_token_id"`
 		TorchDType            string   `json:"torch_dtype,omitempty"`
+
+		Quantization json.RawMessage `json:"quantization_config,omitempty"`
 	}{
 		Architectures: []string{f.architecture}, ModelType: f.modelType,
 		VocabSize: c.VocabSize, HiddenSize: c.HiddenSize, IntermediateSize: c.IntermediateSize,
 		NumHiddenLayers: c.NumHiddenLayers, NumAttentionHeads: c.NumAttentionHeads, NumKeyValueHeads: c.NumKeyValueHeads,
 		HeadDim: c.HiddenSize / c.NumAttentionHeads, MaxPositionEmbeddings: c.MaxPositionEmbeddings,
 		RMSNormEps: c.RMSNormEps, RopeTheta: c.RopeTheta, HiddenAct: c.HiddenAct,
-		TieWordEmbeddings: c.TieWordEmbeddings, TorchDType: c.TorchDType,
+		TieWordEmbeddings: c.TieWordEmbeddings, TorchDType: c.TorchDType, Quantization: quantization,
 	})
 }
 
@@ -139,8 +146,10 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	}
 	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
 	read.RopeTheta = f.rope()
+	read.FP8 = f.quantization()
 	f.family(read.HiddenAct)
 	f.unsupported(read)
+	f.refuseUnread(harmlessKeys)
 	if f.err != nil {
 		return f.err
 	}
@@ -164,24 +173,23 @@ func (f *fields) unsupported(c Config) {
 			f.fail("head_dim = %d: octet needs hidden_size / num_attention_heads = %d", dim, c.HiddenSize/heads)
 		}
 	}
-	f.quantization()
+	f.attentionSpan()
 }
 
-// quantization refuses weights in codes that Octet does not read: it has those of its own
-// exports in FP8.
-func (f *fields) quantization() {
-	const name = "quantization_config"
-	if !f.has(name) {
-		return
+// attentionSpan refuses attention that leaves out earlier tokens. As in
+// transformers, use_sliding_window = false switches a sliding_window off.
+func (f *fields) attentionSpan() {
+	use := true
+	f.decode("use_sliding_window", &use)
+	if window := f.raw("sliding_window"); window != nil && use {
+		f.fail("sliding_window = %s: octet's attention has no window", clip(window))
 	}
-	in, err := parseFields(f.values[name])
-	if err != nil {
-		f.fail("%s: %w", name, err)
-		return
-	}
-	method, format := in.text("quant_method", ""), in.text("format", "")
-	if method != "compressed-tensors" || format != "float-quantized" {
-		f.fail("%s: quant_method = %.80q, format = %.80q: octet reads weights that are not quantised, or \"float-quantized\" by \"compressed-tensors\"", name, method, format)
+	var layers []string
+	f.decode("layer_types", &layers)
+	for _, kind := range layers {
+		if kind != "full_attention" {
+			f.fail("layer_types holds %.80q: octet has %q only", kind, "full_attention")
+		}
 	}
 }
 
@@ -206,32 +214,32 @@ func (f *fields) family(act string) {
 // embedding but the plain one.
 func (f *fields) rope() float64 {
 	theta := f.number("rope_theta", 10000)
-	f.plainRope("", f)
+	given := f.raw("rope_theta") != nil
+	f.plainRope()
 	for _, name := range []string{"rope_scaling", "rope_parameters"} {
-		if !f.has(name) {
-			continue
-		}
-		inner, err := parseFields(f.values[name])
-		if err != nil {
-			f.fail("%s: %w", name, err)
-			continue
-		}
-		kind := inner.text("rope_type", inner.text("type", "default"))
-		if kind != "default" {
-			f.fail("%s: rope_type = %q: octet has plain rotary embeddings only", name, kind)
-		}
-		f.plainRope(name+": ", inner)
-		theta = inner.number("rope_theta", theta)
-		if inner.err != nil {
-			f.fail("%s: %w", name, inner.err)
-		}
+		f.object(name, func(inner *fields) {
+			for _, key := range []string{"rope_type", "type"} {
+				if kind := inner.text(key, "default"); kind != "default" {
+					inner.fail("%s = %.80q: octet has plain rotary embeddings only", key, kind)
+				}
+			}
+			inner.plainRope()
+			if inner.raw("rope_theta") != nil {
+				outer := theta
+				if theta = inner.number("rope_theta", theta); given && theta != outer {
+					inner.fail("rope_theta = %v, and another key says %v: readers differ in which they take; give one", theta, outer)
+				}
+				given = true
+			}
+			inner.refuseUnread(map[string]any{"factor": 1.0})
+		})
 	}
 	return theta
 }
 
-func (f *fields) plainRope(where string, in *fields) {
-	if part := in.number("partial_rotary_factor", 1); part != 1 {
-		f.fail("%spartial_rotary_factor = %v: octet rotates whole heads only", where, part)
+func (f *fields) plainRope() {
+	if part := f.number("partial_rotary_factor", 1); part != 1 {
+		f.fail("partial_rotary_factor = %v: octet rotates whole heads only", part)
 	}
 }
 
@@ -240,11 +248,12 @@ func (f *fields) plainRope(where string, in *fields) {
 // transformers.
 type fields struct {
 	values map[string]json.RawMessage
+	read   map[string]bool // keys that were asked for
 	err    error
 }
 
 func parseFields(text []byte) (*fields, error) {
-	f := &fields{}
+	f := &fields{read: map[string]bool{}}
 	if err := json.Unmarshal(text, &f.values); err != nil {
 		return nil, errors.New("expected a JSON object")
 	}
@@ -257,18 +266,40 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-func (f *fields) has(name string) bool {
-	value, ok := f.values[name]
-	return ok && string(value) != "null"
+// raw is a field's JSON text; nil where the field is absent.
+func (f *fields) raw(name string) json.RawMessage {
+	f.read[name] = true
+	if value := f.values[name]; string(value) != "null" {
+		return value
+	}
+	return nil
+}
+
+// object reads a field that holds an object. An error in it names both keys.
+func (f *fields) object(name string, read func(*fields)) (ok bool) {
+	value := f.raw(name)
+	if value == nil {
+		return false
+	}
+	inner, err := parseFields(value)
+	if err == nil {
+		read(inner)
+		err = inner.err
+	}
+	if err != nil {
+		f.fail("%s: %w", name, err)
+	}
+	return true
 }
 
 // decode reads a field if it is there.
 func (f *fields) decode(name string, to any) bool {
-	if !f.has(name) {
+	value := f.raw(name)
+	if value == nil {
 		return false
 	}
-	if err := json.Unmarshal(f.values[name], to); err != nil {
-		f.fail("%s = %s: expected %s", name, clip(f.values[name]), kindName(to))
+	if err := json.Unmarshal(value, to); err != nil {
+		f.fail("%s = %s: expected %s", name, clip(value), kindName(to))
 		return false
 	}
 	return true
@@ -287,15 +318,16 @@ func (f *fields) flag(name string) (b bool) {
 
 // size reads a whole number; absent 0 means that the field must be there.
 func (f *fields) size(name string, absent int) int {
-	if !f.has(name) {
+	value := f.raw(name)
+	if value == nil {
 		if absent == 0 {
 			f.fail("%s is missing", name)
 		}
 		return absent
 	}
-	n, err := strconv.Atoi(string(f.values[name]))
+	n, err := strconv.Atoi(string(value))
 	if err != nil || n < 1 || n > maxSize {
-		f.fail("%s = %s: expected a whole number from 1 to %d", name, clip(f.values[name]), maxSize)
+		f.fail("%s = %s: expected a whole number from 1 to %d", name, clip(value), maxSize)
 		return 0
 	}
 	return n

@@ -2,6 +2,8 @@ package checkpoint
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		func(c *Config) { c.TieWordEmbeddings, c.RopeTheta, c.RMSNormEps = true, 500000.5, 1.0/3 },
 		func(c *Config) { c.HiddenAct, c.TorchDType = "gelu", "" },
 		func(c *Config) { c.HiddenAct, c.NumKeyValueHeads = "relu", 1 },
+		func(c *Config) { c.FP8 = true },
 	} {
 		want := tiny
 		edit(&want)
@@ -47,6 +50,32 @@ func minimal(more string) []byte {
 	return text
 }
 
+// quantized is a quantization_config of one group, with these keys in the group and
+// beside it.
+func quantized(group, beside string) string {
+	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{` + group + `}},` + beside + `}}`
+}
+
+func weightsIn(more string) string {
+	return `"weights":{"type":"float","strategy":"tensor",` + more + `}`
+}
+
+// LlamaConfig of transformers writes these files with every key and its default
+// (to_json_string(use_diff=False)); the rest of what it writes are fewer keys.
+func TestConfigOfTransformers(t *testing.T) {
+	for _, version := range []string{"4.57.6", "5.23.0"} {
+		text, err := os.ReadFile(filepath.Join("testdata", "transformers-"+version+".json"))
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"transformers_version": "`+version+`"`)
+		var got Config
+		require.NoError(t, json.Unmarshal(text, &got), version)
+		require.Equal(t, Config{
+			HiddenSize: 64, IntermediateSize: 128, NumHiddenLayers: 2, NumAttentionHeads: 4, NumKeyValueHeads: 4, VocabSize: 256,
+			MaxPositionEmbeddings: 2048, RMSNormEps: 1e-6, RopeTheta: 10000, HiddenAct: "silu",
+		}, got, version)
+	}
+}
+
 func TestConfigDefaults(t *testing.T) {
 	defaults := Config{
 		HiddenSize: 64, IntermediateSize: 128, NumHiddenLayers: 2, NumAttentionHeads: 8, NumKeyValueHeads: 8, VocabSize: 100,
@@ -63,8 +92,14 @@ func TestConfigDefaults(t *testing.T) {
 		{`{"rope_theta":500000.0,"torch_dtype":"bfloat16"}`, func(c *Config) { c.RopeTheta, c.TorchDType = 500000, "bfloat16" }},
 		{`{"rope_parameters":{"rope_theta":2e4,"rope_type":"default"},"dtype":"float16"}`, func(c *Config) { c.RopeTheta, c.TorchDType = 20000, "float16" }},
 		{`{"rope_theta":1e6,"rope_parameters":{"rope_type":"default"}}`, func(c *Config) { c.RopeTheta = 1e6 }},
-		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, func(c *Config) { c.RopeTheta = 1e5 }},
-		{`{"rope_scaling":{"type":"default"},"partial_rotary_factor":1.0}`, func(c *Config) {}},
+		{`{"rope_theta":1e5,"rope_parameters":{"rope_theta":1e5}}`, func(c *Config) { c.RopeTheta = 1e5 }},
+		{`{"rope_scaling":{"type":"default","factor":1},"partial_rotary_factor":1.0}`, func(c *Config) {}},
+		{`{"sliding_window":null,"layer_types":["full_attention","full_attention"],"pretraining_tp":1,"num_experts":null}`, func(c *Config) {}},
+		{`{"sliding_window":4096,"use_sliding_window":false,"max_window_layers":28,"_name_or_path":"x","temperature":0.7}`, func(c *Config) {}},
+		{`{"quantization_config":` + quantizationConfig + `}`, func(c *Config) { c.FP8 = true }},
+		{quantized(`"weights":{"num_bits":8,"type":"float","strategy":"tensor","observer":"minmax","group_size":null}`,
+			`"sparsity_config":{},"transform_config":{},"kv_cache_scheme":null,"version":"0.11"`), func(c *Config) { c.FP8 = true }},
+		{quantized(`"weights":{"type":"float","strategy":"tensor"},"input_activations":null,"targets":["Linear"]`, `"sparsity_config":{"format":"dense"}`), func(c *Config) { c.FP8 = true }},
 	} {
 		want := defaults
 		c.edit(&want)
@@ -95,9 +130,11 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"mlp_bias":true}`, "mlp_bias = true: octet has no biases"},
 		{`{"mlp_bias":1}`, "mlp_bias = 1: expected true or false"},
 		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: rope_type = "llama3": octet has plain rotary embeddings only`},
-		{`{"rope_scaling":{"type":"linear","factor":2.0}}`, `rope_scaling: rope_type = "linear"`},
+		{`{"rope_scaling":{"type":"linear","factor":2.0}}`, `rope_scaling: type = "linear"`},
 		{`{"rope_parameters":{"rope_type":"yarn","rope_theta":1e4}}`, `rope_parameters: rope_type = "yarn"`},
 		{`{"rope_parameters":{"rope_theta":"x"}}`, `rope_parameters: rope_theta = "x": expected a number`},
+		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, and another key says 1e+06"},
+		{`{"rope_scaling":{"rope_theta":1e6},"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, and another key says 1e+06"},
 		{`{"rope_parameters":3}`, "rope_parameters: expected a JSON object"},
 		{`{"partial_rotary_factor":0.5}`, "partial_rotary_factor = 0.5"},
 		{`{"rope_parameters":{"partial_rotary_factor":0.5}}`, "rope_parameters: partial_rotary_factor = 0.5"},
@@ -110,8 +147,46 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"quantization_config":{"bits":4}}`, `quantization_config: quant_method = "", format = ""`},
 		{`{"quantization_config":{"quant_method":"gptq","format":"float-quantized"}}`, `quant_method = "gptq"`},
 		{`{"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized"}}`, `format = "pack-quantized": octet reads`},
-		{`{"quantization_config":{"quant_method":"compressed-tensors","format":3}}`, `format = ""`},
+		{`{"quantization_config":{"quant_method":"compressed-tensors","format":3}}`, "quantization_config: format = 3: expected a string"},
 		{`{"quantization_config":true}`, "quantization_config: expected a JSON object"},
+		{`{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized"}}`, "quantization_config: config_groups is missing"},
+		{quantized(`"targets":["Linear"]`, `"version":"1"`), "quantization_config: config_groups: g: weights is missing"},
+		{quantized(weightsIn(`"num_bits":4`), `"version":"1"`), "weights: num_bits = 4: octet needs 8"},
+		{quantized(`"weights":{"strategy":"tensor"}`, `"version":"1"`), "weights: type is missing"},
+		{quantized(`"weights":{"type":"int","strategy":"tensor"}`, `"version":"1"`), `weights: type = "int": octet needs "float"`},
+		{quantized(`"weights":{"type":"float"}`, `"version":"1"`), "weights: strategy is missing"},
+		{quantized(`"weights":{"type":"float","strategy":"channel"}`, `"version":"1"`), `weights: strategy = "channel": octet needs "tensor"`},
+		{quantized(weightsIn(`"symmetric":false`), `"version":"1"`), "weights: symmetric = false: octet needs true"},
+		{quantized(weightsIn(`"dynamic":true`), `"version":"1"`), "weights: dynamic = true: octet needs false"},
+		{quantized(weightsIn(`"group_size":128`), `"version":"1"`), `weights: unknown key "group_size"`},
+		{quantized(weightsIn(`"num_bits":8`)+`,"input_activations":{"type":"float","strategy":"token","dynamic":true}`, `"version":"1"`), "input_activations: dynamic = true"},
+		{quantized(weightsIn(`"num_bits":8`)+`,"output_activations":{"num_bits":8}`, `"version":"1"`), `g: unknown key "output_activations"`},
+		{quantized(weightsIn(`"num_bits":8`), `"transform_config":{"config_groups":{}}`), `transform_config = {"config_groups":{}}: octet needs {}`},
+		{quantized(weightsIn(`"num_bits":8`), `"sparsity_config":{"format":"sparse-24-bitmask"}`), `sparsity_config: format = "sparse-24-bitmask": octet needs "dense"`},
+		{quantized(weightsIn(`"num_bits":8`), `"kv_cache_scheme":{"num_bits":8}`), `unknown key "kv_cache_scheme"`},
+		{quantized(weightsIn(`"num_bits":8`), `"quantization_status":"frozen"`), `quantization_status = "frozen": octet needs "compressed"`},
+		{`{"rope_scaling":{"rope_type":"default","type":"linear"}}`, `rope_scaling: type = "linear"`},
+		{`{"rope_scaling":{"type":"default","factor":2}}`, "rope_scaling: factor = 2: octet needs 1"},
+		{`{"rope_scaling":{"type":"default","mrope_section":[1,2,1]}}`, `rope_scaling: unknown key "mrope_section"`},
+		{`{"rope_parameters":{"full_attention":{"rope_theta":1e4}}}`, `rope_parameters: unknown key "full_attention"`},
+		{`{"sliding_window":4096}`, "sliding_window = 4096: octet's attention has no window"},
+		{`{"sliding_window":4096,"use_sliding_window":true}`, "sliding_window = 4096"},
+		{`{"use_sliding_window":1}`, "use_sliding_window = 1: expected true or false"},
+		{`{"layer_types":["full_attention","sliding_attention"]}`, `layer_types holds "sliding_attention"`},
+		{`{"layer_types":"full_attention"}`, "layer_types = \"full_attention\": expected a list of strings"},
+		{`{"final_logit_softcapping":30.0}`, `unknown key "final_logit_softcapping"`},
+		{`{"attn_logit_softcapping":50.0}`, `unknown key "attn_logit_softcapping"`},
+		{`{"logits_scaling":8}`, `unknown key "logits_scaling"`},
+		{`{"logit_scale":0.0625}`, `unknown key "logit_scale"`},
+		{`{"embedding_multiplier":12}`, `unknown key "embedding_multiplier"`},
+		{`{"residual_multiplier":0.22}`, `unknown key "residual_multiplier"`},
+		{`{"num_local_experts":8}`, `unknown key "num_local_experts"`},
+		{`{"auto_map":{"AutoModelForCausalLM":"modeling.Model"}}`, `unknown key "auto_map"`},
+		{`{"_experts_implementation":"x"}`, `unknown key "_experts_implementation"`},
+		{`{"pretraining_tp":2}`, "pretraining_tp = 2: octet needs 1"},
+		{`{"is_encoder_decoder":true}`, "is_encoder_decoder = true: octet needs false"},
+		{`{"pruned_heads":{"0":[1]}}`, `pruned_heads = {"0":[1]}: octet needs {}`},
+		{`{"` + strings.Repeat("x", 1000) + `":1}`, `unknown key "xxx`},
 	} {
 		var got Config
 		err := json.Unmarshal(minimal(c.more), &got)

@@ -19,7 +19,9 @@
 // tensors as callbacks, so that a model is never held twice in memory, and
 // gets them back by name. A folder is also a model for others: Hugging Face
 // transformers loads it, and [OpenModel] reads their folders, sharded ones
-// too. [Config] refuses what Octet cannot compute and names the field.
+// too. [Config] refuses what Octet cannot compute and names the field;
+// [Tensors.Match] compares names, shapes and formats with it, both ways, and
+// [Tensors.Weight] refuses values that are not finite.
 //
 // One process uses a run folder at a time: take [Lock] before Save or Retain.
 package checkpoint

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,12 +40,13 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzConfig: no input panics, and what is accepted makes sense and survives
-// writing and reading.
+// FuzzConfig: no input panics, and what is accepted makes sense, survives writing and
+// reading, and holds no key that is neither read nor listed.
 func FuzzConfig(f *testing.F) {
 	f.Add(minimal(`{}`))
 	f.Add(minimal(`{"rope_parameters":{"rope_theta":20000.0,"rope_type":"default"},"architectures":["LlamaForCausalLM"],"dtype":"bfloat16"}`))
 	f.Add(minimal(`{"rope_scaling":{"type":"linear","factor":2},"num_key_value_heads":2,"head_dim":8,"tie_word_embeddings":true}`))
+	f.Add(minimal(`{"quantization_config":` + quantizationConfig + `}`))
 	f.Add([]byte(`null`))
 	f.Add([]byte(`{"hidden_size":1e3,"model_type":{"a":[]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -58,5 +60,24 @@ func FuzzConfig(f *testing.F) {
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again))
 		require.Equal(t, c, again)
+		fields := map[string]json.RawMessage{}
+		require.NoError(t, json.Unmarshal(text, &fields))
+		for _, within := range []string{"", "rope_scaling", "rope_parameters", "quantization_config"} {
+			changed := maps.Clone(fields)
+			if within == "" {
+				changed["no_such_key"] = []byte("1")
+			} else if value := string(fields[within]); strings.HasPrefix(value, "{") {
+				comma := ","
+				if strings.Trim(value, "{} \n\r\t") == "" {
+					comma = ""
+				}
+				changed[within] = []byte(`{"no_such_key":1` + comma + value[1:])
+			} else {
+				continue
+			}
+			text, err := json.Marshal(changed)
+			require.NoError(t, err)
+			require.ErrorContains(t, json.Unmarshal(text, &again), `unknown key "no_such_key"`)
+		}
 	})
 }

@@ -12,6 +12,9 @@ import (
 // indexFile says which file of a sharded model holds which tensor.
 const indexFile = "model.safetensors.index.json"
 
+// adapterFile is peft's: transformers applies the adapter that lies beside a model.
+const adapterFile = "adapter_config.json"
+
 // Checkpoint is an open checkpoint: tensors are on disk until they are read.
 type Checkpoint struct {
 	Path      string
@@ -50,7 +53,8 @@ func (c *Checkpoint) Close() error { return errors.Join(c.Model.Close(), c.Optim
 // OpenModel opens the model of a checkpoint, or of any folder in Hugging
 // Face's layout: config.json with model.safetensors or with shards and their
 // index. A checkpoint's model is verified first; others carry no sums, and what
-// is a checkpoint but for its manifest is refused. The caller closes the tensors.
+// is a checkpoint but for its manifest is refused. Whether the tensors are those of
+// the config is for [Tensors.Match] to say. The caller closes the tensors.
 func OpenModel(path string) (Config, *Tensors, error) {
 	if exists(filepath.Join(path, ManifestFile)) {
 		m, err := readManifest(path)
@@ -69,6 +73,9 @@ func OpenModel(path string) (Config, *Tensors, error) {
 	config, err := readConfig(path)
 	if err != nil {
 		return Config{}, nil, err
+	}
+	if name := filepath.Join(path, adapterFile); exists(name) {
+		return Config{}, nil, fmt.Errorf("%s: octet applies no adapters, which change what the model computes: merge it into the weights, or remove it", name)
 	}
 	single, index := filepath.Join(path, ModelFile), filepath.Join(path, indexFile)
 	var model *Tensors

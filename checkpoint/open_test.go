@@ -55,6 +55,7 @@ func TestOpenModelOfOthers(t *testing.T) {
 	config, model, err := OpenModel(dir)
 	require.NoError(t, err)
 	require.Equal(t, 64, config.HiddenSize)
+	require.ErrorContains(t, model.Match(config), indexFile+": there is no tensor \"model.embed_tokens.weight\"")
 	requireTensors(t, []Tensor{
 		{"abcd", fp8.BF16, []int{2}, Bytes([]byte("abcd"))},
 		{"efgh", fp8.BF16, []int{2}, Bytes([]byte("efgh"))},
@@ -66,6 +67,10 @@ func TestOpenModelOfOthers(t *testing.T) {
 	fails(`tensor "ij": octet has no number format U8`)
 	require.NoError(t, os.Remove(filepath.Join(dir, "model-00002-of-00002.safetensors")))
 	fails("model-00002-of-00002.safetensors")
+
+	put(adapterFile, Bytes([]byte(`{"peft_type":"LORA"}`)))
+	fails("adapter_config.json: octet applies no adapters")
+	require.NoError(t, os.Remove(filepath.Join(dir, adapterFile)))
 
 	put(ModelFile, shard("BF16", "abcd")) // transformers, too, takes it before the index
 	_, model, err = OpenModel(dir)

@@ -21,6 +21,15 @@ type Tensor struct {
 	Data func(w io.Writer) error
 }
 
+// Elems is the number of elements.
+func (t Tensor) Elems() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= int64(d)
+	}
+	return n
+}
+
 // Bytes is the Data of a tensor that is in memory already.
 func Bytes(b []byte) func(io.Writer) error { return safetensors.Bytes(b) }
 
@@ -58,7 +67,7 @@ func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
 			return dtype, nil
 		}
 	}
-	return fp8.Invalid, fmt.Errorf("octet has no number format %s", name)
+	return fp8.Invalid, fmt.Errorf("octet has no number format %s: store it in F32, BF16 or F16", name)
 }
 
 // writeTensors writes tensors as one safetensors file.
@@ -94,6 +103,7 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 // Tensors are the tensors of one safetensors file, or of all files of a
 // sharded model, to be read by name from any number of goroutines.
 type Tensors struct {
+	path   string // of the file, or of the index of several
 	files  []*safetensors.File
 	list   []Tensor
 	byName map[string]stored
@@ -123,7 +133,7 @@ func openSharded(indexPath string) (*Tensors, error) {
 // newTensors takes over the files, which hold no name twice, and closes them
 // if one holds what Octet has no format for.
 func newTensors(path string, files []*safetensors.File) (*Tensors, error) {
-	s := &Tensors{files: files, byName: map[string]stored{}}
+	s := &Tensors{path: path, files: files, byName: map[string]stored{}}
 	for _, f := range files {
 		for _, t := range f.Tensors() {
 			tensor, err := fromStored(f, t)

@@ -3,6 +3,7 @@ package infer
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"octet/backend"
 	"octet/data"
@@ -15,47 +16,75 @@ import (
 // do not bring along.
 var ErrNoScales = errors.New("saved scales")
 
-// Evaluate is the mean cross-entropy of a stream under the weights, in nats
-// per token: windows of seq tokens, batch at a time, every token a target once.
-func Evaluate(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, stream data.Tokens, batch, seq int) (float64, error) {
-	sweep, err := data.NewSweep(stream, seq)
-	if err != nil {
-		return 0, err
-	}
+// Evaluator measures the cross-entropy of a model in windows of seq tokens, batch
+// windows at a time.
+type Evaluator struct {
+	*session
+	program               backend.Executable
+	tokens, targets, loss *backend.Tensor
+	batch, seq            int
+}
+
+// NewEvaluator prepares a model. Its errors are those of the model, the recipe or the
+// device: nothing has run yet.
+func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int) (*Evaluator, error) {
 	s, err := newSession(c, r, dev)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	n := batch * seq
-	tokens := s.vars.Tensor(backend.Input, "tokens", fp8.I32, n)
-	targets := s.vars.Tensor(backend.Input, "targets", fp8.I32, n)
-	loss := s.vars.Tensor(backend.Output, "loss", fp8.F32, 1)
+	e := &Evaluator{
+		session: s, batch: batch, seq: seq,
+		tokens:  s.vars.Tensor(backend.Input, "tokens", fp8.I32, n),
+		targets: s.vars.Tensor(backend.Input, "targets", fp8.I32, n),
+		loss:    s.vars.Tensor(backend.Output, "loss", fp8.F32, 1),
+	}
 	p := s.pass("eval", batch, seq)
-	p.Add(&backend.Sum{X: s.model.Loss(p, tokens, targets), Out: loss})
+	p.Add(&backend.Sum{X: s.model.Loss(p, e.tokens, e.targets), Out: e.loss})
 	loaded, err := s.start(ctx, w, p.Program)
+	if err != nil {
+		return nil, err
+	}
+	e.program = loaded[0]
+	return e, nil
+}
+
+// Evaluate is the mean cross-entropy of a stream in nats per token, every token but
+// the first a target once. After each batch it calls report, unless that is nil, with
+// the number of targets so far, of all targets, and the mean so far. A mean that is
+// not finite is an error.
+func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report func(done, all int64, mean float64)) (float64, error) {
+	sweep, err := data.NewSweep(stream, e.seq)
 	if err != nil {
 		return 0, err
 	}
-	ids, next := make([]int32, n), make([]int32, n)
-	total := 0.0
-	for first := int64(0); first < sweep.Rows(); first += int64(batch) {
-		if _, err := sweep.Batch(first, ids, next); err != nil {
-			return 0, err
-		}
-		if err := s.writeInts(tokens, ids); err != nil {
-			return 0, err
-		}
-		if err := s.writeInts(targets, next); err != nil {
-			return 0, err
-		}
-		if err := loaded[0].Run(ctx); err != nil {
-			return 0, err
-		}
-		sum, err := s.read(loss)
+	ids, next := make([]int32, e.batch*e.seq), make([]int32, e.batch*e.seq)
+	total, done := 0.0, int64(0)
+	for first := int64(0); first < sweep.Rows(); first += int64(e.batch) {
+		n, err := sweep.Batch(first, ids, next)
 		if err != nil {
 			return 0, err
 		}
-		total += float64(sum[0])
+		if err := e.writeInts(e.tokens, ids); err != nil {
+			return 0, err
+		}
+		if err := e.writeInts(e.targets, next); err != nil {
+			return 0, err
+		}
+		if err := e.program.Run(ctx); err != nil {
+			return 0, err
+		}
+		sum, err := e.read(e.loss)
+		if err != nil {
+			return 0, err
+		}
+		if total += float64(sum[0]); total-total != 0 {
+			return 0, fmt.Errorf("the loss of tokens %d to %d is %v, although all weights are finite: octet inspect shows the largest value of each tensor", done, done+int64(n), sum[0])
+		}
+		done += int64(n)
+		if report != nil {
+			report(done, sweep.Targets(), total/float64(done))
+		}
 	}
 	return total / float64(sweep.Targets()), nil
 }

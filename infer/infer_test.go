@@ -76,6 +76,13 @@ func open(t *testing.T, name string) backend.Backend {
 	return list[0]
 }
 
+func evaluate(t *testing.T, m trained, r recipe.Recipe, w infer.Weights, dev backend.Backend, stream data.Tokens, batch, seq int) (float64, error) {
+	t.Helper()
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), r, w, dev, batch, seq)
+	require.NoError(t, err)
+	return e.Evaluate(t.Context(), stream, nil)
+}
+
 // A checkpoint evaluated on its own gives what the run saw, bit for bit; and
 // FP8 and FP32 agree about a model this small to a few per cent of the loss.
 func TestEvaluateIsTheRunsOwn(t *testing.T) {
@@ -85,16 +92,15 @@ func TestEvaluateIsTheRunsOwn(t *testing.T) {
 		"te-block", "torchao-row-gw-hp", "mxfp8",
 	} {
 		m := trainSmall(t, name)
-		evaluate := func(r recipe.Recipe) float64 {
-			loss, err := infer.Evaluate(context.Background(), m.config.ModelConfig(), r, m.weights, device(t),
-				m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+		lossOf := func(r recipe.Recipe) float64 {
+			loss, err := evaluate(t, m, r, m.weights, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 			require.NoError(t, err)
 			return loss
 		}
-		require.Equal(t, m.valLoss, evaluate(m.recipe), name)
+		require.Equal(t, m.valLoss, lossOf(m.recipe), name)
 		exact, err := recipe.Lookup("fp32")
 		require.NoError(t, err)
-		require.InEpsilon(t, m.valLoss, evaluate(exact), 0.05, name)
+		require.InEpsilon(t, m.valLoss, lossOf(exact), 0.05, name)
 	}
 }
 
@@ -102,8 +108,7 @@ func TestEvaluateIsTheRunsOwn(t *testing.T) {
 func TestEvaluateOnAnotherDevice(t *testing.T) {
 	for _, name := range []string{"fp8-delayed", "fp8-smooth", "fp8-smooth-token", "smooth-late-weight"} {
 		m := trainSmall(t, name)
-		loss, err := infer.Evaluate(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, open(t, "emu:gaudi2"),
-			m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+		loss, err := evaluate(t, m, m.recipe, m.weights, open(t, "emu:gaudi2"), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 		require.NoError(t, err, name)
 		require.NotEqual(t, m.valLoss, loss, name)
 		require.InEpsilon(t, m.valLoss, loss, 0.02, name)
@@ -122,8 +127,7 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	// Scales by block come from the elements.
 	m = trainSmall(t, "mxfp8")
 	bare = train.CheckpointWeights{Model: m.weights.Model}
-	loss, err := infer.Evaluate(context.Background(), m.config.ModelConfig(), m.recipe, bare, device(t),
-		m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
+	loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
 	require.NoError(t, err)
 	require.Equal(t, m.valLoss, loss)
 }
@@ -212,7 +216,7 @@ func prefillAgreesWithDecode(t *testing.T, m trained) {
 	for i := range seq {
 		total += crossEntropy(logits[i], all[i+1])
 	}
-	loss, err := infer.Evaluate(ctx, m.config.ModelConfig(), m.recipe, m.weights, device(t), m.val[:seq+1], 1, seq)
+	loss, err := evaluate(t, m, m.recipe, m.weights, device(t), m.val[:seq+1], 1, seq)
 	require.NoError(t, err)
 	require.InEpsilon(t, loss, total/float64(seq), 1e-5)
 }
@@ -264,6 +268,76 @@ func TestGenerateFromDamagedWeights(t *testing.T) {
 			return false
 		})
 		require.ErrorContains(t, err, "the logits are not finite")
+	}
+	_, err = evaluate(t, m, m.recipe, damaged{m.weights}, device(t), m.val, 2, 32)
+	require.ErrorContains(t, err, "the loss of tokens 0 to 64 is NaN")
+}
+
+// What is reported on the way ends with what is returned.
+func TestEvaluateReports(t *testing.T) {
+	m := trainSmall(t, "bf16")
+	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32)
+	require.NoError(t, err)
+	var at []int64
+	var mean float64
+	loss, err := e.Evaluate(t.Context(), m.val[:301], func(done, all int64, soFar float64) {
+		require.EqualValues(t, 300, all)
+		at, mean = append(at, done), soFar
+	})
+	require.NoError(t, err)
+	require.Equal(t, []int64{128, 256, 300}, at)
+	require.Equal(t, loss, mean)
+}
+
+// limited refuses what needs more than it has.
+type limited struct {
+	backend.Backend
+	has   int64
+	asked *int64
+}
+
+func (l limited) Fits(bytes int64) error {
+	if *l.asked = bytes; bytes > l.has {
+		return errRefused
+	}
+	return nil
+}
+
+func (l limited) Bind(v *backend.Vars) error {
+	if *l.asked == 0 || *l.asked > l.has {
+		return errors.New("bound before it was asked")
+	}
+	return l.Backend.Bind(v)
+}
+
+var errRefused = errors.New("too little memory")
+
+// A device is asked for room before it gets anything, by all that run weights; a
+// longer context and a larger batch need more.
+func TestMemoryIsAskedFor(t *testing.T) {
+	m := trainSmall(t, "fp8-smooth")
+	ctx, config := t.Context(), m.config.ModelConfig()
+	for i, start := range []func(dev backend.Backend, n int) error{
+		func(dev backend.Backend, n int) error {
+			_, err := infer.NewEvaluator(ctx, config, m.recipe, m.weights, dev, n, 32)
+			return err
+		},
+		func(dev backend.Backend, n int) error {
+			_, err := infer.NewGenerator(ctx, config, m.recipe, m.weights, dev, n*64)
+			return err
+		},
+		func(dev backend.Backend, _ int) error {
+			_, err := infer.ChannelFactors(ctx, config, m.recipe, m.weights, dev)
+			return err
+		},
+	} {
+		var need, more int64
+		require.NoError(t, start(limited{device(t), math.MaxInt64, &need}, 1))
+		require.Greater(t, need, int64(4*2*(4*32*32+3*32*48)), "the masters alone")
+		require.ErrorIs(t, start(limited{device(t), need - 1, new(int64)}, 1), errRefused)
+		require.NoError(t, start(limited{device(t), need, new(int64)}, 1))
+		require.NoError(t, start(limited{device(t), math.MaxInt64, &more}, 8))
+		require.Equal(t, i < 2, more > need, "factors by channel depend on neither")
 	}
 }
 

@@ -22,6 +22,15 @@ type Weights interface {
 	Scale(name string) ([]float32, error)
 }
 
+// Limited is a device that is asked, before anything is allocated, whether it has
+// room for a model.
+type Limited interface {
+	backend.Backend
+	// Fits is told how many bytes the model needs on the device, and in the host's
+	// memory where the device has no other. Its error refuses the model.
+	Fits(bytes int64) error
+}
+
 // session is a model on a device with its weights cast.
 type session struct {
 	model   *nn.Model
@@ -57,6 +66,15 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	prepare := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
 	s.model.CastWeights(prepare)
 	programs = append(programs, prepare.Program)
+	if l, ok := s.dev.(Limited); ok {
+		need, err := s.memory(programs)
+		if err == nil {
+			err = l.Fits(need)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	loaded, err := backend.Load(s.dev, programs...)
 	if err != nil {
 		return nil, err
@@ -65,6 +83,38 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 		return nil, err
 	}
 	return loaded[:len(loaded)-1], loaded[len(loaded)-1].Run(ctx)
+}
+
+// memory is what the programs and their variables take, and the host while it hands
+// over the weights, one parameter at a time: its values as read, padded, and as bytes.
+func (s *session) memory(programs []*backend.Program) (int64, error) {
+	spec := s.dev.Spec()
+	driver, _, err := backend.Find(spec.Backend)
+	if err != nil {
+		return 0, err
+	}
+	lowered, err := driver.Lower(spec, programs)
+	if err != nil {
+		return 0, err
+	}
+	outline, err := driver.OutlineOf(spec, lowered)
+	if err != nil {
+		return 0, err
+	}
+	need, largest := outline.Temps, 0
+	for _, share := range outline.Beside {
+		need += share.Bytes
+	}
+	for t := range s.vars.All() {
+		need += t.Bytes()
+	}
+	for _, p := range s.model.Params {
+		largest = max(largest, p.Elems())
+	}
+	if spec.HostMemory {
+		need += 3 * 4 * int64(largest)
+	}
+	return need, nil
 }
 
 func (s *session) setWeights(w Weights) error {

@@ -37,7 +37,7 @@ const (
 // one sentence that names the key, the value and a value that would do; several
 // are joined, a line each. The recipe must be one of knownRecipes.
 func (c Config) Validate(knownRecipes []string) error {
-	var v validator
+	v := validator{fp8: c.multipliesFP8()}
 	v.oneOf("recipe", c.Recipe, knownRecipes)
 	v.model(c.Model)
 	v.data(c.Data, c.Train)
@@ -54,7 +54,29 @@ func (c Config) Validate(knownRecipes []string) error {
 	return errors.Join(v.problems...)
 }
 
-type validator struct{ problems []error }
+type validator struct {
+	problems []error
+	fp8      bool // sizes have to suit products in FP8
+}
+
+// multipliesFP8 reports whether a recipe of the run, or a row of the configuration,
+// asks for FP8. A recipe that is not known counts as one that does.
+func (c Config) multipliesFP8() bool {
+	isFP8 := func(row recipe.Row) bool { return row.DType.IsFP8() }
+	names := []string{c.Recipe}
+	for _, change := range c.Precision.Schedule {
+		names = append(names, change.Recipe)
+	}
+	for _, name := range names {
+		if r, err := recipe.Lookup(name); err != nil || slices.ContainsFunc(r.Rows, isFP8) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.Precision.Rows, func(row PrecisionRow) bool {
+		d, err := fp8.ParseDType(row.Format)
+		return err == nil && d.IsFP8()
+	})
+}
 
 func (v *validator) fail(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Errorf(format, args...))
@@ -92,7 +114,7 @@ func (v *validator) oneOf(key, value string, known []string) {
 }
 
 func (v *validator) aligned(key string, n int) {
-	if n%align != 0 {
+	if v.fp8 && n%align != 0 {
 		v.fail("%s = %d is not a multiple of %d, which FP8 products need; use %d", key, n, align, nearestMultiple(n, align))
 	}
 }
@@ -120,7 +142,11 @@ func (v *validator) model(m Model) {
 	if ok {
 		v.aligned("model.dim", m.Dim)
 		v.aligned("model.ffn", m.FFN)
-		if m.Dim%align == 0 {
+		switch {
+		case v.fp8 && m.Dim%align != 0: // which was told
+		case m.Dim%2 != 0:
+			v.fail("model.dim = %d is odd, and rotary embeddings need heads of an even width; use %d", m.Dim, nearestMultiple(m.Dim, 2))
+		default:
 			v.heads(m)
 		}
 	}
@@ -140,8 +166,11 @@ func (v *validator) model(m Model) {
 }
 
 // heads checks how the query and key/value widths divide. The sizes are in
-// range and dim is aligned.
+// range and dim is even.
 func (v *validator) heads(m Model) {
+	kvHeadsFit := func(kv int) bool {
+		return m.Heads%kv == 0 && (!v.fp8 || kv*(m.Dim/m.Heads)%align == 0)
+	}
 	switch {
 	case m.Dim%m.Heads != 0:
 		v.fail("model.heads = %d does not divide model.dim = %d; use model.heads = %d",
@@ -151,18 +180,14 @@ func (v *validator) heads(m Model) {
 			m.Heads, m.Dim/m.Heads, nearestFit(m.Heads, m.Dim, m.headsFit))
 	case m.Heads%m.KVHeads != 0:
 		v.fail("model.kv_heads = %d does not divide model.heads = %d; use model.kv_heads = %d",
-			m.KVHeads, m.Heads, nearestFit(m.KVHeads, m.Heads, m.kvHeadsFit))
-	case !m.kvHeadsFit(m.KVHeads):
+			m.KVHeads, m.Heads, nearestFit(m.KVHeads, m.Heads, kvHeadsFit))
+	case !kvHeadsFit(m.KVHeads):
 		v.fail("model.kv_heads = %d makes keys and values %d wide, not a multiple of %d, which FP8 products need; use model.kv_heads = %d",
-			m.KVHeads, m.KVHeads*(m.Dim/m.Heads), align, nearestFit(m.KVHeads, m.Heads, m.kvHeadsFit))
+			m.KVHeads, m.KVHeads*(m.Dim/m.Heads), align, nearestFit(m.KVHeads, m.Heads, kvHeadsFit))
 	}
 }
 
 func (m Model) headsFit(heads int) bool { return m.Dim%heads == 0 && m.Dim/heads%2 == 0 }
-
-func (m Model) kvHeadsFit(kv int) bool {
-	return m.Heads%kv == 0 && kv*(m.Dim/m.Heads)%align == 0
-}
 
 // nearestFit is the number from 1 to limit nearest to n that fits, the smaller
 // of two; limit if none does.
@@ -188,7 +213,7 @@ func (v *validator) data(d Data, l Loop) {
 			v.fail(`data.paths holds an empty path; use "." for the current folder`)
 		}
 	}
-	if okSeq && okBatch && l.MicroBatch*d.Seq%align != 0 {
+	if v.fp8 && okSeq && okBatch && l.MicroBatch*d.Seq%align != 0 {
 		fits := func(n int) bool { return n*d.Seq%align == 0 }
 		v.fail("train.micro_batch = %d sequences of data.seq = %d are %d tokens, not a multiple of %d, which the weight gradients' FP8 products need; use data.seq = %d or train.micro_batch = %d",
 			l.MicroBatch, d.Seq, l.MicroBatch*d.Seq, align, nearestMultiple(d.Seq, align), nearestFit(l.MicroBatch, l.MicroBatch+align, fits))
@@ -377,7 +402,7 @@ func (v *validator) shards(c Config) {
 func (v *validator) totals(c Config) {
 	f := func(n int) float64 { return float64(n) }
 	m, l := c.Model, c.Train
-	params := 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN))
+	params := parameters(c.ModelConfig())
 	tokens := f(l.MicroBatch) * f(c.Data.Seq)
 	activation := tokens * f(max(m.Dim, m.FFN, m.Vocab))
 	total := tokens * f(l.Accumulate) * f(l.Ranks) * f(l.Steps)
@@ -392,4 +417,10 @@ func (v *validator) totals(c Config) {
 		v.fail("train.steps = %d makes a run of about %.2g tokens, more than can be counted (2^53); use fewer steps or smaller batches",
 			l.Steps, total)
 	}
+}
+
+// parameters is about how many a model has, in an arithmetic that cannot wrap.
+func parameters(m nn.Config) float64 {
+	f := func(n int) float64 { return float64(n) }
+	return 2*f(m.Vocab)*f(m.Dim) + f(m.Layers)*f(m.Dim)*(4*f(m.Dim)+3*f(m.FFN))
 }

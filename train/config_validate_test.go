@@ -215,3 +215,46 @@ func TestEveryKeyIsChecked(t *testing.T) {
 	}
 	walk(func(c *Config) reflect.Value { return reflect.ValueOf(c).Elem() })
 }
+
+// Multiples of 16 are asked for where a product reads FP8, under any recipe of the run
+// or by a row of the configuration, and nowhere else.
+func TestSizesForFP8(t *testing.T) {
+	c := Default()
+	c.Recipe = "fp32"
+	c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 72, 3, 1, 70 // heads of 24
+	c.Data.Seq, c.Train.MicroBatch = 33, 1
+	for _, recipe := range []string{"fp32", "bf16"} {
+		c.Recipe = recipe
+		require.NoError(t, c.Validate([]string{recipe}), recipe)
+	}
+	for name, edit := range map[string]func(*Config){
+		"recipe":   func(c *Config) { c.Recipe = "fp8-current" },
+		"block":    func(c *Config) { c.Recipe = "mxfp8" },
+		"schedule": func(c *Config) { c.Precision.Schedule = []RecipeChange{{5, "fp8-current"}} },
+		"row":      func(c *Config) { c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "e4m3"}} },
+	} {
+		changed := c
+		edit(&changed)
+		err := changed.Validate([]string{"bf16", "fp8-current", "mxfp8"})
+		for _, want := range []string{"model.dim = 72 is", "model.ffn = 70 is", "data.seq = 33 are"} {
+			require.ErrorContains(t, err, want, name)
+		}
+		changed.Model.Dim, changed.Model.FFN, changed.Data.Seq = 48, 64, 32
+		changed.Model.Heads = 2
+		require.ErrorContains(t, changed.Validate([]string{"bf16", "fp8-current", "mxfp8"}), "model.kv_heads = 1 makes keys and values 24 wide", name)
+	}
+	c.Model.Dim = 75
+	require.ErrorContains(t, c.Validate([]string{"bf16"}), "model.dim = 75 is odd, and rotary embeddings need heads of an even width; use 76")
+}
+
+// Sizes that no FP8 product takes train in FP32 and BF16.
+func TestOddSizesTrain(t *testing.T) {
+	for _, recipe := range []string{"fp32", "bf16"} {
+		c := small(t, recipe)
+		c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 30, 3, 1, 22
+		c.Data.Seq, c.Train.MicroBatch = 11, 3
+		require.NoError(t, c.Resolve())
+		want := steps(t, newTrainer(t, c, 1, false), 3)
+		require.Less(t, want[2].Loss, want[0].Loss)
+	}
+}

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"fmt"
+
 	"octet/checkpoint"
 	"octet/nn"
 )
@@ -20,15 +22,27 @@ func HFConfig(c Config) checkpoint.Config {
 	}
 }
 
-// FromHF is the inverse: a model as package infer and nn want it.
-func FromHF(c checkpoint.Config) nn.Config {
-	activation := map[string]nn.Activation{"gelu": nn.GELU, "relu": nn.ReLU}[c.HiddenAct]
-	if activation == "" {
-		activation = nn.SwiGLU
-	}
-	return nn.Config{
+// FromHF is the inverse: a model as packages infer and nn want it. It refuses a
+// model that nn cannot build, and one beyond the limits of [Config.Validate], before
+// anything of its size is made.
+func FromHF(c checkpoint.Config) (nn.Config, error) {
+	m := nn.Config{
 		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
-		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activation,
+		FFN: c.IntermediateSize, Vocab: c.VocabSize, Tied: c.TieWordEmbeddings, Activation: activationOf(c),
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
 	}
+	if m.Layers > maxLayers {
+		return m, fmt.Errorf("num_hidden_layers = %d: octet computes at most %d", m.Layers, maxLayers)
+	}
+	if n := parameters(m); n > maxElements {
+		return m, fmt.Errorf("it describes about %.2g parameters, beyond what can be planned (%.0e)", n, maxElements)
+	}
+	return m, m.Validate()
+}
+
+func activationOf(c checkpoint.Config) nn.Activation {
+	if a := map[string]nn.Activation{"gelu": nn.GELU, "relu": nn.ReLU}[c.HiddenAct]; a != "" {
+		return a
+	}
+	return nn.SwiGLU
 }

@@ -1,14 +1,17 @@
 package train
 
 import (
+	"bytes"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"octet/backend"
 	"octet/checkpoint"
-	"octet/fp8"
 	"octet/nn"
+	"octet/recipe"
 )
 
 // Whatever of the model differs is told by the key that the user has for it.
@@ -28,7 +31,7 @@ func TestSameShape(t *testing.T) {
 			f.SetString("gelu")
 		}
 		switch name := reflect.TypeOf(have).Field(i).Name; name {
-		case "MaxPositionEmbeddings", "TorchDType":
+		case "MaxPositionEmbeddings", "TorchDType", "FP8":
 			require.NoError(t, sameShape(have, other), name)
 		default:
 			require.ErrorContains(t, sameShape(have, other), "its config.json has model.", name)
@@ -39,31 +42,99 @@ func TestSameShape(t *testing.T) {
 	require.ErrorContains(t, sameShape(other, have), "has model.layers 5, not 3, model.activation gelu, not swiglu")
 }
 
-// Weights in FP8 have one scale each, or are refused: codes are no weights.
-func TestParamInFP8(t *testing.T) {
-	codes := func(name string) checkpoint.Tensor {
-		return checkpoint.Tensor{Name: name, DType: fp8.E4M3, Shape: []int{1, 2}, Data: checkpoint.Bytes([]byte{0x38, 0xc0})}
+// The tensors that config.json describes are the parameters that the model has.
+func TestLayoutIsTheModels(t *testing.T) {
+	for _, activation := range nn.Activations {
+		for _, tied := range []bool{false, true} {
+			c := Default()
+			c.Model.Activation, c.Model.Tied, c.Model.Vocab, c.Model.KVHeads = string(activation), tied, 250, 1
+			bf16, err := recipe.Lookup("bf16")
+			require.NoError(t, err)
+			m, err := nn.New(c.ModelConfig(), bf16, backend.NewVars())
+			require.NoError(t, err)
+			want := map[string][]int{}
+			for _, p := range m.Params {
+				want[p.Name] = append([]int{p.Rows}, p.Shape[1:]...)
+			}
+			got := map[string][]int{}
+			for name, shape := range HFConfig(c).Layout() {
+				require.NotContains(t, got, name)
+				got[name] = shape
+			}
+			require.Equal(t, want, got)
+		}
 	}
-	f32 := func(name string, x ...float32) checkpoint.Tensor {
-		return checkpoint.Tensor{Name: name, DType: fp8.F32, Shape: []int{len(x)}, Data: checkpoint.Bytes(fp8.AppendFloats(nil, x...))}
+}
+
+// Limits of training hold for models from elsewhere too.
+func TestFromHFHasLimits(t *testing.T) {
+	c := HFConfig(Default())
+	got, err := FromHF(c)
+	require.NoError(t, err)
+	want := Default().ModelConfig()
+	want.Activation, want.InitStd = nn.SwiGLU, 0.02
+	require.Equal(t, want, got)
+	for want, edit := range map[string]func(*checkpoint.Config){
+		"num_hidden_layers = 1025: octet computes at most 1024": func(c *checkpoint.Config) { c.NumHiddenLayers = maxLayers + 1 },
+		"parameters, beyond what can be planned":                func(c *checkpoint.Config) { c.HiddenSize, c.IntermediateSize = maxSize, maxSize },
+		"rotary embeddings need an even head size":              func(c *checkpoint.Config) { c.NumAttentionHeads, c.NumKeyValueHeads = c.HiddenSize, 1 },
+		"model.rope_theta = 0.5":                                func(c *checkpoint.Config) { c.RopeTheta = 0.5 },
+	} {
+		changed := c
+		edit(&changed)
+		_, err := FromHF(changed)
+		require.ErrorContains(t, err, want)
 	}
-	path, err := checkpoint.Save(t.TempDir(), 1, checkpoint.Contents{
-		Config: HFConfig(Default()),
-		Model:  []checkpoint.Tensor{codes("a.weight"), f32("a.weight_scale", 0.5), codes("b.weight"), f32("b.weight_scale", 1, 2), codes("c.weight"), f32("d.weight", 3)},
-	})
-	require.NoError(t, err)
-	c, err := checkpoint.Open(path)
-	require.NoError(t, err)
-	w := CheckpointWeights{Model: c.Model}
-	x, err := w.Param("a.weight")
-	require.NoError(t, err)
-	require.Equal(t, []float32{0.5, -1}, x)
-	_, err = w.Param("b.weight")
-	require.ErrorContains(t, err, "b.weight has 2 scales")
-	_, err = w.Param("c.weight")
-	require.ErrorIs(t, err, nn.ErrNoTensor)
-	x, err = w.Param("d.weight")
-	require.NoError(t, err)
-	require.Equal(t, []float32{3}, x)
-	require.NoError(t, c.Close())
+}
+
+// A checkpoint of tensors in another shape than the configuration's, or of weights
+// that are not finite, is refused with its tensor's name: by resume and by model.init.
+func TestForeignTensors(t *testing.T) {
+	for _, name := range []string{"bf16", "fp8-smooth"} { // masters in FP32 and in FP16
+		tr := newTrainer(t, small(t, name), 1, false)
+		steps(t, tr, 1)
+		for _, c := range []struct {
+			name string
+			edit func(*checkpoint.Tensor, []byte)
+			want string
+			init bool // refused by model.init too
+		}{
+			{"model.layers.1.mlp.up_proj.weight", func(x *checkpoint.Tensor, _ []byte) { slices.Reverse(x.Shape) }, "has the shape", true},
+			{"model.layers.1.mlp.up_proj.weight", func(x *checkpoint.Tensor, _ []byte) { x.Name = "model.layers.1.mlp.up_proj.bias" }, "there is no tensor", true},
+			{"model.norm.weight", func(_ *checkpoint.Tensor, raw []byte) { copy(raw[4*7:], []byte{0, 0, 0xc0, 0x7f}) }, `tensor "model.norm.weight" is damaged: element 7 is NaN`, true},
+			{"model.layers.1.mlp.up_proj.weight.master", func(_ *checkpoint.Tensor, raw []byte) { copy(raw[2*9:], []byte{0, 0x7c}) }, `tensor "model.layers.1.mlp.up_proj.weight.master" is damaged: element 9 is +Inf`, false},
+		} {
+			contents, err := tr.Contents("test", "emu")
+			require.NoError(t, err)
+			found := false
+			for _, list := range [][]checkpoint.Tensor{contents.Model, contents.Optimizer} {
+				for i := range list {
+					if x := &list[i]; x.Name == c.name {
+						var raw bytes.Buffer
+						require.NoError(t, x.Data(&raw))
+						x.Shape = slices.Clone(x.Shape)
+						c.edit(x, raw.Bytes())
+						x.Data, found = checkpoint.Bytes(raw.Bytes()), true
+					}
+				}
+			}
+			if !found { // masters in FP32 are the model's
+				require.Equal(t, "bf16", name)
+				continue
+			}
+			path, err := checkpoint.Save(t.TempDir(), tr.StepsDone(), contents)
+			require.NoError(t, err)
+			saved, err := checkpoint.Open(path)
+			require.NoError(t, err)
+			require.ErrorContains(t, newTrainer(t, small(t, name), 1, false).Restore(t.Context(), saved), c.want)
+			require.NoError(t, saved.Close())
+			err = newTrainer(t, small(t, name), 1, false).InitFrom(t.Context(), path)
+			if c.init {
+				require.ErrorContains(t, err, "model.init: "+path)
+				require.ErrorContains(t, err, c.want)
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
 }

@@ -74,15 +74,11 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 		scopes[backend.FoldLayers(strings.TrimPrefix(t.Name, "model."))] += t.Bytes()
 	}
 	m := Memory{Persistent: ordered(classes, "param", "state", "stash", "input", "output"), Snapshot: j.snapshotBytes()}
-	if d.Outline == nil {
-		m.Arena = backend.MakePlan(s.Align, backend.PerOp, programs...).Bytes
-	} else {
-		o, err := d.Outline(s, programs)
-		if err != nil {
-			return m, err
-		}
-		m.Arena, m.Beside, m.Outside, m.Launches = o.Temps, groups(o.Beside), groups(o.Outside), o.Launches
+	o, err := d.OutlineOf(s, programs)
+	if err != nil {
+		return m, err
 	}
+	m.Arena, m.Beside, m.Outside, m.Launches = o.Temps, groups(o.Beside), groups(o.Outside), o.Launches
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		m.Scopes = append(m.Scopes, Group{name, scopes[name]})
 	}

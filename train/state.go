@@ -69,6 +69,9 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err := sameShape(c.Config, HFConfig(t.Config)); err != nil {
 		return fmt.Errorf("%s: %w", c.Path, err)
 	}
+	if err := c.Model.Match(c.Config); err != nil {
+		return err
+	}
 	phase := PhaseAt(t.Phases, state.Step-1)
 	if want := t.Phases[phase].Config.Recipe; state.Recipe != want {
 		return fmt.Errorf("%s: it was written under recipe %s, where the configuration has %s", c.Path, state.Recipe, want)
@@ -83,7 +86,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	for _, p := range t.Model.Params {
 		codes, err := masterBytes(c, p)
 		if err != nil {
-			return fmt.Errorf("%s: %w", c.Path, err)
+			return err
 		}
 		if err := t.write(p.Master, codes); err != nil {
 			return err
@@ -202,20 +205,19 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	w := CheckpointWeights{Model: tensors}
 	if err = sameShape(config, HFConfig(t.Config)); err != nil {
-		err = fmt.Errorf("model.init = %s: %w", path, err)
-	} else {
+		err = fmt.Errorf("%s: %w", path, err)
+	} else if err = tensors.Match(config); err == nil {
 		err = t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
-			x, err := w.Param(p.Name)
-			if err == nil {
-				x, err = p.Padded(x)
-			}
+			x, err := tensors.Weight(p.Name)
 			if err != nil {
-				err = fmt.Errorf("model.init = %s: %w", path, err)
+				return nil, err
 			}
-			return x, err
+			return p.Padded(x)
 		})
+	}
+	if err != nil {
+		err = fmt.Errorf("model.init: %w", err)
 	}
 	return errors.Join(err, tensors.Close())
 }
@@ -235,7 +237,7 @@ func sameShape(have, want checkpoint.Config) error {
 		{"ffn", have.IntermediateSize, want.IntermediateSize},
 		{"vocab", have.VocabSize, want.VocabSize},
 		{"tied", have.TieWordEmbeddings, want.TieWordEmbeddings},
-		{"activation", FromHF(have).Activation, FromHF(want).Activation},
+		{"activation", activationOf(have), activationOf(want)},
 		{"rope_theta", have.RopeTheta, want.RopeTheta},
 		{"norm_eps", have.RMSNormEps, want.RMSNormEps},
 	} {
@@ -256,25 +258,8 @@ type CheckpointWeights struct {
 	Scales *checkpoint.Tensors
 }
 
-// Param is a parameter in FP32, whatever format it is stored in. Codes of eight bits are
-// those of compressed-tensors: beside them lies the one scale that multiplies them.
-func (w CheckpointWeights) Param(name string) ([]float32, error) {
-	x, err := readFloats(w.Model, name)
-	if t, _ := w.Model.Lookup(name); err != nil || !t.DType.IsFP8() {
-		return x, err
-	}
-	scale, err := readFloats(w.Model, strings.TrimSuffix(name, ".weight")+".weight_scale")
-	if err != nil {
-		return nil, err
-	}
-	if len(scale) != 1 {
-		return nil, fmt.Errorf("%s has %d scales: octet reads weights in FP8 that have one each", name, len(scale))
-	}
-	for i := range x {
-		x[i] *= scale[0]
-	}
-	return x, nil
-}
+// Param is a parameter in FP32, whatever format it is stored in.
+func (w CheckpointWeights) Param(name string) ([]float32, error) { return w.Model.Weight(name) }
 
 // Scale is a part of the saved scale state.
 func (w CheckpointWeights) Scale(name string) ([]float32, error) {

@@ -65,11 +65,19 @@ func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv f
 func masterName(p *nn.Param) string { return p.Name + ".master" }
 
 func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
-	if p.Master.DType != fp8.F32 {
-		raw := make([]byte, p.Elems()*p.Master.DType.Size())
-		return raw, readTensor(c.Optimizer, masterName(p), p.Master.DType, raw)
+	if d := p.Master.DType; d != fp8.F32 {
+		raw := make([]byte, p.Elems()*d.Size())
+		if err := readTensor(c.Optimizer, masterName(p), d, raw); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.Path, err)
+		}
+		for i := range p.Elems() {
+			if x := d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:]))); x-x != 0 {
+				return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", c.Path, masterName(p), i, x)
+			}
+		}
+		return raw, nil
 	}
-	x, err := readFloats(c.Model, p.Name)
+	x, err := c.Model.Weight(p.Name)
 	if err == nil {
 		x, err = p.Padded(x)
 	}

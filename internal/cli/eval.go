@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"text/tabwriter"
+	"time"
 
 	"octet/data"
 	"octet/infer"
@@ -74,10 +75,12 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	loss, err := infer.Evaluate(ctx, w.Model, w.Recipe, w, telling{dev, t.err}, stream, batch, seq)
-	if errors.Is(err, infer.ErrNoScales) {
+	d := inferring{dev, t.err, "the evaluation", "use a smaller --seq, or a machine with more memory"}
+	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq)
+	if err != nil {
 		return badInput(err)
 	}
+	loss, err := c.evaluate(ctx, t, evaluator, stream)
 	if err != nil {
 		return err
 	}
@@ -99,6 +102,28 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		fmt.Fprintf(tw, "bits per byte\t%.4f\n", *e.BitsPerByte)
 	}
 	return tw.Flush()
+}
+
+// silentFor is how long an evaluation may take before a status line shows how far it
+// is.
+var silentFor = 2 * time.Second
+
+// evaluate shows on standard error how far it is, where that takes long.
+func (c evalCmd) evaluate(ctx context.Context, t *terminal, e *infer.Evaluator, stream data.Tokens) (float64, error) {
+	status := writers.NewStatusLine(t.err)
+	defer status.Done()
+	start := time.Now()
+	return e.Evaluate(ctx, stream, func(done, all int64, mean float64) {
+		elapsed := time.Since(start)
+		if elapsed < silentFor {
+			return
+		}
+		rate := float64(done) / elapsed.Seconds()
+		status.Show(writers.EvalStatus{
+			Done: done, All: all, Loss: mean, TokensPerSec: rate,
+			ETA: time.Duration(float64(all-done) / rate * float64(time.Second)),
+		})
+	})
 }
 
 // stream is what is evaluated on: named files, all of them, or the validation

@@ -34,7 +34,11 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	m, err := run.ExportModel(ctx, w, telling{dev, t.err})
+	const what, instead = "exporting", "use a machine with more memory"
+	m, err := run.ExportModel(ctx, w, inferring{dev, t.err, what, instead})
+	if err == nil {
+		err = run.CheckHostMemory(what, m.Memory(), instead)
+	}
 	if err != nil {
 		return badInput(err)
 	}

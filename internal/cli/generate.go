@@ -46,7 +46,8 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, telling{dev, t.err}, len(c.Prompt)+c.Tokens)
+	d := inferring{dev, t.err, "generating", "use fewer --tokens, or a machine with more memory"}
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, d, len(c.Prompt)+c.Tokens)
 	if err != nil {
 		return badInput(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,16 @@ type Model struct {
 	ScaleInv func(name string) (float32, error)
 	// Smooth holds the factors by layer; nil if there is nothing to fold.
 	Smooth []infer.Factors
+}
+
+// Memory is how many bytes Write needs: for the values of the largest tensor, in FP32
+// and as they are written.
+func (m Model) Memory() int64 {
+	largest := int64(0)
+	for _, t := range m.List {
+		largest = max(largest, t.Elems())
+	}
+	return 8 * largest
 }
 
 // Write makes the folder dir, which must not exist. It appears whole or not at
@@ -85,6 +96,7 @@ func Write(dir, format string, m Model) (err error) {
 func (m Model) writeConfig(path, format string) error {
 	c := m.Config
 	c.TorchDType = map[string]string{"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}[format]
+	c.FP8 = format == "fp8"
 	text, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -93,29 +105,11 @@ func (m Model) writeConfig(path, format string) error {
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return err
 	}
-	if format == "fp8" {
-		fields["quantization_config"] = json.RawMessage(quantizationConfig)
-	}
 	if text, err = json.MarshalIndent(fields, "", "  "); err != nil {
 		return err
 	}
 	return disk.WriteWhole(path, append(text, '\n'))
 }
-
-// quantizationConfig says, in compressed-tensors' words, what fp8 stores.
-const quantizationConfig = `{
-  "quant_method": "compressed-tensors",
-  "format": "float-quantized",
-  "quantization_status": "compressed",
-  "ignore": ["lm_head"],
-  "config_groups": {
-    "group_0": {
-      "targets": ["Linear"],
-      "weights": {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true, "dynamic": false},
-      "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": true, "dynamic": false}
-    }
-  }
-}`
 
 func (m Model) writeWeights(path, format string) (err error) {
 	var list []safetensors.Source
@@ -140,6 +134,11 @@ func (m Model) writeWeights(path, format string) (err error) {
 			}
 			codes := make([]uint16, len(x))
 			fp8.EncodeBF16(codes, x)
+			for i, code := range codes {
+				if code&0x7f80 == 0x7f80 { // rounded up to infinity
+					return fmt.Errorf("%s: element %d is %v, beyond what BF16 holds; use --format fp32", t.Name, i, x[i])
+				}
+			}
 			return binary.Write(w, binary.LittleEndian, codes)
 		}))
 	}
@@ -231,16 +230,24 @@ func (m Model) folded(name string) ([]float32, error) {
 	if err != nil || !ok || c == nil {
 		return x, err
 	}
+	bad := -1
 	switch module {
 	case "mlp.up_proj":
 		cols := len(x) / len(c)
 		for i := range x {
-			x[i] /= c[i/cols]
+			if x[i] /= c[i/cols]; x[i]-x[i] != 0 {
+				bad = i
+			}
 		}
 	case "mlp.down_proj":
 		for i := range x {
-			x[i] *= c[i%len(c)]
+			if x[i] *= c[i%len(c)]; x[i]-x[i] != 0 {
+				bad = i
+			}
 		}
+	}
+	if bad >= 0 {
+		return nil, fmt.Errorf("%s: element %d is %v with its smoothing scale folded in; octet inspect shows the maxima that the scale follows from", name, bad, x[bad])
 	}
 	return x, nil
 }
@@ -252,10 +259,15 @@ var inputs = map[string]string{
 	"mlp.up_proj":      "mlp.input", "mlp.gate_proj": "mlp.input", "mlp.down_proj": "mlp.hidden",
 }
 
-func (m Model) inputScaleInv(name string) (float32, error) {
+func (m Model) inputScaleInv(name string) (x float32, err error) {
 	layer, module, _ := linear(name)
 	if s := m.smooth(layer); module == "mlp.down_proj" && s.C != nil {
-		return s.HiddenScaleInv, nil
+		x = s.HiddenScaleInv
+	} else if x, err = m.ScaleInv(fmt.Sprintf("layers.%d.%s", layer, inputs[module])); err != nil {
+		return 0, err
 	}
-	return m.ScaleInv(fmt.Sprintf("layers.%d.%s", layer, inputs[module]))
+	if !(x > 0 && x <= math.MaxFloat32) {
+		return 0, fmt.Errorf("%s: the scale of its input is %v: expected a positive number; octet inspect shows the maxima that the scale follows from", name, x)
+	}
+	return x, nil
 }

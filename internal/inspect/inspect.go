@@ -50,7 +50,7 @@ func Checkpoint(c *checkpoint.Checkpoint) (*Report, error) {
 
 // Model reads weights alone, in Hugging Face's layout: an export, or somebody else's.
 func Model(path string) (r *Report, err error) {
-	_, tensors, err := checkpoint.OpenModel(path)
+	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,9 @@ func Model(path string) (r *Report, err error) {
 	r = &Report{Path: path, Casts: []Cast{}, Health: []string{}}
 	if err := r.measure(checkpoint.ModelFile, tensors); err != nil {
 		return nil, err
+	}
+	if err := tensors.Match(config); err != nil {
+		r.find("%v", err)
 	}
 	r.examine()
 	return r, nil

@@ -3,6 +3,8 @@ package inspect
 import (
 	"encoding/json"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -167,4 +169,19 @@ func TestHealth(t *testing.T) {
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"scale":null,"scale_inv":1,"newest":null`)
+}
+
+// A folder that no command would compute is shown all the same, with what is wrong.
+func TestModelOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	text, err := json.Marshal(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, checkpoint.ConfigFile), text, 0o600))
+	c := save(t, t.TempDir(), 3, state(nil), []checkpoint.Tensor{f32("model.embed_tokens.weight", 1, 2)}, nil)
+	require.NoError(t, os.Rename(filepath.Join(c.Path, checkpoint.ModelFile), filepath.Join(dir, checkpoint.ModelFile)))
+	r, err := Model(dir)
+	require.NoError(t, err)
+	require.Len(t, r.Tensors, 1)
+	require.Len(t, r.Health, 1)
+	require.Contains(t, r.Health[0], `tensor "model.embed_tokens.weight" has the shape [2], and the model in config.json has [256 32]`)
 }

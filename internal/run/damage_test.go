@@ -379,17 +379,22 @@ func TestWeightsFitTheirConfig(t *testing.T) {
 	require.NoError(t, err, "exactly as many as there are")
 	require.NoError(t, w.Close())
 	// More than there are, or fewer layers.
-	for name, change := range map[string]func(*checkpoint.Config){
-		"layers":     func(c *checkpoint.Config) { c.NumHiddenLayers = 1 << 24 },
-		"a layer":    func(c *checkpoint.Config) { c.NumHiddenLayers++ },
-		"one less":   func(c *checkpoint.Config) { c.NumHiddenLayers-- },
-		"vocabulary": func(c *checkpoint.Config) { c.VocabSize++ },
-		"all": func(c *checkpoint.Config) {
+	const apart, limit = "do not belong together", "octet computes at most"
+	for name, c := range map[string]struct {
+		change func(*checkpoint.Config)
+		want   string
+	}{
+		"layers":     {func(c *checkpoint.Config) { c.NumHiddenLayers = 1 << 24 }, limit},
+		"a thousand": {func(c *checkpoint.Config) { c.NumHiddenLayers = 1 << 10 }, apart},
+		"a layer":    {func(c *checkpoint.Config) { c.NumHiddenLayers++ }, apart},
+		"one less":   {func(c *checkpoint.Config) { c.NumHiddenLayers-- }, apart},
+		"vocabulary": {func(c *checkpoint.Config) { c.VocabSize++ }, apart},
+		"all": {func(c *checkpoint.Config) {
 			c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.VocabSize = 1<<24, 1<<24, 1<<24, 1<<24
-		},
+		}, limit},
 	} {
-		put(change)
+		put(c.change)
 		_, err := OpenWeights(bare, "")
-		require.ErrorContains(t, err, "do not belong together", name)
+		require.ErrorContains(t, err, c.want, name)
 	}
 }

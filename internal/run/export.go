@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"octet/backend"
+	"octet/checkpoint"
 	"octet/fp8"
 	"octet/infer"
 	"octet/internal/export"
@@ -18,10 +19,8 @@ import (
 // weights were trained with it, are computed on dev.
 func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
 	m := export.Model{Config: w.HF, Param: w.Param}
-	for _, t := range w.CheckpointWeights.Model.List() {
-		if !strings.HasSuffix(t.Name, "_scale") { // of weights in FP8, which Param has applied
-			m.List = append(m.List, t)
-		}
+	for name, shape := range w.HF.Layout() {
+		m.List = append(m.List, checkpoint.Tensor{Name: name, Shape: shape})
 	}
 	byToken := w.Recipe.Smooth.On() && w.Recipe.Smooth.Form.ByToken()
 	m.ScaleInv = func(name string) (float32, error) {

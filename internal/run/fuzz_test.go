@@ -63,7 +63,12 @@ func FuzzWeights(f *testing.F) {
 		devices, err := backend.Open("emu", backend.Options{Threads: 1})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, devices[0].Close()) }()
-		_, err = infer.Evaluate(t.Context(), w.Model, w.Recipe, w, devices[0], stream, 1, 4)
+		e, err := infer.NewEvaluator(t.Context(), w.Model, w.Recipe, w, devices[0], 1, 4)
+		if err == nil {
+			var loss float64
+			loss, err = e.Evaluate(t.Context(), stream, nil)
+			require.True(t, err != nil || loss-loss == 0, "a loss is a number")
+		}
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
 		}

@@ -1,6 +1,8 @@
 package run
 
 import (
+	"math"
+	"runtime/debug"
 	"testing"
 	"testing/fstest"
 
@@ -79,4 +81,21 @@ func TestFreeMemory(t *testing.T) {
 	}
 	_, _, ok := freeMemory(fstest.MapFS{})
 	require.False(t, ok)
+}
+
+// What was found to fit keeps to the free memory: the garbage collector gets a limit,
+// unless the user's is lower.
+func TestGarbageHasALimit(t *testing.T) {
+	old := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(old)
+	require.ErrorContains(t, CheckHostMemory("it", math.MaxInt64, "use less"), "it needs 9.2 EB of memory and ")
+	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1))
+	require.NoError(t, CheckHostMemory("it", 1, "use less"))
+	limit := debug.SetMemoryLimit(-1)
+	free, _, ok := HostMemory()
+	require.True(t, ok)
+	require.Less(t, limit, 2*free+1<<30)
+	debug.SetMemoryLimit(limit / 2)
+	require.NoError(t, CheckHostMemory("it", 1, "use less"))
+	require.Equal(t, limit/2, debug.SetMemoryLimit(-1))
 }

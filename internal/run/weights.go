@@ -58,8 +58,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	}
 	w.close = tensors.Close
 	w.CheckpointWeights.Model = tensors
-	w.HF, w.Model = hf, train.FromHF(hf)
-	if err := w.fits(); err != nil {
+	if err := w.describe(hf); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	if recipeName == "" {
@@ -103,8 +102,7 @@ func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint
 func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) error {
 	w.Path, w.close = c.Path, c.Close
 	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
-	w.HF, w.Model = c.Config, train.FromHF(c.Config)
-	err := w.fits()
+	err := w.describe(c.Config)
 	var state train.State
 	if err == nil {
 		state, err = train.ReadState(c)
@@ -145,37 +143,12 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 	return err
 }
 
-// fits refuses a config.json that describes another model than the weights
-// beside it, before programs and memory for that model are made. It compares
-// numbers of elements and of layers: names and shapes are compared as each tensor
-// is read.
-func (w *Weights) fits() error {
-	var have int64
-	for _, t := range w.CheckpointWeights.Model.List() {
-		n := int64(1)
-		for _, d := range t.Shape {
-			n *= int64(d)
-		}
-		have += n
-		var layer int
-		if _, err := fmt.Sscanf(t.Name, "model.layers.%d.", &layer); err == nil && layer >= w.HF.NumHiddenLayers {
-			return fmt.Errorf("%s: %s describes a model of %d layers, and its weights hold %.80q: they do not belong together", w.Path, checkpoint.ConfigFile, w.HF.NumHiddenLayers, t.Name)
-		}
+// describe takes over config.json and compares it with the tensors, before programs
+// and memory for the model are made.
+func (w *Weights) describe(c checkpoint.Config) (err error) {
+	w.HF = c
+	if w.Model, err = train.FromHF(c); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(w.Path, checkpoint.ConfigFile), err)
 	}
-	// float64, which cannot overflow: a config may have 2^24 of everything.
-	h, kv := float64(w.HF.HiddenSize), float64(w.HF.HiddenSize/w.HF.NumAttentionHeads*w.HF.NumKeyValueHeads)
-	matrices := 3.0 // of an MLP
-	if w.HF.HiddenAct != "silu" {
-		matrices = 2
-	}
-	tables := 2.0
-	if w.HF.TieWordEmbeddings {
-		tables = 1
-	}
-	layer := 2*h*h + 2*h*kv + matrices*h*float64(w.HF.IntermediateSize) + 2*h
-	want := float64(w.HF.NumHiddenLayers)*layer + tables*h*float64(w.HF.VocabSize) + h
-	if want > float64(have) {
-		return fmt.Errorf("%s: %s describes a model of %.0f parameters, and its weights are %d: they do not belong together", w.Path, checkpoint.ConfigFile, want, have)
-	}
-	return nil
+	return w.CheckpointWeights.Model.Match(c)
 }

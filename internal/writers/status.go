@@ -65,10 +65,49 @@ func (s Status) fields() []string {
 // String is the whole line.
 func (s Status) String() string { return strings.Join(s.fields(), "  ") }
 
-// fit is the line cut to a number of columns. Fields go from the right, but
+// fit is the line cut to a number of columns.
+func (s Status) fit(columns int) string { return fit(s.fields(), columns) }
+
+func (s Status) done() bool { return s.Step == s.Steps }
+
+// EvalStatus is what the status line shows of an evaluation.
+type EvalStatus struct {
+	Done, All    int64 // tokens
+	Loss         float64
+	TokensPerSec float64
+	ETA          time.Duration
+}
+
+func (s EvalStatus) fields() []string {
+	tokens := number(s.TokensPerSec, "%.0f")
+	if finite(s.TokensPerSec) {
+		tokens = commas(tokens)
+	}
+	return []string{
+		fmt.Sprintf("%s of %s tokens", Count(s.Done), Count(s.All)),
+		"loss " + number(s.Loss, "%.4f"),
+		tokens + " tok/s",
+		"ETA " + Clock(s.ETA),
+	}
+}
+
+// String is the whole line.
+func (s EvalStatus) String() string { return strings.Join(s.fields(), "  ") }
+
+func (s EvalStatus) fit(columns int) string { return fit(s.fields(), columns) }
+
+func (s EvalStatus) done() bool { return s.Done == s.All }
+
+// Shown is what a status line can show: a Status or an EvalStatus.
+type Shown interface {
+	String() string         // the whole line
+	fit(columns int) string // the line cut to a number of columns
+	done() bool             // nothing follows, so that it is shown at once
+}
+
+// fit joins fields to a line of a number of columns. Fields go from the right, but
 // the ETA is the last but one to go: it is what one looks for.
-func (s Status) fit(columns int) string {
-	fields := s.fields()
+func fit(fields []string, columns int) string {
 	for len(fields) > 0 {
 		line := strings.Join(fields, "  ")
 		if len(line) <= columns { // ASCII: bytes are columns
@@ -99,7 +138,7 @@ type StatusLine struct {
 	width func() int // 0: not a terminal
 	now   func() time.Time
 
-	last    Status
+	last    Shown
 	shown   bool      // last has been written
 	at      time.Time // when something was written
 	onLine  int       // columns that the line on the terminal takes
@@ -115,7 +154,7 @@ func NewStatusLine(w io.Writer) *StatusLine {
 
 // Show sets the status. It is written now or, if the last one is too recent,
 // by a later call.
-func (l *StatusLine) Show(s Status) {
+func (l *StatusLine) Show(s Shown) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last, l.shown = s, false
@@ -123,7 +162,7 @@ func (l *StatusLine) Show(s Status) {
 	if l.width() == 0 {
 		every = plainEvery
 	}
-	if !l.started || s.Step == s.Steps || l.now().Sub(l.at) >= every {
+	if !l.started || s.done() || l.now().Sub(l.at) >= every {
 		l.draw()
 	}
 	l.started = true

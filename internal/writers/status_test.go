@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -238,4 +239,21 @@ func TestNewStatusLine(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, someStatus.String()+"\n", string(text))
+}
+
+// An evaluation is shown like a step: at the end at once, and cut by whole fields.
+func TestEvalStatus(t *testing.T) {
+	s := EvalStatus{Done: 1_250_000, All: 4_000_000, Loss: 1.23456, TokensPerSec: 45678.4, ETA: 61 * time.Second}
+	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  45,678 tok/s  ETA 1:01", s.String())
+	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  ETA 1:01", s.fit(50))
+	require.Equal(t, "1.25M of 4.00M tokens", s.fit(25))
+	s.Loss, s.TokensPerSec = math.NaN(), math.Inf(1)
+	require.Contains(t, s.String(), "loss nan  inf tok/s")
+	var out bytes.Buffer
+	l := NewStatusLine(&out)
+	for s.Done = 1_000_000; s.Done <= s.All; s.Done += 1_000_000 {
+		l.Show(s)
+	}
+	l.Done()
+	require.Equal(t, []string{"1.00M of", "4.00M of"}, regexp.MustCompile(`(?m)^\S+ of`).FindAllString(out.String(), -1))
 }

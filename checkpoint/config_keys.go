@@ -1,0 +1,81 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// anyValue stands in a list of harmless keys for every value.
+type anyValue struct{}
+
+// harmlessKeys lists the keys of config.json that do not change the logits of a
+// Llama model, with the one value for which that holds, or anyValue. It has all
+// keys that LlamaConfig of transformers 4.57 and 5.23 writes and Octet does not
+// read, those of older releases, and those that conversion tools add. A key that is
+// neither read nor listed may stand for a feature that Octet does not compute, so
+// reading refuses it.
+var harmlessKeys = map[string]any{
+	// Bookkeeping. Keys that begin with "_" are private to transformers; other such
+	// keys than these are refused like any unknown key.
+	"_attn_implementation": anyValue{}, "_attn_implementation_autoset": anyValue{}, "_commit_hash": anyValue{},
+	"_flash_attn_2_enabled": anyValue{}, "_name_or_path": anyValue{},
+	"finetuning_task": anyValue{}, "is_llama_config": anyValue{}, "max_sequence_length": anyValue{},
+	"prefix": anyValue{}, "problem_type": anyValue{}, "task_specific_params": anyValue{}, "tokenizer_class": anyValue{},
+	"transformers.js_config": anyValue{}, "transformers_version": anyValue{},
+	"unsloth_fixed": anyValue{}, "unsloth_version": anyValue{},
+
+	// Initialization and regularization in training; Octet has settings of its own.
+	"attention_dropout": anyValue{}, "initializer_range": anyValue{},
+
+	// How transformers runs the model and what it returns.
+	"chunk_size_feed_forward": anyValue{}, "gradient_checkpointing": anyValue{}, "is_decoder": anyValue{},
+	"output_attentions": anyValue{}, "output_hidden_states": anyValue{}, "output_scores": anyValue{},
+	"return_dict": anyValue{}, "return_dict_in_generate": anyValue{}, "tf_legacy_loss": anyValue{},
+	"torchscript": anyValue{}, "use_bfloat16": anyValue{}, "use_cache": anyValue{}, "use_return_dict": anyValue{},
+
+	// Labels of classifiers.
+	"id2label": anyValue{}, "label2id": anyValue{}, "num_labels": anyValue{},
+
+	// Special tokens and sampling.
+	"bad_words_ids": anyValue{}, "begin_suppress_tokens": anyValue{}, "bos_token_id": anyValue{},
+	"decoder_start_token_id": anyValue{}, "diversity_penalty": anyValue{}, "do_sample": anyValue{},
+	"early_stopping": anyValue{}, "encoder_no_repeat_ngram_size": anyValue{}, "eos_token_id": anyValue{},
+	"exponential_decay_length_penalty": anyValue{}, "forced_bos_token_id": anyValue{}, "forced_eos_token_id": anyValue{},
+	"length_penalty": anyValue{}, "max_length": anyValue{}, "min_length": anyValue{}, "no_repeat_ngram_size": anyValue{},
+	"num_beam_groups": anyValue{}, "num_beams": anyValue{}, "num_return_sequences": anyValue{}, "pad_token_id": anyValue{},
+	"remove_invalid_values": anyValue{}, "repetition_penalty": anyValue{}, "sep_token_id": anyValue{},
+	"suppress_tokens": anyValue{}, "temperature": anyValue{}, "top_k": anyValue{}, "top_p": anyValue{}, "typical_p": anyValue{},
+
+	// Features that are switched off.
+	"add_cross_attention": false, "is_encoder_decoder": false, "tie_encoder_decoder": false,
+	"max_window_layers": anyValue{}, // without a window, see attentionSpan
+	"pretraining_tp":    1.0,        // more splits products, which rounds otherwise
+	"pruned_heads":      map[string]any{},
+	"rope_interleaved":  false,
+}
+
+// refuseUnread refuses the first key, by name, that was not asked for and is not
+// harmless. A key with the value null is absent.
+func (f *fields) refuseUnread(harmless map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(f.values)) {
+		if f.read[name] {
+			continue
+		}
+		value := f.raw(name)
+		allowed, known := harmless[name]
+		if value == nil || known && allowed == any(anyValue{}) {
+			continue
+		}
+		if !known {
+			f.fail("unknown key %.80q: octet computes plain Llama models and cannot tell whether the key changes one; remove it if it does not", name)
+			continue
+		}
+		var have any
+		if err := json.Unmarshal(value, &have); err != nil || !reflect.DeepEqual(have, allowed) {
+			want, _ := json.Marshal(allowed)
+			f.fail("%s = %s: octet needs %s", name, clip(value), want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package checkpoint
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"octet/fp8"
+)
+
+// weightPiece is how many elements are converted at a time: few enough for a
+// processor's cache.
+const weightPiece = 1 << 14
+
+// Weight reads a tensor of a model as FP32 [Elems], row-major, whatever format it is
+// stored in. Codes in FP8 are multiplied by their scale. An infinity or a NaN is an
+// error that names the tensor and the element.
+func (s *Tensors) Weight(name string) ([]float32, error) {
+	t, ok := s.Lookup(name)
+	if !ok {
+		return nil, fmt.Errorf("%s: there is no tensor %q", s.path, name)
+	}
+	scale := float32(1)
+	switch {
+	case t.DType.IsFP8():
+		var err error
+		if scale, err = s.scale(scaleName(name, weightScale)); err != nil {
+			return nil, err
+		}
+	case !isWide(t.DType):
+		return nil, fmt.Errorf("%s: tensor %q is stored as %v, which is no format of weights", s.path, name, t.DType)
+	}
+	r, err := s.Reader(name)
+	if err != nil {
+		return nil, err
+	}
+	x, raw := make([]float32, t.Elems()), make([]byte, weightPiece*t.DType.Size())
+	at := 0
+	for piece := range slices.Chunk(x, weightPiece) {
+		raw := raw[:len(piece)*t.DType.Size()]
+		if _, err := io.ReadFull(r, raw); err != nil {
+			return nil, fmt.Errorf("%s: reading tensor %q: %w", s.path, name, err)
+		}
+		t.DType.Decode(piece, raw)
+		if scale != 1 {
+			for i := range piece {
+				piece[i] *= scale
+			}
+		}
+		if i := slices.IndexFunc(piece, notFinite); i >= 0 {
+			return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", s.path, name, at+i, piece[i])
+		}
+		at += len(piece)
+	}
+	return x, nil
+}
+
+func notFinite(x float32) bool { return x-x != 0 }
+
+// isWide reports whether weights are stored as numbers that need no scale.
+func isWide(d fp8.DType) bool { return d == fp8.F32 || d == fp8.BF16 || d == fp8.F16 }
+
+// The scales of a linear layer in FP8, in the names of compressed-tensors.
+const (
+	weightScale = ".weight_scale"
+	inputScale  = ".input_scale"
+)
+
+func scaleName(weight, kind string) string { return strings.TrimSuffix(weight, ".weight") + kind }
+
+// scale reads a tensor of one positive number.
+func (s *Tensors) scale(name string) (float32, error) {
+	t, ok := s.Lookup(name)
+	switch {
+	case !ok:
+		return 0, fmt.Errorf("%s: there is no tensor %q: octet reads weights in FP8 that have one scale each", s.path, name)
+	case t.Elems() != 1:
+		return 0, fmt.Errorf("%s: tensor %q holds %d scales: octet reads weights in FP8 that have one scale each", s.path, name, t.Elems())
+	case !isWide(t.DType):
+		return 0, fmt.Errorf("%s: tensor %q is stored as %v: octet reads scales in fp32, bf16 or fp16", s.path, name, t.DType)
+	}
+	raw, x := make([]byte, t.DType.Size()), make([]float32, 1)
+	if err := s.ReadInto(name, raw); err != nil {
+		return 0, err
+	}
+	t.DType.Decode(x, raw)
+	if !(x[0] > 0 && x[0] <= math.MaxFloat32) {
+		return 0, fmt.Errorf("%s: tensor %q holds the scale %v: expected a positive number", s.path, name, x[0])
+	}
+	return x[0], nil
+}
