@@ -61,15 +61,7 @@ func printHeader(w io.Writer, r *run.Run) error {
 	default:
 		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
 	}
-	if text, val, ok := r.Corpus.Text(); ok && len(val) > 0 {
-		one, err := data.NGramLoss(text, val, 1)
-		if err != nil {
-			return err
-		}
-		two, err := data.NGramLoss(text, val, 2)
-		if err != nil {
-			return err
-		}
+	if one, two, ok := r.Corpus.Baselines(); ok {
 		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
 	}
 	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir) // never broken, so that it can be copied

@@ -49,8 +49,11 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		printBest(t.out, r, last)
 	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
-	if _, _, ok := r.Corpus.Text(); ok {
-		prompt := samplePrompt(r.Corpus)
+	if r.Corpus.Info.Kind != data.KindShards {
+		prompt, err := samplePrompt(r.Corpus)
+		if err != nil {
+			return err
+		}
 		if err := r.ReleaseDevices(); err != nil { // a device may not have room for both
 			return err
 		}
@@ -151,15 +154,22 @@ const (
 
 // samplePrompt is what the sample at the end continues: "func " for source in
 // Go, else the beginning of a line of the validation text.
-func samplePrompt(c *data.Corpus) string {
+func samplePrompt(c *data.Corpus) (string, error) {
 	if c.Info.Kind == data.KindGoSource || c.Info.Kind == data.KindEmbedded {
-		return "func "
+		return "func ", nil
 	}
-	text, val, _ := c.Text()
-	if len(val) > 0 {
-		text = val
+	stream := c.Train
+	if c.Val.Len() > 0 {
+		stream = c.Val
 	}
-	text = text[:min(len(text), 1024)]
+	ids := make([]int32, min(stream.Len(), 1024))
+	if err := stream.ReadTokens(ids, 0); err != nil {
+		return "", err
+	}
+	text := make([]byte, len(ids))
+	for i, id := range ids {
+		text[i] = byte(id)
+	}
 	// The validation part may begin in the middle of a line.
 	if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
 		text = rest
@@ -174,9 +184,9 @@ func samplePrompt(c *data.Corpus) string {
 		n += size
 	}
 	if n == 0 {
-		return "The "
+		return "The ", nil
 	}
-	return string(text[:n])
+	return string(text[:n]), nil
 }
 
 func printSample(ctx context.Context, t *terminal, d device, path, prompt string) (err error) {
