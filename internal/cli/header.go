@@ -35,11 +35,15 @@ func printHeader(w io.Writer, r *run.Run) error {
 	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
+	held := ""
+	if n := r.Corpus.Held(); n > 0 {
+		held = fmt.Sprintf(", text %s on the host besides", writers.Bytes(n))
+	}
 	perRank := ""
 	if len(r.Devices) > 1 {
 		perRank = " on each rank"
 	}
-	line("memory", "%s%s: %s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes))
+	line("memory", "%s%s: %s%s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes), held)
 	if usage, ok := r.Usage(); ok {
 		line("outside", "%s of the device's %s: its driver, libraries and other processes", writers.Bytes(usage.Outside()), writers.Bytes(usage.Total))
 	}

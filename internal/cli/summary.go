@@ -111,7 +111,8 @@ type result struct {
 	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
 	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
-	Seconds     writers.Float  `json:"seconds"` // of this process
+	Skipped     int            `json:"skipped,omitempty"` // steps of this process that made no update
+	Seconds     writers.Float  `json:"seconds"`           // of this process
 
 	// Of the devices, while this process trained; absent where they do not tell.
 	Energy          *writers.Float `json:"energy_j,omitempty"`
@@ -120,7 +121,7 @@ type result struct {
 }
 
 // printResult is printSummary for programs.
-func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Duration) error {
+func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapsed time.Duration) error {
 	newest, err := r.NewestCheckpoint()
 	if err != nil {
 		return err
@@ -129,7 +130,7 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Durati
 	step := r.Trainer.StepsDone()
 	out := result{
 		Run: r.Folder.Dir, Checkpoint: newest, Step: step,
-		Tokens: int64(step) * r.Trainer.TokensPerStep(), Seconds: writers.Float(elapsed.Seconds()),
+		Tokens: int64(step) * r.Trainer.TokensPerStep(), Skipped: skipped, Seconds: writers.Float(elapsed.Seconds()),
 	}
 	if last.Step > 0 {
 		out.Loss = float(last.Loss)
