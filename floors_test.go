@@ -28,10 +28,10 @@ var floors = [][]string{
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
-	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libcuda/sass", "csrc/libsynapse", "internal/writers", "recipe"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libcuda/sass", "csrc/libsynapse", "data", "internal/writers", "recipe"},
 	// These import nothing of ours.
 	{
-		"fp8", "data", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin",
+		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin",
 		"csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure",
 	},
 }

@@ -4,10 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
-	"io"
 )
 
 // The kinds of corpus that Info.Kind names.
@@ -47,20 +45,40 @@ type Corpus struct {
 	Val   Tokens
 	Info  Info
 
-	files []io.Closer
+	pool      *pool // of the files that are read in windows; nil: all is in memory
+	baselines baselines
 }
 
-// Close closes the shards. Text needs no closing, but may be closed.
+// Close closes the files of the corpus. Text that is held in memory needs no closing, but
+// may be closed.
 func (c *Corpus) Close() error {
-	var errs []error
-	for _, f := range c.files {
-		errs = append(errs, f.Close())
+	if c.pool == nil {
+		return nil
 	}
-	c.files = nil
-	return errors.Join(errs...)
+	return c.pool.close()
 }
 
-// Text returns both streams as bytes; ok is false for shards.
+// Held returns how many bytes of the streams are held in memory: all of a text of at
+// most MaxHeld bytes, nothing of a larger one or of shards.
+func (c *Corpus) Held() int64 {
+	var n int64
+	for _, t := range []Tokens{c.Train, c.Val} {
+		if text, ok := t.(Text); ok {
+			n += text.Len()
+		}
+	}
+	return n
+}
+
+// Baselines returns the losses to beat, in nats per byte: those of the validation stream
+// under the bytes, and under the pairs of bytes, that the training stream has; see
+// NGramLoss. ok is false for shards and without a validation stream.
+func (c *Corpus) Baselines() (bytes, pairs float64, ok bool) {
+	return c.baselines.bytes, c.baselines.pairs, c.baselines.known
+}
+
+// Text returns both streams as bytes; ok is false for shards, and for text that is too
+// large to be held in memory.
 func (c *Corpus) Text() (train, val []byte, ok bool) {
 	t, ok := c.Train.(Text)
 	if !ok {

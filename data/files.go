@@ -3,12 +3,16 @@ package data
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+
+	"octet/internal/disk"
 )
 
 // file is one file of a corpus that was found and not read yet.
@@ -20,6 +24,8 @@ type file struct {
 	held int64 // bytes at its end that are kept out of training
 
 	named bool // by itself, not by a folder that it was found in
+
+	source *source // of text that is read in windows
 }
 
 // String is the file's name on this machine.
@@ -57,7 +63,7 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 		c, err = openShards(shards, o)
 	} else {
 		holdOutBytes(text, o.ValBytes)
-		c, err = readText(text, Info{Kind: KindText}, o)
+		c, err = readText(text, Info{Kind: KindText}, o, MaxHeld)
 	}
 	if err != nil {
 		return nil, err
@@ -73,6 +79,9 @@ func sortOut(files []*file) (text, shards []*file, err error) {
 		if isShard(f) {
 			shards = append(shards, f)
 			continue
+		}
+		if err := checkFormat(f); err != nil {
+			return nil, nil, err
 		}
 		binary := false
 		if !f.named {
@@ -113,6 +122,12 @@ func findAll(paths []string) ([]*file, error) {
 	}
 	var files []*file
 	for _, p := range paths {
+		if err := disk.CheckLocal(p); err != nil {
+			return nil, fmt.Errorf("data: %w", err)
+		}
+		if err := errors.Join(checkDevice(p), checkName(p)); err != nil {
+			return nil, err
+		}
 		stat, err := os.Stat(p)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -182,8 +197,8 @@ func find(fsys fs.FS, from string, keep func(path string, dir bool) bool) ([]*fi
 			}
 			return nil
 		}
-		if d.IsDir() {
-			return nil
+		if err := checkName(name); err != nil || d.IsDir() {
+			return err
 		}
 		stat, err := fs.Stat(fsys, p) // follows a link, which d.Info would not
 		if err != nil {
@@ -222,5 +237,20 @@ func unreadable(name string, err error) error {
 	if errors.As(err, &pathErr) {
 		err = pathErr.Err
 	}
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return fmt.Errorf("data: %q cannot be opened (%w): raise the limit of open files, as by ulimit -n 1024", name, err)
+	}
 	return fmt.Errorf("data: %q cannot be read (%w): make it readable or leave it out", name, err)
+}
+
+// readError words the error of reading a file that is open. A file that was cut since
+// it was opened ends early.
+func readError(name string, err error) error {
+	if changed, ok := errors.AsType[*changedError](err); ok {
+		return changed
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("data: %q has become shorter since it was opened: nothing may write to it while it is in use", name)
+	}
+	return unreadable(name, err)
 }

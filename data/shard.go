@@ -8,7 +8,6 @@ import (
 	"hash"
 	"io"
 	"math"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -29,9 +28,6 @@ const (
 	// llama3Magic marks llm.c's shards of 32-bit ids.
 	llama3Magic = 20240801
 )
-
-// scanChunk is how many bytes of a shard are read at a time.
-const scanChunk = 1 << 20
 
 // WriteShard writes ids as one shard.
 func WriteShard(w io.Writer, ids []uint16) error {
@@ -97,9 +93,9 @@ func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, erro
 	ids := int64(int32(binary.LittleEndian.Uint32(header[8:])))
 	switch {
 	case magic == llama3Magic:
-		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, llm.c's llama-3 layout: only 16-bit ids (magic %d) are read", name, shardMagic)
+		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, as llm.c writes for Llama 3 (magic %d, version %d): only 16-bit ids (magic %d, version %d) are read, so use a tokenizer of at most 65536 ids", name, magic, version, shardMagic, shardVersion)
 	case magic != shardMagic:
-		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d: rename it if it is text, write it in llm.c's layout if it holds ids", name, magic, shardMagic)
+		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", name, magic, shardMagic)
 	case version != shardVersion:
 		return nil, fmt.Errorf("data: shard %q has version %d: only version %d is read", name, version, shardVersion)
 	case ids <= 0:
@@ -137,10 +133,7 @@ func readFull(r io.ReaderAt, name string, buf []byte, at int64) error {
 	if n == len(buf) {
 		return nil // ReadAt may say EOF at the very end
 	}
-	if err == io.EOF {
-		return fmt.Errorf("data: shard %q has become shorter since it was opened: nothing may write to it while it is in use", name)
-	}
-	return unreadable(name, err)
+	return readError(name, err)
 }
 
 // span is a range of a shard's ids within a stream.
@@ -210,7 +203,7 @@ func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
 
 // openShards opens, checks and splits shards as OpenFiles says.
 func openShards(files []*file, o Options) (*Corpus, error) {
-	c := &Corpus{Info: Info{Kind: KindShards}}
+	c := &Corpus{Info: Info{Kind: KindShards}, pool: newPool()}
 	shards, err := c.open(files, o.Vocab)
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -234,16 +227,15 @@ func openShards(files []*file, o Options) (*Corpus, error) {
 }
 
 // open opens and reads every shard once, and sets the hash and the vocabulary.
-// What it has opened is in c.files, after an error too.
+// What it has opened is in c.pool, after an error too.
 func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 	var shards []*shard
 	hash := newCorpusHash()
 	for _, f := range files {
-		r, err := os.Open(f.String())
+		r, err := c.pool.add(f)
 		if err != nil {
-			return nil, unreadable(f.String(), err)
+			return nil, err
 		}
-		c.files = append(c.files, r)
 		hash.begin(f.path, f.size)
 		s, err := newShard(r, f.String(), f.size, hash)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"sync"
 )
 
 // separator stands between two files of a stream. Text does not hold the byte,
@@ -54,53 +55,151 @@ func holdOutFiles(files []*file) {
 	}
 }
 
-// readText reads the files and splits them as their held fields say. The
-// validation stream follows the hold-out order and is cut to o.ValBytes.
-func readText(files []*file, info Info, o Options) (*Corpus, error) {
+// MaxHeld is the largest text that OpenFiles and OpenGoSource hold in memory, in bytes.
+// A larger one is read from its files, window by window.
+const MaxHeld = 64 << 20
+
+// segment is a range of a file's bytes within a stream. The byte after it is the
+// separator, unless the stream ends there.
+type segment struct {
+	file  *file
+	first int64 // offset of the first byte in the file
+	start int64 // offset of the same byte in the stream
+	n     int64
+	// The first and the last byte, once they were read: with the separators they are
+	// pairs too.
+	head, tail byte
+}
+
+// textTokens is a stream of the bytes of files, end to end with separators between.
+type textTokens struct {
+	segments []segment
+	n        int64
+	buffers  sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
+}
+
+// add appends n bytes of f, from offset first on.
+func (t *textTokens) add(f *file, first, n int64) {
+	if n == 0 {
+		return
+	}
+	start := t.n
+	if len(t.segments) > 0 {
+		start++ // after the separator
+	}
+	t.segments = append(t.segments, segment{file: f, first: first, start: start, n: n})
+	t.n = start + n
+}
+
+// cut shortens the stream to at most n bytes.
+func (t *textTokens) cut(n int64) {
+	t.n = min(t.n, n)
+	last := len(t.segments) - 1
+	for ; last >= 0 && t.segments[last].start >= t.n; last-- {
+	}
+	t.segments = t.segments[:last+1]
+	if last >= 0 {
+		t.segments[last].n = min(t.segments[last].n, t.n-t.segments[last].start)
+	}
+}
+
+// Len is the number of bytes.
+func (t *textTokens) Len() int64 { return t.n }
+
+// find returns the index of the segment that holds the byte at an offset, or that ends
+// before it where the byte is a separator.
+func (t *textTokens) find(at int64) int {
+	i, found := slices.BinarySearchFunc(t.segments, at, func(s segment, at int64) int {
+		return cmp.Compare(s.start, at)
+	})
+	if !found {
+		i--
+	}
+	return i
+}
+
+// ReadTokens implements Tokens.
+func (t *textTokens) ReadTokens(dst []int32, at int64) error {
+	if err := checkRange(t.n, at, len(dst)); err != nil {
+		return err
+	}
+	if len(dst) == 0 {
+		return nil
+	}
+	buffer, ok := t.buffers.Get().(*[]byte)
+	if !ok {
+		buffer = new([]byte)
+	}
+	defer t.buffers.Put(buffer)
+	for i := t.find(at); len(dst) > 0; i++ {
+		s := &t.segments[i]
+		skip := at - s.start
+		if n := int(min(int64(len(dst)), s.n-skip)); n > 0 {
+			raw := slices.Grow((*buffer)[:0], n)[:n]
+			*buffer = raw
+			if err := s.file.readAt(raw, s.first+skip); err != nil {
+				return err
+			}
+			for j, b := range raw {
+				dst[j] = int32(b)
+			}
+			dst, at = dst[n:], at+int64(n)
+		}
+		if len(dst) > 0 {
+			dst[0] = separator
+			dst, at = dst[1:], at+1
+		}
+	}
+	return nil
+}
+
+// readAt fills b from an offset of a file that is open.
+func (f *file) readAt(b []byte, at int64) error {
+	n, err := f.source.ReadAt(b, at)
+	if n == len(b) {
+		return nil // ReadAt may say EOF at the very end
+	}
+	return readError(f.source.name, err)
+}
+
+// readText reads the files once and splits them as their held fields say. The
+// validation stream follows the hold-out order and is cut to o.ValBytes. Text of at
+// most maxHeld bytes is held in memory.
+func readText(files []*file, info Info, o Options, maxHeld int64) (*Corpus, error) {
 	if o.Vocab != 0 && o.Vocab < TextVocab {
 		return nil, fmt.Errorf("data: a vocabulary of %d cannot hold the bytes of text: model.vocab must be %d at least", o.Vocab, TextVocab)
 	}
-	capacity := int64(len(files))
+	var train, val textTokens
 	for _, f := range files {
-		capacity += f.size
-	}
-	train := make([]byte, 0, capacity)
-	tails := make(map[*file][]byte)
-	hash := newCorpusHash()
-	for _, f := range files {
-		start := len(train)
-		if start > 0 {
-			train = append(train, separator)
-		}
-		content := train[len(train) : len(train)+int(f.size)]
-		if err := readWhole(f, content); err != nil {
-			return nil, err
-		}
-		hash.begin(f.path, f.size)
-		hash.Write(content)
-		head, tail := content[:f.size-f.held], content[f.size-f.held:]
-		if len(tail) > 0 {
-			tails[f] = bytes.Clone(tail)
-		}
-		train = train[:len(train)+len(head)]
-		if len(head) == 0 {
-			train = train[:start] // held out whole: nothing to separate
-		}
+		train.add(f, 0, f.size-f.held)
 		info.Files = append(info.Files, File{Path: f.path, Bytes: f.size, HeldOut: f.held})
 	}
-	var held [][]byte
 	for _, f := range byPathHash(files) {
-		if tail, ok := tails[f]; ok {
-			held = append(held, tail)
+		val.add(f, f.size-f.held, f.held)
+	}
+	val.cut(o.ValBytes)
+
+	c := &Corpus{Train: &train, Val: &val}
+	scan := textScan{hash: newCorpusHash(), train: newScanned(&train), val: newScanned(&val), buffer: make([]byte, 0, scanChunk)}
+	if train.n+val.n <= maxHeld {
+		scan.train.held, scan.val.held = make(Text, train.n), make(Text, val.n)
+		c.Train, c.Val = scan.train.held, scan.val.held
+	} else {
+		c.pool = newPool()
+	}
+	for _, f := range files {
+		if err := scan.file(f, c.pool); err != nil {
+			return nil, errors.Join(err, c.Close())
 		}
 	}
-	val := bytes.Join(held, []byte{separator})
-	val = bytes.Clone(val[:min(int64(len(val)), o.ValBytes)])
-
-	info.SHA256 = hash.String()
+	info.SHA256 = scan.hash.String()
 	info.Vocab = TextVocab
-	info.TrainTokens, info.ValTokens = int64(len(train)), int64(len(val))
-	return &Corpus{Train: Text(train), Val: Text(val), Info: info}, nil
+	info.TrainTokens, info.ValTokens = train.n, val.n
+	c.Info = info
+	scan.train.finish()
+	scan.val.finish()
+	c.baselines = baselinesOf(&scan.train, &scan.val)
+	return c, nil
 }
 
 // holdsZero reads a file up to its first zero byte.
@@ -121,34 +220,4 @@ func holdsZero(f *file) (bool, error) {
 			return false, unreadable(f.String(), err)
 		}
 	}
-}
-
-// readWhole fills content, which has the size that the file had when it was
-// found.
-func readWhole(f *file, content []byte) error {
-	r, err := f.fsys.Open(f.path)
-	if err != nil {
-		return unreadable(f.String(), err)
-	}
-	defer r.Close()
-	_, err = io.ReadFull(r, content)
-	changed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-	if err == nil {
-		var more int
-		more, err = r.Read(make([]byte, 1))
-		changed = more > 0
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-	}
-	if changed {
-		return fmt.Errorf("data: %q changed while it was read: start again when nothing writes to it", f)
-	}
-	if err != nil {
-		return unreadable(f.String(), err)
-	}
-	if i := bytes.IndexByte(content, separator); i >= 0 {
-		return fmt.Errorf("data: %q holds a zero byte at offset %d: text has none, so leave a binary file out and convert UTF-16 to UTF-8", f, i)
-	}
-	return nil
 }

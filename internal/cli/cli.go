@@ -16,6 +16,7 @@ import (
 
 	"octet/backend"
 	"octet/checkpoint"
+	"octet/internal/disk"
 )
 
 // commands is the grammar, in kong's tags.
@@ -114,7 +115,7 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		fmt.Fprintf(t.err, "octet: %v\n", err)
 		return exitInput
 	}
-	if err := namesBackends(k); err != nil {
+	if err := errors.Join(namesBackends(k), namesLocalFiles(k)); err != nil {
 		return t.status(badInput(err))
 	}
 	return t.status(k.Run())
@@ -133,6 +134,35 @@ func namesBackends(k *kong.Context) error {
 		}
 		if slices.Contains(names, "") {
 			return errors.New("--backend is empty: name one, such as emu, or leave it out for the best that is present")
+		}
+	}
+	return nil
+}
+
+// namesLocalFiles refuses a URL in every argument and flag, except where any text may
+// stand.
+func namesLocalFiles(k *kong.Context) error {
+	for _, p := range k.Path {
+		var value *kong.Value
+		switch {
+		case p.Positional != nil:
+			value = p.Positional
+		case p.Flag != nil && p.Flag.Name != "prompt" && p.Flag.Name != "metrics-addr":
+			value = p.Flag.Value
+		default:
+			continue
+		}
+		var paths []string
+		switch v := value.Target.Interface().(type) {
+		case string:
+			paths = []string{v}
+		case []string:
+			paths = v
+		}
+		for _, path := range paths {
+			if err := disk.CheckLocal(path); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

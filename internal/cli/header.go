@@ -59,11 +59,15 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
+	held := ""
+	if n := r.Corpus.Held(); n > 0 {
+		held = fmt.Sprintf(", text %s on the host besides", writers.Bytes(n))
+	}
 	perRank := ""
 	if len(r.Devices) > 1 {
 		perRank = " on each rank"
 	}
-	line("memory", "%s%s: %s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes))
+	line("memory", "%s%s: %s%s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes), held)
 	if usage, ok := r.Usage(); ok {
 		line("outside", "%s of the device's %s: its driver, libraries and other processes", writers.Bytes(usage.Outside()), writers.Bytes(usage.Total))
 	}
@@ -85,15 +89,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	default:
 		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
 	}
-	if text, val, ok := r.Corpus.Text(); ok && len(val) > 0 {
-		one, err := data.NGramLoss(text, val, 1)
-		if err != nil {
-			return err
-		}
-		two, err := data.NGramLoss(text, val, 2)
-		if err != nil {
-			return err
-		}
+	if one, two, ok := r.Corpus.Baselines(); ok {
 		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
 	}
 	return tw.Flush()

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"octet/backend"
+	"octet/data"
 	"octet/internal/run"
 	"octet/internal/writers"
 	"octet/train"
@@ -68,6 +69,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
 	fmt.Fprintf(tw, "\ncheckpoint\t%s\tcopied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
+	fmt.Fprintf(tw, "\ntext\tat most %s\theld on the host; a longer text is read from its files\n", writers.Bytes(data.MaxHeld))
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes, nil)

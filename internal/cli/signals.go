@@ -20,7 +20,11 @@ import (
 //
 // Nor does a reader of the output that went away, a pager or a log's tee, take the
 // training with it: SIGPIPE is ignored, and what is written then fails.
+//
+// SIGUSR1, where the system has it, asks for a checkpoint. Those that arrive before the
+// checkpoint is begun are one.
 type signals struct {
+	save chan os.Signal
 	ctx  context.Context
 	stop func()
 	got  atomic.Int32
@@ -29,7 +33,10 @@ type signals struct {
 // catchSignals begins to listen; announce is called for the first signal.
 func catchSignals(parent context.Context, announce func()) *signals {
 	ctx, cancel := context.WithCancel(parent)
-	s := &signals{ctx: ctx}
+	s := &signals{ctx: ctx, save: make(chan os.Signal, 1)}
+	if saveSignal != nil {
+		signal.Notify(s.save, saveSignal)
+	}
 	incoming, again := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	ignored := signal.Ignored(os.Interrupt) // asked before Notify changes it
 	list := []os.Signal{os.Interrupt}
@@ -69,6 +76,7 @@ func catchSignals(parent context.Context, announce func()) *signals {
 	s.stop = func() {
 		signal.Stop(incoming)
 		signal.Stop(again)
+		signal.Stop(s.save)
 		cancel()
 		close(done)
 	}

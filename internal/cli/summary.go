@@ -50,8 +50,11 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		printBest(t.out, r, last)
 	}
 	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
-	if _, _, ok := r.Corpus.Text(); ok {
-		prompt := samplePrompt(r.Corpus)
+	if r.Corpus.Info.Kind != data.KindShards {
+		prompt, err := samplePrompt(r.Corpus)
+		if err != nil {
+			return err
+		}
 		if err := r.ReleaseDevices(); err != nil { // a device may not have room for both
 			return err
 		}
@@ -109,7 +112,8 @@ type result struct {
 	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
 	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
-	Seconds     writers.Float  `json:"seconds"` // of this process
+	Skipped     int            `json:"skipped,omitempty"` // steps of this process that made no update
+	Seconds     writers.Float  `json:"seconds"`           // of this process
 
 	// Of the devices, while this process trained; absent where they do not tell.
 	Energy          *writers.Float `json:"energy_j,omitempty"`
@@ -118,7 +122,7 @@ type result struct {
 }
 
 // printResult is printSummary for programs.
-func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Duration) error {
+func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapsed time.Duration) error {
 	newest, err := r.NewestCheckpoint()
 	if err != nil {
 		return err
@@ -127,7 +131,7 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, elapsed time.Durati
 	step := r.Trainer.StepsDone()
 	out := result{
 		Run: r.Folder.Dir, Checkpoint: newest, Step: step,
-		Tokens: int64(step) * r.Trainer.TokensPerStep(), Seconds: writers.Float(elapsed.Seconds()),
+		Tokens: int64(step) * r.Trainer.TokensPerStep(), Skipped: skipped, Seconds: writers.Float(elapsed.Seconds()),
 	}
 	if last.Step > 0 {
 		out.Loss = float(last.Loss)
@@ -152,15 +156,22 @@ const (
 
 // samplePrompt is what the sample at the end continues: "func " for source in
 // Go, else the beginning of a line of the validation text.
-func samplePrompt(c *data.Corpus) string {
+func samplePrompt(c *data.Corpus) (string, error) {
 	if c.Info.Kind == data.KindGoSource || c.Info.Kind == data.KindEmbedded {
-		return "func "
+		return "func ", nil
 	}
-	text, val, _ := c.Text()
-	if len(val) > 0 {
-		text = val
+	stream := c.Train
+	if c.Val.Len() > 0 {
+		stream = c.Val
 	}
-	text = text[:min(len(text), 1024)]
+	ids := make([]int32, min(stream.Len(), 1024))
+	if err := stream.ReadTokens(ids, 0); err != nil {
+		return "", err
+	}
+	text := make([]byte, len(ids))
+	for i, id := range ids {
+		text[i] = byte(id)
+	}
 	// The validation part may begin in the middle of a line.
 	if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
 		text = rest
@@ -175,9 +186,9 @@ func samplePrompt(c *data.Corpus) string {
 		n += size
 	}
 	if n == 0 {
-		return "The "
+		return "The ", nil
 	}
-	return string(text[:n])
+	return string(text[:n]), nil
 }
 
 func printSample(ctx context.Context, t *terminal, d device, path, prompt string) (err error) {

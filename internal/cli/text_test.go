@@ -86,7 +86,9 @@ func TestQuote(t *testing.T) {
 
 func TestSamplePrompt(t *testing.T) {
 	prompt := func(kind, train, val string) string {
-		return samplePrompt(&data.Corpus{Train: data.Text(train), Val: data.Text(val), Info: data.Info{Kind: kind}})
+		text, err := samplePrompt(&data.Corpus{Train: data.Text(train), Val: data.Text(val), Info: data.Info{Kind: kind}})
+		require.NoError(t, err)
+		return text
 	}
 	require.Equal(t, "func ", prompt(data.KindGoSource, "x", "y"))
 	require.Equal(t, "func ", prompt(data.KindEmbedded, "x", "y"))

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/alecthomas/kong"
+
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/internal/config"
@@ -25,7 +27,7 @@ import (
 type trainCmd struct {
 	Args        []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
 	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless it goes on by --resume; runs/<date>-<recipe> if not given."`
-	Resume      bool     `help:"Go on with the run in --out from its newest whole checkpoint."`
+	Resume      resume   `help:"Go on with the run in --out from its newest whole checkpoint; --resume=auto starts one where there is none, for a scheduler that repeats the command."`
 	DryRun      bool     `help:"Print the resolved configuration and stop."`
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
 	MetricsAddr string   `placeholder:"HOST:PORT" help:"Answer Prometheus there, at /metrics; a port alone is for this machine only."`
@@ -43,6 +45,7 @@ Examples:
   octet train --data book.txt model.layers=4   your own text, a deeper model
   octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
   octet train --resume --out runs/mine         go on where it stopped
+  octet train --resume=auto --out runs/mine    go on, or start it: the same command for both
   octet train --metrics-addr 9100              for Prometheus, at /metrics
   octet train --profile                        where the time of a step goes
   octet train runs/mine/config.toml            the same run again`
@@ -72,6 +75,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		status.Print("octet: stopping; once more stops at once, without saving")
 	})
 	defer signals.stop()
+	o.Save = signals.save
 	start := time.Now()
 	r, err := c.start(signals.ctx, t, o)
 	if s := signals.received(); s != 0 && err != nil {
@@ -95,7 +99,7 @@ func (t *terminal) closed(err, closing error) error {
 
 // options reads the command line, or the configuration of the run to resume.
 func (c trainCmd) options(t *terminal) (o run.Options, err error) {
-	o = run.Options{Dir: c.Out, Resume: c.Resume, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, Version: version(), Sources: t.sources}
+	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, Version: version(), Sources: t.sources}
 	if err := c.check(); err != nil {
 		return o, err
 	}
@@ -103,10 +107,18 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 	if err != nil {
 		return o, err
 	}
-	if c.Resume {
+	if c.Resume != resumeNever {
 		if c.Out == "" {
-			return o, errors.New("--resume needs --out RUN, the folder of the run to go on with")
+			return o, fmt.Errorf("--resume%s needs --out RUN, the folder of the run to go on with", strings.TrimPrefix(string("="+c.Resume), "="+string(resumeAlways)))
 		}
+		if args.File == string(resumeAuto) {
+			return o, errors.New("--resume auto are two arguments: write --resume=auto")
+		}
+		if c.Resume == resumeAuto {
+			o.Config, o.Resume, err = run.AutoConfig(c.Out, args)
+			return o, err
+		}
+		o.Resume = true
 		o.Config, err = run.ResumedConfig(c.Out, args)
 		return o, err
 	}
@@ -245,8 +257,10 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	}
 	_, _ = t.err.Write(header.Bytes()) // a run does not stop because nobody reads it: see signals
 	var last run.Progress
+	steps, skipped := 0, 0
 	trainErr := r.Train(signals.ctx, func(p run.Progress) {
 		last = p
+		steps++
 		status.Show(statusOf(p, r))
 		if p.Recipe != "" {
 			status.Print(fmt.Sprintf("step %d: recipe %s from here on", p.Step, p.Recipe))
@@ -254,7 +268,11 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if p.Silent != nil {
 			status.Print(fmt.Sprintf("step %d: %v; training goes on without (%s doctor tells more)", p.Step, p.Silent, shellQuote(t.name)))
 		}
+		if p.Requested {
+			status.Print(fmt.Sprintf("step %d: SIGUSR1 asks for a checkpoint; it is being written while training goes on", p.Step))
+		}
 		if p.Skipped {
+			skipped++
 			status.Print(fmt.Sprintf("step %d: no update, its loss or a gradient was not finite", p.Step))
 		}
 		if p.Spike.Begin > 0 {
@@ -290,7 +308,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	out := &stdout{to: t.out}
 	var err error
 	if c.JSON {
-		err = printResult(out, r, last, elapsed)
+		err = printResult(out, r, last, skipped, elapsed)
 	} else {
 		on := *t
 		on.out = out
@@ -305,6 +323,9 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 			cause = path.Err
 		}
 		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Folder.Dir, cause)
+	}
+	if err == nil && steps > 0 && skipped == steps {
+		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or look at the weights that the run began with (octet inspect)", steps)
 	}
 	return err
 }
@@ -356,6 +377,36 @@ func fold(devices []backend.Reading, of func(backend.Reading) *float64, join fun
 	}
 	return all
 }
+
+// resume is the value of --resume.
+type resume string
+
+const (
+	resumeNever  resume = ""
+	resumeAlways resume = "always" // --resume
+	resumeAuto   resume = "auto"   // where there is a run
+)
+
+// Decode implements kong.MapperValue.
+func (r *resume) Decode(ctx *kong.DecodeContext) error {
+	*r = resumeAlways
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return nil
+	}
+	switch value := ctx.Scan.Pop().String(); value {
+	case "auto":
+		*r = resumeAuto
+	case "true":
+	case "false":
+		*r = resumeNever
+	default:
+		return fmt.Errorf("%q is unknown: give --resume, or --resume=auto", value)
+	}
+	return nil
+}
+
+// IsBool says to kong that the flag needs no value.
+func (resume) IsBool() bool { return true }
 
 // configArgs sorts the arguments that say what is computed.
 func configArgs(args []string, flags config.Flags) (config.Args, error) {

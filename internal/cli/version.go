@@ -13,25 +13,36 @@ func (versionCmd) Run(t *terminal) error {
 	return nil
 }
 
-// version is the module's version, or the commit that was built.
+// version is the commit that was built, or the version of the module.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		return noCommit
 	}
+	return versionOf(info)
+}
+
+// noCommit is the version of a binary that does not know it: built in a linked worktree,
+// by go run, or with -buildvcs=false.
+const noCommit = "devel (commit unknown: built without VCS information)"
+
+func versionOf(info *debug.BuildInfo) string {
 	revision, dirty := "", ""
 	for _, s := range info.Settings {
 		switch {
-		case s.Key == "vcs.revision" && len(s.Value) >= 12:
-			revision = s.Value[:12]
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(12, len(s.Value))]
 		case s.Key == "vcs.modified" && s.Value == "true":
-			dirty = " with changes"
+			dirty = " dirty"
 		}
 	}
-	if revision != "" {
+	switch v := info.Main.Version; {
+	case revision != "":
 		return "devel " + revision + dirty
+	case v != "" && v != "(devel)":
+		return v
 	}
-	return "devel"
+	return noCommit
 }
 
 // tags are those that this octet was built with. Without cgo they bring nothing.

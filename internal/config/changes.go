@@ -94,3 +94,30 @@ func Changes(before map[string]string, now train.Config) (list []string, err err
 	}
 	return list, nil
 }
+
+// Differences lists the given keys whose values in two configs differ, as "optimizer.lr
+// is 0.002 there, 0.001 here", or the name alone where the values are long. The length of
+// a run may differ.
+func Differences(given []string, there, here train.Config) (list []string, err error) {
+	for _, name := range given {
+		k, ok := findKey(name)
+		if !ok || name == "train.steps" {
+			continue
+		}
+		a, err := inline(name, k.field(&there))
+		if err != nil {
+			return nil, err
+		}
+		b, err := inline(name, k.field(&here))
+		switch {
+		case err != nil:
+			return nil, err
+		case a == b:
+		case len(a)+len(b) > longest:
+			list = append(list, name)
+		default:
+			list = append(list, fmt.Sprintf("%s is %s there, %s here", name, a, b))
+		}
+	}
+	return list, nil
+}

@@ -37,8 +37,9 @@ type Args struct {
 // Loaded is a complete, valid config.
 type Loaded struct {
 	train.Config
-	// FromCommand lists the keys that the command line gives, in its order.
-	FromCommand []string
+	// FromFile and FromCommand list the keys that the file and the command line give, in
+	// their order.
+	FromFile, FromCommand []string
 }
 
 // Load reads the file if there is one, applies the command line and resolves
@@ -74,6 +75,7 @@ func resolve(file, command *source) (*Loaded, error) {
 
 	switched := preset != ownPreset
 	err = file.each(func(k key, value reflect.Value) {
+		l.FromFile = append(l.FromFile, k.name)
 		if switched && reflect.DeepEqual(value.Interface(), k.field(&own).Interface()) {
 			return
 		}

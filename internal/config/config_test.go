@@ -302,7 +302,7 @@ func TestFileErrors(t *testing.T) {
 		{"[model]\npreset = \"3\"", `run.toml:2: model.preset = "3": there is no such preset`},
 		{"[[precision.rows]]\nscope = \"a\"\nformat = \"bf16\"\n[[precision.rows]]\nscop = \"b\"", "run.toml:5: unknown key precision.rows.scop; did you mean precision.rows.scope?"},
 		{"[precision.rows]\nscope = \"a\"", "precision.rows wants a list of tables; in a file each table is headed [[precision.rows]]"},
-		{"[[precision.schedule]]\nscope = \"a\"", "run.toml:2: unknown key precision.schedule.scope; did you mean precision.schedule.step?"},
+		{"[[precision.schedule]]\nscope = \"a\"", "run.toml:2: unknown key precision.schedule.scope; the keys of its tables are step, recipe"},
 		{"seed = 1\n[train]\nsteps = 3\nsteps = 4", "train.steps is given twice, on line 3 and on line 4"},
 		{"[model]\nlayers = 3\n\n[model]\ndim = 16", "[model] is given twice, on line 1 and on line 4"},
 		{"model.layers = 3\n[model]\nlayers = 4", "run.toml"},

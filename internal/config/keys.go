@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -132,15 +133,16 @@ func unknownKey(name string) error {
 		}
 	}
 	known = append(known, tables...)
+	all := "; octet train --dry-run prints every key"
 	if list, within, ok := splitTableKey(name); ok {
 		names := list.tableKeys()
 		if slices.Contains(names, within) {
 			return fmt.Errorf("%s belongs to a list of tables; give the whole list, such as %s=[{%s=…}]", name, list.name, within)
 		}
-		known = nil
+		known, all = nil, fmt.Sprintf("; the keys of its tables are %s", strings.Join(names, ", "))
 		for _, k := range names {
 			known = append(known, list.name+"."+k)
 		}
 	}
-	return fmt.Errorf("unknown key %s; did you mean %s?", name, spelling.Nearest(name, known))
+	return fmt.Errorf("unknown key %s%s", name, cmp.Or(spelling.DidYouMean(name, known), all))
 }

@@ -57,7 +57,7 @@ func Create(dir string, c train.Config) (*Folder, error) {
 		return nil, err
 	}
 	// Looked for under the lock: of two processes one makes the run.
-	if err := f.vacant(); errors.Is(err, ErrHeld) {
+	if err := vacant(dir); errors.Is(err, ErrHeld) {
 		return nil, errors.Join(err, f.unlock())
 	} else if err != nil {
 		return nil, errors.Join(err, f.removeLock())
@@ -72,20 +72,23 @@ func Create(dir string, c train.Config) (*Folder, error) {
 // and a run's own records could not tell from them. Hidden ones do not count: the lock is
 // one, and file systems leave others, as they do lost+found where a volume of its own is
 // mounted. Nor does what a shell or a scheduler was told to write there of the run's output.
-func (f *Folder) vacant() error {
+func vacant(dir string) error {
 	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
-		if exists(f.path(name)) {
-			return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", f.Dir, ErrHeld)
+		if exists(filepath.Join(dir, name)) {
+			return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld)
 		}
 	}
-	entries, err := os.ReadDir(f.Dir)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("the run folder cannot be looked into: %w; name another one by --out", err)
 	}
 	for _, e := range entries {
 		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
 		if !output && !strings.HasPrefix(e.Name(), ".") && e.Name() != "lost+found" {
-			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", f.Dir, e.Name())
+			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", dir, e.Name())
 		}
 	}
 	return nil

@@ -20,6 +20,7 @@ type Progress struct {
 	Unsaved    error             // why one could not be written; the run goes on, as checkpoint.on_error asks
 	SaveWait   time.Duration     // that the step's checkpoint waited for the one before
 	SaveCopy   time.Duration     // that it then took to copy the state; the rest happens beside the next steps
+	Requested  bool              // a checkpoint of this step is written because Options.Save asked for it
 	Recipe     string            // if this step was the first under it
 	Rewound    bool              // the step made a spike, and the run went back to Checkpoint
 	ETA        *time.Duration    // see Run.eta; nil behind the first step
@@ -93,7 +94,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	phase, due := r.Trainer.Phase, r.due(r.Trainer.StepsDone()+1)
 	measure := r.utilization.ends(r.Trainer.StepsDone()+1 == c.Train.Steps)
-	p.StepResult, err = r.next(steady, due == chores{} && !measure && ctx.Err() == nil)
+	p.StepResult, err = r.next(steady, due == chores{} && !measure && ctx.Err() == nil && len(r.requests) == 0)
 	if p.Step > 0 { // it is over, be it the last of too many skipped ones
 		r.executed++
 		if err != nil {
@@ -139,8 +140,12 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		}
 	}
 	interrupted = ctx.Err() != nil && !r.Trainer.UnderWay()
-	save := due.checkpoint || interrupted
+	p.Requested = len(r.requests) > 0 && !r.Trainer.UnderWay()
+	save := due.checkpoint || interrupted || p.Requested
 	if save {
+		if p.Requested {
+			<-r.requests // one that comes from here on asks for another checkpoint
+		}
 		err = r.copyState(&p)
 	}
 	if err := errors.Join(err, r.record(p)); err != nil {
@@ -151,6 +156,9 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	}
 	if save {
 		r.startSaving()
+	}
+	if p.Requested {
+		r.records.log.Info("checkpoint requested", "step", p.Step)
 	}
 	if p.Step == p.Steps || interrupted { // nobody tries again later, whatever checkpoint.on_error says
 		w, _ := r.saver.result(true)

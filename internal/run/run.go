@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -41,6 +42,10 @@ type Options struct {
 	// Compiling is told that devices are given programs which they may have to compile,
 	// and what it returns that they have them. It may be nil.
 	Compiling func() (done func())
+
+	// Save asks for a checkpoint of the step under way by each value, as a signal does.
+	// It may be nil.
+	Save <-chan os.Signal
 
 	Version string // of octet, for state.json
 	// Exporter is told of every step. It may be nil.
@@ -77,15 +82,16 @@ type Run struct {
 	published   published
 	telemetry   *telemetry
 	utilization utilization
-	tooFast     bool      // run.log says that an mfu was left out
-	profile     *profiler // nil: not asked for, or done
+	tooFast     bool             // run.log says that an mfu was left out
+	profile     *profiler        // nil: not asked for, or done
+	requests    <-chan os.Signal // of checkpoints: see Options.Save
 }
 
 // Start opens everything. Its errors are the user's to mend; nothing is left
 // behind then.
 func Start(ctx context.Context, o Options) (*Run, error) {
 	r := &Run{
-		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter,
+		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter, requests: o.Save,
 		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
 	}
 	r.options.BeforeExit = r.logExit
@@ -93,39 +99,57 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if o.Resume {
 		r.Folder, err = Resume(o.Dir)
 	} else {
-		r.Folder, err = Create(o.Dir, o.Config)
+		err = vacant(o.Dir)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err = r.open(ctx, o); err == nil {
+	// A new folder is made when the text was read and the memory suffices: a process that
+	// ends before, however it ends, leaves none.
+	job, err := r.prepare(ctx, o)
+	if err == nil && !o.Resume {
+		if r.Folder, err = Create(o.Dir, o.Config); err == nil {
+			err = r.Folder.recordData(r.Corpus.Info)
+		}
+	}
+	if err == nil {
+		err = r.open(ctx, o, job)
+	}
+	if err == nil {
 		return r, nil
 	}
 	err = errors.Join(err, r.free())
-	if o.Resume {
+	switch {
+	case r.Folder == nil:
+		return nil, err
+	case o.Resume:
 		return nil, errors.Join(err, r.Folder.Close())
 	}
 	return nil, errors.Join(err, r.Folder.Discard())
 }
 
-// open opens all that the run needs beside its folder.
-func (r *Run) open(ctx context.Context, o Options) (err error) {
+// prepare opens the text and the devices, and returns the job of the first recipe, for
+// which there is memory.
+func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error) {
 	if r.Corpus, r.Note, err = OpenCorpus(ctx, o.Config, o.Sources); err != nil {
-		return err
+		return nil, err
 	}
-	if err := r.Folder.recordData(r.Corpus.Info); err != nil {
-		return err
-	}
-	if r.options.Choices, err = r.Folder.choices(); err != nil {
-		return err
+	if o.Resume {
+		if err := r.Folder.recordData(r.Corpus.Info); err != nil {
+			return nil, err
+		}
+		if r.options.Choices, err = r.Folder.choices(); err != nil {
+			return nil, err
+		}
 	}
 	if r.Devices, err = backend.Open(r.backend, r.options); err != nil {
-		return err
+		return nil, err
 	}
-	job, err := r.plan()
-	if err != nil {
-		return err
-	}
+	return r.plan()
+}
+
+// open makes all that the run needs beside its folder and what prepare opened.
+func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if o.Expect != nil {
 		// Nobody stops a run because it cannot be told how long it takes.
 		if d, ok, err := r.estimate(ctx, job); ok && err == nil {
@@ -274,6 +298,7 @@ func (r *Run) plan() (first *train.Job, err error) {
 			return nil, err
 		}
 	}
+	// Text that is held in memory is there already, and what is free is less by it.
 	if !spec.HostMemory {
 		return first, CheckHostMemory("the copy that a checkpoint is written from", memory.Snapshot, "use a smaller model, or a machine with more memory beside its devices")
 	}
@@ -293,7 +318,10 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 			return err
 		}
 		if len(skipped) > 0 { // to begin at step 0 would cut the records of all that was done
-			return fmt.Errorf("--resume: no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s to begin this run again at step 0", skipped[0].Damage, r.Folder.Checkpoints())
+			return fmt.Errorf("--resume: no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s and %s to begin this run again at step 0", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
+		}
+		if err := r.Folder.checkNoneSaved(); err != nil {
+			return err
 		}
 	}
 	if r.Config.Model.Init != "" {

@@ -4,18 +4,15 @@ package spelling
 
 import "strings"
 
-// Nearest is the known name closest to a mistaken one. In dotted names, a
-// forgotten or wrong section costs no more than a wrong letter.
-func Nearest(name string, known []string) string {
-	best, _ := nearest(name, known)
-	return best
-}
-
 // DidYouMean is a question to end an error with, "; did you mean cuda?", or
-// nothing where no known name is near: one letter in three may be wrong.
+// nothing where no known name is near: one letter in three may be wrong. In dotted
+// names, a forgotten or wrong section costs no more than a wrong letter.
 func DidYouMean(name string, known []string) string {
 	best, cost := nearest(name, known)
-	if best == "" || cost > (len(name)+1)/3 {
+	// A section in front of the name is right or wrong as a whole: its letters make no
+	// name near.
+	last := name[strings.LastIndexByte(name, '.')+1:]
+	if best == "" || cost > (len(last)+1)/3 {
 		return ""
 	}
 	return "; did you mean " + best + "?"

@@ -16,9 +16,11 @@ func TestNearest(t *testing.T) {
 		"seeds":       "seed",
 		"micro_batch": "train.micro_batch",
 	} {
-		require.Equal(t, want, Nearest(name, known), name)
+		require.Equal(t, "; did you mean "+want+"?", DidYouMean(name, known), name)
 	}
-	require.Empty(t, Nearest("x", nil))
+	for _, far := range []string{"model.dropout", "train.zzz", "warmup_ratio", "train."} {
+		require.Empty(t, DidYouMean(far, known), far)
+	}
 }
 
 func TestDidYouMean(t *testing.T) {

@@ -1,0 +1,173 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+)
+
+// mostOpen is the largest number of files that a corpus keeps open at a time. Opening
+// a file costs a window some microseconds on a local disk and milliseconds on a
+// network's; a descriptor that a corpus takes is missing to checkpoints.
+const mostOpen = 64
+
+// pool opens the files of a corpus as they are read and closes the least recently used
+// ones beyond its limit. Methods may be called from any goroutine.
+type pool struct {
+	mu     sync.Mutex
+	limit  int
+	open   []*source // least recently used first
+	closed bool
+}
+
+func newPool() *pool { return &pool{limit: min(mostOpen, max(1, descriptors()/8))} }
+
+// source is a file that is read in windows. It implements io.ReaderAt.
+type source struct {
+	pool  *pool
+	name  string
+	stamp stamp    // when it was opened first
+	file  *os.File // nil while it is closed
+	users int      // reads under way
+}
+
+// stamp tells whether a file has been written to. Replacing a file by renaming another
+// one keeps the old content readable while it is open, so the stamp leaves out the
+// inode.
+type stamp struct{ size, modified int64 } // bytes; nanoseconds since 1970
+
+// changedError says that a file is not the one that was hashed at the start.
+type changedError struct {
+	name     string
+	was, now stamp
+}
+
+func (e *changedError) Error() string {
+	what := "its modification time is another"
+	if e.was.size != e.now.size {
+		what = fmt.Sprintf("it has %d bytes, not %d", e.now.size, e.was.size)
+	}
+	return fmt.Sprintf("data: %q has changed since it was opened: %s; put the former file back, and let nothing write to it while a run reads it", e.name, what)
+}
+
+// add opens a file of the size that it had when it was found.
+func (p *pool) add(f *file) (*source, error) {
+	s := &source{pool: p, name: f.String()}
+	s.stamp.size = -1 // not known yet
+	if _, err := p.acquire(s); err != nil {
+		return nil, unreadable(s.name, err)
+	}
+	defer p.release(s)
+	if s.stamp.size != f.size {
+		return nil, changedWhileRead(s.name)
+	}
+	return s, nil
+}
+
+// ReadAt implements io.ReaderAt. A file that has been written to since it was opened is
+// a *changedError, also where the window itself may be what it was.
+func (s *source) ReadAt(b []byte, at int64) (int, error) {
+	f, err := s.pool.acquire(s)
+	if err != nil {
+		return 0, err
+	}
+	defer s.pool.release(s)
+	n, err := f.ReadAt(b, at)
+	now, statErr := stampOf(f)
+	if statErr != nil {
+		return 0, statErr
+	}
+	if now != s.stamp {
+		return 0, &changedError{s.name, s.stamp, now}
+	}
+	return n, err
+}
+
+// acquire returns the open file of a source, which stays open until release.
+func (p *pool) acquire(s *source) (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, os.ErrClosed
+	}
+	if s.file == nil {
+		if err := p.openFile(s); err != nil {
+			return nil, err
+		}
+	} else if last := len(p.open) - 1; p.open[last] != s {
+		i := slices.Index(p.open, s)
+		copy(p.open[i:], p.open[i+1:])
+		p.open[last] = s
+	}
+	s.users++
+	return s.file, nil
+}
+
+func (p *pool) release(s *source) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.users--
+	if p.closed && s.users == 0 {
+		_ = s.close() // it was only read
+	}
+}
+
+// openFile opens a source's file, and closes others that nobody reads beyond the limit.
+func (p *pool) openFile(s *source) error {
+	p.shrink(p.limit - 1)
+	f, err := os.Open(s.name)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		p.shrink(0)
+		f, err = os.Open(s.name)
+	}
+	if err != nil {
+		return err
+	}
+	now, err := stampOf(f)
+	if err == nil && s.stamp.size >= 0 && now != s.stamp {
+		err = &changedError{s.name, s.stamp, now}
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	s.file, s.stamp = f, now
+	p.open = append(p.open, s)
+	return nil
+}
+
+// shrink closes files that nobody reads, the least recently used first, until so many
+// are open.
+func (p *pool) shrink(limit int) {
+	p.open = slices.DeleteFunc(p.open, func(s *source) bool {
+		if limit >= len(p.open) || s.users > 0 {
+			return false
+		}
+		limit++
+		_ = s.close() // it was only read
+		return true
+	})
+}
+
+func (s *source) close() error {
+	f := s.file
+	s.file = nil
+	return f.Close()
+}
+
+// close closes all files. Reads that are under way finish.
+func (p *pool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	var errs []error
+	for _, s := range p.open {
+		if s.users == 0 {
+			errs = append(errs, s.close())
+		}
+	}
+	p.open = nil
+	return errors.Join(errs...)
+}

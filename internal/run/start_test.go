@@ -1,0 +1,120 @@
+package run
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/checkpoint"
+	"octet/internal/disk"
+)
+
+// While the text is read and memory is counted nothing is written: a start that is
+// killed there leaves no folder that the next one refuses.
+func TestFolderIsMadeLate(t *testing.T) {
+	c := tinyConfig(t)
+	require.NoError(t, os.WriteFile(c.Data.Paths[0], append(text(20_000), 0), 0o600))
+	dir := filepath.Join(t.TempDir(), "run")
+	defer disk.Intercept(func(c disk.Change) error {
+		t.Errorf("%s %s", c.Op, c.Path)
+		return c.Do()
+	})()
+	_, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
+	require.ErrorContains(t, err, "zero byte at offset 20000")
+
+	// Nor is a whole corpus read for a folder that another run has.
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, checkpointsDir), 0o700))
+	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
+	require.ErrorIs(t, err, ErrHeld)
+}
+
+// A run whose checkpoints are elsewhere for the moment is left alone; a run.log that tells
+// of none does not keep a run from beginning.
+func TestCheckpointsNotMounted(t *testing.T) {
+	c := savingConfig(t)
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, dir, func(Progress) {})
+	checkpoints, away := filepath.Join(dir, checkpointsDir), filepath.Join(t.TempDir(), "away")
+	require.NoError(t, os.Rename(checkpoints, away))
+	before := contents(t, dir)
+	for _, what := range []string{"missing", "empty"} {
+		if what == "empty" {
+			require.NoError(t, os.Mkdir(checkpoints, 0o700))
+		}
+		_, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
+		require.ErrorContains(t, err, "the checkpoint of step 8 was written, and "+checkpoints+" holds none: mount its file system", what)
+		require.NotContains(t, err.Error(), "\n")
+		for name, text := range before {
+			now, err := os.ReadFile(filepath.Join(dir, name))
+			require.NoError(t, err)
+			require.Equal(t, string(text), string(now), name)
+		}
+	}
+	require.NoError(t, os.Remove(checkpoints))
+	require.NoError(t, os.Rename(away, checkpoints))
+	trainIn(t, c, dir, func(Progress) {})
+	requireSameFiles(t, want, dir, "mounted again")
+
+	// What the error says begins it again.
+	require.NoError(t, os.RemoveAll(checkpoints))
+	require.NoError(t, os.Remove(filepath.Join(dir, logFile)))
+	trainIn(t, c, dir, func(Progress) {})
+	requireSameFiles(t, want, dir, "from step 0")
+}
+
+func TestLastSaved(t *testing.T) {
+	log := filepath.Join(t.TempDir(), logFile)
+	for text, want := range map[string]int{
+		"": 0,
+		`{"msg":"start","step":0}` + "\n" + `{"msg":"checkpoint failed","step":4}` + "\n":                              0,
+		`{"msg":"checkpoint","step":4}` + "\n" + `{"msg":"checkpoint","step":8}` + "\n" + `{"msg":"stopped","step":9}`: 8,
+		"\x00\x00\x00\n" + `{"msg":"checkpoint","step":4}` + "\n" + `{"msg":"checkpoint","st`:                          4,
+		string(make([]byte, 200_000)) + `{"msg":"checkpoint","step":4}` + "\n":                                         0,
+		`{"msg":"a` + string(text(200_000)) + "\n" + `{"msg":"checkpoint","step":7}`:                                   7,
+		`{"msg":"hint","text":"\"checkpoint\"","step":3}` + "\n":                                                       0,
+	} {
+		require.NoError(t, os.WriteFile(log, []byte(text), 0o600))
+		step, err := lastSaved(log)
+		require.NoError(t, err)
+		require.Equal(t, want, step, "%.80q", text)
+	}
+	step, err := lastSaved(log + "x")
+	require.NoError(t, err)
+	require.Zero(t, step)
+}
+
+// A request during a step saves the state after it, beside the regular checkpoints, and
+// changes nothing else. Several requests before a checkpoint are one.
+func TestRequestedCheckpoint(t *testing.T) {
+	c := savingConfig(t)
+	c.Checkpoint.KeepLast = 3
+	want := undisturbed(t, c)
+	dir := filepath.Join(t.TempDir(), "run")
+	requests := make(chan os.Signal, 1)
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu-spiky", Threads: 1, Save: requests})
+	require.NoError(t, err)
+	var requested []int
+	require.NoError(t, r.Train(t.Context(), func(p Progress) {
+		if p.Requested {
+			requested = append(requested, p.Step)
+		}
+		r.saver.rest()
+		switch p.Step {
+		case 4, 6:
+			for range 3 {
+				select {
+				case requests <- os.Interrupt:
+				default:
+				}
+			}
+		case 5:
+			require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000005")))
+		}
+	}))
+	require.NoError(t, r.Close())
+	require.Equal(t, []int{5, 7}, requested)
+	requireSameFiles(t, want, dir, "with requests")
+}
