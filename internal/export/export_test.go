@@ -241,3 +241,40 @@ func TestPowerCut(t *testing.T) {
 	require.Empty(t, unsynced)
 	require.FileExists(t, filepath.Join(dir, "config.json"))
 }
+
+// What is not finite when it is folded or rounded, and a scale that is no positive
+// number, are in no export.
+func TestExportsFiniteNumbers(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	set := func(tensor string, i int, x float32) func(*Model) {
+		return func(m *Model) {
+			param := m.Param
+			m.Param = func(name string) ([]float32, error) {
+				values, err := param(name)
+				if name == tensor {
+					values[i] = x
+				}
+				return values, err
+			}
+		}
+	}
+	const up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
+	for _, c := range []struct {
+		edit         func(*Model)
+		format, want string
+	}{
+		{func(m *Model) { m.Smooth[0].C[2] = 0 }, "fp32", up + ": element "},
+		{func(m *Model) { m.Smooth[0].C[2] = inf }, "fp32", down + ": element "},
+		{set(down, 4, math.MaxFloat32), "fp32", down + ": element 4 is +Inf with its smoothing scale folded in"},
+		{set("model.embed_tokens.weight", 7, math.MaxFloat32), "bf16", "model.embed_tokens.weight: element 7 is 3.4028235e+38, beyond what BF16 holds; use --format fp32"},
+		{func(m *Model) { m.Smooth[0].HiddenScaleInv = 0 }, "fp8", down + ": the scale of its input is 0: expected a positive number"},
+		{func(m *Model) { m.ScaleInv = func(string) (float32, error) { return nan, nil } }, "fp8", "the scale of its input is NaN"},
+		{func(m *Model) { m.ScaleInv = func(string) (float32, error) { return -1, nil } }, "fp8", "the scale of its input is -1"},
+	} {
+		m := model()
+		c.edit(&m)
+		dir := filepath.Join(t.TempDir(), "out")
+		require.ErrorContains(t, Write(dir, c.format, m), c.want)
+		require.NoDirExists(t, dir)
+	}
+}
