@@ -21,7 +21,7 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 		fmt.Fprintf(out, ", promoted to FP32 every %d", m.Promote)
 	}
 	fmt.Fprintln(out)
-	scaled := false // behind the sums
+	scaled := false // scales multiply finished sums, in FP32
 	switch {
 	case m.scalesInside(a, b):
 		fmt.Fprintf(out, "block scales multiply the products before they are aligned\n")
@@ -101,7 +101,7 @@ func powerText(x float64) string {
 }
 
 func (e *explanation) sum(leastA, leastB, result float32) {
-	fmt.Fprintf(e.out, "\nk %d to %d on top of %v\n", e.first, e.first+len(e.a)-1, e.c)
+	fmt.Fprintf(e.out, "\nk %d to %d, addend %v\n", e.first, e.first+len(e.a)-1, e.c)
 	largest := e.s.largest(e.a, e.b, leastA, leastB, e.scale, e.c)
 	at := -1 // the term that has it
 	for i := range e.a {
@@ -131,14 +131,14 @@ func (e *explanation) sum(leastA, leastB, result float32) {
 		}
 		lost += kept - value
 		if losing++; losing <= listed {
-			fmt.Fprintf(e.out, "  cut off: %s = %v becomes %v\n", e.name(i), value, kept)
+			fmt.Fprintf(e.out, "  truncated: %s = %v becomes %v\n", e.name(i), value, kept)
 		}
 	}
 	if losing > listed {
 		fmt.Fprintf(e.out, "  and %d more\n", losing-listed)
 	}
 	if losing > 0 {
-		fmt.Fprintf(e.out, "  cut off in all: %.3g\n", lost)
+		fmt.Fprintf(e.out, "  truncated in all: %.3g\n", lost)
 	}
 	if sum != float64(result) {
 		fmt.Fprintf(e.out, "  sum %v, stored as\n", sum)

@@ -17,18 +17,18 @@ func TestExplain(t *testing.T) {
 	require.Equal(t, `h100: Hopper: 32 products and the addend, 13 bits
 e4m3 times e4m3, 40 products, promoted to FP32 every 32
 
-k 0 to 31 on top of 0
+k 0 to 31, addend 0
   aligned to 2^0, of k 0: 1 * 1; a unit is 2^-13
-  cut off: k 1: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
-  cut off: k 2: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
-  cut off: k 3: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
-  cut off: k 4: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
+  truncated: k 1: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
+  truncated: k 2: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
+  truncated: k 3: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
+  truncated: k 4: 0.0078125 * 0.0078125 = 6.103515625e-05 becomes 0
   and 2 more
-  cut off in all: -0.000366
+  truncated in all: -0.000366
   = 2.5
   promoted: 0 + 2.5 = 2.5
 
-k 32 to 39 on top of 0
+k 32 to 39, addend 0
   aligned to 2^2, of k 35: 3 * 2; a unit is 2^-11
   = 6
   promoted: 2.5 + 6 = 8.5
@@ -70,14 +70,14 @@ func TestExplainBlockScales(t *testing.T) {
 e4m3 times e4m3, 40 products
 block scales multiply the products before they are aligned
 
-k 0 to 31 on top of 0
+k 0 to 31, addend 0
   aligned to 2^0, of k 0: 1 * 1; a unit is 2^-25
   = 2.5
 
-k 32 to 39 on top of 2.5
+k 32 to 39, addend 2.5
   aligned to 2^1, of the addend 2.5; a unit is 2^-24
-  cut off: k 33: 0.001953125 * 0.125 * 2^-14 = 1.4901161193847656e-08 becomes 0
-  cut off in all: -1.49e-08
+  truncated: k 33: 0.001953125 * 0.125 * 2^-14 = 1.4901161193847656e-08 becomes 0
+  truncated in all: -1.49e-08
   = 2.500187
 
 result  2.500187

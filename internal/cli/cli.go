@@ -30,7 +30,7 @@ type commands struct {
 	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
 	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
 	Compare  compareCmd  `cmd:"" help:"Where two backends part that run the same program, op by op."`
-	Gemm     gemmCmd     `cmd:"" help:"One product of two matrices of FP8 codes, step by step if you like."`
+	Gemm     gemmCmd     `cmd:"" help:"One GEMM of FP8 codes; --explain shows its sums step by step."`
 	Bench    benchCmd    `cmd:"" help:"Rates of a step and of its parts, beside the device's measured peaks."`
 	Doctor   doctorCmd   `cmd:"" help:"What is here, what is missing, and whether a backend computes what it should."`
 	Version  versionCmd  `cmd:"" help:"Version of this octet."`

@@ -186,7 +186,7 @@ func TestGemm(t *testing.T) {
 	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:h100", "--json")
 	require.JSONEq(t, `{"m":2,"n":1,"k":2,"values":[1,1.5],"bits":["3f800000","3fc00000"]}`, out)
 	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:h100", "--explain", "0,0")
-	require.Contains(t, out, "cut off: k 1: 0.001953125 * 0.001953125 = 3.814697265625e-06 becomes 0")
+	require.Contains(t, out, "truncated: k 1: 0.001953125 * 0.001953125 = 3.814697265625e-06 becomes 0")
 	sa, sb := write("sa", "80\n7f\n"), write("sb", "81\n") // 2 1, 4
 	out, _ = succeed(t, "gemm", a, b, "--backend", "emu:b200", "--scales", sa+","+sb)
 	require.Equal(t, "8.0000305\n6\n", out)

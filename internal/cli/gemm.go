@@ -30,9 +30,9 @@ type gemmCmd struct {
 	device
 }
 
-// Help is what gemm --help adds.
+// Help returns the text that gemm --help adds.
 func (gemmCmd) Help() string {
-	return `One product A Bᵀ of matrices of FP8 codes: the element [i, j] is row i of A times row j of B, in FP32.
+	return `One GEMM of FP8 codes, A times B transposed: element [i, j] is the dot product of row i of A and row j of B, in FP32.
 
 Examples:
   octet gemm --backend emu:h100 --explain 0,0
@@ -206,7 +206,7 @@ func (c gemmCmd) scale(a, b *gemm.Matrix) error {
 // explained returns the device model that --explain shows, the zero value without
 // --explain.
 func (c gemmCmd) explained() (m arith.Model, err error) {
-	const wanted = "--explain is of a device model, such as --backend emu:h100"
+	const wanted = "--explain needs a device model, such as --backend emu:h100"
 	_, name, _ := strings.Cut(c.Backend, ":")
 	switch {
 	case c.Explain == "":
