@@ -1,6 +1,7 @@
 // Command curves draws the loss curves of runs, one line for each run folder,
 // smoothed, with the validation losses as points and the baselines of counting
-// as dashed lines.
+// as dashed lines. Of several runs a second panel shows by how much each differs
+// from the first at the same step, which the losses themselves would hide.
 //
 //	go run ./study/curves -o docs/loss.png runs/A runs/B
 package main
@@ -17,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
@@ -40,29 +42,28 @@ func main() {
 	}
 }
 
+// curve is a run's losses by step: of training, smoothed, and of validation.
+type curve struct {
+	name       string
+	train, val plotter.XYs
+}
+
 func drawRuns(out, title string, smooth float64, baselines string, runs []string) error {
 	p := figure.New(title, "step", "loss, nats per byte")
 	p.Legend.Top, p.Legend.YOffs = true, -vg.Points(4)
 	last := 0.0
+	var curves []curve
 	for i, run := range runs {
 		train, val, err := readRun(run, smooth)
 		if err != nil {
 			return err
 		}
-		if err := figure.AddLine(p, i, filepath.Base(run)+", training", train, false); err != nil {
+		c := curve{filepath.Base(run), train, val}
+		curves = append(curves, c)
+		if err := c.add(p, i); err != nil {
 			return fmt.Errorf("%s: %w", run, err)
 		}
 		last = max(last, train[len(train)-1].X)
-		if len(val) == 0 {
-			continue
-		}
-		points, err := plotter.NewScatter(val)
-		if err != nil {
-			return err
-		}
-		points.Color, points.Radius, points.Shape = figure.Color(i), vg.Points(3.5), draw.CircleGlyph{}
-		p.Add(points)
-		p.Legend.Add(filepath.Base(run)+", validation", points)
 	}
 	for entry := range strings.SplitSeq(baselines, ",") {
 		name, value, ok := strings.Cut(entry, "=")
@@ -85,7 +86,69 @@ func drawRuns(out, title string, smooth float64, baselines string, runs []string
 		label.Offset.Y = -vg.Points(10)
 		p.Add(line, label)
 	}
-	return figure.Save(p, out)
+	if len(curves) == 1 {
+		return figure.Save(p, out)
+	}
+	lower, err := drawDifferences(curves)
+	if err != nil {
+		return err
+	}
+	p.X.Label.Text = ""
+	p.X.Min, p.X.Max, lower.X.Min, lower.X.Max = 0, last, 0, last
+	return figure.SavePanels(p, lower, out)
+}
+
+// add draws a curve as line i.
+func (c curve) add(p *plot.Plot, i int) error {
+	if err := figure.AddLine(p, i, c.name+", training", c.train, false); err != nil || len(c.val) == 0 {
+		return err
+	}
+	points, err := plotter.NewScatter(c.val)
+	if err != nil {
+		return err
+	}
+	points.Color, points.Radius, points.Shape = figure.Color(i), vg.Points(3.5), draw.CircleGlyph{}
+	p.Add(points)
+	p.Legend.Add(c.name+", validation", points)
+	return nil
+}
+
+// drawDifferences draws the losses of all curves but the first, less those of the first.
+func drawDifferences(curves []curve) (*plot.Plot, error) {
+	first := curves[0]
+	p := figure.New("", "step", "difference to "+first.name)
+	p.Legend.Top = true
+	zero, err := plotter.NewLine(plotter.XYs{{X: 0, Y: 0}, {X: first.train[len(first.train)-1].X, Y: 0}})
+	if err != nil {
+		return nil, err
+	}
+	zero.Color = figure.Color(0)
+	p.Add(zero)
+	for i, c := range curves[1:] {
+		d := curve{c.name, less(c.train, first.train), less(c.val, first.val)}
+		if len(d.train) == 0 {
+			return nil, fmt.Errorf("%s has no step in common with %s", c.name, first.name)
+		}
+		if err := d.add(p, i+1); err != nil {
+			return nil, err
+		}
+	}
+	p.Y.Max += 0.4 * (p.Y.Max - p.Y.Min) // room for the legend
+	return p, nil
+}
+
+// less is a - b at the steps that both have.
+func less(a, b plotter.XYs) (d plotter.XYs) {
+	at := make(map[float64]float64, len(b))
+	for _, p := range b {
+		at[p.X] = p.Y
+	}
+	for _, p := range a {
+		if y, ok := at[p.X]; ok {
+			d = append(d, plotter.XY{X: p.X, Y: p.Y - y})
+		}
+	}
+	return d
 }
 
 // readRun reads the losses of metrics.jsonl. The running mean starts at the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"text/tabwriter"
@@ -37,36 +38,51 @@ func mean(x []float64) (m float64) {
 	return m
 }
 
+// mostBands is how many variants have bands that can be told apart.
+const mostBands = 8
+
+// windowOf is the steps that a point of a plot is the mean of: fewer of a short run, so
+// that it has points.
+func windowOf(steps int) int { return max(1, min(25, steps/4)) }
+
 // draw plots by how much each variant's training loss differs from the first's
 // on the same batches: the mean over seeds, in a band from the smallest to the
-// largest.
+// largest. Of many variants the bands would hide the lines, and are left out.
 func draw(variants []variant, results [][]result, out string) error {
-	const window = 25 // steps that a point is the mean of
+	steps := len(results[0][0].train)
+	window := windowOf(steps)
 	p := figure.New("Training loss on the same batches", "step", "difference to "+variants[0].name+", %")
-	p.Y.Min, p.Y.Max = -2, 2
 	p.Legend.Top = true
+	top := 0.0 // the largest difference
 	for i, v := range variants[1:] {
 		var middle, low, high plotter.XYs
-		for end := window; end <= len(results[0][0].train); end += window / 5 {
+		for end := window; end <= steps; end += max(1, window/5) {
 			var rel []float64
 			for seed, r := range results[i+1] {
 				ours, theirs := r.train[end-window:end], results[0][seed].train[end-window:end]
 				rel = append(rel, 100*(mean(ours)/mean(theirs)-1))
 			}
 			x := float64(end)
+			top = max(top, math.Abs(mean(rel)))
 			middle = append(middle, plotter.XY{X: x, Y: mean(rel)})
 			low, high = append(low, plotter.XY{X: x, Y: slices.Min(rel)}), append(high, plotter.XY{X: x, Y: slices.Max(rel)})
 		}
-		slices.Reverse(high)
-		band, err := plotter.NewPolygon(append(low, high...))
-		if err != nil {
-			return err
+		if len(variants) <= mostBands {
+			slices.Reverse(high)
+			band, err := plotter.NewPolygon(append(low, high...))
+			if err != nil {
+				return err
+			}
+			band.Color, band.LineStyle.Width = figure.Faint(i), 0
+			p.Add(band)
 		}
-		band.Color, band.LineStyle.Width = figure.Faint(i), 0
-		p.Add(band)
 		if err := figure.AddLine(p, i, v.name, middle, false); err != nil {
 			return err
 		}
 	}
+	// What fails altogether leaves the axis.
+	p.Y.Max = min(2, max(0.1, 1.2*top))
+	p.Y.Min = -p.Y.Max
+	p.X.Min, p.X.Max = 0, 1.4*float64(steps) // with room for the legend
 	return figure.Save(p, out)
 }

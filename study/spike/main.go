@@ -75,7 +75,7 @@ func bySize(ctx context.Context, problem *spike.Problem, out string) error {
 	}
 	p := newPlot("One spike, after steps without", "size of the spike, times the largest other activation")
 	p.X.Tick.Marker = powers{}
-	p.Legend.YOffs = vg.Points(78)
+	p.Legend.YOffs = vg.Points(66)
 	for i, v := range spike.Variants() {
 		list, err := spike.Sweep(ctx, problem, v.Recipe, sizes...)
 		if err != nil {
@@ -102,7 +102,7 @@ func byStep(ctx context.Context, problem *spike.Problem, out string) error {
 	if err != nil {
 		return err
 	}
-	p := newPlot(fmt.Sprintf("A spike of %.0g in one batch of %d", float64(size), period), "step")
+	p := newPlot(fmt.Sprintf("A spike of %s in one batch of %d", power(int(math.Round(math.Log10(size)))), period), "step")
 	p.Legend.Left, p.Legend.Top, p.Legend.YOffs = true, true, -vg.Points(22)
 	for i, v := range spike.Histories() {
 		list, err := spike.Recur(ctx, problem, v.Recipe, size, period, steps)
@@ -128,9 +128,22 @@ type powers struct{}
 
 func (powers) Ticks(low, high float64) (ticks []plot.Tick) {
 	for x := math.Ceil(low); x <= high; x++ {
-		ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(math.Pow(10, x), 'g', -1, 64)})
+		ticks = append(ticks, plot.Tick{Value: x, Label: power(int(x))})
 	}
 	return ticks
+}
+
+// power writes 10^n, n from 0 on.
+func power(n int) string {
+	if n < 2 { // no axis begins below 1
+		return strconv.Itoa(1 + 9*n)
+	}
+	digits := []rune("⁰¹²³⁴⁵⁶⁷⁸⁹")
+	label := "10"
+	for _, d := range strconv.Itoa(n) {
+		label += string(digits[d-'0'])
+	}
+	return label
 }
 
 // newPlot is of errors relative to results.

@@ -2,12 +2,17 @@
 package figure
 
 import (
+	"errors"
 	"image/color"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/plotutil"
 	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
 )
 
 // palette is Okabe and Ito's, told apart by colour-blind readers, and two greys.
@@ -38,8 +43,19 @@ func New(title, x, y string) *plot.Plot {
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	p.Legend.TextStyle.Font.Size = vg.Points(9)
 	p.Legend.Padding = vg.Points(2)
+	p.Legend.ThumbnailWidth = vg.Points(24) // a whole dash
 	p.Add(plotter.NewGrid())
 	return p
+}
+
+// Style is how line i is drawn: a color, and dashes where lines before i have taken
+// every color.
+func Style(i int) draw.LineStyle {
+	s := draw.LineStyle{Color: Color(i), Width: vg.Points(1.5)}
+	if round := i / len(palette); round > 0 {
+		s.Dashes = plotutil.Dashes(round)
+	}
+	return s
 }
 
 // AddLine draws line i and names it in the legend. A dashed line is thinner.
@@ -48,7 +64,7 @@ func AddLine(p *plot.Plot, i int, name string, points plotter.XYs, dashed bool) 
 	if err != nil {
 		return err
 	}
-	line.Color, line.Width = Color(i), vg.Points(1.5)
+	line.LineStyle = Style(i)
 	if dashed {
 		line.Dashes, line.Width = plotutil.Dashes(1+i%5), vg.Points(1)
 	}
@@ -57,5 +73,40 @@ func AddLine(p *plot.Plot, i int, name string, points plotter.XYs, dashed bool) 
 	return nil
 }
 
+// The size of a figure.
+const width, height = 20 * vg.Centimeter, 13 * vg.Centimeter
+
 // Save writes a .png, .svg or .pdf.
-func Save(p *plot.Plot, out string) error { return p.Save(20*vg.Centimeter, 13*vg.Centimeter, out) }
+func Save(p *plot.Plot, out string) error { return p.Save(width, height, out) }
+
+// SavePanels is Save of two plots with one x axis, the second below the first and half as
+// high.
+func SavePanels(upper, lower *plot.Plot, out string) error {
+	const gap = vg.Length(8)
+	all := height * 5 / 4
+	c, err := draw.NewFormattedCanvas(width, all, strings.TrimPrefix(filepath.Ext(out), "."))
+	if err != nil {
+		return err
+	}
+	canvas := draw.New(c)
+	split := all / 3
+	panels := []draw.Canvas{
+		draw.Crop(canvas, 0, 0, split+gap/2, 0),
+		draw.Crop(canvas, 0, 0, 0, -(all - split + gap/2)),
+	}
+	// The labels of the two y axes may differ in width: the data areas begin together.
+	left := vg.Length(0)
+	for i, p := range []*plot.Plot{upper, lower} {
+		left = max(left, p.DataCanvas(panels[i]).Min.X)
+	}
+	for i, p := range []*plot.Plot{upper, lower} {
+		own := p.DataCanvas(panels[i]).Min.X
+		p.Draw(draw.Crop(panels[i], left-own, 0, 0, 0))
+	}
+	f, err := os.Create(out)
+	if err != nil {
+		return err
+	}
+	_, err = c.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
