@@ -2,7 +2,10 @@ package cli
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -103,4 +106,18 @@ func TestEveryStepSkipped(t *testing.T) {
 	require.Equal(t, exitFailed, status, stderr)
 	require.Contains(t, stderr, "octet: none of the 2 steps made an update")
 	require.Contains(t, stdout, `"skipped":2,`)
+}
+
+// Too few open files are an error that says so: never another text in place of one that
+// could not be found.
+func TestFewDescriptors(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("sh's ulimit is asked for")
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	args := append([]string{"train", "--out", dir, "--steps", "1", "--metrics-addr", "0"}, small...)
+	stderr := startCommand(t, exec.Command("sh", append([]string{"-c", `ulimit -n 11; exec "$0" "$@"`, os.Args[0]}, args...)...))
+	waitFor(t, func() bool { return strings.HasSuffix(stderr.String(), "\n") })
+	require.Regexp(t, `^octet: .*too many open files.*ulimit -n 1024\n$`, stderr.String())
+	require.NoDirExists(t, dir)
 }
