@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // ErrNoGo says that this machine has no Go installation to read.
@@ -20,13 +21,16 @@ var ErrNoGo = errors.New("data: no Go installation: the go command is not in PAT
 // has; without a go command it takes the folder that $GOROOT names. The answer
 // is the installed toolchain whatever folder this runs in: the go command is
 // told not to switch to (or download) the one that a go.mod there asks for.
-// The error is ErrNoGo, or ctx's.
+// The error is ErrNoGo, ctx's, or that of a system without room for another process.
 func FindGoRoot(ctx context.Context) (root, version string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOVERSION")
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local")
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
 		return "", "", fmt.Errorf("data: go env GOROOT: %w", ctx.Err())
+	}
+	if isShortage(err) { // there may be a Go installation: another text in its place would be another run
+		return "", "", fmt.Errorf("data: the go command, which knows where its source is, cannot be started: %w", err)
 	}
 	if err == nil {
 		lines := strings.Split(strings.ReplaceAll(string(out), "\r", ""), "\n")
@@ -42,6 +46,11 @@ func FindGoRoot(ctx context.Context) (root, version string, err error) {
 		return root, strings.TrimSpace(version), nil
 	}
 	return "", "", ErrNoGo
+}
+
+// isShortage reports whether the system had no room for a process or a file.
+func isShortage(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
 }
 
 func hasSource(root string) bool {

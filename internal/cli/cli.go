@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 
 	"github.com/alecthomas/kong"
 
@@ -176,11 +178,19 @@ func (t *terminal) status(err error) int {
 	if s, ok := errors.AsType[stopped](err); ok {
 		return s.status
 	}
-	fmt.Fprintf(t.err, "octet: %v\n", err)
+	fmt.Fprintf(t.err, "octet: %v%s\n", err, moreFiles(err))
 	if _, ok := errors.AsType[inputError](err); ok {
 		return exitInput
 	}
 	return exitFailed
+}
+
+// moreFiles is the advice on an error that comes from the limit of open files.
+func moreFiles(err error) string {
+	if text := err.Error(); !errors.Is(err, syscall.EMFILE) || strings.Contains(text, "ulimit") {
+		return ""
+	}
+	return "; raise the limit, as by ulimit -n 1024"
 }
 
 // device is the flags that say where a program runs.

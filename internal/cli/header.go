@@ -61,7 +61,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	}
 	held := ""
 	if n := r.Corpus.Held(); n > 0 {
-		held = fmt.Sprintf(", text %s on the host besides", writers.Bytes(n))
+		held = fmt.Sprintf(", and %s of text on the host", writers.Bytes(n))
 	}
 	perRank := ""
 	if len(r.Devices) > 1 {

@@ -82,7 +82,8 @@ func TestSecondSignal(t *testing.T) {
 // A signal before the first step leaves nothing.
 func TestSignalBeforeTheStart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd, stderr := start(t, trainArgs(corpus(t, 50_000_000), dir, 10))
+	slow := failpoint{When: "slow", Name: "rename:.data.json.partial", N: 1, After: time.Second}
+	cmd, stderr := start(t, trainArgs(corpus(t, 20_000), dir, 10), killAt+"="+slow.String())
 	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(dir, "config.toml")); return err == nil })
 	require.NoError(t, cmd.Process.Signal(os.Interrupt))
 	var exit *exec.ExitError
@@ -179,4 +180,36 @@ func TestSignalWhileACheckpointIsWritten(t *testing.T) {
 		succeed(t, "train", "--resume", "--out", dir)
 		sameRun(t, k.undisturbed, dir)
 	}
+}
+
+// SIGUSR1 saves and goes on, in a process of its own: the checkpoint is whole, the run
+// ends as one that got no signal, and a signal while a checkpoint is written gives another.
+func TestSaveSignal(t *testing.T) {
+	k := undisturb(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: time.Second}
+	cmd, stderr := start(t, k.train(dir), killAt+"="+slow.String())
+	waitFor(t, func() bool {
+		list, _ := filepath.Glob(filepath.Join(dir, "checkpoints", ".step-00000003*", "optimizer.safetensors"))
+		return len(list) > 0
+	})
+	for range 3 {
+		require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
+	}
+	require.NoError(t, cmd.Wait(), stderr)
+	require.Contains(t, stderr.String(), ": SIGUSR1 asks for a checkpoint; it is being written while training goes on\n")
+	require.Regexp(t, `"msg":"checkpoint requested","step":[4-9]`, read(t, dir, "run.log"))
+	sameRun(t, k.undisturbed, dir)
+}
+
+// Before the first step it is not lost, nor does it end the process.
+func TestEarlySaveSignal(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	slow := failpoint{When: "slow", Name: "rename:.data.json.partial", N: 1, After: time.Second}
+	cmd, stderr := start(t, trainArgs(corpus(t, 20_000), dir, 3, "checkpoint.every=0"), killAt+"="+slow.String())
+	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(dir, "config.toml")); return err == nil })
+	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
+	require.NoError(t, cmd.Wait(), stderr)
+	require.Contains(t, stderr.String(), "step 1: SIGUSR1 asks for a checkpoint")
+	require.Contains(t, read(t, dir, "run.log"), `"msg":"checkpoint","step":1,`)
 }

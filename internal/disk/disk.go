@@ -181,6 +181,9 @@ func Open(name string, flag int) (*File, error) {
 // Name is the name that the file was opened by.
 func (f *File) Name() string { return f.f.Name() }
 
+// Stat describes the open file, whatever has its name now.
+func (f *File) Stat() (fs.FileInfo, error) { return f.f.Stat() }
+
 // Read implements io.Reader.
 func (f *File) Read(p []byte) (int, error) { return f.f.Read(p) }
 

@@ -81,7 +81,11 @@ func listen(address string, b Build, patience time.Duration) (*Exporter, error) 
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", at.String())
+	network := "tcp" // of [::], every address of both families
+	if at.Addr().Is4() {
+		network = "tcp4" // 0.0.0.0 with tcp would listen for IPv6, too
+	}
+	l, err := net.Listen(network, at.String())
 	if err != nil {
 		return nil, fmt.Errorf("--metrics-addr %s: %w; name another port, or 0 for one that is free", address, err)
 	}

@@ -247,3 +247,29 @@ func TestAddress(t *testing.T) {
 		require.ErrorContains(t, err, "is no HOST:PORT: give a port", text)
 	}
 }
+
+// The wildcard of IPv4 is of IPv4 alone; that of IPv6 is of both, where there is IPv6.
+func TestWildcards(t *testing.T) {
+	port := func(address string) string {
+		e, err := Open(address, Build{})
+		if err != nil {
+			t.Skipf("no address %s here: %v", address, err)
+		}
+		t.Cleanup(func() { require.NoError(t, e.Close()) })
+		_, port, err := net.SplitHostPort(e.address)
+		require.NoError(t, err)
+		return port
+	}
+	dial := func(network, host, port string) error {
+		c, err := net.Dial(network, net.JoinHostPort(host, port))
+		if err == nil {
+			require.NoError(t, c.Close())
+		}
+		return err
+	}
+	both, four := port("[::]:0"), port("0.0.0.0:0")
+	require.NoError(t, dial("tcp6", "::1", both))
+	require.NoError(t, dial("tcp4", "127.0.0.1", both))
+	require.NoError(t, dial("tcp4", "127.0.0.1", four))
+	require.Error(t, dial("tcp6", "::1", four))
+}

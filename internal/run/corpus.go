@@ -16,7 +16,7 @@ import (
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
 	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
 	if len(c.Data.Paths) > 0 {
-		corpus, err = data.OpenFiles(c.Data.Paths, o)
+		corpus, err = openFiles(ctx, c.Data.Paths, o)
 		return corpus, "", err
 	}
 	root, version, err := data.FindGoRoot(ctx)
@@ -29,4 +29,29 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 	}
 	corpus, err = data.OpenGoSource(root, version, o)
 	return corpus, fmt.Sprintf("the source of %s in %s", version, root), err
+}
+
+// openFiles is data.OpenFiles, which reads for an hour where the text is a terabyte, and
+// returns at once when ctx is done.
+func openFiles(ctx context.Context, paths []string, o data.Options) (*data.Corpus, error) {
+	type result struct {
+		corpus *data.Corpus
+		err    error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		corpus, err := data.OpenFiles(paths, o)
+		opened <- result{corpus, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.corpus, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.corpus != nil {
+				_ = r.corpus.Close() // it was only read
+			}
+		}()
+		return nil, ctx.Err()
+	}
 }

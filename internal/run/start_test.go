@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,6 +29,16 @@ func TestFolderIsMadeLate(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, checkpointsDir), 0o700))
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
 	require.ErrorIs(t, err, ErrHeld)
+}
+
+// Ctrl-C does not wait until a large text is read.
+func TestOpenCorpusIsCancelled(t *testing.T) {
+	c := tinyConfig(t)
+	require.NoError(t, os.WriteFile(c.Data.Paths[0], text(30_000_000), 0o600))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err := OpenCorpus(ctx, c, nil)
+	require.ErrorIs(t, err, context.Canceled)
 }
 
 // A run whose checkpoints are elsewhere for the moment is left alone; a run.log that tells

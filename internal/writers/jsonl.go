@@ -104,8 +104,11 @@ type Device struct {
 	EnergyEstimated bool     `json:"energy_estimated,omitempty"`
 }
 
-// JSONL appends lines to a file.
-type JSONL struct{ file *disk.File }
+// JSONL appends lines to a file that nothing else writes to.
+type JSONL struct {
+	file *disk.File
+	size int64 // of the file, as far as this process knows
+}
 
 // OpenJSONL opens a file to append to, which is made if it is not there.
 func OpenJSONL(path string) (*JSONL, error) {
@@ -113,22 +116,46 @@ func OpenJSONL(path string) (*JSONL, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &JSONL{f}, nil
+	info, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &JSONL{f, info.Size()}, nil
 }
 
-// Write appends a value as one line, by one call of the operating system.
+// Write appends a value as one line, by one call of the operating system. A file that
+// another program has cut or appended to since is an error: lines are missing, or the
+// next one would continue a torn one.
 func (j *JSONL) Write(line any) error {
 	text, err := json.Marshal(line)
 	if err != nil {
 		return fmt.Errorf("%s: %w", j.file.Name(), err)
 	}
-	_, err = j.file.Write(append(text, '\n'))
+	info, err := j.file.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Size() != j.size {
+		return fmt.Errorf("%s has %d bytes and not %d: another program has written to it or cut it; let none do so while a run writes it", j.file.Name(), info.Size(), j.size)
+	}
+	n, err := j.file.Write(append(text, '\n'))
+	j.size += int64(n)
 	return err
 }
 
 // Sync returns when all lines are on the disk. A checkpoint that says a step is
-// done must not survive a power cut that its line does not.
-func (j *JSONL) Sync() error { return j.file.Sync() }
+// done must not survive a power cut that its line does not. A file that was removed or
+// replaced is an error: its lines can be read by nobody.
+func (j *JSONL) Sync() error {
+	mine, err := j.file.Stat()
+	if err != nil {
+		return err
+	}
+	if named, err := os.Stat(j.file.Name()); err != nil || !os.SameFile(mine, named) {
+		return fmt.Errorf("%s is not there any more, or another file is: put the former one back, or go on from the last checkpoint by --resume", j.file.Name())
+	}
+	return j.file.Sync()
+}
 
 // Close closes the file.
 func (j *JSONL) Close() error { return j.file.Close() }

@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The same command line starts a run, goes on with it, and finds it done.
+func TestResumeAuto(t *testing.T) {
+	text := corpus(t, 20_000)
+	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+	config := []string{"checkpoint.every=3", "optimizer.lr=0.001"}
+	succeed(t, trainArgs(text, whole, 6, config...)...)
+
+	auto := append(trainArgs(text, dir, 6, config...), "--resume=auto")
+	cmd, _ := start(t, auto, killAt+"="+failpoint{When: "before", Name: "write:metrics.jsonl", N: 2}.String())
+	require.Error(t, cmd.Wait())
+	require.NoDirExists(t, filepath.Join(dir, "checkpoints"), "it was killed before the first checkpoint")
+	cmd, stderr := start(t, auto, killAt+"="+failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}.String())
+	require.Error(t, cmd.Wait())
+	require.Contains(t, stderr.String(), "the run has no checkpoint yet: starting at step 0")
+	_, errs := succeed(t, auto...)
+	require.Contains(t, errs, "going on after step 3\n")
+	sameRun(t, whole, dir)
+	out, _ := succeed(t, auto...)
+	require.Contains(t, out, "nothing to do")
+
+	// Its configuration file does as well, and the run may become longer.
+	succeed(t, "train", filepath.Join(whole, "config.toml"), "--out", dir, "--resume=auto", "--steps", "7")
+	require.Equal(t, 7, steps(dir))
+
+	// What is given must be what the run has; what is not given may have been edited.
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"optimizer.lr=0.002"}, "optimizer.lr is 0.001 there, 0.002 here"},
+		{[]string{"--recipe", "bf16", "--seed", "9"}, `recipe is "fp8-smooth" there, "bf16" here, seed is 1 there, 9 here`},
+		{[]string{"--data", filepath.Join(t.TempDir(), "other.txt")}, "data.paths; name another folder"},
+		{[]string{"--steps", "5"}, "the run has done 7 already"},
+	} {
+		before := read(t, dir, "config.toml")
+		status, _, stderr := octet(append([]string{"train", "--out", dir, "--resume=auto"}, test.args...)...)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, test.want)
+		require.Equal(t, before, read(t, dir, "config.toml"))
+	}
+
+	// Neither is a checkpoint that cannot be seen a reason to begin again.
+	require.NoError(t, os.Rename(filepath.Join(dir, "checkpoints"), filepath.Join(t.TempDir(), "away")))
+	status, _, errs := octet(auto...)
+	require.Equal(t, exitInput, status)
+	require.Contains(t, errs, "mount its file system")
+}
+
+func TestResumeFlag(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--resume=auto"}, "--resume=auto needs --out RUN"},
+		{[]string{"--resume"}, "--resume needs --out RUN"},
+		{[]string{"--resume=sometimes"}, `"sometimes" is unknown: give --resume, or --resume=auto`},
+		{[]string{"--resume", "auto", "--out", "x"}, "write --resume=auto"},
+		{[]string{"--resume", "--out", "x"}, "x does not exist"},
+	} {
+		status, _, stderr := octet(append([]string{"train"}, test.args...)...)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, test.want)
+	}
+}
+
+// A URL is refused wherever a path is taken, and nothing of its name is made.
+func TestURLsAreNoPaths(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, args := range [][]string{
+		{"train", "--out", "s3://bucket/run"}, {"train", "--data", "https://example.com/a.txt"}, {"train", "hf://org/config.toml"},
+		{"train", "model.init=hf://org/model"}, {"train", `data.paths=["a.txt", "gs://b"]`}, {"train", "--dry-run", "data.paths=s3://b"},
+		{"train", "--resume", "--out", "s3://bucket/run"}, {"train", "--resume=auto", "--out", "s3://bucket/run"},
+		{"plan", "model.init=hf://org/model"}, {"compare", "--backend", "emu", "--backend", "ref", "model.init=hf://org/model"}, {"eval", "hf://org/model"}, {"eval", ".", "--data", "https://x/y"},
+		{"generate", "hf://org/model", "--prompt", "a"}, {"export", ".", "--out", "s3://bucket"}, {"export", "s3://bucket", "--out", "x"},
+		{"inspect", "hf://org/model"}, {"diff", ".", "s3://bucket"}, {"gemm", "https://x/a", "b"}, {"doctor", "--report", "file:///tmp/x"},
+	} {
+		status, _, stderr := octet(args...)
+		require.Equal(t, exitInput, status, args)
+		require.Contains(t, stderr, " is a URL, and octet ", args)
+		require.Empty(t, names(t, "."), args)
+	}
+	status, _, stderr := octet("generate", "nowhere", "--prompt", "see https://example.com")
+	require.Equal(t, exitInput, status)
+	require.NotContains(t, stderr, "URL")
+}
+
+// A run that never made an update has failed, whatever it saved.
+func TestEveryStepSkipped(t *testing.T) {
+	text := corpus(t, 20_000)
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(text, dir, 3, "optimizer.lr=1e30", "optimizer.clip=0", "optimizer.warmup=0", "train.on_nonfinite=10", "checkpoint.every=1", "--json")...)
+	status, stdout, stderr := octet("train", "--resume", "--out", dir, "--steps", "5", "--json")
+	require.Equal(t, exitFailed, status, stderr)
+	require.Contains(t, stderr, "octet: none of the 2 steps made an update")
+	require.Contains(t, stdout, `"skipped":2,`)
+}
+
+// Too few open files are an error that says so: never another text in place of one that
+// could not be found.
+func TestFewDescriptors(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("sh's ulimit is asked for")
+	}
+	dir := filepath.Join(t.TempDir(), "run")
+	args := append([]string{"train", "--out", dir, "--steps", "1", "--metrics-addr", "0"}, small...)
+	stderr := startCommand(t, exec.Command("sh", append([]string{"-c", `ulimit -n 11; exec "$0" "$@"`, os.Args[0]}, args...)...))
+	waitFor(t, func() bool { return strings.HasSuffix(stderr.String(), "\n") })
+	require.Regexp(t, `^octet: .*too many open files.*ulimit -n 1024\n$`, stderr.String())
+	require.NoDirExists(t, dir)
+}
