@@ -97,6 +97,19 @@ func TestURLsAreNoPaths(t *testing.T) {
 	require.NotContains(t, stderr, "URL")
 }
 
+// A name that is not UTF-8 is not another one in silence.
+func TestArgumentsThatAreNotUTF8(t *testing.T) {
+	for _, args := range [][]string{{"train", "--data", "caf\xe9.txt"}, {"train", "--data=caf\xe9.txt"}, {"eval", "caf\xe9"}} {
+		status, _, stderr := octet(args...)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, `caf\xe9`)
+		require.Contains(t, stderr, "is not UTF-8")
+	}
+	status, _, stderr := octet("generate", "nowhere", "--prompt", "caf\xe9")
+	require.Equal(t, exitInput, status)
+	require.NotContains(t, stderr, "UTF-8")
+}
+
 // A run that never made an update has failed, whatever it saved.
 func TestEveryStepSkipped(t *testing.T) {
 	text := corpus(t, 20_000)
