@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
 
@@ -35,6 +36,12 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	for _, group := range command.AllFlags(false) {
 		for _, f := range group {
 			takesValue["--"+f.Name] = !f.IsBool()
+		}
+	}
+	for i, a := range args[names:] {
+		// kong replaces such bytes in lists, and names another file by that.
+		if !utf8.ValidString(a) && args[names+i-1] != "--prompt" && !strings.HasPrefix(a, "--prompt=") {
+			return nil, fmt.Errorf("the argument %q is not UTF-8, as the names of files must be: rename the file", a)
 		}
 	}
 	flags, rest := slices.Clone(args[:names]), []string(nil)

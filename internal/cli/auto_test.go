@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,6 +97,19 @@ func TestURLsAreNoPaths(t *testing.T) {
 	require.NotContains(t, stderr, "URL")
 }
 
+// A name that is not UTF-8 is not another one in silence.
+func TestArgumentsThatAreNotUTF8(t *testing.T) {
+	for _, args := range [][]string{{"train", "--data", "caf\xe9.txt"}, {"train", "--data=caf\xe9.txt"}, {"eval", "caf\xe9"}} {
+		status, _, stderr := octet(args...)
+		require.Equal(t, exitInput, status)
+		require.Contains(t, stderr, `caf\xe9`)
+		require.Contains(t, stderr, "is not UTF-8")
+	}
+	status, _, stderr := octet("generate", "nowhere", "--prompt", "caf\xe9")
+	require.Equal(t, exitInput, status)
+	require.NotContains(t, stderr, "UTF-8")
+}
+
 // A run that never made an update has failed, whatever it saved.
 func TestEveryStepSkipped(t *testing.T) {
 	text := corpus(t, 20_000)
@@ -114,10 +127,14 @@ func TestFewDescriptors(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("sh's ulimit is asked for")
 	}
-	dir := filepath.Join(t.TempDir(), "run")
-	args := append([]string{"train", "--out", dir, "--steps", "1", "--metrics-addr", "0"}, small...)
-	stderr := startCommand(t, exec.Command("sh", append([]string{"-c", `ulimit -n 11; exec "$0" "$@"`, os.Args[0]}, args...)...))
-	waitFor(t, func() bool { return strings.HasSuffix(stderr.String(), "\n") })
-	require.Regexp(t, `^octet: .*too many open files.*ulimit -n 1024\n$`, stderr.String())
-	require.NoDirExists(t, dir)
+	for limit := 10; limit < 18; limit++ {
+		dir := filepath.Join(t.TempDir(), "run")
+		args := append([]string{"train", "--out", dir, "--steps", "1", "--metrics-addr", "0"}, small...)
+		cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, limit), os.Args[0]}, args...)...)
+		stderr := startCommand(t, cmd)
+		if cmd.Wait() != nil {
+			require.Regexp(t, `(^|\n)octet: .*too many open files.*ulimit -n 1024\n$`, stderr.String(), limit)
+		}
+		require.NotContains(t, stderr.String(), "octet's own source", limit)
+	}
 }

@@ -45,7 +45,7 @@ Examples:
   octet train --data book.txt model.layers=4   your own text, a deeper model
   octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
   octet train --resume --out runs/mine         go on where it stopped
-  octet train --resume=auto --out runs/mine    go on, or start it: the same command for both
+  octet train --resume=auto --out runs/mine    go on, or start it
   octet train --metrics-addr 9100              for Prometheus, at /metrics
   octet train --profile                        where the time of a step goes
   octet train runs/mine/config.toml            the same run again`

@@ -56,3 +56,16 @@ func TestValuesAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// Only what was given is compared, and the length of a run may differ.
+func TestDifferences(t *testing.T) {
+	there, here := train.Default(), train.Default()
+	here.Optimizer.LR, here.Train.Steps, here.Seed = 0.5, 7, 9
+	here.Data.Paths = []string{"/a/path/of/some/length/that/no/line/should/hold/twice.txt"}
+	list, err := Differences([]string{"train.steps", "optimizer.lr", "data.paths", "recipe"}, there, here)
+	require.NoError(t, err)
+	require.Equal(t, []string{"optimizer.lr is 0.002 there, 0.5 here", "data.paths"}, list)
+	list, err = Differences(nil, there, here)
+	require.NoError(t, err)
+	require.Empty(t, list)
+}

@@ -68,6 +68,22 @@ func Create(dir string, c train.Config) (*Folder, error) {
 	return f, nil
 }
 
+// checkVacant is the error of Create where a folder is there that is not for a new run.
+func checkVacant(dir string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil // Create says what is wrong
+	}
+	err := vacant(dir)
+	if !errors.Is(err, ErrHeld) {
+		return err
+	}
+	unlock, lockErr := checkpoint.Lock(dir)
+	if lockErr != nil {
+		return lockErr
+	}
+	return errors.Join(err, unlock())
+}
+
 // vacant is an error if a run would lie among files that are not its own, which Discard
 // and a run's own records could not tell from them. Hidden ones do not count: the lock is
 // one, and file systems leave others, as they do lost+found where a volume of its own is

@@ -99,7 +99,7 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if o.Resume {
 		r.Folder, err = Resume(o.Dir)
 	} else {
-		err = vacant(o.Dir)
+		err = checkVacant(o.Dir)
 	}
 	if err != nil {
 		return nil, err
