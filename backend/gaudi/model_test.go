@@ -53,7 +53,7 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 		_, many, _ := lowered(t, c.model, preset(t, c.preset, c.many))
 		require.Equal(t, len(few.units), len(many.units), c.preset)
 		for _, u := range many.units {
-			require.Less(t, len(u.graph.Nodes), 700, u.name)
+			require.Less(t, len(u.graph.Nodes), 800, u.name) // the largest measures every cast of a layer
 		}
 	}
 }
