@@ -70,10 +70,9 @@ func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 		if err := readTensor(c.Optimizer, masterName(p), d, raw); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Path, err)
 		}
-		for i := range p.Elems() {
-			if x := d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:]))); x-x != 0 {
-				return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", c.Path, masterName(p), i, x)
-			}
+		if i := notFinite16(d, raw); i >= 0 {
+			x := d.Float32(uint32(binary.LittleEndian.Uint16(raw[2*i:])))
+			return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", c.Path, masterName(p), i, x)
 		}
 		return raw, nil
 	}
@@ -82,6 +81,21 @@ func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 		x, err = p.Padded(x)
 	}
 	return fp8.AppendFloats(nil, x...), err
+}
+
+// notFinite16 returns the index of the first infinity or NaN among little-endian codes of
+// BF16 or F16, -1 without one. Such a code has every exponent bit set.
+func notFinite16(d fp8.DType, codes []byte) int {
+	exponent := uint16(0x7c00)
+	if d == fp8.BF16 {
+		exponent = 0x7f80
+	}
+	for i := range len(codes) / 2 {
+		if binary.LittleEndian.Uint16(codes[2*i:])&exponent == exponent {
+			return i
+		}
+	}
+	return -1
 }
 
 // moments yields both moments of each parameter.
