@@ -352,10 +352,8 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
 		TokensPerSec: rate, FlopsPerSec: rate * r.Trainer.FLOPsPerToken(),
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
+		MFU:    r.MFU(),
 		ETA:    p.ETA,
-	}
-	if share := r.MFU(); share != nil {
-		s.PeakShare = *share
 	}
 	if p.Devices != nil {
 		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)
