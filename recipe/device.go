@@ -41,7 +41,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 			to := d.formats(from)
 			if !d.multiplies(to) {
 				scope := Scope(group.modules[0], group.layers[group.modules[0]][0])
-				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which no GEMM of this device takes; put first into [[precision.rows]] scope = %q, gemm = %q, %s",
+				return r, nil, fmt.Errorf("recipe %s: %s: %s multiplies %s in %s by %s in %s, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = %q, gemm = %q, %s",
 					r.Name, scope, p.GEMM, p.A, from[0], p.B, from[1], r.asked(scope, p.GEMM, p.A, p.B), p.GEMM, d.remedy(p.A, p.B, from, r.Compute))
 			}
 			for k, o := range []Operand{p.A, p.B} {

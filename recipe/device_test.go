@@ -112,31 +112,31 @@ func TestForContradictions(t *testing.T) {
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
-			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.1.mlp.*", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "wgrad", operand = "input", format = "e4m3"`,
 			Row{Scope: "layers.*", GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
-			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
+			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
 			Row{Scope: "layers.*", GEMM: Fprop, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3IEEE, equalPairs[:1],
 			Row{},
-			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
+			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
 			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E4M3},
 		},
 		{
 			fp8.Invalid, nil,
 			Row{},
-			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
+			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
 			Row{DType: fp8.BF16},
 		},
 		{
 			fp8.E4M3, allPairs,
 			Row{Scope: "layers.0.mlp.up_proj", GEMM: Wgrad, Operand: Input, DType: fp8.BF16},
-			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which no GEMM of this device takes; put first into [[precision.rows]] scope = "layers.0.mlp.up_proj", gemm = "wgrad", format = "bf16"`,
+			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.mlp.up_proj", gemm = "wgrad", format = "bf16"`,
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 		},
 	} {

@@ -12,16 +12,16 @@ import (
 
 // CastHealth is how one cast of a step fared. See backend.CastHealth.
 type CastHealth struct {
-	Name             string       // of what was cast, and its format: "layers.3.mlp.input.e4m3"
-	Amax             float64      // of the tensor, before the cast
-	Scale            float64      // multiplies before the cast; 0 where Scales is not nil
-	Scales           *ScaleHealth // of a cast by row or by block, else nil
-	Clipped, Flushed float64      // shares of the elements
-	SQNR             float64      // signal-to-quantization-noise ratio in dB; +Inf without an error, NaN if the tensor was not finite
+	Name               string       // of what was cast, and its format: "layers.3.mlp.input.e4m3"
+	Amax               float64      // of the tensor, before the cast
+	Scale              float64      // multiplies before the cast; 0 where Scales is not nil
+	Scales             *ScaleHealth // of a cast with per-row or per-block scales, else nil
+	Saturated, Flushed float64      // shares of the elements
+	SQNR               float64      // signal-to-quantization-noise ratio in dB; +Inf without an error, NaN if the tensor was not finite
 }
 
-// ScaleHealth describes the scales of a cast by row or by block, each of which
-// multiplies before the cast. Those of zero blocks count.
+// ScaleHealth describes the per-row or per-block scales of a cast, which multiply before
+// the cast. The scales of zero blocks count.
 type ScaleHealth struct {
 	Min, Max          float64
 	Log2Mean, Log2Std float64 // of log2 of the scale
@@ -96,7 +96,7 @@ func (t *Trainer) castHealth() (list []CastHealth, err error) {
 		m := measured[backend.HealthFields*i:]
 		h := CastHealth{
 			Name: c.Name, Amax: float64(m[backend.HealthAmax]),
-			Clipped: float64(m[backend.HealthSaturated]), Flushed: float64(m[backend.HealthFlushed]),
+			Saturated: float64(m[backend.HealthSaturated]), Flushed: float64(m[backend.HealthFlushed]),
 			SQNR: -10 * math.Log10(float64(m[backend.HealthNoise])),
 		}
 		if c.Record >= 0 {

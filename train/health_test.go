@@ -38,7 +38,7 @@ func TestHealthChangesNothing(t *testing.T) {
 				}
 				require.Positive(t, cast.Amax, cast.Name)
 				require.True(t, name == "fp8-unit" || cast.SQNR > 15, "%s: %+v", name, cast)
-				require.True(t, cast.Clipped >= 0 && cast.Clipped < 0.5 && cast.Flushed >= 0, "%s: %+v", name, cast)
+				require.True(t, cast.Saturated >= 0 && cast.Saturated < 0.5 && cast.Flushed >= 0, "%s: %+v", name, cast)
 			}
 			require.Empty(t, h.Alarms, name)
 		}

@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"octet/backend"
+	"octet/internal/run"
 )
 
 // Options says where to measure, and for how long.
@@ -67,6 +68,7 @@ func Open(o Options) (*Bench, error) {
 	if err != nil {
 		return nil, err
 	}
+	run.LimitGoMemory()
 	b := &Bench{o: o, driver: driver}
 	if b.device, err = b.open(o.Threads); err != nil {
 		return nil, err

@@ -35,10 +35,12 @@ func (d inferring) Load(programs ...*backend.Program) ([]backend.Executable, err
 }
 
 // Fits implements [infer.Limited]. A device with memory of its own refuses what does
-// not fit when it allocates.
+// not fit when it allocates. Infer calls Fits before it allocates, so Fits also limits Go's
+// memory.
 func (d inferring) Fits(bytes int64) error {
 	if d.instead == "" || !d.Spec().HostMemory {
 		return nil
 	}
+	run.LimitGoMemory()
 	return run.CheckHostMemory(d.what, bytes, d.instead)
 }

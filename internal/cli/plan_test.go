@@ -172,3 +172,13 @@ func TestLessMemory(t *testing.T) {
 	c.Train.MicroBatch, c.Train.Recompute, c.Train.Ranks = 4, "attention", 2
 	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c, host))
 }
+
+// The host's memory for a text is not part of a plan whose files are shards.
+func TestPlanTellsOfHeldTextOnly(t *testing.T) {
+	out, _ := succeed(t, "plan")
+	require.Regexp(t, `\ntext +at most 67 MB  a text of at most this size is held in the host's memory;\n +a longer one is read from its files\n`, out)
+	out, _ = succeed(t, "plan", "--data", "shards/train_000001.bin", "--data", "notes.txt")
+	require.Contains(t, out, "\ntext ")
+	out, _ = succeed(t, "plan", "--data", "shards/train_000001.bin", "--data", "shards/val_000000.bin")
+	require.NotContains(t, out, "\ntext ")
+}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -69,7 +70,9 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
 	fmt.Fprintf(tw, "\ncheckpoint\t%s\tcopied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
-	fmt.Fprintf(tw, "\ntext\tat most %s\theld on the host; a longer text is read from its files\n", writers.Bytes(data.MaxHeld))
+	if !onlyShards(job.Config.Data.Paths) {
+		fmt.Fprintf(tw, "\ntext\tat most %s\ta text of at most this size is held in the host's memory;\n\t\ta longer one is read from its files\n", writers.Bytes(data.MaxHeld))
+	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes, nil)
@@ -128,6 +131,13 @@ func (p planned) printPrograms(w io.Writer) error {
 		}
 	}
 	return tw.Flush()
+}
+
+// onlyShards reports whether the paths name shards alone, which are read from their
+// files. A folder may hold a text.
+func onlyShards(paths []string) bool {
+	isText := func(path string) bool { return filepath.Ext(path) != ".bin" }
+	return len(paths) > 0 && !slices.ContainsFunc(paths, isText)
 }
 
 // rooms lists the devices, of those that it may be, that are known to have enough

@@ -26,8 +26,8 @@ import (
 
 type trainCmd struct {
 	Args        []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
-	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless it goes on by --resume; runs/<date>-<recipe> if not given."`
-	Resume      resume   `help:"Go on with the run in --out from its newest whole checkpoint; --resume=auto starts one where there is none, for a scheduler that repeats the command."`
+	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless --resume is given; runs/<date>-<recipe> if not given."`
+	Resume      resume   `help:"Resume the run in --out from its newest whole checkpoint; --resume=auto starts a run where there is none, for a scheduler that repeats the command."`
 	DryRun      bool     `help:"Print the resolved configuration and stop."`
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
 	MetricsAddr string   `placeholder:"HOST:PORT" help:"Answer Prometheus there, at /metrics; a port alone is for this machine only."`
@@ -44,8 +44,8 @@ Examples:
   octet train                                  the embedded default
   octet train --data book.txt model.layers=4   your own text, a deeper model
   octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
-  octet train --resume --out runs/mine         go on where it stopped
-  octet train --resume=auto --out runs/mine    go on, or start it
+  octet train --resume --out runs/mine         resume it where it stopped
+  octet train --resume=auto --out runs/mine    resume it, or start it
   octet train --metrics-addr 9100              for Prometheus, at /metrics
   octet train --profile                        where the time of a step goes
   octet train runs/mine/config.toml            the same run again`
@@ -109,7 +109,7 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 	}
 	if c.Resume != resumeNever {
 		if c.Out == "" {
-			return o, fmt.Errorf("--resume%s needs --out RUN, the folder of the run to go on with", strings.TrimPrefix(string("="+c.Resume), "="+string(resumeAlways)))
+			return o, fmt.Errorf("%v needs --out RUN, the folder of the run to resume", c.Resume)
 		}
 		if args.File == string(resumeAuto) {
 			return o, errors.New("--resume auto are two arguments: write --resume=auto")
@@ -207,7 +207,7 @@ func (a *announcement) say() {
 	defer a.mu.Unlock()
 	if !a.said {
 		text := fmt.Sprintf("octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
-		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a run does not stop because nobody reads it
+		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a run does not stop where its output has no reader
 	}
 	a.said = true
 }
@@ -255,7 +255,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	if err := printHeader(&header, r, writers.Columns(t.err)); err != nil {
 		return err
 	}
-	_, _ = t.err.Write(header.Bytes()) // a run does not stop because nobody reads it: see signals
+	_, _ = t.err.Write(header.Bytes()) // a run does not stop where its output has no reader: see signals
 	var last run.Progress
 	steps, skipped := 0, 0
 	trainErr := r.Train(signals.ctx, func(p run.Progress) {
@@ -269,7 +269,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 			status.Print(fmt.Sprintf("step %d: %v; training goes on without (%s doctor tells more)", p.Step, p.Silent, shellQuote(t.name)))
 		}
 		if p.Requested {
-			status.Print(fmt.Sprintf("step %d: SIGUSR1 asks for a checkpoint; it is being written while training goes on", p.Step))
+			status.Print(fmt.Sprintf("step %d: SIGUSR1 asks for a checkpoint; it is being written while training continues", p.Step))
 		}
 		if p.Skipped {
 			skipped++
@@ -352,10 +352,8 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 		Step: p.Step, Steps: p.Steps, Loss: p.Loss, GradNorm: p.GradNorm, LR: p.LR,
 		TokensPerSec: rate, FlopsPerSec: rate * r.Trainer.FLOPsPerToken(),
 		Memory: r.Memory.Total() * int64(len(r.Devices)),
+		MFU:    r.MFU(),
 		ETA:    p.ETA,
-	}
-	if share := r.MFU(); share != nil {
-		s.PeakShare = *share
 	}
 	if p.Devices != nil {
 		s.Utilization = fold(p.Devices, func(d backend.Reading) *float64 { return d.Utilization }, math.Min)
@@ -403,6 +401,17 @@ func (r *resume) Decode(ctx *kong.DecodeContext) error {
 		return fmt.Errorf("%q is unknown: give --resume, or --resume=auto", value)
 	}
 	return nil
+}
+
+// String returns the flag as the command line has it; nothing where it is not given.
+func (r resume) String() string {
+	switch r {
+	case resumeAlways:
+		return "--resume"
+	case resumeAuto:
+		return "--resume=auto"
+	}
+	return ""
 }
 
 // IsBool says to kong that the flag needs no value.

@@ -75,7 +75,7 @@ func TestTrain(t *testing.T) {
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
 		"\ndata        27,000 tokens to train on (5.9% read), 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
-		"FLOP/s (", "\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
+		"FLOP/s  mfu ", "\nstep 1/25  loss ", "\nstep 10: validation ", "\nstep 25/25  loss ",
 	} {
 		require.Contains(t, stderr, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,15 +116,27 @@ var sensors = []family[writers.Device]{
 	{"octet_device_energy_joules_total", "counter", "Energy since this process began to train.", known(func(d writers.Device) *float64 { return d.Energy })},
 }
 
-// casts have a sample for each cast to FP8. A cast with one scale has it as both
-// scale_min and scale_max.
+// casts have a sample for each cast to FP8. The one scale of a per-tensor cast is its
+// scale_min and scale_max, and the standard deviation is 0.
 var casts = []family[writers.FP8Stats]{
-	{"octet_fp8_saturated_ratio", "gauge", "Share of the elements that the cast clipped.", always(func(c writers.FP8Stats) float64 { return float64(c.Saturated) })},
+	{"octet_fp8_saturated_ratio", "gauge", "Share of the elements that the cast saturated.", always(func(c writers.FP8Stats) float64 { return float64(c.Saturated) })},
 	{"octet_fp8_flushed_ratio", "gauge", "Share of the elements that the cast made zero and that were not.", always(func(c writers.FP8Stats) float64 { return float64(c.Flushed) })},
 	{"octet_fp8_sqnr_decibels", "gauge", "Signal-to-quantization-noise ratio of the cast; +Inf without an error.", always(func(c writers.FP8Stats) float64 { return float64(c.SQNR) })},
 	{"octet_fp8_amax", "gauge", "Largest magnitude of the tensor before the cast.", always(func(c writers.FP8Stats) float64 { return float64(c.Amax) })},
 	{"octet_fp8_scale_min", "gauge", "Smallest scale of the cast; scales multiply before it.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMin) })},
 	{"octet_fp8_scale_max", "gauge", "Largest scale of the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMax) })},
+	{"octet_fp8_scale_log2_mean", "gauge", "Mean of log2 of the cast's scales.", known(func(c writers.FP8Stats) *writers.Float {
+		if c.Scale != nil {
+			return new(writers.Float(math.Log2(float64(*c.Scale))))
+		}
+		return c.ScaleLog2Mean
+	})},
+	{"octet_fp8_scale_log2_std", "gauge", "Standard deviation of log2 of the cast's scales.", known(func(c writers.FP8Stats) *writers.Float {
+		if c.Scale != nil {
+			return new(writers.Float(0))
+		}
+		return c.ScaleLog2Std
+	})},
 }
 
 // channels have a sample for each layer with a gate.

@@ -96,7 +96,8 @@ func AutoConfig(dir string, a config.Args) (c train.Config, resumes bool, err er
 	if !exists(ConfigPath(dir)) {
 		return given.Config, false, nil
 	}
-	keys := slices.Concat(given.FromFile, given.FromCommand)
+	// A key of the file may be on the command line, too.
+	keys := slices.Compact(slices.Sorted(slices.Values(slices.Concat(given.FromFile, given.FromCommand))))
 	var length config.Args
 	if slices.Contains(keys, "train.steps") {
 		length.Assignments = []string{fmt.Sprintf("train.steps=%d", given.Train.Steps)}

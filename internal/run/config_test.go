@@ -3,6 +3,7 @@ package run
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,6 +47,18 @@ func TestResumedConfig(t *testing.T) {
 		require.ErrorContains(t, err, test.want, test.name)
 		require.Zero(t, c, test.name)
 	}
+}
+
+// A key that both the file and the command line give is reported once.
+func TestAutoConfigNamesAKeyOnce(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(ConfigPath(dir), []byte("[optimizer]\nlr = 0.002\n"), 0o600))
+	file := filepath.Join(t.TempDir(), "my.toml")
+	require.NoError(t, os.WriteFile(file, []byte("seed = 5\n[optimizer]\nlr = 0.001\n"), 0o600))
+	_, resumes, err := AutoConfig(dir, config.Args{File: file, Assignments: []string{"optimizer.lr=0.003"}})
+	require.True(t, resumes)
+	require.ErrorContains(t, err, "optimizer.lr is 0.002 there, 0.003 here")
+	require.Equal(t, 1, strings.Count(err.Error(), "optimizer.lr"), err)
 }
 
 // A longer run's rate rises where a schedule falls, and is said to only where that is

@@ -18,6 +18,7 @@ import (
 // ExportModel prepares weights for others. Smooth-SwiGLU's factors, if the
 // weights were trained with it, are computed on dev.
 func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
+	LimitGoMemory()
 	m := export.Model{Config: w.HF, Param: w.Param}
 	for name, shape := range w.HF.Layout() {
 		m.List = append(m.List, checkpoint.Tensor{Name: name, Shape: shape})

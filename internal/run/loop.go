@@ -107,8 +107,7 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 	r.utilization.add(float64(r.Trainer.TokensPerStep())*r.Trainer.FLOPsPerToken(), p.Elapsed.Seconds())
 	if measure && !r.Trainer.UnderWay() {
 		p.MFU = r.utilization.end()
-		if r.utilization.above && !r.tooFast {
-			r.tooFast = true
+		if r.utilization.tooFast() {
 			r.records.log.Warn("mfu left out: the steps were faster than the peak that was measured between them, so something else slowed the machine down then", "step", p.Step)
 		}
 	}

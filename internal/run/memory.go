@@ -11,24 +11,24 @@ import (
 // CheckHostMemory refuses what does not fit into this machine or container: running
 // out of memory later would end the process without a word of advice. The error says
 // what needs it and ends with instead.
-//
-// What fits keeps to that memory: without a limit, Go lets garbage grow to the size of
-// what is in use, and loading weights makes several times their size of it.
 func CheckHostMemory(what string, need int64, instead string) error {
 	free, bound, ok := HostMemory()
-	if !ok {
-		return nil
-	}
-	if need <= free {
-		limitGarbage(free)
+	if !ok || need <= free {
 		return nil
 	}
 	return fmt.Errorf("%s needs %s of memory and %s has %s free: %s", what, writers.Bytes(need), bound, writers.Bytes(free), instead)
 }
 
-// limitGarbage has the garbage collector keep this process within what it uses already
-// and what is free. A lower limit of the user's, GOMEMLIMIT, stays.
-func limitGarbage(free int64) {
+// LimitGoMemory sets Go's memory limit, of the whole process, to the memory that the
+// process uses plus the memory that is free now. SetMemoryLimit makes the garbage collector
+// keep to it. Without a limit, the heap may double before a collection, and loading weights
+// leaves garbage of several times their size. LimitGoMemory never raises the limit: a lower
+// GOMEMLIMIT of the user stays.
+func LimitGoMemory() {
+	free, _, ok := HostMemory()
+	if !ok {
+		return
+	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	if limit := int64(m.Sys-m.HeapReleased) + free; limit < debug.SetMemoryLimit(-1) {

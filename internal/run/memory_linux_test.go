@@ -83,19 +83,20 @@ func TestFreeMemory(t *testing.T) {
 	require.False(t, ok)
 }
 
-// What was found to fit keeps to the free memory: the garbage collector gets a limit,
-// unless the user's is lower.
-func TestGarbageHasALimit(t *testing.T) {
+// LimitGoMemory limits Go's memory to what is free, unless the user's limit is lower. A
+// check of the memory leaves the limit as it is.
+func TestLimitGoMemory(t *testing.T) {
 	old := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(old)
 	require.ErrorContains(t, CheckHostMemory("it", math.MaxInt64, "use less"), "it needs 9.2 EB of memory and ")
-	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1))
 	require.NoError(t, CheckHostMemory("it", 1, "use less"))
+	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "a check has no effect")
+	LimitGoMemory()
 	limit := debug.SetMemoryLimit(-1)
 	free, _, ok := HostMemory()
 	require.True(t, ok)
 	require.Less(t, limit, 2*free+1<<30)
 	debug.SetMemoryLimit(limit / 2)
-	require.NoError(t, CheckHostMemory("it", 1, "use less"))
+	LimitGoMemory()
 	require.Equal(t, limit/2, debug.SetMemoryLimit(-1))
 }

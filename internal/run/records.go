@@ -97,7 +97,7 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 	}
 	for _, c := range h.Casts {
 		s := writers.FP8Stats{
-			Amax: writers.Float(c.Amax), Saturated: writers.Float(c.Clipped), Flushed: writers.Float(c.Flushed),
+			Amax: writers.Float(c.Amax), Saturated: writers.Float(c.Saturated), Flushed: writers.Float(c.Flushed),
 			SQNR: writers.Float(c.SQNR),
 		}
 		if c.Scales == nil {
@@ -131,7 +131,7 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 	}
 	for _, c := range h.Casts {
 		tag := "fp8/" + c.Name
-		add(tag+"/saturated", c.Clipped)
+		add(tag+"/saturated", c.Saturated)
 		add(tag+"/flushed", c.Flushed)
 		add(tag+"/sqnr_db", c.SQNR)
 		add(tag+"/amax", c.Amax)
@@ -139,6 +139,8 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 			add(tag+"/scale_log2", math.Log2(c.Scale))
 			continue
 		}
+		add(tag+"/scale_min", c.Scales.Min)
+		add(tag+"/scale_max", c.Scales.Max)
 		add(tag+"/scale_log2", c.Scales.Log2Mean)
 		add(tag+"/scale_log2_std", c.Scales.Log2Std)
 	}

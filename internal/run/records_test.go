@@ -67,8 +67,15 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 				}
 				require.ElementsMatch(t, keys, slices.Collect(maps.Keys(cast)), name)
 				require.True(t, *cast["sqnr_db"] > 10 && *cast["sqnr_db"] < 60, "%s: %v dB", name, *cast["sqnr_db"])
-				for _, tag := range []string{"saturated", "flushed", "sqnr_db", "amax", "scale_log2"} {
-					require.Contains(t, string(events), "fp8/"+name+"/"+tag)
+				tags := []string{"saturated", "flushed", "sqnr_db", "amax", "scale_log2"}
+				if cast["scale"] == nil {
+					tags = append(tags, "scale_min", "scale_max", "scale_log2_std")
+					for _, key := range keys[4:] {
+						require.Contains(t, told, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", key, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
+					}
+				}
+				for _, tag := range tags {
+					require.Contains(t, string(events), "fp8/"+name+"/"+tag+"\x15", "followed by the tag of the value")
 				}
 				for metric, key := range map[string]string{"saturated_ratio": "saturated", "flushed_ratio": "flushed", "sqnr_decibels": "sqnr_db", "amax": "amax"} {
 					require.Contains(t, told, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", metric, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))

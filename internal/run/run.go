@@ -82,7 +82,6 @@ type Run struct {
 	published   published
 	telemetry   *telemetry
 	utilization utilization
-	tooFast     bool             // run.log says that an mfu was left out
 	profile     *profiler        // nil: not asked for, or done
 	requests    <-chan os.Signal // of checkpoints: see Options.Save
 }
@@ -107,6 +106,9 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	// A new folder is made when the text was read and the memory suffices: a process that
 	// ends before, however it ends, leaves none.
 	job, err := r.prepare(ctx, o)
+	if err == nil {
+		LimitGoMemory()
+	}
 	if err == nil && !o.Resume {
 		if r.Folder, err = Create(o.Dir, o.Config); err == nil {
 			err = r.Folder.recordData(r.Corpus.Info)
@@ -157,9 +159,7 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		}
 	}
 	r.utilization = utilization{now: time.Now, measure: func() float64 { return peakFLOPs(r.Devices, intervalBursts) }}
-	started := time.Now()
-	peak := r.utilization.measure()
-	r.utilization.begin(peak, time.Since(started))
+	r.utilization.begin()
 	r.telemetry = openTelemetry(r.Devices)
 	done := func() {}
 	if o.Compiling != nil && !job.Device.HostMemory {

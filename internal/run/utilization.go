@@ -2,8 +2,9 @@ package run
 
 import "time"
 
-// How many bursts measure the devices between steps, and how many times as long as
-// that measurement the next interval is: the cost stays below 0.2 % of the time.
+// intervalBursts is the number of bursts that measure the devices between steps. An
+// interval lasts intervalPerCost times as long as the measurement before it, or until the
+// run's last step.
 const (
 	intervalBursts  = 3
 	intervalPerCost = 500
@@ -23,11 +24,22 @@ type utilization struct {
 	seconds float64   // that they took
 	latest  *float64  // share of the last whole interval; nil: not known
 	above   bool      // the steps of the last interval were faster than both of its peaks
+
+	reported bool // tooFast was true
 }
 
-// begin opens the first interval at a peak that took so long to measure.
-func (u *utilization) begin(peak float64, took time.Duration) {
-	u.metered, u.peak, u.due = peak > 0, peak, u.now().Add(intervalPerCost*took)
+// begin measures and opens the first interval.
+func (u *utilization) begin() {
+	u.open()
+	u.metered = u.peak > 0
+}
+
+// open measures the peak and opens an interval.
+func (u *utilization) open() {
+	start := u.now()
+	u.peak = u.measure()
+	end := u.now()
+	u.flops, u.seconds, u.due = 0, 0, end.Add(intervalPerCost*end.Sub(start))
 }
 
 // add counts a step.
@@ -46,15 +58,23 @@ func (u *utilization) ends(last bool) bool {
 // share of the larger of the interval's two peaks; nil where a peak is not known, or
 // where the share is above 1: something slowed down both measurements.
 func (u *utilization) end() *float64 {
-	start := u.now()
-	after := u.measure()
-	end := u.now()
-	share := u.flops / u.seconds / max(u.peak, after)
-	known := u.peak > 0 && after > 0
+	before, rate := u.peak, u.flops/u.seconds
+	u.open()
+	share := rate / max(before, u.peak)
+	known := before > 0 && u.peak > 0
 	u.latest, u.above = nil, known && share > 1
 	if known && share <= 1 {
 		u.latest = &share
 	}
-	u.peak, u.flops, u.seconds, u.due = after, 0, 0, end.Add(intervalPerCost*end.Sub(start))
 	return u.latest
+}
+
+// tooFast reports, once in a run, that the steps of the last interval were faster than
+// both of its peaks.
+func (u *utilization) tooFast() bool {
+	if !u.above || u.reported {
+		return false
+	}
+	u.reported = true
+	return true
 }

@@ -22,7 +22,7 @@ func TestUtilization(t *testing.T) {
 		at = at.Add(6 * time.Millisecond)
 		return peak
 	}
-	u.begin(100, 6*time.Millisecond)
+	u.begin()
 	interval := func(after, flops, seconds float64) *float64 {
 		require.False(t, u.ends(false))
 		at = at.Add(3*time.Second - time.Nanosecond)
@@ -37,17 +37,21 @@ func TestUtilization(t *testing.T) {
 	require.Equal(t, new(0.4), interval(200, 160, 2), "the clock rose")
 	require.Equal(t, new(0.5), interval(50, 300, 3), "and fell")
 	require.Equal(t, new(0.9), interval(50, 45, 1))
-	require.False(t, u.above)
+	require.False(t, u.tooFast())
 	require.Nil(t, interval(50, 51, 1))
 	require.Nil(t, u.latest)
-	require.True(t, u.above)
+	require.True(t, u.tooFast())
+	require.False(t, u.tooFast(), "it says so once")
+	require.Nil(t, interval(50, 51, 1))
+	require.False(t, u.tooFast())
 	require.Nil(t, interval(0, 10, 1))
 	require.Nil(t, interval(100, 10, 1))
 	require.Equal(t, new(0.1), interval(100, 10, 1))
-	require.False(t, u.above)
+	require.False(t, u.tooFast())
 	require.True(t, u.ends(true), "the run's last step")
 
-	u.begin(0, time.Second)
+	peak = 0
+	u.begin()
 	require.False(t, u.ends(true), "no meter")
 }
 
@@ -60,7 +64,7 @@ func TestUtilizationOfARun(t *testing.T) {
 	require.NoError(t, c.Resolve())
 	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1})
 	require.NoError(t, err)
-	peaks := []float64{1e18, 1e18, 1, 1}
+	peaks := []float64{1, 1e18, 1e18, 1, 1}
 	r.utilization.now = func() time.Time { return time.Unix(1000, 0) } // measuring takes no time, so every step ends an interval
 	r.utilization.measure = func() float64 {
 		require.False(t, r.Trainer.UnderWay())
@@ -68,7 +72,7 @@ func TestUtilizationOfARun(t *testing.T) {
 		peaks = peaks[1:]
 		return peak
 	}
-	r.utilization.begin(1, 0)
+	r.utilization.begin()
 	shares := map[int]*float64{}
 	require.NoError(t, r.Train(t.Context(), func(p Progress) { shares[p.Step] = p.MFU }))
 	require.NoError(t, r.Close())

@@ -56,7 +56,7 @@ type FP8Stats struct {
 	Flushed   Float  `json:"flushed"`         // share that became zero and was not
 	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio; null without an error, or with a tensor that is not finite
 
-	// Of the scales by row or by block.
+	// Of per-row and per-block scales.
 	ScaleMin      *Float `json:"scale_min,omitempty"`
 	ScaleMax      *Float `json:"scale_max,omitempty"`
 	ScaleLog2Mean *Float `json:"scale_log2_mean,omitempty"`
@@ -145,14 +145,18 @@ func (j *JSONL) Write(line any) error {
 
 // Sync returns when all lines are on the disk. A checkpoint that says a step is
 // done must not survive a power cut that its line does not. A file that was removed or
-// replaced is an error: its lines can be read by nobody.
+// replaced is an error: its path does not lead to the lines.
 func (j *JSONL) Sync() error {
 	mine, err := j.file.Stat()
 	if err != nil {
 		return err
 	}
-	if named, err := os.Stat(j.file.Name()); err != nil || !os.SameFile(mine, named) {
-		return fmt.Errorf("%s is not there any more, or another file is: put the former one back, or go on from the last checkpoint by --resume", j.file.Name())
+	named, err := os.Stat(j.file.Name())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err != nil || !os.SameFile(mine, named) {
+		return fmt.Errorf("%s is not there any more, or another file is: put the former one back, or resume from the last checkpoint by --resume", j.file.Name())
 	}
 	return j.file.Sync()
 }

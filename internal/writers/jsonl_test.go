@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -155,6 +156,29 @@ func TestLeastValLoss(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.step, step, test.text)
 		require.Equal(t, test.loss, loss, test.text)
+	}
+}
+
+// Sync tells a file that is gone from a file that the system cannot look up.
+func TestSyncWithoutTheFile(t *testing.T) {
+	dir := t.TempDir()
+	folder := filepath.Join(dir, "run")
+	require.NoError(t, os.Mkdir(folder, 0o700))
+	j, err := OpenJSONL(filepath.Join(folder, MetricsFile))
+	require.NoError(t, err)
+	defer j.Close()
+	require.NoError(t, j.Sync())
+	if runtime.GOOS != "windows" { // which moves no folder of an open file
+		moved := filepath.Join(dir, "moved")
+		require.NoError(t, os.Rename(folder, moved))
+		require.ErrorContains(t, j.Sync(), "is not there any more")
+		require.NoError(t, os.Symlink("run", folder)) // to itself
+		err = j.Sync()
+		require.ErrorIs(t, err, syscall.ELOOP)
+		require.NotContains(t, err.Error(), "is not there any more")
+		require.NoError(t, os.Remove(folder))
+		require.NoError(t, os.Rename(moved, folder))
+		require.NoError(t, j.Sync())
 	}
 }
 

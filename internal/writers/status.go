@@ -17,8 +17,8 @@ type Status struct {
 	LR           float64
 	TokensPerSec float64
 	FlopsPerSec  float64
-	PeakShare    float64 // of the machine's peak, within [0, 1]; 0: not known
-	Memory       int64   // bytes
+	MFU          *float64 // share of the devices' peak that the last interval of steps reached, within [0, 1]; nil: not known
+	Memory       int64    // bytes
 	// Of the device; nil where it does not tell. Of several: the least busy, all
 	// together, the hottest.
 	Utilization *float64       // within [0, 1]
@@ -29,10 +29,6 @@ type Status struct {
 
 // fields are the parts of the line.
 func (s Status) fields() []string {
-	flops := Quantity(s.FlopsPerSec, "FLOP/s")
-	if s.PeakShare > 0 {
-		flops += fmt.Sprintf(" (%.0f%%)", 100*s.PeakShare)
-	}
 	tokens := number(s.TokensPerSec, "%.0f")
 	if finite(s.TokensPerSec) {
 		tokens = commas(tokens)
@@ -43,9 +39,12 @@ func (s Status) fields() []string {
 		"|g| " + number(s.GradNorm, "%.3g"),
 		"lr " + number(s.LR, "%.1e"),
 		tokens + " tok/s",
-		flops,
-		Bytes(s.Memory),
+		Quantity(s.FlopsPerSec, "FLOP/s"),
 	}
+	if s.MFU != nil {
+		fields = append(fields, fmt.Sprintf("mfu %.0f%%", 100**s.MFU))
+	}
+	fields = append(fields, Bytes(s.Memory))
 	if s.Utilization != nil {
 		fields = append(fields, fmt.Sprintf("%.0f%% busy", 100**s.Utilization))
 	}

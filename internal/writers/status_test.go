@@ -21,8 +21,8 @@ var someStatus = Status{
 func TestStatusString(t *testing.T) {
 	require.Equal(t, "step 120/400  loss 2.4312  |g| 0.83  lr 2.7e-03  18,204 tok/s  71 GFLOP/s  31 MB  ETA 0:42", someStatus.String())
 	s := someStatus
-	s.PeakShare = 0.344
-	require.Contains(t, s.String(), "71 GFLOP/s (34%)")
+	s.MFU = new(0.344)
+	require.Contains(t, s.String(), "71 GFLOP/s  mfu 34%  31 MB", "the share is that of the last interval, not of this rate")
 	s = Status{Loss: math.NaN(), GradNorm: math.Inf(1), TokensPerSec: math.Inf(1), FlopsPerSec: math.NaN()}
 	require.Equal(t, "step 0/0  loss nan  |g| inf  lr 0.0e+00  inf tok/s  nan FLOP/s  0 B  ETA -:--", s.String())
 }
