@@ -36,7 +36,8 @@ func (f *file) String() string { return filepath.Join(f.from, filepath.FromSlash
 // with a dot and empty files are passed over, links to files are read, links to
 // folders are not followed. Files that end in .bin are shards (see WriteShard),
 // all others are text; a corpus is one or the other. What was found in a folder and
-// is neither, a picture or a program, is left out.
+// is neither, a picture or a program, is left out. JSON lines are refused, and so are
+// compressed files and Parquet tables that are named by themselves.
 //
 // What is held out: of text at most a tenth of the bytes, and no more than
 // ValBytes. Files are taken in the order of the SHA-256 of their path, whole
@@ -83,11 +84,9 @@ func sortOut(files []*file) (text, shards []*file, err error) {
 		if err := checkFormat(f); err != nil {
 			return nil, nil, err
 		}
-		binary := false
-		if !f.named {
-			if binary, err = holdsZero(f); err != nil {
-				return nil, nil, err
-			}
+		binary, err := inspect(f)
+		if err != nil {
+			return nil, nil, err
 		}
 		if !binary {
 			text = append(text, f)
@@ -95,7 +94,7 @@ func sortOut(files []*file) (text, shards []*file, err error) {
 	}
 	switch {
 	case len(text)+len(shards) == 0:
-		return nil, nil, fmt.Errorf("data: %q holds no text: a zero byte, which text has not, is in every one of its files", files[0].from)
+		return nil, nil, checkNoText(files)
 	case len(text) == 0:
 		return nil, shards, nil
 	}

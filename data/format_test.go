@@ -4,12 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// What holds text as something else is refused, named or found, with what to do.
+// A named file whose text must be extracted is refused, with what to do. In a folder,
+// JSON lines are refused and binary files are left out.
 func TestFilesToExtract(t *testing.T) {
 	for name, want := range map[string][]string{
 		"a.jsonl":     {"JSON lines", "jq -r .text"},
@@ -20,21 +22,70 @@ func TestFilesToExtract(t *testing.T) {
 		"a.parquet":   {"Parquet", "pandas"},
 		"wiki.txt.gz": {"compressed data", "gzip -dc FILE > FILE.txt"},
 		"wiki.zst":    {"compressed data", "zstd -dc"},
+		"a.tar.gz":    {"compressed data"},
 	} {
-		root := writeTree(t, map[string]string{name: `{"text": "a"}`, "b.txt": "text"})
-		for _, path := range []string{root, filepath.Join(root, name)} {
-			_, err := OpenFiles([]string{path}, Options{})
-			requireSentence(t, err, append(want, name, "extract the text")...)
+		root := writeTree(t, map[string]string{name: "\x1f\x8b\x00", "b.txt": "text"})
+		_, err := OpenFiles([]string{filepath.Join(root, name)}, Options{})
+		requireSentence(t, err, append(want, name, "extract the text")...)
+		c, err := OpenFiles([]string{root}, Options{})
+		if want[0] == "JSON lines" {
+			requireSentence(t, err, append(want, name, "move it away")...)
+			continue
 		}
+		require.NoError(t, err, name)
+		require.Equal(t, []string{"b.txt"}, paths(c))
+		require.Equal(t, 1, c.Info.LeftOut)
+
+		require.NoError(t, os.Remove(filepath.Join(root, "b.txt")))
+		_, err = OpenFiles([]string{root}, Options{})
+		requireSentence(t, err, append(want, name, "extract the text")...)
 	}
-	// An archive that was found is left out, as any other binary file is.
-	root := writeTree(t, map[string]string{"a.tar.gz": "\x1f\x8b\x00", "b.txt": "text", "a.json": "{}", ".hidden.jsonl": "{}"})
+	root := writeTree(t, map[string]string{"a.json": "{}", ".hidden.jsonl": "{}"})
 	c, err := OpenFiles([]string{root}, Options{})
 	require.NoError(t, err)
-	require.Equal(t, []string{"a.json", "b.txt"}, paths(c))
-	require.Equal(t, 1, c.Info.LeftOut)
-	_, err = OpenFiles([]string{filepath.Join(root, "a.tar.gz")}, Options{})
-	requireSentence(t, err, "compressed data")
+	require.Equal(t, []string{"a.json"}, paths(c))
+}
+
+// JSON lines are refused whatever the file's name; other JSON and source are text.
+func TestJSONLinesUnderAnotherName(t *testing.T) {
+	long := `{"text": "` + strings.Repeat("a", inspected/2) + "\"}\n"
+	for _, text := range map[string]string{
+		"lines":         "{\"text\": \"a\"}\n{\"text\": \"b\"}\n",
+		"no last break": "{\"text\": \"a\"}\n{\"text\": \"b\"}",
+		"spaced":        "\ufeff\r\n {\"text\": \"a\"} \r\n\r\n{\"id\": {\"n\": 1}}\r\nplain",
+		"many":          strings.Repeat("{\"text\": \"a\"}\n", 10_000),
+	} {
+		for _, name := range []string{"b.json", "b.txt"} {
+			root := writeTree(t, map[string]string{name: text, "c.txt": "text"})
+			_, err := OpenFiles([]string{filepath.Join(root, name)}, Options{})
+			requireSentence(t, err, name, "JSON lines", "extract the text", "jq -r .text")
+			_, err = OpenFiles([]string{root}, Options{})
+			requireSentence(t, err, name, "JSON lines", "move it away")
+		}
+	}
+	for what, text := range map[string]string{
+		"one object":     `{"a": [{"b": 1}, {"c": 2}]}` + "\n\n",
+		"pretty":         "{\n  \"a\": {\n    \"b\": 1\n  }\n}\n",
+		"pretty objects": "[\n{\"a\": 1},\n{\"a\": 2}\n]\n",
+		"Go":             "package a\n\nfunc f() {}\n",
+		"C":              "{\n{}\n}\n",
+		"numbers":        "1\n2\n",
+		"one, then text": "{\"a\": 1}\ntext\n",
+		"a cut line":     "{\"a\": 1}\n" + `{"a": "` + strings.Repeat("b", inspected) + "\"}\n",
+		"at the limit":   long + long,
+	} {
+		root := writeTree(t, map[string]string{"b.txt": text})
+		for _, path := range []string{root, filepath.Join(root, "b.txt")} {
+			c, err := OpenFiles([]string{path}, Options{})
+			require.NoError(t, err, what)
+			require.Equal(t, text, string(c.Train.(Text)), what)
+		}
+	}
+	// A zero byte anywhere leaves a found file out.
+	root := writeTree(t, map[string]string{"a": strings.Repeat("{}\n", inspected) + "\x00", "b.txt": "text"})
+	c, err := OpenFiles([]string{root}, Options{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b.txt"}, paths(c))
 }
 
 func TestNamesThatAreNotUTF8(t *testing.T) {

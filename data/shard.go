@@ -100,6 +100,8 @@ func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, erro
 		return nil, fmt.Errorf("data: shard %q has version %d: only version %d is read", name, version, shardVersion)
 	case ids <= 0:
 		return nil, fmt.Errorf("data: shard %q says that it holds %d ids: leave it out or write it again", name, ids)
+	case size == shardHeader+ids*2*idBytes:
+		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, 4 bytes for each of its %d, under the header of 16-bit ids: write it again with 16-bit ids, of a tokenizer of at most 65536 ids", name, ids)
 	case size != shardHeader+ids*idBytes:
 		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header take %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
 	}

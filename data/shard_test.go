@@ -184,6 +184,7 @@ func TestHostileShards(t *testing.T) {
 		{"no header", good[:100], []string{"100 bytes", "1024"}},
 		{"text", bytes.Repeat([]byte("text"), 300), []string{"begins with 1954047348 instead of 20240520", "rename it if it is text"}},
 		{"llama-3", poke(t, 0, 20240801), []string{"32-bit ids"}},
+		{"32-bit ids, header of 16-bit ids", append(poke(t, 2, 10), good[1024:]...), []string{"32-bit ids", "4 bytes for each of its 10", "write it again"}},
 		{"big-endian", poke(t, 0, -0x27cbffff), []string{"instead of 20240520"}},
 		{"version", poke(t, 1, 2), []string{"version 2", "only version 1"}},
 		{"no ids", poke(t, 2, 0)[:1024], []string{"holds 0 ids"}},

@@ -1,13 +1,11 @@
 package data
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"sync"
@@ -200,24 +198,4 @@ func readText(files []*file, info Info, o Options, maxHeld int64) (*Corpus, erro
 	scan.val.finish()
 	c.baselines = baselinesOf(&scan.train, &scan.val)
 	return c, nil
-}
-
-// holdsZero reads a file up to its first zero byte.
-func holdsZero(f *file) (bool, error) {
-	r, err := f.fsys.Open(f.path)
-	if err != nil {
-		return false, unreadable(f.String(), err)
-	}
-	defer r.Close()
-	for buf := make([]byte, min(f.size, 64<<10)); ; {
-		n, err := r.Read(buf)
-		switch {
-		case bytes.IndexByte(buf[:n], separator) >= 0:
-			return true, nil
-		case errors.Is(err, io.EOF):
-			return false, nil
-		case err != nil:
-			return false, unreadable(f.String(), err)
-		}
-	}
 }

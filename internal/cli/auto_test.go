@@ -57,6 +57,34 @@ func TestResumeAuto(t *testing.T) {
 	status, _, errs := octet(auto...)
 	require.Equal(t, exitInput, status)
 	require.Contains(t, errs, "mount its file system")
+	require.Contains(t, errs, "to begin this run again at step 0, which loses the records of its steps, remove "+filepath.Join(dir, "run.log"))
+	require.NotContains(t, errs, "--resume: ")
+}
+
+// A volume may be mounted at checkpoints before the first start; what a run without its
+// config.toml left behind is named, and stays as it is.
+func TestAutoWithoutConfig(t *testing.T) {
+	dir, text := filepath.Join(t.TempDir(), "run"), corpus(t, 20_000)
+	checkpoints := filepath.Join(dir, "checkpoints")
+	require.NoError(t, os.MkdirAll(filepath.Join(checkpoints, "lost+found"), 0o700))
+	auto := append(trainArgs(text, dir, 2), "--resume=auto")
+	_, stderr := succeed(t, auto...)
+	require.NotContains(t, stderr, "going on")
+	require.FileExists(t, filepath.Join(checkpoints, "step-00000002", "state.json"))
+
+	require.NoError(t, os.Remove(filepath.Join(dir, "config.toml")))
+	for _, holds := range []string{"checkpoints", "metrics.jsonl"} {
+		before := names(t, dir)
+		for _, args := range [][]string{auto, trainArgs(text, dir, 2), {"train", "--resume", "--out", dir}} {
+			status, _, stderr := octet(args...)
+			require.Equal(t, exitInput, status)
+			require.Contains(t, stderr, "holds "+holds+" but no config.toml")
+			require.Contains(t, stderr, "put the run's config.toml back")
+			require.NotContains(t, stderr, "holds a run already")
+			require.Equal(t, before, names(t, dir))
+		}
+		require.NoError(t, os.RemoveAll(checkpoints))
+	}
 }
 
 func TestResumeFlag(t *testing.T) {

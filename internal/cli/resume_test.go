@@ -127,7 +127,7 @@ func TestNoWholeCheckpoint(t *testing.T) {
 	require.Empty(t, stdout)
 	requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
 	require.Contains(t, stderr, filepath.Join(checkpoints, "step-00000004", "model.safetensors")+": 3 bytes, the manifest says ")
-	require.Contains(t, stderr, "; start anew with another --out, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to begin this run again at step 0\n")
+	require.Contains(t, stderr, "; start anew with another --out, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to begin this run again at step 0, which loses the records of its steps\n")
 	require.Equal(t, before, names(t, dir))
 	require.Equal(t, records, read(t, dir, "metrics.jsonl"))
 	require.Contains(t, read(t, dir, "config.toml"), "steps = 4")

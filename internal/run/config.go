@@ -67,7 +67,7 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	}
 	a.File = ConfigPath(dir)
 	if info, err := os.Stat(a.File); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for ever
-		return train.Config{}, fmt.Errorf("--resume: %s is not a regular file: put one in its place", a.File)
+		return train.Config{}, fmt.Errorf("%s is not a regular file: put one in its place", a.File)
 	}
 	loaded, err := config.Load(a)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {

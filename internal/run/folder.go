@@ -87,12 +87,14 @@ func checkVacant(dir string) error {
 // vacant is an error if a run would lie among files that are not its own, which Discard
 // and a run's own records could not tell from them. Hidden ones do not count: the lock is
 // one, and file systems leave others, as they do lost+found where a volume of its own is
-// mounted. Nor does what a shell or a scheduler was told to write there of the run's output.
+// mounted. Nor does what a shell or a scheduler was told to write there of the run's output,
+// nor an empty folder for the checkpoints: a volume may be mounted there before the run begins.
 func vacant(dir string) error {
-	for _, name := range []string{configFile, metricsFile, checkpointsDir} {
-		if exists(filepath.Join(dir, name)) {
-			return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld)
-		}
+	if exists(ConfigPath(dir)) {
+		return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld)
+	}
+	if name := remains(dir); name != "" {
+		return fmt.Errorf("--out %s holds %s but no %s: put the run's %[3]s back and resume it, or move %[2]s away, or name another folder", dir, name, configFile)
 	}
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,11 +105,33 @@ func vacant(dir string) error {
 	}
 	for _, e := range entries {
 		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
-		if !output && !strings.HasPrefix(e.Name(), ".") && e.Name() != "lost+found" {
+		if !output && !ofFileSystem(e) && e.Name() != checkpointsDir {
 			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", dir, e.Name())
 		}
 	}
 	return nil
+}
+
+// remains names what a folder without a config.toml holds of a run; empty if nothing.
+func remains(dir string) string {
+	checkpoints := filepath.Join(dir, checkpointsDir)
+	if info, err := os.Lstat(checkpoints); err == nil {
+		entries, err := os.ReadDir(checkpoints)
+		// Resume refuses a link: a run must not begin with one.
+		if err != nil || !info.IsDir() || len(slices.DeleteFunc(entries, ofFileSystem)) > 0 {
+			return checkpointsDir
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, metricsFile)); err == nil {
+		return metricsFile
+	}
+	return ""
+}
+
+// ofFileSystem reports whether an entry of a folder is hidden, or is what mounting a
+// volume brings along.
+func ofFileSystem(e fs.DirEntry) bool {
+	return strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found"
 }
 
 // Resume locks an existing run folder, and frees what checkpoints take up there
@@ -121,16 +145,16 @@ func Resume(dir string) (*Folder, error) {
 	for _, name := range []string{metricsFile, timingFile, logFile, traceFile, dataFile, choicesFile} {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err == nil && !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("--resume: %s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
+			return nil, fmt.Errorf("%s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
 		}
 	}
 	f := &Folder{Dir: dir}
 	switch info, err := os.Lstat(f.Checkpoints()); {
 	case err != nil || info.IsDir():
 	case info.Mode()&fs.ModeSymlink != 0: // two runs whose links lead to one folder would remove each other's
-		return nil, fmt.Errorf("--resume: %s is a link, through which old checkpoints would be removed elsewhere: put the folder in its place; to have a run on another disk, let the whole run folder be a link", f.Checkpoints())
+		return nil, fmt.Errorf("%s is a link, through which old checkpoints would be removed elsewhere: put the folder in its place; to have a run on another disk, let the whole run folder be a link", f.Checkpoints())
 	default:
-		return nil, fmt.Errorf("--resume: %s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
+		return nil, fmt.Errorf("%s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
 	}
 	if err := f.lock(); err != nil {
 		return nil, err
@@ -164,9 +188,12 @@ func (f *Folder) gone() error {
 // notARun says what a folder without a config.toml is.
 func notARun(dir string) error {
 	if !exists(dir) {
-		return fmt.Errorf("--resume: %s does not exist: name the folder of the run to go on with", dir)
+		return fmt.Errorf("%s does not exist: name the folder of the run to go on with", dir)
 	}
-	return fmt.Errorf("--resume: %s is not a run folder: it has no %s", dir, configFile)
+	if name := remains(dir); name != "" {
+		return fmt.Errorf("%s cannot be resumed: it holds %s but no %s; put the run's %[3]s back, or begin a new run in another folder", dir, name, configFile)
+	}
+	return fmt.Errorf("%s is not a run folder: it has no %s", dir, configFile)
 }
 
 // ConfigPath is where the run's resolved config lies.

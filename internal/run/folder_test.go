@@ -3,6 +3,7 @@ package run
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,13 +89,34 @@ func TestCreateHeldFolder(t *testing.T) {
 	require.NoError(t, f.Close())
 	_, err = Create(dir, train.Default())
 	require.ErrorContains(t, err, "holds a run already")
-	for _, leftover := range []string{metricsFile, checkpointsDir} {
+	for _, leftover := range []string{metricsFile, checkpointsDir + "/step-00000002"} {
 		dir := t.TempDir()
-		require.NoError(t, os.Mkdir(filepath.Join(dir, leftover), 0o700))
+		require.NoError(t, os.MkdirAll(filepath.Join(dir, leftover), 0o700))
 		_, err = Create(dir, train.Default())
-		require.ErrorContains(t, err, "holds a run already")
+		name, _, _ := strings.Cut(leftover, "/")
+		require.ErrorContains(t, err, "holds "+name+" but no config.toml")
+		require.NotErrorIs(t, err, ErrHeld)
 		require.NoFileExists(t, ConfigPath(dir))
 	}
+}
+
+// An empty folder of checkpoints, a volume of its own, is no run; a link, which Resume
+// refuses, is in the way.
+func TestCreateBesideEmptyCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	checkpoints := filepath.Join(dir, checkpointsDir)
+	require.NoError(t, os.MkdirAll(filepath.Join(checkpoints, "lost+found"), 0o700))
+	f, err := Create(dir, train.Default())
+	require.NoError(t, err)
+	require.NoError(t, f.Discard())
+	require.DirExists(t, filepath.Join(checkpoints, "lost+found"))
+
+	require.NoError(t, os.RemoveAll(checkpoints))
+	if err := os.Symlink(t.TempDir(), checkpoints); err != nil {
+		t.Skipf("no symbolic links here: %v", err)
+	}
+	_, err = Create(dir, train.Default())
+	require.ErrorContains(t, err, "holds checkpoints but no config.toml")
 }
 
 // A folder of somebody's files is not for a run, and stays as it is; what is hidden is

@@ -318,7 +318,7 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 			return err
 		}
 		if len(skipped) > 0 { // to begin at step 0 would cut the records of all that was done
-			return fmt.Errorf("--resume: no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s and %s to begin this run again at step 0", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
+			return fmt.Errorf("no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s and %s to begin this run again at step 0, which loses the records of its steps", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
 		}
 		if err := r.Folder.checkNoneSaved(); err != nil {
 			return err

@@ -19,7 +19,7 @@ func (f *Folder) checkNoneSaved() error {
 	if err != nil || step == 0 {
 		return err
 	}
-	return fmt.Errorf("--resume: %s says that the checkpoint of step %d was written, and %s holds none: mount its file system or put the checkpoints back; to begin this run again at step 0, remove %[1]s",
+	return fmt.Errorf("%s says that the checkpoint of step %d was written, and %s holds none: mount its file system or put the checkpoints back; to begin this run again at step 0, which loses the records of its steps, remove %[1]s",
 		f.path(logFile), step, f.Checkpoints())
 }
 
