@@ -146,7 +146,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	}
 	read.NumKeyValueHeads = f.size("num_key_value_heads", read.NumAttentionHeads)
 	read.RopeTheta = f.rope()
-	read.FP8 = f.quantization()
+	read.FP8 = f.quantization(read.TieWordEmbeddings)
 	f.family(read.HiddenAct)
 	f.unsupported(read)
 	f.refuseUnread(harmlessKeys)
@@ -168,8 +168,9 @@ func (f *fields) unsupported(c Config) {
 			f.fail("%s = true: octet has no biases", name)
 		}
 	}
+	// Where the division leaves a remainder, Validate reports that.
 	if heads := c.NumAttentionHeads; heads > 0 {
-		if dim := f.size("head_dim", c.HiddenSize/heads); dim != c.HiddenSize/heads {
+		if dim := f.size("head_dim", c.HiddenSize/heads); dim != c.HiddenSize/heads && c.HiddenSize%heads == 0 {
 			f.fail("head_dim = %d: octet needs hidden_size / num_attention_heads = %d", dim, c.HiddenSize/heads)
 		}
 	}

@@ -20,7 +20,7 @@ var harmlessKeys = map[string]any{
 	// Bookkeeping. Keys that begin with "_" are private to transformers; other such
 	// keys than these are refused like any unknown key.
 	"_attn_implementation": anyValue{}, "_attn_implementation_autoset": anyValue{}, "_commit_hash": anyValue{},
-	"_flash_attn_2_enabled": anyValue{}, "_name_or_path": anyValue{},
+	"_flash_attn_2_enabled": anyValue{}, "_name_or_path": anyValue{}, "attn_implementation": anyValue{},
 	"finetuning_task": anyValue{}, "is_llama_config": anyValue{}, "max_sequence_length": anyValue{},
 	"prefix": anyValue{}, "problem_type": anyValue{}, "task_specific_params": anyValue{}, "tokenizer_class": anyValue{},
 	"transformers.js_config": anyValue{}, "transformers_version": anyValue{},
@@ -69,7 +69,7 @@ func (f *fields) refuseUnread(harmless map[string]any) {
 			continue
 		}
 		if !known {
-			f.fail("unknown key %.80q: octet computes plain Llama models and cannot tell whether the key changes one; remove it if it does not", name)
+			f.fail("unknown key %.80q: octet computes plain Llama models; remove the key if it does not change what the model computes", name)
 			continue
 		}
 		var have any

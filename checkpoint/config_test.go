@@ -53,8 +53,10 @@ func minimal(more string) []byte {
 // quantized is a quantization_config of one group, with these keys in the group and
 // beside it.
 func quantized(group, beside string) string {
-	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{` + group + `}},` + beside + `}}`
+	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"targets":["Linear"],` + group + `}},"ignore":["lm_head"],` + beside + `}}`
 }
+
+func tied(config string) string { return `{"tie_word_embeddings":true,` + config[1:] }
 
 func weightsIn(more string) string {
 	return `"weights":{"type":"float","strategy":"tensor",` + more + `}`
@@ -95,11 +97,14 @@ func TestConfigDefaults(t *testing.T) {
 		{`{"rope_theta":1e5,"rope_parameters":{"rope_theta":1e5}}`, func(c *Config) { c.RopeTheta = 1e5 }},
 		{`{"rope_scaling":{"type":"default","factor":1},"partial_rotary_factor":1.0}`, func(c *Config) {}},
 		{`{"sliding_window":null,"layer_types":["full_attention","full_attention"],"pretraining_tp":1,"num_experts":null}`, func(c *Config) {}},
-		{`{"sliding_window":4096,"use_sliding_window":false,"max_window_layers":28,"_name_or_path":"x","temperature":0.7}`, func(c *Config) {}},
+		{`{"sliding_window":4096,"use_sliding_window":false,"max_window_layers":28,"_name_or_path":"x","temperature":0.7,"attn_implementation":"sdpa"}`, func(c *Config) {}},
 		{`{"quantization_config":` + quantizationConfig + `}`, func(c *Config) { c.FP8 = true }},
 		{quantized(`"weights":{"num_bits":8,"type":"float","strategy":"tensor","observer":"minmax","group_size":null}`,
 			`"sparsity_config":{},"transform_config":{},"kv_cache_scheme":null,"version":"0.11"`), func(c *Config) { c.FP8 = true }},
-		{quantized(`"weights":{"type":"float","strategy":"tensor"},"input_activations":null,"targets":["Linear"]`, `"sparsity_config":{"format":"dense"}`), func(c *Config) { c.FP8 = true }},
+		{quantized(`"weights":{"type":"float","strategy":"tensor"},"input_activations":null`, `"sparsity_config":{"format":"dense"}`), func(c *Config) { c.FP8 = true }},
+		{tied(quantized(weightsIn(`"num_bits":8`), `"ignore":[]`)), func(c *Config) { c.FP8, c.TieWordEmbeddings = true, true }},
+		{tied(quantized(weightsIn(`"num_bits":8`), `"ignore":null`)), func(c *Config) { c.FP8, c.TieWordEmbeddings = true, true }},
+		{tied(quantized(weightsIn(`"num_bits":8`), `"version":"1"`)), func(c *Config) { c.FP8, c.TieWordEmbeddings = true, true }},
 	} {
 		want := defaults
 		c.edit(&want)
@@ -122,6 +127,7 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"num_attention_heads":7}`, "hidden_size = 64 is not a multiple of num_attention_heads = 7"},
 		{`{"num_key_value_heads":3}`, "num_attention_heads = 8 is not a multiple of num_key_value_heads = 3"},
 		{`{"head_dim":16}`, "head_dim = 16: octet needs hidden_size / num_attention_heads = 8"},
+		{`{"head_dim":32,"num_attention_heads":3}`, "hidden_size = 64 is not a multiple of num_attention_heads = 3"},
 		{`{"rms_norm_eps":0}`, "rms_norm_eps = 0: expected a positive number"},
 		{`{"rms_norm_eps":1e999}`, "rms_norm_eps = 1e999: expected a number"},
 		{`{"rope_theta":-1}`, "rope_theta = -1: expected a positive number"},
@@ -150,7 +156,7 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"quantization_config":{"quant_method":"compressed-tensors","format":3}}`, "quantization_config: format = 3: expected a string"},
 		{`{"quantization_config":true}`, "quantization_config: expected a JSON object"},
 		{`{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized"}}`, "quantization_config: config_groups is missing"},
-		{quantized(`"targets":["Linear"]`, `"version":"1"`), "quantization_config: config_groups: g: weights is missing"},
+		{quantized(`"format":"float-quantized"`, `"version":"1"`), "quantization_config: config_groups: g: weights is missing"},
 		{quantized(weightsIn(`"num_bits":4`), `"version":"1"`), "weights: num_bits = 4: octet needs 8"},
 		{quantized(`"weights":{"strategy":"tensor"}`, `"version":"1"`), "weights: type is missing"},
 		{quantized(`"weights":{"type":"int","strategy":"tensor"}`, `"version":"1"`), `weights: type = "int": octet needs "float"`},
@@ -165,6 +171,12 @@ func TestConfigRefuses(t *testing.T) {
 		{quantized(weightsIn(`"num_bits":8`), `"sparsity_config":{"format":"sparse-24-bitmask"}`), `sparsity_config: format = "sparse-24-bitmask": octet needs "dense"`},
 		{quantized(weightsIn(`"num_bits":8`), `"kv_cache_scheme":{"num_bits":8}`), `unknown key "kv_cache_scheme"`},
 		{quantized(weightsIn(`"num_bits":8`), `"quantization_status":"frozen"`), `quantization_status = "frozen": octet needs "compressed"`},
+		{quantized(weightsIn(`"num_bits":8`)+`,"targets":["re:.*q_proj"]`, `"version":"1"`), `g: targets = ["re:.*q_proj"]: octet needs ["Linear"]`},
+		{quantized(weightsIn(`"num_bits":8`)+`,"targets":null`, `"version":"1"`), "g: targets is missing"},
+		{quantized(weightsIn(`"num_bits":8`), `"ignore":[]`), `quantization_config: ignore = []: octet needs ["lm_head"]`},
+		{quantized(weightsIn(`"num_bits":8`), `"ignore":null`), `quantization_config: ignore is missing: octet needs ["lm_head"]`},
+		{quantized(weightsIn(`"num_bits":8`), `"ignore":["lm_head","model.layers.0.self_attn.q_proj"]`), `"model.layers.0.self_attn.q_proj"]: octet needs ["lm_head"]`},
+
 		{`{"rope_scaling":{"rope_type":"default","type":"linear"}}`, `rope_scaling: type = "linear"`},
 		{`{"rope_scaling":{"type":"default","factor":2}}`, "rope_scaling: factor = 2: octet needs 1"},
 		{`{"rope_scaling":{"type":"default","mrope_section":[1,2,1]}}`, `rope_scaling: unknown key "mrope_section"`},
@@ -174,7 +186,7 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"use_sliding_window":1}`, "use_sliding_window = 1: expected true or false"},
 		{`{"layer_types":["full_attention","sliding_attention"]}`, `layer_types holds "sliding_attention"`},
 		{`{"layer_types":"full_attention"}`, "layer_types = \"full_attention\": expected a list of strings"},
-		{`{"final_logit_softcapping":30.0}`, `unknown key "final_logit_softcapping"`},
+		{`{"final_logit_softcapping":30.0}`, `unknown key "final_logit_softcapping": octet computes plain Llama models; remove the key if it does not change what the model computes`},
 		{`{"attn_logit_softcapping":50.0}`, `unknown key "attn_logit_softcapping"`},
 		{`{"logits_scaling":8}`, `unknown key "logits_scaling"`},
 		{`{"logit_scale":0.0625}`, `unknown key "logit_scale"`},

@@ -58,20 +58,22 @@ const headWeight = "lm_head.weight"
 // format, and a tensor that the model does not read. Tensors that change nothing are
 // let pass: the frequencies of rotary embeddings that transformers once saved, and
 // the head of a tied model whose bytes are those of the embedding. Of a model in FP8
-// the scales must be positive and finite. Match reads nothing but the scales and
-// such a head.
+// every linear layer of the decoder must be in FP8, with scales that are positive and
+// finite. Match reads nothing but the scales and such a head.
 func (s *Tensors) Match(c Config) error {
 	read := make(map[string]bool, len(s.list))
 	for name, shape := range c.Layout() {
 		t, ok := s.Lookup(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%s: there is no tensor %q, which the model in %s has: they do not belong together", s.path, name, ConfigFile)
+			return fmt.Errorf("%s: there is no tensor %q, which the model in %s has: %s and the weights are of different models", s.path, name, ConfigFile, ConfigFile)
 		case !slices.Equal(t.Shape, shape):
-			return fmt.Errorf("%s: tensor %q has the shape %v, and the model in %s has %v: they do not belong together", s.path, name, t.Shape, ConfigFile, shape)
+			return fmt.Errorf("%s: tensor %q has the shape %v, and the model in %s has %v: %s and the weights are of different models", s.path, name, t.Shape, ConfigFile, shape, ConfigFile)
 		}
 		read[name] = true
 		switch linear := strings.HasSuffix(name, "_proj.weight"); {
+		case isWide(t.DType) && linear && c.FP8:
+			return fmt.Errorf("%s: tensor %q is stored as %v, and quantization_config in %s says FP8: %s and the weights are of different models", s.path, name, t.DType, ConfigFile, ConfigFile)
 		case isWide(t.DType):
 		case !t.DType.IsFP8() || !linear:
 			return fmt.Errorf("%s: tensor %q is stored as %v: octet reads it as fp32, bf16 or fp16", s.path, name, t.DType)
@@ -92,7 +94,14 @@ func (s *Tensors) Match(c Config) error {
 	}
 	var unread []string
 	for _, t := range s.list {
-		if read[t.Name] || isFrequencies(t.Name, c.NumHiddenLayers) {
+		if read[t.Name] {
+			continue
+		}
+		if isFrequencies(t.Name, c.NumHiddenLayers) {
+			// Match does not compare the values: transformers ignores them as well.
+			if want := []int{c.HiddenSize / c.NumAttentionHeads / 2}; !slices.Equal(t.Shape, want) {
+				return fmt.Errorf("%s: tensor %q has the shape %v, and the model in %s has %v: %s and the weights are of different models", s.path, t.Name, t.Shape, ConfigFile, want, ConfigFile)
+			}
 			continue
 		}
 		if t.Name == headWeight { // of a tied model: Layout has it otherwise
@@ -103,13 +112,34 @@ func (s *Tensors) Match(c Config) error {
 		}
 		unread = append(unread, t.Name)
 	}
-	switch n := len(unread); {
-	case n == 1:
-		return fmt.Errorf("%s: the model in %s does not read tensor %.200q: they do not belong together; remove the tensor if it changes nothing", s.path, ConfigFile, unread[0])
-	case n > 1:
-		return fmt.Errorf("%s: the model in %s does not read tensor %.200q nor %d others: they do not belong together; remove the tensors if they change nothing", s.path, ConfigFile, unread[0], n-1)
+	return s.refuseUnread(unread)
+}
+
+// foreign matches parameters that other architectures and adapters have.
+var foreign = regexp.MustCompile(`\.bias$|\.[qk]_norm\.|lora_`)
+
+// refuseUnread names one of the tensors that the model does not read, if there are any.
+// To remove a tensor is advised only where it looks like no parameter.
+func (s *Tensors) refuseUnread(unread []string) error {
+	if len(unread) == 0 {
+		return nil
 	}
-	return nil
+	named := unread[max(0, slices.IndexFunc(unread, foreign.MatchString))]
+	others := ""
+	switch n := len(unread) - 1; {
+	case n == 1:
+		others = " nor 1 other"
+	case n > 1:
+		others = fmt.Sprintf(" nor %d others", n)
+	}
+	why := ConfigFile + " and the weights are of different models"
+	switch {
+	case foreign.MatchString(named):
+		why = "octet has no such parameter"
+	case !strings.HasSuffix(named, ".weight"):
+		why += "; remove the tensor if it does not change what the model computes"
+	}
+	return fmt.Errorf("%s: the model in %s does not read tensor %.200q%s: %s", s.path, ConfigFile, named, others, why)
 }
 
 var frequencies = regexp.MustCompile(`^model\.(?:layers\.(0|[1-9][0-9]*)\.self_attn\.)?rotary_emb\.inv_freq$`)
@@ -127,7 +157,7 @@ func isFrequencies(name string, layers int) bool {
 
 // sameBytes wants two tensors that are stored alike.
 func (s *Tensors) sameBytes(name, other string) error {
-	differ := fmt.Errorf("%s: tensor %q is not the same as %q, and %s has tie_word_embeddings = true: they do not belong together", s.path, name, other, ConfigFile)
+	differ := fmt.Errorf("%s: tensor %q is not the same as %q, and %s has tie_word_embeddings = true: %s and the weights are of different models", s.path, name, other, ConfigFile, ConfigFile)
 	a, _ := s.Lookup(name)
 	b, _ := s.Lookup(other)
 	if a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) {

@@ -88,16 +88,20 @@ func TestMatch(t *testing.T) {
 		{tied, add(shorter), `tensor "lm_head.weight" is not the same`},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.BF16 }), ""},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.F16 }), ""},
-		{tiny, add(f32("model.layers.0.self_attn.rotary_emb.inv_freq", 1, 2), f32("model.rotary_emb.inv_freq", 1)), ""},
+		{tiny, add(f32("model.layers.0.self_attn.rotary_emb.inv_freq", 1, 2, 3, 4), f32("model.rotary_emb.inv_freq", 1, 0, 0, 0)), ""},
+		{tiny, add(f32("model.rotary_emb.inv_freq", 1, 2, 3)), `tensor "model.rotary_emb.inv_freq" has the shape [3], and the model in config.json has [4]: config.json and the weights are of different models`},
 		{tiny, add(f32("model.layers.1.self_attn.rotary_emb.inv_freq", 1, 2)), `does not read tensor "model.layers.1.self_attn.rotary_emb.inv_freq"`},
-		{tiny, change(up, func(t *Tensor) { slices.Reverse(t.Shape) }), `tensor "model.layers.0.mlp.up_proj.weight" has the shape [32 48], and the model in config.json has [48 32]: they do not belong together`},
+		{tiny, change(up, func(t *Tensor) { slices.Reverse(t.Shape) }), `tensor "model.layers.0.mlp.up_proj.weight" has the shape [32 48], and the model in config.json has [48 32]: config.json and the weights are of different models`},
 		{tiny, change("model.norm.weight", func(t *Tensor) { t.Shape = []int{tiny.HiddenSize, 1} }), `"model.norm.weight" has the shape [32 1]`},
 		{tiny, change(q+".weight", func(t *Tensor) { t.Shape = []int{32 * 32} }), "has the shape [1024]"},
 		{tiny, remove(up), `there is no tensor "model.layers.0.mlp.up_proj.weight"`},
 		{tiny, remove(headWeight), `there is no tensor "lm_head.weight"`},
-		{tiny, add(f32(q+".bias", 1)), `the model in config.json does not read tensor "model.layers.0.self_attn.q_proj.bias"`},
-		{tiny, add(f32("model.layers.0.self_attn.q_norm.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_norm.weight"`},
-		{tiny, add(f32(q+".lora_A.weight", 1), f32(q+".lora_B.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_proj.lora_A.weight" nor 1 others`},
+		{tiny, add(f32(q+".bias", 1)), `the model in config.json does not read tensor "model.layers.0.self_attn.q_proj.bias": octet has no such parameter`},
+		{tiny, add(f32("model.layers.0.self_attn.q_norm.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_norm.weight": octet has no such parameter`},
+		{tiny, add(f32(q+".lora_A.weight", 1), f32(q+".lora_B.weight", 1), f32(q+".lora_C.weight", 1)), `nor 2 others: octet has no such parameter`},
+		{tiny, add(f32("a.extra", 1), f32(q+".bias", 1)), `does not read tensor "model.layers.0.self_attn.q_proj.bias" nor 1 other: octet has no such parameter`},
+		{tiny, add(f32("a.extra", 1)), `does not read tensor "a.extra": config.json and the weights are of different models; remove the tensor if it does not change what the model computes`},
+		{tiny, add(f32(q+".lora_A.weight", 1), f32(q+".lora_B.weight", 1)), `does not read tensor "model.layers.0.self_attn.q_proj.lora_A.weight" nor 1 other: octet has no such parameter`},
 		{tiny, add(f32("model.layers.1.mlp.up_proj.weight", 1)), `does not read tensor "model.layers.1.mlp.up_proj.weight"`},
 		{tiny, add(f32(strings.Repeat("\n", 1000), 1)), `does not read tensor "\n\n`},
 		{ungated, add(f32("model.layers.0.mlp.gate_proj.weight", 1)), `does not read tensor "model.layers.0.mlp.gate_proj.weight"`},
@@ -128,9 +132,18 @@ func TestMatch(t *testing.T) {
 func TestMatchFP8(t *testing.T) {
 	c := tiny
 	c.FP8 = true
+	// All linear layers are in FP8; the scale of q_proj is in more.
 	eight := func(more ...Tensor) func([]Tensor) []Tensor {
 		return func(list []Tensor) []Tensor {
-			return append(change(q+".weight", func(t *Tensor) { t.DType = fp8.E4M3 })(list), more...)
+			for _, x := range list {
+				if strings.HasSuffix(x.Name, "_proj.weight") {
+					change(x.Name, func(t *Tensor) { t.DType = fp8.E4M3 })(list)
+					if x.Name != q+".weight" {
+						more = append(more, f32(scaleName(x.Name, weightScale), 1))
+					}
+				}
+			}
+			return append(list, more...)
 		}
 	}
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -153,8 +166,13 @@ func TestMatchFP8(t *testing.T) {
 		{eight(f32(q+".weight_scale", 2), f32(q+".input_scale", 0)), "input_scale\" holds the scale 0"},
 		{eight(f32(q+".weight_scale", 2), f32(q+".weight_zero_point", 0)), `does not read tensor "model.layers.0.self_attn.q_proj.weight_zero_point"`},
 		{eight(f32(q+".weight_scale", 2), f32("model.layers.0.self_attn.k_scale", 1)), `does not read tensor "model.layers.0.self_attn.k_scale"`},
-		{add(f32(q+".weight_scale", 2)), `does not read tensor "model.layers.0.self_attn.q_proj.weight_scale"`}, // of a weight that is not in FP8
-		{change(headWeight, func(t *Tensor) { t.DType = fp8.E4M3 }), `"lm_head.weight" is stored as e4m3: octet reads`},
+		{add(), `tensor "model.layers.0.self_attn.q_proj.weight" is stored as fp32, and quantization_config in config.json says FP8`},
+		{func(list []Tensor) []Tensor {
+			return change(up, func(t *Tensor) { t.DType = fp8.BF16 })(eight(f32(q+".weight_scale", 2))(list))
+		}, `up_proj.weight" is stored as bf16, and quantization_config in config.json says FP8`},
+		{func(list []Tensor) []Tensor {
+			return change(headWeight, func(t *Tensor) { t.DType = fp8.E4M3 })(eight(f32(q+".weight_scale", 2))(list))
+		}, `"lm_head.weight" is stored as e4m3: octet reads`},
 	} {
 		err := openModel(t, test.edit(modelOf(c))).Match(c)
 		if test.want == "" {

@@ -25,7 +25,11 @@ const quantizationConfig = `{
 // quantization reports whether weights are stored in FP8, and refuses every other
 // form than that of quantizationConfig. The scales of inputs are for other
 // programs: Octet's recipes decide how a product's input is rounded.
-func (f *fields) quantization() (fp8 bool) {
+//
+// Every reader takes the layers in FP8 from targets and ignore. Octet therefore
+// accepts one meaning only: all linear layers except lm_head are in FP8. A tied model
+// has no lm_head of its own to ignore. [Tensors.Match] compares the tensors with that.
+func (f *fields) quantization(tied bool) (fp8 bool) {
 	return f.object("quantization_config", func(in *fields) {
 		method, format := in.text("quant_method", ""), in.text("format", "")
 		if method != "compressed-tensors" || format != "float-quantized" {
@@ -40,11 +44,17 @@ func (f *fields) quantization() (fp8 bool) {
 			in.fail("config_groups is missing")
 		}
 		in.object("sparsity_config", func(s *fields) { s.refuseUnread(map[string]any{"format": "dense"}) })
-		// The tensors themselves say which layers are left out.
-		in.refuseUnread(map[string]any{
-			"global_compression_ratio": anyValue{}, "ignore": anyValue{}, "version": anyValue{},
+		harmless := map[string]any{
+			"global_compression_ratio": anyValue{}, "version": anyValue{}, "ignore": []any{"lm_head"},
 			"quantization_status": "compressed", "transform_config": map[string]any{},
-		})
+		}
+		switch ignore := in.values["ignore"]; {
+		case tied && string(ignore) == "[]":
+			harmless["ignore"] = []any{}
+		case !tied && (ignore == nil || string(ignore) == "null"):
+			in.fail(`ignore is missing: octet needs ["lm_head"], the one linear layer that it reads unquantized`)
+		}
+		in.refuseUnread(harmless)
 	})
 }
 
@@ -54,7 +64,11 @@ func (f *fields) quantizationGroup() {
 		f.fail("weights is missing")
 	}
 	f.object("input_activations", (*fields).perTensorFP8)
-	f.refuseUnread(map[string]any{"targets": anyValue{}, "format": "float-quantized"})
+	if f.raw("targets") == nil {
+		f.fail("targets is missing")
+	}
+	delete(f.read, "targets") // refuseUnread compares the value
+	f.refuseUnread(map[string]any{"targets": []any{"Linear"}, "format": "float-quantized"})
 }
 
 // perTensorFP8 wants an operand in FP8 with one static scale.

@@ -344,7 +344,7 @@ func TestSharded(t *testing.T) {
 	}
 
 	for _, c := range []struct{ text, want string }{
-		{`{"weight_map":{"a":"model-1.safetensors"}}`, `tensor "b" is in model-1.safetensors, but the index says ""`},
+		{`{"weight_map":{"a":"model-1.safetensors"}}`, `tensor "b" is in model-1.safetensors, but is not in the index`},
 		{`{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors","c":"model-2.safetensors"}}`, "but the index says"},
 		{`{"weight_map":{"a":"model-1.safetensors","b":"model-1.safetensors","d":"model-1.safetensors"}}`, "lacks 1 of the 3 tensors"},
 		{`{"weight_map":{"a":"model-3.safetensors"}}`, "model-3.safetensors"},

@@ -49,8 +49,12 @@ func openSharded(indexPath string) (files []*File, err error) {
 		}
 		files = append(files, f)
 		for _, t := range f.Tensors() {
-			if weightMap[t.Name] != name {
-				return files, fmt.Errorf("%s: tensor %s is in %s, but the index says %s", indexPath, quote(t.Name), name, quote(weightMap[t.Name]))
+			in, indexed := weightMap[t.Name]
+			if !indexed {
+				return files, fmt.Errorf("%s: tensor %s is in %s, but is not in the index", indexPath, quote(t.Name), name)
+			}
+			if in != name {
+				return files, fmt.Errorf("%s: tensor %s is in %s, but the index says %s", indexPath, quote(t.Name), name, quote(in))
 			}
 		}
 		if missing := listed[name] - len(f.Tensors()); missing != 0 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"text/tabwriter"
-	"time"
 
 	"octet/data"
 	"octet/infer"
@@ -80,7 +79,9 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
-	loss, err := c.evaluate(ctx, t, evaluator, stream)
+	p := t.startProgress(stream.Len()-1, "tokens")
+	loss, err := evaluator.Evaluate(ctx, stream, func(done, _ int64, mean float64) { p.set(done, &mean) })
+	p.close()
 	if err != nil {
 		return err
 	}
@@ -102,28 +103,6 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		fmt.Fprintf(tw, "bits per byte\t%.4f\n", *e.BitsPerByte)
 	}
 	return tw.Flush()
-}
-
-// silentFor is how long an evaluation may take before a status line shows how far it
-// is.
-var silentFor = 2 * time.Second
-
-// evaluate shows on standard error how far it is, where that takes long.
-func (c evalCmd) evaluate(ctx context.Context, t *terminal, e *infer.Evaluator, stream data.Tokens) (float64, error) {
-	status := writers.NewStatusLine(t.err)
-	defer status.Done()
-	start := time.Now()
-	return e.Evaluate(ctx, stream, func(done, all int64, mean float64) {
-		elapsed := time.Since(start)
-		if elapsed < silentFor {
-			return
-		}
-		rate := float64(done) / elapsed.Seconds()
-		status.Show(writers.EvalStatus{
-			Done: done, All: all, Loss: mean, TokensPerSec: rate,
-			ETA: time.Duration(float64(all-done) / rate * float64(time.Second)),
-		})
-	})
 }
 
 // stream is what is evaluated on: named files, all of them, or the validation

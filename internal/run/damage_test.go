@@ -379,7 +379,7 @@ func TestWeightsFitTheirConfig(t *testing.T) {
 	require.NoError(t, err, "exactly as many as there are")
 	require.NoError(t, w.Close())
 	// More than there are, or fewer layers.
-	const apart, limit = "do not belong together", "octet computes at most"
+	const apart, limit = "config.json and the weights are of different models", "octet computes at most"
 	for name, c := range map[string]struct {
 		change func(*checkpoint.Config)
 		want   string

@@ -69,35 +69,46 @@ func (s Status) fit(columns int) string { return fit(s.fields(), columns) }
 
 func (s Status) done() bool { return s.Step == s.Steps }
 
-// EvalStatus is what the status line shows of an evaluation.
-type EvalStatus struct {
-	Done, All    int64 // tokens
-	Loss         float64
-	TokensPerSec float64
-	ETA          time.Duration
+// Progress is what the status line shows of a command that handles a known number of
+// tokens or bytes.
+type Progress struct {
+	Done, All int64
+	Unit      string // "tokens" or "B"
+	Loss      *float64
+	Elapsed   time.Duration
 }
 
-func (s EvalStatus) fields() []string {
-	tokens := number(s.TokensPerSec, "%.0f")
-	if finite(s.TokensPerSec) {
-		tokens = commas(tokens)
+func (p Progress) fields() []string {
+	rate := float64(p.Done) / p.Elapsed.Seconds()
+	var fields []string
+	speed := Quantity(rate, p.Unit+"/s")
+	if p.Unit == "B" {
+		fields = []string{fmt.Sprintf("%s of %s", Bytes(p.Done), Bytes(p.All))}
+	} else {
+		fields = []string{fmt.Sprintf("%s of %s %s", Count(p.Done), Count(p.All), p.Unit)}
+		if speed = number(rate, "%.0f"); finite(rate) {
+			speed = commas(speed)
+		}
+		speed += " tok/s"
 	}
-	return []string{
-		fmt.Sprintf("%s of %s tokens", Count(s.Done), Count(s.All)),
-		"loss " + number(s.Loss, "%.4f"),
-		tokens + " tok/s",
-		"ETA " + Clock(s.ETA),
+	if p.Loss != nil {
+		fields = append(fields, "loss "+number(*p.Loss, "%.4f"))
 	}
+	if p.Done == 0 { // a rate is not known yet
+		return append(fields, "ETA -:--")
+	}
+	eta := time.Duration(float64(p.All-p.Done) / float64(p.Done) * float64(p.Elapsed))
+	return append(fields, speed, "ETA "+Clock(eta))
 }
 
 // String is the whole line.
-func (s EvalStatus) String() string { return strings.Join(s.fields(), "  ") }
+func (p Progress) String() string { return strings.Join(p.fields(), "  ") }
 
-func (s EvalStatus) fit(columns int) string { return fit(s.fields(), columns) }
+func (p Progress) fit(columns int) string { return fit(p.fields(), columns) }
 
-func (s EvalStatus) done() bool { return s.Done == s.All }
+func (p Progress) done() bool { return p.Done == p.All }
 
-// Shown is what a status line can show: a Status or an EvalStatus.
+// Shown is what a status line can show: a Status or a Progress.
 type Shown interface {
 	String() string         // the whole line
 	fit(columns int) string // the line cut to a number of columns

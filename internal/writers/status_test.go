@@ -241,18 +241,21 @@ func TestNewStatusLine(t *testing.T) {
 	require.Equal(t, someStatus.String()+"\n", string(text))
 }
 
-// An evaluation is shown like a step: at the end at once, and cut by whole fields.
-func TestEvalStatus(t *testing.T) {
-	s := EvalStatus{Done: 1_250_000, All: 4_000_000, Loss: 1.23456, TokensPerSec: 45678.4, ETA: 61 * time.Second}
-	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  45,678 tok/s  ETA 1:01", s.String())
-	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  ETA 1:01", s.fit(50))
-	require.Equal(t, "1.25M of 4.00M tokens", s.fit(25))
-	s.Loss, s.TokensPerSec = math.NaN(), math.Inf(1)
-	require.Contains(t, s.String(), "loss nan  inf tok/s")
+// Progress is shown like a step: at the end at once, and cut by whole fields.
+func TestProgress(t *testing.T) {
+	p := Progress{Done: 1_250_000, All: 4_000_000, Unit: "tokens", Loss: new(1.23456), Elapsed: 25 * time.Second}
+	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  50,000 tok/s  ETA 0:55", p.String())
+	require.Equal(t, "1.25M of 4.00M tokens  loss 1.2346  ETA 0:55", p.fit(50))
+	require.Equal(t, "1.25M of 4.00M tokens", p.fit(25))
+	p.Loss, p.Elapsed = new(math.NaN()), 0
+	require.Equal(t, "1.25M of 4.00M tokens  loss nan  inf tok/s  ETA 0:00", p.String())
+	p.Loss, p.Done = nil, 0
+	require.Equal(t, "0 of 4.00M tokens  ETA -:--", p.String())
+	require.Equal(t, "12 GB of 782 GB  1.2 GB/s  ETA 10:42", Progress{Done: 12e9, All: 782e9, Unit: "B", Elapsed: 10 * time.Second}.String())
 	var out bytes.Buffer
 	l := NewStatusLine(&out)
-	for s.Done = 1_000_000; s.Done <= s.All; s.Done += 1_000_000 {
-		l.Show(s)
+	for p.Done = 1_000_000; p.Done <= p.All; p.Done += 1_000_000 {
+		l.Show(p)
 	}
 	l.Done()
 	require.Equal(t, []string{"1.00M of", "4.00M of"}, regexp.MustCompile(`(?m)^\S+ of`).FindAllString(out.String(), -1))

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The status line appears although the command has reported nothing yet.
+func TestProgressBeforeTheFirstReport(t *testing.T) {
+	defer func(d time.Duration) { silentFor = d }(silentFor)
+	silentFor = 0
+	var stderr syncBuffer
+	p := (&terminal{err: &stderr}).startProgress(1_999, "tokens")
+	waitFor(t, func() bool { return strings.Contains(stderr.String(), "\n") })
+	require.Equal(t, "0 of 1,999 tokens  ETA -:--\n", stderr.String())
+	p.set(1_999, new(1.5))
+	p.close()
+	require.Regexp(t, `^.*\n1,999 of 1,999 tokens  loss 1.5000  [\d,]+ tok/s  ETA 0:00\n$`, stderr.String())
+	p.set(0, nil)
+	require.NotRegexp(t, `(?s)\n0 of`, stderr.String())
+
+	silentFor = time.Hour
+	var quiet syncBuffer
+	p = (&terminal{err: &quiet}).startProgress(2, "B")
+	p.set(1, nil)
+	p.close()
+	require.Empty(t, quiet.String())
+}
