@@ -118,7 +118,7 @@ type Options struct {
 	Choices []byte
 	// BeforeExit, if it is set, gets the reason before a backend ends the process, which
 	// it does with status 1 where a device hangs in its driver and no call can end that.
-	// It may be called from any goroutine, and has a second.
+	// It may be called from any goroutine. The process ends one second later at the latest.
 	BeforeExit func(reason error)
 }
 

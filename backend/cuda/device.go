@@ -214,6 +214,9 @@ func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 		return err
 	})
 	if err != nil {
+		if at != 0 {
+			d.blocks = append(d.blocks, at) // the group ended during the call: Close frees it
+		}
 		return 0, d.failure("allocate "+what, bytes, err)
 	}
 	d.allocated += bytes

@@ -30,7 +30,7 @@ type group struct {
 	comms      []*libcuda.Comm
 	calls      []sync.Mutex  // by rank, held in calls of NCCL
 	asking     sync.Mutex    // held while a device or communicator is asked for its state
-	patience   time.Duration // that a rank has for one wait
+	timeout    time.Duration // of one wait of a rank
 	beforeExit func(error)   // see backend.Options
 
 	// No call of the driver or of NCCL is made with mu held: such a call may hang, and
@@ -46,24 +46,24 @@ type group struct {
 
 const (
 	timeoutVariable = "OCTET_NCCL_TIMEOUT"
-	// releasePatience is how long the last rank to be closed waits for NCCL's
+	// releaseTimeout is how long the last rank to be closed waits for NCCL's
 	// communicators to go. That of a lost device may not.
-	releasePatience = 10 * time.Second
-	// callPatience is how long a communicator is not aborted under a call. Those
+	releaseTimeout = 10 * time.Second
+	// callTimeout is how long a communicator is not aborted under a call. Those
 	// that put work on a stream take microseconds; one that takes longer waits
 	// within NCCL for ranks that do not come, and is to be ended.
-	callPatience = time.Second
+	callTimeout = time.Second
 )
 
 // newGroup makes a group whose ranks have no devices yet, and begins to watch their
 // deadlines: opening a GPU can hang like any other call of the driver.
 func newGroup(ranks int, beforeExit func(error)) (*group, error) {
-	patience, err := backend.Patience(timeoutVariable)
+	timeout, err := backend.Patience(timeoutVariable)
 	if err != nil {
 		return nil, err
 	}
 	g := &group{
-		ranks: make([]*device, ranks), calls: make([]sync.Mutex, ranks), patience: patience, beforeExit: beforeExit,
+		ranks: make([]*device, ranks), calls: make([]sync.Mutex, ranks), timeout: timeout, beforeExit: beforeExit,
 		waits: make([]wait, ranks), open: ranks, released: make(chan struct{}),
 	}
 	go g.watchDeadlines()
@@ -79,23 +79,42 @@ func (g *group) connect(devices []*device) error {
 	for _, d := range devices {
 		gpus = append(gpus, d.gpu.Device)
 	}
-	var comms []*libcuda.Comm
-	err := g.during(0, "connect the GPUs by NCCL", func() (err error) {
-		comms, err = libcuda.NewComms(gpus)
-		return err
+	err := g.during(0, "connect the GPUs by NCCL", func() error {
+		comms, err := libcuda.NewComms(gpus)
+		if err != nil {
+			return err
+		}
+		return g.join(devices, comms)
 	})
 	if err != nil {
 		return fmt.Errorf("connect %d GPUs: %w (NCCL_DEBUG=WARN tells more)", len(devices), err)
+	}
+	go g.watchDevices()
+	return nil
+}
+
+// join stores the devices and their communicators, by rank. A group that has ended gets
+// none: it was told to abort before it had communicators, so join aborts these.
+func (g *group) join(devices []*device, comms []*libcuda.Comm) error {
+	g.mu.Lock()
+	ended := g.ended
+	if ended == nil {
+		copy(g.ranks, devices)
+		g.comms = comms
+	}
+	g.mu.Unlock()
+	if ended != nil {
+		var all sync.WaitGroup
+		for _, c := range comms {
+			all.Go(func() { _ = c.Abort() }) // the reason why the group ended tells more
+		}
+		all.Wait()
+		return ended
 	}
 	for rank, d := range devices {
 		d.group, d.rank, d.comm = g, rank, comms[rank]
 		d.spec.Arithmetic = d.arithmetic()
 	}
-	g.mu.Lock()
-	copy(g.ranks, devices)
-	g.comms = comms
-	g.mu.Unlock()
-	go g.watchDevices()
 	return nil
 }
 
@@ -120,13 +139,17 @@ func (g *group) begin(rank int, what string) error {
 	return g.over()
 }
 
-// during does what may hang and waits for no other rank: its error is the caller's alone.
+// during calls do, which may hang and waits for no other rank. An error of do is the
+// caller's alone and does not end the group; a group that ended during the call is an error.
 func (g *group) during(rank int, what string, do func() error) error {
 	defer g.finish(rank)
 	if err := g.begin(rank, what); err != nil {
 		return err
 	}
-	return do()
+	if err := do(); err != nil {
+		return err
+	}
+	return g.over()
 }
 
 // finish notes that a rank waits for nothing.
@@ -180,7 +203,7 @@ func (g *group) retire(rank int) {
 
 // idle says whether nothing is under way on any rank, and nothing wrong.
 func (g *group) idle() bool {
-	if !lockWithin(&g.asking, callPatience) {
+	if !lockWithin(&g.asking, callTimeout) {
 		return false
 	}
 	defer g.asking.Unlock()
@@ -198,8 +221,9 @@ func (g *group) idle() bool {
 	return true
 }
 
-// member is the device of a rank that may be asked, and whether the rank waits for
-// anything but its Close. Once the group has ended, no device may be asked: communicators and streams are being freed.
+// member returns the device of a rank, and whether the rank waits for anything but its
+// Close. It returns no device once the group has ended: communicators and streams are
+// being freed.
 func (g *group) member(rank int) (d *device, waiting bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -212,7 +236,7 @@ func (g *group) member(rank int) (d *device, waiting bool) {
 
 // remove takes a rank out of the group before its memory is freed.
 func (g *group) remove(rank int) {
-	if lockWithin(&g.asking, callPatience) { // otherwise the driver hangs, and so will Close
+	if lockWithin(&g.asking, callTimeout) { // otherwise the driver hangs, and so will Close
 		defer g.asking.Unlock()
 	}
 	g.mu.Lock()
@@ -240,20 +264,20 @@ func (g *group) end(rank int, cause error) {
 }
 
 // await waits until a rank is in no call of NCCL and its communicator is not being
-// asked, and not longer than callPatience for each. Once the group has ended, it comes to
+// asked, and not longer than callTimeout for each. Once the group has ended, it comes to
 // none any more.
 func (g *group) await(rank int) {
 	for _, m := range []*sync.Mutex{&g.calls[rank], &g.asking} {
-		if lockWithin(m, callPatience) {
+		if lockWithin(m, callTimeout) {
 			m.Unlock()
 		}
 	}
 }
 
-// lockWithin locks m, and gives up after so long.
-func lockWithin(m *sync.Mutex, patience time.Duration) bool {
+// lockWithin locks m, and reports false if that takes longer than the timeout.
+func lockWithin(m *sync.Mutex, timeout time.Duration) bool {
 	for begin := time.Now(); !m.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Since(begin) > patience {
+		if time.Since(begin) > timeout {
 			return false
 		}
 	}
@@ -287,7 +311,7 @@ func (g *group) close() {
 	}
 	select {
 	case <-g.released:
-	case <-time.After(releasePatience):
+	case <-time.After(releaseTimeout):
 	}
 }
 

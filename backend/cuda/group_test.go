@@ -345,6 +345,47 @@ func TestObservedRunIsCancelled(t *testing.T) {
 	p.ends(t, err, "rank 0 left the group", "context canceled")
 }
 
+// A group that ends during a call of one rank is that call's error.
+func TestGroupEndsDuringACall(t *testing.T) {
+	g := &group{ranks: make([]*device, 2), waits: make([]wait, 2), open: 2, released: make(chan struct{})}
+	require.NoError(t, g.during(0, "load kernels", func() error { return nil }))
+	own := errors.New("no memory")
+	require.Equal(t, own, g.during(0, "load kernels", func() error { return own }))
+	err := g.during(0, "load kernels", func() error {
+		g.leave(1, context.Canceled)
+		return nil
+	})
+	require.ErrorIs(t, err, backend.ErrDeviceLost)
+	require.ErrorContains(t, err, "rank 1 left the group")
+	require.Equal(t, wait{}, g.waits[0])
+}
+
+// Communicators that NCCL makes after the group has ended are aborted, and no device gets one.
+func TestCommunicatorsForAnEndedGroup(t *testing.T) {
+	standIns(t)
+	standin.Set(t, "STANDIN_GPUS", "2")
+	var devices []*device
+	var gpus []*libcuda.Device
+	for i := range 2 {
+		d, err := openDevice(i, false, nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+		devices, gpus = append(devices, d), append(gpus, d.gpu.Device)
+	}
+	comms, err := libcuda.NewComms(gpus)
+	require.NoError(t, err)
+	g, err := newGroup(2, nil)
+	require.NoError(t, err)
+	t.Cleanup(g.dissolve)
+	g.leave(0, context.DeadlineExceeded)
+	require.ErrorIs(t, g.join(devices, comms), backend.ErrDeviceLost)
+	for rank, c := range comms {
+		require.Error(t, c.Err(), "rank %d: the communicator is still there", rank)
+		require.Nil(t, devices[rank].group)
+		require.Nil(t, g.ranks[rank])
+	}
+}
+
 // What several ranks need besides what one does.
 func TestUnfitForRanks(t *testing.T) {
 	standin.Only(t, "it has as many GPUs as are wanted")

@@ -34,8 +34,8 @@ func (d *device) Meter() backend.Meter { return &meter{d, 256, 256 << 20} }
 func (m *meter) FLOPs() float64 {
 	for {
 		var took time.Duration
-		_ = m.watched("measure FLOPs", func() error { took = m.product(); return nil }) // an ended group measures nothing
-		if took == 0 {
+		err := m.watched("measure FLOPs", func() error { took = m.product(); return nil })
+		if err != nil || took == 0 { // an ended group measures nothing
 			return 0
 		}
 		if took >= enough || m.dim >= largestDim {

@@ -4,7 +4,9 @@ package cuda
 
 import (
 	"fmt"
+	"io"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -12,7 +14,7 @@ import (
 // communicator for errors, which is a call of the driver and may hang with it. The other
 // counts how long each wait has lasted, and makes no such call.
 //
-// A wait that is longer than the group's patience ends the group: NCCL's kernels are told
+// A wait that is longer than the group's timeout ends the group: NCCL's kernels are told
 // to end, and the waits return. A wait that does not return even then hangs in the driver:
 // several ranks of one process can block each other there when libraries load kernels or
 // connect GPUs for the first time. No call can end such a wait, so the process ends itself.
@@ -33,7 +35,7 @@ func (w wait) lasted() time.Duration { return time.Duration(w.seen) * watchEvery
 
 // grace is how much longer a wait may last once the group was told to end: the stream
 // still runs what it was given, which may be some steps.
-func (g *group) grace() time.Duration { return max(10*time.Second, g.patience/10) }
+func (g *group) grace() time.Duration { return max(10*time.Second, g.timeout/10) }
 
 func (g *group) watchDeadlines() {
 	for range time.Tick(watchEvery) {
@@ -58,14 +60,14 @@ func (g *group) tick() (open bool, hangs error) {
 			continue
 		}
 		w.seen++
-		if w.lasted() > g.patience && g.ended == nil {
+		if w.lasted() > g.timeout && g.ended == nil {
 			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)",
-				w.what, g.patience, g.lastCollective(rank), timeoutVariable))
+				w.what, g.timeout, g.lastCollective(rank), timeoutVariable))
 		}
-		if w.lasted() > g.patience+g.grace() && hangs == nil {
+		if w.lasted() > g.timeout+g.grace() && hangs == nil {
 			hangs = fmt.Errorf("cuda: rank %d: %s: hangs in the driver: it waited %v, and %v more after its collectives were told to end; its last collective is %s; "+
-				"this process ends, go on from the last checkpoint with --resume (%s gives more time)",
-				rank, w.what, g.patience, g.grace(), g.lastCollective(rank), timeoutVariable)
+				"this process ends: resume from the last checkpoint with --resume (%s gives more time)",
+				rank, w.what, g.timeout, g.grace(), g.lastCollective(rank), timeoutVariable)
 		}
 	}
 	return g.open > 0, hangs
@@ -82,19 +84,28 @@ func (g *group) lastCollective(rank int) string {
 // exit ends the process with status 1. os.Exit runs no handler of C, where the driver's
 // own would wait for the call that hangs.
 func exit(reason error, before func(error)) {
-	fmt.Fprintf(os.Stderr, "octet: %v\n", reason)
-	if before != nil {
-		told := make(chan struct{})
-		go func() {
-			before(reason)
-			close(told)
-		}()
-		select {
-		case <-told:
-		case <-time.After(time.Second): // a file system may hang, too
-		}
-	}
+	report(os.Stderr, reason, before)
 	os.Exit(1)
+}
+
+// report writes the reason to stderr and passes it to before, which may be nil. It returns
+// after one second at the latest: a pipe that nothing reads and a file system can each
+// block its own write, and neither write waits for the other.
+func report(stderr io.Writer, reason error, before func(error)) {
+	var writes sync.WaitGroup
+	writes.Go(func() { fmt.Fprintf(stderr, "octet: %v\n", reason) })
+	if before != nil {
+		writes.Go(func() { before(reason) })
+	}
+	written := make(chan struct{})
+	go func() {
+		writes.Wait()
+		close(written)
+	}()
+	select {
+	case <-written:
+	case <-time.After(time.Second):
+	}
 }
 
 func (g *group) watchDevices() {

@@ -8,7 +8,7 @@
 // functions' names, which Open looks up in order. What the two share is the list,
 // so they agree.
 //
-// A library that was loaded stays loaded, and is loaded once: the vendor's code
+// A library that Open returned stays loaded, and is loaded once: the vendor's code
 // may have started threads and registered exit handlers.
 //
 // Everything but this page is built with -tags cuda or gaudi and cgo on Linux

@@ -35,14 +35,15 @@ var opened sync.Map
 // loader's rules. Required and optional are names of functions, between spaces;
 // Table has a pointer for each of the first and then of the second. The error is
 // what the loader said of each path, or which required function a library has
-// not.
-func Open[Table any](variable string, paths []string, required, optional string) (*Library[Table], error) {
+// not. Accept, if it is not nil, gets the path of each file that was loaded; a file that it
+// returns an error for is unloaded again, and the next path is tried.
+func Open[Table any](variable string, paths []string, required, optional string, accept func(path string) error) (*Library[Table], error) {
 	if path := os.Getenv(variable); path != "" {
 		paths = []string{path}
 	}
 	var missing, reasons []string
 	for _, path := range paths {
-		l, err := open[Table](path, required, optional)
+		l, err := open[Table](path, required, optional, accept)
 		if err == nil {
 			return l, nil
 		}
@@ -61,11 +62,18 @@ func Open[Table any](variable string, paths []string, required, optional string)
 // notThere is what glibc's loader says of a file that is nowhere, behind its name.
 const notThere = ": cannot open shared object file: No such file or directory"
 
-func open[Table any](path, required, optional string) (*Library[Table], error) {
+func open[Table any](path, required, optional string, accept func(path string) error) (*Library[Table], error) {
+	if accept == nil {
+		accept = func(string) error { return nil }
+	}
 	type key struct{ path, required, optional string }
 	k := key{path, required, optional}
-	if l, ok := opened.Load(k); ok {
-		return l.(*Library[Table]), nil
+	if stored, ok := opened.Load(k); ok {
+		l := stored.(*Library[Table])
+		if err := accept(l.Path); err != nil {
+			return nil, err
+		}
+		return l, nil
 	}
 	handle, err := load(path)
 	if err != nil {
@@ -94,6 +102,11 @@ func open[Table any](path, required, optional string) (*Library[Table], error) {
 	var info C.Dl_info
 	if C.dladdr(table[0], &info) != 0 && info.dli_fname != nil {
 		l.Path = C.GoString(info.dli_fname)
+	}
+	if err := accept(l.Path); err != nil {
+		C.free(memory)
+		C.dlclose(handle) // none of its functions was called
+		return nil, err
 	}
 	l.Table = *(*Table)(unsafe.Pointer(&memory))
 	stored, _ := opened.LoadOrStore(k, l)

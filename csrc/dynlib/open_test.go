@@ -4,6 +4,7 @@ package dynlib
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ type table = *[4]unsafe.Pointer
 
 func TestOpenLooksUpInOrder(t *testing.T) {
 	path := build(t, `int four, two, one;`)
-	l, err := Open[table](none, []string{path}, required, optional)
+	l, err := Open[table](none, []string{path}, required, optional, nil)
 	require.NoError(t, err)
 	require.Equal(t, path, l.Path)
 	require.Equal(t, []string{"three"}, l.Missing)
@@ -52,13 +53,13 @@ func TestOpenLooksUpInOrder(t *testing.T) {
 
 func TestOpenIsOnceForEachListOfNames(t *testing.T) {
 	path := build(t, `int four, three, two, one;`)
-	l, err := Open[table](none, []string{path}, required, optional)
+	l, err := Open[table](none, []string{path}, required, optional, nil)
 	require.NoError(t, err)
-	again, err := Open[table](none, []string{path}, required, optional)
+	again, err := Open[table](none, []string{path}, required, optional, nil)
 	require.NoError(t, err)
 	require.Same(t, l, again)
 	for _, names := range [][2]string{{required, ""}, {" two", optional}} {
-		other, err := Open[table](none, []string{path}, names[0], names[1])
+		other, err := Open[table](none, []string{path}, names[0], names[1], nil)
 		require.NoError(t, err)
 		require.NotSame(t, l, other, "%q", names)
 	}
@@ -69,27 +70,27 @@ func TestOpenIsOnceForEachListOfNames(t *testing.T) {
 func TestOpenTakesTheFirstThatServes(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	poor, good := build(t, `int two;`), build(t, `int one, two;`)
-	l, err := Open[table](none, []string{missing, poor, good}, required, optional)
+	l, err := Open[table](none, []string{missing, poor, good}, required, optional, nil)
 	require.NoError(t, err)
 	require.Equal(t, good, l.Path)
 	require.Equal(t, []string{"three", "four"}, l.Missing)
 
 	t.Setenv(none, poor)
-	_, err = Open[table](none, []string{good}, required, optional)
+	_, err = Open[table](none, []string{good}, required, optional, nil)
 	require.EqualError(t, err, poor+" has no one")
 }
 
 func TestOpenSaysWhatWasTried(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	poor := build(t, `int two;`)
-	_, err := Open[table](none, []string{missing, poor, "libnowhere.so"}, required, optional)
+	_, err := Open[table](none, []string{missing, poor, "libnowhere.so"}, required, optional, nil)
 	require.EqualError(t, err, poor+" has no one; not found: "+missing+", libnowhere.so")
 
 	// The loader's words, where it is another file that is missing.
 	needed := build(t, `int three;`)
 	path := build(t, `int one, two;`, needed)
 	require.NoError(t, os.Remove(needed))
-	_, err = Open[table](none, []string{path}, required, optional)
+	_, err = Open[table](none, []string{path}, required, optional, nil)
 	require.EqualError(t, err, needed+": cannot open shared object file: No such file or directory")
 }
 
@@ -97,14 +98,40 @@ func TestLoadedLoadsNothing(t *testing.T) {
 	path := build(t, `int one, two;`)
 	require.False(t, Loaded(path))
 	require.False(t, Loaded(path), "asking loads nothing")
-	_, err := Open[table](none, []string{path}, required, optional)
+	_, err := Open[table](none, []string{path}, required, optional, nil)
 	require.NoError(t, err)
 	require.True(t, Loaded(path))
 }
 
+// A file that is not accepted is unloaded, and the next one is taken; one that was
+// returned before stays loaded.
+func TestOpenUnloadsWhatIsNotAccepted(t *testing.T) {
+	newer, older := build(t, `int one, two;`), build(t, `int one, two;`)
+	unfit := errors.New("it is too new")
+	accept := func(path string) error {
+		if path == newer {
+			return unfit
+		}
+		return nil
+	}
+	l, err := Open[table](none, []string{newer, older}, required, optional, accept)
+	require.NoError(t, err)
+	require.Equal(t, older, l.Path)
+	require.False(t, Loaded(newer))
+	t.Setenv(none, newer)
+	_, err = Open[table](none, []string{older}, required, optional, accept)
+	require.EqualError(t, err, unfit.Error())
+
+	_, err = Open[table](none, nil, required, optional, nil)
+	require.NoError(t, err)
+	_, err = Open[table](none, nil, required, optional, accept)
+	require.EqualError(t, err, unfit.Error())
+	require.True(t, Loaded(newer))
+}
+
 // The loader knows where it found a name.
 func TestPathIsTheFile(t *testing.T) {
-	l, err := Open[*[1]unsafe.Pointer](none, []string{"libc.so.6"}, " malloc", "")
+	l, err := Open[*[1]unsafe.Pointer](none, []string{"libc.so.6"}, " malloc", "", nil)
 	require.NoError(t, err)
 	require.True(t, filepath.IsAbs(l.Path), l.Path)
 }

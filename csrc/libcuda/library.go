@@ -11,7 +11,6 @@ import "C"
 
 import (
 	"debug/elf"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,7 +36,7 @@ type (
 )
 
 func openDriver() (driver, error) {
-	return dynlib.Open[*C.octet_driver]("OCTET_LIBCUDA", []string{"libcuda.so.1"}, C.OCTET_DRIVER_NAMES, C.OCTET_DRIVER_OPTIONAL_NAMES)
+	return dynlib.Open[*C.octet_driver]("OCTET_LIBCUDA", []string{"libcuda.so.1"}, C.OCTET_DRIVER_NAMES, C.OCTET_DRIVER_OPTIONAL_NAMES, nil)
 }
 
 // openCublasLt loads the newest cuBLASLt that a driver of this version serves;
@@ -61,22 +60,7 @@ func openNVRTC(version int) (nvrtc, error) {
 // unknown. NCCL has one file name for CUDA 12 and 13, and one that is built for a newer
 // CUDA than the driver's loads, and fails where it first calls the driver.
 func openNCCL(driver int) (nccl, error) {
-	const variable = "OCTET_LIBNCCL"
-	paths := ncclPaths()
-	if path := os.Getenv(variable); path != "" {
-		paths = []string{path}
-	}
-	var reasons []string
-	for _, path := range paths {
-		lib, err := dynlib.Open[*C.octet_nccl](variable, []string{path}, C.OCTET_NCCL_NAMES, "")
-		if err == nil {
-			if err = served(lib.Path, driver); err == nil {
-				return lib, nil
-			}
-		}
-		reasons = append(reasons, err.Error())
-	}
-	return nil, errors.New(strings.Join(reasons, "; "))
+	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "", func(path string) error { return served(path, driver) })
 }
 
 // served says whether a driver of this version serves the CUDA that an NCCL was built for.
@@ -133,7 +117,7 @@ func newest[Table any](variable, stem string, driver int, names string) (*dynlib
 	if len(paths) == 0 && os.Getenv(variable) == "" {
 		return nil, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
 	}
-	return dynlib.Open[Table](variable, paths, names, "")
+	return dynlib.Open[Table](variable, paths, names, "", nil)
 }
 
 // candidates lists what to try, the newest version first: the bare name, which

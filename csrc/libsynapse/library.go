@@ -28,7 +28,7 @@ var started = struct {
 func loadSynapse() (l synapse, err error) {
 	keepSignals(func() {
 		l, err = dynlib.Open[*C.octet_synapse]("OCTET_LIBSYNAPSE", []string{"libSynapse.so", "/usr/lib/habanalabs/libSynapse.so"},
-			C.OCTET_SYNAPSE_NAMES, C.OCTET_HCCL_NAMES)
+			C.OCTET_SYNAPSE_NAMES, C.OCTET_HCCL_NAMES, nil)
 	})
 	return l, err
 }
@@ -36,7 +36,7 @@ func loadSynapse() (l synapse, err error) {
 func loadHLML() (l hlml, err error) {
 	keepSignals(func() {
 		l, err = dynlib.Open[*C.octet_hlml]("OCTET_LIBHLML", []string{"libhlml.so", "/usr/lib/habanalabs/libhlml.so"},
-			C.OCTET_HLML_NAMES, C.OCTET_HLML_OPTIONAL_NAMES)
+			C.OCTET_HLML_NAMES, C.OCTET_HLML_OPTIONAL_NAMES, nil)
 	})
 	return l, err
 }

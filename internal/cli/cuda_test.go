@@ -216,7 +216,7 @@ func TestDriverThatHangsEndsTheProcess(t *testing.T) {
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
 	sentence := `cuda: rank [01]: [^\n]+: hangs in the driver: it waited 10s, and 10s more after its collectives were told to end; ` +
-		`its last collective is [^\n]+; this process ends, go on from the last checkpoint with --resume \(OCTET_NCCL_TIMEOUT gives more time\)`
+		`its last collective is [^\n]+; this process ends: resume from the last checkpoint with --resume \(OCTET_NCCL_TIMEOUT gives more time\)`
 	require.Regexp(t, `octet: `+sentence+`\n$`, stderr)
 	require.Regexp(t, `"level":"ERROR","msg":"stopped","error":"`+sentence+`"}\n$`, read(t, dir, "run.log"))
 	steps := wholeCheckpoints(t, dir)
