@@ -73,12 +73,14 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// An export that takes long shows on standard error how far it is.
-func TestExportShowsItsProgress(t *testing.T) {
+// An export and an inspection that take long show on standard error how far they are.
+func TestExportAndInspectShowTheirProgress(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
 	defer func(d time.Duration) { silentFor = d }(silentFor)
 	silentFor = 0
 	_, stderr := succeed(t, "export", dir, "--out", filepath.Join(t.TempDir(), "out"))
 	require.Regexp(t, `(?s)^\d+ k?B of \d+ kB .*\n(\d+ kB) of (\d+ kB)  [\d.]+ [kMG]?B/s  ETA 0:00\n$`, stderr)
+	_, stderr = succeed(t, "inspect", dir)
+	require.Regexp(t, `(?s)^[\d.]+ k?B of [\d.]+ kB .*ETA 0:00\n$`, stderr)
 }
