@@ -26,7 +26,7 @@ type Evaluator struct {
 }
 
 // NewEvaluator prepares a model. Its errors are those of the model, the recipe or the
-// device: nothing has run yet.
+// device, which has cast the weights.
 func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int) (*Evaluator, error) {
 	s, err := newSession(c, r, dev)
 	if err != nil {

@@ -22,12 +22,12 @@ type Weights interface {
 	Scale(name string) ([]float32, error)
 }
 
-// Limited is a device that is asked, before anything is allocated, whether it has
-// room for a model.
+// Limited is a device in the host's memory (backend.Spec.HostMemory) that is asked, before
+// anything is allocated, whether it has room for a model. Other devices refuse a model when
+// they allocate.
 type Limited interface {
-	backend.Backend
-	// Fits is told how many bytes the model needs on the device, and in the host's
-	// memory where the device has no other. Its error refuses the model.
+	// Fits is told how many bytes of the host's memory the model needs. Its error
+	// refuses the model.
 	Fits(bytes int64) error
 }
 
@@ -66,7 +66,7 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	prepare := s.model.Pass(s.vars.Program("prepare"), nn.Train, nn.Shape{Control: s.control})
 	s.model.CastWeights(prepare)
 	programs = append(programs, prepare.Program)
-	if l, ok := s.dev.(Limited); ok {
+	if l, ok := s.dev.(Limited); ok && s.dev.Spec().HostMemory {
 		need, err := s.memory(programs)
 		if err == nil {
 			err = l.Fits(need)
@@ -111,10 +111,7 @@ func (s *session) memory(programs []*backend.Program) (int64, error) {
 	for _, p := range s.model.Params {
 		largest = max(largest, p.Elems())
 	}
-	if spec.HostMemory {
-		need += 3 * 4 * int64(largest)
-	}
-	return need, nil
+	return need + 3*4*int64(largest), nil
 }
 
 func (s *session) setWeights(w Weights) error {

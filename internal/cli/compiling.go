@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -17,16 +19,13 @@ func tellOfCompiling(w io.Writer) {
 	fmt.Fprintln(w, "octet: compiling what this machine has not run before; that may take minutes, and is kept.")
 }
 
-// inferring is a device for package infer: a line says that it compiles for long, and
-// it refuses a model that the memory of this machine or container has no room for.
-type inferring struct {
+// telling is a device for package infer: a line says that it compiles for long.
+type telling struct {
 	backend.Backend
-	to      io.Writer
-	what    string // needs the memory
-	instead string // what to do where there is too little; empty: it is not checked
+	to io.Writer
 }
 
-func (d inferring) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+func (d telling) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	if !d.Spec().HostMemory {
 		timer := time.AfterFunc(compileInSilence, func() { tellOfCompiling(d.to) })
 		defer timer.Stop()
@@ -34,13 +33,25 @@ func (d inferring) Load(programs ...*backend.Program) ([]backend.Executable, err
 	return d.Backend.Load(programs...)
 }
 
-// Fits implements [infer.Limited]. A device with memory of its own refuses what does
-// not fit when it allocates. Infer calls Fits before it allocates, so Fits also limits Go's
-// memory.
-func (d inferring) Fits(bytes int64) error {
-	if d.instead == "" || !d.Spec().HostMemory {
-		return nil
-	}
+// limited refuses a model that the memory of this machine or container has no room for.
+type limited struct {
+	telling
+	what    string // needs the memory
+	instead string // what to do where there is too little
+}
+
+// Fits implements [infer.Limited]. Infer calls Fits before it allocates, so Fits also
+// limits Go's memory.
+func (d limited) Fits(bytes int64) error {
 	run.LimitGoMemory()
 	return run.CheckHostMemory(d.what, bytes, d.instead)
+}
+
+// modelError is the error of preparing a model for inference: wrong input, unless the
+// device failed or a signal came.
+func modelError(err error) error {
+	if errors.Is(err, backend.ErrDeviceLost) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return badInput(err)
 }

@@ -74,10 +74,10 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	d := inferring{dev, t.err, "the evaluation", "use a smaller --seq, or a machine with more memory"}
+	d := limited{telling{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
 	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq)
 	if err != nil {
-		return badInput(err)
+		return modelError(err)
 	}
 	p := t.startProgress(stream.Len()-1, "tokens")
 	loss, err := evaluator.Evaluate(ctx, stream, func(done, _ int64, mean float64) { p.set(done, &mean) })

@@ -35,15 +35,24 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	const what, instead = "exporting", "use a machine with more memory"
-	m, err := run.ExportModel(ctx, w, inferring{dev, t.err, what, instead})
+	m, err := run.ExportModel(ctx, w, limited{telling{dev, t.err}, what, instead})
 	if err == nil {
 		err = run.CheckHostMemory(what, m.Memory(), instead)
 	}
 	if err != nil {
-		return badInput(err)
+		return modelError(err)
 	}
 	out := filepath.Clean(c.Out)
-	if err := export.Write(out, c.Format, m); err != nil {
+	signals := catchSignals(ctx, func() {})
+	defer signals.stop()
+	p := t.startProgress(m.Size(c.Format), "B")
+	err = export.Write(signals.ctx, out, c.Format, m, func(written int64) { p.set(written, nil) })
+	p.close()
+	if s := signals.received(); s != 0 && err != nil {
+		fmt.Fprintf(t.err, "octet: stopped; %s was not written\n", out)
+		return stopped{128 + s}
+	}
+	if err != nil {
 		return badInput(err)
 	}
 	folded := "nothing to fold"

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -70,4 +71,16 @@ func TestExport(t *testing.T) {
 			succeed(t, trainArgs(text, filepath.Join(t.TempDir(), "on"), 1, "model.init="+eight)...)
 		}
 	}
+}
+
+// An export and an inspection that take long show on standard error how far they are.
+func TestExportAndInspectShowTheirProgress(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
+	defer func(d time.Duration) { silentFor = d }(silentFor)
+	silentFor = 0
+	_, stderr := succeed(t, "export", dir, "--out", filepath.Join(t.TempDir(), "out"))
+	require.Regexp(t, `(?s)^\d+ k?B of \d+ kB .*\n(\d+ kB) of (\d+ kB)  [\d.]+ [kMG]?B/s  ETA 0:00\n$`, stderr)
+	_, stderr = succeed(t, "inspect", dir)
+	require.Regexp(t, `(?s)^[\d.]+ k?B of [\d.]+ kB .*ETA 0:00\n$`, stderr)
 }

@@ -46,10 +46,10 @@ func (c generateCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	d := inferring{dev, t.err, "generating", "use fewer --tokens, or a machine with more memory"}
+	d := limited{telling{dev, t.err}, "generating", "use fewer --tokens, or a machine with more memory"}
 	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, d, len(c.Prompt)+c.Tokens)
 	if err != nil {
-		return badInput(err)
+		return modelError(err)
 	}
 	return t.writeText(ctx, g, c.Prompt, c.Tokens, sampling)
 }

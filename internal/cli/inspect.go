@@ -57,8 +57,20 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 }
 
 func (c inspectCmd) report(t *terminal) (r *inspect.Report, err error) {
+	var p *progress
+	read := func(done, all int64) {
+		if p == nil {
+			p = t.startProgress(all, "B")
+		}
+		p.set(done, nil)
+	}
+	defer func() {
+		if p != nil {
+			p.close()
+		}
+	}()
 	if info, statErr := os.Stat(c.Path); statErr == nil && info.IsDir() && !run.HoldsCheckpoint(c.Path) {
-		return inspect.Model(c.Path)
+		return inspect.Model(c.Path, read)
 	}
 	open, skipped, err := run.OpenCheckpoint(c.Path)
 	if err != nil {
@@ -66,7 +78,7 @@ func (c inspectCmd) report(t *terminal) (r *inspect.Report, err error) {
 	}
 	defer func() { err = errors.Join(err, open.Close()) }()
 	t.passedOver(skipped)
-	return inspect.Checkpoint(open)
+	return inspect.Checkpoint(open, read)
 }
 
 var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)

@@ -93,6 +93,24 @@ func TestSignalBeforeTheStart(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
+// A signal ends an export between two writes, and its unfinished folder is removed.
+func TestSignalDuringExport(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		parent := t.TempDir()
+		slow := failpoint{When: "slow", Name: "write:.out.partial/model.safetensors", N: 1, After: time.Second}
+		cmd, stderr := start(t, []string{"export", dir, "--out", filepath.Join(parent, "out")}, killAt+"="+slow.String())
+		waitFor(t, func() bool { return len(names(t, parent)) > 0 })
+		require.NoError(t, cmd.Process.Signal(sig))
+		var exit *exec.ExitError
+		require.ErrorAs(t, cmd.Wait(), &exit)
+		require.Equal(t, 128+int(sig), exit.ExitCode(), stderr)
+		require.Contains(t, stderr.String(), "octet: stopped; "+filepath.Join(parent, "out")+" was not written\n")
+		require.Empty(t, names(t, parent))
+	}
+}
+
 // What nohup starts does not stop when the terminal is closed.
 func TestNohup(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")

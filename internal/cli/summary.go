@@ -202,7 +202,7 @@ func printSample(ctx context.Context, t *terminal, d device, path, prompt string
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, inferring{Backend: dev, to: t.err}, len(prompt)+sampleTokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, telling{dev, t.err}, len(prompt)+sampleTokens)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@
 package export
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ import (
 	"octet/fp8"
 	"octet/infer"
 	"octet/internal/disk"
+	"octet/internal/writers"
 	"octet/safetensors"
 )
 
@@ -59,9 +61,28 @@ func (m Model) Memory() int64 {
 	return 8 * largest
 }
 
+// Size is how many bytes of tensors Write writes in a format.
+func (m Model) Size(format string) int64 {
+	total := int64(0)
+	for _, t := range m.List {
+		switch n := t.Elems(); {
+		case format == "fp32":
+			total += 4 * n
+		case format == "fp8" && isLinear(t.Name):
+			total += n + 8 // two scales
+		default:
+			total += 2 * n
+		}
+	}
+	return total
+}
+
 // Write makes the folder dir, which must not exist. It appears whole or not at
-// all, and stays after a power cut when Write has returned.
-func Write(dir, format string, m Model) (err error) {
+// all, and stays after a power cut when Write has returned. A file system without
+// enough free space is an error before anything is written. When ctx is cancelled,
+// Write stops, removes what it wrote and returns the error of ctx. After each piece it
+// calls report, unless that is nil, with the bytes written so far.
+func Write(ctx context.Context, dir, format string, m Model, report func(written int64)) (err error) {
 	if !slices.Contains(Formats, format) {
 		return fmt.Errorf("format %q is unknown; use one of %s", format, strings.Join(Formats, ", "))
 	}
@@ -72,6 +93,9 @@ func Write(dir, format string, m Model) (err error) {
 	if err := disk.RemoveAll(partial); err != nil {
 		return err
 	}
+	if free, ok := disk.Free(filepath.Dir(dir)); ok && free < m.Size(format) {
+		return fmt.Errorf("%s in %s needs %s of disk and its file system has %s free: name a folder on a larger one, or use a smaller --format", dir, format, writers.Bytes(m.Size(format)), writers.Bytes(free))
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, disk.RemoveAll(partial))
@@ -80,7 +104,7 @@ func Write(dir, format string, m Model) (err error) {
 	if err := disk.MakeDirs(partial); err != nil {
 		return err
 	}
-	if err := m.writeWeights(filepath.Join(partial, "model.safetensors"), format); err != nil {
+	if err := m.writeWeights(ctx, filepath.Join(partial, "model.safetensors"), format, report); err != nil {
 		return err
 	}
 	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
@@ -111,7 +135,14 @@ func (m Model) writeConfig(path, format string) error {
 	return disk.WriteWhole(path, append(text, '\n'))
 }
 
-func (m Model) writeWeights(path, format string) (err error) {
+func (m Model) writeWeights(ctx context.Context, path, format string, report func(written int64)) (err error) {
+	param := m.Param
+	m.Param = func(name string) ([]float32, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		return param(name)
+	}
 	var list []safetensors.Source
 	for _, t := range m.List {
 		if format == "fp8" && isLinear(t.Name) {
@@ -146,11 +177,54 @@ func (m Model) writeWeights(path, format string) (err error) {
 	if err != nil {
 		return err
 	}
-	err = safetensors.Write(f, list, map[string]string{"format": "pt"})
+	size := m.Size(format)
+	to := &piecewise{ctx: ctx, to: f, report: func(written int64) {
+		if report != nil {
+			report(min(written, size)) // the header is not counted
+		}
+	}}
+	var failed error
+	for i, data := range list {
+		list[i].Data = func(w io.Writer) error {
+			failed = data.Data(w)
+			return failed
+		}
+	}
+	err = safetensors.Write(to, list, map[string]string{"format": "pt"})
+	if failed != nil {
+		err = failed // it names the tensor itself
+	}
 	if err == nil {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+// piecewise writes in pieces, between which it reports the bytes written so far and
+// heeds ctx.
+type piecewise struct {
+	ctx     context.Context
+	to      io.Writer
+	report  func(written int64)
+	written int64
+}
+
+const pieceBytes = 1 << 20
+
+func (p *piecewise) Write(b []byte) (n int, err error) {
+	for piece := range slices.Chunk(b, pieceBytes) {
+		if err := p.ctx.Err(); err != nil {
+			return n, err
+		}
+		k, err := p.to.Write(piece)
+		n += k
+		p.written += int64(k)
+		if err != nil {
+			return n, err
+		}
+		p.report(p.written)
+	}
+	return n, nil
 }
 
 // quantized is a linear layer's codes and its two scales. One weight at a time

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -90,7 +91,7 @@ func open(t *testing.T, dir string) *safetensors.File {
 func TestFolds(t *testing.T) {
 	m := model()
 	dir := filepath.Join(t.TempDir(), "out")
-	require.NoError(t, Write(dir, "fp32", m))
+	require.NoError(t, Write(t.Context(), dir, "fp32", m, nil))
 	f := open(t, dir)
 	for _, tensor := range m.List {
 		want, err := m.Param(tensor.Name)
@@ -132,7 +133,7 @@ func TestLayersThatAreNone(t *testing.T) {
 		return make([]float32, ffn*dim), nil
 	}
 	for _, format := range Formats {
-		require.NoError(t, Write(filepath.Join(t.TempDir(), "out"), format, m))
+		require.NoError(t, Write(t.Context(), filepath.Join(t.TempDir(), "out"), format, m, nil))
 	}
 }
 
@@ -141,7 +142,7 @@ func TestLayersThatAreNone(t *testing.T) {
 func TestFP8(t *testing.T) {
 	m := model()
 	dir := filepath.Join(t.TempDir(), "out")
-	require.NoError(t, Write(dir, "fp8", m))
+	require.NoError(t, Write(t.Context(), dir, "fp8", m, nil))
 	f := open(t, dir)
 	dtype, _ := read(t, f, "model.embed_tokens.weight")
 	require.Equal(t, "BF16", dtype)
@@ -175,7 +176,7 @@ func TestWholeOrAbsent(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "out")
 	m := model()
-	require.ErrorContains(t, Write(dir, "fp4", m), "use one of fp32, bf16, fp8")
+	require.ErrorContains(t, Write(t.Context(), dir, "fp4", m, nil), "use one of fp32, bf16, fp8")
 	good := m.Param
 	m.Param = func(name string) ([]float32, error) {
 		if name == "model.layers.0.mlp.gate_proj.weight" {
@@ -183,7 +184,7 @@ func TestWholeOrAbsent(t *testing.T) {
 		}
 		return good(name)
 	}
-	require.ErrorContains(t, Write(dir, "bf16", m), "the disk is gone")
+	require.EqualError(t, Write(t.Context(), dir, "bf16", m, nil), "the disk is gone", "the cause names the tensor itself")
 	left, err := os.ReadDir(parent)
 	require.NoError(t, err)
 	require.Empty(t, left)
@@ -200,7 +201,7 @@ func TestWholeOrAbsent(t *testing.T) {
 			moved = moved || c.Op == disk.Rename && !strings.HasSuffix(c.Path, ".json.partial")
 			return c.Do()
 		})
-		err := Write(dir, "bf16", m)
+		err := Write(t.Context(), dir, "bf16", m, nil)
 		restore()
 		require.ErrorIs(t, err, syscall.EIO)
 		if !moved {
@@ -210,7 +211,74 @@ func TestWholeOrAbsent(t *testing.T) {
 		}
 	}
 	require.Greater(t, failing, 10)
-	require.ErrorContains(t, Write(dir, "bf16", m), "exists already")
+	require.ErrorContains(t, Write(t.Context(), dir, "bf16", m, nil), "exists already")
+}
+
+// What the file system has no room for is refused before any tensor is read.
+func TestNoSpace(t *testing.T) {
+	parent := t.TempDir()
+	if _, ok := disk.Free(parent); !ok {
+		t.Skip("the free space is not known here")
+	}
+	m := model()
+	m.List = append(m.List, checkpoint.Tensor{Name: "large", Shape: []int{1 << 30, 1 << 24}})
+	m.Param = func(string) ([]float32, error) { panic("a tensor was read") }
+	for format, size := range map[string]string{"fp32": "72 PB", "bf16": "36 PB"} {
+		err := Write(t.Context(), filepath.Join(parent, "out"), format, m, nil)
+		require.ErrorContains(t, err, " needs "+size+" of disk and its file system has ")
+	}
+	left, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// The size that is asked for, and reported as progress, is that of the file but for its header.
+func TestSize(t *testing.T) {
+	for _, format := range Formats {
+		dir, written := filepath.Join(t.TempDir(), "out"), int64(0)
+		m := model()
+		require.NoError(t, Write(t.Context(), dir, format, m, func(n int64) {
+			require.GreaterOrEqual(t, n, written)
+			written = n
+		}))
+		info, err := os.Stat(filepath.Join(dir, "model.safetensors"))
+		require.NoError(t, err)
+		sizes := int64(0)
+		for _, x := range open(t, dir).Tensors() {
+			sizes += x.Size
+		}
+		require.Equal(t, sizes, m.Size(format))
+		require.Equal(t, m.Size(format), written)
+		require.Greater(t, info.Size(), written)
+	}
+}
+
+// A context that is cancelled stops the export between tensors and between the pieces
+// of one; nothing is left.
+func TestCancelled(t *testing.T) {
+	parent := t.TempDir()
+	m := model()
+	for stop := range 2 * len(m.List) {
+		ctx, cancel := context.WithCancel(t.Context())
+		reads := 0
+		m.Param = func(name string) ([]float32, error) {
+			if reads++; reads > stop {
+				cancel()
+				require.LessOrEqual(t, reads, stop+1, "went on")
+			}
+			return model().Param(name)
+		}
+		err := Write(ctx, filepath.Join(parent, "out"), "fp8", m, nil)
+		cancel()
+		if reads <= stop {
+			require.NoError(t, err)
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		left, err := os.ReadDir(parent)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
 }
 
 // All bytes and names in the folder are on the disk before it has its name, and that one
@@ -237,7 +305,7 @@ func TestPowerCut(t *testing.T) {
 		}
 		return c.Do()
 	})()
-	require.NoError(t, Write(dir, "fp8", model()))
+	require.NoError(t, Write(t.Context(), dir, "fp8", model(), nil))
 	require.Empty(t, unsynced)
 	require.FileExists(t, filepath.Join(dir, "config.json"))
 }
@@ -274,7 +342,7 @@ func TestExportsFiniteNumbers(t *testing.T) {
 		m := model()
 		c.edit(&m)
 		dir := filepath.Join(t.TempDir(), "out")
-		require.ErrorContains(t, Write(dir, c.format, m), c.want)
+		require.ErrorContains(t, Write(t.Context(), dir, c.format, m, nil), c.want)
 		require.NoDirExists(t, dir)
 	}
 }

@@ -26,18 +26,22 @@ type Report struct {
 	Health  []string    `json:"health"` // what is wrong, or may be; a sentence each
 }
 
+// Read is called as the bytes of tensors are read: with the number so far and of all.
+type Read func(done, all int64)
+
 // Checkpoint reads a whole checkpoint.
-func Checkpoint(c *checkpoint.Checkpoint) (*Report, error) {
+func Checkpoint(c *checkpoint.Checkpoint, read Read) (*Report, error) {
 	state, err := train.ReadState(c)
 	if err != nil {
 		return nil, err
 	}
 	r := &Report{Path: c.Path, State: state, Health: []string{}}
+	count := counted(read, c.Model, c.Optimizer)
 	for _, file := range []struct {
 		name    string
 		tensors *checkpoint.Tensors
 	}{{checkpoint.ModelFile, c.Model}, {checkpoint.OptimizerFile, c.Optimizer}} {
-		if err := r.measure(file.name, file.tensors); err != nil {
+		if err := r.measure(file.name, file.tensors, count); err != nil {
 			return nil, err
 		}
 	}
@@ -49,14 +53,14 @@ func Checkpoint(c *checkpoint.Checkpoint) (*Report, error) {
 }
 
 // Model reads weights alone, in Hugging Face's layout: an export, or somebody else's.
-func Model(path string) (r *Report, err error) {
+func Model(path string, read Read) (r *Report, err error) {
 	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, tensors.Close()) }()
 	r = &Report{Path: path, Casts: []Cast{}, Health: []string{}}
-	if err := r.measure(checkpoint.ModelFile, tensors); err != nil {
+	if err := r.measure(checkpoint.ModelFile, tensors, counted(read, tensors)); err != nil {
 		return nil, err
 	}
 	if err := tensors.Match(config); err != nil {
@@ -66,10 +70,26 @@ func Model(path string) (r *Report, err error) {
 	return r, nil
 }
 
+// counted adds up the bytes that are read of all tensors of real numbers.
+func counted(read Read, files ...*checkpoint.Tensors) func(n int64) {
+	done, all := int64(0), int64(0)
+	for _, f := range files {
+		for _, t := range f.List() {
+			if t.DType.IsFloat() {
+				all += elements(t.Shape) * int64(t.DType.Size())
+			}
+		}
+	}
+	return func(n int64) {
+		done += n
+		read(done, all)
+	}
+}
+
 // measure adds the tensors of a file.
-func (r *Report) measure(file string, tensors *checkpoint.Tensors) error {
+func (r *Report) measure(file string, tensors *checkpoint.Tensors, count func(n int64)) error {
 	for _, t := range tensors.List() {
-		measured, err := measure(tensors, t)
+		measured, err := measure(tensors, t, count)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", r.Path, t.Name, err)
 		}

@@ -55,7 +55,7 @@ func save(t *testing.T, dir string, step int, s train.State, model, optimizer []
 
 func report(t *testing.T, s train.State, model, optimizer []checkpoint.Tensor) *Report {
 	t.Helper()
-	r, err := Checkpoint(save(t, t.TempDir(), s.Step, s, model, optimizer))
+	r, err := Checkpoint(save(t, t.TempDir(), s.Step, s, model, optimizer), func(int64, int64) {})
 	require.NoError(t, err)
 	return r
 }
@@ -128,7 +128,7 @@ func TestCasts(t *testing.T) {
 		"0 maxima, 1 scales and 1 inverses":              cast("a.e4m3", 1),
 		"a.e4m3.amax_history is i32 [1]: expected a few": {codes("a.e4m3.amax_history", fp8.I32, 0, 0, 0, 0)},
 	} {
-		_, err := Checkpoint(save(t, t.TempDir(), 3, state(nil), nil, optimizer))
+		_, err := Checkpoint(save(t, t.TempDir(), 3, state(nil), nil, optimizer), func(int64, int64) {})
 		require.ErrorContains(t, err, want)
 	}
 }
@@ -179,7 +179,7 @@ func TestModelOfOthers(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, checkpoint.ConfigFile), text, 0o600))
 	c := save(t, t.TempDir(), 3, state(nil), []checkpoint.Tensor{f32("model.embed_tokens.weight", 1, 2)}, nil)
 	require.NoError(t, os.Rename(filepath.Join(c.Path, checkpoint.ModelFile), filepath.Join(dir, checkpoint.ModelFile)))
-	r, err := Model(dir)
+	r, err := Model(dir, func(int64, int64) {})
 	require.NoError(t, err)
 	require.Len(t, r.Tensors, 1)
 	require.Len(t, r.Health, 1)

@@ -50,15 +50,16 @@ func elements(shape []int) int64 {
 // chunk is how many elements are read at a time.
 const chunk = 64 << 10
 
-// measure reads a tensor.
-func measure(from *checkpoint.Tensors, t checkpoint.Tensor) (Tensor, error) {
+// measure reads a tensor and passes the size of each piece to count.
+func measure(from *checkpoint.Tensors, t checkpoint.Tensor, count func(n int64)) (Tensor, error) {
 	m := Tensor{Name: t.Name, Format: t.DType.String(), Shape: t.Shape, dtype: t.DType}
 	n := m.Elements()
 	if !t.DType.IsFloat() || n == 0 {
 		return m, nil
 	}
 	amax, zeros := float32(0), int64(0)
-	err := eachChunk(from, t, func(x []float32, _ []byte) {
+	err := eachChunk(from, t, func(x []float32, codes []byte) {
+		count(int64(len(codes)))
 		for _, v := range x {
 			switch a := max(v, -v); { // NaN for NaN
 			case a == 0:
