@@ -15,8 +15,8 @@ import (
 )
 
 // Records that another program cuts, appends to, removes or replaces stop the run before
-// a line goes where it cannot be read, and before a checkpoint vouches for it; --resume
-// says what is lost.
+// a line goes where it cannot be read. Where the line cannot be written, the run saves its
+// state; a checkpoint that finds the file gone is not written. --resume says what is lost.
 func TestRecordsChangedFromOutside(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.KeepLast = 8
@@ -50,7 +50,6 @@ func TestRecordsChangedFromOutside(t *testing.T) {
 		})
 		require.ErrorContains(t, err, metricsFile, what)
 		require.ErrorContains(t, err, test.want, what)
-		// The checkpoint that finds the file gone is not written.
 		gone := what == "removed" || what == "replaced"
 		from := 6
 		if gone {
