@@ -32,7 +32,8 @@ type Progress struct {
 
 // Train runs the remaining steps and reports each. When ctx is cancelled it
 // finishes what the devices were given, a step or two, writes a checkpoint and
-// returns ctx's error. Any other error says where the last checkpoint is. Nothing is
+// returns ctx's error. Where the records of a step cannot be written, Train writes a
+// checkpoint too. Any other error than ctx's says where the last checkpoint is. Nothing is
 // being written any more when Train returns.
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	err := r.train(ctx, report)
@@ -147,8 +148,11 @@ func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error
 		}
 		err = r.copyState(&p)
 	}
-	if err := errors.Join(err, r.record(p)); err != nil {
-		return p, interrupted, err
+	if recordErr := r.record(p); err != nil || recordErr != nil {
+		if err == nil {
+			err = r.rescue(steady)
+		}
+		return p, false, errors.Join(recordErr, err)
 	}
 	if p.Profile, err = r.profileAfter(p.Step, interrupted); err != nil {
 		return p, interrupted, err

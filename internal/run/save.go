@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -67,10 +68,7 @@ func (r *Run) copyState(p *Progress) error {
 
 // startSaving begins to write what copyState copied.
 func (r *Run) startSaving() {
-	step, choices := r.Trainer.StepsDone(), []byte(nil)
-	if c, ok := r.Devices[0].(backend.Chooser); ok {
-		choices = c.Choices()
-	}
+	step, choices := r.Trainer.StepsDone(), r.choices()
 	done := make(chan written, 1)
 	r.saver.writing = done
 	go func() {
@@ -98,7 +96,38 @@ func (r *Run) settle(p *Progress, wait bool) error {
 	return w.err
 }
 
-// save writes a checkpoint and deletes those that retention lets go.
+// rescue writes a checkpoint where the records of a step could not be written: the state
+// in memory is whole, and the run would lose the steps since the last checkpoint. A resumed
+// run says which lines of the records are lost.
+func (r *Run) rescue(ctx context.Context) error {
+	if r.Trainer.UnderWay() { // the state is the one after that step
+		res, err := r.next(ctx, false)
+		if err != nil || res.Spike.Begin > 0 { // a run that resumed after a spike would not rewind
+			return err
+		}
+	}
+	if err := r.copyState(&Progress{}); err != nil {
+		return err
+	}
+	step := r.Trainer.StepsDone()
+	if err := r.Folder.gone(); err != nil {
+		return err
+	}
+	if _, err := r.write(step, r.choices(), time.Now()); err != nil {
+		return fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
+	}
+	return nil
+}
+
+// choices are what the device chose by time; nil where it has no choice.
+func (r *Run) choices() []byte {
+	if c, ok := r.Devices[0].(backend.Chooser); ok {
+		return c.Choices()
+	}
+	return nil
+}
+
+// save writes a checkpoint that the records vouch for.
 func (r *Run) save(step int, choices []byte) (path string, err error) {
 	start := time.Now()
 	if err := r.Folder.gone(); err != nil {
@@ -108,6 +137,12 @@ func (r *Run) save(step int, choices []byte) (path string, err error) {
 	if err := r.records.flush(); err != nil {
 		return "", err
 	}
+	return r.write(step, choices, start)
+}
+
+// write writes a checkpoint, which takes from start on, and deletes those that retention
+// lets go.
+func (r *Run) write(step int, choices []byte, start time.Time) (path string, err error) {
 	if err := r.Folder.recordChoices(choices); err != nil {
 		return "", err
 	}

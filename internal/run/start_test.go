@@ -26,7 +26,8 @@ func TestFolderIsMadeLate(t *testing.T) {
 	require.ErrorContains(t, err, "zero byte at offset 20000")
 
 	// Nor is a whole corpus read for a folder that another run has.
-	require.NoError(t, os.MkdirAll(filepath.Join(dir, checkpointsDir), 0o700))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, os.WriteFile(ConfigPath(dir), nil, 0o600))
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
 	require.ErrorIs(t, err, ErrHeld)
 }
