@@ -56,7 +56,7 @@ func (c Config) Validate(knownRecipes []string) error {
 
 type validator struct {
 	problems []error
-	fp8      bool // sizes have to suit products in FP8
+	fp8      bool // sizes must suit GEMMs in FP8
 }
 
 // multipliesFP8 reports whether a recipe of the run, or a row of the configuration,

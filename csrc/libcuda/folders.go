@@ -95,7 +95,7 @@ func prefixesOf(python string) []string {
 // versions are the prefixes of pyenv's versions: those that the environment or the user
 // chose, and then all, since any has the same libraries.
 func versions(root string) (list []string) {
-	chosen, _ := os.ReadFile(filepath.Join(root, "version")) // nobody has to have chosen
+	chosen, _ := os.ReadFile(filepath.Join(root, "version")) // absent where no version was chosen
 	for _, v := range strings.FieldsFunc(os.Getenv("PYENV_VERSION")+":"+string(chosen), func(r rune) bool { return strings.ContainsRune(": \n", r) }) {
 		list = append(list, filepath.Join(root, "versions", v))
 	}

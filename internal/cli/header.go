@@ -18,8 +18,8 @@ import (
 // nameColumns is what the names take, with the space beside them.
 const nameColumns = len("parameters  ")
 
-// printHeader says what is about to be computed, in lines of so many columns; 0: of any
-// length. Paths are never broken, so that they can be copied.
+// printHeader prints what the run computes, in lines of at most the given number of
+// columns, or of any length where columns is 0. Paths are never broken, so that they can be copied.
 func printHeader(to io.Writer, r *run.Run, columns int) error {
 	var w bytes.Buffer
 	if err := describeRun(&w, r, cmp.Or(columns, 80)); err != nil {

@@ -143,7 +143,7 @@ func (e *Exporter) answerHealth(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	status, text := e.health()
 	w.WriteHeader(status)
-	_, _ = fmt.Fprintln(w, text) // who went away needs no answer
+	_, _ = fmt.Fprintln(w, text) // a client that closed the connection gets no answer
 }
 
 func (e *Exporter) health() (status int, text string) {
@@ -174,7 +174,7 @@ func (e *Exporter) Close() error {
 
 func (e *Exporter) answer(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_, _ = w.Write(e.text()) // who went away needs no answer
+	_, _ = w.Write(e.text()) // a client that closed the connection gets no answer
 }
 
 // limited is a listener with so many connections at a time. Who comes when all are

@@ -84,9 +84,10 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	return &Profile{Profile: p.Profile, Peaks: p.peaks, Trace: path}, err
 }
 
-// peakFLOPs is what the devices reach together, by the best of so many bursts of each, of
-// some milliseconds; 0 if one of them cannot tell. Devices that are threads of this machine
-// take turns where it has fewer processors: the best burst of each had one to itself.
+// peakFLOPs returns the FLOP/s that all devices reach together: the sum of each device's
+// best burst, of some milliseconds; 0 if a device has no meter. Devices that are threads of
+// this machine share its processors: the sum is scaled down where threads outnumber them,
+// since the best burst of each device had a processor to itself.
 func peakFLOPs(devices []backend.Backend, bursts int) (sum float64) {
 	rates := make([]float64, len(devices))
 	var all sync.WaitGroup

@@ -19,18 +19,19 @@ type published struct {
 	longest time.Duration   // between two steps of this process
 }
 
-// A step that takes so many times as long as the longest one so far hangs, but not
-// before a minute.
 const (
+	// A run counts as hung when a step takes hangFactor times as long as the longest step so
+	// far, and at least leastHang.
 	hangFactor = 10
 	leastHang  = time.Minute
-	// checkpointRate is what a checkpoint is written with, at least, in bytes a second.
+	// checkpointRate is the lowest rate at which a file system should write a checkpoint, in
+	// bytes per second.
 	checkpointRate = 100e6
 )
 
-// stepTimeout is how long the next step may take before the run counts as hung. An
-// evaluation, a checkpoint or the programs of another recipe that come with it may not
-// have been among the steps so far, and are allowed besides.
+// stepTimeout returns how long the next step may take before the run counts as hung. It
+// adds time for an evaluation, a checkpoint or another recipe's programs that come with the
+// step, since no earlier step may have had them.
 func (r *Run) stepTimeout() time.Duration {
 	c, done := r.Config, r.Trainer.StepsDone()
 	timeout := max(leastHang, hangFactor*r.published.longest)

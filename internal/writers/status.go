@@ -189,7 +189,7 @@ func (l *StatusLine) PrintTo(w io.Writer, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.erase()
-	_, _ = io.WriteString(w, text) // a run does not stop because nobody reads it
+	_, _ = io.WriteString(w, text) // a run does not stop where its output has no reader
 	if l.width() > 0 && l.started {
 		l.draw()
 	}
@@ -214,8 +214,8 @@ func (l *StatusLine) Done() {
 const interruptEcho = "^C"
 
 // draw writes the status. On a terminal spaces clear what a longer line, or the echo
-// of Ctrl-C behind it, left: unlike an escape sequence, every console knows them. The
-// cursor ends right behind the line, where erase expects the next echo.
+// of Ctrl-C after it, left: unlike an escape sequence, every console knows them. The
+// cursor ends right after the line, where erase expects the next echo.
 func (l *StatusLine) draw() {
 	l.shown, l.at = true, l.now()
 	width := l.width()
@@ -231,8 +231,8 @@ func (l *StatusLine) draw() {
 	l.onLine = len(line)
 }
 
-// erase takes the line off the terminal, with the echo of Ctrl-C behind it, or where it
-// will be.
+// erase takes the line off the terminal, with the echo of Ctrl-C after it, or where
+// the echo will be.
 func (l *StatusLine) erase() {
 	if width := l.width(); width > 0 {
 		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", min(l.onLine+len(interruptEcho), width-1)))

@@ -69,8 +69,9 @@ func hangingIndent(line string) int {
 	return utf8.RuneCountInString(head) + 2 + len(rest) - len(strings.TrimLeft(rest, " "))
 }
 
-// breakBefore is the byte of the last space of a line before which at most so many
-// columns lie, or, if the first word is too long, of the first space; -1: none.
+// breakBefore returns the byte index of the last space of a line that at most the given
+// number of columns precede; of the first space if the first word is too long; -1 without a
+// space.
 func breakBefore(line string, columns, indent int) int {
 	last, column := -1, 0
 	for at, r := range line {
