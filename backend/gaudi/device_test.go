@@ -76,6 +76,7 @@ var declines = []string{
 	"draws its own random bits",
 	"a transposed copy: products take operands either way", // which no program for Gaudi asks for
 	"with scales by block", "has scales by block",          // Gaudi's products have one for a tensor
+	"Gaudi takes per-tensor scales only",
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	" × ", // a pair of formats that the matrix engine does not multiply
 	"factors that are roots and no powers of two",

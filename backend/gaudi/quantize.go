@@ -49,7 +49,7 @@ func (b *builder) fill(o *backend.Fill) error {
 // amax: FP32 does not hold those of small gradients.
 func (b *builder) castHealth(o *backend.CastHealth) error {
 	if o.Codes.Block != backend.PerTensor {
-		return b.unsupported("Codes is %s with scales by block (%s), and Gaudi has one scale for a tensor", o.Codes, o.Codes.Block)
+		return b.unsupported("Codes is %s of granularity %s: Gaudi takes per-tensor scales only", o.Codes, o.Codes.Block)
 	}
 	n := b.constant(float32(1 / float64(o.X.Elems())))
 	one, zero := b.constant(1), b.constant(0)
@@ -58,10 +58,8 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 
 	all := b.operandOf(o.X)
 	amax := zero
-	var xs []value
 	for i, p := range ranges {
-		xs = append(xs, b.widened(o.X, of(all, p)))
-		top := b.largest(xs[i])
+		top := b.largest(b.widened(o.X, of(all, p)))
 		if i > 0 {
 			top = b.larger(amax, top)
 		}
@@ -75,7 +73,8 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	count := func(mask value) value { return total(b.where(mask, one, zero)) }
 	var sums [4]value // saturated, flushed, signal, noise
 	for i, p := range ranges {
-		x, c := xs[i], of(codes, p)
+		// Widened again: a range kept in F32 from the first pass would occupy memory until here.
+		x, c := b.widened(o.X, of(all, p)), of(codes, p)
 		magnitude := b.abs(x)
 		// A NaN is not above 0.
 		nonzero := b.where(b.greater(magnitude, zero), one, zero)

@@ -142,6 +142,14 @@ func TestCountsInRangesAreTheSame(t *testing.T) {
 		g, sections, err := b.finish()
 		require.NoError(t, err)
 		nodes[limit] = len(g.Nodes)
+		casts := 0
+		for _, node := range g.Nodes {
+			if node.GUID == "cast_bf16_to_f32" {
+				casts++
+			}
+		}
+		ranges := len(rangesOf(x, limit))
+		require.Equal(t, 2*ranges, casts, "the amax pass would keep all %d ranges in FP32 for the second pass", ranges)
 		memory := map[*backend.Tensor][]byte{}
 		l := &launch{spec: s, g: g, rng: rand.New(rand.NewPCG(1, 2))}
 		for _, r := range sections {
