@@ -49,7 +49,8 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 				piece[i] *= scale
 			}
 		}
-		if i := slices.IndexFunc(piece, notFinite); i >= 0 {
+		if !(fp8.Amax(piece) <= math.MaxFloat32) {
+			i := slices.IndexFunc(piece, notFinite)
 			return nil, fmt.Errorf("%s: tensor %q is damaged: element %d is %v; octet inspect counts such elements", s.path, name, at+i, piece[i])
 		}
 		at += len(piece)

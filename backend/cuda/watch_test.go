@@ -52,13 +52,15 @@ func TestTick(t *testing.T) {
 		"no wait":               {wait{}, 2, "", ""},
 		"a wait of the timeout": {wait{"allocate temps", ticks(timeout) - 1}, 2, "", ""},
 		"a wait that is longer": {
-			wait{"allocate temps", ticks(timeout)}, 2,
+			wait{"allocate temps", ticks(timeout)},
+			2,
 			"cuda: device lost: rank 1 left the group: allocate temps: waited 1m0s for its device or for other ranks; " +
 				"its last collective is nothing (OCTET_NCCL_TIMEOUT gives more time)", "",
 		},
 		"a wait of timeout and grace": {wait{"allocate temps", ticks(timeout+grace) - 1}, 2, "rank 1 left the group: allocate temps: waited 1m0s", ""},
 		"a wait past the grace": {
-			wait{"allocate temps", ticks(timeout + grace)}, 2, "rank 1 left the group: allocate temps: waited 1m0s",
+			wait{"allocate temps", ticks(timeout + grace)},
+			2, "rank 1 left the group: allocate temps: waited 1m0s",
 			"cuda: rank 1: allocate temps: hangs in the driver: it waited 1m0s, and 10s more after its collectives were told to end; " +
 				"its last collective is nothing; this process ends: resume from the last checkpoint with --resume (OCTET_NCCL_TIMEOUT gives more time)",
 		},

@@ -108,12 +108,25 @@ func TestResumeFlag(t *testing.T) {
 func TestURLsAreNoPaths(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{
-		{"train", "--out", "s3://bucket/run"}, {"train", "--data", "https://example.com/a.txt"}, {"train", "hf://org/config.toml"},
-		{"train", "model.init=hf://org/model"}, {"train", `data.paths=["a.txt", "gs://b"]`}, {"train", "--dry-run", "data.paths=s3://b"},
-		{"train", "--resume", "--out", "s3://bucket/run"}, {"train", "--resume=auto", "--out", "s3://bucket/run"},
-		{"plan", "model.init=hf://org/model"}, {"compare", "--backend", "emu", "--backend", "ref", "model.init=hf://org/model"}, {"eval", "hf://org/model"}, {"eval", ".", "--data", "https://x/y"},
-		{"generate", "hf://org/model", "--prompt", "a"}, {"export", ".", "--out", "s3://bucket"}, {"export", "s3://bucket", "--out", "x"},
-		{"inspect", "hf://org/model"}, {"diff", ".", "s3://bucket"}, {"gemm", "https://x/a", "b"}, {"doctor", "--report", "file:///tmp/x"},
+		{"train", "--out", "s3://bucket/run"},
+		{"train", "--data", "https://example.com/a.txt"},
+		{"train", "hf://org/config.toml"},
+		{"train", "model.init=hf://org/model"},
+		{"train", `data.paths=["a.txt", "gs://b"]`},
+		{"train", "--dry-run", "data.paths=s3://b"},
+		{"train", "--resume", "--out", "s3://bucket/run"},
+		{"train", "--resume=auto", "--out", "s3://bucket/run"},
+		{"plan", "model.init=hf://org/model"},
+		{"compare", "--backend", "emu", "--backend", "ref", "model.init=hf://org/model"},
+		{"eval", "hf://org/model"},
+		{"eval", ".", "--data", "https://x/y"},
+		{"generate", "hf://org/model", "--prompt", "a"},
+		{"export", ".", "--out", "s3://bucket"},
+		{"export", "s3://bucket", "--out", "x"},
+		{"inspect", "hf://org/model"},
+		{"diff", ".", "s3://bucket"},
+		{"gemm", "https://x/a", "b"},
+		{"doctor", "--report", "file:///tmp/x"},
 	} {
 		status, _, stderr := octet(args...)
 		require.Equal(t, exitInput, status, args)
