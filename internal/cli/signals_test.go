@@ -215,7 +215,7 @@ func TestSaveSignal(t *testing.T) {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	}
 	require.NoError(t, cmd.Wait(), stderr)
-	require.Contains(t, stderr.String(), ": SIGUSR1 asks for a checkpoint; it is being written while training goes on\n")
+	require.Contains(t, stderr.String(), ": SIGUSR1 asks for a checkpoint; it is being written while training continues\n")
 	require.Regexp(t, `"msg":"checkpoint requested","step":[4-9]`, read(t, dir, "run.log"))
 	sameRun(t, k.undisturbed, dir)
 }
