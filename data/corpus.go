@@ -58,9 +58,9 @@ func (c *Corpus) Close() error {
 	return c.pool.close()
 }
 
-// Held returns how many bytes of the streams are held in memory: all of a text of at
-// most MaxHeld bytes, nothing of a larger one or of shards.
-func (c *Corpus) Held() int64 {
+// InMemory returns how many bytes of the streams are in memory: all of a text of at
+// most MaxInMemory bytes, nothing of a larger one or of shards.
+func (c *Corpus) InMemory() int64 {
 	var n int64
 	for _, t := range []Tokens{c.Train, c.Val} {
 		if text, ok := t.(Text); ok {

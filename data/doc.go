@@ -21,11 +21,13 @@
 //
 //   - Files are joined by one zero byte, so text must not hold any. A window may
 //     span files, and attention does not stop at the boundary.
-//   - Text of at most [MaxHeld] bytes is held in memory. Larger text, and shards, are read
+//   - Text of at most [MaxInMemory] bytes is in memory. Larger text, and shards, are read
 //     from their files window by window, through the page cache: unlike a memory map
 //     that needs no address space, works the same everywhere, and a file that shrinks is
-//     an error instead of a signal. Opening reads every file once, for its hash and its
-//     tokens. A file that another program changes afterwards is an error that names it.
+//     an error instead of a signal. Opening reads every file for its hash and its tokens;
+//     before that it reads a file found in a folder up to its first zero byte, to tell
+//     text from binaries. A file that another program changes afterwards is an error that
+//     names it.
 //   - Few files are open at a time, however many a corpus has.
 //   - A library user with another tokenizer implements Tokens (two methods), or
 //     converts bytes with [Text], and needs nothing else here.

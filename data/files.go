@@ -64,7 +64,7 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 		c, err = openShards(shards, o)
 	} else {
 		holdOutBytes(text, o.ValBytes)
-		c, err = readText(text, Info{Kind: KindText}, o, MaxHeld)
+		c, err = readText(text, Info{Kind: KindText}, o, MaxInMemory)
 	}
 	if err != nil {
 		return nil, err

@@ -242,10 +242,10 @@ func TestUnreadableFile(t *testing.T) {
 func TestChangedFile(t *testing.T) {
 	fsys := mapFS(map[string]string{"a.txt": "12345"})
 	for _, size := range []int64{4, 6, 100} {
-		_, err := readText([]*file{{fsys: fsys, path: "a.txt", size: size}}, Info{}, Options{}, MaxHeld)
+		_, err := readText([]*file{{fsys: fsys, path: "a.txt", size: size}}, Info{}, Options{}, MaxInMemory)
 		requireSentence(t, err, "a.txt", "changed while it was read")
 	}
-	_, err := readText([]*file{{fsys: fsys, path: "gone.txt", size: 5}}, Info{}, Options{}, MaxHeld)
+	_, err := readText([]*file{{fsys: fsys, path: "gone.txt", size: 5}}, Info{}, Options{}, MaxInMemory)
 	requireSentence(t, err, "gone.txt", "cannot be read")
 }
 
@@ -274,7 +274,7 @@ func FuzzSplit(f *testing.F) {
 			total += int64(len(part))
 		}
 		holdOutBytes(found, valBytes)
-		c, err := readText(found, Info{}, Options{ValBytes: valBytes}, MaxHeld)
+		c, err := readText(found, Info{}, Options{ValBytes: valBytes}, MaxInMemory)
 		require.NoError(t, err)
 		var heads, tails []string
 		var held int64

@@ -69,7 +69,7 @@ func OpenGoSource(root, version string, o Options) (*Corpus, error) {
 		return nil, fmt.Errorf("data: %q has no src folder: set GOROOT to a Go installation with its source, or name a text to train on", root)
 	}
 	src := filepath.Join(root, "src")
-	return openSource(os.DirFS(src), src, Info{Kind: KindGoSource, GoVersion: version}, o, MaxHeld)
+	return openSource(os.DirFS(src), src, Info{Kind: KindGoSource, GoVersion: version}, o, MaxInMemory)
 }
 
 // OpenEmbedded reads the .go files of fsys by the rules of OpenGoSource, and holds all of
@@ -78,7 +78,7 @@ func OpenEmbedded(fsys fs.FS, o Options) (*Corpus, error) {
 	return openSource(fsys, "embedded", Info{Kind: KindEmbedded}, o, math.MaxInt64)
 }
 
-func openSource(fsys fs.FS, from string, info Info, o Options, maxHeld int64) (*Corpus, error) {
+func openSource(fsys fs.FS, from string, info Info, o Options, maxInMemory int64) (*Corpus, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func openSource(fsys fs.FS, from string, info Info, o Options, maxHeld int64) (*
 		return nil, fmt.Errorf("data: no .go files in %q: name a text to train on", from)
 	}
 	holdOutFiles(files)
-	return readText(files, info, o, maxHeld)
+	return readText(files, info, o, maxInMemory)
 }
 
 func goSourceName(p string, dir bool) bool {

@@ -11,8 +11,8 @@ import (
 const scanChunk = 1 << 20
 
 // textScan reads every file of a text once, in the order of the corpus: for its hash,
-// its zero bytes and the counts of the n-gram baselines, and into memory where the text
-// is held there.
+// its zero bytes and the counts of the n-gram baselines, and into memory where its streams
+// are in memory.
 type textScan struct {
 	hash       corpusHash
 	train, val scanned
@@ -21,10 +21,10 @@ type textScan struct {
 
 // scanned is a stream while its files are read.
 type scanned struct {
-	stream *textTokens
-	of     map[*file]*segment
-	held   Text // nil: it stays in its files
-	pairs  pairCounts
+	stream   *textTokens
+	of       map[*file]*segment
+	inMemory Text // nil: it stays in its files
+	pairs    pairCounts
 }
 
 func newScanned(t *textTokens) scanned {
@@ -101,8 +101,8 @@ func (s *scanned) add(f *file, part []byte, at int64) {
 		return
 	}
 	part = part[begin-at : end-at]
-	if s.held != nil {
-		copy(s.held[g.start+begin-g.first:], part)
+	if s.inMemory != nil {
+		copy(s.inMemory[g.start+begin-g.first:], part)
 	}
 	if begin == g.first {
 		g.head = part[0]

@@ -54,8 +54,8 @@ func TestStreamedTextIsTheSame(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, held.Info, streamed.Info)
 			require.Equal(t, held.baselines, streamed.baselines)
-			require.Equal(t, held.Info.TrainTokens+held.Info.ValTokens, held.Held())
-			require.Zero(t, streamed.Held())
+			require.Equal(t, held.Info.TrainTokens+held.Info.ValTokens, held.InMemory())
+			require.Zero(t, streamed.InMemory())
 			_, _, ok := streamed.Text()
 			require.False(t, ok)
 			for _, step := range []int{1, 7, 5000} {
@@ -186,6 +186,7 @@ func TestFewFilesAreOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(c.pool.open), mostOpen)
 	c.pool.limit = 3
+	c.pool.shrink(3)
 	held, err := OpenFiles([]string{root}, Options{})
 	require.NoError(t, err)
 	want := readAll(t, held.Train, 1000)

@@ -53,9 +53,9 @@ func holdOutFiles(files []*file) {
 	}
 }
 
-// MaxHeld is the largest text that OpenFiles and OpenGoSource hold in memory, in bytes.
+// MaxInMemory is the largest text that OpenFiles and OpenGoSource read into memory, in bytes.
 // A larger one is read from its files, window by window.
-const MaxHeld = 64 << 20
+const MaxInMemory = 64 << 20
 
 // segment is a range of a file's bytes within a stream. The byte after it is the
 // separator, unless the stream ends there.
@@ -162,8 +162,8 @@ func (f *file) readAt(b []byte, at int64) error {
 
 // readText reads the files once and splits them as their held fields say. The
 // validation stream follows the hold-out order and is cut to o.ValBytes. Text of at
-// most maxHeld bytes is held in memory.
-func readText(files []*file, info Info, o Options, maxHeld int64) (*Corpus, error) {
+// most maxInMemory bytes is read into memory.
+func readText(files []*file, info Info, o Options, maxInMemory int64) (*Corpus, error) {
 	if o.Vocab != 0 && o.Vocab < TextVocab {
 		return nil, fmt.Errorf("data: a vocabulary of %d cannot hold the bytes of text: model.vocab must be %d at least", o.Vocab, TextVocab)
 	}
@@ -179,9 +179,9 @@ func readText(files []*file, info Info, o Options, maxHeld int64) (*Corpus, erro
 
 	c := &Corpus{Train: &train, Val: &val}
 	scan := textScan{hash: newCorpusHash(), train: newScanned(&train), val: newScanned(&val), buffer: make([]byte, 0, scanChunk)}
-	if train.n+val.n <= maxHeld {
-		scan.train.held, scan.val.held = make(Text, train.n), make(Text, val.n)
-		c.Train, c.Val = scan.train.held, scan.val.held
+	if train.n+val.n <= maxInMemory {
+		scan.train.inMemory, scan.val.inMemory = make(Text, train.n), make(Text, val.n)
+		c.Train, c.Val = scan.train.inMemory, scan.val.inMemory
 	} else {
 		c.pool = newPool()
 	}

@@ -60,7 +60,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
 	held := ""
-	if n := r.Corpus.Held(); n > 0 {
+	if n := r.Corpus.InMemory(); n > 0 {
 		held = fmt.Sprintf(", and %s of text on the host", writers.Bytes(n))
 	}
 	perRank := ""

@@ -71,7 +71,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
 	fmt.Fprintf(tw, "\ncheckpoint\t%s\tcopied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
 	if !onlyShards(job.Config.Data.Paths) {
-		fmt.Fprintf(tw, "\ntext\tat most %s\ta text of at most this size is held in the host's memory;\n\t\ta longer one is read from its files\n", writers.Bytes(data.MaxHeld))
+		fmt.Fprintf(tw, "\ntext\tat most %s\ta text of at most this size is held in the host's memory;\n\t\ta longer one is read from its files\n", writers.Bytes(data.MaxInMemory))
 	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
 		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
