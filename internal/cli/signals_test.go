@@ -99,7 +99,7 @@ func TestSignalDuringExport(t *testing.T) {
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		parent := t.TempDir()
-		slow := failpoint{When: "slow", Name: "write:.out.partial/model.safetensors", N: 1, After: time.Second}
+		slow := failpoint{When: "slow", Name: "write:model.safetensors", N: 1, After: time.Second}
 		cmd, stderr := start(t, []string{"export", dir, "--out", filepath.Join(parent, "out")}, killAt+"="+slow.String())
 		waitFor(t, func() bool { return len(names(t, parent)) > 0 })
 		require.NoError(t, cmd.Process.Signal(sig))

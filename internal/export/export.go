@@ -110,6 +110,9 @@ func Write(ctx context.Context, dir, format string, m Model, report func(written
 	if err := m.writeConfig(filepath.Join(partial, "config.json"), format); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil { // cancelled during the last write
+		return err
+	}
 	if err := disk.Move(partial, dir); err != nil {
 		return err
 	}
