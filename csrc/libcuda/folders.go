@@ -30,8 +30,8 @@ func folders() (list []string) {
 func repeated() func(string) bool {
 	seen := map[string]bool{}
 	return func(folder string) bool {
-		if real, err := filepath.EvalSymlinks(folder); err == nil {
-			folder = real
+		if target, err := filepath.EvalSymlinks(folder); err == nil {
+			folder = target
 		}
 		was := seen[folder]
 		seen[folder] = true
@@ -86,8 +86,8 @@ func prefixesOf(python string) []string {
 		return versions(filepath.Dir(bin))
 	}
 	list := []string{filepath.Dir(bin)}
-	if real, err := filepath.EvalSymlinks(python); err == nil {
-		list = append(list, filepath.Dir(filepath.Dir(real)))
+	if target, err := filepath.EvalSymlinks(python); err == nil {
+		list = append(list, filepath.Dir(filepath.Dir(target)))
 	}
 	return list
 }

@@ -85,7 +85,7 @@ func ncclCUDA(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // it was only read
 	constants := file.Section(".rodata")
 	if constants == nil {
 		return ""
