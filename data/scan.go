@@ -65,7 +65,7 @@ func (t *textScan) file(f *file, p *pool) error {
 }
 
 // open opens a file for its one pass. With a pool it stays there, and each read checks
-// that nobody has written to it.
+// that the file is unchanged.
 func (f *file) open(p *pool) (in io.ReadCloser, err error) {
 	if p == nil {
 		if in, err = f.fsys.Open(f.path); err != nil {

@@ -115,7 +115,7 @@ func (p *pool) release(s *source) {
 	}
 }
 
-// openFile opens a source's file, and closes others that nobody reads beyond the limit.
+// openFile opens a source's file, and closes idle files beyond the limit.
 func (p *pool) openFile(s *source) error {
 	p.shrink(p.limit - 1)
 	f, err := os.Open(s.name)
@@ -138,7 +138,7 @@ func (p *pool) openFile(s *source) error {
 	return nil
 }
 
-// shrink closes files that nobody reads, the least recently used first, until so many
+// shrink closes idle files, the least recently used first, until so many
 // are open.
 func (p *pool) shrink(limit int) {
 	p.open = slices.DeleteFunc(p.open, func(s *source) bool {
