@@ -17,9 +17,9 @@ func TestAmax(t *testing.T) {
 	}
 }
 
-// TestAmaxAnywhere has the largest magnitude at every place, and a larger one
-// behind the end.
-func TestAmaxAnywhere(t *testing.T) {
+// TestAmaxAtEveryIndex puts the largest magnitude at every index, and a larger
+// one after the end of the slice.
+func TestAmaxAtEveryIndex(t *testing.T) {
 	for n := range 70 {
 		x := make([]float32, n+1)
 		x[n] = 9

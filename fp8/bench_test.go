@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// A benchmark here is a race: the cast and its peers take turns, many short
-// bursts each, and each one's fastest burst counts, because a machine's speed
-// drifts more in a minute than kernels differ.
+// These benchmarks alternate short bursts of the compared functions and report each
+// one's fastest burst, because a machine's speed drifts more in a minute than kernels
+// differ.
 
-// race runs the functions in turn and returns the shortest time of each.
-func race(b *testing.B, rounds int, list ...func()) []float64 {
+// fastest runs the functions in turn, rounds times, and returns the shortest time of
+// each in ns.
+func fastest(b *testing.B, rounds int, list ...func()) []float64 {
 	best := make([]float64, len(list))
 	for b.Loop() {
 		for i := range best {
@@ -31,8 +32,8 @@ func race(b *testing.B, rounds int, list ...func()) []float64 {
 	return best
 }
 
-// benchInput has the spread of a gradient: eight binades below its largest
-// element and a tail below that, both signs.
+// benchInput returns n values spread like a gradient, of both signs: eight binades
+// below the largest element, and a tail below those.
 func benchInput(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -42,8 +43,8 @@ func benchInput(n int) []float32 {
 	return x
 }
 
-// casting is one kind of cast and the bytes it moves per element.
-type casting struct {
+// castCase is one cast and the bytes it moves per element.
+type castCase struct {
 	name  string
 	bytes int
 	run   func(*castData)
@@ -59,12 +60,12 @@ func newCastData(n int) *castData {
 	return &castData{benchInput(n), make([]uint16, n), make([]uint8, n)}
 }
 
-// part is the elements from and to; nothing is copied.
+// part returns the elements [from, to) without copying.
 func (d *castData) part(from, to int) *castData {
 	return &castData{d.f32[from:to], d.u16[from:to], d.u8[from:to]}
 }
 
-var castings = []casting{
+var castCases = []castCase{
 	{"amax", 4, func(d *castData) { Amax(d.f32) }},
 	{"f32 to e4m3", 5, func(d *castData) { Quantize8(d.u8, d.f32, E4M3, 3, false) }},
 	{"f32 to e5m2", 5, func(d *castData) { Quantize8(d.u8, d.f32, E5M2, 3, false) }},
@@ -83,13 +84,13 @@ var castings = []casting{
 	{"e5m2 to f32", 5, func(d *castData) { Dequantize8(d.f32, d.u8, E5M2, 3) }},
 }
 
-// BenchmarkCastsInCache shows the kernels themselves, and the plain Go beside.
+// BenchmarkCastsInCache measures the kernels on data in the cache.
 func BenchmarkCastsInCache(b *testing.B) {
 	const n = 2048
 	d := newCastData(n)
-	for _, c := range castings {
+	for _, c := range castCases {
 		b.Run(c.name, func(b *testing.B) {
-			best := race(b, 400, func() {
+			best := fastest(b, 400, func() {
 				for range 10 {
 					c.run(d)
 				}
@@ -99,8 +100,8 @@ func BenchmarkCastsInCache(b *testing.B) {
 	}
 }
 
-// BenchmarkCastsInMemory shows what is left of that where memory is the limit:
-// the share of the speed of a copy that moves as many bytes.
+// BenchmarkCastsInMemory measures the casts where memory bandwidth is the limit. It
+// reports their speed as a share of a copy that moves as many bytes.
 func BenchmarkCastsInMemory(b *testing.B) {
 	const n, piece = 1 << 26, 1 << 16
 	d := newCastData(n)
@@ -108,23 +109,23 @@ func BenchmarkCastsInMemory(b *testing.B) {
 	for i := range bytes[0] {
 		bytes[0][i] = byte(i)
 	}
-	for _, c := range castings {
+	for _, c := range castCases {
 		for threads := 1; threads <= 2; threads++ {
 			b.Run(fmt.Sprintf("%s/threads=%d", c.name, threads), func(b *testing.B) {
 				split := func(f func(from, to int)) func() {
 					return func() {
-						var group sync.WaitGroup
+						var wg sync.WaitGroup
 						for t := range threads {
-							group.Go(func() {
+							wg.Go(func() {
 								for at := t * piece; at < n; at += threads * piece {
 									f(at, at+piece)
 								}
 							})
 						}
-						group.Wait()
+						wg.Wait()
 					}
 				}
-				best := race(b, 5, split(func(from, to int) { c.run(d.part(from, to)) }), split(func(from, to int) {
+				best := fastest(b, 5, split(func(from, to int) { c.run(d.part(from, to)) }), split(func(from, to int) {
 					copy(bytes[1][from*c.bytes/2:to*c.bytes/2], bytes[0][from*c.bytes/2:])
 				}))
 				b.ReportMetric(float64(n*c.bytes)/best[0], "GB/s")

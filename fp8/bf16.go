@@ -2,9 +2,9 @@ package fp8
 
 import "math"
 
-// EncodeBF16 writes src rounded to nearest to dst, in the IEEE way: what is
-// too large becomes infinity, for BF16 has the range of float32, needs no
-// scale, and an infinity in it must stay visible.
+// EncodeBF16 rounds src to nearest BF16, ties to even, and writes the codes to
+// dst. Overflow gives infinity instead of saturating, as in IEEE 754: BF16 has
+// the range of float32, needs no scale, and an infinity must stay visible.
 //
 // EncodeBF16 panics if dst is shorter than src.
 func EncodeBF16(dst []uint16, src []float32) {
@@ -13,9 +13,9 @@ func EncodeBF16(dst []uint16, src []float32) {
 	encodeBF16Go(dst[n:], src[n:])
 }
 
-// EncodeBF16Stochastic is EncodeBF16 with stochastic rounding: element i is
-// rounded with Random(key, index+i), index being the place of src[0] in its
-// whole tensor.
+// EncodeBF16Stochastic is EncodeBF16 with stochastic rounding. It rounds
+// element i with Random(key, index+i), where index is the position of src[0]
+// in its whole tensor.
 func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
@@ -24,7 +24,7 @@ func EncodeBF16Stochastic(dst []uint16, src []float32, key, index uint64) {
 	encodeBF16StochasticGo(dst[n:], src[n:], key, index+uint64(n))
 }
 
-// DecodeBF16 writes the values of the BF16 codes in src to dst.
+// DecodeBF16 writes the float32 values of the BF16 codes in src to dst.
 //
 // DecodeBF16 panics if dst is shorter than src.
 func DecodeBF16(dst []float32, src []uint16) {

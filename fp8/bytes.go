@@ -5,13 +5,14 @@ import (
 	"math"
 )
 
-// Decode writes the values of codes as they lie in memory and in files: little
-// endian, one behind the other. A scale is the caller's to apply.
+// Decode writes to dst the values of the codes in raw, which are contiguous and
+// little endian, as in memory and in files. It applies no scale.
 //
-// Decode panics if d is not a float format or raw shorter than dst asks for.
+// Decode panics if d is not a float format or raw is shorter than
+// len(dst)*d.Size() bytes.
 func (d DType) Decode(dst []float32, raw []byte) {
 	if !d.IsFloat() {
-		panic("fp8: Decode of " + d.String() + ", which is no float format")
+		panic("fp8: Decode: " + d.String() + " is not a float format")
 	}
 	raw = raw[:len(dst)*d.Size()]
 	switch d.Size() {
@@ -30,7 +31,7 @@ func (d DType) Decode(dst []float32, raw []byte) {
 	}
 }
 
-// AppendFloats appends numbers as F32 lies in memory and in files.
+// AppendFloats appends x to dst as little-endian float32.
 func AppendFloats(dst []byte, x ...float32) []byte {
 	for _, v := range x {
 		dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every code, as it lies in memory.
+// TestDecode decodes every code of every format.
 func TestDecode(t *testing.T) {
 	for _, d := range append([]DType{E8M0}, castFormats...) {
 		n := 1 << (8 * d.Size())

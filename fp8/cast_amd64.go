@@ -14,15 +14,16 @@ var (
 	haveAVX2   = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 )
 
-// inVectors is how many of n elements the assembly takes: it has no masks.
-func inVectors(n int) int {
+// vectorLen returns how many of n elements the assembly casts: a multiple of 16,
+// because it has no masks; 0 without AVX2 and AVX-512.
+func vectorLen(n int) int {
 	if !haveAVX2 && !haveAVX512 {
 		return 0
 	}
 	return n &^ 15
 }
 
-// vector is one constant for all lanes of 256 bits.
+// vector is one constant, repeated in all lanes of a 256-bit vector.
 type vector [8]uint32
 
 func splat(x uint32) (v vector) {
@@ -32,28 +33,28 @@ func splat(x uint32) (v vector) {
 	return v
 }
 
-// castVectors are the constants of rounding to nearest in one format.
+// castVectors holds the constants of rounding to nearest in one format.
 type castVectors struct {
-	abs, inf, one                            vector // the same for all
-	limit, lowest, smallest, drop, nan, sign vector // of castConstants
-	magic                                    vector // what is added to the exponent
+	abs, inf, one                            vector // the same for all formats
+	limit, lowest, smallest, drop, nan, sign vector // from castConstants
+	magic                                    vector // castNearest adds it to the exponent
 
-	// What is added to a number of this exponent, by its low five bits.
+	// magics[e%32] is the float32 that castNearest adds to a value with exponent e.
 	magics [32]uint32
 }
 
-// randomVectors are the constants of rounding to one format at random.
-type randomVectors struct {
-	abs, mix1, mix2, floor vector // the same for all
-	ceiling, places, units vector // of topConstants
-	first, second          vector // where the random bits of two vectors come from, for VPSHUFB
-	low, high              vector // likewise, if each word is that of two elements in its place
+// stochasticVectors holds the constants of stochastic rounding to one format.
+type stochasticVectors struct {
+	abs, mix1, mix2, floor vector // the same for all formats
+	ceiling, places, units vector // from stochasticConstants
+	first, second          vector // VPSHUFB controls that select the random bits of two vectors
+	low, high              vector // the same, where one word serves the two elements in its lane
 	lift                   float32
 }
 
 var (
-	castTable   [len(formats)]castVectors
-	randomTable [len(formats)]randomVectors
+	castTable       [len(formats)]castVectors
+	stochasticTable [len(formats)]stochasticVectors
 )
 
 func init() {
@@ -67,15 +68,15 @@ func init() {
 			abs: splat(signBit - 1), inf: splat(infBits), one: splat(1),
 			limit: splat(limit), lowest: splat(limit | signBit), smallest: splat(smallest), drop: splat(drop),
 			nan: splat(nan), sign: splat(nan + 1),
-			// The low bits of the sum are the code and smallest>>drop, which is
-			// even: subtracting it here leaves ties to even what they are.
+			// The low bits of the sum are the code plus smallest>>drop. That is
+			// even, so subtracting it here keeps ties to even.
 			magic: splat(drop<<23 + -(smallest>>(drop&31))&(nan<<1|1)),
 		}
 		for e := smallest >> 23; e <= limit>>23; e++ {
 			castTable[d].magics[e%32] = (e+drop)<<23 + (e<<23-smallest)>>(drop&31)&(nan<<1|1)
 		}
-		lift, ceiling, places, units := f.topConstants()
-		r := randomVectors{
+		lift, ceiling, places, units := f.stochasticConstants()
+		r := stochasticVectors{
 			abs: splat(signBit - 1), mix1: splat(mix1), mix2: splat(mix2), floor: splat(math.Float32bits(liftedFloor)),
 			ceiling: splat(ceiling), places: splat(places), units: splat(units), lift: lift,
 		}
@@ -85,39 +86,40 @@ func init() {
 			from = uint32(4 * (i % 4))
 			r.low[i], r.high[i] = twoBytes(from, signShift-16), twoBytes(from+2, signShift-16)
 		}
-		randomTable[d] = r
+		stochasticTable[d] = r
 	}
 }
 
-// twoBytes is the control of VPSHUFB for 32 bits that get the bytes from and from+1
-// so many bits up, among zeros.
+// twoBytes returns the VPSHUFB control of one 32-bit lane: bytes from and from+1 go up
+// bits up, the other bytes are zero.
 func twoBytes(from, up uint32) uint32 {
 	return (from|(from+1)<<8)<<up | 0x80808080&^(0xffff<<up)
 }
 
-// inRandomVectors is inVectors for n elements from index on, which is even, with
-// random bits: they come for two vectors at a time.
-func inRandomVectors(index uint64, n int) int { return inVectors(randomRun(index, n)) &^ 31 }
+// stochasticVectorLen is vectorLen for stochastic rounding of n elements from index on,
+// which is even. It is a multiple of 32: one vector of words serves two of elements.
+func stochasticVectorLen(index uint64, n int) int { return vectorLen(weylRun(index, n)) &^ 31 }
 
-// unlessNaN makes the plain Go cast all elements if there was a NaN among
-// those that the assembly did: it has no code for that, but the amax shows it.
-func unlessNaN(n int, amax float32) (int, float32) {
+// rejectNaN returns n and amax, or zeros if amax is NaN: plain Go then casts all
+// elements. The assembly cannot cast NaN, but its amax shows one.
+func rejectNaN(n int, amax float32) (int, float32) {
 	if amax != amax {
 		return 0, 0
 	}
 	return n, amax
 }
 
-// unlessInfinite is unlessNaN where the assembly took an infinity of F16 for a number.
-func unlessInfinite(n int, amax float32) (int, float32) {
+// rejectInf is rejectNaN for infinity too: some kernels misread an F16 infinity as
+// a finite value.
+func rejectInf(n int, amax float32) (int, float32) {
 	if amax > math.MaxFloat32 {
 		return 0, 0
 	}
-	return unlessNaN(n, amax)
+	return rejectNaN(n, amax)
 }
 
 func amaxVectors(x []float32) (int, float32) {
-	n := inVectors(len(x))
+	n := vectorLen(len(x))
 	switch {
 	case n == 0:
 		return 0, 0
@@ -127,50 +129,49 @@ func amaxVectors(x []float32) (int, float32) {
 	return n, amaxAVX2(&x[0], n, &castTable[F16])
 }
 
-// inLines is how many of the n elements that vectors take AVX-512 casts to eight
-// bits: whole cache lines of codes. The narrower vectors do the others.
-func inLines(n int) int {
+// wholeLines returns how many of n elements AVX-512 casts to eight bits: those that fill
+// whole cache lines of codes. AVX2 casts the others.
+func wholeLines(n int) int {
 	if !haveAVX512 {
 		return 0
 	}
 	return n &^ 63
 }
 
-// onLines reports whether dst begins with a cache line, as stores that stream must.
-func onLines(dst []uint8) bool { return uintptr(unsafe.Pointer(&dst[0]))%64 == 0 }
+// lineAligned reports whether dst starts at a cache line, as non-temporal stores need.
+func lineAligned(dst []uint8) bool { return uintptr(unsafe.Pointer(&dst[0]))%64 == 0 }
 
-func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, stream bool) (int, float32) {
-	n, c := inVectors(len(src)), &castTable[d]
-	if n == 0 || !usual(scale) {
+func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, nonTemporal bool) (int, float32) {
+	n, c := vectorLen(len(src)), &castTable[d]
+	if n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
-	lines, amax := inLines(n), float32(0)
-	stream = stream && onLines(dst)
+	lines, amax := wholeLines(n), float32(0)
+	nonTemporal = nonTemporal && lineAligned(dst)
 	if lines > 0 {
-		amax = quantize8AVX512(&dst[0], &src[0], lines, c, scale, stream)
+		amax = quantize8AVX512(&dst[0], &src[0], lines, c, scale, nonTemporal)
 	}
 	if lines < n {
 		amax = MaxAmax(amax, quantize8AVX2(&dst[lines], &src[lines], n-lines, c, scale))
 	}
-	return unlessNaN(n, amax)
+	return rejectNaN(n, amax)
 }
 
-// requantize8Vectors takes BF16 only without a scale of its own, and 32 elements at a
-// time.
-func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, stream bool) (int, float32) {
-	n, c := inVectors(len(src)), &castTable[to]
+// requantize8Vectors casts BF16 only if scaleInv is 1, and multiples of 32 elements.
+func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, nonTemporal bool) (int, float32) {
+	n, c := vectorLen(len(src)), &castTable[to]
 	n &^= 31
-	if n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
+	if n == 0 || !finitePositive(scale) || !finitePositive(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
-	lines, amax, rest := inLines(n), float32(0), float32(0)
-	stream = stream && onLines(dst)
+	lines, amax, rest := wholeLines(n), float32(0), float32(0)
+	nonTemporal = nonTemporal && lineAligned(dst)
 	switch {
 	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16AVX512(&dst[0], &src[0], lines, c, scale, stream)
+		amax = quantizeBF16AVX512(&dst[0], &src[0], lines, c, scale, nonTemporal)
 	default:
-		amax = quantizeF16AVX512(&dst[0], &src[0], lines, c, scale, scaleInv, stream)
+		amax = quantizeF16AVX512(&dst[0], &src[0], lines, c, scale, scaleInv, nonTemporal)
 	}
 	switch {
 	case lines == n:
@@ -179,42 +180,42 @@ func requantize8Vectors(dst []uint8, src []uint16, from, to DType, scaleInv, sca
 	default:
 		rest = quantizeF16AVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv)
 	}
-	return unlessInfinite(n, MaxAmax(amax, rest))
+	return rejectInf(n, MaxAmax(amax, rest))
 }
 
-func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, stream bool) (int, float32) {
-	n, c := inRandomVectors(index, len(src)), &randomTable[d]
-	if scale *= c.lift; n == 0 || !usual(scale) {
+func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
+	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[d]
+	if scale *= c.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
-	first, key32 := firstWord(key, index/2)
-	lines, amax := inLines(n), float32(0)
-	stream = stream && onLines(dst)
+	first, key32 := weylValue(key, index/2)
+	lines, amax := wholeLines(n), float32(0)
+	nonTemporal = nonTemporal && lineAligned(dst)
 	if lines > 0 {
-		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, stream)
+		amax = quantize8StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, nonTemporal)
 	}
 	if lines < n {
 		first += uint32(lines/2) * golden32
 		amax = MaxAmax(amax, quantize8StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, first, key32))
 	}
-	return unlessNaN(n, amax)
+	return rejectNaN(n, amax)
 }
 
-// requantize8StochasticVectors takes BF16 only without a scale of its own.
-func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, stream bool) (int, float32) {
-	n, c := inRandomVectors(index, len(src)), &randomTable[to]
-	if scale *= c.lift; n == 0 || !usual(scale) || !usual(scaleInv) || from == BF16 && scaleInv != 1 {
+// requantize8StochasticVectors casts BF16 only if scaleInv is 1.
+func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, nonTemporal bool) (int, float32) {
+	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[to]
+	if scale *= c.lift; n == 0 || !finitePositive(scale) || !finitePositive(scaleInv) || from == BF16 && scaleInv != 1 {
 		return 0, 0
 	}
-	first, key32 := firstWord(key, index/2)
-	lines, amax, rest := inLines(n), float32(0), float32(0)
-	stream = stream && onLines(dst)
+	first, key32 := weylValue(key, index/2)
+	lines, amax, rest := wholeLines(n), float32(0), float32(0)
+	nonTemporal = nonTemporal && lineAligned(dst)
 	switch {
 	case lines == 0:
 	case from == BF16:
-		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, stream)
+		amax = quantizeBF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, first, key32, nonTemporal)
 	default:
-		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, first, key32, stream)
+		amax = quantizeF16StochasticAVX512(&dst[0], &src[0], lines, c, scale, scaleInv, first, key32, nonTemporal)
 	}
 	first += uint32(lines/2) * golden32
 	switch {
@@ -224,34 +225,34 @@ func requantize8StochasticVectors(dst []uint8, src []uint16, from, to DType, sca
 	default:
 		rest = quantizeF16StochasticAVX2(&dst[lines], &src[lines], n-lines, c, scale, scaleInv, first, key32)
 	}
-	return unlessInfinite(n, MaxAmax(amax, rest))
+	return rejectInf(n, MaxAmax(amax, rest))
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	switch {
-	case n == 0 || !usual(scale):
+	case n == 0 || !finitePositive(scale):
 		return 0, 0
 	case haveAVX512:
-		return unlessNaN(n, quantize16AVX512(&dst[0], &src[0], n, &castTable[F16], scale))
+		return rejectNaN(n, quantize16AVX512(&dst[0], &src[0], n, &castTable[F16], scale))
 	}
-	return unlessNaN(n, quantize16AVX2(&dst[0], &src[0], n, &castTable[F16], scale))
+	return rejectNaN(n, quantize16AVX2(&dst[0], &src[0], n, &castTable[F16], scale))
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
-	n, c := inRandomVectors(index, len(src)), &randomTable[F16]
-	if scale *= c.lift; n == 0 || !usual(scale) {
+	n, c := stochasticVectorLen(index, len(src)), &stochasticTable[F16]
+	if scale *= c.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
-	first, key32 := firstWord(key, index/2)
+	first, key32 := weylValue(key, index/2)
 	if haveAVX512 {
-		return unlessNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, c, scale, first, key32))
+		return rejectNaN(n, quantize16StochasticAVX512(&dst[0], &src[0], n, c, scale, first, key32))
 	}
-	return unlessNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, first, key32))
+	return rejectNaN(n, quantize16StochasticAVX2(&dst[0], &src[0], n, c, scale, first, key32))
 }
 
 func encodeBF16Vectors(dst []uint16, src []float32) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	switch {
 	case n == 0:
 	case haveAVX512:
@@ -263,21 +264,21 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 }
 
 func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
-	n := inRandomVectors(index, len(src))
+	n := stochasticVectorLen(index, len(src))
 	if n == 0 {
 		return 0
 	}
-	first, key32 := firstWord(key, index/2)
+	first, key32 := weylValue(key, index/2)
 	if haveAVX512 {
-		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &randomTable[BF16], first, key32)
+		encodeBF16StochasticAVX512(&dst[0], &src[0], n, &stochasticTable[BF16], first, key32)
 	} else {
-		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &randomTable[BF16], first, key32)
+		encodeBF16StochasticAVX2(&dst[0], &src[0], n, &stochasticTable[BF16], first, key32)
 	}
 	return n
 }
 
 func decodeBF16Vectors(dst []float32, src []uint16) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	switch {
 	case n == 0:
 	case haveAVX512:
@@ -289,11 +290,11 @@ func decodeBF16Vectors(dst []float32, src []uint16) int {
 }
 
 func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) int {
-	n := inVectors(len(src))
-	if n == 0 || d == E8M0 { // a scale for many elements each, never many of them
+	n := vectorLen(len(src))
+	if n == 0 || d == E8M0 { // E8M0 slices are short: each code scales a whole block
 		return 0
 	}
-	largest := formats[d].maxCode << 7 * 0x10001 // its fields where F16 has them, twice
+	largest := formats[d].maxCode << 7 * 0x10001 // fields shifted to their place in F16, twice
 	switch {
 	case d == E5M2 && haveAVX512:
 		dequantizeE5M2AVX512(&dst[0], &src[0], n, scaleInv)
@@ -308,7 +309,7 @@ func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) i
 }
 
 func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	switch {
 	case n == 0:
 	case haveAVX512:
@@ -319,41 +320,41 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 	return n
 }
 
-// In all of these n is positive and a multiple of 16, of 32 where there is a key; first
-// and key are those of firstWord.
+// In the functions below, n is positive and a multiple of 16, and of 32 for stochastic
+// rounding and BF16 or F16 sources. first and key come from weylValue.
 
 //go:noescape
 func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
 
 //go:noescape
-func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, stream bool) (amax float32)
+func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, nonTemporal bool) (amax float32)
 
 //go:noescape
-func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, stream bool) (amax float32)
+func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, nonTemporal bool) (amax float32)
 
 //go:noescape
-func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
+func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, nonTemporal bool) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32, nonTemporal bool) (amax float32)
 
 //go:noescape
-func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *stochasticVectors, scale float32, first, key uint32, nonTemporal bool) (amax float32)
 
 //go:noescape
-func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32, stream bool) (amax float32)
+func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *stochasticVectors, scale, scaleInv float32, first, key uint32, nonTemporal bool) (amax float32)
 
 //go:noescape
 func quantize16AVX512(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX512(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
 
 //go:noescape
 func decodeBF16AVX512(dst *float32, src *uint16, n int)
@@ -380,25 +381,25 @@ func quantizeBF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale floa
 func quantizeF16AVX2(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
-func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32) (amax float32)
+func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *stochasticVectors, scale, scaleInv float32, first, key uint32) (amax float32)
 
 //go:noescape
 func quantize16AVX2(dst *uint16, src *float32, n int, c *castVectors, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 
 //go:noescape
 func encodeBF16AVX2(dst *uint16, src *float32, n int, c *castVectors)
 
 //go:noescape
-func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
 
 //go:noescape
 func decodeBF16AVX2(dst *float32, src *uint16, n int)

@@ -4,59 +4,59 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// Casts to narrower formats; those of whole lines of eight-bit codes with AVX-512 are
-// in lines_amd64.s. DI, SI and CX are dst, src and the elements left.
-// SRC holds elements, V2 what becomes of them.
+// Casts to narrower formats. lines_amd64.s has the AVX-512 casts to whole cache lines
+// of eight-bit codes. DI, SI and CX are dst, src and the number of elements left.
+// SRC holds elements, V2 their codes.
 
-// LOAD loads SRC. The prefetch is for memory beyond the caches, where the
-// processor's own ends with each page: two thirds of the speed of a copy
-// become nine tenths.
+// LOAD loads SRC. The prefetch helps for data outside the caches, because the hardware
+// prefetcher stops at each page: casts then reach nine tenths of copy bandwidth
+// instead of two thirds.
 #define LOAD \
 	PREFETCHT0 2560(SI) \
 	VMOVUPS    (SI), SRC
 
-// LOAD_F16 loads SRC from F16 codes, by a scale.
+// LOAD_F16 loads F16 codes and dequantizes them to SRC.
 #define LOAD_F16 \
 	PREFETCHT0 2560(SI) \
 	VCVTPH2PS  (SI), SRC \
 	TIMES_SCALE_INV(scaleInv+36(FP))
 
-// MAGNITUDES loads SRC, its magnitudes to V0, and folds them into TOP.
+// MAGNITUDES loads SRC, sets V0 to its magnitudes and folds them into TOP, the amax.
 #define MAGNITUDES(load) \
 	load \
 	AND     ABS, SRC, V0 \
 	VPMAXUD V0, TOP, TOP
 
-// SCALED makes V0 the magnitudes of SRC by SCALE, which is positive: the sign
-// of SRC is that of the code.
+// SCALED sets V0 to the magnitudes of SRC times SCALE. SCALE is positive, so the code
+// has the sign of SRC.
 #define SCALED(load) \
 	MAGNITUDES(load) \
 	VMULPS SCALE, V0, V0
 
-// NEAREST is castNearest of V0, in the low bits of code, with anything above
-// them. Floating-point minima have twice the throughput of those of integers in 512
-// bits; what they make of a NaN is never used (unlessNaN).
+// NEAREST is castNearest of V0. The low bits of code are the result, the bits above are
+// undefined. With 512 bits, floating-point min has twice the throughput of integer min;
+// its result for NaN is never used (rejectNaN).
 #define NEAREST(code) \
 	VMINPS LIMIT, V0, code \
 	ROUND(code)
 
-// STOCHASTIC is castStochastic of V0 with the random bits V5, the result on top
-// of V2. Both have their code, and below it as many bits of fraction as there is
-// room for, of which sixteen count. SCALE has a power of two in it that makes 4
-// of the smallest normal number: then the bits of a larger one are those of its
-// code, but for exponents above the code's, which the sign replaces.
+// STOCHASTIC is castStochastic of V0 with the random bits V5; the code is in the top
+// bits of V2. Below the code, a lane keeps as many fraction bits as fit; only the
+// upper sixteen count. SCALE includes lift, which maps the smallest normal value to 4.
+// Shifted float32 bits from there on are the code, except for one exponent bit above
+// it, which the sign replaces.
 #define STOCHASTIC \
 	PLACED \
 	VPADDD  V5, V2, V2 \
 	SIGN_ON_TOP
 
-// PLACED is the magnitude V0 in its place in V2.
+// PLACED sets V2 to the magnitude V0, saturated, with its code on top.
 #define PLACED \
 	VMINPS CEILING, V0, V2 \
 	PLACE
 
-// RANDOM makes V1 the words of Random for the next two vectors of elements. WEYL is
-// their numbers.
+// RANDOM sets V1 to the words of Random for the next two vectors of elements. WEYL
+// holds the words' Weyl values.
 #define RANDOM \
 	VPSRLD  $16, WEYL, V1 \
 	XOR3(KEY, WEYL, V1) \
@@ -68,9 +68,9 @@
 	VPSRLD  $16, V1, V2 \
 	XOR     V2, V1, V1
 
-// TWICE does something with the random bits V5 of a vector of elements, and of the
-// next one. They are bytes from anywhere in V1 but from other lanes of 128 bits:
-// the order of the words in a vector is the one that makes this possible.
+// TWICE runs do with the random bits V5 of a vector of elements, then with those of the
+// next vector. VPSHUFB cannot move bytes between 128-bit lanes, so LANES puts the words
+// into the lanes that need them.
 #define TWICE(do) \
 	RANDOM \
 	VPSHUFB FIRST, V1, V5 \
@@ -78,7 +78,7 @@
 	VPSHUFB SECOND, V1, V5 \
 	do
 
-// STEP_ON steps on by one vector, from and to elements of so many bytes.
+// STEP_ON advances SI and DI by one vector. from and to are bytes per element.
 #define STEP_ON(from, to) \
 	ADDQ $(from*WIDTH), SI \
 	ADDQ $(to*WIDTH), DI
@@ -97,7 +97,7 @@
 #define BEGIN_RANDOM(first, key) \
 	BEGIN_RANDOM_IN(LANES, first, key)
 
-// BEGIN_RANDOM_IN takes the order of the words in a vector.
+// BEGIN_RANDOM_IN is BEGIN_RANDOM with the order of the words in a vector.
 #define BEGIN_RANDOM_IN(order, first, key) \
 	RANDOM_CONSTANTS \
 	VPMULLD      order, STEP, WEYL \
@@ -122,7 +122,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// NEAREST8 is fast enough to wait for the lines that it writes to: it asks for them.
+// NEAREST8 prefetches dst too: the cast is fast enough to stall on the lines it writes.
 #define NEAREST8(load, bytes) \
 	PREFETCHT0 1024(DI) \
 	SCALED(load) \
@@ -144,7 +144,7 @@ loop: \
 loop: \
 	NEAREST8(LOAD, 4)
 
-// NEAREST_F16 casts a vector of elements at(SI).
+// NEAREST_F16 casts the vector of F16 elements at(SI).
 #define NEAREST_F16(at, to) \
 	VCVTPH2PS at(SI), SRC \
 	VMULPS    SCALE_INV, SRC, V0 \
@@ -154,7 +154,8 @@ loop: \
 	SIGN_FROM(24) \
 	STORE_LOW_BYTES_AT(to)
 
-// The largest magnitude is that of the largest code, for the factor is positive.
+// The amax is the value of the largest magnitude of the codes times scaleInv, which is
+// positive.
 #define QUANTIZE_F16 \
 	BEGIN_SCALED \
 	SCALE_INV_FROM(scaleInv+36(FP)) \
@@ -179,7 +180,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// FOLD_TOP_WORDS leaves the largest word of TOP in X6.
+// FOLD_TOP_WORDS reduces TOP to its largest 16-bit word, in X6.
 #define FOLD_TOP_WORDS \
 	VPSRLD  $16, TOP, V0 \
 	VPSLLD  $16, TOP, TOP \
@@ -187,9 +188,9 @@ loop: \
 	VPMAXUD V0, TOP, TOP \
 	FOLD_TOP
 
-// Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
-// is cleared, and of the lower one, once it is moved up. Signs and maxima are those
-// of sixteen bits. The result is words with a code in each lower byte.
+// Each 32-bit lane holds two BF16 elements. Clearing the lower half gives the upper
+// element as float32; shifting the lower half up gives the lower element. Signs and the
+// amax use 16-bit words. The result is words with a code in each lower byte.
 #define QUANTIZE_BF16 \
 	BEGIN_SCALED \
 	NEAREST_CONSTANTS \
@@ -228,7 +229,7 @@ DATA words<>+0(SB)/4, $0x7fff7fff
 DATA words<>+4(SB)/4, $0x00800080
 GLOBL words<>(SB), RODATA|NOPTR, $8
 
-// The magnitude of the upper one.
+// Mask of the magnitude of the upper of two BF16 elements.
 DATA upper<>+0(SB)/8, $0x7fff00007fff0000
 DATA upper<>+8(SB)/8, $0x7fff00007fff0000
 DATA upper<>+16(SB)/8, $0x7fff00007fff0000
@@ -274,8 +275,8 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// The random bits of two BF16 numbers in 32 bits are the halves of one word. ABS is
-// that of words here.
+// The two BF16 elements of a 32-bit lane take the halves of one random word. ABS here
+// masks 16-bit words.
 #define QUANTIZE_BF16_STOCHASTIC \
 	BEGIN_SCALED \
 	TOP_BYTES_OF_WORDS \
@@ -311,7 +312,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// The conversion of the processor rounds as castNearest does.
+// VCVTPS2PH rounds like castNearest.
 #define QUANTIZE16 \
 	BEGIN_SCALED \
 	NEAREST_CONSTANTS \
@@ -348,7 +349,8 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// NAN, 0x7fff, is also what rounds to nearest, the last bit that stays added to it.
+// Rounding to nearest even adds 0x7fff plus the lowest kept bit. NAN is 0x7fff too, so
+// it serves as that constant.
 #define ENCODE_BF16 \
 	BEGIN \
 	NEAREST_CONSTANTS \
@@ -385,8 +387,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// The numbers of the words in a vector, in the order that TWICE wants: 512 bits,
-// then 256.
+// Word numbers within a vector, in the order that TWICE needs: for 512 bits, then 256.
 DATA ·lanes+0(SB)/8, $0x0000000100000000
 DATA ·lanes+8(SB)/8, $0x0000000900000008
 DATA ·lanes+16(SB)/8, $0x0000000300000002
@@ -401,15 +402,15 @@ DATA ·lanes+80(SB)/8, $0x0000000300000002
 DATA ·lanes+88(SB)/8, $0x0000000700000006
 GLOBL ·lanes(SB), RODATA|NOPTR, $96
 
-// In their own order.
+// Word numbers in ascending order.
 DATA inOrder<>+0(SB)/8, $0x0000000100000000
 DATA inOrder<>+8(SB)/8, $0x0000000300000002
 DATA inOrder<>+16(SB)/8, $0x0000000500000004
 DATA inOrder<>+24(SB)/8, $0x0000000700000006
 GLOBL inOrder<>(SB), RODATA|NOPTR, $32
 
-// The low bytes of elements, their top bytes, their top words, and the low bytes of
-// words, side by side in each half of a narrower vector.
+// VPSHUFB controls that gather, within each 128-bit lane: the low bytes of elements,
+// their top bytes, their top words, the low bytes of words, the top bytes of words.
 DATA bytes<>+0(SB)/8, $0x808080800c080400
 DATA bytes<>+8(SB)/8, $0x8080808080808080
 DATA bytes<>+16(SB)/8, $0x808080800f0b0703
@@ -422,7 +423,7 @@ DATA bytes<>+64(SB)/8, $0x0f0d0b0907050301
 DATA bytes<>+72(SB)/8, $0x8080808080808080
 GLOBL bytes<>(SB), RODATA|NOPTR, $80
 
-// The first 64 bits of each lane of 128.
+// VPERMQ indices of the low 64 bits of each 128-bit lane.
 DATA firsts<>+0(SB)/8, $0
 DATA firsts<>+8(SB)/8, $2
 DATA firsts<>+16(SB)/8, $4
@@ -437,7 +438,7 @@ TEXT ·amaxAVX512(SB), NOSPLIT, $0-28
 TEXT ·quantize16AVX512(SB), NOSPLIT, $0-44
 	QUANTIZE16
 
-// func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+// func quantize16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
@@ -445,7 +446,7 @@ TEXT ·quantize16StochasticAVX512(SB), NOSPLIT, $0-52
 TEXT ·encodeBF16AVX512(SB), NOSPLIT, $0-32
 	ENCODE_BF16
 
-// func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+// func encodeBF16StochasticAVX512(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
 TEXT ·encodeBF16StochasticAVX512(SB), NOSPLIT, $0-40
 	ENCODE_BF16_STOCHASTIC
 
@@ -467,15 +468,15 @@ TEXT ·quantizeBF16AVX2(SB), NOSPLIT, $0-44
 TEXT ·quantizeF16AVX2(SB), NOSPLIT, $0-44
 	QUANTIZE_F16
 
-// func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+// func quantize8StochasticAVX2(dst *uint8, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize8StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE8_STOCHASTIC
 
-// func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+// func quantizeBF16StochasticAVX2(dst *uint8, src *uint16, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantizeBF16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE_BF16_STOCHASTIC
 
-// func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32) (amax float32)
+// func quantizeF16StochasticAVX2(dst *uint8, src *uint16, n int, c *stochasticVectors, scale, scaleInv float32, first, key uint32) (amax float32)
 TEXT ·quantizeF16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE_F16_STOCHASTIC
 
@@ -483,7 +484,7 @@ TEXT ·quantizeF16StochasticAVX2(SB), NOSPLIT, $0-52
 TEXT ·quantize16AVX2(SB), NOSPLIT, $0-44
 	QUANTIZE16
 
-// func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, scale float32, first, key uint32) (amax float32)
+// func quantize16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32) (amax float32)
 TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 	QUANTIZE16_STOCHASTIC
 
@@ -491,6 +492,6 @@ TEXT ·quantize16StochasticAVX2(SB), NOSPLIT, $0-52
 TEXT ·encodeBF16AVX2(SB), NOSPLIT, $0-32
 	ENCODE_BF16
 
-// func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *randomVectors, first, key uint32)
+// func encodeBF16StochasticAVX2(dst *uint16, src *float32, n int, c *stochasticVectors, first, key uint32)
 TEXT ·encodeBF16StochasticAVX2(SB), NOSPLIT, $0-40
 	ENCODE_BF16_STOCHASTIC

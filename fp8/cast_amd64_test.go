@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// eachInstructionSet runs f with the widest kernels that the processor has,
-// then with the narrower ones.
-func eachInstructionSet(t *testing.T, f func(t *testing.T)) {
+// forEachInstructionSet runs f with each kind of kernel that the processor
+// supports: AVX-512, AVX2, plain Go.
+func forEachInstructionSet(t *testing.T, f func(t *testing.T)) {
 	wide, narrow := haveAVX512, haveAVX2
 	defer func() { haveAVX512, haveAVX2 = wide, narrow }()
 	if wide {
@@ -27,22 +27,22 @@ func eachInstructionSet(t *testing.T, f func(t *testing.T)) {
 }
 
 func TestEachInstructionSet(t *testing.T) {
-	eachInstructionSet(t, func(t *testing.T) {
+	forEachInstructionSet(t, func(t *testing.T) {
 		TestSlicesMatchScalars(t)
 		TestSlicesMatchScalarsAtBoundaries(t)
-		TestStochasticDoesNotDependOnTheSplit(t)
+		TestStochasticIndependentOfSplit(t)
 		TestRequantize(t)
-		TestQuantizeStreams(t)
+		TestQuantizeNonTemporal(t)
 		TestDequantize(t)
-		TestDequantizeStaysInside(t)
+		TestDequantizeStaysInBounds(t)
 		TestAmax(t)
-		TestAmaxAnywhere(t)
+		TestAmaxAtEveryIndex(t)
 	})
 }
 
-// TestFloat32OnVectors compares the vectors with the plain Go on float32 of
-// all exponents, with OCTET_LONG on every float32 there is.
-func TestFloat32OnVectors(t *testing.T) {
+// TestVectorKernelsMatchGo compares the vector kernels with plain Go on float32
+// values of all exponents, and with OCTET_LONG on every float32.
+func TestVectorKernelsMatchGo(t *testing.T) {
 	stride := uint64(1<<14 + 1)
 	if os.Getenv("OCTET_LONG") != "" {
 		stride = 1
@@ -85,8 +85,8 @@ func TestFloat32OnVectors(t *testing.T) {
 	}
 }
 
-func TestFloat32OnNarrowerVectors(t *testing.T) {
+func TestAVX2KernelsMatchGo(t *testing.T) {
 	defer func(wide bool) { haveAVX512 = wide }(haveAVX512)
 	haveAVX512 = false
-	TestFloat32OnVectors(t)
+	TestVectorKernelsMatchGo(t)
 }

@@ -4,18 +4,18 @@ package fp8
 
 import "math"
 
-// The functions that the rest of the package calls do as many of the first
-// elements as fill vectors, and say how many. Slices have the same length.
+// The …Vectors functions cast the leading elements that fill whole vectors and
+// return their number. Their slices have the same length.
 
-// inVectors is how many of n elements the assembly takes.
-func inVectors(n int) int { return n &^ 15 }
+// vectorLen returns how many of n elements the assembly casts.
+func vectorLen(n int) int { return n &^ 15 }
 
-// castLanes are the constants of castConstants and some more for one format,
-// each to be repeated in the lanes of a vector.
+// castLanes holds the constants of rounding to nearest in one format. The
+// assembly repeats each in all lanes of a vector.
 type castLanes struct {
-	limit, smallest, nan uint32
-	right                uint32 // the bits dropped, as a left shift
-	magic                uint32 // what castNearest adds to the exponent
+	limit, smallest, nan uint32 // from castConstants
+	right                uint32 // minus the number of dropped bits: USHL shifts left
+	magic                uint32 // castNearest adds it to the exponent
 }
 
 var castTable = func() (t [len(formats)]castLanes) {
@@ -27,31 +27,31 @@ var castTable = func() (t [len(formats)]castLanes) {
 		smallest, drop, limit, nan, _ := f.castConstants()
 		t[d] = castLanes{
 			limit: limit, smallest: smallest, nan: nan, right: -drop,
-			// The low bits of the sum are the code and smallest>>drop, which is
-			// even: subtracting it here leaves ties to even what they are.
+			// The low bits of the sum are the code plus smallest>>drop. That is
+			// even, so subtracting it here keeps ties to even.
 			magic: drop<<23 + -(smallest>>(drop&31))&(nan<<1|1),
 		}
 	}
 	return t
 }()
 
-// randomLanes are the state of Random for the elements from index on, which is
-// even, and the constants of rounding to one format at random.
-type randomLanes struct {
-	first, key                    uint32 // of firstWord
-	floor, ceiling, places, units uint32 // of topConstants
+// stochasticLanes holds the state of Random for the elements from index on,
+// which is even, and the constants of stochastic rounding to one format.
+type stochasticLanes struct {
+	first, key                    uint32 // from weylValue
+	floor, ceiling, places, units uint32 // floor is liftedFloor; the others from stochasticConstants
 	lift                          float32
 }
 
-func newRandomLanes(d DType, key, index uint64) (r randomLanes) {
-	r.first, r.key = firstWord(key, index/2)
+func newStochasticLanes(d DType, key, index uint64) (r stochasticLanes) {
+	r.first, r.key = weylValue(key, index/2)
 	r.floor = math.Float32bits(liftedFloor)
-	r.lift, r.ceiling, r.places, r.units = formats[d].topConstants()
+	r.lift, r.ceiling, r.places, r.units = formats[d].stochasticConstants()
 	return r
 }
 
 func amaxVectors(x []float32) (int, float32) {
-	n := inVectors(len(x))
+	n := vectorLen(len(x))
 	if n == 0 {
 		return 0, 0
 	}
@@ -59,15 +59,15 @@ func amaxVectors(x []float32) (int, float32) {
 }
 
 func quantize8Vectors(dst []uint8, src []float32, d DType, scale float32, _ bool) (int, float32) {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	if n == 0 {
 		return 0, 0
 	}
 	return n, quantize8NEON(&dst[0], &src[0], n, &castTable[d], scale)
 }
 
-// requantize8Vectors and requantize8StochasticVectors leave it to Dequantize16 and
-// Quantize8, which have vectors.
+// requantize8Vectors and requantize8StochasticVectors cast nothing: their callers
+// fall back to Dequantize16 and Quantize8, which use vectors.
 func requantize8Vectors([]uint8, []uint16, DType, DType, float32, float32, bool) (int, float32) {
 	return 0, 0
 }
@@ -77,16 +77,16 @@ func requantize8StochasticVectors([]uint8, []uint16, DType, DType, float32, floa
 }
 
 func quantize8StochasticVectors(dst []uint8, src []float32, d DType, scale float32, key, index uint64, _ bool) (int, float32) {
-	n := inVectors(randomRun(index, len(src)))
-	r := newRandomLanes(d, key, index)
-	if scale *= r.lift; n == 0 || !usual(scale) {
+	n := vectorLen(weylRun(index, len(src)))
+	r := newStochasticLanes(d, key, index)
+	if scale *= r.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
 	return n, quantize8StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
 func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32) {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	if n == 0 {
 		return 0, 0
 	}
@@ -94,16 +94,16 @@ func quantize16Vectors(dst []uint16, src []float32, scale float32) (int, float32
 }
 
 func quantize16StochasticVectors(dst []uint16, src []float32, scale float32, key, index uint64) (int, float32) {
-	n := inVectors(randomRun(index, len(src)))
-	r := newRandomLanes(F16, key, index)
-	if scale *= r.lift; n == 0 || !usual(scale) {
+	n := vectorLen(weylRun(index, len(src)))
+	r := newStochasticLanes(F16, key, index)
+	if scale *= r.lift; n == 0 || !finitePositive(scale) {
 		return 0, 0
 	}
 	return n, quantize16StochasticNEON(&dst[0], &src[0], n, &r, scale)
 }
 
 func encodeBF16Vectors(dst []uint16, src []float32) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	if n > 0 {
 		encodeBF16NEON(&dst[0], &src[0], n)
 	}
@@ -111,16 +111,16 @@ func encodeBF16Vectors(dst []uint16, src []float32) int {
 }
 
 func encodeBF16StochasticVectors(dst []uint16, src []float32, key, index uint64) int {
-	n := inVectors(randomRun(index, len(src)))
+	n := vectorLen(weylRun(index, len(src)))
 	if n > 0 {
-		r := newRandomLanes(BF16, key, index)
+		r := newStochasticLanes(BF16, key, index)
 		encodeBF16StochasticNEON(&dst[0], &src[0], n, &r)
 	}
 	return n
 }
 
 func decodeBF16Vectors(dst []float32, src []uint16) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	if n > 0 {
 		decodeBF16NEON(&dst[0], &src[0], n)
 	}
@@ -128,9 +128,9 @@ func decodeBF16Vectors(dst []float32, src []uint16) int {
 }
 
 func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	switch {
-	case n == 0 || d == E8M0: // a scale for many elements each, never many of them
+	case n == 0 || d == E8M0: // E8M0 slices are short: each code scales a whole block
 		return 0
 	case d == E5M2:
 		dequantizeE5M2NEON(&dst[0], &src[0], n, scaleInv)
@@ -141,14 +141,14 @@ func dequantize8Vectors(dst []float32, src []uint8, d DType, scaleInv float32) i
 }
 
 func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
-	n := inVectors(len(src))
+	n := vectorLen(len(src))
 	if n > 0 {
 		dequantize16NEON(&dst[0], &src[0], n, scaleInv)
 	}
 	return n
 }
 
-// In all of these n is positive and a multiple of 16.
+// In the functions below, n is positive and a multiple of 16.
 
 //go:noescape
 func amaxNEON(x *float32, n int) (amax float32)
@@ -157,24 +157,24 @@ func amaxNEON(x *float32, n int) (amax float32)
 func quantize8NEON(dst *uint8, src *float32, n int, c *castLanes, scale float32) (amax float32)
 
 //go:noescape
-func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *stochasticLanes, scale float32) (amax float32)
 
 //go:noescape
 func quantize16NEON(dst *uint16, src *float32, n int, c *castLanes, scale float32) (amax float32)
 
 //go:noescape
-func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *stochasticLanes, scale float32) (amax float32)
 
 //go:noescape
 func encodeBF16NEON(dst *uint16, src *float32, n int)
 
 //go:noescape
-func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes)
+func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *stochasticLanes)
 
 //go:noescape
 func decodeBF16NEON(dst *float32, src *uint16, n int)
 
-// dequantizeE4M3NEON takes codes from special on for infinity and NaN.
+// dequantizeE4M3NEON treats codes from special on as infinity and NaN.
 //
 //go:noescape
 func dequantizeE4M3NEON(dst *float32, src *uint8, n int, scaleInv float32, special uint32)

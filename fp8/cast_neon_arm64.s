@@ -4,10 +4,10 @@
 #include "neon_arm64.h"
 #include "textflag.h"
 
-// Casts to narrower formats, 16 elements at a time. R0, R1 and R2 are dst, src
-// and the elements left. V0 is a vector of elements; its codes go to one of
-// V8-V11. Where they go to the low end, its sign goes to the high end of one of
-// V12-V15, where the signs of NaN are off. V2-V6 are free.
+// Casts to narrower formats, 16 elements per iteration. R0, R1 and R2 are dst, src
+// and the number of elements left. V0 is a vector of elements, one of V8-V11 its
+// codes. If the codes are in the low bits, one of V12-V15 has the signs in its high
+// bits, cleared for NaN. V2-V6 are temporaries.
 
 #define ABS V16
 #define INF V17
@@ -22,7 +22,7 @@
 #define WEYL V26
 #define KEY V27
 
-// By their numbers, V19 and so on, as the macros of neon_arm64.h want them.
+// Register numbers (19 is V19), as the macros of neon_arm64.h take them.
 #define STEP 7
 #define SCALE 19
 #define RIGHT 23
@@ -62,23 +62,23 @@
 
 #define STOCHASTIC_SETUP \
 	QUANTIZE_SETUP \
-	MOVWU randomLanes_ceiling(R3), R5 \
+	MOVWU stochasticLanes_ceiling(R3), R5 \
 	VDUP  R5, CEILING.S4 \
-	MOVWU randomLanes_floor(R3), R5 \
+	MOVWU stochasticLanes_floor(R3), R5 \
 	VDUP  R5, FLOOR.S4 \
-	MOVWU randomLanes_units(R3), R5 \
+	MOVWU stochasticLanes_units(R3), R5 \
 	VDUP  R5, V22.S4 \
-	MOVWU randomLanes_places(R3), R5 \
+	MOVWU stochasticLanes_places(R3), R5 \
 	VDUP  R5, V23.S4 \
 	RANDOM_SETUP
 
-// The state of Random, which R3 points to.
+// RANDOM_SETUP loads the state of Random from R3.
 #define RANDOM_SETUP \
 	MOVD  $const_mix1, R5 \
 	VDUP  R5, V29.S4 \
 	MOVD  $const_mix2, R5 \
 	VDUP  R5, V30.S4 \
-	MOVWU randomLanes_key(R3), R5 \
+	MOVWU stochasticLanes_key(R3), R5 \
 	VDUP  R5, KEY.S4 \
 	MOVD  $const_golden32, R5 \
 	VDUP  R5, V7.S4 \
@@ -90,12 +90,13 @@
 	MOVD  $3, R5 \
 	VMOV  R5, V1.S[3] \
 	VMUL(STEP, 1, 1) \
-	MOVWU randomLanes_first(R3), R5 \
+	MOVWU stochasticLanes_first(R3), R5 \
 	VDUP  R5, WEYL.S4 \
 	VADD  V1.S4, WEYL.S4, WEYL.S4 \
 	VSHL  $2, V7.S4, V7.S4
 
-// The words V1 of Random for the next eight elements. WEYL is their numbers.
+// RANDOM sets V1 to the words of Random for the next eight elements. WEYL holds their
+// Weyl values.
 #define RANDOM \
 	VUSHR $16, WEYL.S4, V1.S4 \
 	VEOR  KEY.B16, WEYL.B16, V2.B16 \
@@ -109,8 +110,8 @@
 	VUSHR $16, V1.S4, V2.S4 \
 	VEOR  V2.B16, V1.B16, V1.B16
 
-// V0 is the next four elements, scaled, V3 their magnitudes, V4 all ones
-// where they are numbers. The magnitudes before the scale are folded into TOP.
+// SCALED sets V0 to the next four elements times SCALE, V3 to their magnitudes and V4 to
+// all ones where they are not NaN. It folds the magnitudes before scaling into TOP.
 #define SCALED \
 	VLD1.P 16(R1), [V0.S4] \
 	VAND   ABS.B16, V0.B16, V2.B16 \
@@ -127,8 +128,7 @@
 	VBIF V4.B16, NAN.B16, code.B16 \
 	VAND V4.B16, V0.B16, sign.B16
 
-// castNearest; the two subtractions in it that change the low bits are in
-// MAGIC.
+// NEAREST is castNearest. MAGIC includes its two subtractions that change the low bits.
 #define NEAREST(code, sign) \
 	SCALED \
 	VUMIN LIMIT.S4, V3.S4, V3.S4 \
@@ -140,11 +140,11 @@
 	VADD  V2.S4, V3.S4, code.S4 \
 	NAN_AND_SIGN(code, sign)
 
-// castStochastic with the random bits V6, the code on top of the vector with the
-// given number and name. SCALE has a power of two in it that makes FLOOR of the
-// smallest normal number: then the bits of a larger one are those of its code, but
-// for exponents above the code's, which the sign replaces. What is below FLOOR
-// gets to its place as a number of UNITS. NaN is ABS.
+// STOCHASTIC is castStochastic with the random bits V6. The result is in the top bits of
+// code, the register with the given number. SCALE includes lift, which maps the smallest
+// normal value to FLOOR. Shifted float32 bits from there on are the code, except for one
+// exponent bit above it, which the sign replaces. Values below FLOOR get to their place
+// by a multiplication with UNITS and a conversion to integer. NaN becomes ABS.
 #define STOCHASTIC(number, code) \
 	SCALED \
 	VUMIN CEILING.S4, V3.S4, V3.S4 \
@@ -157,7 +157,7 @@
 	VBIF  ABS.B16, V0.B16, code.B16 \
 	VBIF  V4.B16, ABS.B16, code.B16
 
-// The random bits of eight elements, shifted, and what do does with them.
+// EIGHT runs do twice, for eight elements, with their random bits shifted left by shift.
 #define EIGHT(shift, do, number0, code0, number1, code1) \
 	RANDOM \
 	VUSHLL  $shift, V1.H4, V6.S4 \
@@ -200,7 +200,7 @@
 	VUZP2  V11.H8, V10.H8, V9.H8 \
 	VST1.P [V8.H8, V9.H8], 32(R0)
 
-// The largest lane of TOP is the result.
+// RETURN_TOP returns the largest lane of TOP.
 #define RETURN_TOP(at) \
 	VEXT  $8, TOP.B16, TOP.B16, V0.B16 \
 	VUMAX V0.S4, TOP.S4, TOP.S4 \
@@ -252,7 +252,7 @@ loop:
 	BNE  loop
 	RETURN_TOP(40)
 
-// func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+// func quantize8StochasticNEON(dst *uint8, src *float32, n int, c *stochasticLanes, scale float32) (amax float32)
 TEXT ·quantize8StochasticNEON(SB), NOSPLIT, $0-44
 	STOCHASTIC_SETUP
 
@@ -279,7 +279,7 @@ loop:
 	BNE  loop
 	RETURN_TOP(40)
 
-// func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes, scale float32) (amax float32)
+// func quantize16StochasticNEON(dst *uint16, src *float32, n int, c *stochasticLanes, scale float32) (amax float32)
 TEXT ·quantize16StochasticNEON(SB), NOSPLIT, $0-44
 	STOCHASTIC_SETUP
 
@@ -290,7 +290,7 @@ loop:
 	BNE  loop
 	RETURN_TOP(40)
 
-// In BF16 the code is the upper half, and half of the last place 0x8000.
+// A BF16 code is the upper half of the float32; half a unit in its last place is 0x8000.
 
 #define BELOW_HALF V20
 #define ONE V21
@@ -328,7 +328,7 @@ loop:
 	BNE  loop
 	RET
 
-// func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *randomLanes)
+// func encodeBF16StochasticNEON(dst *uint16, src *float32, n int, c *stochasticLanes)
 TEXT ·encodeBF16StochasticNEON(SB), NOSPLIT, $0-32
 	CAST_SETUP
 	MOVD c+24(FP), R3

@@ -3,9 +3,9 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// Casts to float32. DI, SI and CX are dst, src and the elements left. The
-// prefetches are for the next piece, where decoding a piece alternates with work
-// on it and the processor forgets that it was reading.
+// Casts to float32. DI, SI and CX are dst, src and the number of elements left. The
+// prefetches fetch the next piece of a caller that alternates between decoding a piece
+// and working on it, because the hardware prefetcher loses the stream in between.
 
 #define BEGIN \
 	MOVQ dst+0(FP), DI \
@@ -16,7 +16,7 @@
 	BEGIN \
 	VBROADCASTSS scaleInv+24(FP), SCALE
 
-// END stores V0 and goes on, from elements of so many bytes.
+// END stores V0 and starts the next iteration. from is the bytes per source element.
 #define END(from) \
 	VMOVUPS V0, (DI) \
 	ADDQ    $(from*WIDTH), SI \
@@ -42,7 +42,7 @@ loop: \
 	VMULPS     SCALE, V0, V0 \
 	END(2)
 
-// E5M2 is the upper half of F16.
+// An E5M2 code is the upper byte of the F16 code of the same value.
 #define DEQUANTIZE_E5M2 \
 	BEGIN_SCALED \
 loop: \
@@ -52,10 +52,10 @@ loop: \
 	VMULPS    SCALE, V0, V0 \
 	END(1)
 
-// E4M3 with its fields moved to their place in F16 is 2^-8 of its value,
-// subnormals too, because the exponent biases are 7 and 15. Magnitudes above
-// LARGEST get the top exponent of F16 instead. Multiplying by 2^8 is exact,
-// and has to come first: 2^8 times the factor may overflow.
+// An E4M3 code, its fields shifted to their place in F16, is the F16 code of 2^-8 times
+// the value, for subnormals too, because the exponent biases are 7 and 15. Magnitudes
+// above LARGEST get the top exponent of F16 instead. The multiplication by 2^8 is
+// exact and comes first, because 2^8 times the scale can overflow.
 #define DEQUANTIZE_E4M3 \
 	BEGIN_SCALED \
 	VPBROADCASTD largest+28(FP), LARGEST \

@@ -3,8 +3,8 @@
 #include "neon_arm64.h"
 #include "textflag.h"
 
-// Casts to float32, 16 elements at a time. R0, R1 and R2 are dst, src and the
-// elements left; V0-V3 are the results, V31 is the scale, V30 zero.
+// Casts to float32, 16 elements per iteration. R0, R1 and R2 are dst, src and the
+// number of elements left; V0-V3 are the results, V31 is the scale, V30 zero.
 
 #define SETUP \
 	MOVD dst+0(FP), R0 \
@@ -23,7 +23,7 @@
 	VFMUL(x, 2, 2) \
 	VFMUL(x, 3, 3)
 
-// Sixteen F16 codes in V4 and V5.
+// FROM_F16 converts the sixteen F16 codes in V4 and V5.
 #define FROM_F16 \
 	VFCVTL(4, 0) \
 	VFCVTL2(4, 1) \
@@ -59,7 +59,7 @@ loop:
 	NEXT(loop)
 	RET
 
-// E5M2 is the upper half of F16.
+// An E5M2 code is the upper byte of the F16 code of the same value.
 //
 // func dequantizeE5M2NEON(dst *float32, src *uint8, n int, scaleInv float32)
 TEXT ·dequantizeE5M2NEON(SB), NOSPLIT, $0-28
@@ -74,11 +74,11 @@ loop:
 	NEXT(loop)
 	RET
 
-// E4M3 with its fields moved to their place in F16 is 2^-8 of its value,
-// subnormals too, because the exponent biases are 7 and 15. Codes from special
-// on get the top exponent of F16 instead. The two bytes of an F16 code are
-// made apart and then interleaved. Multiplying by 2^8 is exact, and has to
-// come first: 2^8 times the factor may overflow.
+// An E4M3 code, its fields shifted to their place in F16, is the F16 code of 2^-8
+// times the value, for subnormals too, because the exponent biases are 7 and 15.
+// Codes from special on get the top exponent of F16 instead. The loop computes the
+// two bytes of each F16 code separately and interleaves them. The multiplication by
+// 2^8 is exact and comes first, because 2^8 times the scale can overflow.
 //
 // func dequantizeE4M3NEON(dst *float32, src *uint8, n int, scaleInv float32, special uint32)
 TEXT ·dequantizeE4M3NEON(SB), NOSPLIT, $0-32
@@ -94,7 +94,7 @@ TEXT ·dequantizeE4M3NEON(SB), NOSPLIT, $0-32
 loop:
 	VLD1.P 16(R1), [V6.B16]
 	VSHL   $7, V6.B16, V7.B16      // low byte: the last mantissa bit
-	VUSHR  $1, V6.B16, V16.B16     // high byte, but for its two top bits
+	VUSHR  $1, V6.B16, V16.B16     // high byte, except its two top bits
 	VAND   V28.B16, V6.B16, V17.B16
 	VUMAX  V29.B16, V17.B16, V18.B16
 	VCMEQ  V18.B16, V17.B16, V17.B16 // magnitude >= special

@@ -1,41 +1,54 @@
-// Package fp8 is the arithmetic of eight-bit floating point: what the codes
-// mean, how a float32 is rounded to one, and how scales are chosen.
+// Package fp8 defines the eight-bit floating-point formats, casts float32 to them
+// and back, and chooses scales. It also casts to F16 and BF16.
 //
-// Eight bits hold a sign, an exponent and very little of a significand:
+// An FP8 value has a sign, four or five exponent bits (e) and two or three
+// mantissa bits (m):
 //
-//	format    e  m  largest  smallest normal  subnormal  relative step  infinity
-//	E4M3      4  3      448  2^-6             2^-9       1/8            no
-//	E4M3IEEE  4  3      240  2^-6             2^-9       1/8            yes
-//	E5M2      5  2    57344  2^-14            2^-16      1/4            yes
-//	F16       5 10    65504  2^-14            2^-24      1/1024         yes
-//	BF16      8  7   3.4e38  2^-126           2^-133     1/128          yes
+//	format    e  m  largest  smallest normal  subnormal  spacing  infinity
+//	E4M3      4  3      448  2^-6             2^-9       1/8      no
+//	E4M3IEEE  4  3      240  2^-6             2^-9       1/8      yes
+//	E5M2      5  2    57344  2^-14            2^-16      1/4      yes
+//	F16       5 10    65504  2^-14            2^-24      1/1024   yes
+//	BF16      8  7   3.4e38  2^-126           2^-133     1/128    yes
 //
-// Training multiplies matrices of such numbers and sums the products in a
-// wider type. Weights and activations have similar magnitudes and want
-// precision: E4M3 (E4M3IEEE on Gaudi2). Gradients spread over more powers of
-// two and want range: E5M2.
+// Subnormal is the smallest positive value. Spacing is the distance between
+// neighbors in a binade, relative to the power of two at which the binade starts.
 //
-// Range is still the problem. A gradient of 1e-7 is zero in E5M2, and 500
-// does not fit E4M3. So every tensor has a scale, which multiplies before the
-// cast; its inverse, which dequantises, stays with the codes. ScaleFor makes
-// the largest magnitude, the amax, just fit. If the scale is a power of two,
-// scaling itself rounds nothing. An amax is always taken before the cast:
-// after it, everything too large looks like the maximum, and neither growth
-// nor an infinity would be seen. MXScale does the same for small blocks (MX),
-// whose scale is a code of its own, E8M0.
+// FP8 training multiplies matrices of FP8 values and accumulates in a wider type.
+// Weights and activations need precision and use E4M3 (E4M3IEEE on Gaudi2).
+// Gradients spread over more powers of two, need range and use E5M2.
 //
-// Rounding to nearest has the smallest error, but a steady one: an update
-// smaller than half a step is lost, every time. Stochastic rounding goes up
-// with a probability equal to the fraction it would discard, to sixteen bits, so
-// its mean is right to 2^-16 of a step (see Random). Its random bits are a function of seed, step, tensor
-// name and element (NameKey, StreamKey, Random), hence the same on any device, in
-// any order of work.
+// # Scales
 //
-// Casts of slices saturate. The methods of DType (Nearest, Stochastic,
-// Float32) are their specification, one number at a time. Where the processor
-// has vectors they are in assembly, with the bits of the plain Go; a slice with
-// a NaN, or a scale that is not positive and finite (at random: or above 2^111),
-// takes the plain Go's time.
+// Unscaled values leave the range of these formats: a gradient of 1e-7 underflows
+// in E5M2, and 500 exceeds the maximum of E4M3. Each tensor therefore has a scale,
+// which multiplies before the cast. The inverse, scale_inv, is stored with the codes
+// and dequantizes them.
+//
+// ScaleFor returns the scale that maps the largest magnitude, the amax, to the
+// maximum of the format. If the scale is a power of two, the multiplication rounds
+// nothing. Octet takes the amax before the cast: a saturating cast maps every large
+// value to the maximum, which would hide growth and infinities. MXScale chooses the
+// scale of one small block (MX), a power of two stored as an E8M0 code.
+//
+// # Rounding
+//
+// Rounding to nearest has the smallest error, but a systematic one: an update below
+// half a spacing is lost at every step. Stochastic rounding rounds away from zero
+// with a probability equal to the discarded fraction, truncated to 16 bits. Its
+// expected value is right to 2^-16 of a spacing. The random bits are a function of
+// seed, step, tensor name and element index (NameKey, StreamKey, Random), so every
+// device draws the same bits in any order of execution.
+//
+// # Casts
+//
+// The methods Nearest, Stochastic and Float32 of DType cast one value; they specify
+// every cast in Octet. The functions on slices return the same bits, faster. They
+// saturate, except for casts to BF16, which overflow to infinity.
+//
+// On amd64 and arm64 these functions use vector assembly. Some inputs can take the
+// slower plain Go: slices with a NaN, and scales that are not positive and finite
+// (stochastic rounding: or are above 2^111).
 //
 //	key := fp8.StreamKey(seed, step, fp8.NameKey("layers.3.mlp.output_grad"))
 //	scale, ok := fp8.ScaleFor(fp8.Amax(x), fp8.E5M2.Max(), true)

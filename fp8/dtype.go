@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// DType says how one number is stored. It is the only list of formats in
-// Octet: tensors, recipes, kernels and files all name formats with it.
+// DType is the storage format of a tensor's elements. All of Octet names
+// formats by it: tensors, recipes, kernels and files.
 type DType uint8
 
 const (
@@ -21,14 +21,14 @@ const (
 	I32            // int32: token ids and counters
 )
 
-// format is the row of facts about one DType.
+// format holds the constants of one DType.
 type format struct {
 	name         string
 	size         int     // bytes
 	max          float32 // largest finite value
 	mantissaBits int     // stored bits of the significand
-	minExponent  int     // exponent of the smallest normal number
-	maxCode      uint32  // code of max; the next one is infinity, or NaN where there is none
+	minExponent  int     // exponent of the smallest normal value
+	maxCode      uint32  // code of max; the next code is infinity, or NaN in a format without infinity
 }
 
 var formats = [...]format{
@@ -53,22 +53,22 @@ func (d DType) row() format {
 // String returns the lower-case name that configs, dumps and errors use.
 func (d DType) String() string { return d.row().name }
 
-// Size is the number of bytes of one element; 0 for an invalid DType.
+// Size returns the number of bytes of one element; 0 for an invalid DType.
 func (d DType) Size() int { return d.row().size }
 
-// Max is the largest finite value; 0 for I32, which is not a float format.
+// Max returns the largest finite value; 0 for I32, which is not a float format.
 func (d DType) Max() float32 { return d.row().max }
 
-// IsFP8 reports whether d is one of the eight-bit formats with a sign and a
-// significand, the ones a matrix unit multiplies.
+// IsFP8 reports whether d is one of the eight-bit formats that GEMMs take as
+// inputs: E4M3, E4M3IEEE or E5M2, not the scale format E8M0.
 func (d DType) IsFP8() bool { return d == E4M3 || d == E4M3IEEE || d == E5M2 }
 
-// IsFloat reports whether d stores real numbers (everything but I32; the
-// scale format E8M0 counts).
+// IsFloat reports whether d is a floating-point format: any valid DType but
+// I32. E8M0 is one.
 func (d DType) IsFloat() bool { return d >= F32 && d <= E8M0 }
 
-// ParseDType is the inverse of String. It also takes "f32" and "f16", and
-// capitals.
+// ParseDType returns the DType that String names s. It ignores case and also
+// accepts "f32" and "f16".
 func ParseDType(s string) (DType, error) {
 	name := strings.ToLower(s)
 	for d := F32; int(d) < len(formats); d++ {

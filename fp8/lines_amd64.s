@@ -3,13 +3,13 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// Casts to eight bits with AVX-512, 64 elements in a turn: they are a whole cache
-// line of codes. A store for each vector of elements would be a quarter of one, and
-// to narrow each takes two instructions; four vectors of codes become one in nine.
-// The arithmetic is that of cast_amd64.s, which casts what is left.
+// AVX-512 casts to eight bits, 64 elements per iteration: one cache line of codes.
+// Storing each vector of elements by itself would write a quarter of a line and take two
+// instructions to narrow; merging four vectors of codes into one takes nine. The
+// arithmetic is that of cast_amd64.s, which casts the remaining elements.
 //
-// DI, SI and CX are dst, src and the elements left; R9 is stream. Z0-Z3 hold elements,
-// Z4-Z7 what becomes of them, Z8-Z11 are free.
+// DI, SI and CX are dst, src and the number of elements left; R9 is nonTemporal. Z0-Z3
+// hold elements, Z4-Z7 their codes, Z8-Z11 are temporaries.
 
 #define TOP     Z12
 #define SCALE   Z13
@@ -19,7 +19,7 @@
 #define GATHER  Z17
 #define SIGNS   Z18
 
-// F16: the inverse of the scale, and what moves its halves up.
+// F16 sources: scaleInv, and the multipliers that shift the halves of a lane by 13 bits.
 #define INVERSE Z19
 #define LOWER13 Z15
 #define UPPER13 Z27
@@ -32,7 +32,7 @@
 #define BYTE0    Z24
 #define WORD0    Z25
 
-// Rounding at random.
+// Stochastic rounding.
 #define FLOOR   Z20
 #define CEILING Z21
 #define PLACES  Z22
@@ -48,8 +48,8 @@
 #define KEY     Z17
 #define STEP    Z18
 
-// PREFETCH asks for elements far enough ahead for memory beyond the caches, where
-// the processor's own prefetches end with each page.
+// PREFETCH loads elements far enough ahead for data outside the caches, where the
+// hardware prefetcher stops at each page.
 #define PREFETCH(at) PREFETCHT0 (4096+at)(SI)
 
 #define BEGIN(signs) \
@@ -81,11 +81,11 @@
 	VBROADCASTI32X4 gather, GATHER \
 	VMOVDQU64       order, ORDER
 
-// END stores the codes Z4 to a line of dst and goes on with the next one. STREAMED,
-// which follows RETURN, stores past the caches: the line is not read to be overwritten.
+// END stores the codes Z4 to a line of dst and starts the next iteration. NON_TEMPORAL,
+// placed after RETURN, bypasses the caches, which avoids reading the line first.
 #define END(bytes) \
 	TESTL     R9, R9 \
-	JNZ       streamed \
+	JNZ       nontemporal \
 	VMOVDQU64 Z4, (DI) \
 next: \
 	ADDQ      $(64*bytes), SI \
@@ -93,12 +93,12 @@ next: \
 	SUBQ      $64, CX \
 	JNZ       loop
 
-#define STREAMED \
-streamed: \
+#define NON_TEMPORAL \
+nontemporal: \
 	VMOVNTDQ Z4, (DI) \
 	JMP      next
 
-// FOLD_TOP leaves the largest lane of TOP in X0.
+// FOLD_TOP reduces TOP to its largest lane, in X0.
 #define FOLD_TOP \
 	VEXTRACTI64X4 $1, TOP, Y0 \
 	VPMAXUD       Y0, Y12, Y0 \
@@ -109,7 +109,7 @@ streamed: \
 	VPSHUFD       $0xb1, X0, X1 \
 	VPMAXUD       X1, X0, X0
 
-// FOLD_TOP_WORDS leaves the largest word.
+// FOLD_TOP_WORDS reduces TOP to its largest 16-bit word, in X0.
 #define FOLD_TOP_WORDS \
 	VPSRLD  $16, TOP, Z0 \
 	VPSLLD  $16, TOP, TOP \
@@ -122,11 +122,11 @@ streamed: \
 	VZEROUPPER \
 	RET
 
-// NEAREST is castNearest of the magnitude x, in its low byte, with anything above.
-// What has to be added is looked up by the low five bits of the exponent, together
-// with what castNearest adds afterwards. Floating-point minima have twice the
-// throughput of those of integers on some processors; what they make of a NaN is
-// never used (unlessNaN).
+// NEAREST is castNearest of the magnitude x. The low byte of x is the result, the bytes
+// above are undefined. VPERMI2D looks up the summand by the low five bits of the
+// exponent; it includes what castNearest adds after the sum. On some processors,
+// floating-point min has twice the throughput of integer min; its result for NaN is
+// never used (rejectNaN).
 #define NEAREST(x, t) \
 	VMINPS   LIMIT, x, x \
 	VMAXPS   SMALLEST, x, t \
@@ -142,7 +142,7 @@ streamed: \
 	VMULPS  SCALE, code, code \
 	NEAREST(code, t)
 
-// MERGE puts the low bytes of Z4-Z7 side by side.
+// MERGE_LOW merges the low bytes of Z4-Z7 into Z4: each 32-bit lane gets one byte of each.
 #define MERGE_LOW \
 	VPSLLD     $8, Z5, Z5 \
 	VPSLLD     $8, Z7, Z7 \
@@ -151,8 +151,9 @@ streamed: \
 	VPSLLD     $16, Z6, Z6 \
 	VPTERNLOGD $0xe4, WORD0, Z6, Z4
 
-// SIGNED gives the codes Z4 the signs of the elements Z0-Z3, once their bytes lie in
-// each lane of 128 bits as saturated elements do, and puts them in order.
+// SIGNED gives the codes Z4 the signs of the elements Z0-Z3 and puts them in order. VPACK
+// narrows the elements to bytes, which keeps their signs; GATHER first brings the codes
+// into the order of these bytes within each 128-bit lane.
 #define SIGNED \
 	VPSHUFB    GATHER, Z4, Z4 \
 	VPACKSSDW  Z1, Z0, Z0 \
@@ -161,11 +162,11 @@ streamed: \
 	VPTERNLOGD $0xd8, SIGNS, Z0, Z4 \
 	VPERMD     Z4, ORDER, Z4
 
-// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, stream bool) (amax float32)
+// func quantize8AVX512(dst *uint8, src *float32, n int, c *castVectors, scale float32, nonTemporal bool) (amax float32)
 TEXT ·quantize8AVX512(SB), NOSPLIT, $0-44
 	BEGIN_NEAREST(0x7fffffff)
 	ORDERS(lowBytes<>(SB), quarters<>(SB))
-	MOVBLZX stream+36(FP), R9
+	MOVBLZX nonTemporal+36(FP), R9
 	PCALIGN $32
 
 loop:
@@ -178,10 +179,9 @@ loop:
 	END(4)
 	FOLD_TOP
 	RETURN(amax+40(FP))
-	STREAMED
+	NON_TEMPORAL
 
-// The bytes 0 of four words, then the bytes 1, and so on; those that MERGE_TOP makes
-// the other way round.
+// GATHER of SIGNED: byte 0 of the four 32-bit lanes, then byte 1, and so on.
 DATA lowBytes<>+0(SB)/8, $0x0d0905010c080400
 DATA lowBytes<>+8(SB)/8, $0x0f0b07030e0a0602
 GLOBL lowBytes<>(SB), RODATA|NOPTR, $16
@@ -196,9 +196,9 @@ DATA quarters<>+48(SB)/8, $0x0000000700000003
 DATA quarters<>+56(SB)/8, $0x0000000f0000000b
 GLOBL quarters<>(SB), RODATA|NOPTR, $64
 
-// Two BF16 numbers in 32 bits are the float32 of the upper one, once the lower one
-// is cleared, and of the lower one, once it is moved up. Signs and maxima are those
-// of sixteen bits.
+// Each 32-bit lane holds two BF16 elements. Clearing the lower half gives the upper
+// element as float32; shifting the lower half up gives the lower element. Signs and the
+// amax use 16-bit words.
 #define PAIRS_BF16(at, x, lower, upper) \
 	VMOVDQU64 at(SI), x \
 	PREFETCH(at) \
@@ -209,10 +209,11 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VMULPS    SCALE, lower, lower \
 	VMULPS    SCALE, upper, upper
 
-// A magnitude of F16, thirteen bits up, is a float32 2^112 times too small, a subnormal
-// one too. VSCALEFPS makes up for that: it takes no longer for subnormal numbers, where
-// VMULPS, by a factor with 2^112 in it, took up to twice as long if they were few (Zen 5).
-// The largest magnitude is that of the largest code, for the factor is positive.
+// The bits of an F16 magnitude, shifted left by 13, are a float32 that is 2^112 times too
+// small, for subnormals too. VSCALEFPS corrects that at the same speed for subnormal
+// inputs. VMULPS, with 2^112 in its multiplier, took up to twice as long if subnormals
+// were few (Zen 5). The amax is the value of the largest magnitude of the codes times
+// scaleInv, which is positive.
 #define PAIRS_F16(at, x, lower, upper) \
 	VMOVDQU64 at(SI), x \
 	PREFETCH(at) \
@@ -246,7 +247,7 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VPSLLD     $16, upper, upper \
 	VPTERNLOGD $0xe4, WORD0, upper, lower
 
-// SIGNED_WORDS is SIGNED for the elements Z0 and Z1.
+// SIGNED_WORDS is SIGNED for the 16-bit elements Z0 and Z1.
 #define SIGNED_WORDS \
 	VPSHUFB    GATHER, Z4, Z4 \
 	VPACKSSWB  Z1, Z0, Z0 \
@@ -260,11 +261,11 @@ GLOBL quarters<>(SB), RODATA|NOPTR, $64
 	VPTERNLOGD $0xe4, BYTE0, Z6, Z4 \
 	SIGNED_WORDS
 
-// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, stream bool) (amax float32)
+// func quantizeBF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale float32, nonTemporal bool) (amax float32)
 TEXT ·quantizeBF16AVX512(SB), NOSPLIT, $0-44
 	BEGIN_NEAREST(0x7fff7fff)
 	ORDERS(evenBytes<>(SB), halves<>(SB))
-	MOVBLZX stream+36(FP), R9
+	MOVBLZX nonTemporal+36(FP), R9
 	PCALIGN $32
 
 loop:
@@ -273,7 +274,7 @@ loop:
 	FOLD_TOP_WORDS
 	VPSLLD     $16, X0, X0
 	RETURN(amax+40(FP))
-	STREAMED
+	NON_TEMPORAL
 
 DATA evenBytes<>+0(SB)/8, $0x0e0c0a0806040200
 DATA evenBytes<>+8(SB)/8, $0x0f0d0b0907050301
@@ -289,21 +290,21 @@ DATA halves<>+48(SB)/8, $5
 DATA halves<>+56(SB)/8, $7
 GLOBL halves<>(SB), RODATA|NOPTR, $64
 
-// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, stream bool) (amax float32)
+// func quantizeF16AVX512(dst *uint8, src *uint16, n int, c *castVectors, scale, scaleInv float32, nonTemporal bool) (amax float32)
 TEXT ·quantizeF16AVX512(SB), NOSPLIT, $0-52
 	BEGIN_NEAREST(0x7fff7fff)
 	BEGIN_F16(scaleInv+36(FP))
 	ORDERS(evenBytes<>(SB), halves<>(SB))
-	MOVBLZX stream+40(FP), R9
+	MOVBLZX nonTemporal+40(FP), R9
 	PCALIGN $32
 
 loop:
 	NEAREST_WORDS(PAIRS_F16)
 	END(2)
 	RETURN_F16(scaleInv+36(FP), amax+48(FP))
-	STREAMED
+	NON_TEMPORAL
 
-// RANDOM makes w the next words of Random. WEYL is their numbers.
+// RANDOM sets w to the next words of Random. WEYL holds their Weyl values.
 #define RANDOM(w, t) \
 	VPSRLD     $16, WEYL, w \
 	VPTERNLOGD $0x96, KEY, WEYL, w \
@@ -315,15 +316,15 @@ loop:
 	VPSRLD     $16, w, t \
 	VPXORD     t, w, w
 
-// BEGIN_RANDOM takes the order of the words in a vector, and where the random bits of
-// two vectors of elements lie in one.
+// BEGIN_RANDOM takes the order of the words in a vector, and the VPSHUFB controls that
+// select the random bits of two vectors of elements from one of words.
 #define BEGIN_RANDOM(order, bits, first, key) \
-	VPBROADCASTD    randomVectors_mix1(R8), MIX1 \
-	VPBROADCASTD    randomVectors_mix2(R8), MIX2 \
-	VPBROADCASTD    randomVectors_floor(R8), FLOOR \
-	VPBROADCASTD    randomVectors_ceiling(R8), CEILING \
-	VPBROADCASTD    randomVectors_places(R8), PLACES \
-	VPBROADCASTD    randomVectors_units(R8), UNITS \
+	VPBROADCASTD    stochasticVectors_mix1(R8), MIX1 \
+	VPBROADCASTD    stochasticVectors_mix2(R8), MIX2 \
+	VPBROADCASTD    stochasticVectors_floor(R8), FLOOR \
+	VPBROADCASTD    stochasticVectors_ceiling(R8), CEILING \
+	VPBROADCASTD    stochasticVectors_places(R8), PLACES \
+	VPBROADCASTD    stochasticVectors_units(R8), UNITS \
 	MOVL            $8, AX \
 	VPBROADCASTD    AX, Z0 \
 	VPSUBD          PLACES, Z0, LOWER \
@@ -341,8 +342,9 @@ loop:
 	VPADDD          Z0, WEYL, WEYL \
 	VPBROADCASTD    key, KEY
 
-// PLACED moves the magnitude x to its place in the code, by move; what is below FLOOR
-// gets there as a number of units.
+// PLACED saturates the magnitude x and shifts it to the place of its code with move.
+// Values below FLOOR get there by a multiplication with units and a conversion to
+// integer.
 #define PLACED(x, t, move, places, units) \
 	VMINPS     CEILING, x, x \
 	VCMPPS     $1, FLOOR, x, K1 \
@@ -350,9 +352,9 @@ loop:
 	move       places, x, x \
 	VCVTTPS2DQ t, K1, x
 
-// STOCHASTIC is castStochastic of the magnitudes x and y, with the words of random
-// bits w: the codes in the bytes 3 and 2 of x. Sixteen bits of their fractions are
-// below either. What x has above its code is replaced by the sign, what y has by x.
+// STOCHASTIC is castStochastic of the magnitudes x and y with the random words w. The
+// codes are in bytes 3 (x) and 2 (y) of x. Sixteen fraction bits lie below each code until
+// the merge. The merge and the sign replace the bits above the codes.
 #define STOCHASTIC(x, y, w, t) \
 	PLACED(x, t, VPSLLVD, PLACES, UNITS) \
 	VPSHUFB    FIRST, w, t \
@@ -362,7 +364,7 @@ loop:
 	VPADDD     t, y, y \
 	VPTERNLOGD $0xe4, BYTE3, y, x
 
-// MERGE_TOP makes Z4 the codes in the upper words of Z4 and Z6.
+// MERGE_TOP merges the codes in the upper words of Z4 and Z6 into Z4.
 #define MERGE_TOP \
 	VPSRLD          $16, Z6, Z6 \
 	VPTERNLOGD.BCST $0xe4, words<>+4(SB), Z6, Z4
@@ -383,11 +385,11 @@ loop:
 	VPMAXUD code, TOP, TOP \
 	VMULPS  SCALE, code, code
 
-// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+// func quantize8StochasticAVX512(dst *uint8, src *float32, n int, c *stochasticVectors, scale float32, first, key uint32, nonTemporal bool) (amax float32)
 TEXT ·quantize8StochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN(0x7fffffff)
 	BEGIN_RANDOM(·lanes(SB), bits<>, first+36(FP), key+40(FP))
-	MOVBLZX stream+44(FP), R9
+	MOVBLZX nonTemporal+44(FP), R9
 	PCALIGN $32
 
 loop:
@@ -404,7 +406,7 @@ loop:
 	END(4)
 	FOLD_TOP
 	RETURN(amax+48(FP))
-	STREAMED
+	NON_TEMPORAL
 
 #define STOCHASTIC_PAIRS(pairs, at, x, even, odd, w, t) \
 	RANDOM(w, t) \
@@ -421,11 +423,11 @@ loop:
 	VMOVDQU64       halves<>(SB), Z8 \
 	VPERMQ          Z4, Z8, Z4
 
-// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale float32, first, key uint32, stream bool) (amax float32)
+// func quantizeBF16StochasticAVX512(dst *uint8, src *uint16, n int, c *stochasticVectors, scale float32, first, key uint32, nonTemporal bool) (amax float32)
 TEXT ·quantizeBF16StochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN(0x7fff7fff)
 	BEGIN_RANDOM(inOrder<>(SB), bitsWords<>, first+36(FP), key+40(FP))
-	MOVBLZX stream+44(FP), R9
+	MOVBLZX nonTemporal+44(FP), R9
 	PCALIGN $32
 
 loop:
@@ -434,29 +436,30 @@ loop:
 	FOLD_TOP_WORDS
 	VPSLLD          $16, X0, X0
 	RETURN(amax+48(FP))
-	STREAMED
+	NON_TEMPORAL
 
-// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *randomVectors, scale, scaleInv float32, first, key uint32, stream bool) (amax float32)
+// func quantizeF16StochasticAVX512(dst *uint8, src *uint16, n int, c *stochasticVectors, scale, scaleInv float32, first, key uint32, nonTemporal bool) (amax float32)
 TEXT ·quantizeF16StochasticAVX512(SB), NOSPLIT, $0-60
 	BEGIN(0x7fff7fff)
 	BEGIN_F16(scaleInv+36(FP))
 	BEGIN_RANDOM(inOrder<>(SB), bitsWords<>, first+40(FP), key+44(FP))
-	MOVBLZX stream+48(FP), R9
+	MOVBLZX nonTemporal+48(FP), R9
 	PCALIGN $32
 
 loop:
 	STOCHASTIC_WORDS(PAIRS_F16)
 	END(2)
 	RETURN_F16(scaleInv+36(FP), amax+56(FP))
-	STREAMED
+	NON_TEMPORAL
 
-// Signs, upper words, 112.
+// Mask of the sign bytes, mask of the upper words, 112 as float32.
 DATA words<>+0(SB)/4, $0x80808080
 DATA words<>+4(SB)/4, $0xffff0000
 DATA words<>+8(SB)/4, $0x42e00000
 GLOBL words<>(SB), RODATA|NOPTR, $12
 
-// Where the random bits of two vectors are in one: with eight zeros below, then without.
+// VPSHUFB controls that select the random bits of two vectors from one of words: the
+// first leaves eight zero bits below, the second none.
 DATA bits<>+0(SB)/8, $0x8003028080010080
 DATA bits<>+8(SB)/8, $0x8007068080050480
 DATA bits<>+16(SB)/8, $0x80800b0a80800908
@@ -469,7 +472,8 @@ DATA bitsWords<>+16(SB)/8, $0x8080050480800100
 DATA bitsWords<>+24(SB)/8, $0x80800d0c80800908
 GLOBL bitsWords<>(SB), RODATA|NOPTR, $32
 
-// What MERGE_TOP makes, in the order of the packed elements.
+// VPSHUFB controls that bring the result of MERGE_TOP into the order of the packed
+// elements.
 DATA topBytes<>+0(SB)/8, $0x0e0a06020f0b0703
 DATA topBytes<>+8(SB)/8, $0x0c0804000d090501
 DATA topBytes<>+16(SB)/8, $0x0e0a06020f0b0703
@@ -490,7 +494,7 @@ DATA topPairs<>+48(SB)/8, $0x0f0e0b0a07060302
 DATA topPairs<>+56(SB)/8, $0x0d0c090805040100
 GLOBL topPairs<>(SB), RODATA|NOPTR, $64
 
-// The numbers of the words in their own order.
+// Word numbers in ascending order.
 DATA inOrder<>+0(SB)/8, $0x0000000100000000
 DATA inOrder<>+8(SB)/8, $0x0000000300000002
 DATA inOrder<>+16(SB)/8, $0x0000000500000004

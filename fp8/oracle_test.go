@@ -16,19 +16,19 @@ var (
 	overflows   = []Overflow{Saturate, NonSaturating}
 )
 
-// oracle is what the definition of a format says and nothing of the code
-// under test: its non-negative finite values in the order of their codes, in
-// float64, where they, their midpoints and every float32 are exact.
+// oracle is a reference of one format, independent of the code under test. It
+// lists the non-negative finite values in the order of their codes, in float64,
+// where the values, their midpoints and every float32 are exact.
 type oracle struct {
-	values   []float64 // and one more: the next value if the format went on
-	overflow uint32    // code beyond the largest finite one
+	values   []float64 // plus the value that would follow the largest one
+	overflow uint32    // code that follows the largest finite one
 	sign     uint32
 	nan      uint32
 }
 
-// newOracle writes down the values one binade after the other. bias, exponent
-// and mantissa bits are those of the formats' papers; last is the number of
-// codes that the top exponent has for numbers.
+// newOracle computes the values binade by binade. Bias, exponent and mantissa
+// bits come from the papers that define the formats. last is the number of codes
+// with the top exponent that stand for finite values.
 func newOracle(d DType) *oracle {
 	type layout struct{ bias, exponentBits, mantissaBits, last int }
 	l := map[DType]layout{
@@ -55,16 +55,16 @@ func newOracle(d DType) *oracle {
 			}
 		}
 	}
-	panic("no end")
+	panic("oracle: layout.last exceeds the mantissa")
 }
 
-// below returns the code of the largest value that is not above x >= 0;
-// o.overflow stands for everything from the value after the largest on.
+// below returns the code of the largest value not above x >= 0. From the value
+// after the largest one on, that is o.overflow.
 func (o *oracle) below(x float64) uint32 {
 	return uint32(sort.Search(len(o.values), func(i int) bool { return o.values[i] > x }) - 1)
 }
 
-// nearest is the expected code of |x|, given below(|x|).
+// nearest returns the expected code of |x|, given code = below(|x|).
 func (o *oracle) nearest(x float64, code uint32, mode Overflow) uint32 {
 	if code < o.overflow {
 		middle := (o.values[code] + o.values[code+1]) / 2
@@ -75,7 +75,7 @@ func (o *oracle) nearest(x float64, code uint32, mode Overflow) uint32 {
 	return o.limit(code, mode)
 }
 
-// threshold is the smallest number of random bits that moves |x| up, 2^32 if
+// threshold returns the smallest 32-bit random value that rounds |x| up; 2^32 if
 // none does.
 func (o *oracle) threshold(x float64, code uint32) uint64 {
 	if code >= o.overflow {
@@ -101,7 +101,7 @@ func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 		x := math.Float32frombits(bits | sign/o.sign<<31)
 		for _, mode := range overflows {
 			if code+1 < o.overflow && mode != Overflow(bits&1) {
-				continue // far from the maximum the modes must not differ: half of the work each
+				continue // far below the maximum the modes agree: check one of them
 			}
 			if bits > 0x7f800000 {
 				if d.Nearest(x, mode) != o.nan || d.Stochastic(x, bits*0x9e3779b9, mode) != o.nan {
@@ -112,7 +112,7 @@ func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 			if got, want := d.Nearest(x, mode), o.nearest(magnitude, code, mode)|sign; got != want {
 				t.Fatalf("%s: nearest, overflow %d: %v (%#08x) gives %#x, want %#x", d, mode, x, math.Float32bits(x), got, want)
 			}
-			for _, random := range [2]uint64{first - 1, first} { // the last that stays, the first that moves
+			for _, random := range [2]uint64{first - 1, first} { // the last that rounds down, the first that rounds up
 				if random > math.MaxUint32 {
 					continue
 				}
@@ -130,9 +130,9 @@ func (o *oracle) check(t *testing.T, d DType, bits, code uint32) {
 	}
 }
 
-// castInputs are the magnitudes, as bits, that decide whether a cast to o is
-// right: every value, every midpoint and their neighbours, and 2^15 patterns
-// over the whole range.
+// castInputs returns the bits of the magnitudes to test casts to o with: every
+// value and every midpoint with their float32 neighbors, and 2^16 patterns over
+// the whole range.
 func castInputs(o *oracle) []uint32 {
 	var inputs []uint32
 	around := func(v float64) {
@@ -147,7 +147,7 @@ func castInputs(o *oracle) []uint32 {
 	for high := range uint32(1 << 15) {
 		inputs = append(inputs, high<<16, high<<16|randomWord(1, uint64(high))>>16)
 	}
-	for i, b := range inputs { // float32(2^128) is infinity, and one beyond is NaN
+	for i, b := range inputs { // float32(2^128) is infinity, and the next pattern is NaN
 		inputs[i] = b &^ (1 << 31)
 	}
 	return inputs
@@ -190,10 +190,11 @@ func TestFloat32MatchesOracle(t *testing.T) {
 	}
 }
 
-// everyFloat32 runs f over all patterns without sign in blocks, in parallel.
+// everyFloat32 runs f over the bits of all non-negative float32, in parallel
+// chunks.
 func everyFloat32(t *testing.T, f func(t *testing.T, d DType, first, n uint32)) {
 	if os.Getenv("OCTET_LONG") == "" {
-		t.Skip("OCTET_LONG=1 casts all 2^32 patterns: some ten minutes of CPU, so add -timeout 1h")
+		t.Skip("set OCTET_LONG=1 to cast all 2^32 patterns (some ten minutes of CPU: add -timeout 1h)")
 	}
 	const chunks, size = 32, 1 << 31 / 32
 	for _, d := range fp8Formats {
@@ -207,8 +208,8 @@ func everyFloat32(t *testing.T, f func(t *testing.T, d DType, first, n uint32)) 
 	}
 }
 
-// TestEveryFloat32 casts every float32 there is to every FP8 format. The
-// values rise, so the oracle's code only ever steps up.
+// TestEveryFloat32 casts every float32 to every FP8 format. Inputs ascend, so the
+// oracle's code only increases.
 func TestEveryFloat32(t *testing.T) {
 	everyFloat32(t, func(t *testing.T, d DType, first, n uint32) {
 		o, code := newOracle(d), uint32(0)
@@ -222,8 +223,8 @@ func TestEveryFloat32(t *testing.T) {
 	})
 }
 
-// TestEveryFloat32InSlices compares the fast casts with the scalar ones that
-// TestEveryFloat32 has compared with exact arithmetic.
+// TestEveryFloat32InSlices compares the slice casts with the scalar casts, which
+// TestEveryFloat32 compares with exact arithmetic.
 func TestEveryFloat32InSlices(t *testing.T) {
 	everyFloat32(t, func(t *testing.T, d DType, first, n uint32) {
 		const block = 2048

@@ -5,39 +5,40 @@ import (
 	"math"
 )
 
-// Quantize8 writes src[i]·scale, one float32 multiplication, rounded once to
-// the FP8 format d, nearest and saturating, to dst[i]. It returns the largest
-// magnitude in src before the scale, where a saturating cast cannot hide it;
+// Quantize8 writes the FP8 code of src[i]·scale to dst[i]: one float32
+// multiplication, then one saturating cast to d, rounded to nearest even. It
+// returns the amax of src before scaling, where saturation cannot hide growth;
 // see MaxAmax for NaN and infinity.
 //
-// With stream, lines of codes go past the caches where dst begins with one and the
-// processor has stores for that: faster if nobody will find the codes in the caches
-// anyway. On amd64 such stores are weakly ordered: before another thread may read dst
-// there has to be an SFENCE or a locked instruction. The codes are the same.
+// With nonTemporal, Quantize8 writes whole cache lines of codes with non-temporal
+// stores, which bypass the caches, if dst starts at a cache line and the processor has
+// AVX-512. That is faster if the codes would leave the caches before their next use.
+// Such stores are weakly ordered on amd64: run an SFENCE or a locked instruction
+// before another thread reads dst. The codes do not depend on nonTemporal.
 //
 // Quantize8 panics if dst is shorter than src or d is not an FP8 format.
-func Quantize8(dst []uint8, src []float32, d DType, scale float32, stream bool) (amax float32) {
+func Quantize8(dst []uint8, src []float32, d DType, scale float32, nonTemporal bool) (amax float32) {
 	f := d.fp8Row("Quantize8")
 	dst = dst[:len(src)]
-	n, amax := quantize8Vectors(dst, src, d, scale, stream)
+	n, amax := quantize8Vectors(dst, src, d, scale, nonTemporal)
 	return MaxAmax(amax, quantizeGo(dst[n:], src[n:], f, scale))
 }
 
-// Requantize8 is Quantize8, to the format to, of the values of the codes in src times
-// scaleInv, without a float32 copy of them in memory. from, the format of src, is BF16
-// or F16. The amax is that of the values times scaleInv.
+// Requantize8 casts codes of the format from, BF16 or F16, to codes of the FP8 format
+// to. It dequantizes src with scaleInv and quantizes the values with scale, as Quantize8
+// does, without a float32 copy in memory. It returns the amax of the dequantized values.
 //
-// Requantize8 panics if dst is shorter than src, from is neither of these, or to is not
-// an FP8 format.
-func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, stream bool) (amax float32) {
+// Requantize8 panics if dst is shorter than src, from is neither BF16 nor F16, or to is
+// not an FP8 format.
+func Requantize8(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, nonTemporal bool) (amax float32) {
 	checkRequantize("Requantize8", from, to)
 	dst = dst[:len(src)]
-	n, amax := requantize8Vectors(dst, src, from, to, scaleInv, scale, stream)
+	n, amax := requantize8Vectors(dst, src, from, to, scaleInv, scale, nonTemporal)
 	return MaxAmax(amax, requantize8Go(dst[n:], src[n:], from, to, scaleInv, scale))
 }
 
 func requantize8Go(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32) (amax float32) {
-	for len(src) > 0 { // with nothing left, no buffer is cleared
+	for len(src) > 0 { // the loop skips clearing buffer if src is empty
 		var buffer [256]float32
 		x := decode16(&buffer, src, from, scaleInv)
 		amax = MaxAmax(amax, Quantize8(dst[:len(x)], x, to, scale, false))
@@ -46,12 +47,13 @@ func requantize8Go(dst []uint8, src []uint16, from, to DType, scaleInv, scale fl
 	return amax
 }
 
-// Requantize8Stochastic is Requantize8 with the rounding of Quantize8Stochastic.
-func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, stream bool) (amax float32) {
+// Requantize8Stochastic is Requantize8 with stochastic rounding; key and index are those
+// of Quantize8Stochastic.
+func Requantize8Stochastic(dst []uint8, src []uint16, from, to DType, scaleInv, scale float32, key, index uint64, nonTemporal bool) (amax float32) {
 	checkRequantize("Requantize8Stochastic", from, to)
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
-	n, amax := requantize8StochasticVectors(dst[odd:], src[odd:], from, to, scaleInv, scale, key, index+uint64(odd), stream)
+	n, amax := requantize8StochasticVectors(dst[odd:], src[odd:], from, to, scaleInv, scale, key, index+uint64(odd), nonTemporal)
 	amax = MaxAmax(amax, requantize8StochasticGo(dst[:odd], src[:odd], from, to, scaleInv, scale, key, index))
 	rest := odd + n
 	return MaxAmax(amax, requantize8StochasticGo(dst[rest:], src[rest:], from, to, scaleInv, scale, key, index+uint64(rest)))
@@ -70,12 +72,11 @@ func requantize8StochasticGo(dst []uint8, src []uint16, from, to DType, scaleInv
 func checkRequantize(call string, from, to DType) {
 	to.fp8Row(call)
 	if from != BF16 && from != F16 {
-		panic(fmt.Sprintf("fp8: %s: %s is not one of the formats bf16 and fp16", call, from))
+		panic(fmt.Sprintf("fp8: %s: source format is %s, must be bf16 or fp16", call, from))
 	}
 }
 
-// decode16 returns the first numbers of src, as many as there is room for, times
-// scaleInv.
+// decode16 dequantizes the first elements of src with scaleInv, as many as buffer holds.
 func decode16(buffer *[256]float32, src []uint16, from DType, scaleInv float32) []float32 {
 	n := min(len(src), len(buffer))
 	x := buffer[:n]
@@ -90,18 +91,18 @@ func decode16(buffer *[256]float32, src []uint16, from DType, scaleInv float32) 
 	return x
 }
 
-// Quantize8Stochastic is Quantize8 with stochastic rounding: element i is
-// rounded with Random(key, index+i), index being the place of src[0] in its
-// whole tensor.
-func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64, stream bool) (amax float32) {
+// Quantize8Stochastic is Quantize8 with stochastic rounding. It rounds element i
+// with Random(key, index+i), where index is the position of src[0] in its whole
+// tensor.
+func Quantize8Stochastic(dst []uint8, src []float32, d DType, scale float32, key, index uint64, nonTemporal bool) (amax float32) {
 	f := d.fp8Row("Quantize8Stochastic")
 	dst = dst[:len(src)]
 	odd := oddFirst(index, len(src))
-	n, amax := quantize8StochasticVectors(dst[odd:], src[odd:], d, scale, key, index+uint64(odd), stream)
+	n, amax := quantize8StochasticVectors(dst[odd:], src[odd:], d, scale, key, index+uint64(odd), nonTemporal)
 	return quantizeStochasticRest(dst, src, odd, odd+n, amax, f, scale, key, index)
 }
 
-// Quantize16 is Quantize8 for the format F16.
+// Quantize16 is Quantize8 for the format F16, saturating at 65504.
 func Quantize16(dst []uint16, src []float32, scale float32) (amax float32) {
 	dst = dst[:len(src)]
 	n, amax := quantize16Vectors(dst, src, scale)
@@ -117,7 +118,7 @@ func Quantize16Stochastic(dst []uint16, src []float32, scale float32, key, index
 }
 
 // Dequantize8 writes the value of the code src[i] times scaleInv to dst[i]. d
-// is any eight-bit format, E8M0 among them.
+// is any eight-bit format, including E8M0.
 //
 // Dequantize8 panics if dst is shorter than src or d does not have eight bits.
 func Dequantize8(dst []float32, src []uint8, d DType, scaleInv float32) {
@@ -143,11 +144,11 @@ func dequantize16Go(dst []float32, src []uint16, scaleInv float32) {
 	dst = dst[:len(src)]
 	for i, code := range src {
 		b := uint32(code&0x7fff)<<13 + rebias
-		if code&0x7c00 == 0x7c00 { // infinity and NaN have the top exponent there too
+		if code&0x7c00 == 0x7c00 { // infinity and NaN get float32's top exponent
 			b += rebias
 		}
-		// A subnormal has no implicit bit: give it one, as the smallest normal
-		// number, and subtract that again.
+		// A subnormal has no implicit bit. Set one, which adds the smallest
+		// normal value, then subtract that value.
 		var one, implicit uint32
 		if code&0x7c00 == 0 {
 			one, implicit = 1<<23, smallest
@@ -165,14 +166,14 @@ func (d DType) fp8Row(call string) *format {
 	return &formats[d]
 }
 
-// The functions in plain Go, …Go, are the specification of the kernels in
-// assembly, …Vectors: those do as many of the first elements as fill vectors,
-// none on some machines, and return how many. The plain Go does the others.
+// The plain Go functions (…Go) specify the assembly kernels (…Vectors). A
+// kernel casts the leading elements that fill whole vectors and returns their
+// number, 0 on machines without vector instructions. Plain Go casts the rest.
 
-// quantizeGo and quantizeStochasticGo handle a float32 as its bits without
-// sign. Their one branch is on NaN; clamping before the rounding is saturating
-// after it. The masks of shift counts, here and below, only tell the compiler that
-// they are below the width.
+// quantizeGo and quantizeStochasticGo work on the bits of |x|. They branch only on
+// NaN. Clamping before rounding gives the same codes as saturating after it. The
+// masks of shift counts, here and below, tell the compiler that the counts are below
+// the width.
 
 func quantizeGo[C uint8 | uint16](dst []C, src []float32, f *format, scale float32) (amax float32) {
 	dst = dst[:len(src)]
@@ -207,23 +208,25 @@ func quantizeStochasticGo[C uint8 | uint16](dst []C, src []float32, f *format, s
 	return math.Float32frombits(top)
 }
 
-// quantizeStochasticRest casts what the vectors left, before element from and from
-// element to on.
+// quantizeStochasticRest casts the elements that the vector kernel left: those before
+// from, and those from to on. amax is the kernel's amax.
 func quantizeStochasticRest[C uint8 | uint16](dst []C, src []float32, from, to int, amax float32, f *format, scale float32, key, index uint64) float32 {
 	amax = MaxAmax(amax, quantizeStochasticGo(dst[:from], src[:from], f, scale, key, index))
 	return MaxAmax(amax, quantizeStochasticGo(dst[to:], src[to:], f, scale, key, index+uint64(to)))
 }
 
-// castConstants returns what the two casts below take (the smallest normal
-// number, as float32 bits, and how many bits of the significand are dropped),
-// the bits of the largest number, the code of NaN, and how far the sign moves.
+// castConstants returns the arguments of the two casts below: the float32 bits
+// of the smallest normal value and the number of dropped significand bits. It
+// also returns the float32 bits of the largest value, the code of NaN, and the
+// right shift of the sign bit.
 func (f *format) castConstants() (smallest, drop, limit, nan, signShift uint32) {
 	return uint32(127+f.minExponent) << 23, uint32(23 - f.mantissaBits), math.Float32bits(f.max), f.nan(), uint32(32 - 8*f.size)
 }
 
-// castNearest lets the adder round: added to a power of two whose unit in the
-// last place is the unit of the result, the number with the bits a comes out
-// rounded to nearest even, for normal and subnormal results alike.
+// castNearest rounds the float32 with the bits a to nearest even with one
+// float32 addition. The other summand is a power of two whose unit in the last
+// place is that of the result, so the adder rounds at the right bit, for normal
+// and subnormal results.
 func castNearest(a, smallest, drop uint32) uint32 {
 	exponent := max(a&infBits, smallest)
 	magic := exponent + drop<<23
@@ -231,9 +234,9 @@ func castNearest(a, smallest, drop uint32) uint32 {
 	return math.Float32bits(sum) - magic + (exponent-smallest)>>(drop&31)
 }
 
-// castStochastic is format.truncate and the carry of the random bits. It gives
-// an implicit bit to zero and to float32 subnormals too: in every format with
-// a shorter exponent than float32 they are shifted out all the same.
+// castStochastic is format.truncate plus the carry of the random bits. It sets
+// the implicit bit of zero and of float32 subnormals too: every format with a
+// shorter exponent than float32 shifts them out.
 func castStochastic(a, smallest, drop, random uint32) uint32 {
 	exponent, smallest := a>>23, smallest>>23
 	unit := max(exponent, smallest)

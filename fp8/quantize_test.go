@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// interesting is what fast loops get wrong: the ends of every range, ties, and
-// values that only a scale brings there.
-var interesting = func() []float32 {
+// edgeCases are values that optimized loops tend to get wrong: the ends of every
+// range, ties, and values that reach them only after scaling.
+var edgeCases = func() []float32 {
 	x := []float32{
 		0, 1, 1.0625, 448, 464, 465, 240, 248, 57344, 61439, 61440, 65504, 65520, 0x1p-6, 0x1p-9, 0x1p-10,
 		0x1.8p-10, 0x1p-14, 0x1p-16, 0x1p-17, 0x1p-24, 0x1p-25, 0x1p-126, 0x1p-127, 0x1p-149,
@@ -26,15 +26,15 @@ var interesting = func() []float32 {
 
 var scales = []float32{1, 2, 0x1p-8, 3.7, 0x1p126, 0x1p-126, 0x1p-140, 0, -1, inf, nan}
 
-// testVector is n values: interesting ones, values of any exponent, and values
-// near one, by turns.
+// testVector returns n values, a random mix of edgeCases, values of any exponent and
+// values near one.
 func testVector(n int, seed uint64) []float32 {
 	x := make([]float32, n)
 	for i := range x {
 		r := randomWord(seed, uint64(i))
 		switch r % 3 {
 		case 0:
-			x[i] = interesting[int(r>>8)%len(interesting)]
+			x[i] = edgeCases[int(r>>8)%len(edgeCases)]
 		case 1:
 			x[i] = math.Float32frombits(randomWord(seed+1, uint64(i)))
 		default:
@@ -44,13 +44,13 @@ func testVector(n int, seed uint64) []float32 {
 	return x
 }
 
-// TestQuantizeStreams has results on cache lines and beside them, with and without a
-// tail, of numbers and with a NaN at the end.
-func TestQuantizeStreams(t *testing.T) {
+// TestQuantizeNonTemporal casts to aligned and unaligned destinations, with and without
+// a tail, without NaN and with a NaN at the end.
+func TestQuantizeNonTemporal(t *testing.T) {
 	const key = 7
 	memory, index := make([]uint8, 1024), uint64(1<<33-100)
 	line := int(-uintptr(unsafe.Pointer(&memory[0])) % 64)
-	check := func(n, at int, cast func(dst []uint8, stream bool) float32) {
+	check := func(n, at int, cast func(dst []uint8, nonTemporal bool) float32) {
 		t.Helper()
 		want := make([]uint8, n)
 		amax := cast(want, false)
@@ -59,10 +59,10 @@ func TestQuantizeStreams(t *testing.T) {
 		}
 		got := memory[line+at:][:n]
 		require.Equal(t, math.Float32bits(amax), math.Float32bits(cast(got, true)))
-		require.Equal(t, want, got, "%d codes, %d behind a line", n, at)
+		require.Equal(t, want, got, "%d codes, %d bytes after the start of a line", n, at)
 		for i, code := range memory {
 			if i < line+at || i >= line+at+n {
-				require.Equal(t, uint8(0xa5), code, "wrote beside the result")
+				require.Equal(t, uint8(0xa5), code, "wrote outside the result")
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func TestQuantizeStreams(t *testing.T) {
 		for _, at := range []int{0, 1, 16, 32, 63} {
 			numbers := testVector(n, 3)
 			for i, x := range numbers {
-				if x != x { // after a NaN the plain Go casts everything again
+				if x != x { // a NaN makes plain Go cast everything again
 					numbers[i] = 1
 				}
 			}
@@ -92,10 +92,10 @@ func TestQuantizeStreams(t *testing.T) {
 	}
 }
 
-// guard is how many elements behind the end of a result no cast may touch.
+// guard is the number of elements after a result that no cast may write.
 const guard = 40
 
-// checkQuantize compares all casts of src with the scalar ones.
+// checkQuantize compares all slice casts of src with the scalar casts.
 func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64) {
 	n := len(src)
 	amax := math.Float32bits(Amax(src))
@@ -140,15 +140,15 @@ func checkQuantize(t *testing.T, src []float32, scale float32, key, index uint64
 
 func TestSlicesMatchScalars(t *testing.T) {
 	for _, scale := range scales {
-		checkQuantize(t, interesting, scale, 5, 1<<33-7) // the number of the word crosses 2^32
+		checkQuantize(t, edgeCases, scale, 5, 1<<33-7) // the word number crosses 2^32
 		for n := range 70 {
 			checkQuantize(t, testVector(n+n%4, uint64(n))[n%4:], scale, uint64(n)*0x123456789abcdef, 1<<33*uint64(n%5)-uint64(n/2))
 		}
 	}
 }
 
-// TestSlicesMatchScalarsAtBoundaries has the inputs of the oracle's test, in
-// one slice per format.
+// TestSlicesMatchScalarsAtBoundaries casts the inputs of TestScalarsMatchOracle,
+// in one slice per format.
 func TestSlicesMatchScalarsAtBoundaries(t *testing.T) {
 	for _, d := range castFormats {
 		inputs := castInputs(newOracle(d))
@@ -197,22 +197,22 @@ func TestSlicesMatchScalarsAtBoundaries(t *testing.T) {
 	}
 }
 
-func TestStochasticDoesNotDependOnTheSplit(t *testing.T) {
+func TestStochasticIndependentOfSplit(t *testing.T) {
 	src := testVector(1000, 1)
 	const key, index = 77, 1<<33 - 300
-	whole, parts := make([]uint8, len(src)), make([]uint8, len(src))
+	whole, pieces := make([]uint8, len(src)), make([]uint8, len(src))
 	Quantize8Stochastic(whole, src, E5M2, 1, key, index, false)
 	for at := 0; at < len(src); {
 		n := min(1+at/3, len(src)-at)
-		Quantize8Stochastic(parts[at:], src[at:at+n], E5M2, 1, key, index+uint64(at), false)
+		Quantize8Stochastic(pieces[at:], src[at:at+n], E5M2, 1, key, index+uint64(at), false)
 		at += n
 	}
-	require.True(t, slices.Equal(whole, parts))
+	require.True(t, slices.Equal(whole, pieces))
 }
 
-// TestDequantizeStaysInside has every length and start that vectors and their
-// rest can have.
-func TestDequantizeStaysInside(t *testing.T) {
+// TestDequantizeStaysInBounds dequantizes slices of many lengths and alignments,
+// with and without a tail after the last whole vector.
+func TestDequantizeStaysInBounds(t *testing.T) {
 	got := make([]float32, 100+guard)
 	for n := range 70 {
 		codes8, codes16 := make([]uint8, n+n%4)[n%4:], make([]uint16, n+n%4)[n%4:]
@@ -283,8 +283,8 @@ func TestDequantize(t *testing.T) {
 	}
 }
 
-// compareRequantize compares a cast of codes with the two casts that it is, element by
-// element.
+// compareRequantize compares cast with a dequantization followed by a quantization
+// (code), element by element.
 func compareRequantize(t *testing.T, src []uint16, from, to DType, scaleInv, scale float32, cast func(dst []uint8) (amax float32), code func(i int, x float32) uint32) {
 	want, top := make([]uint8, len(src)), float32(0)
 	for i, c := range src {
@@ -305,11 +305,11 @@ func compareRequantize(t *testing.T, src []uint16, from, to DType, scaleInv, sca
 	}
 }
 
-// TestRequantize has all codes at once, then short slices from any place on.
+// TestRequantize casts all codes in one slice, then short slices at many offsets.
 func TestRequantize(t *testing.T) {
 	all := make([]uint16, 1<<16)
 	for i := range all {
-		all[i] = uint16(i * 40503) // odd: every code, in another order
+		all[i] = uint16(i * 40503) // an odd multiplier permutes the codes
 	}
 	nearest := func(src []uint16, from, to DType, scaleInv, scale float32) {
 		compareRequantize(t, src, from, to, scaleInv, scale,
@@ -336,11 +336,11 @@ func TestRequantize(t *testing.T) {
 					nearest(finite, from, to, scaleInv, scale)
 				}
 			}
-			for _, src := range [][]uint16{all, numbers} { // infinities are not 65536
+			for _, src := range [][]uint16{all, numbers} { // an infinity must not be cast as 65536
 				nearest(src, from, to, 1, 0x1p-16)
 				stochastic(src, from, to, 1, 0x1p-16, 0)
 			}
-			stochastic(finite, from, to, 1, 37, 1<<33-999) // the number of the word crosses 2^32
+			stochastic(finite, from, to, 1, 37, 1<<33-999) // the word number crosses 2^32
 			stochastic(finite, from, to, 0.3, 0.01, 1<<20)
 			stochastic(finite, from, to, 0x1p100, 0x1p-100, 2)
 			for n := range 70 {
@@ -351,7 +351,7 @@ func TestRequantize(t *testing.T) {
 			}
 		}
 	}
-	require.PanicsWithValue(t, "fp8: Requantize8: fp32 is not one of the formats bf16 and fp16",
+	require.PanicsWithValue(t, "fp8: Requantize8: source format is fp32, must be bf16 or fp16",
 		func() { Requantize8(nil, nil, F32, E4M3, 1, 1, false) })
 	require.PanicsWithValue(t, "fp8: Requantize8Stochastic: bf16 is not an FP8 format (e4m3, e4m3ieee, e5m2)",
 		func() { Requantize8Stochastic(nil, nil, F16, BF16, 1, 1, 0, 0, false) })
@@ -381,7 +381,7 @@ func FuzzQuantize(f *testing.F) {
 		if len(data) < 4 {
 			return
 		}
-		src := make([]float32, max(16, min(len(data)/4, 64))) // short inputs fill a vector too
+		src := make([]float32, max(16, min(len(data)/4, 64))) // repeat short inputs to fill a vector
 		for i := range src {
 			src[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i%(len(data)&^3):]))
 		}

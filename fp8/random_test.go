@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRandomIsFixed: these values never change. A run resumed by another
-// version, and every device, must draw the same bits.
+// TestRandomIsFixed compares with fixed values, which must never change: resumed
+// runs of later versions and all devices must draw the same bits.
 func TestRandomIsFixed(t *testing.T) {
 	require.Equal(t, uint64(0xefd01f60ba992926), NameKey(""))
 	require.Equal(t, uint64(0x82a2a958a9bece5b), NameKey("a"))
@@ -35,8 +35,8 @@ func TestRandomIsFixed(t *testing.T) {
 	}
 }
 
-// streams are the directions in which consecutive draws must look unrelated:
-// each is a way to walk through (seed, step, name, index).
+// streams are sequences of draws that must be statistically independent. Each
+// varies one or two of seed, step, name and index.
 var streams = map[string]func(i uint64) uint32{
 	"index":      func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey("x")), i) },
 	"index high": func(i uint64) uint32 { return Random(StreamKey(1, 2, NameKey("x")), i<<32) },
@@ -47,8 +47,8 @@ var streams = map[string]func(i uint64) uint32{
 	"steps":      func(i uint64) uint32 { return Random(StreamKey(1, i%256, NameKey("x")), i/256) },
 }
 
-// All bounds are five standard deviations or more of what independent bits
-// would show; the inputs are fixed, so the tests give the same answer always.
+// All bounds are at least five standard deviations of independent bits. The
+// inputs are fixed, so the tests are deterministic.
 
 func TestRandomIsUniform(t *testing.T) {
 	const n = 1 << 17
@@ -97,9 +97,9 @@ func TestRandomNeighboursAreUncorrelated(t *testing.T) {
 	}
 }
 
-// TestRandomHalvesAreIndependent looks at two elements with one word together:
-// every pair of their bytes, high or low, must come up equally often, and the
-// exclusive or and the sum of the two be as uniform as they are.
+// TestRandomHalvesAreIndependent tests the two elements that share a word: every
+// pair of their bytes, high or low, must be equally frequent, and their XOR and
+// their sum must be uniform.
 func TestRandomHalvesAreIndependent(t *testing.T) {
 	const n, cells = 1 << 20, 1 << 16
 	streams := map[string]func(i uint64) (even, odd uint32){
@@ -130,9 +130,9 @@ func TestRandomHalvesAreIndependent(t *testing.T) {
 	}
 }
 
-// TestRandomAvalanche flips every bit of seed, step, name and index: every bit of the
-// result must change half of the time. (Bits of a key alone need not: its high half meets
-// the last bits of a word after one multiplication only. Keys are mixed.)
+// TestRandomAvalanche flips each bit of seed, step, name and index; each result bit must
+// change half of the time. Flipping a bit of the key need not do that: only one
+// multiplication follows its high half. StreamKey mixes the keys.
 func TestRandomAvalanche(t *testing.T) {
 	const trials = 4096
 	draw := func(in [4]uint64) uint32 { return Random(StreamKey(in[0], in[1], in[2]), in[3]) }
@@ -156,7 +156,7 @@ func TestRandomAvalanche(t *testing.T) {
 func TestKeysDiffer(t *testing.T) {
 	seen := map[uint64]string{}
 	add := func(key uint64, what string) {
-		require.Empty(t, seen[key], "%s has the key of another", what)
+		require.Empty(t, seen[key], "%s has the same key", what)
 		seen[key] = what
 	}
 	for i := range uint64(50) {

@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// The methods in this file are the specification of every cast in Octet: they
-// are written to be read. The functions on slices do the same arithmetic fast
-// and are tested against these, bit for bit.
+// The methods in this file specify every cast in Octet and favor clarity over
+// speed. The tests compare the fast slice functions with them bit for bit.
 
-// Rounding says which of the two representable neighbours a value becomes.
+// Rounding selects one of a value's two representable neighbors.
 type Rounding uint8
 
 const (
-	Nearest    Rounding = iota // the closer one; half way, the one with the even code
-	Stochastic                 // the farther from zero with the probability of the discarded fraction
+	Nearest    Rounding = iota // the closer neighbor; of two equally close ones, that with the even code
+	Stochastic                 // the neighbor farther from zero, with probability equal to the discarded fraction
 )
 
 var roundingNames = [...]string{Nearest: "nearest", Stochastic: "stochastic"}
@@ -29,7 +28,7 @@ func (r Rounding) String() string {
 	return roundingNames[r]
 }
 
-// ParseRounding is the inverse of String.
+// ParseRounding returns the Rounding that String names s, ignoring case.
 func ParseRounding(s string) (Rounding, error) {
 	for r, name := range roundingNames {
 		if strings.EqualFold(s, name) {
@@ -39,34 +38,33 @@ func ParseRounding(s string) (Rounding, error) {
 	return 0, fmt.Errorf("unknown rounding %q (known: nearest, stochastic)", s)
 }
 
-// Overflow says what a value becomes that is larger than the format's maximum
-// after rounding. Infinity is such a value.
+// Overflow selects the result for values that exceed the format's maximum
+// after rounding, infinities included.
 type Overflow uint8
 
 const (
-	// Saturate makes it the largest finite value of its sign. It is what FP8
-	// training wants, and the only thing the cvt instruction of NVIDIA does
+	// Saturate gives the largest finite value of the same sign. FP8 training
+	// needs this mode, and NVIDIA's cvt instruction has no other
 	// (PTX ISA, cvt: .satfinite is mandatory for e4m3x2 and e5m2x2).
 	Saturate Overflow = iota
-	// NonSaturating makes it an infinity, or NaN in a format without one
-	// (E4M3, E8M0). It is what ml_dtypes does.
+	// NonSaturating gives infinity, or NaN in a format without infinity
+	// (E4M3, E8M0), as ml_dtypes does.
 	NonSaturating
 )
 
-// Nearest returns the code of x rounded to nearest, ties to even: round first,
-// then compare with the maximum, so that E4M3 takes 464 to 448 in both modes
-// and everything above it to 448 or NaN.
+// Nearest returns the code of x rounded to nearest, ties to even. It rounds
+// before it compares with the maximum: E4M3 rounds 464 to 448 in both modes, and
+// larger values become 448 (Saturate) or NaN (NonSaturating).
 //
-// Zero keeps its sign, and what rounds to zero too. A NaN loses sign and
-// payload and becomes the code with every bit but the sign set, the canonical
-// NaN of PTX: 0x7f in the three FP8 formats, 0x7fff in BF16 and F16.
+// Zero and values that round to zero keep their sign. NaN loses sign and
+// payload: its code has every bit but the sign set, like the canonical NaN of
+// PTX. That is 0x7f in the three FP8 formats, 0x7fff in BF16 and F16.
 //
-// E8M0 has neither sign nor zero, and its rule is PyTorch's for
-// float8_e8m0fnu: the sign is dropped, half way between two powers the larger
-// wins, what is below 2^-127 becomes 2^-127, what is between that and 2^-126
-// becomes 2^-126, NaN is 0xff, and so is overflow, infinity included, unless
-// it saturates. (ml_dtypes differs in giving NaN for zero and negative
-// values.) Scales of blocks are not made with this but with MXScale.
+// E8M0 has neither sign nor zero and follows PyTorch's float8_e8m0fnu. Nearest
+// drops the sign of x; of two equally close powers the larger wins. Values
+// below 2^-127 become 2^-127, values between 2^-127 and 2^-126 become 2^-126.
+// NaN is 0xff, and so is overflow without saturation. (ml_dtypes instead gives
+// NaN for zero and negative values.) For the scales of MX blocks use MXScale.
 //
 // Nearest panics if d is not a float format.
 func (d DType) Nearest(x float32, o Overflow) uint32 {
@@ -86,18 +84,19 @@ func (d DType) Nearest(x float32, o Overflow) uint32 {
 	return f.finish(code, x, o)
 }
 
-// Stochastic returns the code of x rounded away from zero with probability f,
-// the fraction that truncation discards, and toward zero otherwise, so that
-// the rounded value is x on average. The 32 random bits decide: the code moves
-// up exactly if floor(f·2³²) + random carries out of 32 bits, which is how PTX
-// describes its cvt.rs. Representable values never move. Where random comes from
-// Random, f counts only to a multiple of 2^-16.
+// Stochastic returns the code of x under stochastic rounding: away from zero
+// with probability f, the fraction of a spacing that truncation discards, else
+// toward zero. The expected value is x.
 //
-// Zeros, NaN and overflow are as in Nearest; between the maximum and what
-// would be the next code, NonSaturating overflows with probability f.
+// The 32 random bits decide: the code increases exactly if floor(f·2³²) + random
+// carries out of 32 bits, as PTX describes cvt.rs. Representable values never
+// change. The 16 bits of the function Random truncate f to a multiple of 2^-16.
 //
-// Stochastic panics if d is not a float format, and for E8M0: a scale that is
-// rounded at random is a mistake.
+// Zeros, NaN and overflow are as in Nearest. Between the maximum and the value
+// that would follow it, NonSaturating overflows with probability f.
+//
+// Stochastic panics if d is not a float format or is E8M0: scales have no
+// stochastic rounding.
 func (d DType) Stochastic(x float32, random uint32, o Overflow) uint32 {
 	if d == E8M0 {
 		panic("fp8: Stochastic: e8m0 is a scale format and has no stochastic rounding")
@@ -112,8 +111,8 @@ func (d DType) Stochastic(x float32, random uint32, o Overflow) uint32 {
 	return f.finish(code+carry, x, o)
 }
 
-// Float32 returns the value of a code, exactly; bits above the format's width
-// are ignored. NaN keeps its sign and payload as IEEE widening does.
+// Float32 returns the exact value of a code and ignores bits above the format's
+// width. NaN keeps its sign and payload, as in IEEE widening.
 //
 // Float32 panics if d is not a float format.
 func (d DType) Float32(code uint32) float32 {
@@ -133,14 +132,14 @@ func (d DType) Float32(code uint32) float32 {
 	exponent := int(magnitude >> f.mantissaBits)
 	if exponent > 0 {
 		mantissa |= 1 << f.mantissaBits
-		exponent-- // the first normal binade has the unit of the subnormals
+		exponent-- // the lowest normal binade has the spacing of the subnormals
 	}
 	value := float32(math.Ldexp(float64(mantissa), exponent+f.minExponent-f.mantissaBits))
 	return math.Float32frombits(math.Float32bits(value) | sign)
 }
 
-// Table returns the values of all 256 codes of an eight-bit format. It is
-// shared: do not write to it.
+// Table returns the values of all 256 codes of an eight-bit format. Callers
+// share the table: do not write to it.
 //
 // Table panics if d does not have eight bits.
 func (d DType) Table() *[256]float32 {
@@ -166,7 +165,8 @@ const (
 	infBits = 0x7f800000 // float32 infinity; also the mask of the exponent
 )
 
-// floatRow returns d's row for the method named call.
+// floatRow returns d's row of formats. It panics, naming the method call, if d is
+// not a float format.
 func (d DType) floatRow(call string) *format {
 	if !d.IsFloat() {
 		panic(fmt.Sprintf("fp8: %s: %s is not a float format", call, d))
@@ -174,15 +174,14 @@ func (d DType) floatRow(call string) *format {
 	return &formats[d]
 }
 
-// nan is the canonical NaN of a format with a sign, and the mask of all bits
-// but that sign.
+// nan returns the code of the canonical NaN of a format with a sign, which is
+// also the mask of all bits but the sign.
 func (f *format) nan() uint32 { return 1<<(8*f.size-1) - 1 }
 
-// truncate takes the float32 with the bits a, which has no sign and is not
-// NaN, toward zero. It returns the code of the result, as if there were no
-// largest exponent, and the discarded fraction of a unit in the last place as
-// floor(f·2³²). That floor loses nothing that a rounding asks for: where f has
-// more than 32 bits it is below 2^-8.
+// truncate rounds the float32 with the bits a, non-negative and not NaN, toward
+// zero. It returns the code, as if the exponent had no maximum, and the
+// discarded fraction f of a unit in the last place, as floor(f·2³²). The floor
+// never changes a rounding: f has more than 32 bits only below 2^-8.
 func (f *format) truncate(a uint32) (code, fraction uint32) {
 	exponent, significand := a>>23, a&(1<<23-1)
 	if exponent > 0 {
@@ -190,14 +189,14 @@ func (f *format) truncate(a uint32) (code, fraction uint32) {
 	} else {
 		exponent = 1
 	}
-	// Below the smallest normal number the unit stays that of the subnormals.
+	// Below the smallest normal value, all subnormals share one spacing.
 	smallest := uint32(127 + f.minExponent)
 	unit := max(exponent, smallest)
 	fixed := uint64(significand) << 32 >> (23 - uint32(f.mantissaBits) + unit - exponent)
 	return (unit-smallest)<<f.mantissaBits + uint32(fixed>>32), uint32(fixed)
 }
 
-// finish applies the overflow rule and the sign of x to a rounded code.
+// finish applies the overflow mode and the sign of x to a rounded code.
 func (f *format) finish(code uint32, x float32, o Overflow) uint32 {
 	if code > f.maxCode {
 		code = f.maxCode

@@ -12,8 +12,8 @@ var (
 	nan = float32(math.NaN())
 )
 
-// TestCastTable holds the values that papers and manuals name: the oracle
-// could share a misunderstanding with the code, this table does not.
+// TestCastTable checks values that papers and manuals state, because oracle and
+// code could share a misunderstanding.
 func TestCastTable(t *testing.T) {
 	above := func(x float32) float32 { return math.Nextafter32(x, inf) }
 	for _, c := range []struct {
@@ -77,8 +77,8 @@ func TestCastTable(t *testing.T) {
 		{E8M0, inf, 254, 255},
 		{E8M0, nan, 255, 255},
 	} {
-		require.Equal(t, c.saturate, c.d.Nearest(c.x, Saturate), "%s: %v saturating", c.d, c.x)
-		require.Equal(t, c.nonSaturating, c.d.Nearest(c.x, NonSaturating), "%s: %v not saturating", c.d, c.x)
+		require.Equal(t, c.saturate, c.d.Nearest(c.x, Saturate), "%s: %v, Saturate", c.d, c.x)
+		require.Equal(t, c.nonSaturating, c.d.Nearest(c.x, NonSaturating), "%s: %v, NonSaturating", c.d, c.x)
 	}
 }
 
@@ -114,8 +114,8 @@ func TestValueTable(t *testing.T) {
 	require.Equal(t, float32(0x1p-127), E8M0.Table()[0])
 }
 
-// TestRoundTrip: every code of a finite number is its own value's code, with
-// both roundings and any random bits.
+// TestRoundTrip casts the value of every finite code, which must give the same
+// code with both roundings.
 func TestRoundTrip(t *testing.T) {
 	for _, d := range append([]DType{E8M0, F32}, castFormats...) {
 		codes := uint64(1) << (8 * d.Size())
@@ -163,13 +163,13 @@ func TestStochasticIsUnbiased(t *testing.T) {
 		for i := range uint64(n) {
 			sum += float64(c.d.Float32(c.d.Stochastic(c.x, Random(3, i), Saturate)))
 		}
-		// The deviation of one rounding is at most half a unit.
+		// The standard deviation of one rounding is at most half a unit.
 		require.InDelta(t, c.x, sum/n, 4*unit/2/math.Sqrt(n), "%s %v", c.d, c.x)
 	}
 }
 
-// TestStochasticWithSixteenBits goes through all values of Random: the share that
-// moves a number up is its fraction, cut off to a multiple of 2^-16.
+// TestStochasticWithSixteenBits tries all values of Random: the share that rounds up
+// must be the discarded fraction, truncated to a multiple of 2^-16.
 func TestStochasticWithSixteenBits(t *testing.T) {
 	for _, c := range []struct {
 		d    DType
@@ -179,8 +179,8 @@ func TestStochasticWithSixteenBits(t *testing.T) {
 		{E4M3, 1.0625, 1 << 15},
 		{E4M3, 1, 0},
 		{E4M3, 1 + 0x1p-3*0x1p-16, 1},
-		{E4M3, 1 + 0x1.8p-3*0x1p-16, 1},        // 1.5: cut off
-		{E4M3, 1 + 0x1p-3*0x1p-17, 0},          // a half: never
+		{E4M3, 1 + 0x1.8p-3*0x1p-16, 1},        // 1.5, truncated
+		{E4M3, 1 + 0x1p-3*0x1p-17, 0},          // 0.5: never rounds up
 		{E4M3, 1.125 - 0x1p-3*0x1p-18, 0xffff}, // 65535.75
 		{E4M3, -0x1p-9 * 0.75, 3 << 14},
 		{E4M3, 0x1p-9 * 0x1p-16, 1},
@@ -199,17 +199,18 @@ func TestStochasticWithSixteenBits(t *testing.T) {
 	}
 }
 
-// The threshold of random.go: below 2^-16 of the smallest subnormal, no random bits
-// round up. At the threshold one value of 2^16 does, in the casts of slices too.
+// TestStochasticUnderflow tests the underflow bound that Random documents: below 2^-16 of
+// the smallest subnormal, no random bits round up. At the bound, one value of 2^16 does,
+// in slice casts too.
 func TestStochasticUnderflow(t *testing.T) {
 	const n = 1<<19 + 5
 	src, codes, halves := make([]float32, n), make([]uint8, n), make([]uint16, n)
-	for d, least := range map[DType]float32{E4M3: 0x1p-25, E4M3IEEE: 0x1p-25, E5M2: 0x1p-32, F16: 0x1p-40} {
-		require.Equal(t, d.Float32(1)*0x1p-16, least, "%s", d)
+	for d, smallest := range map[DType]float32{E4M3: 0x1p-25, E4M3IEEE: 0x1p-25, E5M2: 0x1p-32, F16: 0x1p-40} {
+		require.Equal(t, d.Float32(1)*0x1p-16, smallest, "%s", d)
 		for _, c := range []struct {
 			x    float32
 			want int // codes of 2^16 that are not zero
-		}{{least, 1}, {math.Nextafter32(least, 0), 0}, {-least, 1}, {-math.Nextafter32(least, 0), 0}} {
+		}{{smallest, 1}, {math.Nextafter32(smallest, 0), 0}, {-smallest, 1}, {-math.Nextafter32(smallest, 0), 0}} {
 			up := 0
 			for r := range uint32(1 << 16) {
 				if d.Float32(d.Stochastic(c.x, r<<16, Saturate)) != 0 {

@@ -2,18 +2,17 @@ package fp8
 
 import "math"
 
-// ScaleFor returns the factor that takes amax to limit, the largest value a
-// format (or its margin) allows: limit/amax, or with pow2 the next power of
-// two below, which makes scaling and unscaling exact. amax·scale, rounded to
-// float32, does not exceed limit.
+// ScaleFor returns the scale that maps amax to limit, the format's maximum (less
+// a margin): limit/amax. With pow2 it rounds that down to a power of two, so
+// that scaling and unscaling are exact. amax·scale, rounded to float32, does not
+// exceed limit.
 //
-// The scale stays within 2^-126 and 2^126, so that 1/scale is a normal number
-// too, and exact for a power of two. Only a limit below 4 can run into the
-// lower bound, with an amax near the end of float32, and then exceeds limit.
+// The scale stays within [2^-126, 2^126], so that 1/scale is a normal float32,
+// exact if scale is a power of two. Only a limit below 4, with an amax near the
+// maximum of float32, reaches the lower bound; amax·scale then exceeds limit.
 //
-// If amax is 0, NaN or infinite there is nothing to learn from it: ok is
-// false, and the caller keeps the scale it has. Without one it takes the 1
-// that scale then is.
+// If amax is 0, NaN or infinite, ScaleFor returns 1 and false: keep the current
+// scale, or use 1 if there is none.
 func ScaleFor(amax, limit float32, pow2 bool) (scale float32, ok bool) {
 	if !(amax > 0 && amax <= math.MaxFloat32) {
 		return 1, false
@@ -28,16 +27,16 @@ func ScaleFor(amax, limit float32, pow2 bool) (scale float32, ok bool) {
 	return min(max(scale, 0x1p-126), 0x1p126), true
 }
 
-// MXScale returns the E8M0 code of the scale of an MX block whose largest
-// magnitude is amax and whose elements have the FP8 format d: the smallest
-// power of two by which the block can be divided without exceeding d.Max(),
-// that is amax/max rounded up (what cuBLAS and Transformer Engine do and
-// torchao calls RCEIL). The OCP specification's own rule, section 6.3, rounds
-// the exponent of amax down, and clips the largest elements by up to an eighth.
+// MXScale returns the E8M0 code of the scale of an MX block with elements of the
+// FP8 format d and the largest magnitude amax. The scale is the smallest power of
+// two by which the block can be divided without exceeding d.Max(): amax/d.Max()
+// rounded up, as in cuBLAS and Transformer Engine (RCEIL in torchao). The rule of
+// the OCP specification, section 6.3, rounds the exponent of amax down and
+// saturates the largest elements, by up to an eighth.
 //
-// Elements are cast from x·2^(127-code). A zero block has code 0, as have
-// blocks too small for the format; infinity has 0xfe, as the saturating
-// hardware conversion gives; NaN has 0xff, which is NaN.
+// The caller casts x·2^(127-code). An amax of 0, or too small for E8M0, gives
+// code 0. Infinity gives 0xfe, like the saturating hardware conversion; NaN gives
+// 0xff, which is NaN.
 func MXScale(amax float32, d DType) uint8 {
 	switch {
 	case amax != amax:
@@ -47,8 +46,8 @@ func MXScale(amax float32, d DType) uint8 {
 	case amax <= 0:
 		return 0
 	}
-	// The exponents' difference, one more if amax has the larger significand. A
-	// subnormal amax is below every format's smallest scale.
+	// The code is the difference of the exponents, plus one if amax has the larger
+	// significand. A subnormal amax is below every format's smallest scale.
 	const significand = 1<<23 - 1
 	a, limit := math.Float32bits(amax), math.Float32bits(d.Max())
 	code := int(a>>23) - int(limit>>23) + 127

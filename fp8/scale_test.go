@@ -36,8 +36,8 @@ func TestScaleFor(t *testing.T) {
 	}
 }
 
-// checkScale holds what ScaleFor promises against exact arithmetic: the
-// product of two float32 is exact in float64.
+// checkScale compares ScaleFor with exact arithmetic: the product of two float32
+// is exact in float64.
 func checkScale(t *testing.T, amax, limit float32) {
 	for _, pow2 := range []bool{false, true} {
 		scale, ok := ScaleFor(amax, limit, pow2)
@@ -55,7 +55,7 @@ func checkScale(t *testing.T, amax, limit float32) {
 			larger = math.Nextafter32(larger, inf)
 		}
 		if larger <= 0x1p126 {
-			require.Greater(t, float64(amax)*float64(larger), float64(limit), "amax %v, limit %v: %v is small", amax, limit, scale)
+			require.Greater(t, float64(amax)*float64(larger), float64(limit), "amax %v, limit %v: scale %v is too small", amax, limit, scale)
 		}
 	}
 }

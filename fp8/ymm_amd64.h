@@ -1,5 +1,5 @@
-// The registers and instructions of zmm_amd64.h, which was included before, for
-// 256 bits and AVX2.
+// This file redefines the macros of zmm_amd64.h for 256-bit vectors and AVX2.
+// Include it after zmm_amd64.h.
 
 #undef WIDTH
 #undef LOG2
@@ -77,7 +77,7 @@
 
 #define UPPER_CONSTANT
 
-// There are no registers for the other constants.
+// The other constants stay in memory: AVX2 has only 16 registers.
 #define INF      castVectors_inf(R8)
 #define ONE      castVectors_one(R8)
 #define LIMIT    castVectors_limit(R8)
@@ -91,19 +91,19 @@
 #define NEAREST_CONSTANTS \
 	VMOVDQU castVectors_abs(R8), ABS
 
-#define MIX1    randomVectors_mix1(R8)
-#define MIX2    randomVectors_mix2(R8)
-#define FLOOR   randomVectors_floor(R8)
-#define CEILING randomVectors_ceiling(R8)
-#define PLACES  randomVectors_places(R8)
-#define UNITS   randomVectors_units(R8)
-#define FIRST   randomVectors_first(R8)
-#define SECOND  randomVectors_second(R8)
-#define LOW     randomVectors_low(R8)
-#define HIGH    randomVectors_high(R8)
+#define MIX1    stochasticVectors_mix1(R8)
+#define MIX2    stochasticVectors_mix2(R8)
+#define FLOOR   stochasticVectors_floor(R8)
+#define CEILING stochasticVectors_ceiling(R8)
+#define PLACES  stochasticVectors_places(R8)
+#define UNITS   stochasticVectors_units(R8)
+#define FIRST   stochasticVectors_first(R8)
+#define SECOND  stochasticVectors_second(R8)
+#define LOW     stochasticVectors_low(R8)
+#define HIGH    stochasticVectors_high(R8)
 
 #define RANDOM_CONSTANTS \
-	VMOVDQU      randomVectors_abs(R8), ABS \
+	VMOVDQU      stochasticVectors_abs(R8), ABS \
 	MOVL         $const_golden32, AX \
 	VMOVD        AX, X14 \
 	VPBROADCASTD X14, STEP
@@ -126,7 +126,7 @@
 	VPANDN SRC, ABS, V3 \
 	VPOR   V3, V2, V2
 
-// There is no register for the factor beside random numbers.
+// Stochastic rounding leaves no register for the scale, so each load broadcasts it.
 #define TIMES_SCALE_INV(at) \
 	VBROADCASTSS at, V3 \
 	VMULPS       V3, SRC, SRC
@@ -135,7 +135,7 @@
 	VPAND   ABS, x, to \
 	VPMINUD LIMIT, to, to
 
-// ROUND is castNearest of code; MAGIC holds what that subtracts afterwards.
+// ROUND applies castNearest to code. MAGIC includes the subtractions that follow the sum.
 #define ROUND(code) \
 	VPAND   INF, code, V3 \
 	VPMAXUD SMALLEST, V3, V3 \

@@ -1,14 +1,13 @@
-// A cast is a macro that names registers, constants and what differs between
-// instruction sets, so that it is the same for both widths of vectors. Here they
-// are 512 bits wide; a file that includes this one includes ymm_amd64.h later,
-// for the narrower casts.
+// Each cast is one macro for AVX-512 and AVX2. It refers to registers, constants and
+// instructions by macros, which this file defines for 512-bit vectors. A file that
+// includes this one later includes ymm_amd64.h, which redefines them for 256 bits.
 
-#define WIDTH 16 // float32 in a vector
+#define WIDTH 16 // float32 elements per vector
 #define LOG2  4
 #define AND   VPANDD
 #define XOR   VPXORD
 
-// V0-V5 are free; H0 and H1 are the lower halves of V0 and V1.
+// V0-V5 are temporaries; H0 and H1 are the lower halves of V0 and V1.
 #define V0 Z0
 #define V1 Z1
 #define V2 Z2
@@ -38,7 +37,7 @@
 	VPBROADCASTD castVectors_lowest(R8), LOWEST \
 	VPBROADCASTD castVectors_nan(R8), NAN
 
-// The constants of randomVectors.
+// The constants of stochasticVectors.
 #define MIX1    Z14
 #define MIX2    Z15
 #define FLOOR   Z16
@@ -50,28 +49,28 @@
 #define STEP    Z22
 
 #define SHUFFLE     Z27
-#define LANE_FIRSTS Z28 // the first 64 bits of each lane of 128
+#define LANE_FIRSTS Z28 // VPERMQ indices of the low 64 bits of each 128-bit lane
 
 #define RANDOM_CONSTANTS \
-	VPBROADCASTD    randomVectors_abs(R8), ABS \
-	VPBROADCASTD    randomVectors_mix1(R8), MIX1 \
-	VPBROADCASTD    randomVectors_mix2(R8), MIX2 \
-	VPBROADCASTD    randomVectors_floor(R8), FLOOR \
-	VPBROADCASTD    randomVectors_ceiling(R8), CEILING \
-	VPBROADCASTD    randomVectors_places(R8), PLACES \
-	VPBROADCASTD    randomVectors_units(R8), UNITS \
-	VBROADCASTI64X4 randomVectors_first(R8), FIRST \
-	VBROADCASTI64X4 randomVectors_second(R8), SECOND \
+	VPBROADCASTD    stochasticVectors_abs(R8), ABS \
+	VPBROADCASTD    stochasticVectors_mix1(R8), MIX1 \
+	VPBROADCASTD    stochasticVectors_mix2(R8), MIX2 \
+	VPBROADCASTD    stochasticVectors_floor(R8), FLOOR \
+	VPBROADCASTD    stochasticVectors_ceiling(R8), CEILING \
+	VPBROADCASTD    stochasticVectors_places(R8), PLACES \
+	VPBROADCASTD    stochasticVectors_units(R8), UNITS \
+	VBROADCASTI64X4 stochasticVectors_first(R8), FIRST \
+	VBROADCASTI64X4 stochasticVectors_second(R8), SECOND \
 	MOVL            $const_golden32, AX \
 	VPBROADCASTD    AX, STEP
 
 #define LANES ·lanes+0(SB)
 
-// XOR3 is c ^ a ^ b.
+// XOR3 sets c to a ^ b ^ c.
 #define XOR3(a, b, c) VPTERNLOGD $0x96, a, b, c
 
-// PLACE moves V2 to its place in the code; what is below FLOOR gets there as a
-// number of UNITS.
+// PLACE shifts V2 until the code is on top. Values below FLOOR get there by a
+// multiplication with UNITS and a conversion to integer.
 #define PLACE \
 	VCMPPS     $1, FLOOR, V2, K1 \
 	VMULPS     UNITS, V2, V3 \
@@ -81,12 +80,12 @@
 // SIGN_ON_TOP gives V2 the sign of SRC.
 #define SIGN_ON_TOP VPTERNLOGD $0xe4, ABS, SRC, V2
 
-// NAN_FOR_NAN gives V2 the top word of NaN where SRC is one.
+// NAN_FOR_NAN sets the top word of V2 to the NaN code where SRC is NaN.
 #define NAN_FOR_NAN \
 	VCMPPS    $3, SRC, SRC, K1 \
 	VMOVDQA32 ABS, K1, V2
 
-// The words of V2 that are stored.
+// TOP_WORDS loads the shuffles with which STORE_TOP_WORDS stores the top words of V2.
 #define TOP_WORDS \
 	VBROADCASTI32X4 bytes<>+32(SB), SHUFFLE \
 	VMOVDQU32       firsts<>+0(SB), Y28
@@ -96,7 +95,7 @@
 	VPERMQ  V2, LANE_FIRSTS, V2 \
 	VMOVDQU Y2, (DI)
 
-// FOLD_TOP leaves the largest lane of TOP in X6.
+// FOLD_TOP reduces TOP to its largest lane, in X6.
 #define FOLD_TOP \
 	VEXTRACTI64X4 $1, Z6, Y0 \
 	VPMAXUD       Y0, Y6, Y6 \
