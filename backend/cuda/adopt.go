@@ -11,29 +11,28 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// Region is memory of a device that somebody else owns.
+// Region is device memory that its user does not own.
 type Region struct {
 	At    libcuda.Ptr
 	Bytes int64
 }
 
-// Adopt makes a backend that works in a context and on a stream of another part
-// of this process (libcuda.Adopt, AdoptStream). The stream orders what both do:
-// a Run comes after what was put there before it and before what is put there
-// later, and nothing has to wait.
+// Adopt returns a backend that works in an existing context and on an existing stream of
+// this process (libcuda.Adopt, AdoptStream). The stream orders the work of both: a Run
+// comes after the work that was enqueued before it and before the work that is enqueued
+// later, without synchronization.
 //
-// A home is where a variable is, by its name: memory of the other part's, in the
-// variable's format, row-major and without gaps, aligned to 256 bytes. Bind
-// leaves the bytes there as they are, and takes no memory for that variable:
-// what reads and writes it does so there, and nothing is copied. Homes have to
-// outlive the backend.
+// External maps names of variables to device memory that other code owns, in the
+// variable's format, row-major, contiguous and aligned to 256 bytes. Bind allocates
+// nothing for these variables and does not clear them; programs read and write them in
+// place. The regions must outlive the backend.
 //
-// The second Run of a program records it: meanwhile nobody else may use the
-// stream, nor the default stream, unless the stream was made non-blocking.
+// The second Run of a program records its graph. Until it returns, no other code may use
+// the stream, nor the default stream unless the stream was created non-blocking.
 //
-// Close takes cuBLASLt and all kernels off the device and closes d and s, which
-// leaves adopted ones as they are: the context can be ended after it.
-func Adopt(d *libcuda.Device, s *libcuda.Stream, homes map[string]Region) (backend.Backend, error) {
+// Close destroys cuBLASLt's handle, unloads all kernels and closes d and s, which leaves
+// an adopted context and stream intact. After it the context can be destroyed.
+func Adopt(d *libcuda.Device, s *libcuda.Stream, external map[string]Region) (backend.Backend, error) {
 	if err := fit(d.Version, d.GPU, "the context's GPU"); err != nil {
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
@@ -41,37 +40,37 @@ func Adopt(d *libcuda.Device, s *libcuda.Stream, homes map[string]Region) (backe
 	if err != nil {
 		return nil, fmt.Errorf("backend cuda: %w", err)
 	}
-	b, err := (&device{gpu: g, stream: s, adopted: true, given: homes}).start()
+	b, err := (&device{gpu: g, stream: s, adopted: true, external: external}).start()
 	if err != nil {
 		return nil, err
 	}
 	return b, nil
 }
 
-// place finds the variables that have homes.
-func place(vars *backend.Vars, homes map[string]Region) (map[*backend.Tensor]libcuda.Ptr, error) {
-	type home struct {
+// place returns the addresses of the variables that live in external memory.
+func place(vars *backend.Vars, external map[string]Region) (map[*backend.Tensor]libcuda.Ptr, error) {
+	type region struct {
 		t        *backend.Tensor
 		from, to uint64
 	}
-	var list []home
-	for name, r := range homes {
+	var list []region
+	for name, r := range external {
 		t := vars.Lookup(name)
 		switch {
 		case t == nil:
-			return nil, fmt.Errorf("cuda: a home was given to %s, and there is no variable of that name", name)
+			return nil, fmt.Errorf("cuda: external memory was given for %s, but there is no variable of that name", name)
 		case r.At == 0 || r.At%align != 0:
-			return nil, fmt.Errorf("cuda: the home of %s is at %#x: it must be aligned to %d bytes", t, uint64(r.At), align)
+			return nil, fmt.Errorf("cuda: the external memory of %s is at %#x, align it to %d bytes", t, uint64(r.At), align)
 		case r.Bytes < t.Bytes():
-			return nil, fmt.Errorf("cuda: the home of %s has %d bytes, the variable %d", t, r.Bytes, t.Bytes())
+			return nil, fmt.Errorf("cuda: the external memory of %s has %d bytes, the variable needs %d", t, r.Bytes, t.Bytes())
 		}
-		list = append(list, home{t, uint64(r.At), uint64(r.At) + uint64(t.Bytes())})
+		list = append(list, region{t, uint64(r.At), uint64(r.At) + uint64(t.Bytes())})
 	}
-	slices.SortFunc(list, func(a, b home) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.t.Name, b.t.Name)) })
+	slices.SortFunc(list, func(a, b region) int { return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.t.Name, b.t.Name)) })
 	at := map[*backend.Tensor]libcuda.Ptr{}
 	for i, h := range list {
 		if i > 0 && list[i-1].to > h.from {
-			return nil, fmt.Errorf("cuda: the homes of %s and %s overlap", list[i-1].t, h.t)
+			return nil, fmt.Errorf("cuda: the external memory of %s and %s overlaps", list[i-1].t, h.t)
 		}
 		at[h.t] = libcuda.Ptr(h.from)
 	}

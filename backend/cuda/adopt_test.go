@@ -12,8 +12,8 @@ import (
 	"octet/csrc/standin"
 )
 
-// sharing is another part of the program, with memory of its own. When the test
-// ends, its guests must have left nothing.
+// sharing returns a context with allocated memory, as other code of the process would own
+// it. The test's cleanup checks that the adopting backends leave nothing behind.
 func sharing(t *testing.T, bytes int) (owner *libcuda.Device, at libcuda.Ptr) {
 	t.Helper()
 	standIns(t)
@@ -21,9 +21,9 @@ func sharing(t *testing.T, bytes int) (owner *libcuda.Device, at libcuda.Ptr) {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, owner.Close())
-		if standin.Hardware() == 0 { // a driver may follow the address of a context that is gone
+		if standin.Hardware() == 0 { // a real driver may dereference a destroyed context
 			_, _, err := owner.Memory()
-			require.Error(t, err, "nobody else has the context")
+			require.Error(t, err, "the context is destroyed")
 		}
 	})
 	at, err = owner.Alloc(bytes)
@@ -32,30 +32,29 @@ func sharing(t *testing.T, bytes int) (owner *libcuda.Device, at libcuda.Ptr) {
 	return owner, at
 }
 
-// guests are backends of the same context, each on a stream that the owner made.
-func guests(t *testing.T, owner *libcuda.Device, homes map[string]Region) (*device, *libcuda.Stream) {
+// adopting returns a backend in the same context, on a stream that the owner made.
+func adopting(t *testing.T, owner *libcuda.Device, external map[string]Region) (*device, *libcuda.Stream) {
 	t.Helper()
 	s, err := owner.NewStream()
 	require.NoError(t, err)
 	d, err := libcuda.Open(0)
 	require.NoError(t, err)
-	b, err := Adopt(d, s, homes)
+	b, err := Adopt(d, s, external)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b.(*device), s
 }
 
-// A program reads and writes another part's memory where it is, in the order of
-// the stream.
+// A program reads and writes external memory in place, in the order of the stream.
 func TestAdopt(t *testing.T) {
 	const rows, cols, bytes = 4, 64, 4 * 4 * 64
 	owner, at := sharing(t, 4*bytes)
 	v, p, a, b, out := adding(rows, cols)
-	d, s := guests(t, owner, map[string]Region{"a": {at, bytes}, "out": {at + 2*bytes, 2 * bytes}})
+	d, s := adopting(t, owner, map[string]Region{"a": {at, bytes}, "out": {at + 2*bytes, 2 * bytes}})
 
 	require.NoError(t, s.Upload(at, floats(rows*cols, func(i int) float32 { return float32(i) })))
 	require.NoError(t, d.Bind(v))
-	require.Equal(t, b.Bytes(), d.allocated, "only b has no home")
+	require.Equal(t, b.Bytes(), d.allocated, "b alone is allocated")
 
 	list, err := d.Load(p)
 	require.NoError(t, err)
@@ -64,7 +63,7 @@ func TestAdopt(t *testing.T) {
 	for _, add := range []float32{2, 4, 6} { // out = a + 2·b, the second run recorded, the third repeated
 		require.NoError(t, list[0].Run(t.Context()))
 		require.NoError(t, s.Copy(at+bytes, at+2*bytes, bytes))
-		require.NoError(t, s.Copy(at, at+bytes, bytes)) // a = out, for the next
+		require.NoError(t, s.Copy(at, at+bytes, bytes)) // a = out, for the next round
 		require.NoError(t, s.Download(got, at+bytes))
 		require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + add }), got)
 	}
@@ -74,28 +73,28 @@ func TestAdopt(t *testing.T) {
 	require.Equal(t, floats(rows*cols, func(i int) float32 { return float32(i) + 6 }), got)
 }
 
-// A backend whose variables all have a home elsewhere has nothing to clear.
-func TestAllIsAdopted(t *testing.T) {
+// A backend whose variables are all external allocates and clears nothing.
+func TestAllVariablesAreExternal(t *testing.T) {
 	const bytes = 4 * 4 * 64
 	owner, at := sharing(t, 3*bytes)
 	v, _, _, _, out := adding(4, 64)
-	d, _ := guests(t, owner, map[string]Region{"a": {at, bytes}, "b": {at + bytes, bytes}, "out": {at + 2*bytes, bytes}})
+	d, _ := adopting(t, owner, map[string]Region{"a": {at, bytes}, "b": {at + bytes, bytes}, "out": {at + 2*bytes, bytes}})
 	require.NoError(t, d.Bind(v))
 	require.NoError(t, d.Write(out, make([]byte, bytes)))
 }
 
-func TestHomes(t *testing.T) {
+func TestExternalMemoryIsChecked(t *testing.T) {
 	owner, at := sharing(t, 4096)
-	for want, homes := range map[string]map[string]Region{
-		"there is no variable of that name":                           {"x": {at, 4096}},
-		"the home of a:fp32[4, 64] has 1023 bytes, the variable 1024": {"a": {at, 1023}},
-		"it must be aligned to 256 bytes":                             {"a": {at + 16, 2048}},
-		"is at 0x0":                                                   {"a": {0, 2048}},
-		"the homes of a:fp32[4, 64] and b:fp32[4, 64] overlap":        {"a": {at, 4096}, "b": {at + 768, 1024}},
-		"the homes of b:fp32[4, 64] and out:fp32[4, 64] overlap":      {"a": {at, 1024}, "b": {at + 1024, 1024}, "out": {at + 1024, 1024}},
+	for want, external := range map[string]map[string]Region{
+		"there is no variable of that name":                                            {"x": {at, 4096}},
+		"the external memory of a:fp32[4, 64] has 1023 bytes, the variable needs 1024": {"a": {at, 1023}},
+		"align it to 256 bytes":                                                        {"a": {at + 16, 2048}},
+		"is at 0x0":                                                                    {"a": {0, 2048}},
+		"the external memory of a:fp32[4, 64] and b:fp32[4, 64] overlaps":              {"a": {at, 4096}, "b": {at + 768, 1024}},
+		"the external memory of b:fp32[4, 64] and out:fp32[4, 64] overlaps":            {"a": {at, 1024}, "b": {at + 1024, 1024}, "out": {at + 1024, 1024}},
 	} {
 		v, _, _, _, _ := adding(4, 64)
-		d, _ := guests(t, owner, homes)
+		d, _ := adopting(t, owner, external)
 		require.ErrorContains(t, d.Bind(v), want)
 	}
 }

@@ -21,42 +21,42 @@ import (
 	"octet/internal/bench"
 )
 
-var layers = flag.String("layers", "512x256x256", "the layers of BenchmarkProducts, MxNxK with commas between: tokens, out, in")
+var layers = flag.String("layers", "512x256x256", "the layers of BenchmarkGEMMs, MxNxK with commas between: tokens, out, in")
 
-// BenchmarkProducts measures the FP8 products of layers as a program runs them beside
-// cuBLASLt alone: the same operands in the same memory, one call after the other, by the
-// fastest of all the algorithms that cuBLASLt offers, also of those that split K, which
-// Octet does not take. Bursts of both alternate, timed by the device; figures are medians.
-func BenchmarkProducts(b *testing.B) {
+// BenchmarkGEMMs measures the FP8 GEMMs of layers, run by a program and by cuBLASLt
+// alone: the same operands in the same memory, one call after the other, by the fastest
+// of all algorithms that cuBLASLt offers, including split-k, which Octet excludes. Bursts
+// of both alternate, timed by the device; figures are medians.
+func BenchmarkGEMMs(b *testing.B) {
 	standIns(b)
 	for text := range strings.SplitSeq(*layers, ",") {
 		l, err := bench.ParseLayer(text)
 		require.NoError(b, err)
-		for _, product := range bench.Products {
-			b.Run(fmt.Sprint(l, "/", product), func(b *testing.B) { benchmarkProduct(b, l, product) })
+		for _, pass := range bench.Products {
+			b.Run(fmt.Sprint(l, "/", pass), func(b *testing.B) { benchmarkGEMM(b, l, pass) })
 		}
 	}
 }
 
-// burst is how long a product is repeated between two looks at the clock.
+// burst is how long a GEMM is repeated between two events.
 const burst = 5 * time.Millisecond
 
-func benchmarkProduct(b *testing.B, l bench.Layer, product string) {
+func benchmarkGEMM(b *testing.B, l bench.Layer, pass string) {
 	d := openOne(b)
-	x := loadProduct(b, d, l, product)
-	require.Len(b, x.calls, 1, "nothing beside the product")
+	x := loadGEMM(b, d, l, pass)
+	require.Len(b, x.calls, 1, "the program is the GEMM alone")
 	require.Len(b, x.calls[0], 1)
 	ours := func() error { return x.Run(b.Context()) }
-	for range 2 { // the second records it
+	for range 2 { // the second records the graph
 		require.NoError(b, ours())
 	}
 
-	g := x.calls[0][0].product.Gemm
+	g := x.calls[0][0].gemm.Gemm
 	g.SplitK = true
-	described, err := d.lt.NewProduct(g)
+	matMul, err := d.lt.NewMatMul(g)
 	require.NoError(b, err)
-	b.Cleanup(described.Close)
-	algos, err := described.Algos(workspaceBytes, 32)
+	b.Cleanup(matMul.Close)
+	algos, err := matMul.Algos(workspaceBytes, 32)
 	require.NoError(b, err)
 	c := clock{TB: b, device: d}
 	for i := range c.events {
@@ -65,7 +65,7 @@ func benchmarkProduct(b *testing.B, l bench.Layer, product string) {
 	}
 	b.Cleanup(func() { require.NoError(b, closeEvents(c.events[:]...)) })
 	run := func(a *libcuda.Algo) func() error {
-		return func() error { return described.Run(d.stream, a, x.workspace, workspaceBytes) }
+		return func() error { return matMul.Run(d.stream, a, x.workspace, workspaceBytes) }
 	}
 	algos = slices.DeleteFunc(algos, func(a libcuda.Algo) bool { return refused(run(&a)()) })
 	require.NotEmpty(b, algos)
@@ -82,12 +82,11 @@ func benchmarkProduct(b *testing.B, l bench.Layer, product string) {
 	b.ReportMetric(flops/median(mine)/1e12, "TFLOP/s")
 	b.ReportMetric(flops/median(theirs)/1e12, "cublaslt-TFLOP/s")
 	b.ReportMetric(median(shares), "of-cublaslt")
-	b.ReportMetric(0, "ns/op") // of a burst of both, which says nothing
+	b.ReportMetric(0, "ns/op") // of a burst of both: meaningless
 }
 
-// loadProduct loads a product of a layer alone, its operands cast by a program that ran
-// before.
-func loadProduct(b *testing.B, d *device, l bench.Layer, product string) *executable {
+// loadGEMM loads a program of one GEMM of a layer; another program has cast its operands.
+func loadGEMM(b *testing.B, d *device, l bench.Layer, pass string) *executable {
 	v := backend.NewVars()
 	prepare, p := v.Program("prepare"), v.Program("product")
 	one := v.Tensor(backend.State, "one", fp8.F32, 1)
@@ -119,7 +118,7 @@ func loadProduct(b *testing.B, d *device, l bench.Layer, product string) *execut
 				Out: out(fp8.F32, l.Out, l.In),
 			}
 		},
-	}[product]())
+	}[pass]())
 	lowered, err := lower(d.Spec(), []*backend.Program{p, prepare})
 	require.NoError(b, err)
 	require.NoError(b, d.Bind(v))
@@ -135,7 +134,7 @@ func loadProduct(b *testing.B, d *device, l bench.Layer, product string) *execut
 	return loaded[0].(*executable)
 }
 
-// noise is random numbers in BF16, which repeat: a GPU multiplies zeros faster.
+// noise returns reproducible random BF16 values: with zeros a GPU runs faster.
 func noise(bytes int) []byte {
 	rng := rand.New(rand.NewPCG(1, 2))
 	numbers := make([]float32, 1<<20)
@@ -165,7 +164,7 @@ type clock struct {
 	events [2]*libcuda.Event
 }
 
-// time is that of one of n runs.
+// time returns the mean duration of n runs.
 func (c *clock) time(n int, work func() error) time.Duration {
 	errs := []error{c.stream.Record(c.events[0])}
 	for range n {

@@ -12,59 +12,58 @@ import (
 	"octet/fp8"
 )
 
-// call is one thing that a node asks of the device: a launch, a product or a
-// collective.
+// call is one step of a node: a kernel launch, a GEMM or a collective. Exactly one field
+// is set.
 type call struct {
 	launch     *launch
-	product    *product
+	gemm       *gemm
 	collective *collective
 }
 
-// launch is a kernel and its argument, a struct of words passed by value.
+// launch is a kernel and its argument, a struct of 64-bit words passed by value.
 type launch struct {
 	kernel        string
-	source        string // that has the kernel
+	source        string // file that defines the kernel
 	grid          [3]int
 	block, shared int // threads, and bytes of dynamic shared memory
 	args          []uint64
 }
 
-// product is D = op(A)·op(B) + beta·C of row-major matrices.
-type product struct {
+// gemm is D = op(A)·op(B) + beta·C of row-major matrices.
+type gemm struct {
 	m, n, k        int
 	transA, transB bool
-	fast           bool // partial sums stay in the matrix unit
+	fast           bool // accumulate in the tensor core, without promotion to FP32 registers
 	a, b, c, d     matrix
-	beta           float32 // 0: there is no C
+	beta           float32 // 0: no C
 }
 
 type matrix struct {
 	dtype   fp8.DType
 	address uint64
 	ld      int
-	scale   uint64 // of the dequantising factor; 0: none
+	scale   uint64 // address of scale_inv; 0: none
 }
 
-// binder turns the nodes of a set of programs into calls. It does not talk to a
-// device: addresses are numbers, so that what would run can be looked at on any
-// machine.
+// binder turns the nodes of a set of programs into calls. It does not access a device:
+// addresses are integers, so calls can be inspected on any machine.
 type binder struct {
-	address func(*backend.Tensor) uint64 // of a tensor's first element
+	address func(*backend.Tensor) uint64 // address of a tensor's first element
 
-	wgmma bool // attention takes the kernels that are Hopper's alone
+	wgmma bool // attention uses the wgmma kernels
 
-	rank, ranks int      // whose calls these are, of how many; 0: of any number, not to be made
-	meetings    []string // names of collectives, in the order of their marks
+	rank, ranks int      // rank and number of ranks; ranks 0: unknown, only to measure
+	marks       []string // names of collectives; mark i+1 stands for marks[i]
 
-	// tables are words that kernels read from device memory, where they will be
-	// at tableAt. They do not change from run to run.
+	// tables are words that kernels read from device memory at tableAt. They are the same
+	// in every run.
 	tables  []uint64
 	tableAt uint64
-	// scratch is how many bytes the calls of one node need beside their operands,
-	// at most; scratchAt is where they will be.
+	// scratch is the maximum number of scratch bytes that the calls of one node need;
+	// scratchAt is the address of that memory.
 	scratch   int64
 	scratchAt uint64
-	products  bool // there are any
+	hasGEMM   bool // needs cuBLASLt's workspace
 }
 
 // bindAll binds every node of every program.
@@ -82,8 +81,7 @@ func (b *binder) bindAll(programs []*backend.Program) ([][][]call, error) {
 	return list, nil
 }
 
-// bind turns a node into calls, in order. The switch is complete: the op set is
-// closed.
+// bind turns a node into calls, in order. The switch covers every op.
 func (b *binder) bind(n *backend.Node) ([]call, error) {
 	if err := checkOperands(n); err != nil {
 		return nil, err
@@ -137,7 +135,7 @@ func (b *binder) bind(n *backend.Node) ([]call, error) {
 	case *backend.CacheWrite:
 		return b.shaped("cache_write", o, o.X.Rows(), o.X.Cols(), o.Cache.Rows())
 	case *backend.SwiGLU:
-		if o.RowFactor != nil {
+		if o.TokenScale != nil {
 			return b.plain("swiglu_by_row", o, o.Up)
 		}
 		return b.plain("swiglu", o, o.Up)
@@ -147,8 +145,8 @@ func (b *binder) bind(n *backend.Node) ([]call, error) {
 		return b.plain("swiglu_grad", o, o.DOut)
 	case *backend.SmoothScale:
 		s := *o
-		s.Factor, s.ChannelMax = asMatrix(o.Factor, o.WeightMax.Elems()), asMatrix(o.ChannelMax, o.WeightMax.Elems())
-		return b.shaped("smooth_scale", &s, s.Factor.Rows(), s.Factor.Cols(), s.ChannelMax.Rows())
+		s.SmoothMax, s.ChannelMax = asMatrix(o.SmoothMax, o.WeightMax.Elems()), asMatrix(o.ChannelMax, o.WeightMax.Elems())
+		return b.shaped("smooth_scale", &s, s.SmoothMax.Rows(), s.SmoothMax.Cols(), s.ChannelMax.Rows())
 	case *backend.Activation:
 		return b.plain("activation", o, o.X)
 	case *backend.ActivationGrad:
@@ -183,7 +181,7 @@ func (b *binder) bind(n *backend.Node) ([]call, error) {
 	return nil, unsupported(n, "there is no kernel for %T", n.Op)
 }
 
-// checkOperands refuses what the kernels' arguments have no room for.
+// checkOperands refuses operands that the kernels' arguments cannot express.
 func checkOperands(n *backend.Node) error {
 	var control *backend.Tensor
 	for c := range backend.Casts(n.Op) {
@@ -192,17 +190,17 @@ func checkOperands(n *backend.Node) error {
 		}
 		control = cmp.Or(c.Control, control)
 	}
-	if most := mostCasts(n.Op); most > maxCasts {
-		return unsupported(n, "it stores a result %d times, %d are possible: it is not lowered for this device", most, maxCasts)
+	if longest := longestCasts(n.Op); longest > maxCasts {
+		return unsupported(n, "it stores a result %d times, the maximum is %d: lower the program for this device", longest, maxCasts)
 	}
 	for _, o := range n.Operands() {
 		t := o.Tensor
 		switch {
 		case t.DType == fp8.I32 && !t.Contiguous():
-			return unsupported(n, "%s is %s, a view with gaps: make it a tensor of its own", o.Field, t)
+			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
 		case knowsBlocks(n.Op, o.Field):
 		case t.Block != backend.PerTensor:
-			return unsupported(n, "%s is %s with scales by block (%s)", o.Field, t, t.Block)
+			return unsupported(n, "%s is %s with block scales (%s)", o.Field, t, t.Block)
 		case t.DType == fp8.E8M0:
 			return unsupported(n, "%s is %s", o.Field, t)
 		}
@@ -210,7 +208,7 @@ func checkOperands(n *backend.Node) error {
 	return nil
 }
 
-// knowsBlocks reports whether the op's kernel takes scales by block in a field.
+// knowsBlocks reports whether the op's kernel supports block scales in a field.
 func knowsBlocks(op backend.Op, field string) bool {
 	switch op.(type) {
 	case *backend.Quantize:
@@ -224,13 +222,13 @@ func knowsBlocks(op backend.Op, field string) bool {
 	}
 }
 
-// plain is an op whose kernels need no more than the extent of an operand.
+// plain binds an op whose kernels need only the extent of one operand.
 func (b *binder) plain(name string, op backend.Op, of *backend.Tensor) ([]call, error) {
 	return b.shaped(name, op, of.Rows(), of.Cols())
 }
 
-// shaped is an op with an extent, and more words behind it where its kernels
-// want them.
+// shaped binds an op with an extent, followed by the words that its kernels need in
+// addition.
 func (b *binder) shaped(name string, op backend.Op, rows, cols int, more ...int) ([]call, error) {
 	l, ok := kernels.Of(name, rows, cols)
 	if !ok {
@@ -241,7 +239,7 @@ func (b *binder) shaped(name string, op backend.Op, rows, cols int, more ...int)
 
 func extent(t *backend.Tensor) []int { return []int{t.Rows(), t.Cols()} }
 
-// asMatrix is t with rows of n elements.
+// asMatrix returns t reshaped to rows of n elements.
 func asMatrix(t *backend.Tensor, n int) *backend.Tensor {
 	if t.Cols() == n {
 		return t
@@ -251,8 +249,8 @@ func asMatrix(t *backend.Tensor, n int) *backend.Tensor {
 	return &m
 }
 
-// launches gives every kernel of an op the same arguments, the last of which is
-// the scratch memory.
+// launches passes the same arguments to every kernel of an op; the last one is the
+// scratch address.
 func (b *binder) launches(l kernels.Launches, args []uint64) []call {
 	scratch := uint64(0)
 	if l.Scratch > 0 {
@@ -266,7 +264,7 @@ func (b *binder) launches(l kernels.Launches, args []uint64) []call {
 	return calls
 }
 
-// args are the words of an op: its operands, its extent, its plain fields.
+// args returns the words of an op: operands, extent, plain fields.
 func (b *binder) args(op backend.Op, extent ...int) []uint64 {
 	args := b.operands(op)
 	for _, n := range extent {
@@ -275,8 +273,8 @@ func (b *binder) args(op backend.Op, extent ...int) []uint64 {
 	return append(args, settings(op)...)
 }
 
-// operands are the words of an op's tensors and casts, in the order of its
-// fields. Lists of tensors are for tables.
+// operands returns the words of an op's tensors and casts, in the order of its fields.
+// Lists of tensors are passed in tables.
 func (b *binder) operands(op backend.Op) (words []uint64) {
 	v := reflect.ValueOf(op).Elem()
 	for i := range v.NumField() {
@@ -290,7 +288,7 @@ func (b *binder) operands(op backend.Op) (words []uint64) {
 	return words
 }
 
-// settings are the words of an op's plain fields.
+// settings returns the words of an op's plain fields.
 func settings(op backend.Op) (words []uint64) {
 	v := reflect.ValueOf(op).Elem()
 	for i := range v.NumField() {
@@ -312,14 +310,14 @@ func settings(op backend.Op) (words []uint64) {
 	return words
 }
 
-// formats are the kernels' numbers.
+// formats are the codes of the formats in the kernels.
 var formats = map[fp8.DType]kernels.Format{
 	fp8.F32: kernels.F32, fp8.BF16: kernels.BF16, fp8.F16: kernels.F16,
 	fp8.E4M3: kernels.E4M3, fp8.E4M3IEEE: kernels.E4M3IEEE, fp8.E5M2: kernels.E5M2,
 	fp8.I32: kernels.I32, fp8.E8M0: kernels.E8M0,
 }
 
-// of is the address of a tensor's first element, 0 for none.
+// of returns the address of a tensor's first element, 0 for nil.
 func (b *binder) of(t *backend.Tensor) uint64 {
 	if t == nil {
 		return 0
@@ -327,7 +325,7 @@ func (b *binder) of(t *backend.Tensor) uint64 {
 	return b.address(t)
 }
 
-// tensor is struct Tensor. Kernels read one scale for a tensor.
+// tensor returns the words of struct Tensor. Kernels read one scale per tensor.
 func (b *binder) tensor(t *backend.Tensor) []uint64 {
 	if t == nil {
 		return make([]uint64, kernels.TensorWords)
@@ -335,7 +333,7 @@ func (b *binder) tensor(t *backend.Tensor) []uint64 {
 	return []uint64{b.address(t), uint64(t.LD), uint64(formats[t.DType]), b.of(t.Scale)}
 }
 
-// casts is struct Casts.
+// casts returns the words of struct Casts.
 func (b *binder) casts(list []backend.Cast) []uint64 {
 	words := make([]uint64, 0, kernels.CastsWords)
 	control := uint64(0)
@@ -349,7 +347,7 @@ func (b *binder) casts(list []backend.Cast) []uint64 {
 	return words[:kernels.CastsWords]
 }
 
-// cast is struct Cast.
+// cast returns the words of struct Cast.
 func (b *binder) cast(c backend.Cast) []uint64 {
 	var flags kernels.Flag
 	for flag, set := range map[kernels.Flag]bool{
@@ -367,7 +365,7 @@ func (b *binder) cast(c backend.Cast) []uint64 {
 	}
 }
 
-// table puts words where kernels will find them, and says where that is.
+// table appends words to the tables and returns their device address.
 func (b *binder) table(words []uint64) uint64 {
 	at := b.tableAt + uint64(8*len(b.tables))
 	b.tables = append(b.tables, words...)

@@ -6,14 +6,14 @@ import (
 	"octet/fp8"
 )
 
-// The ops that are more than a kernel with their operands.
+// Ops whose calls need more than their operands and extent.
 
-// matMul is one product: lowering has left nothing else.
+// matMul binds a matrix product, which lowering has reduced to a single GEMM.
 func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
 	if !hasEpilogue(o) || o.A.DType.IsFP8() && (o.TransA || !o.TransB) {
-		return nil, unsupported(n, "it is not lowered for this device")
+		return nil, unsupported(n, "lower the program for this device")
 	}
-	p := product{transA: o.TransA, transB: o.TransB, fast: o.Accum == backend.Fast, a: b.matrix(o.A), b: b.matrix(o.B), d: b.matrix(o.Out)}
+	p := gemm{transA: o.TransA, transB: o.TransB, fast: o.Accum == backend.Fast, a: b.matrix(o.A), b: b.matrix(o.B), d: b.matrix(o.Out)}
 	p.m, p.n, p.k = o.Dims()
 	p.d.scale = 0
 	switch {
@@ -22,16 +22,16 @@ func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
 	case o.Accumulate:
 		p.c, p.beta = p.d, 1
 	}
-	b.products = true
-	return []call{{product: &p}}, nil
+	b.hasGEMM = true
+	return []call{{gemm: &p}}, nil
 }
 
 func (b *binder) matrix(t *backend.Tensor) matrix {
 	return matrix{dtype: t.DType, address: b.address(t), ld: t.LD, scale: b.of(t.Scale)}
 }
 
-// attentionShape is the geometry of heads; operands are what the tensor cores
-// would read.
+// attentionShape returns the geometry of heads; operands are the tensors that tensor
+// cores read.
 func (b *binder) attentionShape(q, k *backend.Tensor, batch, headDim int, operands ...*backend.Tensor) kernels.AttentionShape {
 	aligned := true
 	var list []kernels.Format
@@ -62,7 +62,7 @@ func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 		p := kernels.Adam{Grad: b.address(g), LD: g.LD, Rows: g.Rows(), Cols: g.Cols()}
 		for j, t := range []*backend.Tensor{o.Master[i], o.M1[i], o.M2[i]} {
 			if t.Scale != nil && t.Scale.DType != fp8.F32 {
-				return nil, unsupported(n, "the scale of %s is %s, moments have FP32 scales", t, t.Scale)
+				return nil, unsupported(n, "the scale of %s is %s, moments need FP32 scales", t, t.Scale)
 			}
 			p.State[j] = kernels.AdamState{
 				Address: b.address(t), ScaleInv: b.of(t.Scale), Format: formats[t.DType],

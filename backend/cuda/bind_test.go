@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// paperBackend binds what it is given, and has no device to run it on.
+// paperBackend binds programs and passes their calls to bound, without a device.
 type paperBackend struct {
 	backend.Backend
 	rank, ranks int
@@ -47,7 +47,7 @@ func (p paperBackend) Load(programs ...*backend.Program) ([]backend.Executable, 
 	return nil, errBound
 }
 
-// addresses gives every tensor an address that tells its name.
+// addresses assigns every tensor an address from which its name can be found.
 type addresses struct {
 	next uint64
 	at   map[*backend.Tensor]uint64
@@ -69,8 +69,7 @@ func (m *addresses) of(t *backend.Tensor) uint64 {
 	return at
 }
 
-// Every op of the closed set is bound in some case, or refused in all, and what
-// is bound exists.
+// Every op of the set is bound in at least one case, and every bound kernel exists.
 func TestEveryOpBindsOrIsRefused(t *testing.T) {
 	bound := map[reflect.Type]bool{}
 	d := backend.Driver{
@@ -113,8 +112,9 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 	}
 }
 
-// What a layer asks of the device, word by word: what kernels read by position
-// must not move by accident. Run with -update after a change that is meant.
+// The golden file holds the arguments of a layer's calls, word by word: kernels read them
+// by position, so an accidental change must show. Run with -update after an intended
+// change.
 func TestLaunchesOfALayer(t *testing.T) {
 	c := small("fp8-smooth")
 	c.Train.HealthEvery = 0
@@ -152,7 +152,7 @@ func TestLaunchesOfALayer(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), text.String())
 }
 
-// text is a call with names for addresses.
+// text formats a call with names instead of addresses.
 func (c call) text(m *addresses) string {
 	word := func(w uint64) string {
 		switch name, ok := m.name[w]; {
@@ -165,11 +165,11 @@ func (c call) text(m *addresses) string {
 		}
 		return fmt.Sprintf("%#x", w)
 	}
-	if p := c.product; p != nil {
+	if p := c.gemm; p != nil {
 		of := func(x matrix) string {
 			return fmt.Sprintf("%s:%s/%d×%s", word(x.address), x.dtype, x.ld, word(x.scale))
 		}
-		return fmt.Sprintf("product %d×%d×%d %s t=%v · %s t=%v + %v·%s = %s fast=%v", p.m, p.n, p.k, of(p.a), p.transA, of(p.b), p.transB, p.beta, of(p.c), of(p.d), p.fast)
+		return fmt.Sprintf("gemm %d×%d×%d %s t=%v · %s t=%v + %v·%s = %s fast=%v", p.m, p.n, p.k, of(p.a), p.transA, of(p.b), p.transB, p.beta, of(p.c), of(p.d), p.fast)
 	}
 	var words []string
 	for _, w := range c.launch.args {

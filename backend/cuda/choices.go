@@ -12,16 +12,16 @@ import (
 	"sync"
 )
 
-// choices are the algorithms with which kinds of products are computed. They add
-// up in different orders, so that a run repeats bit for bit only with the same
-// ones; and they are chosen by time, which does not repeat. So they are kept: with
-// the run (backend.Chooser) and, for the next one, on disk (remembered).
+// choices are the algorithms of GEMMs, by kind. Algorithms sum in different orders, so a
+// run repeats bit for bit only with the same ones; and they are chosen by time, which
+// varies. So they are stored: with the run (backend.Chooser) and, for later runs, on disk
+// (algorithmCache).
 type choices struct {
-	Library  string               `json:"cublaslt"` // version; an algorithm means nothing to others
-	Products map[string]algorithm `json:"products"` // by kind
+	Library    string               `json:"cublaslt"` // version; other versions read an algorithm's code differently
+	Algorithms map[string]algorithm `json:"products"` // by kind
 }
 
-// algorithm is what cuBLASLt knows one by.
+// algorithm is cuBLASLt's opaque code of an algorithm.
 type algorithm [64]byte
 
 // MarshalText implements encoding.TextMarshaler.
@@ -30,17 +30,17 @@ func (a algorithm) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (a *algorithm) UnmarshalText(text []byte) error {
 	if len(text) != hex.EncodedLen(len(a)) {
-		return fmt.Errorf("an algorithm has %d digits, got %d", hex.EncodedLen(len(a)), len(text))
+		return fmt.Errorf("the hex code of an algorithm has %d digits, got %d", hex.EncodedLen(len(a)), len(text))
 	}
 	_, err := hex.Decode(a[:], text)
 	return err
 }
 
-// parseChoices reads what was chosen for a library. Text that is damaged, or of
-// another library, says nothing.
+// parseChoices reads the choices for a library's version. Damaged text, or that of
+// another version, yields none.
 func parseChoices(text []byte, library string) choices {
 	var c choices
-	if json.Unmarshal(text, &c) != nil || c.Library != library || c.Products == nil {
+	if json.Unmarshal(text, &c) != nil || c.Library != library || c.Algorithms == nil {
 		return noChoices(library)
 	}
 	return c
@@ -49,35 +49,35 @@ func parseChoices(text []byte, library string) choices {
 func noChoices(library string) choices { return choices{library, map[string]algorithm{}} }
 
 func (c choices) text() []byte {
-	text, _ := json.MarshalIndent(c, "", "  ") // nothing in it can fail
+	text, _ := json.MarshalIndent(c, "", "  ") // cannot fail for these types
 	return append(text, '\n')
 }
 
-// fingerprint tells choices apart; empty where there are none.
+// fingerprint identifies choices; empty for none.
 func (c choices) fingerprint() string {
-	if len(c.Products) == 0 {
+	if len(c.Algorithms) == 0 {
 		return ""
 	}
 	sum := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(c.Products)) {
-		_, _ = fmt.Fprintf(sum, "%s %x\n", name, c.Products[name]) // a hash does not fail
+	for _, name := range slices.Sorted(maps.Keys(c.Algorithms)) {
+		_, _ = fmt.Fprintf(sum, "%s %x\n", name, c.Algorithms[name]) // a hash does not fail
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:4])
 }
 
-// remembered is what was chosen on a kind of GPU, in this process and, from a file
-// in the user's cache folder, before. The lock is held while one is chosen, so
-// that GPUs of a kind agree.
-type remembered struct {
+// algorithmCache holds the algorithms chosen on a kind of GPU: by this process and, from
+// a file in the user's cache folder, by earlier ones. Its lock is held while an algorithm
+// is chosen, so that GPUs of a kind agree.
+type algorithmCache struct {
 	sync.Mutex
 	choices
-	path  string // empty where nothing can be kept
-	fresh bool   // there are choices that the file lacks
+	path  string // empty without a cache folder
+	dirty bool   // some choices are not in the file yet
 }
 
-// remember reads what was chosen for a library on a kind of GPU.
-func remember(library, kind string) *remembered {
-	r := &remembered{choices: choices{Library: library}}
+// newAlgorithmCache reads the choices for a library's version on a kind of GPU.
+func newAlgorithmCache(library, kind string) *algorithmCache {
+	r := &algorithmCache{choices: choices{Library: library}}
 	if dir, err := os.UserCacheDir(); err == nil {
 		sum := sha256.Sum256([]byte(kind + "\n" + library))
 		r.path = filepath.Join(dir, "octet", "gemm", hex.EncodeToString(sum[:8])+".json")
@@ -86,21 +86,21 @@ func remember(library, kind string) *remembered {
 	return r
 }
 
-func (r *remembered) read() choices {
+func (r *algorithmCache) read() choices {
 	text, _ := os.ReadFile(r.path) // no file, no choices
 	return parseChoices(text, r.Library)
 }
 
-func (r *remembered) set(product string, a algorithm) { r.Products[product], r.fresh = a, true }
+func (r *algorithmCache) set(kind string, a algorithm) { r.Algorithms[kind], r.dirty = a, true }
 
-// save puts a whole file in place or none, with what other processes have chosen
-// meanwhile. Where it cannot be written, the next process chooses anew.
-func (r *remembered) save() {
-	if !r.fresh || r.path == "" || os.MkdirAll(filepath.Dir(r.path), 0o777) != nil {
+// save replaces the file atomically, merging choices that other processes have written
+// meanwhile. If that fails, the next process chooses again.
+func (r *algorithmCache) save() {
+	if !r.dirty || r.path == "" || os.MkdirAll(filepath.Dir(r.path), 0o777) != nil {
 		return
 	}
 	all := r.read()
-	maps.Copy(all.Products, r.Products)
+	maps.Copy(all.Algorithms, r.Algorithms)
 	f, err := os.CreateTemp(filepath.Dir(r.path), "new-*")
 	if err != nil {
 		return
@@ -110,5 +110,5 @@ func (r *remembered) save() {
 		_ = os.Remove(f.Name())
 		return
 	}
-	r.fresh = false
+	r.dirty = false
 }

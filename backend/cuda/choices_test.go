@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cacheDir sends the user's cache folder elsewhere.
+// cacheDir redirects the user's cache folder to a temporary one.
 func cacheDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -20,49 +20,49 @@ func cacheDir(t *testing.T) string {
 	return dir
 }
 
-func TestChoicesAreRemembered(t *testing.T) {
+func TestChoicesAreCached(t *testing.T) {
 	cacheDir(t)
 	one, two, three := algorithm{1}, algorithm{63: 2}, algorithm{3}
-	r := remember("13.1", "H100")
-	require.Empty(t, r.Products)
+	r := newAlgorithmCache("13.1", "H100")
+	require.Empty(t, r.Algorithms)
 	r.set("a", three)
 	r.save()
 
-	other := remember("13.1", "H100")
-	require.Equal(t, map[string]algorithm{"a": three}, other.Products)
+	other := newAlgorithmCache("13.1", "H100")
+	require.Equal(t, map[string]algorithm{"a": three}, other.Algorithms)
 	other.set("b", one)
 	r.set("c", two)
 	other.save()
 	r.save() // adds to what the other wrote
-	third := remember("13.1", "H100")
-	require.Equal(t, map[string]algorithm{"a": three, "b": one, "c": two}, third.Products)
-	require.Empty(t, remember("13.2", "H100").Products)
-	require.Empty(t, remember("13.1", "H200").Products)
+	third := newAlgorithmCache("13.1", "H100")
+	require.Equal(t, map[string]algorithm{"a": three, "b": one, "c": two}, third.Algorithms)
+	require.Empty(t, newAlgorithmCache("13.2", "H100").Algorithms)
+	require.Empty(t, newAlgorithmCache("13.1", "H200").Algorithms)
 
 	require.NoError(t, os.WriteFile(third.path, []byte("{"), 0o666))
-	require.Empty(t, remember("13.1", "H100").Products)
+	require.Empty(t, newAlgorithmCache("13.1", "H100").Algorithms)
 	left, err := filepath.Glob(filepath.Join(filepath.Dir(third.path), "new-*"))
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
 
-// A cache that cannot be written costs time only.
+// A cache that cannot be written only costs time.
 func TestChoicesWithoutACache(t *testing.T) {
 	dir := cacheDir(t)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "octet"), nil, 0o666)) // where a folder should be
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "Library"), 0o777))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "Library", "Caches"), nil, 0o666))
-	r := remember("13.1", "H100")
+	r := newAlgorithmCache("13.1", "H100")
 	r.set("a", algorithm{1})
 	r.save()
-	require.Equal(t, algorithm{1}, r.Products["a"])
+	require.Equal(t, algorithm{1}, r.Algorithms["a"])
 }
 
-// What is written is read back; anything else, and another library's, is nothing.
+// Choices survive a round trip; invalid text, and that of another library, yields none.
 func TestChoicesAsText(t *testing.T) {
 	c := noChoices("13.1.2")
 	require.Empty(t, c.fingerprint())
-	c.Products["a"], c.Products["b"] = algorithm{1, 2, 3}, algorithm{63: 255}
+	c.Algorithms["a"], c.Algorithms["b"] = algorithm{1, 2, 3}, algorithm{63: 255}
 	text := string(c.text())
 	require.Equal(t, c, parseChoices([]byte(text), "13.1.2"))
 	for _, bad := range []string{
@@ -74,12 +74,12 @@ func TestChoicesAsText(t *testing.T) {
 	require.Equal(t, noChoices("13.2.0"), parseChoices([]byte(text), "13.2.0"))
 }
 
-// FuzzChoices: any text is choices of that library, which are written and read
-// as the same ones, or none.
+// FuzzChoices: any text yields choices of that library that survive a round trip, or
+// none.
 func FuzzChoices(f *testing.F) {
 	c := noChoices("13")
 	f.Add(c.text(), "13")
-	c.Products["fprop e4m3 64x64x64"], c.Products[""] = algorithm{1, 2, 3}, algorithm{63: 255}
+	c.Algorithms["fprop e4m3 64x64x64"], c.Algorithms[""] = algorithm{1, 2, 3}, algorithm{63: 255}
 	f.Add(c.text(), "13")
 	f.Add(c.text(), "12")
 	f.Add([]byte(`{"cublaslt":"","products":{"a":"`+strings.Repeat("0", 128)+`","A":null,"a":"x"}}`), "")
@@ -88,18 +88,18 @@ func FuzzChoices(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte, library string) {
 		c := parseChoices(text, library)
 		require.Equal(t, library, c.Library)
-		require.NotNil(t, c.Products, "set writes into it")
-		require.LessOrEqual(t, len(c.Products), len(text)/2)
-		require.Equal(t, len(c.Products) == 0, c.fingerprint() == "")
-		if utf8.ValidString(library) { // as every library's is
+		require.NotNil(t, c.Algorithms, "set writes to the map")
+		require.LessOrEqual(t, len(c.Algorithms), len(text)/2)
+		require.Equal(t, len(c.Algorithms) == 0, c.fingerprint() == "")
+		if utf8.ValidString(library) { // as every library version is
 			require.Equal(t, c, parseChoices(c.text(), library))
 		}
 	})
 }
 
-// The fingerprint is that of every choice, and of nothing but them.
+// The fingerprint depends on every choice, and on nothing else.
 func TestFingerprint(t *testing.T) {
-	of := func(products map[string]algorithm) string { return choices{"13", products}.fingerprint() }
+	of := func(algorithms map[string]algorithm) string { return choices{"13", algorithms}.fingerprint() }
 	base := of(map[string]algorithm{"a": {1}, "b": {2}})
 	require.Len(t, base, 8)
 	require.Equal(t, base, of(map[string]algorithm{"b": {2}, "a": {1}}))

@@ -15,14 +15,14 @@ import (
 	"octet/fp8"
 )
 
-// A product is computed as the run that it belongs to computed it before, to the
-// last bit, on a device that would choose otherwise; other choices have another
-// arithmetic, and choices that do not fit are made anew.
-func TestChoicesAreMadeAgain(t *testing.T) {
-	standin.Only(t, "its algorithms are known")
+// A resumed run computes a GEMM with the algorithm that it had, to the last bit, on a
+// device that would choose another. Other choices change Spec.Arithmetic, and unusable
+// choices are replaced.
+func TestChoicesAreReused(t *testing.T) {
+	standin.Only(t, "the algorithms of the stand-in are known")
 	standIns(t)
 	cacheDir(t)
-	product := func(choices []byte) (out []byte, d *device) {
+	compute := func(choices []byte) (out []byte, d *device) {
 		t.Helper()
 		v := backend.NewVars()
 		a, b := v.Tensor(backend.Stash, "a", fp8.F32, 32, 512), v.Tensor(backend.Stash, "b", fp8.F32, 32, 512)
@@ -47,57 +47,56 @@ func TestChoicesAreMadeAgain(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, d.Close()) })
 		return out, d
 	}
-	// The stand-in knows algorithms by a number in their first word: 1 and 3 add up
-	// in opposite orders, 9 is none. The third word is how often they split k.
+	// The stand-in numbers algorithms in their first word: 1 and 3 sum in opposite
+	// orders, 9 does not exist. The third word is the number of splits of k.
 	const number, splits = 0, 16
 	with := func(text []byte, at int, value byte) []byte {
 		c := parseChoices(text, "13.1.2")
-		require.Len(t, c.Products, 1)
-		for kind, a := range c.Products {
+		require.Len(t, c.Algorithms, 1)
+		for kind, a := range c.Algorithms {
 			a[at] = value
-			c.Products[kind] = a
+			c.Algorithms[kind] = a
 		}
 		return c.text()
 	}
-	first, d := product(nil)
+	first, d := compute(nil)
 	made, arithmetic := d.Choices(), d.Spec().Arithmetic
 	require.Regexp(t, `^sm_90a\+cublaslt13\.1\.2\+nvrtc13\.99\+algorithms-[0-9a-f]{8}$`, arithmetic)
 
-	up, ascending := product(with(made, number, 1))
-	down, descending := product(with(made, number, 3))
-	require.NotEqual(t, up, down, "the order of the sums shows")
+	up, ascending := compute(with(made, number, 1))
+	down, descending := compute(with(made, number, 3))
+	require.NotEqual(t, up, down, "the order of the sums affects the result")
 	require.NotEqual(t, ascending.Spec().Arithmetic, descending.Spec().Arithmetic)
 	require.Contains(t, [][]byte{up, down}, first)
-	again, _ := product(ascending.Choices())
+	again, _ := compute(ascending.Choices())
 	require.Equal(t, up, again)
 
 	for _, bad := range [][]byte{with(made, splits, 4), with(made, number, 9), []byte("{}"), noChoices("12.9").text()} {
-		out, d := product(bad)
-		require.Equal(t, first, out, "as remembered on this machine")
+		out, d := compute(bad)
+		require.Equal(t, first, out, "the algorithm of this machine's cache")
 		require.Equal(t, arithmetic, d.Spec().Arithmetic)
 	}
-	// What a program of an earlier process was computed with is not forgotten,
-	// though nothing that is loaded now needs it.
+	// Choices of an earlier process are kept, even if no loaded program needs them.
 	idle, err := open("", backend.Options{Choices: made})
 	require.NoError(t, err)
 	require.Equal(t, made, idle[0].(backend.Chooser).Choices())
 	require.NoError(t, idle[0].Close())
 }
 
-// An algorithm that cuBLASLt offers and does not run is passed over.
+// An algorithm that cuBLASLt offers but refuses to run is skipped.
 func TestAlgorithmsThatDoNotRun(t *testing.T) {
 	for _, refused := range []byte{1, 3} {
 		t.Run(fmt.Sprint(refused), func(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			standin.Set(t, "STANDIN_REFUSED", fmt.Sprint(refused))
-			v, p := productOf()
+			v, p := gemmProgram()
 			d := openOne(t)
 			require.NoError(t, d.Bind(v))
 			loaded, err := d.Load(p)
 			require.NoError(t, err)
-			require.Len(t, d.chosen.Products, 1)
-			for _, a := range d.chosen.Products {
+			require.Len(t, d.chosen.Algorithms, 1)
+			for _, a := range d.chosen.Algorithms {
 				require.Equal(t, 4-refused, a[0], "the other one")
 			}
 			require.NoError(t, loaded[0].Run(t.Context()))
@@ -106,8 +105,8 @@ func TestAlgorithmsThatDoNotRun(t *testing.T) {
 	}
 }
 
-// productOf is a program of one product, and its variables.
-func productOf() (*backend.Vars, *backend.Program) {
+// gemmProgram returns a program of one GEMM, and its variables.
+func gemmProgram() (*backend.Vars, *backend.Program) {
 	v := backend.NewVars()
 	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 32, 32) }
 	p := v.Program("product")
@@ -115,7 +114,7 @@ func productOf() (*backend.Vars, *backend.Program) {
 	return v, p
 }
 
-// runTwice also records it.
+// runTwice runs x and records its graph.
 func runTwice(t *testing.T, d *device, x backend.Executable) {
 	t.Helper()
 	for range 2 {
@@ -124,19 +123,19 @@ func runTwice(t *testing.T, d *device, x backend.Executable) {
 	}
 }
 
-// Whatever a product is computed with has run before it is recorded: also what
-// nobody timed, and what another process chose.
+// Every algorithm has run before it is recorded in a graph, including those that were not
+// timed and those that another process chose.
 func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
-	for name, earlier := range map[string]bool{"of the run": true, "remembered": false, "the only one": false} {
+	for name, earlier := range map[string]bool{"of the run": true, "cached": false, "the only one": false} {
 		t.Run(name, func(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			var choices []byte
 			start := func() *device {
-				require.NoError(t, forgetGPUs()) // with the kernels that were loaded
+				require.NoError(t, forgetGPUs()) // with their loaded kernels
 				list, err := open("", backend.Options{Choices: choices})
 				require.NoError(t, err)
-				v, p := productOf()
+				v, p := gemmProgram()
 				d := list[0].(*device)
 				require.NoError(t, d.Bind(v))
 				loaded, err := d.Load(p)
@@ -148,7 +147,7 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 				standin.Set(t, "STANDIN_ALGORITHMS", "1")
 			} else {
 				first := start()
-				require.Len(t, first.remembered.Products, 1)
+				require.Len(t, first.cache.Algorithms, 1)
 				if earlier {
 					choices = first.Choices()
 				}
@@ -159,32 +158,32 @@ func TestAlgorithmsRunBeforeTheyAreRecorded(t *testing.T) {
 	}
 }
 
-// What was not timed, for want of memory, is not remembered for others, and runs.
-func TestWhatWasNotTimedIsForgotten(t *testing.T) {
-	standin.Only(t, "its memory can be used up to the byte")
+// An algorithm that was not timed, for lack of memory, is used but not cached.
+func TestUntimedAlgorithmsAreNotCached(t *testing.T) {
+	standin.Only(t, "the stand-in's memory can be filled to the byte")
 	standIns(t)
 	cacheDir(t)
 	load := func() *device {
 		require.NoError(t, forgetGPUs())
-		v, p := productOf()
+		v, p := gemmProgram()
 		d := openOne(t)
-		clear(d.remembered.Products)
+		clear(d.cache.Algorithms)
 		require.NoError(t, d.Bind(v))
 		loaded, err := d.Load(p)
 		require.NoError(t, err)
-		require.Len(t, d.chosen.Products, 1)
+		require.Len(t, d.chosen.Algorithms, 1)
 		runTwice(t, d, loaded[0])
 		return d
 	}
 	first := load()
-	require.Len(t, first.remembered.Products, 1)
+	require.Len(t, first.cache.Algorithms, 1)
 	standin.Set(t, "STANDIN_OOM", fmt.Sprint(first.allocated))
 	require.NoError(t, first.Close())
-	require.Empty(t, load().remembered.Products)
+	require.Empty(t, load().cache.Algorithms)
 }
 
-// GPUs of one kind choose together, or ranks would differ, and a run that is
-// resumed would begin with other algorithms on some.
+// GPUs of a kind share their choices. Otherwise ranks would differ, and a resumed run
+// would use other algorithms on some.
 func TestGPUsOfAKindAgree(t *testing.T) {
 	standIns(t)
 	cacheDir(t)
@@ -193,22 +192,22 @@ func TestGPUsOfAKindAgree(t *testing.T) {
 		t.Helper()
 		d, err := libcuda.Open(ordinal)
 		require.NoError(t, err)
-		d.Name = name // the stand-in numbers them
+		d.Name = name // the stand-in appends the ordinal
 		g, err := newGPU(d)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, g.close()) })
 		return g
 	}
 	first, second, other := start(0, "H100"), start(1, "H100"), start(1, "H200")
-	first.remembered.set("a", algorithm{3})
-	require.Equal(t, algorithm{3}, second.remembered.Products["a"])
-	require.NotContains(t, other.remembered.Products, "a")
+	first.cache.set("a", algorithm{3})
+	require.Equal(t, algorithm{3}, second.cache.Algorithms["a"])
+	require.NotContains(t, other.cache.Algorithms, "a")
 }
 
 // A GEMM that cuBLASLt has no algorithm for is ErrUnsupported, and the error names the
 // op, its tensors' shapes and cuBLASLt's reason.
 func TestGEMMWithoutAnAlgorithm(t *testing.T) {
-	standin.Only(t, "a library has algorithms")
+	standin.Only(t, "a real cuBLASLt always has algorithms")
 	for offered, reason := range map[string]string{
 		"0":  ": cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported",
 		"-1": "",
@@ -217,13 +216,13 @@ func TestGEMMWithoutAnAlgorithm(t *testing.T) {
 			standIns(t)
 			cacheDir(t)
 			standin.Set(t, "STANDIN_ALGORITHMS", offered)
-			v, p := productOf()
+			v, p := gemmProgram()
 			d := openOne(t)
 			require.NoError(t, d.Bind(v))
 			_, err := d.Load(p)
 			require.ErrorIs(t, err, backend.ErrUnsupported)
 			require.EqualError(t, err, "matmul: unsupported by backend cuda: A is a:fp32[32, 32], B is b:fp32[32, 32] and Out is c:fp32[32, 32]: "+
-				"32×32×32 product fp32·fp32ᵀ in fp32: cuBLASLt has no algorithm for it"+reason)
+				"32×32×32 GEMM fp32·fp32ᵀ in fp32: cuBLASLt has no algorithm for it"+reason)
 		})
 	}
 }

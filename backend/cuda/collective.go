@@ -6,61 +6,61 @@ import (
 	"octet/backend"
 )
 
-// collective is what a node asks of the ranks together. They may all be this one.
+// collective is a collective of one node, of one or more ranks.
 type collective struct {
-	kind     meeting
+	kind     collectiveKind
 	from, to uint64
-	n        int // of reductions FP32 numbers, otherwise bytes: each rank's share
-	peer     int // of messages
+	n        int // this rank's share: FP32 elements for reductions, otherwise bytes
+	peer     int // of Send and Recv
 
-	// name is what the ranks are said to meet for, and mark the address of its
-	// number, from 1 on, which the device shows when it gets there.
+	// name is the collective's name in error messages. mark is the address of its number,
+	// counted from 1, which the device copies to the host when it reaches the collective.
 	name string
 	mark uint64
 }
 
-// meeting is a kind of collective.
-type meeting uint8
+// collectiveKind is the operation of a collective.
+type collectiveKind uint8
 
 const (
-	sumAll     meeting = iota
-	maxAll             // of the bits of magnitudes
-	sumScatter         // everybody gets a part of the sum
-	gather
+	allReduceSum  collectiveKind = iota
+	allReduceMax                 // of the bit patterns of magnitudes
+	reduceScatter                // every rank gets a part of the sum
+	allGather
 	send
 	receive
 )
 
-// collective binds an op that meets other ranks. It stays on the stream of
-// everything else, whatever the queue of its node.
+// collective binds a collective. It runs on the stream of all other calls; the queue of
+// its node is ignored.
 func (b *binder) collective(n *backend.Node) ([]call, error) {
 	switch o := n.Op.(type) {
 	case *backend.AllReduce:
-		c := collective{kind: sumAll, from: b.address(o.X), to: b.address(o.X), n: o.X.Elems()}
+		c := collective{kind: allReduceSum, from: b.address(o.X), to: b.address(o.X), n: o.X.Elems()}
 		if o.Reduce == backend.ReduceSum {
-			return b.meeting(n, o.X, c), nil
+			return b.rendezvous(n, o.X, c), nil
 		}
-		// NCCL's maximum of floats drops NaN. The bits of magnitudes are ordered
-		// like the magnitudes, NaN above infinity, also as signed integers.
+		// NCCL's maximum of floats drops NaN. The bit patterns of magnitudes, as signed
+		// integers, are ordered like the magnitudes, with NaN above infinity.
 		calls, err := b.plain("magnitudes", o, o.X)
-		c.kind = maxAll
-		return append(calls, b.meeting(n, o.X, c)...), err
+		c.kind = allReduceMax
+		return append(calls, b.rendezvous(n, o.X, c)...), err
 	case *backend.ReduceScatter:
 		if b.ranks > 0 && o.X.Elems() != o.Out.Elems()*b.ranks {
-			return nil, unsupported(n, "there are %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
+			return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
 		}
-		return b.meeting(n, o.X, collective{kind: sumScatter, from: b.address(o.X), to: b.address(o.Out), n: o.Out.Elems()}), nil
+		return b.rendezvous(n, o.X, collective{kind: reduceScatter, from: b.address(o.X), to: b.address(o.Out), n: o.Out.Elems()}), nil
 	case *backend.AllGather:
 		if b.ranks > 0 && o.Out.Elems() != o.X.Elems()*b.ranks {
-			return nil, unsupported(n, "there are %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
+			return nil, unsupported(n, "with %d ranks, X is %s and Out is %s", b.ranks, o.X, o.Out)
 		}
-		return b.meeting(n, o.X, collective{kind: gather, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes())}), nil
+		return b.rendezvous(n, o.X, collective{kind: allGather, from: b.address(o.X), to: b.address(o.Out), n: int(o.X.Bytes())}), nil
 	case *backend.Send:
 		return b.message(n, o.X, collective{kind: send, from: b.address(o.X), peer: o.Peer})
 	case *backend.Recv:
 		return b.message(n, o.Out, collective{kind: receive, to: b.address(o.Out), peer: o.Peer})
 	default:
-		return nil, unsupported(n, "%T is no collective", n.Op)
+		return nil, unsupported(n, "%T is not a collective", n.Op)
 	}
 }
 
@@ -69,13 +69,13 @@ func (b *binder) message(n *backend.Node, t *backend.Tensor, c collective) ([]ca
 		return nil, unsupported(n, "rank %d cannot exchange a message with rank %d, there are %d ranks", b.rank, c.peer, b.ranks)
 	}
 	c.n = int(t.Bytes())
-	return b.meeting(n, t, c), nil
+	return b.rendezvous(n, t, c), nil
 }
 
-// meeting gives a collective its number.
-func (b *binder) meeting(n *backend.Node, t *backend.Tensor, c collective) []call {
+// rendezvous gives a collective its name and mark.
+func (b *binder) rendezvous(n *backend.Node, t *backend.Tensor, c collective) []call {
 	c.name = fmt.Sprintf("%s of %s", n.Path(), t)
-	b.meetings = append(b.meetings, c.name)
-	c.mark = b.table([]uint64{uint64(len(b.meetings))})
+	b.marks = append(b.marks, c.name)
+	c.mark = b.table([]uint64{uint64(len(b.marks))})
 	return []call{{collective: &c}}
 }

@@ -10,8 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// What each collective asks for: numbers of a reduction, bytes of the rest, the
-// bits of magnitudes for a maximum, and a mark of its own.
+// The arguments of each collective: elements of a reduction, bytes otherwise, bit
+// patterns of magnitudes for a maximum, and a mark.
 func TestCollectivesAreBound(t *testing.T) {
 	v := backend.NewVars()
 	x, part := v.Tensor(backend.Stash, "x", fp8.F32, 6), v.Tensor(backend.Stash, "part", fp8.F32, 2)
@@ -44,24 +44,24 @@ func TestCollectivesAreBound(t *testing.T) {
 	}
 	mark := uint64(1 << 42)
 	require.Equal(t, []collective{
-		{sumAll, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark},
-		{maxAll, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark + 8},
-		{sumScatter, of(x), of(part), 2, 0, "reducescatter of x:fp32[6]", mark + 16},
-		{gather, of(codes), of(all), 5, 0, "allgather of " + codes.String(), mark + 24},
+		{allReduceSum, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark},
+		{allReduceMax, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark + 8},
+		{reduceScatter, of(x), of(part), 2, 0, "reducescatter of x:fp32[6]", mark + 16},
+		{allGather, of(codes), of(all), 5, 0, "allgather of " + codes.String(), mark + 24},
 		{send, of(halves), 0, 8, 2, "send of halves:bf16[4]", mark + 32},
 		{receive, 0, of(halves), 8, 0, "recv of halves:bf16[4]", mark + 40},
 	}, got)
 	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6}, b.tables)
-	require.Len(t, b.meetings, 6)
+	require.Len(t, b.marks, 6)
 }
 
-// A collective for another number of ranks is refused, and a message to nobody.
+// A collective for another number of ranks, and a message to a missing rank, are refused.
 func TestCollectivesOfOtherRanks(t *testing.T) {
 	for want, op := range map[string]func(f func(n int) *backend.Tensor) backend.Op{
-		"reducescatter: unsupported by backend cuda: there are 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
+		"reducescatter: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
 			return &backend.ReduceScatter{X: f(6), Out: f(2)}
 		},
-		"allgather: unsupported by backend cuda: there are 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
+		"allgather: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
 			return &backend.AllGather{X: f(2), Out: f(6)}
 		},
 		"send: unsupported by backend cuda: rank 1 cannot exchange a message with rank 2, there are 2 ranks": func(f func(int) *backend.Tensor) backend.Op {

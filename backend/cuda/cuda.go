@@ -1,88 +1,87 @@
-// Package cuda is the backend for NVIDIA GPUs of compute capability 8.9 and
-// later: Ada, Hopper, Blackwell. A whole training step runs on the device: FP8
-// and BF16 products by cuBLASLt, every other op by a kernel of our own.
+// Package cuda is the backend for NVIDIA GPUs of compute capability 8.9 and later: Ada,
+// Hopper, Blackwell. A whole training step runs on the device: cuBLASLt computes FP8 and
+// BF16 GEMMs, and Octet's own kernels compute every other op.
 //
 // # From a program to a run
 //
 //	Program --lower--> Program --bind--> []call --run, record--> a CUDA graph
 //
-// Lower (lower.go) gives FP8 operands the layout that matrix units take and
-// takes apart what cuBLASLt does not do in one piece. The binder (bind.go) turns
-// each node into calls: a kernel with its grid and arguments, or the description
-// of a product. Both are plain Go over addresses that are numbers: plan and the
-// tests run them on any machine. What talks to the device (device.go, transfer.go,
-// execute.go, gemm.go) is built with -tags cuda and cgo on Linux, on top of
-// package octet/csrc/libcuda, which loads NVIDIA's libraries when they are asked
-// for; without the tag, Open says how to build.
+// Lowering (lower.go) gives FP8 operands the layout that cuBLASLt requires (TN) and
+// splits ops that cuBLASLt cannot compute in one call. The binder (bind.go) turns each
+// node into calls: a kernel with its grid and arguments, or the description of a GEMM.
+// Both are plain Go and treat addresses as integers, so octet plan and the tests run them
+// on any machine. The files that call the driver (device.go, transfer.go, execute.go,
+// gemm.go) are built with -tags cuda and cgo on Linux, on top of package
+// octet/csrc/libcuda, which loads NVIDIA's libraries on demand. Without the tag, Open
+// returns an error that says how to build.
 //
-// The first Run of a program makes its calls, the second records them as a graph,
-// and from there on a Run is one launch of it. Each returns before the device is
-// done. Write returns before the device has the bytes, Read waits, and a Fetch waits
-// for what came before it alone: so a trainer keeps the stream filled (transfer.go).
-// RunObserved makes the same calls one node at a time.
+// The first Run of a program issues its calls, the second records them as a CUDA graph,
+// and later Runs launch that graph. Run returns before the device is done. Write returns
+// before the device has the bytes, Read waits for the stream, and a Fetch waits only for
+// the work that was issued before it, so a trainer can keep the stream filled
+// (transfer.go). RunObserved issues the same calls one node at a time.
 //
 // # Memory
 //
-// Bind takes one block for the variables, Load one for the temps of its
-// programs, at the places that backend.MakePlan gives them, with cuBLASLt's
-// workspace and what kernels need beside. Nothing is allocated in a step.
+// Bind allocates one block for the variables. Load allocates one block for the temps of
+// its programs, at the offsets of backend.MakePlan, cuBLASLt's workspace and the scratch
+// memory and tables of kernels. A step allocates nothing.
 //
 // # Ranks
 //
-// With train.ranks = N one process trains on N GPUs, from the one named on, a
-// rank each (group.go). Collectives are NCCL's, on the rank's one stream and in its
-// graph; the queue of a node is not used yet. NCCL comes into the process when
-// there are several ranks. A rank that fails ends the run for all of them, and so
-// does one that waits for longer than OCTET_NCCL_TIMEOUT, ten minutes if it is not
-// set: a step must not take that long. NVIDIA's guide to NCCL warns that graphs on
-// several GPUs of one process may deadlock where one thread launches them all:
-// here every rank is launched by a goroutine of its own, as Trainer does, or a
-// caller must. Several ranks can still block each other within the driver, where libraries
-// load kernels or connect GPUs for the first time: a wait that outlasts the timeout, and
-// then does not end when NCCL is told to, ends the process with status 1 (watch.go). A rank
-// alone has no such deadline.
+// With train.ranks = N one process trains on N consecutive GPUs, one rank per GPU,
+// beginning with the named one (group.go). Collectives are NCCL's. They run on the rank's
+// single stream and are part of its graph; the queue of a node is ignored. NCCL is loaded
+// only for several ranks. A rank that fails ends the run for all ranks. So does a rank
+// that waits longer than OCTET_NCCL_TIMEOUT (default: ten minutes), so a step must take
+// less. NVIDIA's guide to NCCL warns that graphs on several GPUs of one process may
+// deadlock if one thread launches them all: every rank needs a goroutine of its own,
+// which Trainer provides. Several ranks can still block each other within the driver,
+// where libraries load kernels or connect GPUs for the first time. If a wait exceeds the
+// timeout and does not return after NCCL's abort, the process exits with status 1
+// (watch.go). A single rank has no deadline.
 //
 // # Determinism
 //
-// Kernels add up in an order that depends on shapes alone, and of cuBLASLt's
-// algorithms only those are taken that do not split k. So a run repeats bit for
-// bit with the same libraries and the same algorithms on a GPU of the same
-// architecture, all of which Spec.Arithmetic names. Algorithms are chosen by time
-// when a program is loaded, and then kept (choices.go): a run that is resumed gets
-// those it had, on any GPU that has them. There is no other mode to be asked for.
+// Kernels sum in an order that depends on shapes alone, and cuBLASLt algorithms with
+// split-k are excluded. So a run repeats bit for bit with the same libraries, the same
+// algorithms and a GPU of the same architecture; Spec.Arithmetic names all three.
+// Algorithms are chosen by time when a program is loaded, and then stored (choices.go): a
+// resumed run gets the algorithms that it had, on any GPU that supports them. There is no
+// faster, non-deterministic mode.
 //
-// Maxima over ranks have no order. Sums have the one of NCCL's algorithm, which
-// two ranks cannot tell and more can: NCCL chooses it by the size, the number of
-// GPUs and how they are connected, so a run repeats on the same number of GPUs of
-// a machine like it with the same version of NCCL, and NCCL_ALGO and NCCL_PROTO
-// as they were. All ranks get the same bits in any case.
+// Maxima over ranks do not depend on the order. Sums over more than two ranks do: NCCL
+// chooses the order by the size, the number of GPUs and their topology. So a run on
+// several GPUs repeats on the same number of GPUs in a machine of the same topology, with
+// the same NCCL version and the same NCCL_ALGO and NCCL_PROTO. All ranks always get the
+// same bits.
 //
 // # Attention
 //
-// Heads of 64 and 128 in BF16 run on tensor cores: on compute capability 9.0 by
-// wgmma, which no other GPU has, elsewhere by mma.sync. The former's kernels are
-// compared with the latter's when a process first loads them (trial.go): where they
-// differ it takes the others, which Spec.Hint and octet doctor say;
-// cuda:0,attention=mma takes them in any case. The last bits of both differ, as
-// Spec.Arithmetic tells.
+// BF16 attention with heads of 64 and 128 runs on tensor cores: by wgmma on compute
+// capability 9.0, the only one that has it, and by mma.sync elsewhere. When a process
+// first loads the wgmma kernels, it compares their results with those of mma.sync
+// (trial.go). If they differ, it uses mma.sync, which Spec.Hint and octet doctor report;
+// the device cuda:0,attention=mma always uses mma.sync. The last bits of both differ, so
+// Spec.Arithmetic names the kernels.
 //
 // # Sensors
 //
-// What the GPU says of itself comes from NVIDIA's management library (sensors.go),
-// which a run can do without. It reads the whole board, whoever works there.
+// The sensors are read by NVIDIA's management library NVML (sensors.go), which is
+// optional. It reads the whole board, including the load of other processes.
 //
 // # Caveats
 //
-// Operands with scales by block are refused. An error of the device surfaces in a
-// later call, at the latest in Read or a Fetch's End. After backend.ErrDeviceLost
-// only a new process gets the GPU back. Context, compiled kernels and cuBLASLt's
-// handle stay for the life of the process, so that a second Open of a GPU is quick.
+// GEMM operands with block scales are refused. An error of the device surfaces in a later
+// call, at the latest in Read or a Fetch's End. After backend.ErrDeviceLost only a new
+// process can use the GPU again. Context, compiled kernels and cuBLASLt's handle live
+// until the process ends, so a second Open of a GPU is quick.
 //
 // # Sharing a GPU
 //
-// Adopt (with the tag) makes a backend in a context and on a stream that another
-// part of the process has, with variables in its memory. Package gorgonia does
-// that for programs that use gorgonia.org/cu.
+// Adopt (with the tag) makes a backend on an existing context and stream of the process,
+// with variables in memory that other code allocated. Package gorgonia does that for
+// programs that use gorgonia.org/cu.
 package cuda
 
 import (
@@ -109,43 +108,43 @@ func init() {
 	})
 }
 
-// align is that of cuMemAlloc and of cuBLASLt's workspace, and more than the 16
-// bytes that FP8 operands need.
+// align is the alignment in bytes of cuMemAlloc and of cuBLASLt's workspace; FP8 operands
+// need only 16.
 const align = 256
 
-// headTokens is the least chunk of the head's tokens. With 1,024 tokens the head's wgrad
-// does 2,048 FLOPs for each element of the FP32 gradient, which it reads and writes in 8
-// bytes: 256 FLOPs a byte, about what the BF16 tensor cores of an H100 do in the time of a
-// byte of its memory (989 TFLOP/s, 3.35 TB/s).
+// headTokens is the minimum chunk of the head's tokens. With 1,024 tokens the head's
+// wgrad does 2,048 FLOPs for each element of the FP32 gradient, which it reads and writes
+// in 8 bytes: 256 FLOPs per byte. An H100 has 295 (BF16 tensor cores 989 TFLOP/s, memory
+// 3.35 TB/s).
 const headTokens = 1024
 
-// A wish is what the device of "cuda:1,attention=mma" asks for.
-type wish struct {
-	gpu int  // its number
-	mma bool // attention by mma.sync, where a GPU has wgmma too
+// options are what a device name such as "cuda:1,attention=mma" sets.
+type options struct {
+	gpu int  // ordinal
+	mma bool // attention by mma.sync, even if the GPU has wgmma
 }
 
-// parse takes a device's name apart.
-func parse(device string) (w wish, err error) {
+// parse splits a device name into its options.
+func parse(device string) (opts options, err error) {
 	named := false
 	for option := range strings.SplitSeq(device, ",") {
 		n, err := strconv.ParseUint(option, 10, 16)
 		switch {
 		case err == nil && !named:
-			w.gpu, named = int(n), true
+			opts.gpu, named = int(n), true
 		case option == "attention=mma":
-			w.mma = true
+			opts.mma = true
 		case device != "":
-			return wish{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; and attention=mma, on Hopper too the kernels of attention that other GPUs have, such as cuda:0,attention=mma)", device)
+			return options{}, fmt.Errorf("unknown device %q of backend cuda (known: the number of a GPU, such as cuda:0, or plain cuda; and attention=mma, which runs attention by mma.sync instead of wgmma on Hopper, such as cuda:0,attention=mma)", device)
 		}
 	}
-	return w, nil
+	return opts, nil
 }
 
-// spec is what cuBLASLt documents for Ada and Hopper (compute capability 8.9
-// and 9.0), and what later devices can do too: E4M3 as OCP defines it, and every
-// pair of FP8 operands but E5M2×E5M2, which tensor cores multiply and cuBLASLt does
-// not take. Casts are kernels of our own, which can draw any random bits.
+// spec returns what cuBLASLt documents for Ada and Hopper (compute capability 8.9 and
+// 9.0), which later devices support too: OCP's E4M3, and every pair of FP8 operands
+// except E5M2×E5M2, which tensor cores support and cuBLASLt does not. Casts are Octet's
+// own kernels, so stochastic rounding works.
 func spec(device string) (backend.Spec, error) {
 	if _, err := parse(device); err != nil {
 		return backend.Spec{}, err
@@ -158,20 +157,20 @@ func spec(device string) (backend.Spec, error) {
 		Stochastic: true,
 		Align:      align,
 		HeadTokens: headTokens,
-		// The SXM boards; smaller ones exist. What CUDA gives as a device's memory is
-		// less than the data sheet's GB: the driver keeps a part.
+		// The SXM boards; smaller ones exist. CUDA reports less memory than the data
+		// sheet, because the driver reserves some.
 		Capacities: []backend.Capacity{{Device: "H100 (80 GB)", Bytes: 79 << 30}, {Device: "H200 (141 GB)", Bytes: 139 << 30}},
 	}, nil
 }
 
-// open makes the backends of as many GPUs as there are ranks: cuda:2 with two
-// ranks is GPUs 2 and 3.
+// open opens one backend per rank on consecutive GPUs: cuda:2 with two ranks uses GPUs 2
+// and 3.
 func open(device string, o backend.Options) ([]backend.Backend, error) {
-	w, err := parse(device)
+	opts, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
-	list, err := openRanks(w, o)
+	list, err := openRanks(opts, o)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)

@@ -12,8 +12,8 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// device is a backend: the memory of one set of variables on a GPU, and the
-// stream on which everything happens.
+// device is a backend: the memory of one set of variables on a GPU, and the stream of all
+// its work.
 type device struct {
 	*gpu
 	spec   backend.Spec
@@ -21,37 +21,37 @@ type device struct {
 
 	vars       *backend.Vars
 	persistent libcuda.Ptr
-	homes      map[*backend.Tensor]libcuda.Ptr // of roots
-	given      map[string]Region               // homes in memory that is not ours, by name
-	adopted    bool                            // so are context and stream
+	addresses  map[*backend.Tensor]libcuda.Ptr // of root tensors
+	external   map[string]Region               // memory of variables that other code owns, by name
+	adopted    bool                            // context and stream are external too
 
 	staging staging
 	fetches []*fetch
 
-	blocks      []libcuda.Ptr // of the programs that were loaded
+	blocks      []libcuda.Ptr // of loaded programs
 	executables []*executable
 
-	allocated int64 // bytes of the device
+	allocated int64 // bytes of device memory
 
-	mma    bool // attention by mma.sync: it was asked for, or wgmma failed its trial
-	trying bool // this is the trial
+	mma    bool // attention by mma.sync: requested, or the trial of wgmma failed
+	trying bool // this device runs the trial
 
-	earlier, chosen choices // for products: of an earlier process, and now
+	earlier, chosen choices // algorithms of GEMMs: of the resumed run, and of this one
 
 	// Of one rank among several.
 	rank      int
-	group     *group // nil: there is no other
+	group     *group // nil for a single rank
 	comm      *libcuda.Comm
 	recording sync.Mutex // held while the stream is captured
-	meetings  []string   // names of collectives
+	marks     []string   // names of collectives, see binder
 }
 
-// errClosed is the answer to who goes on after Close.
+// errClosed is returned by methods called after Close.
 var errClosed = errors.New("cuda: this backend is closed")
 
-// openRanks opens the GPUs from one on, and connects them if there are several.
-func openRanks(w wish, o backend.Options) (_ []backend.Backend, err error) {
-	first, ranks := w.gpu, max(1, o.Ranks)
+// openRanks opens consecutive GPUs, and connects them if there are several.
+func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error) {
+	first, ranks := opts.gpu, max(1, o.Ranks)
 	if driver, err := libcuda.ProbeDriver(); err == nil && first < len(driver.GPUs) && first+ranks > len(driver.GPUs) {
 		return nil, fmt.Errorf("%w: %d ranks need GPUs %d to %d, CUDA shows %d to this process (CUDA_VISIBLE_DEVICES chooses them): set train.ranks = %d, or use --backend emu",
 			backend.ErrUnsupported, ranks, first, first+ranks-1, len(driver.GPUs), len(driver.GPUs)-first)
@@ -64,7 +64,7 @@ func openRanks(w wish, o backend.Options) (_ []backend.Backend, err error) {
 			}
 		}
 	}()
-	var g *group // nil: one rank waits for no other
+	var g *group // nil: a single rank has no deadlines
 	if ranks > 1 {
 		if g, err = newGroup(ranks, o.BeforeExit); err != nil {
 			return nil, err
@@ -77,7 +77,7 @@ func openRanks(w wish, o backend.Options) (_ []backend.Backend, err error) {
 	}
 	for i := range ranks {
 		openOne := func() error {
-			d, err := openDevice(first+i, w.mma, o.Choices)
+			d, err := openDevice(first+i, opts.mma, o.Choices)
 			if err == nil {
 				devices = append(devices, d)
 			}
@@ -116,7 +116,7 @@ func openDevice(ordinal int, mma bool, earlier []byte) (*device, error) {
 	return (&device{gpu: g, stream: s, mma: mma, earlier: parseChoices(earlier, g.lt.Version)}).start()
 }
 
-// start completes a device that has its GPU and stream.
+// start completes a device whose GPU and stream are set.
 func (d *device) start() (_ *device, err error) {
 	d.chosen = noChoices(d.lt.Version)
 	if d.spec, err = spec(""); err != nil {
@@ -132,10 +132,10 @@ func (d *device) start() (_ *device, err error) {
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
-// wgmma reports whether attention takes the kernels that are Hopper's alone.
+// wgmma reports whether attention uses the wgmma kernels, which only Hopper has.
 func (d *device) wgmma() bool { return d.Major == 9 && d.Minor == 0 && !d.mma }
 
-// arithmetic names all that the last bits of a result depend on.
+// arithmetic names everything that the last bits of results depend on.
 func (d *device) arithmetic() string {
 	text := fmt.Sprintf("%s+cublaslt%s+nvrtc%s", d.Arch(), d.lt.Version, d.compiler.Version)
 	if d.mma {
@@ -150,16 +150,16 @@ func (d *device) arithmetic() string {
 	return text
 }
 
-// Choices are those of the programs that were loaded, and those that this backend
-// was opened with: a later program may need them again.
+// Choices returns the algorithms of the loaded programs, and those that this backend was
+// opened with: a later program may need them.
 func (d *device) Choices() []byte {
 	all := noChoices(d.lt.Version)
-	maps.Copy(all.Products, d.earlier.Products)
-	maps.Copy(all.Products, d.chosen.Products)
+	maps.Copy(all.Algorithms, d.earlier.Algorithms)
+	maps.Copy(all.Algorithms, d.chosen.Algorithms)
 	return all.text()
 }
 
-// ranks is how many there are.
+// ranks returns the number of ranks.
 func (d *device) ranks() int {
 	if d.group == nil {
 		return 1
@@ -167,7 +167,7 @@ func (d *device) ranks() int {
 	return len(d.group.ranks)
 }
 
-// Bind takes one block of memory for all variables that have no home elsewhere.
+// Bind allocates one block of memory for all variables without external memory.
 func (d *device) Bind(vars *backend.Vars) error {
 	if d.stream == nil {
 		return errClosed
@@ -178,13 +178,13 @@ func (d *device) Bind(vars *backend.Vars) error {
 	if d.vars != nil {
 		return errors.New("cuda: this backend is bound already; open another one for other variables")
 	}
-	homes, err := place(vars, d.given)
+	addresses, err := place(vars, d.external)
 	if err != nil {
 		return err
 	}
 	offsets, bytes := map[*backend.Tensor]int64{}, int64(0)
 	for t := range vars.All() {
-		if _, ok := homes[t]; t.Base == nil && !ok {
+		if _, ok := addresses[t]; t.Base == nil && !ok {
 			offsets[t] = bytes
 			bytes += backend.Aligned(t.Bytes(), align)
 		}
@@ -194,9 +194,9 @@ func (d *device) Bind(vars *backend.Vars) error {
 		return err
 	}
 	for t, offset := range offsets {
-		homes[t] = at + libcuda.Ptr(offset)
+		addresses[t] = at + libcuda.Ptr(offset)
 	}
-	d.vars, d.persistent, d.homes = vars, at, homes
+	d.vars, d.persistent, d.addresses = vars, at, addresses
 	return d.watched("clear the variables", func() error {
 		if err := d.stream.Fill(at, 0, int(bytes)); err != nil {
 			return d.failure("clear the variables", bytes, err)
@@ -205,7 +205,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	})
 }
 
-// alloc takes device memory until Close, also where nothing is wanted.
+// alloc allocates device memory, at least align bytes; Close frees it.
 func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 	bytes = max(bytes, align)
 	var at libcuda.Ptr
@@ -223,22 +223,22 @@ func (d *device) alloc(what string, bytes int64) (libcuda.Ptr, error) {
 	return at, nil
 }
 
-// Usage is what the driver tells of the device.
+// Usage returns what the driver reports.
 func (d *device) Usage() (backend.Usage, error) {
 	free, total, err := d.gpu.Memory()
 	if err != nil {
-		return backend.Usage{}, d.failure("ask for the use of memory", 0, err)
+		return backend.Usage{}, d.failure("query memory usage", 0, err)
 	}
 	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
-// root is where an owner of persistent bytes begins.
+// root returns the address of a persistent root tensor.
 func (d *device) root(t *backend.Tensor) (libcuda.Ptr, bool) {
-	at, ok := d.homes[t]
+	at, ok := d.addresses[t]
 	return at, ok
 }
 
-// contiguous is where the n bytes of a persistent tensor or view are.
+// contiguous returns the address of a persistent tensor or view of n bytes.
 func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	at, ok := d.root(t.Root())
 	if !ok {
@@ -250,9 +250,8 @@ func (d *device) contiguous(t *backend.Tensor, n int) (libcuda.Ptr, error) {
 	return at + libcuda.Ptr(t.Offset*t.DType.Size()), nil
 }
 
-// Close frees what this backend has; the GPU stays open for others, unless it is
-// another program's, who may want to end its context. What cannot be freed on a
-// device that was lost is of no interest. Other ranks do not meet any more.
+// Close frees this backend's memory and ends its group. The GPU stays open for other
+// backends, unless it was adopted. On a lost device, errors of freeing are ignored.
 func (d *device) Close() error {
 	if d.stream == nil {
 		return nil // closed before
@@ -269,7 +268,7 @@ func (d *device) Close() error {
 	return err
 }
 
-// free gives back what this backend has.
+// free frees what this backend allocated.
 func (d *device) free() error {
 	var errs []error
 	note := func(err error) {
@@ -277,7 +276,7 @@ func (d *device) free() error {
 			errs = append(errs, err)
 		}
 	}
-	note(d.stream.Synchronize()) // nothing may be under way in what is freed
+	note(d.stream.Synchronize()) // the device may still use what is freed
 	if d.group != nil {
 		d.group.remove(d.rank)
 	}
@@ -302,8 +301,7 @@ func (d *device) free() error {
 	return errors.Join(errs...)
 }
 
-// failure explains an error of the device: what was to be done, with how many
-// bytes if that is of interest.
+// failure explains an error of the device: the action, and its bytes if they matter.
 func (d *device) failure(what string, bytes int64, err error) error {
 	who := "cuda"
 	if d.group != nil {
@@ -314,10 +312,10 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	case !errors.As(err, &e):
 		return fmt.Errorf("%s: %s: %w", who, what, err)
 	case e.OutOfMemory():
-		free, total, _ := d.gpu.Memory() // 0: not told
+		free, total, _ := d.gpu.Memory() // 0: unknown
 		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
 	case e.DeviceLost():
-		return fmt.Errorf("%s: %s: %w: %w; only a new process gets the GPU back, start again", who, what, backend.ErrDeviceLost, err)
+		return fmt.Errorf("%s: %s: %w: %w; only a new process can use the GPU again: restart", who, what, backend.ErrDeviceLost, err)
 	}
 	return fmt.Errorf("%s: %s: %w", who, what, err)
 }

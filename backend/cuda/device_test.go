@@ -18,17 +18,16 @@ import (
 	"octet/fp8"
 )
 
-// standIns lets CUDA be stand-ins of the test's own: a GPU on the processor,
-// which runs the kernels of package kernels as they are. When the test ends,
-// everything must have been given back. Where there are real GPUs for tests, it is
-// those (standin.Load).
+// standIns replaces CUDA by stand-ins: a GPU simulated on the CPU, which runs the kernels
+// of package kernels unchanged. Its cleanup checks that everything was freed. On a
+// machine with GPUs for tests, it uses those (standin.Load).
 func standIns(t testing.TB) {
 	t.Helper()
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc", "libnccl")
 	t.Cleanup(func() { require.NoError(t, forgetGPUs()) })
 }
 
-// forgetGPUs ends what a process otherwise keeps.
+// forgetGPUs closes what a process otherwise keeps until it exits.
 func forgetGPUs() error {
 	gpus.Lock()
 	defer gpus.Unlock()
@@ -49,16 +48,16 @@ func openOne(t testing.TB) *device {
 	return list[0].(*device)
 }
 
-// The kernels, cuBLASLt as documented, the driver and everything between, on
-// every case that every backend is held to. With -short it is every seventh of each op:
-// compute-sanitizer takes many times as long.
+// TestConformance runs the conformance suite through kernels, cuBLASLt and driver. With
+// -short it runs every seventh case of each op: compute-sanitizer is tens of times
+// slower.
 func TestConformance(t *testing.T) {
 	standIns(t)
 	d, _, err := backend.Find("cuda")
 	require.NoError(t, err)
-	least, every := 500, 1
+	minCases, every := 500, 1
 	if testing.Short() {
-		least, every = 100, 7
+		minCases, every = 100, 7
 	}
 	seen := map[string]int{} // of each op
 	passed, declined := 0, 0
@@ -78,10 +77,10 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases, %d declined", passed, declined)
-	require.Greater(t, passed, least)
+	require.Greater(t, passed, minCases)
 }
 
-// adding is a program that adds a to b by way of a temp, in columns.
+// adding returns a program that computes a + 2b by way of a column view of a temp.
 func adding(rows, cols int) (v *backend.Vars, p *backend.Program, a, b, out *backend.Tensor) {
 	v = backend.NewVars()
 	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, rows, cols) }
@@ -102,8 +101,8 @@ func floats(n int, f func(i int) float32) []byte {
 	return fp8.AppendFloats(nil, x...)
 }
 
-// Copies are larger than the memory that they go through, a run is asynchronous,
-// a graph repeats what the second run recorded, and an observer sees views.
+// Copies exceed the staging memory, a run is asynchronous, a graph repeats what the
+// second run recorded, and an observer sees views.
 func TestRun(t *testing.T) {
 	standIns(t)
 	const rows, cols = 1100, 1024 // 4.3 MiB
@@ -119,7 +118,7 @@ func TestRun(t *testing.T) {
 
 	read := make([]byte, out.Bytes())
 	require.NoError(t, d.Read(out, read))
-	require.Equal(t, make([]byte, len(read)), read, "variables begin as zeros")
+	require.Equal(t, make([]byte, len(read)), read, "variables are zero after Bind")
 	expect := func(x float32) {
 		t.Helper()
 		require.NoError(t, d.Read(out, read))
@@ -129,11 +128,11 @@ func TestRun(t *testing.T) {
 	for n, x := range []float32{5, 6, 7} {
 		require.NoError(t, d.Write(a, floats(rows*cols, func(i int) float32 { return x + float32(i) })))
 		require.NoError(t, list[0].Run(t.Context()))
-		require.Equal(t, n > 0, list[0].(*executable).graph != nil, "what runs once needs none")
+		require.Equal(t, n > 0, list[0].(*executable).graph != nil, "only the second run records a graph")
 		expect(x)
 	}
 
-	// The device's clock, and the same results.
+	// RunTimed computes the same results.
 	require.NoError(t, d.Write(a, floats(rows*cols, func(i int) float32 { return 8 + float32(i) })))
 	var timed []*backend.Node
 	last := time.Duration(0)
@@ -173,16 +172,16 @@ func TestRun(t *testing.T) {
 	require.ErrorContains(t, d.Read(backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 1), read[:4]), "is not bound")
 	other := backend.NewVars().Program("other")
 	_, err = d.Load(other)
-	require.ErrorContains(t, err, "not the ones bound")
+	require.ErrorContains(t, err, "not those of Bind")
 	wide := v.Lookup("narrow")
 	q := v.Program("not lowered")
 	q.Add(&backend.MatMul{A: wide, B: wide, RowScale: v.Lookup("rows"), Out: wide})
 	_, err = d.Load(q)
 	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "not lowered")
+	require.ErrorContains(t, err, "lower the program")
 }
 
-// A backend that was closed says so, and closes again without complaint.
+// A closed backend returns errClosed, and Close is idempotent.
 func TestClosed(t *testing.T) {
 	standIns(t)
 	v, p, a, _, _ := adding(4, 4)
@@ -203,7 +202,7 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// The meter gives its memory back, and tells nothing where there is none.
+// The meter frees its memory, and returns 0 without memory.
 func TestMeter(t *testing.T) {
 	standIns(t)
 	d := openOne(t)
@@ -211,7 +210,7 @@ func TestMeter(t *testing.T) {
 	m := d.Meter().(*meter)
 	m.dim, m.bytes = 32, 1<<16
 	require.Positive(t, m.FLOPs())
-	require.Greater(t, m.dim, 32, "so small a product tells nothing")
+	require.Greater(t, m.dim, 32, "a small GEMM is too short to measure")
 	require.Positive(t, m.Bytes())
 	t.Run("without memory", func(t *testing.T) {
 		standin.Set(t, "STANDIN_OOM", "1000")
@@ -220,7 +219,7 @@ func TestMeter(t *testing.T) {
 	})
 }
 
-// Every way in which a machine may be unfit is one sentence that says what to do.
+// The error for each unfit machine is one line and says what to do.
 func TestUnfitMachines(t *testing.T) {
 	for _, c := range []struct {
 		variable, value string
@@ -253,7 +252,7 @@ func TestUnfitMachines(t *testing.T) {
 	}
 }
 
-// A GPU that is unfit, or missing, stands in no other's way.
+// An unfit or missing GPU does not affect other GPUs.
 func TestUnfitGPUs(t *testing.T) {
 	standIns(t)
 	_, err := open("1000", backend.Options{})
@@ -269,15 +268,15 @@ func TestUnfitGPUs(t *testing.T) {
 	require.ErrorIs(t, available("2"), backend.ErrNoDevice)
 }
 
-// A GPU that the driver shows and does not give.
-func TestGPUThatIsTaken(t *testing.T) {
+// The errors for a GPU that the driver lists but does not open.
+func TestGPUThatDoesNotOpen(t *testing.T) {
 	for status, c := range map[string]struct {
 		is   error
 		want string
 	}{
-		"46":  {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 46: stand-in error; " + fixes[46] + ", or use --backend emu"},
-		"2":   {backend.ErrOutOfMemory, "backend cuda: open GPU 0: out of memory: cuDevicePrimaryCtxRetain returned 2: out of memory; other processes have its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1"},
-		"101": {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 101: stand-in error; look at nvidia-smi and dmesg, or use --backend emu"},
+		"46":  {backend.ErrNoDevice, "backend cuda: no device that is usable: open GPU 0: cuDevicePrimaryCtxRetain returned 46: stand-in error; " + fixes[46] + ", or use --backend emu"},
+		"2":   {backend.ErrOutOfMemory, "backend cuda: open GPU 0: out of memory: cuDevicePrimaryCtxRetain returned 2: out of memory; other processes use its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1"},
+		"101": {backend.ErrNoDevice, "backend cuda: no device that is usable: open GPU 0: cuDevicePrimaryCtxRetain returned 101: stand-in error; check nvidia-smi and dmesg, or use --backend emu"},
 	} {
 		t.Run(status, func(t *testing.T) {
 			standIns(t)
@@ -307,10 +306,9 @@ func TestOutOfMemory(t *testing.T) {
 	require.ErrorContains(t, err, "temps (8 MiB)")
 }
 
-// A device that is lost in mid-run says so in the next call that waits, and in
-// every later one.
+// A device lost during a run fails the next call that waits, and every later one.
 func TestDeviceLost(t *testing.T) {
-	standin.Only(t, "only a new process gets a GPU back")
+	standin.Only(t, "only a new process can use a lost GPU again")
 	for _, code := range []string{"700", "214", "719", "46"} {
 		t.Run(code, func(t *testing.T) {
 			standIns(t)
@@ -329,10 +327,10 @@ func TestDeviceLost(t *testing.T) {
 				err = d.Read(out, make([]byte, out.Bytes()))
 			}
 			require.ErrorIs(t, err, backend.ErrDeviceLost)
-			require.ErrorContains(t, err, "start again")
+			require.ErrorContains(t, err, "restart")
 			require.NotContains(t, err.Error(), "\n")
 			require.ErrorIs(t, d.Read(out, make([]byte, out.Bytes())), backend.ErrDeviceLost)
-			require.NoError(t, d.Close(), "nothing can be given back")
+			require.NoError(t, d.Close(), "errors of a lost device are ignored")
 			gpus.Lock()
 			clear(gpus.open)
 			gpus.Unlock()

@@ -13,29 +13,29 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// Load binds programs to the device. One block holds their temps, what kernels
-// need beside, cuBLASLt's workspace and the tables.
+// Load binds programs to the device. One block holds their temps, cuBLASLt's workspace,
+// the scratch memory of kernels and their tables.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	if d.stream == nil {
 		return nil, errClosed
 	}
 	if d.vars == nil {
-		return nil, fmt.Errorf("cuda: load before Bind")
+		return nil, fmt.Errorf("cuda: Load was called before Bind")
 	}
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, err
 		}
 		if p.Vars() != d.vars {
-			return nil, fmt.Errorf("cuda: program %s: its variables are not the ones bound to this backend", p.Name())
+			return nil, fmt.Errorf("cuda: program %s: its variables are not those of Bind", p.Name())
 		}
 	}
-	wgmma, err := d.tried(programs)
+	wgmma, err := d.checkWGMMA(programs)
 	if err != nil {
 		return nil, err
 	}
 	plan := backend.MakePlan(align, backend.PerOp, programs...)
-	// Bound twice: how much memory the calls need is known when they are.
+	// Programs are bound twice: the first time measures the memory that their calls need.
 	sizes, err := measure(plan, programs)
 	if err != nil {
 		return nil, err
@@ -50,14 +50,14 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	m := memory{device: d, plan: plan, arena: at}
 	b := binder{
 		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
-		rank:    d.rank, ranks: d.ranks(), meetings: d.meetings,
+		rank:    d.rank, ranks: d.ranks(), marks: d.marks,
 		wgmma: wgmma, scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)
 	if err != nil {
 		return nil, err
 	}
-	d.met(b.meetings)
+	d.setMarks(b.marks)
 	words := make([]byte, 0, 8*len(b.tables))
 	for _, w := range b.tables {
 		words = binary.LittleEndian.AppendUint64(words, w)
@@ -70,10 +70,10 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 		err = d.watched("load kernels", func() error { return d.gpu.load(cubins) })
 	}
 	if err != nil {
-		return nil, d.failure("make kernels", 0, err)
+		return nil, d.failure("compile or load kernels", 0, err)
 	}
 	t := newTuner(d, d.chosen)
-	t.room, t.bytes, t.workspace = at, sizes.temps, workspace
+	t.buffer, t.bytes, t.workspace = at, sizes.temps, workspace
 	defer t.close()
 	list := make([]backend.Executable, len(programs))
 	for i, p := range programs {
@@ -85,7 +85,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 				ready, err = t.prepare(calls[i][j])
 				return err
 			})
-			x.calls = append(x.calls, ready) // also after an error: it is to be closed
+			x.calls = append(x.calls, ready) // also after an error, so that close frees it
 			if errors.Is(err, libcuda.ErrNoAlgorithm) {
 				return nil, unsupportedGEMM(n, err)
 			}
@@ -99,7 +99,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	return list, nil
 }
 
-// sources are the files that have the kernels of calls.
+// sources returns the files that define the kernels of calls.
 func sources(programs [][][]call) (list []string) {
 	for _, nodes := range programs {
 		for _, calls := range nodes {
@@ -115,12 +115,12 @@ func sources(programs [][][]call) (list []string) {
 
 func (b block) total() int64 { return b.temps + b.workspace + b.scratch + b.tables }
 
-// readyCall is a call that can be issued: a kernel, a product and the algorithm
-// for it, or a collective.
+// readyCall is a call that can be issued: a kernel, a GEMM with its algorithm, or a
+// collective.
 type readyCall struct {
 	function   *libcuda.Function
 	launch     *launch
-	product    *libcuda.Product
+	gemm       *libcuda.MatMul
 	algo       libcuda.Algo
 	collective *collective
 }
@@ -128,21 +128,21 @@ type readyCall struct {
 // executable is a loaded program.
 type executable struct {
 	memory
-	what      string // it does, for errors
+	what      string // "run program NAME", for errors
 	nodes     []*backend.Node
-	calls     [][]readyCall // of each node
+	calls     [][]readyCall // by node
 	workspace libcuda.Ptr
-	begun     bool             // it has run
-	graph     *libcuda.Graph   // of all calls, once they have been recorded
-	clock     []*libcuda.Event // before, between and after the nodes; made when they are first timed
+	begun     bool             // the first run has begun
+	graph     *libcuda.Graph   // of all calls, from the second run on
+	clock     []*libcuda.Event // before, between and after the nodes; created by RunTimed
 }
 
 func (x *executable) Plan() *backend.Plan { return x.plan }
 
-// Run gives the program to the stream and does not wait for it. The first run makes
-// its calls one by one: libraries load kernels and connect GPUs when they are first
-// asked to, which a capture does not allow, and what runs once needs no graph. The
-// second run records them, and from there on a run is one launch.
+// Run enqueues the program and does not wait for it. The first run issues its calls one
+// by one: libraries load kernels and connect GPUs on first use, which a capture does not
+// allow, and a program that runs once needs no graph. The second run records a graph, and
+// later runs launch it.
 func (x *executable) Run(ctx context.Context) error {
 	if x.stream == nil {
 		return errClosed
@@ -170,7 +170,7 @@ func (x *executable) Run(ctx context.Context) error {
 func (x *executable) record() error {
 	x.recording.Lock()
 	defer x.recording.Unlock()
-	var failed error // says already where
+	var failed error // it names the place already
 	graph, err := x.stream.Capture(func() error {
 		failed = x.issueAll()
 		return failed
@@ -185,13 +185,13 @@ func (x *executable) record() error {
 	return nil
 }
 
-// RunObserved makes the same calls node by node. Other ranks wait for this one
-// in collectives, so they are told when its context ends or its observer stops it.
+// RunObserved issues the same calls node by node. When its context ends or its observer
+// stops it, it ends the group, because the other ranks wait for this one in collectives.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	if x.stream == nil {
 		return errClosed
 	}
-	if group, rank := x.group, x.rank; group != nil { // x may be closed before a context that just ended says so
+	if group, rank := x.group, x.rank; group != nil { // x may be closed when the context ends
 		defer context.AfterFunc(ctx, func() { group.leave(rank, ctx.Err()) })()
 	}
 	for i, n := range x.nodes {
@@ -214,9 +214,9 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	return nil
 }
 
-// RunTimed implements backend.Timed: events between the nodes. A node's time has the gaps
-// between its kernels in it, and where launches take longer than kernels it is that of
-// its launches: no event comes between a gap and a kernel. BenchmarkOutside bounds them.
+// RunTimed implements backend.Timed with events between the nodes. A node's time includes
+// the gaps between its kernels; where launches take longer than kernels, it is the time
+// of the launches. BenchmarkOutside bounds both.
 func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
 	if x.stream == nil {
 		return errClosed
@@ -264,7 +264,7 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 	return nil
 }
 
-// issueAll gives all calls to the stream.
+// issueAll enqueues all calls.
 func (x *executable) issueAll() error {
 	for i := range x.nodes {
 		if err := x.issue(i); err != nil {
@@ -274,16 +274,16 @@ func (x *executable) issueAll() error {
 	return nil
 }
 
-// issue gives the calls of node i to the stream.
+// issue enqueues the calls of node i.
 func (x *executable) issue(i int) error {
 	for j := range x.calls[i] {
 		c := &x.calls[i][j]
 		var err error
 		switch {
-		case c.product != nil:
-			err = c.product.Run(x.stream, &c.algo, x.workspace, workspaceBytes)
+		case c.gemm != nil:
+			err = c.gemm.Run(x.stream, &c.algo, x.workspace, workspaceBytes)
 		case c.collective != nil:
-			err = x.meet(c.collective)
+			err = x.runCollective(c.collective)
 		default:
 			l := c.launch
 			err = c.function.Launch(x.stream, l.grid, l.block, l.shared, l.args)
@@ -298,8 +298,8 @@ func (x *executable) issue(i int) error {
 func (x *executable) close() error {
 	for _, calls := range x.calls {
 		for _, c := range calls {
-			if c.product != nil {
-				c.product.Close()
+			if c.gemm != nil {
+				c.gemm.Close()
 			}
 		}
 	}
@@ -310,15 +310,15 @@ func (x *executable) close() error {
 	return err
 }
 
-// memory is where the operands of loaded programs are, and what an observer
-// sees of them.
+// memory gives the addresses of loaded programs' operands, and implements what an
+// observer sees of them.
 type memory struct {
 	*device
 	plan  *backend.Plan
 	arena libcuda.Ptr
 }
 
-// at is the address of a tensor's first element.
+// at returns the address of a tensor's first element.
 func (m memory) at(t *backend.Tensor) libcuda.Ptr {
 	root, ok := m.root(t.Root())
 	if !ok {
@@ -327,7 +327,8 @@ func (m memory) at(t *backend.Tensor) libcuda.Ptr {
 	return root + libcuda.Ptr(t.Offset*t.DType.Size())
 }
 
-// span is the bytes from a tensor's first element to its last, as they lie.
+// span returns the bytes from a tensor's first element to its last, including gaps
+// between rows.
 func (m memory) span(t *backend.Tensor) ([]byte, error) {
 	raw := make([]byte, ((t.Rows()-1)*t.LD+t.Cols())*t.DType.Size())
 	return raw, m.download(raw, m.at(t))
@@ -348,7 +349,7 @@ func (m memory) Read(t *backend.Tensor) ([]byte, error) {
 
 func (m memory) Write(t *backend.Tensor, src []byte) error {
 	if int64(len(src)) != t.Bytes() {
-		return fmt.Errorf("cuda: %s takes %d bytes, got %d", t, t.Bytes(), len(src))
+		return fmt.Errorf("cuda: %s needs %d bytes, got %d", t, t.Bytes(), len(src))
 	}
 	if !t.Contiguous() {
 		row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()

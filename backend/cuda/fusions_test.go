@@ -10,15 +10,15 @@ import (
 	"octet/train"
 )
 
-// fusion is what an op that fused others would not move through the GPU's memory.
+// fusion is the memory traffic that a fusion of ops would save.
 type fusion struct {
 	name  string
 	bytes int64
 }
 
 // fusions counts, in the lowered programs of one layer with its head, the bytes that each
-// fusion would save in a step of one micro-batch: every operand once where an op reads or
-// writes it, whatever a cache might hold.
+// fusion would save in a step of one micro-batch. Each op reads and writes each operand
+// once; caches are ignored.
 func fusions(micro, update *backend.Program) []fusion {
 	var dx, operands, amax, logits, head, moments, norm, codes int64
 	seen := map[*backend.Tensor]bool{} // operands that an earlier GEMM read
@@ -29,7 +29,7 @@ func fusions(micro, update *backend.Program) []fusion {
 			switch {
 			case strings.HasPrefix(n.Scope, "lm_head"):
 				if o.Accumulate {
-					head += 2 * o.Out.Bytes() // read and written once more for each chunk
+					head += 2 * o.Out.Bytes() // read and written again for each chunk
 				}
 				continue
 			case o.Accumulate && !gradient:
@@ -80,8 +80,8 @@ func fusions(micro, update *backend.Program) []fusion {
 	}
 }
 
-// What docs/accelerators.md says that fusing ops would save, for a layer of Llama-7B and
-// its head: `go test ./backend/cuda -run TestFusions -v` prints it.
+// TestFusions checks the figures of docs/accelerators.md for a layer of Llama-7B and its
+// head: `go test ./backend/cuda -run TestFusions -v` prints them.
 func TestFusions(t *testing.T) {
 	c, err := train.Preset("llama2-7b")
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestFusions(t *testing.T) {
 			update = p
 		}
 	}
-	const h100 = 0.85 * 3.35e12 // bytes a second
+	const h100 = 0.85 * 3.35e12 // bytes per second
 	got := map[string]int64{}
 	for _, f := range fusions(micro, update) {
 		t.Logf("%-50s %6d MB %6.2f ms", f.name, f.bytes/1e6, 1e3*float64(f.bytes)/h100)

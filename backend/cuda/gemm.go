@@ -13,11 +13,10 @@ import (
 	"octet/fp8"
 )
 
-// This file chooses an algorithm of cuBLASLt for each product. Its heuristics
-// order the candidates by an estimate; the first few are timed on memory that
-// holds nothing yet, once for each kind of product on a kind of GPU (choices.go).
-// Those that split k are left out: their parts are added up in an order of their
-// own.
+// This file chooses a cuBLASLt algorithm for each GEMM. cuBLASLt's heuristics order the
+// candidates by an estimate. The first few are timed on unused memory, once per kind of
+// GEMM and kind of GPU (choices.go). Split-k algorithms are excluded: they sum their
+// parts in an order of their own.
 
 // candidates is how many algorithms are timed, and trials how often.
 const (
@@ -25,8 +24,8 @@ const (
 	trials     = 4
 )
 
-// productKey is what products have in common that one algorithm computes.
-type productKey struct {
+// gemmKey identifies a kind of GEMM: all of a kind share an algorithm.
+type gemmKey struct {
 	m, n, k        int
 	transA, transB bool
 	fast, c        bool
@@ -35,8 +34,8 @@ type productKey struct {
 	alignment      [4]uint64
 }
 
-func (p *product) key() productKey {
-	k := productKey{
+func (p *gemm) key() gemmKey {
+	k := gemmKey{
 		m: p.m, n: p.n, k: p.k, transA: p.transA, transB: p.transB, fast: p.fast, c: p.beta != 0,
 		formats: [3]fp8.DType{p.a.dtype, p.b.dtype, p.d.dtype},
 	}
@@ -46,8 +45,8 @@ func (p *product) key() productKey {
 	return k
 }
 
-// gemm is the product as cuBLASLt's binding takes it.
-func (p *product) gemm() libcuda.Gemm {
+// ltGemm returns the GEMM as cuBLASLt's binding takes it.
+func (p *gemm) ltGemm() libcuda.Gemm {
 	of := func(m matrix) libcuda.Matrix {
 		return libcuda.Matrix{DType: m.dtype, Data: libcuda.Ptr(m.address), LD: m.ld, Scale: libcuda.Ptr(m.scale)}
 	}
@@ -58,29 +57,29 @@ func (p *product) gemm() libcuda.Gemm {
 	}
 }
 
-// tuner makes calls ready while programs are loaded.
+// tuner prepares calls while programs are loaded.
 type tuner struct {
 	*device
-	room      libcuda.Ptr // memory that holds nothing yet
-	bytes     int64       // of it
+	buffer    libcuda.Ptr // unused memory
+	bytes     int64       // of buffer
 	workspace libcuda.Ptr
-	own       bool // room was taken for this
+	own       bool // moved allocated the buffer
 	chosen    choices
 	algos     map[string]libcuda.Algo // by kind
 	events    [2]*libcuda.Event
 }
 
-// newTuner notes in chosen what it takes.
+// newTuner returns a tuner that adds its choices to chosen.
 func newTuner(d *device, chosen choices) *tuner {
 	return &tuner{device: d, chosen: chosen, algos: map[string]libcuda.Algo{}}
 }
 
 func (t *tuner) close() {
-	t.remembered.Lock()
-	t.remembered.save()
-	t.remembered.Unlock()
+	t.cache.Lock()
+	t.cache.save()
+	t.cache.Unlock()
 	if t.own {
-		_ = t.gpu.Free(t.room) // at worst it is missing until the process ends
+		_ = t.gpu.Free(t.buffer) // at worst it leaks until the process exits
 	}
 	for _, e := range t.events {
 		if e != nil {
@@ -89,7 +88,7 @@ func (t *tuner) close() {
 	}
 }
 
-// prepare finds kernels and algorithms for the calls of one node.
+// prepare returns kernels and algorithms for the calls of one node.
 func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 	var list []readyCall
 	for _, c := range calls {
@@ -97,7 +96,7 @@ func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 			list = append(list, readyCall{collective: c.collective})
 			continue
 		}
-		if c.product == nil {
+		if c.gemm == nil {
 			f, err := t.function(c.launch)
 			if err != nil {
 				return list, err
@@ -105,92 +104,91 @@ func (t *tuner) prepare(calls []call) ([]readyCall, error) {
 			list = append(list, readyCall{function: f, launch: c.launch})
 			continue
 		}
-		p, err := t.lt.NewProduct(c.product.gemm())
+		p, err := t.lt.NewMatMul(c.gemm.ltGemm())
 		if err != nil {
 			return list, err
 		}
-		list = append(list, readyCall{product: p})
-		if list[len(list)-1].algo, err = t.algo(c.product, p); err != nil {
+		list = append(list, readyCall{gemm: p})
+		if list[len(list)-1].algo, err = t.algo(c.gemm, p); err != nil {
 			return list, err
 		}
 	}
 	return list, nil
 }
 
-// algo is the algorithm for a product, chosen when its kind is first seen.
-func (t *tuner) algo(p *product, described *libcuda.Product) (libcuda.Algo, error) {
+// algo returns the algorithm for a GEMM and chooses it if its kind is new.
+func (t *tuner) algo(p *gemm, matMul *libcuda.MatMul) (libcuda.Algo, error) {
 	kind := fmt.Sprintf("%+v", p.key())
 	if algo, ok := t.algos[kind]; ok {
 		return algo, nil
 	}
-	algo, err := t.choose(kind, p, described)
+	algo, err := t.choose(kind, p, matMul)
 	if err == nil {
-		t.algos[kind], t.chosen.Products[kind] = algo, algorithm(algo.Code())
+		t.algos[kind], t.chosen.Algorithms[kind] = algo, algorithm(algo.Code())
 	}
 	return algo, err
 }
 
-// choose takes the algorithm that the run had before, or that was chosen on such
-// a GPU before, or the fastest.
-func (t *tuner) choose(kind string, p *product, described *libcuda.Product) (libcuda.Algo, error) {
-	t.remembered.Lock()
-	defer t.remembered.Unlock()
-	for _, from := range []choices{t.earlier, t.remembered.choices} {
-		code, ok := from.Products[kind]
+// choose returns the algorithm that the resumed run had, or the cached one of this kind
+// of GPU, or the fastest.
+func (t *tuner) choose(kind string, p *gemm, matMul *libcuda.MatMul) (libcuda.Algo, error) {
+	t.cache.Lock()
+	defer t.cache.Unlock()
+	for _, from := range []choices{t.earlier, t.cache.choices} {
+		code, ok := from.Algorithms[kind]
 		if !ok {
 			continue
 		}
-		algo, err := described.Algo(libcuda.Code(code))
+		algo, err := matMul.Algo(libcuda.Code(code))
 		if err != nil || !fits(&algo) {
-			continue // another device may not have it
+			continue // this device may not support it
 		}
 		if _, _, err = t.fastest(p, []libcuda.Algo{algo}); !refused(err) {
 			return algo, err
 		}
 	}
-	list, err := described.Algos(workspaceBytes, candidates)
+	list, err := matMul.Algos(workspaceBytes, candidates)
 	if err != nil {
 		return libcuda.Algo{}, err
 	}
 	list = slices.DeleteFunc(list, func(a libcuda.Algo) bool { return !fits(&a) })
 	if len(list) == 0 {
-		return libcuda.Algo{}, fmt.Errorf("%v: %w that does not split k", &described.Gemm, libcuda.ErrNoAlgorithm)
+		return libcuda.Algo{}, fmt.Errorf("%v: %w without split-k", &matMul.Gemm, libcuda.ErrNoAlgorithm)
 	}
 	place, timed, err := t.fastest(p, list)
 	if err != nil {
 		return libcuda.Algo{}, err
 	}
 	if timed {
-		t.remembered.set(kind, algorithm(list[place].Code()))
+		t.cache.set(kind, algorithm(list[place].Code()))
 	}
 	return list[place], nil
 }
 
-// unsupportedGEMM is the error for a node that cuBLASLt has no algorithm for.
+// unsupportedGEMM returns the error for a node that no cuBLASLt algorithm supports.
 func unsupportedGEMM(n *backend.Node, reason error) error {
 	o := n.Op.(*backend.MatMul)
 	return unsupported(n, "A is %s, B is %s and Out is %s: %v", o.A, o.B, o.Out, reason)
 }
 
-// refused reports whether another algorithm may do where one failed.
+// refused reports whether cuBLASLt refused an algorithm, so that another one may work.
 func refused(err error) bool {
 	e := (*libcuda.Error)(nil)
 	return errors.As(err, &e) && e.Refused()
 }
 
-// fits reports whether an algorithm may be used here at all.
+// fits reports whether an algorithm is deterministic and its workspace large enough.
 func fits(a *libcuda.Algo) bool { return a.Splits <= 1 && a.Workspace <= workspaceBytes }
 
-// fastest runs algorithms, times them if there are several, and returns the place
-// of the best; the first, untried, where there is no memory to run them on. One
-// that cuBLASLt offers and then does not run is passed over: what its heuristics
-// say is an estimate.
-func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, timed bool, err error) {
+// fastest runs algorithms, times them if there are several, and returns the index of the
+// fastest. Without memory to run them it returns the first, untimed. It skips algorithms
+// that cuBLASLt's heuristics offer but cuBLASLt refuses to run.
+func (t *tuner) fastest(p *gemm, list []libcuda.Algo) (place int, timed bool, err error) {
 	moved, ok := t.moved(p)
 	if !ok {
 		return 0, false, nil
 	}
-	on, err := t.lt.NewProduct(moved.gemm())
+	on, err := t.lt.NewMatMul(moved.ltGemm())
 	if err != nil {
 		return 0, false, err
 	}
@@ -203,7 +201,7 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, timed bool,
 		return 0, false, t.stream.Synchronize()
 	}
 	place = -1
-	var least time.Duration
+	var best time.Duration
 	var refusal error
 	for i := range list {
 		took, err := t.time(func() error { return run(i) })
@@ -214,8 +212,8 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, timed bool,
 		if err != nil {
 			return 0, false, err
 		}
-		if place < 0 || took < least {
-			place, least = i, took
+		if place < 0 || took < best {
+			place, best = i, took
 		}
 	}
 	if place < 0 {
@@ -224,8 +222,8 @@ func (t *tuner) fastest(p *product, list []libcuda.Algo) (place int, timed bool,
 	return place, true, nil
 }
 
-// time puts work on the stream once to warm up, and then a few times between two
-// events. It measures one.
+// time runs work once to warm up and then trials times between two events, and returns
+// the mean duration.
 func (t *tuner) time(work func() error) (time.Duration, error) {
 	for i := range t.events {
 		if t.events[i] == nil {
@@ -252,10 +250,10 @@ func (t *tuner) time(work func() error) (time.Duration, error) {
 	return took / trials, err
 }
 
-// moved is the product on memory that holds nothing yet, aligned as it is. The
-// bytes there become small positive numbers in every format: zeros would let a
-// GPU run faster than it does.
-func (t *tuner) moved(p *product) (product, bool) {
+// moved returns the GEMM with operands in unused memory, at the same alignment. Their
+// bytes are small positive numbers in every format: with zeros a GPU draws less power and
+// runs faster.
+func (t *tuner) moved(p *gemm) (gemm, bool) {
 	const pattern = 0x3a
 	q, end := *p, int64(align)
 	rowsA, rowsB := q.m, q.k
@@ -278,17 +276,17 @@ func (t *tuner) moved(p *product) (product, bool) {
 			return q, false
 		}
 		if t.own {
-			_ = t.gpu.Free(t.room) // see close
+			_ = t.gpu.Free(t.buffer) // see close
 		}
-		t.room, t.bytes, t.own = at, end, true
+		t.buffer, t.bytes, t.own = at, end, true
 	}
 	for _, m := range list {
 		if m.address != 0 {
-			m.address += uint64(t.room)
+			m.address += uint64(t.buffer)
 		}
 		if m.scale != 0 {
-			m.scale = uint64(t.room) // the first align bytes are nobody's
+			m.scale = uint64(t.buffer) // the first align bytes hold no matrix
 		}
 	}
-	return q, t.stream.Fill(t.room, pattern, int(end)) == nil
+	return q, t.stream.Fill(t.buffer, pattern, int(end)) == nil
 }

@@ -174,7 +174,7 @@ if wanted bench; then
 	part bench-optimizer 60 "$octet" bench optimizer --backend "$BACKEND" --seconds $seconds --json $parameters
 fi
 if wanted products; then
-	within "$here/tests/cuda" products 180 ./cuda.test -test.run '^$' -test.bench Products -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
+	within "$here/tests/cuda" products 180 ./cuda.test -test.run '^$' -test.bench GEMMs -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
 fi
 if wanted steps; then
 	# Recipes that are measured in turns are in memory together: of the larger

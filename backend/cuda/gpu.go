@@ -17,8 +17,8 @@ import (
 	"octet/csrc/libcuda/kernels"
 )
 
-// gpu is what a process has of a GPU once and for all: the context, cuBLASLt and
-// the kernels that were asked for.
+// gpu is the state that a process keeps for a GPU until it exits: the context, cuBLASLt
+// and the loaded kernels.
 type gpu struct {
 	*libcuda.Device
 	lt       *libcuda.Lt
@@ -28,27 +28,27 @@ type gpu struct {
 	modules   map[string]*libcuda.Module // by source
 	functions map[string]*function       // by kernel
 
-	trial func() error // of attention's kernels with wgmma, once
+	trial func() error // compares the wgmma kernels of attention with those of mma.sync, once
 
-	remembered *remembered // what was chosen for products; the same for all GPUs of a kind
+	cache *algorithmCache // algorithms chosen for GEMMs; shared by all GPUs of a kind
 }
 
 type function struct {
 	*libcuda.Function
-	shared int // bytes of dynamic shared memory that it may have
+	shared int // maximum bytes of dynamic shared memory, as set so far
 }
 
-// gpus are those that were opened, by ordinal.
+// gpus are the opened GPUs, by ordinal.
 var gpus = struct {
 	sync.Mutex
 	open map[int]*gpu
 }{open: map[int]*gpu{}}
 
-// kinds are what is remembered of GPUs, by all that their algorithms depend on.
+// kinds are the algorithm caches, by the kind of GPU: all that its algorithms depend on.
 var kinds = struct {
 	sync.Mutex
-	known map[string]*remembered
-}{known: map[string]*remembered{}}
+	known map[string]*algorithmCache
+}{known: map[string]*algorithmCache{}}
 
 func openGPU(ordinal int) (*gpu, error) {
 	gpus.Lock()
@@ -71,16 +71,16 @@ func openGPU(ordinal int) (*gpu, error) {
 	return g, nil
 }
 
-// notOpened explains why the driver does not give a GPU that it shows.
+// notOpened explains why the driver does not open a GPU that it lists.
 func notOpened(ordinal int, err error) error {
 	e := (*libcuda.Error)(nil)
 	switch {
 	case !errors.As(err, &e):
 		return fmt.Errorf("open GPU %d: %w", ordinal, err)
 	case e.OutOfMemory():
-		return fmt.Errorf("open GPU %d: %w: %w; other processes have its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1", ordinal, backend.ErrOutOfMemory, err)
+		return fmt.Errorf("open GPU %d: %w: %w; other processes use its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1", ordinal, backend.ErrOutOfMemory, err)
 	}
-	return fmt.Errorf("%w that can be used: open GPU %d: %w; %s", backend.ErrNoDevice, ordinal, err, cmp.Or(fixes[e.Code], "look at nvidia-smi and dmesg"))
+	return fmt.Errorf("%w that is usable: open GPU %d: %w; %s", backend.ErrNoDevice, ordinal, err, cmp.Or(fixes[e.Code], "check nvidia-smi and dmesg"))
 }
 
 // newGPU starts cuBLASLt and NVRTC.
@@ -98,13 +98,13 @@ func newGPU(d *libcuda.Device) (*gpu, error) {
 	kinds.Lock()
 	defer kinds.Unlock()
 	if kinds.known[kind] == nil {
-		kinds.known[kind] = remember(g.lt.Version, kind)
+		kinds.known[kind] = newAlgorithmCache(g.lt.Version, kind)
 	}
-	g.remembered = kinds.known[kind]
+	g.cache = kinds.known[kind]
 	return g, nil
 }
 
-// close takes from the device what newGPU and function brought there.
+// close frees what newGPU and function created on the device.
 func (g *gpu) close() error {
 	var errs []error
 	for _, m := range g.modules {
@@ -113,13 +113,13 @@ func (g *gpu) close() error {
 	return errors.Join(append(errs, g.lt.Close(), g.Device.Close())...)
 }
 
-// compiling is held while kernels are compiled: a second GPU of a process finds on
-// disk what the first had compiled.
+// compiling serializes compilation: a second GPU of the process finds the cubins of the
+// first on disk.
 var compiling sync.Mutex
 
-// compile makes cubins of the sources that the device does not have yet. NVRTC takes
-// seconds for each, once: what it made is kept on disk. So it works on several at a time,
-// which it allows (NVIDIA's documentation of NVRTC, thread safety).
+// compile returns cubins of the sources that are not loaded yet, by source. NVRTC takes
+// seconds for each; the cubins are cached on disk. It compiles several at a time, which
+// NVRTC allows (its documentation, thread safety).
 func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
 	g.mu.Lock()
 	sources = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(sources))), func(s string) bool { return g.modules[s] != nil })
@@ -146,12 +146,12 @@ func (g *gpu) compile(sources ...string) (map[string][]byte, error) {
 	return bySource, nil
 }
 
-// load brings cubins to the device, by source.
+// load loads cubins onto the device, by source.
 func (g *gpu) load(cubins map[string][]byte) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for source, cubin := range cubins {
-		if g.modules[source] != nil { // another backend on this GPU was faster
+		if g.modules[source] != nil { // another backend on this GPU loaded it meanwhile
 			continue
 		}
 		m, err := g.LoadModule(cubin)
@@ -166,12 +166,12 @@ func (g *gpu) load(cubins map[string][]byte) error {
 func (g *gpu) cubin(source string) ([]byte, error) {
 	text, ok := kernels.Sources()[source]
 	if !ok {
-		return nil, fmt.Errorf("there is no source %s of kernels", source)
+		return nil, fmt.Errorf("package kernels has no source %s", source)
 	}
 	return g.compiler.Cubin(libcuda.Source{Name: source, Text: text, Headers: kernels.Headers()}, g.Arch(), kernels.Options()...)
 }
 
-// function finds the kernel of a launch, whose source has been loaded.
+// function returns the kernel of a launch, whose source has been loaded.
 func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,7 +184,7 @@ func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 		}
 		g.functions[l.kernel] = f
 	}
-	if l.shared > f.shared { // the 48 KiB that need no leave include what a kernel declares
+	if l.shared > f.shared { // kernels get 48 KiB without AllowShared, including their static shared memory
 		if err := f.AllowShared(l.shared); err != nil {
 			return nil, err
 		}
@@ -193,17 +193,17 @@ func (g *gpu) function(l *launch) (*libcuda.Function, error) {
 	return f.Function, nil
 }
 
-// available says what is missing to run on a GPU, the first if none is named.
+// available returns why this binary cannot run on a GPU (default: the first).
 func available(device string) error {
-	w, err := parse(device)
+	opts, err := parse(device)
 	if err != nil {
 		return err
 	}
-	return usable(w.gpu)
+	return usable(opts.gpu)
 }
 
-// usable says why a GPU cannot be used, in one sentence. It takes no memory of
-// the device.
+// usable returns why a GPU cannot be used, in one sentence. It allocates no device
+// memory.
 func usable(ordinal int) error {
 	driver, err := libcuda.ProbeDriver()
 	switch {
@@ -215,15 +215,15 @@ func usable(ordinal int) error {
 	return fit(driver.Version, driver.GPUs[ordinal], fmt.Sprintf("GPU %d", ordinal))
 }
 
-// fit says what a GPU lacks, or the libraries that it needs, with a driver that
-// serves this CUDA.
+// fit returns what a GPU or the libraries that it needs lack; version is the CUDA version
+// that the driver supports.
 func fit(version int, gpu libcuda.GPU, name string) error {
 	if version < 12000 {
-		return fmt.Errorf("%w that can be used: the driver serves CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
+		return fmt.Errorf("%w that is usable: the driver supports CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
 	}
 	for _, f := range append([]backend.Finding{describe(name, gpu)}, libraries(version, gpu)...) {
 		if !f.OK {
-			return fmt.Errorf("%w that can be used: %s: %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
+			return fmt.Errorf("%w that is usable: %s: %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
 		}
 	}
 	return nil

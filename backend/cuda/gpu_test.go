@@ -12,10 +12,10 @@ import (
 	"octet/csrc/standin"
 )
 
-// Sources are compiled together, each once: what is there is not asked for again, and
-// one that does not compile leaves nothing half loaded.
+// Sources are compiled together, each once: loaded ones are not compiled again, and one
+// that does not compile leaves the others unloaded.
 func TestSourcesAreLoadedOnce(t *testing.T) {
-	standin.Only(t, "NVRTC is a compiler that cannot be taken away")
+	standin.Only(t, "NVRTC needs no C++ compiler to take away")
 	standIns(t)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	g := openOne(t).gpu
@@ -36,6 +36,6 @@ func TestSourcesAreLoadedOnce(t *testing.T) {
 	require.NoError(t, load(sources...))
 	err := load("loss.cu", "rope.cu")
 	require.ErrorContains(t, err, "compile rope.cu for sm_90a")
-	require.ErrorContains(t, load("absent.cu"), "there is no source absent.cu")
+	require.ErrorContains(t, load("absent.cu"), "package kernels has no source absent.cu")
 	require.Equal(t, first, g.modules)
 }

@@ -13,52 +13,50 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// group is the GPUs of one process that train together, a rank each. Every rank
-// runs its programs from a goroutine of its own; collectives meet on the devices.
+// group is the GPUs of one process that train together, one rank per GPU. Every rank runs
+// its programs from its own goroutine; collectives synchronize on the devices.
 //
-// A rank that waits for its device may wait for all others, and the driver would
-// let it wait for ever where one of them does not come. Two goroutines watch the
-// ranks (watch.go).
+// A rank that waits for its device may wait for all other ranks, and the driver has no
+// timeout. Two goroutines watch the ranks (watch.go).
 //
-// The group meets as a whole or not at all. A rank that fails, whose context
-// ends or that is closed ends it for good: NCCL's kernels are told to end, so that
-// nobody waits for them, and every rank answers with the reason from there on.
-// What such a kernel leaves in memory is no result, nor is what was computed
-// from it: so nothing is read any more. Where the first rank is closed while
-// nothing is under way, there is nothing to abort.
+// A rank that fails, whose context ends or that is closed ends the group for good. NCCL's
+// kernels are aborted, so that no rank waits for them, and every rank returns the reason
+// from then on. The memory that an aborted kernel writes, and everything computed from
+// it, is invalid, so reads fail too. If the first rank is closed while all ranks are
+// idle, nothing is aborted.
 type group struct {
 	comms      []*libcuda.Comm
-	calls      []sync.Mutex  // by rank, held in calls of NCCL
-	asking     sync.Mutex    // held while a device or communicator is asked for its state
+	calls      []sync.Mutex  // by rank, held during NCCL calls
+	polling    sync.Mutex    // held while a device or communicator is polled
 	timeout    time.Duration // of one wait of a rank
 	beforeExit func(error)   // see backend.Options
 
-	// No call of the driver or of NCCL is made with mu held: such a call may hang, and
-	// the deadline's watcher needs mu.
+	// No driver or NCCL call is made with mu held: such a call may hang, and
+	// watchDeadlines needs mu.
 	mu       sync.Mutex
 	ranks    []*device // nil before the rank is connected, and once it is closed
 	waits    []wait    // by rank
 	open     int       // ranks that are not closed
-	ended    error     // why
-	aborting bool      // and not in order
+	ended    error     // the reason; nil while the group works
+	aborting bool      // the group ended with an abort
 	released chan struct{}
 }
 
 const (
 	timeoutVariable = "OCTET_NCCL_TIMEOUT"
-	// releaseTimeout is how long the last rank to be closed waits for NCCL's
-	// communicators to go. That of a lost device may not.
+	// releaseTimeout is how long the last closed rank waits until NCCL's communicators
+	// are freed. On a lost device that may never happen.
 	releaseTimeout = 10 * time.Second
-	// callTimeout is how long a communicator is not aborted under a call. Those
-	// that put work on a stream take microseconds; one that takes longer waits
-	// within NCCL for ranks that do not come, and is to be ended.
+	// callTimeout is how long an abort waits for an NCCL call that uses the communicator.
+	// Calls that enqueue work take microseconds; one that takes longer waits within NCCL
+	// for a missing rank, and only an abort ends it.
 	callTimeout = time.Second
 )
 
-// newGroup makes a group whose ranks have no devices yet, and begins to watch their
-// deadlines: opening a GPU can hang like any other call of the driver.
+// newGroup returns a group whose ranks have no devices yet, and starts to watch their
+// deadlines: opening a GPU can hang like any other driver call.
 func newGroup(ranks int, beforeExit func(error)) (*group, error) {
-	timeout, err := backend.Patience(timeoutVariable)
+	timeout, err := backend.WaitLimit(timeoutVariable)
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +85,14 @@ func (g *group) connect(devices []*device) error {
 		return g.join(devices, comms)
 	})
 	if err != nil {
-		return fmt.Errorf("connect %d GPUs: %w (NCCL_DEBUG=WARN tells more)", len(devices), err)
+		return fmt.Errorf("connect %d GPUs: %w (set NCCL_DEBUG=WARN for details)", len(devices), err)
 	}
 	go g.watchDevices()
 	return nil
 }
 
-// join stores the devices and their communicators, by rank. A group that has ended gets
-// none: it was told to abort before it had communicators, so join aborts these.
+// join stores the devices and their communicators, by rank. If the group has ended
+// meanwhile, its abort missed these communicators, so join aborts them.
 func (g *group) join(devices []*device, comms []*libcuda.Comm) error {
 	g.mu.Lock()
 	ended := g.ended
@@ -118,29 +116,28 @@ func (g *group) join(devices []*device, comms []*libcuda.Comm) error {
 	return nil
 }
 
-// dissolve ends the watching of a group whose devices could not be opened.
+// dissolve stops watching a group whose devices could not be opened.
 func (g *group) dissolve() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open = 0
 }
 
-// watch begins a wait of a rank.
+// watch starts a wait of a rank.
 func (g *group) watch(rank int, what string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waits[rank] = wait{what: what}
 }
 
-// begin notes that a rank does what may have to wait for others. It fails once
-// the group has ended.
+// begin starts a wait of a rank and returns an error if the group has ended.
 func (g *group) begin(rank int, what string) error {
 	g.watch(rank, what)
-	return g.over()
+	return g.err()
 }
 
-// during calls do, which may hang and waits for no other rank. An error of do is the
-// caller's alone and does not end the group; a group that ended during the call is an error.
+// during calls do, which may hang and waits for no other rank. An error of do does not
+// end the group; if the group ended during the call, during returns the reason.
 func (g *group) during(rank int, what string, do func() error) error {
 	defer g.finish(rank)
 	if err := g.begin(rank, what); err != nil {
@@ -149,18 +146,18 @@ func (g *group) during(rank int, what string, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
-	return g.over()
+	return g.err()
 }
 
-// finish notes that a rank waits for nothing.
+// finish ends a wait of a rank.
 func (g *group) finish(rank int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waits[rank] = wait{}
 }
 
-// done notes that this is over, and makes of its error, or of a group that ended
-// meanwhile, the rank's error.
+// done ends a wait of a rank. It returns the reason why the group ended, or else ends the
+// group with err.
 func (g *group) done(rank int, err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -174,8 +171,8 @@ func (g *group) done(rank int, err error) error {
 	return err
 }
 
-// over is why the group does not meet any more; nil while it does.
-func (g *group) over() error {
+// err returns the reason why the group ended, nil while it works.
+func (g *group) err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.ended
@@ -201,12 +198,12 @@ func (g *group) retire(rank int) {
 	g.end(rank, cause)
 }
 
-// idle says whether nothing is under way on any rank, and nothing wrong.
+// idle reports whether all ranks are idle and without errors.
 func (g *group) idle() bool {
-	if !lockWithin(&g.asking, callTimeout) {
+	if !lockWithin(&g.polling, callTimeout) {
 		return false
 	}
-	defer g.asking.Unlock()
+	defer g.polling.Unlock()
 	for rank := range g.calls {
 		d, waiting := g.member(rank)
 		if d == nil || waiting || d.comm.Err() != nil || !d.recording.TryLock() {
@@ -236,8 +233,8 @@ func (g *group) member(rank int) (d *device, waiting bool) {
 
 // remove takes a rank out of the group before its memory is freed.
 func (g *group) remove(rank int) {
-	if lockWithin(&g.asking, callTimeout) { // otherwise the driver hangs, and so will Close
-		defer g.asking.Unlock()
+	if lockWithin(&g.polling, callTimeout) { // a timeout means that the driver hangs, and Close will hang too
+		defer g.polling.Unlock()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -248,7 +245,7 @@ func left(rank int, cause error) error {
 	return fmt.Errorf("cuda: %w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
 }
 
-// end is called with the lock held.
+// end ends the group unless it has ended. The caller holds mu.
 func (g *group) end(rank int, cause error) {
 	if g.ended != nil {
 		return
@@ -258,23 +255,22 @@ func (g *group) end(rank int, cause error) {
 	}
 	g.ended, g.aborting = cause, true
 	g.release(func(rank int) error {
-		g.await(rank)
+		g.awaitCalls(rank)
 		return g.comms[rank].Abort()
 	})
 }
 
-// await waits until a rank is in no call of NCCL and its communicator is not being
-// asked, and not longer than callTimeout for each. Once the group has ended, it comes to
-// none any more.
-func (g *group) await(rank int) {
-	for _, m := range []*sync.Mutex{&g.calls[rank], &g.asking} {
+// awaitCalls waits until a rank is in no NCCL call and its communicator is not polled, up
+// to callTimeout for each. After the group has ended no new call begins.
+func (g *group) awaitCalls(rank int) {
+	for _, m := range []*sync.Mutex{&g.calls[rank], &g.polling} {
 		if lockWithin(m, callTimeout) {
 			m.Unlock()
 		}
 	}
 }
 
-// lockWithin locks m, and reports false if that takes longer than the timeout.
+// lockWithin locks m, and returns false if that takes longer than the timeout.
 func lockWithin(m *sync.Mutex, timeout time.Duration) bool {
 	for begin := time.Now(); !m.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Since(begin) > timeout {
@@ -284,11 +280,11 @@ func lockWithin(m *sync.Mutex, timeout time.Duration) bool {
 	return true
 }
 
-// release gives all communicators back, for which NCCL wants a thread each.
+// release frees all communicators, one goroutine each, as NCCL requires.
 func (g *group) release(give func(rank int) error) {
 	var all sync.WaitGroup
 	for rank := range g.comms {
-		all.Go(func() { _ = give(rank) }) // what it says comes too late
+		all.Go(func() { _ = give(rank) }) // an error comes too late to matter
 	}
 	go func() {
 		all.Wait()
@@ -296,8 +292,8 @@ func (g *group) release(give func(rank int) error) {
 	}()
 }
 
-// close forgets a rank that has left and freed its graphs. The last one waits for
-// the communicators: NCCL keeps them while there are graphs that use them.
+// close removes a rank that has freed its graphs. The last rank waits for the
+// communicators: NCCL keeps them while graphs use them.
 func (g *group) close() {
 	g.mu.Lock()
 	g.open--
@@ -315,7 +311,8 @@ func (g *group) close() {
 	}
 }
 
-// wait does what may have to wait for other ranks.
+// wait calls do, which may wait for other ranks, under the group's deadline. An error
+// ends the group.
 func (d *device) wait(what string, do func() error) error {
 	if d.group == nil {
 		return do()
@@ -327,7 +324,8 @@ func (d *device) wait(what string, do func() error) error {
 	return d.group.done(d.rank, err)
 }
 
-// watched does what may hang in the driver and waits for no other rank.
+// watched calls do, which may hang in the driver and waits for no other rank, under the
+// group's deadline.
 func (d *device) watched(what string, do func() error) error {
 	if d.group == nil {
 		return do()
@@ -335,31 +333,31 @@ func (d *device) watched(what string, do func() error) error {
 	return d.group.during(d.rank, what, do)
 }
 
-// met takes the names of collectives, which who watches may be reading.
-func (d *device) met(meetings []string) {
+// setMarks stores the names of collectives, which a watcher may read concurrently.
+func (d *device) setMarks(marks []string) {
 	if d.group != nil {
 		d.group.mu.Lock()
 		defer d.group.mu.Unlock()
 	}
-	d.meetings = meetings
+	d.marks = marks
 }
 
-// where is the collective that the device has come to last, for errors: a graph
-// is one piece to the host.
-func (d *device) where() string {
+// lastCollective returns the name of the collective that the device reached last, for
+// errors: the host cannot see into a running graph.
+func (d *device) lastCollective() string {
 	mark := binary.LittleEndian.Uint64(d.staging.Bytes[markAt:])
-	if mark == 0 || mark > uint64(len(d.meetings)) {
-		return "nothing"
+	if mark == 0 || mark > uint64(len(d.marks)) {
+		return "none"
 	}
-	return d.meetings[mark-1]
+	return d.marks[mark-1]
 }
 
-// meet puts a collective on the stream. A rank alone has all parts already.
-func (d *device) meet(c *collective) error {
+// runCollective enqueues a collective. A single rank copies its input at most.
+func (d *device) runCollective(c *collective) error {
 	from, to := libcuda.Ptr(c.from), libcuda.Ptr(c.to)
 	if d.group == nil {
 		bytes := c.n
-		if c.kind == sumScatter {
+		if c.kind == reduceScatter {
 			bytes *= 4
 		}
 		if from == to {
@@ -367,23 +365,23 @@ func (d *device) meet(c *collective) error {
 		}
 		return d.stream.Copy(to, from, bytes)
 	}
-	// An aborted communicator is freed: nothing may be asked of it. Who ends the
-	// group meanwhile waits for this call (await).
+	// An aborted communicator is freed, so it must not be used. An abort waits for this
+	// call (awaitCalls).
 	calls := &d.group.calls[d.rank]
 	calls.Lock()
 	defer calls.Unlock()
-	if err := d.group.over(); err != nil {
+	if err := d.group.err(); err != nil {
 		return err
 	}
 	if err := d.stream.DownloadPinned(d.staging.Pinned, markAt, libcuda.Ptr(c.mark), markBytes); err != nil {
 		return err
 	}
 	switch c.kind {
-	case sumAll:
+	case allReduceSum:
 		return d.comm.AllReduceSum(d.stream, to, c.n)
-	case maxAll:
+	case allReduceMax:
 		return d.comm.AllReduceMax(d.stream, to, c.n)
-	case sumScatter:
+	case reduceScatter:
 		return d.comm.ReduceScatterSum(d.stream, to, from, c.n)
 	case gather:
 		return d.comm.AllGather(d.stream, to, from, c.n)

@@ -22,8 +22,8 @@ import (
 	"octet/fp8"
 )
 
-// Collectives of up to three ranks, each a GPU of the stand-in's, and what meets in
-// the middle of an optimizer's update.
+// The conformance cases of collectives, with up to three ranks on stand-in GPUs, and
+// those of an optimizer with a sharded update.
 func TestCollectives(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "3")
@@ -40,18 +40,18 @@ func TestCollectives(t *testing.T) {
 	require.Greater(t, passed, 30)
 }
 
-// Two ranks on the stand-ins and two on emu see the same batches and meet over
-// the same gradients, maxima and losses.
+// Two ranks on the stand-ins and two on emu see the same batches and agree on gradients,
+// maxima and losses.
 func TestRanksAgreeWithEmu(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
-	c := small("fp8-smooth") // which has every kind of collective that steps have
+	c := small("fp8-smooth") // has every kind of collective that a step has
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
 	agree(t, c, steps(t, c, "emu", 5), steps(t, c, "cuda", 5))
 }
 
-// Ranks that share the optimizer's state take the steps of ranks that have all of
-// it, bit for bit but for the norm's last bits.
+// With ZeRO stage 1 the steps are the same bit for bit, except the last bits of the
+// gradient norm.
 func TestRanksShareTheOptimizer(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
@@ -67,8 +67,7 @@ func TestRanksShareTheOptimizer(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// pair is a program of two ranks that adds up x over them, on devices that
-// were opened for it.
+// pair is two ranks, each with a program that all-reduces x.
 type pair struct {
 	devices []backend.Backend
 	x       [2]*backend.Tensor
@@ -77,7 +76,7 @@ type pair struct {
 
 func openPair(t *testing.T, device string) *pair {
 	t.Helper()
-	standin.Only(t, "NCCL says nothing of what is missing")
+	standin.Only(t, "NCCL does not report a missing rank")
 	devices, err := open(device, backend.Options{Ranks: 2})
 	require.NoError(t, err)
 	p := &pair{devices: devices}
@@ -121,7 +120,8 @@ func (p *pair) each(f func(rank int) error) error {
 	return g.Wait()
 }
 
-// ends requires that the group is at its end, for both ranks, with one sentence.
+// ends requires that the group has ended for both ranks, with a one-line error that
+// contains words.
 func (p *pair) ends(t *testing.T, err error, words ...string) {
 	t.Helper()
 	for rank := range p.devices {
@@ -136,9 +136,9 @@ func (p *pair) ends(t *testing.T, err error, words ...string) {
 	}
 }
 
-// The graph holds the collective: it meets again and again, without allocating.
-// cuda:1 means the GPUs from 1 on.
-func TestRanksMeetInGraphs(t *testing.T) {
+// A graph that contains a collective runs again and again without allocating. The device
+// cuda:1 with two ranks uses GPUs 1 and 2.
+func TestCollectivesInGraphs(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "3")
 	p := openPair(t, "1")
@@ -149,7 +149,7 @@ func TestRanksMeetInGraphs(t *testing.T) {
 		p.write(t, 0, x)
 		p.write(t, 1, 2*x)
 		require.NoError(t, p.each(func(rank int) error { return p.run[rank].Run(t.Context()) }))
-		for rank := range p.devices { // one after the other: both were given everything
+		for rank := range p.devices { // one after the other: everything is enqueued already
 			got, err := p.read(rank)
 			require.NoError(t, err)
 			require.Equal(t, 3*x, got)
@@ -165,7 +165,7 @@ func TestRanksMeetInGraphs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, float32(30), got)
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = p.run[0].Run(t.Context()) }))
-	require.NoError(t, p.each(func(rank int) error { // what was launched for rank 0 alone
+	require.NoError(t, p.each(func(rank int) error { // rank 1 joins the collectives that rank 0 launched alone
 		for range 11 * rank {
 			if err := p.run[rank].Run(t.Context()); err != nil {
 				return err
@@ -176,34 +176,34 @@ func TestRanksMeetInGraphs(t *testing.T) {
 	}))
 }
 
-// A rank that loses its device takes nobody along into a wait without end, also
-// where nobody looks at that rank.
+// When one rank loses its device, the other ranks fail instead of waiting forever, even
+// if no call uses the failed rank.
 func TestOneRankLosesItsDevice(t *testing.T) {
-	standin.Only(t, "only a new process gets a GPU back")
+	standin.Only(t, "only a new process can use a lost GPU again")
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	t.Cleanup(func() {
 		gpus.Lock()
 		defer gpus.Unlock()
-		clear(gpus.open) // one of them cannot be given back
+		clear(gpus.open) // one of them cannot be closed
 	})
 	c := small("bf16")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Ranks = 1, 0, 2
 	tr, devices := trainer(t, c, "cuda")
-	standin.Set(t, "STANDIN_LOST", "400") // in the third step or so
+	standin.Set(t, "STANDIN_LOST", "400") // in about the third step
 	var err error
 	for step := 0; err == nil && step < 10; step++ {
 		_, err = tr.Next(t.Context())
 	}
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
-	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process gets the GPU back, start again$`, err.Error())
+	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process can use the GPU again: restart$`, err.Error())
 	for _, d := range devices {
-		require.ErrorIs(t, d.Read(tr.Loss, make([]byte, 4)), backend.ErrDeviceLost, "what a cut off step left is no model")
+		require.ErrorIs(t, d.Read(tr.Loss, make([]byte, 4)), backend.ErrDeviceLost, "the memory of an interrupted step is invalid")
 	}
 }
 
-// A rank that does not come is waited for as long as was said.
-func TestRankThatDoesNotCome(t *testing.T) {
+// A rank waits for a missing rank until the timeout.
+func TestMissingRank(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	t.Setenv("OCTET_NCCL_TIMEOUT", "1s")
@@ -211,37 +211,37 @@ func TestRankThatDoesNotCome(t *testing.T) {
 	require.NoError(t, p.run[1].Run(t.Context()))
 	begin := time.Now()
 	_, err := p.read(1)
-	require.Greater(t, time.Since(begin), watchEvery, "of which there are six") // some of them short, behind a late one
+	require.Greater(t, time.Since(begin), watchEvery, "about six ticks fit in the timeout") // a tick after a late one may be short
 	p.ends(t, err, "rank 1", "waited 1s", "its last collective is allreduce of x:fp32[4]", "OCTET_NCCL_TIMEOUT")
 
-	// Who was recording meanwhile asks nothing of a communicator that is gone.
-	require.ErrorIs(t, p.devices[0].(*device).meet(&collective{}), backend.ErrDeviceLost)
+	// A rank that was recording does not use its freed communicator.
+	require.ErrorIs(t, p.devices[0].(*device).runCollective(&collective{}), backend.ErrDeviceLost)
 }
 
-// A communicator is not freed under a call, and none begins afterwards; a call
-// that does not come back does not keep it.
+// A communicator is not freed during a call, and no call begins after an abort. A call
+// that hangs delays the abort only up to callTimeout.
 func TestAbortWaitsForCalls(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	d := openPair(t, "").devices[0].(*device)
-	d.group.calls[0].Lock() // as in meet
+	d.group.calls[0].Lock() // as in runCollective
 	d.group.leave(1, context.Canceled)
 	time.Sleep(20 * time.Millisecond)
-	require.NoError(t, d.comm.Err(), "it is still there")
+	require.NoError(t, d.comm.Err(), "the communicator is not freed yet")
 	select {
 	case <-d.group.released:
 	case <-time.After(time.Minute):
-		t.Fatal("a call that waits within NCCL was not ended")
+		t.Fatal("the communicator was not aborted during a hanging call")
 	}
 	d.group.calls[0].Unlock()
 	require.Error(t, d.comm.Err())
-	require.ErrorIs(t, d.meet(&collective{}), backend.ErrDeviceLost)
+	require.ErrorIs(t, d.runCollective(&collective{}), backend.ErrDeviceLost)
 }
 
-// Ranks that are closed when all is done have their communicators destroyed;
-// what is under way is aborted.
-func TestRanksPart(t *testing.T) {
-	const destroyed, aborted = 5, 4 // the stand-in's answers
+// Closing idle ranks destroys the communicators; closing a rank with work on its stream
+// aborts them.
+func TestClosingRanks(t *testing.T) {
+	const destroyed, aborted = 5, 4 // error codes of the stand-in
 	for left, end := range map[int]int{0: destroyed, 1: aborted} {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {
 			standIns(t)
@@ -278,21 +278,21 @@ func TestErrorOfNCCL(t *testing.T) {
 	p.ends(t, err, "rank 0: its last collective is ", "NCCL in the background returned 6")
 }
 
-// Who watches does not spoil what is recorded meanwhile.
-func TestWatchingLeavesACaptureAlone(t *testing.T) {
+// Polling does not invalidate a capture.
+func TestPollingLeavesACaptureValid(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
 	d := openPair(t, "").devices[0].(*device)
-	_, err := d.stream.Capture(d.ask)
+	_, err := d.stream.Capture(d.poll)
 	require.ErrorContains(t, err, "cuStreamQuery returned 900")
 	d.recording.Lock()
-	g, err := d.stream.Capture(d.ask)
+	g, err := d.stream.Capture(d.poll)
 	d.recording.Unlock()
 	require.NoError(t, err)
 	require.NoError(t, g.Close())
 }
 
-// A rank that is closed, whose context ends or whose observer stops it is not waited for.
+// When a rank is closed, its context ends or its observer stops it, the other rank fails.
 func TestRankThatLeaves(t *testing.T) {
 	for name, leave := range map[string]func(p *pair) error{
 		"closed": func(p *pair) error { return p.devices[0].Close() },
@@ -332,7 +332,7 @@ func TestRankThatLeaves(t *testing.T) {
 	}
 }
 
-// An observed run ends with its context, in the middle of a collective too.
+// An observed run ends with its context, even during a collective.
 func TestObservedRunIsCancelled(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
@@ -345,7 +345,7 @@ func TestObservedRunIsCancelled(t *testing.T) {
 	p.ends(t, err, "rank 0 left the group", "context canceled")
 }
 
-// A group that ends during a call of one rank is that call's error.
+// If a group ends during a call of one rank, the call returns the reason.
 func TestGroupEndsDuringACall(t *testing.T) {
 	g := &group{ranks: make([]*device, 2), waits: make([]wait, 2), open: 2, released: make(chan struct{})}
 	require.NoError(t, g.during(0, "load kernels", func() error { return nil }))
@@ -360,7 +360,8 @@ func TestGroupEndsDuringACall(t *testing.T) {
 	require.Equal(t, wait{}, g.waits[0])
 }
 
-// Communicators that NCCL makes after the group has ended are aborted, and no device gets one.
+// Communicators that NCCL returns after the group has ended are aborted, and no device
+// gets one.
 func TestCommunicatorsForAnEndedGroup(t *testing.T) {
 	standIns(t)
 	standin.Set(t, "STANDIN_GPUS", "2")
@@ -380,15 +381,15 @@ func TestCommunicatorsForAnEndedGroup(t *testing.T) {
 	g.leave(0, context.DeadlineExceeded)
 	require.ErrorIs(t, g.join(devices, comms), backend.ErrDeviceLost)
 	for rank, c := range comms {
-		require.Error(t, c.Err(), "rank %d: the communicator is still there", rank)
+		require.Error(t, c.Err(), "rank %d: the communicator is not aborted", rank)
 		require.Nil(t, devices[rank].group)
 		require.Nil(t, g.ranks[rank])
 	}
 }
 
-// What several ranks need besides what one does.
-func TestUnfitForRanks(t *testing.T) {
-	standin.Only(t, "it has as many GPUs as are wanted")
+// Errors for machines that lack what several ranks need.
+func TestMachinesUnfitForRanks(t *testing.T) {
+	standin.Only(t, "the stand-in has any number of GPUs")
 	standIns(t)
 	for _, c := range []struct {
 		device, gpus, variable, value string
@@ -415,7 +416,7 @@ func TestUnfitForRanks(t *testing.T) {
 			require.NotContains(t, err.Error(), "\n")
 		})
 	}
-	// One rank does without NCCL.
+	// One rank does not need NCCL.
 	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
 	openOne(t)
 }

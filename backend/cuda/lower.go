@@ -9,24 +9,24 @@ import (
 	"octet/fp8"
 )
 
-// lower rewrites programs into what the device runs, without changing a bit of
+// lower rewrites programs into ops that the device can run, without changing a bit of
 // their results:
 //
-//   - FP8 matrix units of Ada and Hopper take both operands with k as the last
-//     dimension only (cuBLASLt's TN). An operand that lies the other way is
-//     replaced by a transposed copy X.t, which the op that writes X writes too,
-//     in the same pass; where nobody reads X any more, instead of X.
-//   - What cuBLASLt has no epilogue for (factors of rows and columns, codes as
-//     output, a residual of another format) becomes an Epilogue of its own
-//     behind a product in FP32.
-//   - A result that is stored more often than a kernel takes is stored in
-//     several passes.
+//   - FP8 matrix units of Ada and Hopper require k as the last dimension of both
+//     operands (cuBLASLt's TN). Any other operand X is replaced by a transposed
+//     copy X.t, which the op that writes X writes in the same pass: in addition
+//     to X, or instead of X if no other op reads X.
+//   - What cuBLASLt has no epilogue for (row and column scales, FP8 output, a
+//     residual of another format) becomes an Epilogue op after a GEMM with FP32
+//     output.
+//   - A result with more casts than a kernel supports is stored in several
+//     passes.
 //
-// Weight codes are written by one program (update) and read by others (micro),
-// so the programs are lowered together, and the copy of a tensor that outlives
-// its program is a Stash more.
+// Weight codes are written by one program (update) and read by others (micro), so the
+// programs are lowered together, and the transposed copy of a tensor that outlives its
+// program is an additional Stash.
 func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
-	l := &lowering{spec: s, turns: map[*backend.Tensor]bool{}, copies: map[*backend.Tensor]*backend.Tensor{}}
+	l := &lowering{spec: s, isTransposed: map[*backend.Tensor]bool{}, copies: map[*backend.Tensor]*backend.Tensor{}}
 	for _, p := range programs {
 		if err := l.survey(p); err != nil {
 			return nil, err
@@ -53,11 +53,11 @@ func lower(s backend.Spec, programs []*backend.Program) ([]*backend.Program, err
 }
 
 type lowering struct {
-	spec   backend.Spec
-	turned []*backend.Tensor        // roots that products read the other way, in the order of their use
-	turns  map[*backend.Tensor]bool // whether it is one of turned
-	// copies are the transposed copies of tensors that outlive a program, and of
-	// the temps of the one that is being rewritten.
+	spec         backend.Spec
+	transposed   []*backend.Tensor        // roots that GEMMs read transposed, in the order of their use
+	isTransposed map[*backend.Tensor]bool // the set of transposed
+	// copies are the transposed copies of tensors that outlive a program, and of the
+	// temps of the program that is being rewritten.
 	copies map[*backend.Tensor]*backend.Tensor
 }
 
@@ -65,19 +65,19 @@ func unsupported(n *backend.Node, format string, args ...any) error {
 	return fmt.Errorf("%s: %w by backend cuda: %s", n.Path(), backend.ErrUnsupported, fmt.Sprintf(format, args...))
 }
 
-// operand is A or B of a product.
-type operand struct {
+// gemmOperand is A or B of a GEMM.
+type gemmOperand struct {
 	name string
 	t    *backend.Tensor
 	swap bool // k is not its last dimension
 }
 
-func operandsOf(o *backend.MatMul) [2]operand {
-	return [2]operand{{"A", o.A, o.TransA}, {"B", o.B, !o.TransB}}
+func gemmOperands(o *backend.MatMul) [2]gemmOperand {
+	return [2]gemmOperand{{"A", o.A, o.TransA}, {"B", o.B, !o.TransB}}
 }
 
-// survey refuses the products that the device lacks, and notes which operands
-// must be turned.
+// survey refuses the GEMMs that the device does not support, and collects the operands
+// that must be transposed.
 func (l *lowering) survey(p *backend.Program) error {
 	if err := p.Err(); err != nil {
 		return err
@@ -87,35 +87,35 @@ func (l *lowering) survey(p *backend.Program) error {
 		if !ok {
 			continue
 		}
-		if err := l.checkProduct(n, o); err != nil {
+		if err := l.checkGEMM(n, o); err != nil {
 			return err
 		}
-		for _, x := range operandsOf(o) {
+		for _, x := range gemmOperands(o) {
 			if !o.A.DType.IsFP8() || !x.swap {
 				continue
 			}
 			root := x.t.Root()
 			if _, _, ok := corner(x.t); !ok {
-				return unsupported(n, "%s is %s, a view that is no rectangle of %s, and would have to be transposed", x.name, x.t, root)
+				return unsupported(n, "%s is %s, a view that is not a rectangle of %s, so lowering cannot transpose it", x.name, x.t, root)
 			}
-			if !l.turns[root] {
-				l.turns[root] = true
-				l.turned = append(l.turned, root)
+			if !l.isTransposed[root] {
+				l.isTransposed[root] = true
+				l.transposed = append(l.transposed, root)
 			}
 		}
 	}
 	return nil
 }
 
-// checkProduct holds a product to cuBLASLt's rules (its documentation of
-// cublasLtMatmul and of tensor cores): FP8 operands start at and have rows of
-// multiples of 16 bytes, and so has the output. Beyond its documentation, cuBLASLt wants n,
-// which it calls M, in multiples of 16 (its log: "Unsupported M dimension for FP8 matrix
-// multiplication. M must be divisible by 16").
-func (l *lowering) checkProduct(n *backend.Node, o *backend.MatMul) error {
-	for _, x := range operandsOf(o) {
+// checkGEMM checks cuBLASLt's rules for FP8 (its documentation of cublasLtMatmul and of
+// tensor cores): operands and output begin at multiples of 16 bytes, and so do their
+// rows. Beyond its documentation, cuBLASLt requires n, which it calls M, in multiples of
+// 16 (its log: "Unsupported M dimension for FP8 matrix multiplication. M must be
+// divisible by 16").
+func (l *lowering) checkGEMM(n *backend.Node, o *backend.MatMul) error {
+	for _, x := range gemmOperands(o) {
 		if x.t.Block != backend.PerTensor || x.t.Scale != nil && x.t.Scale.DType != fp8.F32 {
-			return unsupported(n, "%s is %s with scales by block (%s), products have one FP32 scale for each operand", x.name, x.t, x.t.Block)
+			return unsupported(n, "%s is %s with block scales (%s), a GEMM has one FP32 scale per operand", x.name, x.t, x.t.Block)
 		}
 	}
 	if !o.A.DType.IsFP8() {
@@ -151,7 +151,7 @@ func (l *lowering) checkProduct(n *backend.Node, o *backend.MatMul) error {
 	return nil
 }
 
-// nearest names the multiples of unit on both sides of n.
+// nearest returns the multiples of unit next to n, as text.
 func nearest(n, unit int) string {
 	below := n / unit * unit
 	if below == 0 {
@@ -160,27 +160,27 @@ func nearest(n, unit int) string {
 	return fmt.Sprintf("%d or %d", below, below+unit)
 }
 
-// declareCopies makes sure that whoever writes a turned tensor can write its
-// copy too, and declares the copies that outlive a program.
+// declareCopies checks that every op that writes a transposed tensor can write its copy
+// too, and declares the copies that outlive a program.
 func (l *lowering) declareCopies(programs []*backend.Program) error {
 	written := map[*backend.Tensor]bool{}
 	for _, p := range programs {
 		for _, n := range p.Nodes() {
 			for _, o := range n.Operands() {
 				root := o.Tensor.Root()
-				if o.Access == backend.In || !l.turns[root] {
+				if o.Access == backend.In || !l.isTransposed[root] {
 					continue
 				}
 				if !casts(n.Op, func(t *backend.Tensor) bool { return t == root }) {
-					return unsupported(n, "%s is read transposed by an FP8 product, which the op that writes it cannot prepare", o.Tensor)
+					return unsupported(n, "an FP8 GEMM reads %s transposed, but the op that writes it has no cast that could write a transposed copy", o.Tensor)
 				}
 				written[root] = true
 			}
 		}
 	}
-	for _, t := range l.turned {
+	for _, t := range l.transposed {
 		if !written[t] {
-			return fmt.Errorf("%w by backend cuda: %s is read transposed by an FP8 product, and no op of these programs casts to it: store it with k as the last dimension", backend.ErrUnsupported, t)
+			return fmt.Errorf("%w by backend cuda: an FP8 GEMM reads %s transposed, and no op of these programs casts to it: store it with k as the last dimension", backend.ErrUnsupported, t)
 		}
 		if t.Class == backend.Temp {
 			continue
@@ -196,7 +196,7 @@ func (l *lowering) declareCopies(programs []*backend.Program) error {
 	return programs[0].Vars().Err()
 }
 
-// casts reports whether op casts to a tensor that is wanted.
+// casts reports whether op casts to a tensor that satisfies wanted.
 func casts(op backend.Op, wanted func(*backend.Tensor) bool) bool {
 	for c := range backend.Casts(op) {
 		if wanted(c.Out) {
@@ -206,13 +206,13 @@ func casts(op backend.Op, wanted func(*backend.Tensor) bool) bool {
 	return false
 }
 
-// transpose lets products read transposed copies, and casts write them.
+// transpose makes GEMMs read transposed copies, and casts write them.
 func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
-	read := map[*backend.Tensor]bool{} // by others than products that read the copy
+	read := map[*backend.Tensor]bool{} // by ops other than GEMMs that read the copy
 	for _, n := range p.Nodes() {
-		o, product := n.Op.(*backend.MatMul)
+		o, isMatMul := n.Op.(*backend.MatMul)
 		for _, x := range n.Operands() {
-			replaced := product && (x.Field == "A" && o.TransA || x.Field == "B" && !o.TransB)
+			replaced := isMatMul && (x.Field == "A" && o.TransA || x.Field == "B" && !o.TransB)
 			if x.Access != backend.Out && !replaced {
 				read[x.Tensor.Root()] = true
 			}
@@ -221,15 +221,15 @@ func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
 	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
 		op := n.Op
 		if o, ok := op.(*backend.MatMul); ok && o.A.DType.IsFP8() {
-			turned := *o
+			transposed := *o
 			if o.TransA {
-				turned.A, turned.TransA = l.copyOf(o.A), false
+				transposed.A, transposed.TransA = l.copyOf(o.A), false
 			}
 			if !o.TransB {
-				turned.B, turned.TransB = l.copyOf(o.B), true
+				transposed.B, transposed.TransB = l.copyOf(o.B), true
 			}
-			op = &turned
-		} else if casts(n.Op, func(t *backend.Tensor) bool { return l.turns[t] }) {
+			op = &transposed
+		} else if casts(n.Op, func(t *backend.Tensor) bool { return l.isTransposed[t] }) {
 			op = backend.MapCasts(n.Op, func(casts []backend.Cast) []backend.Cast {
 				var list []backend.Cast
 				for _, c := range casts {
@@ -242,8 +242,8 @@ func (l *lowering) transpose(p *backend.Program) (*backend.Program, error) {
 	})
 }
 
-// copyOf is the transposed twin of t: the view of the base's copy that shows what
-// t shows of its base.
+// copyOf returns the transposed copy of t; if t is a view, the corresponding view of its
+// base's copy.
 func (l *lowering) copyOf(t *backend.Tensor) *backend.Tensor {
 	c := l.copies[t.Root()]
 	if t.Base == nil {
@@ -253,24 +253,24 @@ func (l *lowering) copyOf(t *backend.Tensor) *backend.Tensor {
 	return c.RowRange(col, t.Cols()).Columns(t.Name+".t", row, t.Rows())
 }
 
-// corner is where in its base t begins, which must be a rectangle of it.
+// corner returns where t begins in its base, and whether t is a rectangle of it.
 func corner(t *backend.Tensor) (row, col int, ok bool) {
 	width := t.Root().Cols()
 	row, col = t.Offset/width, t.Offset%width
 	return row, col, t.LD == width && col+t.Cols() <= width
 }
 
-// withCopy is the cast, beside it the cast of the transposed copy if there is to
-// be one, or that alone if nobody reads the other. What outlives the program is
-// always written: another program, or the host, may read it.
+// withCopy returns the cast, its transposed copy's cast if there is a copy, or the latter
+// alone if no op reads the original. A tensor that outlives the program is always
+// written: another program, or the host, may read it.
 func (l *lowering) withCopy(r *backend.Rewriter, c backend.Cast, read map[*backend.Tensor]bool) []backend.Cast {
-	if !l.turns[c.Out] {
+	if !l.isTransposed[c.Out] {
 		return []backend.Cast{c}
 	}
-	turned := c
-	turned.Transpose = !c.Transpose
+	transposed := c
+	transposed.Transpose = !c.Transpose
 	if c.Rounding == fp8.Stochastic {
-		turned.Stream = c.StreamName()
+		transposed.Stream = c.StreamName()
 	}
 	temp := c.Out.Class == backend.Temp
 	if temp {
@@ -278,15 +278,16 @@ func (l *lowering) withCopy(r *backend.Rewriter, c backend.Cast, read map[*backe
 		t.Scale = c.Out.Scale
 		l.copies[c.Out] = t
 	}
-	turned.Out = l.copies[c.Out]
+	transposed.Out = l.copies[c.Out]
 	if temp && !read[c.Out] {
-		return []backend.Cast{turned}
+		return []backend.Cast{transposed}
 	}
-	turned.Amax = nil
-	return []backend.Cast{c, turned}
+	transposed.Amax = nil
+	return []backend.Cast{c, transposed}
 }
 
-// split takes apart the products that are more than cuBLASLt does.
+// split splits MatMuls that cuBLASLt cannot compute in one call into a GEMM and an
+// Epilogue.
 func split(p *backend.Program) (*backend.Program, error) {
 	return backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
 		o, ok := n.Op.(*backend.MatMul)
@@ -295,18 +296,18 @@ func split(p *backend.Program) (*backend.Program, error) {
 			return
 		}
 		rows, cols, _ := o.Dims()
-		product := backend.MatMul{
+		matMul := backend.MatMul{
 			A: o.A, B: o.B, TransA: o.TransA, TransB: o.TransB, Accum: o.Accum,
 			Out: r.Temp(o.Out.Name+".product", fp8.F32, rows, cols),
 		}
-		r.Add(n, &product)
-		r.Add(n, o.Epilogue(product.Out))
+		r.Add(n, &matMul)
+		r.Add(n, o.Epilogue(matMul.Out))
 	})
 }
 
-// hasEpilogue reports whether cuBLASLt computes all of a product: D = α·A·B + β·C
-// with C and D of one format, which is FP32 for FP32 operands, and BF16 or FP32
-// for the others. It stores FP8 too, which nothing but tests asks for.
+// hasEpilogue reports whether cuBLASLt computes the whole op: D = α·A·B + β·C with C and
+// D of one format, which is FP32 for FP32 operands, and BF16 or FP32 for others. cuBLASLt
+// could also store FP8, which only tests request.
 func hasEpilogue(o *backend.MatMul) bool {
 	d := o.Out.DType
 	return o.RowScale == nil && o.ColScale == nil && !d.IsFP8() &&
@@ -314,12 +315,12 @@ func hasEpilogue(o *backend.MatMul) bool {
 		(o.A.DType != fp8.F32 || d == fp8.F32)
 }
 
-// maxCasts is the length of the list in the kernels' arguments.
+// maxCasts is the length of the list of casts in the kernels' arguments.
 const maxCasts = kernels.MaxCasts
 
-// limitCasts stores a result with more casts by way of an FP32 temp.
+// limitCasts splits longer lists of casts by way of an FP32 temp.
 func limitCasts(p *backend.Program) (*backend.Program, error) {
-	fits := func(op backend.Op) bool { return mostCasts(op) <= maxCasts }
+	fits := func(op backend.Op) bool { return longestCasts(op) <= maxCasts }
 	if !slices.ContainsFunc(p.Nodes(), func(n *backend.Node) bool { return !fits(n.Op) }) {
 		return p, nil
 	}
@@ -341,11 +342,11 @@ func limitCasts(p *backend.Program) (*backend.Program, error) {
 	})
 }
 
-// mostCasts is the length of an op's longest list of casts.
-func mostCasts(op backend.Op) (most int) {
+// longestCasts returns the length of an op's longest list of casts.
+func longestCasts(op backend.Op) (longest int) {
 	backend.MapCasts(op, func(casts []backend.Cast) []backend.Cast {
-		most = max(most, len(casts))
+		longest = max(longest, len(casts))
 		return casts
 	})
-	return most
+	return longest
 }

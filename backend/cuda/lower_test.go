@@ -19,7 +19,7 @@ import (
 	"octet/train"
 )
 
-// small is a model whose every layer has a shape of its own.
+// small returns the configuration of a model whose layers all have different shapes.
 func small(name string) train.Config {
 	c := train.Default()
 	c.Recipe = name
@@ -36,18 +36,18 @@ func forDevice(t *testing.T) backend.Spec {
 	return s
 }
 
-// byBlock are the recipes whose operands have more scales than one.
+// byBlock reports whether a recipe has operands with more than one scale.
 func byBlock(t *testing.T, name string) bool {
 	r, err := recipe.Lookup(name)
 	require.NoError(t, err)
-	return slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity > recipe.ByTensor })
+	return slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity > recipe.PerTensor })
 }
 
-// runnable holds a program to what the device does.
+// runnable requires that a program contains only ops that the device can run.
 func runnable(t *testing.T, s backend.Spec, p *backend.Program) {
 	t.Helper()
 	for _, n := range p.Nodes() {
-		require.LessOrEqual(t, mostCasts(n.Op), maxCasts, "%s", n)
+		require.LessOrEqual(t, longestCasts(n.Op), maxCasts, "%s", n)
 		o, ok := n.Op.(*backend.MatMul)
 		if !ok {
 			continue
@@ -63,7 +63,7 @@ func runnable(t *testing.T, s backend.Spec, p *backend.Program) {
 	}
 }
 
-func TestLoweredProgramsAreForTheDevice(t *testing.T) {
+func TestLoweredProgramsAreRunnable(t *testing.T) {
 	s := forDevice(t)
 	for _, name := range recipe.Names() {
 		for _, recompute := range []string{"none", "block"} {
@@ -82,11 +82,11 @@ func TestLoweredProgramsAreForTheDevice(t *testing.T) {
 			before := j.Programs()[0].Hash()
 			lowered, err := lower(s, j.Programs())
 			require.NoError(t, err, name)
-			require.Equal(t, before, j.Programs()[0].Hash(), "the original is untouched")
+			require.Equal(t, before, j.Programs()[0].Hash(), "lower does not change its input")
 			declared := len(slices.Collect(j.Vars.All()))
 			again, err := lower(s, j.Programs())
 			require.NoError(t, err)
-			require.Len(t, slices.Collect(j.Vars.All()), declared, "lowering again declares nothing")
+			require.Len(t, slices.Collect(j.Vars.All()), declared, "lowering again declares no variable")
 			for i, p := range lowered {
 				require.Equal(t, j.Programs()[i].Name(), p.Name())
 				require.Equal(t, p.Hash(), again[i].Hash())
@@ -95,15 +95,15 @@ func TestLoweredProgramsAreForTheDevice(t *testing.T) {
 			if strings.HasPrefix(name, "fp8-") {
 				require.NotNil(t, j.Vars.Lookup("model.layers.0.self_attn.q_proj.weight.e4m3.t"), name)
 			}
-			// Equal layers are still equal, whatever stream their bits come from.
+			// Equal layers are still equal, except for their random streams.
 			units := lowered[0].Blocks()
 			require.Equal(t, units[0].Hash, units[1].Hash, name)
 		}
 	}
 }
 
-// lowered is emu behind this backend's lowering: emu computes what a program
-// says, so that a difference is a fault of the lowering.
+// lowered is a backend of this lowering and emu's execution: a difference from emu is an
+// error of the lowering.
 const lowered = "lowered"
 
 type loweredBackend struct{ backend.Backend }
@@ -140,7 +140,7 @@ func registerLowered() {
 
 func TestMain(m *testing.M) {
 	registerLowered()
-	// The cache of kernels is the tests' own: they are compiled as they are now.
+	// The tests compile the current kernels into a cache of their own.
 	dir, err := os.MkdirTemp("", "octet-cuda")
 	if err != nil {
 		panic(err)
@@ -150,8 +150,8 @@ func TestMain(m *testing.M) {
 	os.RemoveAll(dir)
 }
 
-// trained runs a few steps and an evaluation, and returns what every tensor
-// holds.
+// trained runs a few steps, a health check and an evaluation, and returns the bytes of
+// every tensor.
 func trained(t *testing.T, c train.Config, on string) (results []train.StepResult, val float64, tensors map[string][]byte) {
 	t.Helper()
 	j, err := train.NewJob(c, forDevice(t))
@@ -183,8 +183,8 @@ func trained(t *testing.T, c train.Config, on string) (results []train.StepResul
 	return results, val, tensors
 }
 
-// Lowering changes no bit: of losses, gradients, codes, scales, moments. The
-// random bits of stochastic casts follow the tensor, not its layout.
+// Lowering changes no bit of losses, gradients, codes, scales and moments. The random
+// bits of stochastic casts depend on the tensor, not on its layout.
 func TestLoweringKeepsEveryBit(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-current", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "fp8-unit"} {
 		t.Run(name, func(t *testing.T) {
@@ -201,8 +201,8 @@ func TestLoweringKeepsEveryBit(t *testing.T) {
 	}
 }
 
-// Generation has programs of its own, of one row.
-func TestGenerationIsForTheDevice(t *testing.T) {
+// Programs of generation have a single row.
+func TestGenerationIsLowered(t *testing.T) {
 	s := forDevice(t)
 	c := small("fp8-smooth-token")
 	require.NoError(t, c.Resolve())
@@ -243,7 +243,7 @@ func (w world) tensor(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	return t
 }
 
-func TestRefusedProducts(t *testing.T) {
+func TestRefusedGEMMs(t *testing.T) {
 	for _, c := range []struct {
 		want string
 		op   func(w world) *backend.MatMul
@@ -266,7 +266,7 @@ func TestRefusedProducts(t *testing.T) {
 		{"e4m3ieee × e4m3, ", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3IEEE, 16, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"A is a:e4m3[16, 32] with scales by block (1x*)", func(w world) *backend.MatMul {
+		{"A is a:e4m3[16, 32] with block scales (1x*)", func(w world) *backend.MatMul {
 			a := w.tensor("a", fp8.E4M3, 16, 32)
 			a.Block, a.Scale = backend.PerRow, w.tensor("rows", fp8.F32, 16)
 			return &backend.MatMul{A: a, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
@@ -279,7 +279,7 @@ func TestRefusedProducts(t *testing.T) {
 		{"is a view whose rows do not begin on multiples of 16 bytes", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 16, 48).Columns("half", 8, 32), B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
-		{"a:e4m3[32, 16] is read transposed by an FP8 product, and no op of these programs casts to it", func(w world) *backend.MatMul {
+		{"an FP8 GEMM reads a:e4m3[32, 16] transposed, and no op of these programs casts to it", func(w world) *backend.MatMul {
 			return &backend.MatMul{A: w.tensor("a", fp8.E4M3, 32, 16), TransA: true, B: w.tensor("b", fp8.E4M3, 16, 32), TransB: true, Out: w.tensor("y", fp8.BF16, 16, 16)}
 		}},
 	} {
@@ -291,7 +291,7 @@ func TestRefusedProducts(t *testing.T) {
 		require.ErrorContains(t, err, c.want)
 		require.NotContains(t, err.Error(), "\n")
 	}
-	// What an op writes without a cast cannot be written twice.
+	// An op that writes FP8 without a cast cannot write a transposed copy.
 	w := newWorld()
 	y := w.tensor("y", fp8.E4M3, 16, 16)
 	a, b := w.tensor("a", fp8.E4M3, 16, 16), w.tensor("b", fp8.E4M3, 16, 16)
@@ -299,10 +299,10 @@ func TestRefusedProducts(t *testing.T) {
 	w.p.Add(&backend.MatMul{A: a, B: y, Out: w.tensor("z", fp8.F32, 16, 16)})
 	_, err := lower(forDevice(t), []*backend.Program{w.p})
 	require.ErrorIs(t, err, backend.ErrUnsupported)
-	require.ErrorContains(t, err, "y:e4m3[16, 16] is read transposed by an FP8 product, which the op that writes it cannot prepare")
+	require.ErrorContains(t, err, "an FP8 GEMM reads y:e4m3[16, 16] transposed, but the op that writes it has no cast")
 }
 
-// What a lowered program looks like, by hand.
+// TestLowering compares a lowered program with one written by hand.
 func TestLowering(t *testing.T) {
 	w := newWorld()
 	x, control := w.tensor("x", fp8.BF16, 32, 16), w.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
@@ -313,7 +313,7 @@ func TestLowering(t *testing.T) {
 		c.Scale = w.tensor(name+".scale_inv", fp8.F32, 1)
 		return c
 	}
-	// both is read both ways, g only transposed, and as a view.
+	// both is read in both layouts, g only transposed, and as a view.
 	both, g := w.p.Temp("both", fp8.E4M3, 32, 16), codes("g", 48)
 	both.Scale = w.tensor("both.scale_inv", fp8.F32, 1)
 	w.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both, Amax: amax}}})
@@ -342,7 +342,7 @@ program p
 	require.Contains(t, b.String(), "- fwd Epilogue X=dw.product:fp32[16, 16] ColScale=c:fp32[16] Out<>dw:fp32[16, 16] Accumulate=true")
 }
 
-// A list of casts that no kernel takes becomes several passes over the result.
+// A list of casts that is too long for a kernel becomes several passes over the result.
 func TestManyCasts(t *testing.T) {
 	w := newWorld()
 	add := &backend.Add{A: w.tensor("a", fp8.F32, 4, 6), B: w.tensor("b", fp8.F32, 4, 6)}
@@ -359,9 +359,9 @@ func TestManyCasts(t *testing.T) {
 	require.Equal(t, []string{"Add", "Quantize", "Quantize", "Quantize"}, kinds)
 }
 
-// The conformance suite's chains of several ops have shapes that the device computes: a
-// case that the backend declines would test nothing there.
-func TestChainsOfTheSuiteAreForTheDevice(t *testing.T) {
+// The device supports the shapes of the conformance suite's chains of several ops: a
+// declined case would test nothing.
+func TestChainsOfTheSuiteAreSupported(t *testing.T) {
 	d, _, err := backend.Find(lowered)
 	require.NoError(t, err)
 	chains := 0
@@ -374,8 +374,8 @@ func TestChainsOfTheSuiteAreForTheDevice(t *testing.T) {
 	require.Equal(t, 4, chains)
 }
 
-// The head's chunks on this device are of 1,024 tokens at least, which the plan counts.
-// Nothing that a checkpoint holds depends on them, so a run moves between backends.
+// The head's chunks on this device have at least 1,024 tokens, which the plan counts. No
+// tensor of a checkpoint depends on them, so a run can move between backends.
 func TestHeadChunks(t *testing.T) {
 	c := small("bf16")
 	c.Model.Layers, c.Model.Vocab, c.Data.Seq, c.Train.MicroBatch = 1, 128_256, 1024, 2
@@ -403,9 +403,9 @@ func TestHeadChunks(t *testing.T) {
 	}
 	wide, temps, kept := job(1024)
 	require.Equal(t, []int{1024, 1024}, wide)
-	narrow, least, same := job(0)
+	narrow, fewer, same := job(0)
 	require.Len(t, narrow, 2048/128)
 	const logits = 128_256 * (4 + 2) // FP32, and their gradient in BF16
-	require.InDelta(t, (1024-128)*logits, temps-least, 1<<20)
+	require.InDelta(t, (1024-128)*logits, temps-fewer, 1<<20)
 	require.Equal(t, same, kept)
 }

@@ -5,25 +5,24 @@ import "octet/backend"
 // workspaceBytes is what NVIDIA recommends for cuBLASLt on Hopper and later.
 const workspaceBytes = 32 << 20
 
-// block is the memory that programs which are loaded together share, in this
-// order: temps, cuBLASLt's workspace, what kernels need beside their operands, and
-// the tables that they read.
+// block is the sizes of the memory that programs loaded together share, in this order:
+// temps, cuBLASLt's workspace, scratch of kernels, tables of kernels.
 type block struct{ temps, workspace, scratch, tables int64 }
 
-// measure binds programs to no memory in particular, to see how much they need.
+// measure binds programs to arbitrary addresses and returns how much memory they need.
 func measure(plan *backend.Plan, programs []*backend.Program) (block, error) {
 	b := binder{address: func(t *backend.Tensor) uint64 { return uint64(align + t.Offset*t.DType.Size()) }}
 	if _, err := b.bindAll(programs); err != nil {
 		return block{}, err
 	}
 	size := block{temps: backend.Aligned(plan.Bytes, align), scratch: backend.Aligned(b.scratch, align), tables: backend.Aligned(int64(8*len(b.tables)), align)}
-	if b.products {
+	if b.hasGEMM {
 		size.workspace = workspaceBytes
 	}
 	return size, nil
 }
 
-// outline is what Load takes, and Bind for alignment.
+// outline returns what Load allocates, and what Bind adds for alignment.
 func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
 	plan := backend.MakePlan(align, backend.PerOp, programs...)
 	size, err := measure(plan, programs)
@@ -44,8 +43,8 @@ func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, er
 			{Name: "tables of kernels", Bytes: size.tables},
 			{Name: "alignment", Bytes: alignment},
 		},
-		// Of CUDA's context, compiled kernels and cuBLASLt's own on a Hopper: a guess.
-		// What they are on a device, Usage tells.
+		// An estimate for CUDA's context, compiled kernels and cuBLASLt's own memory on a
+		// Hopper. Usage measures it on a device.
 		Outside: []backend.Share{{Name: "context, kernels, cuBLASLt", Bytes: 600 << 20}},
 	}, nil
 }

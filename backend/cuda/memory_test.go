@@ -14,9 +14,9 @@ import (
 	"octet/train"
 )
 
-// What plan says is what the driver hands out, to the byte and on every GPU, and
-// all of it comes back. A real one takes memory for itself, in pages: of those, what
-// this backend allocated is compared.
+// The planned memory is what the driver allocates, to the byte and on every GPU, and all
+// of it is freed. A real driver allocates pages and memory of its own, so there only
+// Usage's Allocated is compared.
 func TestMemoryIsAsPlanned(t *testing.T) {
 	driver, _, err := backend.Find("cuda")
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 						continue
 					}
 					require.Equal(t, int64(80<<30), u.Total)
-					require.Zero(t, u.Outside(), "nothing that is not counted")
+					require.Zero(t, u.Outside(), "all memory is counted")
 					require.Equal(t, used, u.Used)
 				}
 			}
@@ -60,9 +60,9 @@ func TestMemoryIsAsPlanned(t *testing.T) {
 			require.NoError(t, tr.Init(t.Context()))
 			_, err = tr.Next(t.Context())
 			require.NoError(t, err)
-			expect(m.Total()) // nothing more in a step
+			expect(m.Total()) // a step allocates nothing
 
-			// Line by line.
+			// Each share of the plan.
 			shares := map[string]int64{}
 			for _, g := range m.Beside {
 				shares[g.Name] = g.N

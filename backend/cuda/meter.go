@@ -10,35 +10,34 @@ import (
 	"octet/fp8"
 )
 
-// meter measures what the GPU reaches, by the GPU's own clock: of an FP8 product
-// with its sums in the matrix unit, and of a copy. A rate that there is no
-// memory to measure is 0, unknown.
+// meter measures rates that the GPU reaches, by the GPU's own clock: of an FP8 GEMM with
+// fast accumulation, and of a copy. Without minTime memory a rate is 0, unknown.
 type meter struct {
 	*device
 	dim   int // of the square matrices
 	bytes int // of the copy
 }
 
-// enough is how long a product takes that keeps every multiprocessor busy, and
-// largestDim where its matrices end, at 256 MiB for all three.
+// minTime is the shortest run of a GEMM that counts as a measurement, and maxDim bounds
+// its matrices: 256 MiB for all three.
 const (
-	enough     = 500 * time.Microsecond
-	largestDim = 8192
+	minTime = 500 * time.Microsecond
+	maxDim  = 8192
 )
 
-// Meter takes memory of the device, up to 512 MiB, only while it measures. The
-// copy is too large for any cache.
+// Meter returns a meter that allocates up to 512 MiB of device memory, only while it
+// measures. The copy exceeds every cache.
 func (d *device) Meter() backend.Meter { return &meter{d, 256, 256 << 20} }
 
-// FLOPs measures the product at a size that grows until it takes long enough.
+// FLOPs measures GEMMs of growing size until one takes minTime.
 func (m *meter) FLOPs() float64 {
 	for {
 		var took time.Duration
-		err := m.watched("measure FLOPs", func() error { took = m.product(); return nil })
-		if err != nil || took == 0 { // an ended group measures nothing
+		err := m.watched("measure FLOPs", func() error { took = m.timeGEMM(); return nil })
+		if err != nil || took == 0 { // 0: unknown, or the group has ended
 			return 0
 		}
-		if took >= enough || m.dim >= largestDim {
+		if took >= minTime || m.dim >= maxDim {
 			d := float64(m.dim)
 			return 2 * d * d * d / took.Seconds()
 		}
@@ -46,8 +45,8 @@ func (m *meter) FLOPs() float64 {
 	}
 }
 
-// product is the time of one, 0 if it cannot be measured.
-func (m *meter) product() time.Duration {
+// timeGEMM returns the duration of one GEMM, 0 if it cannot be measured.
+func (m *meter) timeGEMM() time.Duration {
 	t := newTuner(m.device, noChoices(m.lt.Version))
 	defer t.close()
 	t.bytes = align + 4*(backend.Aligned(int64(m.dim)*int64(m.dim), align)+align)
@@ -55,23 +54,23 @@ func (m *meter) product() time.Duration {
 	if err != nil {
 		return 0
 	}
-	defer func() { _ = m.gpu.Free(at) }() // at worst it is missing until the process ends
-	t.room, t.workspace = at, at+libcuda.Ptr(t.bytes)
+	defer func() { _ = m.gpu.Free(at) }() // at worst it leaks until the process exits
+	t.buffer, t.workspace = at, at+libcuda.Ptr(t.bytes)
 	a := matrix{dtype: fp8.E4M3, address: align, ld: m.dim, scale: 1}
-	p, ok := t.moved(&product{m: m.dim, n: m.dim, k: m.dim, transB: true, fast: true, a: a, b: a, d: matrix{dtype: fp8.BF16, address: align, ld: m.dim}})
+	p, ok := t.moved(&gemm{m: m.dim, n: m.dim, k: m.dim, transB: true, fast: true, a: a, b: a, d: matrix{dtype: fp8.BF16, address: align, ld: m.dim}})
 	if !ok {
 		return 0
 	}
-	described, err := m.lt.NewProduct(p.gemm())
+	matMul, err := m.lt.NewMatMul(p.ltGemm())
 	if err != nil {
 		return 0
 	}
-	defer described.Close()
-	algo, err := t.algo(&p, described)
+	defer matMul.Close()
+	algo, err := t.algo(&p, matMul)
 	if err != nil {
 		return 0
 	}
-	took, err := t.time(func() error { return described.Run(m.stream, &algo, t.workspace, workspaceBytes) })
+	took, err := t.time(func() error { return matMul.Run(m.stream, &algo, t.workspace, workspaceBytes) })
 	if err != nil {
 		return 0
 	}

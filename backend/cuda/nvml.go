@@ -12,10 +12,10 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// nvmlLibrary is what is asked of NVIDIA's management library. Its functions
-// are bound when first called, so only Init may be called before Init has
-// succeeded: any other call would end the process with an unresolved symbol.
-// For the same reason nothing newer than driver 525 is asked.
+// nvmlLibrary is the part of NVIDIA's management library that this package calls.
+// Functions are bound when first called, so only Init may be called before Init has
+// succeeded: any other call would end the process with an unresolved symbol. For the same
+// reason no function newer than driver 525 is called.
 type nvmlLibrary interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -26,12 +26,11 @@ type nvmlLibrary interface {
 	DeviceGetHandleByPciBusId(string) (nvml.Device, nvml.Return)
 }
 
-// nvmlTurn is held while NVML is called: go-nvml keeps its functions in
-// variables of the package, which Init and Shutdown set.
-var nvmlTurn sync.Mutex
+// nvmlMutex serializes calls of NVML: go-nvml keeps its functions in package variables,
+// which Init and Shutdown set.
+var nvmlMutex sync.Mutex
 
-// newNVML names the library and loads nothing yet. OCTET_LIBNVML overrides its
-// path.
+// newNVML returns the library without loading it. OCTET_LIBNVML overrides its path.
 func newNVML() nvmlLibrary {
 	if path := os.Getenv("OCTET_LIBNVML"); path != "" {
 		return nvml.New(nvml.WithLibraryPath(path))
@@ -40,29 +39,29 @@ func newNVML() nvmlLibrary {
 }
 
 func startNVML(lib nvmlLibrary) error {
-	nvmlTurn.Lock()
-	defer nvmlTurn.Unlock()
+	nvmlMutex.Lock()
+	defer nvmlMutex.Unlock()
 	if r := lib.Init(); r != nvml.SUCCESS {
 		return fmt.Errorf("NVML did not start: %w", r)
 	}
 	return nil
 }
 
-// stopNVML ends what startNVML began.
+// stopNVML undoes startNVML.
 func stopNVML(lib nvmlLibrary) error {
-	nvmlTurn.Lock()
-	defer nvmlTurn.Unlock()
+	nvmlMutex.Lock()
+	defer nvmlMutex.Unlock()
 	if r := lib.Shutdown(); r != nvml.SUCCESS {
 		return fmt.Errorf("NVML did not stop: %w", r)
 	}
 	return nil
 }
 
-// askNVML returns the driver's version and the GPUs of the machine, whether or
-// not CUDA shows them to this process.
-func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
-	nvmlTurn.Lock()
-	defer nvmlTurn.Unlock()
+// queryNVML returns the driver's version and the machine's GPUs, including those that
+// CUDA does not show to this process.
+func queryNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
+	nvmlMutex.Lock()
+	defer nvmlMutex.Unlock()
 	driver, r := lib.SystemGetDriverVersion()
 	if r != nvml.SUCCESS {
 		return "", nil, fmt.Errorf("NVML does not know the driver's version: %w", r)
@@ -72,7 +71,7 @@ func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
 		return "", nil, fmt.Errorf("NVML does not count the GPUs: %w", r)
 	}
 	for i := range n {
-		gpu, r := askGPU(lib, i)
+		gpu, r := queryGPU(lib, i)
 		if r != nvml.SUCCESS {
 			return "", nil, fmt.Errorf("NVML does not describe GPU %d: %w", i, r)
 		}
@@ -81,7 +80,7 @@ func askNVML(lib nvmlLibrary) (driver string, gpus []libcuda.GPU, err error) {
 	return driver, gpus, nil
 }
 
-func askGPU(lib nvmlLibrary, i int) (gpu libcuda.GPU, r nvml.Return) {
+func queryGPU(lib nvmlLibrary, i int) (gpu libcuda.GPU, r nvml.Return) {
 	d, r := lib.DeviceGetHandleByIndex(i)
 	if r != nvml.SUCCESS {
 		return gpu, r

@@ -10,7 +10,7 @@ import (
 	"octet/backend"
 )
 
-// available says that this build cannot.
+// available returns ErrNotBuilt: this binary has no CUDA backend.
 func available(string) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("%w: CUDA is for Linux only", backend.ErrNotBuilt)
@@ -18,14 +18,14 @@ func available(string) error {
 	return fmt.Errorf("%w: %s", backend.ErrNotBuilt, howToBuild)
 }
 
-func openRanks(wish, backend.Options) ([]backend.Backend, error) {
+func openRanks(options, backend.Options) ([]backend.Backend, error) {
 	return nil, available("")
 }
 
-// probe finds nothing: available says why.
+// probe returns no findings; available returns the reason.
 func probe() []backend.Finding { return nil }
 
-// examine is not asked where nothing is available.
+// examine yields nothing, because no device is available.
 func examine(string, []*backend.Program) iter.Seq[backend.Finding] {
 	return func(func(backend.Finding) bool) {}
 }

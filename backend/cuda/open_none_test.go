@@ -17,11 +17,11 @@ func TestBuildWithoutTheBackend(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "0", device)
 	require.ErrorIs(t, d.Available(""), backend.ErrNotBuilt)
-	require.Empty(t, d.Probe(), "Available has said it")
+	require.Empty(t, d.Probe(), "Available returns the reason")
 	_, err = d.Open(device, backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	if runtime.GOOS == "linux" {
 		require.EqualError(t, err, "backend cuda: not in this binary: "+howToBuild+", or use --backend emu")
-		require.Contains(t, howToBuild, "make build TAGS=cuda", "as README.md and build_tags.md say")
+		require.Contains(t, howToBuild, "make build TAGS=cuda", "README.md and build_tags.md name this command")
 	}
 }

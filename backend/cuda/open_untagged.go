@@ -2,5 +2,5 @@
 
 package cuda
 
-// howToBuild is how to get a binary that has this backend.
+// howToBuild is the command that builds a binary with this backend.
 const howToBuild = "build it with make build TAGS=cuda (needs gcc, no CUDA toolkit)"

@@ -24,22 +24,23 @@ import (
 	"octet/train"
 )
 
-var stepOf = flag.String("step", "model.preset=tiny data.seq=32 train.micro_batch=1", "the configuration of BenchmarkOutside, keys and values")
+var stepOf = flag.String("step", "model.preset=tiny data.seq=32 train.micro_batch=1", "the configuration of BenchmarkOutside, as KEY=VALUE ...")
 
-// BenchmarkOutside measures how much of a training step passes outside kernels, at most.
+// BenchmarkOutside measures an upper bound on the share of a training step that passes
+// outside kernels.
 //
-// No call of CUDA's tells when a kernel began: an event between two of them comes after
-// the first and before the gap, so that the time between events holds both. What can be
-// measured without CUPTI is a step in which every call waits behind one more kernel,
-// which does nothing. It takes longer by a gap and the start and end of an empty kernel
-// for each call. So that is what gaps take at most: the rest of the calls, their operands
-// and what they leave in caches are those of the step.
+// CUDA has no call that returns when a kernel began: an event between two kernels comes
+// after the first kernel and before the gap, so the time between events includes both.
+// Without CUPTI, the bound is measured by a step with an empty kernel before every call.
+// Such a step takes longer by a gap and by the start and end of an empty kernel for each
+// call, and that is the maximum that gaps take. Calls, operands and caches are those of a
+// normal step.
 //
 // Between programs the device may wait for the host. Whole is a step as training runs it,
-// graph after graph and a step ahead; inside is the time of its graphs alone, each behind
-// a kernel that keeps the device busy while the host launches. The difference is the
-// host's, with the copies of inputs and results. Times are the device's, of bursts of
-// steps in turns; figures are medians.
+// graph after graph and one step ahead; inside is the time of its graphs alone, each
+// launched while another kernel keeps the device busy. The difference is the host's
+// share, with the copies of inputs and results. Times are the device's, of bursts of
+// steps in alternation; figures are medians.
 func BenchmarkOutside(b *testing.B) {
 	standIns(b)
 	loaded, err := config.Load(config.Args{Assignments: strings.Fields(*stepOf)})
@@ -57,18 +58,18 @@ func BenchmarkOutside(b *testing.B) {
 	b.ReportMetric(100*median(host), "host-%")
 	b.ReportMetric(100*median(gaps), "gaps-%")
 	b.ReportMetric(1e9*median(calls), "ns/gap")
-	b.ReportMetric(0, "ns/op") // of three bursts, which says nothing
+	b.ReportMetric(0, "ns/op") // of three bursts: meaningless
 }
 
 const (
 	burstSteps = 4
-	// hold is more than the host takes to launch a graph of thousands of nodes.
+	// hold is longer than the host takes to launch a graph of thousands of nodes.
 	hold = 2 * time.Millisecond
 )
 
 func ratio(a, b time.Duration) float64 { return a.Seconds() / b.Seconds() }
 
-// passing is a kernel that does nothing for some nanoseconds; none: an empty one.
+// passing is the source of a kernel that waits for some nanoseconds; 0: an empty kernel.
 const passing = `#include "octet.cuh"
 
 struct PassArgs {
@@ -95,24 +96,24 @@ type outside struct {
 	device *device
 	pass   *libcuda.Function
 
-	how    how
+	timing timing
 	graphs map[*executable]*libcuda.Graph // for spread
 	events []*libcuda.Event               // before and after each program
 	ran    []*executable
 }
 
-type how int
+type timing int
 
 const (
-	untimed how = iota
+	untimed timing = iota
 	plain
-	held   // each program behind a kernel that lasts
-	spread // held, and every call behind an empty kernel
+	held   // each program after a kernel that waits
+	spread // held, and an empty kernel before every call
 )
 
-// newOutside is for one configuration, whose graphs it has recorded.
+// newOutside returns an outside of one configuration, with recorded graphs.
 func newOutside(t testing.TB, c train.Config) *outside {
-	c.Train.HealthEvery = 0 // a program of some steps only
+	c.Train.HealthEvery = 0 // the health program runs in some steps only
 	s, err := spec("")
 	require.NoError(t, err)
 	j, err := train.NewJob(c, s)
@@ -143,8 +144,8 @@ func newOutside(t testing.TB, c train.Config) *outside {
 	return o
 }
 
-// drawn is random tokens: the same one over and over would have its row of the
-// embedding's gradient to itself.
+// drawn is random tokens: with a repeated token, all updates of the embedding's gradient
+// would go to one row.
 type drawn struct{ vocab int }
 
 func (drawn) Len() int64 { return math.MaxInt32 }
@@ -156,22 +157,22 @@ func (s drawn) ReadTokens(dst []int32, at int64) error {
 	return nil
 }
 
-// execute runs a program as executable.Run does, or as how says.
+// execute runs a program as executable.Run does, or with the timing of o.timing.
 func (o *outside) execute(ctx context.Context, program string, x backend.Executable) error {
 	e := x.(*executable)
-	if o.how == untimed {
+	if o.timing == untimed {
 		return e.Run(ctx)
 	}
 	graph := e.graph
 	if graph == nil {
-		return fmt.Errorf("program %s was not recorded", program)
+		return fmt.Errorf("program %s has no recorded graph", program)
 	}
-	if o.how >= held {
+	if o.timing >= held {
 		if err := o.pause(hold); err != nil {
 			return err
 		}
 	}
-	if o.how == spread {
+	if o.timing == spread {
 		var err error
 		if graph, err = o.spreadGraph(e); err != nil {
 			return err
@@ -196,7 +197,7 @@ func (o *outside) execute(ctx context.Context, program string, x backend.Executa
 	return s.Record(o.events[n+1])
 }
 
-// pause has the stream do nothing for some time.
+// pause enqueues a kernel that waits for d.
 func (o *outside) pause(d time.Duration) error {
 	return o.pass.Launch(o.device.stream, [3]int{1, 1, 1}, 32, 0, []uint64{uint64(d.Nanoseconds())})
 }
@@ -219,10 +220,10 @@ func (o *outside) spreadGraph(e *executable) (*libcuda.Graph, error) {
 	return g, err
 }
 
-// sample is what one step takes, the mean of a burst.
+// sample is the durations of one step, means of a burst.
 type sample struct {
 	whole, inside, spread time.Duration
-	calls                 int // kernels and products of a step
+	calls                 int // kernels and GEMMs of a step
 }
 
 // sample runs three bursts of n steps.
@@ -238,10 +239,10 @@ func (o *outside) sample(n int) (s sample) {
 	return s
 }
 
-// burst is the time from one step's begin to that of the next, and within its programs:
-// means of n steps that were given ahead, as a run gives them.
-func (o *outside) burst(h how, n int) (whole, inside time.Duration) {
-	o.how, o.ran = h, o.ran[:0]
+// burst returns the time from the start of one step to the start of the next, and the
+// time within its programs: means of n steps, enqueued ahead as in training.
+func (o *outside) burst(h timing, n int) (whole, inside time.Duration) {
+	o.timing, o.ran = h, o.ran[:0]
 	next := o.NextAhead
 	for i := range n + 1 {
 		if i == n {
@@ -250,7 +251,7 @@ func (o *outside) burst(h how, n int) (whole, inside time.Duration) {
 		_, err := next(o.Context())
 		require.NoError(o, err)
 	}
-	require.Zero(o, len(o.ran)%(n+1), "a step has always the same programs")
+	require.Zero(o, len(o.ran)%(n+1), "every step has the same programs")
 	last := 2 * n * len(o.ran) / (n + 1)
 	for i := 0; i < last; i += 2 {
 		inside += o.since(i, i+1)
@@ -264,10 +265,10 @@ func (o *outside) since(from, to int) time.Duration {
 	return took
 }
 
-// By a clock by which every piece of work takes a gap, and a kernel its threads besides,
-// the figures are known: gaps and host to the nanosecond of such a clock.
+// With a simulated clock, on which each call takes a fixed gap and each kernel one
+// nanosecond per thread, gaps and host share are known exactly.
 func TestOutside(t *testing.T) {
-	standin.Only(t, "the clock of a GPU goes its own way")
+	standin.Only(t, "the clock of a real GPU is not known")
 	standIns(t)
 	const gap, steps = 700 * time.Nanosecond, 2
 	t.Setenv("STANDIN_GAP", fmt.Sprint(gap.Nanoseconds()))
@@ -287,11 +288,11 @@ func TestOutside(t *testing.T) {
 		}
 	}
 	require.Equal(t, calls, s.calls)
-	within := float64(s.whole)*1e-6 + 2 // events are read in milliseconds of FP32
+	within := float64(s.whole)*1e-6 + 2 // events are read in milliseconds as FP32
 	require.InDelta(t, time.Duration(calls)*gap+kernels, s.inside, within)
 	const empty = 32 // threads
 	require.InDelta(t, time.Duration(calls)*(gap+empty), s.spread-s.inside, within)
 	copies := float64(s.whole-s.inside) / float64(gap)
-	require.Greater(t, copies, 2.9, "tokens, targets and what a step reports")
+	require.Greater(t, copies, 2.9, "copies of tokens, targets and the step's report")
 	require.InDelta(t, math.Round(copies), copies, within/float64(gap))
 }

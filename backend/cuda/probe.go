@@ -11,29 +11,29 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// fixDriver is how to get a driver that the rest can work with: CUDA 12 needs
-// 525, CUDA 13 needs 580 (NVIDIA's compatibility table).
+// fixDriver names the required driver: CUDA 12 needs 525, CUDA 13 needs 580 (NVIDIA's
+// compatibility table).
 const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 
-// What to do where a library of the driver is not found: in a container the runtime
-// brings it in from the host.
+// Fixes for a missing library of the driver. In a container, the container runtime mounts
+// it from the host.
 const (
-	fixCUDA = fixDriver + ", on the host; in a container start it with GPUs (docker run --gpus all); or point OCTET_LIBCUDA at libcuda.so.1"
-	fixNVML = "it comes with the driver; or point OCTET_LIBNVML at libnvidia-ml.so.1"
+	fixCUDA = fixDriver + ", on the host; in a container give it GPUs (docker run --gpus all); or set OCTET_LIBCUDA to libcuda.so.1"
+	fixNVML = "it comes with the driver; or set OCTET_LIBNVML to libnvidia-ml.so.1"
 )
 
-// fixes are what to do about a driver that is there and does not start, or does
-// not give a GPU, by its code (cuda.h).
+// fixes are the remedies for a driver that does not start or does not open a GPU, by its
+// error code (cuda.h).
 var fixes = map[int]string{
-	34:  "this libcuda.so.1 is the one for linking that comes with a toolkit: take its folder, stubs, out of LD_LIBRARY_PATH, so that the driver's own is found",
-	46:  "another process has the GPU for itself, or nobody may have it (nvidia-smi -q -d COMPUTE): end that process, choose another GPU, such as cuda:1, or have the compute mode set to Default",
-	100: "the driver shows no GPU to this process: look at nvidia-smi and CUDA_VISIBLE_DEVICES; a container has to be given GPUs",
-	802: "the driver's services have to run, on machines with NVSwitch nvidia-fabricmanager too",
-	803: "the driver's library is of another version than the kernel's part: restart the machine, or the container with the host's",
-	999: "the kernel's part of the driver does not answer: look at dmesg, load nvidia_uvm (nvidia-modprobe -u), or restart the machine",
+	34:  "this libcuda.so.1 is a toolkit's stub for linking: remove its folder, stubs, from LD_LIBRARY_PATH, so that the driver's library is found",
+	46:  "the GPU is in compute mode Exclusive Process, with another process on it, or Prohibited (nvidia-smi -q -d COMPUTE): end that process, choose another GPU, such as cuda:1, or set the compute mode to Default",
+	100: "the driver shows no GPU to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with GPUs",
+	802: "start the driver's services; machines with NVSwitch also need nvidia-fabricmanager",
+	803: "the versions of the driver's library and of its kernel module differ: restart the machine, or start the container with the host's library",
+	999: "the driver's kernel module does not answer: check dmesg, load nvidia_uvm (nvidia-modprobe -u), or restart the machine",
 }
 
-// fixOf is what to do about a driver that did not answer.
+// fixOf returns the remedy for a driver that did not start.
 func fixOf(err error) string {
 	if e := (*libcuda.Error)(nil); errors.As(err, &e) {
 		return cmp.Or(fixes[e.Code], fixDriver)
@@ -41,17 +41,17 @@ func fixOf(err error) string {
 	return fixCUDA
 }
 
-// probe looks for everything that training on a GPU will need. GPUs are listed
-// as CUDA numbers and shows them (CUDA_VISIBLE_DEVICES applies); where CUDA
-// does not answer, as the management library sees them.
+// probe checks everything that training on a GPU needs. GPUs are listed as CUDA numbers
+// and shows them (CUDA_VISIBLE_DEVICES applies); if CUDA does not start, as NVML sees
+// them.
 func probe() []backend.Finding {
 	lib := newNVML()
 	var version string
 	var gpus []libcuda.GPU
 	nvmlErr := startNVML(lib)
 	if nvmlErr == nil {
-		defer func() { _ = stopNVML(lib) }() // it was asked everything: nothing to do about an error
-		version, gpus, nvmlErr = askNVML(lib)
+		defer func() { _ = stopNVML(lib) }() // no more queries follow, so its error does not matter
+		version, gpus, nvmlErr = queryNVML(lib)
 	}
 	driver, cudaErr := libcuda.ProbeDriver()
 
@@ -61,7 +61,7 @@ func probe() []backend.Finding {
 		if cudaErr == nil {
 			nvml.Optional = true
 			nvml.Detail += "; CUDA works without it"
-			nvml.Fix = "in a container, NVIDIA_DRIVER_CAPABILITIES needs utility besides compute; or point OCTET_LIBNVML at libnvidia-ml.so.1"
+			nvml.Fix = "in a container, NVIDIA_DRIVER_CAPABILITIES needs utility in addition to compute; or set OCTET_LIBNVML to libnvidia-ml.so.1"
 		}
 	}
 
@@ -70,7 +70,7 @@ func probe() []backend.Finding {
 	case cudaErr != nil:
 		cuda = backend.Finding{What: cuda.What, Detail: cudaErr.Error(), Fix: fixOf(cudaErr)}
 		if nvmlErr == nil && (cuda.Fix == fixCUDA || cuda.Fix == fixDriver) {
-			cuda.Fix = "the driver itself answers (nvidia-smi); in a container, NVIDIA_DRIVER_CAPABILITIES needs compute"
+			cuda.Fix = "the driver works outside CUDA (nvidia-smi); in a container, NVIDIA_DRIVER_CAPABILITIES needs compute"
 		}
 	case driver.Version < 12000:
 		cuda.OK, cuda.Fix = false, fixDriver
@@ -99,7 +99,7 @@ func probe() []backend.Finding {
 	return list
 }
 
-// libraries looks for those of the toolkit that GPUs need.
+// libraries checks the libraries of the CUDA toolkit that GPUs need.
 func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
 	return []backend.Finding{
 		library("cuBLASLt", driver, libcuda.ProbeCublasLt, "libcublas", "OCTET_LIBCUBLASLT"),
@@ -107,20 +107,20 @@ func libraries(driver int, gpus ...libcuda.GPU) []backend.Finding {
 	}
 }
 
-// nccl looks for the NCCL that the driver serves, which several ranks need.
+// nccl checks the NCCL that fits the driver; several ranks need it.
 func nccl(driver int) backend.Finding {
 	l, err := libcuda.ProbeNCCL(driver)
 	if err != nil {
 		major := min(max(12, driver/1000), 13)
 		return backend.Finding{
 			What: "NCCL", Detail: err.Error(),
-			Fix: fmt.Sprintf("install NVIDIA's package libnccl2 for CUDA %d (pip: nvidia-nccl-cu%[1]d) or point OCTET_LIBNCCL at its libnccl.so.2", major),
+			Fix: fmt.Sprintf("install NVIDIA's package libnccl2 for CUDA %d (pip: nvidia-nccl-cu%[1]d) or set OCTET_LIBNCCL to its libnccl.so.2", major),
 		}
 	}
 	return backend.Finding{What: "NCCL", OK: true, Detail: fmt.Sprintf("%s in %s", l.Version, l.Path)}
 }
 
-// compiler looks for NVRTC, and whether it is as new as the GPUs.
+// compiler checks NVRTC, and that it supports the GPUs.
 func compiler(driver int, gpus []libcuda.GPU) backend.Finding {
 	f := library("NVRTC", driver, libcuda.ProbeNVRTC, "cuda-nvrtc", "OCTET_LIBNVRTC")
 	if !f.OK {
@@ -138,16 +138,17 @@ func compiler(driver int, gpus []libcuda.GPU) backend.Finding {
 		case !known:
 			return backend.Finding{
 				What: f.What, Fix: fixCompiler,
-				Detail: fmt.Sprintf("%s does not know compute capability %d.%d", f.Detail, g.Major, g.Minor),
+				Detail: fmt.Sprintf("%s does not support compute capability %d.%d", f.Detail, g.Major, g.Minor),
 			}
 		}
 	}
 	return f
 }
 
-const fixCompiler = "install NVIDIA's newest package cuda-nvrtc that the driver serves, or point OCTET_LIBNVRTC at its file"
+const fixCompiler = "install NVIDIA's newest package cuda-nvrtc that the driver supports, or set OCTET_LIBNVRTC to its file"
 
-// describe says whether a GPU multiplies FP8: from compute capability 8.9 on.
+// describe reports a GPU, and whether it has FP8 matrix units: from compute capability
+// 8.9 on.
 func describe(name string, gpu libcuda.GPU) backend.Finding {
 	f := backend.Finding{
 		What: name,
@@ -162,7 +163,7 @@ func describe(name string, gpu libcuda.GPU) backend.Finding {
 	return f
 }
 
-// readNow says what the sensors of a GPU tell, by a library that was started.
+// readNow reports what the sensors of a GPU read, by a started library.
 func readNow(i int, gpu libcuda.GPU, lib nvmlLibrary) backend.Finding {
 	f := backend.Finding{What: fmt.Sprintf("GPU %d now", i), Optional: true}
 	s, err := findSensors(lib, gpu.Bus)
@@ -171,7 +172,7 @@ func readNow(i int, gpu libcuda.GPU, lib nvmlLibrary) backend.Finding {
 		r, err = s.Read()
 	}
 	if err != nil {
-		f.Detail, f.Fix = err.Error(), "a run does without: no utilisation, power and energy in what it tells"
+		f.Detail, f.Fix = err.Error(), "optional: without it a run reports no utilization, power and energy"
 		return f
 	}
 	f.OK, f.Detail = true, r.String()
@@ -183,11 +184,11 @@ func library(what string, driver int, probe func(int) (libcuda.Library, error), 
 	if err != nil {
 		return backend.Finding{
 			What: what, Detail: err.Error(),
-			Fix: fmt.Sprintf("install NVIDIA's package %s of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or %s at the file", packages, variable),
+			Fix: fmt.Sprintf("install NVIDIA's package %s of the CUDA version that the driver supports, or set CUDA_HOME to a toolkit, or %s to the file", packages, variable),
 		}
 	}
 	return backend.Finding{What: what, OK: true, Detail: fmt.Sprintf("%s in %s", l.Version, l.Path)}
 }
 
-// cudaVersion spells 12080 as 12.8.
+// cudaVersion formats 12080 as 12.8.
 func cudaVersion(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }

@@ -24,7 +24,7 @@ func find(t *testing.T, list []backend.Finding, what string) backend.Finding {
 	return backend.Finding{}
 }
 
-// hide takes every library away, also on a machine that has them.
+// hide hides every library, even on a machine that has them.
 func hide(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	for _, variable := range []string{"OCTET_LIBNVML", "OCTET_LIBCUDA", "OCTET_LIBCUBLASLT", "OCTET_LIBNVRTC", "OCTET_LIBNCCL"} {
@@ -41,13 +41,13 @@ func TestProbeWithoutLibraries(t *testing.T) {
 		require.NotEmpty(t, f.Detail)
 		require.NotEmpty(t, f.Fix)
 	}
-	require.Equal(t, "install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container start it with GPUs (docker run --gpus all); "+
-		"or point OCTET_LIBCUDA at libcuda.so.1", find(t, list, "CUDA driver").Fix)
-	require.Contains(t, find(t, list, "NVIDIA driver").Fix, "or point OCTET_LIBNVML at libnvidia-ml.so.1")
+	require.Equal(t, "install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container give it GPUs (docker run --gpus all); "+
+		"or set OCTET_LIBCUDA to libcuda.so.1", find(t, list, "CUDA driver").Fix)
+	require.Contains(t, find(t, list, "NVIDIA driver").Fix, "or set OCTET_LIBNVML to libnvidia-ml.so.1")
 }
 
-// The stand-in for NVML is loaded once: go-nvml binds its functions to the
-// first library that it opens.
+// The stand-in for NVML is loaded once: go-nvml binds its functions to the first library
+// that it opens.
 func TestProbeOfStandIns(t *testing.T) {
 	hide(t)
 	management, cuda := standin.Build(t, "libnvidia-ml"), standin.Build(t, "libcuda")
@@ -67,7 +67,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		{What: "GPU 1", OK: true, Detail: "Stand-in 1, compute capability 9.0, 80.0 GiB"},
 		{
 			What: "GPU 1 now", Optional: true, Detail: "NVML does not show the GPU at 0000:11:00.0: not found",
-			Fix: "a run does without: no utilisation, power and energy in what it tells",
+			Fix: "optional: without it a run reports no utilization, power and energy",
 		},
 		{What: "cuBLASLt", OK: true, Detail: "13.1.2 in " + blas},
 		{What: "NVRTC", OK: true, Detail: "13.99 in " + compiler},
@@ -104,7 +104,7 @@ func TestProbeOfStandIns(t *testing.T) {
 		require.False(t, f.OK)
 		require.Contains(t, f.Detail, "only train.ranks > 1 needs it")
 		require.Contains(t, f.Fix, "libnccl2")
-		standin.Set(t, "STANDIN_GPUS", "1") // who does not need it
+		standin.Set(t, "STANDIN_GPUS", "1") // one GPU does not need NCCL
 		for _, f := range probe() {
 			require.NotEqual(t, "NCCL", f.What)
 		}
@@ -113,8 +113,8 @@ func TestProbeOfStandIns(t *testing.T) {
 		standin.Set(t, "STANDIN_CUDA", "12080")
 		f := find(t, probe(), "NCCL")
 		require.False(t, f.OK)
-		require.Equal(t, nccl+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8 (only train.ranks > 1 needs it)", f.Detail)
-		require.Equal(t, "install NVIDIA's package libnccl2 for CUDA 12 (pip: nvidia-nccl-cu12) or point OCTET_LIBNCCL at its libnccl.so.2", f.Fix)
+		require.Equal(t, nccl+" is NCCL for CUDA 13.0, the driver supports CUDA 12.8 (only train.ranks > 1 needs it)", f.Detail)
+		require.Equal(t, "install NVIDIA's package libnccl2 for CUDA 12 (pip: nvidia-nccl-cu12) or set OCTET_LIBNCCL to its libnccl.so.2", f.Fix)
 	})
 	t.Run("the GPU has no FP8", func(t *testing.T) {
 		standin.Set(t, "STANDIN_CAPABILITY", "80")
@@ -131,11 +131,11 @@ func TestProbeOfStandIns(t *testing.T) {
 	})
 }
 
-// deadNVML does not start; every call but Init is a nil pointer.
+// deadNVML does not start; every call except Init is a nil dereference.
 type deadNVML struct{ nvmlLibrary }
 
 func (deadNVML) Init() nvml.Return { return nvml.ERROR_DRIVER_NOT_LOADED }
 
-func TestNothingIsAskedOfNVMLThatDidNotStart(t *testing.T) {
+func TestNVMLThatDidNotStartIsNotQueried(t *testing.T) {
 	require.ErrorIs(t, startNVML(deadNVML{}), nvml.ERROR_DRIVER_NOT_LOADED)
 }

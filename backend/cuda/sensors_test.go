@@ -20,16 +20,16 @@ import (
 	"octet/internal/writers"
 )
 
-// managed adds the stand-in for NVML to those for CUDA, in a machine of two GPUs.
+// managed adds the stand-in for NVML to those for CUDA, on a machine with two GPUs.
 func managed(t *testing.T) {
-	standin.Only(t, "what NVML says is known beforehand")
+	standin.Only(t, "the readings of a real NVML are not known")
 	standIns(t)
 	standin.Load(t, "libnvidia-ml")
 	standin.Set(t, "STANDIN_GPUS", "2")
 	standin.Set(t, "STANDIN_NVML_GPUS", "2")
 }
 
-// sensorsOf opens a GPU, its sensors, and closes the GPU again.
+// sensorsOf opens a GPU's sensors and closes the GPU.
 func sensorsOf(t *testing.T, name string) backend.Sensors {
 	list, err := open(name, backend.Options{})
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func sensorsOf(t *testing.T, name string) backend.Sensors {
 	return s
 }
 
-// CUDA's first GPU is NVML's second.
+// NVML numbers the GPUs in another order than CUDA.
 func TestSensorsAreThoseOfTheGPU(t *testing.T) {
 	managed(t)
 	for name, want := range map[string]struct{ power, temperature float64 }{"0": {300.25, 60}, "1": {400.25, 61}} {
@@ -58,7 +58,7 @@ func TestSensorsAreThoseOfTheGPU(t *testing.T) {
 	}
 }
 
-func TestUntoldIsAbsent(t *testing.T) {
+func TestUnavailableReadingsAreNil(t *testing.T) {
 	managed(t)
 	s := sensorsOf(t, "")
 	standin.Set(t, "STANDIN_NVML_UNSUPPORTED", "UtilizationRates,TotalEnergyConsumption,CurrentClocksThrottleReasons")
@@ -92,7 +92,7 @@ func TestSensorsFail(t *testing.T) {
 		standin.Set(t, "STANDIN_BUS", "0")
 		require.NoError(t, forgetGPUs())
 		_, err := openOne(t).Sensors()
-		require.EqualError(t, err, "the CUDA driver does not tell which of NVML's GPUs this one is")
+		require.EqualError(t, err, "the CUDA driver does not report the GPU's PCI bus, by which NVML finds it")
 	})
 	t.Run("at the start", func(t *testing.T) {
 		require.NoError(t, forgetGPUs())
@@ -131,7 +131,7 @@ func (l olderSymbols) LookupSymbol(name string) error {
 	return l.ExtendedInterface.LookupSymbol(name)
 }
 
-func TestWhatALibraryLacksIsNotCalled(t *testing.T) {
+func TestMissingFunctionsAreNotCalled(t *testing.T) {
 	managed(t)
 	s := sensorsOf(t, "").(*sensors)
 	whole, err := s.Read()
@@ -158,8 +158,8 @@ func TestThrottled(t *testing.T) {
 	}
 }
 
-// A run, from the driver's bus number to the lines of timing.jsonl.
-func TestRunTellsOfTheGPU(t *testing.T) {
+// TestRunReportsSensors follows a reading from the driver's bus number to timing.jsonl.
+func TestRunReportsSensors(t *testing.T) {
 	managed(t)
 	c := small("bf16")
 	c.Model.Layers, c.Train.Steps, c.Data.ValBytes, c.Checkpoint.Every = 1, 3, 0, 0
@@ -193,5 +193,5 @@ func TestRunTellsOfTheGPU(t *testing.T) {
 	e, ok := r.Energy()
 	require.True(t, ok)
 	require.False(t, e.Estimated)
-	require.GreaterOrEqual(t, e.Joules, last+5, "one reading more at the end")
+	require.GreaterOrEqual(t, e.Joules, last+5, "one more reading at the end")
 }

@@ -16,7 +16,7 @@ import (
 	"octet/train"
 )
 
-// compared is a run of steps that the stand-ins and emu both take.
+// compared returns the configuration of a run that is compared between stand-ins and emu.
 func compared(recipe string) train.Config {
 	c := small(recipe)
 	c.Model.Layers, c.Train.HealthEvery = 1, 0
@@ -26,9 +26,9 @@ func compared(recipe string) train.Config {
 	return c
 }
 
-// A run on the stand-ins and one on emu see the same batches, and the same random
-// bits, and differ in the order of FP32 sums only, and in the few codes that it moves
-// to a neighbour.
+// A run on the stand-ins and one on emu see the same batches and the same random bits.
+// They differ only in the order of FP32 sums, and in the few codes that this moves to a
+// neighbor.
 func TestTrainingAgreesWithEmu(t *testing.T) {
 	standIns(t)
 	for _, name := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
@@ -39,8 +39,8 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	}
 }
 
-// One scale that is wrong by 2^-6 in the cast, and not where the product undoes it, is
-// found in every recipe that has one.
+// A scale that is wrong by 2^-6 in the cast, without the inverse in the GEMM, is detected
+// in every recipe with such a scale.
 func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	standIns(t)
 	for _, name := range []string{"fp8-delayed", "fp8-smooth"} {
@@ -59,28 +59,28 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 				got = append(got, r)
 			}
 			d, most := trial.Between(steps(t, c, "emu", 10), got), tolerance(c, 10)
-			t.Logf("apart %.2g, at most %.2g", d, most)
+			t.Logf("apart %.2g, maximum %.2g", d, most)
 			require.True(t, d.Exceeds(most))
 		})
 	}
 }
 
-// tolerance is what codes that move to a neighbour make of two runs of n steps.
+// tolerance is how far two runs of n steps may differ because codes move to a neighbor.
 //
-// Rounding to a format is off by a part u at most, half the step between its numbers:
-// 2^-9 in BF16, 2^-4 in E4M3, which the forward pass reads, and 2^-3 in E5M2, which the
-// backward pass reads. In BF16 all products' operands may be off by as much.
+// The relative rounding error of a format is at most u, half the step between its values:
+// 2^-9 in BF16, 2^-4 in E4M3 (forward pass) and 2^-3 in E5M2 (backward pass). In BF16 the
+// operands of all GEMMs may be off by as much.
 //
-// What is cast to FP8 comes in BF16. Where two runs cast values that are 2^-9 apart, by
-// the same random bits if any, these have the threshold between two codes, which are 2u
-// apart, between them for a part 2^-9/2u of the values; those are off by 2u. The root
-// mean square is 2u √(2^-9/2u), that is √(2^-9 2u).
+// Values that are cast to FP8 come in BF16. If two runs cast values that are 2^-9 apart,
+// with the same random bits if any, the threshold between two codes, which are 2u apart,
+// lies between them for a fraction 2^-9/2u of the values; those differ by 2u. The RMS is
+// 2u √(2^-9/2u) = √(2^-9 2u).
 //
-// A value passes seven products: q, k and v; scores; attention; o; up and gate; down;
-// the head. Errors that know nothing of each other add up to √7 of one. A loss and a
-// gradient are means over tokens, which leaves √(7/tokens) of it, of the gradient's norm,
-// and, as logits are of the order of 1, as many nats of the loss. The mean over n steps
-// is √n times closer.
+// A value passes through seven GEMMs: q, k and v; scores; attention; o; up and gate;
+// down; the head. Independent errors add up to √7 of one. Loss and gradients are means
+// over tokens, which leaves √(7/tokens) of it: relative to the gradient's norm, and,
+// because logits are of the order of 1, in nats of the loss. The mean over n steps is √n
+// times closer.
 func tolerance(c train.Config, n int) trial.Apart {
 	const bf16, e4m3, e5m2 = 0x1p-9, 0x1p-4, 0x1p-3
 	forward, backward := bf16, bf16
@@ -92,19 +92,19 @@ func tolerance(c train.Config, n int) trial.Apart {
 	return trial.Within(forward*mean, backward*mean, n)
 }
 
-// agree requires of two runs of a model of one layer that they differ by rounding.
+// agree requires that two runs of a one-layer model differ by rounding only.
 func agree(t *testing.T, c train.Config, want, got []train.StepResult) {
 	t.Helper()
-	require.Equal(t, 1, c.Model.Layers, "which the tolerance is for")
+	require.Equal(t, 1, c.Model.Layers, "tolerance is derived for one layer")
 	for _, r := range got {
 		require.False(t, r.Skipped)
 	}
 	d, most := trial.Between(want, got), tolerance(c, len(want))
-	t.Logf("apart %.2g, at most %.2g", d, most)
-	require.False(t, d.Exceeds(most), "apart %.3g, at most %.3g", d, most)
+	t.Logf("apart %.2g, maximum %.2g", d, most)
+	require.False(t, d.Exceeds(most), "apart %.3g, maximum %.3g", d, most)
 }
 
-// trainer is a fresh one, and its devices.
+// trainer returns a new trainer, and its devices.
 func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
 	t.Helper()
 	j, err := train.NewJob(c, forDevice(t))
@@ -137,7 +137,7 @@ func steps(t *testing.T, c train.Config, on string, n int) (list []train.StepRes
 	return list
 }
 
-// sameOnAll requires of ranks that they hold the same model, to the bit.
+// sameOnAll requires that all ranks hold the same model, to the bit.
 func sameOnAll(t *testing.T, vars *backend.Vars, devices []backend.Backend) {
 	t.Helper()
 	for x := range vars.All() {

@@ -10,22 +10,21 @@ import (
 	"octet/csrc/libcuda"
 )
 
-// staging is page-locked memory that copies go through: two outboxes for those to
-// the device, an inbox for those that are waited for, and the mark, in which the
-// device shows which collective it has come to.
+// staging is page-locked memory for copies: two outboxes for writes to the device, an
+// inbox for reads, and the mark, the number of the collective that the device has
+// reached.
 //
-// The outboxes take turns: while the device reads one, the host fills the other.
-// Who writes waits for the device where both are full, and then for the older one
-// alone.
+// The device reads one outbox while the host fills the other. A write waits only when
+// both are full, and then for the older outbox alone.
 type staging struct {
 	*libcuda.Pinned
-	outbox int               // that is being filled
+	outbox int               // the one being filled
 	used   int               // bytes of it
-	read   [2]*libcuda.Event // the device has read an outbox that was left
+	read   [2]*libcuda.Event // the device has read a full outbox
 }
 
-// A micro-batch takes some ten KB of an outbox: what a step writes has been read
-// long before its outbox is wanted again.
+// A micro-batch takes some ten KB of an outbox, so the device has read an outbox long
+// before it is needed again.
 const (
 	outboxBytes = 512 << 10
 	inboxBytes  = 1 << 20
@@ -55,7 +54,7 @@ func (s *staging) close() error {
 	return errors.Join(append(errs, closeEvents(s.read[:]...))...)
 }
 
-// Write returns when src was copied, before the device has it.
+// Write returns when src was copied, before the device has the bytes.
 func (d *device) Write(t *backend.Tensor, src []byte) error {
 	to, err := d.contiguous(t, len(src))
 	if err == nil {
@@ -124,7 +123,7 @@ func (d *device) download(dst []byte, from libcuda.Ptr) error {
 	return nil
 }
 
-// synchronize waits for everything that the device was given.
+// synchronize waits for all work on the stream.
 func (d *device) synchronize(what string) error {
 	return d.wait(what, func() error {
 		if err := d.stream.Synchronize(); err != nil {
@@ -134,7 +133,7 @@ func (d *device) synchronize(what string) error {
 	})
 }
 
-// await waits until the device has come to e.
+// await waits until the device has reached e.
 func (d *device) await(what string, e *libcuda.Event) error {
 	return d.wait(what, func() error {
 		if err := e.Wait(); err != nil {
@@ -144,7 +143,7 @@ func (d *device) await(what string, e *libcuda.Event) error {
 	})
 }
 
-// fetch has page-locked memory of its own, which the next Begin writes again.
+// fetch has its own page-locked memory, which the next Begin overwrites.
 type fetch struct {
 	*device
 	from  []Region
@@ -153,7 +152,7 @@ type fetch struct {
 	err   error // of Begin
 }
 
-// Fetch prepares to read persistent tensors without waiting for what follows.
+// Fetch prepares to read persistent tensors without waiting for later work.
 func (d *device) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
 	if d.stream == nil {
 		return nil, errClosed
@@ -167,7 +166,7 @@ func (d *device) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
 		f.from = append(f.from, Region{at, t.Bytes()})
 		bytes += t.Bytes()
 	}
-	d.fetches = append(d.fetches, f) // to be closed, whatever of it there is
+	d.fetches = append(d.fetches, f) // so that Close frees it even after an error below
 	var err error
 	if f.into, err = d.Pin(int(bytes)); err != nil {
 		return nil, d.failure("lock host memory", 0, err)
@@ -225,7 +224,7 @@ func (f *fetch) close() error {
 	return errors.Join(append(errs, closeEvents(f.there))...)
 }
 
-// closeEvents closes those that there are.
+// closeEvents closes the events that are not nil.
 func closeEvents(events ...*libcuda.Event) error {
 	var errs []error
 	for _, e := range events {

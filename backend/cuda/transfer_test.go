@@ -14,9 +14,8 @@ import (
 	"octet/train"
 )
 
-// requireBusy wants the device still to have something to do, or nothing. The
-// stand-in does nothing before somebody waits for it, but for a piece each time that it
-// is asked; of a GPU nobody can say.
+// requireBusy requires that the device has, or has not, pending work. The stand-in works
+// only while a call waits, plus one piece per query. A real GPU is not checked.
 func requireBusy(t *testing.T, d backend.Backend, busy bool, what ...any) {
 	t.Helper()
 	idle, err := d.(*device).stream.Idle()
@@ -26,7 +25,7 @@ func requireBusy(t *testing.T, d backend.Backend, busy bool, what ...any) {
 	}
 }
 
-// A fetch gets what was there when it was begun, and waits for no more than that.
+// A fetch returns the bytes as of its Begin, and waits for no later work.
 func TestFetch(t *testing.T) {
 	standIns(t)
 	const n = 64
@@ -58,7 +57,7 @@ func TestFetch(t *testing.T) {
 	run(1, fetches[0])
 	run(2, fetches[1])
 	expect(1, fetches[0])
-	requireBusy(t, d, true, "with the second run")
+	requireBusy(t, d, true, "the second run is pending")
 	run(3, fetches[0])
 	expect(2, fetches[1])
 	requireBusy(t, d, true)
@@ -78,8 +77,8 @@ func TestFetch(t *testing.T) {
 	require.ErrorIs(t, err, errClosed)
 }
 
-// Who writes waits for nothing but the memory that it needs again: not for a run
-// behind it, as long as the outboxes have room, and then for the older one alone.
+// A write waits only for the staging memory that it needs: not for a run while the
+// outboxes have room, and then for the older outbox alone.
 func TestOutboxesTakeTurns(t *testing.T) {
 	standIns(t)
 	v, p, a, b, out := adding(1, outboxBytes/4)
@@ -103,13 +102,13 @@ func TestOutboxesTakeTurns(t *testing.T) {
 	raw := make([]byte, out.Bytes())
 	for i, f := range fetches {
 		require.NoError(t, f.End(raw))
-		require.True(t, string(input(i)) == string(raw), "run %d", i) // not Equal, which would print it
+		require.True(t, string(input(i)) == string(raw), "run %d", i) // not Equal, which would print all bytes
 	}
 	requireBusy(t, d, false)
 }
 
-// A step is on the stream before the result of the one before it is waited for, its
-// inputs too; the results are those of steps one by one, on one GPU and on two.
+// A step and its inputs are enqueued before the previous step's result is awaited. The
+// results equal those of steps run one by one, on one GPU and on two.
 func TestStepsAhead(t *testing.T) {
 	for ranks, recipe := range map[int]string{1: "fp8-smooth", 2: "bf16"} {
 		t.Run(fmt.Sprint(recipe, " on ", ranks), func(t *testing.T) {
@@ -140,10 +139,10 @@ func TestStepsAhead(t *testing.T) {
 	}
 }
 
-// A device that is lost with two steps on their way: the results that were there
-// before are right, and the error comes for the first step that has none.
+// If a device is lost with two steps enqueued, earlier results are right, and the first
+// step without a result returns the error.
 func TestDeviceLostWithStepsAhead(t *testing.T) {
-	standin.Only(t, "only a new process gets a GPU back")
+	standin.Only(t, "only a new process can use a lost GPU again")
 	c := small("bf16")
 	c.Model.Layers, c.Train.HealthEvery, c.Train.Accumulate = 1, 0, 1
 	var want []train.StepResult
@@ -153,11 +152,11 @@ func TestDeviceLostWithStepsAhead(t *testing.T) {
 	})
 	for _, at := range []string{"145", "220"} {
 		t.Run(at, func(t *testing.T) {
-			standIns(t) // which count launches anew
+			standIns(t) // counts launches from zero
 			t.Cleanup(func() {
 				gpus.Lock()
 				defer gpus.Unlock()
-				clear(gpus.open) // it cannot be given back
+				clear(gpus.open) // it cannot be closed
 			})
 			tr, _ := trainer(t, c, "cuda")
 			standin.Set(t, "STANDIN_LOST", at)

@@ -15,31 +15,31 @@ import (
 	"octet/fp8"
 )
 
-// The kernels of attention with wgmma are compared with those of every other GPU
-// before a process takes them: what a descriptor's bits mean is known from documents,
-// and a wrong one gives plausible numbers.
+// The results of the wgmma kernels of attention are compared with those of mma.sync
+// before a process uses them: the bits of wgmma descriptors are known only from
+// documents, and a wrong bit yields plausible numbers.
 
-// trialError is how far an element of both may differ, of the root of the mean square
-// of all. Weights are rounded to 2^-9 of themselves, which makes 0.02 behind stand-ins;
-// what is read from a wrong place, or before it is there, makes about one.
+// trialError is the maximum difference of an element, relative to the RMS of all
+// elements. Weights are rounded to 2^-9 of themselves, which makes 0.02 on the stand-ins;
+// a read from a wrong address, or of data not yet written, makes about one.
 const trialError = 0.1
 
-// tried reports whether attention of programs may take wgmma. Where its kernels do
-// something else than the others, those are taken, which Spec.Hint and Arithmetic tell.
-func (d *device) tried(programs []*backend.Program) (bool, error) {
-	if d.trying || !d.wgmma() || !attends(programs) {
+// checkWGMMA reports whether attention of programs uses wgmma. If the trial of its
+// kernels fails, attention uses mma.sync, and Spec.Hint and Arithmetic say so.
+func (d *device) checkWGMMA(programs []*backend.Program) (bool, error) {
+	if d.trying || !d.wgmma() || !hasAttention(programs) {
 		return d.wgmma(), nil
 	}
 	if err := d.watched("try attention by wgmma", d.trial); errors.Is(err, backend.ErrDeviceLost) {
 		return false, fmt.Errorf("attention by wgmma: %w, with --backend cuda:N,attention=mma", err)
 	} else if err != nil {
-		d.spec.Hint = fmt.Sprintf("attention runs without wgmma, slower: %v", err)
+		d.spec.Hint = fmt.Sprintf("attention runs by mma.sync, slower than wgmma: %v", err)
 		d.mma = true
 	}
 	return d.wgmma(), nil
 }
 
-// examine tells a doctor which kernels attention has.
+// examine reports which kernels attention uses.
 func examine(name string, _ []*backend.Program) iter.Seq[backend.Finding] {
 	return func(yield func(backend.Finding) bool) {
 		f := backend.Finding{What: "attention", OK: true, Detail: "by mma.sync"}
@@ -47,22 +47,22 @@ func examine(name string, _ []*backend.Program) iter.Seq[backend.Finding] {
 		if err == nil {
 			d := list[0].(*device)
 			if d.wgmma() {
-				f.Detail, f.Optional = "by wgmma, like mma.sync", true
+				f.Detail, f.Optional = "by wgmma, results agree with mma.sync", true
 				if err = d.trial(); err != nil {
-					err = fmt.Errorf("without wgmma, slower: %w", err)
+					err = fmt.Errorf("by mma.sync, slower than wgmma: %w", err)
 				}
 			}
 			err = errors.Join(err, d.Close())
 		}
 		if err != nil {
-			f.OK, f.Detail, f.Fix = false, err.Error(), "cuda:N,attention=mma does not try it"
+			f.OK, f.Detail, f.Fix = false, err.Error(), "the device cuda:N,attention=mma skips this trial"
 		}
 		yield(f)
 	}
 }
 
-// attends reports whether any attention could be by wgmma.
-func attends(programs []*backend.Program) bool {
+// hasAttention reports whether programs have attention that wgmma could compute.
+func hasAttention(programs []*backend.Program) bool {
 	for _, p := range programs {
 		for _, n := range p.Nodes() {
 			if o, ok := n.Op.(*backend.Attention); ok && (o.HeadDim == 64 || o.HeadDim == 128) {
@@ -73,28 +73,30 @@ func attends(programs []*backend.Program) bool {
 	return false
 }
 
-// tryWGMMA compares the results of a small attention, forward and backward.
+// tryWGMMA compares the results of a small attention by wgmma and by mma.sync, forward
+// and backward.
 func (g *gpu) tryWGMMA() error {
 	for _, headDim := range []int{64, 128} {
-		want, err := g.attend(headDim, true)
+		want, err := g.runAttention(headDim, true)
 		if err != nil {
 			return err
 		}
-		got, err := g.attend(headDim, false)
+		got, err := g.runAttention(headDim, false)
 		if err != nil {
 			return err
 		}
 		for i, name := range trialResults {
-			if e := apart(got[i], want[i]); !(e < trialError) {
-				return fmt.Errorf("its %s of heads of %d differs from that of mma.sync by %.2g of the root of the mean square, rounding explains less than %v: please report it", name, headDim, e, trialError)
+			if e := relativeError(got[i], want[i]); !(e < trialError) {
+				return fmt.Errorf("wgmma's %s of heads of %d differs from that of mma.sync by %.2g of its RMS, rounding explains less than %v: please report it", name, headDim, e, trialError)
 			}
 		}
 	}
 	return nil
 }
 
-// apart is the largest difference of an element, of the root of the mean square.
-func apart(got, want []float64) float64 {
+// relativeError returns the largest difference of an element, relative to the RMS of
+// want.
+func relativeError(got, want []float64) float64 {
 	var largest, squares float64
 	for i, w := range want {
 		largest = max(largest, math.Abs(got[i]-w))
@@ -105,10 +107,10 @@ func apart(got, want []float64) float64 {
 
 var trialResults = []string{"result", "gradient of Q", "gradient of K", "gradient of V"}
 
-// attend runs attention of 330 tokens with two heads that share their keys: three
-// blocks of keys, so that every kernel uses a stage of its shared memory again, and
-// the last one, of queries too, is not whole.
-func (g *gpu) attend(headDim int, mma bool) (results [][]float64, err error) {
+// runAttention runs attention of 330 tokens with two heads that share their keys. The
+// keys are three blocks, so every kernel reuses a stage of its shared memory, and the
+// last block, of queries too, is partial.
+func (g *gpu) runAttention(headDim int, mma bool) (results [][]float64, err error) {
 	s, err := g.NewStream()
 	if err != nil {
 		return nil, err

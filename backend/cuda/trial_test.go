@@ -15,7 +15,7 @@ import (
 	"octet/fp8"
 )
 
-// sourceOfAttention loads a small attention and tells where its kernel is from.
+// sourceOfAttention loads a small attention and returns the file of its kernel.
 func sourceOfAttention(t *testing.T, d *device) string {
 	vars := backend.NewVars()
 	p := vars.Program("test")
@@ -27,8 +27,8 @@ func sourceOfAttention(t *testing.T, d *device) string {
 	return list[0].(*executable).calls[0][0].launch.source
 }
 
-// Hopper has kernels of its own for attention; nothing before or after it does, nor
-// who asks for the others. What is taken is part of the arithmetic.
+// Attention uses wgmma on compute capability 9.0 only, unless the device asks for
+// mma.sync. Spec.Arithmetic names the choice.
 func TestAttentionByWGMMA(t *testing.T) {
 	for _, c := range []struct{ capability, device, source string }{
 		{"90", "0", "attention_wgmma.cu"},
@@ -53,7 +53,7 @@ func TestAttentionByWGMMA(t *testing.T) {
 	}
 }
 
-// A GPU on which those kernels do something else takes the others.
+// If the wgmma kernels fail their trial, attention uses mma.sync.
 func TestAttentionThatFailsItsTrial(t *testing.T) {
 	standIns(t)
 	d := openOne(t)
@@ -64,10 +64,10 @@ func TestAttentionThatFailsItsTrial(t *testing.T) {
 	d.trial = func() error { return errors.New("it is off") }
 	require.Equal(t, "attention.cu", sourceOfAttention(t, d))
 	require.Contains(t, d.Spec().Arithmetic, "+attention-mma")
-	require.Contains(t, d.Spec().Hint, "without wgmma, slower: it is off")
+	require.Contains(t, d.Spec().Hint, "by mma.sync, slower than wgmma: it is off")
 }
 
-func TestDoctorTellsOfAttention(t *testing.T) {
+func TestDoctorReportsAttention(t *testing.T) {
 	standIns(t)
 	d := openOne(t)
 	if !d.wgmma() {
@@ -78,8 +78,8 @@ func TestDoctorTellsOfAttention(t *testing.T) {
 		trial  error
 		want   backend.Finding
 	}{
-		{"0", nil, backend.Finding{What: "attention", OK: true, Detail: "by wgmma, like mma.sync", Optional: true}},
-		{"0", errors.New("it is off"), backend.Finding{What: "attention", Detail: "without wgmma, slower: it is off", Fix: "cuda:N,attention=mma does not try it", Optional: true}},
+		{"0", nil, backend.Finding{What: "attention", OK: true, Detail: "by wgmma, results agree with mma.sync", Optional: true}},
+		{"0", errors.New("it is off"), backend.Finding{What: "attention", Detail: "by mma.sync, slower than wgmma: it is off", Fix: "the device cuda:N,attention=mma skips this trial", Optional: true}},
 		{"0,attention=mma", nil, backend.Finding{What: "attention", OK: true, Detail: "by mma.sync"}},
 	} {
 		d.trial = func() error { return c.trial }
@@ -87,16 +87,16 @@ func TestDoctorTellsOfAttention(t *testing.T) {
 	}
 }
 
-// One element that is wrong, or no number, is enough.
-func TestApart(t *testing.T) {
+// One wrong element, or NaN, fails the trial.
+func TestRelativeError(t *testing.T) {
 	want := make([]float64, 10000)
 	for i := range want {
 		want[i] = float64(i%2)*2 - 1
 	}
 	got := slices.Clone(want)
-	require.Zero(t, apart(got, want))
+	require.Zero(t, relativeError(got, want))
 	got[77] = 0
-	require.InDelta(t, 1, apart(got, want), 0)
+	require.InDelta(t, 1, relativeError(got, want), 0)
 	got[78] = math.NaN()
-	require.True(t, math.IsNaN(apart(got, want)))
+	require.True(t, math.IsNaN(relativeError(got, want)))
 }

@@ -13,8 +13,8 @@ import (
 	"octet/backend"
 )
 
-// A stderr that nothing reads keeps the reason neither from run.log nor the process from
-// its end, and neither does a run.log that blocks.
+// A stderr that blocks delays neither the entry in run.log nor the exit, and neither does
+// a run.log that blocks.
 func TestReportOfAHangIsBounded(t *testing.T) {
 	reason := errors.New("rank 1 hangs")
 	read, stderr := io.Pipe() // a write blocks until it is read
@@ -36,7 +36,7 @@ func TestReportOfAHangIsBounded(t *testing.T) {
 	require.Equal(t, "octet: rank 1 hangs\n", <-line)
 }
 
-// tick ends the group for a wait longer than its timeout, asks for the process's end
+// tick ends the group for a wait longer than its timeout, returns the error to exit with
 // after the grace, and stops once no rank is open.
 func TestTick(t *testing.T) {
 	const (
@@ -55,14 +55,14 @@ func TestTick(t *testing.T) {
 			wait{"allocate temps", ticks(timeout)},
 			2,
 			"cuda: device lost: rank 1 left the group: allocate temps: waited 1m0s for its device or for other ranks; " +
-				"its last collective is nothing (OCTET_NCCL_TIMEOUT gives more time)", "",
+				"its last collective is none (OCTET_NCCL_TIMEOUT sets a longer timeout)", "",
 		},
 		"a wait of timeout and grace": {wait{"allocate temps", ticks(timeout+grace) - 1}, 2, "rank 1 left the group: allocate temps: waited 1m0s", ""},
 		"a wait past the grace": {
 			wait{"allocate temps", ticks(timeout + grace)},
 			2, "rank 1 left the group: allocate temps: waited 1m0s",
-			"cuda: rank 1: allocate temps: hangs in the driver: it waited 1m0s, and 10s more after its collectives were told to end; " +
-				"its last collective is nothing; this process ends: resume from the last checkpoint with --resume (OCTET_NCCL_TIMEOUT gives more time)",
+			"cuda: rank 1: allocate temps: hangs in the driver: it waited 1m0s, and 10s more after its collectives were aborted; " +
+				"its last collective is none; this process exits: resume from the last checkpoint with --resume (OCTET_NCCL_TIMEOUT sets a longer timeout)",
 		},
 		"no rank is open": {wait{}, 0, "", ""},
 	} {
@@ -75,10 +75,10 @@ func TestTick(t *testing.T) {
 			open, hangs := g.tick()
 			require.Equal(t, c.open > 0, open)
 			if c.ended == "" {
-				require.NoError(t, g.over())
+				require.NoError(t, g.err())
 			} else {
-				require.ErrorIs(t, g.over(), backend.ErrDeviceLost)
-				require.ErrorContains(t, g.over(), c.ended)
+				require.ErrorIs(t, g.err(), backend.ErrDeviceLost)
+				require.ErrorContains(t, g.err(), c.ended)
 			}
 			if c.hangs == "" {
 				require.NoError(t, hangs)
@@ -86,7 +86,7 @@ func TestTick(t *testing.T) {
 				require.EqualError(t, hangs, c.hangs)
 			}
 			if c.wait.what == "" {
-				require.Zero(t, g.waits[1].seen, "no wait is counted")
+				require.Zero(t, g.waits[1].seen, "no ticks without a wait")
 			} else {
 				require.Equal(t, c.wait.seen+1, g.waits[1].seen)
 			}

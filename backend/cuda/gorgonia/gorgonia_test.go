@@ -20,8 +20,7 @@ import (
 	"octet/train"
 )
 
-// program is a Gorgonia program: a context of its own, which is not the primary
-// one, and a stream.
+// program is a Gorgonia program: a non-primary context and a stream.
 type program struct {
 	*cu.Ctx
 	device cu.Device
@@ -54,7 +53,7 @@ func (p program) alloc(t *testing.T, bytes int) cu.DevicePtr {
 	return at
 }
 
-// shared is the same context and stream by Octet's binding.
+// shared returns the same context and stream in Octet's binding.
 func (p program) shared(t *testing.T) (*libcuda.Device, *libcuda.Stream) {
 	t.Helper()
 	d, err := Device(p)
@@ -67,7 +66,7 @@ func (p program) shared(t *testing.T) (*libcuda.Device, *libcuda.Stream) {
 	return d, s
 }
 
-// write and read are Gorgonia's copies, in the stream's order.
+// write and read are Gorgonia's copies, ordered by the stream.
 func (p program) write(t *testing.T, at cu.DevicePtr, b []byte) {
 	t.Helper()
 	p.MemcpyHtoDAsync(at, unsafe.Pointer(&b[0]), int64(len(b)), p.stream)
@@ -99,7 +98,7 @@ func pattern(n int) []byte {
 	return b
 }
 
-// The same questions to both bindings.
+// Both bindings report the same devices.
 func TestBindingsAgreeOnDevices(t *testing.T) {
 	driver, err := libcuda.ProbeDriver()
 	require.NoError(t, err)
@@ -121,7 +120,7 @@ func TestBindingsAgreeOnDevices(t *testing.T) {
 			cu.PciDomainID: &domain, cu.PciBusID: &bus, cu.PciDeviceID: &slot,
 			cu.ComputeCapabilityMajor: &want.Major, cu.ComputeCapabilityMinor: &want.Minor,
 			cu.MultiprocessorCount: &want.Processors,
-			97:                     &want.Shared, // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, which cu has no name for
+			97:                     &want.Shared, // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, which cu does not name
 		} {
 			*to, err = d.Attribute(attribute)
 			require.NoError(t, err)
@@ -139,13 +138,13 @@ func TestDevice(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, name, d.Name)
 
-	// What one takes, the other misses.
+	// Memory that one binding allocates is missing in the other's free memory.
 	before, total, err := d.Memory()
 	require.NoError(t, err)
 	free, all, err := p.MemInfo()
 	require.NoError(t, err)
 	require.Equal(t, total, uint64(all))
-	require.InDelta(t, before, free, 16<<20, "the driver may take some in between")
+	require.InDelta(t, before, free, 16<<20, "the driver may allocate some in between")
 	p.alloc(t, 256<<20)
 	after, _, err := d.Memory()
 	require.NoError(t, err)
@@ -155,7 +154,8 @@ func TestDevice(t *testing.T) {
 	require.ErrorContains(t, err, "it is null")
 }
 
-// Memory of either binding is the other's too, and so is the order of a stream.
+// Either binding can use memory that the other allocated, and a stream orders the work of
+// both.
 func TestBindingsShareMemory(t *testing.T) {
 	const n = 100_000
 	p := gorgonia(t)
@@ -179,7 +179,7 @@ func TestBindingsShareMemory(t *testing.T) {
 	require.Equal(t, cu.DevicePtr(ours), base)
 	require.Equal(t, int64(n), size)
 
-	// Nobody waits in between.
+	// The stream orders the copies of both bindings without synchronization.
 	require.NoError(t, s.Fill(ours, 1, n))
 	p.MemcpyDtoDAsync(theirs, cu.DevicePtr(ours), n, p.stream)
 	require.NoError(t, p.Error())
@@ -197,7 +197,7 @@ func rangeOf(p program, at cu.DevicePtr) (size int64, base cu.DevicePtr, err err
 	return size, base, err
 }
 
-// On one stream an interval within another is no longer, whoever measured.
+// On one stream, a nested interval is not longer than the outer one, across bindings.
 func TestBindingsAgreeOnTime(t *testing.T) {
 	p := gorgonia(t)
 	d, s := p.shared(t)
@@ -248,8 +248,8 @@ func TestBindingsAgreeOnTime(t *testing.T) {
 	require.LessOrEqual(t, middle, elapsed(0, 3))
 }
 
-// An FP8 layer runs in Gorgonia's context: input and output are Gorgonia's
-// memory, and the result is, bit for bit, that of a backend of its own.
+// An FP8 layer runs in Gorgonia's context: input and output are Gorgonia's memory, and
+// the result equals, bit for bit, that of a separate backend.
 func TestOpen(t *testing.T) {
 	const rows, k, cols = 32, 64, 48
 	p := gorgonia(t)
@@ -266,7 +266,7 @@ func TestOpen(t *testing.T) {
 	}
 
 	mineRun, _, _ := layer(t, mine, rows, k, cols)
-	// Opened after that, it knows which of cuBLASLt's algorithms were chosen.
+	// Opened later, it reuses the cached choice of cuBLASLt's algorithms.
 	list, err := backend.Open("cuda", backend.Options{})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, list[0].Close()) }()
@@ -285,8 +285,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A training run in Gorgonia's context, its embeddings in Gorgonia's memory, is
-// that of a backend of its own.
+// A training run in Gorgonia's context, with its embeddings in Gorgonia's memory, equals
+// that of a separate backend.
 func TestTrain(t *testing.T) {
 	c := train.Default()
 	c.Recipe = "fp8-delayed"
@@ -325,7 +325,7 @@ func TestTrain(t *testing.T) {
 	require.Equal(t, embeddings, p.read(t, at, len(embeddings)))
 }
 
-// layer is y = cast(x)·cast(w)ᵀ in E4M3, with weights that count up.
+// layer loads y = cast(x)·cast(w)ᵀ in E4M3, with fixed weights.
 func layer(t *testing.T, b backend.Backend, rows, k, cols int) (run backend.Executable, x, y *backend.Tensor) {
 	t.Helper()
 	v := backend.NewVars()
@@ -363,7 +363,7 @@ func TestOpenRefuses(t *testing.T) {
 	_, err := Open(p, cu.NoStream, nil)
 	require.ErrorContains(t, err, "MakeStream(cu.NonBlocking)")
 	_, err = Open(p, p.stream, map[string]cu.DevicePtr{"x": 4096})
-	require.ErrorContains(t, err, "the home of x, 0x1000")
+	require.ErrorContains(t, err, "the external memory of x, 0x1000")
 
 	at := p.alloc(t, 4096)
 	b, err := Open(p, p.stream, map[string]cu.DevicePtr{"x": at + 2048})
@@ -371,5 +371,5 @@ func TestOpenRefuses(t *testing.T) {
 	defer func() { require.NoError(t, b.Close()) }()
 	v := backend.NewVars()
 	v.Tensor(backend.Input, "x", fp8.F32, 1024)
-	require.EqualError(t, b.Bind(v), "cuda: the home of x:fp32[1024] has 2048 bytes, the variable 4096")
+	require.EqualError(t, b.Bind(v), "cuda: the external memory of x:fp32[1024] has 2048 bytes, the variable needs 4096")
 }

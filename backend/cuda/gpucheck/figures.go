@@ -146,7 +146,7 @@ func (r *results) parity(recipe string) Figure {
 func (r *results) fp8Products() Figure {
 	const name, least = "FP8 products at Llama-7B's shapes, of cuBLASLt alone", 0.95
 	asked := fmt.Sprintf("%.0f %%", 100*least)
-	list := r.benchmark("products", "BenchmarkProducts")
+	list := r.benchmark("products", "BenchmarkGEMMs")
 	if len(list) == 0 {
 		return absent(name, asked, r.why("products"))
 	}

@@ -42,8 +42,8 @@ func folder(t *testing.T) string {
 		bench.Result{Bench: "quantize", Name: "bf16 to e5m2", Shape: "16384x4096", CopyShare: 0.86},
 		bench.Result{Bench: "quantize", Name: "bf16 to x", Unsupported: "no such format"})
 	put("products.txt", `goos: linux
-BenchmarkProducts/4096x4096x4096/fprop-16         	      30	      1300 TFLOP/s	      1320 cublaslt-TFLOP/s	         0.985 of-cublaslt
-BenchmarkProducts/4096x4096x4096/dgrad         	      30	      1205 TFLOP/s	      1260 cublaslt-TFLOP/s	         0.956 of-cublaslt
+BenchmarkGEMMs/4096x4096x4096/fprop-16         	      30	      1300 TFLOP/s	      1320 cublaslt-TFLOP/s	         0.985 of-cublaslt
+BenchmarkGEMMs/4096x4096x4096/dgrad         	      30	      1205 TFLOP/s	      1260 cublaslt-TFLOP/s	         0.956 of-cublaslt
 PASS
 `)
 	ok("products")
