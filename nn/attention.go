@@ -14,8 +14,8 @@ type Attention struct {
 	headDim    int
 	theta      float64
 
-	input          *slot // of the norm before: what q, k and v read
-	output         *slot // what o reads, and the backward
+	input          *slot // output of the preceding norm, which q, k and v read
+	output         *slot // read by o_proj and by the backward
 	dq, dk, dv     *slot
 	heads, kvHeads int
 }
@@ -38,12 +38,12 @@ func (m *Model) attention(scope string) *Attention {
 }
 
 type attentionSaved struct {
-	x, out       *operand
+	x, out       *copySet
 	q, k, v, lse *backend.Tensor // q and k after the rotation
 }
 
-// Forward appends residual + attention(x). layer picks the cache.
-func (a *Attention) Forward(p *Pass, layer int, x *operand, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
+// Forward appends residual + attention(x). layer selects the KV cache.
+func (a *Attention) Forward(p *Pass, layer int, x *copySet, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
 	q := p.at(a.scope)
 	s := &attentionSaved{x: x}
 	s.q = a.rotate(q, "q", a.q.Forward(q, x, nil))
@@ -77,9 +77,9 @@ func (a *Attention) rotate(p *Pass, name string, x *backend.Tensor) *backend.Ten
 	return y
 }
 
-// Backward appends all gradients and returns that of the block's input, before
-// the norm.
-func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *operand) *backend.Tensor {
+// Backward appends the gradients of all weights and returns dx, the gradient of
+// the norm's output.
+func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *copySet) *backend.Tensor {
 	q := p.at(a.scope)
 	a.o.Wgrad(q, s.out, dy, nil)
 	dOut := q.temp("output.grad", s.q.Rows(), s.q.Cols())
@@ -99,7 +99,7 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *operand) *backend.T
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), a.q.weight.Master.Cols())
 	for i, l := range []struct {
 		*Linear
-		dy *operand
+		dy *copySet
 	}{{a.q, gq}, {a.k, gk}, {a.v, gv}} {
 		l.Wgrad(q, s.x, l.dy, nil)
 		l.Dgrad(q, l.dy, dx, i > 0)
@@ -107,7 +107,7 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *operand) *backend.T
 	return dx
 }
 
-func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, to *slot) *operand {
+func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, to *slot) *copySet {
 	e := p.emit(to, g.Rows(), g.Cols())
 	p.Add(&backend.Rope{X: g, Out: e.casts, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta, Inverse: true})
 	return e.done(p)

@@ -11,7 +11,7 @@ type Activation string
 
 const (
 	SwiGLU       Activation = "swiglu"
-	SmoothSwiGLU Activation = "smooth-swiglu" // SwiGLU with outliers scaled per channel where w3's input is FP8
+	SmoothSwiGLU Activation = "smooth-swiglu" // SwiGLU whose output is smoothed before an FP8 cast, see recipe.Smooth
 	GELU         Activation = "gelu"          // ungated
 	ReLU         Activation = "relu"          // ungated
 )
@@ -29,11 +29,11 @@ type Config struct {
 	Activation Activation
 	RopeTheta  float64
 	NormEps    float64
-	InitStd    float64 // o_proj and down_proj: times 1/√(2·Layers)
+	InitStd    float64 // o_proj and down_proj use InitStd/√(2·Layers)
 
-	// Shards is how many ranks share the optimizer's state: each has the master of
-	// an equal part of the rows of every matrix (see Param). 0 or 1: every rank has
-	// all of it.
+	// Shards is the number of ranks that share the optimizer state: each holds an
+	// equal share of the rows of every matrix's master weights (see Param). With 0
+	// or 1 every rank holds all of them.
 	Shards int
 }
 
@@ -41,12 +41,12 @@ type Config struct {
 func (c Config) HeadDim() int { return c.Dim / c.Heads }
 
 // PaddedVocab is the number of rows of the embedding and head: the vocabulary
-// rounded up to what matrix units want. Padding rows never win: they are left
-// out of the cross-entropy.
+// rounded up to a multiple of 16, which FP8 GEMMs require. The cross-entropy
+// leaves the padding rows out.
 func (c Config) PaddedVocab() int { return (c.Vocab + 15) / 16 * 16 }
 
-// Validate reports a shape that cannot be built. The rules about multiples of
-// 16 belong to training in FP8 and are checked there.
+// Validate reports a shape that cannot be built. Package train checks the
+// multiples of 16 that FP8 GEMMs require.
 func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
@@ -72,14 +72,14 @@ func (c Config) Validate() error {
 	}
 	for _, rows := range c.MatrixRows() {
 		if c.Shards > 1 && rows%c.Shards != 0 {
-			return fmt.Errorf("a matrix of %d rows cannot be shared by %d ranks in equal parts", rows, c.Shards)
+			return fmt.Errorf("a matrix of %d rows cannot be sharded over %d ranks; use a divisor of all row counts", rows, c.Shards)
 		}
 	}
 	return nil
 }
 
-// MatrixRows lists the numbers of rows that the parameters have which shards are
-// parts of.
+// MatrixRows lists the row counts of the sharded parameters. The number of
+// shards must divide each of them.
 func (c Config) MatrixRows() []int {
 	return []int{c.PaddedVocab(), c.Dim, c.KVHeads * c.HeadDim(), c.FFN}
 }

@@ -1,49 +1,52 @@
-// Package nn is the Llama-style decoder, written down as ops: every layer's
-// forward and, beside it, its backward.
+// Package nn records a Llama-style decoder as a list of ops: the forward pass
+// of every layer and, in the same file, its backward pass.
 //
 //	x ── embed ─┬─ RMSNorm ─ attention ─(+)─┬─ RMSNorm ─ MLP ─(+)─ … ─ RMSNorm ─ head ─ loss
 //	            └────────────────────────┘  └────────────────┘
 //
-// A Model declares its tensors in a backend.Vars and holds no numbers. A Pass
-// is one pass over the model while it is recorded: LossAndGrads for training,
+// A Model declares its tensors in a backend.Vars and stores no values. A Pass
+// records one pass over the model into a program: LossAndGrads for training,
 // Loss for evaluation, Prefill and Logits for generation. Layers keep no state
 // of a pass; Forward returns what Backward needs.
 //
-// # Where the formats come from
+// # Formats and scales
 //
-// The recipe decides the format of every operand of every matrix product, and
-// a layer asks it by path. What is cast once and read by several products is a
-// slot: the norm before attention stores its result in the formats that q, k
-// and v want in fprop and in wgrad, each once. Scales live in records, one for
-// each tensor and format, named after what the tensor is
-// ("layers.3.mlp.input"), and packed so that one op updates all of them.
+// The recipe decides the format of every GEMM operand; a layer looks it up by
+// its path. A slot is a tensor that several GEMMs read, cast once per distinct
+// format: the norm before attention stores its output once in each format that
+// q, k and v need for fprop and wgrad. Per-tensor scales live in records, one
+// for each tensor and format, named after the tensor
+// ("layers.3.mlp.input.e4m3") and packed so that one op updates all of them.
+// How a cast gets its scale:
 //
-//   - unit: scale 1.
-//   - delayed: the scale is known beforehand, so the cast is the epilogue of
-//     the op that makes the tensor; the amax is recorded on the way and counts
-//     from the next update on.
-//   - current: the tensor is stored in the compute format, its amax taken, its
-//     scale chosen, then it is cast.
-//   - by row or block: the same, but each block's scale comes from its own
-//     elements, in the op that casts. Nothing is recorded.
+//   - unit: the scale is 1.
+//   - delayed: the scale is known before the tensor is computed, so the cast is
+//     the epilogue of the op that computes it. The op also records the amax,
+//     which affects scales from the next update on.
+//   - current: the tensor is stored in the compute format, its amax is taken,
+//     the scale follows from it, then the tensor is cast.
+//   - per-row or block: as current, but the op that casts computes each scale
+//     from its own block. There is no record.
 //
-// Blocks lie along the dimension that a product sums over, so that a tensor is
-// cast once for each: x in rows of blocks for fprop, in columns for wgrad.
+// Blocks extend along K, the dimension that a GEMM sums over, so a tensor needs
+// one copy per GEMM: x with blocks along its rows for fprop, along its columns
+// for wgrad.
 //
-// In evaluation and generation all scales are frozen: a maximum over tokens
-// would let the past see the future. Scales that belong to one token stay its
-// own.
+// Evaluation and generation freeze all per-tensor scales: a maximum over tokens
+// would leak later tokens into earlier ones. Scales that belong to one token
+// are still computed from that token.
 //
-// # What is where
+// # Files
 //
 //	model.go      the decoder, top to bottom: read this first
-//	linear.go     the three products of a linear layer
+//	linear.go     the three GEMMs of a linear layer
 //	attention.go  mlp.go  norm.go  head.go   one module each
 //	smooth.go     Smooth-SwiGLU, of the MLP
-//	pass.go       a pass over the model while it is recorded
-//	slot.go       slots and casts: how a tensor gets its copies
-//	scale.go      records, histories, their update; pack.go their names on disk
+//	pass.go       the recording of one pass over the model
+//	slot.go       slots and casts: the copies of a tensor
+//	scale.go      scale records, amax histories and their update
+//	pack.go       names of scale records in checkpoints
 //	param.go      parameters and their initial values
 //	config.go     the shape of a model
-//	health.go     what a pass measures besides training
+//	health.go     telemetry: measurements of casts and channels
 package nn

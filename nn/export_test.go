@@ -1,8 +1,8 @@
 package nn
 
-// SetHeadElems bounds the logits that exist at a time until restore is called.
+// SetHeadElems sets headElems until restore is called.
 func SetHeadElems(n int) (restore func()) {
-	usual := headElems
+	saved := headElems
 	headElems = n
-	return func() { headElems = usual }
+	return func() { headElems = saved }
 }

@@ -17,7 +17,7 @@ import (
 	"octet/recipe"
 )
 
-// lossProblem is a tiny model on the exact float64 backend.
+// lossProblem is a tiny model on the float64 reference backend.
 type lossProblem struct {
 	t     *testing.T
 	model *nn.Model
@@ -85,8 +85,8 @@ func (lp *lossProblem) values(t *backend.Tensor) []float64 {
 	return x
 }
 
-// Every parameter's gradient against central differences in float64, at a few
-// elements each, for every MLP and with and without shared heads and tables.
+// The gradients equal central differences in float64: four elements of every
+// parameter, for every activation, with grouped KV heads and a tied head.
 func TestGradientsMatchCentralDifferences(t *testing.T) {
 	base := nn.Config{
 		Layers: 2, Dim: 8, Heads: 2, KVHeads: 2, FFN: 12, Vocab: 19,
@@ -104,7 +104,7 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 			lp := newLossProblem(t, c, 5)
 			rng := rand.New(rand.NewPCG(1, 2))
 			for _, p := range lp.model.Params {
-				lp.value() // the last run was at a shifted point
+				lp.value() // the previous run used shifted weights
 				grad, x := lp.values(p.Grad), lp.values(p.Master)
 				for range 4 {
 					i := rng.IntN(len(x))
@@ -124,7 +124,7 @@ func TestGradientsMatchCentralDifferences(t *testing.T) {
 	}
 }
 
-// The head computes the same in chunks of tokens, the last of which is shorter.
+// The head computes the same loss and gradients in chunks of tokens; the last chunk is shorter.
 func TestHeadInChunks(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		c := nn.Config{
@@ -135,7 +135,7 @@ func TestHeadInChunks(t *testing.T) {
 		restore := nn.SetHeadElems(1)
 		chunks := newLossProblem(t, c, 20) // 16, 16 and 8
 		restore()
-		require.Equal(t, whole.nodes+2*4, chunks.nodes, "logits, loss and two products twice more")
+		require.Equal(t, whole.nodes+2*4, chunks.nodes, "logits GEMM, loss and two backward GEMMs for two more chunks")
 		require.InEpsilon(t, whole.value(), chunks.value(), 1e-12)
 		for i, p := range whole.model.Params {
 			want, got := whole.values(p.Grad), chunks.values(chunks.model.Params[i].Grad)

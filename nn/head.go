@@ -7,30 +7,31 @@ import (
 	"octet/fp8"
 )
 
-// headElems bounds the logits that exist at a time. They are the largest
-// tensor of a small model with a large vocabulary (1,024 × 50,304 in FP32 is
-// 206 MB), so the head runs over chunks of tokens: logits, loss, gradient and
-// both backward products of one chunk before the next begins. Every chunk also
-// reads and writes the whole gradient of the weight, 155 MB for 50,304 × 768:
-// with fewer than some 200 tokens that takes longer than the product itself.
-// The bound is 67 MB of FP32 logits and half of that for a BF16 gradient. A test sets
-// it lower. A device whose GEMMs outrun its memory by more than a processor's do asks for
-// larger chunks (backend.Spec, HeadTokens).
+// headElems bounds the logits of one chunk of tokens, in elements: 67 MB of FP32
+// logits and half of that for their BF16 gradient. Logits are the largest tensor
+// of a small model with a large vocabulary (1,024 × 50,304 in FP32 is 206 MB),
+// so the head computes logits, loss, gradient and both backward GEMMs of one
+// chunk before the next chunk. Every chunk also reads and writes the whole
+// gradient of the weight, 155 MB for 50,304 × 768: with fewer than some 200
+// tokens that takes longer than the GEMM itself. A device whose ratio of GEMM
+// throughput to memory bandwidth is higher than a CPU's asks for larger chunks
+// (backend.Spec, HeadTokens). Tests lower the bound.
 var headElems = 1 << 24
 
-// headRows returns the number of tokens in a chunk. All chunks have about one size, a
-// multiple of 16, since it is the K of the head's wgrad. At least so many tokens may be in
-// a chunk, whatever headElems says.
-func (m *Model) headRows(tokens, least int) int {
-	most := max(16, headElems/m.Config.PaddedVocab()/16*16, least)
-	chunks := (tokens + most - 1) / most
+// headRows returns the number of tokens in a chunk. Chunks are about equal and a
+// multiple of 16, since it is the K of the head's wgrad. A chunk may hold minTokens
+// even where headElems allows fewer.
+func (m *Model) headRows(tokens, minTokens int) int {
+	limit := max(16, headElems/m.Config.PaddedVocab()/16*16, minTokens)
+	chunks := (tokens + limit - 1) / limit
 	share := (tokens + chunks - 1) / chunks
 	return min(tokens, (share+15)/16*16)
 }
 
-// headLoss appends logits and cross-entropy of the final norm's output and,
-// with grads, the head's backward; dh is the gradient of h.
-func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads bool) (losses, dh *backend.Tensor) {
+// headLoss appends the logits and cross-entropy of h, the final norm's output,
+// and, with grads, the head's backward. It returns the token losses and dh, the
+// gradient of h.
+func (m *Model) headLoss(p *Pass, h *copySet, targets *backend.Tensor, grads bool) (losses, dh *backend.Tensor) {
 	tokens, vocab := p.Tokens(), m.Config.PaddedVocab()
 	q := p.at("lm_head")
 	losses = q.Temp("loss", fp8.F32, tokens)
@@ -67,10 +68,10 @@ func (m *Model) headLoss(p *Pass, h *operand, targets *backend.Tensor, grads boo
 	return losses, dh
 }
 
-// Cache holds the keys and values of all layers: Stash [batch·max, kv width].
+// Cache holds the keys and values of all layers: Stash [batch·positions, kv width].
 type Cache struct{ K, V []*backend.Tensor }
 
-// NewCache declares a cache for batch sequences of at most so many positions.
+// NewCache declares a cache for batch sequences of up to positions tokens each.
 func (m *Model) NewCache(batch, positions int) *Cache {
 	c := &Cache{}
 	width := m.Config.KVHeads * m.Config.HeadDim()
@@ -86,9 +87,9 @@ func (m *Model) NewCache(batch, positions int) *Cache {
 	return c
 }
 
-// Prefill appends a pass that only fills the cache with p.Seq positions from
-// Control.Position on. Positions behind the prompt hold nothing of meaning and
-// are overwritten before anything attends to them.
+// Prefill appends a pass that only fills the cache, with p.Seq positions from
+// Control.Position on. Positions after the prompt get meaningless values;
+// decoding overwrites them before it attends to them.
 func (m *Model) Prefill(p *Pass, tokens *backend.Tensor) {
 	m.layersForward(p, tokens)
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// There are as few chunks as the bound on their logits allows.
+// headRows splits the tokens into as few chunks as headElems allows.
 func TestHeadRows(t *testing.T) {
-	for _, rows := range []int{16, 32, 272} { // that the bound allows
-		usual := headElems
+	for _, rows := range []int{16, 32, 272} { // allowed by headElems
+		saved := headElems
 		headElems = rows * 64
 		m := &Model{Config: Config{Vocab: 64}}
 		for tokens := 1; tokens < 20*rows; tokens++ {
@@ -17,12 +17,12 @@ func TestHeadRows(t *testing.T) {
 			require.LessOrEqual(t, size, rows, tokens)
 			require.Equal(t, (tokens+rows-1)/rows, (tokens+size-1)/size, "chunks of %d for %d tokens", size, tokens)
 		}
-		headElems = usual
+		headElems = saved
 	}
 }
 
-// A device that asks for larger chunks gets them, of one size each; a bound that allows
-// more is not lowered.
+// A device's HeadTokens enlarges chunks, and does not shrink those that headElems allows
+// to be larger.
 func TestHeadRowsOfADevice(t *testing.T) {
 	for _, c := range []struct{ vocab, tokens, device, want int }{
 		{128_256, 8192, 0, 128},

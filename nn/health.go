@@ -5,20 +5,20 @@ import (
 	"octet/fp8"
 )
 
-// Health is where a pass with Pass.Health set writes what it measures besides
-// training. Layers of the model are rows, so that the host reads two tensors.
+// Health holds the telemetry outputs of a pass that has Pass.Health set. All
+// casts and layers share two tensors, which the host reads.
 type Health struct {
 	// Casts has a row for each cast to FP8, in the order of Model.HealthCasts:
 	// Output F32 [casts, backend.HealthFields], see backend.CastHealth. Nil without
 	// such casts.
 	Casts *backend.Tensor
-	// Channels has four rows for each layer with a gate, which are the channel
-	// maxima of |up ⊙ silu(gate)|, and the cosines and lengths of backend.RowCosine
-	// for up_proj and gate_proj: Output F32 [4·layers, ffn]. Nil without a gate.
+	// Channels has four rows for each layer: the channel maxima of
+	// |up ⊙ silu(gate)|, then the cosine and the two norms of backend.RowCosine for
+	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for ungated activations.
 	Channels *backend.Tensor
 }
 
-// DeclareHealth declares the tensors: called once, by who records such passes.
+// DeclareHealth declares the telemetry tensors. Call it once, before recording a health pass.
 func (m *Model) DeclareHealth() *Health {
 	h := &Health{}
 	if n := len(m.Scales.measured); n > 0 {
@@ -30,8 +30,8 @@ func (m *Model) DeclareHealth() *Health {
 	return h
 }
 
-// CastNames names the elements of Scales.Amax and Scales.Scale: what is cast
-// and its format, "layers.3.mlp.input.e4m3".
+// CastNames names the elements of Scales.Amax and Scales.Scale by tensor and
+// format: "layers.3.mlp.input.e4m3".
 func (m *Model) CastNames() []string {
 	names := make([]string, len(m.Scales.records))
 	for i, r := range m.Scales.records {
@@ -42,12 +42,12 @@ func (m *Model) CastNames() []string {
 
 // HealthCast is a cast that a health pass measures.
 type HealthCast struct {
-	Name   string // what is cast and its format: "layers.3.mlp.input.e4m3"
-	Record int    // its element of Scales.Amax; -1: its scales come from its own elements
-	Blocks bool   // it has more scales than one
+	Name   string // tensor and format: "layers.3.mlp.input.e4m3"
+	Record int    // its element of Scales.Amax; -1 if the cast computes its own scales
+	Blocks bool   // per-row or block scales
 }
 
-// HealthCasts lists the casts to FP8 that GEMMs read, one for each row of
+// HealthCasts lists the FP8 casts that GEMMs read, one for each row of
 // Health.Casts.
 func (m *Model) HealthCasts() []HealthCast {
 	list := make([]HealthCast, len(m.Scales.measured))
@@ -60,15 +60,15 @@ func (m *Model) HealthCasts() []HealthCast {
 	return list
 }
 
-// castHealth appends the measurement of copy i of a slot, which was cast from x.
-// x is the copy in the compute format, also where the cast reads the FP32 result.
+// castHealth appends the measurement of copy i of a slot against x, the copy in
+// the compute format, even where the cast reads the op's FP32 result.
 func (p *Pass) castHealth(s *slot, i int, x, codes *backend.Tensor) {
 	if p.Health != nil && s.casts[i].DType.IsFP8() {
 		p.Add(&backend.CastHealth{X: x, Codes: codes, Out: p.Health.Casts.RowRange(s.rows[i], 1)})
 	}
 }
 
-// channelHealth appends that of a layer's channels.
+// channelHealth appends the measurement of a layer's SwiGLU channels.
 func (l *MLP) channelHealth(p *Pass, s *mlpSaved) {
 	if p.Health == nil || l.gate == nil {
 		return
@@ -79,7 +79,7 @@ func (l *MLP) channelHealth(p *Pass, s *mlpSaved) {
 	p.Add(&backend.RowCosine{A: up, B: gate, Out: rows.RowRange(1, 3)})
 }
 
-// WeightHealth appends that of the cached copies of all weights.
+// WeightHealth appends the measurement of the cached copies of all weights.
 func (m *Model) WeightHealth(p *Pass) {
 	for _, l := range m.linears {
 		if l.copies == nil {

@@ -8,7 +8,7 @@ import (
 	"octet/recipe"
 )
 
-// Linear is y = x·Wᵀ and its two backward products, each operand in the format
+// Linear is y = x·Wᵀ and its two backward GEMMs, each operand in the format
 // that the recipe gives it:
 //
 //	fprop   y  [tokens, out] = x [tokens, in]  · Wᵀ
@@ -20,16 +20,17 @@ type Linear struct {
 
 	fprop, dgrad, wgrad pair
 
-	// Cached copies of the weight, cast when the master changes. Smooth-SwiGLU's
-	// w3 has none: it is cast in every micro-batch.
+	// The slot of the weight and its cached copies, cast when the master changes.
+	// Both are nil for the w3 of per-channel Smooth-SwiGLU, which every micro-batch
+	// casts again.
 	copies *slot
 	cached []*backend.Tensor
 }
 
-// pair is a product's operands: activation or gradient first.
-type pair struct{ a, b stored }
+// pair holds the two operands of a GEMM, the activation or gradient first.
+type pair struct{ a, b copySpec }
 
-// linear declares a layer of the decoder's layers; the head is not one.
+// linear declares a linear layer of a decoder layer. New declares the head.
 func (m *Model) linear(scope string, in, out int, std float64) *Linear {
 	l := m.resolve(scope)
 	l.weight = m.param("model."+scope+".weight", true, std, out, in)
@@ -37,13 +38,14 @@ func (m *Model) linear(scope string, in, out int, std float64) *Linear {
 	return l
 }
 
-// resolve looks the casts up in the recipe. Its granularities follow K, the
-// dimension that a product sums over. As they are stored, x [tokens, in],
-// W [out, in] and dy [tokens, out] have it in their columns, but dgrad sums
-// over W's rows, and wgrad over those of both operands.
+// resolve looks up the casts in the recipe. It translates granularities, which
+// the recipe gives relative to K, the dimension that a GEMM sums over, to blocks
+// of the stored tensors x [tokens, in], W [out, in] and dy [tokens, out]: fprop
+// and dgrad's dy have K along their rows; dgrad's W and both operands of wgrad
+// have it along their columns.
 func (m *Model) resolve(scope string) *Linear {
-	at := func(g recipe.GEMM, o recipe.Operand) stored {
-		s := stored{Cast: m.Recipe.Cast(scope, g, o)}
+	at := func(g recipe.GEMM, o recipe.Operand) copySpec {
+		s := copySpec{Cast: m.Recipe.Cast(scope, g, o)}
 		across, along := s.Granularity.Block()
 		s.block = backend.ScaleBlock{Rows: across, Cols: along}
 		if g == recipe.Wgrad || g == recipe.Dgrad && o == recipe.Weight {
@@ -59,12 +61,12 @@ func (m *Model) resolve(scope string) *Linear {
 	}
 }
 
-// check reports a choice of the recipe that the layer cannot follow.
+// check reports a cast of the recipe that the layer cannot use.
 func (l *Linear) check() error {
 	for _, c := range []struct {
 		gemm    recipe.GEMM
 		operand recipe.Operand
-		stored
+		copySpec
 	}{
 		{recipe.Fprop, recipe.Input, l.fprop.a},
 		{recipe.Fprop, recipe.Weight, l.fprop.b},
@@ -78,22 +80,22 @@ func (l *Linear) check() error {
 		}
 	}
 	if l.fprop.a.block.Rows > 1 {
-		return fmt.Errorf("%s: input of fprop: %s lets tokens share a scale, and a token would see later ones (use granularity 1x128)", l.scope, l.fprop.a)
+		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.scope, l.fprop.a)
 	}
 	return nil
 }
 
-// inputs, grads and weights are the copies that the layer wants of x, dy and W.
-func (l *Linear) inputs() []stored  { return []stored{l.fprop.a, l.wgrad.b} }
-func (l *Linear) grads() []stored   { return []stored{l.dgrad.a, l.wgrad.a} }
-func (l *Linear) weights() []stored { return []stored{l.fprop.b, l.dgrad.b} }
+// inputs, grads and weights return the copies of x, dy and W that the layer reads.
+func (l *Linear) inputs() []copySpec  { return []copySpec{l.fprop.a, l.wgrad.b} }
+func (l *Linear) grads() []copySpec   { return []copySpec{l.dgrad.a, l.wgrad.a} }
+func (l *Linear) weights() []copySpec { return []copySpec{l.fprop.b, l.dgrad.b} }
 
-// gradSlot declares the slot of dy where the layer is its only reader.
+// gradSlot declares the slot of a dy that only this layer reads.
 func (m *Model) gradSlot(l *Linear) *slot {
 	return m.Scales.slot(l.scope+".grad", l.grads()...)
 }
 
-// cacheWeights declares the cached copies.
+// cacheWeights declares the slot of the weight and its cached copies.
 func (m *Model) cacheWeights(l *Linear) {
 	l.copies = m.Scales.weightSlot(l.scope+".weight", l.weights()...)
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
@@ -106,17 +108,17 @@ func (m *Model) cacheWeights(l *Linear) {
 			return m.Vars.Tensor(backend.Stash, name, d, shape...)
 		}
 		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Shape...)
-		if c.byBlock() {
+		if c.blockScaled() {
 			c.declareScale(l.cached[i], stash)
 		}
 	}
 }
 
-// bindScales attaches the packed scales to the cached copies, once they exist.
+// bindScales attaches the packed scales to the cached copies. Scales.pack has declared them.
 func (l *Linear) bindScales(s *Scales) {
 	for i := range l.cached {
 		switch {
-		case !l.copies.casts[i].DType.IsFP8() || l.copies.casts[i].byBlock():
+		case !l.copies.casts[i].DType.IsFP8() || l.copies.casts[i].blockScaled():
 		case l.copies.casts[i].Scaling == recipe.Unit:
 			l.cached[i].Scale = s.one
 		default:
@@ -125,9 +127,9 @@ func (l *Linear) bindScales(s *Scales) {
 	}
 }
 
-// castWeight appends the casts from the master to the cached copies: in every
-// update, and after loading. Current scales are chosen here, delayed ones by
-// Scales.update before.
+// castWeight appends the casts from the master to the cached copies. They run in
+// every update and after loading. castWeight computes current scales;
+// Scales.update has already computed delayed ones.
 func (l *Linear) castWeight(p *Pass) {
 	q := &backend.Quantize{}
 	var amax *backend.Tensor
@@ -142,7 +144,7 @@ func (l *Linear) castWeight(p *Pass) {
 		cast := backend.Cast{Out: t}
 		switch {
 		case !c.DType.IsFP8():
-		case c.byBlock():
+		case c.blockScaled():
 			cast = c.blockCast(t)
 		case c.Scaling == recipe.Unit:
 			cast.Amax = r.amax
@@ -166,17 +168,17 @@ func (l *Linear) castWeight(p *Pass) {
 	}
 }
 
-// cachedAs is the cached copy of the weight for a product.
-func (l *Linear) cachedAs(c stored) *backend.Tensor { return l.cached[l.copies.index(c)] }
+// cachedAs returns the cached copy of the weight that c describes.
+func (l *Linear) cachedAs(c copySpec) *backend.Tensor { return l.cached[l.copies.index(c)] }
 
-// Forward appends y = x·Wᵀ, plus residual where given.
-func (l *Linear) Forward(p *Pass, x *operand, residual *backend.Tensor) *backend.Tensor {
+// Forward appends y = x·Wᵀ + residual; residual may be nil.
+func (l *Linear) Forward(p *Pass, x *copySet, residual *backend.Tensor) *backend.Tensor {
 	return l.forward(p, x, l.cachedAs(l.fprop.b), nil, residual)
 }
 
-// forward reads a copy w of the weight; rowScale multiplies the product's rows
-// where given.
-func (l *Linear) forward(p *Pass, x *operand, w, rowScale, residual *backend.Tensor) *backend.Tensor {
+// forward is Forward with the copy w of the weight. Unless nil, rowScale
+// multiplies the rows of x·Wᵀ.
+func (l *Linear) forward(p *Pass, x *copySet, w, rowScale, residual *backend.Tensor) *backend.Tensor {
 	y := p.root.Temp(l.scope+".out", p.compute, p.Tokens(), w.Rows())
 	p.named(l.scope).Add(&backend.MatMul{
 		A: x.as(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
@@ -185,20 +187,20 @@ func (l *Linear) forward(p *Pass, x *operand, w, rowScale, residual *backend.Ten
 	return y
 }
 
-// Dgrad appends dx = dy·W into dx, or dx += if accumulate.
-func (l *Linear) Dgrad(p *Pass, dy *operand, dx *backend.Tensor, accumulate bool) {
+// Dgrad appends dx = dy·W, or dx += dy·W if accumulate.
+func (l *Linear) Dgrad(p *Pass, dy *copySet, dx *backend.Tensor, accumulate bool) {
 	l.dgradOf(p, dy, l.cachedAs(l.dgrad.b), dx, accumulate)
 }
 
-func (l *Linear) dgradOf(p *Pass, dy *operand, w, dx *backend.Tensor, accumulate bool) {
+func (l *Linear) dgradOf(p *Pass, dy *copySet, w, dx *backend.Tensor, accumulate bool) {
 	p.named(l.scope).Add(&backend.MatMul{
 		A: dy.as(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate,
 	})
 }
 
-// Wgrad appends dW = dyᵀ·x into the gradient; colScale multiplies its columns
-// where given.
-func (l *Linear) Wgrad(p *Pass, x, dy *operand, colScale *backend.Tensor) {
+// Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
+// multiplies the columns of dyᵀ·x.
+func (l *Linear) Wgrad(p *Pass, x, dy *copySet, colScale *backend.Tensor) {
 	p.named(l.scope).Add(&backend.MatMul{
 		A: dy.as(l.wgrad.a), B: x.as(l.wgrad.b), TransA: true,
 		ColScale: colScale, Out: l.weight.Grad, Accumulate: !p.First,
@@ -206,7 +208,7 @@ func (l *Linear) Wgrad(p *Pass, x, dy *operand, colScale *backend.Tensor) {
 	p.complete(l.weight)
 }
 
-// named returns the program with nodes stamped with a full path.
+// named returns the program, which records nodes under the full path scope.
 func (p *Pass) named(scope string) *backend.Program {
 	return p.Program.At(scope)
 }

@@ -15,13 +15,13 @@ type MLP struct {
 	kind           backend.ActivationKind
 	ffn, layer     int
 
-	input      *slot // what up and gate read
-	hidden     *slot // what down reads
+	input      *slot // read by up and gate
+	hidden     *slot // read by down
 	dUp, dGate *slot
 
-	smooth   recipe.Smooth // zero: plain
-	channels *channels     // of the factors by channel, else nil
-	tokens   *slot         // of the factors by token, else nil: r ⊙ dY, for down's backward
+	smooth   recipe.Smooth // zero: plain SwiGLU
+	channels *channels     // state of per-channel smoothing, else nil
+	tokens   *slot         // with per-token smoothing r ⊙ dY, which down's backward reads; else nil
 }
 
 func (m *Model) mlp(scope string) *MLP {
@@ -46,7 +46,7 @@ func (m *Model) mlp(scope string) *MLP {
 	if c.Activation == SmoothSwiGLU && (l.down.fprop.a.DType.IsFP8() || l.down.wgrad.b.DType.IsFP8()) {
 		l.smooth = m.Recipe.Smooth
 	}
-	if l.smooth.On() && !l.smooth.Form.ByToken() {
+	if l.smooth.On() && !l.smooth.Form.PerToken() {
 		l.channels = m.smoothChannels(l)
 		m.wholeOf(l.down.weight)
 	} else {
@@ -55,11 +55,11 @@ func (m *Model) mlp(scope string) *MLP {
 	return l
 }
 
-// outputGradSlot declares the slot of dY, in which the layer below also asks
-// for a plain copy. By token, down's products read r ⊙ dY instead, in a slot of
-// its own.
+// outputGradSlot declares the slot of dY, with a plain copy for the layer below.
+// With per-token smoothing, down's GEMMs read r ⊙ dY instead, which has its own
+// slot.
 func (m *Model) outputGradSlot(l *MLP) *slot {
-	if l.smooth.Form.ByToken() {
+	if l.smooth.Form.PerToken() {
 		l.tokens = m.gradSlot(l.down)
 		return m.Scales.slot(l.scope+".output.grad", m.plainCast())
 	}
@@ -67,15 +67,15 @@ func (m *Model) outputGradSlot(l *MLP) *slot {
 }
 
 type mlpSaved struct {
-	x, hidden *operand
+	x, hidden *copySet
 	up, gate  *backend.Tensor
-	w3        *operand        // Smooth-SwiGLU's W3′ by channel, or nil
-	c, invC   *backend.Tensor // factors by channel, or nil
-	r         *backend.Tensor // by token, or nil
+	w3        *copySet        // W3′ of per-channel smoothing, or nil
+	c, invC   *backend.Tensor // smoothing scales per channel and 1/c, or nil
+	r         *backend.Tensor // smoothing scales per token, or nil
 }
 
 // Forward appends residual + mlp(x); residual may be nil.
-func (l *MLP) Forward(p *Pass, x *operand, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
+func (l *MLP) Forward(p *Pass, x *copySet, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
 	q := p.at(l.scope)
 	s := &mlpSaved{x: x, up: l.up.Forward(q, x, nil)}
 	if l.gate != nil {
@@ -83,15 +83,15 @@ func (l *MLP) Forward(p *Pass, x *operand, residual *backend.Tensor) (*backend.T
 	}
 	l.channelHealth(q, s)
 	if l.channels != nil {
-		l.forwardByChannel(q, s)
+		l.forwardPerChannel(q, s)
 		return l.down.forward(q, s.hidden, s.w3.as(l.down.fprop.b), nil, residual), s
 	}
 	e := p.emit(l.hidden, p.Tokens(), l.ffn)
 	switch {
 	case l.gate == nil:
 		q.Add(&backend.Activation{X: s.up, Out: e.casts, Kind: l.kind})
-	case l.smooth.Form.ByToken():
-		l.forwardByToken(q, s, e.casts)
+	case l.smooth.Form.PerToken():
+		l.forwardPerToken(q, s, e.casts)
 	default:
 		q.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, Out: e.casts})
 	}
@@ -99,9 +99,9 @@ func (l *MLP) Forward(p *Pass, x *operand, residual *backend.Tensor) (*backend.T
 	return l.down.forward(q, s.hidden, l.down.cachedAs(l.down.fprop.b), s.r, residual), s
 }
 
-// Backward appends all gradients and returns that of the block's input, before
-// the norm.
-func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *operand) *backend.Tensor {
+// Backward appends the gradients of all weights and returns dx, the gradient of
+// the norm's output.
+func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *copySet) *backend.Tensor {
 	q := p.at(l.scope)
 	var w3 *backend.Tensor
 	if s.w3 != nil {
@@ -112,7 +112,7 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *operand) *backend.Tensor {
 	if s.r != nil {
 		dy = l.scaledGrad(q, s, dy)
 	}
-	// The columns of dW3 belong to w3, not to W3′: times c.
+	// wgrad computes the gradient of W3′ = W3·c: its columns times c are that of W3.
 	l.down.Wgrad(q, s.hidden, dy, s.c)
 	dh := q.temp("hidden.grad", p.Tokens(), l.ffn)
 	l.down.dgradOf(q, dy, w3, dh, false)
@@ -128,7 +128,7 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *operand) *backend.Tensor {
 	}
 	eGate := p.emit(l.dGate, p.Tokens(), l.ffn)
 	q.Add(&backend.SwiGLUGrad{
-		DOut: dh, Up: s.up, Gate: s.gate, InvC: s.invC, RowFactor: s.r,
+		DOut: dh, Up: s.up, Gate: s.gate, InvC: s.invC, TokenScale: s.r,
 		DUp: eUp.casts, DGate: eGate.casts,
 	})
 	dUp, dGate := eUp.done(q), eGate.done(q)
@@ -139,16 +139,16 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *operand) *backend.Tensor {
 	return dx
 }
 
-// MLPAndGrads appends one layer's MLP alone, forward and backward: of x, both
-// [tokens, dim] in FP32, as the norm before it would give it, and with dy, the
-// gradient of its output. It returns the output and the gradient of x; those of
-// the weights go where the layer's always go. It is for the study of one layer.
+// MLPAndGrads appends the forward and backward of one layer's MLP alone, for
+// the study of one layer. x is its normalised input and dy the gradient of its
+// output, both [tokens, dim] in FP32. It returns the output and the gradient of
+// x; the weights' gradients go to Param.Grad.
 func (m *Model) MLPAndGrads(p *Pass, layer int, x, dy *backend.Tensor) (y, dx *backend.Tensor) {
 	if p.First {
 		m.clearRecords(p)
 	}
 	l := m.layers[layer]
-	cast := func(p *Pass, t *backend.Tensor, to *slot) *operand {
+	cast := func(p *Pass, t *backend.Tensor, to *slot) *copySet {
 		e := p.emit(to, t.Rows(), t.Cols())
 		p.Add(&backend.Quantize{X: t, Out: e.casts})
 		return e.done(p)

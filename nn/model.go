@@ -11,7 +11,7 @@ import (
 )
 
 // Model is a Llama-style decoder: its parameters, its scale state and the
-// layers that append ops. It holds no numbers and belongs to no device.
+// layers that append ops. It stores no values and is bound to no device.
 type Model struct {
 	Config Config
 	Recipe recipe.Recipe
@@ -19,13 +19,13 @@ type Model struct {
 	Params []*Param // in the order of the forward pass
 	Scales Scales
 
-	// ChannelMax and ChannelHistory are Smooth-SwiGLU's channel maxima of this
-	// step [n] and of the last updates [window, n], all layers side by side;
-	// nil without it.
+	// ChannelMax and ChannelHistory are the channel maxima of per-channel
+	// Smooth-SwiGLU, of this step [n] and of the last updates [window, n], with the
+	// layers concatenated; nil otherwise.
 	ChannelMax, ChannelHistory *backend.Tensor
 
 	embed    *Param
-	table    *backend.Tensor // what tokens are embedded with: see embedTable
+	table    *backend.Tensor // the embedding table that micro-batches read: see embedTable
 	layers   []*layer
 	norm     *RMSNorm
 	head     *Linear
@@ -39,7 +39,7 @@ type layer struct {
 	attnNorm, mlpNorm *RMSNorm
 	attn              *Attention
 	mlp               *MLP
-	// residual gradients: mid is what o_proj reads, out what the MLP reads.
+	// gradients of the residual stream: mid after attention, out after the MLP
 	mid, out *slot
 }
 
@@ -76,7 +76,7 @@ func New(c Config, r recipe.Recipe, vars *backend.Vars) (*Model, error) {
 	}
 	for _, cast := range slices.Concat(m.head.inputs(), m.head.grads(), m.head.weights()) {
 		if cast.DType != r.Compute {
-			return nil, fmt.Errorf("recipe %s: lm_head in %s: the head's products run in %s", r.Name, cast.DType, r.Compute)
+			return nil, fmt.Errorf("recipe %s: lm_head in %s: the head's GEMMs run in %s; drop the rows that match lm_head", r.Name, cast.DType, r.Compute)
 		}
 	}
 	m.cacheWeights(m.head)
@@ -104,9 +104,9 @@ func (m *Model) layer(scope string) *layer {
 	return l
 }
 
-// embedTable is the embedding's weight as micro-batches read it: the master, or in
-// shards a copy in the compute format, which is what the rows are rounded to. A tied
-// head has it already.
+// embedTable returns the embedding table that micro-batches read: the master, or, if
+// it is sharded, a copy in the compute format, to which looked-up rows are rounded
+// anyway. A tied head already has that copy.
 func (m *Model) embedTable() *backend.Tensor {
 	switch {
 	case m.embed.whole != nil:
@@ -119,11 +119,11 @@ func (m *Model) embedTable() *backend.Tensor {
 	return m.Vars.Tensor(backend.Stash, m.embed.Name+"."+m.Recipe.Compute.String(), m.Recipe.Compute, m.embed.Shape...)
 }
 
-// plainCast asks for a copy in the compute format.
-func (m *Model) plainCast() stored { return plain(m.Recipe.Compute) }
+// plainCast returns a copy in the compute format, without scales.
+func (m *Model) plainCast() copySpec { return plain(m.Recipe.Compute) }
 
-// Constants yields every persistent tensor of the model that does not start at
-// zero, and what it starts at: the scales of 1 that stand until an amax is known.
+// Constants yields every persistent tensor of the model, parameters aside, whose
+// initial value is not 0, with that value: scales are 1 until an amax is known.
 func (m *Model) Constants() iter.Seq2[*backend.Tensor, float32] {
 	return func(yield func(*backend.Tensor, float32) bool) {
 		list := []*backend.Tensor{m.Scales.one}
@@ -143,7 +143,7 @@ func (m *Model) Constants() iter.Seq2[*backend.Tensor, float32] {
 	}
 }
 
-// Shape is what a pass must know of its batch.
+// Shape describes the batch of a pass and its device.
 type Shape struct {
 	Batch, Seq int
 	Control    *backend.Tensor // step.control
@@ -151,7 +151,7 @@ type Shape struct {
 	HeadTokens int // as in backend.Spec
 }
 
-// Pass starts recording into an empty program.
+// Pass starts recording a pass into an empty program.
 func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 	return &Pass{
 		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
@@ -161,7 +161,7 @@ func (m *Model) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
 }
 
 // layersForward appends the embedding and all layers and returns the residual
-// stream behind the last one.
+// stream after the last one.
 func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor, []*layerSaved) {
 	x, cast := p.store("embed.out", p.Tokens(), m.Config.Dim)
 	p.named("embed").Add(&backend.Embed{Table: m.table, IDs: tokens, Out: cast})
@@ -180,7 +180,7 @@ type layerSaved struct {
 
 func (l *layer) forward(p *Pass, i int, x *backend.Tensor) (*backend.Tensor, *layerSaved) {
 	s := &layerSaved{}
-	var h *operand
+	var h *copySet
 	h, s.attnNorm = l.attnNorm.Forward(p, x, l.attn.input)
 	x, s.attn = l.attn.Forward(p, i, h, x)
 	h, s.mlpNorm = l.mlpNorm.Forward(p, x, l.mlp.input)
@@ -188,8 +188,8 @@ func (l *layer) forward(p *Pass, i int, x *backend.Tensor) (*backend.Tensor, *la
 	return x, s
 }
 
-// backward returns the gradient of the layer's input as the copies of below.
-func (l *layer) backward(p *Pass, s *layerSaved, dy *operand, below *slot) *operand {
+// backward returns the gradient of the layer's input in the copies of slot below.
+func (l *layer) backward(p *Pass, s *layerSaved, dy *copySet, below *slot) *copySet {
 	dx := l.mlp.Backward(p, s.mlp, dy)
 	mid := l.mlpNorm.Backward(p, s.mlpNorm, dx, p.plain(dy), l.mid)
 	dx = l.attn.Backward(p, s.attn, mid)
@@ -205,8 +205,8 @@ func (m *Model) Loss(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
 	return losses
 }
 
-// LossAndGrads appends a forward and a backward pass: the losses of Loss, and
-// every parameter's gradient of their sum times Control.InvTokens.
+// LossAndGrads appends a forward and a backward pass. It returns the losses of
+// Loss; gradients are of their sum times Control.InvTokens.
 func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.Tensor {
 	if p.First {
 		m.clearRecords(p)
@@ -238,7 +238,7 @@ func (m *Model) embedGradSlot() *slot {
 	return m.Scales.slot("embed.grad", m.plainCast())
 }
 
-// clearRecords zeroes what a step's micro-batches fold their maxima into.
+// clearRecords zeroes the maxima that the micro-batches of a step accumulate.
 func (m *Model) clearRecords(p *Pass) {
 	m.Scales.clear(p.Program, false)
 	if m.ChannelMax != nil {
@@ -246,8 +246,8 @@ func (m *Model) clearRecords(p *Pass) {
 	}
 }
 
-// UpdateScales appends, to an update program, the new history and scales of
-// every record. skip is the update's flag; nil never skips.
+// UpdateScales appends, to an update program, the new history and scale of
+// every record. Nothing changes if the tensor skip is 1; nil never skips.
 func (m *Model) UpdateScales(p *backend.Program, skip *backend.Tensor) {
 	m.Scales.update(p, skip)
 	if m.ChannelMax != nil {
@@ -255,8 +255,8 @@ func (m *Model) UpdateScales(p *backend.Program, skip *backend.Tensor) {
 	}
 }
 
-// CastWeights appends the casts of all weights from their masters: at the end
-// of an update, and after masters and scales were loaded.
+// CastWeights appends the casts of all weights from their masters. They run at
+// the end of an update and after masters and scales were loaded.
 func (m *Model) CastWeights(p *Pass) {
 	m.Scales.clear(p.Program, true)
 	for _, w := range m.Params {

@@ -5,7 +5,7 @@ import (
 	"octet/fp8"
 )
 
-// RMSNorm normalises each token and multiplies by a gain.
+// RMSNorm divides each token by its root mean square and multiplies by a gain.
 type RMSNorm struct {
 	scope string
 	gain  *Param
@@ -19,11 +19,11 @@ func (m *Model) rmsNorm(scope string) *RMSNorm {
 	}
 }
 
-// normSaved is what the backward reads.
+// normSaved holds the tensors that the backward reads.
 type normSaved struct{ x, invRMS *backend.Tensor }
 
-// Forward appends the norm of x, stored as the copies of out.
-func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *slot) (*operand, *normSaved) {
+// Forward appends the norm of x, stored in the copies of out.
+func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *slot) (*copySet, *normSaved) {
 	saved := &normSaved{x: x}
 	if p.Mode != Frozen {
 		saved.invRMS = p.root.Temp(n.scope+".inv_rms", fp8.F32, x.Rows())
@@ -34,9 +34,9 @@ func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *slot) (*operand, *nor
 	return e.done(q), saved
 }
 
-// Backward appends the gradient of x, added to the gradient that bypasses the
-// norm, as the copies of dx.
-func (n *RMSNorm) Backward(p *Pass, saved *normSaved, dy, bypass *backend.Tensor, dx *slot) *operand {
+// Backward appends the gradient of x plus bypass, the gradient of the residual
+// branch, stored in the copies of dx.
+func (n *RMSNorm) Backward(p *Pass, saved *normSaved, dy, bypass *backend.Tensor, dx *slot) *copySet {
 	e := p.emit(dx, dy.Rows(), dy.Cols())
 	q := p.at(n.scope)
 	q.Add(&backend.RMSNormGrad{

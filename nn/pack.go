@@ -9,7 +9,7 @@ import (
 	"octet/recipe"
 )
 
-// Packed lists the state tensors that hold many records side by side.
+// Packed lists the state tensors that concatenate the state of many casts or layers.
 func (m *Model) Packed() []*backend.Tensor {
 	var list []*backend.Tensor
 	for _, t := range []*backend.Tensor{m.Scales.Scale, m.Scales.ScaleInv, m.Scales.History, m.ChannelHistory} {
@@ -26,9 +26,9 @@ type column struct {
 	from, n int
 }
 
-// columns says what the columns of a packed state tensor are, under names that
-// do not change when layers or formats come and go; nil for any other tensor.
-// Checkpoints store the parts, not the packing.
+// columns returns the column ranges of a packed state tensor, nil for any other
+// tensor. Their names do not depend on which other layers and formats there are:
+// checkpoints store these ranges, not the packed tensor.
 func (m *Model) columns(t *backend.Tensor) []column {
 	var list []column
 	switch t {
@@ -48,8 +48,8 @@ func (m *Model) columns(t *backend.Tensor) []column {
 	return list
 }
 
-// Unpack calls emit for every named part of a packed tensor's values: F32,
-// [rows, part] with one row for a vector.
+// Unpack calls emit for every named column range of a packed tensor's values,
+// with shape [rows, columns], or [columns] if the tensor has one row.
 func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name string, shape []int, part []float32)) {
 	width := t.Cols()
 	for _, c := range m.columns(t) {
@@ -65,23 +65,24 @@ func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name strin
 	}
 }
 
-// ErrNoTensor is what a get of Pack wraps where there is nothing under the name.
+// ErrNoTensor is wrapped by the get function of Pack for a name that does not exist.
 var ErrNoTensor = errors.New("there is no tensor")
 
-// Pack is the inverse: get returns the part of a name, ErrNoTensor, or nil for one that
-// starts anew, with a scale of 1 and an empty history. A history that was saved
-// with another window is cut, or filled up with zeros behind the oldest update.
+// Pack returns the values of a packed tensor; it is the inverse of Unpack. get returns
+// the values of a name, ErrNoTensor, or nil for those that start with a scale of 1 and an
+// empty history. A saved history with another window is truncated, or padded with zeros
+// after the oldest update.
 //
-// Where get has nothing for a cast, but for the same tensor in another FP8
-// format, as a device with other formats left it, the history is that one's, and
-// the scale what an update would choose from it. What get could not read is not looked
-// for elsewhere: its error is returned.
+// A device with other FP8 formats may have saved a record under another format. Where
+// get has nothing for a record but has the history of the same tensor in another FP8
+// format, Pack takes that history, and the scale that an update would choose from it.
+// Any other error of get is returned.
 func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
 	width := t.Cols()
 	values := make([]float32, t.Elems())
 	for _, c := range m.columns(t) {
 		part, err := get(c.name)
-		if none(part, err) && t != m.ChannelHistory {
+		if missing(part, err) && t != m.ChannelHistory {
 			converted, failure := m.Scales.converted(t, m.Scales.records[c.from], get)
 			if converted != nil || failure != nil {
 				part, err = converted, failure
@@ -106,12 +107,12 @@ func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)
 	return values, nil
 }
 
-// converted is a record's part of a packed tensor, from the history of the same
-// tensor in another format; nil if there is none.
+// converted returns a record's values of a packed tensor, derived from the history
+// of the same tensor in another format; nil if there is none.
 func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) ([]float32, error)) ([]float32, error) {
 	for _, d := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
 		history, err := get(r.slot + "." + d.String() + ".amax_history")
-		if none(history, err) {
+		if missing(history, err) {
 			continue
 		}
 		if err != nil || t == s.History {
@@ -129,7 +130,7 @@ func (s *Scales) converted(t *backend.Tensor, r *record, get func(name string) (
 	return nil, nil
 }
 
-// none says that get has nothing, which it could have read.
-func none(part []float32, err error) bool {
+// missing reports whether get found nothing, as opposed to failing to read it.
+func missing(part []float32, err error) bool {
 	return part == nil && (err == nil || errors.Is(err, ErrNoTensor))
 }

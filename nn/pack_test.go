@@ -27,8 +27,8 @@ func smallModel(t *testing.T, recipeName string, history int) *nn.Model {
 	return m
 }
 
-// Unpack and Pack are inverses, every element has one name, and the names are
-// those of the modules.
+// Pack is the inverse of Unpack; every element has one name, derived from its
+// module's path.
 func TestPackedStateHasNames(t *testing.T) {
 	m := smallModel(t, "fp8-smooth", 4)
 	names := map[string]bool{}
@@ -63,8 +63,8 @@ func TestPackedStateHasNames(t *testing.T) {
 	}
 }
 
-// Another length of history is cut at the old end, or filled up with zeros.
-func TestHistoryMayChangeLength(t *testing.T) {
+// A history with another window is truncated after the newest updates, or padded with zeros.
+func TestHistoryWindowMayChange(t *testing.T) {
 	long, short := smallModel(t, "fp8-delayed", 40), smallModel(t, "fp8-delayed", 2)
 	values := make([]float32, long.Scales.History.Elems())
 	for i := range values {
@@ -81,14 +81,14 @@ func TestHistoryMayChangeLength(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, values[:len(cut)], filled[:len(cut)])
 	require.Zero(t, filled[len(cut)])
-	require.Equal(t, 16, short.Scales.History.Rows(), "frozen scales look back 16 updates, however short the recipe's history")
+	require.Equal(t, 16, short.Scales.History.Rows(), "frozen scales need 16 updates, whatever the recipe's history")
 	_, err = long.Pack(long.Scales.History, func(string) ([]float32, error) { return nil, fmt.Errorf("lost") })
 	require.ErrorContains(t, err, "lost")
 }
 
-// Where a part is missing, the history of another format serves. One that is there and
-// cannot be read is an error, whatever other histories there are.
-func TestOnlyWhatIsMissingIsConverted(t *testing.T) {
+// A missing record is converted from the history of another format. A record that exists
+// but cannot be read is an error, whatever other histories there are.
+func TestOnlyMissingRecordsAreConverted(t *testing.T) {
 	m := smallModel(t, "fp8-delayed", 2)
 	const input = "layers.0.self_attn.input."
 	lost := errors.New("input/output error")
@@ -122,7 +122,7 @@ func TestOnlyWhatIsMissingIsConverted(t *testing.T) {
 	for _, test := range []struct {
 		to     *backend.Tensor
 		stored map[string]error
-		want   []float32 // nil: the error
+		want   []float32 // nil: Pack returns the read error
 	}{
 		{m.Scales.History, map[string]error{other: nil}, []float32{7, 5}},
 		{m.Scales.History, map[string]error{history: lost, other: nil}, nil},
@@ -146,7 +146,7 @@ func TestOnlyWhatIsMissingIsConverted(t *testing.T) {
 	}
 }
 
-// The readers of one tensor share its record.
+// All readers of one tensor share its record.
 func TestSharedInputsHaveOneRecord(t *testing.T) {
 	m := smallModel(t, "fp8-smooth", 16)
 	count := map[string]int{}
@@ -157,9 +157,9 @@ func TestSharedInputsHaveOneRecord(t *testing.T) {
 	for name, n := range count {
 		require.Equal(t, 1, n, name)
 	}
-	// In every layer: the inputs of attention and MLP, o_proj's and down_proj's,
-	// seven gradients, and the weights but Smooth-SwiGLU's w3, which is cast in
-	// every micro-batch.
+	// In every layer: the inputs of attention, o_proj, MLP and down_proj, seven
+	// gradients, and six weights: Smooth-SwiGLU's w3 has a current scale and no
+	// record.
 	require.Len(t, count, 2*(4+7+6))
 	require.Contains(t, count, "layers.0.self_attn.input.e4m3")
 	require.NotContains(t, count, "layers.0.self_attn.q_proj.input.e4m3")
@@ -169,7 +169,7 @@ func TestInitialValuesFollowTheName(t *testing.T) {
 	a, b := smallModel(t, "bf16", 16), smallModel(t, "fp8-smooth", 16)
 	for i, p := range a.Params {
 		require.Equal(t, p.Name, b.Params[i].Name)
-		require.Equal(t, p.Init(1), b.Params[i].Init(1), "%s: recipes share their start", p.Name)
+		require.Equal(t, p.Init(1), b.Params[i].Init(1), "%s: initial values do not depend on the recipe", p.Name)
 		if p.Matrix {
 			require.NotEqual(t, p.Init(1), p.Init(2), p.Name)
 		} else {

@@ -13,30 +13,30 @@ import (
 
 // Param is one trained tensor.
 //
-// With Config.Shards ranks share the optimizer's state of a matrix, as in ZeRO's
-// first stage: rank r has the r-th of equal parts of the master's rows, under the
-// name of the whole. The gradient is computed whole and reduced to those rows.
-// What reads the weight reads all of them: casts gather the masters for as long as
-// they need them, and what a micro-batch reads itself is kept whole beside.
+// With Config.Shards ranks share the optimizer state of a matrix, as in stage 1 of
+// ZeRO: rank r holds the r-th of equal blocks of the master's rows, under the name of
+// the full tensor. Gradients are computed in full and reduce-scattered to those rows.
+// Readers need all rows: casts all-gather the masters into temporaries, and a master
+// that micro-batches read directly has a persistent full copy.
 type Param struct {
-	Name    string          // as Hugging Face's Llama names it
-	Shape   []int           // of the whole, padding rows included
-	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; in shards: this rank's rows
-	Grad    *backend.Tensor // F32 Stash, whole; nil until DeclareGrads
-	Reduced *backend.Tensor // what Master is updated with: Grad, or in shards F32 Stash
+	Name    string          // its name in Hugging Face's Llama
+	Shape   []int           // of the full tensor, padding rows included
+	Master  *backend.Tensor // F32 or BF16, or F16 with a scale; if sharded, this rank's rows
+	Grad    *backend.Tensor // F32 Stash [Shape]; nil until DeclareGrads
+	Reduced *backend.Tensor // the gradient that updates Master: Grad, or if sharded this rank's rows, F32 Stash
 
-	Matrix    bool // decayed
+	Matrix    bool // weight decay applies
 	Quantized bool // the recipe's optimizer formats apply: a matrix of a decoder layer
-	Rows      int  // rows that mean something: a padded vocabulary has more
+	Rows      int  // rows without padding; less than Shape[0] if the vocabulary is padded
 
-	whole *backend.Tensor // all rows: Master, or in shards Stash; nil if only casts read it
-	std   float64         // of the initial values; 0: ones, a norm's gain
+	whole *backend.Tensor // all rows: Master, or if sharded a Stash copy; nil if only casts read it
+	std   float64         // standard deviation of the initial values; 0: all ones, a norm's gain
 }
 
-// Elems is the number of elements of the whole.
+// Elems returns the number of elements of the full tensor.
 func (p *Param) Elems() int { return p.Shape[0] * p.Cols() }
 
-// Cols is the number of elements of a row; a vector has one.
+// Cols returns the number of elements of a row, 1 for a vector.
 func (p *Param) Cols() int {
 	if p.Matrix {
 		return p.Shape[1]
@@ -44,12 +44,12 @@ func (p *Param) Cols() int {
 	return 1
 }
 
-// Sharded reports whether Master holds a part of the rows.
+// Sharded reports whether Master holds only this rank's rows.
 func (p *Param) Sharded() bool { return p.Master.Shape[0] < p.Shape[0] }
 
-// Init returns the initial values [Elems()], drawn from a stream of their own that
-// depends on the seed and the name alone: models that share a seed share their
-// tensors, whatever else differs.
+// Init returns the initial values [Elems()]. Their random stream depends on the seed
+// and the name alone, so models with the same seed have equal values in tensors of
+// the same name and shape.
 func (p *Param) Init(seed uint64) []float32 {
 	if p.std == 0 {
 		return slices.Repeat([]float32{1}, p.Elems())
@@ -62,18 +62,18 @@ func (p *Param) Init(seed uint64) []float32 {
 	return x
 }
 
-// Padded returns a parameter's values [Rows·Cols()], which is what files hold, with
-// zeros for the padding rows: [Elems()]. Another number of values is an error.
+// Padded returns x [Rows·Cols()], the values that files hold, with zeros appended
+// for the padding rows: [Elems()]. Another number of values is an error.
 func (p *Param) Padded(x []float32) ([]float32, error) {
 	if want := p.Rows * p.Cols(); len(x) != want {
-		return nil, fmt.Errorf("%s has %d values, the model wants %d", p.Name, len(x), want)
+		return nil, fmt.Errorf("%s has %d values, the model expects %d", p.Name, len(x), want)
 	}
 	full := make([]float32, p.Elems())
 	copy(full, x)
 	return full, nil
 }
 
-// param declares a master: in the recipe's format if quantized, else in F32.
+// param declares a parameter, whose master has the recipe's format if quantized, else F32.
 func (m *Model) param(name string, quantized bool, std float64, shape ...int) *Param {
 	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std}
 	dtype := fp8.F32
@@ -94,7 +94,7 @@ func (m *Model) param(name string, quantized bool, std float64, shape ...int) *P
 	return p
 }
 
-// wholeOf is the weight for what a micro-batch reads itself.
+// wholeOf returns all rows of a weight for a micro-batch that reads the master itself.
 func (m *Model) wholeOf(p *Param) *backend.Tensor {
 	if p.whole == nil {
 		p.whole = m.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.Shape...)
@@ -103,8 +103,8 @@ func (m *Model) wholeOf(p *Param) *backend.Tensor {
 	return p.whole
 }
 
-// gather returns all rows of a weight: a temp of this name, unless they are kept.
-// The ranks meet there.
+// gather returns all rows of a weight: the persistent copy if there is one, else a
+// temp of this name, filled by an all-gather over the ranks.
 func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 	if w.whole != nil {
 		return w.whole
@@ -115,11 +115,11 @@ func (p *Pass) gather(w *Param, name string) *backend.Tensor {
 	return t
 }
 
-// comm is the program as ranks meet in it.
+// comm returns the program, which records nodes as collectives on their own queue.
 func (p *Pass) comm() *backend.Program { return p.Program.Phase(backend.Comm).On(backend.CommQueue) }
 
-// DeclareGrads declares a gradient for every parameter: called once, by who
-// records backward passes.
+// DeclareGrads declares a gradient for every parameter. Call it once, before
+// recording backward passes.
 func (m *Model) DeclareGrads() {
 	for _, p := range m.Params {
 		p.Grad = m.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.Shape...)
@@ -129,8 +129,8 @@ func (m *Model) DeclareGrads() {
 	}
 }
 
-// complete marks a gradient as final: in the last micro-batch it is summed
-// over ranks, beside the rest of the backward.
+// complete marks a gradient as final. In the last micro-batch it appends the
+// gradient's reduction over ranks, which overlaps the rest of the backward.
 func (p *Pass) complete(param *Param) {
 	switch {
 	case !p.Last || p.Ranks < 2:
@@ -141,8 +141,8 @@ func (p *Pass) complete(param *Param) {
 	}
 }
 
-// residualStd is the initial spread of projections that write to the residual
-// stream, so that its variance does not grow with depth.
+// residualStd returns the initial standard deviation of the projections that add
+// to the residual stream, chosen so that its variance does not grow with depth.
 func (c Config) residualStd() float64 {
 	return c.InitStd / math.Sqrt(2*float64(c.Layers))
 }

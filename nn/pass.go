@@ -5,28 +5,29 @@ import (
 	"octet/fp8"
 )
 
-// Mode is how casts get their scales while a pass is recorded.
+// Mode selects where the casts of a pass get their scales.
 type Mode uint8
 
 const (
 	// Train follows the recipe and records amaxes.
 	Train Mode = iota
-	// Calibrate makes every delayed scale current, to fill empty histories.
+	// Calibrate computes every delayed scale as a current one, to fill empty
+	// histories.
 	Calibrate
-	// Frozen takes every scale from the state that updates left behind and
-	// records nothing: evaluation and generation, where a maximum over tokens
-	// would let the past see the future.
+	// Frozen takes per-tensor scales from the state of the last update and records
+	// no amax. Evaluation and generation use it, since a maximum over tokens would
+	// leak later tokens into earlier ones.
 	Frozen
 )
 
-// Pass is one pass over the model while it is being recorded: the program
-// and what the layers must know of the batch. Layers keep no state of it.
+// Pass records one pass over the model: it holds the program and the properties
+// of the batch. Layers keep no state of a pass.
 type Pass struct {
 	*backend.Program
 	Mode       Mode
-	Batch, Seq int             // sequences, and tokens of each
+	Batch, Seq int             // number of sequences, and tokens in each
 	Control    *backend.Tensor // step.control
-	First      bool            // first micro-batch of a step: gradients are written, not added
+	First      bool            // first micro-batch of a step: gradients are written, not accumulated
 	Last       bool            // last micro-batch: gradients are complete and reduced over ranks
 	Ranks      int
 	Cache      *Cache  // keys and values of earlier positions; nil in training
@@ -34,13 +35,13 @@ type Pass struct {
 	headTokens int
 	compute    fp8.DType
 	scales     *Scales
-	root       *backend.Program // for temps whose name is already a full path
+	root       *backend.Program // for temps whose names are full paths
 }
 
-// Tokens is the number of rows of every activation.
+// Tokens returns the number of rows of every activation.
 func (p *Pass) Tokens() int { return p.Batch * p.Seq }
 
-// at returns the pass at a module's path.
+// at returns the pass with nodes recorded at a module's path.
 func (p *Pass) at(scope string) *Pass {
 	q := *p
 	q.Program = p.Program.At(scope)
@@ -54,7 +55,7 @@ func (p *Pass) backward() *Pass {
 	return &q
 }
 
-// inBlock returns the pass whose nodes form a block.
+// inBlock returns the pass with nodes recorded as part of a block.
 func (p *Pass) inBlock(name string) *Pass {
 	q := *p
 	q.Program = p.Program.Block(name)
@@ -66,7 +67,7 @@ func (p *Pass) temp(name string, rows, cols int) *backend.Tensor {
 	return p.Temp(name, p.compute, rows, cols)
 }
 
-// store is the plain cast into the compute format.
+// store declares a temp in the compute format and returns it with its cast.
 func (p *Pass) store(name string, rows, cols int) (*backend.Tensor, []backend.Cast) {
 	t := p.temp(name, rows, cols)
 	return t, []backend.Cast{{Out: t}}

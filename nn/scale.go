@@ -9,17 +9,16 @@ import (
 	"octet/recipe"
 )
 
-// runningWindow is how many updates a frozen scale looks back (method.md): an
-// all-time maximum would keep the worst early spike for ever.
+// runningWindow is the amax history window of frozen scales, in updates
+// (method.md). An all-time maximum would keep the worst early spike forever.
 const runningWindow = 16
 
-// record is the scale state of one cast of one tensor, named after what the
-// tensor is and its format ("layers.3.mlp.input.e4m3"): readers that share the
-// tensor and want the same cast share the record. Its tensors are views into
-// the packed ones of Scales.
+// record is the scale state of one cast of one tensor, named after the tensor
+// and the format ("layers.3.mlp.input.e4m3"). Readers of the same cast of a
+// tensor share its record. Its tensors are views of the packed ones of Scales.
 type record struct {
 	name   string
-	slot   string // what the tensor is
+	slot   string // name of the tensor
 	cast   recipe.Cast
 	weight bool
 
@@ -31,11 +30,11 @@ type record struct {
 // measuredCast is a cast that a health pass measures.
 type measuredCast struct {
 	name   string
-	rec    *record // nil where the scales come from the cast's own elements
-	blocks bool    // more scales than one
+	rec    *record // nil if the cast computes its own scales
+	blocks bool    // per-row or block scales
 }
 
-// updatedLike reports whether one op chooses both scales.
+// updatedLike reports whether one UpdateScale op can choose both scales.
 func (r *record) updatedLike(q *record) bool {
 	return r.cast.Scaling == q.cast.Scaling && r.cast.Limit() == q.cast.Limit() && r.cast.Scale == q.cast.Scale
 }
@@ -46,33 +45,33 @@ func (r *record) updatedLike(q *record) bool {
 //	fp8.amax          Stash [n]          maxima of this step
 //	fp8.amax_history  State [window, n]  newest update first
 //	fp8.scale         State [n]          multiplies before the cast
-//	fp8.scale_inv     State [n]          dequantises
+//	fp8.scale_inv     State [n]          dequantizes
 //
-// Records lie in ranges of equal scaling, limit and format of the scale,
-// activations and gradients first, weights last: a micro-batch clears the first
-// part, an update the second. Scales by block have no record: nothing of them
-// outlives the copy that they belong to.
+// Records are sorted into ranges of equal scaling, limit and scale format, with
+// activations and gradients before weights: a micro-batch clears the maxima of
+// the former, an update those of the latter. Per-row and block scales have no
+// record: they do not outlive the copy that they belong to.
 type Scales struct {
-	delayedWindow int // updates that delayed scaling looks back
+	delayedWindow int // amax history window of delayed scaling, in updates
 	records       []*record
 	measured      []measuredCast
-	one           *backend.Tensor // the constant scale of unit scaling
+	one           *backend.Tensor // the constant 1 of unit scaling
 
 	Amax, History, Scale, ScaleInv *backend.Tensor
 	firstWeight                    int
 }
 
-// record registers a tensor that will be cast, and the name of the copy.
+// record registers the scale state of a slot's copy copyName.
 func (s *Scales) record(slot, copyName string, c recipe.Cast, weight bool) *record {
 	r := &record{name: slot + "." + copyName, slot: slot, cast: c, weight: weight}
 	s.records = append(s.records, r)
 	return r
 }
 
-// Empty reports whether nothing is scaled.
+// Empty reports whether there are no records.
 func (s *Scales) Empty() bool { return len(s.records) == 0 }
 
-// pack lays the records out and declares the tensors.
+// pack sorts the records and declares the packed tensors.
 func (s *Scales) pack(vars *backend.Vars) {
 	n := len(s.records)
 	if n == 0 {
@@ -111,7 +110,7 @@ func compareBools(a, b bool) int {
 	return -1
 }
 
-// clear zeroes this step's maxima: of weights, or of everything else.
+// clear zeroes this step's maxima, either of weights or of activations and gradients.
 func (s *Scales) clear(p *backend.Program, weights bool) {
 	from, to := 0, s.firstWeight
 	if weights {
@@ -126,9 +125,9 @@ func (s *Scales) clear(p *backend.Program, weights bool) {
 	}
 }
 
-// update pushes the step's maxima into the history and chooses every record's
-// scale from it. A current scale is not used in training, but evaluation is
-// frozen to it; a unit scale stays what it is. skip may be nil.
+// update pushes the step's maxima into the history and chooses the scale of every
+// record from it, unit scales aside. Records of current scaling get a scale too,
+// which only frozen passes use. skip may be nil.
 func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 	if s.Empty() {
 		return
@@ -153,7 +152,7 @@ func (s *Scales) update(p *backend.Program, skip *backend.Tensor) {
 	}
 }
 
-// window is how many updates the scale of a record looks back.
+// window returns the amax history window of a record's scale, in updates.
 func (s *Scales) window(r *record) int {
 	if r.cast.Scaling == recipe.Delayed {
 		return s.delayedWindow

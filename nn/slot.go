@@ -8,25 +8,25 @@ import (
 	"octet/recipe"
 )
 
-// stored is how an operand lies in memory for a product: the recipe's cast,
-// and which elements of the tensor as it is stored share a scale.
-type stored struct {
+// copySpec describes a copy of a tensor that a GEMM reads: the recipe's cast, and
+// the block of the stored tensor that shares a scale.
+type copySpec struct {
 	recipe.Cast
 	block backend.ScaleBlock
 }
 
-// plain is a copy without scales.
-func plain(d fp8.DType) stored { return stored{Cast: recipe.Cast{DType: d}} }
+// plain returns a copy in format d without scales.
+func plain(d fp8.DType) copySpec { return copySpec{Cast: recipe.Cast{DType: d}} }
 
-// byBlock reports whether the copy has more scales than one. They come from
-// its own elements, so that there is no amax to record.
-func (s stored) byBlock() bool { return s.block != backend.PerTensor }
+// blockScaled reports whether the copy has per-row or block scales. The op that casts
+// computes them, so there is no amax to record.
+func (s copySpec) blockScaled() bool { return s.block != backend.PerTensor }
 
 // pow2 reports whether the scales are rounded down to powers of two.
-func (s stored) pow2() bool { return s.Scale == recipe.Pow2 }
+func (s copySpec) pow2() bool { return s.Scale == recipe.Pow2 }
 
-// declareScale gives t, a copy of this kind, scales of its own by block.
-func (s stored) declareScale(t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
+// declareScale declares the block scales of t, a copy as s describes it.
+func (s copySpec) declareScale(t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
 	d := fp8.F32
 	if s.Scale == recipe.E8M0 {
 		d = fp8.E8M0
@@ -35,8 +35,8 @@ func (s stored) declareScale(t *backend.Tensor, declare func(name string, d fp8.
 	t.Block, t.Scale = s.block, declare(t.Name+".scale_inv", d, rows, cols)
 }
 
-// blockCast stores t with scales by block.
-func (s stored) blockCast(t *backend.Tensor) backend.Cast {
+// blockCast returns the cast that stores t with block scales.
+func (s copySpec) blockCast(t *backend.Tensor) backend.Cast {
 	c := backend.Cast{Out: t, ScaleInv: t.Scale}
 	if s.Scale != recipe.E8M0 {
 		c.Limit, c.Pow2 = s.Limit(), s.pow2()
@@ -44,30 +44,32 @@ func (s stored) blockCast(t *backend.Tensor) backend.Cast {
 	return c
 }
 
-// slot is a tensor that products read: one copy for each distinct way in which
-// its readers want it stored. It is decided when the model is built.
+// slot is a tensor that GEMMs read, with one copy for each distinct cast that its
+// readers need. The copies are determined when the model is built.
 type slot struct {
 	name  string
-	casts []stored
-	names []string  // of the copies, by cast: the format, and more where that is not all
-	recs  []*record // nil for copies without a scale, or with many
-	rows  []int     // of Health.Casts; 0 for copies that are not FP8
+	casts []copySpec
+	names []string  // names of the copies: the format, and more where two have the same
+	recs  []*record // nil for copies without a scale and for those with block scales
+	rows  []int     // rows of Health.Casts; 0 for copies that are not FP8
 }
 
-// slot declares an activation or a gradient, for readers that want these copies.
-func (s *Scales) slot(name string, casts ...stored) *slot { return s.declare(name, false, casts) }
+// slot declares the slot of an activation or gradient, with these copies.
+func (s *Scales) slot(name string, casts ...copySpec) *slot { return s.declare(name, false, casts) }
 
-// weightSlot declares a weight that CastWeights casts, and not every micro-batch.
-func (s *Scales) weightSlot(name string, casts ...stored) *slot { return s.declare(name, true, casts) }
+// weightSlot declares the slot of a weight that CastWeights casts once per update.
+func (s *Scales) weightSlot(name string, casts ...copySpec) *slot {
+	return s.declare(name, true, casts)
+}
 
-func (s *Scales) declare(name string, weight bool, casts []stored) *slot {
+func (s *Scales) declare(name string, weight bool, casts []copySpec) *slot {
 	sl := &slot{name: name}
 	for _, c := range casts {
 		if sl.index(c) >= 0 {
 			continue
 		}
 		copyName := c.DType.String()
-		if c.byBlock() {
+		if c.blockScaled() {
 			copyName += "." + c.block.String()
 		}
 		for _, more := range []string{c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String()} {
@@ -76,7 +78,7 @@ func (s *Scales) declare(name string, weight bool, casts []stored) *slot {
 			}
 		}
 		var r *record
-		if c.DType.IsFP8() && !c.byBlock() {
+		if c.DType.IsFP8() && !c.blockScaled() {
 			r = s.record(name, copyName, c.Cast, weight)
 		}
 		s.add(sl, c, copyName, r)
@@ -85,53 +87,53 @@ func (s *Scales) declare(name string, weight bool, casts []stored) *slot {
 }
 
 // add appends a copy to a slot.
-func (s *Scales) add(sl *slot, c stored, copyName string, r *record) {
+func (s *Scales) add(sl *slot, c copySpec, copyName string, r *record) {
 	row := 0
 	if c.DType.IsFP8() {
 		row = len(s.measured)
-		s.measured = append(s.measured, measuredCast{sl.name + "." + copyName, r, c.byBlock()})
+		s.measured = append(s.measured, measuredCast{sl.name + "." + copyName, r, c.blockScaled()})
 	}
 	sl.casts, sl.names = append(sl.casts, c), append(sl.names, copyName)
 	sl.recs, sl.rows = append(sl.recs, r), append(sl.rows, row)
 }
 
-// hasFP8 reports whether a copy is FP8.
+// hasFP8 reports whether any copy is FP8.
 func (s *slot) hasFP8() bool {
-	return slices.ContainsFunc(s.casts, func(c stored) bool { return c.DType.IsFP8() })
+	return slices.ContainsFunc(s.casts, func(c copySpec) bool { return c.DType.IsFP8() })
 }
 
-func (s *slot) index(c stored) int { return slices.Index(s.casts, c) }
+func (s *slot) index(c copySpec) int { return slices.Index(s.casts, c) }
 
-// operand holds the copies of one slot in one pass.
-type operand struct {
+// copySet holds the copies of one slot in one pass.
+type copySet struct {
 	slot   *slot
 	copies []*backend.Tensor
 }
 
-// as is the copy that a reader asked for when the model was built.
-func (o *operand) as(c stored) *backend.Tensor { return o.copies[o.slot.index(c)] }
+// as returns the copy that c describes. The slot was declared with it.
+func (o *copySet) as(c copySpec) *backend.Tensor { return o.copies[o.slot.index(c)] }
 
-// plain is the copy in the compute format.
-func (p *Pass) plain(o *operand) *backend.Tensor { return o.as(plain(p.compute)) }
+// plain returns the copy in the compute format.
+func (p *Pass) plain(o *copySet) *backend.Tensor { return o.as(plain(p.compute)) }
 
-// emission is an operand being produced: an op stores its result through
-// casts, done appends what current scaling needs after it.
+// emission is the output of an op as the copies of a slot: the op stores its
+// result through casts, then done appends the ops that current scaling needs.
 type emission struct {
-	operand
+	copySet
 	casts []backend.Cast
-	later []int // copies whose scales come from the finished result
-	wide  *backend.Tensor
+	later []int           // copies whose scales depend on the finished result
+	wide  *backend.Tensor // the copy in the compute format, or nil
 }
 
 // emit prepares the casts of a slot for an op whose result is rows × cols.
-// Copies whose scale is known before the op become its epilogue. A current
-// scale needs the amax of the tensor, or of its blocks, so those copies are
-// cast from a stored compute-format copy.
+// Casts whose scale is known before the op become its epilogue. A current scale
+// needs the amax of the tensor or of its blocks, so those copies are cast from a
+// stored copy in the compute format.
 func (p *Pass) emit(s *slot, rows, cols int) *emission {
-	e := &emission{operand: operand{slot: s, copies: make([]*backend.Tensor, len(s.casts))}}
+	e := &emission{copySet: copySet{slot: s, copies: make([]*backend.Tensor, len(s.casts))}}
 	for i, c := range s.casts {
-		if p.Mode == Frozen && c.byBlock() && c.block.Rows != 1 {
-			continue // scales that tokens share: for the backward
+		if p.Mode == Frozen && c.blockScaled() && c.block.Rows != 1 {
+			continue // tokens share scales: only a backward reads this copy
 		}
 		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
 		e.copies[i] = t
@@ -155,13 +157,13 @@ func (p *Pass) emit(s *slot, rows, cols int) *emission {
 	return e
 }
 
-// scaling is what the mode makes of the recipe's choice. A scale that belongs
-// to one token is its own in every mode.
-func (p *Pass) scaling(c stored) recipe.Scaling {
+// scaling returns the scaling of a copy in the pass's mode. Per-row and block
+// scales are current in every mode.
+func (p *Pass) scaling(c copySpec) recipe.Scaling {
 	switch {
 	case c.Scaling == recipe.Unit:
 		return recipe.Unit
-	case c.byBlock() || p.Mode == Calibrate:
+	case c.blockScaled() || p.Mode == Calibrate:
 		return recipe.Current
 	case p.Mode == Frozen:
 		return recipe.Delayed
@@ -169,7 +171,7 @@ func (p *Pass) scaling(c stored) recipe.Scaling {
 	return c.Scaling
 }
 
-// cast stores copy i of the slot with a scale that is known beforehand.
+// cast returns the cast of copy i of the slot, whose scale is known before the op.
 func (p *Pass) cast(s *slot, i int, t *backend.Tensor) backend.Cast {
 	c, r := s.casts[i], s.recs[i]
 	cast := backend.Cast{Out: t, Scale: r.scale}
@@ -183,21 +185,21 @@ func (p *Pass) cast(s *slot, i int, t *backend.Tensor) backend.Cast {
 	return p.rounded(c, cast)
 }
 
-func (p *Pass) rounded(c stored, cast backend.Cast) backend.Cast {
+func (p *Pass) rounded(c copySpec, cast backend.Cast) backend.Cast {
 	if c.Rounding == fp8.Stochastic {
 		cast.Rounding, cast.Control, cast.Tokens = fp8.Stochastic, p.Control, true
 	}
 	return cast
 }
 
-// done appends the amax, the scales and the casts of current scaling, and what
-// is measured, and returns the finished operand.
-func (e *emission) done(p *Pass) *operand {
+// done appends the amax, the scales and the casts of current scaling, and the
+// telemetry of a health pass, and returns the copies.
+func (e *emission) done(p *Pass) *copySet {
 	e.castLater(p)
 	for i, t := range e.copies {
 		p.castHealth(e.slot, i, e.wide, t)
 	}
-	return &e.operand
+	return &e.copySet
 }
 
 func (e *emission) castLater(p *Pass) {
@@ -208,7 +210,7 @@ func (e *emission) castLater(p *Pass) {
 	q := &backend.Quantize{X: e.wide}
 	for _, i := range e.later {
 		c, r, t := e.slot.casts[i], e.slot.recs[i], e.copies[i]
-		if c.byBlock() {
+		if c.blockScaled() {
 			c.declareScale(t, p.root.Temp)
 			q.Out = append(q.Out, p.rounded(c, c.blockCast(t)))
 			continue

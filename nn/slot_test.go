@@ -12,7 +12,7 @@ import (
 	"octet/recipe"
 )
 
-// model is a small decoder under a recipe with exceptions before its rows.
+// model is a small decoder under a recipe, with exceptions inserted before its rows.
 func model(t *testing.T, name string, exceptions ...recipe.Row) (*nn.Model, error) {
 	t.Helper()
 	r, err := recipe.Lookup(name)
@@ -24,7 +24,7 @@ func model(t *testing.T, name string, exceptions ...recipe.Row) (*nn.Model, erro
 	}, r, backend.NewVars())
 }
 
-// micro records a micro-batch of 2 × 16 tokens, or an evaluation.
+// micro records a micro-batch of 2 × 16 tokens, or, in mode Frozen, an evaluation.
 func micro(t *testing.T, m *nn.Model, mode nn.Mode) *backend.Program {
 	t.Helper()
 	input := func(name string, n int) *backend.Tensor { return m.Vars.Tensor(backend.Input, name, fp8.I32, n) }
@@ -54,9 +54,9 @@ func quantized(p *backend.Program) map[string]*backend.Tensor {
 	return list
 }
 
-// Products that sum over another dimension read a copy of their own, unless
-// its blocks are square; copies with scales by block keep no state.
-func TestCopiesByBlock(t *testing.T) {
+// GEMMs that sum over different dimensions read different copies, unless the
+// blocks are square; copies with block scales have no records.
+func TestCopiesWithBlockScales(t *testing.T) {
 	for name, copies := range map[string][]string{
 		"te-block":          {"input.e4m3.1x128", "input.e4m3.128x1"},
 		"torchao-row":       {"input.e4m3.1x*", "input.e4m3.*x1"},
@@ -72,7 +72,7 @@ func TestCopiesByBlock(t *testing.T) {
 			}
 		}
 		require.ElementsMatch(t, copies, got, name)
-		require.Equal(t, name != "torchao-row-gw-hp", m.Scales.Empty(), "%s: only a weight with one scale has a record", name)
+		require.Equal(t, name != "torchao-row-gw-hp", m.Scales.Empty(), "%s: only its weight with a per-tensor scale has a record", name)
 	}
 
 	weights := func(name string) (list []string) {
@@ -90,7 +90,7 @@ func TestCopiesByBlock(t *testing.T) {
 	require.Equal(t, []string{"e4m3.1x*", "e4m3"}, weights("torchao-row-gw-hp"))
 }
 
-// In evaluation a token's scales are its own: nothing spans tokens.
+// In evaluation no block of a scale spans several tokens.
 func TestFrozenScalesBelongToOneToken(t *testing.T) {
 	for _, name := range []string{"te-block", "torchao-row", "torchao-row-gw-hp", "deepseek-v3", "mxfp8"} {
 		m, err := model(t, name)
@@ -108,10 +108,10 @@ func TestFrozenScalesBelongToOneToken(t *testing.T) {
 	}
 }
 
-// The error names the layer, the product and the operand.
-func TestCastsWithoutMeaningAreRefused(t *testing.T) {
+// The error names the layer, the GEMM and the operand.
+func TestInvalidCastsAreRefused(t *testing.T) {
 	_, err := model(t, "te-block", recipe.Row{Scope: "layers.0.mlp.up_proj", Operand: recipe.Input, GEMM: recipe.Fprop, Granularity: recipe.By128x128})
-	require.EqualError(t, err, "recipe te-block: layers.0.mlp.up_proj: input of fprop: e4m3 current 128x128 lets tokens share a scale, and a token would see later ones (use granularity 1x128)")
+	require.EqualError(t, err, "recipe te-block: layers.0.mlp.up_proj: input of fprop: e4m3 current 128x128 shares scales between tokens, so a token would depend on later ones (use granularity 1x128)")
 	_, err = model(t, "fp8-delayed", recipe.Row{Scope: "layers.0.self_attn.o_proj", Operand: recipe.Grad, GEMM: recipe.Wgrad, Granularity: recipe.By1x32})
 	require.ErrorContains(t, err, "recipe fp8-delayed: layers.0.self_attn.o_proj: grad of wgrad: e5m2 delayed 1x32")
 	require.ErrorContains(t, err, "use scaling current")
@@ -119,9 +119,9 @@ func TestCastsWithoutMeaningAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "layers.0.self_attn.q_proj: weight of fprop: e4m3 current e8m0")
 }
 
-// Records whose scales are rounded down and records whose are not are updated
-// apart, each by its own rule.
-func TestScalesFollowTheirFormat(t *testing.T) {
+// Records whose scales are rounded down to powers of two are updated by another op
+// than records whose scales are not.
+func TestScalesHaveTheirFormat(t *testing.T) {
 	pow2 := func(name string, exceptions ...recipe.Row) map[bool]int {
 		m, err := model(t, name, exceptions...)
 		require.NoError(t, err)
@@ -141,7 +141,7 @@ func TestScalesFollowTheirFormat(t *testing.T) {
 	require.Equal(t, map[bool]int{false: 1, true: all - 1}, pow2("fp8-delayed", recipe.Row{
 		Scope: "layers.0.mlp.down_proj", Operand: recipe.Grad, Scale: recipe.Exact,
 	}))
-	// Current scales too, in the micro-batch.
+	// The same holds for current scales in the micro-batch.
 	for name, want := range map[string]bool{"fp8-current": true, "te-current": false, "torchao-tensor": false} {
 		m, err := model(t, name)
 		require.NoError(t, err)
@@ -153,8 +153,8 @@ func TestScalesFollowTheirFormat(t *testing.T) {
 	}
 }
 
-// What lowering may know of a variable is what the trainer writes there.
-func TestKnownValuesAreWritten(t *testing.T) {
+// A constant value that lowering assumes of a variable is the one that the trainer writes.
+func TestAssumedConstantsAreWritten(t *testing.T) {
 	m, err := model(t, "fp8-unit")
 	require.NoError(t, err)
 	written := map[*backend.Tensor]float32{}
@@ -171,9 +171,9 @@ func TestKnownValuesAreWritten(t *testing.T) {
 	require.Positive(t, known)
 }
 
-// A step's maxima are cleared where they are measured: those of activations and gradients
-// before the first micro-batch, those of weights before CastWeights. A maximum that was
-// cleared elsewhere would be lost, or be that of two steps.
+// The program that measures a step's maxima also clears them before: those of activations
+// and gradients in the first micro-batch, those of weights in CastWeights. Cleared
+// elsewhere, a maximum would be lost or cover two steps.
 func TestMaximaAreClearedWhereTheyAreMeasured(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-current", "fp8-delayed", "fp8-unit", "fp8-smooth", "fp8-smooth-token", "smooth-late-weight", "te-block", "torchao-row-gw-hp"} {
 		m := smallModel(t, name, 4)
@@ -210,7 +210,7 @@ func TestMaximaAreClearedWhereTheyAreMeasured(t *testing.T) {
 	}
 }
 
-// covers reports whether all elements of a vector are among those of its root that are set.
+// covers reports whether set contains all elements of a vector, by their index in its root.
 func covers(set map[int]bool, x *backend.Tensor) bool {
 	for i := range x.Elems() {
 		if !set[x.Offset+i] {
@@ -220,8 +220,8 @@ func covers(set map[int]bool, x *backend.Tensor) bool {
 	return true
 }
 
-// The recipe's optimizer formats are for the matrices of the decoder layers.
-func TestOptimizerFormatsAreForMatricesOfLayers(t *testing.T) {
+// The recipe's optimizer formats apply to the matrices of the decoder layers alone.
+func TestOptimizerFormatsApplyToLayerMatrices(t *testing.T) {
 	m := smallModel(t, "fp8-smooth", 4)
 	quantized := 0
 	for _, p := range m.Params {
@@ -234,6 +234,6 @@ func TestOptimizerFormatsAreForMatricesOfLayers(t *testing.T) {
 			quantized++
 		}
 	}
-	require.Equal(t, 2*7, quantized, "of 2 layers: q, k, v, o, up, gate and down")
-	require.Len(t, m.Params, 2*(7+2)+3, "with 2 norms in each layer, the embedding, the last norm and the head")
+	require.Equal(t, 2*7, quantized, "q, k, v, o, up, gate and down of 2 layers")
+	require.Len(t, m.Params, 2*(7+2)+3, "2 norms in each layer, the embedding, the last norm and the head")
 }

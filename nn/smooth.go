@@ -8,34 +8,35 @@ import (
 	"octet/recipe"
 )
 
-// Smooth-SwiGLU divides the hidden activation a = u ⊙ silu(g) by factors before
-// the cast to FP8. By channel, h = a ⊙ (1/c) and column i of w3 is multiplied by
-// c_i; by token, h = a/r and the rows of the product are multiplied by r. The
-// function is the same for any factors, so they are constants in the backward;
-// what changes is that an outlier no longer takes the whole range of the format
-// away from the others.
+// Smooth-SwiGLU divides the hidden activation a = u ⊙ silu(g) by smoothing
+// scales before the cast to FP8. Per channel, h = a ⊙ (1/c), and column i of w3
+// is multiplied by c_i. Per token, h = a/r, and the rows of h·W3ᵀ are multiplied
+// by r. The result does not depend on the smoothing scales, so the backward
+// treats them as constants; only the rounding errors change. Without them, one
+// outlier channel sets the FP8 scale and all other channels underflow.
 //
-// Factors and scales come from the current micro-batch unless the recipe says
-// otherwise: with any of them delayed by one step the method fails on the very
-// spike that it exists for. A frozen pass may not look at other tokens: factors
-// by token are a function of the token anyway, those by channel and the scales
-// that follow from them come from running maxima.
+// Smoothing scales and FP8 scales come from the current micro-batch unless the
+// recipe delays them. With any of them one step late the method fails on the
+// first spike. A frozen pass must not look at other tokens: per-token smoothing
+// scales depend only on their own token, and per-channel ones and their FP8
+// scales come from the maxima of the last runningWindow updates.
 
-// channels is the state of factors by channel in one layer.
+// channels is the state of per-channel smoothing in one layer.
 type channels struct {
 	weightMax *backend.Tensor // Stash F32 [ffn]: column maxima of w3
-	weight    *slot           // W3′, which is cast in every micro-batch; no record: its scale is current
-	window    int             // updates that delayed factors look back; 0: they are current
+	weight    *slot           // W3′, cast in every micro-batch; it has records only if its scale is delayed
+	window    int             // history window of delayed smoothing scales, in updates; 0: they are current
 	from      int             // first channel in the packed tensors
 
-	// max is this step's maxima of |a|, history those of the last updates; up is
-	// likewise of |u|, nil but for the linear form. Slices of the packed tensors.
+	// max holds this step's channel maxima of |a|, history those of the last
+	// updates. upMax and upHistory are the same of |u|, nil unless the form is
+	// linear. All are slices of the packed tensors.
 	max, history     *backend.Tensor // Stash F32 [ffn], State F32 [window, ffn]
 	upMax, upHistory *backend.Tensor
 }
 
-// smoothChannels declares what a layer needs. The packed tensors follow in
-// packChannels, when all layers are known.
+// smoothChannels declares the state of one layer. packChannels declares the packed
+// tensors once all layers are known.
 func (m *Model) smoothChannels(l *MLP) *channels {
 	ch := &channels{from: m.channels}
 	ch.weightMax = m.Vars.Tensor(backend.Stash, l.down.weight.Name+".column_max", fp8.F32, l.ffn)
@@ -51,7 +52,7 @@ func (m *Model) smoothChannels(l *MLP) *channels {
 		}
 		m.Scales.add(ch.weight, c, name, r)
 	}
-	if l.smooth.Factors == recipe.Delayed {
+	if l.smooth.Smoothing == recipe.Delayed {
 		ch.window = m.Recipe.History
 	}
 	m.channels += l.ffn
@@ -61,13 +62,13 @@ func (m *Model) smoothChannels(l *MLP) *channels {
 	return ch
 }
 
-// packChannels declares the channel maxima of all layers side by side.
+// packChannels declares the packed channel maxima of all layers.
 func (m *Model) packChannels() {
 	if m.channels == 0 {
 		return
 	}
 	window := runningWindow
-	if m.Recipe.Smooth.Factors == recipe.Delayed {
+	if m.Recipe.Smooth.Smoothing == recipe.Delayed {
 		window = max(window, m.Recipe.History)
 	}
 	m.ChannelMax = m.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, m.channels)
@@ -87,7 +88,7 @@ func (m *Model) packChannels() {
 
 var channelNames = [...]string{".hidden.channel_max", ".hidden.up_max"}
 
-// channelColumns names the layer's part of ChannelHistory.
+// channelColumns returns the layer's columns of ChannelHistory.
 func (l *MLP) channelColumns() []column {
 	if l.channels == nil {
 		return nil
@@ -99,16 +100,16 @@ func (l *MLP) channelColumns() []column {
 	return list
 }
 
-// checkSmooth refuses a w3 whose products want h, or by channel W3′, in copies
-// that differ in more than the FP8 format.
+// checkSmooth reports a w3 whose GEMMs read h, or W3′ of per-channel smoothing, in
+// copies that differ in more than the FP8 format.
 func (l *MLP) checkSmooth() error {
 	if !l.smooth.On() {
 		return nil
 	}
 	d := l.down
 	type reader struct {
-		product, operand string
-		cast, as         stored
+		gemm, operand string
+		cast, as      copySpec
 	}
 	readers := []reader{{"wgrad", "input", d.wgrad.b, d.fprop.a}}
 	if l.channels != nil {
@@ -120,10 +121,10 @@ func (l *MLP) checkSmooth() error {
 			same.DType = r.cast.DType
 		}
 		switch {
-		case r.as.byBlock():
-			return fmt.Errorf("%s: %s in %s: smooth-swiglu needs one scale for the tensor (use granularity tensor there, or activation swiglu)", d.scope, r.operand, r.as)
+		case r.as.blockScaled():
+			return fmt.Errorf("%s: %s in %s: smooth-swiglu needs one scale per tensor (use granularity tensor there, or activation swiglu)", d.scope, r.operand, r.as)
 		case r.cast != same:
-			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs one cast for both, but for the FP8 format (give fprop the same row, or use activation swiglu)", d.scope, r.product, r.cast, r.as)
+			return fmt.Errorf("%s: %s reads %s where fprop reads %s: smooth-swiglu needs the same cast for both, except for the FP8 format (give fprop the same row, or use activation swiglu)", d.scope, r.gemm, r.cast, r.as)
 		}
 	}
 	return nil
@@ -132,20 +133,20 @@ func (l *MLP) checkSmooth() error {
 // scalePair is a scale and its inverse.
 type scalePair struct{ scale, inv *backend.Tensor }
 
-// channelFactors appends the factors by channel and returns the scales of the
-// copies of h and of W3′.
-func (l *MLP) channelFactors(p *Pass, s *mlpSaved) (h, w []scalePair) {
+// smoothingScales appends the computation of the smoothing scales per channel and
+// returns the FP8 scales of the copies of h and of W3′.
+func (l *MLP) smoothingScales(p *Pass, s *mlpSaved) (h, w []scalePair) {
 	ch := l.channels
 	s.c, s.invC = p.Temp("c", fp8.F32, l.ffn), p.Temp("inv_c", fp8.F32, l.ffn)
-	factors := backend.SmoothScale{
+	smooth := backend.SmoothScale{
 		WeightMax: ch.weightMax, C: s.c, InvC: s.invC,
 		Balanced: l.smooth.Form == recipe.Balanced, Exact: l.smooth.Exact, Margin: l.smooth.Margin,
 	}
-	l.chooseMaxima(p, s, &factors)
-	// One op chooses the scale of one copy of each. For further formats it is
-	// run again: its factors are the same.
+	l.chooseMaxima(p, s, &smooth)
+	// One op computes the scale of one copy of h and of W3′. It runs again for each
+	// further format, with the same smoothing scales.
 	for i := range max(p.smoothCopies(l.hidden), p.smoothCopies(ch.weight)) {
-		op, format := factors, ""
+		op, format := smooth, ""
 		if i > 0 {
 			format = fmt.Sprintf(".%d", i)
 			op.C, op.InvC = p.Temp("c"+format, fp8.F32, l.ffn), p.Temp("inv_c"+format, fp8.F32, l.ffn)
@@ -177,8 +178,8 @@ func (l *MLP) channelFactors(p *Pass, s *mlpSaved) (h, w []scalePair) {
 	return h, w
 }
 
-// smoothCopies is how many copies of a smoothed operand the pass makes: the
-// first is fprop's, another one the backward's.
+// smoothCopies returns how many copies of h or W3′ the pass makes: the first is
+// fprop's, the second, if any, the backward's.
 func (p *Pass) smoothCopies(s *slot) int {
 	if p.Mode == Frozen {
 		return 1
@@ -186,10 +187,10 @@ func (p *Pass) smoothCopies(s *slot) int {
 	return len(s.casts)
 }
 
-// forwardByChannel appends the hidden activation and w3 in the form by channel.
-func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
-	hScales, wScales := l.channelFactors(p, s)
-	s.hidden, s.w3 = &operand{slot: l.hidden}, &operand{slot: l.channels.weight}
+// forwardPerChannel appends h and W3′ of per-channel smoothing.
+func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
+	hScales, wScales := l.smoothingScales(p, s)
+	s.hidden, s.w3 = &copySet{slot: l.hidden}, &copySet{slot: l.channels.weight}
 	var hOut, wOut []backend.Cast
 	for i, scale := range hScales {
 		c := l.hidden.casts[i]
@@ -224,76 +225,76 @@ func (l *MLP) forwardByChannel(p *Pass, s *mlpSaved) {
 	}
 }
 
-// smoothedScale is the scale of a smoothed operand: of its record if it is
-// delayed. Else it follows from the channel maxima, of the micro-batch
-// or running ones.
-func (p *Pass) smoothedScale(c stored, r *record, name string) (pair scalePair, follows bool) {
+// smoothedScale returns the FP8 scale of a copy of h or W3′: that of its record if
+// it is delayed. Otherwise follows is true, and SmoothScale computes it from the
+// channel maxima of the micro-batch or, in a frozen pass, of the last updates.
+func (p *Pass) smoothedScale(c copySpec, r *record, name string) (pair scalePair, follows bool) {
 	if c.Scaling == recipe.Delayed && p.Mode != Calibrate {
 		return scalePair{r.scale, r.scaleInv}, false
 	}
 	return scalePair{p.Temp(name+".scale", fp8.F32, 1), p.Temp(name+".scale_inv", fp8.F32, 1)}, true
 }
 
-// chooseMaxima sets what op reads, and measures it in training.
+// chooseMaxima sets the maxima that op reads. In training it appends their measurement.
 func (l *MLP) chooseMaxima(p *Pass, s *mlpSaved, op *backend.SmoothScale) {
 	ch, linear := l.channels, l.smooth.Form == recipe.Linear
-	factors := func(window int) *backend.Tensor {
+	pastMax := func(window int) *backend.Tensor {
 		if linear {
 			return ch.upHistory.RowRange(0, window)
 		}
 		return ch.history.RowRange(0, window)
 	}
 	if p.Mode == Frozen {
-		op.ChannelMax, op.Factor = ch.history.RowRange(0, runningWindow), factors(runningWindow)
+		op.ChannelMax, op.SmoothMax = ch.history.RowRange(0, runningWindow), pastMax(runningWindow)
 	} else {
 		measure := &backend.SwiGLUAmax{Up: s.up, Gate: s.gate, Out: p.Temp("channel_max", fp8.F32, l.ffn), Seen: ch.max}
-		op.ChannelMax, op.Factor = measure.Out, measure.Out
+		op.ChannelMax, op.SmoothMax = measure.Out, measure.Out
 		if linear {
 			measure.UpOut, measure.UpSeen = p.Temp("up_max", fp8.F32, l.ffn), ch.upMax
-			op.Factor = measure.UpOut
+			op.SmoothMax = measure.UpOut
 		}
 		p.Add(measure)
 	}
 	if ch.window > 0 && p.Mode != Calibrate {
-		op.Factor = factors(ch.window)
+		op.SmoothMax = pastMax(ch.window)
 	}
 }
 
-// forwardByToken appends the hidden activation, each row divided by its factor.
-func (l *MLP) forwardByToken(p *Pass, s *mlpSaved, out []backend.Cast) {
+// forwardPerToken appends h of per-token smoothing: each row divided by its smoothing scale.
+func (l *MLP) forwardPerToken(p *Pass, s *mlpSaved, out []backend.Cast) {
 	s.r = p.Temp("hidden.row_factor", fp8.F32, p.Tokens())
 	p.Add(&backend.SwiGLU{
-		Up: s.up, Gate: s.gate, RowFactor: s.r, Out: out,
-		FactorOfUp: l.smooth.Form == recipe.TokenLinear, Exact: l.smooth.Exact,
+		Up: s.up, Gate: s.gate, TokenScale: s.r, Out: out,
+		ScaleOfUp: l.smooth.Form == recipe.TokenLinear, Exact: l.smooth.Exact,
 	})
 }
 
-// scaledGrad appends r ⊙ dY, the gradient of the product before its rows were
-// multiplied.
-func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *operand) *operand {
+// scaledGrad appends r ⊙ dY, the gradient of h·W3ᵀ, whose rows the forward
+// multiplies by r.
+func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *copySet) *copySet {
 	x := p.plain(dy)
 	e := p.emit(l.tokens, x.Rows(), x.Cols())
 	p.Add(&backend.Quantize{X: x, RowScale: s.r, Out: e.casts})
 	return e.done(p)
 }
 
-// ChannelFactors appends, to a frozen pass, the factors c of Smooth-SwiGLU by
-// channel and the factor that dequantises h = a/c: F32 [ffn] and [1] for each
-// layer, in order; nil where a layer has none.
-func (m *Model) ChannelFactors(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
+// SmoothingScales appends, to a frozen pass, the smoothing scales c per
+// channel and the scale_inv of h = a/c. It returns tensors F32 [ffn] and [1] for
+// each layer, in order; nil for a layer without per-channel smoothing.
+func (m *Model) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 	for _, l := range m.layers {
 		if l.mlp.channels == nil {
 			c, hiddenScaleInv = append(c, nil), append(hiddenScaleInv, nil)
 			continue
 		}
 		var s mlpSaved
-		h, _ := l.mlp.channelFactors(p.at(l.mlp.scope), &s)
+		h, _ := l.mlp.smoothingScales(p.at(l.mlp.scope), &s)
 		c, hiddenScaleInv = append(c, s.c), append(hiddenScaleInv, h[0].inv)
 	}
 	return c, hiddenScaleInv
 }
 
-// prepare appends what a change of w3 asks for: its column maxima.
+// prepare appends the column maxima of w3, which change with its weights.
 func (l *MLP) prepare(p *Pass) {
 	if l.channels != nil {
 		p.named(l.down.scope).Add(&backend.Amax{X: l.down.weight.whole, Out: l.channels.weightMax})

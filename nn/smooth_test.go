@@ -16,9 +16,8 @@ import (
 	"octet/recipe"
 )
 
-// widen leaves every rounding out of a recorded program: what is cast to FP8 is
-// stored as it is, without a scale. In backend ref's Exact mode nothing is
-// rounded then.
+// widen removes every cast to FP8 from recorded programs: the tensors become FP32
+// without scales. Backend ref in Exact mode then rounds nothing.
 func widen(vars *backend.Vars, programs ...*backend.Program) {
 	wide := func(t *backend.Tensor) {
 		if t.DType.IsFP8() {
@@ -46,7 +45,7 @@ func widen(vars *backend.Vars, programs ...*backend.Program) {
 }
 
 // unrounded runs a micro-batch and an evaluation of a small model under a
-// recipe with its casts left out.
+// recipe without its casts. It returns losses and gradients by name.
 func unrounded(t *testing.T, smooth recipe.Smooth) map[string][]float64 {
 	t.Helper()
 	const batch, seq = 2, 6
@@ -108,7 +107,7 @@ func unrounded(t *testing.T, smooth recipe.Smooth) map[string][]float64 {
 			require.NoError(t, dev.SetValues(p.Master.Scale, []float64{1}))
 		}
 	}
-	if m.ChannelHistory != nil { // for factors that come from there
+	if m.ChannelHistory != nil { // delayed smoothing scales come from there
 		x := make([]float64, m.ChannelHistory.Elems())
 		for i := range x {
 			x[i] = math.Exp(3 * rng.NormFloat64())
@@ -134,25 +133,25 @@ func gradsOf(m *nn.Model) (list []*backend.Tensor) {
 	return list
 }
 
-// every is the forms with what can be combined with each.
-func every() (list []recipe.Smooth) {
+// allForms returns every form of smoothing with the settings that it allows.
+func allForms() (list []recipe.Smooth) {
 	for _, form := range []recipe.SmoothForm{recipe.Balanced, recipe.Linear, recipe.Product, recipe.Token, recipe.TokenLinear} {
 		for _, exact := range []bool{false, true} {
 			list = append(list, recipe.Smooth{Form: form, Exact: exact})
-			if !form.ByToken() {
-				list = append(list, recipe.Smooth{Form: form, Exact: exact, Factors: recipe.Delayed, Margin: 2})
+			if !form.PerToken() {
+				list = append(list, recipe.Smooth{Form: form, Exact: exact, Smoothing: recipe.Delayed, Margin: 2})
 			}
 		}
 	}
 	return list
 }
 
-// The function of the model does not depend on the factors: without rounding,
-// loss and gradients are those of plain SwiGLU, whatever the form.
-func TestSmoothingChangesNoFunction(t *testing.T) {
+// Without rounding, loss and gradients do not depend on the smoothing scales: every
+// form computes those of plain SwiGLU.
+func TestSmoothingKeepsTheFunction(t *testing.T) {
 	plain := unrounded(t, recipe.Smooth{})
 	require.InEpsilon(t, plain["losses"][0], plain["frozen"][0], 1e-12)
-	for _, smooth := range every() {
+	for _, smooth := range allForms() {
 		got := unrounded(t, smooth)
 		require.Len(t, got, len(plain))
 		for name, want := range plain {
@@ -174,9 +173,9 @@ func smoothModel(r recipe.Recipe) (*nn.Model, error) {
 	}, r, backend.NewVars())
 }
 
-// What a pass reads and records, by form and mode.
-func TestSmoothReadsWhatItsModeAllows(t *testing.T) {
-	for _, smooth := range every() {
+// Passes read current maxima, delayed ones or frozen ones according to form and mode.
+func TestSmoothMaximaByMode(t *testing.T) {
+	for _, smooth := range allForms() {
 		for _, late := range []recipe.Scaling{recipe.Current, recipe.Delayed} {
 			r, err := recipe.Lookup("fp8-smooth")
 			require.NoError(t, err)
@@ -208,19 +207,19 @@ func TestSmoothReadsWhatItsModeAllows(t *testing.T) {
 						require.Equal(t, !frozen && late == recipe.Delayed, op.WAmax != nil, where)
 						rows := 1
 						switch {
-						case smooth.Factors == recipe.Delayed && mode != nn.Calibrate:
+						case smooth.Smoothing == recipe.Delayed && mode != nn.Calibrate:
 							rows = 24
 						case frozen:
 							rows = 16
 						}
-						require.Equal(t, rows, op.Factor.Elems()/m.Config.FFN, where)
-						require.Equal(t, rows > 1, op.Factor.Class == backend.State, where)
+						require.Equal(t, rows, op.SmoothMax.Elems()/m.Config.FFN, where)
+						require.Equal(t, rows > 1, op.SmoothMax.Class == backend.State, where)
 						require.Equal(t, frozen, op.ChannelMax.Class == backend.State, where)
 					case *backend.SwiGLUAmax:
 						measures++
 						require.Equal(t, smooth.Form == recipe.Linear, op.UpSeen != nil, where)
 					case *backend.SwiGLU:
-						if op.RowFactor != nil {
+						if op.TokenScale != nil {
 							byRow++
 						}
 					}
@@ -229,7 +228,7 @@ func TestSmoothReadsWhatItsModeAllows(t *testing.T) {
 				if mode == nn.Frozen {
 					want[1] = 0
 				}
-				if smooth.Form.ByToken() {
+				if smooth.Form.PerToken() {
 					want = [3]int{0, 0, 2}
 				}
 				require.Equal(t, want, [3]int{scales, measures, byRow}, where)
@@ -238,8 +237,8 @@ func TestSmoothReadsWhatItsModeAllows(t *testing.T) {
 	}
 }
 
-// Where the backward reads h and W3′ in another format, each copy has its own
-// scale and record; a frozen pass, which has no backward, makes only fprop's.
+// If the backward reads h and W3′ in another format than fprop, each copy has its
+// own scale and record. A frozen pass makes only fprop's copies.
 func TestSmoothInTwoFormats(t *testing.T) {
 	pairs := [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}, {fp8.E5M2, fp8.E5M2}}
 	for _, late := range []recipe.Scaling{recipe.Current, recipe.Delayed} {
@@ -251,7 +250,7 @@ func TestSmoothInTwoFormats(t *testing.T) {
 		for _, mode := range []nn.Mode{nn.Train, nn.Calibrate, nn.Frozen} {
 			m, err := smoothModel(r)
 			require.NoError(t, err)
-			formats := map[*backend.Tensor]fp8.DType{} // by their scales
+			formats := map[*backend.Tensor]fp8.DType{} // by the tensor's scale
 			var scales []*backend.SmoothScale
 			for _, n := range micro(t, m, mode).Nodes() {
 				if op, ok := n.Op.(*backend.SmoothScale); ok {
@@ -288,19 +287,19 @@ func TestSmoothInTwoFormats(t *testing.T) {
 }
 
 func TestSmoothRefuses(t *testing.T) {
-	bf16, blocks := recipe.Row{Scope: "*.down_proj", DType: fp8.BF16}, recipe.Row{Scope: "*.down_proj", Granularity: recipe.ByRow}
+	bf16, blocks := recipe.Row{Scope: "*.down_proj", DType: fp8.BF16}, recipe.Row{Scope: "*.down_proj", Granularity: recipe.PerRow}
 	for want, c := range map[string]struct {
 		form recipe.SmoothForm
 		gemm recipe.GEMM
 		row  recipe.Row
 		of   recipe.Operand
 	}{
-		"layers.0.mlp.down_proj: wgrad reads bf16 where fprop reads e4m3 current": {recipe.Balanced, recipe.Wgrad, bf16, recipe.AnyOperand},
-		"layers.0.mlp.down_proj: wgrad reads bf16":                                {recipe.Token, recipe.Wgrad, bf16, recipe.AnyOperand},
-		"wgrad reads e4m3 current where fprop reads bf16":                         {recipe.Linear, recipe.Fprop, bf16, recipe.AnyOperand},
-		"dgrad reads bf16 where fprop reads e4m3":                                 {recipe.Product, recipe.Dgrad, bf16, recipe.AnyOperand},
-		"down_proj: input in e4m3 current row: smooth-swiglu needs one scale":     {recipe.Token, recipe.AnyGEMM, blocks, recipe.Input},
-		"down_proj: weight in e4m3 current row":                                   {recipe.Balanced, recipe.AnyGEMM, blocks, recipe.Weight},
+		"layers.0.mlp.down_proj: wgrad reads bf16 where fprop reads e4m3 current":        {recipe.Balanced, recipe.Wgrad, bf16, recipe.AnyOperand},
+		"layers.0.mlp.down_proj: wgrad reads bf16":                                       {recipe.Token, recipe.Wgrad, bf16, recipe.AnyOperand},
+		"wgrad reads e4m3 current where fprop reads bf16":                                {recipe.Linear, recipe.Fprop, bf16, recipe.AnyOperand},
+		"dgrad reads bf16 where fprop reads e4m3":                                        {recipe.Product, recipe.Dgrad, bf16, recipe.AnyOperand},
+		"down_proj: input in e4m3 current row: smooth-swiglu needs one scale per tensor": {recipe.Token, recipe.AnyGEMM, blocks, recipe.Input},
+		"down_proj: weight in e4m3 current row":                                          {recipe.Balanced, recipe.AnyGEMM, blocks, recipe.Weight},
 	} {
 		r, err := recipe.Lookup("fp8-smooth")
 		require.NoError(t, err)
@@ -309,7 +308,7 @@ func TestSmoothRefuses(t *testing.T) {
 		_, err = smoothModel(r)
 		require.ErrorContains(t, err, want)
 	}
-	// By token, w3 stays what it is, and dgrad may read another copy of it.
+	// Per-token smoothing does not change w3, so dgrad may read another copy of it.
 	r, err := recipe.Lookup("fp8-smooth-token")
 	require.NoError(t, err)
 	r.Rows = append([]recipe.Row{{Scope: "*.down_proj", GEMM: recipe.Dgrad, DType: fp8.BF16}}, r.Rows...)

@@ -8,15 +8,15 @@ import (
 	"text/tabwriter"
 )
 
-// Modules lists the linear layers of a decoder: seven in every layer, by their
-// path below it, and the head.
+// Modules lists the linear layers of a decoder: the seven of a decoder layer, by
+// their path within it, and the head.
 var Modules = []string{
 	"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
 	"mlp.up_proj", "mlp.gate_proj", "mlp.down_proj", "lm_head",
 }
 
-// Products lists each GEMM's two operands, the activation or gradient first.
-var Products = []struct {
+// GEMMs lists the operands of each GEMM, the activation or gradient first.
+var GEMMs = []struct {
 	GEMM GEMM
 	A, B Operand
 }{
@@ -25,7 +25,7 @@ var Products = []struct {
 	{Wgrad, Grad, Input},
 }
 
-// Scope is the path of a module in decoder layer i.
+// Scope returns the path of a module in decoder layer i.
 func Scope(module string, i int) string {
 	if module == "lm_head" {
 		return module
@@ -33,14 +33,14 @@ func Scope(module string, i int) string {
 	return fmt.Sprintf("layers.%d.%s", i, module)
 }
 
-// group is a set of linear layers that the recipe treats alike.
+// group is a set of linear layers whose casts are equal.
 type group struct {
 	modules []string
 	layers  map[string][]int // by module
 	casts   [3][2]Cast
 }
 
-// groups collects them over a model of the given depth.
+// groups returns the groups of a model with the given number of layers.
 func (r Recipe) groups(layers int) []group {
 	var list []group
 	for i := range layers {
@@ -49,8 +49,8 @@ func (r Recipe) groups(layers int) []group {
 				continue
 			}
 			var casts [3][2]Cast
-			for p, product := range Products {
-				casts[p] = [2]Cast{r.Cast(Scope(module, i), product.GEMM, product.A), r.Cast(Scope(module, i), product.GEMM, product.B)}
+			for p, gemm := range GEMMs {
+				casts[p] = [2]Cast{r.Cast(Scope(module, i), gemm.GEMM, gemm.A), r.Cast(Scope(module, i), gemm.GEMM, gemm.B)}
 			}
 			at := slices.IndexFunc(list, func(g group) bool { return g.casts == casts })
 			if at < 0 {
@@ -67,23 +67,23 @@ func (r Recipe) groups(layers int) []group {
 	return list
 }
 
-// Describe writes the recipe's table for a model of the given depth: every
-// product of every linear layer, then what stays in the compute format, then
-// the optimizer. Lines stay below 80 columns.
+// Describe writes the recipe as a table for a model with the given number of
+// layers: every GEMM of every linear layer, the compute format and the optimizer.
+// Lines have at most 80 columns.
 func (r Recipe) Describe(w io.Writer, layers int) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "recipe %s: %s\n\n", r.Name, r.Summary)
 	fmt.Fprintln(t, "linear layers\tGEMM\tx or dy\tW or x")
 	for _, g := range r.groups(layers) {
 		names := describeModules(g, layers)
-		for p, product := range Products {
+		for p, gemm := range GEMMs {
 			name := ""
 			if p < len(names) {
 				name = names[p]
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, product.GEMM, r.describeCast(g, p, 0), r.describeCast(g, p, 1))
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", name, gemm.GEMM, r.describeCast(g, p, 0), r.describeCast(g, p, 1))
 		}
-		for _, name := range names[min(len(names), len(Products)):] {
+		for _, name := range names[min(len(names), len(GEMMs)):] {
 			fmt.Fprintf(t, "%s\t\t\t\n", name)
 		}
 	}
@@ -106,11 +106,11 @@ func (r Recipe) Describe(w io.Writer, layers int) error {
 	return t.Flush()
 }
 
-// describeDelayed is one line, or where that is too long a line for each part.
+// describeDelayed returns one line, or one line per part if that would be too long.
 func (r Recipe) describeDelayed() []string {
-	parts := []string{fmt.Sprintf("maximum over %d updates", r.History)}
+	parts := []string{fmt.Sprintf("amax of the last %d updates", r.History)}
 	if r.History == 1 {
-		parts[0] = "from the update before"
+		parts[0] = "amax of the last update"
 	}
 	for _, m := range []struct {
 		binades int
@@ -124,7 +124,7 @@ func (r Recipe) describeDelayed() []string {
 		}
 	}
 	if r.ColdStart {
-		parts = append(parts, "1 at first")
+		parts = append(parts, "scale 1 in the first step")
 	}
 	if line := strings.Join(parts, ", "); len(line) <= 80-len("delayed scaling    ") {
 		return []string{line}
@@ -132,31 +132,31 @@ func (r Recipe) describeDelayed() []string {
 	return parts
 }
 
-// String is one line: the form, and what is unusual.
+// String returns one line: the form, and the settings that differ from the default.
 func (s Smooth) String() string {
 	text := s.Form.String()
 	if s.Exact {
-		text += ", factors not rounded"
+		text += ", smoothing scales not rounded"
 	}
 	for _, d := range []struct {
 		from Scaling
 		what string
-	}{{s.Factors, "factors"}, {s.Hidden, "scale of h"}, {s.Weight, "scale of W3'"}} {
+	}{{s.Smoothing, "smoothing scales"}, {s.Hidden, "scale of h"}, {s.Weight, "scale of W3'"}} {
 		if d.from == Delayed {
 			text += ", " + d.what + " delayed"
 		}
 	}
 	if s.Margin != 0 {
-		text += fmt.Sprintf(", %d binades larger", s.Margin)
+		text += fmt.Sprintf(", smoothing scales %d binades larger", s.Margin)
 	}
 	return text
 }
 
-// NeedsScales reports whether weights alone are not enough to run the recipe
-// forward: the scales of FP8 operands come from the training that made them.
-// Scales finer than a tensor come from each token's own elements.
+// NeedsScales reports whether running the recipe forward needs saved scales beside
+// the weights: per-tensor scales of FP8 operands come from training. Finer scales
+// are computed from the elements that share them.
 func (r Recipe) NeedsScales(layers int) bool {
-	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == ByTensor })
+	return r.anyCast(layers, func(c Cast) bool { return c.DType.IsFP8() && c.Granularity == PerTensor })
 }
 
 func (r Recipe) anyCast(layers int, f func(Cast) bool) bool {
@@ -170,14 +170,14 @@ func (r Recipe) anyCast(layers int, f func(Cast) bool) bool {
 	return false
 }
 
-// describeCast marks what Smooth-SwiGLU rescales: h and W3, whose scales are
-// current unless it says otherwise.
-func (r Recipe) describeCast(g group, product, side int) string {
-	c := g.casts[product][side]
-	c.Margin = 0 // said once, below the table
+// describeCast returns the cast's text. It marks h and W3 of Smooth-SwiGLU with
+// "smooth", which implies a current scale unless the text says delayed.
+func (r Recipe) describeCast(g group, gemm, side int) string {
+	c := g.casts[gemm][side]
+	c.Margin = 0 // the table states margins once, at its end
 	s := c.String()
-	operand := [2]Operand{Products[product].A, Products[product].B}[side]
-	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.ByToken()
+	operand := [2]Operand{GEMMs[gemm].A, GEMMs[gemm].B}[side]
+	smoothed := operand == Input || operand == Weight && !r.Smooth.Form.PerToken()
 	if r.Smooth.On() && smoothed && len(g.modules) == 1 && g.modules[0] == "mlp.down_proj" && c.DType.IsFP8() {
 		if c.Scaling == Current {
 			return strings.Replace(s, Current.String(), "smooth", 1)
@@ -187,8 +187,8 @@ func (r Recipe) describeCast(g group, product, side int) string {
 	return s
 }
 
-// describeModules are the lines of the first column: modules of one parent and
-// the same layers together.
+// describeModules returns the lines of the first column: one for each parent and
+// set of layers, with its modules.
 func describeModules(g group, layers int) []string {
 	var keys []string
 	names := map[string][]string{}

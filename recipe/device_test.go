@@ -11,8 +11,8 @@ import (
 
 type pairs = [][2]fp8.DType
 
-// Devices as they are: all pairs; equal formats only, and another E4M3; cuBLASLt's
-// pairs, without E5M2 by E5M2.
+// The pairs of devices: all; equal formats only, with another E4M3; cuBLASLt's,
+// without E5M2 by E5M2.
 var (
 	allPairs = pairs{
 		{fp8.E4M3, fp8.E4M3}, {fp8.E4M3, fp8.E5M2}, {fp8.E5M2, fp8.E4M3}, {fp8.E5M2, fp8.E5M2},
@@ -21,8 +21,8 @@ var (
 	mixedPairs = allPairs[:3]
 )
 
-// The formats of all products of all recipes are pairs that the device has, and
-// nothing else of a cast is lost.
+// For changes every GEMM of every recipe to a pair that the device supports, and
+// changes no other field of a cast.
 func TestForGivesPairsOfTheDevice(t *testing.T) {
 	for _, name := range Names() {
 		for _, d := range []device{{fp8.E4M3, allPairs}, {fp8.E4M3IEEE, equalPairs}, {fp8.E4M3, mixedPairs}} {
@@ -33,12 +33,12 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 			resolved, notes, err := r.For(d.e4m3, d.pairs, 2)
 			require.NoError(t, err)
 			if d.e4m3 == fp8.E4M3 {
-				require.Equal(t, r, resolved, "as it was")
+				require.Equal(t, r, resolved, "unchanged")
 				require.Empty(t, notes)
 			}
 			for _, module := range Modules {
 				for i := range 2 {
-					for _, p := range Products {
+					for _, p := range GEMMs {
 						scope := Scope(module, i)
 						a, b := resolved.Cast(scope, p.GEMM, p.A), resolved.Cast(scope, p.GEMM, p.B)
 						if a.DType.IsFP8() || b.DType.IsFP8() {
@@ -57,8 +57,7 @@ func TestForGivesPairsOfTheDevice(t *testing.T) {
 	}
 }
 
-// What Gaudi 2 makes of the method: the backward runs in E5M2, exceptions by
-// layer stay what they are.
+// fp8-smooth on Gaudi 2: the backward runs in E5M2, per-layer exceptions are kept.
 func TestForEqualFormats(t *testing.T) {
 	r := lookup(t, "fp8-smooth")
 	r.Rows = append([]Row{
@@ -69,11 +68,11 @@ func TestForEqualFormats(t *testing.T) {
 	got, notes, err := r.For(fp8.E4M3IEEE, equalPairs, 2)
 	require.NoError(t, err)
 	require.Equal(t, []string{
-		"e4m3 is e4m3ieee on this device, its largest value 240",
-		"dgrad reads weight in e5m2: this device multiplies no e5m2 by e4m3ieee",
-		"wgrad reads input in e5m2: this device multiplies no e5m2 by e4m3ieee",
+		"e4m3 is e4m3ieee on this device, with maximum 240",
+		"dgrad reads weight in e5m2: the device's GEMM library does not support e5m2 by e4m3ieee",
+		"wgrad reads input in e5m2: the device's GEMM library does not support e5m2 by e4m3ieee",
 	}, notes)
-	require.Equal(t, before, lookup(t, "fp8-smooth"), "a resolved recipe is another one")
+	require.Equal(t, before, lookup(t, "fp8-smooth"), "For does not change its receiver")
 	format := func(scope string, g GEMM, o Operand) fp8.DType { return got.Cast(scope, g, o).DType }
 	const q, exception, up = "layers.1.self_attn.q_proj", "layers.0.mlp.up_proj", "layers.1.mlp.up_proj"
 	require.Equal(t, fp8.E4M3IEEE, format(q, Fprop, Input))
@@ -81,7 +80,7 @@ func TestForEqualFormats(t *testing.T) {
 	require.Equal(t, fp8.E5M2, format(q, Dgrad, Weight))
 	require.Equal(t, fp8.E5M2, format(q, Wgrad, Input))
 	require.Equal(t, fp8.BF16, format(exception, Dgrad, Weight))
-	require.Equal(t, fp8.E4M3IEEE, format(up, Dgrad, Weight), "its gradient is E4M3")
+	require.Equal(t, fp8.E4M3IEEE, format(up, Dgrad, Weight), "the exception makes its gradient E4M3")
 	require.Equal(t, fp8.E4M3IEEE, format(up, Wgrad, Input))
 	require.Equal(t, float32(240), got.Cast(q, Fprop, Input).Limit())
 	require.Equal(t, fp8.E4M3IEEE, got.Optimizer.M1)
@@ -100,7 +99,7 @@ func describe(t *testing.T, r Recipe) string {
 	return b.String()
 }
 
-// A product that a device does not have is named, with a row that mends it.
+// The error for an unsupported GEMM names it and a row that fixes it.
 func TestForContradictions(t *testing.T) {
 	for _, c := range []struct {
 		e4m3  fp8.DType
@@ -112,31 +111,31 @@ func TestForContradictions(t *testing.T) {
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.1.mlp.*", Operand: Input, DType: fp8.E5M2},
-			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "wgrad", operand = "input", format = "e4m3"`,
+			`recipe fp8-delayed: layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.*", gemm = "wgrad", operand = "input", format = "e4m3"`,
 			Row{Scope: "layers.*", GEMM: Wgrad, Operand: Input, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3, mixedPairs,
 			Row{Scope: "layers.0.self_attn.o_proj", GEMM: Fprop, DType: fp8.E4M3IEEE},
-			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
+			`layers.0.self_attn.o_proj: fprop multiplies input in e4m3ieee by weight in e4m3ieee, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.0.self_attn.o_proj", gemm = "fprop", format = "e4m3"`,
 			Row{Scope: "layers.*", GEMM: Fprop, DType: fp8.E4M3},
 		},
 		{
 			fp8.E4M3IEEE, equalPairs[:1],
 			Row{},
-			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
+			`layers.0.self_attn.q_proj: dgrad multiplies grad in e5m2 by weight in e4m3ieee, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "dgrad", operand = "grad", format = "e4m3"`,
 			Row{Scope: "layers.*", Operand: Grad, DType: fp8.E4M3},
 		},
 		{
 			fp8.Invalid, nil,
 			Row{},
-			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
+			`layers.0.self_attn.q_proj: fprop multiplies input in e4m3 by weight in e4m3, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.0.self_attn.q_proj", gemm = "fprop", format = "bf16"`,
 			Row{DType: fp8.BF16},
 		},
 		{
 			fp8.E4M3, allPairs,
 			Row{Scope: "layers.0.mlp.up_proj", GEMM: Wgrad, Operand: Input, DType: fp8.BF16},
-			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.0.mlp.up_proj", gemm = "wgrad", format = "bf16"`,
+			`layers.0.mlp.up_proj: wgrad multiplies grad in e5m2 by input in bf16, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.0.mlp.up_proj", gemm = "wgrad", format = "bf16"`,
 			Row{GEMM: Wgrad, DType: fp8.BF16},
 		},
 	} {
@@ -150,17 +149,17 @@ func TestForContradictions(t *testing.T) {
 	}
 }
 
-// A device with one scale for a tensor has the recipes that ask for no more, whatever
-// the layer, the product and the operand that do.
-func TestOneScale(t *testing.T) {
+// CheckPerTensor accepts recipes with per-tensor scales alone. Its error names the layer,
+// the GEMM and the operand.
+func TestCheckPerTensor(t *testing.T) {
 	for _, name := range []string{"fp32", "bf16", "fp8-current", "fp8-smooth", "fp8-unit"} {
-		require.NoError(t, lookup(t, name).OneScale(2))
+		require.NoError(t, lookup(t, name).CheckPerTensor(2))
 	}
-	require.EqualError(t, lookup(t, "mxfp8").OneScale(2), "recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales by 1x32, "+
-		"and this device has one for a tensor; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu")
+	require.EqualError(t, lookup(t, "mxfp8").CheckPerTensor(2), "recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales of granularity 1x32, "+
+		"but this device supports per-tensor scales only; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu")
 	r := lookup(t, "fp8-current")
-	r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Wgrad, Operand: Grad, Granularity: ByRow}}, r.Rows...)
-	require.EqualError(t, r.OneScale(2), "recipe fp8-current: wgrad of layers.1.mlp.up_proj reads grad with scales by row, "+
-		"and this device has one for a tensor; take that granularity out of [[precision.rows]], or use --backend emu")
-	require.NoError(t, r.OneScale(1), "no such layer")
+	r.Rows = append([]Row{{Scope: "layers.1.mlp.up_proj", GEMM: Wgrad, Operand: Grad, Granularity: PerRow}}, r.Rows...)
+	require.EqualError(t, r.CheckPerTensor(2), "recipe fp8-current: wgrad of layers.1.mlp.up_proj reads grad with scales of granularity row, "+
+		"but this device supports per-tensor scales only; drop that granularity from [[precision.rows]], or use --backend emu")
+	require.NoError(t, r.CheckPerTensor(1), "with one layer the row matches nothing")
 }

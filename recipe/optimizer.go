@@ -7,42 +7,42 @@ import (
 	"octet/fp8"
 )
 
-// Optimizer is the format of each part of AdamW's state for the decayed
-// matrices of the layers; everything else is kept in F32. F16 and FP8 are
-// scaled, BF16 is not.
+// Optimizer gives the formats of AdamW's state for the matrices of the decoder
+// layers; the state of all other parameters is F32. F16 and FP8 have scales, BF16
+// has none.
 type Optimizer struct {
 	Master, M1, M2 fp8.DType
 	Rounding       fp8.Rounding
 	Pow2           bool // scales are powers of two, else limit/amax
-	Block          int  // elements of a row that share a moment's scale: MomentBlock, or 0 for the tensor's all
-	// FloorV keeps a positive second moment from rounding to 0, at the format's
-	// smallest number, where m/(√v+ε) would explode.
+	Block          int  // elements of a row that share a scale of the moments: MomentBlock, or 0 for one scale per tensor
+	// FloorV rounds a positive second moment that would become 0 up to the format's
+	// smallest value: with v = 0 the update m/(√v+ε) explodes.
 	FloorV bool
 }
 
-// MomentBlock is the one size of Optimizer.Block that there is.
+// MomentBlock is the only supported block size, see Optimizer.Block.
 const MomentBlock = 256
 
-// Scaled reports whether the optimizer's state has a scale in a format.
+// Scaled reports whether optimizer state in format d has a scale.
 func Scaled(d fp8.DType) bool { return d != fp8.F32 && d != fp8.BF16 }
 
-// Validate reports formats that the state cannot be kept in.
+// Validate reports formats that the optimizer state does not support.
 func (o Optimizer) Validate() error {
 	if !slices.Contains([]fp8.DType{fp8.F32, fp8.F16, fp8.BF16}, o.Master) {
-		return fmt.Errorf("master weights in %s lose every small update (use fp32, fp16 or bf16)", o.Master)
+		return fmt.Errorf("master weights in %s would lose small updates (use fp32, fp16 or bf16)", o.Master)
 	}
 	for _, m := range []fp8.DType{o.M1, o.M2} {
 		if !slices.Contains([]fp8.DType{fp8.F32, fp8.F16, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}, m) {
-			return fmt.Errorf("the optimizer cannot keep moments in %s (use fp32, fp16, bf16, e4m3 or e5m2)", m)
+			return fmt.Errorf("moments in %s are not supported (use fp32, fp16, bf16, e4m3 or e5m2)", m)
 		}
 	}
 	if o.Block != 0 && o.Block != MomentBlock {
-		return fmt.Errorf("moments with a scale for every %d elements (use %d, or 0 for one scale per tensor)", o.Block, MomentBlock)
+		return fmt.Errorf("one moment scale per %d elements is not supported (use %d, or 0 for one scale per tensor)", o.Block, MomentBlock)
 	}
 	return nil
 }
 
-// String is one line: the formats, and what else differs from FP32.
+// String returns one line: the formats and, unless all are FP32, scales and rounding.
 func (o Optimizer) String() string {
 	s := fmt.Sprintf("master %s, m1 %s, m2 %s", o.Master, o.M1, o.M2)
 	if o.Master == fp8.F32 && o.M1 == fp8.F32 && o.M2 == fp8.F32 {
@@ -54,7 +54,7 @@ func (o Optimizer) String() string {
 			s += " by powers of two"
 		}
 		if o.Block != 0 {
-			s += fmt.Sprintf(", moments by blocks of %d", o.Block)
+			s += fmt.Sprintf(", moments in blocks of %d", o.Block)
 		}
 	}
 	s += ", " + o.Rounding.String()

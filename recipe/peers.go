@@ -6,12 +6,12 @@ import (
 	"octet/fp8"
 )
 
-// uniform is one format for all operands; the head keeps the compute format.
+// uniform returns rows with one format for all operands; the head keeps the compute format.
 func uniform(rest Row, exceptions ...Row) []Row {
 	return slices.Concat(exceptions, []Row{{Scope: "lm_head", DType: fp8.BF16}, rest})
 }
 
-// withScale is rows whose scales have another format.
+// withScale sets the scale format of rows and returns them.
 func withScale(f ScaleFormat, rows []Row) []Row {
 	for i := range rows {
 		rows[i].Scale = f
@@ -19,8 +19,9 @@ func withScale(f ScaleFormat, rows []Row) []Row {
 	return rows
 }
 
-// peers are what other systems compute, as far as formats go: how they split
-// products, fuse casts and reduce gradients is theirs. Rounding is to nearest.
+// peers are recipes with the formats and scales of other systems. They do not
+// reproduce how those systems split GEMMs, fuse casts and reduce gradients.
+// Rounding is to nearest even.
 //
 // Sources: Transformer Engine's common/recipe (DelayedScaling,
 // Float8CurrentScaling, Float8BlockScaling, MXFP8BlockScaling), torchao's
@@ -38,26 +39,26 @@ var peers = []Recipe{
 		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
 	},
 	{
-		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling, powers of two",
+		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling, scales are powers of two",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: deepSeekRows(Pow2), History: 16,
 	},
 	{
-		Name: "torchao-tensor", Summary: "torchao's tensorwise: a current scale for each tensor",
+		Name: "torchao-tensor", Summary: "torchao's tensorwise: per-tensor current scales",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
 	},
 	{
-		Name: "torchao-row", Summary: "torchao's rowwise: E4M3 for all, a scale for each row",
+		Name: "torchao-row", Summary: "torchao's rowwise: E4M3 for all, per-row scales",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: ByRow, Scale: Pow2}), History: 16,
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: PerRow, Scale: Pow2}), History: 16,
 	},
 	{
 		Name: "torchao-row-gw-hp", Summary: "torchao's rowwise_with_gw_hp: weight gradients in BF16",
 		Compute: fp8.BF16, Optimizer: plainState,
-		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: ByRow, Scale: Pow2},
+		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: PerRow, Scale: Pow2},
 			Row{GEMM: Wgrad, DType: fp8.BF16},
-			Row{GEMM: Dgrad, Operand: Weight, Granularity: ByTensor}), History: 16,
+			Row{GEMM: Dgrad, Operand: Weight, Granularity: PerTensor}), History: 16,
 	},
 	{
 		Name: "deepseek-v3", Summary: "DeepSeek-V3: E4M3, 1x128, weights 128x128, moments in BF16",
@@ -65,7 +66,7 @@ var peers = []Recipe{
 		Rows: deepSeekRows(Exact), History: 16,
 	},
 	{
-		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32, scales in eight bits, rounded up",
+		Name: "mxfp8", Summary: "MXFP8: E4M3, blocks of 32, E8M0 scales, nothing saturates",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: uniform(Row{DType: fp8.E4M3, Scaling: Current, Granularity: By1x32, Scale: E8M0}), History: 16,
 	},

@@ -1,26 +1,26 @@
-// Package recipe says which number format every operand of every matrix
-// product has, and which formats the optimizer keeps its state in. A recipe is
-// data: rows of a table. A new recipe, or an exception for one layer, needs no
-// code.
+// Package recipe defines the number format of every GEMM operand and of the
+// optimizer state. A recipe is data, the rows of a table: a new recipe, or an
+// exception for one layer, needs no code.
 //
-// A linear layer has three products, and each reads two operands:
+// A linear layer has three GEMMs, each with two operands:
 //
 //	fprop   y  = x · Wᵀ      input, weight
 //	dgrad   dx = dy · W      grad, weight
 //	wgrad   dW = dyᵀ · x     grad, input
 //
-// A row matches by the layer's path, the product and the operand, and gives
-// any of format, scaling, granularity, format of the scale and rounding. Each
-// comes from the first matching row that gives it, so an exception states only what differs and
-// stands before the rule it breaks.
+// A row matches by the layer's path, the GEMM and the operand. It sets any of
+// format, scaling, granularity, scale format and rounding. The first matching row
+// that sets a field decides it, so an exception sets only the fields that differ
+// and precedes the general row.
 //
-// Activations and weights want precision and get E4M3; gradients want range
-// and get E5M2, rounded stochastically, which preserves values below half a step
-// in expectation. Embedding, norms, attention, residual stream and head
-// stay in the recipe's compute format, BF16.
+// Most recipes store activations and weights in E4M3, which has more precision,
+// and gradients in E5M2, which has more range. Gradients are rounded
+// stochastically, which preserves values below half a step in expectation.
+// Embedding, norms, attention, residual stream and head stay in the recipe's
+// compute format, usually BF16.
 //
-// Not every device has a GEMM for every pair of these formats, nor the same E4M3:
-// [Recipe.For] is what becomes of a recipe there.
+// [Recipe.For] adapts a recipe to a device that has another E4M3 or no GEMM for
+// some pair of formats.
 package recipe
 
 import (
@@ -33,7 +33,7 @@ import (
 	"octet/fp8"
 )
 
-// GEMM is one of the three products of a linear layer.
+// GEMM is one of the three matrix products of a linear layer.
 type GEMM uint8
 
 const (
@@ -47,7 +47,7 @@ var gemmNames = []string{"", "fprop", "dgrad", "wgrad"}
 
 func (g GEMM) String() string { return gemmNames[g] }
 
-// Operand is the role of a tensor in a product.
+// Operand is the role of a tensor in a GEMM.
 type Operand uint8
 
 const (
@@ -63,7 +63,7 @@ func (o Operand) String() string { return operandNames[o] }
 
 // ParseGEMM and ParseOperand are the inverses of String; an empty string is
 // the zero value.
-func ParseGEMM(s string) (GEMM, error)       { return parse[GEMM]("product", gemmNames, s) }
+func ParseGEMM(s string) (GEMM, error)       { return parse[GEMM]("GEMM", gemmNames, s) }
 func ParseOperand(s string) (Operand, error) { return parse[Operand]("operand", operandNames, s) }
 
 func parse[T ~uint8](what string, names []string, s string) (T, error) {
@@ -79,7 +79,7 @@ type Row struct {
 	GEMM    GEMM
 	Operand Operand
 
-	DType       fp8.DType // Invalid: not given, and so the zero values below
+	DType       fp8.DType // Invalid: not set; likewise the zero values below
 	Scaling     Scaling
 	Granularity Granularity
 	Scale       ScaleFormat
@@ -90,12 +90,12 @@ func (r Row) matches(scope string, g GEMM, o Operand) bool {
 	if r.GEMM != AnyGEMM && r.GEMM != g || r.Operand != AnyOperand && r.Operand != o {
 		return false
 	}
-	ok, _ := path.Match(r.Scope, scope) // Validate has seen the pattern
+	ok, _ := path.Match(r.Scope, scope) // Validate has checked the pattern
 	return ok || r.Scope == ""
 }
 
-// Cast is how one operand is stored for a product. All but DType is zero
-// unless that is FP8.
+// Cast describes how one operand of a GEMM is stored. All fields but DType are
+// zero unless DType is FP8.
 type Cast struct {
 	DType       fp8.DType
 	Scaling     Scaling
@@ -105,7 +105,7 @@ type Cast struct {
 	Margin      int // binades kept free below the format's largest value
 }
 
-// Limit is the magnitude that the largest value is scaled to.
+// Limit returns the magnitude that the amax is scaled to: the format's maximum / 2^Margin.
 func (c Cast) Limit() float32 {
 	limit := c.DType.Max()
 	for range c.Margin {
@@ -114,12 +114,12 @@ func (c Cast) Limit() float32 {
 	return limit
 }
 
-// String leaves out what is usual: one scale for the tensor, a power of two.
+// String omits the defaults: per-tensor granularity and power-of-two scales.
 func (c Cast) String() string {
 	s := c.DType.String()
 	if c.DType.IsFP8() {
 		s += " " + c.Scaling.String()
-		if c.Granularity != ByTensor {
+		if c.Granularity != PerTensor {
 			s += " " + c.Granularity.String()
 		}
 		if c.Scale != Pow2 && c.Scaling != Unit {
@@ -135,43 +135,42 @@ func (c Cast) String() string {
 	return s
 }
 
-// Validate reports a combination that has no meaning.
+// Validate reports an invalid combination of fields.
 func (c Cast) Validate() error {
 	switch {
 	case !c.DType.IsFP8():
 		return nil
-	case c.Granularity != ByTensor && c.Scaling != Current:
-		return fmt.Errorf("%s: scales by %s come from the elements themselves (use scaling current)", c, c.Granularity)
-	case c.Scale == E8M0 && c.Granularity == ByTensor:
-		return fmt.Errorf("%s: e8m0 is the format of scales by blocks (use scale pow2, or granularity 1x32)", c)
+	case c.Granularity != PerTensor && c.Scaling != Current:
+		return fmt.Errorf("%s: scales of granularity %s can only be current (use scaling current)", c, c.Granularity)
+	case c.Scale == E8M0 && c.Granularity == PerTensor:
+		return fmt.Errorf("%s: e8m0 is a format of block scales (use scale pow2, or granularity 1x32)", c)
 	}
 	return nil
 }
 
-// Recipe is a complete choice of formats.
+// Recipe chooses the formats of all GEMM operands and of the optimizer state.
 type Recipe struct {
 	Name    string
 	Summary string // one sentence
 	Kind    Kind
 	Rows    []Row
-	Compute fp8.DType // F32 or BF16: activations between products
+	Compute fp8.DType // F32 or BF16: format of activations between GEMMs
 
 	Smooth    Smooth
 	Optimizer Optimizer
 
-	History      int // window of delayed scaling, in updates; 1: the most recent
-	Margin       int // binades that delayed scales keep free: of inputs,
+	History      int // amax history window of delayed scaling, in updates
+	Margin       int // binades that delayed scales of inputs keep free,
 	WeightMargin int // of weights,
-	GradMargin   int // of gradients
-	// ColdStart leaves every delayed scale at 1 until a step has been seen,
-	// as the paper's code does; else a calibration before the first step
-	// measures them.
+	GradMargin   int // and of gradients
+	// ColdStart leaves every delayed scale at 1 in the first step, as the paper's
+	// code does. Otherwise a calibration before the first step measures them.
 	ColdStart bool
 
-	device *device // that does not multiply all that the rows ask for; else nil
+	device *device // set by For if some GEMM needs other formats than its rows give
 }
 
-// Cast resolves one operand of one product of the layer at scope.
+// Cast returns the cast of one operand of one GEMM of the layer at scope.
 func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 	c := Cast{DType: r.format(scope, g, o)}
 	if !c.DType.IsFP8() {
@@ -193,28 +192,29 @@ func (r Recipe) Cast(scope string, g GEMM, o Operand) Cast {
 		c.Scaling = s
 	}
 	c.Scaling = cmp.Or(c.Scaling, Current)
-	c.Granularity = cmp.Or(c.Granularity, ByTensor)
+	c.Granularity = cmp.Or(c.Granularity, PerTensor)
 	c.Scale = cmp.Or(c.Scale, Pow2)
 	if o == Weight {
 		c.Rounding = fp8.Nearest
 	}
-	if c.Scaling == Delayed { // else the amax is the tensor's own, and fills the range
+	if c.Scaling == Delayed { // the amax of any other scaling is the tensor's own and may fill the range
 		c.Margin = [...]int{Input: r.Margin, Weight: r.WeightMargin, Grad: r.GradMargin}[o]
 	}
 	return c
 }
 
-// Heeds reports whether any operand of a model of the given depth follows row i in
-// anything: gets a format from it, or, in FP8, a scaling that Smooth-SwiGLU does not
-// choose, a granularity, a scale's format or a rounding, which no earlier row gives.
-func (r Recipe) Heeds(i, layers int) bool {
+// RowHasEffect reports whether row i decides any field of any operand's cast in a model
+// with the given number of layers. A row decides a field that no earlier row sets; fields
+// other than the format count in FP8 only, and the scaling does not count where
+// Smooth-SwiGLU chooses it.
+func (r Recipe) RowHasEffect(i, layers int) bool {
 	row := r.Rows[i]
 	for layer := range layers {
 		for _, module := range Modules {
 			scope := Scope(module, layer)
-			for _, p := range Products {
+			for _, p := range GEMMs {
 				for _, o := range []Operand{p.A, p.B} {
-					if row.matches(scope, p.GEMM, o) && r.follows(row, r.Rows[:i], scope, p.GEMM, o) {
+					if row.matches(scope, p.GEMM, o) && r.decides(row, r.Rows[:i], scope, p.GEMM, o) {
 						return true
 					}
 				}
@@ -224,8 +224,8 @@ func (r Recipe) Heeds(i, layers int) bool {
 	return false
 }
 
-// follows reports whether an operand takes anything from a row behind others.
-func (r Recipe) follows(row Row, earlier []Row, scope string, g GEMM, o Operand) bool {
+// decides reports whether row decides any field of an operand's cast, given the earlier rows.
+func (r Recipe) decides(row Row, earlier []Row, scope string, g GEMM, o Operand) bool {
 	for _, e := range earlier {
 		if !e.matches(scope, g, o) {
 			continue
@@ -253,10 +253,10 @@ func (r Recipe) follows(row Row, earlier []Row, scope string, g GEMM, o Operand)
 	return r.Cast(scope, g, o).DType.IsFP8() && (scaling || row.Granularity != 0 || row.Scale != 0 || row.Rounding != nil)
 }
 
-// format is the format of an operand. Where the recipe was resolved for a device, it
-// depends on what the product multiplies it by.
+// format returns the format of an operand. In a recipe that For has resolved for a
+// device it may depend on the GEMM's other operand.
 func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
-	asked := func(o Operand) fp8.DType {
+	requested := func(o Operand) fp8.DType {
 		for _, row := range r.Rows {
 			if row.DType != fp8.Invalid && row.matches(scope, g, o) {
 				return row.DType
@@ -265,33 +265,33 @@ func (r Recipe) format(scope string, g GEMM, o Operand) fp8.DType {
 		return r.Compute
 	}
 	if r.device != nil {
-		for _, p := range Products {
+		for _, p := range GEMMs {
 			switch {
 			case p.GEMM != g:
 			case p.A == o:
-				return r.device.formats([2]fp8.DType{asked(o), asked(p.B)})[0]
+				return r.device.formats([2]fp8.DType{requested(o), requested(p.B)})[0]
 			case p.B == o:
-				return r.device.formats([2]fp8.DType{asked(p.A), asked(o)})[1]
+				return r.device.formats([2]fp8.DType{requested(p.A), requested(o)})[1]
 			}
 		}
 	}
-	return asked(o)
+	return requested(o)
 }
 
-// Validate reports a table that no backend could follow.
+// Validate reports a recipe that no backend supports.
 func (r Recipe) Validate() error {
 	for i, row := range r.Rows {
 		where := fmt.Sprintf("recipe %s, row %d", r.Name, i+1)
 		if _, err := path.Match(row.Scope, ""); err != nil {
-			return fmt.Errorf("%s: scope %q is not a pattern", where, row.Scope)
+			return fmt.Errorf("%s: scope %q is not a valid glob pattern (see path.Match)", where, row.Scope)
 		}
 		if row.Operand == Weight && row.Rounding != nil && *row.Rounding != fp8.Nearest {
-			return fmt.Errorf("%s: weights are rounded to nearest, since they are cast again after every load (use nearest)", where)
+			return fmt.Errorf("%s: rounding of weights must be nearest, since every load casts them again (use nearest)", where)
 		}
 		switch {
 		case row.DType == fp8.Invalid || row.DType.IsFP8() || row.DType == r.Compute:
 		default:
-			return fmt.Errorf("%s: format %s cannot be an operand of a product here (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
+			return fmt.Errorf("%s: format %s is not supported for GEMM operands (use e4m3, e5m2 or %s)", where, row.DType, r.Compute)
 		}
 	}
 	if err := r.Optimizer.Validate(); err != nil {
@@ -301,7 +301,7 @@ func (r Recipe) Validate() error {
 		return fmt.Errorf("recipe %s: %w", r.Name, err)
 	}
 	if r.History < 1 {
-		return fmt.Errorf("recipe %s: the amax history needs at least one update, got %d", r.Name, r.History)
+		return fmt.Errorf("recipe %s: history = %d: the amax history needs at least one update (use 1 or more)", r.Name, r.History)
 	}
 	return nil
 }

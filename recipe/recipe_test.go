@@ -28,11 +28,11 @@ func TestNamedRecipesAreValid(t *testing.T) {
 	require.ErrorContains(t, err, "fp8-smooth")
 }
 
-// The rows of method.md's table that a mistake would change silently.
+// Casts of the recipes that a mistake in the rows would change silently.
 func TestFormatsOfTheRecipes(t *testing.T) {
 	const q, w3 = "layers.1.self_attn.q_proj", "layers.1.mlp.down_proj"
 	cast := func(d fp8.DType, s Scaling) Cast {
-		return Cast{DType: d, Scaling: s, Granularity: ByTensor, Scale: Pow2}
+		return Cast{DType: d, Scaling: s, Granularity: PerTensor, Scale: Pow2}
 	}
 	e4m3 := func(s Scaling) Cast { return cast(fp8.E4M3, s) }
 	fine := func(g Granularity, f ScaleFormat) Cast {
@@ -68,14 +68,14 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 		{"smooth-late-weight", w3, Wgrad, Input, e4m3(Current)},
 		{"smooth-late-weight", w3, Dgrad, Weight, e4m3(Delayed)},
 		{"fp8-unit", q, Dgrad, Grad, cast(fp8.E5M2, Unit)},
-		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: ByTensor, Scale: Exact}},
-		{"te-current", q, Fprop, Weight, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: Exact}},
+		{"te-delayed", q, Dgrad, Grad, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Exact}},
+		{"te-current", q, Fprop, Weight, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Exact}},
 		{"te-block", q, Wgrad, Input, fine(By1x128, Pow2)},
-		{"torchao-row", w3, Wgrad, Grad, fine(ByRow, Pow2)},
+		{"torchao-row", w3, Wgrad, Grad, fine(PerRow, Pow2)},
 		{"torchao-row-gw-hp", w3, Wgrad, Grad, bf16},
-		{"torchao-row-gw-hp", w3, Fprop, Weight, fine(ByRow, Pow2)},
-		{"torchao-row-gw-hp", w3, Dgrad, Grad, fine(ByRow, Pow2)},
-		{"torchao-row-gw-hp", w3, Dgrad, Weight, fine(ByTensor, Pow2)},
+		{"torchao-row-gw-hp", w3, Fprop, Weight, fine(PerRow, Pow2)},
+		{"torchao-row-gw-hp", w3, Dgrad, Grad, fine(PerRow, Pow2)},
+		{"torchao-row-gw-hp", w3, Dgrad, Weight, fine(PerTensor, Pow2)},
 		{"deepseek-v3", q, Dgrad, Grad, fine(By1x128, Exact)},
 		{"deepseek-v3", q, Dgrad, Weight, fine(By128x128, Exact)},
 		{"mxfp8", q, Dgrad, Weight, fine(By1x32, E8M0)},
@@ -84,8 +84,8 @@ func TestFormatsOfTheRecipes(t *testing.T) {
 	}
 }
 
-// An exception gives only what differs; the rest comes from the rows below it.
-func TestFirstRowThatGivesAFieldWins(t *testing.T) {
+// The first matching row that sets a field decides it; later rows decide the other fields.
+func TestFirstRowThatSetsAFieldWins(t *testing.T) {
 	r := lookup(t, "fp8-delayed")
 	r.Rows = append([]Row{
 		{Scope: "layers.0.*", GEMM: Wgrad, DType: fp8.BF16},
@@ -93,21 +93,21 @@ func TestFirstRowThatGivesAFieldWins(t *testing.T) {
 		{Scope: "*.o_proj", Scaling: Current},
 	}, r.Rows...)
 	require.Equal(t, fp8.BF16, r.Cast("layers.0.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: ByTensor, Scale: Pow2, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
+	require.Equal(t, Cast{DType: fp8.E5M2, Scaling: Delayed, Granularity: PerTensor, Scale: Pow2, Margin: 4}, r.Cast("layers.0.self_attn.q_proj", Dgrad, Grad))
 	require.Equal(t, fp8.E4M3, r.Cast("layers.1.self_attn.q_proj", Wgrad, Input).DType)
-	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: Pow2}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
+	require.Equal(t, Cast{DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: Pow2}, r.Cast("layers.7.self_attn.o_proj", Fprop, Weight))
 	require.Zero(t, r.Cast("layers.7.self_attn.o_proj", Dgrad, Grad).Margin, "a current scale needs no margin")
 }
 
-func TestLimitKeepsTheMarginFree(t *testing.T) {
+func TestLimitLeavesTheMargin(t *testing.T) {
 	require.Equal(t, float32(448), Cast{DType: fp8.E4M3}.Limit())
 	require.Equal(t, float32(57344.0/16), Cast{DType: fp8.E5M2, Margin: 4}.Limit())
 }
 
-func TestCastsWithoutMeaning(t *testing.T) {
+func TestInvalidCasts(t *testing.T) {
 	for want, c := range map[string]Cast{
-		"come from the elements": {DType: fp8.E4M3, Scaling: Delayed, Granularity: ByRow, Scale: Pow2},
-		"scales by blocks":       {DType: fp8.E4M3, Scaling: Current, Granularity: ByTensor, Scale: E8M0},
+		"can only be current":    {DType: fp8.E4M3, Scaling: Delayed, Granularity: PerRow, Scale: Pow2},
+		"format of block scales": {DType: fp8.E4M3, Scaling: Current, Granularity: PerTensor, Scale: E8M0},
 	} {
 		require.ErrorContains(t, c.Validate(), want)
 	}
@@ -123,16 +123,16 @@ func TestCastsWithoutMeaning(t *testing.T) {
 
 func TestValidateRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Recipe){
-		`scope "layers.["`:    func(r *Recipe) { r.Rows = []Row{{Scope: "layers.["}} },
-		"format e8m0":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.E8M0}} },
-		"format fp16":         func(r *Recipe) { r.Rows = []Row{{DType: fp8.F16}} },
-		"moments in e8m0":     func(r *Recipe) { r.Optimizer.M1 = fp8.E8M0 },
-		"every 64 elements":   func(r *Recipe) { r.Optimizer.Block = 64 },
-		"has settings":        func(r *Recipe) { r.Smooth = Smooth{Exact: true} },
-		"no token comes":      func(r *Recipe) { r.Smooth = Smooth{Form: Token, Factors: Delayed} },
-		"delayed factors":     func(r *Recipe) { r.Smooth.Margin = 1 },
-		"master weights":      func(r *Recipe) { r.Optimizer.Master = fp8.E5M2 },
-		"at least one update": func(r *Recipe) { r.History = 0 },
+		`scope "layers.["`:         func(r *Recipe) { r.Rows = []Row{{Scope: "layers.["}} },
+		"format e8m0":              func(r *Recipe) { r.Rows = []Row{{DType: fp8.E8M0}} },
+		"format fp16":              func(r *Recipe) { r.Rows = []Row{{DType: fp8.F16}} },
+		"moments in e8m0":          func(r *Recipe) { r.Optimizer.M1 = fp8.E8M0 },
+		"per 64 elements":          func(r *Recipe) { r.Optimizer.Block = 64 },
+		"settings but no form":     func(r *Recipe) { r.Smooth = Smooth{Exact: true} },
+		"one token alone":          func(r *Recipe) { r.Smooth = Smooth{Form: Token, Smoothing: Delayed} },
+		"delayed smoothing scales": func(r *Recipe) { r.Smooth.Margin = 1 },
+		"master weights":           func(r *Recipe) { r.Optimizer.Master = fp8.E5M2 },
+		"at least one update":      func(r *Recipe) { r.History = 0 },
 	} {
 		r := lookup(t, "fp8-smooth")
 		change(&r)
@@ -175,7 +175,7 @@ func TestParseIsTheInverseOfString(t *testing.T) {
 	require.ErrorContains(t, err, "unit, current, delayed")
 }
 
-// The table names every linear layer once and shows an exception's layer apart.
+// The table names every linear layer once and lists an exception's layer separately.
 func TestDescribe(t *testing.T) {
 	r := lookup(t, "fp8-smooth")
 	r.Rows = append([]Row{{Scope: "layers.1.mlp.*", DType: fp8.BF16}}, r.Rows...)
@@ -199,43 +199,43 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// A row is followed if an operand takes anything from it: a field that the row gives, that
-// no earlier row gives, and that the operand's format has.
-func TestFollowedRows(t *testing.T) {
+// A row has an effect if it decides a field of some operand's cast: a field that the row
+// sets, that no earlier row sets, and that the operand's format has.
+func TestRowHasEffect(t *testing.T) {
 	const up, down = "layers.0.mlp.up_proj", "layers.0.mlp.down_proj"
 	stochastic := fp8.Stochastic
 	for _, test := range []struct {
 		name, recipe string
-		rows         []Row // before the recipe's; the last one is asked for
+		rows         []Row // before the recipe's; the test is about the last one
 		want         bool
 	}{
 		{"a format", "fp8-current", []Row{{Scope: up, DType: fp8.BF16}}, true},
 		{"a scaling", "fp8-current", []Row{{Scope: up, Scaling: Delayed}}, true},
-		{"a granularity", "fp8-current", []Row{{Scope: up, Granularity: ByRow}}, true},
-		{"a format of the scale", "fp8-current", []Row{{Scope: up, Scale: Exact}}, true},
+		{"a granularity", "fp8-current", []Row{{Scope: up, Granularity: PerRow}}, true},
+		{"a scale format", "fp8-current", []Row{{Scope: up, Scale: Exact}}, true},
 		{"a rounding", "fp8-current", []Row{{Scope: up, Operand: Grad, Rounding: &stochastic}}, true},
 		{"nothing", "fp8-current", []Row{{Scope: up}}, false},
-		{"a layer that the model does not have", "fp8-current", []Row{{Scope: "layers.2.mlp.up_proj", Granularity: ByRow}}, false},
-		{"another operand than the product's", "fp8-current", []Row{{GEMM: Fprop, Operand: Grad, Granularity: ByRow}}, false},
+		{"a layer beyond the model's", "fp8-current", []Row{{Scope: "layers.2.mlp.up_proj", Granularity: PerRow}}, false},
+		{"an operand that the GEMM does not have", "fp8-current", []Row{{GEMM: Fprop, Operand: Grad, Granularity: PerRow}}, false},
 
-		{"a format, given earlier", "fp8-current", []Row{{DType: fp8.BF16}, {Scope: up, DType: fp8.E4M3}}, false},
-		{"a scaling, given earlier", "fp8-current", []Row{{Scaling: Unit}, {Scope: up, Scaling: Delayed}}, false},
-		{"a granularity, given earlier", "fp8-current", []Row{{Granularity: By1x128}, {Scope: up, Granularity: ByRow}}, false},
-		{"a format of the scale, given earlier", "fp8-current", []Row{{Scale: Pow2}, {Scope: up, Scale: Exact}}, false},
-		{"a rounding, given earlier", "fp8-current", []Row{{Rounding: nearest}, {Scope: up, Operand: Grad, Rounding: &stochastic}}, false},
-		{"the rest of a row whose format is given earlier", "fp8-current", []Row{{DType: fp8.E5M2}, {Scope: up, DType: fp8.E4M3, Granularity: ByRow}}, true},
-		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By1x128}, {Scope: up, Granularity: ByRow}}, true},
+		{"a format, set earlier", "fp8-current", []Row{{DType: fp8.BF16}, {Scope: up, DType: fp8.E4M3}}, false},
+		{"a scaling, set earlier", "fp8-current", []Row{{Scaling: Unit}, {Scope: up, Scaling: Delayed}}, false},
+		{"a granularity, set earlier", "fp8-current", []Row{{Granularity: By1x128}, {Scope: up, Granularity: PerRow}}, false},
+		{"a scale format, set earlier", "fp8-current", []Row{{Scale: Pow2}, {Scope: up, Scale: Exact}}, false},
+		{"a rounding, set earlier", "fp8-current", []Row{{Rounding: nearest}, {Scope: up, Operand: Grad, Rounding: &stochastic}}, false},
+		{"other fields of a row whose format is set earlier", "fp8-current", []Row{{DType: fp8.E5M2}, {Scope: up, DType: fp8.E4M3, Granularity: PerRow}}, true},
+		{"an earlier row of another layer", "fp8-current", []Row{{Scope: down, Granularity: By1x128}, {Scope: up, Granularity: PerRow}}, true},
 
 		{"a format where nothing is FP8", "bf16", []Row{{Scope: up, DType: fp8.E4M3}}, true},
 		{"a scaling where nothing is FP8", "bf16", []Row{{Scope: up, Scaling: Delayed}}, false},
-		{"a granularity where nothing is FP8", "bf16", []Row{{Scope: up, Granularity: ByRow}}, false},
-		{"a format of the scale where nothing is FP8", "bf16", []Row{{Scope: up, Scale: Exact}}, false},
+		{"a granularity where nothing is FP8", "bf16", []Row{{Scope: up, Granularity: PerRow}}, false},
+		{"a scale format where nothing is FP8", "bf16", []Row{{Scope: up, Scale: Exact}}, false},
 		{"a rounding where nothing is FP8", "bf16", []Row{{Scope: up, Rounding: nearest}}, false},
 		{"a scaling that Smooth-SwiGLU chooses", "fp8-smooth", []Row{{Scope: down, Operand: Input, Scaling: Unit}}, false},
-		{"a scaling that Smooth-SwiGLU leaves to the recipe", "fp8-smooth", []Row{{Scope: down, Operand: Grad, Scaling: Unit}}, true},
+		{"a scaling that Smooth-SwiGLU leaves to the rows", "fp8-smooth", []Row{{Scope: down, Operand: Grad, Scaling: Unit}}, true},
 	} {
 		r := lookup(t, test.recipe)
 		r.Rows = append(test.rows, r.Rows...)
-		require.Equal(t, test.want, r.Heeds(len(test.rows)-1, 2), test.name)
+		require.Equal(t, test.want, r.RowHasEffect(len(test.rows)-1, 2), test.name)
 	}
 }

@@ -1,43 +1,43 @@
 package recipe
 
-// Scaling is where a cast's scale comes from.
+// Scaling selects where the scale of a cast comes from.
 type Scaling uint8
 
 const (
 	NotGiven Scaling = iota
 	Unit             // scale 1
-	Current          // from the operand's own amax, just before the cast
-	Delayed          // from the amaxes of earlier steps
+	Current          // from the operand's own amax, computed before the cast
+	Delayed          // from the amax history of earlier steps
 )
 
 var scalingNames = []string{"", "unit", "current", "delayed"}
 
 func (s Scaling) String() string { return scalingNames[s] }
 
-// Granularity is which elements of an operand share a scale, seen from the
-// product that reads it: K is the dimension that it sums over. Scales that are
-// finer than a tensor are current, and differ from one product to the next,
-// since each sums over another dimension.
+// Granularity selects which elements of an operand share a scale. It is relative
+// to the GEMM that reads the operand: K is the dimension that the GEMM sums over.
+// Scales finer than per-tensor are current. GEMMs that sum over different
+// dimensions of a tensor need different scales.
 type Granularity uint8
 
 const (
 	_         Granularity = iota // not given
-	ByTensor                     // one for the tensor
-	ByRow                        // one for each row along K: a token, an output channel
-	By1x128                      // rows cut along K, as activations in DeepSeek-V3
+	PerTensor                    // one scale for the tensor
+	PerRow                       // one for each row along K: a token, an output channel
+	By1x128                      // one for 128 elements of a row along K, as activations in DeepSeek-V3
 	By128x128                    // as weights in DeepSeek-V3
-	By1x32                       // as in MXFP8
+	By1x32                       // one for 32 elements of a row along K, as in MXFP8
 )
 
 var granularityNames = []string{"", "tensor", "row", "1x128", "128x128", "1x32"}
 
 func (g Granularity) String() string { return granularityNames[g] }
 
-// Block is the extent of what shares a scale, across K and along K; 0 is all
-// of it.
+// Block returns the size of the block that shares a scale, across K and along K;
+// 0 is the whole extent.
 func (g Granularity) Block() (across, along int) {
 	switch g {
-	case ByRow:
+	case PerRow:
 		return 1, 0
 	case By1x128:
 		return 1, 128
@@ -49,14 +49,14 @@ func (g Granularity) Block() (across, along int) {
 	return 0, 0
 }
 
-// ScaleFormat is what becomes of limit/amax.
+// ScaleFormat selects how the scale limit/amax is rounded and stored.
 type ScaleFormat uint8
 
 const (
 	_     ScaleFormat = iota // not given
-	Pow2                     // rounded down to a power of two: scaling is exact
-	Exact                    // as it is, in FP32
-	E8M0                     // a power of two in eight bits, such that nothing is clipped (fp8.MXScale)
+	Pow2                     // rounded down to a power of two, so that scaling is exact
+	Exact                    // not rounded, FP32
+	E8M0                     // a power of two in eight bits, chosen so that nothing saturates (fp8.MXScale)
 )
 
 var scaleFormatNames = []string{"", "pow2", "fp32", "e8m0"}
@@ -72,5 +72,5 @@ func ParseGranularity(s string) (Granularity, error) {
 }
 
 func ParseScaleFormat(s string) (ScaleFormat, error) {
-	return parse[ScaleFormat]("format of a scale", scaleFormatNames, s)
+	return parse[ScaleFormat]("scale format", scaleFormatNames, s)
 }

@@ -5,26 +5,26 @@ import (
 	"strings"
 )
 
-// SmoothForm is how Smooth-SwiGLU chooses the factors c by which it divides the
-// channels of the hidden activation a = u ⊙ silu(g), and multiplies w3's
-// columns. Any c leaves the function as it is; what differs is how much of an
-// outlier moves into w3.
+// SmoothForm selects the smoothing scales of Smooth-SwiGLU: c per channel, or r
+// per token. Both divide the hidden activation a = u ⊙ silu(g); c multiplies w3's
+// columns, r the rows of the output. The result does not depend on them, apart
+// from rounding. The forms differ in how much of an outlier moves into w3.
 type SmoothForm uint8
 
 const (
 	NoSmooth    SmoothForm = iota // plain SwiGLU
-	Balanced                      // √(max|a| / max|w3|): half of it moves, by construction
-	Linear                        // max|u|, the paper's text: half of an aligned outlier moves
-	Product                       // max|a|: all of it moves
-	Token                         // max|a| of each token, undone behind the product: nothing moves into w3
-	TokenLinear                   // max|u| of each token: the authors' code
+	Balanced                      // c = √(max|a| / max|w3|): half of its binades move into w3, by construction
+	Linear                        // c = max|u|, as in the paper: half of an aligned outlier's binades move
+	Product                       // c = max|a|: all of it moves
+	Token                         // r = max|a| of the token: nothing moves into w3
+	TokenLinear                   // r = max|u| of the token, as in the authors' code
 )
 
 var smoothFormNames = []string{"none", "balanced", "linear", "product", "token", "token-linear"}
 
 func (f SmoothForm) String() string { return smoothFormNames[f] }
 
-// SmoothForms lists the forms by name, none first.
+// SmoothForms lists the names of the forms, "none" first.
 func SmoothForms() []string { return smoothFormNames }
 
 // ParseSmoothForm is the inverse of String.
@@ -32,42 +32,42 @@ func ParseSmoothForm(s string) (SmoothForm, error) {
 	return parse[SmoothForm]("form of smooth-swiglu", smoothFormNames, s)
 }
 
-// Smooth is Smooth-SwiGLU in the layers whose w3 reads FP8. Its zero value is
-// plain SwiGLU.
+// Smooth holds the settings of Smooth-SwiGLU, which applies to layers whose w3 reads
+// FP8. Its zero value is plain SwiGLU.
 //
-// Factors, Hidden and Weight say where c, the scale of h = a/c and that of
-// W3′ = W3·c come from: Current (or not given) is from the micro-batch's own
-// channel maxima, Delayed from earlier updates. The method needs all three
-// current: each delayed one is ruined by the very spike that the method exists
-// for. They are here to show it, and because the paper's scales were delayed.
+// Smoothing, Hidden and Weight say where c, the scale of h = a/c and that of
+// W3′ = W3·c come from: Current (or not given) means the micro-batch's own channel
+// maxima, Delayed those of earlier updates. The method needs all three current: with
+// any of them delayed it fails on the first spike. Delayed exists to show that, and
+// because the paper delays the scales.
 type Smooth struct {
 	Form   SmoothForm
-	Exact  bool // c as computed, else rounded up to a power of two
-	Margin int  // binades by which delayed factors are larger
+	Exact  bool // smoothing scales are not rounded; else rounded up to a power of two
+	Margin int  // binades by which delayed smoothing scales are larger
 
-	Factors, Hidden, Weight Scaling
+	Smoothing, Hidden, Weight Scaling
 }
 
-// ByToken reports whether the factors belong to tokens, else to channels.
-func (f SmoothForm) ByToken() bool { return f == Token || f == TokenLinear }
+// PerToken reports whether the form has one smoothing scale per token, not per channel.
+func (f SmoothForm) PerToken() bool { return f == Token || f == TokenLinear }
 
-// On reports whether there is anything to smooth.
+// On reports whether s enables smoothing.
 func (s Smooth) On() bool { return s.Form != NoSmooth }
 
-// Validate reports a combination that has no meaning.
+// Validate reports an invalid combination of settings.
 func (s Smooth) Validate() error {
 	switch {
 	case !s.On() && s != Smooth{}:
-		return fmt.Errorf("smooth-swiglu is off, and has settings")
-	case s.Form.ByToken() && s.Factors == Delayed:
-		return fmt.Errorf("the factors of tokens cannot be delayed: no token comes twice")
-	case s.Margin != 0 && s.Factors != Delayed:
-		return fmt.Errorf("a margin of smooth-swiglu belongs to delayed factors")
+		return fmt.Errorf("smooth-swiglu has settings but no form: choose a form, or drop the settings")
+	case s.Form.PerToken() && s.Smoothing == Delayed:
+		return fmt.Errorf("per-token smoothing scales cannot be delayed: they depend on one token alone (use current)")
+	case s.Margin != 0 && s.Smoothing != Delayed:
+		return fmt.Errorf("a margin of smooth-swiglu needs delayed smoothing scales (set the margin to 0)")
 	}
 	return nil
 }
 
-// smoothScaling is the scaling of h and of W3′, which the rows do not decide.
+// smoothScaling returns the scaling of h or W3′, which rows cannot set; NotGiven for other operands.
 func (r Recipe) smoothScaling(scope string, o Operand) Scaling {
 	if !r.Smooth.On() || !strings.HasSuffix(scope, ".mlp.down_proj") {
 		return NotGiven
@@ -76,10 +76,10 @@ func (r Recipe) smoothScaling(scope string, o Operand) Scaling {
 	switch {
 	case o == Input:
 		s = r.Smooth.Hidden
-	case o == Weight && !r.Smooth.Form.ByToken():
+	case o == Weight && !r.Smooth.Form.PerToken():
 		s = r.Smooth.Weight
 	default:
-		return NotGiven // gradients, and a W3 that stays what it is
+		return NotGiven // gradients, and the unchanged W3 of per-token forms
 	}
 	if s == Delayed {
 		return Delayed

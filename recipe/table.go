@@ -15,14 +15,15 @@ var (
 
 var (
 	plainState = Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
-	// smallState has the paper's formats: the first moment wants precision, the
-	// second range, since v underflows where m survives. Even E5M2's range is too
-	// small for a tensor whose gradients spread over 10^4, hence the floor.
+	// smallState has the paper's formats: E4M3 for the precision of the first moment,
+	// E5M2 for the range of the second, which would underflow where the first does
+	// not. Even E5M2's range is too small for a tensor whose gradients differ by 10^4,
+	// hence the floor.
 	smallState = Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2, Rounding: fp8.Stochastic, FloorV: true}
 )
 
-// hybrid is E4M3 forward and E5M2 backward with one scaling for all; the head
-// keeps the compute format.
+// hybrid returns rows with E4M3 for inputs and weights, E5M2 for gradients, and one
+// scaling for all; the head keeps the compute format.
 func hybrid(s Scaling, gradRounding *fp8.Rounding, exceptions ...Row) []Row {
 	return slices.Concat(exceptions, []Row{
 		{Scope: "lm_head", DType: fp8.BF16},
@@ -31,7 +32,7 @@ func hybrid(s Scaling, gradRounding *fp8.Rounding, exceptions ...Row) []Row {
 	})
 }
 
-// delayed is what most recipes share.
+// delayed returns a recipe with delayed scaling over 16 updates and stochastic gradients.
 func delayed(name, summary string, state Optimizer, smooth Smooth, exceptions ...Row) Recipe {
 	return Recipe{
 		Name: name, Summary: summary, Compute: fp8.BF16, Optimizer: state, Smooth: smooth,
@@ -40,66 +41,66 @@ func delayed(name, summary string, state Optimizer, smooth Smooth, exceptions ..
 	}
 }
 
-// octets are the recipes of the method, its controls first.
-var octets = []Recipe{
+// methodRecipes are the recipes of the method, its controls first.
+var methodRecipes = []Recipe{
 	{
-		Name: "fp32", Summary: "everything in FP32: the yardstick",
+		Name: "fp32", Summary: "everything in FP32: the reference",
 		Compute: fp8.F32, Optimizer: plainState, History: 16,
 	},
 	{
-		Name: "bf16", Summary: "BF16 products, FP32 optimizer: the control of FP8 recipes",
+		Name: "bf16", Summary: "BF16 GEMMs, FP32 optimizer: the baseline of FP8 recipes",
 		Compute: fp8.BF16, Optimizer: plainState, History: 16,
 	},
 	{
-		Name: "fp8-current", Summary: "E4M3/E5M2, each tensor scaled by its own amax",
+		Name: "fp8-current", Summary: "E4M3/E5M2, current scales from each tensor's own amax",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: hybrid(Current, nearest), History: 16,
 	},
-	delayed("fp8-delayed", "E4M3/E5M2, scales from earlier steps, stochastic gradients", plainState, Smooth{}),
-	delayed("fp8-w3-bf16", "fp8-delayed, but down_proj in BF16: the safe way", plainState, Smooth{},
+	delayed("fp8-delayed", "E4M3/E5M2, delayed scales, stochastic gradients", plainState, Smooth{}),
+	delayed("fp8-w3-bf16", "fp8-delayed with down_proj in BF16: safe without smoothing", plainState, Smooth{},
 		Row{Scope: "*.mlp.down_proj", DType: fp8.BF16}),
 	delayed("fp8-smooth", "Smooth-SwiGLU and FP8 Adam moments: the method", smallState, Smooth{Form: Balanced}),
-	// What spikes by token goes into the gradient of w3's products, r ⊙ dY, which
-	// no earlier step foretells.
-	delayed("fp8-smooth-token", "fp8-smooth with a factor for each token", smallState, Smooth{Form: Token},
+	// A spike in a token's r moves into r ⊙ dY, the gradient that w3's GEMMs read.
+	// No earlier step predicts its amax, so its scale is current.
+	delayed("fp8-smooth-token", "fp8-smooth with per-token smoothing scales", smallState, Smooth{Form: Token},
 		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
 	{
 		Name:    "fp8-paper",
-		Summary: "as published: linear factors, scales of the step before",
+		Summary: "as published: linear form, scales from the previous step",
 		Compute: fp8.BF16, Rows: hybrid(Delayed, stochastic),
 		Smooth:    Smooth{Form: Linear, Hidden: Delayed, Weight: Delayed},
 		Optimizer: Optimizer{Master: fp8.F16, M1: fp8.E4M3, M2: fp8.E5M2},
 		History:   1, ColdStart: true,
 	},
 	{
-		Name: "fp8-unit", Summary: "E4M3/E5M2 without scales: the control that must fail",
+		Name: "fp8-unit", Summary: "E4M3/E5M2 with all scales 1: the control that must fail",
 		Compute: fp8.BF16, Optimizer: plainState, Rows: hybrid(Unit, nearest), History: 16,
 	},
 }
 
-// failing are variants of Smooth-SwiGLU that fail at the first spike, by name
-// so that a study can show it.
+// failing are variants of Smooth-SwiGLU that fail at the first spike, for studies
+// that show it.
 var failing = []Recipe{
-	delayed("smooth-product", "all of an outlier moves into w3, which it ruins instead", smallState, Smooth{Form: Product}),
-	delayed("smooth-late-factors", "channel factors, scale of h from earlier steps", smallState, Smooth{Form: Balanced, Factors: Delayed, Hidden: Delayed}),
-	delayed("smooth-late-hidden", "linear factors; the scale of h from earlier steps", smallState, Smooth{Form: Linear, Hidden: Delayed}),
-	delayed("smooth-late-weight", "product factors; the scale of W3' from earlier steps", smallState, Smooth{Form: Product, Weight: Delayed}),
-	// By max|a|, h/r is at most 1 whatever comes, and no scale of it is late.
-	delayed("smooth-late-token", "token factors of max|u|; scale of h from earlier steps", smallState, Smooth{Form: TokenLinear, Hidden: Delayed},
+	delayed("smooth-product", "product form: the whole outlier moves into w3 and ruins it", smallState, Smooth{Form: Product}),
+	delayed("smooth-late-factors", "smoothing scales and scale of h from earlier steps", smallState, Smooth{Form: Balanced, Smoothing: Delayed, Hidden: Delayed}),
+	delayed("smooth-late-hidden", "linear form, scale of h from earlier steps", smallState, Smooth{Form: Linear, Hidden: Delayed}),
+	delayed("smooth-late-weight", "product form, scale of W3' from earlier steps", smallState, Smooth{Form: Product, Weight: Delayed}),
+	// With r = max|a|, |h| = |a|/r is at most 1, so a delayed scale of h would not fail.
+	delayed("smooth-late-token", "token-linear form, scale of h from earlier steps", smallState, Smooth{Form: TokenLinear, Hidden: Delayed},
 		Row{Scope: "*.mlp.down_proj", Operand: Grad, Scaling: Current}),
 }
 
-// Kind sorts recipes for those who read a list of them.
+// Kind groups recipes in listings.
 type Kind uint8
 
 const (
 	Method  Kind = iota // the method and its controls
-	Peer                // of other systems
+	Peer                // formats of other systems
 	Failing             // known to fail
 )
 
 func (k Kind) String() string {
-	return [...]string{"the method and its controls", "recipes of other systems", "variants that are known to fail"}[k]
+	return [...]string{"the method and its controls", "formats of other systems", "variants known to fail"}[k]
 }
 
 var recipes = func() []Recipe {
@@ -109,7 +110,7 @@ var recipes = func() []Recipe {
 	for i := range failing {
 		failing[i].Kind = Failing
 	}
-	return slices.Concat(octets, peers, failing)
+	return slices.Concat(methodRecipes, peers, failing)
 }()
 
 // Lookup returns a recipe by name.
@@ -123,7 +124,7 @@ func Lookup(name string) (Recipe, error) {
 	return Recipe{}, fmt.Errorf("unknown recipe %q (known: %s)", name, strings.Join(Names(), ", "))
 }
 
-// Names lists the recipes in the order of the documentation.
+// Names lists the recipes, ordered by kind.
 func Names() []string {
 	names := make([]string, len(recipes))
 	for i, r := range recipes {
