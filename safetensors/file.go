@@ -8,19 +8,19 @@ import (
 	"os"
 )
 
-// File is an open safetensors file: its header in memory, its tensors on disk.
-// Its methods may be called from several goroutines.
+// File is an open safetensors file. The header is in memory, the tensors are on
+// disk. Its methods are safe for concurrent use.
 type File struct {
-	name     string // for messages
+	name     string // for error messages
 	r        io.ReaderAt
-	closer   io.Closer // nil: the bytes belong to the caller
+	closer   io.Closer // nil if the caller owns r
 	tensors  []Tensor
 	index    map[string]int
 	metadata map[string]string
 }
 
-// Open reads and checks the header of the file at path; no tensor is read.
-// The caller closes the File.
+// Open reads and checks the header of the file at path. It reads no tensor. The
+// caller must close the File.
 func Open(path string) (*File, error) {
 	f, size, err := openRegular(path)
 	if err != nil {
@@ -35,8 +35,8 @@ func Open(path string) (*File, error) {
 	return file, nil
 }
 
-// openRegular opens a file and returns its size. It looks before it opens: to
-// open a named pipe is to wait for whoever writes into it.
+// openRegular opens a regular file and returns its size. It checks the type
+// first, because opening a named pipe blocks until there is a writer.
 func openRegular(path string) (f *os.File, size int64, err error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.Mode().IsRegular() {
@@ -48,14 +48,14 @@ func openRegular(path string) (f *os.File, size int64, err error) {
 	if f, err = os.Open(path); err != nil {
 		return nil, 0, err
 	}
-	if info, err = f.Stat(); err != nil { // of what was opened
+	if info, err = f.Stat(); err != nil { // the size of the opened file: path may have changed
 		return nil, 0, errors.Join(err, f.Close())
 	}
 	return f, info.Size(), nil
 }
 
-// NewReader is Open for the size bytes that r holds. Closing the File does not
-// close r.
+// NewReader returns a File that reads from r, which has size bytes. Closing the
+// File does not close r.
 func NewReader(r io.ReaderAt, size int64) (*File, error) {
 	return newFile("safetensors", r, size)
 }
@@ -70,7 +70,7 @@ func newFile(name string, r io.ReaderAt, size int64) (*File, error) {
 
 func (f *File) readHeader(size int64) error {
 	if size < 8 {
-		return fmt.Errorf("%d bytes are too few for a safetensors file", size)
+		return fmt.Errorf("not a safetensors file: it has %d bytes, needs at least 8", size)
 	}
 	var prefix [8]byte
 	if err := readFull(f.r, prefix[:], 0); err != nil {
@@ -78,10 +78,10 @@ func (f *File) readHeader(size int64) error {
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
 	if n > maxHeader {
-		return fmt.Errorf("header of %d bytes: at most %d are allowed; this is not a safetensors file", n, maxHeader)
+		return fmt.Errorf("not a safetensors file: header length is %d bytes, must be at most %d", n, maxHeader)
 	}
 	if int64(n) > size-8 {
-		return fmt.Errorf("header of %d bytes in a file of %d: it was cut short", n, size)
+		return fmt.Errorf("file is truncated: header length is %d bytes, file size %d", n, size)
 	}
 	header := make([]byte, n)
 	if err := readFull(f.r, header, 8); err != nil {
@@ -100,8 +100,8 @@ func (f *File) readHeader(size int64) error {
 	return nil
 }
 
-// readFull fills dst from offset; running out of bytes is an error, whatever
-// the ReaderAt calls it.
+// readFull fills dst from offset. If r ends early, readFull returns
+// io.ErrUnexpectedEOF, wrapped.
 func readFull(r io.ReaderAt, dst []byte, offset int64) error {
 	n, err := r.ReadAt(dst, offset)
 	if n == len(dst) {
@@ -113,11 +113,11 @@ func readFull(r io.ReaderAt, dst []byte, offset int64) error {
 	return fmt.Errorf("reading %d bytes at %d: %w", len(dst), offset, err)
 }
 
-// Tensors lists the tensors in the order of their bytes. The slice is the
-// File's own: read it, don't write it.
+// Tensors returns the tensors in the order of their offsets. Do not modify the
+// slice.
 func (f *File) Tensors() []Tensor { return f.tensors }
 
-// Tensor finds a tensor by name.
+// Tensor returns the tensor with the given name; false if there is none.
 func (f *File) Tensor(name string) (Tensor, bool) {
 	i, ok := f.index[name]
 	if !ok {
@@ -126,8 +126,8 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 	return f.tensors[i], true
 }
 
-// Metadata is the header's string map, nil if it has none. The map is the
-// File's own.
+// Metadata returns the header's __metadata__ map, nil if it has none. Do not
+// modify the map.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
 // ReadInto reads a whole tensor into dst, whose length must be the tensor's
@@ -138,7 +138,7 @@ func (f *File) ReadInto(name string, dst []byte) error {
 		return fmt.Errorf("%s: no tensor %s", f.name, quote(name))
 	}
 	if int64(len(dst)) != t.Size {
-		return fmt.Errorf("%s: tensor %s has %d bytes, the destination %d", f.name, quote(name), t.Size, len(dst))
+		return fmt.Errorf("%s: tensor %s has %d bytes, but the destination has %d", f.name, quote(name), t.Size, len(dst))
 	}
 	if err := readFull(f.r, dst, t.Offset); err != nil {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, quote(name), err)
@@ -146,8 +146,8 @@ func (f *File) ReadInto(name string, dst []byte) error {
 	return nil
 }
 
-// Section returns a reader of one tensor's bytes, for those who want a part of
-// it or a stream.
+// Section returns a reader of one tensor's bytes, for partial or streaming
+// reads.
 func (f *File) Section(name string) (*io.SectionReader, error) {
 	t, ok := f.Tensor(name)
 	if !ok {

@@ -10,9 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzOpen: no input panics, and a file that opens is consistent: its header
-// is JSON, its tensors cover its data exactly, and writing what was read gives
-// a file that reads the same.
+// FuzzOpen checks that no input panics. A file that opens must have a JSON
+// header, its tensors must cover its data exactly, and a copy made with Write
+// must have the same contents.
 func FuzzOpen(f *testing.F) {
 	f.Add(raw(`{"__metadata__":{"format":"pt"},"a":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]},"b":{"dtype":"F4","shape":[2,1],"data_offsets":[4,5]}}  `, []byte{1, 2, 3, 4, 5}))
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"I64","shape":[0],"data_offsets":[0,0]}}`, make([]byte, 4)))
@@ -23,7 +23,7 @@ func FuzzOpen(f *testing.F) {
 		var file *File
 		var err error
 		took := allocated(func() { file, err = openBytes(b) })
-		require.Less(t, took, uint64(maxMemory*len(b)+64<<10), "whatever the header promises")
+		require.Less(t, took, uint64(maxMemory*len(b)+64<<10), "bytes allocated")
 		if err != nil {
 			require.Less(t, len(err.Error()), 2000)
 			require.NotContains(t, err.Error(), "\n")
@@ -81,7 +81,7 @@ func FuzzOpenSharded(f *testing.F) {
 		if err != nil {
 			return
 		}
-		require.Len(t, files, 1, "the folder holds no other file")
+		require.Len(t, files, 1, "the directory has one model file")
 		require.NoError(t, files[0].Close())
 	})
 }

@@ -12,9 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// parseHeader checks a header against the number of data bytes that follow it
-// and returns the tensors in the order of their bytes, offsets counted from
-// the start of the data.
+// parseHeader checks a header against the number of data bytes that follow it.
+// It returns the tensors in the order of their offsets, relative to the start
+// of the data, and the metadata.
 func parseHeader(header []byte, dataSize int64) ([]Tensor, map[string]string, error) {
 	if len(header) == 0 || header[0] != '{' {
 		return nil, nil, errors.New("header: does not start with {")
@@ -28,21 +28,21 @@ func parseHeader(header []byte, dataSize int64) ([]Tensor, map[string]string, er
 		return nil, nil, fmt.Errorf("header: %w", err)
 	}
 	if rest := header[p.dec.InputOffset():]; len(bytes.Trim(rest, " \t\r\n")) > 0 {
-		return nil, nil, fmt.Errorf("header: something follows the closing brace at byte %d", p.dec.InputOffset())
+		return nil, nil, fmt.Errorf("header: trailing data after the closing brace at byte %d", p.dec.InputOffset())
 	}
 	slices.SortFunc(p.tensors, func(a, b Tensor) int {
-		// An empty tensor shares its offset with the one that follows it.
+		// An empty tensor has the same offset as its successor.
 		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.Size, b.Size), cmp.Compare(a.Name, b.Name))
 	})
 	end := int64(0)
 	for _, t := range p.tensors {
 		switch {
 		case t.Offset < end:
-			return nil, nil, fmt.Errorf("tensor %s overlaps the one before it: starts at data byte %d, expected %d", quote(t.Name), t.Offset, end)
+			return nil, nil, fmt.Errorf("tensor %s overlaps the previous tensor: starts at data byte %d, expected %d", quote(t.Name), t.Offset, end)
 		case t.Offset > end:
-			return nil, nil, fmt.Errorf("tensor %s leaves a hole before it: starts at data byte %d, expected %d", quote(t.Name), t.Offset, end)
+			return nil, nil, fmt.Errorf("gap before tensor %s: starts at data byte %d, expected %d", quote(t.Name), t.Offset, end)
 		case t.Size > dataSize-t.Offset:
-			return nil, nil, fmt.Errorf("tensor %s ends at data byte %d, but the file has %d: it was cut short", quote(t.Name), t.Offset+t.Size, dataSize)
+			return nil, nil, fmt.Errorf("file is truncated: tensor %s ends at data byte %d, but the file has %d", quote(t.Name), t.Offset+t.Size, dataSize)
 		}
 		end += t.Size
 	}
@@ -52,8 +52,8 @@ func parseHeader(header []byte, dataSize int64) ([]Tensor, map[string]string, er
 	return p.tensors, p.metadata, nil
 }
 
-// headerParser walks the header's tokens. It does without json.Unmarshal,
-// which takes duplicate, unknown and differently cased keys in silence.
+// headerParser parses the header token by token. json.Unmarshal would silently
+// accept duplicate keys, unknown keys and keys of different case.
 type headerParser struct {
 	dec      *json.Decoder
 	tensors  []Tensor
@@ -128,7 +128,7 @@ func (p *headerParser) tensor() (t Tensor, err error) {
 		return t, err
 	}
 	if dtype < 0 || t.Shape == nil || offsets == nil {
-		return t, errors.New("dtype, shape and data_offsets are all needed")
+		return t, errors.New("dtype, shape and data_offsets are all required")
 	}
 	t.DType = dtypes[dtype].name
 	if t.Size, err = byteSize(dtype, t.Shape); err != nil {
@@ -138,7 +138,7 @@ func (p *headerParser) tensor() (t Tensor, err error) {
 		return t, fmt.Errorf("data_offsets %s: expected [begin, end]", shapeString(offsets))
 	}
 	if got := offsets[1] - offsets[0]; got != t.Size {
-		return t, fmt.Errorf("%s %s takes %d bytes, but its data_offsets %s span %d", t.DType, shapeString(t.Shape), t.Size, shapeString(offsets), got)
+		return t, fmt.Errorf("%s %s has %d bytes, but its data_offsets %s span %d", t.DType, shapeString(t.Shape), t.Size, shapeString(offsets), got)
 	}
 	t.Offset = offsets[0]
 	return t, nil
@@ -164,14 +164,13 @@ func (p *headerParser) stringMap() (map[string]string, error) {
 	return m, p.delim('}')
 }
 
-// maxDims is how many dimensions a shape may have: NumPy's limit, the largest of
-// those who write such files. Numbers take many times their digits to read, so a
-// header may not consist of them.
+// maxDims is the maximum number of dimensions of a shape: NumPy's limit, the largest
+// among the libraries that write such files. Parsing a number allocates many times the
+// length of its digits, so the header parser bounds lists of numbers.
 const maxDims = 64
 
-// ints reads a list of most numbers or fewer into a slice that is not nil even if
-// it is empty.
-func (p *headerParser) ints(most int) ([]int64, error) {
+// ints reads a list of at most limit integers. The slice is non-nil even if empty.
+func (p *headerParser) ints(limit int) ([]int64, error) {
 	if err := p.delim('['); err != nil {
 		return nil, err
 	}
@@ -189,8 +188,8 @@ func (p *headerParser) ints(most int) ([]int64, error) {
 		if err != nil {
 			return nil, fmt.Errorf("expected an integer of at most 64 bits, got %s", quote(number.String()))
 		}
-		if len(list) == most {
-			return nil, fmt.Errorf("more than %d numbers", most)
+		if len(list) == limit {
+			return nil, fmt.Errorf("more than %d numbers", limit)
 		}
 		list = append(list, n)
 	}

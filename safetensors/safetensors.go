@@ -1,24 +1,28 @@
-// Package safetensors reads and writes the safetensors format, in which the
-// Hugging Face ecosystem keeps model weights: eight bytes with the length of a
-// JSON header, the header (name → dtype, shape, range of bytes; and a string
-// map named __metadata__), then the tensors' bytes, little-endian and in C
-// order, without a gap (https://github.com/huggingface/safetensors, "Format").
+// Package safetensors reads and writes safetensors files, the Hugging Face
+// format of model weights (https://github.com/huggingface/safetensors,
+// "Format"). A file has three parts:
+//
+//  1. the length of the header, in eight bytes;
+//  2. a JSON header, which maps each name to dtype, shape and byte range, and
+//     __metadata__ to a map of strings;
+//  3. the tensors' bytes, little-endian, in C order and without gaps.
+//
+// These functions are the entry points:
 //
 //   - [Open] reads a file's header; [File.ReadInto] and [File.Section] read
 //     tensors, from any number of goroutines.
-//   - [OpenSharded] opens all files of a model that was split.
-//   - [Write] streams: tensors arrive through callbacks, one after the other,
-//     so that no second copy of a model is held in memory.
+//   - [OpenSharded] opens all files of a sharded model.
+//   - [Write] streams: callbacks write one tensor after the other, so that no
+//     second copy of the model is in memory.
 //
-// A file is treated as hostile. Every size and offset is checked against the
-// size of the file before anything is allocated or read, the memory that Open
-// takes is a small multiple of the header's length, and what the format
-// forbids (holes, overlaps, bytes that belong to no tensor, duplicate names,
-// unknown keys) is refused with one sentence that names the tensor.
+// The package treats every file as hostile. It checks sizes and offsets against
+// the size of the file before it allocates or reads. Open allocates at most a
+// small multiple of the header's length. Everything the format forbids is an
+// error that names the tensor: gaps, overlaps, bytes outside any tensor,
+// duplicate names, unknown keys.
 //
-// The package moves bytes; it converts no numbers. Which code of an F8_E4M3
-// byte means what is up to the caller: the format itself has only OCP's
-// E4M3, with 448 as its largest value.
+// The package moves bytes and converts no values. The caller decides what the
+// codes of F8_E4M3 mean; the format defines only OCP's E4M3, with the maximum 448.
 package safetensors
 
 import (
@@ -28,25 +32,25 @@ import (
 	"strings"
 )
 
-// maxHeader is the longest header that readers of the format accept: the
-// reference implementation's limit.
+// maxHeader is the maximum header length in bytes, as in the reference
+// implementation.
 const maxHeader = 100_000_000
 
-// metadataKey is the one header key that is not the name of a tensor.
+// metadataKey is the only header key that is not a tensor name.
 const metadataKey = "__metadata__"
 
 // Tensor describes one tensor of a file.
 type Tensor struct {
 	Name   string
-	DType  string // as the format spells it: F32, BF16, F8_E4M3, …
+	DType  string // a dtype name of the format: F32, BF16, F8_E4M3, …
 	Shape  []int64
-	Offset int64 // of the first byte, from the start of the file
-	Size   int64 // bytes
+	Offset int64 // position of the first byte in the file
+	Size   int64 // in bytes
 }
 
-// dtypes are the format's number formats in its own order, which is that of
-// their alignment: a file holds the last of these first, so that every tensor
-// starts at a multiple of its element's size.
+// dtypes lists the format's dtypes in the order of the reference implementation,
+// by ascending alignment. Write puts the last of them first, so that every
+// tensor starts at a multiple of its element size.
 var dtypes = []struct {
 	name string
 	bits int64
@@ -75,7 +79,7 @@ var dtypes = []struct {
 	{"U64", 64},
 }
 
-// dtypeIndex is the place of a dtype in dtypes, or -1.
+// dtypeIndex returns the index of name in dtypes, or -1.
 func dtypeIndex(name string) int {
 	for i := range dtypes {
 		if dtypes[i].name == name {
@@ -85,8 +89,7 @@ func dtypeIndex(name string) int {
 	return -1
 }
 
-// byteSize is the number of bytes of a tensor: the product of its shape times
-// the size of an element, with every step checked.
+// byteSize returns the number of bytes of a tensor, or an error on overflow.
 func byteSize(dtype int, shape []int64) (int64, error) {
 	n := int64(1)
 	for _, d := range shape {
@@ -94,22 +97,22 @@ func byteSize(dtype int, shape []int64) (int64, error) {
 			return 0, fmt.Errorf("shape %s has a negative dimension", shapeString(shape))
 		}
 		if d != 0 && n > math.MaxInt64/d {
-			return 0, fmt.Errorf("shape %s has more elements than 64 bits count", shapeString(shape))
+			return 0, fmt.Errorf("shape %s: the number of elements overflows 64 bits", shapeString(shape))
 		}
 		n *= d
 	}
 	bits := dtypes[dtype].bits
 	if n > math.MaxInt64/bits {
-		return 0, fmt.Errorf("shape %s of %s has more bits than 64 bits count", shapeString(shape), dtypes[dtype].name)
+		return 0, fmt.Errorf("shape %s of %s: the number of bits overflows 64 bits", shapeString(shape), dtypes[dtype].name)
 	}
 	if n*bits%8 != 0 {
-		return 0, fmt.Errorf("shape %s of %s does not end at a whole byte", shapeString(shape), dtypes[dtype].name)
+		return 0, fmt.Errorf("shape %s of %s is not a whole number of bytes", shapeString(shape), dtypes[dtype].name)
 	}
 	return n * bits / 8, nil
 }
 
-// Names and shapes in a message may come from a hostile header, hence the
-// limits on what is printed of them.
+// quote and shapeString limit the length of names and shapes in messages,
+// because these may come from a hostile header.
 
 func quote(name string) string {
 	if len(name) > 100 {

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// raw is a file with the given header and data, well formed or not.
+// raw returns a file with the given header and data, valid or not.
 func raw(header string, data []byte) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(header)))
 	return append(append(b, header...), data...)
@@ -31,7 +31,8 @@ func write(t testing.TB, tensors []Source, metadata map[string]string) []byte {
 	return b.Bytes()
 }
 
-// The bytes of two small files, by hand from the format's description.
+// TestWriteBytes compares two small files with bytes derived by hand from the
+// format's description.
 func TestWriteBytes(t *testing.T) {
 	require.Equal(t, raw("{}      ", nil), write(t, nil, nil))
 
@@ -48,8 +49,8 @@ func TestWriteBytes(t *testing.T) {
 	require.Equal(t, raw(header, []byte{4, 5, 6, 7, 1, 2, 3}), got)
 }
 
-// Whatever is written is read back, and the file depends on the order of
-// neither the tensors nor the pieces they arrive in.
+// TestRoundTrip writes random tensors and reads them back. The file must depend
+// neither on the order of the tensors nor on the sizes of the written pieces.
 func TestRoundTrip(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -63,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 				shape[d] = rng.Int64N(6)
 			}
 			if dtypes[dtype].bits < 8 {
-				shape = append(shape, 4) // a whole number of bytes
+				shape = append(shape, 4) // fill whole bytes
 			}
 			size, err := byteSize(dtype, shape)
 			require.NoError(t, err)
@@ -100,7 +101,7 @@ func TestRoundTrip(t *testing.T) {
 			require.True(t, ok)
 			require.Equal(t, want.DType, got.DType)
 			require.Equal(t, want.Shape, got.Shape)
-			require.Zero(t, got.Offset%max(1, dtypes[dtypeIndex(got.DType)].bits/8), "aligned to its element")
+			require.Zero(t, got.Offset%max(1, dtypes[dtypeIndex(got.DType)].bits/8), "misaligned tensor")
 			b := make([]byte, got.Size)
 			require.NoError(t, f.ReadInto(want.Name, b))
 			require.Equal(t, data[want.Name], b)
@@ -127,12 +128,12 @@ func TestOpenRefuses(t *testing.T) {
 		{`{`, "JSON: unexpected EOF"},
 		{`{"a"`, "JSON: unexpected EOF"},
 		{"{\"\xff\":{}}", "not valid UTF-8"},
-		{`{} {}`, "follows the closing brace at byte 2"},
-		{"{}\x00", "follows the closing brace"},
+		{`{} {}`, "trailing data after the closing brace at byte 2"},
+		{"{}\x00", "trailing data"},
 		{one(`1`), `tensor "a": expected {, got "1"`},
 		{one(`null`), "expected {"},
-		{one(`{}`), "all needed"},
-		{one(`{"dtype":"U8","shape":[8]}`), "all needed"},
+		{one(`{}`), "all required"},
+		{one(`{"dtype":"U8","shape":[8]}`), "all required"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,8],"extra":1}`), `unknown key "extra"`},
 		{one(`{"DType":"U8","shape":[8],"data_offsets":[0,8]}`), `unknown key "DType"`},
 		{one(`{"dtype":"U8","dtype":"U8","shape":[8],"data_offsets":[0,8]}`), `the key "dtype" appears twice`},
@@ -146,22 +147,22 @@ func TestOpenRefuses(t *testing.T) {
 		{one(`{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,8]}`), "at most 64 bits"},
 		{one(`{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}`), "negative dimension"},
 		{one(`{"dtype":"U8","shape":[-1,-8],"data_offsets":[0,8]}`), "negative dimension"},
-		{one(`{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,8]}`), "more elements than 64 bits"},
-		{one(`{"dtype":"F64","shape":[2305843009213693953],"data_offsets":[0,8]}`), "more bits than 64 bits"},
-		{one(`{"dtype":"F4","shape":[3],"data_offsets":[0,2]}`), "whole byte"},
+		{one(`{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,8]}`), "number of elements overflows 64 bits"},
+		{one(`{"dtype":"F64","shape":[2305843009213693953],"data_offsets":[0,8]}`), "number of bits overflows 64 bits"},
+		{one(`{"dtype":"F4","shape":[3],"data_offsets":[0,2]}`), "not a whole number of bytes"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0]}`), "expected [begin, end]"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,8,8]}`), "data_offsets: more than 2 numbers"},
 		{one(`{"dtype":"U8","shape":[8` + strings.Repeat(",1", 64) + `],"data_offsets":[0,8]}`), "shape: more than 64 numbers"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[8,0]}`), "expected [begin, end]"},
 		{one(`{"dtype":"U8","shape":[8],"data_offsets":[-8,0]}`), "expected [begin, end]"},
-		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,7]}`), "takes 8 bytes, but its data_offsets [0, 7] span 7"},
-		{one(`{"dtype":"U8","shape":[9],"data_offsets":[0,9]}`), "cut short"},
-		{one(`{"dtype":"U8","shape":[4],"data_offsets":[9223372036854775803,9223372036854775807]}`), "hole"},
+		{one(`{"dtype":"U8","shape":[8],"data_offsets":[0,7]}`), "has 8 bytes, but its data_offsets [0, 7] span 7"},
+		{one(`{"dtype":"U8","shape":[9],"data_offsets":[0,9]}`), "truncated"},
+		{one(`{"dtype":"U8","shape":[4],"data_offsets":[9223372036854775803,9223372036854775807]}`), "gap"},
 		{one(`{"dtype":"U8","shape":[7],"data_offsets":[0,7]}`), "1 bytes at the end belong to no tensor"},
-		{one(`{"dtype":"U8","shape":[7],"data_offsets":[1,8]}`), "leaves a hole"},
+		{one(`{"dtype":"U8","shape":[7],"data_offsets":[1,8]}`), `gap before tensor "a"`},
 		{two(`[0,4]`, `[0,4]`), "overlaps"},
 		{two(`[0,4]`, `[3,7]`), "overlaps"},
-		{two(`[4,8]`, `[4,8]`), "hole"},
+		{two(`[4,8]`, `[4,8]`), "gap"},
 		{`{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[4,4]}}`, "overlaps"},
 		{`{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"\u0061":{"dtype":"U8","shape":[4],"data_offsets":[4,8]}}`, `the name "a" appears twice`},
 		{`{"__metadata__":{"k":1}}`, `__metadata__: "k": expected a string`},
@@ -180,16 +181,17 @@ func TestOpenRefuses(t *testing.T) {
 	}
 
 	_, err := openBytes([]byte("short"))
-	require.ErrorContains(t, err, "5 bytes are too few")
+	require.ErrorContains(t, err, "it has 5 bytes")
 	_, err = openBytes(binary.LittleEndian.AppendUint64(nil, 100_000_001))
-	require.ErrorContains(t, err, "at most 100000000 are allowed")
+	require.ErrorContains(t, err, "must be at most 100000000")
 	_, err = openBytes(binary.LittleEndian.AppendUint64(nil, 1<<63+1))
-	require.ErrorContains(t, err, "are allowed")
+	require.ErrorContains(t, err, "must be at most")
 	_, err = openBytes(raw("{}", nil)[:9])
-	require.ErrorContains(t, err, "header of 2 bytes in a file of 9: it was cut short")
+	require.ErrorContains(t, err, "truncated: header length is 2 bytes, file size 9")
 }
 
-// A file cut anywhere, or with a byte too many, does not open.
+// TestTruncated checks that a file truncated at any byte, or with one byte too
+// many, does not open.
 func TestTruncated(t *testing.T) {
 	file := write(t, []Source{{"a", "F32", []int64{2}, Bytes(make([]byte, 8))}, {"b", "U8", []int64{1}, Bytes([]byte{1})}}, nil)
 	for n := range file {
@@ -200,8 +202,8 @@ func TestTruncated(t *testing.T) {
 	require.ErrorContains(t, err, "belong to no tensor")
 }
 
-// A file that promises much and holds little must not make the reader
-// allocate what it promises.
+// TestOpenAllocatesLittle checks that small files with large sizes in the header
+// do not make Open allocate those sizes.
 func TestOpenAllocatesLittle(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	require.NoError(t, os.WriteFile(path, append(binary.LittleEndian.AppendUint64(nil, maxHeader), '{'), 0o666))
@@ -210,15 +212,16 @@ func TestOpenAllocatesLittle(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	for range 10 {
 		_, err := Open(path)
-		require.ErrorContains(t, err, "cut short")
+		require.ErrorContains(t, err, "truncated")
 		_, err = openBytes(huge)
-		require.ErrorContains(t, err, "cut short")
+		require.ErrorContains(t, err, "truncated")
 	}
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20))
 }
 
-// Whatever a header is made of, reading it takes a small multiple of its length.
+// TestHeaderMemory checks that parsing any header allocates at most maxMemory
+// times its length.
 func TestHeaderMemory(t *testing.T) {
 	const n = 20_000
 	repeat := func(open, each, end string) string {
@@ -252,11 +255,11 @@ func TestHeaderMemory(t *testing.T) {
 	}
 }
 
-// maxMemory is how much reading a file may allocate in all, for each byte of
-// its header; allocated is what f does allocate. A short header needs a decoder
-// all the same.
+// maxMemory is the maximum number of bytes that opening a file may allocate per
+// byte of its header. (The decoder adds a constant.)
 const maxMemory = 40
 
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -273,7 +276,7 @@ func TestReadErrors(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 	require.ErrorContains(t, f.ReadInto("b", nil), `model.safetensors: no tensor "b"`)
-	require.ErrorContains(t, f.ReadInto("a", make([]byte, 3)), "has 4 bytes, the destination 3")
+	require.ErrorContains(t, f.ReadInto("a", make([]byte, 3)), "has 4 bytes, but the destination has 3")
 	_, err = f.Section("b")
 	require.ErrorContains(t, err, `no tensor "b"`)
 	_, ok := f.Tensor("b")
@@ -296,22 +299,22 @@ func TestWriteRefuses(t *testing.T) {
 		want    string
 	}{
 		{[]Source{a, a}, `tensor "a": the name appears twice`},
-		{with(func(s *Source) { s.Name = "__metadata__" }), "keeps this name"},
+		{with(func(s *Source) { s.Name = "__metadata__" }), "reserves this name"},
 		{with(func(s *Source) { s.Name = "\xff" }), "UTF-8"},
 		{with(func(s *Source) { s.DType = "e4m3" }), `unknown dtype "e4m3"`},
 		{with(func(s *Source) { s.Shape = []int64{-2} }), "negative"},
-		{with(func(s *Source) { s.Shape = []int64{1 << 40, 1 << 40} }), "more elements"},
+		{with(func(s *Source) { s.Shape = []int64{1 << 40, 1 << 40} }), "elements overflows"},
 	} {
 		var b bytes.Buffer
 		require.ErrorContains(t, Write(&b, c.tensors, nil), c.want)
-		require.Zero(t, b.Len(), "nothing is written before everything is checked")
+		require.Zero(t, b.Len(), "Write wrote before it had checked everything")
 	}
 	require.ErrorContains(t, Write(io.Discard, nil, map[string]string{"k": "\xff"}), "UTF-8")
 
 	var b bytes.Buffer
 	require.ErrorContains(t, Write(&b, with(func(s *Source) { s.Data = Bytes([]byte{1}) }), nil), "ended 1 bytes short of 2")
 	b.Reset()
-	require.ErrorContains(t, Write(&b, with(func(s *Source) { s.Data = Bytes([]byte{1, 2, 3}) }), nil), "longer than its shape")
+	require.ErrorContains(t, Write(&b, with(func(s *Source) { s.Data = Bytes([]byte{1, 2, 3}) }), nil), "exceeds the tensor's shape")
 	broken := errors.New("device lost")
 	require.ErrorIs(t, Write(io.Discard, with(func(s *Source) { s.Data = func(io.Writer) error { return broken } }), nil), broken)
 }
@@ -348,13 +351,13 @@ func TestSharded(t *testing.T) {
 		{`{"weight_map":{"a":"model-1.safetensors","b":"model-2.safetensors","c":"model-2.safetensors"}}`, "but the index says"},
 		{`{"weight_map":{"a":"model-1.safetensors","b":"model-1.safetensors","d":"model-1.safetensors"}}`, "lacks 1 of the 3 tensors"},
 		{`{"weight_map":{"a":"model-3.safetensors"}}`, "model-3.safetensors"},
-		{`{"weight_map":{"a":"../x"}}`, "not the plain name"},
-		{`{"weight_map":{"a":"sub/x"}}`, "not the plain name"},
-		{`{"weight_map":{"a":"sub\\x"}}`, "not the plain name"},
-		{`{"weight_map":{"a":"C:x"}}`, "not the plain name"},
-		{`{"weight_map":{"a":"/etc/passwd"}}`, "not the plain name"},
-		{`{"weight_map":{"a":""}}`, "not the plain name"},
-		{`{"weight_map":{"a":"."}}`, "not the plain name"},
+		{`{"weight_map":{"a":"../x"}}`, "not a plain file name"},
+		{`{"weight_map":{"a":"sub/x"}}`, "not a plain file name"},
+		{`{"weight_map":{"a":"sub\\x"}}`, "not a plain file name"},
+		{`{"weight_map":{"a":"C:x"}}`, "not a plain file name"},
+		{`{"weight_map":{"a":"/etc/passwd"}}`, "not a plain file name"},
+		{`{"weight_map":{"a":""}}`, "not a plain file name"},
+		{`{"weight_map":{"a":"."}}`, "not a plain file name"},
 		{`{"weight_map":{}}`, "lists no tensors"},
 		{`{}`, "lists no tensors"},
 		{`[`, "JSON"},

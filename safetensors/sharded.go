@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// OpenSharded opens the files of a model that was split, given its index
-// (model.safetensors.index.json: a weight_map from each tensor to the file
-// that holds it). It returns the files in the order of their names. Index and
-// files must agree: a tensor that is missing, unlisted or in another file than
-// listed is an error. The caller closes every File.
+// OpenSharded opens the files of a sharded model and returns them in the order
+// of their names. indexPath is its model.safetensors.index.json, whose
+// weight_map maps each tensor to its file. Index and files must agree: a tensor
+// that is missing, unlisted or in the wrong file is an error. The caller must
+// close every File.
 func OpenSharded(indexPath string) ([]*File, error) {
 	files, err := openSharded(indexPath)
 	if err != nil {
@@ -27,21 +27,21 @@ func OpenSharded(indexPath string) ([]*File, error) {
 	return files, nil
 }
 
-// openSharded also returns what it had opened when it failed.
+// openSharded is OpenSharded; on error it also returns the files that it opened.
 func openSharded(indexPath string) (files []*File, err error) {
 	weightMap, err := readIndex(indexPath)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", indexPath, err)
 	}
-	listed := map[string]int{} // tensors by file
+	listed := map[string]int{} // number of tensors by file
 	for _, name := range weightMap {
 		listed[name]++
 	}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		// A plain name, also by the rules of Windows: the index may not reach
-		// out of its folder.
+		// A path in the index, including Windows paths, could escape its
+		// directory.
 		if !filepath.IsLocal(name) || name == "." || strings.ContainsAny(name, `/\:`) {
-			return files, fmt.Errorf("%s: %s is not the plain name of a file", indexPath, quote(name))
+			return files, fmt.Errorf("%s: %s is not a plain file name", indexPath, quote(name))
 		}
 		f, err := Open(filepath.Join(filepath.Dir(indexPath), name))
 		if err != nil {
@@ -58,7 +58,7 @@ func openSharded(indexPath string) (files []*File, err error) {
 			}
 		}
 		if missing := listed[name] - len(f.Tensors()); missing != 0 {
-			return files, fmt.Errorf("%s: %s lacks %d of the %d tensors that the index lists", indexPath, name, missing, listed[name])
+			return files, fmt.Errorf("%s: %s lacks %d of the %d tensors that the index lists for it", indexPath, name, missing, listed[name])
 		}
 	}
 	return files, nil
@@ -71,7 +71,7 @@ func readIndex(path string) (map[string]string, error) {
 	}
 	defer f.Close()
 	if size > maxHeader {
-		return nil, fmt.Errorf("longer than %d bytes: this is not the index of a model", maxHeader)
+		return nil, fmt.Errorf("not the index of a model: longer than %d bytes", maxHeader)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxHeader))
 	if err != nil {
@@ -84,7 +84,7 @@ func readIndex(path string) (map[string]string, error) {
 		return nil, fmt.Errorf("JSON: %w", err)
 	}
 	if len(index.WeightMap) == 0 {
-		return nil, errors.New("it lists no tensors in a weight_map")
+		return nil, errors.New("not the index of a model: weight_map lists no tensors")
 	}
 	return index.WeightMap, nil
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // Source is a tensor to write. Data writes its bytes, little-endian and in C
-// order, in pieces of any length; their number must be what DType and Shape
-// ask for.
+// order, in pieces of any length. It must write exactly the number of bytes that
+// DType and Shape determine.
 type Source struct {
 	Name  string
 	DType string
@@ -23,7 +23,7 @@ type Source struct {
 	Data  func(w io.Writer) error
 }
 
-// Bytes is the Data of a tensor that is in memory already.
+// Bytes returns a Source.Data that writes b.
 func Bytes(b []byte) func(io.Writer) error {
 	return func(w io.Writer) error {
 		_, err := w.Write(b)
@@ -31,12 +31,12 @@ func Bytes(b []byte) func(io.Writer) error {
 	}
 }
 
-// Write writes a safetensors file: first the header, then every tensor through
-// its callback, one at a time. The bytes depend on the tensors and the
-// metadata only, not on the order of the list: like the reference
-// implementation, Write sorts by alignment, then by name, and pads the header
-// with spaces to a multiple of eight, so that every tensor is aligned to its
-// element. Nothing is written if a name, dtype or shape is wrong.
+// Write writes a safetensors file: the header, then each tensor through its
+// callback, one at a time. The order of the list does not affect the file.
+// Like the reference implementation, Write sorts by alignment, then by name, and
+// pads the header with spaces to a multiple of eight, so that every tensor is
+// aligned to its element size. Write checks all names, dtypes and shapes before
+// it writes anything.
 func Write(w io.Writer, tensors []Source, metadata map[string]string) error {
 	tensors = slices.Clone(tensors)
 	slices.SortStableFunc(tensors, func(a, b Source) int {
@@ -60,7 +60,7 @@ func Write(w io.Writer, tensors []Source, metadata map[string]string) error {
 			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
 		}
 		if exact.left != 0 {
-			return fmt.Errorf("tensor %s: its data ended %d bytes short of %d", quote(t.Name), exact.left, sizes[i])
+			return fmt.Errorf("tensor %s: data ended %d bytes short of %d", quote(t.Name), exact.left, sizes[i])
 		}
 	}
 	return nil
@@ -92,7 +92,7 @@ func buildHeader(tensors []Source, metadata map[string]string) (header []byte, s
 			err = errors.New("the name appears twice")
 		}
 		if err == nil && offset+size < offset {
-			err = errors.New("the file would be longer than 64 bits count")
+			err = errors.New("the file size overflows 64 bits")
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
@@ -117,14 +117,14 @@ func buildHeader(tensors []Source, metadata map[string]string) (header []byte, s
 		header = append(header, ' ')
 	}
 	if len(header) > maxHeader {
-		return nil, nil, fmt.Errorf("the header would have %d bytes: at most %d are allowed", len(header), maxHeader)
+		return nil, nil, fmt.Errorf("the header has %d bytes, must have at most %d", len(header), maxHeader)
 	}
 	return header, sizes, nil
 }
 
 func checkSource(t Source) (size int64, err error) {
 	if t.Name == metadataKey {
-		return 0, errors.New("the format keeps this name for itself")
+		return 0, errors.New("the format reserves this name")
 	}
 	if !utf8.ValidString(t.Name) {
 		return 0, errors.New("the name is not valid UTF-8")
@@ -137,7 +137,7 @@ func checkSource(t Source) (size int64, err error) {
 }
 
 func appendString(b []byte, s string) []byte {
-	quoted, _ := json.Marshal(s) // every string has a JSON form
+	quoted, _ := json.Marshal(s) // never fails for a string
 	return append(b, quoted...)
 }
 
@@ -152,7 +152,7 @@ func appendInts(b []byte, list []int64) []byte {
 	return append(b, ']')
 }
 
-// exactWriter lets no byte through beyond what the header promised.
+// exactWriter rejects writes beyond the tensor's size in the header.
 type exactWriter struct {
 	w    io.Writer
 	left int64
@@ -160,7 +160,7 @@ type exactWriter struct {
 
 func (e *exactWriter) Write(p []byte) (int, error) {
 	if int64(len(p)) > e.left {
-		return 0, fmt.Errorf("its data is longer than its shape says: %d bytes where %d are left", len(p), e.left)
+		return 0, fmt.Errorf("data exceeds the tensor's shape: got %d more bytes, expected %d", len(p), e.left)
 	}
 	n, err := e.w.Write(p)
 	e.left -= int64(n)
