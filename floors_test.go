@@ -28,7 +28,7 @@ var floors = [][]string{
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
-	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libcuda/sass", "csrc/libsynapse", "data", "internal/writers", "recipe"},
+	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "data", "internal/writers", "recipe"},
 	// These import nothing of ours.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin",

@@ -12,12 +12,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -62,26 +59,10 @@ func main() {
 		os.Exit(noCompiler)
 	}
 	fmt.Printf("NVRTC %s in %s, for %s\n", compiler.Version, compiler.Path, arch)
-	err = report(compiler, arch)
-	if tool := disassembler(); tool == "" {
-		fmt.Println("instructions: not counted, there is no nvdisasm")
-	} else if arch == "sm_90a" { // others have other instructions
-		err = errors.Join(err, issued(compiler, arch, tool, os.Stdout))
-	}
-	if err != nil {
+	if err := report(compiler, arch); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-}
-
-// disassembler is where nvdisasm is: in the toolkit of CUDA_HOME, or where programs are.
-func disassembler() string {
-	for _, name := range []string{filepath.Join(os.Getenv("CUDA_HOME"), "bin", "nvdisasm"), "nvdisasm", "/usr/local/cuda/bin/nvdisasm"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	return ""
 }
 
 func report(compiler *libcuda.Compiler, arch string) error {
