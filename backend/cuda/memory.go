@@ -37,7 +37,7 @@ func outline(_ backend.Spec, programs []*backend.Program) (o backend.Outline, er
 	}
 	return backend.Outline{
 		Temps: plan.Bytes,
-		Beside: []backend.Share{
+		Extra: []backend.Share{
 			{Name: "cuBLASLt's workspace", Bytes: size.workspace},
 			{Name: "scratch of kernels", Bytes: size.scratch},
 			{Name: "tables of kernels", Bytes: size.tables},

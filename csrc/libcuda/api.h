@@ -1,11 +1,10 @@
-// The part of NVIDIA's interfaces that octet uses, in declarations of its own:
-// no CUDA header is needed to build. Functions and constants are lists, so that
-// the loader's tables, the enumerations below and the comparison with NVIDIA's
-// own headers (headers.c) are made from the same lines.
+// The part of NVIDIA's interfaces that Octet uses, in its own declarations, so that a
+// build needs no CUDA header. Functions and constants are X-macro lists: the loader's
+// tables, the enumerations below and the comparison with NVIDIA's headers (headers.c)
+// expand the same lines.
 //
-// Names of the driver are the ones that its library exports: NVIDIA's header
-// maps cuMemAlloc to cuMemAlloc_v2, and the plain symbol is a relic with 32-bit
-// sizes.
+// Names of the driver are the exported symbols: NVIDIA's header maps cuMemAlloc to
+// cuMemAlloc_v2; the plain symbol is an old one with 32-bit sizes.
 #ifndef OCTET_CUDA_API_H
 #define OCTET_CUDA_API_H
 
@@ -13,7 +12,7 @@
 #include <stdint.h>
 
 #ifndef OCTET_CUDA_HEADERS
-// Enumerations of NVIDIA's are as wide as int on every platform of CUDA.
+// NVIDIA's enumerations are as wide as int on every platform of CUDA.
 typedef int CUresult, CUdevice, CUdevice_attribute, CUfunction_attribute, CUstreamCaptureMode;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
@@ -136,7 +135,7 @@ typedef struct ncclComm *ncclComm_t;
 	X(CUresult, cuGraphExecDestroy, (CUgraphExec)) \
 	X(CUresult, cuGraphLaunch, (CUgraphExec, CUstream))
 
-// Absent from drivers older than CUDA 12.4.
+// Missing in drivers older than CUDA 12.4.
 #define OCTET_DRIVER_OPTIONAL(X) \
 	X(CUresult, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 
@@ -191,7 +190,7 @@ enum { OCTET_CONSTANTS(X) OCTET_NCCL_CONSTANTS(X) };
 #undef X
 #endif
 
-// A table has one pointer for each function, in the order of the lists.
+// A table has one pointer per function, in the order of the lists.
 #define X(result, name, parameters) result(*name) parameters;
 typedef struct octet_driver {
 	OCTET_DRIVER_FUNCTIONS(X)
@@ -211,8 +210,7 @@ typedef struct octet_nccl {
 #undef X
 
 #ifndef OCTET_CUDA_HEADERS
-// The names of a table's functions, for the loader, in the order of the table,
-// which is as long.
+// The names of a table's functions, for the loader, in the order of the table.
 #define OCTET_NAME(result, name, parameters) " " #name
 #define OCTET_DRIVER_NAMES OCTET_DRIVER_FUNCTIONS(OCTET_NAME)
 #define OCTET_DRIVER_OPTIONAL_NAMES OCTET_DRIVER_OPTIONAL(OCTET_NAME)
@@ -227,8 +225,7 @@ _Static_assert(sizeof(octet_nccl) == OCTET_NCCL_FUNCTIONS(X), "one pointer for e
 #undef X
 #endif
 
-// TRY calls a function of a table and returns from an entry of the shim if that
-// failed.
+// TRY calls a function of a table and returns its error from the shim's entry.
 #define TRY(table, name, ...) \
 	do { \
 		const int try_code = (int)(table)->name(__VA_ARGS__); \
@@ -236,8 +233,8 @@ _Static_assert(sizeof(octet_nccl) == OCTET_NCCL_FUNCTIONS(X), "one pointer for e
 			return (octet_status){#name, try_code}; \
 	} while (0)
 
-// ENTER makes the device's context the thread's. Go moves goroutines between
-// threads, so every entry begins with it; it costs some tens of nanoseconds.
+// ENTER makes the device's context current on this thread. Go moves goroutines between
+// threads, so every entry begins with ENTER; it costs tens of nanoseconds.
 #define ENTER(device) TRY((device)->api, cuCtxSetCurrent, (CUcontext)(device)->context)
 
 #endif

@@ -15,10 +15,10 @@ import (
 	"slices"
 )
 
-// Cubin is Compile with a memory on disk: octet/cubin in the user's cache
-// folder (os.UserCacheDir), one file for each program, its headers and options,
-// architecture and NVRTC. A file that is damaged is compiled and written again;
-// where nothing can be kept, everything is compiled every time.
+// Cubin is Compile with a cache on disk: octet/cubin in the user's cache folder
+// (os.UserCacheDir), one file for each combination of program, headers, options,
+// architecture and NVRTC. A damaged file is compiled and written again. Without a
+// writable cache, every call compiles.
 func (c *Compiler) Cubin(src Source, arch string, options ...string) ([]byte, error) {
 	path := c.cubinPath(src, arch, options)
 	if cubin, ok := readCubin(path); ok {
@@ -31,8 +31,8 @@ func (c *Compiler) Cubin(src Source, arch string, options ...string) ([]byte, er
 	return cubin, err
 }
 
-// cubinPath is empty where the user has no cache folder. NVRTC tells two
-// numbers of its version only, so the size of its file stands for the third.
+// cubinPath returns an empty path if the user has no cache folder. NVRTC reports only two
+// numbers of its version, so the hash includes the size of its file.
 func (c *Compiler) cubinPath(src Source, arch string, options []string) string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -51,7 +51,8 @@ func (c *Compiler) cubinPath(src Source, arch string, options []string) string {
 	return filepath.Join(dir, "octet", "cubin", hex.EncodeToString(h.Sum(nil)))
 }
 
-// field hashes texts with their lengths, so that no two lists look alike.
+// field hashes texts with their lengths, so that different lists have different
+// encodings.
 func field(h hash.Hash, texts ...string) {
 	for _, s := range texts {
 		_, _ = fmt.Fprintf(h, "%d ", len(s)) // a hash does not fail
@@ -61,7 +62,7 @@ func field(h hash.Hash, texts ...string) {
 
 func sortedNames(headers map[string]string) []string { return slices.Sorted(maps.Keys(headers)) }
 
-// A file is the cubin behind its own hash.
+// readCubin reads a cache file: the SHA-256 of the cubin, then the cubin.
 func readCubin(path string) ([]byte, bool) {
 	file, err := os.ReadFile(path)
 	if err != nil || len(file) < sha256.Size {
@@ -72,8 +73,8 @@ func readCubin(path string) ([]byte, bool) {
 	return cubin, bytes.Equal(sum[:], file[:sha256.Size])
 }
 
-// writeCubin puts a whole file in place or none: other processes may be reading
-// or writing the same one. A cache that cannot be written costs time only.
+// writeCubin replaces the file atomically: other processes may read or write it
+// concurrently. A cache that cannot be written only costs time.
 func writeCubin(path string, cubin []byte) {
 	if os.MkdirAll(filepath.Dir(path), 0o777) != nil {
 		return

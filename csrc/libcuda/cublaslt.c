@@ -6,15 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// cuBLASLt stores by columns. A row-major matrix read by columns is its
-// transpose, and D' = op(B)'·op(A)': so cuBLASLt gets B as its A, A as its B, n
-// for m, and every leading dimension as it is. Its A is transposed where our B
-// is: a weight stored as [n, k] gives the TN product that FP8 needs on Ada and
-// Hopper.
-struct octet_product {
+// cuBLASLt is column-major. A row-major matrix read column-major is its transpose, and D'
+// = op(B)'·op(A)': so cuBLASLt gets B as its A, A as its B, n as its m, and the leading
+// dimensions unchanged. Its A is transposed if our B is: a weight stored as [n, k] gives
+// the TN GEMM that FP8 needs on Ada and Hopper.
+struct octet_matmul {
 	octet_gemm g;
 	cublasLtMatmulDesc_t desc;
-	cublasLtMatrixLayout_t a, b, c, d; // a and b are of our names
+	cublasLtMatrixLayout_t a, b, c, d; // a and b are ours, not cuBLASLt's
 };
 
 int octet_cublaslt_version(const octet_cublaslt *api) { return (int)api->cublasLtGetVersion(); }
@@ -45,13 +44,13 @@ static const cudaDataType_t types[] = {
 
 static int narrow(const octet_matrix *m) { return m->format == OCTET_E4M3 || m->format == OCTET_E5M2; }
 
-// layout describes a matrix stored by rows to a reader by columns.
+// layout describes a row-major matrix as a column-major one.
 static octet_status layout(const octet_cublaslt *api, const octet_matrix *m, int64_t rows, int64_t cols, cublasLtMatrixLayout_t *out) {
 	TRY(api, cublasLtMatrixLayoutCreate, out, types[m->format], cols, rows, m->ld);
 	return (octet_status){0};
 }
 
-static octet_status describe(const octet_cublaslt *api, octet_product *p) {
+static octet_status describe(const octet_cublaslt *api, octet_matmul *p) {
 	const octet_gemm *g = &p->g;
 	TRY(api, cublasLtMatmulDescCreate, &p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
 #define SET(attribute, value) TRY(api, cublasLtMatmulDescSetAttribute, p->desc, attribute, &(value), sizeof(value))
@@ -67,7 +66,7 @@ static octet_status describe(const octet_cublaslt *api, octet_product *p) {
 		SET(CUBLASLT_MATMUL_DESC_D_SCALE_POINTER, g->d.scale);
 	if (g->amax)
 		SET(CUBLASLT_MATMUL_DESC_AMAX_D_POINTER, g->amax);
-	if (narrow(&g->a)) { // means nothing to other formats
+	if (narrow(&g->a)) { // no effect for other formats
 		const int8_t fast = !!g->fast;
 		SET(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
 	}
@@ -82,14 +81,13 @@ static octet_status describe(const octet_cublaslt *api, octet_product *p) {
 	return status;
 }
 
-octet_status octet_product_new(const octet_cublaslt *api, const octet_gemm *g, octet_product **out) {
-	octet_product *p = calloc(1, sizeof *p);
+octet_status octet_matmul_new(const octet_cublaslt *api, const octet_gemm *g, octet_matmul **out) {
+	octet_matmul *p = calloc(1, sizeof *p);
 	if (!p)
 		return (octet_status){"calloc", 3}; // CUBLAS_STATUS_ALLOC_FAILED
 	p->g = *g;
-	// A C is described even where there is none: D itself, which cuBLASLt does not
-	// read, beta being 0; for an FP8 D, which wants a C of 16 bits, one that is
-	// nowhere.
+	// cuBLASLt needs a C layout even if beta is 0: D's, which it does not read. An FP8 D
+	// needs a 16-bit C, so it gets one with a null address.
 	if (!g->c.data) {
 		p->g.c = (octet_matrix){.format = g->d.format, .ld = g->d.ld, .data = g->d.data};
 		if (narrow(&g->d))
@@ -97,14 +95,14 @@ octet_status octet_product_new(const octet_cublaslt *api, const octet_gemm *g, o
 	}
 	const octet_status status = describe(api, p);
 	if (status.code) {
-		octet_product_free(api, p);
+		octet_matmul_free(api, p);
 		return status;
 	}
 	*out = p;
 	return status;
 }
 
-void octet_product_free(const octet_cublaslt *api, octet_product *p) {
+void octet_matmul_free(const octet_cublaslt *api, octet_matmul *p) {
 	const cublasLtMatrixLayout_t layouts[] = {p->a, p->b, p->c, p->d};
 	for (int i = 0; i < 4; i++)
 		if (layouts[i])
@@ -114,17 +112,16 @@ void octet_product_free(const octet_cublaslt *api, octet_product *p) {
 	free(p);
 }
 
-// alignment is the largest power of two that divides an address, 256 at most:
-// cuBLASLt asks for the least that its algorithms may rely on, and takes 256
-// where nothing is said.
+// alignment is the largest power of two that divides an address, at most 256. cuBLASLt's
+// preference is the minimum alignment that algorithms may rely on; its default is 256.
 static uint32_t alignment(uint64_t address) {
 	const uint64_t lowest = address & -address;
 	return lowest && lowest < 256 ? (uint32_t)lowest : 256;
 }
 
-static octet_status prefer(const octet_cublaslt *api, cublasLtMatmulPreference_t preference, const octet_gemm *g, size_t workspace) {
+static octet_status set_preference(const octet_cublaslt *api, cublasLtMatmulPreference_t preference, const octet_gemm *g, size_t workspace) {
 	const uint64_t bytes = workspace;
-	const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE; // no k that is split: its parts would have an order of their own
+	const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE; // no split-k: it sums parts in an order of its own
 	const uint32_t a = alignment(g->b.data), b = alignment(g->a.data), c = alignment(g->c.data), d = alignment(g->d.data);
 #define SET(attribute, value) TRY(api, cublasLtMatmulPreferenceSetAttribute, preference, attribute, &(value), sizeof(value))
 	SET(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, bytes);
@@ -138,7 +135,7 @@ static octet_status prefer(const octet_cublaslt *api, cublasLtMatmulPreference_t
 	return (octet_status){0};
 }
 
-static octet_status tell(const octet_cublaslt *api, const cublasLtMatmulHeuristicResult_t *of, const cublasLtMatmulAlgo_t *algo,
+static octet_status read_algo(const octet_cublaslt *api, const cublasLtMatmulHeuristicResult_t *of, const cublasLtMatmulAlgo_t *algo,
 			 octet_algo *out) {
 	int32_t splits = 0;
 	size_t written;
@@ -151,7 +148,7 @@ static octet_status tell(const octet_cublaslt *api, const cublasLtMatmulHeuristi
 
 enum { MAX_ALGOS = 32 };
 
-static octet_status ask(const octet_cublaslt *api, octet_handle lt, const octet_product *p, cublasLtMatmulPreference_t preference,
+static octet_status heuristic(const octet_cublaslt *api, octet_handle lt, const octet_matmul *p, cublasLtMatmulPreference_t preference,
 			octet_algo *out, int *count) {
 	cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
 	int found = 0;
@@ -159,38 +156,38 @@ static octet_status ask(const octet_cublaslt *api, octet_handle lt, const octet_
 	    *count < MAX_ALGOS ? *count : MAX_ALGOS, results, &found);
 	*count = 0;
 	for (int i = 0; i < found; i++) {
-		if (results[i].state) // this one cannot be used
+		if (results[i].state) // not usable
 			continue;
-		const octet_status status = tell(api, &results[i], &results[i].algo, &out[(*count)++]);
+		const octet_status status = read_algo(api, &results[i], &results[i].algo, &out[(*count)++]);
 		if (status.code)
 			return status;
 	}
 	return (octet_status){0};
 }
 
-octet_status octet_product_algos(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+octet_status octet_matmul_algos(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_matmul *p,
 				 size_t workspace, octet_algo *out, int *count) {
 	cublasLtMatmulPreference_t preference;
 	ENTER(d);
 	TRY(api, cublasLtMatmulPreferenceCreate, &preference);
-	octet_status status = prefer(api, preference, &p->g, workspace);
+	octet_status status = set_preference(api, preference, &p->g, workspace);
 	if (!status.code)
-		status = ask(api, lt, p, preference, out, count);
+		status = heuristic(api, lt, p, preference, out, count);
 	api->cublasLtMatmulPreferenceDestroy(preference);
 	return status;
 }
 
-octet_status octet_product_check(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+octet_status octet_matmul_check(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_matmul *p,
 				 octet_algo *algo) {
 	cublasLtMatmulAlgo_t given;
 	cublasLtMatmulHeuristicResult_t result = {0};
 	memcpy(&given, algo->data, sizeof given);
 	ENTER(d);
 	TRY(api, cublasLtMatmulAlgoCheck, (cublasLtHandle_t)lt, p->desc, p->b, p->a, p->c, p->d, &given, &result);
-	return tell(api, &result, &given, algo);
+	return read_algo(api, &result, &given, algo);
 }
 
-octet_status octet_product_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_product *p,
+octet_status octet_matmul_run(const octet_device *d, const octet_cublaslt *api, octet_handle lt, const octet_matmul *p,
 			       const octet_algo *algo, uint64_t workspace, size_t bytes, octet_handle s) {
 	const octet_gemm *g = &p->g;
 	cublasLtMatmulAlgo_t chosen;

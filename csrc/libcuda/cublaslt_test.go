@@ -23,7 +23,7 @@ func blas(t *testing.T, d *Device) *Lt {
 	return l
 }
 
-// encode rounds numbers to a format, as they lie in memory; decode reads them.
+// encode rounds values to a format and returns their bytes; decode is the inverse.
 func encode(d fp8.DType, v []float32) (b []byte) {
 	for _, x := range v {
 		code := d.Nearest(x, fp8.Saturate)
@@ -45,7 +45,7 @@ func decode(d fp8.DType, b []byte) []float32 {
 	return v
 }
 
-// bench is a device with what a product needs.
+// bench is a device with everything that a GEMM needs.
 type bench struct {
 	*testing.T
 	d         *Device
@@ -62,8 +62,8 @@ func newBench(t *testing.T) *bench {
 	return &bench{t, d, stream(t, d), blas(t, d), alloc(t, d, workspaceBytes), rand.New(rand.NewPCG(1, 2))}
 }
 
-// matrix makes a random one of rows × cols with a gap behind every row, and
-// returns what its codes stand for, without the scale.
+// matrix returns a random matrix of rows × cols with a gap after every row, and the
+// values of its codes, without the scale.
 func (b *bench) matrix(d fp8.DType, rows, cols int, scale float32) (Matrix, []float32) {
 	ld := cols + 16
 	v := make([]float32, rows*ld)
@@ -86,7 +86,7 @@ func (b *bench) read(m Matrix, rows int) []float32 {
 }
 
 func (b *bench) run(g Gemm) error {
-	p, err := b.lt.NewProduct(g)
+	p, err := b.lt.NewMatMul(g)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (b *bench) run(g Gemm) error {
 	return b.s.Synchronize()
 }
 
-// shape returns the rows and columns of an operand as it is stored.
+// shape returns the rows and columns of an operand as stored.
 func shape(rows, cols int, transposed bool) (int, int) {
 	if transposed {
 		return cols, rows
@@ -109,9 +109,9 @@ func shape(rows, cols int, transposed bool) (int, int) {
 	return rows, cols
 }
 
-// Every allowed combination of formats against sums in float64 of the same
-// codes, to what one rounding to D costs, and FP32 sums.
-func TestProducts(t *testing.T) {
+// Every supported combination of formats against float64 sums of the same codes, within
+// the rounding errors of D and of FP32 sums.
+func TestGEMMs(t *testing.T) {
 	b := newBench(t)
 	type formats struct{ a, b, c, d fp8.DType }
 	var all []formats
@@ -154,9 +154,9 @@ func TestProducts(t *testing.T) {
 				require.NoError(t, b.run(g))
 				got := b.read(D, m)
 
-				factor, most := 0.75, 0.0
+				alpha, amax := 0.75, 0.0
 				if f.a.IsFP8() {
-					factor *= 0.5 * 0.25
+					alpha *= 0.5 * 0.25
 				}
 				for i := range m {
 					for j := range n {
@@ -174,8 +174,8 @@ func TestProducts(t *testing.T) {
 							sum += float64(x) * y
 							magnitude += math.Abs(float64(x) * y)
 						}
-						v := factor*sum + float64(g.Beta)*float64(cv[i*D.LD+j])
-						most = max(most, math.Abs(v))
+						v := alpha*sum + float64(g.Beta)*float64(cv[i*D.LD+j])
+						amax = max(amax, math.Abs(v))
 						scale := 1.0
 						if f.d.IsFP8() {
 							scale = 4
@@ -183,21 +183,22 @@ func TestProducts(t *testing.T) {
 						step := math.Abs(v)*math.Exp2(-float64(mantissa[f.d]+1)) + tiny[f.d]/scale
 						require.InDelta(t, v, float64(got[i*D.LD+j])/scale, 1.001*step+magnitude*sums(f.a), "%d, %d", i, j)
 					}
-					require.Equal(t, before[i*D.LD+n:(i+1)*D.LD], got[i*D.LD+n:(i+1)*D.LD], "the gap behind row %d", i)
+					require.Equal(t, before[i*D.LD+n:(i+1)*D.LD], got[i*D.LD+n:(i+1)*D.LD], "the gap after row %d", i)
 				}
 				if f.d.IsFP8() {
-					require.InEpsilon(t, most, download(t, b.s, g.AmaxD, 1)[0], 1e-5+10*sums(f.a))
+					require.InEpsilon(t, amax, download(t, b.s, g.AmaxD, 1)[0], 1e-5+10*sums(f.a))
 				}
 			})
 		}
 	}
 }
 
-// sums is by what part of its products' magnitudes a sum of 48 may be off: what FP32
-// costs, and on tensor cores what is cut off where products are aligned before they are
-// added. Hopper adds 32 products of FP8 at once, with 13 bits behind the exponent of the
-// largest: 33 times 2^-13 of that one in each of two steps is less than 2^-8 of all, as
-// long as it is less than half of them. In 16-bit formats it keeps some 24 bits.
+// sums is the maximum error of a sum of 48 products, relative to the sum of their
+// magnitudes: FP32 rounding, and on tensor cores the truncation that aligns products
+// before they are added. Hopper adds 32 FP8 products at once, with 13 bits below the
+// largest exponent: at most 33 times 2^-13 of the largest product in each of two steps.
+// That is less than 2^-8 of the sum of magnitudes if the largest product is less than
+// half of it. For 16-bit formats it keeps about 24 bits.
 func sums(d fp8.DType) float64 {
 	switch {
 	case standin.Hardware() == 0:
@@ -208,15 +209,15 @@ func sums(d fp8.DType) float64 {
 	return 0x1p-18
 }
 
-// mantissa is the stored bits of a significand; tiny half the distance of the
-// smallest numbers.
+// mantissa is the stored bits of a significand; tiny is half the distance between the
+// smallest values.
 var (
 	mantissa = map[fp8.DType]int{fp8.F32: 23, fp8.BF16: 7, fp8.F16: 10, fp8.E4M3: 3, fp8.E5M2: 2}
 	tiny     = map[fp8.DType]float64{fp8.F32: 0, fp8.BF16: 0, fp8.F16: 0x1p-25, fp8.E4M3: 0x1p-10, fp8.E5M2: 0x1p-17}
 )
 
-// C may be D: gradients accumulate.
-func TestProductAccumulates(t *testing.T) {
+// C may be D, to accumulate gradients.
+func TestGEMMAccumulates(t *testing.T) {
 	b := newBench(t)
 	A, av := b.matrix(fp8.E4M3, 16, 16, 1)
 	B, bv := b.matrix(fp8.E4M3, 16, 16, 1)
@@ -230,10 +231,9 @@ func TestProductAccumulates(t *testing.T) {
 	require.InDelta(t, sum, got[0], 1e-5)
 }
 
-// What NVIDIA's documentation excludes is refused, with the status that it
-// names.
-func TestProductsThatAreRefused(t *testing.T) {
-	standin.Only(t, "a library may do more than its documentation says")
+// GEMMs that NVIDIA's documentation excludes are refused, with the documented status.
+func TestRefusedGEMMs(t *testing.T) {
+	standin.Only(t, "a real library may support more than its documentation says")
 	b := newBench(t)
 	A, _ := b.matrix(fp8.E4M3, 32, 32, 1)
 	A5, _ := b.matrix(fp8.E5M2, 32, 32, 1)
@@ -259,7 +259,7 @@ func TestProductsThatAreRefused(t *testing.T) {
 		"BF16 to FP8":              {15, func(g *Gemm) { g.A, g.B, g.D = H, H, A }},
 		"K of 24":                  {15, func(g *Gemm) { g.K = 24 }},
 		"N of 4 in BF16":           {15, func(g *Gemm) { g.N = 4 }},
-		"N of 8 in BF16":           {15, func(g *Gemm) { g.N = 8 }}, // 16 bytes, and no multiple of 16
+		"N of 8 in BF16":           {15, func(g *Gemm) { g.N = 8 }}, // 16 bytes, but not a multiple of 16
 		"N of 20 in FP32":          {15, func(g *Gemm) { g.N, g.D = 20, F }},
 		"a scale at an odd place":  {7, func(g *Gemm) { g.A.Scale += 2 }},
 		"LD of 40":                 {15, func(g *Gemm) { g.A.LD = 40 }},
@@ -290,21 +290,21 @@ func TestProductsThatAreRefused(t *testing.T) {
 
 	g := good
 	g.A.DType = fp8.E4M3IEEE
-	require.EqualError(t, b.run(g), "32×32×32 product e4m3ieee·e4m3ᵀ in bf16: cuBLASLt has no format e4m3ieee for A")
+	require.EqualError(t, b.run(g), "32×32×32 GEMM e4m3ieee·e4m3ᵀ in bf16: cuBLASLt has no format e4m3ieee for A")
 	g = good
 	g.Beta = 1
-	require.EqualError(t, b.run(g), "32×32×32 product e4m3·e4m3ᵀ in bf16: Beta is 1 and there is no C")
+	require.EqualError(t, b.run(g), "32×32×32 GEMM e4m3·e4m3ᵀ in bf16: Beta is 1, but there is no C")
 	g = good
 	g.K = 24
-	require.EqualError(t, b.run(g), "32×32×24 product e4m3·e4m3ᵀ in bf16: cuBLASLt has no algorithm for it: cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported")
+	require.EqualError(t, b.run(g), "32×32×24 GEMM e4m3·e4m3ᵀ in bf16: cuBLASLt has no algorithm for it: cublasLtMatmulAlgoGetHeuristic returned 15: the requested functionality is not supported")
 }
 
 func TestAlgorithms(t *testing.T) {
-	standin.Only(t, "its algorithms are known")
+	standin.Only(t, "the algorithms of the stand-in are known")
 	b := newBench(t)
 	A, _ := b.matrix(fp8.E4M3, 32, 32, 1)
 	D, _ := b.matrix(fp8.BF16, 32, 32, 0)
-	p, err := b.lt.NewProduct(Gemm{M: 32, N: 32, K: 32, TransB: true, A: A, B: A, D: D, Alpha: 1, FastAccum: true})
+	p, err := b.lt.NewMatMul(Gemm{M: 32, N: 32, K: 32, TransB: true, A: A, B: A, D: D, Alpha: 1, FastAccum: true})
 	require.NoError(t, err)
 	defer p.Close()
 
@@ -315,10 +315,10 @@ func TestAlgorithms(t *testing.T) {
 		splits = append(splits, a.Splits)
 		require.NoError(t, p.Run(b.s, &a, b.workspace, a.Workspace))
 	}
-	require.Equal(t, []int{1, 1}, splits, "the stand-in has one between them that splits")
+	require.Equal(t, []int{1, 1}, splits, "the stand-in's split-k algorithm is excluded")
 	split := p.Gemm
 	split.SplitK = true
-	unbound, err := b.lt.NewProduct(split)
+	unbound, err := b.lt.NewMatMul(split)
 	require.NoError(t, err)
 	defer unbound.Close()
 	three, err := unbound.Algos(workspaceBytes, 100)
@@ -327,13 +327,13 @@ func TestAlgorithms(t *testing.T) {
 	require.Greater(t, three[1].Splits, 1)
 	two, err := p.Algos(workspaceBytes, 2)
 	require.NoError(t, err)
-	require.Equal(t, all, two, "there is no room lost to it")
+	require.Equal(t, all, two, "the excluded algorithm does not count towards the limit")
 	one, err := p.Algos(0, 1)
 	require.NoError(t, err)
 	require.Equal(t, 0, one[0].Workspace)
 	require.NoError(t, p.Run(b.s, &one[0], 0, 0))
 
-	// What an algorithm is known by brings it back, to another process too.
+	// The code of an algorithm restores it, also in another process.
 	for _, a := range all {
 		again, err := p.Algo(a.Code())
 		require.NoError(t, err)
@@ -342,10 +342,11 @@ func TestAlgorithms(t *testing.T) {
 	_, err = p.Algo(Code{9})
 	require.Equal(t, 7, code(err))
 
-	// An algorithm relies on addresses as they were; others get others.
+	// An algorithm relies on the alignment of addresses; other alignments need other
+	// algorithms.
 	shifted := p.Gemm
 	shifted.D.Data += 16
-	q, err := b.lt.NewProduct(shifted)
+	q, err := b.lt.NewMatMul(shifted)
 	require.NoError(t, err)
 	defer q.Close()
 	require.Equal(t, 15, code(q.Run(b.s, &one[0], 0, 0)))
@@ -359,11 +360,11 @@ func TestAlgorithms(t *testing.T) {
 	require.NoError(t, b.s.Synchronize())
 }
 
-// product is a small one, and what runs it.
-func (b *bench) product() (p *Product, run func() error) {
+// gemm returns a small GEMM and a function that runs it.
+func (b *bench) gemm() (p *MatMul, run func() error) {
 	A, _ := b.matrix(fp8.E4M3, 16, 16, 1)
 	D, _ := b.matrix(fp8.F32, 16, 16, 0)
-	p, err := b.lt.NewProduct(Gemm{M: 16, N: 16, K: 16, TransB: true, A: A, B: A, D: D, Alpha: 1})
+	p, err := b.lt.NewMatMul(Gemm{M: 16, N: 16, K: 16, TransB: true, A: A, B: A, D: D, Alpha: 1})
 	require.NoError(b, err)
 	b.Cleanup(p.Close)
 	algos, err := p.Algos(workspaceBytes, 1)
@@ -371,22 +372,22 @@ func (b *bench) product() (p *Product, run func() error) {
 	return p, func() error { return p.Run(b.s, &algos[0], b.workspace, workspaceBytes) }
 }
 
-// A kernel of a product would be loaded when it first runs.
-func TestProductCapturedTooEarly(t *testing.T) {
-	standin.Only(t, "whether it loads anything then, a library does not say")
+// cuBLASLt loads the kernel of a GEMM at its first run, which fails in a capture.
+func TestGEMMCapturedBeforeItRan(t *testing.T) {
+	standin.Only(t, "a real library may have loaded the kernel already")
 	b := newBench(t)
-	_, run := b.product()
+	_, run := b.gemm()
 	_, err := b.s.Capture(run)
 	require.Equal(t, 13, code(err))
 	var e *Error
 	require.ErrorAs(t, err, &e)
-	require.False(t, e.DeviceLost(), "the driver knows of nothing")
+	require.False(t, e.DeviceLost(), "the driver has no error")
 }
 
-// Later on it is captured like anything else on a stream.
-func TestProductInAGraph(t *testing.T) {
+// After a first run, a GEMM can be captured like other work.
+func TestGEMMInAGraph(t *testing.T) {
 	b := newBench(t)
-	p, run := b.product()
+	p, run := b.gemm()
 	D := p.D
 	require.NoError(t, run())
 	require.NoError(t, b.s.Fill(D.Data, 0, 4))
@@ -402,9 +403,9 @@ func TestProductInAGraph(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// Operands outside of the device's memory are found when the product runs.
-func TestProductOutOfBounds(t *testing.T) {
-	standin.Only(t, "a GPU is lost by it")
+// Operands outside of the device's memory are detected when the GEMM runs.
+func TestGEMMOutOfBounds(t *testing.T) {
+	standin.Only(t, "a real GPU would be lost")
 	standin.Load(t, "libcuda")
 	d, err := Open(0)
 	require.NoError(t, err)
@@ -414,14 +415,14 @@ func TestProductOutOfBounds(t *testing.T) {
 	p, err := d.Alloc(256)
 	require.NoError(t, err)
 	m := Matrix{DType: fp8.BF16, Data: p, LD: 16}
-	product, err := lt.NewProduct(Gemm{M: 16, N: 16, K: 16, A: m, B: m, D: m, Alpha: 1})
+	matMul, err := lt.NewMatMul(Gemm{M: 16, N: 16, K: 16, A: m, B: m, D: m, Alpha: 1})
 	require.NoError(t, err)
-	defer product.Close()
-	algos, err := product.Algos(0, 1)
+	defer matMul.Close()
+	algos, err := matMul.Algos(0, 1)
 	require.NoError(t, err)
-	require.NoError(t, product.Run(s, &algos[0], 0, 0))
+	require.NoError(t, matMul.Run(s, &algos[0], 0, 0))
 	require.Equal(t, 700, code(s.Synchronize()))
-	err = product.Run(s, &algos[0], 0, 0)
-	require.Equal(t, 700, code(err), "cuBLASLt says 13, the driver why")
+	err = matMul.Run(s, &algos[0], 0, 0)
+	require.Equal(t, 700, code(err), "cuBLASLt returns 13, the driver the reason")
 	require.ErrorContains(t, err, "cublasLtMatmul returned 13")
 }

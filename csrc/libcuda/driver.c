@@ -5,7 +5,7 @@
 
 int octet_version(const octet_driver *api) {
 	int version = 0;
-	api->cuDriverGetVersion(&version); // leaves 0 where it fails, and needs no cuInit
+	api->cuDriverGetVersion(&version); // leaves 0 on failure, and needs no cuInit
 	return version;
 }
 
@@ -29,7 +29,7 @@ octet_status octet_id(const octet_driver *api, int ordinal, int *id) {
 
 octet_status octet_describe(const octet_driver *api, int id, octet_gpu *out) {
 	TRY(api, cuDeviceGetName, out->name, sizeof out->name, id);
-	// Nothing but sensors needs it, and layers that share out a GPU may not tell.
+	// Only sensors need the bus, and virtualization layers may not report it.
 	if (api->cuDeviceGetPCIBusId(out->bus, sizeof out->bus, id))
 		out->bus[0] = 0;
 	TRY(api, cuDeviceGetAttribute, &out->major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, id);
@@ -40,8 +40,7 @@ octet_status octet_describe(const octet_driver *api, int id, octet_gpu *out) {
 	return (octet_status){0};
 }
 
-// The primary context is the one that cuBLASLt, as a client of the runtime
-// API, works in.
+// cuBLASLt, a client of the runtime API, works in the primary context.
 octet_status octet_open(const octet_driver *api, int ordinal, octet_device *out) {
 	CUdevice id;
 	CUcontext context;

@@ -11,22 +11,21 @@ import (
 	"unsafe"
 )
 
-// Device is a GPU that this process works with: in its primary context, or in
-// one that was adopted.
+// Device is a GPU, used in its primary context or in an adopted one.
 type Device struct {
 	GPU
-	Version int // the newest CUDA that the driver serves: 1000·major + 10·minor
+	Version int // the newest CUDA that the driver supports: 1000·major + 10·minor
 
-	ordinal int // of an adopted context -1
+	ordinal int // -1 for an adopted context
 	lib     driver
 	c       C.octet_device
-	owner   any // of an adopted context
+	owner   any // keeps an adopted context reachable
 }
 
-// Ptr is an address in a device's memory; 0 is none.
+// Ptr is an address in a device's memory; 0 is nil.
 type Ptr uint64
 
-// Open takes the GPU that CUDA counts as ordinal.
+// Open opens the GPU with CUDA's ordinal.
 func Open(ordinal int) (*Device, error) {
 	lib, err := openDriver()
 	if err != nil {
@@ -39,14 +38,14 @@ func Open(ordinal int) (*Device, error) {
 	return newDevice(lib, c, ordinal)
 }
 
-// Adopt works in a context that another part of this process made: a CUcontext,
-// which has to outlive everything that is made on the Device. Close leaves it as
-// it is. The owner is kept from the garbage collector as long as the Device is:
-// the value whose finalizer would destroy the context, or nil.
+// Adopt returns a Device in an existing CUcontext of this process. The context must
+// outlive everything that is created on the Device, whose Close leaves it intact. Owner,
+// which may be nil, is a value whose finalizer would destroy the context: the Device
+// keeps it reachable.
 //
-// Streams, events and memory belong to one context. Every call leaves this one
-// current on its thread: to another part of the program that has locked the
-// thread with another context, that matters.
+// Streams, events and memory belong to one context. Every call makes this context current
+// on its thread, which affects other code that has locked the thread with another
+// context.
 func Adopt(context uintptr, owner any) (*Device, error) {
 	if context == 0 {
 		return nil, errors.New("adopt a CUDA context: it is null")
@@ -75,7 +74,7 @@ func newDevice(lib driver, c C.octet_device, ordinal int) (d *Device, err error)
 	return d, nil
 }
 
-// Close gives the device back. What was made on it has to be closed before.
+// Close releases the device. Everything created on it must be closed before.
 func (d *Device) Close() error { return d.check(C.octet_close(&d.c)) }
 
 func (d *Device) check(s C.octet_status) error {
@@ -85,7 +84,7 @@ func (d *Device) check(s C.octet_status) error {
 	return driverError(d.lib.Table, s)
 }
 
-// Memory asks how many bytes of the device are free, for all processes, and how
+// Memory returns how many bytes of the device are free, shared by all processes, and how
 // many it has.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var f, t C.size_t
@@ -93,7 +92,7 @@ func (d *Device) Memory() (free, total uint64, err error) {
 	return uint64(f), uint64(t), err
 }
 
-// Alloc takes memory of the device, aligned to 256 bytes and not initialised.
+// Alloc allocates device memory, aligned to 256 bytes and uninitialized.
 func (d *Device) Alloc(bytes int) (Ptr, error) {
 	var p C.uint64_t
 	if err := d.check(C.octet_alloc(&d.c, C.size_t(bytes), &p)); err != nil {
@@ -102,11 +101,10 @@ func (d *Device) Alloc(bytes int) (Ptr, error) {
 	return Ptr(p), nil
 }
 
-// Free gives memory back, after everything that was under way on the device.
+// Free frees memory, after all pending work of the device.
 func (d *Device) Free(p Ptr) error { return d.check(C.octet_free(&d.c, C.uint64_t(p))) }
 
-// Pinned is host memory that stays where it is, so that a device can copy from
-// and to it while the program goes on.
+// Pinned is page-locked host memory, which a device can copy from and to asynchronously.
 type Pinned struct {
 	Bytes []byte // not to be used after Close
 
@@ -124,7 +122,7 @@ func (d *Device) Pin(bytes int) (*Pinned, error) {
 	return &Pinned{Bytes: memory, d: d}, nil
 }
 
-// Close frees the memory. Nothing may be under way with it.
+// Close frees the memory. No copy may be pending.
 func (p *Pinned) Close() error {
 	return p.d.check(C.octet_unpin(&p.d.c, unsafe.Pointer(unsafe.SliceData(p.Bytes))))
 }

@@ -13,8 +13,8 @@ import (
 	"octet/csrc/standin"
 )
 
-// device opens a stand-in of its own, which at the end says whether anything
-// was left, or a real GPU, which does not.
+// device opens a GPU and closes it after the test. A stand-in's Close fails if anything
+// leaked; a real driver does not check.
 func device(t *testing.T) *Device {
 	standin.Load(t, "libcuda")
 	d, err := Open(0)
@@ -44,7 +44,7 @@ func pin(t *testing.T, d *Device, bytes int) *Pinned {
 	return p
 }
 
-// code is the code of an error of the libraries, 0 of any other.
+// code returns the code of an Error, 0 for any other error.
 func code(err error) int {
 	var e *Error
 	if errors.As(err, &e) {
@@ -54,7 +54,7 @@ func code(err error) int {
 }
 
 func TestDeviceDescribesItself(t *testing.T) {
-	standin.Only(t, "what it says is known beforehand")
+	standin.Only(t, "the properties of a real GPU are not known")
 	d := device(t)
 	require.Equal(t, GPU{Name: "Stand-in 0", Bus: "0000:10:00.0", Major: 9, Memory: 80 << 30, Processors: 132, Shared: 227 << 10}, d.GPU)
 	require.Equal(t, 13000, d.Version)
@@ -68,17 +68,17 @@ func TestNoSuchDevice(t *testing.T) {
 	require.ErrorContains(t, err, "cuDeviceGet returned 101: ")
 }
 
-// Two owners of one context see the same memory and streams, and only the one
-// that opened it ends it.
+// An owner and an adopting Device share memory and streams, and Close of the adopting one
+// leaves the context open.
 func TestAdopt(t *testing.T) {
 	owner := device(t)
-	guest, err := Adopt(uintptr(owner.c.context), owner)
+	adopted, err := Adopt(uintptr(owner.c.context), owner)
 	require.NoError(t, err)
-	require.Equal(t, owner.GPU, guest.GPU)
-	require.Equal(t, owner.Version, guest.Version)
+	require.Equal(t, owner.GPU, adopted.GPU)
+	require.Equal(t, owner.Version, adopted.Version)
 
 	theirs := stream(t, owner)
-	s := guest.AdoptStream(uintptr(theirs.s))
+	s := adopted.AdoptStream(uintptr(theirs.s))
 	p := alloc(t, owner, 16)
 	require.NoError(t, theirs.Fill(p, 3, 16))
 	require.NoError(t, s.Fill(p+8, 5, 8))
@@ -87,15 +87,15 @@ func TestAdopt(t *testing.T) {
 	require.Equal(t, "\x03\x03\x03\x03\x03\x03\x03\x03\x05\x05\x05\x05\x05\x05\x05\x05", string(got))
 
 	require.NoError(t, s.Close())
-	require.NoError(t, guest.Close())
-	require.NoError(t, theirs.Synchronize(), "a guest leaves what it found")
+	require.NoError(t, adopted.Close())
+	require.NoError(t, theirs.Synchronize(), "Close of an adopting device leaves the context open")
 
 	_, err = Adopt(0, nil)
 	require.EqualError(t, err, "adopt a CUDA context: it is null")
 }
 
-func TestAdoptWhatIsNoContext(t *testing.T) {
-	standin.Only(t, "a driver may follow any address")
+func TestAdoptInvalidContext(t *testing.T) {
+	standin.Only(t, "a real driver may dereference an invalid pointer")
 	owner := device(t)
 	_, err := Adopt(12345, owner)
 	require.EqualError(t, err, "adopt a CUDA context: cuCtxSetCurrent returned 201: stand-in error")
@@ -114,7 +114,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestMemoryIsCounted(t *testing.T) {
-	standin.Only(t, "drivers hand out whole pages")
+	standin.Only(t, "real drivers allocate whole pages")
 	d := device(t)
 	alloc(t, d, 1000)
 	free, total, err := d.Memory()
@@ -148,7 +148,7 @@ func TestCopies(t *testing.T) {
 	want := append(append([]byte{7, 7}, data...), bytes.Repeat([]byte{7}, 50-2-len(data))...)
 	require.Equal(t, want, got[:50])
 
-	// Nothing is copied without the driver, which may refuse it.
+	// Empty copies succeed without a call of the driver, which may refuse them.
 	require.NoError(t, s.Upload(a, nil))
 	require.NoError(t, s.Download(nil, a))
 	require.NoError(t, s.Copy(b, a, 0))
@@ -156,7 +156,7 @@ func TestCopies(t *testing.T) {
 }
 
 func TestCopiesOfStrangeMemory(t *testing.T) {
-	standin.Only(t, "a driver does not say what fresh memory holds, and looks at whole pages")
+	standin.Only(t, "a real driver leaves fresh memory undefined and checks whole pages")
 	d := device(t)
 	s := stream(t, d)
 	a, b := alloc(t, d, 64), alloc(t, d, 64)
@@ -167,10 +167,10 @@ func TestCopiesOfStrangeMemory(t *testing.T) {
 	require.Equal(t, 1, code(s.Copy(b, a+40, 40)))
 }
 
-// Copies of page-locked memory take place when the stream gets there: the bytes
-// of that moment count, and nothing arrived before one waited.
+// Copies of page-locked memory happen when the stream executes them: the bytes of that
+// moment are copied, and none arrive without a wait.
 func TestPinnedCopiesAreAsynchronous(t *testing.T) {
-	standin.Only(t, "when a GPU gets there, nobody can say")
+	standin.Only(t, "the timing of a real GPU is not known")
 	d := device(t)
 	s := stream(t, d)
 	p, from, to := alloc(t, d, 16), pin(t, d, 32), pin(t, d, 32)
@@ -182,7 +182,7 @@ func TestPinnedCopiesAreAsynchronous(t *testing.T) {
 	require.NoError(t, s.Synchronize())
 	require.Equal(t, "later bytes 1234", string(to.Bytes[4:20]))
 
-	require.EqualError(t, s.UploadPinned(p, from, 20, 16), "16 bytes from 20 on of 32 bytes of page-locked memory")
+	require.EqualError(t, s.UploadPinned(p, from, 20, 16), "copy 16 bytes at offset 20 of 32 bytes of page-locked memory")
 	require.Error(t, s.DownloadPinned(to, -1, p, 1))
 	require.Error(t, s.DownloadPinned(to, 0, p, -1))
 }
@@ -211,10 +211,10 @@ func TestEvents(t *testing.T) {
 	require.InDelta(t, took, -back, float64(time.Microsecond))
 }
 
-// A wait for an event leaves what comes behind it undone, and is for the last place
-// where the event was recorded.
+// Wait leaves work after the event pending, and waits for the latest position at which
+// the event was recorded.
 func TestWaitForAnEvent(t *testing.T) {
-	standin.Only(t, "a GPU does not wait to be waited for")
+	standin.Only(t, "a real GPU works without a wait")
 	d := device(t)
 	s := stream(t, d)
 	p := alloc(t, d, 4)
@@ -243,9 +243,9 @@ func TestWaitForAnEvent(t *testing.T) {
 	require.Equal(t, []byte{4, 4, 4, 4}, host.Bytes)
 }
 
-// The stand-in is strict, or the other tests would show nothing.
-func TestMistakesAreFound(t *testing.T) {
-	standin.Only(t, "a driver may follow any address")
+// The stand-in detects mistakes; without that, the other tests would prove little.
+func TestMistakesAreDetected(t *testing.T) {
+	standin.Only(t, "a real driver may dereference an invalid pointer")
 	t.Run("a leak", func(t *testing.T) {
 		standin.Load(t, "libcuda")
 		d, err := Open(0)

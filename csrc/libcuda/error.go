@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Error is a call of a library that failed.
+// Error is a failed call of a library.
 type Error struct {
-	Call string // "cuMemAlloc_v2"; its first letters tell the library: cu, nvrtc, cublasLt, nccl
-	Code int    // CUresult, nvrtcResult, cublasStatus_t or ncclResult_t, as the library counts
-	Text string // what the library says of the code
+	Call string // "cuMemAlloc_v2"; its prefix identifies the library: cu, nvrtc, cublasLt, nccl
+	Code int    // CUresult, nvrtcResult, cublasStatus_t or ncclResult_t
+	Text string // the library's text for the code
 }
 
 func (e *Error) Error() string {
@@ -18,25 +18,24 @@ func (e *Error) Error() string {
 
 func (e *Error) cublas() bool { return strings.HasPrefix(e.Call, "cublas") }
 
-// driver says whether the code is a CUresult.
+// driver reports whether the code is a CUresult.
 func (e *Error) driver() bool { return strings.HasPrefix(e.Call, "cu") && !e.cublas() }
 
-// OutOfMemory says whether the device had not the memory that was asked for.
+// OutOfMemory reports whether the device had too little free memory.
 func (e *Error) OutOfMemory() bool {
 	return e.driver() && e.Code == 2 || // CUDA_ERROR_OUT_OF_MEMORY
 		e.cublas() && e.Code == 3 // CUBLAS_STATUS_ALLOC_FAILED
 }
 
-// Refused says whether cuBLASLt would not begin with a product: nothing was put
-// on the stream, and another algorithm may do.
+// Refused reports whether cuBLASLt refused a GEMM: nothing was enqueued, and another
+// algorithm may work.
 func (e *Error) Refused() bool {
 	return e.cublas() && (e.Code == 7 || e.Code == 15) // CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED
 }
 
-// DeviceLost says whether the context is dead, so that every further call
-// fails: the codes of which cuda.h says that the process must be terminated and
-// relaunched, and those of a device that broke or went away. Only the driver
-// knows.
+// DeviceLost reports whether the context is dead, so that every further call fails: the
+// codes for which cuda.h requires the process to be terminated and relaunched, and those
+// of a broken or removed device. Only codes of the driver count.
 func (e *Error) DeviceLost() bool {
 	if !e.driver() {
 		return false

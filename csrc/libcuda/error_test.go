@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A code means what its library says it means.
+// A code is interpreted by its library.
 func TestErrorsAreClassified(t *testing.T) {
 	for _, c := range []struct {
 		call              string
@@ -17,17 +17,17 @@ func TestErrorsAreClassified(t *testing.T) {
 		{"cuMemAlloc_v2", 2, true, false},
 		{"cublasLtCreate", 3, true, false},
 		{"cuInit", 3, false, false},         // not initialised
-		{"cublasLtMatmul", 2, false, false}, // no status of cuBLASLt
+		{"cublasLtMatmul", 2, false, false}, // not a status of cuBLASLt
 		{"nvrtcCompileProgram", 2, false, false},
 		{"cuStreamSynchronize", 700, false, true},
 		{"cuStreamSynchronize", 719, false, true},
 		{"cuLaunchKernel", 214, false, true},
 		{"cuLaunchKernel", 1, false, false},
-		{"cublasLtMatmul", 13, false, false}, // also of a launch that merely failed
+		{"cublasLtMatmul", 13, false, false}, // also if a launch failed for another reason
 		{"cublasLtMatmul", 700, false, false},
 		{"ncclAllReduce", 2, false, false}, // a system error
 		{"cuMemAlloc_v2", 13, false, false},
-		{"cuInit", 999, false, false}, // a driver that does not start is not a device that was lost
+		{"cuInit", 999, false, false}, // the driver does not start; no device was lost
 	} {
 		e := &Error{Call: c.call, Code: c.code}
 		require.Equal(t, c.outOfMemory, e.OutOfMemory(), "%+v", e)

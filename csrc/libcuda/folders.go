@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// folders are where toolkits, conda and Python's packages have libraries, each once, in
-// the order in which they are tried.
+// folders returns the folders in which toolkits, conda and Python's packages install
+// libraries, without duplicates, in search order.
 func folders() (list []string) {
 	if home := os.Getenv("CUDA_HOME"); home != "" {
 		list = append(list, filepath.Join(home, "lib64"), filepath.Join(home, "lib"))
@@ -25,8 +25,8 @@ func folders() (list []string) {
 	return slices.DeleteFunc(append(list, packages()...), repeated())
 }
 
-// repeated says of a folder whether it was seen before, by this name or another: lib64 may
-// be a link to lib.
+// repeated returns a function that reports whether it has seen a folder, by this name or
+// through a link: lib64 may be a link to lib.
 func repeated() func(string) bool {
 	seen := map[string]bool{}
 	return func(folder string) bool {
@@ -39,28 +39,28 @@ func repeated() func(string) bool {
 	}
 }
 
-// target is the toolkit's name for this processor.
+// target returns the toolkit's name of this CPU architecture.
 func target() string {
 	return map[string]string{"amd64": "x86_64-linux", "arm64": "sbsa-linux"}[runtime.GOARCH]
 }
 
-// packages are where pip puts NVIDIA's packages: a machine that PyTorch was installed on
-// has the libraries there, often there alone. Those of CUDA 13 share the folder
-// nvidia/cu13/lib, each of CUDA 12, and NCCL, has one of its own. Fedora's Python has
-// packages in lib64, too.
+// packages returns the folders into which pip installs NVIDIA's packages: on a machine
+// with PyTorch, often the only copy. CUDA 13's libraries share the folder
+// nvidia/cu13/lib; each of CUDA 12's, and NCCL, has its own. Fedora's Python also has
+// packages in lib64.
 func packages() (list []string) {
 	for _, prefix := range pythons() {
 		for _, lib := range []string{"lib", "lib64"} {
-			found, _ := filepath.Glob(filepath.Join(prefix, lib, "python3*", "*-packages", "nvidia", "*", "lib")) // of a good pattern
+			found, _ := filepath.Glob(filepath.Join(prefix, lib, "python3*", "*-packages", "nvidia", "*", "lib")) // the pattern is valid
 			list = append(list, found...)
 		}
 	}
 	return list
 }
 
-// pythons are the prefixes of the Pythons that a user may mean: the environments that are
-// active, the first python3 of the PATH, Debian's folder of packages, and the user's own
-// ("pip install --user").
+// pythons returns the prefixes of a user's Pythons: the active environments, the first
+// python3 of the PATH, Debian's folder of packages, and the user's own ("pip install
+// --user").
 func pythons() (prefixes []string) {
 	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
 		if prefix := os.Getenv(name); prefix != "" {
@@ -71,15 +71,15 @@ func pythons() (prefixes []string) {
 		prefixes = append(prefixes, prefixesOf(python)...)
 	}
 	prefixes = append(prefixes, "/usr/local")
-	home, _ := os.UserHomeDir() // where there is none, there is no such folder
+	home, _ := os.UserHomeDir() // without a home, there is no such folder
 	if base := cmp.Or(os.Getenv("PYTHONUSERBASE"), filepath.Join(home, ".local")); filepath.IsAbs(base) {
 		prefixes = append(prefixes, base)
 	}
 	return prefixes
 }
 
-// prefixesOf are where a python3 may have its packages. pyenv's is a script, a shim, that
-// chooses among versions.
+// prefixesOf returns the prefixes under which a python3 may have its packages. pyenv's
+// python3 is a script, a shim, that selects a version.
 func prefixesOf(python string) []string {
 	bin := filepath.Dir(python)
 	if filepath.Base(bin) == "shims" {
@@ -92,14 +92,14 @@ func prefixesOf(python string) []string {
 	return list
 }
 
-// versions are the prefixes of pyenv's versions: those that the environment or the user
-// chose, and then all, since any has the same libraries.
+// versions returns the prefixes of pyenv's versions: first those that the environment or
+// the user selected, then all, because each may have the libraries.
 func versions(root string) (list []string) {
-	chosen, _ := os.ReadFile(filepath.Join(root, "version")) // absent where no version was chosen
+	chosen, _ := os.ReadFile(filepath.Join(root, "version")) // missing if no version is selected
 	for _, v := range strings.FieldsFunc(os.Getenv("PYENV_VERSION")+":"+string(chosen), func(r rune) bool { return strings.ContainsRune(": \n", r) }) {
 		list = append(list, filepath.Join(root, "versions", v))
 	}
-	all, _ := filepath.Glob(filepath.Join(root, "versions", "*")) // of a good pattern
+	all, _ := filepath.Glob(filepath.Join(root, "versions", "*")) // the pattern is valid
 	return append(list, all...)
 }
 

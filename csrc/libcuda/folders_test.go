@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// write makes a file of the path's elements, and returns the path.
+// write creates a file at the joined path and returns the path.
 func write(t *testing.T, text string, path ...string) string {
 	t.Helper()
 	file := filepath.Join(path...)
@@ -19,7 +19,8 @@ func write(t *testing.T, text string, path ...string) string {
 	return file
 }
 
-// emptyMachine is one without Python, toolkits or a home of the user's.
+// emptyMachine sets the environment of a machine without Python, toolkits and user
+// packages.
 func emptyMachine(t *testing.T) (home string) {
 	home = t.TempDir()
 	for _, name := range []string{"CUDA_HOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "PYENV_VERSION", "PYTHONUSERBASE"} {
@@ -30,7 +31,7 @@ func emptyMachine(t *testing.T) (home string) {
 	return home
 }
 
-// Python's packages are found wherever a Python has them.
+// Python packages are found under every kind of Python installation.
 func TestLibrariesOfEveryPython(t *testing.T) {
 	for name, machine := range map[string]func(t *testing.T, home string) (python string, prefix string){
 		"a virtual environment that is active": func(t *testing.T, home string) (string, string) {
@@ -68,9 +69,9 @@ func TestLibrariesOfEveryPython(t *testing.T) {
 	}
 }
 
-// A python3 that is a link has the packages of the place where it really is, and a folder
-// by two names is tried once.
-func TestPythonBehindALink(t *testing.T) {
+// A python3 that is a link has the packages of its target, and a folder with two names is
+// tried once.
+func TestPythonThroughALink(t *testing.T) {
 	home := emptyMachine(t)
 	write(t, "", home, "opt", "bin", "python3")
 	require.NoError(t, os.MkdirAll(filepath.Join(home, "bin"), 0o777))
@@ -80,7 +81,7 @@ func TestPythonBehindALink(t *testing.T) {
 	require.Equal(t, []string{"libx.so.12", file}, candidates("libx.so.", 12080))
 }
 
-// pyenv's version of choice comes before its others.
+// The selected version of pyenv precedes the others.
 func TestVersionsOfPyenv(t *testing.T) {
 	home := emptyMachine(t)
 	root := filepath.Join(home, ".pyenv")
@@ -97,7 +98,7 @@ func TestVersionsOfPyenv(t *testing.T) {
 	require.Equal(t, []string{third, first, second}, candidates("libx.so.", 12080)[1:])
 }
 
-// Conda's own packages of CUDA are no packages of Python's.
+// Conda's CUDA packages are not Python packages.
 func TestLibrariesOfConda(t *testing.T) {
 	home := emptyMachine(t)
 	t.Setenv("CONDA_PREFIX", home)

@@ -3,8 +3,8 @@
 #include "libcuda.h"
 #include "api.h"
 
-// Thread-local: what other threads do meanwhile neither joins nor disturbs the
-// capture, and it must end on the thread where it began.
+// Thread-local: calls of other threads neither join nor invalidate the capture, and it
+// must end on the thread where it began.
 octet_status octet_capture_begin(const octet_device *d, octet_handle s) {
 	ENTER(d);
 	TRY(d->api, cuStreamBeginCapture_v2, (CUstream)s, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
@@ -17,7 +17,7 @@ octet_status octet_capture_end(const octet_device *d, octet_handle s, int discar
 	ENTER(d);
 	TRY(d->api, cuStreamEndCapture, (CUstream)s, &graph);
 	const int status = discard ? 0 : d->api->cuGraphInstantiateWithFlags(&exec, graph, 0);
-	// What was instantiated does not need the graph any more.
+	// The executable graph does not need the graph any more.
 	TRY(d->api, cuGraphDestroy, graph);
 	if (status)
 		return (octet_status){"cuGraphInstantiateWithFlags", status};

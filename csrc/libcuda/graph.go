@@ -7,18 +7,18 @@ import "C"
 
 import "runtime"
 
-// Graph is recorded work of a stream, which one launch repeats: the same
-// kernels with the same arguments.
+// Graph is recorded work of a stream. A launch repeats it: the same kernels with the same
+// arguments.
 type Graph struct {
 	d *Device
 	g C.octet_handle
 }
 
-// Capture makes a graph of what record gives to the stream, none of which is
-// done now. While it records, nothing may wait for the stream, and memory may
-// neither be allocated nor freed: such a call fails, and the capture with it.
+// Capture returns a graph of the work that record enqueues, without running it. During
+// the capture no call may wait for the stream, allocate or free memory: such a call
+// fails, and the capture with it.
 func (s *Stream) Capture(record func() error) (*Graph, error) {
-	// A capture has to end on the thread where it began.
+	// A capture must end on the thread where it began.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := s.d.check(C.octet_capture_begin(&s.d.c, s.s)); err != nil {
@@ -30,7 +30,7 @@ func (s *Stream) Capture(record func() error) (*Graph, error) {
 		discard = 1
 	}
 	end := s.d.check(C.octet_capture_end(&s.d.c, s.s, discard, &g.g))
-	if err != nil { // it is why the end may have failed, too
+	if err != nil { // the cause of an error in end
 		return nil, err
 	}
 	if end != nil {
@@ -39,7 +39,7 @@ func (s *Stream) Capture(record func() error) (*Graph, error) {
 	return g, nil
 }
 
-// Launch puts the graph's work on a stream.
+// Launch enqueues the graph's work.
 func (g *Graph) Launch(s *Stream) error { return g.d.check(C.octet_graph_launch(&g.d.c, g.g, s.s)) }
 
 // Close frees the graph.

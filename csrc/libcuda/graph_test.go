@@ -13,7 +13,7 @@ import (
 	"octet/fp8"
 )
 
-// A replayed graph does what the calls did that it was captured from.
+// A replayed graph has the same effect as the captured calls.
 func TestGraphRepeatsWhatWasCaptured(t *testing.T) {
 	d := device(t)
 	s := stream(t, d)
@@ -44,7 +44,7 @@ func TestGraphRepeatsWhatWasCaptured(t *testing.T) {
 }
 
 func TestCapturesThatFail(t *testing.T) {
-	standin.Only(t, "it has to refuse what would go on to damage others")
+	standin.Only(t, "the stand-in refuses calls that would invalidate later tests on a real driver")
 	d := device(t)
 	s := stream(t, d)
 	p := upload(t, d, s, 1)
@@ -52,7 +52,7 @@ func TestCapturesThatFail(t *testing.T) {
 	e, err := d.NewEvent()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, e.Close()) }()
-	module(t, d) // compiles what the captures are to load
+	module(t, d) // compiles the module that the captures load
 	for what, forbidden := range map[string]func() error{
 		"wait":     s.Synchronize,
 		"upload":   func() error { return s.Upload(p, host) },
@@ -66,7 +66,7 @@ func TestCapturesThatFail(t *testing.T) {
 	} {
 		_, err := s.Capture(func() error { return errors.Join(s.Fill(p, 0, 4), forbidden()) })
 		require.Contains(t, []int{900, 401}, code(err), what)
-		// A caller who does not look at the error learns it at the end.
+		// A caller that ignores the error gets one at the end of the capture.
 		if code(err) == 900 {
 			_, err = s.Capture(func() error { _ = forbidden(); return nil })
 			require.Equal(t, 901, code(err), what)
@@ -75,15 +75,16 @@ func TestCapturesThatFail(t *testing.T) {
 	g, err := s.Capture(func() error { return nil })
 	require.NoError(t, err)
 	require.NoError(t, g.Close())
-	require.Equal(t, []float32{1}, download(t, s, p, 1), "nothing of it was done")
+	require.Equal(t, []float32{1}, download(t, s, p, 1), "a failed capture does no work")
 
 	own := errors.New("its own")
 	_, err = s.Capture(func() error { return own })
 	require.Equal(t, own, err)
 }
 
-// A goroutine that waited may go on on another thread, where the capture could
-// not end. One that is woken by a thread of its own often does.
+// Without LockOSThread, a goroutine that waited could continue on another thread, where
+// the capture cannot end. Wakeups by goroutines with threads of their own make that
+// likely.
 func TestCaptureStaysOnItsThread(t *testing.T) {
 	d := device(t)
 	s := stream(t, d)
@@ -91,7 +92,7 @@ func TestCaptureStaysOnItsThread(t *testing.T) {
 	defer close(ask)
 	for range 4 {
 		go func() {
-			runtime.LockOSThread() // and ends with its thread
+			runtime.LockOSThread() // the thread ends with the goroutine
 			for range ask {
 				answer <- true
 			}

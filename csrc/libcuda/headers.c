@@ -1,13 +1,11 @@
 //go:build cuda && cgo && linux && cuda_headers
 
-// Compares the declarations of api.h with NVIDIA's own headers, line by line,
-// where a toolkit is at hand. Nothing of it runs: it compiles, or says which
-// line differs.
+// Compares the declarations of api.h with NVIDIA's headers, if a toolkit is installed. It
+// only compiles; a static assertion names the line that differs.
 //
 //	CGO_CFLAGS=-I/usr/local/cuda/include go vet -tags cuda,cuda_headers ./csrc/libcuda
 //
-// NCCL comes apart from the toolkit; where its header is not found, its lines are
-// not compared.
+// NCCL is not part of the toolkit; without its header its lines are not compared.
 
 #include <cublasLt.h>
 #include <cuda.h>

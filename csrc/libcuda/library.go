@@ -39,8 +39,8 @@ func openDriver() (driver, error) {
 	return dynlib.Open[*C.octet_driver]("OCTET_LIBCUDA", []string{"libcuda.so.1"}, C.OCTET_DRIVER_NAMES, C.OCTET_DRIVER_OPTIONAL_NAMES, nil)
 }
 
-// openCublasLt loads the newest cuBLASLt that a driver of this version serves;
-// 0 is a driver unknown.
+// openCublasLt loads the newest cuBLASLt that a driver of this version supports; 0 is an
+// unknown driver.
 func openCublasLt(version int) (cublasLt, error) {
 	return newest[*C.octet_cublaslt]("OCTET_LIBCUBLASLT", "libcublasLt.so.", version, C.OCTET_CUBLASLT_NAMES)
 }
@@ -56,36 +56,36 @@ func openNVRTC(version int) (nvrtc, error) {
 	return lib, nil
 }
 
-// openNCCL loads the first NCCL that a driver of this version serves; 0 is a driver
-// unknown. NCCL has one file name for CUDA 12 and 13, and one that is built for a newer
-// CUDA than the driver's loads, and fails where it first calls the driver.
+// openNCCL loads the first NCCL that a driver of this version supports; 0 is an unknown
+// driver. NCCL has the same file name for CUDA 12 and 13. One that is built for a newer
+// CUDA than the driver's loads, but fails at its first call of the driver.
 func openNCCL(driver int) (nccl, error) {
-	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "", func(path string) error { return served(path, driver) })
+	return dynlib.Open[*C.octet_nccl]("OCTET_LIBNCCL", ncclPaths(), C.OCTET_NCCL_NAMES, "", func(path string) error { return supported(path, driver) })
 }
 
-// served says whether a driver of this version serves the CUDA that an NCCL was built for.
-// A file that does not tell is taken.
-func served(path string, driver int) error {
+// supported returns an error if a driver of this version does not support the CUDA that
+// an NCCL was built for. It accepts a file without that information.
+func supported(path string, driver int) error {
 	built := ncclCUDA(path)
 	major, _, _ := strings.Cut(built, ".")
 	if n, err := strconv.Atoi(major); err != nil || driver == 0 || n <= driver/1000 {
 		return nil
 	}
-	return fmt.Errorf("%s is NCCL for CUDA %s, the driver serves CUDA %d.%d", path, built, driver/1000, driver%1000/10)
+	return fmt.Errorf("%s is NCCL for CUDA %s, the driver supports CUDA %d.%d", path, built, driver/1000, driver%1000/10)
 }
 
-// ncclMark is what NCCL says of itself in its log, a constant of the library: no function
-// tells the CUDA that it was built for.
+// ncclMark matches NCCL's version string, a constant of the library: no function returns
+// the CUDA that NCCL was built for.
 var ncclMark = regexp.MustCompile(`NCCL version [0-9.]+\+cuda([0-9]+\.[0-9]+)`)
 
-// ncclCUDA is the version of CUDA that an NCCL was built for; empty if the file does not
-// tell. Only its constants are read, half a megabyte: the file has hundreds.
+// ncclCUDA returns the CUDA version that an NCCL was built for; empty if the file does
+// not contain it. It reads only the section of constants, half a megabyte of hundreds.
 func ncclCUDA(path string) string {
 	file, err := elf.Open(path)
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = file.Close() }() // it was only read
+	defer func() { _ = file.Close() }() // opened for reading only
 	constants := file.Section(".rodata")
 	if constants == nil {
 		return ""
@@ -115,16 +115,15 @@ func ncclPaths() []string {
 func newest[Table any](variable, stem string, driver int, names string) (*dynlib.Library[Table], error) {
 	paths := candidates(stem, driver)
 	if len(paths) == 0 && os.Getenv(variable) == "" {
-		return nil, fmt.Errorf("the driver serves CUDA %d.%d and nothing newer; 12 or 13 is needed", driver/1000, driver%1000/10)
+		return nil, fmt.Errorf("the driver supports only CUDA %d.%d; 12 or 13 is needed", driver/1000, driver%1000/10)
 	}
 	return dynlib.Open[Table](variable, paths, names, "", nil)
 }
 
-// candidates lists what to try, the newest version first: the bare name, which
-// the loader looks for, then files that exist where toolkits install. CUDA
-// 13's libraries need a driver that serves 13, CUDA 12's one that serves 12 or
-// later (NVIDIA's compatibility table), so the highest version on the machine
-// may be the wrong one.
+// candidates lists the files to try, the newest version first: the bare name, for the
+// loader's search path, then existing files in the folders of toolkits. CUDA 13's
+// libraries need a driver for 13, CUDA 12's one for 12 or later (NVIDIA's compatibility
+// table), so the highest version on the machine may not work.
 func candidates(stem string, driver int) (paths []string) {
 	folders := folders()
 	for _, major := range []int{13, 12} {
@@ -142,8 +141,7 @@ func candidates(stem string, driver int) (paths []string) {
 	return paths
 }
 
-// failed makes an error of a status that is not a success, with the text that
-// the status's library has for it.
+// failed returns the error of a status, with its library's text, or nil for success.
 func failed(s C.octet_status, text func(C.int) *C.char) error {
 	if s.code == 0 {
 		return nil
@@ -151,7 +149,7 @@ func failed(s C.octet_status, text func(C.int) *C.char) error {
 	return &Error{Call: C.GoString(s.call), Code: int(s.code), Text: C.GoString(text(s.code))}
 }
 
-// driverError is the error of a call of the driver.
+// driverError returns the error of a driver call.
 func driverError(api *C.octet_driver, s C.octet_status) error {
 	return failed(s, func(code C.int) *C.char { return C.octet_error_text(api, code) })
 }

@@ -24,7 +24,8 @@ octet_status octet_function(const octet_device *d, octet_handle m, const char *n
 	*out = (octet_handle)f;
 	*bytes = -1;
 	if (d->api->cuFuncGetParamInfo) {
-		// There is no count: asking for one parameter too many fails.
+		// CUDA has no function that returns the count: a query beyond the last parameter
+		// fails.
 		size_t offset, size;
 		const int one = !d->api->cuFuncGetParamInfo(f, 0, &offset, &size);
 		*bytes = one && d->api->cuFuncGetParamInfo(f, 1, &offset, &(size_t){0}) ? (int)size : -2;

@@ -20,8 +20,7 @@ type Module struct {
 	m C.octet_handle
 }
 
-// LoadModule brings a cubin to the device, which must be of the architecture
-// that it was compiled for.
+// LoadModule loads a cubin, which must be compiled for the device's architecture.
 func (d *Device) LoadModule(cubin []byte) (*Module, error) {
 	if len(cubin) == 0 {
 		return nil, errors.New("load a module: the cubin is empty")
@@ -30,22 +29,21 @@ func (d *Device) LoadModule(cubin []byte) (*Module, error) {
 	return m, d.check(C.octet_module_load(&d.c, unsafe.Pointer(&cubin[0]), &m.m))
 }
 
-// Close takes the module off the device, and its functions with it.
+// Close unloads the module and its functions.
 func (m *Module) Close() error { return m.d.check(C.octet_module_free(&m.d.c, m.m)) }
 
-// Function is a kernel whose one parameter is a struct of 8-byte words, passed
-// by value.
+// Function is a kernel with one parameter: a struct of 8-byte words, passed by value.
 type Function struct {
 	Name string
 
 	d     *Device
 	f     C.octet_handle
-	bytes int // of the parameter; -1 if the driver does not tell
+	bytes int // of the parameter; -1 if the driver does not report it
 }
 
-// Function finds an extern "C" kernel and loads it: drivers that load lazily do
-// it here, not at the first launch (CUDA C++ programming guide, lazy loading), so
-// that a capture finds it in place.
+// Function returns an extern "C" kernel and loads it: with lazy loading, drivers would
+// otherwise load it at the first launch (CUDA C++ programming guide, lazy loading), which
+// fails in a capture.
 func (m *Module) Function(name string) (*Function, error) {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
@@ -55,14 +53,13 @@ func (m *Module) Function(name string) (*Function, error) {
 		return nil, fmt.Errorf("kernel %s: %w", name, err)
 	}
 	if f.bytes = int(bytes); f.bytes == -2 {
-		return nil, fmt.Errorf("kernel %s has not exactly one parameter", name)
+		return nil, fmt.Errorf("kernel %s needs exactly one parameter", name)
 	}
 	return f, nil
 }
 
-// AllowShared lets launches ask for more dynamic shared memory than the 48 KiB
-// that every kernel may have, up to the GPU's Shared less what the kernel
-// declares statically.
+// AllowShared raises the maximum of dynamic shared memory above the default of 48 KiB, up
+// to the GPU's Shared less the kernel's static shared memory.
 func (f *Function) AllowShared(bytes int) error {
 	if err := f.d.check(C.octet_function_shared(&f.d.c, f.f, C.int(bytes))); err != nil {
 		return fmt.Errorf("kernel %s with %d bytes of shared memory: %w", f.Name, bytes, err)
@@ -70,11 +67,11 @@ func (f *Function) AllowShared(bytes int) error {
 	return nil
 }
 
-// Launch puts the kernel on a stream: a grid of blocks of so many threads, with
-// shared bytes of dynamic shared memory. The args are copied before it returns.
+// Launch enqueues the kernel with a grid of blocks of block threads, and shared bytes of
+// dynamic shared memory. The args are copied before it returns.
 func (f *Function) Launch(s *Stream, grid [3]int, block, shared int, args []uint64) error {
 	if f.bytes >= 0 && f.bytes != 8*len(args) {
-		return fmt.Errorf("kernel %s takes a struct of %d bytes, got %d words", f.Name, f.bytes, len(args))
+		return fmt.Errorf("kernel %s needs a struct of %d bytes, got %d words", f.Name, f.bytes, len(args))
 	}
 	status := C.octet_launch(&f.d.c, f.f, s.s, C.uint(grid[0]), C.uint(grid[1]), C.uint(grid[2]), C.uint(block), C.uint(shared),
 		(*C.uint64_t)(unsafe.Pointer(unsafe.SliceData(args))), C.size_t(8*len(args)))

@@ -28,7 +28,7 @@ var axpySource = Source{Name: "axpy.cu", Text: axpy, Headers: map[string]string{
 	"args.cuh": "#pragma once\nstruct Args { float *y; const float *x; double a; long long n; };\n",
 }}
 
-// compiler loads NVRTC, whose results are kept in a folder of the test's.
+// compiler loads NVRTC and sets a temporary cache folder.
 func compiler(t *testing.T) *Compiler {
 	standin.Load(t, "libnvrtc")
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
@@ -99,9 +99,9 @@ func TestLaunch(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = f.Launch(s, [3]int{1, 1, 1}, 32, 0, args) }))
 }
 
-// Threads and blocks come in no order that a kernel could rely on.
+// Threads and blocks run in no order on which a kernel could rely.
 func TestLaunchesHaveNoOrder(t *testing.T) {
-	standin.Only(t, "a GPU has an order of its own")
+	standin.Only(t, "the order of a real GPU is not known")
 	d := device(t)
 	s := stream(t, d)
 	source := axpySource
@@ -138,7 +138,7 @@ func TestLaunchesThatAreRefused(t *testing.T) {
 	m := module(t, d)
 	f := function(t, m, "axpy")
 	args := axpyArgs(0, 0, 0, 0)
-	require.EqualError(t, f.Launch(s, [3]int{1, 1, 1}, 32, 0, args[:3]), "kernel axpy takes a struct of 32 bytes, got 3 words")
+	require.EqualError(t, f.Launch(s, [3]int{1, 1, 1}, 32, 0, args[:3]), "kernel axpy needs a struct of 32 bytes, got 3 words")
 	err := f.Launch(s, [3]int{1, 1, 1}, 1025, 0, args)
 	require.ErrorContains(t, err, "kernel axpy, grid [1 1 1], block 1025, 0 bytes of shared memory: cuLaunchKernel returned 1: ")
 	require.Equal(t, 1, code(f.Launch(s, [3]int{1, 0, 1}, 32, 0, args)))
@@ -152,11 +152,11 @@ func TestLaunchesThatAreRefused(t *testing.T) {
 	_, err = m.Function("nothing")
 	require.ErrorContains(t, err, "kernel nothing: cuModuleGetFunction returned 500: ")
 	_, err = m.Function("two")
-	require.EqualError(t, err, "kernel two has not exactly one parameter")
+	require.EqualError(t, err, "kernel two needs exactly one parameter")
 }
 
 func TestModulesThatDoNotLoad(t *testing.T) {
-	standin.Only(t, "a driver is not told where code ends")
+	standin.Only(t, "a real driver does not know the length of the code")
 	d := device(t)
 	_, err := d.LoadModule([]byte("this is not code of any kind, and long enough"))
 	require.Equal(t, 200, code(err))
@@ -166,11 +166,10 @@ func TestModulesThatDoNotLoad(t *testing.T) {
 	cubin, err := compiler(t).Compile(axpySource, "sm_100a")
 	require.NoError(t, err)
 	_, err = d.LoadModule(cubin)
-	require.Equal(t, 209, code(err), "of another architecture")
+	require.Equal(t, 209, code(err), "a cubin of another architecture")
 }
 
-// The error of a kernel shows up where one waits, and everything fails from
-// there on.
+// An error of a kernel is returned by the next wait, and every later call fails.
 func TestDeviceLost(t *testing.T) {
 	standin.Set(t, "STANDIN_LOST", "2")
 	standin.Load(t, "libcuda")
@@ -193,9 +192,9 @@ func TestDeviceLost(t *testing.T) {
 	}
 }
 
-// A kernel that writes beyond its memory damages a red zone.
+// A kernel that writes out of bounds damages a red zone, which Free detects.
 func TestRedZones(t *testing.T) {
-	standin.Only(t, "a GPU has none")
+	standin.Only(t, "a real GPU has no red zones")
 	standin.Load(t, "libcuda")
 	d, err := Open(0)
 	require.NoError(t, err)

@@ -7,7 +7,7 @@
 
 int octet_nccl_version(const octet_nccl *api) {
 	int version = 0;
-	api->ncclGetVersion(&version); // leaves 0 where it fails
+	api->ncclGetVersion(&version); // leaves 0 on failure
 	return version;
 }
 
@@ -16,9 +16,9 @@ const char *octet_nccl_text(const octet_nccl *api, int code) {
 	return text ? text : "an unknown error";
 }
 
-// A communicator for each GPU of one process, all at once: nobody waits for a
-// rank that fails before it comes here. NCCL counts GPUs as the driver does and
-// works in their primary contexts.
+// Creates all communicators of one process in one call, so that no rank waits for one
+// that failed before. NCCL numbers GPUs as the driver does and uses their primary
+// contexts.
 octet_status octet_comms_new(const octet_nccl *api, int ranks, const int *ordinals, octet_handle *out) {
 	ncclComm_t *comms = calloc(ranks, sizeof *comms);
 	if (!comms)
@@ -42,7 +42,7 @@ octet_status octet_comm_abort(const octet_device *d, const octet_nccl *api, octe
 	return (octet_status){0};
 }
 
-// What is in progress is no error: NCCL may be connecting the GPUs.
+// ncclInProgress is not an error: NCCL may be connecting the GPUs.
 octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octet_handle comm) {
 	ncclResult_t state = 0;
 	ENTER(d);
@@ -50,8 +50,8 @@ octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octe
 	return state && state != ncclInProgress ? (octet_status){"NCCL in the background", (int)state} : (octet_status){0};
 }
 
-octet_status octet_meet(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
-			enum octet_meeting what, uint64_t from, uint64_t to, size_t n, int peer) {
+octet_status octet_collective(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
+			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n, int peer) {
 	const ncclComm_t c = (ncclComm_t)comm;
 	const cudaStream_t stream = (cudaStream_t)s;
 	const void *x = (const void *)from;

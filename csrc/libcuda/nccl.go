@@ -10,14 +10,14 @@ import (
 	"fmt"
 )
 
-// Comm is one rank's end of a communicator of NCCL: a GPU that meets others.
+// Comm is one rank's handle of an NCCL communicator.
 //
-// What it is asked for is work of the rank's stream, asynchronous like all of
-// it, and may be captured. It is done when all ranks asked for the same, of the
-// same size, in the same order: until then the stream waits, and so may the
-// call, since NCCL connects two GPUs when they first meet. A capture has to take
-// place on all ranks or on none, and every launch of its graph too (NCCL user
-// guide, Using NCCL with CUDA Graphs). The ranks need threads of their own.
+// Its collectives are work of the rank's stream, asynchronous, and may be captured. A
+// collective completes when all ranks have enqueued the same collective, of the same
+// size, in the same order. Until then the stream waits, and so may the call, because NCCL
+// connects two GPUs on first use. Either all ranks capture a collective or none, and the
+// same holds for every launch of its graph (NCCL user guide, Using NCCL with CUDA
+// Graphs). Each rank needs its own thread.
 type Comm struct {
 	Library
 
@@ -26,14 +26,14 @@ type Comm struct {
 	comm C.octet_handle
 }
 
-// oldestNCCL is the first whose calls can be captured.
+// oldestNCCL is the first version whose calls can be captured.
 const oldestNCCL = 20900
 
-// NewComms loads NCCL and makes a communicator over devices of this process, all
-// different and none adopted: their order is that of the ranks.
+// NewComms loads NCCL and returns a communicator over devices of this process, one Comm
+// per rank in their order. The devices must be distinct and not adopted.
 func NewComms(devices []*Device) ([]*Comm, error) {
 	if len(devices) == 0 {
-		return nil, errors.New("a communicator of no devices")
+		return nil, errors.New("a communicator needs at least one device")
 	}
 	lib, err := openNCCL(devices[0].Version)
 	if err != nil {
@@ -46,7 +46,7 @@ func NewComms(devices []*Device) ([]*Comm, error) {
 	ordinals, handles := make([]C.int, len(devices)), make([]C.octet_handle, len(devices))
 	for i, d := range devices {
 		if d.ordinal < 0 {
-			return nil, fmt.Errorf("rank %d has an adopted context: NCCL works in those that Open takes", i)
+			return nil, fmt.Errorf("rank %d has an adopted context: NCCL needs the primary context, which Open uses", i)
 		}
 		ordinals[i] = C.int(d.ordinal)
 	}
@@ -58,8 +58,8 @@ func NewComms(devices []*Device) ([]*Comm, error) {
 	return list, list[0].check(status)
 }
 
-// check knows that an entry may have failed in the driver, before it came to
-// NCCL.
+// check returns the error of a status. An entry may have failed in the driver, before it
+// called NCCL.
 func (c *Comm) check(s C.octet_status) error {
 	if s.code == 0 {
 		return nil
@@ -70,54 +70,53 @@ func (c *Comm) check(s C.octet_status) error {
 	return failed(s, func(code C.int) *C.char { return C.octet_nccl_text(c.lib.Table, code) })
 }
 
-// Err is an error that NCCL met in the background, after which the ranks will
-// not meet: Abort is all that is left.
+// Err returns an asynchronous error of NCCL. After it no collective completes, and the
+// communicator must be aborted.
 func (c *Comm) Err() error { return c.check(C.octet_comm_error(&c.d.c, c.lib.Table, c.comm)) }
 
-// Destroy frees the communicator of ranks that parted in order: nothing of it is
-// left on any stream, and the graphs that hold its calls were closed. It comes
-// back when all ranks destroy theirs: so each from a goroutine of its own.
+// Destroy frees an idle communicator: no stream has its work, and the graphs with its
+// calls are closed. It returns when all ranks have called it, so each rank needs its own
+// goroutine.
 func (c *Comm) Destroy() error { return c.check(C.octet_comm_destroy(&c.d.c, c.lib.Table, c.comm)) }
 
-// Abort gives the communicator up: what streams wait for ends, with anything as
-// its result, and nothing else may be asked of it. It may be called while another
-// goroutine is in a call that waits. It comes back when the graphs that hold
-// calls of this communicator were closed, on all ranks, and when all of them
-// abort: so each from a goroutine of its own.
+// Abort ends the communicator: its pending work on streams ends with undefined results,
+// and the communicator must not be used again. It may be called while another goroutine
+// waits in a call. It returns when all ranks have called it and closed the graphs with
+// calls of this communicator, so each rank needs its own goroutine.
 func (c *Comm) Abort() error { return c.check(C.octet_comm_abort(&c.d.c, c.lib.Table, c.comm)) }
 
-// AllReduceSum adds up n FP32 numbers at x over the ranks, in place: bit for bit
-// the same on all, in an order that NCCL chooses.
+// AllReduceSum sums n FP32 values at x over the ranks, in place: bit for bit the same on
+// all ranks, in an order that NCCL chooses.
 func (c *Comm) AllReduceSum(s *Stream, x Ptr, n int) error {
-	return c.meet(s, C.OCTET_SUM_F32, x, x, n, 0)
+	return c.collective(s, C.OCTET_SUM_F32, x, x, n, 0)
 }
 
-// AllReduceMax takes the maxima of n int32 at x over the ranks, in place.
+// AllReduceMax computes the maxima of n int32 values at x over the ranks, in place.
 func (c *Comm) AllReduceMax(s *Stream, x Ptr, n int) error {
-	return c.meet(s, C.OCTET_MAX_I32, x, x, n, 0)
+	return c.collective(s, C.OCTET_MAX_I32, x, x, n, 0)
 }
 
-// ReduceScatterSum adds up ranks·n FP32 numbers at from; rank r gets the r-th n
-// of them.
+// ReduceScatterSum sums ranks·n FP32 values at from over the ranks; rank r gets the r-th
+// n of the sums.
 func (c *Comm) ReduceScatterSum(s *Stream, to, from Ptr, n int) error {
-	return c.meet(s, C.OCTET_SCATTER_SUM_F32, from, to, n, 0)
+	return c.collective(s, C.OCTET_SCATTER_SUM_F32, from, to, n, 0)
 }
 
-// AllGather puts n bytes of each rank one behind the other.
+// AllGather concatenates n bytes of each rank, in rank order.
 func (c *Comm) AllGather(s *Stream, to, from Ptr, n int) error {
-	return c.meet(s, C.OCTET_GATHER, from, to, n, 0)
+	return c.collective(s, C.OCTET_GATHER, from, to, n, 0)
 }
 
 // Send hands n bytes to rank peer, and waits for its Recv.
 func (c *Comm) Send(s *Stream, from Ptr, n, peer int) error {
-	return c.meet(s, C.OCTET_SEND, from, 0, n, peer)
+	return c.collective(s, C.OCTET_SEND, from, 0, n, peer)
 }
 
 // Recv takes what rank peer sends.
 func (c *Comm) Recv(s *Stream, to Ptr, n, peer int) error {
-	return c.meet(s, C.OCTET_RECV, 0, to, n, peer)
+	return c.collective(s, C.OCTET_RECV, 0, to, n, peer)
 }
 
-func (c *Comm) meet(s *Stream, what uint32, from, to Ptr, n, peer int) error {
-	return c.check(C.octet_meet(&c.d.c, c.lib.Table, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n), C.int(peer)))
+func (c *Comm) collective(s *Stream, what uint32, from, to Ptr, n, peer int) error {
+	return c.check(C.octet_collective(&c.d.c, c.lib.Table, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n), C.int(peer)))
 }

@@ -26,7 +26,7 @@ type rank struct {
 }
 
 func ranks(t *testing.T, n int) (list []rank) {
-	standin.Only(t, "NCCL waits for ever where a stand-in says what is wrong")
+	standin.Only(t, "NCCL hangs where the stand-in returns an error")
 	standin.Load(t, "libcuda")
 	standin.Load(t, "libnccl")
 	standin.Set(t, "STANDIN_GPUS", fmt.Sprint(n))
@@ -42,7 +42,7 @@ func ranks(t *testing.T, n int) (list []rank) {
 		s, err := d.NewStream()
 		require.NoError(t, err)
 		t.Cleanup(func() {
-			if err := s.Close(); code(err) != 719 { // the stand-in's answer to ranks that differ
+			if err := s.Close(); code(err) != 719 { // the stand-in's error for ranks that differ
 				require.NoError(t, err)
 			}
 			require.NoError(t, d.Close())
@@ -52,7 +52,7 @@ func ranks(t *testing.T, n int) (list []rank) {
 	return list
 }
 
-// together runs f for all ranks at once.
+// together runs f for all ranks concurrently.
 func together(list []rank, f func(i int, r rank) error) error {
 	var g errgroup.Group
 	for i, r := range list {
@@ -61,8 +61,8 @@ func together(list []rank, f func(i int, r rank) error) error {
 	return g.Wait()
 }
 
-// Every collective, asked for directly and by graphs that are launched twice, for
-// ranks that wait for their streams and for one that waits for all.
+// Every collective, called directly and by graphs that are launched twice. Rank 0 does
+// not wait for its stream, the others do.
 func TestCollectives(t *testing.T) {
 	const n = 3
 	list := ranks(t, n)
@@ -76,7 +76,7 @@ func TestCollectives(t *testing.T) {
 		want [n][]float32
 	}{
 		"sum": {func(i int, r rank) error { return r.AllReduceSum(r.s, out[i], 3) }, [n][]float32{{6, 30, -3}, {6, 30, -3}, {6, 30, -3}}},
-		// The bits of positive numbers are ordered as the numbers are, and a
+		// The bit patterns of positive numbers are ordered like the numbers, and a
 		// negative number is a negative int32.
 		"max":     {func(i int, r rank) error { return r.AllReduceMax(r.s, out[i], 3) }, [n][]float32{{3, 20, -1}, {3, 20, -1}, {3, 20, -1}}},
 		"scatter": {func(i int, r rank) error { return r.ReduceScatterSum(r.s, out[i], x[i], 1) }, [n][]float32{{6}, {30}, {-3}}},
@@ -139,12 +139,12 @@ func TestCollectives(t *testing.T) {
 	}
 	require.Zero(t, testing.AllocsPerRun(10, func() { _ = list[0].AllReduceSum(list[0].s, out[0], 3) }))
 	for _, r := range list {
-		require.Equal(t, 5, code(r.Destroy()), "rank 0 was left waiting")
+		require.Equal(t, 5, code(r.Destroy()), "rank 0 has pending work")
 	}
 	require.NoError(t, together(list, func(_ int, r rank) error { return r.Abort() }))
 }
 
-// Ranks that have nothing under way may part.
+// Idle ranks can destroy their communicators.
 func TestDestroy(t *testing.T) {
 	list := ranks(t, 2)
 	require.NoError(t, together(list, func(_ int, r rank) error {
@@ -155,11 +155,10 @@ func TestDestroy(t *testing.T) {
 		return errors.Join(r.AllReduceSum(r.s, x, 2), r.s.Synchronize(), r.Free(x))
 	}))
 	require.NoError(t, together(list, func(_ int, r rank) error { return r.Destroy() }))
-	require.Equal(t, 5, code(list[0].Err()), "there is no such communicator any more")
+	require.Equal(t, 5, code(list[0].Err()), "the communicator is destroyed")
 }
 
-// A stream waits for a rank that does not come, until Abort; what is left there
-// is no result.
+// A stream waits for a missing rank until Abort, which leaves undefined results.
 func TestAbort(t *testing.T) {
 	list := ranks(t, 2)
 	r := list[0]
@@ -172,16 +171,16 @@ func TestAbort(t *testing.T) {
 	go func() { waited <- r.s.Synchronize() }()
 	select {
 	case <-waited:
-		t.Fatal("nobody met rank 0")
+		t.Fatal("rank 0's collective completed without rank 1")
 	case <-time.After(50 * time.Millisecond):
 	}
 	require.NoError(t, together(list, func(_ int, r rank) error { return r.Abort() }))
 	require.NoError(t, <-waited)
 	require.NotEqual(t, []float32{1, 2}, download(t, r.s, x, 2))
-	require.Equal(t, 4, code(r.AllReduceSum(r.s, x, 2)), "NCCL would read what it has freed")
+	require.Equal(t, 4, code(r.AllReduceSum(r.s, x, 2)), "NCCL would read freed memory")
 }
 
-// The stand-in finds out what would hang, or mix up numbers, on GPUs.
+// The stand-in detects mistakes that would hang or corrupt results on GPUs.
 func TestRanksThatDiffer(t *testing.T) {
 	for name, other := range map[string]func(r rank, x Ptr) error{
 		"sizes":      func(r rank, x Ptr) error { return r.AllReduceSum(r.s, x, 1) },
@@ -199,7 +198,7 @@ func TestRanksThatDiffer(t *testing.T) {
 			list := ranks(t, 2)
 			var x [2]Ptr
 			for i, r := range list {
-				p, err := r.Alloc(64) // which a lost device does not take back
+				p, err := r.Alloc(64) // a lost device cannot free it
 				require.NoError(t, err)
 				x[i] = p
 			}
@@ -212,7 +211,7 @@ func TestRanksThatDiffer(t *testing.T) {
 }
 
 // Memory and streams belong to one GPU.
-func TestOfAnotherDevice(t *testing.T) {
+func TestMemoryOfAnotherDevice(t *testing.T) {
 	list := ranks(t, 2)
 	a, b := list[0], list[1]
 	x, y := alloc(t, a.Device, 64), alloc(t, b.Device, 64)
@@ -223,18 +222,18 @@ func TestOfAnotherDevice(t *testing.T) {
 	require.Equal(t, 1, code(a.Free(y)))
 }
 
-// NCCL tells of its own threads when it is asked.
-func TestErrorsInTheBackground(t *testing.T) {
+// NCCL reports errors of its own threads only when queried.
+func TestAsynchronousErrors(t *testing.T) {
 	list := ranks(t, 2)
 	require.NoError(t, list[0].Err())
 	standin.Set(t, "STANDIN_NCCL_ERROR", "7")
-	require.NoError(t, list[0].Err(), "it is still connecting")
+	require.NoError(t, list[0].Err(), "ncclInProgress is not an error")
 	standin.Set(t, "STANDIN_NCCL_ERROR", "6")
 	require.EqualError(t, list[0].Err(), "NCCL in the background returned 6: remote process exited or there was a network error")
 }
 
 func TestUnfitNCCL(t *testing.T) {
-	standin.Only(t, "GPUs are opened twice")
+	standin.Only(t, "the test opens a GPU twice")
 	d := device(t)
 	t.Setenv("OCTET_LIBNCCL", filepath.Join(t.TempDir(), "missing.so"))
 	_, err := NewComms([]*Device{d})
@@ -251,17 +250,17 @@ func TestUnfitNCCL(t *testing.T) {
 	require.Error(t, err)
 	_, err = NewComms(slices.Repeat([]*Device{d}, 2))
 	require.Equal(t, 5, code(err), "a GPU twice")
-	guest, err := Adopt(uintptr(d.c.context), nil)
+	adopted, err := Adopt(uintptr(d.c.context), nil)
 	require.NoError(t, err)
-	_, err = NewComms([]*Device{d, guest})
+	_, err = NewComms([]*Device{d, adopted})
 	require.ErrorContains(t, err, "rank 1 has an adopted context")
 	standin.Set(t, "STANDIN_NCCL", "2804")
 	_, err = NewComms([]*Device{d})
 	require.ErrorContains(t, err, "is NCCL 2.8.4: 2.9 or later is needed")
 }
 
-// An NCCL that was built for a newer CUDA than the driver serves is passed over, and
-// refused where the user names it.
+// An NCCL for a newer CUDA than the driver's is skipped, and an error if OCTET_LIBNCCL
+// names it.
 func TestNCCLFollowsTheDriver(t *testing.T) {
 	built := standin.Build(t, "libnccl")
 	code, err := os.ReadFile(built)
@@ -280,15 +279,15 @@ func TestNCCLFollowsTheDriver(t *testing.T) {
 
 	t.Setenv("OCTET_LIBNCCL", newest)
 	_, err = ProbeNCCL(12080)
-	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8")
+	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver supports CUDA 12.8")
 	standin.Load(t, "libcuda")
 	standin.Set(t, "STANDIN_CUDA", "12080")
 	_, err = NewComms([]*Device{device(t)})
-	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver serves CUDA 12.8")
+	require.EqualError(t, err, newest+" is NCCL for CUDA 13.0, the driver supports CUDA 12.8")
 }
 
-// Beside CUDA's libraries is where pip puts it.
-func TestNCCLBesideCUDA(t *testing.T) {
+// pip installs NCCL next to CUDA's libraries.
+func TestNCCLNextToCUDA(t *testing.T) {
 	root := t.TempDir()
 	t.Setenv("CUDA_HOME", filepath.Join(root, "cu13"))
 	file := filepath.Join(root, "nccl", "lib", "libnccl.so.2")

@@ -18,9 +18,9 @@ const char *octet_nvrtc_text(const octet_nvrtc *api, int code) {
 	return text ? text : "an unknown error";
 }
 
-octet_status octet_nvrtc_archs(const octet_nvrtc *api, int room, int *list, int *count) {
+octet_status octet_nvrtc_archs(const octet_nvrtc *api, int capacity, int *list, int *count) {
 	TRY(api, nvrtcGetNumSupportedArchs, count);
-	if (*count <= room)
+	if (*count <= capacity)
 		TRY(api, nvrtcGetSupportedArchs, list);
 	return (octet_status){0};
 }
@@ -42,9 +42,9 @@ static octet_status read_cubin(const octet_nvrtc *api, nvrtcProgram p, octet_com
 	return (octet_status){0};
 }
 
-// NVRTC opens its builtins (libnvrtc-builtins.so.13.0) by name when it first
-// compiles, and the loader does not look beside NVRTC for them. Loaded from
-// there beforehand, they are found. Once more is nothing: the loader counts.
+// NVRTC opens its builtins (libnvrtc-builtins.so.13.0) by name at its first compilation,
+// and the loader does not search NVRTC's folder. If they are loaded beforehand, NVRTC
+// finds them. Repeated calls are harmless: dlopen counts references.
 void octet_nvrtc_builtins(const octet_nvrtc *api, const char *path) {
 	int major = 0, minor = 0;
 	const char *slash = strrchr(path, '/');

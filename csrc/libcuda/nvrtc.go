@@ -13,15 +13,15 @@ import (
 	"unsafe"
 )
 
-// Compiler is NVRTC: CUDA C++ in, cubins out. It needs no GPU.
+// Compiler is NVRTC, which compiles CUDA C++ to cubins. It needs no GPU.
 type Compiler struct {
 	Library
 
 	lib nvrtc
 }
 
-// NewCompiler loads the newest NVRTC that a driver of this version serves; 0 is
-// a driver unknown.
+// NewCompiler loads the newest NVRTC that a driver of this version supports; 0 is an
+// unknown driver.
 func NewCompiler(driver int) (*Compiler, error) {
 	lib, err := openNVRTC(driver)
 	if err != nil {
@@ -34,8 +34,7 @@ func NewCompiler(driver int) (*Compiler, error) {
 	return &Compiler{Library{lib.Path, version}, lib}, nil
 }
 
-// Compiles reports whether there is code for a GPU: NVRTC knows the compute
-// capabilities of its day.
+// Compiles reports whether this version of NVRTC supports a GPU's compute capability.
 func (c *Compiler) Compiles(g GPU) (bool, error) {
 	list, count := make([]C.int, 256), C.int(0)
 	if err := nvrtcError(c.lib.Table, C.octet_nvrtc_archs(c.lib.Table, C.int(len(list)), &list[0], &count)); err != nil {
@@ -44,16 +43,17 @@ func (c *Compiler) Compiles(g GPU) (bool, error) {
 	return slices.Contains(list[:min(len(list), int(count))], C.int(10*g.Major+g.Minor)), nil
 }
 
-// Source is a program and the headers that it includes by name. NVRTC finds no
-// others.
+// Source is a program and the headers that it includes by name. NVRTC searches no other
+// headers.
 type Source struct {
 	Name    string // "quantize.cu", in messages
 	Text    string
 	Headers map[string]string // name to text
 }
 
-// Arch is what the compiler calls the architecture of a GPU: "sm_90a", with the
-// features that are Hopper's own. A cubin for it runs on no other.
+// Arch returns the compiler's name of a GPU's architecture: from Hopper on with the
+// suffix "a" (sm_90a), which enables features of this architecture only. A cubin for it
+// runs on no other.
 func (g GPU) Arch() string {
 	arch := fmt.Sprintf("sm_%d%d", g.Major, g.Minor)
 	if g.Major >= 9 {
@@ -62,33 +62,33 @@ func (g GPU) Arch() string {
 	return arch
 }
 
-// Compile makes a cubin for one architecture. options are NVRTC's own, such as
-// "--std=c++17". The error of a program that does not compile has the
-// compiler's messages, from the second line on.
+// Compile returns a cubin for one architecture. Options are NVRTC's, such as
+// "--std=c++17". If the program does not compile, the error contains the compiler's
+// messages, from the second line on.
 func (c *Compiler) Compile(src Source, arch string, options ...string) ([]byte, error) {
 	cubin, _, err := c.compile(src, arch, options)
 	return cubin, err
 }
 
-// Usage compiles for what the assembler, ptxas, says of each kernel. That it had to
-// make the products of wgmma wait for each other is an error.
+// Usage compiles and returns the report of the assembler, ptxas, for each kernel. It
+// returns an error if ptxas serialized wgmma instructions.
 func (c *Compiler) Usage(src Source, arch string, options ...string) ([]Usage, error) {
 	_, log, err := c.compile(src, arch, append(slices.Clone(options), "--ptxas-options=-v"))
 	if err != nil {
 		return nil, err
 	}
 	if text := serialized(log); text != "" {
-		return nil, fmt.Errorf("%s: the assembler says: %s", src.Name, text)
+		return nil, fmt.Errorf("%s: ptxas: %s", src.Name, text)
 	}
 	list := parseUsage(log)
 	if len(list) == 0 {
-		return nil, fmt.Errorf("NVRTC %s does not say what the kernels of %s use", c.Version, src.Name)
+		return nil, fmt.Errorf("NVRTC %s has no usage report for the kernels of %s", c.Version, src.Name)
 	}
 	return list, nil
 }
 
-// compile also returns what the compiler had to say.
-func (c *Compiler) compile(src Source, arch string, options []string) (cubin []byte, said string, err error) {
+// compile also returns the compiler's log.
+func (c *Compiler) compile(src Source, arch string, options []string) (cubin []byte, log string, err error) {
 	var owned []unsafe.Pointer
 	defer func() {
 		for _, p := range owned {
@@ -104,8 +104,7 @@ func (c *Compiler) compile(src Source, arch string, options []string) (cubin []b
 	for _, name := range sortedNames(src.Headers) {
 		names, texts = append(names, str(name)), append(texts, str(src.Headers[name]))
 	}
-	// A cubin, unlike PTX, does not have to be understood by a driver that may
-	// be older than NVRTC.
+	// A cubin, unlike PTX, also loads on a driver that is older than NVRTC.
 	for _, o := range slices.Concat([]string{"--gpu-architecture=" + arch}, options) {
 		flags = append(flags, str(o))
 	}
@@ -121,9 +120,9 @@ func (c *Compiler) compile(src Source, arch string, options []string) (cubin []b
 		}
 		return nil, "", err
 	}
-	// An empty cubin and one that there was no memory for look alike.
+	// The shim reports a failed allocation as an empty cubin.
 	if out.cubin == nil || out.bytes == 0 {
-		return nil, "", fmt.Errorf("compile %s for %s with NVRTC %s: no code came back", src.Name, arch, c.Version)
+		return nil, "", fmt.Errorf("compile %s for %s with NVRTC %s: it returned no code", src.Name, arch, c.Version)
 	}
 	return C.GoBytes(unsafe.Pointer(out.cubin), C.int(out.bytes)), C.GoString(out.log), nil
 }

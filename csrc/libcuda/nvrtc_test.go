@@ -18,7 +18,7 @@ func TestCompilerReportsMistakes(t *testing.T) {
 	c := compiler(t)
 	_, err := c.Compile(Source{Name: "wrong.cu", Text: "int f( { }"}, "sm_90a")
 	require.ErrorContains(t, err, "compile wrong.cu for sm_90a with NVRTC "+c.Version+": nvrtcCompileProgram returned 6: NVRTC_ERROR_COMPILATION\n")
-	require.ErrorContains(t, err, "error: ", "what the compiler said")
+	require.ErrorContains(t, err, "error: ", "the compiler's log")
 	require.Equal(t, 6, code(err))
 
 	_, err = c.Compile(axpySource, "sm_90a", "--no-such-option")
@@ -55,20 +55,20 @@ func cached(t *testing.T) []string {
 	return files
 }
 
-func TestCubinsAreKept(t *testing.T) {
-	standin.Only(t, "NVRTC is a compiler that cannot be taken away")
+func TestCubinsAreCached(t *testing.T) {
+	standin.Only(t, "NVRTC needs no C++ compiler to take away")
 	c := compiler(t)
 	first, err := c.Cubin(axpySource, "sm_90a")
 	require.NoError(t, err)
 	require.Len(t, cached(t), 1)
 
-	// Without a compiler, only a kept one comes back.
+	// Without a compiler, only cached cubins are returned.
 	t.Setenv("CXX", "/nowhere/g++")
 	again, err := c.Cubin(axpySource, "sm_90a")
 	require.NoError(t, err)
 	require.Equal(t, first, again)
 
-	// Anything else is another program.
+	// Every other program, option and version misses the cache.
 	other := axpySource
 	other.Headers = map[string]string{"args.cuh": axpySource.Headers["args.cuh"] + "\n"}
 	for what, compile := range map[string]func() ([]byte, error){
@@ -86,7 +86,7 @@ func TestCubinsAreKept(t *testing.T) {
 	require.Len(t, cached(t), 1)
 }
 
-func TestDamagedCubinsAreMadeAgain(t *testing.T) {
+func TestDamagedCubinsAreCompiledAgain(t *testing.T) {
 	c := compiler(t)
 	want, err := c.Cubin(axpySource, "sm_90a")
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestCompilationNeedsNoCache(t *testing.T) {
 	c := compiler(t)
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o666))
-	t.Setenv("XDG_CACHE_HOME", file) // where no folder can be made
+	t.Setenv("XDG_CACHE_HOME", file) // no folder can be created here
 	_, err := c.Cubin(axpySource, "sm_90a")
 	require.NoError(t, err)
 	t.Setenv("XDG_CACHE_HOME", "")
@@ -120,7 +120,7 @@ func TestCompilationNeedsNoCache(t *testing.T) {
 	require.Empty(t, c.cubinPath(axpySource, "sm_90a", nil))
 }
 
-// NVRTC finds its builtins only if they are loaded already: they lie beside it.
+// NVRTC finds its builtins, which lie in its folder, only if they are already loaded.
 func TestBuiltinsAreLoaded(t *testing.T) {
 	library := standin.Build(t, "libnvrtc")
 	t.Setenv("OCTET_LIBNVRTC", library)

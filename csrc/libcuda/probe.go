@@ -7,26 +7,25 @@ import "C"
 
 import "fmt"
 
-// Driver is what a CUDA driver says of itself.
+// Driver describes a CUDA driver.
 type Driver struct {
-	Path    string // of the file that was loaded
-	Version int    // the newest CUDA that it serves: 1000·major + 10·minor
+	Path    string // of the loaded file
+	Version int    // the newest CUDA that it supports: 1000·major + 10·minor
 	GPUs    []GPU
 }
 
-// GPU is what a driver says of one device.
+// GPU describes a device, as the driver reports it.
 type GPU struct {
 	Name         string
-	Bus          string // its place on the PCI bus, "0000:0b:00.0", by which NVML knows it; empty if the driver does not tell
+	Bus          string // address on the PCI bus, "0000:0b:00.0", by which NVML finds it; empty if the driver does not report it
 	Major, Minor int    // compute capability
 	Memory       uint64 // bytes
 	Processors   int    // multiprocessors
-	Shared       int    // bytes of shared memory that one block can have
+	Shared       int    // maximum bytes of shared memory per block
 }
 
-// ProbeDriver loads the driver, initialises it and lists the GPUs that it
-// shows to this process. The error is what the loader or the driver said;
-// Version may be known even then.
+// ProbeDriver loads and initializes the driver and lists the GPUs that it shows to this
+// process. The error is that of the loader or the driver; Version may be set even then.
 func ProbeDriver() (Driver, error) {
 	lib, err := openDriver()
 	if err != nil {
@@ -62,8 +61,8 @@ func describe(lib driver, id C.int) (GPU, error) {
 	}, nil
 }
 
-// ProbeCublasLt loads the newest cuBLASLt that a driver of this version
-// serves; 0 is a driver unknown.
+// ProbeCublasLt loads the newest cuBLASLt that a driver of this version supports; 0 is an
+// unknown driver.
 func ProbeCublasLt(driver int) (Library, error) {
 	lib, err := openCublasLt(driver)
 	if err != nil {
@@ -77,7 +76,8 @@ func cublasLtVersion(lib cublasLt) string {
 	return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100)
 }
 
-// ProbeNVRTC does the same with the run-time compiler.
+// ProbeNVRTC loads the newest NVRTC that a driver of this version supports; 0 is an
+// unknown driver.
 func ProbeNVRTC(driver int) (Library, error) {
 	lib, err := openNVRTC(driver)
 	if err != nil {
@@ -93,8 +93,8 @@ func nvrtcVersion(lib nvrtc) (string, error) {
 	return fmt.Sprintf("%d.%d", major, minor), err
 }
 
-// ProbeNCCL loads the first NCCL that a driver of this version serves; 0 is a driver
-// unknown.
+// ProbeNCCL loads the first NCCL that a driver of this version supports; 0 is an unknown
+// driver.
 func ProbeNCCL(driver int) (Library, error) {
 	lib, err := openNCCL(driver)
 	if err != nil {
@@ -103,7 +103,8 @@ func ProbeNCCL(driver int) (Library, error) {
 	return Library{lib.Path, ncclVersion(lib)}, nil
 }
 
-// Until 2.8, NCCL_VERSION (nccl.h) left one digit for the minor number.
+// ncclVersion formats NCCL's version. Until 2.8, NCCL_VERSION (nccl.h) had one digit for
+// the minor number.
 func ncclVersion(lib nccl) string {
 	v := int(C.octet_nccl_version(lib.Table))
 	if v < 10000 {

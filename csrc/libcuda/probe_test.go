@@ -38,7 +38,7 @@ func TestDriverWithoutDeviceKeepsItsVersion(t *testing.T) {
 	require.Empty(t, d.GPUs)
 }
 
-// The driver library of a toolkit, for linking, has all symbols and no driver.
+// A toolkit's stub of the driver library, for linking, has all symbols and no driver.
 func TestStubIsAnError(t *testing.T) {
 	standin.Load(t, "libcuda")
 	standin.Set(t, "STANDIN_STUB", "1")
@@ -90,7 +90,7 @@ func TestLibrariesTellTheirVersions(t *testing.T) {
 	require.Equal(t, Library{Path: path, Version: "13.99"}, l)
 }
 
-// The highest version on the machine is not always one that the driver serves.
+// The highest version on the machine may need a newer driver.
 func TestLibrariesFollowTheDriver(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("CUDA_HOME", home)
@@ -108,13 +108,13 @@ func TestLibrariesFollowTheDriver(t *testing.T) {
 		require.Equal(t, want, candidates("libx.so.", driver), "driver %d", driver)
 	}
 
-	t.Setenv("OCTET_LIBCUBLASLT", "") // which needs no choice
+	t.Setenv("OCTET_LIBCUBLASLT", "") // no override
 	_, err := ProbeCublasLt(11080)
-	require.EqualError(t, err, "the driver serves CUDA 11.8 and nothing newer; 12 or 13 is needed")
+	require.EqualError(t, err, "the driver supports only CUDA 11.8; 12 or 13 is needed")
 }
 
-// A machine with PyTorch and no toolkit has the libraries among Python's packages:
-// of the newest version first, wherever it is.
+// A machine with PyTorch and without a toolkit has the libraries among Python's packages.
+// The newest version comes first, in whatever folder.
 func TestLibrariesOfPackages(t *testing.T) {
 	venv, home := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", filepath.Join(venv, "bin"))
@@ -133,5 +133,5 @@ func TestLibrariesOfPackages(t *testing.T) {
 	require.Equal(t, []string{"libx.so.13", newer, "libx.so.12", older}, candidates("libx.so.", 13000))
 	require.Contains(t, ncclPaths(), nccl)
 	toolkit := write(home, "lib64", "libx.so.12")
-	require.Equal(t, []string{"libx.so.12", toolkit, older}, candidates("libx.so.", 12080), "what CUDA_HOME names comes first")
+	require.Equal(t, []string{"libx.so.12", toolkit, older}, candidates("libx.so.", 12080), "the folders of CUDA_HOME come first")
 }

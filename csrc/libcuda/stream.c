@@ -3,8 +3,8 @@
 #include "libcuda.h"
 #include "api.h"
 
-// A stream that does not wait for the legacy default stream: nothing of ours
-// runs there.
+// A stream that does not synchronize with the legacy default stream, which the shim never
+// uses.
 octet_status octet_stream_new(const octet_device *d, octet_handle *out) {
 	CUstream s;
 	ENTER(d);
@@ -25,7 +25,7 @@ octet_status octet_stream_wait(const octet_device *d, octet_handle s) {
 	return (octet_status){0};
 }
 
-// 600 is CUDA_ERROR_NOT_READY: no error, the stream has work.
+// 600 is CUDA_ERROR_NOT_READY: pending work, not an error.
 octet_status octet_stream_query(const octet_device *d, octet_handle s, int *idle) {
 	ENTER(d);
 	const int status = d->api->cuStreamQuery((CUstream)s);
@@ -33,7 +33,7 @@ octet_status octet_stream_query(const octet_device *d, octet_handle s, int *idle
 	return status == 0 || status == 600 ? (octet_status){0} : (octet_status){"cuStreamQuery", status};
 }
 
-// Whether the driver takes 0 bytes, its documentation does not say: it is not asked.
+// The driver's documentation does not define copies of 0 bytes, so the shim skips them.
 
 octet_status octet_fill(const octet_device *d, octet_handle s, uint64_t to, uint8_t value, size_t bytes) {
 	ENTER(d);

@@ -15,27 +15,26 @@ import (
 	"unsafe"
 )
 
-// Stream is a queue of work on a device, done in order.
+// Stream is a queue of work on a device, executed in order.
 type Stream struct {
 	d       *Device
 	s       C.octet_handle
-	adopted bool // somebody else's
+	adopted bool // created by other code, which destroys it
 }
 
-// NewStream makes an empty stream, independent of all others.
+// NewStream returns an empty stream, independent of all others.
 func (d *Device) NewStream() (*Stream, error) {
 	s := &Stream{d: d}
 	return s, d.check(C.octet_stream_new(&d.c, &s.s))
 }
 
-// AdoptStream works on a stream that another part of this process made in the
-// device's context: a CUstream; 0 is the default stream, which cannot be
-// captured. Close leaves it as it is.
+// AdoptStream returns a Stream for an existing CUstream of the device's context; 0 is the
+// default stream, which cannot be captured. Close leaves it intact.
 func (d *Device) AdoptStream(stream uintptr) *Stream {
 	return &Stream{d: d, s: C.octet_handle(stream), adopted: true}
 }
 
-// Close gives the stream up; what it was given is still done.
+// Close destroys the stream; its pending work still completes.
 func (s *Stream) Close() error {
 	if s.adopted {
 		return nil
@@ -43,13 +42,12 @@ func (s *Stream) Close() error {
 	return s.d.check(C.octet_stream_free(&s.d.c, s.s))
 }
 
-// Synchronize waits until everything on the stream is done, and returns the
-// error that any of it may have met.
+// Synchronize waits for all work of the stream and returns its error, if any.
 func (s *Stream) Synchronize() error { return s.d.check(C.octet_stream_wait(&s.d.c, s.s)) }
 
-// Idle asks, without waiting, whether everything on the stream is done, and
-// returns the error that any of it may have met. Asked while a Capture records
-// the stream, it spoils that, from whatever goroutine.
+// Idle reports, without waiting, whether all work of the stream is done, and returns its
+// error, if any. During a Capture of the stream, in any goroutine, the call invalidates
+// the capture.
 func (s *Stream) Idle() (bool, error) {
 	var idle C.int
 	err := s.d.check(C.octet_stream_query(&s.d.c, s.s, &idle))
@@ -66,16 +64,14 @@ func (s *Stream) Copy(to, from Ptr, bytes int) error {
 	return s.d.check(C.octet_copy(&s.d.c, s.s, C.uint64_t(to), C.uint64_t(from), C.size_t(bytes)))
 }
 
-// Upload copies any host memory to the device after what the stream was given
-// before, and waits.
+// Upload copies host memory to the device after the stream's pending work, and waits.
 func (s *Stream) Upload(to Ptr, from []byte) error { return s.upload(to, from, 1) }
 
-// Download copies device memory to any host memory after what the stream was
-// given before, and waits.
+// Download copies device memory to the host after the stream's pending work, and waits.
 func (s *Stream) Download(to []byte, from Ptr) error { return s.download(to, from, 1) }
 
-// UploadPinned copies the bytes of from beginning at offset, asynchronously:
-// they must not change before the stream got there.
+// UploadPinned copies bytes of from, beginning at offset, asynchronously: they must not
+// change before the stream has executed the copy.
 func (s *Stream) UploadPinned(to Ptr, from *Pinned, offset, bytes int) error {
 	b, err := from.slice(offset, bytes)
 	if err != nil {
@@ -84,8 +80,8 @@ func (s *Stream) UploadPinned(to Ptr, from *Pinned, offset, bytes int) error {
 	return s.upload(to, b, 0)
 }
 
-// DownloadPinned copies to the bytes of to beginning at offset, asynchronously:
-// they may be read after a Synchronize, or the Wait for an Event recorded later.
+// DownloadPinned copies to bytes of to, beginning at offset, asynchronously: they may be
+// read after a Synchronize, or after the Wait for a later Event.
 func (s *Stream) DownloadPinned(to *Pinned, offset int, from Ptr, bytes int) error {
 	b, err := to.slice(offset, bytes)
 	if err != nil {
@@ -96,7 +92,7 @@ func (s *Stream) DownloadPinned(to *Pinned, offset int, from Ptr, bytes int) err
 
 func (p *Pinned) slice(offset, bytes int) ([]byte, error) {
 	if offset < 0 || bytes < 0 || offset > len(p.Bytes)-bytes {
-		return nil, fmt.Errorf("%d bytes from %d on of %d bytes of page-locked memory", bytes, offset, len(p.Bytes))
+		return nil, fmt.Errorf("copy %d bytes at offset %d of %d bytes of page-locked memory", bytes, offset, len(p.Bytes))
 	}
 	return p.Bytes[offset : offset+bytes], nil
 }
@@ -109,13 +105,13 @@ func (s *Stream) download(to []byte, from Ptr, wait C.int) error {
 	return s.d.check(C.octet_download(&s.d.c, s.s, unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.size_t(len(to)), wait))
 }
 
-// Event is a point on a stream's way.
+// Event marks a position in a stream.
 type Event struct {
 	d *Device
 	e C.octet_handle
 }
 
-// NewEvent makes an event that was not recorded yet.
+// NewEvent returns an event that is not recorded.
 func (d *Device) NewEvent() (*Event, error) {
 	e := &Event{d: d}
 	if err := d.check(C.octet_event_new(&d.c, &e.e)); err != nil {
@@ -127,15 +123,15 @@ func (d *Device) NewEvent() (*Event, error) {
 // Close frees the event.
 func (e *Event) Close() error { return e.d.check(C.octet_event_free(&e.d.c, e.e)) }
 
-// Record makes e the point that the stream reaches after what it was given.
+// Record enqueues e after the stream's pending work.
 func (s *Stream) Record(e *Event) error { return s.d.check(C.octet_event_record(&s.d.c, s.s, e.e)) }
 
-// Wait waits until the stream has come to e, and returns the error that anything
-// before it may have met. What the stream was given after e is not waited for. An
-// event that was not recorded is no point to wait for.
+// Wait waits until the stream has reached e, and returns an error of the work before e,
+// if any. Work after e may still be pending. For an event that is not recorded it returns
+// at once.
 func (e *Event) Wait() error { return e.d.check(C.octet_event_wait(&e.d.c, e.e)) }
 
-// Since waits for e and tells how long after start it was reached, to half a
+// Since waits for e and returns the time from start to e, with a resolution of half a
 // microsecond.
 func (e *Event) Since(start *Event) (time.Duration, error) {
 	var ms C.float

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Usage is what a kernel takes of a multiprocessor.
+// Usage is a kernel's use of a multiprocessor's resources.
 type Usage struct {
 	Kernel      string
-	Registers   int // of a thread
-	Shared      int // bytes that the kernel declares
-	Stack       int // bytes of a thread, as the next two
-	SpillStores int // registers that did not fit go to memory,
-	SpillLoads  int // and come back
+	Registers   int // per thread
+	Shared      int // bytes of static shared memory
+	Stack       int // bytes per thread
+	SpillStores int // bytes of spilled registers per thread, stored
+	SpillLoads  int // and loaded
 }
 
-// Lines of ptxas, of CUDA 12 and 13.
+// Lines of ptxas -v, of CUDA 12 and 13.
 var (
 	entryLine = regexp.MustCompile(`Compiling entry function '(\S+)'`)
 	ownerLine = regexp.MustCompile(`Function properties for (\S+)`)
@@ -24,8 +24,8 @@ var (
 	usedLine  = regexp.MustCompile(`Used (\d+) registers(?:.* (\d+) bytes smem)?`)
 )
 
-// serialized is what ptxas says where it makes each product of wgmma wait for the one
-// before, because it does not understand which registers are whose.
+// serialized returns the warning of ptxas that it serialized wgmma instructions, because
+// it cannot prove which registers they use; empty if there is none.
 func serialized(log string) string {
 	at := strings.Index(log, "Potential Performance Loss: wgmma")
 	if at < 0 {
@@ -35,8 +35,8 @@ func serialized(log string) string {
 	return text
 }
 
-// parseUsage reads the report of ptxas -v, in its order of kernels. Functions that
-// kernels call have stacks of their own, which are theirs.
+// parseUsage parses the report of ptxas -v, in its order of kernels. It ignores the
+// stacks of functions that kernels call.
 func parseUsage(log string) (list []Usage) {
 	owner := ""
 	for line := range strings.Lines(log) {
@@ -62,7 +62,7 @@ func parseUsage(log string) (list []Usage) {
 	return list
 }
 
-// number is 0 for what is not said.
+// number returns 0 for a missing value.
 func number(digits string) int {
 	n, _ := strconv.Atoi(digits)
 	return n

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// As NVRTC 13.0 and 12.8 report them; helper is a function that was not inlined.
+// Reports of NVRTC 13.0 and 12.8; helper is a function that was not inlined.
 func TestParseUsage(t *testing.T) {
 	const thirteen = `ptxas info    : 52 bytes gmem
 ptxas info    : Compiling entry function 'attention' for 'sm_90a'
@@ -35,7 +35,7 @@ ptxas info    : Used 12 registers, used 0 barriers, 704 bytes cmem[0]
 	require.Empty(t, parseUsage("warning: nothing of the kind\n"))
 }
 
-// As NVRTC 13.5 says it.
+// The warning of NVRTC 13.5.
 func TestSerialized(t *testing.T) {
 	const said = "Potential Performance Loss: wgmma.mma_async instructions are serialized due to non wgmma instructions defining accumulator registers of a wgmma between start and end of the pipeline stage in the function 'f' in line 7"
 	require.Equal(t, said, serialized("ptxas info    : (C7515) "+said+"\nptxas info    : 120 bytes gmem\n"))
