@@ -8,14 +8,15 @@ import (
 	"octet/fp8"
 )
 
-// heads says how the operands of an attention are divided: kv key heads, each of
-// which group query heads share.
+// heads describes the heads of an attention: kv key heads, each shared by group query
+// heads.
 type heads struct {
 	batch, size, group, kv int
-	typ                    libsynapse.DataType // what the kernels compute in
+	typ                    libsynapse.DataType // type that the kernels compute in
 }
 
-// headsOf is the division, and the type: BF16 if queries, keys and values are.
+// headsOf returns the heads of an attention. The type is BF16 if queries, keys and values
+// are.
 func headsOf(q, k, v *backend.Tensor, batch, headDim int) heads {
 	h := heads{batch: batch, size: headDim, group: q.Cols() / k.Cols(), kv: k.Cols() / headDim, typ: libsynapse.BF16}
 	for _, t := range []*backend.Tensor{q, k, v} {
@@ -26,13 +27,12 @@ func headsOf(q, k, v *backend.Tensor, batch, headDim int) heads {
 	return h
 }
 
-// grouped reports whether heads have two dimensions: where several key heads are
-// shared. As in PyTorch's bridge (FusedSDPA.py, is_gqa), one key head is repeated
-// like any dimension of size 1.
+// grouped reports whether heads take two dimensions, as in PyTorch's bridge
+// (FusedSDPA.py, is_gqa): with several shared key heads. A single key head is broadcast.
 func (h heads) grouped() bool { return h.group > 1 && h.kv > 1 }
 
-// queries is an operand with as many heads as Q: {size, rows, heads, batch}, or
-// {size, rows, group, kv, batch}.
+// queries returns an operand with the heads of Q: {size, rows, heads, batch}, or {size,
+// rows, group, kv, batch}.
 func (h heads) queries(b *builder, t *backend.Tensor) value {
 	rows := uint64(t.Rows() / h.batch)
 	v := b.cast(b.in(t), h.typ)
@@ -42,8 +42,8 @@ func (h heads) queries(b *builder, t *backend.Tensor) value {
 	return b.transpose(b.reshape(v, uint64(h.size), uint64(h.group), uint64(h.kv), rows, uint64(h.batch)), 0, 3, 1, 2, 4)
 }
 
-// keys is an operand with as many heads as K, with the rank of queries:
-// {size, rows, kv, batch}, or {size, rows, 1, kv, batch}.
+// keys returns an operand with the heads of K and the rank of queries: {size, rows, kv,
+// batch}, or {size, rows, 1, kv, batch}.
 func (h heads) keys(b *builder, t *backend.Tensor) value {
 	rows := uint64(t.Rows() / h.batch)
 	v := b.reshape(b.cast(b.in(t), h.typ), uint64(h.size), uint64(h.kv), rows, uint64(h.batch))
@@ -66,26 +66,26 @@ func (h heads) joined(b *builder, v value) value {
 	return b.reshape(v, count*uint64(h.size), rows*uint64(h.batch))
 }
 
-// ofRows is the sizes of one number for each row of a value that queries made.
+// ofRows returns the shape of one element per row of a value from queries.
 func ofRows(v value) []uint64 {
 	return append([]uint64{1}, v.sizes[1:]...)
 }
 
 func (h heads) scale() float32 { return float32(1 / math.Sqrt(float64(h.size))) }
 
-// attention of a sequence by itself is SynapseAI's kernel that does not keep the
-// scores, with operands and outputs as in PyTorch's bridge (SDPARecompFwd): beside
-// the result it has the largest score m of each row, in the type of the queries, and
-// in F32 the inverse linv of Σ exp(score − m). The logarithm of Σ exp(score) is
-// m − log(linv). That m is a score after the scaling, and that the sum is taken with
-// m as it is rounded, is what the bridge's use of both suggests and no document says.
+// attention of a sequence over itself is SynapseAI's kernel that does not store the
+// scores, with operands and outputs as in PyTorch's bridge (SDPARecompFwd). Besides the
+// result it returns, per row, the largest score m in the type of the queries, and linv =
+// 1/Σ exp(score − m) in F32. The logarithm of Σ exp(score) is m − log(linv). The bridge's
+// use suggests, but no document says, that m is a scaled score and that the sum uses the
+// rounded m.
 func (b *builder) attention(o *backend.Attention) error {
 	if o.Control != nil || o.Q.Rows() != o.K.Rows() {
 		return b.cachedAttention(o)
 	}
 	h := headsOf(o.Q, o.K, o.V, o.Batch, o.HeadDim)
 	q, k, v := h.queries(b, o.Q), h.keys(b, o.K), h.keys(b, o.V)
-	// No mask, no seed, none of the seven factors of an FP8 attention.
+	// No mask, no seed, and none of the seven scales of an FP8 attention.
 	in := []value{q, k, v, absent, absent, absent, absent, absent, absent, absent, absent, absent}
 	outs := []value{{typ: h.typ, sizes: q.sizes}}
 	if o.LSE != nil {
@@ -100,18 +100,18 @@ func (b *builder) attention(o *backend.Attention) error {
 	return nil
 }
 
-// attentionGrad gives the kernel m and linv that make the same probabilities,
-// exp(score − m)·linv, from LSE alone: m is LSE as the queries' type has it, linv
-// makes up for the rounding. The forward's result is no operand: the bridge passes
-// it only on demand (PT_HPU_SDPA_SFMX_BWD_V2), and the kernel finds DOut·O as
-// Σ P·(DOut·V), which is the same.
+// attentionGrad computes m and linv from LSE alone, such that they give the same
+// probabilities, exp(score − m)·linv: m is LSE rounded to the queries' type, and linv
+// corrects the rounding. The forward result is no operand: the bridge passes it only on
+// request (PT_HPU_SDPA_SFMX_BWD_V2). The kernel computes DOut·O as Σ P·(DOut·V), which is
+// equal.
 func (b *builder) attentionGrad(o *backend.AttentionGrad) error {
 	h := headsOf(o.Q, o.K, o.V, o.Batch, o.HeadDim)
 	q, k, v := h.queries(b, o.Q), h.keys(b, o.K), h.keys(b, o.V)
 	lse := b.reshape(b.f32(o.LSE), ofRows(q)...)
 	m := b.cast(lse, h.typ)
 	linv := b.exp(b.sub(b.cast(m, libsynapse.F32), lse))
-	// No mask before m and linv, no seed behind them.
+	// No mask before m and linv, no seed after them.
 	in := []value{h.queries(b, o.DOut), q, k, v, absent, m, linv, absent}
 	outs := b.nodes("sdpa_recomp_bwd_"+h.typ.String(), libsynapse.SdpaParams(h.scale(), true, false),
 		[]value{{typ: h.typ, sizes: q.sizes}, {typ: h.typ, sizes: k.sizes}, {typ: h.typ, sizes: v.sizes}}, in...)

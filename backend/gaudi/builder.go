@@ -11,17 +11,17 @@ import (
 	"octet/fp8"
 )
 
-// A value is a tensor of the graph under construction. Sizes are counted from
-// the fastest-changing: a row-major matrix of rows × cols is {cols, rows}, a
-// vector of n {n, 1}, and what has one element {1}, as PyTorch's bridge passes
-// scalars and scales.
+// A value is a tensor of the graph under construction. Sizes start with the
+// fastest-changing dimension: a row-major matrix rows × cols is {cols, rows}, a vector of
+// n elements {n, 1}, and a single element {1}, as PyTorch's bridge passes scalars and
+// scales.
 type value struct {
-	index int // of graph.Tensors; -1: an operand that is left out
+	index int // index into graph.Tensors; -1: an omitted operand
 	typ   libsynapse.DataType
 	sizes []uint64
 }
 
-// absent stands for an optional operand that is left out.
+// absent is an omitted optional operand.
 var absent = value{index: -1}
 
 func (v value) elems() uint64 {
@@ -32,7 +32,7 @@ func (v value) elems() uint64 {
 	return n
 }
 
-// place is a range of bytes of a root's layout on the device.
+// place is a range of bytes of a root on the device.
 type place struct {
 	root     *backend.Tensor
 	from, to int64
@@ -40,19 +40,19 @@ type place struct {
 
 func (p place) overlaps(q place) bool { return p.root == q.root && p.from < q.to && q.from < p.to }
 
-// shown is a place seen as a tensor of a type and sizes: two of them over one
-// place are two tensors of the graph.
-type shown struct {
+// placeView is a place read with a type and sizes: two views of one place are two tensors
+// of the graph.
+type placeView struct {
 	place
 	typ   libsynapse.DataType
 	sizes string
 }
 
-// slot is what the builder knows of a tensor of the graph beside libsynapse's.
-type slot struct {
-	place        // where it lies; no root: where the compiler likes
+// tensorInfo is what the builder records about a tensor besides libsynapse's fields.
+type tensorInfo struct {
+	place        // its place; nil root: placed by the compiler
 	producer int // the node that writes it; -1: none
-	moment   int // when it became the place's tensor, on the builder's clock
+	moment   int // when it became the place's newest contents, by builder.clock
 }
 
 type constant struct {
@@ -61,35 +61,35 @@ type constant struct {
 	bytes string
 }
 
-// builder writes the graph of one unit, op by op. Ops read operands by in and
-// f32, compute in values, and store by out and store; where an operand lies on
-// the device, and what has to wait for what, is the builder's business:
+// builder writes the graph of one unit, op by op. Ops read operands with in and f32,
+// compute values, and store with out and store. The builder decides where operands are on
+// the device and orders the nodes:
 //
-//   - What outlives the unit lies in a persistent section and is written there by
-//     the node that computes it. An inout is two tensors at one place.
-//   - Everything else the compiler places.
+//   - Operands that outlive the unit are in a persistent section, where the node that
+//     computes them writes directly. An inout is two tensors at one place.
+//   - The compiler places everything else.
 //
 // The first error sticks, and finish returns it.
 type builder struct {
 	spec    backend.Spec
-	layouts func(root *backend.Tensor) (layout, bool) // false: the root lives inside the unit
+	layouts func(root *backend.Tensor) (layout, bool) // false: the root is local to the unit
 	op      *backend.Node                             // being built
-	limit   int                                       // bytes that a tensor may take
+	limit   int                                       // maximum bytes of a tensor
 
 	graph     libsynapse.Graph
-	slots     []slot                    // of graph.Tensors
-	locals    map[*backend.Tensor]value // what the unit's own temps hold
-	shown     map[shown]value           // the tensor that holds a place's newest contents
+	infos     []tensorInfo              // one per graph.Tensors
+	locals    map[*backend.Tensor]value // contents of the unit's own temps
+	current   map[placeView]value       // newest tensor of each place
 	constants map[constant]value        // by contents
 	scalars   map[float32]value         // by value
-	clock     int                       // counts in and put
+	clock     int                       // counts tensorAt and put
 	err       error
 }
 
 func newBuilder(s backend.Spec, layouts func(root *backend.Tensor) (layout, bool)) *builder {
 	return &builder{
 		spec: s, layouts: layouts, limit: maxBytes,
-		locals: map[*backend.Tensor]value{}, shown: map[shown]value{},
+		locals: map[*backend.Tensor]value{}, current: map[placeView]value{},
 		constants: map[constant]value{}, scalars: map[float32]value{},
 	}
 }
@@ -100,7 +100,7 @@ func (b *builder) fail(err error) {
 	}
 }
 
-// unsupported is the error of an op that cannot be had on the device.
+// unsupported returns the error of an op that the device cannot run.
 func (b *builder) unsupported(format string, args ...any) error {
 	return unsupported(b.op, format, args...)
 }
@@ -113,18 +113,18 @@ func unsupported(n *backend.Node, format string, args ...any) error {
 func (b *builder) tensor(name string, typ libsynapse.DataType, sizes []uint64, p place) value {
 	t := libsynapse.Tensor{Name: name, Type: typ, Sizes: sizes, Section: libsynapse.NoSection}
 	if t.Bytes() > uint64(b.limit) {
-		b.fail(b.unsupported("%s of %v takes %d bytes, and a tensor on Gaudi at most 2^32: use shorter sequences or smaller micro-batches", name, sizes, t.Bytes()))
+		b.fail(b.unsupported("%s of %v has %d bytes, and a Gaudi tensor at most 2^32: use shorter sequences or smaller micro-batches", name, sizes, t.Bytes()))
 	}
 	b.graph.Tensors = append(b.graph.Tensors, t)
-	b.slots = append(b.slots, slot{place: p, producer: -1, moment: b.clock})
+	b.infos = append(b.infos, tensorInfo{place: p, producer: -1, moment: b.clock})
 	return value{len(b.graph.Tensors) - 1, typ, sizes}
 }
 
-// maxBytes is the most that a tensor may take. The open compiler has other limits, of
-// the engines' registers (tensor_size_validator.cpp, hal.h of gaudi2 and gaudi3): 2^31
-// numbers of four bytes or 2^32 smaller ones for the matrix engines, 2^31 of any for all
-// dimensions but the last on the tensor cores. But what is larger than this has been
-// seen to be computed wrongly in silence.
+// maxBytes is the maximum size of a tensor. The open compiler has other limits, from the
+// engines' registers (tensor_size_validator.cpp, hal.h of gaudi2 and gaudi3): 2^31
+// elements of four bytes or 2^32 smaller ones for the matrix engines, and for the tensor
+// cores 2^31 elements of any size in all dimensions but the last. But larger tensors than
+// maxBytes have been seen to give silently wrong results.
 const maxBytes = 1 << 32
 
 // node adds a node with one output.
@@ -132,8 +132,8 @@ func (b *builder) node(guid string, params []byte, typ libsynapse.DataType, size
 	return b.nodes(guid, params, []value{{typ: typ, sizes: sizes}}, in...)[0]
 }
 
-// nodes adds a node with the outputs described by the types and sizes of outs,
-// and returns them; absent ones are left out.
+// nodes adds a node and returns its outputs, which have the types and sizes of outs;
+// absent ones are omitted.
 func (b *builder) nodes(guid string, params []byte, outs []value, in ...value) []value {
 	n := libsynapse.Node{GUID: guid, Params: params}
 	if b.op != nil {
@@ -146,7 +146,7 @@ func (b *builder) nodes(guid string, params []byte, outs []value, in ...value) [
 	for i, v := range outs {
 		if list[i] = absent; v.index >= 0 {
 			list[i] = b.tensor(n.Name, v.typ, slices.Clone(v.sizes), place{})
-			b.slots[list[i].index].producer = len(b.graph.Nodes)
+			b.infos[list[i].index].producer = len(b.graph.Nodes)
 		}
 		n.Out = append(n.Out, list[i].index)
 	}
@@ -166,7 +166,7 @@ func (b *builder) data(typ libsynapse.DataType, sizes []uint64, contents []byte)
 	return v
 }
 
-// table is a constant of F32 numbers.
+// table returns a constant of F32 values.
 func (b *builder) table(x []float32, sizes ...uint64) value {
 	raw := make([]byte, 0, 4*len(x))
 	for _, f := range x {
@@ -175,10 +175,10 @@ func (b *builder) table(x []float32, sizes ...uint64) value {
 	return b.data(libsynapse.F32, sizes, raw)
 }
 
-// constant is x as an F32 scalar: a node, which the compiler folds into the
-// kernels that read it, as PyTorch's bridge makes them.
+// constant returns x as an F32 scalar. It is a node, as in PyTorch's bridge, which the
+// compiler folds into the kernels that read it.
 func (b *builder) constant(x float32) value {
-	if v, ok := b.scalars[x]; ok { // NaN is made anew each time
+	if v, ok := b.scalars[x]; ok { // never finds NaN
 		return v
 	}
 	v := b.filled(x, 1)
@@ -186,12 +186,12 @@ func (b *builder) constant(x float32) value {
 	return v
 }
 
-// filled is a value of the given sizes with x everywhere.
+// filled returns a value of the given sizes with every element x.
 func (b *builder) filled(x float32, sizes ...uint64) value {
 	return b.node("constant_f32", libsynapse.ConstantParams(x), libsynapse.F32, sizes)
 }
 
-// typeOf is the device's type of a format; E4M3 is the device's own.
+// typeOf returns the device's type of a format. E4M3 is the device's own variant.
 func (b *builder) typeOf(d fp8.DType) libsynapse.DataType {
 	switch d {
 	case fp8.F32:
@@ -212,5 +212,5 @@ func (b *builder) typeOf(d fp8.DType) libsynapse.DataType {
 	}
 }
 
-// notANumber is NaN as a scalar.
+// notANumber returns NaN as a scalar.
 func (b *builder) notANumber() value { return b.constant(float32(math.NaN())) }

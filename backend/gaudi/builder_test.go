@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// agree runs a program on ref and in the interpreter, on the same values of its
-// variables, and wants the same bytes.
+// agree runs a program on ref and in the interpreter with the same values of its
+// variables, and requires the same bytes.
 func agree(t *testing.T, model string, p *backend.Program, values map[*backend.Tensor][]float64) {
 	t.Helper()
 	require.NoError(t, p.Err())
@@ -28,7 +28,7 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	devices, err := d.Open("", backend.Options{})
 	require.NoError(t, err)
 	want, got := ref.Open(1, ref.Rounded)[0], devices[0]
-	for range 20 { // orders of nodes
+	for range 20 { // random orders of nodes
 		for _, b := range []backend.Backend{want, got} {
 			require.NoError(t, b.Bind(p.Vars()))
 		}
@@ -55,7 +55,7 @@ func agree(t *testing.T, model string, p *backend.Program, values map[*backend.T
 	}
 }
 
-// ramp is n numbers of either sign.
+// ramp returns n values of both signs.
 func ramp(n int) []float64 {
 	list := make([]float64, n)
 	for i := range list {
@@ -64,8 +64,8 @@ func ramp(n int) []float64 {
 	return list
 }
 
-// In one unit a variable is read, overwritten in part, read through another view,
-// overwritten as a whole, and so on: nothing but places tells the order.
+// In one unit, a variable is read, partly overwritten, read through another view, fully
+// overwritten, and so on: only places imply the order.
 func TestOrderInsideAUnit(t *testing.T) {
 	vars := backend.NewVars()
 	v := func(name string, shape ...int) *backend.Tensor {
@@ -90,7 +90,7 @@ func TestOrderInsideAUnit(t *testing.T) {
 	}
 	cast(packed, v("records", 40))
 	local := q.Temp("local", fp8.F32, 40)
-	cast(packed, local) // keeps what packed is now
+	cast(packed, local) // keeps the current contents
 	q.Add(&backend.Fill{Out: packed})
 	cast(local, v("kept", 40))
 	for _, model := range []string{"gaudi2", "gaudi3"} {
@@ -98,7 +98,7 @@ func TestOrderInsideAUnit(t *testing.T) {
 	}
 }
 
-// Two casts of one X are one kernel where they can be.
+// Casts of one X to both formats share a kernel where possible.
 func TestCastsToBothFormats(t *testing.T) {
 	for _, model := range []string{"gaudi2", "gaudi3"} {
 		e4m3 := specOf(t, model).E4M3
@@ -126,7 +126,8 @@ func TestCastsToBothFormats(t *testing.T) {
 	}
 }
 
-// Roundings are a kernel's, so casts with different ones are two.
+// The rounding is a parameter of the kernel, so casts with different roundings need two
+// kernels.
 func TestRoundingsKeepCastsApart(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	vars := backend.NewVars()
@@ -140,7 +141,7 @@ func TestRoundingsKeepCastsApart(t *testing.T) {
 	require.Equal(t, []string{"convert_to_fp8_f32", "convert_to_fp8_f32"}, conversions(t, "gaudi2", p))
 }
 
-// conversions lists the cast kernels of a program.
+// conversions returns the cast kernels of a program.
 func conversions(t *testing.T, model string, p *backend.Program) (list []string) {
 	require.NoError(t, p.Err())
 	s := specOf(t, model)
@@ -156,7 +157,7 @@ func conversions(t *testing.T, model string, p *backend.Program) (list []string)
 	return list
 }
 
-// An op that used what a place held before would be an error, not a wrong number.
+// An op that reads overwritten contents is an error, not a wrong result.
 func TestStaleReadsAreErrors(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	vars := backend.NewVars()
@@ -168,12 +169,12 @@ func TestStaleReadsAreErrors(t *testing.T) {
 	b.out(x, b.add(old, old))
 	b.out(y, b.mul(old, old))
 	_, _, err := b.finish()
-	require.ErrorContains(t, err, "before it was overwritten")
+	require.ErrorContains(t, err, "that an earlier node overwrote")
 }
 
-// A node may write to a place itself only if nothing reads the place later, and
-// if it reads it as it writes: otherwise its result is copied there.
-func TestWhoWritesToAPlace(t *testing.T) {
+// A node may write directly to a place only if no later node reads the old contents, and
+// if it reads them only elementwise; otherwise its result is copied there.
+func TestInPlaceWrites(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	for _, c := range []struct {
 		name, writer string

@@ -9,39 +9,39 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// device is a backend: the memory of one set of variables on a Gaudi.
+// device is a backend on one Gaudi, with one set of variables.
 type device struct {
 	synapse
-	spec  backend.Spec
-	rank  int
-	ranks int
-	lost  bool // nothing more is to be asked of it
-	ended bool // by Close
+	spec   backend.Spec
+	rank   int
+	ranks  int
+	lost   bool // by the process: no further calls
+	closed bool
 
-	allocated int64 // bytes of the device
+	allocated int64 // bytes of device memory
 	vars      *backend.Vars
-	homes     map[*backend.Tensor]libsynapse.Ptr // of the variables
-	layouts   layouts                            // of those that do not lie as on the host
+	addresses map[*backend.Tensor]libsynapse.Ptr // of the variables
+	layouts   layouts                            // of the variables that are padded on the device
 	loaded    []*backend.Program
 
-	blocks []libsynapse.Ptr // all memory that was taken
-	lists  []int            // all commands that were prepared
+	blocks []libsynapse.Ptr // all allocated device memory
+	lists  []int            // all prepared command lists
 }
 
-// newDevice is the backend of one of the ranks, with the options of its wish.
-func newDevice(s synapse, rank, ranks int, w wish) (*device, error) {
+// newDevice returns the backend of one rank, with the device options opts.
+func newDevice(s synapse, rank, ranks int, opts deviceOptions) (*device, error) {
 	h := s.hardware()
 	if _, ok := models[h.Model]; !ok {
 		return nil, fmt.Errorf("%w that can be used: the device is a %s, and only Gaudi 2 and 3 compute in FP8", backend.ErrNoDevice, h.Name)
 	}
-	model, err := w.spec(h.Model)
+	model, err := opts.spec(h.Model)
 	if err != nil {
 		return nil, err
 	}
 	model.Device = fmt.Sprintf("%s, %s, SynapseAI %s", model.Device, h.Name, h.Driver)
 	model.Arithmetic = fmt.Sprintf("%s+synapse%s", h.Model, h.Driver)
-	if w.unit > 1 { // the compiler fuses across blocks, and may round elsewhere
-		model.Arithmetic += fmt.Sprintf("+unit%d", w.unit)
+	if opts.unit > 1 { // the compiler fuses across blocks, which may change the rounding
+		model.Arithmetic += fmt.Sprintf("+unit%d", opts.unit)
 	}
 	model.Align = h.Align
 	return &device{synapse: s, spec: model, rank: rank, ranks: ranks}, nil
@@ -49,8 +49,8 @@ func newDevice(s synapse, rank, ranks int, w wish) (*device, error) {
 
 func (d *device) Spec() backend.Spec { return d.spec }
 
-// Bind takes one block of memory for all variables. They lie there as on the
-// host until Load has seen what programs want.
+// Bind allocates one block of memory for all variables. They have the host's layout until
+// Load sees which layouts the programs need.
 func (d *device) Bind(vars *backend.Vars) error {
 	if err := vars.Err(); err != nil {
 		return err
@@ -58,39 +58,40 @@ func (d *device) Bind(vars *backend.Vars) error {
 	if d.vars != nil {
 		return errors.New("gaudi: this backend is bound already; open another one for other variables")
 	}
-	lies := layouts{}
+	wanted := layouts{}
 	for t := range vars.All() {
-		lies[t] = layoutOf(t, nil, d.spec.Align)
+		wanted[t] = layoutOf(t, nil, d.spec.Align)
 	}
-	homes, err := d.settle("the variables", vars, lies)
+	addresses, err := d.allocVars("the variables", vars, wanted)
 	if err != nil {
 		return err
 	}
-	d.vars, d.homes, d.layouts = vars, homes, layouts{}
+	d.vars, d.addresses, d.layouts = vars, addresses, layouts{}
 	return nil
 }
 
-// settle takes one block for the variables that are laid out, and clears it.
-func (d *device) settle(what string, vars *backend.Vars, lies layouts) (map[*backend.Tensor]libsynapse.Ptr, error) {
-	homes, bytes := map[*backend.Tensor]libsynapse.Ptr{}, int64(0)
-	for t := range vars.All() { // in an order that repeats
-		if l, ok := lies[t]; ok {
-			homes[t] = libsynapse.Ptr(bytes)
+// allocVars allocates one zeroed block for the variables that have a layout, and returns
+// their addresses.
+func (d *device) allocVars(what string, vars *backend.Vars, wanted layouts) (map[*backend.Tensor]libsynapse.Ptr, error) {
+	addresses, bytes := map[*backend.Tensor]libsynapse.Ptr{}, int64(0)
+	for t := range vars.All() { // in a reproducible order
+		if l, ok := wanted[t]; ok {
+			addresses[t] = libsynapse.Ptr(bytes)
 			bytes += backend.Aligned(l.Bytes(), int64(d.spec.Align))
 		}
 	}
-	at, err := d.take(what, bytes)
+	at, err := d.allocBlock(what, bytes)
 	if err != nil {
 		return nil, err
 	}
-	for t := range homes {
-		homes[t] += at
+	for t := range addresses {
+		addresses[t] += at
 	}
-	return homes, d.failure("clear "+what, bytes, d.fill(at, 0, bytes))
+	return addresses, d.failure("clear "+what, bytes, d.fill(at, 0, bytes))
 }
 
-// take allocates device memory, also where nothing is wanted.
-func (d *device) take(what string, bytes int64) (libsynapse.Ptr, error) {
+// allocBlock allocates device memory, at least one aligned unit.
+func (d *device) allocBlock(what string, bytes int64) (libsynapse.Ptr, error) {
 	bytes = max(bytes, int64(d.spec.Align))
 	at, err := d.alloc(bytes)
 	if err != nil {
@@ -101,19 +102,18 @@ func (d *device) take(what string, bytes int64) (libsynapse.Ptr, error) {
 	return at, nil
 }
 
-// Usage is what SynapseAI tells of the device.
+// Usage returns the memory use that SynapseAI reports.
 func (d *device) Usage() (backend.Usage, error) {
 	free, total, err := d.memory()
 	if err != nil {
-		return backend.Usage{}, d.failure("ask for the use of memory", 0, err)
+		return backend.Usage{}, d.failure("query the memory use", 0, err)
 	}
 	return backend.Usage{Allocated: d.allocated, Used: int64(total - free), Total: int64(total)}, nil
 }
 
-// layOut gives the variables the layouts that programs want, with their
-// contents. They are small, as everything is whose elements have places of their
-// own; that their old places stay empty does not matter.
-func (d *device) layOut(wanted layouts, programs []*backend.Program) error {
+// applyLayouts moves variables with their contents to the layouts that programs need.
+// Only small packed vectors move, so leaving their old addresses unused costs little.
+func (d *device) applyLayouts(wanted layouts, programs []*backend.Program) error {
 	moved := layouts{}
 	for t := range d.vars.All() {
 		if l, ok := wanted[t]; ok && l != d.layoutOf(t) {
@@ -127,13 +127,13 @@ func (d *device) layOut(wanted layouts, programs []*backend.Program) error {
 		for _, n := range p.Nodes() {
 			for _, o := range n.Operands() {
 				if _, ok := moved[o.Tensor.Root()]; ok {
-					return fmt.Errorf("gaudi: program %s has %s in another layout than program %s, which was loaded before: load them together",
+					return fmt.Errorf("gaudi: program %s needs %s in another layout than program %s, which is already loaded: load them together",
 						programs[0].Name(), o.Tensor.Root(), p.Name())
 				}
 			}
 		}
 	}
-	homes, err := d.settle("packed variables", d.vars, moved)
+	addresses, err := d.allocVars("packed variables", d.vars, moved)
 	if err != nil {
 		return err
 	}
@@ -144,16 +144,16 @@ func (d *device) layOut(wanted layouts, programs []*backend.Program) error {
 		}
 		raw := make([]byte, l.Bytes())
 		l.scatter(raw, old)
-		if err := d.upload(homes[t], raw); err != nil {
+		if err := d.upload(addresses[t], raw); err != nil {
 			return err
 		}
 	}
-	maps.Copy(d.homes, homes)
+	maps.Copy(d.addresses, addresses)
 	maps.Copy(d.layouts, moved)
 	return nil
 }
 
-// layoutOf is how a variable lies.
+// layoutOf returns a variable's layout.
 func (d *device) layoutOf(t *backend.Tensor) layout {
 	if l, ok := d.layouts[t]; ok {
 		return l
@@ -161,7 +161,7 @@ func (d *device) layoutOf(t *backend.Tensor) layout {
 	return layoutOf(t, nil, d.spec.Align)
 }
 
-// Write returns when src was copied, before the device has it.
+// Write returns as soon as src is copied, before the device has it.
 func (d *device) Write(t *backend.Tensor, src []byte) error {
 	if err := d.contiguous(t, len(src)); err != nil {
 		return err
@@ -176,9 +176,9 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 	return d.variables().fetch(t, dst)
 }
 
-// contiguous checks a variable or view that is to be copied with a buffer.
+// contiguous checks that a variable or view is bound and fits a buffer of n bytes.
 func (d *device) contiguous(t *backend.Tensor, n int) error {
-	if _, ok := d.homes[t.Root()]; !ok {
+	if _, ok := d.addresses[t.Root()]; !ok {
 		return fmt.Errorf("gaudi: tensor %s is not bound", t)
 	}
 	if err := t.FitsBuffer(n); err != nil {
@@ -195,14 +195,14 @@ func (d *device) download(dst []byte, from libsynapse.Ptr) error {
 	return d.failure("copy from the device", 0, d.read(dst, from))
 }
 
-// Close gives back what this backend has. Of a device that was lost nothing is
-// given back: the next call might never return.
+// Close frees what this backend allocated. After a device loss it frees nothing: the next
+// call might never return.
 func (d *device) Close() error {
-	if d.ended {
-		return nil // it would give back what may be another backend's by now
+	if d.closed {
+		return nil // the memory may belong to another backend now
 	}
 	var errs []error
-	if !d.lost { // nothing may be under way in what is freed
+	if !d.lost { // pending work may use the memory that is freed
 		if err := d.failure("close", 0, d.synchronize()); err != nil && !d.lost {
 			errs = append(errs, err)
 		}
@@ -216,12 +216,12 @@ func (d *device) Close() error {
 		}
 	}
 	errs = append(errs, d.release())
-	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost, ended: true}
+	*d = device{synapse: d.synapse, spec: d.spec, lost: d.lost, closed: true}
 	return errors.Join(errs...)
 }
 
-// failure explains an error of the device: what was to be done, with how many
-// bytes if that is of interest.
+// failure wraps an error of the device: what failed, and with how many bytes if bytes is
+// not 0.
 func (d *device) failure(what string, bytes int64, err error) error {
 	if err == nil {
 		return nil
@@ -230,15 +230,15 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	if d.ranks > 1 {
 		who = fmt.Sprintf("gaudi: rank %d", d.rank)
 	}
-	var e *libsynapse.Error // on the heap, so only now
+	var e *libsynapse.Error // declared here because it escapes to the heap
 	switch {
-	case errors.Is(err, backend.ErrDeviceLost): // by a rank that the error names
+	case errors.Is(err, backend.ErrDeviceLost): // the error names the rank
 		d.lost, who = true, "gaudi"
 	case errors.As(err, &e) && e.DeviceLost():
 		d.lost = true
 		err = fmt.Errorf("%w: %w; only a new process gets the device back, start again", backend.ErrDeviceLost, err)
 	case errors.As(err, &e) && e.OutOfMemory():
-		free, total, _ := d.memory() // 0: not told
+		free, total, _ := d.memory() // 0: unknown
 		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
 	}
 	return fmt.Errorf("%s: %s: %w", who, what, err)

@@ -22,13 +22,12 @@ import (
 	"octet/fp8"
 )
 
-// A stand-in's devices come back at once. The processes of ranks, which begin before
-// any test, are to know that, too.
-var _ = func() bool { settling = 100 * time.Millisecond; return true }()
+// The stand-in's devices are free immediately. A variable initializer runs before init,
+// which starts worker processes.
+var _ = func() bool { resetTimeout = 100 * time.Millisecond; return true }()
 
-// devices lets SynapseAI be a stand-in of the test's own, with so many devices of
-// a model, and a cache of its own. When the test ends, everything must have been
-// given back.
+// devices replaces SynapseAI by a stand-in for this test, with count devices of a model
+// and an empty cache. It checks at the end that everything was released.
 func devices(t *testing.T, model, count string) {
 	t.Helper()
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
@@ -42,7 +41,7 @@ func devices(t *testing.T, model, count string) {
 	t.Cleanup(func() { require.NoError(t, forgetDevice()) })
 }
 
-// forgetDevice ends what a process otherwise keeps.
+// forgetDevice closes the device that the process would otherwise keep.
 func forgetDevice() error {
 	mine.Lock()
 	defer mine.Unlock()
@@ -54,7 +53,8 @@ func forgetDevice() error {
 	return l.close()
 }
 
-// A mode is a model with options, and what the stand-in must be told to have them.
+// A mode is a model with device options, and the setting that gives the stand-in the same
+// behaviour.
 type mode struct{ model, options, setting, value string }
 
 var modes = []mode{
@@ -71,21 +71,20 @@ func (m mode) begin(t *testing.T, count string) {
 	}
 }
 
-// declines are the reasons for which a Gaudi does not take a case.
+// declines are the reasons for which a Gaudi does not support a case.
 var declines = []string{
 	"draws its own random bits",
-	"a transposed copy: products take operands either way", // which no program for Gaudi asks for
-	"with scales by block", "has scales by block",          // Gaudi's products have one for a tensor
-	"Gaudi takes per-tensor scales only",
+	"a transposed copy: GEMMs take operands either way", // no program for Gaudi has one
+	"Gaudi takes per-tensor scales only",                // in all GEMMs
 	"the format e4m3; the E4M3 of Gaudi 2", "the format e4m3; the E4M3 of Gaudi 3", "the format e4m3ieee; the E4M3 of Gaudi 3",
 	" × ", // a pair of formats that the matrix engine does not multiply
-	"factors that are roots and no powers of two",
+	"balanced smoothing scales that are not powers of two",
 	"has an odd number of bytes, and HCCL moves two or four at a time",
 }
 
-// The whole way to the device, on every case that every backend is held to, with as
-// many ranks as a case has. What maxima make of NaN is not documented: here they keep
-// it, or lose it.
+// The backend on the stand-in passes every conformance case, with the number of ranks of
+// the case. How the device's maxima treat NaN is not documented: the stand-in keeps NaN
+// or loses it.
 func TestConformanceOnTheStandIn(t *testing.T) {
 	for _, m := range modes {
 		for _, nan := range []string{"", "drop"} {
@@ -119,23 +118,23 @@ func conform(t *testing.T, options, nan string) {
 		}
 		declined++
 		if !slices.ContainsFunc(declines, func(reason string) bool { return strings.Contains(err.Error(), reason) }) {
-			t.Errorf("declined for no good reason: %v", err)
+			t.Errorf("unexpected reason for declining: %v", err)
 		}
 	}
 	t.Logf("%d cases, %d declined", passed, declined)
 	require.Greater(t, passed, 300)
 }
 
-// amaxOfCasts are the cases whose amax is that of a cast kernel, which must not lose a
-// NaN, see store.
+// amaxOfCasts reports whether a case's amax comes from a cast kernel, which must not lose
+// a NaN, see store.
 func amaxOfCasts(c conformance.Case) bool {
 	op, _, _ := strings.Cut(c.Name, "/")
 	return slices.Contains([]string{"matmul", "epilogue", "quantize"}, op)
 }
 
-// Every way in which a machine may be unfit is one sentence that says what to do,
-// for one rank and for two.
-func TestUnfitMachines(t *testing.T) {
+// Every error of an unsuitable machine is one sentence that says what to do, for one rank
+// and for two.
+func TestUnsuitableMachines(t *testing.T) {
 	for _, c := range []struct {
 		variable, value string
 		want            []string
@@ -167,15 +166,16 @@ func TestUnfitMachines(t *testing.T) {
 	}
 }
 
-// A device that another process has may be free in a moment; any other error stays.
-func TestTakenDevicesAreAskedForAgain(t *testing.T) {
+// acquire retries while another process holds the device, and returns all other errors at
+// once.
+func TestAcquireRetriesBusyDevices(t *testing.T) {
 	taken := fmt.Errorf("acquire: %w", &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 8})
 	reset := &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 26}
 	second := &libsynapse.Error{Call: "synDeviceAcquireByModuleId", Status: 20}
 	here := &libsynapse.Device{Name: "here"}
 	for _, c := range []struct {
 		name    string
-		answers []error // the last again and again
+		answers []error // the last one repeats
 		tries   int
 	}{
 		{"free", []error{nil}, 1},
@@ -186,8 +186,8 @@ func TestTakenDevicesAreAskedForAgain(t *testing.T) {
 		{"left by another, and does not start", []error{taken, reset}, 2},
 		{"no library", []error{errors.New("no library")}, 1},
 	} {
-		if settling = time.Minute; c.name == "in use" {
-			settling = 150 * time.Millisecond
+		if resetTimeout = time.Minute; c.name == "in use" {
+			resetTimeout = 150 * time.Millisecond
 		}
 		tries := 0
 		d, err := acquire(func() (*libsynapse.Device, error) {
@@ -198,22 +198,22 @@ func TestTakenDevicesAreAskedForAgain(t *testing.T) {
 			}
 			return here, nil
 		})
-		settling = 100 * time.Millisecond
+		resetTimeout = 100 * time.Millisecond
 		want := c.answers[len(c.answers)-1]
 		require.Equal(t, want, err, c.name)
 		require.Equal(t, want == nil, d == here, c.name)
-		if c.name != "in use" { // on a slow machine fewer
+		if c.name != "in use" { // fewer on a slow machine
 			require.Equal(t, c.tries, tries, c.name)
 		}
 	}
 }
 
-// What is not to be had, on a machine that is fit.
+// Errors of open on a suitable machine.
 func TestOpenErrors(t *testing.T) {
 	devices(t, "gaudi3", "2")
 	s, err := spec("")
 	require.NoError(t, err)
-	require.Equal(t, "Gaudi 3", s.Device, "the model that is here")
+	require.Equal(t, "Gaudi 3", s.Device, "not this machine's model")
 	_, err = open("gaudi2", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "this is a gaudi3")
@@ -241,15 +241,15 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, again[0].Close())
 	_, err = open("0", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
-	require.ErrorContains(t, err, "it has another one already")
+	require.ErrorContains(t, err, "it already has another one")
 	_, err = open("", backend.Options{Ranks: 2})
 	require.EqualError(t, err, "backend gaudi: unsupported: 2 ranks need all devices, and this process uses one of them: close that backend before")
 	require.NoError(t, list[0].Close())
 }
 
-// A process that has used a device, to see how fast it is, has all of them for its ranks
-// afterwards, and one for itself when they are done.
-func TestRanksGetTheDeviceOfTheProcess(t *testing.T) {
+// A process that has used a device, as for a speed measurement, can give all devices to
+// its ranks, and use one again afterwards.
+func TestYieldDeviceToRanks(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	for _, ranks := range []int{1, 2, 1, 2} {
 		list, err := open("", backend.Options{Ranks: ranks})
@@ -260,7 +260,7 @@ func TestRanksGetTheDeviceOfTheProcess(t *testing.T) {
 	}
 }
 
-// Who closes a backend twice gives nothing back that somebody else uses.
+// Closing a backend twice does not release a device that another backend uses.
 func TestCloseTwice(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	first, err := open("", backend.Options{})
@@ -274,7 +274,7 @@ func TestCloseTwice(t *testing.T) {
 	require.NoError(t, second[0].Close())
 }
 
-// A device that was acquired and could not be started is given back.
+// A device that was acquired but did not start is released.
 func TestDeviceThatDoesNotStart(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	t.Setenv("STANDIN_OOM", "100")
@@ -286,7 +286,7 @@ func TestDeviceThatDoesNotStart(t *testing.T) {
 	require.NoError(t, list[0].Close())
 }
 
-// Another process has the only device.
+// Another process holds the only device.
 func TestDeviceIsTaken(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	w := &workers{open: 1, dead: make(chan struct{})}
@@ -302,7 +302,7 @@ func TestDeviceIsTaken(t *testing.T) {
 	require.ErrorContains(t, err, "who holds them")
 	require.NoError(t, other.remote.release())
 	list, err := open("", backend.Options{})
-	require.NoError(t, err, "it was given back")
+	require.NoError(t, err, "the device was not released")
 	require.NoError(t, list[0].Close())
 }
 
@@ -349,8 +349,7 @@ func TestOutOfMemory(t *testing.T) {
 	require.ErrorContains(t, err, "asked for")
 }
 
-// A device that is lost says so in the next call that waits, and to whoever opens it
-// again.
+// The next call that waits, and every later open, reports a lost device.
 func TestDeviceLost(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	d, x, err := loadOne(t)
@@ -366,12 +365,12 @@ func TestDeviceLost(t *testing.T) {
 	require.ErrorContains(t, err, "start again")
 	require.NotContains(t, err.Error(), "\n")
 	require.ErrorIs(t, d.Read(out, make([]byte, out.Bytes())), backend.ErrDeviceLost)
-	require.NoError(t, d.Close(), "nothing is given back")
+	require.NoError(t, d.Close(), "Close of a lost device")
 	_, err = open("", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
 }
 
-// What arrives late is waited for.
+// Read waits for copies that arrive late.
 func TestLateCopies(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	d, x, err := loadOne(t)
@@ -379,15 +378,15 @@ func TestLateCopies(t *testing.T) {
 	a, out := d.vars.Lookup("a"), d.vars.Lookup("out")
 	t.Setenv("STANDIN_LATE", "30")
 	for _, from := range []float32{1, 2, 3} {
-		require.NoError(t, d.Write(a, floats(counting(12, from)...)))
+		require.NoError(t, d.Write(a, floats(consecutive(12, from)...)))
 		require.NoError(t, x.Run(t.Context()))
 		raw := make([]byte, out.Bytes())
 		require.NoError(t, d.Read(out, raw))
-		require.Equal(t, floats(counting(12, from)...), raw)
+		require.Equal(t, floats(consecutive(12, from)...), raw)
 	}
 }
 
-// Recipes are compiled once, kept, and compiled anew where the file is damaged.
+// Recipes are compiled once and kept, and compiled again if the file is damaged.
 func TestRecipesAreKept(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	d, _, err := loadOne(t)
@@ -407,7 +406,7 @@ func TestRecipesAreKept(t *testing.T) {
 		return nil
 	}
 	require.NoError(t, forgetDevice())
-	require.NoError(t, again("reduce_max_multi_dim_fwd_f32"), "it does not compile, but it was")
+	require.NoError(t, again("reduce_max_multi_dim_fwd_f32"), "the recipe is not in the cache")
 	for _, f := range files {
 		raw, err := os.ReadFile(f)
 		require.NoError(t, err)
@@ -419,16 +418,16 @@ func TestRecipesAreKept(t *testing.T) {
 	require.NoError(t, again("reduce_max_multi_dim_fwd_f32"))
 }
 
-// It is the other process of the test above.
+// The other process of the test above.
 func TestRecipesInAnotherProcess(t *testing.T) {
 	if os.Getenv("OCTET_TEST_RECIPES") == "" {
-		t.Skip("it runs in a process of another test")
+		t.Skip("only runs in a process that TestRecipesAreKept starts")
 	}
 	_, _, err := loadOne(t)
 	require.NoError(t, err)
 }
 
-// Ops are timed by the device.
+// The device times the ops.
 func TestNodesAreTimed(t *testing.T) {
 	devices(t, "gaudi3", "2")
 	for _, ranks := range []int{1, 2} {
@@ -450,9 +449,9 @@ func TestNodesAreTimed(t *testing.T) {
 	}
 }
 
-// A product without scales has the bits of one with scales of 1.
-func TestProductsWithoutScalesHaveTheSameBits(t *testing.T) {
-	codes := make([]byte, 48*80) // of either sign, subnormal ones too, without the largest
+// A GEMM without scales has the same bits as one with scales of 1.
+func TestGEMMWithoutScalesHasTheSameBits(t *testing.T) {
+	codes := make([]byte, 48*80) // both signs, subnormals too, without the largest
 	for i := range codes {
 		codes[i] = byte(i*73+i>>3) &^ 0x40
 	}

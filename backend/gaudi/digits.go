@@ -2,14 +2,13 @@ package gaudi
 
 import "math"
 
-// Functions of a whole number that the device would compute with bits that nobody
-// knows, and of which those of a sum follow from those of its parts, are looked up
-// digit by digit: a number below 2^24, which F32 holds exactly, has three of eight
-// bits.
+// Some functions of an integer have undocumented last bits on the device, but a value for
+// a sum follows from the values of its parts. They are looked up digit by digit: an
+// integer below 2^24, which F32 holds exactly, has three base-256 digits.
 const digits, digitBase = 3, 256
 
-// digits are those of an F32 scalar, {1, 1, digits}, the lowest first; what is above
-// 2^24−1 counts as that.
+// digits returns the base-256 digits of an F32 scalar, {1, 1, digits}, lowest first;
+// larger values count as 2^24−1.
 func (b *builder) digits(count value) value {
 	place := make([]float32, digits) // 1/base^d, exact
 	for d := range place {
@@ -21,8 +20,8 @@ func (b *builder) digits(count value) value {
 	return b.sub(shifted, b.mul(above, b.constant(digitBase)))
 }
 
-// counting is the table of the numbers from 0 to n−1.
-func (b *builder) counting(n int, sizes ...uint64) value {
+// arange returns the table of the integers from 0 to n−1.
+func (b *builder) arange(n int, sizes ...uint64) value {
 	list := make([]float32, n)
 	for i := range list {
 		list[i] = float32(i)

@@ -8,8 +8,8 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// elementwiseKernels are the kernels whose every element of the output depends
-// on the same element of its inputs alone, which may therefore lie in its place.
+// elementwiseKernels are the kernels that compute each element of the output only from
+// the same element of the inputs, so they may write in place.
 var elementwiseKernels = []string{
 	"add_fwd_", "sub_fwd_", "mult_fwd_", "div_fwd_", "max_fwd_", "min_fwd_",
 	"sqrt_fwd_", "exp_fwd_", "log_fwd_", "floor_fwd_", "abs_fwd_",
@@ -20,14 +20,15 @@ func elementwise(guid string) bool {
 	return slices.ContainsFunc(elementwiseKernels, func(k string) bool { return strings.HasPrefix(guid, k) })
 }
 
-// Arithmetic is F32, or BF16 where all operands are; dimensions of size 1 repeat.
+// Arithmetic is in F32, or in BF16 if all operands are BF16. Dimensions of size 1 are
+// broadcast.
 
 func (b *builder) add(x, y value) value { return b.binary("add_fwd", x, y) }
 func (b *builder) sub(x, y value) value { return b.binary("sub_fwd", x, y) }
 func (b *builder) mul(x, y value) value { return b.binary("mult_fwd", x, y) }
 func (b *builder) div(x, y value) value { return b.binary("div_fwd", x, y) }
 
-// max and min say nothing about NaN, see larger.
+// max and min of NaN are undefined, see larger.
 func (b *builder) max(x, y value) value { return b.binary("max_fwd", x, y) }
 func (b *builder) min(x, y value) value { return b.binary("min_fwd", x, y) }
 
@@ -40,15 +41,14 @@ func (b *builder) sigmoid(x value) value { return b.unary("sigmoid_fwd", x) }
 func (b *builder) silu(x value) value    { return b.unary("silu_fwd", x) }
 func (b *builder) erf(x value) value     { return b.unary("erf_fwd", x) }
 
-// Comparisons are masks, I8 with 1 where they hold. What is compared with NaN
-// does not hold.
+// Comparisons return I8 masks, 1 where true. A comparison with NaN is false.
 
 func (b *builder) greater(x, y value) value   { return b.compare("greater_fwd", x, y) }
 func (b *builder) less(x, y value) value      { return b.compare("less_fwd", x, y) }
 func (b *builder) lessEqual(x, y value) value { return b.compare("less_equal_fwd", x, y) }
 func (b *builder) equal(x, y value) value     { return b.compare("equal_fwd", x, y) }
 
-// isNaN and isFinite are masks too.
+// isNaN and isFinite also return masks.
 func (b *builder) isNaN(x value) value    { return b.predicate("isnan_fwd", x) }
 func (b *builder) isFinite(x value) value { return b.predicate("isfinite_fwd", x) }
 
@@ -70,13 +70,13 @@ func (b *builder) compare(kernel string, x, y value) value {
 	return b.node(kernel+"_"+x.typ.String(), nil, libsynapse.I8, b.broadcast(x, y), x, y)
 }
 
-// where is x where the mask is set, else y.
+// where returns x where the mask is set, else y.
 func (b *builder) where(mask, x, y value) value {
 	x, y = b.common(x, y)
 	return b.node("where_fwd_"+x.typ.String(), nil, x.typ, b.broadcast(mask, x, y), mask, x, y)
 }
 
-// common makes the types of two operands one.
+// common casts two operands to a common type.
 func (b *builder) common(x, y value) (value, value) {
 	if x.typ == y.typ {
 		return x, y
@@ -84,7 +84,7 @@ func (b *builder) common(x, y value) (value, value) {
 	return b.cast(x, libsynapse.F32), b.cast(y, libsynapse.F32)
 }
 
-// broadcast is the shape of what operands of these shapes make together.
+// broadcast returns the common shape of operands.
 func (b *builder) broadcast(list ...value) []uint64 {
 	var sizes []uint64
 	for _, v := range list {
@@ -95,14 +95,14 @@ func (b *builder) broadcast(list ...value) []uint64 {
 			case sizes[d] == 1:
 				sizes[d] = n
 			case n != 1 && n != sizes[d]:
-				b.fail(b.unsupported("an elementwise kernel of the shapes %v and %v", sizes, v.sizes))
+				b.fail(b.unsupported("an elementwise kernel on shapes %v and %v", sizes, v.sizes))
 			}
 		}
 	}
 	return sizes
 }
 
-// cast converts to another type, to nearest.
+// cast converts to another type, rounding to nearest even.
 func (b *builder) cast(x value, to libsynapse.DataType) value {
 	return b.castRounded(x, to, libsynapse.Nearest)
 }
@@ -114,13 +114,13 @@ func (b *builder) castRounded(x value, to libsynapse.DataType, r libsynapse.Roun
 	return b.node("cast_"+x.typ.String()+"_to_"+to.String(), libsynapse.CastParams(r), to, x.sizes, x)
 }
 
-// sum adds up along the first dimension, which stays with the size 1.
+// sum adds along the first dimension, which stays with size 1.
 func (b *builder) sum(x value) value { return b.reduce("reduce_sum", x, 0) }
 
-// maximum is the largest element along a dimension; it says nothing about NaN.
+// maximum returns the maximum along a dimension; undefined for NaN.
 func (b *builder) maximum(x value, dim int) value { return b.reduce("reduce_max", x, dim) }
 
-// minimum is the smallest.
+// minimum returns the minimum along a dimension; undefined for NaN.
 func (b *builder) minimum(x value, dim int) value { return b.reduce("reduce_min", x, dim) }
 
 func (b *builder) reduce(kernel string, x value, dim int) value {
@@ -132,23 +132,23 @@ func (b *builder) reduce(kernel string, x value, dim int) value {
 	return b.node(kernel+"_multi_dim_fwd_"+x.typ.String(), libsynapse.ReductionParams(1<<dim, true), x.typ, sizes, x)
 }
 
-// overAll reduces every dimension by a kernel, to a scalar.
+// overAll reduces all dimensions to a scalar.
 func (b *builder) overAll(kernel string, x value) value {
 	return b.node(kernel+"_multi_dim_fwd_"+x.typ.String(), libsynapse.ReductionParams(0, false), x.typ, []uint64{1}, x)
 }
 
-// reshape gives the same elements other sizes.
+// reshape returns the same elements with other sizes.
 func (b *builder) reshape(x value, sizes ...uint64) value {
 	if slices.Equal(x.sizes, sizes) {
 		return x
 	}
 	if elems := (value{sizes: sizes}).elems(); elems != x.elems() {
-		b.fail(b.unsupported("%v elements as %v", x.sizes, sizes))
+		b.fail(b.unsupported("reshape %v to %v", x.sizes, sizes))
 	}
 	return b.node("reshape", nil, x.typ, sizes, x)
 }
 
-// transpose permutes dimensions: d of the result is perm[d] of x.
+// transpose permutes dimensions: dimension d of the result is perm[d] of x.
 func (b *builder) transpose(x value, perm ...int) value {
 	sizes := make([]uint64, len(perm))
 	for d, from := range perm {
@@ -157,7 +157,7 @@ func (b *builder) transpose(x value, perm ...int) value {
 	return b.node("transpose", libsynapse.TransposeParams(perm), x.typ, sizes, x)
 }
 
-// slice is elements [from, to) of a dimension.
+// slice returns elements [from, to) of a dimension.
 func (b *builder) slice(x value, dim int, from, to uint64) value {
 	if from == 0 && to == x.sizes[dim] {
 		return x
@@ -167,7 +167,7 @@ func (b *builder) slice(x value, dim int, from, to uint64) value {
 	return b.node("slice", libsynapse.SliceParams(dim, from, to), x.typ, sizes, x)
 }
 
-// concat puts values behind each other along a dimension.
+// concat concatenates values along a dimension.
 func (b *builder) concat(dim int, list ...value) value {
 	if len(list) == 1 {
 		return list[0]
@@ -179,7 +179,7 @@ func (b *builder) concat(dim int, list ...value) value {
 	return b.node("concat", libsynapse.AxisParams(dim), list[0].typ, sizes, list...)
 }
 
-// bits is x as the elements of another type of the same width.
+// bits reinterprets x as another type of the same width.
 func (b *builder) bits(x value, typ libsynapse.DataType) value {
 	if x.typ == typ {
 		return x
@@ -187,7 +187,7 @@ func (b *builder) bits(x value, typ libsynapse.DataType) value {
 	return b.node("reinterpret_cast", nil, typ, x.sizes, x)
 }
 
-// zeros is a value of zeros of any type.
+// zeros returns zeros of any type.
 func (b *builder) zeros(typ libsynapse.DataType, sizes ...uint64) value {
 	if typ == libsynapse.F32 {
 		return b.filled(0, sizes...)

@@ -5,13 +5,13 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// indexes is an I32 operand as a list, {n}, as kernels that look things up take it.
+// indexes returns an I32 operand as the list {n} that lookup kernels take.
 func (b *builder) indexes(t *backend.Tensor) value {
 	return b.reshape(b.in(t), uint64(t.Elems()))
 }
 
-// gather is the elements of v along its second dimension that a list of I32 indexes
-// names; operands and axis as PyTorch's bridge has them (GatherOperator).
+// gather returns the elements of v along its second dimension at a list of I32 indexes.
+// Operands and axis are as in PyTorch's bridge (GatherOperator).
 func (b *builder) gather(v, list value) value {
 	const dim = 1
 	sizes := append([]uint64{}, v.sizes...)
@@ -25,9 +25,9 @@ func (b *builder) embed(o *backend.Embed) error {
 	return nil
 }
 
-// embedGrad takes the gradient and the indexes, as PyTorch's bridge does: the
-// shape of the table is a third operand only where shapes are dynamic
-// (EmbeddingDenseBwd, CreateShapeTensorInput).
+// embedGrad passes the gradient and the indexes, as PyTorch's bridge does: the shape of
+// the table is a third operand only for dynamic shapes (EmbeddingDenseBwd,
+// CreateShapeTensorInput).
 func (b *builder) embedGrad(o *backend.EmbedGrad) error {
 	rows := o.DTable.Rows()
 	sizes := []uint64{uint64(o.DTable.Cols()), uint64(rows)}

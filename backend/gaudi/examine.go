@@ -13,9 +13,9 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// examine compiles each kind of node that programs have in a graph of its own: where
-// SynapseAI says no more of a layer than that it failed, this says which kernel it
-// lacks or wants otherwise.
+// examine compiles each kind of node in the programs in a graph of its own, to find which
+// kernel is missing or rejects its operands: for a whole layer SynapseAI reports only a
+// failure.
 func examine(name string, programs []*backend.Program) iter.Seq[backend.Finding] {
 	return func(yield func(backend.Finding) bool) {
 		list, err := open(name, backend.Options{})
@@ -32,7 +32,7 @@ func examine(name string, programs []*backend.Program) iter.Seq[backend.Finding]
 	}
 }
 
-// examineOn reports whether anybody wants more findings.
+// examineOn examines an open device. It returns false once yield does.
 func examineOn(d *device, programs []*backend.Program, yield func(backend.Finding) bool) bool {
 	h := d.hardware()
 	free, total, err := d.memory()
@@ -41,7 +41,7 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 		memory = err.Error()
 	}
 	if !yield(backend.Finding{What: "device", OK: err == nil, Detail: fmt.Sprintf("%s at %s, %s, addresses aligned to %d bytes", d.spec.Device, h.Bus, memory, h.Align)}) ||
-		!yield(sensing(d)) || !yield(hccl(d)) {
+		!yield(examineSensors(d)) || !yield(examineHCCL(d)) {
 		return false
 	}
 	kernels, err := kernelsOf(d.spec, programs)
@@ -58,7 +58,7 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 		} else {
 			f.Detail += fmt.Sprintf(", parameters %x: %v", k.Graph.Nodes[0].Params, err)
 		}
-		if !yield(f) { // each at once: a compiler that crashes takes this process along
+		if !yield(f) { // yielded at once: a crash of the compiler ends this process
 			return false
 		}
 		if e := (*libsynapse.Error)(nil); errors.As(err, &e) && e.DeviceLost() {
@@ -71,20 +71,20 @@ func examineOn(d *device, programs []*backend.Program, yield func(backend.Findin
 	if h.Model != "gaudi3" {
 		return true
 	}
-	return yield(mixedPairs(d)) && yield(topOfE4M3(d))
+	return yield(examineMixedPairs(d)) && yield(examineE4M3(d))
 }
 
-// tally is how many kernels compile.
+// tally returns the finding of how many kernels compile.
 func tally(compiled, of int) backend.Finding {
-	return backend.Finding{What: "kernels", OK: compiled == of, Detail: fmt.Sprintf("%d of %d compile, each alone", compiled, of)}
+	return backend.Finding{What: "kernels", OK: compiled == of, Detail: fmt.Sprintf("%d of %d compile, each in its own graph", compiled, of)}
 }
 
-// sensing is what HLML tells of the device.
-func sensing(d *device) backend.Finding {
+// examineSensors reads the device's sensors from HLML.
+func examineSensors(d *device) backend.Finding {
 	f := backend.Finding{What: "HLML", Optional: true}
 	sensed, ok := any(d).(backend.Sensed)
 	if !ok {
-		f.Detail = "this build has none"
+		f.Detail = "not in this build"
 		return f
 	}
 	s, err := sensed.Sensors()
@@ -95,23 +95,23 @@ func sensing(d *device) backend.Finding {
 		err = errors.Join(err, s.Close())
 	}
 	if err != nil {
-		f.OK, f.Detail = false, err.Error()+"; only training's records go without it"
+		f.OK, f.Detail = false, err.Error()+"; without it, only the records of training lack these values"
 	}
 	return f
 }
 
-// hintNetwork is for whoever has no group of ranks.
-const hintNetwork = "HCCL_SOCKET_IFNAME names the network interface by which ranks find each other: lo on a machine without a network"
+// hintNetwork is the fix for errors in creating a communicator.
+const hintNetwork = "set HCCL_SOCKET_IFNAME to the network interface between the ranks: lo on a machine without a network"
 
-// hccl asks whether several devices could work together.
-func hccl(d *device) backend.Finding {
+// examineHCCL checks that HCCL can create a communicator's id.
+func examineHCCL(d *device) backend.Finding {
 	if _, err := d.uniqueID(); err != nil {
 		return backend.Finding{What: "HCCL", Detail: err.Error(), Fix: hintNetwork}
 	}
-	return backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}
+	return backend.Finding{What: "HCCL", OK: true, Detail: "creates the id of a communicator"}
 }
 
-// signature is the operands of a graph of one node.
+// signature returns the operands of a graph of one node.
 func signature(g *libsynapse.Graph) string {
 	operands := func(list []int) string {
 		var texts []string
@@ -132,8 +132,8 @@ func signature(g *libsynapse.Graph) string {
 	return operands(g.Nodes[0].In) + " -> " + operands(g.Nodes[0].Out)
 }
 
-// kernelsOf lists every kind of node that programs have, each in a graph of its own:
-// a kernel with the types of its operands, as it first appears.
+// kernelsOf returns every kind of node in the programs, each in a graph of its own: a
+// kernel with its operand types, as it first appears.
 func kernelsOf(s backend.Spec, programs []*backend.Program) ([]program, error) {
 	c := newCutter(s, true, programs...)
 	seen := map[string]bool{}
@@ -148,7 +148,7 @@ func kernelsOf(s backend.Spec, programs []*backend.Program) ([]program, error) {
 				continue
 			}
 			for _, n := range step.unit.graph.Nodes {
-				k := alone(step.unit.graph, n)
+				k := singleNode(step.unit.graph, n)
 				kind := k.Name
 				for _, t := range k.Graph.Tensors {
 					kind += " " + t.Type.String()
@@ -164,9 +164,9 @@ func kernelsOf(s backend.Spec, programs []*backend.Program) ([]program, error) {
 	return list, nil
 }
 
-// alone is a graph of one node of another graph: its operands lie in sections, but
-// for constants.
-func alone(of *libsynapse.Graph, n libsynapse.Node) program {
+// singleNode returns a graph of one node of another graph, with all operands but
+// constants in sections.
+func singleNode(of *libsynapse.Graph, n libsynapse.Node) program {
 	g := &libsynapse.Graph{}
 	operands := func(list []int) (moved []int) {
 		for _, k := range list {

@@ -11,7 +11,7 @@ import (
 	"octet/train"
 )
 
-// programsOf are those of a small run.
+// programsOf returns the programs of a small run.
 func programsOf(t *testing.T, recipe string) []*backend.Program {
 	t.Helper()
 	c := train.Default()
@@ -27,7 +27,7 @@ func programsOf(t *testing.T, recipe string) []*backend.Program {
 	return programs
 }
 
-// refusing does not compile some kernels.
+// refusing is a device that does not compile some kernels.
 type refusing struct {
 	*fake
 	kernel string
@@ -47,11 +47,11 @@ func (r refusing) compile(list []program) ([]compiled, error) {
 	return r.fake.compile(list)
 }
 
-// Every kernel of every unit is tried, and those that fail are named.
+// examine tries every kernel of every unit, and names those that fail.
 func TestExamine(t *testing.T) {
 	programs := append(programsOf(t, "bf16"), programsOf(t, "fp8-smooth")...)
 	r := refusing{newFake("gaudi2"), "fp8_gemm", map[string]int{}}
-	d, err := newDevice(r, 0, 1, wish{unit: 1})
+	d, err := newDevice(r, 0, 1, deviceOptions{unit: 1})
 	require.NoError(t, err)
 	var list []backend.Finding
 	require.True(t, examineOn(d, programs, func(f backend.Finding) bool { list = append(list, f); return true }))
@@ -59,7 +59,7 @@ func TestExamine(t *testing.T) {
 	require.Contains(t, list[0].Detail, "1 GiB of 3 GiB free")
 	require.Equal(t, "HLML", list[1].What)
 	require.True(t, list[1].Optional)
-	require.Equal(t, backend.Finding{What: "HCCL", OK: true, Detail: "names a group of ranks"}, list[2])
+	require.Equal(t, backend.Finding{What: "HCCL", OK: true, Detail: "creates the id of a communicator"}, list[2])
 	failed := 0
 	for _, f := range list[3 : len(list)-1] {
 		require.Equal(t, !strings.HasPrefix(f.What, "fp8_gemm_"), f.OK, f.What)
@@ -73,7 +73,7 @@ func TestExamine(t *testing.T) {
 	require.Positive(t, failed)
 	last := list[len(list)-1]
 	require.False(t, last.OK)
-	require.Regexp(t, `^\d+ of \d+ compile, each alone$`, last.Detail)
+	require.Regexp(t, `^\d+ of \d+ compile, each in its own graph$`, last.Detail)
 
 	c := newCutter(d.spec, false, programs...)
 	for _, p := range programs {

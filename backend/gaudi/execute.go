@@ -11,12 +11,12 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// Load compiles programs and binds their launches to the device's memory: one
-// block holds the temps that outlive a unit and the workspace that the largest
-// unit needs, which all launches share since they run one after the other.
+// Load compiles programs and binds their launches to device memory. One block holds the
+// temps that outlive a unit and the workspace of the largest unit, which all launches
+// share, because they run one after the other.
 func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	if d.vars == nil {
-		return nil, errors.New("gaudi: load before Bind")
+		return nil, errors.New("gaudi: Load needs Bind first")
 	}
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
@@ -26,7 +26,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 			return nil, fmt.Errorf("gaudi: program %s: its variables are not the ones bound to this backend", p.Name())
 		}
 	}
-	// What earlier programs want of the variables is wanted still.
+	// Earlier programs still need their layouts of the variables.
 	c := newCutter(d.spec, false, slices.Concat(d.loaded, programs)...)
 	bound, err := d.bind(c, programs)
 	if err != nil {
@@ -45,10 +45,10 @@ type bound struct {
 	memory
 	*schedule
 	list int
-	ends []int // where the commands of each step end
+	ends []int // end of each step's commands
 }
 
-// commands is how many there are.
+// commands returns the number of commands.
 func (b *bound) commands() int {
 	if len(b.ends) == 0 {
 		return 0
@@ -69,12 +69,12 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := d.layOut(c.layouts, programs); err != nil {
+	if err := d.applyLayouts(c.layouts, programs); err != nil {
 		return nil, err
 	}
 	plan := c.planOf(schedules...)
 	arena := backend.Aligned(plan.Bytes, int64(d.spec.Align))
-	at, err := d.take(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
+	at, err := d.allocBlock(fmt.Sprintf("temps (%s) and workspace (%s)", backend.Size(arena), backend.Size(workspace)), arena+workspace)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (d *device) bind(c *cutter, programs []*backend.Program) ([]*bound, error) 
 	return list, nil
 }
 
-// recipes compiles the units of schedules, each once.
+// recipes compiles the units of schedules, each once, and returns the largest workspace.
 func (d *device) recipes(schedules []*schedule) (map[*unit]compiled, int64, error) {
 	var units []*unit
 	var programs []program
@@ -106,8 +106,8 @@ func (d *device) recipes(schedules []*schedule) (map[*unit]compiled, int64, erro
 		}
 	}
 	recipes, err := d.compile(programs)
-	if err != nil { // of which SynapseAI says little more than that it failed
-		return nil, 0, d.failure("compile", 0, fmt.Errorf("%w; octet doctor --backend gaudi tells which kernel fails, $HABANA_LOGS is the folder where SynapseAI wrote why", err))
+	if err != nil { // SynapseAI's own error says little
+		return nil, 0, d.failure("compile", 0, fmt.Errorf("%w; octet doctor --backend gaudi names the failing kernel, and SynapseAI's logs are in $HABANA_LOGS", err))
 	}
 	workspace := int64(0)
 	for i, u := range units {
@@ -117,7 +117,7 @@ func (d *device) recipes(schedules []*schedule) (map[*unit]compiled, int64, erro
 	return known, workspace, nil
 }
 
-// prepare makes the commands of all steps.
+// prepare prepares the commands of all steps.
 func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) error {
 	var commands []command
 	nodes, next := b.program.Nodes(), 0
@@ -130,7 +130,7 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 			}
 			commands = append(commands, c)
 		}
-		for end := b.stretch[next].end; next <= end; next++ {
+		for end := b.ranges[next].end; next <= end; next++ {
 			transfers, err := b.transfers(nodes[next].Op)
 			if err != nil {
 				return fmt.Errorf("%s: %w", nodes[next].Path(), err)
@@ -151,10 +151,10 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 	return nil
 }
 
-// transfers is what moves between the ranks for an op, behind its unit.
+// transfers returns the transfers that follow an op's unit.
 func (b *bound) transfers(op backend.Op) ([]transfer, error) {
 	if o, ok := op.(*backend.AdamW); ok {
-		return agreement(o, b.ranks, b.spanOf)
+		return broadcastFromRank0(o, b.ranks, b.spanOf)
 	}
 	if !isCollective(op) {
 		return nil, nil
@@ -166,7 +166,7 @@ func (b *bound) transfers(op backend.Op) ([]transfer, error) {
 	return []transfer{*t}, nil
 }
 
-// time runs one step, waits for it, and says how long the device took.
+// time runs one step, waits for it, and returns the device's time.
 func (b *bound) time(step int) (time.Duration, error) {
 	first := 0
 	if step > 0 {
@@ -178,17 +178,17 @@ func (b *bound) time(step int) (time.Duration, error) {
 // executable is a loaded program.
 type executable struct {
 	*bound
-	layouts  layouts // of all programs that were loaded with it
-	observed *bound  // op by op, once somebody has asked for it
+	layouts  layouts // of all programs loaded with it
+	observed *bound  // op by op; nil before the first use
 }
 
-// Plan is where the temps that outlive a unit were placed. SynapseAI's compiler
+// Plan returns the placement of the temps that outlive a unit. SynapseAI's compiler
 // places the others.
 func (x *executable) Plan() *backend.Plan { return x.plan }
 
 func (x *executable) Run(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
-		x.synapse.leave(err)
+		x.synapse.abort(err)
 		return err
 	}
 	if err := x.synapse.run(x.list, 0, x.commands()); err != nil {
@@ -197,15 +197,15 @@ func (x *executable) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunObserved runs every op as a unit of its own, with all temps in memory. What
-// the compiler would have fused is rounded in between as the program says, so
-// last bits may differ from those of Run.
+// RunObserved runs every op as a unit of its own, with all temps in memory. Values that
+// fused kernels keep in F32 are rounded as the program says, so last bits may differ from
+// those of Run.
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	return x.eachOp(ctx, func(n *backend.Node, _ time.Duration) error { return observe(n, x.observed.memory) })
 }
 
-// RunTimed implements backend.Timed: the ops as RunObserved runs them, each between two
-// events of the device. What lies between the ops is the host's: calls and launches.
+// RunTimed implements backend.Timed. It runs the ops as RunObserved does, each between
+// two events of the device. The gaps between the ops are host time: calls and launches.
 func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, start, end time.Duration)) error {
 	begin, last := time.Now(), time.Duration(0)
 	return x.eachOp(ctx, func(n *backend.Node, d time.Duration) error {
@@ -216,11 +216,11 @@ func (x *executable) RunTimed(ctx context.Context, took func(n *backend.Node, st
 	})
 }
 
-// eachOp runs the ops one by one, and shows each when it has ended, with the time that
-// the device took for it. Other ranks wait for this one in collectives, so they are told
-// when its context ends or show stops it.
+// eachOp runs the ops one by one and passes each to show with its device time. It aborts
+// the other ranks, which wait for this one in collectives, when its context ends or show
+// returns an error.
 func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took time.Duration) error) error {
-	defer context.AfterFunc(ctx, func() { x.synapse.leave(ctx.Err()) })()
+	defer context.AfterFunc(ctx, func() { x.synapse.abort(ctx.Err()) })()
 	if x.observed == nil {
 		c := newCutter(x.spec, true, x.program)
 		c.layouts = x.layouts
@@ -240,7 +240,7 @@ func (x *executable) eachOp(ctx context.Context, show func(n *backend.Node, took
 			return o.failure(s.node.Path(), 0, err)
 		}
 		if err := show(s.node, took); err != nil {
-			x.synapse.leave(err)
+			x.synapse.abort(err)
 			return err
 		}
 	}

@@ -18,13 +18,13 @@ import (
 	"octet/fp8"
 )
 
-// served is a synapse behind a socket.
+// served returns a synapse behind a socket.
 func served(t *testing.T, s synapse) synapse {
 	t.Helper()
 	here, there := net.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- serve(there, s, watch{ran: func() {}, gone: func() {}, limit: time.Minute})
+		done <- serve(there, s, serveHooks{afterRun: func() {}, disconnected: func() {}, limit: time.Minute})
 	}()
 	r, err := dial(here, func(err error) error { return err }, func() error {
 		return errors.Join(here.Close(), <-done)
@@ -33,7 +33,8 @@ func served(t *testing.T, s synapse) synapse {
 	return r
 }
 
-// The device's own part, here and behind a socket, on some cases of every kind.
+// The backend passes a part of the conformance cases on a fake device, in this process
+// and behind a socket.
 func TestConformanceOfTheDevice(t *testing.T) {
 	ran := 0
 	for _, d := range []backend.Driver{
@@ -58,8 +59,8 @@ func TestConformanceOfTheDevice(t *testing.T) {
 
 func floats(x ...float32) []byte { return fp8.AppendFloats(nil, x...) }
 
-// adding is a program that adds a to b by way of a temp, in columns, and counts in
-// a record of a packed vector.
+// adding returns a program that computes out = a + b + b through a temp, in columns, and
+// stores out's amax in a record of a packed vector.
 func adding() (v *backend.Vars, p *backend.Program, a, b, out, packed *backend.Tensor) {
 	v = backend.NewVars()
 	tensor := func(name string) *backend.Tensor { return v.Tensor(backend.Stash, name, fp8.F32, 3, 4) }
@@ -74,25 +75,25 @@ func adding() (v *backend.Vars, p *backend.Program, a, b, out, packed *backend.T
 	return v, p, a, b, out, packed
 }
 
-// bound is that program, on a device.
+// loadAdding loads that program on a device.
 func loadAdding(t *testing.T, s synapse) (d *device, x backend.Executable, p *backend.Program, a, b, out, packed *backend.Tensor) {
 	t.Helper()
 	var v *backend.Vars
 	v, p, a, b, out, packed = adding()
 	require.NoError(t, p.Err())
-	d, err := newDevice(s, 0, 1, wish{unit: 1})
+	d, err := newDevice(s, 0, 1, deviceOptions{unit: 1})
 	require.NoError(t, err)
 	_, err = d.Load(p)
-	require.ErrorContains(t, err, "before Bind")
+	require.ErrorContains(t, err, "needs Bind first")
 	require.NoError(t, d.Bind(v))
 	require.ErrorContains(t, d.Bind(v), "bound already")
-	require.NoError(t, d.Write(packed, floats(1, 2, 3, 4, 5, 6)), "before anybody knows how it will lie")
+	require.NoError(t, d.Write(packed, floats(1, 2, 3, 4, 5, 6)), "before Load sets the layout")
 	list, err := d.Load(p)
 	require.NoError(t, err)
 	return d, list[0], p, a, b, out, packed
 }
 
-func counting(n int, from float32) []float32 {
+func consecutive(n int, from float32) []float32 {
 	x := make([]float32, n)
 	for i := range x {
 		x[i] = from + float32(i)
@@ -100,8 +101,8 @@ func counting(n int, from float32) []float32 {
 	return x
 }
 
-// Variables keep their contents when programs give them another layout, a run
-// touches what it says, and an observer sees every operand, views too.
+// Variables keep their contents when Load changes their layout, a run writes only its
+// outputs, and an observer sees every operand, including views.
 func TestRun(t *testing.T) {
 	f := newFake("gaudi2")
 	d, x, p, a, b, out, packed := loadAdding(t, f)
@@ -112,20 +113,20 @@ func TestRun(t *testing.T) {
 	}
 	require.Equal(t, floats(1, 2, 3, 4, 5, 6), read(packed))
 	require.False(t, d.layoutOf(packed).plain())
-	require.Equal(t, make([]byte, out.Bytes()), read(out), "variables begin as zeros")
+	require.Equal(t, make([]byte, out.Bytes()), read(out), "variables must start as zeros")
 	require.NoError(t, d.Write(packed.Slice("some", 3, 2), floats(40, 50)))
 	require.Equal(t, floats(1, 2, 3, 40, 50, 6), read(packed))
 	require.Equal(t, floats(3, 40), read(packed.Slice("others", 2, 2)))
 
-	require.NoError(t, d.Write(a, floats(counting(12, 0)...)))
-	require.NoError(t, d.Write(b, floats(counting(12, 100)...)))
+	require.NoError(t, d.Write(a, floats(consecutive(12, 0)...)))
+	require.NoError(t, d.Write(b, floats(consecutive(12, 100)...)))
 	require.NoError(t, x.Run(t.Context()))
 	want := make([]float32, 12)
 	for i := range want {
 		want[i] = 200 + 3*float32(i)
 	}
 	require.Equal(t, floats(want...), read(out))
-	require.Equal(t, floats(1, 2, 233, 40, 50, 6), read(packed), "one record, no other")
+	require.Equal(t, floats(1, 2, 233, 40, 50, 6), read(packed), "only one record may change")
 
 	require.Len(t, f.graphs, 2)
 	var names []string
@@ -140,20 +141,20 @@ func TestRun(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, float32(111+11), math.Float32frombits(binary.LittleEndian.Uint32(raw[44:])))
 		require.ErrorContains(t, m.Write(half, raw[4:]), "takes 48 bytes, got 44")
-		return m.Write(half, floats(counting(12, 7)...))
+		return m.Write(half, floats(consecutive(12, 7)...))
 	}))
 	require.Len(t, names, 3)
 	require.Equal(t, floats(107, 109, 111), read(out)[:12])
-	require.Len(t, f.graphs, 5, "every op is a unit")
+	require.Len(t, f.graphs, 5, "want one unit per op")
 	last := time.Duration(0)
 	require.NoError(t, x.(backend.Timed).RunTimed(t.Context(), func(_ *backend.Node, start, end time.Duration) {
 		require.GreaterOrEqual(t, start, last)
-		require.LessOrEqual(t, end-start, time.Millisecond, "one launch of the device's")
+		require.LessOrEqual(t, end-start, time.Millisecond, "want one launch's time on the device")
 		last = end
 	}))
 	stop := errors.New("stop")
 	require.ErrorIs(t, x.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
-	require.Len(t, f.graphs, 5, "once")
+	require.Len(t, f.graphs, 5, "compiled again")
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, x.Run(cancelled), context.Canceled)
@@ -167,7 +168,8 @@ func TestRun(t *testing.T) {
 	_, err := d.Load(backend.NewVars().Program("other"))
 	require.ErrorContains(t, err, "not the ones bound")
 
-	// A later program may want what an earlier one has in other pieces, or not.
+	// A later program may use other views of an earlier one's tensors, if their layouts
+	// stay the same.
 	again := p.Vars().Program("again")
 	again.Add(&backend.Amax{X: a, Out: packed.Slice("first", 0, 1)})
 	list, err := d.Load(again)
@@ -186,7 +188,7 @@ func TestRun(t *testing.T) {
 	require.Equal(t, 1, f.released)
 }
 
-// What a step does on the host's side allocates nothing.
+// A step allocates no host memory.
 func TestRunAllocatesNothing(t *testing.T) {
 	_, x, _, a, _, _, _ := loadAdding(t, newFake("gaudi3"))
 	e := x.(*executable)
@@ -205,8 +207,7 @@ func (idle) write(libsynapse.Ptr, []byte) error { return nil }
 func (idle) read([]byte, libsynapse.Ptr) error  { return nil }
 func (idle) run(int, int, int) error            { return nil }
 
-// Errors are sentences that say what was to be done, and the vendor's status; they
-// come through a socket as they are.
+// Errors name the action and the vendor's status, and stay the same through a socket.
 func TestErrorsOfTheDevice(t *testing.T) {
 	memory := &libsynapse.Error{Call: "synDeviceMalloc", Status: 4, Text: "Out of Device memory (OOM)"}
 	lost := &libsynapse.Error{Call: "synStreamSynchronize", Status: 31}
@@ -225,7 +226,7 @@ func TestErrorsOfTheDevice(t *testing.T) {
 
 		v := backend.NewVars()
 		v.Tensor(backend.Param, "w", fp8.F32, 1<<20)
-		d2, err := newDevice(wrap(f), 0, 1, wish{unit: 1})
+		d2, err := newDevice(wrap(f), 0, 1, deviceOptions{unit: 1})
 		require.NoError(t, err)
 		f.fail["alloc"] = memory
 		err = d2.Bind(v)
@@ -240,14 +241,14 @@ func TestErrorsOfTheDevice(t *testing.T) {
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
 		require.EqualError(t, err, "gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated); only a new process gets the device back, start again")
 		require.NoError(t, d.Close())
-		require.Len(t, f.blocks, blocks, "nothing is given back on a device that was lost")
+		require.Len(t, f.blocks, blocks, "Close freed memory of a lost device")
 	}
 }
 
 func TestServeAnswersEverything(t *testing.T) {
 	f := newFake("gaudi3")
 	s := served(t, f)
-	require.Equal(t, f.what, s.hardware())
+	require.Equal(t, f.info, s.hardware())
 	id, err := s.uniqueID()
 	require.NoError(t, err)
 	require.NoError(t, s.join(id, 4, 3))
@@ -273,10 +274,10 @@ func TestServeAnswersEverything(t *testing.T) {
 	require.NoError(t, s.free(at))
 	require.ErrorContains(t, s.free(at), "there is no block")
 	require.NoError(t, s.release())
-	require.Error(t, s.synchronize(), "nobody is there")
+	require.Error(t, s.synchronize(), "a call after release succeeded")
 }
 
-// What has no device to serve says why, and which kind of error it is.
+// A refusal carries its reason and kind of error.
 func TestRefuse(t *testing.T) {
 	here, there := net.Pipe()
 	go func() {

@@ -11,10 +11,10 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// fake is a device in Go: its launches are the interpreter's. It checks what a
-// device would, and can fail.
+// fake is a device in Go that runs launches in the interpreter. It checks what a device
+// would check, and can fail.
 type fake struct {
-	what     hardware
+	info     hardware
 	blocks   map[libsynapse.Ptr][]byte
 	next     libsynapse.Ptr
 	graphs   []*libsynapse.Graph
@@ -27,12 +27,12 @@ type fake struct {
 
 func newFake(model string) *fake {
 	return &fake{
-		what:   hardware{Name: "fake", Bus: "0000:07:00.0", Driver: "1.2.3", Model: model, Align: models[model].Align},
+		info:   hardware{Name: "fake", Bus: "0000:07:00.0", Driver: "1.2.3", Model: model, Align: models[model].Align},
 		blocks: map[libsynapse.Ptr][]byte{}, next: 1 << 40, lists: map[int][]command{}, rng: rand.New(rand.NewPCG(3, 4)), fail: map[string]error{},
 	}
 }
 
-func (f *fake) hardware() hardware { return f.what }
+func (f *fake) hardware() hardware { return f.info }
 
 func (f *fake) memory() (free, total uint64, err error) { return 1 << 30, 3 << 30, f.fail["memory"] }
 
@@ -42,7 +42,7 @@ func (f *fake) alloc(n int64) (libsynapse.Ptr, error) {
 	}
 	at := f.next
 	f.blocks[at] = bytes.Repeat([]byte{0xff}, int(n)) // NaN
-	f.next += libsynapse.Ptr(n+int64(f.what.Align)) * 2 / libsynapse.Ptr(f.what.Align) * libsynapse.Ptr(f.what.Align)
+	f.next += libsynapse.Ptr(n+int64(f.info.Align)) * 2 / libsynapse.Ptr(f.info.Align) * libsynapse.Ptr(f.info.Align)
 	return at, nil
 }
 
@@ -54,7 +54,7 @@ func (f *fake) free(at libsynapse.Ptr) error {
 	return f.fail["free"]
 }
 
-// at is n bytes of one block.
+// at returns n bytes of one block.
 func (f *fake) at(p libsynapse.Ptr, n int) ([]byte, error) {
 	for from, block := range f.blocks {
 		if p >= from && p+libsynapse.Ptr(n) <= from+libsynapse.Ptr(len(block)) {
@@ -92,7 +92,7 @@ func (f *fake) compile(list []program) ([]compiled, error) {
 }
 
 func (f *fake) prepare(list []command) (int, error) {
-	f.next += libsynapse.Ptr(f.what.Align)
+	f.next += libsynapse.Ptr(f.info.Align)
 	n := int(f.next)
 	f.lists[n] = list
 	return n, nil
@@ -106,7 +106,7 @@ func (f *fake) forget(list int) error {
 func (f *fake) run(list, from, to int) error {
 	for _, c := range f.lists[list][from:to] {
 		if t := c.Transfer; t != nil {
-			if t.Kind != duplicate {
+			if t.Kind != localCopy {
 				return errors.New("there are no other ranks")
 			}
 			src, err := f.at(t.From, t.Count)
@@ -127,7 +127,7 @@ func (f *fake) run(list, from, to int) error {
 		}
 		sections := make([][]byte, g.Sections)
 		for i, p := range c.Sections {
-			if p%libsynapse.Ptr(f.what.Align) != 0 {
+			if p%libsynapse.Ptr(f.info.Align) != 0 {
 				return fmt.Errorf("section %d lies at %#x", i, p)
 			}
 			var err error
@@ -138,14 +138,14 @@ func (f *fake) run(list, from, to int) error {
 		if _, err := f.at(c.Workspace, 64); err != nil {
 			return fmt.Errorf("workspace: %w", err)
 		}
-		if err := (&launch{spec: models[f.what.Model], rng: f.rng, g: g, sections: sections}).run(); err != nil {
+		if err := (&launch{spec: models[f.info.Model], rng: f.rng, g: g, sections: sections}).run(); err != nil {
 			return err
 		}
 	}
 	return f.fail["run"]
 }
 
-// time is a millisecond for each command.
+// time returns a millisecond for each command.
 func (f *fake) time(list, from, to int) (time.Duration, error) {
 	return time.Duration(to-from) * time.Millisecond, errors.Join(f.run(list, from, to), f.fail["synchronize"])
 }
@@ -158,7 +158,7 @@ func (f *fake) join(id []byte, ranks, rank int) error {
 	return f.fail["join"]
 }
 
-func (f *fake) leave(error) {}
+func (f *fake) abort(error) {}
 
 func (f *fake) release() error {
 	f.released++
@@ -167,14 +167,14 @@ func (f *fake) release() error {
 
 var _ synapse = (*fake)(nil)
 
-// fakeDriver opens a new fake for every device.
+// fakeDriver returns a driver that opens a new fake for every device.
 func fakeDriver(model string, wrap func(synapse) synapse) backend.Driver {
 	d := interpreterDriver(model)
 	d.Open = func(_ string, o backend.Options) ([]backend.Backend, error) {
 		if o.Ranks > 1 {
 			return nil, fmt.Errorf("one rank: %w", backend.ErrUnsupported)
 		}
-		b, err := newDevice(wrap(newFake(model)), 0, 1, wish{unit: 1})
+		b, err := newDevice(wrap(newFake(model)), 0, 1, deviceOptions{unit: 1})
 		return []backend.Backend{b}, err
 	}
 	return d

@@ -9,19 +9,19 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// A region is a range of bytes of a root's layout on the device: what a launch
-// binds a section to.
+// A region is a range of bytes of a root on the device, to which a launch binds a
+// section.
 type region struct {
 	root          *backend.Tensor
 	offset, bytes int64
 }
 
-// finish gives every place its section and every node what it must wait for,
-// and returns the graph with the regions of its sections.
+// finish assigns sections to places and control edges to nodes, and returns the graph
+// with the regions of its sections.
 //
-// Ranges of a root that overlap are one section. It begins where they do, and
-// not where the root does, so that the units of equal layers are equal: their
-// records lie at other offsets of the same packed vectors.
+// Overlapping ranges of a root form one section. A section starts at its first range, not
+// at the root, so that the units of equal layers are equal although their records have
+// other offsets in the packed vectors.
 func (b *builder) finish() (*libsynapse.Graph, []region, error) {
 	if b.err != nil {
 		return nil, nil, b.err
@@ -38,21 +38,20 @@ func (b *builder) finish() (*libsynapse.Graph, []region, error) {
 	return &b.graph, sections, nil
 }
 
-// prune drops tensors that no node touches: constants and operands that were
-// looked at and not used.
+// prune removes tensors that no node uses, such as unused constants and operands.
 func (b *builder) prune() {
-	used := make([]bool, len(b.slots))
+	used := make([]bool, len(b.infos))
 	b.operands(func(k int) int { used[k] = true; return k })
-	number := make([]int, len(b.slots))
+	number := make([]int, len(b.infos))
 	kept := 0
 	for k, u := range used {
 		if u {
-			b.graph.Tensors[kept], b.slots[kept] = b.graph.Tensors[k], b.slots[k]
+			b.graph.Tensors[kept], b.infos[kept] = b.graph.Tensors[k], b.infos[k]
 			number[k] = kept
 			kept++
 		}
 	}
-	b.graph.Tensors, b.slots = b.graph.Tensors[:kept], b.slots[:kept]
+	b.graph.Tensors, b.infos = b.graph.Tensors[:kept], b.infos[:kept]
 	b.operands(func(k int) int { return number[k] })
 }
 
@@ -72,7 +71,7 @@ func (b *builder) operands(replace func(k int) int) {
 // sections merges the places into sections, in the order of their first use.
 func (b *builder) sections() []region {
 	byRoot := map[*backend.Tensor][]place{}
-	for _, s := range b.slots {
+	for _, s := range b.infos {
 		if s.root != nil {
 			byRoot[s.root] = append(byRoot[s.root], s.place)
 		}
@@ -91,7 +90,7 @@ func (b *builder) sections() []region {
 	}
 	number := map[place]int{}
 	var regions []region
-	for k, s := range b.slots {
+	for k, s := range b.infos {
 		if s.root == nil {
 			continue
 		}
@@ -115,18 +114,18 @@ type touch struct {
 	write        bool
 }
 
-// order adds the control edges that data does not give: a node that writes to a
-// place runs behind every earlier one that read or wrote it, a node that reads
-// one behind its writers. SynapseAI derives such edges itself, but from an order
-// of nodes that is its own (register_memory_coherence.cpp).
+// order adds the control edges that data flow does not imply: a node that writes a place
+// waits for all earlier nodes that read or wrote it, a node that reads a place for its
+// writers. SynapseAI derives such edges too, but from a node order of its own
+// (register_memory_coherence.cpp).
 func (b *builder) order() error {
 	touched := map[*backend.Tensor][]touch{}
 	for i := range b.graph.Nodes {
 		n := &b.graph.Nodes[i]
 		var mine []touch
 		visit := func(k int, write bool) {
-			if k >= 0 && b.slots[k].root != nil {
-				mine = append(mine, touch{b.slots[k].place, i, k, write})
+			if k >= 0 && b.infos[k].root != nil {
+				mine = append(mine, touch{b.infos[k].place, i, k, write})
 			}
 		}
 		for _, k := range n.In {
@@ -140,10 +139,10 @@ func (b *builder) order() error {
 				if !e.overlaps(m.place) || !e.write && !m.write || e.tensor == m.tensor {
 					continue
 				}
-				if !m.write && b.slots[m.tensor].moment < b.slots[e.tensor].moment {
-					return fmt.Errorf("backend gaudi: %s reads %s as it was before it was overwritten", n.Name, m.root)
+				if !m.write && b.infos[m.tensor].moment < b.infos[e.tensor].moment {
+					return fmt.Errorf("backend gaudi: %s reads contents of %s that an earlier node overwrote", n.Name, m.root)
 				}
-				if !slices.Contains(n.After, e.node) && !slices.ContainsFunc(n.In, func(k int) bool { return k >= 0 && b.slots[k].producer == e.node }) {
+				if !slices.Contains(n.After, e.node) && !slices.ContainsFunc(n.In, func(k int) bool { return k >= 0 && b.infos[k].producer == e.node }) {
 					n.After = append(n.After, e.node)
 				}
 			}

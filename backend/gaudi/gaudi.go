@@ -1,6 +1,6 @@
-// Package gaudi is the backend for Intel Gaudi 2 and 3. A whole training step runs
-// on the device, in recipes: graphs that SynapseAI's compiler has made into programs
-// for the matrix engines and the tensor cores.
+// Package gaudi is the backend for Intel Gaudi 2 and 3. A whole training step runs on the
+// device as SynapseAI recipes: graphs that SynapseAI's compiler has turned into programs
+// for the matrix engines (MME) and the tensor processor cores (TPC).
 //
 // # From a program to a run
 //
@@ -9,56 +9,56 @@
 //	                                     +--- a list of launches ---> run
 //
 // Lower (lower.go) gives every tensor of an optimizer's list an op of its own. cut
-// (units.go) takes a program apart into units: the nodes of a layer, which the
-// compiler may fuse and overlap, or of several layers (gaudi:0,unit=4), which are fewer
-// launches, with more to overlap, but longer to compile. The builder (builder.go and the
-// files of the ops) writes a unit's graph, plain data of package octet/csrc/libsynapse.
-// All of that works on any machine; octet plan shows it. Load (execute.go) compiles each distinct
-// graph once, layers being equal up to addresses, and keeps the recipes on disk
-// (recipes.go). A Run is one list of launches on one stream, and returns before the
-// device is done; Read waits. The device is no backend.Fetcher: each call to a
-// process of another rank waits for its answer, so a step ends with a wait.
+// (units.go) divides a program into units. A unit is the nodes of one layer, which the
+// compiler may fuse and overlap, or of several layers (gaudi:0,unit=4), which means fewer
+// launches and more overlap, but a longer compilation. The builder (builder.go and the
+// files of the ops) writes a unit's graph as plain data of package octet/csrc/libsynapse.
+// All of that works on any machine; octet plan shows it. Load (execute.go) compiles each
+// distinct graph once, because layers are equal up to addresses, and caches the recipes
+// on disk (recipes.go). A Run is one list of launches on one stream and returns before
+// the device is done; Read waits. The device does not implement backend.Fetcher: each
+// call to another rank's process waits for its answer, so a step ends with a wait.
 //
 // # Memory
 //
-// Bind takes one block for the variables. Load takes one for the temps that outlive a
-// unit and for the workspace in which the compiler places all others; launches share
-// it, since they run one after the other. A Gaudi reads and writes at multiples of 128
-// or 256 bytes only, so packed vectors of single numbers are laid out with gaps
-// (layout.go); Read and Write know. Nothing is allocated in a step.
+// Bind allocates one block for the variables. Load allocates one block for the temps that
+// outlive a unit and for the workspace in which the compiler places all others. Launches
+// share that workspace, because they run one after the other. A Gaudi reads and writes
+// only at multiples of 128 or 256 bytes, so vectors that pack single scalars are padded
+// (layout.go); Read and Write convert. A step allocates nothing.
 //
 // # Ranks
 //
-// SynapseAI gives a process one device. One rank has it in this process; each of
-// several has a process of its own, this program started once more (worker.go), and is
-// driven through a socket (remote.go): what SynapseAI is asked to do is plain data
-// (synapse.go). The processes live and die together: where one ends, waits longer
-// than OCTET_HCCL_TIMEOUT, or is stopped in a run, all end, with an error that says
-// where. Collectives are HCCL's, on the same stream as the launches.
+// SynapseAI gives a process one device. A single rank uses the device in this process.
+// Several ranks each have a worker process, which is this program started again
+// (worker.go), and are driven through a socket (remote.go) with plain data (synapse.go).
+// The worker processes end together: when one ends, waits longer than OCTET_HCCL_TIMEOUT,
+// or is stopped in a run, all end, with an error that says where. Collectives are HCCL's
+// and run on the same stream as the launches.
 //
 // # Determinism
 //
-// Stochastic rounding is the device's own, whose bits are none of Octet's, so such a
-// run is not repeated by another; where an optimizer rounds so, all ranks take what
-// rank 0 got, or they would drift apart. Without it a run repeats with the same version
-// of SynapseAI, which Spec.Arithmetic names, as far as its kernels can: every node is
-// asked for its deterministic form (synNodeSetDeterministic), without which the compiler
-// adds up parts of a long sum as they come. The order that it chooses is not published.
-// HCCL adds ranks up in an order of its own, not in that of the ranks: with more than
-// two, sums may differ in their last bits from those of emu, and whether they repeat is
-// for HCCL to say.
+// Stochastic rounding uses the device's own random generator, so such a run is not
+// reproducible. Where an optimizer rounds stochastically, rank 0 broadcasts its result,
+// or the ranks' weights would drift apart. Without stochastic rounding a run repeats with
+// the same version of SynapseAI, which Spec.Arithmetic names, as far as SynapseAI's
+// kernels repeat: every node requests its deterministic form (synNodeSetDeterministic),
+// without which the compiler adds the parts of a long sum in the order of their
+// completion. The summation order that the compiler chooses is not published. HCCL adds
+// ranks in an order of its own: with more than two ranks, sums may differ in their last
+// bits from those of emu, and HCCL does not document whether they repeat.
 //
 // # Errors
 //
-// An error names the call and the vendor's status; SynapseAI writes its reasons to
-// files in $HABANA_LOGS. After backend.ErrDeviceLost nothing is given back, since the
+// An error names the call and the vendor's status; SynapseAI writes its reasons to files
+// in $HABANA_LOGS. After backend.ErrDeviceLost the backend frees nothing, because the
 // teardown has been seen to hang, and only a new process gets the device again.
 //
 // # Caveats
 //
-// What is known of SynapseAI comes from its published compiler, runtime and PyTorch
-// bridge. What talks to the device is built with -tags gaudi and cgo on Linux, and has
-// run against a stand-in of ours only (octet/csrc/standin), never on a Gaudi.
+// Knowledge of SynapseAI comes from its published compiler, runtime and PyTorch bridge.
+// The code that talks to the device is built with -tags gaudi and cgo on Linux. It has
+// run only against the project's own stand-in (octet/csrc/standin), never on a Gaudi.
 package gaudi
 
 import (
@@ -84,20 +84,20 @@ func init() {
 	})
 }
 
-// models is what is published of the two, in SynapseAI's open compiler, runtime and
-// PyTorch bridge; wish.spec adds what depends on options. Gaudi 2 reserves the top
-// exponent of E4M3 for infinity and NaN, which leaves 240 as its largest value, and
-// refuses a product of unequal formats.
+// models holds the specs of both models, from SynapseAI's open compiler, runtime and
+// PyTorch bridge; deviceOptions.spec adds what depends on options. Gaudi 2 reserves the
+// top exponent of E4M3 for infinity and NaN, which makes 240 its largest value, and
+// refuses a GEMM of two different formats.
 //
-// Gaudi 3 has such products, but SynapseAI 1.16 compiles them in graphs for inference
-// only (mme_node.cpp, and the types of gemm in gc_ops_db.cpp): pairs=mixed is for one
-// that compiles them. Its casts saturate at 448, and its matrix engine has a mode for
-// such an E4M3 and one for that of Gaudi 2 (InfNanMode in mme_common_enum.h), of which
-// the published compiler does not say which is on: e4m3=240 is for the other.
+// Gaudi 3 has such GEMMs, but SynapseAI 1.16 compiles them only in inference graphs
+// (mme_node.cpp, and the types of gemm in gc_ops_db.cpp): pairs=mixed is for a version
+// that compiles them. Gaudi 3's casts saturate at 448. Its matrix engine has a mode for
+// that E4M3 and one for Gaudi 2's (InfNanMode in mme_common_enum.h), and the published
+// compiler does not say which is on: e4m3=240 is for the latter.
 //
-// Align is the alignment of device addresses. Capacities are those of the data sheets,
-// whose GB are GiB. Neither draws Octet's random bits: the casts have a generator of
-// their own.
+// Align is the alignment of device addresses. Capacities are from the data sheets, whose
+// GB are GiB. Neither model draws Octet's random bits: the casts have their own
+// generator.
 var models = map[string]backend.Spec{
 	"gaudi2": {
 		Backend: "gaudi", Device: "Gaudi 2", E4M3: fp8.E4M3IEEE, Align: 128, AttentionBF16: true,
@@ -109,29 +109,29 @@ var models = map[string]backend.Spec{
 	},
 }
 
-// spec takes a device's name. Without a model it is of the devices that are here, and
-// where none are of the one that the options are for, or Gaudi 2.
+// spec returns the spec for a device name. Without a model in the name it is that of the
+// devices in this machine, else the model that the options require, else Gaudi 2.
 func spec(device string) (backend.Spec, error) {
-	w, err := parse(device)
+	opts, err := parse(device)
 	if err != nil {
 		return backend.Spec{}, err
 	}
-	s, err := w.spec(cmp.Or(w.model, modelHere(), w.modelOfOptions(), "gaudi2"))
+	s, err := opts.spec(cmp.Or(opts.model, modelHere(), opts.modelOfOptions(), "gaudi2"))
 	if err != nil {
 		return s, fmt.Errorf("backend gaudi: %w", err)
 	}
 	return s, nil
 }
 
-// open makes the backends of all ranks. One alone has its device in this process;
-// several have a process each.
+// open returns the backends of all ranks. A single rank uses the device in this process;
+// several ranks have a worker process each.
 func open(device string, o backend.Options) ([]backend.Backend, error) {
-	w, err := parse(device)
+	opts, err := parse(device)
 	if err != nil {
 		return nil, err
 	}
 	ranks := max(1, o.Ranks)
-	opened, err := openRanks(w.module, ranks)
+	opened, err := openRanks(opts.module, ranks)
 	if err != nil {
 		if errors.Is(err, backend.ErrNoDevice) {
 			err = fmt.Errorf("%w, or use --backend emu", err)
@@ -140,8 +140,8 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	}
 	list := make([]backend.Backend, ranks)
 	for rank, s := range opened {
-		d, err := newDevice(s, rank, ranks, w)
-		if h := s.hardware(); err == nil && w.model != "" && w.model != h.Model {
+		d, err := newDevice(s, rank, ranks, opts)
+		if h := s.hardware(); err == nil && opts.model != "" && opts.model != h.Model {
 			err = fmt.Errorf("%w of that model: this is a %s, and --backend gaudi takes what is there", backend.ErrNoDevice, h.Model)
 		}
 		if err != nil {

@@ -40,7 +40,7 @@ func TestSpec(t *testing.T) {
 }
 
 func TestDeviceNames(t *testing.T) {
-	for device, want := range map[string]wish{
+	for device, want := range map[string]deviceOptions{
 		"":                {module: -1, unit: 1},
 		"3":               {module: 3, unit: 1},
 		"gaudi3":          {model: "gaudi3", module: -1, unit: 1},
@@ -55,16 +55,16 @@ func TestDeviceNames(t *testing.T) {
 		require.Equal(t, want, got, device)
 	}
 	for device, want := range map[string]string{
-		"unit=0":             `"unit=0": a unit has a number of blocks, 1 or more`,
-		"unit=all":           `"unit=all": a unit has`,
-		"0,unit=":            `"unit=": a unit has`,
+		"unit=0":             `"unit=0": want a number of blocks of 1 or more`,
+		"unit=all":           `"unit=all": want a number`,
+		"0,unit=":            `"unit=": want a number`,
 		"0,":                 `unknown device ""`,
 		"units=2":            `unknown device "units=2"`,
 		"70000":              `unknown device "70000"`,
 		"pairs=all":          `unknown device "pairs=all"`,
 		"e4m3=448":           `unknown device "e4m3=448"`,
-		"gaudi2,e4m3=240":    "backend gaudi: e4m3=240 is for Gaudi 3: the E4M3 of Gaudi 2 ends there anyway",
-		"gaudi2,pairs=mixed": "backend gaudi: pairs=mixed is for Gaudi 3: the matrix engine of Gaudi 2 multiplies only operands of one format",
+		"gaudi2,e4m3=240":    "backend gaudi: e4m3=240 is for Gaudi 3: Gaudi 2's E4M3 always ends at 240",
+		"gaudi2,pairs=mixed": "backend gaudi: pairs=mixed is for Gaudi 3: Gaudi 2's matrix engine multiplies only operands of the same format",
 	} {
 		_, err := spec(device)
 		require.ErrorContains(t, err, want, device)
@@ -74,10 +74,10 @@ func TestDeviceNames(t *testing.T) {
 	require.Equal(t, 3, s.Unit)
 }
 
-// On any machine a build with the tag says something.
+// A build with the tag returns findings on any machine.
 func TestProbeAlwaysAnswers(t *testing.T) {
 	list := probe()
-	if !errors.Is(available(""), backend.ErrNotBuilt) { // which says it all
+	if !errors.Is(available(""), backend.ErrNotBuilt) { // available already says why
 		require.NotEmpty(t, list)
 	}
 	for _, f := range list {

@@ -10,16 +10,16 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// checkSchedule holds the units of a schedule to what SynapseAI wants and to what
-// makes their order right, said in another way than the builder's.
+// checkSchedule checks a schedule's units against SynapseAI's rules, and their order
+// independently of the builder.
 func checkSchedule(t *testing.T, s backend.Spec, c *cutter, schedule *schedule) {
 	t.Helper()
 	plan := c.planOf(schedule)
 	next := 0
 	nodes := schedule.program.Nodes()
 	for _, step := range schedule.steps {
-		require.Same(t, nodes[next], step.node, "a node is left out")
-		next = schedule.stretch[next].end + 1
+		require.Same(t, nodes[next], step.node, "a node is missing")
+		next = schedule.ranges[next].end + 1
 		if step.unit == nil {
 			continue
 		}
@@ -31,7 +31,7 @@ func checkSchedule(t *testing.T, s backend.Spec, c *cutter, schedule *schedule) 
 			require.Zero(t, r.offset%int64(s.Align), "%s: section %d", name, i)
 			require.LessOrEqual(t, r.offset+r.bytes, c.layouts.of(r.root).Bytes(), "%s: section %d", name, i)
 			_, placed := plan.Offsets[r.root]
-			require.True(t, placed || r.root.Class != backend.Temp, "%s: section %d, %s, lies nowhere", name, i, r.root)
+			require.True(t, placed || r.root.Class != backend.Temp, "%s: section %d, %s, has no address", name, i, r.root)
 			for _, q := range step.sections[:i] {
 				a, b := addressOf(plan, r), addressOf(plan, q)
 				require.True(t, r.root != q.root && (a < 0 || b < 0) || a+r.bytes <= b || b+q.bytes <= a, "%s: sections overlap", name)
@@ -47,7 +47,7 @@ func checkSchedule(t *testing.T, s backend.Spec, c *cutter, schedule *schedule) 
 	require.Equal(t, len(nodes), next)
 }
 
-// addressOf is a place in the arena, or in the variable's own bytes below 0.
+// addressOf returns an address in the arena, or a negative one within a variable.
 func addressOf(plan *backend.Plan, r region) int64 {
 	if at, ok := plan.Offsets[r.root]; ok {
 		return at + r.offset
@@ -55,8 +55,8 @@ func addressOf(plan *backend.Plan, r region) int64 {
 	return r.offset - 1<<50
 }
 
-// checkOrder wants a path of edges between any two nodes of which one writes what
-// the other touches, and something behind every operand.
+// checkOrder requires a path of edges between any two nodes of which one writes what the
+// other touches, and a source for every operand.
 func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 	producer := map[int]int{}
 	type access struct {
@@ -64,7 +64,7 @@ func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 		write  bool
 	}
 	touched := make([][]access, len(g.Nodes))
-	behind := make([]map[int]bool, len(g.Nodes)) // all that a node waits for
+	behind := make([]map[int]bool, len(g.Nodes)) // transitive dependencies of a node
 	for i, n := range g.Nodes {
 		behind[i] = map[int]bool{}
 		wait := func(j int) {
@@ -82,7 +82,7 @@ func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 			}
 			tensor := g.Tensors[k]
 			j, written := producer[k]
-			require.True(t, written || tensor.Const != nil || tensor.Section >= 0, "%s: node %d, %s, reads tensor %d, which nobody writes", name, i, n.GUID, k)
+			require.True(t, written || tensor.Const != nil || tensor.Section >= 0, "%s: node %d, %s, reads tensor %d, which no node writes", name, i, n.GUID, k)
 			if written {
 				wait(j)
 			}
@@ -110,7 +110,7 @@ func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 	}
 }
 
-// keys lists a schedule's launches: which unit, and bound to what.
+// keys returns a schedule's launches: the unit and the sections' regions.
 func keys(s *schedule) (list []string) {
 	for _, step := range s.steps {
 		if step.unit == nil {

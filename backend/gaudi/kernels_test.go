@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// A kernel computes out of in. The suffix is what follows its name: the type that
-// it works in.
+// A kernel computes out from in. The suffix is the end of its name: the type that it
+// works in.
 type kernel func(l *launch, suffix string, params []byte, in, out []*array) error
 
 var kernels map[string]kernel
@@ -64,7 +64,7 @@ func init() {
 	maps.Copy(kernels, layerKernels)
 }
 
-// loseNaN makes a maximum forget about NaN, as a device may.
+// loseNaN makes a maximum ignore NaN, as a device may.
 func loseNaN(f func(x, y float64) float64) func(x, y float64) float64 {
 	return func(x, y float64) float64 {
 		switch {
@@ -77,7 +77,8 @@ func loseNaN(f func(x, y float64) float64) func(x, y float64) float64 {
 	}
 }
 
-// broadcastTo reads an operand at the indexes of out, sizes of 1 repeating.
+// broadcastTo returns an operand's elements at the indexes of out, broadcasting sizes of
+// 1.
 func (a *array) broadcastTo(out []uint64) ([]float64, error) {
 	if len(a.sizes) > len(out) {
 		return nil, fmt.Errorf("%v for %v", a.sizes, out)
@@ -124,7 +125,7 @@ func elementwiseOf(in []*array, out *array, f func(x []float64) float64) error {
 	return nil
 }
 
-// wants checks the number and the type of operands.
+// wants checks the number and the types of operands.
 func wants(suffix string, n int, in []*array) error {
 	if len(in) != n {
 		return fmt.Errorf("%d operands, expected %d", len(in), n)
@@ -238,8 +239,8 @@ func castKernel(_ *launch, suffix string, params []byte, in, out []*array) error
 	return nil
 }
 
-// convertKernel is convert_to_fp8 and its hybrid: x, scales; codes, and the amax
-// if there is one output more.
+// convertKernel is convert_to_fp8 and its hybrid: inputs x and scales; outputs the codes
+// and optionally the amax.
 func convertKernel(l *launch, suffix string, params []byte, in, out []*array) error {
 	if in[0].typ.String() != suffix || len(params) != 4 {
 		return fmt.Errorf("x is %s, %d bytes of parameters", in[0].typ, len(params))
@@ -331,7 +332,7 @@ func transposeKernel(_ *launch, _ string, params []byte, in, out []*array) error
 	return nil
 }
 
-// sliceKernel takes the one range that the builder gives.
+// sliceKernel takes the one range that the builder uses.
 func sliceKernel(_ *launch, _ string, params []byte, in, out []*array) error {
 	axis := int(binary.LittleEndian.Uint32(params))
 	from, to := binary.LittleEndian.Uint64(params[104:]), binary.LittleEndian.Uint64(params[304:])
@@ -373,7 +374,7 @@ func concatKernel(_ *launch, _ string, params []byte, in, out []*array) error {
 	return nil
 }
 
-// gemmKernel is gemm and fp8_gemm, the sums in float64.
+// gemmKernel is gemm and fp8_gemm, with sums in float64.
 func gemmKernel(l *launch, suffix string, params []byte, in, out []*array) error {
 	a, b := in[0], in[1]
 	if len(params) != 2 || len(a.sizes) != 2 || len(b.sizes) != 2 || len(out[0].sizes) != 2 {

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// layerKernels are those of whole layers and lookups. They check what the vendor's
-// would have no status for: numbers of operands and their sizes.
+// layerKernels are the kernels of whole layers and lookups. They check the number of
+// operands and their sizes, which SynapseAI's kernels do not report.
 var layerKernels = map[string]kernel{
 	"gather_fwd":             gatherKernel,
 	"embedding_dense_pt_bwd": embeddingGradKernel,
@@ -69,7 +69,7 @@ func embeddingGradKernel(_ *launch, suffix string, params []byte, in, out []*arr
 	return nil
 }
 
-// rowsOf is the sizes of one number for each row.
+// rowsOf returns the shape of one element per row.
 func rowsOf(a *array) []uint64 { return append([]uint64{1}, a.sizes[1:]...) }
 
 func normKernel(_ *launch, suffix string, params []byte, in, out []*array) error {
@@ -120,8 +120,8 @@ func normGradKernel(_ *launch, suffix string, params []byte, in, out []*array) e
 	return nil
 }
 
-// matrices visits the matrices of a value by their index among those of out; a
-// dimension of size 1 repeats. It gives where each begins.
+// matrices visits the matrices in out's further dimensions with the offsets of each
+// operand's matrix; a dimension of size 1 is broadcast.
 func matrices(out []uint64, list []*array, visit func(at []int)) error {
 	at := make([]int, len(list))
 	for i := range (value{sizes: out[2:]}).elems() {
@@ -175,8 +175,8 @@ func batchGemmKernel(_ *launch, _ string, params []byte, in, out []*array) error
 
 func (a *array) elems() uint64 { return value{sizes: a.sizes}.elems() }
 
-// causal is what the attention kernels have in common: their operands' types, and the
-// scores that the scale makes.
+// causal checks the operand types and parameters that the attention kernels share, and
+// returns the scale of the scores.
 func causal(suffix string, params []byte, in ...*array) (scale float64, err error) {
 	if len(params) != 32 || params[4] != 1 {
 		return 0, fmt.Errorf("%d bytes of parameters, or not causal", len(params))
@@ -184,8 +184,8 @@ func causal(suffix string, params []byte, in ...*array) (scale float64, err erro
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(params))), wants(suffix, len(in), in)
 }
 
-// attentionKernel has operands and outputs as PyTorch's bridge gives them. It rounds m
-// before the sum, as far as anybody knows, and the probabilities of BF16.
+// attentionKernel has operands and outputs as in PyTorch's bridge. It rounds m before the
+// sum, which the bridge suggests, and rounds the probabilities in BF16.
 func attentionKernel(l *launch, suffix string, params []byte, in, out []*array) error {
 	if len(in) != 12 || slices.ContainsFunc(in[3:], func(a *array) bool { return a != nil }) {
 		return fmt.Errorf("%d operands, or one that is too many", len(in))

@@ -4,23 +4,23 @@ import (
 	"octet/backend"
 )
 
-// A layout is how a root lies on the device. The device reads and writes at
-// multiples of an alignment only (backend.Spec.Align), while the records of
-// packed vectors (scales, amaxes) are single numbers side by side. So a root
-// whose views begin elsewhere is cut into runs of grain elements, the largest
-// that every view consists of, each of them padded to the alignment. Nobody
-// reads the padding. A root whose views are aligned is one run, as it is.
+// A layout says how the elements of a root are placed on the device. The device reads and
+// writes only at multiples of an alignment (backend.Spec.Align), while packed vectors
+// (scales, amaxes) hold single scalars side by side. So a root with unaligned views is
+// divided into runs of grain elements, the largest length of which every view consists,
+// each padded to the alignment. The padding is never read. A root with only aligned views
+// is one run without padding.
 type layout struct {
-	elems, size int // elements, and the bytes of one
-	grain       int // elements of a run
-	pitch       int // elements from one run to the next: grain and padding
-	// wholeRows says that columns of a matrix are read with the rest of their rows.
-	// Else they are read from where they begin, see pieces.
+	elems, size int // elements, and bytes per element
+	grain       int // elements per run
+	pitch       int // elements from one run to the next: grain plus padding
+	// wholeRows makes column views read whole rows, instead of starting at the view's
+	// offset, see pieces.
 	wholeRows bool
 }
 
-// layoutOf is the layout of a root of which programs touch the views. Columns
-// begin on runs of their own unless that took more than twice the memory.
+// layoutOf returns the layout of a root of which programs touch the views. Column views
+// start at runs of their own unless that takes more than twice the memory.
 func layoutOf(root *backend.Tensor, views []*backend.Tensor, align int) layout {
 	l := layoutBy(root, views, align, false)
 	if l.pitch > 2*l.grain {
@@ -53,19 +53,19 @@ func gcd(a, b int) int {
 	return a
 }
 
-// plain reports whether the elements lie side by side.
+// plain reports whether the layout has no padding.
 func (l layout) plain() bool { return l.pitch == l.grain }
 
-// Bytes is what the root takes on the device.
+// Bytes returns the size of the root on the device.
 func (l layout) Bytes() int64 { return int64(l.elems/l.grain) * int64(l.pitch) * int64(l.size) }
 
-// at is the byte at which element i, the first of a run if there are several, lies.
+// at returns the byte offset of element i, which starts a run if there are several.
 func (l layout) at(i int) int64 {
 	return (int64(i/l.grain)*int64(l.pitch) + int64(i%l.grain)) * int64(l.size)
 }
 
-// scatter copies the root's elements, side by side in host, to where they lie
-// on the device; device has Bytes.
+// scatter copies the root's elements from host, without padding, to device, of length
+// Bytes.
 func (l layout) scatter(device, host []byte) {
 	l.runs(func(d, h, n int) { copy(device[d:d+n], host[h:h+n]) })
 }
@@ -75,8 +75,8 @@ func (l layout) gather(host, device []byte) {
 	l.runs(func(d, h, n int) { copy(host[h:h+n], device[d:d+n]) })
 }
 
-// runs visits the bytes of every run: where they begin on the device and on the
-// host, and how many they are.
+// runs visits every run with its byte offsets on the device and on the host, and its
+// length in bytes.
 func (l layout) runs(visit func(device, host, n int)) {
 	n, pitch := l.grain*l.size, l.pitch*l.size
 	for i := range l.elems / l.grain {

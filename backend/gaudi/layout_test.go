@@ -46,8 +46,7 @@ func TestLayoutOf(t *testing.T) {
 	}
 }
 
-// Whatever the views, no two elements share a byte, and what is scattered comes
-// back.
+// For any views, no two elements share a byte, and gather restores what scatter wrote.
 func FuzzLayout(f *testing.F) {
 	f.Add(uint16(480), uint16(7), uint16(1), uint16(30), uint8(0))
 	f.Add(uint16(960), uint16(96), uint16(24), uint16(48), uint8(1))

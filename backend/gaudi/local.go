@@ -16,41 +16,40 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// local is this process's Gaudi. It stays the process's when nobody uses it any
-// more: devices that are given back and acquired again in haste have been seen to
-// fail. So do its recipes. Only processes of ranks get it (yield).
+// local is this process's Gaudi. The process keeps the device and its recipes when no
+// backend uses them: devices that are released and quickly acquired again have been seen
+// to fail. Only yield releases the device, for the worker processes of ranks.
 type local struct {
 	*libsynapse.Device
-	module int // that was asked for
-	users  int // backends that are open, behind the lock of mine
+	module int // the module number requested, or -1
+	users  int // open backends, guarded by mine
 	lost   atomic.Bool
 	cache  *cache
 
 	mu     sync.Mutex
 	stream *libsynapse.Stream
 	fence  *libsynapse.Fence
-	clock  [2]*libsynapse.Event // around what is timed
+	clock  [2]*libsynapse.Event // before and after the timed commands
 	comm   *libsynapse.Comm
 
-	// staging is host memory for what comes and goes: its first half for copies
-	// to the device, of which used bytes may be under way, the second for copies
-	// back. Behind them is the number of the meeting that the stream came to last.
+	// staging is host memory for copies: its first half for copies to the device, of
+	// which used bytes may be in flight, the second for copies from the device. After
+	// both halves comes the number of the last collective that the stream reached.
 	staging *libsynapse.Host
 	used    int
 
 	recipes []named
-	numbers map[string]int // of recipes, by the keys of their graphs
+	numbers map[string]int // index into recipes, by graph key
 	lists   map[int]commands
-	next    int // number of a list
+	next    int // number of the last list
 
-	meetings meetings
+	collectives collectives
 }
 
-// commands are a list that was prepared, and where on the device the numbers of its
-// meetings lie.
+// commands are a prepared list, and the device address of the numbers of its collectives.
 type commands struct {
 	list  []command
-	table libsynapse.Ptr // 0: it has no meetings
+	table libsynapse.Ptr // 0: the list has no collectives
 }
 
 type named struct {
@@ -61,22 +60,22 @@ type named struct {
 // stagingBytes is the length of each half of the staging memory.
 const stagingBytes = 1 << 20
 
-// mine is this process's device, once it has one.
+// mine is this process's device, nil until it is opened.
 var mine struct {
 	sync.Mutex
 	*local
 }
 
-// openLocal acquires the device with a module number, or any with -1.
+// openLocal acquires the device with a module number, or any device with -1.
 func openLocal(module int) (synapse, error) {
 	mine.Lock()
 	defer mine.Unlock()
 	switch {
 	case mine.local == nil:
 	case mine.lost.Load():
-		return nil, fmt.Errorf("%w by this process earlier: start again", backend.ErrDeviceLost)
+		return nil, fmt.Errorf("%w earlier in this process: start octet again", backend.ErrDeviceLost)
 	case module >= 0 && module != mine.module:
-		return nil, fmt.Errorf("%w with the module number %d for this process: it has another one already, and SynapseAI gives a process no second", backend.ErrNoDevice, module)
+		return nil, fmt.Errorf("%w with module number %d for this process: it already has another one, and SynapseAI gives a process only one", backend.ErrNoDevice, module)
 	default:
 		mine.users++
 		return mine.local, nil
@@ -86,7 +85,7 @@ func openLocal(module int) (synapse, error) {
 	}
 	d, err := acquire(func() (*libsynapse.Device, error) { return libsynapse.Open(module) })
 	if err != nil {
-		return nil, fmt.Errorf("%w that can be had: %w", backend.ErrNoDevice, err)
+		return nil, fmt.Errorf("%w available: %w", backend.ErrNoDevice, err)
 	}
 	l := &local{
 		Device: d, module: module, users: 1, cache: openCache(d.Driver, d.Model()),
@@ -99,25 +98,24 @@ func openLocal(module int) (synapse, error) {
 	return l, nil
 }
 
-// settling is how long a device that somebody gave back may be on its way: the driver
-// resets it, and shows nobody a device meanwhile. How long that takes is a guess.
-var settling = 5 * time.Second
+// resetTimeout is how long a released device may be unavailable while the driver resets
+// it. The value is a guess.
+var resetTimeout = 5 * time.Second
 
-// acquire asks again for a device that is taken, for as long as the process that had it
-// before may have left it a moment ago: this one, or a run that has just failed and is
-// being resumed.
+// acquire retries for resetTimeout while a device is busy: the process that held it, this
+// one or a failed run that is being resumed, may have released it a moment ago.
 func acquire(open func() (*libsynapse.Device, error)) (*libsynapse.Device, error) {
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		d, err := open()
-		if e, ok := errors.AsType[*libsynapse.Error](err); !ok || !e.Taken() || time.Since(begin) > settling {
+		if e, ok := errors.AsType[*libsynapse.Error](err); !ok || !e.Taken() || time.Since(begin) > resetTimeout {
 			return d, err
 		}
 	}
 }
 
-// yield gives this process's device back where nobody uses it: ranks have a process
-// for each, and may need all devices of the machine. It reports whether the process
-// has one still.
+// yield releases this process's device if no backend uses it: ranks have a process each,
+// and may need all devices of the machine. It reports whether the process still holds a
+// device.
 func yield() (held bool, err error) {
 	mine.Lock()
 	defer mine.Unlock()
@@ -145,8 +143,8 @@ func (l *local) start() (err error) {
 	return err
 }
 
-// turn is for one call at a time, whose error tells whether there will be others.
-func (l *local) turn(call func() error) error {
+// locked runs one call at a time, and records a lost device from its error.
+func (l *local) locked(call func() error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := call()
@@ -163,20 +161,20 @@ func (l *local) hardware() hardware {
 func (l *local) memory() (free, total uint64, err error) { return l.Memory() }
 
 func (l *local) alloc(bytes int64) (p libsynapse.Ptr, err error) {
-	err = l.turn(func() error { p, err = l.Alloc(int(bytes)); return err })
+	err = l.locked(func() error { p, err = l.Alloc(int(bytes)); return err })
 	return p, err
 }
 
 func (l *local) free(p libsynapse.Ptr) error {
-	return l.turn(func() error { return l.Free(p) })
+	return l.locked(func() error { return l.Free(p) })
 }
 
 func (l *local) fill(to libsynapse.Ptr, value byte, bytes int64) error {
-	return l.turn(func() error { return l.stream.Fill(to, value, int(bytes)) })
+	return l.locked(func() error { return l.stream.Fill(to, value, int(bytes)) })
 }
 
 func (l *local) write(to libsynapse.Ptr, src []byte) error {
-	return l.turn(func() error { return l.put(to, src) })
+	return l.locked(func() error { return l.put(to, src) })
 }
 
 func (l *local) put(to libsynapse.Ptr, src []byte) error {
@@ -197,7 +195,7 @@ func (l *local) put(to libsynapse.Ptr, src []byte) error {
 }
 
 func (l *local) read(dst []byte, from libsynapse.Ptr) error {
-	return l.turn(func() error {
+	return l.locked(func() error {
 		for len(dst) > 0 {
 			n := min(len(dst), stagingBytes)
 			if err := l.stream.CopyOut(l.staging, stagingBytes, from, n); err != nil {
@@ -213,7 +211,7 @@ func (l *local) read(dst []byte, from libsynapse.Ptr) error {
 	})
 }
 
-// wait is for everything that the device was given, and for what it copied back.
+// wait waits for all submitted work, including copies to the host.
 func (l *local) wait() error {
 	err := l.fence.Wait(l.stream)
 	if err == nil {
@@ -222,10 +220,10 @@ func (l *local) wait() error {
 	return err
 }
 
-func (l *local) synchronize() error { return l.turn(l.wait) }
+func (l *local) synchronize() error { return l.locked(l.wait) }
 
-// compile takes seconds for a layer, so several are compiled at once. A compiler
-// takes some GB of memory for a large one.
+// compile takes seconds for a layer, so it compiles several at once. The compiler needs
+// some GB of memory for a large one.
 func (l *local) compile(list []program) ([]compiled, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,7 +257,7 @@ func (l *local) compile(list []program) ([]compiled, error) {
 }
 
 func (l *local) prepare(list []command) (number int, err error) {
-	err = l.turn(func() error {
+	err = l.locked(func() error {
 		table, err := l.uploadNumbers(list)
 		if err == nil {
 			l.next++
@@ -272,7 +270,7 @@ func (l *local) prepare(list []command) (number int, err error) {
 }
 
 func (l *local) forget(list int) error {
-	return l.turn(func() error {
+	return l.locked(func() error {
 		table := l.lists[list].table
 		delete(l.lists, list)
 		if table == 0 {
@@ -283,11 +281,11 @@ func (l *local) forget(list int) error {
 }
 
 func (l *local) run(list, from, to int) error {
-	return l.turn(func() error { return l.issue(list, from, to) })
+	return l.locked(func() error { return l.issue(list, from, to) })
 }
 
 func (l *local) time(list, from, to int) (took time.Duration, err error) {
-	err = l.turn(func() error {
+	err = l.locked(func() error {
 		if err := l.clock[0].Record(l.stream); err != nil {
 			return err
 		}
@@ -306,7 +304,7 @@ func (l *local) time(list, from, to int) (took time.Duration, err error) {
 	return took, err
 }
 
-// issue gives commands to the stream.
+// issue submits commands to the stream.
 func (l *local) issue(list, from, to int) error {
 	all := l.lists[list]
 	for i := from; i < to; i++ {
@@ -355,11 +353,10 @@ func (l *local) join(id []byte, ranks, rank int) (err error) {
 	return err
 }
 
-// leave has nobody to tell: a rank that is one of several is a remote.
-func (l *local) leave(error) {}
+// abort does nothing: with several ranks, each device is a remote.
+func (l *local) abort(error) {}
 
-// release leaves the device with the process, which gives it back when it ends, or
-// yields it to others.
+// release keeps the device in the process, which releases it in yield or when it ends.
 func (l *local) release() error {
 	mine.Lock()
 	defer mine.Unlock()
@@ -367,7 +364,7 @@ func (l *local) release() error {
 	return nil
 }
 
-// close gives the device back, with what there is of it.
+// close closes the device and everything made on it.
 func (l *local) close() error {
 	var errs []error
 	if l.comm != nil {
@@ -393,7 +390,7 @@ func (l *local) close() error {
 	return errors.Join(append(errs, l.Close())...)
 }
 
-// recipe is that of a graph with a key: what the cache has, or a new one.
+// recipe returns the recipe of the graph with a key, from the cache or newly compiled.
 func (c *cache) recipe(t libsynapse.DeviceType, key string, p program) (*libsynapse.Recipe, error) {
 	if path, ok := c.find(key); ok {
 		if r, err := libsynapse.LoadRecipe(path, p.Graph); err == nil {

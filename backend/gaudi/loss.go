@@ -7,16 +7,16 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// crossEntropy is elementwise arithmetic around two reductions. A kernel would want
-// the ignored rows, the padding and the factor of the gradient its own way.
+// crossEntropy writes elementwise arithmetic around two reductions. SynapseAI's own
+// kernel differs in ignored rows, padding and the scaling of the gradient.
 //
-// Columns that are padding and rows that are ignored are left out by where, so that
-// what they hold is not multiplied by 0.
+// Padding columns and ignored rows are masked by where and not multiplied by 0, because
+// they may hold NaN.
 func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	x := b.wide(o.Logits)
 	cols, rows := x.sizes[0], x.sizes[1]
 	zero := b.constant(0)
-	column := b.counting(int(cols), cols, 1)
+	column := b.arange(int(cols), cols, 1)
 	valid := func(v, otherwise value) value {
 		if uint64(o.Valid) == cols {
 			return v
@@ -26,7 +26,7 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	target := b.reshape(b.cast(b.in(o.Targets), libsynapse.F32), 1, rows) // exact: a vocabulary is below 2^24
 	ignored, chosen := b.less(target, zero), b.equal(column, target)
 
-	// A NaN that the maximum loses is found by the sum.
+	// The sum keeps a NaN that the maximum loses.
 	top := b.maximum(valid(x, b.constant(-math.MaxFloat32)), 0)
 	shifted := b.sub(x, top)
 	e := valid(b.exp(shifted), zero)
@@ -46,7 +46,7 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 // invTokensWord is the word of step.control that holds 1 / valid tokens.
 const invTokensWord = 7
 
-// total adds up a vector.
+// total stores the sum of a vector.
 func (b *builder) total(o *backend.Sum) error {
 	sum := b.overAll("reduce_sum", b.f32(o.X))
 	if o.Accumulate {

@@ -14,9 +14,9 @@ import (
 	"octet/internal/run"
 )
 
-// A run whose device is lost ends with one sentence that says where its last
-// checkpoint is, which is whole: a run elsewhere goes on from it.
-func TestRunOutlivesItsDevice(t *testing.T) {
+// A run whose device is lost ends with one sentence that names its last checkpoint. The
+// checkpoint is undamaged, and a run on emu resumes from it.
+func TestResumeAfterDeviceLoss(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	text := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question: ", 500)), 0o666))
@@ -39,7 +39,7 @@ func TestRunOutlivesItsDevice(t *testing.T) {
 	r, err = run.Start(t.Context(), o)
 	require.NoError(t, err)
 	require.Equal(t, steps, r.Resumed)
-	require.Empty(t, r.Skipped, "nothing is damaged")
+	require.Empty(t, r.Skipped, "a checkpoint is damaged")
 	require.NoError(t, r.Train(t.Context(), func(run.Progress) {}))
 	require.NoError(t, r.Close())
 }

@@ -7,15 +7,15 @@ import (
 	"octet/fp8"
 )
 
-// lower rewrites programs into what is launched, without changing a bit of their
-// results: of the ops that take lists of tensors, one op for each tensor, since
-// every op becomes a unit of its own and tensors of equal shapes then share a
-// recipe; and of elementwise ops on more than a tensor of the device holds, several.
+// lower rewrites programs into the ops that are launched, without changing a bit of their
+// results. An op on a list of tensors becomes one op per tensor: each is a unit of its
+// own, and tensors of equal shapes share a recipe. An elementwise op on tensors that are
+// too large for the device becomes several.
 func lower(_ backend.Spec, programs []*backend.Program) ([]*backend.Program, error) {
 	return lowerWithin(maxBytes, programs)
 }
 
-// lowerWithin is lower for a device whose tensors hold limit bytes.
+// lowerWithin is lower for a limit of bytes per tensor.
 func lowerWithin(limit int, programs []*backend.Program) ([]*backend.Program, error) {
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
@@ -61,8 +61,8 @@ func split(r *backend.Rewriter, n *backend.Node) {
 	}
 }
 
-// outline is what a set of lowered programs is compiled to. The workspace of the
-// largest unit is estimated: the compiler has the last word.
+// outline returns the launches and the device memory of lowered programs. The workspace
+// of the largest unit is an estimate: the compiler decides.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
 	c := newCutter(s, false, programs...)
 	var schedules []*schedule

@@ -8,20 +8,20 @@ import (
 	"octet/fp8"
 )
 
-// matMul is one product of the matrix engine and what it has no epilogue for in
-// elementwise kernels behind it, which the compiler runs while the engine works.
+// matMul writes one GEMM of the matrix engine. Epilogues that the engine lacks become
+// elementwise kernels after it, which the compiler overlaps with the engine.
 //
-// An FP8 product gets its scales as tensors (fp8_gemm, operands as in PyTorch's
-// bridge: A, B and their dequantising factors). Some powers of two could be exponents
-// of the engine's own, but those are compiled in, and every change of a scale would
-// compile again. The one scale that never changes is 1, which takes no exponent.
+// An FP8 GEMM gets its scales as tensors (fp8_gemm, operands as in PyTorch's bridge: A, B
+// and their scale_inv). The engine could apply some powers of two as exponents, but those
+// are compiled in, so every change of a scale would recompile. A scale known to be 1
+// needs no operand.
 func (b *builder) matMul(o *backend.MatMul) error {
 	for _, t := range []*backend.Tensor{o.A, o.B} {
 		if t.Block != backend.PerTensor || t.Scale != nil && t.Scale.DType != fp8.F32 {
-			return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block)
+			return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block)
 		}
 		if !t.DType.IsFP8() && t.Scale != nil {
-			return b.unsupported("%s has a scale: only FP8 operands of a product have one", t)
+			return b.unsupported("%s has a scale: only FP8 operands of a GEMM may have one", t)
 		}
 	}
 	pair := [2]fp8.DType{o.A.DType, o.B.DType}
@@ -29,7 +29,7 @@ func (b *builder) matMul(o *backend.MatMul) error {
 		return b.unsupported("%s × %s, A is %s and B is %s", pair[0], pair[1], o.A, o.B)
 	}
 	m, n, _ := o.Dims()
-	x, y := b.operandOf(o.A), b.operandOf(o.B)
+	x, y := b.matrixOf(o.A), b.matrixOf(o.B)
 	params := libsynapse.GemmParams(o.TransA, o.TransB)
 	plain := o.Out.DType == fp8.BF16 && o.RowScale == nil && o.ColScale == nil && o.Residual == nil && !o.Accumulate
 	typ := libsynapse.F32
@@ -37,25 +37,25 @@ func (b *builder) matMul(o *backend.MatMul) error {
 		typ = libsynapse.BF16
 	}
 	sizes := []uint64{uint64(n), uint64(m)}
-	var product value
+	var result value
 	if o.A.DType.IsFP8() && (o.A.Scale.Value != 1 || o.B.Scale.Value != 1) {
-		product = b.node("fp8_gemm_"+typ.String(), params, typ, sizes, x, y, b.in(o.A.Scale), b.in(o.B.Scale))
+		result = b.node("fp8_gemm_"+typ.String(), params, typ, sizes, x, y, b.in(o.A.Scale), b.in(o.B.Scale))
 	} else {
-		product = b.node("gemm", params, typ, sizes, x, y)
+		result = b.node("gemm", params, typ, sizes, x, y)
 	}
 	if plain {
-		b.out(o.Out, product)
+		b.out(o.Out, result)
 		return nil
 	}
-	return b.epilogue(o.Epilogue(nil), product)
+	return b.epilogue(o.Epilogue(nil), result)
 }
 
-// operandOf is an operand of a product, which is always a matrix.
-func (b *builder) operandOf(t *backend.Tensor) value {
+// matrixOf returns an operand of a GEMM, which is always a matrix.
+func (b *builder) matrixOf(t *backend.Tensor) value {
 	return b.reshape(b.in(t), uint64(t.Cols()), uint64(t.Rows()))
 }
 
-// epilogue stores a product v in F32, see backend.Epilogue.
+// epilogue stores a GEMM's F32 result v, see backend.Epilogue.
 func (b *builder) epilogue(o *backend.Epilogue, v value) error {
 	rows, cols := uint64(o.Out.Rows()), uint64(o.Out.Cols())
 	v = b.reshape(v, cols, rows)

@@ -9,13 +9,13 @@ import (
 	"octet/fp8"
 )
 
-// Scales that are known to be 1 are no operands of a product, and change no bit of it.
-// Where one of the two may change, both are.
-func TestProductsWithoutScales(t *testing.T) {
+// Scales that are known to be 1 are not operands of a GEMM, and change no bit of it. If
+// one of the two may change, both are operands.
+func TestGEMMWithoutScales(t *testing.T) {
 	for _, model := range []string{"gaudi2", "gaudi3"} {
 		s := specOf(t, model)
 		for _, c := range []struct {
-			a, b   float32 // known; 0: not
+			a, b   float32 // the known scale; 0: unknown
 			kernel string
 		}{{1, 1, "gemm"}, {1, 0, "fp8_gemm_f32"}, {0, 1, "fp8_gemm_f32"}, {0, 0, "fp8_gemm_f32"}, {1, 2, "fp8_gemm_f32"}} {
 			vars := backend.NewVars()

@@ -7,26 +7,26 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// memory is where tensors are: the variables, and the temps of loaded programs
-// that lie in the arena. It is what an observer sees.
+// memory maps tensors to device addresses: variables, and the temps of loaded programs in
+// the arena. It implements backend.Memory.
 type memory struct {
 	*device
-	temps layouts // nil: the variables alone
+	temps layouts // nil: variables only
 	plan  *backend.Plan
 	arena libsynapse.Ptr
 }
 
 func (d *device) variables() memory { return memory{device: d} }
 
-// of is where a root lies, and how.
+// of returns a root's address and layout.
 func (m memory) of(root *backend.Tensor) (libsynapse.Ptr, layout) {
-	if at, ok := m.homes[root]; ok {
+	if at, ok := m.addresses[root]; ok {
 		return at, m.layoutOf(root)
 	}
 	return m.arena + libsynapse.Ptr(m.plan.Offsets[root]), m.temps.of(root)
 }
 
-// spanOf is where the operand of a collective lies.
+// spanOf returns the byte range of a collective's operand.
 func (m memory) spanOf(t *backend.Tensor) (span, error) {
 	at, l := m.of(t.Root())
 	if !t.Contiguous() {
@@ -41,13 +41,13 @@ func (m memory) spanOf(t *backend.Tensor) (span, error) {
 	return s, nil
 }
 
-// Read copies an operand's bytes.
+// Read returns an operand's bytes.
 func (m memory) Read(t *backend.Tensor) ([]byte, error) {
 	raw := make([]byte, t.Bytes())
 	return raw, m.fetch(t, raw)
 }
 
-// fetch is Read to given memory. What lies as on the host comes without a detour.
+// fetch is Read into dst. Contiguous data without padding needs no intermediate buffer.
 func (m memory) fetch(t *backend.Tensor, dst []byte) error {
 	at, l := m.of(t.Root())
 	if l.plain() && t.Contiguous() {
@@ -95,7 +95,7 @@ func rowBytes(t *backend.Tensor) (row, ld int) {
 	return t.Cols() * t.DType.Size(), t.LD * t.DType.Size()
 }
 
-// span is the bytes from a tensor's first element to its last, as on the host.
+// span returns the bytes from a tensor's first element to its last, in the host's layout.
 func (m memory) span(t *backend.Tensor) ([]byte, error) {
 	at, l := m.of(t.Root())
 	n := ((t.Rows()-1)*t.LD + t.Cols()) * l.size
@@ -110,7 +110,7 @@ func (m memory) span(t *backend.Tensor) ([]byte, error) {
 	return host[t.Offset*l.size:][:n], nil
 }
 
-// whole is all elements of a padded root, side by side.
+// whole returns all elements of a padded root, without the padding.
 func (m memory) whole(at libsynapse.Ptr, l layout) ([]byte, error) {
 	padded, host := make([]byte, l.Bytes()), make([]byte, l.elems*l.size)
 	if err := m.download(padded, at); err != nil {

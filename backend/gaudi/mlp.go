@@ -6,42 +6,42 @@ import (
 	"octet/backend"
 )
 
-// product is Up ⊙ silu(Gate), of which silu is the kernel: there is none for the
-// whole, and the compiler makes one of both.
-func (b *builder) product(up, gate *backend.Tensor) value {
+// mulSiLU returns Up ⊙ silu(Gate). SynapseAI has a kernel for silu only; the compiler
+// fuses it with the multiplication.
+func (b *builder) mulSiLU(up, gate *backend.Tensor) value {
 	return b.mul(b.wide(up), b.silu(b.wide(gate)))
 }
 
 func (b *builder) swiGLU(o *backend.SwiGLU) error {
-	a := b.product(o.Up, o.Gate)
+	a := b.mulSiLU(o.Up, o.Gate)
 	switch {
 	case o.InvC != nil:
 		a = b.mul(a, b.vector(o.InvC))
-	case o.RowFactor != nil:
+	case o.TokenScale != nil:
 		of := a
-		if o.FactorOfUp {
+		if o.ScaleOfUp {
 			of = b.wide(o.Up)
 		}
-		factor, inv := b.rowFactor(of, o.Exact)
+		r, inv := b.tokenScales(of, o.Exact)
 		a = b.mul(a, inv)
-		b.out(o.RowFactor, factor)
+		b.out(o.TokenScale, r)
 	}
 	b.store(o.Out, a)
 	return nil
 }
 
-// rowFactor is Smooth-SwiGLU's factor of every row and its inverse, {1, rows}; see
-// backend.SwiGLU.
-func (b *builder) rowFactor(v value, exact bool) (factor, inv value) {
+// tokenScales returns the smoothing scale of every token, by which h is divided, and its
+// inverse, {1, rows}; see backend.SwiGLU.
+func (b *builder) tokenScales(v value, exact bool) (r, inv value) {
 	one := b.constant(1)
 	top := b.magnitude(v, func(x value) value { return b.maximum(x, 0) })
 	usable := b.usable(top)
 	if exact {
-		factor = b.where(usable, b.clamp(top, minSmooth, maxSmooth), one)
-		return factor, b.div(one, factor)
+		r = b.where(usable, b.clamp(top, minSmooth, maxSmooth), one)
+		return r, b.div(one, r)
 	}
-	factor, inv = b.smallestPower(b.lessEqual(top, b.powers(minSmooth, maxSmooth, same)), minSmooth, maxSmooth)
-	return b.where(usable, factor, one), b.where(usable, inv, one)
+	r, inv = b.smallestPower(b.lessEqual(top, b.powers(minSmooth, maxSmooth, same)), minSmooth, maxSmooth)
+	return b.where(usable, r, one), b.where(usable, inv, one)
 }
 
 func (b *builder) swiGLUAmax(o *backend.SwiGLUAmax) error {
@@ -49,7 +49,7 @@ func (b *builder) swiGLUAmax(o *backend.SwiGLUAmax) error {
 		out, seen *backend.Tensor
 		of        func() value
 	}{
-		{o.Out, o.Seen, func() value { return b.product(o.Up, o.Gate) }},
+		{o.Out, o.Seen, func() value { return b.mulSiLU(o.Up, o.Gate) }},
 		{o.UpOut, o.UpSeen, func() value { return b.wide(o.Up) }},
 	} {
 		if f.out == nil {
@@ -70,8 +70,8 @@ func (b *builder) swiGLUGrad(o *backend.SwiGLUGrad) error {
 	switch {
 	case o.InvC != nil:
 		da = b.mul(da, b.vector(o.InvC))
-	case o.RowFactor != nil:
-		da = b.mul(da, b.div(one, b.reshape(b.f32(o.RowFactor), 1, up.sizes[1])))
+	case o.TokenScale != nil:
+		da = b.mul(da, b.div(one, b.reshape(b.f32(o.TokenScale), 1, up.sizes[1])))
 	}
 	s := b.sigmoid(gate)
 	b.store(o.DUp, b.mul(da, b.mul(gate, s)))
@@ -80,8 +80,8 @@ func (b *builder) swiGLUGrad(o *backend.SwiGLUGrad) error {
 	return nil
 }
 
-// activation by erf, since the kernel of GELU may be of the other form, by tanh;
-// comparisons by where, which keeps NaN.
+// activation computes GELU by erf, because SynapseAI's GELU kernel may use the tanh form,
+// and ReLU by where, which keeps NaN.
 func (b *builder) activation(o *backend.Activation) error {
 	x := b.wide(o.X)
 	if o.Kind == backend.ReLU {
@@ -103,7 +103,7 @@ func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 	return nil
 }
 
-// normalCDF is Φ(x) = (1 + erf(x/√2))/2.
+// normalCDF returns Φ(x) = (1 + erf(x/√2))/2.
 func (b *builder) normalCDF(x value) value {
 	half := b.constant(0.5)
 	return b.add(half, b.mul(half, b.erf(b.mul(x, b.constant(math.Sqrt2/2)))))

@@ -11,7 +11,7 @@ import (
 	"octet/train"
 )
 
-// lowered is the programs of a training run, lowered and cut.
+// lowered returns the programs of a training run, lowered and cut.
 func lowered(t *testing.T, model string, c train.Config) (backend.Spec, *cutter, []*schedule) {
 	t.Helper()
 	s := specOf(t, model)
@@ -29,7 +29,7 @@ func lowered(t *testing.T, model string, c train.Config) (backend.Spec, *cutter,
 	return s, cutter, list
 }
 
-// preset is a model with another number of layers, trained in FP8.
+// preset returns an FP8 training config of a model with another number of layers.
 func preset(t *testing.T, name string, layers int) train.Config {
 	t.Helper()
 	c, err := train.Preset(name)
@@ -38,9 +38,9 @@ func preset(t *testing.T, name string, layers int) train.Config {
 	return c
 }
 
-// Equal layers are compiled once: LLaMA 2 with 32 layers has as many units as one
-// with 3, and none of its tensors is larger than the device takes, which lowering
-// would refuse. The records of the tiny model are not aligned.
+// Equal layers are compiled once: LLaMA 2 with 32 layers has as many units as with 3.
+// None of its tensors exceeds the device's limit, which lowering would refuse. The
+// records of the tiny model are not aligned.
 func TestLayersOfAModelAreEqual(t *testing.T) {
 	for _, c := range []struct {
 		model, preset string
@@ -53,13 +53,13 @@ func TestLayersOfAModelAreEqual(t *testing.T) {
 		_, many, _ := lowered(t, c.model, preset(t, c.preset, c.many))
 		require.Equal(t, len(few.units), len(many.units), c.preset)
 		for _, u := range many.units {
-			require.Less(t, len(u.graph.Nodes), 800, u.name) // the largest measures every cast of a layer
+			require.Less(t, len(u.graph.Nodes), 800, u.name) // the largest unit measures every cast of a layer
 		}
 	}
 }
 
-// Every recipe that the device has formats for is lowered, with every program of
-// a run; what is not says so.
+// Every training recipe whose formats the device has is lowered, with every program of a
+// run; other recipes return an error.
 func TestRecipesAreLowered(t *testing.T) {
 	for _, model := range []string{"gaudi2", "gaudi3"} {
 		s := specOf(t, model)
@@ -68,7 +68,7 @@ func TestRecipesAreLowered(t *testing.T) {
 			c.Recipe, c.Model.Layers, c.Data.Seq = name, 1, 32
 			j, err := train.NewJob(c, s)
 			r, _ := recipe.Lookup(name)
-			if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity > recipe.ByTensor }) {
+			if slices.ContainsFunc(r.Rows, func(row recipe.Row) bool { return row.Granularity > recipe.PerTensor }) {
 				require.ErrorIs(t, err, backend.ErrUnsupported, name)
 				require.ErrorContains(t, err, "unsupported by backend gaudi: recipe "+name+": ")
 				continue
@@ -79,7 +79,7 @@ func TestRecipesAreLowered(t *testing.T) {
 			again, err := lower(s, programs)
 			require.NoError(t, err)
 			for i, p := range programs {
-				require.Len(t, again[i].Nodes(), len(p.Nodes()), "%s: what is lowered stays", name)
+				require.Len(t, again[i].Nodes(), len(p.Nodes()), "%s: lowering is not idempotent", name)
 			}
 		}
 	}

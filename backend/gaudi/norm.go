@@ -5,14 +5,13 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// The norm is SynapseAI's own kernel, with every operand in F32: of operands of
-// unequal types PyTorch's bridge expects F32 results (RMSNormMeta), of BF16 ones
-// BF16 results, which a cast to FP8 would round a second time. Rows have three
-// dimensions, {cols, rows, 1}: with two the kernel is wrong before SynapseAI 1.21, says
-// whoever serves models with it (vLLM's plugin for Gaudi).
+// RMSNorm is SynapseAI's kernel, with all operands in F32. For operands of unequal types
+// PyTorch's bridge expects F32 results (RMSNormMeta), and for BF16 operands BF16 results,
+// which a cast to FP8 would round a second time. Rows have three dimensions, {cols, rows,
+// 1}: with two, the kernel is wrong before SynapseAI 1.21, according to vLLM's plugin for
+// Gaudi.
 
-// rmsNorm gets the inverse root beside the result whether somebody wants it or
-// not, as the bridge does.
+// rmsNorm always requests the inverse root mean square, as the bridge does.
 func (b *builder) rmsNorm(o *backend.RMSNorm) error {
 	x, gain := b.batched(b.wide(o.X)), b.gain(o.Gain)
 	outs := b.nodes("rms_norm_ex_fwd_f32", libsynapse.RMSNormParams(o.Eps),
@@ -24,10 +23,10 @@ func (b *builder) rmsNorm(o *backend.RMSNorm) error {
 	return nil
 }
 
-// batched is a matrix with a third dimension, of size 1.
+// batched adds a third dimension of size 1.
 func (b *builder) batched(v value) value { return b.reshape(v, v.sizes[0], v.sizes[1], 1) }
 
-// gain is the factors of the columns, a list as the kernels take it.
+// gain returns the per-column gain as the one-dimensional list that the kernels take.
 func (b *builder) gain(t *backend.Tensor) value {
 	return b.reshape(b.f32(t), uint64(t.Elems()))
 }

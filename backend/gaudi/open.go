@@ -9,10 +9,10 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// available says what is missing. Whether a device that is there is free turns out
-// when it is opened: to try would be to take it.
+// available returns nil if this machine has the device. It does not check whether the
+// device is free: the only way is to acquire it.
 func available(device string) error {
-	w, err := parse(device)
+	opts, err := parse(device)
 	if err != nil {
 		return err
 	}
@@ -20,13 +20,13 @@ func available(device string) error {
 	if err != nil {
 		return err
 	}
-	if w.model == "gaudi2" && s.Gaudi2 == 0 || w.model == "gaudi3" && s.Gaudi3 == 0 {
-		return fmt.Errorf("%w of model %s: SynapseAI shows %d Gaudi 2 and %d Gaudi 3", backend.ErrNoDevice, w.model, s.Gaudi2, s.Gaudi3)
+	if opts.model == "gaudi2" && s.Gaudi2 == 0 || opts.model == "gaudi3" && s.Gaudi3 == 0 {
+		return fmt.Errorf("%w of model %s: SynapseAI shows %d Gaudi 2 and %d Gaudi 3", backend.ErrNoDevice, opts.model, s.Gaudi2, s.Gaudi3)
 	}
 	return nil
 }
 
-// present is what this machine has, if it can be used.
+// present returns SynapseAI's device counts, or an error if this machine cannot use them.
 func present() (libsynapse.Synapse, error) {
 	s, err := libsynapse.Probe()
 	switch {
@@ -47,7 +47,7 @@ func present() (libsynapse.Synapse, error) {
 	return s, nil
 }
 
-// modelHere is the model of this machine's devices, or nothing.
+// modelHere returns the model of this machine's devices, or "" without one.
 func modelHere() string {
 	s, err := libsynapse.Probe()
 	switch {

@@ -2,6 +2,6 @@
 
 package gaudi
 
-// howToBuild is what the build lacked, which had the tag: the go command turns cgo
-// off without a word where it finds no C compiler.
+// howToBuild says what the build lacked. It had the tag, but the go command silently
+// disables cgo without a C compiler.
 const howToBuild = "it was built with -tags gaudi but without cgo: build it with make build TAGS=gaudi, with a C compiler"

@@ -9,7 +9,7 @@ import (
 	"octet/backend"
 )
 
-// available says that this build cannot.
+// available returns ErrNotBuilt: this build has no Gaudi backend.
 func available(string) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("%w: SynapseAI is for Linux only", backend.ErrNotBuilt)
@@ -21,5 +21,5 @@ func modelHere() string { return "" }
 
 func openRanks(int, int) ([]synapse, error) { return nil, available("") }
 
-// probe finds nothing: available says why.
+// probe returns no findings: available says why.
 func probe() []backend.Finding { return nil }

@@ -2,5 +2,5 @@
 
 package gaudi
 
-// howToBuild is how to get a binary that has this backend.
+// howToBuild says how to build a binary with this backend.
 const howToBuild = "build it with make build TAGS=gaudi (needs gcc, no SynapseAI)"

@@ -8,15 +8,15 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// sizesOf is the shape of an operand as the graph has it.
+// sizesOf returns the shape of an operand in the graph.
 func sizesOf(t *backend.Tensor) []uint64 {
 	return scalarSizes([]uint64{uint64(t.Cols()), uint64(t.Rows())})
 }
 
-// in is an operand as it is stored, codes without their scale.
+// in returns an operand as stored: FP8 codes without their scale.
 func (b *builder) in(t *backend.Tensor) value { return b.inAs(t, b.typeOf(t.DType)) }
 
-// inAs is in, of another type of the same width.
+// inAs is in with another type of the same width.
 func (b *builder) inAs(t *backend.Tensor, typ libsynapse.DataType) value {
 	l, persistent := b.layouts(t.Root())
 	if !persistent {
@@ -34,8 +34,8 @@ func (b *builder) inAs(t *backend.Tensor, typ libsynapse.DataType) value {
 	return b.reshape(b.concat(1, rows...), sizesOf(t)...)
 }
 
-// A piece is a range of a root's elements that the device reads and writes whole,
-// as a matrix of rows × width, the first skip columns of which are not the view's.
+// A piece is a range of a root's elements that the device reads and writes as a whole: a
+// matrix rows × width, whose first skip columns do not belong to the view.
 type piece struct {
 	from, width, rows int
 	skip              uint64
@@ -43,10 +43,10 @@ type piece struct {
 
 func (p piece) elems() int { return p.width * p.rows }
 
-// pieces is what must be read to have a view: itself, if its rows follow each
-// other. Columns of a matrix come with what lies between them. They begin where
-// the view does, and its last row is apart, for behind it may be the end of the
-// root: so views of other columns, the records of other layers, are read alike.
+// pieces returns the ranges that contain a view: the view itself if it is contiguous.
+// Columns of a matrix include the elements between them. They start at the view's offset,
+// and the last row is a piece of its own, because the root may end right after it. So
+// views of other columns (the records of other layers) have equal pieces.
 func (l layout) pieces(t *backend.Tensor) []piece {
 	rows := t.Rows()
 	switch {
@@ -66,29 +66,29 @@ func (l layout) pieces(t *backend.Tensor) []piece {
 func (b *builder) pieces(l layout, t *backend.Tensor) []piece {
 	list := l.pieces(t)
 	if !t.Contiguous() && t.Offset%t.LD+t.Cols() > t.LD {
-		b.fail(b.unsupported("%s is a view whose rows run across those of %s", t, t.Root()))
+		b.fail(b.unsupported("%s is a view whose rows cross row boundaries of %s", t, t.Root()))
 	}
 	if last := list[len(list)-1]; last.from+last.elems() > t.Root().Elems() {
-		b.fail(b.unsupported("%s is a view of columns that reaches beyond the last whole row of %s", t, t.Root()))
+		b.fail(b.unsupported("%s is a view of columns that extends beyond the last whole row of %s", t, t.Root()))
 	}
 	return list
 }
 
-// read is the elements of a piece of t.
+// read returns the elements of a piece of t.
 func (b *builder) read(l layout, t *backend.Tensor, p piece, typ libsynapse.DataType) value {
 	where, runs := l.placeOf(t.Root(), p)
 	sizes := []uint64{uint64(p.width), uint64(p.rows)}
 	if runs > 1 {
 		sizes = []uint64{uint64(l.pitch), uint64(runs)}
 	}
-	v := b.show(t, where, typ, scalarSizes(sizes))
+	v := b.tensorAt(t, where, typ, scalarSizes(sizes))
 	if runs > 1 {
 		v = b.slice(v, 0, 0, uint64(l.grain))
 	}
 	return v
 }
 
-// scalarSizes is {1} for what has one element.
+// scalarSizes returns {1} for a shape with one element.
 func scalarSizes(sizes []uint64) []uint64 {
 	if (value{sizes: sizes}).elems() == 1 {
 		return []uint64{1}
@@ -96,8 +96,8 @@ func scalarSizes(sizes []uint64) []uint64 {
 	return sizes
 }
 
-// placeOf is where a piece lies, and in how many padded runs: 1 of a layout
-// without padding, and of one run, whose padding is not part of the place.
+// placeOf returns the place of a piece and its number of padded runs: 1 for a layout
+// without padding and for a single run, whose padding the place excludes.
 func (l layout) placeOf(root *backend.Tensor, p piece) (place, int) {
 	n := p.elems()
 	where := place{root: root, from: l.at(p.from)}
@@ -110,27 +110,27 @@ func (l layout) placeOf(root *backend.Tensor, p piece) (place, int) {
 	return where, runs
 }
 
-// show is the tensor that holds the newest contents of a place.
-func (b *builder) show(t *backend.Tensor, p place, typ libsynapse.DataType, sizes []uint64) value {
-	key := shown{p, typ, fmt.Sprint(sizes)}
-	if v, ok := b.shown[key]; ok {
+// tensorAt returns the tensor that holds the newest contents of a place.
+func (b *builder) tensorAt(t *backend.Tensor, p place, typ libsynapse.DataType, sizes []uint64) value {
+	key := placeView{p, typ, fmt.Sprint(sizes)}
+	if v, ok := b.current[key]; ok {
 		return v
 	}
 	b.clock++
 	v := b.tensor(t.Name, typ, sizes, p)
-	b.shown[key] = v
+	b.current[key] = v
 	return v
 }
 
-// f32 is an operand's value in F32, its scale applied.
+// f32 returns an operand's value in F32, its scale applied.
 func (b *builder) f32(t *backend.Tensor) value { return b.widened(t, b.in(t)) }
 
-// widened is v, elements of t as they are stored, in F32 with t's scale applied.
+// widened returns v, elements of t as stored, in F32 with t's scale applied.
 func (b *builder) widened(t *backend.Tensor, v value) value {
 	if t.DType.IsFP8() {
-		// As PyTorch's bridge does (cast_from_fp8): what is stored times the factor.
+		// As in PyTorch's bridge (cast_from_fp8): the code times scale_inv.
 		if t.Block != backend.PerTensor {
-			b.fail(b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block))
+			b.fail(b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block))
 			return v
 		}
 		return b.node("convert_from_fp8_f32", nil, libsynapse.F32, v.sizes, v, b.in(t.Scale))
@@ -140,29 +140,28 @@ func (b *builder) widened(t *backend.Tensor, v value) value {
 		return v
 	}
 	if t.Block != backend.PerTensor {
-		b.fail(b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", t, t.Block))
+		b.fail(b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", t, t.Block))
 	}
 	return b.mul(v, b.in(t.Scale))
 }
 
-// wide is a matrix operand's value in F32, {cols, rows} even where that is one
+// wide returns a matrix operand's value in F32, as {cols, rows} even if it has one
 // element.
 func (b *builder) wide(t *backend.Tensor) value {
 	return b.reshape(b.f32(t), uint64(t.Cols()), uint64(t.Rows()))
 }
 
-// out stores v, as many elements as t has, rounded to nearest and without a scale.
+// out stores v, with as many elements as t, rounded to nearest even and without a scale.
 func (b *builder) out(t *backend.Tensor, v value) {
 	b.outAs(t, b.cast(v, b.typeOf(t.DType)))
 }
 
-// outAs stores v, which may be of another type of the same width: codes as the
-// bytes that they are.
+// outAs stores v, which may have another type of the same width: FP8 codes as bytes.
 func (b *builder) outAs(t *backend.Tensor, v value) {
 	l, persistent := b.layouts(t.Root())
 	v = b.reshape(v, sizesOf(t)...)
 	if !persistent {
-		if b.slots[v.index].root != nil { // which another op may overwrite
+		if b.infos[v.index].root != nil { // another op may overwrite it
 			v = b.node("identity", nil, v.typ, v.sizes, v)
 		}
 		b.locals[t] = v
@@ -177,13 +176,13 @@ func (b *builder) outAs(t *backend.Tensor, v value) {
 	row := uint64(0)
 	for _, p := range pieces {
 		old := b.reshape(b.read(l, t, p, v.typ), uint64(p.width), uint64(p.rows))
-		b.write(l, t, p, b.between(old, b.slice(v, 1, row, row+uint64(p.rows)), p.skip))
+		b.write(l, t, p, b.replaceColumns(old, b.slice(v, 1, row, row+uint64(p.rows)), p.skip))
 		row += uint64(p.rows)
 	}
 }
 
-// between is old with the columns from skip on replaced by v.
-func (b *builder) between(old, v value, skip uint64) value {
+// replaceColumns returns old with the columns from skip on replaced by v.
+func (b *builder) replaceColumns(old, v value, skip uint64) value {
 	var parts []value
 	if skip > 0 {
 		parts = append(parts, b.slice(old, 0, 0, skip))
@@ -195,7 +194,7 @@ func (b *builder) between(old, v value, skip uint64) value {
 	return b.concat(0, parts...)
 }
 
-// write stores the elements v in a piece of t.
+// write stores v in a piece of t.
 func (b *builder) write(l layout, t *backend.Tensor, p piece, v value) {
 	where, runs := l.placeOf(t.Root(), p)
 	if runs > 1 {
@@ -205,38 +204,38 @@ func (b *builder) write(l layout, t *backend.Tensor, p piece, v value) {
 	b.put(t, where, b.reshape(v, scalarSizes(v.sizes)...))
 }
 
-// put makes v the contents of p: where it can, by having the node that computes
-// v write there.
+// put makes v the contents of p. If possible, the node that computes v writes there
+// directly.
 func (b *builder) put(t *backend.Tensor, p place, v value) {
 	if !b.canWrite(v, p) {
 		v = b.node("identity", nil, v.typ, v.sizes, v)
 	}
 	b.clock++
-	s := &b.slots[v.index]
+	s := &b.infos[v.index]
 	s.place, s.moment = p, b.clock
 	b.graph.Tensors[v.index].Name = t.Name
-	for key := range b.shown {
+	for key := range b.current {
 		if key.overlaps(p) {
-			delete(b.shown, key)
+			delete(b.current, key)
 		}
 	}
-	b.shown[shown{p, v.typ, fmt.Sprint(v.sizes)}] = v
+	b.current[placeView{p, v.typ, fmt.Sprint(v.sizes)}] = v
 }
 
-// canWrite reports whether the node that computes v may write it to p itself. It
-// may not if a later node touches what lies there now; and if it reads it, it
-// must do so element by element, as it writes.
+// canWrite reports whether the node that computes v may write directly to p. No later
+// node may touch the current contents of p, and the node itself may read them only
+// elementwise, at the place that it writes.
 func (b *builder) canWrite(v value, p place) bool {
-	s := b.slots[v.index]
+	s := b.infos[v.index]
 	if s.producer < 0 || s.root != nil {
 		return false
 	}
 	for i, n := range b.graph.Nodes[s.producer:] {
 		for _, k := range slices.Concat(n.In, n.Out) {
-			if k < 0 || k == v.index || !b.slots[k].overlaps(p) {
+			if k < 0 || k == v.index || !b.infos[k].overlaps(p) {
 				continue
 			}
-			if i > 0 || b.slots[k].place != p || !elementwise(n.GUID) {
+			if i > 0 || b.infos[k].place != p || !elementwise(n.GUID) {
 				return false
 			}
 		}
@@ -244,12 +243,12 @@ func (b *builder) canWrite(v value, p place) bool {
 	return true
 }
 
-// word is a float word of step.control, as a scalar; see backend.Control.
+// word returns a float word of step.control as a scalar; see backend.Control.
 func (b *builder) word(control *backend.Tensor, i int) value {
 	return b.controlWord(control, i, libsynapse.F32)
 }
 
-// intWord is a word of step.control, as a scalar.
+// intWord returns an integer word of step.control as a scalar.
 func (b *builder) intWord(control *backend.Tensor, i int) value {
 	return b.controlWord(control, i, libsynapse.I32)
 }

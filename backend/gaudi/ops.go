@@ -2,8 +2,8 @@ package gaudi
 
 import "octet/backend"
 
-// build writes an op's nodes. Collectives have none but those that come before:
-// the device runs them between units.
+// build writes an op's nodes. Collectives run between units and have only the nodes that
+// come before them.
 func (b *builder) build(op backend.Op) error {
 	switch o := op.(type) {
 	case *backend.MatMul:
@@ -67,6 +67,6 @@ func (b *builder) build(op backend.Op) error {
 	case *backend.AllReduce:
 		return b.magnitudes(o)
 	default:
-		return b.unsupported("%T has no kernel here", op)
+		return b.unsupported("%T has no Gaudi kernel", op)
 	}
 }

@@ -34,22 +34,22 @@ func (b *builder) stepGate(o *backend.StepGate) error {
 	}
 	b.out(o.Coef, coef)
 
-	odd := b.where(b.isFinite(squares), zero, one)
+	bad := b.where(b.isFinite(squares), zero, one)
 	if o.Amax != nil {
-		odds := b.overAll("reduce_max", b.where(b.isFinite(b.vector(o.Amax)), zero, one))
-		odd = b.max(odd, odds)
+		badAmaxes := b.overAll("reduce_max", b.where(b.isFinite(b.vector(o.Amax)), zero, one))
+		bad = b.max(bad, badAmaxes)
 	}
-	b.out(o.Skip, b.cast(odd, libsynapse.I32))
-	b.out(o.Step, b.add(b.in(o.Step), b.cast(b.sub(one, odd), libsynapse.I32)))
+	b.out(o.Skip, b.cast(bad, libsynapse.I32))
+	b.out(o.Step, b.add(b.in(o.Step), b.cast(b.sub(one, bad), libsynapse.I32)))
 	return nil
 }
 
-// adamW updates a tensor in place: every element is read and written by the same
-// elementwise kernels, and what is stored is chosen in the end between the old
-// and the new by Skip. Lowering has made the lists one tensor long.
+// adamW updates a tensor in place: the same elementwise kernels read and write every
+// element, and Skip selects the old or the new value at the end. Lowering has split the
+// lists, so each has one tensor.
 func (b *builder) adamW(o *backend.AdamW) error {
 	one := b.constant(1)
-	corrections := b.complements(b.in(o.Step), float64(o.Beta1), float64(o.Beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
+	corrections := b.biasCorrections(b.in(o.Step), float64(o.Beta1), float64(o.Beta2)) // 1 − β1ᵗ, 1 − β2ᵗ
 	first, second := b.element(corrections, 0), b.sqrt(b.element(corrections, 1))
 	lr := b.word(o.Control, lrWord)
 	coef := b.in(o.Coef)
@@ -63,8 +63,8 @@ func (b *builder) adamW(o *backend.AdamW) error {
 	sizes := sizesOf(o.Grad[0])
 	read := func(t *backend.Tensor) value { return b.reshape(b.f32(t), sizes...) }
 	g := b.mul(read(o.Grad[0]), coef)
-	m := b.mix(o.Beta1, read(o.M1[0]), g)
-	v := b.mix(o.Beta2, read(o.M2[0]), b.mul(g, g))
+	m := b.ema(o.Beta1, read(o.M1[0]), g)
+	v := b.ema(o.Beta2, read(o.M2[0]), b.mul(g, g))
 	root := b.sqrt(v)
 	if o.EpsForm == backend.EpsCorrected {
 		root = b.div(root, second)
@@ -72,7 +72,7 @@ func (b *builder) adamW(o *backend.AdamW) error {
 	step := b.mul(rate, b.div(m, b.add(root, eps)))
 	p := b.sub(b.mul(read(o.Master[0]), decay), step)
 
-	if o.AmaxOnly { // of all three, also where nobody asks: no node is left without a reader
+	if o.AmaxOnly { // of all three, even if unused: every node needs a reader
 		var amaxes []value
 		for _, v := range []value{p, m, v} {
 			amaxes = append(amaxes, b.overAll("reduce_max", b.abs(v)))
@@ -87,7 +87,7 @@ func (b *builder) adamW(o *backend.AdamW) error {
 		floor bool
 	}{{o.Master[0], p, false}, {o.M1[0], m, false}, {o.M2[0], v, o.FloorV}} {
 		if f.t.Block != backend.PerTensor {
-			return b.unsupported("%s has scales by block (%s), and Gaudi one for a tensor", f.t, f.t.Block)
+			return b.unsupported("%s is of granularity %s: Gaudi takes per-tensor scales only", f.t, f.t.Block)
 		}
 		var amax value
 		switch {
@@ -95,10 +95,11 @@ func (b *builder) adamW(o *backend.AdamW) error {
 		case o.AmaxGiven:
 			amax = b.element(b.in(o.Amaxes), k)
 		default:
-			// Nothing here is NaN or infinite unless the gradient was, and then skip is set.
+			// NaN or infinity here implies a NaN or infinite gradient, for which skip is
+			// set.
 			amax = b.overAll("reduce_max", b.abs(f.v))
 		}
-		b.rescale(o, f.t, f.v, amax, f.floor, skip)
+		b.storeScaled(o, f.t, f.v, amax, f.floor, skip)
 	}
 	return nil
 }
@@ -106,37 +107,37 @@ func (b *builder) adamW(o *backend.AdamW) error {
 // lrWord is the word of step.control that holds the learning rate.
 const lrWord = 6
 
-// mix is β·x + (1−β)·y.
-func (b *builder) mix(beta float32, x, y value) value {
+// ema returns β·x + (1−β)·y.
+func (b *builder) ema(beta float32, x, y value) value {
 	return b.add(b.mul(b.constant(beta), x), b.mul(b.constant(float32(1-float64(beta))), y))
 }
 
-// element is number i of a vector, as a scalar.
+// element returns element i of a vector as a scalar.
 func (b *builder) element(v value, i int) value {
 	return b.reshape(b.slice(v, 0, uint64(i), uint64(i+1)), 1)
 }
 
-// complements is 1 − βᵗ for each β, {len(betas), 1}, of a step t, I32, that counts
-// as 2^24−1 beyond that.
+// biasCorrections returns 1 − βᵗ for each β, {len(betas), 1}, of a step t, I32, clamped
+// to 2^24−1.
 //
-// 1 − pow(β, t) would lose all that β = 0.999 has to say about t = 1, and the
-// last bits of pow on the device are not known. So a table holds the complements of
-// the powers that the digits of t stand for, and those of a product are u + v − u·v:
-// sums of what is positive.
-func (b *builder) complements(t value, betas ...float64) value {
+// 1 − pow(β, t) would lose all significant bits for β = 0.999 and t = 1, and the last
+// bits of the device's pow are not documented. So a table holds u = 1 − βⁿ for each
+// base-256 digit of t. Two of them combine as u + v − u·v, the complement of the product
+// of their powers, without cancellation.
+func (b *builder) biasCorrections(t value, betas ...float64) value {
 	n := uint64(len(betas))
 	table := make([]float32, 0, digitBase*digits*len(betas))
 	for d := range digits {
 		unit := math.Pow(digitBase, float64(d))
 		for _, beta := range betas {
-			table = append(table, 0) // of digit 0, also for a β of 0
+			table = append(table, 0) // digit 0, also for β = 0
 			for digit := 1; digit < digitBase; digit++ {
 				table = append(table, float32(-math.Expm1(float64(digit)*unit*math.Log(beta))))
 			}
 		}
 	}
 	digit := b.digits(b.cast(t, libsynapse.F32))
-	chosen := b.equal(b.counting(digitBase, digitBase, 1, 1), digit) // {digitBase, 1, digits}
+	chosen := b.equal(b.arange(digitBase, digitBase, 1, 1), digit) // {digitBase, 1, digits}
 	found := b.sum(b.where(chosen, b.table(table, digitBase, n, digits), b.constant(0)))
 
 	u := b.slice(found, 2, 0, 1)
@@ -147,13 +148,14 @@ func (b *builder) complements(t value, betas ...float64) value {
 	return b.reshape(u, n, 1)
 }
 
-// rescale stores the new values v of a tensor of the optimizer unless skip, under
-// the scale of an amax if it has one. With floor what is positive does not become 0.
-func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v, amax value, floor bool, skip value) {
+// rescale stores the new values v of an optimizer tensor unless skip is set, with the
+// scale of an amax if the tensor has a scale. With floor, positive values do not
+// underflow to 0.
+func (b *builder) storeScaled(o *backend.AdamW, t *backend.Tensor, v, amax value, floor bool, skip value) {
 	typ := b.typeOf(t.DType)
 	rounding := roundingOf(o.Rounding)
 	if t.Scale == nil {
-		b.choose(t, skip, b.castRounded(v, typ, rounding))
+		b.storeUnless(t, skip, b.castRounded(v, typ, rounding))
 		return
 	}
 	scale, inv, ok := b.scaleFor(amax, t.DType.Max(), o.Pow2)
@@ -162,21 +164,21 @@ func (b *builder) rescale(o *backend.AdamW, t *backend.Tensor, v, amax value, fl
 
 	scaled := b.mul(v, scale)
 	if floor {
-		// What lies below the smallest number would be stored as that or as 0.
+		// Values below the smallest positive FP8 or F16 value would round to it or to 0.
 		zero, smallest := b.constant(0), b.constant(t.DType.Float32(1))
 		scaled = b.where(b.greater(v, zero), b.max(scaled, smallest), scaled)
 	}
 	if t.DType.IsFP8() {
 		codes := b.node("convert_to_fp8_f32", libsynapse.CastParams(rounding), typ, scaled.sizes, scaled)
-		b.choose(t, skip, b.bits(codes, libsynapse.I8))
+		b.storeUnless(t, skip, b.bits(codes, libsynapse.I8))
 	} else {
-		b.choose(t, skip, b.castRounded(scaled, typ, rounding))
+		b.storeUnless(t, skip, b.castRounded(scaled, typ, rounding))
 	}
 }
 
-// choose stores the new contents of t, or the old ones where skip is set: those of
-// an FP8 tensor are bytes, which are chosen as such and not rounded again.
-func (b *builder) choose(t *backend.Tensor, skip, contents value) {
+// storeUnless stores new contents in t, or keeps the old ones where skip is set. FP8
+// contents are selected as bytes, so that they are not rounded again.
+func (b *builder) storeUnless(t *backend.Tensor, skip, contents value) {
 	old := b.reshape(b.inAs(t, contents.typ), contents.sizes...)
 	b.outAs(t, b.where(skip, old, contents))
 }

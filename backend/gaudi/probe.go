@@ -17,15 +17,15 @@ import (
 const (
 	fixSynapse = "install Intel Gaudi's habanalabs-graph (it puts libSynapse.so into /usr/lib/habanalabs), or point OCTET_LIBSYNAPSE at the file"
 	fixVersion = "install version 1.16 or later of Intel Gaudi's software, driver and firmware included"
-	fixLoader  = "they lie beside libSynapse.so, and SynapseAI opens them by name alone: put that folder into LD_LIBRARY_PATH, such as export LD_LIBRARY_PATH=/usr/lib/habanalabs"
+	fixLoader  = "SynapseAI opens these libraries by name: add the folder of libSynapse.so to LD_LIBRARY_PATH, as in export LD_LIBRARY_PATH=/usr/lib/habanalabs"
 	fixDevice  = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all"
 )
 
-// probe is all that can be found out without a device.
-func probe() []backend.Finding { return append(look(), environment()) }
+// probe returns all findings that need no device.
+func probe() []backend.Finding { return append(probeSynapse(), environment()) }
 
-// look looks for SynapseAI and counts the devices that it shows.
-func look() []backend.Finding {
+// probeSynapse loads SynapseAI and counts the devices that it reports.
+func probeSynapse() []backend.Finding {
 	s, err := libsynapse.Probe()
 	synapse := backend.Finding{What: "SynapseAI", OK: true, Detail: fmt.Sprintf("version %s in %s", s.Version, s.Path)}
 	switch {
@@ -56,18 +56,19 @@ func look() []backend.Finding {
 	return append([]backend.Finding{synapse, devices, kernels, companions()}, firmware("/sys/class/accel")...)
 }
 
-// companions looks for the libraries without which SynapseAI starts, but compiles little.
+// companions checks for the libraries without which SynapseAI starts, but compiles
+// little.
 func companions() backend.Finding {
-	f := backend.Finding{What: "compilers", OK: true, Detail: "those of fused and of composed kernels are loaded"}
+	f := backend.Finding{What: "compilers", OK: true, Detail: "the compilers of fused and complex kernels are loaded"}
 	if missing := libsynapse.MissingCompanions(); len(missing) > 0 {
 		f.OK, f.Fix = false, fixLoader
-		f.Detail = "not loaded: " + strings.Join(missing, ", ") + "; without them FP8 products, casts to FP8, attention and norms fail with synFail"
+		f.Detail = "not loaded: " + strings.Join(missing, ", ") + "; without them FP8 GEMMs, casts to FP8, attention and norms fail with synFail"
 	}
 	return f
 }
 
-// environment is the variables that SynapseAI and its like go by, so far as they are
-// set: most of what differs between two machines with the same software.
+// environment lists the environment variables of SynapseAI and its libraries that are
+// set, the main difference between machines with the same software.
 func environment() backend.Finding {
 	var set []string
 	for _, v := range os.Environ() {
@@ -77,19 +78,19 @@ func environment() backend.Finding {
 		}
 	}
 	slices.Sort(set)
-	return backend.Finding{What: "environment", OK: true, Detail: cmp.Or(strings.Join(set, " "), "no variable of SynapseAI's is set")}
+	return backend.Finding{What: "environment", OK: true, Detail: cmp.Or(strings.Join(set, " "), "no SynapseAI variable is set")}
 }
 
-// tooOld is of versions before 1.16, the first whose interface was looked at; what
-// has no number is not.
+// tooOld reports whether a version is below 1.16, the first version whose interface was
+// studied. It is false for a version without a number.
 func tooOld(version string) bool {
 	var major, minor int
 	n, _ := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	return n == 2 && (major < 1 || major == 1 && minor < 16)
 }
 
-// firmware is what the driver in the kernel says of its devices (its documentation,
-// Documentation/ABI/testing/sysfs-driver-habanalabs).
+// firmware returns the device status from the kernel driver, which documents it in
+// Documentation/ABI/testing/sysfs-driver-habanalabs.
 func firmware(accel string) (list []backend.Finding) {
 	devices, _ := filepath.Glob(filepath.Join(accel, "accel*", "device"))
 	for _, dir := range devices {
@@ -99,7 +100,7 @@ func firmware(accel string) (list []backend.Finding) {
 		}
 		status, driver := read("status"), read("driver_ver")
 		if driver == "" {
-			continue // an accelerator of another maker
+			continue // another vendor's accelerator
 		}
 		list = append(list, backend.Finding{
 			What: "device " + filepath.Base(filepath.Dir(dir)), OK: status == "" || strings.EqualFold(status, "operational"),

@@ -16,7 +16,7 @@ import (
 func TestProbeWithoutSynapse(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	t.Setenv("OCTET_LIBSYNAPSE", missing)
-	list := look()
+	list := probeSynapse()
 	require.Len(t, list, 1)
 	require.False(t, list[0].OK)
 	require.Contains(t, list[0].Detail, missing)
@@ -33,45 +33,45 @@ func TestProbeOfAStandIn(t *testing.T) {
 	synapse := backend.Finding{What: "SynapseAI", OK: true, Detail: "version 1.24.0-standin in " + path}
 	require.Equal(t, []backend.Finding{
 		synapse, {What: "Gaudi devices", OK: true, Detail: "0 of model 2, 8 of model 3, 8 in all"}, kernels,
-	}, look()[:3])
+	}, probeSynapse()[:3])
 
 	t.Setenv("STANDIN_GAUDI3", "0")
 	require.Equal(t, []backend.Finding{
 		synapse, {What: "Gaudi devices", Detail: "0 of model 2, 0 of model 3, 0 in all", Fix: fixDevice}, kernels,
-	}, look()[:3])
+	}, probeSynapse()[:3])
 
 	t.Setenv("GC_KERNEL_PATH", "")
 	t.Setenv("STANDIN_DRIVER", "1.15.1.abcdef")
-	list := look()
+	list := probeSynapse()
 	require.Equal(t, fixVersion, list[0].Fix)
 	require.Contains(t, list[2].Detail, "export GC_KERNEL_PATH=")
 
-	path = standin.Build(t, "libsynapse") // one that was not started yet
+	path = standin.Build(t, "libsynapse") // a library that is not started yet
 	t.Setenv("OCTET_LIBSYNAPSE", path)
 	t.Setenv("STANDIN_SYNAPSE", "26")
 	require.Equal(t, []backend.Finding{
 		{What: "SynapseAI", Detail: path + ": synInitialize returned 26 (synFail)", Fix: fixDevice},
-	}, look())
+	}, probeSynapse())
 }
 
-// A SynapseAI that did not find the libraries that it opens by name.
+// SynapseAI did not find the libraries that it opens by name.
 func TestProbeMissesCompilers(t *testing.T) {
 	path := standin.Build(t, "libsynapse")
 	t.Setenv("OCTET_LIBSYNAPSE", path)
 	missing := func(names string) backend.Finding {
 		return backend.Finding{
 			What: "compilers", Fix: fixLoader,
-			Detail: "not loaded: " + names + "; without them FP8 products, casts to FP8, attention and norms fail with synFail",
+			Detail: "not loaded: " + names + "; without them FP8 GEMMs, casts to FP8, attention and norms fail with synFail",
 		}
 	}
-	require.Equal(t, missing("libTPCFuser.so, libComplexGuid.so"), look()[3])
+	require.Equal(t, missing("libTPCFuser.so, libComplexGuid.so"), probeSynapse()[3])
 
-	// They may have other names.
+	// Variables may give them other names.
 	t.Setenv("TPC_FUSER_LIB_NAME", path)
 	t.Setenv("COMPLEX_GUID_LIB_NAME", path+".missing")
-	require.Equal(t, missing("libComplexGuid.so"), look()[3])
+	require.Equal(t, missing("libComplexGuid.so"), probeSynapse()[3])
 	t.Setenv("COMPLEX_GUID_LIB_NAME", path)
-	require.True(t, look()[3].OK)
+	require.True(t, probeSynapse()[3].OK)
 }
 
 func TestEnvironment(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"octet/fp8"
 )
 
-// quantize casts X. What is BF16 and has no factors is cast as it is, which the
-// kernel reads in half the bytes.
+// quantize casts X. BF16 without scales is cast directly, because the kernel then reads
+// half the bytes.
 func (b *builder) quantize(o *backend.Quantize) error {
 	rows, cols := uint64(o.X.Rows()), uint64(o.X.Cols())
 	if o.X.DType == fp8.BF16 && o.X.Scale == nil && o.RowScale == nil && o.ColScale == nil {
@@ -37,16 +37,16 @@ func (b *builder) amax(o *backend.Amax) error {
 	return nil
 }
 
-// fill sets every element. What a constant node writes may be a place.
+// fill sets every element to one value.
 func (b *builder) fill(o *backend.Fill) error {
 	v := b.filled(o.Value, sizesOf(o.Out)...)
 	b.out(o.Out, v)
 	return nil
 }
 
-// castHealth measures codes that were cast already, in ranges of rows where
-// there are too many for one tensor in F32. The squares are of elements over the
-// amax: FP32 does not hold those of small gradients.
+// castHealth measures existing codes, in ranges of rows where one F32 tensor would be too
+// large. It divides by the amax before squaring, because FP32 cannot hold the squares of
+// small gradients.
 func (b *builder) castHealth(o *backend.CastHealth) error {
 	if o.Codes.Block != backend.PerTensor {
 		return b.unsupported("Codes is %s of granularity %s: Gaudi takes per-tensor scales only", o.Codes, o.Codes.Block)
@@ -56,7 +56,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	ranges := rangesOf(o.X, b.limit)
 	of := func(v value, p rows) value { return b.slice(v, 1, uint64(p.from), uint64(p.from+p.n)) }
 
-	all := b.operandOf(o.X)
+	all := b.matrixOf(o.X)
 	amax := zero
 	for i, p := range ranges {
 		top := b.largest(b.widened(o.X, of(all, p)))
@@ -66,7 +66,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 		amax = top
 	}
 
-	codes, scale := b.operandOf(o.Codes), b.in(o.Codes.Scale)
+	codes, scale := b.matrixOf(o.Codes), b.in(o.Codes.Scale)
 	limit := b.mul(b.constant(o.Codes.DType.ClipLimit()), scale)
 	unit := b.where(b.equal(amax, zero), one, amax)
 	total := func(v value) value { return b.overAll("reduce_sum", v) }
@@ -76,7 +76,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 		// Widened again: a range kept in F32 from the first pass would occupy memory until here.
 		x, c := b.widened(o.X, of(all, p)), of(codes, p)
 		magnitude := b.abs(x)
-		// A NaN is not above 0.
+		// NaN counts as zero here: it is not above 0.
 		nonzero := b.where(b.greater(magnitude, zero), one, zero)
 		isZero := b.equal(b.cast(c, libsynapse.F32), zero)
 		signal, noise := b.div(x, unit), b.div(b.sub(x, b.widened(o.Codes, c)), unit)
@@ -94,7 +94,7 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	}
 	noise := b.where(b.equal(sums[3], zero), zero, b.div(sums[3], sums[2]))
 	log2 := b.mul(b.log(scale), b.constant(1/math.Ln2))
-	// One scale: the smallest and the largest, without a spread.
+	// Per-tensor: smallest and largest scale are equal, the spread is 0.
 	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero))
 	return nil
 }
@@ -106,7 +106,7 @@ func (b *builder) rowCosine(o *backend.RowCosine) error {
 	xx, yy := b.sqrt(dot(x, x)), b.sqrt(dot(y, y))
 	product := b.mul(xx, yy)
 	zero := b.constant(0)
-	// Of rows so short that the product of their lengths is 0 in FP32, too.
+	// Also 0 for rows so short that the product of their norms underflows in FP32.
 	cosine := b.where(b.equal(product, zero), zero, b.div(dot(x, y), product))
 	b.out(o.Out, b.concat(1, cosine, xx, yy))
 	return nil

@@ -11,21 +11,20 @@ import (
 	"time"
 )
 
-// cache keeps recipes on disk, since to compile a large model takes minutes. A
-// file's name has the hash of its contents: one that is damaged is never given to
-// SynapseAI, which would trust it. What was used least recently makes room for what is
-// new, of whichever version.
+// cache keeps recipes on disk, because compiling a large model takes minutes. A file name
+// contains the hash of the contents, so that a damaged file never reaches SynapseAI,
+// which would trust it. The least recently used files, of any version, are deleted first.
 type cache struct {
-	dir   string // empty where nothing can be kept
-	limit int64  // bytes, of all versions together
+	dir   string // empty: no cache
+	limit int64  // bytes, all versions together
 }
 
-// cacheBytes is room for some dozen models of some dozen recipes each, if a recipe,
-// which has its kernels' code and its constants in it, takes some tens of megabytes.
+// cacheBytes holds some dozens of models with some dozens of recipes each, assuming some
+// tens of megabytes per recipe, which contains its kernels' code and its constants.
 const cacheBytes = 8 << 30
 
-// openCache is for recipes of one version and model: everything beside the graph
-// that they depend on, so far as anybody can tell.
+// openCache returns the cache for one version and model. With GC_KERNEL_PATH they are
+// everything besides the graph that a recipe is known to depend on.
 func openCache(driver, model string) *cache {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -35,7 +34,7 @@ func openCache(driver, model string) *cache {
 	return &cache{filepath.Join(dir, "octet", "gaudi", hex.EncodeToString(sum[:8])), cacheBytes}
 }
 
-// find is a whole file that keep has put there.
+// find returns the path of an undamaged file that keep stored.
 func (c *cache) find(key string) (path string, ok bool) {
 	if c.dir == "" {
 		return "", false
@@ -51,16 +50,16 @@ func (c *cache) find(key string) (path string, ok bool) {
 		path := filepath.Join(c.dir, entry.Name())
 		if sum, err := hashOf(path); err == nil && path == c.path(key, sum) {
 			now := time.Now()
-			_ = os.Chtimes(path, now, now) // what trim goes by
+			_ = os.Chtimes(path, now, now) // trim sorts by this time
 			return path, true
 		}
-		_ = os.Remove(path) // it would be found damaged every time
+		_ = os.Remove(path) // damaged
 	}
 	return "", false
 }
 
-// keep puts a whole file in place or none. Where it cannot be written, the next
-// process compiles anew.
+// keep stores a file atomically. On an error it stores nothing, and the next process
+// compiles again.
 func (c *cache) keep(key string, save func(path string) error) {
 	if c.dir == "" || os.MkdirAll(c.dir, 0o777) != nil {
 		return
@@ -69,7 +68,7 @@ func (c *cache) keep(key string, save func(path string) error) {
 	if err != nil {
 		return
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // where it was not renamed
+	defer func() { _ = os.Remove(f.Name()) }() // if not renamed
 	if f.Close() != nil || save(f.Name()) != nil {
 		return
 	}
@@ -78,8 +77,8 @@ func (c *cache) keep(key string, save func(path string) error) {
 	}
 }
 
-// trim removes the files that were not used for the longest time, until the others are
-// within the limit. Another process that is about to read one compiles anew.
+// trim deletes the least recently used files until the others are within the limit.
+// Another process that is about to read such a file compiles again.
 func (c *cache) trim() {
 	type file struct {
 		path  string
@@ -96,13 +95,13 @@ func (c *cache) trim() {
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return b.used.Compare(a.used) })
-	room := c.limit
+	left := c.limit
 	for _, f := range files {
-		if f.bytes > room { // one that fits nowhere leaves the others theirs
+		if f.bytes > left { // a file that does not fit leaves the space to the others
 			_ = os.Remove(f.path)
 			continue
 		}
-		room -= f.bytes
+		left -= f.bytes
 	}
 }
 

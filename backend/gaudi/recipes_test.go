@@ -16,11 +16,10 @@ func saved(text string) func(string) error {
 	return func(path string) error { return os.WriteFile(path, []byte(text), 0o666) }
 }
 
-// What was kept is found, by the same version for the same model, until it is
-// damaged; then it is gone.
+// The cache finds kept files, for the same version and model, and deletes damaged ones.
 func TestCacheOfRecipes(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the directory is another one elsewhere")
+		t.Skip("the cache directory is for Linux")
 	}
 	dir := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", dir)
@@ -53,7 +52,7 @@ func TestCacheOfRecipes(t *testing.T) {
 	require.False(t, ok)
 	list, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
-	require.Len(t, list, 1, "nothing is left of what was not kept")
+	require.Len(t, list, 1, "a failed keep left a file")
 
 	t.Setenv("XDG_CACHE_HOME", "")
 	t.Setenv("HOME", "")
@@ -63,12 +62,12 @@ func TestCacheOfRecipes(t *testing.T) {
 	require.False(t, ok)
 }
 
-// What was used least recently goes first, of whichever version.
+// The least recently used files are deleted first, of any version.
 func TestCacheIsTrimmed(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("the directory is another one elsewhere")
+		t.Skip("the cache directory is for Linux")
 	}
-	t.Setenv("XDG_CACHE_HOME", filepath.Join(t.TempDir(), "[a user's own]")) // no pattern
+	t.Setenv("XDG_CACHE_HOME", filepath.Join(t.TempDir(), "[a user's own]")) // must not be read as a glob pattern
 	old, c := openCache("1.23.0", "gaudi2"), openCache("1.24.0", "gaudi2")
 	old.limit, c.limit = 30, 30
 	age := func(c *cache, key string, hours int) {
@@ -89,9 +88,9 @@ func TestCacheIsTrimmed(t *testing.T) {
 	age(c, "b", 5)
 	c.keep("c", ten)
 	age(c, "c", 4)
-	_, ok := c.find("b") // which makes it the newest
+	_, ok := c.find("b") // marks it as the most recently used
 	require.True(t, ok)
-	require.True(t, has(old, "a") && has(c, "b") && has(c, "c"), "there is room for three")
+	require.True(t, has(old, "a") && has(c, "b") && has(c, "c"), "the limit allows three files")
 	c.keep("d", ten)
 	require.False(t, has(c, "c"))
 	require.True(t, has(old, "a") && has(c, "b") && has(c, "d"))
@@ -99,7 +98,7 @@ func TestCacheIsTrimmed(t *testing.T) {
 	c.keep("e", saved("twenty bytes........"))
 	require.True(t, has(c, "e") && has(c, "d"))
 	require.False(t, has(old, "a") || has(c, "b"))
-	c.keep("f", saved("more than all the room there is"))
-	require.False(t, has(c, "f"), "nothing that is larger is kept")
+	c.keep("f", saved("more bytes than the limit allows"))
+	require.False(t, has(c, "f"), "a file above the limit was kept")
 	require.True(t, has(c, "e") && has(c, "d"))
 }

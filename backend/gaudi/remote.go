@@ -13,21 +13,20 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// remote is a Gaudi of another process, which serves it. Calls go one after the
-// other, each waiting for its answer: a run is one call, however many launches it
-// has.
+// remote is a Gaudi that a worker process serves. Calls run one after the other, and each
+// waits for its answer. A run is one call, however many launches it has.
 type remote struct {
 	mu   sync.Mutex
 	in   *gob.Decoder
 	out  *gob.Encoder
-	what hardware
-	// gone explains why the other side does not answer, or why its device does not do
-	// what it should; close ends it, left all ranks.
-	gone  func(error) error
-	close func() error
-	left  func(error) // nil: there is no other rank
-	late  *time.Timer // ends a call that takes too long
-	limit time.Duration
+	info hardware
+	// explain returns the root cause when the worker does not answer or its device fails;
+	// close ends this rank, abortAll ends all ranks.
+	explain  func(error) error
+	close    func() error
+	abortAll func(error) // nil: there is no other rank
+	late     *time.Timer // ends a call that exceeds limit
+	limit    time.Duration
 }
 
 // A request is a method of synapse with its arguments.
@@ -63,7 +62,7 @@ const (
 	methodRelease
 )
 
-// An answer is what a method returned.
+// An answer is a method's result.
 type answer struct {
 	Hardware    hardware
 	Free, Total uint64
@@ -75,11 +74,11 @@ type answer struct {
 	Failure     *failure
 }
 
-// A failure is an error on its way: its text, and by which errors.Is and errors.As
-// know it.
+// A failure is an error in transit: its text, and what errors.Is and errors.As need to
+// recognize it.
 type failure struct {
 	Text     string
-	Sentinel int // of sentinels, from 1
+	Sentinel int // index into sentinels plus 1; 0: none
 	Cause    *libsynapse.Error
 }
 
@@ -107,14 +106,14 @@ func failureOf(err error) *failure {
 	return f
 }
 
-// dial waits for the other side to say what it has. A call that takes longer than the
-// limit is answered by nobody: silent has to end it.
-func dial(conn io.ReadWriter, gone func(error) error, end func() error, limit time.Duration, silent func()) (*remote, error) {
-	r := &remote{in: gob.NewDecoder(conn), out: gob.NewEncoder(conn), gone: gone, close: end, limit: limit}
+// dial waits for the worker's description of its device. A call that takes longer than
+// limit calls silent, which has to end the worker.
+func dial(conn io.ReadWriter, explain func(error) error, end func() error, limit time.Duration, silent func()) (*remote, error) {
+	r := &remote{in: gob.NewDecoder(conn), out: gob.NewEncoder(conn), explain: explain, close: end, limit: limit}
 	r.late = time.AfterFunc(limit, silent)
 	defer r.late.Stop()
 	a, err := r.receive()
-	r.what = a.Hardware
+	r.info = a.Hardware
 	return r, err
 }
 
@@ -127,20 +126,20 @@ func (r *remote) call(q request) (answer, error) {
 		defer r.late.Stop()
 	}
 	if err := r.out.Encode(q); err != nil {
-		return answer{}, r.gone(err)
+		return answer{}, r.explain(err)
 	}
 	return r.receive()
 }
 
 func (r *remote) receive() (a answer, err error) {
 	if err := r.in.Decode(&a); err != nil {
-		return a, r.gone(err)
+		return a, r.explain(err)
 	}
 	switch {
 	case a.Failure == nil:
 		return a, nil
-	case a.Failure.Cause != nil, errors.Is(a.Failure, backend.ErrDeviceLost): // it may be of another rank's making
-		return a, r.gone(a.Failure)
+	case a.Failure.Cause != nil, errors.Is(a.Failure, backend.ErrDeviceLost): // another rank may be the cause
+		return a, r.explain(a.Failure)
 	}
 	return a, a.Failure
 }
@@ -150,7 +149,7 @@ func (r *remote) do(q request) error {
 	return err
 }
 
-func (r *remote) hardware() hardware { return r.what }
+func (r *remote) hardware() hardware { return r.info }
 
 func (r *remote) memory() (free, total uint64, err error) {
 	a, err := r.call(request{Method: methodMemory})
@@ -170,7 +169,7 @@ func (r *remote) fill(to libsynapse.Ptr, value byte, bytes int64) error {
 	return r.do(request{Method: methodFill, At: to, Value: value, Bytes: bytes})
 }
 
-// chunkBytes is how much passes in one message, below gob's limit of 1 GB.
+// chunkBytes is the payload of one message, far below gob's limit of 1 GB.
 const chunkBytes = 4 << 20
 
 func (r *remote) write(to libsynapse.Ptr, src []byte) error {
@@ -231,34 +230,34 @@ func (r *remote) join(id []byte, ranks, rank int) error {
 	return r.do(request{Method: methodJoin, Data: id, Ranks: ranks, Rank: rank})
 }
 
-func (r *remote) leave(why error) {
-	if r.left != nil {
-		r.left(why)
+func (r *remote) abort(why error) {
+	if r.abortAll != nil {
+		r.abortAll(why)
 	}
 }
 
 func (r *remote) release() error { return r.close() }
 
-// waits says whether a call may wait for the device, or for other ranks, and for
-// nothing else: a compiler takes what time it needs.
+// waits reports whether a call is subject to the timeout, because it waits for the device
+// or other ranks. A compilation may take any time.
 func (m method) waits() bool { return m != methodCompile }
 
-// A watch is over the calls that are answered for another process.
-type watch struct {
-	ran   func()        // after each run
-	gone  func()        // at once when there won't be any more calls, even while one is under way
-	limit time.Duration // for one call
-	late  func() error  // what is answered after that, whatever it comes to
+// serveHooks are what serve calls besides the device.
+type serveHooks struct {
+	afterRun     func()        // after each run
+	disconnected func()        // as soon as the connection ends, even during a call
+	limit        time.Duration // timeout of one call
+	timedOut     func() error  // the answer to a call that exceeds limit
 }
 
-// serve answers the requests that come in for s until there are no more.
-func serve(conn io.ReadWriter, s synapse, w watch) error {
+// serve answers the requests for s until the connection ends.
+func serve(conn io.ReadWriter, s synapse, w serveHooks) error {
 	in, out := gob.NewDecoder(conn), gob.NewEncoder(conn)
-	var mu sync.Mutex // of what follows
-	var pending bool  // a call waits for its answer
+	var mu sync.Mutex // guards the variables below
+	var pending bool  // a call is unanswered
 	var since time.Time
 	var err error
-	reply := func(a answer) { // to the call that is pending, unless it has one
+	reply := func(a answer) { // answers the pending call, at most once
 		if pending && err == nil {
 			err = out.Encode(a)
 		}
@@ -267,8 +266,8 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 	late := time.AfterFunc(w.limit, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if pending && time.Since(since) >= w.limit { // or the next call is under way already
-			reply(answer{Failure: failureOf(w.late())})
+		if pending && time.Since(since) >= w.limit { // else the timer fired for the previous call
+			reply(answer{Failure: failureOf(w.timedOut())})
 		}
 	})
 	late.Stop()
@@ -278,7 +277,7 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 		for {
 			var q request
 			if in.Decode(&q) != nil {
-				w.gone()
+				w.disconnected()
 				return
 			}
 			requests <- q
@@ -294,7 +293,7 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 		pending, since = true, time.Now()
 		mu.Unlock()
 		if over {
-			continue // until the other side is gone
+			continue // drain until the connection ends
 		}
 		if q.Method.waits() {
 			late.Reset(w.limit)
@@ -302,7 +301,7 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 		a := serveOne(s, q)
 		late.Stop()
 		if q.Method == methodRun {
-			w.ran()
+			w.afterRun()
 		}
 		mu.Lock()
 		reply(a)
@@ -313,12 +312,12 @@ func serve(conn io.ReadWriter, s synapse, w watch) error {
 	return err
 }
 
-// refuse says that there is no device to serve, and why.
+// refuse answers that there is no device to serve, and why.
 func refuse(conn io.ReadWriter, why error) error {
 	if err := gob.NewEncoder(conn).Encode(answer{Failure: failureOf(why)}); err != nil {
 		return err
 	}
-	_, err := io.Copy(io.Discard, conn) // until it was heard
+	_, err := io.Copy(io.Discard, conn) // until the parent has read it
 	return err
 }
 

@@ -7,43 +7,43 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// rope is elementwise arithmetic on rows as they lie, {HeadDim, heads, Seq, batch}:
-// with the halves of a head exchanged,
+// rope writes elementwise arithmetic on {HeadDim, heads, Seq, batch}, the rows' own
+// layout. With the halves of a head exchanged,
 //
 //	x·(cos, cos) + exchanged x·(−sin, sin)
 //
-// which the compiler makes one kernel, casts included. SynapseAI has a kernel for
-// it, rotary_pos_embedding, but PyTorch's bridge gives that its heads before its
-// positions, and two transpositions cost more than they save.
+// which the compiler fuses into one kernel with the casts. SynapseAI has a kernel
+// rotary_pos_embedding, but PyTorch's bridge passes it heads before positions, and two
+// transpositions would cost more than it saves.
 func (b *builder) rope(o *backend.Rope) error {
 	size, seq := uint64(o.HeadDim), uint64(o.Seq)
 	x := b.reshape(b.in(o.X), size, uint64(o.X.Cols())/size, seq, uint64(o.X.Rows())/seq)
 	exchanged := b.concat(0, b.slice(x, 0, size/2, size), b.slice(x, 0, 0, size/2))
 
-	r := b.rows(o)
+	r := b.rowRotations(o)
 	if o.Control != nil {
-		r = b.turn(b.start(o), r)
+		r = b.compose(b.startRotation(o), r)
 	}
 	y := b.add(b.mul(b.cast(x, libsynapse.F32), r.cos), b.mul(b.cast(exchanged, libsynapse.F32), r.sin))
 	b.store(o.Out, b.reshape(y, uint64(o.X.Cols()), uint64(o.X.Rows())))
 	return nil
 }
 
-// A rotation is cosines and sines for the elements of a head, at some positions;
-// those of the first half of a head have the sign that the formula above gives
-// them. Sines and cosines of the device are nobody's business: large angles lose
-// their bits there. They come from tables, computed in float64, and angles add.
+// A rotation holds the cosines and sines for the elements of a head, at some positions;
+// the sines of a head's first half have the sign of the formula above. They come from
+// tables computed in float64, because the device's sin and cos lose bits for large
+// angles. Angles are added by compose.
 type rotation struct{ cos, sin value }
 
-// turn is the rotation by both angles.
-func (b *builder) turn(x, y rotation) rotation {
+// compose returns the rotation by the sum of both angles.
+func (b *builder) compose(x, y rotation) rotation {
 	return rotation{
 		cos: b.sub(b.mul(x.cos, y.cos), b.mul(x.sin, y.sin)), // the signs of the sines cancel
 		sin: b.add(b.mul(x.sin, y.cos), b.mul(x.cos, y.sin)),
 	}
 }
 
-// rotations is a table for n positions from 0 on, step apart, of the given sizes.
+// rotations returns a table of the given sizes for n positions from 0, step apart.
 func (b *builder) rotations(o *backend.Rope, n, step int, sizes ...uint64) rotation {
 	half := o.HeadDim / 2
 	frequency := make([]float64, half)
@@ -65,27 +65,27 @@ func (b *builder) rotations(o *backend.Rope, n, step int, sizes ...uint64) rotat
 	return rotation{b.table(cosines, sizes...), b.table(sines, sizes...)}
 }
 
-// rows is the rotation of every row of a sequence that starts at position 0, {HeadDim,
-// 1, Seq, 1}. Of a long one it is the product of two tables, which would be
-// megabytes as one.
-func (b *builder) rows(o *backend.Rope) rotation {
+// rowRotations returns the rotation of every row of a sequence that starts at position 0,
+// {HeadDim, 1, Seq, 1}. A long sequence composes two small tables instead of one of
+// megabytes.
+func (b *builder) rowRotations(o *backend.Rope) rotation {
 	const base = digitBase
 	size, seq := uint64(o.HeadDim), uint64(o.Seq)
 	if o.Seq <= base {
 		return b.rotations(o, o.Seq, 1, size, 1, seq, 1)
 	}
-	parts := (o.Seq + base - 1) / base
-	r := b.turn(b.rotations(o, parts, base, size, 1, uint64(parts)), b.rotations(o, base, 1, size, base, 1))
+	blocks := (o.Seq + base - 1) / base
+	r := b.compose(b.rotations(o, blocks, base, size, 1, uint64(blocks)), b.rotations(o, base, 1, size, base, 1))
 	whole := func(v value) value {
-		v = b.slice(b.reshape(v, size, uint64(parts*base)), 1, 0, seq)
+		v = b.slice(b.reshape(v, size, uint64(blocks*base)), 1, 0, seq)
 		return b.reshape(v, size, 1, seq, 1)
 	}
 	return rotation{whole(r.cos), whole(r.sin)}
 }
 
-// start is the rotation of Control.Position, {HeadDim, 1, 1, 1}: those of its
-// digits, looked up.
-func (b *builder) start(o *backend.Rope) rotation {
+// startRotation returns the rotation of Control.Position, {HeadDim, 1, 1, 1}, composed
+// from the looked-up rotations of its digits.
+func (b *builder) startRotation(o *backend.Rope) rotation {
 	size := uint64(o.HeadDim)
 	digit := b.reshape(b.digits(b.position(o.Control)), digits)
 	index := b.cast(digit, libsynapse.I32)
@@ -98,7 +98,7 @@ func (b *builder) start(o *backend.Rope) rotation {
 			b.reshape(b.gather(table.sin, list), size, 1, 1, 1),
 		}
 		if d > 0 {
-			found = b.turn(r, found)
+			found = b.compose(r, found)
 		}
 		r = found
 	}
@@ -108,7 +108,7 @@ func (b *builder) start(o *backend.Rope) rotation {
 // positionWord is the word of step.control that holds the position of the first row.
 const positionWord = 8
 
-// position is Control.Position as an F32 scalar, exact below 2^24.
+// position returns Control.Position as an F32 scalar, exact below 2^24.
 func (b *builder) position(control *backend.Tensor) value {
 	return b.cast(b.intWord(control, positionWord), libsynapse.F32)
 }

@@ -7,33 +7,32 @@ import (
 	"octet/fp8"
 )
 
-// The largest tensors of a long sequence are as wide as the feed-forward layer. They
-// are stored in two bytes for each number, or one, and fit; but the elementwise ops
-// compute on them in F32, where 131,072 tokens of LLaMA 2 7B take 5.8 GB. Those ops are
-// lowered to one for each of some ranges of rows, which changes no bit of the result.
-// Nothing else of a model that fits into a Gaudi's memory is as large: logits come in
-// chunks (package nn), and of the gradients of weights only those of a vocabulary of
-// 262,144 at a width above 4,096 exceed 4 GiB.
+// The largest tensors of a long sequence have the width of the feed-forward layer. Stored
+// in one or two bytes per element they fit, but elementwise ops compute in F32, where
+// 131,072 tokens of LLaMA 2 7B take 5.8 GB. So these ops are lowered to several, one per
+// range of rows, which changes no bit of the result. Nothing else is as large in a model
+// that fits into a Gaudi's memory: logits come in chunks (package nn), and a weight
+// gradient exceeds 4 GiB only for a vocabulary of 262,144 at a width above 4,096.
 
 // rows is a range of rows.
 type rows struct {
 	from, n int
-	all     bool // the tensors stay as they are
+	all     bool // no split
 }
 
-// rowStep is what ranges begin at multiples of: whatever the width and the format, they
-// begin at aligned addresses then.
+// rowStep is the granularity of ranges. It makes their addresses aligned for every width
+// and format.
 const rowStep = 256
 
-// rangesOf is all rows of a matrix, in the fewest ranges of which none takes more than
-// limit bytes in F32, and in ranges of one length as far as can be.
+// rangesOf divides the rows of a matrix into the fewest ranges of at most limit bytes in
+// F32, of equal length except for the last.
 func rangesOf(t *backend.Tensor, limit int) []rows {
-	total, most := t.Rows(), limit/4/t.Cols()
-	if total <= most {
+	total, maxRows := t.Rows(), limit/4/t.Cols()
+	if total <= maxRows {
 		return []rows{{0, total, true}}
 	}
 	steps := (total + rowStep - 1) / rowStep
-	count := (steps + max(1, most/rowStep) - 1) / max(1, most/rowStep)
+	count := (steps + max(1, maxRows/rowStep) - 1) / max(1, maxRows/rowStep)
 	size := (steps + count - 1) / count * rowStep
 	var list []rows
 	for from := 0; from < total; from += size {
@@ -42,7 +41,7 @@ func rangesOf(t *backend.Tensor, limit int) []rows {
 	return list
 }
 
-// of is these rows of a matrix.
+// of returns these rows of a matrix.
 func (p rows) of(t *backend.Tensor) *backend.Tensor {
 	if p.all {
 		return t
@@ -50,7 +49,7 @@ func (p rows) of(t *backend.Tensor) *backend.Tensor {
 	return t.RowRange(p.from, p.n)
 }
 
-// ofVector is the elements of an optional vector that belong to these rows.
+// ofVector returns these elements of an optional vector.
 func (p rows) ofVector(t *backend.Tensor) *backend.Tensor {
 	if t == nil || p.all {
 		return t
@@ -58,7 +57,7 @@ func (p rows) ofVector(t *backend.Tensor) *backend.Tensor {
 	return t.Slice(fmt.Sprintf("%s[%d:%d]", t.Name, p.from, p.from+p.n), p.from, p.n)
 }
 
-// ofCasts are the casts of these rows. Their amaxes end up in the same records.
+// ofCasts returns the casts of these rows. Their amaxes are folded into the same records.
 func (p rows) ofCasts(casts []backend.Cast) []backend.Cast {
 	list := make([]backend.Cast, len(casts))
 	for i, c := range casts {
@@ -68,14 +67,14 @@ func (p rows) ofCasts(casts []backend.Cast) []backend.Cast {
 	return list
 }
 
-// byRows adds an elementwise op, in ranges of its rows where a whole value takes more
-// than limit bytes. It reports whether it is one that it knows.
+// byRows adds an elementwise op, split into ranges of rows where one F32 tensor would
+// exceed limit bytes. It returns false for other ops.
 func byRows(r *backend.Rewriter, n *backend.Node, limit int) bool {
 	switch o := n.Op.(type) {
 	case *backend.SwiGLU:
 		for _, p := range rangesOf(o.Up, limit) {
 			part := *o
-			part.Up, part.Gate, part.RowFactor = p.of(o.Up), p.of(o.Gate), p.ofVector(o.RowFactor)
+			part.Up, part.Gate, part.TokenScale = p.of(o.Up), p.of(o.Gate), p.ofVector(o.TokenScale)
 			part.Out = p.ofCasts(o.Out)
 			r.Add(n, &part)
 		}
@@ -83,13 +82,13 @@ func byRows(r *backend.Rewriter, n *backend.Node, limit int) bool {
 		for _, p := range rangesOf(o.Up, limit) {
 			part := *o
 			part.DOut, part.Up, part.Gate = p.of(o.DOut), p.of(o.Up), p.of(o.Gate)
-			part.RowFactor = p.ofVector(o.RowFactor)
+			part.TokenScale = p.ofVector(o.TokenScale)
 			part.DUp, part.DGate = p.ofCasts(o.DUp), p.ofCasts(o.DGate)
 			r.Add(n, &part)
 		}
 	case *backend.SwiGLUAmax:
 		ranges := rangesOf(o.Up, limit)
-		out, up := part(r, o.Out, ranges), part(r, o.UpOut, ranges)
+		out, up := newPartialMax(r, o.Out, ranges), newPartialMax(r, o.UpOut, ranges)
 		for i, p := range ranges {
 			part := *o
 			part.Up, part.Gate = p.of(o.Up), p.of(o.Gate)
@@ -100,7 +99,7 @@ func byRows(r *backend.Rewriter, n *backend.Node, limit int) bool {
 		up.join(r, n)
 	case *backend.Amax:
 		ranges := rangesOf(o.X, limit)
-		out := part(r, o.Out, ranges)
+		out := newPartialMax(r, o.Out, ranges)
 		for i, p := range ranges {
 			r.Add(n, &backend.Amax{X: p.of(o.X), Out: out.of(i)})
 		}
@@ -129,27 +128,28 @@ func byRows(r *backend.Rewriter, n *backend.Node, limit int) bool {
 	return true
 }
 
-// A parted result is the maxima of several ranges of rows, which are to become one.
-type parted struct{ parts, out *backend.Tensor }
+// partialMax is a maximum over rows, computed from the maxima of several ranges.
+type partialMax struct{ parts, out *backend.Tensor }
 
-// part makes room for the maxima of ranges. Of one they are the result.
-func part(r *backend.Rewriter, out *backend.Tensor, ranges []rows) parted {
+// newPartialMax allocates a temp for the maxima of ranges. A single range writes the
+// result itself.
+func newPartialMax(r *backend.Rewriter, out *backend.Tensor, ranges []rows) partialMax {
 	if out == nil || len(ranges) == 1 {
-		return parted{out: out}
+		return partialMax{out: out}
 	}
-	return parted{r.Temp(out.Name+".parts", fp8.F32, len(ranges), out.Elems()), out}
+	return partialMax{r.Temp(out.Name+".parts", fp8.F32, len(ranges), out.Elems()), out}
 }
 
-// of is where the maxima of a range go.
-func (p parted) of(i int) *backend.Tensor {
+// of returns the tensor for the maxima of a range.
+func (p partialMax) of(i int) *backend.Tensor {
 	if p.parts == nil {
 		return p.out
 	}
 	return p.parts.RowRange(i, 1)
 }
 
-// join adds the maximum of all.
-func (p parted) join(r *backend.Rewriter, n *backend.Node) {
+// join adds the op that reduces the partial maxima.
+func (p partialMax) join(r *backend.Rewriter, n *backend.Node) {
 	if p.parts != nil {
 		r.Add(n, &backend.Amax{X: p.parts, Out: p.out})
 	}

@@ -14,7 +14,7 @@ import (
 	"octet/fp8"
 )
 
-func TestRangesOfRows(t *testing.T) {
+func TestRangesOf(t *testing.T) {
 	for _, c := range []struct {
 		rows, cols, limit int
 		want              []rows
@@ -23,7 +23,7 @@ func TestRangesOfRows(t *testing.T) {
 		{1000, 16, 1000*16*4 - 1, []rows{{0, 512, false}, {512, 488, false}}},
 		{1024, 16, 700 * 16 * 4, []rows{{0, 512, false}, {512, 512, false}}},
 		{1025, 16, 700 * 16 * 4, []rows{{0, 512, false}, {512, 512, false}, {1024, 1, false}}},
-		{600, 16, 1, []rows{{0, 256, false}, {256, 256, false}, {512, 88, false}}}, // no smaller ones
+		{600, 16, 1, []rows{{0, 256, false}, {256, 256, false}, {512, 88, false}}}, // the minimum size
 		{131072, 11008, maxBytes, []rows{{0, 65536, false}, {65536, 65536, false}}},
 	} {
 		got := rangesOf(&backend.Tensor{DType: fp8.BF16, Shape: []int{c.rows, c.cols}}, c.limit)
@@ -31,9 +31,9 @@ func TestRangesOfRows(t *testing.T) {
 	}
 }
 
-// On a device with small tensors every op is several, and computes the same bits: of
-// 600 rows of 24, the device of this test holds 256.
-func TestRowsInRangesAreTheSame(t *testing.T) {
+// Ops that are split for a device with small tensors compute the same bits. Of 600 rows
+// of 24, the device of this test holds 256.
+func TestOpsInRangesOfRows(t *testing.T) {
 	const tokens, ffn, limit = 600, 8, 300 * 8 * 4
 	for _, model := range []string{"gaudi2", "gaudi3"} {
 		s := specOf(t, model)
@@ -59,13 +59,13 @@ func TestRowsInRangesAreTheSame(t *testing.T) {
 		}
 		casts := func() []backend.Cast { return []backend.Cast{cast(fp8.BF16), cast(s.E4M3), cast(fp8.E5M2)} }
 		up, gate, dOut := given(fp8.BF16, tokens, ffn), given(fp8.BF16, tokens, ffn), given(fp8.BF16, tokens, ffn)
-		factor, invC := tensor(fp8.F32, tokens), given(fp8.F32, ffn)
+		tokenScale, invC := tensor(fp8.F32, tokens), given(fp8.F32, ffn)
 
 		p := vars.Program("p")
 		q := p.Block("layers.0")
 		q.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: casts(), InvC: invC})
-		q.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: casts(), RowFactor: factor})
-		q.Add(&backend.SwiGLUGrad{DOut: dOut, Up: up, Gate: gate, RowFactor: factor, DUp: casts(), DGate: casts()})
+		q.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: casts(), TokenScale: tokenScale})
+		q.Add(&backend.SwiGLUGrad{DOut: dOut, Up: up, Gate: gate, TokenScale: tokenScale, DUp: casts(), DGate: casts()})
 		q.Add(&backend.SwiGLUAmax{Up: up, Gate: gate, Out: tensor(fp8.F32, ffn), Seen: given(fp8.F32, ffn)})
 		q.Add(&backend.SwiGLUAmax{Up: up, Gate: gate, Out: tensor(fp8.F32, ffn), UpOut: tensor(fp8.F32, ffn), UpSeen: given(fp8.F32, ffn)})
 		q.Add(&backend.Activation{X: up, Out: casts()})
@@ -101,7 +101,7 @@ func TestRowsInRangesAreTheSame(t *testing.T) {
 			}
 			want := 10 // ops
 			if limit != maxBytes {
-				want = 3*want + 5 // and the maxima of five results' parts
+				want = 3*want + 5 // plus the reductions of five partial maxima
 			}
 			require.Len(t, lowered[0].Nodes(), want)
 		}
@@ -111,8 +111,8 @@ func TestRowsInRangesAreTheSame(t *testing.T) {
 	}
 }
 
-// So are counts, which one op takes in ranges.
-func TestCountsInRangesAreTheSame(t *testing.T) {
+// castHealth, which one op computes in ranges, counts the same.
+func TestCastHealthInRanges(t *testing.T) {
 	const n, cols, limit = 600, 8, 300 * 8 * 4
 	s := specOf(t, "gaudi2")
 	vars := backend.NewVars()
@@ -164,8 +164,7 @@ func TestCountsInRangesAreTheSame(t *testing.T) {
 	require.Greater(t, nodes[limit], nodes[maxBytes])
 }
 
-// A sequence of 131,072 tokens is lowered for the models that are known, whatever the
-// recipe has in the middle of the feed-forward layer.
+// Sequences of 131,072 tokens are lowered for the known models, whatever the activation.
 func TestLongSequences(t *testing.T) {
 	for _, c := range []struct{ model, preset, recipe, activation string }{
 		{"gaudi2", "llama2-7b", "fp8-smooth", ""},
@@ -173,7 +172,7 @@ func TestLongSequences(t *testing.T) {
 	} {
 		long := preset(t, c.preset, 1)
 		long.Recipe, long.Data.Seq = c.recipe, 1<<17
-		long.Model.Vocab = 256 // of a large one there are many small chunks
+		long.Model.Vocab = 256 // a large vocabulary gives many small chunks
 		if c.activation != "" {
 			long.Model.Activation = c.activation
 		}

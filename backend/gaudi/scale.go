@@ -7,12 +7,12 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// Factors that are powers of two are chosen by comparison from a table of them:
-// what the device makes of log2 and pow in the last bit nobody knows, and a scale
-// that is off by that bit is no power of two. Nor is the inverse divided out.
+// Scales that are powers of two are selected by comparison from a table. The last bits of
+// the device's log2 and pow are not documented, and a scale that is off by one bit is not
+// a power of two. The inverses also come from a table, not from a division.
 
-// powers is the table of 2^exponent(e) for e from first to last, as a row that is
-// compared with a column of n numbers, {1, n}.
+// powers returns the table of 2^exponent(e) for e from first to last, as a row to compare
+// with a column of n values, {1, n}.
 func (b *builder) powers(first, last int, exponent func(e int) int) value {
 	list := make([]float32, 0, last-first+1)
 	for e := first; e <= last; e++ {
@@ -24,8 +24,8 @@ func (b *builder) powers(first, last int, exponent func(e int) int) value {
 func same(e int) int    { return e }
 func inverse(e int) int { return -e }
 
-// largestPower is, for each of n rows of a mask {last−first+1, n}, the largest
-// 2^e whose e it marks, and 2^first where it marks none; and its inverse.
+// largestPower returns, for each of n rows of a mask {last−first+1, n}, the largest 2^e
+// whose e is marked, or 2^first if none is, and its inverse.
 func (b *builder) largestPower(mask value, first, last int) (power, inv value) {
 	lowest, highest := b.constant(float32(math.Ldexp(1, first))), b.constant(float32(math.Ldexp(1, -first)))
 	power = b.maximum(b.where(mask, b.powers(first, last, same), lowest), 0)
@@ -33,8 +33,8 @@ func (b *builder) largestPower(mask value, first, last int) (power, inv value) {
 	return power, inv
 }
 
-// smallestPower is the smallest 2^e that a mask marks, and 2^last where it marks
-// none; and its inverse.
+// smallestPower returns the smallest marked 2^e, or 2^last if none is marked, and its
+// inverse.
 func (b *builder) smallestPower(mask value, first, last int) (power, inv value) {
 	highest, lowest := b.constant(float32(math.Ldexp(1, last))), b.constant(float32(math.Ldexp(1, -last)))
 	power = b.minimum(b.where(mask, b.powers(first, last, same), highest), 0)
@@ -42,11 +42,11 @@ func (b *builder) smallestPower(mask value, first, last int) (power, inv value) 
 	return power, inv
 }
 
-// The range of a scale's exponent, see fp8.ScaleFor.
+// Range of a scale's exponent, see fp8.ScaleFor.
 const minScale, maxScale = -126, 126
 
-// scaleFor is fp8.ScaleFor of n amaxes: the scales, their inverses, and a mask of
-// the amaxes that there was something to learn from. Elsewhere both are 1.
+// scaleFor computes fp8.ScaleFor of n amaxes: the scales, their inverses, and the mask of
+// the amaxes that are positive and finite. Where the mask is 0, scale and inverse are 1.
 func (b *builder) scaleFor(amax value, limit float32, pow2 bool) (scale, inv, ok value) {
 	sizes := amax.sizes
 	one, top := b.constant(1), b.constant(limit)
@@ -58,7 +58,7 @@ func (b *builder) scaleFor(amax value, limit float32, pow2 bool) (scale, inv, ok
 		scale, inv = b.reshape(scale, sizes...), b.reshape(inv, sizes...)
 	} else {
 		scale = b.div(top, amax)
-		below := b.mul(scale, b.constant(1-0x1p-24)) // the number below a quotient that was rounded up
+		below := b.mul(scale, b.constant(1-0x1p-24)) // the next value below a quotient that was rounded up
 		scale = b.where(b.greater(b.mul(scale, amax), top), below, scale)
 		scale = b.clamp(scale, minScale, maxScale)
 		inv = b.div(one, scale)
@@ -67,24 +67,24 @@ func (b *builder) scaleFor(amax value, limit float32, pow2 bool) (scale, inv, ok
 	return b.where(ok, scale, one), b.where(ok, inv, one), ok
 }
 
-// clamp keeps x between two powers of two.
+// clamp limits x to [2^first, 2^last].
 func (b *builder) clamp(x value, first, last int) value {
 	x = b.max(x, b.constant(float32(math.Ldexp(1, first))))
 	return b.min(x, b.constant(float32(math.Ldexp(1, last))))
 }
 
-// usable is the mask of what is positive and finite.
+// usable returns the mask of positive finite elements.
 func (b *builder) usable(x value) value {
 	zero := b.constant(0)
 	return b.greater(b.where(b.isFinite(x), x, zero), zero)
 }
 
-// set is the mask of an I32 flag.
+// set returns the mask of an I32 flag.
 func (b *builder) set(flag *backend.Tensor) value {
 	return b.greater(b.cast(b.in(flag), libsynapse.F32), b.constant(0))
 }
 
-// unless is fresh, or old where an optional flag is set.
+// unless returns old where the optional flag is set, else fresh.
 func (b *builder) unless(flag *backend.Tensor, old, fresh value) value {
 	if flag == nil {
 		return fresh
@@ -92,12 +92,12 @@ func (b *builder) unless(flag *backend.Tensor, old, fresh value) value {
 	return b.where(b.set(flag), old, fresh)
 }
 
-// vector is an operand of n F32 numbers as {n, 1}, n being 1 too.
+// vector returns an operand of n F32 values as {n, 1}, even for n = 1.
 func (b *builder) vector(t *backend.Tensor) value {
 	return b.reshape(b.f32(t), uint64(t.Elems()), 1)
 }
 
-// window is the maximum over the rows of a history of n columns, {n, 1}.
+// window returns the maximum over the rows of a history of n columns, {n, 1}.
 func (b *builder) window(t *backend.Tensor, n int) value {
 	v := b.reshape(b.f32(t), uint64(n), uint64(t.Elems()/n))
 	return b.largestOfColumns(v)
@@ -122,8 +122,8 @@ func (b *builder) updateScale(o *backend.UpdateScale) error {
 	return nil
 }
 
-// pushHistory shifts rows. The result passes through an elementwise kernel, since
-// one that copies rows from where it writes them would have to mind the order.
+// pushHistory shifts the rows of a history. An elementwise kernel writes the result,
+// because a kernel that copies rows in place would depend on their order.
 func (b *builder) pushHistory(o *backend.PushHistory) error {
 	n, rows := uint64(o.History.Cols()), uint64(o.History.Rows())
 	old := b.reshape(b.in(o.History), n, rows)
@@ -140,16 +140,16 @@ func (b *builder) pushHistory(o *backend.PushHistory) error {
 	return nil
 }
 
-// The range of a Smooth-SwiGLU factor's exponent, see backend.SmoothScale.
+// Range of a smoothing scale's exponent, see backend.SmoothScale.
 const minSmooth, maxSmooth = -30, 30
 
 func (b *builder) smoothScale(o *backend.SmoothScale) error {
 	if o.Balanced && o.Exact {
-		return b.unsupported("factors that are roots and no powers of two, which are computed in float64: use powers of two")
+		return b.unsupported("balanced smoothing scales that are not powers of two need float64: use powers of two")
 	}
 	n := o.WeightMax.Elems()
-	factor, channel, weight := b.window(o.Factor, n), b.window(o.ChannelMax, n), b.vector(o.WeightMax)
-	c, inv := b.smoothFactor(o, factor, weight)
+	smoothMax, channel, weight := b.window(o.SmoothMax, n), b.window(o.ChannelMax, n), b.vector(o.WeightMax)
+	c, inv := b.smoothingScales(o, smoothMax, weight)
 	b.out(o.C, c)
 	b.out(o.InvC, inv)
 	for _, f := range []struct {
@@ -174,28 +174,28 @@ func (b *builder) smoothScale(o *backend.SmoothScale) error {
 	return nil
 }
 
-// smoothFactor is c and 1/c of n channels, {n, 1}.
-func (b *builder) smoothFactor(o *backend.SmoothScale, factor, weight value) (c, inv value) {
+// smoothingScales returns the smoothing scales c and 1/c of n channels, {n, 1}.
+func (b *builder) smoothingScales(o *backend.SmoothScale, smoothMax, weight value) (c, inv value) {
 	one := b.constant(1)
-	usable := b.usable(factor)
+	usable := b.usable(smoothMax)
 	if o.Balanced {
-		ratio := b.where(b.usable(weight), b.div(factor, weight), b.constant(0))
+		ratio := b.where(b.usable(weight), b.div(smoothMax, weight), b.constant(0))
 		usable = b.usable(ratio)
 	}
 	if o.Exact {
-		c = b.clamp(b.mul(factor, b.constant(float32(math.Ldexp(1, o.Margin)))), minSmooth, maxSmooth)
+		c = b.clamp(b.mul(smoothMax, b.constant(float32(math.Ldexp(1, o.Margin)))), minSmooth, maxSmooth)
 		c = b.where(usable, c, one)
 		return c, b.div(one, c)
 	}
-	n := factor.elems()
+	n := smoothMax.elems()
 	column := func(v value) value { return b.reshape(v, 1, n) }
 	var fits value
 	if o.Balanced {
 		// 2^e ≥ √(F/k)·2^Margin is F ≤ 4^(e−Margin)·k, without a root that rounds.
 		squares := b.powers(minSmooth, maxSmooth, func(e int) int { return 2 * (e - o.Margin) })
-		fits = b.lessEqual(column(factor), b.mul(squares, column(weight)))
+		fits = b.lessEqual(column(smoothMax), b.mul(squares, column(weight)))
 	} else {
-		fits = b.lessEqual(column(factor), b.powers(minSmooth, maxSmooth, func(e int) int { return e - o.Margin }))
+		fits = b.lessEqual(column(smoothMax), b.powers(minSmooth, maxSmooth, func(e int) int { return e - o.Margin }))
 	}
 	c, inv = b.smallestPower(fits, minSmooth, maxSmooth)
 	return b.where(usable, b.reshape(c, n, 1), one), b.where(usable, b.reshape(inv, n, 1), one)

@@ -9,15 +9,15 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// sensors are those of one device, as HLML reads them: of any rank's from here, since
-// that library asks the driver and needs no device of its own.
+// sensors are the sensors of one device, read by HLML. It works for any rank's device,
+// because HLML asks the driver and acquires no device.
 type sensors struct{ *libsynapse.Telemetry }
 
 // Sensors implements backend.Sensed.
 func (d *device) Sensors() (backend.Sensors, error) {
 	bus := d.hardware().Bus
 	if bus == "" {
-		return nil, errors.New("SynapseAI does not tell which of HLML's devices this one is")
+		return nil, errors.New("SynapseAI does not report this device's PCI address, which identifies it in HLML")
 	}
 	t, err := libsynapse.OpenTelemetry(bus)
 	if err != nil {

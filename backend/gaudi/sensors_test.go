@@ -20,7 +20,7 @@ func TestSensors(t *testing.T) {
 	d := list[0].(backend.Sensed)
 	t.Cleanup(func() { require.NoError(t, d.Close()) })
 	s, err := d.Sensors()
-	if err != nil { // the stand-in for HLML has one device, elsewhere than SynapseAI's
+	if err != nil { // the HLML stand-in's only device has another address than SynapseAI's
 		require.ErrorContains(t, err, d.(*device).hardware().Bus)
 		return
 	}
@@ -30,7 +30,7 @@ func TestSensors(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-func TestReadingInUnitsOfBackend(t *testing.T) {
+func TestReadingUnits(t *testing.T) {
 	r := readingOf(libsynapse.Reading{
 		Utilization: new(0.75), MemoryUsed: new(6e9), MemoryTotal: new(96e9), Power: new(412.5), Energy: new(5e9),
 		Temperature: new(62.0), Clock: new(1.5e9),
@@ -40,6 +40,6 @@ func TestReadingInUnitsOfBackend(t *testing.T) {
 		Utilization: new(0.75), MemoryUsed: new(int64(6e9)), MemoryTotal: new(int64(96e9)), Power: new(412.5), Energy: new(5e9),
 		Temperature: new(62.0), Clock: new(1500.0), Throttled: []string{"heat"},
 	}, r)
-	require.Equal(t, backend.Reading{}, readingOf(libsynapse.Reading{}), "what is not known stays so")
+	require.Equal(t, backend.Reading{}, readingOf(libsynapse.Reading{}), "unknown values must stay nil")
 	require.Equal(t, []string{}, readingOf(libsynapse.Reading{ThrottledByPower: new(false), ThrottledByHeat: new(false)}).Throttled)
 }

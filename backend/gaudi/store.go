@@ -6,25 +6,24 @@ import (
 	"octet/fp8"
 )
 
-// store stores an op's result through its casts: v, in F32 or BF16.
+// store stores an op's result v, in F32 or BF16, through its casts.
 //
-// A cast to FP8 is one kernel, convert_to_fp8, which multiplies by the scale,
-// saturates, and finds the amax before it does; casts to both formats are one
-// hybrid kernel, which reads v once. Operands as in PyTorch's bridge (CastToFp8,
-// CastToFp8Hybrid).
+// A cast to FP8 is one kernel, convert_to_fp8, which multiplies by the scale, saturates,
+// and returns the amax of its input. Casts to both formats are one hybrid kernel, which
+// reads v once. Operands are as in PyTorch's bridge (CastToFp8, CastToFp8Hybrid).
 //
-// What the kernel's amax makes of a NaN is not documented, and a pass of our own
-// over v would cost as much as the cast. One that it lost would still be in the
-// codes, in all that is computed from them and in the gradient's norm, for which
-// the update is skipped.
+// It is not documented how the kernel's amax treats NaN, and a separate pass over v would
+// cost as much as the cast. A NaN that the amax lost would still be in the codes, in
+// everything computed from them and in the gradient's norm, for which the update is
+// skipped.
 func (b *builder) store(casts []backend.Cast, v value) {
 	for _, c := range casts {
 		if c.Transpose {
-			b.fail(b.unsupported("Out is %s, a transposed copy: products take operands either way", c.Out))
+			b.fail(b.unsupported("Out is %s, a transposed copy: GEMMs take operands either way", c.Out))
 			return
 		}
 		if c.Out.Block != backend.PerTensor || c.ScaleInv != nil {
-			b.fail(b.unsupported("Out is %s with scales by block (%s), and Gaudi one for a tensor", c.Out, c.Out.Block))
+			b.fail(b.unsupported("Out is %s of granularity %s: Gaudi takes per-tensor scales only", c.Out, c.Out.Block))
 			return
 		}
 	}
@@ -46,8 +45,8 @@ func (b *builder) store(casts []backend.Cast, v value) {
 	}
 }
 
-// hybrid is the index of the cast behind i that one kernel can make with it; -1
-// if there is none.
+// hybrid returns the index of the cast after i that one kernel can compute together with
+// cast i, or -1.
 func hybrid(casts []backend.Cast, i int) int {
 	if i+1 == len(casts) {
 		return -1
@@ -66,7 +65,7 @@ func roundingOf(r fp8.Rounding) libsynapse.Rounding {
 	return libsynapse.Nearest
 }
 
-// scalarOr is an optional scalar operand.
+// scalarOr returns an optional scalar operand, absent for nil.
 func (b *builder) scalarOr(t *backend.Tensor) value {
 	if t == nil {
 		return absent
@@ -74,8 +73,7 @@ func (b *builder) scalarOr(t *backend.Tensor) value {
 	return b.in(t)
 }
 
-// outputs lists the outputs of a cast kernel: the codes, and the amax if somebody
-// wants it.
+// outputs returns the outputs of a cast kernel: the codes, and the amax on request.
 func outputs(v value, amax bool, types ...libsynapse.DataType) []value {
 	var list []value
 	for _, typ := range types {
@@ -87,8 +85,8 @@ func outputs(v value, amax bool, types ...libsynapse.DataType) []value {
 	return list
 }
 
-// convert makes codes of one format. Where it has to clip, it multiplies by the scale and
-// finds the amax before it does.
+// convert casts v to one FP8 format. Where E4M3 codes must be clipped, separate nodes
+// compute the amax, multiply by the scale and clip before the cast.
 func (b *builder) convert(c backend.Cast, v value) {
 	if b.spec.ClipE4M3 && c.Out.DType == b.spec.E4M3 {
 		if c.Amax != nil {
@@ -111,7 +109,7 @@ func (b *builder) convert(c backend.Cast, v value) {
 	}
 }
 
-// convertBoth makes the codes of e5m2 and of e4m3.
+// convertBoth casts v to E5M2 and E4M3 in one kernel.
 func (b *builder) convertBoth(e5m2, e4m3 backend.Cast, v value) {
 	amax := e5m2.Amax != nil || e4m3.Amax != nil
 	outs := b.nodes("convert_to_fp8_hybrid_"+v.typ.String(), libsynapse.CastParams(roundingOf(e5m2.Rounding)),
@@ -125,7 +123,7 @@ func (b *builder) convertBoth(e5m2, e4m3 backend.Cast, v value) {
 	}
 }
 
-// storeWide stores in a format of two bytes or four.
+// storeWide stores v in a format of two or four bytes.
 func (b *builder) storeWide(c backend.Cast, v value) {
 	if c.Amax != nil {
 		b.fold(c.Amax, b.largest(v))
@@ -136,7 +134,7 @@ func (b *builder) storeWide(c backend.Cast, v value) {
 	b.outAs(c.Out, b.castWide(v, b.typeOf(c.Out.DType), roundingOf(c.Rounding)))
 }
 
-// castWide casts to a format of two bytes or four; F16 saturates.
+// castWide casts to a format of two or four bytes; F16 saturates.
 func (b *builder) castWide(v value, typ libsynapse.DataType, r libsynapse.Rounding) value {
 	if typ != libsynapse.F16 {
 		return b.castRounded(v, typ, r)
@@ -144,41 +142,41 @@ func (b *builder) castWide(v value, typ libsynapse.DataType, r libsynapse.Roundi
 	return b.castRounded(b.clipped(b.cast(v, libsynapse.F32), fp8.F16.Max()), typ, r)
 }
 
-// clipped is v, and the nearest of ±top for what is larger. NaN stays, of which max_fwd
-// and min_fwd make something that is not documented.
+// clipped returns v clamped to ±top. NaN stays NaN; how max_fwd and min_fwd treat NaN is
+// not documented.
 func (b *builder) clipped(v value, top float32) value {
 	v = b.where(b.greater(v, b.constant(top)), b.constant(top), v)
 	return b.where(b.less(v, b.constant(-top)), b.constant(-top), v)
 }
 
-// fold makes the step's record of an amax the larger of itself and amax.
+// fold sets a step's amax record to the maximum of itself and amax.
 func (b *builder) fold(record *backend.Tensor, amax value) {
 	b.out(record, b.larger(b.in(record), amax))
 }
 
-// larger is the maximum of magnitudes, in which NaN counts as larger than
-// infinity; what max_fwd makes of a NaN is not documented.
+// larger returns the maximum of magnitudes, NaN counting as larger than infinity; how
+// max_fwd treats NaN is not documented.
 func (b *builder) larger(x, y value) value {
 	top := b.where(b.greater(x, y), x, y) // y if x is NaN
 	return b.where(b.isNaN(x), x, top)
 }
 
-// largest is the largest magnitude of v as a scalar, see larger.
+// largest returns the largest magnitude of v as a scalar. NaN counts as in larger.
 func (b *builder) largest(v value) value {
 	return b.magnitude(v, func(x value) value { return b.overAll("reduce_max", x) })
 }
 
-// largestOfColumns is that of every column.
+// largestOfColumns returns the largest magnitude of each column.
 func (b *builder) largestOfColumns(v value) value {
 	return b.magnitude(v, func(x value) value { return b.maximum(x, 1) })
 }
 
-// magnitude is the largest magnitude by some reduction of maxima, which may do
-// with NaN what it likes: they are counted apart.
+// magnitude returns the largest magnitude by a reduction of maxima. A second reduction
+// finds NaN, because the first may lose it.
 func (b *builder) magnitude(v value, reduce func(value) value) value {
 	v = b.cast(v, libsynapse.F32)
-	odd := b.isNaN(v)
+	nan := b.isNaN(v)
 	top := reduce(b.abs(v))
-	odds := reduce(b.where(odd, b.constant(1), b.constant(0)))
-	return b.where(b.greater(odds, b.constant(0)), b.notANumber(), top)
+	nans := reduce(b.where(nan, b.constant(1), b.constant(0)))
+	return b.where(b.greater(nans, b.constant(0)), b.notANumber(), top)
 }

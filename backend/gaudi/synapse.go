@@ -6,10 +6,10 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// synapse is one Gaudi as the backend uses it: this process's own (local), or one
-// that another process has (remote), since SynapseAI gives a process no second.
-// What passes is plain data, so that the two are alike. Everything happens in
-// order on one stream; only read, time and synchronize wait for it.
+// synapse is one Gaudi as the backend uses it: this process's device (local), or that of
+// a worker process (remote), because SynapseAI gives a process only one device. Arguments
+// are plain data, so that both behave alike. Calls take effect in order on one stream;
+// only read, time and synchronize wait for it.
 type synapse interface {
 	hardware() hardware
 	memory() (free, total uint64, err error)
@@ -18,49 +18,51 @@ type synapse interface {
 	fill(to libsynapse.Ptr, value byte, bytes int64) error
 	write(to libsynapse.Ptr, src []byte) error // src is copied
 	read(dst []byte, from libsynapse.Ptr) error
-	// compile makes recipes, or finds those that it has of equal graphs.
+	// compile returns the recipes of graphs, compiling those that it has not compiled
+	// yet.
 	compile([]program) ([]compiled, error)
-	// prepare takes commands in, of which run then executes those from one
-	// index to another, until forget.
+	// prepare stores a list of commands, of which run executes those from one index to
+	// another, until forget.
 	prepare([]command) (list int, err error)
 	run(list, from, to int) error
-	// time is run, waits, and tells how long the device was at it by its own clock.
+	// time runs commands, waits for them, and returns the time measured by the device's
+	// clock.
 	time(list, from, to int) (time.Duration, error)
 	forget(list int) error
 	synchronize() error
-	// join makes the device one of the ranks that do collectives together, under
-	// the name that one of them has made by uniqueID. All join at once.
+	// join makes the device a rank of the communicator with this id, which uniqueID makes
+	// on one rank. All ranks join at once.
 	uniqueID() ([]byte, error)
 	join(id []byte, ranks, rank int) error
-	// leave says why this rank does not come where the others may wait for it. It
-	// ends them all.
-	leave(why error)
-	// release ends the use of the device. Its memory has been given back.
+	// abort ends all ranks, because this rank skips a collective that the other ranks may
+	// wait for.
+	abort(why error)
+	// release ends the use of the device, after its memory is freed.
 	release() error
 }
 
-// hardware is what a device is.
+// hardware describes a device.
 type hardware struct {
-	Name   string // what it calls itself
-	Bus    string // its address on PCI
+	Name   string // the device's own name
+	Bus    string // PCI address
 	Driver string // version of the driver and runtime
 	Model  string // "gaudi2"
 	Align  int    // of addresses
 }
 
-// A program is a graph to compile. The name is for people.
+// A program is a graph to compile. Name is for logs and errors.
 type program struct {
 	Name  string
 	Graph *libsynapse.Graph
 }
 
-// Compiled is a recipe, by its number.
+// compiled identifies a compiled recipe.
 type compiled struct {
 	Number    int
-	Workspace int64 // bytes that a launch needs beside its sections
+	Workspace int64 // bytes that a launch needs besides its sections
 }
 
-// A command is a launch, unless it is a transfer.
+// A command is a launch of a recipe, or a transfer if Transfer is set.
 type command struct {
 	Recipe    int
 	Sections  []libsynapse.Ptr

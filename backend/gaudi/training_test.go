@@ -19,7 +19,7 @@ import (
 	"octet/train"
 )
 
-// small is a model whose every layer has a shape of its own.
+// small returns a config of a small model in which every layer has a shape of its own.
 func small(recipe string) train.Config {
 	c := train.Default()
 	c.Recipe = recipe
@@ -32,7 +32,7 @@ func corpus() *data.Corpus {
 	return &data.Corpus{Train: data.Text(strings.Repeat("to be or not to be, that is the question: ", 120))}
 }
 
-// trainer opens devices and trains on them from the start.
+// trainer opens devices and returns a trainer at step 0.
 func trainer(t *testing.T, c train.Config, on string) (*train.Trainer, []backend.Backend) {
 	t.Helper()
 	list, err := backend.Open(on, backend.Options{Threads: 1, Ranks: c.Train.Ranks})
@@ -70,23 +70,24 @@ func take(t *testing.T, tr *train.Trainer, steps int) (list []train.StepResult) 
 	return list
 }
 
-// steps are those that are compared; small's tokens are a step's.
+// steps is the number of compared steps; tokens are those of one step.
 const steps, tokens = 50, 64
 
-// tolerance is what rounding makes of two runs that round differently, be it at random,
-// or because sums in another order came out on the other side of a tie.
+// tolerance returns the difference that rounding causes between two runs that round
+// differently, stochastically or because sums in another order fall on the other side of
+// a tie.
 //
-// Rounding to a format is off by a part u at most: half the step between its numbers,
-// over the smallest that has this step. It is 2^-9 in BF16, 2^-4 in E4M3, which the
-// forward pass reads, and 2^-3 in E5M2, which the backward pass reads; in the root mean
-// square √3 times less, which leaves room for the other run's error. Rounded at random,
-// a number in E5M2 is off by √(1/6) of a step, that is u/1.4 on average.
+// The relative error of rounding to a format is at most u: half a step, over the smallest
+// value with that step. u is 2^-9 in BF16, 2^-4 in E4M3, which the forward pass reads,
+// and 2^-3 in E5M2, which the backward pass reads. The root mean square is √3 times
+// smaller, which leaves a margin for the other run's error. With stochastic rounding to
+// E5M2 the error is √(1/6) of a step, or u/1.4, on average.
 //
-// A value passes 13 products: six in each of the two layers (q, k and v; scores;
-// attention; o; up and gate; down), and the head. Errors that know nothing of each other
-// add up to √13 u. A loss and a gradient are means over tokens, which leaves
-// √(13/tokens) u of the gradient's norm, and, as logits are of the order of 1, as many
-// nats of the loss. The mean over so many steps is √steps times closer.
+// A value passes 13 GEMMs: six in each of the two layers (q, k and v; scores; attention;
+// o; up and gate; down), and the head. Independent errors add up to √13 u. A loss and a
+// gradient are means over tokens, which leaves √(13/tokens) u of the gradient's norm and,
+// since logits are of the order of 1, as many nats of the loss. The mean over the steps
+// is √steps times more accurate.
 func tolerance(recipe string) trial.Apart {
 	forward, backward := 0x1p-4, 0x1p-3
 	if recipe == "bf16" {
@@ -96,18 +97,19 @@ func tolerance(recipe string) trial.Apart {
 	return trial.Within(forward*mean, backward*mean, steps)
 }
 
-// compared are recipes that a Gaudi takes as they are, up to its formats.
+// compared are training recipes that a Gaudi supports unchanged, except for formats.
 var compared = []string{"bf16", "fp8-delayed", "fp8-w3-bf16", "fp8-smooth", "fp8-smooth-token"}
 
-// Runs on the stand-in, on its model in emu, whose products have the same bits (they
-// are both ours: that these agree is agreement with ourselves), and on plain emu, whose
-// E4M3 ends at 448 and whose sums are exact, see the same batches.
+// Runs on the stand-in, on emu's model of the Gaudi, and on plain emu see the same
+// batches. The stand-in and emu's model share their GEMM bits, because both are the
+// project's own, so their agreement proves little. Plain emu's E4M3 ends at 448 and its
+// sums are exact.
 func TestTrainingAgreesWithEmu(t *testing.T) {
 	for _, m := range modes {
 		t.Run(m.model+m.options, func(t *testing.T) {
 			m.begin(t, "1")
 			recipes := compared
-			if m.options != "" { // which are of products and casts alone
+			if m.options != "" { // options affect only GEMMs and casts
 				recipes = []string{"fp8-smooth"}
 			}
 			for _, recipe := range recipes {
@@ -128,8 +130,8 @@ func TestTrainingAgreesWithEmu(t *testing.T) {
 	}
 }
 
-// One scale that is wrong by 2^-6 in the cast, and not where the product undoes it, is
-// found in every recipe that has one.
+// A scale that is wrong by 2^-6 in the cast, but not in the GEMM that undoes it, is
+// detected in every recipe that has one.
 func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	devices(t, "gaudi2", "1")
 	for _, recipe := range compared[1:] {
@@ -152,12 +154,12 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 	}
 }
 
-// How many blocks are one unit changes no bit on the stand-in, which computes in order.
+// The number of blocks per unit changes no bit on the stand-in, which computes in order.
 func TestUnitsComputeTheSame(t *testing.T) {
 	for _, model := range []string{"gaudi2", "gaudi3"} {
 		t.Run(model, func(t *testing.T) {
 			devices(t, model, "1")
-			for _, recipe := range []string{"bf16", "te-delayed"} { // which repeat
+			for _, recipe := range []string{"bf16", "te-delayed"} { // reproducible ones
 				c := small(recipe)
 				c.Model.Layers = 5
 				want := losses(t, c, "gaudi", 4)
@@ -173,20 +175,20 @@ func TestUnitsComputeTheSame(t *testing.T) {
 	}
 }
 
-// Two ranks take the steps of one with both their batches. A gradient is the sum of two
-// in FP32 either way, and a + b is b + a: as the stand-in computes in order, and where
-// nothing is rounded at random, losses, norms, gradients, weights, moments and scales
-// are the same to the bit.
-func TestTwoRanksAreOneWithTheirBatches(t *testing.T) {
+// Two ranks take the steps of one rank with both batches. Both sum two gradients in FP32,
+// and a + b = b + a. As the stand-in computes in order, losses, norms, gradients,
+// weights, moments and scales are equal to the bit where nothing is rounded
+// stochastically.
+func TestTwoRanksEqualOneWithBothBatches(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	for _, recipe := range []string{"bf16", "fp8-delayed"} {
 		c := small(recipe)
 		c.Model.Layers, c.Train.MicroBatch = 1, 2
-		if recipe == "fp8-delayed" { // whose gradients are rounded by bits of the device's own
+		if recipe == "fp8-delayed" { // its gradients are rounded stochastically
 			c.Precision.Rows = []train.PrecisionRow{{Scope: "layers.*", Operand: "grad", Rounding: "nearest"}}
 		}
-		// A rank's first scales come from its first micro-batch alone: both runs go on
-		// from those that a step has left.
+		// A rank's first scales come only from its first micro-batch, so both runs start
+		// from the scales after one step.
 		start, list := trainer(t, c, "gaudi")
 		take(t, start, 1)
 		contents, err := start.Contents("test", "gaudi")
@@ -197,7 +199,7 @@ func TestTwoRanksAreOneWithTheirBatches(t *testing.T) {
 		state, err := checkpoint.Open(path)
 		require.NoError(t, err)
 
-		// What each rank has in the end: its variables by name.
+		// The final variables of each rank, by name.
 		run := func(ranks, accumulate int) (results []train.StepResult, held []map[string][]byte) {
 			c.Train.Ranks, c.Train.Accumulate = ranks, accumulate
 			tr, list := trainer(t, c, "gaudi")
@@ -234,7 +236,7 @@ func TestTwoRanksAreOneWithTheirBatches(t *testing.T) {
 	}
 }
 
-// Ranks that share scales and round at random have the same weights, moments and
+// Ranks that share scales and round stochastically have the same weights, moments and
 // scales after every step.
 func TestRanksAgree(t *testing.T) {
 	devices(t, "gaudi3", "2")
@@ -258,11 +260,11 @@ func TestRanksAgree(t *testing.T) {
 	require.Greater(t, compared[backend.State], 5)
 }
 
-// Ranks that share the optimizer's state take the steps of ranks that have all of
-// it: in bf16 bit for bit but for the norm's last bits; in FP8, where devices draw
-// bits of their own, as nearly as a run on emu. What no rank has a part of, the
-// scales of shared tensors among it, stays the same on both.
-func TestRanksShareTheOptimizer(t *testing.T) {
+// Ranks with a sharded optimizer take the steps of ranks with full optimizer state: in
+// bf16 bit for bit except for the norm's last bits; in FP8, where devices draw their own
+// random bits, within the tolerance of a run on emu. Unsharded state, including the
+// scales of shared tensors, stays equal on both.
+func TestShardedOptimizer(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	run := func(recipe string, stage int) ([]train.StepResult, *train.Trainer, []backend.Backend) {
 		c := small(recipe)
@@ -279,7 +281,7 @@ func TestRanksShareTheOptimizer(t *testing.T) {
 			require.InEpsilon(t, want[i].GradNorm, got[i].GradNorm, max(32*tolerance, 0x1p-22))
 			require.InDelta(t, want[i].Loss, got[i].Loss, tolerance*want[i].Loss)
 		}
-		compared := map[bool]int{} // whether each rank has all of it
+		compared := map[bool]int{} // by whether each rank has all of it
 		for x := range tr.Vars.All() {
 			if x.Class != backend.Param && x.Class != backend.State {
 				continue

@@ -9,11 +9,11 @@ import (
 	"octet/fp8"
 )
 
-// transferKind is what a transfer does.
+// transferKind is the kind of a transfer.
 type transferKind uint8
 
 const (
-	duplicate transferKind = iota // within the device
+	localCopy transferKind = iota // within the device
 	allReduce
 	reduceScatter
 	allGather
@@ -22,27 +22,27 @@ const (
 	receive
 )
 
-// A transfer moves numbers between the ranks, by HCCL, or within a device.
+// A transfer moves data between the ranks, by HCCL, or within a device.
 type transfer struct {
 	Kind      transferKind
 	To, From  libsynapse.Ptr
-	Count     int // of what HCCL counts in: see libsynapse.Comm
+	Count     int // elements as in libsynapse.Comm; bytes for localCopy
 	Type      libsynapse.DataType
 	Reduction libsynapse.Reduction
 	Peer      int
-	Name      string // of what it is for, where ranks meet
+	Name      string // path of a collective's node
 }
 
-// A span is where a contiguous operand of a collective lies on the device,
-// padding between its runs included.
+// A span is the byte range of a collective's contiguous operand on the device, with the
+// padding between its runs.
 type span struct {
 	at    libsynapse.Ptr
 	bytes int64
 	runs  int
 }
 
-// transferOf is the transfer of a collective, nil if there is nothing to do. One
-// rank is alone with itself and needs no HCCL.
+// transferOf returns the transfer of a collective, nil if there is nothing to do. A
+// single rank needs no HCCL.
 func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
 	switch o := op.(type) {
 	case *backend.AllReduce:
@@ -50,17 +50,17 @@ func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)
 		if err != nil || ranks == 1 {
 			return nil, err
 		}
-		// Padding is added up with the rest; nobody reads it.
+		// The reduction covers the padding, which is never read.
 		t := &transfer{Kind: allReduce, To: x.at, Count: int(x.bytes / 4), Type: libsynapse.F32}
 		if o.Reduce == backend.ReduceMax {
-			// Magnitudes, see magnitudes: as unsigned numbers their bits are in
-			// the order of their values, NaN above infinity. What HCCL's maximum
-			// of floats makes of NaN nobody says.
+			// The operand holds magnitudes (see magnitudes). Read as unsigned integers,
+			// their bits have the order of their values, NaN above infinity. HCCL does
+			// not document how its maximum of floats treats NaN.
 			t.Type, t.Reduction = libsynapse.U32, libsynapse.Max
 		}
 		return t, nil
 	case *backend.ReduceScatter:
-		t, err := between(reduceScatter, o.X, o.Out, ranks, of)
+		t, err := scatterOrGather(reduceScatter, o.X, o.Out, ranks, of)
 		if err != nil {
 			return nil, err
 		}
@@ -69,8 +69,8 @@ func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)
 		}
 		return t, nil
 	case *backend.AllGather:
-		t, err := between(allGather, o.X, o.Out, ranks, of)
-		if err != nil || t.Kind == duplicate {
+		t, err := scatterOrGather(allGather, o.X, o.Out, ranks, of)
+		if err != nil || t.Kind == localCopy {
 			return t, err
 		}
 		return t, t.carry(o.X)
@@ -79,12 +79,13 @@ func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)
 	case *backend.Recv:
 		return message(receive, o.Out, o.Peer, ranks, of)
 	default:
-		return nil, fmt.Errorf("%T is no collective", op)
+		return nil, fmt.Errorf("%T is not a collective", op)
 	}
 }
 
-// between is a transfer from x to out, of which one has a part for every rank.
-func between(kind transferKind, x, out *backend.Tensor, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
+// scatterOrGather returns a transfer from x to out, one of which has a shard for every
+// rank.
+func scatterOrGather(kind transferKind, x, out *backend.Tensor, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
 	from, err := of(x)
 	if err != nil {
 		return nil, err
@@ -94,13 +95,13 @@ func between(kind transferKind, x, out *backend.Tensor, ranks int, of func(*back
 		return nil, err
 	}
 	if from.runs > 1 || to.runs > 1 {
-		return nil, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and its elements do not lie side by side on the device", backend.ErrUnsupported, x, out)
+		return nil, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
 	}
 	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(ranks) {
-		return nil, fmt.Errorf("expected a part for each of %d ranks: X is %s, Out is %s", ranks, x, out)
+		return nil, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", ranks, x, out)
 	}
 	if ranks == 1 {
-		return &transfer{Kind: duplicate, To: to.at, From: from.at, Count: int(from.bytes)}, nil
+		return &transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
 	return &transfer{Kind: kind, To: to.at, From: from.at}, nil
 }
@@ -135,38 +136,39 @@ func (m *transfer) carry(t *backend.Tensor) error {
 	return nil
 }
 
-// magnitudes makes the operand of a maximum over ranks ready for transferOf.
+// magnitudes replaces the operand of a maximum over ranks by its absolute values, as
+// transferOf requires.
 func (b *builder) magnitudes(o *backend.AllReduce) error {
 	b.out(o.X, b.abs(b.in(o.X)))
 	return nil
 }
 
-// needsMagnitudes reports whether a collective has a unit that runs before it.
+// needsMagnitudes reports whether a collective needs a unit for magnitudes before it.
 func needsMagnitudes(op backend.Op) bool {
 	o, ok := op.(*backend.AllReduce)
 	return ok && o.Reduce == backend.ReduceMax
 }
 
-// agreement gives all ranks what rank 0 has made of an optimizer's tensors, where it
-// rounds at random: each device does so with bits of its own, and the copies of the
-// weights would drift apart. Of what ranks have in parts there are no copies.
-func agreement(o *backend.AdamW, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
+// broadcastFromRank0 returns broadcasts of the tensors that an optimizer rounds
+// stochastically, from rank 0: each device draws its own random bits, and the ranks'
+// weights would drift apart. Sharded tensors have no copies on other ranks.
+func broadcastFromRank0(o *backend.AdamW, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
 	if ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
 		return nil, nil
 	}
 	var list []transfer
 	for _, t := range slices.Concat(o.Master, o.M1, o.M2) {
 		if t.DType == fp8.F32 {
-			continue // which nothing is rounded to
+			continue // F32 is not rounded
 		}
 		s, err := of(t)
 		if err != nil {
 			return nil, err
 		}
 		if s.bytes%4 != 0 && t.Base != nil {
-			return nil, fmt.Errorf("%w by backend gaudi: ranks cannot agree about the view %s, whose bytes HCCL cannot move by four", backend.ErrUnsupported, t)
+			return nil, fmt.Errorf("%w by backend gaudi: the view %s cannot be broadcast, because HCCL moves four bytes at a time", backend.ErrUnsupported, t)
 		}
-		words := int(s.bytes+3) / 4 // what follows is the tensor's own padding
+		words := int(s.bytes+3) / 4 // rounded up into the tensor's padding
 		list = append(list, transfer{Kind: broadcast, To: s.at, Count: words, Type: libsynapse.U32})
 	}
 	return list, nil

@@ -8,19 +8,19 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// A unit is what is compiled and launched as one: a recipe. Units with equal
-// keys are one.
+// A unit is a graph that is compiled and launched as one recipe. Units with equal keys
+// share it.
 type unit struct {
 	key       string
 	graph     *libsynapse.Graph
-	name      string // of the first nodes that it was made for
-	workspace int64  // an estimate: what the compiler's own tensors take, in the order of the list
+	name      string // from the first node that it was made for
+	workspace int64  // an estimate: peak bytes of the compiler's own tensors, in the order of the list
 }
 
-// A step is one launch of a unit, with the regions that its sections lie in, or
-// a collective, which may have a unit that runs before it.
+// A step is one launch of a unit, with the regions bound to its sections, or a
+// collective, which may have a unit that runs before it.
 type step struct {
-	node       *backend.Node // the first of the unit's, or the collective's
+	node       *backend.Node // the unit's first node, or the collective's
 	unit       *unit
 	sections   []region
 	collective backend.Op
@@ -30,18 +30,18 @@ type step struct {
 type schedule struct {
 	program *backend.Program
 	steps   []step
-	stretch []stretch                // by node: the unit that it is in
-	arena   map[*backend.Tensor]bool // temps that lie in the arena, since they outlive a unit
+	ranges  []nodeRange              // by node: the nodes of its unit
+	arena   map[*backend.Tensor]bool // temps that outlive a unit
 }
 
-// stretch is a closed range of nodes.
-type stretch struct{ first, end int }
+// nodeRange is a closed range of nodes.
+type nodeRange struct{ first, end int }
 
-// layouts are those of the roots of a set of programs.
+// layouts are the layouts of the roots of a set of programs.
 type layouts map[*backend.Tensor]layout
 
-// layoutsOf lays out every root that the programs touch: all programs that run
-// on one device together, since they share the variables.
+// layoutsOf returns the layouts of all roots that the programs touch. Programs that run
+// on one device need one call, because they share the variables.
 func layoutsOf(s backend.Spec, programs ...*backend.Program) layouts {
 	views := map[*backend.Tensor][]*backend.Tensor{}
 	seen := map[*backend.Tensor]bool{}
@@ -62,7 +62,7 @@ func layoutsOf(s backend.Spec, programs ...*backend.Program) layouts {
 	return l
 }
 
-// of is a root's layout; one that no program touches lies as it is.
+// of returns a root's layout, without padding if no program touches it.
 func (l layouts) of(root *backend.Tensor) layout {
 	if known, ok := l[root]; ok {
 		return known
@@ -70,13 +70,13 @@ func (l layouts) of(root *backend.Tensor) layout {
 	return layoutOf(root, nil, 1)
 }
 
-// A cutter turns programs into units, which they share.
+// A cutter divides programs into units, which the programs share.
 type cutter struct {
 	spec    backend.Spec
 	layouts layouts
 	units   map[string]*unit // by key
-	// perOp makes every op a unit of its own and keeps all temps in the arena:
-	// what an observer looks at.
+	// perOp makes every op a unit of its own and keeps all temps in the arena, for
+	// observers.
 	perOp bool
 }
 
@@ -84,14 +84,14 @@ func newCutter(s backend.Spec, perOp bool, programs ...*backend.Program) *cutter
 	return &cutter{spec: s, layouts: layoutsOf(s, programs...), units: map[string]*unit{}, perOp: perOp}
 }
 
-// cut makes a program, lowered already, into units. It refuses what has no kernels
-// here, with backend.ErrUnsupported.
+// cut divides a lowered program into units. For ops without kernels it returns
+// backend.ErrUnsupported.
 func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 	nodes := p.Nodes()
-	s := &schedule{program: p, stretch: stretches(nodes, c.blocks()), arena: map[*backend.Tensor]bool{}}
+	s := &schedule{program: p, ranges: unitRanges(nodes, c.blocks()), arena: map[*backend.Tensor]bool{}}
 	c.findCrossing(s)
-	for i := 0; i < len(nodes); i = s.stretch[i].end + 1 {
-		part := nodes[i : s.stretch[i].end+1]
+	for i := 0; i < len(nodes); i = s.ranges[i].end + 1 {
+		part := nodes[i : s.ranges[i].end+1]
 		next := step{node: part[0]}
 		if op := part[0].Op; isCollective(op) {
 			next.collective = op
@@ -107,7 +107,7 @@ func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 	return s, nil
 }
 
-// build makes the unit of some nodes, or finds the one that is equal.
+// build returns the unit of some nodes, an existing one if it is equal.
 func (c *cutter) build(s *schedule, nodes []*backend.Node) (*unit, []region, error) {
 	b := newBuilder(c.spec, func(root *backend.Tensor) (layout, bool) {
 		return c.layouts.of(root), root.Class != backend.Temp || s.arena[root]
@@ -135,8 +135,8 @@ func (c *cutter) build(s *schedule, nodes []*backend.Node) (*unit, []region, err
 	return u, sections, nil
 }
 
-// findCrossing finds the temps that must lie in the arena: what several units
-// touch, and what is touched through views, which are places.
+// findCrossing finds the temps that must be in the arena: those that several units touch,
+// and those with views, which need addresses.
 func (c *cutter) findCrossing(s *schedule) {
 	home := map[*backend.Tensor]int{} // the unit's first node
 	for i, n := range s.program.Nodes() {
@@ -147,16 +147,16 @@ func (c *cutter) findCrossing(s *schedule) {
 			}
 			first, known := home[root]
 			if !known {
-				home[root] = s.stretch[i].first
+				home[root] = s.ranges[i].first
 			}
-			if c.perOp || o.Tensor != root || known && first != s.stretch[i].first || isCollective(n.Op) {
+			if c.perOp || o.Tensor != root || known && first != s.ranges[i].first || isCollective(n.Op) {
 				s.arena[root] = true
 			}
 		}
 	}
 }
 
-// blocks is how many a unit may have; 0 where every op is one.
+// blocks returns the number of blocks that a unit may have; 0 makes every op a unit.
 func (c *cutter) blocks() int {
 	if c.perOp {
 		return 0
@@ -164,23 +164,23 @@ func (c *cutter) blocks() int {
 	return max(1, c.spec.Unit)
 }
 
-// stretches divides nodes into units: the nodes of a block, or of some in a row, and
-// outside of blocks such as hand each other whole temps, a chunk of the logits for
-// example. What is not connected is apart, for the sake of equal units: the casts of
-// equal weights are one recipe.
-func stretches(nodes []*backend.Node, blocks int) []stretch {
-	list := make([]stretch, len(nodes))
+// unitRanges divides nodes into units: the nodes of one or several consecutive blocks;
+// outside of blocks, nodes that pass whole temps to each other, such as a chunk of the
+// logits. Unconnected nodes are separate, so that more units are equal: the casts of
+// equal weights share one recipe.
+func unitRanges(nodes []*backend.Node, blocks int) []nodeRange {
+	list := make([]nodeRange, len(nodes))
 	written := map[*backend.Tensor]bool{} // by the current unit
-	first, left := 0, blocks              // how many blocks the current unit may have still
+	first, left := 0, blocks              // blocks that the current unit may still take
 	for i, n := range nodes {
 		if i > 0 {
 			p := nodes[i-1]
-			together := blocks > 0 && !byItself(n.Op) && !byItself(p.Op)
+			together := blocks > 0 && !isOwnUnit(n.Op) && !isOwnUnit(p.Op)
 			if n.Block != p.Block {
 				left--
 				together = together && n.Block != "" && p.Block != "" && left > 0
 			}
-			if !together || n.Block == "" && !readsOne(n, written) {
+			if !together || n.Block == "" && !readsAny(n, written) {
 				first, left = i, blocks
 				clear(written)
 			}
@@ -190,7 +190,7 @@ func stretches(nodes []*backend.Node, blocks int) []stretch {
 				written[o.Tensor] = true
 			}
 		}
-		list[i] = stretch{first, i}
+		list[i] = nodeRange{first, i}
 		for j := first; j < i; j++ {
 			list[j].end = i
 		}
@@ -198,7 +198,7 @@ func stretches(nodes []*backend.Node, blocks int) []stretch {
 	return list
 }
 
-func readsOne(n *backend.Node, written map[*backend.Tensor]bool) bool {
+func readsAny(n *backend.Node, written map[*backend.Tensor]bool) bool {
 	for _, o := range n.Operands() {
 		if o.Access != backend.Out && written[o.Tensor] {
 			return true
@@ -207,9 +207,10 @@ func readsOne(n *backend.Node, written map[*backend.Tensor]bool) bool {
 	return false
 }
 
-// byItself says which ops are never part of a larger unit: collectives, and what
-// an update has many of. These read temps that are small and belong to all.
-func byItself(op backend.Op) bool {
+// isOwnUnit reports whether an op is never part of a larger unit: collectives, and the
+// ops that an update repeats for every tensor. These read small temps that all of them
+// share.
+func isOwnUnit(op backend.Op) bool {
 	switch op.(type) {
 	case *backend.AdamW, *backend.SumSquares:
 		return true
@@ -227,15 +228,15 @@ func isCollective(op backend.Op) bool {
 	}
 }
 
-// planOf places the temps of some schedules that outlive a unit in one arena.
+// planOf places the temps of schedules that outlive a unit in one arena.
 func (c *cutter) planOf(schedules ...*schedule) *backend.Plan {
-	of := map[*backend.Node]stretch{}
+	of := map[*backend.Node]nodeRange{}
 	arena := map[*backend.Tensor]bool{}
 	var programs []*backend.Program
 	for _, s := range schedules {
 		programs = append(programs, s.program)
 		for i, n := range s.program.Nodes() {
-			of[n] = s.stretch[i]
+			of[n] = s.ranges[i]
 		}
 		for t := range s.arena {
 			arena[t] = true
@@ -251,9 +252,9 @@ func (c *cutter) planOf(schedules ...*schedule) *backend.Plan {
 	return backend.MakePlanOf(c.spec.Align, unit, bytes, programs...)
 }
 
-// workspaceOf is the most that tensors which the compiler places take at once,
-// if every node of the graph ran in the order of the list. The compiler does
-// with less where it fuses and slices, and may take more to overlap.
+// workspaceOf returns the peak size of the tensors that the compiler places, if the nodes
+// ran in the order of the list. The compiler needs less where it fuses and slices, and
+// may use more to overlap.
 func workspaceOf(g *libsynapse.Graph) int64 {
 	last := make([]int, len(g.Tensors))
 	for i, n := range g.Nodes {
@@ -265,8 +266,8 @@ func workspaceOf(g *libsynapse.Graph) int64 {
 			}
 		}
 	}
-	var now, most int64
-	free := make([]int64, len(g.Nodes)) // bytes that end with a node
+	var now, peak int64
+	free := make([]int64, len(g.Nodes)) // bytes freed after each node
 	for i, n := range g.Nodes {
 		for _, k := range n.Out {
 			if k >= 0 && g.Tensors[k].Section == libsynapse.NoSection {
@@ -275,8 +276,8 @@ func workspaceOf(g *libsynapse.Graph) int64 {
 				free[last[k]] += bytes
 			}
 		}
-		most = max(most, now)
+		peak = max(peak, now)
 		now -= free[i]
 	}
-	return most
+	return peak
 }

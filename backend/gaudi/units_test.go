@@ -20,8 +20,8 @@ func specOf(t *testing.T, model string) backend.Spec {
 	return s
 }
 
-// chain is a program of n equal blocks: each casts what it is given under records
-// of its own in packed vectors, and multiplies by weights of its own.
+// chain returns a program of n equal blocks. Each casts its input with its own records in
+// packed vectors, and multiplies it by its own weights.
 func chain(s backend.Spec, n int) *backend.Program {
 	const width = 48
 	vars := backend.NewVars()
@@ -63,7 +63,7 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 			for i := range n - 1 {
 				require.Same(t, schedule.steps[1].unit, schedule.steps[2+i].unit)
 			}
-			// Only what goes from block to block is in the arena, in two places.
+			// The arena holds only the temps between blocks, in two places.
 			require.Equal(t, roundUp(32*48*2, s.Align)*2, c.planOf(schedule).Bytes)
 			o, err := outline(s, []*backend.Program{p})
 			require.NoError(t, err)
@@ -73,8 +73,8 @@ func TestEqualBlocksAreOneUnit(t *testing.T) {
 	}
 }
 
-// Some blocks in a row are one unit: fewer launches, of units that are equal still, and
-// what passes between their blocks is the compiler's to place.
+// Several consecutive blocks form one unit: fewer launches of units that are still equal,
+// and fewer temps in the arena.
 func TestUnitsOfSeveralBlocks(t *testing.T) {
 	for unit, want := range map[int]struct{ launches, compiled, crossing int }{
 		1: {7 + 2, 3, 2}, 2: {4 + 2, 4, 2}, 3: {3 + 2, 4, 2}, 7: {1 + 2, 3, 1}, 100: {1 + 2, 3, 1},
@@ -89,11 +89,11 @@ func TestUnitsOfSeveralBlocks(t *testing.T) {
 		o, err := outline(s, []*backend.Program{p})
 		require.NoError(t, err)
 		require.Equal(t, []backend.Launches{{Launches: want.launches, Compiled: want.compiled}}, o.Launches, unit)
-		require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, o.Temps, "that of the largest unit is counted")
+		require.Equal(t, c.planOf(schedule).Bytes+schedule.steps[1].unit.workspace, o.Temps, "want the workspace of the largest unit")
 	}
 }
 
-// The compiler's own tensors, as long as somebody reads them; not the places.
+// The workspace is that of the compiler's own live tensors, without the persistent ones.
 func TestWorkspace(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	x := backend.NewVars().Tensor(backend.Stash, "x", fp8.F32, 8, 32)
@@ -126,8 +126,8 @@ func TestCutIsDeterministic(t *testing.T) {
 	}
 }
 
-// Every op by itself, with all temps in the arena, has the same results.
-func TestEveryOpByItself(t *testing.T) {
+// With perOp, every op is a unit and all temps are in the arena.
+func TestUnitPerOp(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	p := chain(s, 3)
 	c := newCutter(s, true, p)
@@ -141,8 +141,8 @@ func TestEveryOpByItself(t *testing.T) {
 	}
 }
 
-// Outside of blocks ops are one unit while they hand each other whole temps.
-func TestStretches(t *testing.T) {
+// Outside of blocks, ops that pass whole temps to each other are one unit.
+func TestUnitsOutsideBlocks(t *testing.T) {
 	vars := backend.NewVars()
 	out := vars.Tensor(backend.Output, "out", fp8.F32, 8, 64)
 	p := vars.Program("p")
@@ -152,19 +152,19 @@ func TestStretches(t *testing.T) {
 	temp := func(name string) *backend.Tensor { return p.Temp(name, fp8.F32, 8, 64) }
 	a, b, c, d := temp("a"), temp("b"), temp("c"), temp("d")
 	p.Add(&backend.Fill{Out: a})
-	cast(p, a, b)                                       // reads a: together
-	p.Add(&backend.Fill{Out: c})                        // connected with nothing
-	cast(p, c, out)                                     // together with the fill
-	cast(p, out, temp("e"))                             // out is no temp
+	cast(p, a, b)                                       // reads a: same unit
+	p.Add(&backend.Fill{Out: c})                        // not connected
+	cast(p, c, out)                                     // same unit as the fill
+	cast(p, out, temp("e"))                             // out is not a temp
 	cast(p, b.RowRange(0, 4), temp("f").RowRange(0, 4)) // a view
 	p.Add(&backend.AllReduce{X: out})
 	q := p.Block("block")
 	q.Add(&backend.Fill{Out: d})
-	q.Add(&backend.Fill{Out: temp("g")}) // a block stays together
+	q.Add(&backend.Fill{Out: temp("g")}) // same block: same unit
 	cast(p, d, out)
 	require.NoError(t, p.Err())
 	var firsts []int
-	for _, s := range stretches(p.Nodes(), 1) {
+	for _, s := range unitRanges(p.Nodes(), 1) {
 		firsts = append(firsts, s.first)
 	}
 	require.Equal(t, []int{0, 0, 2, 2, 4, 5, 6, 7, 7, 9}, firsts)
@@ -178,8 +178,8 @@ func TestStretches(t *testing.T) {
 	require.Equal(t, map[*backend.Tensor]bool{b: true, d: true, p.Temps()[5]: true}, schedule.arena)
 }
 
-// An update in place: the moments have one place, which the node that computes
-// them writes, and every AdamW of a shape is one unit.
+// AdamW updates in place: the moments have one place, which the node that computes them
+// writes, and all AdamW ops of a shape are one unit.
 func TestAdamWIsInPlace(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	vars := backend.NewVars()
@@ -250,7 +250,7 @@ func TestAdamWIsInPlace(t *testing.T) {
 	}
 }
 
-func TestWhatHasNoKernelIsRefused(t *testing.T) {
+func TestUnsupportedOps(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	for _, c := range []struct {
 		want string
@@ -265,7 +265,7 @@ func TestWhatHasNoKernelIsRefused(t *testing.T) {
 		{"a transposed copy", func(v *backend.Vars) backend.Op {
 			return &backend.Quantize{X: v.Tensor(backend.Stash, "x", fp8.F32, 16, 16), Out: []backend.Cast{{Out: coded(v, "a", fp8.E5M2), Transpose: true}}}
 		}},
-		{"scales by block (1x8)", func(v *backend.Vars) backend.Op {
+		{"of granularity 1x8", func(v *backend.Vars) backend.Op {
 			a := coded(v, "a", fp8.E5M2)
 			a.Block, a.Scale = backend.ScaleBlock{Rows: 1, Cols: 8}, v.Tensor(backend.Stash, "scales", fp8.F32, 16, 2)
 			return &backend.Quantize{X: v.Tensor(backend.Stash, "x", fp8.F32, 16, 16), Out: []backend.Cast{{Out: a, ScaleInv: a.Scale, Limit: 1}}}
@@ -293,8 +293,8 @@ func coded(v *backend.Vars, name string, d fp8.DType) *backend.Tensor {
 	return t
 }
 
-// What 1 − β^t loses in FP32 the table keeps.
-func TestComplements(t *testing.T) {
+// The table keeps the bits of 1 − βᵗ that FP32 arithmetic would lose.
+func TestBiasCorrections(t *testing.T) {
 	s := specOf(t, "gaudi2")
 	vars := backend.NewVars()
 	step, out := vars.Tensor(backend.State, "step", fp8.I32, 1), vars.Tensor(backend.Stash, "out", fp8.F32, 3)
@@ -302,7 +302,7 @@ func TestComplements(t *testing.T) {
 	for _, n := range []int{1, 2, 255, 256, 257, 1000, 70000, 1<<24 - 1, 1 << 24, 1 << 30} {
 		b := newBuilder(s, func(r *backend.Tensor) (layout, bool) { return layoutOf(r, nil, 128), true })
 		b.op = &backend.Node{Op: &backend.AdamW{}}
-		b.out(out, b.complements(b.in(step), betas...))
+		b.out(out, b.biasCorrections(b.in(step), betas...))
 		g, sections, err := b.finish()
 		require.NoError(t, err)
 		memory := map[*backend.Tensor][]byte{step: {byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)}, out: make([]byte, 12)}

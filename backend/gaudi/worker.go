@@ -23,17 +23,16 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// workerVariable makes a process a worker: this program, started once more, which
-// serves one Gaudi to the process that started it and does nothing else. Its value
-// is the module number, or -1 for any.
+// workerVariable makes a process a worker: this program started again, which only serves
+// one Gaudi to its parent process. Its value is the module number, or -1 for any device.
 const workerVariable = "OCTET_GAUDI_WORKER"
 
-// workerSocket is the file descriptor of the socket to the parent: the first that
-// exec.Cmd.ExtraFiles gives.
+// workerSocket is the file descriptor of the socket to the parent: the first of
+// exec.Cmd.ExtraFiles.
 const workerSocket = 3
 
-// A worker comes to be before main: so every program that imports this package,
-// the tests too, can be its own worker.
+// Worker processes start in init, so every program that imports this package, tests
+// included, can be its own worker.
 func init() {
 	value, ok := os.LookupEnv(workerVariable)
 	if !ok {
@@ -49,20 +48,20 @@ func init() {
 func work(value string) error {
 	module, err := strconv.Atoi(value)
 	if err != nil {
-		return fmt.Errorf("%s = %q is no module number; the variable is for the processes that octet starts itself", workerVariable, value)
+		return fmt.Errorf("%s = %q is not a module number; octet sets this variable itself for its worker processes", workerVariable, value)
 	}
-	// Whoever ends a job tells all its processes, and the parent has a step to finish:
-	// it ends the workers, or takes them along.
+	// A signal to the job reaches all its processes, but the parent first finishes its
+	// step: it ends the workers, or they end with it.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	f := os.NewFile(workerSocket, "parent")
 	conn, err := net.FileConn(f)
 	if err != nil {
-		return fmt.Errorf("%s is set, but there is no socket to a parent: %w", workerVariable, err)
+		return fmt.Errorf("%s is set, but there is no socket to a parent process: %w", workerVariable, err)
 	}
 	if err := errors.Join(f.Close(), os.Unsetenv(workerVariable)); err != nil {
 		return err
 	}
-	limit, err := backend.Patience(timeoutVariable)
+	limit, err := backend.WaitLimit(timeoutVariable)
 	if err != nil {
 		return refuse(conn, err)
 	}
@@ -70,81 +69,82 @@ func work(value string) error {
 	if err != nil {
 		return refuse(conn, err)
 	}
-	o := owner{s.(*local), make(chan struct{}, 1), make(chan struct{})}
+	o := workerDevice{s.(*local), make(chan struct{}, 1), make(chan struct{})}
 	go o.watch()
-	return serve(conn, o, watch{
-		ran:   o.ran,
-		gone:  func() { os.Exit(0) }, // there is nothing to finish then, and the device may hang
-		limit: limit,
-		late: func() error {
-			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)", backend.ErrDeviceLost, limit, o.lastMeeting(), timeoutVariable)
+	return serve(conn, o, serveHooks{
+		afterRun:     o.ran,
+		disconnected: func() { os.Exit(0) }, // no work is left, and the device may hang
+		limit:        limit,
+		timedOut: func() error {
+			return fmt.Errorf("%w: waited %v for its device or for other ranks; its last collective is %s (%s sets a longer timeout)", backend.ErrDeviceLost, limit, o.lastCollective(), timeoutVariable)
 		},
 	})
 }
 
 const (
 	timeoutVariable = "OCTET_HCCL_TIMEOUT"
-	// silence is how much longer a process may take to say that it waited in vain.
-	silence = 2 * time.Second
+	// answerGrace is how much longer than its timeout a worker may take to report the
+	// timeout.
+	answerGrace = 2 * time.Second
 )
 
-// owner is a device that ends with its use, and for which somebody waits after each
-// run: the ranks that nobody reads from take part in collectives, too.
-type owner struct {
+// workerDevice is a worker's device, which is closed on release. It waits for the device
+// after each run, because ranks that are never read from also take part in collectives.
+type workerDevice struct {
 	*local
-	ahead chan struct{}
-	done  chan struct{} // closed when nobody waits any more
+	runs chan struct{}
+	done chan struct{} // closed when watch returns
 }
 
-func (o owner) ran() {
+func (o workerDevice) ran() {
 	select {
-	case o.ahead <- struct{}{}:
-	default: // who waits next waits for this run, too
+	case o.runs <- struct{}{}:
+	default: // the next Synchronize covers this run, too
 	}
 }
 
-func (o owner) watch() {
+func (o workerDevice) watch() {
 	defer close(o.done)
-	for range o.ahead {
-		_ = o.stream.Synchronize() // an error comes again with the next call
+	for range o.runs {
+		_ = o.stream.Synchronize() // the next call reports an error again
 	}
 }
 
-func (o owner) release() error {
+func (o workerDevice) release() error {
 	if o.lost.Load() {
-		return nil // the teardown might hang; the end of the process does it
+		return nil // the teardown might hang; ending the process frees the device
 	}
-	close(o.ahead)
+	close(o.runs)
 	<-o.done
 	return o.close()
 }
 
-// workers are the processes that have the devices of the ranks, which live and die
-// together: a rank alone would wait for the others for ever.
+// workers are the worker processes of the ranks. They end together, because a single rank
+// would wait for the others forever.
 type workers struct {
 	list  []*worker
-	limit time.Duration // for a call
+	limit time.Duration // timeout of a call
 
 	mu      sync.Mutex
-	open    int   // ranks that were not closed
-	failure error // why they died, the first of them
-	leaving bool  // each ends when it is ready
+	open    int   // ranks that are not closed
+	failure error // why the workers died: the first cause
+	leaving bool  // after the last close: workers end by themselves
 
-	dead chan struct{} // closed with failure
+	dead chan struct{} // closed when failure is set
 }
 
 type worker struct {
 	rank   int
 	cmd    *exec.Cmd
 	conn   net.Conn
-	ended  chan struct{} // closed when the process has
+	ended  chan struct{} // closed when the process has ended
 	remote *remote
 }
 
-// startWorkers starts a process for each rank, with the devices from a module
-// number on, or any with -1, and makes them a group.
+// startWorkers starts a worker process for each rank, on consecutive devices from a
+// module number or on any with -1, and joins them in a communicator.
 func startWorkers(module, ranks int) (*workers, error) {
-	limit, err := backend.Patience(timeoutVariable)
+	limit, err := backend.WaitLimit(timeoutVariable)
 	if err != nil {
 		return nil, err
 	}
@@ -159,19 +159,19 @@ func startWorkers(module, ranks int) (*workers, error) {
 			w.end()
 			return nil, fmt.Errorf("start the process for rank %d: %w", rank, err)
 		}
-		w.mu.Lock() // one that has ended already ends those of the list
+		w.mu.Lock() // a worker that has already ended kills those in the list
 		w.list = append(w.list, one)
 		w.mu.Unlock()
 	}
-	if err := w.meet(); err != nil {
+	if err := w.rendezvous(); err != nil {
 		w.end()
 		return nil, err
 	}
 	return w, nil
 }
 
-// meet opens the devices, and a group of all ranks.
-func (w *workers) meet() error {
+// rendezvous opens the devices and joins all ranks in one communicator.
+func (w *workers) rendezvous() error {
 	err := w.each(func(o *worker) (err error) {
 		o.remote, err = w.dial(o)
 		return err
@@ -181,7 +181,7 @@ func (w *workers) meet() error {
 	}
 	id, err := w.list[0].remote.uniqueID()
 	if err != nil {
-		return fmt.Errorf("name a group of ranks: %w; %s", err, hintNetwork)
+		return fmt.Errorf("create the id of a communicator: %w; %s", err, hintNetwork)
 	}
 	err = w.each(func(o *worker) error { return o.remote.join(id, len(w.list), o.rank) })
 	if err != nil {
@@ -191,18 +191,18 @@ func (w *workers) meet() error {
 }
 
 func (w *workers) dial(o *worker) (*remote, error) {
-	limit := w.limit + silence
+	limit := w.limit + answerGrace
 	r, err := dial(o.conn, func(err error) error { return w.explain(o, err) }, w.close, limit, func() {
-		w.kill(fmt.Errorf("%w: the process of rank %d does not answer for %v (%s gives more time)", backend.ErrDeviceLost, o.rank, limit, timeoutVariable))
+		w.kill(fmt.Errorf("%w: the process of rank %d has not answered for %v (%s sets a longer timeout)", backend.ErrDeviceLost, o.rank, limit, timeoutVariable))
 	})
-	r.left = func(why error) {
+	r.abortAll = func(why error) {
 		w.kill(fmt.Errorf("%w: rank %d left the group: %w", backend.ErrDeviceLost, o.rank, why))
 	}
 	return r, err
 }
 
-// each does something for all ranks at once. The first failure ends the others,
-// which may be waiting for the one that failed.
+// each calls do for all ranks concurrently. The first failure kills all workers, which
+// may be waiting for the failed rank.
 func (w *workers) each(do func(*worker) error) error {
 	var g errgroup.Group
 	for _, o := range w.list {
@@ -215,7 +215,7 @@ func (w *workers) each(do func(*worker) error) error {
 			return err
 		})
 	}
-	_ = g.Wait() // the first in time tells more than the first in the list
+	_ = g.Wait() // w.failure is the first in time, which tells more than the first in the list
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.failure
@@ -230,22 +230,23 @@ func (w *workers) start(rank, module int) (*worker, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	o := &worker{rank: rank, ended: make(chan struct{})}
-	// This program, also when its file has been replaced since; the arguments are for
-	// who lists processes.
+	// /proc/self/exe is this program even if its file has been replaced. The arguments
+	// identify the worker in process lists.
 	o.cmd = &exec.Cmd{Path: "/proc/self/exe", Args: []string{os.Args[0], "(Gaudi of rank " + strconv.Itoa(rank) + ")"}}
 	if o.conn, err = net.FileConn(ours); err != nil {
 		return nil, err
 	}
 	o.cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", workerVariable, module))
 	o.cmd.ExtraFiles = []*os.File{theirs}
-	o.cmd.Stdout, o.cmd.Stderr = os.Stderr, os.Stderr // what the vendor's libraries print
-	// It ends with this process, even one that is killed. A group of its own keeps
-	// it from the terminal's Ctrl-C, after which this process has a step to finish.
+	o.cmd.Stdout, o.cmd.Stderr = os.Stderr, os.Stderr // output of the vendor's libraries
+	// The worker ends with this process, even if this process is killed. A process group
+	// of its own shields the worker from the terminal's Ctrl-C, after which this process
+	// still finishes its step.
 	o.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	started := make(chan error)
 	go func() {
-		// Linux means by the parent the thread that started the process, which
-		// therefore must not end before.
+		// Pdeathsig fires when the thread that started the process ends, so this thread
+		// must outlive the process.
 		runtime.LockOSThread()
 		err := o.cmd.Start()
 		started <- err
@@ -259,8 +260,8 @@ func (w *workers) start(rank, module int) (*worker, error) {
 	return o, nil
 }
 
-// died notes the end of a worker, which is that of all, and of the calls that wait
-// for one of them.
+// died records the end of a worker. Unless it was expected, it kills all workers and
+// fails the pending calls.
 func (w *workers) died(o *worker, err error) {
 	defer close(o.ended)
 	w.mu.Lock()
@@ -270,12 +271,12 @@ func (w *workers) died(o *worker, err error) {
 		return
 	}
 	if err == nil {
-		err = errors.New("it ended by itself")
+		err = errors.New("it exited unexpectedly")
 	}
 	w.kill(fmt.Errorf("%w: the process of rank %d has ended: %w", backend.ErrDeviceLost, o.rank, err))
 }
 
-// kill ends all workers because of an error, of which the first counts.
+// kill ends all workers and records the cause, of which the first counts.
 func (w *workers) kill(cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -284,16 +285,16 @@ func (w *workers) kill(cause error) {
 		close(w.dead)
 	}
 	for _, o := range w.list {
-		_ = o.cmd.Process.Kill() // it may have ended
+		_ = o.cmd.Process.Kill() // may have ended
 		_ = o.conn.Close()
 	}
 }
 
-// end kills all workers and waits until their devices are free, unless a driver holds
-// a process back.
+// end kills all workers and waits until their devices are free, at most exitTimeout: a
+// driver may hold a process back.
 func (w *workers) end() {
 	w.kill(nil)
-	limit := time.After(patience)
+	limit := time.After(exitTimeout)
 	for _, o := range w.list {
 		select {
 		case <-o.ended:
@@ -303,9 +304,8 @@ func (w *workers) end() {
 	}
 }
 
-// explain is the error of a rank whose process does not answer, or whose device fails,
-// which may be because another rank's process has ended: that comes to be known a
-// moment later.
+// explain returns the root cause of a rank's error. When a process does not answer or its
+// device fails, the cause may be another rank's end, which becomes known a moment later.
 func (w *workers) explain(o *worker, err error) error {
 	if f, answered := errors.AsType[*failure](err); answered {
 		select {
@@ -314,7 +314,7 @@ func (w *workers) explain(o *worker, err error) error {
 			switch {
 			case errors.Is(f, backend.ErrDeviceLost):
 				w.kill(fmt.Errorf("rank %d: %w", o.rank, f))
-			case breaks(f.Cause):
+			case stallsRanks(f.Cause):
 				w.kill(fmt.Errorf("%w: rank %d: %w", backend.ErrDeviceLost, o.rank, err))
 			default:
 				return err
@@ -324,7 +324,7 @@ func (w *workers) explain(o *worker, err error) error {
 		_ = o.conn.Close()
 		select {
 		case <-o.ended:
-		case <-w.dead: // a driver may hold back a process that was killed
+		case <-w.dead: // a driver may hold back a killed process
 		}
 	}
 	w.mu.Lock()
@@ -332,16 +332,17 @@ func (w *workers) explain(o *worker, err error) error {
 	return cmp.Or(w.failure, err)
 }
 
-// breaks tells whether other ranks may wait for ever for the one with this error.
-func breaks(e *libsynapse.Error) bool {
+// stallsRanks reports whether the other ranks may wait forever for the rank with this
+// error.
+func stallsRanks(e *libsynapse.Error) bool {
 	return e.DeviceLost() || e.Name() == "synFailHccl" || strings.HasPrefix(e.Call, "hccl")
 }
 
-// patience is how long a process may take to give its device back.
-const patience = 10 * time.Second
+// exitTimeout is how long a process may take to release its device.
+const exitTimeout = 10 * time.Second
 
-// close is called by each rank. After the last of them the devices are given back,
-// all at once since the ranks leave their group together, and the processes end.
+// close is called by each rank. The last call releases all devices concurrently, because
+// the ranks leave their communicator together, and ends the processes.
 func (w *workers) close() error {
 	w.mu.Lock()
 	w.open--
@@ -354,20 +355,20 @@ func (w *workers) close() error {
 	var g errgroup.Group
 	for _, o := range w.list {
 		g.Go(func() error {
-			late := time.AfterFunc(patience, func() {
-				w.kill(fmt.Errorf("the process of rank %d did not give its device back within %v", o.rank, patience))
+			late := time.AfterFunc(exitTimeout, func() {
+				w.kill(fmt.Errorf("the process of rank %d did not release its device within %v", o.rank, exitTimeout))
 			})
 			defer late.Stop()
 			var err error
 			if !dead {
 				err = o.remote.do(request{Method: methodRelease})
 			}
-			_ = o.conn.Close() // which ends the process
+			_ = o.conn.Close() // the worker exits on EOF
 			select {
 			case <-o.ended:
 				return err
-			case <-time.After(patience):
-				return errors.Join(err, fmt.Errorf("the process %d of rank %d does not end", o.cmd.Process.Pid, o.rank))
+			case <-time.After(exitTimeout):
+				return errors.Join(err, fmt.Errorf("the process %d of rank %d does not exit", o.cmd.Process.Pid, o.rank))
 			}
 		})
 	}

@@ -20,13 +20,13 @@ import (
 	"octet/fp8"
 )
 
-// two starts two ranks and loads a program that adds up x over them.
-func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) {
+// startTwo starts two ranks and loads a program that all-reduces x.
+func startTwo(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) {
 	t.Helper()
 	w, err := startWorkers(-1, 2)
 	require.NoError(t, err)
 	for i, o := range w.list {
-		d, err := newDevice(o.remote, i, 2, wish{unit: 1})
+		d, err := newDevice(o.remote, i, 2, deviceOptions{unit: 1})
 		require.NoError(t, err)
 		v := backend.NewVars()
 		x := v.Tensor(backend.Stash, "x", fp8.F32, 4)
@@ -41,7 +41,7 @@ func two(t *testing.T) (w *workers, ranks []*device, runs []backend.Executable) 
 	return w, ranks, runs
 }
 
-// closeAll closes the ranks, after which no process is left.
+// closeAll closes the ranks and checks that their processes have ended.
 func (w *workers) closeAll(t *testing.T, ranks []*device) {
 	t.Helper()
 	for _, d := range ranks {
@@ -52,17 +52,17 @@ func (w *workers) closeAll(t *testing.T, ranks []*device) {
 	}
 }
 
-// Ranks have processes of their own, which end when the last rank is closed.
+// Each rank has its own process, which ends when the last rank is closed.
 func TestRanksAreProcesses(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	w, ranks, runs := two(t)
+	w, ranks, runs := startTwo(t)
 	for i, d := range ranks {
 		require.NoError(t, d.Write(d.vars.Lookup("x"), floats(1, 2, 3, float32(i))))
 	}
 	for _, x := range runs {
 		require.NoError(t, x.Run(t.Context()))
 	}
-	for _, d := range ranks { // one after the other, as nobody reads from most ranks
+	for _, d := range ranks { // most ranks are never read from, so reads must work one after the other
 		raw := make([]byte, 16)
 		require.NoError(t, d.Read(d.vars.Lookup("x"), raw))
 		require.Equal(t, floats(2, 4, 6, 1), raw)
@@ -70,19 +70,19 @@ func TestRanksAreProcesses(t *testing.T) {
 	a, b := w.list[0].cmd.Process, w.list[1].cmd.Process
 	require.NotEqual(t, a.Pid, b.Pid)
 	require.NoError(t, ranks[0].Close())
-	require.NoError(t, a.Signal(syscall.Signal(0)), "they leave together")
+	require.NoError(t, a.Signal(syscall.Signal(0)), "a process ended before the last close")
 	require.NoError(t, ranks[1].Close())
-	require.Error(t, w.list[0].remote.synchronize(), "nobody answers, and nobody waits")
+	require.Error(t, w.list[0].remote.synchronize(), "a call after Close succeeded")
 	require.ErrorIs(t, a.Signal(syscall.Signal(0)), os.ErrProcessDone)
 	require.ErrorIs(t, b.Signal(syscall.Signal(0)), os.ErrProcessDone)
 }
 
-// A rank that dies takes the others along, who say which it was; those that wait
-// for it in a collective, too.
+// When a rank's process dies, all ranks fail and name it, including those that wait for
+// it in a collective.
 func TestRankDies(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	w, ranks, runs := two(t)
-	require.NoError(t, runs[0].Run(t.Context())) // and waits for rank 1
+	w, ranks, runs := startTwo(t)
+	require.NoError(t, runs[0].Run(t.Context())) // waits for rank 1
 	time.AfterFunc(50*time.Millisecond, func() { _ = w.list[1].cmd.Process.Kill() })
 	for _, d := range ranks {
 		err := d.Read(d.vars.Lookup("x"), make([]byte, 16))
@@ -95,17 +95,17 @@ func TestRankDies(t *testing.T) {
 		require.NoError(t, d.Close())
 	}
 	list, err := open("", backend.Options{Ranks: 2})
-	require.NoError(t, err, "the devices are free again")
+	require.NoError(t, err, "the devices are not free")
 	for _, b := range list {
 		require.NoError(t, b.Close())
 	}
 }
 
-// A rank whose context ends or whose observer stops it is not waited for, and what it
-// stopped for all know.
-func TestRankThatLeaves(t *testing.T) {
+// A rank that stops because its context ends or its observer returns an error ends the
+// other ranks, with its reason.
+func TestRankStops(t *testing.T) {
 	stop := errors.New("enough")
-	for name, leave := range map[string]func(x backend.Executable) error{
+	for name, abort := range map[string]func(x backend.Executable) error{
 		"context": func(x backend.Executable) error {
 			ctx, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -123,8 +123,8 @@ func TestRankThatLeaves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			devices(t, "gaudi2", "2")
 			t.Setenv("STANDIN_HCCL_SECONDS", "1000")
-			w, ranks, runs := two(t)
-			require.Error(t, leave(runs[0]))
+			w, ranks, runs := startTwo(t)
+			require.Error(t, abort(runs[0]))
 			err := runs[1].Run(t.Context())
 			if err == nil {
 				err = ranks[1].Read(ranks[1].vars.Lookup("x"), make([]byte, 16))
@@ -136,8 +136,7 @@ func TestRankThatLeaves(t *testing.T) {
 	}
 }
 
-// A rank that loses its device says so, and ends the others, which may be waiting for
-// it.
+// A rank that loses its device reports it, and ends the ranks that may wait for it.
 func TestRankLosesItsDevice(t *testing.T) {
 	t.Setenv("STANDIN_LOST", "1") // of each process
 	devices(t, "gaudi2", "2")
@@ -153,62 +152,61 @@ func TestRankLosesItsDevice(t *testing.T) {
 	}
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
 	require.ErrorContains(t, err, "31 (synSynapseTerminated)")
-	require.NoError(t, list[1].Close(), "there is nothing to give back")
+	require.NoError(t, list[1].Close(), "Close of a lost device")
 	err = list[0].(*device).synchronize()
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
 	require.ErrorContains(t, err, "rank 1: ")
 	require.NoError(t, list[0].Close())
 }
 
-// A rank that waits longer than was said for one that does not come ends all, and says
-// where it waits.
-func TestRankWaitsInVain(t *testing.T) {
+// A rank that waits for another one beyond the timeout ends all ranks, and names the
+// collective.
+func TestCollectiveTimeout(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv("STANDIN_HCCL_SECONDS", "1000")
-	t.Setenv(timeoutVariable, "3s") // which the start of the processes has, too
-	w, ranks, runs := two(t)
+	t.Setenv(timeoutVariable, "3s") // also the timeout for starting the processes
+	w, ranks, runs := startTwo(t)
 	require.NoError(t, runs[0].Run(t.Context()))
 	for _, d := range ranks {
 		err := d.Read(d.vars.Lookup("x"), make([]byte, 16))
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
 		require.EqualError(t, err, "gaudi: copy from the device: rank 0: device lost: waited 3s for its device or for other ranks; "+
-			"its last collective is allreduce (OCTET_HCCL_TIMEOUT gives more time)")
+			"its last collective is allreduce (OCTET_HCCL_TIMEOUT sets a longer timeout)")
 	}
 	w.closeAll(t, ranks)
 }
 
-// So does a process that does nothing any more.
-func TestProcessThatStandsStill(t *testing.T) {
+// A worker process that no longer answers ends all ranks.
+func TestWorkerTimeout(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv(timeoutVariable, "1m")
-	w, ranks, runs := two(t)
-	for _, o := range w.list { // the test has not as much time as it says
+	w, ranks, runs := startTwo(t)
+	for _, o := range w.list { // shorter than the message says, for the test's sake
 		o.remote.limit = 500 * time.Millisecond
 	}
 	require.NoError(t, w.list[1].cmd.Process.Signal(syscall.SIGSTOP))
-	for rank := range ranks { // rank 1 first: the others learn of it
+	for rank := range ranks { // rank 1 first: rank 0 gets the same error
 		err := runs[1-rank].Run(t.Context())
 		require.ErrorIs(t, err, backend.ErrDeviceLost)
-		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 does not answer for 1m2s (OCTET_HCCL_TIMEOUT gives more time)")
+		require.EqualError(t, err, "gaudi: run program sum: device lost: the process of rank 1 has not answered for 1m2s (OCTET_HCCL_TIMEOUT sets a longer timeout)")
 	}
 	w.closeAll(t, ranks)
 }
 
-// A process that was killed may not end: a driver that hangs holds it back. Nobody
-// waits for that.
-func TestProcessThatDoesNotEnd(t *testing.T) {
+// A hanging driver may keep a killed process from ending. explain does not wait for it.
+func TestKilledWorkerThatHangs(t *testing.T) {
 	w := &workers{dead: make(chan struct{})}
 	here, there := net.Pipe()
 	defer there.Close()
-	cause := errors.New("it does not answer")
+	cause := errors.New("no answer")
 	w.kill(cause)
 	require.Equal(t, cause, w.explain(&worker{conn: here, ended: make(chan struct{})}, io.EOF))
 }
 
-// Who ends a job tells all its processes: the ranks' go on until their parent is done.
-func TestRanksLeaveSignalsToTheirParent(t *testing.T) {
+// Workers ignore the signals that end a job: they run until their parent is done.
+func TestWorkersIgnoreSignals(t *testing.T) {
 	devices(t, "gaudi2", "2")
-	w, ranks, runs := two(t)
+	w, ranks, runs := startTwo(t)
 	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		for _, o := range w.list {
 			require.NoError(t, o.cmd.Process.Signal(s))
@@ -228,33 +226,33 @@ func TestRanksLeaveSignalsToTheirParent(t *testing.T) {
 	w.closeAll(t, ranks)
 }
 
-// Ranks that cannot find each other say by which variable they would.
+// An error of ranks that cannot connect names the variable for the network interface.
 func TestRanksWithoutANetwork(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv("STANDIN_NETWORK", "0")
 	_, err := startWorkers(-1, 2)
-	require.ErrorContains(t, err, "name a group of ranks: ")
+	require.ErrorContains(t, err, "create the id of a communicator: ")
 	require.ErrorContains(t, err, "hcclGetUniqueId returned 9 (hcclSocketError)")
-	require.ErrorContains(t, err, "HCCL_SOCKET_IFNAME names the network interface")
+	require.ErrorContains(t, err, "set HCCL_SOCKET_IFNAME to the network interface")
 
 	t.Setenv("HCCL_SOCKET_IFNAME", "lo")
-	w, ranks, _ := two(t)
+	w, ranks, _ := startTwo(t)
 	w.closeAll(t, ranks)
 }
 
-func TestTimeoutOfCollectives(t *testing.T) {
+func TestTimeoutVariable(t *testing.T) {
 	devices(t, "gaudi2", "2")
 	t.Setenv(timeoutVariable, "soon")
 	_, err := open("", backend.Options{Ranks: 2})
 	require.EqualError(t, err, `backend gaudi: OCTET_HCCL_TIMEOUT is "soon": a duration such as 10m or 1h30m is needed`)
 }
 
-// Workers end with the process that started them, however it ends.
+// Workers end with their parent process, however it ends.
 func TestWorkersEndWithTheirParent(t *testing.T) {
 	if os.Getenv("OCTET_TEST_PARENT") != "" {
-		_, ranks, runs := two(t)
+		_, ranks, runs := startTwo(t)
 		require.NoError(t, runs[0].Run(t.Context()))
-		go func() { _ = ranks[0].synchronize() }() // which never returns
+		go func() { _ = ranks[0].synchronize() }() // never returns
 		time.Sleep(50 * time.Millisecond)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		return
@@ -275,9 +273,9 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// The variable that makes workers is not for people.
+// A worker without a parent process exits with an error in one line.
 func TestWorkerWithoutAParent(t *testing.T) {
-	for value, want := range map[string]string{"0": "there is no socket to a parent", "yes": "is no module number"} {
+	for value, want := range map[string]string{"0": "there is no socket to a parent process", "yes": "is not a module number"} {
 		command := exec.Command(os.Args[0])
 		command.Env = append(os.Environ(), workerVariable+"="+value)
 		out, err := command.CombinedOutput()

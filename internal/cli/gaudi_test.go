@@ -80,7 +80,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 		},
 		{
 			"no such module", "", "gaudi:3",
-			"backend gaudi: no device that can be had: acquire the Gaudi with module number 3: synDeviceAcquireByModuleId returned 8 (synNoDeviceFound): " + held,
+			"backend gaudi: no device available: acquire the Gaudi with module number 3: synDeviceAcquireByModuleId returned 8 (synNoDeviceFound): " + held,
 		},
 		{
 			"no room", "STANDIN_OOM=100000", "gaudi",
@@ -90,7 +90,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 		{
 			"a kernel that does not compile", "STANDIN_COMPILE_FAIL=rms_norm_ex_fwd_f32", "gaudi",
 			"gaudi: compile: recipe layers.0.fwd: synGraphCompile returned 26 (synFail); " +
-				"octet doctor --backend gaudi tells which kernel fails, $HABANA_LOGS is the folder where SynapseAI wrote why",
+				"octet doctor --backend gaudi names the failing kernel, and SynapseAI's logs are in $HABANA_LOGS",
 		},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 			_, err := os.Stat(filepath.Join(dir, "metrics.jsonl")) // which the first step writes
 			return err == nil
 		}, time.Minute, 50*time.Millisecond)
-		unfit(t, g, "backend gaudi: no device that can be had: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
+		unfit(t, g, "backend gaudi: no device available: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
 
 		status, out, stderr := g.octet("doctor", "--backend", "gaudi")
 		require.Equal(t, exitInput, status, stderr)
@@ -217,7 +217,7 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 	for _, c := range []struct{ what, setting, want string }{
 		{
 			"a kernel", "STANDIN_COMPILE_FAIL=fp8_gemm_bf16",
-			`^gaudi: compile: recipe layers\.0\.fwd: synGraphCompile returned 26 \(synFail\); octet doctor --backend gaudi tells .*`,
+			`^gaudi: compile: recipe layers\.0\.fwd: synGraphCompile returned 26 \(synFail\); octet doctor --backend gaudi names .*`,
 		},
 		{
 			"memory", fmt.Sprint("STANDIN_OOM=", allocated(t, second)), // and none for what is not of the programs

@@ -10,8 +10,8 @@ import (
 	"octet/backend"
 )
 
-// A Gaudi 3 says which options it wants, whichever it was opened with.
-func TestWhichOptions(t *testing.T) {
+// examine finds the options that a Gaudi 3 needs, whichever it was opened with.
+func TestExamineOptions(t *testing.T) {
 	const mixes, refuses = "E5M2 × E4M3 compiles", "E5M2 × E4M3 does not compile"
 	for _, c := range []struct {
 		mixed, top string // of the stand-in
@@ -19,13 +19,13 @@ func TestWhichOptions(t *testing.T) {
 		pairs      backend.Finding
 		e4m3       backend.Finding
 	}{
-		{"0", "448", "", backend.Finding{Optional: true, Detail: refuses + ", so this option is not for here: "}, backend.Finding{OK: true, Detail: "0x78 × 1 is 256 in a product of E4M3"}},
+		{"0", "448", "", backend.Finding{Optional: true, Detail: refuses + ", so leave this option out: "}, backend.Finding{OK: true, Detail: "0x78 × 1 is 256 in an E4M3 GEMM"}},
 		{"1", "448", "", backend.Finding{OK: true, Detail: mixes + ": with this option"}, backend.Finding{OK: true, Detail: "is 256"}},
 		{"1", "448", "pairs=mixed", backend.Finding{OK: true, Detail: mixes}, backend.Finding{OK: true, Detail: "is 256"}},
 		{"0", "448", "pairs=mixed", backend.Finding{Detail: refuses, Fix: "leave pairs=mixed out"}, backend.Finding{OK: true, Detail: "is 256"}},
 		{"0", "240", "", backend.Finding{Optional: true, Detail: refuses}, backend.Finding{Detail: "0x78 × 1 is +Inf", Fix: "e4m3=240"}},
-		{"0", "240", "e4m3=240", backend.Finding{Optional: true, Detail: refuses}, backend.Finding{OK: true, Detail: "is +Inf in a product of E4M3"}},
-		{"0", "448", "e4m3=240", backend.Finding{Optional: true, Detail: refuses}, backend.Finding{OK: true, Detail: "is 256 in a product of E4M3: this option is not needed here"}},
+		{"0", "240", "e4m3=240", backend.Finding{Optional: true, Detail: refuses}, backend.Finding{OK: true, Detail: "is +Inf in an E4M3 GEMM"}},
+		{"0", "448", "e4m3=240", backend.Finding{Optional: true, Detail: refuses}, backend.Finding{OK: true, Detail: "is 256 in an E4M3 GEMM: this option is not needed here"}},
 	} {
 		devices(t, "gaudi3", "1")
 		t.Setenv("STANDIN_MIXED", c.mixed)

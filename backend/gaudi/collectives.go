@@ -12,25 +12,25 @@ import (
 	"octet/csrc/libsynapse"
 )
 
-// meetings are the collectives in which ranks meet, by number. They tell where a device is
-// that does not come back: before a meeting its stream copies the number to the host, where
-// it can be read without asking the device.
-type meetings struct {
+// collectives are the names of all prepared collectives, by number. They locate a rank
+// that hangs: before each collective, the stream copies its number to host memory, which
+// can be read without a call to the device.
+type collectives struct {
 	mu    sync.Mutex
-	names []string // by number, from 1
+	names []string // index: number − 1
 }
 
 const numberBytes = 4
 
-// numbered gives every meeting of a list of commands a number: those of all commands, 0 of
-// launches. It returns nothing where nobody meets.
-func (m *meetings) numbered(list []command) []byte {
+// numberCommands returns a number for each command of a list, 0 for launches and local
+// copies. It returns nil for a list without collectives.
+func (m *collectives) numberCommands(list []command) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	numbers, before := make([]byte, 0, numberBytes*len(list)), len(m.names)
 	for _, c := range list {
 		n := 0
-		if t := c.Transfer; t != nil && t.Kind != duplicate {
+		if t := c.Transfer; t != nil && t.Kind != localCopy {
 			m.names = append(m.names, t.Name)
 			n = len(m.names)
 		}
@@ -42,8 +42,8 @@ func (m *meetings) numbered(list []command) []byte {
 	return numbers
 }
 
-// name is that of a meeting.
-func (m *meetings) name(number uint32) string {
+// name returns the name of a numbered collective.
+func (m *collectives) name(number uint32) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if number == 0 || int(number) > len(m.names) {
@@ -52,10 +52,10 @@ func (m *meetings) name(number uint32) string {
 	return m.names[number-1]
 }
 
-// uploadNumbers puts the numbers of a list's meetings where the stream copies them from, or
-// returns 0 where there are none.
+// uploadNumbers copies the numbers of a list's collectives to device memory and returns
+// their address, 0 without collectives.
 func (l *local) uploadNumbers(list []command) (table libsynapse.Ptr, err error) {
-	numbers := l.meetings.numbered(list)
+	numbers := l.collectives.numberCommands(list)
 	if len(numbers) == 0 {
 		return 0, nil
 	}
@@ -68,16 +68,17 @@ func (l *local) uploadNumbers(list []command) (table libsynapse.Ptr, err error) 
 	return table, nil
 }
 
-// noteArrival makes the stream say that it has come to a command.
+// noteArrival makes the stream copy the number of a collective to host memory when it
+// gets there.
 func (l *local) noteArrival(c commands, i int) error {
-	if c.list[i].Transfer.Kind == duplicate {
+	if c.list[i].Transfer.Kind == localCopy {
 		return nil
 	}
 	return l.stream.CopyOut(l.staging, 2*stagingBytes, c.table+libsynapse.Ptr(numberBytes*i), numberBytes)
 }
 
-// lastMeeting is the one that the stream came to last.
-func (l *local) lastMeeting() string {
+// lastCollective returns the name of the last collective that the stream reached.
+func (l *local) lastCollective() string {
 	last := (*uint32)(unsafe.Pointer(&l.staging.Bytes()[2*stagingBytes]))
-	return l.meetings.name(atomic.LoadUint32(last))
+	return l.collectives.name(atomic.LoadUint32(last))
 }
