@@ -15,170 +15,171 @@ import (
 	"octet/internal/spelling"
 )
 
-// Backend owns the memory of one set of variables on one device and turns
+// Backend holds the memory of one set of variables on one device and turns
 // programs over them into executables. Its methods may be called from any
-// goroutine, one at a time; it owns the thread that its device needs.
+// goroutine, one at a time. A device that needs an OS thread of its own gets it
+// from its Backend.
 type Backend interface {
-	// Spec says what the device can do.
+	// Spec describes the device.
 	Spec() Spec
-	// Bind allocates the persistent tensors, zeroed. Called once.
+	// Bind allocates the persistent tensors and zeroes them. It is called once.
 	Bind(*Vars) error
-	// Write sets the bytes of a persistent tensor, or of a view of one that FitsBuffer:
-	// little-endian, row-major.
+	// Write sets the bytes of a persistent tensor, or of a view of one that passes
+	// FitsBuffer: little-endian, row-major.
 	Write(*Tensor, []byte) error
-	// Read waits for the device and copies the bytes of what Write may set.
+	// Read waits for the device and copies out the bytes of a tensor that Write accepts.
 	Read(*Tensor, []byte) error
-	// Load makes a set of programs runnable; they share one arena for temps.
-	// An op that the device cannot run is refused here with ErrUnsupported.
+	// Load prepares a set of programs to run; they share one arena for temps. Its
+	// error wraps ErrUnsupported if the device cannot run an op.
 	Load(...*Program) ([]Executable, error)
-	// Close releases everything, the executables too.
+	// Close releases everything, including the executables.
 	Close() error
 }
 
 // Executable is a loaded program.
 type Executable interface {
-	// Run executes the program once. A device may still be at it when Run
-	// returns: the next run follows it, Read waits for it, and an error of the
-	// device may surface there.
+	// Run executes the program once. It may return while the device still computes:
+	// later runs start after this one, Read waits for it, and both may return its
+	// error.
 	Run(context.Context) error
-	// RunObserved executes it node by node and shows each node's operands
-	// after it ran: profiles, the hunt for the first NaN, comparisons.
+	// RunObserved executes the program node by node and calls the observer after
+	// each node. Profiles, comparisons and the search for the first NaN use it.
 	RunObserved(context.Context, Observer) error
-	// Plan is where the temps were placed.
+	// Plan returns the placement of the temps.
 	Plan() *Plan
 }
 
-// Observer is called after a node ran. An error stops the run and is returned. Where
-// several ranks meet it ends their group, like any failure of this rank: the others would
-// wait for it in their next collective. Their errors wrap it.
+// Observer is called after each node. Its error stops the run, and RunObserved returns
+// it. It also stops the other ranks, like any failure of this rank, since they would
+// wait for this rank in their next collective. Their errors wrap it.
 type Observer func(n *Node, m Memory) error
 
-// Memory is what an observer sees of the device: the operands of the node that
-// ran, row-major and without gaps.
+// Memory lets an observer read and write the operands of the node that just ran,
+// row-major and without gaps.
 type Memory interface {
-	// Read copies an operand's bytes; what it returns stays valid.
+	// Read returns a copy of an operand's bytes, which the caller may keep.
 	Read(*Tensor) ([]byte, error)
-	// Write replaces them, for what runs later.
+	// Write replaces an operand's bytes for the nodes that run later.
 	Write(*Tensor, []byte) error
 }
 
-// Spec is what programs, recipes and planners need to know of a device.
+// Spec describes a device to programs, recipes and planners.
 type Spec struct {
 	Backend string // "emu"
 	Device  string // "2 threads, AVX-512"
-	Hint    string // what a user of this device may want to know, or nothing
-	// Arithmetic is what decides the last bits of results besides Backend and
-	// its device model: "avx512", the kernels of emu; "float64" of ref. Known
-	// once a device is open and has its programs. A run repeats bit for bit where
-	// it is the same.
+	Hint    string // advice for the user of this device, may be empty
+	// Arithmetic names what decides the last bits of results besides Backend and its
+	// device model: "avx512" for kernels of emu, "float64" for ref. It is known once
+	// a device is open and has loaded its programs. Runs with equal Arithmetic are
+	// bitwise reproducible.
 	Arithmetic string
-	E4M3       fp8.DType
-	// Pairs lists the FP8 operand formats that one GEMM takes. On NVIDIA's devices and
-	// their models these are cuBLASLt's, though tensor cores multiply E5M2 by E5M2 too.
+	E4M3       fp8.DType // the variant of E4M3 that programs for this device use
+	// Pairs lists the pairs of FP8 formats that one GEMM multiplies. On NVIDIA devices
+	// and their models these are cuBLASLt's; tensor cores also multiply E5M2 by E5M2.
 	Pairs [][2]fp8.DType
-	// ClipE4M3 says that the device's casts go on behind the largest number that E4M3 has
-	// in its products, so that the backend has to clip what is cast.
+	// ClipE4M3 says that casts can exceed the GEMM's E4M3 maximum, so that the backend
+	// clips values before it casts them.
 	ClipE4M3 bool
-	// BlockScales says that products take operands with scales by block or by row.
+	// BlockScales says that GEMMs take operands with per-block or per-row scales.
 	BlockScales bool
-	// Stochastic says whether casts can draw the counter-based bits of fp8.Random.
+	// Stochastic says that casts can draw the counter-based random bits of fp8.Random.
 	Stochastic bool
-	// AttentionBF16 says that attention over BF16 operands computes products of
-	// BF16, its probabilities and their gradients rounded to it.
+	// AttentionBF16 says that attention over BF16 operands multiplies in BF16: it
+	// rounds probabilities and their gradients to BF16.
 	AttentionBF16 bool
 	// Align is the alignment of arena addresses in bytes.
 	Align int
-	// HeadTokens is how many tokens' logits exist at a time at least. A chunk of tokens
-	// reads and writes the head's whole weight gradient once, so larger chunks save memory
-	// traffic and cost memory; they change the order of that gradient's sum. 0 leaves the
-	// choice to nn.
+	// HeadTokens is the minimum number of tokens whose logits exist at a time. Each
+	// chunk of tokens reads and writes the head's whole weight gradient once, so larger
+	// chunks save memory traffic, cost memory, and change the order in which that
+	// gradient is summed. 0 leaves the choice to nn.
 	HeadTokens int
-	// Capacities is the memory of the devices that this may be, the smallest first,
-	// as far as it is known before one is open.
+	// Capacities lists the memory sizes that the device may have, smallest first, as
+	// far as they are known before a device is open.
 	Capacities []Capacity
-	// Unit is how many blocks in a row a backend that compiles blocks compiles as one;
+	// Unit is the number of consecutive blocks that the backend compiles as one unit;
 	// 0 is 1.
 	Unit int
-	// HostMemory says that the device has no memory but the machine's.
+	// HostMemory says that the device has no memory but the host's.
 	HostMemory bool
-	// Threads is how many processors of the machine a rank works on; 0 where it is
-	// not they that compute.
+	// Threads is the number of host processors that a rank computes on; 0 for devices
+	// that compute elsewhere.
 	Threads int
 }
 
-// Options is what the host decides about a backend, apart from its name.
+// Options are the host's settings for a backend, apart from its name.
 type Options struct {
 	Threads int // of the CPU backend; 0 is all processors
-	// Ranks is how many copies of the model train together: GPUs of this
-	// process on cuda, processes with a device each on gaudi, goroutines on emu.
+	// Ranks is the number of model replicas that train together: GPUs of this
+	// process on cuda, processes with one device each on gaudi, goroutines on emu.
 	// 0 is 1.
 	Ranks int
-	// Choices are those of an earlier Chooser, to be made again where the device
-	// can; the others are made anew. The ranks have the same.
+	// Choices restores the choices of an earlier Chooser where the device supports
+	// them; the backend makes the others anew. All ranks get the same Choices.
 	Choices []byte
-	// BeforeExit, if it is set, gets the reason before a backend ends the process, which
-	// it does with status 1 where a device hangs in its driver and no call can end that.
-	// It may be called from any goroutine. The process ends one second later at the latest.
+	// BeforeExit, if set, gets the reason before a backend ends the process. A backend
+	// does so, with status 1, if a device hangs in its driver and no call can end the
+	// hang. Any goroutine may call it. The process ends within a second of the call.
 	BeforeExit func(reason error)
 }
 
-// Chooser is a Backend that chooses, by time, between ways to compute the same
-// thing whose last bits differ. Spec.Arithmetic of a Backend with programs loaded
-// tells its choices from others.
+// Chooser is a Backend that times alternative kernels and picks the fastest, though
+// their results differ in the last bits. Once programs are loaded, its
+// Spec.Arithmetic identifies the choices.
 type Chooser interface {
 	Backend
-	// Choices is what has been chosen so far, for Options.Choices.
+	// Choices returns the choices so far, for Options.Choices.
 	Choices() []byte
 }
 
-// Driver is one backend before any device is opened. Spec and Lower need no
-// device, so that programs are planned and inspected on any machine.
+// Driver describes and opens the devices of one backend. Spec and Lower need no
+// device, so programs can be planned and inspected on any machine.
 type Driver struct {
 	Name string
-	// Rank orders the drivers when the user names none; the highest whose
-	// Available is nil, of no device in particular, wins.
+	// Rank orders the drivers when the user names none: the highest one whose
+	// Available("") is nil wins.
 	Rank int
-	// Available says why the device cannot be used here; nil if it can.
+	// Available returns why the device cannot be used here; nil if it can.
 	Available func(device string) error
-	// Spec describes the device named after the colon in "cuda:0" or
-	// "emu:h100"; an unknown one is an error that lists the known.
+	// Spec describes the device named after the colon in "cuda:0" or "emu:h100".
+	// An unknown name is an error that lists the known ones.
 	Spec func(device string) (Spec, error)
-	// Lower rewrites the programs of one set of variables into what the backend
-	// runs, in the same order. It may fuse, transpose and reorder, and must not
-	// change a bit of the result. A program that writes what another reads is to
-	// be lowered together with it, and before Bind: a copy in another layout is a
-	// variable more. Lowering the same programs again adds no others.
+	// Lower rewrites the programs of one set of variables into programs that the
+	// backend runs, in the same order. It may fuse, transpose and reorder, but must
+	// not change a bit of the result. A program that writes a tensor must be lowered
+	// together with those that read it, and before Bind: Lower declares a variable for
+	// each copy in another layout. Lowering the same programs again declares no more.
 	Lower func(Spec, []*Program) ([]*Program, error)
-	// Outline says what Load will make of a set of lowered programs. nil: it
-	// allocates the temps of MakePlan, op by op, and nothing else.
+	// Outline returns what Load will allocate and launch for a set of lowered
+	// programs. nil: Load allocates the temps of MakePlan with PerOp, nothing else.
 	Outline func(Spec, []*Program) (Outline, error)
-	// Open makes the backends of all ranks, in order of rank.
+	// Open creates the backends of all ranks, in order of rank.
 	Open func(device string, o Options) ([]Backend, error)
-	// Probe looks at this machine for what the driver needs: hardware, its
-	// libraries, their versions. It may load libraries, and takes no device.
-	// Where the driver has none, Register gives it one that finds nothing.
+	// Probe checks this machine for what the driver needs: hardware, libraries and
+	// their versions. It may load libraries, but opens no device. Register replaces
+	// nil by a Probe without findings.
 	Probe func() []Finding
-	// Examine looks closer: it takes the device, and asks its libraries for what
-	// lowered programs need of them, which may take minutes. nil where there is
-	// nothing to find that running the programs would not show as well.
+	// Examine opens the device and checks that its libraries support the lowered
+	// programs, which may take minutes. nil if running the programs would show the
+	// same problems.
 	Examine func(device string, programs []*Program) iter.Seq[Finding]
 }
 
-// Finding is one thing that a probe looked for: a line of octet doctor.
+// Finding is the result of one check of a Probe: a line of octet doctor.
 type Finding struct {
 	What   string // "CUDA driver"
 	OK     bool
-	Detail string // what it found, or why not
-	Fix    string // what to do about it; empty if there is nothing to do
+	Detail string // what the check found, or why it failed
+	Fix    string // what the user can do about it, may be empty
 
-	// Optional is of what the backend computes without.
+	// Optional says that the backend runs without it.
 	Optional bool
 }
 
 // Errors that a caller may want to tell apart.
 var (
 	ErrNoDevice = errors.New("no device")
-	// ErrNotBuilt is the ErrNoDevice of a binary that has not the code for it.
+	// ErrNotBuilt wraps ErrNoDevice: this binary was built without the backend.
 	ErrNotBuilt    = error(notBuilt{})
 	ErrOutOfMemory = errors.New("out of memory")
 	ErrDeviceLost  = errors.New("device lost")
@@ -194,7 +195,7 @@ var registry = struct {
 	drivers map[string]Driver
 }{drivers: map[string]Driver{}}
 
-// Register makes a backend known by name; packages call it from init.
+// Register makes a driver known by name; packages call it from init.
 func Register(d Driver) {
 	if d.Probe == nil {
 		d.Probe = func() []Finding { return nil }
@@ -204,7 +205,7 @@ func Register(d Driver) {
 	registry.drivers[d.Name] = d
 }
 
-// Drivers lists the registered backends, best first.
+// Drivers returns the registered drivers, highest Rank first.
 func Drivers() []Driver {
 	registry.Lock()
 	defer registry.Unlock()
@@ -213,8 +214,8 @@ func Drivers() []Driver {
 	})
 }
 
-// Find splits "name" or "name:device" and looks the driver up. An empty name
-// picks the best driver that is available.
+// Find splits "name" or "name:device" and returns the driver and the device. An
+// empty name picks the available driver of the highest Rank.
 func Find(name string) (d Driver, device string, err error) {
 	base, device, _ := strings.Cut(name, ":")
 	var known []string
@@ -224,10 +225,10 @@ func Find(name string) (d Driver, device string, err error) {
 		}
 		known = append(known, d.Name)
 	}
-	return Driver{}, "", fmt.Errorf("unknown backend %q%s (this octet knows: %s)", base, spelling.DidYouMean(base, known), strings.Join(known, ", "))
+	return Driver{}, "", fmt.Errorf("unknown backend %q%s (known: %s)", base, spelling.DidYouMean(base, known), strings.Join(known, ", "))
 }
 
-// SpecOf describes the device of "name" or "name:device" without opening it.
+// SpecOf returns the Spec of "name" or "name:device" without opening the device.
 func SpecOf(name string) (Spec, error) {
 	d, device, err := Find(name)
 	if err != nil {
@@ -236,7 +237,7 @@ func SpecOf(name string) (Spec, error) {
 	return d.Spec(device)
 }
 
-// Open makes one backend per rank from "name" or "name:device".
+// Open creates one backend per rank from "name" or "name:device".
 func Open(name string, o Options) ([]Backend, error) {
 	d, device, err := Find(name)
 	if err != nil {
@@ -246,11 +247,12 @@ func Open(name string, o Options) ([]Backend, error) {
 	return d.Open(device, o)
 }
 
-// Load makes programs ready to run on b, which has nothing bound yet: it lowers them
-// together, binds their variables and loads what came of them, in the same order. What
-// the device cannot run is ErrUnsupported; what was wrong in the recording is an error too.
+// Load prepares programs to run on b, which must not be bound yet. It lowers the
+// programs together, binds their variables and loads the lowered programs, in the same
+// order. It returns errors of the recording, and wraps ErrUnsupported if the device
+// cannot run an op.
 //
-// Ranks that train together lower once (Driver.Lower), and each binds and loads the result.
+// Ranks that train together lower once (Driver.Lower); each binds and loads the result.
 func Load(b Backend, programs ...*Program) ([]Executable, error) {
 	for _, p := range programs {
 		if err := p.Err(); err != nil {

@@ -25,16 +25,16 @@ func TestFind(t *testing.T) {
 	require.Equal(t, "3", device)
 	d, device, err = backend.Find("")
 	require.NoError(t, err)
-	require.Equal(t, "fast", d.Name, "the best that is available")
+	require.Equal(t, "fast", d.Name, "the available driver of the highest rank")
 	require.Empty(t, device)
 	_, _, err = backend.Find("quick:1")
-	require.ErrorContains(t, err, `unknown backend "quick" (this octet knows: absent, fast, slow`)
+	require.ErrorContains(t, err, `unknown backend "quick" (known: absent, fast, slow`)
 	_, _, err = backend.Find("fasst:1")
-	require.ErrorContains(t, err, `unknown backend "fasst"; did you mean fast? (this octet knows: absent, fast, slow`)
+	require.ErrorContains(t, err, `unknown backend "fasst"; did you mean fast? (known: absent, fast, slow`)
 	require.Equal(t, "absent", backend.Drivers()[0].Name)
 }
 
-// renamed is a device of another driver's.
+// renamed is a device of the driver called name.
 type renamed struct {
 	backend.Backend
 	name string
@@ -51,7 +51,7 @@ type full struct{ renamed }
 
 func (full) Bind(*backend.Vars) error { return backend.ErrOutOfMemory }
 
-// Load runs what lowering makes of all programs, with the variables that it adds.
+// Load lowers all programs and runs the result, with the variables that lowering adds.
 func TestLoad(t *testing.T) {
 	var lowered []string
 	backend.Register(backend.Driver{Name: "lowering", Rank: -1, Lower: func(s backend.Spec, list []*backend.Program) ([]*backend.Program, error) {

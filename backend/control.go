@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// Control is what the host tells the device before a program runs: everything
-// that changes from step to step, so that nothing inside a program depends on
-// the host (a captured graph runs unchanged). It travels as the Input tensor
-// "step.control", I32[ControlWords], whose words are, in order:
+// Control holds everything that changes from step to step. The host writes it before
+// a program runs, so nothing inside a program depends on the host, and a captured
+// graph runs unchanged. It is the Input tensor "step.control", I32[ControlWords], with
+// these words:
 type Control struct {
 	Seed      uint64  // words 0, 1: low half first
 	Step      uint64  // words 2, 3: counts optimizer steps; part of the random stream
@@ -16,7 +16,7 @@ type Control struct {
 	LR        float32 // word 6, float bits
 	InvTokens float32 // word 7, float bits: 1 / valid tokens of the global batch
 	Position  int32   // word 8: sequence position of the first row (decoding)
-	Rank      int32   // word 9: which of the ranks this is
+	Rank      int32   // word 9: index of this rank
 }
 
 // ControlWords is the length of the step.control tensor.
@@ -38,7 +38,7 @@ func (c Control) AppendTo(b []byte) []byte {
 	return b
 }
 
-// ControlFrom reads the words back: what kernels on the host do.
+// ControlFrom decodes the words, for kernels on the host.
 func ControlFrom(words []int32) Control {
 	u64 := func(i int) uint64 { return uint64(uint32(words[i])) | uint64(uint32(words[i+1]))<<32 }
 	return Control{

@@ -32,7 +32,7 @@ func FuzzControlRoundTrip(f *testing.F) {
 	})
 }
 
-// The layout is what kernels on every device read.
+// Kernels on every device read this layout.
 func TestControlLayout(t *testing.T) {
 	c := backend.Control{Seed: 1 | 2<<32, Step: 3 | 4<<32, Token: 5 | 6<<32, LR: 1, InvTokens: 2, Position: -7, Rank: 8}
 	require.Equal(t, []int32{1, 2, 3, 4, 5, 6, 0x3f800000, 0x40000000, -7, 8, 0, 0, 0, 0, 0, 0}, words(c.AppendTo(nil)))

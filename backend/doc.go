@@ -1,12 +1,11 @@
-// Package backend is the language between the model and the machine: tensors,
-// ops, programs, and what a device must be able to do with them.
+// Package backend defines the contract between a model and a device: tensors, ops,
+// programs, and the Backend interface that runs them.
 //
-// A training step has static shapes, so nobody calls a device op by op. Package
-// nn writes a Program down: a flat list of typed ops over named tensors, in an
-// order that is a valid serial schedule. A Backend loads programs and runs
-// them. Everything in between is a pass over the list: planning memory,
-// recomputing activations, lowering for a device, finding the first NaN,
-// comparing two devices.
+// A training step has static shapes, so no device is called op by op. Package nn
+// records a Program: a flat list of typed ops over named tensors, in a valid serial
+// order. A Backend loads programs and runs them. Everything between recording and
+// running is a pass over the list: planning memory, recomputing activations, lowering
+// for a device, finding the first NaN, comparing two devices.
 //
 //	vars := backend.NewVars()
 //	w := vars.Tensor(backend.Param, "w", fp8.F32, 64, 32)
@@ -18,32 +17,38 @@
 //	run, err := backend.Load(devices[0], p)
 //	// devices[0].Write(x, …), run[0].Run, devices[0].Read(y, …)
 //
-// # Four types
+// # Types
 //
-// A Tensor is a description: name, format, shape, class, and the scale that
-// turns its codes into values. Vars holds the tensors that outlive a program,
-// a Program owns its temps. An Op is a struct whose tensor fields are tagged
-// in, out or inout and whose other fields are plain values; its doc comment is
-// its equation, and package ref computes just that in float64. A Node is an op
-// with its place: module path, phase, block.
+//   - Tensor describes an array: name, format, shape, class and scale. It holds no
+//     data. Vars holds the tensors that outlive a program; a Program owns its temps.
+//   - Op is a struct. Its tensor fields are tagged in, out or inout, its other fields
+//     are plain values. Its doc comment is its equation, and package ref computes that
+//     equation in float64.
+//   - Node is an op in a program, with its place in the model: module path, phase,
+//     block.
+//   - Program is a list of nodes. Driver.Lower rewrites programs for a device, and a
+//     Backend loads them as Executables.
+//
+// Two kinds of scales occur. Cast.Scale multiplies a value before the cast. Tensor.Scale
+// is scale_inv: it multiplies a code to give the value.
 //
 // # Rules
 //
-//   - What changes a bit of the result (formats, scales, rounding, the order
-//     of scales in an epilogue) is in the program. What does not (fusion,
-//     layouts, algorithms) is lowering.
-//   - An op's result is FP32; casts store it, rounded once, in as many formats
-//     as its readers want.
-//   - A temp is written by one op unless that op accumulates.
-//   - Nothing inside a program depends on the host: learning rate, seed, step
-//     and position are words of one Input, step.control.
-//   - A program that handles a micro-batch writes no Param and no State, so a
-//     step that failed can be run again and fails the same way.
-//   - Random bits follow seed, step, tensor name and element, nothing else.
+//   - A program determines formats, scales, rounding and the order of scales in an
+//     epilogue, because they change bits of the result. Lowering determines fusion,
+//     layouts and algorithms, which do not.
+//   - An op computes its result in FP32. Casts store the result in each format that
+//     its readers need, rounded once.
+//   - One op writes each element of a temp, unless an op accumulates into it.
+//   - Nothing inside a program depends on the host. Learning rate, seed, step and
+//     position are words of one Input, step.control.
+//   - The program of a micro-batch writes no Param and no State, so a failed step can
+//     be repeated and fails in the same way.
+//   - Random bits depend only on seed, step, tensor name and element.
 //
-// # Caveats
+// # Limits
 //
-// Shapes are static: another batch size is another program. Add keeps the
-// first error, so check Err once at the end of recording. A Backend's methods
-// may be called from any goroutine, but one at a time.
+// Shapes are static: another batch size needs another program. Program.Add keeps the
+// first error, so check Err once, after recording. A Backend's methods may be called
+// from any goroutine, one at a time.
 package backend

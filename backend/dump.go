@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// Dump writes the program as text, one line per node: scope, phase, op, its
-// operands and its settings. Equal dumps mean equal programs, so the text is
-// what Hash hashes and what golden files hold.
+// Dump writes the program as text, one line per node: scope, phase, op, operands and
+// settings. Equal dumps mean equal programs, so Hash and golden files use this text.
 func (p *Program) Dump(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "program %s\n", p.Name())
 	for _, n := range p.Nodes() {
@@ -24,17 +23,17 @@ func (p *Program) Dump(w io.Writer) error {
 	return err
 }
 
-// Hash is the SHA-256 of the dump, in hexadecimal.
+// Hash returns the SHA-256 of the dump, in hexadecimal.
 func (p *Program) Hash() string {
 	h := sha256.New()
-	_ = p.Dump(h) // a hash takes any write
+	_ = p.Dump(h) // a hash never fails to write
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// String is the node's line in a dump.
+// String returns the node's line in a dump.
 func (n *Node) String() string { return n.format(describe, settings(reflect.ValueOf(n.Op).Elem(), "")) }
 
-// describe is a tensor with everything that changes what an op does to it.
+// describe formats a tensor with every property that affects an op.
 func describe(t *Tensor) string {
 	s := t.String()
 	if t.Block != PerTensor {
@@ -78,7 +77,7 @@ func orDash(s string) string {
 	return s
 }
 
-// settings lists the plain fields that are not zero, those of casts included.
+// settings lists the non-zero plain fields, including those of casts.
 func settings(v reflect.Value, prefix string) []string {
 	var list []string
 	for i := range v.NumField() {
@@ -97,16 +96,16 @@ func settings(v reflect.Value, prefix string) []string {
 	return list
 }
 
-// BlockUnit is one stretch of nodes of a block. Units of equal hash differ only
-// in which tensors they touch: they can share one compiled unit bound to other
-// addresses, and to other random streams, since those follow tensors' names.
+// BlockUnit is a range of consecutive nodes of one block. Units of equal Hash differ
+// only in their tensors. They can share one compiled unit, bound to other addresses
+// and to other random streams, because streams depend on tensor names.
 type BlockUnit struct {
 	Name       string
 	First, End int // node indexes, both included
 	Hash       string
 }
 
-// Blocks lists the program's block units in the order of the list.
+// Blocks lists the program's block units in program order.
 func (p *Program) Blocks() []BlockUnit {
 	var list []BlockUnit
 	nodes := p.Nodes()
@@ -121,7 +120,7 @@ func (p *Program) Blocks() []BlockUnit {
 	return list
 }
 
-// unitHash hashes nodes with tensors renamed by first use.
+// unitHash hashes nodes with their tensors numbered by first use.
 func unitHash(nodes []*Node) string {
 	alias := map[*Tensor]string{}
 	h := sha256.New()
@@ -135,8 +134,7 @@ func unitHash(nodes []*Node) string {
 			if alias[t] == "" {
 				alias[t] = fmt.Sprintf("t%d", len(alias))
 			}
-			// The strides, the scale's tiles and what is known of the elements are compiled in,
-			// the address is not.
+			// Strides, scale blocks and known values are compiled in, addresses are not.
 			return fmt.Sprintf("%s:%s%s/%s/%d/%v", alias[t], t.DType, shapeString(t.Shape), t.Block, t.LD, t.Value)
 		}, withoutStreams))
 	}

@@ -13,9 +13,9 @@ import (
 	"octet/fp8"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// tiny is a program with everything a dump shows: scopes, phases, queues, all
+// tiny returns a program with everything that a dump shows: scopes, phases, queues, all
 // kinds of access, views, scales and their blocks, casts, settings, lists.
 func tiny() *backend.Program {
 	vars := backend.NewVars()
@@ -62,7 +62,7 @@ func TestGoldenDump(t *testing.T) {
 	require.Equal(t, strings.ReplaceAll(string(want), "\r\n", "\n"), got)
 }
 
-// one is a program of one op that mutate may change.
+// one returns a program of one op that mutate may change.
 func one(mutate func(o *backend.MatMul, m *maker)) *backend.Program {
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p")
@@ -97,7 +97,7 @@ func TestHashFollowsTheProgram(t *testing.T) {
 	}
 }
 
-// layer is one block over tensors of its own.
+// layer adds one block over tensors of its own.
 func layer(m *maker, p *backend.Program, name string, columns int) {
 	q := p.Scope(name).Block(name)
 	x, y := q.Temp("x", fp8.F32, 4, 8), q.Temp("y", fp8.F32, 4, 4)
@@ -113,7 +113,7 @@ func TestBlocks(t *testing.T) {
 	layer(m, p, "layers.0", 6)
 	p.Add(&backend.Fill{Out: m.f(1)})
 	layer(m, p, "layers.1", 6)
-	layer(m, p, "layers.2", 7) // the same but for a stride
+	layer(m, p, "layers.2", 7) // only a stride differs
 	same := p.Scope("other").Block("layers.3")
 	x := same.Temp("x", fp8.F32, 4, 8)
 	same.Add(&backend.Fill{Out: x, Value: 1})
@@ -136,7 +136,7 @@ func TestBlocks(t *testing.T) {
 	require.NotEqual(t, units[0].Hash, units[3].Hash)
 }
 
-// What is compiled where a scale is known to be 1 is wrong where it is another.
+// A unit compiled for a scale that is known to be 1 is wrong for other scales.
 func TestBlocksOfKnownValues(t *testing.T) {
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p")
@@ -153,8 +153,8 @@ func TestBlocksOfKnownValues(t *testing.T) {
 	require.NotEqual(t, units[0].Hash, units[2].Hash)
 }
 
-// Columns of one temp may be written by different ops, if they lie side by side.
-func TestColumnsAreWrittenApart(t *testing.T) {
+// Different ops may write different columns of one temp.
+func TestOpsWriteDisjointColumns(t *testing.T) {
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p")
 	x := p.Temp("x", fp8.F32, 4, 8)

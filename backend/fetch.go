@@ -1,23 +1,22 @@
 package backend
 
-// Fetcher is a Backend whose device works on while what it has computed is on its
-// way to the host. Where Run is done when it returns, there is nothing to gain.
+// Fetcher is a Backend that copies tensors to the host while its device computes. A
+// Backend whose Run waits for the device has no use for it.
 type Fetcher interface {
 	Backend
-	// Fetch prepares to read persistent tensors again and again.
+	// Fetch prepares repeated reads of persistent tensors.
 	Fetch(...*Tensor) (Fetch, error)
 }
 
-// Fetch reads tensors in two parts. What the device is given in between follows
-// what is read, and may write the same tensors. It is for one goroutine, and ends
-// with its backend.
+// Fetch reads tensors in two steps. Work that the device gets between Begin and End
+// runs after the read, so it may write the same tensors. Only one goroutine may use a
+// Fetch, and only until its backend is closed.
 type Fetch interface {
-	// Begin asks for the tensors as they will be when the device has done what it
-	// was given so far, and does not wait. What was asked for before and not read is
-	// forgotten.
+	// Begin requests the tensors as they are after all work that the device got so
+	// far, and does not wait. It drops an earlier request that was not read.
 	Begin()
-	// End waits for what Begin asked for, and not for what the device was given
-	// since. It copies the tensors' bytes to dst, one behind the other. An error of
-	// the device up to there, or of Begin, surfaces here.
+	// End waits for the request of Begin, but not for work that the device got since.
+	// It copies the tensors' bytes to dst, one after the other. It returns errors of
+	// Begin and of the device up to the request.
 	End(dst []byte) error
 }

@@ -8,12 +8,12 @@ import (
 	"octet/fp8"
 )
 
-// Rewriter is a program that is being made from another.
+// Rewriter builds a program from another one.
 type Rewriter struct{ rec *record }
 
-// Rewrite builds a program from p node by node: emit may pass the node on,
-// replace it or add others. The tensors stay the same, temps that emit makes
-// are declared in the new program, and everything is checked again.
+// Rewrite builds a program from p node by node: emit may keep the node, replace it or
+// add others. Tensors stay the same, temps that emit makes are declared in the new
+// program, and every node is checked again.
 func Rewrite(p *Program, emit func(r *Rewriter, n *Node)) (*Program, error) {
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -31,10 +31,10 @@ func Rewrite(p *Program, emit func(r *Rewriter, n *Node)) (*Program, error) {
 	return q, nil
 }
 
-// Add appends op at n's place in the model.
+// Add appends op with n's scope, block, phase and queue.
 func (r *Rewriter) Add(n *Node, op Op) { r.rec.add(n.with(op)) }
 
-// Temp declares a temp; where the name is taken, it gets a number.
+// Temp declares a temp. If the name is taken, Temp appends a number.
 func (r *Rewriter) Temp(name string, d fp8.DType, shape ...int) *Tensor {
 	t := &Tensor{Name: name, DType: d, Shape: shape, Class: Temp}
 	for i := 2; r.rec.temps[t.Name] != nil || r.rec.vars.byName[t.Name] != nil; i++ {
@@ -45,17 +45,17 @@ func (r *Rewriter) Temp(name string, d fp8.DType, shape ...int) *Tensor {
 	return t
 }
 
-// with is the node's place in the program around another op.
+// with returns a copy of the node that holds op.
 func (n *Node) with(op Op) *Node {
 	m := *n
 	m.Op = op
 	return &m
 }
 
-// Unfuse turns the casts of every op that fused does not claim into Quantize
-// ops behind it, through an F32 temp, which gives the same bits: a cast is
-// defined on the op's FP32 result. Ops whose only cast is a plain F32 or BF16
-// store stay as they are.
+// Unfuse replaces the casts of every op for which fused is false by Quantize ops that
+// follow the op and read an F32 temp. The bits stay the same, because a cast is defined
+// on the op's FP32 result. An op whose only cast is a plain F32 or BF16 store stays as
+// it is.
 func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 	return Rewrite(p, func(r *Rewriter, n *Node) {
 		if _, ok := n.Op.(*Quantize); ok || fused(n.Op) {
@@ -109,8 +109,7 @@ func Casts(op Op) iter.Seq[Cast] {
 	}
 }
 
-// MapCasts copies op with each of its lists of casts replaced by what f makes of
-// a copy of it.
+// MapCasts returns a copy of op in which f(copy of the list) replaces each list of casts.
 func MapCasts(op Op, f func([]Cast) []Cast) Op {
 	clone := cloneOp(op, func(t *Tensor) *Tensor { return t })
 	v := reflect.ValueOf(clone).Elem()

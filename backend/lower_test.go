@@ -10,7 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// fused is SwiGLU's backward into FP8 copies beside ops that need no rewriting.
+// fused returns a program with SwiGLU's backward into FP8 copies, and with ops that
+// Unfuse keeps.
 func fused() *backend.Program {
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p").Scope("mlp")
@@ -44,7 +45,7 @@ mlp fwd Quantize X=mlp.h:bf16[4, 6] Out[0].Out:=t8:e4m3[4, 6] Out[0].Out.Scale=t
 `), "\n"), strings.Split(strings.TrimSpace(dump(t, q)), "\n"))
 }
 
-func TestUnfuseLeavesWhatTheBackendFuses(t *testing.T) {
+func TestUnfuseKeepsFusedOps(t *testing.T) {
 	p := fused()
 	q, err := backend.Unfuse(p, func(op backend.Op) bool {
 		_, ok := op.(*backend.SwiGLUGrad)
@@ -54,8 +55,7 @@ func TestUnfuseLeavesWhatTheBackendFuses(t *testing.T) {
 	require.Equal(t, dump(t, p), dump(t, q))
 }
 
-// What other packages rewrite programs with: names of temps are made free, lists
-// of casts are copies, and what comes out is held to the rules again.
+// Rewrite gives temps unused names, copies lists of casts, and checks the new program.
 func TestRewrite(t *testing.T) {
 	p := fused()
 	before := dump(t, p)

@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// Outline is what a set of lowered programs takes on a device, as far as that can
-// be told without one.
+// Outline describes the memory and the launches of a set of lowered programs, as far
+// as they are known without a device.
 type Outline struct {
-	// Temps is the bytes of all temps: an estimate where a compiler has the last
-	// word, otherwise what is allocated.
+	// Temps is the bytes of all temps: an estimate if a vendor's compiler places
+	// them, otherwise the bytes that are allocated.
 	Temps int64
-	// Beside is what else is allocated, but for the variables.
-	Beside []Share
-	// Outside is an estimate of what a process takes of a device's memory beyond
-	// what the backend allocates.
+	// Extra lists what else is allocated, except for the variables.
+	Extra []Share
+	// Outside estimates the device memory that a process takes in addition to what
+	// the backend allocates.
 	Outside []Share
-	// Launches says how each program runs, where the driver compiles units of
+	// Launches counts the units of each program if the driver compiles units of
 	// several ops; else nil.
 	Launches []Launches
 }
 
-// OutlineOf is Outline for every driver: one without has the temps of MakePlan alone.
+// OutlineOf returns the Outline of any driver: without one, only the temps of MakePlan.
 func (d Driver) OutlineOf(s Spec, lowered []*Program) (Outline, error) {
 	if d.Outline == nil {
 		return Outline{Temps: MakePlan(s.Align, PerOp, lowered...).Bytes}, nil
@@ -29,10 +29,10 @@ func (d Driver) OutlineOf(s Spec, lowered []*Program) (Outline, error) {
 	return d.Outline(s, lowered)
 }
 
-// Launches is how one program runs in units.
+// Launches counts the compiled units of one program.
 type Launches struct {
-	Launches int // of units, one after the other
-	Compiled int // units that differ
+	Launches int // units launched, one after the other
+	Compiled int // distinct units
 }
 
 // Share is a named part of a device's memory.
@@ -41,25 +41,25 @@ type Share struct {
 	Bytes int64
 }
 
-// Capacity is the memory of a kind of device.
+// Capacity is the memory of a device model.
 type Capacity struct {
-	Device string // as it is sold: "H100 (80 GB)"
-	Bytes  int64  // as it reports it, rounded down to GiB
+	Device string // product name: "H100 (80 GB)"
+	Bytes  int64  // as the device reports it, rounded down to GiB
 }
 
-// Usage is how a device's memory is used at a moment.
+// Usage is the use of a device's memory at one moment, in bytes.
 type Usage struct {
 	Allocated int64 // by this backend
-	Used      int64 // by everyone: other backends, libraries, other processes
-	Total     int64 // that the device has
+	Used      int64 // in total, including other backends, libraries and processes
+	Total     int64 // the device's memory
 }
 
-// Outside is what others have: on a device that nobody else works with, what the
-// vendor's driver and libraries take for this process.
+// Outside returns the bytes used but not allocated by this backend. On a device without
+// other users, the vendor's driver and libraries take them for this process.
 func (u Usage) Outside() int64 { return u.Used - u.Allocated }
 
-// Counted is a Backend that can tell how its device's memory is used.
-type Counted interface {
+// UsageReporter is a Backend that reports how its device's memory is used.
+type UsageReporter interface {
 	Backend
 	Usage() (Usage, error)
 }
@@ -67,7 +67,7 @@ type Counted interface {
 // Aligned rounds bytes up to a multiple of align.
 func Aligned(bytes, align int64) int64 { return (bytes + align - 1) / align * align }
 
-// Size writes bytes as vendors count memory: "80 GiB", "0.35 MiB".
+// Size formats bytes in binary units: "80 GiB", "0.35 MiB".
 func Size(bytes int64) string {
 	number, unit := float64(bytes)/(1<<20), "MiB"
 	if bytes >= 1<<30 {
@@ -76,9 +76,9 @@ func Size(bytes int64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.2f", number), ".00") + " " + unit
 }
 
-// OutOfMemory is the ErrOutOfMemory of what was to be done. Asked is how many
-// bytes that wanted and total what the device has, each 0 where it is not known;
-// err is what the driver said.
+// OutOfMemory returns an error that wraps ErrOutOfMemory and err, the driver's error.
+// what names the operation that failed, asked is the bytes that it requested, and free
+// and total are the device's memory; asked and total are 0 if unknown.
 func OutOfMemory(what string, asked, free, total int64, err error) error {
 	var had []string
 	if asked > 0 {

@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// Values reads an operand as every op's equation means it: its scale applied.
-// Integers are themselves.
+// Values reads an operand and applies its scale, as the equations of ops do. Integers
+// have no scale.
 func Values(m Memory, t *Tensor) ([]float64, error) {
 	raw, err := m.Read(t)
 	if err != nil {
@@ -43,13 +43,13 @@ func Values(m Memory, t *Tensor) ([]float64, error) {
 	return x, nil
 }
 
-// NonFinite describes the first op of a run that made a NaN or an infinity.
+// NonFinite describes the first op of a run that produced a NaN or an infinity.
 type NonFinite struct {
 	Node     *Node
 	Operands []OperandStats // in the order of the op's fields
 }
 
-// OperandStats sums up one operand after the op ran.
+// OperandStats summarizes one operand after the op ran.
 type OperandStats struct {
 	Operand
 	Elems, NaN, Inf int
@@ -57,10 +57,10 @@ type OperandStats struct {
 	RMS             float64
 }
 
-// Error makes a finding usable where a run has to stop for it.
+// Error describes the op and its operands; as an error, a NonFinite can stop a run.
 func (f *NonFinite) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s is the first op with a result that is not finite:", f.Node.Path())
+	fmt.Fprintf(&b, "%s is the first op with a non-finite result:", f.Node.Path())
 	for _, s := range f.Operands {
 		fmt.Fprintf(&b, " %s %s", s.Field, s.Tensor)
 		if s.NaN+s.Inf > 0 {
@@ -73,13 +73,14 @@ func (f *NonFinite) Error() string {
 	return strings.TrimSuffix(b.String(), ";")
 }
 
-// FindNonFinite runs the program op by op and returns the first op that wrote
-// a NaN or an infinity although none of what it read had one; nil if there is
-// none. An op that is handed one (a parameter that is NaN already) is reported
-// too if nothing before it is to blame. Programs that add to what others left
-// are to be run from the first of them, which writes: an op that adds to what
-// was not finite before the run would be reported like one that was handed it. Of ranks
-// that meet, those that the finding of another stops return that one.
+// FindNonFinite runs the program op by op and returns the first op that has a NaN or an
+// infinity in an operand; nil if there is none. That op either wrote the value or read
+// it from a tensor that was non-finite before the run, such as a parameter that is NaN.
+//
+// Of programs that accumulate into the same tensors, run the first one first: it
+// overwrites them. An op that accumulates into a stale non-finite value would be
+// returned as well. With several ranks, the ranks that another rank's finding stops
+// return that finding.
 func FindNonFinite(ctx context.Context, x Executable) (*NonFinite, error) {
 	err := x.RunObserved(ctx, func(n *Node, m Memory) error {
 		bad := false

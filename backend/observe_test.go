@@ -37,10 +37,10 @@ func TestFindNonFinite(t *testing.T) {
 	found, err := backend.FindNonFinite(context.Background(), run)
 	require.NoError(t, err)
 	require.Equal(t, "c: add", found.Node.Path())
-	require.EqualError(t, found, "c: add is the first op with a result that is not finite:"+
+	require.EqualError(t, found, "c: add is the first op with a non-finite result:"+
 		" A b.large:fp32[4] amax 3.4e+38 rms 3.4e+38; B t1:bf16[4] amax 2e+09 rms 1.12e+09; Out[0].Out c.inf:bf16[4] has 0 NaN and 4 Inf of 4")
 
-	// A parameter that is broken already.
+	// A parameter is NaN before the run.
 	require.NoError(t, b.SetValues(x, []float64{0, math.NaN(), 0, 0}))
 	found, err = backend.FindNonFinite(context.Background(), run)
 	require.NoError(t, err)

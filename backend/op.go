@@ -9,18 +9,18 @@ import (
 	"octet/fp8"
 )
 
-// Op is one of the closed set of ops of this package. An op is an exported
-// struct: operand fields are tensors (see collectOperands), all other fields
-// plain values. Every op is used through a pointer.
+// Op is one of the closed set of ops of this package. An op is an exported struct:
+// operand fields are tensors (see collectOperands), all other fields are plain values.
+// Ops are used through pointers.
 //
 //sumtype:decl
 type Op interface {
 	check() error // shapes, formats and values, given non-nil operands
-	flops() int64 // multiplications and additions of matrix products; 0 elsewhere
+	flops() int64 // multiplications and additions of GEMMs, those of attention included; else 0
 }
 
-// Ops returns one zero value of every op: for tests of completeness, and for
-// backends that list what they run.
+// Ops returns one zero value of every op, for tests of completeness and for backends
+// that list the ops they run.
 func Ops() []Op {
 	return []Op{
 		&MatMul{}, &Epilogue{}, &Quantize{}, &Amax{}, &UpdateScale{}, &PushHistory{}, &Fill{},
@@ -34,13 +34,13 @@ func Ops() []Op {
 	}
 }
 
-// Cost is what a node takes at least: the roofline's two axes.
+// Cost is the minimum work of a node, along the two axes of a roofline.
 type Cost struct {
 	FLOPs int64
-	Bytes int64 // every operand moved once
+	Bytes int64 // every operand moved once, those written in place twice
 }
 
-// Cost is computed from shapes alone.
+// Cost returns the node's cost, which depends on shapes alone.
 func (n *Node) Cost() Cost {
 	c := Cost{FLOPs: n.Op.flops()}
 	for _, o := range n.operands {
@@ -52,63 +52,62 @@ func (n *Node) Cost() Cost {
 	return c
 }
 
-// Cast is one stored copy of an op's result. Ops compute their result in FP32
-// and store it through a list of casts, so that a result that only GEMMs read
-// is rounded once and never exists in a wider format. A backend without the
-// fused kernel lets Unfuse turn the casts into Quantize ops.
+// Cast is one stored copy of an op's result. Ops compute their result in FP32 and
+// store it through a list of casts, so a result that only GEMMs read is rounded once
+// and never stored in a wider format. For a backend without the fused kernel, Unfuse
+// turns the casts into Quantize ops.
 //
-// The stored code is round(x·Scale), one FP32 multiplication and one rounding;
-// Out's own scale dequantises it. FP8 and F16 saturate; F32 and BF16 take no
-// Scale and overflow to infinity, the IEEE way, so that it is seen. Amax is
-// max(Amax, |x|) over the unscaled values, taken before the rounding, so that a
-// saturating cast cannot hide an infinity; NaN counts as larger than infinity.
+// The stored code is round(x·Scale): one FP32 multiplication and one rounding. Out's
+// own scale dequantizes it. FP8 and F16 saturate. F32 and BF16 take no Scale and
+// overflow to infinity, as in IEEE 754, so that the overflow is visible. Amax is
+// max(Amax, |x|) over the unscaled values before rounding, so a saturating cast cannot
+// hide an infinity; NaN counts as larger than infinity.
 //
-// A stochastic rounding of the result's element (r, c) draws fp8.Random with
-// the key fp8.StreamKey(seed, step, fp8.NameKey(StreamName())) and the index
-// r·cols + c, transposed or not, plus Control.Token·cols if Tokens.
+// Stochastic rounding of the result's element (r, c) draws fp8.Random with the key
+// fp8.StreamKey(seed, step, fp8.NameKey(StreamName())) and the index r·cols + c,
+// transposed or not, plus Control.Token·cols if Tokens.
 //
-// # Scales by block
+// # Block scales
 //
-// An FP8 Out with scales by block (Tensor.Block) gets them from its own
-// elements. For each block, with a its largest magnitude,
+// A cast to an FP8 Out with block scales (Tensor.Block) computes them from the elements
+// that it casts. For each block, with a its largest magnitude,
 //
 //	s = Limit/a, rounded down to a power of two if Pow2   (fp8.ScaleFor)
 //	s = 2^(127-code), code = fp8.MXScale(a, Out's format)  if the scale is E8M0
 //	code = round(x·s)                                      saturating, as above
 //	ScaleInv = 1/s
 //
-// in FP32. A block of zeros has s = 1, in E8M0 as MXScale says. Nothing but its
-// codes and scales tells of a number that is not finite, and a saturating cast
-// would hide an infinity: a block with one, or with a NaN, has s = 1 and
-// ScaleInv = NaN, so that what reads it is NaN too. In E8M0, NaN is MXScale's
-// NaN, and an infinity becomes the format's largest number with the largest
-// scale, 2^127, which overflows where it is read.
+// in FP32. A block of zeros has s = 1, in E8M0 as MXScale says. There is no Amax to
+// record a non-finite value, and a saturating cast would hide an infinity. Therefore a
+// block with an infinity or a NaN has s = 1 and ScaleInv = NaN, so that it reads as
+// NaN. In E8M0, a NaN gives MXScale's NaN; an infinity becomes the format's largest
+// value with the largest scale, 2^127, which overflows when it is read.
 //
-// ScaleInv is Out's own scale, listed because the cast writes it. Scale and
-// Amax must be nil. A block may reach over many rows, which no op but Quantize
-// has at hand: only its casts may have blocks.
+// ScaleInv is Out's own scale, listed because the cast writes it. Scale and Amax must
+// be nil. Only the casts of Quantize may have blocks: other ops do not have all rows of
+// a block at hand.
 type Cast struct {
 	Out      *Tensor `op:"out"`
 	Scale    *Tensor `op:"in,optional"`    // F32 [1]; nil is 1
 	Amax     *Tensor `op:"inout,optional"` // F32 [1]
 	ScaleInv *Tensor `op:"out,optional"`   // F32 or E8M0, of the shape that Out.Block.ScaleShape gives
-	// Control supplies seed, step and token index to a stochastic rounding.
+	// Control supplies seed, step and token index to stochastic rounding.
 	Control *Tensor `op:"in,optional"`
 
 	Rounding  fp8.Rounding
 	Tokens    bool // rows are tokens: random bits follow the global token index
 	Transpose bool // Out is [cols, rows]
-	// Stream names the tensor whose random bits a stochastic rounding draws, if
-	// it is not Out: copies of one tensor that differ in layout have equal codes.
+	// Stream names the tensor whose random bits stochastic rounding draws, if it is
+	// not Out. It gives copies of one tensor in different layouts equal codes.
 	Stream string
 
-	// Of scales by block in F32; E8M0 has the format's largest value and powers
-	// of two.
+	// Limit and Pow2 apply to block scales in F32. E8M0 implies the format's largest
+	// value and powers of two.
 	Limit float32
 	Pow2  bool
 }
 
-// StreamName is the name that random bits follow.
+// StreamName returns the tensor name that the random bits depend on.
 func (c Cast) StreamName() string { return cmp.Or(c.Stream, c.Out.Name) }
 
 // check validates the casts of a result of rows × cols.
@@ -123,7 +122,7 @@ func (c Cast) check(rows, cols int) error {
 	if c.Out.Block != PerTensor {
 		c.checkBlocks(&k)
 	} else {
-		k.that(c.ScaleInv == nil && c.Limit == 0 && !c.Pow2, "ScaleInv, Limit and Pow2 belong to scales by block, Out is %s with one scale", c.Out)
+		k.that(c.ScaleInv == nil && c.Limit == 0 && !c.Pow2, "ScaleInv, Limit and Pow2 belong to block scales, Out is %s with one scale", c.Out)
 	}
 	if c.Scale != nil {
 		k.scalar("Scale", c.Scale)
@@ -145,8 +144,8 @@ func (c Cast) check(rows, cols int) error {
 }
 
 func (c Cast) checkBlocks(k *checker) {
-	k.that(c.Out.DType.IsFP8(), "Out is %s with blocks of %s: only FP8 has scales by block", c.Out, c.Out.Block)
-	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected positive numbers", c.Out, c.Out.Block)
+	k.that(c.Out.DType.IsFP8(), "Out is %s with blocks of %s: only FP8 takes block scales", c.Out, c.Out.Block)
+	k.that(c.Out.Block.Rows >= 0 && c.Out.Block.Cols >= 0, "Out is %s with blocks of %s, expected sizes of 0 (the whole extent) or more", c.Out, c.Out.Block)
 	k.that(c.ScaleInv != nil && c.ScaleInv == c.Out.Scale, "ScaleInv must be the scale of Out, %s, which has blocks of %s", c.Out, c.Out.Block)
 	k.that(c.Scale == nil && c.Amax == nil, "Out is %s with blocks of %s, whose scales come from its elements: Scale and Amax must be nil", c.Out, c.Out.Block)
 	if c.ScaleInv == nil {
@@ -160,7 +159,7 @@ func (c Cast) checkBlocks(k *checker) {
 	}
 }
 
-// checker collects the first broken rule of an op.
+// checker keeps the first error of an op's check.
 type checker struct{ err error }
 
 func (k *checker) that(ok bool, format string, args ...any) {
@@ -169,18 +168,18 @@ func (k *checker) that(ok bool, format string, args ...any) {
 	}
 }
 
-// matrix wants rows × cols; a vector is one row.
+// matrix requires rows × cols; a vector is one row.
 func (k *checker) matrix(field string, t *Tensor, rows, cols int) {
 	k.that(t.Rows() == rows && t.Cols() == cols, "%s is %s, expected [%d, %d]", field, t, rows, cols)
 }
 
-// vector wants n contiguous F32 elements, in whatever shape.
+// vector requires n contiguous F32 elements of any shape.
 func (k *checker) vector(field string, t *Tensor, n int) {
 	k.that(t.Elems() == n && t.DType == fp8.F32 && t.Contiguous(), "%s is %s, expected fp32[%d]", field, t, n)
 	k.unscaled(field, t)
 }
 
-// window wants rows of n F32 elements.
+// window requires rows of n F32 elements.
 func (k *checker) window(field string, t *Tensor, n int) {
 	k.that(t.Cols() == n && t.DType == fp8.F32, "%s is %s, expected fp32[window, %d]", field, t, n)
 	k.unscaled(field, t)
@@ -207,7 +206,7 @@ func (k *checker) float(field string, t *Tensor) {
 	k.that(t.DType.IsFloat(), "%s is %s, expected a float format", field, t)
 }
 
-// plain wants F32 or BF16 without a scale: what elementwise kernels compute on.
+// plain requires F32 or BF16 without a scale, as elementwise kernels do.
 func (k *checker) plain(fields ...field) {
 	for _, f := range fields {
 		k.dtype(f.name, f.t, fp8.F32, fp8.BF16)
@@ -220,15 +219,15 @@ type field struct {
 	t    *Tensor
 }
 
-// casts checks the epilogue of an op: every cast has one scale at most.
+// casts checks the casts of an op, which take one scale at most.
 func (k *checker) casts(name string, casts []Cast, rows, cols int) {
 	for i, c := range casts {
-		k.that(c.Out.Block == PerTensor, "%s[%d]: Out is %s with blocks of %s, whose scales need many rows: cast it by a Quantize", name, i, c.Out, c.Out.Block)
+		k.that(c.Out.Block == PerTensor, "%s[%d]: Out is %s with blocks of %s: only Quantize computes block scales", name, i, c.Out, c.Out.Block)
 	}
 	k.blockCasts(name, casts, rows, cols)
 }
 
-// blockCasts checks casts that may have scales by block.
+// blockCasts checks casts that may have block scales.
 func (k *checker) blockCasts(name string, casts []Cast, rows, cols int) {
 	k.that(len(casts) > 0, "%s has no cast: the result would be lost", name)
 	for i, c := range casts {
@@ -238,5 +237,5 @@ func (k *checker) blockCasts(name string, casts []Cast, rows, cols int) {
 	}
 }
 
-// ErrUnsupported is wrapped by the errors of Load that refuse an op.
+// ErrUnsupported is wrapped by Load's error for an op that the device cannot run.
 var ErrUnsupported = errors.New("unsupported")

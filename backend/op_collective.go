@@ -1,6 +1,6 @@
 package backend
 
-// Reduction is how a collective combines ranks.
+// Reduction selects how a collective combines the ranks' values.
 type Reduction uint8
 
 const (

@@ -2,15 +2,15 @@ package backend
 
 import "octet/fp8"
 
-// Epilogue is what MatMul does behind the product, for a device whose matrix
-// unit cannot: with X = acc · A.Scale · B.Scale, stored in FP32,
+// Epilogue is the epilogue of MatMul as an op, for a device whose matrix unit has none.
+// With X = acc · A.Scale · B.Scale, stored in FP32,
 //
 //	v = X · RowScale[i] · ColScale[j]     where given
 //	v = v + Residual[i,j]                 where given, or the old Out if Accumulate
 //	Amax = max(Amax, |v|)                 where given
 //	Out = round(v · OutScale)
 //
-// each operation in FP32. Lowering makes it, layers write MatMul.
+// each operation in FP32. Lowering emits it, layers emit MatMul.
 type Epilogue struct {
 	X        *Tensor `op:"in"`          // F32 [m, n]
 	RowScale *Tensor `op:"in,optional"` // F32 [m]
@@ -23,7 +23,7 @@ type Epilogue struct {
 	Accumulate bool // Out += …, BF16 or F32 Out only
 }
 
-// Epilogue is the product's own, of x.
+// Epilogue returns o's epilogue as an op that reads x.
 func (o *MatMul) Epilogue(x *Tensor) *Epilogue {
 	return &Epilogue{
 		X: x, RowScale: o.RowScale, ColScale: o.ColScale, Residual: o.Residual,
@@ -41,11 +41,11 @@ func (o *Epilogue) check() error {
 
 func (o *Epilogue) flops() int64 { return 0 }
 
-// epilogue checks all but X, of a product of m × n.
+// epilogue checks all fields but X, for a result of m × n.
 func (c *checker) epilogue(o *Epilogue, m, n int) {
 	c.matrix("Out", o.Out, m, n)
 	c.dtype("Out", o.Out, fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2)
-	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: a product stores with one scale", o.Out, o.Out.Block)
+	c.that(o.Out.Block == PerTensor, "Out is %s with blocks of %s: the output of a GEMM takes one scale", o.Out, o.Out.Block)
 	if o.RowScale != nil {
 		c.vector("RowScale", o.RowScale, m)
 	}

@@ -23,10 +23,10 @@ const (
 // saturated nor as flushed. A scale that is NaN makes all four statistics of the
 // scales NaN.
 //
-// emu, ref and cuda add up in float64, in an order that depends on the shapes
-// alone. gaudi adds up in FP32, and takes one scale for the tensor only.
+// emu, ref and cuda sum in float64, in an order that depends only on the shapes. gaudi
+// sums in FP32 and takes per-tensor scales only.
 type CastHealth struct {
-	X     *Tensor `op:"in"`  // what was cast, F32, BF16 or F16, with or without a scale
+	X     *Tensor `op:"in"`  // the cast's input, F32, BF16 or F16, with or without a scale
 	Codes *Tensor `op:"in"`  // FP8 of X's shape
 	Out   *Tensor `op:"out"` // F32 [HealthFields]
 }
@@ -43,9 +43,9 @@ func (o *CastHealth) check() error {
 
 func (o *CastHealth) flops() int64 { return 0 }
 
-// RowCosine compares two matrices row by row: the cosine of the angle between
-// the rows and their lengths. Of up_proj and gate_proj, whose rows are the
-// channels of a SwiGLU, it shows the alignment that makes outliers (method.md):
+// RowCosine computes the cosine of the angle between the rows of two matrices, and
+// the rows' lengths. For up_proj and gate_proj, whose rows are SwiGLU's channels, it
+// measures the alignment that causes outliers (method.md):
 //
 //	Out[0, i] = a_i·b_i / (|a_i| |b_i|), 0 where a row is 0
 //	Out[1, i] = |a_i|

@@ -118,9 +118,9 @@ func (o *RMSNormGrad) check() error {
 
 func (o *RMSNormGrad) flops() int64 { return 0 }
 
-// Rope rotates each head by its position, half-split form as in Hugging Face:
-// the pair (i, i+HeadDim/2) turns by pos·Theta^(−2i/HeadDim). Row r is at
-// position Control.Position + r mod Seq. Inverse turns back: the backward.
+// Rope rotates each head by its position, in the half-split form of Hugging Face: the
+// pair (i, i+HeadDim/2) by the angle pos·Theta^(−2i/HeadDim). Row r is at position
+// Control.Position + r mod Seq. Inverse, the backward, rotates by the negative angle.
 type Rope struct {
 	X       *Tensor `op:"in"`          // [batch·Seq, heads·HeadDim]
 	Control *Tensor `op:"in,optional"` // nil: positions start at 0
@@ -148,9 +148,9 @@ func (o *Rope) flops() int64 { return 0 }
 
 // Attention is causal softmax attention over grouped heads, per sequence and
 // head: Out = softmax(Q·Kᵀ/√HeadDim)·V, where the query in row i of a sequence
-// sits at position Control.Position + i and sees keys up to that position.
-// K and V may be longer than Q (a cache). The T×T scores are never stored;
-// LSE = log Σ exp(score) is what the backward needs.
+// is at position Control.Position + i and attends to keys up to that position.
+// K and V may be longer than Q (a cache). The T×T scores are never stored; the
+// backward recomputes them from LSE = log Σ exp(score).
 type Attention struct {
 	Q       *Tensor `op:"in"`          // [batch·queries, heads·HeadDim]
 	K       *Tensor `op:"in"`          // [batch·keys, kvHeads·HeadDim]
@@ -184,14 +184,14 @@ func checkHeads(c *checker, q, k, v *Tensor, batch, headDim int) {
 }
 
 // AttentionGrad is the backward of Attention; it recomputes the probabilities
-// from Q, K and LSE in blocks. For query i and a key j that it sees, with
+// from Q, K and LSE in blocks. For query i and a key j that it attends to, with
 // s = 1/√HeadDim and positions starting at 0:
 //
 //	P[i,j] = exp(s·Q[i]·K[j] − LSE[i])
 //	D[i,j] = s·P[i,j] · (DOut[i]·V[j] − DOut[i]·O[i])
 //	DQ[i] = Σ_j D[i,j]·K[j]    DK[j] = Σ_i D[i,j]·Q[i]    DV[j] = Σ_i P[i,j]·DOut[i]
 //
-// the sums for K and V running over all query heads that share the key head.
+// where the sums for K and V run over all query heads that share the key head.
 type AttentionGrad struct {
 	DOut *Tensor `op:"in"`
 	Q    *Tensor `op:"in"`
@@ -210,7 +210,7 @@ func (o *AttentionGrad) check() error {
 	var c checker
 	c.plain(field{"DOut", o.DOut}, field{"Q", o.Q}, field{"K", o.K}, field{"V", o.V}, field{"O", o.O})
 	checkHeads(&c, o.Q, o.K, o.V, o.Batch, o.HeadDim)
-	c.that(o.Q.Rows() == o.K.Rows(), "Q is %s, K is %s: the backward wants as many queries as keys", o.Q, o.K)
+	c.that(o.Q.Rows() == o.K.Rows(), "Q is %s, K is %s: the backward needs as many queries as keys", o.Q, o.K)
 	c.matrix("O", o.O, o.Q.Rows(), o.Q.Cols())
 	c.matrix("DOut", o.DOut, o.Q.Rows(), o.Q.Cols())
 	if c.err == nil {
@@ -222,20 +222,20 @@ func (o *AttentionGrad) check() error {
 	return c.err
 }
 
-// The two products QKᵀ and PV, halved by causality.
+// flops counts the GEMMs QKᵀ and PV, halved by causality.
 func (o *Attention) flops() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 4 * int64(o.Q.Elems()) * keys / 2
 }
 
-// Five products: QKᵀ again, dV, dP, dQ, dK.
+// flops counts five GEMMs: QKᵀ again, dV, dP, dQ, dK, halved by causality.
 func (o *AttentionGrad) flops() int64 {
 	keys := int64(o.K.Rows() / o.Batch)
 	return 10 * int64(o.Q.Elems()) * keys / 2
 }
 
-// CacheWrite copies the rows of each sequence of X into its cache from row
-// Control.Position on: the key/value cache of prefill and decode.
+// CacheWrite copies the rows of each sequence of X into its cache, starting at row
+// Control.Position: the key/value cache of prefill and decode.
 type CacheWrite struct {
 	X       *Tensor `op:"in"` // [batch·n, width]
 	Control *Tensor `op:"in"`

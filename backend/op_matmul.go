@@ -2,22 +2,22 @@ package backend
 
 import "octet/fp8"
 
-// Accum is how a matrix unit keeps its partial sums.
+// Accum selects where the partial sums of a GEMM accumulate.
 type Accum uint8
 
 const (
-	// Promoted adds partial sums up in FP32 (Hopper: at intervals). For dgrad
-	// and wgrad, and wherever no device model says otherwise.
+	// Promoted accumulates in FP32 (on Hopper, at intervals). It is for dgrad and
+	// wgrad. Without a device model, emu computes Fast like Promoted.
 	Promoted Accum = iota
-	// Fast stays in the matrix unit's own accumulator, 13 fraction bits on
-	// Hopper. For fprop.
+	// Fast accumulates in the matrix unit's own accumulator, which has 13 fraction
+	// bits on Hopper. It is for fprop.
 	Fast
 )
 
 func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 
-// MatMul is Out = op(A)·op(B), with A m×k and B k×n after the optional
-// transposes and op accumulating in FP32:
+// MatMul is Out = op(A)·op(B), where op is the optional transpose, op(A) is m×k and
+// op(B) is k×n. With acc the sum over k, accumulated in FP32 as Accum says,
 //
 //	v = acc · A.Scale · B.Scale
 //	v = v · RowScale[i] · ColScale[j]     where given
@@ -25,34 +25,32 @@ func (a Accum) String() string { return [...]string{"promoted", "fast"}[a] }
 //	Amax = max(Amax, |v|)                 where given
 //	Out = round(v · OutScale)
 //
-// The source of the order is cuBLASLt's epilogue: amax before the output scale.
+// The order is that of cuBLASLt's epilogue: amax before the output scale.
 //
-// # Scales by blocks
+// # Block scales
 //
-// A and B may have scales by block (Tensor.Block), FP32 or E8M0. The scale
-// tensor of an operand is row-major, without gaps, of the shape that
-// ScaleShape gives for the operand as it is stored, transposed or not: a B
-// stored transposed as [n, k] with Block1x128 has scales [n, k/128], rounded
-// up. op(A)'s factor of row i and op(B)'s of column j may change along k, where
-// the smaller of the two blocks must divide the larger. k is cut into the runs
-// inside which neither does, the last one perhaps shorter, and
+// A and B may have block scales (Tensor.Block), FP32 or E8M0. An operand's scale tensor
+// is row-major, without gaps, of the shape that ScaleShape gives for the operand as
+// stored, transposed or not: a B stored transposed as [n, k] with Block1x128 has scales
+// [n, ⌈k/128⌉]. sA, the scale of row i of op(A), and sB, that of column j of op(B), may
+// change along k; the smaller of the two blocks must divide the larger. k is divided
+// into runs in which both are constant (the last run may be shorter), and
 //
 //	part = +0; part = part + A[i,l]·B[l,j]   for l in the run, over the codes
 //	v = part·(sA·sB)                         for the first run
 //	v = v + part·(sA·sB)                     for each that follows
 //
-// ascending, where sums over codes are op accumulation and every other
-// operation is FP32, rounded to nearest: the product of the factors, its
-// product with part, the addition. That is DeepSeek-V3's promotion every 128
-// elements (arXiv 2412.19437, 3.3.2) with the factors multiplied first, as
-// DeepGEMM does, and, E8M0 factors being powers of two, MXFP8 (OCP
-// Microscaling 1.0) without rounding but in the sums. Factors that do not
-// change along k, one per token and one per output channel, make one run. The
-// factor of an operand without a scale is 1.
+// in ascending order. The sums over codes accumulate as Accum says. Every other
+// operation is FP32, rounded to nearest even: the product of the scales, its product
+// with part, the addition. This is DeepSeek-V3's promotion every 128 elements (arXiv
+// 2412.19437, 3.3.2) with the scales multiplied first, as in DeepGEMM. E8M0 scales are
+// powers of two, so only the sums of MXFP8 (OCP Microscaling 1.0) round. Scales that do
+// not change along k, per token and per output channel, make one run. The scale of an
+// operand without one is 1.
 //
-// The matrix unit of a device model may take E8M0 factors of blocks of 32 in both
-// operands itself: emu:b200 multiplies them into the products of its sums, exactly
-// and before they are aligned (backend/arith, Sum.MX), and so has one run.
+// A device model's matrix unit may apply E8M0 scales of blocks of 32 itself if both
+// operands have them. emu:b200 multiplies them into the products of its sums, exactly
+// and before alignment (backend/arith, Sum.MX), so k is one run.
 type MatMul struct {
 	A        *Tensor `op:"in"`
 	B        *Tensor `op:"in"`
@@ -100,11 +98,11 @@ func (o *MatMul) check() error {
 	return c.err
 }
 
-// blocks checks the scales by block of a product.
+// blocks checks the block scales of the operands.
 func (c *checker) blocks(o *MatMul) {
 	for _, f := range []field{{"A", o.A}, {"B", o.B}} {
 		if f.t.Block != PerTensor {
-			c.that(f.t.Block.Rows >= 0 && f.t.Block.Cols >= 0, "%s is %s with blocks of %s, expected positive numbers", f.name, f.t, f.t.Block)
+			c.that(f.t.Block.Rows >= 0 && f.t.Block.Cols >= 0, "%s is %s with blocks of %s, expected sizes of 0 (the whole extent) or more", f.name, f.t, f.t.Block)
 			c.that(f.t.Scale != nil, "%s is %s with blocks of %s but no scale", f.name, f.t, f.t.Block)
 			c.that(f.t.Scale == nil || f.t.Scale.Contiguous(), "the scale of %s, %s, has gaps between its rows: make it a tensor of its own", f.name, f.t.Scale)
 		}

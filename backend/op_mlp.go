@@ -1,23 +1,22 @@
 package backend
 
-// SwiGLU is Out = a, the product a = Up ⊙ silu(Gate), or Smooth-SwiGLU's h
-// (method.md): a ⊙ InvC by columns, or a / r by rows, where the factor of a
-// row is a function of that row alone:
+// SwiGLU is Out = a with a = Up ⊙ silu(Gate), or Smooth-SwiGLU's h, which divides a by
+// smoothing scales (method.md): h = a ⊙ InvC per channel, or h = a / r per token, where
+// r depends on that token alone:
 //
-//	r = 2^⌈log2 max|a|⌉, or max|a| itself if Exact; of |Up| if FactorOfUp
+//	r = 2^⌈log2 max|a|⌉, or max|a| itself if Exact; of |Up| if ScaleOfUp
 //
-// clamped to 2^±30, and 1 where the maximum is 0 or not finite: what is not
-// finite then shows in the amax. The division is a multiplication by 1/r in
-// FP32.
+// clamped to 2^±30. r is 1 if the maximum is 0 or not finite, so that a non-finite value
+// shows in the amax. The division is a multiplication by 1/r in FP32.
 type SwiGLU struct {
-	Up        *Tensor `op:"in"` // [tokens, ffn]
-	Gate      *Tensor `op:"in"`
-	InvC      *Tensor `op:"in,optional"`  // F32 [ffn]
-	RowFactor *Tensor `op:"out,optional"` // F32 [tokens]: r
-	Out       []Cast  `op:"cast"`
+	Up         *Tensor `op:"in"` // [tokens, ffn]
+	Gate       *Tensor `op:"in"`
+	InvC       *Tensor `op:"in,optional"`  // F32 [ffn]
+	TokenScale *Tensor `op:"out,optional"` // F32 [tokens]: r
+	Out        []Cast  `op:"cast"`
 
-	FactorOfUp bool
-	Exact      bool
+	ScaleOfUp bool
+	Exact     bool
 }
 
 func (o *SwiGLU) check() error {
@@ -26,12 +25,12 @@ func (o *SwiGLU) check() error {
 	c.matrix("Gate", o.Gate, o.Up.Rows(), o.Up.Cols())
 	if o.InvC != nil {
 		c.vector("InvC", o.InvC, o.Up.Cols())
-		c.that(o.RowFactor == nil, "InvC and RowFactor exclude each other")
+		c.that(o.TokenScale == nil, "InvC and TokenScale exclude each other")
 	}
-	if o.RowFactor != nil {
-		c.vector("RowFactor", o.RowFactor, o.Up.Rows())
+	if o.TokenScale != nil {
+		c.vector("TokenScale", o.TokenScale, o.Up.Rows())
 	} else {
-		c.that(!o.FactorOfUp && !o.Exact, "FactorOfUp and Exact belong to a RowFactor")
+		c.that(!o.ScaleOfUp && !o.Exact, "ScaleOfUp and Exact belong to a TokenScale")
 	}
 	c.casts("Out", o.Out, o.Up.Rows(), o.Up.Cols())
 	return c.err
@@ -39,8 +38,8 @@ func (o *SwiGLU) check() error {
 
 func (o *SwiGLU) flops() int64 { return 0 }
 
-// SwiGLUAmax is the channel maxima max_t |Up ⊙ silu(Gate)|, computed without
-// storing the product, and max_t |Up|. Seen and UpSeen keep the step's record:
+// SwiGLUAmax computes the channel maxima max_t |Up ⊙ silu(Gate)| (Out), without storing
+// the product, and max_t |Up| (UpOut). Seen and UpSeen hold the step's maxima:
 // Seen = max(Seen, Out), NaN counting as larger than infinity.
 type SwiGLUAmax struct {
 	Up     *Tensor `op:"in"`
@@ -66,20 +65,20 @@ func (o *SwiGLUAmax) check() error {
 
 func (o *SwiGLUAmax) flops() int64 { return 0 }
 
-// SwiGLUGrad is the backward of SwiGLU with its factors constant (method.md:
-// exact, since the function of the whole layer does not depend on them). With
-// da = DOut ⊙ InvC, or DOut / RowFactor, and s = sigmoid(Gate):
+// SwiGLUGrad is the backward of SwiGLU with constant smoothing scales. That is exact,
+// because the function of the whole layer does not depend on them (method.md). With
+// da = DOut ⊙ InvC, or DOut / TokenScale, and s = sigmoid(Gate):
 //
 //	DUp   = da ⊙ Gate·s
 //	DGate = da ⊙ Up ⊙ s(1 + Gate(1 − s))
 type SwiGLUGrad struct {
-	DOut      *Tensor `op:"in"`
-	Up        *Tensor `op:"in"`
-	Gate      *Tensor `op:"in"`
-	InvC      *Tensor `op:"in,optional"` // F32 [ffn]
-	RowFactor *Tensor `op:"in,optional"` // F32 [tokens], as SwiGLU wrote it
-	DUp       []Cast  `op:"cast"`
-	DGate     []Cast  `op:"cast"`
+	DOut       *Tensor `op:"in"`
+	Up         *Tensor `op:"in"`
+	Gate       *Tensor `op:"in"`
+	InvC       *Tensor `op:"in,optional"` // F32 [ffn]
+	TokenScale *Tensor `op:"in,optional"` // F32 [tokens], as SwiGLU wrote it
+	DUp        []Cast  `op:"cast"`
+	DGate      []Cast  `op:"cast"`
 }
 
 func (o *SwiGLUGrad) check() error {
@@ -90,10 +89,10 @@ func (o *SwiGLUGrad) check() error {
 	c.matrix("Gate", o.Gate, rows, cols)
 	if o.InvC != nil {
 		c.vector("InvC", o.InvC, cols)
-		c.that(o.RowFactor == nil, "InvC and RowFactor exclude each other")
+		c.that(o.TokenScale == nil, "InvC and TokenScale exclude each other")
 	}
-	if o.RowFactor != nil {
-		c.vector("RowFactor", o.RowFactor, rows)
+	if o.TokenScale != nil {
+		c.vector("TokenScale", o.TokenScale, rows)
 	}
 	c.casts("DUp", o.DUp, rows, cols)
 	c.casts("DGate", o.DGate, rows, cols)
@@ -102,27 +101,27 @@ func (o *SwiGLUGrad) check() error {
 
 func (o *SwiGLUGrad) flops() int64 { return 0 }
 
-// SmoothScale turns channel maxima into Smooth-SwiGLU's factors by channel and
-// into the current scales of h and W3′, which follow from the maxima without
-// another pass (method.md). F and m are the maxima over the rows of Factor and
-// of ChannelMax, k is WeightMax:
+// SmoothScale computes Smooth-SwiGLU's smoothing scales per channel, c, and the current
+// scales of h and W3′ from channel maxima, without another pass over the data
+// (method.md). F and m are the maxima over the rows of SmoothMax and of ChannelMax, k is
+// WeightMax:
 //
 //	q = √(F/k) if Balanced, else F            in float64
 //	c = q·2^Margin, rounded up to a power of two, or to FP32 if Exact
 //	amax(h) = max_i m_i/c_i                   in FP32, by 1/c
 //	amax(W3′) = max_i c_i·k_i
 //
-// c is clamped to 2^±30, so that neither it nor what it multiplies leaves the
-// range of FP32; it is 1 where F, or a k that it depends on, is 0 or not
-// finite. Factor and ChannelMax are the same tensor unless c comes from other
-// maxima than those of what it divides: of |Up|, or of earlier updates.
+// c is clamped to 2^±30, so that c and its products stay in the range of FP32. It is 1
+// where F, or a k that it depends on, is 0 or not finite. SmoothMax and ChannelMax are
+// the same tensor unless c comes from other maxima than those of the a that it divides:
+// from |Up|, or from earlier updates.
 //
-// HScale and WScale are Limit/amax (fp8.ScaleFor), rounded down to a power of
-// two if Pow2, and 1 where the amax is 0 or not finite. They are left out where
-// a scale comes from elsewhere. HAmax and WAmax keep the step's record:
-// max(HAmax, amax(h)), NaN counting as larger than infinity.
+// HScale and WScale are Limit/amax (fp8.ScaleFor), rounded down to a power of two if
+// Pow2, and 1 if the amax is 0 or not finite. They are nil if the scale comes from
+// elsewhere. HAmax and WAmax hold the step's maxima: max(HAmax, amax(h)), NaN counting
+// as larger than infinity.
 type SmoothScale struct {
-	Factor     *Tensor `op:"in"`             // F32 [window, ffn]
+	SmoothMax  *Tensor `op:"in"`             // F32 [window, ffn]
 	ChannelMax *Tensor `op:"in"`             // F32 [window, ffn]: max_t |a[t,i]|
 	WeightMax  *Tensor `op:"in"`             // F32 [ffn]: max_o |w3[o,i]|
 	HAmax      *Tensor `op:"inout,optional"` // F32 [1]
@@ -141,14 +140,14 @@ type SmoothScale struct {
 	HPow2, WPow2   bool
 }
 
-// maxMargin is beyond the clamp, and within the integers of every device.
+// maxMargin exceeds the clamp and fits the integer types of every device.
 const maxMargin = 64
 
 func (o *SmoothScale) check() error {
 	var c checker
 	n := o.WeightMax.Elems()
-	c.that(o.Margin >= -maxMargin && o.Margin <= maxMargin, "Margin is %d, expected %d at most, either way", o.Margin, maxMargin)
-	c.window("Factor", o.Factor, n)
+	c.that(o.Margin >= -maxMargin && o.Margin <= maxMargin, "Margin is %d, expected %d at most in magnitude", o.Margin, maxMargin)
+	c.window("SmoothMax", o.SmoothMax, n)
 	c.window("ChannelMax", o.ChannelMax, n)
 	for _, f := range []field{{"WeightMax", o.WeightMax}, {"C", o.C}, {"InvC", o.InvC}} {
 		c.vector(f.name, f.t, n)
@@ -178,7 +177,7 @@ func (o *SmoothScale) check() error {
 
 func (o *SmoothScale) flops() int64 { return 0 }
 
-// ActivationKind names the activation of an ungated MLP.
+// ActivationKind is the activation of an ungated MLP.
 type ActivationKind uint8
 
 const (

@@ -24,9 +24,9 @@ func (o *SumSquares) check() error {
 
 func (o *SumSquares) flops() int64 { return 0 }
 
-// StepGate decides on the device whether the update happens. Skip is set when
-// SumSquares or any recorded amax is not finite; Step counts the updates that
-// happened and is what the bias corrections use.
+// StepGate decides on the device whether the update happens. Skip is set if SumSquares
+// or any recorded amax is not finite. Step counts the updates that happened, for the
+// bias corrections.
 //
 //	GradNorm = √SumSquares
 //	Coef     = min(1, Clip/(GradNorm + 1e-6))     as torch.nn.utils.clip_grad_norm_; 1 if Clip is 0
@@ -57,7 +57,7 @@ func (o *StepGate) check() error {
 
 func (o *StepGate) flops() int64 { return 0 }
 
-// EpsForm is where Adam's ε joins.
+// EpsForm selects where Adam's ε is added.
 type EpsForm uint8
 
 const (
@@ -69,40 +69,39 @@ const (
 
 func (e EpsForm) String() string { return [...]string{"hat", "corrected"}[e] }
 
-// AdamW updates lists of tensors; index i of every list belongs together.
-// Master and moments may be F32 or BF16, or F16 with a scale, moments also FP8;
-// each tensor's scale is in the list beside it (nil for F32 and BF16). With
-// g = Coef·Grad:
+// AdamW updates lists of tensors; the entries with one index belong together. Master
+// and moments may be F32 or BF16, or F16 with a scale, moments also FP8. MasterScale,
+// M1Scale and M2Scale list their scales (nil for F32 and BF16). With g = Coef·Grad:
 //
 //	m = β1·m + (1−β1)·g       v = β2·v + (1−β2)·g²
 //	p = p·(1 − lr·WeightDecay) − step(m, v)          see EpsForm; t is Step
 //
 // Scaled tensors get the scale limit/amax of their new values, rounded down to a
-// power of two if Pow2: two passes, the first finding only the amaxes, the second
-// recomputing the values from the old codes and writing codes and scales. A moment
-// may have a scale for every so many elements of a row (Tensor.Block 1×n,
-// torchao's 256; a row that is no multiple ends with a shorter block, where torchao
-// cuts the flattened tensor), which takes one pass. An amax of 0 keeps the scale.
+// power of two if Pow2. This takes two passes: the first computes only the amaxes, the
+// second recomputes the values from the old codes and writes codes and scales. An amax
+// of 0 keeps the scale. A moment may have block scales within its rows (Tensor.Block
+// 1×n; torchao's n is 256), which takes one pass. A row that is not a multiple of n
+// ends with a shorter block; torchao divides the flattened tensor instead.
 //
-// The step uses the fresh, unrounded m and v. A stochastic rounding draws its
-// bits from the stream named after the tensor, like a Cast without Tokens. With
-// FloorV a v that is positive and would be stored as 0 is stored as the format's
-// smallest number. A moment without a scale may become 0 below 2^-100. With Skip
-// set nothing changes.
+// The step uses the new m and v before rounding. Stochastic rounding draws its bits
+// from the stream named after the tensor, like a Cast without Tokens. With FloorV, a
+// positive v that would be stored as 0 is stored as the format's smallest positive
+// value. A moment without a scale may flush to 0 below 2^-100. If Skip is set, nothing
+// changes.
 //
-// Ranks may share a tensor, each holding one of as many equal parts. With Shard the
-// tensors are such parts: element i of n has the random bits of Control.Rank·n + i.
-// The scale belongs to the whole, so that its amax is a maximum over ranks between
-// the passes, which are then two ops over the same tensors: with AmaxOnly the first
-// one, with AmaxGiven the second. Between them nobody may write to those tensors, and
-// element 3i+k of Amaxes is the amax of tensor i's master, first or second moment, if
-// that has one scale; otherwise what Amaxes holds is not defined.
+// With Shard, each tensor is this rank's equal part of a larger tensor: element i of n
+// has the random bits of element Control.Rank·n + i. The scale belongs to the whole
+// tensor, so the ranks reduce its amax to their maximum between the two passes. The
+// passes are then two ops over the same tensors, the first with AmaxOnly, the second
+// with AmaxGiven; no op between them may write those tensors. Between them, element
+// 3i+k of Amaxes is the amax of tensor i's master (k = 0), first (1) or second moment
+// (2), if that has one scale. All else in Amaxes is undefined.
 type AdamW struct {
 	Grad        []*Tensor `op:"in"`                // F32
 	Master      []*Tensor `op:"inout,in=AmaxOnly"` // F32 or BF16, or F16 with a scale
 	M1          []*Tensor `op:"inout,in=AmaxOnly"` // F32, BF16, F16, E4M3, E4M3IEEE or E5M2
 	M2          []*Tensor `op:"inout,in=AmaxOnly"`
-	MasterScale []*Tensor `op:"inout,optional,in=AmaxOnly"` // F32 each: the dequantising factors; nil for F32 and BF16
+	MasterScale []*Tensor `op:"inout,optional,in=AmaxOnly"` // F32 each: scale_inv; nil for F32 and BF16
 	M1Scale     []*Tensor `op:"inout,optional,in=AmaxOnly"`
 	M2Scale     []*Tensor `op:"inout,optional,in=AmaxOnly"`
 	Control     *Tensor   `op:"in"`
@@ -136,7 +135,7 @@ func (o *AdamW) check() error {
 		c.dtype("Grad", g, fp8.F32)
 		c.unscaled("Grad", g)
 		c.dtype("Master", o.Master[i], fp8.F32, fp8.BF16, fp8.F16)
-		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments have them", o.Master[i], o.Master[i].Block)
+		c.that(o.Master[i].Block == PerTensor, "Master is %s with blocks of %s: only moments take block scales", o.Master[i], o.Master[i].Block)
 		for _, f := range []struct {
 			name  string
 			t     *Tensor
@@ -148,9 +147,9 @@ func (o *AdamW) check() error {
 			c.that(plain == (f.t.Scale == nil), "%s is %s: F32 and BF16 take no scale, every other format needs one", f.name, f.t)
 			c.that(f.t.Scale == f.scale, "%s is %s: its scale must be listed as %sScale", f.name, f.t, f.name)
 			if f.t.Block != PerTensor {
-				c.that(f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected parts of a row", f.name, f.t, f.t.Block)
+				c.that(f.t.Block.Rows == 1 && f.t.Block.Cols > 0, "%s is %s with blocks of %s, expected blocks within a row (1xN)", f.name, f.t, f.t.Block)
 				c.that(!plain, "%s is %s with blocks of %s, but has no scale", f.name, f.t, f.t.Block)
-				c.that(f.t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has other rows: %s", f.name, f.t, f.t.Block, g)
+				c.that(f.t.Cols() == g.Cols(), "%s is %s with blocks of %s, Grad has rows of another length: %s", f.name, f.t, f.t.Block, g)
 			}
 			if f.scale != nil {
 				rows, cols := f.t.Block.ScaleShape(f.t.Rows(), f.t.Cols())
@@ -165,7 +164,7 @@ func (o *AdamW) check() error {
 	c.scalar("Coef", o.Coef)
 	c.ints("Skip", o.Skip, 1)
 	c.vector("Amaxes", o.Amaxes, 3*n)
-	c.that(!o.AmaxOnly || !o.AmaxGiven, "AmaxOnly and AmaxGiven are both set: with neither the op is both passes")
+	c.that(!o.AmaxOnly || !o.AmaxGiven, "AmaxOnly and AmaxGiven are both set: set neither for both passes in one op")
 	c.that(o.Beta1 >= 0 && o.Beta1 < 1 && o.Beta2 >= 0 && o.Beta2 < 1, "betas are %v and %v, expected [0, 1)", o.Beta1, o.Beta2)
 	c.that(o.Eps > 0, "Eps is %v, expected a positive number", o.Eps)
 	return c.err
@@ -173,8 +172,8 @@ func (o *AdamW) check() error {
 
 func (o *AdamW) flops() int64 { return 0 }
 
-// HasAmaxes reports whether a tensor of the lists has one scale: whether there is
-// a first pass.
+// HasAmaxes reports whether any listed tensor has a per-tensor scale, which takes the
+// first pass.
 func (o *AdamW) HasAmaxes() bool {
 	for _, t := range slices.Concat(o.Master, o.M1, o.M2) {
 		if t.Scale != nil && t.Block == PerTensor {

@@ -2,11 +2,10 @@ package backend
 
 import "octet/fp8"
 
-// Quantize reads X once and writes any number of copies, each with its own
-// format, scale, orientation and rounding. RowScale multiplies the rows and
-// ColScale the columns (Smooth-SwiGLU's r ⊙ dY and W3 ⊙ c), in this order,
-// after X's own scale and before amax and casts, each product in FP32. Its
-// casts may have scales by block.
+// Quantize reads X once and writes any number of copies, each with its own format,
+// scale, layout and rounding. RowScale multiplies the rows and ColScale the columns
+// (Smooth-SwiGLU's r ⊙ dY and W3 ⊙ c), in this order, after X's own scale and before
+// amax and casts, each multiplication in FP32. Its casts may have block scales.
 type Quantize struct {
 	X        *Tensor `op:"in"`          // F32, BF16 or F16, with or without a scale
 	RowScale *Tensor `op:"in,optional"` // F32 [rows]
@@ -29,9 +28,9 @@ func (o *Quantize) check() error {
 
 func (o *Quantize) flops() int64 { return 0 }
 
-// Amax is the largest magnitude of X: over the whole tensor if Out has one
-// element, over each column if Out has X's columns. NaN counts as larger than
-// infinity, infinity as larger than any number.
+// Amax is the largest magnitude of X: of the whole tensor if Out has one element, of
+// each column if Out has X's columns. NaN counts as larger than infinity, infinity as
+// larger than any finite value.
 type Amax struct {
 	X   *Tensor `op:"in"` // F32, BF16 or F16, with or without a scale
 	Out *Tensor `op:"out"`
@@ -50,16 +49,14 @@ func (o *Amax) check() error {
 
 func (o *Amax) flops() int64 { return 0 }
 
-// UpdateScale chooses scales for n records from their recorded amaxes: with a
-// the maximum over the window, Scale = Limit/a, rounded down to a power of two
-// if Pow2, and ScaleInv = 1/Scale. Where a is 0 or not finite, or where Skip
-// is set, a record keeps its scale if Keep, else gets 1 (fp8.ScaleFor). Limit
-// is the format's largest value, less the margin.
+// UpdateScale computes n scales from their recorded amaxes. With a the maximum over
+// the window, Scale = Limit/a, rounded down to a power of two if Pow2, and
+// ScaleInv = 1/Scale. If a is 0 or not finite, or if Skip is set, the scale stays as it
+// is if Keep, else becomes 1 (fp8.ScaleFor). Limit is the format's largest value, less
+// the margin. Seen is always updated.
 //
-// Seen is updated in any case.
-//
-// Current scaling uses it inside a micro-batch with a window of one, delayed
-// scaling once per update with the history.
+// Current scaling uses UpdateScale inside a micro-batch with a window of one, delayed
+// scaling once per update with the amax history.
 type UpdateScale struct {
 	History  *Tensor `op:"in"`             // F32 [window, n]
 	Skip     *Tensor `op:"in,optional"`    // I32 [1]
@@ -91,7 +88,7 @@ func (o *UpdateScale) check() error {
 
 func (o *UpdateScale) flops() int64 { return 0 }
 
-// PushHistory moves the rows of History down by one and puts Value into row 0,
+// PushHistory shifts the rows of History down by one and puts Value into row 0,
 // unless Skip is set.
 type PushHistory struct {
 	Value   *Tensor `op:"in"`          // F32 [n]
@@ -112,7 +109,7 @@ func (o *PushHistory) check() error {
 
 func (o *PushHistory) flops() int64 { return 0 }
 
-// Fill sets every element: how accumulators start.
+// Fill sets every element to Value, for example to clear an accumulator.
 type Fill struct {
 	Out *Tensor `op:"out"`
 

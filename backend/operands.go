@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Access says what an op does with an operand.
+// Access says whether an op reads or writes an operand.
 type Access uint8
 
 const (
@@ -19,23 +19,23 @@ var accessNames = [...]string{"in", "out", "inout"}
 
 func (a Access) String() string { return accessNames[a] }
 
-// Operand is one tensor of an op and the field that names it.
+// Operand is one tensor of an op and the field that holds it.
 type Operand struct {
 	Tensor *Tensor
 	Access Access
 	Field  string // "A", "Out[1].Scale"; "A.Scale" for the scale that travels with A
 }
 
-// Operand fields carry the tag op:"in", "out" or "inout"; ",optional" allows
-// nil, and ",inout=Flag" makes it an inout, ",in=Flag" an in, when the op's
-// boolean field Flag is set. The tag op:"cast" marks Cast and []Cast fields. All other
-// fields are plain comparable values. The rules are read from the struct once
-// per op, when it is added, and every pass (rename, clone, dump, hash) uses
-// this one walk.
+// collectOperands lists the operands of op in the order of its fields. An operand
+// field has the tag op:"in", "out" or "inout". ",optional" allows nil; ",inout=Flag"
+// makes the operand inout, and ",in=Flag" in, if the op's boolean field Flag is set.
+// The tag op:"cast" marks Cast and []Cast fields. All other fields are plain comparable
+// values. The list is made once, when the op is added, and walkOperands serves every
+// pass (rename, clone, dump, hash).
 func collectOperands(op Op) ([]Operand, error) {
 	var list []Operand
-	err := walkOperands(op, func(field string, access Access, optional bool, slot **Tensor) error {
-		t := *slot
+	err := walkOperands(op, func(field string, access Access, optional bool, tensor **Tensor) error {
+		t := *tensor
 		if t == nil {
 			if optional {
 				return nil
@@ -44,9 +44,9 @@ func collectOperands(op Op) ([]Operand, error) {
 		}
 		list = append(list, Operand{t, access, field})
 		if t.Scale != nil && (access != Out || t.Block == PerTensor) {
-			// The factor is read with the codes, and read when codes are
-			// written: who computes a scale lists it as an operand itself.
-			// Scales by block are computed by who writes the codes.
+			// An op reads a per-tensor scale both to read and to write codes. An op
+			// that computes the scale lists it as an operand of its own. Block scales
+			// are computed by the op that writes the codes, so it does not read them.
 			list = append(list, Operand{t.Scale, In, field + ".Scale"})
 		}
 		return nil
@@ -54,8 +54,8 @@ func collectOperands(op Op) ([]Operand, error) {
 	return list, err
 }
 
-// walkOperands calls visit for every tensor slot of op in field order.
-func walkOperands(op Op, visit func(field string, access Access, optional bool, slot **Tensor) error) error {
+// walkOperands calls visit for every tensor field of op, in field order.
+func walkOperands(op Op, visit func(field string, access Access, optional bool, tensor **Tensor) error) error {
 	return walkStruct(reflect.ValueOf(op).Elem(), "", visit)
 }
 
@@ -82,8 +82,8 @@ func walkStruct(v reflect.Value, prefix string, visit func(string, Access, bool,
 			}
 		case tensorsType:
 			for j := range v.Field(i).Len() {
-				slot := v.Field(i).Index(j).Addr().Interface().(**Tensor)
-				if err := visit(fmt.Sprintf("%s[%d]", name, j), access, optional, slot); err != nil {
+				tensor := v.Field(i).Index(j).Addr().Interface().(**Tensor)
+				if err := visit(fmt.Sprintf("%s[%d]", name, j), access, optional, tensor); err != nil {
 					return err
 				}
 			}
@@ -119,8 +119,8 @@ func parseTag(tag string, op reflect.Value) (access Access, optional bool) {
 	return access, optional
 }
 
-// cloneOp copies op with every operand replaced by rename(operand). A tensor
-// that rename returns unchanged is shared with the original.
+// cloneOp copies op and replaces every operand by rename(operand). The copy shares
+// tensors that rename returns unchanged.
 func cloneOp(op Op, rename func(*Tensor) *Tensor) Op {
 	src := reflect.ValueOf(op).Elem()
 	dst := reflect.New(src.Type())
@@ -131,17 +131,17 @@ func cloneOp(op Op, rename func(*Tensor) *Tensor) Op {
 		}
 	}
 	clone := dst.Interface().(Op)
-	_ = walkOperands(clone, func(_ string, _ Access, _ bool, slot **Tensor) error {
-		if *slot != nil {
-			*slot = rename(*slot)
+	_ = walkOperands(clone, func(_ string, _ Access, _ bool, tensor **Tensor) error {
+		if *tensor != nil {
+			*tensor = rename(*tensor)
 		}
 		return nil
 	})
 	return clone
 }
 
-// opName is the op's lower-case name, as errors and profiles print it.
+// opName returns the op's lower-case name, as in errors and profiles.
 func opName(op Op) string { return strings.ToLower(opType(op)) }
 
-// opType is the op's name in Go, as dumps print it.
+// opType returns the op's name in Go, as in dumps.
 func opType(op Op) string { return reflect.TypeOf(op).Elem().Name() }

@@ -14,7 +14,7 @@ import (
 	"octet/backend"
 )
 
-// Ops lists exactly the types that have the sealed method.
+// Ops lists exactly the types with a flops method.
 func TestOpsIsComplete(t *testing.T) {
 	declared := map[string]bool{}
 	files, err := os.ReadDir(".")
@@ -39,8 +39,8 @@ func TestOpsIsComplete(t *testing.T) {
 	require.Len(t, backend.Ops(), len(listed))
 }
 
-// Operands are tagged, everything else is a plain value: what rename, clone,
-// dump and hash rely on.
+// Operands are tagged and all other fields are plain values: rename, clone, dump and
+// hash rely on it.
 func TestOpFieldsAreOperandsOrPlainValues(t *testing.T) {
 	for _, op := range append(backend.Ops(), nil) {
 		typ := reflect.TypeFor[backend.Cast]()
@@ -68,8 +68,8 @@ func TestOpFieldsAreOperandsOrPlainValues(t *testing.T) {
 	}
 }
 
-// An op without its operands is refused in one sentence, never a panic.
-func TestEmptyOpsAreRefused(t *testing.T) {
+// An op without its operands is an error of one line, not a panic.
+func TestEmptyOpsAreErrors(t *testing.T) {
 	for _, op := range backend.Ops() {
 		p := backend.NewVars().Program("p")
 		p.Add(op)

@@ -5,30 +5,30 @@ import (
 	"slices"
 )
 
-// Granularity is the stretch of nodes around node i that run as one, whose
-// operands must not share bytes: for backends that launch several ops together,
-// [PerOp] for others.
-type Granularity func(nodes []*Node, i int) (first, end int)
+// Grouping returns the first and last node that a backend launches together with node i.
+// The operands of these nodes must not share bytes. Backends that launch each op by
+// itself use [PerOp].
+type Grouping func(nodes []*Node, i int) (first, end int)
 
-// PerOp frees a temp after its last op.
+// PerOp is the Grouping in which a temp is freed after its last op.
 func PerOp(_ []*Node, i int) (first, end int) { return i, i }
 
-// Plan places the temps of a set of programs in one arena. Programs run one
-// after the other and no temp outlives its program, so they share the bytes.
+// Plan places the temps of a set of programs in one arena. Programs run one after the
+// other and no temp outlives its program, so all programs share the arena.
 type Plan struct {
 	Offsets map[*Tensor]int64 // of every temp in the arena, in bytes
 	Bytes   int64             // size of the arena
 }
 
-// MakePlan computes lifetimes over the list order and packs temps greedily,
-// large ones first, each at the lowest address that is free during its life.
-func MakePlan(align int, g Granularity, programs ...*Program) *Plan {
+// MakePlan computes lifetimes in program order and packs temps greedily, largest first,
+// each at the lowest address that is free during its lifetime.
+func MakePlan(align int, g Grouping, programs ...*Program) *Plan {
 	return MakePlanOf(align, g, (*Tensor).Bytes, programs...)
 }
 
-// MakePlanOf is MakePlan for a backend that stores a temp in other than its
-// Bytes: padded, or, where bytes is 0, not in the arena at all.
-func MakePlanOf(align int, g Granularity, bytes func(*Tensor) int64, programs ...*Program) *Plan {
+// MakePlanOf is MakePlan for a backend whose temps differ in size from Tensor.Bytes.
+// bytes returns a temp's size, padded for example; 0 keeps the temp out of the arena.
+func MakePlanOf(align int, g Grouping, bytes func(*Tensor) int64, programs ...*Program) *Plan {
 	plan := &Plan{Offsets: map[*Tensor]int64{}}
 	for _, p := range programs {
 		plan.pack(int64(align), lifetimes(p, g, bytes))
@@ -36,14 +36,14 @@ func MakePlanOf(align int, g Granularity, bytes func(*Tensor) int64, programs ..
 	return plan
 }
 
-// life is the closed range of node indexes during which a temp holds data.
+// life is the closed range of node indexes during which a temp is live.
 type life struct {
 	t          *Tensor
 	first, end int
 	at, size   int64
 }
 
-func lifetimes(p *Program, g Granularity, bytes func(*Tensor) int64) []*life {
+func lifetimes(p *Program, g Grouping, bytes func(*Tensor) int64) []*life {
 	byTensor := map[*Tensor]*life{}
 	var list []*life
 	nodes := p.Nodes()
@@ -68,7 +68,7 @@ func lifetimes(p *Program, g Granularity, bytes func(*Tensor) int64) []*life {
 	return list
 }
 
-// blockExtent is the range of consecutive nodes around i with i's block.
+// blockExtent returns the range of consecutive nodes around i with i's block.
 func blockExtent(nodes []*Node, i int) (first, end int) {
 	first, end = i, i
 	if nodes[i].Block == "" {
@@ -83,9 +83,9 @@ func blockExtent(nodes []*Node, i int) (first, end int) {
 	return first, end
 }
 
-// joinOf is the node before which everything that node i touches must stay
-// alive: i itself on the compute queue, else the first later compute node that
-// uses what i wrote, or the end of the program.
+// joinOf returns the last node during which the operands of node i must stay live: i
+// itself on the compute queue, else the first later compute node that uses what i wrote,
+// or the last node of the program.
 func joinOf(nodes []*Node, i int) int {
 	if nodes[i].Queue == ComputeQueue {
 		return i

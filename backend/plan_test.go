@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// randomProgram adds nodes that read earlier temps, or views of them, and
+// randomProgram returns a program whose nodes read earlier temps, or views of them, and
 // write new ones, in random blocks and on random queues.
 func randomProgram(rng *rand.Rand) *backend.Program {
 	vars := backend.NewVars()
@@ -56,9 +56,9 @@ func touches(n *backend.Node, t *backend.Tensor, write bool) bool {
 	return false
 }
 
-// alive reports, for every node, whether t must have its bytes while that node
-// runs, said in another way than the planner's: between any two nodes that
-// touch it, and while a node on another queue that touches it may still run.
+// alive reports, for every node, whether t must be live while that node runs. It computes
+// this in another way than the planner: t is live between any two nodes that use it, and
+// while a node on another queue that uses it may still run.
 func alive(p *backend.Program, t *backend.Tensor, blocks bool) []bool {
 	nodes := p.Nodes()
 	used := make([]bool, len(nodes))
@@ -119,8 +119,8 @@ func sameBlock(nodes []*backend.Node) bool {
 	return true
 }
 
-// granularity launches the nodes of a block together, or every node by itself.
-func granularity(blocks bool) backend.Granularity {
+// grouping launches the nodes of a block together, or every node by itself.
+func grouping(blocks bool) backend.Grouping {
 	if !blocks {
 		return backend.PerOp
 	}
@@ -145,8 +145,8 @@ func TestPlanNeverSharesLiveBytes(t *testing.T) {
 		p := randomProgram(rand.New(rand.NewPCG(seed, 0)))
 		require.NoError(t, p.Err())
 		for _, blocks := range []bool{false, true} {
-			plan := backend.MakePlan(align, granularity(blocks), p)
-			var sum, most int64
+			plan := backend.MakePlan(align, grouping(blocks), p)
+			var sum, peak int64
 			life := map[*backend.Tensor][]bool{}
 			for _, temp := range p.Temps() {
 				if life[temp] = alive(p, temp, blocks); !contains(life[temp]) {
@@ -170,10 +170,10 @@ func TestPlanNeverSharesLiveBytes(t *testing.T) {
 						}
 					}
 				}
-				most = max(most, now)
+				peak = max(peak, now)
 			}
 			require.LessOrEqual(t, plan.Bytes, sum)
-			require.GreaterOrEqual(t, plan.Bytes, most)
+			require.GreaterOrEqual(t, plan.Bytes, peak)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func contains(list []bool) bool {
 	return false
 }
 
-// A chain needs two places, whatever its length; in one block it needs all.
+// A chain of any length needs two buffers; in one block it needs one for each temp.
 func TestPlanReusesBytes(t *testing.T) {
 	vars := backend.NewVars()
 	p := vars.Program("chain")
@@ -204,11 +204,11 @@ func TestPlanReusesBytes(t *testing.T) {
 	}
 	require.NoError(t, p.Err())
 	require.EqualValues(t, 2*256, backend.MakePlan(256, backend.PerOp, p).Bytes)
-	require.EqualValues(t, 10*256, backend.MakePlan(256, granularity(true), p).Bytes)
+	require.EqualValues(t, 10*256, backend.MakePlan(256, grouping(true), p).Bytes)
 }
 
-// A backend pads the first temp and keeps the second elsewhere.
-func TestPlanTakesTheBackendsBytes(t *testing.T) {
+// The backend pads the first temp and keeps the second out of the arena.
+func TestPlanUsesTheBackendsSizes(t *testing.T) {
 	vars := backend.NewVars()
 	p := vars.Program("p")
 	a, b := p.Temp("a", fp8.F32, 64), p.Temp("b", fp8.F32, 64)

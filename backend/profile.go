@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// Profile records how long each node takes: of the programs that are run by it, while
-// it is recording. Between Begin and End is one span, usually a step; the programs
-// compute what they always do, node by node, and what is added is a look at the clock
-// after each: the device's, if they are Timed. It is for one goroutine.
+// Profile records how long each node takes, for programs that run through it between
+// Begin and End. Begin and End enclose a span, usually a step. The programs compute the
+// same results, node by node, and the profile reads the clock after each node: the
+// device's clock if the Executable is Timed. Only one goroutine may use a Profile.
 //
 //	p := backend.NewProfile()
 //	trainer.Execute = p.Run // or p.Run(ctx, "name", x) in place of x.Run(ctx)
@@ -53,26 +53,25 @@ func (p *Profile) End() {
 	p.spans++
 }
 
-// Spans is how many spans were recorded.
+// Spans returns the number of recorded spans.
 func (p *Profile) Spans() int { return p.spans }
 
-// Elapsed is the length of all spans. What of it belongs to no node is the
-// host's: feeding inputs, reading results.
+// Elapsed returns the total length of all spans. Time outside the nodes is the host's,
+// which writes inputs and reads results.
 func (p *Profile) Elapsed() time.Duration { return p.elapsed }
 
-// Timed is an Executable of a device with a clock of its own, which follows the host at
-// a distance: who looks at the host's clock after each node has to wait for the device
-// each time, and measures that too.
+// Timed is an Executable of an asynchronous device that has a clock. Measured by the
+// host's clock, each node would include a wait for the device.
 type Timed interface {
 	Executable
-	// RunTimed executes the program node by node, waits, and tells of every node in
-	// order when the device was at it, counted from the program's start. Nodes whose
-	// launches follow each other without a stop touch; what lies between others is the
-	// host's.
+	// RunTimed executes the program node by node, waits for the device, and calls took
+	// for every node in order. start and end are the device's times, counted from the
+	// program's start. Nodes launched back to back leave no gap between end and start;
+	// gaps between other nodes are the host's time.
 	RunTimed(ctx context.Context, took func(n *Node, start, end time.Duration)) error
 }
 
-// Run executes a program, and records it while p records.
+// Run executes a program, and records it between Begin and End.
 func (p *Profile) Run(ctx context.Context, program string, x Executable) error {
 	if !p.on {
 		return x.Run(ctx)
@@ -92,21 +91,21 @@ func (p *Profile) Run(ctx context.Context, program string, x Executable) error {
 	})
 }
 
-// Row sums up the runs of some nodes.
+// Row sums up the runs of all nodes of one name.
 type Row struct {
 	Name  string
 	Calls int
 	Time  time.Duration
 	Cost  Cost
-	// Floor is the time at the roofline: for each run the larger of FLOPs over
-	// peak and bytes over bandwidth. It can exceed Time where operands were in
-	// a cache or were updated in place; see Meter.
+	// Floor is the time at the roofline: for each run, the larger of FLOPs over peak
+	// and bytes over bandwidth. It can exceed Time if operands were in a cache or were
+	// updated in place; see Meter.
 	Floor time.Duration
 }
 
-// Rows sums up what was recorded by a name for each node, the longest first.
+// Rows sums up the recorded runs by the name of their nodes, longest time first.
 func (p *Profile) Rows(peaks Peaks, name func(*Node) string) []Row {
-	byNode := map[*Node]*Row{} // names and costs are worked out once for each
+	byNode := map[*Node]*Row{} // names and costs are computed once per node
 	for _, e := range p.events {
 		r := byNode[e.node]
 		if r == nil {
@@ -140,8 +139,8 @@ func (p *Profile) Rows(peaks Peaks, name func(*Node) string) []Row {
 	return rows
 }
 
-// OpKind names a node by its op; a matrix product also by its layout and its
-// formats: "MatMul NT e4m3 e4m3 bf16".
+// OpKind returns a node's op, for a MatMul with its layout and formats:
+// "MatMul NT e4m3 e4m3 bf16".
 func OpKind(n *Node) string {
 	o, ok := n.Op.(*MatMul)
 	if !ok {
@@ -159,12 +158,11 @@ func OpKind(n *Node) string {
 	}, " ")
 }
 
-// Module names a node by its part of the model: FoldLayers of its scope.
+// Module returns a node's part of the model: FoldLayers of its scope.
 func Module(n *Node) string { return orDash(FoldLayers(n.Scope)) }
 
-// FoldLayers cuts a path to the part of a model that a reader thinks in, all
-// layers together: "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for
-// lm_head.weight.
+// FoldLayers shortens a module path to a part of the model, with all layers merged:
+// "layers.*.mlp" for layers.3.mlp.down_proj, "lm_head" for lm_head.weight.
 func FoldLayers(path string) string {
 	parts := strings.Split(path, ".")
 	for i, part := range parts {

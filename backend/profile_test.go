@@ -13,7 +13,7 @@ import (
 	"octet/fp8"
 )
 
-// clock is a time that moves when told to.
+// clock is a time that tests set.
 type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
@@ -41,7 +41,7 @@ func (x *run) RunObserved(_ context.Context, observe Observer) error {
 	return x.fail
 }
 
-// timedRun knows its nodes' times by a clock of its own.
+// timedRun reports the times of its nodes by a clock of its own.
 type timedRun struct{ *run }
 
 func (x timedRun) RunTimed(_ context.Context, took func(*Node, time.Duration, time.Duration)) error {
@@ -52,7 +52,7 @@ func (x timedRun) RunTimed(_ context.Context, took func(*Node, time.Duration, ti
 	return x.fail
 }
 
-// profiled records two spans of a program of four nodes.
+// profiled returns a profile of two spans of a program of four nodes.
 func profiled(t *testing.T) *Profile {
 	t.Helper()
 	vars := NewVars()
@@ -97,12 +97,12 @@ func TestProfile(t *testing.T) {
 
 	rows := p.Rows(Peaks{Bytes: 1e8}, Module)
 	require.Equal(t, Row{"-", 2, 8 * time.Millisecond, Cost{0, 8}, 80 * time.Nanosecond}, rows[0])
-	// Names of one length of time are in order.
+	// Rows of equal time are sorted by name.
 	require.Equal(t, Row{"layers.*.mlp", 4, 6 * time.Millisecond, Cost{4e6, 520_000}, 5200 * time.Microsecond}, rows[1])
 	require.Equal(t, Row{"lm_head", 2, 6 * time.Millisecond, Cost{4e6, 280_000}, 2800 * time.Microsecond}, rows[2])
 	require.Len(t, rows, 3)
 
-	require.Zero(t, p.Rows(Peaks{}, OpKind)[0].Floor, "peaks that nobody knows leave every time open")
+	require.Zero(t, p.Rows(Peaks{}, OpKind)[0].Floor, "unknown peaks have no floor")
 }
 
 func TestModule(t *testing.T) {
@@ -137,7 +137,7 @@ func TestWriteTrace(t *testing.T) {
 	b.Reset()
 	require.NoError(t, NewProfile().WriteTrace(&b))
 	require.True(t, json.Valid(b.Bytes()), b.String())
-	broken := errors.New("no room")
+	broken := errors.New("no space left")
 	require.ErrorIs(t, profiled(t).WriteTrace(failing{broken}), broken)
 }
 
@@ -145,8 +145,8 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// Where the device has a clock, the host's counts for the whole only.
-func TestProfileByTheDevicesClock(t *testing.T) {
+// If the device has a clock, the host's clock counts only for the span.
+func TestProfileWithTheDevicesClock(t *testing.T) {
 	vars := NewVars()
 	p := vars.Program("update")
 	for _, name := range []string{"a", "b"} {
@@ -172,7 +172,7 @@ func TestProfileByTheDevicesClock(t *testing.T) {
 	}
 }
 
-// What a program fails of is passed on, whatever the clock.
+// Run returns the program's error, with either clock.
 func TestProfileFails(t *testing.T) {
 	broken := errors.New("the device is lost")
 	c := &clock{at: time.Unix(1000, 0)}

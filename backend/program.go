@@ -21,7 +21,7 @@ var phaseNames = [...]string{"fwd", "bwd", "recompute", "update", "comm"}
 
 func (p Phase) String() string { return phaseNames[p] }
 
-// Queue is the hardware queue a node may run on beside the others.
+// Queue selects a node's hardware queue; queues may run concurrently.
 type Queue uint8
 
 const (
@@ -33,11 +33,11 @@ var queueNames = [...]string{"compute", "comm"}
 
 func (q Queue) String() string { return queueNames[q] }
 
-// Node is one line of a program: an op and where it comes from.
+// Node is an op in a program, with its place in the model.
 type Node struct {
 	Op    Op
 	Scope string // module path: "layers.3.mlp"
-	Block string // the named range of nodes that equal layers share; "" outside
+	Block string // name of the range of nodes that can be compiled as one unit; "" outside
 	Phase Phase
 	Queue Queue
 
@@ -48,7 +48,7 @@ type Node struct {
 // order of its fields.
 func (n *Node) Operands() []Operand { return n.operands }
 
-// Path is the scope and the op, as errors and profiles name a node.
+// Path returns the scope and the op, as errors and profiles name a node.
 func (n *Node) Path() string {
 	if n.Scope == "" {
 		return opName(n.Op)
@@ -56,10 +56,9 @@ func (n *Node) Path() string {
 	return n.Scope + ": " + opName(n.Op)
 }
 
-// Program is a flat list of ops in a valid serial order, for one purpose:
-// a micro-batch, an update, an evaluation. A *Program is a cheap handle on
-// the list: Scope, Block, Phase and Queue return handles that stamp the nodes
-// added through them.
+// Program is a flat list of ops in a valid serial order, for one purpose: a
+// micro-batch, an update, an evaluation. A *Program is a cheap handle on the list:
+// Scope, At, Block, Phase and On return handles that mark the nodes added through them.
 type Program struct {
 	rec   *record
 	scope string
@@ -78,19 +77,19 @@ type record struct {
 	err     error
 }
 
-// Name is the name given to Vars.Program.
+// Name returns the name given to Vars.Program.
 func (p *Program) Name() string { return p.rec.name }
 
-// Vars is the set of persistent tensors that the program works on.
+// Vars returns the persistent tensors that the program uses.
 func (p *Program) Vars() *Vars { return p.rec.vars }
 
-// Nodes is the list. The caller must not change it.
+// Nodes returns the list of nodes. The caller must not change it.
 func (p *Program) Nodes() []*Node { return p.rec.nodes }
 
 // Temps lists the program's own tensors in the order of declaration.
 func (p *Program) Temps() []*Tensor { return p.rec.order }
 
-// Err is the first error of any declaration or Add.
+// Err returns the first error of any declaration or Add.
 func (p *Program) Err() error {
 	if p.rec.vars.err != nil {
 		return p.rec.vars.err
@@ -98,21 +97,21 @@ func (p *Program) Err() error {
 	return p.rec.err
 }
 
-// Scope returns a handle whose nodes and temps carry name below p's path.
+// Scope returns a handle whose nodes and temps have the path p.Path() + "." + name.
 func (p *Program) Scope(name string) *Program {
 	q := *p
 	q.scope = join(p.scope, name)
 	return &q
 }
 
-// At returns a handle with the given absolute path instead of p's.
+// At returns a handle whose nodes and temps have the given absolute path.
 func (p *Program) At(path string) *Program {
 	q := *p
 	q.scope = path
 	return &q
 }
 
-// Path is the module path that p stamps on nodes.
+// Path returns the module path of the nodes added through p.
 func (p *Program) Path() string { return p.scope }
 
 // Block returns a handle whose nodes form the named block.
@@ -143,8 +142,8 @@ func join(scope, name string) string {
 	return scope + "." + name
 }
 
-// Temp declares a tensor that lives inside the program; its name is the path
-// and name, which must be new.
+// Temp declares a tensor that lives inside the program. Its name is p's path and name,
+// and must be new.
 func (p *Program) Temp(name string, dtype fp8.DType, shape ...int) *Tensor {
 	t := &Tensor{Name: join(p.scope, name), DType: dtype, Shape: shape, Class: Temp}
 	if err := t.validate(); err != nil {
@@ -165,8 +164,8 @@ func (r *record) declare(t *Tensor) {
 	r.order = append(r.order, t)
 }
 
-// Add appends an op. Shapes, formats and the single-writer rule are checked
-// at once; the first error sticks, like bufio.Writer's, and is returned by Err.
+// Add appends an op and checks shapes, formats and the single-writer rule. Like
+// bufio.Writer, it keeps the first error and then adds nothing more; see Err.
 func (p *Program) Add(op Op) {
 	if p.rec.err != nil {
 		return
@@ -182,8 +181,8 @@ func (r *record) fail(err error) {
 	}
 }
 
-// add checks the node and appends it; passes that rewrite programs use it too,
-// so that what they produce is held to the same rules.
+// add checks the node and appends it. Passes that rewrite programs use it too, so the
+// same rules apply to their results.
 func (r *record) add(n *Node) {
 	operands, err := collectOperands(n.Op)
 	if err == nil {
@@ -205,9 +204,8 @@ func (r *record) add(n *Node) {
 	r.nodes = append(r.nodes, n)
 }
 
-// checkAccess holds the rules on who may touch what: tensors are declared,
-// a temp is written before it is read, and written by one op unless that op
-// declares that it accumulates.
+// checkAccess checks that tensors are declared, that only the host writes inputs, that
+// a temp is written before it is read, and that only ops that accumulate write it again.
 func (r *record) checkAccess(operands []Operand) error {
 	for i, o := range operands {
 		root := o.Tensor.Root()
@@ -234,7 +232,7 @@ func (r *record) checkAccess(operands []Operand) error {
 		case o.Access == Out && (anyOverlaps(written, o.Tensor) || anyOverlaps(outputs(operands[:i]), o.Tensor)):
 			return fmt.Errorf("%s: temp %s is written twice; give the second result a name of its own", o.Field, o.Tensor)
 		case o.Access != Out && len(written) == 0:
-			return fmt.Errorf("%s: temp %s is read before anything wrote it", o.Field, o.Tensor)
+			return fmt.Errorf("%s: temp %s is read before an op writes it", o.Field, o.Tensor)
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ func TestErrorsOfVarsReachEveryProgram(t *testing.T) {
 	require.ErrorContains(t, vars.Err(), "a temp belongs to a program")
 }
 
-func TestWhoMayTouchWhat(t *testing.T) {
+func TestAccessRules(t *testing.T) {
 	vars := backend.NewVars()
 	input, stash := vars.Tensor(backend.Input, "input", fp8.F32, 4), vars.Tensor(backend.Stash, "stash", fp8.F32, 4)
 	other := backend.NewVars()
@@ -59,13 +59,13 @@ func TestWhoMayTouchWhat(t *testing.T) {
 			x := p.Temp("x", fp8.F32, 4)
 			p.Add(&backend.Quantize{X: stash, Out: []backend.Cast{{Out: x}, {Out: x}}})
 		},
-		"A: temp x:fp32[4] is read before anything wrote it": func(p *backend.Program) {
+		"A: temp x:fp32[4] is read before an op writes it": func(p *backend.Program) {
 			p.Add(&backend.Add{A: p.Temp("x", fp8.F32, 4), B: stash, Out: to(stash)})
 		},
-		"Out: temp x:fp32[1] is read before anything wrote it": func(p *backend.Program) {
+		"Out: temp x:fp32[1] is read before an op writes it": func(p *backend.Program) {
 			p.Add(&backend.Sum{X: stash, Out: p.Temp("x", fp8.F32, 1), Accumulate: true})
 		},
-		"A.Scale: temp s:fp32[1] is read before anything wrote it": func(p *backend.Program) {
+		"A.Scale: temp s:fp32[1] is read before an op writes it": func(p *backend.Program) {
 			x := *stash
 			x.Base, x.Scale = stash, p.Temp("s", fp8.F32, 1)
 			p.Add(&backend.Add{A: &x, B: stash, Out: to(stash)})
@@ -84,7 +84,7 @@ func TestWhoMayTouchWhat(t *testing.T) {
 		require.ErrorContains(t, p.Err(), want)
 	}
 
-	// What the rules allow: two halves, accumulating, persistent tensors at will.
+	// Allowed: one op per half, accumulation, any writes to persistent tensors.
 	p := vars.Program("p")
 	x := p.Temp("x", fp8.F32, 4, 4)
 	sum := p.Temp("sum", fp8.F32, 1)
@@ -140,12 +140,12 @@ func TestShapesThatOverflow(t *testing.T) {
 	vars.Tensor(backend.Stash, "x", fp8.F32, 1<<24, 1<<24)
 	require.NoError(t, vars.Err())
 	vars.Tensor(backend.Stash, "y", fp8.Invalid, 1)
-	require.ErrorContains(t, vars.Err(), "tensor y has no number format")
+	require.ErrorContains(t, vars.Err(), "tensor y has no format")
 }
 
-// What lowering may rely on, nothing on the device may write.
-func TestOnlyInputsAreKnown(t *testing.T) {
-	for class, want := range map[backend.Class]string{backend.Input: "", backend.State: "tensor one is known to be 1, and only an input can be"} {
+// Lowering relies on known values, so no op may write them.
+func TestOnlyInputsHaveKnownValues(t *testing.T) {
+	for class, want := range map[backend.Class]string{backend.Input: "", backend.State: "tensor one has the known value 1: only an input can have one"} {
 		vars := backend.NewVars()
 		one := vars.Tensor(class, "one", fp8.F32, 1)
 		one.Value = 1
@@ -159,7 +159,7 @@ func TestOnlyInputsAreKnown(t *testing.T) {
 	}
 }
 
-func TestHandlesStampNodes(t *testing.T) {
+func TestHandlesMarkNodes(t *testing.T) {
 	p := backend.NewVars().Program("p")
 	q := p.Scope("layers").Scope("3").Block("layer").Phase(backend.Backward).On(backend.CommQueue)
 	q.Add(&backend.Fill{Out: q.Temp("x", fp8.F32, 1)})
@@ -181,10 +181,11 @@ func TestCost(t *testing.T) {
 	require.Equal(t, backend.Cost{FLOPs: 2 * 3 * 5 * 7, Bytes: 2*15 + 2*35 + 2*4*21}, p.Nodes()[0].Cost())
 }
 
-// Causal attention computes half of each product: on average a query sees half of the keys.
+// Causal attention computes half of each GEMM: on average a query attends to half of
+// the keys.
 func TestFLOPsOfAttention(t *testing.T) {
 	const batch, heads, queries, keys, headDim = 2, 3, 5, 7, 4
-	const product = 2 * batch * heads * queries * headDim // of every query by one key, or by one row of V
+	const perKey = 2 * batch * heads * queries * headDim // FLOPs of all queries by one key, or by one row of V
 	m := &maker{vars: backend.NewVars()}
 	p := m.vars.Program("p")
 	x := func(n, heads int) *backend.Tensor { return m.f(batch*n, heads*headDim) }
@@ -195,6 +196,6 @@ func TestFLOPsOfAttention(t *testing.T) {
 		DQ: to(x(queries, heads)), DK: to(x(queries, 1)), DV: to(x(queries, 1)), Batch: batch, HeadDim: headDim,
 	})
 	require.NoError(t, p.Err())
-	require.Equal(t, int64(2*product*keys/2), p.Nodes()[0].Cost().FLOPs, "QKᵀ and PV")
-	require.Equal(t, int64(5*product*queries/2), p.Nodes()[1].Cost().FLOPs, "QKᵀ again, dV, dP, dQ and dK")
+	require.Equal(t, int64(2*perKey*keys/2), p.Nodes()[0].Cost().FLOPs, "QKᵀ and PV")
+	require.Equal(t, int64(5*perKey*queries/2), p.Nodes()[1].Cost().FLOPs, "QKᵀ again, dV, dP, dQ and dK")
 }

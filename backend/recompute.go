@@ -6,39 +6,39 @@ import (
 	"octet/fp8"
 )
 
-// RecomputeForward trades time for memory: the temps that a group of forward
-// nodes leaves for the backward are dropped and computed again just before the
-// backward first reads them. group names the group of a forward node, "" for
-// none; a group's nodes are consecutive. What forward nodes outside the group
-// read (a layer's output) is kept: it is the next group's input.
+// RecomputeForward trades time for memory (activation checkpointing). It drops the temps
+// that a segment of forward nodes keeps for the backward, and computes them again just
+// before the backward first reads them. segment returns a forward node's segment, "" for
+// none; the nodes of a segment are consecutive. Temps that forward nodes outside the
+// segment read (a layer's output) are kept as inputs of the next segment.
 //
-// The copies compute the same bits from the same inputs. They fold the same
-// amaxes into the step's maxima a second time, which changes nothing.
-func RecomputeForward(p *Program, group func(*Node) string) (*Program, error) {
+// The copied nodes compute the same bits from the same inputs. They also merge the same
+// amaxes into the step's maxima again, which changes nothing.
+func RecomputeForward(p *Program, segment func(*Node) string) (*Program, error) {
 	nodes := p.Nodes()
-	groupOf := make([]string, len(nodes))
-	writer := map[*Tensor][]int{} // temp -> forward nodes of a group that write it
+	segmentOf := make([]string, len(nodes))
+	writer := map[*Tensor][]int{} // temp -> forward nodes of a segment that write it
 	for i, n := range nodes {
 		if n.Phase == Forward {
-			groupOf[i] = group(n)
+			segmentOf[i] = segment(n)
 		}
 		for _, o := range n.operands {
-			if root := o.Tensor.Root(); groupOf[i] != "" && o.Access != In && root.Class == Temp {
+			if root := o.Tensor.Root(); segmentOf[i] != "" && o.Access != In && root.Class == Temp {
 				writer[root] = append(writer[root], i)
 			}
 		}
 	}
-	homeOf := func(t *Tensor) string {
+	writerSegment := func(t *Tensor) string {
 		if w := writer[t]; len(w) > 0 {
-			return groupOf[w[0]]
+			return segmentOf[w[0]]
 		}
 		return ""
 	}
-	kept := map[*Tensor]bool{} // read by the forward outside its group
+	kept := map[*Tensor]bool{} // read by the forward outside its segment
 	for i, n := range nodes {
 		for _, o := range n.operands {
 			root := o.Tensor.Root()
-			if home := homeOf(root); home != "" && n.Phase == Forward && groupOf[i] != home {
+			if own := writerSegment(root); own != "" && n.Phase == Forward && segmentOf[i] != own {
 				kept[root] = true
 			}
 		}
@@ -48,7 +48,7 @@ func RecomputeForward(p *Program, group func(*Node) string) (*Program, error) {
 	q, err := Rewrite(p, func(q *Rewriter, n *Node) {
 		if n.Phase != Forward {
 			for _, o := range n.operands {
-				if root := o.Tensor.Root(); homeOf(root) != "" && !kept[root] && r.renamed[root] == nil {
+				if root := o.Tensor.Root(); writerSegment(root) != "" && !kept[root] && r.renamed[root] == nil {
 					r.emitFor(q.rec, root, n)
 				}
 			}
@@ -70,8 +70,8 @@ type recomputation struct {
 	err     error
 }
 
-// emitFor appends the nodes that compute t again, and first what they need.
-// It recomputes what the backward asks for, and no more of the group.
+// emitFor appends the nodes that compute t again, after the nodes that compute their
+// inputs. It recomputes only what the backward reads, not the whole segment.
 func (r *recomputation) emitFor(rec *record, t *Tensor, user *Node) {
 	for _, i := range r.writer[t] {
 		for _, o := range r.nodes[i].operands {
@@ -111,10 +111,10 @@ func (r *recomputation) declare(rec *record, t *Tensor) {
 	}
 }
 
-// rename maps a tensor, or a view of one, to its recomputed twin.
+// rename returns the recomputed tensor for t, a tensor or a view of one.
 func (r *recomputation) rename(t *Tensor) *Tensor {
-	if twin := r.renamed[t]; twin != nil {
-		return twin
+	if again := r.renamed[t]; again != nil {
+		return again
 	}
 	base := r.renamed[t.Root()]
 	if t.Base == nil || base == nil {

@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// tower is a forward of layers, each with two intermediates that its backward
-// reads, and that backward.
+// tower returns the forward and backward of a stack of layers. Each layer has two
+// intermediates that its backward reads.
 func tower(layers int, rounding fp8.Rounding) *backend.Program {
 	vars := backend.NewVars()
 	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
@@ -68,11 +68,11 @@ func TestRecomputeGivesTheSameBitsInLessMemory(t *testing.T) {
 
 	before, after := backend.MakePlan(64, backend.PerOp, p), backend.MakePlan(64, backend.PerOp, q)
 	require.Less(t, 2*after.Bytes, before.Bytes+before.Bytes/2)
-	again := 0
+	recomputed := 0
 	for _, n := range q.Nodes() {
 		if n.Phase == backend.Recompute {
-			again++
-			require.NotContains(t, n.String(), ".y#again", "what the next layer reads is kept")
+			recomputed++
+			require.NotContains(t, n.String(), ".y#again", "the next layer's input is kept")
 		}
 		if n.Phase == backend.Backward {
 			for _, o := range n.Operands() {
@@ -82,7 +82,7 @@ func TestRecomputeGivesTheSameBitsInLessMemory(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, 8*3, again)
+	require.Equal(t, 8*3, recomputed)
 }
 
 func TestRecomputeRefusesRandomBits(t *testing.T) {

@@ -5,14 +5,13 @@ import (
 	"strings"
 )
 
-// Sensors are what a device has to say of itself while it works. They are the
-// device's, not those of the Backend that they come from: they go on when it is
-// closed, until their own Close.
+// Sensors reads a device's state while it works. Sensors are independent of the Backend
+// that opened them and stay usable after it is closed, until their own Close.
 type Sensors interface {
-	// Read asks all sensors. It may take tens of milliseconds, and may be called
-	// from any goroutine, one at a time, also while a program runs: the device's
-	// own thread is not involved. What the device does not tell is absent from the
-	// reading. An error says that it did not answer; a later call may find it better.
+	// Read reads all sensors. It may take tens of milliseconds. It may be called from
+	// any goroutine, one at a time, also while a program runs, because it does not use
+	// the device's own thread. Values that the device does not report are nil. An error
+	// means that the device did not answer; a later call may succeed.
 	Read() (Reading, error)
 	Close() error
 }
@@ -20,28 +19,29 @@ type Sensors interface {
 // Sensed is a Backend whose device has sensors.
 type Sensed interface {
 	Backend
-	// Sensors opens them. An error says what is missing; the device works without.
+	// Sensors opens the sensors. The device works without them; an error says what is
+	// missing.
 	Sensors() (Sensors, error)
 }
 
-// Reading is a device at one moment. Nil is not known.
+// Reading is a device's state at one moment; nil means unknown.
 type Reading struct {
-	Utilization *float64 // share of the last moments in which the device ran anything, within [0, 1]
+	Utilization *float64 // share of the last sampling period in which the device was busy, within [0, 1]
 	MemoryUsed  *int64   // bytes, by all processes
 	MemoryTotal *int64   // bytes
 	Power       *float64 // W, of the whole board
 	Temperature *float64 // °C
-	Clock       *float64 // MHz, of what computes
-	Throttled   []string // what holds the clock down, in words; empty but not nil where nothing does
+	Clock       *float64 // MHz, of the compute units
+	Throttled   []string // what lowers the clock, in words; empty but not nil if nothing does
 
-	// Energy is what the board has used, in J, since a moment that stays the
-	// same: only differences mean something. It is the count of a meter in the
-	// device unless EnergyEstimated says that it was worked out from Power.
+	// Energy is the board's energy use in J since a fixed moment: only differences are
+	// meaningful. The device's own counter reports it, unless EnergyEstimated says that
+	// it was computed from Power.
 	Energy          *float64
 	EnergyEstimated bool
 }
 
-// String lists what is known, then names what is not.
+// String lists the known values, then the names of the unknown ones.
 func (r Reading) String() string {
 	var known, unknown []string
 	say := func(name string, ok bool, text func() string) {
@@ -51,8 +51,8 @@ func (r Reading) String() string {
 			unknown = append(unknown, name)
 		}
 	}
-	number := func(name string, x *float64, factor float64, format string) {
-		say(name, x != nil, func() string { return fmt.Sprintf(format, factor**x) })
+	number := func(name string, x *float64, unit float64, format string) {
+		say(name, x != nil, func() string { return fmt.Sprintf(format, unit**x) })
 	}
 	number("utilisation", r.Utilization, 100, "%.0f%% busy")
 	say("memory", r.MemoryUsed != nil && r.MemoryTotal != nil, func() string {
@@ -70,7 +70,7 @@ func (r Reading) String() string {
 	say("energy", r.Energy != nil, func() string { return "counts its energy" })
 	text := strings.Join(known, ", ")
 	if len(unknown) > 0 {
-		text = strings.TrimPrefix(text+"; does not tell "+strings.Join(unknown, ", "), "; ")
+		text = strings.TrimPrefix(text+"; does not report "+strings.Join(unknown, ", "), "; ")
 	}
 	return text
 }

@@ -32,14 +32,14 @@ func (m *maker) q(shape ...int) *backend.Tensor {
 	return t
 }
 
-// scaled is F32 with a scale, which few ops read.
+// scaled declares F32 with a scale, which few ops read.
 func (m *maker) scaled(shape ...int) *backend.Tensor {
 	t := m.f(shape...)
 	t.Scale = m.f(1)
 	return t
 }
 
-// blocked is E4M3 with scales by block.
+// blocked declares E4M3 with block scales.
 func (m *maker) blocked(block backend.ScaleBlock, rows, cols int) *backend.Tensor {
 	t := m.tensor(fp8.E4M3, rows, cols)
 	t.Scale, t.Block = m.f(block.ScaleShape(rows, cols)), block
@@ -61,16 +61,16 @@ func (m *maker) adamW() *backend.AdamW {
 }
 
 func (m *maker) smoothScale(margin int) *backend.SmoothScale {
-	return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3), Margin: margin}
+	return &backend.SmoothScale{SmoothMax: m.f(3), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3), Margin: margin}
 }
 
-// byBlock is a cast that chooses scales by block.
+// byBlock returns a cast that computes block scales.
 func (m *maker) byBlock(block backend.ScaleBlock, rows, cols int) backend.Cast {
 	out := m.blocked(block, rows, cols)
 	return backend.Cast{Out: out, ScaleInv: out.Scale, Limit: 448}
 }
 
-// spoiled makes a Quantize of t1 to t2, with t3 the scales of its rows, wrong.
+// spoiled returns a Quantize of t1 to t2 with per-row scales t3, in which f breaks a rule.
 func spoiled(f func(m *maker, c *backend.Cast)) func(m *maker) backend.Op {
 	return func(m *maker) backend.Op {
 		x, c := m.f(2, 3), m.byBlock(backend.PerRow, 2, 3)
@@ -79,7 +79,7 @@ func spoiled(f func(m *maker, c *backend.Cast)) func(m *maker) backend.Op {
 	}
 }
 
-// Each op is wrong in one way; the error is one sentence that names the
+// TestShapeErrors breaks one rule per op. The error is one sentence that names the
 // operand, its format and shape, and what was expected.
 func TestShapeErrors(t *testing.T) {
 	cases := []struct {
@@ -137,7 +137,7 @@ func TestShapeErrors(t *testing.T) {
 			b.Block = backend.PerRow
 			return &backend.MatMul{A: m.f(2, 3), B: b, Out: m.f(2, 5)}
 		}},
-		{"a product stores with one scale", func(m *maker) backend.Op {
+		{"the output of a GEMM takes one scale", func(m *maker) backend.Op {
 			return &backend.MatMul{A: m.q(2, 3), B: m.q(3, 5), Out: m.blocked(backend.PerRow, 2, 5)}
 		}},
 		{"t1:e4m3[2, 3] has no scale", func(m *maker) backend.Op {
@@ -159,7 +159,7 @@ func TestShapeErrors(t *testing.T) {
 		{"epilogue: ColScale is t3:fp32[2], expected fp32[5]", func(m *maker) backend.Op {
 			return &backend.Epilogue{X: m.f(2, 5), Out: m.f(2, 5), ColScale: m.f(2)}
 		}},
-		{"epilogue: Out is t2:e4m3[2, 5] with blocks of 1x*: a product stores with one scale", func(m *maker) backend.Op {
+		{"epilogue: Out is t2:e4m3[2, 5] with blocks of 1x*: the output of a GEMM takes one scale", func(m *maker) backend.Op {
 			return &backend.Epilogue{X: m.f(2, 5), Out: m.blocked(backend.PerRow, 2, 5)}
 		}},
 		{`Stream is "u", but the rounding of t2:e4m3[2, 3] draws no random bits`, func(m *maker) backend.Op {
@@ -190,10 +190,10 @@ func TestShapeErrors(t *testing.T) {
 		{"RowScale is t3:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: to(m.f(2, 3)), RowScale: m.f(3)}
 		}},
-		{"rmsnorm: Out[0]: Out is t3:e4m3[2, 3] with blocks of 1x*, whose scales need many rows: cast it by a Quantize", func(m *maker) backend.Op {
+		{"rmsnorm: Out[0]: Out is t3:e4m3[2, 3] with blocks of 1x*: only Quantize computes block scales", func(m *maker) backend.Op {
 			return &backend.RMSNorm{X: m.f(2, 3), Gain: m.f(3), Out: []backend.Cast{m.byBlock(backend.PerRow, 2, 3)}}
 		}},
-		{"quantize: Out[0]: Out is t2:bf16[2, 3] with blocks of 1x*: only FP8 has scales by block", func(m *maker) backend.Op {
+		{"quantize: Out[0]: Out is t2:bf16[2, 3] with blocks of 1x*: only FP8 takes block scales", func(m *maker) backend.Op {
 			x, out := m.f(2, 3), m.b(2, 3)
 			out.Block, out.Scale = backend.PerRow, m.f(2, 1)
 			return &backend.Quantize{X: x, Out: []backend.Cast{{Out: out, ScaleInv: out.Scale, Limit: 1}}}
@@ -212,12 +212,12 @@ func TestShapeErrors(t *testing.T) {
 			c.Out.Scale = c.ScaleInv
 		})},
 		{"the scale t3:fp32[2, 1] of t2:e4m3[2, 3] must have 3 elements (block *x1)", spoiled(func(m *maker, c *backend.Cast) { c.Out.Block = backend.PerColumn })},
-		{"Out is t2:e4m3[3, 3] with blocks of -1x-1, expected positive numbers", func(m *maker) backend.Op {
+		{"Out is t2:e4m3[3, 3] with blocks of -1x-1, expected sizes of 0 (the whole extent) or more", func(m *maker) backend.Op {
 			x, c := m.f(3, 3), m.byBlock(backend.ScaleBlock{Rows: 3, Cols: 3}, 3, 3)
 			c.Out.Block = backend.ScaleBlock{Rows: -1, Cols: -1}
 			return &backend.Quantize{X: x, Out: []backend.Cast{c}}
 		}},
-		{"ScaleInv, Limit and Pow2 belong to scales by block, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
+		{"ScaleInv, Limit and Pow2 belong to block scales, Out is t2:e4m3[2, 3] with one scale", func(m *maker) backend.Op {
 			return &backend.Quantize{X: m.f(2, 3), Out: []backend.Cast{{Out: m.q(2, 3), Limit: 448}}}
 		}},
 		{"amax: Out is t2:fp32[2], expected fp32[3]", func(m *maker) backend.Op { return &backend.Amax{X: m.f(2, 3), Out: m.f(2)} }},
@@ -264,11 +264,11 @@ func TestShapeErrors(t *testing.T) {
 		}},
 		{"adamw: unknown rounding 2", func(m *maker) backend.Op { o := m.adamW(); o.Rounding = 2; return o }},
 		{"adamw: unknown form of eps 2", func(m *maker) backend.Op { o := m.adamW(); o.EpsForm = 2; return o }},
-		{"smoothscale: Factor is t1:fp32[2, 6], expected fp32[window, 3]", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(2, 6), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
+		{"smoothscale: SmoothMax is t1:fp32[2, 6], expected fp32[window, 3]", func(m *maker) backend.Op {
+			return &backend.SmoothScale{SmoothMax: m.f(2, 6), ChannelMax: m.f(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
 		}},
 		{"smoothscale: ChannelMax is t2:fp32[3] with a scale", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(3), ChannelMax: m.scaled(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
+			return &backend.SmoothScale{SmoothMax: m.f(3), ChannelMax: m.scaled(3), WeightMax: m.f(3), C: m.f(3), InvC: m.f(3)}
 		}},
 		{"adamw: Grad is t1:fp32[6] with a scale", func(m *maker) backend.Op {
 			g := m.scaled(6)
@@ -337,7 +337,7 @@ func TestShapeErrors(t *testing.T) {
 		{"LSE is t5:fp32[3], expected fp32[8]", func(m *maker) backend.Op {
 			return &backend.Attention{Q: m.f(4, 6), K: m.f(4, 6), V: m.f(4, 6), Out: to(m.f(4, 6)), LSE: m.f(3), Batch: 2, HeadDim: 3}
 		}},
-		{"attentiongrad: Q is t2:fp32[4, 6], K is t3:fp32[8, 6]: the backward wants as many queries as keys", func(m *maker) backend.Op {
+		{"attentiongrad: Q is t2:fp32[4, 6], K is t3:fp32[8, 6]: the backward needs as many queries as keys", func(m *maker) backend.Op {
 			return &backend.AttentionGrad{
 				DOut: m.f(4, 6), Q: m.f(4, 6), K: m.f(8, 6), V: m.f(8, 6), O: m.f(4, 6), LSE: m.f(8),
 				DQ: to(m.f(4, 6)), DK: to(m.f(8, 6)), DV: to(m.f(8, 6)), Batch: 2, HeadDim: 3,
@@ -362,29 +362,29 @@ func TestShapeErrors(t *testing.T) {
 			return &backend.SwiGLUGrad{DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), DUp: to(m.f(2, 3)), DGate: to(m.f(3, 2))}
 		}},
 		{"smoothscale: ChannelMax is t2:fp32[2, 5], expected fp32[window, 4]", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(3, 4), ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4)}
+			return &backend.SmoothScale{SmoothMax: m.f(3, 4), ChannelMax: m.f(2, 5), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4)}
 		}},
 		{"smoothscale: HScale and HScaleInv go together", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), HScale: m.f(1), HLimit: 448}
+			return &backend.SmoothScale{SmoothMax: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), HScale: m.f(1), HLimit: 448}
 		}},
 		{"smoothscale: WLimit is 0, expected a positive number", func(m *maker) backend.Op {
-			return &backend.SmoothScale{Factor: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), WScale: m.f(1), WScaleInv: m.f(1)}
+			return &backend.SmoothScale{SmoothMax: m.f(4), ChannelMax: m.f(4), WeightMax: m.f(4), C: m.f(4), InvC: m.f(4), WScale: m.f(1), WScaleInv: m.f(1)}
 		}},
-		{"swiglu: RowFactor is t3:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
-			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), RowFactor: m.f(3), Out: to(m.f(2, 3))}
+		{"swiglu: TokenScale is t3:fp32[3], expected fp32[2]", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), TokenScale: m.f(3), Out: to(m.f(2, 3))}
 		}},
-		{"swiglu: InvC and RowFactor exclude each other", func(m *maker) backend.Op {
-			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), RowFactor: m.f(2), Out: to(m.f(2, 3))}
+		{"swiglu: InvC and TokenScale exclude each other", func(m *maker) backend.Op {
+			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), TokenScale: m.f(2), Out: to(m.f(2, 3))}
 		}},
-		{"swiglu: FactorOfUp and Exact belong to a RowFactor", func(m *maker) backend.Op {
+		{"swiglu: ScaleOfUp and Exact belong to a TokenScale", func(m *maker) backend.Op {
 			return &backend.SwiGLU{Up: m.f(2, 3), Gate: m.f(2, 3), Exact: true, Out: to(m.f(2, 3))}
 		}},
 		{"swigluamax: UpSeen without UpOut", func(m *maker) backend.Op {
 			return &backend.SwiGLUAmax{Up: m.f(2, 3), Gate: m.f(2, 3), Out: m.f(3), UpSeen: m.f(3)}
 		}},
-		{"swiglugrad: InvC and RowFactor exclude each other", func(m *maker) backend.Op {
+		{"swiglugrad: InvC and TokenScale exclude each other", func(m *maker) backend.Op {
 			return &backend.SwiGLUGrad{
-				DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), RowFactor: m.f(2),
+				DOut: m.f(2, 3), Up: m.f(2, 3), Gate: m.f(2, 3), InvC: m.f(3), TokenScale: m.f(2),
 				DUp: to(m.f(2, 3)), DGate: to(m.f(2, 3)),
 			}
 		}},
@@ -428,7 +428,7 @@ func TestShapeErrors(t *testing.T) {
 			op.M1Scale, op.M2Scale = nil, nil
 			return op
 		}},
-		{"Master is t2:fp32[6] with blocks of 1x3: only moments have them", func(m *maker) backend.Op {
+		{"Master is t2:fp32[6] with blocks of 1x3: only moments take block scales", func(m *maker) backend.Op {
 			op := m.adamW()
 			op.Master[0].Block = backend.ScaleBlock{Rows: 1, Cols: 3}
 			return op
@@ -438,13 +438,13 @@ func TestShapeErrors(t *testing.T) {
 			op.M1[0].Block = backend.ScaleBlock{Rows: 1, Cols: 3}
 			return op
 		}},
-		{"with blocks of 1x*, expected parts of a row", func(m *maker) backend.Op {
+		{"with blocks of 1x*, expected blocks within a row (1xN)", func(m *maker) backend.Op {
 			op := m.adamW()
 			op.M1[0] = m.blocked(backend.PerRow, 2, 3)
 			op.M1Scale[0] = op.M1[0].Scale
 			return op
 		}},
-		{"with blocks of 1x3, Grad has other rows: t1:fp32[6]", func(m *maker) backend.Op {
+		{"with blocks of 1x3, Grad has rows of another length: t1:fp32[6]", func(m *maker) backend.Op {
 			op := m.adamW()
 			op.M2[0] = m.blocked(backend.ScaleBlock{Rows: 1, Cols: 3}, 2, 3)
 			op.M2Scale[0] = op.M2[0].Scale
@@ -478,7 +478,7 @@ func TestShapeErrors(t *testing.T) {
 	}
 }
 
-// Ops at the bounds of what TestShapeErrors refuses.
+// TestShapesAtTheBounds accepts ops just inside the limits of TestShapeErrors.
 func TestShapesAtTheBounds(t *testing.T) {
 	for name, makeOp := range map[string]func(m *maker) backend.Op{
 		"AdamW":               func(m *maker) backend.Op { return m.adamW() },

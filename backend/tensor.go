@@ -8,12 +8,12 @@ import (
 	"octet/fp8"
 )
 
-// Class says who owns a tensor's bytes and how long they live. Where they
-// are placed is the backend's business.
+// Class says who owns a tensor's bytes and how long they live. The backend decides
+// where to place them.
 type Class uint8
 
 const (
-	Temp   Class = iota // lives inside one program; the planner gives it a place in the arena
+	Temp   Class = iota // lives inside one program; the planner places it in the arena
 	Param               // a master weight: persists, is saved with the model
 	State               // optimizer moments, scales, histories: persists, is saved
 	Stash               // outlives a program but is never saved: gradients, this step's amaxes, weight codes
@@ -30,12 +30,11 @@ func (c Class) String() string {
 	return fmt.Sprintf("class(%d)", uint8(c))
 }
 
-// ScaleBlock says which elements of a matrix share one dequantising factor:
-// tiles of Rows × Cols elements, 0 meaning the whole extent. The zero value
-// is one factor for the tensor.
+// ScaleBlock is the granularity of a matrix's scales: each block of Rows × Cols elements
+// shares one scale_inv. 0 means the whole extent, so the zero value is per-tensor.
 type ScaleBlock struct{ Rows, Cols int }
 
-// The blocks in use in the field.
+// The granularities of common FP8 recipes.
 var (
 	PerTensor    = ScaleBlock{0, 0}
 	PerRow       = ScaleBlock{1, 0}
@@ -45,8 +44,7 @@ var (
 	Block1x32    = ScaleBlock{1, 32} // MX
 )
 
-// ScaleShape is the shape [rows, cols] of the scale tensor that belongs to a
-// matrix of the given extent.
+// ScaleShape returns the shape [rows, cols] of the scale tensor of a rows × cols matrix.
 func (b ScaleBlock) ScaleShape(rows, cols int) (int, int) {
 	tiles := func(n, tile int) int {
 		if tile == 0 {
@@ -70,16 +68,16 @@ func (b ScaleBlock) String() string {
 	return extent(b.Rows) + "x" + extent(b.Cols)
 }
 
-// Tensor is the description of an array; it holds no data. Identity is the
-// pointer: two programs that name the same *Tensor share its bytes. Ops see
-// every tensor as a row-major matrix, all dimensions but the last being rows.
+// Tensor describes an array; it holds no data. The pointer is its identity: two programs
+// that use the same *Tensor share its bytes. Ops treat every tensor as a row-major matrix
+// whose rows are all dimensions but the last.
 type Tensor struct {
 	Name  string
 	DType fp8.DType
 	Shape []int
 	Class Class
 
-	// Scale holds the dequantising factors (F32), which travel with the data:
+	// Scale holds the scale_inv of each block (F32 or E8M0), which dequantizes:
 	// value = code × Scale. Any tensor may have one; an FP8 tensor must.
 	Scale *Tensor
 	Block ScaleBlock
@@ -89,12 +87,12 @@ type Tensor struct {
 	Base       *Tensor
 	Offset, LD int
 
-	// Value is what all elements of an Input are that the host writes once and for
-	// all, so that lowering may rely on it; 0: they are not known.
+	// Value is the value of all elements of an Input that the host writes only once, so
+	// that lowering may rely on it; 0 means unknown.
 	Value float32
 }
 
-// Rows is the product of all dimensions but the last.
+// Rows returns the product of all dimensions but the last.
 func (t *Tensor) Rows() int {
 	n := 1
 	for _, d := range t.Shape[:len(t.Shape)-1] {
@@ -103,16 +101,17 @@ func (t *Tensor) Rows() int {
 	return n
 }
 
-// Cols is the last dimension.
+// Cols returns the last dimension.
 func (t *Tensor) Cols() int { return t.Shape[len(t.Shape)-1] }
 
-// Elems is the number of elements.
+// Elems returns the number of elements.
 func (t *Tensor) Elems() int { return t.Rows() * t.Cols() }
 
-// Bytes is the number of bytes that the elements take, without the gaps of a view.
+// Bytes returns the bytes of all elements, without the gaps of a view.
 func (t *Tensor) Bytes() int64 { return int64(t.Elems()) * int64(t.DType.Size()) }
 
-// ScaleIndex is which element of Scale dequantises element i of t, both row-major.
+// ScaleIndex returns the index of the element of Scale that dequantizes element i of t,
+// both row-major.
 func (t *Tensor) ScaleIndex(i int) int {
 	if t.Block == PerTensor {
 		return 0
@@ -122,7 +121,7 @@ func (t *Tensor) ScaleIndex(i int) int {
 	return i/cols/cmp.Or(t.Block.Rows, rows)*across + i%cols/cmp.Or(t.Block.Cols, cols)
 }
 
-// Root is the tensor that owns the bytes: Base of a view, else t.
+// Root returns the tensor that owns the bytes: Base of a view, else t.
 func (t *Tensor) Root() *Tensor {
 	if t.Base != nil {
 		return t.Base
@@ -133,7 +132,7 @@ func (t *Tensor) Root() *Tensor {
 // Contiguous reports whether rows follow each other without a gap.
 func (t *Tensor) Contiguous() bool { return t.LD == t.Cols() || t.Rows() == 1 }
 
-// span is the range of Root's elements that t can touch.
+// span returns the range of Root's elements between t's first and last element.
 func (t *Tensor) span() (from, to int) {
 	return t.Offset, t.Offset + (t.Rows()-1)*t.LD + t.Cols()
 }
@@ -158,7 +157,7 @@ func (t *Tensor) overlaps(u *Tensor) bool {
 	return wraps || tCol < uCol+u.Cols() && uCol < tCol+t.Cols()
 }
 
-// view is the one constructor of views. The name tells views apart in dumps.
+// view returns a view of t's root. Its name distinguishes it from other views in dumps.
 func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	return &Tensor{
 		Name: name, DType: t.DType, Shape: shape, Class: t.Class,
@@ -167,26 +166,24 @@ func (t *Tensor) view(name string, offset, ld int, shape ...int) *Tensor {
 	}
 }
 
-// RowRange is the view of rows [from, from+n) of a matrix. A view of a tensor
-// with one scale keeps it; a tensor with blocked scales cannot be sliced.
+// RowRange returns a view of rows [from, from+n) of a matrix. The view keeps a per-tensor
+// scale; a tensor with block scales cannot be sliced.
 func (t *Tensor) RowRange(from, n int) *Tensor {
 	return t.view(fmt.Sprintf("%s[%d:%d]", t.Name, from, from+n), from*t.LD, t.LD, n, t.Cols())
 }
 
-// Slice is the view of elements [from, from+n) of a contiguous tensor as a
-// vector, under a name of its own: how one record of a packed tensor gets a
-// stable name.
+// Slice returns a named view of elements [from, from+n) of a contiguous tensor as a
+// vector: it gives one record of a packed tensor a stable name.
 func (t *Tensor) Slice(name string, from, n int) *Tensor {
 	return t.view(name, from, n, n)
 }
 
-// Columns is the view of columns [from, from+n) of every row, under a name of
-// its own.
+// Columns returns a named view of columns [from, from+n) of every row.
 func (t *Tensor) Columns(name string, from, n int) *Tensor {
 	return t.view(name, from, t.LD, t.Rows(), n)
 }
 
-// String is the form used in dumps and errors: name:dtype[shape].
+// String returns the form used in dumps and errors: name:dtype[shape].
 func (t *Tensor) String() string {
 	return fmt.Sprintf("%s:%s%s", t.Name, t.DType, shapeString(t.Shape))
 }
@@ -195,10 +192,10 @@ func shapeString(shape []int) string {
 	return strings.ReplaceAll(fmt.Sprint(shape), " ", ", ")
 }
 
-// validate reports what is wrong with the description itself.
+// validate checks format, shape, known value and view.
 func (t *Tensor) validate() error {
 	if t.DType.Size() == 0 {
-		return fmt.Errorf("tensor %s has no number format", t.Name)
+		return fmt.Errorf("tensor %s has no format", t.Name)
 	}
 	if len(t.Shape) == 0 {
 		return fmt.Errorf("tensor %s has no shape", t.Name)
@@ -211,7 +208,7 @@ func (t *Tensor) validate() error {
 		elems *= d
 	}
 	if t.Value != 0 && t.Class != Input {
-		return fmt.Errorf("tensor %s is known to be %v, and only an input can be", t.Name, t.Value)
+		return fmt.Errorf("tensor %s has the known value %v: only an input can have one", t.Name, t.Value)
 	}
 	if t.Base != nil {
 		base := t.Base.Elems()
@@ -222,8 +219,9 @@ func (t *Tensor) validate() error {
 	return nil
 }
 
-// FitsBuffer says why n bytes of the host cannot be copied to or from t: a view that
-// reaches outside of its base or has gaps between its rows, or another number of bytes.
+// FitsBuffer returns why n bytes of the host cannot be copied to or from t, nil if they
+// can. t must have n bytes and no gaps between its rows, and a view must be inside its
+// base.
 func (t *Tensor) FitsBuffer(n int) error {
 	if err := t.validate(); err != nil {
 		return err
@@ -234,15 +232,15 @@ func (t *Tensor) FitsBuffer(n int) error {
 	return nil
 }
 
-// maxElems keeps every byte count and index comfortably inside int64.
+// maxElems keeps every byte count and index within int64.
 const maxElems = 1 << 48
 
-// validateScale is checked when an op uses the tensor, because the scale is
-// usually attached after the tensor is made.
+// validateScale checks the scale when an op uses the tensor, because the scale is
+// usually attached after the tensor is declared.
 func (t *Tensor) validateScale() error {
 	if t.Scale == nil {
 		if t.DType.IsFP8() {
-			return fmt.Errorf("%s has no scale: an FP8 tensor needs one, if only a constant 1", t)
+			return fmt.Errorf("%s has no scale: an FP8 tensor needs one, even if it is a constant 1", t)
 		}
 		return nil
 	}

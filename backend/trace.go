@@ -28,8 +28,8 @@ type traceArgs struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-// WriteTrace writes every run of a node as one event, in the order of time:
-// its name is OpKind, its category the phase, and its thread the queue.
+// WriteTrace writes each run of a node as one event, in the order of time. The event's
+// name is OpKind, its category the phase, its thread the queue.
 func (p *Profile) WriteTrace(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	separator := `{"displayTimeUnit":"ms","traceEvents":[` + "\n"

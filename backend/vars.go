@@ -19,8 +19,8 @@ type Vars struct {
 // NewVars returns an empty set.
 func NewVars() *Vars { return &Vars{byName: map[string]*Tensor{}} }
 
-// Tensor declares a persistent tensor. Names are unique in a Vars; the first
-// error sticks and surfaces from Err and from every program made of v.
+// Tensor declares a persistent tensor. Names are unique in a Vars. Err and every program
+// made from v return the first error.
 func (v *Vars) Tensor(class Class, name string, dtype fp8.DType, shape ...int) *Tensor {
 	t := &Tensor{Name: name, DType: dtype, Shape: shape, Class: class}
 	if err := t.validate(); err != nil {
@@ -39,7 +39,7 @@ func (v *Vars) Tensor(class Class, name string, dtype fp8.DType, shape ...int) *
 	return t
 }
 
-// Lookup finds a tensor by name; nil if there is none.
+// Lookup returns the tensor of a name; nil if there is none.
 func (v *Vars) Lookup(name string) *Tensor { return v.byName[name] }
 
 // All yields the tensors in the order of declaration.
@@ -53,7 +53,7 @@ func (v *Vars) All() iter.Seq[*Tensor] {
 	}
 }
 
-// Err is the first error of any declaration.
+// Err returns the first error of any declaration.
 func (v *Vars) Err() error { return v.err }
 
 func (v *Vars) fail(err error) {
@@ -62,7 +62,7 @@ func (v *Vars) fail(err error) {
 	}
 }
 
-// Program starts an empty program over the variables.
+// Program returns an empty program over the variables.
 func (v *Vars) Program(name string) *Program {
 	return &Program{rec: &record{
 		name: name, vars: v,
