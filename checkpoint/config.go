@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// Config is config.json: the shape of a Llama-style decoder in the field
-// names of Hugging Face's LlamaConfig. Reading (json.Unmarshal) refuses by name
-// every key that Octet does not know and every value that Octet does not compute:
-// scaled rotary embeddings, biases, another architecture or activation, weights
-// quantized otherwise than package export does. Reading fills in LlamaConfig's
+// Config is config.json: the shape of a Llama-style decoder, in the field names
+// of Hugging Face's LlamaConfig. json.Unmarshal returns an error that names the
+// key for every unknown key and every value that Octet does not support: scaled
+// rotary embeddings, biases, another architecture or activation, or a
+// quantization other than that of package export. It fills in LlamaConfig's
 // defaults and drops keys that change nothing (see harmlessKeys).
 type Config struct {
 	HiddenSize            int
@@ -27,15 +27,15 @@ type Config struct {
 	RMSNormEps            float64
 	RopeTheta             float64
 	TieWordEmbeddings     bool
-	HiddenAct             string // silu: gated, Llama's; gelu, relu: ungated, Octet's own
-	TorchDType            string // what the weights are stored in, "float32"; empty if the file does not say
-	FP8                   bool   // linear layers of the decoder are stored as FP8 codes with a scale each
+	HiddenAct             string // silu: gated, as in Llama; gelu, relu: ungated, Octet only
+	TorchDType            string // storage format of the weights, such as "float32"; empty if absent
+	FP8                   bool   // the decoder's linear layers are stored as FP8 codes, each with one scale
 }
 
-// maxSize bounds every size in a config, so that products of two fit 64 bits.
+// maxSize bounds every size in a config, so that the product of two fits 64 bits.
 const maxSize = 1 << 24
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error for the first invalid field.
 func (c Config) Validate() error {
 	for _, f := range []struct {
 		name string
@@ -64,15 +64,14 @@ func (c Config) Validate() error {
 	case !positive(c.RopeTheta):
 		return fmt.Errorf("rope_theta = %v: expected a positive number", c.RopeTheta)
 	case !slices.ContainsFunc(families, func(f family) bool { return slices.Contains(f.activations, c.HiddenAct) }):
-		return fmt.Errorf("hidden_act = %q: octet has silu, gelu and relu", c.HiddenAct)
+		return fmt.Errorf("hidden_act = %q: octet supports silu, gelu and relu", c.HiddenAct)
 	}
 	return nil
 }
 
-// family is a model type of config.json. No model of transformers has Llama's
-// blocks without the gate, so an ungated model bears Octet's own name:
-// transformers then says that it does not know it, where under Llama's name it
-// would compute something else.
+// family is a model type of config.json. Transformers has no Llama model without
+// the gate, so ungated models have Octet's own type. Transformers then reports an
+// unknown type instead of computing a gated model.
 type family struct {
 	modelType, architecture string
 	activations             []string
@@ -83,7 +82,7 @@ var families = []family{
 	{"octet", "OctetForCausalLM", []string{"gelu", "relu"}},
 }
 
-// MarshalJSON writes the file as transformers 4 and 5 both read it.
+// MarshalJSON returns a config.json that transformers 4 and 5 read.
 func (c Config) MarshalJSON() ([]byte, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -110,7 +109,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 		AttentionBias         bool     `json:"attention_bias"`
 		MLPBias               bool     `json:"mlp_bias"`
 		TieWordEmbeddings     bool     `json:"tie_word_embeddings"`
-		BOSTokenID            *int     `json:"bos_token_id"` // null: LlamaConfig's defaults are 1 and 2
+		BOSTokenID            *int     `json:"bos_token_id"` // null, because LlamaConfig's defaults are 1 and 2
 		EOSTokenID            *int     `json:"eos_token_id"`
 		TorchDType            string   `json:"torch_dtype,omitempty"`
 
@@ -125,8 +124,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON reads a config.json of transformers, of version 5 too, which
-// keeps rope_theta inside rope_parameters.
+// UnmarshalJSON reads a config.json of transformers 4 or 5. Version 5 keeps
+// rope_theta inside rope_parameters.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	f, err := parseFields(text)
 	if err != nil {
@@ -148,8 +147,8 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	read.RopeTheta = f.rope()
 	read.FP8 = f.quantization(read.TieWordEmbeddings)
 	f.family(read.HiddenAct)
-	f.unsupported(read)
-	f.refuseUnread(harmlessKeys)
+	f.rejectUnsupported(read)
+	f.rejectUnread(harmlessKeys)
 	if f.err != nil {
 		return f.err
 	}
@@ -160,97 +159,96 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// unsupported refuses fields whose value changes what the model computes in a
-// way that Octet does not follow.
-func (f *fields) unsupported(c Config) {
+// rejectUnsupported fails on fields whose values change what the model computes in
+// a way that Octet does not support.
+func (f *fields) rejectUnsupported(c Config) {
 	for _, name := range []string{"attention_bias", "mlp_bias"} {
 		if f.flag(name) {
-			f.fail("%s = true: octet has no biases", name)
+			f.fail("%s = true: octet does not support biases", name)
 		}
 	}
-	// Where the division leaves a remainder, Validate reports that.
+	// Validate reports a division with a remainder.
 	if heads := c.NumAttentionHeads; heads > 0 {
 		if dim := f.size("head_dim", c.HiddenSize/heads); dim != c.HiddenSize/heads && c.HiddenSize%heads == 0 {
 			f.fail("head_dim = %d: octet needs hidden_size / num_attention_heads = %d", dim, c.HiddenSize/heads)
 		}
 	}
-	f.attentionSpan()
+	f.rejectSlidingWindow()
 }
 
-// attentionSpan refuses attention that leaves out earlier tokens. As in
-// transformers, use_sliding_window = false switches a sliding_window off.
-func (f *fields) attentionSpan() {
+// rejectSlidingWindow fails on attention that ignores earlier tokens. As in
+// transformers, use_sliding_window = false disables sliding_window.
+func (f *fields) rejectSlidingWindow() {
 	use := true
 	f.decode("use_sliding_window", &use)
 	if window := f.raw("sliding_window"); window != nil && use {
-		f.fail("sliding_window = %s: octet's attention has no window", clip(window))
+		f.fail("sliding_window = %s: octet supports full attention only", excerpt(window))
 	}
 	var layers []string
 	f.decode("layer_types", &layers)
 	for _, kind := range layers {
 		if kind != "full_attention" {
-			f.fail("layer_types holds %.80q: octet has %q only", kind, "full_attention")
+			f.fail("layer_types contains %.80q: octet supports %q only", kind, "full_attention")
 		}
 	}
 }
 
-// family checks the model's type and architecture against its activation.
+// family fails unless model type, architecture and activation agree.
 func (f *fields) family(act string) {
 	modelType := f.text("model_type", "")
 	i := slices.IndexFunc(families, func(f family) bool { return f.modelType == modelType })
 	if i < 0 {
-		f.fail("model_type = %q: octet has Llama models (%q) only", modelType, "llama")
+		f.fail("model_type = %q: octet supports Llama models (%q) only", modelType, "llama")
 		return
 	}
 	if !slices.Contains(families[i].activations, act) {
-		f.fail("hidden_act = %q: a model of type %q has one of %q", act, modelType, families[i].activations)
+		f.fail("hidden_act = %q: model_type %q needs one of %q", act, modelType, families[i].activations)
 	}
 	var architectures []string
 	if f.decode("architectures", &architectures) && (len(architectures) != 1 || architectures[0] != families[i].architecture) {
-		f.fail("architectures = %q: octet has %s only", architectures, families[i].architecture)
+		f.fail("architectures = %q: octet supports %s only", architectures, families[i].architecture)
 	}
 }
 
-// rope reads rope_theta, wherever it is, and refuses any form of rotary
-// embedding but the plain one.
+// rope returns rope_theta from any of its places. It fails on rotary embeddings
+// other than the plain ones.
 func (f *fields) rope() float64 {
 	theta := f.number("rope_theta", 10000)
 	given := f.raw("rope_theta") != nil
-	f.plainRope()
+	f.rejectPartialRotary()
 	for _, name := range []string{"rope_scaling", "rope_parameters"} {
 		f.object(name, func(inner *fields) {
 			for _, key := range []string{"rope_type", "type"} {
 				if kind := inner.text(key, "default"); kind != "default" {
-					inner.fail("%s = %.80q: octet has plain rotary embeddings only", key, kind)
+					inner.fail("%s = %.80q: octet supports plain rotary embeddings only", key, kind)
 				}
 			}
-			inner.plainRope()
+			inner.rejectPartialRotary()
 			if inner.raw("rope_theta") != nil {
 				outer := theta
 				if theta = inner.number("rope_theta", theta); given && theta != outer {
-					inner.fail("rope_theta = %v, and another key says %v: readers differ in which they take; give one", theta, outer)
+					inner.fail("rope_theta = %v, but another key says %v: programs differ in which one they read; keep one", theta, outer)
 				}
 				given = true
 			}
-			inner.refuseUnread(map[string]any{"factor": 1.0})
+			inner.rejectUnread(map[string]any{"factor": 1.0})
 		})
 	}
 	return theta
 }
 
-func (f *fields) plainRope() {
+func (f *fields) rejectPartialRotary() {
 	if part := f.number("partial_rotary_factor", 1); part != 1 {
-		f.fail("partial_rotary_factor = %v: octet rotates whole heads only", part)
+		f.fail("partial_rotary_factor = %v: octet supports rotation of whole heads (1) only", part)
 	}
 }
 
-// fields are the keys of a JSON object, matched by case, with the first error
-// kept. A key with the value null counts as absent, as it does in
-// transformers.
+// fields reads the keys of a JSON object, which are case sensitive, and keeps the
+// first error. A key with the value null counts as absent, as in transformers.
 type fields struct {
 	values map[string]json.RawMessage
-	read   map[string]bool // keys that were asked for
-	err    error
+	read   map[string]bool // the keys read so far
+	err    error           // the first error
 }
 
 func parseFields(text []byte) (*fields, error) {
@@ -267,7 +265,7 @@ func (f *fields) fail(format string, args ...any) {
 	}
 }
 
-// raw is a field's JSON text; nil where the field is absent.
+// raw returns a field's JSON text; nil if the field is absent.
 func (f *fields) raw(name string) json.RawMessage {
 	f.read[name] = true
 	if value := f.values[name]; string(value) != "null" {
@@ -276,7 +274,8 @@ func (f *fields) raw(name string) json.RawMessage {
 	return nil
 }
 
-// object reads a field that holds an object. An error in it names both keys.
+// object reads a field that holds an object and reports whether it is present.
+// An error inside the object names both keys.
 func (f *fields) object(name string, read func(*fields)) (ok bool) {
 	value := f.raw(name)
 	if value == nil {
@@ -293,14 +292,14 @@ func (f *fields) object(name string, read func(*fields)) (ok bool) {
 	return true
 }
 
-// decode reads a field if it is there.
+// decode unmarshals a field into to and reports whether it is present and valid.
 func (f *fields) decode(name string, to any) bool {
 	value := f.raw(name)
 	if value == nil {
 		return false
 	}
 	if err := json.Unmarshal(value, to); err != nil {
-		f.fail("%s = %s: expected %s", name, clip(value), kindName(to))
+		f.fail("%s = %s: expected %s", name, excerpt(value), kindName(to))
 		return false
 	}
 	return true
@@ -317,7 +316,7 @@ func (f *fields) flag(name string) (b bool) {
 	return b
 }
 
-// size reads a whole number; absent 0 means that the field must be there.
+// size reads a whole number. absent is its default; 0 makes the field mandatory.
 func (f *fields) size(name string, absent int) int {
 	value := f.raw(name)
 	if value == nil {
@@ -328,7 +327,7 @@ func (f *fields) size(name string, absent int) int {
 	}
 	n, err := strconv.Atoi(string(value))
 	if err != nil || n < 1 || n > maxSize {
-		f.fail("%s = %s: expected a whole number from 1 to %d", name, clip(value), maxSize)
+		f.fail("%s = %s: expected a whole number from 1 to %d", name, excerpt(value), maxSize)
 		return 0
 	}
 	return n
@@ -353,8 +352,8 @@ func kindName(to any) string {
 	}
 }
 
-// clip is a value of the file as an error repeats it: short, on one line.
-func clip(value []byte) string {
+// excerpt returns a value of the file for an error message: short and on one line.
+func excerpt(value []byte) string {
 	if len(value) > 80 {
 		value = append(value[:80:80], "…"...)
 	}

@@ -7,18 +7,17 @@ import (
 	"slices"
 )
 
-// anyValue stands in a list of harmless keys for every value.
+// anyValue in a list of harmless keys allows every value.
 type anyValue struct{}
 
 // harmlessKeys lists the keys of config.json that do not change the logits of a
-// Llama model, with the one value for which that holds, or anyValue. It has all
-// keys that LlamaConfig of transformers 4.57 and 5.23 writes and Octet does not
-// read, those of older releases, and those that conversion tools add. A key that is
-// neither read nor listed may stand for a feature that Octet does not compute, so
-// reading refuses it.
+// Llama model, each with the one value for which that is true, or anyValue. It has
+// the keys that Octet does not read but that LlamaConfig of transformers 4.57 and
+// 5.23, older releases and conversion tools write. A key that is neither read nor
+// listed may enable a feature that Octet lacks, so reading it is an error.
 var harmlessKeys = map[string]any{
-	// Bookkeeping. Keys that begin with "_" are private to transformers; other such
-	// keys than these are refused like any unknown key.
+	// Bookkeeping. Keys that begin with "_" are private to transformers. Those not
+	// listed here are errors, like any unknown key.
 	"_attn_implementation": anyValue{}, "_attn_implementation_autoset": anyValue{}, "_commit_hash": anyValue{},
 	"_flash_attn_2_enabled": anyValue{}, "_name_or_path": anyValue{}, "attn_implementation": anyValue{},
 	"finetuning_task": anyValue{}, "is_llama_config": anyValue{}, "max_sequence_length": anyValue{},
@@ -26,7 +25,7 @@ var harmlessKeys = map[string]any{
 	"transformers.js_config": anyValue{}, "transformers_version": anyValue{},
 	"unsloth_fixed": anyValue{}, "unsloth_version": anyValue{},
 
-	// Initialization and regularization in training; Octet has settings of its own.
+	// Initialization and regularization in training, which Octet configures elsewhere.
 	"attention_dropout": anyValue{}, "initializer_range": anyValue{},
 
 	// How transformers runs the model and what it returns.
@@ -48,17 +47,17 @@ var harmlessKeys = map[string]any{
 	"remove_invalid_values": anyValue{}, "repetition_penalty": anyValue{}, "sep_token_id": anyValue{},
 	"suppress_tokens": anyValue{}, "temperature": anyValue{}, "top_k": anyValue{}, "top_p": anyValue{}, "typical_p": anyValue{},
 
-	// Features that are switched off.
+	// Disabled features.
 	"add_cross_attention": false, "is_encoder_decoder": false, "tie_encoder_decoder": false,
-	"max_window_layers": anyValue{}, // without a window, see attentionSpan
-	"pretraining_tp":    1.0,        // more splits products, which rounds otherwise
+	"max_window_layers": anyValue{}, // unused without a window, see rejectSlidingWindow
+	"pretraining_tp":    1.0,        // larger values split GEMMs, which changes their rounding
 	"pruned_heads":      map[string]any{},
 	"rope_interleaved":  false,
 }
 
-// refuseUnread refuses the first key, by name, that was not asked for and is not
+// rejectUnread fails on the first key, in the order of names, that is neither read nor
 // harmless. A key with the value null is absent.
-func (f *fields) refuseUnread(harmless map[string]any) {
+func (f *fields) rejectUnread(harmless map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(f.values)) {
 		if f.read[name] {
 			continue
@@ -69,13 +68,13 @@ func (f *fields) refuseUnread(harmless map[string]any) {
 			continue
 		}
 		if !known {
-			f.fail("unknown key %.80q: octet computes plain Llama models; remove the key if it does not change what the model computes", name)
+			f.fail("unknown key %.80q: octet supports plain Llama models; remove the key if it does not change what the model computes", name)
 			continue
 		}
 		var have any
 		if err := json.Unmarshal(value, &have); err != nil || !reflect.DeepEqual(have, allowed) {
 			want, _ := json.Marshal(allowed)
-			f.fail("%s = %s: octet needs %s", name, clip(value), want)
+			f.fail("%s = %s: octet needs %s", name, excerpt(value), want)
 		}
 	}
 }

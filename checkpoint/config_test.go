@@ -35,7 +35,8 @@ func TestConfigRoundTrip(t *testing.T) {
 		"mlp_bias":false,"tie_word_embeddings":false,"bos_token_id":null,"eos_token_id":null,"torch_dtype":"float32"}`, string(text))
 }
 
-// minimal is what a config.json must have; fields in more replace its own.
+// minimal returns a config.json with the mandatory fields; fields in more replace
+// or extend them.
 func minimal(more string) []byte {
 	fields := map[string]json.RawMessage{}
 	for _, text := range []string{`{"model_type":"llama","hidden_size":64,"intermediate_size":128,"num_hidden_layers":2,"num_attention_heads":8,"vocab_size":100}`, more} {
@@ -50,10 +51,10 @@ func minimal(more string) []byte {
 	return text
 }
 
-// quantized is a quantization_config of one group, with these keys in the group and
-// beside it.
-func quantized(group, beside string) string {
-	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"targets":["Linear"],` + group + `}},"ignore":["lm_head"],` + beside + `}}`
+// quantized returns a quantization_config with one config group. inGroup adds keys to
+// the group, atTop to the object.
+func quantized(inGroup, atTop string) string {
+	return `{"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"g":{"targets":["Linear"],` + inGroup + `}},"ignore":["lm_head"],` + atTop + `}}`
 }
 
 func tied(config string) string { return `{"tie_word_embeddings":true,` + config[1:] }
@@ -62,8 +63,9 @@ func weightsIn(more string) string {
 	return `"weights":{"type":"float","strategy":"tensor",` + more + `}`
 }
 
-// LlamaConfig of transformers writes these files with every key and its default
-// (to_json_string(use_diff=False)); the rest of what it writes are fewer keys.
+// TestConfigOfTransformers reads files that LlamaConfig of transformers wrote with
+// every key and its default (to_json_string(use_diff=False)). Its other files have
+// fewer keys.
 func TestConfigOfTransformers(t *testing.T) {
 	for _, version := range []string{"4.57.6", "5.23.0"} {
 		text, err := os.ReadFile(filepath.Join("testdata", "transformers-"+version+".json"))
@@ -132,20 +134,20 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"rms_norm_eps":1e999}`, "rms_norm_eps = 1e999: expected a number"},
 		{`{"rope_theta":-1}`, "rope_theta = -1: expected a positive number"},
 		{`{"rope_theta":"10000"}`, `rope_theta = "10000": expected a number`},
-		{`{"attention_bias":true}`, "attention_bias = true: octet has no biases"},
-		{`{"mlp_bias":true}`, "mlp_bias = true: octet has no biases"},
+		{`{"attention_bias":true}`, "attention_bias = true: octet does not support biases"},
+		{`{"mlp_bias":true}`, "mlp_bias = true: octet does not support biases"},
 		{`{"mlp_bias":1}`, "mlp_bias = 1: expected true or false"},
-		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: rope_type = "llama3": octet has plain rotary embeddings only`},
+		{`{"rope_scaling":{"rope_type":"llama3","factor":8.0}}`, `rope_scaling: rope_type = "llama3": octet supports plain rotary embeddings only`},
 		{`{"rope_scaling":{"type":"linear","factor":2.0}}`, `rope_scaling: type = "linear"`},
 		{`{"rope_parameters":{"rope_type":"yarn","rope_theta":1e4}}`, `rope_parameters: rope_type = "yarn"`},
 		{`{"rope_parameters":{"rope_theta":"x"}}`, `rope_parameters: rope_theta = "x": expected a number`},
-		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, and another key says 1e+06"},
-		{`{"rope_scaling":{"rope_theta":1e6},"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, and another key says 1e+06"},
+		{`{"rope_theta":1e6,"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, but another key says 1e+06"},
+		{`{"rope_scaling":{"rope_theta":1e6},"rope_parameters":{"rope_theta":1e5}}`, "rope_parameters: rope_theta = 100000, but another key says 1e+06"},
 		{`{"rope_parameters":3}`, "rope_parameters: expected a JSON object"},
 		{`{"partial_rotary_factor":0.5}`, "partial_rotary_factor = 0.5"},
 		{`{"rope_parameters":{"partial_rotary_factor":0.5}}`, "rope_parameters: partial_rotary_factor = 0.5"},
-		{`{"hidden_act":"gelu"}`, `hidden_act = "gelu": a model of type "llama" has one of ["silu"]`},
-		{`{"model_type":"octet"}`, `hidden_act = "silu": a model of type "octet" has one of ["gelu" "relu"]`},
+		{`{"hidden_act":"gelu"}`, `hidden_act = "gelu": model_type "llama" needs one of ["silu"]`},
+		{`{"model_type":"octet"}`, `hidden_act = "silu": model_type "octet" needs one of ["gelu" "relu"]`},
 		{`{"model_type":"mistral"}`, `model_type = "mistral"`},
 		{`{"model_type":null}`, `model_type = ""`},
 		{`{"architectures":["LlamaForSequenceClassification"]}`, `architectures = ["LlamaForSequenceClassification"]`},
@@ -181,12 +183,12 @@ func TestConfigRefuses(t *testing.T) {
 		{`{"rope_scaling":{"type":"default","factor":2}}`, "rope_scaling: factor = 2: octet needs 1"},
 		{`{"rope_scaling":{"type":"default","mrope_section":[1,2,1]}}`, `rope_scaling: unknown key "mrope_section"`},
 		{`{"rope_parameters":{"full_attention":{"rope_theta":1e4}}}`, `rope_parameters: unknown key "full_attention"`},
-		{`{"sliding_window":4096}`, "sliding_window = 4096: octet's attention has no window"},
+		{`{"sliding_window":4096}`, "sliding_window = 4096: octet supports full attention only"},
 		{`{"sliding_window":4096,"use_sliding_window":true}`, "sliding_window = 4096"},
 		{`{"use_sliding_window":1}`, "use_sliding_window = 1: expected true or false"},
-		{`{"layer_types":["full_attention","sliding_attention"]}`, `layer_types holds "sliding_attention"`},
+		{`{"layer_types":["full_attention","sliding_attention"]}`, `layer_types contains "sliding_attention"`},
 		{`{"layer_types":"full_attention"}`, "layer_types = \"full_attention\": expected a list of strings"},
-		{`{"final_logit_softcapping":30.0}`, `unknown key "final_logit_softcapping": octet computes plain Llama models; remove the key if it does not change what the model computes`},
+		{`{"final_logit_softcapping":30.0}`, `unknown key "final_logit_softcapping": octet supports plain Llama models; remove the key if it does not change what the model computes`},
 		{`{"attn_logit_softcapping":50.0}`, `unknown key "attn_logit_softcapping"`},
 		{`{"logits_scaling":8}`, `unknown key "logits_scaling"`},
 		{`{"logit_scale":0.0625}`, `unknown key "logit_scale"`},
@@ -205,14 +207,14 @@ func TestConfigRefuses(t *testing.T) {
 		require.ErrorContains(t, err, c.want, "%.100s", c.more)
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 300)
-		require.Zero(t, got, "an error leaves the config alone")
+		require.Zero(t, got, "a failed json.Unmarshal must not change the config")
 	}
 	var c Config
 	require.ErrorContains(t, json.Unmarshal([]byte(`[]`), &c), "expected a JSON object")
-	require.ErrorContains(t, json.Unmarshal([]byte(`{"Hidden_Size":64,"model_type":"llama"}`), &c), "hidden_size is missing", "keys are matched by case")
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"Hidden_Size":64,"model_type":"llama"}`), &c), "hidden_size is missing", "keys are case sensitive")
 
 	bad := tiny
 	bad.HiddenAct = "tanh"
 	_, err := json.Marshal(bad)
-	require.ErrorContains(t, err, `hidden_act = "tanh": octet has silu, gelu and relu`)
+	require.ErrorContains(t, err, `hidden_act = "tanh": octet supports silu, gelu and relu`)
 }

@@ -1,27 +1,30 @@
-// Package checkpoint keeps the state of a training run in folders that are
-// whole or absent.
+// Package checkpoint saves and opens the checkpoints of a training run. A
+// checkpoint is a folder that appears atomically, complete or not at all.
 //
 //	RUN/checkpoints/step-00000200/
 //	    model.safetensors       weights under Hugging Face's Llama names
 //	    config.json             their shape, as Hugging Face's LlamaConfig
-//	    optimizer.safetensors   moments, masters, scales, histories
-//	    state.json              the caller's: step, data position, random state
-//	    MANIFEST.json           size and SHA-256 of each; written last
+//	    optimizer.safetensors   moments, master weights, scales, amax histories
+//	    state.json              from the caller: step, data position, random state
+//	    MANIFEST.json           size and SHA-256 of each file; written last
 //
-// [Save] writes into a hidden folder beside (.step-00000200.partial-…), syncs
-// every file to disk, then the manifest, then renames the folder: at whatever
-// instant the process or the power dies, a folder called step-… is complete.
-// What happens to it afterwards (a copy that was cut short, a disk that lost a
-// bit) the manifest's sizes and sums reveal: [Newest] opens the newest
-// checkpoint that is whole and says which ones it passed over, and why.
+// [Save] writes the files to a hidden folder (.step-00000200.partial-…), syncs
+// them to disk, writes and syncs the manifest, then renames the folder. A crash
+// or power cut at any time therefore leaves every folder named step-… complete.
+// The manifest's sizes and checksums detect later damage, such as a truncated
+// copy or a flipped bit. [Newest] opens the newest valid checkpoint and lists
+// the newer ones it skipped, with the reasons.
 //
-// The package knows names and bytes, not training: the caller hands in
-// tensors as callbacks, so that a model is never held twice in memory, and
-// gets them back by name. A folder is also a model for others: Hugging Face
-// transformers loads it, and [OpenModel] reads their folders, sharded ones
-// too. [Config] refuses what Octet cannot compute and names the field;
-// [Tensors.Match] compares names, shapes and formats with it, both ways, and
-// [Tensors.Weight] refuses values that are not finite.
+// The package handles names and bytes, not training. The caller passes tensors
+// as callbacks, so that no second copy of the model is in memory, and reads them
+// back by name.
 //
-// One process uses a run folder at a time: take [Lock] before Save or Retain.
+// A checkpoint is also a model folder that Hugging Face transformers loads.
+// [OpenModel] opens model folders of other programs, sharded ones too. [Config]
+// rejects models that Octet does not support and names the field.
+// [Tensors.Match] compares names, shapes and formats with the config, and
+// [Tensors.Weight] rejects values that are not finite.
+//
+// Only one process may use a run folder at a time: take [Lock] before Save or
+// Retain.
 package checkpoint

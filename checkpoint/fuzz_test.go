@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzManifest: no input panics, and what is accepted has the one form.
+// FuzzManifest checks that no input panics, and that every accepted manifest has the
+// encoding that Save writes.
 func FuzzManifest(f *testing.F) {
 	text, err := os.ReadFile(filepath.Join(save(f, f.TempDir(), 1), ManifestFile))
 	require.NoError(f, err)
@@ -40,8 +41,8 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// FuzzConfig: no input panics, and what is accepted makes sense, survives writing and
-// reading, and holds no key that is neither read nor listed.
+// FuzzConfig checks that no input panics. An accepted config must be valid, survive
+// writing and reading, and become an error when an unknown key is added.
 func FuzzConfig(f *testing.F) {
 	f.Add(minimal(`{}`))
 	f.Add(minimal(`{"rope_parameters":{"rope_theta":20000.0,"rope_type":"default"},"architectures":["LlamaForCausalLM"],"dtype":"bfloat16"}`))

@@ -13,17 +13,17 @@ import (
 	"octet/internal/disk"
 )
 
-// Dir is the folder of checkpoints in a run's folder.
+// Dir is the name of the folder of checkpoints in a run folder.
 const Dir = "checkpoints"
 
-// ErrNone says that a run has no whole checkpoint.
-var ErrNone = errors.New("no whole checkpoint")
+// ErrNone is the error of Newest if a run has no valid checkpoint.
+var ErrNone = errors.New("no valid checkpoint")
 
-// Entry is a folder that is a checkpoint, by its name.
+// Entry is a folder with the name of a checkpoint.
 type Entry struct {
 	Step   int
 	Path   string
-	Damage error // why it is not whole; nil if nothing was found
+	Damage error // the damage found; nil if none
 }
 
 func stepName(step int) string { return fmt.Sprintf("step-%08d", step) }
@@ -37,13 +37,13 @@ func parseStep(name string) (step int, ok bool) {
 	return step, err == nil && step >= 0 && stepName(step) == name
 }
 
-// StepOf is the step that a checkpoint's folder is named after; ok is false for
-// one that somebody gave another name.
+// StepOf returns the step in the name of a checkpoint's folder; ok is false if
+// the folder has another name.
 func StepOf(path string) (step int, ok bool) { return parseStep(filepath.Base(path)) }
 
-// List returns the checkpoints in dir, newest first. It compares sizes with
-// the manifests and does not read the files: Damage may be nil for one that
-// Verify refuses. A folder that does not exist has none.
+// List returns the checkpoints in dir, newest first; none if dir does not exist.
+// It compares file sizes with the manifests and does not read the files, so
+// Damage can be nil for a checkpoint that fails Verify.
 func List(dir string) ([]Entry, error) {
 	names, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,9 +69,9 @@ func List(dir string) ([]Entry, error) {
 	return entries, nil
 }
 
-// Newest opens the newest whole checkpoint in dir and lists the newer ones
-// that it passed over, with the damage. Without a whole one the error is
-// ErrNone. It reads the candidates whole, to check their sums.
+// Newest opens the newest valid checkpoint in dir and returns the newer ones
+// that it skipped, with their damage. If there is no valid one, the error is
+// ErrNone. Newest reads all bytes of the candidates to verify their checksums.
 func Newest(dir string) (c *Checkpoint, skipped []Entry, err error) {
 	entries, err := List(dir)
 	if err != nil {
@@ -88,15 +88,14 @@ func Newest(dir string) (c *Checkpoint, skipped []Entry, err error) {
 	return nil, skipped, fmt.Errorf("%s: %w", dir, ErrNone)
 }
 
-// Retain deletes checkpoints that are no longer wanted and returns their
-// paths. It keeps the keepLast newest undamaged ones, those whose step is a
-// multiple of keepEvery (0: none), the newest that Verify finds whole, and
-// everything newer than that. With keepLast 0 it deletes no checkpoint. Nor does it
-// delete what List finds damaged: that may be somebody's own, or only be out of reach
-// for a moment, and there is little of it.
+// Retain deletes old checkpoints and returns their paths. It keeps the keepLast
+// newest undamaged ones, those whose step is a multiple of keepEvery (0: none), the
+// newest one that passes Verify, and everything newer than that. With keepLast 0 it
+// deletes no checkpoint. It never deletes checkpoints that List finds damaged: such a
+// folder may be the user's, or unreachable only for a moment, and there are few.
 //
-// Folders that an interrupted Save or Retain left behind go in any case, so
-// no Save may be under way.
+// Retain always deletes the partial folders of interrupted Saves and Retains, so
+// no Save may run at the same time.
 func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 	if err := RemovePartial(dir); err != nil {
 		return nil, err
@@ -108,7 +107,7 @@ func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range unwanted(entries, keepLast, keepEvery) {
+	for _, e := range toDelete(entries, keepLast, keepEvery) {
 		if err := Discard(e.Path); err != nil {
 			return removed, err
 		}
@@ -117,16 +116,16 @@ func Retain(dir string, keepLast, keepEvery int) (removed []string, err error) {
 	return removed, nil
 }
 
-// unwanted is what Retain deletes of entries, newest first.
-func unwanted(entries []Entry, keepLast, keepEvery int) (list []Entry) {
+// toDelete returns the entries that Retain deletes. entries are newest first.
+func toDelete(entries []Entry, keepLast, keepEvery int) (list []Entry) {
 	intact := slices.DeleteFunc(slices.Clone(entries), func(e Entry) bool { return e.Damage != nil })
 	if len(intact) <= keepLast {
-		return nil // and nothing needs to be read
+		return nil // without reading any checkpoint
 	}
 	kept := 0
 	for _, e := range intact {
 		switch {
-		case kept == 0 && Verify(e.Path) != nil: // newer than the newest whole one
+		case kept == 0 && Verify(e.Path) != nil: // keep: newer than the newest valid one
 		case kept < keepLast:
 			kept++
 		case keepEvery > 0 && e.Step%keepEvery == 0:
@@ -137,8 +136,8 @@ func unwanted(entries []Entry, keepLast, keepEvery int) (list []Entry) {
 	return list
 }
 
-// RemovePartial deletes what an interrupted Save or Retain left in dir, which may
-// be what a full disk lacks.
+// RemovePartial deletes the folders that an interrupted Save or Retain left in dir.
+// That can free the space that a full disk lacks.
 func RemovePartial(dir string) error {
 	names, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

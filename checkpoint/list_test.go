@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every byte of every file counts, and so does its length: the damage is
-// noticed and the file named.
+// TestVerifyNoticesEveryByte changes each byte of each file, and its length.
+// Verify must return an error that names the file.
 func TestVerifyNoticesEveryByte(t *testing.T) {
 	path := save(t, t.TempDir(), 3)
 	require.NoError(t, Verify(path))
@@ -35,7 +35,7 @@ func TestVerifyNoticesEveryByte(t *testing.T) {
 			_, err = f.WriteAt(whole[i:i+1], int64(i))
 			require.NoError(t, err)
 			require.Error(t, damage, "%s: byte %d of %q", name, i, whole)
-			if name != ManifestFile { // a changed sum or size in the manifest reads like a changed file
+			if name != ManifestFile { // a changed checksum or size in the manifest looks like a changed file
 				require.ErrorContains(t, damage, name+": its bytes have changed")
 			}
 		}
@@ -75,7 +75,7 @@ func TestParseManifestRefuses(t *testing.T) {
 		{list(ModelFile, ConfigFile, OptimizerFile, "../../etc/passwd"), `lists "../../etc/passwd": expected "state.json"`},
 		{list(ModelFile, ModelFile, OptimizerFile, StateFile), `lists "model.safetensors": expected "config.json"`},
 		{list(ModelFile, ConfigFile, OptimizerFile, StateFile, "more"), "lists 5 files"},
-		{list(ModelFile, ConfigFile, OptimizerFile, StateFile), "its bytes have changed"}, // right, but not in the one form
+		{list(ModelFile, ConfigFile, OptimizerFile, StateFile), "its bytes have changed"}, // valid, but not the encoding that Save writes
 	} {
 		_, err := parseManifest([]byte(c.text))
 		require.ErrorContains(t, err, c.want, "%.100s", c.text)
@@ -114,7 +114,7 @@ func TestListAndNewest(t *testing.T) {
 	require.Equal(t, list[0].Path, c.Path)
 	require.NoError(t, c.Close())
 
-	flip(t, filepath.Join(list[0].Path, OptimizerFile)) // sizes agree, sums do not
+	flip(t, filepath.Join(list[0].Path, OptimizerFile)) // sizes match, checksums do not
 	require.NoError(t, os.Truncate(filepath.Join(list[1].Path, ModelFile), 9))
 	c, skipped, err = Newest(dir)
 	require.NoError(t, err)
@@ -134,11 +134,11 @@ func TestListAndNewest(t *testing.T) {
 	require.ErrorContains(t, skipped[5].Damage, "no MANIFEST.json: the checkpoint was not finished")
 }
 
-// Retain on random folders, against the rules in its comment.
+// TestRetain runs Retain on random folders and checks the rules in its comment.
 func TestRetain(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	template := os.DirFS(save(t, t.TempDir(), 1))
-	const whole, rotten, cut, foreign = 0, 1, 2, 3
+	const whole, corrupt, truncated, foreign = 0, 1, 2, 3
 	for range 80 {
 		dir := t.TempDir()
 		condition := map[int]int{}
@@ -151,14 +151,14 @@ func TestRetain(t *testing.T) {
 			condition[step] = max(0, rng.IntN(6)-2)
 			if condition[step] == foreign {
 				require.NoError(t, os.Mkdir(path, 0o777))
-				require.NoError(t, os.WriteFile(filepath.Join(path, "notes.txt"), []byte("of the user's"), 0o666))
+				require.NoError(t, os.WriteFile(filepath.Join(path, "notes.txt"), []byte("user file"), 0o666))
 				continue
 			}
 			require.NoError(t, os.CopyFS(path, template))
 			switch condition[step] {
-			case rotten:
+			case corrupt:
 				flip(t, filepath.Join(path, StateFile))
-			case cut:
+			case truncated:
 				require.NoError(t, os.Truncate(filepath.Join(path, StateFile), 1))
 			}
 		}
@@ -178,7 +178,7 @@ func TestRetain(t *testing.T) {
 			if c == whole {
 				newest = max(newest, step)
 			}
-			if c < cut {
+			if c < truncated {
 				intact++
 			}
 		}
@@ -193,22 +193,22 @@ func TestRetain(t *testing.T) {
 			kept := err == nil
 			require.Equal(t, !kept, slices.Contains(removed, path))
 			switch {
-			case keepLast == 0, newest < 0, step >= newest, intact <= keepLast, c >= cut:
+			case keepLast == 0, newest < 0, step >= newest, intact <= keepLast, c >= truncated:
 				require.True(t, kept, "step %d of %v, keep last %d every %d", step, condition, keepLast, keepEvery)
 			case keepEvery > 0 && step%keepEvery == 0:
 				require.True(t, kept)
 			case kept:
 				beyond++
 			}
-			if kept && c < cut && step <= newest {
+			if kept && c < truncated && step <= newest {
 				survivors++
 			}
 		}
 		if keepLast > 0 && newest >= 0 && intact > keepLast {
-			require.Less(t, beyond, keepLast, "besides the newest whole one")
+			require.Less(t, beyond, keepLast, "checkpoints kept besides the newest valid one")
 			older := 0
 			for step, c := range condition {
-				if c < cut && step <= newest {
+				if c < truncated && step <= newest {
 					older++
 				}
 			}
@@ -247,8 +247,8 @@ func flip(t testing.TB, name string) {
 	require.NoError(t, os.WriteFile(name, b, 0o666))
 }
 
-// A whole folder may lie elsewhere, on a larger disk, with a link in its place:
-// it is a checkpoint like any other, and to delete it is to delete the link.
+// TestLinkedFolder replaces a checkpoint by a symlink to its folder, as for a larger
+// disk. The link is a checkpoint like any other; Retain deletes only the link.
 func TestLinkedFolder(t *testing.T) {
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "moved")
 	path := save(t, dir, 1)

@@ -9,19 +9,20 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// LockFile is the file in a run's folder that Lock locks.
+// LockFile is the file in a run folder that Lock locks.
 const LockFile = ".lock"
 
-// ErrLocked says that another process has the run folder.
+// ErrLocked is the error of Lock if another process has locked the run folder.
 var ErrLocked = errors.New("in use by another octet process")
 
-// Lock takes the run folder for this process, until unlock is called or the
-// process ends, however it ends. It does not wait: a folder in use is an
-// error, ErrLocked. The LockFile that it leaves in the folder means nothing by itself.
-// Who removes it does so before unlocking: a lock on a file that is gone is none.
+// Lock locks the run folder for this process until unlock is called or the process
+// ends, by a kill too. It does not wait: if another process has the lock, the error is
+// ErrLocked. The LockFile stays in the folder; its existence alone locks nothing. To
+// remove it, do so before unlock: otherwise you could remove the file that another
+// process has locked by then.
 func Lock(runDir string) (unlock func() error, err error) {
 	name := filepath.Join(runDir, LockFile)
-	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for ever
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() { // opening a pipe blocks
 		return nil, fmt.Errorf("locking the run folder %s: %s is not a regular file: remove it", runDir, name)
 	}
 	lock := flock.New(name, flock.SetPermissions(0o666))

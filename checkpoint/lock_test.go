@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain lets the test binary play the other process of TestLock.
+// TestMain lets the test binary run as the other process of TestLock.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("OCTET_TEST_LOCK"); dir != "" {
 		if _, err := Lock(dir); err != nil {
@@ -61,17 +61,17 @@ func TestLock(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Who removes the lock's file before letting go of it leaves nobody with a lock on what
-// is not there any more, beside whoever has locked the next one.
+// TestLockThatIsRemoved removes the LockFile before unlock. At no time may two holders
+// have the lock, one of the removed file and one of its successor.
 func TestLockThatIsRemoved(t *testing.T) {
-	if runtime.GOOS == "windows" { // which removes no file that is open
-		t.Skip("no file that is open is removed here")
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows cannot remove an open file")
 	}
 	dir := t.TempDir()
 	var holders, locked atomic.Int32
-	var group sync.WaitGroup
+	var wg sync.WaitGroup
 	for range 16 {
-		group.Go(func() {
+		wg.Go(func() {
 			for range 500 {
 				unlock, err := Lock(dir)
 				if err != nil {
@@ -79,7 +79,7 @@ func TestLockThatIsRemoved(t *testing.T) {
 				}
 				locked.Add(1)
 				if holders.Add(1) != 1 {
-					t.Error("two hold the lock")
+					t.Error("two holders have the lock")
 				}
 				time.Sleep(10 * time.Microsecond)
 				holders.Add(-1)
@@ -88,6 +88,6 @@ func TestLockThatIsRemoved(t *testing.T) {
 			}
 		})
 	}
-	group.Wait()
+	wg.Wait()
 	require.Positive(t, locked.Load())
 }

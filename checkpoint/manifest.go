@@ -23,21 +23,21 @@ const (
 	ManifestFile  = "MANIFEST.json"
 )
 
-// contentFiles are the files that a manifest lists, in its order. It lists
-// these and no others: a manifest can't point out of its folder.
+// contentFiles are the only files that a manifest lists, in its order. A manifest
+// therefore cannot refer to files outside its folder.
 var contentFiles = []string{ModelFile, ConfigFile, OptimizerFile, StateFile}
 
 const (
 	manifestFormat  = "octet-checkpoint"
 	manifestVersion = 1
 
-	// maxJSON bounds the JSON files, which are read whole. The largest that others
-	// have, a config.json with the names of a classifier's labels, take a tenth of it.
+	// maxJSON bounds the JSON files, which are read into memory. The largest known
+	// ones, config.json files with a classifier's labels, have a tenth of that size.
 	maxJSON = 1 << 20
 )
 
-// manifest is MANIFEST.json. Neither step nor time is in it: every byte of it
-// is checked against the other files or a constant.
+// manifest is MANIFEST.json. It contains neither step nor time, so that Verify can
+// check every byte of it against the other files or a constant.
 type manifest struct {
 	Format  string      `json:"format"`
 	Version int         `json:"version"`
@@ -74,8 +74,8 @@ func parseManifest(text []byte) (manifest, error) {
 			return manifest{}, fmt.Errorf("it lists %.40q: expected %q", f.Name, contentFiles[i])
 		}
 	}
-	// One manifest has one form: whatever json.Unmarshal passed over (another
-	// key, another case, a space) is not what was written.
+	// A manifest has exactly one encoding. This rejects what json.Unmarshal
+	// ignores: other keys, other case, white space.
 	if again, err := encodeJSON(m); err != nil || !bytes.Equal(again, text) {
 		return manifest{}, errors.New("its bytes have changed since it was written")
 	}
@@ -84,9 +84,9 @@ func parseManifest(text []byte) (manifest, error) {
 
 func readManifest(path string) (manifest, error) {
 	name := filepath.Join(path, ManifestFile)
-	_, err := ownFile(name)
+	_, err := lstatRegular(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is none (an export has no manifest)", path, ManifestFile)
+		return manifest{}, fmt.Errorf("%s: no %s: the checkpoint was not finished, or this is not a checkpoint (an export has no manifest)", path, ManifestFile)
 	}
 	if err != nil {
 		return manifest{}, err
@@ -102,28 +102,28 @@ func readManifest(path string) (manifest, error) {
 	return m, nil
 }
 
-// ownFile is a file that lies in the checkpoint's folder itself. What a link
-// leads to can be changed or deleted by whoever has it, and no sum tells before
-// it is needed.
-func ownFile(name string) (fs.FileInfo, error) {
+// lstatRegular returns the FileInfo of a regular file, an error for anything else.
+// It rejects symlinks: the owner of the target can change or delete it, which no
+// checksum shows until the checkpoint is needed.
+func lstatRegular(name string) (fs.FileInfo, error) {
 	info, err := os.Lstat(name)
 	switch {
 	case err != nil:
 		return nil, err
 	case info.Mode()&fs.ModeSymlink != 0:
-		return nil, fmt.Errorf("%s: a link, where a checkpoint holds its files itself: put a copy in its place", name)
+		return nil, fmt.Errorf("%s: a symbolic link: a checkpoint must contain its files; replace the link by a copy", name)
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s: not a regular file", name)
 	}
 	return info, nil
 }
 
-// checkSizes compares the files' sizes with the manifest's: it notices what is
-// missing or cut short, without reading it.
+// checkSizes compares the files' sizes with the manifest's. It detects missing and
+// truncated files without reading them.
 func (m manifest) checkSizes(path string) error {
 	for _, f := range m.Files {
 		name := filepath.Join(path, f.Name)
-		info, err := ownFile(name)
+		info, err := lstatRegular(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%s: missing", name)
 		}
@@ -137,8 +137,8 @@ func (m manifest) checkSizes(path string) error {
 	return nil
 }
 
-// checkSums compares the files' bytes with the manifest's sums; with names,
-// those files only.
+// checkSums compares the files' checksums with the manifest's. If names are given,
+// it reads only those files.
 func (m manifest) checkSums(path string, names ...string) error {
 	buffer := make([]byte, 256<<10)
 	for _, f := range m.Files {
@@ -146,7 +146,7 @@ func (m manifest) checkSums(path string, names ...string) error {
 			continue
 		}
 		name := filepath.Join(path, f.Name)
-		sum, err := sumFile(name, buffer)
+		sum, err := hashFile(name, buffer)
 		if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (m manifest) checkSums(path string, names ...string) error {
 	return nil
 }
 
-func sumFile(name string, buffer []byte) (string, error) {
+func hashFile(name string, buffer []byte) (string, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -170,8 +170,8 @@ func sumFile(name string, buffer []byte) (string, error) {
 	return hex.EncodeToString(sha.Sum(nil)), nil
 }
 
-// Verify reads a whole checkpoint and compares it with its manifest. The error
-// names the first file that is missing or differs.
+// Verify reads all bytes of a checkpoint and compares them with its manifest. The
+// error names the first file that is missing or differs.
 func Verify(path string) error {
 	m, err := readManifest(path)
 	if err != nil {
@@ -183,8 +183,8 @@ func Verify(path string) error {
 	return m.checkSums(path)
 }
 
-// readSmall reads a JSON file, unless it is too long to be one of ours. To open
-// what is not a regular file may be to wait for ever.
+// readSmall returns the bytes of a file of at most maxJSON bytes. It opens regular
+// files only, because opening a pipe blocks.
 func readSmall(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {

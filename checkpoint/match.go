@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Layout yields the name and the shape of every tensor that a model of this
-// config reads, in the order of the forward pass. Matrices are [out, in].
+// Layout yields the name and shape of every tensor of a model with this config, in
+// the order of the forward pass. Matrices are [out, in].
 func (c Config) Layout() iter.Seq2[string, []int] {
 	return func(yield func(string, []int) bool) {
 		hidden, ffn := c.HiddenSize, c.IntermediateSize
@@ -53,37 +53,37 @@ func (c Config) Layout() iter.Seq2[string, []int] {
 
 const headWeight = "lm_head.weight"
 
-// Match reports the first difference between the tensors and what a model of this
-// config reads: a tensor that is missing, has another shape or another number
-// format, and a tensor that the model does not read. Tensors that change nothing are
-// let pass: the frequencies of rotary embeddings that transformers once saved, and
-// the head of a tied model whose bytes are those of the embedding. Of a model in FP8
-// every linear layer of the decoder must be in FP8, with scales that are positive and
-// finite. Match reads nothing but the scales and such a head.
+// Match returns an error for the first difference between the tensors and the config's
+// model: a tensor that is missing, has the wrong shape or format, or that the model does
+// not read. It ignores two kinds of extra tensors: rotary frequencies, which older
+// transformers saved, and the head of a tied model if its bytes equal the embedding's.
+//
+// In an FP8 model every linear layer of the decoder must be FP8, with positive finite
+// scales. Match reads no data but these scales and the head of a tied model.
 func (s *Tensors) Match(c Config) error {
 	read := make(map[string]bool, len(s.list))
 	for name, shape := range c.Layout() {
 		t, ok := s.Lookup(name)
 		switch {
 		case !ok:
-			return fmt.Errorf("%s: there is no tensor %q, which the model in %s has: %s and the weights are of different models", s.path, name, ConfigFile, ConfigFile)
+			return fmt.Errorf("%s: there is no tensor %q, which the model in %s needs: %s and the weights are of different models", s.path, name, ConfigFile, ConfigFile)
 		case !slices.Equal(t.Shape, shape):
-			return fmt.Errorf("%s: tensor %q has the shape %v, and the model in %s has %v: %s and the weights are of different models", s.path, name, t.Shape, ConfigFile, shape, ConfigFile)
+			return fmt.Errorf("%s: tensor %q has the shape %v, but the model in %s needs %v: %s and the weights are of different models", s.path, name, t.Shape, ConfigFile, shape, ConfigFile)
 		}
 		read[name] = true
 		switch linear := strings.HasSuffix(name, "_proj.weight"); {
 		case isWide(t.DType) && linear && c.FP8:
-			return fmt.Errorf("%s: tensor %q is stored as %v, and quantization_config in %s says FP8: %s and the weights are of different models", s.path, name, t.DType, ConfigFile, ConfigFile)
+			return fmt.Errorf("%s: tensor %q is stored as %v, but quantization_config in %s says FP8: %s and the weights are of different models", s.path, name, t.DType, ConfigFile, ConfigFile)
 		case isWide(t.DType):
 		case !t.DType.IsFP8() || !linear:
 			return fmt.Errorf("%s: tensor %q is stored as %v: octet reads it as fp32, bf16 or fp16", s.path, name, t.DType)
 		case !c.FP8:
-			return fmt.Errorf("%s: tensor %q is stored as %v, and %s has no quantization_config that says how: octet reads fp32, bf16 and fp16", s.path, name, t.DType, ConfigFile)
+			return fmt.Errorf("%s: tensor %q is stored as %v, but %s has no quantization_config: without one, octet reads fp32, bf16 and fp16", s.path, name, t.DType, ConfigFile)
 		default:
 			for _, kind := range []string{weightScale, inputScale} {
 				scale := scaleName(name, kind)
 				if _, ok := s.Lookup(scale); !ok && kind == inputScale {
-					continue // the input may be rounded nowhere
+					continue // weight-only quantization has no input scale
 				}
 				if _, err := s.scale(scale); err != nil {
 					return err
@@ -97,34 +97,35 @@ func (s *Tensors) Match(c Config) error {
 		if read[t.Name] {
 			continue
 		}
-		if isFrequencies(t.Name, c.NumHiddenLayers) {
-			// Match does not compare the values: transformers ignores them as well.
+		if isRotaryFrequencies(t.Name, c.NumHiddenLayers) {
+			// Match does not compare the values, because transformers ignores them too.
 			if want := []int{c.HiddenSize / c.NumAttentionHeads / 2}; !slices.Equal(t.Shape, want) {
-				return fmt.Errorf("%s: tensor %q has the shape %v, and the model in %s has %v: %s and the weights are of different models", s.path, t.Name, t.Shape, ConfigFile, want, ConfigFile)
+				return fmt.Errorf("%s: tensor %q has the shape %v, but the model in %s needs %v: %s and the weights are of different models", s.path, t.Name, t.Shape, ConfigFile, want, ConfigFile)
 			}
 			continue
 		}
-		if t.Name == headWeight { // of a tied model: Layout has it otherwise
-			if err := s.sameBytes(t.Name, "model.embed_tokens.weight"); err != nil {
+		if t.Name == headWeight { // c is tied; Layout yields the head of an untied model
+			if err := s.requireSameBytes(t.Name, "model.embed_tokens.weight"); err != nil {
 				return err
 			}
 			continue
 		}
 		unread = append(unread, t.Name)
 	}
-	return s.refuseUnread(unread)
+	return s.rejectUnread(unread)
 }
 
-// foreign matches parameters that other architectures and adapters have.
-var foreign = regexp.MustCompile(`\.bias$|\.[qk]_norm\.|lora_`)
+// foreignParam matches parameters of other architectures and of adapters.
+var foreignParam = regexp.MustCompile(`\.bias$|\.[qk]_norm\.|lora_`)
 
-// refuseUnread names one of the tensors that the model does not read, if there are any.
-// To remove a tensor is advised only where it looks like no parameter.
-func (s *Tensors) refuseUnread(unread []string) error {
+// rejectUnread returns an error if there are tensors that the model does not read, and
+// names one of them. It advises removal only for a tensor that is not a parameter by its
+// name.
+func (s *Tensors) rejectUnread(unread []string) error {
 	if len(unread) == 0 {
 		return nil
 	}
-	named := unread[max(0, slices.IndexFunc(unread, foreign.MatchString))]
+	named := unread[max(0, slices.IndexFunc(unread, foreignParam.MatchString))]
 	others := ""
 	switch n := len(unread) - 1; {
 	case n == 1:
@@ -134,7 +135,7 @@ func (s *Tensors) refuseUnread(unread []string) error {
 	}
 	why := ConfigFile + " and the weights are of different models"
 	switch {
-	case foreign.MatchString(named):
+	case foreignParam.MatchString(named):
 		why = "octet has no such parameter"
 	case !strings.HasSuffix(named, ".weight"):
 		why += "; remove the tensor if it does not change what the model computes"
@@ -144,9 +145,9 @@ func (s *Tensors) refuseUnread(unread []string) error {
 
 var frequencies = regexp.MustCompile(`^model\.(?:layers\.(0|[1-9][0-9]*)\.self_attn\.)?rotary_emb\.inv_freq$`)
 
-// isFrequencies reports whether a tensor holds the frequencies of rotary
-// embeddings, which follow from rope_theta.
-func isFrequencies(name string, layers int) bool {
+// isRotaryFrequencies reports whether a tensor holds the frequencies of rotary
+// embeddings, which rope_theta determines.
+func isRotaryFrequencies(name string, layers int) bool {
 	match := frequencies.FindStringSubmatch(name)
 	if match == nil || match[1] == "" {
 		return match != nil
@@ -155,9 +156,10 @@ func isFrequencies(name string, layers int) bool {
 	return err == nil && layer < layers
 }
 
-// sameBytes wants two tensors that are stored alike.
-func (s *Tensors) sameBytes(name, other string) error {
-	differ := fmt.Errorf("%s: tensor %q is not the same as %q, and %s has tie_word_embeddings = true: %s and the weights are of different models", s.path, name, other, ConfigFile, ConfigFile)
+// requireSameBytes returns an error unless both tensors have the same format, shape and
+// bytes.
+func (s *Tensors) requireSameBytes(name, other string) error {
+	differ := fmt.Errorf("%s: tensor %q differs from %q, but %s has tie_word_embeddings = true: %s and the weights are of different models", s.path, name, other, ConfigFile, ConfigFile)
 	a, _ := s.Lookup(name)
 	b, _ := s.Lookup(other)
 	if a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) {

@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// modelOf has all tensors of a config, in FP32 with the value 0.
+// modelOf returns all tensors of a config, in FP32 with the value 0.
 func modelOf(c Config) (list []Tensor) {
 	for name, shape := range c.Layout() {
 		t := Tensor{Name: name, DType: fp8.F32, Shape: shape}
@@ -21,7 +21,7 @@ func modelOf(c Config) (list []Tensor) {
 	return list
 }
 
-// openModel writes tensors into a checkpoint and opens them.
+// openModel writes tensors to a checkpoint and opens its model.
 func openModel(t *testing.T, list []Tensor) *Tensors {
 	t.Helper()
 	path, err := Save(t.TempDir(), 1, Contents{Config: tiny, Model: list})
@@ -36,7 +36,7 @@ func f32(name string, x ...float32) Tensor {
 	return Tensor{name, fp8.F32, []int{len(x)}, Bytes(fp8.AppendFloats(nil, x...))}
 }
 
-// change replaces what is done to the tensor of a name.
+// change returns an edit of a model that edits the named tensor and zeroes its data.
 func change(name string, edit func(*Tensor)) func([]Tensor) []Tensor {
 	return func(list []Tensor) []Tensor {
 		i := slices.IndexFunc(list, func(t Tensor) bool { return t.Name == name })
@@ -61,8 +61,8 @@ const (
 	q  = "model.layers.0.self_attn.q_proj"
 )
 
-// In both directions: what config.json describes is there, in its shape, and nothing
-// else is, but for what changes nothing.
+// TestMatch checks both directions: every tensor of the config exists with its shape, and
+// there are no others except those that change nothing.
 func TestMatch(t *testing.T) {
 	ungated := tiny
 	ungated.HiddenAct = "relu"
@@ -84,14 +84,14 @@ func TestMatch(t *testing.T) {
 		{ungated, add(), ""},
 		{tied, add(), ""},
 		{tied, add(head), ""},
-		{tied, add(otherHead), `tensor "lm_head.weight" is not the same as "model.embed_tokens.weight", and config.json has tie_word_embeddings = true`},
-		{tied, add(shorter), `tensor "lm_head.weight" is not the same`},
+		{tied, add(otherHead), `tensor "lm_head.weight" differs from "model.embed_tokens.weight", but config.json has tie_word_embeddings = true`},
+		{tied, add(shorter), `tensor "lm_head.weight" differs`},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.BF16 }), ""},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.F16 }), ""},
 		{tiny, add(f32("model.layers.0.self_attn.rotary_emb.inv_freq", 1, 2, 3, 4), f32("model.rotary_emb.inv_freq", 1, 0, 0, 0)), ""},
-		{tiny, add(f32("model.rotary_emb.inv_freq", 1, 2, 3)), `tensor "model.rotary_emb.inv_freq" has the shape [3], and the model in config.json has [4]: config.json and the weights are of different models`},
+		{tiny, add(f32("model.rotary_emb.inv_freq", 1, 2, 3)), `tensor "model.rotary_emb.inv_freq" has the shape [3], but the model in config.json needs [4]: config.json and the weights are of different models`},
 		{tiny, add(f32("model.layers.1.self_attn.rotary_emb.inv_freq", 1, 2)), `does not read tensor "model.layers.1.self_attn.rotary_emb.inv_freq"`},
-		{tiny, change(up, func(t *Tensor) { slices.Reverse(t.Shape) }), `tensor "model.layers.0.mlp.up_proj.weight" has the shape [32 48], and the model in config.json has [48 32]: config.json and the weights are of different models`},
+		{tiny, change(up, func(t *Tensor) { slices.Reverse(t.Shape) }), `tensor "model.layers.0.mlp.up_proj.weight" has the shape [32 48], but the model in config.json needs [48 32]: config.json and the weights are of different models`},
 		{tiny, change("model.norm.weight", func(t *Tensor) { t.Shape = []int{tiny.HiddenSize, 1} }), `"model.norm.weight" has the shape [32 1]`},
 		{tiny, change(q+".weight", func(t *Tensor) { t.Shape = []int{32 * 32} }), "has the shape [1024]"},
 		{tiny, remove(up), `there is no tensor "model.layers.0.mlp.up_proj.weight"`},
@@ -106,7 +106,7 @@ func TestMatch(t *testing.T) {
 		{tiny, add(f32(strings.Repeat("\n", 1000), 1)), `does not read tensor "\n\n`},
 		{ungated, add(f32("model.layers.0.mlp.gate_proj.weight", 1)), `does not read tensor "model.layers.0.mlp.gate_proj.weight"`},
 		{tiny, add(f32(q+".weight_scale", 1)), `does not read tensor "model.layers.0.self_attn.q_proj.weight_scale"`},
-		{tiny, change(up, func(t *Tensor) { t.DType = fp8.E4M3 }), "is stored as e4m3, and config.json has no quantization_config"},
+		{tiny, change(up, func(t *Tensor) { t.DType = fp8.E4M3 }), "is stored as e4m3, but config.json has no quantization_config"},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.E8M0 }), "is stored as e8m0: octet reads"},
 		{tiny, change(up, func(t *Tensor) { t.DType = fp8.I32 }), "is stored as i32: octet reads"},
 		{tiny, change("model.norm.weight", func(t *Tensor) { t.DType = fp8.E4M3 }), "is stored as e4m3: octet reads"},
@@ -121,19 +121,20 @@ func TestMatch(t *testing.T) {
 		require.NotContains(t, err.Error(), "\n")
 		require.Less(t, len(err.Error()), 1500)
 	}
-	// Of a config that promises 2^24 layers no list is made.
+	// Match must not allocate a list for a config with 2^24 layers.
 	many := tiny
 	many.NumHiddenLayers = maxSize
 	require.ErrorContains(t, openModel(t, modelOf(tiny)).Match(many), `there is no tensor "model.layers.1.input_layernorm.weight"`)
 }
 
-// A linear layer in FP8 has one positive scale; an export of Octet's has one of its
-// input besides.
+// TestMatchFP8 checks that an FP8 linear layer has one positive scale. Octet's exports
+// also have an input scale.
 func TestMatchFP8(t *testing.T) {
 	c := tiny
 	c.FP8 = true
-	// All linear layers are in FP8; the scale of q_proj is in more.
-	eight := func(more ...Tensor) func([]Tensor) []Tensor {
+	// inFP8 makes all linear layers FP8 and adds their scales, except q_proj's: pass that
+	// in more.
+	inFP8 := func(more ...Tensor) func([]Tensor) []Tensor {
 		return func(list []Tensor) []Tensor {
 			for _, x := range list {
 				if strings.HasSuffix(x.Name, "_proj.weight") {
@@ -151,27 +152,27 @@ func TestMatchFP8(t *testing.T) {
 		edit func([]Tensor) []Tensor
 		want string
 	}{
-		{eight(f32(q+".weight_scale", 2)), ""},
-		{eight(f32(q+".weight_scale", 2), f32(q+".input_scale", 2)), ""},
-		{eight(Tensor{q + ".weight_scale", fp8.BF16, []int{}, Bytes([]byte{0x80, 0x3f})}), ""},
-		{eight(Tensor{q + ".weight_scale", fp8.F32, []int{1, 1}, Bytes(fp8.AppendFloats(nil, 1))}), ""},
-		{eight(), `there is no tensor "model.layers.0.self_attn.q_proj.weight_scale"`},
-		{eight(f32(q+".weight_scale", 1, 2)), "weight_scale\" holds 2 scales: octet reads weights in FP8 that have one scale each"},
-		{eight(f32(q + ".weight_scale")), "holds 0 scales"},
-		{eight(f32(q+".weight_scale", 0)), "holds the scale 0: expected a positive number"},
-		{eight(f32(q+".weight_scale", -1)), "holds the scale -1"},
-		{eight(f32(q+".weight_scale", nan)), "holds the scale NaN"},
-		{eight(f32(q+".weight_scale", inf)), "holds the scale +Inf"},
-		{eight(Tensor{q + ".weight_scale", fp8.E8M0, []int{1}, Bytes([]byte{127})}), "weight_scale\" is stored as e8m0"},
-		{eight(f32(q+".weight_scale", 2), f32(q+".input_scale", 0)), "input_scale\" holds the scale 0"},
-		{eight(f32(q+".weight_scale", 2), f32(q+".weight_zero_point", 0)), `does not read tensor "model.layers.0.self_attn.q_proj.weight_zero_point"`},
-		{eight(f32(q+".weight_scale", 2), f32("model.layers.0.self_attn.k_scale", 1)), `does not read tensor "model.layers.0.self_attn.k_scale"`},
-		{add(), `tensor "model.layers.0.self_attn.q_proj.weight" is stored as fp32, and quantization_config in config.json says FP8`},
+		{inFP8(f32(q+".weight_scale", 2)), ""},
+		{inFP8(f32(q+".weight_scale", 2), f32(q+".input_scale", 2)), ""},
+		{inFP8(Tensor{q + ".weight_scale", fp8.BF16, []int{}, Bytes([]byte{0x80, 0x3f})}), ""},
+		{inFP8(Tensor{q + ".weight_scale", fp8.F32, []int{1, 1}, Bytes(fp8.AppendFloats(nil, 1))}), ""},
+		{inFP8(), `there is no tensor "model.layers.0.self_attn.q_proj.weight_scale"`},
+		{inFP8(f32(q+".weight_scale", 1, 2)), "weight_scale\" holds 2 scales: octet reads FP8 weights with one scale per tensor"},
+		{inFP8(f32(q + ".weight_scale")), "holds 0 scales"},
+		{inFP8(f32(q+".weight_scale", 0)), "holds the scale 0: expected a positive finite number"},
+		{inFP8(f32(q+".weight_scale", -1)), "holds the scale -1"},
+		{inFP8(f32(q+".weight_scale", nan)), "holds the scale NaN"},
+		{inFP8(f32(q+".weight_scale", inf)), "holds the scale +Inf"},
+		{inFP8(Tensor{q + ".weight_scale", fp8.E8M0, []int{1}, Bytes([]byte{127})}), "weight_scale\" is stored as e8m0"},
+		{inFP8(f32(q+".weight_scale", 2), f32(q+".input_scale", 0)), "input_scale\" holds the scale 0"},
+		{inFP8(f32(q+".weight_scale", 2), f32(q+".weight_zero_point", 0)), `does not read tensor "model.layers.0.self_attn.q_proj.weight_zero_point"`},
+		{inFP8(f32(q+".weight_scale", 2), f32("model.layers.0.self_attn.k_scale", 1)), `does not read tensor "model.layers.0.self_attn.k_scale"`},
+		{add(), `tensor "model.layers.0.self_attn.q_proj.weight" is stored as fp32, but quantization_config in config.json says FP8`},
 		{func(list []Tensor) []Tensor {
-			return change(up, func(t *Tensor) { t.DType = fp8.BF16 })(eight(f32(q+".weight_scale", 2))(list))
-		}, `up_proj.weight" is stored as bf16, and quantization_config in config.json says FP8`},
+			return change(up, func(t *Tensor) { t.DType = fp8.BF16 })(inFP8(f32(q+".weight_scale", 2))(list))
+		}, `up_proj.weight" is stored as bf16, but quantization_config in config.json says FP8`},
 		{func(list []Tensor) []Tensor {
-			return change(headWeight, func(t *Tensor) { t.DType = fp8.E4M3 })(eight(f32(q+".weight_scale", 2))(list))
+			return change(headWeight, func(t *Tensor) { t.DType = fp8.E4M3 })(inFP8(f32(q+".weight_scale", 2))(list))
 		}, `"lm_head.weight" is stored as e4m3: octet reads`},
 	} {
 		err := openModel(t, test.edit(modelOf(c))).Match(c)
@@ -183,7 +184,8 @@ func TestMatchFP8(t *testing.T) {
 	}
 }
 
-// Weights are numbers: what is not finite is named, wherever in the tensor it is.
+// TestWeight checks the values of each format, and that errors name the element that is
+// not finite, wherever it is in the tensor.
 func TestWeight(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
 	long := make([]float32, 2*weightPiece+3)

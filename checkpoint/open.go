@@ -9,13 +9,14 @@ import (
 	"path/filepath"
 )
 
-// indexFile says which file of a sharded model holds which tensor.
+// indexFile maps the tensors of a sharded model to its files.
 const indexFile = "model.safetensors.index.json"
 
-// adapterFile is peft's: transformers applies the adapter that lies beside a model.
+// adapterFile is the config of a peft adapter, which transformers applies to the model
+// in the same folder.
 const adapterFile = "adapter_config.json"
 
-// Checkpoint is an open checkpoint: tensors are on disk until they are read.
+// Checkpoint is an open checkpoint. Its tensors stay on disk until they are read.
 type Checkpoint struct {
 	Path      string
 	Config    Config
@@ -24,8 +25,8 @@ type Checkpoint struct {
 	State     json.RawMessage // state.json
 }
 
-// Open verifies the checkpoint at path, all of its bytes, and opens it. The
-// caller closes it.
+// Open verifies all bytes of the checkpoint at path and opens it. The caller must
+// close it.
 func Open(path string) (*Checkpoint, error) {
 	if err := Verify(path); err != nil {
 		return nil, err
@@ -50,11 +51,11 @@ func Open(path string) (*Checkpoint, error) {
 // Close closes the checkpoint's files.
 func (c *Checkpoint) Close() error { return errors.Join(c.Model.Close(), c.Optimizer.Close()) }
 
-// OpenModel opens the model of a checkpoint, or of any folder in Hugging
-// Face's layout: config.json with model.safetensors or with shards and their
-// index. A checkpoint's model is verified first; others carry no sums, and what
-// is a checkpoint but for its manifest is refused. Whether the tensors are those of
-// the config is for [Tensors.Match] to say. The caller closes the tensors.
+// OpenModel opens the model of a checkpoint, or of any folder in Hugging Face's
+// layout: config.json with model.safetensors, or with shards and their index. It
+// verifies a checkpoint's model first; other folders have no checksums. A checkpoint
+// without its manifest is an error. [Tensors.Match] compares the tensors with the
+// config. The caller must close the tensors.
 func OpenModel(path string) (Config, *Tensors, error) {
 	if exists(filepath.Join(path, ManifestFile)) {
 		m, err := readManifest(path)
@@ -68,14 +69,14 @@ func OpenModel(path string) (Config, *Tensors, error) {
 			return Config{}, nil, err
 		}
 	} else if name := filepath.Join(path, StateFile); exists(name) {
-		return Config{}, nil, fmt.Errorf("%s: beside it %s is missing: the checkpoint was not finished, or lost it", name, ManifestFile)
+		return Config{}, nil, fmt.Errorf("%s: there is no %s in the same folder: the checkpoint was not finished, or its manifest was deleted", name, ManifestFile)
 	}
 	config, err := readConfig(path)
 	if err != nil {
 		return Config{}, nil, err
 	}
 	if name := filepath.Join(path, adapterFile); exists(name) {
-		return Config{}, nil, fmt.Errorf("%s: octet applies no adapters, which change what the model computes: merge it into the weights, or remove it", name)
+		return Config{}, nil, fmt.Errorf("%s: octet does not support adapters: merge the adapter into the weights, or remove it", name)
 	}
 	single, index := filepath.Join(path, ModelFile), filepath.Join(path, indexFile)
 	var model *Tensors
@@ -85,7 +86,7 @@ func OpenModel(path string) (Config, *Tensors, error) {
 	case exists(index):
 		model, err = openSharded(index)
 	default:
-		err = fmt.Errorf("%s: neither %s nor %s is there: a model needs one of them", path, ModelFile, indexFile)
+		err = fmt.Errorf("%s: neither %s nor %s exists: a model needs one of them", path, ModelFile, indexFile)
 	}
 	if err != nil {
 		return Config{}, nil, err
@@ -106,7 +107,7 @@ func readConfig(path string) (Config, error) {
 		case !exists(path):
 			err = fmt.Errorf("%s does not exist: name the folder of a model", path)
 		case exists(filepath.Join(path, Dir)):
-			err = fmt.Errorf("%s is a run's folder: name one of its checkpoints, in %s", path, filepath.Join(path, Dir))
+			err = fmt.Errorf("%s is a run folder: name one of its checkpoints, in %s", path, filepath.Join(path, Dir))
 		default:
 			err = fmt.Errorf("%s: no %s: not the folder of a model", path, ConfigFile)
 		}

@@ -13,7 +13,8 @@ import (
 	"octet/safetensors"
 )
 
-// A folder as Hugging Face has it: no manifest, one file or several.
+// TestOpenModelOfOthers opens folders in Hugging Face's layout: no manifest, one file
+// or several.
 func TestOpenModelOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	put := func(name string, fill func(w io.Writer) error) {
@@ -39,14 +40,14 @@ func TestOpenModelOfOthers(t *testing.T) {
 	_, _, err := OpenModel(filepath.Join(dir, "nowhere"))
 	require.ErrorContains(t, err, "nowhere does not exist")
 	require.NoError(t, os.Mkdir(filepath.Join(dir, Dir), 0o700))
-	fails("is a run's folder: name one of its checkpoints")
+	fails("is a run folder: name one of its checkpoints")
 	require.NoError(t, os.Remove(filepath.Join(dir, Dir)))
 	put(ConfigFile, Bytes(minimal(`{"attention_bias":true}`)))
 	fails("config.json: attention_bias = true")
 	put(ConfigFile, Bytes(append(minimal(`{}`), bytes.Repeat([]byte(" "), maxJSON)...)))
 	fails("config.json: longer than 1048576 bytes")
 	put(ConfigFile, Bytes(minimal(`{}`)))
-	fails("neither model.safetensors nor model.safetensors.index.json is there")
+	fails("neither model.safetensors nor model.safetensors.index.json exists")
 
 	put("model-00001-of-00002.safetensors", shard("BF16", "abcd", "efgh"))
 	put("model-00002-of-00002.safetensors", shard("F8_E4M3", "ij"))
@@ -64,15 +65,15 @@ func TestOpenModelOfOthers(t *testing.T) {
 	require.NoError(t, model.Close())
 
 	put("model-00002-of-00002.safetensors", shard("U8", "ij"))
-	fails(`tensor "ij": octet has no number format U8`)
+	fails(`tensor "ij": octet does not support dtype U8`)
 	require.NoError(t, os.Remove(filepath.Join(dir, "model-00002-of-00002.safetensors")))
 	fails("model-00002-of-00002.safetensors")
 
 	put(adapterFile, Bytes([]byte(`{"peft_type":"LORA"}`)))
-	fails("adapter_config.json: octet applies no adapters")
+	fails("adapter_config.json: octet does not support adapters")
 	require.NoError(t, os.Remove(filepath.Join(dir, adapterFile)))
 
-	put(ModelFile, shard("BF16", "abcd")) // transformers, too, takes it before the index
+	put(ModelFile, shard("BF16", "abcd")) // has priority over the index, as in transformers
 	_, model, err = OpenModel(dir)
 	require.NoError(t, err)
 	require.Len(t, model.List(), 1)
@@ -85,7 +86,7 @@ func TestOpenNoticesDamage(t *testing.T) {
 	_, err := Open(path)
 	require.ErrorContains(t, err, "optimizer.safetensors: its bytes have changed")
 	_, model, err := OpenModel(path)
-	require.NoError(t, err, "the model is whole")
+	require.NoError(t, err, "the model is undamaged")
 	require.NoError(t, model.Close())
 	flip(t, filepath.Join(path, ModelFile))
 	_, _, err = OpenModel(path)
@@ -97,21 +98,21 @@ func TestOpenNoticesDamage(t *testing.T) {
 	require.ErrorContains(t, err, "no MANIFEST.json")
 }
 
-// A checkpoint that lost its manifest is not taken for weights from elsewhere,
-// which carry no sums; nor is one whose manifest or files are links.
+// TestOpenModelWantsTheManifest checks that a checkpoint without its manifest, or with
+// a symlink in its place, is not opened like a model folder without checksums.
 func TestOpenModelWantsTheManifest(t *testing.T) {
 	path := save(t, t.TempDir(), 1)
 	manifest := filepath.Join(path, ManifestFile)
 	require.NoError(t, os.Rename(manifest, manifest+".moved"))
 	_, _, err := OpenModel(path)
-	require.ErrorContains(t, err, "state.json: beside it MANIFEST.json is missing")
+	require.ErrorContains(t, err, "state.json: there is no MANIFEST.json in the same folder")
 	for _, to := range []string{ManifestFile + ".moved", "nothing"} {
 		require.NoError(t, os.Symlink(to, manifest))
 		_, _, err = OpenModel(path)
-		require.ErrorContains(t, err, "MANIFEST.json: a link")
+		require.ErrorContains(t, err, "MANIFEST.json: a symbolic link")
 		require.NoError(t, os.Remove(manifest))
 	}
-	// With weights alone it is the folder of a model like any other.
+	// Without state.json it is a plain model folder.
 	require.NoError(t, os.Remove(filepath.Join(path, StateFile)))
 	_, model, err := OpenModel(path)
 	require.NoError(t, err)

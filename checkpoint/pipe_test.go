@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Opening a named pipe waits for whoever writes into it. None is opened: this
-// test would not end.
+// TestPipesAreNotOpened replaces files by named pipes. Opening a pipe blocks until there
+// is a writer, so the test would hang.
 func TestPipesAreNotOpened(t *testing.T) {
 	path := save(t, t.TempDir(), 1)
 	pipe := func(dir, name string) {
@@ -27,7 +27,7 @@ func TestPipesAreNotOpened(t *testing.T) {
 		require.ErrorContains(t, err, name+": not a regular file")
 	}
 	bare := t.TempDir()
-	for _, name := range []string{indexFile, ModelFile, ConfigFile} { // the later is read first
+	for _, name := range []string{indexFile, ModelFile, ConfigFile} { // in reverse order of reading
 		require.NoError(t, os.WriteFile(filepath.Join(bare, ConfigFile), minimal(`{}`), 0o600))
 		pipe(bare, name)
 		_, _, err := OpenModel(bare)

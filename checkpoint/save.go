@@ -16,24 +16,23 @@ import (
 	"octet/internal/disk"
 )
 
-// Contents is what a checkpoint is made of.
+// Contents is the data of a checkpoint.
 type Contents struct {
 	Config    Config
 	Model     []Tensor // under Hugging Face's names
 	Optimizer []Tensor
-	State     any // becomes state.json
+	State     any // encoded as state.json
 }
 
-// partialMark is in the name of every folder that is being written or
-// deleted; such names begin with a dot.
+// partialMark is part of the name of every folder that is being written or
+// deleted. Such names begin with a dot.
 const partialMark = ".partial-"
 
-// Save writes a checkpoint into dir, the run's folder of checkpoints, which it
-// creates if need be, and returns the new folder's path. When it returns
-// without an error, the checkpoint survives a power cut. With an error the
-// older ones are as they were, and a new one is absent, or whole if only the
-// last step failed, the one that makes its name durable. A damaged checkpoint
-// of the same step is replaced, a whole one is an error.
+// Save writes a checkpoint to a new folder in dir and returns its path. dir is the
+// run's folder of checkpoints; Save creates it if necessary. If Save succeeds, the
+// checkpoint survives a power cut. If Save fails, older checkpoints are unchanged and
+// the new one is absent, or complete if only the final sync of dir failed. Save
+// replaces a damaged checkpoint of the same step; a valid one is an error.
 func Save(dir string, step int, c Contents) (path string, err error) {
 	if step < 0 {
 		return "", fmt.Errorf("checkpoint of step %d: expected 0 or more", step)
@@ -42,11 +41,11 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 		return "", fmt.Errorf("checkpoint of step %d: %s: %w", step, ConfigFile, err)
 	}
 	path = filepath.Join(dir, stepName(step))
-	damaged, err := mayReplace(path)
+	damaged, err := checkExisting(path)
 	if err != nil {
 		return "", err
 	}
-	if err := makeCheckpoints(dir); err != nil {
+	if err := makeCheckpointsDir(dir); err != nil {
 		return "", fmt.Errorf("creating %s: %w", dir, err)
 	}
 	temp := partialName(path)
@@ -67,21 +66,22 @@ func Save(dir string, step int, c Contents) (path string, err error) {
 	return path, nil
 }
 
-// mayReplace reports whether something is at path already.
-func mayReplace(path string) (exists bool, err error) {
+// checkExisting reports whether a damaged checkpoint is at path. A valid one is an
+// error.
+func checkExisting(path string) (exists bool, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
 	if Verify(path) == nil {
-		return false, fmt.Errorf("%s: a whole checkpoint of this step is there already", path)
+		return false, fmt.Errorf("%s: a valid checkpoint of this step already exists", path)
 	}
 	return true, nil
 }
 
-// makeCheckpoints creates the folder of checkpoints in an existing run.
-func makeCheckpoints(dir string) error {
+// makeCheckpointsDir creates the folder of checkpoints in an existing run folder.
+func makeCheckpointsDir(dir string) error {
 	if err := disk.MakeDir(dir); errors.Is(err, fs.ErrExist) {
 		return nil
 	} else if err != nil {
@@ -90,8 +90,8 @@ func makeCheckpoints(dir string) error {
 	return disk.SyncDir(filepath.Dir(dir))
 }
 
-// write fills the new folder dir, the manifest last: what is in it is on disk
-// before the manifest that vouches for it.
+// write creates the folder dir and its files. It syncs all other files to disk
+// before it writes the manifest, which certifies them.
 func write(dir string, c Contents) error {
 	if err := disk.MakeDir(dir); err != nil {
 		return err
@@ -131,15 +131,15 @@ func write(dir string, c Contents) error {
 	return disk.SyncDir(dir)
 }
 
-// writeFile creates a file in dir, fills it and syncs it to disk. The entry
-// describes what was written.
+// writeFile creates a file in dir, fills it and syncs it to disk. It returns the
+// file's manifest entry.
 func writeFile(dir, name string, fill func(io.Writer) error) (entry fileEntry, err error) {
 	f, err := disk.Open(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return fileEntry{}, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	sum := &summingFile{f: f, sha: sha256.New()}
+	sum := &hashingFile{f: f, sha: sha256.New()}
 	buffer := bufio.NewWriterSize(sum, 1<<20)
 	if err := fill(buffer); err != nil {
 		return fileEntry{}, err
@@ -150,27 +150,28 @@ func writeFile(dir, name string, fill func(io.Writer) error) (entry fileEntry, e
 	return fileEntry{Name: name, Size: sum.size, SHA256: hex.EncodeToString(sum.sha.Sum(nil))}, f.Sync()
 }
 
-// summingFile counts and sums what it writes.
-type summingFile struct {
+// hashingFile counts and hashes the bytes it writes.
+type hashingFile struct {
 	f    *disk.File
 	sha  hash.Hash
 	size int64
 }
 
-func (s *summingFile) Write(p []byte) (int, error) {
+func (s *hashingFile) Write(p []byte) (int, error) {
 	n, err := s.f.Write(p)
 	s.sha.Write(p[:n])
 	s.size += int64(n)
 	return n, err
 }
 
-// partialName is a fresh hidden name beside path.
+// partialName returns a new hidden name in the folder of path.
 func partialName(path string) string {
 	dir, name := filepath.Split(path)
 	return filepath.Join(dir, fmt.Sprintf(".%s%s%08x", name, partialMark, rand.Uint32()))
 }
 
-// Discard takes a checkpoint away in one instant, then deletes its files.
+// Discard removes a checkpoint: it renames the folder, which is atomic, then deletes
+// it.
 func Discard(path string) error {
 	aside := partialName(path)
 	if err := disk.Move(path, aside); err != nil {

@@ -74,7 +74,7 @@ func TestSaveAndOpen(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "checkpoints")
 	path := save(t, dir, 200)
 	require.Equal(t, filepath.Join(dir, "step-00000200"), path)
-	require.Equal(t, []string{"step-00000200"}, names(t, dir), "nothing else is left")
+	require.Equal(t, []string{"step-00000200"}, names(t, dir), "Save left other files")
 	require.Equal(t, []string{"MANIFEST.json", "config.json", "model.safetensors", "optimizer.safetensors", "state.json"}, names(t, path))
 
 	c, err := Open(path)
@@ -85,7 +85,7 @@ func TestSaveAndOpen(t *testing.T) {
 	requireTensors(t, contents(200).Optimizer, c.Optimizer)
 	require.JSONEq(t, `{"step":200,"seed":9223372036854775809}`, string(c.State))
 
-	// What was read can be saved again, and gives the same bytes.
+	// Saving the opened checkpoint again gives the same bytes.
 	again, err := Save(t.TempDir(), 200, Contents{Config: c.Config, Model: c.Model.List(), Optimizer: c.Optimizer.List(), State: state{200, 1<<63 + 1}})
 	require.NoError(t, err)
 	for _, name := range names(t, path) {
@@ -104,7 +104,8 @@ func TestSaveAndOpen(t *testing.T) {
 	require.NoError(t, model.Close())
 }
 
-// On disk every format has the dtype that other readers of safetensors know.
+// TestStoredDTypes checks that every format has a safetensors dtype and is read back
+// from it.
 func TestStoredDTypes(t *testing.T) {
 	for dtype := fp8.F32; dtype.Size() > 0; dtype++ {
 		name, ok := storedNames[dtype]
@@ -123,7 +124,7 @@ func TestStoredDTypes(t *testing.T) {
 	_, err = storedDType("F8_E4M3", map[string]string{"e4m3_max": "241"})
 	require.ErrorContains(t, err, `e4m3_max = "241"`)
 	_, err = storedDType("I64", nil)
-	require.ErrorContains(t, err, "no number format I64")
+	require.ErrorContains(t, err, "does not support dtype I64")
 }
 
 func TestSaveRefuses(t *testing.T) {
@@ -135,10 +136,10 @@ func TestSaveRefuses(t *testing.T) {
 	}{
 		{"config.json: hidden_size = 0", func(c *Contents) { c.Config.HiddenSize = 0 }},
 		{"state.json: json: unsupported type", func(c *Contents) { c.State = func() {} }},
-		{"model.safetensors: tensor \"model.norm.weight\": its data ended 4 bytes short", func(c *Contents) { c.Model[0].Data = Bytes([]byte{1, 2, 3, 4}) }},
+		{"model.safetensors: tensor \"model.norm.weight\": data ended 4 bytes short", func(c *Contents) { c.Model[0].Data = Bytes([]byte{1, 2, 3, 4}) }},
 		{"the name appears twice", func(c *Contents) { c.Model[1].Name = c.Model[0].Name }},
-		{"its number format is invalid", func(c *Contents) { c.Model[0].DType = fp8.Invalid }},
-		{"optimizer.safetensors: tensor m2 is e4m3 and tensor m1 is e4m3ieee: one file stores one of the two", func(c *Contents) { c.Optimizer[1].DType = fp8.E4M3 }},
+		{"cannot store format invalid", func(c *Contents) { c.Model[0].DType = fp8.Invalid }},
+		{"optimizer.safetensors: tensor m2 is e4m3 and tensor m1 is e4m3ieee: one file can store only one of these formats", func(c *Contents) { c.Optimizer[1].DType = fp8.E4M3 }},
 		{"device lost", func(c *Contents) { c.Optimizer[0].Data = func(io.Writer) error { return broken } }},
 	} {
 		bad := contents(1)
@@ -146,7 +147,7 @@ func TestSaveRefuses(t *testing.T) {
 		_, err := Save(dir, 1, bad)
 		require.ErrorContains(t, err, c.want)
 		if _, err := os.Stat(dir); err == nil {
-			require.Empty(t, names(t, dir), "a failed Save cleans up")
+			require.Empty(t, names(t, dir), "a failed Save left files")
 		}
 	}
 	_, err := Save(dir, -1, contents(0))
@@ -156,7 +157,7 @@ func TestSaveRefuses(t *testing.T) {
 
 	save(t, dir, 1)
 	_, err = Save(dir, 1, contents(1))
-	require.ErrorContains(t, err, "a whole checkpoint of this step is there already")
+	require.ErrorContains(t, err, "a valid checkpoint of this step already exists")
 }
 
 func TestSaveReplacesDamaged(t *testing.T) {
@@ -169,16 +170,16 @@ func TestSaveReplacesDamaged(t *testing.T) {
 	require.Equal(t, []string{"step-00000005"}, names(t, dir))
 }
 
-// TestCrash stops the world before every single change that Save makes to the
-// disk, then cuts in half the files that were not synced, as a power cut may.
-// After each, the older checkpoint is whole, the new one is absent or whole,
-// and the next Save and Retain go through.
+// TestCrash simulates a crash before each single change that Save makes to the
+// disk, then truncates unsynced files to half, as a power cut may. After each
+// crash the older checkpoint must be valid, the new one absent or valid, and the
+// next Save and Retain must succeed.
 func TestCrash(t *testing.T) {
 	crash := errors.New("crash")
 	ops := 0
 	start := t.TempDir()
 	save(t, start, 100)
-	require.NoError(t, os.Remove(filepath.Join(save(t, start, 200), ManifestFile))) // to be replaced
+	require.NoError(t, os.Remove(filepath.Join(save(t, start, 200), ManifestFile))) // damaged, so Save replaces it
 	for stop := 0; ; stop++ {
 		dir := t.TempDir()
 		require.NoError(t, os.CopyFS(dir, os.DirFS(start)))
@@ -186,7 +187,7 @@ func TestCrash(t *testing.T) {
 		unsynced := map[string]bool{}
 		restore := disk.Intercept(func(c disk.Change) error {
 			if ops == stop {
-				return crash // and for every change after it
+				return crash // this change and all later ones
 			}
 			ops++
 			switch c.Op {
@@ -200,7 +201,7 @@ func TestCrash(t *testing.T) {
 		_, err := Save(dir, 200, contents(200))
 		restore()
 		if err == nil {
-			break // stop is beyond the last change
+			break // stop exceeds the number of changes
 		}
 		require.ErrorIs(t, err, crash)
 		for path := range unsynced {
@@ -226,10 +227,11 @@ func TestCrash(t *testing.T) {
 		require.NoError(t, err)
 		require.NotContains(t, strings.Join(names(t, dir), " "), partialMark)
 	}
-	require.Greater(t, ops, 20, "the failpoints were passed")
+	require.Greater(t, ops, 20, "too few changes to the disk: Intercept missed some")
 }
 
-// A failing disk, as opposed to a crash, leaves no litter.
+// TestFailingDisk checks that Save cleans up after a disk error, which it cannot do
+// after a crash.
 func TestFailingDisk(t *testing.T) {
 	full := errors.New("no space left on device")
 	start := t.TempDir()
@@ -261,9 +263,8 @@ func TestFailingDisk(t *testing.T) {
 	}
 }
 
-// The order that makes a rename safe: every file is synced before the folder,
-// the folder before the manifest, the manifest before the rename, and the
-// rename is followed by a sync of the parent.
+// TestOrderOfChanges checks the order that makes the rename safe: sync every file,
+// then the folder; write and sync the manifest; rename; sync the parent folder.
 func TestOrderOfChanges(t *testing.T) {
 	dir := t.TempDir()
 	var log []string

@@ -10,7 +10,7 @@ import (
 	"octet/safetensors"
 )
 
-// Tensor is a tensor of a checkpoint, to be written or read.
+// Tensor is a tensor of a checkpoint to write or read.
 type Tensor struct {
 	Name  string
 	DType fp8.DType
@@ -21,7 +21,7 @@ type Tensor struct {
 	Data func(w io.Writer) error
 }
 
-// Elems is the number of elements.
+// Elems returns the number of elements.
 func (t Tensor) Elems() int64 {
 	n := int64(1)
 	for _, d := range t.Shape {
@@ -30,13 +30,13 @@ func (t Tensor) Elems() int64 {
 	return n
 }
 
-// Bytes is the Data of a tensor that is in memory already.
+// Bytes returns a Tensor.Data that writes b.
 func Bytes(b []byte) func(io.Writer) error { return safetensors.Bytes(b) }
 
-// The safetensors format has one E4M3, OCP's, whose largest value is 448. A
-// file whose F8_E4M3 tensors hold codes of fp8.E4M3IEEE says so in its
-// metadata. Up to 240 the two agree on every code, so a reader that does not
-// know the key goes wrong only on infinities and NaN.
+// The safetensors format has one E4M3, OCP's, with the maximum 448. If F8_E4M3
+// tensors hold codes of fp8.E4M3IEEE, Octet sets this key in the file's
+// metadata. The two formats agree on every code up to 240, so a reader that
+// ignores the key misreads only infinities and NaN.
 const (
 	e4m3MaxKey  = "e4m3_max"
 	e4m3MaxIEEE = "240"
@@ -49,8 +49,8 @@ var storedNames = map[fp8.DType]string{
 	fp8.I32: "I32",
 }
 
-// storedDType is the format of a tensor that a file calls name, given the
-// file's metadata.
+// storedDType returns the format for a safetensors dtype, given the file's
+// metadata.
 func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
 	if name == "F8_E4M3" {
 		switch largest := metadata[e4m3MaxKey]; largest {
@@ -67,19 +67,19 @@ func storedDType(name string, metadata map[string]string) (fp8.DType, error) {
 			return dtype, nil
 		}
 	}
-	return fp8.Invalid, fmt.Errorf("octet has no number format %s: store it in F32, BF16 or F16", name)
+	return fp8.Invalid, fmt.Errorf("octet does not support dtype %s: store it as F32, BF16 or F16", name)
 }
 
 // writeTensors writes tensors as one safetensors file.
 func writeTensors(w io.Writer, tensors []Tensor) error {
-	// transformers refuses a file that does not name its framework's layout.
+	// transformers rejects files whose metadata has no format.
 	metadata := map[string]string{"format": "pt"}
-	var e4m3 [2]string // a tensor of each E4M3
+	var e4m3 [2]string // the name of an E4M3 tensor, and of an E4M3IEEE tensor
 	sources := make([]safetensors.Source, len(tensors))
 	for i, t := range tensors {
 		name, ok := storedNames[t.DType]
 		if !ok {
-			return fmt.Errorf("tensor %s: its number format is %v", t.Name, t.DType)
+			return fmt.Errorf("tensor %s: cannot store format %v", t.Name, t.DType)
 		}
 		switch t.DType {
 		case fp8.E4M3:
@@ -95,15 +95,15 @@ func writeTensors(w io.Writer, tensors []Tensor) error {
 		sources[i] = safetensors.Source{Name: t.Name, DType: name, Shape: shape, Data: t.Data}
 	}
 	if e4m3[0] != "" && e4m3[1] != "" {
-		return fmt.Errorf("tensor %s is %v and tensor %s is %v: one file stores one of the two", e4m3[0], fp8.E4M3, e4m3[1], fp8.E4M3IEEE)
+		return fmt.Errorf("tensor %s is %v and tensor %s is %v: one file can store only one of these formats", e4m3[0], fp8.E4M3, e4m3[1], fp8.E4M3IEEE)
 	}
 	return safetensors.Write(w, sources, metadata)
 }
 
 // Tensors are the tensors of one safetensors file, or of all files of a
-// sharded model, to be read by name from any number of goroutines.
+// sharded model. Its methods read tensors by name and are safe for concurrent use.
 type Tensors struct {
-	path   string // of the file, or of the index of several
+	path   string // the file, or the index of a sharded model
 	files  []*safetensors.File
 	list   []Tensor
 	byName map[string]stored
@@ -130,8 +130,8 @@ func openSharded(indexPath string) (*Tensors, error) {
 	return newTensors(indexPath, files)
 }
 
-// newTensors takes over the files, which hold no name twice, and closes them
-// if one holds what Octet has no format for.
+// newTensors returns the tensors of files, whose names are unique, and takes
+// ownership of the files. It closes them if Octet lacks the format of a tensor.
 func newTensors(path string, files []*safetensors.File) (*Tensors, error) {
 	s := &Tensors{path: path, files: files, byName: map[string]stored{}}
 	for _, f := range files {
@@ -170,11 +170,11 @@ func fromStored(f *safetensors.File, t safetensors.Tensor) (Tensor, error) {
 	return Tensor{Name: t.Name, DType: dtype, Shape: shape, Data: data}, nil
 }
 
-// List is every tensor in the order of the files; its Data read them. The
-// slice is the Tensors' own.
+// List returns all tensors in the order of the files. Their Data read from the
+// files. Do not modify the slice.
 func (s *Tensors) List() []Tensor { return s.list }
 
-// Lookup finds a tensor by name.
+// Lookup returns the tensor with the given name; false if there is none.
 func (s *Tensors) Lookup(name string) (Tensor, bool) {
 	at, ok := s.byName[name]
 	if !ok {
@@ -183,7 +183,7 @@ func (s *Tensors) Lookup(name string) (Tensor, bool) {
 	return s.list[at.index], true
 }
 
-// Reader reads a tensor's bytes piece by piece.
+// Reader returns a reader of a tensor's bytes.
 func (s *Tensors) Reader(name string) (io.Reader, error) {
 	at, ok := s.byName[name]
 	if !ok {
@@ -192,7 +192,7 @@ func (s *Tensors) Reader(name string) (io.Reader, error) {
 	return at.file.Section(name)
 }
 
-// ReadInto reads a whole tensor into dst, which must have its size.
+// ReadInto reads a whole tensor into dst, which must have the tensor's size.
 func (s *Tensors) ReadInto(name string, dst []byte) error {
 	at, ok := s.byName[name]
 	if !ok {

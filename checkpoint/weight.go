@@ -10,13 +10,13 @@ import (
 	"octet/fp8"
 )
 
-// weightPiece is how many elements are converted at a time: few enough for a
-// processor's cache.
+// weightPiece is the number of elements that Weight converts at a time, so that they
+// fit the cache.
 const weightPiece = 1 << 14
 
-// Weight reads a tensor of a model as FP32 [Elems], row-major, whatever format it is
-// stored in. Codes in FP8 are multiplied by their scale. An infinity or a NaN is an
-// error that names the tensor and the element.
+// Weight returns a model tensor as float32 [Elems], row-major, converted from its
+// storage format. It multiplies FP8 values by their scale (weight_scale, which
+// dequantizes). An infinity or NaN is an error that names the tensor and the element.
 func (s *Tensors) Weight(name string) ([]float32, error) {
 	t, ok := s.Lookup(name)
 	if !ok {
@@ -30,7 +30,7 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 			return nil, err
 		}
 	case !isWide(t.DType):
-		return nil, fmt.Errorf("%s: tensor %q is stored as %v, which is no format of weights", s.path, name, t.DType)
+		return nil, fmt.Errorf("%s: tensor %q is stored as %v, which is not a format of weights", s.path, name, t.DType)
 	}
 	r, err := s.Reader(name)
 	if err != nil {
@@ -60,10 +60,12 @@ func (s *Tensors) Weight(name string) ([]float32, error) {
 
 func notFinite(x float32) bool { return x-x != 0 }
 
-// isWide reports whether weights are stored as numbers that need no scale.
+// isWide reports whether d is a format of weights that needs no scale: FP32, BF16 or
+// F16.
 func isWide(d fp8.DType) bool { return d == fp8.F32 || d == fp8.BF16 || d == fp8.F16 }
 
-// The scales of a linear layer in FP8, in the names of compressed-tensors.
+// Suffixes of the scales of an FP8 linear layer, as in compressed-tensors. Both scales
+// dequantize.
 const (
 	weightScale = ".weight_scale"
 	inputScale  = ".input_scale"
@@ -71,14 +73,14 @@ const (
 
 func scaleName(weight, kind string) string { return strings.TrimSuffix(weight, ".weight") + kind }
 
-// scale reads a tensor of one positive number.
+// scale returns the positive finite value of a tensor with one element.
 func (s *Tensors) scale(name string) (float32, error) {
 	t, ok := s.Lookup(name)
 	switch {
 	case !ok:
-		return 0, fmt.Errorf("%s: there is no tensor %q: octet reads weights in FP8 that have one scale each", s.path, name)
+		return 0, fmt.Errorf("%s: there is no tensor %q: octet reads FP8 weights with one scale per tensor", s.path, name)
 	case t.Elems() != 1:
-		return 0, fmt.Errorf("%s: tensor %q holds %d scales: octet reads weights in FP8 that have one scale each", s.path, name, t.Elems())
+		return 0, fmt.Errorf("%s: tensor %q holds %d scales: octet reads FP8 weights with one scale per tensor", s.path, name, t.Elems())
 	case !isWide(t.DType):
 		return 0, fmt.Errorf("%s: tensor %q is stored as %v: octet reads scales in fp32, bf16 or fp16", s.path, name, t.DType)
 	}
@@ -88,7 +90,7 @@ func (s *Tensors) scale(name string) (float32, error) {
 	}
 	t.DType.Decode(x, raw)
 	if !(x[0] > 0 && x[0] <= math.MaxFloat32) {
-		return 0, fmt.Errorf("%s: tensor %q holds the scale %v: expected a positive number", s.path, name, x[0])
+		return 0, fmt.Errorf("%s: tensor %q holds the scale %v: expected a positive finite number", s.path, name, x[0])
 	}
 	return x[0], nil
 }

@@ -183,5 +183,5 @@ func TestModelOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Tensors, 1)
 	require.Len(t, r.Health, 1)
-	require.Contains(t, r.Health[0], `tensor "model.embed_tokens.weight" has the shape [2], and the model in config.json has [256 32]`)
+	require.Contains(t, r.Health[0], `tensor "model.embed_tokens.weight" has the shape [2], but the model in config.json needs [256 32]`)
 }
