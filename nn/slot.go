@@ -55,12 +55,10 @@ type slot struct {
 }
 
 // slot declares the slot of an activation or gradient, with these copies.
-func (s *Scales) slot(name string, casts ...copySpec) *slot { return s.declare(name, false, casts) }
+func (s *Scales) slot(name string, c ...copySpec) *slot { return s.declare(name, false, c) }
 
 // weightSlot declares the slot of a weight that CastWeights casts once per update.
-func (s *Scales) weightSlot(name string, casts ...copySpec) *slot {
-	return s.declare(name, true, casts)
-}
+func (s *Scales) weightSlot(name string, c ...copySpec) *slot { return s.declare(name, true, c) }
 
 func (s *Scales) declare(name string, weight bool, casts []copySpec) *slot {
 	sl := &slot{name: name}

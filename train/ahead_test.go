@@ -101,26 +101,26 @@ func stepsAhead(t *testing.T, tr *Trainer, n int) (list []StepResult) {
 func TestNextAhead(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate, c.Train.Ranks, c.Train.Steps = 2, 2, 7
-	undisturbed := newTrainer(t, c, 1, false)
-	want := steps(t, undisturbed, 7)
+	uninterrupted := newTrainer(t, c, 1, false)
+	want := steps(t, uninterrupted, 7)
 	tr, first := newFetching(t, c)
 	require.Equal(t, want, stepsAhead(t, tr, 7))
 	require.Equal(t, "bbebebebebebee", string(first().log))
-	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 	requireRanksAgree(t, tr)
 
 	// A change of recipe needs what the steps before it have left, and is followed
 	// by the first step under it.
 	c = scheduled(c, RecipeChange{3, "fp8-delayed"}, RecipeChange{4, "bf16"})
-	undisturbed = newTrainer(t, c, 1, false)
-	want = steps(t, undisturbed, 7)
+	uninterrupted = newTrainer(t, c, 1, false)
+	want = steps(t, uninterrupted, 7)
 	tr, first = newFetching(t, c)
 	require.Equal(t, want[:3], stepsAhead(t, tr, 3))
 	require.Equal(t, "bbebee", string(first().log))
 	tr, first = newFetching(t, c)
 	require.Equal(t, want, stepsAhead(t, tr, 7))
 	require.Equal(t, "bbebee", string(first().log), "of the third recipe's devices")
-	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 }
 
 func TestStepsAheadDoNotAllocate(t *testing.T) {
@@ -185,8 +185,8 @@ func TestSkippedStepsAhead(t *testing.T) {
 func TestFailuresAhead(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate = 2
-	undisturbed := newTrainer(t, c, 1, false)
-	want := steps(t, undisturbed, 4)
+	uninterrupted := newTrainer(t, c, 1, false)
+	want := steps(t, uninterrupted, 4)
 	for cut := range 3 { // two micro-batches and the update
 		tr, _ := newFetching(t, c)
 		require.Equal(t, want[:1], stepsAhead(t, tr, 1))
@@ -198,7 +198,7 @@ func TestFailuresAhead(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 2, tr.StepsDone())
 		require.Equal(t, want[2:], stepsAhead(t, tr, 2), cut)
-		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), cut)
+		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), cut)
 	}
 
 	// A device that is lost: whoever meets it first says so.
@@ -220,14 +220,14 @@ func TestFailuresAhead(t *testing.T) {
 // state forgets the step, but not which data come next.
 func TestStateBehindAStepAhead(t *testing.T) {
 	c := small(t, "fp8-smooth")
-	undisturbed := newTrainer(t, c, 1, false)
-	steps(t, undisturbed, 2)
-	state := snapshot(t, undisturbed)
-	steps(t, undisturbed, 1)
-	require.NoError(t, undisturbed.Rewind(t.Context(), state))
-	rewound := steps(t, undisturbed, 3)
-	require.NoError(t, undisturbed.Restore(t.Context(), state))
-	restored := steps(t, undisturbed, 3)
+	uninterrupted := newTrainer(t, c, 1, false)
+	steps(t, uninterrupted, 2)
+	state := snapshot(t, uninterrupted)
+	steps(t, uninterrupted, 1)
+	require.NoError(t, uninterrupted.Rewind(t.Context(), state))
+	rewound := steps(t, uninterrupted, 3)
+	require.NoError(t, uninterrupted.Restore(t.Context(), state))
+	restored := steps(t, uninterrupted, 3)
 	require.NotEqual(t, rewound, restored)
 
 	tr, _ := newFetching(t, c)
@@ -236,11 +236,11 @@ func TestStateBehindAStepAhead(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, tr.StepsDone())
 	_, err = tr.Contents("test", "emu")
-	require.ErrorIs(t, err, errUnderWay)
+	require.ErrorIs(t, err, errInFlight)
 	_, err = tr.Evaluate(t.Context())
-	require.ErrorIs(t, err, errUnderWay)
+	require.ErrorIs(t, err, errInFlight)
 	_, err = tr.Health(t.Context())
-	require.ErrorIs(t, err, errUnderWay)
+	require.ErrorIs(t, err, errInFlight)
 
 	require.NoError(t, tr.Rewind(t.Context(), state))
 	require.Equal(t, rewound, stepsAhead(t, tr, 3))

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The numbers of the contract, written out a second time.
+// Default returns the documented values.
 func TestDefault(t *testing.T) {
 	require.Equal(t, Config{
 		Recipe: "fp8-smooth", Seed: 1,
@@ -26,7 +26,7 @@ func TestDefault(t *testing.T) {
 	}, Default())
 }
 
-// matrices counts the parameters of all matrices.
+// matrices returns the number of parameters in all matrices.
 func (m Model) matrices() int {
 	head := m.Dim / m.Heads
 	layer := 2*m.Dim*m.Dim + 2*m.Dim*m.KVHeads*head + 3*m.Dim*m.FFN
@@ -38,7 +38,7 @@ func (m Model) matrices() int {
 }
 
 func TestPresets(t *testing.T) {
-	params := map[string]float64{ // millions, as published for the large ones
+	params := map[string]float64{ // millions; published figures for the large models
 		"tiny": 0.67, "small": 13.76, "124m": 124, "1b": 1345, "llama2-7b": 6738, "llama3-8b": 8030,
 	}
 	seq := map[string]int{"tiny": 256, "small": 256, "124m": 1024, "1b": 2048, "llama2-7b": 4096, "llama3-8b": 8192}
@@ -94,11 +94,11 @@ func TestFillAndForgetRecipe(t *testing.T) {
 	require.Equal(t, "smooth-swiglu", c.Model.Activation)
 	require.Equal(t, "e4m3", c.Precision.M1)
 	require.Equal(t, 0, *c.Precision.Margin)
-	require.Equal(t, 5, *c.Precision.GradMargin, "a given key stays")
+	require.Equal(t, 5, *c.Precision.GradMargin, "FillFromRecipe keeps a given key")
 	require.Equal(t, given.Precision.Rows, c.Precision.Rows)
 
 	c.ForgetRecipe(smooth)
-	require.Equal(t, given, c, "what the user gave is left, and nothing else")
+	require.Equal(t, given, c, "only the fields that the user gave are left")
 	c.FillFromRecipe(other)
 	require.Equal(t, "swiglu", c.Model.Activation)
 	require.Equal(t, "fp32", c.Precision.M1)

@@ -25,7 +25,7 @@ func TestValidate(t *testing.T) {
 	}
 	for _, test := range []struct {
 		edit func(*Config)
-		want string // parts of the sentence, in order, separated by …
+		want string // parts of the message, in order, separated by …
 	}{
 		{func(c *Config) { c.Recipe = "fp8-smoth" }, `recipe = "fp8-smoth" … bf16, fp8-smooth`},
 		{func(c *Config) { c.Model.Preset = "2b" }, `model.preset = "2b" … tiny, small`},
@@ -36,10 +36,10 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Model.Dim = 3 }, "model.dim = 3 … use 16"},
 		{func(c *Config) { c.Model.FFN = 350 }, "model.ffn = 350 … use 352"},
 		{func(c *Config) { c.Model.Heads = 5 }, "model.heads = 5 does not divide model.dim = 128 … use model.heads = 4"},
-		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 128, 128 }, "model.heads = 128 … 1 wide … model.heads = 64"},
+		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 128, 128 }, "model.heads = 128 … head size of 1 … model.heads = 64"},
 		{func(c *Config) { c.Model.KVHeads = 3 }, "model.kv_heads = 3 does not divide model.heads = 4; use model.kv_heads = 2"},
 		{func(c *Config) { c.Model.KVHeads = -1 }, "model.kv_heads = -1 … use 1"},
-		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 32, 2 }, "model.kv_heads = 2 … 8 wide … use model.kv_heads = 4"},
+		{func(c *Config) { c.Model.Heads, c.Model.KVHeads = 32, 2 }, "model.kv_heads = 2 … width 8 … use model.kv_heads = 4"},
 		{func(c *Config) { c.Model.Vocab = -4 }, "model.vocab = -4"},
 		{func(c *Config) { c.Model.Activation = "silu" }, `model.activation = "silu" … swiglu, smooth-swiglu, gelu, relu`},
 		{func(c *Config) { c.Model.RopeTheta = 1 }, "model.rope_theta = 1"},
@@ -64,7 +64,7 @@ func TestValidate(t *testing.T) {
 		{schedule(7, "fp9"), `precision.schedule[0].recipe = "fp9" … bf16, fp8-smooth`},
 		{schedule(7, "fp8smooth"), "precision.schedule[0].recipe … did you mean fp8-smooth?"},
 		{schedule(7, "fp8-smooth"), `precision.schedule[0].recipe = "fp8-smooth" … already`},
-		{schedule(7, "bf16", 7, "fp8-smooth"), "precision.schedule[1].step = 7 does not come after step 7"},
+		{schedule(7, "bf16", 7, "fp8-smooth"), "precision.schedule[1].step = 7 is not after step 7"},
 		{func(c *Config) { c.Train.Recompute = "all" }, `train.recompute = "all" … none, attention, block`},
 		{func(c *Config) { c.Optimizer.LR = 0 }, "optimizer.lr = 0 … use 0.002"},
 		{func(c *Config) { c.Optimizer.LR = 1e-4 }, "optimizer.min_lr = 0.0002 is not below optimizer.lr = 0.0001; use optimizer.min_lr = 1e-05"},
@@ -88,7 +88,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Precision.GradMargin = p(-1) }, "precision.grad_margin = -1"},
 		{rows(PrecisionRow{Format: "bf16"}), "precision.rows[1]: scope is missing"},
 		{rows(PrecisionRow{Scope: "[", Format: "bf16"}), `precision.rows[1]: scope = "["`},
-		{rows(PrecisionRow{Scope: "*"}), "precision.rows[1] changes nothing"},
+		{rows(PrecisionRow{Scope: "*"}), "precision.rows[1] sets nothing"},
 		{rows(PrecisionRow{Scope: "*", Format: "int8"}), `precision.rows[1].format = "int8"`},
 		{rows(PrecisionRow{Scope: "*", Scaling: "mx"}), `precision.rows[1].scaling = "mx"`},
 		{rows(PrecisionRow{Scope: "*", Rounding: "up"}), `precision.rows[1].rounding = "up"`},
@@ -104,14 +104,14 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Checkpoint.Every, c.Checkpoint.KeepEvery = 0, 100 }, "use checkpoint.every = 100"},
 		{func(c *Config) { c.Model.Dim, c.Model.FFN = 1<<24, 1<<24 }, "[model] section … 5.9e+15 parameters"},
 		{func(c *Config) { c.Train.MicroBatch, c.Data.Seq = 1<<24, 1<<24 }, "activations of about"},
-		{func(c *Config) { c.Train.Steps, c.Train.Accumulate, c.Train.MicroBatch = 1<<30, 1<<24, 1<<20 }, "tokens, more than can be counted"},
+		{func(c *Config) { c.Train.Steps, c.Train.Accumulate, c.Train.MicroBatch = 1<<30, 1<<24, 1<<20 }, "tokens, more than the supported"},
 	} {
 		c := Default()
 		test.edit(&c)
 		err := c.Validate(someRecipes)
 		require.Error(t, err, test.want)
 		msg := err.Error()
-		require.NotContains(t, msg, "\n", "one problem, one sentence")
+		require.NotContains(t, msg, "\n", "one problem gives one line")
 		rest := msg
 		for _, part := range strings.Split(test.want, "…") {
 			_, after, found := strings.Cut(rest, strings.TrimSpace(part))
@@ -125,11 +125,11 @@ func TestValidateAccepts(t *testing.T) {
 	zero := 0
 	for _, edit := range []func(*Config){
 		func(*Config) {},
-		func(c *Config) { c.Optimizer.Schedule, c.Optimizer.LR = "constant", 1e-6 }, // min_lr plays no part
+		func(c *Config) { c.Optimizer.Schedule, c.Optimizer.LR = "constant", 1e-6 }, // min_lr is not used
 		func(c *Config) { c.Optimizer.Clip, c.Optimizer.WeightDecay, c.Optimizer.MinLR = 0, 0, 0 },
 		func(c *Config) { c.Optimizer.Warmup, c.Train.EvalEvery, c.Checkpoint.Every = 1, 0, 0 },
 		func(c *Config) { c.Data.Seq, c.Train.MicroBatch = 100, 4 },
-		func(c *Config) { c.Model.Vocab = 50257 }, // padded, not refused
+		func(c *Config) { c.Model.Vocab = 50257 }, // padded to a multiple of 16
 		func(c *Config) { c.Model.Activation = "gelu" },
 		func(c *Config) { c.Precision.Margin, c.Precision.M2 = &zero, "E4M3" },
 		func(c *Config) { c.Checkpoint.KeepEvery = 400 },
@@ -152,7 +152,7 @@ func TestValidateReportsEverything(t *testing.T) {
 	require.Error(t, Config{}.Validate(nil))
 }
 
-// Whatever a value says should be used does pass.
+// Validate accepts the values that its errors suggest.
 func TestSuggestionsPass(t *testing.T) {
 	for heads := 1; heads <= 130; heads++ {
 		c := Default()
@@ -175,8 +175,7 @@ func TestSuggestionsPass(t *testing.T) {
 	}
 }
 
-// Every key of every section has some value that Validate refuses, or is one of
-// the few that take anything.
+// Validate rejects some value of every key, except for the few keys that accept any value.
 func TestEveryKeyIsChecked(t *testing.T) {
 	free := map[string]bool{"Seed": true, "Tied": true, "Init": true, "Paths": true}
 	var walk func(get func(*Config) reflect.Value)
@@ -201,7 +200,7 @@ func TestEveryKeyIsChecked(t *testing.T) {
 				f.Index(0).SetFloat(math.NaN())
 			case reflect.Pointer:
 				if f.Type().Elem().Kind() == reflect.Bool {
-					continue // either value is fine
+					continue // both values are valid
 				}
 				bad := -7
 				f.Set(reflect.ValueOf(&bad))
@@ -216,8 +215,8 @@ func TestEveryKeyIsChecked(t *testing.T) {
 	walk(func(c *Config) reflect.Value { return reflect.ValueOf(c).Elem() })
 }
 
-// Multiples of 16 are asked for where a product reads FP8, under any recipe of the run
-// or by a row of the configuration, and nowhere else.
+// Sizes must be multiples of 16 if any recipe of the run or any row of the configuration
+// uses FP8, and only then.
 func TestSizesForFP8(t *testing.T) {
 	c := Default()
 	c.Recipe = "fp32"
@@ -241,13 +240,13 @@ func TestSizesForFP8(t *testing.T) {
 		}
 		changed.Model.Dim, changed.Model.FFN, changed.Data.Seq = 48, 64, 32
 		changed.Model.Heads = 2
-		require.ErrorContains(t, changed.Validate([]string{"bf16", "fp8-current", "mxfp8"}), "model.kv_heads = 1 makes keys and values 24 wide", name)
+		require.ErrorContains(t, changed.Validate([]string{"bf16", "fp8-current", "mxfp8"}), "model.kv_heads = 1 gives keys and values of width 24", name)
 	}
 	c.Model.Dim = 75
-	require.ErrorContains(t, c.Validate([]string{"bf16"}), "model.dim = 75 is odd, and rotary embeddings need heads of an even width; use 76")
+	require.ErrorContains(t, c.Validate([]string{"bf16"}), "model.dim = 75 is odd, but rotary embeddings need an even head size; use 76")
 }
 
-// Sizes that no FP8 product takes train in FP32 and BF16.
+// Sizes that no FP8 GEMM supports train in FP32 and BF16.
 func TestOddSizesTrain(t *testing.T) {
 	for _, recipe := range []string{"fp32", "bf16"} {
 		c := small(t, recipe)

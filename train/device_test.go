@@ -69,7 +69,7 @@ func TestProgramsAreForTheDevice(t *testing.T) {
 func TestContradictionsWithTheDevice(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
-	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not take; add this row first in [[precision.rows]]: scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
+	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
 	_, err := NewJob(c, specOf(t, h100))
 	require.ErrorContains(t, err, want)
 	c = small(t, "te-block") // whose gradients are E4M3

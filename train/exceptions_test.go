@@ -20,7 +20,7 @@ func quantizedCopies(j *Job, slot string) (names []string) {
 	return names
 }
 
-// A per-layer exception is one row, whatever it changes.
+// An exception for one layer is one row, for any field.
 func TestExceptionsAreOneRow(t *testing.T) {
 	for name, c := range map[string]struct {
 		recipe string
@@ -66,8 +66,8 @@ func TestExceptionsAreOneRow(t *testing.T) {
 	}
 }
 
-// Whether there is Smooth-SwiGLU is decided by the activation, whoever chose
-// it, and its casts are current; the recipe that is printed says so too.
+// The activation, given or from the recipe, decides whether Smooth-SwiGLU is used.
+// Its casts are current, and Job.Recipe contains its settings.
 func TestActivationDecidesOnSmoothing(t *testing.T) {
 	for _, c := range []struct {
 		recipe, activation string
@@ -93,7 +93,7 @@ func TestActivationDecidesOnSmoothing(t *testing.T) {
 		w3 := j.Recipe.Cast("layers.0.mlp.down_proj", recipe.Fprop, recipe.Input)
 		require.Equal(t, c.want > 0, j.Recipe.Smooth.On(), c)
 		if c.want > 0 {
-			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current, Granularity: recipe.ByTensor, Scale: recipe.Pow2}, w3, c)
+			require.Equal(t, recipe.Cast{DType: fp8.E4M3, Scaling: recipe.Current, Granularity: recipe.PerTensor, Scale: recipe.Pow2}, w3, c)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestSmoothingRefuses(t *testing.T) {
 	c := small(t, "bf16")
 	c.Model.Activation = "smooth-swiglu"
 	_, err := NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "nothing to smooth")
+	require.ErrorContains(t, err, "no down_proj reads FP8")
 	c = small(t, "fp8-smooth")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_proj", GEMM: "wgrad", Format: "bf16"}}
 	_, err = NewJob(c, specOf(t, "emu"))
@@ -117,29 +117,30 @@ func TestSmoothingRefuses(t *testing.T) {
 	c = small(t, "fp8-smooth")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*.down_pro?", Operand: "input", Scaling: "delayed"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "precision.rows[0] changes nothing")
-	c.Precision.Rows[0].Scope = "*.mlp.*" // the others follow
+	require.ErrorContains(t, err, "precision.rows[0] has no effect")
+	c.Precision.Rows[0].Scope = "*.mlp.*" // it applies to up_proj and gate_proj
 	_, err = NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.*", Format: "e4m3"}, {Scope: "layers.1.mlp.*", Format: "bf16"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "precision.rows[1] changes nothing")
+	require.ErrorContains(t, err, "precision.rows[1] has no effect")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "e4m3"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, `precision.rows[0]: scope "*" takes in lm_head`)
+	require.ErrorContains(t, err, `precision.rows[0]: scope "*" matches lm_head`)
 	c.Recipe = "bf16"
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "input", Scaling: "delayed"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "precision.rows[0] changes nothing")
+	require.ErrorContains(t, err, "precision.rows[0] has no effect")
 	_, err = NewJob(scheduled(c, RecipeChange{3, "fp8-delayed"}), specOf(t, "emu"))
 	require.NoError(t, err)
 	c = small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Operand: "weight", Rounding: "stochastic"}}
 	_, err = NewJob(c, specOf(t, "emu"))
-	require.ErrorContains(t, err, "weights are rounded to nearest")
+	require.ErrorContains(t, err, "rounding of weights must be nearest")
 }
 
-// A unit scale hides nothing: an infinity is seen by the amax before the cast.
+// Casts with unit scales record amaxes too, so that an infinity before the cast
+// is detected.
 func TestUnitScalesRecordAmaxes(t *testing.T) {
 	j, err := NewJob(small(t, "fp8-unit"), specOf(t, "emu"))
 	require.NoError(t, err)

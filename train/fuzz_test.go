@@ -76,7 +76,7 @@ func FuzzState(f *testing.F) {
 }
 
 // FuzzRows: any list of exceptions to a recipe gives phases, or an error;
-// of the rows that are taken each one is heeded, and every operand's cast has a
+// of the rows that are taken each one is hasEffect, and every operand's cast has a
 // meaning.
 func FuzzRows(f *testing.F) {
 	f.Add("fp8-smooth", "layers.0.mlp.*", "", "", "bf16", "", "", "", "", "layers.*", "wgrad")
@@ -99,7 +99,7 @@ func FuzzRows(f *testing.F) {
 		r, err := phases[0].Config.ResolvedRecipe()
 		require.NoError(t, err)
 		for i := range c.Precision.Rows {
-			require.True(t, r.Heeds(i, c.Model.Layers), "row %d of %+v", i, c.Precision.Rows)
+			require.True(t, r.RowHasEffect(i, c.Model.Layers), "row %d of %+v", i, c.Precision.Rows)
 		}
 		require.NoError(t, r.Describe(io.Discard, c.Model.Layers))
 	})

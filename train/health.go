@@ -10,53 +10,53 @@ import (
 	"octet/backend"
 )
 
-// CastHealth is how one cast of a step fared. See backend.CastHealth.
+// CastHealth holds the measured errors and the scale of one cast. See backend.CastHealth.
 type CastHealth struct {
-	Name               string       // of what was cast, and its format: "layers.3.mlp.input.e4m3"
+	Name               string       // tensor and format: "layers.3.mlp.input.e4m3"
 	Amax               float64      // of the tensor, before the cast
-	Scale              float64      // multiplies before the cast; 0 where Scales is not nil
-	Scales             *ScaleHealth // of a cast with per-row or per-block scales, else nil
-	Saturated, Flushed float64      // shares of the elements
-	SQNR               float64      // signal-to-quantization-noise ratio in dB; +Inf without an error, NaN if the tensor was not finite
+	Scale              float64      // multiplies before the cast; 0 if Scales is not nil
+	Scales             *ScaleHealth // set for casts with per-row or block scales, else nil
+	Saturated, Flushed float64      // fractions of the elements that saturated, that underflowed to 0
+	SQNR               float64      // signal-to-quantization-noise ratio in dB; +Inf for an exact cast, NaN for a non-finite tensor
 }
 
-// ScaleHealth describes the per-row or per-block scales of a cast, which multiply before
-// the cast. The scales of zero blocks count.
+// ScaleHealth summarizes the per-row or block scales of a cast, which multiply before
+// the cast. Scales of blocks of zeros are included.
 type ScaleHealth struct {
 	Min, Max          float64
 	Log2Mean, Log2Std float64 // of log2 of the scale
 }
 
-// SwiGLUHealth is the channel of a layer's MLP whose activation is largest: what
-// becomes the outlier when its rows of up_proj and gate_proj align (method.md).
+// SwiGLUHealth describes the channel of a layer's MLP with the largest activation.
+// It becomes an outlier when its rows of up_proj and gate_proj align (method.md).
 type SwiGLUHealth struct {
 	Layer            string // "layers.3"
 	Channel          int
-	Amax, Median     float64 // of |a|: this channel's maximum, and the median of all channels' maxima
-	Cosine           float64 // between its rows of up_proj and gate_proj
-	NormUp, NormGate float64 // their lengths
+	Amax, Median     float64 // this channel's maximum of |a|, and the median of all channels' maxima
+	Cosine           float64 // of the angle between its rows of up_proj and gate_proj
+	NormUp, NormGate float64 // norms of these rows
 }
 
-// Health is what a telemetry step reports.
+// Health holds the telemetry of a step.
 type Health struct {
 	Casts  []CastHealth
 	SwiGLU []SwiGLUHealth
-	Alarms []string // one line each
+	Alarms []string // warnings, one line each
 }
 
-// Health measures the casts and the SwiGLUs of the micro-batch that the first
-// rank has just trained on, with the weights and scales that the next step will
-// use. It costs a micro-batch and changes nothing that training computes. It
-// needs train.health_every above 0, and belongs right behind Next.
+// Health measures the casts and SwiGLU channels of the first rank's most recent
+// micro-batch, with the weights and scales that the next step will use. It takes
+// the time of a micro-batch and does not affect training. It requires
+// train.health_every above 0 and must follow Next directly.
 func (t *Trainer) Health(ctx context.Context) (h Health, err error) {
 	if t.Job.Health == nil {
-		return h, errors.New("health was not recorded: set train.health_every")
+		return h, errors.New("telemetry is off: set train.health_every above 0")
 	}
-	if err := t.settled(); err != nil {
+	if err := t.stateError(); err != nil {
 		return h, err
 	}
 	if t.Config.shards() > 1 {
-		// The weights are measured against masters that all ranks gather.
+		// The casts of weights are compared to masters, which all ranks gather.
 		err = t.each(ctx, func(ctx context.Context, r *rank) error { return t.run(ctx, r, r.health) })
 	} else {
 		err = t.run(ctx, t.ranks[0], t.ranks[0].health)
@@ -131,8 +131,8 @@ func (t *Trainer) channelHealth() (list []SwiGLUHealth, err error) {
 	return list, nil
 }
 
-// worstChannel finds it in a layer's channel maxima and its rows' cosines and
-// lengths, each [ffn]. NaN counts as the largest.
+// worstChannel returns the channel with the largest of a layer's channel maxima,
+// with its cosine and norms. The slices are [ffn]. NaN counts as the largest.
 func worstChannel(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
 	worst := 0
 	for i, a := range amax {
@@ -148,19 +148,19 @@ func worstChannel(layer string, amax, cosine, up, gate []float32) SwiGLUHealth {
 	}
 }
 
-// Both must hold for an alarm. At random the cosine of rows of 128 numbers is
-// below 0.3, and the largest of some thousand channels is three to five times
-// the median.
+// An alarm requires both. For random weights the cosine of two rows of 128
+// elements is below 0.3, and the largest of some thousand channel maxima is three
+// to five times their median.
 const (
 	alignedCosine = 0.8
 	outlierRatio  = 10
 )
 
-// alignmentWatch remembers what was reported, so that a channel is named again
-// only when it has grown by half.
+// alignmentWatch stores the reported ratios, so that a channel is reported again
+// only when its ratio has grown by half.
 type alignmentWatch struct{ reported map[string]float64 }
 
-// check returns the alarm's line, or nothing.
+// check returns the alarm's line, or "".
 func (w *alignmentWatch) check(h SwiGLUHealth) string {
 	ratio := h.Amax / h.Median
 	if math.Abs(h.Cosine) < alignedCosine || !(ratio >= outlierRatio) {

@@ -7,7 +7,7 @@ import (
 	"octet/nn"
 )
 
-// HFConfig is the model in Hugging Face's words.
+// HFConfig returns the model as a Hugging Face config.
 func HFConfig(c Config) checkpoint.Config {
 	act := map[nn.Activation]string{nn.GELU: "gelu", nn.ReLU: "relu"}[nn.Activation(c.Model.Activation)]
 	if act == "" {
@@ -22,9 +22,9 @@ func HFConfig(c Config) checkpoint.Config {
 	}
 }
 
-// FromHF is the inverse: a model as packages infer and nn want it. It refuses a
-// model that nn cannot build, and one beyond the limits of [Config.Validate], before
-// anything of its size is made.
+// FromHF converts a Hugging Face config to an nn.Config. It returns an error for a
+// model that nn cannot build and for one beyond the limits of [Config.Validate],
+// before anything of the model's size is allocated.
 func FromHF(c checkpoint.Config) (nn.Config, error) {
 	m := nn.Config{
 		Layers: c.NumHiddenLayers, Dim: c.HiddenSize, Heads: c.NumAttentionHeads, KVHeads: c.NumKeyValueHeads,
@@ -32,10 +32,10 @@ func FromHF(c checkpoint.Config) (nn.Config, error) {
 		RopeTheta: c.RopeTheta, NormEps: c.RMSNormEps, InitStd: 0.02,
 	}
 	if m.Layers > maxLayers {
-		return m, fmt.Errorf("num_hidden_layers = %d: octet computes at most %d", m.Layers, maxLayers)
+		return m, fmt.Errorf("num_hidden_layers = %d: octet supports at most %d", m.Layers, maxLayers)
 	}
 	if n := parameters(m); n > maxElements {
-		return m, fmt.Errorf("it describes about %.2g parameters, beyond what can be planned (%.0e)", n, maxElements)
+		return m, fmt.Errorf("it describes about %.2g parameters, more than the supported %.0e", n, maxElements)
 	}
 	return m, m.Validate()
 }

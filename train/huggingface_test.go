@@ -14,7 +14,7 @@ import (
 	"octet/recipe"
 )
 
-// Whatever of the model differs is told by the key that the user has for it.
+// The error names every field that differs by its configuration key.
 func TestSameShape(t *testing.T) {
 	have := HFConfig(Default())
 	require.NoError(t, sameShape(have, have))
@@ -42,8 +42,8 @@ func TestSameShape(t *testing.T) {
 	require.ErrorContains(t, sameShape(other, have), "has model.layers 5, not 3, model.activation gelu, not swiglu")
 }
 
-// The tensors that config.json describes are the parameters that the model has.
-func TestLayoutIsTheModels(t *testing.T) {
+// The tensors that config.json implies are the parameters of the model.
+func TestLayoutMatchesTheModel(t *testing.T) {
 	for _, activation := range nn.Activations {
 		for _, tied := range []bool{false, true} {
 			c := Default()
@@ -66,7 +66,7 @@ func TestLayoutIsTheModels(t *testing.T) {
 	}
 }
 
-// Limits of training hold for models from elsewhere too.
+// The limits of training also apply to Hugging Face models.
 func TestFromHFHasLimits(t *testing.T) {
 	c := HFConfig(Default())
 	got, err := FromHF(c)
@@ -75,8 +75,8 @@ func TestFromHFHasLimits(t *testing.T) {
 	want.Activation, want.InitStd = nn.SwiGLU, 0.02
 	require.Equal(t, want, got)
 	for want, edit := range map[string]func(*checkpoint.Config){
-		"num_hidden_layers = 1025: octet computes at most 1024": func(c *checkpoint.Config) { c.NumHiddenLayers = maxLayers + 1 },
-		"parameters, beyond what can be planned":                func(c *checkpoint.Config) { c.HiddenSize, c.IntermediateSize = maxSize, maxSize },
+		"num_hidden_layers = 1025: octet supports at most 1024": func(c *checkpoint.Config) { c.NumHiddenLayers = maxLayers + 1 },
+		"parameters, more than the supported":                   func(c *checkpoint.Config) { c.HiddenSize, c.IntermediateSize = maxSize, maxSize },
 		"rotary embeddings need an even head size":              func(c *checkpoint.Config) { c.NumAttentionHeads, c.NumKeyValueHeads = c.HiddenSize, 1 },
 		"model.rope_theta = 0.5":                                func(c *checkpoint.Config) { c.RopeTheta = 0.5 },
 	} {
@@ -87,9 +87,9 @@ func TestFromHFHasLimits(t *testing.T) {
 	}
 }
 
-// A checkpoint of tensors in another shape than the configuration's, or of weights
-// that are not finite, is refused with its tensor's name: by resume and by model.init.
-func TestForeignTensors(t *testing.T) {
+// Resume and model.init reject a checkpoint with a tensor of another shape or with
+// non-finite weights; the error names the tensor.
+func TestInvalidTensorsAreRejected(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth"} { // masters in FP32 and in FP16
 		tr := newTrainer(t, small(t, name), 1, false)
 		steps(t, tr, 1)
@@ -97,7 +97,7 @@ func TestForeignTensors(t *testing.T) {
 			name string
 			edit func(*checkpoint.Tensor, []byte)
 			want string
-			init bool // refused by model.init too
+			init bool // rejected by model.init too
 		}{
 			{"model.layers.1.mlp.up_proj.weight", func(x *checkpoint.Tensor, _ []byte) { slices.Reverse(x.Shape) }, "has the shape", true},
 			{"model.layers.1.mlp.up_proj.weight", func(x *checkpoint.Tensor, _ []byte) { x.Name = "model.layers.1.mlp.up_proj.bias" }, "there is no tensor", true},
@@ -118,7 +118,7 @@ func TestForeignTensors(t *testing.T) {
 					}
 				}
 			}
-			if !found { // masters in FP32 are the model's
+			if !found { // FP32 masters are in the model file
 				require.Equal(t, "bf16", name)
 				continue
 			}

@@ -11,17 +11,17 @@ import (
 	"octet/nn"
 )
 
-// Init sets every tensor to where training starts: parameters drawn from the
-// seed, scales 1, moments and histories 0. The data begins with the first epoch.
-// Whatever the trainer has done before, it starts anew.
+// Init sets all tensors to their initial values: parameters drawn from the seed,
+// scales 1, moments and histories 0. The data starts at the first epoch. A trainer
+// that has run before restarts at step 0.
 func (t *Trainer) Init(ctx context.Context) error {
 	return t.initWith(ctx, func(p *nn.Param) ([]float32, error) {
 		return p.Init(uint64(t.Config.Seed)), nil
 	})
 }
 
-// initWith is Init with parameters from elsewhere: values returns
-// [Param.Elems()], padding rows included.
+// initWith is Init with given parameters: values returns [Param.Elems()], padding
+// rows included.
 func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float32, error)) error {
 	if err := t.ensurePhase(0); err != nil {
 		return err
@@ -42,13 +42,13 @@ func (t *Trainer) initWith(ctx context.Context, values func(*nn.Param) ([]float3
 	}
 	t.step, t.skipped, t.rewinds, t.calibrated = 0, 0, 0, false
 	t.spikes, t.alignment = spikes{}, alignmentWatch{}
-	if err := t.rememberHistories(); err != nil {
+	if err := t.saveHistories(); err != nil {
 		return err
 	}
-	return errors.Join(t.moveTo(data.Position{}), t.prepare(ctx))
+	return errors.Join(t.seek(data.Position{}), t.prepare(ctx))
 }
 
-// setMasters stores parameters in the masters' formats.
+// setMasters writes parameters in the formats of their masters.
 func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 	for _, p := range t.Model.Params {
 		x, err := values(p)
@@ -68,7 +68,7 @@ func (t *Trainer) setMasters(values func(*nn.Param) ([]float32, error)) error {
 	return nil
 }
 
-// setConstants writes what does not start at zero and is no parameter.
+// setConstants writes the tensors whose initial value is not zero, parameters aside.
 func (t *Trainer) setConstants() error {
 	set := func(to *backend.Tensor, value float32) error {
 		return t.write(to, fp8.AppendFloats(nil, slices.Repeat([]float32{value}, t.wholeElems(to))...))

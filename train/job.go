@@ -10,16 +10,15 @@ import (
 	"octet/recipe"
 )
 
-// Job is everything about a run that needs no device and no data: the model's
-// tensors and the programs of a step. It is what plan inspects and what a
-// Trainer runs.
+// Job holds the model's tensors and the programs of a run, which need no device
+// and no data. octet plan inspects it, a Trainer runs it.
 type Job struct {
-	Config Config        // of this phase: without a schedule
-	Device backend.Spec  // that the programs are for
-	Recipe recipe.Recipe // as the device computes it
-	Notes  []string      // what the device made of the configured recipe, a sentence each
+	Config Config        // of this phase, without a schedule
+	Device backend.Spec  // the device that the programs are recorded for
+	Recipe recipe.Recipe // as resolved for the device
+	Notes  []string      // changes of the recipe for the device, a sentence each
 	Phases []Phase       // of the whole run
-	Phase  int           // which of them this is
+	Phase  int           // index of this job's phase
 	Vars   *backend.Vars
 	Model  *nn.Model
 
@@ -29,24 +28,24 @@ type Job struct {
 	Loss     *backend.Tensor // Output F32 [1]: Σ of the step's token losses, all ranks
 	EvalLoss *backend.Tensor // Output F32 [1]: Σ of an evaluation batch's token losses
 	GradNorm *backend.Tensor // Output F32 [1], before clipping
-	Skip     *backend.Tensor // Output I32 [1]: 1 if the update did not happen
-	Step     *backend.Tensor // State I32 [1]: updates that happened
+	Skip     *backend.Tensor // Output I32 [1]: 1 if the update was skipped
+	Step     *backend.Tensor // State I32 [1]: number of updates, skipped ones excluded
 
 	Micro     map[Variant]*backend.Program
 	Update    *backend.Program
 	Calibrate *backend.Program // fills empty histories from the first micro-batch
-	Prepare   *backend.Program // casts weights after masters and scales were loaded
+	Prepare   *backend.Program // casts weights, after masters and scales were loaded
 	Eval      *backend.Program
-	Health    *backend.Program // measures casts and channels; nil if nobody asks
+	Health    *backend.Program // measures casts and channels; nil without train.health_every
 
 	health    *nn.Health
 	optimizer optimizer
-	sharded   map[*backend.Tensor]bool // what each rank holds a part of: see parts
-	localAmax bool                     // leaves out the reduction of amaxes: a control that must fail
+	sharded   map[*backend.Tensor]bool // tensors that are sharded over the ranks
+	localAmax bool                     // for tests: amaxes are not reduced over ranks
 }
 
-// Variant is a micro-batch's place in its step. First writes gradients where
-// others add to them; Last holds the reductions over ranks.
+// Variant is the position of a micro-batch in its step. First writes gradients
+// instead of accumulating; Last contains the reductions over ranks.
 type Variant struct{ First, Last bool }
 
 func (v Variant) String() string {
@@ -60,9 +59,9 @@ func (v Variant) String() string {
 	return s
 }
 
-// NewJob resolves the configuration and records the programs of its first
-// recipe for a device. It is an error if those of another one of its schedule could
-// not be recorded, as where the device has no product that it asks for.
+// NewJob resolves the configuration and records the programs of its first recipe
+// for a device. It returns an error if the programs of any recipe of the schedule
+// cannot be recorded, for example if the device lacks one of its GEMMs.
 func NewJob(c Config, s backend.Spec) (*Job, error) { return newJob(c, s, false) }
 
 func newJob(c Config, s backend.Spec, localAmax bool) (*Job, error) {
@@ -142,8 +141,8 @@ func (j *Job) Programs() []*backend.Program {
 	return list
 }
 
-// Lowered is the job's programs as the backend would run them, in the order of
-// Programs. It needs no device, and comes before Bind.
+// Lowered returns the job's programs, lowered for the backend, in the order of
+// Programs. It needs no device. Call it before Bind.
 func (j *Job) Lowered(d backend.Driver, s backend.Spec) ([]*backend.Program, error) {
 	return d.Lower(s, j.Programs())
 }
@@ -164,8 +163,9 @@ func (j *Job) recordMicro(v Variant) *backend.Program {
 	return p
 }
 
-// recordUpdate: reductions first, since everything else depends on them; the
-// gate before what it guards; scales before the casts that use them.
+// recordUpdate records reductions first, since everything else depends on them,
+// then StepGate, the updates that it gates, and scales before the casts that use
+// them.
 func (j *Job) recordUpdate() *backend.Program {
 	p := j.Vars.Program("update").Phase(backend.Update)
 	j.reduceRecords(p)
@@ -178,8 +178,8 @@ func (j *Job) recordUpdate() *backend.Program {
 	return p
 }
 
-// reduceRecords takes the maxima of all ranks, so that every rank chooses the
-// same scales.
+// reduceRecords all-reduces the maxima, so that every rank chooses the same
+// scales.
 func (j *Job) reduceRecords(p *backend.Program) {
 	if j.Config.Train.Ranks < 2 || j.localAmax {
 		return
@@ -195,12 +195,12 @@ func comm(p *backend.Program) *backend.Program {
 	return p.Phase(backend.Comm).On(backend.CommQueue)
 }
 
-// recordCalibrate is a forward and a backward in which every scale is current;
-// its gradients are discarded, its maxima become the first history.
+// recordCalibrate records a forward and backward with current scales. Its gradients
+// are discarded, its maxima become the first row of the histories.
 func (j *Job) recordCalibrate() *backend.Program {
 	p := j.Vars.Program("calibrate")
 	pass := j.pass(p, nn.Calibrate)
-	pass.Last = false // nobody needs the gradients' sum over ranks
+	pass.Last = false // the gradients need no reduction over ranks
 	j.Model.CastWeights(pass)
 	losses := j.Model.LossAndGrads(pass, j.Tokens, j.Targets)
 	p.Add(&backend.Sum{X: losses, Out: j.Loss})
@@ -222,9 +222,9 @@ func (j *Job) recordEval() *backend.Program {
 	return p
 }
 
-// recordHealth is a forward and a backward of one rank, as in a step, in which
-// casts and channels are measured too. It runs behind an update: its gradients
-// and maxima are overwritten by the next step.
+// recordHealth records a forward and backward of one rank, as in a step, that also
+// measure casts and channels. It runs after an update; the next step overwrites
+// its gradients and maxima.
 func (j *Job) recordHealth() *backend.Program {
 	p := j.Vars.Program("health")
 	j.health = j.Model.DeclareHealth()
@@ -235,7 +235,7 @@ func (j *Job) recordHealth() *backend.Program {
 	return p
 }
 
-// recompute applies train.recompute to the programs that hold a backward.
+// recompute applies train.recompute to the programs with a backward.
 func (j *Job) recompute() error {
 	group := map[string]func(*backend.Node) string{
 		"none":  nil,

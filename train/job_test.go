@@ -34,9 +34,8 @@ func TestEveryRecipeRecords(t *testing.T) {
 	}
 }
 
-// What is computed twice to save memory makes the model's FLOPs, and with them its MFU,
-// no more.
-func TestFLOPsAreTheModels(t *testing.T) {
+// FLOPsPerToken, and with it the MFU, does not count recomputation.
+func TestFLOPsExcludeRecompute(t *testing.T) {
 	want := 0.0
 	for _, recompute := range []string{"none", "attention", "block"} {
 		c := small(t, "fp8-smooth")
@@ -50,7 +49,7 @@ func TestFLOPsAreTheModels(t *testing.T) {
 	}
 }
 
-// written yields the persistent tensors that a program writes.
+// written lists the persistent tensors that a program writes.
 func written(p *backend.Program) (list []*backend.Tensor) {
 	for _, n := range p.Nodes() {
 		for _, o := range n.Operands() {
@@ -63,7 +62,7 @@ func written(p *backend.Program) (list []*backend.Tensor) {
 	return list
 }
 
-// A micro-batch can be run again: it changes no parameter and no state.
+// Micro-batches write no parameter and no state, so that a step can be repeated.
 func TestMicroBatchesChangeNoState(t *testing.T) {
 	for _, name := range recipe.Names() {
 		for _, accumulate := range []int{1, 3} {

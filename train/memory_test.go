@@ -31,14 +31,14 @@ func (s ids) ReadTokens(dst []int32, at int64) error {
 	return nil
 }
 
-// anonymous is the process's anonymous memory in bytes, after garbage was
-// collected and given back.
+// anonymous returns the process's anonymous memory in bytes, after a garbage
+// collection that returns free memory to the system.
 func anonymous(t *testing.T) int64 {
 	t.Helper()
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
-		t.Skip("no /proc/self/status here: the process's anonymous memory cannot be read")
+		t.Skip("no /proc/self/status: cannot read the process's anonymous memory")
 	}
 	for line := range bytes.Lines(status) {
 		if fields := bytes.Fields(line); len(fields) == 3 && string(fields[0]) == "RssAnon:" {
@@ -51,10 +51,10 @@ func anonymous(t *testing.T) int64 {
 	return 0
 }
 
-// What plan says before a run is what the run takes: within 5 % of the anonymous
-// memory of a process that does nothing else.
+// The planned memory of a run is within 5 % of the anonymous memory of a process that
+// only trains.
 func TestMemoryIsAsPlanned(t *testing.T) {
-	const variable = "OCTET_TEST_MEMORY" // set in that process
+	const variable = "OCTET_TEST_MEMORY" // set in the process that trains
 	presets := []string{"tiny"}
 	if os.Getenv("OCTET_LONG") != "" {
 		presets = append(presets, "small")

@@ -7,12 +7,12 @@ import (
 	"octet/recipe"
 )
 
-// optimizer is AdamW's state: two moments for each parameter, those of the
-// layers' matrices in the recipe's formats, with one scale each or one for every
-// block of a row. They have the rows that the master has.
+// optimizer holds AdamW's state: two moments for each parameter, with the rows of
+// its master. Moments of the layers' matrices have the recipe's formats, with one
+// scale per tensor or per block of a row.
 type optimizer struct {
 	m1, m2 map[*nn.Param]*backend.Tensor
-	scales []*backend.Tensor // of the quantised moments; they start at 1
+	scales []*backend.Tensor // of the quantized moments; initially 1
 }
 
 func newOptimizer(j *Job) optimizer {
@@ -52,8 +52,8 @@ func (o *optimizer) moment(vars *backend.Vars, p *nn.Param, name string, d fp8.D
 	return t
 }
 
-// record appends the norm, the gate and one AdamW for each group of equal
-// weight decay and formats.
+// record appends the gradient norm, StepGate and one AdamW for each group of
+// parameters with equal weight decay and formats.
 func (o optimizer) record(j *Job, p *backend.Program) {
 	var groups [3]struct {
 		name   string
@@ -116,27 +116,27 @@ func (o optimizer) record(j *Job, p *backend.Program) {
 	}
 }
 
-// sumSquares appends the square of the gradient's norm. What ranks have in parts is
-// added up over them, and with it, once, what each has whole.
+// sumSquares appends the squared gradient norm: the squares of sharded gradients,
+// all-reduced over the ranks, plus those of replicated gradients, counted once.
 func (j *Job) sumSquares(p *backend.Program) *backend.Tensor {
-	var parts, whole []*backend.Tensor
+	var sharded, replicated []*backend.Tensor
 	for _, param := range j.Model.Params {
 		if param.Sharded() {
-			parts = append(parts, param.Reduced)
+			sharded = append(sharded, param.Reduced)
 		} else {
-			whole = append(whole, param.Reduced)
+			replicated = append(replicated, param.Reduced)
 		}
 	}
 	squared := p.Temp("grad_norm.squared", fp8.F32, 1)
-	if parts == nil {
-		p.Add(&backend.SumSquares{X: whole, Out: squared})
+	if sharded == nil {
+		p.Add(&backend.SumSquares{X: replicated, Out: squared})
 		return squared
 	}
 	both := p.Temp("grad_norm.squares", fp8.F32, 2)
-	ofParts, ofWhole := both.Slice("grad_norm.squares.shards", 0, 1), both.Slice("grad_norm.squares.whole", 1, 1)
-	p.Add(&backend.SumSquares{X: parts, Out: ofParts})
-	p.Add(&backend.SumSquares{X: whole, Out: ofWhole})
-	comm(p).Add(&backend.AllReduce{X: ofParts})
+	ofSharded, ofReplicated := both.Slice("grad_norm.squares.shards", 0, 1), both.Slice("grad_norm.squares.whole", 1, 1)
+	p.Add(&backend.SumSquares{X: sharded, Out: ofSharded})
+	p.Add(&backend.SumSquares{X: replicated, Out: ofReplicated})
+	comm(p).Add(&backend.AllReduce{X: ofSharded})
 	p.Add(&backend.Sum{X: both, Out: squared})
 	return squared
 }

@@ -8,19 +8,19 @@ import (
 	"octet/recipe"
 )
 
-// Phase is a part of a run that computes under one recipe.
+// Phase is a part of a run that uses one recipe.
 type Phase struct {
-	From   int    // steps that are done when it begins
+	From   int    // number of completed steps at which it starts
 	Config Config // resolved; its recipe is the phase's, and it has no schedule
 }
 
-// Phases are the parts that precision.schedule cuts a run into: one without a
-// schedule.
+// Phases returns the phases of a run as precision.schedule defines them, one
+// without a schedule.
 //
-// What the config says beside the choices of its own recipe is the user's word
-// and holds in every phase, as it does when another recipe is named on the
-// command line ([Config.ForgetRecipe]). Settings of Smooth-SwiGLU are left out
-// of phases in which no down_proj reads FP8: they have no meaning there.
+// Settings that differ from the choices of the config's recipe were given by the
+// user and apply in every phase, as when the command line names another recipe
+// ([Config.ForgetRecipe]). Phases in which no down_proj reads FP8 ignore the
+// settings of Smooth-SwiGLU.
 func (c Config) Phases() ([]Phase, error) {
 	if err := c.Resolve(); err != nil {
 		return nil, err
@@ -32,26 +32,26 @@ func (c Config) Phases() ([]Phase, error) {
 	return list, checkRows(list)
 }
 
-// checkRows refuses a row that no recipe of the run follows.
+// checkRows reports a row that has no effect under any recipe of the run.
 func checkRows(phases []Phase) error {
 	c := phases[0].Config
 	for i := range c.Precision.Rows {
-		heeded := false
+		hasEffect := false
 		for _, p := range phases {
 			r, err := p.Config.ResolvedRecipe()
 			if err != nil {
 				return err
 			}
-			heeded = heeded || r.Heeds(i, c.Model.Layers)
+			hasEffect = hasEffect || r.RowHasEffect(i, c.Model.Layers)
 		}
-		if !heeded {
-			return fmt.Errorf("precision.rows[%d] changes nothing under recipe %s: the first row that matches decides, a scaling is for FP8, and smooth-swiglu chooses those of down_proj's input and weight", i, c.Recipe)
+		if !hasEffect {
+			return fmt.Errorf("precision.rows[%d] has no effect under recipe %s: an earlier row decides its fields, its operands are not FP8, or smooth-swiglu chooses their scaling (down_proj's input and weight); change or drop the row", i, c.Recipe)
 		}
 	}
 	return nil
 }
 
-// phases cuts a config that is filled.
+// phases is Phases of a resolved config.
 func (c Config) phases() ([]Phase, error) {
 	schedule := c.Precision.Schedule
 	c.Precision.Schedule = nil
@@ -70,7 +70,7 @@ func (c Config) phases() ([]Phase, error) {
 	}
 	for i := range list {
 		p := &list[i].Config
-		if err = p.forgetVainSmooth(); err == nil {
+		if err = p.dropUnusedSmooth(); err == nil {
 			err = p.Resolve()
 		}
 		if err != nil {
@@ -80,9 +80,9 @@ func (c Config) phases() ([]Phase, error) {
 	return list, nil
 }
 
-// forgetVainSmooth takes back the settings of Smooth-SwiGLU where the recipe has
-// nothing to smooth.
-func (c *Config) forgetVainSmooth() error {
+// dropUnusedSmooth unsets the settings of Smooth-SwiGLU if no down_proj of the
+// recipe reads FP8.
+func (c *Config) dropUnusedSmooth() error {
 	r, err := c.ResolvedRecipe()
 	if err != nil || smoothsAny(r, c.Model.Layers) {
 		return err
@@ -90,13 +90,13 @@ func (c *Config) forgetVainSmooth() error {
 	if nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU {
 		c.Model.Activation = ""
 	}
-	c.Precision.Smooth, c.Precision.SmoothFactors = "", ""
+	c.Precision.Smooth, c.Precision.SmoothScaling = "", ""
 	c.Precision.SmoothExact, c.Precision.SmoothMargin = nil, nil
 	return nil
 }
 
-// PhaseAt is the index of the phase that the step after done completed ones
-// belongs to.
+// PhaseAt returns the index of the phase of the step that follows done completed
+// steps.
 func PhaseAt(phases []Phase, done int) int {
 	at := 0
 	for i, p := range phases {
@@ -107,8 +107,9 @@ func PhaseAt(phases []Phase, done int) int {
 	return at
 }
 
-// LargestJob records the job of every phase and returns the one that takes most
-// memory on a device, with its lowered programs. It needs no device.
+// LargestJob records the job of every phase and returns the one that needs the most
+// device memory, with its lowered programs. It needs no device. m.Snapshot is the
+// maximum over all phases.
 func LargestJob(c Config, d backend.Driver, s backend.Spec) (largest *Job, lowered []*backend.Program, m Memory, err error) {
 	phases, err := c.Phases()
 	if err != nil {

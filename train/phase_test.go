@@ -9,14 +9,14 @@ import (
 	"octet/recipe"
 )
 
-// scheduled is a config whose recipe changes after some steps.
+// scheduled returns the config with changes of recipe.
 func scheduled(c Config, changes ...RecipeChange) Config {
 	c.Precision.Schedule = changes
 	return c
 }
 
-// What differs from the first recipe's own choices holds under every recipe;
-// everything else each recipe decides anew.
+// Settings that differ from the first recipe's choices apply under every recipe;
+// each recipe decides all other settings.
 func TestPhases(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp8-smooth"}, RecipeChange{150, "fp8-delayed"}, RecipeChange{200, "bf16"})
 	c.Precision.M1 = "e5m2"
@@ -42,7 +42,7 @@ func TestPhases(t *testing.T) {
 		{200, "bf16", "swiglu", "fp32", "e5m2", "fp32", "none"},
 	}, got)
 
-	// A run's config.toml is the resolved config: it means the same.
+	// A run's config.toml holds the resolved config, which has the same phases.
 	require.NoError(t, c.Resolve())
 	require.NotEmpty(t, c.Precision.Schedule)
 	again, err := c.Phases()
@@ -54,8 +54,8 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// Settings of Smooth-SwiGLU have no meaning where w3 reads BF16, and no form to
-// go by where the recipe has none; they hold where they mean something.
+// Settings of Smooth-SwiGLU are ignored in phases whose w3 reads BF16, and apply in
+// the others.
 func TestSmoothSettingsOfASchedule(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp8-smooth"})
 	c.Precision.Smooth = "linear"
@@ -69,7 +69,7 @@ func TestSmoothSettingsOfASchedule(t *testing.T) {
 	require.Equal(t, recipe.Linear, r.Smooth.Form)
 }
 
-// A phase that cannot be is found before the run begins.
+// NewJob reports an invalid later phase before the run starts.
 func TestPhasesAreChecked(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{100, "fp32"})
 	c.Precision.Rows = []PrecisionRow{{Scope: "*", Format: "bf16"}}
@@ -83,7 +83,7 @@ func TestPhasesAreChecked(t *testing.T) {
 	require.ErrorContains(t, err, "under recipe mxfp8, from step 100 on: layers.0.mlp.down_proj: input in e4m3 current 1x32 e8m0: smooth-swiglu needs one scale")
 }
 
-// A machine must be large enough for every recipe of the schedule.
+// LargestJob returns the phase that needs the most memory.
 func TestLargestJob(t *testing.T) {
 	driver, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -109,5 +109,5 @@ func TestLargestJob(t *testing.T) {
 		require.Equal(t, fp32, n)
 	}
 	require.NotZero(t, snapshots[0])
-	require.Equal(t, []int64{snapshots[0], snapshots[0]}, snapshots[2:], "of fp32, too")
+	require.Equal(t, []int64{snapshots[0], snapshots[0]}, snapshots[2:], "the snapshot is fp32's in either order")
 }

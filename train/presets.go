@@ -7,16 +7,16 @@ import (
 	"octet/internal/spelling"
 )
 
-// presets are the known shapes, from the smallest. Tiny learns something on a
-// laptop within minutes; small and 124m are for machines with more time; the
-// large ones are for plan, and for clusters.
+// presets are the known model shapes, smallest first. tiny learns on a laptop
+// within minutes, small and 124m take longer; the large ones are for GPU
+// clusters and for octet plan.
 var presets = []struct {
 	model Model
 	seq   int
 }{
-	// 0.02 is too small for a width of 128: queries and keys then start so close
-	// to zero that attention takes a hundred steps to wake up, at a moment that
-	// varies with every rounding. See docs/convergence.md.
+	// An InitStd of 0.02 is too small for a width of 128: queries and keys start so
+	// close to zero that attention learns nothing for about a hundred steps, and
+	// rounding decides when it starts to. See docs/convergence.md.
 	{Model{Preset: "tiny", Layers: 3, Dim: 128, Heads: 4, KVHeads: 4, FFN: 352, Vocab: 256, InitStd: 0.06}, 256},
 	{Model{Preset: "small", Layers: 6, Dim: 384, Heads: 6, KVHeads: 6, FFN: 1024, Vocab: 8192, Tied: true}, 256},
 	{Model{Preset: "124m", Layers: 12, Dim: 768, Heads: 12, KVHeads: 12, FFN: 2048, Vocab: 50304, Tied: true}, 1024},
@@ -25,7 +25,7 @@ var presets = []struct {
 	{Model{Preset: "llama3-8b", Layers: 32, Dim: 4096, Heads: 32, KVHeads: 8, FFN: 14336, Vocab: 128256, RopeTheta: 500000}, 8192},
 }
 
-// PresetNames lists the presets from the smallest.
+// PresetNames lists the presets, smallest first.
 func PresetNames() []string {
 	names := make([]string, len(presets))
 	for i, p := range presets {
@@ -34,18 +34,17 @@ func PresetNames() []string {
 	return names
 }
 
-// Default is the config of the preset tiny: about 0.67M parameters, bytes as
+// Default returns the config of the preset tiny: about 0.67M parameters, bytes as
 // tokens, the recipe fp8-smooth.
 func Default() Config {
 	c, err := Preset("tiny")
 	if err != nil {
-		panic(err) // the name stands in the table above
+		panic(err) // tiny is in the table above
 	}
 	return c
 }
 
-// Preset is the default config with another model and, with it, another
-// sequence length.
+// Preset returns the default config with the model and sequence length of a preset.
 func Preset(name string) (Config, error) {
 	for _, p := range presets {
 		if p.model.Preset != name {

@@ -10,13 +10,13 @@ import (
 	"octet/nn"
 )
 
-// Group is a named share of a whole: of parameters or of bytes.
+// Group is a named number of parameters or bytes.
 type Group struct {
 	Name string `json:"name"`
 	N    int64  `json:"n"`
 }
 
-// ParamGroups counts parameters, padding rows left out, by what they are.
+// ParamGroups counts parameters by module, padding rows excluded.
 func (j *Job) ParamGroups() []Group {
 	count := map[string]int64{}
 	for _, p := range j.Model.Params {
@@ -39,25 +39,25 @@ func paramGroup(p *nn.Param) string {
 	return "embedding"
 }
 
-// Memory is what a device will hold, in bytes.
+// Memory is the planned device memory of a run, in bytes.
 type Memory struct {
 	Persistent []Group `json:"persistent"`       // by class
-	Arena      int64   `json:"arena"`            // temps of all programs
-	Beside     []Group `json:"beside,omitempty"` // what else the backend allocates
-	Scopes     []Group `json:"scopes"`           // persistent bytes by the module they belong to, largest first
-	// Snapshot is the host's copy of what a checkpoint holds, one for all ranks. It
-	// is in no sum: a device does not hold it, unless its memory is the host's.
+	Arena      int64   `json:"arena"`            // temporaries of all programs
+	Beside     []Group `json:"beside,omitempty"` // other allocations of the backend
+	Scopes     []Group `json:"scopes"`           // persistent bytes by module, largest first
+	// Snapshot is the size of the host's copy of a checkpoint, one for all ranks.
+	// Total excludes it: it is in device memory only if that is host memory.
 	Snapshot int64 `json:"snapshot"`
-	// Outside is estimated: what the device's driver and libraries take for
-	// themselves. It is in no sum.
+	// Outside estimates the memory of the device's driver and libraries. Total
+	// excludes it.
 	Outside []Group `json:"outside_estimated,omitempty"`
 
-	// Launches is what a run of each program gives a device that graphs are compiled
-	// for; of others nothing.
+	// Launches counts the launches of each program on a device with compiled graphs;
+	// empty for other devices.
 	Launches []backend.Launches `json:"-"`
 }
 
-// Total is everything that the backend allocates.
+// Total returns the bytes that the backend allocates.
 func (m Memory) Total() int64 {
 	n := m.Arena
 	for _, g := range slices.Concat(m.Persistent, m.Beside) {
@@ -66,7 +66,7 @@ func (m Memory) Total() int64 {
 	return n
 }
 
-// MemoryOf plans the lowered programs for a backend.
+// MemoryOf returns the memory that the lowered programs and their variables need on a backend.
 func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Program) (Memory, error) {
 	classes, scopes := map[string]int64{}, map[string]int64{}
 	for t := range j.Vars.All() {
@@ -78,7 +78,7 @@ func (j *Job) MemoryOf(d backend.Driver, s backend.Spec, programs []*backend.Pro
 	if err != nil {
 		return m, err
 	}
-	m.Arena, m.Beside, m.Outside, m.Launches = o.Temps, groups(o.Beside), groups(o.Outside), o.Launches
+	m.Arena, m.Beside, m.Outside, m.Launches = o.Temps, groups(o.Extra), groups(o.Outside), o.Launches
 	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		m.Scopes = append(m.Scopes, Group{name, scopes[name]})
 	}
@@ -93,19 +93,19 @@ func groups(shares []backend.Share) (list []Group) {
 	return list
 }
 
-// Exchange is what the ranks send each other in a program by one kind of op.
+// Exchange counts the collectives of one kind in a program.
 type Exchange struct {
 	Program string `json:"program"`
 	Op      string `json:"op"`
 	Count   int    `json:"count"`
-	Bytes   int64  `json:"bytes"` // of what is summed, scattered or gathered, as a whole
+	Bytes   int64  `json:"bytes"` // full size of the reduced, scattered or gathered tensors
 }
 
-// Exchanges lists those of a step, each kind of micro-batch counted once.
+// Exchanges lists the collectives of a step's programs, with each variant of micro-batch once.
 func (j *Job) Exchanges() (list []Exchange) {
 	for _, p := range j.Programs() {
 		if p == j.Calibrate || p == j.Prepare {
-			continue // which run once
+			continue // they run once
 		}
 		at := map[string]int{}
 		for _, n := range p.Nodes() {
@@ -133,10 +133,9 @@ func (j *Job) Exchanges() (list []Exchange) {
 	return list
 }
 
-// FLOPsPerToken is the multiplications and additions of matrix products that
-// one training token costs, counted over the recorded forward and backward. Those of
-// train.recompute are not in it, as they are in no MFU (Chowdhery et al., arXiv
-// 2204.02311, appendix B).
+// FLOPsPerToken returns the multiplications and additions of matrix products per
+// training token, counted over the recorded forward and backward. It excludes
+// recomputation, as MFU does (Chowdhery et al., arXiv 2204.02311, appendix B).
 func (j *Job) FLOPsPerToken() float64 {
 	total := int64(0)
 	for _, n := range j.anyMicro().Nodes() {
@@ -156,7 +155,7 @@ func (j *Job) anyMicro() *backend.Program {
 	return nil
 }
 
-// ordered turns counts into groups in the order of names, without empty ones.
+// ordered returns the non-zero counts as groups, in the order of names.
 func ordered(count map[string]int64, names ...string) []Group {
 	var list []Group
 	for _, name := range names {

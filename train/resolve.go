@@ -13,8 +13,8 @@ import (
 	"octet/recipe"
 )
 
-// ModelConfig is the model section as nn wants it, the recipe's choice of
-// activation filled in.
+// ModelConfig returns the model section as an nn.Config. The activation must be
+// filled in.
 func (c Config) ModelConfig() nn.Config {
 	return nn.Config{
 		Layers: c.Model.Layers, Dim: c.Model.Dim, Heads: c.Model.Heads, KVHeads: c.Model.KVHeads,
@@ -24,7 +24,7 @@ func (c Config) ModelConfig() nn.Config {
 	}
 }
 
-// shards is how many ranks share the optimizer's state.
+// shards returns the number of ranks that share the optimizer state.
 func (c Config) shards() int {
 	if c.Train.ZeroStage == 0 {
 		return 1
@@ -32,14 +32,14 @@ func (c Config) shards() int {
 	return c.Train.Ranks
 }
 
-// Choices is what a recipe decides where the config does not.
+// Choices returns a recipe's values for the fields that a config may leave out.
 func Choices(r recipe.Recipe) RecipeChoices {
 	activation := nn.SwiGLU
 	if r.Smooth.On() {
 		activation = nn.SmoothSwiGLU
 	}
 	factors := recipe.Current
-	if r.Smooth.Factors == recipe.Delayed {
+	if r.Smooth.Smoothing == recipe.Delayed {
 		factors = recipe.Delayed
 	}
 	return RecipeChoices{
@@ -51,29 +51,28 @@ func Choices(r recipe.Recipe) RecipeChoices {
 			History: &r.History, Margin: &r.Margin, WeightMargin: &r.WeightMargin, GradMargin: &r.GradMargin,
 			ColdStart: &r.ColdStart,
 			Smooth:    r.Smooth.Form.String(), SmoothExact: &r.Smooth.Exact,
-			SmoothFactors: factors.String(), SmoothMargin: &r.Smooth.Margin,
+			SmoothScaling: factors.String(), SmoothMargin: &r.Smooth.Margin,
 		},
 	}
 }
 
-// LookupRecipe is recipe.Lookup for a name that a user gave, which may be mistaken.
+// LookupRecipe is recipe.Lookup with a suggestion for a misspelt name.
 func LookupRecipe(name string) (recipe.Recipe, error) {
 	r, err := recipe.Lookup(name)
 	if err != nil {
-		err = fmt.Errorf("unknown recipe %q%s (octet recipes lists all that there are)", name, spelling.DidYouMean(name, recipe.Names()))
+		err = fmt.Errorf("unknown recipe %q%s (octet recipes lists all recipes)", name, spelling.DidYouMean(name, recipe.Names()))
 	}
 	return r, err
 }
 
-// Resolve completes the config with its recipe's choices and checks it, under
-// every recipe of its schedule: nothing is left that a run would still have to
-// decide.
+// Resolve fills in the recipe's choices and validates the config under every recipe
+// of its schedule. A run makes no further choices.
 func (c *Config) Resolve() error {
 	r, err := LookupRecipe(c.Recipe)
 	if err != nil {
 		return err
 	}
-	if err := c.settleSmooth(r.Smooth); err != nil {
+	if err := c.reconcileSmooth(r.Smooth); err != nil {
 		return err
 	}
 	c.FillFromRecipe(Choices(r))
@@ -82,11 +81,11 @@ func (c *Config) Resolve() error {
 	}
 	for i, row := range c.Precision.Rows {
 		if !matchesAny(row.Scope, c.Model.Layers) {
-			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; a scope is a path such as layers.0.mlp.* or layers.*.%s, * standing for anything (the modules are %s)",
+			return fmt.Errorf("precision.rows[%d]: scope %q matches none of layers.0 to layers.%d and not lm_head; use a path such as layers.0.mlp.* or layers.*.%s, where * matches anything (the modules are %s)",
 				i, row.Scope, c.Model.Layers-1, recipe.Modules[0], strings.Join(recipe.Modules, ", "))
 		}
 		if matched, _ := path.Match(row.Scope, "lm_head"); matched && row.Format != "" && row.Format != r.Compute.String() {
-			return fmt.Errorf("precision.rows[%d]: scope %q takes in lm_head, whose products run in %s; use scope = \"layers.*\" for the layers alone", i, row.Scope, r.Compute)
+			return fmt.Errorf("precision.rows[%d]: scope %q matches lm_head, whose GEMMs run in %s; use scope = \"layers.*\" for the decoder layers alone", i, row.Scope, r.Compute)
 		}
 	}
 	if r, err = c.ResolvedRecipe(); err != nil {
@@ -97,7 +96,7 @@ func (c *Config) Resolve() error {
 		return err
 	}
 	if r.Smooth.On() && !smoothsAny(r, c.Model.Layers) {
-		return fmt.Errorf("model.activation = smooth-swiglu has nothing to smooth: no down_proj reads FP8 under recipe %s and its rows; use swiglu", c.Recipe)
+		return fmt.Errorf("model.activation = smooth-swiglu has no effect: no down_proj reads FP8 under recipe %s and the configured rows; use swiglu", c.Recipe)
 	}
 	return nil
 }
@@ -122,8 +121,8 @@ func smoothsAny(r recipe.Recipe, layers int) bool {
 	return false
 }
 
-// ResolvedRecipe is the named recipe with the config's exceptions before its
-// rows and the config's [precision] keys over its own.
+// ResolvedRecipe returns the named recipe with the config's rows before its own and
+// its settings overridden by the config's [precision] keys.
 func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
@@ -152,23 +151,23 @@ func (c Config) ResolvedRecipe() (recipe.Recipe, error) {
 	return r, r.Validate()
 }
 
-// RecipeFor is ResolvedRecipe as a device computes it, and what that made of it
-// ([recipe.Recipe.For]). What
-// its products cannot read is refused with backend.ErrUnsupported.
+// RecipeFor returns the ResolvedRecipe adapted to a device and notes on the changes,
+// see [recipe.Recipe.For]. The error wraps backend.ErrUnsupported if the recipe needs
+// block scales and the device has none.
 func (c Config) RecipeFor(s backend.Spec) (recipe.Recipe, []string, error) {
 	r, err := c.ResolvedRecipe()
 	if err != nil {
 		return r, nil, err
 	}
 	if !s.BlockScales {
-		if err := r.OneScale(c.Model.Layers); err != nil {
+		if err := r.CheckPerTensor(c.Model.Layers); err != nil {
 			return r, nil, fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, s.Backend, err)
 		}
 	}
 	return r.For(s.E4M3, s.Pairs, c.Model.Layers)
 }
 
-// override takes a config's value where there is one.
+// override sets *to to a config's value, if given.
 func override[T any](to, value *T) {
 	if value != nil {
 		*to = *value
@@ -202,9 +201,9 @@ func (c Config) overrideOptimizer(o *recipe.Optimizer) (err error) {
 	return nil
 }
 
-// settleSmooth makes model.activation and precision.smooth say the same. One of
-// them that is given decides the other.
-func (c *Config) settleSmooth(recipes recipe.Smooth) error {
+// reconcileSmooth makes model.activation and precision.smooth consistent: if one is
+// given, it decides the other.
+func (c *Config) reconcileSmooth(recipes recipe.Smooth) error {
 	none := recipe.NoSmooth.String()
 	activation, form := nn.Activation(c.Model.Activation), c.Precision.Smooth
 	switch {
@@ -235,8 +234,8 @@ func (c Config) overrideSmooth(s *recipe.Smooth) (err error) {
 		*s = recipe.Smooth{}
 		return nil
 	}
-	if c.Precision.SmoothFactors != "" {
-		if s.Factors, err = recipe.ParseScaling(c.Precision.SmoothFactors); err != nil {
+	if c.Precision.SmoothScaling != "" {
+		if s.Smoothing, err = recipe.ParseScaling(c.Precision.SmoothScaling); err != nil {
 			return fmt.Errorf("precision.smooth_factors: %w", err)
 		}
 	}

@@ -49,8 +49,8 @@ func persistent(t *testing.T, tr *Trainer) map[string][]byte {
 func TestCancelledStepsRunAgain(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate = 2
-	undisturbed := newTrainer(t, c, 2, false)
-	want := steps(t, undisturbed, 2)
+	uninterrupted := newTrainer(t, c, 2, false)
+	want := steps(t, uninterrupted, 2)
 	// Calibration, casts, two micro-batches and the update; later steps have
 	// the last three.
 	first, later := 5, 3
@@ -66,7 +66,7 @@ func TestCancelledStepsRunAgain(t *testing.T) {
 		require.Equal(t, want[:1], steps(t, tr, 1), "cut %d", cut)
 		cancelled(cut % later)
 		require.Equal(t, want[1:], steps(t, tr, 1), "cut %d", cut)
-		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), "cut %d", cut)
+		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), "cut %d", cut)
 	}
 	_, err := newTrainer(t, c, 2, false).Next(expireAfter(first))
 	require.NoError(t, err, "there is nothing more to cut")
@@ -75,8 +75,8 @@ func TestCancelledStepsRunAgain(t *testing.T) {
 // An update that is under way ends, though somebody runs it node by node.
 func TestUpdateIsNotCutInTwo(t *testing.T) {
 	c := small(t, "fp8-smooth")
-	undisturbed, tr := newTrainer(t, c, 2, false), newTrainer(t, c, 2, false)
-	want, got := steps(t, undisturbed, 3), steps(t, tr, 1)
+	uninterrupted, tr := newTrainer(t, c, 2, false), newTrainer(t, c, 2, false)
+	want, got := steps(t, uninterrupted, 3), steps(t, tr, 1)
 	for _, program := range []string{"update", "micro.first.last"} {
 		ctx, cancel := context.WithCancel(t.Context())
 		tr.Execute = func(ctx context.Context, name string, x backend.Executable) error {
@@ -98,7 +98,7 @@ func TestUpdateIsNotCutInTwo(t *testing.T) {
 	}
 	tr.Execute = nil
 	require.Equal(t, want, append(got, steps(t, tr, 1)...))
-	require.Equal(t, persistent(t, undisturbed), persistent(t, tr))
+	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 }
 
 // A fault that does not repeat itself lets the update happen after all, behind a step
@@ -119,7 +119,7 @@ func TestFaultThatDoesNotRepeat(t *testing.T) {
 	res, err := tr.collect(t.Context())
 	require.True(t, res.Skipped)
 	require.ErrorIs(t, err, ErrNonFinite)
-	require.ErrorContains(t, err, "does not repeat itself")
+	require.ErrorContains(t, err, "not reproducible")
 	_, err = tr.Next(t.Context())
 	require.ErrorIs(t, err, errNoWeights)
 	_, err = tr.Contents("test", "emu")

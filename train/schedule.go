@@ -2,18 +2,17 @@ package train
 
 import "math"
 
-// decayShare is the part of a wsd schedule (warm-up, stable, decay) in which
-// the rate falls.
+// decayShare is the fraction of a wsd schedule (warm-up, stable, decay) that
+// decays.
 const decayShare = 0.2
 
-// LRAt is the learning rate of the update that follows after done completed
-// steps, of steps in all: done runs from 0 to steps-1.
+// LRAt returns the learning rate of the update after done completed steps of a run
+// of steps steps: done is from 0 to steps-1.
 //
-// The rate rises linearly over the first Warmup·steps updates, so that the
-// first one already moves and the last of them has LR. Then it stays
-// (constant), falls to MinLR along half a cosine (cosine), or stays and falls
-// linearly within the last fifth (wsd). The last update has MinLR exactly.
-// Beyond the end the rate stays what it was.
+// The rate rises linearly over the first Warmup·steps updates, from a positive rate
+// to LR. Then it stays (constant), falls to MinLR along half a cosine (cosine), or
+// stays and falls linearly to MinLR over the last fifth (wsd). The last update of
+// cosine and wsd has MinLR exactly. After the end the rate stays constant.
 func (o Optimizer) LRAt(done, steps int) float64 {
 	step, last := float64(max(done, 0))+1, float64(steps)
 	warm := float64(o.WarmupSteps(steps))
@@ -30,10 +29,10 @@ func (o Optimizer) LRAt(done, steps int) float64 {
 	return o.LR
 }
 
-// WarmupSteps is the number of updates, of steps in all, in which the rate rises.
+// WarmupSteps returns the number of warm-up updates of a run of steps steps.
 func (o Optimizer) WarmupSteps(steps int) int { return int(math.Round(o.Warmup * float64(steps))) }
 
-// progress is the share of the way from one step to another, within [0, 1].
+// progress returns (step−from)/(to−from), clamped to [0, 1].
 func progress(step, from, to float64) float64 {
 	switch {
 	case step >= to:
@@ -44,9 +43,9 @@ func progress(step, from, to float64) float64 {
 	return (step - from) / (to - from)
 }
 
-// between is the rate at share s of the way from MinLR to LR. The product is
-// rounded before it is added: compilers may fuse the two on some processors,
-// and a run must not depend on that.
+// between returns MinLR + s·(LR−MinLR). The conversion rounds the product before
+// the addition: compilers fuse the two on some processors, and results must not
+// depend on that.
 func (o Optimizer) between(s float64) float64 {
 	if s == 1 {
 		return o.LR

@@ -14,7 +14,7 @@ func TestLRAt(t *testing.T) {
 		done     int
 		want     float64
 	}{
-		{"cosine", 0, 0.1}, // of 100 updates, the first ten rise
+		{"cosine", 0, 0.1}, // the first ten of 100 updates are warm-up
 		{"cosine", 4, 0.5},
 		{"cosine", 9, 1},
 		{"cosine", 54, 0.55}, // half way down
@@ -36,8 +36,8 @@ func TestLRAt(t *testing.T) {
 	}
 }
 
-// Whatever the shares: rates lie within (0, LR], warm-up rises, the rest never
-// does, and the ends are exact.
+// For any warm-up and length: rates are within (0, LR], rise during warm-up, never
+// rise after it, and are exact at its end and at the end of the run.
 func TestLRAtShape(t *testing.T) {
 	for _, schedule := range []string{"cosine", "wsd", "constant"} {
 		for _, warmup := range []float64{0, 0.003, 0.05, 0.5, 0.9, 0.999, 1} {

@@ -2,29 +2,29 @@ package train
 
 import "octet/backend"
 
-// This file is where tensors that ranks hold in parts become whole: checkpoints and
-// changes of recipe see them so.
+// This file reads and writes tensors that are sharded over the ranks. Checkpoints and
+// changes of recipe use the full tensors.
 
-// parts is in how many equal parts the ranks hold a tensor: 1 if each has all of it.
-func (j *Job) parts(t *backend.Tensor) int {
+// shardCount returns the number of equal shards of a tensor, 1 if it is replicated.
+func (j *Job) shardCount(t *backend.Tensor) int {
 	if j.sharded[t] {
 		return j.Config.shards()
 	}
 	return 1
 }
 
-// wholeShape is the shape of all parts together.
+// wholeShape returns the shape of the full tensor.
 func (j *Job) wholeShape(t *backend.Tensor) []int {
-	return append([]int{j.parts(t) * t.Shape[0]}, t.Shape[1:]...)
+	return append([]int{j.shardCount(t) * t.Shape[0]}, t.Shape[1:]...)
 }
 
-// wholeElems is the number of elements of all parts together.
-func (j *Job) wholeElems(t *backend.Tensor) int { return j.parts(t) * t.Elems() }
+// wholeElems returns the number of elements of the full tensor.
+func (j *Job) wholeElems(t *backend.Tensor) int { return j.shardCount(t) * t.Elems() }
 
-// wholeBytes is the size of all parts together.
-func (j *Job) wholeBytes(t *backend.Tensor) int64 { return int64(j.parts(t)) * t.Bytes() }
+// wholeBytes returns the size of the full tensor.
+func (j *Job) wholeBytes(t *backend.Tensor) int64 { return int64(j.shardCount(t)) * t.Bytes() }
 
-// read is a whole tensor, off the ranks that have it in parts or off the first.
+// read returns a full tensor, from the ranks that hold its shards or from rank 0.
 func (t *Trainer) read(from *backend.Tensor) ([]byte, error) {
 	raw := make([]byte, t.wholeBytes(from))
 	return raw, t.readInto(from, raw)
@@ -32,7 +32,7 @@ func (t *Trainer) read(from *backend.Tensor) ([]byte, error) {
 
 func (t *Trainer) readInto(from *backend.Tensor, raw []byte) error {
 	n := int(from.Bytes())
-	for i := range t.parts(from) {
+	for i := range t.shardCount(from) {
 		if err := t.ranks[i].backend.Read(from, raw[i*n:(i+1)*n]); err != nil {
 			return err
 		}
@@ -40,11 +40,11 @@ func (t *Trainer) readInto(from *backend.Tensor, raw []byte) error {
 	return nil
 }
 
-// write gives a whole tensor to all ranks, to each its part.
+// write writes a full tensor to all ranks, to each rank its shard.
 func (t *Trainer) write(to *backend.Tensor, raw []byte) error {
-	n := len(raw) / t.parts(to)
+	n := len(raw) / t.shardCount(to)
 	for i, r := range t.ranks {
-		part := i % t.parts(to) * n
+		part := i % t.shardCount(to) * n
 		if err := r.backend.Write(to, raw[part:part+n]); err != nil {
 			return err
 		}

@@ -120,8 +120,8 @@ func TestSharedStateIsRestored(t *testing.T) {
 			c = small(t, name)
 		}
 		c.Optimizer.Clip, c.Train.Steps, c.Train.MicroBatch = 0, 8, 2
-		undisturbed := newTrainer(t, shared(c, 2), 2, false)
-		want := steps(t, undisturbed, 6)
+		uninterrupted := newTrainer(t, shared(c, 2), 2, false)
+		want := steps(t, uninterrupted, 6)
 
 		stopped := newTrainer(t, shared(c, 2), 2, false)
 		steps(t, stopped, 3)
@@ -129,7 +129,7 @@ func TestSharedStateIsRestored(t *testing.T) {
 		resumed := newTrainer(t, shared(c, 2), 2, false)
 		require.NoError(t, resumed.Restore(t.Context(), state))
 		require.Equal(t, want[3:], steps(t, resumed, 3))
-		require.Equal(t, saved(t, undisturbed), saved(t, resumed))
+		require.Equal(t, saved(t, uninterrupted), saved(t, resumed))
 
 		other := c
 		other.Train.Ranks = 2

@@ -10,16 +10,16 @@ import (
 	"octet/nn"
 )
 
-// Snapshot is a copy of all that a checkpoint holds, in the formats that the device
-// has it in. It is taken between two steps, and written while others run. The zero
-// value is ready; the memory is used again by the next [Trainer.Snapshot].
+// Snapshot is a host copy of a checkpoint's contents, in the formats of the device. It
+// is taken between two steps and can be written during later ones. The zero value is
+// ready for use; the next [Trainer.Snapshot] reuses its memory.
 type Snapshot struct {
-	// Config is what state.json is to say of the configuration, by key.
+	// Config is recorded in state.json: values of the configuration, by key.
 	Config map[string]string
 
 	job   *Job
 	bytes []byte
-	of    map[*backend.Tensor][]byte // parts of bytes
+	of    map[*backend.Tensor][]byte // ranges of bytes
 	state State
 }
 
@@ -39,7 +39,7 @@ func (j *Job) saved() iter.Seq[*backend.Tensor] {
 	}
 }
 
-// snapshotBytes is the memory of a snapshot.
+// snapshotBytes returns the memory of a snapshot in bytes.
 func (j *Job) snapshotBytes() (n int64) {
 	for x := range j.saved() {
 		n += j.wholeBytes(x)
@@ -47,7 +47,7 @@ func (j *Job) snapshotBytes() (n int64) {
 	return n
 }
 
-// arrange gives every tensor of a job its part of the memory.
+// arrange assigns every tensor of a job its range of the memory.
 func (s *Snapshot) arrange(j *Job) {
 	if s.job == j {
 		return
@@ -64,10 +64,10 @@ func (s *Snapshot) arrange(j *Job) {
 	}
 }
 
-// Snapshot copies the state off the ranks that have it in parts, or off the first.
-// What s held before is lost, so that nobody may be writing it any more.
+// Snapshot copies the state from the ranks into s. It overwrites the contents of s,
+// so a write of these must have finished.
 func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error {
-	if err := t.settled(); err != nil {
+	if err := t.stateError(); err != nil {
 		return err
 	}
 	s.arrange(t.Job)
@@ -84,8 +84,8 @@ func (t *Trainer) Snapshot(s *Snapshot, octetVersion, backendName string) error 
 	return nil
 }
 
-// Contents is the checkpoint of a snapshot, for as long as that holds it. Numbers
-// are converted as they are written.
+// Contents returns the snapshot as checkpoint contents, valid until s is overwritten.
+// Values are converted when they are written.
 func (s *Snapshot) Contents() checkpoint.Contents {
 	j := s.job
 	c := checkpoint.Contents{Config: HFConfig(j.Config), State: s.state}
@@ -113,23 +113,24 @@ func (s *Snapshot) Contents() checkpoint.Contents {
 	return c
 }
 
-// stored is a tensor as the device has it.
+// stored returns a tensor in the format of the device.
 func (s *Snapshot) stored(name string, x *backend.Tensor) checkpoint.Tensor {
 	return checkpoint.Tensor{Name: name, DType: x.DType, Shape: s.job.wholeShape(x), Data: checkpoint.Bytes(s.of[x])}
 }
 
-// floats is a tensor's numbers, without its scale.
+// floats returns a tensor's decoded values; scales are not applied.
 func (s *Snapshot) floats(x *backend.Tensor) []float32 {
 	list := make([]float32, s.job.wholeElems(x))
 	x.DType.Decode(list, s.of[x])
 	return list
 }
 
-// pieceElems is how many numbers are converted at a time: a fraction of a tensor,
-// and enough for a write.
+// pieceElems is the number of values converted per write: small against a tensor and
+// large enough for an efficient write.
 const pieceElems = 1 << 16
 
-// masterData writes a parameter in FP32, as its readers see it, without its padding.
+// masterData returns a function that writes a parameter's dequantized master in FP32,
+// without padding rows.
 func (s *Snapshot) masterData(p *nn.Param) func(io.Writer) error {
 	raw := s.of[p.Master][:p.Rows*p.Cols()*p.Master.DType.Size()]
 	if p.Master.DType == fp8.F32 && p.Master.Scale == nil {

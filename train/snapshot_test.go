@@ -9,8 +9,8 @@ import (
 	"octet/checkpoint"
 )
 
-// What was copied stays what it was while the run goes on, is what a checkpoint of
-// that moment holds, and makes room for the next copy.
+// A snapshot equals a checkpoint of the same step, does not change while training
+// continues, and its memory is reused by the next one.
 func TestSnapshot(t *testing.T) {
 	for _, recipe := range []string{"bf16", "fp8-smooth"} { // masters in FP32, and in FP16 with a scale
 		c := small(t, recipe)
@@ -43,7 +43,7 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-// A copy under one recipe makes room for one under another.
+// A snapshot can be reused after a change of recipe.
 func TestSnapshotAcrossAChange(t *testing.T) {
 	c := scheduled(small(t, "fp8-smooth"), RecipeChange{2, "fp32"})
 	c.Train.Steps = 4
@@ -58,7 +58,7 @@ func TestSnapshotAcrossAChange(t *testing.T) {
 	}
 }
 
-// contentsOf is every tensor of a checkpoint by file and name, and its state.
+// contentsOf returns the bytes of every tensor of a checkpoint, by file and name.
 func contentsOf(t *testing.T, c checkpoint.Contents) map[string]map[string]string {
 	t.Helper()
 	all := map[string]map[string]string{"model": {}, "optimizer": {}}

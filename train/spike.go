@@ -5,40 +5,40 @@ import (
 	"slices"
 )
 
-// What makes a loss stand out, after Wortsman et al., arXiv 2304.13013: by more
-// than spikeStds standard deviations above the mean of the last steps, and
-// again within spikeSteps steps, since one batch may well be hard. The
-// statistics are those of up to spikeWindow losses; fewer than spikeLeast tell
-// nothing.
+// Constants of spike detection, after Wortsman et al., arXiv 2304.13013. A loss is
+// an outlier if it exceeds the mean of the last losses by more than spikeStds
+// standard deviations. Two outliers within spikeSteps steps are a spike; a single
+// one may be a hard batch. Mean and deviation are of the last spikeWindow losses; with
+// fewer than spikeMin losses nothing is an outlier.
 const (
 	spikeStds   = 3.2
 	spikeSteps  = 10
 	spikeWindow = 128
-	spikeLeast  = 64
+	spikeMin    = 64
 )
 
-// Spike is a loss that left what was usual.
+// Spike describes a spike of the loss.
 type Spike struct {
-	Begin     int     // its first step; 0: there is none
-	Mean, Std float64 // of the losses before the step that was reported
+	Begin     int     // first step of the spike; 0: no spike
+	Mean, Std float64 // of the losses before the step that completes it
 }
 
-// spikes finds them in a run's losses. Its fields are what a resumed run needs
-// to find the same ones.
+// spikes detects spikes of the loss. Its fields are saved, so that a resumed run
+// detects the same spikes.
 type spikes struct {
-	Losses   []float64 `json:"losses"`   // of the last steps, oldest first; finite
-	Begin    int       `json:"begin"`    // the first step that stood out
-	Last     int       `json:"last"`     // the last one, fewer than spikeSteps after another; 0: none yet
-	Reported bool      `json:"reported"` // as one spike, however long it lasts
+	Losses   []float64 `json:"losses"`   // finite losses of the last steps, oldest first
+	Begin    int       `json:"begin"`    // step of the first outlier
+	Last     int       `json:"last"`     // step of the last outlier; 0: none yet
+	Reported bool      `json:"reported"` // whether this spike was reported; it is reported once
 }
 
-// observe takes the loss of a step, 1 for the first, and returns the spike that
-// it completes: by standing out for the second time, or by not being finite.
-// Within the warm-up, where the loss falls steeply, only the latter counts.
+// observe takes the loss of a step, numbered from 1, and returns the spike that it
+// completes: as the second outlier, or as a non-finite loss. During warm-up, where
+// the loss falls steeply, only a non-finite loss counts.
 func (s *spikes) observe(step int, loss float64, warmup int) (found Spike) {
 	finite := !math.IsNaN(loss) && !math.IsInf(loss, 0)
 	mean, std := meanStd(s.Losses)
-	out := !finite || len(s.Losses) >= spikeLeast && step > warmup && loss > mean+spikeStds*std
+	out := !finite || len(s.Losses) >= spikeMin && step > warmup && loss > mean+spikeStds*std
 	if finite {
 		s.push(loss)
 	}
@@ -73,9 +73,9 @@ func (s *spikes) clone() spikes {
 	return c
 }
 
-// meanStd is summed in the order of the losses, so that a resumed run finds the
-// same bits; each product is rounded before it is added, since compilers may
-// fuse the two.
+// meanStd returns the mean and standard deviation of x. The order of the sums is
+// fixed, so that a resumed run gets the same bits, and each square is rounded
+// before it is added, since compilers may fuse the two.
 func meanStd(x []float64) (mean, std float64) {
 	if len(x) == 0 {
 		return 0, 0

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// noise is a loss of 2 with a standard deviation of 0.1.
+// noise returns n losses with mean 2 and standard deviation 0.1.
 func noise(n int) []float64 {
 	r := rand.New(rand.NewPCG(1, 2))
 	x := make([]float64, n)
@@ -21,7 +21,7 @@ func noise(n int) []float64 {
 
 type found struct{ step, begin int }
 
-// find runs the losses of steps 1, 2, … through the detector.
+// find returns the spikes that the detector finds in the losses of steps 1, 2, ….
 func find(losses []float64, warmup int) (list []found) {
 	var s spikes
 	for i, loss := range losses {
@@ -48,30 +48,30 @@ func TestSpikes(t *testing.T) {
 		want   []found
 	}{
 		"noise": {noise(2000), 0, nil},
-		"falls": {func() []float64 {
+		"falling loss": {func() []float64 {
 			x := noise(400)
 			for i := range x {
 				x[i] += 3 * math.Exp(-float64(i)/50)
 			}
 			return x
 		}(), 0, nil},
-		"one hard batch":              {with(noise(200), 4, 100), 0, nil},
-		"twice in ten steps":          {with(noise(200), 4, 100, 109), 0, []found{{109, 100}}},
-		"twice in eleven":             {with(noise(200), 4, 100, 110), 0, nil},
-		"a long one is one":           {with(noise(200), 3, 100, 101, 102, 105, 110, 119), 0, []found{{101, 100}}},
-		"two":                         {with(noise(200), 4, 100, 101, 150, 151), 0, []found{{101, 100}, {151, 150}}},
-		"three standard deviations":   {with(noise(200), 2.3, 100, 101), 0, nil},
-		"four":                        {with(noise(200), 2.45, 100, 101), 0, []found{{101, 100}}},
-		"low is no spike":             {with(noise(200), 0, 100, 101), 0, nil},
-		"too early to tell":           {with(noise(200), 4, 63, 64), 0, nil},
-		"first that can be told":      {with(noise(200), 4, 65, 66), 0, []found{{66, 65}}},
-		"in warm-up":                  {with(noise(200), 4, 99, 100), 100, nil},
-		"after warm-up":               {with(noise(200), 4, 101, 102), 100, []found{{102, 101}}},
-		"not finite":                  {with(noise(200), nan, 100), 0, []found{{100, 100}}},
-		"infinite, early, in warm-up": {with(noise(200), inf, 3), 50, []found{{3, 3}}},
-		"not finite for long":         {with(noise(200), nan, 100, 101, 102, 103), 0, []found{{100, 100}}},
-		"high, then not finite":       {with(with(noise(200), 4, 100), nan, 105), 0, []found{{105, 100}}},
-		"what is new for good is usual": {with(noise(400), 4, func() (s []int) {
+		"one hard batch":            {with(noise(200), 4, 100), 0, nil},
+		"twice within ten steps":    {with(noise(200), 4, 100, 109), 0, []found{{109, 100}}},
+		"twice within eleven steps": {with(noise(200), 4, 100, 110), 0, nil},
+		"a long spike":              {with(noise(200), 3, 100, 101, 102, 105, 110, 119), 0, []found{{101, 100}}},
+		"two spikes":                {with(noise(200), 4, 100, 101, 150, 151), 0, []found{{101, 100}, {151, 150}}},
+		"three standard deviations": {with(noise(200), 2.3, 100, 101), 0, nil},
+		"four standard deviations":  {with(noise(200), 2.45, 100, 101), 0, []found{{101, 100}}},
+		"low losses":                {with(noise(200), 0, 100, 101), 0, nil},
+		"too few losses before":     {with(noise(200), 4, 63, 64), 0, nil},
+		"just enough losses before": {with(noise(200), 4, 65, 66), 0, []found{{66, 65}}},
+		"during warm-up":            {with(noise(200), 4, 99, 100), 100, nil},
+		"after warm-up":             {with(noise(200), 4, 101, 102), 100, []found{{102, 101}}},
+		"not finite":                {with(noise(200), nan, 100), 0, []found{{100, 100}}},
+		"infinite during warm-up":   {with(noise(200), inf, 3), 50, []found{{3, 3}}},
+		"several non-finite losses": {with(noise(200), nan, 100, 101, 102, 103), 0, []found{{100, 100}}},
+		"high, then NaN":            {with(with(noise(200), 4, 100), nan, 105), 0, []found{{105, 100}}},
+		"a permanent rise is one spike": {with(noise(400), 4, func() (s []int) {
 			for i := range 300 {
 				s = append(s, 101+i)
 			}
@@ -82,7 +82,7 @@ func TestSpikes(t *testing.T) {
 	}
 }
 
-// What a spike reports is what was usual before the step that completes it.
+// A spike reports mean and deviation of the losses before the step that completes it.
 func TestSpikeStatistics(t *testing.T) {
 	var s spikes
 	losses := with(noise(200), 4, 150, 151)
@@ -102,7 +102,7 @@ func TestSpikeStatistics(t *testing.T) {
 	require.InDelta(t, math.Sqrt(sum/spikeWindow), spike.Std, 1e-12)
 }
 
-// A detector that went through JSON at any step finds the same spikes.
+// A detector that is saved and loaded before every step finds the same spikes.
 func TestSpikesSurviveJSON(t *testing.T) {
 	losses := with(with(noise(300), 4, 90, 95, 200, 202), math.NaN(), 20, 250)
 	want := find(losses, 10)
@@ -121,7 +121,7 @@ func TestSpikesSurviveJSON(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Going back leaves out the data that was read since, and the counter goes on.
+// Rewind skips the data read since the checkpoint and counts the rewinds.
 func TestRewind(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	tr := newTrainer(t, c, 2, false)

@@ -20,24 +20,24 @@ import (
 // optimizer.safetensors.
 const stateVersion = 2
 
-// State is state.json: what a run needs to go on beside its tensors. The
-// random bits are a function of seed and step, so they need nothing else.
+// State is state.json: what a resumed run needs in addition to its tensors. Random
+// bits depend on seed and step alone.
 type State struct {
 	Version  int           `json:"version"`
 	Octet    string        `json:"octet"`   // version of the program that wrote it
-	Backend  string        `json:"backend"` // with what decides its last bits: "emu, avx512"
+	Backend  string        `json:"backend"` // backend and arithmetic: "emu, avx512"
 	Recipe   string        `json:"recipe"`  // of the last step
 	Step     int           `json:"step"`    // completed steps
-	Skipped  int           `json:"skipped"` // of those, the last ones in a row that were skipped
+	Skipped  int           `json:"skipped"` // consecutive skipped steps up to the last one
 	Seed     int64         `json:"seed"`
 	Position data.Position `json:"data"`
 	Rewinds  int           `json:"rewinds"` // see Trainer.Rewind
 	Spikes   spikes        `json:"spikes"`
-	// Config is [Snapshot.Config]: for who resumes, to tell what has changed since.
+	// Config is [Snapshot.Config]. Resume compares it to detect changes.
 	Config map[string]string `json:"config,omitempty"`
 }
 
-// Contents copies everything that a checkpoint holds off the devices.
+// Contents copies the contents of a checkpoint from the devices.
 func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Contents, error) {
 	var s Snapshot
 	if err := t.Snapshot(&s, octetVersion, backendName); err != nil {
@@ -46,26 +46,24 @@ func (t *Trainer) Contents(octetVersion, backendName string) (checkpoint.Content
 	return s.Contents(), nil
 }
 
-// Restore sets everything to what a checkpoint of the same configuration
-// holds, so that the next step is the one that would have followed. Where it was
-// written under another recipe of the schedule than the one under way, Restore
-// changes to that one.
+// Restore loads a checkpoint of the same configuration; the next step is the one
+// that follows it. If the checkpoint belongs to another phase of the schedule,
+// Restore changes to its recipe.
 //
-// A checkpoint of a device with other formats is converted: moments in its E4M3
-// are rounded to this one's, and scales follow from the histories (see
-// [nn.Model.Pack]).
+// Restore converts a checkpoint of a device with other formats: it rounds moments to
+// this device's E4M3 and derives scales from the histories (see [nn.Model.Pack]).
 func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	state, err := ReadState(c)
 	if err != nil {
 		return err
 	}
 	if step, named := checkpoint.StepOf(c.Path); named && step != state.Step {
-		return fmt.Errorf("%s: it holds the state of step %d: give the folder its own name back, or move it away", c.Path, state.Step)
+		return fmt.Errorf("%s: it contains the state of step %d: rename the folder to that step, or move it away", c.Path, state.Step)
 	}
 	if state.Seed != t.Config.Seed {
-		return fmt.Errorf("%s: it is of a run with seed %d, where the configuration has %d", c.Path, state.Seed, t.Config.Seed)
+		return fmt.Errorf("%s: it belongs to a run with seed %d, but the configuration has seed %d", c.Path, state.Seed, t.Config.Seed)
 	}
-	// Other heads or another rope_theta fit the same tensors.
+	// A model with other heads or another rope_theta has the same tensor shapes.
 	if err := sameShape(c.Config, HFConfig(t.Config)); err != nil {
 		return fmt.Errorf("%s: %w", c.Path, err)
 	}
@@ -74,7 +72,7 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	phase := PhaseAt(t.Phases, state.Step-1)
 	if want := t.Phases[phase].Config.Recipe; state.Recipe != want {
-		return fmt.Errorf("%s: it was written under recipe %s, where the configuration has %s", c.Path, state.Recipe, want)
+		return fmt.Errorf("%s: it was written under recipe %s, but the configuration has %s at that step", c.Path, state.Recipe, want)
 	}
 	if err := t.ensurePhase(phase); err != nil {
 		return err
@@ -136,28 +134,28 @@ func (t *Trainer) Restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	}
 	t.step, t.skipped, t.rewinds, t.spikes = state.Step, state.Skipped, state.Rewinds, state.Spikes
 	if t.calibrated = state.Step > 0; !t.calibrated {
-		if err := t.rememberHistories(); err != nil {
+		if err := t.saveHistories(); err != nil {
 			return err
 		}
 	}
 	return t.prepare(ctx)
 }
 
-// MaxRewinds is how often a run may go back because of a spike. One that spikes
-// more often needs other settings, not other data.
+// MaxRewinds is the maximum number of rewinds of a run. A run that spikes more often
+// needs other settings, not other data.
 const MaxRewinds = 3
 
-// Rewind goes back to a checkpoint of this run and on from there with the data
-// that would have come next: what was read since is left out. More than
-// MaxRewinds times it is an error.
+// Rewind restores a checkpoint of this run but keeps the position in the data, so that
+// the data read since the checkpoint is skipped. It returns an error after MaxRewinds
+// rewinds.
 func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
-	if t.between() {
-		return errBetween
+	if t.changeFailed() {
+		return errChangeFailed
 	}
 	if t.rewinds >= MaxRewinds {
 		return fmt.Errorf("the loss spikes again after %d rewinds", MaxRewinds)
 	}
-	if err := t.forgetFlights(); err != nil {
+	if err := t.dropFlights(); err != nil {
 		return err
 	}
 	rewinds, position := t.rewinds+1, t.ranks[0].loader.Position()
@@ -165,16 +163,16 @@ func (t *Trainer) Rewind(ctx context.Context, c *checkpoint.Checkpoint) error {
 		return err
 	}
 	t.rewinds = rewinds
-	return t.moveTo(position)
+	return t.seek(position)
 }
 
 func readTensor(from *checkpoint.Tensors, name string, d fp8.DType, dst []byte) error {
 	t, ok := from.Lookup(name)
 	if !ok {
-		return fmt.Errorf("there is no tensor %q: was the checkpoint written under another configuration?", name)
+		return fmt.Errorf("there is no tensor %q; was the checkpoint written under another configuration?", name)
 	}
 	if t.DType != d {
-		return fmt.Errorf("%s is stored as %s, the recipe asks for %s", name, t.DType, d)
+		return fmt.Errorf("%s is stored as %s, but the recipe needs %s", name, t.DType, d)
 	}
 	return from.ReadInto(name, dst)
 }
@@ -186,7 +184,7 @@ func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 		return nil, fmt.Errorf("%w %q", nn.ErrNoTensor, name)
 	}
 	if !t.DType.IsFloat() {
-		return nil, fmt.Errorf("%s is stored as %s, not as numbers", name, t.DType)
+		return nil, fmt.Errorf("%s is stored as %s, expected a float format", name, t.DType)
 	}
 	var b bytes.Buffer
 	if err := t.Data(&b); err != nil {
@@ -197,9 +195,9 @@ func readFloats(from *checkpoint.Tensors, name string) ([]float32, error) {
 	return x, nil
 }
 
-// InitFrom starts training at step 0 from weights: a Hugging Face folder or a
-// checkpoint. Histories are empty, and the first step fills them from the
-// weights at hand, not from those of a random start.
+// InitFrom starts training at step 0 from given weights: a Hugging Face folder or a
+// checkpoint. Histories start empty, as with [Trainer.Init]; the first step's
+// calibration fills them.
 func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
@@ -222,8 +220,8 @@ func (t *Trainer) InitFrom(ctx context.Context, path string) error {
 	return errors.Join(err, tensors.Close())
 }
 
-// sameShape compares what both sides must agree on to share weights, by the names that
-// the configuration has for it.
+// sameShape returns an error that lists, by configuration key, the fields of have and
+// want that must be equal for the models to share weights and are not.
 func sameShape(have, want checkpoint.Config) error {
 	var differ []string
 	for _, f := range []struct {
@@ -248,23 +246,23 @@ func sameShape(have, want checkpoint.Config) error {
 	if differ == nil {
 		return nil
 	}
-	return fmt.Errorf("it is of another model than the configuration's: its %s has %s", checkpoint.ConfigFile, strings.Join(differ, ", "))
+	return fmt.Errorf("it belongs to another model than the configuration's: its %s has %s", checkpoint.ConfigFile, strings.Join(differ, ", "))
 }
 
-// CheckpointWeights hands a checkpoint's numbers to package infer. Scales is
-// nil for bare weights.
+// CheckpointWeights gives package infer access to a checkpoint's tensors. Scales is
+// nil for weights without scale state.
 type CheckpointWeights struct {
 	Model  *checkpoint.Tensors
 	Scales *checkpoint.Tensors
 }
 
-// Param is a parameter in FP32, whatever format it is stored in.
+// Param returns a parameter, converted to FP32.
 func (w CheckpointWeights) Param(name string) ([]float32, error) { return w.Model.Weight(name) }
 
-// Scale is a part of the saved scale state.
+// Scale returns the saved scale or history of this name.
 func (w CheckpointWeights) Scale(name string) ([]float32, error) {
 	if w.Scales == nil {
-		return nil, fmt.Errorf("the weights come without scales: %w %q", nn.ErrNoTensor, name)
+		return nil, fmt.Errorf("the weights have no scale state: %w %q", nn.ErrNoTensor, name)
 	}
 	return readFloats(w.Scales, name)
 }
@@ -278,8 +276,8 @@ func ReadState(c *checkpoint.Checkpoint) (State, error) {
 	return s, nil
 }
 
-// parseState refuses what no run can have written: its sums vouch for the file,
-// not for whoever made it.
+// parseState decodes state.json and rejects values that no run can have written.
+// Checksums detect a damaged file, not an invalid one.
 func parseState(text []byte) (State, error) {
 	var s State
 	if err := json.Unmarshal(text, &s); err != nil {
@@ -289,8 +287,8 @@ func parseState(text []byte) (State, error) {
 		return s, fmt.Errorf("it has version %d, this octet reads version %d", s.Version, stateVersion)
 	}
 	for _, f := range []struct {
-		name    string
-		n, most int
+		name   string
+		n, max int
 	}{
 		{"step", s.Step, math.MaxInt32},
 		{"skipped", s.Skipped, s.Step},
@@ -299,8 +297,8 @@ func parseState(text []byte) (State, error) {
 		{"spikes.last", s.Spikes.Last, s.Step},
 		{"the number of spikes.losses", len(s.Spikes.Losses), spikeWindow},
 	} {
-		if f.n < 0 || f.n > f.most {
-			return s, fmt.Errorf("%s is %d: expected 0 to %d", f.name, f.n, f.most)
+		if f.n < 0 || f.n > f.max {
+			return s, fmt.Errorf("%s is %d: expected 0 to %d", f.name, f.n, f.max)
 		}
 	}
 	return s, nil

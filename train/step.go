@@ -12,78 +12,76 @@ import (
 	"octet/data"
 )
 
-// This file is how a step is given to the devices and how its result comes back.
+// This file issues steps to the devices and collects their results.
 
-// StepResult is what one optimizer step reports.
+// StepResult holds the results of one step.
 type StepResult struct {
 	Step     int     // 1 for the first
 	Loss     float64 // nats per token, mean over the step's valid tokens
 	LR       float64
 	GradNorm float64 // before clipping
-	Tokens   int64   // trained on so far
-	Skipped  bool    // the update did not happen: something was not finite
-	Spike    Spike   // of the loss, if this step made it one
+	Tokens   int64   // number of training tokens so far
+	Skipped  bool    // the update was skipped: the gradient norm or an amax was not finite
+	Spike    Spike   // the loss spike that this step completed, if any
 	Elapsed  time.Duration
 }
 
-// ErrNonFinite is wrapped when too many steps in a row were skipped.
+// ErrNonFinite is wrapped by the error for too many consecutive skipped steps.
 var ErrNonFinite = errors.New("training is not finite")
 
-// Next runs one step: all micro-batches and the update. A step whose gradients
-// or amaxes are not finite changes nothing and is reported as skipped; after
-// Config.Train.OnNonfinite of them in a row the error names the op where it
-// began.
+// Next runs one step: all micro-batches and the update. A step with a non-finite
+// gradient norm or amax changes nothing and is reported as skipped. After
+// Config.Train.OnNonfinite consecutive skipped steps Next returns an error that names
+// the op with the first non-finite value.
 //
-// A step that cannot be run, or is cancelled, leaves everything as it was, and the
-// next call runs the same one; with several ranks that takes devices that are
-// opened anew: ranks that lost one of them in a collective do not meet again. A
-// step that was run counts even where its result cannot be read back: its update
-// has happened.
+// A step that fails or is cancelled changes nothing, and the next call repeats it.
+// With several ranks the devices must be reopened first: a collective does not work
+// again after one rank has left it. A step whose result cannot be read back still
+// counts, since its update has run.
 //
-// Where precision.schedule names another recipe for the step, Next changes to it
-// first.
+// If precision.schedule has another recipe for the step, Next changes to it first.
 func (t *Trainer) Next(ctx context.Context) (StepResult, error) {
-	if err := t.ensureUnderWay(ctx); err != nil {
+	if err := t.ensureInFlight(ctx); err != nil {
 		return StepResult{}, err
 	}
 	return t.collect(ctx)
 }
 
-// NextAhead is Next for who wants the step after this one too, whatever this
-// one's result is: that one is given to the devices before this one's result is
-// waited for, so that they go on while the host is busy with the result. All
+// NextAhead is Next, except that it issues the following step before it waits for
+// this step's result, so that the devices compute while the host processes the
+// result. Call it only if the following step will run whatever this result is. The
 // results are those of Next.
 //
-// Afterwards a step is under way (UnderWay), whose result the next call of Next or
-// NextAhead returns, or why it could not be given to the devices; until then there
-// is no state to evaluate or to save. NextAhead is Next where the devices do not
-// work on when Run has returned, where the next step has another recipe, and where
-// one more skipped step would end the run.
+// Afterwards a step is in flight (UnderWay). The next call of Next or NextAhead
+// returns its result, or the error with which issuing it failed; until then the state
+// cannot be evaluated or saved. NextAhead equals Next if Run is synchronous on the
+// devices, if the following step has another recipe, and if one more skipped step
+// would end the run.
 func (t *Trainer) NextAhead(ctx context.Context) (StepResult, error) {
-	if err := t.ensureUnderWay(ctx); err != nil {
+	if err := t.ensureInFlight(ctx); err != nil {
 		return StepResult{}, err
 	}
-	if t.mayGoAhead() {
+	if t.canIssueNext() {
 		t.flights.failure = t.issue(ctx)
 	}
 	res, err := t.collect(ctx)
 	if failure := t.flights.failure; err != nil && failure != nil {
-		// What has befallen the devices came up there first.
+		// Prefer the error of the later step: a device failure appeared there first.
 		err, t.flights.failure = failure, nil
 	}
 	return res, err
 }
 
-// UnderWay reports whether the devices have a step whose result is not known yet.
+// UnderWay reports whether a step is in flight: issued, with its result not yet collected.
 func (t *Trainer) UnderWay() bool { return t.flights.n > 0 }
 
-// flights are the steps that were given to the devices and whose results are not
-// known yet.
+// flights holds the steps in flight: issued to the devices, with results not yet
+// collected.
 type flights struct {
-	n       int
-	list    [2]flight // by step modulo 2
-	failure error     // why the step after them could not be given, if that was tried; told when it is that step's turn
-	landed  time.Time // when the last result was there
+	n         int
+	list      [2]flight // by step modulo 2
+	failure   error     // error of issuing the step after them; returned when that step is due
+	collected time.Time // when the last result was collected
 }
 
 type flight struct {
@@ -91,16 +89,16 @@ type flight struct {
 	from  data.Position // of its first batch
 }
 
-// oldest is the step that follows the completed ones.
+// oldest returns the first step in flight, which follows the completed ones.
 func (t *Trainer) oldest() *flight { return &t.flights.list[t.step%2] }
 
-// forgetFlights is for who replaces all that the steps under way compute. It waits
-// for them, so that devices can be closed; what they say is of no interest. Their
-// batches come again.
-func (t *Trainer) forgetFlights() error {
+// dropFlights discards the steps in flight, before their state is replaced. It
+// waits for them, so that devices can be closed, ignores their results, and returns
+// to the position of their first batch.
+func (t *Trainer) dropFlights() error {
 	var err error
 	if t.UnderWay() {
-		err = t.moveTo(t.oldest().from)
+		err = t.seek(t.oldest().from)
 	}
 	for i := range t.flights.n {
 		r := t.ranks[0]
@@ -110,8 +108,8 @@ func (t *Trainer) forgetFlights() error {
 	return err
 }
 
-// ensureUnderWay gives the next step to the devices, unless they have it.
-func (t *Trainer) ensureUnderWay(ctx context.Context) error {
+// ensureInFlight issues the next step, unless it is in flight.
+func (t *Trainer) ensureInFlight(ctx context.Context) error {
 	if err := t.flights.failure; err != nil {
 		t.flights.failure = nil
 		return err
@@ -122,16 +120,16 @@ func (t *Trainer) ensureUnderWay(ctx context.Context) error {
 	return t.issue(ctx)
 }
 
-// mayGoAhead reports whether another step can be given to the devices behind the
-// one that is under way, whatever comes of that, and whether they gain by it.
-func (t *Trainer) mayGoAhead() bool {
+// canIssueNext reports whether another step may be issued whatever the result of the one
+// in flight, and whether the devices run asynchronously.
+func (t *Trainer) canIssueNext() bool {
 	limit := t.Config.Train.OnNonfinite
 	return t.flights.n == 1 && t.ranks[0].reports[0] != nil &&
 		PhaseAt(t.Phases, t.step+1) == t.Phase &&
 		(limit == 0 || t.skipped+1 < limit)
 }
 
-// issue gives the step after those under way to the devices.
+// issue issues the step after those in flight to the devices.
 func (t *Trainer) issue(ctx context.Context) error {
 	start := time.Now()
 	if !t.hasWeights() {
@@ -148,9 +146,9 @@ func (t *Trainer) issue(ctx context.Context) error {
 	}
 	from := t.ranks[0].loader.Position()
 	if err := t.each(ctx, t.boundRunStep); err != nil {
-		return errors.Join(err, t.moveTo(from))
+		return errors.Join(err, t.seek(from))
 	}
-	t.carried = nil
+	t.hostState = nil
 	step := t.step + t.flights.n
 	if report := t.ranks[0].reports[step%2]; report != nil {
 		report.Begin()
@@ -165,7 +163,7 @@ func (t *Trainer) runStep(ctx context.Context, r *rank) error {
 	if err != nil {
 		return err
 	}
-	if t.Execute != nil && len(t.ranks) == 1 { // it may look at ctx between two nodes, and half an update is none
+	if t.Execute != nil && len(t.ranks) == 1 { // Execute may check ctx between nodes, but an update must not stop halfway
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -174,12 +172,12 @@ func (t *Trainer) runStep(ctx context.Context, r *rank) error {
 	return t.run(ctx, r, r.update)
 }
 
-// collect waits for the result of the oldest step under way.
+// collect waits for the result of the oldest step in flight.
 func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 	f := *t.oldest()
 	res := StepResult{LR: t.Config.Optimizer.LRAt(t.step, t.Config.Train.Steps)}
 	report := t.ranks[0].reports[t.step%2]
-	t.step++ // the update has happened, whether it can be reported or not
+	t.step++ // the update has run, even if its result cannot be read
 	t.flights.n--
 	if err := t.readReport(report, &res); err != nil {
 		return StepResult{}, err
@@ -188,31 +186,31 @@ func (t *Trainer) collect(ctx context.Context) (StepResult, error) {
 		res.Spike = t.spikes.observe(t.step, res.Loss, t.Config.Optimizer.WarmupSteps(t.Config.Train.Steps))
 	}
 	res.Step, res.Tokens = t.step, int64(t.step)*t.TokensPerStep()
-	// The time of a step that was given ahead begins where the one before it ends.
-	if t.flights.landed.After(f.start) {
-		f.start = t.flights.landed
+	// The time of a step issued ahead starts when the result of the previous step is collected.
+	if t.flights.collected.After(f.start) {
+		f.start = t.flights.collected
 	}
-	t.flights.landed = time.Now()
-	res.Elapsed = t.flights.landed.Sub(f.start)
+	t.flights.collected = time.Now()
+	res.Elapsed = t.flights.collected.Sub(f.start)
 	if !res.Skipped {
 		t.skipped = 0
 		return res, nil
 	}
 	t.skipped++
 	if limit := t.Config.Train.OnNonfinite; limit > 0 && t.skipped >= limit {
-		return res, t.blame(ctx, f.from)
+		return res, t.locateNonFinite(ctx, f.from)
 	}
 	return res, nil
 }
 
-// A step reports a few words, the same on all ranks; the first is asked.
+// A step reports a few words, equal on all ranks; they are read from rank 0.
 const reportWords = 3
 
 func (j *Job) report() [reportWords]*backend.Tensor {
 	return [...]*backend.Tensor{j.Loss, j.GradNorm, j.Skip}
 }
 
-// prepareReports is for devices that work on when Run has returned.
+// prepareReports creates the result copies of rank 0 if Run is asynchronous on its device.
 func (r *rank) prepareReports(j *Job) error {
 	f, ok := r.backend.(backend.Fetcher)
 	if !ok || r.index > 0 {
@@ -228,7 +226,7 @@ func (r *rank) prepareReports(j *Job) error {
 	return nil
 }
 
-// readReport waits for what a step reports.
+// readReport waits for a step's results and stores them in res.
 func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	r := t.ranks[0]
 	if report != nil {
@@ -248,39 +246,40 @@ func (t *Trainer) readReport(report backend.Fetch, res *StepResult) error {
 	return nil
 }
 
-// float is the FP32 number that raw begins with.
+// float returns the FP32 value at the start of raw.
 func float(raw []byte) float64 {
 	return float64(math.Float32frombits(binary.LittleEndian.Uint32(raw)))
 }
 
-// blame runs the step that began at from again, op by op. Its micro-batches change
-// no parameter and no state, so they fail as they did. The first one comes first: a
-// gradient that it spoiled would make the ops of a later one look guilty, which only
-// add to it. Where all are finite the update is to blame, which looks at their norm
-// and at the maxima of the weights before it changes anything. The ranks run
-// together, since they may meet in a collective.
-func (t *Trainer) blame(ctx context.Context, from data.Position) error {
+// locateNonFinite repeats the step that started at from, op by op, and returns an
+// error that names the first op with a non-finite result. Micro-batches change no
+// parameter and no state, so the same op fails again. They run in order: ops of a
+// later one accumulate to gradients and would seem to be the cause. If all are finite
+// the search continues in the update, which checks the gradient norm and the maxima
+// of the weights before it changes anything. All ranks run, since programs may
+// contain collectives.
+func (t *Trainer) locateNonFinite(ctx context.Context, from data.Position) error {
 	after := t.ranks[0].loader.Position()
-	err := t.moveTo(from)
+	err := t.seek(from)
 	if err == nil {
 		err = t.each(ctx, func(ctx context.Context, r *rank) error {
-			hunt := func(p program) error {
+			search := func(p program) error {
 				found, err := backend.FindNonFinite(ctx, p)
 				if found != nil {
 					return found
 				}
 				return err
 			}
-			if err := t.microBatches(r, t.step-1, hunt); err != nil {
+			if err := t.microBatches(r, t.step-1, search); err != nil {
 				return err
 			}
-			return hunt(r.update)
+			return search(r.update)
 		})
 	}
 	if err == nil {
-		t.forgetWeights() // the update has happened, behind a step that counts as skipped
-		err = errors.New("run again, all that the last of them computes is finite: the fault does not repeat itself, which speaks for the machine's memory or its device")
+		t.forgetWeights() // the repeated step has run its update, but it counts as skipped
+		err = errors.New("the last of them was repeated and all its results are finite: the fault is not reproducible, so check the memory of the machine and of the device")
 	}
-	err = fmt.Errorf("%w: %d steps in a row were skipped: %w", ErrNonFinite, t.skipped, err)
-	return errors.Join(err, t.moveTo(after))
+	err = fmt.Errorf("%w: %d consecutive steps were skipped: %w", ErrNonFinite, t.skipped, err)
+	return errors.Join(err, t.seek(after))
 }

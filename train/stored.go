@@ -12,10 +12,10 @@ import (
 	"octet/nn"
 )
 
-// This file is how masters and moments lie in memory and in checkpoints: in which
-// format, with which scales.
+// This file encodes and decodes masters and moments, with their formats and scales in
+// device memory and in checkpoints.
 
-// readFloats is a whole tensor's numbers, without its scale.
+// readFloats returns a full tensor's decoded values; scales are not applied.
 func (t *Trainer) readFloats(from *backend.Tensor) ([]float32, error) {
 	raw, err := t.read(from)
 	if err != nil {
@@ -26,7 +26,7 @@ func (t *Trainer) readFloats(from *backend.Tensor) ([]float32, error) {
 	return x, nil
 }
 
-// readMaster is a parameter as its readers see it.
+// readMaster returns a parameter's dequantized master.
 func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
 	x, err := t.readFloats(p.Master)
 	if err != nil || p.Master.Scale == nil {
@@ -42,8 +42,8 @@ func (t *Trainer) readMaster(p *nn.Param) ([]float32, error) {
 	return x, nil
 }
 
-// encodeMaster stores parameters in the master's format: F32 as it is, BF16
-// rounded, F16 with the scale that AdamW would give it.
+// encodeMaster encodes parameters in a master's format, rounded to nearest: F32, BF16,
+// or F16 with the scale that AdamW would choose.
 func encodeMaster(d fp8.DType, x []float32, pow2 bool) (codes []byte, scaleInv float32) {
 	if d == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), 1
@@ -83,7 +83,7 @@ func masterBytes(c *checkpoint.Checkpoint, p *nn.Param) ([]byte, error) {
 	return fp8.AppendFloats(nil, x...), err
 }
 
-// notFinite16 returns the index of the first infinity or NaN among little-endian codes of
+// notFinite16 returns the index of the first infinity or NaN in little-endian codes of
 // BF16 or F16, -1 without one. Such a code has every exponent bit set.
 func notFinite16(d fp8.DType, codes []byte) int {
 	exponent := uint16(0x7c00)
@@ -109,7 +109,7 @@ func (t *Trainer) moments() iter.Seq2[*nn.Param, *backend.Tensor] {
 	}
 }
 
-// setMoment stores a moment of p in its format, with scales of its own.
+// setMoment encodes moment m of p and writes it with its scales.
 func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
 	o := t.Recipe.Optimizer
 	codes, scaleInv := encodeMoment(m, x, o.Pow2, o.FloorV && m == t.optimizer.m2[p])
@@ -119,8 +119,8 @@ func (t *Trainer) setMoment(p *nn.Param, m *backend.Tensor, x []float32) error {
 	return t.write(m.Scale, fp8.AppendFloats(nil, scaleInv...))
 }
 
-// encodeMoment stores a whole moment in the format of m, to nearest, with the scales
-// that AdamW would give it. With floor what is positive does not become 0.
+// encodeMoment encodes a full moment in the format of m, rounded to nearest, with the
+// scales that AdamW would choose. With floor, positive values do not become 0.
 func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byte, scaleInv []float32) {
 	if m.DType == fp8.F32 {
 		return fp8.AppendFloats(nil, x...), nil
@@ -135,7 +135,7 @@ func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byt
 		for _, v := range block {
 			code := m.DType.Nearest(v*scale, fp8.Saturate)
 			if floor && v > 0 && code == 0 {
-				code = 1 // the format's smallest number
+				code = 1 // the format's smallest value
 			}
 			codes = append(codes, byte(code))
 			if m.DType.Size() == 2 {
@@ -146,8 +146,8 @@ func encodeMoment(m *backend.Tensor, x []float32, pow2, floor bool) (codes []byt
 	return codes, scaleInv
 }
 
-// momentBlocks cuts a moment's values into what shares a scale: all of them, or
-// a range of a row.
+// momentBlocks splits a moment's values into ranges that share a scale: all values,
+// or blocks of a row.
 func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
 	width := m.Block.Cols
 	if width == 0 {
@@ -161,7 +161,7 @@ func momentBlocks(m *backend.Tensor, x []float32) (list [][]float32) {
 	return list
 }
 
-// readMoment is a moment as the optimizer sees it.
+// readMoment returns a dequantized moment.
 func (t *Trainer) readMoment(m *backend.Tensor) ([]float32, error) {
 	x, err := t.readFloats(m)
 	if err != nil || m.Scale == nil {
@@ -183,8 +183,8 @@ func dequantizeMoment(m *backend.Tensor, x, scaleInv []float32) {
 	}
 }
 
-// otherE4M3 reads a moment that is stored in an E4M3 other than its own, with
-// another largest value; nil if it is not.
+// otherE4M3 returns the dequantized values of a moment that is stored in the other
+// E4M3 variant than m's; nil if it is not.
 func (j *Job) otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32, error) {
 	isE4M3 := func(d fp8.DType) bool { return d == fp8.E4M3 || d == fp8.E4M3IEEE }
 	stored, ok := from.Lookup(m.Name)
@@ -200,7 +200,7 @@ func (j *Job) otherE4M3(from *checkpoint.Tensors, m *backend.Tensor) ([]float32,
 		return nil, err
 	}
 	if len(x) != j.wholeElems(m) || len(scaleInv) != j.wholeElems(m.Scale) {
-		return nil, fmt.Errorf("%s has %d values and %d scales, the config asks for %d and %d", m.Name, len(x), len(scaleInv), j.wholeElems(m), j.wholeElems(m.Scale))
+		return nil, fmt.Errorf("%s has %d values and %d scales, but the configuration needs %d and %d", m.Name, len(x), len(scaleInv), j.wholeElems(m), j.wholeElems(m.Scale))
 	}
 	dequantizeMoment(m, x, scaleInv)
 	return x, nil

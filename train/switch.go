@@ -11,48 +11,46 @@ import (
 	"octet/nn"
 )
 
-// carried is a run off its devices, on the way from one recipe to another: in
-// FP32, whatever format either of them keeps it in.
-type carried struct {
+// hostState is the host copy of a run's state during a change of recipe, in FP32.
+type hostState struct {
 	params  map[string][]float32 // masters
 	moments map[string][]float32 // by the tensor's name
-	records map[string][]float32 // scales and histories, by the names of Model.Unpack
+	records map[string][]float32 // scales and histories, by their names in Model.Unpack
 	updates []byte               // optimizer.step
 
 	position data.Position
 }
 
-// followSchedule changes to the recipe of the next step, where that is another.
+// followSchedule changes to the recipe of the next step, if it is another.
 //
-// Masters and moments are dequantised and stored in the new formats, rounded to
-// nearest with scales of their own maxima. Scales and histories that both
-// recipes have stay; what is new is filled by a calibration, as before the
-// first step.
+// Masters and moments are dequantized and encoded in the new formats, rounded to
+// nearest with current scales. Scales and histories that both recipes have are kept;
+// a calibration fills new ones, as in the first step.
 func (t *Trainer) followSchedule(ctx context.Context) error {
 	phase := PhaseAt(t.Phases, t.step)
 	switch {
-	case t.carried != nil: // a change that failed
+	case t.hostState != nil: // retry a change that failed
 	case len(t.ranks) == 0:
-		return errBetween
+		return errChangeFailed
 	case phase == t.Phase:
 		return nil
 	default:
-		c, err := t.carry()
+		c, err := t.copyToHost()
 		if err != nil {
 			return err
 		}
-		t.carried = c
+		t.hostState = c
 	}
 	if err := t.changePhase(phase); err != nil {
 		return err
 	}
-	return t.takeOver(ctx, t.carried)
+	return t.loadHostState(ctx, t.hostState)
 }
 
-// ensurePhase gets ready for the state of a phase, which whatever was under way
-// makes room for: a change of recipe, steps whose results nobody wants.
+// ensurePhase prepares the devices for a state of the given phase. It discards steps
+// in flight and a failed change of recipe.
 func (t *Trainer) ensurePhase(phase int) error {
-	if err := t.forgetFlights(); err != nil {
+	if err := t.dropFlights(); err != nil {
 		return err
 	}
 	if phase != t.Phase || len(t.ranks) == 0 {
@@ -60,16 +58,15 @@ func (t *Trainer) ensurePhase(phase int) error {
 			return err
 		}
 	}
-	t.carried = nil
+	t.hostState = nil
 	return nil
 }
 
-// changePhase records the job of another phase and loads it on devices that are
-// opened for it.
+// changePhase records the job of another phase, reopens the devices and loads the job.
 func (t *Trainer) changePhase(phase int) error {
 	p := t.Phases[phase]
 	if t.Reopen == nil {
-		return fmt.Errorf("recipe %s takes over after step %d, for which the trainer needs devices: set Trainer.Reopen", p.Config.Recipe, p.From)
+		return fmt.Errorf("the change to recipe %s after step %d needs newly opened devices: set Trainer.Reopen", p.Config.Recipe, p.From)
 	}
 	j, err := recordJob(t.Phases, phase, t.Device, t.localAmax)
 	if err != nil {
@@ -84,40 +81,40 @@ func (t *Trainer) changePhase(phase int) error {
 	return t.open(devices)
 }
 
-// errBetween is for who goes on with a trainer after a change of recipe failed.
-var errBetween = errors.New("the trainer's state is on no device, since a change of recipe failed: call Next again, or Restore")
+// errChangeFailed is returned by operations that need the state after a change of recipe failed.
+var errChangeFailed = errors.New("a change of recipe failed and the devices do not hold the state: call Next to retry, or Restore")
 
-// between reports whether a change of recipe failed half way.
-func (t *Trainer) between() bool { return len(t.ranks) == 0 || t.carried != nil }
+// changeFailed reports whether a change of recipe has failed and is incomplete.
+func (t *Trainer) changeFailed() bool { return len(t.ranks) == 0 || t.hostState != nil }
 
-// errUnderWay is for who wants the state behind a step, which another one is about
-// to change.
-var errUnderWay = errors.New("a step is under way on the devices: call Next for its result first")
+// errInFlight is returned by operations that need the state while a step in flight is
+// changing it.
+var errInFlight = errors.New("a step is in flight on the devices: call Next for its result first")
 
-// errNoWeights is for who begins without any, or goes on where they could not be set.
+// errNoWeights is returned before weights are set, and after setting them failed.
 var errNoWeights = errors.New("the weights are not set: call Init, InitFrom or Restore first")
 
 func (t *Trainer) hasWeights() bool { return t.calibrated || t.histories != nil }
 
-// forgetWeights is for who sets others: a part of them is none.
+// forgetWeights marks the weights unset while new ones load.
 func (t *Trainer) forgetWeights() { t.calibrated, t.histories = false, nil }
 
-// settled is why the devices do not have the state behind the last completed step.
-func (t *Trainer) settled() error {
+// stateError returns an error unless the devices hold the state after the last completed step.
+func (t *Trainer) stateError() error {
 	switch {
-	case t.between():
-		return errBetween
+	case t.changeFailed():
+		return errChangeFailed
 	case t.UnderWay():
-		return errUnderWay
+		return errInFlight
 	case !t.hasWeights():
 		return errNoWeights
 	}
 	return nil
 }
 
-// carry copies the ranks' state.
-func (t *Trainer) carry() (*carried, error) {
-	c := &carried{
+// copyToHost copies the state from the ranks to the host.
+func (t *Trainer) copyToHost() (*hostState, error) {
+	c := &hostState{
 		params: map[string][]float32{}, moments: map[string][]float32{}, records: map[string][]float32{},
 		position: t.ranks[0].loader.Position(),
 	}
@@ -143,8 +140,8 @@ func (t *Trainer) carry() (*carried, error) {
 	return c, err
 }
 
-// takeOver sets everything to what was carried.
-func (t *Trainer) takeOver(ctx context.Context, c *carried) error {
+// loadHostState writes the host copy to the ranks, in the new recipe's formats.
+func (t *Trainer) loadHostState(ctx context.Context, c *hostState) error {
 	if err := t.setConstants(); err != nil {
 		return err
 	}
@@ -169,16 +166,16 @@ func (t *Trainer) takeOver(ctx context.Context, c *carried) error {
 		return err
 	}
 	t.calibrated = false
-	if err := t.rememberHistories(); err != nil {
+	if err := t.saveHistories(); err != nil {
 		return err
 	}
-	return errors.Join(t.moveTo(c.position), t.prepare(ctx))
+	return errors.Join(t.seek(c.position), t.prepare(ctx))
 }
 
-// record is a part of the scale state that the recipes share, or nil. What w3
-// reads and the gradient that it passes on are not the same numbers under
-// another Smooth-SwiGLU, so their records always begin anew.
-func (c *carried) record(name string) []float32 {
+// record returns a scale or history that both recipes have, or nil. Records of w3's
+// input and weight and of its gradient always start empty, since their values depend
+// on the form of Smooth-SwiGLU.
+func (c *hostState) record(name string) []float32 {
 	if strings.Contains(name, ".mlp.hidden.") || strings.Contains(name, ".mlp.down_proj.") {
 		return nil
 	}

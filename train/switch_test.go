@@ -22,10 +22,10 @@ func TestEverythingIsCarried(t *testing.T) {
 		c := small(t, name)
 		old := newTrainer(t, c, 2, false)
 		steps(t, old, 3)
-		state, err := old.carry()
+		state, err := old.copyToHost()
 		require.NoError(t, err)
 		next := newTrainer(t, c, 2, false)
-		require.NoError(t, next.takeOver(t.Context(), state))
+		require.NoError(t, next.loadHostState(t.Context(), state))
 		require.False(t, next.calibrated)
 		require.Equal(t, old.ranks[0].loader.Position(), next.ranks[0].loader.Position())
 
@@ -139,8 +139,8 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 	for _, way := range [][2]string{{"bf16", "fp8-smooth"}, {"fp8-smooth", "bf16"}, {"fp8-delayed", "fp8-smooth"}} {
 		c := small(t, way[0])
 		c.Train.Steps = 100
-		undisturbed := newTrainer(t, c, 2, false)
-		want := steps(t, undisturbed, before+more)
+		uninterrupted := newTrainer(t, c, 2, false)
+		want := steps(t, uninterrupted, before+more)
 
 		tr := newTrainer(t, scheduled(c, RecipeChange{before, way[1]}), 2, false)
 		require.Equal(t, want[:before], steps(t, tr, before))
@@ -214,9 +214,9 @@ func TestRestoreAroundAChange(t *testing.T) {
 	c := small(t, "bf16")
 	c.Train.Steps, c.Train.Accumulate, c.Train.Ranks = n, 2, 2
 	c = scheduled(c, RecipeChange{change, "fp8-smooth"}, RecipeChange{change + 2, "fp8-delayed"})
-	undisturbed := newTrainer(t, c, 2, false)
-	want := steps(t, undisturbed, n)
-	final := persistent(t, undisturbed)
+	uninterrupted := newTrainer(t, c, 2, false)
+	want := steps(t, uninterrupted, n)
+	final := persistent(t, uninterrupted)
 	for at := change - 1; at <= change+3; at++ {
 		stopped := newTrainer(t, c, 2, false)
 		steps(t, stopped, at)
@@ -224,7 +224,7 @@ func TestRestoreAroundAChange(t *testing.T) {
 		s, err := ReadState(state)
 		require.NoError(t, err)
 		require.Equal(t, stopped.Recipe.Name, s.Recipe)
-		for _, tr := range []*Trainer{newTrainer(t, c, 2, false), undisturbed} {
+		for _, tr := range []*Trainer{newTrainer(t, c, 2, false), uninterrupted} {
 			require.NoError(t, tr.Restore(t.Context(), state))
 			require.Equal(t, s.Recipe, tr.Recipe.Name)
 			require.Equal(t, want[at:], steps(t, tr, n-at), at)
@@ -239,7 +239,7 @@ func TestRestoreRefusesAnotherRecipe(t *testing.T) {
 	tr := newTrainer(t, small(t, "fp8-delayed"), 2, false)
 	steps(t, tr, 1)
 	err := newTrainer(t, small(t, "fp8-smooth"), 2, false).Restore(t.Context(), snapshot(t, tr))
-	require.ErrorContains(t, err, "written under recipe fp8-delayed, where the configuration has fp8-smooth")
+	require.ErrorContains(t, err, "written under recipe fp8-delayed, but the configuration has fp8-smooth at that step")
 }
 
 // Wherever a change of recipe fails, the next call makes it.
@@ -247,8 +247,8 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Train.HealthEvery = 4
 	c = scheduled(c, RecipeChange{2, "fp8-smooth"})
-	undisturbed := newTrainer(t, c, 2, false)
-	want := steps(t, undisturbed, 4)
+	uninterrupted := newTrainer(t, c, 2, false)
+	want := steps(t, uninterrupted, 4)
 	// The casts of the weights, a calibration and its casts, the micro-batch and
 	// the update.
 	for cut := range 5 {
@@ -257,7 +257,7 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 		_, err := tr.Next(expireAfter(cut))
 		require.ErrorIs(t, err, context.Canceled, cut)
 		require.Equal(t, want[2:], steps(t, tr, 2), cut)
-		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), cut)
+		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), cut)
 	}
 
 	gone := errors.New("the device is gone")
@@ -272,12 +272,12 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 		_, err := tr.Next(t.Context())
 		require.ErrorIs(t, err, gone, writes)
 		_, err = tr.Contents("test", "emu")
-		require.ErrorIs(t, err, errBetween, writes)
+		require.ErrorIs(t, err, errChangeFailed, writes)
 		_, err = tr.Health(t.Context())
-		require.ErrorIs(t, err, errBetween, writes)
+		require.ErrorIs(t, err, errChangeFailed, writes)
 		tr.Reopen = reopen
 		require.Equal(t, want[2:], steps(t, tr, 2), writes)
-		require.Equal(t, persistent(t, undisturbed), persistent(t, tr), writes)
+		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), writes)
 	}
 
 	tr := newTrainer(t, c, 2, false)
@@ -287,9 +287,9 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	_, err := tr.Next(t.Context())
 	require.ErrorIs(t, err, gone)
 	_, err = tr.Evaluate(t.Context())
-	require.ErrorIs(t, err, errBetween)
+	require.ErrorIs(t, err, errChangeFailed)
 	_, err = tr.Contents("test", "emu")
-	require.ErrorIs(t, err, errBetween)
+	require.ErrorIs(t, err, errChangeFailed)
 	tr.Reopen = reopen
 	require.Equal(t, want[2:], steps(t, tr, 2))
 
@@ -300,8 +300,8 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	tr.Reopen = func() ([]backend.Backend, error) { return nil, gone }
 	require.ErrorIs(t, tr.Restore(t.Context(), state), gone)
 	_, err = tr.Next(t.Context())
-	require.ErrorIs(t, err, errBetween)
-	require.ErrorIs(t, tr.Rewind(t.Context(), state), errBetween)
+	require.ErrorIs(t, err, errChangeFailed)
+	require.ErrorIs(t, tr.Rewind(t.Context(), state), errChangeFailed)
 	require.ErrorIs(t, tr.Init(t.Context()), gone)
 	tr.Reopen = reopen
 	require.NoError(t, tr.Init(t.Context()))
@@ -311,7 +311,7 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	tr.Reopen = nil
 	steps(t, tr, 2)
 	_, err = tr.Next(t.Context())
-	require.ErrorContains(t, err, "recipe fp8-smooth takes over after step 2, for which the trainer needs devices: set Trainer.Reopen")
+	require.ErrorContains(t, err, "the change to recipe fp8-smooth after step 2 needs newly opened devices: set Trainer.Reopen")
 }
 
 // failing is a device that takes a number of writes and then no more.
@@ -335,12 +335,12 @@ func TestFloorIsCarried(t *testing.T) {
 	zeros := func() (n int) {
 		tr := newTrainer(t, c, 2, false)
 		steps(t, tr, 2)
-		state, err := tr.carry()
+		state, err := tr.copyToHost()
 		require.NoError(t, err)
 		for _, v := range state.moments {
 			v[0] = 1e-30
 		}
-		tr.carried = state
+		tr.hostState = state
 		require.NoError(t, tr.followSchedule(t.Context()))
 		for _, p := range tr.Model.Params {
 			m2 := tr.optimizer.m2[p]

@@ -12,24 +12,24 @@ import (
 	"octet/data"
 )
 
-// Trainer runs a job on devices: it feeds batches, runs the programs of a step
-// and reads back what a step reports. It is for one goroutine.
+// Trainer runs a job on devices: it writes batches, runs the programs of a step
+// and reads back the results. Use it from one goroutine.
 type Trainer struct {
-	*Job // of the recipe under way
+	*Job // of the current recipe
 
-	// Reopen closes the trainer's devices and opens others of the same kind,
-	// since a backend is bound once. It is called when precision.schedule
-	// changes the recipe, and by Restore; a run without a schedule does not
-	// need it.
+	// Reopen closes the trainer's devices and opens the same ones again, since a
+	// backend can be bound only once. Changes of recipe need it: those of
+	// precision.schedule, and Init and Restore across one. A run without a schedule
+	// does not.
 	Reopen func() ([]backend.Backend, error)
 
-	// Execute runs a program of the first device, in place of x.Run(ctx): for who wants
-	// to see its nodes or their times; nil: nobody. It may be set between two steps; one
-	// that is under way has run without it.
+	// Execute, if set, runs the programs of rank 0 in place of x.Run(ctx), for example
+	// to observe nodes or measure their times. It may be set between two steps and does
+	// not affect a step in flight.
 	Execute func(ctx context.Context, program string, x backend.Executable) error
 
-	// Converted says that the last Restore had to round moments in E4M3, which
-	// a device with another E4M3 had written.
+	// Converted reports whether the last Restore rounded moments from another E4M3
+	// variant, which another device had written.
 	Converted bool
 
 	corpus *data.Corpus
@@ -38,18 +38,18 @@ type Trainer struct {
 	// runStep, bound once, so that a step allocates nothing.
 	boundRunStep func(context.Context, *rank) error
 
-	step       int // completed steps, skipped ones included: their results are known
+	step       int // completed steps, skipped ones included
 	flights    flights
-	skipped    int // in a row
+	skipped    int // consecutive skipped steps
 	rewinds    int // see Rewind
 	spikes     spikes
-	calibrated bool     // the histories of scales have their first row
-	histories  [][]byte // what they hold before it; nil with it, and without weights
-	carried    *carried // off the devices, on the way to another recipe
+	calibrated bool       // the calibration of the current recipe is done
+	histories  [][]byte   // packed scale state before the calibration; nil after it, and without weights
+	hostState  *hostState // host copy of the state during a change of recipe, else nil
 	alignment  alignmentWatch
 }
 
-// rank is one device with its share of every batch.
+// rank is one device, which trains on its share of every batch.
 type rank struct {
 	index   int
 	backend backend.Backend
@@ -58,21 +58,21 @@ type rank struct {
 
 	micro                            map[Variant]program
 	update, calibrate, prepare, eval program
-	health                           program          // empty if nobody asks
-	reports                          [2]backend.Fetch // of steps, by turns; nil where the device does not work on after Run
+	health                           program          // zero without train.health_every
+	reports                          [2]backend.Fetch // result copies, alternating between steps; nil if Run is synchronous
 
 	tokens, targets []int32
 	bytes           []byte
-	words           [4 * reportWords]byte // on their way from the device
+	words           [4 * reportWords]byte // results as read from the device
 }
 
-// program is one that is loaded.
+// program is a loaded program.
 type program struct {
 	backend.Executable
 	name string
 }
 
-// run runs a program, or lets who asked for that do it.
+// run runs a program, on rank 0 through Execute if that is set.
 func (t *Trainer) run(ctx context.Context, r *rank, p program) error {
 	if t.Execute != nil && r.index == 0 {
 		return t.Execute(ctx, p.name, p.Executable)
@@ -80,11 +80,11 @@ func (t *Trainer) run(ctx context.Context, r *rank, p program) error {
 	return p.Run(ctx)
 }
 
-// NewTrainer binds a job to devices, one for each rank, and loads its
-// programs. The weights are not set yet: Init, InitFrom or Restore does that.
+// NewTrainer binds a job to devices, one for each rank, and loads its programs.
+// Call Init, InitFrom or Restore next to set the weights.
 func NewTrainer(j *Job, corpus *data.Corpus, devices []backend.Backend) (*Trainer, error) {
 	if len(devices) != j.Config.Train.Ranks {
-		return nil, fmt.Errorf("train.ranks = %d, but %d devices were opened", j.Config.Train.Ranks, len(devices))
+		return nil, fmt.Errorf("train.ranks = %d, but %d devices are given", j.Config.Train.Ranks, len(devices))
 	}
 	t := &Trainer{Job: j, corpus: corpus}
 	t.boundRunStep = t.runStep
@@ -163,7 +163,7 @@ func (r *rank) load(j *Job, lowered []*backend.Program) error {
 	return r.prepareReports(j)
 }
 
-// each runs f for all ranks at once; the first failure stops the others.
+// each runs f on all ranks concurrently; the first error cancels the context of the others.
 func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error) error {
 	if len(t.ranks) == 1 {
 		return f(ctx, t.ranks[0])
@@ -175,13 +175,13 @@ func (t *Trainer) each(ctx context.Context, f func(context.Context, *rank) error
 	return g.Wait()
 }
 
-// TokensPerStep is the number of tokens in the batches of one step.
+// TokensPerStep returns the number of training tokens of one step, over all ranks.
 func (j *Job) TokensPerStep() int64 {
 	c := j.Config
 	return int64(c.Train.MicroBatch) * int64(c.Data.Seq) * int64(c.Train.Accumulate) * int64(c.Train.Ranks)
 }
 
-// control is step.control for a micro-batch of a step, both 0 for the first.
+// control returns step.control for a micro-batch of a step; both count from 0.
 func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 	perMicro := uint64(len(r.tokens))
 	return backend.Control{
@@ -193,8 +193,8 @@ func (t *Trainer) control(r *rank, step, micro int) backend.Control {
 	}
 }
 
-// microBatches feeds the micro-batches of a step, from where the loader is, and
-// runs each.
+// microBatches writes the micro-batches of a step, from the loader's position on, and
+// calls run for each.
 func (t *Trainer) microBatches(r *rank, step int, run func(program) error) error {
 	n := t.Config.Train.Accumulate
 	for i := range n {
@@ -211,8 +211,8 @@ func (t *Trainer) microBatches(r *rank, step int, run func(program) error) error
 	return nil
 }
 
-// moveTo goes on with the data from a position, which all ranks share.
-func (t *Trainer) moveTo(p data.Position) error {
+// seek sets the position in the data, which all ranks share.
+func (t *Trainer) seek(p data.Position) error {
 	for _, r := range t.ranks {
 		if err := r.loader.Restore(p); err != nil {
 			return err
@@ -221,8 +221,8 @@ func (t *Trainer) moveTo(p data.Position) error {
 	return nil
 }
 
-// rememberHistories keeps what a calibration begins with.
-func (t *Trainer) rememberHistories() error {
+// saveHistories saves the packed scale state for a repeated calibration.
+func (t *Trainer) saveHistories() error {
 	t.histories = [][]byte{}
 	for _, h := range t.Model.Packed() {
 		raw, err := t.read(h)
@@ -234,14 +234,13 @@ func (t *Trainer) rememberHistories() error {
 	return nil
 }
 
-// calibrate fills the empty histories from the first micro-batch, which the
-// first step sees again. A cold start does without.
+// calibrate fills the empty histories from the next micro-batch, which the step then
+// trains on. A cold start has no calibration.
 func (t *Trainer) calibrate(ctx context.Context) error {
 	if t.Model.Scales.Empty() || t.Recipe.ColdStart {
 		return nil
 	}
-	// A calibration that was cut off before the weights were cast has left its
-	// row behind.
+	// A calibration that was interrupted may have pushed its row already.
 	for i, h := range t.Model.Packed() {
 		if err := t.write(h, t.histories[i]); err != nil {
 			return err
@@ -265,7 +264,7 @@ func (t *Trainer) calibrate(ctx context.Context) error {
 	})
 }
 
-// feed writes a micro-batch and its control words.
+// feed writes a micro-batch and its control words to the device.
 func (t *Trainer) feed(r *rank, c backend.Control) error {
 	if err := r.writeInts(t.Tokens, r.tokens); err != nil {
 		return err
@@ -285,16 +284,16 @@ func (r *rank) writeInts(to *backend.Tensor, x []int32) error {
 	return r.backend.Write(to, r.bytes)
 }
 
-// Evaluate is the mean cross-entropy over the validation stream, in nats per
-// token, with every scale frozen. The windows are dealt to the ranks in turn
-// and summed in order.
+// Evaluate returns the mean cross-entropy over the validation stream, in nats per
+// token, with frozen scales. Batches go to the ranks round-robin; their losses are
+// summed in order.
 func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
-	if err := t.settled(); err != nil {
+	if err := t.stateError(); err != nil {
 		return 0, err
 	}
 	sweep := t.ranks[0].sweep
 	if sweep == nil {
-		return 0, errors.New("there is no validation data")
+		return 0, errors.New("there is no validation data: set data.val_bytes above 0")
 	}
 	rows := t.Config.Train.MicroBatch
 	batches := (sweep.Rows() + int64(rows) - 1) / int64(rows)
@@ -324,5 +323,5 @@ func (t *Trainer) Evaluate(ctx context.Context) (float64, error) {
 	return total / float64(sweep.Targets()), err
 }
 
-// StepsDone is the number of completed steps.
+// StepsDone returns the number of completed steps.
 func (t *Trainer) StepsDone() int { return t.step }

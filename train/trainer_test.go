@@ -17,9 +17,9 @@ import (
 	"octet/fp8"
 )
 
-// babble is text with a structure that a small model can learn: words of a
+// syntheticText is text with a structure that a small model can learn: words of a
 // small vocabulary, the next depending on the last.
-func babble(n int) []byte {
+func syntheticText(n int) []byte {
 	words := strings.Fields("func return if err nil for range len string byte int error := == != { } ( )")
 	rng := rand.New(rand.NewPCG(3, 5))
 	var b []byte
@@ -32,7 +32,7 @@ func babble(n int) []byte {
 }
 
 func testCorpus() *data.Corpus {
-	text := babble(40_000)
+	text := syntheticText(40_000)
 	return &data.Corpus{Train: data.Text(text[:36_000]), Val: data.Text(text[36_000:])}
 }
 
@@ -315,15 +315,15 @@ func TestRestoreGoesOnBitForBit(t *testing.T) {
 			c = small(t, name)
 		}
 		c.Train.Steps, c.Train.Accumulate = 8, 2
-		undisturbed := newTrainer(t, c, 2, false)
-		want := steps(t, undisturbed, 8)
+		uninterrupted := newTrainer(t, c, 2, false)
+		want := steps(t, uninterrupted, 8)
 
 		stopped := newTrainer(t, c, 2, false)
 		steps(t, stopped, 4)
 		resumed := newTrainer(t, c, 2, false)
 		require.NoError(t, resumed.Restore(context.Background(), snapshot(t, stopped)))
 		require.Equal(t, want[4:], steps(t, resumed, 4))
-		a, err := undisturbed.Evaluate(context.Background())
+		a, err := uninterrupted.Evaluate(context.Background())
 		require.NoError(t, err)
 		b, err := resumed.Evaluate(context.Background())
 		require.NoError(t, err)
