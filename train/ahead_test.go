@@ -12,12 +12,12 @@ import (
 	"octet/fp8"
 )
 
-// fetching is emu as a Fetcher, which notes when it is asked and when somebody
-// waits.
+// fetching is emu as an asynchronous device (backend.Fetcher) that logs the calls of
+// Begin and End.
 type fetching struct {
 	backend.Backend
 	log  []byte // b for Begin, e for End
-	lost error  // what End returns, if anything
+	lost error  // returned by End unless nil
 }
 
 type copied struct {
@@ -38,7 +38,7 @@ func (c *copied) Begin() {
 	c.log = append(c.log, 'b')
 	at := int64(0)
 	for _, t := range c.tensors {
-		_ = c.Read(t, c.raw[at:at+t.Bytes()]) // emu has it
+		_ = c.Read(t, c.raw[at:at+t.Bytes()]) // emu's Run is synchronous
 		at += t.Bytes()
 	}
 }
@@ -49,8 +49,8 @@ func (c *copied) End(dst []byte) error {
 	return c.lost
 }
 
-// newFetching starts a run on devices that work on after Run, as far as the
-// trainer knows. first is that of rank 0.
+// newFetching starts a run on devices that the trainer takes for asynchronous. first
+// returns the current device of rank 0.
 func newFetching(t *testing.T, c Config) (tr *Trainer, first func() *fetching) {
 	t.Helper()
 	j, err := NewJob(c, specOf(t, "emu"))
@@ -79,7 +79,7 @@ func newFetching(t *testing.T, c Config) (tr *Trainer, first func() *fetching) {
 	return tr, func() *fetching { return devices[0].(*fetching) }
 }
 
-// stepsAhead is steps with each but the last giving the one after it ahead.
+// stepsAhead is steps with NextAhead for all steps but the last.
 func stepsAhead(t *testing.T, tr *Trainer, n int) (list []StepResult) {
 	t.Helper()
 	for i := range n {
@@ -96,8 +96,8 @@ func stepsAhead(t *testing.T, tr *Trainer, n int) (list []StepResult) {
 	return list
 }
 
-// A step is given to the devices before the result of the one before it is waited
-// for, and that changes no result: with several micro-batches, ranks and recipes.
+// NextAhead issues a step before it waits for the result of the previous one, with the
+// same results as Next: with several micro-batches, ranks and recipes.
 func TestNextAhead(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate, c.Train.Ranks, c.Train.Steps = 2, 2, 7
@@ -109,8 +109,8 @@ func TestNextAhead(t *testing.T) {
 	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 	requireRanksAgree(t, tr)
 
-	// A change of recipe needs what the steps before it have left, and is followed
-	// by the first step under it.
+	// No step is issued ahead across a change of recipe, which needs the state after
+	// the step before it.
 	c = scheduled(c, RecipeChange{3, "fp8-delayed"}, RecipeChange{4, "bf16"})
 	uninterrupted = newTrainer(t, c, 1, false)
 	want = steps(t, uninterrupted, 7)
@@ -119,7 +119,7 @@ func TestNextAhead(t *testing.T) {
 	require.Equal(t, "bbebee", string(first().log))
 	tr, first = newFetching(t, c)
 	require.Equal(t, want, stepsAhead(t, tr, 7))
-	require.Equal(t, "bbebee", string(first().log), "of the third recipe's devices")
+	require.Equal(t, "bbebee", string(first().log), "log of the third recipe's devices")
 	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 }
 
@@ -130,22 +130,22 @@ func TestStepsAheadDoNotAllocate(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(20, func() { _, _ = tr.NextAhead(context.Background()) }))
 }
 
-// Emu is done when Run returns: there is no step ahead, and nothing to settle.
-func TestNothingAheadWithoutGain(t *testing.T) {
+// On a synchronous device such as emu, NextAhead issues no step ahead.
+func TestNoStepAheadOnSynchronousDevices(t *testing.T) {
 	tr := newTrainer(t, small(t, "bf16"), 1, false)
 	_, err := tr.NextAhead(t.Context())
 	require.NoError(t, err)
 	require.False(t, tr.UnderWay())
 }
 
-// Steps that are skipped end the run with the same op as without steps ahead: none
-// was given ahead of the last one's result, which would have changed what is run
-// again.
+// Skipped steps end the run with the same error as without steps ahead: no step is issued
+// before the result of the last permitted skip, since it would change the state that
+// the search repeats the step from.
 func TestSkippedStepsAhead(t *testing.T) {
 	for limit := 1; limit <= 3; limit++ {
 		c := small(t, "fp8-smooth")
 		c.Train.OnNonfinite = limit
-		spoil := func(tr *Trainer) {
+		corrupt := func(tr *Trainer) {
 			gain := tr.Vars.Lookup("model.layers.1.post_attention_layernorm.weight")
 			raw, err := tr.read(gain)
 			require.NoError(t, err)
@@ -162,13 +162,13 @@ func TestSkippedStepsAhead(t *testing.T) {
 		}
 		plain := newTrainer(t, c, 1, false)
 		steps(t, plain, 2)
-		spoil(plain)
+		corrupt(plain)
 		want, wantErr := run(plain, plain.Next)
 		require.Len(t, want, limit)
 
 		tr, first := newFetching(t, c)
 		stepsAhead(t, tr, 2)
-		spoil(tr)
+		corrupt(tr)
 		first().log = nil
 		got, err := run(tr, tr.NextAhead)
 		require.ErrorIs(t, err, ErrNonFinite)
@@ -180,8 +180,8 @@ func TestSkippedStepsAhead(t *testing.T) {
 	}
 }
 
-// A step that cannot be given ahead takes nothing from the one before it: the
-// failure is told when it is its turn, and the call after that runs it.
+// A failure to issue a step ahead does not affect the previous step: the step's own call
+// returns the error, and the call after that repeats the step.
 func TestFailuresAhead(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate = 2
@@ -201,24 +201,24 @@ func TestFailuresAhead(t *testing.T) {
 		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), cut)
 	}
 
-	// A device that is lost: whoever meets it first says so.
+	// A lost device: the first operation that fails reports it.
 	tr, first := newFetching(t, c)
 	_, err := tr.NextAhead(t.Context())
 	require.NoError(t, err)
-	first().lost = errors.New("lost with the second step")
+	first().lost = errors.New("device lost in step 2")
 	_, err = tr.NextAhead(t.Context())
 	require.ErrorIs(t, err, first().lost)
 
 	tr, first = newFetching(t, c)
 	stepsAhead(t, tr, 1)
-	first().lost = errors.New("because of the third step")
+	first().lost = errors.New("device lost in step 3")
 	_, err = tr.NextAhead(expireAfter(3))
-	require.ErrorIs(t, err, context.Canceled, "which came before")
+	require.ErrorIs(t, err, context.Canceled, "the error of issuing the third step is returned first")
 }
 
-// While a step is under way there is no state to look at, and what replaces the
-// state forgets the step, but not which data come next.
-func TestStateBehindAStepAhead(t *testing.T) {
+// While a step is in flight the state cannot be read. Replacing the state discards the
+// step and returns to the position of its data.
+func TestStateWithAStepInFlight(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	uninterrupted := newTrainer(t, c, 1, false)
 	steps(t, uninterrupted, 2)

@@ -13,8 +13,8 @@ import (
 	"octet/recipe"
 )
 
-// specOf is what a device can do. What is recorded for a device model of emu runs
-// on emu itself too, and faster.
+// specOf returns a device's Spec. Programs that are recorded for one of emu's device
+// models also run on plain emu, and faster.
 func specOf(t *testing.T, name string) backend.Spec {
 	t.Helper()
 	s, err := backend.SpecOf(name)
@@ -22,12 +22,12 @@ func specOf(t *testing.T, name string) backend.Spec {
 	return s
 }
 
-// gaudi2 multiplies equal formats only, and its E4M3 ends at 240. Programs for h100
-// have cuBLASLt's pairs, without E5M2 by E5M2.
+// gaudi2 multiplies equal formats only, and the maximum of its E4M3 is 240. Programs for
+// h100 use cuBLASLt's pairs, without E5M2 by E5M2.
 const gaudi2, h100 = "emu:gaudi2", "emu:h100"
 
-// Programs hold no product that the device lacks, and no other E4M3 than its own.
-func TestProgramsAreForTheDevice(t *testing.T) {
+// Programs contain only GEMMs that the device supports, and only its own E4M3.
+func TestProgramsFitTheDevice(t *testing.T) {
 	for _, name := range recipe.Names() {
 		for _, device := range []string{"emu", gaudi2, "emu:gaudi3", h100, "emu:ada", "emu:b200"} {
 			s := specOf(t, device)
@@ -39,11 +39,11 @@ func TestProgramsAreForTheDevice(t *testing.T) {
 			c.Train.Accumulate, c.Train.HealthEvery = 2, 10
 			j, err := NewJob(c, s)
 			require.NoError(t, err, name)
-			products := 0
+			gemms := 0
 			for _, p := range j.Programs() {
 				for _, n := range p.Nodes() {
 					if op, ok := n.Op.(*backend.MatMul); ok && op.A.DType.IsFP8() && op.B.DType.IsFP8() {
-						products++
+						gemms++
 						require.Contains(t, s.Pairs, [2]fp8.DType{op.A.DType, op.B.DType}, "%s: %s", name, n.Path())
 					}
 					for _, o := range n.Operands() {
@@ -53,7 +53,7 @@ func TestProgramsAreForTheDevice(t *testing.T) {
 					}
 				}
 			}
-			require.Equal(t, name != "fp32" && name != "bf16", products > 0, name)
+			require.Equal(t, name != "fp32" && name != "bf16", gemms > 0, name)
 			resolved, err := c.ResolvedRecipe()
 			require.NoError(t, err)
 			if s.E4M3 == fp8.E4M3 {
@@ -64,9 +64,9 @@ func TestProgramsAreForTheDevice(t *testing.T) {
 	}
 }
 
-// A product that the device lacks is an error before anything is recorded, of
-// later recipes too.
-func TestContradictionsWithTheDevice(t *testing.T) {
+// NewJob returns an error for a GEMM that the device does not support, also in later
+// recipes of the schedule.
+func TestUnsupportedGEMMs(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Precision.Rows = []PrecisionRow{{Scope: "layers.1.mlp.up_proj", Operand: "input", Format: "e5m2"}}
 	const want = `layers.1.mlp.up_proj: wgrad multiplies grad in e5m2 by input in e5m2, which the device's GEMM library does not support; add this row before all others in [[precision.rows]]: scope = "layers.1.mlp.up_proj", gemm = "wgrad", operand = "input", format = "e4m3"`
@@ -85,8 +85,8 @@ func TestContradictionsWithTheDevice(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Equal formats only: each copy has a scale of its own, so that every product's
-// error is that of its two casts, and a run learns what it would have.
+// A device that multiplies equal formats only: each copy has its own scale, so the error
+// of every GEMM is that of its two casts, and a run learns as well as with mixed formats.
 func TestEqualFormatsTrain(t *testing.T) {
 	for _, name := range []string{"fp8-current", "fp8-delayed", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "smooth-late-weight"} {
 		t.Run(name, func(t *testing.T) {
@@ -97,13 +97,13 @@ func TestEqualFormatsTrain(t *testing.T) {
 			require.NotEqual(t, mixed, equal)
 			require.InEpsilon(t, mixed[59].Loss, equal[59].Loss, 0.02)
 			require.Less(t, equal[59].Loss, equal[0].Loss-1)
-			require.Equal(t, 7*3*c.Model.Layers, newProof(t, tr).products)
+			require.Equal(t, 7*3*c.Model.Layers, newProof(t, tr).gemms)
 		})
 	}
 }
 
-// A checkpoint goes from one device to another and back: what is in formats that
-// the other lacks is converted, the rest is as it was.
+// A checkpoint can be restored on another device and back: formats that the other device
+// lacks are converted, all else is unchanged.
 func TestResumeOnAnotherDevice(t *testing.T) {
 	for _, name := range []string{"fp8-delayed", "fp8-smooth", "smooth-late-weight"} {
 		c := small(t, name)
@@ -122,7 +122,7 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 			require.Empty(t, of)
 			switch {
 			case history:
-				// Every copy of a tensor has its maxima.
+				// All copies of a tensor have the same maxima.
 				tensor = tensor[:strings.LastIndex(tensor, ".")]
 				require.Equal(t, sameTensor(was, tensor, ".amax_history"), values, x)
 			case strings.HasSuffix(x, ".m1") && moments && strings.Contains(x, "layers.") && !strings.Contains(x, "norm"):
@@ -146,7 +146,7 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 		scalesFollow(t, there)
 
 		require.NoError(t, there.Restore(t.Context(), snapshot(t, there)))
-		require.False(t, there.Converted, "its own")
+		require.False(t, there.Converted, "its own checkpoint")
 		back := newTrainer(t, c, 2, false)
 		require.NoError(t, back.Restore(t.Context(), snapshot(t, there)))
 		require.Equal(t, moments, back.Converted)
@@ -155,8 +155,8 @@ func TestResumeOnAnotherDevice(t *testing.T) {
 	}
 }
 
-// scalesFollow requires of a tensor with two copies that each has the scale that
-// follows from the history by the limit of its format.
+// scalesFollow requires of a tensor with two copies that the scale of each follows from
+// the history and the limit of its format.
 func scalesFollow(t *testing.T, tr *Trainer) {
 	t.Helper()
 	all := unpacked(t, tr)
@@ -168,7 +168,7 @@ func scalesFollow(t *testing.T, tr *Trainer) {
 	}
 }
 
-// sameTensor is a saved part of a tensor in whatever format there is.
+// sameTensor returns a tensor's scale or history in the format that all has.
 func sameTensor(all map[string][]float64, tensor, kind string) []float64 {
 	for _, format := range []string{".e4m3", ".e4m3ieee", ".e5m2"} {
 		if x := all[tensor+format+kind]; x != nil {
@@ -178,7 +178,7 @@ func sameTensor(all map[string][]float64, tensor, kind string) []float64 {
 	return nil
 }
 
-// A change of recipe is recorded for the device too.
+// A change of recipe adapts the new recipe to the device.
 func TestScheduleOnADevice(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{3, "fp8-smooth"})
 	tr := newTrainerFor(t, c, specOf(t, gaudi2), 2, false)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// writtenState is a state.json as a run writes it.
+// writtenState returns a state.json as a run writes it.
 func writtenState(t testing.TB, change func(*State)) []byte {
 	t.Helper()
 	s := State{Version: stateVersion, Octet: "devel", Backend: "emu, avx2", Recipe: "fp8-smooth", Step: 200, Skipped: 1, Seed: 1}
@@ -47,8 +47,8 @@ func TestParseStateRefuses(t *testing.T) {
 	require.Equal(t, 200, s.Step)
 }
 
-// FuzzState: what is taken for a state is written and read as the same one, and
-// the spikes that it brings can go on.
+// FuzzState: a state that parseState accepts is equal after writing and reading, and its
+// spike detector can continue.
 func FuzzState(f *testing.F) {
 	f.Add(writtenState(f, func(*State) {}))
 	f.Add(writtenState(f, func(s *State) { s.Step, s.Spikes = 0, spikes{} }))
@@ -75,9 +75,8 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzRows: any list of exceptions to a recipe gives phases, or an error;
-// of the rows that are taken each one is hasEffect, and every operand's cast has a
-// meaning.
+// FuzzRows: any rows give phases or an error. Of accepted rows each has an effect, and
+// every operand's cast is valid.
 func FuzzRows(f *testing.F) {
 	f.Add("fp8-smooth", "layers.0.mlp.*", "", "", "bf16", "", "", "", "", "layers.*", "wgrad")
 	f.Add("fp8-delayed", "layers.*.self_attn.[qk]_proj", "fprop", "input", "e4m3", "current", "1x128", "fp32", "nearest", "", "dgrad")

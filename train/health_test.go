@@ -14,7 +14,7 @@ import (
 	"octet/recipe"
 )
 
-// Measuring between steps changes no bit of them, under any recipe.
+// Measurements between steps do not change the results of steps, under any recipe.
 func TestHealthChangesNothing(t *testing.T) {
 	for _, name := range recipe.Names() {
 		c := small(t, name)
@@ -45,14 +45,14 @@ func TestHealthChangesNothing(t *testing.T) {
 	}
 }
 
-// A health pass measures every cast to FP8, whatever its granularity, into a row
-// of its own with a name of its own.
+// A health pass measures every FP8 cast of any granularity, each in its own row with its
+// own name.
 func TestHealthMeasuresEveryCast(t *testing.T) {
 	cases := map[string]func(c *Config){}
 	for _, name := range recipe.Names() {
 		cases[name] = func(c *Config) { c.Recipe = name }
 	}
-	cases["one layer by row"] = func(c *Config) {
+	cases["one layer per-row"] = func(c *Config) {
 		c.Precision.Rows = []PrecisionRow{{Scope: "layers.0.self_attn.*", Granularity: "row", Scaling: "current", Rounding: "nearest"}}
 	}
 	for name, edit := range cases {
@@ -93,8 +93,7 @@ func TestHealthMeasuresEveryCast(t *testing.T) {
 	}
 }
 
-// The casts that lose most are those whose scale is 1: gradients that are
-// flushed.
+// With scales of 1, more than a tenth of some gradient underflows to 0.
 func TestHealthSeesFlushedGradients(t *testing.T) {
 	for name, want := range map[string]bool{"fp8-unit": true, "fp8-delayed": false} {
 		c := small(t, name)
@@ -113,8 +112,8 @@ func TestHealthSeesFlushedGradients(t *testing.T) {
 	}
 }
 
-// The scale of a cast is the one that it was made with, also where that comes from
-// the tensor itself: half of the format or more is used.
+// Health reports the scale that the cast used, also a current one: the amax is scaled to
+// more than half of the format's maximum.
 func TestHealthSeesCurrentScales(t *testing.T) {
 	c := small(t, "fp8-current")
 	c.Train.HealthEvery = 1
@@ -128,11 +127,11 @@ func TestHealthSeesCurrentScales(t *testing.T) {
 			limit = float64(fp8.E5M2.Max())
 		}
 		share := cast.Amax * cast.Scale / limit
-		require.True(t, share > 0.5 && share <= 1, "%s: %v of the format", cast.Name, share)
+		require.True(t, share > 0.5 && share <= 1, "%s: amax is %v of the format's maximum", cast.Name, share)
 	}
 }
 
-// A channel whose rows of up_proj and gate_proj are equal and long raises the
+// A channel whose rows of up_proj and gate_proj are equal and have a large norm raises an
 // alarm.
 func TestHealthSeesAnAlignedChannel(t *testing.T) {
 	c := small(t, "fp8-smooth")
@@ -171,18 +170,18 @@ func TestWorstChannel(t *testing.T) {
 	require.Equal(t, 4, worstChannel("layers.5", amax, cosine, cosine, cosine).Channel)
 }
 
-// An alarm needs alignment and an outlier, and comes again only when the
-// outlier has grown.
+// An alarm requires alignment and an outlier, and repeats only after the outlier has
+// grown.
 func TestAlignmentAlarm(t *testing.T) {
 	var w alignmentWatch
 	h := SwiGLUHealth{Layer: "layers.5", Channel: 113, Amax: 20, Median: .5, Cosine: .97}
 	require.Equal(t, "swiglu alignment rising in layers.5, channel 113: cosine 0.97, |a| 40 x median", w.check(h))
-	require.Empty(t, w.check(h), "said already")
+	require.Empty(t, w.check(h), "already reported")
 	h.Amax = 31
 	require.NotEmpty(t, w.check(h))
 	h.Cosine = -.97
 	h.Channel = 7
-	require.NotEmpty(t, w.check(h), "w2 = -w1 makes the same outlier")
+	require.NotEmpty(t, w.check(h), "opposite rows make the same outlier")
 	for _, quiet := range []SwiGLUHealth{
 		{Layer: "layers.0", Amax: 20, Median: .5, Cosine: .5},
 		{Layer: "layers.0", Amax: 4, Median: .5, Cosine: .99},

@@ -10,9 +10,8 @@ import (
 	"octet/recipe"
 )
 
-// Each recipe of another system learns what ours do, and a run that was
-// stopped, one on another number of threads and one that computes activations
-// twice take the same steps to the bit.
+// Each recipe of another system learns as the method does. A resumed run, one with another
+// number of threads and one with recomputation have bit-identical steps.
 func TestPeersLearn(t *testing.T) {
 	for _, name := range recipe.Names() {
 		r, err := recipe.Lookup(name)
@@ -27,10 +26,10 @@ func TestPeersLearn(t *testing.T) {
 			list := steps(t, tr, 4)
 			state := snapshot(t, tr)
 			list = append(list, steps(t, tr, 36)...)
-			require.InDelta(t, math.Log(256), list[0].Loss, 0.2, "a fresh model knows nothing")
+			require.InDelta(t, math.Log(256), list[0].Loss, 0.2, "an untrained model predicts the uniform distribution")
 			val, err := tr.Evaluate(context.Background())
 			require.NoError(t, err)
-			require.Less(t, val, 3.4, "byte unigrams of this text give 3.4")
+			require.Less(t, val, 3.4, "a byte unigram model of this text has a loss of 3.4")
 
 			c.Train.Recompute = "block"
 			again := newTrainer(t, c, 3, false)

@@ -14,42 +14,42 @@ import (
 	"octet/recipe"
 )
 
-// TestFP8Ran proves that the products of a step were computed in FP8 and not
-// in something wider under its name. Every cast is unfused, so that the values
-// before it can be seen; then, for every product with FP8 operands,
+// TestFP8Ran shows that the GEMMs of a step were computed in FP8 and not in a wider
+// format. Every cast is unfused, so that the values before it can be read. For every
+// GEMM with FP8 operands the test measures
 //
-//	e_A, e_B   the measured error of each operand's cast
-//	e          the error of the product against float64 on the uncast operands
+//	e_A, e_B   the relative error of each operand's cast
+//	e          the relative error of the result against float64 on the uncast operands
 //	κ          √(Σ_k A²B² summed over the result) / ‖A·B‖
 //
-// must satisfy e ≈ κ·√(e_A² + e_B²): errors of casts are independent and add up
-// in squares, while the terms of a product that means something pull in one
-// direction (κ < 1; random operands have κ = 1). The limits are half and
-// double. A product in BF16 would be tenfold too good.
+// and requires e ≈ κ·√(e_A² + e_B²), within a factor of 2: the errors of casts are
+// independent and their squares add up, while the terms of a dot product in a trained
+// model are correlated (κ < 1; random operands have κ = 1). With BF16 operands e would be
+// a tenth of that.
 func TestFP8Ran(t *testing.T) {
-	products := map[string]int{"torchao-row-gw-hp": 2} // of a linear layer, in FP8
+	gemms := map[string]int{"torchao-row-gw-hp": 2} // number of a linear layer's GEMMs in FP8, if not 3
 	for _, name := range []string{
 		"fp8-current", "fp8-delayed", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "te-delayed", "te-current", "te-block",
 		"torchao-tensor", "torchao-row", "torchao-row-gw-hp", "deepseek-v3", "mxfp8",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := small(t, name)
-			c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 144, 64 // of more than one block of 128
+			c.Model.Dim, c.Model.FFN, c.Data.Seq = 64, 144, 64 // more than one block of 128
 			tr := newTrainer(t, c, 2, false)
 			steps(t, tr, 40)
 			p := newProof(t, tr)
-			want := 7 * cmp.Or(products[name], 3) * c.Model.Layers
-			require.Equal(t, want, p.products, "seven linear layers, three products each, in every layer")
+			want := 7 * cmp.Or(gemms[name], 3) * c.Model.Layers
+			require.Equal(t, want, p.gemms, "three GEMMs of each of the seven linear layers of every decoder layer")
 		})
 	}
 }
 
 type proof struct {
-	t        *testing.T
-	products int
-	// wide holds what was cast, keyed by the tensor that holds the codes.
+	t     *testing.T
+	gemms int
+	// wide holds the values before a cast, keyed by the tensor with the codes.
 	wide map[*backend.Tensor]matrix64
-	last map[*backend.Tensor][]float64 // what an accumulating output held before
+	last map[*backend.Tensor][]float64 // the previous value of an accumulating output
 }
 
 type matrix64 struct {
@@ -86,7 +86,7 @@ func newProof(t *testing.T, tr *Trainer) *proof {
 			case *backend.Quantize:
 				p.cast(op, values)
 			case *backend.MatMul:
-				p.product(n, op, values)
+				p.gemm(n, op, values)
 			}
 			return nil
 		}))
@@ -111,16 +111,16 @@ func (p *proof) cast(op *backend.Quantize, values func(*backend.Tensor) []float6
 	}
 }
 
-func (p *proof) product(n *backend.Node, op *backend.MatMul, values func(*backend.Tensor) []float64) {
+func (p *proof) gemm(n *backend.Node, op *backend.MatMul, values func(*backend.Tensor) []float64) {
 	out := values(op.Out)
 	defer func() { p.last[op.Out] = out }()
 	if !op.A.DType.IsFP8() || !op.B.DType.IsFP8() {
 		return
 	}
-	p.products++
+	p.gemms++
 	a, okA := p.wide[op.A]
 	b, okB := p.wide[op.B]
-	require.True(p.t, okA && okB, "%s: an operand without a cast", n.Path())
+	require.True(p.t, okA && okB, "%s: no cast of an operand was seen", n.Path())
 	eA, eB := distance(values(op.A), a.x), distance(values(op.B), b.x)
 
 	var add, rowScale, colScale []float64
@@ -167,7 +167,7 @@ func (p *proof) product(n *backend.Node, op *backend.MatMul, values func(*backen
 	require.Less(p.t, e, expected*2, where)
 }
 
-// The dumped program reads the formats that the recipe's table promises.
+// The GEMMs of a recorded program have the formats of the recipe.
 func TestProgramsFollowTheRecipe(t *testing.T) {
 	for _, name := range recipe.Names() {
 		c := small(t, name)
@@ -189,10 +189,10 @@ func TestProgramsFollowTheRecipe(t *testing.T) {
 	}
 }
 
-// What the peers multiply, operand by operand as it is stored: format, elements
-// that share a scale and the scale's format. Along K, which is the columns of
-// x and dy in fprop and dgrad, the rows of W in dgrad and of both operands in
-// wgrad, lies the long side of their blocks.
+// The operands of the GEMMs in the recipes of other systems, as stored: format, block
+// that shares a scale, and scale format. The long side of a block extends along K, which
+// is along the rows of x and W in fprop and of dy in dgrad, and along the columns of W in
+// dgrad and of both operands in wgrad.
 func TestProgramsOfThePeers(t *testing.T) {
 	hybrid := map[recipe.GEMM]string{
 		recipe.Fprop: "e4m3 tensor fp32 * e4m3 tensor fp32",
@@ -252,8 +252,8 @@ func recipeCompute(t *testing.T, name string) string {
 	return r.Compute.String()
 }
 
-// roleOf tells the three products apart by their transposes, and the order of
-// operands that goes with each.
+// roleOf returns the GEMM that a node is and the roles of its operands, derived from
+// its phase, transposes and output.
 func roleOf(n *backend.Node, op *backend.MatMul) (recipe.GEMM, recipe.Operand, recipe.Operand) {
 	switch {
 	case n.Phase == backend.Forward:

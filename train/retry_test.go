@@ -14,8 +14,8 @@ import (
 	"octet/recipe"
 )
 
-// expiring is a context that is cancelled when it has been asked n times. emu
-// asks before every program.
+// expiring is a context that is cancelled after n calls of Err. emu calls Err before
+// every program.
 type expiring struct {
 	context.Context
 	n *int
@@ -31,7 +31,7 @@ func (e expiring) Err() error {
 
 func expireAfter(n int) context.Context { return expiring{context.Background(), &n} }
 
-// persistent is every parameter and all state of the first rank.
+// persistent returns the bytes of all parameters and state, sharded tensors in full.
 func persistent(t *testing.T, tr *Trainer) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -45,14 +45,14 @@ func persistent(t *testing.T, tr *Trainer) map[string][]byte {
 	return all
 }
 
-// Wherever a step is cancelled, the next call runs the same step.
-func TestCancelledStepsRunAgain(t *testing.T) {
+// After a step was cancelled at any point, the next call repeats it.
+func TestCancelledStepsAreRepeated(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.Accumulate = 2
 	uninterrupted := newTrainer(t, c, 2, false)
 	want := steps(t, uninterrupted, 2)
-	// Calibration, casts, two micro-batches and the update; later steps have
-	// the last three.
+	// The programs of the first step: calibration, casts, two micro-batches and the
+	// update. Later steps have the last three.
 	first, later := 5, 3
 	for cut := range first {
 		tr := newTrainer(t, c, 2, false)
@@ -69,11 +69,11 @@ func TestCancelledStepsRunAgain(t *testing.T) {
 		require.Equal(t, persistent(t, uninterrupted), persistent(t, tr), "cut %d", cut)
 	}
 	_, err := newTrainer(t, c, 2, false).Next(expireAfter(first))
-	require.NoError(t, err, "there is nothing more to cut")
+	require.NoError(t, err, "the step has no further program to cancel")
 }
 
-// An update that is under way ends, though somebody runs it node by node.
-func TestUpdateIsNotCutInTwo(t *testing.T) {
+// A cancelled context does not stop an update halfway, even if Execute runs it node by node.
+func TestUpdateIsNotInterrupted(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	uninterrupted, tr := newTrainer(t, c, 2, false), newTrainer(t, c, 2, false)
 	want, got := steps(t, uninterrupted, 3), steps(t, tr, 1)
@@ -101,9 +101,9 @@ func TestUpdateIsNotCutInTwo(t *testing.T) {
 	require.Equal(t, persistent(t, uninterrupted), persistent(t, tr))
 }
 
-// A fault that does not repeat itself lets the update happen after all, behind a step
-// that was skipped: nobody goes on from there.
-func TestFaultThatDoesNotRepeat(t *testing.T) {
+// If the repetition of a skipped step is finite, its update runs although the step counts
+// as skipped, so the trainer refuses to continue from that state.
+func TestIrreproducibleFault(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.OnNonfinite = 1
 	tr := newTrainer(t, c, 1, false)
@@ -128,17 +128,17 @@ func TestFaultThatDoesNotRepeat(t *testing.T) {
 	require.Equal(t, want[1:], steps(t, tr, 1))
 }
 
-// A token that only the first of two micro-batches holds overflows BF16 when it
-// is looked up: that op is to blame, not one of the second micro-batch that adds
-// to the gradients it spoiled.
-func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
+// A token that only the first of two micro-batches contains overflows BF16 in the
+// embedding. The error names that op, not one of the second micro-batch that accumulates
+// to the gradients.
+func TestSearchStartsAtTheFirstMicroBatch(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Train.Accumulate, c.Train.OnNonfinite = 2, 1
 	j, err := NewJob(c, specOf(t, "emu"))
 	require.NoError(t, err)
 	text := make(data.Text, 8000)
 	for i := range text {
-		text[i] = byte(i / 40) // few tokens in each window, and others in each
+		text[i] = byte(i / 40) // few distinct tokens in each window, different from window to window
 	}
 	devices, err := backend.Open("emu", backend.Options{Threads: 2})
 	require.NoError(t, err)
@@ -171,10 +171,10 @@ func TestBlameBeginsAtTheFirstMicroBatch(t *testing.T) {
 	require.True(t, res.Skipped)
 	require.ErrorIs(t, err, ErrNonFinite)
 	require.ErrorContains(t, err, ": embed: embed is the first op")
-	require.Equal(t, end, loader.Position(), "the step is over")
+	require.Equal(t, end, loader.Position(), "the position is after the step")
 }
 
-// Histories gain one row from the calibration and one from every step.
+// The calibration and every step push one row to the histories.
 func TestHistoryRows(t *testing.T) {
 	for _, name := range []string{"fp8-delayed", "fp8-smooth"} {
 		tr := newTrainer(t, small(t, name), 2, false)
@@ -196,7 +196,7 @@ func TestHistoryRows(t *testing.T) {
 	}
 }
 
-// Whatever has a scale starts with one that stands for its zeros or its values.
+// The initial scale of every parameter, state tensor and record is positive.
 func TestScalesStartPositive(t *testing.T) {
 	for _, name := range recipe.Names() {
 		tr := newTrainer(t, small(t, name), 2, false)

@@ -13,13 +13,13 @@ import (
 	"octet/recipe"
 )
 
-// shared is a run whose ranks share the optimizer's state.
+// shared returns the config of a run whose ranks share the optimizer state.
 func shared(c Config, ranks int) Config {
 	c.Train.Ranks, c.Train.ZeroStage = ranks, 1
 	return c
 }
 
-// saved is every tensor of a checkpoint, with its format and shape.
+// saved returns every tensor of a checkpoint: format, shape and bytes.
 func saved(t *testing.T, tr *Trainer) map[string]string {
 	t.Helper()
 	contents, err := tr.Contents("test", "emu")
@@ -35,9 +35,9 @@ func saved(t *testing.T, tr *Trainer) map[string]string {
 	return all
 }
 
-// Without clipping the norm of the gradients decides nothing, so that every bit of
-// a run is what it is where each rank holds everything: with every recipe, and
-// every kind of state that one of them may be given.
+// Without clipping, results do not depend on the gradient norm. Then a run with sharded
+// state is bit-identical to one with replicated state, with every recipe and every format
+// of the state.
 func TestSharingChangesNoBit(t *testing.T) {
 	runs := map[string]Config{}
 	for _, name := range recipe.Names() {
@@ -69,19 +69,21 @@ func TestSharingChangesNoBit(t *testing.T) {
 	}
 }
 
-// normTolerance bounds what the order of sums does to the norm: each of two ranks'
-// sums of squares, of the vectors' and of all three is rounded to FP32 once, where a
-// rank alone rounds once; a relative error of half an ulp each, halved by the root.
+// normTolerance bounds the effect of the order of sums on the norm. The sum of squares of
+// each of two ranks, that of the vectors and the total are rounded to FP32, with
+// replicated state only the total: five roundings with a relative error of half an ulp
+// each, halved by the root.
 const normTolerance = 5 * 0x1p-25
 
-// Four ranks hold a quarter each of all that can be shared, and all of the rest.
-func TestRanksHoldParts(t *testing.T) {
+// Each of four ranks holds a quarter of every tensor that can be sharded, and all of the
+// others.
+func TestRanksHoldShards(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth"} {
 		c := small(t, name)
 		c.Train.MicroBatch, c.Train.Ranks = 1, 4
 		whole := newTrainer(t, c, 2, false)
 		part := newTrainer(t, shared(c, 4), 2, false)
-		require.Equal(t, saved(t, whole), saved(t, part), "the same start")
+		require.Equal(t, saved(t, whole), saved(t, part), "initial state")
 		steps(t, part, 1)
 		for _, p := range part.Model.Params {
 			for _, x := range []*backend.Tensor{p.Master, part.optimizer.m1[p], part.optimizer.m2[p]} {
@@ -96,21 +98,21 @@ func TestRanksHoldParts(t *testing.T) {
 	}
 }
 
-// With clipping the coefficient differs by the norm's last bits, and the weights by
-// what a step makes of that: nothing that the loss shows after some steps.
+// With clipping, the last bits of the norm affect the clip coefficient and so the weights.
+// After eight steps the losses still agree within 1e-4.
 func TestSharingWithClipping(t *testing.T) {
 	c := small(t, "bf16")
 	c.Optimizer.Clip, c.Train.Ranks = 0.1, 2
 	want, got := steps(t, newTrainer(t, c, 2, false), 8), steps(t, newTrainer(t, shared(c, 2), 2, false), 8)
 	for i := range want {
-		require.Greater(t, want[i].GradNorm, 0.1, "it clips")
+		require.Greater(t, want[i].GradNorm, 0.1, "the gradient is clipped")
 		require.InEpsilon(t, want[i].Loss, got[i].Loss, 1e-4)
 	}
 	require.InEpsilon(t, want[0].GradNorm, got[0].GradNorm, normTolerance)
 }
 
-// A checkpoint is one of whole tensors: a run goes on from it bit for bit, and so
-// does one with another number of ranks to share it, or with none that do.
+// Checkpoints hold full tensors: a run resumes from one bit-identically, and the state can
+// be loaded with another number of shards, or replicated.
 func TestSharedStateIsRestored(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth", "blocks"} {
 		c := small(t, "fp8-smooth")
@@ -141,8 +143,8 @@ func TestSharedStateIsRestored(t *testing.T) {
 	}
 }
 
-// Another recipe takes over with the same numbers, whoever holds them; telemetry,
-// evaluation and a way back work, and disturb nothing.
+// A change of recipe, telemetry, evaluation and a rewind give the same results with
+// sharded and replicated state.
 func TestSharedStateChangesRecipe(t *testing.T) {
 	c := small(t, "bf16")
 	c.Optimizer.Clip, c.Train.Steps, c.Train.MicroBatch, c.Train.Ranks, c.Train.HealthEvery = 0, 100, 2, 2, 1
@@ -174,13 +176,13 @@ func TestSharedStateChangesRecipe(t *testing.T) {
 	require.Equal(t, saved(t, all), saved(t, part))
 }
 
-// One rank's gradient that is not finite skips the update of all.
+// A non-finite gradient on one rank skips the update on all ranks.
 func TestSharedUpdatesAreSkippedByAll(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.MicroBatch = 2
 	tr := newTrainer(t, shared(c, 2), 2, false)
 	steps(t, tr, 1)
-	// The last row of the head belongs to the second rank, and is read by both.
+	// The last row of the head is in the second rank's shard; both ranks read it.
 	head := tr.Vars.Lookup("lm_head.weight")
 	raw, err := tr.read(head)
 	require.NoError(t, err)
@@ -194,7 +196,7 @@ func TestSharedUpdatesAreSkippedByAll(t *testing.T) {
 	require.Equal(t, before, saved(t, tr))
 }
 
-func TestRanksThatCannotShare(t *testing.T) {
+func TestInvalidNumbersOfShards(t *testing.T) {
 	c := small(t, "bf16")
 	for ranks, use := range map[int]string{3: "2", 6: "4", 32: "16"} {
 		err := shared(c, ranks).Validate(recipe.Names())
@@ -205,7 +207,7 @@ func TestRanksThatCannotShare(t *testing.T) {
 	require.ErrorContains(t, c.Validate(recipe.Names()), "train.zero_stage = 2 is out of range")
 }
 
-// Moments in another device's E4M3 are converted as a whole, by whoever holds them.
+// Moments in another device's E4M3 are converted equally for sharded and replicated state.
 func TestSharedStateIsConverted(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.MicroBatch, c.Train.Ranks = 2, 2

@@ -8,7 +8,7 @@ import (
 	"octet/recipe"
 )
 
-// smoothConfigs are Smooth-SwiGLU in every form, and in all that can be delayed.
+// smoothConfigs returns configs with every form of Smooth-SwiGLU and every delayed scale.
 func smoothConfigs(t *testing.T) map[string]Config {
 	configs := map[string]Config{}
 	for _, name := range []string{
@@ -26,8 +26,8 @@ func smoothConfigs(t *testing.T) map[string]Config {
 	return configs
 }
 
-// Without spikes every form trains; what a run computes depends neither on
-// threads nor on recomputation, and goes on bit for bit after a restart.
+// Without spikes every form trains. Results do not depend on the number of threads or on
+// recomputation, and a resumed run is bit-identical.
 func TestEverySmoothFormTrains(t *testing.T) {
 	for name, c := range smoothConfigs(t) {
 		t.Run(name, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestEverySmoothFormTrains(t *testing.T) {
 			rest := steps(t, tr, 10)
 			val, err := tr.Evaluate(t.Context())
 			require.NoError(t, err)
-			require.Less(t, val, first[0].Loss-0.5, "it learns")
+			require.Less(t, val, first[0].Loss-0.5, "the loss falls")
 
 			for _, mode := range []string{"attention", "block"} {
 				again := c
@@ -56,7 +56,7 @@ func TestEverySmoothFormTrains(t *testing.T) {
 	}
 }
 
-// Ranks choose factors of their own, and agree about everything that lasts.
+// Each rank has its own smoothing scales, but parameters and state are equal on all ranks.
 func TestSmoothRanksAgree(t *testing.T) {
 	for _, name := range []string{"fp8-smooth", "fp8-smooth-token", "fp8-paper", "smooth-late-factors"} {
 		c := small(t, name)
@@ -67,9 +67,9 @@ func TestSmoothRanksAgree(t *testing.T) {
 	}
 }
 
-// Delayed factors come from the calibration in the first step; after a cold
-// start there is nothing that they could come from, and they are 1.
-func TestDelayedFactorsAreCalibrated(t *testing.T) {
+// In the first step delayed smoothing scales come from the calibration. After a cold start
+// the history is empty, and they are 1.
+func TestDelayedSmoothingIsCalibrated(t *testing.T) {
 	for _, cold := range []bool{false, true} {
 		c := small(t, "smooth-late-factors")
 		c.Precision.ColdStart = &cold

@@ -14,10 +14,9 @@ import (
 	"octet/fp8"
 )
 
-// Whatever is a parameter or state survives the way from one trainer to another
-// of the same recipe: what is FP32 bit for bit, but for what a calibration
-// fills.
-func TestEverythingIsCarried(t *testing.T) {
+// copyToHost and loadHostState preserve all parameters and state between trainers of the
+// same recipe: FP32 tensors bit for bit, except for records that a calibration fills.
+func TestHostStateIsComplete(t *testing.T) {
 	for _, name := range []string{"fp32", "fp8-delayed", "fp8-smooth"} {
 		c := small(t, name)
 		old := newTrainer(t, c, 2, false)
@@ -35,13 +34,13 @@ func TestEverythingIsCarried(t *testing.T) {
 			got := is[x]
 			switch {
 			case strings.HasPrefix(x, "layers.") && (strings.Contains(x, ".mlp.hidden.") || strings.Contains(x, ".mlp.down_proj.")):
-				start := 0.0 // of a history
+				start := 0.0 // initial value of a history
 				if strings.Contains(x, "scale") {
 					start = 1
 				}
 				require.Equal(t, slices.Repeat([]float64{start}, len(want)), got, x)
 			case name == "fp8-smooth" && strings.Contains(x, "layers."):
-				// Codes and scales are chosen anew, from the same numbers.
+				// Codes and scales are computed again from the same values.
 				require.Less(t, distance(got, want), 1e-6, "%s %s", name, x)
 			default:
 				require.Equal(t, want, got, "%s %s", name, x)
@@ -50,7 +49,7 @@ func TestEverythingIsCarried(t *testing.T) {
 	}
 }
 
-// unpacked is every parameter and all state by name, in numbers.
+// unpacked returns the values of all parameters and state by name, scales not applied.
 func unpacked(t *testing.T, tr *Trainer) map[string][]float64 {
 	t.Helper()
 	all := map[string][]float64{}
@@ -76,8 +75,8 @@ func unpacked(t *testing.T, tr *Trainer) map[string][]float64 {
 	return all
 }
 
-// A moment in any format is its values within the format's precision, by
-// tensors and by blocks, and what is positive stays so if asked.
+// encodeMoment is exact to the format's precision, with per-tensor and block scales.
+// With floor, positive values stay positive.
 func TestEncodeMoment(t *testing.T) {
 	x := make([]float32, 3*40)
 	for i := range x {
@@ -131,9 +130,8 @@ func TestEncodeMoment(t *testing.T) {
 	require.Equal(t, []byte{0x7e, 0, 0, 0x80}, without)
 }
 
-// After the change the programs are those of the new recipe, the weights are
-// what they were within the master's rounding, and the loss is what it would
-// have been within a hundredth.
+// After the change the programs are those of the new recipe, the weights are equal up to
+// the master's rounding, and the loss is within 1 % of that without the change.
 func TestScheduleChangesTheRecipe(t *testing.T) {
 	const before, more = 30, 6
 	for _, way := range [][2]string{{"bf16", "fp8-smooth"}, {"fp8-smooth", "bf16"}, {"fp8-delayed", "fp8-smooth"}} {
@@ -183,7 +181,7 @@ func TestScheduleChangesTheRecipe(t *testing.T) {
 	}
 }
 
-// Histories that both recipes have stay, and all have the calibration's row.
+// Histories that both recipes have are kept, and the calibration pushes a row to all.
 func TestHistoriesAreKept(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	tr := newTrainer(t, scheduled(c, RecipeChange{3, "fp8-smooth"}), 2, false)
@@ -197,7 +195,7 @@ func TestHistoriesAreKept(t *testing.T) {
 	require.Equal(t, 2, filled(now[anew], c.Model.FFN))
 }
 
-// filled counts the rows of a history that hold something.
+// filled counts the non-zero rows of a history.
 func filled(x []float64, cols int) (rows int) {
 	for i := 0; i < len(x); i += cols {
 		if slices.Max(x[i:i+cols]) > 0 {
@@ -207,8 +205,8 @@ func filled(x []float64, cols int) (rows int) {
 	return rows
 }
 
-// A run that is stopped before, at or after a change of recipe goes on bit for
-// bit, also when it goes back over the change.
+// A run that is stopped before, at or after a change of recipe resumes bit-identically,
+// also if Restore goes back across the change.
 func TestRestoreAroundAChange(t *testing.T) {
 	const change, n = 4, 9
 	c := small(t, "bf16")
@@ -234,7 +232,7 @@ func TestRestoreAroundAChange(t *testing.T) {
 	}
 }
 
-// Of another recipe a checkpoint is refused.
+// Restore rejects a checkpoint of another recipe.
 func TestRestoreRefusesAnotherRecipe(t *testing.T) {
 	tr := newTrainer(t, small(t, "fp8-delayed"), 2, false)
 	steps(t, tr, 1)
@@ -242,15 +240,15 @@ func TestRestoreRefusesAnotherRecipe(t *testing.T) {
 	require.ErrorContains(t, err, "written under recipe fp8-delayed, but the configuration has fp8-smooth at that step")
 }
 
-// Wherever a change of recipe fails, the next call makes it.
-func TestFailedChangesAreMadeAgain(t *testing.T) {
+// After a change of recipe failed at any point, the next call completes it.
+func TestFailedChangesAreRetried(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Train.HealthEvery = 4
 	c = scheduled(c, RecipeChange{2, "fp8-smooth"})
 	uninterrupted := newTrainer(t, c, 2, false)
 	want := steps(t, uninterrupted, 4)
-	// The casts of the weights, a calibration and its casts, the micro-batch and
-	// the update.
+	// The programs: the casts of the weights, a calibration and its casts, the
+	// micro-batch and the update.
 	for cut := range 5 {
 		tr := newTrainer(t, c, 2, false)
 		steps(t, tr, 2)
@@ -293,7 +291,7 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	tr.Reopen = reopen
 	require.Equal(t, want[2:], steps(t, tr, 2))
 
-	// Nor does a way back that fails leave anything to trip over.
+	// A failed Restore or Init can be retried too.
 	early := newTrainer(t, c, 2, false)
 	steps(t, early, 1)
 	state := snapshot(t, early)
@@ -305,7 +303,7 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	require.ErrorIs(t, tr.Init(t.Context()), gone)
 	tr.Reopen = reopen
 	require.NoError(t, tr.Init(t.Context()))
-	require.Equal(t, want, steps(t, tr, 4), "from the start again, under the first recipe")
+	require.Equal(t, want, steps(t, tr, 4), "restarted from step 0 under the first recipe")
 
 	tr = newTrainer(t, c, 2, false)
 	tr.Reopen = nil
@@ -314,7 +312,7 @@ func TestFailedChangesAreMadeAgain(t *testing.T) {
 	require.ErrorContains(t, err, "the change to recipe fp8-smooth after step 2 needs newly opened devices: set Trainer.Reopen")
 }
 
-// failing is a device that takes a number of writes and then no more.
+// failing is a device whose writes fail after left of them.
 type failing struct {
 	backend.Backend
 	left int
@@ -329,8 +327,8 @@ func (f *failing) Write(t *backend.Tensor, raw []byte) error {
 	return f.Backend.Write(t, raw)
 }
 
-// Second moments that are kept above zero come above zero from another recipe.
-func TestFloorIsCarried(t *testing.T) {
+// With floor_v, positive second moments of the previous recipe stay positive.
+func TestChangeKeepsTheFloor(t *testing.T) {
 	c := scheduled(small(t, "bf16"), RecipeChange{2, "fp8-paper"})
 	zeros := func() (n int) {
 		tr := newTrainer(t, c, 2, false)
@@ -358,7 +356,7 @@ func TestFloorIsCarried(t *testing.T) {
 	require.Zero(t, zeros())
 }
 
-// A cold start begins with scales of 1, which its first update replaces.
+// A cold start uses scales of 1 in the first step; the first update replaces them.
 func TestColdStart(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	cold := true
@@ -392,6 +390,6 @@ func TestColdStart(t *testing.T) {
 	tr := newTrainer(t, c, 2, false)
 	const history = "layers.1.mlp.input.e4m3.amax_history"
 	steps(t, tr, 1)
-	require.Equal(t, 1, filled(unpacked(t, tr)[history], 1), "the row of the step, and none before it")
+	require.Equal(t, 1, filled(unpacked(t, tr)[history], 1), "only the row of the first step")
 	require.NotEqual(t, []float64{1}, unpacked(t, tr)["layers.1.mlp.input.e4m3.scale"])
 }

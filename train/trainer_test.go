@@ -17,8 +17,8 @@ import (
 	"octet/fp8"
 )
 
-// syntheticText is text with a structure that a small model can learn: words of a
-// small vocabulary, the next depending on the last.
+// syntheticText returns text that a small model can learn: words of a small vocabulary,
+// each depending on the previous one.
 func syntheticText(n int) []byte {
 	words := strings.Fields("func return if err nil for range len string byte int error := == != { } ( )")
 	rng := rand.New(rand.NewPCG(3, 5))
@@ -42,7 +42,7 @@ func newTrainer(t *testing.T, c Config, threads int, localAmax bool) *Trainer {
 	return newTrainerFor(t, c, specOf(t, "emu"), threads, localAmax)
 }
 
-// newTrainerFor runs on emu what is meant for a device that can do less.
+// newTrainerFor runs programs for another device's spec on emu.
 func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, localAmax bool) *Trainer {
 	t.Helper()
 	j, err := newJob(c, spec, localAmax)
@@ -70,8 +70,8 @@ func newTrainerFor(t *testing.T, c Config, spec backend.Spec, threads int, local
 	return tr
 }
 
-// Init starts anew, whatever the trainer has done before.
-func TestInitStartsAnew(t *testing.T) {
+// Init restarts a trainer that has already trained.
+func TestInitRestarts(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		c := small(t, "fp8-smooth")
 		c.Train.Ranks, c.Train.ZeroStage = ranks, ranks-1
@@ -80,14 +80,14 @@ func TestInitStartsAnew(t *testing.T) {
 		want := steps(t, tr, 3)
 		require.NoError(t, tr.Init(t.Context()))
 		for name, raw := range persistent(t, tr) {
-			require.True(t, bytes.Equal(begun[name], raw), name) // not Equal, which would print it
+			require.True(t, bytes.Equal(begun[name], raw), name) // not require.Equal, which would print all bytes
 		}
 		require.Equal(t, want, steps(t, tr, 3))
 	}
 }
 
-// Without weights there is nothing to train, to evaluate or to save.
-func TestNothingIsDoneWithoutWeights(t *testing.T) {
+// Without weights, steps, evaluations and checkpoints return errNoWeights.
+func TestOperationsNeedWeights(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth"} {
 		j, err := NewJob(small(t, name), specOf(t, "emu"))
 		require.NoError(t, err)
@@ -113,8 +113,8 @@ func TestNothingIsDoneWithoutWeights(t *testing.T) {
 	}
 }
 
-// Of a checkpoint that does not fit a part may have been set before it shows.
-func TestHalfOfTheWeightsIsNone(t *testing.T) {
+// A Restore that fails halfway leaves the weights unset.
+func TestFailedRestoreUnsetsWeights(t *testing.T) {
 	c := small(t, "bf16")
 	tr := newTrainer(t, c, 1, false)
 	want := steps(t, tr, 1)
@@ -135,7 +135,7 @@ func TestHalfOfTheWeightsIsNone(t *testing.T) {
 	require.Equal(t, want[1:], steps(t, tr, 1))
 }
 
-// The first step grows what later ones use again.
+// Buffers are allocated in the first steps; later steps allocate nothing.
 func TestStepsDoNotAllocate(t *testing.T) {
 	tr := newTrainer(t, small(t, "fp8-smooth"), 2, false)
 	steps(t, tr, 2)
@@ -154,13 +154,13 @@ func steps(t *testing.T, tr *Trainer, n int) []StepResult {
 	return list
 }
 
-// values reads a tensor of rank r as float64, without its scale.
+// values returns a tensor of rank r as float64; scales are not applied.
 func values(t *testing.T, r *rank, x *backend.Tensor) []float64 {
 	t.Helper()
 	return decodeAll(x.DType, memory(t, r, x))
 }
 
-// memory is what rank r holds of a tensor.
+// memory returns the bytes of a tensor on rank r.
 func memory(t *testing.T, r *rank, x *backend.Tensor) []byte {
 	t.Helper()
 	raw := make([]byte, x.Bytes())
@@ -168,7 +168,7 @@ func memory(t *testing.T, r *rank, x *backend.Tensor) []byte {
 	return raw
 }
 
-// distance is ‖a−b‖/‖b‖.
+// distance returns ‖a−b‖/‖b‖.
 func distance(a, b []float64) float64 {
 	num, den := 0.0, 0.0
 	for i := range a {
@@ -185,17 +185,16 @@ func TestEveryRecipeLearns(t *testing.T) {
 			c.Train.Steps = 40
 			tr := newTrainer(t, c, 2, false)
 			list := steps(t, tr, 40)
-			require.InDelta(t, math.Log(256), list[0].Loss, 0.2, "a fresh model knows nothing")
+			require.InDelta(t, math.Log(256), list[0].Loss, 0.2, "an untrained model predicts the uniform distribution")
 			val, err := tr.Evaluate(context.Background())
 			require.NoError(t, err)
-			require.Less(t, val, 3.4, "byte unigrams of this text give 3.4")
+			require.Less(t, val, 3.4, "a byte unigram model of this text has a loss of 3.4")
 		})
 	}
 }
 
-// The text is the same for every number of threads, so every bit of every
-// step must be.
-func TestThreadsChangeNothing(t *testing.T) {
+// Results do not depend on the number of threads.
+func TestThreadsDoNotMatter(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-smooth"} {
 		c := small(t, name)
 		c.Train.Accumulate = 2
@@ -215,8 +214,8 @@ func TestThreadsChangeNothing(t *testing.T) {
 	}
 }
 
-// sumTolerance bounds what another order of summation over tokens does to a
-// gradient: √(number of terms) half ulps of FP32, and room for cancellation.
+// sumTolerance bounds the effect of the order of summation over tokens on a gradient:
+// √(number of terms) half ulps of FP32, with a margin for cancellation.
 const sumTolerance = 2e-6
 
 // gradients runs one step and returns all gradients and the loss.
@@ -230,15 +229,15 @@ func gradients(t *testing.T, tr *Trainer) (loss float64, grads map[string][]floa
 	return loss, grads
 }
 
-// The same tokens as one batch, as two micro-batches, and on two ranks: the
-// same loss and gradients but for the order of FP32 sums. Delayed scales are
-// the same since all of them see the same maxima.
+// One batch, two micro-batches, and two ranks with the same tokens give the same loss and
+// gradients except for the order of FP32 sums. Delayed scales are equal since the maxima
+// are.
 func TestBatchesMayBeSplit(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-delayed"} {
 		whole := small(t, name)
 		whole.Train.MicroBatch = 8
-		// The first step's scales come from its first micro-batch, which is the
-		// whole batch only in the first form: pin them by a common start.
+		// The first step's scales come from its first micro-batch, which differs
+		// between the splits. So all start from the state after one step.
 		start := newTrainer(t, whole, 2, false)
 		steps(t, start, 1)
 		state := snapshot(t, start)
@@ -278,8 +277,8 @@ func requireRanksAgree(t *testing.T, tr *Trainer) {
 	}
 }
 
-// The control of the test above: without the reduction of amaxes the ranks
-// choose scales of their own.
+// The control of the test above: without the reduction of amaxes the ranks choose
+// different scales.
 func TestWithoutAmaxReductionScalesDiffer(t *testing.T) {
 	c := small(t, "fp8-delayed")
 	c.Train.Ranks = 2
@@ -305,8 +304,8 @@ func snapshot(t *testing.T, tr *Trainer) *checkpoint.Checkpoint {
 	return c
 }
 
-func TestRestoreGoesOnBitForBit(t *testing.T) {
-	const blocks = "fp8-smooth with moments by blocks"
+func TestRestoreIsBitIdentical(t *testing.T) {
+	const blocks = "fp8-smooth with moments in blocks"
 	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth", "deepseek-v3", "mxfp8", blocks} {
 		c := small(t, "fp8-smooth")
 		if name == blocks {
@@ -331,8 +330,8 @@ func TestRestoreGoesOnBitForBit(t *testing.T) {
 	}
 }
 
-// A weight of NaN: the step is skipped and leaves everything as it was; after
-// the limit the run stops and names the op that met it first.
+// With a NaN in a weight, a step is skipped and changes nothing. After the limit the run
+// stops with an error that names the first op that reads it.
 func TestNonFiniteStepsAreSkippedAndNamed(t *testing.T) {
 	c := small(t, "fp8-smooth")
 	c.Train.OnNonfinite = 2
@@ -376,7 +375,7 @@ func decodeAll(d fp8.DType, raw []byte) []float64 {
 	return x
 }
 
-// Recomputing activations changes memory and nothing else.
+// Recomputation of activations reduces memory and changes no result.
 func TestRecomputeChangesNoBit(t *testing.T) {
 	for _, name := range []string{"bf16", "fp8-current", "fp8-smooth"} {
 		c := small(t, name)

@@ -1,0 +1,184 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	"octet/nn"
+	"octet/recipe"
+)
+
+// corrupting runs programs op by op and calls corrupt after each op, which may overwrite
+// the op's results, also during the search for the first non-finite value.
+type corrupting struct {
+	backend.Backend
+	corrupt backend.Observer
+}
+
+func (d *corrupting) Load(programs ...*backend.Program) ([]backend.Executable, error) {
+	list, err := d.Backend.Load(programs...)
+	for i, x := range list {
+		list[i] = &corruptingProgram{x, d}
+	}
+	return list, err
+}
+
+type corruptingProgram struct {
+	backend.Executable
+	device *corrupting
+}
+
+func (x *corruptingProgram) Run(ctx context.Context) error {
+	return x.RunObserved(ctx, func(*backend.Node, backend.Memory) error { return nil })
+}
+
+func (x *corruptingProgram) RunObserved(ctx context.Context, observe backend.Observer) error {
+	return x.Executable.RunObserved(ctx, func(n *backend.Node, m backend.Memory) error {
+		if x.device.corrupt != nil {
+			if err := x.device.corrupt(n, m); err != nil {
+				return err
+			}
+		}
+		return observe(n, m)
+	})
+}
+
+// harmless lists results that cannot make a step non-finite, by op, field and tensor, with the reason.
+var harmless = map[string]string{
+	"crossentropy Loss":                        "no gradient depends on it; the loss is reported as a spike",
+	"sum Out loss":                             "as above",
+	"stepgate GradNorm":                        "StepGate has decided before it writes it",
+	"swigluamax Seen":                          "a maximum over micro-batches: a non-finite one leaves the scale unchanged",
+	"fill Out swiglu.channel_max":              "as above",
+	"pushhistory History":                      "as above",
+	"adamw Amaxes":                             "as above",
+	"amax Out":                                 "as above",
+	"updatescale Scale layers.0.mlp.hidden":    "the micro-batch computes its own scale",
+	"updatescale ScaleInv layers.0.mlp.hidden": "as above",
+}
+
+// A non-finite result of any op of a step skips the step. The search names that op or,
+// if an earlier update wrote the result, the first op that reads it.
+func TestFindNonFinite(t *testing.T) {
+	all, located, reasons := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, c := range nonFiniteConfigs(t) {
+		j, err := NewJob(c, specOf(t, "emu"))
+		require.NoError(t, err)
+		fresh := map[string]bool{} // kinds of ops that no earlier configuration has
+		for _, program := range []*backend.Program{j.Micro[Variant{true, true}], j.Update} {
+			for i, n := range program.Nodes() {
+				kind := fmt.Sprintf("%T", n.Op)
+				if fresh[kind] = fresh[kind] || !all[kind]; !fresh[kind] {
+					continue
+				}
+				all[kind] = true
+				for k, o := range n.Operands() {
+					if o.Access == backend.In || !o.Tensor.DType.IsFloat() {
+						continue
+					}
+					what := strings.ToLower(strings.TrimPrefix(kind, "*backend.")) + " " + o.Field + " " + o.Tensor.Name
+					found := findCorrupted(t, c, program == j.Update, i, k)
+					switch {
+					case found == nil:
+						reason := reasonFor(what)
+						require.NotEmpty(t, reason, "%s: %s: %s is not finite, but no step was skipped", c.Recipe, n.Path(), what)
+						reasons[reason] = true
+						continue
+					case program != j.Update:
+						require.Equal(t, n.Path(), found.Node.Path(), what)
+						require.True(t, anyNaN(found, func(s backend.OperandStats) bool { return s.Field == o.Field && s.Tensor.Name == o.Tensor.Name }), "%s: %v", what, found)
+					case found.Node.Path() != n.Path():
+						require.True(t, anyNaN(found, func(s backend.OperandStats) bool { return s.Access != backend.Out }), "%s: %v", what, found)
+					}
+					located[kind] = true
+				}
+			}
+		}
+	}
+	require.Len(t, reasons, len(harmless), "a reason that no op uses")
+	for kind := range all {
+		if !located[kind] {
+			require.Contains(t, []string{"*backend.Sum", "*backend.PushHistory", "*backend.Amax"}, kind, "none of its results was located")
+		}
+	}
+}
+
+// nonFiniteConfigs returns configurations that together have every op of a step of any recipe.
+func nonFiniteConfigs(t *testing.T) (list []Config) {
+	for _, name := range append([]string{"fp8-smooth"}, recipe.Names()...) {
+		for _, activation := range []nn.Activation{"", nn.GELU} {
+			c := small(t, name)
+			c.Model.Layers, c.Train.OnNonfinite, c.Train.OnSpike = 1, 1, "off"
+			if activation != "" {
+				c.Model.Activation, c.Precision.Smooth = string(activation), recipe.NoSmooth.String()
+			}
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// findCorrupted trains while every run of the i-th op of the micro-batch or the update has
+// its k-th operand overwritten with NaN, and returns the error that locates it; nil if
+// three steps succeed.
+func findCorrupted(t *testing.T, c Config, update bool, i, k int) *backend.NonFinite {
+	j, err := NewJob(c, specOf(t, "emu"))
+	require.NoError(t, err)
+	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	require.NoError(t, err)
+	defer devices[0].Close()
+	d := &corrupting{Backend: devices[0]}
+	tr, err := NewTrainer(j, testCorpus(), []backend.Backend{d})
+	require.NoError(t, err)
+	require.NoError(t, tr.Init(t.Context()))
+	steps(t, tr, 1)
+
+	program := j.Micro[Variant{true, true}]
+	if update {
+		program = j.Update
+	}
+	target := program.Nodes()[i]
+	x := target.Operands()[k].Tensor
+	nan := bytes.Repeat([]byte{0xff}, int(x.Bytes())) // NaN in every format
+	d.corrupt = func(n *backend.Node, m backend.Memory) error {
+		if n != target {
+			return nil
+		}
+		return m.Write(x, nan)
+	}
+	for range 3 {
+		res, err := tr.Next(t.Context())
+		if err == nil {
+			require.False(t, res.Skipped)
+			continue
+		}
+		require.ErrorIs(t, err, ErrNonFinite)
+		require.True(t, res.Skipped)
+		found, ok := errors.AsType[*backend.NonFinite](err)
+		require.True(t, ok, "%s: %v", target.Path(), err)
+		return found
+	}
+	return nil
+}
+
+// anyNaN reports whether any of the operands that which selects has NaNs.
+func anyNaN(f *backend.NonFinite, which func(backend.OperandStats) bool) bool {
+	return slices.ContainsFunc(f.Operands, func(s backend.OperandStats) bool { return s.NaN > 0 && which(s) })
+}
+
+func reasonFor(what string) string {
+	for prefix := range harmless {
+		if strings.HasPrefix(what, prefix) {
+			return prefix
+		}
+	}
+	return ""
+}
