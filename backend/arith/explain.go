@@ -8,11 +8,11 @@ import (
 	"math/big"
 )
 
-// listed is how many terms of a group are shown that lose bits.
+// listed is the maximum number of truncated terms that Explain shows for each sum.
 const listed = 4
 
-// Explain writes how the model computes a dot product, sum by sum: what the terms of
-// each are aligned to, which lose bits, and what that costs in the end.
+// Explain writes to w how the model computes a dot product, sum by sum: the exponent
+// that the terms are aligned to, the terms that lose bits, and the resulting error.
 func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s: %s\n", m.Name, m.Summary)
@@ -21,7 +21,7 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 		fmt.Fprintf(out, ", promoted to FP32 every %d", m.Promote)
 	}
 	fmt.Fprintln(out)
-	scaled := false // scales multiply finished sums, in FP32
+	scaled := false // block scales multiply finished sums, in FP32
 	switch {
 	case m.scalesInside(a, b):
 		fmt.Fprintf(out, "block scales multiply the products before they are aligned\n")
@@ -29,16 +29,16 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 		scaled = true
 		fmt.Fprintf(out, "block scales multiply sums of %d products, in FP32\n", m.run(a, b, promoted))
 	}
-	leastA, leastB := m.Sum.Least(a.DType), m.Sum.Least(b.DType)
+	minA, minB := m.Sum.MinPower(a.DType), m.Sum.MinPower(b.DType)
 	total := m.dot(a, b, promoted, watcher{
 		fused: func(first int, x, y []float32, scale float64, c, result float32) {
 			e := explanation{out: out, s: &m.Sum, a: x, b: y, c: c, scale: scale, first: first}
-			e.sum(leastA, leastB, result)
+			e.sum(minA, minB, result)
 		},
-		joined: func(total, part, factor, joined float32) {
+		joined: func(total, part, scale, joined float32) {
 			switch {
 			case scaled:
-				fmt.Fprintf(out, "  joined: %v + %v * %s = %v\n", total, part, powerText(float64(factor)), joined)
+				fmt.Fprintf(out, "  joined: %v + %v * %s = %v\n", total, part, powerText(float64(scale)), joined)
 			case m.Promote < len(a.Codes):
 				fmt.Fprintf(out, "  promoted: %v + %v = %v\n", total, part, joined)
 			}
@@ -55,7 +55,7 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 	if lost, _ := difference.Float64(); lost != 0 {
 		fmt.Fprintf(out, "error   %.3g", lost)
 		if value != 0 {
-			fmt.Fprintf(out, ", %.2g of it", lost/math.Abs(value))
+			fmt.Fprintf(out, ", %.2g relative", lost/math.Abs(value))
 		}
 		fmt.Fprintln(out)
 	} else {
@@ -64,7 +64,7 @@ func (m *Model) Explain(w io.Writer, a, b Operand, promoted bool) error {
 	return out.Flush()
 }
 
-// explanation is of one fused sum, whose first product is number first.
+// explanation describes one fused sum, whose first product is at k = first.
 type explanation struct {
 	out   io.Writer
 	s     *Sum
@@ -74,7 +74,7 @@ type explanation struct {
 	first int
 }
 
-// value is term i; the last one is the addend.
+// value returns term i; the last term is the addend.
 func (e *explanation) value(i int) float64 {
 	if i == len(e.a) {
 		return float64(e.c)
@@ -100,16 +100,16 @@ func powerText(x float64) string {
 	return fmt.Sprint(float32(x))
 }
 
-func (e *explanation) sum(leastA, leastB, result float32) {
+func (e *explanation) sum(minA, minB, result float32) {
 	fmt.Fprintf(e.out, "\nk %d to %d, addend %v\n", e.first, e.first+len(e.a)-1, e.c)
-	largest := e.s.largest(e.a, e.b, leastA, leastB, e.scale, e.c)
-	at := -1 // the term that has it
+	largest := e.s.largest(e.a, e.b, minA, minB, e.scale, e.c)
+	at := -1 // the term with the largest exponent
 	for i := range e.a {
-		if at < 0 && powerOf(e.a[i], leastA)*powerOf(e.b[i], leastB)*e.scale == largest {
+		if at < 0 && powerOf(e.a[i], minA)*powerOf(e.b[i], minB)*e.scale == largest {
 			at = i
 		}
 	}
-	if at < 0 && e.c != 0 && !e.s.Apart {
+	if at < 0 && e.c != 0 && !e.s.AddendLast {
 		at = len(e.a)
 	}
 	if at < 0 || result-result != 0 {
@@ -122,7 +122,7 @@ func (e *explanation) sum(leastA, leastB, result float32) {
 	for i := range len(e.a) + 1 {
 		value := e.value(i)
 		kept := math.Trunc(value/unit)*unit + 0 // no -0
-		if i == len(e.a) && e.s.Apart {
+		if i == len(e.a) && e.s.AddendLast {
 			kept = value
 		}
 		sum += kept
@@ -146,7 +146,7 @@ func (e *explanation) sum(leastA, leastB, result float32) {
 	fmt.Fprintf(e.out, "  = %v\n", result)
 }
 
-// exactDot is nil where a number is not finite.
+// exactDot returns the exact dot product, or nil where a product is not finite.
 func exactDot(a, b Operand) *big.Float {
 	const enough = 2000 // bits
 	sum := new(big.Float).SetPrec(enough)

@@ -35,15 +35,14 @@ k 32 to 39, addend 0
 
 result  8.5
 exact   8.5003662109375
-error   -0.000366, -4.3e-05 of it
+error   -0.000366, -4.3e-05 relative
 `, text.String())
 	for line := range strings.Lines(text.String()) {
 		require.LessOrEqual(t, len(line), 90)
 	}
 }
 
-// What Explain says is what Dot computes, and a sum that is not finite has no exact
-// value.
+// Explain prints Dot's result, and no exact value where a sum is not finite.
 func TestExplainAgreesWithDot(t *testing.T) {
 	for _, m := range Models() {
 		a, b := products(t, 100, m.E4M3, "0-99: 1.125*0.875, 50: 240*-240, 51: 240*240, 99: 1p-9*3")
@@ -58,7 +57,7 @@ func TestExplainAgreesWithDot(t *testing.T) {
 	}
 }
 
-// Block scales are shown with the products that they multiply, or where sums join.
+// Explain shows block scales with the products that they multiply, or where sums join.
 func TestExplainBlockScales(t *testing.T) {
 	m, err := Lookup("b200")
 	require.NoError(t, err)
@@ -82,7 +81,7 @@ k 32 to 39, addend 2.5
 
 result  2.500187
 exact   2.500186935067177
-error   -1.49e-08, -6e-09 of it
+error   -1.49e-08, -6e-09 relative
 `, text.String())
 	m, err = Lookup("ada")
 	require.NoError(t, err)

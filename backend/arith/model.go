@@ -1,20 +1,19 @@
-// Package arith is what accelerators compute when they multiply FP8 matrices, bit
-// for bit: device models as values, and the plain definition of their sums.
+// Package arith models, bit for bit, how accelerators add up FP8 products: device
+// models as data, and a plain definition of their sums.
 //
 // No matrix unit adds up FP8 products in FP32. Each takes a group of products and
-// an addend, aligns all of them to the largest exponent among them, cuts off what
-// is below some bits, adds what is left exactly, and stores a result of its own
-// format, which is the next group's addend. How many products, how many bits and
-// which format is a [Sum]; a [Model] is a device's sum with its formats.
+// an addend, aligns them to the largest exponent among them, truncates them to a
+// fixed number of bits, adds them exactly, and stores the result in its own format;
+// the result is the next group's addend. A [Sum] holds the number of products, the
+// number of bits and the format; a [Model] is a device's sum with its formats.
 //
 //	m, err := arith.Lookup("h100")
 //	a, b := arith.Operand{Codes: x, DType: fp8.E4M3}, arith.Operand{Codes: y, DType: fp8.E4M3}
 //	z := m.Dot(a, b, false) // codes in, FP32 out
 //
-// What is exact: one fused sum, as far as each model's Source goes, and a dot
-// product whose k ascends. In which order a vendor's library splits the k of a
-// whole product over its units is not published; a library that splits it gives
-// other bits.
+// One fused sum is exact, as far as each model's Source goes, and so is a dot product
+// with ascending k. Vendors do not publish how their libraries split the k of a GEMM
+// over units; a library that splits it gives other bits.
 package arith
 
 import (
@@ -28,47 +27,47 @@ import (
 	"octet/internal/spelling"
 )
 
-// Model is what the products of one accelerator are.
+// Model describes the FP8 matrix arithmetic of one accelerator.
 type Model struct {
 	Name    string // "h100"
 	Summary string
-	Source  string // where from, and how sure
+	Source  string // the model's source, and how certain it is
 
 	E4M3  fp8.DType      // E4M3, or E4M3IEEE with its maximum of 240
 	Pairs [][2]fp8.DType // operand formats that the matrix unit multiplies
-	// GEMMPairs are those of Pairs that the GEMM of the vendor's library takes, which
-	// recipes are resolved for.
+	// GEMMPairs are those of Pairs that the GEMM of the vendor's library takes. Recipes
+	// are resolved for them.
 	GEMMPairs [][2]fp8.DType
-	Sum       Sum // what the matrix unit does with a group of products
-	// Promote is after how many products a partial sum joins another in FP32,
-	// rounded to nearest, where that is asked for (backend.Promoted); 0: never.
+	Sum       Sum // of a group of products in the matrix unit
+	// Promote is the number of products after which backend.Promoted adds the partial
+	// sum to an FP32 total, rounded to nearest; 0: never.
 	Promote int
 }
 
 // Sum is a fused sum of products of FP8 values and an addend.
 type Sum struct {
-	Group int // products
-	Bits  int // fraction bits below the largest exponent that are kept, toward zero
-	// Apart says that the addend is not aligned with the products but joins their
-	// sum in one rounding to nearest, even. FP32 subnormals are zeros there.
-	Apart bool
-	Kept  int // fraction bits of a result, toward zero; with Apart 23, to nearest
+	Group int // number of products
+	Bits  int // fraction bits kept below the largest exponent; terms are truncated toward zero
+	// AddendLast says that the addend is not aligned with the products: it is added to
+	// their sum, with one rounding to nearest even, and FP32 subnormals count as zeros.
+	AddendLast bool
+	Kept       int // fraction bits of a result, toward zero; with AddendLast 23, to nearest even
 	// MX says that the unit multiplies the E8M0 scales of blocks of Group codes of both
-	// operands into their products, exactly, before it aligns them. Others add up
-	// codes, and sums join with their scales in FP32, as backend.MatMul says. No unit
-	// has both MX and Apart.
+	// operands into their products, exactly, before it aligns them. Units without MX add
+	// up codes; sums are multiplied by their scales and added in FP32, as backend.MatMul
+	// specifies. No unit has both MX and AddendLast.
 	MX bool
-	// LeastE4M3 and LeastE5M2 are the smallest exponents of operands: that of a
-	// subnormal one is not below. They decide what is aligned, no value.
-	LeastE4M3, LeastE5M2 int
+	// MinExpE4M3 and MinExpE5M2 are the minimum exponents with which the unit aligns an
+	// operand, subnormal ones included. They affect alignment, never a value.
+	MinExpE4M3, MinExpE5M2 int
 }
 
-// Least is the smallest power of two that an operand's format counts with.
-func (s *Sum) Least(d fp8.DType) float32 {
+// MinPower returns 2 to the minimum exponent with which operands of format d are aligned.
+func (s *Sum) MinPower(d fp8.DType) float32 {
 	if d == fp8.E5M2 {
-		return power(s.LeastE5M2)
+		return power(s.MinExpE5M2)
 	}
-	return power(s.LeastE4M3)
+	return power(s.MinExpE4M3)
 }
 
 // Tensor cores multiply every pair (PTX ISA: wgmma, mma and tcgen05.mma take e4m3 and
@@ -87,35 +86,35 @@ var models = []Model{
 		Source: "wgmma: recorded answers of an H100 and an H200 without addend (Khattak and Mikaitis, arXiv 2512.07004); " +
 			"the addend's part from MMA-Sim (arXiv 2511.10909); promotion as CUTLASS does, cuBLASLt's interval is not published",
 		E4M3: fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
-		Sum: Sum{Group: 32, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
+		Sum: Sum{Group: 32, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "ada",
 		Summary: "Ada: 16 products and the addend, 13 bits",
 		Source:  "mma.sync: recorded answers of an RTX of the Ada generation and of an L40S, addend included (arXiv 2512.07004); promotion as on Hopper, unconfirmed",
 		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs, Promote: 128,
-		Sum: Sum{Group: 16, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
+		Sum: Sum{Group: 16, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "b200",
 		Summary: "Blackwell: 32 products and the addend, 25 bits, toward zero; MX scales inside",
 		Source:  "tcgen05, also its kind mxf8f6f4: a published model (MMA-Sim, arXiv 2511.10909), no recorded answers (those of a B200 are of mma.sync)",
 		E4M3:    fp8.E4M3, Pairs: nvidiaPairs, GEMMPairs: cublasLtPairs,
-		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14},
+		Sum: Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi2",
-		Summary: "Gaudi2: 16 products, 24 bits, the addend apart, to nearest; E4M3 to 240",
+		Summary: "Gaudi2: 16 products, 24 bits, the addend last, to nearest; E4M3 to 240",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim)",
 		E4M3:    fp8.E4M3IEEE, Pairs: gaudi2Pairs, GEMMPairs: gaudi2Pairs,
-		Sum: Sum{Group: 16, Bits: 24, Apart: true, Kept: 23, LeastE4M3: -14, LeastE5M2: -14},
+		Sum: Sum{Group: 16, Bits: 24, AddendLast: true, Kept: 23, MinExpE4M3: -14, MinExpE5M2: -14},
 	},
 	{
 		Name:    "gaudi3",
 		Summary: "Gaudi3: 8 products and the addend, 24 bits, toward zero",
 		Source:  "Intel's published reference of its RTL (Intel_Gaudi3_Software, coral-sim); E4M3's maximum is configuration: e4m3=240",
 		E4M3:    fp8.E4M3, Pairs: allPairs(fp8.E4M3), GEMMPairs: allPairs(fp8.E4M3),
-		Sum: Sum{Group: 8, Bits: 24, Kept: 23, LeastE4M3: -9, LeastE5M2: -16},
+		Sum: Sum{Group: 8, Bits: 24, Kept: 23, MinExpE4M3: -9, MinExpE5M2: -16},
 	},
 }
 
@@ -128,10 +127,10 @@ func allPairs(e4m3 fp8.DType) (pairs [][2]fp8.DType) {
 	return pairs
 }
 
-// Models lists the models.
+// Models returns all models.
 func Models() []Model { return slices.Clone(models) }
 
-// Names lists their names.
+// Names returns the names of all models.
 func Names() (names []string) {
 	for _, m := range models {
 		names = append(names, m.Name)
@@ -139,9 +138,9 @@ func Names() (names []string) {
 	return names
 }
 
-// Lookup returns a model by name, changed by options behind it: "h100,fast" never
-// promotes, "h100,promote=64" does so after 64 products, and "gaudi3,e4m3=240" has
-// E4M3 with infinities.
+// Lookup returns the model that text names, changed by the options after the name:
+// "h100,fast" never promotes, "h100,promote=64" promotes every 64 products, and
+// "gaudi3,e4m3=240" has the E4M3 with infinities and a maximum of 240.
 func Lookup(text string) (Model, error) {
 	name, options, _ := strings.Cut(text, ",")
 	i := slices.IndexFunc(models, func(m Model) bool { return m.Name == name })
@@ -160,7 +159,7 @@ func Lookup(text string) (Model, error) {
 		case key == "promote" && m.Promote > 0:
 			n, err := strconv.Atoi(value)
 			if err != nil || n < m.Sum.Group || n%m.Sum.Group != 0 || n > maxPromote {
-				return Model{}, fmt.Errorf("device model %s: promote=%s is no multiple of the %d products of a fused sum, up to %d", m.Name, value, m.Sum.Group, maxPromote)
+				return Model{}, fmt.Errorf("device model %s: promote=%s must be a multiple of %d, the products of a fused sum, up to %d", m.Name, value, m.Sum.Group, maxPromote)
 			}
 			m.Promote = n
 		case option == "e4m3=240" && m.Name == "gaudi3":
@@ -174,10 +173,10 @@ func Lookup(text string) (Model, error) {
 	return m, nil
 }
 
-// maxPromote is far above any interval that makes sense.
+// maxPromote is far above any useful interval.
 const maxPromote = 1024
 
-// options is a text that lists those of a model as it is named.
+// options returns a text that lists the options of the model.
 func (m *Model) options() string {
 	switch {
 	case m.Promote > 0:

@@ -23,8 +23,8 @@ func TestLookup(t *testing.T) {
 		"mi300":             `unknown device model "mi300" (known: h100`,
 		"":                  `unknown device model ""`,
 		"h100,slow":         `device model h100 has no option "slow" (it has fast, promote=N)`,
-		"h100,promote=100":  "no multiple of the 32 products",
-		"h100,promote=-32":  "no multiple",
+		"h100,promote=100":  "must be a multiple of 32",
+		"h100,promote=-32":  "must be a multiple",
 		"h100,promote=4096": "up to 1024",
 		"gaudi2,fast":       `device model gaudi2 has no option "fast" (it has none)`,
 		"gaudi3,e4m3=480":   "it has e4m3=240, e4m3=448",
@@ -34,8 +34,7 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// Recipes are resolved for what the vendor's GEMM takes. The matrix unit may multiply
-// more.
+// The matrix unit may multiply pairs of formats that the vendor's GEMM does not take.
 func TestPairs(t *testing.T) {
 	e5m2 := [2]fp8.DType{fp8.E5M2, fp8.E5M2}
 	for name, taken := range map[string]bool{

@@ -15,11 +15,11 @@ import (
 	"octet/fp8"
 )
 
-// Dot products that real hardware answered: 5,000 of each file, E4M3 by E4M3 or E5M2 by
-// E5M2, see the README beside them. A file that is not there is skipped.
+// Dot products recorded on real hardware: 5,000 in each file, E4M3 by E4M3 or E5M2 by
+// E5M2; see the README beside them. A missing file is skipped.
 //
-// Those of B200 are of mma.sync, which adds the addend last, rounded to nearest: fused
-// is how many answers emu:b200, the model of tcgen05, gives on top of the addend.
+// The B200's are of mma.sync, which adds the addend last, rounded to nearest. fused is
+// the number of answers that the fused sum of emu:b200, the model of tcgen05, reproduces.
 func TestRecordedAnswers(t *testing.T) {
 	for _, c := range []struct {
 		model, file string
@@ -50,21 +50,21 @@ func TestRecordedAnswers(t *testing.T) {
 			for s := bufio.NewScanner(f); s.Scan(); lines++ {
 				field := strings.Fields(s.Text())
 				require.Len(t, field, 4)
-				a, b := numbers(t, c.d, field[0]), numbers(t, c.d, field[1])
+				a, b := values(t, c.d, field[0]), values(t, c.d, field[1])
 				addend, want := float(t, field[2]), float(t, field[3])
-				least := m.Sum.Least(c.d)
-				onTopOf := func(sum float32) float32 {
+				minPower := m.Sum.MinPower(c.d)
+				addTo := func(sum float32) float32 {
 					for l := 0; l < len(a); l += m.Sum.Group {
-						sum = m.Sum.Fuse(a[l:l+m.Sum.Group], b[l:l+m.Sum.Group], least, least, 1, sum)
+						sum = m.Sum.Fuse(a[l:l+m.Sum.Group], b[l:l+m.Sum.Group], minPower, minPower, 1, sum)
 					}
 					return sum
 				}
-				got := onTopOf(addend)
+				got := addTo(addend)
 				if math.Float32bits(got) == math.Float32bits(want) {
 					fused++
 				}
 				if c.addendLast {
-					got = onTopOf(0) + addend
+					got = addTo(0) + addend
 				}
 				require.Equal(t, math.Float32bits(want), math.Float32bits(got), "line %d", lines+1)
 			}
@@ -74,7 +74,7 @@ func TestRecordedAnswers(t *testing.T) {
 	}
 }
 
-func numbers(t *testing.T, d fp8.DType, text string) (list []float32) {
+func values(t *testing.T, d fp8.DType, text string) (list []float32) {
 	codes, err := hex.DecodeString(text)
 	require.NoError(t, err)
 	for _, code := range codes {

@@ -14,10 +14,10 @@ import (
 	"octet/fp8"
 )
 
-// The reference works on significands and exponents of codes, with integers of any
-// size, and shares nothing with the package but the parameters.
+// The reference computes on the significands and exponents of codes, with integers of any
+// size. It shares only the models' parameters with the package.
 
-// term is ±significand·2^(exponent−fraction), aligned by its exponent.
+// term is ±significand·2^(exponent−fraction). exponent decides its alignment.
 type term struct {
 	negative    bool
 	significand *big.Int
@@ -25,9 +25,9 @@ type term struct {
 	exponent    int
 }
 
-// split takes an FP8 code apart: a subnormal number has the smallest exponent, or
-// its own one if that is not below least.
-func split(code uint8, d fp8.DType, least int) (t term, special float64) {
+// split returns the sign, significand and exponent of an FP8 code; special is its value if
+// that is NaN or infinite. A subnormal is normalised, down to the exponent minExp.
+func split(code uint8, d fp8.DType, minExp int) (t term, special float64) {
 	mantissaBits, bias := 3, 7
 	if d == fp8.E5M2 {
 		mantissaBits, bias = 2, 15
@@ -43,7 +43,7 @@ func split(code uint8, d fp8.DType, least int) (t term, special float64) {
 	t = term{negative: code > 127, fraction: mantissaBits, exponent: exponent - bias}
 	if exponent == 0 {
 		t.exponent = 1 - bias
-		for mantissa > 0 && mantissa < 1<<mantissaBits && t.exponent > least {
+		for mantissa > 0 && mantissa < 1<<mantissaBits && t.exponent > minExp {
 			mantissa *= 2
 			t.exponent--
 		}
@@ -67,7 +67,7 @@ func splitFloat32(x float32) term {
 	return t
 }
 
-// aligned is the term in units of 2^(largest−bits), cut off toward zero.
+// aligned returns the term in units of 2^(largest−bits), truncated toward zero.
 func (t term) aligned(largest, bits int) *big.Int {
 	x := new(big.Int).Set(t.significand)
 	if shift := bits - t.fraction + t.exponent - largest; shift >= 0 {
@@ -81,8 +81,8 @@ func (t term) aligned(largest, bits int) *big.Int {
 	return x
 }
 
-// round makes sum·2^exponent a float32, toward zero or to nearest, and keeps so many
-// fraction bits of it.
+// round returns sum·2^exponent as a float32 with kept fraction bits, rounded toward zero
+// or to nearest.
 func round(sum *big.Int, exponent, kept int, mode big.RoundingMode) float32 {
 	if sum.Sign() == 0 {
 		return 0
@@ -100,23 +100,24 @@ func round(sum *big.Int, exponent, kept int, mode big.RoundingMode) float32 {
 	return y
 }
 
-// referenceFuse takes the exponent of the block scales, and whether one is NaN.
+// referenceFuse computes a fused sum. scale is the exponent of the product of the block
+// scales; scaleNaN says that one of them is NaN.
 func (m *Model) referenceFuse(a, b []uint8, da, db fp8.DType, scale int, scaleNaN bool, c float32) float32 {
 	if scaleNaN {
 		return canonicalNaN
 	}
 	s := m.Sum
-	least := func(d fp8.DType) int {
+	minExp := func(d fp8.DType) int {
 		if d == fp8.E5M2 {
-			return s.LeastE5M2
+			return s.MinExpE5M2
 		}
-		return s.LeastE4M3
+		return s.MinExpE4M3
 	}
 	ieee := float64(c)
 	var terms []term
 	for i := range a {
-		x, specialX := split(a[i], da, least(da))
-		y, specialY := split(b[i], db, least(db))
+		x, specialX := split(a[i], da, minExp(da))
+		y, specialY := split(b[i], db, minExp(db))
 		if specialX != 0 || specialY != 0 {
 			value := func(special float64, code uint8, d fp8.DType) float64 {
 				if special != 0 {
@@ -137,17 +138,17 @@ func (m *Model) referenceFuse(a, b []uint8, da, db fp8.DType, scale int, scaleNa
 		return float32(ieee)
 	}
 	addend := splitFloat32(c)
-	if s.Apart && addend.significand.BitLen() < 24 {
+	if s.AddendLast && addend.significand.BitLen() < 24 {
 		addend.significand.SetInt64(0)
 	}
-	// As stored, an addend of 0 has the exponent of subnormals, and takes part.
+	// An addend of 0 has the exponent of subnormals and takes part in the maximum.
 	largest := -126
 	for _, t := range terms {
 		if t.significand.Sign() > 0 {
 			largest = max(largest, t.exponent)
 		}
 	}
-	if !s.Apart {
+	if !s.AddendLast {
 		largest = max(largest, addend.exponent)
 		terms = append(terms, addend)
 	}
@@ -155,10 +156,10 @@ func (m *Model) referenceFuse(a, b []uint8, da, db fp8.DType, scale int, scaleNa
 	for _, t := range terms {
 		sum.Add(sum, t.aligned(largest, s.Bits))
 	}
-	if !s.Apart {
+	if !s.AddendLast {
 		return round(sum, largest-s.Bits, s.Kept, big.ToZero)
 	}
-	// One exact sum in units that both parts are multiples of.
+	// One exact sum; products and addend are multiples of 2^unit.
 	const unit = -300
 	exact := new(big.Int).Lsh(sum, uint(largest-s.Bits-unit))
 	exact.Add(exact, addend.aligned(unit, 0))
@@ -169,7 +170,8 @@ func (m *Model) referenceFuse(a, b []uint8, da, db fp8.DType, scale int, scaleNa
 	return y
 }
 
-// mxScale is the exponent of block scales at l, and whether one is NaN.
+// mxScale returns the exponent of the product of the block scales at l, and whether one
+// is NaN.
 func mxScale(l int, operands ...Operand) (exponent int, nan bool) {
 	for _, o := range operands {
 		if o.Scales != nil {
@@ -183,7 +185,7 @@ func mxScale(l int, operands ...Operand) (exponent int, nan bool) {
 
 func (m *Model) reference(a, b Operand, promoted bool) float32 {
 	inside := m.Sum.MX && a.Scales != nil && b.Scales != nil
-	run := new(big.Int) // what divides both a block and what is promoted; of 0, all does
+	run := new(big.Int) // products per sum: divides block and promotion interval; 0: all
 	if promoted {
 		run.SetInt64(int64(m.Promote))
 	}
@@ -195,15 +197,15 @@ func (m *Model) reference(a, b Operand, promoted bool) float32 {
 	}
 	total, part, from := float32(0), float32(0), 0
 	join := func() {
-		factor := 1.0
+		scale := 1.0
 		if !inside {
 			exponent, nan := mxScale(from, a, b)
-			factor = math.Ldexp(1, exponent)
+			scale = math.Ldexp(1, exponent)
 			if nan {
-				factor = math.NaN()
+				scale = math.NaN()
 			}
 		}
-		if total += float32(part * float32(factor)); math.IsNaN(float64(total)) {
+		if total += float32(part * float32(scale)); math.IsNaN(float64(total)) {
 			total = canonicalNaN
 		}
 	}
@@ -227,8 +229,8 @@ func (m *Model) reference(a, b Operand, promoted bool) float32 {
 	return total
 }
 
-// draw makes codes of one kind: any, with exponents evenly spread, of numbers that
-// nearly cancel, around a mean, of normal noise, or with a NaN or an infinity.
+// draw returns k random codes of one random kind: any code, evenly spread exponents,
+// values that nearly cancel, a nonzero mean, normal noise, or some with NaN or infinity.
 func draw(r *rand.Rand, d fp8.DType, k int) []uint8 {
 	codes := make([]uint8, k)
 	nearest := func(x float64) uint8 { return uint8(d.Nearest(float32(x), fp8.Saturate)) }
@@ -250,7 +252,7 @@ func draw(r *rand.Rand, d fp8.DType, k int) []uint8 {
 			codes[i] = nearest(r.NormFloat64() * 8)
 		}
 		if v := float64(d.Float32(uint32(codes[i]))); v-v != 0 {
-			codes[i] = 1 // specials have a kind of their own
+			codes[i] = 1 // only kind 5 has NaN and infinity
 		}
 	}
 	if kind == 5 && r.IntN(4) == 0 {
@@ -259,7 +261,7 @@ func draw(r *rand.Rand, d fp8.DType, k int) []uint8 {
 	return codes
 }
 
-// drawOperands makes two, mostly without block scales.
+// drawOperands returns two operands, half of them with block scales.
 func drawOperands(r *rand.Rand, da, db fp8.DType, k int) (a, b Operand) {
 	a, b = Operand{Codes: draw(r, da, k), DType: da}, Operand{Codes: draw(r, db, k), DType: db}
 	kind := r.IntN(8)
@@ -268,7 +270,7 @@ func drawOperands(r *rand.Rand, da, db fp8.DType, k int) (a, b Operand) {
 	}
 	for i, o := range []*Operand{&a, &b} {
 		if kind == 3 && i == r.IntN(2) {
-			continue // of one operand alone
+			continue // only one operand has scales
 		}
 		middle := 127 + r.IntN(41) - 20
 		for range (k + 31) / 32 {
@@ -287,7 +289,7 @@ func formats(m *Model, r *rand.Rand) (fp8.DType, fp8.DType) {
 	return p[0], p[1]
 }
 
-// lengths are mostly short, since a long one costs as much as many.
+// length draws a dot product's length: mostly short, since time grows with it.
 func length(r *rand.Rand) int {
 	switch r.IntN(100) {
 	case 0:
@@ -298,7 +300,7 @@ func length(r *rand.Rand) int {
 	return 1 + r.IntN(160)
 }
 
-// sameFloat compares bits, those of NaN too.
+// sameFloat reports whether the bits are equal, those of NaN included.
 func sameFloat(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }
 
 func TestAgainstIntegers(t *testing.T) {
@@ -331,7 +333,7 @@ func TestAgainstIntegers(t *testing.T) {
 	}
 }
 
-// Addends of any size, which no dot product of FP8 values makes.
+// Addends of any size, beyond those that dot products of FP8 values produce.
 func TestAddendsAgainstIntegers(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for _, m := range models {
@@ -352,26 +354,26 @@ func TestAddendsAgainstIntegers(t *testing.T) {
 				scale = r.IntN(509) - 254
 			}
 			want := m.referenceFuse(a, b, da, db, scale, false, c)
-			got := m.Sum.Fuse(x, y, m.Sum.Least(da), m.Sum.Least(db), math.Ldexp(1, scale), c)
+			got := m.Sum.Fuse(x, y, m.Sum.MinPower(da), m.Sum.MinPower(db), math.Ldexp(1, scale), c)
 			if math.Float32bits(want) != math.Float32bits(got) {
-				t.Fatalf("%s: %s × %s times 2^%d on top of %x: %x, expected %x\n%x\n%x", m.Name, da, db, scale,
+				t.Fatalf("%s: %s × %s times 2^%d, addend %x: %x, expected %x\n%x\n%x", m.Name, da, db, scale,
 					math.Float32bits(c), math.Float32bits(got), math.Float32bits(want), a, b)
 			}
 		}
 	}
 }
 
-// A model that is off by one in one parameter gives other results somewhere.
+// Changing one parameter of a model by one changes some result.
 func TestEveryParameterMatters(t *testing.T) {
 	edits := map[string]func(m *Model, by int){
-		"Group":     func(m *Model, by int) { m.Sum.Group += by },
-		"Bits":      func(m *Model, by int) { m.Sum.Bits += by },
-		"Kept":      func(m *Model, by int) { m.Sum.Kept += by },
-		"MX":        func(m *Model, _ int) { m.Sum.MX = !m.Sum.MX },
-		"Apart":     func(m *Model, _ int) { m.Sum.Apart = !m.Sum.Apart },
-		"LeastE4M3": func(m *Model, by int) { m.Sum.LeastE4M3 += by },
-		"LeastE5M2": func(m *Model, by int) { m.Sum.LeastE5M2 += by },
-		"Promote":   func(m *Model, by int) { m.Promote += by * m.Sum.Group },
+		"Group":      func(m *Model, by int) { m.Sum.Group += by },
+		"Bits":       func(m *Model, by int) { m.Sum.Bits += by },
+		"Kept":       func(m *Model, by int) { m.Sum.Kept += by },
+		"MX":         func(m *Model, _ int) { m.Sum.MX = !m.Sum.MX },
+		"AddendLast": func(m *Model, _ int) { m.Sum.AddendLast = !m.Sum.AddendLast },
+		"MinExpE4M3": func(m *Model, by int) { m.Sum.MinExpE4M3 += by },
+		"MinExpE5M2": func(m *Model, by int) { m.Sum.MinExpE5M2 += by },
+		"Promote":    func(m *Model, by int) { m.Promote += by * m.Sum.Group },
 	}
 	for _, m := range models {
 		for name, edit := range edits {
@@ -379,13 +381,13 @@ func TestEveryParameterMatters(t *testing.T) {
 				other := m
 				edit(&other, by)
 				switch {
-				case name == "Kept" && (m.Sum.Apart || m.Sum.Kept == 23 && by > 0):
-					continue // no float32 has more, and to nearest none is cut off
+				case name == "Kept" && (m.Sum.AddendLast || m.Sum.Kept == 23 && by > 0):
+					continue // a float32 has no more bits, and AddendLast ignores Kept
 				case name == "Promote" && m.Promote == 0:
 					continue
-				case name == "LeastE4M3" && (by < 0 && m.Sum.LeastE4M3 <= -9 || m.Sum.LeastE4M3 < -9):
-					continue // E4M3 has no smaller number
-				case name == "LeastE5M2" && by < 0 && m.Sum.LeastE5M2 == -16:
+				case name == "MinExpE4M3" && (by < 0 && m.Sum.MinExpE4M3 <= -9 || m.Sum.MinExpE4M3 < -9):
+					continue // E4M3 has no smaller value
+				case name == "MinExpE5M2" && by < 0 && m.Sum.MinExpE5M2 == -16:
 					continue // nor E5M2
 				}
 				require.True(t, differ(&m, &other), fmt.Sprint(m.Name, " ", name, by))
@@ -400,7 +402,7 @@ func differ(m, other *Model) bool {
 		da, db := formats(m, r)
 		k := 1 + r.IntN(160)
 		a, b := drawOperands(r, da, db, k)
-		if r.IntN(2) > 0 { // subnormal and small numbers alone show where exponents begin
+		if r.IntN(2) > 0 { // only subnormal and small values show the minimum exponent
 			for i := range a.Codes {
 				a.Codes[i] &= 0x87
 				b.Codes[i] = b.Codes[i]&0x87 | uint8(r.IntN(16))<<3

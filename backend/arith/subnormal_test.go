@@ -9,11 +9,11 @@ import (
 	"octet/fp8"
 )
 
-// With which exponent a subnormal operand counts shows in what is kept beside it: in
-// m − m + x, with m the smallest number of a format, x is cut off below the exponent's
-// unit. The exponents are those of the models' sources, each a binade from the
-// answers that rule the next ones out. Where the smallest product of two E4M3 numbers
-// is above the unit (gaudi2), nothing shows.
+// The exponent with which a subnormal operand m is aligned decides which other terms
+// survive: in m − m + x, with m the smallest value of a format, x is truncated to units
+// of 2^(exponent − bits). The exponents are those of the models' sources; each expectation
+// excludes the neighbouring exponents. gaudi2 with E4M3 cannot be tested: its smallest
+// product of two E4M3 values is above the unit.
 func TestSubnormalExponents(t *testing.T) {
 	for _, c := range []struct {
 		model    string
@@ -36,20 +36,20 @@ func TestSubnormalExponents(t *testing.T) {
 			smallest := c.d.Float32(1)
 			sum := func(x float64) float64 {
 				return float64(m.Sum.Fuse(
-					[]float32{smallest, -smallest}, []float32{1, 1}, m.Sum.Least(c.d), m.Sum.Least(fp8.E4M3), 1, float32(x)))
+					[]float32{smallest, -smallest}, []float32{1, 1}, m.Sum.MinPower(c.d), m.Sum.MinPower(fp8.E4M3), 1, float32(x)))
 			}
 			unit := math.Ldexp(1, c.exponent-c.bits)
-			require.Equal(t, unit, sum(unit), "a larger exponent would cut it off")
-			require.Equal(t, unit, sum(1.5*unit), "a smaller one would keep it")
+			require.Equal(t, unit, sum(unit), "a larger exponent truncates it to zero")
+			require.Equal(t, unit, sum(1.5*unit), "a smaller exponent keeps the half unit")
 			require.Zero(t, sum(unit/2))
 		})
 	}
-	// The addend of gaudi2 is apart: a third product has to be what is cut off.
+	// gaudi2 adds its addend last, without alignment: a third product is truncated instead.
 	m, err := Lookup("gaudi2")
 	require.NoError(t, err)
-	least := m.Sum.Least(fp8.E5M2)
+	minPower := m.Sum.MinPower(fp8.E5M2)
 	sum := func(y float32) float32 {
-		return m.Sum.Fuse([]float32{0x1p-16, -0x1p-16, 0x1p-16}, []float32{0x1p7, 0x1p7, y}, least, least, 1, 0)
+		return m.Sum.Fuse([]float32{0x1p-16, -0x1p-16, 0x1p-16}, []float32{0x1p7, 0x1p7, y}, minPower, minPower, 1, 0)
 	}
 	require.Equal(t, float32(0x1p-31), sum(0x1p-15), "exponent -14, less 24 bits, times 2^7")
 	require.Zero(t, sum(0x1p-16))

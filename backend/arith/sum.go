@@ -2,28 +2,28 @@ package arith
 
 import "math"
 
-// power is 2^exponent.
+// power returns 2^exponent.
 func power(exponent int) float32 { return float32(math.Ldexp(1, exponent)) }
 
-// powerOf is the power of two that x counts with, at least least, and 0 for 0.
-func powerOf(x, least float32) float64 {
+// powerOf returns the power of two with which x is aligned, at least minPower; 0 for 0.
+func powerOf(x, minPower float32) float64 {
 	if x == 0 {
 		return 0
 	}
-	_, exponent := math.Frexp(float64(x)) // of a fraction from 1/2
-	return max(math.Ldexp(1, exponent-1), float64(least))
+	_, exponent := math.Frexp(float64(x)) // the fraction is in [1/2, 1)
+	return max(math.Ldexp(1, exponent-1), float64(minPower))
 }
 
-const leastFloat32 = 0x1p-126 // subnormals count with it, too
+const minNormal = 0x1p-126 // of float32; its subnormals are aligned with this power, too
 
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-// Fuse is one fused sum: (a[0]·b[0] + a[1]·b[1] + …)·scale + c of at most Group
-// products of values of FP8 formats, whose smallest powers are leastA and leastB.
-// scale is a power of two, the product of two block scales if the sum has MX and 1 if
-// not, or NaN. float64 holds every step exactly, whatever the scales.
-func (s *Sum) Fuse(a, b []float32, leastA, leastB float32, scale float64, c float32) float32 {
-	if s.Apart && math.Abs(float64(c)) < leastFloat32 {
+// Fuse returns one fused sum, (a[0]·b[0] + a[1]·b[1] + …)·scale + c, of at most Group
+// products of FP8 values. minA and minB are MinPower of their formats. scale is the
+// product of two block scales (a power of two, or NaN) if the sum has MX, otherwise 1.
+// float64 holds every step exactly, for all scales.
+func (s *Sum) Fuse(a, b []float32, minA, minB float32, scale float64, c float32) float32 {
+	if s.AddendLast && math.Abs(float64(c)) < minNormal {
 		c = 0
 	}
 	plain := float64(c)
@@ -36,33 +36,33 @@ func (s *Sum) Fuse(a, b []float32, leastA, leastB float32, scale float64, c floa
 	case math.IsInf(plain, 0):
 		return float32(plain)
 	}
-	unit := s.largest(a, b, leastA, leastB, scale, c) / math.Ldexp(1, s.Bits)
+	unit := s.largest(a, b, minA, minB, scale, c) / math.Ldexp(1, s.Bits)
 	total := int64(0)
 	for i, x := range a {
 		total += int64(float64(x) * float64(b[i]) * scale / unit)
 	}
-	if s.Apart {
+	if s.AddendLast {
 		return nearestSum(float64(total)*unit, float64(c))
 	}
 	total += int64(float64(c) / unit)
 	return truncate(float64(total)*unit, s.Kept)
 }
 
-// largest is the power of two that terms are aligned to, at least that of a
-// subnormal addend, which one of 0 has, too.
-func (s *Sum) largest(a, b []float32, leastA, leastB float32, scale float64, c float32) float64 {
-	largest := leastFloat32
-	if !s.Apart {
+// largest returns the power of two that the terms are aligned to. It is at least that of
+// an FP32 subnormal, which an addend of 0 has, too.
+func (s *Sum) largest(a, b []float32, minA, minB float32, scale float64, c float32) float64 {
+	largest := minNormal
+	if !s.AddendLast {
 		largest = max(largest, powerOf(c, 0))
 	}
 	for i, x := range a {
-		largest = max(largest, powerOf(x, leastA)*powerOf(b[i], leastB)*scale)
+		largest = max(largest, powerOf(x, minA)*powerOf(b[i], minB)*scale)
 	}
 	return largest
 }
 
-// truncate rounds toward zero to a float32 of so many fraction bits, +0 if none is
-// left. What is too large for one becomes infinity.
+// truncate rounds x toward zero to a float32 of kept fraction bits; a zero result is +0.
+// Magnitudes from 2^128 become infinity.
 func truncate(x float64, kept int) float32 {
 	if math.Abs(x) >= 0x1p128 {
 		return float32(math.Inf(int(math.Copysign(1, x))))
@@ -75,9 +75,9 @@ func truncate(x float64, kept int) float32 {
 	return math.Float32frombits(bits&^(1<<(23-kept)-1)) + 0
 }
 
-// nearestSum is x + y, rounded once to the nearest float32, subnormals to zero. What
-// float64 loses of the sum is far below a float32's last bit, but may decide a tie:
-// it makes the last bit of the float64 odd.
+// nearestSum returns x + y, rounded once to the nearest float32; subnormal results become
+// zero. The error of the float64 sum is far below a float32's last bit, but may decide a
+// tie: an inexact float64 sum gets an odd last bit.
 func nearestSum(x, y float64) float32 {
 	sum := x + y
 	part := sum - x
@@ -90,7 +90,7 @@ func nearestSum(x, y float64) float32 {
 		}
 		sum = math.Float64frombits(bits)
 	}
-	if z := float32(sum); math.Abs(float64(z)) >= leastFloat32 {
+	if z := float32(sum); math.Abs(float64(z)) >= minNormal {
 		return z
 	}
 	return 0

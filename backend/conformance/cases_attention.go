@@ -26,9 +26,9 @@ func (a attentionShape) String() string {
 func (a attentionShape) q() (rows, cols int) { return a.batch * a.queries, a.heads * a.headDim }
 func (a attentionShape) k() (rows, cols int) { return a.batch * a.keys, a.kvHeads * a.headDim }
 
-// tolerance of a softmax: the scores' error enters the exponent. Where a device
-// rounds to BF16 between the products, by 2^-9 at most, it is that of a score of 4,
-// of a probability and of the result.
+// tolerance is for a softmax, whose exponents contain the scores' errors. A device that
+// rounds to BF16 between the two matrix products adds at most 2^-9 relative error for each
+// of three roundings: of a score of magnitude 4, of a probability and of the result.
 func (a attentionShape) tolerance(s backend.Spec, in fp8.DType) float64 {
 	if s.AttentionBF16 && in == fp8.BF16 {
 		return 6 * 0x1p-9
@@ -47,9 +47,9 @@ func (s *suite) attention() {
 		s.addAttention(attentionShapes[2], fp8.BF16, style, "attention/%s", style)
 		s.addAttentionGrad(attentionShapes[2], fp8.BF16, style, "attentiongrad/%s", style)
 	}
-	// Decoding: the queries begin inside a longer cache.
+	// Decoding: the queries are at a position inside a longer cache.
 	for _, position := range []int32{0, 6, 10} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			a := attentionShape{2, 3, 13, 4, 2, 8}
 			b.step.Position = position
 			op := b.newAttention(a, fp8.BF16, "f32")
@@ -57,17 +57,17 @@ func (s *suite) attention() {
 			b.p.Add(op)
 		}, "attention/cache/position%d", position)
 	}
-	// Scores far outside what exp can take.
-	s.add(func(b *bench) {
+	// Scores that overflow exp unless the maximum is subtracted.
+	s.add(func(b *fixture) {
 		a := attentionShapes[2]
 		op := b.newAttention(a, fp8.F32, "f32")
 		for i := range b.values[op.Q] {
 			b.values[op.Q][i] *= 60
 		}
-		b.tolerance[op.Out[0].Out] *= 200 // as large as the scores
+		b.tolerance[op.Out[0].Out] *= 200 // the magnitude of the scores
 		b.p.Add(op)
 	}, "attention/outliers")
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		a := attentionShapes[2]
 		op := b.newAttention(a, fp8.BF16, "view")
 		rows, cols := a.k()
@@ -79,7 +79,7 @@ func (s *suite) attention() {
 	}, "attention/views")
 }
 
-func (b *bench) newAttention(a attentionShape, in fp8.DType, style string) *backend.Attention {
+func (b *fixture) newAttention(a attentionShape, in fp8.DType, style string) *backend.Attention {
 	rows, cols := a.q()
 	keyRows, keyCols := a.k()
 	tolerance := a.tolerance(b.spec, in)
@@ -91,16 +91,16 @@ func (b *bench) newAttention(a attentionShape, in fp8.DType, style string) *back
 }
 
 func (s *suite) addAttention(a attentionShape, in fp8.DType, style, format string, args ...any) {
-	s.add(func(b *bench) { b.p.Add(b.newAttention(a, in, style)) }, format, args...)
+	s.add(func(b *fixture) { b.p.Add(b.newAttention(a, in, style)) }, format, args...)
 }
 
 func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format string, args ...any) {
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		rows, cols := a.q()
 		keyRows, keyCols := a.k()
 		tolerance := a.tolerance(b.spec, in)
-		// LSE need not come from a forward for the equations to hold; a large one
-		// keeps the probabilities small.
+		// The gradient's equations hold for any LSE, not only that of a forward. A large
+		// LSE keeps the probabilities small.
 		lse := b.draw(rows*a.heads, 0.3)
 		for i := range lse {
 			lse[i] += 1 + math.Log(float64(a.keys))
@@ -117,8 +117,8 @@ func (s *suite) addAttentionGrad(a attentionShape, in fp8.DType, style, format s
 	}, format, args...)
 }
 
-// output is Σ P·V with the probabilities that lse makes: with it DOut·O is
-// Σ P·(DOut·V), by which a backward may compute it.
+// output returns Σ P·V for the probabilities P that lse gives. Then DOut·O equals
+// Σ P·(DOut·V), and a backward may compute either.
 func (a attentionShape) output(q, k, v, lse []float64) []float64 {
 	out := make([]float64, len(q))
 	width, keyWidth := a.heads*a.headDim, a.kvHeads*a.headDim
@@ -143,8 +143,8 @@ func (a attentionShape) output(q, k, v, lse []float64) []float64 {
 	return out
 }
 
-// stored are a variable's values as its format has them.
-func (b *bench) stored(t *backend.Tensor) []float64 {
+// stored returns a variable's values, rounded to its format.
+func (b *fixture) stored(t *backend.Tensor) []float64 {
 	values := make([]float64, len(b.values[t]))
 	for i, x := range b.values[t] {
 		values[i] = float64(t.DType.Float32(t.DType.Nearest(float32(x), fp8.Saturate)))

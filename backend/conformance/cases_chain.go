@@ -7,12 +7,12 @@ import (
 	"octet/fp8"
 )
 
-// chains are programs of several ops through temps: they need an arena, scales
-// that travel between ops, and views of temps.
+// chains adds programs of several ops that share temps: they test the arena, scales
+// computed by other ops, and views of temps.
 func (s *suite) chains() {
-	// Current scaling of both operands of a product, every intermediate exact.
-	s.add(func(b *bench) {
-		const m, n, k = 24, 32, 48 // cuBLASLt takes n and k in sixteens
+	// Current scaling of both operands of a GEMM; every intermediate is exact.
+	s.add(func(b *fixture) {
+		const m, n, k = 24, 32, 48 // cuBLASLt needs n and k in multiples of 16
 		operand := func(name string, rows int) *backend.Tensor {
 			x := b.outliers(b.normal(name, fp8.BF16, rows, k), 30)
 			amax := b.p.Temp(name+".amax", fp8.F32, 1)
@@ -26,12 +26,12 @@ func (s *suite) chains() {
 		}
 		b.p.Add(&backend.MatMul{
 			A: operand("x", m), B: operand("w", n), TransB: true,
-			Out: b.result("y", fp8.F32, product(fp8.E4M3, backend.Promoted, k), m, n),
+			Out: b.result("y", fp8.F32, gemm(fp8.E4M3, backend.Promoted, k), m, n),
 		})
 	}, "chain/current-scaling")
 
-	// An FP8 MLP: norm, two products into halves of one temp, SwiGLU, a third.
-	s.add(func(b *bench) {
+	// An FP8 MLP: norm, two GEMMs into halves of one temp, SwiGLU, a third GEMM.
+	s.add(func(b *fixture) {
 		const tokens, dim, ffn = 16, 32, 48
 		x := b.normal("x", fp8.BF16, tokens, dim)
 		unit := b.scalar("unit", 1)
@@ -47,17 +47,17 @@ func (s *suite) chains() {
 		b.p.Add(&backend.MatMul{A: normed, B: b.normal("w1", fp8.E4M3, ffn, dim), TransB: true, Out: up})
 		b.p.Add(&backend.MatMul{A: normed, B: b.normal("w2", fp8.E4M3, ffn, dim), TransB: true, Out: gate})
 		b.p.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: []backend.Cast{{Out: h}}})
-		// A code that flips moves the result by 2^-4 of one term of the sum.
+		// A code rounded differently changes one term of the sum by 2^-4 of it.
 		b.p.Add(&backend.MatMul{
 			A: h, B: b.normal("w3", fp8.E4M3, dim, ffn), TransB: true, Residual: x,
 			Out: b.result("y", fp8.BF16, 0x1p-6, tokens, dim),
 		})
 	}, "chain/mlp")
 
-	// The three products of a linear layer, from operands that the program casts:
-	// each is read along both of its dimensions, which some devices want stored
-	// twice.
-	s.add(func(b *bench) {
+	// The three GEMMs of a linear layer, from operands that the program casts. Each
+	// operand is contracted along both of its dimensions; some devices need a transposed
+	// copy for that.
+	s.add(func(b *fixture) {
 		const tokens, in, out = 48, 32, 16
 		cast := func(name string, d fp8.DType, from fp8.DType, rows, cols int) *backend.Tensor {
 			t := b.p.Temp(name+".codes", d, rows, cols)
@@ -71,16 +71,16 @@ func (s *suite) chains() {
 		b.random = true
 		x, w := cast("x", fp8.E4M3, fp8.BF16, tokens, in), cast("w", fp8.E4M3, fp8.F32, out, in)
 		dy := cast("dy", fp8.E5M2, fp8.BF16, tokens, out)
-		b.p.Add(&backend.MatMul{A: x, B: w, TransB: true, Out: b.result("y", fp8.BF16, product(fp8.E4M3, backend.Fast, in), tokens, out), Accum: backend.Fast})
-		b.p.Add(&backend.MatMul{A: dy, B: w, Out: b.result("dx", fp8.F32, product(fp8.E5M2, backend.Promoted, out), tokens, in)})
+		b.p.Add(&backend.MatMul{A: x, B: w, TransB: true, Out: b.result("y", fp8.BF16, gemm(fp8.E4M3, backend.Fast, in), tokens, out), Accum: backend.Fast})
+		b.p.Add(&backend.MatMul{A: dy, B: w, Out: b.result("dx", fp8.F32, gemm(fp8.E5M2, backend.Promoted, out), tokens, in)})
 		b.p.Add(&backend.MatMul{
 			A: dy, TransA: true, B: x, ColScale: b.positive("c", in), Accumulate: true,
-			Out: b.result("dw", fp8.F32, product(fp8.E5M2, backend.Promoted, tokens), out, in),
+			Out: b.result("dw", fp8.F32, gemm(fp8.E5M2, backend.Promoted, tokens), out, in),
 		})
 	}, "chain/linear")
 
-	// Temps of different sizes that live and die: what an arena gets wrong.
-	s.add(func(b *bench) {
+	// Temps of different sizes and lifetimes, for errors of arena planning.
+	s.add(func(b *fixture) {
 		const rows, cols = 40, 8
 		x := b.normal("x", fp8.F32, rows, cols)
 		last := x

@@ -7,17 +7,17 @@ import (
 
 func (s *suite) collectives() {
 	for _, ranks := range []int{1, 2, 3} {
-		// Two ranks have one order of adding, three have more.
+		// Two ranks have one order of addition, three have several.
 		tolerance := float64(exactly)
 		if ranks > 2 {
 			tolerance = elementwise
 		}
-		s.addRanks(ranks, func(b *bench) {
+		s.addRanks(ranks, func(b *fixture) {
 			x := b.normal("x", fp8.F32, 37)
 			b.tolerance[x] = tolerance
 			b.p.Add(&backend.AllReduce{X: x})
 		}, "allreduce/sum/%d", ranks)
-		s.addRanks(ranks, func(b *bench) {
+		s.addRanks(ranks, func(b *fixture) {
 			x := b.normal("x", fp8.F32, 3, 11)
 			b.values[x][6] = -1e6
 			if b.rank == b.ranks-1 {
@@ -28,11 +28,11 @@ func (s *suite) collectives() {
 			}
 			b.p.Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax})
 		}, "allreduce/max/%d", ranks)
-		s.addRanks(ranks, func(b *bench) {
+		s.addRanks(ranks, func(b *fixture) {
 			b.p.Add(&backend.ReduceScatter{X: b.normal("x", fp8.F32, ranks*9), Out: b.result("out", fp8.F32, tolerance, 9)})
 		}, "reducescatter/%d", ranks)
 		for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.I32} {
-			s.addRanks(ranks, func(b *bench) {
+			s.addRanks(ranks, func(b *fixture) {
 				x := b.given("x", d, b.draw(7, 100), 7)
 				for i, v := range b.values[x] {
 					if d == fp8.I32 {
@@ -43,7 +43,7 @@ func (s *suite) collectives() {
 			}, "allgather/%s/%d", d, ranks)
 		}
 	}
-	s.addRanks(2, func(b *bench) {
+	s.addRanks(2, func(b *fixture) {
 		out, in := b.normal("sent", fp8.BF16, 4, 9), b.normal("received", fp8.BF16, 4, 9)
 		if b.rank == 0 {
 			b.p.Add(&backend.Send{X: out, Peer: 1})
@@ -53,8 +53,8 @@ func (s *suite) collectives() {
 			b.p.Add(&backend.Send{X: out, Peer: 0})
 		}
 	}, "sendrecv")
-	// Views of a packed tensor, and one collective after the other.
-	s.addRanks(2, func(b *bench) {
+	// Consecutive collectives over overlapping views of a packed tensor.
+	s.addRanks(2, func(b *fixture) {
 		packed := b.positive("amaxes", 20)
 		b.p.Add(&backend.AllReduce{X: packed.Slice("some", 3, 8), Reduce: backend.ReduceMax})
 		b.p.Add(&backend.AllReduce{X: packed.Slice("others", 11, 5)})

@@ -11,13 +11,13 @@ import (
 func (s *suite) health() {
 	for _, codes := range []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				const rows, cols = 17, 133
 				x := b.normal("x", in, rows, cols)
-				scale := float64(codes.Max()) / 2 // clips what is beyond two sigma
+				scale := float64(codes.Max()) / 2 // values beyond two sigma saturate
 				for i := range b.values[x] {
 					if i%5 == 0 {
-						b.values[x][i] *= 1e-9 // too small for any code
+						b.values[x][i] *= 1e-9 // flushed to zero
 					}
 				}
 				copy(b.values[x][20:], []float64{0, 2, -2})
@@ -32,12 +32,12 @@ func (s *suite) health() {
 	s.castHealthSpecials()
 	for _, shape := range [][2]int{{1, 1}, {5, 33}, {70, 256}} {
 		for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				rows, cols := shape[0], shape[1]
 				x, y := b.normal("a", d, rows, cols), b.normal("b", d, rows, cols)
 				copy(b.values[y][:cols], b.values[x]) // aligned
 				if rows > 2 {
-					clear(b.values[x][cols : 2*cols]) // nothing to align
+					clear(b.values[x][cols : 2*cols]) // the cosine of a zero row is 0
 				}
 				out := b.result("out", fp8.F32, elementwise, 3, rows)
 				b.p.Add(&backend.RowCosine{A: x, B: y, Out: out})
@@ -46,8 +46,8 @@ func (s *suite) health() {
 	}
 }
 
-// castHealthBlocks measures casts of every granularity. No block but a row or a
-// column fits the shapes.
+// castHealthBlocks adds casts of every granularity. Rows and columns are no multiples of
+// the blocks' sizes.
 func (s *suite) castHealthBlocks() {
 	const rows, cols = 130, 300
 	for _, block := range []backend.ScaleBlock{
@@ -55,7 +55,7 @@ func (s *suite) castHealthBlocks() {
 	} {
 		for i, f := range scaleFormats {
 			codes := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}[i]
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				x := b.uneven("x", fp8.BF16, rows, cols)
 				for i := range b.values[x] {
 					if i%7 == 3 {
@@ -68,7 +68,7 @@ func (s *suite) castHealthBlocks() {
 				b.castHealth(x, cast.Out)
 			}, "casthealth/blocks/%s/%s", block, f.name)
 		}
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			x, codes := b.normal("x", fp8.F32, rows, cols), b.normal("codes", fp8.E5M2, rows, cols)
 			b.blocked(codes, block, fp8.F32)
 			for i := range b.values[codes.Scale] {
@@ -79,7 +79,7 @@ func (s *suite) castHealthBlocks() {
 	}
 }
 
-// castHealthSpecials are tensors that are not finite, zero, or cast without an error.
+// castHealthSpecials adds tensors that are not finite, zero, or cast without error.
 func (s *suite) castHealthSpecials() {
 	for _, c := range []struct {
 		name   string
@@ -90,16 +90,16 @@ func (s *suite) castHealthSpecials() {
 		{"zero", []float64{0, 0, negativeZero, 0}},
 		{"lossless", []float64{0.5, -1, 448, 0}},
 		{"flushed", []float64{1e-9, -1e-9}},
-		{"small", []float64{1e-30, 1e-30, 0}}, // squares that FP32 does not hold
+		{"small", []float64{1e-30, 1e-30, 0}}, // whose squares underflow in FP32
 	} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			x := b.given("x", fp8.F32, c.values, 1, len(c.values))
 			q := b.p.Temp("codes", fp8.E4M3, 1, len(c.values))
 			q.Scale = b.scalar("scale_inv", 1)
 			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: q}}})
 			b.castHealth(x, q)
 		}, "casthealth/%s", c.name)
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			x := b.given("x", fp8.F32, c.values, 1, len(c.values))
 			cast := b.blockCast("codes", fp8.E4M3, backend.PerRow, scaleFormats[0], 1, len(c.values))
 			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{cast}})
@@ -108,9 +108,9 @@ func (s *suite) castHealthSpecials() {
 	}
 }
 
-// castHealth measures a cast. Each field is compared on its own: in the norm of
-// all of them the largest would hide the others.
-func (b *bench) castHealth(x, codes *backend.Tensor) {
+// castHealth adds a CastHealth op. Each field is compared separately: in one norm the
+// largest field would hide the others.
+func (b *fixture) castHealth(x, codes *backend.Tensor) {
 	out := b.p.Temp("health", fp8.F32, backend.HealthFields)
 	b.p.Add(&backend.CastHealth{X: x, Codes: codes, Out: out})
 	for i, tolerance := range [backend.HealthFields]float64{

@@ -7,7 +7,7 @@ import (
 
 func (s *suite) layers() {
 	for _, v := range variants {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			ids := make([]int, v.rows)
 			for i := range ids {
 				ids[i] = b.rng.IntN(11)
@@ -17,7 +17,7 @@ func (s *suite) layers() {
 				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
 			})
 		}, "embed/%s", v)
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			b.p.Add(&backend.Add{
 				A: b.normal("a", v.in, v.rows, v.cols), B: b.outliers(b.normal("b", fp8.F32, v.rows, v.cols), 1e6),
 				Out: b.casts(v.style, "out", v.rows, v.cols, exactly),
@@ -25,7 +25,7 @@ func (s *suite) layers() {
 		}, "add/%s", v)
 		s.norms(v)
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.Add{
 			A: b.gapped("a", fp8.BF16, 6, 10), B: b.normal("b", fp8.BF16, 9, 10).RowRange(2, 6),
 			Out: b.casts("view", "out", 6, 10, exactly),
@@ -39,7 +39,7 @@ func (s *suite) layers() {
 func (s *suite) norms(v variant) {
 	tolerance := summed(v.cols)
 	for _, full := range []bool{false, true} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			x := b.outliers(b.normal("x", v.in, v.rows, v.cols), 100)
 			clear(b.values[x][(v.rows-1)*v.cols:]) // a row whose mean square is only Eps
 			op := &backend.RMSNorm{X: x, Gain: b.normal("gain", fp8.F32, v.cols), Eps: 1e-5}
@@ -49,7 +49,7 @@ func (s *suite) norms(v variant) {
 			}
 			b.p.Add(op)
 		}, "rmsnorm/%s/saved-%v", v, full)
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := &backend.RMSNormGrad{
 				DOut: b.normal("dout", v.in, v.rows, v.cols), X: b.outliers(b.normal("x", v.in, v.rows, v.cols), 20),
 				Gain: b.normal("gain", fp8.F32, v.cols), InvRMS: b.given("inv_rms", fp8.F32, b.draw(v.rows, 0.5), v.rows),
@@ -67,8 +67,8 @@ func (s *suite) norms(v variant) {
 func (s *suite) embedGrad() {
 	for _, accumulate := range []bool{false, true} {
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
-			s.add(func(b *bench) {
-				// Row 3 comes up often, some rows never.
+			s.add(func(b *fixture) {
+				// Row 3 occurs five times, some rows never.
 				b.p.Add(&backend.EmbedGrad{
 					IDs: b.ints("ids", 3, 0, 3, 9, 3, 3, 5, 9, 3), DOut: b.normal("dout", in, 9, 17),
 					DTable: b.result("dtable", fp8.F32, summed(9), 10, 17), Accumulate: accumulate,
@@ -81,8 +81,8 @@ func (s *suite) embedGrad() {
 func (s *suite) ropes() {
 	for _, style := range []string{"f32", "bf16", "fp8", "stochastic", "view"} {
 		for _, inverse := range []bool{false, true} {
-			s.add(func(b *bench) {
-				// An angle of 40 radians in FP32 is off by 40 units in the last place.
+			s.add(func(b *fixture) {
+				// The FP32 error of an angle of 40 radians is 40 units in the last place of 1.
 				b.p.Add(&backend.Rope{
 					X: b.normal("x", fp8.BF16, 2*9, 3*10), Out: b.casts(style, "out", 18, 30, 0x1p-18),
 					Seq: 9, HeadDim: 10, Theta: 10000, Inverse: inverse,
@@ -90,14 +90,14 @@ func (s *suite) ropes() {
 			}, "rope/%s/inverse-%v", style, inverse)
 		}
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.step.Position = 31
 		b.p.Add(&backend.Rope{
 			X: b.normal("x", fp8.F32, 4, 2), Control: b.control(), Out: b.casts("f32", "out", 4, 2, 0x1p-18),
 			Seq: 4, HeadDim: 2, Theta: 500000,
 		})
 	}, "rope/position")
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.Rope{
 			X: b.gapped("x", fp8.F32, 6, 8), Out: b.casts("view", "out", 6, 8, 0x1p-18),
 			Seq: 3, HeadDim: 4, Theta: 100,
@@ -108,7 +108,7 @@ func (s *suite) ropes() {
 func (s *suite) cacheWrite() {
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
 		for _, position := range []int32{0, 3} {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				b.step.Position = position
 				b.p.Add(&backend.CacheWrite{
 					X: b.normal("x", d, 2*4, 7), Control: b.control(), Cache: b.normal("cache", d, 2*9, 7), Batch: 2,
@@ -116,7 +116,7 @@ func (s *suite) cacheWrite() {
 			}, "cachewrite/%s/position%d", d, position)
 		}
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.step.Position = 5
 		b.p.Add(&backend.CacheWrite{
 			X: b.gapped("x", fp8.BF16, 3, 7), Control: b.control(), Cache: b.gapped("cache", fp8.BF16, 3*6, 7), Batch: 3,

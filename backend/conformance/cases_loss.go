@@ -9,7 +9,7 @@ func (s *suite) loss() {
 	for _, in := range []fp8.DType{fp8.F32, fp8.BF16} {
 		for _, valid := range []int{1, 29, 37} {
 			for _, grad := range []bool{false, true} {
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					const rows, cols = 13, 37
 					targets := make([]int, rows)
 					for i := range targets {
@@ -29,7 +29,7 @@ func (s *suite) loss() {
 			}
 		}
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		dLogits := b.gapped("dlogits", fp8.F32, 4, 6)
 		b.tolerance[dLogits.Base] = summed(6)
 		b.p.Add(&backend.CrossEntropy{
@@ -39,7 +39,7 @@ func (s *suite) loss() {
 	}, "crossentropy/views")
 	for _, n := range []int{1, 7, 1000} {
 		for _, accumulate := range []bool{false, true} {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				b.p.Add(&backend.Sum{
 					X: b.positive("x", n), Out: b.result("out", fp8.F32, summed(n), 1), Accumulate: accumulate,
 				})

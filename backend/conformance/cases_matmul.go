@@ -14,10 +14,10 @@ func (s *suite) matMul() {
 	s.matMulBlocks()
 }
 
-// operands declares A and B for m×k times k×n.
-func (b *bench) operands(da, db fp8.DType, m, n, k int, ta, tb bool) *backend.MatMul {
-	shape := func(rows, cols int, swap bool) []int {
-		if swap {
+// operands declares A and B of a GEMM of m×k by k×n, stored transposed if ta, tb.
+func (b *fixture) operands(da, db fp8.DType, m, n, k int, ta, tb bool) *backend.MatMul {
+	shape := func(rows, cols int, transposed bool) []int {
+		if transposed {
 			rows, cols = cols, rows
 		}
 		return []int{rows, cols}
@@ -41,12 +41,12 @@ func (s *suite) matMulShapes() {
 		{fp8.E5M2, fp8.E4M3IEEE},
 	}
 	for _, pair := range pairs[2:] {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.operands(pair[0], pair[1], 17, 33, 70, false, true)
 			one := b.vars.Tensor(backend.Input, "one", fp8.F32, 1)
 			one.Value, b.values[one] = 1, []float64{1}
 			op.A.Scale, op.B.Scale = one, one
-			op.Out = b.result("out", fp8.F32, product(pair[0], op.Accum, 70), 17, 33)
+			op.Out = b.result("out", fp8.F32, gemm(pair[0], op.Accum, 70), 17, 33)
 			b.p.Add(op)
 		}, "matmul/%s-%s/scales-of-1", pair[0], pair[1])
 	}
@@ -63,9 +63,9 @@ func (s *suite) matMulShapes() {
 				if tb {
 					name += "/tb"
 				}
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					op := b.operands(pair[0], pair[1], m, n, k, ta, tb)
-					op.Out = b.result("out", fp8.F32, product(pair[0], op.Accum, k), m, n)
+					op.Out = b.result("out", fp8.F32, gemm(pair[0], op.Accum, k), m, n)
 					b.p.Add(op)
 				}, name, pair[0], pair[1], m, n, k)
 			}
@@ -78,31 +78,31 @@ func (s *suite) matMulEpilogues() {
 	epilogues := []struct {
 		name string
 		out  fp8.DType
-		set  func(b *bench, o *backend.MatMul, n int)
+		set  func(b *fixture, o *backend.MatMul, n int)
 	}{
-		{"bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) {}},
-		{"row", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.RowScale = b.normal("row", fp8.F32, m) }},
-		{"col", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.ColScale = b.normal("col", fp8.F32, n) }},
-		{"residual-f32", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
-		{"residual-bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
-		{"row-col-residual", fp8.BF16, func(b *bench, o *backend.MatMul, n int) {
+		{"bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) {}},
+		{"row", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.RowScale = b.normal("row", fp8.F32, m) }},
+		{"col", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.ColScale = b.normal("col", fp8.F32, n) }},
+		{"residual-f32", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.F32, m, n) }},
+		{"residual-bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) { o.Residual = b.normal("residual", fp8.BF16, m, n) }},
+		{"row-col-residual", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) {
 			o.RowScale, o.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
 			o.Residual = b.normal("residual", fp8.F32, m, n)
 		}},
-		{"accumulate-f32", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Accumulate = true }},
-		{"accumulate-bf16", fp8.BF16, func(b *bench, o *backend.MatMul, n int) { o.Accumulate = true }},
-		{"accumulate-col", fp8.F32, func(b *bench, o *backend.MatMul, n int) {
+		{"accumulate-f32", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.Accumulate = true }},
+		{"accumulate-bf16", fp8.BF16, func(b *fixture, o *backend.MatMul, n int) { o.Accumulate = true }},
+		{"accumulate-col", fp8.F32, func(b *fixture, o *backend.MatMul, n int) {
 			o.Accumulate, o.ColScale = true, b.normal("col", fp8.F32, n)
 		}},
-		{"fast", fp8.F32, func(b *bench, o *backend.MatMul, n int) { o.Accum = backend.Fast }},
-		{"out-e4m3", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) {}},
-		{"out-scale", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) { o.OutScale = b.scalar("out.scale", 5.5) }},
-		{"amax", fp8.E5M2, func(b *bench, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 0) }},
-		{"scale-amax-residual", fp8.E4M3IEEE, func(b *bench, o *backend.MatMul, n int) {
+		{"fast", fp8.F32, func(b *fixture, o *backend.MatMul, n int) { o.Accum = backend.Fast }},
+		{"out-e4m3", fp8.E4M3, func(b *fixture, o *backend.MatMul, n int) {}},
+		{"out-scale", fp8.E4M3, func(b *fixture, o *backend.MatMul, n int) { o.OutScale = b.scalar("out.scale", 5.5) }},
+		{"amax", fp8.E5M2, func(b *fixture, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 0) }},
+		{"scale-amax-residual", fp8.E4M3IEEE, func(b *fixture, o *backend.MatMul, n int) {
 			o.OutScale, o.Amax = b.scalar("out.scale", 5.5), b.scalar("out.amax", 0)
 			o.Residual = b.normal("residual", fp8.BF16, m, n)
 		}},
-		{"amax-keeps-larger", fp8.E4M3, func(b *bench, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 1e9) }},
+		{"amax-keeps-larger", fp8.E4M3, func(b *fixture, o *backend.MatMul, n int) { o.Amax = b.scalar("out.amax", 1e9) }},
 	}
 	for _, of := range []struct {
 		in   fp8.DType
@@ -111,14 +111,14 @@ func (s *suite) matMulEpilogues() {
 	}{
 		{fp8.BF16, 11, 40, "bf16"},
 		{fp8.E4M3, 11, 40, "e4m3"},
-		{fp8.E4M3, 16, 48, "e4m3-aligned"}, // as matrix units want them
+		{fp8.E4M3, 16, 48, "e4m3-aligned"}, // n and k are multiples of 16, as cuBLASLt needs
 	} {
 		for _, e := range epilogues {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				op := b.operands(of.in, of.in, m, of.n, of.k, false, true)
 				op.Out = b.result("out", e.out, 0, m, of.n)
 				e.set(b, op, of.n)
-				tolerance := product(of.in, op.Accum, of.k)
+				tolerance := gemm(of.in, op.Accum, of.k)
 				b.tolerance[op.Out] = tolerance
 				if op.Amax != nil {
 					b.tolerance[op.Amax] = tolerance
@@ -127,9 +127,9 @@ func (s *suite) matMulEpilogues() {
 			}, "matmul/epilogue/%s/%s", of.name, e.name)
 		}
 	}
-	// And behind a product that was stored.
+	// The op Epilogue, applied to a stored GEMM result.
 	for _, e := range epilogues {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			const n = 11
 			x, op := b.normal("x", fp8.F32, m, n), &backend.MatMul{Out: b.result("out", e.out, elementwise, m, n)}
 			e.set(b, op, n)
@@ -143,54 +143,54 @@ func (s *suite) matMulEpilogues() {
 
 func (s *suite) matMulData() {
 	for _, accum := range []backend.Accum{backend.Promoted, backend.Fast} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.operands(fp8.E4M3, fp8.E4M3, 8, 16, 512, false, true)
 			op.Accum = accum
-			op.Out = b.result("out", fp8.F32, product(fp8.E4M3, accum, 512), 8, 16)
+			op.Out = b.result("out", fp8.F32, gemm(fp8.E4M3, accum, 512), 8, 16)
 			b.p.Add(op)
 		}, "matmul/long-k/accum%d", accum)
 	}
 	for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.operands(in, in, 19, 21, 80, false, true)
 			b.outliers(op.A, 300)
-			op.Out = b.result("out", fp8.F32, product(in, op.Accum, 80), 19, 21)
+			op.Out = b.result("out", fp8.F32, gemm(in, op.Accum, 80), 19, 21)
 			b.p.Add(op)
 		}, "matmul/outliers/%s", in)
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := &backend.MatMul{
 				A: b.gapped("a", in, 13, 24), B: b.normal("b", in, 40, 24).RowRange(3, 9), TransB: true,
 				Out: b.gapped("out", fp8.F32, 13, 9),
 			}
-			b.tolerance[op.Out.Base] = product(in, op.Accum, 24)
+			b.tolerance[op.Out.Base] = gemm(in, op.Accum, 24)
 			b.p.Add(op)
 		}, "matmul/views/%s", in)
 	}
-	// A NaN reaches its row of the result, and the amax.
-	s.add(func(b *bench) {
+	// A NaN propagates to its row of the result and to the amax.
+	s.add(func(b *fixture) {
 		op := b.operands(fp8.E4M3, fp8.E4M3, 5, 6, 32, false, true)
 		b.values[op.A][40] = nan
-		op.Out = b.result("out", fp8.E4M3, product(fp8.E4M3, op.Accum, 32), 5, 6)
+		op.Out = b.result("out", fp8.E4M3, gemm(fp8.E4M3, op.Accum, 32), 5, 6)
 		op.OutScale = b.scalar("out.scale", 2)
 		op.Amax = b.scalar("out.amax", 1)
 		b.tolerance[op.Amax] = elementwise
 		b.p.Add(op)
 	}, "matmul/nan")
-	// Subnormal codes count.
+	// Subnormal codes are not flushed to zero.
 	for _, in := range []fp8.DType{fp8.E4M3, fp8.E5M2} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.operands(in, in, 6, 7, 33, false, true)
 			for i := range b.values[op.A] {
-				b.values[op.A][i] = float64(in.Float32(uint32(b.rng.IntN(4)))) // zero and the smallest
+				b.values[op.A][i] = float64(in.Float32(uint32(b.rng.IntN(4)))) // zero and the smallest values
 			}
-			op.Out = b.result("out", fp8.F32, product(in, op.Accum, 33), 6, 7)
+			op.Out = b.result("out", fp8.F32, gemm(in, op.Accum, 33), 6, 7)
 			b.p.Add(op)
 		}, "matmul/subnormal/%s", in)
 	}
 }
 
-// blocked gives t scales by block, all different.
-func (b *bench) blocked(t *backend.Tensor, block backend.ScaleBlock, scale fp8.DType) {
+// blocked gives t random block scales of the format scale.
+func (b *fixture) blocked(t *backend.Tensor, block backend.ScaleBlock, scale fp8.DType) {
 	rows, cols := block.ScaleShape(t.Rows(), t.Cols())
 	values := b.draw(rows*cols, 1)
 	for i, x := range values {
@@ -204,10 +204,10 @@ func (b *bench) blocked(t *backend.Tensor, block backend.ScaleBlock, scale fp8.D
 	t.Scale, t.Block = s, block
 }
 
-// matMulBlocks is every kind of block that the field uses, of op(A) and op(B)
-// as they are multiplied, in each of the ways that they may be stored.
+// matMulBlocks adds GEMMs with every usual granularity of op(A) and op(B), for each
+// combination of transposed storage.
 func (s *suite) matMulBlocks() {
-	turn := func(block backend.ScaleBlock) backend.ScaleBlock {
+	transposed := func(block backend.ScaleBlock) backend.ScaleBlock {
 		return backend.ScaleBlock{Rows: block.Cols, Cols: block.Rows}
 	}
 	kinds := []struct {
@@ -218,42 +218,42 @@ func (s *suite) matMulBlocks() {
 		{"rows", backend.PerRow, backend.PerColumn, fp8.F32},
 		{"rows-tensor", backend.PerRow, backend.PerTensor, fp8.F32},
 		{"1x128-128x128", backend.Block1x128, backend.Block128x128, fp8.F32},
-		{"1x128-1x128", backend.Block1x128, turn(backend.Block1x128), fp8.F32},
-		{"mx", backend.Block1x32, turn(backend.Block1x32), fp8.E8M0},
-		{"mixed", backend.Block1x128, turn(backend.Block1x32), fp8.F32},
+		{"1x128-1x128", backend.Block1x128, transposed(backend.Block1x128), fp8.F32},
+		{"mx", backend.Block1x32, transposed(backend.Block1x32), fp8.E8M0},
+		{"mixed", backend.Block1x128, transposed(backend.Block1x32), fp8.F32},
 	}
 	const m, n, k = 19, 130, 300
 	for _, kind := range kinds {
 		for trans := range 4 {
 			ta, tb := trans&1 != 0, trans&2 != 0
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				op := b.operands(fp8.E4M3, fp8.E4M3, m, n, k, ta, tb)
 				blockA, blockB := kind.a, kind.b
 				if ta {
-					blockA = turn(blockA)
+					blockA = transposed(blockA)
 				}
 				if tb {
-					blockB = turn(blockB)
+					blockB = transposed(blockB)
 				}
 				b.blocked(op.A, blockA, kind.scale)
 				if kind.b != backend.PerTensor {
 					b.blocked(op.B, blockB, kind.scale)
 				}
-				op.Out = b.result("out", fp8.F32, product(fp8.E4M3, op.Accum, k), m, n)
+				op.Out = b.result("out", fp8.F32, gemm(fp8.E4M3, op.Accum, k), m, n)
 				b.p.Add(op)
 			}, "matmul/blocks/%s/ta=%t/tb=%t", kind.name, ta, tb)
 		}
 	}
-	// What follows the sum is the same.
-	s.add(func(b *bench) {
+	// The epilogue does not depend on the granularity.
+	s.add(func(b *fixture) {
 		op := b.operands(fp8.E4M3, fp8.E5M2, m, n, k, false, true)
 		b.blocked(op.A, backend.Block1x128, fp8.F32)
 		b.blocked(op.B, backend.Block128x128, fp8.F32)
 		op.RowScale, op.ColScale = b.normal("row", fp8.F32, m), b.normal("col", fp8.F32, n)
 		op.Residual = b.normal("residual", fp8.BF16, m, n)
-		op.Out = b.result("out", fp8.E4M3, product(fp8.E4M3, op.Accum, k), m, n)
+		op.Out = b.result("out", fp8.E4M3, gemm(fp8.E4M3, op.Accum, k), m, n)
 		op.OutScale, op.Amax = b.scalar("out.scale", 0.25), b.scalar("out.amax", 0)
-		b.tolerance[op.Amax] = product(fp8.E4M3, op.Accum, k)
+		b.tolerance[op.Amax] = gemm(fp8.E4M3, op.Accum, k)
 		b.p.Add(op)
 	}, "matmul/blocks/epilogue")
 }

@@ -10,7 +10,7 @@ import (
 
 func (s *suite) optimizer() {
 	for _, n := range []int{1, 3} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := &backend.SumSquares{Out: b.result("out", fp8.F32, summed(n*200), 1)}
 			for i := range n {
 				op.X = append(op.X, b.outliers(b.normal(fmt.Sprintf("x%d", i), fp8.F32, 13, 1+i*7), 100))
@@ -18,7 +18,7 @@ func (s *suite) optimizer() {
 			b.p.Add(op)
 		}, "sumsquares/%d", n)
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.SumSquares{
 			X: []*backend.Tensor{b.gapped("x", fp8.F32, 5, 6), b.normal("y", fp8.F32, 9, 4).RowRange(1, 3)}, Out: b.result("out", fp8.F32, summed(42), 1),
 		})
@@ -44,7 +44,7 @@ func (s *suite) stepGate() {
 		{"nan-amax", 9, []float64{nan, 0, 1}, 0.5},
 	}
 	for _, g := range gates {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := &backend.StepGate{
 				SumSquares: b.scalar("squares", g.squares), Step: b.ints("step", 41), Clip: g.clip,
 				GradNorm: b.result("norm", fp8.F32, elementwise, 1), Coef: b.result("coef", fp8.F32, elementwise, 1),
@@ -69,7 +69,7 @@ func (s *suite) adamW() {
 	for _, f := range formats {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
 			for _, form := range []backend.EpsForm{backend.EpsHat, backend.EpsCorrected} {
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					op := b.newAdamW(f, 1, 5*7, 64)
 					op.Rounding, op.EpsForm = rounding, form
 					b.random = rounding == fp8.Stochastic
@@ -77,7 +77,7 @@ func (s *suite) adamW() {
 				}, "adamw/%s-%s-%s/%s/eps%d", f[0], f[1], f[2], rounding, form)
 			}
 		}
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.newAdamW(f, 9, 50)
 			b.values[op.Skip][0] = 1
 			b.p.Add(op)
@@ -87,7 +87,7 @@ func (s *suite) adamW() {
 	for _, f := range [][3]fp8.DType{{fp8.F16, fp8.E4M3, fp8.E4M3}, {fp8.F32, fp8.F16, fp8.E5M2}, {fp8.BF16, fp8.F32, fp8.E4M3}} {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
 			for _, pow2 := range []bool{false, true} {
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					op := b.newAdamW(f, 3, 2*64, 2*50)
 					op.Rounding, op.Pow2 = rounding, pow2
 					b.random = rounding == fp8.Stochastic
@@ -98,20 +98,20 @@ func (s *suite) adamW() {
 		}
 	}
 	for _, f := range formats {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			op := b.newAdamW(f, 1, 64)
 			op.Pow2 = true
 			b.p.Add(op)
 		}, "adamw/%s-%s-%s/pow2", f[0], f[1], f[2])
 	}
-	// A second update divides by the root of what the first has stored: of the
-	// smallest number, where it would be 0. No gradient is 0, which ε alone would
-	// answer, and hide the rest.
+	// A second update divides by the root of the stored second moment. FloorV stores the
+	// smallest positive value where it would underflow to 0. No gradient is 0: ε alone
+	// would decide such an update and hide the others.
 	for _, f := range [][3]fp8.DType{
 		{fp8.F32, fp8.F32, fp8.F16}, {fp8.F32, fp8.F32, fp8.E4M3}, {fp8.F16, fp8.E4M3, fp8.E5M2},
 	} {
 		for _, block := range []int{0, 24} {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				op := b.newAdamW(f, 1, 64)
 				op.FloorV, op.Eps = true, 1e-12
 				clear(b.values[op.M2[0]])
@@ -130,10 +130,10 @@ func (s *suite) adamW() {
 			}, "adamw/floor/%s/block%d", f[2], block)
 		}
 	}
-	// Ranks that share tensors have scales in common, and random bits of their own.
+	// Ranks that share tensors have equal scales and different random bits.
 	for _, f := range formats[1:] {
 		for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
-			s.addRanks(2, func(b *bench) {
+			s.addRanks(2, func(b *fixture) {
 				op := b.newAdamW(f, 3, 5*7, 64)
 				op.Rounding, op.Shard = rounding, true
 				b.random = rounding == fp8.Stochastic
@@ -147,16 +147,16 @@ func (s *suite) adamW() {
 			}, "adamw/%s-%s-%s/%s/shard", f[0], f[1], f[2], rounding)
 		}
 	}
-	// No gradient and no moments yet: an amax of 0 keeps the scale.
-	s.add(func(b *bench) {
+	// Zero gradient and moments: an amax of 0 keeps the scale.
+	s.add(func(b *fixture) {
 		op := b.newAdamW(formats[1], 1, 50)
 		clear(b.values[op.Grad[0]])
 		clear(b.values[op.M1[0]])
 		clear(b.values[op.M2[0]])
 		b.p.Add(op)
 	}, "adamw/zero")
-	// The decay alone, which wants the master's rounding to be right.
-	s.add(func(b *bench) {
+	// Weight decay alone: small updates need correct rounding of the master weights.
+	s.add(func(b *fixture) {
 		op := b.newAdamW(formats[1], 1000, 300)
 		clear(b.values[op.Grad[0]])
 		op.Rounding, b.random = fp8.Stochastic, true
@@ -164,15 +164,15 @@ func (s *suite) adamW() {
 	}, "adamw/decay")
 }
 
-// newAdamW declares one tensor per size after some updates.
-func (b *bench) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.AdamW {
-	// √, the quotient and 1 − β^t of t = 1, which loses some bits in FP32.
+// newAdamW declares one parameter tensor per size, with nonzero moments.
+func (b *fixture) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.AdamW {
+	// Covers √, the quotient and 1 − β^t, which loses some bits in FP32 for t = 1.
 	const tolerance = 0x1p-17
 	b.step.LR = 0.05
 	op := &backend.AdamW{
 		Control: b.control(), Step: b.ints("step", step), Coef: b.scalar("coef", 0.75), Skip: b.ints("skip", 0),
 		Amaxes: b.result("scratch", fp8.F32, anything, 3*len(sizes)),
-		// An Eps that is felt: its two forms are equal where it is not.
+		// A large Eps, so that the results of its two forms differ.
 		Beta1: 0.9, Beta2: 0.95, Eps: 0.01, WeightDecay: 0.1,
 	}
 	for i, n := range sizes {
@@ -204,9 +204,9 @@ func (b *bench) newAdamW(formats [3]fp8.DType, step int, sizes ...int) *backend.
 	return op
 }
 
-// block turns each tensor into a matrix of two rows and gives the scaled
-// moments a scale for every n elements of a row.
-func (b *bench) block(op *backend.AdamW, n int) {
+// block reshapes each tensor to two rows and gives the scaled moments one scale for each
+// n elements of a row.
+func (b *fixture) block(op *backend.AdamW, n int) {
 	for i, grad := range op.Grad {
 		cols := grad.Elems() / 2
 		for _, t := range []*backend.Tensor{grad, op.Master[i], op.M1[i], op.M2[i]} {

@@ -13,11 +13,10 @@ var (
 	negativeZero = math.Copysign(0, -1)
 )
 
-// specials are the inputs on which a cast to d can go wrong, of either sign:
-// every code of an eight-bit format, the midpoints between neighbours and the
-// numbers just beside them; for wider formats random magnitudes and ties; and
-// zeros, subnormals, overflow.
-func (b *bench) specials(d fp8.DType) []float64 {
+// specials returns difficult inputs of a cast to d, with both signs. For FP8 formats: every
+// code, the midpoints between neighbours and the float32 values next to them. For wider
+// formats: random magnitudes and ties. For all: zeros, subnormals, overflow.
+func (b *fixture) specials(d fp8.DType) []float64 {
 	magnitudes := []float32{
 		0, math.SmallestNonzeroFloat32, 1e-40, 0x1p-126, math.MaxFloat32,
 		d.Max(), math.Nextafter32(d.Max(), math.MaxFloat32), d.Max() * 1.03,
@@ -52,7 +51,7 @@ func (s *suite) quantize() {
 	s.amax()
 }
 
-// quantizeFormats casts every format to every other.
+// quantizeFormats adds casts from every input format to every output format.
 func (s *suite) quantizeFormats() {
 	const cols = 31
 	for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
@@ -63,7 +62,7 @@ func (s *suite) quantizeFormats() {
 					if transpose {
 						name += "/transposed"
 					}
-					s.add(func(b *bench) {
+					s.add(func(b *fixture) {
 						values := append(b.specials(out), inf, -inf, nan)
 						rows := (len(values) + cols - 1) / cols
 						values = append(values, b.draw(rows*cols-len(values), 1)...)
@@ -86,10 +85,10 @@ func (s *suite) quantizeFormats() {
 	}
 }
 
-// quantizeScales multiplies before it rounds, in FP32.
+// quantizeScales adds casts with scales, which multiply in FP32 before the rounding.
 func (s *suite) quantizeScales() {
 	scaled := func(in fp8.DType, out fp8.DType, scale float64, sigma float64, name string) {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			b.p.Add(&backend.Quantize{
 				X: b.given("x", in, b.draw(17*33, sigma), 17, 33),
 				Out: []backend.Cast{{
@@ -104,7 +103,7 @@ func (s *suite) quantizeScales() {
 		scaled(fp8.F32, out, 1e30, 1, "overflow")
 		scaled(fp8.F32, out, 0x1p126, 1e-39, "subnormal")
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		x := b.normal("x", fp8.F16, 9, 20)
 		x.Scale = b.scalar("x.scale", 0.3)
 		b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{
@@ -113,7 +112,7 @@ func (s *suite) quantizeScales() {
 		}})
 	}, "quantize/scaled-f16")
 	// X's own scale, ColScale and Scale are three FP32 multiplications.
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		x := b.normal("x", fp8.F16, 9, 20)
 		x.Scale = b.scalar("x.scale", 0.3)
 		b.p.Add(&backend.Quantize{X: x, ColScale: b.normal("col", fp8.F32, 20), Out: []backend.Cast{
@@ -121,8 +120,8 @@ func (s *suite) quantizeScales() {
 			{Out: b.result("wide", fp8.F32, exactly, 9, 20)},
 		}})
 	}, "quantize/colscale-scaled-f16")
-	// RowScale comes first: a product of factors that overflows, or does not.
-	s.add(func(b *bench) {
+	// RowScale multiplies before ColScale: the order decides whether a product overflows.
+	s.add(func(b *fixture) {
 		x := b.normal("x", fp8.BF16, 9, 20)
 		x.Scale = b.scalar("x.scale", 0.3)
 		row, col := b.normal("row", fp8.F32, 9), b.normal("col", fp8.F32, 20)
@@ -133,7 +132,7 @@ func (s *suite) quantizeScales() {
 		}})
 	}, "quantize/rowscale-colscale")
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			b.random = true
 			b.p.Add(&backend.Quantize{X: b.normal("x", d, 33, 70), RowScale: b.positive("row", 33), Out: []backend.Cast{
 				{Out: b.result("out", fp8.E5M2, exactly, 33, 70), Scale: b.scalar("scale", 64), Amax: b.scalar("amax", 0), Control: b.control(), Rounding: fp8.Stochastic, Tokens: true},
@@ -141,13 +140,13 @@ func (s *suite) quantizeScales() {
 			}})
 		}, "quantize/rowscale/%s", d)
 	}
-	s.add(func(b *bench) {
-		factors := b.draw(20, 1)
-		for i, x := range factors {
-			factors[i] = math.Exp2(math.Round(4 * x))
+	s.add(func(b *fixture) {
+		scales := b.draw(20, 1)
+		for i, x := range scales {
+			scales[i] = math.Exp2(math.Round(4 * x))
 		}
 		b.p.Add(&backend.Quantize{
-			X: b.normal("x", fp8.F32, 9, 20), ColScale: b.given("col", fp8.F32, factors, 20),
+			X: b.normal("x", fp8.F32, 9, 20), ColScale: b.given("col", fp8.F32, scales, 20),
 			Out: []backend.Cast{
 				{Out: b.result("out", fp8.E4M3, exactly, 9, 20), Scale: b.scalar("scale", 3), Amax: b.scalar("amax", 0)},
 				{Out: b.result("out.t", fp8.E4M3, exactly, 20, 9), Scale: b.scalar("scale.t", 3), Transpose: true},
@@ -156,11 +155,11 @@ func (s *suite) quantizeScales() {
 	}, "quantize/colscale")
 }
 
-// quantizeCopies writes several results, views and streams of random bits.
+// quantizeCopies adds ops with several casts, with views, and with several random streams.
 func (s *suite) quantizeCopies() {
 	for _, shape := range [][2]int{{1, 1}, {1, 7}, {48, 80}, {33, 17}} {
 		rows, cols := shape[0], shape[1]
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			x := b.outliers(b.normal("x", fp8.BF16, rows, cols), 1000)
 			b.random = true
 			b.p.Add(&backend.Quantize{X: x, Out: []backend.Cast{
@@ -172,14 +171,14 @@ func (s *suite) quantizeCopies() {
 			}})
 		}, "quantize/copies/%dx%d", rows, cols)
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.Quantize{X: b.normal("x", fp8.F32, 20, 24).RowRange(5, 9), Out: []backend.Cast{
 			{Out: b.normal("rows", fp8.E4M3, 30, 24).RowRange(2, 9)},
 			{Out: b.gapped("gap", fp8.E5M2, 9, 24)},
 			{Out: b.gapped("gap.t", fp8.BF16, 24, 9), Transpose: true},
 		}})
 	}, "quantize/views")
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 24), Out: []backend.Cast{
 			{Out: b.result("out", fp8.E4M3, exactly, 9, 24), Amax: b.scalar("amax", 0)},
 			{Out: b.result("out.t", fp8.E4M3, exactly, 24, 9), Transpose: true},
@@ -187,7 +186,7 @@ func (s *suite) quantizeCopies() {
 	}, "quantize/gapped-x")
 }
 
-// scaleFormat is what becomes of the quotient that is a block's scale.
+// scaleFormat is the format and rounding of block scales.
 type scaleFormat struct {
 	name  string
 	dtype fp8.DType
@@ -196,8 +195,8 @@ type scaleFormat struct {
 
 var scaleFormats = []scaleFormat{{"exact", fp8.F32, false}, {"pow2", fp8.F32, true}, {"e8m0", fp8.E8M0, false}}
 
-// blockCast declares a copy of rows × cols with scales by block.
-func (b *bench) blockCast(name string, d fp8.DType, block backend.ScaleBlock, f scaleFormat, rows, cols int) backend.Cast {
+// blockCast declares an output of rows × cols with block scales, and returns its cast.
+func (b *fixture) blockCast(name string, d fp8.DType, block backend.ScaleBlock, f scaleFormat, rows, cols int) backend.Cast {
 	c := backend.Cast{Out: b.result(name, d, exactly, rows, cols), Pow2: f.pow2}
 	b.blocked(c.Out, block, f.dtype)
 	c.ScaleInv = c.Out.Scale
@@ -207,8 +206,8 @@ func (b *bench) blockCast(name string, d fp8.DType, block backend.ScaleBlock, f 
 	return c
 }
 
-// uneven is normal with magnitudes that differ from block to block.
-func (b *bench) uneven(name string, d fp8.DType, rows, cols int) *backend.Tensor {
+// uneven is normal with magnitudes that differ between blocks.
+func (b *fixture) uneven(name string, d fp8.DType, rows, cols int) *backend.Tensor {
 	t := b.outliers(b.normal(name, d, rows, cols), 1000)
 	for i := range b.values[t] {
 		b.values[t][i] *= math.Exp2(float64(i/cols*7%23 - i%cols/32*5%31))
@@ -216,8 +215,7 @@ func (b *bench) uneven(name string, d fp8.DType, rows, cols int) *backend.Tensor
 	return t
 }
 
-// quantizeBlocks is every kind of block that the field uses, along rows and
-// along columns.
+// quantizeBlocks adds casts with every usual granularity, along rows and along columns.
 func (s *suite) quantizeBlocks() {
 	blocks := []backend.ScaleBlock{
 		backend.PerRow, backend.PerColumn, backend.Block1x128,
@@ -237,7 +235,7 @@ func (s *suite) quantizeBlocks() {
 				}
 				for j, shape := range shapes {
 					rows, cols, in := shape[0], shape[1], []fp8.DType{fp8.BF16, fp8.F32, fp8.F16}[(i+j)%3]
-					s.add(func(b *bench) {
+					s.add(func(b *fixture) {
 						b.p.Add(&backend.Quantize{
 							X: b.uneven("x", in, rows, cols), Out: []backend.Cast{b.blockCast("out", d, block, f, rows, cols)},
 						})
@@ -247,9 +245,9 @@ func (s *suite) quantizeBlocks() {
 			s.quantizeBlockData(block, f)
 		}
 	}
-	// One pass over X, with one scale and with many.
+	// One Quantize with casts per tensor and per block.
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			const rows, cols = 140, 150
 			b.random = true
 			q := &backend.Quantize{
@@ -268,15 +266,15 @@ func (s *suite) quantizeBlocks() {
 			b.p.Add(q)
 		}, "quantize/blocks/copies/%s", d)
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		out := b.gapped("out", fp8.E4M3, 9, 48)
 		b.blocked(out, backend.Block1x32, fp8.E8M0)
 		b.p.Add(&backend.Quantize{X: b.gapped("x", fp8.BF16, 9, 48), Out: []backend.Cast{{Out: out, ScaleInv: out.Scale}}})
 	}, "quantize/blocks/views")
 }
 
-// quantizeBlockData is a block whose maximum makes no scale, or one at a limit:
-// zeros, an infinity, a NaN, and magnitudes from the ends of FP32.
+// quantizeBlockData adds blocks whose amax gives no scale or one at a limit: zeros,
+// infinity, NaN, and magnitudes at both ends of FP32's range.
 func (s *suite) quantizeBlockData(block backend.ScaleBlock, f scaleFormat) {
 	for _, name := range []string{"zeros", "inf", "nan", "huge", "subnormal"} {
 		for _, transpose := range []bool{false, true} {
@@ -287,7 +285,7 @@ func (s *suite) quantizeBlockData(block backend.ScaleBlock, f scaleFormat) {
 				}
 				format += "/transposed"
 			}
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				const rows, cols = 37, 133
 				x, height, width := b.normal("x", fp8.F32, rows, cols), block.Rows, block.Cols
 				shape := [2]int{rows, cols}
@@ -300,7 +298,7 @@ func (s *suite) quantizeBlockData(block backend.ScaleBlock, f scaleFormat) {
 				if width == 0 {
 					width = cols
 				}
-				first := func(f func(x float64) float64) { // to the first block
+				first := func(f func(x float64) float64) { // applies f to the first block
 					for i := range min(height, rows) {
 						row := b.values[x][i*cols:][:min(width, cols)]
 						for j := range row {
@@ -339,7 +337,7 @@ func (s *suite) amax() {
 	for _, name := range []string{"normal", "zeros", "subnormal", "inf", "nan"} {
 		for _, in := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
 			for _, n := range []int{1, 13} {
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					x := b.normal("x", in, 7, 13)
 					data[name](b.values[x])
 					b.p.Add(&backend.Amax{X: x, Out: b.result("out", fp8.F32, exactly, n)})
@@ -347,13 +345,13 @@ func (s *suite) amax() {
 			}
 		}
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		x := b.normal("x", fp8.F16, 12, 5)
 		x.Scale = b.scalar("x.scale", 0.3)
 		b.p.Add(&backend.Amax{X: x, Out: b.result("all", fp8.F32, exactly, 1)})
 		b.p.Add(&backend.Amax{X: x, Out: b.result("columns", fp8.F32, exactly, 5)})
 	}, "amax/scaled-f16")
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		x := b.gapped("x", fp8.BF16, 12, 5)
 		b.p.Add(&backend.Amax{X: x, Out: b.result("all", fp8.F32, exactly, 1)})
 		b.p.Add(&backend.Amax{X: x, Out: b.result("columns", fp8.F32, exactly, 5)})

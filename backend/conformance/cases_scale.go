@@ -11,7 +11,7 @@ func (s *suite) scales() {
 	s.updateScale()
 	s.pushHistory()
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16} {
-		s.add(func(b *bench) {
+		s.add(func(b *fixture) {
 			b.p.Add(&backend.Fill{Out: b.result("out", d, exactly, 5, 7), Value: 1.7})
 			b.p.Add(&backend.Fill{Out: b.gapped("view", d, 5, 7), Value: -3})
 			b.p.Add(&backend.Fill{Out: b.result("zero", d, exactly, 33)})
@@ -19,8 +19,8 @@ func (s *suite) scales() {
 	}
 }
 
-// flag is an optional I32 flag: 0 absent, 1 not set, 2 set.
-func (b *bench) flag(name string, kind int) *backend.Tensor {
+// flag declares an optional I32 flag. kind: 0 absent, 1 not set, 2 set.
+func (b *fixture) flag(name string, kind int) *backend.Tensor {
 	if kind == 0 {
 		return nil
 	}
@@ -32,12 +32,12 @@ func (s *suite) updateScale() {
 	for _, window := range []int{1, 3} {
 		for _, pow2 := range []bool{false, true} {
 			for keep := range 4 { // no Keep; Keep with Skip absent, not set, set
-				s.add(func(b *bench) {
+				s.add(func(b *fixture) {
 					history := b.positive("history", window, n)
-					for row := range window { // whole columns of what teaches nothing
+					for row := range window { // whole columns of amaxes that give no scale or extreme ones
 						copy(b.values[history][row*n+2:], []float64{0, inf, nan, 1e-42, math.MaxFloat32, 448})
 					}
-					b.values[history][0] = inf // one bad row spoils the window
+					b.values[history][0] = inf // one infinity in a window
 					op := &backend.UpdateScale{
 						History: history, Seen: b.positive("seen", n),
 						Scale: b.positive("scale", n), ScaleInv: b.positive("scale_inv", n),
@@ -59,14 +59,14 @@ func (s *suite) updateScale() {
 func (s *suite) pushHistory() {
 	for _, window := range []int{1, 2, 5} {
 		for skip := range 3 {
-			s.add(func(b *bench) {
+			s.add(func(b *fixture) {
 				value := b.positive("value", 9)
 				b.values[value][4] = nan
 				b.p.Add(&backend.PushHistory{Value: value, Skip: b.flag("skip", skip), History: b.positive("history", window, 9)})
 			}, "pushhistory/window%d/skip%d", window, skip)
 		}
 	}
-	s.add(func(b *bench) {
+	s.add(func(b *fixture) {
 		b.p.Add(&backend.PushHistory{Value: b.positive("values", 40).Slice("value", 11, 6), History: b.gapped("history", fp8.F32, 4, 6)})
 	}, "pushhistory/views")
 }

@@ -10,12 +10,11 @@ import (
 	"octet/fp8"
 )
 
-// The tolerances are relative errors of an op's FP32 result, before its cast,
-// in the norm over the whole result.
+// Tolerances are relative errors ‖error‖/‖result‖ of an op's FP32 result, before casts.
 const (
 	exactly = 0
-	// elementwise allows a few units in the last place of FP32 (2^-24 each) to
-	// exp, erf, sin, √ and the handful of operations around them.
+	// elementwise allows exp, erf, sin, √ and the few operations around them some units
+	// in the last place of FP32 (2^-24 each).
 	elementwise = 0x1p-20
 	// anything is for scratch memory.
 	anything = math.MaxFloat64
@@ -27,11 +26,11 @@ const (
 // eight times as much, for other orders and truncating adders.
 func summed(k int) float64 { return elementwise + 0x1p-22*math.Sqrt(float64(k)) }
 
-// product is the tolerance of a matrix product over k. FP8 units of the Hopper
-// kind align 32 products at a time to 13 fraction bits, an error of about 2^-13
-// of the group's sum, and truncate their accumulator to 13 bits; with Promoted
-// at most four groups do so before an FP32 addition takes over.
-func product(operands fp8.DType, accum backend.Accum, k int) float64 {
+// gemm is the tolerance of a GEMM over k. Hopper's FP8 units align 32 products at a time
+// to 13 fraction bits, an error of about 2^-13 of the group's sum, and truncate their
+// accumulator to 13 bits. With Promoted, at most four groups are added that way before
+// an FP32 addition.
+func gemm(operands fp8.DType, accum backend.Accum, k int) float64 {
 	if !operands.IsFP8() {
 		return summed(k)
 	}
@@ -42,8 +41,8 @@ func product(operands fp8.DType, accum backend.Accum, k int) float64 {
 	return summed(k) + 0x1p-12*float64(1+groups)
 }
 
-// compare reads every variable from both sides.
-func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
+// compare compares every declared variable of the two backends.
+func (b *fixture) compare(want *ref.Backend, got backend.Backend) error {
 	for _, t := range b.declared {
 		tolerance := b.tolerance[t]
 		if tolerance == anything {
@@ -63,7 +62,7 @@ func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
 		if err != nil {
 			return err
 		}
-		// The reference decodes the other side's bytes.
+		// The reference decodes the bytes of the backend under test.
 		if err := want.Write(t, raw); err != nil {
 			return err
 		}
@@ -83,8 +82,8 @@ func (b *bench) compare(want *ref.Backend, got backend.Backend) error {
 	return nil
 }
 
-// compareExact wants equal values, zeros with their signs. The NaN of an FP8
-// cast has one code; the NaN of wider formats may be any.
+// compareExact requires equal values, the signs of zeros included. A NaN in an FP8
+// format must have the code 0x7f; in wider formats any NaN will do.
 func compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
 	wrong, first := 0, -1
 	for i := range want {
@@ -101,17 +100,16 @@ func compareExact(t *backend.Tensor, want, got []float64, raw []byte) error {
 	if wrong == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s: %d of %d elements differ; the first, [%d, %d], is %v, expected %v (to the bit)",
+	return fmt.Errorf("%s: %d of %d elements differ; the first, [%d, %d], is %v, expected exactly %v",
 		t, wrong, len(want), first/t.Cols(), first%t.Cols(), got[first], want[first])
 }
 
-// compareNorm allows the error that tolerance makes in the stored result. An
-// FP32 difference δ moves an element across a rounding boundary with the
-// probability δ/ulp and then by one ulp: Σ δ·ulp ≤ ‖δ‖·‖ulp‖ in the square. It
-// is allowed twice, and one flip of the coarsest element besides, since in a
-// small tensor a single one may be everything. A large element must not hide
-// the others: no more than twice as many may flip as δ, evenly spread, makes
-// likely, and two.
+// compareNorm allows the error that tolerance causes in the stored result. An FP32
+// difference δ moves an element across a rounding boundary with probability δ/ulp, and
+// then by one ulp; the squared error is Σ δ·ulp ≤ ‖δ‖·‖ulp‖. compareNorm allows twice
+// its root, and one changed code of the largest ulp, which may be the whole norm of a
+// small tensor. So that a large element does not hide the others, it also limits the
+// number of changed codes: to two plus twice the number expected for an evenly spread δ.
 func compareNorm(t *backend.Tensor, want, got []float64, tolerance float64) error {
 	var norm, diff, ulps, coarsest float64
 	for i := range want {
@@ -142,7 +140,7 @@ func compareNorm(t *backend.Tensor, want, got []float64, tolerance float64) erro
 		}
 	}
 	if float64(flips) > 2+2*likely {
-		return fmt.Errorf("%s: %d of %d elements are rounded to another code, likely are %.1f", t, flips, len(want), likely)
+		return fmt.Errorf("%s: %d of %d elements have another code, expected about %.1f", t, flips, len(want), likely)
 	}
 	return nil
 }
@@ -151,7 +149,7 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 func sameSpecial(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) }
 
-// ulp is the distance from |x| to the next code of the format.
+// ulp returns the distance from |x| to the next larger value of the format.
 func ulp(d fp8.DType, x float64) float64 {
 	if !d.IsFloat() {
 		return 0

@@ -1,8 +1,7 @@
-// Package conformance holds a backend to the specification of every op. It
-// yields cases; each writes data to the backend under test and to backend ref,
-// runs the same program on both and compares everything that persists. It
-// knows no testing package, so that a command can run it on a machine that no
-// test has seen:
+// Package conformance tests a backend against the specification of every op. It yields
+// cases; each writes data to the backend under test and to backend ref, runs the same
+// program on both and compares all variables. It does not import package testing, so
+// that octet doctor can run it:
 //
 //	for c := range conformance.Cases() {
 //		if err := c.Run(ctx, driver, "0"); err != nil { … }
@@ -10,16 +9,14 @@
 //
 // How results are compared:
 //
-//   - Exactly, by default: casts of given values, copies, single additions,
-//     maxima, scales, and every tensor that the op has no business writing,
-//     the gaps of views included.
-//   - By ‖out − ref‖ against ‖ref‖ where the op's FP32 result depends on the
-//     order of a sum or on an approximation of a function. The tolerance
-//     follows from the length of the sum and from the formats of operands and
-//     result; compare.go derives it.
-//   - NaN and infinities must be where the reference has them in either case.
+//   - Exactly, by default: casts of given values, copies, single additions, maxima,
+//     scales, and every tensor that the op must not write, the gaps of views included.
+//   - By ‖out − ref‖ relative to ‖ref‖, where the op's FP32 result depends on the order
+//     of a sum or on an approximation of a function. compare.go derives the tolerance
+//     from the length of the sum and the formats of operands and result.
+//   - In either case NaN and infinities must be at the same elements.
 //
-// A case exercises the driver as production does: Spec, Lower, Open, Load, Run.
+// A case uses the driver as training does: Spec, Lower, Open, Load, Run.
 package conformance
 
 import (
@@ -38,10 +35,10 @@ import (
 type Case struct {
 	Name  string // "matmul/e4m3-e5m2/17x33x5/ta"
 	ranks int
-	build func(*bench) // called once per rank
+	build func(*fixture) // called once per rank
 }
 
-// Cases yields every case, always in the same order.
+// Cases yields every case, in a fixed order.
 func Cases() iter.Seq[Case] {
 	var s suite
 	s.matMul()
@@ -60,17 +57,17 @@ func Cases() iter.Seq[Case] {
 
 type suite struct{ cases []Case }
 
-func (s *suite) add(build func(*bench), format string, args ...any) {
+func (s *suite) add(build func(*fixture), format string, args ...any) {
 	s.addRanks(1, build, format, args...)
 }
 
-func (s *suite) addRanks(ranks int, build func(*bench), format string, args ...any) {
+func (s *suite) addRanks(ranks int, build func(*fixture), format string, args ...any) {
 	s.cases = append(s.cases, Case{Name: fmt.Sprintf(format, args...), ranks: ranks, build: build})
 }
 
-// Run opens the driver's device, runs the case and compares. An error that
-// wraps backend.ErrUnsupported says that the backend declined: that it has no
-// such op or operand formats, or random bits of its own making.
+// Run opens the driver's device, runs the case and compares. Its error wraps
+// backend.ErrUnsupported if the backend lacks the op or its operand formats, or draws
+// random bits other than fp8.Random's.
 func (c Case) Run(ctx context.Context, d backend.Driver, device string) error {
 	if err := c.run(ctx, d, device); err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
@@ -83,8 +80,8 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	if err != nil {
 		return err
 	}
-	benches := c.benches(spec)
-	if benches[0].random && !spec.Stochastic {
+	fixtures := c.fixtures(spec)
+	if fixtures[0].random && !spec.Stochastic {
 		return fmt.Errorf("backend %s draws its own random bits: %w", spec.Backend, backend.ErrUnsupported)
 	}
 	tested, err := d.Open(device, backend.Options{Ranks: c.ranks})
@@ -98,7 +95,7 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 
 	reference := ref.Open(c.ranks, ref.Rounded)
 	var runs []backend.Executable
-	for rank, b := range benches {
+	for rank, b := range fixtures {
 		want, got := reference[rank], tested[rank]
 		if err := errors.Join(b.vars.Err(), b.p.Err()); err != nil {
 			return err
@@ -124,7 +121,7 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	if err := runAll(ctx, runs); err != nil {
 		return err
 	}
-	for rank, b := range benches {
+	for rank, b := range fixtures {
 		if err := b.compare(reference[rank], tested[rank]); err != nil {
 			return err
 		}
@@ -132,20 +129,19 @@ func (c Case) run(ctx context.Context, d backend.Driver, device string) error {
 	return nil
 }
 
-// benches builds the case's program and data for every rank, for a device that s
-// describes.
-func (c Case) benches(s backend.Spec) []*bench {
-	var list []*bench
+// fixtures builds the case's program and data for every rank of the device s.
+func (c Case) fixtures(s backend.Spec) []*fixture {
+	var list []*fixture
 	for rank := range c.ranks {
-		b := newBench(c.Name, s, rank, c.ranks)
+		b := newFixture(c.Name, s, rank, c.ranks)
 		c.build(b)
 		list = append(list, b)
 	}
 	return list
 }
 
-// runAll runs the executables side by side, as ranks that meet have to; the
-// first failure cancels the others.
+// runAll runs the executables concurrently, because ranks wait for each other in
+// collectives. The first failure cancels the others.
 func runAll(ctx context.Context, runs []backend.Executable) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -163,12 +159,12 @@ func runAll(ctx context.Context, runs []backend.Executable) error {
 
 func closeAll(list []backend.Backend) {
 	for _, b := range list {
-		_ = b.Close() // the comparison has been made
+		_ = b.Close() // cannot change the outcome of the comparison
 	}
 }
 
-// prepare binds the variables on both sides and gives them the same bytes.
-func (b *bench) prepare(want *ref.Backend, got backend.Backend) error {
+// prepare binds the variables to both backends and writes the same bytes to them.
+func (b *fixture) prepare(want *ref.Backend, got backend.Backend) error {
 	if err := errors.Join(want.Bind(b.vars), got.Bind(b.vars)); err != nil {
 		return err
 	}

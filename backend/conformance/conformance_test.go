@@ -27,7 +27,7 @@ func TestEveryOpHasACase(t *testing.T) {
 		missing[reflect.TypeOf(op)] = true
 	}
 	for c := range Cases() {
-		for _, b := range c.benches(backend.Spec{}) {
+		for _, b := range c.fixtures(backend.Spec{}) {
 			for _, n := range b.p.Nodes() {
 				delete(missing, reflect.TypeOf(n.Op))
 			}
@@ -36,7 +36,7 @@ func TestEveryOpHasACase(t *testing.T) {
 	require.Empty(t, missing)
 }
 
-// idle is a backend that loads programs and does not run them.
+// idle is a backend whose programs do nothing.
 type idle struct{ backend.Backend }
 
 func (b idle) Load(programs ...*backend.Program) ([]backend.Executable, error) {
@@ -51,7 +51,7 @@ type idleExecutable struct{ backend.Executable }
 
 func (idleExecutable) Run(context.Context) error { return nil }
 
-func TestEveryCaseNoticesAnOpThatDoesNothing(t *testing.T) {
+func TestEveryCaseFailsIfOpsDoNothing(t *testing.T) {
 	d := ref.Driver()
 	open := d.Open
 	d.Open = func(device string, o backend.Options) ([]backend.Backend, error) {
@@ -61,17 +61,16 @@ func TestEveryCaseNoticesAnOpThatDoesNothing(t *testing.T) {
 		}
 		return list, err
 	}
-	// These want nothing to change, or one rank to be all ranks.
-	still := regexp.MustCompile(`^(pushhistory/.*/skip2|adamw/.*/skip|allreduce/sum/1)$`)
+	// These cases expect no change: skipped updates, and a sum over one rank.
+	unchanged := regexp.MustCompile(`^(pushhistory/.*/skip2|adamw/.*/skip|allreduce/sum/1)$`)
 	for c := range Cases() {
 		if c.Run(t.Context(), d, "") == nil {
-			require.Regexp(t, still, c.Name, "passes on a backend that computes nothing")
+			require.Regexp(t, unchanged, c.Name, "passes on a backend that computes nothing")
 		}
 	}
 }
 
-// A cast is defined on the op's FP32 result: moved into a Quantize behind the
-// op it gives the same bits.
+// A cast rounds the op's FP32 result: a separate Quantize after the op gives the same bits.
 func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
 	d := ref.Driver()
 	rewritten := 0
@@ -85,7 +84,7 @@ func TestUnfusedProgramsGiveTheSameBits(t *testing.T) {
 	}
 	for c := range Cases() {
 		build := c.build
-		c.build = func(b *bench) {
+		c.build = func(b *fixture) {
 			build(b)
 			clear(b.tolerance)
 		}

@@ -11,13 +11,13 @@ import (
 	"octet/backend/ref"
 )
 
-// A backend that ignores a setting or an optional operand must fail some case.
-// The programs are mutated on their way to the backend under test: each plain
-// field changed, each optional operand dropped, one at a time.
+// A backend that ignores a setting or an optional operand must fail some case. The test
+// mutates the programs of the backend under test: it changes each plain field and drops
+// each optional operand, one at a time.
 func TestEverySettingMatters(t *testing.T) {
-	caught := map[string]bool{} // "MatMul.TransA": whether a case noticed
+	caught := map[string]bool{} // "MatMul.TransA": whether a case failed
 	for c := range Cases() {
-		for i, n := range c.benches(backend.Spec{})[0].p.Nodes() {
+		for i, n := range c.fixtures(backend.Spec{})[0].p.Nodes() {
 			for _, field := range mutable(n.Op) {
 				key := reflect.TypeOf(n.Op).Elem().Name() + "." + field
 				if caught[key] || reflect.DeepEqual(mutate(n.Op, field), n.Op) {
@@ -30,7 +30,7 @@ func TestEverySettingMatters(t *testing.T) {
 			}
 		}
 	}
-	// The reference adds up in float64, whatever the matrix unit does.
+	// Backend ref ignores Accum.
 	delete(caught, "MatMul.Accum")
 	var missed []string
 	for key, noticed := range caught {
@@ -38,7 +38,7 @@ func TestEverySettingMatters(t *testing.T) {
 			missed = append(missed, key)
 		}
 	}
-	require.Empty(t, missed, "no case notices a change of these")
+	require.Empty(t, missed, "no case fails when these fields change")
 	require.Greater(t, len(caught), 70)
 }
 
@@ -64,8 +64,8 @@ func (c Case) runMutated(ctx context.Context, i int, field string) (accepted boo
 	return accepted, err
 }
 
-// mutable lists the fields of op that mutate changes. Of a cast's, a wrong
-// Transpose does not fit the shapes, and Add wants the Control.
+// mutable lists the fields of op that mutate changes. It leaves out a cast's Transpose,
+// which must fit the shapes, and Control, which Program.Add requires.
 func mutable(op backend.Op) (fields []string) {
 	v := reflect.ValueOf(op).Elem()
 	for i := range v.NumField() {

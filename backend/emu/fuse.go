@@ -8,86 +8,85 @@ import (
 	"octet/fp8"
 )
 
-// This file is the matrix product in the arithmetic of a device model: package
-// arith says what a fused sum is. Only the inner part differs from gemm.go's: what
-// decodes, packs, cuts and finishes is the same.
+// This file computes GEMMs in the arithmetic of a device model; package arith defines
+// its fused sums. Only multiply differs from gemm.go: decoding, packing, blocking and
+// epilogues are the same.
 //
-// How. The terms of a fused sum are aligned to the largest and cut off, which a
-// conversion to integers does: scaled by a power of two so that a unit is the last
-// bit to keep, a float32 that becomes an int32 loses what is below, toward zero. A
-// term is a product of two FP8 values, exact in FP32 and so when it is scaled;
-// integers add up exactly, in any order. The power comes from a maximum of products
-// of the operands' own powers of two, which lie behind their values: so there are
-// two passes over a group, six vector instructions a product in all, where FP32 has
-// one multiply-add.
+// The terms of a fused sum are aligned to the largest and truncated. A conversion to
+// integers does that: each term is scaled by a power of two that makes the last kept bit
+// 1, and converted from float32 to int32 toward zero. A term is a product of two FP8
+// values, exact in FP32 before and after scaling, and integers add up exactly in any
+// order. The scale comes from the maximum of the products of the operands' own powers of
+// two, which are stored after the operands' values in scratch. So there are two passes
+// over a group, with six vector instructions per product instead of one FMA.
 //
-// Block scales inside the sums (arith.Sum.MX) multiply that maximum, and what terms
-// are scaled by: once a group, not once a product. Where they are so large or small
-// that FP32 may not hold a term or a sum, the plain definition takes a tile over.
+// Block scales inside the sums (arith.Sum.MX) multiply that maximum and the terms' scale,
+// once per group. Where they are so large or small that a term or sum may overflow or
+// underflow in FP32, the plain definition computes the tile.
 
-// fused is what a gemm in the arithmetic of a device model adds.
+// fused computes a gemm's tiles in the arithmetic of a device model.
 type fused struct {
-	sum            arith.Sum
-	kernel         *fuseKernel
-	leastA, leastB float32 // the smallest powers of the operands' formats
-	halfA, halfB   int     // floats from the values of a block to its powers
-	base           *gemmKernel
-	workers        []fusedWorker
+	sum          arith.Sum
+	kernel       *fuseKernel
+	minA, minB   float32 // arith.Sum.MinPower of the operands
+	halfA, halfB int     // distance from a block's values to its powers, in floats
+	base         *gemmKernel
+	workers      []fusedWorker
 }
 
-// fuseKernel is the inner part for one instruction set. The plain Go one is package
-// arith's sums.
+// fuseKernel is the inner part for one instruction set. The plain Go kernel calls package
+// arith.
 type fuseKernel struct {
-	width int // columns that add makes
-	// add makes four rows of sums.
+	width int // columns that add computes
+	// add computes four rows of sums.
 	add func(t *fuseTile)
-	// powers sets dst to the powers of two of n numbers, rounded up to sixteen, that
-	// are not below least, and to 0 for 0. It returns the largest: infinity if
-	// there is a NaN or an infinity among them.
-	powers func(dst, src []float32, n int, least float32) (largest float32)
+	// powers sets dst to the powers of two of the n numbers of src, at least minPower, and
+	// to 0 for zeros; n is rounded up to a multiple of sixteen. It returns the largest:
+	// infinity if src has NaN or infinity.
+	powers func(dst, src []float32, n int, minPower float32) (largest float32)
 }
 
-// fuseRows is the rows of a tile: a multiple of the four of fuseKernel.add.
+// fuseRows is the number of rows of a tile: a multiple of fuseKernel.add's four.
 const fuseRows = 16
 
-// fusedWorker is what a worker needs for itself.
+// fusedWorker is the state of one worker.
 type fusedWorker struct {
 	tile      fuseTile
-	special   bool // there was a NaN or an infinity in the operands of this task
-	specialB  bool // and in the block of B that the worker keeps
-	extreme   bool // there were block scales in this task that need the definition
+	special   bool // the operands of this task have NaN or infinity
+	specialB  bool // so does the block of B that the worker keeps
+	extreme   bool // block scales of this task need the definition
 	old, ieee []float32
 	_         [128]byte
 }
 
-// fuseTile is four rows of a vector of sums, k products each, group by group, on
-// top of c.
+// fuseTile adds k products, group by group, to each element of c: four rows of one
+// vector.
 type fuseTile struct {
 	a, powerA *float32 // row i and product l are at i·step + l·stepK
 	b, powerB *float32 // product l and column j at l·stepB + j
-	c         *float32 // row i and column j at i·stepB + j: what is added to, and the sums
+	c         *float32 // row i and column j at i·stepB + j: the addends, then the sums
 	step      int      // all three in bytes
 	stepK     int
 	stepB     int
 	k         int
 	group     int // products of a fused sum
-	chunk     int // so many of its terms fit 32 bits
+	chunk     int // number of its terms whose sum fits 32 bits
 
-	scaleA, scaleB *float32 // factors of the rows and of the columns, nil without
-	nextA, nextB   int      // bytes to those of the next group
+	scaleA, scaleB *float32 // scales of the rows and of the columns; nil: none
+	nextA, nextB   int      // distance in bytes to the scales of the next group
 
-	one      uint64
-	units    uint32 // an exponent: less that of the largest power, what terms are multiplied by
-	inverse  uint32 // an exponent: less that of what terms are multiplied by, its inverse
-	exponent uint32 // the mask of the addend's power, 0 if it does not count
-	addend   uint32 // the mask of the addend, 0 if it joins apart
-	keep     uint32 // the mask of the bits of a result
-	least    float32
-	mxcsr    uint32 // the control word of the SSE unit: how results are rounded
-	apart    bool   // the addend joins apart
+	one        uint64
+	units      uint32 // exponent bits: minus those of the largest power, the scale of the terms
+	inverse    uint32 // exponent bits: minus those of the terms' scale, its inverse
+	exponent   uint32 // mask of the addend's power; 0 if addendLast
+	addend     uint32 // mask of the addend; 0 if addendLast
+	keep       uint32 // mask of a result's bits
+	minPower   float32
+	mxcsr      uint32 // MXCSR: the rounding of results
+	addendLast bool   // the addend is added after the truncation of terms
 
-	sum            *arith.Sum
-	leastA, leastB float32
+	sum        *arith.Sum
+	minA, minB float32
 }
 
 // fusedGemm is newGemm in the arithmetic of a device model. The operands are FP8.
@@ -107,13 +106,13 @@ func newFusedGemmWith(fuse *fuseKernel, base *gemmKernel, sum arith.Sum, p *pool
 	}
 	f := &fused{
 		sum: sum, kernel: fuse, base: base, workers: make([]fusedWorker, p.size()),
-		leastA: sum.Least(a.dtype), leastB: sum.Least(b.dtype),
+		minA: sum.MinPower(a.dtype), minB: sum.MinPower(b.dtype),
 	}
 	size := roundUp(fuseRows, base.mr) * base.nr
 	for i := range f.workers {
 		w := &f.workers[i]
 		w.tile = newFuseTile(&f.sum)
-		w.tile.leastA, w.tile.leastB, w.tile.stepB = f.leastA, f.leastB, 4*base.nr
+		w.tile.minA, w.tile.minB, w.tile.stepB = f.minA, f.minB, 4*base.nr
 		w.old, w.ieee = make([]float32, size), make([]float32, size)
 	}
 	g.fused = f
@@ -127,34 +126,35 @@ func newFusedGemmWith(fuse *fuseKernel, base *gemmKernel, sum arith.Sum, p *pool
 	return g, nil
 }
 
-// makeRoom lets the powers of a block follow its values.
+// makeRoom reserves scratch for the powers after the values of each block.
 func (f *fused) makeRoom(p *gemmPlan) {
 	f.halfA, f.halfB = roundUp(p.lenA, 16), roundUp(p.lenB, 16)
 	p.lenA, p.lenB = 2*f.halfA, 2*f.halfB
 }
 
-// newFuseTile fills in what depends on the model alone.
+// newFuseTile returns a tile with the fields that depend only on the model.
 func newFuseTile(s *arith.Sum) fuseTile {
 	const all, toZero, toNearest = math.MaxUint32, 0x7f80, 0x1f80
 	t := fuseTile{
 		sum: s, group: s.Group, chunk: s.Group, one: 1,
 		units: uint32(254+s.Bits) << 23, inverse: 254 << 23,
 		exponent: 0x7f800000, addend: all, keep: all << (23 - s.Kept), mxcsr: toZero,
-		// All terms are above, so that an addend without any loses nothing.
-		least: fuseLeast,
+		// Nonzero terms are at least as large, so this minimum never truncates an addend,
+		// also in groups without nonzero terms.
+		minPower: minFuseTerm,
 	}
 	if s.Bits > 24 { // 32 products below 4 and the addend do not fit
 		t.chunk = min(t.group, 16)
 	}
-	if s.Apart {
-		t.exponent, t.addend, t.mxcsr, t.apart = 0, 0, toNearest, true
+	if s.AddendLast {
+		t.exponent, t.addend, t.mxcsr, t.addendLast = 0, 0, toNearest, true
 	}
 	return t
 }
 
-// powersA and powersB follow the decoding of a block.
+// powersA and powersB compute the powers of a decoded block.
 func (f *fused) powersA(worker int, a []float32, n int) {
-	if f.powers(a, f.halfA, n, f.leastA) {
+	if f.powers(a, f.halfA, n, f.minA) {
 		f.workers[worker].special = true
 	}
 }
@@ -163,14 +163,14 @@ func (f *fused) powersB(worker int, b []float32, depth, panel, cols int) {
 	w := &f.workers[worker]
 	w.specialB = false
 	for c := 0; c < cols; c += f.base.nr {
-		if f.powers(b[c/f.base.nr*panel:], f.halfB, depth*f.base.nr, f.leastB) {
+		if f.powers(b[c/f.base.nr*panel:], f.halfB, depth*f.base.nr, f.minB) {
 			w.specialB = true
 		}
 	}
 }
 
-func (f *fused) powers(x []float32, half, n int, least float32) (special bool) {
-	return f.kernel.powers(x[half:], x, n, least) > math.MaxFloat32
+func (f *fused) powers(x []float32, half, n int, minPower float32) (special bool) {
+	return f.kernel.powers(x[half:], x, n, minPower) > math.MaxFloat32
 }
 
 // begin is called before each task's first block.
@@ -179,9 +179,9 @@ func (f *fused) begin(worker int) {
 	w.special, w.extreme = false, false
 }
 
-// factors makes the next multiply that of the tile at row i and column j of the output,
-// with the factors of so many runs, which are groups, from the first one on.
-func (f *fused) factors(worker int, s *runScales, i, rows, j, cols, first, runs int) {
+// setScales sets the scales of the next multiply: of the tile at row i and column j of the
+// output and of runs [first, first+runs), which are groups.
+func (f *fused) setScales(worker int, s *runScales, i, rows, j, cols, first, runs int) {
 	w := &f.workers[worker]
 	w.extreme = w.extreme || f.beyond(s, i, rows, j, cols, first, runs)
 	t := &w.tile
@@ -189,15 +189,15 @@ func (f *fused) factors(worker int, s *runScales, i, rows, j, cols, first, runs 
 	t.scaleB, t.nextB = &s.sb[first*s.nb+j], 4*s.nb
 }
 
-// Terms that are not zero are above fuseLeast, so that the sums of terms of one tile
-// are multiples of its last bit, and below 2^92, so that no sum overflows.
+// Nonzero terms are at least minFuseTerm, so that sums in a tile are multiples of its last
+// bit, and below 2^92, so that no sum overflows.
 const (
-	fuseLeast      = 0x1p-100
-	mostFuseFactor = 0x1p60
+	minFuseTerm  = 0x1p-100
+	maxFuseScale = 0x1p60
 )
 
-// beyond says whether the factors of rows from i and columns from j, of so many runs,
-// need the plain definition. NaN does.
+// beyond reports whether scales of the tile at (i, j) in runs [first, first+runs) need the
+// plain definition. NaN does.
 func (f *fused) beyond(s *runScales, i, rows, j, cols, first, runs int) bool {
 	for r := first; r < first+runs; r++ {
 		sa, sb := s.sa[r*s.ma+i:][:rows], s.sb[r*s.nb+j:][:cols]
@@ -209,15 +209,15 @@ func (f *fused) beyond(s *runScales, i, rows, j, cols, first, runs int) bool {
 		for _, x := range sb[1:] {
 			lowB, highB = min(lowB, x), max(highB, x)
 		}
-		low := float64(lowA) * float64(lowB) * float64(f.leastA) * float64(f.leastB)
-		if !(low >= fuseLeast && float64(highA)*float64(highB) <= mostFuseFactor) {
+		low := float64(lowA) * float64(lowB) * float64(f.minA) * float64(f.minB)
+		if !(low >= minFuseTerm && float64(highA)*float64(highB) <= maxFuseScale) {
 			return true
 		}
 	}
 	return false
 }
 
-// multiply is gemmKernel.multiply.
+// multiply is gemmKernel.multiply in the arithmetic of the model.
 func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 	w, nr := &f.workers[worker], f.base.nr
 	if !load {
@@ -249,12 +249,12 @@ func (f *fused) multiply(worker, depth, rows int, a []float32, step, stepK int, 
 	}
 }
 
-// canonicalNaN is the one NaN that NVIDIA's and Gaudi's FP32 units make.
+// canonicalNaN is the only NaN that NVIDIA's and Gaudi's FP32 units produce.
 var canonicalNaN = math.Float32frombits(0x7fffffff)
 
-// canonicalNaNs gives the NaNs of sums that joined in FP32 the bits that they have on
-// the modelled devices. The host's bits differ: inf − inf is 0xffc00000 on amd64 and
-// 0x7fc00000 on arm64.
+// canonicalNaNs gives NaNs of FP32 additions the bits that they have on the modelled
+// devices. The host's bits differ: inf − inf is 0xffc00000 on amd64 and 0x7fc00000 on
+// arm64.
 func canonicalNaNs(sums []float32) {
 	if amax := fp8.Amax(sums); amax == amax {
 		return
@@ -266,8 +266,8 @@ func canonicalNaNs(sums []float32) {
 	}
 }
 
-// replaceSpecials sets the sums that are no numbers. Sums of FP8 products do not
-// overflow, so that IEEE's say which they are.
+// replaceSpecials sets the sums that are NaN or infinite. Sums of FP8 products do not
+// overflow, so FP32 sums show which those are.
 func (f *fused) replaceSpecials(w *fusedWorker, depth, rows int, a []float32, step, stepK int, b, c []float32) {
 	mr, nr := f.base.mr, f.base.nr
 	for i := 0; i < rows; i += mr {
@@ -286,7 +286,7 @@ const goFuseWidth = 4
 
 var goFuse = fuseKernel{width: goFuseWidth, add: fuseGo, powers: powersGo}
 
-// at is the element so many bytes behind x.
+// at returns the element that is bytes bytes after x.
 func at(x *float32, bytes int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(x), bytes))
 }
@@ -306,17 +306,17 @@ func fuseGo(t *fuseTile) {
 				if t.scaleA != nil {
 					scale = float64(*at(t.scaleA, l/t.group*t.nextA+4*i)) * float64(*at(t.scaleB, l/t.group*t.nextB+4*j))
 				}
-				*c = t.sum.Fuse(a[:n], b[:n], t.leastA, t.leastB, scale, *c)
+				*c = t.sum.Fuse(a[:n], b[:n], t.minA, t.minB, scale, *c)
 			}
 		}
 	}
 }
 
-func powersGo(dst, src []float32, n int, least float32) (largest float32) {
+func powersGo(dst, src []float32, n int, minPower float32) (largest float32) {
 	for i, x := range src[:n] {
 		p := math.Float32frombits(math.Float32bits(x) & 0x7f800000)
 		if p > 0 {
-			p = max(p, least)
+			p = max(p, minPower)
 		}
 		dst[i] = p
 		largest = max(largest, p)

@@ -2,8 +2,8 @@
 
 package emu
 
-// fuseKernels lists the kernels that this machine can run, the best first, as
-// gemmKernels does.
+// fuseKernels returns the kernels that this machine can run, the fastest first, in the
+// order of gemmKernels.
 func fuseKernels() (list []*fuseKernel) {
 	for _, k := range gemmKernels() {
 		switch k {
@@ -18,15 +18,15 @@ func fuseKernels() (list []*fuseKernel) {
 
 var avx512Fuse = fuseKernel{
 	width: 16, add: fuse16AVX512,
-	powers: func(dst, src []float32, n int, least float32) (largest float32) {
-		return powersAVX512(&dst[0], &src[0], n, least)
+	powers: func(dst, src []float32, n int, minPower float32) (largest float32) {
+		return powersAVX512(&dst[0], &src[0], n, minPower)
 	},
 }
 
 var avx2Fuse = fuseKernel{
 	width: 8, add: fuse8AVX2,
-	powers: func(dst, src []float32, n int, least float32) (largest float32) {
-		return powersAVX2(&dst[0], &src[0], n, least)
+	powers: func(dst, src []float32, n int, minPower float32) (largest float32) {
+		return powersAVX2(&dst[0], &src[0], n, minPower)
 	},
 }
 
@@ -36,10 +36,10 @@ func fuse16AVX512(t *fuseTile)
 //go:noescape
 func fuse8AVX2(t *fuseTile)
 
-// Both read and write whole vectors.
+// Both powers functions read and write whole vectors.
 
 //go:noescape
-func powersAVX512(dst, src *float32, n int, least float32) (largest float32)
+func powersAVX512(dst, src *float32, n int, minPower float32) (largest float32)
 
 //go:noescape
-func powersAVX2(dst, src *float32, n int, least float32) (largest float32)
+func powersAVX2(dst, src *float32, n int, minPower float32) (largest float32)

@@ -3,25 +3,23 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// Fused sums of device models: fuseTile in fuse.go says what is computed. A kernel
-// is a macro over vectors V0 to V15, so that it is the same for both widths: four
-// rows of one vector of columns.
+// Fused sums of device models; fuseTile in fuse.go defines the result. A kernel is a macro
+// over vectors V0-V15, the same for both widths: four rows of one vector of columns.
 //
-// DI is the fuseTile. Along k, SI and BX go through A and B, DX and CX through
-// their powers; R9 is from one row of A to the next, R12 and R13 from one k to the
-// next, of A and of B. Sums are in V0 to V3, what terms are scaled by in V4 to V7,
-// addends and results in V8 to V11.
+// DI is the fuseTile. Along k, SI and BX walk through A and B, DX and CX through their
+// powers; R9 is the distance of rows of A, R12 and R13 that of consecutive k of A and B.
+// V0-V3 are sums, V4-V7 the scales of terms, V8-V11 addends and results.
 
-// Partial sums in float64 begin at the stack's end, two vectors for each row. Above
-// them: what is left of k, of this group, and how long this group is; where the
-// factors of this group's rows and columns are; a vector for each row.
+// Partial sums in float64 are at SP, two vectors for each row. Above them: the rest of k,
+// the rest of this group, the group's length; MXCSR; addresses of the scales of this
+// group's rows and columns; a saved vector for each row.
 #define LEFT    512(SP)
 #define REST    520(SP)
 #define LENGTH  528(SP)
 #define CONTROL 536(SP)
-#define FACTORS_A 544(SP)
-#define FACTORS_B 552(SP)
-#define ASIDE   576
+#define SCALES_A 544(SP)
+#define SCALES_B 552(SP)
+#define SCALED   576
 
 #define EACH_ROW(do) \
 	do(V0, H0, V4, V8, H8, 0) \
@@ -29,7 +27,7 @@
 	do(V2, H2, V6, V10, H10, 2) \
 	do(V3, H3, V7, V11, H11, 3)
 
-// FOUR calls do with four rows of A or its powers at R8, and two registers of theirs.
+// FOUR calls do for four rows of A or its powers at R8, each with two registers.
 #define FOUR(do) \
 	do((R8), V0, V4) \
 	do((R8)(R9*1), V1, V5) \
@@ -62,30 +60,29 @@
 #define BEGIN_POWER(sum, h, scale, c, hc, row) \
 	VXORPS scale, scale, scale
 
-// POWER_OF_C is for the addend, if it is aligned.
+// POWER_OF_C includes the power of an addend that is aligned.
 #define POWER_OF_C(sum, h, scale, c, hc, row) \
 	VANDPS V13, c, V12 \
 	VMAXPS V14, V12, V12 \
 	VMAXPS V12, scale, scale
 
-// TIMES_FACTOR multiplies by the factors of a row, at R8, and of the columns, V12. An
-// overflow, which only a group of zeros can have, is rounded to a number, as MXCSR
-// says.
-#define TIMES_FACTOR(sum, h, scale, c, hc, row) \
+// TIMES_SCALES multiplies by the scales of a row, at R8, and of the columns, V12. Only a
+// group of zeros can overflow; MXCSR rounds it to a finite number.
+#define TIMES_SCALES(sum, h, scale, c, hc, row) \
 	TIMES((4*row)(R8), V12, V13) \
 	VMULPS V13, scale, scale
 
-#define PUT_ASIDE(sum, h, scale, c, hc, row) \
-	VMOVUPS scale, (ASIDE+WIDTH*row)(SP)
+#define SAVE_SCALED(sum, h, scale, c, hc, row) \
+	VMOVUPS scale, (SCALED+WIDTH*row)(SP)
 
-#define TAKE_BACK(sum, h, scale, c, hc, row) \
-	VMOVUPS (ASIDE+WIDTH*row)(SP), scale
+#define LOAD_SCALED(sum, h, scale, c, hc, row) \
+	VMOVUPS (SCALED+WIDTH*row)(SP), scale
 
 #define LARGEST(a, sum, scale) \
 	TIMES(a, V12, V13) \
 	VMAXPS V13, scale, scale
 
-// INVERT makes a power of two what terms are multiplied by.
+// INVERT turns the largest power into the scale of the terms.
 #define INVERT(sum, h, scale, c, hc, row) \
 	VPSUBD scale, V13, scale
 
@@ -104,7 +101,7 @@
 	VCVTTPS2DQ V13, V13 \
 	VPADDD     V13, sum, sum
 
-// KEEP_PART moves a sum of int32 to float64, which has room for more.
+// KEEP_PART adds an int32 sum to the partial sum in float64, which holds more bits.
 #define KEEP_PART(sum, h, scale, c, hc, row) \
 	VCVTDQ2PD h, V13 \
 	VADDPD    (2*WIDTH*row)(SP), V13, V13 \
@@ -115,14 +112,14 @@
 	VMOVUPS   V13, (2*WIDTH*row+WIDTH)(SP) \
 	VXORPS    sum, sum, sum
 
-// VALUE makes V15 a half of the values of sums, and V14 those of 1.
+// VALUE sets V15 to the values of half of a row's sums, and V14 to the value of a unit.
 #define VALUE(h, at) \
 	VCVTPS2PD H13, V14 \
 	VCVTDQ2PD h, V15 \
 	VADDPD    at(SP), V15, V15 \
 	VMULPD    V14, V15, V15
 
-// TRUNCATE makes a row's results of its sums; the rounding is MXCSR's.
+// TRUNCATE computes a row's results from its sums, rounded as MXCSR says.
 #define TRUNCATE(sum, h, scale, c, hc, row) \
 	VPBROADCASTD fuseTile_inverse(DI), V13 \
 	VPSUBD       scale, V13, V13 \
@@ -136,7 +133,7 @@
 	VPBROADCASTD fuseTile_keep(DI), V13 \
 	VANDPS       V13, V12, c
 
-// SPREAD stores the values of a row's sums.
+// SPREAD stores the float64 values of a row's sums.
 #define SPREAD(sum, h, scale, c, hc, row) \
 	VPBROADCASTD fuseTile_inverse(DI), V13 \
 	VPSUBD       scale, V13, V13 \
@@ -147,9 +144,8 @@
 	VALUE(h, (2*WIDTH*row+WIDTH)) \
 	VMOVUPS      V15, (2*WIDTH*row+WIDTH)(SP)
 
-// JOIN_C adds the addends H13 to the values at(SP) and rounds once, to nearest:
-// what float64 loses of the sum, V2, decides its last bit, which a float32 is far
-// from.
+// JOIN_C adds the addends H13 to the values at(SP) and rounds once, to nearest. The error
+// of the float64 sum, V2, decides its last bit, which is far below a float32's.
 #define JOIN_C(at, h) \
 	VMOVUPS   at(SP), V0 \
 	VCVTPS2PD H13, V1 \
@@ -199,9 +195,9 @@
 	MOVQ    fuseTile_k(DI), AX \
 	MOVQ    AX, LEFT \
 	MOVQ    fuseTile_scaleA(DI), AX \
-	MOVQ    AX, FACTORS_A \
+	MOVQ    AX, SCALES_A \
 	MOVQ    fuseTile_scaleB(DI), AX \
-	MOVQ    AX, FACTORS_B \
+	MOVQ    AX, SCALES_B \
 group: \
 	MOVQ    fuseTile_group(DI), AX \
 	CMPQ    AX, LEFT \
@@ -218,27 +214,27 @@ powers: \
 	JNZ     powers \
 	MOVQ    R8, DX \
 	MOVQ    R11, CX \
-	MOVQ    FACTORS_A, R8 \
-	MOVQ    FACTORS_B, R11 \
+	MOVQ    SCALES_A, R8 \
+	MOVQ    SCALES_B, R11 \
 	TESTQ   R8, R8 \
 	JEQ     addend \
 	VMOVUPS (R11), V12 \
-	EACH_ROW(TIMES_FACTOR) \
+	EACH_ROW(TIMES_SCALES) \
 addend: \
 	VPBROADCASTD fuseTile_exponent(DI), V13 \
-	VBROADCASTSS fuseTile_least(DI), V14 \
+	VBROADCASTSS fuseTile_minPower(DI), V14 \
 	EACH_ROW(POWER_OF_C) \
 	VPBROADCASTD fuseTile_units(DI), V13 \
 	EACH_ROW(INVERT) \
 	TESTQ   R8, R8 \
 	JEQ     sum \
-	EACH_ROW(PUT_ASIDE) \
+	EACH_ROW(SAVE_SCALED) \
 	VMOVUPS (R11), V12 \
-	EACH_ROW(TIMES_FACTOR) \
+	EACH_ROW(TIMES_SCALES) \
 	ADDQ    fuseTile_nextA(DI), R8 \
-	MOVQ    R8, FACTORS_A \
+	MOVQ    R8, SCALES_A \
 	ADDQ    fuseTile_nextB(DI), R11 \
-	MOVQ    R11, FACTORS_B \
+	MOVQ    R11, SCALES_B \
 sum: \
 	EACH_ROW(BEGIN_SUM) \
 	START(SI, BX) \
@@ -260,13 +256,13 @@ terms: \
 last: \
 	MOVQ    R8, SI \
 	MOVQ    R11, BX \
-	CMPQ    FACTORS_A, $0 \
+	CMPQ    SCALES_A, $0 \
 	JEQ     join \
-	EACH_ROW(TAKE_BACK) \
+	EACH_ROW(LOAD_SCALED) \
 join: \
 	VPBROADCASTD fuseTile_addend(DI), V14 \
 	EACH_ROW(ADD_C) \
-	CMPB    fuseTile_apart(DI), $0 \
+	CMPB    fuseTile_addendLast(DI), $0 \
 	JNE     nearest \
 	EACH_ROW(TRUNCATE) \
 	MOVQ    fuseTile_chunk(DI), AX \
@@ -291,13 +287,13 @@ nearest: \
 	EACH_ROW(CLEAR) \
 	JMP     next
 
-// POWERS makes V0 the powers of the numbers x, which are at least LEAST, but those
-// of zeros are 0; it needs 2^40 in V13, LEAST in V14 and the exponent's bits in V15.
+// POWERS stores the powers of two of src, at least minPower, and 0 for zeros. V13 is 2^40,
+// V14 minPower, V15 the exponent mask, V2 the maximum.
 #define POWERS \
 	MOVQ         dst+0(FP), DI \
 	MOVQ         src+8(FP), SI \
 	MOVQ         n+16(FP), CX \
-	VBROADCASTSS least+24(FP), V14 \
+	VBROADCASTSS minPower+24(FP), V14 \
 	MOVL         $0x7f800000, AX \
 	VMOVD        AX, X15 \
 	VBROADCASTSS X15, V15 \
@@ -371,7 +367,7 @@ loop: \
 TEXT ·fuse16AVX512(SB), 0, $832-8
 	FUSE
 
-// func powersAVX512(dst, src *float32, n int, least float32) (largest float32)
+// func powersAVX512(dst, src *float32, n int, minPower float32) (largest float32)
 TEXT ·powersAVX512(SB), NOSPLIT, $0-36
 	POWERS
 
@@ -456,6 +452,6 @@ TEXT ·powersAVX512(SB), NOSPLIT, $0-36
 TEXT ·fuse8AVX2(SB), 0, $832-8
 	FUSE
 
-// func powersAVX2(dst, src *float32, n int, least float32) (largest float32)
+// func powersAVX2(dst, src *float32, n int, minPower float32) (largest float32)
 TEXT ·powersAVX2(SB), NOSPLIT, $0-36
 	POWERS

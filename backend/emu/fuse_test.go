@@ -13,17 +13,17 @@ import (
 	"octet/fp8"
 )
 
-// sums are what the kernels must be able to: those of the models, and others.
+// sums are the sums that the tests run: those of the models, and others.
 var sums = []arith.Sum{
-	{Group: 32, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
-	{Group: 16, Bits: 13, Kept: 13, LeastE4M3: -6, LeastE5M2: -14},
-	{Group: 32, Bits: 25, Kept: 23, LeastE4M3: -6, LeastE5M2: -14},
-	{Group: 16, Bits: 24, Kept: 23, Apart: true, LeastE4M3: -14, LeastE5M2: -14},
-	{Group: 8, Bits: 24, Kept: 23, LeastE4M3: -9, LeastE5M2: -16},
-	{Group: 5, Bits: 20, Kept: 17, LeastE4M3: -7, LeastE5M2: -15},
+	{Group: 32, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
+	{Group: 16, Bits: 13, Kept: 13, MinExpE4M3: -6, MinExpE5M2: -14},
+	{Group: 32, Bits: 25, Kept: 23, MinExpE4M3: -6, MinExpE5M2: -14},
+	{Group: 16, Bits: 24, Kept: 23, AddendLast: true, MinExpE4M3: -14, MinExpE5M2: -14},
+	{Group: 8, Bits: 24, Kept: 23, MinExpE4M3: -9, MinExpE5M2: -16},
+	{Group: 5, Bits: 20, Kept: 17, MinExpE4M3: -7, MinExpE5M2: -15},
 }
 
-// codesOf fills a matrix with codes of finite numbers: of all, or of normal noise.
+// codesOf returns a matrix of finite codes: any codes if all, else normal noise.
 func codesOf(r *rand.Rand, d fp8.DType, rows, cols int, all bool) matrix {
 	m := newMatrix(d, rows, cols, cols+3)
 	for i := range m.u8 {
@@ -46,7 +46,7 @@ func element(m matrix, trans bool, i, l int) float32 {
 	return m.dtype.Float32(uint32(m.u8[i*m.ld+l]))
 }
 
-// expectFused is op(A)·op(B), sum by sum.
+// expectFused computes op(A)·op(B) with arith.Sum.Fuse.
 func expectFused(s arith.Sum, promote int, a matrix, transA bool, b matrix, transB bool, m, n, k int) []float32 {
 	out := make([]float32, 0, m*n)
 	if promote == 0 {
@@ -63,7 +63,7 @@ func expectFused(s arith.Sum, promote int, a matrix, transA bool, b matrix, tran
 					for q := l; q < min(end, l+s.Group); q++ {
 						x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
 					}
-					part = s.Fuse(x, y, s.Least(a.dtype), s.Least(b.dtype), 1, part)
+					part = s.Fuse(x, y, s.MinPower(a.dtype), s.MinPower(b.dtype), 1, part)
 				}
 				if total += part; total != total {
 					total = math.Float32frombits(0x7fffffff)
@@ -75,7 +75,7 @@ func expectFused(s arith.Sum, promote int, a matrix, transA bool, b matrix, tran
 	return out
 }
 
-// sameBits compares bits, those of NaN too.
+// sameBits requires equal bits, those of NaN included.
 func sameBits(t *testing.T, want, got []float32, about string) {
 	t.Helper()
 	for i, x := range want {
@@ -85,8 +85,8 @@ func sameBits(t *testing.T, want, got []float32, about string) {
 	}
 }
 
-// Every kernel gives the sums of package arith, whatever the shape, the
-// orientation and the number of threads.
+// Every kernel gives the sums of package arith, for every shape, orientation and number of
+// threads.
 func TestFusedGemm(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	shapes := [][3]int{{1, 1, 1}, {3, 5, 40}, {20, 40, 300}, {150, 9, 290}}
@@ -130,17 +130,16 @@ func TestFusedGemm(t *testing.T) {
 	}
 }
 
-// factorAt is the factor of op(x)'s element that stored gives when trans.
-func factorAt(s blockScales, trans bool, i, l int) float64 {
+// scaleAt returns the scale of element (i, l) of op(x), for x stored transposed if trans.
+func scaleAt(s blockScales, trans bool, i, l int) float64 {
 	if trans {
 		i, l = l, i
 	}
 	return float64(s.at(i, l))
 }
 
-// Block scales inside the sums: like the definition, in every orientation, with
-// factors of any size, NaN and blocks of zeros among them. Which kernel computes a
-// tile must not show.
+// Block scales inside the sums give the bits of the definition, in every orientation and
+// with scales of any size, NaN and blocks of zeros included, with every kernel.
 func TestFusedGemmBlockScales(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	shapes := [][3]int{{1, 1, 1}, {3, 5, 40}, {7, 40, 290}, {33, 9, 550}}
@@ -162,8 +161,8 @@ func TestFusedGemmBlockScales(t *testing.T) {
 		"any":      func() uint8 { return uint8(r.IntN(256)) },
 	}
 	for _, s := range []arith.Sum{
-		{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14},
-		{Group: 8, Bits: 13, Kept: 13, MX: true, LeastE4M3: -9, LeastE5M2: -16},
+		{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14},
+		{Group: 8, Bits: 13, Kept: 13, MX: true, MinExpE4M3: -9, MinExpE5M2: -16},
 	} {
 		for i, fuse := range fuseKernels() {
 			for _, base := range gemmKernels()[min(i, len(gemmKernels())-1):] {
@@ -221,8 +220,8 @@ func TestFusedGemmBlockScales(t *testing.T) {
 									for q := l; q < min(k, l+s.Group); q++ {
 										x, y = append(x, element(a, transA, i, q)), append(y, element(b, transB, q, j))
 									}
-									scale := factorAt(scaleA, transA, i, l) * factorAt(scaleB, transB, l, j)
-									c = s.Fuse(x, y, s.Least(a.dtype), s.Least(b.dtype), scale, c)
+									scale := scaleAt(scaleA, transA, i, l) * scaleAt(scaleB, transB, l, j)
+									c = s.Fuse(x, y, s.MinPower(a.dtype), s.MinPower(b.dtype), scale, c)
 								}
 								want = append(want, c)
 							}
@@ -235,8 +234,8 @@ func TestFusedGemmBlockScales(t *testing.T) {
 	}
 }
 
-// Scales of one operand alone, of other blocks or of FP32, and all of models without
-// MX, join in FP32.
+// Scales of one operand alone, of other blocks, in FP32, or of models without MX multiply
+// finished sums.
 func TestBlockScalesInside(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	p := newPool(1)
@@ -248,12 +247,12 @@ func TestBlockScalesInside(t *testing.T) {
 		require.NoError(t, g.scaleBlocks(randomBlocks(r, a, blockA, e8m0), randomBlocks(r, b, blockB, e8m0), 0))
 		return g.scales.inside
 	}
-	s := arith.Sum{Group: 32, Bits: 25, Kept: 23, MX: true, LeastE4M3: -6, LeastE5M2: -14}
+	s := arith.Sum{Group: 32, Bits: 25, Kept: 23, MX: true, MinExpE4M3: -6, MinExpE5M2: -14}
 	require.True(t, with(s, backend.Block1x32, backend.Block1x32, true))
 	require.False(t, with(s, backend.Block1x32, backend.Block128x128, true))
 	require.False(t, with(s, backend.Block1x32, backend.Block1x32, false))
 	require.False(t, with(s, backend.Block1x128, backend.Block1x128, true))
-	// The factor of a block of zeros, the smallest there is, costs no speed.
+	// The minimum scale, which casts give to blocks of zeros, does not select the slow path.
 	clear(a.u8[2*a.ld+32:][:32])
 	scaleA, scaleB := randomBlocks(r, a, backend.Block1x32, true), randomBlocks(r, b, backend.Block1x32, true)
 	scaleA.e8m0[2*scaleA.across+1] = 0
@@ -269,8 +268,8 @@ func TestBlockScalesInside(t *testing.T) {
 	require.False(t, with(s, backend.Block1x32, backend.Block1x32, true))
 }
 
-// A NaN or an infinity goes where it belongs, and nowhere else, in every kernel. A NaN
-// has the bits of package arith, where sums are promoted too.
+// NaN and infinity reach exactly the elements of the definition, in every kernel. NaNs
+// have the bits of package arith, also in promoted sums.
 func TestFusedGemmSpecials(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	m, n, k := 20, 40, 300
@@ -288,7 +287,7 @@ func TestFusedGemmSpecials(t *testing.T) {
 						a.u8[r.IntN(m)*a.ld+r.IntN(k)] = special[r.IntN(3)]
 						b.u8[r.IntN(k)*b.ld+r.IntN(n)] = special[r.IntN(3)]
 					}
-					// Infinities of opposite signs, which two promoted sums hold.
+					// Infinities of opposite signs in two promoted sums.
 					a.u8[1*a.ld+5], b.u8[5*b.ld+2] = 0x7c, 0x3c
 					a.u8[1*a.ld+200], b.u8[200*b.ld+2] = 0xfc, 0x3c
 					out := newMatrix(fp8.F32, m, n, n)
@@ -298,7 +297,7 @@ func TestFusedGemmSpecials(t *testing.T) {
 					if promote > 0 {
 						require.NoError(t, g.scaleBlocks(blockScales{}, blockScales{}, promote))
 					}
-					for range 2 { // nothing stays behind
+					for range 2 { // no state is left from the first run
 						g.run(epilogue{alpha: 1})
 						want := expectFused(s, promote, a, false, b, false, m, n, k)
 						require.True(t, math.IsNaN(float64(want[n+2])))

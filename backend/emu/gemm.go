@@ -9,40 +9,45 @@ import (
 	"octet/fp8"
 )
 
-// This file is the matrix product of stored matrices, out = epilogue(A·B).
+// This file computes GEMMs of matrices in memory, out = epilogue(A·B).
 //
-// What it computes. Each element of A·B is (but for scales by blocks, see
-// gemm_scale.go) the chain
+// # Arithmetic
+//
+// Each element of A·B is the chain (with block scales, see gemm_scale.go)
 //
 //	acc = +0;  acc = fma(a[i,l], b[l,j], acc)  for l = 0, 1, … k-1
 //
-// in FP32, whatever the shape, the blocking, the number of threads and the
-// kernel. A product of two FP8 values, or of two BF16 values, is exact in
-// FP32, so multiply-then-add gives the same bits as fma and all kernels agree
-// bit for bit on every machine. The exceptions: BF16 products that leave the
-// range of FP32 (fma rounds them once, after the addition, a multiplication
-// before it), and F32 operands, where the plain Go kernel multiplies, rounds
-// and adds. Which NaN a NaN is (sign and payload) is specified for device models
-// alone (see canonicalNaNs).
+// in FP32, independent of shape, blocking, number of threads and kernel. A product of
+// two FP8 values, or of two BF16 values, is exact in FP32, so multiply-then-add gives
+// the same bits as fma, and all kernels agree bit for bit on every machine. There are
+// two exceptions. BF16 products outside FP32's range: fma rounds once, after the
+// addition; separate instructions also round the product. F32 operands: the plain Go
+// kernel multiplies, rounds and adds. Sign and payload of a NaN are specified only for
+// device models (see canonicalNaNs).
 //
-// How. The output is cut into rectangles, one task each, that share nothing: a worker
-// decodes the operands of its own rectangle, block by block, to FP32, or to pairs of
-// BF16 where those are faster (gemm_pairs.go), and pays for the blocks that its
-// neighbours decode too with having nobody to wait for. Inside, nearly as in the
-// GotoBLAS scheme (Goto and van de Geijn, 2008): a block of B in panels of nr columns
-// that fits the second-level cache, a slab of mr rows of A that is decoded just before
-// it meets all of them, and a kernel that holds mr×nr accumulators in registers. A
-// kernel with narrow registers has a block of A instead, in the second-level cache,
-// that meets panel after panel, each of them in the first-level cache. The kernel
-// broadcasts A from any layout, so A is decoded without being rearranged, and B is
-// transposed if and only if it is stored transposed, FP8 while it still is codes.
-// Between two blocks of k an accumulator tile waits in FP32 and is loaded again, which
-// is what keeps the chain. Where k is one block, tasks are small, a slab if A can be
-// decoded so, and a worker keeps its block of B from task to task. A product of a few
-// rows streams through B instead (runStream).
+// # Method
+//
+// The output is cut into rectangles, one task each, that share nothing. A worker decodes
+// the operands of its rectangle, block by block, to FP32, or to pairs of BF16 where
+// those are faster (gemm_pairs.go). Neighbouring tasks decode the same blocks again, but
+// need no synchronization. Inside a task the blocking is nearly that of GotoBLAS (Goto
+// and van de Geijn, 2008):
+//
+//   - a block of B that fits the second-level cache, in panels of nr columns
+//   - a slab of mr rows of A, decoded just before it is multiplied by all panels
+//   - a kernel with mr×nr accumulators in registers
+//
+// A kernel with narrow registers keeps a block of A in the second-level cache instead,
+// and multiplies it by panel after panel, each in the first-level cache. Kernels
+// broadcast A from any layout, so A is decoded without rearrangement. B is transposed
+// only if it is stored transposed; FP8 B is transposed as codes. Between two blocks of k
+// the accumulators are stored in FP32 and loaded again, which preserves the chain. Where
+// k is one block, tasks are small, one slab if A can be decoded that way, and a worker
+// keeps its block of B from task to task. A GEMM of few rows streams through B instead
+// (runStream).
 
-// matrix is one stored operand: the one slice that fits dtype is set,
-// row-major, with ld elements from one row to the next.
+// matrix is a matrix in memory: the one slice that fits dtype is set, row-major, with
+// ld elements from one row to the next.
 type matrix struct {
 	dtype          fp8.DType
 	f32            []float32 // F32
@@ -51,7 +56,7 @@ type matrix struct {
 	rows, cols, ld int
 }
 
-// at is m without the rows above i and the columns left of j.
+// at returns m from row i and column j on.
 func (m matrix) at(i, j int) matrix {
 	at := i*m.ld + j
 	switch {
@@ -67,7 +72,7 @@ func (m matrix) at(i, j int) matrix {
 	return m
 }
 
-// address is where element (row, col) lies.
+// address returns the address of element (row, col).
 func (m *matrix) address(row, col int) unsafe.Pointer {
 	at := row*m.ld + col
 	switch {
@@ -89,7 +94,7 @@ func (m matrix) check(name string) error {
 	case m.dtype.IsFP8():
 		have = len(m.u8)
 	default:
-		return fmt.Errorf("gemm: %s is %s, which no kernel multiplies (f32, bf16, e4m3, e4m3ieee, e5m2)", name, m.dtype)
+		return fmt.Errorf("gemm: %s is %s; kernels multiply f32, bf16, e4m3, e4m3ieee, e5m2", name, m.dtype)
 	}
 	if m.rows < 0 || m.cols < 0 || m.ld < m.cols {
 		return fmt.Errorf("gemm: %s is %d×%d with a leading dimension of %d", name, m.rows, m.cols, m.ld)
@@ -101,20 +106,20 @@ func (m matrix) check(name string) error {
 	return nil
 }
 
-// epilogue is what becomes of an accumulator, all in FP32, in this order; the
-// zero value of a field but alpha leaves its line out.
+// epilogue computes the stored value v from an accumulator, in FP32, in this order. The
+// zero value of a field other than alpha omits its line.
 type epilogue struct {
-	alpha      float32   // v = acc·alpha: the product of the dequantising factors, else 1
+	alpha      float32   // v = acc·alpha: the product of both scale_inv, else 1
 	rowScale   []float32 // v = v·rowScale[i]
 	colScale   []float32 // v = v·colScale[j]
 	residual   matrix    // v = v + residual[i,j], BF16 or F32; it may be out itself
 	accumulate bool      // v = v + the old out[i,j], BF16 or F32
-	amax       *float32  // the larger of itself and |v|; NaN over infinity over numbers
+	amax       *float32  // amax = max(amax, |v|); NaN counts as larger than infinity
 	outScale   []float32 // v = v·outScale[0], only if out is FP8
-	// out is v, nearest even: FP8 saturates, BF16 overflows to infinity.
+	// out is v, rounded to nearest even: FP8 saturates, BF16 overflows to infinity.
 }
 
-// gemm is a product of fixed operands, made once and run many times.
+// gemm is a GEMM of fixed operands, made once and run many times.
 type gemm struct {
 	m, n, k        int
 	a, b, out      matrix
@@ -122,26 +127,26 @@ type gemm struct {
 
 	pool   *pool
 	kernel *gemmKernel
-	pairs  *pairKernel // nil unless words of blocks are pairs, see gemm_pairs.go
-	choice *pairChoice // nil unless that changes from run to run
+	pairs  *pairKernel // not nil if words of blocks are pairs of BF16, see gemm_pairs.go
+	choice *pairChoice // not nil if each run chooses between pairs and FP32
 	plan   gemmPlan    // its k counts words
-	scales *runScales  // nil without scales by blocks and promotion
-	fused  *fused      // nil unless the arithmetic is a device model's
+	scales *runScales  // nil without block scales and promotion
+	fused  *fused      // not nil in the arithmetic of a device model
 	task   func(worker, task int)
 }
 
-// gemmWorker is what a worker of the pool keeps from one task of a product's run to
-// the next, on cache lines of its own.
+// gemmWorker is the state that a worker keeps between the tasks of one run, padded to
+// cache lines of its own.
 type gemmWorker struct {
-	out    tileOut
-	packed int       // 1 + the first column of the block of B in its scratch, 0 for none
-	least  [2]uint16 // of A and of B, see pairKernel.least
-	_      [128]byte
+	out      tileOut
+	packed   int       // 1 + the first column of the block of B in its scratch; 0: none
+	smallest [2]uint16 // of A and of B, see pairKernel.smallest
+	_        [128]byte
 }
 
-// newGemm returns out = op(a)·op(b), where op(x) is x or its transpose. Any
-// two of the formats may meet. Out must not overlap an operand. Scratch is the
-// pool's and grows here, so that run allocates nothing.
+// newGemm returns out = op(a)·op(b), where op(x) is x or its transpose. It takes any
+// pair of formats. out must not overlap a or b. newGemm grows the pool's scratch, so
+// that run allocates nothing.
 func newGemm(p *pool, a matrix, transA bool, b matrix, transB bool, out matrix) (*gemm, error) {
 	return newGemmWith(gemmKernels()[0], p, a, transA, b, transB, out)
 }
@@ -160,7 +165,7 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 	k, n := orient(b, transB)
 	g.n = n
 	if k != g.k || out.rows != g.m || out.cols != n {
-		return nil, fmt.Errorf("gemm: a product of %d×%d and %d×%d does not fit an output of %d×%d",
+		return nil, fmt.Errorf("gemm: shapes do not match: %d×%d times %d×%d, output %d×%d",
 			g.m, g.k, k, n, out.rows, out.cols)
 	}
 	g.task = g.runTask
@@ -179,20 +184,20 @@ func newGemmWith(kernel *gemmKernel, p *pool, a matrix, transA bool, b matrix, t
 	return g, nil
 }
 
-// streams says whether runStream is for a product of FP8 operands.
+// streams reports whether a GEMM of FP8 operands uses runStream.
 func (k *gemmKernel) streams(m, depth int, transA, transB bool) bool {
 	return k.stream != nil && m <= streamRows && depth > 0 && !transA && transB
 }
 
-// words is how many words of a block n elements along k are.
+// words returns the number of words of a block that hold n elements along k.
 func (g *gemm) words(n int) int {
 	if g.pairs != nil {
-		return parts(n, 2)
+		return ceilDiv(n, 2)
 	}
 	return n
 }
 
-// elements is what words [l, l+depth) of op(A)'s rows hold.
+// elements returns the elements that words [l, l+depth) of op(A)'s rows hold.
 func (g *gemm) elements(l, depth int) (from, count int) {
 	if g.pairs != nil {
 		return 2 * l, min(2*depth, g.k-2*l)
@@ -207,8 +212,7 @@ func orient(x matrix, trans bool) (rows, cols int) {
 	return x.rows, x.cols
 }
 
-// run computes the product. It panics if e does not fit out, which is a bug of
-// the caller's.
+// run computes the GEMM with epilogue e. It panics if e does not fit out.
 func (g *gemm) run(e epilogue) {
 	if err := g.check(&e); err != nil {
 		panic(err)
@@ -222,13 +226,13 @@ func (g *gemm) run(e epilogue) {
 	if g.choice != nil {
 		g.choose()
 	}
-	workers := g.pool.products
+	workers := g.pool.gemmWorkers
 	for w := range workers {
 		workers[w].out.begin(&e, g.out)
 		workers[w].packed = 0
 	}
 	if s := g.scales; s != nil {
-		g.pool.run(parts(g.k, s.run), s.expand)
+		g.pool.run(ceilDiv(g.k, s.run), s.expand)
 	}
 	g.pool.run(g.plan.tasks(g.m, g.n), g.task)
 	for w := range workers {
@@ -246,11 +250,11 @@ func (g *gemm) check(e *epilogue) error {
 	case e.colScale != nil && len(e.colScale) < g.n:
 		return fmt.Errorf("gemm: %d column scales for %d columns", len(e.colScale), g.n)
 	case e.accumulate && (r.dtype != fp8.Invalid || g.out.dtype.IsFP8()):
-		return errors.New("gemm: accumulate needs an output of f32 or bf16 and no residual")
+		return errors.New("gemm: accumulate needs an f32 or bf16 output and no residual")
 	case r.dtype == fp8.Invalid:
 		return nil
 	case r.dtype != fp8.F32 && r.dtype != fp8.BF16, r.rows != g.m, r.cols != g.n:
-		return fmt.Errorf("gemm: a residual of %d×%d %s for an output of %d×%d: want the same shape, f32 or bf16",
+		return fmt.Errorf("gemm: the residual is %d×%d %s and the output %d×%d: it must have the output's shape, in f32 or bf16",
 			r.rows, r.cols, r.dtype, g.m, g.n)
 	}
 	return r.check("residual")
@@ -260,12 +264,12 @@ func (g *gemm) check(e *epilogue) error {
 func (g *gemm) runTask(worker, task int) {
 	p, kern := &g.plan, g.kernel
 	nr, tall := kern.nr, kern.tall
-	down := parts(g.m, p.mt)
+	down := ceilDiv(g.m, p.mt)
 	i0, j0 := task%down*p.mt, task/down*p.nt
 	rows, cols := min(p.mt, g.m-i0), min(p.nt, g.n-j0)
 	a, b, tmp, acc := p.carve(g.pool.scratch[worker])
 
-	state := &g.pool.products[worker]
+	state := &g.pool.gemmWorkers[worker]
 	out := &state.out
 	if g.fused != nil {
 		g.fused.begin(worker)
@@ -319,7 +323,7 @@ func (g *gemm) runTask(worker, task int) {
 	}
 }
 
-// multiply is gemmKernel.multiply in the arithmetic of g.
+// multiply calls the multiply of g's arithmetic.
 func (g *gemm) multiply(worker, depth, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 	switch {
 	case g.fused != nil:
@@ -331,8 +335,8 @@ func (g *gemm) multiply(worker, depth, rows int, a []float32, step, stepK int, b
 	}
 }
 
-// decode is gemmKernel.decode to what g multiplies. along says that k runs along
-// the rows of src.
+// decode decodes src to the words that g multiplies. along says that k runs along the
+// rows of src.
 func (g *gemm) decode(dst []float32, step, chunk int, src matrix, rows, cols int, along bool) {
 	if g.pairs != nil {
 		g.pairs.decode(dst, step, chunk, src, rows, cols, along)
@@ -341,8 +345,8 @@ func (g *gemm) decode(dst []float32, step, chunk int, src matrix, rows, cols int
 	}
 }
 
-// runStream is runTask for few rows and an FP8 B that is stored transposed, as
-// when a model generates: B is read once and never stored as FP32.
+// runStream is runTask for few rows of A and an FP8 B that is stored transposed, as in
+// decoding tokens. It reads B once and never stores it as FP32.
 func (g *gemm) runStream(worker, task int) {
 	p, kern, nr := &g.plan, g.kernel, g.kernel.nr
 	left := task * p.nt
@@ -350,30 +354,29 @@ func (g *gemm) runStream(worker, task int) {
 	a, _, tmp, acc := p.carve(g.pool.scratch[worker])
 	codes := unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(tmp))), streamDepth*nr)
 	tile := acc[:streamRows*nr]
-	out := &g.pool.products[worker].out
+	out := &g.pool.gemmWorkers[worker].out
 	lda := roundUp(g.k, nr) + cacheLine
 	kern.decode(a, lda, nr, g.a, g.m, g.k)
 	for j := left; j < right; j += nr {
 		clear(tile)
-		width, factor := min(nr, right-j), float32(1)
+		width, scale := min(nr, right-j), float32(1)
 		for l := 0; l < g.k; l += streamDepth {
 			depth := min(streamDepth, g.k-l)
 			for d := 0; d < depth; d += gatherDepth {
 				kern.gather(codes[d*nr:], g.b.u8[j*g.b.ld+l+d:], g.b.ld, width, min(gatherDepth, depth-d))
 			}
-			factor = kern.stream(depth, g.m, a[l:], lda, codes, g.b.dtype, tile)
+			scale = kern.stream(depth, g.m, a[l:], lda, codes, g.b.dtype, tile)
 		}
 		for i := range tile {
-			tile[i] *= factor
+			tile[i] *= scale
 		}
 		out.place(0, j, g.m, width)
 		kern.finish(tile, out)
 	}
 }
 
-// decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in the
-// orientation they are stored in. The steps are from one row of op(A) to the
-// next, and from one word.
+// decodeA decodes rows [i, i+rows) of op(A), words [l, l+depth), in their stored
+// orientation. step is the distance of op(A)'s rows, stepK that of its words.
 func (g *gemm) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
 	ld := g.plan.lda
 	l, depth = g.elements(l, depth)
@@ -386,10 +389,10 @@ func (g *gemm) decodeA(dst []float32, i, l, rows, depth int) (step, stepK int) {
 }
 
 // packB decodes words [l, l+depth) of op(B)'s columns [j, j+cols) to panels of
-// nr columns, each [kc, nr] and plan.panel after the one before. What pads the last
-// one is left as it was: it only meets accumulators that are not stored.
+// nr columns, each [kc, nr], plan.panel apart. The padding of the last panel is not
+// written: it affects only accumulators that are not stored.
 func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
-	nr, panel, group := g.kernel.nr, g.plan.panel, g.kernel.group
+	nr, panel, height := g.kernel.nr, g.plan.panel, g.kernel.transposeRows
 	from, count := g.elements(l, depth)
 	if !g.transB {
 		g.decode(dst, nr, panel, g.b.at(from, j), count, cols, false)
@@ -401,14 +404,14 @@ func (g *gemm) packB(dst, tmp []float32, l, j, depth, cols int) {
 		return
 	}
 	ld := g.plan.ldt
-	for c := 0; c < cols; c += group {
-		g.decode(tmp, ld, nr, src.at(c, 0), min(group, cols-c), count, true)
+	for c := 0; c < cols; c += height {
+		g.decode(tmp, ld, nr, src.at(c, 0), min(height, cols-c), count, true)
 		g.kernel.transpose(dst[c/nr*panel+c%nr:], nr, tmp, ld, depth)
 	}
 }
 
-// gatherB is packB of a B that is stored transposed, for codes of eight bits,
-// count of them along k: there are fewer bytes to turn around before the decoding.
+// gatherB is packB for an FP8 B that is stored transposed, with count codes along k. It
+// transposes codes, which are fewer bytes than decoded words.
 func (g *gemm) gatherB(dst, tmp []float32, src matrix, count, cols int) {
 	nr, panel := g.kernel.nr, g.plan.panel
 	codes := matrix{dtype: src.dtype, ld: nr}

@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// gemmKernels lists the kernels that this machine can run, the best first.
+// gemmKernels returns the kernels that this machine can run, the fastest first.
 func gemmKernels() []*gemmKernel { return amd64Kernels() }
 
 var amd64Kernels = sync.OnceValue(func() (list []*gemmKernel) {
@@ -28,10 +28,10 @@ var amd64Kernels = sync.OnceValue(func() (list []*gemmKernel) {
 	return append(list, &goKernel)
 })
 
-// avx512Kernel has 28 of the 32 registers for accumulators: fourteen loads of
-// A and two of B feed 28 FMAs.
+// avx512Kernel uses 28 of the 32 registers as accumulators: fourteen loads of A and
+// two of B feed 28 FMAs.
 var avx512Kernel = gemmKernel{
-	name: "avx512", mr: 14, nr: 32, tall: 14, group: 16, block: 56,
+	name: "avx512", mr: 14, nr: 32, tall: 14, transposeRows: 16, block: 56,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		switch {
 		case rows <= 4:
@@ -97,17 +97,16 @@ func prefetchOut(t *tileOut) {
 	}
 }
 
-// prefetchTile asks for the cache lines of m, a matrix as large as the output, at
-// the tile.
+// prefetchTile prefetches the tile's cache lines of m, a matrix of the output's shape.
 func prefetchTile(t *tileOut, m *matrix) {
 	size := m.dtype.Size()
 	prefetchWrite(m.address(t.i, t.j), m.ld*size, t.rows, t.cols*size)
 }
 
-// avx2Kernel has twelve of the sixteen registers for accumulators. Its tiles are small:
-// what lies between two of them shows, unless eight follow each other at once.
+// avx2Kernel uses twelve of the sixteen registers as accumulators. Its tiles are small,
+// so the overhead of a call matters; a call computes eight tiles.
 var avx2Kernel = gemmKernel{
-	name: "avx2", mr: 6, nr: 16, tall: 48, group: 8, block: 96, narrow: true,
+	name: "avx2", mr: 6, nr: 16, tall: 48, transposeRows: 8, block: 96, narrow: true,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		multiply6x16AVX2(k, rows, &a[0], step, stepK, &b[0], &c[0], load)
 	},
@@ -130,8 +129,7 @@ var avx2Kernel = gemmKernel{
 		addScaled16AVX2(&acc[0], &part[0], rows, &sa[0], &sb[0], first)
 	},
 	finish: func(acc []float32, t *tileOut) {
-		// Without masks only whole rows are worth vectors, and FP8 outputs
-		// are rare.
+		// AVX2 has no masks, so only whole rows are vectorized. FP8 outputs are rare.
 		if t.cols == 16 && !t.out.dtype.IsFP8() {
 			finish6x16AVX2(&acc[0], t)
 		} else {
@@ -140,8 +138,8 @@ var avx2Kernel = gemmKernel{
 	},
 }
 
-// gatherRows is gather for rows [from, to) and columns [l, k), one by one: the
-// specification, and what is left of the others' vectors.
+// gatherRows is gather for rows [from, to) and columns [l, k), code by code. It defines
+// gather, and handles the remainders of the vector versions.
 func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
 	for i := from; i < to; i++ {
 		for j, code := range src[i*ld:][l:k] {
@@ -150,8 +148,8 @@ func gatherRows(dst []uint8, nr int, src []uint8, ld, from, to, l, k int) {
 	}
 }
 
-// firstSpecial is the lowest code of an E4M3 format that is not a number: the
-// decoders give it and those above the exponent of infinity.
+// firstSpecial returns the lowest code of an E4M3 format that is infinite or NaN. The
+// decoders give it and the codes above it the exponent of infinity.
 func firstSpecial(d fp8.DType) uint32 {
 	if d == fp8.E4M3IEEE {
 		return 0x78
@@ -159,7 +157,7 @@ func firstSpecial(d fp8.DType) uint32 {
 	return 0x7f
 }
 
-// decodeAVX2 leaves what does not fill a vector to the plain Go decoder.
+// decodeAVX2 decodes whole vectors; the plain Go decoder handles the remainder.
 func decodeAVX2(dst []float32, step, chunk int, src matrix, rows, cols int) {
 	const nr = 16
 	whole := cols &^ (nr - 1)

@@ -7,12 +7,13 @@ import (
 	"octet/fp8"
 )
 
-// This file is the matrix product in the arithmetic of AMX, the matrix unit of
-// Intel's server processors since Sapphire Rapids. FP8 and BF16 operands
-// become BF16, exactly; F32 operands are not for it.
+// This file computes GEMMs in the arithmetic of AMX, the matrix unit of Intel's server
+// processors since Sapphire Rapids. FP8 and BF16 operands are converted to BF16, exactly.
+// F32 operands are not supported.
 //
-// What it computes. k is cut into runs of 32, the last one filled up with
-// zeros. Each element of A·B is
+// # Arithmetic
+//
+// k is cut into runs of 32, the last one padded with zeros. Each element of A·B is
 //
 //	acc = +0
 //	for each run, ascending:
@@ -20,75 +21,72 @@ import (
 //		odd  = +0;  odd  = fma(a[i,l], b[l,j], odd)   for l = 1, 3, … 31 of the run
 //		acc  = acc + (even + odd)
 //
-// in FP32, nearest even, whatever the shape, the blocking, the number of
-// threads and the machine. Subnormal numbers count as zeros of their sign, as
-// operands and as results, and a result is subnormal that would be one after
-// rounding to 24 bits. That is Intel's definition of TDPBF16PS (Software
-// Developer's Manual, volume 2), which consults no control register, and what
-// the hardware was seen to do. FP8 operands are too coarse for the rule about
-// subnormals to matter, and their products are exact. Which NaN a NaN is, is
-// not specified.
+// in FP32, rounded to nearest even, independent of shape, blocking, number of threads
+// and machine. Subnormal operands and results are flushed to zeros of their sign; a
+// result counts as subnormal if it is below 2^-126 after rounding to 24 bits. That is
+// Intel's definition of TDPBF16PS (Software Developer's Manual, volume 2), which ignores
+// MXCSR, and matches measurements on the hardware. Products of FP8 values are exact, and
+// their sums are never subnormal. Sign and payload of NaN are not specified.
 //
-// How. As in gemm.go, the output is cut into rectangles that share nothing and
-// a worker packs the operands of its own, block by block: in tiles, which are
-// what the instruction takes. A tile is 16×16 pairs, a pair being two BF16
-// values that are neighbours in k: of the left operand [row][pair], of the
-// right one [pair][column]. A panel is the tiles of 16 rows, or of 16 columns,
-// along k.
+// # Method
+//
+// As in gemm.go, the output is cut into rectangles that share nothing, and a worker packs
+// the operands of its rectangle, block by block, into the tiles that the instruction
+// takes. A tile is 16×16 pairs of BF16 values that are neighbours in k: [row][pair] of
+// the left operand, [pair][column] of the right one. A panel is the tiles of 16 rows, or
+// of 16 columns, along k.
 const (
 	amxDepth = 32                  // columns of op(A) in a tile
 	amxWidth = 16                  // rows, or columns, in a tile
 	amxTile  = amxDepth * amxWidth // elements of a packed tile
 	amxOut   = 2 * amxWidth        // rows and columns of the accumulators that multiply holds
 	amxAcc   = amxOut * amxOut     // their elements
-	amxSweep = 4                   // how many of these one call computes, to pay for its setup
+	amxSweep = 4                   // maximum of those in one call, which amortizes its setup
 )
 
-// The largest blocks. The unit is some ten times as fast as FP32 FMAs, so that
-// what feeds it decides: blocks are larger than gemm_plan.go's, and cut so that
-// operands are packed seldom and the sums of a product with k up to 1024 never
-// leave the first-level cache before they are finished. A block of B is 1 MB
-// in BF16, one of A 256 KB, of which a strip of 32 rows at a time is
-// multiplied with all of B.
+// Maximum blocks. The unit is some ten times as fast as FP32 FMAs, so packing limits the
+// speed. Blocks are therefore larger than in gemm_plan.go: operands are packed seldom, and
+// with k up to 1024 accumulators stay in the first-level cache until they are finished.
+// A block of B is 1 MB in BF16, a block of A 256 KB; strips of 32 rows of A are
+// multiplied by the whole block of B.
 const (
 	amxMaxK   = 1024          // columns of op(A)
-	amxBlockM = 4 * amxOut    // rows of op(A) that are packed at a time
+	amxBlockM = 4 * amxOut    // rows of op(A) packed at a time
 	amxMaxM   = 8 * amxBlockM // rows and columns of one task
 	amxMaxN   = 512
 )
 
-// amxMinWork is the number of multiplications below which a task is not split
-// for another worker: some 3 µs.
+// amxMinWork is the minimum number of multiplications of a task: about 3 µs.
 const amxMinWork = 1 << 21
 
-// amxKernel is the inner part for one way to compute it. The plain Go one is
-// the specification of the other.
+// amxKernel is the inner part of AMX's arithmetic. The plain Go kernel defines the results
+// of the hardware's.
 type amxKernel struct {
 	name string
 
-	// multiply computes across tiles of accumulators, side by side: tile t of
-	// c, [32, 32], is the two panels of a times panels 2t and 2t+1 of b, on
-	// top of c if load, else of 0. A panel has steps tiles. plain says that no
-	// operand and no result can be subnormal and all products are exact.
+	// multiply computes across tiles of accumulators, side by side: tile t of c,
+	// [32, 32], is the two panels of a times panels 2t and 2t+1 of b, added to c if load.
+	// A panel has steps tiles. plain says that no operand and no result can be subnormal
+	// and all products are exact.
 	multiply func(steps, across int, a, b []uint16, c []float32, load, plain bool)
 
-	// pack turns the first count blocks of src, side by side, into tiles, step
-	// elements apart. Blocks are 16 rows of 32 elements if k runs along the
-	// rows of src, else 32 rows of 16. right says for which operand. All
-	// blocks are whole.
+	// pack packs the first count blocks of src, side by side, into tiles, step elements
+	// apart. Blocks are 16 rows of 32 elements if k runs along the rows of src (along),
+	// else 32 rows of 16; all blocks are whole. right selects the layout of the right
+	// operand.
 	pack func(dst []uint16, step int, src matrix, along, right bool, count int)
 
-	// finish is gemmKernel's, for tiles of up to 32 rows of 32 columns.
+	// finish is gemmKernel.finish for tiles of up to 32 rows of 32 columns.
 	finish func(acc []float32, t *tileOut)
 }
 
-// amxMultiplies says whether there is a product of the two formats.
+// amxMultiplies reports whether AMX's arithmetic multiplies the two formats.
 func amxMultiplies(a, b fp8.DType) bool {
 	narrow := func(d fp8.DType) bool { return d == fp8.BF16 || d.IsFP8() }
 	return narrow(a) && narrow(b)
 }
 
-// amxGemm is what a gemm in this arithmetic adds.
+// amxGemm is a gemm in AMX's arithmetic.
 type amxGemm struct {
 	*gemm
 	kernel *amxKernel
@@ -99,13 +97,13 @@ type amxGemm struct {
 	lenA, lenB, lenAcc int // scratch, in floats
 }
 
-// amxStage is a block at the edge of an operand, filled up with zeros.
+// amxStage is a block at the edge of an operand, padded with zeros.
 type amxStage struct {
 	u8  [amxTile]uint8
 	u16 [amxTile]uint16
 }
 
-// newAMXGemm is newGemm in AMX's arithmetic. No operand may be F32.
+// newAMXGemm is newGemm in AMX's arithmetic. It rejects F32 operands.
 func newAMXGemm(p *pool, a matrix, transA bool, b matrix, transB bool, out matrix) (*gemm, error) {
 	return newAMXGemmWith(amxKernels()[0], p, a, transA, b, transB, out)
 }
@@ -136,10 +134,10 @@ func newAMXGemmWith(kernel *amxKernel, p *pool, a matrix, transA bool, b matrix,
 	return g, nil
 }
 
-// amxCut is the size of a task.
+// amxCut returns the rows and columns of a task.
 func amxCut(m, n, k, workers int) (mt, nt int) {
 	mt, nt = even(m, amxMaxM, amxOut), even(n, amxMaxN, amxOut)
-	for !balanced(parts(m, mt)*parts(n, nt), workers) && max(mt, nt) > amxOut && mt*nt*max(k, 1) >= 2*amxMinWork {
+	for !balanced(ceilDiv(m, mt)*ceilDiv(n, nt), workers) && max(mt, nt) > amxOut && mt*nt*max(k, 1) >= 2*amxMinWork {
 		if mt >= nt {
 			mt = roundUp((mt+1)/2, amxOut)
 		} else {
@@ -152,7 +150,7 @@ func amxCut(m, n, k, workers int) (mt, nt int) {
 // runTask computes one rectangle of the output.
 func (x *amxGemm) runTask(worker, task int) {
 	p := &x.plan
-	across := parts(x.n, p.nt)
+	across := ceilDiv(x.n, p.nt)
 	i0, j0 := task/across*p.mt, task%across*p.nt
 	rows, cols := min(p.mt, x.m-i0), min(p.nt, x.n-j0)
 
@@ -162,11 +160,11 @@ func (x *amxGemm) runTask(worker, task int) {
 	acc := s[:x.lenAcc]
 	stage := &x.stage[worker]
 
-	out := &x.pool.products[worker].out
+	out := &x.pool.gemmWorkers[worker].out
 
 	for l, first := 0, true; first || l < x.k; l, first = l+x.kc, false {
 		depth := min(x.kc, x.k-l)
-		steps := parts(depth, amxDepth)
+		steps := ceilDiv(depth, amxDepth)
 		panel := steps * amxTile
 		last := l+depth == x.k
 		x.pack(b, stage, x.b, x.transB, true, j0, cols, l, depth)
@@ -179,7 +177,7 @@ func (x *amxGemm) runTask(worker, task int) {
 			strip := a[i%amxBlockM/amxWidth*panel:]
 			for j := 0; j < cols; j += amxSweep * amxOut {
 				width := min(amxSweep*amxOut, cols-j)
-				across := parts(width, amxOut)
+				across := ceilDiv(width, amxOut)
 				x.kernel.multiply(steps, across, strip, b[j/amxWidth*panel:], c, !first, x.plain)
 				if last {
 					for r := 0; r < width; r += amxOut {
@@ -195,19 +193,19 @@ func (x *amxGemm) runTask(worker, task int) {
 	}
 }
 
-// words is x as twice as many BF16 values.
+// words returns the memory of x as BF16 values, twice as many.
 func words(x []float32) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
 }
 
-// pack packs elements [at, at+n) × [l, l+depth) of an operand, the first along
-// its rows or columns, the second along k, to panels. along says that k runs
-// along the rows of m. A last panel without a neighbour gets whatever is there.
+// pack packs elements [at, at+n) × [l, l+depth) of an operand into panels; the second
+// range is along k. along says that k runs along the rows of m. If the number of panels
+// is odd, the last one's neighbour is not written.
 func (x *amxGemm) pack(dst []uint16, stage *amxStage, m matrix, along, right bool, at, n, l, depth int) {
 	if depth == 0 {
-		return // there may be no memory behind m
+		return // m may have no memory
 	}
-	panel := parts(depth, amxDepth) * amxTile
+	panel := ceilDiv(depth, amxDepth) * amxTile
 	wholeN, wholeK := n/amxWidth, depth/amxDepth
 	if along {
 		for p := range wholeN {
@@ -218,8 +216,8 @@ func (x *amxGemm) pack(dst []uint16, stage *amxStage, m matrix, along, right boo
 			x.kernel.pack(dst[q*amxTile:], panel, m.at(l+q*amxDepth, at), along, right, wholeN)
 		}
 	}
-	for p := range parts(n, amxWidth) {
-		for q := range parts(depth, amxDepth) {
+	for p := range ceilDiv(n, amxWidth) {
+		for q := range ceilDiv(depth, amxDepth) {
 			if p < wholeN && q < wholeK {
 				continue
 			}
@@ -230,7 +228,7 @@ func (x *amxGemm) pack(dst []uint16, stage *amxStage, m matrix, along, right boo
 	}
 }
 
-// fill copies a block that is not whole and puts zeros around it.
+// fill copies a partial block and pads it with zeros.
 func (s *amxStage) fill(m matrix, along bool, at, l, n, depth int) matrix {
 	var src, block matrix
 	if along {

@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// flushed is x with the subnormal numbers as zeros.
+// flushed returns x, with subnormals flushed to zero.
 func flushed(x float32) float32 {
 	if math.Abs(float64(x)) < 0x1p-126 {
 		return float32(math.Copysign(0, float64(x)))
@@ -19,9 +19,8 @@ func flushed(x float32) float32 {
 	return x
 }
 
-// flushedFMA is fma(a, b, c) as the definition in gemm_amx.go wants it. Near
-// the ends of the range it rounds in arbitrary precision, where the exponent
-// has no end.
+// flushedFMA is fma(a, b, c) as gemm_amx.go defines it. Near the ends of the range it
+// rounds in arbitrary precision, where the exponent is unbounded.
 func flushedFMA(a, b, c float32) float32 {
 	a, b, c = flushed(a), flushed(b), flushed(c)
 	v := float64(a)*float64(b) + float64(c)
@@ -42,7 +41,7 @@ func flushedFMA(a, b, c float32) float32 {
 	return r
 }
 
-// amxDot is a dot product on top of acc as gemm_amx.go defines it.
+// amxDot is acc plus a dot product, as gemm_amx.go defines it.
 func amxDot(acc float32, a, b []float32) float32 {
 	acc = flushed(acc)
 	for from := 0; from < len(a); from += 32 {
@@ -59,7 +58,7 @@ func amxDot(acc float32, a, b []float32) float32 {
 	return acc
 }
 
-// drawAMX draws operands of products with the extremes that a rule is for.
+// drawAMX draws operands for each rule of the arithmetic.
 var drawAMX = []struct {
 	name string
 	draw func(r *rand.Rand) uint16
@@ -74,9 +73,8 @@ var drawAMX = []struct {
 	}},
 }
 
-// The Go twin against the definition, and the hardware against the twin: dot
-// products of one run of 32 with every kind of extreme, on top of accumulators
-// that are extreme too.
+// The Go version equals the definition, and the hardware equals the Go version: dot
+// products of one run of 32 with all kinds of extreme operands and accumulators.
 func TestAMXArithmetic(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 22))
 	a, b := make([]uint16, 2*amxTile), make([]uint16, 2*amxTile)
@@ -88,7 +86,7 @@ func TestAMXArithmetic(t *testing.T) {
 			}
 			for i := range old {
 				old[i] = math.Float32frombits(r.Uint32()&0x8000ffff | uint32(kind.draw(r))<<16)
-				if i%2 > 0 { // subnormal, or not far from it
+				if i%2 > 0 { // subnormal or slightly larger
 					old[i] = math.Float32frombits(r.Uint32() & 0x81ffffff)
 				}
 			}
@@ -116,16 +114,16 @@ func TestAMXArithmetic(t *testing.T) {
 				}
 				acc = amxDot(acc, x[:], y[:])
 				if w := want[i*amxOut+j]; !same(fp8.F32, math.Float32bits(acc), math.Float32bits(w)) {
-					require.Failf(t, "wrong bits", "%s: the twin gives %x, want %x", kind.name, w, acc)
+					require.Failf(t, "wrong bits", "%s: the Go version gives %x, want %x", kind.name, w, acc)
 				}
 			}
 		}
 	}
 }
 
-// What rounds to the smallest normal number is not flushed, what rounds to the
-// number below it in steps of 24 bits is: 2^-126 plus and minus products on
-// both sides of half such a step, 2^-151.
+// Values that round to the smallest normal number are not flushed; values that round to
+// the next smaller 24-bit number are. Sums are 2^-126 plus or minus products on both
+// sides of half a step, 2^-151.
 func TestAMXTininess(t *testing.T) {
 	r := rand.New(rand.NewPCG(37, 38))
 	const n = 100
@@ -163,7 +161,7 @@ func TestAMXTininess(t *testing.T) {
 	}
 }
 
-// A run has an order of its own: these sums differ in any other.
+// These sums differ in any other order of additions.
 func TestAMXOrder(t *testing.T) {
 	const big = 0x1p24
 	a, b := make([]float32, 64), make([]float32, 64)
@@ -191,8 +189,8 @@ func TestAMXOrder(t *testing.T) {
 		}
 		return want
 	}
-	require.Equal(t, float32(0), dot(map[int]float32{0: big, 2: 1, 4: -big}), "the even chain loses 1")
-	require.Equal(t, float32(1), dot(map[int]float32{0: big, 3: 1, 4: -big}), "the odd chain keeps it")
-	require.Equal(t, float32(2), dot(map[int]float32{0: 1, 1: 1, 32: big, 34: -big}), "the second run is a sum of its own")
+	require.Equal(t, float32(0), dot(map[int]float32{0: big, 2: 1, 4: -big}), "1 is lost in the even chain")
+	require.Equal(t, float32(1), dot(map[int]float32{0: big, 3: 1, 4: -big}), "1 is kept in the odd chain")
+	require.Equal(t, float32(2), dot(map[int]float32{0: 1, 1: 1, 32: big, 34: -big}), "the second run is summed separately")
 	require.Equal(t, float32(0), dot(map[int]float32{0: big, 32: 1, 33: 0})-big, "the runs are added in FP32")
 }

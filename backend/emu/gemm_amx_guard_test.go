@@ -10,7 +10,7 @@ import (
 	"octet/fp8"
 )
 
-// No kernel reads or writes beyond its operands, whatever is left of a tile.
+// No kernel reads or writes beyond its operands, also with partial tiles.
 func TestAMXStaysInside(t *testing.T) {
 	p := newPool(1)
 	defer p.close()

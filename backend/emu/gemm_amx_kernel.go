@@ -58,8 +58,8 @@ func amxMultiplyGo(steps, across int, a, b []uint16, c []float32, load, plain bo
 	}
 }
 
-// amxRun adds the product of two tiles to a corner of 16×16 accumulators: one
-// run of 32 of the definition in gemm_amx.go.
+// amxRun adds the matrix product of two tiles to 16×16 accumulators: one run of 32 of
+// the definition in gemm_amx.go.
 func amxRun(c []float32, a, b *[amxTile]float32) {
 	for i := range b {
 		a[i], b[i] = flush(a[i]), flush(b[i])
@@ -70,8 +70,8 @@ func amxRun(c []float32, a, b *[amxTile]float32) {
 			v := float64(a[i*amxDepth+l])
 			row := b[l/2*2*amxWidth:][:2*amxWidth]
 			for j := l % 2; j < len(sum); j += 2 {
-				// The product is exact, and the sum so nearly that float32
-				// rounds it as it would round the exact one.
+				// The product is exact, and the float64 sum so precise that it rounds to
+				// the same float32 as the exact sum.
 				sum[j] = round(v*float64(row[j]) + float64(sum[j]))
 			}
 		}
@@ -82,7 +82,7 @@ func amxRun(c []float32, a, b *[amxTile]float32) {
 	}
 }
 
-// amxRunPlain is amxRun for values that need neither care.
+// amxRunPlain is amxRun for exact products without subnormals.
 func amxRunPlain(c []float32, a, b *[amxTile]float32) {
 	for i := range amxWidth {
 		var sum [2 * amxWidth]float32
@@ -100,12 +100,11 @@ func amxRunPlain(c []float32, a, b *[amxTile]float32) {
 	}
 }
 
-// smallestNormal is FP32's.
+// smallestNormal is the smallest normal FP32 value.
 const smallestNormal = 0x1p-126
 
-// flush makes a subnormal number a zero of its sign. A sum of two FP32 numbers
-// that comes out subnormal is exact, so that the order of rounding and
-// flushing does not matter to it.
+// flush flushes a subnormal to a zero of its sign. A subnormal sum of two FP32 numbers is
+// exact, so that it can be flushed before or after rounding.
 func flush(x float32) float32 {
 	if x < smallestNormal && x > -smallestNormal {
 		return float32(math.Copysign(0, float64(x)))
@@ -113,10 +112,10 @@ func flush(x float32) float32 {
 	return x
 }
 
-// round is v in FP32, flushed. What would round to the smallest normal number
-// if there were no subnormal ones is not flushed.
+// round rounds v to FP32 and flushes subnormals. Values that round to the smallest normal
+// number in 24 bits are not flushed.
 func round(v float64) float32 {
-	const below = smallestNormal * (1 - 0x1p-25) // half way to it, in steps of 24 bits
+	const below = smallestNormal * (1 - 0x1p-25) // halfway to it from the next smaller 24-bit number
 	if v < below && v > -below {
 		return float32(math.Copysign(0, v))
 	}

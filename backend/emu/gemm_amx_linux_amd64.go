@@ -13,7 +13,7 @@ import (
 	"octet/fp8"
 )
 
-// amxKernels lists the kernels that this process can run, the best first.
+// amxKernels returns the kernels that this process can run, the fastest first.
 func amxKernels() []*amxKernel {
 	if amxAvailable() != nil {
 		return []*amxKernel{&amxGoKernel}
@@ -21,22 +21,22 @@ func amxKernels() []*amxKernel {
 	return []*amxKernel{&amxUnitKernel, &amxGoKernel}
 }
 
-// amxProcessor says why this processor cannot, or nil.
+// amxProcessor returns why this processor cannot use the matrix unit, or nil.
 func amxProcessor() error {
 	x := &cpu.X86
 	switch {
 	case !x.HasAMXTile || !x.HasAMXBF16:
 		return errors.New("this processor has no AMX unit for bf16")
 	case !x.HasAVX512F || !x.HasAVX512BW || !x.HasAVX512DQ || !x.HasAVX512VL || !x.HasAVX512VBMI:
-		return errors.New("this processor has AMX but lacks AVX-512 or its VBMI, which pack for it")
+		return errors.New("this processor has AMX but lacks AVX-512 or its VBMI, which emu needs to pack tiles")
 	}
 	return nil
 }
 
-// amxAvailable says why this process cannot use the matrix unit, or nil. The
-// first call asks Linux for it, which grants it to all threads for good: tiles
-// are 8 KB that it saves with a thread only if they may be used. It refuses if
-// a thread's signal stack is too small for them; the runtime's are 32 KB.
+// amxAvailable returns why this process cannot use the matrix unit, or nil. The first
+// call requests permission from Linux, which grants it to all threads permanently: Linux
+// saves the 8 KB of tiles with a thread only if the process has it. Linux refuses if a
+// thread's signal stack is too small for the tiles; the Go runtime's are 32 KB.
 //
 // See Documentation/arch/x86/xstate.rst in Linux.
 var amxAvailable = sync.OnceValue(func() error {
@@ -48,7 +48,7 @@ var amxAvailable = sync.OnceValue(func() error {
 		xfeatureXTile    = 18
 	)
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_ARCH_PRCTL, archReqXCompPerm, xfeatureXTile, 0); errno != 0 {
-		return fmt.Errorf("linux does not let this process use AMX: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA): %w (5.16 or later is needed)", errno)
+		return fmt.Errorf("linux does not let this process use AMX (needs 5.16 or later): arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA): %w", errno)
 	}
 	return nil
 })
@@ -62,21 +62,21 @@ var amxUnitKernel = amxKernel{
 		switch {
 		case count == 0:
 		case src.dtype == fp8.BF16 && along && right:
-			packWideTurned16AMX(&dst[0], step, &src.u16[0], src.ld, count)
+			packWideTransposed16AMX(&dst[0], step, &src.u16[0], src.ld, count)
 		case src.dtype == fp8.BF16 && along:
 			packWide16AMX(&dst[0], step, &src.u16[0], src.ld, count)
 		case src.dtype == fp8.BF16 && right:
 			packTall16AMX(&dst[0], step, &src.u16[0], src.ld, count)
 		case src.dtype == fp8.BF16:
-			packTallTurned16AMX(&dst[0], step, &src.u16[0], src.ld, count)
+			packTallTransposed16AMX(&dst[0], step, &src.u16[0], src.ld, count)
 		case along && right:
-			packWideTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
+			packWideTransposed8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		case along:
 			packWide8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		case right:
 			packTall8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		default:
-			packTallTurned8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
+			packTallTransposed8AMX(&dst[0], step, &src.u8[0], src.ld, count, &bf16Tables[src.dtype])
 		}
 	},
 	finish: avx512Kernel.finish,
@@ -89,22 +89,22 @@ func multiplyAMX(steps, across int, a, b *uint16, c *float32, load bool)
 func packWide8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
-func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
+func packWideTransposed8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
 func packTall8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
-func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
+func packTallTransposed8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
 
 //go:noescape
 func packWide16AMX(dst *uint16, step int, src *uint16, ld, count int)
 
 //go:noescape
-func packWideTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
+func packWideTransposed16AMX(dst *uint16, step int, src *uint16, ld, count int)
 
 //go:noescape
 func packTall16AMX(dst *uint16, step int, src *uint16, ld, count int)
 
 //go:noescape
-func packTallTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
+func packTallTransposed16AMX(dst *uint16, step int, src *uint16, ld, count int)

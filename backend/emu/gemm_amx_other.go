@@ -4,13 +4,13 @@ package emu
 
 import "errors"
 
-// amxKernels lists the kernels that this process can run, the best first.
+// amxKernels returns the kernels that this process can run, the fastest first.
 func amxKernels() []*amxKernel { return []*amxKernel{&amxGoKernel} }
 
-// amxProcessor says why this processor cannot use the matrix unit.
+// amxProcessor returns why this processor cannot use the matrix unit.
 func amxProcessor() error { return amxAvailable() }
 
-// amxAvailable says why this process cannot.
+// amxAvailable returns why this process cannot use the matrix unit.
 func amxAvailable() error {
 	return errors.New("this build has no assembly for AMX (it needs linux on amd64, without -tags noasm)")
 }

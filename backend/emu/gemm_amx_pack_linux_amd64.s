@@ -1,6 +1,6 @@
 //go:build !noasm
 
-#include "gemm_turn_amd64.h"
+#include "gemm_transpose_amd64.h"
 #include "textflag.h"
 
 // A tile holds 16×16 pairs of neighbours in k. A wide block, 16 rows of 32
@@ -120,7 +120,7 @@
 	VPERMB Z6, index, Z6 \
 	VPERMB Z7, index, Z7
 
-// TURN8 transposes 16×16 words, rows i and i+8 in Zi, and arranges them for
+// TRANSPOSE8 transposes 16×16 words, rows i and i+8 in Zi, and arranges them for
 // WIDEN: 128 bits of the result are half of rows i and i+8 before VPERMQ.
 #define WORDS(a, b, lo, hi) \
 	VPUNPCKLWD b, a, lo \
@@ -132,7 +132,7 @@
 	VPERMQ      $0xd8, lo, lo \
 	VPERMQ      $0xd8, hi, hi
 
-#define TURN8 \
+#define TRANSPOSE8 \
 	WORDS(Z0, Z1, Z8, Z9) \
 	WORDS(Z2, Z3, Z10, Z11) \
 	WORDS(Z4, Z5, Z12, Z13) \
@@ -158,14 +158,14 @@ block:
 	WIDEN8
 	PACK_END(32)
 
-// func packWideTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
-TEXT ·packWideTurned8AMX(SB), NOSPLIT, $0-48
+// func packWideTransposed8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
+TEXT ·packWideTransposed8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN
 
 block:
 	WIDE8
-	TURN8
+	TRANSPOSE8
 	WIDEN8
 	PACK_END(32)
 
@@ -181,8 +181,8 @@ block:
 	WIDEN8
 	PACK_END(16)
 
-// func packTallTurned8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
-TEXT ·packTallTurned8AMX(SB), NOSPLIT, $0-48
+// func packTallTransposed8AMX(dst *uint16, step int, src *uint8, ld, count int, table *bf16Table)
+TEXT ·packTallTransposed8AMX(SB), NOSPLIT, $0-48
 	PACK_BEGIN(0)
 	TABLE_BEGIN
 
@@ -190,7 +190,7 @@ block:
 	VMOVDQU64 amxPairs<>(SB), Z23
 	TALL8
 	SHUFFLE8(Z23)
-	TURN8
+	TRANSPOSE8
 	WIDEN8
 	PACK_END(16)
 
@@ -260,13 +260,13 @@ block:
 	STORE16
 	PACK_END(64)
 
-// func packWideTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
-TEXT ·packWideTurned16AMX(SB), NOSPLIT, $0-40
+// func packWideTransposed16AMX(dst *uint16, step int, src *uint16, ld, count int)
+TEXT ·packWideTransposed16AMX(SB), NOSPLIT, $0-40
 	PACK_BEGIN(1)
 
 block:
 	WIDE16
-	TURN16
+	TRANSPOSE16
 	STORE16
 	PACK_END(64)
 
@@ -280,14 +280,14 @@ block:
 	STORE16
 	PACK_END(32)
 
-// func packTallTurned16AMX(dst *uint16, step int, src *uint16, ld, count int)
-TEXT ·packTallTurned16AMX(SB), NOSPLIT, $0-40
+// func packTallTransposed16AMX(dst *uint16, step int, src *uint16, ld, count int)
+TEXT ·packTallTransposed16AMX(SB), NOSPLIT, $0-40
 	PACK_BEGIN(1)
 
 block:
 	VMOVDQU64 amxWordPairs<>(SB), Z31
 	TALL16
-	TURN16
+	TRANSPOSE16
 	STORE16
 	PACK_END(32)
 

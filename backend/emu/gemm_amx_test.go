@@ -14,8 +14,8 @@ import (
 	"octet/fp8"
 )
 
-// checkAMX is checkGemm for the kernels of this arithmetic. wild operands have
-// any bits at all.
+// checkAMX is checkGemm for the kernels of AMX's arithmetic. With wild, operands have
+// random bits.
 func checkAMX(t *testing.T, c gemmCase, r *rand.Rand, workers int, wild bool) {
 	t.Helper()
 	a, b, before, e := c.operands(r)
@@ -104,7 +104,7 @@ func TestAMXGemmBits(t *testing.T) {
 	}
 }
 
-// Every pair of formats in every orientation, with every code in them.
+// Every pair of formats in every orientation, with all codes.
 func TestAMXGemmFormats(t *testing.T) {
 	r := rand.New(rand.NewPCG(25, 26))
 	for _, a := range exactFormats {
@@ -118,8 +118,8 @@ func TestAMXGemmFormats(t *testing.T) {
 	}
 }
 
-// Packing, against its twin and against the values: all codes, in all
-// orientations, from any address, and nothing beyond the tiles is written.
+// Packing equals the Go version and the decoded values, for all codes and orientations and
+// unaligned addresses, and writes nothing beyond the tiles.
 func TestAMXPack(t *testing.T) {
 	r := rand.New(rand.NewPCG(27, 28))
 	const count, gap = 5, 7
@@ -169,7 +169,7 @@ func TestAMXPack(t *testing.T) {
 	}
 }
 
-// FP8 products do without the care for subnormals: the bits are the same.
+// Of FP8 operands, the version without flushing of subnormals gives the same bits.
 func TestAMXPlain(t *testing.T) {
 	r := rand.New(rand.NewPCG(29, 30))
 	a, b := make([]uint16, 2*2*amxTile), make([]uint16, 4*2*amxTile)
@@ -191,8 +191,8 @@ func TestAMXPlain(t *testing.T) {
 	}
 }
 
-// The same sum on every machine: what the bits of a product were when this was
-// written. Its operands are made of integers alone.
+// A recorded hash: the same bits on every machine. The operands are made from integers
+// alone.
 func TestAMXBitsAreKept(t *testing.T) {
 	const m, n, k = 45, 70, 1100
 	a, b, out := newMatrix(fp8.E5M2, m, k, k), newMatrix(fp8.E4M3, n, k, k), newMatrix(fp8.F32, m, n, n)
@@ -220,8 +220,8 @@ func TestAMXBitsAreKept(t *testing.T) {
 	}
 }
 
-// Tiles outlive signals: collections of garbage interrupt every thread, more
-// threads than processors share the unit, and no bit changes.
+// Signals preserve tiles: garbage collection interrupts every thread, more threads than
+// processors share the unit, and no bit changes.
 func TestAMXSurvivesInterrupts(t *testing.T) {
 	if err := amxAvailable(); err != nil {
 		t.Skip(err)
@@ -279,12 +279,12 @@ func TestAMXGemmRefuses(t *testing.T) {
 	_, err := newAMXGemm(p, a, false, b, false, out)
 	require.ErrorContains(t, err, "A is fp32 and B is e4m3: the arithmetic of AMX multiplies bf16, e4m3, e4m3ieee and e5m2")
 	_, err = newAMXGemm(p, b, false, b, false, out)
-	require.ErrorContains(t, err, "a product of 6×5 and 6×5 does not fit")
+	require.ErrorContains(t, err, "shapes do not match: 6×5 times 6×5")
 }
 
 func TestAMXKernels(t *testing.T) {
 	list := amxKernels()
-	require.Equal(t, &amxGoKernel, list[len(list)-1], "the specification is always there")
+	require.Equal(t, &amxGoKernel, list[len(list)-1], "the Go kernel is always available")
 	if err := amxAvailable(); err != nil {
 		t.Log(err)
 		require.Len(t, list, 1)
@@ -293,8 +293,7 @@ func TestAMXKernels(t *testing.T) {
 	}
 }
 
-// A cut is made of whole tiles, leaves no worker idle for long if there is
-// enough to do, and ends.
+// amxCut returns whole tiles, balances the load of large GEMMs, and terminates.
 func TestAMXCut(t *testing.T) {
 	for _, shape := range [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {1, 1, 1 << 20}, {1024, 768, 3072}, {256, 1024, 384}, {1, 50257, 768}, {4096, 4096, 4096}} {
 		for _, workers := range []int{1, 2, 3, 16, 96} {
@@ -305,7 +304,7 @@ func TestAMXCut(t *testing.T) {
 			require.LessOrEqual(t, mt, amxMaxM)
 			require.LessOrEqual(t, nt, amxMaxN)
 			if m*n*k > 4*workers*amxMinWork && m*n > workers*amxAcc {
-				tasks := parts(m, mt) * parts(n, nt)
+				tasks := ceilDiv(m, mt) * ceilDiv(n, nt)
 				require.True(t, balanced(tasks, workers), "%v: %d tasks for %d workers", shape, tasks, workers)
 			}
 		}

@@ -7,17 +7,16 @@ import (
 	"octet/fp8"
 )
 
-// gemmKernels lists the kernels that this machine can run, the best first.
+// gemmKernels returns the kernels that this machine can run, the fastest first.
 // Every 64-bit Arm has ASIMD.
 func gemmKernels() []*gemmKernel { return arm64Kernels }
 
 var arm64Kernels = []*gemmKernel{&neonKernel, &goKernel}
 
-// neonKernel has 24 of the 32 registers for accumulators: ten registers' worth
-// of loads feed 24 FMAs, so that a core with four vector units needs two loads
-// a cycle.
+// neonKernel uses 24 of the 32 registers as accumulators: ten registers of loads feed 24
+// FMAs, so that a core with four vector units needs two loads per cycle.
 var neonKernel = gemmKernel{
-	name: "neon", mr: 6, nr: 16, tall: 6, group: 4, block: 96,
+	name: "neon", mr: 6, nr: 16, tall: 6, transposeRows: 4, block: 96,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
 		multiply6x16NEON(k, rows, &a[0], step, stepK, &b[0], 16, &c[0], 16, load)
 	},
@@ -38,7 +37,7 @@ var neonKernel = gemmKernel{
 	},
 }
 
-// decodeNEON leaves what does not fill a run to the plain Go decoder.
+// decodeNEON decodes whole runs; the plain Go decoder handles the remainder.
 func decodeNEON(dst []float32, step, chunk int, src matrix, rows, cols int) {
 	const nr = 16
 	whole := cols &^ (nr - 1)
@@ -66,8 +65,8 @@ func decodeNEON(dst []float32, step, chunk int, src matrix, rows, cols int) {
 //lint:ignore U1000 used in assembly
 const asmBF16 = uint8(fp8.BF16)
 
-// multiply6x16NEON is multiply with the rows of b ldb apart and those of c ldc,
-// of which it stores rows, at least one.
+// multiply6x16NEON is multiply with rows of b that are ldb apart and rows of c that are
+// ldc apart. It stores rows rows, at least one.
 //
 //go:noescape
 func multiply6x16NEON(k, rows int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)

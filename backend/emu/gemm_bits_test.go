@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// finiteCodes fills a matrix from bits alone, so that every machine has the
-// same: no function of package math is in it.
+// finiteCodes returns a matrix of random finite codes. It uses no function of package
+// math, so that every machine gets the same codes.
 func finiteCodes(r *rand.Rand, d fp8.DType, rows, cols int) matrix {
 	m := newMatrix(d, rows, cols, cols)
 	for i := range rows * cols {
@@ -28,9 +28,9 @@ func finiteCodes(r *rand.Rand, d fp8.DType, rows, cols int) matrix {
 	return m
 }
 
-// FP8 products have the same bits with every kernel on every machine: all
-// pairs of formats, all orientations, all parts of an epilogue, and several
-// numbers of workers. The hash was made with the plain Go kernel.
+// FP8 GEMMs have the same bits with every kernel on every machine: all pairs of formats,
+// all orientations, all steps of the epilogue, and several numbers of workers. The hash
+// was recorded with the plain Go kernel.
 func TestGemmBitsAreTheSameEverywhere(t *testing.T) {
 	const want = uint64(0x57d548bda56ecfc3)
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}

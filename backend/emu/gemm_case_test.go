@@ -11,29 +11,28 @@ import (
 	"octet/fp8"
 )
 
-// testedPairs are the ways to multiply pairs that this machine can run, by the kernel
-// that they go with.
+// testedPairs maps kernels to the pair kernels that this machine can run with them.
 var testedPairs = map[*gemmKernel]*pairKernel{&goKernel: &goPairs}
 
-// testedKernels lists the kernels that this machine can run, with pairs and without,
-// whichever is faster here. Plain Go is the last.
+// testedKernels lists the kernels that this machine can run, each with and without
+// pairs. Plain Go is the last.
 func testedKernels() (list []*gemmKernel) {
 	for _, kernel := range gemmKernels() {
-		alone := *kernel
-		alone.pairs = nil
+		single := *kernel
+		single.pairs = nil
 		if p := testedPairs[kernel]; p != nil {
-			with, always := alone, *p
+			with, always := single, *p
 			always.reuse = 0
 			with.name, with.pairs = p.name, &always
 			list = append(list, &with)
 		}
-		list = append(list, &alone)
+		list = append(list, &single)
 	}
 	return list
 }
 
-// guard fills what lies between the rows of a matrix and around it: NaN as an
-// operand, so that reading it shows, and a pattern to find again in an output.
+// guard fills the memory between and around the rows of a matrix. In operands it is NaN,
+// so that reads show; in outputs it is a pattern that must not change.
 const guard = 0x7f7f7f7f
 
 func newMatrix(d fp8.DType, rows, cols, ld int) matrix {
@@ -53,7 +52,7 @@ func newMatrix(d fp8.DType, rows, cols, ld int) matrix {
 	return m
 }
 
-// set and code access the code of an element by its place in memory.
+// set and code access an element's code by its index in memory.
 func (m matrix) set(at int, code uint32) {
 	switch m.dtype.Size() {
 	case 4:
@@ -108,7 +107,7 @@ func randomScales(r *rand.Rand, n int) []float32 {
 	return s
 }
 
-// values is op(m) in FP32, one slice per row, or per column if byColumn.
+// values returns op(m) in FP32, one slice per row, or per column if byColumn.
 func (m matrix) values(trans, byColumn bool) [][]float32 {
 	rows, cols := orient(m, trans != byColumn)
 	v := make([][]float32, rows)
@@ -121,7 +120,7 @@ func (m matrix) values(trans, byColumn bool) [][]float32 {
 	return v
 }
 
-// chain is the dot product as gemm.go defines it.
+// chain returns the dot product that gemm.go defines.
 func chain(a, b []float32) (acc float32) {
 	for l := range a {
 		acc += float32(a[l] * b[l])
@@ -129,7 +128,7 @@ func chain(a, b []float32) (acc float32) {
 	return acc
 }
 
-// exactDot is the dot product in float64 and the sum of its magnitudes.
+// exactDot returns the dot product in float64, and the sum of the magnitudes of its terms.
 func exactDot(a, b []float32) (sum, size float64) {
 	for l := range a {
 		x := float64(a[l]) * float64(b[l])
@@ -139,7 +138,7 @@ func exactDot(a, b []float32) (sum, size float64) {
 	return sum, size
 }
 
-// same compares codes; every NaN is the same.
+// same reports whether codes are equal; all NaNs are equal.
 func same(d fp8.DType, a, b uint32) bool {
 	x, y := d.Float32(a), d.Float32(b)
 	return a == b || x != x && y != y
@@ -161,7 +160,7 @@ func (c gemmCase) String() string {
 		c.m, c.n, c.k, c.a, c.transA, c.b, c.transB, c.out, c.row, c.col, c.residual, c.accumulate, c.outScale)
 }
 
-// operands draws a case's matrices, with leading dimensions above the width.
+// operands draws the case's matrices, with random leading dimensions.
 func (c gemmCase) operands(r *rand.Rand) (a, b, out matrix, e epilogue) {
 	stored := func(d fp8.DType, rows, cols int, trans bool) matrix {
 		if trans {
@@ -188,7 +187,7 @@ func (c gemmCase) operands(r *rand.Rand) (a, b, out matrix, e epilogue) {
 	return a, b, out, e
 }
 
-// want applies e to acc as its comment says, and returns |v| too.
+// want applies e to acc and returns the code to store, and |v|.
 func (e *epilogue) want(acc float32, i, j int, out matrix) (code uint32, magnitude float32) {
 	v := acc * e.alpha
 	if e.rowScale != nil {
@@ -213,9 +212,9 @@ func (e *epilogue) want(acc float32, i, j int, out matrix) (code uint32, magnitu
 	return out.dtype.Nearest(v, fp8.Saturate), magnitude
 }
 
-// checkGemm runs one case with every kernel and compares every element, the
-// amax and the memory around the output. tolerance is relative to the sum of
-// the magnitudes of the products; 0 asks for the bits of the chain.
+// checkGemm runs one case with every kernel and compares every element, the amax and the
+// memory around the output. tolerance is relative to the sum of the magnitudes of the
+// terms; 0 requires the bits of the chain.
 func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance float64) {
 	t.Helper()
 	a, b, before, e := c.operands(r)
@@ -241,7 +240,7 @@ func checkGemm(t *testing.T, c gemmCase, r *rand.Rand, workers int, tolerance fl
 			i, j, got := at/out.ld, at%out.ld, out.code(at)
 			switch {
 			case i >= c.m || j >= c.n:
-				require.Equal(t, before.code(at), got, "%s: %s: memory at [%d,%d] is not the output's", kernel.name, c, i, j)
+				require.Equal(t, before.code(at), got, "%s: %s: wrote outside of the output at [%d,%d]", kernel.name, c, i, j)
 			case tolerance > 0:
 				exact, size := exactDot(rows[i], cols[j])
 				require.InDelta(t, exact, out.value(i, j, false), tolerance*size, "%s: %s: [%d,%d]", kernel.name, c, i, j)

@@ -12,8 +12,7 @@ import (
 	"octet/fp8"
 )
 
-// fenced is n bytes that end, or begin, where memory does: an access beyond is
-// a fault.
+// fenced returns n bytes that end, or begin, at an inaccessible page.
 func fenced(t *testing.T, n int, atEnd bool) []byte {
 	page := syscall.Getpagesize()
 	size := roundUp(max(n, 1), page)
@@ -43,7 +42,7 @@ func fencedMatrix(t *testing.T, d fp8.DType, rows, cols int, atEnd bool) matrix 
 	return m
 }
 
-// No kernel reads or writes beyond its operands, whatever is left of a vector.
+// No kernel reads or writes beyond its operands, also with partial vectors.
 func TestGemmStaysInside(t *testing.T) {
 	p := newPool(1)
 	defer p.close()

@@ -6,55 +6,52 @@ import (
 	"octet/fp8"
 )
 
-// gemmKernel is the inner part of the matrix product for one instruction set.
-// The plain Go one is the specification of the others.
+// gemmKernel is the GEMM's inner part for one instruction set. The plain Go kernel
+// defines the results of the others.
 type gemmKernel struct {
-	name   string
-	mr, nr int  // shape of a tile
-	tall   int  // rows of tiles that multiply and finish take in one call, a multiple of mr
-	group  int  // how many rows transpose takes; divides nr
-	block  int  // rows of a transposed A that are decoded together: whole slabs, and runs if those are faster
-	narrow bool // wants narrowLimits, and block rows of any A decoded together
+	name          string
+	mr, nr        int  // shape of a tile
+	tall          int  // maximum rows of a call of multiply and finish; a multiple of mr
+	transposeRows int  // rows of src that transpose takes; divides nr
+	block         int  // rows of a transposed A that are decoded together: whole slabs
+	narrow        bool // uses narrowLimits, and decodes block rows of any A together
 
-	// multiply computes the tile c[i,j] = Σ a[i,l]·b[l,j], l ascending, on top
-	// of c if load, else of 0. c is [tall, nr], as much as holds rows rows, at most
-	// tall, in whole tiles; b is [k, nr]; a[i,l] is at i·step + l·stepK. Only the
-	// first rows rows of c matter, but every element of a in these tiles may be read.
+	// multiply computes c[i,j] = c0 + Σ a[i,l]·b[l,j], l ascending, with c0 the old
+	// c[i,j] if load, else 0. c holds whole tiles of nr columns that cover rows rows,
+	// at most tall; b is [k, nr]; a[i,l] is at i·step + l·stepK. Only the first rows rows
+	// of c are valid, but every element of a in these tiles may be read.
 	multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
-	// decode writes the rows×cols corner of src as FP32. Row i starts at
-	// i·step; each run of nr columns is contiguous, and chunk after the run
-	// before it. It may write a whole run where src has only part of one.
+	// decode writes the first rows×cols elements of src as FP32. Row i starts at i·step;
+	// each run of nr columns is contiguous, and runs are chunk apart. It may write a
+	// whole run where src has part of one.
 	decode func(dst []float32, step, chunk int, src matrix, rows, cols int)
 
-	// transpose writes src[i,l] to dst[l,i]: group rows of length k, ld apart,
-	// become k rows, step apart. It may read and write up to a multiple of
-	// depthUnit.
+	// transpose writes src[i,l] to dst[l,i]: transposeRows rows of length k, ld apart,
+	// become k rows, step apart. It may round k up to a multiple of depthUnit.
 	transpose func(dst []float32, step int, src []float32, ld, k int)
 
-	// gather writes src[i,l] to dst[l,i] for codes of eight bits: rows rows of
-	// length k, ld apart, become k rows, nr apart. rows is at most nr and k at
-	// most gatherDepth; all of the gatherDepth × nr may be written. nil if
-	// transpose after decode is as good.
+	// gather transposes FP8 codes, src[i,l] to dst[l,i]: rows rows of length k, ld apart,
+	// become k rows, nr apart. rows is at most nr and k at most gatherDepth; all
+	// gatherDepth × nr codes may be written. nil if transpose after decode is as fast.
 	gather func(dst, src []uint8, ld, rows, k int)
 
-	// stream is multiply on top of c, [streamRows, nr], for at most streamRows
-	// rows, all of which may be read, and FP8 codes that gather has made. What
-	// it returns, a power of two, is still to be multiplied with c at the end.
-	// nil if decode and multiply are as good.
+	// stream is multiply with load for a c of [streamRows, nr], at most streamRows rows,
+	// all of which may be read, and FP8 codes from gather. The caller multiplies the final
+	// c by the returned scale, a power of two. nil if decode and multiply are as fast.
 	stream func(k, rows int, a []float32, step int, codes []uint8, d fp8.DType, c []float32) float32
 
-	// pairs multiplies FP8 and BF16 operands whose scales are per tensor, faster. nil
-	// if nothing does.
+	// pairs is a faster multiply for FP8 and BF16 operands with per-tensor scales; nil if
+	// there is none.
 	pairs *pairKernel
 
-	// addScaled sets acc[i,j] = part[i,j]·(sa[i]·sb[j]), added to what it was
-	// unless first, each operation rounded: tiles [tall, nr], of which the first
-	// rows rows matter. acc may be part. nil if addScaledRows does it.
+	// addScaled computes acc[i,j] += part[i,j]·(sa[i]·sb[j]), or = if first, each
+	// operation rounded, for the first rows rows of [tall, nr]. acc may be part. nil: use
+	// addScaledRows.
 	addScaled func(acc, part []float32, rows int, sa, sb []float32, first bool)
 
-	// prefetch asks for the memory that finish will touch. nil if there is no
-	// such instruction, or if it takes longer than it spares.
+	// prefetch prefetches the memory that finish accesses. nil if there is no such
+	// instruction or it does not pay.
 	prefetch func(t *tileOut)
 
 	// finish applies the epilogue to a tile of accumulators, which it may
@@ -62,7 +59,7 @@ type gemmKernel struct {
 	finish func(acc []float32, t *tileOut)
 }
 
-// label names the kernel, and what it multiplies FP8 and BF16 by, where users look.
+// label returns the kernel's name for users, with that of its pairs.
 func (k *gemmKernel) label() string {
 	if k.pairs != nil {
 		return k.name + " and " + k.pairs.name
@@ -70,36 +67,35 @@ func (k *gemmKernel) label() string {
 	return k.name
 }
 
-// gatherDepth is a cache line: how much of a row gather takes.
+// gatherDepth is the number of codes of a row that gather takes: a cache line.
 const gatherDepth = 64
 
-// streamRows is the number of rows of A up to which a product is bound by the
-// reading of B, and streamDepth how many codes of a row are gathered for them.
+// A GEMM of up to streamRows rows of A is bound by reading B. streamDepth is the number
+// of codes of a row that are gathered for it.
 const (
 	streamRows  = 4
 	streamDepth = 4 * gatherDepth
 )
 
-// tileOut is an epilogue at one tile, rows × cols elements from row i and column
-// j of the output on.
+// tileOut is an epilogue at one tile: rows × cols elements of the output from (i, j) on.
 type tileOut struct {
 	i, j, rows, cols   int
-	rowScale, colScale []float32 // of the whole output, nil where there is none
-	residual, out      matrix    // whole; residual.dtype is fp8.Invalid where there is none
+	rowScale, colScale []float32 // of the whole output; nil: none
+	residual, out      matrix    // whole; residual.dtype is fp8.Invalid if there is none
 	alpha, outScale    float32
 	wantAmax           bool
-	amax               uint32 // over the tiles so far, as bits
+	amax               uint32 // bits of the maximum over the tiles so far
 
-	// The format of an FP8 output, as the casts of package fp8 see it: bits of
-	// the largest and the smallest normal float32, mantissa bits dropped.
+	// The format of an FP8 output, as the casts of package fp8 use it: float32 bits of its
+	// largest and smallest normal value, and the number of mantissa bits dropped.
 	largest, smallest, drop uint32
 }
 
-// begin prepares for a worker's tiles of one run.
+// begin prepares t for a worker's tiles of one run.
 func (t *tileOut) begin(e *epilogue, out matrix) {
 	*t = tileOut{
 		rowScale: e.rowScale, colScale: e.colScale, residual: e.residual, out: out,
-		alpha: e.alpha, outScale: factor(e.outScale), wantAmax: e.amax != nil,
+		alpha: e.alpha, outScale: scaleValue(e.outScale), wantAmax: e.amax != nil,
 	}
 	if out.dtype.IsFP8() {
 		t.largest = math.Float32bits(out.dtype.Max())
@@ -110,13 +106,13 @@ func (t *tileOut) begin(e *epilogue, out matrix) {
 	}
 }
 
-// place moves to the tile at row i and column j.
+// place moves t to the tile at row i and column j.
 func (t *tileOut) place(i, j, rows, cols int) { t.i, t.j, t.rows, t.cols = i, j, rows, cols }
 
-// goKernel holds eight accumulators at a time: more do not fit sixteen
-// registers beside their operands.
+// goKernel computes eight accumulators at a time: sixteen registers hold no more beside
+// the operands.
 var goKernel = gemmKernel{
-	name: "go", mr: 4, nr: 16, tall: 4, group: 4, block: 96,
+	name: "go", mr: 4, nr: 16, tall: 4, transposeRows: 4, block: 96,
 	multiply:  multiplyGo,
 	decode:    decodeGo,
 	transpose: transposeGo,
@@ -137,9 +133,9 @@ func multiplyGo(k, rows int, a []float32, step, stepK int, b, c []float32, load 
 	}
 }
 
-// dot2x4 adds the products of two rows of a and four columns of b. The
-// conversions to float32 keep a compiler from fusing, which would change the
-// bits of F32 products from one architecture to the next.
+// dot2x4 adds the dot products of two rows of a and four columns of b. The conversions
+// to float32 forbid the compiler to fuse, which would change the bits of F32 products
+// between architectures.
 func dot2x4(k int, a []float32, step, stepK int, b []float32, c0, c1 *[4]float32) {
 	const nr = 16
 	s00, s01, s02, s03 := c0[0], c0[1], c0[2], c0[3]
@@ -193,7 +189,7 @@ func transposeGo(dst []float32, step int, src []float32, ld, k int) {
 
 func finishGo(acc []float32, t *tileOut) { finishRows(acc, 16, t) }
 
-// finishRows is the epilogue of a tile of nr columns, row by row.
+// finishRows applies the epilogue to a tile of nr columns, row by row.
 func finishRows(acc []float32, nr int, t *tileOut) {
 	for i := range t.rows {
 		v := acc[i*nr:][:t.cols]

@@ -1,6 +1,6 @@
 //go:build !noasm
 
-#include "gemm_turn_amd64.h"
+#include "gemm_transpose_amd64.h"
 #include "textflag.h"
 
 // The decoders share a frame. DI walks over the chunks of a row and R9 over
@@ -174,7 +174,7 @@ loop:
 	VMOVUPS (R11)(AX*2), Z14
 	VMOVUPS (R11)(DX*1), Z15
 
-	TURN16
+	TRANSPOSE16
 
 	LEAQ    (DI)(BX*4), R9
 	LEAQ    (R9)(BX*4), R10

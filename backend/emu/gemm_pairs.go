@@ -6,63 +6,62 @@ import (
 	"octet/fp8"
 )
 
-// This file is the products of FP8 and BF16 operands by AVX-512's VDPBF16PS, which
-// multiplies pairs of BF16. It adds to an accumulator first the product of the
-// upper halves of two words, then that of the lower ones, and rounds after
-// each. So with an element of k in the upper half and the next one in the lower,
-// it is two links of the chain that gemm.go defines, bit for bit, but that a
-// subnormal number counts as zero. Of FP8, which is exact in BF16, all sums are
-// multiples of 2^-32. BF16 operands are looked at first: where they have numbers so
-// small that a sum might be subnormal, their product is by FP32 this time.
+// This file computes GEMMs of FP8 and BF16 operands with AVX-512's VDPBF16PS, which
+// multiplies pairs of BF16. The instruction adds to an accumulator the product of the
+// upper halves of two words, then the product of the lower halves, and rounds after each.
+// With element l of k in the upper half and element l+1 in the lower, it computes two
+// steps of the chain that gemm.go defines, bit for bit, except that it flushes subnormals
+// to zero. FP8 values are exact in BF16, and sums of their products are multiples of
+// 2^-32, never subnormal. BF16 operands are scanned in each run: if a sum could be
+// subnormal, that run uses FP32.
 //
-// Blocks of op(A) and op(B) are then words of pairs where they were floats, half
-// as many along k; plans, tiles, transposes of words and epilogues are the same.
-// If k is odd the last word's lower half is zero, which adds +0 to a sum that is
-// never -0.
+// Blocks of op(A) and op(B) then consist of words, each a pair, instead of floats, and
+// have half as many along k. Plans, tiles, transposes and epilogues are the same. If k is
+// odd, the last word's lower half is zero, which adds +0 to a sum that is never -0.
 
-// pairKernel is what a gemmKernel adds for such products.
+// pairKernel multiplies words of pairs, for one gemmKernel.
 type pairKernel struct {
 	name string
 
-	// reuse is how many multiplications an element of BF16 operands has to be for, on
-	// average, if looking at it first is to be worth it.
+	// reuse is the minimum average number of multiplications per element of BF16 operands
+	// for which scanning them pays.
 	reuse int
 
-	// multiply is gemmKernel's for words of pairs; k counts words.
+	// multiply is gemmKernel.multiply for words of pairs; k counts words.
 	multiply func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool)
 
-	// decode is gemmKernel's, for codes of FP8 and BF16 to words. along says that k
-	// runs along the rows of src, and a row has half as many words as codes. Else a
-	// row of words is two rows of src.
+	// decode is gemmKernel.decode from FP8 and BF16 to words of pairs. If along, k runs
+	// along the rows of src, and a row has half as many words as codes. Otherwise a row of
+	// words is two rows of src.
 	decode func(dst []float32, step, chunk int, src matrix, rows, cols int, along bool)
 
-	// least is the smaller of itself and the smallest magnitude in x but for zeros,
-	// all less one: as an unsigned number, zero is the largest then.
-	least func(least uint16, x []uint16) uint16
+	// smallest returns the minimum of its argument and of magnitude − 1 over x, in BF16
+	// bits. The unsigned subtraction wraps zeros to the maximum, which ignores them.
+	smallest func(smallest uint16, x []uint16) uint16
 }
 
-// pairChoice is between pairs and FP32, for a product with operands of BF16.
+// pairChoice chooses between pairs and FP32 for a GEMM with BF16 operands.
 type pairChoice struct {
 	pairs         *pairKernel
 	words, floats gemmPlan
-	scanned       [2]int // tasks that look at A, and at B
+	scanned       [2]int // number of tasks that scan A, and B
 	scan          func(worker, task int)
 }
 
-// scanElements is how many a task looks at.
+// scanElements is the number of elements that a task scans.
 const scanElements = 1 << 15
 
-// choosePairs makes the choice each time that g runs.
+// choosePairs lets each run of g choose between pairs and FP32.
 func (g *gemm) choosePairs(pairs *pairKernel) {
 	c := &pairChoice{pairs: pairs, floats: g.plan}
-	c.words = planGemm(g.kernel, g.m, g.n, parts(g.k, 2), depthUnit, g.transA, g.pool.size())
+	c.words = planGemm(g.kernel, g.m, g.n, ceilDiv(g.k, 2), depthUnit, g.transA, g.pool.size())
 	g.pool.reserve(c.words.scratch())
 	operands := [2]*matrix{&g.a, &g.b}
 	var rows [2]int // of a task
 	for i, x := range operands {
 		if x.dtype == fp8.BF16 {
 			rows[i] = max(1, scanElements/max(1, x.cols))
-			c.scanned[i] = parts(x.rows, rows[i])
+			c.scanned[i] = ceilDiv(x.rows, rows[i])
 		}
 	}
 	c.scan = func(worker, task int) {
@@ -70,34 +69,34 @@ func (g *gemm) choosePairs(pairs *pairKernel) {
 		if task >= c.scanned[0] {
 			i, task = 1, task-c.scanned[0]
 		}
-		x, least := operands[i], &g.pool.products[worker].least[i]
+		x, smallest := operands[i], &g.pool.gemmWorkers[worker].smallest[i]
 		for r := task * rows[i]; r < min(x.rows, (task+1)*rows[i]); r++ {
-			*least = pairs.least(*least, x.u16[r*x.ld:][:x.cols])
+			*smallest = pairs.smallest(*smallest, x.u16[r*x.ld:][:x.cols])
 		}
 	}
 	g.choice = c
 }
 
-// choose looks at the operands. With least exponents e and f, biased as FP32's, and
-// seven bits of mantissa, all products and sums are multiples of
-// 2^(e-127-7)·2^(f-127-7): what is not zero is normal if that is 2^-126 or more.
+// choose scans the operands and selects pairs or FP32. With smallest biased exponents e
+// and f and seven bits of mantissa, all products and sums are multiples of
+// 2^(e-127-7)·2^(f-127-7). If that is at least 2^-126, no result is subnormal.
 func (g *gemm) choose() {
 	const enough = 2*(127+7) - 126
 	c := g.choice
-	workers := g.pool.products
+	workers := g.pool.gemmWorkers
 	for w := range workers {
-		workers[w].least = [2]uint16{math.MaxUint16, math.MaxUint16}
+		workers[w].smallest = [2]uint16{math.MaxUint16, math.MaxUint16}
 	}
 	g.pool.run(c.scanned[0]+c.scanned[1], c.scan)
 	var exponent [2]int
 	for i, d := range [2]fp8.DType{g.a.dtype, g.b.dtype} {
-		least := uint16(math.MaxUint16)
+		smallest := uint16(math.MaxUint16)
 		for w := range workers {
-			least = min(least, workers[w].least[i])
+			smallest = min(smallest, workers[w].smallest[i])
 		}
 		switch d {
 		case fp8.BF16:
-			exponent[i] = (int(least) + 1) >> 7
+			exponent[i] = (int(smallest) + 1) >> 7
 		case fp8.E5M2:
 			exponent[i] = 127 + 7 - 16 // its subnormal numbers are multiples of 2^-16, E4M3's of 2^-9
 		default:
@@ -110,8 +109,8 @@ func (g *gemm) choose() {
 	}
 }
 
-// bf16Table is BF16 of the codes of an eight-bit format without their sign: the
-// lower bytes, then the upper ones.
+// bf16Table is the BF16 values of an FP8 format's 128 codes without sign: the lower
+// bytes, then the upper bytes.
 type bf16Table [256]uint8
 
 var bf16Tables = func() (t [fp8.E5M2 + 1]bf16Table) {
@@ -124,22 +123,22 @@ var bf16Tables = func() (t [fp8.E5M2 + 1]bf16Table) {
 	return t
 }()
 
-// bf16 is the value of a code with its sign, as BF16.
+// bf16 returns a code's value, with its sign, in BF16.
 func (t *bf16Table) bf16(code uint8) uint16 {
 	upper := t[128|code] | code&0x80
 	return uint16(upper)<<8 | uint16(t[code&0x7f])
 }
 
-// goPairs goes with goKernel, and is the specification.
+// goPairs is goKernel's pairs. It defines the results of the others.
 var goPairs = pairKernel{
-	name: "pairs in go", reuse: 32, multiply: multiplyPairsGo, decode: decodePairsGo, least: leastBF16Go,
+	name: "pairs in go", reuse: 32, multiply: multiplyPairsGo, decode: decodePairsGo, smallest: minBF16Go,
 }
 
-func leastBF16Go(least uint16, x []uint16) uint16 {
+func minBF16Go(smallest uint16, x []uint16) uint16 {
 	for _, v := range x {
-		least = min(least, v&0x7fff-1)
+		smallest = min(smallest, v&0x7fff-1)
 	}
-	return least
+	return smallest
 }
 
 func multiplyPairsGo(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
@@ -162,7 +161,7 @@ func multiplyPairsGo(k, rows int, a []float32, step, stepK int, b, c []float32, 
 
 func decodePairsGo(dst []float32, step, chunk int, src matrix, rows, cols int, along bool) {
 	const nr = 16
-	down, right := 2, 1 // codes in a word
+	down, right := 2, 1 // rows and columns of the codes in a word
 	if along {
 		down, right = 1, 2
 	}
@@ -175,8 +174,8 @@ func decodePairsGo(dst []float32, step, chunk int, src matrix, rows, cols int, a
 		}
 		return uint32(bf16Tables[src.dtype].bf16(src.u8[i*src.ld+j]))
 	}
-	for i := range parts(rows, down) {
-		for j := range parts(cols, right) {
+	for i := range ceilDiv(rows, down) {
+		for j := range ceilDiv(cols, right) {
 			upper := value(i*down, j*right)
 			lower := value(i*down+down-1, j*right+right-1)
 			dst[i*step+j/nr*chunk+j%nr] = math.Float32frombits(upper<<16 | lower)

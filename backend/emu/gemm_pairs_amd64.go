@@ -11,14 +11,14 @@ import (
 	"octet/fp8"
 )
 
-// hasBF16Pairs says whether this processor has what bf16Pairs needs beside the rest
-// of AVX-512.
+// hasBF16Pairs reports whether this processor has the extensions of AVX-512 that
+// bf16Pairs needs.
 func hasBF16Pairs() bool { return cpu.X86.HasAVX512BF16 && cpu.X86.HasAVX512VBMI }
 
-// bf16PairsAreFaster measures whether VDPBF16PS multiplies faster than FMA, by the
-// best of a few bursts of some ten microseconds each. A core of Zen 5 does as many
-// of the one as of the other in a second, Emerald Rapids a quarter as many, and the
-// one is two of the other. The bits are the same, so that a wrong answer costs time only.
+// bf16PairsAreFaster measures whether VDPBF16PS multiplies faster than FMA: the best of a
+// few bursts of some ten microseconds each. One VDPBF16PS does the work of two FMAs. Zen 5
+// issues as many of them as of FMAs, Emerald Rapids a quarter as many. Both give the same
+// bits, so a wrong choice costs only time.
 func bf16PairsAreFaster() bool {
 	const bursts, calls, depth = 5, 48, 64
 	k := &avx512Kernel
@@ -35,10 +35,10 @@ func bf16PairsAreFaster() bool {
 		}
 		fma, pairs = min(fma, middle.Sub(start)), min(pairs, time.Since(middle))
 	}
-	return pairs < 2*fma // a word is two elements
+	return pairs < 2*fma // a word has two elements
 }
 
-// bf16Pairs goes with avx512Kernel.
+// bf16Pairs is avx512Kernel's pairs.
 var bf16Pairs = pairKernel{
 	name: "avx512bf16", reuse: 32,
 	multiply: func(k, rows int, a []float32, step, stepK int, b, c []float32, load bool) {
@@ -64,12 +64,12 @@ var bf16Pairs = pairKernel{
 			decodePairsDown(&dst[0], step, chunk, &src.u8[0], src.ld, rows, cols, &bf16Tables[src.dtype])
 		}
 	},
-	least: func(least uint16, x []uint16) uint16 {
+	smallest: func(smallest uint16, x []uint16) uint16 {
 		whole := len(x) &^ 31
 		if whole > 0 {
-			least = min(least, leastBF16AVX512(&x[0], whole))
+			smallest = min(smallest, minBF16AVX512(&x[0], whole))
 		}
-		return leastBF16Go(least, x[whole:])
+		return minBF16Go(smallest, x[whole:])
 	},
 }
 
@@ -97,4 +97,4 @@ func decodePairsDown16(dst *float32, step, chunk int, src *uint16, ld, rows, col
 // n is a multiple of 32.
 //
 //go:noescape
-func leastBF16AVX512(x *uint16, n int) uint16
+func minBF16AVX512(x *uint16, n int) uint16

@@ -226,8 +226,8 @@ whole:
 	VZEROUPPER
 	RET
 
-// func leastBF16AVX512(x *uint16, n int) uint16
-TEXT ·leastBF16AVX512(SB), NOSPLIT, $0-18
+// func minBF16AVX512(x *uint16, n int) uint16
+TEXT ·minBF16AVX512(SB), NOSPLIT, $0-18
 	MOVQ         x+0(FP), SI
 	MOVQ         n+8(FP), CX
 	MOVL         $0x7fff7fff, AX
@@ -235,13 +235,13 @@ TEXT ·leastBF16AVX512(SB), NOSPLIT, $0-18
 	VPTERNLOGD   $0xff, Z3, Z3, Z3    // -1
 	VMOVDQA64    Z3, Z0
 
-least:
+smallest:
 	VPANDD  (SI), Z2, Z1
 	VPADDW  Z3, Z1, Z1
 	VPMINUW Z1, Z0, Z0
 	ADDQ    $64, SI
 	SUBQ    $32, CX
-	JGT     least
+	JGT     smallest
 
 	VEXTRACTI64X4 $1, Z0, Y1
 	VPMINUW       Y1, Y0, Y0

@@ -10,8 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// Codes at random, NaN, infinities and subnormals among them or not, against the
-// chain, for every length of k around those of vectors.
+// Random codes, with or without NaN, infinities and subnormals, give the chain's bits
+// for lengths of k near those of vectors.
 func TestGemmPairsOfAnyCodes(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 22))
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
@@ -65,8 +65,8 @@ func TestGemmPairsOfAnyCodes(t *testing.T) {
 	}
 }
 
-// The assembly's words are those of the specification, whatever part of a vector a
-// row is, and where a row has no partner.
+// The assembly decodes the same words as Go, also for partial vectors and for a last row
+// without a second one.
 func TestDecodePairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(23, 24))
 	for _, kernel := range testedKernels() {
@@ -80,15 +80,14 @@ func TestDecodePairs(t *testing.T) {
 					src.set(i, r.Uint32()&0xffff)
 				}
 				for _, along := range []bool{false, true} {
-					// Runs of both widths follow each other, so that words lie as in
-					// a row.
+					// Runs of either width are contiguous, so that the words are in row order.
 					const step = 256
 					want, got := make([]float32, 16*step), make([]float32, 16*step)
 					goPairs.decode(want, step, 16, src, src.rows, src.cols, along)
 					kernel.pairs.decode(got, step, kernel.nr, src, src.rows, src.cols, along)
-					rows, cols := parts(src.rows, 2), src.cols
+					rows, cols := ceilDiv(src.rows, 2), src.cols
 					if along {
-						rows, cols = src.rows, parts(src.cols, 2)
+						rows, cols = src.rows, ceilDiv(src.cols, 2)
 					}
 					for i := range rows {
 						for j := range cols {
@@ -102,17 +101,17 @@ func TestDecodePairs(t *testing.T) {
 	}
 }
 
-// BF16 of all magnitudes: a product by pairs has the bits of the same kernel's by FP32,
-// and is by pairs where no sum can be subnormal.
+// BF16 operands of all magnitudes: a GEMM that may choose pairs has the bits of the same
+// kernel in FP32, and chooses pairs where no sum can be subnormal.
 func TestGemmChoosesPairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(25, 26))
 	p := newPool(2)
 	defer p.close()
-	// fill has exponents from least on, and now and then a zero.
-	fill := func(rows, cols int, least uint32, width int) matrix {
+	// fill returns values with exponents from smallest on, and some zeros.
+	fill := func(rows, cols int, smallest uint32, width int) matrix {
 		x := newMatrix(fp8.BF16, rows, cols, cols)
 		for i := range rows * cols {
-			code := r.Uint32()&0x807f | min(254, least+uint32(r.IntN(width)))<<7
+			code := r.Uint32()&0x807f | min(254, smallest+uint32(r.IntN(width)))<<7
 			if r.IntN(9) == 0 {
 				code &= 0x8000
 			}
@@ -124,8 +123,8 @@ func TestGemmChoosesPairs(t *testing.T) {
 		if kernel.pairs == nil {
 			continue
 		}
-		alone := *kernel
-		alone.pairs = nil
+		single := *kernel
+		single.pairs = nil
 		chosen := 0
 		for trial := range 300 {
 			m, n, k := 1+r.IntN(30), 1+r.IntN(50), 1+r.IntN(70)
@@ -142,22 +141,22 @@ func TestGemmChoosesPairs(t *testing.T) {
 			}
 			a.set(r.IntN(a.rows*a.cols), e<<7)
 			b.set(r.IntN(b.rows*b.cols), f<<7)
-			product := func(kernel *gemmKernel) (*gemm, []uint32) {
+			multiply := func(kernel *gemmKernel) (*gemm, []uint32) {
 				out := newMatrix(fp8.F32, m, n, n)
 				g, err := newGemmWith(kernel, p, a, transA, b, transB, out)
 				require.NoError(t, err)
 				g.run(epilogue{alpha: 1})
 				return g, out.codes()
 			}
-			_, want := product(&alone)
-			g, got := product(kernel)
+			_, want := multiply(&single)
+			g, got := multiply(kernel)
 			for i := range want {
-				require.True(t, same(fp8.F32, want[i], got[i]), "%s: least exponents %d and %d: %#x, want %#x", kernel.name, e, f, got[i], want[i])
+				require.True(t, same(fp8.F32, want[i], got[i]), "%s: smallest exponents %d and %d: %#x, want %#x", kernel.name, e, f, got[i], want[i])
 			}
 			if e > 0 && f > 0 {
-				require.Equal(t, e+f >= 142, g.pairs != nil, "%s: least exponents %d and %d", kernel.name, e, f)
+				require.Equal(t, e+f >= 142, g.pairs != nil, "%s: smallest exponents %d and %d", kernel.name, e, f)
 			} else {
-				// What was set is a zero; the others may be subnormal.
+				// The element set above is a zero; others may be subnormal.
 				require.False(t, g.pairs != nil && e+f < 140)
 			}
 			if g.pairs != nil {

@@ -7,26 +7,25 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bestOfAll is taskCut.best without its one shortcut: it looks at every number of
-// parts, those that make them no smaller included.
+// bestOfAll is taskCut.best without the shortcut of finer: it tries every number of parts.
 func (c *taskCut) bestOfAll() (slabs, panels int) {
 	best := 0
-	for across := parts(c.panels, c.mostPanels); across <= c.panels; across++ {
-		q := parts(c.panels, across)
-		least := min(c.slabs, parts(c.fewest, q))
-		if best > 0 && least*q < c.fewest {
+	for across := ceilDiv(c.panels, c.maxPanels); across <= c.panels; across++ {
+		q := ceilDiv(c.panels, across)
+		minSlabs := min(c.slabs, ceilDiv(c.minTiles, q))
+		if best > 0 && minSlabs*q < c.minTiles {
 			break
 		}
-		blocks := parts(c.panels, q)
-		for down := parts(c.slabs, max(least, c.mostSlabs)); down <= c.slabs; down++ {
-			s := parts(c.slabs, down)
-			if best > 0 && (s < least || parts(c.slabs, s)*blocks > 8*c.workers && s < c.mostSlabs) {
+		blocks := ceilDiv(c.panels, q)
+		for down := ceilDiv(c.slabs, max(minSlabs, c.maxSlabs)); down <= c.slabs; down++ {
+			s := ceilDiv(c.slabs, down)
+			if best > 0 && (s < minSlabs || ceilDiv(c.slabs, s)*blocks > 8*c.workers && s < c.maxSlabs) {
 				break
 			}
-			tasks := parts(parts(c.slabs, s)*blocks, c.workers)
+			tasks := ceilDiv(ceilDiv(c.slabs, s)*blocks, c.workers)
 			packs := tasks
 			if c.keepsB {
-				packs = parts(blocks, c.workers)
+				packs = ceilDiv(blocks, c.workers)
 			}
 			cost := tasks*s*(20*q+5) + packs*16*q
 			if best == 0 || cost < best {
@@ -42,8 +41,8 @@ func TestTaskCut(t *testing.T) {
 	for range 20_000 {
 		c := taskCut{
 			slabs: 1 + r.IntN(1<<r.IntN(8)), panels: 1 + r.IntN(1<<r.IntN(9)),
-			mostSlabs: 1 + r.IntN(1<<r.IntN(7)), mostPanels: 1 + r.IntN(1<<r.IntN(8)),
-			fewest: 1 + r.IntN(1<<r.IntN(7)), workers: 1 + r.IntN(16), keepsB: r.IntN(2) == 0,
+			maxSlabs: 1 + r.IntN(1<<r.IntN(7)), maxPanels: 1 + r.IntN(1<<r.IntN(8)),
+			minTiles: 1 + r.IntN(1<<r.IntN(7)), workers: 1 + r.IntN(16), keepsB: r.IntN(2) == 0,
 		}
 		slabs, panels := c.best()
 		wantSlabs, wantPanels := c.bestOfAll()
@@ -55,7 +54,7 @@ func TestFiner(t *testing.T) {
 	for n := 1; n < 200; n++ {
 		for count := 1; count <= n; count++ {
 			want := count + 1
-			for want <= n && parts(n, want) == parts(n, count) {
+			for want <= n && ceilDiv(n, want) == ceilDiv(n, count) {
 				want++
 			}
 			require.Equal(t, want, finer(n, count), "%d in %d", n, count)

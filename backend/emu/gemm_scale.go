@@ -6,21 +6,20 @@ import (
 	"octet/fp8"
 )
 
-// This file is scales by blocks: factors that belong to tiles of an operand and
-// change along k, so that they cannot leave the sum. backend.MatMul says what
-// is computed; here k has runs inside which no factor changes.
+// This file implements block scales: scales of blocks of an operand, which change along k
+// and therefore multiply partial sums. backend.MatMul defines the result. k is divided
+// into runs inside which no scale changes.
 
-// blockScales is the factors of a stored operand, one for each tile of
-// rows × cols elements, row-major; 0 rows or columns are all of them. The zero
-// value is a factor of 1.
+// blockScales are the scales of a stored operand, one for each block of rows × cols
+// elements, row-major; 0 means all rows or columns. The zero value is one scale of 1.
 type blockScales struct {
 	rows, cols int
-	across     int // tiles side by side
+	across     int // blocks side by side
 	f32        []float32
 	e8m0       []uint8
 }
 
-// at is the factor of element (i, j).
+// at returns the scale of element (i, j).
 func (s *blockScales) at(i, j int) float32 {
 	t := 0
 	if s.rows > 0 {
@@ -38,18 +37,18 @@ func (s *blockScales) at(i, j int) float32 {
 	return 1
 }
 
-// runScales is the scales of a product with blocks.
+// runScales are the scales of a GEMM with block scales.
 type runScales struct {
-	inside bool // they multiply products inside the sums of a device model, see fuse.go
-	run    int  // how many elements of k share their factors; all if they never change
+	inside bool // scales multiply products inside a device model's sums, see fuse.go
+	run    int  // elements of k in a run; all of k if no scale changes along it
 	a, b   blockScales
-	sa, sb []float32 // factors of op(A) [runs, ma] and op(B) [runs, nb], read when it runs
+	sa, sb []float32 // scales of op(A) [runs, ma] and op(B) [runs, nb], expanded in each run
 	ma, nb int
 	expand func(worker, run int)
 }
 
-// scaleBlocks gives the operands scales by blocks. Runs have at most promote elements
-// of k, if that is not 0.
+// scaleBlocks gives the operands block scales. If promote is not 0, runs have at most
+// promote elements of k.
 func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 	alongA, alongB := alongK(a, g.transA), alongK(b, !g.transB)
 	run := commonDivisor(commonDivisor(promote, alongA), alongB)
@@ -65,18 +64,18 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 		}
 	}
 	if unit > rowLimits.k {
-		return fmt.Errorf("gemm: scales that change every %d elements of k: no block of k holds whole runs (128, 32)", run)
+		return fmt.Errorf("gemm: scales change every %d elements of k, and no block of k can hold whole runs: use blocks of 128 or 32", run)
 	}
 	kernel := g.kernel
 	g.pairs, g.choice = nil, nil // a run may have an odd number of elements
 	g.plan = planGemm(kernel, g.m, g.n, g.k, unit, g.transA, g.pool.size())
-	g.plan.lenAcc += kernel.tall * kernel.nr // where a run's sum is
+	g.plan.lenAcc += kernel.tall * kernel.nr // for the sum of one run
 	if g.fused != nil {
 		g.fused.makeRoom(&g.plan)
 	}
 	g.pool.reserve(g.plan.scratch())
 	s := &runScales{inside: inside, run: run, a: a, b: b, ma: roundUp(g.m, kernel.mr), nb: roundUp(g.n, kernel.nr)}
-	runs := parts(g.k, run)
+	runs := ceilDiv(g.k, run)
 	s.sa, s.sb = make([]float32, runs*s.ma), make([]float32, runs*s.nb)
 	s.expand = func(_, r int) {
 		g.expandScales(s.sa[r*s.ma:][:g.m], &s.a, r*run, g.transA)
@@ -92,7 +91,7 @@ func (g *gemm) scaleBlocks(a, b blockScales, promote int) error {
 	return nil
 }
 
-// commonDivisor is the greatest one; 0 is divisible by all.
+// commonDivisor returns the greatest common divisor; every number divides 0.
 func commonDivisor(a, b int) int {
 	for b > 0 {
 		a, b = b, a%b
@@ -100,7 +99,7 @@ func commonDivisor(a, b int) int {
 	return a
 }
 
-// alongK is how many elements of k share a factor; 0 is all.
+// alongK returns the number of elements of k that share a scale; 0: all.
 func alongK(s blockScales, trans bool) int {
 	if trans {
 		return s.rows
@@ -108,7 +107,7 @@ func alongK(s blockScales, trans bool) int {
 	return s.cols
 }
 
-// expandScales writes the factors of the operand's vectors at l.
+// expandScales writes the scales of the operand's rows or columns at l of k.
 func (g *gemm) expandScales(dst []float32, s *blockScales, l int, trans bool) {
 	for i := range dst {
 		if trans {
@@ -119,32 +118,31 @@ func (g *gemm) expandScales(dst []float32, s *blockScales, l int, trans bool) {
 	}
 }
 
-// neutralZeros makes the factors of vectors that are zero from l on 1, where they are
-// E8M0's least: a cast gives that to blocks of zeros, and it is beyond the range of
-// fast kernels.
-func neutralZeros(factors []float32, x matrix, l, width int, trans bool) {
+// neutralZeros sets the scale of blocks of zeros to 1 if it is E8M0's minimum, 2^-127.
+// Casts give blocks of zeros that scale, and fast kernels cannot handle it.
+func neutralZeros(scales []float32, x matrix, l, width int, trans bool) {
 	step, next := 1, x.ld
 	if trans {
 		step, next = next, step
 	}
-	for i, f := range factors {
+	for i, f := range scales {
 		zeros := f == 0x1p-127
 		for r := 0; zeros && r < width; r++ {
 			zeros = x.u8[i*next+(l+r)*step]&0x7f == 0
 		}
 		if zeros {
-			factors[i] = 1
+			scales[i] = 1
 		}
 	}
 }
 
-// multiplyRuns is kernel.multiply for operands with scales by block: the tiles
-// at row i and column j of the output, k from l on. tile has the sum of the
-// runs before l, part is for the sum of one.
+// multiplyRuns is kernel.multiply for operands with block scales, for the tiles at row i
+// and column j of the output and k from l on. tile has the sum of the runs before l; part
+// is scratch for the sum of one run.
 func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK int, panel, tile, part []float32, i, j, l int) {
 	s, kern := g.scales, g.kernel
 	if s.inside {
-		g.fused.factors(worker, s, i, rows, j, min(kern.nr, g.n-j), l/s.run, parts(depth, s.run))
+		g.fused.setScales(worker, s, i, rows, j, min(kern.nr, g.n-j), l/s.run, ceilDiv(depth, s.run))
 		g.multiply(worker, depth, rows, a, step, stepK, panel, tile, l > 0)
 		return
 	}
@@ -162,7 +160,7 @@ func (g *gemm) multiplyRuns(worker, depth, rows int, a []float32, step, stepK in
 	}
 }
 
-// addRun adds a run's sum to a tile, see addScaled.
+// addRun adds a run's sum to a tile, as gemmKernel.addScaled.
 func (k *gemmKernel) addRun(acc, part []float32, rows int, sa, sb []float32, first bool) {
 	if k.addScaled != nil {
 		k.addScaled(acc, part, rows, sa, sb, first)
@@ -171,8 +169,8 @@ func (k *gemmKernel) addRun(acc, part []float32, rows int, sa, sb []float32, fir
 	}
 }
 
-// addScaledRows is addScaled for tiles of nr columns. The conversions keep a
-// compiler from fusing.
+// addScaledRows is addScaled for tiles of nr columns. The conversions forbid the compiler
+// to fuse.
 func addScaledRows(acc, part []float32, nr, rows int, sa, sb []float32, first bool) {
 	sb = sb[:nr]
 	for i, s := range sa[:rows] {

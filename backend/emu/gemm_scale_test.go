@@ -12,7 +12,7 @@ import (
 	"octet/fp8"
 )
 
-// randomBlocks draws factors for a stored matrix: powers of two if e8m0.
+// randomBlocks draws block scales for a stored matrix: powers of two if e8m0.
 func randomBlocks(r *rand.Rand, m matrix, block backend.ScaleBlock, e8m0 bool) blockScales {
 	s := blockScales{rows: block.Rows, cols: block.Cols}
 	down, across := block.ScaleShape(m.rows, m.cols)
@@ -27,7 +27,7 @@ func randomBlocks(r *rand.Rand, m matrix, block backend.ScaleBlock, e8m0 bool) b
 	return s
 }
 
-// scaledChain is what backend.MatMul's comment says, one element at a time.
+// scaledChain computes an element as backend.MatMul defines it.
 func scaledChain(a, b []float32, run int, sa, sb func(l int) float32) (v float32) {
 	for l := 0; l < len(a); l += run {
 		end := min(l+run, len(a))
@@ -42,8 +42,8 @@ func scaledChain(a, b []float32, run int, sa, sb func(l int) float32) (v float32
 	return v
 }
 
-// Blocks of every kind, in every orientation, with every kernel and several
-// workers, have the bits of the definition.
+// Every granularity, in every orientation, with every kernel and several workers, gives
+// the bits of the definition.
 func TestGemmBlockScaleBits(t *testing.T) {
 	blocks := []struct {
 		a, b backend.ScaleBlock
@@ -64,16 +64,17 @@ func TestGemmBlockScaleBits(t *testing.T) {
 		for _, block := range blocks {
 			for trans := range 4 {
 				transA, transB := trans&1 > 0, trans&2 > 0
-				turned := func(b backend.ScaleBlock, turn bool) backend.ScaleBlock {
-					if turn {
+				transposed := func(b backend.ScaleBlock, swap bool) backend.ScaleBlock {
+					if swap {
 						b.Rows, b.Cols = b.Cols, b.Rows
 					}
 					return b
 				}
-				// Blocks with rows of 1 mean op(A)'s rows and op(B)'s columns.
-				blockA, blockB := turned(block.a, transA), turned(block.b, transB)
+				// 1×32 blocks are along k in both operands; the other blocks are given as
+				// op(A) and op(B) have them.
+				blockA, blockB := transposed(block.a, transA), transposed(block.b, transB)
 				if block.b == backend.Block1x32 {
-					blockB = turned(block.b, !transB)
+					blockB = transposed(block.b, !transB)
 				}
 				c := gemmCase{
 					m: shape[0], n: shape[1], k: shape[2], a: fp8.E4M3, b: exactFormats[r.IntN(len(exactFormats))],

@@ -16,8 +16,8 @@ var (
 	outFormats   = []fp8.DType{fp8.F32, fp8.BF16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2}
 )
 
-// Every orientation and shape, each with operands and an epilogue drawn at
-// random: shapes of one, odd ones, around the sizes of tiles and of blocks.
+// Random operands and epilogues in every orientation. Shapes are of size one, odd, and
+// near the sizes of tiles and blocks.
 func TestGemmBits(t *testing.T) {
 	shapes := [][3]int{
 		{1, 1, 1},
@@ -65,7 +65,7 @@ func TestGemmBits(t *testing.T) {
 	}
 }
 
-// Every pair of operand formats with every part of an epilogue.
+// Every pair of operand formats with every step of the epilogue.
 func TestGemmFormats(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, a := range exactFormats {
@@ -82,7 +82,7 @@ func TestGemmFormats(t *testing.T) {
 	}
 }
 
-// F32 operands, whose products are not exact, against float64.
+// F32 operands, whose products are inexact, compared with float64.
 func TestGemmF32(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, shape := range [][3]int{{1, 1, 1}, {15, 33, 17}, {31, 40, 500}, {3, 70, 64}} {
@@ -98,9 +98,8 @@ func TestGemmF32(t *testing.T) {
 	}
 }
 
-// All 256 codes of the eight-bit formats, and all of BF16's, mean the same to
-// each kernel, in each orientation: a product with the identity gives them
-// back, but for what NaN and infinity do to their row.
+// Every kernel decodes all codes of the FP8 formats and BF16 in each orientation:
+// multiplication by 1 returns the values.
 func TestGemmDecodesEveryCode(t *testing.T) {
 	p := newPool(1)
 	defer p.close()
@@ -113,7 +112,7 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 			for i := range rows {
 				for _, how := range []struct {
 					trans bool
-					one   fp8.DType // of the other operand: FP8 by FP8 has a way of its own
+					one   fp8.DType // format of the other operand: FP8 by FP8 has its own path
 				}{{false, fp8.F32}, {true, fp8.F32}, {false, d}, {true, d}} {
 					trans := how.trans
 					a := newMatrix(d, 256, 1, 1)
@@ -124,7 +123,7 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 					one.set(0, how.one.Nearest(1, fp8.Saturate))
 					out := newMatrix(fp8.F32, 256, 1, 1)
 					x, y := a, one
-					if trans { // as the other operand: 1×1 times (256×1)ᵀ
+					if trans { // a is the second operand: 1×1 times (256×1)ᵀ
 						out.rows, out.cols, out.ld = 1, 256, 256
 						x, y = one, a
 					}
@@ -144,8 +143,8 @@ func TestGemmDecodesEveryCode(t *testing.T) {
 	}
 }
 
-// What a kernel's epilogue does to special values and to every kind of
-// rounding: v comes in as a residual on top of a product that is zero.
+// Each kernel's epilogue with special values and every kind of rounding. The matrix
+// product is zero and the values are the residual.
 func TestGemmRounds(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	const m, n = 31, 67
@@ -159,7 +158,7 @@ func TestGemmRounds(t *testing.T) {
 		switch {
 		case i < 1000:
 			v.f32[i] = special[r.IntN(len(special))]
-		case i < 1500: // half way between neighbours, and a little off
+		case i < 1500: // halfway between BF16 or FP8 neighbours, or next to it
 			v.f32[i] = math.Float32frombits(math.Float32bits(float32(r.NormFloat64()))&^(1<<19-1) | uint32(r.IntN(3)-1)&(1<<19-1))
 		default:
 			v.f32[i] = float32(r.NormFloat64() * math.Exp2(float64(r.IntN(40)-25)))
@@ -221,12 +220,12 @@ func TestGemmAmaxKeepsNaN(t *testing.T) {
 			require.Equal(t, float32(64), amax, kernel.name)
 			amax = 1000
 			g.run(e)
-			require.Equal(t, float32(1000), amax, "%s: a larger amax stays", kernel.name)
+			require.Equal(t, float32(1000), amax, "%s: a larger old amax is kept", kernel.name)
 		}
 	}
 }
 
-// F32 products are not exact, so this shows any difference in order.
+// F32 products are inexact, so any difference in order shows.
 func TestGemmThreadsDoNotChangeBits(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
 	a := randomMatrix(r, fp8.F32, 301, 900, 900)
@@ -249,7 +248,7 @@ func TestGemmThreadsDoNotChangeBits(t *testing.T) {
 	}
 }
 
-// Tasks of one slab that come after each other share a packed block of B.
+// Consecutive tasks of one slab share a packed block of B.
 func TestGemmPacksABlockOnce(t *testing.T) {
 	const m, n, k = 61, 100, 40
 	r := rand.New(rand.NewPCG(15, 16))
@@ -286,7 +285,7 @@ func TestGemmPacksABlockOnce(t *testing.T) {
 	}
 }
 
-// A worker that helps another meets blocks of B in any order.
+// A worker that steals tasks needs blocks of B in any order.
 func TestGemmTasksInAnyOrder(t *testing.T) {
 	const m, n, k = 61, 100, 40
 	r := rand.New(rand.NewPCG(17, 18))
@@ -336,9 +335,9 @@ func TestGemmRefuses(t *testing.T) {
 		spoil func(a, b, out *matrix)
 		want  string
 	}{
-		{"K", func(_, b, _ *matrix) { b.rows = 7; b.u8 = make([]uint8, 35) }, "a product of 4×6 and 7×5 does not fit an output of 4×5"},
-		{"out", func(_, _, o *matrix) { o.rows = 3 }, "does not fit an output of 3×5"},
-		{"format", func(a, _, _ *matrix) { a.dtype = fp8.I32 }, "A is " + fp8.I32.String() + ", which no kernel multiplies"},
+		{"K", func(_, b, _ *matrix) { b.rows = 7; b.u8 = make([]uint8, 35) }, "shapes do not match: 4×6 times 7×5, output 4×5"},
+		{"out", func(_, _, o *matrix) { o.rows = 3 }, "6×5, output 3×5"},
+		{"format", func(a, _, _ *matrix) { a.dtype = fp8.I32 }, "A is " + fp8.I32.String() + "; kernels multiply"},
 		{"slice", func(a, _, _ *matrix) { a.dtype = fp8.F32 }, "A is 4×6 with a leading dimension of 6 but has 0 elements of " + fp8.F32.String()},
 		{"short", func(_, b, _ *matrix) { b.u8 = b.u8[:29] }, "B is 6×5 with a leading dimension of 5 but has 29 elements"},
 		{"ld", func(_, b, _ *matrix) { b.ld = 4 }, "B is 6×5 with a leading dimension of 4"},
@@ -366,23 +365,23 @@ func TestGemmRefuses(t *testing.T) {
 func TestGemmPlan(t *testing.T) {
 	shapes := [][3]int{{1, 1, 1}, {0, 5, 3}, {5, 0, 3}, {2048, 128, 352}, {128, 352, 2048}, {1, 50257, 768}, {4096, 4096, 4096}, {384, 1024, 1024}, {17, 33, 0}}
 	for _, kernel := range testedKernels() {
-		require.Zero(t, kernel.block%kernel.mr, "slabs fill a block of A")
-		require.Zero(t, kernel.tall%kernel.mr, "a call takes whole tiles")
+		require.Zero(t, kernel.block%kernel.mr, "a block of A has whole slabs")
+		require.Zero(t, kernel.tall%kernel.mr, "a call computes whole tiles")
 		for _, shape := range shapes {
 			for _, workers := range []int{1, 2, 3, 16, 96} {
 				for _, transA := range []bool{false, true} {
 					m, n, k := shape[0], shape[1], shape[2]
 					p := planGemm(kernel, m, n, k, depthUnit, transA, workers)
-					require.Zero(t, p.mc%kernel.mr, "slabs fill a block of A")
-					require.Zero(t, p.nt%kernel.nr, "panels fill a block of B")
+					require.Zero(t, p.mc%kernel.mr, "a block of A has whole slabs")
+					require.Zero(t, p.nt%kernel.nr, "a block of B has whole panels")
 					require.Zero(t, p.kc%depthUnit)
 					require.LessOrEqual(t, p.mc, kernel.block)
 					require.LessOrEqual(t, p.nt*p.kc, max(p.kc*kernel.nr, kernel.limits(k).b))
 					require.LessOrEqual(t, p.kc, kernel.limits(k).k)
 					require.Equal(t, p.kc < k, p.blocked)
 					if m*n*k > 4*workers*minTaskWork {
-						tiles := parts(m, kernel.mr) * parts(n, kernel.nr)
-						busiest := parts(p.tasks(m, n), workers) * p.mt * p.nt / (kernel.mr * kernel.nr)
+						tiles := ceilDiv(m, kernel.mr) * ceilDiv(n, kernel.nr)
+						busiest := ceilDiv(p.tasks(m, n), workers) * p.mt * p.nt / (kernel.mr * kernel.nr)
 						require.GreaterOrEqual(t, 4*tiles, 3*busiest*workers, "%v for %d workers: %+v", shape, workers, p)
 					}
 				}
@@ -432,9 +431,8 @@ func BenchmarkGemm(b *testing.B) {
 	}
 }
 
-// Whatever the shape, tasks cover the output, and blocks fit the scratch that
-// is planned for them.
-func TestEveryProductHasAPlan(t *testing.T) {
+// For every shape tasks are not empty, and blocks fit the planned scratch.
+func TestEveryShapeHasAPlan(t *testing.T) {
 	for _, kernel := range testedKernels() {
 		for _, m := range []int{1, 3, 14, 32, 64, 98, 100, 384, 1024, 4096} {
 			for _, n := range []int{1, 32, 48, 96, 256, 384, 1000, 8192} {

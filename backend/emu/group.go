@@ -14,41 +14,40 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// group is where the in-process ranks meet. Each rank runs its programs from a
-// goroutine of its own; in a collective every rank shows the others its
-// memory, and each computes a share of the result, wherever that is stored.
+// group runs the collectives of in-process ranks. Each rank runs its programs from its own
+// goroutine; in a collective every rank offers its memory to the others, and each computes
+// a share of the result and stores it in the memory of all ranks.
 //
-// A meeting takes place for all ranks or for none. A rank that gives up, as it
-// failed, its context ended or its backend was closed, ends all meetings for good,
-// like a communicator that lost a member. So does one for which the others wait in
-// vain: of whatever hangs, or has returned, nothing else would tell.
+// If a rank fails, its context ends or its backend is closed, all current and later
+// collectives of the group fail on all ranks, like a communicator that lost a member. So
+// they do after a timeout, which is the only sign of a rank that hangs or has returned.
 type group struct {
-	patience time.Duration
-	done     []atomic.Int64 // ops, by rank
-	timers   []*time.Timer  // by rank
+	waitLimit time.Duration
+	done      []atomic.Int64 // ops, by rank
+	timers    []*time.Timer  // by rank
 
 	mu      sync.Mutex
 	arrived int
-	here    []bool        // by rank: it waits for the others
-	last    []string      // by rank: the collective that it came to last
-	ended   error         // why there are no more meetings
+	waiting []bool        // by rank: it waits for other ranks
+	last    []string      // by rank: the last collective that it reached
+	ended   error         // why the group's collectives fail; nil: they work
 	closed  chan struct{} // closed when ended is set
 	wake    []chan struct{}
 	offers  []offer
 	mail    [][]chan letter // [from][to]
 }
 
-// timeoutVariable is how long ranks wait for one that does not end a single op
-// meanwhile: on a CPU a large model takes hours for a step, and its ranks need not be
-// equally fast.
+// timeoutVariable names the environment variable of the timeout: the time that ranks wait
+// while no rank finishes an op. It does not limit the duration of a step, which may take
+// hours on a CPU, with ranks of unequal speed.
 const timeoutVariable = "OCTET_EMU_TIMEOUT"
 
-// looks is how often a rank that waits looks whether the others get on, in the time
-// that they have. A process that was stopped, or the machine, finds all of that time
-// gone when it goes on, and has lost one look.
-const looks = 10
+// progressChecks is how often a waiting rank checks the progress of the others within the
+// timeout. While the process or the machine is suspended, at most one check is lost, not
+// the whole timeout.
+const progressChecks = 10
 
-// offer is what a rank brings to a collective.
+// offer is a rank's memory for a collective.
 type offer struct {
 	op    string
 	f32   []float32
@@ -67,20 +66,20 @@ type letter struct {
 // Send waits.
 const mailboxSize = 64
 
-func newGroup(n int, patience time.Duration) *group {
+func newGroup(n int, waitLimit time.Duration) *group {
 	g := &group{
-		patience: patience,
-		done:     make([]atomic.Int64, n),
-		timers:   make([]*time.Timer, n),
-		here:     make([]bool, n),
-		last:     make([]string, n),
-		closed:   make(chan struct{}),
-		wake:     make([]chan struct{}, n),
-		offers:   make([]offer, n),
-		mail:     make([][]chan letter, n),
+		waitLimit: waitLimit,
+		done:      make([]atomic.Int64, n),
+		timers:    make([]*time.Timer, n),
+		waiting:   make([]bool, n),
+		last:      make([]string, n),
+		closed:    make(chan struct{}),
+		wake:      make([]chan struct{}, n),
+		offers:    make([]offer, n),
+		mail:      make([][]chan letter, n),
 	}
 	for i := range n {
-		g.timers[i] = time.NewTimer(patience)
+		g.timers[i] = time.NewTimer(waitLimit)
 		g.timers[i].Stop()
 		// One token is enough: a rank takes it before it arrives again.
 		g.wake[i] = make(chan struct{}, 1)
@@ -92,19 +91,19 @@ func newGroup(n int, patience time.Duration) *group {
 	return g
 }
 
-// wait returns nil once all ranks wait, and an error, on every rank, if one of
-// them stops instead. what is the collective.
+// wait is a barrier: it returns nil once all ranks wait, and an error on every rank if one
+// of them stops instead. what names the collective.
 func (g *group) wait(ctx context.Context, rank int, what string) error {
 	g.mu.Lock()
 	if g.ended != nil {
 		defer g.mu.Unlock()
 		return g.ended
 	}
-	g.here[rank], g.last[rank] = true, what
+	g.waiting[rank], g.last[rank] = true, what
 	if g.arrived++; g.arrived == len(g.wake) {
 		g.arrived = 0
 		for i, w := range g.wake {
-			g.here[i] = false
+			g.waiting[i] = false
 			if i != rank {
 				w <- struct{}{}
 			}
@@ -117,21 +116,21 @@ func (g *group) wait(ctx context.Context, rank int, what string) error {
 	return err
 }
 
-// anyRank stands for all those that have not come.
+// anyRank stands for all ranks that have not reached the collective.
 const anyRank = -1
 
 func receive[T any](ctx context.Context, g *group, rank, other int, from <-chan T) (x T, err error) {
 	return exchange(ctx, g, rank, other, from, nil, x)
 }
 
-// exchange waits until something comes from another rank or x can go to it, whichever
-// channel is not nil, and not longer than the group does.
+// exchange receives from another rank or sends x to it, whichever channel is not nil. It
+// fails if the group's collectives do.
 func exchange[T any](ctx context.Context, g *group, rank, other int, from <-chan T, to chan<- T, x T) (got T, err error) {
 	timer := g.timers[rank]
 	defer timer.Stop()
-	seen, late := int64(-1), 0
+	seen, stalled := int64(-1), 0
 	for err == nil {
-		timer.Reset(g.patience / looks)
+		timer.Reset(g.waitLimit / progressChecks)
 		select {
 		case got = <-from:
 			return got, nil
@@ -143,34 +142,34 @@ func exchange[T any](ctx context.Context, g *group, rank, other int, from <-chan
 			err = errClosed
 		case <-timer.C:
 			if done := g.progress(); done != seen {
-				seen, late = done, 0
-			} else if late++; late == looks {
-				err = errLate
+				seen, stalled = done, 0
+			} else if stalled++; stalled == progressChecks {
+				err = errTimeout
 			}
 		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case got = <-from: // it came while this rank was leaving
+	case got = <-from: // it arrived in the meantime
 		return got, nil
 	default:
 	}
 	switch {
 	case errors.Is(err, errClosed):
 		return got, g.ended
-	case errors.Is(err, errLate):
-		g.end(g.absent(rank, other))
+	case errors.Is(err, errTimeout):
+		g.end(g.missingRanks(rank, other))
 		return got, g.ended
 	}
-	g.end(left(rank, err))
+	g.end(leftError(rank, err))
 	return got, err
 }
 
-// Why exchange ends, beside its context.
-var errClosed, errLate = errors.New("closed"), errors.New("late")
+// Reasons why exchange fails, besides its context.
+var errClosed, errTimeout = errors.New("closed"), errors.New("stalled")
 
-// progress is how many ops all ranks have run: those that wait run none.
+// progress returns the number of ops that all ranks have run. Waiting ranks run none.
 func (g *group) progress() (n int64) {
 	for i := range g.done {
 		n += g.done[i].Load()
@@ -178,33 +177,34 @@ func (g *group) progress() (n int64) {
 	return n
 }
 
-// absent names those that a rank waits for. It is called with the lock held.
-func (g *group) absent(rank, other int) error {
+// missingRanks returns an error that names the ranks that rank waits for. The lock must be
+// held.
+func (g *group) missingRanks(rank, other int) error {
 	var names []string
-	for r, here := range g.here {
-		if r != rank && (r == other || other == anyRank && !here) {
+	for r, waiting := range g.waiting {
+		if r != rank && (r == other || other == anyRank && !waiting) {
 			names = append(names, fmt.Sprintf("rank %d, whose last collective is %s", r, cmp.Or(g.last[r], "none")))
 		}
 	}
-	return fmt.Errorf("%w: waited %v for %s (%s gives more time)", backend.ErrDeviceLost, g.patience, strings.Join(names, ", and "), timeoutVariable)
+	return fmt.Errorf("%w: waited %v for %s (%s gives more time)", backend.ErrDeviceLost, g.waitLimit, strings.Join(names, ", and "), timeoutVariable)
 }
 
-// close ends all meetings because of rank. One rank alone waits for nobody, and can
-// go on.
+// close makes all collectives of the group fail because of rank. A group of one rank never
+// waits, and stays usable.
 func (g *group) close(cause error, rank int) {
 	if len(g.wake) == 1 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.end(left(rank, cause))
+	g.end(leftError(rank, cause))
 }
 
-func left(rank int, cause error) error {
+func leftError(rank int, cause error) error {
 	return fmt.Errorf("%w: rank %d left the group: %w", backend.ErrDeviceLost, rank, cause)
 }
 
-// end is called with the lock held.
+// end makes all collectives fail with why; the first call counts. The lock must be held.
 func (g *group) end(why error) {
 	if g.ended == nil {
 		g.ended = why
@@ -212,9 +212,9 @@ func (g *group) end(why error) {
 	}
 }
 
-// meet shows all ranks' offers to all. They stay valid until the ranks wait
-// for each other again.
-func (g *group) meet(ctx context.Context, rank int, what string, mine offer) error {
+// rendezvous waits until all ranks have made their offers, and checks that they match. The
+// offers stay valid until the next wait.
+func (g *group) rendezvous(ctx context.Context, rank int, what string, mine offer) error {
 	g.offers[rank] = mine
 	if err := g.wait(ctx, rank, what); err != nil {
 		return err
@@ -222,19 +222,19 @@ func (g *group) meet(ctx context.Context, rank int, what string, mine offer) err
 	first := g.offers[0]
 	for r, other := range g.offers {
 		if other.op != first.op || other.size() != first.size() {
-			return fmt.Errorf("the ranks' programs differ: rank 0 is at %s of %d, rank %d at %s of %d",
+			return fmt.Errorf("the ranks run different programs: rank 0 is at %s of %d, rank %d at %s of %d",
 				first.op, first.size(), r, other.op, other.size())
 		}
 	}
 	return nil
 }
 
-// collective is a kernel that meets the other ranks, runs this rank's share of
-// the tasks, and returns when all ranks have run theirs.
+// collective returns a kernel that waits for the other ranks' offers, runs this rank's
+// tasks, and returns when all ranks have run theirs.
 func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(worker, task int)) kernel {
 	g, rank, what := b.group, b.rank, n.Path()
 	return func(ctx context.Context) error {
-		if err := g.meet(ctx, rank, what, mine); err != nil {
+		if err := g.rendezvous(ctx, rank, what, mine); err != nil {
 			return err
 		}
 		b.pool.run(tasks, task)
@@ -242,18 +242,18 @@ func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(wo
 	}
 }
 
-// allReduce deals chunks out to the ranks; a chunk's owner combines it in the
-// memory of rank 0 and copies the result to the others.
+// allReduce assigns chunks to the ranks in turn. A chunk's owner reduces it in the memory
+// of rank 0 and copies the result to the other ranks.
 func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) kernel {
 	mine := offer{op: "allreduce (sum)", f32: b.f32(o.X)}
 	first, combine := 1, simd.Add
 	if o.Reduce == backend.ReduceMax {
-		// A maximum of magnitudes begins with the magnitude of rank 0.
+		// The reduction includes rank 0, to get the magnitudes of its values.
 		mine.op, first, combine = "allreduce (max)", 0, simd.MaxMagnitudes
 	}
 	n, offers := len(mine.f32), b.group.offers
-	chunks := parts(n, taskElems)
-	own := parts(chunks-b.rank, len(offers))
+	chunks := ceilDiv(n, taskElems)
+	own := ceilDiv(chunks-b.rank, len(offers))
 	return b.collective(node, mine, own, func(_, task int) {
 		from := (task*len(offers) + b.rank) * taskElems
 		to := min(n, from+taskElems)
@@ -271,9 +271,9 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	mine, out, offers := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.offers
 	n := len(out)
 	if len(mine.f32) != n*len(offers) {
-		return nil, fmt.Errorf("expected %d parts in X, one for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
+		return nil, fmt.Errorf("X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
-	return b.collective(node, mine, parts(n, taskElems), func(_, task int) {
+	return b.collective(node, mine, ceilDiv(n, taskElems), func(_, task int) {
 		from := task * taskElems
 		to := min(n, from+taskElems)
 		part := b.rank * n
@@ -288,7 +288,7 @@ func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, er
 	mine, out, offers := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.offers
 	n := len(mine.bytes)
 	if len(out) != n*len(offers) {
-		return nil, fmt.Errorf("expected room for %d ranks in Out: X is %s, Out is %s", len(offers), o.X, o.Out)
+		return nil, fmt.Errorf("Out must have %d times the bytes of X, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
 	return b.collective(node, mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes)

@@ -73,7 +73,7 @@ func TestCollectives(t *testing.T) {
 		devices, programs := tr.ranks(n, func(rank int, d *device) {
 			data[rank] = tr.noise(n * elems)
 			for i := range data[rank] {
-				data[rank][i] *= float32(math.Pow(1000, float64(rank))) // the order shows
+				data[rank][i] *= float32(math.Pow(1000, float64(rank))) // so that the order of the sum shows
 			}
 			d.set(x, data[rank])
 			d.set(top, [][]float32{{-3, 2, inf, 0, -1}, {1, -5, nan, 0, 1}, {2, 2, 2, -inf, 0}}[rank])
@@ -143,8 +143,8 @@ func TestSendRecv(t *testing.T) {
 	for what, op := range map[string]backend.Op{
 		"rank 0 cannot exchange a message with rank 0: there are 2 ranks": &backend.Send{X: x, Peer: 0},
 		"rank 0 cannot exchange a message with rank 2: there are 2 ranks": &backend.Recv{Out: x, Peer: 2},
-		"expected 2 parts": &backend.ReduceScatter{X: x, Out: y},
-		"room for 2 ranks": &backend.AllGather{X: x, Out: y},
+		"X must have 2 times the elements of Out":                         &backend.ReduceScatter{X: x, Out: y},
+		"Out must have 2 times the bytes of X":                            &backend.AllGather{X: x, Out: y},
 	} {
 		p := vars.Program("refused")
 		p.Add(op)
@@ -154,8 +154,7 @@ func TestSendRecv(t *testing.T) {
 	}
 }
 
-// A rank that stops must not leave the others waiting: whatever they wait for,
-// they end with its error, and so does everything later.
+// If a rank stops, all current and later waits of the other ranks fail with its error.
 func TestRankStops(t *testing.T) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -203,7 +202,7 @@ func TestRankStops(t *testing.T) {
 				switch rank {
 				case 0:
 					return c.stop(list[0].(*device), programs[0])
-				case 1: // this one meets the group after its end
+				case 1: // this rank starts after the group has ended
 					time.Sleep(5 * time.Millisecond)
 				}
 				return programs[rank].Run(context.Background())
@@ -225,7 +224,7 @@ func TestRankStops(t *testing.T) {
 	}
 }
 
-// A rank whose observer stops it is not waited for, and what one finds all know.
+// All ranks get what the observer of one rank finds, without waiting for that rank.
 func TestFindingOfOneRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		list, err := open("", backend.Options{Threads: 2, Ranks: 2})
@@ -246,7 +245,7 @@ func TestFindingOfOneRank(t *testing.T) {
 			begin := time.Now()
 			found[rank], err = backend.FindNonFinite(t.Context(), loaded[0])
 			if time.Since(begin) > 0 {
-				return errors.New("it waited")
+				return errors.New("a rank waited")
 			}
 			return errors.Join(err, list[rank].Close())
 		})
@@ -256,8 +255,8 @@ func TestFindingOfOneRank(t *testing.T) {
 	})
 }
 
-// One rank alone has stopped for nobody.
-func TestOneRankGoesOn(t *testing.T) {
+// A group of one rank stays usable after a cancelled run.
+func TestOneRankStaysUsable(t *testing.T) {
 	tr := newTrial(t)
 	tr.program.Add(&backend.AllReduce{X: tr.tensor("x", fp8.F32, nil, 4)})
 	_, x := tr.load(1)
@@ -267,8 +266,8 @@ func TestOneRankGoesOn(t *testing.T) {
 	require.NoError(t, x.Run(t.Context()))
 }
 
-// Nobody waits for ever for a rank that has returned or hangs: the others end, and say
-// for whom they waited where.
+// Waiting for a rank that hangs or has returned times out, with an error that names the
+// rank and its last collective.
 func TestRankThatNeverComes(t *testing.T) {
 	for name, c := range map[string]struct {
 		op   func(x *backend.Tensor, rank int) backend.Op // of the second program, which rank 1 does not run
@@ -307,7 +306,7 @@ func TestRankThatNeverComes(t *testing.T) {
 				}
 				require.GreaterOrEqual(t, time.Since(start), 10*time.Minute)
 				require.Less(t, time.Since(start), 12*time.Minute)
-				require.ErrorIs(t, first[1].Run(t.Context()), backend.ErrDeviceLost, "it comes too late")
+				require.ErrorIs(t, first[1].Run(t.Context()), backend.ErrDeviceLost, "the group has ended")
 				for _, d := range devices {
 					require.NoError(t, d.Close())
 				}
@@ -316,7 +315,7 @@ func TestRankThatNeverComes(t *testing.T) {
 	}
 }
 
-// A rank that needs hours for its ops is waited for.
+// Ops that take hours in total cause no timeout while each finishes in time.
 func TestSlowRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		devices, _, second := groupOfThree(t, func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} })
@@ -337,7 +336,7 @@ func TestSlowRank(t *testing.T) {
 	})
 }
 
-// A rank that fails ends the group, though its context goes on.
+// The failure of a rank ends the group, though no context ends.
 func TestRankThatFails(t *testing.T) {
 	vars := backend.NewVars()
 	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 8)
@@ -367,8 +366,8 @@ func TestRankThatFails(t *testing.T) {
 	}
 }
 
-// groupOfThree has a first program with a collective, and a second one: twenty ops,
-// then op.
+// groupOfThree returns three ranks with two programs: a collective, and twenty ops followed
+// by op.
 func groupOfThree(t *testing.T, op func(x *backend.Tensor, rank int) backend.Op) (list []backend.Backend, first, second []backend.Executable) {
 	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
@@ -413,9 +412,9 @@ func TestDifferentPrograms(t *testing.T) {
 	}
 }
 
-// Many short meetings in a row: a token left over from one would let a rank
-// into the next before the others.
-func TestMeetingsInARow(t *testing.T) {
+// Many short barriers in a row: a token left from one would release a rank early from the
+// next.
+func TestBarriersInARow(t *testing.T) {
 	const n = 3
 	g := newGroup(n, time.Minute)
 	var at [n]int // written by its rank only, read by others between two waits

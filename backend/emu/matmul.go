@@ -9,10 +9,9 @@ import (
 	"octet/fp8"
 )
 
-// matMul binds a product of stored operands to the gemm of gemm.go. The
-// formats' factors leave the sum as one alpha, read when it runs: the product
-// of two scales per tensor does not depend on the summand. The arithmetic of AMX
-// is for operands that have no other scales, and not for F32.
+// matMul binds a MatMul to a gemm. Per-tensor scales multiply the finished sum as one
+// alpha, which is read in each run. AMX's arithmetic takes only operands with per-tensor
+// scales, and no F32.
 func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if m := b.model; m != nil && o.A.DType.IsFP8() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
 		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
@@ -22,7 +21,7 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	if b.amx && !blocked && amxMultiplies(o.A.DType, o.B.DType) {
 		multiply = newAMXGemm
 	}
-	run := 0 // elements of k whose sum joins in FP32; 0: all
+	run := 0 // promotion interval in elements of k; 0: none
 	if m := b.model; m != nil && o.A.DType.IsFP8() {
 		multiply = fusedGemm(m.Sum)
 		if o.Accum == backend.Promoted {
@@ -55,12 +54,12 @@ func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
 	}
 	scaleA, scaleB := b.f32(o.A.Scale), b.f32(o.B.Scale)
 	return compute(func() {
-		e.alpha = factor(scaleA) * factor(scaleB)
+		e.alpha = scaleValue(scaleA) * scaleValue(scaleB)
 		g.run(e)
 	}), nil
 }
 
-// listed is a text that lists pairs of formats.
+// listed returns a text that lists pairs of formats.
 func listed(pairs [][2]fp8.DType) string {
 	var texts []string
 	for _, p := range pairs {
@@ -69,12 +68,12 @@ func listed(pairs [][2]fp8.DType) string {
 	return strings.Join(texts, ", ")
 }
 
-// scaledByBlock says whether t's factors are not one FP32 number.
+// scaledByBlock reports whether t has scales other than one per-tensor FP32 scale.
 func scaledByBlock(t *backend.Tensor) bool {
 	return t.Scale != nil && (t.Block != backend.PerTensor || t.Scale.DType != fp8.F32)
 }
 
-// blockScales binds the factors of an operand.
+// blockScales binds the scales of an operand.
 func (b *binder) blockScales(t *backend.Tensor) blockScales {
 	s := blockScales{rows: t.Block.Rows, cols: t.Block.Cols}
 	_, s.across = t.Block.ScaleShape(t.Rows(), t.Cols())

@@ -32,26 +32,26 @@ func TestMatMul(t *testing.T) {
 	require.NoError(t, x.Run(t.Context()))
 
 	as, bs, rs := d.values(a), d.values(b), d.values(residual)
-	product, more := make([]float64, m*n), make([]float64, m*n)
-	top := 0.0
+	plain, scaled := make([]float64, m*n), make([]float64, m*n)
+	maximum := 0.0
 	for i := range m {
 		for j := range n {
 			for l := range k {
-				product[i*n+j] += as[l*m+i] * bs[j*k+l]
+				plain[i*n+j] += as[l*m+i] * bs[j*k+l]
 			}
-			more[i*n+j] = product[i*n+j]*[]float64{1, 2, 4}[i%3]*[]float64{3, 1}[j%2] + rs[i*n+j]
-			top = max(top, more[i*n+j], -more[i*n+j])
+			scaled[i*n+j] = plain[i*n+j]*[]float64{1, 2, 4}[i%3]*[]float64{3, 1}[j%2] + rs[i*n+j]
+			maximum = max(maximum, scaled[i*n+j], -scaled[i*n+j])
 		}
 	}
-	near(t, product, d.values(first), 1e-6, "plain")
-	near(t, more, d.values(codes), 0.04, "codes")
-	require.InEpsilon(t, top, d.values(amax)[0], 1e-6)
-	for i := range product {
-		product[i] += 100
+	near(t, plain, d.values(first), 1e-6, "plain")
+	near(t, scaled, d.values(codes), 0.04, "codes")
+	require.InEpsilon(t, maximum, d.values(amax)[0], 1e-6)
+	for i := range plain {
+		plain[i] += 100
 	}
-	near(t, product, d.values(sum), 1e-6, "accumulated")
+	near(t, plain, d.values(sum), 1e-6, "accumulated")
 
-	// The factors are read when the product runs.
+	// Scales are read in each run.
 	require.NoError(t, d.Write(a.Scale, []byte{0, 0, 0x80, 0x3f}))
 	before := d.values(first)
 	require.NoError(t, x.Run(t.Context()))

@@ -8,12 +8,12 @@ import (
 // hugePage is the size of a huge page on amd64, and on arm64 with pages of 4 KiB.
 const hugePage = 2 << 20
 
-// adviseHugePages asks for huge pages: the columns of a matrix are a page or more apart,
-// and a processor remembers where only so many pages are. Only whole ones are asked for,
-// so that nothing beyond raw becomes resident. Go's runtime asks for none, and most
-// systems give them only to those who ask (transparent_hugepage/enabled: madvise).
+// adviseHugePages advises Linux to back raw with huge pages, because elements of a column
+// are a page or more apart and the TLB is small. It advises only whole huge pages, so that
+// no memory beyond raw becomes resident. The Go runtime does not ask for huge pages, and
+// most systems require it (transparent_hugepage/enabled: madvise).
 //
-// An error is of no interest: then pages stay small.
+// Errors are ignored: pages then stay small.
 func adviseHugePages(raw []byte) {
 	skip := int(-uintptr(unsafe.Pointer(unsafe.SliceData(raw))) % hugePage)
 	if whole := (len(raw) - skip) / hugePage * hugePage; whole > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The system knows that memory is to have huge pages, whether it has any to give.
+// Linux has recorded the advice for huge pages, whether or not any are free.
 func TestMemoryAsksForHugePages(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("this system has no transparent huge pages")

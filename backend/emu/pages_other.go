@@ -2,5 +2,5 @@
 
 package emu
 
-// adviseHugePages leaves pages to the system.
+// adviseHugePages does nothing on this system.
 func adviseHugePages([]byte) {}

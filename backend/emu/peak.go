@@ -6,8 +6,8 @@ import (
 	"octet/backend"
 )
 
-// meter implements backend.Meter on the device's own pool, so that its rates
-// are those of as many threads as the programs have.
+// meter implements backend.Meter on the device's own pool, so that its rates are for the
+// threads that programs use.
 type meter struct {
 	*device
 	operands [][]float32 // of each worker: a, b and c of a micro-kernel
@@ -20,23 +20,21 @@ type meter struct {
 func (d *device) Meter() backend.Meter { return &meter{device: d} }
 
 const (
-	// flopsBurst is long enough for the wake-up of a worker not to count, and
-	// short enough that of twenty some are left alone on a machine that others
-	// use too.
+	// flopsBurst is long compared with a worker's wake-up, and short enough that some of
+	// twenty bursts are undisturbed on a shared machine.
 	flopsBurst = 2 * time.Millisecond
-	// peakDepth is k of the products: their operands fit the first-level cache,
-	// and the loads and stores of the accumulators do not count.
+	// peakDepth is k of the GEMMs: operands fit the first-level cache, and the time to load
+	// and store accumulators is negligible.
 	peakDepth = 128
-	// peakCalls go by between two looks at the clock.
+	// peakCalls is the number of calls between two readings of the clock.
 	peakCalls = 32
 )
 
-// FLOPs runs the micro-kernel of the matrix product of FP8 operands, which lie in
-// the first-level cache as words of its blocks. Every worker stops by the clock, so
-// none waits for another.
+// FLOPs runs the micro-kernel that multiplies FP8 operands, on packed words in the
+// first-level cache. Every worker stops by the clock, so none waits for another.
 func (m *meter) FLOPs() float64 {
 	k := gemmKernels()[0]
-	multiply, each := k.multiply, 1 // multiplications by a word
+	multiply, each := k.multiply, 1 // multiplications per word
 	if k.pairs != nil && m.model == nil && !m.amx {
 		multiply, each = k.pairs.multiply, 2
 	}
@@ -71,17 +69,17 @@ func (m *meter) FLOPs() float64 {
 }
 
 const (
-	// copyBytes is the size of either array of the copy. Together they are
-	// larger than the caches that a laptop or a virtual machine has.
+	// copyBytes is the size of each of the copy's two arrays. Together they are larger than
+	// the caches of laptops and virtual machines.
 	copyBytes = 128 << 20
 	copyTasks = 64
 )
 
-// Bytes copies one array to another, in pieces that the workers take in turns.
+// Bytes copies one array to another, in pieces that the workers share.
 func (m *meter) Bytes() float64 {
 	if m.from == nil {
 		m.from, m.to = alignedBytes(copyBytes), alignedBytes(copyBytes)
-		// Pages that nobody wrote are all the same one, which stays in the cache.
+		// Unwritten pages all map to one page of zeros, which would stay in the cache.
 		m.pieces(func(to, from []byte) {
 			for i := 0; i < len(from); i += 4096 { // no system's pages are smaller
 				from[i] = 1

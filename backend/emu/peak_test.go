@@ -15,16 +15,16 @@ func TestMeter(t *testing.T) {
 		d := list[0].(*device)
 		m := list[0].(backend.Metered).Meter().(*meter)
 		require.Positive(t, m.FLOPs())
-		require.Nil(t, m.from, "the copy's memory is not taken for products")
+		require.Nil(t, m.from, "FLOPs allocates no memory for the copy")
 		k := gemmKernels()[0]
 		for _, x := range m.operands {
-			// Sums of peakDepth ones, so that what was counted was computed;
-			// a worker without a task still has its ones.
+			// Sums of peakDepth ones: the counted work was done. A worker without a
+			// task still has its ones.
 			c := x[peakDepth*(k.mr+k.nr):]
 			require.Contains(t, []float32{1, peakDepth}, c[0])
 			require.Equal(t, c[0], c[k.mr*k.nr-1])
 		}
-		require.Equal(t, float32(peakDepth), m.operands[0][peakDepth*(k.mr+k.nr)], "the caller works too")
+		require.Equal(t, float32(peakDepth), m.operands[0][peakDepth*(k.mr+k.nr)], "worker 0 ran a task")
 		require.Positive(t, m.Bytes())
 		require.Equal(t, m.from, m.to)
 		require.EqualValues(t, 1, m.to[copyBytes-4096])

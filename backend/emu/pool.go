@@ -11,25 +11,25 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// spinBudget is how long a worker waits for the next op before it sleeps.
-// Within a step the next op comes in less. Waking a sleeping thread, whose
-// processor may be asleep too, costs about as much as this.
+// spinBudget is the time for which a worker polls for the next op before it sleeps. Within
+// a step the next op starts sooner. Waking a sleeping thread, whose processor may be idle
+// too, takes about as long.
 const spinBudget = 50 * time.Microsecond
 
 // pool is a fixed set of workers that run the tasks of one op at a time. The
 // goroutine that calls run is worker 0; it must be one goroutine at a time,
 // and a task must not call run, nor wait for another task.
 //
-// Each worker has a share of the tasks, neighbours in order: ops split rows from
-// the top down, so a worker finds in its own cache the rows that it wrote in the
-// op before. Who has done its share takes from the end of another's, so a worker
-// that wakes late finds nothing and delays nobody. Claiming orders memory: work
-// is written before the shares are, and read after a claim.
+// Each worker has a share of the tasks, a contiguous range: ops split rows from the top
+// down, so a worker finds the rows that it wrote in the previous op in its own cache. A
+// worker that has finished its share steals from the end of another's, so a worker that
+// wakes late finds no tasks and delays no other. Claims order memory: run writes work
+// before the shares, and workers read it after a claim.
 type pool struct {
-	workers  int          // including the caller of run
-	spin     bool         // before sleeping
-	scratch  [][]float32  // of the op in progress, one for each worker
-	products []gemmWorker // likewise, if it is a product
+	workers     int          // including the caller of run
+	spin        bool         // poll before sleeping
+	scratch     [][]float32  // one for each worker, used by the op in progress
+	gemmWorkers []gemmWorker // one for each worker, used if the op is a GEMM
 
 	work    func(worker, task int)
 	shares  []share
@@ -37,8 +37,8 @@ type pool struct {
 	pending atomic.Int64 // tasks that have not ended; counted down at each end
 	_       [64]byte
 
-	asleep  atomic.Int64 // workers that sleep, or are about to
-	waiting atomic.Bool  // the caller sleeps, or is about to
+	asleep  atomic.Int64 // workers that sleep or are about to
+	waiting atomic.Bool  // the caller of run sleeps or is about to
 	closed  atomic.Bool
 	wake    chan struct{} // one token wakes one worker
 	done    chan struct{} // wakes the caller
@@ -47,9 +47,9 @@ type pool struct {
 	ended   sync.WaitGroup
 }
 
-// share is the range of tasks that a worker has not begun: the first one in the
-// upper half of the word, the one behind the last in the lower half. Its worker
-// polls it, so it has a cache line to itself, and the one that is fetched with it.
+// share is the range of a worker's unclaimed tasks: the first in the upper half of the
+// word, the end in the lower half. Its worker polls it, so it has a cache line of its own,
+// and the adjacent line that the processor fetches with it.
 type share struct {
 	atomic.Uint64
 	_ [120]byte
@@ -62,7 +62,7 @@ func (s *share) empty() bool {
 	return tasks>>32 >= tasks&(1<<32-1)
 }
 
-// claim takes the first task, or the last.
+// claim takes the first task of the share, or the last.
 func (s *share) claim(last bool) (task int, ok bool) {
 	for {
 		tasks := s.Load()
@@ -80,7 +80,7 @@ func (s *share) claim(last bool) (task int, ok bool) {
 	}
 }
 
-// taskPanic is what run panics with after a task has panicked.
+// taskPanic is the value of run's panic after a task has panicked.
 type taskPanic struct {
 	value any
 	stack []byte
@@ -88,21 +88,19 @@ type taskPanic struct {
 
 func (t *taskPanic) Error() string { return fmt.Sprintf("%v\n\n%s", t.value, t.stack) }
 
-// processors is how many workers can run at a time. Tests claim more than
-// there are.
+// processors returns how many workers can run in parallel. Tests override it.
 var processors = func() int { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) }
 
-// newPool makes a pool of n workers, but at least one, and no more than there
-// are processors: another would only take one from the others in the middle of
-// a task. They end with close.
+// newPool returns a pool of n workers, at least one and at most one per processor: more
+// would only preempt each other in the middle of tasks. close ends the workers.
 func newPool(n int) *pool {
 	n = max(1, min(n, processors()))
 	p := &pool{
-		workers:  n,
-		scratch:  make([][]float32, n),
-		products: make([]gemmWorker, n),
-		shares:   make([]share, n),
-		// A worker that spins must not keep another from working.
+		workers:     n,
+		scratch:     make([][]float32, n),
+		gemmWorkers: make([]gemmWorker, n),
+		shares:      make([]share, n),
+		// A polling worker must not take a processor from a working one.
 		spin: n <= runtime.GOMAXPROCS(0),
 		wake: make(chan struct{}, n),
 		done: make(chan struct{}),
@@ -121,10 +119,10 @@ func (p *pool) close() {
 	p.ended.Wait()
 }
 
-// size is the number of workers, the caller of run among them.
+// size returns the number of workers, including the caller of run.
 func (p *pool) size() int { return p.workers }
 
-// reserve makes the scratch of each worker at least n floats.
+// reserve grows the scratch of each worker to at least n floats.
 func (p *pool) reserve(n int) {
 	for w := range p.scratch {
 		if len(p.scratch[w]) < n {
@@ -133,11 +131,11 @@ func (p *pool) reserve(n int) {
 	}
 }
 
-// run calls f once for each task in [0, tasks), on all workers, and returns
-// when the last call has. worker, in [0, p.workers), is an index for scratch
-// that no two calls use at the same time. run allocates nothing if f is bound
-// beforehand. A panic in a task is a panic in run: as it is where the task ran
-// alone, else as a *taskPanic, after the other tasks have ended.
+// run calls f once for each task in [0, tasks), on all workers, and returns when all calls
+// have returned. worker, in [0, p.workers), is an index for scratch; concurrent calls have
+// different ones. run allocates nothing if f is bound beforehand. If a task panics, run
+// panics: with the same value if it runs tasks on one worker, otherwise with a *taskPanic
+// after the other tasks have ended.
 func (p *pool) run(tasks int, f func(worker, task int)) {
 	if p.workers == 1 || tasks <= 1 {
 		for t := range tasks {
@@ -154,7 +152,7 @@ func (p *pool) run(tasks int, f func(worker, task int)) {
 	for range min(p.asleep.Load(), int64(tasks-1)) {
 		select {
 		case p.wake <- struct{}{}:
-		default: // enough tokens for everybody are there
+		default: // there are already enough tokens for all workers
 		}
 	}
 	p.drain(0)
@@ -179,7 +177,7 @@ func (p *pool) wait() {
 
 func (p *pool) idle() bool { return p.pending.Load() == 0 }
 
-// serve is the life of a worker.
+// serve is the main loop of a worker.
 func (p *pool) serve(worker int) {
 	own := &p.shares[worker]
 	ready := func() bool { return !own.empty() }
@@ -190,16 +188,16 @@ func (p *pool) serve(worker int) {
 		}
 		p.asleep.Add(1)
 		if own.empty() {
-			<-p.wake // also returns once the pool is closed
+			<-p.wake // close closes it
 		}
 		p.asleep.Add(-1)
 	}
 }
 
-// spinUntil polls for spinBudget at most and says whether ready held. Polls are
-// rare, some 50 ns apart, so that the cache line is where the next change is
-// made; looking at the clock and giving way to other goroutines is rarer still,
-// as each takes longer than the way from one processor to another.
+// spinUntil polls ready for at most spinBudget and returns its last result. Polls are some
+// 50 ns apart, so that the cache line stays with the processor that will write it. Reading
+// the clock and yielding to other goroutines are rarer still, because each takes longer
+// than moving a cache line between processors.
 func (p *pool) spinUntil(ready func() bool) bool {
 	if ready() {
 		return true
@@ -233,10 +231,10 @@ func (p *pool) drain(worker int) {
 	}
 }
 
-// call runs one task and accounts for it, whatever becomes of it.
+// call runs one task and counts it as ended, also if it panics.
 func (p *pool) call(worker, task int) {
 	defer func() {
-		simd.Fence() // who sees that the task has ended reads what it has streamed
+		simd.Fence() // orders streaming stores before the end of the task
 		if r := recover(); r != nil {
 			p.failure.CompareAndSwap(nil, &taskPanic{r, debug.Stack()})
 		}

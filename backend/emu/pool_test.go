@@ -15,7 +15,7 @@ import (
 	"octet/backend"
 )
 
-// Pools here are as large as the tests ask for, on every machine.
+// Tests get pools of the requested size on every machine.
 func init() {
 	processors = func() int { return 64 }
 }
@@ -52,7 +52,7 @@ func TestPoolRunsEachTaskOnce(t *testing.T) {
 	}
 }
 
-// A worker without a processor would take one from the others.
+// A pool has at most one worker per processor.
 func TestPoolIsNoLargerThanTheMachine(t *testing.T) {
 	defer func(all func() int) { processors = all }(processors)
 	processors = func() int { return 2 }
@@ -60,7 +60,7 @@ func TestPoolIsNoLargerThanTheMachine(t *testing.T) {
 	defer p.close()
 	require.Equal(t, 2, p.size())
 
-	// The memory is planned for as many.
+	// Spec reports the actual number of threads, for which memory is planned.
 	list, err := open("", backend.Options{Threads: 64})
 	require.NoError(t, err)
 	defer list[0].Close()
@@ -79,13 +79,13 @@ func TestPoolClaimsUnderContention(t *testing.T) {
 	}
 }
 
-// A worker that is about to sleep, or asleep, is there for the next run: two
-// tasks that wait for each other need it.
+// A worker that sleeps, or is about to, wakes for the next run: two tasks that wait for
+// each other need both workers.
 func TestPoolWakesWorkers(t *testing.T) {
 	p := newPool(2)
 	defer p.close()
 	var met atomic.Int32
-	var deadline time.Time // of a run, which only a worker that sleeps on can miss
+	var deadline time.Time // of a run; missed only if a worker does not wake
 	f := func(int, int) {
 		met.Add(1)
 		for met.Load() < 2 && time.Now().Before(deadline) {
@@ -96,15 +96,15 @@ func TestPoolWakesWorkers(t *testing.T) {
 		met.Store(0)
 		deadline = time.Now().Add(time.Minute)
 		p.run(2, f)
-		require.True(t, time.Now().Before(deadline), "run %d: one worker did not come", n)
+		require.True(t, time.Now().Before(deadline), "run %d: a worker did not wake", n)
 		for start := time.Now(); time.Since(start) < time.Duration(n)*spinBudget/100; {
 			runtime.Gosched()
 		}
 	}
 }
 
-// The memory that tasks write is seen by the caller and by later tasks, also
-// after the workers have gone to sleep: under -race this checks the ordering.
+// The caller and later tasks see the memory that tasks write, also after workers have
+// slept: with -race this checks the ordering.
 func TestPoolOrdersMemory(t *testing.T) {
 	p := newPool(3)
 	defer p.close()
@@ -164,7 +164,7 @@ func TestPoolCloseEndsWorkers(t *testing.T) {
 		time.Sleep(wait)
 		p.close()
 	}
-	for range 1000 { // what close waited for still has to leave the scheduler
+	for range 1000 { // the goroutines that close waited for may still be ending
 		if runtime.NumGoroutine() <= before {
 			return
 		}
@@ -173,9 +173,8 @@ func TestPoolCloseEndsWorkers(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), before)
 }
 
-// BenchmarkPoolRun reports what two workers that are awake add to the time of
-// one of two equal tasks: median and tenth of many, against the same task
-// called directly.
+// BenchmarkPoolRun reports the overhead of running two equal tasks on two awake workers
+// over calling one task directly: median and 10th percentile.
 func BenchmarkPoolRun(b *testing.B) {
 	p := newPool(2)
 	defer p.close()
@@ -209,9 +208,9 @@ func BenchmarkPoolRun(b *testing.B) {
 	}
 }
 
-// Who has done its share takes from another's: worker 0's second task runs
-// while its first one has not ended.
-func TestPoolTakesFromOthers(t *testing.T) {
+// A worker that has finished its share steals: worker 0's second task runs while its first
+// one has not ended.
+func TestPoolStealsTasks(t *testing.T) {
 	claimed := processors
 	processors = func() int { return 2 }
 	p := newPool(2)
@@ -224,7 +223,7 @@ func TestPoolTakesFromOthers(t *testing.T) {
 			select {
 			case <-taken:
 			case <-time.After(time.Minute):
-				t.Error("nobody took the second task")
+				t.Error("no worker stole the second task")
 			}
 		case 1:
 			close(taken)
@@ -232,12 +231,12 @@ func TestPoolTakesFromOthers(t *testing.T) {
 	})
 }
 
-// What one worker reads ahead must not be what another writes.
-func TestWorkersScratchIsApart(t *testing.T) {
+// The prefetches of one worker must not touch cache lines that another writes.
+func TestWorkersScratchIsSeparate(t *testing.T) {
 	p := newPool(2)
 	defer p.close()
 	p.reserve(100)
-	apart := []uintptr{uintptr(unsafe.Pointer(&p.scratch[0][0])), uintptr(unsafe.Pointer(&p.scratch[1][0]))}
-	slices.Sort(apart)
-	require.GreaterOrEqual(t, apart[1]-apart[0], uintptr(4*100+workerGap))
+	addresses := []uintptr{uintptr(unsafe.Pointer(&p.scratch[0][0])), uintptr(unsafe.Pointer(&p.scratch[1][0]))}
+	slices.Sort(addresses)
+	require.GreaterOrEqual(t, addresses[1]-addresses[0], uintptr(4*100+workerGap))
 }

@@ -7,13 +7,13 @@ import (
 	"octet/backend"
 )
 
-// probe reports what decides the speed: the instruction set that the matrix
-// product runs on and the threads that share it.
+// probe reports what determines the speed: the instruction set of the GEMM and the number
+// of threads.
 func probe() []backend.Finding {
 	kernel := gemmKernels()[0]
 	kernels := backend.Finding{What: "matrix kernels", OK: kernel != &goKernel, Detail: kernel.label()}
 	if !kernels.OK {
-		kernels.Detail += fmt.Sprintf(": there is no assembly for %s with this processor's instructions in this build; products are slower, and those of FP32 and attention differ in their last bits", runtime.GOARCH)
+		kernels.Detail += fmt.Sprintf(": this build has no assembly for %s with this processor's instructions; GEMMs are slower, and those of FP32 and attention differ in their last bits", runtime.GOARCH)
 		if runtime.GOARCH == "amd64" {
 			kernels.Fix = "build without -tags noasm, on a processor with AVX2 and FMA, or AVX-512"
 		}

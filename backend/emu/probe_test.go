@@ -22,9 +22,9 @@ func TestProbeNamesTheKernelThatOpenPicks(t *testing.T) {
 	require.Equal(t, gemmKernels()[0].name, devices[0].Spec().Arithmetic)
 }
 
-// A run may go on where the measurement picks the other way to multiply FP8: the
-// bits are the same, and users see which it is.
-func TestPairsAreNoOtherArithmetic(t *testing.T) {
+// Spec.Arithmetic does not depend on the measured choice between FMA and pairs, whose bits
+// are equal. Spec.Device shows the choice.
+func TestPairsHaveTheSameArithmetic(t *testing.T) {
 	kernel := gemmKernels()[0]
 	defer func(p *pairKernel) { kernel.pairs = p }(kernel.pairs)
 	spec := func(p *pairKernel) backend.Spec {

@@ -2,5 +2,5 @@
 
 package emu
 
-// raceEnabled is set where the detector's own allocations hide the kernels'.
+// raceEnabled says that the race detector is on, whose allocations hide the kernels'.
 const raceEnabled = true

@@ -1,11 +1,11 @@
 package emu
 
-// Elementwise ops are split into tiles of rows and columns by the shape alone:
-// each element is computed by one task, whatever the number of threads.
+// This file splits elementwise ops into tasks. The split depends only on the shape, and
+// one task computes each element, so results do not depend on the number of threads.
 
-// pieces returns a run of f over a matrix of rows × cols: f computes n
-// elements of one row from (row, col) on, n being at most the length of
-// pieceBuffers(cols). A task's pieces follow each other in memory.
+// pieces returns a function that runs f over a matrix of rows × cols: f computes n
+// elements of one row from (row, col) on, at most the length of pieceBuffers(cols). A
+// task's pieces are consecutive in memory.
 func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() {
 	_, height := rowTasks(rows, cols)
 	piece := pieceWidth(cols)
@@ -17,10 +17,10 @@ func (b *binder) pieces(rows, cols int, f func(worker, row, col, n int)) func() 
 	})
 }
 
-// blocks returns a run of f over tasks of height rows and width columns, which a
-// task goes through from top to bottom.
+// blocks returns a function that runs f over tasks of height rows and width columns. A
+// task handles its rows from top to bottom.
 func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, n int)) func() {
-	across := parts(cols, width)
+	across := ceilDiv(cols, width)
 	task := func(worker, task int) {
 		col := task % across * width
 		n := min(width, cols-col)
@@ -29,20 +29,20 @@ func (b *binder) blocks(rows, cols, height, width int, f func(worker, row, col, 
 			f(worker, row, col, n)
 		}
 	}
-	return func() { b.pool.run(parts(rows, height)*across, task) }
+	return func() { b.pool.run(ceilDiv(rows, height)*across, task) }
 }
 
-// pieceElems is the most elements that f gets at once: few enough that an op's
-// three to six FP32 buffers of them stay in the first-level cache, enough that
-// the calls do not show.
+// pieceElems is the maximum number of elements of a call of f: few enough that an op's
+// three to six FP32 buffers stay in the first-level cache, enough to amortize the calls.
 const pieceElems = 2048
 
-// pieceWidth cuts a row into equal pieces, whole cache lines.
+// pieceWidth returns the length of the equal pieces of a row of cols elements: whole cache
+// lines.
 func pieceWidth(cols int) int {
-	return roundUp(parts(cols, parts(cols, pieceElems)), 16)
+	return roundUp(ceilDiv(cols, ceilDiv(cols, pieceElems)), 16)
 }
 
-// pieceBuffers is room for a piece of a row of cols elements for each worker.
+// pieceBuffers returns, for each worker, a buffer for a piece of a row of cols elements.
 func (b *binder) pieceBuffers(cols int) [][]float32 {
 	return b.scratch(min(cols, pieceWidth(cols)))
 }

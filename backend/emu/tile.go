@@ -7,31 +7,29 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// Attention multiplies small FP32 matrices that live in a worker's scratch,
-// with the kernels of the matrix product. There they are row-major and stay
-// where they are: no panels are packed and no tile is copied where a kernel
-// has a multiply in place.
+// This file multiplies small row-major FP32 matrices in a worker's scratch, for attention,
+// with the GEMM's kernels. Where a kernel has a multiply in place, no panel is packed and
+// no tile is copied.
 
-// sheet is a row-major matrix in scratch, ld elements from row to row. Kernels
-// read, and write, its columns up to a multiple of nr, and read mr rows from
-// any row on: there is room for that.
+// sheet is a row-major matrix in scratch, ld elements from row to row. It has room for
+// kernels, which read and write columns up to a multiple of nr, and read mr rows from any
+// row on.
 type sheet struct {
 	x  []float32
 	ld int
 }
 
-// at is s without the rows above i and the columns left of j.
+// at returns s from row i and column j on.
 func (s sheet) at(i, j int) sheet { return sheet{s.x[i*s.ld+j:], s.ld} }
 
-// row is the first n elements of row i.
+// row returns the first n elements of row i.
 func (s sheet) row(i, n int) []float32 { return s.x[i*s.ld:][:n] }
 
-// maxTileRows is as large as the mr of any kernel.
+// maxTileRows is at least the mr of any kernel.
 const maxTileRows = 16
 
-// multiplyInto is gemmKernel.multiply with b[l,j] at l·ldb + j and c[i,j] at
-// i·ldc + j, of which it stores rows rows, at most mr, and cols columns, rounded
-// up to a multiple of nr.
+// multiplyInto is gemmKernel.multiply with b[l,j] at l·ldb + j and c[i,j] at i·ldc + j. It
+// stores rows rows, at most mr, and cols columns, rounded up to a multiple of nr.
 type multiplyInto func(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool)
 
 // tiles multiplies with one kernel, in one worker's scratch.
@@ -40,8 +38,8 @@ type tiles struct {
 	inPlace       multiplyInto
 	panel, corner []float32 // [depth, nr] and [mr, nr], if inPlace is nil
 
-	wanted [8]rowsInMemory
-	asked  int // rows of wanted[0] that have been asked for
+	expected   [8]rowsInMemory
+	prefetched int // rows of expected[0] that are prefetched
 }
 
 // rowsInMemory are rows of a matrix.
@@ -50,24 +48,23 @@ type rowsInMemory struct {
 	step, rows, bytes int
 }
 
-// askRows is how many rows a product asks for: their way from memory is shorter
-// than a product of mr rows takes.
-const askRows = 16
+// prefetchRows is the number of rows that each matMul prefetches: a matMul of mr rows takes
+// longer than their way from memory.
+const prefetchRows = 16
 
-// expect says which rows×cols elements of m, from (row, col) on, will be read or
-// written soon. Rows of one head are short, and a processor notices too late that
-// somebody goes through them: products ask for them, some at a time. What has no
-// room is not asked for.
+// expect registers rows×cols elements of m, from (row, col) on, to be read or written
+// soon; each matMul prefetches some of their rows. The rows of one head are too short for
+// the hardware prefetcher. expect ignores elements if all entries are in use.
 func (t *tiles) expect(m *matrix, row, col, rows, cols int) {
-	for i := range t.wanted {
-		if t.wanted[i].rows == 0 {
-			t.wanted[i] = rowsInMemory{m.address(row, col), m.ld * m.dtype.Size(), rows, cols * m.dtype.Size()}
+	for i := range t.expected {
+		if t.expected[i].rows == 0 {
+			t.expected[i] = rowsInMemory{m.address(row, col), m.ld * m.dtype.Size(), rows, cols * m.dtype.Size()}
 			return
 		}
 	}
 }
 
-// expectStore is expect for what e will store.
+// expectStore is expect for the elements that e will store.
 func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
 	for i := range e.casts {
 		if c := &e.casts[i]; c.strips == nil {
@@ -76,20 +73,20 @@ func (t *tiles) expectStore(e *emitter, row, col, rows, cols int) {
 	}
 }
 
-// expectNothing forgets what was expected.
-func (t *tiles) expectNothing() { t.wanted, t.asked = [len(t.wanted)]rowsInMemory{}, 0 }
+// expectNothing clears the registered rows.
+func (t *tiles) expectNothing() { t.expected, t.prefetched = [len(t.expected)]rowsInMemory{}, 0 }
 
-// ask asks for the next rows that are expected.
-func (t *tiles) ask() {
-	w := &t.wanted[0]
+// prefetchNext prefetches the next expected rows.
+func (t *tiles) prefetchNext() {
+	w := &t.expected[0]
 	if w.rows == 0 {
 		return
 	}
-	n := min(askRows, w.rows-t.asked)
-	simd.PrefetchRows(unsafe.Add(w.first, t.asked*w.step), w.step, n, w.bytes)
-	if t.asked += n; t.asked == w.rows {
-		copy(t.wanted[:], t.wanted[1:])
-		t.wanted[len(t.wanted)-1], t.asked = rowsInMemory{}, 0
+	n := min(prefetchRows, w.rows-t.prefetched)
+	simd.PrefetchRows(unsafe.Add(w.first, t.prefetched*w.step), w.step, n, w.bytes)
+	if t.prefetched += n; t.prefetched == w.rows {
+		copy(t.expected[:], t.expected[1:])
+		t.expected[len(t.expected)-1], t.prefetched = rowsInMemory{}, 0
 	}
 }
 
@@ -101,11 +98,11 @@ func newTiles(kernel *gemmKernel, depth int, c *carver) tiles {
 	return t
 }
 
-// product is c = op(a)·b, or c += op(a)·b if add: each element continues as
-// the chain fma(a[i,l], b[l,j], c[i,j]), l ascending. c is rows×cols, op(a) is
-// a or its transpose; rows, cols and k are at least 1.
-func (t *tiles) product(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
-	t.ask()
+// matMul computes c = op(a)·b, or c += op(a)·b if add: each element is the chain
+// c[i,j] = fma(a[i,l], b[l,j], c[i,j]), l ascending. c is rows×cols; op(a) is a or its
+// transpose; rows, cols and k are at least 1.
+func (t *tiles) matMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
+	t.prefetchNext()
 	step, stepK := a.ld, 1
 	if transA {
 		step, stepK = 1, a.ld
@@ -135,19 +132,19 @@ func (t *tiles) product(c sheet, rows, cols, k int, a sheet, transA bool, b shee
 	}
 }
 
-// operand is a matrix that tiles are decoded from.
-type operand struct {
+// scaledMatrix is a matrix in memory with its per-tensor scale.
+type scaledMatrix struct {
 	matrix
 	scale []float32
 }
 
-func (b *binder) operand(t *backend.Tensor) operand {
-	return operand{b.matrixOf(t), b.f32(t.Scale)}
+func (b *binder) scaledMatrixOf(t *backend.Tensor) scaledMatrix {
+	return scaledMatrix{b.matrixOf(t), b.f32(t.Scale)}
 }
 
 // decode writes rows×cols elements from (row, col) on as FP32 to dst, step
 // elements from one row to the next.
-func (t *tiles) decode(dst []float32, step int, src *operand, row, col, rows, cols int) {
+func (t *tiles) decode(dst []float32, step int, src *scaledMatrix, row, col, rows, cols int) {
 	t.gemmKernel.decode(dst, step, t.nr, src.at(row, col), rows, cols)
 	if src.scale == nil {
 		return
@@ -159,13 +156,13 @@ func (t *tiles) decode(dst []float32, step int, src *operand, row, col, rows, co
 
 // transposed writes the transpose of the first rows rows of src, of length k.
 func (t *tiles) transposed(dst, src sheet, rows, k int) {
-	for r := 0; r < rows; r += t.group {
+	for r := 0; r < rows; r += t.transposeRows {
 		t.transpose(dst.x[r:], dst.ld, src.x[r*src.ld:], src.ld, k)
 	}
 }
 
-// carver cuts a worker's scratch into pieces on cache lines. Without scratch
-// it only counts, so that the code which cuts also says how much it needs.
+// carver divides a worker's scratch into pieces on cache lines. Without scratch it only
+// counts, so that the same code computes the size.
 type carver struct {
 	scratch []float32
 	used    int
@@ -180,7 +177,7 @@ func (c *carver) take(n int) []float32 {
 	return c.scratch[from : from+n]
 }
 
-// sheet takes a matrix with a tile of room behind its rows and columns.
+// sheet takes a matrix of rows rows, with room for a tile after them.
 func (c *carver) sheet(kernel *gemmKernel, rows, ld int) sheet {
 	return sheet{c.take((rows + kernel.mr) * ld), ld}
 }

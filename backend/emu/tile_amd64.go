@@ -2,8 +2,7 @@
 
 package emu
 
-// inPlace is the form of a kernel's multiply that takes b and c where they
-// lie; nil if it has none.
+// inPlace returns the version of a kernel's multiply for row-major b and c, or nil.
 func inPlace(kernel *gemmKernel) multiplyInto {
 	switch kernel {
 	case &avx512Kernel:
@@ -14,8 +13,8 @@ func inPlace(kernel *gemmKernel) multiplyInto {
 	return nil
 }
 
-// multiplyIntoAVX512 needs two accumulators to a row and eight at least to
-// keep the multipliers busy, so that four rows are the least it computes.
+// multiplyIntoAVX512 computes at least four rows: a row has two accumulators, and eight
+// are needed to hide the latency of FMAs.
 func multiplyIntoAVX512(k, rows, cols int, a []float32, step, stepK int, b []float32, ldb int, c []float32, ldc int, load bool) {
 	switch {
 	case rows <= 4:

@@ -2,8 +2,7 @@
 
 package emu
 
-// inPlace is the form of a kernel's multiply that takes b and c where they
-// lie; nil if it has none.
+// inPlace returns the version of a kernel's multiply for row-major b and c, or nil.
 func inPlace(kernel *gemmKernel) multiplyInto {
 	if kernel == &neonKernel {
 		return multiplyIntoNEON

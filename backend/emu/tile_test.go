@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sameFloats wants equal bits, but for those of NaN.
+// sameFloats requires equal bits; all NaNs are equal.
 func sameFloats(t *testing.T, want, got []float32, what string) {
 	t.Helper()
 	require.Len(t, got, len(want), what)
@@ -21,8 +21,8 @@ func sameFloats(t *testing.T, want, got []float32, what string) {
 	}
 }
 
-// newSheet makes a sheet with the room that it must have and no more, full of
-// numbers, at an address that changes with gap.
+// newSheet returns a sheet with the minimum room, filled by number, at an address that
+// changes with gap.
 func newSheet(kernel *gemmKernel, rows, cols, gap int, number func() float32) sheet {
 	ld := roundUp(cols, kernel.nr) + gap
 	s := sheet{make([]float32, (rows+kernel.mr)*ld+gap)[gap:], ld}
@@ -32,9 +32,8 @@ func newSheet(kernel *gemmKernel, rows, cols, gap int, number func() float32) sh
 	return s
 }
 
-// naiveProduct is the specification of product, for factors whose products are
-// exact.
-func naiveProduct(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
+// referenceMatMul defines matMul for operands whose products are exact.
+func referenceMatMul(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add bool) {
 	for i := range rows {
 		for j := range cols {
 			sum := float32(0)
@@ -53,9 +52,9 @@ func naiveProduct(c sheet, rows, cols, k int, a sheet, transA bool, b sheet, add
 	}
 }
 
-// Every kernel computes the chain; it stores the rows it is asked for and no
-// others, and the columns up to a multiple of nr.
-func TestTileProduct(t *testing.T) {
+// Every kernel computes the chain. It stores exactly the given rows, and the columns up to
+// a multiple of nr.
+func TestTileMatMul(t *testing.T) {
 	for _, kernel := range gemmKernels() {
 		t.Run(kernel.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
@@ -78,7 +77,7 @@ func TestTileProduct(t *testing.T) {
 				b := newSheet(kernel, k, cols, random.IntN(20), bf16)
 				c := newSheet(kernel, rows, cols, random.IntN(20), bf16)
 				want := sheet{slices.Clone(c.x), c.ld}
-				naiveProduct(want, rows, cols, k, a, transA, b, add)
+				referenceMatMul(want, rows, cols, k, a, transA, b, add)
 
 				space := carver{scratch: make([]float32, 1<<16)}
 				tiles := newTiles(kernel, k, &space)
@@ -86,8 +85,8 @@ func TestTileProduct(t *testing.T) {
 				inScratch := tiles
 				inScratch.inPlace = nil
 				inScratch.panel, inScratch.corner = make([]float32, k*kernel.nr), make([]float32, kernel.mr*kernel.nr)
-				tiles.product(c, rows, cols, k, a, transA, b, add)
-				inScratch.product(packed, rows, cols, k, a, transA, b, add)
+				tiles.matMul(c, rows, cols, k, a, transA, b, add)
+				inScratch.matMul(packed, rows, cols, k, a, transA, b, add)
 
 				what := fmt.Sprintf("%d×%d×%d, transposed %v, add %v", rows, cols, k, transA, add)
 				wide := roundUp(cols, kernel.nr)
@@ -107,8 +106,8 @@ func TestTileProduct(t *testing.T) {
 	}
 }
 
-// A multiply in place fuses like the kernel it belongs to.
-func TestTileProductOfFloats(t *testing.T) {
+// A multiply in place has the bits of its kernel's multiply for any floats.
+func TestTileMatMulOfFloats(t *testing.T) {
 	for _, kernel := range gemmKernels() {
 		if inPlace(kernel) == nil {
 			continue
@@ -120,10 +119,10 @@ func TestTileProductOfFloats(t *testing.T) {
 		c := newSheet(kernel, rows, cols, 16, number)
 		packed := sheet{slices.Clone(c.x), c.ld}
 		tiles := newTiles(kernel, k, &carver{})
-		tiles.product(c, rows, cols, k, a, false, b, true)
+		tiles.matMul(c, rows, cols, k, a, false, b, true)
 		tiles.inPlace = nil
 		tiles.panel, tiles.corner = make([]float32, k*kernel.nr), make([]float32, kernel.mr*kernel.nr)
-		tiles.product(packed, rows, cols, k, a, false, b, true)
+		tiles.matMul(packed, rows, cols, k, a, false, b, true)
 		for i := range rows {
 			require.Equal(t, packed.row(i, cols), c.row(i, cols), "%s, row %d", kernel.name, i)
 		}
@@ -132,12 +131,12 @@ func TestTileProductOfFloats(t *testing.T) {
 
 func TestTileTransposed(t *testing.T) {
 	for _, kernel := range gemmKernels() {
-		for _, n := range []int{1, kernel.group, kernel.group + 1, 32} {
+		for _, n := range []int{1, kernel.transposeRows, kernel.transposeRows + 1, 32} {
 			for _, k := range []int{1, 16, 40} {
 				next := float32(0)
 				count := func() float32 { next++; return next }
-				src := newSheet(kernel, n+kernel.group, roundUp(k, depthUnit), 16, count)
-				dst := newSheet(kernel, roundUp(k, depthUnit), n+kernel.group, 16, count)
+				src := newSheet(kernel, n+kernel.transposeRows, roundUp(k, depthUnit), 16, count)
+				dst := newSheet(kernel, roundUp(k, depthUnit), n+kernel.transposeRows, 16, count)
 				tiles := newTiles(kernel, k, &carver{scratch: make([]float32, 1<<16)})
 				tiles.transposed(dst, src, n, k)
 				for i := range n {

@@ -2,53 +2,53 @@ package emu
 
 import "octet/backend/emu/simd"
 
-// A column of a transposed tensor is far from the next one: a row stored
-// element by element would touch a cache line for each. Rows are collected
-// instead, as codes, and stored a cache line of rows at a time.
+// This file stores transposed casts. Columns of the transposed tensor are far apart, and
+// storing a row element by element would touch one cache line per element. A worker
+// collects rows of codes in a strip instead, and stores a cache line of rows at a time.
 
-// stripRows is how many rows are collected: a cache line of FP8 codes.
+// stripRows is the number of rows of a strip: a cache line of FP8 codes.
 const stripRows = simd.TransposeRows
 
-// tallRows is how many are collected of a result that streams, so that two lines of
-// each column follow each other. Columns of large matrices are powers of two apart,
-// which memory spreads over few of its banks: one line of each in turn took twice as
-// long as two (Zen 5, columns 8192 bytes apart).
+// tallRows is the number of rows of a strip for a result that streams: two consecutive
+// cache lines of each column. Columns of large matrices are powers of two apart, which map
+// to few memory banks: writing one line of each took twice as long as two (Zen 5, columns
+// 8192 bytes apart).
 const tallRows = 2 * stripRows
 
-// stripWidth is how many bytes of a row a strip should hold: so many that the
-// processor, which fetches ahead as far as a page goes, is rarely at the beginning
-// of a run, few enough that the strip stays in the second-level cache.
+// stripWidth is the preferred number of bytes of a row in a strip: enough that the hardware
+// prefetcher, which stops at pages, rarely starts a new run, few enough that the strip
+// stays in the second-level cache.
 const stripWidth = 8192
 
-// stripGap is how many elements lie between rows: at distances that are powers of
-// two they would drive each other out of the first-level cache.
+// stripGap is the number of elements between rows of a strip: rows at a distance of a power
+// of two would evict each other from the first-level cache.
 const stripGap = 64
 
-// streamBytes is the size from which on a result of bytes streams past the caches: a
-// second-level cache holds less, and so does a worker's part of the third, which what
-// the cast reads, two to four times as much, has filled. What a smaller result's reader
-// finds in the caches is worth more.
+// streamBytes is the minimum size of an FP8 result that is stored past the caches. A result
+// of this size fits neither the second-level cache nor a worker's part of the third, which
+// the cast's input, two to four times as large, has filled. Smaller results are better
+// kept in the caches, for the op that reads them.
 const streamBytes = 8 << 20
 
-// streamedRows is how many rows a task has of a result that streams.
+// streamedRows is the number of rows of a task for a result that streams.
 const streamedRows = 16
 
-// strip collects rows of one cast that follow each other and cover the same
-// columns. Any other row starts a new strip.
+// strip collects consecutive rows of one cast that cover the same columns. Any other row
+// starts a new strip.
 type strip struct {
-	elements     // for rows stripGap apart
-	row, col int // the result's element that the strip starts with
+	elements     // rows with stripGap elements between them
+	row, col int // the element of the result at the strip's start
 	width    int
 	rows     int // collected so far
 }
 
-// streams reports whether the codes of c go past the caches.
+// streams reports whether the codes of c are stored past the caches.
 func (c *boundCast) streams() bool { return len(c.u8) >= streamBytes }
 
-// streamsRows reports whether they do so as they are cast, not by way of a strip.
+// streamsRows reports whether the codes of c are stored past the caches without a strip.
 func (c *boundCast) streamsRows() bool { return c.strips == nil && c.streams() }
 
-// stripRows is how many rows of c a strip collects.
+// stripRows returns the number of rows of a strip of c.
 func (c *boundCast) stripRows() int {
 	if c.streams() {
 		return tallRows
@@ -56,7 +56,7 @@ func (c *boundCast) stripRows() int {
 	return stripRows
 }
 
-// newStrips is a strip for each worker.
+// newStrips returns a strip for each worker.
 func (b *binder) newStrips(c *boundCast) []strip {
 	list, size := make([]strip, b.pool.size()), c.dtype.Size()
 	for w := range list {
@@ -73,8 +73,8 @@ func (b *binder) newStrips(c *boundCast) []strip {
 	return list
 }
 
-// next is the place in the strip of n elements that begin at (row, col). If
-// they do not continue it, it is stored first.
+// next returns the index in the strip for n elements from (row, col) on. If they do not
+// continue the strip, next flushes it first.
 func (s *strip) next(c *boundCast, row, col, n int) int {
 	if s.rows == c.stripRows() || row != s.row+s.rows || col != s.col || n != s.width {
 		s.flush(c)

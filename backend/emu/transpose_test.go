@@ -11,8 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// Rows may be stored in any order and in pieces; those that follow each other
-// are collected.
+// Rows may be stored in any order and in pieces.
 func TestStrips(t *testing.T) {
 	const rows, cols = 150, 40
 	for _, dtype := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3} {
@@ -42,10 +41,10 @@ func TestStrips(t *testing.T) {
 		for row := range 100 { // more than a strip
 			store(0, row, 0, 24)
 		}
-		for row := 99; row >= 0; row-- { // against the order
+		for row := 99; row >= 0; row-- { // in descending order
 			store(1, row, 24, 16)
 		}
-		for row := 100; row < rows; row++ { // in turns
+		for row := 100; row < rows; row++ { // by alternating workers
 			store(row%2, row, 0, 10)
 			store(row%2, row, 10, 30)
 		}
@@ -62,23 +61,23 @@ func TestStrips(t *testing.T) {
 	}
 }
 
-// A large result streams past the caches, in either orientation and in both.
+// A large result is stored past the caches, in either orientation and in both.
 func TestResultsStream(t *testing.T) {
 	const rows, cols = 2048, streamBytes / 2048
 	tr := newTrial(t)
 	noise := tr.noise(251)
 	for i, v := range noise {
-		noise[i] = fp8.BF16.Float32(fp8.BF16.Nearest(v, fp8.NonSaturating)) // the same from either format
+		noise[i] = fp8.BF16.Float32(fp8.BF16.Nearest(v, fp8.NonSaturating)) // exact in both formats
 	}
 	var rowwise, transposed []*backend.Tensor
 	for i, dtype := range []fp8.DType{fp8.F32, fp8.BF16} {
 		x := tr.tensor(fmt.Sprintf("x%d", i), dtype, noise, rows, cols)
 		one := tr.scaled(tr.tensor(fmt.Sprintf("one%d", i), fp8.E4M3, nil, rows, cols), 1)
 		both := tr.scaled(tr.tensor(fmt.Sprintf("both%d", i), fp8.E4M3, nil, rows, cols), 1)
-		turned := tr.scaled(tr.tensor(fmt.Sprintf("turned%d", i), fp8.E4M3, nil, cols, rows), 1)
+		other := tr.scaled(tr.tensor(fmt.Sprintf("other%d", i), fp8.E4M3, nil, cols, rows), 1)
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: one}}})
-		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: turned, Transpose: true}}})
-		rowwise, transposed = append(rowwise, one, both), append(transposed, turned)
+		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: other, Transpose: true}}})
+		rowwise, transposed = append(rowwise, one, both), append(transposed, other)
 	}
 	d, run := tr.load(2)
 	require.NoError(t, run.Run(t.Context()))

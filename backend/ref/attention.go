@@ -6,17 +6,17 @@ import (
 	"octet/backend"
 )
 
-// heads walks the queries of all sequences and heads. Each visit gets the
-// offset of its query in Q and Out, that of its sequence's first key in K and
-// V, how many keys it sees, and its index in LSE.
+// heads calls visit for each query of each sequence and head, with the offset of the
+// query in Q and Out, the offset of its sequence's first key in K and V, the number of
+// keys that it sees, and its index in LSE.
 func heads(q, k *backend.Tensor, batch, headDim, position int, visit func(query, key, seen, lse int)) {
 	queries, keys := q.Rows()/batch, k.Rows()/batch
 	count := q.Cols() / headDim
-	group := q.Cols() / k.Cols() // query heads that share a key head
+	sharing := q.Cols() / k.Cols() // query heads per key head
 	for s := range batch {
 		for h := range count {
 			for i := range queries {
-				visit((s*queries+i)*q.Cols()+h*headDim, s*keys*k.Cols()+h/group*headDim,
+				visit((s*queries+i)*q.Cols()+h*headDim, s*keys*k.Cols()+h/sharing*headDim,
 					min(position+i+1, keys), (s*count+h)*queries+i)
 			}
 		}
@@ -78,7 +78,7 @@ func (b *Backend) attentionGrad(o *backend.AttentionGrad) {
 	b.cast(dV, width, o.DV)
 }
 
-// dot is the product of a and the start of x.
+// dot returns the dot product of a and the first len(a) elements of x.
 func dot(a, x []float64) float64 {
 	sum := 0.0
 	for i := range a {

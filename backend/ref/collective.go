@@ -11,16 +11,16 @@ import (
 // group connects the ranks of one process.
 type group struct {
 	ranks int
-	links [][]chan []float64 // [from][to]; one message may be under way on each
+	links [][]chan []float64 // [from][to]; one message may be in flight on each
 
 	mu     sync.Mutex
-	now    *meeting
+	now    *rendezvous
 	broken chan struct{} // closed by the first failure
-	err    error         // what the failure was; set before broken is closed
+	err    error         // the first failure; set before broken is closed
 }
 
-// meeting is one collective: every rank brings a part and leaves with all.
-type meeting struct {
+// rendezvous is one collective: each rank contributes a part and gets all parts.
+type rendezvous struct {
 	what    string
 	parts   [][]float64
 	missing int
@@ -37,9 +37,9 @@ func newGroup(ranks int) *group {
 	return g
 }
 
-// fail releases every rank that waits, now and later, with err: after it the
-// ranks no longer agree where they are, and have to be opened again. The first
-// failure counts. One rank alone waits for nobody and can go on.
+// fail makes every current and later wait of a rank return err; later calls have no
+// effect. The ranks are then out of step and must be opened again. A group of one rank
+// never waits, and stays usable.
 func (g *group) fail(err error) {
 	if g.ranks == 1 {
 		return
@@ -52,17 +52,17 @@ func (g *group) fail(err error) {
 	}
 }
 
-// exchange waits until all ranks have brought their part. The ranks must meet
-// over the same thing, which what describes.
+// exchange contributes part and waits until all ranks have contributed theirs. what
+// describes the collective; exchange fails if it differs between ranks.
 func (g *group) exchange(ctx context.Context, rank int, what string, part []float64) ([][]float64, error) {
 	g.mu.Lock()
 	if g.now == nil {
-		g.now = &meeting{what: what, parts: make([][]float64, g.ranks), missing: g.ranks, done: make(chan struct{})}
+		g.now = &rendezvous{what: what, parts: make([][]float64, g.ranks), missing: g.ranks, done: make(chan struct{})}
 	}
 	m := g.now
 	if m.what != what {
 		g.mu.Unlock()
-		return nil, fmt.Errorf("rank %d is at %s, another rank at %s", rank, what, m.what)
+		return nil, fmt.Errorf("ranks run different collectives: rank %d is at %s, another rank at %s", rank, what, m.what)
 	}
 	m.parts[rank] = part
 	if m.missing--; m.missing == 0 {
@@ -96,7 +96,7 @@ func (b *Backend) checkPeer(op backend.Op) error {
 		if o.Out.Elems() != o.X.Elems()*b.group.ranks {
 			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, o.X, o.Out)
 		}
-	default: // no peer and no share: any number of ranks will do
+	default: // any number of ranks
 	}
 	if peer >= b.group.ranks {
 		return fmt.Errorf("there are %d ranks, the peer is rank %d", b.group.ranks, peer)
@@ -105,25 +105,25 @@ func (b *Backend) checkPeer(op backend.Op) error {
 }
 
 func (b *Backend) collective(ctx context.Context, op backend.Op) error {
-	meet := func(x *backend.Tensor) ([][]float64, error) {
+	exchange := func(x *backend.Tensor) ([][]float64, error) {
 		return b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", op, x.Elems()), b.stored(x))
 	}
 	switch o := op.(type) {
 	case *backend.AllReduce:
-		parts, err := meet(o.X)
+		parts, err := exchange(o.X)
 		if err != nil {
 			return err
 		}
 		b.store(o.X, reduce(parts, o.Reduce))
 	case *backend.ReduceScatter:
-		parts, err := meet(o.X)
+		parts, err := exchange(o.X)
 		if err != nil {
 			return err
 		}
 		n := o.Out.Elems()
 		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.rank*n:(b.rank+1)*n])
 	case *backend.AllGather:
-		parts, err := meet(o.X)
+		parts, err := exchange(o.X)
 		if err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (b *Backend) collective(ctx context.Context, op backend.Op) error {
 	return nil
 }
 
-// reduce combines the ranks' parts in ascending order of rank.
+// reduce returns the sum or amax of the ranks' parts, in ascending order of rank.
 func reduce(parts [][]float64, how backend.Reduction) []float64 {
 	out := make([]float64, len(parts[0]))
 	for rank, part := range parts {

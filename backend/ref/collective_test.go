@@ -11,7 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// Three ranks hold a row each. A sum is added up in ascending order of rank, and rounded
+// Three ranks have one row each. Sums are computed in ascending order of rank and rounded
 // once.
 func TestCollectivesByHand(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
@@ -28,7 +28,7 @@ func TestCollectivesByHand(t *testing.T) {
 		{"maximum of magnitudes", func(x, _ *backend.Tensor) backend.Op { return &backend.AllReduce{X: x, Reduce: backend.ReduceMax} }, 6, [][]float64{
 			{100, 200, 300, 1 << 24, nan, inf}, {100, 200, 300, 1 << 24, nan, inf}, {100, 200, 300, 1 << 24, nan, inf},
 		}},
-		{"sum in parts", func(x, out *backend.Tensor) backend.Op { return &backend.ReduceScatter{X: x, Out: out} }, 2, [][]float64{
+		{"reduce-scatter", func(x, out *backend.Tensor) backend.Op { return &backend.ReduceScatter{X: x, Out: out} }, 2, [][]float64{
 			{111, 218}, {273, 1<<24 + 2}, {nan, -inf},
 		}},
 		{"gather", func(x, out *backend.Tensor) backend.Op {
@@ -61,7 +61,7 @@ func TestCollectivesByHand(t *testing.T) {
 			for i, b := range ranks {
 				got, err := b.Values(results[i])
 				require.NoError(t, err)
-				// As text: a NaN is not equal to itself.
+				// Compared as text, because NaN is not equal to itself.
 				require.Equal(t, fmt.Sprint(test.want[i]), fmt.Sprint(got), "rank %d", i)
 			}
 		})

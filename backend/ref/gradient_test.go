@@ -14,8 +14,8 @@ import (
 // pair is an input of a forward op and its gradient.
 type pair struct{ x, dx *backend.Tensor }
 
-// layer declares a forward op and its backward in one program: the backward
-// must compute the gradient of Σ dout ⊙ out.
+// layer adds a forward op and its backward to one program. The backward computes the
+// gradient of Σ dout ⊙ out.
 type layer struct {
 	name  string
 	build func(g *gradients) (out *backend.Tensor, pairs []pair)

@@ -10,7 +10,7 @@ import (
 	"octet/fp8"
 )
 
-// board declares variables with values and reads them after one op.
+// board declares variables with values, runs one op and reads the variables.
 type board struct {
 	*testing.T
 	vars *backend.Vars
@@ -60,10 +60,10 @@ func (o *board) expect(t *backend.Tensor, want ...float64) {
 
 func TestSmoothScaleByHand(t *testing.T) {
 	o := newBoard(t)
-	// m/k is 16, 17, 1/4, 2^80, and two dead channels.
+	// m/k is 16, 17, 1/4, 2^80; the last two channels are dead.
 	m := o.f("m", 16, 17, 0.5, 0x1p80, 0, 3)
 	op := &backend.SmoothScale{
-		Factor: m, ChannelMax: m, WeightMax: o.f("k", 1, 1, 2, 1, 1, 0),
+		SmoothMax: m, ChannelMax: m, WeightMax: o.f("k", 1, 1, 2, 1, 1, 0),
 		C: o.f("c", 0, 0, 0, 0, 0, 0), InvC: o.f("inv_c", 0, 0, 0, 0, 0, 0),
 		HScale: o.f("h", 0), HScaleInv: o.f("h_inv", 0), WScale: o.f("w", 0), WScaleInv: o.f("w_inv", 0),
 		HAmax: o.f("h_amax", 1), WAmax: o.f("w_amax", 0x1p40), HLimit: 448, WLimit: 240,
@@ -79,8 +79,8 @@ func TestSmoothScaleByHand(t *testing.T) {
 	o.expect(op.HAmax, 0x1p50)
 	o.expect(op.WAmax, 0x1p40)
 
-	// Other maxima choose c, all of an outlier moves, with a margin, exactly.
-	op.Factor = o.f("f", 3, 0, 0.5, 0x1p80, 7, 5)
+	// c comes from other maxima: not balanced, with a margin, exact.
+	op.SmoothMax = o.f("f", 3, 0, 0.5, 0x1p80, 7, 5)
 	op.Balanced, op.Exact, op.Margin, op.HPow2 = false, true, 1, false
 	o.run(op)
 	o.expect(op.C, 6, 1, 1, 0x1p30, 14, 10)
@@ -90,26 +90,27 @@ func TestSmoothScaleByHand(t *testing.T) {
 	o.expect(op.C, 8, 1, 1, 0x1p30, 16, 16)
 }
 
-func TestRowFactorByHand(t *testing.T) {
+func TestTokenScaleByHand(t *testing.T) {
 	o := newBoard(t)
-	// silu of a large gate is the gate; rows 2 and 3 teach no factor.
+	// silu of a large gate is the gate; the maxima of rows 2 and 3 (0, infinity) give no
+	// scale.
 	up := o.m("up", 4, 2, 1.5, -0.5, 0.25, 0.125, 0, 0, math.Inf(1), 1)
 	gate := o.m("gate", 4, 2, 1000, 2000, 1000, 4000, 1000, 1000, 1000, 1000)
-	op := &backend.SwiGLU{Up: up, Gate: gate, RowFactor: o.f("r", 0, 0, 0, 0), Out: []backend.Cast{{Out: o.m("h", 4, 2, make([]float64, 8)...)}}}
+	op := &backend.SwiGLU{Up: up, Gate: gate, TokenScale: o.f("r", 0, 0, 0, 0), Out: []backend.Cast{{Out: o.m("h", 4, 2, make([]float64, 8)...)}}}
 	o.run(op)
-	o.expect(op.RowFactor, 2048, 512, 1, 1)
+	o.expect(op.TokenScale, 2048, 512, 1, 1)
 	o.expect(op.Out[0].Out.RowRange(0, 3), 1500./2048, -1000./2048, 250./512, 500./512, 0, 0)
 	op.Exact = true
 	o.run(op)
-	o.expect(op.RowFactor, 1500, 500, 1, 1)
-	op.FactorOfUp = true
+	o.expect(op.TokenScale, 1500, 500, 1, 1)
+	op.ScaleOfUp = true
 	o.run(op)
-	o.expect(op.RowFactor, 1.5, 0.25, 1, 1)
+	o.expect(op.TokenScale, 1.5, 0.25, 1, 1)
 	o.expect(op.Out[0].Out.RowRange(0, 3), 1000, -1000/1.5, 1000, 2000, 0, 0)
 }
 
-// From moments of zero, Adam's first step is lr in the direction of the
-// gradient, whatever its size; in the EpsHat form ε counts for 1/√(1−β2) more.
+// From zero moments, Adam's first step has size lr for every gradient magnitude if ε is
+// 0. The EpsHat form multiplies ε by 1/√(1−β2).
 func TestAdamWByHand(t *testing.T) {
 	for form, eps := range map[backend.EpsForm]float64{backend.EpsHat: 0.5 / math.Sqrt(1-0.75), backend.EpsCorrected: 0.5} {
 		o := newBoard(t)
@@ -130,8 +131,8 @@ func TestAdamWByHand(t *testing.T) {
 	}
 }
 
-// In two passes the first one only measures, and the second one believes the amax that it
-// is given, which is that of all ranks' parts.
+// With two passes, the first only computes amaxes; the second uses the given amaxes, the
+// maxima over all ranks.
 func TestAdamWInTwoPassesByHand(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -142,8 +143,8 @@ func TestAdamWInTwoPassesByHand(t *testing.T) {
 		inv        float64
 	}{
 		{"the first pass", true, 0, 2, []float64{0, 0}, 1},
-		{"a larger value on another rank", false, 4, 4, []float64{224, -112}, 1. / 112},
-		{"a smaller value than the rank's own", false, 1, 1, []float64{448, -448}, 1. / 448},
+		{"larger amax on another rank", false, 4, 4, []float64{224, -112}, 1. / 112},
+		{"given amax below the rank's own", false, 1, 1, []float64{448, -448}, 1. / 448},
 	} {
 		o := newBoard(t)
 		one := func(x *backend.Tensor) []*backend.Tensor { return []*backend.Tensor{x} }
@@ -189,13 +190,13 @@ func TestRopeByHand(t *testing.T) {
 	out := o.vars.Tensor(backend.Stash, "out", fp8.F32, 2, 4)
 	o.data[x] = []float64{1, 2, 3, 4, 1, 0, 0, 1}
 	o.run(&backend.Rope{X: x, Out: cast(out), Seq: 2, HeadDim: 4, Theta: 100})
-	// Row 0 stays; in row 1 the pair (0, 2) turns by 1 and (1, 3) by 1/10.
+	// Row 0 does not change; in row 1 the pair (0, 2) rotates by 1, (1, 3) by 1/10.
 	o.expect(out, 1, 2, 3, 4, math.Cos(1), -math.Sin(0.1), math.Sin(1), math.Cos(0.1))
 }
 
-// Two columns share a scale; the third column has blocks of its own, one of
+// Columns 0 and 1 share a scale in each row; column 2 has its own, one for a block of
 // zeros. The largest element of a block becomes the format's limit.
-func TestScalesByBlockByHand(t *testing.T) {
+func TestBlockScalesByHand(t *testing.T) {
 	for _, transpose := range []bool{false, true} {
 		o := newBoard(t)
 		x := o.m("x", 2, 3, 1, -2, 4, 896, 7, 0)
@@ -214,7 +215,7 @@ func TestScalesByBlockByHand(t *testing.T) {
 		o.expect(c.Out, codes...)
 		o.expect(c.ScaleInv, inv...)
 	}
-	// The smallest power of two by which 1,000 can be divided: 4 for E4M3.
+	// The smallest power of two that brings 1,000 below E4M3's maximum is 4.
 	o := newBoard(t)
 	c := backend.Cast{Out: o.vars.Tensor(backend.Stash, "out", fp8.E4M3, 1, 2)}
 	c.ScaleInv = o.vars.Tensor(backend.Stash, "inv", fp8.E8M0, 1)

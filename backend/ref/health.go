@@ -28,16 +28,16 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 	out := make([]float64, backend.HealthFields)
 	out[backend.HealthSaturated], out[backend.HealthFlushed] = saturated/n, flushed/n
 	out[backend.HealthNoise], out[backend.HealthAmax] = noise, amax
-	least, largest, mean, square := math.Inf(1), 0.0, 0.0, 0.0
+	smallest, largest, mean, square := math.Inf(1), 0.0, 0.0, 0.0
 	for _, s := range scales {
-		least, largest = min(least, s), max(largest, s) // NaN where s is
+		smallest, largest = min(smallest, s), max(largest, s) // NaN if any s is NaN
 		mean += math.Log2(s) / float64(len(scales))
 	}
 	for _, s := range scales {
 		d := math.Log2(s) - mean
 		square += d * d / float64(len(scales))
 	}
-	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = least, largest
+	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = smallest, largest
 	out[backend.HealthScaleInvLog2Mean], out[backend.HealthScaleInvLog2Std] = mean, math.Sqrt(square)
 	b.store(o.Out, out)
 }

@@ -113,13 +113,13 @@ func (b *Backend) rope(o *backend.Rope) {
 
 func (b *Backend) cacheWrite(o *backend.CacheWrite) error {
 	x, cache, cols := b.stored(o.X), b.stored(o.Cache), o.X.Cols()
-	n, most := o.X.Rows()/o.Batch, o.Cache.Rows()/o.Batch
+	n, capacity := o.X.Rows()/o.Batch, o.Cache.Rows()/o.Batch
 	position := int(b.control(o.Control).Position)
-	if position < 0 || position+n > most {
-		return fmt.Errorf("%d rows from position %d do not fit the %d rows of each sequence in %s", n, position, most, o.Cache)
+	if position < 0 || position+n > capacity {
+		return fmt.Errorf("%d rows from position %d do not fit the %d rows of each sequence in %s", n, position, capacity, o.Cache)
 	}
 	for s := range o.Batch {
-		copy(cache[(s*most+position)*cols:], x[s*n*cols:(s+1)*n*cols])
+		copy(cache[(s*capacity+position)*cols:], x[s*n*cols:(s+1)*n*cols])
 	}
 	b.put(o.Cache, cache)
 	return nil

@@ -28,8 +28,8 @@ func (b *Backend) Read(t *backend.Tensor, raw []byte) error {
 	return nil
 }
 
-// Values returns what t holds, row-major, without its scale: for F32 and BF16
-// in Exact mode numbers that no Read could return.
+// Values returns t's stored values, row-major, scale not applied. In Exact mode F32
+// and BF16 values are not rounded, unlike Read's.
 func (b *Backend) Values(t *backend.Tensor) ([]float64, error) {
 	if err := b.own(t); err != nil {
 		return nil, fmt.Errorf("values: %w", err)
@@ -37,7 +37,7 @@ func (b *Backend) Values(t *backend.Tensor) ([]float64, error) {
 	return b.stored(t), nil
 }
 
-// SetValues is the inverse of Values; what the format cannot hold is rounded.
+// SetValues is the inverse of Values; it rounds values to t's format.
 func (b *Backend) SetValues(t *backend.Tensor, values []float64) error {
 	if err := b.own(t); err != nil {
 		return fmt.Errorf("set values: %w", err)
@@ -56,7 +56,7 @@ func (b *Backend) own(t *backend.Tensor) error {
 	return nil
 }
 
-// observed is what an observer sees.
+// observed is the backend.Memory of observers.
 type observed struct{ *Backend }
 
 // Read implements backend.Memory.
@@ -79,7 +79,7 @@ func (o observed) Write(t *backend.Tensor, raw []byte) error {
 	return err
 }
 
-// poison makes reads of unwritten temps visible.
+// poison fills temps with NaN, so that reads of unwritten ones show.
 func (b *Backend) poison(temps []*backend.Tensor) {
 	for _, t := range temps {
 		data := b.data[t]
@@ -89,7 +89,7 @@ func (b *Backend) poison(temps []*backend.Tensor) {
 	}
 }
 
-// stored copies t's values out, row-major without gaps, scale not applied.
+// stored returns a copy of t's values, row-major without gaps, scale not applied.
 func (b *Backend) stored(t *backend.Tensor) []float64 {
 	rows, cols, root := t.Rows(), t.Cols(), b.data[t.Root()]
 	values := make([]float64, 0, rows*cols)
@@ -100,21 +100,20 @@ func (b *Backend) stored(t *backend.Tensor) []float64 {
 	return values
 }
 
-// read is stored with the scale applied: the tensor's values in the sense of
-// every op's equation.
+// read returns t's values with its scale applied, as the ops' equations mean them.
 func (b *Backend) read(t *backend.Tensor) []float64 {
 	values := b.stored(t)
 	if t.Scale == nil {
 		return values
 	}
-	factors := b.stored(t.Scale)
+	scales := b.stored(t.Scale)
 	for i := range values {
-		values[i] *= factors[t.ScaleIndex(i)]
+		values[i] *= scales[t.ScaleIndex(i)]
 	}
 	return values
 }
 
-// readOr is read of an optional operand: n times value where there is none.
+// readOr reads an optional operand; a nil one reads as n times value.
 func (b *Backend) readOr(t *backend.Tensor, n int, value float64) []float64 {
 	if t != nil {
 		return b.read(t)
@@ -134,7 +133,7 @@ func (b *Backend) ints(t *backend.Tensor) []int {
 	return list
 }
 
-// control decodes step.control; all zero where there is none.
+// control decodes step.control; nil decodes as zeros.
 func (b *Backend) control(t *backend.Tensor) backend.Control {
 	words := make([]int32, backend.ControlWords)
 	if t != nil {
@@ -145,10 +144,10 @@ func (b *Backend) control(t *backend.Tensor) backend.Control {
 	return backend.ControlFrom(words)
 }
 
-// set reports whether an optional flag is given and not zero.
+// set reports whether an optional flag is present and not zero.
 func (b *Backend) set(t *backend.Tensor) bool { return t != nil && b.stored(t)[0] != 0 }
 
-// put copies values, which t's format can hold, into t.
+// put copies values into t; they must be values of t's format.
 func (b *Backend) put(t *backend.Tensor, values []float64) {
 	cols, root := t.Cols(), b.data[t.Root()]
 	for r := range t.Rows() {
@@ -156,7 +155,7 @@ func (b *Backend) put(t *backend.Tensor, values []float64) {
 	}
 }
 
-// store rounds values to nearest into t.
+// store rounds values to nearest even and stores them in t.
 func (b *Backend) store(t *backend.Tensor, values []float64) {
 	rounded := make([]float64, len(values))
 	for i, x := range values {
@@ -165,7 +164,7 @@ func (b *Backend) store(t *backend.Tensor, values []float64) {
 	b.put(t, rounded)
 }
 
-// fp32 is the FP32 result of an op or of one operation in it.
+// fp32 rounds x to FP32, except in Exact mode.
 func (b *Backend) fp32(x float64) float64 {
 	if b.mode == Exact {
 		return x
@@ -173,7 +172,7 @@ func (b *Backend) fp32(x float64) float64 {
 	return float64(float32(x))
 }
 
-// round is the last rounding, from FP32 to the format d.
+// round rounds the FP32 value x to the format d.
 func (b *Backend) round(d fp8.DType, x float64, rounding fp8.Rounding, random uint32) float64 {
 	if d == fp8.I32 || b.mode == Exact && (d == fp8.F32 || d == fp8.BF16) {
 		return x
@@ -196,7 +195,7 @@ func maxAmax(a, x float64) float64 {
 	return max(a, math.Abs(x))
 }
 
-// fold makes *t the amax of its old value and a, if t is given.
+// fold sets each element of t to the amax of its old value and a; t may be nil.
 func (b *Backend) fold(t *backend.Tensor, a ...float64) {
 	if t == nil {
 		return
@@ -208,7 +207,7 @@ func (b *Backend) fold(t *backend.Tensor, a ...float64) {
 	b.store(t, values)
 }
 
-// cast stores an op's result x, of cols columns, through its casts.
+// cast stores an op's result x of cols columns with each of its casts.
 func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 	rows := len(x) / cols
 	for _, c := range casts {
@@ -219,7 +218,7 @@ func (b *Backend) cast(x []float64, cols int, casts []backend.Cast) {
 		if c.Tokens {
 			first = control.Token * uint64(cols)
 		}
-		at := func(i int) int { // where element i of x is in Out
+		at := func(i int) int { // index in Out of element i of x
 			if c.Transpose {
 				return i%cols*rows + i/cols
 			}
@@ -267,7 +266,7 @@ func encode(d fp8.DType, values []float64) []byte {
 		if d == fp8.I32 {
 			code = uint32(int32(v))
 		} else {
-			// The value is in the format already, infinity included.
+			// The value is exact in the format, infinity included.
 			code = d.Nearest(float32(v), fp8.NonSaturating)
 		}
 		switch d.Size() {

@@ -15,24 +15,24 @@ func (b *Backend) swiGLU(o *backend.SwiGLU) {
 	for i, g := range gate {
 		out[i] *= g * sigmoid(g) * invC[i%cols]
 	}
-	if o.RowFactor != nil {
+	if o.TokenScale != nil {
 		of := out
-		if o.FactorOfUp {
+		if o.ScaleOfUp {
 			of = up
 		}
-		factors := make([]float64, o.Up.Rows())
-		for i := range factors {
-			factors[i] = b.smoothFactor(b.rowMax(of, i, cols), 0, o.Exact)
+		scales := make([]float64, o.Up.Rows())
+		for i := range scales {
+			scales[i] = b.smoothingScale(b.rowMax(of, i, cols), 0, o.Exact)
 			for j := range cols {
-				out[i*cols+j] *= b.fp32(1 / factors[i])
+				out[i*cols+j] *= b.fp32(1 / scales[i])
 			}
 		}
-		b.store(o.RowFactor, factors)
+		b.store(o.TokenScale, scales)
 	}
 	b.cast(out, cols, o.Out)
 }
 
-// rowMax is the largest magnitude of row i as FP32 has it.
+// rowMax returns the amax of row i, rounded to FP32.
 func (b *Backend) rowMax(x []float64, i, cols int) float64 {
 	top := 0.0
 	for _, v := range x[i*cols : (i+1)*cols] {
@@ -41,8 +41,8 @@ func (b *Backend) rowMax(x []float64, i, cols int) float64 {
 	return top
 }
 
-// smoothFactor is Smooth-SwiGLU's factor for a q that is computed already.
-func (b *Backend) smoothFactor(q float64, margin int, exact bool) float64 {
+// smoothingScale returns the smoothing scale for the quotient or maximum q.
+func (b *Backend) smoothingScale(q float64, margin int, exact bool) float64 {
 	if !finite(q) || q <= 0 {
 		return 1
 	}
@@ -71,7 +71,7 @@ func (b *Backend) swiGLUAmax(o *backend.SwiGLUAmax) {
 	}
 }
 
-// columnMax is the largest magnitude of each column.
+// columnMax returns the amax of each column.
 func columnMax(x []float64, cols int) []float64 {
 	out := make([]float64, cols)
 	for i, v := range x {
@@ -82,10 +82,10 @@ func columnMax(x []float64, cols int) []float64 {
 
 func (b *Backend) swiGLUGrad(o *backend.SwiGLUGrad) {
 	dOut, up, gate, cols := b.read(o.DOut), b.read(o.Up), b.read(o.Gate), o.Up.Cols()
-	invC, factor := b.readOr(o.InvC, cols, 1), b.readOr(o.RowFactor, o.Up.Rows(), 1)
+	invC, tokenScale := b.readOr(o.InvC, cols, 1), b.readOr(o.TokenScale, o.Up.Rows(), 1)
 	dUp, dGate := make([]float64, len(up)), make([]float64, len(up))
 	for i, g := range gate {
-		da, s := dOut[i]*invC[i%cols]/factor[i/cols], sigmoid(g)
+		da, s := dOut[i]*invC[i%cols]/tokenScale[i/cols], sigmoid(g)
 		dUp[i] = da * g * s
 		dGate[i] = da * up[i] * s * (1 + g*(1-s))
 	}
@@ -95,15 +95,15 @@ func (b *Backend) swiGLUGrad(o *backend.SwiGLUGrad) {
 
 func (b *Backend) smoothScale(o *backend.SmoothScale) {
 	k := b.read(o.WeightMax)
-	f, m := columnMax(b.read(o.Factor), len(k)), columnMax(b.read(o.ChannelMax), len(k))
+	f, m := columnMax(b.read(o.SmoothMax), len(k)), columnMax(b.read(o.ChannelMax), len(k))
 	c, inv := make([]float64, len(k)), make([]float64, len(k))
 	var hMax, wMax float64
 	for i := range k {
 		q := f[i]
 		if o.Balanced {
-			q = math.Sqrt(f[i] / k[i]) // 0, infinite or NaN where either is 0 or not finite
+			q = math.Sqrt(f[i] / k[i]) // 0, infinite or NaN if f or k is 0 or not finite
 		}
-		c[i] = b.smoothFactor(q, o.Margin, o.Exact)
+		c[i] = b.smoothingScale(q, o.Margin, o.Exact)
 		inv[i] = b.fp32(1 / c[i])
 		hMax = maxAmax(hMax, b.fp32(m[i]*inv[i]))
 		wMax = maxAmax(wMax, b.fp32(k[i]*c[i]))
@@ -116,7 +116,7 @@ func (b *Backend) smoothScale(o *backend.SmoothScale) {
 	b.storeScale(o.WScale, o.WScaleInv, wMax, o.WLimit, o.WPow2)
 }
 
-// storeScale stores the scale for an amax and its inverse, where wanted.
+// storeScale stores the scale for amax, and its inverse, unless scale is nil.
 func (b *Backend) storeScale(scale, inv *backend.Tensor, amax float64, limit float32, pow2 bool) {
 	if scale != nil {
 		s, _ := fp8.ScaleFor(float32(amax), limit, pow2)
@@ -155,5 +155,5 @@ func (b *Backend) activationGrad(o *backend.ActivationGrad) {
 	b.cast(dx, o.X.Cols(), o.DX)
 }
 
-// normalCDF is Φ, by erfc: erf would cancel where x is far below zero.
+// normalCDF returns Φ(x). It uses erfc because 1 + erf cancels for large negative x.
 func normalCDF(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }

@@ -23,16 +23,16 @@ func (b *Backend) stepGate(o *backend.StepGate) {
 	if o.Clip > 0 {
 		coef = min(1, float64(o.Clip)/(norm+1e-6))
 	}
-	skip, happened := 0.0, 1.0
+	skip, steps := 0.0, 1.0
 	for _, x := range append(b.readOr(o.Amax, 0, 0), squares) {
 		if !finite(x) {
-			skip, happened = 1, 0
+			skip, steps = 1, 0
 		}
 	}
 	b.store(o.GradNorm, []float64{norm})
 	b.store(o.Coef, []float64{coef})
 	b.store(o.Skip, []float64{skip})
-	b.store(o.Step, []float64{b.read(o.Step)[0] + happened})
+	b.store(o.Step, []float64{b.read(o.Step)[0] + steps})
 }
 
 func (b *Backend) adamW(o *backend.AdamW) {
@@ -86,9 +86,9 @@ func (b *Backend) adamW(o *backend.AdamW) {
 	}
 }
 
-// rescale stores new values in a tensor of the optimizer, under new scales if
-// it has any: one for this amax, or those of the blocks. With floor what is
-// positive stays so.
+// rescale stores values in an optimizer state t and recomputes t's scales, if it has
+// any: one from amax, or one for each block. floor stores positive values that would
+// underflow as the smallest positive code.
 func (b *Backend) rescale(t *backend.Tensor, values []float64, amax float64, control backend.Control, o *backend.AdamW, floor bool) {
 	amaxes := []float64{amax}
 	if t.Block != backend.PerTensor {

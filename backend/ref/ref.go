@@ -1,26 +1,23 @@
-// Package ref runs programs in float64, one op at a time, written straight
-// from the equations in the comments of package backend. It is the executable
-// specification: slow on purpose, single-threaded, and meant to be read beside
-// the op it computes. Package conformance holds every other backend to it.
+// Package ref is the reference implementation of all ops: it runs programs in float64,
+// one op at a time, directly from the equations in the comments of package backend. It
+// is single-threaded and favours clarity over speed. Package conformance compares every
+// other backend with it.
 //
-// What it promises:
+// Guarantees:
 //
-//   - Every tensor is held as float64 values that its format can represent:
-//     they are rounded when they are stored, so the bytes that Read returns
-//     are the codes a device would hold.
-//   - An op's result is computed in float64 and rounded once to FP32, then
-//     stored through its casts by the scalar rounding of package fp8. A device
-//     computes the same in FP32 and may differ from it in the last bits; where
-//     an op is one addition, multiplication or division it may not, because
-//     float64 rounded to FP32 is then the FP32 result itself.
-//   - Temps are filled with NaN before every run, so that a read of something
-//     that nobody wrote shows.
+//   - Tensors are stored as float64 values of their format: values are rounded when they
+//     are stored, so Read returns the codes that a device would hold.
+//   - An op's result is computed in float64, rounded once to FP32, then cast by the scalar
+//     rounding of package fp8. A device computes in FP32 and may differ in the last bits.
+//     Where an op is one addition, multiplication or division it may not differ, because
+//     the float64 result rounded to FP32 is the FP32 result.
+//   - Temps are filled with NaN before every run, so that reads of unwritten temps show.
 //
-// In [Exact] mode F32 and BF16 tensors are not rounded at all; FP8 and F16
-// codes still are. Central differences need it: they measure gradients far
-// below the rounding of either format.
+// In [Exact] mode F32 and BF16 tensors are not rounded; FP8 and F16 tensors are. Central
+// differences need it: their gradients differ by far less than the rounding of either
+// format.
 //
-// Accum is ignored: float64 has no partial sums worth promoting.
+// Accum is ignored: float64 sums need no promotion.
 package ref
 
 import (
@@ -36,7 +33,7 @@ type Mode uint8
 
 const (
 	Rounded Mode = iota
-	// Exact keeps full float64 values in F32 and BF16 tensors.
+	// Exact keeps float64 values in F32 and BF16 tensors.
 	Exact
 )
 
@@ -46,10 +43,10 @@ type Backend struct {
 	rank  int
 	group *group
 	vars  *backend.Vars
-	data  map[*backend.Tensor][]float64 // by root; values of codes, scales not applied
+	data  map[*backend.Tensor][]float64 // by root tensor; scales not applied
 }
 
-// Open makes the backends of a number of in-process ranks, in order of rank.
+// Open returns the backends of ranks in-process ranks, in order of rank.
 func Open(ranks int, mode Mode) []*Backend {
 	g := newGroup(max(ranks, 1))
 	list := make([]*Backend, g.ranks)
@@ -61,8 +58,8 @@ func Open(ranks int, mode Mode) []*Backend {
 
 func init() { backend.Register(Driver()) }
 
-// Driver is the backend's entry in the registry: "ref", and "ref:exact" for
-// Exact mode. Its rank is below that of everything made to be fast.
+// Driver returns the backend's entry in the registry: "ref", and "ref:exact" for Exact
+// mode. Its Rank is below that of all other backends.
 func Driver() backend.Driver {
 	return backend.Driver{
 		Name:      "ref",
@@ -94,7 +91,7 @@ func modeOf(device string) (Mode, error) {
 	case "exact":
 		return Exact, nil
 	}
-	return 0, fmt.Errorf("unknown device %q of backend ref (it knows: exact)", device)
+	return 0, fmt.Errorf("unknown device %q of backend ref (known: exact)", device)
 }
 
 func specOf(mode Mode) backend.Spec {
@@ -121,7 +118,7 @@ func (b *Backend) Spec() backend.Spec { return specOf(b.mode) }
 // Bind implements backend.Backend.
 func (b *Backend) Bind(v *backend.Vars) error {
 	if b.vars != nil {
-		return fmt.Errorf("bind: variables are bound already")
+		return fmt.Errorf("bind: variables are already bound")
 	}
 	if err := v.Err(); err != nil {
 		return err
@@ -133,14 +130,14 @@ func (b *Backend) Bind(v *backend.Vars) error {
 	return nil
 }
 
-// Load implements backend.Backend. There is no op that it refuses.
+// Load implements backend.Backend. It refuses no op.
 func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
 			return nil, fmt.Errorf("program %s: %w", p.Name(), err)
 		}
 		if p.Vars() != b.vars {
-			return nil, fmt.Errorf("program %s was made from other variables than the bound ones", p.Name())
+			return nil, fmt.Errorf("program %s uses other variables than the bound ones", p.Name())
 		}
 		for t := range b.vars.All() {
 			if b.data[t] == nil {
@@ -176,15 +173,15 @@ type executable struct {
 	plan    *backend.Plan
 }
 
-// Plan implements backend.Executable: where a device would place the temps.
-// This backend gives each one memory of its own.
+// Plan implements backend.Executable. It returns a device's plan; this backend
+// allocates each temp separately.
 func (e *executable) Plan() *backend.Plan { return e.plan }
 
 // Run implements backend.Executable.
 func (e *executable) Run(ctx context.Context) error { return e.RunObserved(ctx, nil) }
 
-// RunObserved implements backend.Executable. A rank that fails releases the
-// others from their collectives with its error.
+// RunObserved implements backend.Executable. If it fails, the other ranks' collectives
+// return its error.
 func (e *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	err := e.run(ctx, observe)
 	if err != nil {
@@ -277,7 +274,7 @@ func (b *Backend) do(ctx context.Context, op backend.Op) error {
 	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
 		return b.collective(ctx, op)
 	default:
-		return fmt.Errorf("backend ref has no rule for %T: %w", op, backend.ErrUnsupported)
+		return fmt.Errorf("backend ref does not implement %T: %w", op, backend.ErrUnsupported)
 	}
 	return nil
 }

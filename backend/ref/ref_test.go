@@ -68,7 +68,7 @@ func TestRoundingOfStores(t *testing.T) {
 	}
 }
 
-// One factor per 128 columns of a row.
+// One scale per 128 columns of a row.
 func TestBlockScales(t *testing.T) {
 	vars := backend.NewVars()
 	a := vars.Tensor(backend.Stash, "a", fp8.E4M3, 2, 130)
@@ -110,7 +110,7 @@ func TestUnwrittenTempsAreNaN(t *testing.T) {
 	}
 }
 
-func TestMistakesInData(t *testing.T) {
+func TestInvalidData(t *testing.T) {
 	vars := backend.NewVars()
 	ids, x := vars.Tensor(backend.Input, "ids", fp8.I32, 2), vars.Tensor(backend.Stash, "x", fp8.F32, 2, 3)
 	loss, control := vars.Tensor(backend.Stash, "loss", fp8.F32, 2), vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
@@ -147,10 +147,10 @@ func TestRunObservedShowsResults(t *testing.T) {
 	require.Equal(t, []string{"layer: fill", "layer: quantize"}, seen)
 	stop := errors.New("enough")
 	require.ErrorIs(t, run.RunObserved(t.Context(), func(*backend.Node, backend.Memory) error { return stop }), stop)
-	require.NoError(t, run.Run(t.Context()), "one rank goes on after an observer stopped it")
+	require.NoError(t, run.Run(t.Context()), "one rank can run again after its observer failed")
 }
 
-// An operand may have gaps between its rows, which an observer's bytes have not.
+// An operand may have gaps between its rows; an observer's bytes have none.
 func TestObserverWritesViews(t *testing.T) {
 	vars := backend.NewVars()
 	p, wide := vars.Program("p"), vars.Tensor(backend.Stash, "wide", fp8.F32, 2, 3)
@@ -183,7 +183,7 @@ func TestDriver(t *testing.T) {
 		require.Equal(t, spec, list[0].Spec())
 	}
 	_, err = d.Spec("fast")
-	require.ErrorContains(t, err, "it knows: exact")
+	require.ErrorContains(t, err, "known: exact")
 	_, err = d.Open("fast", backend.Options{})
 	require.Error(t, err)
 }
@@ -193,7 +193,7 @@ func TestLoadRefuses(t *testing.T) {
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 4)
 	b := Open(2, Rounded)[0]
 	require.NoError(t, b.Bind(vars))
-	require.ErrorContains(t, b.Bind(vars), "bound already")
+	require.ErrorContains(t, b.Bind(vars), "already bound")
 
 	_, err := b.Load(backend.NewVars().Program("other"))
 	require.ErrorContains(t, err, "other variables")
@@ -216,7 +216,7 @@ func TestLoadRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "after the variables were bound")
 }
 
-// side builds one rank's program and runs it in the background.
+// side builds one rank's program and runs it in a goroutine.
 func side(t *testing.T, ctx context.Context, b *Backend, build func(p *backend.Program, x *backend.Tensor)) chan error {
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", fp8.F32, 4)
@@ -241,7 +241,7 @@ func TestRanksThatDisagree(t *testing.T) {
 	}
 }
 
-func TestRankThatFailsReleasesTheOthers(t *testing.T) {
+func TestFailureOfOneRankEndsTheCollectives(t *testing.T) {
 	ranks := Open(3, Rounded)
 	waiting := side(t, t.Context(), ranks[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	receiving := side(t, t.Context(), ranks[1], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.Recv{Out: x, Peer: 2}) })

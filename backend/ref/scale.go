@@ -16,14 +16,13 @@ func (b *Backend) quantize(o *backend.Quantize) {
 	b.cast(x, cols, o.Out)
 }
 
-// blockScales chooses the scales by block of a cast of x, stores what
-// dequantises and returns the scale of an element of Out. at is where the
-// elements of x are in Out.
+// blockScales computes the block scales of a cast of x, stores the inverse scales and
+// returns the scale of element i of Out. at maps indices of x to indices of Out.
 func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) func(i int) float64 {
 	amax := make([]float64, c.ScaleInv.Elems())
 	for i, v := range x {
-		tile := c.Out.ScaleIndex(at(i))
-		amax[tile] = maxAmax(amax[tile], b.fp32(v))
+		block := c.Out.ScaleIndex(at(i))
+		amax[block] = maxAmax(amax[block], b.fp32(v))
 	}
 	scale, inv := make([]float64, len(amax)), make([]float64, len(amax))
 	for t, a := range amax {

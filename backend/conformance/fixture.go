@@ -10,30 +10,29 @@ import (
 	"octet/fp8"
 )
 
-// bench is one rank's program under construction, with the data of its
-// variables.
-type bench struct {
+// fixture is one rank's program of a case, and the data of its variables.
+type fixture struct {
 	spec        backend.Spec // of the device under test
 	rank, ranks int
 	vars        *backend.Vars
 	p           *backend.Program
-	declared    []*backend.Tensor // the variables of the case
+	declared    []*backend.Tensor // the case's variables, without those of lowering
 	rng         *rand.Rand
-	values      map[*backend.Tensor][]float64 // what a variable holds before the run
+	values      map[*backend.Tensor][]float64 // of the variables, before the run
 	tolerance   map[*backend.Tensor]float64   // of variables that are not compared exactly
-	step        backend.Control               // what control declares
-	random      bool                          // the program draws the bits of fp8.Random
+	step        backend.Control               // value of step.control
+	random      bool                          // the program uses the bits of fp8.Random
 }
 
-func newBench(name string, s backend.Spec, rank, ranks int) *bench {
+func newFixture(name string, s backend.Spec, rank, ranks int) *fixture {
 	vars := backend.NewVars()
-	return &bench{
+	return &fixture{
 		spec: s, rank: rank, ranks: ranks,
 		vars: vars, p: vars.Program(name),
 		rng:       rand.New(rand.NewPCG(fp8.NameKey(name), uint64(rank))),
 		values:    map[*backend.Tensor][]float64{},
 		tolerance: map[*backend.Tensor]float64{},
-		// Every word is used, its upper half too.
+		// Every word has bits in its upper half, too.
 		step: backend.Control{
 			Seed: 0x9876_5432_fedc_ba98, Step: 5<<32 + 7, Token: 3<<32 + 11,
 			LR: 1e-3, InvTokens: 1. / 37, Rank: 3 + int32(rank),
@@ -41,9 +40,9 @@ func newBench(name string, s backend.Spec, rank, ranks int) *bench {
 	}
 }
 
-// given declares a variable that holds values, rounded to its format. An FP8
-// one gets a scale that is not a power of two.
-func (b *bench) given(name string, d fp8.DType, values []float64, shape ...int) *backend.Tensor {
+// given declares a variable with values, rounded to its format. FP8 variables get a
+// scale that is not a power of two.
+func (b *fixture) given(name string, d fp8.DType, values []float64, shape ...int) *backend.Tensor {
 	t := b.vars.Tensor(backend.Stash, name, d, shape...) // any op may write a Stash
 	b.values[t] = values
 	if d.IsFP8() {
@@ -52,9 +51,9 @@ func (b *bench) given(name string, d fp8.DType, values []float64, shape ...int) 
 	return t
 }
 
-// normal declares a variable of normally distributed values; those of FP8 fill
-// the range of the format.
-func (b *bench) normal(name string, d fp8.DType, shape ...int) *backend.Tensor {
+// normal declares a variable of normally distributed values. Those of FP8 variables
+// have a larger deviation, to fill the range of the format.
+func (b *fixture) normal(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	sigma := 1.0
 	if d.IsFP8() {
 		sigma = 16
@@ -62,8 +61,8 @@ func (b *bench) normal(name string, d fp8.DType, shape ...int) *backend.Tensor {
 	return b.given(name, d, b.draw(elems(shape), sigma), shape...)
 }
 
-// positive is normal without signs and with a wide range.
-func (b *bench) positive(name string, shape ...int) *backend.Tensor {
+// positive declares an F32 variable of log-normal values, which have a wide range.
+func (b *fixture) positive(name string, shape ...int) *backend.Tensor {
 	values := b.draw(elems(shape), 4)
 	for i, x := range values {
 		values[i] = math.Exp(x)
@@ -71,25 +70,25 @@ func (b *bench) positive(name string, shape ...int) *backend.Tensor {
 	return b.given(name, fp8.F32, values, shape...)
 }
 
-// result declares a variable that the program writes and that holds something
-// else before, which shows if it does not.
-func (b *bench) result(name string, d fp8.DType, tolerance float64, shape ...int) *backend.Tensor {
+// result declares a variable that the program writes. It has other values before the
+// run, so that a missing write shows.
+func (b *fixture) result(name string, d fp8.DType, tolerance float64, shape ...int) *backend.Tensor {
 	t := b.normal(name, d, shape...)
 	b.tolerance[t] = tolerance
 	return t
 }
 
-// gapped declares rows × cols elements in the middle of a larger matrix, whose
+// gapped declares a view of rows × cols elements in the middle of a larger matrix. The
 // other elements must not change.
-func (b *bench) gapped(name string, d fp8.DType, rows, cols int) *backend.Tensor {
+func (b *fixture) gapped(name string, d fp8.DType, rows, cols int) *backend.Tensor {
 	return b.normal(name+".base", d, rows+2, cols+5).RowRange(1, rows).Columns(name, 2, cols)
 }
 
-func (b *bench) scalar(name string, value float64) *backend.Tensor {
+func (b *fixture) scalar(name string, value float64) *backend.Tensor {
 	return b.given(name, fp8.F32, []float64{value}, 1)
 }
 
-func (b *bench) ints(name string, values ...int) *backend.Tensor {
+func (b *fixture) ints(name string, values ...int) *backend.Tensor {
 	list := make([]float64, len(values))
 	for i, v := range values {
 		list[i] = float64(v)
@@ -97,8 +96,8 @@ func (b *bench) ints(name string, values ...int) *backend.Tensor {
 	return b.given(name, fp8.I32, list, len(list))
 }
 
-// control is step.control with b.step, declared when first asked for.
-func (b *bench) control() *backend.Tensor {
+// control returns step.control with the value b.step; the first call declares it.
+func (b *fixture) control() *backend.Tensor {
 	if t := b.vars.Lookup("step.control"); t != nil {
 		return t
 	}
@@ -109,8 +108,8 @@ func (b *bench) control() *backend.Tensor {
 	return t
 }
 
-// draw returns n normal numbers, a zero of either sign among the first.
-func (b *bench) draw(n int, sigma float64) []float64 {
+// draw returns n normal numbers; if n > 8, element 3 is +0 and element 7 is -0.
+func (b *fixture) draw(n int, sigma float64) []float64 {
 	values := make([]float64, n)
 	for i := range values {
 		values[i] = b.rng.NormFloat64() * sigma
@@ -121,8 +120,8 @@ func (b *bench) draw(n int, sigma float64) []float64 {
 	return values
 }
 
-// outliers multiplies one element in forty by a factor.
-func (b *bench) outliers(t *backend.Tensor, factor float64) *backend.Tensor {
+// outliers multiplies one element in forty by factor.
+func (b *fixture) outliers(t *backend.Tensor, factor float64) *backend.Tensor {
 	for i := 5; i < len(b.values[t]); i += 40 {
 		b.values[t][i] *= factor
 	}
@@ -137,7 +136,7 @@ func elems(shape []int) int {
 	return n
 }
 
-// variant is a way to feed and store an op whose result goes through casts.
+// variant is a shape, an input format and a style of casts for an elementwise op.
 type variant struct {
 	style      string
 	rows, cols int
@@ -146,8 +145,7 @@ type variant struct {
 
 func (v variant) String() string { return fmt.Sprintf("%s/%dx%d/%s", v.style, v.rows, v.cols, v.in) }
 
-// variants are the shapes, operand formats and styles of storing that every
-// elementwise op is run with.
+// variants are run for every elementwise op.
 var variants = []variant{
 	{"f32", 1, 1, fp8.F32},
 	{"f32", 3, 5, fp8.BF16},
@@ -159,8 +157,8 @@ var variants = []variant{
 	{"view", 7, 19, fp8.BF16},
 }
 
-// casts declares where a result of rows × cols is stored.
-func (b *bench) casts(style, name string, rows, cols int, tolerance float64) []backend.Cast {
+// casts declares the outputs of a result of rows × cols, and returns its casts.
+func (b *fixture) casts(style, name string, rows, cols int, tolerance float64) []backend.Cast {
 	switch style {
 	case "f32", "bf16":
 		d := fp8.F32

@@ -1,4 +1,4 @@
-// TURN16 transposes 16×16 doublewords in registers: rows Z0-Z15 become columns.
+// TRANSPOSE16 transposes 16×16 doublewords in registers: rows Z0-Z15 become columns.
 // It needs Z16-Z31. Pairs of elements are put together, pairs of pairs, then
 // 128-bit lanes in two rounds.
 
@@ -16,7 +16,7 @@
 
 // After LONGS lane l of Z0 is column 4l of rows 0-3, of Z1 column 4l+1, and so on;
 // Z4-Z7 are rows 4-7, Z8-Z11 rows 8-11, Z12-Z15 rows 12-15.
-#define TURN16 \
+#define TRANSPOSE16 \
 	PAIRS(Z0, Z1, Z16, Z17) \
 	PAIRS(Z2, Z3, Z18, Z19) \
 	PAIRS(Z4, Z5, Z20, Z21) \
