@@ -32,7 +32,7 @@ func BenchmarkGEMMs(b *testing.B) {
 	for text := range strings.SplitSeq(*layers, ",") {
 		l, err := bench.ParseLayer(text)
 		require.NoError(b, err)
-		for _, pass := range bench.Products {
+		for _, pass := range bench.Passes {
 			b.Run(fmt.Sprint(l, "/", pass), func(b *testing.B) { benchmarkGEMM(b, l, pass) })
 		}
 	}

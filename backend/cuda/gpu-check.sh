@@ -1,21 +1,19 @@
 #!/bin/sh
-# What there is to find out about Octet on a machine with a GPU: `make gpu-check`
-# packs this file, binaries and a corpus, which need neither Go nor a compiler
-# there. Each part writes files into $OUT and a line into summary.txt; a part that
-# fails does not stop the next one. There is a table of what was measured beside what
-# was asked for, table.md, of all parts that $OUT has results of: it is made anew after
-# each, so that whoever is stopped has what there is. The status is 1 if a part failed,
-# or if there is no GPU that can be used; a target that was missed is in the table.
+# Checks and measures Octet on a machine with a GPU. `make gpu-check` packs this file,
+# binaries and a corpus, so that the machine needs neither Go nor a compiler. Each part
+# writes files into $OUT and a line into summary.txt; a failed part does not stop the
+# next one. table.md compares the figures of all parts in $OUT with their targets; it is
+# written after each part, so that an interrupted run has one. The status is 1 if a part
+# failed or no GPU is usable; a missed target is only in the table.
 #
 #	tar xzf gpu-check.tar.gz && sh gpu-check/gpu-check.sh
 #
-# OUT is where files go (gpu-check-results), BACKEND what is checked (cuda:0), DATA
-# what the curves are trained on (corpus.txt), GPUS how many GPUs from there on the
-# tests may take (1). PEERS is a folder with peer_torch.py and probe_numerics.py, and
-# PYTHON what runs them (python3). The doctor is asked in any case. MINUTES is when to
-# end: what is running then is stopped, what comes after is left out, and a later call
-# with the same OUT can bring it. PARTS is which of these, in this order, with estimates
-# of their minutes:
+# OUT is the output folder (gpu-check-results), BACKEND the checked backend (cuda:0), DATA
+# the training text of the curves (corpus.txt), GPUS the maximum number of GPUs for tests,
+# from BACKEND's (1). PEERS is a folder with peer_torch.py and probe_numerics.py, PYTHON
+# the interpreter for them (python3). MINUTES is a time limit: the part that runs then is
+# stopped, later ones are skipped, and a later call with the same OUT can run them. PARTS
+# selects parts, in this order, with estimates in minutes; the doctor always runs:
 #
 #	conformance bench products          6
 #	steps outside                       9
@@ -24,10 +22,10 @@
 #	peers                               9, only with PEERS
 #	sanitizer                           9, only with compute-sanitizer
 #
-# So each line is for a call with MINUTES=9, where a command may take ten minutes.
+# So each line suits a call with MINUTES=9, where a command may take ten minutes.
 #
-# TRIAL=1 tries this script, in a minute or two of a processor behind stand-ins: tiny
-# models and shapes, whose figures mean nothing, as the table says.
+# TRIAL=1 tests this script, in a minute or two on a CPU with stand-ins: tiny models and
+# shapes, with meaningless figures, as the table says.
 set -u
 start=$(date +%s)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,8 +43,8 @@ if [ -n "${TRIAL:-}" ]; then
 	short="--model tiny $tiny" steps=4 profiled=6 long=4 seeds=1 tests="-test.run TestCopies|TestLaunch|TestRun$"
 	peer=--dry-run
 else
-	# Llama-7B: 4,096 tokens through q, up and down. What is bound by memory has more of
-	# them: 4,096 would find half of their operands in a cache.
+	# Llama-7B: 4,096 tokens through q, up and down. Memory-bound kernels get more tokens:
+	# with 4,096, half of their operands would be in a cache.
 	layers="4096x4096x4096 4096x11008x4096 4096x4096x11008"
 	casts="16384x4096 16384x11008" parameters= seconds=5 bursts=30x rounds=20x
 	small="--model 124m train.micro_batch=16"
@@ -63,20 +61,20 @@ OUT=$(cd "$results" && pwd)
 runs=$(mktemp -d) || exit 1
 running=
 trap 'rm -rf "$runs"' EXIT
-# What timeout runs is in a process group of its own, which signals here do not reach.
+# timeout runs its command in a process group of its own, which signals to this shell miss.
 trap '[ -z "$running" ] || kill "$running"; exit 1' INT TERM
-# Functions of NVML stay unresolved where there is none.
+# Without NVML, its functions stay unresolved.
 unset LD_BIND_NOW
 # Dozens of processes run the same kernels: without a cache each would compile them.
 [ -n "${XDG_CACHE_HOME:-}${HOME:-}" ] || export XDG_CACHE_HOME="$OUT/cache"
 
-# line NAME TIME VERDICT writes one of the summary.
+# line NAME TIME VERDICT writes a line of the summary.
 line() {
 	printf '%-28s %6s  %s\n' "$1" "$2" "$3" | tee -a "$OUT/summary.txt"
 }
 
-# part NAME SECONDS COMMAND... runs one, if MINUTES leave it ten seconds. What is left
-# out is not in the summary: an earlier call may have a result.
+# part NAME SECONDS COMMAND... runs a part, if MINUTES leave it ten seconds. Skipped parts
+# are not in the summary: an earlier call may have a result.
 parts=0 failed=0 late=0 status=0
 part() {
 	name=$1 limit=$2
@@ -119,8 +117,8 @@ train() {
 	rm -rf "$run" # checkpoints are large
 }
 
-# within FOLDER NAME SECONDS COMMAND... is a part that runs there, with the GPU that is
-# checked as the first.
+# within FOLDER NAME SECONDS COMMAND... is a part that runs in a folder, with the checked
+# GPU as the first.
 within() {
 	folder=$1 name=$2 limit=$3
 	shift 3
@@ -132,17 +130,17 @@ wanted() {
 	return 1
 }
 
-# filename spells a backend without the colon.
+# filename prints a backend's name without the colon.
 filename() {
 	echo "$1" | tr : -
 }
 
-# Tests take the GPUs that they are shown, from the first: those of BACKEND.
+# Tests use the visible GPUs from the first: BACKEND's.
 first=0
 case $BACKEND in cuda:[0-9]*) first=${BACKEND#cuda:} first=${first%%,*} ;; esac
 visible=$(echo "${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 63)}" | cut -d , -f "$((first + 1))-")
 
-# Of parts that are run again, the last line counts.
+# If a part ran again, its last line counts.
 touch "$OUT/summary.txt"
 {
 	"$octet" version
@@ -158,7 +156,7 @@ touch "$OUT/summary.txt"
 echo
 
 part doctor 60 "$octet" doctor
-# The smallest thing that a GPU is needed for; 2 says that it cannot be had.
+# The smallest use of a GPU; status 2 means that none is usable.
 part probe 120 "$octet" gemm --backend "$BACKEND" --shape 16x16x16
 if [ $status -eq 2 ]; then
 	echo "gpu-check: no usable GPU here: see $results/doctor.txt; BACKEND=cuda:1 checks another one" | tee -a "$OUT/summary.txt" >&2
@@ -177,15 +175,15 @@ if wanted products; then
 	within "$here/tests/cuda" products 180 ./cuda.test -test.run '^$' -test.bench GEMMs -test.benchtime $bursts -layers "$(echo "$layers" | tr ' ' ,)"
 fi
 if wanted steps; then
-	# Recipes that are measured in turns are in memory together: of the larger
-	# models, which take up to 38 GB, each has the GPU to itself.
+	# Recipes measured in turns share the memory. The larger models take up to 38 GB, so
+	# each recipe has the GPU to itself.
 	for recipe in bf16 fp8-smooth fp8-delayed fp8-w3-bf16; do
 		part "step-7b-layers-$recipe" 60 "$octet" bench step --backend "$BACKEND" --recipe $recipe --seconds $seconds --json $seven
 	done
-	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of such a run:
-	# one that is profiled does not tell.
+	# Each kind of op by the GPU's clock at 7B's shapes, and the memory of such a run: a
+	# profiled run does not report it.
 	train profile-7b-layers 180 "$octet" train --backend "$BACKEND" --profile --steps $profiled $kernels
-	# Attention as GPUs have it that are not Hopper's.
+	# Attention by mma.sync, as on GPUs other than Hopper.
 	train profile-7b-layers-mma 180 "$octet" train --backend "$BACKEND,attention=mma" --profile --steps $profiled $kernels
 	train memory-7b-layers 120 "$octet" train --backend "$BACKEND" --steps 2 $kernels
 	part plan-7b-layers 60 "$octet" plan --backend "$BACKEND" --json $kernels
@@ -196,7 +194,7 @@ if wanted steps; then
 	train profile 60 "$octet" train --backend "$BACKEND" --profile --steps $profiled $short
 fi
 if wanted outside; then
-	# What of a step passes outside kernels: the step as it is, and with an empty kernel
+	# The time of a step outside kernels: a normal step, and one with an empty kernel
 	# before every call.
 	within "$here/tests/cuda" outside 120 ./cuda.test -test.run '^$' -test.bench Outside -test.benchtime $rounds -step "$outside"
 fi
@@ -212,7 +210,7 @@ if wanted tests; then
 	fi
 fi
 if wanted parity; then
-	# The same run on both, the losses of every step in metrics.jsonl.
+	# The same run on both, with the losses of every step in metrics.jsonl.
 	for recipe in bf16 fp8-delayed fp8-smooth; do
 		for device in emu "$BACKEND"; do
 			train "parity-$recipe-$(filename "$device")" 120 "$octet" train --backend "$device" --recipe "$recipe" --steps $steps --json $short
@@ -239,10 +237,9 @@ if wanted peers; then
 	fi
 fi
 if wanted sanitizer; then
-	# The kernels' reads and writes beyond what they own, and races in shared memory: in
-	# every seventh case of the conformance suite, since each takes tens of times as long.
-	# Kernels of cuBLASLt are not ours to mend. Errors that calls return are the tests'
-	# business, which have some on purpose.
+	# Out-of-bounds accesses of the kernels, and races in shared memory, in every seventh
+	# case of the conformance suite, since each takes tens of times as long. cuBLASLt's
+	# kernels are excluded. The tests check errors that calls return; some are intended.
 	PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin
 	if command -v compute-sanitizer >/dev/null; then
 		for tool in memcheck racecheck; do

@@ -11,7 +11,7 @@ import (
 )
 
 // meter measures rates that the GPU reaches, by the GPU's own clock: of an FP8 GEMM with
-// fast accumulation, and of a copy. Without minTime memory a rate is 0, unknown.
+// fast accumulation, and of a copy. Without enough memory a rate is 0, unknown.
 type meter struct {
 	*device
 	dim   int // of the square matrices

@@ -13,9 +13,9 @@ import (
 // Figure is a line of the table.
 type Figure struct {
 	Name     string `json:"figure"`
-	Measured string `json:"measured"` // empty where nothing was
-	Asked    string `json:"asked"`    // empty: it is there to be known
-	Verdict  string `json:"verdict"`  // met, missed, or why nothing was measured
+	Measured string `json:"measured"` // empty if not measured
+	Asked    string `json:"asked"`    // empty: no target
+	Verdict  string `json:"verdict"`  // met, missed, or why it was not measured
 }
 
 const (
@@ -36,7 +36,7 @@ func absent(name, asked, why string) Figure {
 
 func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 
-// figures are all, in the order of the parts.
+// figures returns all figures, in the order of the parts.
 func (r *results) figures() []Figure {
 	var list []Figure
 	for _, p := range []string{"tests-libcuda", "tests-kernels", "tests-cuda", "tests-gorgonia"} {
@@ -46,7 +46,7 @@ func (r *results) figures() []Figure {
 	for _, recipe := range []string{"bf16", "fp8-delayed", "fp8-smooth"} {
 		list = append(list, r.parity(recipe))
 	}
-	list = append(list, r.fp8Products())
+	list = append(list, r.fp8GEMMs())
 	list = append(list, r.casts())
 	list = append(list, r.memoryOps()...)
 	list = append(list, r.attention("Attention", "forward", 0.60, 0.40), r.attention("AttentionGrad", "backward", 0.45, 0.30))
@@ -57,7 +57,7 @@ func (r *results) figures() []Figure {
 	for _, seed := range []string{"1", "2"} {
 		list = append(list, r.curve(seed))
 	}
-	list = append(list, r.passed("peer-numerics", "numerics of FP8 products, probe_numerics.py ran"))
+	list = append(list, r.passed("peer-numerics", "numerics of FP8 GEMMs, probe_numerics.py ran"))
 	for i := range list {
 		if r.trial && (list[i].Verdict == met || strings.HasPrefix(list[i].Verdict, missed)) {
 			list[i].Verdict = "a trial: no verdict"
@@ -66,7 +66,7 @@ func (r *results) figures() []Figure {
 	return list
 }
 
-// passed is a part that says yes or no.
+// passed is the figure of a part that passes or fails.
 func (r *results) passed(part, name string) Figure {
 	const asked = "all pass"
 	switch v, ok := r.verdicts[part]; {
@@ -78,25 +78,25 @@ func (r *results) passed(part, name string) Figure {
 	return Figure{name, r.verdicts[part], asked, met}
 }
 
-// tests counts what a test binary said.
+// tests counts the results of a test binary.
 func (r *results) tests(part string) Figure {
 	f := r.passed(part, "Go tests on the real libraries, "+strings.TrimPrefix(part, "tests-"))
-	raw, err := os.ReadFile(filepath.Join(r.dir, part+".txt")) // also of one that failed
+	raw, err := os.ReadFile(filepath.Join(r.dir, part+".txt")) // also of a failed part
 	if f.Measured == "" || err != nil {
 		return f
 	}
 	count := func(what string) int { return strings.Count("\n"+string(raw), "\n--- "+what+": ") }
 	f.Measured = fmt.Sprintf("%d passed, %d failed, %d for stand-ins only", count("PASS"), count("FAIL"), count("SKIP"))
 	if count("PASS") == 0 {
-		f.Verdict = missed // a binary that ran nothing has shown nothing
+		f.Verdict = missed // no test ran
 	}
 	return f
 }
 
 var sanitizerSummary = regexp.MustCompile(`(?m)^=+ (\w+ SUMMARY: .*)$`)
 
-// sanitizer is what a tool of compute-sanitizer summed up. One that saw no kernel does
-// not, whatever its status.
+// sanitizer reports the summary of a compute-sanitizer tool. Without a summary the figure
+// is missed, whatever the exit status: the tool saw no kernel.
 func (r *results) sanitizer(tool string) Figure {
 	part := "sanitizer-" + tool
 	f := r.passed(part, "compute-sanitizer, "+tool+", every seventh case of conformance")
@@ -108,7 +108,7 @@ func (r *results) sanitizer(tool string) Figure {
 	switch {
 	case all != nil:
 		f.Measured = string(all[len(all)-1][1])
-		if !strings.Contains(f.Measured, "SUMMARY: 0 ") { // warnings leave the status alone
+		if !strings.Contains(f.Measured, "SUMMARY: 0 ") { // warnings do not change the exit status
 			f.Verdict = missed
 		}
 	case f.Verdict == met:
@@ -117,13 +117,13 @@ func (r *results) sanitizer(tool string) Figure {
 	return f
 }
 
-// parity is how far losses of the GPU are from emu's.
+// parity compares losses of the GPU with emu's.
 func (r *results) parity(recipe string) Figure {
-	name := "losses beside emu, " + recipe
+	name := "losses compared with emu, " + recipe
 	parts := []string{"parity-" + recipe + "-emu", ""}
 	for p := range r.verdicts {
 		if strings.HasPrefix(p, "parity-"+recipe+"-cuda") {
-			parts[1] = max(parts[1], p) // of several GPUs always the same one
+			parts[1] = max(parts[1], p) // the same one of several GPUs each time
 		}
 	}
 	if parts[1] == "" {
@@ -135,17 +135,17 @@ func (r *results) parity(recipe string) Figure {
 			return absent(name, "", r.why(parts[i]))
 		}
 	}
-	most := 0.0
+	largest := 0.0
 	for i := range min(len(a), len(b)) {
-		most = max(most, math.Abs(a[i]-b[i]))
+		largest = max(largest, math.Abs(a[i]-b[i]))
 	}
-	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", most, min(len(a), len(b))), "", "to be judged"}
+	return Figure{name, fmt.Sprintf("at most %.2g nats apart in %d steps", largest, min(len(a), len(b))), "", "to be judged"}
 }
 
-// fp8Products is the worst product beside cuBLASLt alone.
-func (r *results) fp8Products() Figure {
-	const name, least = "FP8 products at Llama-7B's shapes, of cuBLASLt alone", 0.95
-	asked := fmt.Sprintf("%.0f %%", 100*least)
+// fp8GEMMs is the worst FP8 GEMM relative to cuBLASLt alone.
+func (r *results) fp8GEMMs() Figure {
+	const name, target = "FP8 GEMMs at Llama-7B's shapes, share of cuBLASLt alone", 0.95
+	asked := fmt.Sprintf("%.0f %%", 100*target)
 	list := r.benchmark("products", "BenchmarkGEMMs")
 	if len(list) == 0 {
 		return absent(name, asked, r.why("products"))
@@ -159,18 +159,18 @@ func (r *results) fp8Products() Figure {
 		sum += p.value(share)
 	}
 	return Figure{
-		name, fmt.Sprintf("%s on average; least %s, %s: %.3g of %.3g TFLOP/s", percent(sum/float64(len(list))), percent(worst.value(share)), worst.name,
+		name, fmt.Sprintf("%s on average; minimum %s, %s: %.3g of %.3g TFLOP/s", percent(sum/float64(len(list))), percent(worst.value(share)), worst.name,
 			worst.value("TFLOP/s"), worst.value("cublaslt-TFLOP/s")),
-		asked, verdict(worst.value(share) >= least),
+		asked, verdict(worst.value(share) >= target),
 	}
 }
 
-// ofCopy is the share of a copy that what is bound by memory is to reach.
+// ofCopy is the target of memory-bound kernels: share of the copy bandwidth.
 const ofCopy = 0.85
 
-// casts is the worst cast beside a copy.
+// casts is the worst cast relative to a copy.
 func (r *results) casts() Figure {
-	const name = "casts to FP8, of a copy"
+	const name = "casts to FP8, share of copy bandwidth"
 	asked := percent(ofCopy)
 	worst, where, n := math.Inf(1), "", 0
 	for _, x := range r.bench("bench-quantize") {
@@ -184,16 +184,16 @@ func (r *results) casts() Figure {
 	if n == 0 {
 		return absent(name, asked, r.why("bench-quantize"))
 	}
-	return Figure{name, fmt.Sprintf("least %s, %s; %d casts", percent(worst), where, n), asked, verdict(worst >= ofCopy)}
+	return Figure{name, fmt.Sprintf("minimum %s, %s; %d casts", percent(worst), where, n), asked, verdict(worst >= ofCopy)}
 }
 
-// beyondCaches is the size from which a call's bytes come from memory: an H200's cache
+// beyondCaches is the call size above which bytes come from memory: an H200's L2 cache
 // has 50 MB.
 const beyondCaches = 100e6
 
-// memoryOps are the ops of a step that move bytes and multiply no matrices.
+// memoryOps are the memory-bound ops of a step: all but GEMMs and attention.
 func (r *results) memoryOps() []Figure {
-	const part, name = "profile-7b-layers", "in a step, of a copy"
+	const part, name = "profile-7b-layers", "in a step, share of copy bandwidth"
 	asked := percent(ofCopy)
 	copied := r.copyRate()
 	if copied == 0 {
@@ -201,7 +201,7 @@ func (r *results) memoryOps() []Figure {
 	}
 	var list []Figure
 	for _, k := range r.kinds(part) {
-		if strings.HasPrefix(k.name, "MatMul") || strings.HasPrefix(k.name, "Attention") || k.least < beyondCaches || k.seconds == 0 {
+		if strings.HasPrefix(k.name, "MatMul") || strings.HasPrefix(k.name, "Attention") || k.minBytes < beyondCaches || k.seconds == 0 {
 			continue
 		}
 		share := k.bytes / k.seconds / copied
@@ -210,17 +210,17 @@ func (r *results) memoryOps() []Figure {
 	if list == nil {
 		why := r.why(part)
 		if r.kinds(part) != nil {
-			why = fmt.Sprintf("no op of part %s moves %.0f MB each time", part, beyondCaches/1e6)
+			why = fmt.Sprintf("no op of part %s moves %.0f MB in every call", part, beyondCaches/1e6)
 		}
 		list = append(list, absent("elementwise kernels "+name, asked, why))
 	}
 	return list
 }
 
-// attention is a rate beside that of BF16 products.
-func (r *results) attention(op, direction string, least, own float64) Figure {
-	name := "attention " + direction + ", 4,096 tokens, heads of 128, of the BF16 rate"
-	asked := fmt.Sprintf("%.0f %%; a kernel of our own %.0f %%", 100*least, 100*own)
+// attention is the rate of attention relative to that of BF16 GEMMs.
+func (r *results) attention(op, direction string, target, ownTarget float64) Figure {
+	name := "attention " + direction + ", 4,096 tokens, heads of 128, share of the BF16 GEMM rate"
+	asked := fmt.Sprintf("%.0f %%; for our own kernel %.0f %%", 100*target, 100*ownTarget)
 	peak := r.bf16Rate()
 	if peak == 0 {
 		return absent(name, asked, r.why("bench-gemm"))
@@ -228,9 +228,9 @@ func (r *results) attention(op, direction string, least, own float64) Figure {
 	for _, k := range r.kinds("profile-7b-layers") {
 		if k.name == op && k.seconds > 0 {
 			rate := k.flops / k.seconds
-			f := Figure{name, fmt.Sprintf("%s, %.3g of %.3g TFLOP/s", percent(rate/peak), rate/1e12, peak/1e12), asked, verdict(rate/peak >= least)}
-			if f.Verdict == missed && rate/peak >= own {
-				f.Verdict = fmt.Sprintf("%s; met for our own", missed)
+			f := Figure{name, fmt.Sprintf("%s, %.3g of %.3g TFLOP/s", percent(rate/peak), rate/1e12, peak/1e12), asked, verdict(rate/peak >= target)}
+			if f.Verdict == missed && rate/peak >= ownTarget {
+				f.Verdict = fmt.Sprintf("%s; met for our own kernel", missed)
 			}
 			return f
 		}
@@ -238,8 +238,8 @@ func (r *results) attention(op, direction string, least, own float64) Figure {
 	return absent(name, asked, r.why("profile-7b-layers"))
 }
 
-// attentionByMMA is what the same takes of the kernels that every GPU has: on Hopper
-// the others have to be faster.
+// attentionByMMA compares the mma.sync kernels, which every GPU has, with the chosen
+// ones: on Hopper the latter must be faster.
 func (r *results) attentionByMMA() Figure {
 	const part, name = "profile-7b-layers-mma", "attention by mma.sync, the same shape"
 	seconds := map[string]float64{}
@@ -257,10 +257,10 @@ func (r *results) attentionByMMA() Figure {
 			}
 		}
 	}
-	return Figure{name, "takes longer than what was chosen: " + strings.Join(found, ", "), "", "to be known"}
+	return Figure{name, "takes longer than the chosen kernels: " + strings.Join(found, ", "), "", "for information"}
 }
 
-// peerAttention is PyTorch's on the same GPU.
+// peerAttention is PyTorch's attention on the same GPU.
 func (r *results) peerAttention() Figure {
 	const name = "attention of PyTorch, the same shape"
 	var found []string
@@ -277,24 +277,24 @@ func (r *results) peerAttention() Figure {
 	if found == nil {
 		return absent(name, "", r.why("peer-7b"))
 	}
-	return Figure{name, strings.Join(found, "; "), "", "to be known"}
+	return Figure{name, strings.Join(found, "; "), "", "for information"}
 }
 
-// The paper's gains over BF16 on Gaudi 2, and what is asked beside PyTorch.
+// The paper's gains over BF16 on Gaudi 2, and the target relative to PyTorch.
 var gains = []struct {
 	recipe string
-	least  float64
+	target float64
 }{{"fp8-w3-bf16", 0.27}, {"fp8-smooth", 0.34}, {"fp8-delayed", 0.37}}
 
 const overPyTorch = 1.3
 
-// speedUps are those of whole steps over BF16, Octet's and PyTorch's.
+// speedUps are the speedups of whole steps over BF16: Octet's and PyTorch's.
 func (r *results) speedUps(model, parts, peerPart string) (list []Figure) {
 	rate := func(recipe string) float64 { return r.tokens(parts + recipe)[recipe] }
 	base := rate("bf16")
 	for _, g := range gains {
 		name := fmt.Sprintf("whole step, %s, %s over bf16", model, g.recipe)
-		asked := fmt.Sprintf("+%.0f %%", 100*g.least)
+		asked := fmt.Sprintf("+%.0f %%", 100*g.target)
 		x := rate(g.recipe)
 		switch {
 		case base == 0:
@@ -303,12 +303,12 @@ func (r *results) speedUps(model, parts, peerPart string) (list []Figure) {
 			list = append(list, absent(name, asked, r.why(parts+g.recipe)))
 		default:
 			list = append(list, Figure{
-				name, fmt.Sprintf("%+.1f %%, %.0f against %.0f tokens/s", 100*(x/base-1), x, base), asked, verdict(x/base-1 >= g.least),
+				name, fmt.Sprintf("%+.1f %%, %.0f against %.0f tokens/s", 100*(x/base-1), x, base), asked, verdict(x/base-1 >= g.target),
 			})
 		}
 	}
 	const recipe = "fp8-smooth"
-	name, asked := fmt.Sprintf("whole step, %s, %s beside PyTorch's BF16, compiled", model, recipe), fmt.Sprintf("%.1f times", overPyTorch)
+	name, asked := fmt.Sprintf("whole step, %s, %s over PyTorch's BF16, compiled", model, recipe), fmt.Sprintf("%.1f times", overPyTorch)
 	p := r.peer(peerPart)
 	x, theirs := rate(recipe), p.bf16()
 	switch {
@@ -322,24 +322,24 @@ func (r *results) speedUps(model, parts, peerPart string) (list []Figure) {
 	})
 }
 
-// outside is what of a step passes outside kernels, by BenchmarkOutside.
+// outside is the share of a step outside kernels, by BenchmarkOutside.
 func (r *results) outside() Figure {
-	const part, name, most = "outside", "outside kernels at most, of a step of 8 layers of Llama-7B, fp8-smooth", 0.02
-	asked := fmt.Sprintf("less than %.0f %%", 100*most)
+	const part, name, maximum = "outside", "upper bound of time outside kernels, of a step of 8 layers of Llama-7B, fp8-smooth", 0.02
+	asked := fmt.Sprintf("less than %.0f %%", 100*maximum)
 	list := r.benchmark(part, "BenchmarkOutside")
 	if len(list) == 0 {
 		return absent(name, asked, r.why(part))
 	}
-	// What is less than nothing is the noise of two measurements, and takes nothing off the other.
+	// A negative share is measurement noise, and must not reduce the other share.
 	host, gaps := max(0, list[0].value("host-%")/100), max(0, list[0].value("gaps-%")/100)
 	return Figure{
 		name, fmt.Sprintf("%.2f %%: gaps between kernels %.2f %%, %.0f ns each with an empty kernel; waiting for the host and copies %.2f %%",
 			100*(host+gaps), 100*gaps, list[0].value("ns/gap"), 100*host),
-		asked, verdict(host+gaps < most),
+		asked, verdict(host+gaps < maximum),
 	}
 }
 
-// allocated compares a run with its plan.
+// allocated compares a run's memory with its plan.
 func (r *results) allocated() Figure {
 	const part, plan, name, asked = "memory-7b-layers", "plan-7b-layers", "memory, 2 layers of Llama-7B", "allocated as planned"
 	allocated, outside := r.memory(part)
@@ -351,11 +351,11 @@ func (r *results) allocated() Figure {
 		return absent(name, asked, r.why(plan))
 	}
 	return Figure{
-		name, fmt.Sprintf("allocated %d bytes, planned %d; driver, libraries and others %d", allocated, planned, outside), asked, verdict(allocated == planned),
+		name, fmt.Sprintf("allocated %d bytes, planned %d; driver, libraries and other processes %d", allocated, planned, outside), asked, verdict(allocated == planned),
 	}
 }
 
-// smoothed is how many steps a curve's end is the mean of, a tenth of the run.
+// smoothed returns the mean loss of the last tenth of a run.
 func smoothed(losses []float64) float64 {
 	n, sum := max(1, len(losses)/10), 0.0
 	for _, l := range losses[len(losses)-n:] {
@@ -364,10 +364,10 @@ func smoothed(losses []float64) float64 {
 	return sum / float64(n)
 }
 
-// curve compares the ends of two runs of a seed.
+// curve compares the final losses of two runs of a seed.
 func (r *results) curve(seed string) Figure {
-	const most = 0.005
-	name, asked := "1,000 steps of 124m, seed "+seed+", fp8-smooth beside bf16", fmt.Sprintf("within %.1f %%", 100*most)
+	const maximum = 0.005
+	name, asked := "1,000 steps of 124m, seed "+seed+", fp8-smooth compared with bf16", fmt.Sprintf("within %.1f %%", 100*maximum)
 	var ends [2]float64
 	var steps [2]int
 	for i, recipe := range []string{"bf16", "fp8-smooth"} {
@@ -381,6 +381,6 @@ func (r *results) curve(seed string) Figure {
 	apart := ends[1]/ends[0] - 1
 	return Figure{
 		name, fmt.Sprintf("%+.2f %%: %.4f against %.4f nats, mean of the last tenth of %d steps", 100*apart, ends[1], ends[0], steps[1]),
-		asked, verdict(math.Abs(apart) <= most && min(steps[0], steps[1]) >= 1000),
+		asked, verdict(math.Abs(apart) <= maximum && min(steps[0], steps[1]) >= 1000),
 	}
 }

@@ -1,11 +1,11 @@
-// Gpucheck makes a table of what gpu-check.sh measured, beside what was asked for:
+// Gpucheck tabulates the results of gpu-check.sh against their targets:
 //
 //	gpucheck FOLDER
 //
-// It reads the files that the parts left in the folder, prints the table and writes it
-// there, as table.md and as figures.json. What a part did not measure is in the table
-// with the reason. A target that was missed is no error of this program: its status is
-// 1 only if the folder cannot be read or written, 2 if none was named.
+// It reads the files of the parts in the folder, prints the table and writes it there, as
+// table.md and as figures.json. A figure that was not measured has the reason in the
+// table. A missed target is not an error: the exit status is 1 only if the folder cannot
+// be read or written, 2 if none was given.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: gpucheck FOLDER, the one that gpu-check.sh wrote into")
+		fmt.Fprintln(os.Stderr, "usage: gpucheck FOLDER, the output folder of gpu-check.sh")
 		os.Exit(2)
 	}
 	if err := write(os.Args[1], os.Stdout); err != nil {
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// write makes the table of a folder.
+// write prints and writes the table of a folder.
 func write(dir string, out io.Writer) error {
 	r, err := open(dir)
 	if err != nil {
@@ -47,7 +47,7 @@ func write(dir string, out io.Writer) error {
 		os.WriteFile(filepath.Join(dir, "figures.json"), append(list, '\n'), 0o666))
 }
 
-// table is Markdown: what ran where, and a line for each figure.
+// table returns Markdown: the versions, and a line for each figure.
 func table(versions []string, figures []Figure) string {
 	var b strings.Builder
 	for _, line := range versions {

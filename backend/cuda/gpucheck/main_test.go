@@ -14,7 +14,7 @@ import (
 	"octet/internal/bench"
 )
 
-// folder is the results of a node where every target is met, to the point.
+// folder writes the results of a machine that just meets every target.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,8 +62,8 @@ PASS
 	put("profile-7b-layers-trace.json", `{"traceEvents":[`+strings.Join([]string{
 		event("RMSNorm", 50, 1e6, 200e6), event("RMSNorm", 60, 1e6, 200e6), // 3.64 TB/s, 91 %
 		event("SwiGLU", 100, 1e6, 345e6),
-		event("Fill", 10, 0, 4),                    // too small
-		event("MatMul NT e4m3 e4m3 bf16", 9, 1, 1), // another figure's
+		event("Fill", 10, 0, 4),                    // below beyondCaches
+		event("MatMul NT e4m3 e4m3 bf16", 9, 1, 1), // a GEMM, not a memory-bound op
 		event("Attention", 1000, 425e9, 1e9), event("AttentionGrad", 3000, 951e9, 1e9),
 	}, ",\n")+"]}")
 	put("profile-7b-layers-mma-trace.json", `{"traceEvents":[`+event("Attention", 1900, 425e9, 1e9)+","+event("AttentionGrad", 4500, 951e9, 1e9)+"]}")
@@ -92,7 +92,7 @@ PASS
 	return dir
 }
 
-// rows are the table's, by figure.
+// rows returns the figures of a folder, by name.
 func rows(t *testing.T, dir string) map[string]Figure {
 	t.Helper()
 	require.NoError(t, write(dir, io.Discard))
@@ -109,7 +109,7 @@ func rows(t *testing.T, dir string) map[string]Figure {
 	return rows
 }
 
-// edit changes a file of a folder.
+// edit replaces text in a file of a folder.
 func edit(t *testing.T, dir, file, from, to string) {
 	t.Helper()
 	path := filepath.Join(dir, file)
@@ -120,25 +120,25 @@ func edit(t *testing.T, dir, file, from, to string) {
 }
 
 const (
-	products  = "FP8 products at Llama-7B's shapes, of cuBLASLt alone"
-	forward   = "attention forward, 4,096 tokens, heads of 128, of the BF16 rate"
-	backward  = "attention backward, 4,096 tokens, heads of 128, of the BF16 rate"
-	overTorch = "whole step, 8 layers of Llama-7B, fp8-smooth beside PyTorch's BF16, compiled"
-	outside   = "outside kernels at most, of a step of 8 layers of Llama-7B, fp8-smooth"
+	gemms     = "FP8 GEMMs at Llama-7B's shapes, share of cuBLASLt alone"
+	forward   = "attention forward, 4,096 tokens, heads of 128, share of the BF16 GEMM rate"
+	backward  = "attention backward, 4,096 tokens, heads of 128, share of the BF16 GEMM rate"
+	overTorch = "whole step, 8 layers of Llama-7B, fp8-smooth over PyTorch's BF16, compiled"
+	outside   = "upper bound of time outside kernels, of a step of 8 layers of Llama-7B, fp8-smooth"
 	memcheck  = "compute-sanitizer, memcheck, every seventh case of conformance"
 	memory    = "memory, 2 layers of Llama-7B"
-	curve     = "1,000 steps of 124m, seed 1, fp8-smooth beside bf16"
+	curve     = "1,000 steps of 124m, seed 1, fp8-smooth compared with bf16"
 )
 
 func TestTargetsThatAreMet(t *testing.T) {
 	got := rows(t, folder(t))
 	for name, measured := range map[string]string{
-		"Go tests on the real libraries, cuda":  "1 passed, 0 failed, 1 for stand-ins only",
-		"conformance, every op against float64": "ok",
-		products:                                "97.0 % on average; least 95.6 %, 4096x4096x4096/dgrad: 1.2e+03 of 1.26e+03 TFLOP/s",
-		"casts to FP8, of a copy":               "least 86.0 %, bf16 to e5m2, 16384x4096; 2 casts",
-		"RMSNorm in a step, of a copy":          "90.9 %, 3636 GB/s",
-		"SwiGLU in a step, of a copy":           "86.2 %, 3450 GB/s",
+		"Go tests on the real libraries, cuda":       "1 passed, 0 failed, 1 for stand-ins only",
+		"conformance, every op against float64":      "ok",
+		gemms:                                        "97.0 % on average; minimum 95.6 %, 4096x4096x4096/dgrad: 1.2e+03 of 1.26e+03 TFLOP/s",
+		"casts to FP8, share of copy bandwidth":      "minimum 86.0 %, bf16 to e5m2, 16384x4096; 2 casts",
+		"RMSNorm in a step, share of copy bandwidth": "90.9 %, 3636 GB/s",
+		"SwiGLU in a step, share of copy bandwidth":  "86.2 %, 3450 GB/s",
 		forward:                                 "60.7 %, 425 of 700 TFLOP/s",
 		backward:                                "45.3 %, 317 of 700 TFLOP/s",
 		"whole step, 1b, fp8-w3-bf16 over bf16": "+27.0 %, 12701 against 10000 tokens/s",
@@ -147,26 +147,26 @@ func TestTargetsThatAreMet(t *testing.T) {
 		overTorch: "1.30 times, 13401 against 10300 tokens/s (torch 2.15)",
 		outside:   "1.99 %: gaps between kernels 1.40 %, 1510 ns each with an empty kernel; waiting for the host and copies 0.59 %",
 		memcheck:  "ERROR SUMMARY: 0 errors",
-		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and others 55",
+		memory:    "allocated 1000 bytes, planned 1000; driver, libraries and other processes 55",
 		curve:     "+0.45 %: 2.0090 against 2.0000 nats, mean of the last tenth of 1000 steps",
 	} {
 		require.Equal(t, measured, got[name].Measured, name)
 		require.Equal(t, met, got[name].Verdict, name)
 	}
-	require.NotContains(t, got, "Fill in a step, of a copy")
-	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses beside emu, bf16"].Measured)
-	require.Equal(t, "takes longer than what was chosen: forward 1.90 times, backward 1.50 times", got["attention by mma.sync, the same shape"].Measured)
+	require.NotContains(t, got, "Fill in a step, share of copy bandwidth")
+	require.Equal(t, "at most 0.001 nats apart in 1000 steps", got["losses compared with emu, bf16"].Measured)
+	require.Equal(t, "takes longer than the chosen kernels: forward 1.90 times, backward 1.50 times", got["attention by mma.sync, the same shape"].Measured)
 	require.Equal(t, "flash 500 forward, 400 backward TFLOP/s", got["attention of PyTorch, the same shape"].Measured)
 }
 
-// Whatever falls short by a little is shown as missed.
+// A figure that falls short by a little is missed.
 func TestTargetsThatAreMissed(t *testing.T) {
 	for name, c := range map[string]struct{ file, from, to string }{
-		"Go tests on the real libraries, cuda":  {"tests-cuda.txt", "--- PASS", "--- SKIP"},
-		"conformance, every op against float64": {"summary.txt", "conformance                    12 s  ok", "conformance                    12 s  FAILED (1): add"},
-		products:                                {"products.txt", "0.956 of", "0.949 of"},
-		"casts to FP8, of a copy":               {"bench-quantize.txt", "0.86", "0.849"},
-		"SwiGLU in a step, of a copy":           {"profile-7b-layers-trace.json", "3.45e+08", "3.39e+08"},
+		"Go tests on the real libraries, cuda":      {"tests-cuda.txt", "--- PASS", "--- SKIP"},
+		"conformance, every op against float64":     {"summary.txt", "conformance                    12 s  ok", "conformance                    12 s  FAILED (1): add"},
+		gemms:                                       {"products.txt", "0.956 of", "0.949 of"},
+		"casts to FP8, share of copy bandwidth":     {"bench-quantize.txt", "0.86", "0.849"},
+		"SwiGLU in a step, share of copy bandwidth": {"profile-7b-layers-trace.json", "3.45e+08", "3.39e+08"},
 		forward:                                 {"profile-7b-layers-trace.json", "4.25e+11", "4.15e+11"},
 		backward:                                {"profile-7b-layers-trace.json", "9.51e+11", "9.4e+11"},
 		"whole step, 1b, fp8-smooth over bf16":  {"step-1b-fp8-smooth.txt", "13401", "13399"},
@@ -182,13 +182,14 @@ func TestTargetsThatAreMissed(t *testing.T) {
 		edit(t, dir, c.file, c.from, c.to)
 		require.Contains(t, rows(t, dir)[name].Verdict, missed, name)
 	}
-	// A figure that a line does not have is none that is met, and noise is no credit.
+	// A missing value does not meet a target, and a negative share does not reduce
+	// another.
 	for from, to := range map[string]string{"1.400 gaps-%": "", "1.400 gaps-%   0.590 host": "2.010 gaps-%  -0.500 host"} {
 		dir := folder(t)
 		edit(t, dir, "outside.txt", from, to)
 		require.Equal(t, missed, rows(t, dir)[outside].Verdict)
 	}
-	// What a sanitizer found is told by its last line, also what its status does not tell.
+	// The last summary of a sanitizer counts, even if the exit status is 0.
 	warned := folder(t)
 	edit(t, warned, "sanitizer-memcheck.txt", "ERROR SUMMARY: 0 errors", "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)")
 	require.Equal(t, Figure{memcheck, "RACECHECK SUMMARY: 2 hazards displayed (0 errors, 2 warnings)", "all pass", missed}, rows(t, warned)[memcheck])
@@ -198,9 +199,9 @@ func TestTargetsThatAreMissed(t *testing.T) {
 	require.Equal(t, Figure{memcheck, "ERROR SUMMARY: 2 errors", "all pass", missed}, rows(t, found)[memcheck])
 
 	dir := folder(t)
-	require.Equal(t, missed, rows(t, dir)["numerics of FP8 products, probe_numerics.py ran"].Verdict)
+	require.Equal(t, missed, rows(t, dir)["numerics of FP8 GEMMs, probe_numerics.py ran"].Verdict)
 
-	// A shorter curve has not shown what was asked; a trial shows nothing.
+	// A shorter curve does not meet its target; a trial has no verdicts.
 	short := folder(t)
 	path := filepath.Join(short, "curve-bf16-1-metrics.jsonl")
 	raw, err := os.ReadFile(path)
@@ -214,25 +215,25 @@ func TestTargetsThatAreMissed(t *testing.T) {
 	}
 }
 
-// What was not measured says why.
+// A figure that was not measured has the reason.
 func TestWhatWasNotMeasured(t *testing.T) {
 	dir := folder(t)
 	got := rows(t, dir)
 	for name, why := range map[string]string{
 		"Go tests on the real libraries, gorgonia":                        "part tests-gorgonia was not run",
 		"compute-sanitizer, racecheck, every seventh case of conformance": "part sanitizer: left out: compute-sanitizer is not in the PATH",
-		"whole step, 1b, fp8-smooth beside PyTorch's BF16, compiled":      "part peer-1b: FAILED: no end after 300 s",
-		"1,000 steps of 124m, seed 2, fp8-smooth beside bf16":             "part curve-bf16-2 was not run",
-		"losses beside emu, fp8-smooth":                                   "part parity-fp8-smooth-cuda was not run",
+		"whole step, 1b, fp8-smooth over PyTorch's BF16, compiled":        "part peer-1b: FAILED: no end after 300 s",
+		"1,000 steps of 124m, seed 2, fp8-smooth compared with bf16":      "part curve-bf16-2 was not run",
+		"losses compared with emu, fp8-smooth":                            "part parity-fp8-smooth-cuda was not run",
 	} {
 		require.Equal(t, "not measured: "+why, got[name].Verdict, name)
 		require.Empty(t, got[name].Measured)
 	}
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "curve-bf16-2.txt"), nil, 0o600))
-	require.Equal(t, "not measured: part curve-bf16-2 began and did not come to its end", rows(t, dir)["1,000 steps of 124m, seed 2, fp8-smooth beside bf16"].Verdict)
+	require.Equal(t, "not measured: part curve-bf16-2 started and did not finish", rows(t, dir)["1,000 steps of 124m, seed 2, fp8-smooth compared with bf16"].Verdict)
 
-	// Empty files, and files that are no results.
+	// Empty files, and files without results.
 	for _, text := range []string{"", "{", "[1]\nnull\n{\"bench\":3}\n"} {
 		list, err := filepath.Glob(filepath.Join(dir, "*[0-9a-z].*"))
 		require.NoError(t, err)
@@ -261,5 +262,5 @@ func TestTable(t *testing.T) {
 	for line := range strings.Lines(rest) {
 		require.Equal(t, 5, strings.Count(strings.ReplaceAll(line, "\\|", ""), "|"), line)
 	}
-	require.Contains(t, out.String(), "| numerics of FP8 products, probe_numerics.py ran | FAILED (1): octet: a \\| b differ | all pass | **missed** |\n")
+	require.Contains(t, out.String(), "| numerics of FP8 GEMMs, probe_numerics.py ran | FAILED (1): octet: a \\| b differ | all pass | **missed** |\n")
 }

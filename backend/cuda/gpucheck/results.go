@@ -16,15 +16,15 @@ import (
 	"octet/internal/bench"
 )
 
-// results is a folder of gpu-check.sh.
+// results is an output folder of gpu-check.sh.
 type results struct {
 	dir      string
 	versions []string          // lines
-	verdicts map[string]string // of parts: "ok", or what went wrong
-	trial    bool              // of the script itself, with figures that mean nothing
+	verdicts map[string]string // of parts: "ok", or the failure
+	trial    bool              // a trial of the script, with meaningless figures
 }
 
-// summaryLine is what gpu-check.sh writes of a part: name, seconds, verdict.
+// summaryLine matches a part's line in summary.txt: name, seconds, verdict.
 var summaryLine = regexp.MustCompile(`^(\S+)\s+(?:\d+ s|-)\s+(.*)$`)
 
 func open(dir string) (*results, error) {
@@ -38,7 +38,7 @@ func open(dir string) (*results, error) {
 			r.verdicts[m[1]] = m[2]
 		}
 	}
-	versions, _ := os.ReadFile(filepath.Join(dir, "versions.txt")) // the table is worth having without
+	versions, _ := os.ReadFile(filepath.Join(dir, "versions.txt")) // optional
 	for line := range strings.Lines(string(versions)) {
 		r.versions = append(r.versions, strings.TrimSpace(line))
 		r.trial = r.trial || strings.HasPrefix(line, "TRIAL")
@@ -46,8 +46,7 @@ func open(dir string) (*results, error) {
 	return r, nil
 }
 
-// why says why a part has no figure. Of parts that were left out together there is one
-// line.
+// why returns why a part has no figure. Parts that were skipped together share one line.
 func (r *results) why(part string) string {
 	verdict, ok := r.verdicts[part]
 	for prefix, all := range map[string]string{"peer-": "peers", "sanitizer-": "sanitizer"} {
@@ -58,26 +57,26 @@ func (r *results) why(part string) string {
 	switch {
 	case !ok:
 		if _, err := os.Stat(filepath.Join(r.dir, part+".txt")); err == nil {
-			return fmt.Sprintf("part %s began and did not come to its end", part)
+			return fmt.Sprintf("part %s started and did not finish", part)
 		}
 		return fmt.Sprintf("part %s was not run", part)
 	case verdict == "ok":
-		return fmt.Sprintf("the files of part %s do not tell", part)
+		return fmt.Sprintf("the files of part %s do not contain the figure", part)
 	default:
 		return fmt.Sprintf("part %s: %s", part, verdict)
 	}
 }
 
-// read is a part's file, of a part that did what it should.
+// read returns a file of a successful part.
 func (r *results) read(part, suffix string) []byte {
 	if r.verdicts[part] != "ok" {
 		return nil
 	}
-	raw, _ := os.ReadFile(filepath.Join(r.dir, part+suffix)) // without it there is no figure
+	raw, _ := os.ReadFile(filepath.Join(r.dir, part+suffix)) // missing: no figure
 	return raw
 }
 
-// lines reads objects of JSON, one a line; others are passed over.
+// lines parses one JSON object per line and skips other lines.
 func lines[T any](raw []byte) (list []T) {
 	scan := bufio.NewScanner(bytes.NewReader(raw))
 	scan.Buffer(nil, 16<<20)
@@ -90,12 +89,12 @@ func lines[T any](raw []byte) (list []T) {
 	return list
 }
 
-// bench is what octet bench printed, without what the backend does not do.
+// bench returns the results of octet bench, without unsupported ones.
 func (r *results) bench(part string) []bench.Result {
 	return slices.DeleteFunc(lines[bench.Result](r.read(part, ".txt")), func(x bench.Result) bool { return x.Unsupported != "" })
 }
 
-// copyRate is what a copy reached in bytes a second, 0 if nobody measured it.
+// copyRate returns the copy bandwidth in bytes per second, 0 if it was not measured.
 func (r *results) copyRate() float64 {
 	for _, x := range r.bench("bench-quantize") {
 		if x.Bench == "peak" {
@@ -105,7 +104,7 @@ func (r *results) copyRate() float64 {
 	return 0
 }
 
-// bf16Rate is the best of the BF16 products in FLOP/s, 0 if nobody measured them.
+// bf16Rate returns the best rate of the BF16 GEMMs in FLOP/s, 0 if none was measured.
 func (r *results) bf16Rate() (best float64) {
 	for _, x := range r.bench("bench-gemm") {
 		if strings.HasPrefix(x.Name, "bf16 ") {
@@ -115,7 +114,7 @@ func (r *results) bf16Rate() (best float64) {
 	return best
 }
 
-// tokens is the rate of training steps, by recipe.
+// tokens returns the rates of training steps in tokens per second, by recipe.
 func (r *results) tokens(part string) map[string]float64 {
 	rates := map[string]float64{}
 	for _, x := range r.bench(part) {
@@ -126,13 +125,13 @@ func (r *results) tokens(part string) map[string]float64 {
 	return rates
 }
 
-// measurement is a line of a benchmark of Go's.
+// measurement is a line of a Go benchmark.
 type measurement struct {
-	name   string             // "4096x4096x4096/fprop"; empty where the benchmark has one
+	name   string             // "4096x4096x4096/fprop"; empty without sub-benchmarks
 	values map[string]float64 // by unit
 }
 
-// value is NaN where the line does not tell.
+// value returns NaN for a missing unit.
 func (m measurement) value(unit string) float64 {
 	if v, ok := m.values[unit]; ok {
 		return v
@@ -140,7 +139,7 @@ func (m measurement) value(unit string) float64 {
 	return math.NaN()
 }
 
-// benchmarkLine is Go's format: name, rounds, and values with their units.
+// benchmarkLine matches Go's format: name, rounds, and values with their units.
 var benchmarkLine = regexp.MustCompile(`^(Benchmark\w+?)(?:/(\S+?))?(?:-\d+)?\s+\d+\s+(.*)$`)
 
 func (r *results) benchmark(part, name string) (list []measurement) {
@@ -160,15 +159,15 @@ func (r *results) benchmark(part, name string) (list []measurement) {
 	return list
 }
 
-// kind is what a profile tells of one kind of op: the sums over its calls.
+// kind is one kind of op in a profile: sums over its calls.
 type kind struct {
 	name                  string
 	calls                 int
 	seconds, flops, bytes float64
-	least                 float64 // bytes of its smallest call
+	minBytes              float64 // bytes of its smallest call
 }
 
-// kinds are those of a run's trace, by name.
+// kinds returns the kinds of a run's trace, sorted by name.
 func (r *results) kinds(part string) []kind {
 	var trace struct {
 		TraceEvents []struct {
@@ -187,14 +186,14 @@ func (r *results) kinds(part string) []kind {
 	for _, e := range trace.TraceEvents {
 		k := byName[e.Name]
 		if k == nil {
-			k = &kind{name: e.Name, least: math.Inf(1)}
+			k = &kind{name: e.Name, minBytes: math.Inf(1)}
 			byName[e.Name] = k
 		}
 		k.calls++
 		k.seconds += e.Took / 1e6
 		k.flops += e.Args.FLOPs
 		k.bytes += e.Args.Bytes
-		k.least = min(k.least, e.Args.Bytes)
+		k.minBytes = min(k.minBytes, e.Args.Bytes)
 	}
 	var list []kind
 	for _, k := range byName {
@@ -204,7 +203,7 @@ func (r *results) kinds(part string) []kind {
 	return list
 }
 
-// memory is what a run allocated, and what others had of the device.
+// memory returns a run's allocated bytes, and the device's other used bytes.
 func (r *results) memory(part string) (allocated, outside int64) {
 	type entry struct {
 		Message   string `json:"msg"`
@@ -219,16 +218,16 @@ func (r *results) memory(part string) (allocated, outside int64) {
 	return 0, 0
 }
 
-// planned is what octet plan says that a run takes.
+// planned returns the bytes that octet plan predicts for a run.
 func (r *results) planned(part string) int64 {
 	var p struct {
 		Memory int64 `json:"memory_bytes"`
 	}
-	_ = json.Unmarshal(r.read(part, ".txt"), &p) // 0 is not known
+	_ = json.Unmarshal(r.read(part, ".txt"), &p) // 0: unknown
 	return p.Memory
 }
 
-// losses are those of all steps of a run.
+// losses returns the losses of all steps of a run.
 func (r *results) losses(part string) (list []float64) {
 	type line struct {
 		Loss *float64 `json:"loss"`
@@ -243,7 +242,7 @@ func (r *results) losses(part string) (list []float64) {
 	return list
 }
 
-// peer is what peer_torch.py writes.
+// peer is the output of peer_torch.py.
 type peer struct {
 	Environment struct {
 		Torch string `json:"torch"`
@@ -258,11 +257,11 @@ type peer struct {
 }
 
 func (r *results) peer(part string) (p peer) {
-	_ = json.Unmarshal(r.read(part, ".json"), &p) // what is missing is zero
+	_ = json.Unmarshal(r.read(part, ".json"), &p) // missing values are zero
 	return p
 }
 
-// bf16 is the best compiled run in BF16.
+// bf16 returns the rate of the best compiled BF16 run.
 func (p *peer) bf16() (best float64) {
 	for _, x := range p.Train.Runs {
 		if x.Linears == "bf16" && x.Compile != "none" {

@@ -1,16 +1,15 @@
-// attention_64 and attention_128: causal attention on BF16 tensor cores, for
-// heads of 64 and 128, by mma.sync; attention_wgmma.cu has those of Hopper.
-// attention: any head and format, a warp for each query and head.
+// attention_64 and attention_128: causal attention on BF16 tensor cores by mma.sync, for
+// heads of 64 and 128; attention_wgmma.cu has Hopper's. attention: any head size and
+// format, a warp per query and head.
 //
-// The fast kernels follow FlashAttention-2 (Dao, 2023). A block has 128 queries of
-// a head and goes through the keys 64 at a time; a warp has 32 of the queries, so
-// that what it reads of K and V serves two products: with 16 rows the shared
-// memory, 128 bytes a clock, would be busier than the tensor cores. Queries
-// and one block of K and of V lie in shared memory (512·D bytes: 64 KiB with
-// D = 128, two blocks to a multiprocessor of H100, one of Ada), and the copy of the
-// next keys runs during the softmax and the product with V. A thread keeps 128
-// sums of the result (D = 128) and 64 scores in registers; __launch_bounds__ asks
-// for two blocks, 255 registers each.
+// The fast kernels follow FlashAttention-2 (Dao, 2023). A block has 128 queries of a head
+// and iterates over the keys, 64 at a time. A warp has 32 queries, so that each load of K
+// and V feeds two MMAs: with 16 rows, shared memory, 128 bytes per clock, would be the
+// bottleneck. Queries and one block of K and of V lie in shared memory (512·D bytes: 64
+// KiB with D = 128, two blocks per multiprocessor on H100, one on Ada). The copy of the
+// next keys overlaps with softmax and the GEMM with V. A thread keeps 128 accumulators of
+// the result (D = 128) and 64 scores in registers; __launch_bounds__ allows two blocks
+// with 255 registers per thread.
 #include "attention.cuh"
 
 template <int D> __device__ inline void attend(const AttentionArgs &a, Result::Shared &shared) {
@@ -29,20 +28,20 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	commit();
 	for (int j0 = 0; j0 < b.seen; j0 += N) {
 		wait_for<0>();
-		__syncthreads(); // K is there, and nobody needs the last V any more
+		__syncthreads(); // K is loaded, and no thread reads the last V
 		v.template load<N, THREADS>(vs + (i64)j0 * a.v.ld, a.v.ld, min(N, b.keys - j0));
 		commit();
 		float s[MT][N / 8][4], correction[MT][2];
 		clear<MT>(s);
 		multiply_rows<D, MT, N>(s, q, row, k);
 		wait_for<0>();
-		__syncthreads(); // V is there, and nobody needs K any more
+		__syncthreads(); // V is loaded, and no thread reads K
 		if (j0 + N < b.seen) {
 			k.template load<N, THREADS>(ks + (i64)(j0 + N) * a.k.ld, a.k.ld, min(N, b.keys - j0 - N));
 			commit();
 		}
 		softmax.template mask<N>(s, b, row, j0);
-		softmax.template weigh<N>(s, correction);
+		softmax.template to_weights<N>(s, correction);
 		softmax.correct(o, correction);
 		multiply_weights<D, MT, N>(o, s, v);
 	}
@@ -60,7 +59,7 @@ KERNEL(attention_128, AttentionArgs, 128, 2) {
 	attend<128>(a, shared);
 }
 
-// A lane takes a key of 32 for the scores, and every 32nd column for the sums.
+// Lanes split the scores by key and the sums by column.
 KERNEL(attention, AttentionArgs, PLAIN_THREADS, 1) {
 	__shared__ Result::Shared shared;
 	DYNAMIC_SHARED(float, memory);
@@ -69,8 +68,8 @@ KERNEL(attention, AttentionArgs, PLAIN_THREADS, 1) {
 	Result out(a.out, g.heads * dim, shared);
 	float *q = memory + warp * 2 * dim, *o = q + dim;
 	const i64 i = (i64)blockIdx.x * (PLAIN_THREADS / 32) + warp, head = blockIdx.y, sequence = blockIdx.z;
-	if (i < g.queries) { // of a whole warp
-		const i64 row = sequence * g.queries + i, key = sequence * g.keys, key_col = head / g.group() * dim;
+	if (i < g.queries) { // uniform in a warp
+		const i64 row = sequence * g.queries + i, key = sequence * g.keys, key_col = head / g.heads_per_key_head() * dim;
 		for (int d = lane; d < dim; d += 32)
 			q[d] = load_value(a.q, row, head * dim + d), o[d] = 0.0f;
 		__syncwarp();
@@ -79,9 +78,9 @@ KERNEL(attention, AttentionArgs, PLAIN_THREADS, 1) {
 		float top = -infinity, total = 0.0f;
 		for (i64 j0 = 0; j0 < seen; j0 += 32) {
 			const float score = j0 + lane < seen ? dot(a.k, key + j0 + lane, key_col, q, dim) * scale : -infinity;
-			const float most = fmaxf(top, warp_max(score));
-			const float correction = expf(top - most), weight = expf(score - most);
-			top = most;
+			const float highest = fmaxf(top, warp_max(score));
+			const float correction = expf(top - highest), weight = expf(score - highest);
+			top = highest;
 			total = total * correction + warp_sum(weight);
 			for (int d = lane; d < dim; d += 32)
 				o[d] *= correction;

@@ -1,38 +1,37 @@
-// What the forward and the backward of attention share.
+// Shared by the forward and the backward of attention.
 #pragma once
 #include "mma.cuh"
 #include "tile.cuh"
 
-const int QUERY_BLOCK = 128;   // queries of a block of the kernels by queries
-const int KEY_BLOCK = 128;     // keys of a block of the backward for K and V
-const int PLAIN_THREADS = 128; // of the plain kernels: a warp takes a row
+const int QUERY_BLOCK = 128;   // queries per block of the kernels by queries
+const int KEY_BLOCK = 128;     // keys per block of the backward for K and V
+const int PLAIN_THREADS = 128; // of the plain kernels: a warp per row
 constexpr float LOG2E = 1.4426950408889634f;
 
-// score_scale is 1/√D, for the compiler: a register less.
+// score_scale returns 1/√D at compile time, which saves a register.
 template <int D> __device__ constexpr float score_scale() {
-	static_assert(D == 64 || D == 128, "the sizes of heads on tensor cores");
+	static_assert(D == 64 || D == 128, "the head sizes of the tensor core kernels");
 	return D == 64 ? 0.125f : 0.088388347648318447f;
 }
 
-// Geometry is the middle of both ops' arguments.
+// Geometry is the part of the arguments that both ops share.
 struct Geometry {
 	i64 batch, queries, keys, heads, key_heads, head_dim;
 
-	__device__ i64 group() const { return heads / key_heads; }
-	// lse is the place of a query in LSE, [batch · heads, queries].
+	__device__ i64 heads_per_key_head() const { return heads / key_heads; }
+	// lse returns the index of a query in LSE, [batch · heads, queries].
 	__device__ i64 lse(i64 sequence, i64 head, i64 query) const { return (sequence * heads + head) * queries + query; }
 };
 
-// Sheet is a result in FP32 in shared memory, from where it goes through its
-// casts. Four words between its rows keep eight rows of an accumulator in
-// different banks.
+// Sheet is an FP32 result in shared memory, for the casts. A padding of four words per
+// row puts eight rows of an accumulator in different banks.
 template <int D> struct Sheet {
 	float *p;
 
 	__device__ static int pitch() { return D + 4; }
 
-	// put stores a warp's rows, of which row is the first, times factor[m][i].
-	template <int MT> __device__ void put(int row, const float (*c)[D / 8][4], const float (*factor)[2]) const {
+	// put stores a warp's rows, of which row is the first, times scale[m][i].
+	template <int MT> __device__ void put(int row, const float (*c)[D / 8][4], const float (*scale)[2]) const {
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
 		for (int m = 0; m < MT; m++)
@@ -41,22 +40,22 @@ template <int D> struct Sheet {
 #pragma unroll
 				for (int i = 0; i < 2; i++) {
 					float *to = p + (row + m * 16 + g + 8 * i) * pitch() + n * 8 + 2 * t;
-					to[0] = c[m][n][2 * i] * factor[m][i];
-					to[1] = c[m][n][2 * i + 1] * factor[m][i];
+					to[0] = c[m][n][2 * i] * scale[m][i];
+					to[1] = c[m][n][2 * i + 1] * scale[m][i];
 				}
 	}
 
-	// store sends the first n rows to a result, where they begin at (row0, col0).
-	// turn lies behind the sheet.
+	// store stores the first n rows in a result, at (row0, col0). The transpose buffer
+	// follows the sheet.
 	template <int ROWS> __device__ void store(Result &out, i64 row0, int n, i64 col0) const {
-		Turn<D> &turn = *(Turn<D> *)(p + ROWS * pitch());
+		TransposeBuffer<D> &buffer = *(TransposeBuffer<D> *)(p + ROWS * pitch());
 		for (int first = 0; first < n; first += TILE_ROWS)
 #pragma unroll 1
 			for (int i = 0; i < out.casts.n; i++) {
 				const Cast &c = out.casts.cast[i];
 				const int size = size_of(c.format);
-				const bool turned = c.flags & TRANSPOSE;
-				if (turned)
+				const bool transposed = c.flags & TRANSPOSE;
+				if (transposed)
 					__syncthreads();
 				for (int at = threadIdx.x; at < TILE_ROWS * (D / 8); at += blockDim.x) {
 					const int r = at / (D / 8), col = at % (D / 8) * 8;
@@ -66,18 +65,18 @@ template <int D> struct Sheet {
 #pragma unroll
 					for (int j = 0; j < 8; j++) {
 						v[j] = p[(first + r) * pitch() + col + j];
-						out.peak.see(magnitude(v[j]));
+						out.peak.fold(magnitude(v[j]));
 					}
 					u32 words[8];
 					out.encode(i, v, row0 + first + r, col0 + col, words);
-					if (turned)
-						turn.put(r, col, size, words);
+					if (transposed)
+						buffer.put(r, col, size, words);
 					else
 						store8(c.out, (row0 + first + r) * c.ld + col0 + col, size, 8, words);
 				}
-				if (turned) {
+				if (transposed) {
 					__syncthreads();
-					turn.flush(c, (int)row0 + first, (int)col0, (int)row0 + n, (int)col0 + D);
+					buffer.flush(c, (int)row0 + first, (int)col0, (int)row0 + n, (int)col0 + D);
 				}
 			}
 	}
@@ -91,28 +90,27 @@ struct AttentionArgs {
 	void *scratch;
 };
 
-// Queries are those of a block of the forward, QUERY_BLOCK of a head, and what they
-// see. Blocks of the last ones, which see the most keys, come first in the grid.
+// Queries is a block of the forward: QUERY_BLOCK queries of a head, and the keys that
+// they see. The last blocks, which see the most keys, come first in the grid.
 template <int D> struct Queries {
 	int head, sequence, i0, rows, keys;
 	int first; // position of the first query
-	int seen;  // keys, by the last one
+	int seen;  // number of keys that the last query sees
 	i64 query, key, key_col;
 
 	__device__ Queries(const AttentionArgs &a)
 		: head(blockIdx.x % (u32)a.g.heads), sequence(blockIdx.x / (u32)a.g.heads),
 		  i0((gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK), rows(min(QUERY_BLOCK, (int)a.g.queries - i0)), keys((int)a.g.keys),
 		  first((int)control_position(a.control.i32()) + i0), seen(min(keys, first + rows)),
-		  query(sequence * a.g.queries + i0), key(sequence * a.g.keys), key_col(head / a.g.group() * D) {}
+		  query(sequence * a.g.queries + i0), key(sequence * a.g.keys), key_col(head / a.g.heads_per_key_head() * D) {}
 
 	__device__ const bf16 *q(const AttentionArgs &a) const { return (const bf16 *)a.q.p + query * a.q.ld + head * D; }
 	__device__ const bf16 *k(const AttentionArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_col; }
 	__device__ const bf16 *v(const AttentionArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_col; }
 };
 
-// Softmax is the online softmax of MT · 16 rows of a warp, of which four threads
-// have one: relative to the largest score so far. The sums of the weights stay apart
-// until the end.
+// Softmax is the online softmax of MT · 16 rows of a warp, four threads per row, relative
+// to the maximum score so far. The four partial sums of the weights are added at the end.
 template <int D, int MT> struct Softmax {
 	float top[MT][2], total[MT][2];
 
@@ -125,13 +123,13 @@ template <int D, int MT> struct Softmax {
 	}
 	__device__ static float infinity() { return __uint_as_float(0x7f800000u); }
 
-	// mask takes out the scores of keys that are behind a query, or behind the last
-	// key, in a block of N keys from j0 on. row is the warp's first.
+	// mask sets the scores of keys after a query, or after the last key, to -inf, in a
+	// block of N keys from j0. row is the warp's first.
 	template <int N> __device__ static void mask(float (*s)[N / 8][4], const Queries<D> &b, int row, int j0) {
 		if (b.first + row >= j0 + N - 1 && b.keys >= j0 + N)
 			return;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-		// Of a thread's first element: how far its key may move.
+		// For a thread's first element: the maximum offsets of visible and of valid keys.
 		const int ahead = b.first + row + g - j0 - 2 * t, left = b.keys - j0 - 2 * t;
 #pragma unroll
 		for (int m = 0; m < MT; m++)
@@ -143,23 +141,23 @@ template <int D, int MT> struct Softmax {
 						s[m][n][e] = -infinity();
 	}
 
-	// weigh makes weights of scores. What was summed up by earlier weights is to be
-	// multiplied by correction.
-	template <int N> __device__ void weigh(float (*s)[N / 8][4], float (*correction)[2]) {
+	// to_weights replaces scores by weights. Sums of earlier weights must be multiplied
+	// by correction.
+	template <int N> __device__ void to_weights(float (*s)[N / 8][4], float (*correction)[2]) {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 #pragma unroll
 		for (int m = 0; m < MT; m++)
 #pragma unroll
 			for (int i = 0; i < 2; i++) {
-				float most = top[m][i];
+				float highest = top[m][i];
 #pragma unroll
 				for (int n = 0; n < N / 8; n++)
-					most = fmaxf(most, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
-				most = fmaxf(most, __shfl_xor_sync(ALL, most, 1));
-				most = fmaxf(most, __shfl_xor_sync(ALL, most, 2));
-				const float base = most == -infinity() ? 0.0f : most * scale2; // nothing seen yet
+					highest = fmaxf(highest, fmaxf(s[m][n][2 * i], s[m][n][2 * i + 1]));
+				highest = fmaxf(highest, __shfl_xor_sync(ALL, highest, 1));
+				highest = fmaxf(highest, __shfl_xor_sync(ALL, highest, 2));
+				const float base = highest == -infinity() ? 0.0f : highest * scale2; // no key seen yet
 				correction[m][i] = fast_exp2(top[m][i] * scale2 - base);
-				top[m][i] = most;
+				top[m][i] = highest;
 				float sum = 0.0f;
 #pragma unroll
 				for (int n = 0; n < N / 8; n++)
@@ -182,11 +180,11 @@ template <int D, int MT> struct Softmax {
 					o[m][n][i] *= correction[m][i / 2];
 	}
 
-	// end stores the result of a block, and its LSE. The sheet lies in memory, where
-	// the operands were.
+	// end stores the result of a block, and its LSE. The sheet reuses the operands'
+	// memory.
 	__device__ void end(const AttentionArgs &a, const Queries<D> &b, const float (*o)[D / 8][4], void *memory, Result::Shared &shared) {
 		const int row = threadIdx.x / 32 * MT * 16, g = threadIdx.x % 32 / 4;
-		float factor[MT][2];
+		float scale[MT][2];
 #pragma unroll
 		for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -194,21 +192,21 @@ template <int D, int MT> struct Softmax {
 				float sum = total[m][i];
 				sum += __shfl_xor_sync(ALL, sum, 1);
 				sum += __shfl_xor_sync(ALL, sum, 2);
-				factor[m][i] = 1.0f / sum;
+				scale[m][i] = 1.0f / sum;
 				const int r = row + m * 16 + g + 8 * i;
 				if (a.lse.p && threadIdx.x % 4 == 0 && r < b.rows)
 					a.lse.out()[a.g.lse(b.sequence, b.head, b.i0 + r)] = top[m][i] * score_scale<D>() + logf(sum);
 			}
-		Result out(a.out, a.g.heads * D, shared); // waits
+		Result out(a.out, a.g.heads * D, shared); // synchronizes
 		const Sheet<D> sheet = {(float *)memory};
-		sheet.template put<MT>(row, o, factor);
+		sheet.template put<MT>(row, o, scale);
 		__syncthreads();
 		sheet.template store<QUERY_BLOCK>(out, b.query, b.rows, b.head * D);
 		out.end();
 	}
 };
 
-// dot is the product of a row of a tensor and a vector in shared memory.
+// dot returns the dot product of a row of a tensor and a vector in shared memory.
 __device__ inline float dot(const Tensor &x, i64 row, i64 col, const float *y, int n) {
 	float sum = 0.0f;
 	for (int d = 0; d < n; d++)

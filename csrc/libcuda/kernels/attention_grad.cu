@@ -1,22 +1,20 @@
-// The backward of attention, in three launches: attention_grad_dot makes the dot
+// The backward of attention, in three launches: attention_grad_dot computes the dot
 // products DOut·O of all rows, attention_grad_kv the gradients of K and V,
-// attention_grad_q that of Q. _64 and _128 are on BF16 tensor cores for heads of 64
-// and 128, the others take any head and format, a warp for each row and head.
+// attention_grad_q that of Q. _64 and _128 use BF16 tensor cores for heads of 64 and 128;
+// the others support any head size and format, with a warp per row and head.
 //
-// Every sum has one owner and a fixed order, so there are no atomic additions;
-// the price is that the probabilities are computed twice, seven products in
-// place of FlashAttention-2's five.
+// Every sum has one owner and a fixed order, without atomic additions. The price is that
+// probabilities are computed twice: seven GEMMs instead of FlashAttention-2's five.
 //
-// A block of _kv_ has 128 keys of a key head, and goes through the queries of
-// all heads that share it, head by head, 32 at a time. It works on the transposed
-// scores K·Qᵀ: the warp's weights of keys then are where the products with dOut
-// and Q want them, in registers. Those of dK and dV take 128 of a thread's
-// registers (a warp has 16 keys with D = 128, 32 with D = 64). Shared memory: K and
-// V, two stages of Q and dOut, which the copies of the next queries alternate
-// between, 768·D + 512 bytes: 96.5 KiB with D = 128, which Ada has, too.
+// A block of _kv_ has 128 keys of a key head, and iterates over the queries of all heads
+// that share it, head by head, 32 at a time. It computes the transposed scores K·Qᵀ: a
+// warp's weights are then in the registers where the GEMMs with dOut and Q need them. dK
+// and dV take 128 of a thread's registers (a warp has 16 keys with D = 128, 32 with D =
+// 64). Shared memory: K and V, two alternating stages of Q and dOut, 768·D + 512 bytes:
+// 96.5 KiB with D = 128, which fits Ada, too.
 //
-// A block of _q_ has 128 queries, a warp 32 of them, and goes through the keys that
-// they see 32 at a time, with two stages of K and V: 768·D bytes.
+// A block of _q_ has 128 queries, 32 per warp, and iterates over the keys that they see,
+// 32 at a time, with two stages of K and V: 768·D bytes.
 #include "attention_grad.cuh"
 
 KERNEL(attention_grad_dot, AttentionGradArgs, FLAT_THREADS, 1) {
@@ -49,7 +47,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	DYNAMIC_SHARED(bf16, memory);
 	const BF16Tile<D> k = {memory}, v = {memory + KEY_BLOCK * D};
 	bf16 *stages = memory + 2 * KEY_BLOCK * D; // Q, then dOut, of each stage
-	float *numbers = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
+	float *vectors = (float *)(stages + 4 * STEP * D); // LSE, then DOut·O
 	const Keys<D, STEP> b(a);
 	const int row = threadIdx.x / 32 * MT * 16;
 
@@ -58,7 +56,7 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
 		q.template load<STEP, THREADS>(b.queries(a, a.q, s), a.q.ld, n);
 		dout.template load<STEP, THREADS>(b.queries(a, a.dout, s), a.dout.ld, n);
-		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, s);
+		b.load_vectors(a, vectors + stage * 2 * STEP, vectors + (stage * 2 + 1) * STEP, s);
 		commit();
 	};
 
@@ -71,22 +69,22 @@ template <int D, int WARPS> __device__ inline void grad_keys(const AttentionGrad
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
-		__syncthreads(); // the stage is there, and nobody needs the other one any more
+		__syncthreads(); // the stage is loaded, and no thread reads the other one
 		now = next;
 		next.advance(b);
 		if (at + 1 < b.all)
 			load(at + 1, next);
 		const int stage = at % 2;
 		const BF16Tile<D> q = {stages + stage * 2 * STEP * D}, dout = {stages + (stage * 2 + 1) * STEP * D};
-		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
+		const float *lse = vectors + stage * 2 * STEP, *dots = lse + STEP;
 
 		float p[MT][STEP / 8][4], d[MT][STEP / 8][4];
 		clear<MT>(p);
 		clear<MT>(d);
 		multiply_rows<D, MT, STEP>(p, k, row, q);
 		multiply_rows<D, MT, STEP>(d, v, row, dout);
-		b.template weigh<MT>(p, lse, row, now);
-		b.template grade<MT>(d, p, dots);
+		b.template to_weights<MT>(p, lse, row, now);
+		b.template to_score_grads<MT>(d, p, dots);
 		multiply_weights<D, MT, STEP>(sum_v, p, dout);
 		multiply_weights<D, MT, STEP>(sum_k, d, q);
 	}
@@ -127,7 +125,7 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	load(0);
 	for (int at = 0; at < b.steps; at++) {
 		wait_for<0>();
-		__syncthreads(); // the stage is there, and nobody needs the other one any more
+		__syncthreads(); // the stage is loaded, and no thread reads the other one
 		if (at + 1 < b.steps)
 			load(at + 1);
 		const int stage = at % 2;
@@ -138,8 +136,8 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 		clear<MT>(d);
 		multiply_rows<D, MT, STEP>(p, q, b.row(), k);
 		multiply_rows<D, MT, STEP>(d, dout, b.row(), v);
-		b.weigh(p, at);
-		b.grade(d, p);
+		b.to_weights(p, at);
+		b.to_score_grads(d, p);
 		multiply_weights<D, MT, STEP>(sum, d, k);
 	}
 	b.end(a, sum, memory, shared);
@@ -157,8 +155,8 @@ KERNEL(attention_grad_q_128, AttentionGradArgs, 128, 2) {
 
 // ---- any head, any format ----
 
-// Weights are a query's with a key: the probability, and the gradient of the score
-// before its scale.
+// Weights of a query and a key: the probability, and the gradient of the score without
+// the score scale.
 struct Weights { float p, d; };
 
 __device__ inline Weights weights(const AttentionGradArgs &a, float score, float dp, i64 at) {
@@ -166,7 +164,7 @@ __device__ inline Weights weights(const AttentionGradArgs &a, float score, float
 	return {p, p * (dp - a.scratch[at])};
 }
 
-// A lane takes a query of 32 for the weights, and every 32nd column for the sums.
+// Lanes split the weights by query and the sums by column.
 KERNEL(attention_grad_kv, AttentionGradArgs, PLAIN_THREADS, 1) {
 	__shared__ Result::Shared shared[2];
 	DYNAMIC_SHARED(float, memory);
@@ -175,14 +173,14 @@ KERNEL(attention_grad_kv, AttentionGradArgs, PLAIN_THREADS, 1) {
 	Result out_k(a.dk, g.key_heads * dim, shared[0]), out_v(a.dv, g.key_heads * dim, shared[1]);
 	float *k = memory + warp * 4 * dim, *v = k + dim, *dk = v + dim, *dv = dk + dim;
 	const i64 j = (i64)blockIdx.x * (PLAIN_THREADS / 32) + warp, key_head = blockIdx.y, sequence = blockIdx.z;
-	if (j < g.keys) { // of a whole warp
+	if (j < g.keys) { // uniform in a warp
 		const i64 row = sequence * g.keys + j;
 		for (int d = lane; d < dim; d += 32) {
 			k[d] = load_value(a.k, row, key_head * dim + d), v[d] = load_value(a.v, row, key_head * dim + d);
 			dk[d] = dv[d] = 0.0f;
 		}
 		__syncwarp();
-		for (i64 head = key_head * g.group(); head < (key_head + 1) * g.group(); head++)
+		for (i64 head = key_head * g.heads_per_key_head(); head < (key_head + 1) * g.heads_per_key_head(); head++)
 			for (i64 i0 = j; i0 < g.queries; i0 += 32) {
 				const i64 i = i0 + lane, query = sequence * g.queries + i;
 				Weights w = {};
@@ -215,8 +213,8 @@ KERNEL(attention_grad_q, AttentionGradArgs, PLAIN_THREADS, 1) {
 	Result out(a.dq, g.heads * dim, shared);
 	float *q = memory + warp * 3 * dim, *dout = q + dim, *dq = dout + dim;
 	const i64 i = (i64)blockIdx.x * (PLAIN_THREADS / 32) + warp, head = blockIdx.y, sequence = blockIdx.z;
-	if (i < g.queries) { // of a whole warp
-		const i64 row = sequence * g.queries + i, key = sequence * g.keys, key_col = head / g.group() * dim;
+	if (i < g.queries) { // uniform in a warp
+		const i64 row = sequence * g.queries + i, key = sequence * g.keys, key_col = head / g.heads_per_key_head() * dim;
 		for (int d = lane; d < dim; d += 32) {
 			q[d] = load_value(a.q, row, head * dim + d), dout[d] = load_value(a.dout, row, head * dim + d);
 			dq[d] = 0.0f;

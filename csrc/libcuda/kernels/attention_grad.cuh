@@ -1,5 +1,5 @@
-// What the kernels of attention's backward share: which rows a block has, and what
-// becomes of scores.
+// Shared by the kernels of attention's backward: the rows of a block, and the gradients
+// of scores.
 #pragma once
 #include "attention.cuh"
 
@@ -10,7 +10,7 @@ struct AttentionGradArgs {
 	float *scratch; // DOut·O, like LSE
 };
 
-// copy4 begins to copy a number, or zero.
+// copy4 starts to copy a value, or zero.
 __device__ inline void copy4(float *to, const float *from, bool inside) {
 #ifdef __CUDA_ARCH__
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address_of(to)), "l"(from), "r"(inside ? 4 : 0) : "memory");
@@ -19,8 +19,8 @@ __device__ inline void copy4(float *to, const float *from, bool inside) {
 #endif
 }
 
-// Keys are those of a block of _kv_: KEY_BLOCK of a key head. It goes through the
-// queries of all heads that share it, head by head, STEP at a time.
+// Keys is a block of _kv_: KEY_BLOCK keys of a key head. It iterates over the queries of
+// all heads that share it, head by head, STEP at a time.
 template <int D, int STEP> struct Keys {
 	i64 key_head, sequence, j0, key;
 	int rows, steps, all;
@@ -28,13 +28,13 @@ template <int D, int STEP> struct Keys {
 	__device__ Keys(const AttentionGradArgs &a)
 		: key_head(blockIdx.x % a.g.key_heads), sequence(blockIdx.x / a.g.key_heads), j0((i64)blockIdx.y * KEY_BLOCK),
 		  key(sequence * a.g.keys + j0), rows((int)min((i64)KEY_BLOCK, a.g.keys - j0)),
-		  steps((int)(a.g.queries - j0 + STEP - 1) / STEP), all(steps * (int)a.g.group()) {}
+		  steps((int)(a.g.queries - j0 + STEP - 1) / STEP), all(steps * (int)a.g.heads_per_key_head()) {}
 
 	__device__ const bf16 *k(const AttentionGradArgs &a) const { return (const bf16 *)a.k.p + key * a.k.ld + key_head * D; }
 	__device__ const bf16 *v(const AttentionGradArgs &a) const { return (const bf16 *)a.v.p + key * a.v.ld + key_head * D; }
 
-	// Step is where a block is: in which head, and at which query, relative to the
-	// first key. No step divides by the number of key heads.
+	// Step is a position: the head, and the query relative to the first key. Advancing
+	// needs no division by the number of key heads.
 	struct Step {
 		int head, i0;
 
@@ -45,17 +45,16 @@ template <int D, int STEP> struct Keys {
 		}
 	};
 
-	__device__ Step first(const AttentionGradArgs &a) const { return {(int)(key_head * a.g.group()), 0}; }
+	__device__ Step first(const AttentionGradArgs &a) const { return {(int)(key_head * a.g.heads_per_key_head()), 0}; }
 
-	// Of the queries of a step: how many there are, and where their rows are in a
-	// tensor.
+	// The number of queries of a step, and the address of their rows in a tensor.
 	__device__ int n(const AttentionGradArgs &a, const Step &s) const { return (int)min((i64)STEP, a.g.queries - j0 - s.i0); }
 	__device__ const bf16 *queries(const AttentionGradArgs &a, const Tensor &x, const Step &s) const {
 		return (const bf16 *)x.p + (sequence * a.g.queries + j0 + s.i0) * x.ld + s.head * D;
 	}
 
-	// load_numbers begins to copy LSE and DOut·O of the queries of a step.
-	__device__ void load_numbers(const AttentionGradArgs &a, float *lse, float *dots, const Step &s) const {
+	// load_vectors starts to copy LSE and DOut·O of a step's queries.
+	__device__ void load_vectors(const AttentionGradArgs &a, float *lse, float *dots, const Step &s) const {
 		const int i = threadIdx.x % STEP, rows = n(a, s);
 		const i64 from = a.g.lse(sequence, s.head, j0 + s.i0 + (i < rows ? i : 0));
 		if (threadIdx.x < STEP)
@@ -64,10 +63,10 @@ template <int D, int STEP> struct Keys {
 			copy4(dots + i, a.scratch + from, i < rows);
 	}
 
-	// weigh makes the weights of keys of a warp, of which row is the first, of
-	// scores with the queries of a step. Rows of queries that do not exist are zero,
-	// and so is what they add.
-	template <int MT> __device__ void weigh(float (*p)[STEP / 8][4], const float *lse, int row, const Step &s) const {
+	// to_weights replaces the scores of a warp's keys, of which row is the first, with a
+	// step's queries by weights. Rows after the last query are zero in Q and dOut, so
+	// they add zero.
+	template <int MT> __device__ void to_weights(float (*p)[STEP / 8][4], const float *lse, int row, const Step &s) const {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -93,8 +92,9 @@ template <int D, int STEP> struct Keys {
 						p[m][n][c] = 0.0f;
 	}
 
-	// grade makes gradients of scores, before their scale, of those of weights.
-	template <int MT> __device__ static void grade(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4], const float *dots) {
+	// to_score_grads replaces gradients of weights by gradients of scores, without the
+	// score scale.
+	template <int MT> __device__ static void to_score_grads(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4], const float *dots) {
 		const int t = threadIdx.x % 4;
 #pragma unroll
 		for (int n = 0; n < STEP / 8; n++) {
@@ -107,42 +107,42 @@ template <int D, int STEP> struct Keys {
 		}
 	}
 
-	// end stores the results. The sheet lies in memory, where the operands were.
+	// end stores the results. The sheet reuses the operands' memory.
 	template <int MT> __device__ void end(const AttentionGradArgs &a, const float (*sum_k)[D / 8][4], const float (*sum_v)[D / 8][4], void *memory, Result::Shared shared[2]) const {
 		const int row = threadIdx.x / 32 * MT * 16;
 		const Sheet<D> sheet = {(float *)memory};
-		float factor[MT][2];
-		fill<MT>(factor, 1.0f);
-		Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]); // they wait
-		sheet.template put<MT>(row, sum_v, factor);
+		float scale[MT][2];
+		fill<MT>(scale, 1.0f);
+		Result dk(a.dk, a.g.key_heads * D, shared[0]), dv(a.dv, a.g.key_heads * D, shared[1]); // synchronizes
+		sheet.template put<MT>(row, sum_v, scale);
 		__syncthreads();
 		sheet.template store<KEY_BLOCK>(dv, key, rows, key_head * D);
 		dv.end();
-		fill<MT>(factor, score_scale<D>());
+		fill<MT>(scale, score_scale<D>());
 		__syncthreads();
-		sheet.template put<MT>(row, sum_k, factor);
+		sheet.template put<MT>(row, sum_k, scale);
 		__syncthreads();
 		sheet.template store<KEY_BLOCK>(dk, key, rows, key_head * D);
 		dk.end();
 	}
 
-	template <int MT> __device__ static void fill(float (*factor)[2], float x) {
+	template <int MT> __device__ static void fill(float (*scale)[2], float x) {
 #pragma unroll
 		for (int m = 0; m < MT; m++)
-			factor[m][0] = factor[m][1] = x;
+			scale[m][0] = scale[m][1] = x;
 	}
 };
 
-// GradQueries are those of a block of _q_: QUERY_BLOCK of a head. It goes through the
-// keys that they see STEP at a time. A warp has MT · 16 of them.
+// GradQueries is a block of _q_: QUERY_BLOCK queries of a head. It iterates over the keys
+// that they see, STEP at a time. A warp has MT · 16 queries.
 template <int D, int STEP, int MT> struct GradQueries {
 	i64 head, sequence, i0, query, key_col;
 	int rows, keys, steps;
-	float base[MT][2], dot[MT][2]; // of a thread's rows: LSE, and DOut·O
+	float base[MT][2], dot[MT][2]; // of a thread's rows: LSE in log2 units, and DOut·O
 
 	__device__ GradQueries(const AttentionGradArgs &a)
 		: head(blockIdx.x % a.g.heads), sequence(blockIdx.x / a.g.heads), i0((i64)(gridDim.y - 1 - blockIdx.y) * QUERY_BLOCK),
-		  query(sequence * a.g.queries + i0), key_col(head / a.g.group() * D), rows((int)min((i64)QUERY_BLOCK, a.g.queries - i0)),
+		  query(sequence * a.g.queries + i0), key_col(head / a.g.heads_per_key_head() * D), rows((int)min((i64)QUERY_BLOCK, a.g.queries - i0)),
 		  keys((int)a.g.keys), steps(((int)min(a.g.keys, i0 + rows) + STEP - 1) / STEP) {
 #pragma unroll
 		for (int m = 0; m < MT; m++)
@@ -154,7 +154,7 @@ template <int D, int STEP, int MT> struct GradQueries {
 			}
 	}
 
-	// row is the warp's first.
+	// row returns the warp's first row.
 	__device__ static int row() { return threadIdx.x / 32 * MT * 16; }
 	__device__ const bf16 *queries(const Tensor &x) const { return (const bf16 *)x.p + query * x.ld + head * D; }
 	// The keys of step at, in K or V.
@@ -163,8 +163,8 @@ template <int D, int STEP, int MT> struct GradQueries {
 	}
 	__device__ int n(int at) const { return min(STEP, keys - at * STEP); }
 
-	// weigh makes weights of scores with the keys of a step.
-	__device__ void weigh(float (*p)[STEP / 8][4], int at) const {
+	// to_weights replaces scores with the keys of a step by weights.
+	__device__ void to_weights(float (*p)[STEP / 8][4], int at) const {
 		constexpr float scale2 = score_scale<D>() * LOG2E;
 		const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 		const int j0 = at * STEP - (int)i0; // relative to the first query
@@ -188,8 +188,9 @@ template <int D, int STEP, int MT> struct GradQueries {
 						p[m][n][c] = 0.0f;
 	}
 
-	// grade makes gradients of scores, before their scale, of those of weights.
-	__device__ void grade(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4]) const {
+	// to_score_grads replaces gradients of weights by gradients of scores, without the
+	// score scale.
+	__device__ void to_score_grads(float (*d)[STEP / 8][4], const float (*p)[STEP / 8][4]) const {
 #pragma unroll
 		for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -199,15 +200,15 @@ template <int D, int STEP, int MT> struct GradQueries {
 					d[m][n][c] = p[m][n][c] * (d[m][n][c] - dot[m][c / 2]);
 	}
 
-	// end stores the result. The sheet lies in memory, where the operands were.
+	// end stores the result. The sheet reuses the operands' memory.
 	__device__ void end(const AttentionGradArgs &a, const float (*sum)[D / 8][4], void *memory, Result::Shared &shared) const {
-		float factor[MT][2];
+		float scale[MT][2];
 #pragma unroll
 		for (int m = 0; m < MT; m++)
-			factor[m][0] = factor[m][1] = score_scale<D>();
-		Result dq(a.dq, a.g.heads * D, shared); // waits
+			scale[m][0] = scale[m][1] = score_scale<D>();
+		Result dq(a.dq, a.g.heads * D, shared); // synchronizes
 		const Sheet<D> sheet = {(float *)memory};
-		sheet.template put<MT>(row(), sum, factor);
+		sheet.template put<MT>(row(), sum, scale);
 		__syncthreads();
 		sheet.template store<QUERY_BLOCK>(dq, query, rows, head * D);
 		dq.end();

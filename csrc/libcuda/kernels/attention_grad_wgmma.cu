@@ -1,23 +1,22 @@
 // attention_grad_kv_wgmma_64, _128, attention_grad_q_wgmma_64 and _128:
-// attention_grad.cu's fast kernels with wgmma, for Hopper alone.
+// attention_grad.cu's fast kernels with wgmma, for Hopper only.
 //
-// Blocks are as large as those of mma.sync, and take 64 queries, or keys, a step.
-// Each of their two warpgroups has 64 keys, or queries. Shared memory: 1,280·D bytes,
-// and 1,536 for numbers of the queries.
+// Blocks are as large as those of mma.sync, with steps of 64 queries, or keys. Each of
+// their two warpgroups has 64 keys, or queries. Shared memory: 1,280·D bytes, and 1,536
+// for LSE and DOut·O.
 //
-// _kv_ has its last product under way when the next step begins, and each of the
-// four runs while something else is worked out. In _q_ the operands that stay, Q and
-// dOut, lie in registers: a product of 64 × 64 with both operands in shared memory reads
-// it at its full rate, 128 bytes a clock.
+// In _kv_ the last GEMM of a step is still pending when the next step begins, and each of
+// the four GEMMs overlaps with other work. In _q_ the fixed operands, Q and dOut, are in
+// registers: a 64 × 64 GEMM with both operands in shared memory would read it at its full
+// rate, 128 bytes per clock.
 //
-// By counting, D = 128, of a step's 2,048 clocks of tensor cores in _kv_:
-// exponentials 512, instructions 1,040, shared memory 1,792; and of 1,536 in _q_: 512,
-// 760 and 1,024.
+// Counts for D = 128, in clocks per step: _kv_: tensor cores 2,048, exponentials 512,
+// instructions 1,040, shared memory 1,792; _q_: 1,536, 512, 760 and 1,024.
 #include "attention_grad.cuh"
 #include "wgmma.cuh"
 
 const int STEP = 64;   // queries, or keys, of a stage
-const int STAGES = 3;  // the one that is copied, the one in use, and the last one, whose products may still run
+const int STAGES = 3;  // being copied, in use, and the previous one, which pending wgmma may still read
 const int THREADS = 256;
 
 template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Result::Shared shared[2]) {
@@ -27,16 +26,16 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	bf16 *memory = begin_at_pattern(start);
 	const KTile k = {memory}, v = {memory + KTile::SIZE};
 	bf16 *stages = memory + 2 * KTile::SIZE; // Q, then dOut, of each stage
-	float *numbers = (float *)(stages + 2 * STAGES * QTile::SIZE); // LSE, then DOut·O
+	float *vectors = (float *)(stages + 2 * STAGES * QTile::SIZE); // LSE, then DOut·O
 	const Keys<D, STEP> b(a);
-	const int row = threadIdx.x / 32 * 16, group = group_row();
+	const int row = threadIdx.x / 32 * 16, first_row = warpgroup_row();
 
 	const auto load = [&](int at, const typename Keys<D, STEP>::Step &s) {
 		const int n = b.n(a, s), stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
 		q.template load<THREADS>(b.queries(a, a.q, s), a.q.ld, n);
 		dout.template load<THREADS>(b.queries(a, a.dout, s), a.dout.ld, n);
-		b.load_numbers(a, numbers + stage * 2 * STEP, numbers + (stage * 2 + 1) * STEP, s);
+		b.load_vectors(a, vectors + stage * 2 * STEP, vectors + (stage * 2 + 1) * STEP, s);
 		commit();
 	};
 
@@ -50,36 +49,36 @@ template <int D> __device__ inline void grad_keys(const AttentionGradArgs &a, Re
 	load(0, next);
 	for (int at = 0; at < b.all; at++) {
 		wait_for<0>();
-		show();
-		__syncthreads(); // the stage is there, and nobody needs the one before the last any more
+		fence_proxy();
+		__syncthreads(); // the stage is loaded, and no thread reads the one before the last
 		now = next;
 		next.advance(b);
 		if (at + 1 < b.all)
 			load(at + 1, next);
 		const int stage = at % STAGES;
 		const QTile q = {stages + stage * 2 * QTile::SIZE}, dout = {q.p + QTile::SIZE};
-		const float *lse = numbers + stage * 2 * STEP, *dots = lse + STEP;
+		const float *lse = vectors + stage * 2 * STEP, *dots = lse + STEP;
 
 		float p[1][STEP / 8][4], d[1][STEP / 8][4];
-		begin_products();
-		begin_rows(p, k, group, q);
-		commit_products();
-		begin_rows(d, v, group, dout);
-		commit_products();
-		wait_products<1>(p, sum_k, sum_v);
-		b.template weigh<1>(p, lse, row, now);
+		wgmma_fence();
+		begin_rows(p, k, first_row, q);
+		wgmma_commit();
+		begin_rows(d, v, first_row, dout);
+		wgmma_commit();
+		wgmma_wait<1>(p, sum_k, sum_v);
+		b.template to_weights<1>(p, lse, row, now);
 		pack(wp, p);
-		begin_products();
+		wgmma_fence();
 		begin_weights(sum_v, wp, dout);
-		commit_products();
-		wait_products<1>(d);
-		b.template grade<1>(d, p, dots);
+		wgmma_commit();
+		wgmma_wait<1>(d);
+		b.template to_score_grads<1>(d, p, dots);
 		pack(wd, d);
-		begin_products();
+		wgmma_fence();
 		begin_weights(sum_k, wd, q);
-		commit_products();
+		wgmma_commit();
 	}
-	wait_products<0>(sum_k, sum_v);
+	wgmma_wait<0>(sum_k, sum_v);
 	b.template end<1>(a, sum_k, sum_v, memory, shared);
 }
 
@@ -122,29 +121,29 @@ template <int D> __device__ inline void grad_queries(const AttentionGradArgs &a,
 	dout.read(douts, b.row());
 	for (int at = 0; at < b.steps; at++) {
 		wait_for<0>();
-		show();
-		__syncthreads(); // the stage is there, and nobody needs the one before the last any more
+		fence_proxy();
+		__syncthreads(); // the stage is loaded, and no thread reads the one before the last
 		if (at + 1 < b.steps)
 			load(at + 1);
 		const KTile k = {stages + at % STAGES * 2 * KTile::SIZE}, v = {k.p + KTile::SIZE};
 
 		float p[1][STEP / 8][4], d[1][STEP / 8][4];
-		begin_products();
+		wgmma_fence();
 		begin_rows<D, STEP>(p, qs, k);
-		commit_products();
+		wgmma_commit();
 		begin_rows<D, STEP>(d, douts, v);
-		commit_products();
-		wait_products<1>(p, sum);
-		b.weigh(p, at);
+		wgmma_commit();
+		wgmma_wait<1>(p, sum);
+		b.to_weights(p, at);
 		settle<STEP / 2>(p[0][0]);
-		wait_products<0>(d);
-		b.grade(d, p);
+		wgmma_wait<0>(d);
+		b.to_score_grads(d, p);
 		pack(w, d);
-		begin_products();
+		wgmma_fence();
 		begin_weights(sum, w, k);
-		commit_products();
+		wgmma_commit();
 	}
-	wait_products<0>(sum);
+	wgmma_wait<0>(sum);
 	b.end(a, sum, memory, shared);
 }
 

@@ -1,18 +1,16 @@
-// attention_wgmma_64 and attention_wgmma_128: attention.cu's fast kernels with
-// wgmma, for Hopper alone.
+// attention_wgmma_64 and attention_wgmma_128: attention.cu's fast kernels with wgmma, for
+// Hopper only.
 //
-// A block has 128 queries of a head, each of its two warpgroups 64, and goes
-// through the keys 128 at a time, with two stages of K and of V: 1,280·D bytes, 160 KiB
-// with D = 128. As in FlashAttention-3 (Shah et al., 2024) a warpgroup begins the
-// scores of the next keys before the product of its weights with V, and makes weights of
-// those scores while that product runs.
+// A block has 128 queries of a head, 64 per warpgroup, and iterates over the keys, 128 at
+// a time, with two stages of K and of V: 1,280·D bytes, 160 KiB with D = 128. As in
+// FlashAttention-3 (Shah et al., 2024) a warpgroup starts the scores of the next keys
+// before the GEMM of its weights with V, and computes softmax while that GEMM runs.
 //
-// By counting, D = 128: for 128 queries and 128 keys tensor cores take 2,048 clocks
-// of a multiprocessor; meanwhile exponentials, 16 a clock, take 1,024, instructions
-// 1,200 (600 of each of a scheduler's two warps), and shared memory, 128 bytes a clock,
-// 1,792, of which 512 are copies. What nothing hides are the corrections of the result
-// and the rounding of the weights, some 400 clocks, and of each block its first copies
-// and its result.
+// Counts for D = 128: 128 queries and 128 keys take 2,048 clocks of a multiprocessor's
+// tensor cores. Meanwhile exponentials, 16 per clock, take 1,024, instructions 1,200 (600
+// per warp, two warps per scheduler), and shared memory, 128 bytes per clock, 1,792, of
+// which 512 are copies. Not hidden are the corrections of the result and the rounding of
+// the weights, about 400 clocks, and a block's first copies and its result.
 #include "attention.cuh"
 #include "wgmma.cuh"
 
@@ -24,7 +22,7 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 	bf16 *memory = begin_at_pattern(start);
 	const QTile q = {memory};
 	const Queries<D> b(a);
-	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, group = group_row();
+	const int steps = (b.seen + N - 1) / N, row = threadIdx.x / 32 * 16, first_row = warpgroup_row();
 	const auto k = [&](int at) { return KTile{memory + QTile::SIZE + at % 2 * KTile::SIZE}; };
 	const auto v = [&](int at) { return KTile{memory + QTile::SIZE + (2 + at % 2) * KTile::SIZE}; };
 	const auto load_k = [&](int at) { k(at).template load<THREADS>(b.k(a) + (i64)at * N * a.k.ld, a.k.ld, min(N, b.keys - at * N)); };
@@ -43,43 +41,43 @@ template <int D> __device__ inline void attend(const AttentionArgs &a, Result::S
 		load_k(1);
 	commit();
 	wait_for<1>();
-	show();
+	fence_proxy();
 	__syncthreads();
-	begin_products();
-	begin_rows(s, q, group, k(0));
-	commit_products();
-	wait_products<0>(s);
+	wgmma_fence();
+	begin_rows(s, q, first_row, k(0));
+	wgmma_commit();
+	wgmma_wait<0>(s);
 	softmax.template mask<N>(s, b, row, 0);
-	softmax.template weigh<N>(s, correction); // of nothing yet
+	softmax.template to_weights<N>(s, correction); // no sums to correct yet
 	pack(w, s);
 	for (int at = 0; at + 1 < steps; at++) {
 		wait_for<0>();
-		show();
-		__syncthreads(); // V and the next K are there, and nobody needs K and the last V any more
+		fence_proxy();
+		__syncthreads(); // V and the next K are loaded, and no thread reads K or the last V
 		if (at + 2 < steps)
 			load_k(at + 2);
 		load_v(at + 1);
 		commit();
-		begin_products();
-		begin_rows(s, q, group, k(at + 1));
-		commit_products();
+		wgmma_fence();
+		begin_rows(s, q, first_row, k(at + 1));
+		wgmma_commit();
 		begin_weights(o, w, v(at));
-		commit_products();
-		wait_products<1>(s);
+		wgmma_commit();
+		wgmma_wait<1>(s);
 		softmax.template mask<N>(s, b, row, (at + 1) * N);
-		softmax.template weigh<N>(s, correction);
+		softmax.template to_weights<N>(s, correction);
 		settle<2>(softmax.total[0]);
-		wait_products<0>(o);
+		wgmma_wait<0>(o);
 		softmax.correct(o, correction);
 		pack(w, s);
 	}
 	wait_for<0>();
-	show();
+	fence_proxy();
 	__syncthreads();
-	begin_products();
+	wgmma_fence();
 	begin_weights(o, w, v(steps - 1));
-	commit_products();
-	wait_products<0>(o);
+	wgmma_commit();
+	wgmma_wait<0>(o);
 	softmax.end(a, b, o, memory, shared);
 }
 

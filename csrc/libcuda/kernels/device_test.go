@@ -19,10 +19,9 @@ import (
 	"octet/fp8"
 )
 
-// The conformance suite covers every op at small sizes. Here is what it does not
-// reach: all values of a cast, tiles with all their vectors, attention on tensor
-// cores, those of Hopper and those of every GPU. Stand-ins run the kernels, or a GPU does
-// (standin.Load).
+// The conformance suite covers every op at small sizes. These tests cover more: all
+// values of a cast, full tiles, and attention on tensor cores, by wgmma and by mma.sync.
+// Stand-ins run the kernels, or a GPU does (standin.Load).
 
 // side is one backend with one program loaded.
 type side struct {
@@ -32,7 +31,7 @@ type side struct {
 	run  backend.Executable
 }
 
-// open records the same program for a backend as for every other.
+// open builds the same program for each backend and loads it.
 func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Program)) *side {
 	v := backend.NewVars()
 	p := v.Program("test")
@@ -46,7 +45,7 @@ func open(t *testing.T, name string, record func(v *backend.Vars, p *backend.Pro
 	loaded, err := s.b.Load(p)
 	require.NoError(t, err)
 	s.run = loaded[0]
-	if name != "ref" { // the kernels that were asked for, not those in their place
+	if name != "ref" { // no fallback to the other kernels
 		require.Equal(t, strings.HasSuffix(name, "=mma"), strings.Contains(s.b.Spec().Arithmetic, "attention-mma"))
 	}
 	return s
@@ -66,7 +65,7 @@ func (s *side) read(name string) []byte {
 // TestOnADevice is one test because a process opens a GPU once.
 func TestOnADevice(t *testing.T) {
 	standin.Load(t, "libcuda", "libcublaslt", "libnvrtc")
-	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // kernels as they are now
+	t.Setenv("XDG_CACHE_HOME", t.TempDir()) // compile the current kernels
 	t.Run("casts", testCasts)
 	t.Run("copies", testCopies)
 	t.Run("tiles", testTiles)
@@ -77,10 +76,10 @@ func TestOnADevice(t *testing.T) {
 	}
 }
 
-// Logits of -Inf, as whoever masks columns writes them, take no part: also where they
-// are all that a thread of the first eight columns, or of any other, has.
+// Logits of -Inf, as masks write them, do not contribute, even if they are all that a
+// thread has of the first eight columns, or of any others.
 func testMaskedLogits(t *testing.T) {
-	const tokens, vocab, from, to = 2, 4200, 40, 4180 // columns from on, and before to, are left
+	const tokens, vocab, from, to = 2, 4200, 40, 4180 // columns [from, to) are not masked
 	record := func(v *backend.Vars, p *backend.Program) {
 		p.Add(&backend.CrossEntropy{
 			Logits: v.Tensor(backend.Stash, "logits", fp8.F32, tokens, vocab), Targets: v.Tensor(backend.Input, "targets", fp8.I32, tokens),
@@ -105,11 +104,11 @@ func testMaskedLogits(t *testing.T) {
 	}
 	for i := range tokens + tokens*vocab {
 		at := func(name string) float64 { return float64(math.Float32frombits(code(fp8.F32, results[name], i))) }
-		require.InDelta(t, at("ref"), at("cuda"), 1e-5, "number %d", i)
+		require.InDelta(t, at("ref"), at("cuda"), 1e-5, "value %d", i)
 	}
 }
 
-// code is element i of stored numbers.
+// code returns the code of element i.
 func code(d fp8.DType, raw []byte, i int) uint32 {
 	switch d.Size() {
 	case 1:
@@ -120,9 +119,9 @@ func code(d fp8.DType, raw []byte, i int) uint32 {
 	return binary.LittleEndian.Uint32(raw[4*i:])
 }
 
-// Every BF16 value, and FP32 values with any bits, in every format, both
-// roundings, both orientations: the codes are those of package fp8. One shape is
-// of whole vectors, the other of none.
+// Casts of every BF16 value, and of FP32 values with random bits, to every format, with
+// both roundings and orientations, agree with package fp8. One shape has only full
+// vectors, another none.
 func testCasts(t *testing.T) {
 	control := backend.Control{Seed: 11, Step: 5, Token: 1<<33 + 7}
 	formats := []fp8.DType{fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2, fp8.F16, fp8.BF16}
@@ -137,7 +136,7 @@ func testCasts(t *testing.T) {
 				x = binary.LittleEndian.AppendUint16(x, uint16(i))
 			} else {
 				bits := rng.Uint32()
-				if i%2 == 0 { // near what the formats hold
+				if i%2 == 0 { // near the range of the formats
 					bits = bits&^(0xff<<23) | (105+rng.Uint32N(42))<<23
 				}
 				x = binary.LittleEndian.AppendUint32(x, bits)
@@ -202,7 +201,7 @@ func testCasts(t *testing.T) {
 	}
 }
 
-// copied is a cast to E5M2: with the random bits of a stream, or to nearest.
+// copied is a cast to E5M2: with the random bits of a stream, or to nearest even.
 type copied struct {
 	transposed bool
 	stream     string
@@ -210,9 +209,9 @@ type copied struct {
 	scale      float32
 }
 
-// The kernel makes the codes of a cast and its transposed copy once. Here are
-// copies that have the same codes, two that vectors do not fit (37 rows), and
-// neighbours that differ in one thing.
+// The kernel encodes a cast and its transposed copy once. The lists have copies with the
+// same codes, two shapes without aligned vectors (37 rows), and adjacent casts that
+// differ in one property.
 func testCopies(t *testing.T) {
 	control := backend.Control{Seed: 3, Step: 9, Token: 1 << 34}
 	const cols = 272
@@ -239,7 +238,7 @@ func testCopies(t *testing.T) {
 					if cast.Scale = v.Lookup(scales[c.scale]); cast.Scale == nil {
 						cast.Scale = v.Tensor(backend.Stash, scales[c.scale], fp8.F32, 1)
 					}
-					cast.Out.Scale = cast.Scale // which nobody reads
+					cast.Out.Scale = cast.Scale // which no op reads
 					if c.stream != "" {
 						cast.Rounding, cast.Stream, cast.Tokens, cast.Control = fp8.Stochastic, c.stream, c.tokens, ctl
 					}
@@ -283,7 +282,7 @@ func (h heads) String() string {
 	return fmt.Sprintf("%dx%d-keys%d-heads%d.%d-dim%d-at%d", h.batch, h.queries, h.keys, h.heads, h.keyHeads, h.dim, h.position)
 }
 
-// casts are what a layer may want of a result, and the plain FP32.
+// casts returns casts that a layer may need, and plain FP32.
 func casts(v *backend.Vars, name string, rows, cols int) []backend.Cast {
 	one := v.Lookup("one")
 	if one == nil {
@@ -304,11 +303,11 @@ func casts(v *backend.Vars, name string, rows, cols int) []backend.Cast {
 	}
 }
 
-// agree compares a result with the reference by its norm, and its copies with
-// itself, exactly.
+// agree compares a result with the reference by the norm of the difference, and its
+// copies with itself, exactly.
 func agree(t *testing.T, want, got *side, name string, rows, cols int, tolerance float64) {
 	t.Helper()
-	values, codes, turned, wide := got.read(name), got.read(name+".fp8"), got.read(name+".fp8.t"), got.read(name+".bf16.t")
+	values, codes, transposed, wide := got.read(name), got.read(name+".fp8"), got.read(name+".fp8.t"), got.read(name+".bf16.t")
 	reference := want.read(name)
 	var diff, norm float64
 	amax := float32(0)
@@ -319,8 +318,8 @@ func agree(t *testing.T, want, got *side, name string, rows, cols int, tolerance
 		norm += r * r
 		amax = fp8.MaxAmax(amax, x)
 		at := i%cols*rows + i/cols
-		if c := fp8.E4M3.Nearest(x, fp8.Saturate); c != uint32(codes[i]) || c != uint32(turned[at]) || fp8.BF16.Nearest(x, fp8.NonSaturating) != code(fp8.BF16, wide, at) {
-			require.Failf(t, "a copy differs", "%s: element %d is %v, its codes are %#x, %#x, %#x", name, i, x, codes[i], turned[at], code(fp8.BF16, wide, at))
+		if c := fp8.E4M3.Nearest(x, fp8.Saturate); c != uint32(codes[i]) || c != uint32(transposed[at]) || fp8.BF16.Nearest(x, fp8.NonSaturating) != code(fp8.BF16, wide, at) {
+			require.Failf(t, "a copy differs", "%s: element %d is %v, its codes are %#x, %#x, %#x", name, i, x, codes[i], transposed[at], code(fp8.BF16, wide, at))
 		}
 	}
 	require.Equal(t, amax, math.Float32frombits(code(fp8.F32, got.read(name+".amax"), 0)), name)
@@ -336,19 +335,19 @@ func normal(rng *rand.Rand, n int) []byte {
 	return raw
 }
 
-// weights is the relative error of sums of products whose weights are rounded
-// to BF16, each by up to 2^-9, with random signs; and some for the sums in FP32.
+// weights is the maximum relative error of a GEMM whose weights are rounded to BF16: each
+// by up to 2^-9, with random signs; the rest is for the FP32 sums.
 const weights = 0x1p-9
 
 func testAttention(t *testing.T, device string) {
 	for _, h := range []heads{
 		{2, 150, 150, 4, 2, 64, 0},
 		{1, 131, 131, 2, 1, 128, 0},
-		{2, 5, 200, 2, 1, 128, 190}, // a cache that is longer than what is seen
+		{2, 5, 200, 2, 1, 128, 190}, // a cache longer than the visible keys
 		{1, 1, 64, 4, 4, 64, 63},
 		{1, 63, 63, 1, 1, 64, 0},
 		{1, 65, 450, 2, 2, 64, 385},   // a block, and one query
-		{1, 130, 600, 2, 1, 128, 450}, // more blocks of keys than lie in shared memory at once
+		{1, 130, 600, 2, 1, 128, 450}, // more blocks of keys than fit in shared memory
 	} {
 		t.Run(h.String(), func(t *testing.T) {
 			rows, cols := h.batch*h.queries, h.heads*h.dim

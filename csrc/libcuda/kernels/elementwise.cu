@@ -1,5 +1,5 @@
-// add, activation, activation_grad, epilogue: kernels by tiles (tile.cuh) whose
-// blocks take TILE_SPAN columns of 32 rows. fill: a block for FLAT_ELEMS elements.
+// add, activation, activation_grad, epilogue: by tiles (tile.cuh); a block takes
+// TILE_SPAN columns of 32 rows. fill: a block per FLAT_ELEMS elements.
 #include "flat.cuh"
 #include "tile.cuh"
 
@@ -34,7 +34,7 @@ KERNEL(add, AddArgs, TILE_THREADS, 2) {
 
 enum Kind { GELU, RELU };
 
-// normal_cdf is Φ, by erfc: erf would cancel where x is far below zero.
+// normal_cdf is Φ, by erfc: erf would cancel for x far below zero.
 __device__ inline float normal_cdf(float x) { return 0.5f * erfcf(x * -0.70710678118654752f); }
 
 struct ActivationArgs {
@@ -92,7 +92,7 @@ struct EpilogueArgs {
 	void *scratch;
 };
 
-// epilogue keeps the order of MatMul's comment, each operation rounded.
+// epilogue keeps the order of operations of MatMul's comment, each rounded.
 KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	__shared__ Casts casts;
@@ -115,7 +115,7 @@ KERNEL(epilogue, EpilogueArgs, TILE_THREADS, 2) {
 					v[r][i] = __fadd_rn(v[r][i], x[0][i]);
 			});
 		} else if (a.accumulate) {
-			// The kernel writes here: not for the read-only path of each_row.
+			// The kernel writes this memory, so each_row's read-only path is excluded.
 			const Tensor old = {a.out.p, a.out.ld, a.out.format, nullptr};
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++)

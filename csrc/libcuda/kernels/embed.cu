@@ -1,5 +1,5 @@
-// embed and cache_write: kernels by tiles (tile.cuh). embed_grad: a block for
-// each token and 2048 columns, after embed_grad_begin.
+// embed, cache_write: by tiles (tile.cuh). embed_grad: a block per token and 2048
+// columns, after embed_grad_begin.
 #include "tile.cuh"
 
 struct EmbedArgs {
@@ -9,7 +9,7 @@ struct EmbedArgs {
 	void *scratch;
 };
 
-// embed gives a token outside the table a row of NaN, so that the loss shows it.
+// embed writes a row of NaN for a token outside the table, so that the loss becomes NaN.
 KERNEL(embed, EmbedArgs, TILE_THREADS, 2) {
 	__shared__ Result::Shared shared;
 	Result out(a.out, a.cols, shared);
@@ -51,9 +51,9 @@ KERNEL(embed_grad_begin, EmbedGradArgs, FLAT_THREADS, 1) {
 			a.dtable.out()[row * a.dtable.ld + col] = 0.0f;
 }
 
-// embed_grad adds in the order of the tokens: the block of a token that is the
-// first of its id adds the rows of all that have it, the others end at once.
-// Finding them takes a look at all ids, which are few beside the rows.
+// embed_grad adds in token order: the block of an id's first token adds the rows of all
+// its tokens; other blocks return at once. Reading all ids is cheap compared with the
+// rows.
 KERNEL(embed_grad, EmbedGradArgs, FLAT_THREADS, 1) {
 	const int *ids = a.ids.i32();
 	const i64 token = blockIdx.x;
@@ -73,7 +73,7 @@ KERNEL(embed_grad, EmbedGradArgs, FLAT_THREADS, 1) {
 		sum[i] = i < n ? grad[i] : 0.0f;
 	__shared__ int found[FLAT_THREADS], count[FLAT_THREADS / 32];
 	for (i64 from = token; from < a.rows; from += FLAT_THREADS) {
-		// The tokens among these that have the id, in order.
+		// The tokens of this chunk with the id, in order.
 		const i64 mine = from + threadIdx.x;
 		const u32 votes = __ballot_sync(ALL, mine < a.rows && ids[mine] == id);
 		const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -110,20 +110,20 @@ struct CacheWriteArgs {
 	void *scratch;
 };
 
-// cache_write leaves out what would be outside the cache; the host checks.
+// cache_write skips positions outside the cache; the host checks them.
 KERNEL(cache_write, CacheWriteArgs, TILE_THREADS, 2) {
 	Tile t(a.rows, a.cols, TILE_SPAN);
-	const i64 n = a.rows / a.batch, most = a.cache_rows / a.batch;
+	const i64 n = a.rows / a.batch, capacity = a.cache_rows / a.batch;
 	for (; t.more(); t.next())
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++) {
 			const i64 row = t.row + r, at = control_position(a.control.i32()) + row % n;
-			if (at < 0 || at >= most)
+			if (at < 0 || at >= capacity)
 				continue;
 			float v[8];
 			u32 words[8];
 			load8(a.x, row, t.col, t.n(r), v);
 			encode8(a.cache.format, v, false, nullptr, words);
-			store8(a.cache.p, (row / n * most + at) * a.cache.ld + t.col, size_of(a.cache.format), t.n(r), words);
+			store8(a.cache.p, (row / n * capacity + at) * a.cache.ld + t.col, size_of(a.cache.format), t.n(r), words);
 		}
 }

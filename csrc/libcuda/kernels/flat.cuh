@@ -1,14 +1,13 @@
-// Kernels to which rows and columns mean nothing: a block takes FLAT_ELEMS
-// elements. Those that reduce a matrix to a few numbers leave a partial result of
-// each block in scratch memory, and one more block puts these together in order.
+// Kernels that ignore rows and columns: a block takes FLAT_ELEMS elements. Reductions of
+// a whole matrix store a partial result per block in scratch memory, and a second kernel
+// of one block combines these in order.
 #pragma once
 #include "formats.cuh"
 
 const i64 FLAT_ELEMS = 8192;
 
-// each_flat calls f(row, col, n) for up to 8 elements of a row at a time, which
-// together are the block's part of the matrix. Without gaps between rows (of
-// lds) the matrix counts as one row.
+// each_flat calls f(row, col, n) for up to 8 elements of a row at a time, which together
+// are the block's elements. Without gaps between rows the matrix counts as one row.
 template <class F> __device__ inline void each_flat(i64 rows, i64 cols, bool gaps, const F &f) {
 	const i64 from = (i64)blockIdx.x * FLAT_ELEMS, end = min(rows * cols, from + FLAT_ELEMS);
 	if (!gaps) {

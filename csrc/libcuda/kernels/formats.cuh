@@ -1,5 +1,5 @@
-// How numbers are stored: the formats with their roundings, the random bits of a
-// stochastic one, and rows of memory eight elements at a time.
+// Storage formats: rounding, random bits of stochastic rounding, and vector loads and
+// stores of eight elements.
 #pragma once
 #include "octet.cuh"
 
@@ -29,18 +29,19 @@ __device__ inline u64 stream_key(const int *control, u64 name) {
 	return mix64(mix64(mix64(control_seed(control) + GOLDEN64) ^ control_step(control)) ^ name);
 }
 
-// word_key steps the key of a stream on to the words whose numbers have this high half.
+// word_key returns the key for words whose index has this high half.
 __device__ inline u64 word_key(u64 key, u32 high) { return high ? key + high * GOLDEN64 : key; }
 
-// random_bits are the sixteen of one element, above sixteen zeros.
+// random_bits returns the 16 random bits of one element, in the high half.
 __device__ inline u32 random_bits(u64 key, u64 index) {
 	const u64 k = word_key(key, (u32)(index >> 33));
 	const u32 word = mix32((u32)k + (u32)(index / 2) * GOLDEN32, (u32)(k >> 32));
 	return index % 2 ? word & 0xffff0000u : word << 16;
 }
 
-// random8 are those of eight elements from a multiple of eight on: four words, whose
-// numbers have one high half, of two elements each, the first in the low half.
+// random8 returns the random bits of eight elements, index being a multiple of eight:
+// four words of two elements each, the first in the low half. All words have the same
+// high half of the index.
 __device__ inline void random8(u64 key, u64 index, u32 words[4]) {
 	const u64 k = word_key(key, (u32)(index >> 33));
 	const u32 first = (u32)k + (u32)(index / 2) * GOLDEN32;
@@ -51,14 +52,13 @@ __device__ inline void random8(u64 key, u64 index, u32 words[4]) {
 
 // ---- formats: fp8/dtype.go and fp8/round.go are the definition ----
 
-// size_of is the number of bytes of an element.
+// size_of returns the bytes of an element.
 __device__ inline int size_of(int format) {
 	return format == F32 || format == I32 ? 4 : format == BF16 || format == F16 ? 2 : 1;
 }
 
-// The facts about a small format: bits of the stored significand, those of the
-// code without its sign, exponent field of FP32 for the smallest normal number,
-// code of the largest number.
+// Facts of a format: bits of the stored significand; bits of the code without its sign;
+// FP32 exponent field of the smallest normal value; code of the largest value.
 template <int FORMAT> struct Facts;
 template <> struct Facts<BF16> { enum { MANTISSA = 7, WIDTH = 15, SMALLEST = 1, TOP = 0x7f7f }; };
 template <> struct Facts<F16> { enum { MANTISSA = 10, WIDTH = 15, SMALLEST = 113, TOP = 0x7bff }; };
@@ -66,9 +66,9 @@ template <> struct Facts<E4M3> { enum { MANTISSA = 3, WIDTH = 7, SMALLEST = 121,
 template <> struct Facts<E4M3IEEE> { enum { MANTISSA = 3, WIDTH = 7, SMALLEST = 121, TOP = 0x77 }; };
 template <> struct Facts<E5M2> { enum { MANTISSA = 2, WIDTH = 7, SMALLEST = 113, TOP = 0x7b }; };
 
-// encode_bits rounds by integer arithmetic alone: to nearest, ties to even, or
-// up where the discarded fraction and the random bits carry. BF16 overflows to
-// infinity, the others saturate; NaN is the canonical one.
+// encode_bits rounds by integer arithmetic: to nearest even, or stochastically: up if the
+// discarded fraction plus the random bits carries. BF16 overflows to infinity, other
+// formats saturate; NaN is canonical.
 template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u32 random) {
 	typedef Facts<FORMAT> F;
 	const u32 bits = __float_as_uint(x), a = bits & 0x7fffffffu;
@@ -79,7 +79,7 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 		significand |= 0x800000u;
 	else
 		exponent = 1;
-	// Below the smallest normal number the unit stays that of the subnormals.
+	// Below the smallest normal value the unit is that of the subnormals.
 	const u32 unit = max(exponent, (u32)F::SMALLEST);
 	const u32 shift = min(23 - F::MANTISSA + unit - exponent, 63u);
 	const u64 fixed = ((u64)significand << 32) >> shift;
@@ -94,13 +94,13 @@ template <int FORMAT, bool RANDOM> __device__ inline u32 encode_bits(float x, u3
 	return code | bits >> 31 << F::WIDTH;
 }
 
-// rounded_up is the code of a number that is not NaN, rounded as encode_bits does by
-// sixteen random bits, in a seventh of the instructions: from the top bit but one
-// down, of FP8 and F16 without the sign. A product with a power of two gives FP32 the
-// format's smallest normal number: then the bits to discard are the last ones of the
-// significand, for subnormals, too. It cuts off what lies below FP32's smallest number;
-// of FP8 that leaves sixteen bits to discard at least, and the random ones carry into
-// no others. F16 has thirteen: its subnormals are not for here.
+// rounded_up returns the code of a value that is not NaN, stochastically rounded like
+// encode_bits by 16 random bits, in a seventh of the instructions. The code is at bit 30
+// and below, for FP8 and F16 without the sign. A multiplication by a power of two maps
+// the format's smallest normal value to FP32's, so that the bits to discard are the low
+// bits of the significand, also for subnormals. It truncates below FP32's smallest
+// subnormal; FP8 still has at least 16 bits to discard, so the random bits carry
+// correctly. F16 has only 13: its subnormals need encode_bits.
 template <int FORMAT> __device__ inline u32 rounded_up(float x, u32 word, int half) {
 	typedef Facts<FORMAT> F;
 	if (F::WIDTH == 7) {
@@ -115,11 +115,10 @@ template <int FORMAT> __device__ inline u32 rounded_up(float x, u32 word, int ha
 	return (__float_as_uint(a) << (16 + F::MANTISSA - 23)) + random;
 }
 
-// pair2 are the codes of two numbers, the first in the low half: of the word, or
-// for FP8 of sixteen bits; quad4 are those of four in FP8. The instructions round
-// like encode_bits: PTX ISA, cvt: to nearest even, .satfinite (which e4m3x2 and
-// e5m2x2 demand) makes overflow the largest number, and NaN becomes the canonical
-// one.
+// pair2 returns the codes of two values, the first in the low half: 32 bits, 16 for FP8.
+// quad4 returns four FP8 codes. The instructions round like encode_bits (PTX ISA, cvt):
+// to nearest even; .satfinite, required for e4m3x2 and e5m2x2, saturates; NaN is
+// canonical.
 template <int FORMAT> __device__ inline u32 pair2(float x, float y) {
 	return encode_bits<FORMAT, false>(x, 0) | encode_bits<FORMAT, false>(y, 0) << (Facts<FORMAT>::WIDTH + 1);
 }
@@ -147,7 +146,7 @@ template <> __device__ inline u32 pair2<BF16>(float x, float y) {
 	return r;
 }
 
-// To F16 there is no saturation; what is larger is cut off first, NaN stays.
+// cvt to F16 does not saturate, so x and y are clamped first; NaN stays.
 template <> __device__ inline u32 pair2<F16>(float x, float y) {
 	x = x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x;
 	y = y > 65504.0f ? 65504.0f : y < -65504.0f ? -65504.0f : y;
@@ -157,8 +156,8 @@ template <> __device__ inline u32 pair2<F16>(float x, float y) {
 }
 #endif
 
-// encode8 packs the codes of eight numbers into words: two of FP8, four of the
-// formats of sixteen bits, eight of F32.
+// encode8 packs the codes of eight values into words: two for FP8, four for 16-bit
+// formats, eight for F32.
 template <int FORMAT> __device__ inline void encode8(const float v[8], u32 words[8]) {
 #pragma unroll
 	for (int i = 0; i < 8; i += 4)
@@ -170,12 +169,12 @@ template <int FORMAT> __device__ inline void encode8(const float v[8], u32 words
 
 __device__ inline bool unordered(float x, float y) { return !(x <= y || x > y); }
 
-// Of stochastic rounding the signs are put in by pairs; NaN, and subnormals of F16, are
-// rare.
+// Stochastic rounding sets the signs in pairs; NaN and F16 subnormals, which are rare,
+// are encoded again.
 template <int FORMAT> __device__ inline void encode8(const float v[8], const u32 random[4], u32 words[8]) {
 	const int width = Facts<FORMAT>::WIDTH + 1, each = 32 / width;
 	bool rare = false;
-	u32 pairs[4], least = 0xffffffffu;
+	u32 pairs[4], smallest = 0xffffffffu;
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		const float x = v[2 * i], y = v[2 * i + 1];
@@ -184,10 +183,10 @@ template <int FORMAT> __device__ inline void encode8(const float v[8], const u32
 		if (FORMAT != BF16)
 			pairs[i] |= __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632) & 0x80008000u;
 		rare |= unordered(x, y);
-		least = min(min(least, a), b);
+		smallest = min(min(smallest, a), b);
 	}
 	if (FORMAT == F16)
-		rare |= least < 0x4000000u; // the code of the smallest normal number, 16 bits up
+		rare |= smallest < 0x4000000u; // the code of the smallest normal value, 16 bits up
 #pragma unroll
 	for (int i = 0; i < 8 / each; i++)
 		words[i] = each == 2 ? pairs[i] : __byte_perm(pairs[2 * i % 4], pairs[(2 * i + 1) % 4], 0x7531);
@@ -215,7 +214,7 @@ __device__ inline void encode8(int format, const float v[8], bool stochastic, co
 	}
 }
 
-// encode1 is the code of one number.
+// encode1 returns the code of one value.
 template <int FORMAT> __device__ inline u32 encode1(float x, bool stochastic, u32 random) {
 	return stochastic ? encode_bits<FORMAT, true>(x, random) : encode_bits<FORMAT, false>(x, 0);
 }
@@ -231,7 +230,7 @@ __device__ inline u32 encode1(int format, float x, bool stochastic, u32 random) 
 	}
 }
 
-// store1 writes a code as element at of an array.
+// store1 stores a code as element at of an array.
 __device__ inline void store1(void *p, i64 at, i64 format, u32 code) {
 	switch (size_of(format)) {
 	case 4: ((u32 *)p)[at] = code; break;
@@ -240,15 +239,15 @@ __device__ inline void store1(void *p, i64 at, i64 format, u32 code) {
 	}
 }
 
-// widen reads a code of a small format as if FP32 had its exponent's range, and
-// moves it there by a power of two: exact for subnormals, too. What lies above
-// the largest number is infinity or NaN.
+// widen returns the value of a code: it places the code's bits in FP32 and rescales by a
+// power of two, which is exact, also for subnormals. Codes above the largest value are
+// infinity or NaN.
 template <int FORMAT> __device__ inline float widen(u32 code) {
 	typedef Facts<FORMAT> F;
 	const u32 sign = code >> F::WIDTH << 31, a = code & ((1u << F::WIDTH) - 1);
 	if (a > F::TOP)
 		return __uint_as_float(sign | 0x7f800000u | (a & ((1u << F::MANTISSA) - 1)) << (23 - F::MANTISSA));
-	// 2^(SMALLEST-1): the code's exponent field 1 means FP32's SMALLEST.
+	// 2^(SMALLEST-1): exponent field 1 of the code corresponds to SMALLEST in FP32.
 	const float move = __uint_as_float((u32)(126 + F::SMALLEST) << 23);
 	return __uint_as_float(sign | __float_as_uint(__uint_as_float(a << (23 - F::MANTISSA)) * move));
 }
@@ -281,23 +280,22 @@ __device__ inline float load_value(const Tensor &t, i64 row, i64 col) {
 
 __device__ inline bool aligned(const void *p, int bytes) { return ((u64)p & (u64)(bytes - 1)) == 0; }
 
-// Eight is eight elements as they lie in memory. A kernel that needs several
-// operands fetches them all before it asks what any of them means: so it waits for
-// memory once, and not for each of them.
+// Eight holds the stored bits of eight elements. A kernel with several operands fetches
+// all before it decodes any, so that it waits for memory once.
 struct Eight {
 	u32 w[8];
 };
 
-// offset is the index of an element of a matrix. Numbers of rows and of columns are
-// below 2^31: so it is one multiplication, not four.
+// offset returns the index of an element. Rows and columns are below 2^31, so one 32-bit
+// multiplication suffices.
 __device__ inline i64 offset(i64 row, i64 ld, i64 col) { return (i64)((u64)(u32)row * (u32)ld) + col; }
 
-// in_vectors says whether eight elements from any multiple of eight on, in every
-// row of a matrix, can be read and written at once.
+// in_vectors reports whether eight elements, from any multiple of eight, can be loaded
+// and stored as vectors in every row.
 __device__ inline bool in_vectors(const void *p, i64 ld, int size) { return (((u32)(u64)p | (u32)ld * size) & (u32)(min(8 * size, 16) - 1)) == 0; }
 
-// vector8 reads eight elements. READ_ONLY is the path for memory that the kernel
-// does not write to.
+// vector8 loads eight elements. READ_ONLY uses the read-only path, for memory that the
+// kernel does not write.
 template <bool READ_ONLY> __device__ inline Eight vector8(const void *p, int size) {
 	Eight e;
 	if (size == 1) {
@@ -314,8 +312,8 @@ template <bool READ_ONLY> __device__ inline Eight vector8(const void *p, int siz
 	return e;
 }
 
-// fetch8 reads the first n of eight elements of size bytes, zeros behind them, from
-// element at of an array on.
+// fetch8 loads the first n of eight elements of size bytes, from element at of an array,
+// and zeros for the rest.
 template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 at, int size, int n) {
 	const u8 *p = (const u8 *)array + at * size;
 	if (n == 8 && aligned(p, min(8 * size, 16)))
@@ -334,13 +332,13 @@ template <bool READ_ONLY> __device__ inline Eight fetch8(const void *array, i64 
 	return e;
 }
 
-// fetch8 of a tensor reads elements of a row of F32, BF16 or F16 from col on.
+// fetch8 of a tensor loads elements of a row of F32, BF16 or F16, from col.
 __device__ inline Eight fetch8(const Tensor &t, i64 row, i64 col, int n) {
 	return fetch8<true>(t.p, offset(row, t.ld, col), t.format == F32 ? 4 : 2, n);
 }
 
-// decode2 is the numbers of two codes, the first in the low half: of the word, or
-// for FP8 of its low half.
+// decode2 returns the values of two codes, the first in the low half: of 32 bits, of 16
+// for FP8.
 template <int FORMAT> __device__ inline void decode2(u32 pair, float v[2]) {
 	const u32 mask = (2u << Facts<FORMAT>::WIDTH) - 1;
 	v[0] = widen<FORMAT>(pair & mask), v[1] = widen<FORMAT>(pair >> (Facts<FORMAT>::WIDTH + 1) & mask);
@@ -351,7 +349,7 @@ template <> __device__ inline void decode2<BF16>(u32 pair, float v[2]) {
 }
 
 #ifdef __CUDA_ARCH__
-// Exact, like widen; a NaN stays one.
+// Exact, like widen; NaN stays NaN.
 template <> __device__ inline void decode2<F16>(u32 pair, float v[2]) {
 	asm("{ .reg .b16 x, y; mov.b32 {x, y}, %2; cvt.f32.f16 %0, x; cvt.f32.f16 %1, y; }" : "=f"(v[0]), "=f"(v[1]) : "r"(pair));
 }
@@ -392,7 +390,7 @@ __device__ inline void decode8(int format, const Eight &e, float v[8]) {
 	}
 }
 
-// values8 is what was fetched of t, dequantised.
+// values8 dequantizes what fetch8 loaded from t.
 __device__ inline void values8(const Tensor &t, const Eight &e, float v[8]) {
 	const int format = (int)t.format;
 	if (format == F32)
@@ -409,10 +407,10 @@ __device__ inline void values8(const Tensor &t, const Eight &e, float v[8]) {
 	}
 }
 
-// load8 is both, where there is nothing else to fetch.
+// load8 is fetch8 and values8.
 __device__ inline void load8(const Tensor &t, i64 row, i64 col, int n, float v[8]) { values8(t, fetch8(t, row, col, n), v); }
 
-// store_vector writes bytes (8, 16 or 32) of words.
+// store_vector stores bytes (8, 16 or 32) of words.
 __device__ inline void store_vector(void *p, const u32 *w, int bytes) {
 	if (bytes == 8) {
 		*(uint2 *)p = make_uint2(w[0], w[1]);
@@ -423,8 +421,7 @@ __device__ inline void store_vector(void *p, const u32 *w, int bytes) {
 		*((uint4 *)p + 1) = make_uint4(w[4], w[5], w[6], w[7]);
 }
 
-// store8 writes the first n of eight codes of size bytes to an array, from
-// element at on.
+// store8 stores the first n of eight codes of size bytes, from element at of an array.
 __device__ inline void store8(void *p, i64 at, int size, int n, const u32 words[8]) {
 	u8 *to = (u8 *)p + at * size;
 	if (n == 8 && aligned(to, min(8 * size, 16)))

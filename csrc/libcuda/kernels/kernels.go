@@ -1,51 +1,48 @@
-// Package kernels holds the CUDA C++ sources of every op that is not a matrix
-// product, and what a launch of each needs. It is plain Go: a program can be
-// bound to launches on any machine.
+// Package kernels holds the CUDA C++ sources of every op except GEMMs, and the launches
+// of each op. It is plain Go: any machine can bind a program to launches.
 //
 // # Sources
 //
-// Sources lists the translation units, Headers what they include. They include
-// nothing else, no file of the toolkit either, so that NVRTC compiles them
-// without an installation, for sm_89, sm_90a and sm_100; those called _wgmma.cu for
-// sm_90a alone. Compiled as C++ with
-// csrc/standin/cuda_host.h they run on a processor, a fiber for each thread.
+// Sources lists the translation units, Headers their headers. They include no other file,
+// in particular none of the toolkit, so NVRTC compiles them without an installation, for
+// sm_89, sm_90a and sm_100; those named _wgmma.cu only for sm_90a. Compiled as C++ with
+// csrc/standin/cuda_host.h they run on a CPU, with a fiber per thread.
 //
 // # Arguments
 //
-// A kernel has one parameter, a structure of 8-byte words: addresses, int64,
-// uint64 and float64 (a float32 parameter travels as float64). So a launch is a
-// []uint64, and no layout can go wrong. The kernels of one op share one
-// structure, FooArgs beside them. Its words are
+// A kernel has one parameter, a structure of 8-byte words: addresses, int64, uint64 and
+// float64 (a float32 parameter is passed as float64). So a launch's arguments are a
+// []uint64, without layout rules. The kernels of one op share one structure, FooArgs in
+// their source. Its words are
 //
 //   - the operands in the order of the op's Go fields: a tensor as Tensor (4
-//     words, all zero where it is absent), a []Cast as Casts (50 words);
+//     words, all zero for nil), a []Cast as Casts (50 words);
 //   - rows and cols of the op's first operand;
 //   - the op's plain fields in the order of Go, a bool as 0 or 1;
-//   - the address of scratch memory, 0 where Launches.Scratch is.
+//   - the address of scratch memory, 0 if Launches.Scratch is 0.
 //
-// Where that is not all, the words between cols and the plain fields are:
+// Some ops have other or additional words between cols and the plain fields:
 //
 //	embed, embed_grad   vocab (rows of the table); rows is the number of tokens
 //	cache_write         rows of the cache
 //	push_history        rows and cols are History's
 //	update_scale        rows and cols are History's: window and n
-//	smooth_scale        rows of ChannelMax; rows and cols are Factor's
-//	sum, step_gate      rows is 1; cols the length of X, of Amax (0 if absent)
+//	smooth_scale        rows of ChannelMax; rows and cols are SmoothMax's
+//	sum, step_gate      rows is 1; cols the length of X, of Amax (0 for nil)
 //	cast_health         rows and cols are X's; more words: the number of scales of
 //	                    Codes, the rows and cols that share one, and 1 for E8M0
 //
-// and the attention ops have, in place of rows and cols, and of their plain
-// fields: batch, queries and keys of a sequence, heads, key heads, head size.
-// SumSquares and AdamW have a table of tensors for their lists; see SquareTable
-// and AdamTable.
+// Instead of rows, cols and plain fields, the attention ops have: batch, queries and keys
+// of a sequence, heads, key heads, head size. SumSquares and AdamW have a table of
+// tensors for their lists; see SquareTable and AdamTable.
 //
 //	struct Tensor { p, ld, format, scale }         // scale: *float32, or 0
 //	struct Cast   { out, ld, format, scale, amax,  // 12 words
 //	                flags, name_key, scale_inv, block_rows, block_cols, limit, 0 }
 //	struct Casts  { n, control, cast[4] }          // control: *int32, or 0
 //
-// I32 operands have no gaps. ld counts elements, and so do the blocks, as they lie in Out. See Format and
-// Flag for the numbers.
+// I32 operands are contiguous. ld counts elements; blocks are counted in the layout of
+// Out. Format and Flag define the codes.
 package kernels
 
 import (
@@ -57,28 +54,28 @@ import (
 //go:embed *.cu *.cuh
 var files embed.FS
 
-// Sources are the translation units by name, "norm.cu" and its like. Each is a
-// module of its own.
+// Sources returns the translation units by name, such as "norm.cu". Each is a module of
+// its own.
 func Sources() map[string]string { return read("*.cu") }
 
-// Headers are what the sources include, by name.
+// Headers returns the headers of the sources, by name.
 func Headers() map[string]string { return read("*.cuh") }
 
 func read(pattern string) map[string]string {
 	texts := map[string]string{}
-	names, _ := fs.Glob(files, pattern) // the pattern is well formed
+	names, _ := fs.Glob(files, pattern) // the pattern is valid
 	for _, name := range names {
-		text, _ := files.ReadFile(name) // and what it finds is embedded
+		text, _ := files.ReadFile(name) // matched files are embedded
 		texts[path.Base(name)] = string(text)
 	}
 	return texts
 }
 
-// Options is what every source is compiled with. Products and sums that must
-// not be fused say so themselves (__fmul_rn), so contraction is left on.
+// Options returns the compiler options of every source. Multiplications and additions
+// that must not be fused use intrinsics (__fmul_rn), so contraction stays enabled.
 func Options() []string { return []string{"--std=c++17"} }
 
-// Format is the number of a format in a Tensor or Cast.
+// Format is the code of a format in a Tensor or Cast.
 type Format uint64
 
 // The formats, in the order of enum Format in octet.cuh.
@@ -102,45 +99,43 @@ const (
 	Tokens
 	Transpose
 	Pow2
-	ScaleE8M0 // the scales by block are E8M0, not F32
+	ScaleE8M0 // block scales are E8M0, not F32
 )
 
-// Words of the structures that arguments are made of.
+// Words of the argument structures.
 const (
 	TensorWords = 4
 	CastWords   = 12
-	MaxCasts    = 4 // of one result
+	MaxCasts    = 4 // per result
 	CastsWords  = 2 + MaxCasts*CastWords
 )
 
 // Kernel is one launch.
 type Kernel struct {
 	Name   string
-	Source string // the file that has it
+	Source string // the file that defines it
 	Grid   [3]int
 	Block  int
-	// Shared is the dynamic shared memory in bytes. Where it is not 0 the function
-	// must be allowed it (CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES), even below
-	// 48 KiB: that limit is of static and dynamic memory together.
+	// Shared is the dynamic shared memory in bytes. If it is not 0, the function needs
+	// CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, even below 48 KiB: that limit
+	// includes static shared memory.
 	Shared int
 }
 
 // Launches are the kernels of an op, to be launched in this order with the same
-// arguments, and the bytes of scratch memory that they share, 0 for none. It
-// needs no initial value, is aligned to 256 bytes, and may belong to the next
-// op afterwards.
+// arguments, and the bytes of their common scratch memory, 0 for none. It needs no
+// initialization, is aligned to 256 bytes, and the next op may reuse it.
 type Launches struct {
 	Kernels []Kernel
 	Scratch int64
 }
 
-// Of is what the op of this name (snake case: "rms_norm_grad") needs for a
-// matrix of rows × cols, the two words of its arguments. ok is false for names
-// that it does not know, among them those with functions of their own: rope,
-// quantize, attention, attention_grad, sum_squares and adamw. Two ops have a kernel
-// of another name for one of their cases: "amax_columns" for maxima of columns,
-// "swiglu_by_row" for a RowFactor. "magnitudes" is what AllReduce does to X before
-// the ranks take their maximum.
+// Of returns the launches of the op of this name (snake case: "rms_norm_grad") for a
+// matrix of rows × cols, the two words of its arguments. ok is false for unknown names,
+// including those with functions of their own: rope, quantize, attention, attention_grad,
+// sum_squares and adamw. Two ops have a second kernel for one of their cases:
+// "amax_columns" for column maxima, "swiglu_by_row" for a TokenScale. "magnitudes" is
+// applied to AllReduce's X before a maximum over ranks.
 func Of(op string, rows, cols int) (l Launches, ok bool) {
 	shape, ok := shapes[op]
 	if !ok {
@@ -149,38 +144,38 @@ func Of(op string, rows, cols int) (l Launches, ok bool) {
 	return shape(rows, cols), true
 }
 
-// What the sources fix. Each number is a constant of the same name, in capitals,
-// in octet.cuh or in the file that is named.
+// Constants of the sources: each has the same name, in capitals, in octet.cuh or in the
+// named file.
 const (
 	tileThreads = 512   // tile.cuh: a warp takes two rows
 	tileRows    = 32    // tile.cuh
-	tileSpan    = 2048  // tile.cuh: columns of a block where rows need not stay whole
-	stripRows   = 256   // strips.cuh: rows of a block that finds maxima of columns
+	tileSpan    = 2048  // tile.cuh: columns of a block that does not need whole rows
+	stripRows   = 256   // strips.cuh: rows of a block that computes column maxima
 	stripCols   = 256   // tile.cuh: TILE_COLS
-	flatThreads = 256   // everything without tiles
+	flatThreads = 256   // kernels without tiles
 	flatElems   = 8192  // flat.cuh: elements of a block
 	lossThreads = 512   // loss.cu
 	oneThreads  = 1024  // kernels of one block
 	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
 	adamElems   = 8192  // optimizer.cu: elements of a chunk of AdamW
-	adamSlots   = 512   // optimizer.cu: scales by block in a chunk
+	adamBlocks  = 512   // optimizer.cu: scales by block in a chunk
 )
 
-func parts(n, size int) int { return (n + size - 1) / size }
+func ceilDiv(n, size int) int { return (n + size - 1) / size }
 
 type shape func(rows, cols int) Launches
 
-// tiles is a kernel by tiles, whose blocks take part of some rows each.
+// tiles is a kernel by tiles, whose blocks take TILE_SPAN columns of some rows.
 func tiles(name, source string) shape {
 	return func(rows, cols int) Launches {
-		return Launches{Kernels: []Kernel{{name, source, [3]int{parts(rows, tileRows), parts(cols, tileSpan), 1}, tileThreads, 0}}}
+		return Launches{Kernels: []Kernel{{name, source, [3]int{ceilDiv(rows, tileRows), ceilDiv(cols, tileSpan), 1}, tileThreads, 0}}}
 	}
 }
 
-// wholeRows is a kernel by tiles that first needs a number for each row.
+// wholeRows is a kernel by tiles that first reduces whole rows.
 func wholeRows(name, source string) shape {
 	return func(rows, _ int) Launches {
-		return Launches{Kernels: []Kernel{{name, source, [3]int{parts(rows, tileRows), 1, 1}, tileThreads, 0}}}
+		return Launches{Kernels: []Kernel{{name, source, [3]int{ceilDiv(rows, tileRows), 1, 1}, tileThreads, 0}}}
 	}
 }
 
@@ -195,23 +190,23 @@ func flat(name, source string, blocks int) Kernel {
 	return Kernel{name, source, [3]int{blocks, 1, 1}, flatThreads, 0}
 }
 
-// strips is a pair of kernels: of maxima of columns by strips of rows, and of
-// those of the strips. maxima is how many there are for a column.
+// strips is a pair of kernels: column maxima by strips of rows, and their reduction over
+// the strips. maxima is the number of maxima per column.
 func strips(name, source string, maxima int64) shape {
 	return func(rows, cols int) Launches {
-		high := parts(rows, stripRows)
+		high := ceilDiv(rows, stripRows)
 		return Launches{[]Kernel{
-			{name, source, [3]int{high, parts(cols, stripCols), 1}, tileThreads, 0},
-			flat(name+"_end", source, parts(cols, flatThreads)),
+			{name, source, [3]int{high, ceilDiv(cols, stripCols), 1}, tileThreads, 0},
+			flat(name+"_end", source, ceilDiv(cols, flatThreads)),
 		}, maxima * 4 * int64(high) * int64(cols)}
 	}
 }
 
-// counted is a pair of kernels: the first leaves bytes for each of its blocks,
-// the second is one block that combines them.
+// counted is a pair of kernels: the first stores bytes for each of its blocks, the second
+// is one block that combines them.
 func counted(name, source string, bytes int64) shape {
 	return func(rows, cols int) Launches {
-		blocks := parts(rows*cols, flatElems)
+		blocks := ceilDiv(rows*cols, flatElems)
 		return Launches{[]Kernel{flat(name, source, blocks), one(name+"_end", source)(0, 0).Kernels[0]}, bytes * int64(blocks)}
 	}
 }
@@ -222,7 +217,7 @@ var shapes = map[string]shape{
 	"activation_grad": tiles("activation_grad", "elementwise.cu"),
 	"epilogue":        tiles("epilogue", "elementwise.cu"),
 	"fill": func(rows, cols int) Launches {
-		return Launches{Kernels: []Kernel{flat("fill", "elementwise.cu", parts(rows*cols, flatElems))}}
+		return Launches{Kernels: []Kernel{flat("fill", "elementwise.cu", ceilDiv(rows*cols, flatElems))}}
 	},
 
 	"amax_columns": strips("amax_columns", "quantize.cu", 1),
@@ -230,21 +225,21 @@ var shapes = map[string]shape{
 	"cast_health":  counted("cast_health", "quantize.cu", 40),
 
 	"update_scale": func(_, cols int) Launches {
-		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", parts(cols, flatThreads))}}
+		return Launches{Kernels: []Kernel{flat("update_scale", "scale.cu", ceilDiv(cols, flatThreads))}}
 	},
 	"push_history": func(_, cols int) Launches {
-		return Launches{Kernels: []Kernel{flat("push_history", "scale.cu", parts(cols, flatThreads))}}
+		return Launches{Kernels: []Kernel{flat("push_history", "scale.cu", ceilDiv(cols, flatThreads))}}
 	},
 	"smooth_scale": one("smooth_scale", "scale.cu"),
 	"magnitudes": func(rows, cols int) Launches {
-		return Launches{Kernels: []Kernel{flat("magnitudes", "scale.cu", parts(rows*cols, flatThreads))}}
+		return Launches{Kernels: []Kernel{flat("magnitudes", "scale.cu", ceilDiv(rows*cols, flatThreads))}}
 	},
 
 	"rms_norm": wholeRows("rms_norm", "norm.cu"),
 	"rms_norm_grad": func(rows, cols int) Launches {
 		l := wholeRows("rms_norm_grad", "norm.cu")(rows, cols)
-		l.Kernels = append(l.Kernels, flat("rms_norm_grad_gain", "norm.cu", parts(cols, flatThreads)))
-		l.Scratch = 4 * int64(parts(rows, tileRows)) * int64(cols)
+		l.Kernels = append(l.Kernels, flat("rms_norm_grad_gain", "norm.cu", ceilDiv(cols, flatThreads)))
+		l.Scratch = 4 * int64(ceilDiv(rows, tileRows)) * int64(cols)
 		return l
 	},
 
@@ -257,7 +252,7 @@ var shapes = map[string]shape{
 	"embed_grad": func(rows, cols int) Launches {
 		return Launches{Kernels: []Kernel{
 			flat("embed_grad_begin", "embed.cu", 1024),
-			{"embed_grad", "embed.cu", [3]int{rows, parts(cols, 8*flatThreads), 1}, flatThreads, 0},
+			{"embed_grad", "embed.cu", [3]int{rows, ceilDiv(cols, 8*flatThreads), 1}, flatThreads, 0},
 		}}
 	},
 	"cache_write": tiles("cache_write", "embed.cu"),
@@ -268,11 +263,11 @@ var shapes = map[string]shape{
 	"sum":       one("sum", "loss.cu"),
 	"step_gate": one("step_gate", "optimizer.cu"),
 	"row_cosine": func(rows, _ int) Launches {
-		return Launches{Kernels: []Kernel{flat("row_cosine", "norm.cu", parts(rows, flatThreads/32))}}
+		return Launches{Kernels: []Kernel{flat("row_cosine", "norm.cu", ceilDiv(rows, flatThreads/32))}}
 	},
 }
 
-// Rope is what op rope needs, for heads of this size. Its blocks keep the
+// Rope returns the launches of op rope, for heads of this size. Its blocks keep the
 // cosines and sines of their rows in shared memory.
 func Rope(rows, cols, headDim int) Launches {
 	l := tiles("rope", "rope.cu")(rows, cols)
@@ -280,8 +275,8 @@ func Rope(rows, cols, headDim int) Launches {
 	return l
 }
 
-// Quantize is what op quantize needs. scales lists the number of scales by
-// block of each cast, 0 for a cast with one scale.
+// Quantize returns the launches of op quantize. scales lists the number of block scales
+// of each cast, 0 for a cast with one scale.
 func Quantize(rows, cols int, scales []int) Launches {
 	total := 0
 	for _, n := range scales {
@@ -291,7 +286,7 @@ func Quantize(rows, cols int, scales []int) Launches {
 		return tiles("quantize", "quantize.cu")(rows, cols)
 	}
 	l := tiles("quantize_blocks", "quantize.cu")(rows, cols)
-	l.Kernels = append([]Kernel{flat("quantize_scales", "quantize.cu", parts(32*total, flatThreads))}, l.Kernels...)
+	l.Kernels = append([]Kernel{flat("quantize_scales", "quantize.cu", ceilDiv(32*total, flatThreads))}, l.Kernels...)
 	l.Scratch = 4 * int64(total)
 	return l
 }

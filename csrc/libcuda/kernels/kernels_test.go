@@ -21,8 +21,8 @@ func TestSourcesIncludeNothingElse(t *testing.T) {
 	}
 }
 
-// A lambda whose parameter is auto is a template, which NVRTC 12.0 to 13.0 takes for
-// a function of the host, and refuses.
+// A lambda with a parameter of type auto is a template, which NVRTC 12.0 to 13.0 takes
+// for a host function and refuses.
 func TestSourcesHaveNoGenericLambdas(t *testing.T) {
 	lambda := regexp.MustCompile(`\[[&=]?\]\([^)]*\bauto\b[^)]*\)`)
 	for _, files := range []map[string]string{Sources(), Headers()} {
@@ -32,7 +32,7 @@ func TestSourcesHaveNoGenericLambdas(t *testing.T) {
 	}
 }
 
-// everyLaunch is what each op needs for one shape.
+// everyLaunch returns the launches of each op for one shape.
 func everyLaunch(rows, cols int) (list []Launches) {
 	for op := range shapes {
 		l, _ := Of(op, rows, cols)
@@ -50,8 +50,8 @@ func everyLaunch(rows, cols int) (list []Launches) {
 	return list
 }
 
-// The names, files and block sizes of launches are those of the sources, and
-// every kernel of the sources is launched by something.
+// Names, files and block sizes of launches match the sources, and every kernel of the
+// sources is launched by some op.
 func TestLaunchesMatchTheSources(t *testing.T) {
 	kernel := regexp.MustCompile(`(?m)^KERNEL\((\w+), (\w+), (\w+), \d\) \{`)
 	constants := regexp.MustCompile(`(?m)^const \w+ (\w+) = (\w+);`)
@@ -85,13 +85,13 @@ func TestLaunchesMatchTheSources(t *testing.T) {
 	for name, value := range map[string]int{
 		"TILE_THREADS": tileThreads, "TILE_ROWS": tileRows, "TILE_COLS": stripCols, "TILE_SPAN": tileSpan,
 		"STRIP_ROWS": stripRows, "FLAT_THREADS": flatThreads, "FLAT_ELEMS": flatElems,
-		"SQUARE_ELEMS": squareElems, "ADAM_SLOTS": adamSlots, "QUERY_BLOCK": queryBlock, "KEY_BLOCK": keyBlock, "PATTERN": pattern,
+		"SQUARE_ELEMS": squareElems, "ADAM_BLOCKS": adamBlocks, "QUERY_BLOCK": queryBlock, "KEY_BLOCK": keyBlock, "PATTERN": pattern,
 	} {
 		require.Equal(t, values[name], strconv.Itoa(value), name)
 	}
 }
 
-// A GPU takes what a launch asks for.
+// Every launch is within the limits of GPUs.
 func TestLaunchesFitTheHardware(t *testing.T) {
 	const adaShared, hopperShared = 99 << 10, 227 << 10 // bytes a block may have
 	for _, rows := range []int{1, 33, 4096} {
@@ -151,7 +151,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// A chunk cuts no block, and has few enough of them.
+// A chunk splits no scale block, and has at most adamBlocks of them.
 func TestAdamSpan(t *testing.T) {
 	for _, blocks := range [][2]int{{256, 0}, {0, 1}, {128, 256}, {24, 32}, {3000, 0}, {1, 512}, {7, 5}} {
 		span, err := adamSpan(blocks[0], blocks[1])
@@ -159,7 +159,7 @@ func TestAdamSpan(t *testing.T) {
 		for _, b := range blocks {
 			if b > 0 {
 				require.Zero(t, span%b)
-				require.LessOrEqual(t, span/b, adamSlots)
+				require.LessOrEqual(t, span/b, adamBlocks)
 			}
 		}
 	}

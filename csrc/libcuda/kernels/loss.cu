@@ -1,4 +1,4 @@
-// cross_entropy: a block of LOSS_THREADS for each token. sum: one block.
+// cross_entropy: a block of LOSS_THREADS per token. sum: one block.
 #include "formats.cuh"
 
 const int LOSS_THREADS = 512;
@@ -9,21 +9,20 @@ struct CrossEntropyArgs {
 	void *scratch;
 };
 
-// Softmax is the maximum that a thread has seen of its columns, and the sum of
-// exponentials below it.
+// Softmax is the maximum of a thread's columns so far, and the sum of exponentials
+// relative to it.
 struct Softmax {
 	float top, sum;
 
-	// add takes the first n of eight columns. Where a larger maximum comes, the sum is
-	// taken again by a factor.
+	// add adds the first n of eight columns. A new maximum rescales the sum.
 	__device__ void add(const float v[8], int n) {
-		float most = top, part = 0.0f;
+		float highest = top, part = 0.0f;
 #pragma unroll
 		for (int i = 0; i < 8; i++)
-			most = i < n ? fmaxf(most, v[i]) : most;
-		if (most > top)
-			sum *= expf(top - most), top = most;
-		const float base = most == -__uint_as_float(0x7f800000u) ? 0.0f : most; // all are masked so far
+			highest = i < n ? fmaxf(highest, v[i]) : highest;
+		if (highest > top)
+			sum *= expf(top - highest), top = highest;
+		const float base = highest == -__uint_as_float(0x7f800000u) ? 0.0f : highest; // all are masked so far
 #pragma unroll
 		for (int i = 0; i < 8; i++)
 			part += i < n ? expf(v[i] - base) : 0.0f;
@@ -31,17 +30,16 @@ struct Softmax {
 	}
 };
 
-// cross_entropy goes through a row twice: once for maximum and sum together, once for
-// the gradient. A target outside the vocabulary makes NaN of both. Eight columns that
-// are all there, and have no target among them, are the rule: for them nothing is
-// asked of each.
+// cross_entropy reads a row twice: once for maximum and sum, once for the gradient. A
+// target outside the vocabulary makes both NaN. Eight valid columns without the target,
+// the common case, take a path without checks.
 KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 	const i64 row = blockIdx.x;
 	const int target = a.targets.i32()[row];
 	const float infinity = __uint_as_float(0x7f800000u), nan = __uint_as_float(0x7fc00000u);
 	const float inv_tokens = control_inv_tokens(a.control.i32());
-	float loss = target < 0 ? 0.0f : nan, factor = loss, top = -infinity;
-	const bool sound = target >= 0 && target < a.valid; // the same for the block
+	float loss = target < 0 ? 0.0f : nan, grad_scale = loss, top = -infinity;
+	const bool sound = target >= 0 && target < a.valid; // uniform in the block
 	if (sound) {
 		Softmax x = {-infinity, 0.0f};
 		for (i64 col = threadIdx.x * 8; col < a.valid; col += LOSS_THREADS * 8) {
@@ -54,10 +52,10 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 				x.add(v, n);
 		}
 		top = over_block<Max, float>(x.top, -infinity);
-		// A thread without columns has no sum, and nothing to scale.
+		// A thread without columns has no sum to scale.
 		const double total = block_sum(x.sum == 0.0f ? 0.0 : (double)x.sum * (double)expf(x.top - top));
 		loss = (float)((double)top - (double)load_value(a.logits, row, target) + log(total));
-		factor = (float)((double)inv_tokens / total);
+		grad_scale = (float)((double)inv_tokens / total);
 	}
 	if (threadIdx.x == 0)
 		a.loss.out()[row] = loss;
@@ -71,11 +69,11 @@ KERNEL(cross_entropy, CrossEntropyArgs, LOSS_THREADS, 1) {
 		if (sound && col + 8 <= a.valid && (u32)(target - (int)col) >= 8) {
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				v[i] = expf(v[i] - top) * factor;
+				v[i] = expf(v[i] - top) * grad_scale;
 		} else {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
-				v[i] = sound ? expf(v[i] - top) * factor : factor;
+				v[i] = sound ? expf(v[i] - top) * grad_scale : grad_scale;
 				if (sound && col + i == target)
 					v[i] -= inv_tokens;
 				if (col + i >= a.valid)

@@ -1,11 +1,11 @@
-// swiglu, swiglu_by_row, swiglu_grad: kernels by tiles (tile.cuh). swiglu_by_row,
-// of SwiGLU with a RowFactor, takes whole rows. swiglu_amax finds the maxima of
-// the columns of strips of rows (strips.cuh), swiglu_amax_end those of the strips.
+// swiglu, swiglu_by_row, swiglu_grad: by tiles (tile.cuh). swiglu_by_row, for SwiGLU with
+// a TokenScale, takes whole rows. swiglu_amax computes column maxima by strips
+// (strips.cuh), swiglu_amax_end reduces the strips.
 #include "smooth.cuh"
 #include "strips.cuh"
 
-// The approximate instructions are good to two units in the last place. What they
-// flush to zero is lost in 1 + e⁻ˣ, or a sigmoid below 2^-126.
+// The approximate instructions are accurate to 2 ulp. Values that they flush to zero do
+// not matter in 1 + e⁻ˣ, or are a sigmoid below 2^-126.
 __device__ inline float sigmoid(float x) {
 #ifdef __CUDA_ARCH__
 	float e, s;
@@ -17,23 +17,23 @@ __device__ inline float sigmoid(float x) {
 #endif
 }
 
-// gated is up ⊙ silu(gate). Whatever looks for its maxima must see the very
-// values that are cast, so nothing may be fused into its products.
+// gated returns up ⊙ silu(gate). Kernels that compute its maxima must get the same bits
+// as the casts, so nothing may be fused into its multiplications.
 __device__ inline void gated(const float up[8], const float gate[8], float v[8]) {
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		v[i] = __fmul_rn(up[i], __fmul_rn(gate[i], sigmoid(gate[i])));
 }
 
-// gated_tile is that of a tile; x are both.
+// gated_tile is gated of a tile; x are up and gate.
 template <bool PLAIN> __device__ inline void gated_tile(const Tile &t, const Operands<2> &x, float v[TILE_EACH][8]) {
 	t.each_row<PLAIN>(x, [&](int r, const float x[2][8]) { gated(x[0], x[1], v[r]); });
 }
 
 struct SwiGLUArgs {
-	Tensor up, gate, inv_c, row_factor;
+	Tensor up, gate, inv_c, token_scale;
 	Casts out;
-	i64 rows, cols, factor_of_up, exact;
+	i64 rows, cols, scale_of_up, exact;
 	void *scratch;
 };
 
@@ -65,7 +65,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	u32 top[TILE_EACH] = {};
 	for (; t.more(); t.next()) {
 		float v[TILE_EACH][8];
-		if (a.factor_of_up) {
+		if (a.scale_of_up) {
 			t.each_row(Operands<1>({&a.up}), [&](int r, const float x[1][8]) {
 #pragma unroll
 				for (int i = 0; i < 8; i++)
@@ -80,10 +80,10 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 	}
 #pragma unroll
 	for (int r = 0; r < TILE_EACH; r++) {
-		const float factor = smooth_factor(__uint_as_float(warp_max(top[r])), 0, a.exact);
-		inv[r] = __fdiv_rn(1.0f, factor);
+		const float r_scale = smoothing_scale(__uint_as_float(warp_max(top[r])), 0, a.exact);
+		inv[r] = __fdiv_rn(1.0f, r_scale);
 		if (threadIdx.x % 32 == 0 && t.row + r < a.rows)
-			a.row_factor.out()[t.row + r] = factor;
+			a.token_scale.out()[t.row + r] = r_scale;
 	}
 	for (t.back(); t.left(); t.back()) {
 		float v[TILE_EACH][8];
@@ -99,7 +99,7 @@ KERNEL(swiglu_by_row, SwiGLUArgs, TILE_THREADS, 2) {
 }
 
 struct SwiGLUGradArgs {
-	Tensor dout, up, gate, inv_c, row_factor;
+	Tensor dout, up, gate, inv_c, token_scale;
 	Casts dup, dgate;
 	i64 rows, cols;
 	void *scratch;
@@ -111,7 +111,7 @@ template <bool PLAIN> __device__ inline void swiglu_grad_tile(const SwiGLUGradAr
 		values8(a.inv_c, t.fetch_row(a.inv_c), inv);
 #pragma unroll
 	for (int r = 0; r < TILE_EACH; r++)
-		inv_row[r] = a.row_factor.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.row_factor.f32()[t.row + r]) : 1.0f;
+		inv_row[r] = a.token_scale.p && t.n(r) > 0 ? __fdiv_rn(1.0f, a.token_scale.f32()[t.row + r]) : 1.0f;
 	t.each_row<PLAIN>(x, [&](int r, const float x[3][8]) {
 #pragma unroll
 		for (int i = 0; i < 8; i++) {
@@ -142,7 +142,7 @@ KERNEL(swiglu_grad, SwiGLUGradArgs, TILE_THREADS, 2) {
 struct SwiGLUAmaxArgs {
 	Tensor up, gate, out, seen, up_out, up_seen;
 	i64 rows, cols;
-	float *scratch; // twice [strips, cols]: maxima of the product, and of up
+	float *scratch; // twice [strips, cols]: maxima of h, and of up
 };
 
 KERNEL(swiglu_amax, SwiGLUAmaxArgs, TILE_THREADS, 2) {

@@ -1,17 +1,16 @@
-// BF16 tensor cores by mma.sync, which runs on every architecture from sm_80 on,
-// and what feeds it: tiles in shared memory that cp.async fills and ldmatrix
-// reads. The names of a thread's parts of a matrix are those of the PTX ISA's
-// figures for m16n8k16: g = lane / 4, t = lane % 4.
+// BF16 tensor cores by mma.sync, on every architecture from sm_80, with shared-memory
+// tiles that cp.async fills and ldmatrix reads. Element positions are named as in the PTX
+// ISA's figures for m16n8k16: g = lane / 4, t = lane % 4.
 //
-// On the host each function does the same over the fibers of a warp.
+// On the host each function emulates the instruction over the fibers of a warp.
 #pragma once
 #include "formats.cuh"
 
-typedef u16 bf16; // its code
+typedef u16 bf16; // a BF16 code
 
 __device__ inline float from_bf16(u32 code) { return __uint_as_float(code << 16); }
 
-// fast_exp2 is the processor's own: two units in the last place, 2^-inf is 0.
+// fast_exp2 is the hardware instruction: 2 ulp, 2^-inf is 0.
 __device__ inline float fast_exp2(float x) {
 #ifdef __CUDA_ARCH__
 	float y;
@@ -22,8 +21,7 @@ __device__ inline float fast_exp2(float x) {
 #endif
 }
 
-// Address is where something lies in shared memory, in bytes: on the device what
-// the instructions take.
+// Address is a byte address in shared memory; on the device as instructions take it.
 #ifdef __CUDA_ARCH__
 typedef u32 Address;
 __device__ inline Address address_of(const void *p) { return (Address)__cvta_generic_to_shared(p); }
@@ -32,22 +30,22 @@ typedef u64 Address;
 __device__ inline Address address_of(const void *p) { return (Address)p; }
 #endif
 
-// BF16Tile is a matrix of D columns in shared memory. Its rows lie one after
-// the other, and their 16-byte chunks are permuted among eight by the row's last
-// three bits: so the eight rows that ldmatrix reads at a time, and those that are
-// written at a time, lie in different banks. A tile begins at a multiple of a row,
-// so that chunk i + 2n of a row, i being 0 or 1, is at the address of chunk i with
-// n·32 in exclusive or: a thread keeps one address of a tile.
+// BF16Tile is a matrix of D columns in shared memory. Rows are contiguous; their 16-byte
+// chunks are permuted among eight by the low three bits of the row (swizzle), so that the
+// eight rows that ldmatrix reads at a time, or that are written at a time, lie in
+// different banks. A tile begins at a multiple of a row, so chunk i + 2n of a row, i
+// being 0 or 1, is at the address of chunk i xor n·32: a thread keeps one address per
+// tile.
 template <int D> struct BF16Tile {
 	bf16 *p;
 
 	__device__ bf16 *chunk(int row, int chunk) const { return p + row * D + (chunk ^ (row & 7)) * 8; }
 	__device__ Address at(int row, int i) const { return address_of(chunk(row, i)); }
 
-	// load begins to copy ROWS rows of a matrix; rows from n on become zero. It is
-	// finished after commit and wait_for, and visible to the others after a barrier.
-	// A thread keeps its column, and, among eight, its row: so the permutation is
-	// worked out once.
+	// load starts to copy ROWS rows of a matrix; rows from n become zero. The copy is
+	// complete after commit and wait_for, and visible to other threads after a barrier. A
+	// thread's column and the low three bits of its row are fixed, so the permutation is
+	// computed once.
 	template <int ROWS, int THREADS> __device__ void load(const bf16 *from, i64 ld, int n) const {
 		const int across = D / 8, step = THREADS / across;
 		static_assert(step % 8 == 0 && ROWS % step == 0, "the rows of a thread must agree in their last three bits");
@@ -77,8 +75,8 @@ __device__ inline void commit() {
 #endif
 }
 
-// wait_for waits until at most PENDING of this thread's committed copies, the
-// last ones, are under way.
+// wait_for waits until at most PENDING of this thread's latest committed copies are
+// pending.
 template <int PENDING> __device__ inline void wait_for() {
 #ifdef __CUDA_ARCH__
 	asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
@@ -87,9 +85,9 @@ template <int PENDING> __device__ inline void wait_for() {
 #endif
 }
 
-// ldmatrix4 reads four matrices of 8 × 8, whose rows' addresses lanes 0-7, 8-15,
-// 16-23 and 24-31 have: r[i] is the elements (g, 2t) and (g, 2t+1) of the i-th;
-// of its transpose in ldmatrix4t.
+// ldmatrix4 loads four 8 × 8 matrices, whose row addresses are in lanes 0-7, 8-15, 16-23
+// and 24-31: r[i] has elements (g, 2t) and (g, 2t+1) of the i-th matrix; ldmatrix4t those
+// of its transpose.
 template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], Address row) {
 #ifdef __CUDA_ARCH__
 	if (TRANSPOSED)
@@ -117,8 +115,8 @@ template <bool TRANSPOSED> __device__ inline void ldmatrix4_of(u32 r[4], Address
 __device__ inline void ldmatrix4(u32 r[4], Address row) { ldmatrix4_of<false>(r, row); }
 __device__ inline void ldmatrix4t(u32 r[4], Address row) { ldmatrix4_of<true>(r, row); }
 
-// mma is c += A·B for A of 16 × 16, B of 16 × 8. c[0] and c[1] are elements
-// (g, 2t) and (g, 2t+1), c[2] and c[3] those eight rows below.
+// mma computes c += A·B for A of 16 × 16, B of 16 × 8. c[0] and c[1] are elements (g, 2t)
+// and (g, 2t+1), c[2] and c[3] those eight rows below.
 __device__ inline void mma(float c[4], const u32 a[4], const u32 *b) {
 #ifdef __CUDA_ARCH__
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -144,11 +142,11 @@ __device__ inline void mma(float c[4], const u32 a[4], const u32 *b) {
 #endif
 }
 
-// Products of tiles. A warp has MT times 16 rows of the result, in accumulators
-// c[MT][N / 8][4]. The matrices that a ldmatrix reads are numbered so that it
-// returns an operand A, or two operands B side by side, r[0..1] and r[2..3].
+// GEMMs of tiles. A warp has MT times 16 rows of the result, in accumulators c[MT][N /
+// 8][4]. The matrices of an ldmatrix are ordered so that it returns one A operand, or two
+// adjacent B operands, r[0..1] and r[2..3].
 
-// multiply_rows is c += X·Yᵀ for MT·16 rows of X from row on, and N of Y.
+// multiply_rows computes c += X·Yᵀ for MT·16 rows of X, from row, and N rows of Y.
 template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[N / 8][4], const BF16Tile<D> &x, int row, const BF16Tile<D> &y) {
 	const int lane = threadIdx.x % 32;
 	const Address xs = x.at(row + lane % 16, lane / 16), ys = y.at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
@@ -171,16 +169,16 @@ template <int D, int MT, int N> __device__ inline void multiply_rows(float (*c)[
 	}
 }
 
-// pack_weights rounds the k-th 16 columns of a product's result to BF16, as the A of
-// another product.
+// pack_weights rounds the k-th 16 columns of an accumulator to BF16, as the A of the next
+// GEMM.
 __device__ inline void pack_weights(u32 a[4], const float (*w)[4], int k) {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		a[i] = pair2<BF16>(w[2 * k + i / 2][i % 2 * 2], w[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-// multiply_weights is c += W·Y for weights w[MT][K / 8][4], which lie in registers
-// as a product left them, rounded to BF16, and K rows of Y.
+// multiply_weights computes c += W·Y for weights w[MT][K / 8][4] in accumulator
+// registers, rounded to BF16, and K rows of Y.
 template <int D, int MT, int K> __device__ inline void multiply_weights(float (*c)[D / 8][4], const float (*w)[K / 8][4], const BF16Tile<D> &y) {
 	const int lane = threadIdx.x % 32;
 	const Address ys = y.at(lane % 16, lane / 16);

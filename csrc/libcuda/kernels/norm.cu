@@ -1,10 +1,10 @@
-// rms_norm and rms_norm_grad: kernels by tiles (tile.cuh) whose blocks take whole rows
-// and look at them twice. What 264 blocks have read in between is 16,896 bytes for each
-// column of BF16, 69 MB of 4,096: more than the second-level cache, 50 MB on an H100 or
-// H200, and three times that in rms_norm_grad, which reads six bytes twice. So the
-// second look goes backwards and finds what was read last; forwards, the cache would
-// have lost each line just before its turn. Fewer rows in a block would all be there,
-// but 32 make a sector of a transposed copy. row_cosine: a warp for each row.
+// rms_norm, rms_norm_grad: by tiles (tile.cuh) whose blocks take whole rows and read them
+// twice. 264 blocks read 16,896 bytes per column of BF16 in one pass, 69 MB for 4,096
+// columns: more than the L2 cache, 50 MB on an H100 or H200; rms_norm_grad, which reads
+// six bytes twice, three times that. So the second pass goes backwards and hits what was
+// read last; forwards, the cache would have evicted each line just before its use. Blocks
+// of fewer rows would fit, but a sector of a transposed copy needs 32. row_cosine: a warp
+// per row.
 #include "tile.cuh"
 
 struct RMSNormArgs {
@@ -92,14 +92,14 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 #pragma unroll
 	for (int r = 0; r < TILE_EACH; r++)
 		mean[r] = warp_sum(mean[r]) / (float)a.cols;
-	// A word more behind each eight keeps the lanes of a warp in different banks.
+	// One word of padding after each eight puts the lanes of a warp in different banks.
 	const int pitch = SHEET_WORDS / TILE_ROWS;
-	float *const products = (float *)tile_turn().words;
+	float *const products = (float *)transpose_buffer().words;
 	float *const mine = products + threadIdx.x / 32 * TILE_EACH * pitch + threadIdx.x % 32 * 9;
 	for (t.back(); t.left(); t.back()) {
 		float v[TILE_EACH][8], gain[8];
 		values8(a.gain, t.fetch_row(a.gain), gain);
-		__syncthreads(); // the last tile may still be read
+		__syncthreads(); // other threads may still read the last tile
 		t.each_row(Operands<2>({&a.dout, &a.x}), [&](int r, const float x[2][8]) {
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
@@ -114,7 +114,7 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 				for (int i = 0; i < 8; i++)
 					v[r][i] += x[0][i];
 			});
-		// dgain: the column sums of the tile's dy ⊙ x̂, from row 0 on.
+		// dgain: the column sums of the tile's dy ⊙ x̂, in row order.
 		__syncthreads();
 		if (threadIdx.x < TILE_COLS && t.col0 + threadIdx.x < a.cols) {
 			float column = 0.0f;
@@ -123,13 +123,13 @@ KERNEL(rms_norm_grad, RMSNormGradArgs, TILE_THREADS, 2) {
 				column += products[r * pitch + threadIdx.x + threadIdx.x / 8];
 			a.scratch[blockIdx.x * a.cols + t.col0 + threadIdx.x] = column;
 		}
-		__syncthreads(); // the transposed copies take the same memory
+		__syncthreads(); // the transposed copies use the same memory
 		dx.store(t, v);
 	}
 	dx.end();
 }
 
-// rms_norm_grad_gain adds the blocks' sums up, in order.
+// rms_norm_grad_gain adds the blocks' sums, in order.
 KERNEL(rms_norm_grad_gain, RMSNormGradArgs, FLAT_THREADS, 1) {
 	const i64 col = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
 	if (col >= a.cols)

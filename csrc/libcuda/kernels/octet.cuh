@@ -1,13 +1,14 @@
-// What all kernels share: the structures of their arguments, sums and maxima over
-// threads, the choice of scales. formats.cuh has what numbers are stored as.
+// Shared by all kernels: argument structures, block and warp reductions, scales.
+// formats.cuh has the storage formats.
 //
 // No file of the toolkit is included, so that NVRTC needs none. On the host
-// (csrc/standin/cuda_host.h) the same code runs with the portable twin of each
+// (csrc/standin/cuda_host.h) the same code runs, with a portable version of each
+// instruction under __CUDA_ARCH__.
 // instruction that stands behind __CUDA_ARCH__.
 #pragma once
 
-// A kernel takes its arguments from constant memory, where an index that is not
-// known at compile time costs nothing. cuda_host.h has a macro of its own.
+// Arguments are in constant memory, where dynamic indexing costs nothing. cuda_host.h has
+// its own macro.
 #ifndef KERNEL
 #define KERNEL(name, Args, threads, blocks) \
 	extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Args a)
@@ -27,33 +28,33 @@ enum Format { F32, BF16, F16, E4M3, E4M3IEEE, E5M2, I32, E8M0 };
 enum Flag { STOCHASTIC = 1, TOKENS = 2, TRANSPOSE = 4, POW2 = 8, SCALE_E8M0 = 16 };
 
 const int FLAT_THREADS = 256; // block size of kernels without tiles
-const int ONE_THREADS = 1024; // of kernels of one block
+const int ONE_THREADS = 1024; // of kernels with one block
 
 struct Tensor {
 	void *p;
 	i64 ld, format;
-	const float *scale; // dequantises; null is 1
+	const float *scale; // scale_inv; null is 1
 
 	__device__ const float *f32() const { return (const float *)p; }
 	__device__ float *out() const { return (float *)p; }
 	__device__ const int *i32() const { return (const int *)p; }
-	__device__ float factor() const { return scale ? *scale : 1.0f; }
+	__device__ float scale_inv() const { return scale ? *scale : 1.0f; }
 };
 
 struct Cast {
 	void *out;
 	i64 ld, format;
 	const float *scale; // null is 1
-	float *amax;        // null if not wanted
+	float *amax;        // null: no amax
 	i64 flags;
 	u64 name_key;
-	void *scale_inv; // of scales by block
+	void *scale_inv; // of block scales
 	i64 block_rows, block_cols;
 	f64 limit;
 	i64 reserved;
 };
 
-// by_block says whether a cast has scales by block.
+// by_block reports whether a cast has block scales.
 __device__ inline bool by_block(const Cast &c) { return c.block_rows || c.block_cols; }
 
 const int MAX_CASTS = 4;
@@ -64,7 +65,7 @@ struct Casts {
 	Cast cast[MAX_CASTS];
 };
 
-// ---- step.control (backend.Control): words, low half first ----
+// ---- step.control (backend.Control): 32-bit words, 64-bit values low half first ----
 
 __device__ inline u64 control_word(const int *control, int at) {
 	return control ? (u64)(u32)control[at] | (u64)(u32)control[at + 1] << 32 : 0;
@@ -79,13 +80,12 @@ __device__ inline i64 control_position(const int *c) { return c ? c[8] : 0; }
 
 // ---- magnitudes ----
 
-// The bits of |x| are ordered like magnitudes, infinity above every number and
-// NaN above infinity (fp8.MaxAmax): a maximum of them hides nothing, and is the
-// same in any order.
+// The bits of |x| are ordered like magnitudes, with NaN above infinity (fp8.MaxAmax):
+// their maximum keeps NaN and does not depend on the order.
 __device__ inline u32 magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 __device__ inline bool finite(float x) { return magnitude(x) < 0x7f800000u; }
 
-// top8 is the maximum of top and of eight magnitudes.
+// top8 returns the maximum of top and eight magnitudes.
 __device__ inline u32 top8(u32 top, const float v[8]) {
 #pragma unroll
 	for (int i = 0; i < 8; i += 2)
@@ -93,34 +93,33 @@ __device__ inline u32 top8(u32 top, const float v[8]) {
 	return top;
 }
 
-// Peak is the largest magnitude of what it has seen, in an instruction a number: the
-// largest as unsigned bits, which is of all numbers or of the negative ones, and as
-// signed ones, of the positive ones.
+// Peak is a running maximum of magnitudes, one instruction per value: high is the maximum
+// as unsigned bits (of negative values if there are any), positive as signed bits (of
+// positive values).
 struct Peak {
 	u32 high;
 	int positive;
 
 	__device__ Peak() : high(0), positive(0) {}
-	__device__ void see(const float v[8]) {
+	__device__ void fold(const float v[8]) {
 #pragma unroll
 		for (int i = 0; i < 8; i += 2) {
 			high = max(max(high, __float_as_uint(v[i])), __float_as_uint(v[i + 1]));
 			positive = max(max(positive, (int)__float_as_uint(v[i])), (int)__float_as_uint(v[i + 1]));
 		}
 	}
-	__device__ void see(u32 magnitude) { positive = max(positive, (int)magnitude); }
+	__device__ void fold(u32 magnitude) { positive = max(positive, (int)magnitude); }
 	__device__ u32 top() const { return max(high & 0x7fffffffu, (u32)positive); }
 };
 
-// fold_amax is *amax = max(*amax, top), of the bits of magnitudes.
+// fold_amax computes *amax = max(*amax, top) on the bits of magnitudes.
 __device__ inline void fold_amax(float *amax, u32 top) { atomicMax((u32 *)amax, top); }
 
 // ---- over the threads of a warp and of a block ----
 
 const u32 ALL = 0xffffffffu;
 
-// The butterflies add in the same order on every run, and all lanes get the
-// same bits.
+// Butterflies add in a fixed order, and all lanes get the same bits.
 template <class T> __device__ inline T warp_sum(T x) {
 #pragma unroll
 	for (int i = 16; i > 0; i /= 2)
@@ -150,8 +149,8 @@ struct Max {
 	template <class T> __device__ T operator()(T x) const { return warp_max(x); }
 };
 
-// over_block combines one value of each thread, which all get: first over warps,
-// then over their results. neutral changes nothing. Every thread must call it.
+// over_block reduces one value of each thread, first over warps, then over their results;
+// all threads get the result. neutral is the identity. Every thread must call it.
 template <class Over, class T> __device__ inline T over_block(T x, T neutral) {
 	__shared__ T partial[32];
 	const Over over;
@@ -171,7 +170,7 @@ __device__ inline u32 block_max(u32 x) { return over_block<Max, u32>(x, 0u); }
 
 struct Scale {
 	float scale;
-	bool ok; // the amax says something
+	bool ok; // the amax is positive and finite
 };
 
 __device__ inline Scale scale_for(float amax, float limit, bool pow2) {
@@ -185,8 +184,8 @@ __device__ inline Scale scale_for(float amax, float limit, bool pow2) {
 	return {fminf(fmaxf(s, 0x1p-126f), 0x1p126f), true};
 }
 
-// mx_scale is the E8M0 code of the scale of a block with this amax, whose
-// elements have an FP8 format with this largest number (fp8.MXScale).
+// mx_scale returns the E8M0 code of the scale of a block with this amax, for an FP8
+// format with maximum limit (fp8.MXScale).
 __device__ inline u32 mx_scale(float amax, float limit) {
 	const u32 a = magnitude(amax), top = __float_as_uint(limit);
 	if (a >= 0x7f800000u)
@@ -197,12 +196,12 @@ __device__ inline u32 mx_scale(float amax, float limit) {
 	return (u32)max(code, 0);
 }
 
-// e8m0_value is 2^(code-127).
+// e8m0_value returns 2^(code-127), NaN for 0xff.
 __device__ inline float e8m0_value(u32 code) {
 	return __uint_as_float(code == 0xff ? 0x7fc00000u : code ? code << 23 : 0x400000u);
 }
 
-// largest_of is the largest number of a format that takes a scale.
+// largest_of returns the maximum finite value of a format that needs a scale.
 __device__ inline float largest_of(i64 format) {
 	return format == F16 ? 65504.0f : format == E4M3 ? 448.0f : format == E4M3IEEE ? 240.0f : 57344.0f;
 }

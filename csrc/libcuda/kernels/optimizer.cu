@@ -1,11 +1,11 @@
-// sum_squares and adamw work on a table of tensors, cut into chunks that a block
-// takes one of (tables.go makes the table). step_gate: one block.
+// sum_squares and adamw run over a table of tensors, split into chunks, one per block
+// (tables.go builds the table). step_gate: one block.
 #include "formats.cuh"
 
 const int SQUARE_ELEMS = 16384;
 
-// index_of finds the tensor that a chunk belongs to: the last one whose first
-// chunk is not behind it.
+// index_of returns the index of a chunk's tensor: the last one whose first chunk is not
+// after it.
 template <class T> __device__ inline i64 index_of(const T *list, i64 n, i64 chunk) {
 	i64 low = 0;
 	while (n > 1) {
@@ -86,27 +86,27 @@ KERNEL(step_gate, StepGateArgs, ONE_THREADS, 1) {
 
 // ---- AdamW ----
 
-const int ADAM_SLOTS = 512; // scales by block of one moment in a chunk
+const int ADAM_BLOCKS = 512; // block scales per moment and chunk
 
 struct AdamState {
 	void *p;
 	float *scale_inv; // null for F32 and BF16
 	i64 format;
-	i64 block; // elements of a row with one scale; 0: all have one
+	i64 block; // elements of a row per scale; 0: one scale for all
 	u64 name_key;
 };
 
 struct Adam {
 	const float *grad;
 	i64 ld, rows, cols;
-	i64 first, span; // the first chunk, and the columns of one
+	i64 first, span; // the first chunk, and the columns per chunk
 	AdamState state[3]; // master, first and second moment
 };
 
 // Rule is the arithmetic of one step, which adamw_begin computes in float64.
 struct Rule {
-	float coef, beta1, rest1, beta2, rest2, decay, rate, root_factor, epsilon;
-	int mild; // what a root is multiplied with and added to is of ordinary size: see directions
+	float coef, beta1, rest1, beta2, rest2, decay, rate, root_scale, epsilon;
+	int mild; // root_scale and epsilon are in the range of the fast path of directions
 };
 
 struct AdamWArgs {
@@ -118,13 +118,13 @@ struct AdamWArgs {
 	Rule *scratch;
 };
 
-// adamw_begin clears the amaxes, unless they are given, and makes the step's rule.
+// adamw_begin clears the amaxes, unless they are given, and computes the step's rule.
 KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	for (i64 i = threadIdx.x; i < 3 * a.n && !a.amax_given; i += ONE_THREADS)
 		a.amaxes.out()[i] = 0.0f;
 	if (threadIdx.x > 0)
 		return;
-	// The op's numbers are float32; 1−β is the float64 difference, rounded.
+	// The op's settings are float32; 1−β is the float64 difference, rounded.
 	const double t = *a.step.i32(), lr = control_lr(a.control.i32());
 	const double correction1 = 1 - pow(a.beta1, t), root2 = sqrt(1 - pow(a.beta2, t));
 	Rule r;
@@ -134,12 +134,12 @@ KERNEL(adamw_begin, AdamWArgs, ONE_THREADS, 1) {
 	r.decay = (float)(1 - lr * a.weight_decay);
 	r.epsilon = (float)a.eps;
 	r.rate = (float)(a.eps_form ? lr / correction1 : lr * root2 / correction1);
-	r.root_factor = a.eps_form ? (float)(1 / root2) : 1.0f;
-	r.mild = r.root_factor >= 1.0f && r.root_factor <= 0x1p20f && r.epsilon >= 0.0f && r.epsilon <= 0x1p20f;
+	r.root_scale = a.eps_form ? (float)(1 / root2) : 1.0f;
+	r.mild = r.root_scale >= 1.0f && r.root_scale <= 0x1p20f && r.epsilon >= 0.0f && r.epsilon <= 0x1p20f;
 	*a.scratch = r;
 }
 
-// Chunk is the part of a tensor that a block takes.
+// Chunk is a block's part of a tensor.
 struct Chunk {
 	i64 row, from, end;
 
@@ -153,22 +153,22 @@ struct Chunk {
 	__device__ Chunk(const Chunk &c, int done) : row(c.row), from(c.from + done), end(c.end) {}
 };
 
-// slot is the place of an element's scale among those of its state.
-__device__ inline i64 slot(const AdamState &s, i64 cols, i64 row, i64 col) {
+// scale_index returns the index of an element's scale in a state.
+__device__ inline i64 scale_index(const AdamState &s, i64 cols, i64 row, i64 col) {
 	return s.block ? row * ((cols + s.block - 1) / s.block) + col / s.block : 0;
 }
 
-// take copies a tensor's entry of the list to where its words are at hand: for all
-// the compiler knows, what the kernel stores may change the list.
-__device__ inline void take(Adam &t, const Adam *from) {
+// load_entry copies a tensor's entry of the table to shared memory: the compiler cannot
+// exclude that the kernel's stores change the table.
+__device__ inline void load_entry(Adam &t, const Adam *from) {
 	if (threadIdx.x < sizeof t / 8)
 		((u64 *)&t)[threadIdx.x] = ((const u64 *)from)[threadIdx.x];
 	__syncthreads();
 }
 
-// each_group calls f(col, n) for the elements of a chunk, at most 8 together: those
-// of a thread, or as many of them as have the same scales.
-template <class F> __device__ inline void each_group(const Adam &t, const Chunk &c, const F &f) {
+// each_run calls f(col, n) for a thread's elements of a chunk, at most 8 at a time, all
+// with the same scales.
+template <class F> __device__ inline void each_run(const Adam &t, const Chunk &c, const F &f) {
 	for (i64 base = c.from + threadIdx.x * 8; base < c.end; base += FLAT_THREADS * 8)
 		for (i64 col = base; col < min(base + 8, c.end);) {
 			i64 n = min(8ll, c.end - base) - (col - base);
@@ -181,15 +181,14 @@ template <class F> __device__ inline void each_group(const Adam &t, const Chunk 
 		}
 }
 
-// directions are m / (√v · root_factor + ε) of eight elements, each operation rounded to
-// nearest. CUDA's root and quotient ask of each number whether it is too large, too
-// small or none; here that is asked once of all eight. Where they are of ordinary
-// size, these are its own instructions for such numbers: m between 2^-90 and 2^60, v
-// between 2^-100 and 2^20 leave no overflow on the way, and of denormals remainders
-// alone, which are exact.
+// directions computes m / (√v · root_scale + ε) of eight elements, each operation rounded
+// to nearest. CUDA's square root and division check the range of each operand; here one
+// check covers all eight. In range, these are CUDA's own instructions: m between 2^-90
+// and 2^60, and v between 2^-100 and 2^20, exclude overflow; only remainders can be
+// denormal, and those are exact.
 __device__ inline void directions(const Rule &r, const float m[8], const float v[8], float d[8]) {
 #ifdef __CUDA_ARCH__
-	u32 far_m = 0, far_v = 0; // above the smallest, as unsigned bits; m's without its sign
+	u32 far_m = 0, far_v = 0; // distances above the minimum, as unsigned bits; m's without its sign
 #pragma unroll
 	for (int i = 0; i < 8; i += 2) {
 		far_m = max(max(far_m, 2 * __float_as_uint(m[i]) - (37u << 24)), 2 * __float_as_uint(m[i + 1]) - (37u << 24));
@@ -202,7 +201,7 @@ __device__ inline void directions(const Rule &r, const float m[8], const float v
 			asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v[i]));
 			const float s = __fmul_rn(v[i], y);
 			const float root = __fmaf_rn(__fmaf_rn(-s, s, v[i]), __fmul_rn(y, 0.5f), s);
-			const float by = __fadd_rn(__fmul_rn(root, r.root_factor), r.epsilon);
+			const float by = __fadd_rn(__fmul_rn(root, r.root_scale), r.epsilon);
 			asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(z) : "f"(by));
 			z = __fmaf_rn(z, __fmaf_rn(-by, z, 1.0f), z);
 			const float q = __fmul_rn(m[i], z);
@@ -213,18 +212,17 @@ __device__ inline void directions(const Rule &r, const float m[8], const float v
 #endif
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		d[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), r.root_factor), r.epsilon));
+		d[i] = __fdiv_rn(m[i], __fadd_rn(__fmul_rn(__fsqrt_rn(v[i]), r.root_scale), r.epsilon));
 }
 
-// Group is eight elements, or fewer, as they lie in memory.
-struct Group {
+// Elements is the stored bits of up to eight elements.
+struct Elements {
 	Eight grad, state[3];
 };
 
-// update computes their new values; scale dequantises the states that have one. The
-// two visits of an element must get the same bits, in two kernels: so no operation
-// may be fused.
-__device__ inline void update(const Adam &t, const Rule &r, const Group &e, const float scale[3], float x[3][8]) {
+// update computes the new values; scale dequantizes the states that have one. Two kernels
+// visit each element and must get the same bits, so no operation may be fused.
+__device__ inline void update(const Adam &t, const Rule &r, const Elements &e, const float scale[3], float x[3][8]) {
 	float g[8], direction[8];
 	decode8<F32>(e.grad, g);
 #pragma unroll
@@ -246,23 +244,23 @@ __device__ inline void update(const Adam &t, const Rule &r, const Group &e, cons
 		x[0][i] = __fsub_rn(__fmul_rn(x[0][i], r.decay), __fmul_rn(r.rate, direction[i]));
 }
 
-// update of n elements from col on reads them first. The kernel writes to the
-// states, too: they are not for the read-only path.
+// update of n elements from col loads them first. The kernel writes the states, so they
+// must not use the read-only path.
 __device__ inline void update(const Adam &t, const Rule &r, i64 row, i64 col, int n, float x[3][8]) {
-	Group e;
+	Elements e;
 	float scale[3];
 	e.grad = fetch8<true>(t.grad, row * t.ld + col, 4, n);
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
 		const AdamState &s = t.state[k];
 		e.state[k] = fetch8<false>(s.p, row * t.cols + col, size_of((int)s.format), n);
-		scale[k] = s.scale_inv ? s.scale_inv[slot(s, t.cols, row, col)] : 1.0f;
+		scale[k] = s.scale_inv ? s.scale_inv[scale_index(s, t.cols, row, col)] : 1.0f;
 	}
 	update(t, r, e, scale, x);
 }
 
-// Quick is a chunk whose elements lie in eights that can be read at once, each state
-// with one scale or none: the rule.
+// Quick is a chunk in aligned vectors of eight, each state with at most one scale: the
+// common case.
 struct Quick {
 	const float *grad;
 	u8 *p[3];
@@ -282,7 +280,7 @@ struct Quick {
 		}
 	}
 	__device__ void update(const Adam &t, const Rule &r, int at, float x[3][8]) const {
-		Group e;
+		Elements e;
 		e.grad = vector8<true>(grad + at, 4);
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
@@ -295,13 +293,13 @@ struct Quick {
 
 __device__ inline bool one_scale(const AdamState &s) { return s.scale_inv && !s.block; }
 
-// adamw_amax finds the amaxes of the states with one scale.
+// adamw_amax computes the amaxes of the states with one scale.
 KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 	if (*a.skip.i32())
 		return;
 	const i64 at = index_of(a.list, a.n, blockIdx.x);
 	__shared__ Adam t;
-	take(t, a.list + at);
+	load_entry(t, a.list + at);
 	if (!one_scale(t.state[0]) && !one_scale(t.state[1]) && !one_scale(t.state[2]))
 		return;
 	const Rule r = *a.scratch;
@@ -314,28 +312,28 @@ KERNEL(adamw_amax, AdamWArgs, FLAT_THREADS, 3) {
 		q.update(t, r, i, x);
 #pragma unroll
 		for (int k = 0; k < 3; k++)
-			peak[k].see(x[k]);
+			peak[k].fold(x[k]);
 	}
-	each_group(t, Chunk(c, whole), [&](i64 col, int n) {
+	each_run(t, Chunk(c, whole), [&](i64 col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
 #pragma unroll
 		for (int k = 0; k < 3; k++)
 #pragma unroll
 			for (int i = 0; i < 8; i++)
-				peak[k].see(i < n ? magnitude(x[k][i]) : 0);
+				peak[k].fold(i < n ? magnitude(x[k][i]) : 0);
 	});
 #pragma unroll
 	for (int k = 0; k < 3; k++) {
-		const u32 most = block_max(peak[k].top());
+		const u32 highest = block_max(peak[k].top());
 		if (threadIdx.x == 0 && one_scale(t.state[k]))
-			fold_amax(a.amaxes.out() + 3 * at + k, most);
+			fold_amax(a.amaxes.out() + 3 * at + k, highest);
 	}
 }
 
-// scale_of is the scale for new values with this amax. One that says nothing
-// keeps the old scale, as a negative number; a tensor that nobody has written
-// has 0 there, and gets 1.
+// scale_of returns the scale for new values with this amax. An amax without information
+// keeps the old scale, marked by a negative sign; a tensor that was never written has
+// scale 0, and gets 1.
 __device__ inline float scale_of(const AdamState &s, float amax, float old, bool pow2) {
 	const Scale fresh = scale_for(amax, largest_of(s.format), pow2);
 	return fresh.ok || old == 0.0f ? fresh.scale : -__fdiv_rn(1.0f, old);
@@ -351,8 +349,8 @@ KERNEL(adamw_scale, AdamWArgs, FLAT_THREADS, 1) {
 		a.amaxes.out()[i] = scale_of(s, a.amaxes.f32()[i], *s.scale_inv, a.pow2);
 }
 
-// encode makes the codes of eight new values of a state, times scale. random are their
-// bits.
+// encode returns the codes of eight new values of a state, times scale. random is their
+// random bits.
 __device__ inline void encode(const AdamWArgs &a, const AdamState &s, float scale, bool floor, const u32 random[4], const float x[8], u32 w[8]) {
 	float v[8];
 #pragma unroll
@@ -361,8 +359,8 @@ __device__ inline void encode(const AdamWArgs &a, const AdamState &s, float scal
 	encode8(s.format, v, a.rounding, random, w);
 	if (!floor)
 		return;
-	// In every format the code of the smallest number is 1. A word without a zero code
-	// is not changed.
+	// In every format the code of the smallest value is 1. A word without a zero code is
+	// unchanged.
 	const int size = size_of(s.format);
 	bool zero = false;
 #pragma unroll
@@ -380,12 +378,12 @@ __device__ inline void encode(const AdamWArgs &a, const AdamState &s, float scal
 
 KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	__shared__ u64 key[3];
-	__shared__ float slots[2][ADAM_SLOTS]; // amaxes by block of the moments, then scales
+	__shared__ float block_scales[2][ADAM_BLOCKS]; // block amaxes of the moments, then scales
 	if (*a.skip.i32())
 		return;
 	const i64 at = index_of(a.list, a.n, blockIdx.x);
 	__shared__ Adam t;
-	take(t, a.list + at);
+	load_entry(t, a.list + at);
 	const float *scales = a.amaxes.f32() + 3 * at;
 	const Rule r = *a.scratch;
 	const Chunk c(t);
@@ -394,10 +392,10 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	const u64 first = a.shard ? control_rank(a.control.i32()) * (u64)(t.rows * t.cols) : 0;
 	const bool blocks = t.state[1].block || t.state[2].block;
 	if (blocks) {
-		for (int i = threadIdx.x; i < ADAM_SLOTS; i += FLAT_THREADS)
-			slots[0][i] = slots[1][i] = 0.0f;
+		for (int i = threadIdx.x; i < ADAM_BLOCKS; i += FLAT_THREADS)
+			block_scales[0][i] = block_scales[1][i] = 0.0f;
 		__syncthreads();
-		each_group(t, c, [&](i64 col, int n) {
+		each_run(t, c, [&](i64 col, int n) {
 			float x[3][8];
 			update(t, r, c.row, col, n, x);
 #pragma unroll
@@ -407,7 +405,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 				for (int i = 0; i < 8; i++)
 					top = i < n ? max(top, magnitude(x[k][i])) : top;
 				if (t.state[k].block)
-					fold_amax(&slots[k - 1][(col - c.from) / t.state[k].block], top);
+					fold_amax(&block_scales[k - 1][(col - c.from) / t.state[k].block], top);
 			}
 		});
 		__syncthreads();
@@ -417,7 +415,7 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 			if (!s.block)
 				continue;
 			for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
-				slots[k - 1][i] = scale_of(s, slots[k - 1][i], s.scale_inv[slot(s, t.cols, c.row, c.from) + i], a.pow2);
+				block_scales[k - 1][i] = scale_of(s, block_scales[k - 1][i], s.scale_inv[scale_index(s, t.cols, c.row, c.from) + i], a.pow2);
 		}
 	}
 	__syncthreads();
@@ -441,14 +439,14 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 			store_vector(q.p[k] + (u32)i * size, w, 8 * size);
 		}
 	}
-	each_group(t, Chunk(c, whole), [&](i64 col, int n) {
+	each_run(t, Chunk(c, whole), [&](i64 col, int n) {
 		float x[3][8];
 		update(t, r, c.row, col, n, x);
 		const i64 at = c.row * t.cols + col;
 #pragma unroll
 		for (int k = 0; k < 3; k++) {
 			const AdamState &s = t.state[k];
-			const float scale = s.block ? fabsf(slots[k > 0 ? k - 1 : 0][(col - c.from) / s.block]) : by[k];
+			const float scale = s.block ? fabsf(block_scales[k > 0 ? k - 1 : 0][(col - c.from) / s.block]) : by[k];
 			u32 w[8], random[4];
 			if (a.rounding)
 #pragma unroll
@@ -460,19 +458,19 @@ KERNEL(adamw, AdamWArgs, FLAT_THREADS, 2) {
 	});
 	if (!blocks)
 		return;
-	__syncthreads(); // all old codes are read by the old scales
+	__syncthreads(); // all old codes are decoded with the old scales
 #pragma unroll
 	for (int k = 1; k < 3; k++) {
 		const AdamState &s = t.state[k];
 		if (!s.block)
 			continue;
 		for (i64 i = threadIdx.x; i * s.block < c.end - c.from; i += FLAT_THREADS)
-			if (slots[k - 1][i] > 0.0f)
-				s.scale_inv[slot(s, t.cols, c.row, c.from) + i] = __fdiv_rn(1.0f, slots[k - 1][i]);
+			if (block_scales[k - 1][i] > 0.0f)
+				s.scale_inv[scale_index(s, t.cols, c.row, c.from) + i] = __fdiv_rn(1.0f, block_scales[k - 1][i]);
 	}
 }
 
-// adamw_end records the scales of the codes, once all old ones are read.
+// adamw_end stores scale_inv of the new codes, after all old codes are decoded.
 KERNEL(adamw_end, AdamWArgs, FLAT_THREADS, 1) {
 	const i64 i = (i64)blockIdx.x * FLAT_THREADS + threadIdx.x;
 	if (i >= 3 * a.n || *a.skip.i32())

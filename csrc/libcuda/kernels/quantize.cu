@@ -1,6 +1,6 @@
-// quantize: a kernel by tiles (tile.cuh). Where casts have scales by block,
-// quantize_scales and quantize_blocks take its place. amax_columns: maxima by strips
-// of rows (strips.cuh). amax and cast_health: see flat.cuh.
+// quantize: by tiles (tile.cuh). Casts with block scales use quantize_scales and
+// quantize_blocks instead. amax_columns: by strips (strips.cuh). amax, cast_health: see
+// flat.cuh.
 #include "flat.cuh"
 #include "strips.cuh"
 
@@ -8,31 +8,31 @@ struct QuantizeArgs {
 	Tensor x, row_scale, col_scale;
 	Casts out;
 	i64 rows, cols;
-	float *scratch; // the multiplying scales by block of all casts, one after the other
+	float *scratch; // the scales of all casts with block scales, concatenated
 };
 
-// Blocks is how the blocks of a cast lie in X.
+// Blocks maps the blocks of a cast to X.
 struct Blocks {
 	i64 height, width;       // in X
-	i64 across;              // blocks beside each other in Out
+	i64 across;              // blocks per row of Out
 	i64 count;
-	bool turned;
+	bool transposed;
 
-	__device__ Blocks(const Cast &c, i64 rows, i64 cols) : turned(c.flags & TRANSPOSE) {
-		const i64 out_rows = turned ? cols : rows, out_cols = turned ? rows : cols;
+	__device__ Blocks(const Cast &c, i64 rows, i64 cols) : transposed(c.flags & TRANSPOSE) {
+		const i64 out_rows = transposed ? cols : rows, out_cols = transposed ? rows : cols;
 		const i64 h = c.block_rows ? c.block_rows : out_rows, w = c.block_cols ? c.block_cols : out_cols;
 		across = (out_cols + w - 1) / w;
 		count = (out_rows + h - 1) / h * across;
-		height = turned ? w : h;
-		width = turned ? h : w;
+		height = transposed ? w : h;
+		width = transposed ? h : w;
 	}
 	__device__ i64 at(i64 row, i64 col) const {
 		const i64 i = row / height, j = col / width;
-		return turned ? j * across + i : i * across + j;
+		return transposed ? j * across + i : i * across + j;
 	}
 };
 
-// quantized is X as the casts see it, each product rounded.
+// quantized returns X as the casts see it; each multiplication is rounded.
 __device__ inline float quantized(const QuantizeArgs &a, i64 row, i64 col) {
 	float x = load_value(a.x, row, col);
 	if (a.row_scale.p)
@@ -42,8 +42,8 @@ __device__ inline float quantized(const QuantizeArgs &a, i64 row, i64 col) {
 	return x;
 }
 
-// write_scale stores what dequantises a block with this amax, and the factor
-// that quantises it: see backend.Cast.
+// write_scale stores scale_inv of a block with this amax, and returns its scale: see
+// backend.Cast.
 __device__ inline void write_scale(const Cast &c, i64 at, u32 top, float *scale) {
 	const float amax = __uint_as_float(top);
 	if (c.flags & SCALE_E8M0) {
@@ -57,8 +57,8 @@ __device__ inline void write_scale(const Cast &c, i64 at, u32 top, float *scale)
 	((float *)c.scale_inv)[at] = s.ok || top == 0 ? __fdiv_rn(1.0f, s.scale) : __uint_as_float(0x7fc00000u);
 }
 
-// quantize_scales: a warp for each block, or, where blocks are one column wide,
-// a lane for each, so that neighbours read neighbours.
+// quantize_scales: a warp per block; if blocks are one column wide, a lane per block, so
+// that loads are coalesced.
 KERNEL(quantize_scales, QuantizeArgs, FLAT_THREADS, 1) {
 	i64 task = (i64)blockIdx.x * (FLAT_THREADS / 32) + threadIdx.x / 32;
 	const int lane = threadIdx.x % 32;
@@ -85,8 +85,8 @@ KERNEL(quantize_scales, QuantizeArgs, FLAT_THREADS, 1) {
 			write_scale(c, at, top, scales + at);
 			return;
 		}
-		const i64 down = b.turned ? task % b.across : task / b.across;
-		const i64 beside = b.turned ? task / b.across : task % b.across;
+		const i64 down = b.transposed ? task % b.across : task / b.across;
+		const i64 beside = b.transposed ? task / b.across : task % b.across;
 		const i64 row0 = down * b.height, col0 = beside * b.width;
 		const i64 height = min(a.rows - row0, b.height), width = min(a.cols - col0, b.width);
 		for (i64 e = lane; e < height * width; e += 32)
@@ -98,7 +98,7 @@ KERNEL(quantize_scales, QuantizeArgs, FLAT_THREADS, 1) {
 	}
 }
 
-// BlockScaled multiplies what a cast with scales by block gets by them.
+// BlockScaled multiplies the elements of a cast by its block scales.
 struct BlockScaled {
 	const QuantizeArgs &a;
 
@@ -192,7 +192,7 @@ KERNEL(amax_end, AmaxArgs, ONE_THREADS, 1) {
 		*a.out.out() = __uint_as_float(top);
 }
 
-// CastSums are the counts and sums of one block of threads.
+// CastSums are the counts and sums of one thread block.
 struct CastSums {
 	u64 saturated, flushed;
 	f64 signal, noise; // sums of x^2 and of (x - value)^2
@@ -204,7 +204,7 @@ struct CastHealthArgs {
 	i64 rows, cols;
 	i64 scales;                  // of codes
 	i64 block_rows, block_cols;  // elements that share a scale
-	i64 e8m0;                    // the format of the scales, else F32
+	i64 e8m0;                    // the scales are E8M0, else F32
 	CastSums *scratch;
 
 	__device__ f64 scale(i64 i) const {
@@ -214,7 +214,7 @@ struct CastHealthArgs {
 	}
 };
 
-// cast_health: sums are in FP64, in an order that depends on the shape alone.
+// cast_health: sums are FP64, in an order that depends on the shape alone.
 KERNEL(cast_health, CastHealthArgs, FLAT_THREADS, 1) {
 	// Half a step above the largest value: fp8.DType.ClipLimit.
 	const i64 format = a.codes.format;
@@ -257,11 +257,11 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 		signal += s.signal, noise += s.noise;
 		amax = max(amax, (u32)s.amax);
 	}
-	// Scales are positive or NaN, so their bits are in the order of their values. The
-	// logarithms are relative to the first: equal scales have no spread.
+	// Scales are positive or NaN, so their bits are ordered like their values. The
+	// logarithms are relative to the first, so equal scales have zero spread.
 	const f64 first = log2(a.scale(0));
 	f64 sum = 0.0, squares = 0.0;
-	u32 largest = 0, below = 0; // below: how far a scale is from the largest bits
+	u32 largest = 0, below = 0; // the minimum, as the maximum of ~bits
 	for (i64 i = threadIdx.x; i < a.scales; i += ONE_THREADS) {
 		const f64 s = a.scale(i), d = log2(s) - first;
 		const u32 bits = magnitude((float)s);
@@ -279,7 +279,7 @@ KERNEL(cast_health_end, CastHealthArgs, ONE_THREADS, 1) {
 	const bool number = largest <= 0x7f800000u;
 	out[0] = (float)((f64)saturated / (f64)elems);
 	out[1] = (float)((f64)flushed / (f64)elems);
-	out[2] = (float)(noise == 0.0 ? 0.0 : noise / signal); // of a zero tensor both are 0
+	out[2] = (float)(noise == 0.0 ? 0.0 : noise / signal); // for a zero tensor both are 0
 	out[3] = __uint_as_float(amax);
 	out[4] = __uint_as_float(number ? ~below : largest);
 	out[5] = __uint_as_float(largest);

@@ -1,8 +1,8 @@
-// update_scale and push_history: a thread for each record. magnitudes: one for
-// each number. smooth_scale: one block for all channels.
+// update_scale, push_history: a thread per record. magnitudes: a thread per element.
+// smooth_scale: one block for all channels.
 #include "smooth.cuh"
 
-// window_max is the largest magnitude in a column of a few rows.
+// window_max returns the largest magnitude in a column of a few rows.
 __device__ inline u32 window_max(const Tensor &t, i64 rows, i64 col) {
 	u32 top = 0;
 	for (i64 i = 0; i < rows; i++)
@@ -65,7 +65,7 @@ KERNEL(magnitudes, MagnitudesArgs, FLAT_THREADS, 1) {
 }
 
 struct SmoothScaleArgs {
-	Tensor factor, channel_max, weight_max, h_amax, w_amax, c, inv_c;
+	Tensor smooth_max, channel_max, weight_max, h_amax, w_amax, c, inv_c;
 	Tensor h_scale, h_scale_inv, w_scale, w_scale_inv;
 	i64 rows, cols, channel_rows;
 	i64 balanced, exact, margin;
@@ -74,7 +74,7 @@ struct SmoothScaleArgs {
 	void *scratch;
 };
 
-// record folds an amax into the step's record and makes the scale that follows.
+// record folds an amax into the step's record and computes the next scale.
 __device__ inline void record(u32 top, const Tensor &amax, const Tensor &scale, const Tensor &inv, f64 limit, bool pow2) {
 	if (amax.p)
 		*amax.out() = __uint_as_float(max(magnitude(*amax.f32()), top));
@@ -90,11 +90,11 @@ KERNEL(smooth_scale, SmoothScaleArgs, ONE_THREADS, 1) {
 	for (i64 i = threadIdx.x; i < a.cols; i += ONE_THREADS) {
 		const float k = a.weight_max.f32()[i];
 		const float m = __uint_as_float(window_max(a.channel_max, a.channel_rows, i));
-		const float f = a.factor.p == a.channel_max.p && a.rows == a.channel_rows ? m : __uint_as_float(window_max(a.factor, a.rows, i));
+		const float f = a.smooth_max.p == a.channel_max.p && a.rows == a.channel_rows ? m : __uint_as_float(window_max(a.smooth_max, a.rows, i));
 		double q = f;
 		if (a.balanced)
-			q = sqrt(q / (double)k); // 0, infinite or NaN where either is 0 or not finite
-		const float c = smooth_factor(q, (int)a.margin, a.exact), inv = __fdiv_rn(1.0f, c);
+			q = sqrt(q / (double)k); // 0, infinite or NaN if either is 0 or not finite
+		const float c = smoothing_scale(q, (int)a.margin, a.exact), inv = __fdiv_rn(1.0f, c);
 		a.c.out()[i] = c;
 		a.inv_c.out()[i] = inv;
 		h = max(h, magnitude(__fmul_rn(m, inv)));

@@ -2,10 +2,9 @@ package kernels
 
 import "fmt"
 
-// The ops over lists of tensors run as one launch for all of them. What belongs
-// to a tensor stands in a table in device memory, which is written once, when
-// the program is loaded. Each tensor is cut into chunks, and a block of threads
-// takes one.
+// Ops over lists of tensors run as one launch for the whole list. A table in device
+// memory, written once when the program is loaded, describes the tensors. Each tensor is
+// split into chunks, one per thread block.
 
 // Square is a tensor of SumSquares: F32, rows LD elements apart.
 type Square struct {
@@ -13,28 +12,27 @@ type Square struct {
 	LD, Rows, Cols int
 }
 
-// SquareTable is the table of op sum_squares, and what the op needs. The words
-// of its arguments are the table's address, the number of tensors, that of
-// chunks, Out as Tensor, scratch.
+// SquareTable returns the table of op sum_squares, and its launches. The words of its
+// arguments are the table's address, the number of tensors, the number of chunks, Out as
+// Tensor, scratch.
 func SquareTable(list []Square) (table []uint64, chunks int, l Launches) {
 	for _, t := range list {
 		if t.LD == t.Cols {
 			t.Rows, t.Cols, t.LD = 1, t.Rows*t.Cols, t.Rows*t.Cols
 		}
 		table = append(table, t.Address, uint64(t.LD), uint64(t.Rows), uint64(t.Cols), uint64(chunks))
-		chunks += t.Rows * parts(t.Cols, squareElems)
+		chunks += t.Rows * ceilDiv(t.Cols, squareElems)
 	}
 	return table, chunks, Launches{[]Kernel{
 		flat("sum_squares", "optimizer.cu", chunks), one("sum_squares_end", "optimizer.cu")(0, 0).Kernels[0],
 	}, 8 * int64(chunks)}
 }
 
-// AdamState is a master weight or a moment of AdamW: its elements follow each
-// other without gaps.
+// AdamState is a master weight or a moment of AdamW, contiguous.
 type AdamState struct {
 	Address, ScaleInv uint64 // ScaleInv is 0 for F32 and BF16
 	Format            Format
-	Block             int    // elements of a row with one scale; 0: all have one
+	Block             int    // elements of a row per scale; 0: one scale for all
 	NameKey           uint64 // fp8.NameKey
 }
 
@@ -46,9 +44,9 @@ type Adam struct {
 	State      [3]AdamState // master, first and second moment
 }
 
-// AdamTable is the table of op adamw, and what the op needs: the pass that finds
-// amaxes, the one that stores by them, or both. The words of its arguments are the
-// table's address, the number of tensors, that of chunks, then Control, Step, Coef,
+// AdamTable returns the table of op adamw, and its launches: the pass that computes
+// amaxes, the pass that stores by them, or both. The words of its arguments are the
+// table's address, the number of tensors, the number of chunks, then Control, Step, Coef,
 // Skip and Amaxes as Tensor, the plain fields, scratch.
 func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Launches, err error) {
 	for i, t := range list {
@@ -65,9 +63,9 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 		for _, s := range t.State {
 			table = append(table, s.Address, s.ScaleInv, uint64(s.Format), uint64(s.Block), s.NameKey)
 		}
-		chunks += t.Rows * parts(t.Cols, span)
+		chunks += t.Rows * ceilDiv(t.Cols, span)
 	}
-	states := parts(3*len(list), flatThreads)
+	states := ceilDiv(3*len(list), flatThreads)
 	passes := []Kernel{one("adamw_begin", "optimizer.cu")(0, 0).Kernels[0]}
 	if find {
 		passes = append(passes, flat("adamw_amax", "optimizer.cu", chunks))
@@ -81,8 +79,8 @@ func AdamTable(list []Adam, find, store bool) (table []uint64, chunks int, l Lau
 	return table, chunks, Launches{passes, 64}, nil
 }
 
-// adamSpan is the number of elements of a row that a block of threads takes
-// where moments have scales by block: about adamElems, and cutting no block.
+// adamSpan returns the number of elements of a row per thread block if moments have block
+// scales: about adamElems, without splitting a scale block.
 func adamSpan(blocks ...int) (int, error) {
 	span, smallest := 1, adamElems
 	for _, b := range blocks {
@@ -93,8 +91,8 @@ func adamSpan(blocks ...int) (int, error) {
 			}
 		}
 	}
-	if span/smallest > adamSlots {
-		return 0, fmt.Errorf("blocks of %d and %d elements have no common multiple of at most %d of the smaller: choose ones that divide each other", blocks[0], blocks[1], adamSlots)
+	if span/smallest > adamBlocks {
+		return 0, fmt.Errorf("blocks of %d and %d elements have no common multiple of at most %d of the smaller: choose ones that divide each other", blocks[0], blocks[1], adamBlocks)
 	}
-	return span * max(1, min(adamElems/span, adamSlots*smallest/span)), nil
+	return span * max(1, min(adamElems/span, adamBlocks*smallest/span)), nil
 }

@@ -1,10 +1,10 @@
-// The template of the ops that compute a result element by element: their cost
-// is memory, so each reads its operands once (twice where a number of the whole
-// row comes first) and stores the result through all its casts.
+// Template of elementwise ops. They are bound by memory, so each reads its operands once
+// (twice if a reduction of the whole row comes first) and stores the result through all
+// its casts.
 //
 // A tile has 32 rows and 256 columns. A warp has TILE_EACH rows of it, a lane 8
-// consecutive columns of each: 16 bytes of BF16, the widest access there is. A
-// block of TILE_THREADS threads walks along its rows, tile by tile:
+// consecutive columns of each row: 16 bytes of BF16, the widest access. A block of
+// TILE_THREADS threads iterates along its rows, tile by tile:
 //
 //	Result out(a.out, a.cols, shared);
 //	const Operands<2> x({&a.x, &a.y});
@@ -16,14 +16,13 @@
 //	out.end();
 //
 // Full tiles of plain operands (Operands::plain, Result::vectors, Tile::full) may take a
-// path of their own, each_row<true> and store<true>, in which nothing is asked.
+// path without checks, each_row<true> and store<true>.
 //
-// While a block waits for memory or at a barrier, another one works: two share a
-// multiprocessor, which leaves a thread 64 registers.
+// Two blocks share a multiprocessor, so that one works while the other waits for memory
+// or at a barrier. That leaves 64 registers per thread.
 //
-// A transposed copy goes through shared memory. 32 rows of FP8 are then 32
-// consecutive bytes of a column: one sector, the unit in which the memory of
-// these GPUs is written.
+// A transposed copy goes through shared memory. 32 rows of FP8 become 32 consecutive
+// bytes of a column: one sector, the unit of memory writes on these GPUs.
 //
 // Each block folds its maximum into the amaxes by one atomic maximum.
 #pragma once
@@ -31,15 +30,15 @@
 
 const int TILE_THREADS = 512;
 const int TILE_ROWS = 32;
-const int TILE_EACH = TILE_ROWS / (TILE_THREADS / 32); // rows of a thread
+const int TILE_EACH = TILE_ROWS / (TILE_THREADS / 32); // rows per thread
 const int TILE_COLS = 256;
-const int TILE_SPAN = 2048; // columns of a block, where rows need not stay whole
+const int TILE_SPAN = 2048; // columns of a block that does not need whole rows
 
-// Operands are what a kernel reads by tiles, and what is the same of them for all its
+// Operands are the operands of a kernel by tiles, with properties that hold for all
 // tiles.
 template <int N> struct Operands {
 	const Tensor *x[N];
-	bool vectors; // all have sixteen bits, and rows that can be read in vectors
+	bool vectors; // all have 16 bits and aligned rows
 	bool plain;   // and are BF16 without a scale
 
 	__device__ Operands(const Tensor *const (&list)[N]) : vectors(true), plain(true) {
@@ -53,11 +52,11 @@ template <int N> struct Operands {
 	__device__ const Tensor &operator[](int k) const { return *x[k]; }
 };
 
-// Tile is where a thread is: the first of its rows, its 8 columns and how many of
-// them there are. Every thread of a block goes through the same tiles.
+// Tile is a thread's position: its first row, its 8 columns. All threads of a block
+// iterate over the same tiles.
 struct Tile {
 	int rows, cols, end, row0, col0, row, col;
-	bool second; // half of tile_turn is the one to be filled next
+	bool second; // the half of transpose_buffer to fill next
 
 	// span is the number of columns of a block, or cols.
 	__device__ Tile(i64 rows, i64 cols, i64 span) : rows((int)rows), cols((int)cols), second(false) {
@@ -69,31 +68,29 @@ struct Tile {
 	}
 	__device__ bool more() const { return col0 < end; }
 	__device__ void next() { col0 += TILE_COLS, col += TILE_COLS; }
-	// A second time through whole rows goes backwards, because the second-level cache has
-	// what was read last: for (t.back(); t.left(); t.back()).
+	// The second pass over whole rows goes backwards, because the L2 cache holds what was
+	// read last: for (t.back(); t.left(); t.back()).
 	__device__ void back() { col0 -= TILE_COLS, col -= TILE_COLS; }
 	__device__ bool left() const { return col0 >= 0; }
 
-	// width is how many of the 8 columns there are; n is that, and 0 behind the
-	// last row.
+	// width is the number of valid columns of the 8; n is that, and 0 after the last row.
 	__device__ int width() const { return max(0, min(8, cols - col)); }
 	__device__ int n(int r) const { return row + r < rows ? width() : 0; }
-	// whole says that all of them are there, full that all of the block are.
+	// whole: all of the thread's elements are valid; full: all of the block's.
 	__device__ bool whole() const { return row + TILE_EACH <= rows && col + 8 <= cols; }
 	__device__ bool full() const { return row0 + TILE_ROWS <= rows && col0 + TILE_COLS <= cols; }
 
-	// each_row calls f(r, v) with the thread's elements of N operands, operand k from
-	// k·apart columns further on. All that is fetched of formats of sixteen bits is
-	// fetched before any of it is used; of FP32 so much is a row. PLAIN is for operands
-	// that are, in a full tile.
-	template <bool PLAIN = false, int N, class F> __device__ void each_row(const Operands<N> &x, const F &f, int apart = 0) const {
+	// each_row calls f(r, v) with the thread's elements of N operands, operand k shifted
+	// by k·distance columns. It fetches all 16-bit operands before it decodes any; F32
+	// row by row. PLAIN requires plain operands and a full tile.
+	template <bool PLAIN = false, int N, class F> __device__ void each_row(const Operands<N> &x, const F &f, int distance = 0) const {
 		if (PLAIN || (x.vectors && whole())) {
 			uint4 raw[TILE_EACH][N];
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++)
 #pragma unroll
 				for (int k = 0; k < N; k++)
-					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k].p + offset(row, x[k].ld, (u32)(col + k * apart)) + r * (i64)(u32)x[k].ld));
+					raw[r][k] = __ldg((const uint4 *)((const u16 *)x[k].p + offset(row, x[k].ld, (u32)(col + k * distance)) + r * (i64)(u32)x[k].ld));
 #pragma unroll
 			for (int r = 0; r < TILE_EACH; r++) {
 				float v[N][8];
@@ -115,19 +112,19 @@ struct Tile {
 			float v[N][8];
 #pragma unroll
 			for (int k = 0; k < N; k++)
-				e[k] = fetch8(x[k], row + r, col + k * apart, n(r));
+				e[k] = fetch8(x[k], row + r, col + k * distance, n(r));
 #pragma unroll
 			for (int k = 0; k < N; k++)
 				values8(x[k], e[k], v[k]);
 			f(r, v);
 		}
 	}
-	// fetch_row reads 8 elements of a vector that has one for each column.
+	// fetch_row loads 8 elements of a vector with one element per column.
 	__device__ Eight fetch_row(const Tensor &x) const { return fetch8(x, 0, col, width()); }
 };
 
-// scale_tile multiplies a tile by a factor of each row, and one of each column,
-// where there are any, each product rounded.
+// scale_tile multiplies a tile by a scale per row and one per column, if present; each
+// multiplication is rounded.
 __device__ inline void scale_tile(const Tile &t, const Tensor &rows, const Tensor &cols, float v[TILE_EACH][8]) {
 	if (rows.p) {
 #pragma unroll
@@ -149,15 +146,15 @@ __device__ inline void scale_tile(const Tile &t, const Tensor &rows, const Tenso
 	}
 }
 
-// Turn is the shared memory that a tile of COLS columns is transposed in: its
-// rows as words of codes. One word more than a power of two keeps the 8 rows
-// that a thread reads, and the 4 × 8 threads of a warp, in different banks.
-template <int COLS> struct Turn {
+// TransposeBuffer is the shared memory in which a tile of COLS columns is transposed: its
+// rows as words of codes. The pitch is one word more than a power of two, so that the 8
+// rows that a thread reads, and the 4 × 8 threads of a warp, access different banks.
+template <int COLS> struct TransposeBuffer {
 	u32 words[TILE_ROWS * (COLS + 1)];
 
 	__device__ static constexpr int pitch(int size) { return COLS * size / 4 + 1; }
 
-	// put stores the codes of 8 columns from col on, in row r of the tile.
+	// put stores the codes of 8 columns, from col, in row r of the tile.
 	template <int SIZE> __device__ void put(int r, int col, const u32 *w) {
 		u32 *to = words + r * pitch(SIZE) + col * SIZE / 4;
 #pragma unroll
@@ -172,7 +169,7 @@ template <int COLS> struct Turn {
 		}
 	}
 
-	// columns turns words of 8 rows into what each of their columns has: 8 codes.
+	// columns transposes words of 8 rows into 8 codes for each of their columns.
 	template <int SIZE> __device__ static void columns(const u32 w[8], u32 column[4 / SIZE][2 * SIZE]) {
 		if constexpr (SIZE == 4) {
 #pragma unroll
@@ -199,9 +196,9 @@ template <int COLS> struct Turn {
 		}
 	}
 
-	// write writes the columns of one word and 8 rows of a tile, which begins at
-	// (row0, col0) of the matrix, to its transpose. vectors is in_vectors of that; PLAIN
-	// says so, and that the tile is full.
+	// write stores the columns of one word and 8 rows of the tile at (row0, col0) to the
+	// transposed matrix. vectors is in_vectors of out; PLAIN implies that, and a full
+	// tile.
 	template <int SIZE, bool PLAIN = false> __device__ void write(u32 g, void *out, u32 ld, bool vectors, int row0, int col0, int rows, int cols) const {
 		const int r = g / 8 % 4 * 8, word = g % 8 + g / 32 * 8;
 		const int col = col0 + word * 4 / SIZE, n = min(8, rows - row0 - r);
@@ -225,7 +222,7 @@ template <int COLS> struct Turn {
 				store8(out, at + e * (i64)ld, SIZE, n, column[e]);
 	}
 
-	// flush writes the tile: a thread takes a word after the other.
+	// flush writes the tile, a word per thread at a time.
 	template <int SIZE> __device__ void flush(const Cast &c, int row0, int col0, int rows, int cols) const {
 		for (u32 g = threadIdx.x; g < COLS * SIZE / 4 * (TILE_ROWS / 8); g += blockDim.x)
 			write<SIZE>(g, c.out, (u32)c.ld, in_vectors(c.out, c.ld, SIZE), row0, col0, rows, cols);
@@ -239,90 +236,89 @@ template <int COLS> struct Turn {
 	}
 };
 
-// tile_turn is the one of the kernels by tiles: room for a tile of F32, or two of
-// FP8, in turns: while some threads still write one out, others fill the other.
+// transpose_buffer is the buffer of the kernels by tiles: a tile of F32, or two of FP8,
+// which alternate: threads can fill one half while others still write out the other.
 const int SHEET_WORDS = TILE_ROWS * (TILE_COLS + TILE_COLS / 8);
 
-__device__ inline Turn<TILE_COLS> &tile_turn(bool second = false) {
+__device__ inline TransposeBuffer<TILE_COLS> &transpose_buffer(bool second = false) {
 	__shared__ u32 words[SHEET_WORDS];
-	return *(Turn<TILE_COLS> *)(words + (second ? TILE_ROWS * Turn<TILE_COLS>::pitch(1) : 0));
+	return *(TransposeBuffer<TILE_COLS> *)(words + (second ? TILE_ROWS * TransposeBuffer<TILE_COLS>::pitch(1) : 0));
 }
 
-// Result stores a result of any number of rows and of cols columns through its
-// casts (backend.Cast). The block's threads make it and call its methods
-// together.
+// Result stores a result of any number of rows, and cols columns, through its casts
+// (backend.Cast). All threads of the block construct it and call its methods together.
 struct Result {
-	// Way is how a cast is stored, in shared memory, where all threads find it: what of
-	// it is the same for all tiles is found out once. A cast whose codes are those of
-	// the next one, in another orientation, is stored with it.
-	struct Way {
-		u64 key, first; // of random bits; first is the index of element (0, 0)
-		u8 *out, *turned; // null where there is none
-		u32 ld, ld_turned;
+	// CastPlan is how to store a cast, in shared memory: everything that is the same for
+	// all tiles. A cast with the same codes as the next one, in the other orientation, is
+	// stored with it.
+	struct CastPlan {
+		u64 key, first; // random stream; first is the index of element (0, 0)
+		u8 *out, *transposed; // null: none
+		u32 ld, ld_transposed;
 		float scale;
-		int how;  // F32, BF16, E4M3, E5M2 in vectors, or EACH
-		int next; // cast to be stored then
+		int mode;  // F32, BF16, E4M3, E5M2 as vectors, or EACH
+		int next; // next cast to store
 		int random;
 	};
 	enum { EACH = -1 };
 
 	struct Shared {
-		Way way[MAX_CASTS];
+		CastPlan plan[MAX_CASTS];
 		u32 top;
 	};
 
 	const Casts &casts;
 	int cols;
-	bool looks;   // a cast wants the maximum
-	bool vectors; // all casts are stored in vectors
+	bool wants_amax;   // a cast has an amax
+	bool vectors; // all casts are stored as vectors
 	Shared &shared;
-	Peak peak; // of what this thread has stored
+	Peak peak; // of the values that this thread has stored
 
-	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), looks(false), vectors(true), shared(shared) {
+	__device__ Result(const Casts &casts, i64 cols, Shared &shared) : casts(casts), cols((int)cols), wants_amax(false), vectors(true), shared(shared) {
 		const int i = threadIdx.x;
 		for (int k = 0; k < casts.n; k++) {
-			looks |= casts.cast[k].amax != nullptr;
+			wants_amax |= casts.cast[k].amax != nullptr;
 			vectors = vectors && fits(casts.cast[k]);
 		}
 		if (i < casts.n) {
 			const Cast &c = casts.cast[i];
-			const bool turned = c.flags & TRANSPOSE, both = i + 1 < casts.n && together(c, casts.cast[i + 1]);
+			const bool transposed = c.flags & TRANSPOSE, both = i + 1 < casts.n && same_codes(c, casts.cast[i + 1]);
 			const Cast &other = casts.cast[i + both];
-			Way &w = shared.way[i];
+			CastPlan &w = shared.plan[i];
 			w.random = (c.flags & STOCHASTIC) != 0;
 			w.key = w.random ? stream_key(casts.control, c.name_key) : 0;
 			w.first = c.flags & TOKENS ? control_token(casts.control) * (u64)cols : 0;
 			w.scale = c.scale ? *c.scale : 1.0f;
-			w.how = fits(c) ? (int)c.format : EACH;
+			w.mode = fits(c) ? (int)c.format : EACH;
 			w.next = i + 1 + both;
-			w.out = (u8 *)(!turned ? c.out : both ? other.out : nullptr), w.ld = (u32)(turned ? other.ld : c.ld);
-			w.turned = (u8 *)(turned ? c.out : both ? other.out : nullptr), w.ld_turned = (u32)(turned ? c.ld : other.ld);
+			w.out = (u8 *)(!transposed ? c.out : both ? other.out : nullptr), w.ld = (u32)(transposed ? other.ld : c.ld);
+			w.transposed = (u8 *)(transposed ? c.out : both ? other.out : nullptr), w.ld_transposed = (u32)(transposed ? c.ld : other.ld);
 		}
 		if (i == 0)
 			shared.top = 0;
 		__syncthreads();
 	}
 
-	// fits says whether place, or place_turned, knows how to store a cast.
+	// fits reports whether place or place_transposed can store a cast.
 	__device__ bool fits(const Cast &c) const {
 		const bool fp8 = c.format == E4M3 || c.format == E5M2, wide = c.format == F32 || c.format == BF16;
 		return cols % 8 == 0 && in_vectors(c.out, c.ld, size_of(c.format)) && (fp8 || (wide && !(c.flags & TRANSPOSE)));
 	}
 
-	// together says whether two casts have the same codes of FP8, in both orientations.
-	__device__ bool together(const Cast &c, const Cast &d) const {
+	// same_codes reports whether two casts have the same FP8 codes in both orientations.
+	__device__ bool same_codes(const Cast &c, const Cast &d) const {
 		return fits(c) && fits(d) && size_of(c.format) == 1 && c.format == d.format && c.scale == d.scale &&
 		       (c.name_key == d.name_key || !(c.flags & STOCHASTIC)) && (c.flags ^ d.flags) == TRANSPOSE && !by_block(c) && !by_block(d);
 	}
 
-	// index is the place of an element's random bits in the stream of a cast.
-	__device__ u64 index(const Way &w, i64 row, i64 col) const { return (u64)(u32)row * (u32)cols + (u32)col + w.first; }
+	// index returns the index of an element's random bits in its stream.
+	__device__ u64 index(const CastPlan &w, i64 row, i64 col) const { return (u64)(u32)row * (u32)cols + (u32)col + w.first; }
 
-	// encode makes the codes of 8 elements from (row, col) on for cast i, where cols and
-	// col are multiples of 8.
+	// encode returns the codes of 8 elements from (row, col) for cast i; cols and col are
+	// multiples of 8.
 	__device__ void encode(int i, const float v[8], i64 row, i64 col, u32 words[8]) const {
 		const Cast &c = casts.cast[i];
-		const Way &w = shared.way[i];
+		const CastPlan &w = shared.plan[i];
 		float x[8];
 #pragma unroll
 		for (int j = 0; j < 8; j++)
@@ -333,40 +329,41 @@ struct Result {
 		encode8(c.format, x, w.random, random, words);
 	}
 
-	// place1 stores one element, as cast i wants it.
+	// place1 stores one element through cast i.
 	__device__ void place1(int i, float v, i64 row, i64 col) const {
 		const Cast &c = casts.cast[i];
-		const Way &w = shared.way[i];
+		const CastPlan &w = shared.plan[i];
 		const float x = c.scale ? __fmul_rn(v, w.scale) : v;
 		const u32 code = encode1(c.format, x, w.random, w.random ? random_bits(w.key, index(w, row, col)) : 0);
 		::store1(c.out, c.flags & TRANSPOSE ? col * c.ld + row : row * c.ld + col, c.format, code);
 	}
 
-	// store1 stores one element: for kernels whose threads do not have rows of eight.
+	// store1 stores one element through all casts, for kernels whose threads do not have
+	// eight columns.
 	__device__ void store1(float v, i64 row, i64 col) {
-		peak.see(magnitude(v));
+		peak.fold(magnitude(v));
 		for (int i = 0; i < casts.n; i++)
 			place1(i, v, row, col);
 	}
 
-	// see takes a tile into the maximum.
-	template <bool PLAIN> __device__ void see(const Tile &t, const float v[TILE_EACH][8]) {
+	// fold_tile folds a tile into the maximum.
+	template <bool PLAIN> __device__ void fold_tile(const Tile &t, const float v[TILE_EACH][8]) {
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
 			if (PLAIN || t.whole()) {
-				peak.see(v[r]);
+				peak.fold(v[r]);
 			} else {
 #pragma unroll
 				for (int j = 0; j < 8; j++)
-					peak.see(j < t.n(r) ? magnitude(v[r][j]) : 0);
+					peak.fold(j < t.n(r) ? magnitude(v[r][j]) : 0);
 			}
 	}
 
-	// encode_tile makes a tile's codes of one format for cast i. Without a scale it is
-	// 1, which changes no code.
+	// encode_tile returns a tile's codes of one format for cast i. Without a scale
+	// w.scale is 1, which is exact.
 	template <int FORMAT, int WORDS, class Scaled>
 	__device__ void encode_tile(const Tile &t, int i, const float v[TILE_EACH][8], const Scaled &scaled, u32 words[TILE_EACH][WORDS]) const {
-		const Way &w = shared.way[i];
+		const CastPlan &w = shared.plan[i];
 		const bool random = w.random;
 		const float scale = w.scale;
 #pragma unroll
@@ -389,7 +386,7 @@ struct Result {
 		}
 	}
 
-	// place stores the codes of a tile, rows of eight or none.
+	// place stores the codes of a tile, whole rows of eight.
 	template <int SIZE, bool PLAIN, int WORDS> __device__ void place(const Tile &t, u8 *out, u32 ld, const u32 words[TILE_EACH][WORDS]) const {
 		u8 *const to = out + offset(t.row, ld, (u32)t.col) * SIZE;
 		if (PLAIN || t.whole()) {
@@ -404,25 +401,24 @@ struct Result {
 				store_vector(to + r * (i64)ld * SIZE, words[r], 8 * SIZE);
 	}
 
-	// place_turned stores a tile of FP8 transposed. A half of the shared memory may be
-	// filled again after the barrier of the next one: then all threads have written
-	// it out.
-	template <bool PLAIN> __device__ void place_turned(Tile &t, u8 *out, u32 ld, const u32 codes[TILE_EACH][2]) const {
-		Turn<TILE_COLS> &turn = tile_turn(t.second);
+	// place_transposed stores a tile of FP8 transposed. A half of the buffer is free
+	// again after the barrier of the next call, when all threads have written it out.
+	template <bool PLAIN> __device__ void place_transposed(Tile &t, u8 *out, u32 ld, const u32 codes[TILE_EACH][2]) const {
+		TransposeBuffer<TILE_COLS> &buffer = transpose_buffer(t.second);
 		t.second = !t.second;
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++)
-			turn.put<1>(threadIdx.x / 32 * TILE_EACH + r, threadIdx.x % 32 * 8, codes[r]);
+			buffer.put<1>(threadIdx.x / 32 * TILE_EACH + r, threadIdx.x % 32 * 8, codes[r]);
 		__syncthreads();
 		if (threadIdx.x < TILE_COLS / 4 * (TILE_ROWS / 8)) // the words of 8 rows
-			turn.template write<1, PLAIN>(threadIdx.x, out, ld, true, t.row0, t.col0, t.rows, t.cols);
+			buffer.template write<1, PLAIN>(threadIdx.x, out, ld, true, t.row0, t.col0, t.rows, t.cols);
 	}
 
-	// place_each stores a tile element by element: for what vectors do not fit, wide
-	// formats transposed, and formats that no training on this device has.
+	// place_each stores a tile element by element: unaligned outputs, transposed wide
+	// formats, and formats that training on this device does not use.
 	template <class Scaled> __device__ void place_each(const Tile &t, int i, const float v[TILE_EACH][8], const Scaled &scaled) const {
-		float *const sheet = (float *)tile_turn().words;
-		__syncthreads(); // the last tile may still be read
+		float *const sheet = (float *)transpose_buffer().words;
+		__syncthreads(); // other threads may still read the last tile
 #pragma unroll
 		for (int r = 0; r < TILE_EACH; r++) {
 			float x[8];
@@ -435,29 +431,28 @@ struct Result {
 				sheet[(threadIdx.x / 32 * TILE_EACH + r) * TILE_COLS + threadIdx.x % 32 * 8 + j] = x[j];
 		}
 		__syncthreads();
-		const bool turned = casts.cast[i].flags & TRANSPOSE;
+		const bool transposed = casts.cast[i].flags & TRANSPOSE;
 #pragma unroll 1
 		for (int e = threadIdx.x; e < TILE_ROWS * TILE_COLS; e += TILE_THREADS) {
-			const int r = turned ? e % TILE_ROWS : e / TILE_COLS, c = turned ? e / TILE_ROWS : e % TILE_COLS;
+			const int r = transposed ? e % TILE_ROWS : e / TILE_COLS, c = transposed ? e / TILE_ROWS : e % TILE_COLS;
 			if (t.row0 + r < t.rows && t.col0 + c < t.cols)
 				place1(i, sheet[r * TILE_COLS + c], t.row0 + r, t.col0 + c);
 		}
 		__syncthreads();
 	}
 
-	// store stores a tile, 8 elements of each of a thread's rows. scaled.with(i, t,
-	// r, v) may give cast i values of its own. PLAIN is for full tiles, and casts of which
-	// all are stored in vectors.
+	// store stores a tile, 8 elements of each of a thread's rows. scaled.with(i, t, r, v)
+	// may modify the values for cast i. PLAIN requires a full tile and vectors.
 	template <bool PLAIN, class Scaled> __device__ void store(Tile &t, const float v[TILE_EACH][8], const Scaled &scaled) {
-		if (looks)
-			see<PLAIN>(t, v);
+		if (wants_amax)
+			fold_tile<PLAIN>(t, v);
 #pragma unroll 1
-		for (int i = 0; i < (int)casts.n; i = shared.way[i].next) {
-			const Way &w = shared.way[i];
-			const int how = w.how;
-			if (!PLAIN && how == EACH) {
+		for (int i = 0; i < (int)casts.n; i = shared.plan[i].next) {
+			const CastPlan &w = shared.plan[i];
+			const int mode = w.mode;
+			if (!PLAIN && mode == EACH) {
 				place_each(t, i, v, scaled);
-			} else if (how == F32) {
+			} else if (mode == F32) {
 				u32 words[TILE_EACH][8];
 #pragma unroll
 				for (int r = 0; r < TILE_EACH; r++)
@@ -465,20 +460,20 @@ struct Result {
 					for (int j = 0; j < 8; j++)
 						words[r][j] = __float_as_uint(casts.cast[i].scale ? __fmul_rn(v[r][j], w.scale) : v[r][j]);
 				place<4, PLAIN>(t, w.out, w.ld, words);
-			} else if (how == BF16) {
+			} else if (mode == BF16) {
 				u32 words[TILE_EACH][4];
 				encode_tile<BF16>(t, i, v, scaled, words);
 				place<2, PLAIN>(t, w.out, w.ld, words);
 			} else {
 				u32 codes[TILE_EACH][2];
-				if (how == E4M3)
+				if (mode == E4M3)
 					encode_tile<E4M3>(t, i, v, scaled, codes);
 				else
 					encode_tile<E5M2>(t, i, v, scaled, codes);
 				if (w.out)
 					place<1, PLAIN>(t, w.out, w.ld, codes);
-				if (w.turned)
-					place_turned<PLAIN>(t, w.turned, w.ld_turned, codes);
+				if (w.transposed)
+					place_transposed<PLAIN>(t, w.transposed, w.ld_transposed, codes);
 			}
 		}
 	}

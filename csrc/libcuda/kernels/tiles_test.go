@@ -15,10 +15,10 @@ import (
 )
 
 // Full tiles of BF16 take another path through a kernel than the last rows of a matrix.
-// So rows that are in a full tile of one matrix and behind the last one of another
-// must come out the same.
+// Rows in a full tile of one matrix and in the partial tile of another must have the same
+// results.
 func testTiles(t *testing.T) {
-	const cols, most, fewer = 512, 64, 40 // 32 rows are a tile
+	const cols, fullRows, raggedRows = 512, 64, 40 // 32 rows are a tile
 	control := backend.Control{Seed: 5, Step: 2, Token: 1 << 33}
 	inputs := []string{"a", "b", "c"}
 	names := []string{"add", "norm", "rope", "back", "swiglu", "up", "gate", "copy"}
@@ -32,11 +32,11 @@ func testTiles(t *testing.T) {
 			}
 			out := func(name string) []backend.Cast {
 				wide := v.Tensor(backend.Stash, name+".bf16", fp8.BF16, rows, cols)
-				codes, turned := v.Tensor(backend.Stash, name, fp8.E5M2, rows, cols), v.Tensor(backend.Stash, name+".t", fp8.E5M2, cols, rows)
-				codes.Scale, turned.Scale = one, one
+				codes, transposed := v.Tensor(backend.Stash, name, fp8.E5M2, rows, cols), v.Tensor(backend.Stash, name+".t", fp8.E5M2, cols, rows)
+				codes.Scale, transposed.Scale = one, one
 				random := backend.Cast{Out: codes, Scale: one, Control: ctl, Rounding: fp8.Stochastic, Tokens: true, Stream: name}
 				again := random
-				again.Out, again.Transpose = turned, true
+				again.Out, again.Transpose = transposed, true
 				return []backend.Cast{{Out: wide, Amax: v.Tensor(backend.Stash, name+".amax", fp8.F32, 1)}, random, again}
 			}
 			p.Add(&backend.Add{A: x[0], B: x[1], Out: out("add")})
@@ -52,7 +52,7 @@ func testTiles(t *testing.T) {
 		s := open(t, "cuda", record(rows))
 		rng := rand.New(rand.NewPCG(3, 1))
 		for _, name := range inputs {
-			s.write(name, normal(rng, most*cols)[:2*rows*cols])
+			s.write(name, normal(rng, fullRows*cols)[:2*rows*cols])
 		}
 		var vector []byte
 		for range cols {
@@ -64,17 +64,18 @@ func testTiles(t *testing.T) {
 		require.NoError(t, s.run.Run(t.Context()))
 		return s
 	}
-	full, ragged := run(most), run(fewer)
+	full, ragged := run(fullRows), run(raggedRows)
 	for _, name := range names {
-		wide, codes, turned := full.read(name+".bf16"), full.read(name), full.read(name+".t")
-		require.Equal(t, ragged.read(name+".bf16"), wide[:2*fewer*cols], name)
-		require.Equal(t, ragged.read(name), codes[:fewer*cols], name)
+		wide, codes, transposed := full.read(name+".bf16"), full.read(name), full.read(name+".t")
+		require.Equal(t, ragged.read(name+".bf16"), wide[:2*raggedRows*cols], name)
+		require.Equal(t, ragged.read(name), codes[:raggedRows*cols], name)
 		amax := float32(0)
-		for i := range most * cols {
-			require.Equal(t, codes[i], turned[i%cols*most+i/cols], "%s: element %d and its copy", name, i)
+		for i := range fullRows * cols {
+			require.Equal(t, codes[i], transposed[i%cols*fullRows+i/cols], "%s: element %d and its copy", name, i)
 			amax = fp8.MaxAmax(amax, fp8.BF16.Float32(code(fp8.BF16, wide, i)))
 		}
-		// It is taken before the cast, which is half a step of 1/128 off at most.
+		// The amax is of values before the cast, which rounds by half a step of 1/128 at
+		// most.
 		require.InEpsilon(t, amax, math.Float32frombits(code(fp8.F32, full.read(name+".amax"), 0)), 1./256, name)
 	}
 }

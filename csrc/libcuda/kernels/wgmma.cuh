@@ -1,38 +1,38 @@
-// BF16 tensor cores of Hopper by wgmma: four warps, a warpgroup, multiply 64 rows
-// together and share what they are multiplied by, which is read from shared memory
-// without a load of its own. The instruction is sm_90a's alone, not of what came
-// later. What mma.sync costs here is ldmatrix: a warp reads for itself alone.
+// BF16 tensor cores of Hopper by wgmma: a warpgroup, four warps, multiplies 64 rows by a
+// shared B operand, which the instruction reads from shared memory. Only sm_90a has it,
+// not later architectures. With mma.sync each warp needs ldmatrix for its own copy of B.
 //
-// The rules below are those of the PTX ISA, section 9.7.15 (asynchronous warpgroup
-// level matrix instructions); of the descriptor's fields and the layouts CUTLASS
-// (mma_sm90_desc.hpp, and the table before make_gmma_desc in
-// mma_traits_sm90_gmma.hpp) and ThunderKittens (wgmma/base.cuh) say the same.
+// The rules below are those of the PTX ISA, section 9.7.15 (asynchronous warpgroup level
+// matrix instructions). CUTLASS (mma_sm90_desc.hpp, and the table before make_gmma_desc
+// in mma_traits_sm90_gmma.hpp) and ThunderKittens (wgmma/base.cuh) agree on the
+// descriptor's fields and the layouts.
 //
-//   - Registers of sums and of A that something else has touched need a
-//     wgmma.fence before a product takes them. They are the product's until
-//     wgmma.wait_group says that its group is done. ptxas before 13.3 may give those
-//     of A away too soon (Triton's issue 9433); in its code for these kernels, of NVRTC
-//     12.0 to 13.0, nothing writes to them, nor to sums, before the wait.
-//   - Products read shared memory in the asynchronous proxy. What threads wrote
-//     there, with cp.async too, they have to show to it by fence.proxy.async, each
-//     its own, before the barrier. The end of a product is such a fence.
-//   - A thread's sums c[N / 8][4] lie as those of mma.sync: warp w of the group has
-//     rows 16·w to 16·w + 15. So do its parts of A in registers.
+//  - Accumulators, and A registers, that other instructions have touched need
+//    a wgmma.fence before wgmma uses them. They belong to wgmma until
+//    wgmma.wait_group completes its group. ptxas before 13.3 may reuse A's
+//    registers too early (Triton's issue 9433); in its code for these kernels
+//    (NVRTC 12.0 to 13.0) nothing writes to them, or to accumulators, before
+//    the wait.
+//  - wgmma reads shared memory through the asynchronous proxy. Each thread must
+//    publish its writes, cp.async included, by fence.proxy.async before the
+//    barrier. The completion of a wgmma is such a fence.
+//  - A thread's accumulators c[N / 8][4] have the layout of mma.sync: warp w of
+//    the group has rows 16·w to 16·w + 15. So has A in registers.
 //
-// On the host csrc/standin/cuda_async.h does a product by its descriptors, at the
-// last moment that the wait allows.
+// On the host csrc/standin/cuda_async.h emulates wgmma by its descriptors, as late as the
+// wait allows.
 #pragma once
 #include "mma.cuh"
 
-const int GROUP_ROWS = 64; // rows of a warpgroup
+const int WARPGROUP_ROWS = 64; // rows of a warpgroup
 const int PATTERN = 1024;  // bytes after which the swizzle repeats
 
-// group_row is the first row of this thread's warpgroup. From one lane, it is the same
-// for the warp as the compiler sees it, too, and so are descriptors, which lie in
-// registers of the warp.
-__device__ inline int group_row() { return __shfl_sync(ALL, (int)(threadIdx.x / 128 * GROUP_ROWS), 0); }
+// warpgroup_row returns the first row of this thread's warpgroup. The shuffle from one
+// lane tells the compiler that it is uniform in the warp, so descriptors are in uniform
+// registers.
+__device__ inline int warpgroup_row() { return __shfl_sync(ALL, (int)(threadIdx.x / 128 * WARPGROUP_ROWS), 0); }
 
-// begin_at_pattern rounds up to where the swizzle's pattern begins.
+// begin_at_pattern rounds up to the beginning of a swizzle pattern.
 __device__ inline bf16 *begin_at_pattern(bf16 *p) {
 #ifdef __CUDA_ARCH__
 	const u32 at = address_of(p);
@@ -42,11 +42,11 @@ __device__ inline bf16 *begin_at_pattern(bf16 *p) {
 	return p + (PATTERN - at % PATTERN) % PATTERN / 2;
 }
 
-// descriptor is that of a matrix with the 128-byte swizzle: in bits 0-13 its
-// address, in 16-29 and 32-45 two distances, all in units of 16 bytes, in 62-63 the
-// kind of swizzle, 1. The swizzle is a function of the address: bits 4-6 in exclusive
-// or with bits 7-9. That of a BF16Tile<64> is the same if the tile begins at a
-// multiple of 1,024 bytes; then bits 49-51, the base offset, are 0.
+// descriptor describes a matrix with the 128-byte swizzle: bits 0-13 hold the address,
+// 16-29 and 32-45 two distances, all in units of 16 bytes, 62-63 the swizzle mode, 1. The
+// swizzle is a function of the address: bits 4-6 xor bits 7-9. A BF16Tile<64> has the
+// same swizzle if it begins at a multiple of 1,024 bytes; then bits 49-51, the base
+// offset, are 0.
 __device__ inline u64 descriptor(const bf16 *p, u32 leading, u32 stride) {
 #ifdef __CUDA_ARCH__
 	const u32 at = address_of(p);
@@ -56,8 +56,8 @@ __device__ inline u64 descriptor(const bf16 *p, u32 leading, u32 stride) {
 	return (u64)(at >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(stride >> 4) << 32 | 1ull << 62;
 }
 
-// PanelTile is a matrix of ROWS rows and D columns in shared memory, by panels of
-// 64 columns, 128 bytes, each of which is a BF16Tile.
+// PanelTile is a matrix of ROWS rows and D columns in shared memory, as panels of 64
+// columns, 128 bytes, each a BF16Tile.
 template <int D, int ROWS> struct PanelTile {
 	bf16 *p;
 
@@ -70,13 +70,13 @@ template <int D, int ROWS> struct PanelTile {
 			BF16Tile<64>{p + c * ROWS * 64}.template load<ROWS, THREADS>(from + c * 64, ld, n);
 	}
 
-	// rows describes the rows from row on, whose columns a product sums over
-	// ("K-major"): the stride is from eight rows to the next eight, the leading
-	// distance is not used. step is what the k-th 16 columns add to it.
+	// rows describes the rows from row, for sums over columns ("K-major"): the stride is
+	// the distance between groups of eight rows; the leading distance is unused. step is
+	// the offset of the k-th 16 columns.
 	__device__ u64 rows(int row) const { return descriptor(p + row * 64, 16, EIGHT_ROWS); }
 	__device__ static u64 step(int k) { return (k / 4 * PANEL + k % 4 * 32) >> 4; }
 
-	// read takes 16 rows of a warp, from row on, into registers, as A.
+	// read loads 16 rows of a warp, from row, into registers, as A.
 	__device__ void read(u32 (&a)[D / 16][4], int row) const {
 		const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -84,15 +84,15 @@ template <int D, int ROWS> struct PanelTile {
 			ldmatrix4(a[k], BF16Tile<64>{p + k / 4 * ROWS * 64}.at(row + lane % 16, lane / 16) ^ k % 4 * 32);
 	}
 
-	// columns describes all columns, and rows that a product sums over ("MN-major"):
-	// the leading distance is from 64 columns to the next 64, the stride from eight
-	// rows to the next eight. down is what the k-th 16 rows add to it.
+	// columns describes all columns, for sums over rows ("MN-major"): the leading
+	// distance is that between groups of 64 columns, the stride that between groups of
+	// eight rows. down is the offset of the k-th 16 rows.
 	__device__ u64 columns() const { return descriptor(p, PANEL, EIGHT_ROWS); }
 	__device__ static u64 down(int k) { return k * 2 * EIGHT_ROWS >> 4; }
 };
 
-// show makes this thread's finished copies visible to products.
-__device__ inline void show() {
+// fence_proxy makes this thread's completed copies visible to wgmma.
+__device__ inline void fence_proxy() {
 #ifdef __CUDA_ARCH__
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #else
@@ -100,7 +100,7 @@ __device__ inline void show() {
 #endif
 }
 
-__device__ inline void begin_products() {
+__device__ inline void wgmma_fence() {
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #else
@@ -108,7 +108,7 @@ __device__ inline void begin_products() {
 #endif
 }
 
-__device__ inline void commit_products() {
+__device__ inline void wgmma_commit() {
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else
@@ -116,8 +116,8 @@ __device__ inline void commit_products() {
 #endif
 }
 
-// hold keeps the compiler from using sums before this point: to it the wait is an
-// instruction that has nothing to do with them.
+// hold keeps the compiler from using accumulators before this point: it sees no
+// dependency on the wait.
 template <int N> __device__ inline void hold(float (&c)[1][N][4]) {
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -128,9 +128,9 @@ template <int N> __device__ inline void hold(float (&c)[1][N][4]) {
 #endif
 }
 
-// wait_products waits until at most PENDING committed groups, the last ones, are
-// under way. c are the sums that are used next.
-template <int PENDING, class... Sums> __device__ inline void wait_products(Sums &...c) {
+// wgmma_wait waits until at most PENDING of the latest committed groups are pending. c
+// are the accumulators that are used next.
+template <int PENDING, class... Sums> __device__ inline void wgmma_wait(Sums &...c) {
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #else
@@ -139,9 +139,9 @@ template <int PENDING, class... Sums> __device__ inline void wait_products(Sums 
 	(hold(c), ...);
 }
 
-// settle has numbers that are not negative be there at this point: to the
-// assembler, too, the wait that follows has nothing to do with them, and it would put
-// off behind it what is to be worked out while the products run.
+// settle forces non-negative values to be computed before this point: ptxas sees no
+// dependency on the following wait, and would move the computation, which should overlap
+// with wgmma, behind it.
 template <int N> __device__ inline void settle(const float *x) {
 #ifdef __CUDA_ARCH__
 	u32 bits = 0;
@@ -161,9 +161,10 @@ template <int N> __device__ inline void settle(const float *x) {
 	"%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
 	"%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// multiply begins c = A·Bᵀ, or c += A·Bᵀ, for descriptors of 64 rows A and N rows B.
+// multiply starts c = A·Bᵀ, or c += A·Bᵀ, for descriptors of 64 rows of A and N rows of
+// B.
 template <int N> __device__ inline void multiply(float (*c)[4], u64 a, u64 b, bool add) {
-	static_assert(N == 64 || N == 128, "the products that kernels want");
+	static_assert(N == 64 || N == 128, "the sizes that kernels use");
 #ifdef __CUDA_ARCH__
 	if constexpr (N == 64)
 		asm volatile("{ .reg .pred add; setp.ne.b32 add, %34, 0;"
@@ -178,10 +179,10 @@ template <int N> __device__ inline void multiply(float (*c)[4], u64 a, u64 b, bo
 #endif
 }
 
-// multiply begins the same for A in registers. B is N rows of 16 columns, or, by
-// columns, 16 rows of N.
+// multiply starts the same with A in registers. B is N rows of 16 columns, or with
+// BY_COLUMNS 16 rows of N columns.
 template <int N, bool BY_COLUMNS> __device__ inline void multiply(float (*c)[4], const u32 a[4], u64 b, bool add) {
-	static_assert(N == 64 || N == 128, "the products that kernels want");
+	static_assert(N == 64 || N == 128, "the sizes that kernels use");
 #ifdef __CUDA_ARCH__
 	if constexpr (N == 64)
 		asm volatile("{ .reg .pred add; setp.ne.b32 add, %37, 0;"
@@ -201,7 +202,7 @@ template <int N, bool BY_COLUMNS> __device__ inline void multiply(float (*c)[4],
 #undef LIST32
 #undef LIST64
 
-// begin_rows begins c = X·Yᵀ for 64 rows of X from row on, and all N of Y.
+// begin_rows starts c = X·Yᵀ for 64 rows of X, from row, and all N rows of Y.
 template <int D, int M, int N> __device__ inline void begin_rows(float (&c)[1][N / 8][4], const PanelTile<D, M> &x, int row, const PanelTile<D, N> &y) {
 	const u64 a = x.rows(row), b = y.rows(0);
 #pragma unroll
@@ -209,7 +210,7 @@ template <int D, int M, int N> __device__ inline void begin_rows(float (&c)[1][N
 		multiply<N>(c[0], a + x.step(k), b + y.step(k), k > 0);
 }
 
-// begin_rows begins the same for the warp's rows of X in registers.
+// begin_rows starts the same for the warp's rows of X in registers.
 template <int D, int N> __device__ inline void begin_rows(float (&c)[1][N / 8][4], const u32 (&x)[D / 16][4], const PanelTile<D, N> &y) {
 	const u64 b = y.rows(0);
 #pragma unroll
@@ -217,7 +218,7 @@ template <int D, int N> __device__ inline void begin_rows(float (&c)[1][N / 8][4
 		multiply<N, false>(c[0], x[k], b + y.step(k), k > 0);
 }
 
-// begin_weights begins c += W·Y for weights of K columns, packed, and K rows of Y.
+// begin_weights starts c += W·Y for packed weights of K columns, and K rows of Y.
 template <int D, int K> __device__ inline void begin_weights(float (&c)[1][D / 8][4], const u32 (&w)[K / 16][4], const PanelTile<D, K> &y) {
 	const u64 b = y.columns();
 #pragma unroll
@@ -225,7 +226,7 @@ template <int D, int K> __device__ inline void begin_weights(float (&c)[1][D / 8
 		multiply<D, true>(c[0], w[k], b + y.down(k), true);
 }
 
-// pack rounds weights to BF16, as a product's A.
+// pack rounds weights to BF16, as the A of the next GEMM.
 template <int K> __device__ inline void pack(u32 (&a)[K][4], const float (&w)[1][2 * K][4]) {
 #pragma unroll
 	for (int k = 0; k < K; k++)

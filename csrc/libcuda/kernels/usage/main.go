@@ -1,14 +1,13 @@
 //go:build cuda && cgo && linux
 
-// Usage compiles every kernel with NVRTC, which needs no GPU, and prints what
-// the assembler says of each: registers, shared memory, stack, spills. It fails
-// where one spills more than is known here, so that a change that costs
-// registers is seen on a machine without the device.
+// Usage compiles every kernel with NVRTC, which needs no GPU, and prints ptxas's report:
+// registers, shared memory, stack, spills. It fails if a kernel spills more than listed
+// here, so that a change that costs registers shows on a machine without the device.
 //
 //	go run -tags cuda ./csrc/libcuda/kernels/usage [sm_90a]
 //
-// NVRTC is found as octet finds it (OCTET_LIBNVRTC, the loader, CUDA_HOME); the
-// exit status is 3 where there is none.
+// NVRTC is found as octet finds it (OCTET_LIBNVRTC, the loader's search path, CUDA_HOME);
+// the exit status is 3 if it is missing.
 package main
 
 import (
@@ -23,13 +22,13 @@ import (
 	"octet/csrc/libcuda/kernels"
 )
 
-// known is how many bytes a kernel may store for want of registers, on sm_90a with
-// any NVRTC from 12.0 to 13.5. Others store nothing. attention_128 has the 255
-// registers of a thread of which two blocks share a multiprocessor; what does not fit
-// are the sums of the weights of its four rows and two numbers of the loop, once in 64
-// keys. The kernels by tiles have 64 registers, so that one block works while another
-// waits: most of what they spill is on the path of tiles that are not full, or not of
-// plain BF16, and what the other path has is cheaper than half the threads.
+// known is the maximum bytes of spill stores of a kernel, on sm_90a with any NVRTC from
+// 12.0 to 13.5; other kernels have none. attention_128 has 255 registers per thread, so
+// that two blocks share a multiprocessor; it spills the weight sums of its four rows and
+// two loop variables, once per 64 keys. The kernels by tiles have 64 registers, so that
+// one block works while another waits: they spill mostly on the path of tiles that are
+// not full or not plain BF16, and the spills on the other path cost less than half the
+// threads would.
 var known = map[string]int{
 	"activation_grad": 324,
 	"adamw_amax":      32,
@@ -82,7 +81,7 @@ func report(compiler *libcuda.Compiler, arch string) error {
 		for _, u := range list {
 			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t  %s (%s)\n", u.Registers, u.Shared, u.Stack, u.SpillStores, u.SpillLoads, u.Kernel, name)
 			if u.SpillStores > known[u.Kernel] {
-				worse = append(worse, fmt.Sprintf("%s spills %d bytes, %d are known", u.Kernel, u.SpillStores, known[u.Kernel]))
+				worse = append(worse, fmt.Sprintf("%s spills %d bytes, the limit is %d", u.Kernel, u.SpillStores, known[u.Kernel]))
 			}
 		}
 	}
@@ -90,7 +89,7 @@ func report(compiler *libcuda.Compiler, arch string) error {
 		return err
 	}
 	if len(worse) > 0 {
-		return fmt.Errorf("more registers spill than before: %q", worse)
+		return fmt.Errorf("kernels spill more than listed in known: %q", worse)
 	}
 	return nil
 }
