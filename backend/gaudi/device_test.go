@@ -299,7 +299,7 @@ func TestDeviceIsTaken(t *testing.T) {
 	_, err = open("", backend.Options{})
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "synNoDeviceFound")
-	require.ErrorContains(t, err, "who holds them")
+	require.ErrorContains(t, err, "the processes that hold them")
 	require.NoError(t, other.remote.release())
 	list, err := open("", backend.Options{})
 	require.NoError(t, err, "the device was not released")

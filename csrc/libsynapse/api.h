@@ -1,8 +1,7 @@
-// The part of Habana's interfaces that octet uses, in declarations of its own:
-// no SynapseAI header is needed to build, which are for C++ anyway. Constants,
-// structures and functions are lists, so that the loader's tables, the
-// enumerations below and the comparison with Habana's own headers
-// (testdata/headers.cpp) are made from the same lines.
+// Octet's own declarations of the part of Habana's interfaces that it uses: a build needs
+// no SynapseAI headers, which are for C++ anyway. Constants, structures and functions are
+// X-macro lists, so that the loader's tables, the enumerations below and the comparison
+// with Habana's own headers (testdata/headers.cpp) come from the same lines.
 //
 // Sources: synapse_common_types.h, synapse_api_types.h, synapse_api.h, hccl.h,
 // hccl_types.h and hlml.h.
@@ -14,7 +13,7 @@
 #include <stdint.h>
 
 #ifndef OCTET_GAUDI_HEADERS
-// Enumerations of Habana's are as wide as int on every platform of SynapseAI.
+// Habana's enumerations are as wide as int on every platform of SynapseAI.
 typedef int synStatus, synDeviceType, synDataType, synTensorType, synGeometryType, synDmaDir, synDeviceAttribute;
 typedef uint32_t synDeviceId, synModuleId;
 typedef uint64_t synNodeId;
@@ -25,7 +24,7 @@ typedef struct SectionHandleExternal *synSectionHandle;
 typedef struct syn_tensor_internal *synTensor;
 typedef struct InternalRecipeHandle *synRecipeHandle;
 
-#define HABANA_DIM_MAX 25 // length of arrays that have an element for each dimension
+#define HABANA_DIM_MAX 25 // length of arrays with one element per dimension
 
 typedef struct {
 	uint64_t sizes[HABANA_DIM_MAX];
@@ -36,7 +35,7 @@ typedef struct {
 	const char *tensorName;
 	uint64_t pTensorAddress;
 	synTensorType tensorType;
-	uint64_t tensorSize[HABANA_DIM_MAX]; // of dynamic shapes
+	uint64_t tensorSize[HABANA_DIM_MAX]; // for dynamic shapes
 	uint64_t tensorId;
 } synLaunchTensorInfo;
 
@@ -100,10 +99,10 @@ typedef struct {
 	X(HLML_CLOCK_SOC, 0) \
 	X(HLML_TEMPERATURE_ON_AIP, 0)
 
-// No tensor of a recipe has this id.
+// The id of no tensor.
 #define OCTET_INVALID_ID 0xFFFFFFFFFFFFFFFFull
 
-// Sizes, and offsets of the fields that are read or written here.
+// Sizes, and offsets of the fields used here.
 #define OCTET_SYNAPSE_SIZES(X) \
 	X(synTensorGeometry, 208) \
 	X(synLaunchTensorInfo, 232) \
@@ -177,7 +176,7 @@ typedef struct {
 	X(synStatus, synTensorRetrieveIds, (synRecipeHandle, const char **, uint64_t *, uint32_t)) \
 	X(synStatus, synLaunch, (synStreamHandle, const synLaunchTensorInfo *, uint32_t, uint64_t, synRecipeHandle, uint32_t))
 
-// In the same library, and needed by several devices only.
+// In the same library, and needed only for several devices.
 #define OCTET_HCCL_FUNCTIONS(X) \
 	X(const char *, hcclGetErrorString, (hcclResult_t)) \
 	X(hcclResult_t, hcclGetUniqueId, (hcclUniqueId *)) \
@@ -195,7 +194,7 @@ typedef struct {
 	X(hlml_return_t, hlml_shutdown, (void)) \
 	X(hlml_return_t, hlml_device_get_handle_by_pci_bus_id, (const char *, hlml_device_t *))
 
-// What a device is asked. An older library that lacks one does not answer it.
+// Sensor queries. An older library may lack some of them.
 #define OCTET_HLML_OPTIONAL(X) \
 	X(hlml_return_t, hlml_device_get_utilization_rates, (hlml_device_t, hlml_utilization_t *)) \
 	X(hlml_return_t, hlml_device_get_memory_info, (hlml_device_t, hlml_memory_t *)) \
@@ -222,7 +221,7 @@ OCTET_HCCL_OFFSETS(X)
 OCTET_HLML_OFFSETS(X)
 #undef X
 
-// A table has one pointer for each function, in the order of the lists.
+// A table has one pointer per function, in the order of the lists.
 #define X(result, name, parameters) result(*name) parameters;
 typedef struct octet_synapse {
 	OCTET_SYNAPSE_FUNCTIONS(X)
@@ -234,8 +233,7 @@ typedef struct octet_hlml {
 } octet_hlml;
 #undef X
 
-// The names of a table's functions, for the loader, in the order of the table,
-// which is as long.
+// The names of a table's functions for the loader, in the order of the table.
 #define OCTET_NAME(result, name, parameters) " " #name
 #define OCTET_SYNAPSE_NAMES OCTET_SYNAPSE_FUNCTIONS(OCTET_NAME)
 #define OCTET_HCCL_NAMES OCTET_HCCL_FUNCTIONS(OCTET_NAME)
@@ -247,8 +245,8 @@ _Static_assert(sizeof(octet_hlml) == OCTET_HLML_FUNCTIONS(X) OCTET_HLML_OPTIONAL
 #undef X
 #endif
 
-// TRY calls a function of a table and returns from an entry of the shim if that
-// failed.
+// TRY calls a function of a table, and returns its status from the calling function if it
+// fails.
 #define TRY(table, name, ...) \
 	do { \
 		const int try_code = (int)(table)->name(__VA_ARGS__); \

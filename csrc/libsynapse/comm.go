@@ -11,17 +11,16 @@ import (
 	"unsafe"
 )
 
-// Comm is a group of devices, one in each of as many processes, which exchange
-// data through HCCL: its functions are in SynapseAI's library. Every rank has
-// to call the same functions in the same order. What they move is done on the
-// stream that they are given, asynchronously.
+// Comm is a communicator of HCCL, whose functions are in SynapseAI's library: one device
+// in each of several processes. Every rank has to call the same functions in the same
+// order. Collectives run asynchronously on the given stream.
 type Comm struct {
 	d *Device
 	c C.octet_syn_handle
 }
 
-// UniqueID makes the name of a new group: one rank asks for it, with its device
-// open, and hands it to all others.
+// UniqueID returns the id of a new communicator. One rank calls it, with its device open,
+// and passes it to all others.
 func UniqueID() ([]byte, error) {
 	lib, err := startSynapse()
 	if err != nil {
@@ -42,17 +41,17 @@ func hasHCCL(lib synapse) error {
 }
 
 func hcclError(lib synapse, s C.octet_syn_status) error {
-	return failed(s, func(code C.int) string { return C.GoString(C.octet_hccl_text(lib.Table, code)) })
+	return statusError(s, func(code C.int) string { return C.GoString(C.octet_hccl_text(lib.Table, code)) })
 }
 
-// NewComm joins the group with this id as one of its ranks, and returns when
-// all of them have.
+// NewComm joins the communicator with this id as one of its ranks, and returns when all
+// ranks have joined.
 func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
 	if len(id) != C.OCTET_UNIQUE_ID {
-		return nil, fmt.Errorf("an HCCL id of %d bytes, not %d", len(id), C.OCTET_UNIQUE_ID)
+		return nil, fmt.Errorf("an HCCL id has %d bytes, want %d", len(id), C.OCTET_UNIQUE_ID)
 	}
 	if rank < 0 || rank >= ranks {
-		return nil, fmt.Errorf("rank %d of %d", rank, ranks)
+		return nil, fmt.Errorf("rank %d is not one of %d", rank, ranks)
 	}
 	if err := hasHCCL(d.lib); err != nil {
 		return nil, err
@@ -65,13 +64,14 @@ func (d *Device) NewComm(id []byte, ranks, rank int) (*Comm, error) {
 	return c, nil
 }
 
-// Close leaves the group, after what is under way. It comes before the device's.
+// Close leaves the communicator after the pending collectives. Call it before the
+// device's Close.
 func (c *Comm) Close() error { return c.check(C.octet_syn_comm_free(c.d.lib.Table, c.c)) }
 
 func (c *Comm) check(s C.octet_syn_status) error { return hcclError(c.d.lib, s) }
 
-// hcclTypes are those that HCCL computes with (its documentation). Data of
-// others can be moved as one of these.
+// hcclTypes are the types that HCCL computes with (its documentation). Data of other
+// types can be moved as one of these.
 var hcclTypes = map[DataType]C.int{
 	I32: C.hcclInt32, U32: C.hcclUint32, F16: C.hcclFloat16, F32: C.hcclFloat32, BF16: C.hcclBfloat16,
 }
@@ -81,13 +81,13 @@ var hcclOps = map[Reduction]C.int{Sum: C.hcclSum, Max: C.hcclMax}
 func hcclType(t DataType) (C.int, error) {
 	c, ok := hcclTypes[t]
 	if !ok {
-		return 0, fmt.Errorf("HCCL does not exchange %s: it knows f32, bf16, f16, i32 and u32", t)
+		return 0, fmt.Errorf("HCCL does not support %s, only f32, bf16, f16, i32 and u32", t)
 	}
 	return c, nil
 }
 
-// AllReduce makes count numbers at p, on every rank, the reduction of all
-// ranks'. In which order HCCL adds is its own affair.
+// AllReduce replaces count elements at p, on every rank, by the reduction over all ranks.
+// The summation order is HCCL's.
 func (c *Comm) AllReduce(s *Stream, p Ptr, count int, t DataType, op Reduction) error {
 	kind, err := hcclType(t)
 	if err != nil {
@@ -96,8 +96,8 @@ func (c *Comm) AllReduce(s *Stream, p Ptr, count int, t DataType, op Reduction) 
 	return c.check(C.octet_syn_all_reduce(c.d.lib.Table, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, hcclOps[op]))
 }
 
-// ReduceScatter reduces ranks times count numbers at from, and leaves each rank
-// count of them at to: those that begin at rank times count.
+// ReduceScatter reduces ranks·count elements at from over all ranks, and stores count of
+// them at to on each rank: those from index rank·count on.
 func (c *Comm) ReduceScatter(s *Stream, to, from Ptr, count int, t DataType, op Reduction) error {
 	kind, err := hcclType(t)
 	if err != nil {
@@ -106,8 +106,8 @@ func (c *Comm) ReduceScatter(s *Stream, to, from Ptr, count int, t DataType, op 
 	return c.check(C.octet_syn_reduce_scatter(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind, hcclOps[op]))
 }
 
-// AllGather puts the count numbers that each rank has at from one behind the
-// other at to, on every rank.
+// AllGather concatenates the count elements that each rank has at from, in the order of
+// ranks, at to on every rank.
 func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
 	kind, err := hcclType(t)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *Comm) AllGather(s *Stream, to, from Ptr, count int, t DataType) error {
 	return c.check(C.octet_syn_all_gather(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(from), C.uint64_t(count), kind))
 }
 
-// Broadcast makes the count numbers at p, on every rank, those of the rank root.
+// Broadcast replaces the count elements at p, on every rank, by those of rank root.
 func (c *Comm) Broadcast(s *Stream, p Ptr, count int, t DataType, root int) error {
 	kind, err := hcclType(t)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"octet/csrc/standin"
 )
 
-// A process has one device, so the second rank is a process of its own: this
-// binary again, with the name of the group.
+// A process has one device, so the second rank is another process of this binary, which
+// gets the communicator's id in this variable.
 const groupVariable = "OCTET_TEST_HCCL_GROUP"
 
 func TestCollectives(t *testing.T) {
@@ -46,7 +46,7 @@ func TestCollectives(t *testing.T) {
 func TestCollectivesOfTheSecondRank(t *testing.T) {
 	group := os.Getenv(groupVariable)
 	if group == "" {
-		t.Skip("it is the other process of TestCollectives")
+		t.Skip("only runs as the second process of TestCollectives")
 	}
 	id, err := hex.DecodeString(group)
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestCollectivesOfTheSecondRank(t *testing.T) {
 	require.NoError(t, d.Close())
 }
 
-// collectives does on one of two ranks what the other does, too.
+// collectives runs the same collectives on each of two ranks.
 func collectives(t *testing.T, d *Device, id []byte, rank int) {
 	c, err := d.NewComm(id, 2, rank)
 	require.NoError(t, err)
@@ -105,11 +105,11 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 		}
 	}
 
-	require.EqualError(t, c.AllReduce(s, a, 2, E4M3, Max), "HCCL does not exchange hf8: it knows f32, bf16, f16, i32 and u32")
+	require.EqualError(t, c.AllReduce(s, a, 2, E4M3, Max), "HCCL does not support hf8, only f32, bf16, f16, i32 and u32")
 	for _, err := range []error{
 		c.ReduceScatter(s, b, a, 2, I8, Sum), c.AllGather(s, b, a, 2, I8), c.Broadcast(s, a, 2, I8, 0), c.Send(s, a, 2, I8, 0), c.Recv(s, a, 2, I8, 0),
 	} {
-		require.ErrorContains(t, err, "HCCL does not exchange i8")
+		require.ErrorContains(t, err, "HCCL does not support i8")
 	}
 	require.NoError(t, c.Close())
 	for _, err := range []error{d.Free(a), d.Free(b), h.Close(), s.Close()} {
@@ -120,16 +120,16 @@ func collectives(t *testing.T, d *Device, id []byte, rank int) {
 func TestCommErrors(t *testing.T) {
 	d := device(t)
 	_, err := d.NewComm([]byte("an id"), 2, 0)
-	require.EqualError(t, err, "an HCCL id of 5 bytes, not 1032")
+	require.EqualError(t, err, "an HCCL id has 5 bytes, want 1032")
 	id, err := UniqueID()
 	require.NoError(t, err)
 	_, err = d.NewComm(id, 2, 2)
-	require.EqualError(t, err, "rank 2 of 2")
+	require.EqualError(t, err, "rank 2 is not one of 2")
 	_, err = d.NewComm(id, 1, -1)
-	require.EqualError(t, err, "rank -1 of 1")
+	require.EqualError(t, err, "rank -1 is not one of 1")
 }
 
-// A library with all functions but those of HCCL serves one device.
+// A library without HCCL's functions serves one device.
 func TestSynapseWithoutHCCL(t *testing.T) {
 	here, err := os.Getwd()
 	require.NoError(t, err)

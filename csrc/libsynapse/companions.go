@@ -8,22 +8,22 @@ import (
 	"octet/csrc/dynlib"
 )
 
-// companions are the libraries that SynapseAI opens while it starts, by names without a
-// folder: the compiler of fused kernels, and the one that makes kernels of others. A
-// variable may name another file (GCFG_TPC_FUSER_LIB_NAME and GCFG_COMPLEX_GUID_LIB_NAME
-// of habana_global_conf.cpp).
+// companions are the libraries that SynapseAI opens by bare file name when it starts: the
+// compiler of fused kernels, and that of complex kernels, which expands a kernel into
+// others. A variable may name another file (GCFG_TPC_FUSER_LIB_NAME and
+// GCFG_COMPLEX_GUID_LIB_NAME of habana_global_conf.cpp).
 var companions = []struct{ name, variable string }{
 	{"libTPCFuser.so", "TPC_FUSER_LIB_NAME"},
 	{"libComplexGuid.so", "COMPLEX_GUID_LIB_NAME"},
 }
 
-// MissingCompanions lists the libraries of SynapseAI's own that it did not find when it
-// started, which it has after Probe. It says so in its log alone, and works without them
-// until it is to compile what is made of several kernels, such as attention or a cast
-// with a scale: a mere synFail.
+// MissingCompanions returns the names of the companion libraries that SynapseAI did not
+// find when it started; call it after Probe. SynapseAI reports them only in its log, and
+// works without them until it compiles a node that is made of several kernels, such as
+// attention or a cast with a scale, which then fails with a mere synFail.
 func MissingCompanions() (missing []string) {
 	for _, c := range companions {
-		// It is private, and whether every version heeds it is not known: either will do.
+		// The variable is private, and may not work in every version: accept either file.
 		if other := os.Getenv(c.variable); !dynlib.Loaded(c.name) && (other == "" || !dynlib.Loaded(other)) {
 			missing = append(missing, c.name)
 		}

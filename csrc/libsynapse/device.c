@@ -19,7 +19,7 @@ void octet_synapse_text(const octet_synapse *api, int code, char *out, size_t by
 		out[0] = 0;
 }
 
-// SynapseAI answers some questions with synNoDeviceFound instead of 0.
+// SynapseAI returns synNoDeviceFound for some counts of 0.
 octet_syn_status octet_syn_count(const octet_synapse *api, uint32_t *devices, uint32_t *gaudi2, uint32_t *gaudi3) {
 	*devices = *gaudi2 = *gaudi3 = 0;
 	int code = api->synDeviceGetCount(devices);
@@ -35,7 +35,7 @@ octet_syn_status octet_syn_count(const octet_synapse *api, uint32_t *devices, ui
 	return (octet_syn_status){0};
 }
 
-// Any device is one of either model, asked for as PyTorch's bridge does.
+// acquire_any acquires a device of either model, Gaudi 3 first, as PyTorch's bridge does.
 static octet_syn_status acquire_any(const octet_synapse *api, uint32_t *device) {
 	const synDeviceType types[] = {synDeviceGaudi3, synDeviceGaudi2};
 	octet_syn_status status = {"synDeviceAcquireByDeviceType", synNoDeviceFound};

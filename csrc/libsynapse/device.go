@@ -11,21 +11,21 @@ import (
 	"unsafe"
 )
 
-// Device is a Gaudi that this process has acquired, and nobody else can use
-// meanwhile. SynapseAI gives a process one.
+// Device is a Gaudi that this process has acquired exclusively. SynapseAI gives a process
+// only one.
 type Device struct {
-	Name   string // what it calls itself
-	Bus    string // its address on PCI, by which other tools know it
+	Name   string // the device's own name
+	Bus    string // PCI address, which other tools use as well
 	Driver string // version of the driver and runtime
 	Type   DeviceType
-	Align  int // what addresses in its memory have to be multiples of
+	Align  int // alignment of addresses in its memory, bytes
 
 	lib synapse
 	id  C.uint32_t
 }
 
-// Open acquires the device with this module number, which is its place in the
-// machine, or with -1 the first that is free.
+// Open acquires the device with this module number, its position in the machine, or with
+// -1 the first free one.
 func Open(module int) (*Device, error) {
 	lib, err := startSynapse()
 	if err != nil {
@@ -47,10 +47,10 @@ func acquireError(module int, err error) error {
 	if module < 0 {
 		what = "acquire a free Gaudi"
 	}
-	hint := "another process holds it, or it is not there: hl-smi lists the devices and who holds them"
+	hint := "another process holds it, or it does not exist: hl-smi lists the devices and the processes that hold them"
 	var e *Error
 	if errors.As(err, &e) && e.Name() == "synDeviceAlreadyAcquired" {
-		hint = "this process has one already, and SynapseAI gives a process no second"
+		hint = "this process already has one, and SynapseAI gives a process only one"
 	}
 	return fmt.Errorf("%s: %w; %s", what, err, hint)
 }
@@ -71,26 +71,25 @@ func (d *Device) describe() (err error) {
 	return nil
 }
 
-// Model is "gaudi2" or "gaudi3".
+// Model returns "gaudi2" or "gaudi3".
 func (d *Device) Model() string { return d.Type.String() }
 
-// Close gives the device back. What was made on it has to be closed before,
-// communicators first. A process that goes on to compute keeps its device:
-// devices that are given back and acquired again in haste have been seen to
-// fail. After an error that DeviceLost is true of, leave it to the end of the
-// process: the teardown may hang.
+// Close releases the device. Everything made on it must be closed first, communicators
+// before all else. A process that will compute again keeps its device: devices that are
+// released and quickly acquired again have been seen to fail. After an error for which
+// DeviceLost is true, do not call Close, because the teardown may hang; end the process.
 func (d *Device) Close() error { return d.check(C.octet_syn_release(d.lib.Table, d.id)) }
 
 func (d *Device) check(s C.octet_syn_status) error { return synapseError(d.lib, s) }
 
-// Memory asks how many bytes of the device are free, and how many it has.
+// Memory returns the device's free and total memory in bytes.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var f, t C.uint64_t
 	err = d.check(C.octet_syn_memory(d.lib.Table, d.id, &f, &t))
 	return uint64(f), uint64(t), err
 }
 
-// Alloc takes memory of the device, aligned to Align and not initialised.
+// Alloc allocates device memory, aligned to Align and not initialized.
 func (d *Device) Alloc(bytes int) (Ptr, error) {
 	var p C.uint64_t
 	if err := d.check(C.octet_syn_alloc(d.lib.Table, d.id, C.uint64_t(bytes), &p)); err != nil {
@@ -99,19 +98,18 @@ func (d *Device) Alloc(bytes int) (Ptr, error) {
 	return Ptr(p), nil
 }
 
-// Free gives memory back. Nothing may be under way with it.
+// Free frees device memory. No pending work may use it.
 func (d *Device) Free(p Ptr) error {
 	return d.check(C.octet_syn_free(d.lib.Table, d.id, C.uint64_t(p)))
 }
 
-// Host is host memory that the device can reach: what it copies from and to has
-// to be.
+// Host is host memory mapped for the device, as copies require.
 type Host struct {
 	d     *Device
 	bytes []byte
 }
 
-// Host allocates host memory and maps it for the device, zeroed.
+// Host allocates zeroed host memory and maps it for the device.
 func (d *Device) Host(bytes int) (*Host, error) {
 	var p unsafe.Pointer
 	if err := d.check(C.octet_syn_host_alloc(d.lib.Table, d.id, C.uint64_t(bytes), &p)); err != nil {
@@ -122,17 +120,17 @@ func (d *Device) Host(bytes int) (*Host, error) {
 	return h, nil
 }
 
-// Bytes is the memory, until Close.
+// Bytes returns the memory, which is valid until Close.
 func (h *Host) Bytes() []byte { return h.bytes }
 
-// Close frees the memory. Nothing may be under way with it.
+// Close frees the memory. No pending work may use it.
 func (h *Host) Close() error {
 	return h.d.check(C.octet_syn_host_free(h.d.lib.Table, h.d.id, unsafe.Pointer(unsafe.SliceData(h.bytes))))
 }
 
 func (h *Host) at(offset, bytes int) (unsafe.Pointer, error) {
 	if offset < 0 || bytes < 0 || offset > len(h.bytes)-bytes {
-		return nil, fmt.Errorf("%d bytes from %d on of %d bytes of host memory", bytes, offset, len(h.bytes))
+		return nil, fmt.Errorf("%d bytes at offset %d exceed the %d bytes of host memory", bytes, offset, len(h.bytes))
 	}
 	return unsafe.Pointer(unsafe.SliceData(h.bytes[offset:])), nil
 }

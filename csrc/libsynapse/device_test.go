@@ -14,8 +14,7 @@ import (
 	"octet/csrc/standin"
 )
 
-// device opens a stand-in of its own, which at the end says whether anything
-// was left.
+// device opens a device of a new stand-in, which reports leaks at the end.
 func device(t *testing.T) *Device {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	d, err := Open(0)
@@ -45,7 +44,7 @@ func host(t *testing.T, d *Device, bytes int) *Host {
 	return h
 }
 
-// name is the vendor's name of an error's status, "" of any other error.
+// name returns the vendor's name of an error's status, "" for other errors.
 func name(err error) string {
 	var e *Error
 	if errors.As(err, &e) {
@@ -81,15 +80,15 @@ func TestOpenErrors(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	_, err := Open(5)
 	require.ErrorContains(t, err, "acquire the Gaudi with module number 5: synDeviceAcquireByModuleId returned ")
-	require.ErrorContains(t, err, "hl-smi lists the devices and who holds them")
+	require.ErrorContains(t, err, "hl-smi lists the devices and the processes that hold them")
 
 	d, err := Open(-1)
 	require.NoError(t, err)
 	_, err = Open(-1)
 	require.EqualError(t, err, "acquire a free Gaudi: synDeviceAcquireByDeviceType returned 20 (synDeviceAlreadyAcquired): "+
-		"Device already acquired; this process has one already, and SynapseAI gives a process no second")
+		"Device already acquired; this process already has one, and SynapseAI gives a process only one")
 	require.NoError(t, d.Close())
-	d, err = Open(0) // given back, it can be had again
+	d, err = Open(0) // a released device can be acquired again
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 	require.Equal(t, "synNoDeviceFound", name(d.Close()))
@@ -122,8 +121,8 @@ func TestOutOfMemory(t *testing.T) {
 	require.True(t, e.OutOfMemory())
 }
 
-// Copies take place when the stream gets there: the bytes of that moment count,
-// and nothing arrived before one waited.
+// Copies read their source when the stream reaches them, and have not arrived before a
+// wait.
 func TestCopiesAreAsynchronous(t *testing.T) {
 	d := device(t)
 	s := stream(t, d)
@@ -145,17 +144,17 @@ func TestCopiesAreAsynchronous(t *testing.T) {
 	require.Equal(t, "\x00\x00\x00\x00\x07later bytes 1234\x07\x07\x07\x00", string(to.Bytes()[:25]))
 
 	for _, err := range []error{s.Fill(a, 0, 0), s.Copy(b, a, 0), s.CopyIn(a, from, 64, 0), s.CopyOut(to, 0, a, 0)} {
-		require.NoError(t, err, "nothing to do")
+		require.NoError(t, err, "an empty copy")
 	}
-	require.EqualError(t, s.CopyIn(a, from, 49, 16), "16 bytes from 49 on of 64 bytes of host memory")
+	require.EqualError(t, s.CopyIn(a, from, 49, 16), "16 bytes at offset 49 exceed the 64 bytes of host memory")
 	require.Error(t, s.CopyOut(to, -1, a, 1))
 	require.Error(t, s.CopyOut(to, 0, a, -1))
 	require.Equal(t, "synMappingNotFound", name(s.Copy(b, a+40, 40)), "beyond the end")
 	require.Equal(t, "synMappingNotFound", name(s.Fill(a+64, 0, 1)))
 }
 
-// The stand-in lets copied bytes land a while after the stream is done, as has
-// been reported of the real library.
+// The stand-in's copies arrive some time after the stream is done, as has been reported
+// of the real library.
 func TestFenceWaitsForBytesToLand(t *testing.T) {
 	d := device(t)
 	t.Setenv("STANDIN_LATE", "30")
@@ -181,7 +180,7 @@ func TestEvents(t *testing.T) {
 		events[i] = e
 	}
 	_, err := events[1].Elapsed(events[0])
-	require.Error(t, err, "never recorded")
+	require.Error(t, err, "the event is not recorded")
 	require.NoError(t, events[0].Record(s))
 	require.NoError(t, s.Fill(p, 1, 1<<20))
 	require.NoError(t, events[1].Record(s))
@@ -210,8 +209,8 @@ func TestCallsDoNotAllocate(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// The stand-in is strict, or the other tests would show nothing.
-func TestMistakesAreFound(t *testing.T) {
+// The stand-in detects mistakes; otherwise the other tests would prove nothing.
+func TestStandInDetectsMistakes(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	d, err := Open(0)
 	require.NoError(t, err)
@@ -220,7 +219,7 @@ func TestMistakesAreFound(t *testing.T) {
 	require.Error(t, d.Close(), "a leak")
 }
 
-// SynapseAI finds its kernels: what the stand-in asks for is the name.
+// TestMain sets GC_KERNEL_PATH: the stand-in only checks the file's name.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "libsynapse")

@@ -1,72 +1,65 @@
-// Package libsynapse talks to Intel Gaudi's SynapseAI through a small C shim,
-// behind declarations of its own (api.h); octet/csrc/dynlib loads libSynapse.so. So
-// a build needs a C compiler and no SDK, and a missing library is an error message.
+// Package libsynapse binds Intel Gaudi's SynapseAI through a small C shim with its own
+// declarations (api.h); octet/csrc/dynlib loads libSynapse.so. So a build needs a C
+// compiler but no SDK, and a missing library is an error at run time.
 //
 // # How a Gaudi computes
 //
-// Nothing is ever called on a Gaudi one operation at a time. What it runs is a
-// recipe: a graph of kernels that SynapseAI's compiler has placed on the matrix
-// engines, the tensor cores and the DMA engines, with everything that passes
-// between them. Inside a recipe, engines overlap, chains of elementwise kernels
-// become one, and intermediate results stay in fast memory; between recipes
-// nothing of that happens. So a program becomes few, large graphs.
+// A Gaudi never runs single operations. It runs a recipe: a graph of kernels that
+// SynapseAI's compiler has placed on the matrix engines, the tensor cores and the DMA
+// engines, with the data flow between them. Inside a recipe, engines overlap, chains of
+// elementwise kernels are fused, and intermediate results stay in fast memory. None of
+// that happens between recipes, so a program becomes a few large graphs.
 //
-// A Graph is plain data: tensors, nodes that name kernels by their GUID with
-// the bytes of a parameter structure (params.go), and an order where the
-// operands alone don't give it. Everything about it works on every machine.
-// Compile makes a Recipe of it, for a DeviceType, without a device. A Recipe
-// takes seconds to make, so Save and LoadRecipe keep it; Graph.Key tells which
-// graphs share one.
+// A Graph is plain data: tensors, nodes that name kernels by their GUID with the bytes of
+// a parameter structure (params.go), and control edges where the operands do not imply
+// the order. Graphs work on every machine. Compile turns one into a Recipe for a
+// DeviceType, without a device. A compilation takes seconds, so Save and LoadRecipe store
+// recipes; graphs with equal Graph.Key share one.
 //
-// A tensor lies either in the workspace, where the compiler places it, or in a
-// persistent section, at an offset. Launch brings an address for each section.
-// So one recipe of a layer serves all layers, each with its own addresses, and
-// two tensors at the same offset of a section are one piece of memory, written
-// in place.
+// A tensor is either in the workspace, where the compiler places it, or in a persistent
+// section, at an offset. Launch passes an address for each section. So one recipe serves
+// all layers, each with its own addresses, and two tensors at the same offset of a
+// section are the same memory, written in place.
 //
 // # Devices
 //
-// Open acquires a Device, which no other process can use meanwhile: a process
-// has one, and keeps it for its life. It has memory (Alloc), host memory that it
-// can reach (Host) and Streams. Everything happens on a stream, in order, some
-// time after the call: copies, fills, launches, the collectives of a Comm (HCCL,
-// whose functions are in the same library), and the Events that measure them. A
-// Fence tells when copied bytes can be read on the host. Memory on the device is
-// a Ptr, a number that Go cannot follow. A Telemetry reads what a device says of
-// its health, through HLML, a library apart.
+// Open acquires a Device exclusively. A process has one and keeps it until it ends. A
+// device has memory (Alloc), mapped host memory (Host) and Streams. Work on a stream runs
+// in order and asynchronously: copies, fills, launches, the collectives of a Comm (HCCL,
+// whose functions are in the same library), and the Events that time them. A Fence waits
+// until copied bytes can be read on the host. Device memory is a Ptr, an address that Go
+// cannot dereference. A Telemetry reads a device's sensors through HLML, a separate
+// library.
 //
 // # Rules of use
 //
-//   - An Error says which call failed, with the vendor's name of the status:
-//     SynapseAI says little more, and writes its reasons to files in
-//     $HABANA_LOGS. After one that DeviceLost is true of, every further call on
-//     the device fails; leave everything open and end the process, because the
-//     teardown has been seen to hang.
-//   - A graph that doesn't compile mostly says synFail, and mostly because
+//   - An Error names the failed call and the vendor's status: SynapseAI says little
+//     more, and writes its reasons to files in $HABANA_LOGS. After an error for which
+//     DeviceLost is true, every further call on the device fails; leave everything open
+//     and end the process, because the teardown has been seen to hang.
+//   - A graph that does not compile usually fails with synFail, and usually because
 //     GC_KERNEL_PATH does not lead to the kernels: see Kernels.
-//   - Asynchronous means that an error of the device shows up in a later call,
-//     at the latest in Synchronize.
-//   - Any goroutine may call anything, several at once, except that what is
-//     closed must not be in use, and that a Comm wants the same order of calls
-//     on every rank. SynapseAI's runtime binds nothing to threads: its state is
-//     the process's, behind locks (synapse/src/runtime of its source, which has
-//     no thread-local variable). Its graph compiler has some while it works, and
-//     HCCL for groups of calls, which this package doesn't use: so a graph is
-//     built and compiled within one call of C.
-//   - Signals stay the program's, though Habana's logger takes them when it is
-//     loaded: see keepSignals.
-//   - Close what was made before its device, a Comm first.
+//   - A later call reports an asynchronous error of the device, Synchronize at the
+//     latest.
+//   - All calls are safe for concurrent use, except that a closed object must not be
+//     in use, and that every rank must make the calls of a Comm in the same order.
+//     SynapseAI's runtime binds nothing to threads: its state belongs to the process,
+//     behind locks (synapse/src/runtime of its source, which has no thread-local
+//     variable). Its graph compiler has thread-local state while it works, and HCCL for
+//     group calls, which this package does not use; so one C call builds and compiles
+//     a graph.
+//   - The program keeps its signal handlers, although Habana's logger replaces them
+//     when it is loaded: see keepSignals.
+//   - Close everything made on a device before the device, a Comm first.
 //
 // # Libraries
 //
-// libSynapse.so is what the loader finds, then /usr/lib/habanalabs; libhlml.so
-// likewise. OCTET_LIBSYNAPSE and OCTET_LIBHLML each name a file to load instead,
-// which is also how tests bring stand-ins from csrc/standin to the unmodified
-// shim. A library that was loaded stays loaded, and SynapseAI once started stays
-// started.
+// The loader looks for libSynapse.so by name, then in /usr/lib/habanalabs, and likewise
+// for libhlml.so. OCTET_LIBSYNAPSE and OCTET_LIBHLML name other files, which is also how
+// tests load stand-ins from csrc/standin into the unmodified shim. A loaded library stays
+// loaded, and SynapseAI stays initialized.
 //
-// Everything but Graph, its parameters, Error, Kernels and a few types is built
-// with -tags gaudi and cgo on Linux only. The further tag gaudi_headers compares
-// api.h and params.go with Habana's headers where they are at hand
-// (headers_test.go).
+// Everything but Graph, its parameters, Error, Kernels and a few types needs -tags gaudi
+// and cgo on Linux. The tag gaudi_headers adds tests that compare api.h and params.go
+// with Habana's headers (headers_test.go).
 package libsynapse

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// Error is a call of a library that failed.
+// Error is a failed call of a library.
 type Error struct {
-	Call   string // "synLaunch"; its first letters tell the library: syn, hccl, hlml
+	Call   string // the prefix tells the library: syn, hccl, hlml
 	Status int    // synStatus, hcclResult_t or hlml_return_t
-	Text   string // what the library says of the status, if anything
+	Text   string // the library's text for the status, if any
 }
 
 func (e *Error) Error() string {
@@ -20,8 +20,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Name is the vendor's name of the status, by which its documentation and its
-// forum find it.
+// Name returns the vendor's name of the status, to search for in its documentation and
+// forum.
 func (e *Error) Name() string {
 	if name, ok := e.names()[e.Status]; ok {
 		return name
@@ -41,7 +41,7 @@ func (e *Error) names() map[int]string {
 	return nil
 }
 
-// OutOfMemory says whether the device had not the memory that was asked for.
+// OutOfMemory reports whether the device lacked the requested memory.
 func (e *Error) OutOfMemory() bool {
 	switch e.Name() {
 	case "synOutOfDeviceMemory", "synFailedToAllocateDeviceMemory", "hcclOutOfMemory":
@@ -50,13 +50,14 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
-// Taken says whether a device was not to be had because another process has it, or had
-// it a moment ago: SynapseAI's runtime answers so where the driver does not let it open
-// one, and waits itself while the driver resets one (osal_linux.cpp).
+// Taken reports whether a device is unavailable because another process holds it, or
+// released it a moment ago. SynapseAI's runtime returns this status if the driver does
+// not let it open a device, and itself waits while the driver resets one
+// (osal_linux.cpp).
 func (e *Error) Taken() bool { return e.Name() == "synNoDeviceFound" }
 
-// DeviceLost says whether the device is gone, so that every further call fails
-// until another process acquires it anew.
+// DeviceLost reports whether the device is lost: every further call fails until another
+// process acquires it.
 func (e *Error) DeviceLost() bool {
 	switch e.Name() {
 	case "synDeviceReset", "synSynapseTerminated", "synAssertAsync", "hcclSynapseTerminated", "HLML_ERROR_AIP_IS_LOST":

@@ -20,7 +20,7 @@ func TestErrorsNameTheStatus(t *testing.T) {
 	}
 }
 
-// A status means what its library says it means.
+// A status is classified by its library.
 func TestErrorsAreClassified(t *testing.T) {
 	for _, c := range []struct {
 		call                     string
@@ -29,7 +29,7 @@ func TestErrorsAreClassified(t *testing.T) {
 	}{
 		{"synDeviceMalloc", 4, true, false, false},
 		{"synDeviceMalloc", 14, true, false, false},
-		{"synHostMalloc", 3, false, false, false}, // of the host
+		{"synHostMalloc", 3, false, false, false}, // out of host memory
 		{"hcclAllReduce", 3, true, false, false},
 		{"hcclAllReduce", 4, false, false, false},
 		{"hlml_init", 4, false, false, false},
@@ -39,7 +39,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		{"hcclAllReduce", 15, false, true, false},
 		{"hcclAllReduce", 31, false, false, false},
 		{"hlml_device_get_power_usage", 15, false, true, false},
-		{"synDeviceAcquireByModuleId", 8, false, false, true}, // no device is not a device that was lost
+		{"synDeviceAcquireByModuleId", 8, false, false, true}, // no device found is not a lost device
 		{"synDeviceAcquireByModuleId", 26, false, false, false},
 		{"hcclCommInitRank", 8, false, false, false},
 	} {

@@ -11,27 +11,25 @@ import (
 	"unsafe"
 )
 
-// Fence tells when the bytes of CopyOut have landed in host memory. A
-// synStreamSynchronize that returned is no proof, it has been reported; but a
-// stream works in order, and writes of a device reach the host in order, so
-// what was copied out is there as soon as a word that was copied out after it
-// is.
+// Fence waits until the bytes of CopyOut have arrived in host memory.
+// synStreamSynchronize has been reported to return earlier. But a stream works in order,
+// and a device's writes reach the host in order: once a word that was copied out later
+// has arrived, the bytes before it have, too.
 type Fence struct {
 	d *Device
 
-	mu   sync.Mutex
-	word Ptr
-	host *Host
-	turn byte
+	mu       sync.Mutex
+	word     Ptr
+	host     *Host
+	sequence byte
 }
 
 const fenceBytes = 4
 
-// fencePatience is how long the word may take to land after the stream said
-// that it was done.
-const fencePatience = 10 * time.Second
+// fenceTimeout is how long the word may take to arrive after synStreamSynchronize.
+const fenceTimeout = 10 * time.Second
 
-// NewFence makes a fence, for all streams of the device.
+// NewFence returns a fence for all streams of the device.
 func (d *Device) NewFence() (*Fence, error) {
 	f := &Fence{d: d}
 	var err error
@@ -44,13 +42,12 @@ func (d *Device) NewFence() (*Fence, error) {
 	return f, nil
 }
 
-// Wait is Synchronize, and returns when everything that was copied out on the
-// stream before can be read.
+// Wait synchronizes the stream, and returns when everything copied out on it can be read.
 func (f *Fence) Wait(s *Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.turn++
-	if err := s.Fill(f.word, f.turn, fenceBytes); err != nil {
+	f.sequence++
+	if err := s.Fill(f.word, f.sequence, fenceBytes); err != nil {
 		return err
 	}
 	if err := s.CopyOut(f.host, 0, f.word, fenceBytes); err != nil {
@@ -60,10 +57,10 @@ func (f *Fence) Wait(s *Stream) error {
 		return err
 	}
 	landed := (*uint32)(unsafe.Pointer(unsafe.SliceData(f.host.bytes)))
-	want := uint32(f.turn) * 0x01010101
-	for deadline := time.Now().Add(fencePatience); atomic.LoadUint32(landed) != want; time.Sleep(10 * time.Microsecond) {
+	want := uint32(f.sequence) * 0x01010101
+	for deadline := time.Now().Add(fenceTimeout); atomic.LoadUint32(landed) != want; time.Sleep(10 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("bytes that the device copied out had not arrived %v after the stream was done", fencePatience)
+			return fmt.Errorf("bytes that the device copied out did not arrive within %v after the stream was done", fenceTimeout)
 		}
 	}
 	return nil

@@ -8,21 +8,20 @@
 
 _Static_assert(OCTET_MAX_RANK <= HABANA_DIM_MAX, "a tensor's sizes fit");
 
-// A build is the handles of a graph under construction, which SynapseAI frees
-// with the graph.
+// build holds the handles of a graph under construction. SynapseAI frees them with the
+// graph.
 typedef struct {
 	const octet_synapse *api;
 	synGraphHandle graph;
 	synSectionHandle *sections;
 	synTensor *tensors;
 	synNodeId *nodes;
-	synTensor *operands; // room for those of one node
-	synNodeId *blocking; // likewise
+	synTensor *operands; // scratch for one node
+	synNodeId *blocking; // scratch for one node
 } build;
 
-// All that is said of a tensor has to be said before a node uses it: from then
-// on its properties are locked. The order is that of PyTorch's bridge
-// (habana_tensor.cpp).
+// Set all properties of a tensor before a node uses it, because then they are locked. The
+// order is that of PyTorch's bridge (habana_tensor.cpp).
 static octet_syn_status add_tensor(const build *b, uint32_t index, const octet_syn_tensor *t, const char *bytes) {
 	char name[OCTET_TENSOR_NAME];
 	snprintf(name, sizeof name, "t%u", index);
@@ -35,7 +34,7 @@ static octet_syn_status add_tensor(const build *b, uint32_t index, const octet_s
 		geometry.sizes[i] = t->sizes[i];
 	TRY(b->api, synTensorSetGeometry, tensor, &geometry, synGeometrySizes);
 	TRY(b->api, synTensorSetDeviceDataType, tensor, (synDataType)t->type);
-	if (t->data_bytes) // copied: the last argument
+	if (t->data_bytes) // the last argument makes SynapseAI copy the data
 		TRY(b->api, synTensorSetHostPtr, tensor, (void *)(bytes + t->data), t->data_bytes, (synDataType)t->type, true);
 	else
 		TRY(b->api, synTensorSetGeometry, tensor, &geometry, synGeometryMinSizes);
@@ -56,8 +55,8 @@ static octet_syn_status add_node(const build *b, uint32_t index, const octet_syn
 	TRY(b->api, synNodeCreateWithId, b->graph, n->ins ? b->operands : NULL, n->outs ? b->operands + n->ins : NULL, n->ins, n->outs,
 	    n->params_bytes ? bytes + n->params : NULL, (unsigned)n->params_bytes, bytes + n->guid, bytes + n->name,
 	    &b->nodes[index], NULL, NULL);
-	// Else the compiler may divide a long sum among engines that add up their parts
-	// as they come, and no two runs have the same bits.
+	// Otherwise the compiler may split a long sum over engines and add the parts in the
+	// order of their completion, so that no two runs have the same bits.
 	TRY(b->api, synNodeSetDeterministic, b->graph, b->nodes[index], true);
 	if (!n->afters)
 		return (octet_syn_status){0};
@@ -75,8 +74,8 @@ static octet_syn_status add_sections(const build *b, uint32_t sections) {
 	return (octet_syn_status){0};
 }
 
-// The whole of it is one call, and so on one thread: the graph compiler keeps
-// some of its state by thread while it works on a graph.
+// Building and compiling is one call, and so on one thread, because the graph compiler
+// keeps thread-local state while it works on a graph.
 octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const char *recipe, uint32_t sections, uint32_t tensors,
 			   const octet_syn_tensor *tensor, uint32_t nodes, const octet_syn_node *node, const int32_t *indexes,
 			   const char *bytes, octet_syn_place *where, octet_syn_handle *out) {
@@ -88,8 +87,8 @@ octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const cha
 		blocking = node[i].afters > blocking ? node[i].afters : blocking;
 	}
 	build b = {.api = api};
-	const size_t room = (sections + tensors + operands) * sizeof(void *) + (nodes + blocking) * sizeof(synNodeId);
-	void *memory = calloc(1, room);
+	const size_t total = (sections + tensors + operands) * sizeof(void *) + (nodes + blocking) * sizeof(synNodeId);
+	void *memory = calloc(1, total);
 	if (!memory)
 		return (octet_syn_status){"calloc", -1};
 	b.sections = memory;
@@ -117,8 +116,8 @@ octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const cha
 	synRecipeHandle compiled = NULL;
 	if (!status.code && (code = api->synGraphCompile(&compiled, b.graph, recipe, NULL)))
 		status = (octet_syn_status){"synGraphCompile", code};
-	// The recipe does not need the graph any more; a failure to free it is not
-	// one of the recipe.
+	// The recipe no longer needs the graph. An error of destroying it does not affect the
+	// recipe.
 	api->synGraphDestroy(b.graph);
 	free(memory);
 	*out = (octet_syn_handle)compiled;

@@ -32,8 +32,8 @@ var dataTypes = map[DataType]struct {
 	F32: {"f32", 4}, I32: {"i32", 4}, U32: {"u32", 4},
 }
 
-// String is how the names of kernels end that work in t: "bf16", and "hf8" for
-// E4M3, "f8" for E5M2.
+// String returns the suffix of kernel names for the type, such as "bf16"; E4M3 is "hf8"
+// and E5M2 is "f8".
 func (t DataType) String() string {
 	if d, ok := dataTypes[t]; ok {
 		return d.suffix
@@ -41,32 +41,32 @@ func (t DataType) String() string {
 	return fmt.Sprintf("synDataType(%d)", uint32(t))
 }
 
-// Size is the bytes of an element, 0 of an unknown type.
+// Size returns the bytes of an element, 0 for an unknown type.
 func (t DataType) Size() int { return dataTypes[t].size }
 
 // NoSection is the Section of a tensor that the compiler places.
 const NoSection = -1
 
-// MaxRank is how many dimensions a tensor can have: what the matrix engines and
-// the tensor cores address (SYN_MAX_TENSOR_DIM of synapse_common_types.h).
+// MaxRank is the maximum number of a tensor's dimensions, which the matrix engines and
+// the tensor cores can address (SYN_MAX_TENSOR_DIM of synapse_common_types.h).
 const MaxRank = 5
 
-// maxConst is what the compiler takes as the contents of a constant outside of
-// sections (MAX_CONST_TENSOR_SIZE_BYTES of habana_global_conf.cpp).
-const maxConst = 1 << 20
+// maxConstBytes is the compiler's limit for a constant outside of sections
+// (MAX_CONST_TENSOR_SIZE_BYTES of habana_global_conf.cpp).
+const maxConstBytes = 1 << 20
 
-// Tensor is an operand of a graph. A matrix of rows of cols numbers, row-major,
-// has the sizes {cols, rows}.
+// Tensor is an operand of a graph. A row-major matrix rows × cols has the sizes {cols,
+// rows}.
 type Tensor struct {
-	Name    string // for people: SynapseAI is told the index, so that names don't make a recipe another
+	Name    string // for errors only: SynapseAI gets the index, so that names do not change a recipe
 	Type    DataType
 	Sizes   []uint64 // fastest-changing first
-	Section int      // number of the persistent section it lies in, from 0; NoSection: the compiler places it
-	Offset  uint64   // bytes in the section
+	Section int      // index of its persistent section; NoSection: the compiler places it
+	Offset  uint64   // bytes from the start of the section
 	Const   []byte   // contents of a constant, else nil
 }
 
-// Bytes is what the tensor's elements take, without padding.
+// Bytes returns the size of the tensor's elements, without padding.
 func (t *Tensor) Bytes() uint64 {
 	n := uint64(t.Type.Size())
 	for _, size := range t.Sizes {
@@ -75,24 +75,24 @@ func (t *Tensor) Bytes() uint64 {
 	return n
 }
 
-// Node is a kernel at work.
+// Node is one call of a kernel.
 type Node struct {
-	GUID, Name string // the kernel, and what people call the node
-	In, Out    []int  // indexes of tensors; -1: an optional operand that is left out
+	GUID, Name string // the kernel, and the node's name in errors
+	In, Out    []int  // indexes of tensors; -1: an omitted optional operand
 	Params     []byte // the kernel's parameter structure; nil: none
-	After      []int  // earlier nodes that must have run before this one, beyond those whose outputs it reads
+	After      []int  // control edges: earlier nodes to wait for, besides those whose outputs it reads
 }
 
-// Graph is what becomes a recipe: plain data, so that it can be made, compared
-// and tested without SynapseAI.
+// Graph is the input of Compile: plain data, so that it can be made, compared and tested
+// without SynapseAI.
 type Graph struct {
 	Tensors  []Tensor
 	Nodes    []Node
-	Sections int // persistent sections; a launch brings an address for each
+	Sections int // number of persistent sections; a launch passes an address for each
 }
 
-// Key is a hash of everything but names: graphs with the same key compile to
-// the same recipe, for the same device and version of SynapseAI.
+// Key returns a hash of everything but names. Graphs with equal keys compile to the same
+// recipe for the same device type and version of SynapseAI.
 func (g *Graph) Key() string {
 	w := hasher{sha256.New()}
 	w.number(uint64(g.Sections))
@@ -120,12 +120,12 @@ func (g *Graph) Key() string {
 	return hex.EncodeToString(w.Sum(nil))
 }
 
-// A hasher writes fields so that different sequences of them are different
-// bytes: numbers are as long as each other, and lists begin with their length.
+// A hasher writes fields unambiguously: integers have a fixed length, and lists start
+// with their length.
 type hasher struct{ hash.Hash }
 
 func (w hasher) number(v uint64) {
-	_, _ = w.Write(binary.LittleEndian.AppendUint64(nil, v)) // a hash has no error
+	_, _ = w.Write(binary.LittleEndian.AppendUint64(nil, v)) // a hash returns no error
 }
 
 func (w hasher) bytes(b []byte) {
@@ -140,9 +140,8 @@ func (w hasher) indexes(list []int) {
 	}
 }
 
-// Check finds what SynapseAI would refuse with no more than a status, and what
-// it has been seen to compute wrongly in silence: tensors above 4 GiB, whose
-// strides leave 32 bits.
+// Check returns an error for a graph that SynapseAI would refuse with a mere status, or
+// compute silently wrong: tensors above 4 GiB, whose strides exceed 32 bits.
 func (g *Graph) Check() error {
 	for i := range g.Tensors {
 		t := &g.Tensors[i]
@@ -158,7 +157,7 @@ func (g *Graph) Check() error {
 		}
 	}
 	if len(g.Nodes) == 0 {
-		return fmt.Errorf("the graph has no node")
+		return fmt.Errorf("the graph has no nodes")
 	}
 	return nil
 }
@@ -168,34 +167,34 @@ func (t *Tensor) check(sections int) error {
 		return fmt.Errorf("unknown type %d", t.Type)
 	}
 	if len(t.Sizes) == 0 || len(t.Sizes) > MaxRank {
-		return fmt.Errorf("it has %d dimensions, and Gaudi tensors 1 to %d", len(t.Sizes), MaxRank)
+		return fmt.Errorf("it has %d dimensions; Gaudi supports 1 to %d", len(t.Sizes), MaxRank)
 	}
-	room := uint64(1<<32) / uint64(t.Type.Size())
+	maxElems := uint64(1<<32) / uint64(t.Type.Size())
 	for _, size := range t.Sizes {
 		if size == 0 {
 			return fmt.Errorf("sizes %v: a dimension is empty", t.Sizes)
 		}
-		if size > room {
-			return fmt.Errorf("sizes %v of %s take more than 4 GiB, more than Gaudi addresses in a tensor", t.Sizes, t.Type)
+		if size > maxElems {
+			return fmt.Errorf("sizes %v of %s exceed 4 GiB, Gaudi's limit for a tensor", t.Sizes, t.Type)
 		}
-		room /= size
+		maxElems /= size
 	}
 	switch {
 	case t.Section < NoSection || t.Section >= sections:
-		return fmt.Errorf("section %d of %d", t.Section, sections)
+		return fmt.Errorf("section %d is not one of the graph's %d", t.Section, sections)
 	case t.Section == NoSection && t.Offset != 0:
 		return fmt.Errorf("offset %d without a section", t.Offset)
 	case t.Const != nil && t.Section != NoSection:
-		return fmt.Errorf("a constant lies in no section, this one in %d", t.Section)
+		return fmt.Errorf("a constant must not have a section, this one has %d", t.Section)
 	case t.Const != nil && uint64(len(t.Const)) != t.Bytes():
-		return fmt.Errorf("the constant has %d bytes, its sizes %v of %s %d", len(t.Const), t.Sizes, t.Type, t.Bytes())
-	case len(t.Const) > maxConst:
-		return fmt.Errorf("the constant has %d bytes, and the compiler takes %d", len(t.Const), maxConst)
+		return fmt.Errorf("the constant has %d bytes, but its sizes %v of %s need %d", len(t.Const), t.Sizes, t.Type, t.Bytes())
+	case len(t.Const) > maxConstBytes:
+		return fmt.Errorf("the constant has %d bytes; the compiler accepts at most %d", len(t.Const), maxConstBytes)
 	}
 	return nil
 }
 
-// checkNode looks at node i; written maps tensors to the node that writes them.
+// checkNode checks node i; written maps tensors to the node that writes them.
 func (g *Graph) checkNode(i int, written map[int]int) error {
 	n := &g.Nodes[i]
 	if n.GUID == "" {
@@ -204,7 +203,7 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 	for _, list := range [][]int{n.In, n.Out} {
 		for _, k := range list {
 			if k < -1 || k >= len(g.Tensors) {
-				return fmt.Errorf("operand %d of %d tensors", k, len(g.Tensors))
+				return fmt.Errorf("operand %d is not one of the %d tensors", k, len(g.Tensors))
 			}
 		}
 	}
@@ -212,7 +211,7 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 		if k < 0 {
 			continue
 		}
-		if _, ok := written[k]; !g.Tensors[k].has(ok) {
+		if _, ok := written[k]; !g.Tensors[k].readable(ok) {
 			return fmt.Errorf("it reads tensor %d (%s), which no earlier node writes", k, g.Tensors[k].Name)
 		}
 	}
@@ -222,22 +221,22 @@ func (g *Graph) checkNode(i int, written map[int]int) error {
 		}
 		t := &g.Tensors[k]
 		if t.Const != nil {
-			return fmt.Errorf("it writes tensor %d (%s), which has no memory to write to", k, t.Name)
+			return fmt.Errorf("it writes tensor %d (%s), a constant", k, t.Name)
 		}
 		if first, ok := written[k]; ok {
-			return fmt.Errorf("it writes tensor %d (%s), which node %d writes", k, t.Name, first)
+			return fmt.Errorf("it writes tensor %d (%s), which node %d already writes", k, t.Name, first)
 		}
 		written[k] = i
 	}
 	for _, k := range n.After {
 		if k < 0 || k >= i {
-			return fmt.Errorf("it waits for node %d, which is not an earlier one", k)
+			return fmt.Errorf("it waits for node %d, which is not an earlier node", k)
 		}
 	}
 	return nil
 }
 
-// has tells whether an operand has contents that a node can read.
-func (t *Tensor) has(written bool) bool {
+// readable reports whether an operand has contents that a node can read.
+func (t *Tensor) readable(written bool) bool {
 	return written || t.Section != NoSection || t.Const != nil
 }

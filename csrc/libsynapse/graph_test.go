@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sample is a graph with one of everything: c = a·constant, then d = c in place.
+// sample returns a graph with every feature: c = a·constant, then d = c in place.
 func sample() *Graph {
 	return &Graph{
 		Tensors: []Tensor{
@@ -23,7 +23,7 @@ func sample() *Graph {
 	}
 }
 
-func TestKeyIsOfEverythingButNames(t *testing.T) {
+func TestKeyIgnoresNames(t *testing.T) {
 	key := sample().Key()
 	require.Len(t, key, 64)
 	require.Equal(t, key, sample().Key())
@@ -73,38 +73,38 @@ func TestCheck(t *testing.T) {
 		change func(*Graph)
 		want   string
 	}{
-		{func(g *Graph) { g.Nodes = nil }, "the graph has no node"},
+		{func(g *Graph) { g.Nodes = nil }, "the graph has no nodes"},
 		{func(g *Graph) { g.Tensors[0].Type = 3 }, "tensor 0 (a): unknown type 3"},
-		{func(g *Graph) { g.Tensors[2].Sizes = nil }, "tensor 2 (c): it has 0 dimensions, and Gaudi tensors 1 to 5"},
-		{func(g *Graph) { g.Tensors[2].Sizes = make([]uint64, 6) }, "tensor 2 (c): it has 6 dimensions, and Gaudi tensors 1 to 5"},
+		{func(g *Graph) { g.Tensors[2].Sizes = nil }, "tensor 2 (c): it has 0 dimensions; Gaudi supports 1 to 5"},
+		{func(g *Graph) { g.Tensors[2].Sizes = make([]uint64, 6) }, "tensor 2 (c): it has 6 dimensions; Gaudi supports 1 to 5"},
 		{func(g *Graph) { g.Tensors[2].Sizes[1] = 0 }, "tensor 2 (c): sizes [4 0]: a dimension is empty"},
 		{
 			func(g *Graph) { g.Tensors[2].Sizes = []uint64{1 << 16, 1<<15 + 1} },
-			"tensor 2 (c): sizes [65536 32769] of bf16 take more than 4 GiB, more than Gaudi addresses in a tensor",
+			"tensor 2 (c): sizes [65536 32769] of bf16 exceed 4 GiB, Gaudi's limit for a tensor",
 		},
 		{
-			func(g *Graph) { g.Tensors[2].Sizes = []uint64{1 << 32, 1 << 32} }, // whose product is 0 in 64 bits
-			"tensor 2 (c): sizes [4294967296 4294967296] of bf16 take more than 4 GiB, more than Gaudi addresses in a tensor",
+			func(g *Graph) { g.Tensors[2].Sizes = []uint64{1 << 32, 1 << 32} }, // the number of elements overflows 64 bits to 0
+			"tensor 2 (c): sizes [4294967296 4294967296] of bf16 exceed 4 GiB, Gaudi's limit for a tensor",
 		},
-		{func(g *Graph) { g.Tensors[3].Section = 2 }, "tensor 3 (d): section 2 of 2"},
-		{func(g *Graph) { g.Tensors[3].Section = -2 }, "tensor 3 (d): section -2 of 2"},
+		{func(g *Graph) { g.Tensors[3].Section = 2 }, "tensor 3 (d): section 2 is not one of the graph's 2"},
+		{func(g *Graph) { g.Tensors[3].Section = -2 }, "tensor 3 (d): section -2 is not one of the graph's 2"},
 		{func(g *Graph) { g.Tensors[3].Section = NoSection }, "tensor 3 (d): offset 128 without a section"},
-		{func(g *Graph) { g.Tensors[1].Section = 0 }, "tensor 1 (b): a constant lies in no section, this one in 0"},
-		{func(g *Graph) { g.Tensors[1].Sizes[0] = 3 }, "tensor 1 (b): the constant has 8 bytes, its sizes [3] of f32 12"},
+		{func(g *Graph) { g.Tensors[1].Section = 0 }, "tensor 1 (b): a constant must not have a section, this one has 0"},
+		{func(g *Graph) { g.Tensors[1].Sizes[0] = 3 }, "tensor 1 (b): the constant has 8 bytes, but its sizes [3] of f32 need 12"},
 		{
 			func(g *Graph) { g.Tensors[1].Sizes[0], g.Tensors[1].Const = 1<<18+1, make([]byte, 1<<20+4) },
-			"tensor 1 (b): the constant has 1048580 bytes, and the compiler takes 1048576",
+			"tensor 1 (b): the constant has 1048580 bytes; the compiler accepts at most 1048576",
 		},
 		{
 			func(g *Graph) { g.Tensors[2].Section, g.Tensors[2].Offset, g.Nodes[0].Out[0] = NoSection, 0, -1 },
 			"node 1 (second, layers.0): it reads tensor 2 (c), which no earlier node writes",
 		},
 		{func(g *Graph) { g.Nodes[0].GUID = "" }, "node 0 (, layers.0): it names no kernel"},
-		{func(g *Graph) { g.Nodes[0].In[0] = 5 }, "node 0 (first, layers.0): operand 5 of 4 tensors"},
-		{func(g *Graph) { g.Nodes[1].Out[1] = -2 }, "node 1 (second, layers.0): operand -2 of 4 tensors"},
-		{func(g *Graph) { g.Nodes[1].Out[0] = 1 }, "node 1 (second, layers.0): it writes tensor 1 (b), which has no memory to write to"},
-		{func(g *Graph) { g.Nodes[1].Out[0] = 2 }, "node 1 (second, layers.0): it writes tensor 2 (c), which node 0 writes"},
-		{func(g *Graph) { g.Nodes[1].After[0] = 1 }, "node 1 (second, layers.0): it waits for node 1, which is not an earlier one"},
+		{func(g *Graph) { g.Nodes[0].In[0] = 5 }, "node 0 (first, layers.0): operand 5 is not one of the 4 tensors"},
+		{func(g *Graph) { g.Nodes[1].Out[1] = -2 }, "node 1 (second, layers.0): operand -2 is not one of the 4 tensors"},
+		{func(g *Graph) { g.Nodes[1].Out[0] = 1 }, "node 1 (second, layers.0): it writes tensor 1 (b), a constant"},
+		{func(g *Graph) { g.Nodes[1].Out[0] = 2 }, "node 1 (second, layers.0): it writes tensor 2 (c), which node 0 already writes"},
+		{func(g *Graph) { g.Nodes[1].After[0] = 1 }, "node 1 (second, layers.0): it waits for node 1, which is not an earlier node"},
 	} {
 		g := sample()
 		c.change(g)
@@ -113,7 +113,7 @@ func TestCheck(t *testing.T) {
 
 	g := sample()
 	g.Tensors[2].Sizes = []uint64{1 << 16, 1 << 15}
-	require.NoError(t, g.Check(), "4 GiB, exactly")
+	require.NoError(t, g.Check(), "exactly 4 GiB")
 }
 
 func TestDataTypes(t *testing.T) {

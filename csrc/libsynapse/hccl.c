@@ -34,8 +34,7 @@ octet_syn_status octet_syn_comm_free(const octet_synapse *api, octet_syn_handle 
 	return (octet_syn_status){0};
 }
 
-// HCCL takes addresses of the device as pointers. Types and reductions are its
-// own constants.
+// HCCL takes device addresses as pointers, and its own constants as types and reductions.
 static void *pointer(uint64_t p) { return (void *)(uintptr_t)p; }
 
 octet_syn_status octet_syn_all_reduce(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int op) {

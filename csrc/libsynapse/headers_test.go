@@ -16,9 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests of this file compare what the package declares with Habana's own
-// headers, where they are at hand: in /usr/include/habanalabs, or in the
-// folders that HABANA_INCLUDE lists. They need g++.
+// The tests of this file compare the package's declarations with Habana's own headers,
+// from /usr/include/habanalabs or the folders in HABANA_INCLUDE. They need g++.
 //
 //	HABANA_INCLUDE=/path/to/headers go test -tags gaudi,gaudi_headers -run Headers ./csrc/libsynapse
 
@@ -46,8 +45,8 @@ func TestHeadersAgreeWithDeclarations(t *testing.T) {
 	}
 	check(synStatus, "<synapse_api.h>")
 	results := maps.Clone(hcclResult)
-	delete(results, -1) // newer than the oldest headers,
-	delete(results, 16) // as is this one
+	delete(results, -1) // newer than the oldest headers
+	delete(results, 16) // newer than the oldest headers
 	check(results, "<hccl.h>")
 	check(hlmlReturn, "<hlml.h>")
 	for name, kind := range map[string]DataType{

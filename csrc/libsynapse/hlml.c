@@ -22,9 +22,9 @@ octet_syn_status octet_hlml_close(const octet_hlml *api) {
 	return (octet_syn_status){0};
 }
 
-// ASK asks one question, if the library knows it. What a device does not support, has no
-// data for or answers oddly stays unknown, as one answer is no reason to go without the
-// others: but for a device that is gone.
+// ASK queries one value, if the library has the function. A value stays unknown if the
+// device does not support it, has no data for it or returns another error, because one
+// value must not prevent the others. Only a lost device is an error.
 #define ASK(to, value, name, ...) \
 	do { \
 		if (!api->name) \
@@ -46,7 +46,7 @@ octet_syn_status octet_hlml_read(const octet_hlml *api, octet_syn_handle device,
 	hlml_memory_t memory;
 	unsigned number;
 	unsigned long long wide;
-	octet_syn_status odd = {0}; // the first odd answer, told where there is no other
+	octet_syn_status odd = {0}; // the first other error, returned if no value is known
 	bool any = false;
 	*out = (octet_syn_reading){0};
 	ASK(out->utilization, utilization.aip, hlml_device_get_utilization_rates, d, &utilization);

@@ -8,18 +8,17 @@ import (
 	"strings"
 )
 
-// Kernels lists the libraries of kernels that SynapseAI was told to use, from
-// GC_KERNEL_PATH. Without them it starts, finds the device and multiplies
-// matrices, but every other node fails with a mere synFail: so this asks
-// before.
+// Kernels returns the paths of SynapseAI's kernel libraries, from GC_KERNEL_PATH. Without
+// them SynapseAI starts, finds the device and runs GEMMs, but every other node fails with
+// a mere synFail, so check first.
 func Kernels() ([]string, error) {
-	const fix = "export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file"
+	const fix = "export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or wherever habanalabs-graph installed that file"
 	var paths []string
 	for _, path := range filepath.SplitList(os.Getenv("GC_KERNEL_PATH")) {
-		if path == "" { // as in /mine.so:$GC_KERNEL_PATH where that was not set
+		if path == "" { // as in /mine.so:$GC_KERNEL_PATH with the variable unset
 			continue
 		}
-		if strings.Contains(path, "/") { // else the loader looks for it
+		if strings.Contains(path, "/") { // otherwise the loader searches for it
 			if _, err := os.Stat(path); err != nil {
 				return nil, fmt.Errorf("GC_KERNEL_PATH: %w: %s", err, fix)
 			}

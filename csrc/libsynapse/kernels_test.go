@@ -11,7 +11,7 @@ import (
 func TestKernels(t *testing.T) {
 	t.Setenv("GC_KERNEL_PATH", "")
 	_, err := Kernels()
-	require.EqualError(t, err, "GC_KERNEL_PATH is not set, so SynapseAI finds no kernels: export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file")
+	require.EqualError(t, err, "GC_KERNEL_PATH is not set, so SynapseAI finds no kernels: export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or wherever habanalabs-graph installed that file")
 
 	there, missing := filepath.Join(t.TempDir(), "there.so"), filepath.Join(t.TempDir(), "missing.so")
 	require.NoError(t, os.WriteFile(there, nil, 0o666))
@@ -22,8 +22,8 @@ func TestKernels(t *testing.T) {
 
 	for set, want := range map[string][]string{
 		there:                         {there},
-		there + ":":                   {there},                      // there:$GC_KERNEL_PATH, which was not set
-		"libtpc_kernels.so:" + there:  {"libtpc_kernels.so", there}, // of which the loader finds the first
+		there + ":":                   {there},                      // there:$GC_KERNEL_PATH, with the variable unset
+		"libtpc_kernels.so:" + there:  {"libtpc_kernels.so", there}, // the loader searches for the first
 		there + "::libtpc_kernels.so": {there, "libtpc_kernels.so"},
 	} {
 		t.Setenv("GC_KERNEL_PATH", set)

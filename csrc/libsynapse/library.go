@@ -18,13 +18,13 @@ type (
 	hlml    = *dynlib.Library[*C.octet_hlml]
 )
 
-// started are the libraries whose SynapseAI runs.
+// started are the libraries that are initialized.
 var started = struct {
 	sync.Mutex
 	libraries map[synapse]bool
 }{libraries: map[synapse]bool{}}
 
-// loadSynapse loads SynapseAI, whose library holds HCCL, too.
+// loadSynapse loads SynapseAI, whose library contains HCCL.
 func loadSynapse() (l synapse, err error) {
 	keepSignals(func() {
 		l, err = dynlib.Open[*C.octet_synapse]("OCTET_LIBSYNAPSE", []string{"libSynapse.so", "/usr/lib/habanalabs/libSynapse.so"},
@@ -41,9 +41,8 @@ func loadHLML() (l hlml, err error) {
 	return l, err
 }
 
-// startSynapse loads SynapseAI and starts it, once. Nothing ever stops it: its
-// state is the process's, and its teardown has been seen to hang after an
-// error of the device.
+// startSynapse loads SynapseAI and initializes it once. It is never terminated: its state
+// belongs to the process, and its teardown has been seen to hang after a device error.
 func startSynapse() (synapse, error) {
 	l, err := loadSynapse()
 	if err != nil {
@@ -59,7 +58,7 @@ func initialize(l synapse) error {
 		return nil
 	}
 	var status C.octet_syn_status
-	keepSignals(func() { status = C.octet_syn_initialize(l.Table) }) // it loads libraries of kernels
+	keepSignals(func() { status = C.octet_syn_initialize(l.Table) }) // loads the kernel libraries
 	if err := synapseError(l, status); err != nil {
 		return err
 	}
@@ -73,18 +72,18 @@ func version(l synapse) (string, error) {
 	return C.GoString(&text[0]), err
 }
 
-// failed makes an error of a status that is not a success, with the text that
-// the status's library has for it.
-func failed(s C.octet_syn_status, text func(C.int) string) error {
+// statusError returns the error of a status, nil for success, with the library's text for
+// it.
+func statusError(s C.octet_syn_status, text func(C.int) string) error {
 	if s.code == 0 {
 		return nil
 	}
 	return &Error{Call: C.GoString(s.call), Status: int(s.code), Text: text(s.code)}
 }
 
-// synapseError is the error of a call of SynapseAI.
+// synapseError returns the error of a SynapseAI call.
 func synapseError(l synapse, s C.octet_syn_status) error {
-	return failed(s, func(code C.int) string {
+	return statusError(s, func(code C.int) string {
 		var text [128]C.char
 		C.octet_synapse_text(l.Table, code, &text[0], C.size_t(len(text)))
 		return C.GoString(&text[0])

@@ -1,7 +1,6 @@
-// What the shim offers to Go. An entry returns the call that failed and its
-// code; code 0 is success. Handles travel as integers, because Go must never
-// take a vendor's handle for a pointer of its own. No entry keeps a pointer to
-// Go's memory after it returned.
+// The shim's interface for Go. A function returns the failed call and its code; code 0 is
+// success. Handles are passed as integers, because Go must not treat a vendor's handle as
+// a Go pointer. No function keeps a pointer to Go memory after it returns.
 #ifndef OCTET_LIBSYNAPSE_H
 #define OCTET_LIBSYNAPSE_H
 
@@ -21,19 +20,19 @@ typedef struct octet_hlml octet_hlml;
 
 // signals.c
 
-// What a process does about signals, and the stack on which a thread does it.
-// Both calls are for the same thread.
+// The process's signal handlers, and the calling thread's signal stack. Both calls must
+// be on the same thread.
 typedef struct octet_syn_signals octet_syn_signals;
 
 octet_syn_signals *octet_syn_signals_keep(void);
-void octet_syn_signals_restore(octet_syn_signals *s); // frees what keep returned
+void octet_syn_signals_restore(octet_syn_signals *s); // frees s
 
 // device.c
 
 typedef struct {
 	char name[256], bus[64];
 	int type;
-	uint64_t align; // of addresses
+	uint64_t align; // of addresses, bytes
 } octet_syn_description;
 
 octet_syn_status octet_syn_initialize(const octet_synapse *api);
@@ -63,27 +62,27 @@ octet_syn_status octet_syn_event_free(const octet_synapse *api, octet_syn_handle
 octet_syn_status octet_syn_event_record(const octet_synapse *api, octet_syn_handle s, octet_syn_handle e);
 octet_syn_status octet_syn_event_elapsed(const octet_synapse *api, octet_syn_handle from, octet_syn_handle to, uint64_t *nanoseconds);
 
-// graph.c: a graph in flat arrays. Where a field is an offset, it counts from
-// the beginning of the bytes or of the indexes that come with it.
+// graph.c: a graph in flat arrays. Offsets count from the start of the bytes or of the
+// indexes passed with the graph.
 
 enum { OCTET_MAX_RANK = 5, OCTET_TENSOR_NAME = 24 };
 
 typedef struct {
 	uint64_t sizes[OCTET_MAX_RANK]; // fastest-changing first
 	uint64_t offset;                // in its section
-	uint64_t data, data_bytes;      // of a constant, in the bytes; no bytes: none
+	uint64_t data, data_bytes;      // a constant's contents: offset in the bytes, and length; length 0: none
 	uint32_t dims, type;
 	int32_t section; // -1: none
 } octet_syn_tensor;
 
 typedef struct {
-	uint64_t guid, name;           // of strings in the bytes
-	uint64_t params, params_bytes; // in the bytes; no bytes: none
-	uint32_t in, ins, out, outs;   // operands: offset in the indexes, and how many
-	uint32_t after, afters;        // nodes
+	uint64_t guid, name;           // offsets of strings in the bytes
+	uint64_t params, params_bytes; // offset in the bytes, and length; length 0: none
+	uint32_t in, ins, out, outs;   // operands: offset in the indexes, and count
+	uint32_t after, afters;        // control edges: offset of node indexes, and count
 } octet_syn_node;
 
-// Where building a graph failed: node or tensor is not -1 if it was there.
+// The node or tensor at which building a graph failed; -1: none.
 typedef struct {
 	int node, tensor;
 } octet_syn_place;
@@ -94,14 +93,13 @@ octet_syn_status octet_syn_compile(const octet_synapse *api, int type, const cha
 
 // recipe.c
 
-// What a launch of a recipe says of its tensors: prepared once.
+// The tensor infos of a recipe's launches, prepared once.
 typedef struct octet_syn_launch_info octet_syn_launch_info;
 
 octet_syn_status octet_syn_recipe_load(const octet_synapse *api, const char *path, octet_syn_handle *out);
 octet_syn_status octet_syn_recipe_save(const octet_synapse *api, octet_syn_handle r, const char *path);
 octet_syn_status octet_syn_recipe_free(const octet_synapse *api, octet_syn_handle r);
-// Resolves the ids of the tensors that lie in sections; known is how many of
-// them the recipe has.
+// Resolves the ids of the tensors in sections; known is the number of them in the recipe.
 octet_syn_status octet_syn_recipe_info(const octet_synapse *api, octet_syn_handle r, uint32_t tensors, const octet_syn_tensor *tensor,
 			       uint64_t *workspace, octet_syn_launch_info **out, uint32_t *known);
 void octet_syn_launch_info_free(octet_syn_launch_info *l);
@@ -139,7 +137,7 @@ typedef struct {
 	octet_syn_answer energy; // millijoules since the driver was loaded
 	octet_syn_answer temperature; // °C
 	octet_syn_answer clock; // MHz
-	octet_syn_answer throttle; // bits of reasons
+	octet_syn_answer throttle; // bits of throttledByPower and throttledByHeat
 } octet_syn_reading;
 
 octet_syn_status octet_hlml_open(const octet_hlml *api, const char *bus, octet_syn_handle *out);

@@ -7,16 +7,15 @@ import "C"
 
 import "unsafe"
 
-// A packed graph is flat arrays without pointers, so that one call hands all of
-// it to C.
+// A packed graph is flat arrays without pointers, so that one call passes all of it to C.
 type packed struct {
 	tensors []C.octet_syn_tensor
 	nodes   []C.octet_syn_node
 	indexes []C.int32_t // of operands and of nodes
-	bytes   []byte      // strings, which end with 0, parameters and constants
+	bytes   []byte      // zero-terminated strings, parameters and constants
 }
 
-// pack takes a graph that Check found right.
+// pack packs a graph that passed Check.
 func pack(g *Graph) *packed {
 	p := &packed{
 		tensors: make([]C.octet_syn_tensor, len(g.Tensors)),
@@ -52,8 +51,7 @@ func (p *packed) node(n *Node) (c C.octet_syn_node) {
 	return c
 }
 
-// data appends bytes where a kernel's structure of any type could begin, and
-// says where.
+// data appends bytes, aligned for any parameter structure, and returns their offset.
 func (p *packed) data(b []byte) (offset, bytes C.uint64_t) {
 	const align = int(unsafe.Alignof(uint64(0)))
 	for len(p.bytes)%align != 0 {

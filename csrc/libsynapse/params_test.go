@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Sizes and offsets as the compiler lays out the structures of SynapseAI's
-// headers. Each case says which bytes are not zero.
-func TestParamsLieWhereTheKernelsRead(t *testing.T) {
+// Sizes and offsets of SynapseAI's structures as a compiler lays them out. Each case
+// lists the bytes that are not zero.
+func TestParamsLayout(t *testing.T) {
 	type fields = map[int]any
 	ones := fields{}
 	for i := range 25 {

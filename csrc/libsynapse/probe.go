@@ -5,17 +5,17 @@ package libsynapse
 // #include "libsynapse.h"
 import "C"
 
-// Synapse is what SynapseAI says of itself and of the machine.
+// Synapse describes SynapseAI and the machine's devices.
 type Synapse struct {
-	Path    string // of the file that was loaded; empty if there is none
+	Path    string // the loaded file; "" if there is none
 	Version string // of the driver and runtime
 	Devices int    // of any kind
 	Gaudi2  int
 	Gaudi3  int
 }
 
-// Probe loads SynapseAI, starts it and asks; it acquires no device. The error
-// is what the loader or SynapseAI said.
+// Probe loads and initializes SynapseAI and counts the devices, without acquiring one.
+// The error is the loader's or SynapseAI's.
 func Probe() (Synapse, error) {
 	l, err := loadSynapse()
 	if err != nil {

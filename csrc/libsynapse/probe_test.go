@@ -16,14 +16,14 @@ func TestProbeCountsByModel(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", path)
 	t.Setenv("STANDIN_GAUDI2", "1")
 	t.Setenv("STANDIN_GAUDI3", "7")
-	for range 2 { // SynapseAI is started once
+	for range 2 { // SynapseAI is initialized once
 		s, err := Probe()
 		require.NoError(t, err)
 		require.Equal(t, Synapse{Path: path, Version: "1.24.0-standin", Devices: 8, Gaudi2: 1, Gaudi3: 7}, s)
 	}
 }
 
-func TestNoDeviceIsNoError(t *testing.T) {
+func TestProbeWithoutDevices(t *testing.T) {
 	path := standin.Build(t, "libsynapse")
 	t.Setenv("OCTET_LIBSYNAPSE", path)
 	t.Setenv("STANDIN_GAUDI2", "0")
@@ -32,7 +32,7 @@ func TestNoDeviceIsNoError(t *testing.T) {
 	require.Equal(t, Synapse{Path: path, Version: "1.24.0-standin"}, s)
 }
 
-// What failed to start may start later.
+// A failed initialization may succeed later.
 func TestFailedStart(t *testing.T) {
 	path := standin.Build(t, "libsynapse")
 	t.Setenv("OCTET_LIBSYNAPSE", path)

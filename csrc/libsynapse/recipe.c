@@ -54,8 +54,8 @@ static octet_syn_launch_info *new_launch_info(uint32_t count) {
 	return l;
 }
 
-// add_info resolves the id of tensor t and appends it, if the recipe has it: a
-// compiler may remove a node that nobody reads, and its operands with it.
+// add_info resolves the id of tensor t and appends it, if the recipe has it: the compiler
+// may remove a node without readers, with its operands.
 static octet_syn_status add_info(const octet_synapse *api, octet_syn_handle r, octet_syn_launch_info *l, uint32_t index, const octet_syn_tensor *t) {
 	synLaunchTensorInfo *info = &l->infos[l->count];
 	char *name = l->places[l->count].name;
@@ -96,7 +96,7 @@ octet_syn_status octet_syn_recipe_info(const octet_synapse *api, octet_syn_handl
 	return (octet_syn_status){0};
 }
 
-// flags 0: tensors are matched by id, not by name.
+// Flags 0: SynapseAI matches tensors by id, not by name.
 octet_syn_status octet_syn_launch(const octet_synapse *api, octet_syn_handle r, octet_syn_launch_info *l, octet_syn_handle s,
 			  const uint64_t *sections, uint64_t workspace) {
 	for (uint32_t i = 0; i < l->count; i++)

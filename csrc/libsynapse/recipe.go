@@ -14,7 +14,7 @@ import (
 	"unsafe"
 )
 
-// Recipe is a compiled graph: what a device runs in one launch.
+// Recipe is a compiled graph, which a device runs in one launch.
 type Recipe struct {
 	lib       synapse
 	r         C.octet_syn_handle
@@ -22,12 +22,11 @@ type Recipe struct {
 	sections  int
 
 	mu   sync.Mutex
-	info *C.octet_syn_launch_info // a launch fills in its addresses
+	info *C.octet_syn_launch_info // a launch sets the addresses
 }
 
-// Compile makes a recipe of a graph, for one type of device, which need not be
-// there. It takes seconds for a layer, and may run on several goroutines at
-// once. The name is for people.
+// Compile compiles a graph for a device type, without needing a device. It takes seconds
+// for a layer, and is safe for concurrent use. The name is for errors and logs.
 func Compile(t DeviceType, g *Graph, name string) (*Recipe, error) {
 	if err := g.Check(); err != nil {
 		return nil, fmt.Errorf("recipe %s: %w", name, err)
@@ -65,9 +64,9 @@ func compileError(g *Graph, name string, where C.octet_syn_place, err error) err
 	return fmt.Errorf("recipe %s: %w", name, err)
 }
 
-// LoadRecipe reads a recipe that Save wrote, of a graph with this Key, for the
-// device that is going to run it and with this version of SynapseAI: the file
-// itself does not say so.
+// LoadRecipe reads a recipe that Save wrote. The caller must ensure that it belongs to
+// this graph's Key, this device type and this version of SynapseAI: the file does not
+// record them.
 func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 	if err := g.Check(); err != nil {
 		return nil, err
@@ -88,14 +87,14 @@ func LoadRecipe(path string, g *Graph) (*Recipe, error) {
 	return r, nil
 }
 
-// prepare asks the recipe for all that a launch has to know.
+// prepare queries everything that a launch needs.
 func (r *Recipe) prepare(g *Graph, tensors []C.octet_syn_tensor) (*Recipe, error) {
 	var workspace C.uint64_t
 	var known C.uint32_t
 	err := synapseError(r.lib, C.octet_syn_recipe_info(r.lib.Table, r.r, C.uint32_t(len(tensors)), unsafe.SliceData(tensors),
 		&workspace, &r.info, &known))
 	if err == nil && known == 0 && g.Sections > 0 {
-		err = fmt.Errorf("it knows none of the graph's %d tensors, so it is of another graph", len(tensors))
+		err = fmt.Errorf("it has none of the graph's %d tensors, so it belongs to another graph", len(tensors))
 	}
 	if err != nil {
 		_ = r.Close() // the first error tells more
@@ -105,8 +104,8 @@ func (r *Recipe) prepare(g *Graph, tensors []C.octet_syn_tensor) (*Recipe, error
 	return r, nil
 }
 
-// Workspace is how many bytes of device memory a launch needs beside its
-// sections. Launches on one stream can share them.
+// Workspace returns the bytes of device memory that a launch needs besides its sections.
+// Launches on one stream can share the workspace.
 func (r *Recipe) Workspace() uint64 { return r.workspace }
 
 // Save writes the recipe to a file.
@@ -119,19 +118,18 @@ func (r *Recipe) Save(path string) error {
 	return nil
 }
 
-// Launch puts the recipe's work on a stream. A tensor's address is that of its
-// section plus its offset. Sections of one launch must not overlap, nor the
-// workspace any of them.
+// Launch runs the recipe on a stream. A tensor's address is that of its section plus its
+// offset. The sections and the workspace must not overlap.
 func (r *Recipe) Launch(s *Stream, sections []Ptr, workspace Ptr) error {
 	if len(sections) != r.sections {
-		return fmt.Errorf("a launch with %d sections of a recipe with %d", len(sections), r.sections)
+		return fmt.Errorf("launch with %d sections, but the recipe has %d", len(sections), r.sections)
 	}
 	if workspace == 0 && r.workspace > 0 {
-		return fmt.Errorf("a launch without the workspace of %d bytes that the recipe needs", r.workspace)
+		return fmt.Errorf("launch without a workspace, but the recipe needs %d bytes", r.workspace)
 	}
 	for i, p := range sections {
 		if p == 0 || uint64(p)%uint64(s.d.Align) != 0 {
-			return fmt.Errorf("section %d at address %#x, which is no multiple of %d", i, uint64(p), s.d.Align)
+			return fmt.Errorf("section %d has address %#x, which is not a multiple of %d", i, uint64(p), s.d.Align)
 		}
 	}
 	r.mu.Lock()
@@ -139,7 +137,7 @@ func (r *Recipe) Launch(s *Stream, sections []Ptr, workspace Ptr) error {
 	return s.d.check(C.octet_syn_launch(r.lib.Table, r.r, r.info, s.s, (*C.uint64_t)(unsafe.SliceData(sections)), C.uint64_t(workspace)))
 }
 
-// Close frees the recipe. No launch of it may be under way.
+// Close frees the recipe. No launch of it may be pending.
 func (r *Recipe) Close() error {
 	C.octet_syn_launch_info_free(r.info)
 	r.info = nil

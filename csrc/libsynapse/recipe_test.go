@@ -15,12 +15,12 @@ import (
 	"octet/csrc/standin"
 )
 
-// floats is a tensor of n F32 numbers.
+// floats returns a tensor of n F32 values.
 func floats(name string, n uint64, section int, offset uint64) Tensor {
 	return Tensor{Name: name, Type: F32, Sizes: []uint64{n}, Section: section, Offset: offset}
 }
 
-// double is y = x + x, in two sections.
+// double returns the graph y = x + x, in two sections.
 func double() *Graph {
 	return &Graph{
 		Tensors:  []Tensor{floats("x", 32, 0, 0), floats("y", 32, 1, 0)},
@@ -36,7 +36,7 @@ func recipe(t *testing.T, d *Device, g *Graph, name string) *Recipe {
 	return r
 }
 
-// A rig moves numbers to and from a device.
+// A rig copies values to and from a device.
 type rig struct {
 	t *testing.T
 	d *Device
@@ -79,7 +79,7 @@ func ramp(n int, step float32) []float32 {
 	return values
 }
 
-// One recipe serves any addresses: that is how layers share it.
+// One recipe serves any addresses, as layers require.
 func TestRecipeRunsAtTheAddressesOfTheLaunch(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
@@ -93,12 +93,12 @@ func TestRecipeRunsAtTheAddressesOfTheLaunch(t *testing.T) {
 	require.Equal(t, ramp(32, 1), g.read(a, 32))
 }
 
-// crowd is a graph with one of everything: a constant, a tensor that the
-// compiler places, offsets, and a section that is written in place behind the
-// node that reads it.
+// crowd returns a graph with every feature: a constant, a tensor that the compiler
+// places, offsets, and a section that is overwritten in place after the node that reads
+// it:
 //
 //	y = 3x + 1, then x = 2x
-func crowd() *Graph {
+func everything() *Graph {
 	return &Graph{
 		Tensors: []Tensor{
 			floats("x", 32, 0, 128), floats("new x", 32, 0, 128), floats("y", 32, 0, 256),
@@ -124,9 +124,9 @@ func TestGraphWithEverything(t *testing.T) {
 	for i := range want {
 		want[i]++
 	}
-	for seed := range 8 { // the stand-in runs nodes in any order that the graph allows
+	for seed := range 8 { // the stand-in runs nodes in a random order that the graph allows
 		t.Setenv("STANDIN_SEED", fmt.Sprint(seed+1))
-		r := recipe(t, d, crowd(), "crowd")
+		r := recipe(t, d, everything(), "crowd")
 		require.Positive(t, r.Workspace())
 		g.write(p+128, ramp(32, 1))
 		g.launch(r, p)
@@ -135,7 +135,7 @@ func TestGraphWithEverything(t *testing.T) {
 	}
 }
 
-// A cast without a scale, and its maximum: an operand is left out.
+// A cast with amax but without a scale: an input is omitted.
 func TestOptionalOperand(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
@@ -156,12 +156,12 @@ func TestOptionalOperand(t *testing.T) {
 	require.Equal(t, []byte{0x38, 0xc4, 0x30, 0x40}, g.h.Bytes()[:4])
 }
 
-// The gradient of a table, whose rows are told by integers.
+// The gradient of an embedding table with I32 indexes.
 func TestGradientOfATable(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
 	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
-	g.write(a, []float32{1, 2, 10, 20, 100, 200}) // three gradients of two numbers
+	g.write(a, []float32{1, 2, 10, 20, 100, 200}) // three gradients of two elements
 	g.write(b, []int32{2, 0, 2})
 	r := recipe(t, d, &Graph{
 		Tensors: []Tensor{
@@ -186,7 +186,7 @@ func TestCompileNeedsNoDevice(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
-func TestCompileErrorsNameTheCulprit(t *testing.T) {
+func TestCompileErrorsNameTheNode(t *testing.T) {
 	d := device(t)
 	g := double()
 	g.Nodes[0].GUID = "add_twice_f32"
@@ -199,7 +199,7 @@ func TestCompileErrorsNameTheCulprit(t *testing.T) {
 
 	g.Sections = 1
 	_, err = Compile(d.Type, g, "doubling")
-	require.EqualError(t, err, "recipe doubling: tensor 1 (y): section 1 of 1")
+	require.EqualError(t, err, "recipe doubling: tensor 1 (y): section 1 is not one of the graph's 1")
 
 	_, err = Compile(DeviceType(99), double(), "doubling")
 	require.ErrorContains(t, err, "recipe doubling: synGraphCreate returned ")
@@ -212,7 +212,7 @@ func TestRecipeSurvivesOnDisk(t *testing.T) {
 	r := recipe(t, d, double(), "doubling")
 	require.NoError(t, r.Save(path))
 
-	named := double() // by other names, it is the same recipe
+	named := double() // other names, the same recipe
 	named.Tensors[0].Name, named.Tensors[1].Name = "layers.1.x", "layers.1.y"
 	loaded, err := LoadRecipe(path, named)
 	require.NoError(t, err)
@@ -230,18 +230,18 @@ func TestRecipeSurvivesOnDisk(t *testing.T) {
 	_, err = LoadRecipe(path, double())
 	require.ErrorContains(t, err, "recipe in "+path+": synRecipeDeSerialize returned ")
 	_, err = LoadRecipe(path, &Graph{})
-	require.EqualError(t, err, "the graph has no node")
+	require.EqualError(t, err, "the graph has no nodes")
 }
 
 func TestRecipeOfAnotherGraph(t *testing.T) {
 	d := device(t)
 	path := filepath.Join(t.TempDir(), "doubling.recipe")
 	require.NoError(t, recipe(t, d, double(), "doubling").Save(path))
-	g := double() // whose persistent tensors are others
+	g := double() // with other persistent tensors
 	g.Tensors = append([]Tensor{floats("", 1, NoSection, 0), floats("", 1, NoSection, 0)}, g.Tensors...)
 	g.Nodes[0].In, g.Nodes[0].Out = []int{2, 2}, []int{3}
 	_, err := LoadRecipe(path, g)
-	require.EqualError(t, err, "recipe in "+path+": it knows none of the graph's 4 tensors, so it is of another graph")
+	require.EqualError(t, err, "recipe in "+path+": it has none of the graph's 4 tensors, so it belongs to another graph")
 }
 
 func TestLaunchErrors(t *testing.T) {
@@ -249,17 +249,17 @@ func TestLaunchErrors(t *testing.T) {
 	s := stream(t, d)
 	p := alloc(t, d, 512)
 	r := recipe(t, d, double(), "doubling")
-	require.EqualError(t, r.Launch(s, []Ptr{p}, p), "a launch with 1 sections of a recipe with 2")
-	require.EqualError(t, r.Launch(s, []Ptr{p, 0}, p), "section 1 at address 0x0, which is no multiple of 128")
-	require.ErrorContains(t, r.Launch(s, []Ptr{p, p + 4}, p), "which is no multiple of 128")
-	require.Equal(t, "synFailedSectionValidation", name(r.Launch(s, []Ptr{p, p}, p+256)), "they overlap")
+	require.EqualError(t, r.Launch(s, []Ptr{p}, p), "launch with 1 sections, but the recipe has 2")
+	require.EqualError(t, r.Launch(s, []Ptr{p, 0}, p), "section 1 has address 0x0, which is not a multiple of 128")
+	require.ErrorContains(t, r.Launch(s, []Ptr{p, p + 4}, p), "which is not a multiple of 128")
+	require.Equal(t, "synFailedSectionValidation", name(r.Launch(s, []Ptr{p, p}, p+256)), "the sections overlap")
 
-	r = recipe(t, d, crowd(), "crowd")
-	require.EqualError(t, r.Launch(s, []Ptr{p}, 0), fmt.Sprintf("a launch without the workspace of %d bytes that the recipe needs", r.Workspace()))
+	r = recipe(t, d, everything(), "crowd")
+	require.EqualError(t, r.Launch(s, []Ptr{p}, 0), fmt.Sprintf("launch without a workspace, but the recipe needs %d bytes", r.Workspace()))
 }
 
-// After a device was lost, every call says so. A device that is lost is not
-// closed, and neither is what was made on it.
+// After a device is lost, every call reports it. Neither a lost device nor anything made
+// on it is closed.
 func TestLostDevice(t *testing.T) {
 	t.Setenv("OCTET_LIBSYNAPSE", standin.Build(t, "libsynapse"))
 	t.Setenv("STANDIN_LOST", "2")
@@ -292,8 +292,8 @@ func TestLostDevice(t *testing.T) {
 	require.True(t, e.DeviceLost(), err)
 }
 
-// Goroutines share a recipe and a stream; each has its own addresses.
-func TestAnyGoroutineMayCallAnything(t *testing.T) {
+// Goroutines share a recipe and a stream, each with its own addresses.
+func TestConcurrentCalls(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
 	r := recipe(t, d, double(), "doubling")
@@ -322,8 +322,8 @@ func TestAnyGoroutineMayCallAnything(t *testing.T) {
 	require.Equal(t, ramp(32*n, 2), g.read(out, 32*n))
 }
 
-// A sum has the same bits in every launch, and not those of whichever part of it was
-// there first.
+// A sum has the same bits in every launch: its order does not depend on which part is
+// done first.
 func TestLaunchesRepeat(t *testing.T) {
 	d := device(t)
 	g := newRig(t, d)
@@ -336,7 +336,7 @@ func TestLaunchesRepeat(t *testing.T) {
 		Sections: 3,
 	}, "sum")
 	a, b, c := alloc(t, d, 128), alloc(t, d, 128), alloc(t, d, 128)
-	g.write(a, []float32{1e8, -1e8, 1}) // from its other end this is 0
+	g.write(a, []float32{1e8, -1e8, 1}) // in the reverse order the sum is 0
 	g.write(b, []float32{1, 1, 1})
 	for range 4 {
 		g.launch(r, a, b, c)

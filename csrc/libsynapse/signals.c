@@ -16,7 +16,7 @@ octet_syn_signals *octet_syn_signals_keep(void) {
 		return NULL;
 	sigaltstack(NULL, &s->stack);
 	for (int i = 1; i < NSIG; i++)
-		sigaction(i, NULL, &s->actions[i]); // those of the C library itself are refused, here and below
+		sigaction(i, NULL, &s->actions[i]); // the C library refuses its own signals, here and below
 	return s;
 }
 

@@ -16,8 +16,8 @@ import (
 	"octet/csrc/standin"
 )
 
-// A signal is for the program: the device goes on.
-func TestSignalsLeaveTheDeviceAlone(t *testing.T) {
+// A signal reaches the program, and the device stays usable.
+func TestSignalsDoNotAffectTheDevice(t *testing.T) {
 	d := device(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE} {
 		incoming := make(chan os.Signal, 1)
@@ -46,7 +46,7 @@ type signalStack struct {
 	bytes uintptr
 }
 
-// The thread that loads keeps the stack on which Go handles signals.
+// The loading thread keeps the stack on which Go handles signals.
 func TestLoadingKeepsTheSignalStack(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

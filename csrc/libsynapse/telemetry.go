@@ -11,15 +11,14 @@ import (
 	"unsafe"
 )
 
-// Telemetry reads what a device says of itself, through Habana's management
-// library (HLML), which is a library of its own and asks the driver: it neither
-// needs the device to be acquired nor disturbs what it does.
+// Telemetry reads a device's sensors through Habana's management library (HLML). HLML
+// asks the driver, so it neither needs the device to be acquired nor disturbs its work.
 type Telemetry struct {
 	lib    hlml
 	device C.octet_syn_handle
 }
 
-// OpenTelemetry finds the device with this address on PCI: see Device.Bus.
+// OpenTelemetry opens the device with this PCI address: see Device.Bus.
 func OpenTelemetry(bus string) (*Telemetry, error) {
 	lib, err := loadHLML()
 	if err != nil {
@@ -34,29 +33,29 @@ func OpenTelemetry(bus string) (*Telemetry, error) {
 	return t, nil
 }
 
-// HLML has no text for its codes, whose names say enough.
-func hlmlError(s C.octet_syn_status) error { return failed(s, func(C.int) string { return "" }) }
+// HLML has no texts for its codes.
+func hlmlError(s C.octet_syn_status) error { return statusError(s, func(C.int) string { return "" }) }
 
-// Close ends the reading.
+// Close shuts HLML down.
 func (t *Telemetry) Close() error { return hlmlError(C.octet_hlml_close(t.lib.Table)) }
 
-// The reasons of hlml.h for a clock that is lowered.
+// Bits of hlml.h for why the clock is lowered.
 const (
 	throttledByPower = 1 << iota
 	throttledByHeat
 )
 
-// Read asks for everything. It may take milliseconds.
+// Read returns all sensor values. It may take milliseconds.
 func (t *Telemetry) Read() (Reading, error) {
 	var c C.octet_syn_reading
 	if err := hlmlError(C.octet_hlml_read(t.lib.Table, t.device, &c)); err != nil {
 		return Reading{}, err
 	}
 	r := Reading{
-		Utilization: answer(c.utilization, 1e-2),
-		MemoryUsed:  answer(c.memory_used, 1), MemoryTotal: answer(c.memory_total, 1),
-		Power: answer(c.power, 1e-3), Energy: answer(c.energy, 1e-3),
-		Temperature: answer(c.temperature, 1), Clock: answer(c.clock, 1e6),
+		Utilization: optional(c.utilization, 1e-2),
+		MemoryUsed:  optional(c.memory_used, 1), MemoryTotal: optional(c.memory_total, 1),
+		Power: optional(c.power, 1e-3), Energy: optional(c.energy, 1e-3),
+		Temperature: optional(c.temperature, 1), Clock: optional(c.clock, 1e6),
 	}
 	if c.throttle.known != 0 {
 		r.ThrottledByPower = new(c.throttle.value&throttledByPower != 0)
@@ -65,7 +64,7 @@ func (t *Telemetry) Read() (Reading, error) {
 	return r, nil
 }
 
-func answer(a C.octet_syn_answer, unit float64) *float64 {
+func optional(a C.octet_syn_answer, unit float64) *float64 {
 	if a.known == 0 {
 		return nil
 	}

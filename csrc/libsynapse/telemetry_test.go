@@ -24,7 +24,7 @@ func telemetry(t *testing.T) *Telemetry {
 	return m
 }
 
-func TestTelemetryInUnitsOfPhysics(t *testing.T) {
+func TestTelemetryUnits(t *testing.T) {
 	m := telemetry(t)
 	r, err := m.Read()
 	require.NoError(t, err)
@@ -39,18 +39,18 @@ func TestTelemetryInUnitsOfPhysics(t *testing.T) {
 	}, r)
 	again, err := m.Read()
 	require.NoError(t, err)
-	require.Equal(t, first+5, *again.Energy, "a count, in joules")
+	require.Equal(t, first+5, *again.Energy, "energy must be a running total, in joules")
 }
 
-// What a device does not tell, or answers oddly, is unknown, and everything else is still
-// there.
-func TestTelemetryLeavesOutWhatIsNotTold(t *testing.T) {
+// A value that the device does not support or fails to return is unknown, and all other
+// values are present.
+func TestTelemetryOmitsUnknownValues(t *testing.T) {
 	for _, how := range []string{"STANDIN_HLML_SILENT", "STANDIN_HLML_ODD"} {
-		t.Run(how, func(t *testing.T) { leavesOut(t, telemetry(t), how) })
+		t.Run(how, func(t *testing.T) { omits(t, telemetry(t), how) })
 	}
 }
 
-func leavesOut(t *testing.T, m *Telemetry, how string) {
+func omits(t *testing.T, m *Telemetry, how string) {
 	for function, missing := range map[string]func(*Reading) []any{
 		"utilization_rates":               func(r *Reading) []any { return []any{r.Utilization} },
 		"memory_info":                     func(r *Reading) []any { return []any{r.MemoryUsed, r.MemoryTotal} },
@@ -102,7 +102,7 @@ func TestTelemetryErrors(t *testing.T) {
 	t.Setenv("STANDIN_HLML_LOST", "")
 	t.Setenv("STANDIN_HLML_ODD", "all")
 	_, err = m.Read()
-	require.EqualError(t, err, "hlml_device_get_utilization_rates returned 49 (HLML_ERROR_UNKNOWN)", "nothing is known")
+	require.EqualError(t, err, "hlml_device_get_utilization_rates returned 49 (HLML_ERROR_UNKNOWN)", "no value is known")
 
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	t.Setenv("OCTET_LIBHLML", missing)
@@ -114,7 +114,7 @@ func TestTelemetryErrors(t *testing.T) {
 	require.EqualError(t, err, nvml+" has no hlml_init")
 }
 
-// A library that is older than a question is like a device without an answer.
+// A library without a query's function is like a device without the value.
 func TestTelemetryOfAnOldLibrary(t *testing.T) {
 	dir := t.TempDir()
 	source, library := filepath.Join(dir, "old.c"), filepath.Join(dir, "old.so")

@@ -21,11 +21,11 @@ func (t DeviceType) String() string {
 	return fmt.Sprintf("synDeviceType(%d)", int32(t))
 }
 
-// Ptr is an address in a device's memory; 0 is none.
+// Ptr is an address in device memory; 0 is null.
 type Ptr uint64
 
-// Reduction is what a collective makes of the ranks' values. HCCL has minima, too, and in
-// its header a mean and a product, of which it supports neither.
+// Reduction is the operator of a reducing collective. HCCL also has minima. Its header
+// lists a mean and a product, but HCCL supports neither.
 type Reduction int
 
 const (
@@ -33,16 +33,16 @@ const (
 	Max
 )
 
-// Reading is what a device says of itself while it works. nil is a value that
-// the device, or this version of its library, does not tell.
+// Reading holds a device's sensor values. nil means that the device, or this version of
+// its library, does not report the value.
 type Reading struct {
-	Utilization      *float64 // part of the time that the engines are busy, 0 to 1
+	Utilization      *float64 // fraction of the time that the engines are busy, 0 to 1
 	MemoryUsed       *float64 // bytes
 	MemoryTotal      *float64 // bytes
 	Power            *float64 // watts
 	Energy           *float64 // joules since the driver was loaded
 	Temperature      *float64 // of the chip, °C
 	Clock            *float64 // Hz
-	ThrottledByPower *bool    // the clock is lowered, because of the power that is drawn,
-	ThrottledByHeat  *bool    // or of the temperature
+	ThrottledByPower *bool    // the clock is lowered because of the power drawn
+	ThrottledByHeat  *bool    // the clock is lowered because of the temperature
 }

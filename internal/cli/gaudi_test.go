@@ -35,7 +35,7 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 	const (
 		emu    = ", or use --backend emu"
 		listed = "hl-smi should list the devices, /dev/accel hold them: install habanalabs-dkms and load it; in a container, start it with --runtime=habana and HABANA_VISIBLE_DEVICES=all" + emu
-		held   = "No device found; another process holds it, or it is not there: hl-smi lists the devices and who holds them" + emu
+		held   = "No device found; another process holds it, or it does not exist: hl-smi lists the devices and the processes that hold them" + emu
 	)
 	for _, c := range []struct {
 		what, setting, device string

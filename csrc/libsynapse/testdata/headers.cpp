@@ -1,6 +1,6 @@
-// Compares the declarations of api.h with Habana's own headers, line by line.
-// Nothing of it runs: it compiles, or says which line differs. See
-// headers_test.go, which also writes statuses.inc from the tables of error.go.
+// Compares the declarations of api.h with Habana's own headers, line by line. It is only
+// compiled, not run: a compiler error names the line that differs. See headers_test.go,
+// which also writes statuses.inc from the tables of error.go.
 
 #include <cstddef>
 #include <cstdint>

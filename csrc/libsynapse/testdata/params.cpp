@@ -1,5 +1,5 @@
-// Prints the parameter structures of Habana's headers, filled in by the names
-// of their fields, for headers_test.go to compare with params.go.
+// Prints the parameter structures of Habana's headers, filled in by field name, for
+// headers_test.go to compare with params.go.
 
 #include <cstdio>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include <perf_lib_layer_params.h>
 
-// print writes what set made of a structure that was all zeros.
+// print writes the bytes of a zeroed structure after set.
 template <typename P, typename Set>
 static void print(const char *name, Set set) {
 	alignas(P) unsigned char bytes[sizeof(P)] = {};
