@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// documents are what a reader is sent to, with their text.
+// documents returns the text of each document for users, by file name.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("docs/*.md")
@@ -35,7 +35,7 @@ var (
 	notSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Links lead to files, and to headings, as GitHub names them, that are there.
+// Links lead to files that exist, and to headings by the anchors that GitHub gives them.
 func TestLinksOfDocuments(t *testing.T) {
 	texts := documents(t)
 	for name, text := range texts {
@@ -70,7 +70,7 @@ var (
 	named    = regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`")
 )
 
-// What the documents say that a test shows is shown by a test that there is.
+// Documents name only tests that exist.
 func TestTestsOfDocuments(t *testing.T) {
 	tests := map[string][]string{} // by folder
 	var all []string
@@ -96,17 +96,17 @@ func TestTestsOfDocuments(t *testing.T) {
 			require.NoError(t, err, "%s: %s", name, command[0])
 			for _, dir := range packages.FindAllString(args, -1) {
 				dir, below := strings.CutSuffix(path.Clean(dir), "/...")
-				met := false
+				found := false
 				for folder, list := range tests {
 					if folder == dir || below && strings.HasPrefix(folder, dir+"/") {
-						met = met || slices.ContainsFunc(list, wanted.MatchString)
+						found = found || slices.ContainsFunc(list, wanted.MatchString)
 					}
 				}
-				require.True(t, met, "%s: %s: there is no such test in %s", name, command[0], dir)
+				require.True(t, found, "%s: %s: no such test in %s", name, command[0], dir)
 			}
 		}
 		for _, test := range named.FindAllStringSubmatch(text, -1) {
-			require.True(t, slices.Contains(all, test[1]), "%s: there is no %s", name, test[1])
+			require.True(t, slices.Contains(all, test[1]), "%s: no test is called %s", name, test[1])
 		}
 	}
 	require.Greater(t, commands, 30)
@@ -121,7 +121,7 @@ func TestProgramOfTheReadme(t *testing.T) {
 	require.Contains(t, program, steps)
 	program = strings.Replace(program, steps, "c.Train.Steps = 2", 1)
 
-	// It is compiled as a package of this module that is not on the disk, so that nothing is fetched.
+	// An overlay makes the program a package of this module, so that go fetches nothing.
 	dir, err := os.Getwd()
 	require.NoError(t, err)
 	source, overlay := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "overlay.json")

@@ -2,8 +2,8 @@ package main
 
 import "embed"
 
-// sources is what octet trains on where there is no Go installation and
-// nobody named other data: its own source.
+// sources is octet's own source: the training data if there is no Go installation and
+// the user names no other data.
 //
 //go:embed *.go backend checkpoint data fp8 infer internal nn recipe safetensors train
 var sources embed.FS

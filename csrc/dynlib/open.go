@@ -18,25 +18,24 @@ import (
 	"unsafe"
 )
 
-// Library is a loaded library. Table is a pointer to a C structure of pointers
-// to functions, in the order of their names.
+// Library is a loaded library. Table points to a C struct of function pointers, in the
+// order of the functions' names.
 type Library[Table any] struct {
 	Table   Table
-	Path    string   // of the file that was loaded
-	Missing []string // the optional functions that it has not, whose pointers are null
+	Path    string   // of the loaded file
+	Missing []string // optional functions that the library lacks; their pointers are null
 }
 
-// opened holds what was loaded for the life of the process, as the libraries
-// are.
+// opened holds the loaded libraries, which stay loaded for the life of the process.
 var opened sync.Map
 
-// Open loads the file that the environment variable names or, if it names none,
-// the first of the paths that can be loaded: a bare name is looked for by the
-// loader's rules. Required and optional are names of functions, between spaces;
-// Table has a pointer for each of the first and then of the second. The error is
-// what the loader said of each path, or which required function a library has
-// not. Accept, if it is not nil, gets the path of each file that was loaded; a file that it
-// returns an error for is unloaded again, and the next path is tried.
+// Open loads the file that the environment variable names or, if it names none, the
+// first of the paths that can be loaded; the loader searches for bare names. required
+// and optional are function names separated by spaces; Table has a pointer for each
+// required function, then for each optional one. The error has the loader's message for
+// each path, or the first required function that a library lacks. If accept is not nil,
+// it gets the path of each loaded file; Open unloads a file for which it returns an
+// error, and tries the next path.
 func Open[Table any](variable string, paths []string, required, optional string, accept func(path string) error) (*Library[Table], error) {
 	if path := os.Getenv(variable); path != "" {
 		paths = []string{path}
@@ -47,7 +46,7 @@ func Open[Table any](variable string, paths []string, required, optional string,
 		if err == nil {
 			return l, nil
 		}
-		if err.Error() == path+notThere { // and not: a library that this one needs
+		if err.Error() == path+notFound { // the file itself, not a library that it needs
 			missing = append(missing, path)
 		} else {
 			reasons = append(reasons, err.Error())
@@ -59,8 +58,8 @@ func Open[Table any](variable string, paths []string, required, optional string,
 	return nil, errors.New(strings.Join(reasons, "; "))
 }
 
-// notThere is what glibc's loader says of a file that is nowhere, behind its name.
-const notThere = ": cannot open shared object file: No such file or directory"
+// notFound is glibc's message, after the name, for a file that it cannot find.
+const notFound = ": cannot open shared object file: No such file or directory"
 
 func open[Table any](path, required, optional string, accept func(path string) error) (*Library[Table], error) {
 	if accept == nil {
@@ -85,7 +84,7 @@ func open[Table any](path, required, optional string, accept func(path string) e
 	names = append(names, strings.Fields(optional)...)
 	memory := C.calloc(C.size_t(len(names)), C.size_t(unsafe.Sizeof(unsafe.Pointer(nil)))) // C keeps it
 	if memory == nil {
-		return nil, fmt.Errorf("no memory for the functions of %s", path)
+		return nil, fmt.Errorf("%s: out of memory for its function table", path)
 	}
 	table := unsafe.Slice((*unsafe.Pointer)(memory), len(names))
 	for i, name := range names {
@@ -113,12 +112,12 @@ func open[Table any](path, required, optional string, accept func(path string) e
 	return stored.(*Library[Table]), nil
 }
 
-// load keeps the library's symbols to itself (RTLD_LOCAL), as PyTorch's bridge to
-// SynapseAI does: the vendors' libraries meet in one process.
+// load opens a library with private symbols (RTLD_LOCAL), as PyTorch's bridge to
+// SynapseAI does, because libraries of several vendors share one process.
 func load(path string) (unsafe.Pointer, error) {
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
-	// dlerror belongs to the thread of the failed call.
+	// dlerror is per thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	handle := C.dlopen(name, C.RTLD_NOW|C.RTLD_LOCAL)
@@ -134,13 +133,13 @@ func symbol(handle unsafe.Pointer, name string) unsafe.Pointer {
 	return C.dlsym(handle, c)
 }
 
-// Loaded says whether the process has a library of this name, and loads nothing.
+// Loaded reports whether the process has loaded a library of this name. It loads nothing.
 func Loaded(name string) bool {
 	c := C.CString(name)
 	defer C.free(unsafe.Pointer(c))
 	handle := C.dlopen(c, C.RTLD_NOW|C.RTLD_LOCAL|C.RTLD_NOLOAD)
 	if handle != nil {
-		C.dlclose(handle) // it was counted once more
+		C.dlclose(handle) // releases the reference that dlopen added
 	}
 	return handle != nil
 }

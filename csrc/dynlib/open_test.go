@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// build compiles C into a library of its own, which may need others.
+// build compiles C source into a shared library that links the libraries in needs.
 func build(t *testing.T, source string, needs ...string) (path string) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "vendor.c")
@@ -51,7 +51,7 @@ func TestOpenLooksUpInOrder(t *testing.T) {
 	}
 }
 
-func TestOpenIsOnceForEachListOfNames(t *testing.T) {
+func TestOpenLoadsOncePerListOfNames(t *testing.T) {
 	path := build(t, `int four, three, two, one;`)
 	l, err := Open[table](none, []string{path}, required, optional, nil)
 	require.NoError(t, err)
@@ -65,9 +65,9 @@ func TestOpenIsOnceForEachListOfNames(t *testing.T) {
 	}
 }
 
-// The first that can be loaded and has what is required is taken, unless the
-// user names one.
-func TestOpenTakesTheFirstThatServes(t *testing.T) {
+// Open takes the first library that loads and has the required functions, unless the
+// environment variable names one.
+func TestOpenTakesTheFirstUsableLibrary(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	poor, good := build(t, `int two;`), build(t, `int one, two;`)
 	l, err := Open[table](none, []string{missing, poor, good}, required, optional, nil)
@@ -80,13 +80,13 @@ func TestOpenTakesTheFirstThatServes(t *testing.T) {
 	require.EqualError(t, err, poor+" has no one")
 }
 
-func TestOpenSaysWhatWasTried(t *testing.T) {
+func TestOpenErrors(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.so")
 	poor := build(t, `int two;`)
 	_, err := Open[table](none, []string{missing, poor, "libnowhere.so"}, required, optional, nil)
 	require.EqualError(t, err, poor+" has no one; not found: "+missing+", libnowhere.so")
 
-	// The loader's words, where it is another file that is missing.
+	// If a library that the file needs is missing, the error is the loader's.
 	needed := build(t, `int three;`)
 	path := build(t, `int one, two;`, needed)
 	require.NoError(t, os.Remove(needed))
@@ -103,9 +103,9 @@ func TestLoadedLoadsNothing(t *testing.T) {
 	require.True(t, Loaded(path))
 }
 
-// A file that is not accepted is unloaded, and the next one is taken; one that was
-// returned before stays loaded.
-func TestOpenUnloadsWhatIsNotAccepted(t *testing.T) {
+// Open unloads a file that accept rejects and takes the next one. A file that Open has
+// returned stays loaded.
+func TestOpenUnloadsRejectedFiles(t *testing.T) {
 	newer, older := build(t, `int one, two;`), build(t, `int one, two;`)
 	unfit := errors.New("it is too new")
 	accept := func(path string) error {
@@ -129,7 +129,7 @@ func TestOpenUnloadsWhatIsNotAccepted(t *testing.T) {
 	require.True(t, Loaded(newer))
 }
 
-// The loader knows where it found a name.
+// For a bare name, Path is the file that the loader found.
 func TestPathIsTheFile(t *testing.T) {
 	l, err := Open[*[1]unsafe.Pointer](none, []string{"libc.so.6"}, " malloc", "", nil)
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package compare runs the steps of a training run on two backends at once, from
-// the same state on the same data, and says where their results part.
+// Package compare runs the steps of a training run on two backends at once, from the
+// same state on the same data, and reports where their results differ.
 package compare
 
 import (
@@ -18,38 +18,37 @@ import (
 	"octet/train"
 )
 
-// Mode is what the second backend computes from.
+// Mode selects the inputs of the second backend.
 type Mode uint8
 
 const (
-	// Forced gives every op of the second backend what the first one's had: a
-	// difference is that op's own.
+	// Forced gives every op of the second backend the inputs that the op had on the
+	// first backend, so that a difference comes from that op alone.
 	Forced Mode = iota
-	// Free lets both go their way: differences add up.
+	// Free lets both backends run independently, so that differences accumulate.
 	Free
 )
 
 func (m Mode) String() string { return [...]string{"forced", "free"}[m] }
 
-// Diff is how a tensor of the second backend differs from the first's, behind the
-// op that wrote it.
+// Diff is the difference between a tensor of the two backends after the op that wrote it.
 type Diff struct {
-	Step    int    // 1 for the first; 0 for what runs before it
-	Program string // that the op stands in
+	Step    int    // 1 for the first step; 0 for programs that run before it
+	Program string // that contains the op
 	Node    *backend.Node
 	Tensor  *backend.Tensor
 
-	Differ int // elements with other codes
-	First  int // the first of them
-	// The values there, and the norm of all differences over that of the first
-	// backend's values. Of a tensor that is not finite it is NaN.
+	Differ int // number of elements whose codes differ
+	First  int // index of the first of them, -1 if there is none
+	// A and B are the values at First. Error is the norm of all differences over the
+	// norm of the first backend's values; NaN if the tensor is not finite.
 	A, B, Error float64
 }
 
-// Equal says that all bits are.
+// Equal reports whether all bits are equal.
 func (d *Diff) Equal() bool { return d.Differ == 0 }
 
-// Options are what to compare, and where.
+// Options select the run and the backends to compare.
 type Options struct {
 	Config  train.Config
 	Corpus  *data.Corpus
@@ -58,7 +57,8 @@ type Options struct {
 	Steps   int
 }
 
-// Run calls see for every tensor that an op wrote, in order.
+// Run runs the steps on both backends and calls see for every tensor that an op wrote,
+// in order.
 func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 	a, err := backend.SpecOf(o.A)
 	if err != nil {
@@ -69,8 +69,8 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 		return err
 	}
 	spec := common(a, b)
-	// The first backend is one node ahead of the second at most. It closes nodes when
-	// it is through; where it fails instead, ctx ends with its error.
+	// The first backend is at most one node ahead of the second. It closes nodes when it
+	// is done; if it fails, its error cancels ctx instead.
 	nodes := make(chan written)
 	g, ctx := errgroup.WithContext(ctx)
 	next := func() (w written, more bool, err error) {
@@ -136,15 +136,15 @@ func Run(ctx context.Context, o Options, mode Mode, see func(Diff)) error {
 		}
 		_, more, err := next()
 		if more {
-			return fmt.Errorf("%s ran more than %s", o.A, o.B)
+			return fmt.Errorf("%s ran more nodes than %s", o.A, o.B)
 		}
 		return err
 	})
 	return g.Wait()
 }
 
-// common is a device whose programs run on both: with the products and
-// scales that both have, and the E4M3 of one that the other multiplies too.
+// common returns a Spec whose programs run on both devices: with the FP8 pairs and block
+// scales that both support, and an E4M3 that both multiply.
 func common(a, b backend.Spec) backend.Spec {
 	s := b
 	s.Pairs = slices.DeleteFunc(slices.Clone(b.Pairs), func(p [2]fp8.DType) bool { return !slices.Contains(a.Pairs, p) })
@@ -155,8 +155,8 @@ func common(a, b backend.Spec) backend.Spec {
 	return s
 }
 
-// train runs the steps on one backend, whose nodes it shows. step counts them. The job
-// is the backend's own, since lowering may declare variables.
+// train runs the steps on one backend under an observer, and counts them in step if it
+// is not nil. Each backend has its own job, because lowering may declare variables.
 func (o Options) train(ctx context.Context, spec backend.Spec, name string, step *int, observer func(string) backend.Observer) (err error) {
 	job, err := train.NewJob(o.Config, spec)
 	if err != nil {
@@ -191,7 +191,7 @@ func (o Options) train(ctx context.Context, spec backend.Spec, name string, step
 	return err
 }
 
-// written is what a node has left behind.
+// written holds the tensors that a node wrote.
 type written struct {
 	program string
 	node    *backend.Node
@@ -207,7 +207,7 @@ type contents struct {
 func read(program string, n *backend.Node, m backend.Memory) (w written, err error) {
 	w = written{program: program, node: n}
 	for _, o := range n.Operands() {
-		if o.Access == backend.In || o.Field == "Amaxes" { // what is left in scratch memory is nobody's
+		if o.Access == backend.In || o.Field == "Amaxes" { // Amaxes is scratch, whose contents are undefined
 			continue
 		}
 		c := contents{tensor: o.Tensor}

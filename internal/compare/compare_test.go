@@ -42,10 +42,10 @@ func TestABackendEqualsItself(t *testing.T) {
 	}
 }
 
-// The arithmetic of AMX is that of products alone. Forced, nothing else differs;
-// free, what reads a product that differs does too.
-func TestProductsOfAMX(t *testing.T) {
-	count := func(list []Diff) (products, others int) {
+// AMX changes the arithmetic of GEMMs alone. In mode Forced no other op differs; in mode
+// Free, ops that read a GEMM's result differ too.
+func TestAMXChangesOnlyGEMMs(t *testing.T) {
+	count := func(list []Diff) (gemms, others int) {
 		for _, d := range list {
 			if d.Equal() {
 				require.Zero(t, d.Error)
@@ -53,12 +53,12 @@ func TestProductsOfAMX(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, d.First, 0)
 			if _, ok := d.Node.Op.(*backend.MatMul); ok {
-				products++
+				gemms++
 			} else {
 				others++
 			}
 		}
-		return products, others
+		return gemms, others
 	}
 	forced, others := count(run(t, options("emu", "emu:amx"), Forced))
 	require.NotZero(t, forced)
@@ -77,7 +77,7 @@ func TestUnknownBackendsAndConfigurations(t *testing.T) {
 	require.ErrorContains(t, Run(t.Context(), o, Free, see), "fp9")
 }
 
-// breaking is a device whose third program stops behind its first node.
+// breaking is a device whose third run fails after its first node.
 type breaking struct {
 	backend.Backend
 	runs int
@@ -108,9 +108,9 @@ func (x breakingExecutable) RunObserved(ctx context.Context, see backend.Observe
 	})
 }
 
-// Whichever backend fails, it is its error that is told, not that the other one
-// had nobody left to compare with.
-func TestTheCauseIsTold(t *testing.T) {
+// Run returns the error of the backend that failed, not that of the other one, which has
+// no node left to compare with.
+func TestRunReturnsTheCause(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	emu.Name = "breaking"
@@ -130,7 +130,7 @@ func TestTheCauseIsTold(t *testing.T) {
 	}
 }
 
-// Both backends lower at once, and may declare variables.
+// Both backends lower concurrently, and may declare variables.
 func TestEachDeclaresVariables(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func (d declaring) Spec() backend.Spec {
 	return s
 }
 
-// Two devices are compared by what both have.
+// Two devices are compared on programs that both can run.
 func TestCommon(t *testing.T) {
 	emu, err := backend.SpecOf("emu")
 	require.NoError(t, err)
@@ -188,8 +188,8 @@ func TestCommon(t *testing.T) {
 	}
 }
 
-// What gaudi2 would run runs on both, and differs in products alone.
-func TestProductsOfADevice(t *testing.T) {
+// Programs for gaudi2 run on both backends, and only GEMMs differ.
+func TestDeviceModelChangesOnlyGEMMs(t *testing.T) {
 	for _, o := range []Options{options("emu", "emu:gaudi2"), options("emu:gaudi2", "emu")} {
 		differ := 0
 		for _, d := range run(t, o, Forced) {

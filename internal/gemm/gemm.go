@@ -1,5 +1,5 @@
-// Package gemm runs one product of matrices of FP8 codes on a backend: what a bug
-// report, a comparison with other programs, or a lesson needs.
+// Package gemm multiplies two matrices of FP8 codes on a backend, for bug reports,
+// comparisons with other programs, and lessons.
 package gemm
 
 import (
@@ -17,7 +17,7 @@ import (
 	"octet/fp8"
 )
 
-// Matrix is codes, row-major.
+// Matrix holds FP8 codes, row-major, and optional block scales.
 type Matrix struct {
 	DType      fp8.DType
 	Rows, Cols int
@@ -25,10 +25,10 @@ type Matrix struct {
 	Scales     []uint8 // E8M0, one for each 32 codes of a row (MXFP8), or nil
 }
 
-// across is the scales of a row.
+// across returns the number of scales in a row.
 func (m Matrix) across() int { return (m.Cols + arith.Block - 1) / arith.Block }
 
-// Row is row i.
+// Row returns row i.
 func (m Matrix) Row(i int) arith.Operand {
 	o := arith.Operand{Codes: m.Codes[i*m.Cols:][:m.Cols], DType: m.DType}
 	if m.Scales != nil {
@@ -37,8 +37,8 @@ func (m Matrix) Row(i int) arith.Operand {
 	return o
 }
 
-// Read reads a matrix from text: a line for each row, of two hexadecimal digits for
-// each code; spaces and empty lines do not count.
+// Read reads a matrix from text: one line per row, two hexadecimal digits per code. It
+// ignores spaces and empty lines.
 func Read(r io.Reader, d fp8.DType) (m Matrix, err error) {
 	m.DType = d
 	s := bufio.NewScanner(r)
@@ -66,7 +66,7 @@ func Read(r io.Reader, d fp8.DType) (m Matrix, err error) {
 	return m, nil
 }
 
-// Random is a matrix of normal noise of standard deviation 16.
+// Random returns a matrix of normally distributed values with standard deviation 16.
 func Random(seed uint64, d fp8.DType, rows, cols int) Matrix {
 	r := rand.New(rand.NewPCG(seed, uint64(rows)<<32|uint64(cols)))
 	m := Matrix{DType: d, Rows: rows, Cols: cols, Codes: make([]uint8, rows*cols)}
@@ -76,7 +76,7 @@ func Random(seed uint64, d fp8.DType, rows, cols int) Matrix {
 	return m
 }
 
-// RandomScales gives m block scales from 2^-8 to 2^7.
+// RandomScales gives m random block scales from 2^-8 to 2^7.
 func (m *Matrix) RandomScales(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	m.Scales = make([]uint8, m.Rows*m.across())
@@ -85,7 +85,7 @@ func (m *Matrix) RandomScales(seed uint64) {
 	}
 }
 
-// SetScales gives m the codes of s as block scales.
+// SetScales makes the codes of s the block scales of m.
 func (m *Matrix) SetScales(s Matrix) error {
 	if s.Rows != m.Rows || s.Cols != m.across() {
 		return fmt.Errorf("%d×%d scales for %d×%d codes: expected %d×%d, one for each %d codes of a row",
@@ -95,12 +95,12 @@ func (m *Matrix) SetScales(s Matrix) error {
 	return nil
 }
 
-// Multiply is a·bᵀ: the rows of both are what is multiplied. The result is [a.Rows,
-// b.Rows], row-major. The device is used up.
+// Multiply returns a·bᵀ, the dot products of the rows of a and b: [a.Rows, b.Rows],
+// row-major. It binds dev, which cannot be bound again.
 func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backend.Accum) ([]float32, error) {
 	vars := backend.NewVars()
 	values := map[*backend.Tensor][]byte{}
-	operand := func(name string, m Matrix) *backend.Tensor {
+	declare := func(name string, m Matrix) *backend.Tensor {
 		t := vars.Tensor(backend.Input, name, m.DType, m.Rows, m.Cols)
 		values[t] = m.Codes
 		if m.Scales != nil {
@@ -113,7 +113,7 @@ func Multiply(ctx context.Context, dev backend.Backend, a, b Matrix, accum backe
 		values[t.Scale] = fp8.AppendFloats(nil, 1)
 		return t
 	}
-	x, y := operand("a", a), operand("b", b)
+	x, y := declare("a", a), declare("b", b)
 	out := vars.Tensor(backend.Stash, "out", fp8.F32, a.Rows, b.Rows)
 	p := vars.Program("gemm")
 	p.Add(&backend.MatMul{A: x, B: y, TransB: true, Out: out, Accum: accum})

@@ -12,8 +12,8 @@ import (
 	"octet/fp8"
 )
 
-// Every device model multiplies as package arith says, forward and backward, without
-// block scales, with those of one operand and of both.
+// Every device model multiplies as package arith does, with fast and promoted
+// accumulation, without block scales, with those of one operand and of both.
 func TestMultiply(t *testing.T) {
 	for _, name := range append(arith.Names(), "h100,fast", "ada,promote=48", "gaudi3,e4m3=240") {
 		model, err := arith.Lookup(name)
@@ -44,7 +44,7 @@ func TestMultiply(t *testing.T) {
 	}
 }
 
-func TestAModelRefusesOtherPairs(t *testing.T) {
+func TestUnsupportedPair(t *testing.T) {
 	dev, err := backend.Open("emu:gaudi2", backend.Options{})
 	require.NoError(t, err)
 	_, err = Multiply(t.Context(), dev[0], Random(1, fp8.E5M2, 1, 16), Random(1, fp8.E4M3IEEE, 1, 16), backend.Fast)

@@ -13,21 +13,21 @@ import (
 	"octet/fp8"
 )
 
-// The fast kernels of every model against package arith, which is held against
-// integers: codes of all kinds (any, subnormals, cancelling zeros and powers of two,
-// with and without infinities and NaN), blocks of zeros, block scales of all kinds, K up to
-// 8,192.
+// The fast kernels of every model equal package arith, whose tests compare it with
+// integers. The operands have codes of all kinds (any, subnormals, cancelling zeros and
+// powers of two, with and without infinities and NaN), blocks of zeros, block scales of
+// all kinds, and K up to 8,192.
 func TestMultiplyAnything(t *testing.T) {
-	most := 10_000
+	elements := 10_000
 	if os.Getenv("OCTET_LONG") != "" {
-		most = 1_000_000
+		elements = 1_000_000
 	}
 	for _, name := range append(arith.Names(), "h100,fast", "ada,promote=48", "gaudi3,e4m3=240") {
 		t.Run(name, func(t *testing.T) {
 			m, err := arith.Lookup(name)
 			require.NoError(t, err)
 			r := rand.New(rand.NewPCG(77, 78))
-			for seen := 0; seen < most; {
+			for seen := 0; seen < elements; {
 				pair := m.Pairs[r.IntN(len(m.Pairs))]
 				rows, cols, k := 1+r.IntN(20), 1+r.IntN(40), []int{33, 96, 300, 1000}[r.IntN(4)]
 				if r.IntN(16) == 0 {
@@ -81,18 +81,18 @@ func anything(r *rand.Rand, d fp8.DType, rows, cols int) Matrix {
 	if r.IntN(3) == 0 {
 		return m
 	}
-	least, n := 127-8, 16 // exponents, biased
+	lowest, n := 127-8, 16 // exponents, biased
 	switch r.IntN(5) {
 	case 0:
-		least, n = 0, 256
+		lowest, n = 0, 256
 	case 1:
-		least, n = 70, 60
+		lowest, n = 70, 60
 	case 2:
-		least, n = 140, 20
+		lowest, n = 140, 20
 	}
 	m.Scales = make([]uint8, rows*m.across())
 	for i := range m.Scales {
-		m.Scales[i] = uint8(least + r.IntN(n))
+		m.Scales[i] = uint8(lowest + r.IntN(n))
 	}
 	return m
 }

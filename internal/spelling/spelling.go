@@ -1,16 +1,16 @@
-// Package spelling finds the name that a user meant by one that nothing has: a
-// configuration key, a recipe, a backend, a device model.
+// Package spelling suggests the known name that a user may have meant by an unknown one:
+// a configuration key, a recipe, a backend, a device model.
 package spelling
 
 import "strings"
 
-// DidYouMean is a question to end an error with, "; did you mean cuda?", or
-// nothing where no known name is near: one letter in three may be wrong. In dotted
-// names, a forgotten or wrong section costs no more than a wrong letter.
+// DidYouMean returns a suggestion to append to an error, "; did you mean cuda?", or ""
+// if no known name is close: one letter in three may be wrong. In dotted names, a
+// missing or wrong section counts as one wrong letter.
 func DidYouMean(name string, known []string) string {
 	best, cost := nearest(name, known)
-	// A section in front of the name is right or wrong as a whole: its letters make no
-	// name near.
+	// A section before the name is right or wrong as a whole, so its letters do not
+	// raise the limit.
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	if best == "" || cost > (len(last)+1)/3 {
 		return ""
@@ -20,7 +20,7 @@ func DidYouMean(name string, known []string) string {
 
 func nearest(name string, known []string) (best string, cost int) {
 	cost = 1 << 30
-	name = strings.ToLower(name) // as all names are
+	name = strings.ToLower(name) // known names are lower case
 	last := name[strings.LastIndexByte(name, '.')+1:]
 	for _, k := range known {
 		c := min(distance(name, k), 1+distance(last, k[strings.LastIndexByte(k, '.')+1:]))
@@ -31,8 +31,7 @@ func nearest(name string, known []string) (best string, cost int) {
 	return best, cost
 }
 
-// distance is the number of bytes to insert, delete or replace to turn a into
-// b.
+// distance returns the number of bytes to insert, delete or replace to change a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

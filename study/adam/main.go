@@ -1,6 +1,6 @@
-// Command adam prints what storing Adam's second moment in few bits does to it,
-// by format, scale and rounding: what becomes of v when gradients fall, by β2,
-// and how far updates go where gradients of one tensor differ by powers of ten.
+// Command adam measures the error of storing Adam's second moment v in low precision, by
+// format, scale and rounding: how v follows falling gradients, by β2, and how large
+// updates become if the gradients of one tensor differ by powers of ten.
 //
 //	go run ./study/adam
 package main
@@ -64,8 +64,8 @@ func drops() error {
 	return w.Flush()
 }
 
-// spreads prints the largest update, in units of the learning rate, where
-// gradients differ by 10³ to 10⁶.
+// spreads prints the largest update, in units of the learning rate, for gradients that
+// differ by 10³ to 10⁶.
 func spreads() error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nm2\tscale\trounding\tupdate/lr at 10^3\t10^4\t10^5\t10^6")
@@ -83,7 +83,7 @@ func spreads() error {
 	return w.Flush()
 }
 
-// scale is empty for a format that has none.
+// scale describes the scales of a state; it is empty for a format without scales.
 func scale(s recipe.Optimizer) string {
 	if !recipe.Scaled(s.M2) {
 		return ""

@@ -1,9 +1,9 @@
-// Command aligned asks how large an outlier each recipe survives. It takes a
-// trained model, makes one channel of every layer what SwiGLU's channels become
-// after hundreds of billions of tokens (method.md: its rows of up_proj and
-// gate_proj equal, and long), and trains on with tokens that excite the channel
-// in one batch of twenty. By bisection it finds the largest activation at which
-// a recipe's loss still follows that of bf16, on the same batches, within 1 %.
+// Command aligned measures how large an outlier each recipe tolerates. It takes a trained
+// model and gives one channel of every layer the alignment that SwiGLU's channels reach
+// after hundreds of billions of tokens (method.md: its rows of up_proj and gate_proj are
+// equal, and long). Training continues with tokens that excite the channel in one batch
+// of twenty. By bisection, the command finds the largest activation at which a recipe's
+// loss stays within 1 % of that of bf16 on the same batches.
 //
 //	go run ./study/aligned -seeds 5
 package main
@@ -32,19 +32,19 @@ import (
 )
 
 var (
-	baseSteps = flag.Int("base_steps", 300, "steps of bf16 that train the model to begin with")
+	baseSteps = flag.Int("base_steps", 300, "bf16 steps that train the base model")
 	steps     = flag.Int("steps", 100, "steps of the continuation; the last 40 are compared")
-	seeds     = flag.Int("seeds", 1, "number of models, from seed 1")
+	seeds     = flag.Int("seeds", 1, "number of seeds, from 1; each trains a base model")
 	lr        = flag.Float64("lr", 2e-5, "learning rate of the continuation, constant")
 	recipes   = flag.String("recipes", "fp8-delayed,fp8-current,fp8-paper,fp8-smooth,fp8-smooth-token,fp8-w3-bf16,fp32", "recipes to compare with bf16")
-	most      = flag.Int("most", 40, "largest activation to try, as a power of two")
+	limit     = flag.Int("most", 40, "largest activation to try, as an exponent of 2")
 	verbose   = flag.Bool("v", false, "print every run")
 )
 
 const (
 	compared  = 40   // steps at the end that are compared
 	tolerance = 0.01 // of their mean loss
-	every     = 20   // one batch in so many holds outlier tokens
+	every     = 20   // one batch in this many has outlier tokens
 )
 
 func main() {
@@ -84,14 +84,14 @@ func activation(exponent int) string {
 	switch exponent {
 	case -1:
 		return "none"
-	case *most:
-		return fmt.Sprintf("2^%d and beyond", exponent)
+	case *limit:
+		return fmt.Sprintf("2^%d or more", exponent)
 	default:
 		return fmt.Sprintf("2^%d", exponent)
 	}
 }
 
-// experiment is one model, aligned and trained on in many ways.
+// experiment is one base model with its aligned copies and their continuations.
 type experiment struct {
 	corpus *data.Corpus
 	seed   int64
@@ -103,7 +103,7 @@ type experiment struct {
 	bf16    map[int]func() (float64, error)
 }
 
-// tolerated is the exponent of the largest activation at which each recipe
+// tolerated returns the exponent of the largest activation at which each recipe
 // follows bf16, -1 if there is none.
 func tolerated(ctx context.Context, corpus *data.Corpus, seed int64, recipes []string) ([]int, error) {
 	dir, err := os.MkdirTemp("", "aligned")
@@ -130,7 +130,7 @@ func tolerated(ctx context.Context, corpus *data.Corpus, seed int64, recipes []s
 	return largest, g.Wait()
 }
 
-// trainBase trains the model that all continuations begin with.
+// trainBase trains the model that all continuations start from.
 func (x *experiment) trainBase(ctx context.Context) error {
 	c := train.Default()
 	c.Recipe, c.Train.Steps = "bf16", *baseSteps
@@ -164,7 +164,7 @@ func (x *experiment) bisect(ctx context.Context, name string) (int, error) {
 		}
 		return math.Abs(got/want-1) <= tolerance, err
 	}
-	low, high := -1, *most+1 // follows at low, not at high
+	low, high := -1, *limit+1 // the recipe follows at low, not at high
 	for high-low > 1 {
 		middle := (low + high) / 2
 		ok, err := follows(middle)
@@ -180,7 +180,7 @@ func (x *experiment) bisect(ctx context.Context, name string) (int, error) {
 	return low, nil
 }
 
-// bf16Loss runs the yardstick once for each exponent.
+// bf16Loss returns the loss of bf16, which it computes once for each exponent.
 func (x *experiment) bf16Loss(ctx context.Context, exponent int) (float64, error) {
 	x.mu.Lock()
 	loss := x.bf16[exponent]
@@ -192,7 +192,7 @@ func (x *experiment) bf16Loss(ctx context.Context, exponent int) (float64, error
 	return loss()
 }
 
-// folder is the model whose outlier activates by 2^exponent.
+// folder returns the folder of the model whose outlier has the activation 2^exponent.
 func (x *experiment) folder(exponent int) (string, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -206,7 +206,8 @@ func (x *experiment) folder(exponent int) (string, error) {
 	return x.folders[exponent], nil
 }
 
-// continuation is the mean loss of the last compared steps.
+// continuation trains a recipe on the aligned model and returns the mean loss of the
+// last compared steps.
 func (x *experiment) continuation(ctx context.Context, name string, exponent int) (float64, error) {
 	path, err := x.folder(exponent)
 	if err != nil {
@@ -222,7 +223,7 @@ func (x *experiment) continuation(ctx context.Context, name string, exponent int
 // spiked puts outlier tokens into the batches of every twentieth step.
 type spiked struct {
 	data.Tokens
-	step int // under way, 0 for the first and for the calibration before it
+	step int // current step; 0 for the first and for the calibration before it
 }
 
 func (s *spiked) ReadTokens(dst []int32, at int64) error {
@@ -251,7 +252,7 @@ func (x *experiment) run(ctx context.Context, c train.Config, stream data.Tokens
 		}
 		r, err := t.Next(ctx)
 		if errors.Is(err, train.ErrNonFinite) {
-			return math.NaN(), nil // such a run does not follow
+			return math.NaN(), nil // bisect takes NaN as not following
 		}
 		if err != nil {
 			return 0, err

@@ -16,7 +16,7 @@ import (
 // outlierToken is a byte that the text does not contain.
 const outlierToken = 0xff
 
-// weights are a trained model's, by name, in FP32.
+// weights holds a trained model's tensors by name, in FP32.
 type weights struct {
 	config  checkpoint.Config
 	tensors map[string][]float32
@@ -38,14 +38,14 @@ func openWeights(path string) (w *weights, err error) {
 	return w, nil
 }
 
-// align returns a copy in which one channel of every layer has w2 = w1, both
-// pointing at what the outlier token looks like behind the norm, and of such a
-// length that the token's activation a = u·silu(u) is growth; w3's column is
-// shrunk by as much, so that what the channel adds to the residual stream is
-// the same for any growth. It is the channel with the shortest column of w3.
+// align returns a copy in which one channel of every layer has w2 = w1. Both rows point
+// in the direction of the outlier token after the norm, and their length makes the
+// token's activation a = u·silu(u) equal growth. w3's column shrinks by growth, so that
+// the channel adds the same to the residual stream for any growth. The channel is the
+// one with the shortest column of w3.
 //
-// The token's embedding is long enough to dominate the residual stream of every
-// layer, so that its direction is that of the embedding.
+// The token's embedding is long enough to dominate the residual stream of every layer,
+// so the stream has the embedding's direction.
 func (w *weights) align(growth float64) *weights {
 	c := &weights{config: w.config, tensors: map[string][]float32{}, list: w.list}
 	for name, x := range w.tensors {
@@ -68,7 +68,7 @@ func (w *weights) align(growth float64) *weights {
 	for layer := range w.config.NumHiddenLayers {
 		at := fmt.Sprintf("model.layers.%d.", layer)
 		gain := w.tensors[at+"post_attention_layernorm.weight"]
-		seen := make([]float64, dim) // the token behind the norm
+		seen := make([]float64, dim) // the token after the norm
 		for i := range seen {
 			seen[i] = direction[i] * float64(gain[i])
 		}
@@ -84,14 +84,14 @@ func (w *weights) align(growth float64) *weights {
 			c.tensors[at+"mlp.gate_proj.weight"][channel*dim+i] = v
 		}
 		for o := range dim {
-			// Of length 1 behind the activation: small beside the token's own.
+			// The channel's output has length 1, which is small next to the token's own.
 			down[o*ffn+channel] *= float32(1 / (growth * column))
 		}
 	}
 	return c
 }
 
-// preactivation is the u for which u·silu(u) is a.
+// preactivation returns the u for which u·silu(u) is a.
 func preactivation(a float64) float64 {
 	low, high := 0.0, math.Sqrt(a)+2
 	for range 60 {

@@ -1,7 +1,7 @@
-// Command curves draws the loss curves of runs, one line for each run folder,
-// smoothed, with the validation losses as points and the baselines of counting
-// as dashed lines. Of several runs a second panel shows by how much each differs
-// from the first at the same step, which the losses themselves would hide.
+// Command curves draws the loss curves of runs: one smoothed line for each run folder,
+// validation losses as points, and baselines as dashed lines. For several runs, a second
+// panel shows the difference of each to the first at the same step, which is too small
+// to see in the first panel.
 //
 //	go run ./study/curves -o docs/loss.png runs/A runs/B
 package main
@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// curve is a run's losses by step: of training, smoothed, and of validation.
+// curve holds a run's losses by step: training losses, smoothed, and validation losses.
 type curve struct {
 	name       string
 	train, val plotter.XYs
@@ -113,7 +113,8 @@ func (c curve) add(p *plot.Plot, i int) error {
 	return nil
 }
 
-// drawDifferences draws the losses of all curves but the first, less those of the first.
+// drawDifferences draws the differences between the losses of all other curves and those
+// of the first.
 func drawDifferences(curves []curve) (*plot.Plot, error) {
 	first := curves[0]
 	p := figure.New("", "step", "difference to "+first.name)
@@ -137,7 +138,7 @@ func drawDifferences(curves []curve) (*plot.Plot, error) {
 	return p, nil
 }
 
-// less is a - b at the steps that both have.
+// less returns a - b at the steps that both have.
 func less(a, b plotter.XYs) (d plotter.XYs) {
 	at := make(map[float64]float64, len(b))
 	for _, p := range b {

@@ -1,7 +1,7 @@
-// Command models measures what the arithmetic of accelerators costs: the error of
-// FP8 products against exact sums of the same codes, for each device model, on
-// random operands by the length of the sum, and on those of a model in training. It
-// prints the tables of docs/device-models.md.
+// Command models measures the error of accelerators' arithmetic: FP8 dot products of
+// each device model against exact sums of the same codes, on random operands by the
+// length of the sum, and on the operands of a model in training. It prints the tables
+// of docs/device-models.md.
 //
 //	go run ./study/models
 package main
@@ -27,7 +27,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	steps := flag.Int("steps", 300, "steps after which a model's operands are taken")
+	steps := flag.Int("steps", 300, "training steps before the one whose operands are sampled")
 	flag.Parse()
 	if err := byLength(); err != nil {
 		log.Fatal(err)
@@ -43,7 +43,7 @@ type dot struct {
 	compute func(a, b []uint8, da, db fp8.DType) float64
 }
 
-// ways are emu's FP32 chain and the models, promoted or not.
+// ways returns emu's FP32 chain and the device models, with and without promotion.
 func ways() (list []dot) {
 	list = append(list, dot{"emu", fp32})
 	for _, m := range arith.Models() {
@@ -69,7 +69,7 @@ func fp32(a, b []uint8, da, db fp8.DType) float64 {
 	return float64(sum)
 }
 
-// exact sums up in float64, which holds sums of FP8 products to 2^-53.
+// exact sums in float64, whose relative rounding error is 2^-53.
 func exact(a, b []uint8, da, db fp8.DType) (sum float64) {
 	for i := range a {
 		sum += float64(da.Float32(uint32(a[i]))) * float64(db.Float32(uint32(b[i])))
@@ -77,7 +77,7 @@ func exact(a, b []uint8, da, db fp8.DType) (sum float64) {
 	return sum
 }
 
-// deviation adds up squares of errors and of values, and how far values shrink.
+// deviation sums up squared errors, squared values, and how far values shrink to 0.
 type deviation struct{ diff, norm, shrink, size float64 }
 
 func (e *deviation) add(got, want float64) {
@@ -89,8 +89,8 @@ func (e *deviation) add(got, want float64) {
 
 func (e *deviation) relative() float64 { return math.Sqrt(e.diff / e.norm) }
 
-// byLength prints errors of sums of normal noise around 0, and around a mean of one
-// standard deviation, which all partial sums share.
+// byLength prints errors of dot products of normal noise, with mean 0 and with a mean of
+// one standard deviation.
 func byLength() error {
 	lengths := []int{64, 256, 1024, 4096, 16384}
 	for _, mean := range []float64{0, 1} {
@@ -122,7 +122,8 @@ func byLength() error {
 	return nil
 }
 
-// noise is E4M3 codes whose largest of some thousand is near the format's.
+// noise returns E4M3 codes of normal noise. The largest of some thousand values is near
+// the format's maximum.
 func noise(r *rand.Rand, n int, mean float64) []uint8 {
 	codes := make([]uint8, n)
 	for i := range codes {
@@ -131,7 +132,8 @@ func noise(r *rand.Rand, n int, mean float64) []uint8 {
 	return codes
 }
 
-// inTraining prints errors of the products of the default model's step after some.
+// inTraining trains the default model for steps, and prints the errors of the GEMMs of
+// the next step.
 func inTraining(ctx context.Context, steps int) (err error) {
 	corpus, _, err := start.Corpus(ctx, 50_000)
 	if err != nil {
@@ -177,7 +179,7 @@ func inTraining(ctx context.Context, steps int) (err error) {
 	return w.Flush()
 }
 
-// sample adds the errors of some elements of a product.
+// sample adds the errors of random elements of a GEMM.
 func sample(op *backend.MatMul, m backend.Memory, list []dot, sums []deviation) error {
 	a, err := m.Read(op.A)
 	if err != nil {
@@ -203,7 +205,7 @@ func sample(op *backend.MatMul, m backend.Memory, list []dot, sums []deviation) 
 	return nil
 }
 
-// code is that of element l along k of vector i.
+// code returns the code of element l, along k, of vector i.
 func code(raw []byte, t *backend.Tensor, transposed bool, i, l int) uint8 {
 	if transposed {
 		i, l = l, i

@@ -7,8 +7,8 @@
 //	go run ./study/paired -models
 //	go run ./study/paired -recipes fp32,fp8-smooth -steps 1800 -plot paired.png
 //
-// Two seeds of one recipe differ by more than two recipes do, so an unpaired
-// comparison of so short runs says nothing.
+// Two seeds of one recipe differ by more than two recipes do, so an unpaired comparison
+// of such short runs shows nothing.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16")
 	moments := flag.Bool("moments", false, "compare formats of Adam's moments under fp8-smooth instead of recipes")
 	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
-	valBytes := flag.Int64("val_bytes", 200_000, "validation text, in bytes")
+	valBytes := flag.Int64("val_bytes", 200_000, "bytes of validation text")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 
@@ -52,14 +52,14 @@ func main() {
 	}
 }
 
-// result is what one run says, in nats per byte: the training loss of every
-// step, and the validation loss at the end.
+// result holds the losses of one run, in nats per byte: the training loss of every step,
+// and the validation loss at the end.
 type result struct {
 	train []float64
 	val   float64
 }
 
-// compare runs all variants, the first of which the others are compared with.
+// compare runs all variants and compares them with the first one.
 func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes int64, plotTo string) error {
 	corpus, version, err := start.Corpus(ctx, valBytes)
 	if err != nil {
@@ -69,7 +69,7 @@ func compare(ctx context.Context, variants []variant, steps, seeds int, valBytes
 	for i := range results {
 		results[i] = make([]result, seeds)
 	}
-	// Results do not depend on threads, so runs share the processors out.
+	// Results do not depend on the number of threads, so each run takes one processor.
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for seed := range seeds {

@@ -12,8 +12,8 @@ import (
 	"octet/study/internal/figure"
 )
 
-// printTable compares validation losses: the mean over seeds, and how the
-// differences to the first variant at the same seed are spread.
+// printTable prints validation losses: the mean over seeds, and the mean and range of the
+// differences to the first variant at the same seed.
 func printTable(variants []variant, results [][]result) error {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "variant\tmean loss\tagainst %s, mean\tfrom\tto\tper seed\n", variants[0].name)
@@ -38,16 +38,16 @@ func mean(x []float64) (m float64) {
 	return m
 }
 
-// mostBands is how many variants have bands that can be told apart.
-const mostBands = 8
+// maxBands is the number of variants up to which readers can distinguish bands.
+const maxBands = 8
 
-// windowOf is the steps that a point of a plot is the mean of: fewer of a short run, so
-// that it has points.
+// windowOf returns the number of steps that a point of the plot averages: fewer for a
+// short run, so that it has points.
 func windowOf(steps int) int { return max(1, min(25, steps/4)) }
 
-// draw plots by how much each variant's training loss differs from the first's
-// on the same batches: the mean over seeds, in a band from the smallest to the
-// largest. Of many variants the bands would hide the lines, and are left out.
+// draw plots the difference of each variant's training loss to the first variant's on the
+// same batches: the mean over seeds, in a band from the smallest to the largest. It omits
+// the bands of many variants, which would hide the lines.
 func draw(variants []variant, results [][]result, out string) error {
 	steps := len(results[0][0].train)
 	window := windowOf(steps)
@@ -67,7 +67,7 @@ func draw(variants []variant, results [][]result, out string) error {
 			middle = append(middle, plotter.XY{X: x, Y: mean(rel)})
 			low, high = append(low, plotter.XY{X: x, Y: slices.Min(rel)}), append(high, plotter.XY{X: x, Y: slices.Max(rel)})
 		}
-		if len(variants) <= mostBands {
+		if len(variants) <= maxBands {
 			slices.Reverse(high)
 			band, err := plotter.NewPolygon(append(low, high...))
 			if err != nil {
@@ -80,7 +80,7 @@ func draw(variants []variant, results [][]result, out string) error {
 			return err
 		}
 	}
-	// What fails altogether leaves the axis.
+	// Runs that diverge leave the axis.
 	p.Y.Max = min(2, max(0.1, 1.2*top))
 	p.Y.Min = -p.Y.Max
 	p.X.Min, p.X.Max = 0, 1.4*float64(steps) // with room for the legend

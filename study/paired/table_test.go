@@ -12,7 +12,7 @@ import (
 	"octet/study/internal/figure"
 )
 
-// A plot has a line for each variant, however short the runs are.
+// A plot has a line for each variant, even if the runs are short.
 func TestDrawShortRuns(t *testing.T) {
 	variants := make([]variant, 19)
 	results := make([][]result, len(variants))

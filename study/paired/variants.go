@@ -8,7 +8,7 @@ import (
 	"octet/train"
 )
 
-// variant is what differs from the default run.
+// variant is a named change of the default run.
 type variant struct {
 	name    string
 	backend string
@@ -19,7 +19,7 @@ func recipeVariant(name string) variant {
 	return variant{name, "emu", func(c *train.Config) { c.Recipe = name }}
 }
 
-// recipes are bf16 and those with the given names.
+// recipes returns bf16 and the recipes with the given names.
 func recipes(names []string) []variant {
 	list := []variant{recipeVariant("bf16")}
 	for _, name := range names {
@@ -30,8 +30,8 @@ func recipes(names []string) []variant {
 	return list
 }
 
-// momentGrid is bf16 and fp8-smooth with every pair of formats of the moments,
-// where v may become 0 and where it is kept above.
+// momentGrid returns bf16, and fp8-smooth with every pair of formats of the moments,
+// with and without floor_v.
 func momentGrid() []variant {
 	list := []variant{recipeVariant("bf16")}
 	formats := []fp8.DType{fp8.F16, fp8.E4M3, fp8.E5M2}
@@ -52,7 +52,7 @@ func momentGrid() []variant {
 	return list
 }
 
-// deviceModels are emu and its models, the default recipe on each.
+// deviceModels returns the default recipe on emu and on each of its device models.
 func deviceModels() []variant {
 	same := func(*train.Config) {}
 	list := []variant{{"emu", "emu", same}}

@@ -1,12 +1,12 @@
-// Command spike shows what an outlier channel of SwiGLU costs the products of
-// w3: under plain scaling, every form of Smooth-SwiGLU, and with something of
-// it delayed by a step. It prints a table as CSV and draws a plot.
+// Command spike measures the error that an outlier channel of SwiGLU causes in the GEMMs
+// of w3: with plain scaling, with every form of Smooth-SwiGLU, and with parts of it
+// delayed by a step. It prints a table as CSV and draws a plot.
 //
 //	go run ./study/spike -o spike.png                  # error against size
 //	go run ./study/spike -recurring -o recurring.png   # one batch in twenty, step by step
 //
-// The error that is drawn is the worst of the three products', with and without
-// the outlier's part; see package internal/spike.
+// The plot shows the largest error of the three GEMMs, with and without the outlier's
+// part; see package internal/spike.
 package main
 
 import (
@@ -45,7 +45,7 @@ func main() {
 
 var columns = []string{"fprop", "fprop_others", "dgrad", "dgrad_others", "wgrad", "wgrad_others", "saturated"}
 
-// table writes CSV rows: the variant, where it was measured, the errors.
+// table writes CSV rows: the variant, the size or step, the errors.
 type table struct{ *csv.Writer }
 
 func newTable(at string) (table, error) {
@@ -133,7 +133,7 @@ func (powers) Ticks(low, high float64) (ticks []plot.Tick) {
 	return ticks
 }
 
-// power writes 10^n, n from 0 on.
+// power formats 10^n, for n of 0 or more.
 func power(n int) string {
 	if n < 2 { // no axis begins below 1
 		return strconv.Itoa(1 + 9*n)
@@ -146,7 +146,7 @@ func power(n int) string {
 	return label
 }
 
-// newPlot is of errors relative to results.
+// newPlot returns an empty plot of relative errors.
 func newPlot(title, x string) *plot.Plot {
 	p := figure.New(title, x, "worst relative error of w3's products")
 	p.Y.Min, p.Y.Max = 0, 1.05

@@ -1,4 +1,4 @@
-// Package figure draws what the plots of the studies have in common.
+// Package figure draws the common parts of the studies' plots.
 package figure
 
 import (
@@ -15,7 +15,7 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// palette is Okabe and Ito's, told apart by colour-blind readers, and two greys.
+// palette is Okabe and Ito's, which colour-blind readers can distinguish, and a grey.
 var palette = []color.Color{
 	color.RGBA{R: 0, G: 114, B: 178, A: 255},
 	color.RGBA{R: 213, G: 94, B: 0, A: 255},
@@ -27,10 +27,10 @@ var palette = []color.Color{
 	color.RGBA{R: 110, G: 110, B: 110, A: 255},
 }
 
-// Color is that of line i.
+// Color returns the color of line i.
 func Color(i int) color.Color { return palette[i%len(palette)] }
 
-// Faint is the color of what surrounds line i.
+// Faint returns the color of the band around line i.
 func Faint(i int) color.Color {
 	r, g, b, _ := Color(i).RGBA()
 	const alpha = 40 // of 255; colours are premultiplied by it
@@ -43,13 +43,13 @@ func New(title, x, y string) *plot.Plot {
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	p.Legend.TextStyle.Font.Size = vg.Points(9)
 	p.Legend.Padding = vg.Points(2)
-	p.Legend.ThumbnailWidth = vg.Points(24) // a whole dash
+	p.Legend.ThumbnailWidth = vg.Points(24) // fits a whole dash
 	p.Add(plotter.NewGrid())
 	return p
 }
 
-// Style is how line i is drawn: a color, and dashes where lines before i have taken
-// every color.
+// Style returns the style of line i: a color, and dashes if lines before i use all
+// colors.
 func Style(i int) draw.LineStyle {
 	s := draw.LineStyle{Color: Color(i), Width: vg.Points(1.5)}
 	if round := i / len(palette); round > 0 {
@@ -79,7 +79,7 @@ const width, height = 20 * vg.Centimeter, 13 * vg.Centimeter
 // Save writes a .png, .svg or .pdf.
 func Save(p *plot.Plot, out string) error { return p.Save(width, height, out) }
 
-// SavePanels is Save of two plots with one x axis, the second below the first and half as
+// SavePanels saves two plots with one x axis, the second below the first and half as
 // high.
 func SavePanels(upper, lower *plot.Plot, out string) error {
 	const gap = vg.Length(8)

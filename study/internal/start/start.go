@@ -1,5 +1,5 @@
-// Package start is how an experiment that trains begins: the Go distribution's source
-// as text, and a trainer at step 0.
+// Package start prepares an experiment that trains: the Go distribution's source as
+// text, and a trainer at step 0.
 package start
 
 import (
@@ -7,12 +7,12 @@ import (
 	"errors"
 
 	"octet/backend"
-	_ "octet/backend/emu" // what experiments run on
+	_ "octet/backend/emu" // experiments run on it
 	"octet/data"
 	"octet/train"
 )
 
-// Corpus opens the source of the Go distribution at hand, and names its version.
+// Corpus opens the source of the installed Go distribution and returns its version.
 func Corpus(ctx context.Context, valBytes int64) (*data.Corpus, string, error) {
 	root, version, err := data.FindGoRoot(ctx)
 	if err != nil {
@@ -22,8 +22,8 @@ func Corpus(ctx context.Context, valBytes int64) (*data.Corpus, string, error) {
 	return corpus, version, err
 }
 
-// Trainer is one on a backend of so many threads, with the weights that the config
-// asks for. The caller closes the device.
+// Trainer returns a trainer on a backend with this many threads, with the weights that
+// the config names, and a function that closes the device.
 func Trainer(ctx context.Context, c train.Config, device string, threads int, corpus *data.Corpus) (*train.Trainer, func() error, error) {
 	devices, err := backend.Open(device, backend.Options{Threads: threads})
 	if err != nil {

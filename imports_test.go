@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// floors are the packages of this module, the highest first. A package imports those of
-// lower floors only: arithmetic does not know programs, programs do not know devices,
-// and what trains knows nothing of the command.
-var floors = [][]string{
+// levels are the packages of this module, highest level first. A package imports only
+// packages of lower levels: arithmetic does not depend on programs, programs do not
+// depend on devices, and training does not depend on the command line.
+var levels = [][]string{
 	{"."},
 	{"internal/cli", "backend/cuda/gpucheck"},
-	// Nobody imports these, nor gpucheck: they are commands.
+	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "study/internal/start"},
 	{"internal/run"},
@@ -29,7 +29,7 @@ var floors = [][]string{
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "data", "internal/writers", "recipe"},
-	// These import nothing of ours.
+	// These import no package of this module.
 	{
 		"fp8", "safetensors", "backend/emu/simd", "csrc/dynlib", "csrc/libcuda/kernels", "csrc/standin",
 		"csrc/standin/direct", "internal/disk", "internal/spelling", "study/internal/figure",
@@ -37,37 +37,37 @@ var floors = [][]string{
 }
 
 func TestImportsPointDown(t *testing.T) {
-	floorOf := map[string]int{}
-	for i, floor := range floors {
-		for _, name := range floor {
-			floorOf[name] = i
+	levelOf := map[string]int{}
+	for i, level := range levels {
+		for _, name := range level {
+			levelOf[name] = i
 		}
 	}
 	mod, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	module := strings.Fields(string(mod))[1] + "/"
-	met := map[string]bool{}
+	found := map[string]bool{}
 	for _, name := range sourcesOf(t, ".go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		from := path.Dir(name)
-		floor, ok := floorOf[from]
-		require.True(t, ok, "package %s stands on no floor: give it one", from)
-		met[from] = true
+		level, ok := levelOf[from]
+		require.True(t, ok, "package %s has no level: add it to levels", from)
+		found[from] = true
 		for _, imported := range importsOf(t, name) {
 			if to, ours := strings.CutPrefix(imported, module); ours {
-				require.Greater(t, floorOf[to], floor, "%s imports %s, which is not below it", name, to)
+				require.Greater(t, levelOf[to], level, "%s imports %s, which is not on a lower level", name, to)
 			}
 		}
 	}
-	for name := range floorOf {
-		require.True(t, met[name], "there is no package %s", name)
+	for name := range levelOf {
+		require.True(t, found[name], "levels lists %s, which does not exist", name)
 	}
 }
 
-// modulesOfTheCommand are the modules that the command may link, with any tags. A new
-// one is code that every user runs: give it a line here, and look for its advisories.
+// modulesOfTheCommand are the modules that the command may link, with any tags. Every
+// user runs their code: check the security advisories of a module before adding it.
 var modulesOfTheCommand = []string{
 	"octet",
 	"github.com/BurntSushi/toml",
@@ -90,8 +90,8 @@ func TestModulesOfTheCommand(t *testing.T) {
 	}
 }
 
-// The plot library brings modules without releases and image decoders. Only the
-// studies import it.
+// Only the studies import the plot library, because it needs unreleased modules and
+// image decoders.
 func TestStudiesAloneImportThePlotLibrary(t *testing.T) {
 	seen := false
 	for _, name := range sourcesOf(t, ".go") {
@@ -119,7 +119,7 @@ func importsOf(t *testing.T, name string) (list []string) {
 	return list
 }
 
-// sourcesOf are the files of this module whose names end so, with slashes.
+// sourcesOf returns the files of this module with a suffix. Their paths have slashes.
 func sourcesOf(t *testing.T, suffix string) (list []string) {
 	t.Helper()
 	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
