@@ -94,8 +94,8 @@ type Spec struct {
 	// chunks save memory traffic, cost memory, and change the order in which that
 	// gradient is summed. 0 leaves the choice to nn.
 	HeadTokens int
-	// Capacities lists the memory sizes that the device may have, smallest first, as
-	// far as they are known before a device is open.
+	// Capacities lists the device models that this may be, with their memory, smallest
+	// first, as far as they are known before a device is open.
 	Capacities []Capacity
 	// Unit is the number of consecutive blocks that the backend compiles as one unit;
 	// 0 is 1.

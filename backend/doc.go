@@ -3,9 +3,9 @@
 //
 // A training step has static shapes, so no device is called op by op. Package nn
 // records a Program: a flat list of typed ops over named tensors, in a valid serial
-// order. A Backend loads programs and runs them. Everything between recording and
-// running is a pass over the list: planning memory, recomputing activations, lowering
-// for a device, finding the first NaN, comparing two devices.
+// order. A Backend loads programs and runs them. All else is a pass over the list:
+// planning memory, recomputing activations, lowering for a device, finding the first
+// NaN, comparing two devices.
 //
 //	vars := backend.NewVars()
 //	w := vars.Tensor(backend.Param, "w", fp8.F32, 64, 32)

@@ -109,7 +109,7 @@ func Casts(op Op) iter.Seq[Cast] {
 	}
 }
 
-// MapCasts returns a copy of op in which f(copy of the list) replaces each list of casts.
+// MapCasts returns a copy of op with f applied to a copy of each list of casts.
 func MapCasts(op Op, f func([]Cast) []Cast) Op {
 	clone := cloneOp(op, func(t *Tensor) *Tensor { return t })
 	v := reflect.ValueOf(clone).Elem()

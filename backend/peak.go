@@ -5,8 +5,8 @@ package backend
 // shared machine drift. A Meter may be used by one goroutine at a time, and not while
 // a program runs on its Backend.
 type Meter interface {
-	// FLOPs returns the rate of FP8 GEMMs without memory stalls, in multiplications
-	// and additions per second. Wider formats may be much slower. 0 means unknown.
+	// FLOPs returns the rate of compute-bound FP8 GEMMs, in multiplications and
+	// additions per second. The rate of wider formats may differ widely. 0 means unknown.
 	FLOPs() float64
 	// Bytes returns the copy bandwidth of memory beyond the caches: bytes read plus
 	// bytes written, per second. It is a reference, not an upper bound: reads and

@@ -16,7 +16,7 @@ import (
 //
 //	p := backend.NewProfile()
 //	trainer.Execute = p.Run // or p.Run(ctx, "name", x) in place of x.Run(ctx)
-//	p.Begin(); …; p.End()   // around what is to be recorded, any number of times
+//	p.Begin(); …; p.End()   // records a span, any number of times
 //	rows := p.Rows(peaks, backend.OpKind)
 type Profile struct {
 	now     func() time.Time

@@ -111,7 +111,8 @@ func (r *recomputation) declare(rec *record, t *Tensor) {
 	}
 }
 
-// rename returns the recomputed tensor for t, a tensor or a view of one.
+// rename returns the recomputed copy of t, a tensor or a view, and t itself if it is not
+// recomputed.
 func (r *recomputation) rename(t *Tensor) *Tensor {
 	if again := r.renamed[t]; again != nil {
 		return again
