@@ -9,30 +9,30 @@ import (
 	"octet/fp8"
 )
 
-// AdamW works through spans of all tensors in parallel. A tensor with one scale
-// is visited twice: to find its amax, and to store it by the scale that
-// follows. Both visits compute the new values from the old codes in the same
-// way, so that they see the same bits. A tensor without a scale, or with a scale
-// for each block of a row, is updated in place by the second visit.
+// AdamW processes spans of all tensors in parallel. It visits a tensor with one scale
+// twice: to find its amax, and to store it with the scale that follows from it. Both
+// visits compute the new values from the old codes in the same way, so they see the
+// same bits. The second visit updates a tensor without a scale, or with a scale per
+// block of a row, in place.
 //
-// The stored scale is the dequantising factor, 1/s rounded to float32, of
-// s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). What keeps its
-// scale f is stored with s = 1/f, and with s = f = 1 if f is 0, as in a tensor
-// that nobody has written.
+// The stored scale is scale_inv, 1/s rounded to float32, where
+// s = fp8.ScaleFor(amax, limit, pow2); codes are round(x·s). A state that keeps its
+// scale_inv f is stored with s = 1/f; if f is 0, as in a tensor never written, with
+// s = f = 1.
 
-// adamSpan keeps what AdamW holds of a span, codes and FP32, in the first-level
+// adamSpan is the elements of a span: its codes and FP32 values fit the first-level
 // cache.
 const adamSpan = 1024
 
-// largestTiny is far above the root of a second moment that simd.KeepNormal drops:
-// with a larger Eps it makes no difference whether it is there.
-const largestTiny = 0x1p-40
+// minEpsToFlush is far above the root of any second moment that simd.KeepNormal
+// flushes to zero: beside a larger Eps such a root changes nothing.
+const minEpsToFlush = 0x1p-40
 
 type adamTensor struct {
 	grad  rows
 	cols  int          // of grad
 	state [3]adamState // master, first and second moment
-	codes *adamCodes   // nil unless it can update the states
+	codes *adamCodes   // nil if the formats of the states have no codes path
 	keep  uint32       // simd.AdamW.Keep
 }
 
@@ -40,14 +40,14 @@ func (t *adamTensor) hasAmax() bool {
 	return t.state[0].hasAmax() || t.state[1].hasAmax() || t.state[2].hasAmax()
 }
 
-// adamW is the op, bound.
+// adamW is a bound AdamW.
 type adamW struct {
 	*binder
 	op     *backend.AdamW
 	list   []adamTensor
 	all    []span       // of the second visit
-	scaled []span       // of the first
-	found  [][3]float32 // the amaxes in those
+	scaled []span       // of the first visit
+	found  [][3]float32 // the amaxes of each span in scaled
 	length int          // of the longest span
 
 	control, step, skip []int32
@@ -56,7 +56,7 @@ type adamW struct {
 
 	rule                  simd.AdamW // of this run
 	firstVisit, lastVisit func()
-	visitFound            func(worker, tensor int) // bound once: that allocates
+	revisit               func(worker, tensor int) // revisitMaxima, bound once because binding allocates
 }
 
 func (b *binder) adamW(o *backend.AdamW) func() {
@@ -84,7 +84,7 @@ func (b *binder) adamW(o *backend.AdamW) func() {
 	b.pool.reserve(4 * a.length)
 	a.firstVisit = b.eachSpan(len(a.scaled), a.visit)
 	a.lastVisit = b.eachSpan(len(a.all), a.store)
-	a.visitFound = a.visitWhereFound
+	a.revisit = a.revisitMaxima
 	return a.run
 }
 
@@ -95,7 +95,7 @@ func (b *binder) adamTensor(t *adamTensor, o *backend.AdamW, i int) {
 		t.state[j] = b.adamState(o, x)
 	}
 	t.state[2].floor = o.FloorV
-	if (o.M1Scale[i] == nil || o.M2Scale[i] == nil) && o.Eps > largestTiny {
+	if (o.M1Scale[i] == nil || o.M2Scale[i] == nil) && o.Eps > minEpsToFlush {
 		t.keep = simd.KeepNormal
 	}
 	if t.codes = t.newCodes(); t.codes != nil {
@@ -143,14 +143,14 @@ func (a *adamW) run() {
 	}
 }
 
-// gradient is where a span begins and its gradient.
+// gradient returns the element at which a span begins, and its gradient.
 func (a *adamW) gradient(worker int, s *span) (at int, grad []float32) {
 	t := &a.list[s.tensor]
 	return s.row*t.cols + s.col, t.grad.piece(a.pool.scratch[worker][3*a.length:], s.row, s.col, s.n)
 }
 
-// update loads a span's states and gradient and computes the new states, those in FP32
-// in place if inPlace allows to write to them.
+// update computes a span's new states from its old ones and its gradient. If inPlace,
+// it overwrites states in FP32.
 func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax [3]float32) {
 	t, buffer := &a.list[s.tensor], a.pool.scratch[worker]
 	at, grad := a.gradient(worker, s)
@@ -171,13 +171,14 @@ func (a *adamW) update(worker int, s *span, inPlace bool) (x [3][]float32, amax 
 	return x, rule.Update(x[0], x[1], x[2], grad)
 }
 
-// findAmaxes is the first visit. What the last run found is looked at first.
+// findAmaxes is the first visit. It starts with the spans that had the amaxes in the
+// last run, so that the bounds can exclude most other blocks.
 func (a *adamW) findAmaxes() {
 	clear(a.amaxes)
 	if len(a.scaled) == 0 {
 		return
 	}
-	a.pool.run(len(a.list), a.visitFound)
+	a.pool.run(len(a.list), a.revisit)
 	a.firstVisit()
 	for i, found := range a.found {
 		tensor := a.scaled[i].tensor
@@ -194,7 +195,8 @@ func (a *adamW) findAmaxes() {
 	}
 }
 
-func (a *adamW) visitWhereFound(worker, tensor int) {
+// revisitMaxima visits the spans that had a tensor's amaxes in the last run.
+func (a *adamW) revisitMaxima(worker, tensor int) {
 	c := a.list[tensor].codes
 	if c == nil || !c.bounds.usable {
 		return
@@ -246,8 +248,8 @@ func (a *adamW) store(worker, i int) {
 	}
 }
 
-// adamSpans cuts the tensors into spans: rows apart where scales belong to
-// parts of a row.
+// adamSpans cuts the tensors into spans. Where scales belong to blocks of a row, a span
+// stays within a row.
 func adamSpans(o *backend.AdamW) (list []span) {
 	for i, g := range o.Grad {
 		one := spans([]*backend.Tensor{g}, adamSpan)
@@ -262,7 +264,8 @@ func adamSpans(o *backend.AdamW) (list []span) {
 	return list
 }
 
-// blockSpan is the largest span that cuts no block.
+// blockSpan returns the longest span up to adamSpan that cuts no block, or one block if
+// that is longer.
 func blockSpan(blocks ...int) int {
 	n := 1
 	for _, b := range blocks {
@@ -273,7 +276,7 @@ func blockSpan(blocks ...int) int {
 	return max(1, adamSpan/n) * n
 }
 
-// adamRule is the arithmetic of one run, computed in float64.
+// adamRule returns the coefficients of one run, computed in float64.
 func adamRule(o *backend.AdamW, lr, coef float32, step int32) simd.AdamW {
 	beta1, beta2, rate := float64(o.Beta1), float64(o.Beta2), float64(lr)
 	correction1 := 1 - math.Pow(beta1, float64(step))
@@ -288,9 +291,9 @@ func adamRule(o *backend.AdamW, lr, coef float32, step int32) simd.AdamW {
 	}
 	switch o.EpsForm {
 	case backend.EpsCorrected:
-		r.Rate, r.RootFactor = float32(rate/correction1), float32(1/root2)
+		r.Rate, r.RootScale = float32(rate/correction1), float32(1/root2)
 	default:
-		r.Rate, r.RootFactor = float32(rate*root2/correction1), 1
+		r.Rate, r.RootScale = float32(rate*root2/correction1), 1
 	}
 	return r
 }

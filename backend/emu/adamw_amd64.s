@@ -3,13 +3,13 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// AdamW from codes to codes in registers: adamCodes in adamw_codes.go. It is the
-// arithmetic of simd.AdamW between the casts of package fp8, which explains them;
-// the divisions and roots of one vector run beside the casts of another. Scales
-// are those of the largest values: nothing has to be saturated.
+// AdamW from codes to codes in registers, for adamCodes (adamw_codes.go): the
+// arithmetic of simd.AdamW between the casts of package fp8, which explains them. The
+// divisions and roots of one vector overlap with the casts of another. Scales come from
+// the amaxes, so no cast saturates.
 //
-// DI is the adamCodes; R8, R9, R10 and R11 are master, moments and gradient. AX
-// counts elements, 32 in a turn, CX is their number.
+// DI points to the adamCodes; R8, R9, R10 and R11 to master, moments and gradient. AX
+// counts elements, 32 per iteration, up to CX.
 
 #define COEF     Z16
 #define BETA1    Z17
@@ -22,7 +22,7 @@
 #define EPSILON  Z24
 #define FIELDS   Y25
 #define ABS      Z26
-#define LEAST    X31
+#define MIN_POSITIVE X31
 
 #define BEGIN \
 	MOVQ c+0(FP), DI \
@@ -44,13 +44,12 @@
 	VPBROADCASTD AX, ABS \
 	MOVL         $0xbf80, AX \
 	VPBROADCASTW AX, FIELDS \
-	VPBROADCASTB adamCodes_least(DI), LEAST \
+	VPBROADCASTB adamCodes_minPositive(DI), MIN_POSITIVE \
 	XORQ         AX, AX
 
-// UPDATE makes p, m and v the new values of the first or second (k is 0 or 1)
-// sixteen elements. E4M3 has its fields moved to their place in F16, 2^-8 of its
-// value; its factor makes up for that. Codes of NaN are not for this. Z8 and Z9
-// are spoilt.
+// UPDATE sets p, m and v to the new values of the first or second (k is 0 or 1)
+// sixteen elements. It moves the fields of E4M3 to their place in F16, which gives 2^-8
+// of the value; inv compensates. No code may be NaN. It overwrites Z8 and Z9.
 #define UPDATE(k, p, m, v) \
 	VCVTPH2PS   (32*k)(R8)(AX*2), p \
 	VMULPS.BCST adamCodes_inv+0(DI), p, p \
@@ -84,14 +83,14 @@
 	PREFETCHT0 (4*ahead+64)(R11)(AX*4) \
 	PREFETCHT0 (2*ahead)(R8)(AX*2)
 
-// POSITIVE notes in K2 which second moments are not 0; STORE_V stores the codes in
-// the low bytes of theirs, none of those below LEAST.
+// POSITIVE sets K2 where second moments are not 0. STORE_V stores the codes in the low
+// bytes of codes; where K2 is set, MIN_POSITIVE is the smallest.
 #define POSITIVE(v) \
 	VPTESTMD v, v, K2
 
 #define STORE_V(codes, to) \
 	VPMOVDB codes, X7 \
-	VPMAXUB LEAST, X7, K2, X7 \
+	VPMAXUB MIN_POSITIVE, X7, K2, X7 \
 	VMOVDQU X7, to
 
 // LARGEST folds the magnitude of x into top.
@@ -146,35 +145,35 @@ loop:
 
 #define MIX1     Z10
 #define MIX2     Z11
-#define FLOOR    Z12
+#define MIN_NORMAL Z12
 #define WEYL     Z13
 #define STEP     Z14
-#define NUMBERS  Z15
+#define COUNTERS Z15
 #define WORDS1   Z27
 #define WORDS2   Z28
 #define BYTES1   Z29
 #define BYTES2   Z30
 
-// RANDOM makes Z6 the words of state i of fp8.Random. WEYL is the Weyl sequence that
-// the three have in common: each begins it somewhere else.
+// RANDOM sets Z6 to the words of fp8.Random for state i. The three states share the Weyl
+// sequence WEYL, each with an offset of its own.
 #define RANDOM(i) \
-	VPADDD.BCST     (adamCodes_first+4*i)(DI), WEYL, NUMBERS \
-	VPSRLD          $16, NUMBERS, Z6 \
-	VPTERNLOGD.BCST $0x96, (adamCodes_key+4*i)(DI), NUMBERS, Z6 \
+	VPADDD.BCST     (adamCodes_first+4*i)(DI), WEYL, COUNTERS \
+	VPSRLD          $16, COUNTERS, Z6 \
+	VPTERNLOGD.BCST $0x96, (adamCodes_key+4*i)(DI), COUNTERS, Z6 \
 	VPMULLD         MIX1, Z6, Z6 \
 	VPSRLD          $15, Z6, Z7 \
-	VPTERNLOGD      $0x96, NUMBERS, Z7, Z6 \
+	VPTERNLOGD      $0x96, COUNTERS, Z7, Z6 \
 	VPMULLD         MIX2, Z6, Z6 \
 	VPSRLD          $16, Z6, Z7 \
 	VPXORD          Z7, Z6, Z6
 
-// ROUND makes x the code of state i on top of 32 bits, which has places fewer bits
-// before it than a float32.
+// ROUND sets the upper bits of x to its code for state i, whose exponent has places
+// fewer bits than that of float32.
 #define ROUND(i, x, places, random) \
 	VPANDD       ABS, x, Z7 \
 	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
 	VPSHUFB      random, Z6, Z9 \
-	VCMPPS       $1, FLOOR, Z7, K1 \
+	VCMPPS       $1, MIN_NORMAL, Z7, K1 \
 	VMULPS.BCST  (adamCodes_units+4*i)(DI), Z7, Z8 \
 	VPSLLD       $places, Z7, Z7 \
 	VCVTTPS2DQ   Z8, K1, Z7 \
@@ -189,10 +188,10 @@ loop:
 	VPSRLD  $16, x, x \
 	VPMOVDW x, to
 
-// func adamRandomAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, number uint32)
-TEXT ·adamRandomAVX512(SB), NOSPLIT, $0-52
+// func adamStochasticAVX512(c *adamCodes, p *uint16, m, v *uint8, grad *float32, n int, word uint32)
+TEXT ·adamStochasticAVX512(SB), NOSPLIT, $0-52
 	BEGIN
-	VBROADCASTSS    number+48(FP), WEYL
+	VBROADCASTSS    word+48(FP), WEYL
 	VPADDD          adamLanes<>+0(SB), WEYL, WEYL
 	MOVL            $0x9e3779b9, BX
 	VPBROADCASTD    BX, STEP
@@ -207,7 +206,7 @@ TEXT ·adamRandomAVX512(SB), NOSPLIT, $0-52
 	MOVL            $0x846ca68b, BX
 	VPBROADCASTD    BX, MIX2
 	MOVL            $0x40800000, BX // 4
-	VPBROADCASTD    BX, FLOOR
+	VPBROADCASTD    BX, MIN_NORMAL
 
 loop:
 	PREFETCH(512)
@@ -239,13 +238,14 @@ loop:
 	VZEROUPPER
 	RET
 
-// NEAREST16 stores x as F16; the conversion of the processor rounds as it should.
+// NEAREST16 stores x as F16. VCVTPS2PH rounds to nearest even.
 #define NEAREST16(x, to) \
 	VMULPS.BCST adamCodes_scale+0(DI), x, x \
 	VCVTPS2PH   $0, x, to
 
-// NEAREST8 makes the low bytes of Z7 the codes of x for state i, whose format drops
-// so many bits of a float32. The adder rounds: see castNearest of package fp8.
+// NEAREST8 sets the low bytes of Z7 to the codes of x for state i, whose format has drop
+// fewer significand bits than float32. The FP32 addition rounds: see castNearest of
+// package fp8.
 #define NEAREST8(i, x, drop) \
 	VPANDD       ABS, x, Z7 \
 	VMULPS.BCST  (adamCodes_scale+4*i)(DI), Z7, Z7 \
@@ -288,9 +288,9 @@ loop:
 	VZEROUPPER
 	RET
 
-// The numbers of words in the order in which their bytes stay in lanes of 128
-// bits, and the bytes that are the random bits of two vectors of elements, for
-// codes of sixteen bits and of eight.
+// adamLanes holds the indices of random words, in an order that keeps the bytes of each
+// vector within 128-bit lanes, and the VPSHUFB masks that pick the random bits of two
+// vectors of elements, for 16-bit codes and for 8-bit codes.
 DATA adamLanes<>+0(SB)/8, $0x0000000100000000
 DATA adamLanes<>+8(SB)/8, $0x0000000900000008
 DATA adamLanes<>+16(SB)/8, $0x0000000300000002
@@ -309,36 +309,36 @@ DATA adamLanes<>+112(SB)/8, $0x800b0a8080090880
 DATA adamLanes<>+120(SB)/8, $0x800f0e80800d0c80
 GLOBL adamLanes<>(SB), RODATA|NOPTR, $128
 
-// FOLD makes X the larger or smaller, by op, of the two halves of each register:
-// sixteen bytes or eight words of 64 and 32.
+// FOLD folds the quarters of Z by op, a maximum or minimum, into X: 64 bytes into
+// sixteen, or 32 words into eight. Y and X are the lower parts of Z.
 #define FOLD(op, Z, Y, X) \
 	VEXTRACTI64X4 $1, Z, Y15 \
 	op            Y15, Y, Y \
 	VEXTRACTI128  $1, Y, X15 \
 	op            X15, X, X
 
-// LEAST_BYTE makes the bytes of X one word, the smallest of them: the processor finds
+// MIN_BYTE sets the first word of X to the smallest of its bytes. VPHMINPOSUW finds
 // the smallest of eight words.
-#define LEAST_BYTE(X) \
+#define MIN_BYTE(X) \
 	VPSRLW      $8, X, X15 \
 	VPMINUB     X15, X, X \
 	VPHMINPOSUW X, X
 
-// LARGER folds the magnitudes of codes, without the bits that mask lacks, into top.
+// LARGER folds codes & mask into top by op.
 #define LARGER(op, codes, mask, top) \
 	VPANDD codes, mask, Z4 \
 	op     Z4, top, top
 
-// func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMost, mMost, vMost, vLeast *float32)
+// func adamExtentsAVX512(p *uint16, m, v *uint8, blocks int, pMax, mMax, vMax, vMin *float32)
 TEXT ·adamExtentsAVX512(SB), NOSPLIT, $0-64
 	MOVQ         p+0(FP), R8
 	MOVQ         m+8(FP), R9
 	MOVQ         v+16(FP), R10
 	MOVQ         blocks+24(FP), CX
-	MOVQ         pMost+32(FP), R11
-	MOVQ         mMost+40(FP), R12
-	MOVQ         vMost+48(FP), R13
-	MOVQ         vLeast+56(FP), DX
+	MOVQ         pMax+32(FP), R11
+	MOVQ         mMax+40(FP), R12
+	MOVQ         vMax+48(FP), R13
+	MOVQ         vMin+56(FP), DX
 	MOVL         $0x7fff7fff, AX
 	VPBROADCASTD AX, Z10
 	MOVL         $0x7f7f7f7f, AX
@@ -369,7 +369,7 @@ block:
 	LARGER(VPMAXUB, 192(R9), Z11, Z1)
 	FOLD(VPMAXUB, Z1, Y1, X1)
 	VPXOR  X12, X1, X1
-	LEAST_BYTE(X1)
+	MIN_BYTE(X1)
 	VPXOR     X13, X1, X1
 	VPSLLW    $7, X1, X1
 	VCVTPH2PS X1, X1
@@ -388,8 +388,8 @@ block:
 	FOLD(VPMAXUB, Z2, Y2, X2)
 	FOLD(VPMINUB, Z3, Y3, X3)
 	VPXOR    X12, X2, X2
-	LEAST_BYTE(X2)
-	LEAST_BYTE(X3)
+	MIN_BYTE(X2)
+	MIN_BYTE(X3)
 	VPXOR     X13, X2, X2
 	VPSLLW    $8, X2, X2
 	VPSLLW    $8, X3, X3

@@ -14,8 +14,8 @@ import (
 	"octet/fp8"
 )
 
-// From codes to codes in registers or by pieces: everything that an update leaves
-// behind must be the same, whatever it finds.
+// The path from codes to codes and the general path leave the same bits, for any old
+// state.
 func TestAdamWCodes(t *testing.T) {
 	if !haveAdamCodes {
 		t.Skip("no AVX-512")
@@ -27,7 +27,7 @@ func TestAdamWCodes(t *testing.T) {
 		name string
 		edit func(op *backend.AdamW, d *device)
 	}{
-		{"codes of numbers", func(*backend.AdamW, *device) {}},
+		{"finite codes", func(*backend.AdamW, *device) {}},
 		{"zeros", func(op *backend.AdamW, d *device) {
 			clear(d.memory[op.M1[1]])
 			clear(d.memory[op.M2[1]])
@@ -38,7 +38,7 @@ func TestAdamWCodes(t *testing.T) {
 			}
 		}},
 		{"a first moment that is NaN", func(op *backend.AdamW, d *device) { d.memory[op.M1[1]][4000] = 0xff }},
-		{"a first moment above the last number", func(op *backend.AdamW, d *device) { d.memory[op.M1[1]][7] = 0x78 }},
+		{"a first moment above the largest finite value of E4M3IEEE", func(op *backend.AdamW, d *device) { d.memory[op.M1[1]][7] = 0x78 }},
 		{"an infinite second moment", func(op *backend.AdamW, d *device) { d.memory[op.M2[1]][4000] = 0x7c }},
 		{"a negative second moment", func(op *backend.AdamW, d *device) { d.memory[op.M2[1]][4000] = 0xbc }},
 		{"a master that is NaN", func(op *backend.AdamW, d *device) { d.memory[op.Master[1]][2001] = 0x7e }},
@@ -79,7 +79,7 @@ func TestAdamWCodes(t *testing.T) {
 						c.edit(op, d)
 						require.NoError(t, x.Run(t.Context()))
 						for i, a := range view[float32](d.memory[op.Amaxes]) {
-							if a != a { // of any payload
+							if a != a { // ignore the payload
 								view[float32](d.memory[op.Amaxes])[i] = nan
 							}
 						}

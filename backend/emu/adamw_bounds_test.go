@@ -14,8 +14,8 @@ import (
 	"octet/fp8"
 )
 
-// boundedTrial is AdamW over parameters of many blocks and of one, and one that ends
-// within a block; apart, as the two ops of a shard. A program of its own computes the
+// boundedTrial declares AdamW over parameters of many blocks, of one, and with a partial
+// block; if apart, as the two ops of a sharded update. Program norm computes the
 // gradient's norm.
 func boundedTrial(t *testing.T, rounding fp8.Rounding, apart bool) (tr *trial, op *backend.AdamW, norm *backend.Program) {
 	tr = newTrial(t)
@@ -54,8 +54,8 @@ func boundedTrial(t *testing.T, rounding fp8.Rounding, apart bool) (tr *trial, o
 	return tr, op, norm
 }
 
-// Whatever happens between the steps and within them, what AdamW does with extents is
-// what it does without.
+// AdamW leaves the same states with extents as without, whatever is written between and
+// within steps.
 func TestAdamWBounds(t *testing.T) {
 	if !haveAdamCodes {
 		t.Skip("no AVX-512")
@@ -80,7 +80,7 @@ func TestAdamWBounds(t *testing.T) {
 						return raw
 					}
 					for step := range steps {
-						i := max(0, random.IntN(6)-3) // the largest most often
+						i := max(0, random.IntN(6)-3) // mostly the largest parameter
 						n := op.Grad[i].Elems()
 						one := func(small, large uint32) (codes []uint32) { // a large one among small ones
 							for range n {
@@ -114,9 +114,9 @@ func TestAdamWBounds(t *testing.T) {
 							write(op.Grad[i], floats(n, 1))
 						case 1: // a spike
 							write(op.Grad[i], gradient())
-						case 2: // an op, between the norm and the update
+						case 2: // an op between the norm and the update
 							filled = true
-						case 3: // an experiment there
+						case 3: // an observer's write between them
 							raw := gradient()
 							between = func(m backend.Memory) error { return m.Write(op.Grad[i], raw) }
 						case 4, 5, 6: // a checkpoint
@@ -144,9 +144,9 @@ func TestAdamWBounds(t *testing.T) {
 							write(op.Control, append(c.AppendTo(nil), make([]byte, 64)...)[:op.Control.Bytes()])
 						}
 						switch step % 30 {
-						case 28: // all that follows is NaN
+						case 28: // the following states are NaN
 							write(op.Grad[i].Slice("one", random.IntN(n), 1), []byte{0, 0, 0xc0, 0x7f})
-						case 0: // until it is put back
+						case 0: // until the data is restored
 							for x, raw := range tr.data {
 								write(x, raw)
 							}
@@ -174,7 +174,7 @@ func TestAdamWBounds(t *testing.T) {
 	}
 }
 
-// stateOf is all that a device holds.
+// stateOf returns all persistent memory of a device.
 func stateOf(d *device) (all []byte) {
 	for x := range d.vars.All() {
 		all = append(all, d.memory[x]...)
@@ -182,9 +182,9 @@ func stateOf(d *device) (all []byte) {
 	return all
 }
 
-// A block without large values is not looked at: of a NaN that gets there unseen
-// nothing is in the amaxes.
-func TestAdamWLeavesBlocksOut(t *testing.T) {
+// AdamW does not read a block without large values: a NaN written there directly does
+// not reach the amaxes.
+func TestAdamWSkipsBlocks(t *testing.T) {
 	if !haveAdamCodes {
 		t.Skip("no AVX-512")
 	}
@@ -211,7 +211,7 @@ func TestAdamWLeavesBlocksOut(t *testing.T) {
 	d.changed(op.Master[0])
 	run()
 	require.False(t, isFinite(b.f32(op.Amaxes)[0]))
-	require.False(t, d.extents[op.M1[0]].known, "codes that are no numbers have no extents")
+	require.False(t, d.extents[op.M1[0]].known, "NaN codes have no extents")
 }
 
 func TestAdamWExtents(t *testing.T) {
@@ -225,7 +225,7 @@ func TestAdamWExtents(t *testing.T) {
 		p[i], m[i], v[i] = uint16(random.Uint32()), uint8(random.Uint32()), uint8(random.Uint32N(0x7c))
 		p[i] = p[i]&0x8000 | min(p[i]&0x7fff, 0x7bff)
 		m[i] = m[i]&0x80 | min(m[i]&0x7f, 0x7e)
-		if block := i / extentBlock; block%2 == 1 { // all small but one code, and all large
+		if block := i / extentBlock; block%2 == 1 { // p and m small, v large, except one code of each
 			p[i], m[i], v[i] = p[i]&0x83ff, m[i]&0x87, min(v[i]|0x40, 0x7b)
 		}
 	}
@@ -235,14 +235,14 @@ func TestAdamWExtents(t *testing.T) {
 	}
 	want, got := [4][]float32{}, [4][]float32{}
 	for block := range blocks {
-		most, least := [3]float32{}, float32(math.Inf(1))
+		largest, minV := [3]float32{}, float32(math.Inf(1))
 		for i := block * extentBlock; i < (block+1)*extentBlock; i++ {
 			for j, x := range []float32{fp8.F16.Float32(uint32(p[i])), fp8.E4M3.Float32(uint32(m[i])) / 256, fp8.E5M2.Float32(uint32(v[i]))} {
-				most[j] = fp8.MaxAmax(most[j], x)
+				largest[j] = fp8.MaxAmax(largest[j], x)
 			}
-			least = min(least, fp8.E5M2.Float32(uint32(v[i])))
+			minV = min(minV, fp8.E5M2.Float32(uint32(v[i])))
 		}
-		for j, x := range []float32{most[0], most[1], most[2], least} {
+		for j, x := range []float32{largest[0], largest[1], largest[2], minV} {
 			want[j], got[j] = append(want[j], x), append(got[j], -1)
 		}
 	}
@@ -250,7 +250,7 @@ func TestAdamWExtents(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// If something is infinite, what is bounded by it need not be a number.
+// Maxima with an infinity bound nothing: new values may be NaN.
 func TestAdamWBoundsAreFinite(t *testing.T) {
 	var a adamBounds
 	a.begin(&simd.AdamW{}, &[3]float32{})
@@ -259,12 +259,12 @@ func TestAdamWBoundsAreFinite(t *testing.T) {
 	require.Equal(t, before, a.top)
 }
 
-// Bounds are none where a factor that may be negative is, or is no number.
-func TestAdamWBoundsKeepOrder(t *testing.T) {
+// Bounds are not used if a coefficient or a scale_inv is negative or NaN.
+func TestAdamWBoundsNeedMonotonicUpdates(t *testing.T) {
 	known := &extents{known: true}
 	a := adamBounds{master: known, m1: known, m2: known, grad: known}
 	usable := func(edit func(r *simd.AdamW, inv *[3]float32)) bool {
-		r, inv := simd.AdamW{Coef: 1, Beta1: 1, Rest1: 1, Beta2: 1, Rest2: 1, Decay: 1, Rate: 1, RootFactor: 1, Epsilon: 1}, [3]float32{1, 1, 1}
+		r, inv := simd.AdamW{Coef: 1, Beta1: 1, Rest1: 1, Beta2: 1, Rest2: 1, Decay: 1, Rate: 1, RootScale: 1, Epsilon: 1}, [3]float32{1, 1, 1}
 		edit(&r, &inv)
 		a.begin(&r, &inv)
 		return a.usable

@@ -9,32 +9,31 @@ import (
 )
 
 // adamCodes updates a parameter with a master in F16 and moments in E4M3 and E5M2
-// from codes to codes, without FP32 in memory. Nearly all that such an update costs
-// is arithmetic: by pieces, the processor would wait for its divisions and roots in
-// one and have nothing to divide in the others. Every bit is that of the pieces of
-// adamW, which do what it leaves.
+// from codes to codes, without FP32 in memory. Such an update is bound by arithmetic:
+// in one pass, the processor casts while it waits for divisions and roots. The bits are
+// those of adamW.update and adamState.store, which handle the elements that it leaves.
 type adamCodes struct {
 	state  *[3]adamState
 	bounds adamBounds
 
 	rule  simd.AdamW
-	inv   [3]float32 // the dequantising factors; that of E4M3 with its 2^8
-	scale [3]float32 // what the new values are multiplied by, lift included
+	inv   [3]float32 // scale_inv; that of E4M3 times 2^8
+	scale [3]float32 // multiplies the new values, lift included
 
-	// The casts of package fp8. Numbers to be rounded at random are multiplied by
-	// lift, which makes 4 of the format's smallest normal number; units makes codes
-	// of those below it. lift is 1 for rounding to nearest.
+	// Constants of the casts of package fp8. Stochastic rounding multiplies values by
+	// lift, which maps the format's smallest normal value to 4; units converts values
+	// below it to codes. lift is 1 for rounding to nearest.
 	lift, units     [3]float32
 	smallest, magic [3]uint32
-	first, key      [3]uint32 // of the words of fp8.Random: number 0 of a Weyl sequence, and what is mixed in
+	first, key      [3]uint32 // of fp8.Random: element 0 of a Weyl sequence, and the key mixed in
 
-	lastNumber      uint8 // the largest code of the first moment that is a number
-	least           uint8 // the smallest of a second moment that is not 0
-	random          bool
-	canRead, canRun bool // whether this run's factors are numbers, and all values
+	maxFinite       uint8 // the first moment's largest finite code
+	minPositive     uint8 // the smallest code of a second moment above 0
+	stochastic      bool
+	canRead, canRun bool // whether this run's scales are finite, and also its values
 }
 
-// newCodes returns the adamCodes of a tensor, nil if it has other formats.
+// newCodes returns the adamCodes of a tensor, nil if its formats are not supported.
 func (t *adamTensor) newCodes() *adamCodes {
 	p, m, v := &t.state[0], &t.state[1], &t.state[2]
 	moment := m.out.dtype == fp8.E4M3 || m.out.dtype == fp8.E4M3IEEE
@@ -42,16 +41,16 @@ func (t *adamTensor) newCodes() *adamCodes {
 		return nil
 	}
 	c := &adamCodes{
-		state: &t.state, lastNumber: 0x7e, random: p.out.rounding == fp8.Stochastic,
+		state: &t.state, maxFinite: 0x7e, stochastic: p.out.rounding == fp8.Stochastic,
 		lift: [3]float32{1, 1, 1}, units: [3]float32{0x1p24, 0x1p25, 0x1p24},
 	}
 	if m.out.dtype == fp8.E4M3IEEE {
-		c.lastNumber = 0x77
+		c.maxFinite = 0x77
 	}
 	if v.floor {
-		c.least = 1
+		c.minPositive = 1
 	}
-	if c.random {
+	if c.stochastic {
 		c.lift = [3]float32{0x1p16, 0x1p8, 0x1p16}
 	}
 	for i := range t.state {
@@ -69,7 +68,7 @@ func (t *adamTensor) newCodes() *adamCodes {
 	return c
 }
 
-// read prepares a run's amaxes.
+// read prepares a run's calls of amaxes.
 func (c *adamCodes) read(r *simd.AdamW) {
 	if c == nil {
 		return
@@ -85,18 +84,18 @@ func (c *adamCodes) read(r *simd.AdamW) {
 	c.bounds.begin(r, &c.inv)
 }
 
-// amaxes finds the largest magnitudes of the new values of the first n elements
-// from at on, as many as it can take. Blocks without values above those that bounds
-// has may be left out.
+// amaxes returns the largest magnitudes of the new values of n elements from at on; n
+// is how many it can process. It may skip blocks that cannot exceed the maxima in
+// bounds.
 func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 	if c == nil || !c.canRead || len(grad) < 32 {
 		return 0, amax
 	}
 	var lanes [3][16]uint32
 	n = len(grad) &^ 31
-	for from, to := c.bounds.open(at, at+n); from < to; from, to = c.bounds.open(to, at+n) {
+	for from, to := c.bounds.unbounded(at, at+n); from < to; from, to = c.bounds.unbounded(to, at+n) {
 		p, m, v := c.codes(from, to-from)
-		if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.lastNumber {
+		if adamAmaxAVX512(c, &p[0], &m[0], &v[0], &grad[from-at], to-from, &lanes) > c.maxFinite {
 			return 0, amax
 		}
 		for i := range amax {
@@ -106,8 +105,8 @@ func (c *adamCodes) amaxes(at int, grad []float32) (n int, amax [3]float32) {
 	return n, amax
 }
 
-// write prepares a run's store, of values with these amaxes: if they are numbers,
-// so is all that was read.
+// write prepares a run's calls of store, for values with these amaxes. Finite amaxes
+// imply that all values that were read are finite.
 func (c *adamCodes) write(amax []float32) {
 	if c == nil {
 		return
@@ -115,13 +114,13 @@ func (c *adamCodes) write(amax []float32) {
 	c.canRun = c.canRead
 	for i := range c.scale {
 		out := &c.state[i].out
-		c.scale[i] = out.factor * c.lift[i]
+		c.scale[i] = out.scale * c.lift[i]
 		c.canRun = c.canRun && isFinite(amax[i]) && isFinite(c.scale[i]) && c.scale[i] > 0
 		c.first[i], c.key[i] = uint32(out.key), uint32(out.key>>32)
 	}
 }
 
-// store updates the first n elements from at on, as many as it can take.
+// store updates n elements from at on; n is how many it can process.
 func (c *adamCodes) store(at int, grad []float32) (n int) {
 	if c == nil || !c.canRun || len(grad) < 32 {
 		return 0
@@ -133,23 +132,24 @@ func (c *adamCodes) store(at int, grad []float32) (n int) {
 	}
 	n = len(grad) &^ 31
 	p, m, v := c.codes(at, n)
-	if c.random {
-		adamRandomAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(first/2))
+	if c.stochastic {
+		adamStochasticAVX512(c, &p[0], &m[0], &v[0], &grad[0], n, uint32(first/2))
 	} else {
 		adamNearestAVX512(c, &p[0], &m[0], &v[0], &grad[0], n)
 	}
 	return n
 }
 
-// notes reports whether the extents of what is stored are taken down: of numbers alone.
+// notes reports whether to record the extents of the stored codes: only if all values
+// are finite.
 func (c *adamCodes) notes() bool { return c != nil && c.canRun && c.bounds.master != nil }
 
-// note takes down those of n elements from at on.
+// note records the extents of n elements from at on.
 func (c *adamCodes) note(at, n int) {
 	block, blocks, x := at/extentBlock, n/extentBlock, &c.bounds
 	p, m, v := c.codes(at, n)
 	if blocks > 0 {
-		adamExtentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.most[block], &x.m1.most[block], &x.m2.most[block], &x.m2.least[block])
+		adamExtentsAVX512(&p[0], &m[0], &v[0], blocks, &x.master.max[block], &x.m1.max[block], &x.m2.max[block], &x.m2.min[block])
 	}
 }
 

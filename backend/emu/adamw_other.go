@@ -10,6 +10,6 @@ func adamAmaxAVX512(*adamCodes, *uint16, *uint8, *uint8, *float32, int, *[3][16]
 
 func adamNearestAVX512(*adamCodes, *uint16, *uint8, *uint8, *float32, int) {}
 
-func adamRandomAVX512(*adamCodes, *uint16, *uint8, *uint8, *float32, int, uint32) {}
+func adamStochasticAVX512(*adamCodes, *uint16, *uint8, *uint8, *float32, int, uint32) {}
 
 func adamExtentsAVX512(*uint16, *uint8, *uint8, int, *float32, *float32, *float32, *float32) {}

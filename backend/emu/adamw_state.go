@@ -13,10 +13,10 @@ type adamState struct {
 	limit    float32   // the format's largest value
 	block    int       // elements of a row that share a scale; 0: all share one
 	pow2     bool
-	floor    bool // a positive value is not stored as 0
+	floor    bool // store a positive value as the smallest code above 0, not as 0
 }
 
-// hasAmax reports whether a first visit must find the state's amax.
+// hasAmax reports whether the first visit must find the state's amax.
 func (s *adamState) hasAmax() bool { return s.scaleInv != nil && s.block == 0 }
 
 func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
@@ -29,18 +29,18 @@ func (b *binder) adamState(o *backend.AdamW, t *backend.Tensor) adamState {
 	}
 }
 
-// prepare chooses the scale and the random stream that codes are stored with;
-// first is the index of the first element's random bits.
+// prepare sets the scale and the random stream of the new codes; first is the random
+// index of the first element.
 func (s *adamState) prepare(amax float32, ctl backend.Control, first uint64) {
-	s.out.factor = 1
+	s.out.scale = 1
 	if s.hasAmax() {
-		s.out.factor = s.scaleFor(amax, s.scaleInv[0])
+		s.out.scale = s.scaleFor(amax, s.scaleInv[0])
 	}
 	s.out.key, s.out.base = fp8.StreamKey(ctl.Seed, ctl.Step, s.out.name), first
 }
 
-// scaleFor is the scale of values with this amax; one that says nothing keeps
-// the old scale.
+// scaleFor returns the scale for values with this amax; if the amax gives none, the old
+// scale.
 func (s *adamState) scaleFor(amax, oldInv float32) float32 {
 	scale, ok := fp8.ScaleFor(amax, s.limit, s.pow2)
 	if !ok && oldInv != 0 {
@@ -49,17 +49,18 @@ func (s *adamState) scaleFor(amax, oldInv float32) float32 {
 	return scale
 }
 
-// record is the stored scale that goes with it.
+// record stores the scale_inv of a scale from scaleFor. An amax that gives no scale
+// leaves a scale_inv other than 0 as it is.
 func (s *adamState) record(scaleInv *float32, amax, scale float32) {
 	if _, ok := fp8.ScaleFor(amax, s.limit, s.pow2); ok || *scaleInv == 0 {
 		*scaleInv = 1 / scale
 	}
 }
 
-// writeScale records the scale of the new codes, once all old ones are read.
+// writeScale records the scale of the new codes. Call it after all old codes are read.
 func (s *adamState) writeScale(amax float32) {
 	if s.hasAmax() {
-		s.record(&s.scaleInv[0], amax, s.out.factor)
+		s.record(&s.scaleInv[0], amax, s.out.scale)
 	}
 }
 
@@ -82,8 +83,8 @@ func (s *adamState) store(out *boundCast, x []float32, at int) {
 	}
 }
 
-// floorCodes replaces codes of 0 by that of the smallest number where x is
-// positive. In every format it is 1.
+// floorCodes replaces code 0 by code 1, in every format the smallest positive value,
+// where x is positive.
 func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 	for i, c := range codes {
 		if c == 0 && x[i] > 0 {
@@ -92,10 +93,9 @@ func floorCodes[C uint8 | uint16](codes []C, x []float32) {
 	}
 }
 
-// blocks calls f for the parts of a span that share a scale: elements
-// [from, to) of it.
+// blocks calls f for each part [from, to) of a span whose elements share a scale.
 func (s *adamState) blocks(sp *span, cols int, f func(scaleInv []float32, from, to int)) {
-	first := sp.row * parts(cols, s.block)
+	first := sp.row * ceilDiv(cols, s.block)
 	for from := 0; from < sp.n; from += s.block {
 		f(s.scaleInv[first+(sp.col+from)/s.block:][:1], from, min(from+s.block, sp.n))
 	}
@@ -113,8 +113,8 @@ func (s *adamState) storeBlocks(x []float32, sp *span, at, cols int) {
 	out := s.out
 	s.blocks(sp, cols, func(scaleInv []float32, from, to int) {
 		amax := fp8.Amax(x[from:to])
-		out.factor = s.scaleFor(amax, scaleInv[0])
+		out.scale = s.scaleFor(amax, scaleInv[0])
 		s.store(&out, x[from:to], at+from)
-		s.record(&scaleInv[0], amax, out.factor)
+		s.record(&scaleInv[0], amax, out.scale)
 	})
 }

@@ -11,8 +11,7 @@ import (
 	"octet/fp8"
 )
 
-// adamSizes are of tensors that fill a part of a span, several spans, and one
-// exactly.
+// adamSizes are the sizes of tensors: part of a span, several spans, exactly one.
 var adamSizes = []int{3, 5000, adamSpan}
 
 // adamTrial declares an AdamW over tensors of adamSizes with the given formats.
@@ -27,10 +26,10 @@ func adamTrial(t *testing.T, master, m1, m2 fp8.DType, skip float32) (*trial, *b
 		Beta1:   0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1,
 	}
 	for i, n := range adamSizes {
-		stored := func(name string, dtype fp8.DType, values []float32, factor float32) *backend.Tensor {
+		stored := func(name string, dtype fp8.DType, values []float32, scaleInv float32) *backend.Tensor {
 			x := tr.tensor(fmt.Sprint(name, i), dtype, values, n)
 			if dtype != fp8.F32 {
-				tr.scaled(x, factor)
+				tr.scaled(x, scaleInv)
 			}
 			return x
 		}
@@ -57,7 +56,7 @@ func adamTrial(t *testing.T, master, m1, m2 fp8.DType, skip float32) (*trial, *b
 	return tr, op
 }
 
-// expect is AdamW in float64: the new master and moments of tensor i.
+// expect computes AdamW in float64: the new master and moments of tensor i.
 func expect(op *backend.AdamW, d *device, i int) (x [3][]float64) {
 	x = [3][]float64{d.values(op.Master[i]), d.values(op.M1[i]), d.values(op.M2[i])}
 	p, m, v := x[0], x[1], x[2]
@@ -93,9 +92,8 @@ func TestAdamWFloat32(t *testing.T) {
 	}
 }
 
-// Codes and scales are those of the values that the FP32 arithmetic gives from
-// the old codes: dequantise these by hand, update them as FP32 tensors, and
-// quantise the result element by element.
+// AdamW on codes equals dequantizing the old codes, updating FP32 tensors, and
+// quantizing the result element by element.
 func TestAdamWScaled(t *testing.T) {
 	formats := [][3]fp8.DType{
 		{fp8.F16, fp8.E4M3, fp8.E5M2},
@@ -165,8 +163,7 @@ func TestAdamWSkips(t *testing.T) {
 	}
 }
 
-// A moment of zeros teaches nothing: it keeps the scale it has, and gets 1
-// where nobody gave it one.
+// A moment of zeros keeps its scale_inv, or gets 1 if that is 0.
 func TestAdamWKeepsTheScaleOfZeros(t *testing.T) {
 	for old, want := range map[float32]float64{0.125: 0.125, 3: 3, 0: 1} {
 		tr := newTrial(t)

@@ -10,7 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// BenchmarkAttention reports the GFLOP/s of the products, halved by causality.
+// BenchmarkAttention reports the GFLOP/s of the matrix products. Causality halves their
+// FLOPs.
 func BenchmarkAttention(b *testing.B) {
 	for _, c := range []attentionCase{
 		{4, 256, 256, 6, 1, 64, 0},
@@ -23,11 +24,11 @@ func BenchmarkAttention(b *testing.B) {
 			tensor := func(name string, rows, cols int) *backend.Tensor {
 				return vars.Tensor(backend.Stash, name, fp8.BF16, rows, cols)
 			}
-			q := tensor("q", c.batch*c.queries, c.kv*c.group*c.dim)
+			q := tensor("q", c.batch*c.queries, c.kv*c.perKV*c.dim)
 			k, v := tensor("k", c.batch*c.keys, c.kv*c.dim), tensor("v", c.batch*c.keys, c.kv*c.dim)
 			out, dq := tensor("out", q.Rows(), q.Cols()), tensor("dq", q.Rows(), q.Cols())
 			dk, dv := tensor("dk", k.Rows(), k.Cols()), tensor("dv", k.Rows(), k.Cols())
-			lse := vars.Tensor(backend.Stash, "lse", fp8.F32, c.batch*c.kv*c.group, c.queries)
+			lse := vars.Tensor(backend.Stash, "lse", fp8.F32, c.batch*c.kv*c.perKV, c.queries)
 			control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 			forward := &backend.Attention{Q: q, K: k, V: v, Control: control, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
 			p.Add(forward)

@@ -13,18 +13,17 @@ import (
 //	dV = Pᵀ·dO     dS = P ⊙ (dP − δ)/√dim     dK = dSᵀ·Q     dQ = dS·K
 //
 // Every sum over queries runs over ascending queries, every sum over keys over
-// ascending keys. That leaves two ways to go through the pairs of blocks, with
-// the same bits: a task that owns a sequence and a key head, with all its
-// query heads, computes P and dS once; where there are too few of these for
-// the workers, tasks that own one block of keys, and after them tasks that own
-// some blocks of queries, compute them twice.
+// ascending keys. So two ways to split the work give the same bits. By default a task
+// owns one sequence and KV head, with all its query heads, and computes P and dS once.
+// With too few of these tasks for the workers, first tasks that own one block of keys,
+// then tasks that own some blocks of queries, compute P and dS, in total twice.
 
 // gradSpace is a worker's scratch.
 type gradSpace struct {
 	tiles
 	q, do  sheet // [rows of a block, dim]
 	k      sheet // [keyBlock, dim]
-	few    sheet // [fewKeys, dim]
+	stage  sheet // [stageKeys, dim]
 	kt, vt sheet // [dim, keyBlock]: Kᵀ, Vᵀ
 	p, ds  sheet // [rows of a block, keyBlock]
 	dq     sheet // [rows of a task, dim]
@@ -38,8 +37,8 @@ type attentionBackward struct {
 	heads
 	kernel     *gemmKernel
 	pool       *pool
-	q, k, v    operand
-	do         operand
+	q, k, v    scaledMatrix
+	do         scaledMatrix
 	lse, delta []float32 // [batch·heads, queries]
 	grad       struct{ q, k, v *emitter }
 	span       int // queries of a task that owns queries
@@ -47,15 +46,15 @@ type attentionBackward struct {
 
 func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
 	c := carver{scratch: scratch}
-	rows, depth := a.block*a.group, roundUp(a.dim, depthUnit)
+	rows, depth := a.block*a.perKV, roundUp(a.dim, depthUnit)
 	s.tiles = newTiles(a.kernel, max(a.dim, keyBlock, rows), &c)
 	s.q, s.do = c.sheet(a.kernel, rows, a.ld), c.sheet(a.kernel, rows, a.ld)
-	s.k, s.few = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, fewKeys, a.ld)
+	s.k, s.stage = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, stageKeys, a.ld)
 	s.kt, s.vt = c.sheet(a.kernel, depth, scoreLD), c.sheet(a.kernel, depth, scoreLD)
 	s.p, s.ds = c.sheet(a.kernel, rows, scoreLD), c.sheet(a.kernel, rows, scoreLD)
 	s.dk, s.dv = c.sheet(a.kernel, keyBlock, a.ld), c.sheet(a.kernel, keyBlock, a.ld)
 	s.lse2, s.delta = c.take(rows), c.take(rows)
-	s.dq = c.sheet(a.kernel, a.span*a.group, a.ld)
+	s.dq = c.sheet(a.kernel, a.span*a.perKV, a.ld)
 	return s, c.used
 }
 
@@ -64,11 +63,12 @@ func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 	return b.attentionGradWith(gemmKernels()[0], o, !balanced(pairs, b.pool.size()))
 }
 
-// attentionGradWith takes the decision whether to split the pairs.
+// attentionGradWith is attentionGrad with a given kernel; split tells whether to split
+// the pairs into several tasks.
 func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad, split bool) func() {
 	a := &attentionBackward{
 		heads: newHeads(kernel, o.Q, o.K, o.Batch, o.HeadDim), kernel: kernel, pool: b.pool,
-		q: b.operand(o.Q), k: b.operand(o.K), v: b.operand(o.V), do: b.operand(o.DOut),
+		q: b.scaledMatrixOf(o.Q), k: b.scaledMatrixOf(o.K), v: b.scaledMatrixOf(o.V), do: b.scaledMatrixOf(o.DOut),
 		lse: b.f32(o.LSE), delta: b.shared(o.LSE.Elems()),
 	}
 	a.grad.q = b.emitter(o.DQ, o.Q.Cols())
@@ -89,14 +89,14 @@ func (b *binder) attentionGradWith(kernel *gemmKernel, o *backend.AttentionGrad,
 	if split {
 		run = func() {
 			delta()
-			a.pool.run(a.pairs()*parts(a.keys, keyBlock), keys)
-			a.pool.run(a.pairs()*parts(a.queries, a.span), queries)
+			a.pool.run(a.pairs()*ceilDiv(a.keys, keyBlock), keys)
+			a.pool.run(a.pairs()*ceilDiv(a.queries, a.span), queries)
 		}
 	}
 	return storing(run, a.grad.q, a.grad.k, a.grad.v)
 }
 
-// attentionDelta computes δ, in the order of LSE.
+// attentionDelta computes δ in the layout of LSE.
 func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []float32) func() {
 	do, out := b.rows(o.DOut), b.rows(o.O)
 	cols, total := do.cols, o.Q.Rows()
@@ -107,7 +107,7 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 		for r := task * height; r < min(total, (task+1)*height); r++ {
 			x, y := do.row(scratch[:cols], r), out.row(scratch[cols:2*cols], r)
 			for head := range cols / h.dim {
-				at := (r/h.queries*(h.kv*h.group)+head)*h.queries + r%h.queries
+				at := (r/h.queries*(h.kv*h.perKV)+head)*h.queries + r%h.queries
 				delta[at] = simd.Dot(x[head*h.dim:][:h.dim], y[head*h.dim:][:h.dim])
 			}
 		}
@@ -115,7 +115,7 @@ func (b *binder) attentionDelta(h *heads, o *backend.AttentionGrad, delta []floa
 	return func() { b.pool.run(tasks, task) }
 }
 
-// pairTask computes all gradients of one sequence and key head.
+// pairTask computes all gradients of one sequence and KV head.
 func (a *attentionBackward) pairTask(worker, pair int) {
 	s, _ := a.space(a.pool.scratch[worker])
 	for j := 0; j < a.keys; j += keyBlock {
@@ -125,20 +125,20 @@ func (a *attentionBackward) pairTask(worker, pair int) {
 			a.expectAfter(&s, pair, i, j)
 			a.probabilities(&s, i, j)
 			a.addToKeys(&s, i, j)
-			a.addToQueries(&s, s.dq.at(i*a.group, 0), i, j)
+			a.addToQueries(&s, s.dq.at(i*a.perKV, 0), i, j)
 		}
 		a.storeKeys(&s, worker, pair, j)
 	}
 	a.storeQueries(&s, worker, pair, 0, a.queries)
 }
 
-// expectAfter is what pairTask reads and stores after the queries from i on and the
-// keys from j on, up to the next ones.
+// expectAfter sets which rows to prefetch: those that pairTask will read and store from
+// the end of this block of queries (i) and keys (j) to the end of the next one.
 func (a *attentionBackward) expectAfter(s *gradSpace, pair, i, j int) {
 	t := &s.tiles
 	t.expectNothing()
 	if j+keyBlock >= a.keys {
-		t.expectStore(a.grad.q, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.group*a.dim)
+		t.expectStore(a.grad.q, a.row(pair, a.queries, i), a.column(pair, 0), min(a.block, a.queries-i), a.perKV*a.dim)
 	}
 	if i += a.block; i >= a.queries {
 		row, col := a.row(pair, a.keys, j), pair%a.kv*a.dim
@@ -172,36 +172,36 @@ func (a *attentionBackward) keysTask(worker, task int) {
 	a.storeKeys(&s, worker, pair, j)
 }
 
-// queriesTask computes dQ of some blocks of queries, the last ones first
-// because they see the most keys.
+// queriesTask computes dQ of some blocks of queries. The last blocks go first because
+// they see the most keys.
 func (a *attentionBackward) queriesTask(worker, task int) {
 	s, _ := a.space(a.pool.scratch[worker])
-	pair, i0 := task%a.pairs(), (parts(a.queries, a.span)-1-task/a.pairs())*a.span
+	pair, i0 := task%a.pairs(), (ceilDiv(a.queries, a.span)-1-task/a.pairs())*a.span
 	end := min(i0+a.span, a.queries)
 	for j := 0; j < end; j += keyBlock {
 		a.loadKeys(&s, pair, j)
 		for i := max(i0, j/a.block*a.block); i < end; i += a.block {
 			a.loadQueries(&s, pair, i)
 			a.probabilities(&s, i, j)
-			a.addToQueries(&s, s.dq.at((i-i0)*a.group, 0), i, j)
+			a.addToQueries(&s, s.dq.at((i-i0)*a.perKV, 0), i, j)
 		}
 	}
 	a.storeQueries(&s, worker, pair, i0, end-i0)
 }
 
-// rowsAt and keysAt are the lengths of the blocks that begin there.
-func (a *attentionBackward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.group }
+// rowsAt and keysAt return the length of the block that begins at query i or key j.
+func (a *attentionBackward) rowsAt(i int) int { return min(a.block, a.queries-i) * a.perKV }
 func (a *attentionBackward) keysAt(j int) int { return min(keyBlock, a.keys-j) }
 
 func (a *attentionBackward) loadQueries(s *gradSpace, pair, i int) {
 	n := min(a.block, a.queries-i)
 	a.decodeQueries(&s.tiles, s.q, &a.q, pair, i, n)
 	a.decodeQueries(&s.tiles, s.do, &a.do, pair, i, n)
-	for g := range a.group {
+	for g := range a.perKV {
 		at := a.lseIndex(pair, i, g)
 		for r := range n {
-			s.lse2[r*a.group+g] = a.lse[at+r] * math.Log2E
-			s.delta[r*a.group+g] = a.delta[at+r]
+			s.lse2[r*a.perKV+g] = a.lse[at+r] * math.Log2E
+			s.delta[r*a.perKV+g] = a.delta[at+r]
 		}
 	}
 }
@@ -210,11 +210,11 @@ func (a *attentionBackward) loadKeys(s *gradSpace, pair, j int) {
 	n := a.keysAt(j)
 	a.decodeKeys(&s.tiles, s.k, &a.k, pair, j, n)
 	s.transposed(s.kt, s.k, n, a.dim)
-	a.transposeKeys(&s.tiles, s.vt, s.few, &a.v, pair, j, n)
+	a.transposeKeys(&s.tiles, s.vt, s.stage, &a.v, pair, j, n)
 }
 
-// probabilities computes P and dS of the queries from i on and the keys from
-// j on; both are 0 where the key is not visible.
+// probabilities computes P and dS of the block of queries at i and of keys at j; both
+// are 0 where the key is not visible.
 func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for r := 0; r < rows; r += s.mr {
@@ -222,36 +222,36 @@ func (a *attentionBackward) probabilities(s *gradSpace, i, j int) {
 		visible, width := a.visible(i-j, r, height, keys)
 		p, ds := s.p.at(r, 0), s.ds.at(r, 0)
 		if width > 0 {
-			s.product(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
-			s.product(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
+			s.matMul(p, height, width, a.dim, s.q.at(r, 0), false, s.kt, false)
+			s.matMul(ds, height, width, a.dim, s.do.at(r, 0), false, s.vt, false)
 		}
 		simd.ScoreGradientRows(p.x, ds.x, p.ld, roundUp(keys, 16), visible[:height], a.scale2, a.scale, s.lse2[r:], s.delta[r:])
 	}
 }
 
-// addToKeys is dV += Pᵀ·dO, dK += dSᵀ·Q, from the first row on that sees a
-// key. The block of queries that has this row comes first, and sets them.
+// addToKeys computes dV += Pᵀ·dO and dK += dSᵀ·Q, from the first row that sees a key.
+// The block of queries with this row comes first and assigns instead of adding.
 func (a *attentionBackward) addToKeys(s *gradSpace, i, j int) {
 	rows, keys := a.rowsAt(i), a.keysAt(j)
 	for c := 0; c < keys; c += s.mr {
 		height := min(s.mr, keys-c)
-		from, add := max(0, j+c-i)*a.group, i > j+c
+		from, add := max(0, j+c-i)*a.perKV, i > j+c
 		if from < rows {
-			s.product(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
-			s.product(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), add)
+			s.matMul(s.dv.at(c, 0), height, a.dim, rows-from, s.p.at(from, c), true, s.do.at(from, 0), add)
+			s.matMul(s.dk.at(c, 0), height, a.dim, rows-from, s.ds.at(from, c), true, s.q.at(from, 0), add)
 		}
 	}
 }
 
-// addToQueries is dQ += dS·K, up to the last key that a row sees. Every row sees
-// the first block of keys, which sets it.
+// addToQueries computes dQ += dS·K, up to the last key that a row sees. The first block
+// of keys, which every row sees, assigns instead of adding.
 func (a *attentionBackward) addToQueries(s *gradSpace, dq sheet, i, j int) {
 	rows := a.rowsAt(i)
 	for r := 0; r < rows; r += s.mr {
 		height := min(s.mr, rows-r)
 		_, width := a.visible(i-j, r, height, a.keysAt(j))
 		if width > 0 {
-			s.product(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)
+			s.matMul(dq.at(r, 0), height, a.dim, width, s.ds.at(r, 0), false, s.k, j > 0)
 		}
 	}
 }
@@ -265,7 +265,7 @@ func (a *attentionBackward) storeKeys(s *gradSpace, worker, pair, j int) {
 }
 
 func (a *attentionBackward) storeQueries(s *gradSpace, worker, pair, i, n int) {
-	for r := range n * a.group {
-		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.group), a.column(pair, r), s.dq.row(r, a.dim))
+	for r := range n * a.perKV {
+		a.grad.q.store(worker, a.row(pair, a.queries, i+r/a.perKV), a.column(pair, r), s.dq.row(r, a.dim))
 	}
 }

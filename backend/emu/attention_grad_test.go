@@ -11,9 +11,9 @@ import (
 	"octet/fp8"
 )
 
-// backward is the gradient of Σ out·do in float64.
+// backward computes the gradient of Σ out·do in float64.
 func (c attentionCase) backward(q, k, v, do []float64) (dq, dk, dv []float64) {
-	heads := c.kv * c.group
+	heads := c.kv * c.perKV
 	dq, dk, dv = make([]float64, len(q)), make([]float64, len(k)), make([]float64, len(v))
 	for seq := range c.batch {
 		for head := range heads {
@@ -21,7 +21,7 @@ func (c attentionCase) backward(q, k, v, do []float64) (dq, dk, dv []float64) {
 				p, _ := c.probabilities(q, k, seq, head, i)
 				row := func(x []float64) []float64 { return x[((seq*c.queries+i)*heads+head)*c.dim:][:c.dim] }
 				key := func(x []float64, j int) []float64 {
-					return x[((seq*c.keys+j)*c.kv+head/c.group)*c.dim:][:c.dim]
+					return x[((seq*c.keys+j)*c.kv+head/c.perKV)*c.dim:][:c.dim]
 				}
 				dp, mean := make([]float64, len(p)), 0.0
 				for j, w := range p {
@@ -51,7 +51,7 @@ func TestAttentionGrad(t *testing.T) {
 			q, k, v := attentionData(tr, c, fp8.F32)
 			do := tr.tensor("do", fp8.F32, tr.noise(q.Elems()), q.Shape...)
 			out := tr.tensor("out", fp8.F32, nil, q.Shape...)
-			lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.group, c.queries)
+			lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.perKV, c.queries)
 			dq := tr.tensor("dq", fp8.F32, nil, q.Shape...)
 			dk, dv := tr.tensor("dk", fp8.F32, nil, k.Shape...), tr.tensor("dv", fp8.F32, nil, k.Shape...)
 			op := &backend.AttentionGrad{
@@ -71,7 +71,7 @@ func TestAttentionGrad(t *testing.T) {
 				}
 				near(t, wantV, d.values(dv), 3e-6, what+": dv")
 			}
-			check("best kernel")
+			check("default kernel")
 			for _, kernel := range gemmKernels() {
 				var whole [3][]float64
 				for _, split := range []bool{false, true} {

@@ -13,12 +13,12 @@ import (
 
 // attentionCase is a shape of attention.
 type attentionCase struct {
-	batch, queries, keys, kv, group, dim int
+	batch, queries, keys, kv, perKV, dim int
 	position                             int32
 }
 
 func (c attentionCase) String() string {
-	return fmt.Sprintf("%dx%d queries at %d, %d keys, %dx%d heads of %d", c.batch, c.queries, c.position, c.keys, c.kv, c.group, c.dim)
+	return fmt.Sprintf("%dx%d queries at %d, %d keys, %dx%d heads of %d", c.batch, c.queries, c.position, c.keys, c.kv, c.perKV, c.dim)
 }
 
 var attentionCases = []attentionCase{
@@ -40,8 +40,8 @@ var cachedCases = []attentionCase{
 	{1, 40, 400, 1, 2, 8, 300},
 }
 
-// attentionData declares Q, K and V as views of one tensor each with gaps
-// between the rows, as a fused projection leaves them.
+// attentionData declares Q, K and V as views with gaps between the rows, as a fused
+// projection leaves them.
 func attentionData(tr *trial, c attentionCase, dtype fp8.DType) (q, k, v *backend.Tensor) {
 	gapped := func(name string, rows, cols int) *backend.Tensor {
 		base := tr.tensor(name, dtype, tr.noise(rows*(cols+3)), rows, cols+3)
@@ -50,21 +50,21 @@ func attentionData(tr *trial, c attentionCase, dtype fp8.DType) (q, k, v *backen
 			Class: base.Class, Base: base, Offset: 2, LD: cols + 3,
 		}
 	}
-	q = gapped("q", c.batch*c.queries, c.kv*c.group*c.dim)
+	q = gapped("q", c.batch*c.queries, c.kv*c.perKV*c.dim)
 	k = gapped("k", c.batch*c.keys, c.kv*c.dim)
 	v = gapped("v", c.batch*c.keys, c.kv*c.dim)
 	return q, k, v
 }
 
-// probabilities is the softmax of one query's scores, and their log-sum-exp;
-// keys beyond its position have none.
+// probabilities returns the softmax of one query's scores, and their log-sum-exp. Keys
+// after its position are masked.
 func (c attentionCase) probabilities(q, k []float64, seq, head, i int) (p []float64, lse float64) {
-	qCols, kCols := c.kv*c.group*c.dim, c.kv*c.dim
+	qCols, kCols := c.kv*c.perKV*c.dim, c.kv*c.dim
 	p = make([]float64, int(c.position)+i+1)
 	top, sum := math.Inf(-1), 0.0
 	for j := range p {
 		for d := range c.dim {
-			p[j] += q[(seq*c.queries+i)*qCols+head*c.dim+d] * k[(seq*c.keys+j)*kCols+head/c.group*c.dim+d]
+			p[j] += q[(seq*c.queries+i)*qCols+head*c.dim+d] * k[(seq*c.keys+j)*kCols+head/c.perKV*c.dim+d]
 		}
 		p[j] /= math.Sqrt(float64(c.dim))
 		top = max(top, p[j])
@@ -79,9 +79,9 @@ func (c attentionCase) probabilities(q, k []float64, seq, head, i int) (p []floa
 	return p, top + math.Log(sum)
 }
 
-// forward is attention in float64.
+// forward computes attention in float64.
 func (c attentionCase) forward(q, k, v []float64) (out, lse []float64) {
-	heads := c.kv * c.group
+	heads := c.kv * c.perKV
 	out = make([]float64, c.batch*c.queries*heads*c.dim)
 	for seq := range c.batch {
 		for head := range heads {
@@ -90,7 +90,7 @@ func (c attentionCase) forward(q, k, v []float64) (out, lse []float64) {
 				lse = append(lse, l)
 				for j, w := range p {
 					for d := range c.dim {
-						out[(seq*c.queries+i)*heads*c.dim+head*c.dim+d] += w * v[(seq*c.keys+j)*c.kv*c.dim+head/c.group*c.dim+d]
+						out[(seq*c.queries+i)*heads*c.dim+head*c.dim+d] += w * v[(seq*c.keys+j)*c.kv*c.dim+head/c.perKV*c.dim+d]
 					}
 				}
 			}
@@ -106,7 +106,7 @@ func TestAttention(t *testing.T) {
 				tr := newTrial(t)
 				q, k, v := attentionData(tr, c, dtype)
 				out := tr.tensor("out", fp8.F32, nil, q.Shape...)
-				lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.group, c.queries)
+				lse := tr.tensor("lse", fp8.F32, nil, c.batch*c.kv*c.perKV, c.queries)
 				op := &backend.Attention{Q: q, K: k, V: v, Out: []backend.Cast{{Out: out}}, LSE: lse, Batch: c.batch, HeadDim: c.dim}
 				if c.position > 0 {
 					op.Control = tr.control(backend.Control{Position: c.position})
@@ -126,8 +126,8 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// A token's result does not depend on the tokens that are computed with it,
-// to the bit, nor on what the cache holds beyond it.
+// Prefill and decoding give a token the same bits: its result depends neither on the
+// tokens computed with it nor on the rest of the cache.
 func TestAttentionDecodeIsPrefill(t *testing.T) {
 	c := attentionCase{1, 140, 140, 2, 2, 24, 0}
 	tr := newTrial(t)
@@ -156,8 +156,8 @@ func TestAttentionDecodeIsPrefill(t *testing.T) {
 	}
 }
 
-// Large scores overflow no exponential, and what is not finite is not hidden,
-// but reaches only the tokens that see it.
+// Large scores do not overflow the exponential. A key that is not finite affects the
+// tokens that see it, and no others.
 func TestAttentionExtremes(t *testing.T) {
 	c := attentionCase{1, 140, 140, 1, 1, 16, 0}
 	n := 140 * 16
@@ -181,22 +181,22 @@ func TestAttentionExtremes(t *testing.T) {
 		if bad == 0 {
 			continue
 		}
-		notNumbers := 0
+		nans := 0
 		for _, x := range got[131*16:] {
 			if math.IsNaN(x) {
-				notNumbers++
+				nans++
 			}
 		}
 		if math.IsNaN(bad) {
-			require.Equal(t, 9*16, notNumbers)
+			require.Equal(t, 9*16, nans)
 		} else {
-			require.Positive(t, notNumbers, "a score of +Inf")
+			require.Positive(t, nans, "a score of +Inf")
 		}
 	}
 }
 
-// A later block of keys may have scores beyond anything that an exponential
-// relative to the earlier ones could hold.
+// A later block of keys may have scores so large that exponentials relative to earlier
+// maxima would overflow.
 func TestAttentionRescales(t *testing.T) {
 	c := attentionCase{1, 300, 300, 1, 1, 16, 0}
 	tr := newTrial(t)

@@ -7,8 +7,8 @@ import (
 	"octet/backend"
 )
 
-// cacheWrite fails where the rows reach beyond the cache: the position comes
-// from the host, so that no check of the program can see it.
+// cacheWrite returns a kernel that fails if the rows reach beyond the cache. It checks
+// at run time because the host sets the position.
 func (b *binder) cacheWrite(o *backend.CacheWrite) kernel {
 	size := o.X.DType.Size()
 	x, cache := b.bytes(o.X), b.bytes(o.Cache)
@@ -19,7 +19,7 @@ func (b *binder) cacheWrite(o *backend.CacheWrite) kernel {
 	return func(context.Context) error {
 		position := int(readControl(words).Position)
 		if position < 0 || position > places-n {
-			return fmt.Errorf("%d rows from position %d on do not fit the %d positions of the cache %s: generate less or make the cache longer", n, position, places, name)
+			return fmt.Errorf("%d rows from position %d on do not fit into the %d positions of cache %s: generate fewer tokens or make the cache longer", n, position, places, name)
 		}
 		for s := range o.Batch {
 			for i := range n {

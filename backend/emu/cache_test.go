@@ -29,7 +29,7 @@ func TestCacheWrite(t *testing.T) {
 	}
 }
 
-func TestCacheWriteBeyondTheEnd(t *testing.T) {
+func TestCacheWriteBeyondEnd(t *testing.T) {
 	for _, position := range []int32{-1, 6, 1 << 30} {
 		tr := newTrial(t)
 		x := tr.tensor("x", fp8.F32, []float32{1}, 3, 2)

@@ -1,59 +1,55 @@
-// Package emu is the backend that runs on the processor: in Go and Go
-// assembly, on every machine, without a driver. It emulates FP8 training in
-// its numbers, not in its speed: codes, scales and casts are those of an
-// accelerator, and the arithmetic between them is FP32.
+// Package emu is the CPU backend: Go and Go assembly, on every machine, without a
+// driver. It emulates the values of FP8 training, not its speed: codes, scales and
+// casts are those of an accelerator; the arithmetic between casts is FP32.
 //
 // # From a program to a run
 //
-// Load plans one arena for the temps of all programs, resolves each tensor to
-// a slice of memory, and binds each op to a kernel: a closure that holds its
-// slices, its scratch and its function values. Run calls the kernels in the
-// order of the list and allocates nothing. An op that has no kernel, or a
-// pair of formats that Spec does not list, is refused by Load.
+// Load plans one arena for the temps of all programs, resolves each tensor to a slice
+// of memory, and binds each op to a kernel: a closure that holds its slices, its
+// scratch and its function values. Run calls the kernels in program order and
+// allocates nothing. Load rejects ops without a kernel and format pairs that Spec
+// does not list.
 //
 // # Arithmetic
 //
-// A matrix product is the chain acc = fma(a, b, acc), k ascending, in FP32
-// (gemm.go says for which formats this is the same on all machines); the
-// dequantising factors multiply the finished sum. Every other op reads its
-// operands as FP32 (rows), computes in FP32, and stores its result through the
-// op's casts (emitter): once rounded, in as many formats as are wanted,
-// without a wider copy in memory. The arithmetic on slices is package simd's,
-// whose vector kernels give casts, scales and norms the same bits on every
-// architecture. Float64 appears where an op computes one number (the root of a
-// mean square, a bias correction, a sum of losses) and in GELU.
+// A GEMM computes the chain acc = fma(a, b, acc) in FP32, k ascending (gemm.go says
+// for which formats this is the same on all machines); the dequantizing scales
+// (scale_inv) multiply the finished sum. Every other op reads its operands as FP32
+// (rows), computes in FP32, and stores its result through the op's casts (emitter):
+// rounded once, in all requested formats, without a wider copy in memory. Package simd
+// does the arithmetic on slices; its vector kernels give casts, scales and norms the
+// same bits on every architecture. Float64 appears where an op computes one value (the
+// root of a mean square, a bias correction, a sum of losses) and in GELU.
 //
-// The device model emu:amx multiplies FP8 and BF16 in another order, that of the
-// matrix unit of Intel's server processors (gemm_amx.go): several times as fast
-// where there is one, and the same bits in plain Go elsewhere. emu:h100, emu:ada,
-// emu:b200, emu:gaudi2 and emu:gaudi3 multiply FP8 as those accelerators do (package
-// arith, fuse.go), everything else as emu does.
+// The device model emu:amx multiplies FP8 and BF16 in the order of the matrix unit of
+// Intel's server processors (gemm_amx.go): several times as fast with that unit, and
+// the same bits in plain Go without it. emu:h100, emu:ada, emu:b200, emu:gaudi2 and
+// emu:gaudi3 multiply FP8 as those accelerators do (package arith, fuse.go); the rest
+// of their arithmetic is emu's.
 //
-// A maximum is taken over bit patterns without sign, so that NaN counts as
-// larger than infinity and infinity as larger than any number.
+// A maximum compares bit patterns without sign, so NaN counts as larger than infinity
+// and infinity as larger than any finite value.
 //
 // # Determinism
 //
-// Results do not depend on the number of threads. Work is split by output into
-// chunks that follow from the shape; a sum over rows has one partial sum per
-// chunk, added up in the order of the chunks. Random bits of stochastic casts
-// belong to the element, not to the worker that rounds it.
+// Results do not depend on the number of threads. Work is split by output into chunks
+// that follow from the shape; a sum over rows has one partial sum per chunk, added in
+// the order of the chunks. Random bits of stochastic casts depend on the element, not
+// on the worker that rounds it.
 //
 // # Memory
 //
-// Persistent tensors are allocated by Bind, zeroed, on cache-line boundaries.
-// Temps live in the arena, which programs loaded together share: what a temp
-// holds after a run is overwritten by the next one. Scratch of a kernel is
-// sized when it is bound, for each worker.
+// Bind allocates persistent tensors, zeroed, on cache-line boundaries. Temps live in
+// the arena, which programs loaded together share: the next run overwrites them. Each
+// worker has scratch, whose size is fixed when kernels are bound.
 //
 // # Threads and ranks
 //
-// A device is one rank: a pool of workers of which the goroutine that calls
-// Run is one. Options.Ranks opens several devices that share the threads out
-// and meet in a group for their collectives. Each rank's Run must be called
-// from a goroutine of its own, with a context that ends when any of them
-// fails, as golang.org/x/sync/errgroup makes it: a collective waits for all
-// ranks. It gives up when its context ends, another rank fails, or one for which it
-// waits has neither come nor ended an op for OCTET_EMU_TIMEOUT, ten minutes if it is
-// not set. The group is then closed for good.
+// A device is one rank: a pool of workers, one of which is the goroutine that calls
+// Run. Options.Ranks opens several devices, which divide the threads among them and
+// run collectives as one group. Call each rank's Run from its own goroutine, with a
+// context that ends when any rank fails (golang.org/x/sync/errgroup makes one): a
+// collective waits for all ranks. It fails when its context ends, when another rank
+// fails, or when the ranks that it waits for finish no op within OCTET_EMU_TIMEOUT (by
+// default ten minutes). The group is then closed for good.
 package emu

@@ -15,8 +15,8 @@ import (
 	"octet/fp8"
 )
 
-// elementwiseOps makes the ops that touch each element a few times, on BF16
-// tensors of rows × cols, as a step has them.
+// elementwiseOps makes the ops of a step that read each element a few times, on BF16
+// tensors of rows × cols.
 var elementwiseOps = []struct {
 	name string
 	op   func(s *elementwiseTensors) backend.Op
@@ -27,8 +27,8 @@ var elementwiseOps = []struct {
 	{"SwiGLUSmooth", func(s *elementwiseTensors) backend.Op {
 		return &backend.SwiGLU{Up: s.input(), Gate: s.input(), InvC: s.vector(s.cols), Out: s.fp8()}
 	}},
-	{"SwiGLUByToken", func(s *elementwiseTensors) backend.Op {
-		return &backend.SwiGLU{Up: s.input(), Gate: s.input(), RowFactor: s.vector(s.rows), Out: s.fp8()}
+	{"SwiGLUPerToken", func(s *elementwiseTensors) backend.Op {
+		return &backend.SwiGLU{Up: s.input(), Gate: s.input(), TokenScale: s.vector(s.rows), Out: s.fp8()}
 	}},
 	{"SwiGLUAmax", func(s *elementwiseTensors) backend.Op {
 		return &backend.SwiGLUAmax{Up: s.input(), Gate: s.input(), Out: s.vector(s.cols)}
@@ -98,7 +98,7 @@ func (s *elementwiseTensors) fp8() []backend.Cast {
 	return []backend.Cast{{Out: out, Scale: s.vector(1), Amax: s.vector(1)}}
 }
 
-// fill gives every tensor numbers of the size of one; integers are row numbers.
+// fill gives every tensor values of magnitude about 1; integers are row numbers.
 func (s *elementwiseTensors) fill(d *device) {
 	for _, t := range s.list {
 		raw := d.memory[t]
@@ -109,7 +109,7 @@ func (s *elementwiseTensors) fill(d *device) {
 			x := float32(int32(bits)) / (1 << 30)
 			switch t.DType {
 			case fp8.F32:
-				binary.LittleEndian.PutUint32(start[i:], math.Float32bits(max(x, 0.5))) // a scale among others
+				binary.LittleEndian.PutUint32(start[i:], math.Float32bits(max(x, 0.5))) // may be a scale
 			case fp8.BF16:
 				binary.LittleEndian.PutUint16(start[i:], uint16(math.Float32bits(x)>>16))
 			case fp8.I32:
@@ -122,9 +122,9 @@ func (s *elementwiseTensors) fill(d *device) {
 	}
 }
 
-// BenchmarkElementwise runs each op and, in turn, a copy of as many bytes on
-// as many threads, and reports the best of each: GB/s (bytes read and written,
-// each operand once) and the share of the copy's rate.
+// BenchmarkElementwise alternates each op with a copy of as many bytes on as many
+// threads. It reports the best of each in GB/s (bytes read and written, each operand
+// once) and the op's share of the copy bandwidth.
 func BenchmarkElementwise(b *testing.B) {
 	for _, shape := range [][2]int{{1024, 1024}, {64, 50304}, {1 << 15, 1 << 11}} {
 		for _, c := range elementwiseOps {
@@ -167,7 +167,7 @@ func benchmarkElementwise(b *testing.B, rows, cols, threads int, op func(s *elem
 		start := time.Now()
 		require.NoError(b, x[0].Run(context.Background()))
 		middle := time.Now()
-		d.pool.run(parts(len(src), piece), transfer)
+		d.pool.run(ceilDiv(len(src), piece), transfer)
 		own = append(own, middle.Sub(start).Seconds())
 		peer = append(peer, time.Since(middle).Seconds())
 	}

@@ -7,8 +7,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// embed gives a token outside the table a row of NaN, so that the loss shows
-// it; the host checks ids before they get here.
+// embed gives a token outside the table a row of NaN, which shows in the loss. The host
+// already checks ids.
 func (b *binder) embed(o *backend.Embed) func() {
 	table, ids := b.rows(o.Table), b.integers(o.IDs)
 	vocab := o.Table.Rows()
@@ -26,14 +26,13 @@ func (b *binder) embed(o *backend.Embed) func() {
 	return storing(run, e)
 }
 
-// embedGrad gives each task columns of the table's gradient of its own, for
-// which it walks all tokens: their order is the order of addition, however the
-// columns are cut. Two tasks for each worker read long runs of every row and
-// still even out.
+// embedGrad gives each task some columns of the table's gradient. A task goes through
+// all tokens, so their order is the order of addition, whatever the split. Two tasks per
+// worker read long runs of each row and still balance the load.
 func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 	ids, dout, grad := b.integers(o.IDs), b.rows(o.DOut), b.matrixOf(o.DTable)
 	tokens, vocab, cols := o.DOut.Rows(), grad.rows, grad.cols
-	width := roundUp(parts(cols, 2*b.pool.size()), 16)
+	width := roundUp(ceilDiv(cols, 2*b.pool.size()), 16)
 	buffers := b.scratch(width)
 	task := func(worker, task int) {
 		col := task * width
@@ -45,7 +44,7 @@ func (b *binder) embedGrad(o *backend.EmbedGrad) func() {
 			}
 		}
 	}
-	tasks := parts(cols, width)
+	tasks := ceilDiv(cols, width)
 	zero := b.fill(&backend.Fill{Out: o.DTable})
 	return func() {
 		if !o.Accumulate {

@@ -13,33 +13,34 @@ import (
 // for disjoint parts in any order; begin and end bracket one run of the op.
 type emitter struct {
 	casts []boundCast
-	// absolute[w] is the largest magnitude that worker w has stored since
+	// workerAmax[w] is the largest magnitude that worker w has stored since
 	// begin, as bits; padded so that workers do not share cache lines.
-	absolute [][16]uint32
-	wantAmax bool
+	workerAmax [][16]uint32
+	wantAmax   bool
 }
 
 type boundCast struct {
 	dtype    fp8.DType
 	ld, cols int // cols of the result
 	elements
-	scale    []float32
+	scaleSrc []float32 // one element; nil is 1
 	amax     []float32
 	control  []int32
 	name     uint64 // fp8.NameKey of the stored tensor
 	rounding fp8.Rounding
 	tokens   bool
 	strips   []strip    // one for each worker, if the cast is transposed
-	like     *boundCast // a transposed one, before it in the list, of the same codes
+	copyOf   *boundCast // an earlier, transposed cast with the same codes
 
-	factor float32 // this run's scale
-	key    uint64  // this run's random stream
-	base   uint64  // this run's index of element (0, 0)
+	// Of this run:
+	scale float32
+	key   uint64 // of the random stream
+	base  uint64 // random index of element (0, 0)
 }
 
 // emitter binds the casts of a result with the given number of columns. Transposed
-// ones come first, so that another orientation gets its codes from their strips:
-// where it was stored, it may have gone past the caches.
+// casts come first, so that the row-major cast copies its codes from their strips: the
+// other way round, the codes to copy may have been streamed past the caches.
 func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 	casts = slices.Clone(casts)
 	slices.SortStableFunc(casts, func(c, d backend.Cast) int {
@@ -51,12 +52,12 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		}
 		return 1
 	})
-	e := &emitter{casts: make([]boundCast, 0, len(casts)), absolute: make([][16]uint32, b.pool.size())}
+	e := &emitter{casts: make([]boundCast, 0, len(casts)), workerAmax: make([][16]uint32, b.pool.size())}
 	for i, c := range casts {
 		m := b.matrixOf(c.Out)
 		bound := boundCast{
 			dtype: m.dtype, ld: m.ld, cols: cols, elements: elements{m.f32, m.u16, m.u8},
-			scale: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
+			scaleSrc: b.f32(c.Scale), amax: b.f32(c.Amax), control: b.i32(c.Control),
 			name: fp8.NameKey(c.StreamName()), rounding: c.Rounding, tokens: c.Tokens,
 		}
 		if c.Transpose {
@@ -65,7 +66,7 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 		for j, d := range casts[:i] {
 			same := c.Out.DType == d.Out.DType && c.Scale == d.Scale && c.Rounding == fp8.Nearest && d.Rounding == fp8.Nearest
 			if same && d.Transpose && !c.Transpose {
-				bound.like = &e.casts[j]
+				bound.copyOf = &e.casts[j]
 			}
 		}
 		e.casts = append(e.casts, bound)
@@ -74,7 +75,8 @@ func (b *binder) emitter(casts []backend.Cast, cols int) *emitter {
 	return e
 }
 
-// storing is run between the begin and the end of the emitters it stores to.
+// storing returns a function that calls run between begin and end of the emitters
+// that run stores to.
 func storing(run func(), list ...*emitter) func() {
 	return func() {
 		for _, e := range list {
@@ -91,7 +93,7 @@ func storing(run func(), list ...*emitter) func() {
 func (e *emitter) begin() {
 	for i := range e.casts {
 		c := &e.casts[i]
-		c.factor = factor(c.scale)
+		c.scale = scaleValue(c.scaleSrc)
 		if c.rounding == fp8.Stochastic {
 			ctl := readControl(c.control)
 			c.key = fp8.StreamKey(ctl.Seed, ctl.Step, c.name)
@@ -101,18 +103,18 @@ func (e *emitter) begin() {
 			}
 		}
 	}
-	clear(e.absolute)
+	clear(e.workerAmax)
 }
 
-// store writes x as elements (row, col) … of the result. What is transposed
-// may wait in the worker's strip for the rows below.
+// store writes x to the result from element (row, col) on. A transposed cast may
+// collect x in the worker's strip until the rows below are there.
 func (e *emitter) store(worker, row, col int, x []float32) {
 	amax, known := float32(0), false
 	for i := range e.casts {
 		c := &e.casts[i]
 		to, at := c.place(worker, row, col, len(x))
 		switch {
-		case c.like != nil:
+		case c.copyOf != nil:
 			c.copy(worker, at, len(x))
 		case c.dtype == fp8.F32:
 			copy(to.f32[at:at+len(x)], x)
@@ -128,45 +130,45 @@ func (e *emitter) store(worker, row, col int, x []float32) {
 		if !known {
 			amax = fp8.Amax(x)
 		}
-		maxBits(&e.absolute[worker][0], amax)
+		maxBits(&e.workerAmax[worker][0], amax)
 	}
 }
 
-// requantizes reports whether the result may be stored by requantize: whether all
-// casts are to FP8.
+// requantizes reports whether requantize can store the result: whether all casts are
+// to FP8.
 func (e *emitter) requantizes() bool {
 	return !slices.ContainsFunc(e.casts, func(c boundCast) bool { return !c.dtype.IsFP8() })
 }
 
-// requantize is store of n elements of x, BF16 or F16, from (row, col) on.
+// requantize is store for n elements of x, BF16 or F16, from (row, col) on.
 func (e *emitter) requantize(worker, row, col, n int, x *rows) {
 	amax, from := float32(0), x.u16[row*x.ld+col:][:n]
 	for i := range e.casts {
 		c := &e.casts[i]
 		to, at := c.place(worker, row, col, n)
-		codes, scaleInv, stream := to.u8[at:at+n], factor(x.scale), c.streamsRows()
+		codes, scaleInv, stream := to.u8[at:at+n], scaleValue(x.scale), c.streamsRows()
 		switch {
-		case c.like != nil:
+		case c.copyOf != nil:
 			c.copy(worker, at, n)
 		case c.rounding == fp8.Stochastic:
-			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.factor, c.key, c.index(row, col), stream)
+			amax = fp8.Requantize8Stochastic(codes, from, x.dtype, c.dtype, scaleInv, c.scale, c.key, c.index(row, col), stream)
 		default:
-			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.factor, stream)
+			amax = fp8.Requantize8(codes, from, x.dtype, c.dtype, scaleInv, c.scale, stream)
 		}
 	}
-	maxBits(&e.absolute[worker][0], amax)
+	maxBits(&e.workerAmax[worker][0], amax)
 }
 
-// elements is memory for elements of one of three widths: one of its slices.
+// elements is memory for elements of one width: one of the slices is set.
 type elements struct {
 	f32 []float32
 	u16 []uint16
 	u8  []uint8
 }
 
-// place is where n elements from (row, col) on go. The memory is not copied into
-// the result: a structure that has just been put together from words is read back
-// in vectors only after all stores before it have reached the cache.
+// place returns where to store n elements from (row, col) on. It returns a pointer,
+// because a copy of elements, written as words and read back as vectors, defeats store
+// forwarding: the load waits until the stores before it have reached the cache.
 func (c *boundCast) place(worker, row, col, n int) (to *elements, at int) {
 	if c.strips == nil {
 		return &c.elements, row*c.ld + col
@@ -175,9 +177,9 @@ func (c *boundCast) place(worker, row, col, n int) (to *elements, at int) {
 	return &s.elements, s.next(c, row, col, n)
 }
 
-// copy stores n elements from at on, those that like has just put in its strip.
+// copy stores n elements from at on, which it takes from the last row of copyOf's strip.
 func (c *boundCast) copy(worker, at, n int) {
-	from := &c.like.strips[worker]
+	from := &c.copyOf.strips[worker]
 	start := (from.rows - 1) * (n + stripGap)
 	switch {
 	case c.f32 != nil:
@@ -191,9 +193,9 @@ func (c *boundCast) copy(worker, at, n int) {
 	}
 }
 
-// taskShape is how many rows, and columns of each, a task should store: whole strips,
-// and more than a few lines of what streams, since a task ends with a fence. It is 0 if
-// no cast asks for any.
+// taskShape returns how many rows and columns a task should store: whole strips, and
+// more than a few cache lines of streamed codes, since a task ends with a fence. Both
+// are 0 if no cast has strips or streams.
 func (e *emitter) taskShape() (rows, cols int) {
 	size := 0
 	for i := range e.casts {
@@ -210,9 +212,8 @@ func (e *emitter) taskShape() (rows, cols int) {
 	return rows, stripWidth / size
 }
 
-// end stores what still waits, and folds the workers' maxima into the casts'
-// amaxes. A maximum does not depend on the order, so the result does not
-// depend on the threads.
+// end flushes the strips and folds the workers' maxima into the casts' amaxes. A
+// maximum does not depend on the order, so the result does not depend on the threads.
 func (e *emitter) end() {
 	for i := range e.casts {
 		c := &e.casts[i]
@@ -223,7 +224,7 @@ func (e *emitter) end() {
 	if !e.wantAmax {
 		return
 	}
-	amax := largest(e.absolute)
+	amax := largest(e.workerAmax)
 	for i := range e.casts {
 		if a := e.casts[i].amax; a != nil {
 			a[0] = fp8.MaxAmax(a[0], amax)
@@ -231,7 +232,7 @@ func (e *emitter) end() {
 	}
 }
 
-// largest is the largest of the workers' maxima.
+// largest returns the largest of the workers' maxima.
 func largest(workers [][16]uint32) float32 {
 	bits := uint32(0)
 	for i := range workers {
@@ -244,15 +245,15 @@ func (c *boundCast) index(row, col int) uint64 {
 	return c.base + uint64(row)*uint64(c.cols) + uint64(col)
 }
 
-// encode16 casts x, which begins at (row, col). Only F16 looks at magnitudes:
-// it returns the largest.
+// encode16 casts x, which begins at (row, col). For F16 it returns the largest
+// magnitude in x, for BF16 0.
 func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax float32) {
 	stochastic := c.rounding == fp8.Stochastic
 	switch {
 	case c.dtype == fp8.F16 && stochastic:
-		return fp8.Quantize16Stochastic(dst, x, c.factor, c.key, c.index(row, col))
+		return fp8.Quantize16Stochastic(dst, x, c.scale, c.key, c.index(row, col))
 	case c.dtype == fp8.F16:
-		return fp8.Quantize16(dst, x, c.factor)
+		return fp8.Quantize16(dst, x, c.scale)
 	case stochastic:
 		fp8.EncodeBF16Stochastic(dst, x, c.key, c.index(row, col))
 	default:
@@ -265,7 +266,7 @@ func (c *boundCast) encode16(dst []uint16, x []float32, row, col int) (amax floa
 // magnitude in it.
 func (c *boundCast) encode8(dst []uint8, x []float32, row, col int) (amax float32) {
 	if c.rounding == fp8.Stochastic {
-		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.factor, c.key, c.index(row, col), c.streamsRows())
+		return fp8.Quantize8Stochastic(dst, x, c.dtype, c.scale, c.key, c.index(row, col), c.streamsRows())
 	}
-	return fp8.Quantize8(dst, x, c.dtype, c.factor, c.streamsRows())
+	return fp8.Quantize8(dst, x, c.dtype, c.scale, c.streamsRows())
 }

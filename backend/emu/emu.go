@@ -19,7 +19,7 @@ func init() {
 		Available: func(string) error { return nil },
 		Spec:      spec,
 		Lower: func(_ backend.Spec, list []*backend.Program) ([]*backend.Program, error) {
-			return list, nil // every op's casts are fused, no operand needs another layout
+			return list, nil // every op fuses its casts, no operand needs another layout
 		},
 		Outline: outline,
 		Open:    open,
@@ -27,7 +27,7 @@ func init() {
 	})
 }
 
-// modelAMX names the device model whose products are those of AMX.
+// modelAMX is the device model with the GEMM arithmetic of AMX.
 const modelAMX = "amx"
 
 func spec(model string) (backend.Spec, error) {
@@ -35,7 +35,7 @@ func spec(model string) (backend.Spec, error) {
 	if model != "" && model != modelAMX {
 		m, err := arith.Lookup(model)
 		if err != nil {
-			return backend.Spec{}, fmt.Errorf("backend emu: %w; besides these emu alone, FP32 fused multiply-add, and emu:%s, the matrix unit of Intel's server processors", err, modelAMX)
+			return backend.Spec{}, fmt.Errorf("backend emu: %w; without a model, emu multiplies with FP32 FMA, and emu:%s like the matrix unit of Intel's server processors", err, modelAMX)
 		}
 		s.E4M3, s.Pairs = m.E4M3, m.GEMMPairs
 		return s, nil
@@ -52,14 +52,14 @@ func spec(model string) (backend.Spec, error) {
 type device struct {
 	name    string // "emu", "emu:h100"
 	spec    backend.Spec
-	amx     bool         // products in the arithmetic of gemm_amx.go
-	model   *arith.Model // FP8 products in that of fuse.go; nil: FP32
+	amx     bool         // GEMMs use the arithmetic of gemm_amx.go
+	model   *arith.Model // of FP8 GEMMs (fuse.go); nil: FP32 FMA
 	pool    *pool
 	rank    int
 	group   *group
 	vars    *backend.Vars
 	memory  map[*backend.Tensor][]byte   // persistent tensors, views excluded
-	extents map[*backend.Tensor]*extents // of the same tensors
+	extents map[*backend.Tensor]*extents // same keys
 	rope    []*angleTable
 
 	buffers map[bufferKey][][]float32
@@ -80,16 +80,16 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 	}
 	ranks := max(1, o.Ranks)
 	s.Threads = max(1, s.Threads/ranks)
-	patience, err := backend.Patience(timeoutVariable)
+	waitLimit, err := backend.WaitLimit(timeoutVariable)
 	if err != nil {
 		return nil, fmt.Errorf("backend emu: %w", err)
 	}
-	g := newGroup(ranks, patience)
+	g := newGroup(ranks, waitLimit)
 	list := make([]backend.Backend, ranks)
 	kernel := gemmKernels()[0]
-	s.Arithmetic = kernel.name // pairs change no bit
+	s.Arithmetic = kernel.name // the pair kernels (gemm_pairs.go) give the same bits
 	s.Device = kernel.label()
-	var products *arith.Model
+	var gemmModel *arith.Model
 	switch model {
 	case modelAMX:
 		s.Arithmetic = modelAMX + "+" + s.Arithmetic
@@ -99,25 +99,25 @@ func open(model string, o backend.Options) ([]backend.Backend, error) {
 		}
 	case "":
 		if amxProcessor() == nil {
-			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, with other last bits"
+			s.Hint = "--backend emu:" + modelAMX + " uses this processor's matrix unit: faster, but results differ in the last bits"
 		}
 	default:
 		m, err := arith.Lookup(model)
 		if err != nil {
 			return nil, err
 		}
-		products = &m
+		gemmModel = &m
 		s.Arithmetic = model + "+" + s.Arithmetic
 		s.Device = s.Arithmetic
 	}
 	for rank := range list {
 		d := &device{
-			name: name, spec: s, amx: model == modelAMX, model: products, pool: newPool(s.Threads), rank: rank, group: g,
+			name: name, spec: s, amx: model == modelAMX, model: gemmModel, pool: newPool(s.Threads), rank: rank, group: g,
 			memory:  map[*backend.Tensor][]byte{},
 			extents: map[*backend.Tensor]*extents{},
 			buffers: map[bufferKey][][]float32{}, common: map[int][]float32{},
 		}
-		d.spec.Threads = d.pool.size() // of those asked for, as many as there are processors
+		d.spec.Threads = d.pool.size() // the pool has no more workers than there are processors
 		unit := "threads"
 		if d.pool.size() == 1 {
 			unit = "thread"
@@ -144,7 +144,7 @@ func (d *device) Bind(vars *backend.Vars) error {
 	return nil
 }
 
-// persistent finds the bytes of a contiguous persistent tensor or view.
+// persistent returns the n bytes of a contiguous persistent tensor or view.
 func (d *device) persistent(t *backend.Tensor, n int) ([]byte, error) {
 	root, ok := d.memory[t.Root()]
 	if !ok {
@@ -174,13 +174,13 @@ func (d *device) Read(t *backend.Tensor, dst []byte) error {
 	return err
 }
 
-// Close also ends the meetings of the group: the other ranks would wait for
-// this one for ever.
+// Close also closes the group: the other ranks would wait for this one until their
+// timeout.
 func (d *device) Close() error {
 	if d.pool.closed.Load() {
 		return nil // closed before
 	}
-	d.group.close(errors.New("it was closed"), d.rank)
+	d.group.close(errors.New("its backend was closed"), d.rank)
 	d.pool.close()
 	return nil
 }
@@ -210,15 +210,14 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", n.Path(), err)
 			}
-			x.kernels = append(x.kernels, b.forgetting(n, k))
+			x.kernels = append(x.kernels, b.invalidating(n, k))
 		}
 		list[i] = x
 	}
 	return list, nil
 }
 
-// kernel runs one op; everything it needs was bound at load time, so that it
-// allocates nothing.
+// kernel runs one op. It allocates nothing: everything it needs is bound at load time.
 type kernel func(context.Context) error
 
 type executable struct {
@@ -242,14 +241,15 @@ func (x *executable) Run(ctx context.Context) error {
 	return nil
 }
 
-// failed is the error of a node. A rank that stops there tells the others, too.
+// failed returns the error of a node and closes the group, so that the other ranks
+// stop too.
 func (x *executable) failed(node int, err error) error {
 	x.binder.group.close(err, x.binder.rank)
 	return fmt.Errorf("%s: %w", x.nodes[node].Path(), err)
 }
 
-// interrupted is ctx's error. A rank that stops for it tells the others, which
-// would wait for it in the next collective.
+// interrupted returns ctx's error. If there is one, it closes the group: the other
+// ranks would wait for this one in the next collective.
 func (x *executable) interrupted(ctx context.Context) error {
 	err := ctx.Err()
 	if err != nil {
@@ -260,7 +260,7 @@ func (x *executable) interrupted(ctx context.Context) error {
 
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	for i, k := range x.kernels {
-		err := x.interrupted(ctx) // op by op is slow enough for that
+		err := x.interrupted(ctx) // cheap beside observing an op
 		if err == nil {
 			err = k(ctx)
 		}
@@ -281,16 +281,15 @@ func compute(run func()) kernel {
 	return func(context.Context) error { run(); return nil }
 }
 
-// bind turns a node's op into a kernel. The switch is complete: the op set is
-// closed.
+// bind returns the kernel of a node's op. The switch has every op of the closed set.
 func (b *binder) bind(n *backend.Node) (kernel, error) {
 	b.taken = 0
 	for _, o := range n.Operands() {
-		if knowsBlocks(n.Op, o.Field) {
+		if takesBlockScales(n.Op, o.Field) {
 			continue
 		}
 		if o.Tensor.Block != backend.PerTensor {
-			return nil, b.unsupported("%s has scales by block %s", o.Tensor, o.Tensor.Block)
+			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
 		}
 		if o.Tensor.DType == fp8.E8M0 {
 			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
@@ -374,9 +373,9 @@ func (d *device) unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, d.name, fmt.Errorf(format, args...))
 }
 
-// knowsBlocks reports whether the op's kernel takes scales by block, and their
-// format, in a field.
-func knowsBlocks(op backend.Op, field string) bool {
+// takesBlockScales reports whether the op's kernel takes tensors with scales per block,
+// and scales in E8M0, in a field.
+func takesBlockScales(op backend.Op, field string) bool {
 	switch op.(type) {
 	case *backend.MatMul:
 		return slices.Contains([]string{"A", "B", "A.Scale", "B.Scale"}, field)

@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// trial is a small program and the data it starts from.
+// trial is a small program and its initial data.
 type trial struct {
 	*testing.T
 	vars    *backend.Vars
@@ -42,8 +42,8 @@ func newTrial(t *testing.T) *trial {
 	}
 }
 
-// tensor declares a tensor that starts with values rounded to its format, all
-// of them the same if one is given, zero if none is.
+// tensor declares a tensor that starts with values, rounded to its format and repeated
+// to its length; without values it starts with zeros.
 func (tr *trial) tensor(name string, dtype fp8.DType, values []float32, shape ...int) *backend.Tensor {
 	t := tr.vars.Tensor(backend.Output, name, dtype, shape...)
 	if len(values) == 0 {
@@ -62,7 +62,7 @@ func (tr *trial) tensor(name string, dtype fp8.DType, values []float32, shape ..
 	return t
 }
 
-// noise is n normally distributed numbers.
+// noise returns n normally distributed values.
 func (tr *trial) noise(n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -78,9 +78,9 @@ func (tr *trial) control(c backend.Control) *backend.Tensor {
 	return t
 }
 
-// scaled attaches a dequantising factor.
-func (tr *trial) scaled(t *backend.Tensor, factor float32) *backend.Tensor {
-	t.Scale = tr.tensor(t.Name+".scale_inv", fp8.F32, []float32{factor}, 1)
+// scaled attaches a scale_inv.
+func (tr *trial) scaled(t *backend.Tensor, scaleInv float32) *backend.Tensor {
+	t.Scale = tr.tensor(t.Name+".scale_inv", fp8.F32, []float32{scaleInv}, 1)
 	return t
 }
 
@@ -97,15 +97,15 @@ func (tr *trial) load(threads int) (*device, backend.Executable) {
 	}
 	x, err := d.Load(tr.program)
 	require.NoError(tr, err)
-	for _, scratch := range d.pool.scratch { // holds whatever the op before left
+	for _, scratch := range d.pool.scratch { // kernels must not read what earlier ops left
 		fillWith(scratch, float32(math.NaN()))
 	}
 	return d, x[0]
 }
 
-// run runs the program on one, two and three threads and wants the same bytes
-// in all tensors, no allocation in later runs, and nothing of them left when
-// the data is put back.
+// run runs the program on one, two and three threads. It requires the same bytes in all
+// tensors, no allocations after the first run, and the same bytes from another run after
+// the data is restored.
 func (tr *trial) run() *device {
 	var first *device
 	for threads := 1; threads <= 3; threads++ {
@@ -136,13 +136,13 @@ func (tr *trial) equal(first, d *device) {
 	}
 }
 
-// values reads a tensor back, dequantised.
+// values reads a tensor back, dequantized.
 func (d *device) values(t *backend.Tensor) []float64 {
 	b := &binder{device: d}
 	raw, size := b.copyOut(t), t.DType.Size()
-	factor := 1.0
+	scaleInv := 1.0
 	if t.Scale != nil {
-		factor = d.values(t.Scale)[0]
+		scaleInv = d.values(t.Scale)[0]
 	}
 	out := make([]float64, t.Elems())
 	for i := range out {
@@ -152,13 +152,13 @@ func (d *device) values(t *backend.Tensor) []float64 {
 		if t.DType == fp8.I32 {
 			out[i] = float64(int32(bits))
 		} else {
-			out[i] = float64(t.DType.Float32(bits)) * factor
+			out[i] = float64(t.DType.Float32(bits)) * scaleInv
 		}
 	}
 	return out
 }
 
-// near wants ‖got−want‖ ≤ tolerance·‖want‖.
+// near requires ‖got−want‖ ≤ tolerance·‖want‖.
 func near(t *testing.T, want, got []float64, tolerance float64, what string) {
 	t.Helper()
 	require.Len(t, got, len(want))
@@ -173,7 +173,7 @@ func near(t *testing.T, want, got []float64, tolerance float64, what string) {
 func TestBind(t *testing.T) {
 	list, err := open("", backend.Options{Threads: 1})
 	require.NoError(t, err)
-	require.Len(t, list, 1, "no ranks means one")
+	require.Len(t, list, 1, "Ranks 0 means one rank")
 	d := list[0]
 	defer d.Close()
 
@@ -212,7 +212,7 @@ func TestBind(t *testing.T) {
 	_, err = d.Load(p)
 	require.ErrorContains(t, err, "tensor late:fp32[4] was declared after the variables were bound")
 	require.NoError(t, d.Close())
-	require.NoError(t, d.Close(), "again")
+	require.NoError(t, d.Close(), "second Close")
 
 	wrong := backend.NewVars()
 	wrong.Tensor(backend.Param, "y", fp8.F32, 0)

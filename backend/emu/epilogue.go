@@ -5,8 +5,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// epilogue is a pass of its own, as lowering for other devices wants it; emu's
-// products do the same at their tiles (tileOut).
+// epilogue runs an epilogue as a separate pass, which lowering for other devices emits.
+// emu's own GEMMs fuse it into their tiles (tileOut).
 func (b *binder) epilogue(o *backend.Epilogue) func() {
 	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
 	var plus *rows

@@ -7,36 +7,36 @@ import (
 	"octet/fp8"
 )
 
-// extents are what is known of a tensor's magnitudes, block by block, without a look
-// at it: ops that go over all of it note them for AdamW. Whatever else writes to the
-// tensor makes them unknown.
+// extents are the largest and smallest magnitudes of a tensor, block by block. Ops that
+// read or write the whole tensor record them for AdamW, which then need not read it.
+// Any other write to the tensor makes them unknown.
 type extents struct {
 	known bool
-	most  []float32 // the largest magnitude of each whole block, not scaled; nil if nobody wants it
-	least []float32 // the smallest
+	max   []float32 // the largest magnitude of each whole block, unscaled; nil if unused
+	min   []float32 // the smallest, only of second moments
 }
 
-// extentBlock is how many elements share their extents. Of blocks of 256, 1 to 10 %
-// may hold a new largest value while a model trains; of those of 1,024, 6 to 40 %.
+// extentBlock is the elements of a block. While a model trains, 1 to 10 % of blocks of
+// 256 may hold a new maximum; of blocks of 1,024, 6 to 40 %.
 const extentBlock = 256
 
-func (e *extents) wanted() bool { return e != nil && e.most != nil }
+func (e *extents) wanted() bool { return e != nil && e.max != nil }
 
-// note takes down the largest magnitudes of x, which begins at element at.
+// note records the largest magnitudes of x, which begins at element at.
 func (e *extents) note(at int, x []float32) {
 	for i := 0; i+extentBlock <= len(x); i += extentBlock {
-		e.most[(at+i)/extentBlock] = fp8.Amax(x[i : i+extentBlock])
+		e.max[(at+i)/extentBlock] = fp8.Amax(x[i : i+extentBlock])
 	}
 }
 
-// changed forgets the extents of a tensor that is written to.
+// changed marks the extents of a tensor unknown.
 func (d *device) changed(t *backend.Tensor) {
 	if e := d.extents[t.Root()]; e != nil {
 		e.known = false
 	}
 }
 
-// extentsOf are those of the tensors that have any.
+// extentsOf returns the extents of the tensors in list that have any.
 func (d *device) extentsOf(list []*backend.Tensor) (found []*extents) {
 	for _, t := range list {
 		if e := d.extents[t.Root()]; e != nil {
@@ -46,9 +46,9 @@ func (d *device) extentsOf(list []*backend.Tensor) (found []*extents) {
 	return found
 }
 
-// forgetting is the kernel of a node that forgets the extents of what it writes.
-// AdamW reads its own, and renews them.
-func (b *binder) forgetting(n *backend.Node, run kernel) kernel {
+// invalidating returns run, the kernel of n, preceded by marking the extents of what n
+// writes unknown. AdamW handles its own: it reads and renews them.
+func (b *binder) invalidating(n *backend.Node, run kernel) kernel {
 	if _, own := n.Op.(*backend.AdamW); own {
 		return run
 	}

@@ -8,17 +8,17 @@ import (
 	"octet/fp8"
 )
 
-// The ops of telemetry. They run once in many steps, in plain Go.
+// The ops of telemetry, in plain Go because they run once in many steps.
 
-// castSums are a cast's counts and sums over some rows.
+// castSums are the counts and sums of a cast over some rows.
 type castSums struct {
 	saturated, flushed int64
 	signal, noise      float64 // Σx², Σ(x - value)²
 	amax               float32
 }
 
-// castHealth sums each task's rows by themselves, then the tasks in their order,
-// so that the bits do not depend on the number of workers.
+// castHealth sums the rows of each task, then the tasks in order, so that the bits do
+// not depend on the number of workers.
 func (b *binder) castHealth(o *backend.CastHealth) func() {
 	x, codes, out := b.rows(o.X), b.matrixOf(o.Codes), b.f32(o.Out)
 	scales := b.scalesOf(o.Codes)
@@ -54,7 +54,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 			all.noise += s.noise
 			all.amax = fp8.MaxAmax(all.amax, s.amax)
 		}
-		if all.noise != 0 { // of a zero tensor both are 0
+		if all.noise != 0 { // for a zero tensor, noise and signal are 0
 			all.noise /= all.signal
 		}
 		out[backend.HealthSaturated] = float32(float64(all.saturated) / elems)
@@ -65,7 +65,7 @@ func (b *binder) castHealth(o *backend.CastHealth) func() {
 	}
 }
 
-// add measures elements that share a scale.
+// add counts and sums elements that share a scale.
 func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, limit float64) {
 	for i, v := range x {
 		x, value := float64(v), float64(values[codes[i]])
@@ -76,16 +76,16 @@ func (s *castSums) add(x []float32, codes []uint8, values *[256]float32, scale, 
 			s.flushed++
 		}
 		d := x - value*scale // the product is exact
-		s.signal += x * x    // so is this one
+		s.signal += x * x    // exact too
 		s.noise += float64(d * d)
 	}
 }
 
-// scaleList is a tensor's scales, in F32 or E8M0.
+// scaleList holds a tensor's scales (scale_inv), in F32 or E8M0.
 type scaleList struct {
 	f32    []float32
 	e8m0   []uint8
-	powers *[256]float32 // of the codes in E8M0
+	powers *[256]float32 // values of the E8M0 codes
 }
 
 func (b *binder) scalesOf(t *backend.Tensor) scaleList {
@@ -102,27 +102,27 @@ func (l *scaleList) at(i int) float64 {
 	return float64(l.f32[i])
 }
 
-// statistics writes those of all scales to the fields of CastHealth.Out. The
-// logarithms are relative to the first, so that equal scales have no spread.
+// statistics writes the statistics of all scales to CastHealth.Out. Logarithms are
+// relative to the first scale, so that equal scales have a deviation of exactly 0.
 func (l *scaleList) statistics(out []float32) {
 	n := max(len(l.f32), len(l.e8m0))
 	first := math.Log2(l.at(0))
-	least, largest := math.Inf(1), 0.0
+	lowest, largest := math.Inf(1), 0.0
 	var sum, squares float64
 	for i := range n {
 		s := l.at(i)
-		least, largest = min(least, s), max(largest, s) // NaN where s is
+		lowest, largest = min(lowest, s), max(largest, s) // NaN if s is
 		d := math.Log2(s) - first
 		sum += d
 		squares += float64(d * d)
 	}
 	mean := sum / float64(n)
-	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = float32(least), float32(largest)
+	out[backend.HealthScaleInvMin], out[backend.HealthScaleInvMax] = float32(lowest), float32(largest)
 	out[backend.HealthScaleInvLog2Mean] = float32(first + mean)
 	out[backend.HealthScaleInvLog2Std] = float32(math.Sqrt(max(0, squares/float64(n)-float64(mean*mean))))
 }
 
-// rowCosine adds up in float64, one row after the other.
+// rowCosine sums each row in float64, in order.
 func (b *binder) rowCosine(o *backend.RowCosine) func() {
 	x, y, out := b.rows(o.A), b.rows(o.B), b.f32(o.Out)
 	rows, cols, ld := o.A.Rows(), x.cols, o.Out.LD

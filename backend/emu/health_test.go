@@ -10,8 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// The errors of casts of N(0, 1) are known from other programs' float64: in dB,
-// for 2048² elements, rounded to nearest even.
+// The expected signal-to-noise ratios, in dB, of casts of N(0, 1) come from independent
+// float64 programs, for 2048² elements rounded to nearest even.
 func TestCastHealthOfNormalNumbers(t *testing.T) {
 	const rows, cols = 512, 1024
 	tr := newTrial(t)

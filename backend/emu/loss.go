@@ -7,21 +7,20 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// sumChunk is how many terms of a softmax's denominator are added in FP32
-// before the sum goes on in float64: a vocabulary has a hundred thousand.
+// sumChunk is how many terms of a softmax's denominator are added in FP32; float64 adds
+// the chunks, since a vocabulary may have a hundred thousand entries.
 const sumChunk = 512
 
-// lossPiece is how many logits are decoded at a time, a multiple of sumChunk
-// that leaves room in the first-level cache.
+// lossPiece is how many logits are decoded at a time: a multiple of sumChunk that fits
+// the first-level cache.
 const lossPiece = 4 * sumChunk
 
-// crossEntropy gives a token whose target is not one of the Valid columns a
-// loss and a gradient of NaN, so that the step shows it and is skipped; the
-// host checks ids before they get here.
+// crossEntropy gives a token whose target is not one of the Valid columns a loss and
+// a gradient of NaN, so that the step reports it and is skipped. The host already
+// checks ids.
 //
-// A row of a vocabulary is larger than the first-level cache. It is visited
-// three times, piece by piece: for its maximum, for the exponentials, and for
-// the gradient.
+// A row of logits is larger than the first-level cache. Three passes go through it
+// piece by piece: for its maximum, for the exponentials, and for the gradient.
 func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	logits, targets, loss := b.rows(o.Logits), b.integers(o.Targets), b.f32(o.Loss)
 	words := b.i32(o.Control)
@@ -38,7 +37,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 		scratch := b.pool.scratch[worker]
 		buffer, grad := scratch[:lossPiece], scratch[lossPiece:lossPiece+cols]
 		for t := task * height; t < min(tokens, (task+1)*height); t++ {
-			target, factor := targets.at(t), float32(0)
+			target, scale := targets.at(t), float32(0)
 			switch {
 			case target < 0:
 				loss[t] = 0
@@ -50,7 +49,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 				top := largestLogit(&logits, t, valid, buffer)
 				sum := exponentials(grad, &logits, t, valid, top, buffer, min(t+1, tokens-1))
 				loss[t] = float32(float64(top) - float64(logits.piece(buffer, t, target, 1)[0]) + math.Log(sum))
-				factor = float32(float64(invTokens) / sum)
+				scale = float32(float64(invTokens) / sum)
 			}
 			if gradient == nil {
 				continue
@@ -58,7 +57,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 			clear(grad[valid:])
 			for from := 0; from < cols; from += lossPiece {
 				piece := grad[from:min(from+lossPiece, cols)]
-				simd.Scale(piece, factor)
+				simd.Scale(piece, scale)
 				if at := target - from; at >= 0 && at < len(piece) {
 					piece[at] -= invTokens
 				}
@@ -76,7 +75,7 @@ func (b *binder) crossEntropy(o *backend.CrossEntropy) func() {
 	return storing(run, gradient)
 }
 
-// largestLogit is the largest of the first n logits of a row.
+// largestLogit returns the largest of the first n logits of a row.
 func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
 	top := float32(math.Inf(-1))
 	for from := 0; from < n; from += lossPiece {
@@ -85,9 +84,8 @@ func largestLogit(logits *rows, row, n int, buffer []float32) float32 {
 	return top
 }
 
-// exponentials is dst = e^(logit − top) for the first n logits of a row, and
-// their sum. Meanwhile it asks for the logits of the row next, which the next search
-// for a maximum would have to wait for.
+// exponentials sets dst to e^(logit − top) for the first n logits of a row and returns
+// their sum. Meanwhile it prefetches row next, whose maximum is computed next.
 func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer []float32, next int) float64 {
 	var sum float64
 	for from := 0; from < n; from += lossPiece {
@@ -101,7 +99,7 @@ func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer [
 	return sum
 }
 
-// sum runs in float64 and in one task: there is one loss per token.
+// sum adds in float64 and in one task: X is short, one loss per token.
 func (b *binder) sum(o *backend.Sum) func() {
 	x, out := b.f32(o.X), b.f32(o.Out)
 	return func() {

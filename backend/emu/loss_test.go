@@ -17,7 +17,7 @@ func TestCrossEntropy(t *testing.T) {
 			tr := newTrial(t)
 			values := tr.noise(tokens * cols)
 			for i := range cols {
-				values[i] *= 100 // beyond what exp can take without the maximum
+				values[i] *= 100 // exp overflows unless the maximum is subtracted
 			}
 			ids := make([]float32, tokens)
 			for i := range ids {
@@ -68,7 +68,7 @@ func TestCrossEntropy(t *testing.T) {
 	}
 }
 
-func TestCrossEntropyOutsideTheVocabulary(t *testing.T) {
+func TestCrossEntropyOutsideVocabulary(t *testing.T) {
 	tr := newTrial(t)
 	logits := tr.tensor("logits", fp8.F32, []float32{1, 2}, 3, 8)
 	targets := tr.tensor("targets", fp8.I32, []float32{5, 6, 1 << 30}, 3)
@@ -88,7 +88,7 @@ func TestCrossEntropyOutsideTheVocabulary(t *testing.T) {
 func TestSum(t *testing.T) {
 	for _, accumulate := range []bool{false, true} {
 		tr := newTrial(t)
-		// In float32 the small ones would be lost beside the first.
+		// A float32 sum would lose the small values.
 		values := append([]float32{1 << 24}, make([]float32, 1000)...)
 		for i := range values[1:] {
 			values[i+1] = 0.5

@@ -27,10 +27,10 @@ type binder struct {
 	*device
 	plan  *backend.Plan
 	arena []byte
-	taken int // buffers that the op which is being bound has taken so far
+	taken int // scratch buffers taken so far by the op being bound
 }
 
-// bytes is t's memory from its first to its last element.
+// bytes returns t's memory from its first to its last element.
 func (b *binder) bytes(t *backend.Tensor) []byte {
 	size := t.DType.Size()
 	span := ((t.Rows()-1)*t.LD + t.Cols()) * size
@@ -43,7 +43,7 @@ func (b *binder) bytes(t *backend.Tensor) []byte {
 	return b.arena[from : from+span]
 }
 
-// copyOut is a copy of t's elements without the gaps between its rows.
+// copyOut returns a copy of t's elements without the gaps between its rows.
 func (b *binder) copyOut(t *backend.Tensor) []byte {
 	src := b.bytes(t)
 	row, ld := t.Cols()*t.DType.Size(), t.LD*t.DType.Size()
@@ -54,7 +54,7 @@ func (b *binder) copyOut(t *backend.Tensor) []byte {
 	return out
 }
 
-// observed is what an observer sees.
+// observed is the backend.Memory of an observer.
 type observed struct{ b *binder }
 
 func (o observed) Read(t *backend.Tensor) ([]byte, error) { return o.b.copyOut(t), nil }
@@ -72,8 +72,8 @@ func (o observed) Write(t *backend.Tensor, raw []byte) error {
 	return nil
 }
 
-// slice is the typed view of t's memory; nil for a nil tensor. The caller
-// names an element type of the size of t's format.
+// slice returns t's memory as elements, nil for a nil tensor. E must have the size of
+// t's format.
 func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E {
 	if t == nil {
 		return nil
@@ -81,7 +81,7 @@ func slice[E float32 | int32 | uint16 | uint8](b *binder, t *backend.Tensor) []E
 	return view[E](b.bytes(t))
 }
 
-// view is memory as elements.
+// view returns memory as elements.
 func view[E float32 | int32 | uint16 | uint8](raw []byte) []E {
 	var e E
 	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(raw))), len(raw)/int(unsafe.Sizeof(e)))
@@ -105,11 +105,11 @@ type rows struct {
 	f32      []float32
 	u16      []uint16
 	u8       []uint8
-	scale    []float32 // dequantising factor, one element; nil is 1
+	scale    []float32 // scale_inv, one element; nil is 1
 }
 
-// rows binds t for reading, by its first scale. AdamW reads moments that have more block
-// by block.
+// rows binds t for reading with its first scale. For moments with a scale per block,
+// adamState.loadBlocks sets the scale.
 func (b *binder) rows(t *backend.Tensor) rows {
 	r := rows{dtype: t.DType, cols: t.Cols(), ld: t.LD, scale: b.f32(t.Scale)}
 	switch t.DType.Size() {
@@ -149,10 +149,10 @@ func (r *rows) load(dst []float32, row, col int) {
 	case fp8.BF16:
 		fp8.DecodeBF16(dst, r.u16[at:at+len(dst)])
 	case fp8.F16:
-		fp8.Dequantize16(dst, r.u16[at:at+len(dst)], factor(r.scale))
+		fp8.Dequantize16(dst, r.u16[at:at+len(dst)], scaleValue(r.scale))
 		return
 	default:
-		fp8.Dequantize8(dst, r.u8[at:at+len(dst)], r.dtype, factor(r.scale))
+		fp8.Dequantize8(dst, r.u8[at:at+len(dst)], r.dtype, scaleValue(r.scale))
 		return
 	}
 	if r.scale != nil {
@@ -160,7 +160,7 @@ func (r *rows) load(dst []float32, row, col int) {
 	}
 }
 
-// prefetch asks for n elements from (row, col) on.
+// prefetch prefetches n elements from (row, col) on.
 func (r *rows) prefetch(row, col, n int) {
 	at := row*r.ld + col
 	switch {
@@ -173,14 +173,14 @@ func (r *rows) prefetch(row, col, n int) {
 	}
 }
 
-// row is row i as FP32; see piece.
+// row returns row i as FP32; see piece.
 func (r *rows) row(buffer []float32, i int) []float32 {
 	return r.piece(buffer, i, 0, r.cols)
 }
 
-// piece is n elements from (row, col) on as FP32: the memory itself where it
-// holds their values, else decoded into buffer, which has room for them. The
-// caller must not write to it.
+// piece returns n elements from (row, col) on as FP32: r's memory if it is unscaled
+// FP32, else decoded into buffer, which must have n elements. The caller must not write
+// to the result.
 func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
 	if r.dtype == fp8.F32 && r.scale == nil {
 		at := row*r.ld + col
@@ -190,8 +190,8 @@ func (r *rows) piece(buffer []float32, row, col, n int) []float32 {
 	return buffer[:n]
 }
 
-// factor is a bound scale's value; none is 1.
-func factor(scale []float32) float32 {
+// scaleValue returns the value of a bound scale, 1 for nil.
+func scaleValue(scale []float32) float32 {
 	if scale == nil {
 		return 1
 	}
@@ -212,9 +212,9 @@ func (b *binder) matrixOf(t *backend.Tensor) matrix {
 	return m
 }
 
-// workerGap keeps apart in memory what different workers write. Casts read ahead
-// by up to 4096 bytes (fp8's prefetches), so also beyond the end of a buffer: if
-// another worker's began there, it would lose the lines that it is about to write.
+// workerGap separates the buffers of different workers. Casts prefetch up to 4096 bytes
+// ahead (package fp8), also beyond the end of a buffer: without the gap they would take
+// cache lines from another worker that is about to write them.
 const workerGap = 4096
 
 // workerBytes is alignedBytes for one worker.
@@ -223,8 +223,8 @@ func workerBytes(n int64) []byte { return alignedBytes(n + workerGap)[:n:n] }
 // bufferKey names a scratch buffer: the which-th that an op takes, of n floats.
 type bufferKey struct{ which, n int }
 
-// scratch is n floats for each worker of the pool. The calls of one op give
-// different buffers; ops, which run one after another, share them.
+// scratch returns n floats for each worker of the pool. The calls for one op return
+// different buffers. Ops share them, since ops run one after another.
 func (b *binder) scratch(n int) [][]float32 {
 	key := bufferKey{b.taken, n}
 	b.taken++
@@ -239,8 +239,8 @@ func (b *binder) scratch(n int) [][]float32 {
 	return list
 }
 
-// shared is n floats for one op to pass from its first tasks to its last. Ops, which
-// run one after another, share them.
+// shared returns n floats that pass data from one op's first tasks to its last. Ops
+// share them, since ops run one after another.
 func (b *binder) shared(n int) []float32 {
 	if b.common[n] == nil {
 		b.common[n] = view[float32](alignedBytes(int64(n) * 4))
@@ -259,7 +259,7 @@ func rowTasks(rows, cols int) (tasks, rowsPerTask int) {
 	return (rows + rowsPerTask - 1) / rowsPerTask, rowsPerTask
 }
 
-// maxBits folds magnitudes by their bit patterns, so that NaN > Inf > numbers.
+// maxBits folds a magnitude into bits by its bit pattern, so that NaN > Inf > finite.
 func maxBits(bits *uint32, magnitude float32) {
 	*bits = max(*bits, math.Float32bits(magnitude)&^(1<<31))
 }

@@ -11,8 +11,8 @@ import (
 	"octet/fp8"
 )
 
-// The device model emu:amx computes FP8 products in the arithmetic of AMX,
-// which differs from the chain's in last bits where sums are long, and says so.
+// The device model emu:amx computes FP8 GEMMs in the arithmetic of AMX, and Spec says
+// so. In long sums its last bits differ from those of the FMA chain.
 func TestDeviceModelAMX(t *testing.T) {
 	const m, n, k = 16, 32, 512
 	r := rand.New(rand.NewPCG(1, 2))
@@ -24,7 +24,7 @@ func TestDeviceModelAMX(t *testing.T) {
 		return x
 	}
 	ca, cb := codes(m*k), codes(k*n)
-	product := func(model string) []byte {
+	multiply := func(model string) []byte {
 		devices, err := open(model, backend.Options{Threads: 2})
 		require.NoError(t, err)
 		d := devices[0]
@@ -48,9 +48,9 @@ func TestDeviceModelAMX(t *testing.T) {
 		require.NoError(t, d.Read(out, bytes))
 		return bytes
 	}
-	chain, amx := product(""), product(modelAMX)
+	chain, amx := multiply(""), multiply(modelAMX)
 	require.NotEqual(t, chain, amx)
-	require.Equal(t, amx, product(modelAMX))
+	require.Equal(t, amx, multiply(modelAMX))
 
 	devices, err := open(modelAMX, backend.Options{})
 	require.NoError(t, err)

@@ -29,8 +29,8 @@ func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 	return storing(func() { b.pool.run(tasks, task) }, e)
 }
 
-// gainRows is how many rows one partial sum of DGain covers: the partial sums
-// then cost a fraction of reading the rows.
+// gainRows is how many rows one partial sum of DGain covers: enough that the partial
+// sums cost little beside reading the rows.
 const gainRows = 32
 
 func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
@@ -41,7 +41,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	gain, invRMS, dgain := b.f32(o.Gain), b.f32(o.InvRMS), b.f32(o.DGain)
 	e := b.emitter(o.DX, x.cols)
 	tokens, cols := o.X.Rows(), x.cols
-	chunks := parts(tokens, gainRows)
+	chunks := ceilDiv(tokens, gainRows)
 	partial := b.shared(chunks * cols)
 
 	inputs, gradients, results := b.scratch(cols), b.scratch(cols), b.scratch(cols)
@@ -50,7 +50,7 @@ func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 		sum := partial[chunk*cols : (chunk+1)*cols]
 		clear(sum)
 		for r := chunk * gainRows; r < min(tokens, (chunk+1)*gainRows); r++ {
-			dout.prefetch(min(r+3, tokens-1), 0, cols) // FP32 has no decoding that does it
+			dout.prefetch(min(r+3, tokens-1), 0, cols) // decoding prefetches, but FP32 is not decoded
 			x, dy, inv := x.row(inputs[worker], r), dout.row(gradients[worker], r), invRMS[r]
 			mean := simd.GainSums(sum, x, dy, gain, inv) / float32(cols)
 			simd.NormGradient(dx, x, dy, gain, inv, mean)

@@ -7,8 +7,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// The optimizer's ops work on lists of tensors. Their elements are cut into
-// spans by the shapes alone.
+// The optimizer's ops work on lists of tensors, whose elements are cut into spans by
+// the shapes alone.
 
 // span is a run of elements of one tensor of a list.
 type span struct {
@@ -34,7 +34,7 @@ func spans(list []*backend.Tensor, n int) []span {
 	return all
 }
 
-// rowSpans cuts every row on its own.
+// rowSpans cuts each row into spans of n elements, fewer at its end.
 func rowSpans(rows, cols, n int) (list []span) {
 	for row := range rows {
 		for col := 0; col < cols; col += n {
@@ -44,22 +44,22 @@ func rowSpans(rows, cols, n int) (list []span) {
 	return list
 }
 
-// taskSpans is how many spans of AdamW a worker takes at a time: enough that
-// many workers do not wait for each other to claim them.
+// taskSpans is how many spans of AdamW form a task: enough that many workers do not
+// contend for tasks.
 const taskSpans = 8
 
-// eachSpan returns a run of f over n spans.
+// eachSpan returns a function that runs f over n spans.
 func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
 	task := func(worker, task int) {
 		for s := task * taskSpans; s < min(n, (task+1)*taskSpans); s++ {
 			f(worker, s)
 		}
 	}
-	return func() { b.pool.run(parts(n, taskSpans), task) }
+	return func() { b.pool.run(ceilDiv(n, taskSpans), task) }
 }
 
-// squareSpan is long, for what is fetched early at its end is the span of
-// another worker.
+// squareSpan is the elements of a span of SumSquares. It is long because prefetches at
+// its end fetch another worker's span.
 const squareSpan = 16384
 
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
@@ -93,8 +93,8 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	}
 }
 
-// stepGate computes in float64. Of a step that is skipped it records the norm
-// as it is; the coefficient is then nothing that anybody uses.
+// stepGate computes in float64. For a skipped step it records the norm unchanged; the
+// coefficient is then unused.
 func (b *binder) stepGate(o *backend.StepGate) func() {
 	sumSquares, amax := b.f32(o.SumSquares), b.f32(o.Amax)
 	step, skip := b.i32(o.Step), b.i32(o.Skip)

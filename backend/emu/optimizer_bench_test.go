@@ -13,14 +13,14 @@ import (
 	"octet/fp8"
 )
 
-// copyElems is the length of what copies are timed on, in float64s: three
-// times the largest third-level cache that this was ever run on.
+// copyElems is the length of the copied arrays, in float64s: 320 MiB each, three times
+// the largest third-level cache of the machines used.
 const copyElems = 40 << 20
 
-// besideCopy runs f and a copy of large arrays in turn, and reports the median
-// rate of f, which moves the given number of bytes, and its share of the
-// copy's, bytes read and bytes written counted alike.
-func besideCopy(b *testing.B, p *pool, bytes int, f func()) {
+// benchmarkBesideCopy alternates f, which moves the given number of bytes, with a copy
+// of large arrays. It reports the median rate of f and its share of the copy bandwidth,
+// both counting bytes read and written.
+func benchmarkBesideCopy(b *testing.B, p *pool, bytes int, f func()) {
 	from, to := make([]float64, copyElems), make([]float64, copyElems)
 	clear(from)
 	clear(to)
@@ -47,8 +47,8 @@ func besideCopy(b *testing.B, p *pool, bytes int, f func()) {
 	b.ReportMetric(shares[len(shares)/2], "of-copy")
 }
 
-// A model's parameters come in many tensors of many sizes; here one tensor in
-// four holds half of the elements.
+// benchmarkShapes returns the sizes of tensors with elems elements in all, uneven like a
+// model's parameters: one tensor holds half of the elements.
 func benchmarkShapes(elems int) []int {
 	unit := elems / 40 &^ 63
 	return []int{20 * unit, unit, 3 * unit, 4 * unit, 4 * unit, 3 * unit, 4 * unit, unit}
@@ -60,7 +60,7 @@ func BenchmarkAdamW(b *testing.B) {
 			name           string
 			master, m1, m2 fp8.DType
 			rounding       fp8.Rounding
-			bytes          int // of an element; of F16 states, which are visited twice, both times
+			bytes          int // moved per element; for states in F16, by both visits
 		}{
 			{"f32", fp8.F32, fp8.F32, fp8.F32, fp8.Nearest, 28},
 			{"f16", fp8.F16, fp8.F16, fp8.F16, fp8.Nearest, 10 + 16},
@@ -73,7 +73,7 @@ func BenchmarkAdamW(b *testing.B) {
 					bind := &binder{device: d}
 					run := bind.adamW(op)
 					bind.sumSquares(&backend.SumSquares{X: op.Grad, Out: op.Amaxes})() // as in a step
-					besideCopy(b, d.pool, elems*c.bytes, run)
+					benchmarkBesideCopy(b, d.pool, elems*c.bytes, run)
 				})
 			}
 		}
@@ -94,12 +94,12 @@ func BenchmarkSumSquares(b *testing.B) {
 				noise(d, x)
 			}
 			run := (&binder{device: d}).sumSquares(op)
-			besideCopy(b, d.pool, elems*4, run)
+			benchmarkBesideCopy(b, d.pool, elems*4, run)
 		})
 	}
 }
 
-// noise fills a tensor with positive and negative numbers about 1 in size.
+// noise fills a tensor with normally distributed values.
 func noise(d *device, x *backend.Tensor) {
 	raw := d.memory[x]
 	random := rand.New(rand.NewPCG(1, 2))

@@ -6,17 +6,17 @@ import (
 	"octet/backend"
 )
 
-// What a process has beside the memory of tensors: of Go's runtime, mostly its lists of
-// blocks for each size of object, and of every op what is recorded and bound of it.
-// Both are rounded from what train's TestMemoryIsAsPlanned measures.
+// Memory of a process besides tensors: Go's runtime, mostly its free lists for each
+// object size, and each op's node and kernel. Both figures are rounded from what
+// train's TestMemoryIsAsPlanned measures.
 const (
 	runtimeBytes = 2 << 20
 	opBytes      = 4 << 10
 )
 
-// outline is the temps of all programs, what the threads need to decode and pack the
-// operands of products, and what Go takes. Other ops take less, from the same scratch;
-// the device models and AMX take about as much.
+// outline returns the bytes of the programs' temps, of the threads' scratch, and of Go.
+// GEMMs need the most scratch, to decode and pack operands; other ops share it. The
+// device models and AMX need about as much.
 func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, err error) {
 	o.Temps = backend.MakePlan(arenaAlign, backend.PerOp, programs...).Bytes
 	scratch, ops := 0, 0
@@ -33,14 +33,14 @@ func outline(s backend.Spec, programs []*backend.Program) (o backend.Outline, er
 		unit = "thread"
 	}
 	name := fmt.Sprintf("scratch of %d %s", s.Threads, unit)
-	o.Beside = []backend.Share{
+	o.Extra = []backend.Share{
 		{Name: name, Bytes: int64(s.Threads) * (4*int64(scratch) + workerGap)},
 		{Name: "Go's runtime and ops", Bytes: runtimeBytes + int64(ops)*opBytes},
 	}
 	return o, nil
 }
 
-// scratchOf is what one thread needs of a product, in floats.
+// scratchOf returns the scratch of one thread for a GEMM, in floats.
 func scratchOf(o *backend.MatMul, threads int) int {
 	m, k := orient(matrix{rows: o.A.Rows(), cols: o.A.Cols()}, o.TransA)
 	kernel := gemmKernels()[0]
@@ -49,7 +49,7 @@ func scratchOf(o *backend.MatMul, threads int) int {
 		return plan.scratch()
 	}
 	if kernel.pairs != nil {
-		return max(scratch(k), scratch(parts(k, 2)))
+		return max(scratch(k), scratch(ceilDiv(k, 2)))
 	}
 	return scratch(k)
 }

@@ -6,11 +6,11 @@ import (
 	"octet/fp8"
 )
 
-// The ops of scaling: casts, maxima, scales and their histories.
+// The ops of scaling: casts, amaxes, scales and amax histories.
 
 func (b *binder) quantize(o *backend.Quantize) func() {
 	rows, cols := o.X.Rows(), o.X.Cols()
-	var blocked, one []backend.Cast // one scale at most: they share a pass
+	var blocked, one []backend.Cast // casts in one have one scale or none: they share a pass
 	for _, c := range o.Out {
 		if c.Out.Block == backend.PerTensor {
 			one = append(one, c)
@@ -44,11 +44,12 @@ func (b *binder) quantize(o *backend.Quantize) func() {
 	}
 }
 
-// loader gets n elements of one row from (row, col) on. The caller must not write
+// loader returns n elements of one row from (row, col) on. The caller must not write
 // to them.
 type loader func(worker, row, col, n int) []float32
 
-// scaledRows loads X with its factors, at most width elements at a time.
+// scaledRows returns a loader of X times RowScale and ColScale, of at most width elements
+// at a time.
 func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
 	x, rowScale, colScale := b.rows(o.X), b.f32(o.RowScale), b.f32(o.ColScale)
 	buffers := b.scratch(width)
@@ -92,9 +93,9 @@ func (b *binder) amax(o *backend.Amax) func() {
 	}
 }
 
-// columnMax collects the largest magnitude of each column. Workers keep
-// maxima of their own, which the result does not show: a maximum is the same
-// in any order.
+// columnMax collects the largest magnitude of each column. Each worker keeps its own
+// maxima; the result does not depend on the workers, as a maximum is the same in any
+// order.
 type columnMax struct{ top [][]float32 }
 
 func (b *binder) columnMax(cols int) *columnMax { return &columnMax{b.scratch(cols)} }
@@ -105,7 +106,7 @@ func (c *columnMax) begin() {
 	}
 }
 
-// fold takes elements of one row from column col on.
+// fold includes x, elements of one row from column col on, in the maxima.
 func (c *columnMax) fold(worker, col int, x []float32) {
 	simd.MaxMagnitudes(c.top[worker][col:col+len(x)], x)
 }
@@ -117,7 +118,7 @@ func (c *columnMax) end(out []float32) {
 	}
 }
 
-// windowMax binds the largest magnitude of each of len(dst) records over a
+// windowMax returns a function that sets dst to the largest magnitudes over an amax
 // history [window, len(dst)].
 func (b *binder) windowMax(dst []float32, history *backend.Tensor) func() {
 	h, rows := b.rows(history), history.Rows()

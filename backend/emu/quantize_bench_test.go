@@ -8,7 +8,7 @@ import (
 	"octet/fp8"
 )
 
-// castTo declares a copy of s.rows × s.cols and the cast to it.
+// castTo declares a tensor of s.rows × s.cols, or its transpose, and the cast to it.
 func (s *elementwiseTensors) castTo(d fp8.DType, rounding fp8.Rounding, transpose bool) backend.Cast {
 	rows, cols := s.rows, s.cols
 	if transpose {
@@ -24,8 +24,8 @@ func (s *elementwiseTensors) castTo(d fp8.DType, rounding fp8.Rounding, transpos
 	return c
 }
 
-// castByBlock is castTo E4M3 with scales of their own for blocks.
-func (s *elementwiseTensors) castByBlock(scale fp8.DType, rows, cols int) backend.Op {
+// castPerBlock returns a cast to E4M3 with a scale per block of rows × cols.
+func (s *elementwiseTensors) castPerBlock(scale fp8.DType, rows, cols int) backend.Op {
 	c := backend.Cast{Out: s.add(fp8.E4M3, s.rows, s.cols)}
 	c.Out.Block = backend.ScaleBlock{Rows: rows, Cols: cols}
 	across, along := c.Out.Block.ScaleShape(s.rows, s.cols)
@@ -36,7 +36,7 @@ func (s *elementwiseTensors) castByBlock(scale fp8.DType, rows, cols int) backen
 	return &backend.Quantize{X: s.input(), Out: []backend.Cast{c}}
 }
 
-// scaledF16 declares an F16 matrix with its factor.
+// scaledF16 declares an F16 matrix with a scale_inv.
 func (s *elementwiseTensors) scaledF16() *backend.Tensor {
 	t := s.add(fp8.F16, s.rows, s.cols)
 	t.Scale = s.vector(1)
@@ -77,13 +77,13 @@ var castOps = []struct {
 			s.castTo(fp8.E5M2, fp8.Nearest, false), s.castTo(fp8.E5M2, fp8.Nearest, true),
 		}}
 	}},
-	{"bf16-e4m3-by-row", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 1, 0) }},
-	{"bf16-e4m3-by-column", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 0, 1) }},
-	{"bf16-e4m3-1x128", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 1, 128) }},
-	{"bf16-e4m3-128x1", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 128, 1) }},
-	{"bf16-e4m3-128x128", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.F32, 128, 128) }},
-	{"bf16-e4m3-1x32", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.E8M0, 1, 32) }},
-	{"bf16-e4m3-32x1", func(s *elementwiseTensors) backend.Op { return s.castByBlock(fp8.E8M0, 32, 1) }},
+	{"bf16-e4m3-per-row", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.F32, 1, 0) }},
+	{"bf16-e4m3-per-column", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.F32, 0, 1) }},
+	{"bf16-e4m3-1x128", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.F32, 1, 128) }},
+	{"bf16-e4m3-128x1", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.F32, 128, 1) }},
+	{"bf16-e4m3-128x128", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.F32, 128, 128) }},
+	{"bf16-e4m3-1x32", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.E8M0, 1, 32) }},
+	{"bf16-e4m3-32x1", func(s *elementwiseTensors) backend.Op { return s.castPerBlock(fp8.E8M0, 32, 1) }},
 	{"f32-bf16-transposed", func(s *elementwiseTensors) backend.Op {
 		return &backend.Quantize{X: s.add(fp8.F32, s.rows, s.cols), Out: []backend.Cast{s.castTo(fp8.BF16, fp8.Nearest, true)}}
 	}},
@@ -95,8 +95,8 @@ var castOps = []struct {
 	}},
 }
 
-// BenchmarkCasts is BenchmarkElementwise for the ops of casting, in the caches
-// and far beyond them.
+// BenchmarkCasts is BenchmarkElementwise for casts, of tensors that fit the caches and
+// of much larger ones.
 func BenchmarkCasts(b *testing.B) {
 	for _, shape := range [][2]int{{1024, 1024}, {1 << 15, 1 << 11}} {
 		for _, c := range castOps {

@@ -8,31 +8,31 @@ import (
 	"octet/fp8"
 )
 
-// blockCast stores a matrix with scales by block, which come from the elements:
-// a task takes whole blocks, first their maxima and scales, then their codes.
-// Rows and columns are those of the matrix, also where it is stored transposed.
+// blockCast stores a matrix with a scale per block, which follows from the block's
+// elements. A task has whole blocks and computes first their amaxes and scales, then
+// their codes. Rows and columns are those of the source, also for a transposed cast.
 type blockCast struct {
 	load         loader
 	store        *emitter // of the scaled elements
 	rows, cols   int
 	height       int // of a block
 	width        int
-	stepI, stepJ int // between the scales of blocks below and beside each other
+	stepI, stepJ int // scale index steps to the block below, and to the right
 	f32          []float32
 	e8m0         []uint8
-	powers       *[256]float32 // of the codes in e8m0
+	powers       *[256]float32 // values of the E8M0 codes
 	dtype        fp8.DType
 	limit        float32
 	pow2         bool
 
-	piece              int         // columns that are loaded at a time
+	piece              int         // columns loaded at a time
 	maxima, scaled     [][]float32 // by worker: of a piece
 	scales             [][]float32 // by worker: of a task's blocks
-	wide               int         // a task's blocks side by side
+	wide               int         // blocks in a row of a task's blocks
 	taskRows, taskCols int
 }
 
-// blockCast binds a cast of rows × cols elements that load gets.
+// blockCast binds a cast of rows × cols elements, which load returns.
 func (b *binder) blockCast(load loader, c backend.Cast, rows, cols int) func() {
 	q := &blockCast{
 		load: load, store: b.emitter([]backend.Cast{c}, cols), rows: rows, cols: cols,
@@ -58,23 +58,23 @@ func (b *binder) blockCast(load loader, c backend.Cast, rows, cols int) func() {
 	}
 	q.split(c.Transpose)
 	q.maxima, q.scaled = b.scratch(q.piece), b.scratch(q.piece)
-	q.scales = b.scratch(q.wide * parts(q.taskRows, q.height))
-	across := parts(cols, q.taskCols)
+	q.scales = b.scratch(q.wide * ceilDiv(q.taskRows, q.height))
+	across := ceilDiv(cols, q.taskCols)
 	task := func(worker, task int) {
 		q.run(worker, task/across*q.taskRows, task%across*q.taskCols)
 	}
-	return storing(func() { b.pool.run(parts(rows, q.taskRows)*across, task) }, q.store)
+	return storing(func() { b.pool.run(ceilDiv(rows, q.taskRows)*across, task) }, q.store)
 }
 
-// The most columns of a task whose blocks have many rows: the rows are visited
-// twice, and should still be in the second-level cache, for blocks of all rows
-// in the third-level one.
+// Maximum columns of a task whose blocks have many rows. The second visit should find
+// the rows in the second-level cache (blockColumns), or in the third-level cache if
+// blocks have all rows (fullColumns).
 const (
 	blockColumns = 512
 	fullColumns  = 256
 )
 
-// split decides on the size of tasks and pieces, by the shape alone.
+// split sets the sizes of tasks and pieces, which depend on the shape alone.
 func (q *blockCast) split(transposed bool) {
 	q.piece = min(q.cols, pieceWidth(q.cols))
 	switch q.height {
@@ -86,7 +86,7 @@ func (q *blockCast) split(transposed bool) {
 	}
 	q.taskCols = min(q.cols, max(1, q.piece/q.width)*q.width)
 	q.piece = min(q.piece, q.taskCols)
-	q.wide = parts(q.taskCols, q.width)
+	q.wide = ceilDiv(q.taskCols, q.width)
 	q.taskRows = max(1, taskElems/q.taskCols)
 	if transposed {
 		q.taskRows = stripRows
@@ -94,12 +94,12 @@ func (q *blockCast) split(transposed bool) {
 	q.taskRows = min(roundUp(q.taskRows, q.height), q.rows)
 }
 
-// run casts the task's blocks, the first of which begins at (top, left).
+// run casts a task's blocks, the first of which begins at (top, left).
 func (q *blockCast) run(worker, top, left int) {
 	bottom, right := min(top+q.taskRows, q.rows), min(left+q.taskCols, q.cols)
 	scales := q.scales[worker]
 	for row := top; row < bottom; row += q.height {
-		s := scales[(row-top)/q.height*q.wide:][:parts(right-left, q.width)]
+		s := scales[(row-top)/q.height*q.wide:][:ceilDiv(right-left, q.width)]
 		clear(s)
 		for col := left; col < right; col += q.piece {
 			q.fold(s, worker, row, col, left, min(q.piece, right-col))
@@ -129,7 +129,8 @@ func (q *blockCast) run(worker, top, left int) {
 	}
 }
 
-// fold takes n columns of the blocks below (row, col) into their maxima.
+// fold includes n columns, from col on, of the blocks whose first row is row in their
+// amaxes, top. left is the first column of the task.
 func (q *blockCast) fold(top []float32, worker, row, col, left, n int) {
 	maxima := q.load(worker, row, col, n)
 	if q.height > 1 {
@@ -151,8 +152,8 @@ func (q *blockCast) fold(top []float32, worker, row, col, left, n int) {
 	q.eachBlock(col, left, n, func(j, from, to int) { top[j] = fp8.MaxAmax(top[j], fp8.Amax(maxima[from:to])) })
 }
 
-// eachBlock calls f for the blocks that n columns from col on touch: the
-// block's number, left being the first one's column, and its part of them.
+// eachBlock calls f for each block that overlaps n columns from col on: with the block's
+// index j, counted from column left, and the range [from, to) of the n columns in it.
 func (q *blockCast) eachBlock(col, left, n int, f func(j, from, to int)) {
 	j := (col - left) / q.width
 	for from, to := 0, left+(j+1)*q.width-col; from < n; from, to = to, to+q.width {
@@ -161,8 +162,8 @@ func (q *blockCast) eachBlock(col, left, n int, f func(j, from, to int)) {
 	}
 }
 
-// scale stores what dequantises block i, whose largest magnitude is amax, and
-// returns what multiplies it: see backend.Cast.
+// scale stores the scale_inv of block i, whose largest magnitude is amax, and returns
+// the scale: see backend.Cast.
 func (q *blockCast) scale(amax float32, i int) float32 {
 	if q.e8m0 != nil {
 		code := fp8.MXScale(amax, q.dtype)

@@ -10,8 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// blockShapes are those of the field, and some that fit nothing: wider than
-// what is loaded at a time, and of an odd number of rows.
+// blockShapes are common granularities and odd ones: wider than what is loaded at a
+// time, or with an odd number of rows.
 var blockShapes = []backend.ScaleBlock{
 	backend.PerRow, backend.PerColumn, backend.Block1x128,
 	{Rows: 128, Cols: 1},
@@ -23,12 +23,12 @@ var blockShapes = []backend.ScaleBlock{
 	{Rows: 5, Cols: 0},
 }
 
-// Every block's scale and every code against the scalar functions, for shapes
-// that are split in rows and in columns.
-func TestQuantizeByBlocks(t *testing.T) {
+// Every block's scale and every code equal those of the scalar functions, for shapes
+// that are split by rows and by columns.
+func TestQuantizePerBlock(t *testing.T) {
 	for _, block := range blockShapes {
 		for i, shape := range oddShapes {
-			for _, turn := range []bool{false, true} {
+			for _, transpose := range []bool{false, true} {
 				rows, cols := shape[0], shape[1]
 				tr := newTrial(t)
 				values := tr.noise(rows * cols)
@@ -36,12 +36,12 @@ func TestQuantizeByBlocks(t *testing.T) {
 					values[j] *= float32(math.Exp2(float64(j/cols%13 - j%cols/16%19)))
 				}
 				outRows, outCols := rows, cols
-				if turn {
+				if transpose {
 					outRows, outCols = cols, rows
 				}
 				out := tr.tensor("out", fp8.E4M3, nil, outRows, outCols)
 				scaleRows, scaleCols := block.ScaleShape(outRows, outCols)
-				c := backend.Cast{Out: out, Transpose: turn}
+				c := backend.Cast{Out: out, Transpose: transpose}
 				if mx := i%2 == 0; mx {
 					c.ScaleInv = tr.tensor("inv", fp8.E8M0, nil, scaleRows, scaleCols)
 				} else {
@@ -59,7 +59,7 @@ func TestQuantizeByBlocks(t *testing.T) {
 				}
 				index := func(j int) (at, scale int) { // of element j in out and in its scales
 					r, c := j/cols, j%cols
-					if turn {
+					if transpose {
 						r, c = c, r
 					}
 					return r*outCols + c, tile(r, block.Rows, outRows)*scaleCols + tile(c, block.Cols, outCols)
@@ -83,7 +83,7 @@ func TestQuantizeByBlocks(t *testing.T) {
 						wrong++
 					}
 				}
-				require.Zero(t, wrong, "%v, blocks of %s, transposed %v", shape, block, turn)
+				require.Zero(t, wrong, "%v, blocks of %s, transposed %v", shape, block, transpose)
 			}
 		}
 	}

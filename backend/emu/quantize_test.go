@@ -10,7 +10,8 @@ import (
 	"octet/fp8"
 )
 
-// Wide rows are split, narrow ones grouped; both must reach every element once.
+// oddShapes have wide rows, which are split, and narrow rows, which are grouped into
+// tasks.
 var oddShapes = [][2]int{{1, 1}, {1, 17}, {3, 17000}, {700, 33}, {50, 352}, {130, 1000}}
 
 func TestQuantize(t *testing.T) {
@@ -25,27 +26,27 @@ func TestQuantize(t *testing.T) {
 		amax := tr.tensor("amax", fp8.F32, []float32{0.25}, 1)
 		control := tr.control(backend.Control{Seed: 5, Step: 7, Token: 11})
 		nearest := tr.scaled(tr.tensor("nearest", fp8.E4M3, nil, rows, cols), 1)
-		turned := tr.scaled(tr.tensor("turned", fp8.E4M3, nil, cols, rows), 1)
+		transposed := tr.scaled(tr.tensor("turned", fp8.E4M3, nil, cols, rows), 1)
 		random := tr.scaled(tr.tensor("random", fp8.E5M2, nil, rows, cols), 1)
 		half := tr.tensor("half", fp8.BF16, nil, cols, rows)
 		tr.program.Add(&backend.Quantize{X: x, ColScale: c, Out: []backend.Cast{
 			{Out: nearest, Scale: scale, Amax: amax},
-			{Out: turned, Scale: scale, Transpose: true},
+			{Out: transposed, Scale: scale, Transpose: true},
 			{Out: random, Scale: scale, Control: control, Rounding: fp8.Stochastic, Tokens: true},
 			{Out: half, Transpose: true},
 		}})
 		d := tr.run()
 
 		key, top := fp8.StreamKey(5, 7, fp8.NameKey("random")), float32(0.25)
-		factors := []float32{1, 2, 0.5}
+		colScales := []float32{1, 2, 0.5}
 		codes := func(x *backend.Tensor) []byte { return d.memory[x] }
 		for i, v := range values {
 			row, col := i/cols, i%cols
-			v *= factors[col%3]
+			v *= colScales[col%3]
 			top = max(top, float32(math.Abs(float64(v))))
 			at, index := col*rows+row, uint64(11*cols+i)
 			require.EqualValues(t, fp8.E4M3.Nearest(v*16, fp8.Saturate), codes(nearest)[i])
-			require.EqualValues(t, fp8.E4M3.Nearest(v*16, fp8.Saturate), codes(turned)[at])
+			require.EqualValues(t, fp8.E4M3.Nearest(v*16, fp8.Saturate), codes(transposed)[at])
 			require.EqualValues(t, fp8.E5M2.Stochastic(v*16, fp8.Random(key, index), fp8.Saturate), codes(random)[i])
 			require.EqualValues(t, fp8.BF16.Nearest(v, fp8.NonSaturating), uint16(codes(half)[2*at])|uint16(codes(half)[2*at+1])<<8)
 		}
@@ -53,7 +54,7 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// A stored factor counts whatever the format, and views read their own columns.
+// Quantize applies scale_inv in every format, and reads only a view's columns.
 func TestQuantizeScaledViews(t *testing.T) {
 	for _, dtype := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
 		tr := newTrial(t)
@@ -67,7 +68,8 @@ func TestQuantizeScaledViews(t *testing.T) {
 	}
 }
 
-// BF16 and F16 become FP8 without FP32 between, with the same codes and maxima.
+// The direct casts from BF16 and F16 to FP8 give the codes and amaxes of casts through
+// FP32.
 func TestQuantizeNarrow(t *testing.T) {
 	for _, dtype := range []fp8.DType{fp8.BF16, fp8.F16} {
 		for _, shape := range oddShapes {
@@ -138,7 +140,7 @@ func TestAmax(t *testing.T) {
 	require.NoError(t, run.Run(t.Context()))
 	require.NoError(t, d.Write(x, make([]byte, x.Bytes())))
 	require.NoError(t, run.Run(t.Context()))
-	require.Equal(t, []float64{0, 0, 0, 0}, append(d.values(each), d.values(all)...), "nothing is left of the run before")
+	require.Equal(t, []float64{0, 0, 0, 0}, append(d.values(each), d.values(all)...), "a run does not depend on earlier runs")
 }
 
 func TestUpdateScale(t *testing.T) {

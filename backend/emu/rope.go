@@ -8,7 +8,7 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// rope turns whole rows at a time by a table of angles.
+// rope rotates whole rows at a time by a table of angles.
 func (b *binder) rope(o *backend.Rope) func() {
 	x, words := b.rows(o.X), b.i32(o.Control)
 	e := b.emitter(o.Out, x.cols)
@@ -38,14 +38,13 @@ func (b *binder) rope(o *backend.Rope) func() {
 	}, e)
 }
 
-// angleTable holds the cosines and sines of a window of positions, for one
-// head size and one Theta. All Rope ops of a device that agree in these share
-// it, so that in training it is filled once, and in decoding, where every run
-// is at another position, once per run at most and not once per layer.
+// angleTable holds the cosines and sines of a window of positions, for one head size
+// and one Theta. All Rope ops of a device with these share it: training fills it once;
+// decoding, where each run has another position, at most once per run instead of once
+// per layer.
 //
-// Angles are float64 until they are rounded to the table: in float32 the
-// product of position and frequency would be wrong by a whole radian at a
-// position of some millions.
+// Angles are float64: in float32 the product of position and frequency would be off by
+// a radian at positions of some millions.
 type angleTable struct {
 	headDim   int
 	theta     float64
@@ -55,8 +54,8 @@ type angleTable struct {
 	cos, sin  []float32 // [positions, headDim/2]
 }
 
-// angles finds or makes the table of a head size and a Theta, with a window of
-// at least n positions.
+// angles returns the table of a head size and a Theta, with a window of at least n
+// positions. It makes or grows the table as needed.
 func (d *device) angles(headDim int, theta float64, n int) *angleTable {
 	at := slices.IndexFunc(d.rope, func(t *angleTable) bool { return t.headDim == headDim && t.theta == theta })
 	if at < 0 {
@@ -71,7 +70,7 @@ func (d *device) angles(headDim int, theta float64, n int) *angleTable {
 	return t
 }
 
-// cover moves the window, if it must, to hold positions [first, first+n).
+// cover makes the window hold positions [first, first+n), moving it if needed.
 func (t *angleTable) cover(first, n int) {
 	if t.filled && first >= t.first && first+n <= t.first+t.positions {
 		return
@@ -87,7 +86,7 @@ func (t *angleTable) cover(first, n int) {
 	}
 }
 
-// at is the row of a position that is covered.
+// at returns the cosines and sines of a position in the window.
 func (t *angleTable) at(position int) (cos, sin []float32) {
 	half := t.headDim / 2
 	from := (position - t.first) * half

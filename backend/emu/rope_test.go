@@ -24,7 +24,7 @@ func TestRope(t *testing.T) {
 		tr.program.Add(&backend.Rope{X: x, Control: control, Out: []backend.Cast{{Out: y}}, Seq: seq, HeadDim: dim, Theta: theta})
 		tr.program.Add(&backend.Rope{X: y, Control: control, Out: []backend.Cast{{Out: back}}, Seq: seq, HeadDim: dim, Theta: theta, Inverse: true})
 		d := tr.run()
-		require.Len(t, d.rope, 1, "one table for all ops")
+		require.Len(t, d.rope, 1, "ops share one table")
 
 		xs := d.values(x)
 		want := make([]float64, len(xs))
@@ -39,12 +39,12 @@ func TestRope(t *testing.T) {
 				}
 			}
 		}
-		near(t, want, d.values(y), 1e-7, "turned")
-		near(t, xs, d.values(back), 2e-7, "turned back")
+		near(t, want, d.values(y), 1e-7, "rotated")
+		near(t, xs, d.values(back), 2e-7, "rotated back")
 	}
 }
 
-// A window that moved holds what one holds that was there from the start.
+// A moved window holds the values of a window that was never moved.
 func TestAngleTableMoves(t *testing.T) {
 	var d device
 	table := d.angles(8, 500, 4)

@@ -8,28 +8,29 @@ import (
 	"octet/fp8"
 )
 
-// Smooth-SwiGLU: its factors by channel and by token.
+// Smooth-SwiGLU: its smoothing scales, per channel (smoothScale) and per token
+// (swiGLUPerToken). They divide h.
 
 func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 	c, invC, weight := b.f32(o.C), b.f32(o.InvC), b.f32(o.WeightMax)
 	hAmax, wAmax := b.f32(o.HAmax), b.f32(o.WAmax)
 	hScale, hScaleInv := b.f32(o.HScale), b.f32(o.HScaleInv)
 	wScale, wScaleInv := b.f32(o.WScale), b.f32(o.WScaleInv)
-	factor, channel := make([]float32, len(c)), make([]float32, len(c))
-	collectFactor, collectChannel := b.windowMax(factor, o.Factor), b.windowMax(channel, o.ChannelMax)
-	if o.Factor == o.ChannelMax {
-		factor, collectFactor = channel, func() {}
+	smooth, channel := make([]float32, len(c)), make([]float32, len(c))
+	collectSmooth, collectChannel := b.windowMax(smooth, o.SmoothMax), b.windowMax(channel, o.ChannelMax)
+	if o.SmoothMax == o.ChannelMax {
+		smooth, collectSmooth = channel, func() {}
 	}
 	return func() {
-		collectFactor()
+		collectSmooth()
 		collectChannel()
 		var h, w float32
 		for i, k := range weight {
-			q := float64(factor[i])
+			q := float64(smooth[i])
 			if o.Balanced {
-				q = math.Sqrt(q / float64(k)) // 0, infinite or NaN where either is 0 or not finite
+				q = math.Sqrt(q / float64(k)) // 0, infinite or NaN if q or k is 0 or not finite
 			}
-			c[i] = smoothFactor(q, o.Margin, o.Exact)
+			c[i] = smoothingScale(q, o.Margin, o.Exact)
 			invC[i] = 1 / c[i]
 			h = fp8.MaxAmax(h, channel[i]*invC[i])
 			w = fp8.MaxAmax(w, k*c[i])
@@ -51,9 +52,9 @@ func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 	}
 }
 
-// smoothFactor is q·2^margin, rounded up to a power of two or to FP32, and
-// clamped; 1 where q is 0 or not finite.
-func smoothFactor(q float64, margin int, exact bool) float32 {
+// smoothingScale returns q·2^margin, rounded up to a power of two (if exact, rounded to
+// FP32) and clamped to 2^±30; 1 if q is not positive and finite.
+func smoothingScale(q float64, margin int, exact bool) float32 {
 	const limit = 1 << 30
 	if !(q > 0) || math.IsInf(q, 0) {
 		return 1
@@ -69,10 +70,11 @@ func smoothFactor(q float64, margin int, exact bool) float32 {
 	return float32(min(max(q, 1./limit), limit))
 }
 
-// swiGLUByRow is swiGLU with a factor for each row, which is known once the
-// whole row is: it is computed, then divided and cast, while it is in the cache.
-func (b *binder) swiGLUByRow(o *backend.SwiGLU) func() {
-	up, gate, factors := b.rows(o.Up), b.rows(o.Gate), b.f32(o.RowFactor)
+// swiGLUPerToken is swiGLU with a smoothing scale per token. The scale depends on the
+// whole row: the kernel computes the row, then divides and casts it while it is in the
+// cache.
+func (b *binder) swiGLUPerToken(o *backend.SwiGLU) func() {
+	up, gate, scales := b.rows(o.Up), b.rows(o.Gate), b.f32(o.TokenScale)
 	tokens, cols := o.Up.Rows(), o.Up.Cols()
 	e := b.emitter(o.Out, cols)
 	ups, products := b.scratch(cols), b.scratch(cols)
@@ -82,13 +84,13 @@ func (b *binder) swiGLUByRow(o *backend.SwiGLU) func() {
 		for r := task * height; r < min(tokens, (task+1)*height); r++ {
 			u := up.row(ups[worker], r)
 			gate.load(a, r, 0)
-			simd.GatedProduct(a, u, a)
+			simd.MulSiLU(a, u, a)
 			top := fp8.Amax(a)
-			if o.FactorOfUp {
+			if o.ScaleOfUp {
 				top = fp8.Amax(u)
 			}
-			factors[r] = smoothFactor(float64(top), 0, o.Exact)
-			simd.Scale(a, 1/factors[r])
+			scales[r] = smoothingScale(float64(top), 0, o.Exact)
+			simd.Scale(a, 1/scales[r])
 			e.store(worker, r, 0, a)
 		}
 	}

@@ -24,7 +24,7 @@ func TestSmoothScale(t *testing.T) {
 		}
 		m := tr.tensor("channel", fp8.F32, channel, len(channel)/n, n)
 		op = &backend.SmoothScale{
-			Factor: m, ChannelMax: m, WeightMax: vector("weight", n, weight...),
+			SmoothMax: m, ChannelMax: m, WeightMax: vector("weight", n, weight...),
 			HAmax: vector("h_amax", 1, 1), WAmax: vector("w_amax", 1, 1),
 			C: vector("c", n), InvC: vector("inv_c", n),
 			HScale: vector("h", 1), HScaleInv: vector("h_inv", 1),
@@ -38,8 +38,8 @@ func TestSmoothScale(t *testing.T) {
 		return tr.run(), op
 	}
 	tiny := math.Nextafter32(4, 5)
-	// Two rows of a window: only the larger counts. √(m/k) of 1, 2, a bit
-	// more than 2, 1/8; a dead channel, a zero weight; both clamps.
+	// A window of two rows, whose larger value counts. √(m/k) is 1, 2, a bit more than 2,
+	// 1/8; then a dead channel, a zero weight, and both clamps.
 	window := []float32{1, 4, tiny, 1, 0, 5, 1e30, 1e-20, 1, 1, 1, 1, 0, 1, 1, 0}
 	weight := []float32{1, 1, 1, 64, 3, 0, 1e-10, 1e20}
 	d, op := run(window, weight, nil)
@@ -61,7 +61,7 @@ func TestSmoothScale(t *testing.T) {
 	require.InEpsilon(t, 2*math.Sqrt(float64(tiny)), d.values(op.C)[2], 1e-7)
 	require.Equal(t, []float64{1, 1, 1 << 30, 1.0 / (1 << 30)}, d.values(op.C)[4:])
 
-	// All of it moves: c is the maximum, whatever the weights are.
+	// Not balanced: c is the maximum and does not depend on the weights.
 	d, op = run(window, weight, func(o *backend.SmoothScale) { o.Balanced = false })
 	require.Equal(t, []float64{1, 4, 8, 1, 1, 8, 1 << 30, 1.0 / (1 << 30)}, d.values(op.C))
 	d, op = run(window, weight, func(o *backend.SmoothScale) { o.Balanced, o.Exact, o.Margin = false, true, -2 })
@@ -69,23 +69,22 @@ func TestSmoothScale(t *testing.T) {
 
 	d, op = run([]float32{infinite, 4}, []float32{1, 1}, nil)
 	require.Equal(t, []float64{1, 2}, d.values(op.C))
-	require.Equal(t, 1.0, d.values(op.HScale)[0], "an infinite maximum teaches no scale")
+	require.Equal(t, 1.0, d.values(op.HScale)[0], "an infinite maximum gives scale 1")
 	require.Equal(t, 64.0, d.values(op.WScale)[0])
-	require.True(t, math.IsInf(d.values(op.HAmax)[0], 1), "and is seen")
+	require.True(t, math.IsInf(d.values(op.HAmax)[0], 1), "an infinite maximum shows in the amax")
 	d, op = run([]float32{notANum, 4}, []float32{1, 1}, nil)
 	require.True(t, math.IsNaN(d.values(op.HAmax)[0]))
 }
 
-func TestSmoothFactorOfWhatIsNone(t *testing.T) {
+func TestSmoothingScaleOfInvalidMaximum(t *testing.T) {
 	for _, q := range []float64{0, -1, math.Inf(1), math.NaN()} {
-		require.EqualValues(t, 1, smoothFactor(q, 5, false), q)
-		require.EqualValues(t, 1, smoothFactor(q, 5, true), q)
+		require.EqualValues(t, 1, smoothingScale(q, 5, false), q)
+		require.EqualValues(t, 1, smoothingScale(q, 5, true), q)
 	}
 }
 
-// A row's factor is a function of that row alone: a token has the same one in
-// whatever batch it comes, and rows of other lengths do not change it.
-func TestRowFactors(t *testing.T) {
+// A token's smoothing scale depends on its row alone, not on the rest of the batch.
+func TestTokenScales(t *testing.T) {
 	for _, shape := range oddShapes {
 		rows, cols := shape[0], shape[1]
 		for _, exact := range []bool{false, true} {
@@ -98,10 +97,10 @@ func TestRowFactors(t *testing.T) {
 				a, h, du, dg, du1, dg1 := f32("a"), f32("h"), f32("du"), f32("dg"), f32("du1"), f32("dg1")
 				r := tr.tensor("r", fp8.F32, nil, rows)
 				tr.program.Add(&backend.SwiGLU{Up: up, Gate: gate, Out: []backend.Cast{{Out: a}}})
-				tr.program.Add(&backend.SwiGLU{Up: up, Gate: gate, RowFactor: r, Exact: exact, FactorOfUp: ofUp, Out: []backend.Cast{{Out: h}}})
-				for _, g := range []struct{ factor, du, dg *backend.Tensor }{{nil, du, dg}, {r, du1, dg1}} {
+				tr.program.Add(&backend.SwiGLU{Up: up, Gate: gate, TokenScale: r, Exact: exact, ScaleOfUp: ofUp, Out: []backend.Cast{{Out: h}}})
+				for _, g := range []struct{ scale, du, dg *backend.Tensor }{{nil, du, dg}, {r, du1, dg1}} {
 					tr.program.Add(&backend.SwiGLUGrad{
-						DOut: da, Up: up, Gate: gate, RowFactor: g.factor,
+						DOut: da, Up: up, Gate: gate, TokenScale: g.scale,
 						DUp: []backend.Cast{{Out: g.du}}, DGate: []backend.Cast{{Out: g.dg}},
 					})
 				}
@@ -110,23 +109,23 @@ func TestRowFactors(t *testing.T) {
 				if ofUp {
 					of = d.values(up)
 				}
-				plain, smooth, factors := d.values(a), d.values(h), d.values(r)
+				plain, smooth, scales := d.values(a), d.values(h), d.values(r)
 				wantU, wantG := d.values(du), d.values(dg)
 				for i := range rows {
 					top := 0.0
 					for _, v := range of[i*cols : (i+1)*cols] {
 						top = max(top, math.Abs(v))
 					}
-					factor := factors[i]
+					scale := scales[i]
 					if exact {
-						require.Equal(t, top, factor)
+						require.Equal(t, top, scale)
 					} else {
-						require.Equal(t, math.Exp2(math.Ceil(math.Log2(top))), factor)
+						require.Equal(t, math.Exp2(math.Ceil(math.Log2(top))), scale)
 					}
 					for j := i * cols; j < (i+1)*cols; j++ {
-						plain[j] /= factor
-						wantU[j] /= factor
-						wantG[j] /= factor
+						plain[j] /= scale
+						wantU[j] /= scale
+						wantG[j] /= scale
 					}
 				}
 				near(t, plain, smooth, 2e-7, "h")

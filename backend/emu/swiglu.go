@@ -5,7 +5,7 @@ import (
 	"octet/backend/emu/simd"
 )
 
-// gated reads the two branches of a SwiGLU piece by piece.
+// gated reads Up and Gate of a SwiGLU piece by piece.
 type gated struct {
 	up, gate               rows
 	upBuffers, gateBuffers [][]float32
@@ -16,9 +16,8 @@ func (b *binder) gated(up, gate *backend.Tensor) *gated {
 	return &gated{b.rows(up), b.rows(gate), b.pieceBuffers(cols), b.pieceBuffers(cols)}
 }
 
-// piece reads n elements of both from (row, col) on. The gate's are always a
-// copy, which the caller may overwrite: few buffers stay in the first-level
-// cache.
+// piece returns n elements of both from (row, col) on. gate is always a copy, which the
+// caller may overwrite with its result: fewer buffers need the first-level cache.
 func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
 	gate = g.gateBuffers[worker][:n]
 	g.gate.load(gate, row, col)
@@ -26,15 +25,15 @@ func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
 }
 
 func (b *binder) swiGLU(o *backend.SwiGLU) func() {
-	if o.RowFactor != nil {
-		return b.swiGLUByRow(o)
+	if o.TokenScale != nil {
+		return b.swiGLUPerToken(o)
 	}
 	in, invC := b.gated(o.Up, o.Gate), b.f32(o.InvC)
 	cols := o.Up.Cols()
 	e := b.emitter(o.Out, cols)
 	run := b.pieces(o.Up.Rows(), cols, func(worker, row, col, n int) {
 		up, a := in.piece(worker, row, col, n)
-		simd.GatedProduct(a, up, a)
+		simd.MulSiLU(a, up, a)
 		if invC != nil {
 			simd.Multiply(a, a, invC[col:col+n])
 		}
@@ -43,8 +42,8 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	return storing(run, e)
 }
 
-// swiGLUAmax computes each product as swiGLU does: the maxima are those of
-// the very values that will be cast.
+// swiGLUAmax computes each product exactly as swiGLU does, so its maxima are those of
+// the values that swiGLU casts.
 func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 	in, cols := b.gated(o.Up, o.Gate), o.Up.Cols()
 	products, ups := b.columnMax(cols), (*columnMax)(nil)
@@ -56,7 +55,7 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 		if ups != nil {
 			ups.fold(worker, col, up)
 		}
-		simd.GatedProduct(a, up, a)
+		simd.MulSiLU(a, up, a)
 		products.fold(worker, col, a)
 	})
 	out, seen, upOut, upSeen := b.f32(o.Out), b.f32(o.Seen), b.f32(o.UpOut), b.f32(o.UpSeen)
@@ -81,7 +80,7 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 
 func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 	in, dout, invC := b.gated(o.Up, o.Gate), b.rows(o.DOut), b.f32(o.InvC)
-	rowFactor := b.f32(o.RowFactor)
+	tokenScale := b.f32(o.TokenScale)
 	cols := o.Up.Cols()
 	dUp, dGate := b.emitter(o.DUp, cols), b.emitter(o.DGate, cols)
 	buffers := b.pieceBuffers(cols)
@@ -92,10 +91,10 @@ func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 		if invC != nil {
 			simd.Multiply(du, du, invC[col:col+n])
 		}
-		if rowFactor != nil {
-			simd.Scale(du, 1/rowFactor[row])
+		if tokenScale != nil {
+			simd.Scale(du, 1/tokenScale[row])
 		}
-		simd.GatedGradient(du, dg, du, up, dg)
+		simd.MulSiLUGradient(du, dg, du, up, dg)
 		dUp.store(worker, row, col, du)
 		dGate.store(worker, row, col, dg)
 	})

@@ -57,7 +57,7 @@ func TestSwiGLU(t *testing.T) {
 			for i, v := range d.values(h) {
 				exact[i%cols] = max(exact[i%cols], math.Abs(v/inv(i)))
 			}
-			require.Equal(t, exact, d.values(top), "the maxima of the very products that are cast")
+			require.Equal(t, exact, d.values(top), "the maxima are those of the products that SwiGLU casts")
 		}
 	}
 }

@@ -2,10 +2,10 @@ package simd
 
 import "math"
 
-// Ungated activations. The exact GELU is computed in float64 and with the
-// complement of erf, which keeps the small values of the negative side.
+// Ungated activations. GELU is the exact one, in float64 and with erfc, which keeps the
+// precision of small results for negative x.
 
-// ReLU is dst = max(x, 0), of which NaN is NaN; dst may be x.
+// ReLU computes dst = max(x, 0); NaN stays NaN; dst may be x.
 func ReLU(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
@@ -17,15 +17,15 @@ func ReLU(dst, x []float32) {
 
 func reluGo(dst, x []float32) {
 	for i, v := range x[:len(dst)] {
-		if v < 0 { // not of NaN
+		if v < 0 { // false for NaN
 			v = 0
 		}
 		dst[i] = v
 	}
 }
 
-// ReLUGradient is dx = dy where x is above 0, or NaN, and 0 elsewhere; dx may be
-// either.
+// ReLUGradient computes dx = dy where x > 0 or x is NaN, and 0 elsewhere; dx may be
+// either operand.
 func ReLUGradient(dx, x, dy []float32) {
 	x, dy = x[:len(dx)], dy[:len(dx)]
 	n := wholeVectors(len(dx))
@@ -45,7 +45,7 @@ func reluGradientGo(dx, x, dy []float32) {
 	}
 }
 
-// GELU is dst = x·Φ(x), Φ being the distribution function of the normal
+// GELU computes dst = x·Φ(x), with the distribution function Φ of the standard normal
 // distribution; dst may be x.
 func GELU(dst, x []float32) {
 	x = x[:len(dst)]
@@ -63,8 +63,8 @@ func geluGo(dst, x []float32) {
 	}
 }
 
-// GELUGradient is dx = dy·(Φ(x) + x·φ(x)), φ being the density of the normal
-// distribution; dx may be either.
+// GELUGradient computes dx = dy·(Φ(x) + x·φ(x)), with the density φ of the standard
+// normal distribution; dx may be either operand.
 func GELUGradient(dx, x, dy []float32) {
 	x, dy = x[:len(dx)], dy[:len(dx)]
 	n := wholeVectors(len(dx))
@@ -81,16 +81,16 @@ func geluGradientGo(dx, x, dy []float32) {
 	}
 }
 
-// normal is the distribution function Φ and the density φ of the normal
-// distribution, within a relative 4e-9 where they are float32 numbers.
+// normal returns the distribution function Φ and the density φ of the standard normal
+// distribution, with a relative error of at most 4e-9 where float32 can represent them.
 //
 // Φ(−x) is half of erfc(z), z = x/√2, and erfc(z) = e^(−z²)·t·p(t) with
 // t = 1/(1 + 0.4·z): p hardly varies, and its polynomial of degree 10 is the
-// Chebyshev interpolation over 0 ≤ z ≤ 10. So one exponential serves both.
+// Chebyshev interpolation over 0 ≤ z ≤ 10. So Φ and φ share one exponential.
 //
 // The exponential is 2^n·e^r with n = round(y/ln 2) and |r| ≤ ln 2 / 2, where
-// the Taylor series of degree 11 is exact to 1e-14. Products are rounded by
-// explicit conversions, as in exp.
+// the Taylor series of degree 11 is exact to 1e-14. Explicit conversions round the
+// products, as in exp.
 func normal(x float64) (cdf, density float64) {
 	c := &normalConstants
 	y := float64(c.minusHalf*x) * x
@@ -122,10 +122,10 @@ func normal(x float64) (cdf, density float64) {
 // reads them.
 type normalTable struct {
 	minusHalf float64
-	lowest    float64 // below it no result is a float32 number, and 2^n is normal
+	lowest    float64 // below it results underflow float32; from it on 2^n is normal
 	log2e     float64
 	round     float64 // adding it leaves the nearest integer in the low bits
-	ln2Hi     float64 // with so few bits that its product with n is exact
+	ln2Hi     float64 // has so few bits that its product with n is exact
 	ln2Lo     float64
 	series    [12]float64 // of e^r, highest power first
 	slope     float64

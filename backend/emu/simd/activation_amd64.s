@@ -3,12 +3,12 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// V12 is 0 everywhere. What differs in the two widths is defined at the kernels:
-// PASS_POSITIVE, REFLECT, NARROW, and the instructions that take a constant from
-// memory. The wider kernels broadcast it: as Go aligns data to 32 bytes, one of
-// 64 may lie across two cache lines.
+// V12 is 0 in all kernels. Macros that differ between the two widths are defined at the
+// kernels: PASS_POSITIVE, REFLECT, NARROW, and the instructions with a constant from
+// memory. The AVX-512 kernels broadcast the constant: Go aligns data to 32 bytes, so a
+// constant of 64 bytes could cross a cache line.
 
-// NaN and −0 stay.
+// RELU_VECTOR leaves NaN and −0 as they are.
 #define RELU_VECTOR \
 	VMOVUPS (SI)(AX*1), V0 \
 	VMAXPS V0, V12, V0 \
@@ -23,7 +23,7 @@
 	VZEROUPPER \
 	RET
 
-// PASS_POSITIVE has dy in V0 where x, in V0, is not ≤ 0, and 0 elsewhere.
+// PASS_POSITIVE sets V0, which holds x, to dy where x is not ≤ 0, and to 0 elsewhere.
 #define RELU_GRADIENT_VECTOR \
 	VMOVUPS (SI)(AX*1), V0 \
 	PASS_POSITIVE \
@@ -39,11 +39,11 @@
 	VZEROUPPER \
 	RET
 
-// NORMAL is Φ of the lanes of V0, eight or four float64 numbers, in V1, but for
-// its reflection where x > 0, and e^(−x²/2) in V2. It overwrites V3 to V6.
-// R9 points to the normalVectors, 32 bytes for each constant; 1 is in V15.
+// NORMAL computes Φ(−|x|) for the lanes of V0, eight or four float64 values, in V1, and
+// e^(−x²/2) in V2. It overwrites V3 to V6. R9 points to normalVectors, 32 bytes per
+// constant; V15 is 1.
 //
-// VMAXPD returns its first operand here where it is NaN.
+// VMAXPD returns its first operand here if that is NaN.
 #define NORMAL \
 	MUL_CONSTANT 0(R9), V0, V3 \
 	VMULPD V0, V3, V3 \
@@ -107,7 +107,7 @@
 	VMULPD V4, V5, V5 \
 	VMULPD V5, V1, V1
 
-// NORMAL_SETUP has the lower bound in V14, 1 in V15, and the mask of |x| in V13.
+// NORMAL_SETUP sets V14 to the lower bound, V15 to 1 and V13 to the mask for |x|.
 #define NORMAL_SETUP \
 	VXORPS V12, V12, V12 \
 	LEAQ ·normalVectors(SB), R9 \
@@ -117,14 +117,14 @@
 	VMOVQ BX, X13 \
 	VBROADCASTSD X13, V13
 
-// DENSITY adds x·φ(x) to V1, φ being e^(−x²/2) times its peak.
+// DENSITY adds x·φ(x) to V1; φ is e^(−x²/2) times φ(0).
 #define DENSITY \
 	MUL_CONSTANT 1024(R9), V2, V2 \
 	VMULPD V0, V2, V2 \
 	VADDPD V2, V1, V1
 
-// GELU_LOOP takes half as many elements a turn as vectors of float32 have.
-// REFLECT is 1 − Φ in V1 where x > 0; NARROW makes float32 of V1, in LOW1.
+// GELU_LOOP processes half a vector of float32 per iteration. REFLECT replaces V1 by
+// 1 − V1 where x > 0; NARROW converts V1 to float32, in LOW1.
 #define GELU_LOOP(density, by) \
 	NORMAL_SETUP \
 	SHLQ $2, CX \

@@ -37,9 +37,9 @@ loop:
 	BNE    loop
 	RET
 
-// The loops of GELU take four vectors of two float64 at a time. FOUR does
-// something with four vectors each from m, n and d on, FOUR_BY takes the one
-// vector c for m, FOUR_OF for n.
+// The loops of GELU process four vectors of two float64 per iteration. FOUR applies do to
+// four vectors each, from m, n and d on. FOUR_BY takes the same vector c instead of m,
+// FOUR_OF instead of n.
 
 #define FOUR(do, m, n, d) \
 	do(m, n, d) \
@@ -59,17 +59,17 @@ loop:
 	do(m+2, c, d+2) \
 	do(m+3, c, d+3)
 
-// V31 is the next of the normalConstants.
+// CONSTANT sets V31 to the next of normalConstants.
 #define CONSTANT VLD1R.P 8(R5), [V31.D2]
 
-// POLYNOMIAL goes on from d to d·x + the next constant.
+// POLYNOMIAL replaces d by d·x + the next constant.
 #define POLYNOMIAL(x, d) \
 	FOUR(VFMULD, x, d, d) \
 	CONSTANT \
 	FOUR_BY(VFADDD, 31, d, d)
 
-// NORMAL is normal of V0-V3: Φ in V20-V23, φ in V12-V15. V4-V7 become r,
-// V8-V11 hold n, V16-V19 t, V30 is one and V29 zero.
+// NORMAL computes normal of V0-V3: Φ in V20-V23, φ in V12-V15. V4-V7 become r, V8-V11
+// hold n, V16-V19 t; V30 is 1, V29 must be 0.
 #define NORMAL \
 	MOVD $·normalConstants(SB), R5 \
 	CONSTANT \
@@ -145,7 +145,7 @@ loop:
 	CONSTANT \
 	FOUR_BY(VFMULD, 31, 12, 12)
 
-// WIDEN is the next eight elements, in V0-V3; they stay at R1.
+// WIDEN loads the next eight elements into V0-V3 and does not advance R1.
 #define WIDEN \
 	VLD1 (R1), [V24.S4, V25.S4] \
 	VFCVTLD(24, 0) \
@@ -153,7 +153,7 @@ loop:
 	VFCVTLD(25, 2) \
 	VFCVTL2D(25, 3)
 
-// NARROW is V20-V23 as float32, in V24 and V25.
+// NARROW converts V20-V23 to float32, in V24 and V25.
 #define NARROW \
 	VFCVTND(20, 24) \
 	VFCVTN2D(21, 24) \

@@ -16,7 +16,7 @@ func TestActivationEdges(t *testing.T) {
 	ReLUGradient(got, []float32{-1, 0, 2, 1}, []float32{nan, 5, 6, -7})
 	require.Equal(t, []float32{0, 0, 6, -7}, got)
 	GELU(got, []float32{-13, 0, 40, nan})
-	require.InEpsilon(t, -13*0.5*math.Erfc(13/math.Sqrt2), got[0], 2e-7, "no cancellation far to the left")
+	require.InEpsilon(t, -13*0.5*math.Erfc(13/math.Sqrt2), got[0], 2e-7, "no cancellation for large negative x")
 	require.Equal(t, []float32{0, 40}, got[1:3])
 	require.True(t, math.IsNaN(float64(got[3])))
 }

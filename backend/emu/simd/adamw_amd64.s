@@ -7,9 +7,9 @@
 DATA magnitude<>(SB)/4, $0x7fffffff
 GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 
-// UPDATE is updateGo. The root and the quotient are the processor's correctly
-// rounded ones. Go writes the second operand of a subtraction or a division
-// first: VSUBPS b, a, d is d = a − b.
+// UPDATE_VECTOR computes updateGo for one vector. VSQRTPS and VDIVPS round correctly.
+// Go's assembler writes the second operand of a subtraction or division first:
+// VSUBPS b, a, d is d = a − b.
 //
 //	V0 … V8    the rule, in the order of its fields
 //	V9         all bits but the sign
@@ -54,7 +54,7 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VBROADCASTSS AdamW_Rest2(DI), V4 \
 	VBROADCASTSS AdamW_Decay(DI), V5 \
 	VBROADCASTSS AdamW_Rate(DI), V6 \
-	VBROADCASTSS AdamW_RootFactor(DI), V7 \
+	VBROADCASTSS AdamW_RootScale(DI), V7 \
 	VBROADCASTSS AdamW_Epsilon(DI), V8 \
 	VBROADCASTSS magnitude<>(SB), V9 \
 	KEEP_SETUP \
@@ -68,12 +68,12 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 	VZEROUPPER \
 	RET
 
-// LARGEST folds x into a maximum.
+// LARGEST folds |x| into top, a maximum of bits.
 #define LARGEST(x, top) \
 	VANDPS V9, x, V15 \
 	VPMAXUD V15, top, top
 
-// KEEP is kept, with V15 to spoil.
+// KEEP computes kept(x). It may overwrite V15.
 #define KEEP(x) \
 	VPTESTMD Z16, x, K1 \
 	VMOVAPS.Z x, K1, x
@@ -87,7 +87,7 @@ TEXT ·adamWAVX512(SB), NOSPLIT, $0-56
 #undef KEEP
 #undef KEEP_SETUP
 
-// There is no register for Keep, nor for zeros.
+// No register is left for Keep and for zeros.
 #define KEEP(x) \
 	VPBROADCASTD AdamW_Keep(DI), V15 \
 	VPAND x, V15, V15 \

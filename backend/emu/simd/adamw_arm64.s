@@ -4,18 +4,18 @@
 #include "go_asm.h"
 #include "neon_arm64.h"
 
-// LARGEST folds x into a maximum of magnitudes.
+// LARGEST folds |x| into top, a maximum of bits.
 #define LARGEST(x, top) \
 	VAND  V25.B16, x.B16, V7.B16 \
 	VUMAX V7.S4, top.S4, top.S4
 
-// KEEP is kept.
+// KEEP computes kept(x).
 #define KEEP(x) \
 	VCMTST V29.S4, x.S4, V7.S4 \
 	VAND   V7.B16, x.B16, x.B16
 
-// V16-V24 are the rule, in the order of its fields; V26-V28 the largest
-// magnitudes of p, m and v, as bits.
+// V16-V24 hold the rule, in the order of its fields; V26-V28 the largest magnitudes of p,
+// m and v, as bits.
 //
 // func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
 TEXT ·adamWVectors(SB), NOSPLIT, $0-56
@@ -40,7 +40,7 @@ TEXT ·adamWVectors(SB), NOSPLIT, $0-56
 	VDUP  R7, V21.S4
 	MOVWU AdamW_Rate(R0), R7
 	VDUP  R7, V22.S4
-	MOVWU AdamW_RootFactor(R0), R7
+	MOVWU AdamW_RootScale(R0), R7
 	VDUP  R7, V23.S4
 	MOVWU AdamW_Epsilon(R0), R7
 	VDUP  R7, V24.S4

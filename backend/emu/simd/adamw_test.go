@@ -7,7 +7,7 @@ import (
 
 func TestAdamWTwins(t *testing.T) {
 	rule := AdamW{
-		Coef: 0.5, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Decay: 0.999, Rate: 0.01, RootFactor: 1.2, Epsilon: 1e-8,
+		Coef: 0.5, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Decay: 0.999, Rate: 0.01, RootScale: 1.2, Epsilon: 1e-8,
 	}
 	for i := range 6 {
 		rule.Keep = []uint32{KeepAll, KeepNormal}[i%2]
@@ -17,10 +17,11 @@ func TestAdamWTwins(t *testing.T) {
 	}
 }
 
-// Without gradient moments become zero, not subnormal numbers; NaN stays.
-func TestAdamWForgets(t *testing.T) {
+// Without gradient, KeepNormal flushes small moments to zero before they become
+// subnormal; NaN stays.
+func TestAdamWFlushesSmallMoments(t *testing.T) {
 	eachInstructionSet(t, func(t *testing.T) {
-		rule := AdamW{Coef: 1, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Decay: 1, Rate: 0.01, RootFactor: 1, Epsilon: 1e-8, Keep: KeepNormal}
+		rule := AdamW{Coef: 1, Beta1: 0.9, Rest1: 0.1, Beta2: 0.95, Rest2: 0.05, Decay: 1, Rate: 0.01, RootScale: 1, Epsilon: 1e-8, Keep: KeepNormal}
 		nan := float32(math.NaN())
 		for _, c := range []struct{ m, v, wantM, wantV float32 }{
 			{0x1p-110, 0x1p-110, 0x1p-110 * 0.9, 0x1p-110 * 0.95},

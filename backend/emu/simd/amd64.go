@@ -8,23 +8,21 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// The instruction sets of the kernels. Tests turn them off, the wider one first,
-// to reach what is below.
+// The instruction sets of the kernels. Tests turn them off, the wider one first, to
+// reach the narrower kernels and the twins.
 var (
 	haveVectors = cpu.X86.HasAVX2 && cpu.X86.HasFMA
 	haveAVX512  = haveVectors && cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512DQ
 )
 
-// Tables of constants, each of which fills a vector of the narrower kernels; the
-// wider ones broadcast it.
+// Tables of constants. Each constant fills an AVX2 vector; AVX-512 kernels broadcast it.
 var (
 	expVectors    [8 * len(expConstants)]float32
 	exp2Vectors   [8 * len(exp2Constants)]float32
 	normalVectors [4 * normalLen]float64
 )
 
-// firstLanes has a window of sixteen lanes of which the first n are set: it
-// begins at 16−n.
+// firstLanes holds the mask of the first n of sixteen lanes at index 16−n.
 var firstLanes [32]int32
 
 func init() {
@@ -36,7 +34,7 @@ func init() {
 	}
 }
 
-// normalLen is how many numbers a normalTable has.
+// normalLen is the number of constants in a normalTable.
 const normalLen = int(unsafe.Sizeof(normalTable{}) / 8)
 
 // broadcast repeats each constant in its vector.
@@ -47,17 +45,17 @@ func broadcast[F float32 | float64](vectors, constants []F) {
 	}
 }
 
-// Pause spends n PAUSE instructions, of 3 to 45 ns: the other thread of a core
-// gets its units meanwhile, and leaving a polling loop costs no flushed pipeline
+// Pause runs n PAUSE instructions, 3 to 45 ns each. Meanwhile the core's other thread
+// gets its execution units, and leaving a spin-wait loop does not flush the pipeline
 // (Intel's optimization manual, on spin-wait loops).
 func Pause(n int)
 
 //go:noescape
 func prefetchRows(p unsafe.Pointer, step, rows, bytes int)
 
-// In all kernels n is positive and a multiple of 16, or of the number of lanes.
-// Those with lanes set them, for a rest to be added; what they return is the sum
-// without one.
+// In all kernels n is positive and a multiple of 16, or of the number of lanes. Kernels
+// with lanes set them, so that the twin can add the remaining elements; a returned sum
+// excludes those.
 
 func addVectors(dst, x *float32, n int) {
 	if haveAVX512 {
@@ -87,19 +85,19 @@ func multiplyAVX512(dst, x, y *float32, n int)
 //go:noescape
 func multiplyAVX2(dst, x, y *float32, n int)
 
-func scaleVectors(x *float32, n int, factor float32) {
+func scaleVectors(x *float32, n int, scale float32) {
 	if haveAVX512 {
-		scaleAVX512(x, n, factor)
+		scaleAVX512(x, n, scale)
 	} else {
-		scaleAVX2(x, n, factor)
+		scaleAVX2(x, n, scale)
 	}
 }
 
 //go:noescape
-func scaleAVX512(x *float32, n int, factor float32)
+func scaleAVX512(x *float32, n int, scale float32)
 
 //go:noescape
-func scaleAVX2(x *float32, n int, factor float32)
+func scaleAVX2(x *float32, n int, scale float32)
 
 func maxMagnitudesVectors(dst, x *float32, n int) {
 	if haveAVX512 {
@@ -223,33 +221,33 @@ func rotateAVX512(dst, x, cos, sin *float32, heads, half int, sign float32)
 //go:noescape
 func rotateAVX2(dst, x, cos, sin *float32, heads, half int, sign float32)
 
-func gatedProductVectors(dst, up, gate *float32, n int) {
+func mulSiLUVectors(dst, up, gate *float32, n int) {
 	if haveAVX512 {
-		gatedProductAVX512(dst, up, gate, n)
+		mulSiLUAVX512(dst, up, gate, n)
 	} else {
-		gatedProductAVX2(dst, up, gate, n)
+		mulSiLUAVX2(dst, up, gate, n)
 	}
 }
 
 //go:noescape
-func gatedProductAVX512(dst, up, gate *float32, n int)
+func mulSiLUAVX512(dst, up, gate *float32, n int)
 
 //go:noescape
-func gatedProductAVX2(dst, up, gate *float32, n int)
+func mulSiLUAVX2(dst, up, gate *float32, n int)
 
-func gatedGradientVectors(du, dg, da, up, gate *float32, n int) {
+func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int) {
 	if haveAVX512 {
-		gatedGradientAVX512(du, dg, da, up, gate, n)
+		mulSiLUGradientAVX512(du, dg, da, up, gate, n)
 	} else {
-		gatedGradientAVX2(du, dg, da, up, gate, n)
+		mulSiLUGradientAVX2(du, dg, da, up, gate, n)
 	}
 }
 
 //go:noescape
-func gatedGradientAVX512(du, dg, da, up, gate *float32, n int)
+func mulSiLUGradientAVX512(du, dg, da, up, gate *float32, n int)
 
 //go:noescape
-func gatedGradientAVX2(du, dg, da, up, gate *float32, n int)
+func mulSiLUGradientAVX2(du, dg, da, up, gate *float32, n int)
 
 func reluVectors(dst, x *float32, n int) {
 	if haveAVX512 {
@@ -307,8 +305,8 @@ func geluGradientAVX512(dx, x, dy *float32, n int)
 //go:noescape
 func geluGradientAVX2(dx, x, dy *float32, n int)
 
-// adamWVectors sets some of the lanes, as many as a vector has, to the bits of
-// the largest magnitudes of p, m and v, and leaves the others.
+// adamWVectors sets lanes, as many as a vector has, to the bits of the largest magnitudes
+// of p, m and v, and leaves the other lanes as they are.
 func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32) {
 	if haveAVX512 {
 		adamWAVX512(rule, p, m, v, grad, n, lanes)
@@ -365,8 +363,8 @@ func scoreGradientRowsAVX512(p, ds *float32, ld, rows, width int, visible *int, 
 //go:noescape
 func scoreGradientRowsAVX2(p, ds *float32, ld, rows, width int, visible *int, scale2, scale float32, lse2, delta *float32)
 
-// The transposes take multiples of sixteen rows and columns, transpose8AVX2 and
-// transpose16AVX2 TransposeRows at most, transpose8AVX512 multiples of it.
+// The transposes take multiples of sixteen rows and columns. transpose8AVX2 and
+// transpose16AVX2 take at most TransposeRows rows, transpose8AVX512 multiples of it.
 
 func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool) {
 	stream = stream && (uintptr(unsafe.Pointer(dst))|uintptr(ld))%TransposeRows == 0
@@ -386,7 +384,7 @@ func transpose8Vectors(dst *uint8, ld int, src *uint8, step, rows, cols int, str
 //go:noescape
 func transpose8AVX512(dst *uint8, ld int, src *uint8, step, rows, cols int, stream bool)
 
-// transpose8AVX2 streams only columns of whole cache lines.
+// transpose8AVX2 can stream only columns of whole cache lines.
 //
 //go:noescape
 func transpose8AVX2(dst *uint8, ld int, src *uint8, step, rows, cols int, stage *[TransposeRows * 16]uint8, stream bool)

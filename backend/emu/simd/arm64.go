@@ -4,20 +4,20 @@ package simd
 
 import "unsafe"
 
-// Advanced SIMD is a part of every arm64 processor.
+// Every arm64 processor has Advanced SIMD.
 const haveVectors = true
 
-// Pause spends n ISB instructions, of some ten nanoseconds: they empty the
-// pipeline, whereas YIELD does nothing on a core with one thread. (Go's runtime
-// spins with it too.)
+// Pause runs n ISB instructions, about ten nanoseconds each: they drain the pipeline,
+// whereas YIELD does nothing on a core with one thread. (Go's runtime spins with ISB
+// too.)
 func Pause(n int)
 
 //go:noescape
 func prefetchRows(p unsafe.Pointer, step, rows, bytes int)
 
-// In all kernels n is positive and a multiple of 16, or of the number of lanes.
-// Those with lanes set them, for a rest to be added; what they return is the sum
-// without one.
+// In all kernels n is positive and a multiple of 16, or of the number of lanes. Kernels
+// with lanes set them, so that the twin can add the remaining elements; a returned sum
+// excludes those.
 
 //go:noescape
 func addVectors(dst, x *float32, n int)
@@ -26,7 +26,7 @@ func addVectors(dst, x *float32, n int)
 func multiplyVectors(dst, x, y *float32, n int)
 
 //go:noescape
-func scaleVectors(x *float32, n int, factor float32)
+func scaleVectors(x *float32, n int, scale float32)
 
 //go:noescape
 func maxMagnitudesVectors(dst, x *float32, n int)
@@ -56,10 +56,10 @@ func squareLanesVectors(lanes *[32]float64, x *float32, n int)
 func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
 
 //go:noescape
-func gatedProductVectors(dst, up, gate *float32, n int)
+func mulSiLUVectors(dst, up, gate *float32, n int)
 
 //go:noescape
-func gatedGradientVectors(du, dg, da, up, gate *float32, n int)
+func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int)
 
 //go:noescape
 func reluVectors(dst, x *float32, n int)
@@ -73,8 +73,8 @@ func geluVectors(dst, x *float32, n int)
 //go:noescape
 func geluGradientVectors(dx, x, dy *float32, n int)
 
-// adamWVectors sets the first four of the lanes to the bits of the largest
-// magnitudes of p, m and v, and leaves the others.
+// adamWVectors sets the first four lanes to the bits of the largest magnitudes of p, m
+// and v, and leaves the other lanes as they are.
 //
 //go:noescape
 func adamWVectors(rule *AdamW, p, m, v, grad *float32, n int, lanes *[3][16]uint32)
@@ -85,8 +85,8 @@ func maxRowsVectors(top, scores []float32, ld int, visible []int) {
 	}
 }
 
-// weighRowsVectors lets the kernel weigh hidden scores too where they share
-// sixteen lanes with visible ones, and does their part of the sum itself.
+// weighRowsVectors passes the kernel whole groups of sixteen scores. For the last group,
+// which may have hidden scores, it sums the visible weights itself.
 func weighRowsVectors(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) {
 	for r, n := range visible {
 		row := scores[r*ld:][:width]
@@ -106,7 +106,7 @@ func weighRowsVectors(scores []float32, ld, width int, visible []int, scale floa
 	}
 }
 
-// weighRow turns scores into weights.
+// weighRow replaces scores by weights and sets lanes to their sums.
 //
 //go:noescape
 func weighRow(lanes *[16]float32, row *float32, n int, scale, largest float32)
@@ -122,7 +122,7 @@ func scoreGradientRowsVectors(p, ds []float32, ld, width int, visible []int, sca
 	}
 }
 
-// scoreGradientRow takes a multiple of 4.
+// scoreGradientRow computes ScoreGradientRows for one row; n is a multiple of 4.
 //
 //go:noescape
 func scoreGradientRow(p, ds *float32, n int, scale2, scale, lse2, delta float32)

@@ -2,7 +2,7 @@ package simd
 
 import "math"
 
-// Add is dst += x; dst may be x.
+// Add computes dst += x; dst may be x.
 func Add(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
@@ -19,7 +19,7 @@ func addGo(dst, x []float32) {
 	}
 }
 
-// Multiply is dst = x ⊙ y; dst may be either.
+// Multiply computes dst = x ⊙ y; dst may be either operand.
 func Multiply(dst, x, y []float32) {
 	x, y = x[:len(dst)], y[:len(dst)]
 	n := wholeVectors(len(dst))
@@ -36,24 +36,23 @@ func multiplyGo(dst, x, y []float32) {
 	}
 }
 
-// Scale is x *= factor.
-func Scale(x []float32, factor float32) {
+// Scale computes x *= scale.
+func Scale(x []float32, scale float32) {
 	n := wholeVectors(len(x))
 	if n > 0 {
-		scaleVectors(&x[0], n, factor)
+		scaleVectors(&x[0], n, scale)
 	}
-	scaleGo(x[n:], factor)
+	scaleGo(x[n:], scale)
 }
 
-func scaleGo(x []float32, factor float32) {
+func scaleGo(x []float32, scale float32) {
 	for i := range x {
-		x[i] *= factor
+		x[i] *= scale
 	}
 }
 
-// MaxMagnitudes is dst = max(|dst|, |x|), by the order of the bits without the
-// sign: infinity is larger than any number, and NaN, whose bits are kept, larger
-// than infinity.
+// MaxMagnitudes computes dst = max(|dst|, |x|), comparing bits without sign: infinity is
+// larger than any finite value, and NaN, whose payload is kept, larger than infinity.
 func MaxMagnitudes(dst, x []float32) {
 	x = x[:len(dst)]
 	n := wholeVectors(len(dst))
@@ -70,5 +69,5 @@ func maxMagnitudesGo(dst, x []float32) {
 	}
 }
 
-// magnitude is the bits of |x|, which are ordered like the magnitudes.
+// magnitude returns the bits of |x|, whose order is that of the magnitudes.
 func magnitude(x float32) uint32 { return math.Float32bits(x) &^ (1 << 31) }

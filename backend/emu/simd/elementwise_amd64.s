@@ -40,7 +40,7 @@ GLOBL magnitude<>(SB), RODATA|NOPTR, $4
 #define SCALE \
 	MOVQ x+0(FP), SI \
 	MOVQ n+8(FP), CX \
-	VBROADCASTSS factor+16(FP), V1 \
+	VBROADCASTSS scale+16(FP), V1 \
 	LOOP(SCALE_VECTOR) \
 	VZEROUPPER \
 	RET
@@ -68,7 +68,7 @@ TEXT ·addAVX512(SB), NOSPLIT, $0-24
 TEXT ·multiplyAVX512(SB), NOSPLIT, $0-32
 	MULTIPLY
 
-// func scaleAVX512(x *float32, n int, factor float32)
+// func scaleAVX512(x *float32, n int, scale float32)
 TEXT ·scaleAVX512(SB), NOSPLIT, $0-20
 	SCALE
 
@@ -86,7 +86,7 @@ TEXT ·addAVX2(SB), NOSPLIT, $0-24
 TEXT ·multiplyAVX2(SB), NOSPLIT, $0-32
 	MULTIPLY
 
-// func scaleAVX2(x *float32, n int, factor float32)
+// func scaleAVX2(x *float32, n int, scale float32)
 TEXT ·scaleAVX2(SB), NOSPLIT, $0-20
 	SCALE
 

@@ -40,11 +40,11 @@ loop:
 	BNE    loop
 	RET
 
-// func scaleVectors(x *float32, n int, factor float32)
+// func scaleVectors(x *float32, n int, scale float32)
 TEXT ·scaleVectors(SB), NOSPLIT, $0-20
 	MOVD  x+0(FP), R0
 	MOVD  n+8(FP), R1
-	MOVWU factor+16(FP), R2
+	MOVWU scale+16(FP), R2
 	VDUP  R2, V4.S4
 
 loop:

@@ -14,8 +14,8 @@ func TestElementwiseTwins(t *testing.T) {
 			func(x [][]float32) float32 { addGo(x[0], x[0]); return 0 })
 	})
 	for name, multiplyTo := range map[string]func(x [][]float32) []float32{
-		"elsewhere": func(x [][]float32) []float32 { return x[0] },
-		"in place":  func(x [][]float32) []float32 { return x[1] },
+		"to dst":   func(x [][]float32) []float32 { return x[0] },
+		"in place": func(x [][]float32) []float32 { return x[1] },
 	} {
 		t.Run("multiply "+name, func(t *testing.T) {
 			sameKernels(t, 3,

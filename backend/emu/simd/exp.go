@@ -2,19 +2,18 @@ package simd
 
 import "math"
 
-// The exponential in FP32, because math.Exp in float64 costs several times as
-// much and every consumer here rounds to FP32 anyway.
+// The exponential in FP32: math.Exp in float64 costs several times as much, and all
+// callers round to FP32 anyway.
 
-// The constants of exp. The subtraction of n·ln 2 is exact in its first part,
-// whose factor has 10 bits; the polynomial is that of Cephes' expf.
+// The constants of exp. ln2Hi has 10 bits, so that n·ln2Hi and its subtraction are
+// exact; the polynomial is that of Cephes' expf.
 const (
 	log2e = 1.44269504088896341
 	ln2Hi = 0.693359375
 	ln2Lo = -2.12194440e-4
-	// Adding expRound leaves the integer nearest to the other summand in the
-	// low bits of the sum.
+	// Adding expRound to x leaves the integer nearest to x in the low bits of the sum.
 	expRound = 3 << 22
-	// Beyond these the result is 0 and +Inf whatever the argument.
+	// Below expLowest the result is 0, above expHighest +Inf.
 	expLowest, expHighest = -104, 89
 
 	expP5 = 1.9875691500e-4
@@ -25,19 +24,18 @@ const (
 	expP0 = 5.0000001201e-1
 )
 
-// expConstants are the constants of exp in its order of use.
+// expConstants are the constants of exp, in the order in which the assembly reads them.
 //
 //lint:ignore U1000 used in assembly
 var expConstants = [13]float32{
 	expLowest, expHighest, log2e, expRound, ln2Hi, ln2Lo, expP5, expP4, expP3, expP2, expP1, expP0, 1,
 }
 
-// exp is e^x within 1.5 ulp, subnormal results within one unit: NaN stays NaN,
-// above the range of float32 it is +Inf, below it 0.
+// exp returns e^x within 1.5 ulp, subnormal results within one unit. NaN stays NaN;
+// results above the range of float32 are +Inf, below it 0.
 //
-// e^x = 2^n·e^r with n = round(x/ln 2) and |r| ≤ ln 2 / 2. 2^n is multiplied in
-// two halves because n runs from -150 to 128, beyond what one float32 exponent
-// can hold.
+// e^x = 2^n·e^r with n = round(x/ln 2) and |r| ≤ ln 2 / 2. Two multiplications apply
+// 2^n, because n runs from -150 to 128, beyond the range of one float32 exponent.
 func exp(x float32) float32 {
 	if x < expLowest {
 		x = expLowest
@@ -62,15 +60,14 @@ func exp(x float32) float32 {
 	return p * powerOfTwo(half) * powerOfTwo(n-half)
 }
 
-// powerOfTwo is 2^n for exponents of normal numbers.
+// powerOfTwo returns 2^n for n from -126 to 127.
 func powerOfTwo(n int32) float32 { return math.Float32frombits(uint32(n+127) << 23) }
 
-// sigmoid is 1/(1 + e^−x).
+// sigmoid returns 1/(1 + e^−x).
 func sigmoid(x float32) float32 { return 1 / (1 + exp(-x)) }
 
-// ExpSum is dst = e^(x·scale − shift), within 1.5 ulp of what the rounded
-// exponent gives, and returns the sum of dst, in 16 lanes. x gives the length;
-// dst may be x.
+// ExpSum computes dst = e^(x·scale − shift), within 1.5 ulp for the rounded exponent,
+// and returns the sum of dst, in 16 lanes. x gives the length; dst may be x.
 func ExpSum(dst, x []float32, scale, shift float32) float32 {
 	var lanes [16]float32
 	dst = dst[:len(x)]
@@ -85,7 +82,7 @@ func ExpSum(dst, x []float32, scale, shift float32) float32 {
 	return fold(lanes[:])
 }
 
-// expLanesGo is ExpSum but for adding up the lanes.
+// expLanesGo is ExpSum without the sum of the lanes.
 func expLanesGo(lanes *[16]float32, dst, x []float32, scale, shift float32) {
 	dst = dst[:len(x)]
 	for i, v := range x {
@@ -95,8 +92,8 @@ func expLanesGo(lanes *[16]float32, dst, x []float32, scale, shift float32) {
 	}
 }
 
-// Max is the largest number in x. NaN is passed over; -Inf is the largest of
-// none; of zeros, either may be the largest.
+// Max returns the largest value in x. It ignores NaN; without other values the result is
+// -Inf. If the largest is a zero, its sign is unspecified.
 func Max(x []float32) float32 {
 	n := wholeVectors(len(x))
 	top := maxGo(x[n:])

@@ -1,8 +1,8 @@
-// EXP is exp of the lanes of V0, in V2; it overwrites V1 and V3. EXP_SETUP
-// comes first, outside the loop. Products are rounded by themselves, as in exp;
-// only that with LN2HI is fused, which is exact.
+// EXP computes exp of the lanes of V0, in V2; it overwrites V0, V1 and V3. EXP_SETUP
+// comes first, outside the loop. As in exp, each product is rounded before it is added;
+// only the product with LN2HI is fused, which is exact.
 //
-// VMAXPS and VMINPS return their first operand here where it is NaN.
+// VMAXPS and VMINPS return their first operand here if that is NaN.
 #define EXP \
 	VMAXPS V0, V14, V0 \
 	VMINPS V0, V15, V0 \

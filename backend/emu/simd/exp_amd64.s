@@ -37,13 +37,13 @@ loop: \
 #define STORE_LANES(at, lanes) \
 	VMOVUPS lanes, at(BX)
 
-// A NaN in memory leaves the maximum.
+// MAX_OF folds a vector into max. VMAXPS ignores a NaN in memory.
 #define MAX_OF(at, max) \
 	VMOVUPS at(SI), V0 \
 	VMAXPS max, V0, max
 
-// MAX has four maxima, which do not wait for each other, of as many vectors as
-// are multiples of four. AX is -Inf.
+// MAX computes four independent maxima, of four vectors per iteration, then includes the
+// remaining vectors, sixteen elements at a time. AX is -Inf.
 #define MAX \
 	MOVQ x+0(FP), SI \
 	MOVQ n+8(FP), CX \

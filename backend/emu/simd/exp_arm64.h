@@ -1,4 +1,4 @@
-// exp for vectors. EXP_SETUP comes first, outside the loop; it fills V16-V29.
+// The vector version of exp. EXP_SETUP comes first, outside the loop; it sets V16-V29.
 
 #define EXP_SETUP(r) \
 	MOVD    $·expConstants(SB), r \
@@ -19,9 +19,8 @@
 	VDUP    r, V29.S4 \
 	VSUB    V29.S4, V19.S4, V29.S4
 
-// TIMES_POWER multiplies V1 by 2^n; V2 is n in the low bits of 3·2^22. The
-// halves of n, in V2 and V3, come with the bias of the exponent, 127 each,
-// because n + 2·127 is what is halved.
+// TIMES_POWER multiplies V1 by 2^n; V2 is n in the low bits of 3·2^22. It halves
+// n + 2·127, so that both halves, in V2 and V3, include the exponent bias of 127.
 #define TIMES_POWER \
 	VSUB  V29.S4, V2.S4, V2.S4 \
 	VUSHR $1, V2.S4, V3.S4 \
@@ -35,9 +34,9 @@
 	VFMUL(0, 1, 1) \
 	VFADD(c, 1, 1)
 
-// EXP4 is exp of the lanes of V0, in V1; it spoils V0, V2 and V3. Products are
-// rounded by themselves, as in exp; only that with ln2Hi is fused, which is
-// exact.
+// EXP4 computes exp of the lanes of V0, in V1; it overwrites V0, V2 and V3. As in exp,
+// each product is rounded before it is added; only the product with ln2Hi is fused, which
+// is exact.
 #define EXP4 \
 	VFMAX(16, 0, 0) \
 	VFMIN(17, 0, 0) \

@@ -4,7 +4,8 @@
 #include "neon_arm64.h"
 #include "exp_arm64.h"
 
-// Four of the lanes of ExpSum, added up in sum. V30 is the scale, V31 the shift.
+// EXP_LANES computes four elements of ExpSum and adds them to the lanes in sum. V30 is
+// the scale, V31 the shift.
 #define EXP_LANES(sum) \
 	VLD1.P 16(R1), [V0.S4] \
 	VFMUL(30, 0, 0) \

@@ -8,8 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// ulps is the distance from the float64 value in units of the last place that
-// a float32 of its size has.
+// ulps returns |got − want| in units in the last place of a float32 of want's magnitude.
 func ulps(got float32, want float64) float64 {
 	exponent := math.Ilogb(want)
 	return math.Abs(float64(got)-want) / math.Ldexp(1, max(exponent, -126)-23)
@@ -27,7 +26,7 @@ func TestExp(t *testing.T) {
 		got := exp(x)
 		var fine bool
 		switch {
-		case want > math.MaxFloat32: // rounding may still reach the largest finite number
+		case want > math.MaxFloat32: // rounding may still give the largest finite value
 			fine = got > math.MaxFloat32*0.999999
 		case want < 0x1p-150:
 			fine = got == 0
@@ -38,9 +37,9 @@ func TestExp(t *testing.T) {
 		if !fine {
 			t.Fatalf("exp(%v) is %v, got %v", x, want, got)
 		}
-		// Neighbours may be out of order by a rounding, never by more.
+		// Rounding may make exp decrease, but by no more than 2^-22 of its value.
 		if float64(got) < float64(previous)*(1-0x1p-22) {
-			t.Fatalf("exp falls at %v", x)
+			t.Fatalf("exp decreases at %v", x)
 		}
 		previous = got
 	}
@@ -74,18 +73,18 @@ func TestExpSum(t *testing.T) {
 	require.Equal(t, 1+exp(-4)+exp(-2), sum)
 }
 
-// expSumGo is the specification of ExpSum.
+// expSumGo is the twin of ExpSum.
 func expSumGo(dst, x []float32, scale, shift float32) float32 {
 	var lanes [16]float32
 	expLanesGo(&lanes, dst, x, scale, shift)
 	return fold(lanes[:])
 }
 
-// The kernels for slices give the bits of their Go twins, for every length, at
-// the edges of the range and in place.
+// ExpSum gives the bits of its twin for every length, at the edges of the range and in
+// place.
 func TestExpSumTwins(t *testing.T) {
-	for _, factors := range [][2]float32{{1, 0}, {-1, 0}, {0.3, 2}, {1.7, -0.6}} {
-		scale, shift := factors[0], factors[1]
+	for _, c := range [][2]float32{{1, 0}, {-1, 0}, {0.3, 2}, {1.7, -0.6}} {
+		scale, shift := c[0], c[1]
 		sameKernels(t, 2,
 			func(x [][]float32) float32 { return ExpSum(x[0], x[1], scale, shift) },
 			func(x [][]float32) float32 { return expSumGo(x[0], x[1], scale, shift) })

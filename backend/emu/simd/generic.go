@@ -4,13 +4,13 @@ package simd
 
 import "unsafe"
 
-// Without assembly the twins do everything: no kernel is called.
+// Without assembly the twins process all elements; no kernel is called.
 const haveVectors = false
 
-// Pause spends no time.
+// Pause does nothing.
 func Pause(int) {}
 
-// What nobody calls must still be there.
+// The package does not compile without these functions, but nothing calls them.
 
 func prefetchRows(p unsafe.Pointer, step, rows, bytes int) {}
 
@@ -18,7 +18,7 @@ func addVectors(dst, x *float32, n int) {}
 
 func multiplyVectors(dst, x, y *float32, n int) {}
 
-func scaleVectors(x *float32, n int, factor float32) {}
+func scaleVectors(x *float32, n int, scale float32) {}
 
 func maxMagnitudesVectors(dst, x *float32, n int) {}
 
@@ -42,9 +42,9 @@ func squareLanesVectors(lanes *[32]float64, x *float32, n int) {}
 
 func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32) {}
 
-func gatedProductVectors(dst, up, gate *float32, n int) {}
+func mulSiLUVectors(dst, up, gate *float32, n int) {}
 
-func gatedGradientVectors(du, dg, da, up, gate *float32, n int) {}
+func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int) {}
 
 func reluVectors(dst, x *float32, n int) {}
 

@@ -4,8 +4,8 @@ package simd
 
 import "testing"
 
-// eachInstructionSet runs f with the widest kernels that the processor has,
-// then with the narrower ones, then with none.
+// eachInstructionSet runs f with the widest kernels that the processor supports, then
+// with the narrower ones, then with the twins.
 func eachInstructionSet(t *testing.T, f func(t *testing.T)) {
 	wide, narrow := haveAVX512, haveVectors
 	defer func() { haveAVX512, haveVectors = wide, narrow }()

@@ -1,12 +1,11 @@
-// Vector instructions of ASIMD that the Go assembler has no names for. The
-// arguments are the numbers of vector registers, in the assembler's order: the
-// operands from last to first, then the destination. Unless it says otherwise
-// an instruction works on four float32.
+// Advanced SIMD instructions that the Go assembler lacks. The arguments are the numbers
+// of vector registers, in the assembler's order: the operands from last to first, then
+// the destination. Unless a comment says otherwise, an instruction works on four float32.
 
 // FMLA d, n, m[0]
 #define VFMLA0(m, n, d) WORD $(0x4f801000 | (m)<<16 | (n)<<5 | (d))
 
-// FMUL, FADD, FSUB, FDIV, FMAX, FMIN d, n, m; FMAX and FMIN of NaN are NaN
+// FMUL, FADD, FSUB, FDIV, FMAX, FMIN d, n, m; FMAX and FMIN return NaN if an operand is NaN
 #define VFMUL(m, n, d) WORD $(0x6e20dc00 | (m)<<16 | (n)<<5 | (d))
 #define VFADD(m, n, d) WORD $(0x4e20d400 | (m)<<16 | (n)<<5 | (d))
 #define VFSUB(m, n, d) WORD $(0x4ea0d400 | (m)<<16 | (n)<<5 | (d))
@@ -17,7 +16,7 @@
 // FSQRT d, n
 #define VFSQRT(n, d) WORD $(0x6ea1f800 | (n)<<5 | (d))
 
-// FCMGT, FCMGE d, n, m: all ones where n > m, n ≥ m, not of NaN
+// FCMGT, FCMGE d, n, m: all ones where n > m or n ≥ m; false for NaN
 #define VFCMGT(m, n, d) WORD $(0x6ea0e400 | (m)<<16 | (n)<<5 | (d))
 #define VFCMGE(m, n, d) WORD $(0x6e20e400 | (m)<<16 | (n)<<5 | (d))
 
@@ -47,8 +46,8 @@
 #define VFCVTND(n, d) WORD $(0x0e616800 | (n)<<5 | (d))
 #define VFCVTN2D(n, d) WORD $(0x4e616800 | (n)<<5 | (d))
 
-// FOLD adds up the sixteen lanes of a to d, which it spoils, in the first lane of
-// a, whose other name is v.
+// FOLD adds up the sixteen lanes of a to d, the result in the first lane of a. v is the
+// name of register a. It overwrites V0, a and b.
 #define FOLD(v, a, b, c, d) \
 	VFADD(c, a, a) \
 	VFADD(d, b, b) \

@@ -2,7 +2,7 @@ package simd
 
 // The parts of RMSNorm and of its backward, for one row.
 
-// Dot is Σ x·y, in 32 lanes. x gives the length.
+// Dot returns Σ x·y, in 32 lanes. x gives the length.
 func Dot(x, y []float32) float32 {
 	var lanes [32]float32
 	y = y[:len(x)]
@@ -17,7 +17,7 @@ func Dot(x, y []float32) float32 {
 	return fold(lanes[:])
 }
 
-// dotLanesGo is Dot but for adding up the lanes.
+// dotLanesGo is Dot without the sum of the lanes.
 func dotLanesGo(lanes *[32]float32, x, y []float32) {
 	y = y[:len(x)]
 	for i, v := range x {
@@ -25,8 +25,8 @@ func dotLanesGo(lanes *[32]float32, x, y []float32) {
 	}
 }
 
-// ScaleByGain is dst = (x·inv) ⊙ gain, an RMSNorm with inv = 1/rms(x); dst may be
-// either.
+// ScaleByGain computes dst = (x·inv) ⊙ gain, an RMSNorm with inv = 1/rms(x); dst may be
+// either operand.
 func ScaleByGain(dst, x, gain []float32, inv float32) {
 	x, gain = x[:len(dst)], gain[:len(dst)]
 	n := wholeVectors(len(dst))
@@ -59,7 +59,7 @@ func GainSums(dgain, x, dy, gain []float32, inv float32) float32 {
 	return fold(lanes[:])
 }
 
-// gainLanesGo is GainSums but for adding up the lanes.
+// gainLanesGo is GainSums without the sum of the lanes.
 func gainLanesGo(lanes *[32]float32, dgain, x, dy, gain []float32, inv float32) {
 	n := len(x)
 	dgain, dy, gain = dgain[:n], dy[:n], gain[:n]
@@ -70,8 +70,8 @@ func gainLanesGo(lanes *[32]float32, dgain, x, dy, gain []float32, inv float32) 
 	}
 }
 
-// NormGradient is dx = inv·(g − x̂·mean), with x̂ and g as in GainSums, whose
-// result divided by the length of the row is the mean; dx may be any operand.
+// NormGradient computes dx = inv·(g − x̂·mean), with x̂ and g as in GainSums; mean is the
+// result of GainSums divided by the length of the row. dx may be any operand.
 func NormGradient(dx, x, dy, gain []float32, inv, mean float32) {
 	x, dy, gain = x[:len(dx)], dy[:len(dx)], gain[:len(dx)]
 	n := wholeVectors(len(dx))

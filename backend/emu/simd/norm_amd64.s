@@ -3,8 +3,8 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// In the kernels with lanes, AX counts the bytes of 32 elements a turn up to CX,
-// and R8 is where the lanes go.
+// In the kernels with lanes, AX counts bytes up to CX, 32 elements per iteration, and R8
+// points to the lanes in memory.
 
 #define BEGIN_LANES \
 	SHLQ $2, CX \
@@ -17,7 +17,7 @@
 #define STORE_LANES(at, lanes) \
 	VMOVUPS lanes, at(R8)
 
-// END_LANES leaves their sum in X0.
+// END_LANES stores the lanes and sets X0 to their sum.
 #define END_LANES \
 	THIRTYTWO(STORE_LANES) \
 	HALVE_LANES \
@@ -44,7 +44,8 @@ loop: \
 	MOVSS X0, ret+32(FP) \
 	RET
 
-// GAIN_VECTOR has x̂ = x·inv in V0, dy in V1, and g = dy ⊙ gain.
+// GAIN_VECTOR adds dy·x̂ to dgain and g·x̂ to lanes. x̂ = x·inv is in V0; V1 has dy, then
+// g = dy ⊙ gain.
 #define GAIN_VECTOR(at, lanes) \
 	VMULPS at(SI)(AX*1), V10, V0 \
 	VMOVUPS at(DX)(AX*1), V1 \
@@ -88,7 +89,7 @@ loop: \
 	VZEROUPPER \
 	RET
 
-// GRADIENT_VECTOR is inv·(g − x̂·mean), with inv in V10 and the mean in V11.
+// GRADIENT_VECTOR computes inv·(g − x̂·mean), with inv in V10 and mean in V11.
 #define GRADIENT_VECTOR \
 	VMULPS (SI)(AX*1), V10, V0 \
 	VMULPS V11, V0, V0 \

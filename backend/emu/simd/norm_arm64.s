@@ -3,7 +3,7 @@
 #include "textflag.h"
 #include "neon_arm64.h"
 
-// The lanes of sums are V16-V23.
+// V16-V23 are the lanes of sums.
 
 #define ZERO_LANES \
 	VEOR V16.B16, V16.B16, V16.B16 \
@@ -19,7 +19,7 @@
 	VST1.P [V16.S4, V17.S4, V18.S4, V19.S4], 64(r) \
 	VST1   [V20.S4, V21.S4, V22.S4, V23.S4], (r)
 
-// FOLD_LANES leaves their sum in F16.
+// FOLD_LANES sets F16 to the sum of the lanes.
 #define FOLD_LANES \
 	VFADD(20, 16, 16) \
 	VFADD(21, 17, 17) \
@@ -40,7 +40,8 @@
 	VFADD(2, c, c) \
 	VFADD(3, d, d)
 
-// GAIN_LANES has x̂ = x·inv in V0, dy in V1, and g = dy ⊙ gain.
+// GAIN_LANES adds dy·x̂ to dgain and g·x̂ to lanes. x̂ = x·inv is in V0; V1 has dy, then
+// g = dy ⊙ gain.
 #define GAIN_LANES(lanes) \
 	VLD1.P 16(R1), [V0.S4] \
 	VLD1.P 16(R2), [V1.S4] \

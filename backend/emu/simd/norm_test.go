@@ -2,7 +2,7 @@ package simd
 
 import "testing"
 
-// dotGo and gainSumsGo are the specifications of Dot and GainSums.
+// dotGo and gainSumsGo are the twins of Dot and GainSums.
 func dotGo(x, y []float32) float32 {
 	var lanes [32]float32
 	dotLanesGo(&lanes, x, y)

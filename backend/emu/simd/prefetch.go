@@ -2,8 +2,8 @@ package simd
 
 import "unsafe"
 
-// PrefetchRows asks for rows of so many bytes, step bytes apart, to come into the
-// second-level cache. It is advice: it changes nothing, wherever p points.
+// PrefetchRows prefetches rows of the given number of bytes, step bytes apart, into the
+// second-level cache. It is a hint without other effects, wherever p points.
 func PrefetchRows(p unsafe.Pointer, step, rows, bytes int) {
 	if haveVectors && rows > 0 {
 		prefetchRows(p, step, rows, bytes)

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Rows may lie anywhere, also where there is no memory.
+// PrefetchRows accepts any address, mapped or not.
 func TestPrefetchRows(t *testing.T) {
 	x := make([]byte, 1000)
 	for _, bytes := range []int{1, 63, 64, 65, 200} {

@@ -1,9 +1,8 @@
 package simd
 
-// Rotate is dst = x with the pairs (i, i+half) of each head turned by angle i,
-// where half, at least 1, is the number of cosines and of sines, and a head is
-// 2·half elements, of which x holds a whole number. sign -1 turns them back. x
-// gives the length; dst may be x.
+// Rotate sets dst to x with the pairs (i, i+half) of each head rotated by angle i. half,
+// at least 1, is the number of cosines and of sines; a head has 2·half elements, and x
+// holds whole heads. With sign -1 it rotates back. x gives the length; dst may be x.
 func Rotate(dst, x, cos, sin []float32, sign float32) {
 	half := len(cos)
 	dst, sin = dst[:len(x)], sin[:half]

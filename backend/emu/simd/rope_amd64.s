@@ -17,7 +17,7 @@
 	VMOVUPS V4, (DI)(AX*1) \
 	VMOVUPS V6, (R9)(AX*1)
 
-// The first halves of a head are at SI and DI, the second ones at R8 and R9. AX
+// SI and DI point to the first half of a head in x and dst, R8 and R9 to the second. AX
 // counts the bytes of a half up to CX.
 #define ROTATE \
 	MOVQ dst+0(FP), DI \

@@ -3,7 +3,7 @@
 #include "textflag.h"
 #include "neon_arm64.h"
 
-// The first halves of a head are at R0 and R1, the second ones at R5 and R6.
+// R0 and R1 point to the first half of a head in dst and x, R5 and R6 to the second.
 //
 // func rotateVectors(dst, x, cos, sin *float32, heads, half int, sign float32)
 TEXT ·rotateVectors(SB), NOSPLIT, $0-52

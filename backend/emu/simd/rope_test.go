@@ -3,10 +3,10 @@ package simd
 import "testing"
 
 func TestRotateTwins(t *testing.T) {
-	type turn func(dst, x, cos, sin []float32, sign float32)
+	type rotate func(dst, x, cos, sin []float32, sign float32)
 	for _, heads := range []int{1, 3} {
 		for _, sign := range []float32{1, -1} {
-			row := func(f turn) func(x [][]float32) float32 {
+			row := func(f rotate) func(x [][]float32) float32 {
 				return func(x [][]float32) float32 {
 					half := len(x[0]) / (2 * heads)
 					n := 2 * heads * half

@@ -2,17 +2,16 @@ package simd
 
 import "math"
 
-// The softmax of rows of scores, some rows at a time. Row r begins ld·r
-// elements into its slice, and the first visible[r] of its scores count; there
-// is at least one row. A row has room for visible[r] rounded up to a multiple of
-// 16, which the kernels read.
+// The softmax of rows of scores, one or more rows at a time. Row r begins ld·r elements
+// into its slice; its first visible[r] scores count. Kernels read visible[r] rounded up
+// to a multiple of 16, so a row must have memory for that.
 //
-// Powers are of two, not of e: with log2 e in the factor that the scores are
-// multiplied with anyway, the exponential needs no reduction, and its shorter
+// The exponentials have base two: the scale that multiplies the scores anyway includes
+// log2 e, so that the exponential needs no range reduction by ln 2, and its shorter
 // chain of operations takes half the time. It is a fifth of the work.
 
 const (
-	// Beyond these the result is 0 and +Inf whatever the argument.
+	// Below exp2Lowest the result is 0, above exp2Highest +Inf.
 	exp2Lowest, exp2Highest = -151, 129
 
 	// The polynomial 1 + c1·f + … + c6·f^6 is 2^f within 2e-9 for |f| ≤ 1/2, by
@@ -25,13 +24,13 @@ const (
 	exp2C6 = 0.00015353361959569156
 )
 
-// exp2Constants are the constants of Exp2.
+// exp2Constants are the constants of Exp2, in the order in which the assembly reads them.
 //
 //lint:ignore U1000 used in assembly
 var exp2Constants = [10]float32{exp2Lowest, exp2Highest, expRound, exp2C1, exp2C2, exp2C3, exp2C4, exp2C5, exp2C6, 1}
 
-// Exp2 is 2^x within 1.5 ulp, subnormal results within one unit, and exact for
-// integers; NaN stays NaN.
+// Exp2 returns 2^x within 1.5 ulp, subnormal results within one unit; it is exact for
+// integers. NaN stays NaN.
 func Exp2(x float32) float32 {
 	if x < exp2Lowest {
 		x = exp2Lowest
@@ -68,9 +67,9 @@ func maxRowsGo(top, scores []float32, ld int, visible []int) {
 	}
 }
 
-// WeighRows replaces visible scores by weights 2^(score·scale − largest[r]), and
-// the others up to width, a multiple of 16, by 0. It adds the sum of row r's
-// weights, in 16 lanes, to total[r].
+// WeighRows replaces visible scores by weights 2^(score·scale − largest[r]), and the
+// remaining ones up to width, a multiple of 16, by 0. It adds the sum of row r's weights,
+// in 16 lanes, to total[r].
 func WeighRows(scores []float32, ld, width int, visible []int, scale float32, largest, total []float32) {
 	rows := len(visible)
 	if haveVectors {
@@ -94,10 +93,10 @@ func weighRowsGo(scores []float32, ld, width int, visible []int, scale float32, 
 	}
 }
 
-// ScoreGradientRows turns visible scores into probabilities,
-// p = 2^(p·scale2 − lse2[r]), and the gradient of these into that of the scores,
-// ds = p·(ds − delta[r])·scale. Both are 0 from there to width, a multiple of
-// 16, and have their rows ld apart.
+// ScoreGradientRows replaces visible scores by probabilities,
+// p = 2^(p·scale2 − lse2[r]), and the gradient of these by that of the scores,
+// ds = p·(ds − delta[r])·scale. It sets the rest of a row up to width, a multiple of 16,
+// to 0. Rows of both are ld apart.
 func ScoreGradientRows(p, ds []float32, ld, width int, visible []int, scale2, scale float32, lse2, delta []float32) {
 	rows := len(visible)
 	if haveVectors {

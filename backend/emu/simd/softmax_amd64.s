@@ -3,7 +3,7 @@
 #include "textflag.h"
 #include "zmm_amd64.h"
 
-// The constants of EXP2, which EXP2_SETUP fills, V14 and V15 too.
+// The constants of EXP2. EXP2_SETUP sets them, and V14 and V15.
 #define EXP2_ROUND Z16
 #define EXP2_1 Z17
 #define EXP2_2 Z18
@@ -24,8 +24,8 @@
 	VBROADCASTSS ·exp2Vectors+256(SB), Z22 \
 	VBROADCASTSS ·exp2Vectors+288(SB), Z23
 
-// EXP2 is Exp2 of the lanes of V0, in V2; it overwrites V0 to V6. VMAXPS and
-// VMINPS return their first operand here where it is NaN.
+// EXP2 computes Exp2 of the lanes of V0, in V2; it overwrites V0 to V6. VMAXPS and
+// VMINPS return their first operand here if that is NaN.
 #define EXP2 \
 	VMAXPS V0, V14, V0 \
 	VMINPS V0, V15, V0 \
@@ -47,10 +47,10 @@
 	VADDPS EXP2_ONE, V2, V2 \
 	EXP_SCALE
 
-// A kernel goes over R10 rows: R8 is the row, R9 from one to the next, R11 its
-// number of visible scores. SI walks over the row, up to DI where whole vectors
-// of sixteen are visible, up to DX where it ends. CX is how many scores beyond
-// DI are visible and BX the mask for them.
+// A kernel processes R10 rows. R8 points to the row, R9 is the step between rows, and R11
+// points to the row's number of visible scores. SI moves through the row: up to DI all
+// sixteen scores of a group are visible; DX is the end. CX is how many scores from DI on
+// are visible, and BX points to the mask for them.
 
 #define BEGIN_ROW \
 	MOVQ (R11), CX \
@@ -72,12 +72,12 @@
 	VZEROUPPER \
 	RET
 
-// A NaN in memory leaves the maximum.
+// VISIBLE_MAX folds a vector of visible scores into max. VMAXPS ignores a NaN in memory.
 #define VISIBLE_MAX(at, max) \
 	VMOVUPS at(SI), V0 \
 	VMAXPS max, V0, max
 
-// Scores outside the mask count as minus infinity, in V11.
+// HIDDEN_MAX replaces hidden scores by minus infinity, in V11.
 #define HIDDEN_MAX(at, max) \
 	VMOVUPS at(BX), V1 \
 	VANDPS at(SI), V1, V0 \
@@ -115,7 +115,7 @@ fold: \
 	ADDQ $4, R12 \
 	END_ROW(row)
 
-// WEIGHT is 2^(V0·scale − largest) in V2.
+// WEIGHT computes 2^(V0·scale − largest) in V2.
 #define WEIGHT \
 	VMULPS V10, V0, V0 \
 	VSUBPS V11, V0, V0 \
@@ -127,7 +127,7 @@ fold: \
 	VMOVUPS V2, at(SI) \
 	VADDPS V2, sum, sum
 
-// What is not visible counts as 0 on the way: a power that underflows takes
+// HIDDEN_WEIGHT replaces hidden scores by 0 before WEIGHT: a power that underflows takes
 // ten times as long as others.
 #define HIDDEN_WEIGHT(at, sum) \
 	VMOVUPS at(BX), V7 \
@@ -185,7 +185,7 @@ more: \
 	ADDQ R9, DX \
 	END_ROW(row)
 
-// GRADIENT is ds from a probability in V2.
+// GRADIENT computes ds in V2 from the probability in V2.
 #define GRADIENT(at) \
 	VMOVUPS at(R13)(SI*1), V0 \
 	VSUBPS V12, V0, V0 \
@@ -213,7 +213,7 @@ more: \
 	VMOVUPS V2, at(SI) \
 	VMOVUPS V2, at(R13)(SI*1)
 
-// R13 leads from p to ds.
+// R13 is the offset from p to ds.
 #define SCORE_GRADIENT_ROWS \
 	MOVQ p+0(FP), R8 \
 	MOVQ ds+8(FP), R13 \

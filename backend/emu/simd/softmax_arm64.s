@@ -20,7 +20,7 @@
 	VDUP    r, V29.S4 \
 	VSUB    V29.S4, V18.S4, V29.S4
 
-// EXP2 is Exp2 of the lanes of V0, in V1; it spoils V0 and V2-V5.
+// EXP2 computes Exp2 of the lanes of V0, in V1; it overwrites V0 and V2-V5.
 #define EXP2 \
 	VFMAX(16, 0, 0) \
 	VFMIN(17, 0, 0) \
@@ -42,8 +42,8 @@
 	VFADD(25, 1, 1) \
 	TIMES_POWER
 
-// Four lanes of weights, added up in sum. V30 is the scale, V31 the largest
-// score.
+// WEIGH replaces four scores by weights and adds them to the lanes in sum. V30 is the
+// scale, V31 the largest score, scaled.
 #define WEIGH(sum) \
 	VLD1 (R1), [V0.S4] \
 	VFMUL(30, 0, 0) \

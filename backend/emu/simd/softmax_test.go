@@ -16,7 +16,7 @@ func TestExp2(t *testing.T) {
 		x := math.Float32frombits(uint32(bits))
 		want, got := math.Exp2(float64(x)), Exp2(x)
 		switch {
-		case want > math.MaxFloat32: // rounding may still reach the largest finite number
+		case want > math.MaxFloat32: // rounding may still give the largest finite value
 			require.Greater(t, got, float32(math.MaxFloat32*0.999999), "2^%v", x)
 		case want < 0x1p-150:
 			require.Zero(t, got, "2^%v", x)
@@ -26,7 +26,7 @@ func TestExp2(t *testing.T) {
 			worst = max(worst, ulps(got, want))
 		}
 	}
-	require.LessOrEqual(t, worst, 1.5, "units of the last place")
+	require.LessOrEqual(t, worst, 1.5, "units in the last place")
 	for n := -149; n < 128; n++ {
 		require.Equal(t, float32(math.Ldexp(1, n)), Exp2(float32(n)))
 	}
@@ -43,18 +43,18 @@ func TestExp2(t *testing.T) {
 	}
 }
 
-// scoreRows is a block of scores, and what belongs to its rows.
+// scoreRows is a block of scores (a), gradients of them (b), and values per row (x, y).
 type scoreRows struct {
 	a, b             []float32
 	ld, width        int
 	visible          []int
-	x, y             []float32 // one for each row, and some more
-	scale, anotherOf float32
+	x, y             []float32 // one value per row, and guard values
+	scale, gradScale float32
 }
 
 func newScoreRows(random *rand.Rand) scoreRows {
 	wild := random.IntN(3) == 0
-	numbers := func(n int) []float32 {
+	values := func(n int) []float32 {
 		x := make([]float32, n)
 		for i := range x {
 			x[i] = float32(random.NormFloat64() * 8)
@@ -65,10 +65,10 @@ func newScoreRows(random *rand.Rand) scoreRows {
 		return x
 	}
 	rows := 1 + random.IntN(16)
-	s := scoreRows{width: 16 * (1 + random.IntN(9)), scale: 0.18, anotherOf: 0.125}
+	s := scoreRows{width: 16 * (1 + random.IntN(9)), scale: 0.18, gradScale: 0.125}
 	s.ld = s.width + random.IntN(20)
 	at := random.IntN(17)
-	s.a, s.b = numbers((rows+1)*s.ld + at)[at:], numbers((rows+1)*s.ld + at)[at:]
+	s.a, s.b = values((rows+1)*s.ld + at)[at:], values((rows+1)*s.ld + at)[at:]
 	s.visible = make([]int, rows)
 	for r := range s.visible {
 		s.visible[r] = random.IntN(s.width + 1)
@@ -76,7 +76,7 @@ func newScoreRows(random *rand.Rand) scoreRows {
 			s.visible[r] = s.width
 		}
 	}
-	s.x, s.y = numbers(rows+fence), numbers(rows+fence)
+	s.x, s.y = values(rows+guard), values(rows+guard)
 	return s
 }
 
@@ -85,8 +85,8 @@ func (s scoreRows) clone() scoreRows {
 	return s
 }
 
-// The kernels have the bits of their specifications, touch nothing behind a
-// row's width, and do not look at what is not visible.
+// The kernels give the bits of their twins, change nothing beyond a row's width, and
+// ignore hidden scores.
 func TestSoftmaxKernels(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -105,10 +105,10 @@ func TestSoftmaxKernels(t *testing.T) {
 		{
 			"gradient",
 			func(s *scoreRows) {
-				ScoreGradientRows(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.anotherOf, s.x, s.y)
+				ScoreGradientRows(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.gradScale, s.x, s.y)
 			},
 			func(s *scoreRows) {
-				scoreGradientRowsGo(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.anotherOf, s.x, s.y)
+				scoreGradientRowsGo(s.a, s.b, s.ld, s.width, s.visible, s.scale, s.gradScale, s.x, s.y)
 			},
 		},
 	} {
@@ -121,7 +121,7 @@ func TestSoftmaxKernels(t *testing.T) {
 					c.twin(&want)
 					c.kernel(&got)
 					what := fmt.Sprintf("%d rows of %d, visible %v", len(want.visible), want.width, want.visible)
-					if c.name == "max" { // of two zeros, either may be the largest
+					if c.name == "max" { // the sign of a zero maximum is unspecified
 						for i := range want.x {
 							want.x[i], got.x[i] = want.x[i]+0, got.x[i]+0
 						}

@@ -2,12 +2,11 @@
 
 #include "textflag.h"
 
-// The loop loads 32 elements a turn. Lines are fetched early by hand: the
-// processor's own prefetching ends at every page, and there is little else to do
-// while it starts again.
+// The loop loads 32 elements per iteration and prefetches AHEAD bytes ahead: the hardware
+// prefetcher stops at each page, and the loop has little other work to hide its restart.
 #define AHEAD 4096
 
-// SQUARE adds the squares of the elements that begin at some byte to lanes.
+// SQUARE adds the squares of the elements at a byte offset to lanes.
 #define SQUARE(at, wide, lanes) \
 	VCVTPS2PD at(SI), wide \
 	VFMADD231PD wide, wide, lanes

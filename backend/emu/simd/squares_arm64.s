@@ -3,14 +3,14 @@
 #include "textflag.h"
 #include "neon_arm64.h"
 
-// SQUARES adds the squares of the next four elements to two vectors of lanes.
+// SQUARES adds the squares of the four elements of x to two vectors of lanes, a and b.
 #define SQUARES(x, a, b) \
 	VFCVTLD(x, 4) \
 	VFCVTL2D(x, 5) \
 	VFMLA V4.D2, V4.D2, a.D2 \
 	VFMLA V5.D2, V5.D2, b.D2
 
-// The lanes are V16-V31.
+// V16-V31 are the lanes.
 //
 // func squareLanesVectors(lanes *[32]float64, x *float32, n int)
 TEXT ·squareLanesVectors(SB), NOSPLIT, $0-24

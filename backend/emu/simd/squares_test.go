@@ -17,7 +17,7 @@ func TestSumSquaresTwins(t *testing.T) {
 			squareLanesGo(&lanes, x)
 			want, got := fold(lanes[:]), SumSquares(x)
 			if want == want || got == got {
-				require.Equal(t, math.Float64bits(want), math.Float64bits(got), "%d numbers: want %v, got %v", n, want, got)
+				require.Equal(t, math.Float64bits(want), math.Float64bits(got), "%d elements: want %v, got %v", n, want, got)
 			}
 		}
 	})

@@ -4,8 +4,8 @@ package simd
 
 import "unsafe"
 
-// Stream is copy(dst, src) of all of src, past the caches: whole lines of dst are not
-// read to be overwritten. Others may read dst after Fence.
+// Stream copies all of src to dst with non-temporal stores: whole cache lines of dst are
+// not read before they are overwritten. Other threads may read dst after Fence.
 func Stream(dst, src []byte) {
 	dst = dst[:len(src)]
 	head := int(-uintptr(unsafe.Pointer(unsafe.SliceData(dst))) % lineBytes)
@@ -22,6 +22,6 @@ func Stream(dst, src []byte) {
 //go:noescape
 func streamLines(dst, src *byte, n int)
 
-// Fence makes the stores that streamed, which are weakly ordered, visible before all
-// that follow: Intel's manual, volume 1, "Caching of Temporal vs. Non-Temporal Data".
+// Fence orders non-temporal stores, which are weakly ordered, before all later stores
+// (Intel's manual, volume 1, "Caching of Temporal vs. Non-Temporal Data").
 func Fence()

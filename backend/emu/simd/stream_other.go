@@ -2,10 +2,10 @@
 
 package simd
 
-// Nothing streams.
+// Without non-temporal stores, Stream is a plain copy.
 
-// Stream is copy(dst, src).
+// Stream copies src to dst.
 func Stream(dst, src []byte) { copy(dst, src) }
 
-// Fence has nothing to wait for.
+// Fence does nothing.
 func Fence() {}

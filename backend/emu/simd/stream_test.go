@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStream has every place in a line, and whole lines with a head and a tail.
+// TestStream covers every offset in a cache line, and whole lines with a head and a tail.
 func TestStream(t *testing.T) {
 	src := make([]byte, 400)
 	for i := range src {
@@ -20,7 +20,7 @@ func TestStream(t *testing.T) {
 				copy(want[at:], src[5:5+n])
 				Stream(got[at:], src[5:5+n])
 				Fence()
-				require.True(t, slices.Equal(want, got), "%d bytes, %d behind the beginning", n, at)
+				require.True(t, slices.Equal(want, got), "%d bytes at offset %d", n, at)
 			}
 		}
 	})

@@ -9,7 +9,7 @@
 	VXORPS V12, V12, V12 \
 	VMOVUPS ONE, V13
 
-// SIGMOID is s = 1/(1 + e^−gate) in V2, with the gate in V4.
+// SIGMOID loads gate into V4 and computes s = 1/(1 + e^−gate) in V2.
 #define SIGMOID \
 	VMOVUPS (DX)(AX*1), V4 \
 	VSUBPS V4, V12, V0 \
@@ -17,13 +17,14 @@
 	VADDPS V13, V2, V2 \
 	VDIVPS V2, V13, V2
 
-#define PRODUCT_VECTOR \
+#define MUL_SILU_VECTOR \
 	SIGMOID \
 	VMULPS V4, V2, V2 \
 	VMULPS (SI)(AX*1), V2, V2 \
 	VMOVUPS V2, (DI)(AX*1)
 
-// GRADIENT_VECTOR has d in V5, and in V7 what becomes d·up·(s·(1 + gate·(1−s))).
+// GRADIENT_VECTOR computes du = da·(gate·s) in V6 and dg = da·up·(s·(1 + gate·(1−s))) in
+// V7.
 #define GRADIENT_VECTOR \
 	SIGMOID \
 	VMOVUPS (BX)(AX*1), V5 \
@@ -38,17 +39,17 @@
 	VMOVUPS V6, (DI)(AX*1) \
 	VMOVUPS V7, (R8)(AX*1)
 
-#define GATED_PRODUCT \
+#define MUL_SILU \
 	MOVQ dst+0(FP), DI \
 	MOVQ up+8(FP), SI \
 	MOVQ gate+16(FP), DX \
 	MOVQ n+24(FP), CX \
 	SETUP \
-	LOOP(PRODUCT_VECTOR) \
+	LOOP(MUL_SILU_VECTOR) \
 	VZEROUPPER \
 	RET
 
-#define GATED_GRADIENT \
+#define MUL_SILU_GRADIENT \
 	MOVQ du+0(FP), DI \
 	MOVQ dg+8(FP), R8 \
 	MOVQ da+16(FP), BX \
@@ -60,20 +61,20 @@
 	VZEROUPPER \
 	RET
 
-// func gatedProductAVX512(dst, up, gate *float32, n int)
-TEXT ·gatedProductAVX512(SB), NOSPLIT, $0-32
-	GATED_PRODUCT
+// func mulSiLUAVX512(dst, up, gate *float32, n int)
+TEXT ·mulSiLUAVX512(SB), NOSPLIT, $0-32
+	MUL_SILU
 
-// func gatedGradientAVX512(du, dg, da, up, gate *float32, n int)
-TEXT ·gatedGradientAVX512(SB), NOSPLIT, $0-48
-	GATED_GRADIENT
+// func mulSiLUGradientAVX512(du, dg, da, up, gate *float32, n int)
+TEXT ·mulSiLUGradientAVX512(SB), NOSPLIT, $0-48
+	MUL_SILU_GRADIENT
 
 #include "ymm_amd64.h"
 
-// func gatedProductAVX2(dst, up, gate *float32, n int)
-TEXT ·gatedProductAVX2(SB), NOSPLIT, $0-32
-	GATED_PRODUCT
+// func mulSiLUAVX2(dst, up, gate *float32, n int)
+TEXT ·mulSiLUAVX2(SB), NOSPLIT, $0-32
+	MUL_SILU
 
-// func gatedGradientAVX2(du, dg, da, up, gate *float32, n int)
-TEXT ·gatedGradientAVX2(SB), NOSPLIT, $0-48
-	GATED_GRADIENT
+// func mulSiLUGradientAVX2(du, dg, da, up, gate *float32, n int)
+TEXT ·mulSiLUGradientAVX2(SB), NOSPLIT, $0-48
+	MUL_SILU_GRADIENT

@@ -8,7 +8,7 @@
 	EXP_SETUP(R7) \
 	VEOR V30.B16, V30.B16, V30.B16
 
-// SIGMOID is 1/(1 + e^−gate) in V1, with gate in V4.
+// SIGMOID loads gate into V4 and computes 1/(1 + e^−gate) in V1.
 #define SIGMOID(r) \
 	VLD1.P 16(r), [V4.S4] \
 	VFSUB(4, 30, 0) \
@@ -16,8 +16,8 @@
 	VFADD(28, 1, 1) \
 	VFDIV(1, 28, 1)
 
-// func gatedProductVectors(dst, up, gate *float32, n int)
-TEXT ·gatedProductVectors(SB), NOSPLIT, $0-32
+// func mulSiLUVectors(dst, up, gate *float32, n int)
+TEXT ·mulSiLUVectors(SB), NOSPLIT, $0-32
 	MOVD dst+0(FP), R0
 	MOVD up+8(FP), R1
 	MOVD gate+16(FP), R2
@@ -34,8 +34,8 @@ loop:
 	BNE    loop
 	RET
 
-// func gatedGradientVectors(du, dg, da, up, gate *float32, n int)
-TEXT ·gatedGradientVectors(SB), NOSPLIT, $0-48
+// func mulSiLUGradientVectors(du, dg, da, up, gate *float32, n int)
+TEXT ·mulSiLUGradientVectors(SB), NOSPLIT, $0-48
 	MOVD du+0(FP), R0
 	MOVD dg+8(FP), R4
 	MOVD da+16(FP), R5

@@ -3,14 +3,14 @@ package simd
 // lineBytes is a cache line.
 const lineBytes = 64
 
-// TransposeRows is how many rows, as bytes, are a cache line of the result of a
-// transpose. Transpose16 and Transpose32 take no more.
+// TransposeRows is how many rows of bytes fill a cache line of a transpose's result.
+// Transpose16 and Transpose32 take no more rows.
 const TransposeRows = lineBytes
 
-// Transpose8 stores src, rows × cols with rows step elements apart, to dst,
-// cols × rows with rows ld apart. The two must not overlap. A result that nobody
-// reads soon may stream past the caches where that is faster: by whole cache lines,
-// which then are not fetched to be overwritten.
+// Transpose8 stores the transpose of src, rows × cols with rows step elements apart, to
+// dst, cols × rows with rows ld apart. The two must not overlap. With stream, for a
+// result that is not read soon, it may store whole cache lines past the caches, which
+// are then not read before they are overwritten.
 func Transpose8(dst []uint8, ld int, src []uint8, step, rows, cols int, stream bool) {
 	whole, done := wholeVectors(rows), wholeVectors(cols)
 	if whole > 0 && done > 0 {
@@ -35,8 +35,8 @@ func Transpose32(dst []float32, ld int, src []float32, step, rows, cols int) {
 	transposeGo(dst, ld, src, step, rows, cols)
 }
 
-// transposeRest is what vectors leave of a transpose: of the columns before
-// done the rows from whole on, and the columns from done on.
+// transposeRest transposes what the vector kernels leave: the rows from whole on of the
+// columns before done, and the columns from done on.
 func transposeRest[E uint16 | uint8](dst []E, ld int, src []E, step, rows, cols, whole, done int) {
 	if whole < rows {
 		transposeGo(dst[whole:], ld, src[whole*step:], step, rows-whole, done)

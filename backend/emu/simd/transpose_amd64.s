@@ -2,17 +2,17 @@
 
 #include "textflag.h"
 
-// A register holds 16 bytes of one row in its lower lane, and of the row eight
-// below in its upper one. Three rounds of unpacking, from the element's width
-// on, turn eight such registers, Y0-Y7, into Y8-Y15, each of which holds in a
-// lane the first eight rows of a column of words, or of two of bytes, and in
-// the other the next eight.
+// A register holds 16 bytes of one row in its lower lane, and of the row eight below in
+// its upper lane. Three rounds of unpacking, starting at the element's width, transpose
+// eight such registers, Y0-Y7, into Y8-Y15. Each of these holds the first eight rows of
+// one column of words, or of two columns of bytes, in its lower lane, and the next eight
+// rows in its upper lane.
 
 #define LOAD_ROW(lower, upper, x, y) \
 	VMOVDQU     lower, x \
 	VINSERTI128 $1, upper, y, y
 
-// SI points to row 0; BX and DX are one and three steps.
+// SI points to row 0; BX is the step between rows, DX three steps.
 #define LOAD_ROWS \
 	LEAQ (SI)(BX*4), R9 \
 	LEAQ (SI)(BX*8), R10 \
@@ -53,14 +53,14 @@
 #define COLUMN(at, y) \
 	VMOVDQU y, at(DI)
 
-// PREFETCHW (R14)(R11*1), which the assembler does not know: asks for the line
-// of dst that the next group of columns will fill.
+// PREFETCHW (R14)(R11*1), which the assembler lacks: prefetches the line of dst that the
+// next group of columns will fill.
 #define PREFETCH_LINE \
 	BYTE $0x43; BYTE $0x0f; BYTE $0x0d; BYTE $0x0c; BYTE $0x1e
 
-// The columns go to dst by way of stage, where they are complete: lines of dst
-// that are a large power of two apart would not stay in the cache until their
-// last rows come. R8 and R14 walk over the groups of columns in src and dst.
+// The kernels complete columns in stage and then copy them to dst: lines of dst that are
+// a large power of two apart would be evicted from the cache before their last rows are
+// written. R8 and R14 step through the groups of columns in src and dst.
 #define TRANSPOSE_BEGIN \
 	MOVQ dst+0(FP), R14 \
 	MOVQ ld+8(FP), AX \
@@ -73,7 +73,7 @@
 	MOVQ stage+48(FP), DI \
 	MOVQ rows+32(FP), R12
 
-// ROWS_NEXT steps on by sixteen rows, bytes being their width in dst.
+// ROWS_NEXT advances by sixteen rows; bytes is their width in dst.
 #define ROWS_NEXT(bytes) \
 	LEAQ (R10)(BX*8), SI \
 	ADDQ $bytes, DI \
@@ -195,11 +195,11 @@ line:
 	VZEROUPPER
 	RET
 
-// Sixteen registers hold sixteen columns of 64 rows: the lanes of Zj are of the rows
-// j, j+16, j+32 and j+48. Four rounds of unpacking bytes of Zj and Zj+8 make them
-// the columns, each a cache line of the result.
+// Sixteen registers hold sixteen columns of 64 rows: the lanes of Zj have rows j, j+16,
+// j+32 and j+48. Four rounds of unpacking bytes of Zj and Zj+8 leave one column in each
+// register, a cache line of the result.
 
-// ROW loads the four rows that Zj has; R8, R9, R10 and R11 point to them.
+// ROW loads the four rows of Zj; R8, R9, R10 and R11 point to them.
 #define ROW(x, z) \
 	VMOVDQU         (R8), x \
 	VBROADCASTI32X4 (R9), K1, z \
@@ -276,8 +276,8 @@ TEXT ·transpose8AVX512(SB), NOSPLIT, $0-49
 	MOVQ  BX, DX
 	SHLQ  $4, DX
 
-// The lines of a column follow each other: those of sixteen columns fill the same
-// rows of memory.
+// A group of columns stores all its lines before the next group begins: the lines of
+// sixteen columns fill the same DRAM rows.
 group:
 	MOVQ rows+32(FP), R12
 	MOVQ SI, R8

@@ -2,17 +2,17 @@
 
 #include "textflag.h"
 
-// SWAP transposes the 2×2 blocks that two rows a and b make of elements of a
-// size. Rows 1, 2, 4 and 8 apart, with elements that double in size from one
-// to the next, make a transpose.
+// SWAP transposes the 2×2 blocks of elements, of the given size, in rows a and b. A
+// transpose is SWAPs of rows 1, 2, 4 and 8 apart, with elements that double in size each
+// time.
 #define SWAP(a, b, x, y, size) \
 	VTRN1 b.size, a.size, x.size \
 	VTRN2 b.size, a.size, y.size
 
-// R2 and R3 are the bytes from row to row of dst and src, R4 and R5 the blocks
-// of rows and of columns. R0 and R1 are where the blocks of some columns begin;
-// R8 counts these, R6 is a block's corner in dst, R9 walks through its rows
-// there and R10 through those of all of them in src.
+// R2 and R3 are the bytes between rows of dst and src, R4 and R5 the numbers of blocks of
+// rows and of columns. R0 and R1 point to the first block of a block of columns in dst
+// and src. R8 counts its blocks; R6 points to a block in dst and R9 to a row of it; R10
+// moves through the rows of all its blocks in src.
 
 #define SETUP(log) \
 	MOVD dst+0(FP), R0 \

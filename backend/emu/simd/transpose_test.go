@@ -27,8 +27,8 @@ func TestTranspose(t *testing.T) {
 	})
 }
 
-// TestTranspose8Streams has results on cache lines and beside them, of as many rows as
-// can stream and of fewer.
+// TestTranspose8Streams covers results on and off cache-line boundaries, with enough rows
+// to stream and with fewer.
 func TestTranspose8Streams(t *testing.T) {
 	stream := func(dst []uint8, ld int, src []uint8, step, rows, cols int) {
 		line := -int(uintptr(unsafe.Pointer(&dst[0]))) & (TransposeRows - 1)
@@ -53,8 +53,8 @@ func TestTranspose8Streams(t *testing.T) {
 	})
 }
 
-// checkTranspose transposes a part of a matrix into a part of another one, with rows
-// ld apart, both beginning start elements into their memory.
+// checkTranspose transposes part of a matrix into part of another one, with rows ld apart.
+// Both begin start elements into their memory.
 func checkTranspose[E uint8 | uint16 | float32](t *testing.T, rows, cols, start, ld int, transpose func(dst []E, ld int, src []E, step, rows, cols int)) {
 	step := cols + start
 	src := make([]E, start+(rows-1)*step+cols)

@@ -1,4 +1,4 @@
-// The registers of zmm_amd64.h, which was included before, 256 bits wide.
+// The macros of zmm_amd64.h for vectors of 256 bits. Include it after zmm_amd64.h.
 
 #undef V0
 #undef V1
@@ -67,7 +67,7 @@
 #define FOLD_HALVES(do) \
 	do Y13, Y12, Y0
 
-// There are no registers to spare for the constants of EXP.
+// AVX2 has no registers left for the constants of EXP.
 #define LOG2E ·expVectors+64(SB)
 #define ROUND ·expVectors+96(SB)
 #define LN2HI ·expVectors+128(SB)
@@ -80,8 +80,8 @@
 #define POLY0 ·expVectors+352(SB)
 #define ONE ·expVectors+384(SB)
 
-// The integer in V1 is multiplied in as two powers of two: it may be beyond
-// what one exponent holds.
+// EXP_SCALE multiplies by two powers of two, because the integer in V1 may exceed the
+// range of one exponent.
 #define EXP_SCALE \
 	VCVTPS2DQ Y1, Y1 \
 	VPSRAD $1, Y1, Y3 \

@@ -1,6 +1,6 @@
-// A kernel is a macro that names its registers V0 to V15, so that it is the same
-// for both widths of vectors. Here they are 512 bits wide; a file that includes
-// this one includes ymm_amd64.h later, for the narrower kernels.
+// A kernel is one macro for both vector widths, which names its registers V0 to V15.
+// Here they are 512 bits wide. A file that includes this one includes ymm_amd64.h later,
+// for its AVX2 kernels.
 
 // LOOP runs body for each vector of CX elements; AX counts bytes.
 #define LOOP(body) \
@@ -12,7 +12,7 @@ loop: \
 	CMPQ AX, CX \
 	JB loop
 
-// FOLD leaves in X0 what do makes of the sixteen lanes that start with V12.
+// FOLD reduces the sixteen lanes in V12 (AVX2: V12 and V13) by do, into X0.
 #define FOLD(do, doScalar) \
 	FOLD_HALVES(do) \
 	VEXTRACTF128 $1, Y0, X1 \
@@ -40,8 +40,8 @@ loop: \
 #define V15 Z15
 #define WIDTH 64
 
-// SIXTEEN does something with the vectors of sixteen elements and as many lanes,
-// THIRTYTWO with those of 32, which HALVE_LANES makes sixteen.
+// SIXTEEN applies do to each vector of sixteen elements and its lanes, THIRTYTWO to those
+// of 32. HALVE_LANES adds the upper 16 of 32 lanes to the lower.
 #define SIXTEEN(do) \
 	do(0, V12)
 #define THIRTYTWO(do) \
@@ -53,7 +53,7 @@ loop: \
 	VEXTRACTF64X4 $1, Z12, Y0 \
 	do Y0, Y12, Y0
 
-// The constants of EXP (exp_amd64.h), which EXP_SETUP fills, V14 and V15 too.
+// The constants of EXP (exp_amd64.h). EXP_SETUP sets them, and V14 and V15.
 #define LOG2E Z16
 #define ROUND Z17
 #define LN2HI Z18
