@@ -51,7 +51,7 @@ func TestGEMM(t *testing.T) {
 	b := open(t)
 	cases, err := b.GEMM([]Layer{{16, 32, 48}})
 	require.NoError(t, err)
-	require.Len(t, cases, len(Formats)*len(Products))
+	require.Len(t, cases, len(Formats)*len(Passes))
 	var names []string
 	for _, c := range cases {
 		names = append(names, c.name+" "+c.shape)
@@ -74,7 +74,7 @@ func TestGEMM(t *testing.T) {
 
 	b.spec.Pairs = [][2]fp8.DType{{fp8.E4M3IEEE, fp8.E4M3IEEE}}
 	b.spec.E4M3 = fp8.E4M3IEEE
-	o = b.product(Layer{16, 32, 48}, "fp8", "wgrad").program.Nodes()[0].Op.(*backend.MatMul)
+	o = b.gemm(Layer{16, 32, 48}, "fp8", "wgrad").program.Nodes()[0].Op.(*backend.MatMul)
 	require.Equal(t, []fp8.DType{fp8.E4M3IEEE, fp8.E4M3IEEE}, []fp8.DType{o.A.DType, o.B.DType})
 }
 
@@ -108,7 +108,7 @@ func TestOptimizer(t *testing.T) {
 
 // The optimizer that is measured is one whose moments move: numbers that have
 // become NaN or stay zero would be another kernel's work.
-func TestOptimizerIsAlive(t *testing.T) {
+func TestOptimizerChangesItsState(t *testing.T) {
 	b := open(t)
 	cases, err := b.Optimizer([]int{1000})
 	require.NoError(t, err)
@@ -137,9 +137,9 @@ func TestOptimizerIsAlive(t *testing.T) {
 	}
 }
 
-// Products of FP8 read what was cast for them, and a device that takes operands in
+// Passes of FP8 read what was cast for them, and a device that takes operands in
 // one orientation only gets them so.
-func TestProductsArePrepared(t *testing.T) {
+func TestOperandsArePrepared(t *testing.T) {
 	b := open(t)
 	cases, err := b.GEMM([]Layer{{32, 48, 64}})
 	require.NoError(t, err)
@@ -234,7 +234,7 @@ func TestUnsupported(t *testing.T) {
 	c.program.Add(&backend.Amax{X: x, Out: vars.Tensor(backend.Output, "amax", fp8.F32, 1)})
 	r, err := b.Measure(context.Background(), c)
 	require.NoError(t, err)
-	require.Contains(t, r.Unsupported, "unsupported by backend emu: x:fp32[1, 32] has scales by block")
+	require.Contains(t, r.Unsupported, "unsupported by backend emu: x:fp32[1, 32] has scales per block")
 	require.Zero(t, r.Median)
 }
 
@@ -261,23 +261,23 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestInTurns(t *testing.T) {
+func TestInterleave(t *testing.T) {
 	var order strings.Builder
 	note := func(name string, x float64) burst {
 		return func() (float64, error) { order.WriteString(name); return x, nil }
 	}
-	samples, err := inTurns(0, note("a", 1), note("b", 2))
+	samples, err := interleave(0, note("a", 1), note("b", 2))
 	require.NoError(t, err)
 	require.Equal(t, "ababab", order.String())
 	require.Equal(t, [][]float64{{1, 1, 1}, {2, 2, 2}}, samples)
 
 	n := 0
-	samples, err = inTurns(0.02, func() (float64, error) { n++; time.Sleep(time.Millisecond); return 0, nil })
+	samples, err = interleave(0.02, func() (float64, error) { n++; time.Sleep(time.Millisecond); return 0, nil })
 	require.NoError(t, err)
 	require.Len(t, samples[0], n)
 
 	broken := errors.New("broken")
-	_, err = inTurns(0, note("a", 1), func() (float64, error) { return 0, broken })
+	_, err = interleave(0, note("a", 1), func() (float64, error) { return 0, broken })
 	require.ErrorIs(t, err, broken)
 }
 
