@@ -15,8 +15,8 @@ import (
 // Every sum over queries runs over ascending queries, every sum over keys over
 // ascending keys. So two ways to split the work give the same bits. By default a task
 // owns one sequence and KV head, with all its query heads, and computes P and dS once.
-// With too few of these tasks for the workers, first tasks that own one block of keys,
-// then tasks that own some blocks of queries, compute P and dS, in total twice.
+// With too few of these tasks for the workers, tasks that own one block of keys run
+// first, then tasks that own some blocks of queries; both kinds compute P and dS.
 
 // gradSpace is a worker's scratch.
 type gradSpace struct {

@@ -260,7 +260,7 @@ func (x *executable) interrupted(ctx context.Context) error {
 
 func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) error {
 	for i, k := range x.kernels {
-		err := x.interrupted(ctx) // cheap beside observing an op
+		err := x.interrupted(ctx) // cheap compared with observing an op
 		if err == nil {
 			err = k(ctx)
 		}

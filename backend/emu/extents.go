@@ -46,8 +46,9 @@ func (d *device) extentsOf(list []*backend.Tensor) (found []*extents) {
 	return found
 }
 
-// invalidating returns run, the kernel of n, preceded by marking the extents of what n
-// writes unknown. AdamW handles its own: it reads and renews them.
+// invalidating returns a kernel that marks the extents of the tensors that n writes
+// unknown, then calls run. For AdamW, which reads and renews extents itself, it returns
+// run.
 func (b *binder) invalidating(n *backend.Node, run kernel) kernel {
 	if _, own := n.Op.(*backend.AdamW); own {
 		return run

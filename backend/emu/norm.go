@@ -30,7 +30,7 @@ func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 }
 
 // gainRows is how many rows one partial sum of DGain covers: enough that the partial
-// sums cost little beside reading the rows.
+// sums cost little compared with reading the rows.
 const gainRows = 32
 
 func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {

@@ -1,5 +1,5 @@
 // Package simd has the vector kernels of emu: arithmetic on slices of float32, and
-// transposes of codes. It knows nothing of tensors, ops or threads.
+// transposes of codes. It does not depend on tensors, ops or threads.
 //
 // # Kernels and twins
 //
