@@ -10,22 +10,22 @@ import (
 
 // The kinds of corpus that Info.Kind names.
 const (
-	KindText     = "text"         // the user's files, bytes as tokens
+	KindText     = "text"         // the user's text files, with bytes as tokens
 	KindShards   = "shards"       // the user's .bin files of 16-bit ids
 	KindGoSource = "go-source"    // the source of a Go installation
-	KindEmbedded = "octet-source" // the source that octet carries along
+	KindEmbedded = "octet-source" // the source embedded in octet
 )
 
-// TextVocab is the vocabulary of text: one id for every byte.
+// TextVocab is the vocabulary size of text: one id for every byte.
 const TextVocab = 256
 
-// Options says how to read a corpus.
+// Options are the parameters of opening a corpus.
 type Options struct {
-	// ValBytes is the largest number of bytes to validate on. Shards count two
-	// bytes for each id. Zero means no validation stream.
+	// ValBytes is the maximum number of bytes in the validation stream. An id of
+	// a shard counts as two bytes. Zero means no validation stream.
 	ValBytes int64
-	// Vocab is the model's vocabulary, which every id must lie below. Zero
-	// takes any id: Info.Vocab then says what the corpus needs.
+	// Vocab is the model's vocabulary size, which every id must be below. Zero
+	// allows any id; Info.Vocab then is the size that the corpus needs.
 	Vocab int
 }
 
@@ -39,18 +39,17 @@ func (o Options) check() error {
 	return nil
 }
 
-// Corpus is a text or a set of shards, split in two.
+// Corpus is a text or a set of shards, split into training and validation.
 type Corpus struct {
 	Train Tokens
 	Val   Tokens
 	Info  Info
 
-	pool      *pool // of the files that are read in windows; nil: all is in memory
+	pool      *pool // files that are read in windows; nil if all text is in memory
 	baselines baselines
 }
 
-// Close closes the files of the corpus. Text that is held in memory needs no closing, but
-// may be closed.
+// Close closes the files of the corpus. It does nothing for text in memory.
 func (c *Corpus) Close() error {
 	if c.pool == nil {
 		return nil
@@ -58,8 +57,8 @@ func (c *Corpus) Close() error {
 	return c.pool.close()
 }
 
-// InMemory returns how many bytes of the streams are in memory: all of a text of at
-// most MaxInMemory bytes, nothing of a larger one or of shards.
+// InMemory returns the number of bytes of the streams that are in memory: all of a text
+// of at most MaxInMemory bytes, 0 for a larger text and for shards.
 func (c *Corpus) InMemory() int64 {
 	var n int64
 	for _, t := range []Tokens{c.Train, c.Val} {
@@ -70,15 +69,15 @@ func (c *Corpus) InMemory() int64 {
 	return n
 }
 
-// Baselines returns the losses to beat, in nats per byte: those of the validation stream
-// under the bytes, and under the pairs of bytes, that the training stream has; see
-// NGramLoss. ok is false for shards and without a validation stream.
+// Baselines returns the losses that a model has to beat, in nats per byte: NGramLoss of
+// the validation stream for order 1 (bytes) and order 2 (pairs), counted in the training
+// stream. ok is false for shards and without a validation stream.
 func (c *Corpus) Baselines() (bytes, pairs float64, ok bool) {
 	return c.baselines.bytes, c.baselines.pairs, c.baselines.known
 }
 
-// Text returns both streams as bytes; ok is false for shards, and for text that is too
-// large to be held in memory.
+// Text returns both streams as bytes; ok is false for shards, and for text that is not
+// in memory.
 func (c *Corpus) Text() (train, val []byte, ok bool) {
 	t, ok := c.Train.(Text)
 	if !ok {
@@ -88,60 +87,61 @@ func (c *Corpus) Text() (train, val []byte, ok bool) {
 	return t, v, ok
 }
 
-// Info says what was read. It is what a run's data.json holds.
+// Info describes a corpus. A run saves it as data.json.
 type Info struct {
 	Kind string `json:"kind"`
-	// GoVersion is the version of the installation whose source was read.
+	// GoVersion is the version of the Go installation for KindGoSource.
 	GoVersion string `json:"go_version,omitempty"`
 	// SHA256, in hex, covers every file in order: its path, a zero byte, its
-	// size as eight bytes little-endian, its content. Paths are relative, so
-	// the hash does not depend on where the files lie.
+	// size as eight little-endian bytes, its content. Paths are relative, so
+	// the hash does not depend on the location of the files.
 	SHA256 string `json:"sha256"`
 	// Vocab is 256 for text; for shards it is the largest id plus one.
 	Vocab       int    `json:"vocab"`
 	TrainTokens int64  `json:"train_tokens"`
 	ValTokens   int64  `json:"val_tokens"`
 	Files       []File `json:"files"`
-	// LeftOut is how many files of the folders are neither text nor shards.
+	// LeftOut is the number of files in the folders that are neither text nor shards.
 	LeftOut int `json:"left_out,omitempty"`
 }
 
 // File is one file of a corpus.
 type File struct {
-	// Path is relative to the folder that was named, with slashes; the base
-	// name of a file that was named itself.
+	// Path is slash-separated and relative to the folder passed to OpenFiles;
+	// for a file passed to OpenFiles, its base name.
 	Path  string `json:"path"`
 	Bytes int64  `json:"bytes"`
-	// HeldOut is how many bytes at the file's end are kept out of training.
+	// HeldOut is the number of bytes at the file's end that are not for training.
 	HeldOut int64 `json:"held_out,omitempty"`
 }
 
-// CheckSame compares the corpus of a saved run with the one that was opened to
-// go on with it. A difference that changes the batches is an error, which
-// prints both hashes and names a file that makes it.
+// CheckSame compares the corpus of a saved run with the one opened to resume it. A
+// difference that changes the batches is an error with both hashes and the name
+// of a file that differs.
 func CheckSame(saved, opened Info) error {
 	if saved.SHA256 != opened.SHA256 {
-		return fmt.Errorf("data: the corpus has changed: %s; the run was trained on %s, but this is %s; bring the former files back or start a new run",
+		return fmt.Errorf("data: the corpus has changed: %s; the run was trained on %s, but this is %s; restore the original files or start a new run",
 			firstChange(saved.Files, opened.Files), saved.describe(), opened.describe())
 	}
 	if saved.TrainTokens != opened.TrainTokens || saved.ValTokens != opened.ValTokens {
-		return fmt.Errorf("data: the corpus %.64s is the same but its split is not: the run had %d tokens for training and %d for validation, now there are %d and %d; set data.val_bytes as it was or start a new run",
+		return fmt.Errorf("data: the corpus %.64s is unchanged, but its split differs: the run had %d tokens for training and %d for validation, now there are %d and %d; restore data.val_bytes or start a new run",
 			saved.SHA256, saved.TrainTokens, saved.ValTokens, opened.TrainTokens, opened.ValTokens)
 	}
 	return nil
 }
 
-// firstChange says within a sentence where two lists of files part.
+// firstChange describes the first difference of two lists of files, as part of a
+// sentence.
 func firstChange(saved, opened []File) string {
 	type sized struct {
 		path  string
 		bytes int64
 	}
-	left := make(map[sized]int, len(saved)) // folders that are named apart may have files of one name
+	left := make(map[sized]int, len(saved)) // counts, because two folders may have files of the same name
 	for _, f := range saved {
 		left[sized{f.Path, f.Bytes}]++
 	}
-	var other *File // the first that is not among the saved ones
+	var other *File // the first opened file that is not in saved
 	for i, f := range opened {
 		if left[sized{f.Path, f.Bytes}]--; left[sized{f.Path, f.Bytes}] < 0 && other == nil {
 			other = &opened[i]
@@ -151,7 +151,7 @@ func firstChange(saved, opened []File) string {
 		switch {
 		case left[sized{f.Path, f.Bytes}] <= 0:
 		case other == nil:
-			return fmt.Sprintf("%.100q is gone", f.Path)
+			return fmt.Sprintf("%.100q is missing", f.Path)
 		case other.Path == f.Path:
 			return fmt.Sprintf("%.100q has %d bytes, not %d", f.Path, other.Bytes, f.Bytes)
 		}
@@ -159,10 +159,10 @@ func firstChange(saved, opened []File) string {
 	if other != nil {
 		return fmt.Sprintf("%.100q is new", other.Path)
 	}
-	return "what files hold, or their order; their names and sizes are what they were"
+	return "the content or the order of its files, with unchanged names and sizes"
 }
 
-// describe names a corpus within a sentence.
+// describe returns a description of the corpus for use in a sentence.
 func (i Info) describe() string {
 	source := i.Kind
 	if i.GoVersion != "" {
@@ -172,15 +172,15 @@ func (i Info) describe() string {
 	if len(i.Files) == 1 {
 		files = "1 file"
 	}
-	return fmt.Sprintf("sha256 %.64s (%.40s, %s)", i.SHA256, source, files) // a data.json may say anything
+	return fmt.Sprintf("sha256 %.64s (%.40s, %s)", i.SHA256, source, files) // limited: data.json is untrusted
 }
 
-// corpusHash is the running SHA-256 of Info.SHA256.
+// corpusHash computes Info.SHA256.
 type corpusHash struct{ hash.Hash }
 
 func newCorpusHash() corpusHash { return corpusHash{sha256.New()} }
 
-// begin starts a file; its content is written next.
+// begin starts a file. Write its content next.
 func (h corpusHash) begin(path string, size int64) {
 	h.Write(append([]byte(path), 0))
 	h.Write(binary.LittleEndian.AppendUint64(nil, uint64(size)))

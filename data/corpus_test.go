@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapFS makes a file system of text files.
+// mapFS returns a file system of text files.
 func mapFS(files map[string]string) fstest.MapFS {
 	fsys := fstest.MapFS{}
 	for name, text := range files {
@@ -25,7 +25,7 @@ func TestCorpusHashIsStable(t *testing.T) {
 	}), Options{ValBytes: 100})
 	require.NoError(t, err)
 	// SHA-256 of "a-b/c.go", 0, 10 as eight bytes, "package c\n", and so on,
-	// computed by another program.
+	// computed independently.
 	require.Equal(t, "f113b391726cdf4e63bfe1d6266a928378f0c4b857b13a1990a563eae090ebdc", c.Info.SHA256)
 	require.Equal(t, "package c\n\x00package a\n\x00package b\n", string(c.Train.(Text)))
 }
@@ -60,18 +60,18 @@ func TestCheckSame(t *testing.T) {
 		require.ErrorContains(t, err, part)
 	}
 
-	// The first file that makes the difference is named: it may be the run's own log.
+	// The error names the first file that differs, which may be the run's own log.
 	saved.Files = []File{{Path: "a.txt", Bytes: 1, HeldOut: 1}, {Path: "b.txt", Bytes: 2}}
 	opened = saved
 	opened.SHA256 = "bbbb"
 	for want, files := range map[string][]File{
-		`"log.txt" is new`:                         {saved.Files[0], saved.Files[1], {Path: "log.txt", Bytes: 3}},
-		`"a.txt" is gone`:                          {saved.Files[1]},
-		`"b.txt" has 3 bytes, not 2`:               {saved.Files[0], {Path: "b.txt", Bytes: 3}},
-		"their names and sizes are what they were": saved.Files,
-		`"b.txt" is new`:                           {saved.Files[0], saved.Files[1], saved.Files[1]}, // of another folder
-		"go1.26.7, 2 files), but this":             {saved.Files[0], saved.Files[1]},
-		"go1.26.7, 1 file);":                       saved.Files[:1],
+		`"log.txt" is new`:               {saved.Files[0], saved.Files[1], {Path: "log.txt", Bytes: 3}},
+		`"a.txt" is missing`:             {saved.Files[1]},
+		`"b.txt" has 3 bytes, not 2`:     {saved.Files[0], {Path: "b.txt", Bytes: 3}},
+		"with unchanged names and sizes": saved.Files,
+		`"b.txt" is new`:                 {saved.Files[0], saved.Files[1], saved.Files[1]}, // the second from another folder
+		"go1.26.7, 2 files), but this":   {saved.Files[0], saved.Files[1]},
+		"go1.26.7, 1 file);":             saved.Files[:1],
 	} {
 		opened.Files = files
 		require.ErrorContains(t, CheckSame(saved, opened), want)
@@ -93,7 +93,7 @@ func TestInfoSurvivesJSON(t *testing.T) {
 	require.NoError(t, CheckSame(back, c.Info))
 }
 
-func TestReadTokensRefusesWhatIsNotThere(t *testing.T) {
+func TestReadTokensOutOfRange(t *testing.T) {
 	shards, _ := openTestShards(t, Options{}, shardFile{"a.bin", ramp(0, 10)})
 	for name, tokens := range map[string]Tokens{"text": Text("0123456789"), "shards": shards.Train} {
 		require.EqualValues(t, 10, tokens.Len())

@@ -15,38 +15,39 @@ import (
 	"octet/internal/disk"
 )
 
-// file is one file of a corpus that was found and not read yet.
+// file is one file of a corpus.
 type file struct {
 	fsys fs.FS
-	path string // within fsys, and its name in Info
-	from string // the folder that fsys stands for, for messages
+	path string // within fsys; also its name in Info
+	from string // the folder of fsys, for messages
 	size int64
-	held int64 // bytes at its end that are kept out of training
+	held int64 // bytes at its end that are held out of training
 
-	named bool // by itself, not by a folder that it was found in
+	named bool // passed to OpenFiles itself, not found in a folder
 
-	source *source // of text that is read in windows
+	source *source // set for text that is read in windows
 }
 
-// String is the file's name on this machine.
+// String returns the file's path on this machine.
 func (f *file) String() string { return filepath.Join(f.from, filepath.FromSlash(f.path)) }
 
-// OpenFiles reads files and folders in the order given. A folder stands for all
-// the files below it, sorted by their slash-separated path: names that begin
-// with a dot and empty files are passed over, links to files are read, links to
-// folders are not followed. Files that end in .bin are shards (see WriteShard),
-// all others are text; a corpus is one or the other. What was found in a folder and
-// is neither, a picture or a program, is left out. JSON lines are refused, and so are
-// compressed files and Parquet tables that are named by themselves.
+// OpenFiles opens files and folders as a corpus, in the given order. A folder stands
+// for all files below it, sorted by slash-separated path. OpenFiles skips empty
+// files and names that begin with a dot. It follows links to files, but not links
+// to folders. Files that end in .bin are shards (see WriteShard), all others are
+// text; a corpus cannot mix them. OpenFiles leaves out files in folders that are
+// neither, such as pictures and programs. JSON lines are an error, and so are
+// compressed files and Parquet tables in paths.
 //
-// What is held out: of text at most a tenth of the bytes, and no more than
-// ValBytes. Files are taken in the order of the SHA-256 of their path, whole
-// until the last one, which gives its end; so a single file gives its end, and
-// a folder gives a sample of its files. Nothing else is lost to training. Of
-// shards, those with the word "val", "valid" or "validation" in their name are
-// for validation alone, cut to ValBytes; without any, the end of the last
-// shards is held out, again at most a tenth. Where there are no others and ValBytes
-// is 0, as for who evaluates on them, they are the stream.
+// Of text, the validation stream gets at most a tenth of the bytes and at most
+// ValBytes. OpenFiles holds out whole files in the order of the SHA-256 of their
+// paths, and the end of the last one. A single file therefore gives its end, a
+// folder a sample of its files. Training gets everything else.
+//
+// Shards with the word "val", "valid" or "validation" in their name are for
+// validation only, truncated to ValBytes. If there are none, the end of the last
+// shards is held out, at most a tenth of all ids. If all shards have such names and
+// ValBytes is 0 (as for evaluation), they form the training stream.
 func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, shards, err := sortOut(files)
+	text, shards, err := classify(files)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +74,9 @@ func OpenFiles(paths []string, o Options) (*Corpus, error) {
 	return c, nil
 }
 
-// sortOut finds the text among files or else the shards, of which one is empty. What
-// was named is what its name says: whoever reads it refuses it otherwise.
-func sortOut(files []*file) (text, shards []*file, err error) {
+// classify returns the text files or the shards among files; one list is empty. It
+// classifies a file in paths by its name alone: reading the file rejects other content.
+func classify(files []*file) (text, shards []*file, err error) {
 	for _, f := range files {
 		if isShard(f) {
 			shards = append(shards, f)
@@ -106,7 +107,7 @@ func sortOut(files []*file) (text, shards []*file, err error) {
 			}
 		}
 		if shard {
-			return nil, nil, fmt.Errorf("data: %s is a shard and %s is text: name shards or text, not both", f, text[0])
+			return nil, nil, fmt.Errorf("data: %s is a shard, but %s is text: name shards or text, not both", f, text[0])
 		}
 	}
 	return text, nil, nil
@@ -114,7 +115,7 @@ func sortOut(files []*file) (text, shards []*file, err error) {
 
 func isShard(f *file) bool { return path.Ext(f.path) == ".bin" }
 
-// findAll lists the files behind paths.
+// findAll returns the files of paths and the files in their folders.
 func findAll(paths []string) ([]*file, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("data: no files: name a file or a folder")
@@ -130,26 +131,26 @@ func findAll(paths []string) ([]*file, error) {
 		stat, err := os.Stat(p)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("data: %q does not exist: name a file or a folder that does", p)
+			return nil, fmt.Errorf("data: %q does not exist: name an existing file or folder", p)
 		case err != nil:
 			return nil, unreadable(p, err)
 		case stat.IsDir():
 			fsys := os.DirFS(p)
-			if holdsRun(fsys, ".") {
-				return nil, fmt.Errorf("data: the folder %q is that of a run, whose files change: keep runs beside the text, or in a folder of their own in it", p)
+			if isRunFolder(fsys, ".") {
+				return nil, fmt.Errorf("data: %q is a run folder, whose files change: name another folder, and keep text out of run folders", p)
 			}
 			found, err := find(fsys, p, func(name string, dir bool) bool {
-				return plainName(name, dir) && !(dir && holdsRun(fsys, name))
+				return notHidden(name, dir) && !(dir && isRunFolder(fsys, name))
 			})
 			if err != nil {
 				return nil, err
 			}
 			if len(found) == 0 {
-				return nil, fmt.Errorf("data: the folder %q holds no file to read: hidden names, empty files, linked folders and those of runs do not count", p)
+				return nil, fmt.Errorf("data: the folder %q has no file to read: octet ignores hidden names, empty files, linked folders and run folders", p)
 			}
 			files = append(files, found...)
 		case !stat.Mode().IsRegular():
-			return nil, fmt.Errorf("data: %q is not a regular file: a run must be able to read it again, so copy it into one", p)
+			return nil, fmt.Errorf("data: %q is not a regular file: a resumed run must read it again, so copy it to a file", p)
 		case stat.Size() == 0:
 			return nil, fmt.Errorf("data: %q is empty: name a file with text in it", p)
 		default:
@@ -158,12 +159,12 @@ func findAll(paths []string) ([]*file, error) {
 			files = append(files, &file{fsys: os.DirFS(dir), path: base, from: dir, size: stat.Size(), named: true})
 		}
 	}
-	return files, checkTwice(files)
+	return files, checkDuplicates(files)
 }
 
-// checkTwice refuses a file that two of the paths cover: read twice, it could be
-// trained on and held out at once.
-func checkTwice(files []*file) error {
+// checkDuplicates returns an error if two of the paths include the same file: it could be
+// in the training and the validation stream.
+func checkDuplicates(files []*file) error {
 	seen := make(map[string]bool, len(files))
 	for _, f := range files {
 		name, err := filepath.Abs(f.String())
@@ -171,15 +172,15 @@ func checkTwice(files []*file) error {
 			return unreadable(f.String(), err)
 		}
 		if seen[name] {
-			return fmt.Errorf("data: %q is named twice: by itself and by a folder, or by two of the paths; name it once", f.String())
+			return fmt.Errorf("data: %q is named twice, by itself or by a folder: name it once", f.String())
 		}
 		seen[name] = true
 	}
 	return nil
 }
 
-// find lists the non-empty files of fsys that keep accepts, sorted by path. keep
-// is asked about folders too, and one that it refuses is not entered.
+// find returns the non-empty files of fsys for which keep returns true, sorted by
+// path. It skips folders for which keep returns false.
 func find(fsys fs.FS, from string, keep func(path string, dir bool) bool) ([]*file, error) {
 	var files []*file
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
@@ -199,7 +200,7 @@ func find(fsys fs.FS, from string, keep func(path string, dir bool) bool) ([]*fi
 		if err := checkName(name); err != nil || d.IsDir() {
 			return err
 		}
-		stat, err := fs.Stat(fsys, p) // follows a link, which d.Info would not
+		stat, err := fs.Stat(fsys, p) // follows links, unlike d.Info
 		if err != nil {
 			return unreadable(name, err)
 		}
@@ -208,19 +209,19 @@ func find(fsys fs.FS, from string, keep func(path string, dir bool) bool) ([]*fi
 		}
 		return nil
 	})
-	// WalkDir sorts within each folder: it enters "a" before it comes to "a.txt",
-	// although the path "a/b" sorts after "a.txt".
+	// WalkDir sorts within each folder only: it visits "a/b" before "a.txt", but as
+	// a path "a/b" sorts after "a.txt".
 	slices.SortFunc(files, func(a, b *file) int { return strings.Compare(a.path, b.path) })
 	return files, err
 }
 
-// plainName accepts names that do not begin with a dot.
-func plainName(p string, _ bool) bool { return !strings.HasPrefix(path.Base(p), ".") }
+// notHidden reports whether the base name of p does not begin with a dot.
+func notHidden(p string, _ bool) bool { return !strings.HasPrefix(path.Base(p), ".") }
 
-// holdsRun reports whether a folder is that of a run, by what every run has there from its
-// first moment on. Its files are no text: they change with every step, and a corpus that
-// had them would be another one when the run goes on.
-func holdsRun(fsys fs.FS, dir string) bool {
+// isRunFolder reports whether dir is a run folder: it has the files that every run creates
+// first. The files of a run change with every step, so a corpus must not contain them: it
+// would differ when the run resumes.
+func isRunFolder(fsys fs.FS, dir string) bool {
 	for _, name := range []string{".lock", "config.toml"} {
 		if stat, err := fs.Stat(fsys, path.Join(dir, name)); err != nil || !stat.Mode().IsRegular() {
 			return false
@@ -229,27 +230,27 @@ func holdsRun(fsys fs.FS, dir string) bool {
 	return true
 }
 
-// unreadable words an operating system's error, without the path that the
-// system repeats.
+// unreadable returns an error for the system error err, without the path that err
+// repeats.
 func unreadable(name string, err error) error {
 	var pathErr *fs.PathError
 	if errors.As(err, &pathErr) {
 		err = pathErr.Err
 	}
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return fmt.Errorf("data: %q cannot be opened (%w): raise the limit of open files, as by ulimit -n 1024", name, err)
+		return fmt.Errorf("data: %q cannot be opened (%w): raise the limit of open files, for example ulimit -n 1024", name, err)
 	}
 	return fmt.Errorf("data: %q cannot be read (%w): make it readable or leave it out", name, err)
 }
 
-// readError words the error of reading a file that is open. A file that was cut since
-// it was opened ends early.
+// readError returns an error for err of reading an open file. EOF means that the file
+// was truncated since it was opened.
 func readError(name string, err error) error {
 	if changed, ok := errors.AsType[*changedError](err); ok {
 		return changed
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("data: %q has become shorter since it was opened: nothing may write to it while it is in use", name)
+		return fmt.Errorf("data: %q has become shorter since it was opened: do not write to it while a run reads it", name)
 	}
 	return unreadable(name, err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// writeTree writes text files below a new folder.
+// writeTree writes text files to a new folder and returns its path.
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -24,15 +24,15 @@ func writeTree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// link makes a symbolic link, or skips the test where the system forbids it.
+// link creates a symbolic link, or skips the test if the system forbids it.
 func link(t *testing.T, to, name string) {
 	t.Helper()
 	if err := os.Symlink(to, name); err != nil {
-		t.Skipf("no symbolic links here: %v", err)
+		t.Skipf("cannot create symbolic links: %v", err)
 	}
 }
 
-// paths lists the files of a corpus.
+// paths returns the paths of the files of a corpus.
 func paths(c *Corpus) []string {
 	var list []string
 	for _, f := range c.Info.Files {
@@ -61,7 +61,7 @@ func TestOpenFilesWalksFolders(t *testing.T) {
 	require.Zero(t, c.Info.ValTokens)
 	require.NoError(t, c.Close())
 
-	// Named paths keep their order.
+	// The order of the arguments is kept.
 	c, err = OpenFiles([]string{filepath.Join(root, "b.txt"), filepath.Join(root, "a")}, Options{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"b.txt", "x/deep.md", "y"}, paths(c))
@@ -92,7 +92,7 @@ func TestOpenFilesFollowsLinks(t *testing.T) {
 	require.Equal(t, []string{"folder/inside.txt", "link.txt", "real.txt"}, paths(c))
 	require.Equal(t, "inside\x00far\x00real", string(c.Train.(Text)))
 
-	// A link that is named itself is followed.
+	// OpenFiles follows a link in its arguments.
 	c, err = OpenFiles([]string{filepath.Join(root, "linked")}, Options{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"other.txt"}, paths(c))
@@ -103,7 +103,7 @@ func TestOpenFilesFollowsLinks(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-func TestOneFileGivesItsEnd(t *testing.T) {
+func TestHoldOutOfOneFile(t *testing.T) {
 	text := strings.Repeat("0123456789", 100)
 	root := writeTree(t, map[string]string{"all.txt": text})
 	for _, c := range []struct{ valBytes, held int64 }{{0, 0}, {1, 1}, {99, 99}, {100, 100}, {101, 100}, {5000, 100}} {
@@ -117,9 +117,9 @@ func TestOneFileGivesItsEnd(t *testing.T) {
 	}
 }
 
-// TestFolderGivesASample checks the hold-out order: by the SHA-256 of the path,
-// whole files, and the end of the one that would be too much.
-func TestFolderGivesASample(t *testing.T) {
+// TestHoldOutOfFolder checks the hold-out order: whole files by the SHA-256 of
+// the path, then the end of the file that exceeds the limit.
+func TestHoldOutOfFolder(t *testing.T) {
 	files := map[string]string{}
 	for i := range 26 {
 		name := string(rune('a' + i))
@@ -134,10 +134,10 @@ func TestFolderGivesASample(t *testing.T) {
 		}
 	}
 	// The lowest SHA-256 of a to z are those of s (043a…), u (0bfe…) and p
-	// (148d…), by another program.
+	// (148d…), computed independently.
 	require.Equal(t, map[string]int64{"s": 10, "u": 10, "p": 5}, held)
 	want := "ssssssssss\x00uuuuuuuuuu\x00ppp"
-	require.Equal(t, want, string(c.Val.(Text)), "cut to 25 with its two separators")
+	require.Equal(t, want, string(c.Val.(Text)), "25 bytes including two separators")
 	require.NotContains(t, string(c.Train.(Text)), "s")
 	require.Contains(t, string(c.Train.(Text)), "\x00ppppp\x00")
 }
@@ -166,20 +166,20 @@ func TestOpenFilesErrors(t *testing.T) {
 		want  []string
 	}{
 		{"no path", nil, Options{}, []string{"name a file or a folder"}},
-		{"missing", at("nowhere"), Options{}, []string{"nowhere", "does not exist", "name a file"}},
+		{"missing", at("nowhere"), Options{}, []string{"nowhere", "does not exist", "name an existing file"}},
 		{"empty name", []string{""}, Options{}, []string{`""`, "does not exist"}},
 		{"below a file", at("text.txt/x"), Options{}, []string{"text.txt"}},
 		{"empty", at("empty.txt"), Options{}, []string{"empty.txt", "is empty"}},
-		{"hollow folder", at("hollow"), Options{}, []string{"hollow", "no file to read"}},
+		{"folder without files", at("hollow"), Options{}, []string{"hollow", "no file to read"}},
 		{"zero byte", at("utf16.txt"), Options{}, []string{"utf16.txt", "zero byte at offset 3", "UTF-8"}},
-		{"shards and text", at("mixed"), Options{}, []string{"ids.bin is a shard", "b.txt is text"}},
+		{"shards and text", at("mixed"), Options{}, []string{"ids.bin is a shard, but", "b.txt is text"}},
 		{"a shard by its name", at("mixed/a.bin", "text.txt"), Options{}, []string{"a.bin is a shard", "text.txt is text"}},
-		{"only binary files", at("binary"), Options{}, []string{"binary", "holds no text", "a zero byte"}},
+		{"only binary files", at("binary"), Options{}, []string{"binary", "holds no text", "zero byte"}},
 		{"twice", at("text.txt", "text.txt"), Options{}, []string{"text.txt", "named twice"}},
-		{"covered", at("mixed/b.txt", "mixed"), Options{}, []string{"b.txt", "named twice"}},
+		{"itself and its folder", at("mixed/b.txt", "mixed"), Options{}, []string{"b.txt", "named twice"}},
 		{"negative hold-out", at("text.txt"), Options{ValBytes: -1}, []string{"data.val_bytes is -1"}},
 		{"negative vocabulary", at("text.txt"), Options{Vocab: -1}, []string{"model.vocab is -1"}},
-		{"small vocabulary", at("text.txt"), Options{Vocab: 255}, []string{"vocabulary of 255", "256 at least"}},
+		{"small vocabulary", at("text.txt"), Options{Vocab: 255}, []string{"vocabulary of 255", "at least 256"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := OpenFiles(c.paths, c.o)
@@ -188,7 +188,8 @@ func TestOpenFilesErrors(t *testing.T) {
 	}
 }
 
-// requireSentence checks an error's form, and that it names what it must.
+// requireSentence checks that an error has one line, starts with "data: " and contains
+// parts.
 func requireSentence(t *testing.T, err error, parts ...string) {
 	t.Helper()
 	require.Error(t, err)
@@ -199,8 +200,8 @@ func requireSentence(t *testing.T, err error, parts ...string) {
 	}
 }
 
-// What was found and is no text is left out: the corpus is what it would be without.
-// What was named is read, or refused.
+// TestFilesThatAreNotText checks that binary files in a folder do not affect the corpus,
+// and that naming such a file is an error.
 func TestFilesThatAreNotText(t *testing.T) {
 	far := strings.Repeat("a", 100_000)
 	text := map[string]string{"a.txt": "aaa", "far.txt": far, "x/b.txt": "bbb"}
@@ -225,12 +226,12 @@ func TestFilesThatAreNotText(t *testing.T) {
 	require.Equal(t, []string{"a.bin", "b.bin"}, paths(shards))
 	require.Equal(t, 1, shards.Info.LeftOut)
 	_, err = OpenFiles([]string{writeTree(t, map[string]string{"a.bin": ids, "b.bin": "torn"})}, Options{})
-	requireSentence(t, err, "b.bin", "cut off")
+	requireSentence(t, err, "b.bin", "truncated")
 }
 
 func TestUnreadableFile(t *testing.T) {
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {
-		t.Skip("permission bits do not keep this user out")
+		t.Skip("permission bits do not restrict this user")
 	}
 	root := writeTree(t, map[string]string{"secret.txt": "x"})
 	require.NoError(t, os.Chmod(filepath.Join(root, "secret.txt"), 0))
@@ -238,7 +239,7 @@ func TestUnreadableFile(t *testing.T) {
 	requireSentence(t, err, "secret.txt", "permission denied", "make it readable")
 }
 
-// TestChangedFile opens files whose size is not what it was when found.
+// TestChangedFile reads files whose size differs from the size found.
 func TestChangedFile(t *testing.T) {
 	fsys := mapFS(map[string]string{"a.txt": "12345"})
 	for _, size := range []int64{4, 6, 100} {
@@ -249,8 +250,8 @@ func TestChangedFile(t *testing.T) {
 	requireSentence(t, err, "gone.txt", "cannot be read")
 }
 
-// FuzzSplit cuts its input into files at zero bytes and checks that the split
-// neither loses nor invents a byte.
+// FuzzSplit splits its input into files at zero bytes and checks that both streams
+// together have exactly the bytes of the files.
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte("one\x00two\x00three\x00and some more to hold out of training"), int64(20))
 	f.Add([]byte(strings.Repeat("abcdefghijklmnopqrstuvwxyz\x00", 20)), int64(31))

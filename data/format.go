@@ -14,10 +14,10 @@ import (
 // jqText extracts the text of JSON lines.
 const jqText = "jq -r .text FILE > FILE.txt"
 
-// unread are the kinds of files whose text must be extracted first, by the ends of their
-// names, and a command that extracts it. lines marks those that are JSON lines as they
-// are: text, which a folder would silently bring into the corpus.
-var unread = []struct {
+// unsupported lists the file formats whose text must be extracted first, by suffix of the
+// name, with a command that extracts it. lines marks uncompressed JSON lines, which are
+// text: without an error, they would silently become part of the corpus.
+var unsupported = []struct {
 	suffix, holds, extract string
 	lines                  bool
 }{
@@ -30,29 +30,31 @@ var unread = []struct {
 	{suffix: ".zst", holds: "compressed data", extract: "zstd -dc FILE > FILE.txt"},
 }
 
-// checkFormat refuses a file by its name. A folder may hold compressed files and tables:
-// OpenFiles leaves them out as it does other binary files.
+// checkFormat returns an error for a file whose name has an unsupported suffix. In
+// folders it allows compressed files and tables, which OpenFiles leaves out like other
+// binary files.
 func checkFormat(f *file) error {
 	name := strings.ToLower(path.Base(f.path))
-	for _, u := range unread {
+	for _, u := range unsupported {
 		if strings.HasSuffix(name, u.suffix) && (f.named || u.lines) {
-			return unreadFormat(f, u.holds, u.extract)
+			return unsupportedFormat(f, u.holds, u.extract)
 		}
 	}
 	return nil
 }
 
-// unreadFormat refuses a file. Text that is extracted into a folder would change the
-// corpus of the runs that read the folder, so the advice for a found file is another.
-func unreadFormat(f *file, holds, extract string) error {
+// unsupportedFormat returns the error for an unsupported file. For a file found in a
+// folder it does not advise to extract the text there, which would change the corpus of
+// runs that read the folder.
+func unsupportedFormat(f *file, holds, extract string) error {
 	if f.named {
-		return fmt.Errorf("data: %q holds %s, which octet does not read yet: extract the text, as by %s, and name that", f, holds, extract)
+		return fmt.Errorf("data: %q holds %s, which octet does not read: extract the text, for example with %s, and name the result", f, holds, extract)
 	}
-	return fmt.Errorf("data: %q holds %s, which octet does not read yet: move it away; a new run can train on its text, extracted as by %s", f, holds, extract)
+	return fmt.Errorf("data: %q holds %s, which octet does not read: move it away; a new run can train on its text, extracted for example with %s", f, holds, extract)
 }
 
-// checkNoText words the error of folders that hold no text. Where they hold text in a
-// form that must be extracted, the error says how.
+// checkNoText returns the error for files without any text. If one of them has an
+// unsupported format, the error says how to extract its text.
 func checkNoText(files []*file) error {
 	for _, f := range files {
 		named := *f
@@ -61,22 +63,23 @@ func checkNoText(files []*file) error {
 			return err
 		}
 	}
-	return fmt.Errorf("data: %q holds no text: a zero byte, which text has not, is in every one of its files", files[0].from)
+	return fmt.Errorf("data: %q holds no text: each of its files contains a zero byte, so all are binary", files[0].from)
 }
 
-// inspected is the number of bytes at a file's begin that inspect looks for JSON lines in.
-const inspected = 64 << 10
+// inspectBytes is the number of bytes at the start of a file that inspect searches for
+// JSON lines.
+const inspectBytes = 64 << 10
 
-// inspect opens a file and tells what it holds: JSON lines are an error, whatever the
-// file's name. binary reports a zero byte in a file that was found in a folder; the reader
-// of a named file refuses zero bytes.
+// inspect reads a file and returns an error if it holds JSON lines, whatever its name.
+// binary reports a zero byte in a file found in a folder. Files in paths are not checked
+// for zero bytes here: reading them returns an error.
 func inspect(f *file) (binary bool, err error) {
 	r, err := f.fsys.Open(f.path)
 	if err != nil {
 		return false, unreadable(f.String(), err)
 	}
 	defer r.Close()
-	buf := make([]byte, min(f.size, inspected))
+	buf := make([]byte, min(f.size, inspectBytes))
 	n, err := io.ReadFull(r, buf)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return false, unreadable(f.String(), err)
@@ -95,13 +98,13 @@ func inspect(f *file) (binary bool, err error) {
 		}
 	}
 	if lines {
-		return false, unreadFormat(f, "JSON lines", jqText)
+		return false, unsupportedFormat(f, "JSON lines", jqText)
 	}
 	return false, nil
 }
 
-// beginsWithJSONLines reports whether each of the first two non-empty lines is a whole
-// JSON object. more says that text follows, so that the last line may be cut.
+// beginsWithJSONLines reports whether each of the first two non-empty lines is a JSON
+// object. more means that more text follows, so the last line may be incomplete.
 func beginsWithJSONLines(text []byte, more bool) bool {
 	if more {
 		text = text[:bytes.LastIndexByte(text, '\n')+1]
@@ -122,21 +125,21 @@ func beginsWithJSONLines(text []byte, more bool) bool {
 	return false
 }
 
-// checkName refuses a name that config.toml and data.json, which are UTF-8, could not
-// give back.
+// checkName returns an error for a name that is not UTF-8: config.toml and data.json
+// could not store it.
 func checkName(name string) error {
 	if !utf8.ValidString(name) {
-		return fmt.Errorf("data: the name %q is not UTF-8, as those of a corpus must be: rename the file or its folder", name)
+		return fmt.Errorf("data: the name %q is not UTF-8: rename the file or its folder", name)
 	}
 	return nil
 }
 
-// checkDevice refuses names of what a process has open: another process, which resumes
-// the run, has another file there, or none.
+// checkDevice returns an error for paths to the open files of a process. Such a path is
+// another file, or none, in the process that resumes the run.
 func checkDevice(name string) error {
 	for _, device := range []string{"/dev/stdin", "/dev/fd/", "/proc/"} {
 		if strings.HasPrefix(path.Clean(name)+"/", strings.TrimSuffix(device, "/")+"/") {
-			return fmt.Errorf("data: %q is a file of this process alone: a run must be able to read its text again, so name the file itself, or copy the input into one", name)
+			return fmt.Errorf("data: %q exists in this process only: a resumed run must read its text again, so name the file itself, or copy the input to a file", name)
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A named file whose text must be extracted is refused, with what to do. In a folder,
-// JSON lines are refused and binary files are left out.
+// TestFilesToExtract checks that naming a file whose text must be extracted is an error
+// that says how. In a folder, JSON lines are an error and binary files are left out.
 func TestFilesToExtract(t *testing.T) {
 	for name, want := range map[string][]string{
 		"a.jsonl":     {"JSON lines", "jq -r .text"},
@@ -46,9 +46,10 @@ func TestFilesToExtract(t *testing.T) {
 	require.Equal(t, []string{"a.json"}, paths(c))
 }
 
-// JSON lines are refused whatever the file's name; other JSON and source are text.
+// TestJSONLinesUnderAnotherName checks that JSON lines are an error whatever the file's
+// name, and that other JSON and source code are text.
 func TestJSONLinesUnderAnotherName(t *testing.T) {
-	long := `{"text": "` + strings.Repeat("a", inspected/2) + "\"}\n"
+	long := `{"text": "` + strings.Repeat("a", inspectBytes/2) + "\"}\n"
 	for _, text := range map[string]string{
 		"lines":         "{\"text\": \"a\"}\n{\"text\": \"b\"}\n",
 		"no last break": "{\"text\": \"a\"}\n{\"text\": \"b\"}",
@@ -71,7 +72,7 @@ func TestJSONLinesUnderAnotherName(t *testing.T) {
 		"C":              "{\n{}\n}\n",
 		"numbers":        "1\n2\n",
 		"one, then text": "{\"a\": 1}\ntext\n",
-		"a cut line":     "{\"a\": 1}\n" + `{"a": "` + strings.Repeat("b", inspected) + "\"}\n",
+		"long line":      "{\"a\": 1}\n" + `{"a": "` + strings.Repeat("b", inspectBytes) + "\"}\n",
 		"at the limit":   long + long,
 	} {
 		root := writeTree(t, map[string]string{"b.txt": text})
@@ -81,8 +82,8 @@ func TestJSONLinesUnderAnotherName(t *testing.T) {
 			require.Equal(t, text, string(c.Train.(Text)), what)
 		}
 	}
-	// A zero byte anywhere leaves a found file out.
-	root := writeTree(t, map[string]string{"a": strings.Repeat("{}\n", inspected) + "\x00", "b.txt": "text"})
+	// A file found in a folder with a zero byte anywhere is left out.
+	root := writeTree(t, map[string]string{"a": strings.Repeat("{}\n", inspectBytes) + "\x00", "b.txt": "text"})
 	c, err := OpenFiles([]string{root}, Options{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"b.txt"}, paths(c))
@@ -90,12 +91,12 @@ func TestJSONLinesUnderAnotherName(t *testing.T) {
 
 func TestNamesThatAreNotUTF8(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("names are UTF-8 here")
+		t.Skip("this system may allow UTF-8 names only")
 	}
 	root := writeTree(t, map[string]string{"good.txt": "text"})
 	bad := filepath.Join(root, "caf\xe9.txt")
 	if err := os.WriteFile(bad, []byte("text"), 0o600); err != nil {
-		t.Skipf("this file system has no such names: %v", err)
+		t.Skipf("this file system does not allow the name: %v", err)
 	}
 	for _, path := range []string{root, bad} {
 		_, err := OpenFiles([]string{path}, Options{})
@@ -103,13 +104,13 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	}
 	require.NoError(t, os.Rename(bad, filepath.Join(root, ".caf\xe9.txt")))
 	_, err := OpenFiles([]string{root}, Options{})
-	require.NoError(t, err, "hidden files do not count")
+	require.NoError(t, err, "hidden files are ignored")
 }
 
-func TestPathsThatAreNoFiles(t *testing.T) {
+func TestPathsThatAreNotFiles(t *testing.T) {
 	for path, want := range map[string]string{
-		"s3://bucket/text": "is a URL", "https://example.com/book.txt": "is a URL", "file:///etc/passwd": "leave out file://",
-		"/dev/stdin": "of this process alone", "/dev/fd/0": "of this process alone", "/proc/self/fd/0": "of this process alone", "/dev/../dev/stdin": "of this process alone",
+		"s3://bucket/text": "is a URL", "https://example.com/book.txt": "is a URL", "file:///etc/passwd": "omit file://",
+		"/dev/stdin": "in this process only", "/dev/fd/0": "in this process only", "/proc/self/fd/0": "in this process only", "/dev/../dev/stdin": "in this process only",
 	} {
 		_, err := OpenFiles([]string{path}, Options{})
 		requireSentence(t, err, want, path)

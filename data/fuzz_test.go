@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzLoader goes on from any position over any text: it is refused, or every
-// row lies in the text, targets are one token on, and the position says how many
-// rows were handed out, whichever rank hands them out.
+// FuzzLoader restores any position in any text. That is an error, or every row is
+// inside the text, targets are shifted by one token, and the position advances by
+// the rows of all ranks, on every rank.
 func FuzzLoader(f *testing.F) {
 	f.Add([]byte("a text to cut into windows"), 4, uint64(1), int64(0), int64(0), 2, 1)
 	f.Add([]byte("short"), 4, uint64(7), int64(3), int64(0), 1, 3)
@@ -43,7 +43,7 @@ func FuzzLoader(f *testing.F) {
 			moved := int64(rows * ranks)
 			require.Equal(t, Position{epoch + (index+moved)/l.count, (index + moved) % l.count}, end)
 			if end.Epoch <= maxEpoch {
-				require.NoError(t, l.Restore(end), "what is saved is read back")
+				require.NoError(t, l.Restore(end), "a returned position must be valid")
 			}
 			after = append(after, end)
 		}

@@ -14,14 +14,13 @@ import (
 	"syscall"
 )
 
-// ErrNoGo says that this machine has no Go installation to read.
+// ErrNoGo is the error of FindGoRoot if this machine has no Go installation.
 var ErrNoGo = errors.New("data: no Go installation: the go command is not in PATH and GOROOT is not set")
 
-// FindGoRoot asks the go command where its installation is and which version it
-// has; without a go command it takes the folder that $GOROOT names. The answer
-// is the installed toolchain whatever folder this runs in: the go command is
-// told not to switch to (or download) the one that a go.mod there asks for.
-// The error is ErrNoGo, ctx's, or that of a system without room for another process.
+// FindGoRoot returns the folder and version of the Go installation, from the go command
+// or, without one, from $GOROOT. It sets GOTOOLCHAIN=local, so that the go command does
+// not switch to (or download) the toolchain that a go.mod in the current folder requires.
+// The error is ErrNoGo, ctx's error, or that of a system that cannot start a process.
 func FindGoRoot(ctx context.Context) (root, version string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "env", "GOROOT", "GOVERSION")
 	cmd.Env = append(os.Environ(), "GOTOOLCHAIN=local")
@@ -29,8 +28,8 @@ func FindGoRoot(ctx context.Context) (root, version string, err error) {
 	if ctx.Err() != nil {
 		return "", "", fmt.Errorf("data: go env GOROOT: %w", ctx.Err())
 	}
-	if isShortage(err) { // there may be a Go installation: another text in its place would be another run
-		return "", "", fmt.Errorf("data: the go command, which knows where its source is, cannot be started: %w", err)
+	if isShortage(err) { // not ErrNoGo: falling back to another corpus would make another run
+		return "", "", fmt.Errorf("data: cannot start the go command to find Go's source: %w", err)
 	}
 	if err == nil {
 		lines := strings.Split(strings.ReplaceAll(string(out), "\r", ""), "\n")
@@ -39,8 +38,8 @@ func FindGoRoot(ctx context.Context) (root, version string, err error) {
 		}
 	}
 	if root := os.Getenv("GOROOT"); root != "" && hasSource(root) {
-		// The first line of VERSION is what go env GOVERSION prints; a
-		// toolchain built from a checkout has no such file.
+		// The first line of VERSION is the output of go env GOVERSION. A toolchain
+		// built from a checkout has no such file.
 		text, _ := os.ReadFile(filepath.Join(root, "VERSION"))
 		version, _, _ := strings.Cut(string(text), "\n")
 		return root, strings.TrimSpace(version), nil
@@ -48,7 +47,7 @@ func FindGoRoot(ctx context.Context) (root, version string, err error) {
 	return "", "", ErrNoGo
 }
 
-// isShortage reports whether the system had no room for a process or a file.
+// isShortage reports whether the system lacked the resources for a process or a file.
 func isShortage(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
 }
@@ -58,12 +57,12 @@ func hasSource(root string) bool {
 	return err == nil && stat.IsDir()
 }
 
-// OpenGoSource reads the source of the Go installation in root, of the given
-// version: the .go files below src that are not tests, outside of folders named
-// cmd, vendor and testdata, sorted by path. A tenth of the files is held out,
-// those whose path has a SHA-256 in the lowest tenth, and the validation stream
-// is the first ValBytes of them in the order of that hash: a sample of packages,
-// not the start of the alphabet. ValBytes does not change the training stream.
+// OpenGoSource opens the source of the Go installation in root as a corpus. It reads
+// the .go files below src except tests and the folders named cmd, vendor and testdata,
+// sorted by path. It holds out a tenth of the files: those whose path has a SHA-256 in
+// the lowest tenth of the range. The validation stream is the first ValBytes of them
+// in the order of that hash, so it samples all packages. ValBytes does not affect the
+// training stream. version is the installation's, for Info.
 func OpenGoSource(root, version string, o Options) (*Corpus, error) {
 	if !hasSource(root) {
 		return nil, fmt.Errorf("data: %q has no src folder: set GOROOT to a Go installation with its source, or name a text to train on", root)
@@ -72,7 +71,7 @@ func OpenGoSource(root, version string, o Options) (*Corpus, error) {
 	return openSource(os.DirFS(src), src, Info{Kind: KindGoSource, GoVersion: version}, o, MaxInMemory)
 }
 
-// OpenEmbedded reads the .go files of fsys by the rules of OpenGoSource, and holds all of
+// OpenEmbedded opens the .go files of fsys by the rules of OpenGoSource and keeps all of
 // them in memory.
 func OpenEmbedded(fsys fs.FS, o Options) (*Corpus, error) {
 	return openSource(fsys, "embedded", Info{Kind: KindEmbedded}, o, math.MaxInt64)
@@ -94,7 +93,7 @@ func openSource(fsys fs.FS, from string, info Info, o Options, maxInMemory int64
 }
 
 func goSourceName(p string, dir bool) bool {
-	if !plainName(p, dir) {
+	if !notHidden(p, dir) {
 		return false
 	}
 	base := path.Base(p)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeGo is a tree like a Go installation's.
-func fakeGo() map[string]string {
+// fakeGoRoot returns the files of a fake Go installation.
+func fakeGoRoot() map[string]string {
 	files := map[string]string{
 		"VERSION":                      "go9.9.9\ntime 2030-01-01T00:00:00Z\n",
 		"src/cmd/go/main.go":           "package main // a command\n",
@@ -35,7 +35,7 @@ func fakeGo() map[string]string {
 }
 
 func TestOpenGoSource(t *testing.T) {
-	root := writeTree(t, fakeGo())
+	root := writeTree(t, fakeGoRoot())
 	c, err := OpenGoSource(root, "go9.9.9", Options{ValBytes: 200})
 	require.NoError(t, err)
 	require.Equal(t, KindGoSource, c.Info.Kind)
@@ -48,7 +48,7 @@ func TestOpenGoSource(t *testing.T) {
 	train, val, _ := c.Text()
 	heldFiles, heldBytes := 0, int64(0)
 	for _, f := range c.Info.Files {
-		text := fakeGo()["src/"+f.Path]
+		text := fakeGoRoot()["src/"+f.Path]
 		if f.HeldOut > 0 {
 			require.Equal(t, f.Bytes, f.HeldOut, "whole files are held out")
 			require.NotContains(t, string(train), text)
@@ -59,10 +59,10 @@ func TestOpenGoSource(t *testing.T) {
 			require.NotContains(t, string(val), text)
 		}
 	}
-	require.Equal(t, 13, heldFiles, "of the 101 paths, so many have a hash in the lowest tenth")
+	require.Equal(t, 13, heldFiles, "the number of the 101 paths with a hash in the lowest tenth")
 	require.Greater(t, heldBytes, int64(200))
 
-	// The training stream does not depend on how much is validated on.
+	// The training stream does not depend on ValBytes.
 	more, err := OpenGoSource(root, "go9.9.9", Options{ValBytes: 1 << 20})
 	require.NoError(t, err)
 	require.Equal(t, c.Train, more.Train)
@@ -71,7 +71,7 @@ func TestOpenGoSource(t *testing.T) {
 }
 
 func TestOpenGoSourceThroughLinks(t *testing.T) {
-	root := writeTree(t, fakeGo())
+	root := writeTree(t, fakeGoRoot())
 	direct, err := OpenGoSource(root, "go9.9.9", Options{ValBytes: 200})
 	require.NoError(t, err)
 
@@ -81,7 +81,7 @@ func TestOpenGoSourceThroughLinks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, direct.Info, c.Info)
 
-	// Distributions link src alone.
+	// Some distributions link src only.
 	split := t.TempDir()
 	link(t, filepath.Join(root, "src"), filepath.Join(split, "src"))
 	c, err = OpenGoSource(split, "go9.9.9", Options{ValBytes: 200})
@@ -91,14 +91,14 @@ func TestOpenGoSourceThroughLinks(t *testing.T) {
 
 func TestOpenEmbedded(t *testing.T) {
 	files := map[string]string{}
-	for name, text := range fakeGo() {
+	for name, text := range fakeGoRoot() {
 		if inside, ok := strings.CutPrefix(name, "src/"); ok {
 			files[inside] = text
 		}
 	}
 	c, err := OpenEmbedded(mapFS(files), Options{ValBytes: 200})
 	require.NoError(t, err)
-	same, err := OpenGoSource(writeTree(t, fakeGo()), "go9.9.9", Options{ValBytes: 200})
+	same, err := OpenGoSource(writeTree(t, fakeGoRoot()), "go9.9.9", Options{ValBytes: 200})
 	require.NoError(t, err)
 	require.Equal(t, KindEmbedded, c.Info.Kind)
 	require.Empty(t, c.Info.GoVersion)
@@ -119,7 +119,7 @@ func TestSourceErrors(t *testing.T) {
 }
 
 func TestFindGoRoot(t *testing.T) {
-	root := writeTree(t, fakeGo())
+	root := writeTree(t, fakeGoRoot())
 	empty := t.TempDir()
 
 	t.Run("without a go command", func(t *testing.T) {

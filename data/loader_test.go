@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counting is a stream whose tokens say where they are.
+// counting is a stream in which each token is its own index; its value is the length.
 type counting int64
 
 func (c counting) Len() int64 { return int64(c) }
@@ -30,7 +30,7 @@ func newTestLoader(t testing.TB, length int64, o LoaderOptions) *Loader {
 	return l
 }
 
-// nextRows takes one batch and returns where in the stream each row begins.
+// nextRows reads one batch and returns the start of each row in the stream.
 func nextRows(t testing.TB, l *Loader, rows int) []int32 {
 	seq := l.o.Seq
 	inputs, targets := make([]int32, rows*seq), make([]int32, rows*seq)
@@ -47,24 +47,24 @@ func nextRows(t testing.TB, l *Loader, rows int) []int32 {
 	return starts
 }
 
-// TestMix compares with the published outputs of SplitMix64 for the seed 1234567.
+// TestMix compares mix with the published outputs of SplitMix64 for the seed 1234567.
 func TestMix(t *testing.T) {
 	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
 		require.Equal(t, want, mix(1234567, uint64(i)))
 	}
 }
 
-func TestPermutationIsOne(t *testing.T) {
+func TestPermutationIsBijective(t *testing.T) {
 	for n := int64(1); n < 300; n++ {
 		p := newPermutation(n, uint64(n)*977)
 		seen := make([]bool, n)
 		for i := range n {
 			x := p.at(i)
-			require.True(t, x >= 0 && x < n && !seen[x], "n=%d: %d comes twice or is outside", n, x)
+			require.True(t, x >= 0 && x < n && !seen[x], "n=%d: %d is a duplicate or out of range", n, x)
 			seen[x] = true
 		}
 	}
-	// A domain no list of indices would fit: values stay inside and differ.
+	// A domain too large for a list: the values must be in range and distinct.
 	p := newPermutation(1<<62+12345, 1)
 	seen := map[int64]bool{}
 	for i := range int64(10000) {
@@ -74,9 +74,9 @@ func TestPermutationIsOne(t *testing.T) {
 	}
 }
 
-// TestPermutationIsUniform counts where each value lands under many keys. The
-// bound is five standard deviations of a binomial count; keys are fixed, so the
-// test does not flicker.
+// TestPermutationIsUniform counts the positions of each value under many keys. The
+// bound is five standard deviations of a binomial count. The keys are fixed, so the
+// test is deterministic.
 func TestPermutationIsUniform(t *testing.T) {
 	const keys = 20000
 	for _, n := range []int64{2, 3, 4, 5, 7, 16, 17, 31} {
@@ -91,13 +91,13 @@ func TestPermutationIsUniform(t *testing.T) {
 		limit := 25 * want * (1 - 1/float64(n))
 		for cell, count := range counts {
 			d := float64(count) - want
-			require.LessOrEqual(t, d*d, limit, "n=%d: place %d holds %d %d times of %d", n, int64(cell)/n, int64(cell)%n, count, keys)
+			require.LessOrEqual(t, d*d, limit, "n=%d: position %d has value %d %d times of %d", n, int64(cell)/n, int64(cell)%n, count, keys)
 		}
 	}
 }
 
-// TestShuffleIsStable pins the order: a checkpoint of one version must go on in
-// another as it would have in its own. The values are another program's.
+// TestShuffleIsStable compares the order with fixed values: a run resumed by another
+// version must read the same rows. The values were computed independently.
 func TestShuffleIsStable(t *testing.T) {
 	l := newTestLoader(t, 1000, LoaderOptions{Seq: 64, Seed: 1})
 	require.Equal(t, []int32{811, 299, 235, 427, 619, 555, 171, 107, 363, 43, 491, 875, 683, 747}, nextRows(t, l, 14))
@@ -121,18 +121,18 @@ func TestEpochVisitsEveryWindowOnce(t *testing.T) {
 				}
 				slices.Sort(starts)
 				for i, start := range starts {
-					require.Equal(t, starts[0]+int32(i)*int32(c.seq), start, "windows do not tile the stream")
+					require.Equal(t, starts[0]+int32(i)*int32(c.seq), start, "windows are not contiguous")
 				}
 				offsets[starts[0]] = true
 			}
-			require.Equal(t, c.length-c.windows*c.seq > 1, len(offsets) > 1, "the offset changes where it can")
+			require.Equal(t, c.length-c.windows*c.seq > 1, len(offsets) > 1, "offsets must differ between epochs if there is room")
 		})
 	}
 }
 
-// TestEveryTokenHasItsTurn looks for the first and the last token, which most
-// offsets leave out.
-func TestEveryTokenHasItsTurn(t *testing.T) {
+// TestEveryTokenIsUsed checks that some epoch uses the first and the last token, which
+// most offsets exclude.
+func TestEveryTokenIsUsed(t *testing.T) {
 	const length, seq = 70, 8
 	seen := map[int32]bool{}
 	l := newTestLoader(t, length, LoaderOptions{Seq: seq, Seed: 5})
@@ -167,8 +167,8 @@ func TestOrderDependsOnSeedAndEpoch(t *testing.T) {
 	require.Len(t, seen, 100)
 }
 
-// TestSplitDoesNotChangeTheRows deals the same global batch of 12 rows in
-// several ways, over steps that cross epochs.
+// TestSplitDoesNotChangeTheRows reads the same global batches of 12 rows with several
+// numbers of ranks, rows and accumulation steps, across epochs.
 func TestSplitDoesNotChangeTheRows(t *testing.T) {
 	const global, steps, length, seq = 12, 20, 1000, 16
 	run := func(ranks, rows, accumulate int) (order [][]int32, end Position) {
@@ -187,7 +187,7 @@ func TestSplitDoesNotChangeTheRows(t *testing.T) {
 			order = append(order, step)
 		}
 		for _, l := range loaders {
-			require.Equal(t, loaders[0].Position(), l.Position(), "ranks agree on the position")
+			require.Equal(t, loaders[0].Position(), l.Position(), "ranks have different positions")
 		}
 		return order, loaders[0].Position()
 	}
@@ -237,14 +237,14 @@ func TestResumeAnywhere(t *testing.T) {
 	}
 }
 
-// TestFailedBatchDoesNotMove breaks the stream in the middle of a batch.
-func TestFailedBatchDoesNotMove(t *testing.T) {
+// TestFailedBatchKeepsPosition lets the stream fail in the middle of a batch.
+func TestFailedBatchKeepsPosition(t *testing.T) {
 	stream := &flaky{counting: 400}
 	l, err := NewLoader(stream, LoaderOptions{Seq: 16, Seed: 1, Rank: 1, Ranks: 2})
 	require.NoError(t, err)
 	nextRows(t, l, 5)
 	before := l.Position()
-	stream.left = 11 // fails after an epoch's end: 23 windows, 10 + 5 + 11 rows
+	stream.left = 11 // fail after the end of the epoch: 23 windows < 10 + 5 + 11 rows
 	stream.fails = true
 	inputs := make([]int32, 15*16)
 	require.ErrorContains(t, l.Next(inputs, inputs), "flaky")
@@ -278,7 +278,7 @@ func TestLoaderErrors(t *testing.T) {
 		o      LoaderOptions
 		want   string
 	}{
-		{"too short", 256, LoaderOptions{Seq: 256}, "256 tokens are too few for training: one window of data.seq=256 and its last target take 257; give more text, or lower data.seq"},
+		{"too short", 256, LoaderOptions{Seq: 256}, "256 tokens are too few for training: one window of data.seq=256 and its last target need 257; give more text, or lower data.seq"},
 		{"empty", 0, LoaderOptions{Seq: 1}, "0 tokens are too few"},
 		{"no seq", 256, LoaderOptions{}, "data.seq is 0"},
 		{"negative seq", 256, LoaderOptions{Seq: -5}, "data.seq is -5"},
@@ -315,7 +315,7 @@ func TestSweepCountsEveryTokenOnce(t *testing.T) {
 				valid += int64(n)
 				for i, target := range targets {
 					if target == IgnoreTarget {
-						require.EqualValues(t, length, next, "padding is at the end alone")
+						require.EqualValues(t, length, next, "padding before the end of the stream")
 						require.Zero(t, inputs[i])
 						continue
 					}
@@ -335,7 +335,7 @@ func TestSweepCountsEveryTokenOnce(t *testing.T) {
 
 func TestSweepErrors(t *testing.T) {
 	_, err := NewSweep(counting(256), 256)
-	requireSentence(t, err, "256 tokens are too few for validation", "take 257", "raise data.val_bytes")
+	requireSentence(t, err, "256 tokens are too few for validation", "need 257", "raise data.val_bytes")
 	s, err := NewSweep(counting(1000), 16)
 	require.NoError(t, err)
 	_, err = s.Batch(0, make([]int32, 20), make([]int32, 20))
@@ -353,8 +353,8 @@ func TestBatchesDoNotAllocate(t *testing.T) {
 		require.NoError(t, err)
 		s, err := NewSweep(tokens, 64)
 		require.NoError(t, err)
-		// A collection may empty the pool of read buffers once: less than one
-		// allocation per batch, not none at all.
+		// A garbage collection may empty the pool of read buffers once. AllocsPerRun
+		// rounds down, so fewer than one allocation per batch passes.
 		require.Zero(t, testing.AllocsPerRun(200, func() {
 			if l.Next(inputs, targets) != nil {
 				panic("Next failed")

@@ -5,25 +5,26 @@ import (
 	"math"
 )
 
-// ngramSmoothing is added to the count of every cell.
+// ngramSmoothing is added to the count of every n-gram.
 const ngramSmoothing = 0.02
 
-// NGramLoss is the cross-entropy of val, in nats per byte, under the byte
-// n-grams counted in train: order 1 looks at no context, order 2 at the byte
-// before, order 3 (which takes 256 MB for its counts) at two. It is the baseline
-// that a model has to beat.
+// NGramLoss returns the cross-entropy of val, in nats per byte, under the byte
+// n-grams counted in train. It is a baseline that a model has to beat. The context
+// is empty for order 1, one byte for order 2, two bytes for order 3, whose counts
+// take 256 MB.
 //
 // The probability of byte b after context c is (N(cb) + 0.02) / (N(c) + 256 ×
-// 0.02), N(c) being how often c was followed by a byte. Bytes of val with a whole
-// context before them are scored; without any, the result is NaN.
+// 0.02), where N(c) is the number of times a byte follows c. NGramLoss scores the
+// bytes of val that have a full context; without any, the result is NaN.
 func NGramLoss(train, val []byte, order int) (float64, error) {
 	if order < 1 || order > 3 {
-		return 0, fmt.Errorf("data: n-grams of order %d: 1, 2 or 3 are counted", order)
+		return 0, fmt.Errorf("data: n-grams of order %d: the order must be 1, 2 or 3", order)
 	}
 	return crossEntropy(countGrams(train, order), countGrams(val, order)), nil
 }
 
-// countGrams counts every run of order bytes, as one big-endian number.
+// countGrams returns the counts of all n-grams of the given order, indexed by their
+// bytes as one big-endian number.
 func countGrams(text []byte, order int) []uint64 {
 	counts := make([]uint64, 1<<(8*order))
 	gram := 0
@@ -36,14 +37,14 @@ func countGrams(text []byte, order int) []uint64 {
 	return counts
 }
 
-// pairCounts counts how often each byte follows each other one: [256, 256].
+// pairCounts are the counts of all pairs of bytes: [first byte, second byte].
 type pairCounts []uint64
 
 func newPairCounts() pairCounts { return make(pairCounts, TextVocab*TextVocab) }
 
 func (c pairCounts) add(first, second byte) { c[int(first)*TextVocab+int(second)]++ }
 
-// addAll counts the pairs within a text.
+// addAll counts the pairs within a non-empty text.
 func (c pairCounts) addAll(text []byte) {
 	cells := (*[TextVocab * TextVocab]uint64)(c)
 	last := uint16(text[0])
@@ -54,7 +55,8 @@ func (c pairCounts) addAll(text []byte) {
 	}
 }
 
-// singles counts the bytes of a stream whose pairs are counted, by its first byte.
+// singles returns the counts of single bytes in the stream that c counts. first is the
+// stream's first byte, which is not the second byte of any pair.
 func (c pairCounts) singles(first byte) []uint64 {
 	counts := make([]uint64, TextVocab)
 	counts[first]++
@@ -70,12 +72,12 @@ type baselines struct {
 	known        bool
 }
 
-// baselinesOf scores the validation stream by the counts of both.
-func baselinesOf(train, val *scanned) baselines {
-	if train.stream.n == 0 || val.stream.n < 2 { // the first byte is in no pair
+// baselinesOf computes the baselines from the pair counts of both streams.
+func baselinesOf(train, val *streamScan) baselines {
+	if train.stream.n == 0 || val.stream.n < 2 { // one byte has no pair
 		return baselines{}
 	}
-	first := func(s *scanned) byte { return s.stream.segments[0].head }
+	first := func(s *streamScan) byte { return s.stream.segments[0].head }
 	return baselines{
 		bytes: crossEntropy(train.pairs.singles(first(train)), val.pairs.singles(first(val))),
 		pairs: crossEntropy(train.pairs, val.pairs),
@@ -83,8 +85,8 @@ func baselinesOf(train, val *scanned) baselines {
 	}
 }
 
-// crossEntropy is the loss of the grams that val counts under those that train counts;
-// cells of one context are 256 in a row.
+// crossEntropy returns the loss of the n-grams counted in val under the counts train. The
+// 256 counts of one context are contiguous.
 func crossEntropy(train, val []uint64) float64 {
 	var sum float64
 	var scored uint64

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNGramLossByHand counts "abab": a and b twice; ab twice, ba once.
+// TestNGramLossByHand compares with losses computed by hand for the training text
+// "abab": a and b twice, ab twice, ba once.
 func TestNGramLossByHand(t *testing.T) {
 	train := []byte("abab")
 	loss := func(val string, order int) float64 {
@@ -22,10 +23,10 @@ func TestNGramLossByHand(t *testing.T) {
 	require.InDelta(t, -math.Log(2.02/(2+all)), loss("ab", 2), 1e-12)
 	require.InDelta(t, -(math.Log(1.02/(1+all))+math.Log(0.02/(2+all)))/2, loss("baa", 2), 1e-12)
 	require.InDelta(t, -math.Log(1.02/(1+all)), loss("aba", 3), 1e-12)
-	require.InDelta(t, math.Log(256), loss("zz", 2), 1e-12, "an unknown context says nothing")
+	require.InDelta(t, math.Log(256), loss("zz", 2), 1e-12, "an unknown context gives a uniform distribution")
 }
 
-// TestNGramLossAgainstMaps counts with maps of strings.
+// TestNGramLossAgainstMaps compares with a reference that counts in maps of strings.
 func TestNGramLossAgainstMaps(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	text := make([]byte, 20000)

@@ -7,35 +7,35 @@ import (
 	"io"
 )
 
-// scanChunk is how many bytes of a file are read at a time.
+// scanChunk is the number of bytes read at a time.
 const scanChunk = 1 << 20
 
-// textScan reads every file of a text once, in the order of the corpus: for its hash,
-// its zero bytes and the counts of the n-gram baselines, and into memory where its streams
-// are in memory.
+// textScan reads every file of a text once, in the order of the corpus. It computes the
+// hash, rejects zero bytes, counts the n-grams of the baselines, and copies the streams
+// into memory if they are small enough.
 type textScan struct {
 	hash       corpusHash
-	train, val scanned
+	train, val streamScan
 	buffer     []byte
 }
 
-// scanned is a stream while its files are read.
-type scanned struct {
+// streamScan is the state of one stream during a textScan.
+type streamScan struct {
 	stream   *textTokens
 	of       map[*file]*segment
-	inMemory Text // nil: it stays in its files
+	inMemory Text // nil if the stream is not in memory
 	pairs    pairCounts
 }
 
-func newScanned(t *textTokens) scanned {
-	s := scanned{stream: t, of: make(map[*file]*segment, len(t.segments)), pairs: newPairCounts()}
+func newStreamScan(t *textTokens) streamScan {
+	s := streamScan{stream: t, of: make(map[*file]*segment, len(t.segments)), pairs: newPairCounts()}
 	for i := range t.segments {
 		s.of[t.segments[i].file] = &t.segments[i]
 	}
 	return s
 }
 
-// file reads a whole file. Without a pool it is closed at the end.
+// file scans a whole file. If p is nil, it closes the file afterwards.
 func (t *textScan) file(f *file, p *pool) error {
 	in, err := f.open(p)
 	if err != nil {
@@ -49,7 +49,7 @@ func (t *textScan) file(f *file, p *pool) error {
 			return scanError(f, err)
 		}
 		if i := bytes.IndexByte(t.buffer, separator); i >= 0 {
-			return fmt.Errorf("data: %q holds a zero byte at offset %d: text has none, so leave a binary file out and convert UTF-16 to UTF-8", f, at+int64(i))
+			return fmt.Errorf("data: %q is not text: zero byte at offset %d; leave out a binary file, convert UTF-16 to UTF-8", f, at+int64(i))
 		}
 		t.hash.Write(t.buffer)
 		t.train.add(f, t.buffer, at)
@@ -64,8 +64,8 @@ func (t *textScan) file(f *file, p *pool) error {
 	return nil
 }
 
-// open opens a file for its one pass. With a pool it stays there, and each read checks
-// that the file is unchanged.
+// open opens a file for the scan. If p is not nil, the file becomes a source of p, whose
+// reads check that it is unchanged.
 func (f *file) open(p *pool) (in io.ReadCloser, err error) {
 	if p == nil {
 		if in, err = f.fsys.Open(f.path); err != nil {
@@ -87,11 +87,11 @@ func scanError(f *file, err error) error {
 }
 
 func changedWhileRead(name string) error {
-	return fmt.Errorf("data: %q changed while it was read: start again when nothing writes to it", name)
+	return fmt.Errorf("data: %q changed while it was read: start again when no program writes to it", name)
 }
 
-// add takes what a part of a file, from an offset on, has of the stream.
-func (s *scanned) add(f *file, part []byte, at int64) {
+// add adds the bytes of the stream that are in part, which starts at offset at of f.
+func (s *streamScan) add(f *file, part []byte, at int64) {
 	g := s.of[f]
 	if g == nil {
 		return
@@ -113,8 +113,8 @@ func (s *scanned) add(f *file, part []byte, at int64) {
 	g.tail = part[len(part)-1]
 }
 
-// finish counts the pairs with separators in them.
-func (s *scanned) finish() {
+// finish counts the pairs that include a separator.
+func (s *streamScan) finish() {
 	for i, g := range s.stream.segments {
 		if g.start+g.n < s.stream.n {
 			s.pairs.add(g.tail, separator)

@@ -29,10 +29,11 @@ const (
 	llama3Magic = 20240801
 )
 
-// WriteShard writes ids as one shard.
+// WriteShard writes ids as one shard in the format of llm.c: 16-bit ids after a header
+// of 1024 bytes.
 func WriteShard(w io.Writer, ids []uint16) error {
 	if len(ids) == 0 || len(ids) > math.MaxInt32 {
-		return fmt.Errorf("data: a shard holds between 1 and %d ids, not %d", math.MaxInt32, len(ids))
+		return fmt.Errorf("data: a shard must have 1 to %d ids, not %d", math.MaxInt32, len(ids))
 	}
 	header := make([]byte, shardHeader)
 	binary.LittleEndian.PutUint32(header[0:], shardMagic)
@@ -58,11 +59,11 @@ func WriteShard(w io.Writer, ids []uint16) error {
 type shard struct {
 	name    string // for messages
 	r       io.ReaderAt
-	ids     int64
-	largest int // of the ids, once they were scanned
+	ids     int64 // number of ids
+	largest int   // largest id, set by scan
 }
 
-// beginsAsShard reports whether a file has the first bytes of one of llm.c's shards.
+// beginsAsShard reports whether a file starts with the magic number of an llm.c shard.
 func beginsAsShard(f *file) (bool, error) {
 	r, err := f.fsys.Open(f.path)
 	if err != nil {
@@ -77,12 +78,12 @@ func beginsAsShard(f *file) (bool, error) {
 	return n == shardMagic || n == llama3Magic, nil
 }
 
-// newShard checks the header against the file's size, in bytes, and writes it
-// to h.
+// newShard reads the header, checks it against the file's size in bytes, and writes
+// it to h.
 func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, error) {
 	header := make([]byte, shardHeader)
 	if size < shardHeader {
-		return nil, fmt.Errorf("data: shard %q has %d bytes and a header alone takes %d: it is cut off, or not a shard", name, size, shardHeader)
+		return nil, fmt.Errorf("data: shard %q is truncated or not a shard: it has %d bytes, its header needs %d", name, size, shardHeader)
 	}
 	if err := readFull(r, name, header, 0); err != nil {
 		return nil, err
@@ -93,23 +94,23 @@ func newShard(r io.ReaderAt, name string, size int64, h hash.Hash) (*shard, erro
 	ids := int64(int32(binary.LittleEndian.Uint32(header[8:])))
 	switch {
 	case magic == llama3Magic:
-		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, as llm.c writes for Llama 3 (magic %d, version %d): only 16-bit ids (magic %d, version %d) are read, so use a tokenizer of at most 65536 ids", name, magic, version, shardMagic, shardVersion)
+		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, as llm.c writes for Llama 3 (magic %d, version %d): octet reads 16-bit ids only (magic %d, version %d), so use a tokenizer of at most 65536 ids", name, magic, version, shardMagic, shardVersion)
 	case magic != shardMagic:
 		return nil, fmt.Errorf("data: shard %q begins with %d instead of %d: rename it if it is text; ids need llm.c's header of 1024 bytes, which files of nanoGPT and Megatron-LM lack", name, magic, shardMagic)
 	case version != shardVersion:
-		return nil, fmt.Errorf("data: shard %q has version %d: only version %d is read", name, version, shardVersion)
+		return nil, fmt.Errorf("data: shard %q has version %d: octet reads version %d only", name, version, shardVersion)
 	case ids <= 0:
-		return nil, fmt.Errorf("data: shard %q says that it holds %d ids: leave it out or write it again", name, ids)
+		return nil, fmt.Errorf("data: shard %q has %d ids according to its header: leave it out or write it again", name, ids)
 	case size == shardHeader+ids*2*idBytes:
-		return nil, fmt.Errorf("data: shard %q holds 32-bit ids, 4 bytes for each of its %d, under the header of 16-bit ids: write it again with 16-bit ids, of a tokenizer of at most 65536 ids", name, ids)
+		return nil, fmt.Errorf("data: shard %q holds %d 32-bit ids after a header for 16-bit ids: write it again with 16-bit ids, of a tokenizer of at most 65536 ids", name, ids)
 	case size != shardHeader+ids*idBytes:
-		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header take %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
+		return nil, fmt.Errorf("data: shard %q has %d bytes, but the %d ids of its header need %d: copy or write it again", name, size, ids, shardHeader+ids*idBytes)
 	}
 	return &shard{name: name, r: r, ids: ids}, nil
 }
 
-// scan reads all ids once: it writes their bytes to h and remembers the largest.
-// An id that is not below vocab is an error; a vocab of zero takes any.
+// scan reads all ids once, writes their bytes to h and sets s.largest. An id that is
+// not below vocab is an error; vocab 0 allows any id.
 func (s *shard) scan(h hash.Hash, vocab int) error {
 	buf := make([]byte, min(scanChunk, s.ids*idBytes))
 	for at := int64(0); at < s.ids; at += int64(len(buf) / idBytes) {
@@ -121,7 +122,7 @@ func (s *shard) scan(h hash.Hash, vocab int) error {
 		for i := 0; i < len(buf); i += idBytes {
 			id := int(binary.LittleEndian.Uint16(buf[i:]))
 			if vocab > 0 && id >= vocab {
-				return fmt.Errorf("data: shard %q holds the id %d at token %d, and the vocabulary has %d: set model.vocab to its tokenizer's", s.name, id, at+int64(i/idBytes), vocab)
+				return fmt.Errorf("data: shard %q holds the id %d at token %d, but the vocabulary has %d: set model.vocab to that of its tokenizer", s.name, id, at+int64(i/idBytes), vocab)
 			}
 			s.largest = max(s.largest, id)
 		}
@@ -129,11 +130,11 @@ func (s *shard) scan(h hash.Hash, vocab int) error {
 	return nil
 }
 
-// readFull fills buf from offset at of a shard.
+// readFull fills buf from offset at of a shard. name is for the error.
 func readFull(r io.ReaderAt, name string, buf []byte, at int64) error {
 	n, err := r.ReadAt(buf, at)
 	if n == len(buf) {
-		return nil // ReadAt may say EOF at the very end
+		return nil // at the end of the file, ReadAt may return EOF with all bytes
 	}
 	return readError(name, err)
 }
@@ -141,19 +142,19 @@ func readFull(r io.ReaderAt, name string, buf []byte, at int64) error {
 // span is a range of a shard's ids within a stream.
 type span struct {
 	*shard
-	first int64 // the first id's index in the shard
-	start int64 // the same id's index in the stream
-	n     int64
+	first int64 // index of the first id in the shard
+	start int64 // index of the same id in the stream
+	n     int64 // number of ids
 }
 
-// shardTokens is a stream of ids out of shards, end to end.
+// shardTokens is a stream of the concatenated ids of shards.
 type shardTokens struct {
 	spans   []span
 	n       int64
 	buffers sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
 }
 
-// add appends n ids of s, from index first on.
+// add appends n ids of s, starting at index first.
 func (t *shardTokens) add(s *shard, first, n int64) {
 	if n > 0 {
 		t.spans = append(t.spans, span{s, first, t.n, n})
@@ -161,7 +162,7 @@ func (t *shardTokens) add(s *shard, first, n int64) {
 	}
 }
 
-// Len is the number of ids.
+// Len returns the number of ids.
 func (t *shardTokens) Len() int64 { return t.n }
 
 // ReadTokens implements Tokens.
@@ -178,7 +179,7 @@ func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
 		return cmp.Compare(s.start, at)
 	})
 	if !found {
-		i-- // at lies within the span that begins before it
+		i-- // at is inside the preceding span
 	}
 	for len(dst) > 0 {
 		s := &t.spans[i]
@@ -191,8 +192,8 @@ func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
 		}
 		for j := range dst[:n] {
 			id := int(binary.LittleEndian.Uint16(raw[j*idBytes:]))
-			if id > s.largest { // a device would look it up beyond its table
-				return fmt.Errorf("data: shard %q has changed since it was opened: token %d is the id %d now, where the largest was %d; nothing may write to it while it is in use", s.name, s.first+skip+int64(j), id, s.largest)
+			if id > s.largest { // may be out of bounds of the embedding table
+				return fmt.Errorf("data: shard %q has changed since it was opened: token %d now has the id %d, above the former maximum %d; do not write to it while a run reads it", s.name, s.first+skip+int64(j), id, s.largest)
 			}
 			dst[j] = int32(id)
 		}
@@ -203,7 +204,7 @@ func (t *shardTokens) ReadTokens(dst []int32, at int64) error {
 	return nil
 }
 
-// openShards opens, checks and splits shards as OpenFiles says.
+// openShards opens, checks and splits shards as OpenFiles documents.
 func openShards(files []*file, o Options) (*Corpus, error) {
 	c := &Corpus{Info: Info{Kind: KindShards}, pool: newPool()}
 	shards, err := c.open(files, o.Vocab)
@@ -220,7 +221,7 @@ func openShards(files []*file, o Options) (*Corpus, error) {
 		c.Info.Files = append(c.Info.Files, File{Path: files[i].path, Bytes: files[i].size, HeldOut: files[i].held})
 	}
 	if train.n == 0 {
-		err := fmt.Errorf("data: %q is for validation by its name, and no other shard is named: name shards to train on too", files[0])
+		err := fmt.Errorf("data: %q is for validation by its name, and there are no other shards: name shards for training too", files[0])
 		return nil, errors.Join(err, c.Close())
 	}
 	c.Train, c.Val = &train, &val
@@ -228,8 +229,8 @@ func openShards(files []*file, o Options) (*Corpus, error) {
 	return c, nil
 }
 
-// open opens and reads every shard once, and sets the hash and the vocabulary.
-// What it has opened is in c.pool, after an error too.
+// open opens and reads every shard once and sets Info.SHA256 and Info.Vocab. Opened
+// files are in c.pool, after an error too.
 func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 	var shards []*shard
 	hash := newCorpusHash()
@@ -253,9 +254,9 @@ func (c *Corpus) open(files []*file, vocab int) ([]*shard, error) {
 	return shards, nil
 }
 
-// holdOutIDs holds out the shards that are named for validation or, without any,
-// the last ids: a tenth of all, at most limit. Where all are named so and nobody
-// validates, they are what is read.
+// holdOutIDs sets the held fields of files: all ids of the shards named for validation
+// or, if there are none, the last ids, a tenth of all but at most limit. If all shards
+// are named for validation and limit is 0, it holds out nothing.
 func holdOutIDs(files []*file, shards []*shard, limit int64) {
 	var total int64
 	var named []int
@@ -279,8 +280,8 @@ func holdOutIDs(files []*file, shards []*shard, limit int64) {
 	}
 }
 
-// namesValidation reports whether a shard's base name has the word val, valid
-// or validation in it, as in fineweb_val_000000.bin. "interval" is another word.
+// namesValidation reports whether a shard's base name contains the word val, valid or
+// validation, as in fineweb_val_000000.bin. "interval" does not count.
 func namesValidation(p string) bool {
 	words := strings.FieldsFunc(strings.ToLower(path.Base(p)), func(r rune) bool { return !unicode.IsLetter(r) })
 	return slices.ContainsFunc(words, func(w string) bool { return w == "val" || w == "valid" || w == "validation" })

@@ -18,7 +18,7 @@ type shardFile struct {
 	ids  []uint16
 }
 
-// ramp is n ids that count up from first.
+// ramp returns n consecutive ids that start at first.
 func ramp(first, n int) []uint16 {
 	ids := make([]uint16, n)
 	for i := range ids {
@@ -33,7 +33,7 @@ func encodeShard(t testing.TB, ids []uint16) []byte {
 	return buf.Bytes()
 }
 
-// openTestShards writes shards into a folder and opens it.
+// openTestShards writes shards to a new folder and opens it.
 func openTestShards(t *testing.T, o Options, files ...shardFile) (*Corpus, error) {
 	t.Helper()
 	root := t.TempDir()
@@ -47,7 +47,7 @@ func openTestShards(t *testing.T, o Options, files ...shardFile) (*Corpus, error
 	return c, err
 }
 
-// readAll reads a stream, a few tokens at a time.
+// readAll reads a stream, step tokens at a time.
 func readAll(t testing.TB, tokens Tokens, step int) []int32 {
 	all := make([]int32, tokens.Len())
 	for at := 0; at < len(all); at += step {
@@ -81,7 +81,7 @@ func TestShardsAreOneStream(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestLongShard crosses the chunks in which shards are written and scanned.
+// TestLongShard writes and scans a shard that is longer than a chunk.
 func TestLongShard(t *testing.T) {
 	ids := make([]uint16, scanChunk/idBytes*2+3)
 	for i := range ids {
@@ -98,7 +98,7 @@ func TestLongShard(t *testing.T) {
 		}
 	}
 	_, err = openTestShards(t, Options{Vocab: 60000}, shardFile{"a.bin", ids})
-	requireSentence(t, err, "a.bin", "id 60000 at token 1048578", "the vocabulary has 60000", "model.vocab")
+	requireSentence(t, err, "a.bin", "id 60000 at token 1048578", "but the vocabulary has 60000", "model.vocab")
 }
 
 func TestShardHash(t *testing.T) {
@@ -128,7 +128,7 @@ func TestShardSplit(t *testing.T) {
 		require.Equal(t, int32(970), readAll(t, c.Val, 7)[0])
 		require.Equal(t, int32(999), readAll(t, c.Val, 7)[29])
 	})
-	t.Run("tail is a tenth at most", func(t *testing.T) {
+	t.Run("tail is at most a tenth", func(t *testing.T) {
 		c, err := openTestShards(t, Options{ValBytes: 1 << 40}, shardFile{"a.bin", ramp(0, 109)})
 		require.NoError(t, err)
 		require.EqualValues(t, 10, c.Info.ValTokens)
@@ -150,7 +150,7 @@ func TestShardSplit(t *testing.T) {
 	t.Run("nothing to validate", func(t *testing.T) {
 		c, err := openTestShards(t, Options{}, shardFile{"train.bin", ramp(0, 10)}, shardFile{"val.bin", ramp(10, 10)})
 		require.NoError(t, err)
-		require.Equal(t, []int64{0, 20}, held(c), "it is not for training")
+		require.Equal(t, []int64{0, 20}, held(c), "val.bin is not for training")
 		c, err = openTestShards(t, Options{}, shardFile{"val_0.bin", ramp(0, 10)}, shardFile{"val_1.bin", ramp(10, 10)})
 		require.NoError(t, err)
 		require.Len(t, readAll(t, c.Train, 7), 20)
@@ -167,8 +167,8 @@ func TestNamesValidation(t *testing.T) {
 	}
 }
 
-// poke returns a valid shard of ten ids with one header field changed.
-func poke(t testing.TB, field int, value int32) []byte {
+// patchedShard returns a shard of ten ids with one header field changed.
+func patchedShard(t testing.TB, field int, value int32) []byte {
 	file := encodeShard(t, ramp(0, 10))
 	binary.LittleEndian.PutUint32(file[4*field:], uint32(value))
 	return file
@@ -183,16 +183,16 @@ func TestHostileShards(t *testing.T) {
 	}{
 		{"no header", good[:100], []string{"100 bytes", "1024"}},
 		{"text", bytes.Repeat([]byte("text"), 300), []string{"begins with 1954047348 instead of 20240520", "rename it if it is text"}},
-		{"llama-3", poke(t, 0, 20240801), []string{"32-bit ids"}},
-		{"32-bit ids, header of 16-bit ids", append(poke(t, 2, 10), good[1024:]...), []string{"32-bit ids", "4 bytes for each of its 10", "write it again"}},
-		{"big-endian", poke(t, 0, -0x27cbffff), []string{"instead of 20240520"}},
-		{"version", poke(t, 1, 2), []string{"version 2", "only version 1"}},
-		{"no ids", poke(t, 2, 0)[:1024], []string{"holds 0 ids"}},
-		{"negative count", poke(t, 2, -10), []string{"holds -10 ids"}},
-		{"count too high", poke(t, 2, 11), []string{"1044 bytes", "11 ids", "take 1046"}},
-		{"count too low", poke(t, 2, 9), []string{"take 1042"}},
-		{"huge count", poke(t, 2, 1<<31-1), []string{"2147483647 ids", "take 4294968318"}},
-		{"cut within an id", good[:len(good)-1], []string{"1043 bytes"}},
+		{"llama-3", patchedShard(t, 0, 20240801), []string{"32-bit ids"}},
+		{"32-bit ids, header of 16-bit ids", append(patchedShard(t, 2, 10), good[1024:]...), []string{"10 32-bit ids", "header for 16-bit ids", "write it again"}},
+		{"big-endian", patchedShard(t, 0, -0x27cbffff), []string{"instead of 20240520"}},
+		{"version", patchedShard(t, 1, 2), []string{"version 2", "version 1 only"}},
+		{"no ids", patchedShard(t, 2, 0)[:1024], []string{"has 0 ids"}},
+		{"negative count", patchedShard(t, 2, -10), []string{"has -10 ids"}},
+		{"count too high", patchedShard(t, 2, 11), []string{"1044 bytes", "11 ids", "need 1046"}},
+		{"count too low", patchedShard(t, 2, 9), []string{"need 1042"}},
+		{"huge count", patchedShard(t, 2, 1<<31-1), []string{"2147483647 ids", "need 4294968318"}},
+		{"truncated within an id", good[:len(good)-1], []string{"1043 bytes"}},
 		{"trailing byte", append(bytes.Clone(good), 0), []string{"1045 bytes"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -205,8 +205,8 @@ func TestHostileShards(t *testing.T) {
 	}
 }
 
-// requireClosed checks that this process holds no descriptor of a file, where
-// the system lists them.
+// requireClosed checks that this process has no open descriptor of a file, on
+// systems that list descriptors.
 func requireClosed(t *testing.T, name string) {
 	t.Helper()
 	const list = "/proc/self/fd"
@@ -217,7 +217,7 @@ func requireClosed(t *testing.T, name string) {
 	}
 }
 
-func TestShardCutWhileInUse(t *testing.T) {
+func TestShardTruncatedWhileInUse(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a.bin")
 	require.NoError(t, os.WriteFile(name, encodeShard(t, ramp(0, 100)), 0o644))
 	c, err := OpenFiles([]string{name}, Options{})
@@ -226,10 +226,11 @@ func TestShardCutWhileInUse(t *testing.T) {
 	requireSentence(t, c.Train.ReadTokens(make([]int32, 10), 0), "a.bin", "has changed since it was opened: it has 1100 bytes, not 1224")
 	require.NoError(t, c.Close())
 	requireSentence(t, c.Train.ReadTokens(make([]int32, 10), 0), "a.bin", "closed")
-	require.NoError(t, c.Close(), "closing twice does nothing")
+	require.NoError(t, c.Close(), "a second Close must do nothing")
 }
 
-// Nor may its ids grow: no model has a row for them.
+// TestShardChangedWhileInUse checks that a changed file is an error, and that an id above
+// the former maximum is one even if the stamp is unchanged.
 func TestShardChangedWhileInUse(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "a.bin")
 	var b bytes.Buffer
@@ -248,10 +249,10 @@ func TestShardChangedWhileInUse(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	require.NoError(t, os.Chtimes(name, time.Time{}, time.Unix(1, 0)))
-	requireSentence(t, c.Train.ReadTokens(ids, 3), "a.bin", "has changed since it was opened: its modification time is another")
-	// A program may set the time back:
+	requireSentence(t, c.Train.ReadTokens(ids, 3), "a.bin", "has changed since it was opened: its modification time differs")
+	// A program may restore the modification time.
 	require.NoError(t, os.Chtimes(name, time.Time{}, before.ModTime()))
-	requireSentence(t, c.Train.ReadTokens(ids, 3), "a.bin", "has changed since it was opened: token 4 is the id 6 now, where the largest was 5")
+	requireSentence(t, c.Train.ReadTokens(ids, 3), "a.bin", "has changed since it was opened: token 4 now has the id 6, above the former maximum 5")
 }
 
 func TestShardsAreReadConcurrently(t *testing.T) {
@@ -272,13 +273,13 @@ func TestShardsAreReadConcurrently(t *testing.T) {
 	ranks.Wait()
 }
 
-// FuzzShard feeds the reader any file. What it takes must be what WriteShard
-// writes, but for the header's unused words.
+// FuzzShard reads any file as a shard. An accepted file must be what WriteShard writes,
+// except for the header's unused words.
 func FuzzShard(f *testing.F) {
 	f.Add(encodeShard(f, ramp(0, 10)), 0)
 	f.Add(encodeShard(f, []uint16{65535}), 65535)
-	f.Add(poke(f, 2, -1), 0)
-	f.Add(poke(f, 2, 1<<30), 0)
+	f.Add(patchedShard(f, 2, -1), 0)
+	f.Add(patchedShard(f, 2, 1<<30), 0)
 	f.Add([]byte("text"), 0)
 	f.Fuzz(func(t *testing.T, file []byte, vocab int) {
 		h := sha256.New()

@@ -9,13 +9,14 @@ import (
 	"syscall"
 )
 
-// mostOpen is the largest number of files that a corpus keeps open at a time. A window of a
-// file that is not open costs two allocations and some 50 µs more on a local disk,
-// milliseconds on a network's. Descriptors that a corpus takes are missing to checkpoints.
-const mostOpen = 512
+// maxOpenFiles is the maximum number of files that a corpus keeps open at a time. Reading
+// from a file that is not open costs two more allocations and some 50 µs on a local disk,
+// milliseconds on a network disk. More open files would leave fewer descriptors for
+// checkpoints.
+const maxOpenFiles = 512
 
-// pool opens the files of a corpus as they are read and closes the least recently used
-// ones beyond its limit. Methods may be called from any goroutine.
+// pool opens the files of a corpus when they are read and closes the least recently used
+// ones above its limit. Its methods are safe for concurrent use.
 type pool struct {
 	mu     sync.Mutex
 	limit  int
@@ -23,40 +24,39 @@ type pool struct {
 	closed bool
 }
 
-func newPool() *pool { return &pool{limit: min(mostOpen, max(1, descriptors()/8))} }
+func newPool() *pool { return &pool{limit: min(maxOpenFiles, max(1, maxDescriptors()/8))} }
 
 // source is a file that is read in windows. It implements io.ReaderAt.
 type source struct {
 	pool  *pool
 	name  string
-	stamp stamp    // when it was opened first
-	file  *os.File // nil while it is closed
-	users int      // reads under way
+	stamp stamp    // from the first open; size is -1 until then
+	file  *os.File // nil while closed
+	users int      // reads in progress
 }
 
-// stamp tells whether a file has been written to. Replacing a file by renaming another
-// one keeps the old content readable while it is open, so the stamp leaves out the
-// inode.
+// stamp identifies the state of a file, to detect writes. It does not include the inode:
+// after another file is renamed onto the path, the open file still has the old content.
 type stamp struct{ size, modified int64 } // bytes; nanoseconds since 1970
 
-// changedError says that a file is not the one that was hashed at the start.
+// changedError is the error of reading a file that has changed since it was hashed.
 type changedError struct {
 	name     string
 	was, now stamp
 }
 
 func (e *changedError) Error() string {
-	what := "its modification time is another"
+	what := "its modification time differs"
 	if e.was.size != e.now.size {
 		what = fmt.Sprintf("it has %d bytes, not %d", e.now.size, e.was.size)
 	}
-	return fmt.Sprintf("data: %q has changed since it was opened: %s; put the former file back, and let nothing write to it while a run reads it", e.name, what)
+	return fmt.Sprintf("data: %q has changed since it was opened: %s; restore the original file, and do not write to it while a run reads it", e.name, what)
 }
 
-// add opens a file of the size that it had when it was found.
+// add opens f as a source. A size other than f.size is an error.
 func (p *pool) add(f *file) (*source, error) {
 	s := &source{pool: p, name: f.String()}
-	s.stamp.size = -1 // not known yet
+	s.stamp.size = -1 // unknown
 	if _, err := p.acquire(s); err != nil {
 		return nil, unreadable(s.name, err)
 	}
@@ -67,8 +67,8 @@ func (p *pool) add(f *file) (*source, error) {
 	return s, nil
 }
 
-// ReadAt implements io.ReaderAt. A file that has been written to since it was opened is
-// a *changedError, also where the window itself may be what it was.
+// ReadAt implements io.ReaderAt. If the file has been written to since it was first
+// opened, the error is a *changedError, even if the requested bytes are unchanged.
 func (s *source) ReadAt(b []byte, at int64) (int, error) {
 	f, err := s.pool.acquire(s)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *source) ReadAt(b []byte, at int64) (int, error) {
 	return n, err
 }
 
-// acquire returns the open file of a source, which stays open until release.
+// acquire returns the open file of a source. The file stays open until release.
 func (p *pool) acquire(s *source) (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,8 @@ func (p *pool) release(s *source) {
 	}
 }
 
-// openFile opens a source's file, and closes idle files beyond the limit.
+// openFile opens a source's file and closes idle files above the limit. If the process
+// has no descriptor left, it closes all idle files and tries again.
 func (p *pool) openFile(s *source) error {
 	p.shrink(p.limit - 1)
 	f, err := os.Open(s.name)
@@ -138,8 +139,8 @@ func (p *pool) openFile(s *source) error {
 	return nil
 }
 
-// shrink closes idle files, the least recently used first, until so many
-// are open.
+// shrink closes idle files, the least recently used first, until at most limit files are
+// open.
 func (p *pool) shrink(limit int) {
 	p.open = slices.DeleteFunc(p.open, func(s *source) bool {
 		if limit >= len(p.open) || s.users > 0 {
@@ -157,7 +158,7 @@ func (s *source) close() error {
 	return f.Close()
 }
 
-// close closes all files. Reads that are under way finish.
+// close closes all files. A read in progress finishes and then closes its file.
 func (p *pool) close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

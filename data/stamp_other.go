@@ -15,5 +15,6 @@ func stampOf(f *os.File) (stamp, error) {
 	return stamp{info.Size(), info.ModTime().UnixNano()}, nil
 }
 
-// descriptors is how many files the process may have open: no limit is known here.
-func descriptors() int { return math.MaxInt }
+// maxDescriptors returns the maximum number of open files of the process: no known limit
+// on this system.
+func maxDescriptors() int { return math.MaxInt }

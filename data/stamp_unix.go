@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stampOf does not allocate, as os.File.Stat would: it is part of every read.
+// stampOf returns the stamp of an open file. Every read calls it, so unlike os.File.Stat
+// it does not allocate.
 func stampOf(f *os.File) (stamp, error) {
 	var s unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &s); err != nil {
@@ -18,8 +19,8 @@ func stampOf(f *os.File) (stamp, error) {
 	return stamp{s.Size, s.Mtim.Nano()}, nil
 }
 
-// descriptors is how many files the process may have open.
-func descriptors() int {
+// maxDescriptors returns the maximum number of open files of the process.
+func maxDescriptors() int {
 	var r unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) != nil {
 		return math.MaxInt

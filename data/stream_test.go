@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// openStreamed opens paths as OpenFiles does, and reads them from their files however
-// small they are.
+// openStreamed opens text files as OpenFiles does, but keeps no text in memory.
 func openStreamed(t *testing.T, o Options, paths ...string) (*Corpus, error) {
 	t.Helper()
 	files, err := findAll(paths)
@@ -28,7 +27,7 @@ func openStreamed(t *testing.T, o Options, paths ...string) (*Corpus, error) {
 	return c, err
 }
 
-// randomTree has files of lengths around the ends of windows and words.
+// randomTree writes n files of 1 to 70 random bytes without zeros.
 func randomTree(t *testing.T, n int, r *rand.Rand) string {
 	files := map[string]string{}
 	for i := range n {
@@ -41,9 +40,9 @@ func randomTree(t *testing.T, n int, r *rand.Rand) string {
 	return writeTree(t, files)
 }
 
-// Text that is read from its files is the text that is held in memory, token by token:
-// its split, its hash and its baselines, wherever the validation stream is cut.
-func TestStreamedTextIsTheSame(t *testing.T) {
+// TestStreamedTextMatchesMemory compares text read from files with text in memory:
+// tokens, split, hash and baselines, for many lengths of the validation stream.
+func TestStreamedTextMatchesMemory(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 30} {
 		root := randomTree(t, n, r)
@@ -66,7 +65,8 @@ func TestStreamedTextIsTheSame(t *testing.T) {
 	}
 }
 
-// The losses to beat, which one pass over the files counts, are those of the streams.
+// TestBaselines compares the baselines, counted in one pass over the files, with
+// NGramLoss of the streams.
 func TestBaselines(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, valBytes := range []int64{1, 2, 25, 26, 27, 80, 1 << 40} {
@@ -88,10 +88,10 @@ func TestBaselines(t *testing.T) {
 	c, err := OpenFiles([]string{randomTree(t, 2, r)}, Options{})
 	require.NoError(t, err)
 	_, _, ok := c.Baselines()
-	require.False(t, ok, "there is nothing to validate on")
+	require.False(t, ok, "there is no validation stream")
 }
 
-// A file of several chunks has the pairs and the bytes that lie across them.
+// TestLongText reads a file of several chunks, with pairs that span chunks.
 func TestLongText(t *testing.T) {
 	text := make([]byte, 2*scanChunk+17)
 	r := rand.New(rand.NewPCG(5, 6))
@@ -118,21 +118,23 @@ func TestLongText(t *testing.T) {
 	requireSentence(t, err, "a.txt", fmt.Sprintf("zero byte at offset %d", scanChunk+5))
 }
 
-// A terabyte of zeros is refused at its first byte: nothing of its size is allocated.
+// TestHugeFile opens a terabyte of zeros, which must fail at the first byte without a
+// large allocation.
 func TestHugeFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "sparse.txt")
 	f, err := os.Create(name)
 	require.NoError(t, err)
 	if err := f.Truncate(1 << 40); err != nil {
-		t.Skipf("no file of this size here: %v", err)
+		t.Skipf("cannot create a file of this size: %v", err)
 	}
 	require.NoError(t, f.Close())
 	_, err = OpenFiles([]string{name}, Options{ValBytes: 1 << 45})
 	requireSentence(t, err, "sparse.txt", "zero byte at offset 0")
 }
 
-// Of text that is larger than what is held, opening allocates a few chunks.
-func TestStreamedTextTakesNoMemory(t *testing.T) {
+// TestStreamedTextAllocatesLittle checks that opening text that stays in its files
+// allocates a few chunks only.
+func TestStreamedTextAllocatesLittle(t *testing.T) {
 	root := writeTree(t, map[string]string{"a.txt": strings.Repeat("to be or not to be\n", 1<<20)}) // 19 MB
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -143,12 +145,13 @@ func TestStreamedTextTakesNoMemory(t *testing.T) {
 	require.Positive(t, c.Info.ValTokens)
 }
 
-// What another program does to a file while it is read is an error that names it.
+// TestTextChangedWhileInUse checks that a change by another program is an error that
+// names the file.
 func TestTextChangedWhileInUse(t *testing.T) {
 	for what, change := range map[string]func(name string) error{
 		"it has 5 bytes, not 1000":             func(name string) error { return os.Truncate(name, 5) },
 		"it has 1001 bytes":                    func(name string) error { return os.WriteFile(name, make([]byte, 1001), 0o600) },
-		"its modification time is another":     func(name string) error { return os.Chtimes(name, time.Time{}, time.Unix(1, 0)) },
+		"its modification time differs":        func(name string) error { return os.Chtimes(name, time.Time{}, time.Unix(1, 0)) },
 		"cannot be read (no such file or dire": nil,
 	} {
 		name := filepath.Join(writeTree(t, map[string]string{"a.txt": strings.Repeat("a", 1000)}), "a.txt")
@@ -156,7 +159,7 @@ func TestTextChangedWhileInUse(t *testing.T) {
 		require.NoError(t, err)
 		ids := make([]int32, 100)
 		require.NoError(t, c.Train.ReadTokens(ids, 0))
-		if change == nil { // it is open, and its content with it; opened again it is gone
+		if change == nil { // removed: readable while open, an error when opened again
 			require.NoError(t, os.Remove(name))
 			require.NoError(t, c.Train.ReadTokens(ids, 0))
 			c.pool.mu.Lock()
@@ -168,7 +171,7 @@ func TestTextChangedWhileInUse(t *testing.T) {
 		requireSentence(t, c.Train.ReadTokens(ids, 0), "a.txt", what)
 	}
 
-	// A file that is closed for others meanwhile is compared when it is opened again.
+	// A file that the pool closed is compared when it is opened again.
 	root := writeTree(t, map[string]string{"a.txt": "aaaa", "b.txt": "bbbb"})
 	c, err := openStreamed(t, Options{}, root)
 	require.NoError(t, err)
@@ -178,13 +181,13 @@ func TestTextChangedWhileInUse(t *testing.T) {
 	requireSentence(t, c.Train.ReadTokens(make([]int32, 9), 0), "a.txt", "it has 7 bytes, not 4")
 }
 
-// However many files a corpus has, few are open; readers on several goroutines do not
-// disturb each other when files are closed and opened again.
-func TestFewFilesAreOpen(t *testing.T) {
+// TestPoolLimitsOpenFiles checks that few files of a large corpus are open, and that
+// concurrent readers get the right tokens while the pool closes and opens files.
+func TestPoolLimitsOpenFiles(t *testing.T) {
 	root := randomTree(t, 200, rand.New(rand.NewPCG(7, 8)))
 	c, err := openStreamed(t, Options{}, root)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(c.pool.open), mostOpen)
+	require.LessOrEqual(t, len(c.pool.open), maxOpenFiles)
 	c.pool.limit = 3
 	c.pool.shrink(3)
 	held, err := OpenFiles([]string{root}, Options{})
@@ -224,15 +227,16 @@ func TestStreamedBatchesDoNotAllocate(t *testing.T) {
 	}))
 }
 
-// Shards are opened as text is: their number is not bounded by that of descriptors.
+// TestManyShards opens more shards than maxOpenFiles: descriptors do not limit their
+// number.
 func TestManyShards(t *testing.T) {
 	var files []shardFile
-	for i := range mostOpen + 10 {
+	for i := range maxOpenFiles + 10 {
 		files = append(files, shardFile{fmt.Sprintf("%03d.bin", i), ramp(10*i, 10)})
 	}
 	c, err := openTestShards(t, Options{}, files...)
 	require.NoError(t, err)
-	require.LessOrEqual(t, len(c.pool.open), mostOpen)
+	require.LessOrEqual(t, len(c.pool.open), maxOpenFiles)
 	for i, id := range readAll(t, c.Train, 25) {
 		require.EqualValues(t, i, id)
 	}

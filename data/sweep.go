@@ -1,36 +1,36 @@
 package data
 
-// IgnoreTarget marks a target that is not predicted and does not count in the
-// loss.
+// IgnoreTarget marks a target that does not count in the loss.
 const IgnoreTarget int32 = -1
 
-// Sweep goes through a validation stream in order: windows of seq tokens that do
-// not overlap, where every token but the stream's first is a target exactly
-// once. The last window is filled up with inputs 0 and targets IgnoreTarget. A
-// Sweep is for one goroutine; ranks make one each and share the Tokens.
+// Sweep reads a validation stream in order, in non-overlapping windows of seq
+// tokens. Every token except the stream's first is a target exactly once. The last
+// window is padded with inputs 0 and targets IgnoreTarget. A Sweep is not safe for
+// concurrent use; each rank creates its own and shares the Tokens.
 type Sweep struct {
 	tokens Tokens
 	seq    int
 	window []int32
 }
 
-// NewSweep refuses a stream that does not fill one window.
+// NewSweep returns a Sweep of t. A stream shorter than one window and its last target
+// is an error.
 func NewSweep(t Tokens, seq int) (*Sweep, error) {
-	if err := checkWindow(t, seq, "validation", "raise data.val_bytes or give more text (a tenth of it is held out at most)"); err != nil {
+	if err := checkWindow(t, seq, "validation", "raise data.val_bytes or give more text (at most a tenth of it is held out)"); err != nil {
 		return nil, err
 	}
 	return &Sweep{tokens: t, seq: seq, window: make([]int32, seq+1)}, nil
 }
 
-// Rows is the number of windows.
+// Rows returns the number of windows.
 func (s *Sweep) Rows() int64 { return (s.Targets() + int64(s.seq) - 1) / int64(s.seq) }
 
-// Targets is the number of targets in all windows together.
+// Targets returns the number of targets in all windows, without padding.
 func (s *Sweep) Targets() int64 { return s.tokens.Len() - 1 }
 
-// Batch fills inputs and targets, [rows, seq] each, with the windows from first
-// on, and returns how many targets count. Rows past the end are all padding, so
-// the last batch may have the shape of the others.
+// Batch fills inputs and targets, [rows, seq] each, with the windows from index first
+// on, and returns the number of targets without padding. Rows after the last window
+// are all padding, so that the last batch can have the same shape as the others.
 func (s *Sweep) Batch(first int64, inputs, targets []int32) (valid int, err error) {
 	rows, err := rowsOf(inputs, targets, s.seq)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"sync"
 )
 
-// separator stands between two files of a stream. Text does not hold the byte,
-// so a model can learn it as the end of a file.
+// separator is the byte between two files of a stream. Text does not contain it, so
+// a model can learn it as the end of a file.
 const separator = 0x00
 
-// pathHash places a file in the hold-out order: the first eight bytes of the
-// SHA-256 of its path, big-endian. It depends on nothing but the path, so a file
-// stays on its side of the split when others come and go.
+// pathHash returns the key of a file in the hold-out order: the first eight bytes of
+// the SHA-256 of its path, big-endian. It depends on the path only, so adding or
+// removing files does not change a file's place in the order.
 func pathHash(f *file) uint64 {
 	sum := sha256.Sum256([]byte(f.path))
 	return binary.BigEndian.Uint64(sum[:])
@@ -30,7 +30,8 @@ func byPathHash(files []*file) []*file {
 	})
 }
 
-// holdOutBytes holds out a tenth of the bytes, at most limit, as OpenFiles says.
+// holdOutBytes sets the held fields of files: a tenth of the bytes, at most limit, as
+// OpenFiles documents.
 func holdOutBytes(files []*file, limit int64) {
 	var total int64
 	for _, f := range files {
@@ -43,8 +44,8 @@ func holdOutBytes(files []*file, limit int64) {
 	}
 }
 
-// holdOutFiles holds out whole files, about a tenth of them, as OpenGoSource
-// says.
+// holdOutFiles sets the held fields of about a tenth of the files to their size, as
+// OpenGoSource documents.
 func holdOutFiles(files []*file) {
 	for _, f := range files {
 		if pathHash(f) < math.MaxUint64/10 {
@@ -53,30 +54,30 @@ func holdOutFiles(files []*file) {
 	}
 }
 
-// MaxInMemory is the largest text that OpenFiles and OpenGoSource read into memory, in bytes.
-// A larger one is read from its files, window by window.
+// MaxInMemory is the size in bytes of the largest text that OpenFiles and OpenGoSource
+// keep in memory. A larger text is read from its files, window by window.
 const MaxInMemory = 64 << 20
 
-// segment is a range of a file's bytes within a stream. The byte after it is the
-// separator, unless the stream ends there.
+// segment is a range of a file's bytes within a stream. A separator follows it, unless
+// the stream ends there.
 type segment struct {
 	file  *file
 	first int64 // offset of the first byte in the file
 	start int64 // offset of the same byte in the stream
-	n     int64
-	// The first and the last byte, once they were read: with the separators they are
-	// pairs too.
+	n     int64 // number of bytes
+	// The first and the last byte, set by the scan. They form pairs with the
+	// separators.
 	head, tail byte
 }
 
-// textTokens is a stream of the bytes of files, end to end with separators between.
+// textTokens is a stream of the bytes of files, with a separator between files.
 type textTokens struct {
 	segments []segment
 	n        int64
 	buffers  sync.Pool // of *[]byte: ReadTokens is concurrent and does not allocate
 }
 
-// add appends n bytes of f, from offset first on.
+// add appends n bytes of f, starting at offset first.
 func (t *textTokens) add(f *file, first, n int64) {
 	if n == 0 {
 		return
@@ -89,8 +90,8 @@ func (t *textTokens) add(f *file, first, n int64) {
 	t.n = start + n
 }
 
-// cut shortens the stream to at most n bytes.
-func (t *textTokens) cut(n int64) {
+// truncate shortens the stream to at most n bytes.
+func (t *textTokens) truncate(n int64) {
 	t.n = min(t.n, n)
 	last := len(t.segments) - 1
 	for ; last >= 0 && t.segments[last].start >= t.n; last-- {
@@ -101,11 +102,11 @@ func (t *textTokens) cut(n int64) {
 	}
 }
 
-// Len is the number of bytes.
+// Len returns the number of bytes.
 func (t *textTokens) Len() int64 { return t.n }
 
-// find returns the index of the segment that holds the byte at an offset, or that ends
-// before it where the byte is a separator.
+// find returns the index of the segment that contains the byte at offset at, or of the
+// segment before it if the byte is a separator.
 func (t *textTokens) find(at int64) int {
 	i, found := slices.BinarySearchFunc(t.segments, at, func(s segment, at int64) int {
 		return cmp.Compare(s.start, at)
@@ -151,21 +152,21 @@ func (t *textTokens) ReadTokens(dst []int32, at int64) error {
 	return nil
 }
 
-// readAt fills b from an offset of a file that is open.
+// readAt fills b from offset at of a file that is a source.
 func (f *file) readAt(b []byte, at int64) error {
 	n, err := f.source.ReadAt(b, at)
 	if n == len(b) {
-		return nil // ReadAt may say EOF at the very end
+		return nil // at the end of the file, ReadAt may return EOF with all bytes
 	}
 	return readError(f.source.name, err)
 }
 
-// readText reads the files once and splits them as their held fields say. The
-// validation stream follows the hold-out order and is cut to o.ValBytes. Text of at
-// most maxInMemory bytes is read into memory.
+// readText reads the files once and splits them by their held fields. The validation
+// stream is in the hold-out order and truncated to o.ValBytes. readText keeps the streams
+// in memory if they have at most maxInMemory bytes.
 func readText(files []*file, info Info, o Options, maxInMemory int64) (*Corpus, error) {
 	if o.Vocab != 0 && o.Vocab < TextVocab {
-		return nil, fmt.Errorf("data: a vocabulary of %d cannot hold the bytes of text: model.vocab must be %d at least", o.Vocab, TextVocab)
+		return nil, fmt.Errorf("data: a vocabulary of %d is too small for the bytes of text: model.vocab must be at least %d", o.Vocab, TextVocab)
 	}
 	var train, val textTokens
 	for _, f := range files {
@@ -175,10 +176,10 @@ func readText(files []*file, info Info, o Options, maxInMemory int64) (*Corpus, 
 	for _, f := range byPathHash(files) {
 		val.add(f, f.size-f.held, f.held)
 	}
-	val.cut(o.ValBytes)
+	val.truncate(o.ValBytes)
 
 	c := &Corpus{Train: &train, Val: &val}
-	scan := textScan{hash: newCorpusHash(), train: newScanned(&train), val: newScanned(&val), buffer: make([]byte, 0, scanChunk)}
+	scan := textScan{hash: newCorpusHash(), train: newStreamScan(&train), val: newStreamScan(&val), buffer: make([]byte, 0, scanChunk)}
 	if train.n+val.n <= maxInMemory {
 		scan.train.inMemory, scan.val.inMemory = make(Text, train.n), make(Text, val.n)
 		c.Train, c.Val = scan.train.inMemory, scan.val.inMemory

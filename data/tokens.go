@@ -5,17 +5,17 @@ import "fmt"
 // Tokens is a stream of token ids with random access. Implementations are safe
 // for concurrent use.
 type Tokens interface {
-	// Len is the number of tokens.
+	// Len returns the number of tokens.
 	Len() int64
-	// ReadTokens fills dst with the tokens [at, at+len(dst)). A range that the
-	// stream does not hold is an error.
+	// ReadTokens fills dst with the tokens [at, at+len(dst)). A range outside the
+	// stream is an error.
 	ReadTokens(dst []int32, at int64) error
 }
 
 // Text is a stream whose tokens are bytes.
 type Text []byte
 
-// Len is the number of bytes.
+// Len returns the number of bytes.
 func (t Text) Len() int64 { return int64(len(t)) }
 
 // ReadTokens implements Tokens.
