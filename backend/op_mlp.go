@@ -11,7 +11,7 @@ package backend
 type SwiGLU struct {
 	Up         *Tensor `op:"in"` // [tokens, ffn]
 	Gate       *Tensor `op:"in"`
-	InvC       *Tensor `op:"in,optional"`  // F32 [ffn]
+	InvC       *Tensor `op:"in,optional"`  // F32 [ffn]: 1/c, from SmoothScale
 	TokenScale *Tensor `op:"out,optional"` // F32 [tokens]: r
 	Out        []Cast  `op:"cast"`
 

@@ -60,7 +60,7 @@ func (o *Amax) flops() int64 { return 0 }
 type UpdateScale struct {
 	History  *Tensor `op:"in"`             // F32 [window, n]
 	Skip     *Tensor `op:"in,optional"`    // I32 [1]
-	Seen     *Tensor `op:"inout,optional"` // F32 [n]: max(Seen, a), the step's record of a current amax
+	Seen     *Tensor `op:"inout,optional"` // F32 [n]: max(Seen, a), the step's largest current amax
 	Scale    *Tensor `op:"out,inout=Keep"` // F32 [n]
 	ScaleInv *Tensor `op:"out,inout=Keep"` // F32 [n]
 

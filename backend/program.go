@@ -97,7 +97,7 @@ func (p *Program) Err() error {
 	return p.rec.err
 }
 
-// Scope returns a handle whose nodes and temps have the path p.Path() + "." + name.
+// Scope returns a handle whose nodes and temps have name appended to p's path.
 func (p *Program) Scope(name string) *Program {
 	q := *p
 	q.scope = join(p.scope, name)

@@ -107,7 +107,7 @@ func (t *Tensor) Cols() int { return t.Shape[len(t.Shape)-1] }
 // Elems returns the number of elements.
 func (t *Tensor) Elems() int { return t.Rows() * t.Cols() }
 
-// Bytes returns the bytes of all elements, without the gaps of a view.
+// Bytes returns the size of all elements in bytes, without the gaps of a view.
 func (t *Tensor) Bytes() int64 { return int64(t.Elems()) * int64(t.DType.Size()) }
 
 // ScaleIndex returns the index of the element of Scale that dequantizes element i of t,
@@ -173,7 +173,7 @@ func (t *Tensor) RowRange(from, n int) *Tensor {
 }
 
 // Slice returns a named view of elements [from, from+n) of a contiguous tensor as a
-// vector: it gives one record of a packed tensor a stable name.
+// vector: it gives one entry of a packed tensor a stable name.
 func (t *Tensor) Slice(name string, from, n int) *Tensor {
 	return t.view(name, from, n, n)
 }
