@@ -10,7 +10,7 @@ import (
 	"octet/backend"
 )
 
-func TestPatience(t *testing.T) {
+func TestWaitLimit(t *testing.T) {
 	const variable = "OCTET_TEST_TIMEOUT"
 	for text, want := range map[string]time.Duration{"": 10 * time.Minute, "90s": 90 * time.Second} {
 		t.Setenv(variable, text)
