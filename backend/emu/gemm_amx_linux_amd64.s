@@ -2,12 +2,11 @@
 
 #include "textflag.h"
 
-// AMX, the matrix unit: eight tile registers T0-T7 of 16 rows of 64 bytes, and
-// TDPBF16PS, which adds the product of two tiles of BF16 to one of FP32. The
-// assembler does not know it, so the instructions are spelled in bytes (Intel
-// SDM, volume 2). Tiles live between LDTILECFG and TILERELEASE, inside one
-// function: the runtime does not preempt assembly, and the kernel saves tiles
-// when it interrupts a thread.
+// AMX, the matrix unit: eight tile registers T0-T7 of 16 rows of 64 bytes, and TDPBF16PS,
+// which adds the matrix product of two BF16 tiles to an FP32 tile. The assembler lacks AMX,
+// so the instructions are encoded in bytes (Intel SDM, volume 2). Tiles are in use only
+// between LDTILECFG and TILERELEASE, inside one function: the Go runtime does not preempt
+// assembly, and Linux saves tiles when it interrupts a thread.
 
 #define LDTILECFG_AX     BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // ldtilecfg [rax]
 #define TILERELEASE      BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0
@@ -38,8 +37,7 @@
 #define TDPBF16PS_T2     BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // tdpbf16ps tmm2, tmm5, tmm6
 #define TDPBF16PS_T3     BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // tdpbf16ps tmm3, tmm5, tmm7
 
-// Palette 1; from byte 16 on the bytes in a row of each tile, from byte 48 on
-// the rows.
+// Palette 1; bytes 16-47: bytes per row of each tile; bytes 48-63: rows of each tile.
 DATA amxConfig<>+0(SB)/8, $1
 DATA amxConfig<>+8(SB)/8, $0
 DATA amxConfig<>+16(SB)/8, $0x0040004000400040

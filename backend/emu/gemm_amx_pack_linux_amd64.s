@@ -3,10 +3,10 @@
 #include "gemm_transpose_amd64.h"
 #include "textflag.h"
 
-// A tile holds 16×16 pairs of neighbours in k. A wide block, 16 rows of 32
-// elements, has its pairs in memory; of a tall block, 32 rows of 16, a pair is
-// one element of each of two rows. Where the tile wants the pairs' transpose,
-// they are transposed in registers.
+// A tile holds 16×16 pairs of neighbours in k. The pairs of a wide block, 16 rows of 32
+// elements, are contiguous in memory; a pair of a tall block, 32 rows of 16, has one element
+// from each of two rows. Where the tile needs the transpose of the pairs, they are
+// transposed in registers.
 //
 // DI walks over the tiles of dst, R8 is its step in bytes; SI walks over the
 // blocks of src, R9 is its row in bytes, R12 three of them; CX counts blocks.
@@ -30,9 +30,8 @@
 	VZEROUPPER \
 	RET
 
-// Eight-bit codes are looked up by their lower seven bits in two tables: Z28
-// and Z29 hold the lower byte of BF16, Z30 and Z31 the upper one, to which the
-// sign is added (Z27).
+// FP8 codes are looked up by their lower seven bits in two tables: Z28 and Z29 hold the
+// lower bytes of BF16, Z30 and Z31 the upper bytes, to which the sign is added (mask Z27).
 #define TABLE_BEGIN \
 	MOVQ         table+40(FP), AX \
 	VMOVDQU64    (AX), Z28 \
@@ -42,8 +41,8 @@
 	MOVL         $0x80808080, AX \
 	VPBROADCASTD AX, Z27
 
-// WIDEN turns 64 codes into rows i and i+8 of a tile. Each 128 bits of z hold
-// eight codes of the first row, then eight of the second.
+// WIDEN converts 64 codes to rows i and i+8 of a tile. Each 128 bits of z hold eight codes
+// of row i, then eight of row i+8.
 #define WIDEN(i, z) \
 	VMOVDQA64  z, Z24 \
 	VPERMI2B   Z29, Z28, Z24 \
@@ -291,7 +290,7 @@ block:
 	STORE16
 	PACK_END(32)
 
-// Two rows of 32, by eight in turn: the order that WIDEN takes.
+// Two rows of 32, alternating by eight: the order of WIDEN.
 DATA amxRows<>+0(SB)/8, $0x0706050403020100
 DATA amxRows<>+8(SB)/8, $0x2726252423222120
 DATA amxRows<>+16(SB)/8, $0x0f0e0d0c0b0a0908

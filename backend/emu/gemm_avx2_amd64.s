@@ -3,8 +3,8 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// The accumulators are Y0-Y11, two to a row of the tile; Y12 and Y13 hold a
-// row of B, Y14 and Y15 take turns with an element of A.
+// The accumulators are Y0-Y11, two per row of the tile; Y12 and Y13 hold a row of B, Y14
+// and Y15 alternately an element of A.
 
 #define STEP(addr, x, c0, c1) \
 	VBROADCASTSS addr, x \
@@ -23,7 +23,7 @@
 	VXORPS c0, c0, c0 \
 	VXORPS c1, c1, c1
 
-// R10 and DI walk over the tiles, of six rows each, R13 over their rows; R11 is b.
+// R10 and DI walk over the tiles of six rows, R13 over their rows; R11 is b.
 //
 // func multiply6x16AVX2(k, rows int, a *float32, step, stepK int, b, c *float32, load bool)
 TEXT ·multiply6x16AVX2(SB), NOSPLIT, $0-57
@@ -95,8 +95,8 @@ store:
 	VZEROUPPER
 	RET
 
-// The epilogue of whole tiles of 16 columns for F32 and BF16 outputs, row by
-// row, as in finishRows. A missing column scale is a vector of ones.
+// The epilogue of finishRows for whole tiles of 16 columns and F32 or BF16 outputs, row by
+// row. A missing column scale is a vector of ones.
 //
 // SI acc; R8 row scales or 0; R9 t; R10 rows left; R11 residual, R12 its step
 // in bytes, BX its format; DI out, R13 its step, DX its format.
@@ -240,7 +240,7 @@ next:
 	DECQ R10
 	JNZ  row
 
-	// Fold the maxima to one.
+	// Reduce the maxima to one.
 	VEXTRACTI128 $1, Y14, X15
 	VPMAXUD      X15, X14, X14
 	VPSHUFD      $0x4e, X14, X15

@@ -20,7 +20,7 @@ TEXT ·multiply8x32AVX512(SB), NOSPLIT, $0-49
 TEXT ·multiply4x32AVX512(SB), NOSPLIT, $0-49
 	MULTIPLY(ROWS4, STEPS4, FMA)
 
-// PREFETCHW is a NOP on processors of this kind that do not know it.
+// AVX-512 processors without PREFETCHW execute it as a NOP.
 //
 // func prefetchWrite(p unsafe.Pointer, step, rows, bytes int)
 TEXT ·prefetchWrite(SB), NOSPLIT, $0-32

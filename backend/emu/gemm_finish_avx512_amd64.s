@@ -3,8 +3,7 @@
 #include "go_asm.h"
 #include "textflag.h"
 
-// The epilogue of a tile, row by row, as in finishRows; K1 and K2 mask the
-// columns.
+// The epilogue of finishRows, row by row; K1 and K2 mask the columns.
 //
 // SI acc; R8 row scales or 0; CX column scales or 0; R9 t; R10 rows left; R11
 // residual, R12 its step in bytes, BX its format; DI out, R13 its step, DX its
@@ -159,7 +158,7 @@ store:
 	CMPL DX, $const_asmBF16
 	JEQ  storeBF16
 
-	// As castNearest in package fp8: the adder rounds.
+	// As castNearest in package fp8: an FP32 addition rounds.
 	VMULPS  Z16, Z0, Z0
 	VMULPS  Z16, Z1, Z1
 	VPANDD  Z13, Z0, Z2        // magnitude
@@ -196,8 +195,8 @@ store:
 	VPMOVDB Z3, K2, 16(DI)
 	JMP     next
 
-	// Half of the last bit less one is added, and one more if the last bit
-	// that stays is set: to nearest, ties to even.
+	// Round to nearest even: add half of the last kept bit minus one, and one more if the
+	// last kept bit is set.
 storeBF16:
 	VPTESTMD Z19, Z0, K3
 	VPTESTMD Z19, Z1, K4
@@ -234,7 +233,7 @@ next:
 	TESTL         AX, AX
 	JZ            done
 
-	// Fold the maxima to one.
+	// Reduce the maxima to one.
 	VPMAXUD       Z15, Z14, Z14
 	VEXTRACTI64X4 $1, Z14, Y15
 	VPMAXUD       Y15, Y14, Y14

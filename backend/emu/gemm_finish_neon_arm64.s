@@ -4,7 +4,7 @@
 #include "simd/neon_arm64.h"
 #include "textflag.h"
 
-// Each of these treats the four vectors of a row, V0-V3.
+// Each of these macros handles the four vectors of a row, V0-V3.
 
 #define ROW4(op, m) \
 	op(m, 0, 0) \
@@ -28,8 +28,8 @@
 	VADD  V4.S4, x.S4, x.S4 \
 	VBIF  V5.B16, V29.B16, x.B16
 
-// The epilogue of a whole tile of 16 columns for F32 and BF16 outputs, row by
-// row, as in finishRows. A missing column scale is four vectors of ones.
+// The epilogue of finishRows for whole tiles of 16 columns and F32 or BF16 outputs, row by
+// row. A missing column scale is four vectors of ones.
 //
 // R0 acc; R1 row scales or 0; R2 t; R3 rows left; R4 residual, R5 its step in
 // bytes, R6 its format; R7 out, R8 its step, R9 its format.
@@ -162,7 +162,7 @@ next:
 	SUBS $1, R3
 	BNE  row
 
-	// Fold the maxima to one.
+	// Reduce the maxima to one.
 	VEXT  $8, V25.B16, V25.B16, V4.B16
 	VUMAX V4.S4, V25.S4, V25.S4
 	VEXT  $4, V25.B16, V25.B16, V4.B16

@@ -1,8 +1,7 @@
-// A tile of 14, 8 or 4 rows and 32 columns. The accumulators are Z0-Z27, two to a
-// row; Z28 and Z29 hold a row of B, Z30 and Z31 take turns with an element of A.
-// Five pointers reach fourteen rows of A: each its own row and, by BX and 2·BX,
-// the two below. do(row, element of A, its register, accumulators) is what an
-// element of A does.
+// A tile of 14, 8 or 4 rows and 32 columns. The accumulators are Z0-Z27, two per row; Z28
+// and Z29 hold a row of B, Z30 and Z31 alternately an element of A. Five pointers reach
+// fourteen rows of A: each its own row and, by BX and 2·BX, the next two. do(row, element
+// of A, its register, accumulators) multiplies an element of A.
 
 #define STEPS4(do) \
 	do(0, (R8), Z30, Z0, Z1) \
@@ -65,8 +64,8 @@
 	VPXORD c0, c0, c0 \
 	VPXORD c1, c1, c1
 
-// The tile of accumulators after a loaded one is the next to be loaded. A
-// prefetch past the end does nothing.
+// A call that loads accumulators prefetches the next tile of accumulators. A prefetch past
+// the end does nothing.
 #define MULTIPLY(rows, steps, do) \
 	MOVQ k+0(FP), AX \
 	MOVQ a+8(FP), R8 \

@@ -3,10 +3,9 @@
 #include "simd/neon_arm64.h"
 #include "textflag.h"
 
-// The accumulators are V0-V23, four to a row of the tile; V24-V27 hold a row
-// of B, V28-V31 take turns with an element of A. A scalar load and FMLA by
-// element do without the load that broadcasts, which takes a slot of the
-// vector unit on Arm's own cores.
+// The accumulators are V0-V23, four per row of the tile; V24-V27 hold a row of B, V28-V31
+// alternately an element of A. A scalar load and FMLA by element replace a broadcast load,
+// which takes a slot of the vector unit on Arm's own cores.
 
 #define STEP(row, x, fx, c0, c1, c2, c3) \
 	FMOVS (row)(R4), fx \
@@ -19,7 +18,7 @@
 	VLD1 (R2), [c0.S4, c1.S4, c2.S4, c3.S4] \
 	ADD  R12, R2
 
-// STORE4 stores a row and leaves after the last, which R15 counts.
+// STORE4 stores a row and jumps to done after the last one; R15 counts rows.
 #define STORE4(c0, c1, c2, c3) \
 	VST1 [c0.S4, c1.S4, c2.S4, c3.S4], (R3) \
 	ADD  R12, R3 \
@@ -32,9 +31,8 @@
 	VEOR c2.B16, c2.B16, c2.B16 \
 	VEOR c3.B16, c3.B16, c3.B16
 
-// R0 steps left; R1 a row of B, R14 its step in bytes; R3 a row of c, R12 its
-// step; R4 where a column of A is in its row, R5 from one to the next; R6-R11
-// the rows of A.
+// R0 steps left; R1 a row of B, R14 its step in bytes; R3 a row of c, R12 its step; R4
+// offset of a column of A in its row, R5 the step of columns; R6-R11 the rows of A.
 //
 // func multiply6x16NEON(k, rows int, a *float32, step, stepK int, b *float32, ldb int, c *float32, ldc int, load bool)
 TEXT ·multiply6x16NEON(SB), NOSPLIT, $0-73

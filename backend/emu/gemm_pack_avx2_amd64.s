@@ -2,10 +2,10 @@
 
 #include "textflag.h"
 
-// The decoders share a frame. DI walks over the chunks of a row and R9 over
-// the rows of dst, SI and R11 over those of src; R8 and R10 are the steps of
-// dst in bytes, R12 that of src; R13 counts rows, CX the columns left in one,
-// of which there are a multiple of 16. Prefetches are as in the AVX-512 ones.
+// The decoders share a frame. DI walks over the chunks of a row and R9 over the rows of
+// dst, SI and R11 over those of src; R8 and R10 are the steps of dst in bytes, R12 that of
+// src; R13 counts rows, CX the columns left in a row, a multiple of 16. Prefetches are as
+// in the AVX-512 decoders.
 
 #define DECODE_BEGIN(log) \
 	MOVQ dst+0(FP), R9 \
@@ -85,9 +85,9 @@ loop:
 	DECODE_END(16, row, loop)
 	RET
 
-// E4M3 with its fields moved to their place in FP16 is 2^-8 of its value,
-// subnormals too, because the exponent biases are 7 and 15. Codes from special
-// on get the top exponent of FP16 instead.
+// The fields of E4M3, shifted to those of FP16, give 2^-8 of the value, also for
+// subnormals, because the exponent biases are 7 and 15. Codes from special on get FP16's
+// maximum exponent.
 //
 // func decodeE4M3AVX2(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
 TEXT ·decodeE4M3AVX2(SB), NOSPLIT, $0-60
@@ -196,8 +196,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// A transpose of bytes, as in gather16AVX512: eight rows of 32. Three rounds
-// take two columns to a register. dst has rows of 16.
+// A transpose of eight rows of 32 bytes, as in gather16AVX512. After three rounds a
+// register holds two columns. dst has rows of 16.
 //
 // func gather8AVX2(dst, src *uint8, ld int)
 TEXT ·gather8AVX2(SB), NOSPLIT, $0-24

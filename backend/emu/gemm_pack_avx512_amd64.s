@@ -5,11 +5,10 @@
 
 // The decoders share a frame. DI walks over the chunks of a row and R9 over
 // the rows of dst, SI and R11 over those of src; R8 and R10 are the steps of
-// dst in bytes, R12 that of src; R13 counts rows, CX the columns left in one.
-// K1 masks the elements of the last chunk; what is masked is not read, and
-// decodes to zero. The rows of a transposed A are too far apart for the processor
-// to foresee them: each asks for the ends of the eighth after it. A prefetch past
-// the end does nothing.
+// dst in bytes, R12 that of src; R13 counts rows, CX the columns left in a row. K1 masks
+// the elements of the last chunk; masked elements are not read, and decode to zero. The
+// rows of a transposed A are too far apart for the hardware prefetcher: each row prefetches
+// both ends of the eighth row after it. A prefetch past the end does nothing.
 
 #define DECODE_BEGIN(log) \
 	MOVQ dst+0(FP), R9 \
@@ -104,9 +103,9 @@ loop:
 	DECODE_END(32, row, loop)
 	RET
 
-// E4M3 with its fields moved to their place in FP16 is 2^-8 of its value,
-// subnormals too, because the exponent biases are 7 and 15. Codes from special
-// on get the top exponent of FP16 instead.
+// The fields of E4M3, shifted to those of FP16, give 2^-8 of the value, also for
+// subnormals, because the exponent biases are 7 and 15. Codes from special on get FP16's
+// maximum exponent.
 //
 // func decodeE4M3AVX512(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
 TEXT ·decodeE4M3AVX512(SB), NOSPLIT, $0-60
@@ -131,7 +130,7 @@ loop:
 	VPANDD        Z17, Z2, Z3        // magnitude
 	VPSLLW        $7, Z2, Z2
 	VPCMPUW       $5, Z16, Z3, K2    // magnitude >= special
-	VPANDD        Z20, Z2, Z2        // the sign's copy in bit 14 is no exponent
+	VPANDD        Z20, Z2, Z2        // clear the sign's copy in bit 14
 	VPADDW        Z18, Z2, K2, Z2
 	VEXTRACTI64X4 $1, Z2, Y3
 	VCVTPH2PS     Y2, Z0
@@ -203,8 +202,8 @@ loop:
 	VZEROUPPER
 	RET
 
-// A round pairs the bytes of row i with those of row i+8; after four rounds, to
-// the upper registers and back twice, a register holds whole columns.
+// A round interleaves the bytes of row i with those of row i+8. After four rounds, twice to
+// the upper registers and back, a register holds whole columns.
 #define WEAVE_UP \
 	VPUNPCKLBW Z8, Z0, Z16 \
 	VPUNPCKHBW Z8, Z0, Z17 \
@@ -241,11 +240,10 @@ loop:
 	VPUNPCKLBW Z31, Z23, Z14 \
 	VPUNPCKHBW Z31, Z23, Z15
 
-// A transpose of bytes: sixteen rows of 64, in lanes of 16. Interleaving the
-// first half of the registers with the second rotates the address of a byte,
-// (row, column in its lane), by one bit; after four rounds it is (column, row).
-// Only k bytes of a row are read; dst has rows of 32, all 64 of which are
-// written.
+// A transpose of sixteen rows of 64 bytes, in lanes of 16. Interleaving the first half of
+// the registers with the second rotates the address of a byte, (row, column in its lane),
+// by one bit; after four rounds it is (column, row). Only k bytes of a row are read; dst
+// has 64 rows of 32, all of which are written.
 //
 // func gather16AVX512(dst, src *uint8, ld, k int)
 TEXT ·gather16AVX512(SB), NOSPLIT, $0-32

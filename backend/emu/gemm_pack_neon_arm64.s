@@ -3,10 +3,9 @@
 #include "simd/neon_arm64.h"
 #include "textflag.h"
 
-// The decoders share a frame. R0 walks over the chunks of a row and R6 over
-// the rows of dst, R1 and R7 over those of src; R2 and R3 are the steps of dst
-// in bytes, R4 that of src; R5 counts rows, R8 the columns left in one, of
-// which there are a multiple of 16. Sixteen floats are V0-V3.
+// The decoders share a frame. R0 walks over the chunks of a row and R6 over the rows of
+// dst, R1 and R7 over those of src; R2 and R3 are the steps of dst in bytes, R4 that of src;
+// R5 counts rows, R8 the columns left in a row, a multiple of 16. Sixteen floats are V0-V3.
 
 #define DECODE_BEGIN(log) \
 	MOVD dst+0(FP), R6 \
@@ -84,10 +83,9 @@ loop:
 	DECODE_END(row, loop)
 	RET
 
-// E4M3 with its fields moved to their place in FP16 is 2^-8 of its value,
-// subnormals too, because the exponent biases are 7 and 15. Codes from special
-// on get the top exponent of FP16 instead. The two bytes of an FP16 number are
-// made apart and then interleaved.
+// The fields of E4M3, shifted to those of FP16, give 2^-8 of the value, also for
+// subnormals, because the exponent biases are 7 and 15. Codes from special on get FP16's
+// maximum exponent. The two bytes of an FP16 value are computed separately and interleaved.
 //
 // func decodeE4M3NEON(dst *float32, step, chunk int, src *uint8, ld, rows, cols int, special uint32)
 TEXT ·decodeE4M3NEON(SB), NOSPLIT, $0-60
@@ -106,7 +104,7 @@ row:
 loop:
 	VLD1.P 16(R1), [V4.B16]
 	VSHL   $7, V4.B16, V5.B16       // low byte: the last mantissa bit
-	VUSHR  $1, V4.B16, V6.B16       // high byte, but for its two top bits
+	VUSHR  $1, V4.B16, V6.B16       // high byte, without its two top bits
 	VAND   V17.B16, V4.B16, V7.B16  // magnitude
 	VUMAX  V16.B16, V7.B16, V21.B16
 	VCMEQ  V21.B16, V7.B16, V7.B16  // magnitude >= special

@@ -98,7 +98,7 @@ func (g *gemm) choose() {
 		case fp8.BF16:
 			exponent[i] = (int(smallest) + 1) >> 7
 		case fp8.E5M2:
-			exponent[i] = 127 + 7 - 16 // its subnormal numbers are multiples of 2^-16, E4M3's of 2^-9
+			exponent[i] = 127 + 7 - 16 // E5M2 values are multiples of 2^-16, E4M3 values of 2^-9
 		default:
 			exponent[i] = 127 + 7 - 9
 		}

@@ -3,9 +3,9 @@
 #include "gemm_multiply_avx512_amd64.h"
 #include "textflag.h"
 
-// VDPBF16PS c, b, x with registers by their numbers, in bytes because the assembler
-// does not know it: EVEX.512.F3.0F38.W0 52 /r (Intel SDM, volume 2). The prefix
-// has the upper bits of the numbers, inverted.
+// VDPBF16PS c, b, x, given register numbers. It is encoded in bytes because the assembler
+// lacks it: EVEX.512.F3.0F38.W0 52 /r (Intel SDM, volume 2). The prefix has the inverted
+// upper bits of the register numbers.
 #define VDPBF16PS(c, b, x) \
 	BYTE $0x62 \
 	BYTE $(((~(c)&8)<<4) | ((~(x)&16)<<2) | ((~(x)&8)<<2) | (~(c)&16) | 2) \
@@ -14,15 +14,15 @@
 	BYTE $0x52 \
 	BYTE $(0xc0 | (((c)&7)<<3) | ((x)&7))
 
-// Row i has accumulators 2i and 2i+1, and its element of A in Z30 or Z31.
+// Row i has accumulators 2i and 2i+1; its element of A is in Z30 or Z31.
 #define DOT(row, addr, x, c0, c1) \
 	VBROADCASTSS addr, x \
 	VDPBF16PS(2*row, 28, 30+(row&1)) \
 	VDPBF16PS(2*row+1, 29, 30+(row&1))
 
-// Registers and prefetches are those of the decoders to FP32. Z28-Z31 are the table
-// of BF16: lower bytes, then upper ones, to which Z27 adds the sign. Z23 puts
-// codes in the order that WIDEN takes.
+// Registers and prefetches are those of the decoders to FP32. Z28-Z31 are the table of
+// BF16: lower bytes, then upper bytes, to which Z27 adds the sign. Z23 permutes codes to
+// the order of WIDEN.
 #define PAIRS_BEGIN \
 	MOVQ dst+0(FP), R9 \
 	MOVQ step+8(FP), R8 \
@@ -51,7 +51,8 @@
 	PREFETCHT0 (AX) \
 	PREFETCHT0 -size(AX)(CX*size)
 
-// SECOND_ROW is the other one of two. K2 masks it: all of it, if there is none.
+// SECOND_ROW prefetches for the second row of a pair and sets its mask K2, to zero if there
+// is no second row.
 #define SECOND_ROW(size, loop) \
 	KXORD      K2, K2, K2 \
 	ADDQ       R12, AX \
@@ -61,8 +62,8 @@
 	JEQ        loop \
 	KMOVD      K1, K2
 
-// WIDEN turns the 64 codes in Z0 into 32 words, and stores them. Unpacking leaves
-// words 0-15 of the lower eight codes in each 128 bits.
+// WIDEN converts the 64 codes in Z0 to 32 words and stores them. Unpacking makes words
+// 0-15 from the lower eight codes of each 128 bits.
 #define WIDEN \
 	VMOVDQA64  Z0, Z1 \
 	VPERMI2B   Z29, Z28, Z1 \
@@ -150,7 +151,7 @@ whole:
 	VZEROUPPER
 	RET
 
-// BF16 has its halves in memory, in the other order.
+// In memory the two halves of a word have the opposite order.
 //
 // func decodePairsAlong16(dst *float32, step, chunk int, src *uint16, ld, rows, cols int)
 TEXT ·decodePairsAlong16(SB), NOSPLIT, $0-56
@@ -253,7 +254,7 @@ smallest:
 	VZEROUPPER
 	RET
 
-// Words 0-3, 16-19, 4-7, 20-23, and so on, each the next code, then the one before.
+// Words 0-3, 16-19, 4-7, 20-23, and so on; of each the second code, then the first.
 DATA pairsAlong<>+0(SB)/8, $0x0607040502030001
 DATA pairsAlong<>+8(SB)/8, $0x2627242522232021
 DATA pairsAlong<>+16(SB)/8, $0x0e0f0c0d0a0b0809
@@ -264,7 +265,7 @@ DATA pairsAlong<>+48(SB)/8, $0x1e1f1c1d1a1b1819
 DATA pairsAlong<>+56(SB)/8, $0x3e3f3c3d3a3b3839
 GLOBL pairsAlong<>(SB), RODATA|NOPTR, $64
 
-// The same words, of codes of the second row, from 64 on, and of the first.
+// The same words; of each a code of the second row (indices from 64), then of the first.
 DATA pairsDown<>+0(SB)/8, $0x0343024201410040
 DATA pairsDown<>+8(SB)/8, $0x1353125211511050
 DATA pairsDown<>+16(SB)/8, $0x0747064605450444
@@ -275,7 +276,7 @@ DATA pairsDown<>+48(SB)/8, $0x0f4f0e4e0d4d0c4c
 DATA pairsDown<>+56(SB)/8, $0x1f5f1e5e1d5d1c5c
 GLOBL pairsDown<>(SB), RODATA|NOPTR, $64
 
-// Elements of the second row, from 32 on, and of the first.
+// Of each word an element of the second row (indices from 32), then of the first.
 DATA wordsDown<>+0(SB)/8, $0x0001002100000020
 DATA wordsDown<>+8(SB)/8, $0x0003002300020022
 DATA wordsDown<>+16(SB)/8, $0x0005002500040024

@@ -2,9 +2,9 @@
 
 #include "textflag.h"
 
-// A product of few rows, which is as fast as codes become FP32: they go from
-// the instruction that converts them straight to the one that multiplies them.
-// DI is c, [rows, 32]; SI the codes, [k, 32]; R8 the rows of A, BX bytes apart.
+// A GEMM of few rows, whose speed is that of converting codes to FP32: converted codes stay
+// in registers for the FMAs. DI is c, [rows, 32]; SI the codes, [k, 32]; R8 the rows of A,
+// BX bytes apart.
 
 #define STREAM_BEGIN \
 	MOVQ k+0(FP), CX \
@@ -15,7 +15,7 @@
 	SHLQ $2, BX \
 	LEAQ (BX)(BX*2), R9
 
-// E5M2 to Z0 and Z1.
+// Decode E5M2 to Z0 and Z1.
 #define E5M2_DECODE \
 	VPMOVZXBW     (SI), Z2 \
 	VPSLLW        $8, Z2, Z2 \
@@ -33,7 +33,7 @@
 	MOVL         $0xbf80, AX \
 	VPBROADCASTW AX, Z19
 
-// 2^-8 of E4M3 to Z0 and Z1, see decodeE4M3AVX512.
+// Decode E4M3, times 2^-8, to Z0 and Z1, see decodeE4M3AVX512.
 #define E4M3_DECODE \
 	VPMOVSXBW     (SI), Z2 \
 	VPANDD        Z17, Z2, Z3 \
@@ -45,7 +45,7 @@
 	VCVTPH2PS     Y2, Z0 \
 	VCVTPH2PS     Y3, Z1
 
-// A product of one row, or of four, with codes that decode takes to Z0 and Z1.
+// One row of A, or four, times codes that decode converts to Z0 and Z1.
 
 #define STREAM1(decode) \
 	VMOVUPS 0(DI), Z8 \

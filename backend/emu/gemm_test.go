@@ -158,7 +158,7 @@ func TestGemmRounds(t *testing.T) {
 		switch {
 		case i < 1000:
 			v.f32[i] = special[r.IntN(len(special))]
-		case i < 1500: // halfway between BF16 or FP8 neighbours, or next to it
+		case i < 1500: // at and next to midpoints of E4M3
 			v.f32[i] = math.Float32frombits(math.Float32bits(float32(r.NormFloat64()))&^(1<<19-1) | uint32(r.IntN(3)-1)&(1<<19-1))
 		default:
 			v.f32[i] = float32(r.NormFloat64() * math.Exp2(float64(r.IntN(40)-25)))

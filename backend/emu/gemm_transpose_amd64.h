@@ -1,6 +1,6 @@
 // TRANSPOSE16 transposes 16×16 doublewords in registers: rows Z0-Z15 become columns.
-// It needs Z16-Z31. Pairs of elements are put together, pairs of pairs, then
-// 128-bit lanes in two rounds.
+// It overwrites Z16-Z31. It interleaves elements, then pairs of elements, then 128-bit
+// lanes in two rounds.
 
 #define PAIRS(a, b, lo, hi) \
 	VPUNPCKLDQ b, a, lo \

@@ -12,7 +12,7 @@ import (
 )
 
 // spinBudget is the time for which a worker polls for the next op before it sleeps. Within
-// a step the next op starts sooner. Waking a sleeping thread, whose processor may be idle
+// a step the next op starts sooner. Waking a sleeping thread, whose processor may sleep,
 // too, takes about as long.
 const spinBudget = 50 * time.Microsecond
 

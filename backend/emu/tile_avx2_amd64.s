@@ -2,8 +2,8 @@
 
 #include "textflag.h"
 
-// The accumulators are Y0-Y11, two to a row; Y12 and Y13 hold a row of b, Y14
-// and Y15 take turns with an element of a.
+// The accumulators are Y0-Y11, two per row; Y12 and Y13 hold a row of b, Y14 and Y15
+// alternately an element of a.
 
 #define STEP(addr, x, c0, c1) \
 	VBROADCASTSS addr, x \
@@ -15,7 +15,7 @@
 	VMOVUPS 32(DI), c1 \
 	ADDQ    R13, DI
 
-// STORE stores a row and leaves after the last, which R8 counts.
+// STORE stores a row and jumps to done after the last one; R8 counts rows.
 #define STORE(c0, c1) \
 	VMOVUPS c0, (DI) \
 	VMOVUPS c1, 32(DI) \

@@ -2,10 +2,9 @@
 
 #include "textflag.h"
 
-// The kernels of the matrix product with b and c where they lie. The
-// accumulators are Z0-Z27, two to a row; Z28 and Z29 hold a row of b, Z30 and
-// Z31 take turns with an element of a. R8 to R12 are each three rows of a
-// apart and reach, by BX and 2·BX, the two below.
+// The GEMM's kernels for row-major b and c. The accumulators are Z0-Z27, two per row; Z28
+// and Z29 hold a row of b, Z30 and Z31 alternately an element of a. R8 to R12 are three rows
+// of a apart; BX and 2·BX reach the two rows after each.
 
 #define BEGIN \
 	MOVQ step+32(FP), BX \
@@ -27,7 +26,7 @@
 	LEAQ (R10)(R12*1), R11 \
 	ADDQ R11, R12
 
-// END_PANEL goes 32 columns on.
+// END_PANEL advances by 32 columns.
 #define END_PANEL(panel) \
 	ADDQ $128, b+48(FP) \
 	ADDQ $128, c+64(FP) \
@@ -41,7 +40,7 @@
 	VMOVUPS 64(DI), c1 \
 	ADDQ    R13, DI
 
-// STORE stores a row and leaves after the last, which R8 counts.
+// STORE stores a row and jumps to done after the last one; R8 counts rows.
 #define STORE(c0, c1) \
 	VMOVUPS c0, (DI) \
 	VMOVUPS c1, 64(DI) \
@@ -130,8 +129,8 @@ start:
 	MOVQ k+0(FP), AX
 	PCALIGN $32
 
-// Rows of b that come from the second-level cache are asked for eight steps, or
-// a hundred cycles, ahead.
+// Rows of b that are in the second-level cache are prefetched eight steps, or a hundred
+// cycles, ahead.
 loop:
 	VMOVUPS (DX), Z28
 	VMOVUPS 64(DX), Z29

@@ -74,10 +74,10 @@ func TestResultsStream(t *testing.T) {
 		x := tr.tensor(fmt.Sprintf("x%d", i), dtype, noise, rows, cols)
 		one := tr.scaled(tr.tensor(fmt.Sprintf("one%d", i), fp8.E4M3, nil, rows, cols), 1)
 		both := tr.scaled(tr.tensor(fmt.Sprintf("both%d", i), fp8.E4M3, nil, rows, cols), 1)
-		other := tr.scaled(tr.tensor(fmt.Sprintf("other%d", i), fp8.E4M3, nil, cols, rows), 1)
+		columnwise := tr.scaled(tr.tensor(fmt.Sprintf("turned%d", i), fp8.E4M3, nil, cols, rows), 1)
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: one}}})
-		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: other, Transpose: true}}})
-		rowwise, transposed = append(rowwise, one, both), append(transposed, other)
+		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: columnwise, Transpose: true}}})
+		rowwise, transposed = append(rowwise, one, both), append(transposed, columnwise)
 	}
 	d, run := tr.load(2)
 	require.NoError(t, run.Run(t.Context()))
