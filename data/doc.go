@@ -21,8 +21,8 @@
 //     files, and attention crosses the boundary.
 //   - Text of at most [MaxInMemory] bytes is in memory. Larger text, and shards, are
 //     read from their files window by window through the page cache. Unlike a memory
-//     map, this needs no address space, and a file that shrinks is an error instead of
-//     a signal.
+//     map, this needs no address space and works the same on all systems, and a file
+//     that shrinks is an error instead of a signal.
 //   - Opening a corpus reads every file for its hash and its tokens. Before that, it
 //     reads a file found in a folder up to its first zero byte, to tell text from
 //     binaries. If another program changes a file later, reading it is an error that

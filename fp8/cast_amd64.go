@@ -39,7 +39,8 @@ type castVectors struct {
 	limit, lowest, smallest, drop, nan, sign vector // from castConstants
 	magic                                    vector // castNearest adds it to the exponent
 
-	// magics[e%32] is the float32 that castNearest adds to a value with exponent e.
+	// magics[e%32] are the bits of the float32 that NEAREST in lines_amd64.s adds to a
+	// value with the exponent e.
 	magics [32]uint32
 }
 
@@ -320,8 +321,9 @@ func dequantize16Vectors(dst []float32, src []uint16, scaleInv float32) int {
 	return n
 }
 
-// In the functions below, n is positive and a multiple of 16, and of 32 for stochastic
-// rounding and BF16 or F16 sources. first and key come from weylValue.
+// In the functions below, n is positive and a multiple of 16. It is a multiple of 32 for
+// functions with a key and for casts of BF16 and F16 to eight bits, and of 64 for all
+// AVX-512 casts to eight bits. first and key come from weylValue.
 
 //go:noescape
 func amaxAVX512(x *float32, n int, c *castVectors) (amax float32)
