@@ -32,12 +32,12 @@ func TestDraw(t *testing.T) {
 		{Sampling{Temperature: 1, TopP: 1}, [4]float64{1. / 8, 1. / 2, 1. / 8, 1. / 4}},
 		{Sampling{Temperature: 0.5, TopP: 1}, [4]float64{1. / 22, 16. / 22, 1. / 22, 4. / 22}},
 		{Sampling{Temperature: 1, TopP: 0.7}, [4]float64{0, 2. / 3, 0, 1. / 3}},
-		{Sampling{Temperature: 1, TopP: 0.8}, [4]float64{1. / 7, 4. / 7, 0, 2. / 7}}, // the first of equals
+		{Sampling{Temperature: 1, TopP: 0.8}, [4]float64{1. / 7, 4. / 7, 0, 2. / 7}}, // the first of equal values
 		{Sampling{Temperature: 1, TopP: 1e-9}, [4]float64{0, 1, 0, 0}},
 	} {
 		require.InDeltaSlice(t, c.want[:], func() []float64 { n := frequencies(c.s); return n[:] }(), 0.015, "%+v", c.s)
 	}
-	require.Equal(t, int32(1), drawing(-1, 3, 3, 2).draw(Sampling{TopP: 1}, nil), "the first of equals")
+	require.Equal(t, int32(1), drawing(-1, 3, 3, 2).draw(Sampling{TopP: 1}, nil), "the first of equal values")
 }
 
 func TestDrawAllocatesNothing(t *testing.T) {

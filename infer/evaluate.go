@@ -12,12 +12,12 @@ import (
 	"octet/recipe"
 )
 
-// ErrNoScales is wrapped by the errors that refuse a recipe whose scales the weights
-// do not bring along.
+// ErrNoScales is wrapped by the error for a recipe that needs saved scales and weights
+// without them.
 var ErrNoScales = errors.New("saved scales")
 
-// Evaluator measures the cross-entropy of a model in windows of seq tokens, batch
-// windows at a time.
+// Evaluator measures the cross-entropy of a model over windows of seq tokens, in
+// batches of windows.
 type Evaluator struct {
 	*session
 	program               backend.Executable
@@ -25,8 +25,8 @@ type Evaluator struct {
 	batch, seq            int
 }
 
-// NewEvaluator prepares a model. Its errors are those of the model, the recipe or the
-// device, which has cast the weights.
+// NewEvaluator loads a model on a device and casts its weights. The error is about the
+// model, the recipe, the weights or the device.
 func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, batch, seq int) (*Evaluator, error) {
 	s, err := newSession(c, r, dev)
 	if err != nil {
@@ -49,10 +49,10 @@ func NewEvaluator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	return e, nil
 }
 
-// Evaluate is the mean cross-entropy of a stream in nats per token, every token but
-// the first a target once. After each batch it calls report, unless that is nil, with
-// the number of targets so far, of all targets, and the mean so far. A mean that is
-// not finite is an error.
+// Evaluate returns the mean cross-entropy of a stream in nats per token; every token but
+// the first is a target once. After each batch it calls report, unless nil, with the
+// number of targets so far, the total number, and the mean so far. A non-finite loss is
+// an error.
 func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report func(done, all int64, mean float64)) (float64, error) {
 	sweep, err := data.NewSweep(stream, e.seq)
 	if err != nil {
@@ -79,7 +79,7 @@ func (e *Evaluator) Evaluate(ctx context.Context, stream data.Tokens, report fun
 			return 0, err
 		}
 		if total += float64(sum[0]); total-total != 0 {
-			return 0, fmt.Errorf("the loss of tokens %d to %d is %v, although all weights are finite: octet inspect shows the largest value of each tensor", done, done+int64(n), sum[0])
+			return 0, fmt.Errorf("the loss of tokens %d to %d is %v, although all weights are finite; octet inspect shows the largest value of each tensor", done, done+int64(n), sum[0])
 		}
 		done += int64(n)
 		if report != nil {

@@ -15,11 +15,10 @@ import (
 	"octet/recipe"
 )
 
-// prefillSeq is how many prompt tokens one prefill takes.
+// prefillSeq is the number of prompt tokens of one prefill.
 const prefillSeq = 64
 
-// Generator continues one sequence, token by token, with a cache of keys and
-// values.
+// Generator continues one sequence, token by token, with a KV cache.
 type Generator struct {
 	*session
 	prefill, decode      backend.Executable
@@ -27,11 +26,11 @@ type Generator struct {
 	context              int
 	raw                  []byte
 	values               []float32 // logits of the next token
-	order                []int32   // tokens, the most likely first
-	weights              []float64 // their probabilities, times a common factor
+	order                []int32   // token ids by decreasing probability
+	weights              []float64 // their unnormalized probabilities
 }
 
-// NewGenerator prepares a model for sequences of at most context tokens,
+// NewGenerator loads a model on a device for sequences of at most context tokens,
 // prompt included.
 func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend, context int) (*Generator, error) {
 	s, err := newSession(c, r, dev)
@@ -39,9 +38,9 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 		return nil, err
 	}
 	if context < 1 {
-		return nil, fmt.Errorf("a context of %d tokens: expected at least 1", context)
+		return nil, fmt.Errorf("context = %d tokens: expected at least 1", context)
 	}
-	// Prefill writes whole chunks, so the cache has room for the last one.
+	// Prefill writes whole chunks, so the cache size is rounded up to one.
 	g := &Generator{session: s, context: context}
 	cache := s.model.NewCache(1, (context+prefillSeq-1)/prefillSeq*prefillSeq)
 	vocab := c.PaddedVocab()
@@ -62,14 +61,14 @@ func NewGenerator(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, 
 	return g, nil
 }
 
-// Sampling says how the next token is drawn.
+// Sampling configures how the next token is drawn.
 type Sampling struct {
 	Temperature float64 // 0: the most likely token
-	TopP        float64 // smallest set of tokens with this much probability; 1: all
+	TopP        float64 // nucleus: draw from the smallest set of tokens with this probability; 1: all
 	Seed        uint64
 }
 
-// Validate reports settings outside their range.
+// Validate returns an error for settings outside their range.
 func (s Sampling) Validate() error {
 	switch {
 	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0):
@@ -80,23 +79,23 @@ func (s Sampling) Validate() error {
 	return nil
 }
 
-// Generate continues prompt by at most n tokens and hands each to emit, until
-// emit returns false, the context is full, or ctx is cancelled.
+// Generate continues prompt by at most n tokens and calls emit with each. It stops early
+// if emit returns false, the context is full, or ctx is cancelled.
 func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampling, emit func(token int32) bool) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
 	if len(prompt) == 0 {
-		return errors.New("the prompt is empty: generation needs a first token")
+		return errors.New("the prompt is empty: generation needs at least one token")
 	}
 	vocab := int32(len(g.values))
 	if i := slices.IndexFunc(prompt, func(id int32) bool { return id < 0 || id >= vocab }); i >= 0 {
-		return fmt.Errorf("token %d of the prompt is the id %d, and the vocabulary has %d", i, prompt[i], vocab)
+		return fmt.Errorf("token %d of the prompt has the id %d, but the vocabulary has %d tokens", i, prompt[i], vocab)
 	}
 	if len(prompt) > g.context {
-		return fmt.Errorf("the prompt has %d tokens, the context %d", len(prompt), g.context)
+		return fmt.Errorf("the prompt has %d tokens, but the context only %d; use a larger context", len(prompt), g.context)
 	}
-	// The last prompt token is decoded, which gives the first logits.
+	// Decoding the last prompt token gives the first logits.
 	for from := 0; from < len(prompt)-1; from += prefillSeq {
 		ids := make([]int32, prefillSeq)
 		copy(ids, prompt[from:])
@@ -122,7 +121,7 @@ func (g *Generator) Generate(ctx context.Context, prompt []int32, n int, s Sampl
 	return nil
 }
 
-// Logits returns the logits [vocabulary] behind a sequence of tokens.
+// Logits returns the logits [vocabulary] after each token of a sequence.
 func (g *Generator) Logits(ctx context.Context, ids []int32) ([][]float32, error) {
 	var all [][]float32
 	for i, id := range ids {
@@ -153,13 +152,13 @@ func (g *Generator) readLogits() error {
 	}
 	fp8.F32.Decode(g.values, g.raw)
 	if slices.ContainsFunc(g.values, func(x float32) bool { return x-x != 0 }) {
-		return errors.New("the logits are not finite: nothing can be drawn from them; octet inspect says which weights are to blame")
+		return errors.New("the logits are not finite, so no token can be drawn; octet inspect shows which weights are not finite")
 	}
 	return nil
 }
 
-// draw picks a token from the tempered distribution, cut to the nucleus. Of
-// equally likely tokens the first comes first.
+// draw returns a token, drawn from the distribution at the given temperature, restricted
+// to the nucleus. Tokens of equal probability are ordered by id.
 func (g *Generator) draw(s Sampling, rng *rand.Rand) int32 {
 	if s.Temperature == 0 {
 		best := 0

@@ -83,9 +83,9 @@ func evaluate(t *testing.T, m trained, r recipe.Recipe, w infer.Weights, dev bac
 	return e.Evaluate(t.Context(), stream, nil)
 }
 
-// A checkpoint evaluated on its own gives what the run saw, bit for bit; and
-// FP8 and FP32 agree about a model this small to a few per cent of the loss.
-func TestEvaluateIsTheRunsOwn(t *testing.T) {
+// Evaluating a checkpoint gives the same bits as the run's own evaluation. For a model of
+// this size FP8 and FP32 agree within 5 % of the loss.
+func TestEvaluateEqualsTheRun(t *testing.T) {
 	for _, name := range []string{
 		"bf16", "fp8-current", "fp8-smooth", "fp8-smooth-token", "fp8-paper", "fp8-unit",
 		"smooth-late-factors", "smooth-late-weight", "smooth-late-token",
@@ -104,7 +104,7 @@ func TestEvaluateIsTheRunsOwn(t *testing.T) {
 	}
 }
 
-// What was trained on one device runs on another with other formats.
+// A model that was trained on one device runs on another with other formats.
 func TestEvaluateOnAnotherDevice(t *testing.T) {
 	for _, name := range []string{"fp8-delayed", "fp8-smooth", "fp8-smooth-token", "smooth-late-weight"} {
 		m := trainSmall(t, name)
@@ -123,8 +123,8 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	require.ErrorIs(t, err, infer.ErrNoScales)
 	_, err = infer.NewGenerator(context.Background(), m.config.ModelConfig(), m.recipe, unreadable{m.weights}, device(t), 8)
 	require.ErrorIs(t, err, errUnreadable)
-	require.NotErrorIs(t, err, infer.ErrNoScales, "it has them")
-	// Scales by block come from the elements.
+	require.NotErrorIs(t, err, infer.ErrNoScales, "the weights have scales")
+	// Block scales are computed from the elements.
 	m = trainSmall(t, "mxfp8")
 	bare = train.CheckpointWeights{Model: m.weights.Model}
 	loss, err := evaluate(t, m, m.recipe, bare, device(t), m.val, m.config.Train.MicroBatch, m.config.Data.Seq)
@@ -132,14 +132,14 @@ func TestBareWeightsHaveNoScales(t *testing.T) {
 	require.Equal(t, m.valLoss, loss)
 }
 
-// unreadable has scales on a bad disk.
+// unreadable returns a read error for scales.
 type unreadable struct{ infer.Weights }
 
 var errUnreadable = errors.New("input/output error")
 
 func (unreadable) Scale(string) ([]float32, error) { return nil, errUnreadable }
 
-// misfit has one parameter with another number of values.
+// misfit returns n values for the parameter name.
 type misfit struct {
 	infer.Weights
 	name string
@@ -167,13 +167,13 @@ func TestParametersHaveTheModelsShape(t *testing.T) {
 		c := m.config.ModelConfig()
 		c.Vocab = test.vocab
 		_, err := infer.NewGenerator(t.Context(), c, m.recipe, misfit{m.weights, test.name, test.has}, device(t), 8)
-		require.ErrorContains(t, err, fmt.Sprintf("%s has %d values, the model wants %d", test.name, test.has, test.want))
+		require.ErrorContains(t, err, fmt.Sprintf("%s has %d values, the model expects %d", test.name, test.has, test.want))
 	}
 }
 
-// Prefill in chunks and decode token by token must see the same sequence: the
-// greedy continuation of a prompt longer than a chunk, once with prefill and
-// once by feeding every token, and its loss against Evaluate's.
+// Prefill in chunks and decode token by token agree: in the greedy continuation of a
+// prompt longer than a chunk, once with prefill and once decoding every token, and in
+// the loss, which equals Evaluate's.
 func TestPrefillAgreesWithDecode(t *testing.T) {
 	for _, name := range []string{"fp8-smooth", "fp8-smooth-token", "fp8-paper", "te-block", "torchao-row", "mxfp8"} {
 		t.Run(name, func(t *testing.T) { prefillAgreesWithDecode(t, trainSmall(t, name)) })
@@ -239,14 +239,14 @@ func TestGenerateRefuses(t *testing.T) {
 	require.ErrorContains(t, g.Generate(ctx, make([]int32, 5), 1, infer.Sampling{TopP: 1}, keep), "context")
 	require.ErrorContains(t, g.Generate(ctx, make([]int32, 2), 1, infer.Sampling{TopP: 0}, keep), "top-p")
 	for _, id := range []int32{-1, 256} {
-		require.ErrorContains(t, g.Generate(ctx, []int32{7, id}, 1, infer.Sampling{TopP: 1}, keep), fmt.Sprintf("token 1 of the prompt is the id %d", id))
+		require.ErrorContains(t, g.Generate(ctx, []int32{7, id}, 1, infer.Sampling{TopP: 1}, keep), fmt.Sprintf("token 1 of the prompt has the id %d", id))
 	}
 	n := 0
 	require.NoError(t, g.Generate(ctx, make([]int32, 2), 99, infer.Sampling{TopP: 1, Temperature: 1}, func(int32) bool { n++; return true }))
-	require.Equal(t, 3, n, "a context of 4 holds 2 of the prompt; the third new token is not fed again")
+	require.Equal(t, 3, n, "a context of 4 holds 2 prompt tokens; the third new token is not decoded")
 }
 
-// damaged has a parameter that is NaN.
+// damaged has a NaN in one parameter.
 type damaged struct{ infer.Weights }
 
 func (w damaged) Param(name string) ([]float32, error) {
@@ -257,7 +257,7 @@ func (w damaged) Param(name string) ([]float32, error) {
 	return x, err
 }
 
-// Of weights that compute no numbers nothing is drawn.
+// With non-finite logits no token is drawn.
 func TestGenerateFromDamagedWeights(t *testing.T) {
 	m := trainSmall(t, "bf16")
 	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, damaged{m.weights}, device(t), 4)
@@ -273,7 +273,7 @@ func TestGenerateFromDamagedWeights(t *testing.T) {
 	require.ErrorContains(t, err, "the loss of tokens 0 to 64 is NaN")
 }
 
-// What is reported on the way ends with what is returned.
+// The last report has the returned mean.
 func TestEvaluateReports(t *testing.T) {
 	m := trainSmall(t, "bf16")
 	e, err := infer.NewEvaluator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 4, 32)
@@ -289,7 +289,7 @@ func TestEvaluateReports(t *testing.T) {
 	require.Equal(t, loss, mean)
 }
 
-// limited refuses what needs more than it has.
+// limited is a device in host memory with room for has bytes; asked is the last request.
 type limited struct {
 	backend.Backend
 	has   int64
@@ -305,16 +305,16 @@ func (l limited) Fits(bytes int64) error {
 
 func (l limited) Bind(v *backend.Vars) error {
 	if *l.asked == 0 || *l.asked > l.has {
-		return errors.New("bound before it was asked")
+		return errors.New("Bind was called before Fits")
 	}
 	return l.Backend.Bind(v)
 }
 
 var errRefused = errors.New("too little memory")
 
-// A device is asked for room before it gets anything, by all that run weights; a
-// longer context and a larger batch need more.
-func TestMemoryIsAskedFor(t *testing.T) {
+// Evaluator, Generator and MeasureSmoothing call Fits before Bind; a longer context and a
+// larger batch need more memory.
+func TestFitsIsCalledFirst(t *testing.T) {
 	m := trainSmall(t, "fp8-smooth")
 	ctx, config := t.Context(), m.config.ModelConfig()
 	for i, start := range []func(dev backend.Backend, n int) error{
@@ -327,21 +327,21 @@ func TestMemoryIsAskedFor(t *testing.T) {
 			return err
 		},
 		func(dev backend.Backend, _ int) error {
-			_, err := infer.ChannelFactors(ctx, config, m.recipe, m.weights, dev)
+			_, err := infer.MeasureSmoothing(ctx, config, m.recipe, m.weights, dev)
 			return err
 		},
 	} {
 		var need, more int64
 		require.NoError(t, start(limited{device(t), math.MaxInt64, &need}, 1))
-		require.Greater(t, need, int64(4*2*(4*32*32+3*32*48)), "the masters alone")
+		require.Greater(t, need, int64(4*2*(4*32*32+3*32*48)), "more than the masters need")
 		require.ErrorIs(t, start(limited{device(t), need - 1, new(int64)}, 1), errRefused)
 		require.NoError(t, start(limited{device(t), need, new(int64)}, 1))
 		require.NoError(t, start(limited{device(t), math.MaxInt64, &more}, 8))
-		require.Equal(t, i < 2, more > need, "factors by channel depend on neither")
+		require.Equal(t, i < 2, more > need, "MeasureSmoothing depends on neither")
 	}
 }
 
-// Cancelled after a token, generation gives no other.
+// Cancelled after a token, generation emits no further token.
 func TestGenerateStops(t *testing.T) {
 	m := trainSmall(t, "bf16")
 	g, err := infer.NewGenerator(t.Context(), m.config.ModelConfig(), m.recipe, m.weights, device(t), 100)
@@ -355,6 +355,6 @@ func TestGenerateStops(t *testing.T) {
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 1, n)
-	// Nor does it begin with a prompt.
+	// A cancelled context also stops the prefill.
 	require.ErrorIs(t, g.Generate(ctx, make([]int32, 80), 1, infer.Sampling{TopP: 1}, nil), context.Canceled)
 }

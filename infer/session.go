@@ -13,25 +13,25 @@ import (
 	"octet/recipe"
 )
 
-// Weights is where a session's numbers come from.
+// Weights provides the parameters and the scale state of a model.
 type Weights interface {
 	// Param returns a parameter by its Hugging Face name, without padding rows.
 	Param(name string) ([]float32, error)
-	// Scale returns a part of the saved scale state by name; nn.ErrNoTensor where there
-	// is none.
+	// Scale returns a scale or history of the saved scale state by name, or an error
+	// that wraps nn.ErrNoTensor if there is none.
 	Scale(name string) ([]float32, error)
 }
 
-// Limited is a device in the host's memory (backend.Spec.HostMemory) that is asked, before
-// anything is allocated, whether it has room for a model. Other devices refuse a model when
-// they allocate.
+// Limited is implemented by devices that limit memory and whose memory is the host's
+// (backend.Spec.HostMemory). They are asked before any allocation whether a model fits.
+// Other devices return an error when they allocate.
 type Limited interface {
-	// Fits is told how many bytes of the host's memory the model needs. Its error
-	// refuses the model.
+	// Fits returns an error if the model, which needs this many bytes of host memory,
+	// does not fit.
 	Fits(bytes int64) error
 }
 
-// session is a model on a device with its weights cast.
+// session is a model on a device, with its weights cast.
 type session struct {
 	model   *nn.Model
 	vars    *backend.Vars
@@ -40,8 +40,8 @@ type session struct {
 	bytes   []byte
 }
 
-// newSession declares the model. Masters are F32: a checkpoint's model file
-// holds exactly the values that its quantised masters stand for.
+// newSession declares the model. Masters are F32: a checkpoint's model file holds the
+// exact values of its dequantized masters.
 func newSession(c nn.Config, r recipe.Recipe, dev backend.Backend) (*session, error) {
 	spec := dev.Spec()
 	r, _, err := r.For(spec.E4M3, spec.Pairs, c.Layers)
@@ -85,8 +85,8 @@ func (s *session) start(ctx context.Context, w Weights, programs ...*backend.Pro
 	return loaded[:len(loaded)-1], loaded[len(loaded)-1].Run(ctx)
 }
 
-// memory is what the programs and their variables take, and the host while it hands
-// over the weights, one parameter at a time: its values as read, padded, and as bytes.
+// memory returns the bytes that the programs and their variables need, plus the host's
+// buffers for one parameter at a time: its values as read, padded, and as bytes.
 func (s *session) memory(programs []*backend.Program) (int64, error) {
 	spec := s.dev.Spec()
 	driver, _, err := backend.Find(spec.Backend)
@@ -102,7 +102,7 @@ func (s *session) memory(programs []*backend.Program) (int64, error) {
 		return 0, err
 	}
 	need, largest := outline.Temps, 0
-	for _, share := range outline.Beside {
+	for _, share := range outline.Extra {
 		need += share.Bytes
 	}
 	for t := range s.vars.All() {
@@ -135,7 +135,7 @@ func (s *session) setWeights(w Weights) error {
 	for _, t := range s.model.Packed() {
 		x, err := s.model.Pack(t, w.Scale)
 		if errors.Is(err, nn.ErrNoTensor) {
-			return fmt.Errorf("recipe %s needs %w: %w (weights of a run that ended in another recipe, and bare ones, have none: use --recipe bf16 or fp32)", s.model.Recipe.Name, ErrNoScales, err)
+			return fmt.Errorf("recipe %s needs %w: %w (weights from other programs and from a run with another last recipe have none; use --recipe bf16 or fp32)", s.model.Recipe.Name, ErrNoScales, err)
 		}
 		if err != nil {
 			return err

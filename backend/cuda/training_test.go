@@ -81,7 +81,7 @@ func TestTrainingWithAWrongScaleDisagrees(t *testing.T) {
 // over tokens, which leaves √(7/tokens) of it: relative to the gradient's norm, and,
 // because logits are of the order of 1, in nats of the loss. The mean over n steps is √n
 // times closer.
-func tolerance(c train.Config, n int) trial.Apart {
+func tolerance(c train.Config, n int) trial.Difference {
 	const bf16, e4m3, e5m2 = 0x1p-9, 0x1p-4, 0x1p-3
 	forward, backward := bf16, bf16
 	if c.Recipe != "bf16" {
@@ -89,7 +89,7 @@ func tolerance(c train.Config, n int) trial.Apart {
 	}
 	tokens := c.Data.Seq * c.Train.MicroBatch * c.Train.Accumulate * c.Train.Ranks
 	mean := math.Sqrt(7 / float64(tokens))
-	return trial.Within(forward*mean, backward*mean, n)
+	return trial.Tolerance(forward*mean, backward*mean, n)
 }
 
 // agree requires that two runs of a one-layer model differ by rounding only.

@@ -88,13 +88,13 @@ const steps, tokens = 50, 64
 // gradient are means over tokens, which leaves √(13/tokens) u of the gradient's norm and,
 // since logits are of the order of 1, as many nats of the loss. The mean over the steps
 // is √steps times more accurate.
-func tolerance(recipe string) trial.Apart {
+func tolerance(recipe string) trial.Difference {
 	forward, backward := 0x1p-4, 0x1p-3
 	if recipe == "bf16" {
 		forward, backward = 0x1p-9, 0x1p-9
 	}
 	mean := math.Sqrt(13. / tokens)
-	return trial.Within(forward*mean, backward*mean, steps)
+	return trial.Tolerance(forward*mean, backward*mean, steps)
 }
 
 // compared are training recipes that a Gaudi supports unchanged, except for formats.

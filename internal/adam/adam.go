@@ -1,6 +1,6 @@
-// Package adam runs AdamW with its state in small formats beside the same
-// update in float64, on gradients made for the purpose. It runs the op that
-// training runs; study/adam prints what it finds.
+// Package adam compares AdamW with its state in small formats to the same update in
+// float64, on synthetic gradients. It uses training's AdamW op; study/adam prints the
+// results.
 package adam
 
 import (
@@ -10,12 +10,12 @@ import (
 	"slices"
 
 	"octet/backend"
-	_ "octet/backend/emu" // what New opens
+	_ "octet/backend/emu" // opened by New
 	"octet/fp8"
 	"octet/recipe"
 )
 
-// Rule is the update's numbers.
+// Rule holds the hyperparameters of the update.
 type Rule struct{ LR, Beta1, Beta2, Eps, WeightDecay float64 }
 
 // Optimizer is AdamW on one tensor of n elements, on the emulator.
@@ -29,7 +29,7 @@ type Optimizer struct {
 	step    int
 }
 
-// New starts with moments of 0 and the given weights.
+// New returns an optimizer with moments of 0 and the given weights.
 func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 	o := &Optimizer{n: len(weights), rule: r}
 	vars := backend.NewVars()
@@ -83,7 +83,7 @@ func New(s recipe.Optimizer, r Rule, weights []float32) (*Optimizer, error) {
 // Close releases the device.
 func (o *Optimizer) Close() error { return o.device.Close() }
 
-// SetWeights stores weights in the master's format.
+// SetWeights stores weights in the master's format, rounded to nearest.
 func (o *Optimizer) SetWeights(x []float32) error {
 	t := o.op.Master[0]
 	if t.DType == fp8.F32 {
@@ -103,7 +103,7 @@ func (o *Optimizer) SetWeights(x []float32) error {
 	return o.device.Write(t, raw)
 }
 
-// Step updates with a gradient.
+// Step updates the weights with a gradient.
 func (o *Optimizer) Step(grad []float32) error {
 	o.step++
 	control := backend.Control{Seed: 1, Step: uint64(o.step), LR: float32(o.rule.LR)}
@@ -119,7 +119,7 @@ func (o *Optimizer) Step(grad []float32) error {
 	return o.run.Run(context.Background())
 }
 
-// Weights and V are the state, dequantised.
+// Weights and V return the dequantized master weights and second moment.
 func (o *Optimizer) Weights() ([]float64, error) { return o.read(o.op.Master[0]) }
 func (o *Optimizer) V() ([]float64, error)       { return o.read(o.op.M2[0]) }
 
@@ -148,16 +148,16 @@ func (o *Optimizer) read(t *backend.Tensor) ([]float64, error) {
 	return x, nil
 }
 
-// Truth is the same update in float64.
-type Truth struct {
+// Reference computes the same update in float64.
+type Reference struct {
 	Rule
 	M, V []float64
 	step int
 }
 
-// Step takes a gradient and returns the update, which is subtracted from the
-// weights beside their decay.
-func (t *Truth) Step(grad []float32) []float64 {
+// Step takes a gradient and returns the update, which AdamW subtracts from the weights in
+// addition to their decay.
+func (t *Reference) Step(grad []float32) []float64 {
 	if t.M == nil {
 		t.M, t.V = make([]float64, len(grad)), make([]float64, len(grad))
 	}

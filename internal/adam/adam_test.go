@@ -12,17 +12,17 @@ import (
 	"octet/recipe"
 )
 
-// What becomes of v when gradients fall tenfold. Rounding to nearest undoes a
-// decay of less than half an ulp, unless the scale moves from step to step; a
-// format of little range turns v into 0 where m survives, and so it is with a
-// scale for every 256 elements if these differ as much as the tensor's all.
+// The effect on v when gradients fall tenfold. Rounding to nearest undoes a decay of
+// less than half an ulp, unless the scale changes from step to step. In a format with
+// too little range v underflows to 0 where m does not, also with block scales if the
+// elements of a block differ as much as those of the tensor.
 func TestDrop(t *testing.T) {
 	const far = math.MaxFloat64
 	for _, c := range []struct {
 		state         recipe.Optimizer
 		beta2         float64
 		before, after [2]float64 // bands of the median of v over its true value
-		zeros         [2]float64
+		zeros         [2]float64 // of the share of elements with v = 0
 		update        [2]float64 // of the update's relative error after the drop
 	}{
 		{recipe.Optimizer{M2: fp8.F32}, 0.95, [2]float64{0.99, 1.01}, [2]float64{0.99, 1.01}, [2]float64{}, [2]float64{0, 1e-5}},
@@ -36,8 +36,8 @@ func TestDrop(t *testing.T) {
 		{recipe.Optimizer{M2: fp8.E4M3, FloorV: true}, 0.95, [2]float64{0.8, 1.4}, [2]float64{1, 3}, [2]float64{}, [2]float64{0.2, 0.8}},
 		{recipe.Optimizer{M2: fp8.E4M3, Block: 256}, 0.95, [2]float64{0.8, 1.4}, [2]float64{0.8, 1.4}, [2]float64{0.03, 0.3}, [2]float64{5, far}},
 
-		// A memory of 1,000 steps decays by a thousandth of v, less than half an
-		// ulp even of BF16.
+		// With β2 = 0.999, v decays by a thousandth per step, less than half an ulp
+		// even of BF16.
 		{recipe.Optimizer{M2: fp8.BF16}, 0.999, [2]float64{1.2, 6}, [2]float64{50, far}, [2]float64{}, [2]float64{0.5, 1}},
 		{recipe.Optimizer{M2: fp8.BF16, Rounding: fp8.Stochastic}, 0.999, [2]float64{0.97, 1.03}, [2]float64{0.97, 1.03}, [2]float64{}, [2]float64{0, 0.06}},
 		{recipe.Optimizer{M2: fp8.E5M2}, 0.999, [2]float64{0.5, 6}, [2]float64{10, far}, [2]float64{}, [2]float64{0.5, 1}},
@@ -64,11 +64,11 @@ func within(t *testing.T, band [2]float64, x float64, about string) {
 	require.LessOrEqual(t, x, band[1], about)
 }
 
-// Where v is stored as 0 and m is not, the next update is m over the root of
-// that step's small gradient alone. With one scale for the tensor E4M3 does so
-// if gradients differ by 10³, and E5M2, whose range holds gradients that differ
-// by 10^4.8 at most, if they differ by 10⁶; with scales by blocks where they do so
-// within a block. A floor bounds the update by little more than exact arithmetic.
+// If v underflows to 0 and m does not, the next update is m over the root of a v from one
+// small gradient alone, and explodes. With per-tensor scales this happens in E4M3 if
+// gradients differ by 10³, and in E5M2, whose range covers gradients that differ by
+// 10^4.8 at most, if they differ by 10⁶; with block scales if gradients of a block do. A
+// floor bounds the update almost as tightly as exact arithmetic.
 func TestSpread(t *testing.T) {
 	for _, c := range []struct {
 		state    recipe.Optimizer
@@ -102,12 +102,12 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// The method's own state, its first moment in E4M3 too.
+// The state of fp8-smooth, whose first moment is E4M3.
 func TestSpreadOfTheMethod(t *testing.T) {
 	r, err := recipe.Lookup("fp8-smooth")
 	require.NoError(t, err)
 	state := r.Optimizer
-	state.Master = fp8.F32 // it is what the update is read from
+	state.Master = fp8.F32 // the update is read from the master
 	for decades := 3.0; decades <= 6; decades++ {
 		d, err := MeasureSpread(state, decades)
 		require.NoError(t, err)
@@ -121,12 +121,12 @@ func TestSpreadOfTheMethod(t *testing.T) {
 	require.Greater(t, d.Largest, 1000.0)
 }
 
-// Under constant gradients a moment divided by its amax is constant, and so are
-// its codes: scaled by amax it is always within one ulp, whatever the rounding.
-// A scale that is a power of two, and BF16's 1, do not move along. There
-// stochastic rounding ends between the two codes around the truth, which it
-// cannot leave: from either, the next value is between them. Nearest rounding
-// stops where what is missing, d, adds less than half an ulp: (1−β)·d < ulp/2.
+// With constant gradients, a moment divided by its amax is constant, and so are its codes:
+// with a scale of limit/amax it is always within one ulp, with any rounding. A
+// power-of-two scale, and BF16's scale of 1, do not follow the amax. With these,
+// stochastic rounding ends at one of the two codes around the exact value and stays
+// there, since the next value is between them. Rounding to nearest stops at an error d
+// whose correction is less than half an ulp: (1−β)·d < ulp/2.
 func TestConstantGradients(t *testing.T) {
 	const n, steps = 512, 1000
 	grad := make([]float32, n)
@@ -141,20 +141,20 @@ func TestConstantGradients(t *testing.T) {
 		for _, s := range statesOf(d) {
 			o, err := New(s, rule, make([]float32, n))
 			require.NoError(t, err)
-			truth := Truth{Rule: rule}
+			reference := Reference{Rule: rule}
 			var m, v float64 // largest errors in ulps
-			moves := d != fp8.BF16 && !s.Pow2
+			scaleFollows := d != fp8.BF16 && !s.Pow2
 			for step := range steps {
 				require.NoError(t, o.Step(grad))
-				truth.Step(grad)
-				if moves && step%50 == 0 || step == steps-1 {
-					m = max(m, o.worst(t, o.op.M1[0], truth.M))
-					v = max(v, o.worst(t, o.op.M2[0], truth.V))
+				reference.Step(grad)
+				if scaleFollows && step%50 == 0 || step == steps-1 {
+					m = max(m, o.worst(t, o.op.M1[0], reference.M))
+					v = max(v, o.worst(t, o.op.M2[0], reference.V))
 				}
 			}
 			require.NoError(t, o.Close())
-			if moves || s.Rounding == fp8.Stochastic {
-				require.LessOrEqual(t, m, 1.01, s) // FP32 has errors of its own
+			if scaleFollows || s.Rounding == fp8.Stochastic {
+				require.LessOrEqual(t, m, 1.01, s) // with a margin for errors of FP32
 				require.LessOrEqual(t, v, 1.01, s)
 				continue
 			}
@@ -166,7 +166,7 @@ func TestConstantGradients(t *testing.T) {
 	}
 }
 
-// statesOf lists every way to keep both moments in d.
+// statesOf lists the optimizer states with both moments in d.
 func statesOf(d fp8.DType) (list []recipe.Optimizer) {
 	for _, rounding := range []fp8.Rounding{fp8.Nearest, fp8.Stochastic} {
 		s := recipe.Optimizer{Master: fp8.F32, M1: d, M2: d, Rounding: rounding}
@@ -183,8 +183,8 @@ func statesOf(d fp8.DType) (list []recipe.Optimizer) {
 	return list
 }
 
-// worst is a moment's largest error, in distances of the codes around the truth.
-func (o *Optimizer) worst(t *testing.T, tensor *backend.Tensor, truth []float64) (worst float64) {
+// worst returns a moment's largest error in ulps of the exact value.
+func (o *Optimizer) worst(t *testing.T, tensor *backend.Tensor, exact []float64) (worst float64) {
 	values, err := o.read(tensor)
 	require.NoError(t, err)
 	scales := []float64{1}
@@ -192,14 +192,14 @@ func (o *Optimizer) worst(t *testing.T, tensor *backend.Tensor, truth []float64)
 		scales, err = o.read(tensor.Scale)
 		require.NoError(t, err)
 	}
-	for i, want := range truth {
-		scale := scales[i*len(scales)/len(truth)]
+	for i, want := range exact {
+		scale := scales[i*len(scales)/len(exact)]
 		worst = max(worst, math.Abs(values[i]-want)/(scale*ulp(tensor.DType, math.Abs(want)/scale)))
 	}
 	return worst
 }
 
-// ulp is the distance of the two numbers around x.
+// ulp returns the distance between the two values of d around x.
 func ulp(d fp8.DType, x float64) float64 {
 	below := d.Nearest(float32(x), fp8.Saturate)
 	if float64(d.Float32(below)) > x || d.Float32(below) == d.Max() {
@@ -208,10 +208,10 @@ func ulp(d fp8.DType, x float64) float64 {
 	return float64(d.Float32(below+1)) - float64(d.Float32(below))
 }
 
-// A decay of 3e-5 a step is an eighth of half an ulp of FP16. Rounded
-// stochastically the weights decay all the same, on average; to nearest not at
-// all, if the tensor's largest weight stays where it is and with it the scale.
-// That weight has a gradient, whose step is its decay.
+// A weight decay of 3e-5 per step is an eighth of half an ulp of FP16. With stochastic
+// rounding the weights decay on average as they should. With rounding to nearest they do
+// not decay if the scale is constant, that is if the tensor's largest weight is: the test
+// gives that weight a gradient whose update cancels its decay.
 func TestDecay(t *testing.T) {
 	const n, steps, largest = 1024, 2000, 10
 	rule := Rule{LR: 3e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-12, WeightDecay: 1.0 / largest}

@@ -9,18 +9,18 @@ import (
 	"octet/recipe"
 )
 
-// Drop is what became of a second moment when most gradients fell.
+// Drop holds the errors of the second moment before and after most gradients fall tenfold.
 type Drop struct {
-	Before, After           float64 // median of v over its true value, at the two ends
-	Zeros                   float64 // share of elements whose v is 0 at the end, and should not be
-	ErrorBefore, ErrorAfter float64 // of the update, relative to its true length
+	Before, After           float64 // median of v over its exact value, at the end of each half
+	Zeros                   float64 // share of elements whose v has underflowed to 0 at the end
+	ErrorBefore, ErrorAfter float64 // relative error of the update, in the Euclidean norm
 }
 
-// MeasureDrop feeds a tensor of n elements gradients of normal noise whose
-// spread differs by 10³ from element to element. Half way, all but the largest
-// eighth fall tenfold. The first moment stays in FP32, so that the errors are the second's.
+// MeasureDrop updates n elements with normally distributed gradients whose standard
+// deviations differ by up to 10³. Halfway, all but the largest eighth fall tenfold. With
+// the first moment in FP32, the errors are those of the second.
 //
-// The run is forty times as long as v's memory: v has its value at both ends.
+// Each half takes 20/(1−β2) steps, so that v converges.
 func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 	r := Rule{LR: 1, Beta1: 0.9, Beta2: beta2, Eps: 1e-12}
 	o, err := New(s, r, make([]float32, n))
@@ -28,9 +28,9 @@ func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 		return d, err
 	}
 	defer func() { err = errors.Join(err, o.Close()) }()
-	truth := Truth{Rule: r}
+	reference := Reference{Rule: r}
 	rng := rand.New(rand.NewPCG(1, 2))
-	rank := rng.Perm(n) // so that every block has all sizes
+	rank := rng.Perm(n) // every block gets gradients of all sizes
 	spread := spreads(rank, 3)
 	grad, zero := make([]float32, n), make([]float32, n)
 	steps := int(20 / (1 - beta2))
@@ -42,7 +42,7 @@ func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 			}
 		}
 		last := step == steps-1 || step == 2*steps-1
-		if last { // the step shows in the weights, if they are 0
+		if last { // with weights of 0 the update can be read from them
 			if err := o.SetWeights(zero); err != nil {
 				return d, err
 			}
@@ -50,7 +50,7 @@ func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 		if err := o.Step(grad); err != nil {
 			return d, err
 		}
-		want := truth.Step(grad)
+		want := reference.Step(grad)
 		if !last {
 			continue
 		}
@@ -64,7 +64,7 @@ func MeasureDrop(s recipe.Optimizer, beta2 float64, n int) (d Drop, err error) {
 		}
 		ratio, bad, norm, zeros := make([]float64, n), 0.0, 0.0, 0
 		for i := range v {
-			ratio[i] = v[i] / truth.V[i]
+			ratio[i] = v[i] / reference.V[i]
 			bad += (-p[i] - want[i]) * (-p[i] - want[i])
 			norm += want[i] * want[i]
 			if v[i] == 0 {

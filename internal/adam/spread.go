@@ -8,15 +8,15 @@ import (
 	"octet/recipe"
 )
 
-// Spread is how far updates went on a tensor whose gradients differ in size.
+// Spread holds the size of updates of a tensor whose gradients differ in size.
 type Spread struct {
-	Largest float64 // update, in units of the learning rate; 1.2 in exact arithmetic
-	Beyond  float64 // share of all updates larger than 10
+	Largest float64 // largest update in units of the learning rate; at most 1.2 in exact arithmetic
+	Beyond  float64 // fraction of updates larger than 10
 }
 
-// MeasureSpread feeds a tensor gradients of normal noise whose spread differs by
-// so many powers of ten from element to element, and looks at every update. In
-// exact arithmetic none is larger than (1−β1)/√((1−β2)(1−β1²/β2)), which is 1.2.
+// MeasureSpread updates a tensor with normally distributed gradients whose standard
+// deviations differ by up to 10^decades and measures every update. In exact arithmetic
+// none is larger than (1−β1)/√((1−β2)(1−β1²/β2)) = 1.2.
 func MeasureSpread(s recipe.Optimizer, decades float64) (d Spread, err error) {
 	const n, steps = 4096, 200
 	r := Rule{LR: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-12}
@@ -33,7 +33,7 @@ func MeasureSpread(s recipe.Optimizer, decades float64) (d Spread, err error) {
 		for i := range grad {
 			grad[i] = float32(spread[i] * rng.NormFloat64())
 		}
-		if err := o.SetWeights(zero); err != nil { // the step shows in the weights, if they are 0
+		if err := o.SetWeights(zero); err != nil { // with weights of 0 the update can be read from them
 			return d, err
 		}
 		if err := o.Step(grad); err != nil {
@@ -53,7 +53,7 @@ func MeasureSpread(s recipe.Optimizer, decades float64) (d Spread, err error) {
 	return d, nil
 }
 
-// spreads falls from 1 by powers of ten, evenly with an element's rank.
+// spreads returns a standard deviation per element, 10^(−decades·rank/n).
 func spreads(rank []int, decades float64) []float64 {
 	x := make([]float64, len(rank))
 	for i, r := range rank {

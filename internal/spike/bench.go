@@ -7,23 +7,22 @@ import (
 	"slices"
 
 	"octet/backend"
-	_ "octet/backend/emu" // what Bench runs on
+	_ "octet/backend/emu" // the device of Bench
 	"octet/fp8"
 	"octet/nn"
 	"octet/recipe"
 )
 
-// Alone is the recipe with everything but w3's products kept out of the
-// experiment. The gradients that enter them have current scales and are
-// rounded to nearest, so that only their inputs and weights differ from recipe
-// to recipe; gradients of its own are for [New] without Alone.
+// Alone returns the recipe with current scales and rounding to nearest for w3's
+// gradients, so that recipes differ only in the casts of w3's input and weight. To
+// include the recipe's own casts of gradients, call [New] without Alone.
 func Alone(r recipe.Recipe) recipe.Recipe {
 	nearest := fp8.Nearest
 	r.Rows = append([]recipe.Row{{Scope: "*.down_proj", Operand: recipe.Grad, Scaling: recipe.Current, Rounding: &nearest}}, r.Rows...)
 	return r
 }
 
-// Bench is a problem on a device, under a recipe.
+// Bench runs a problem on a device, under a recipe.
 type Bench struct {
 	*Problem
 	dev                   backend.Backend
@@ -32,11 +31,11 @@ type Bench struct {
 	prepare, step, update backend.Executable
 
 	steps int
-	size  float64 // of the outlier, as the device has it
+	size  float64 // size of the outlier in the device's weights
 }
 
-// New opens a device and runs three steps with an outlier of size 1, which fill
-// what a delayed scale looks back at.
+// New opens a device and runs three steps with an outlier of size 1, which fill the
+// histories of delayed scales.
 func New(ctx context.Context, p *Problem, r recipe.Recipe) (*Bench, error) {
 	r.Rows = append([]recipe.Row{{Scope: "*.up_proj", DType: fp8.BF16}, {Scope: "*.gate_proj", DType: fp8.BF16}}, r.Rows...)
 	r.Optimizer = recipe.Optimizer{Master: fp8.F32, M1: fp8.F32, M2: fp8.F32}
@@ -113,22 +112,22 @@ func (b *Bench) write(t *backend.Tensor, x []float32) error {
 	return b.dev.Write(t, fp8.AppendFloats(nil, x...))
 }
 
-// Step runs a step with an outlier of a size.
+// Step runs a step with an outlier of the given size.
 func (b *Bench) Step(ctx context.Context, size float64) error {
 	return b.run(ctx, size, func() error { return b.step.Run(ctx) })
 }
 
-// Measure is Step, and what it cost w3's products.
+// Measure runs a step as Step does and returns the errors of w3's GEMMs.
 func (b *Bench) Measure(ctx context.Context, size float64) (Errors, error) {
 	var w watch
-	err := b.run(ctx, size, func() error { return b.step.RunObserved(ctx, w.see) })
+	err := b.run(ctx, size, func() error { return b.step.RunObserved(ctx, w.observe) })
 	if err == nil && (w.hidden == nil || w.exact == nil || w.wgradInput == nil || w.grad == nil) {
-		err = fmt.Errorf("the program has not all of SwiGLU and the three products of down_proj")
+		err = fmt.Errorf("the program lacks SwiGLU or one of the three GEMMs of down_proj")
 	}
 	if err != nil {
 		return Errors{}, err
 	}
-	e := b.errors(b.products(w.operands), b.exactProducts(size, w.exact))
+	e := b.errors(b.gemms(w.operands), b.exactResults(size, w.exact))
 	e.Saturated = w.saturated(b.FFN)
 	return e, nil
 }
@@ -159,14 +158,14 @@ func (b *Bench) run(ctx context.Context, size float64, step func() error) error 
 	return b.update.Run(ctx)
 }
 
-// exactProducts computes w3's products of the activation that all recipes
-// share, since what computes it does not depend on them.
-func (b *Bench) exactProducts(size float64, a []float64) *products {
+// exactResults returns the results of w3's GEMMs on the uncast activation a, which does
+// not depend on the recipe.
+func (b *Bench) exactResults(size float64, a []float64) *results {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.exact[size] == nil {
 		dy, w := widen(b.dy), widen(b.down)
-		b.exact[size] = b.products(operands{input: a, weight: w, grad: dy, gradWeight: w, wgradGrad: dy, wgradInput: a})
+		b.exact[size] = b.gemms(operands{input: a, weight: w, grad: dy, gradWeight: w, wgradGrad: dy, wgradInput: a})
 	}
 	return b.exact[size]
 }
@@ -179,15 +178,15 @@ func widen(x []float32) []float64 {
 	return wide
 }
 
-// watch collects operands while a step runs.
+// watch collects the operands of w3's GEMMs while a step runs.
 type watch struct {
 	operands
-	exact  []float64       // the activation before factors and cast
+	exact  []float64       // the activation before smoothing and cast
 	hidden *backend.Tensor // h as fprop reads it
-	scale  []float64       // and what dequantises it
+	scale  []float64       // scale_inv of hidden
 }
 
-func (w *watch) see(n *backend.Node, m backend.Memory) (err error) {
+func (w *watch) observe(n *backend.Node, m backend.Memory) (err error) {
 	values := func(t *backend.Tensor) []float64 {
 		if t == nil || err != nil {
 			return nil
@@ -202,7 +201,7 @@ func (w *watch) see(n *backend.Node, m backend.Memory) (err error) {
 		for i, g := range values(op.Gate) {
 			w.exact[i] *= silu(g)
 		}
-		w.invC, w.factor = values(op.InvC), values(op.RowFactor)
+		w.invC, w.tokenScale = values(op.InvC), values(op.TokenScale)
 	case *backend.MatMul:
 		switch {
 		case n.Scope != "layers.0.mlp.down_proj":
@@ -214,13 +213,13 @@ func (w *watch) see(n *backend.Node, m backend.Memory) (err error) {
 		default:
 			w.grad, w.gradWeight = values(op.A), values(op.B)
 		}
-	default: // the products of w3 and what makes h are all that is looked at
+	default: // other ops are not observed
 	}
 	return err
 }
 
-// saturated is the share of h's elements that are beyond its format's range. It
-// is of casts with one scale: by block, nothing is clipped.
+// saturated returns the fraction of h's elements beyond the range of its format. It is 0
+// for block scales, with which nothing saturates.
 func (w *watch) saturated(ffn int) float64 {
 	if len(w.scale) != 1 || !w.hidden.DType.IsFP8() {
 		return 0
@@ -230,8 +229,8 @@ func (w *watch) saturated(ffn int) float64 {
 		if w.invC != nil {
 			a *= w.invC[i%ffn]
 		}
-		if w.factor != nil {
-			a /= w.factor[i/ffn]
+		if w.tokenScale != nil {
+			a /= w.tokenScale[i/ffn]
 		}
 		if math.Abs(a) > limit {
 			n++

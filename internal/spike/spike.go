@@ -1,16 +1,16 @@
-// Package spike measures what an outlier channel of SwiGLU costs w3's three
-// products under a recipe: the experiment behind Smooth-SwiGLU.
+// Package spike measures the errors that an outlier channel of SwiGLU causes in the
+// three GEMMs of w3 under a recipe: the experiment for Smooth-SwiGLU.
 //
-// A [Problem] is one MLP with random data, in which one channel's rows of
-// up_proj and gate_proj are equal, as training aligns them, and as large as
-// asked for: its activation is then about the square of its input. Of the
-// channel's size 1 the largest activation is that of the other channels, of
-// size 1000 it is a spike. A [Bench] runs the problem step by step under a
-// recipe, with the programs of packages nn and the kernels of backend emu, and
-// compares the operands that w3's products read with the exact ones.
+// A [Problem] is one MLP with random data. One channel has equal rows of up_proj and
+// gate_proj, as training aligns them, with an adjustable norm, so its activation is
+// about the square of its input. At size 1 its largest activation equals that of the
+// other channels; at size 1000, a spike, it is 1000 times as large. A [Bench] runs the
+// problem step by step under a recipe, with programs of package nn on backend emu. It
+// computes w3's GEMMs in float64 from the operands that they read, and compares the
+// results with those of the exact operands.
 //
-// Everything but w3's operands is kept out: up_proj and gate_proj run in BF16,
-// and the weights do not learn.
+// Only w3's operands have errors: up_proj and gate_proj run in BF16, and the weights
+// are constant.
 package spike
 
 import (
@@ -22,23 +22,21 @@ import (
 	"octet/fp8"
 )
 
-// Problem is one MLP and its batch, the same in every step. Channel 0 is the
-// outlier.
+// Problem is one MLP and its batch, equal in every step. Channel 0 is the outlier.
 type Problem struct {
 	Tokens, Dim, FFN int
 
 	x, dy          []float32 // [tokens, dim], values of BF16
 	up, gate, down []float32 // [ffn, dim], [ffn, dim], [dim, ffn]
-	direction      []float32 // [dim]: the outlier's row but for its length, x·direction being about 1
+	direction      []float32 // [dim]: the outlier's row before scaling; x·direction is about 1
 	reach          float64   // the largest x·direction of the batch
 	top            float64   // the largest activation of the other channels
 
 	mu    sync.Mutex
-	exact map[float64]*products // by size
+	exact map[float64]*results // by size
 }
 
-// NewProblem draws the data. Inputs and weights are such that up_proj's and
-// gate_proj's results are about 1.
+// NewProblem draws the data, so that the results of up_proj and gate_proj are about 1.
 func NewProblem(tokens, dim, ffn int, seed uint64) *Problem {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	normal := func(n int, sigma float64) []float32 {
@@ -48,7 +46,7 @@ func NewProblem(tokens, dim, ffn int, seed uint64) *Problem {
 		}
 		return x
 	}
-	p := &Problem{Tokens: tokens, Dim: dim, FFN: ffn, exact: map[float64]*products{}}
+	p := &Problem{Tokens: tokens, Dim: dim, FFN: ffn, exact: map[float64]*results{}}
 	p.x, p.dy = roundBF16(normal(tokens*dim, 1)), roundBF16(normal(tokens*dim, 1))
 	wide := 1 / math.Sqrt(float64(dim))
 	p.up, p.gate = normal(ffn*dim, wide), normal(ffn*dim, wide)
@@ -65,7 +63,7 @@ func NewProblem(tokens, dim, ffn int, seed uint64) *Problem {
 	return p
 }
 
-// outlier is channel 0's row of up_proj and gate_proj for a size.
+// outlier returns the row of up_proj and gate_proj of channel 0 for a size.
 func (p *Problem) outlier(size float64) []float32 {
 	want := size * p.top // = s·silu(s), where s is the largest result of the row
 	low, high := 0.0, 2+2*math.Sqrt(want)
@@ -92,7 +90,7 @@ func roundBF16(x []float32) []float32 {
 
 func silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 
-// dot adds up in four parts, which do not wait for each other.
+// dot returns a·b. Four independent partial sums make it faster.
 func dot[E float32 | float64](a, b []E) float64 {
 	var sum [4]float64
 	for len(a) >= 4 && len(b) >= 4 {
@@ -107,45 +105,45 @@ func dot[E float32 | float64](a, b []E) float64 {
 	return sum[0] + sum[1] + (sum[2] + sum[3])
 }
 
-// Errors is how far w3's products are from the exact ones, as a share of their
-// norm; and without the outlier's part: of y what does not come from its
-// channel, of dgrad and wgrad the other columns. Once an outlier dominates a
-// product, the error of the whole does not show that everything else is lost.
+// Errors holds the relative errors of the results of w3's GEMMs, in the Euclidean norm.
+// The fields named Others exclude the outlier: for fprop its channel's contribution to
+// y, for dgrad and wgrad its column. An outlier that dominates a result hides the errors
+// of everything else in the total.
 type Errors struct {
 	Fprop, FpropOthers float64
 	Dgrad, DgradOthers float64
 	Wgrad, WgradOthers float64
 
-	Saturated float64 // share of h's elements that the cast clipped
+	Saturated float64 // fraction of h's elements that saturated in the cast
 }
 
-// Worst is the largest of the six.
+// Worst returns the largest of the six errors.
 func (e Errors) Worst() float64 {
 	return max(e.Fprop, e.FpropOthers, e.Dgrad, e.DgradOthers, e.Wgrad, e.WgradOthers)
 }
 
-// operands is what w3's products read, dequantised: the input of fprop
+// operands holds the dequantized operands of w3's GEMMs: the input of fprop
 // [tokens, ffn], W3 [dim, ffn], dY [tokens, dim] and so on.
 type operands struct {
 	input, weight         []float64
 	grad, gradWeight      []float64
 	wgradGrad, wgradInput []float64
 
-	rowScale     []float64 // of fprop, [tokens], or nil
-	colScale     []float64 // of wgrad, [ffn], or nil
-	invC, factor []float64 // of the activation's backward, [ffn] and [tokens], or nil
+	rowScale         []float64 // of fprop, [tokens], or nil
+	colScale         []float64 // of wgrad, [ffn], or nil
+	invC, tokenScale []float64 // of the activation's backward, [ffn] and [tokens], or nil
 }
 
-// products is what they compute.
-type products struct {
-	y, others []float64 // [tokens, dim]
-	da        []float64 // [tokens, ffn]
-	dw        []float64 // [dim, ffn]
+// results holds the results of w3's three GEMMs.
+type results struct {
+	y, others []float64 // [tokens, dim]: fprop, and fprop without channel 0
+	da        []float64 // [tokens, ffn]: dgrad
+	dw        []float64 // [dim, ffn]: wgrad
 }
 
-func (p *Problem) products(o operands) *products {
+func (p *Problem) gemms(o operands) *results {
 	tokens, dim, ffn := p.Tokens, p.Dim, p.FFN
-	r := &products{
+	r := &results{
 		y: make([]float64, tokens*dim), others: make([]float64, tokens*dim),
 		da: make([]float64, tokens*ffn), dw: make([]float64, dim*ffn),
 	}
@@ -169,7 +167,7 @@ func (p *Problem) products(o operands) *products {
 			}
 		}
 		scaleCols(r.da, o.invC)
-		scaleRows(r.da, inverse(o.factor))
+		scaleRows(r.da, inverse(o.tokenScale))
 	})
 	wait.Go(func() {
 		for t := range tokens {
@@ -183,8 +181,8 @@ func (p *Problem) products(o operands) *products {
 	return r
 }
 
-// errors compares what was computed with what is exact.
-func (p *Problem) errors(got, want *products) Errors {
+// errors returns the relative errors of got.
+func (p *Problem) errors(got, want *results) Errors {
 	return Errors{
 		Fprop: distance(got.y, want.y, p.Dim, 0), FpropOthers: distance(got.others, want.others, p.Dim, 0),
 		Dgrad: distance(got.da, want.da, p.FFN, 0), DgradOthers: distance(got.da, want.da, p.FFN, 1),
@@ -192,7 +190,7 @@ func (p *Problem) errors(got, want *products) Errors {
 	}
 }
 
-// distance is ‖got − want‖/‖want‖ over the columns from one on.
+// distance returns ‖got − want‖/‖want‖ over the columns from index from on.
 func distance(got, want []float64, cols, from int) float64 {
 	var diff, norm float64
 	for i, w := range want {
@@ -204,25 +202,25 @@ func distance(got, want []float64, cols, from int) float64 {
 	return math.Sqrt(diff / norm)
 }
 
-func addTo(sum []float64, factor float64, x []float64) {
+func addTo(sum []float64, scale float64, x []float64) {
 	for i, v := range x {
-		sum[i] += factor * v
+		sum[i] += scale * v
 	}
 }
 
-func scaleRows(x, factors []float64) {
-	for i, f := range factors {
-		cols := len(x) / len(factors)
+func scaleRows(x, scales []float64) {
+	for i, f := range scales {
+		cols := len(x) / len(scales)
 		for j := range x[i*cols : (i+1)*cols] {
 			x[i*cols+j] *= f
 		}
 	}
 }
 
-func scaleCols(x, factors []float64) {
-	if factors != nil {
+func scaleCols(x, scales []float64) {
+	if scales != nil {
 		for i := range x {
-			x[i] *= factors[i%len(factors)]
+			x[i] *= scales[i%len(scales)]
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"octet/recipe"
 )
 
-// variants finds one by name.
+// variant returns the recipe of a variant.
 func variant(t *testing.T, name string) recipe.Recipe {
 	t.Helper()
 	for _, v := range Variants() {
@@ -29,13 +29,13 @@ func sweep(t *testing.T, p *Problem, r recipe.Recipe, sizes ...float64) []Errors
 	return list
 }
 
-// The table of the method: which of w3's products survive a spike, under every
-// form and every way to be late.
+// The table in method.md: the errors of w3's GEMMs at a spike, for every form and every
+// delayed scale.
 func TestOneSpike(t *testing.T) {
 	p := NewProblem(512, 128, 352, 1)
 	run := func(name string, sizes ...float64) []Errors { return sweep(t, p, variant(t, name), sizes...) }
 
-	// The method: nothing is lost, in any product, of the outlier or of others.
+	// The balanced and linear forms keep the outlier and the other channels in all GEMMs.
 	for _, name := range []string{"balanced", "linear"} {
 		list := run(name, 1, 1e3, 1e4, 1e5, 1e6)
 		free := list[0]
@@ -53,7 +53,7 @@ func TestOneSpike(t *testing.T) {
 		}
 	}
 
-	// A delayed scale clips it; with a current one, it clips the others.
+	// A delayed scale saturates the outlier; with a current one the other channels underflow.
 	for _, e := range run("plain, delayed scale", 1e3, 1e4, 1e5, 1e6) {
 		require.Greater(t, e.Fprop, 0.9)
 		require.Greater(t, e.Wgrad, 0.9)
@@ -62,13 +62,13 @@ func TestOneSpike(t *testing.T) {
 	list := run("plain, current scale", 1e3, 1e5, 1e6)
 	require.Less(t, list[0].Worst(), 0.08)
 	for _, e := range list[1:] {
-		require.Less(t, e.Fprop, 0.06, "which does not show it")
+		require.Less(t, e.Fprop, 0.06, "the total error does not show the loss of the other channels")
 		require.Greater(t, e.FpropOthers, 0.9)
 		require.Greater(t, e.WgradOthers, 0.9)
 		require.Less(t, e.Dgrad, 0.08)
 	}
 
-	// What moves into w3 whole ruins w3.
+	// The product form moves the whole outlier into w3, whose other columns underflow.
 	list = run("product", 1e3, 1e4, 1e5, 1e6)
 	require.Less(t, list[0].Worst(), 0.08)
 	require.InDelta(t, 0.12, list[1].FpropOthers, 0.03)
@@ -79,7 +79,7 @@ func TestOneSpike(t *testing.T) {
 		require.Less(t, e.WgradOthers, 0.08)
 	}
 
-	// By token, the spike's own tokens pay.
+	// With per-token forms the other channels of tokens with a spike underflow.
 	list = run("token", 1, 1e3, 1e4, 1e5, 1e6)
 	require.Less(t, list[1].Worst(), 0.08)
 	require.InDelta(t, 0.07, list[2].FpropOthers, 0.03)
@@ -93,40 +93,40 @@ func TestOneSpike(t *testing.T) {
 	require.Less(t, list[0].Worst(), 0.08)
 	require.Greater(t, list[1].FpropOthers, 0.8)
 
-	// Late by one step, in whatever: lost at the first spike.
-	for name, least := range map[string]float64{
+	// With any scale one step late, the first spike is lost.
+	for name, minError := range map[string]float64{
 		"linear, as published":             0.9,
-		"balanced, factors delayed":        0.9,
+		"balanced, smoothing delayed":      0.9,
 		"linear, scale of h delayed":       0.8,
 		"product, scale of W3' delayed":    0.99,
 		"token-linear, scale of h delayed": 0.9,
 	} {
 		list := run(name, 1, 1e3)
 		require.Less(t, list[0].Worst(), 0.08, name)
-		require.Greater(t, list[1].Fprop, least, name)
+		require.Greater(t, list[1].Fprop, minError, name)
 	}
 }
 
-// By token, r ⊙ dY is what spikes: with a delayed scale it is clipped, so the
-// recipe gives it a current one.
-func TestGradientsByTokenNeedCurrentScales(t *testing.T) {
+// With per-token smoothing the spike is in r ⊙ dY: with a delayed scale it saturates, so
+// the recipe gives it a current one.
+func TestPerTokenGradientsNeedCurrentScales(t *testing.T) {
 	p := NewProblem(256, 64, 96, 2)
 	r, err := recipe.Lookup("fp8-smooth-token")
 	require.NoError(t, err)
-	require.Less(t, sweep(t, p, r, 1e3)[0].Worst(), 0.11) // stochastic
+	require.Less(t, sweep(t, p, r, 1e3)[0].Worst(), 0.11) // gradients are rounded stochastically
 	r.Rows = append([]recipe.Row{{Scope: "*.down_proj", Operand: recipe.Grad, Scaling: recipe.Delayed}}, r.Rows...)
 	e := sweep(t, p, r, 1e3)[0]
 	require.Greater(t, e.Wgrad, 0.5)
 	require.Greater(t, e.Dgrad, 0.15)
-	// By channel it does not: dY itself enters the products.
+	// With per-channel smoothing the GEMMs read dY itself, which has no spike.
 	r, err = recipe.Lookup("fp8-smooth")
 	require.NoError(t, err)
 	require.Less(t, sweep(t, p, r, 1e3)[0].Worst(), 0.11)
 }
 
-// A spike in one batch of twenty: a short history clips every one, and is
-// spoiled for as long as it remembers it; one that remembers them all clips the
-// first alone, and all other batches pay for ever.
+// One batch in twenty has a spike. With a short history every spike saturates, and the
+// following steps underflow while the history contains it. With a history that contains
+// all spikes only the first saturates, and all later steps underflow.
 func TestRecurringSpikes(t *testing.T) {
 	p := NewProblem(128, 64, 96, 3)
 	const period, steps, size = 20, 60, 1e6
@@ -144,13 +144,13 @@ func TestRecurringSpikes(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		memory  int
-		clipped int // spikes
+		clipped int // number of spikes that saturate
 	}{
 		{"plain, history 1", 1, 3},
 		{"plain, history 16", 16, 3},
 		{"plain, history 1024", 1024, 1},
 	} {
-		clipped, spoiled := 0, 0
+		clipped, underflows := 0, 0
 		for i, e := range results[c.name] {
 			spike, since := (i+1)%period == 0, (i+1)%period // steps since the last one
 			switch {
@@ -159,22 +159,22 @@ func TestRecurringSpikes(t *testing.T) {
 				clipped++
 			case spike:
 				require.Zero(t, e.Saturated, c.name)
-				require.Greater(t, e.FpropOthers, 0.9, "%s, step %d: what is not clipped drowns", c.name, i)
+				require.Greater(t, e.FpropOthers, 0.9, "%s, step %d: a spike that does not saturate makes the other channels underflow", c.name, i)
 			case i+1 > period && since <= c.memory:
 				require.Greater(t, e.Fprop, 0.9, "%s, step %d", c.name, i)
-				spoiled++
+				underflows++
 			default:
 				require.Less(t, e.Worst(), 1.2*free, "%s, step %d", c.name, i)
 			}
 		}
 		require.Equal(t, c.clipped, clipped, c.name)
-		require.Equal(t, 2*min(c.memory, period-1), spoiled, c.name)
+		require.Equal(t, 2*min(c.memory, period-1), underflows, c.name)
 	}
 }
 
-// An activation beyond FP32 is seen in the record of h, whose amax makes a step
-// be skipped, whatever the form and whatever is delayed.
-func TestInfiniteSpikesAreSeen(t *testing.T) {
+// An activation that overflows FP32 makes the amax of h non-finite, which skips a step,
+// with every form and every delayed scale.
+func TestInfiniteSpikesAreRecorded(t *testing.T) {
 	p := NewProblem(32, 32, 48, 6)
 	for _, v := range Variants() {
 		b, err := New(t.Context(), p, v.Recipe)
@@ -196,7 +196,7 @@ func TestInfiniteSpikesAreSeen(t *testing.T) {
 	}
 }
 
-// The outlier is as large as asked for, and the problem is what it says.
+// The outlier's largest activation is size times that of the other channels.
 func TestProblem(t *testing.T) {
 	p := NewProblem(64, 32, 48, 5)
 	for _, size := range []float64{0.5, 1, 1e3, 1e6} {

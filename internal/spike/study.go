@@ -8,20 +8,20 @@ import (
 	"octet/recipe"
 )
 
-// Variant is a recipe that an experiment runs under.
+// Variant is a named recipe of an experiment.
 type Variant struct {
 	Name   string
 	Recipe recipe.Recipe
-	Late   bool // something that should be current is delayed
+	Late   bool // some scale that should be current is delayed
 }
 
-// Variants are plain SwiGLU with either scaling, every form of Smooth-SwiGLU
-// and the ways to be late, all of them [Alone].
+// Variants returns plain SwiGLU with delayed and with current scaling, every form of
+// Smooth-SwiGLU, and forms with a delayed scale, all through [Alone].
 func Variants() []Variant {
 	named := func(name string) recipe.Recipe {
 		r, err := recipe.Lookup(name)
 		if err != nil {
-			panic(err) // the names stand below
+			panic(err) // the names below are known
 		}
 		return Alone(r)
 	}
@@ -39,15 +39,15 @@ func Variants() []Variant {
 		formed("fp8-smooth", recipe.Linear),
 		formed("fp8-smooth", recipe.Balanced),
 		{Name: "linear, as published", Recipe: named("fp8-paper"), Late: true},
-		{Name: "balanced, factors delayed", Recipe: named("smooth-late-factors"), Late: true},
+		{Name: "balanced, smoothing delayed", Recipe: named("smooth-late-factors"), Late: true},
 		{Name: "linear, scale of h delayed", Recipe: named("smooth-late-hidden"), Late: true},
 		{Name: "product, scale of W3' delayed", Recipe: named("smooth-late-weight"), Late: true},
 		{Name: "token-linear, scale of h delayed", Recipe: named("smooth-late-token"), Late: true},
 	}
 }
 
-// Histories are plain SwiGLU whose delayed scales look back 1, 16 and 1024
-// updates, and the method.
+// Histories returns plain SwiGLU with delayed scales and histories of 1, 16 and 1024
+// updates, and the balanced form.
 func Histories() []Variant {
 	all := Variants()
 	plain, balanced := all[0].Recipe, all[6]
@@ -59,7 +59,7 @@ func Histories() []Variant {
 	return append(list, balanced)
 }
 
-// Sweep measures one spike of every size, each after spike-free steps.
+// Sweep measures one spike of each size, each in a new Bench without earlier spikes.
 func Sweep(ctx context.Context, p *Problem, r recipe.Recipe, sizes ...float64) ([]Errors, error) {
 	list := make([]Errors, len(sizes))
 	for i, size := range sizes {
@@ -75,7 +75,7 @@ func Sweep(ctx context.Context, p *Problem, r recipe.Recipe, sizes ...float64) (
 	return list, nil
 }
 
-// Recur measures a number of steps of which every period-th spikes.
+// Recur measures steps steps; every period-th has a spike of the given size.
 func Recur(ctx context.Context, p *Problem, r recipe.Recipe, size float64, period, steps int) ([]Errors, error) {
 	b, err := New(ctx, p, r)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package trial trains a small model for a few steps on a device and on its model in
-// emu, as a doctor does: whether a device learns shows in nothing else.
+// Package trial trains a small model for a few steps on a device and on emu's model of
+// that device and compares the losses. octet doctor uses it to test whether a device
+// learns.
 package trial
 
 import (
@@ -18,13 +19,13 @@ import (
 	"octet/train"
 )
 
-// recipes are one in BF16 and the method, which has FP8 in products and moments.
+// recipes are the trained recipes: BF16, and the method with FP8 GEMMs and moments.
 var recipes = []string{"bf16", "fp8-smooth"}
 
-// count is how many steps are taken.
+// count is the number of steps.
 const count = 50
 
-// config is a model whose step takes milliseconds anywhere.
+// config returns a configuration whose step takes milliseconds on any device.
 func config(recipe string) train.Config {
 	c := train.Default()
 	c.Recipe = recipe
@@ -34,11 +35,12 @@ func config(recipe string) train.Config {
 	return c
 }
 
-// text is easily learnt.
+// text is the training text, which is easy to learn.
 var text = strings.Repeat("to be or not to be, that is the question: whether 'tis nobler in the mind to suffer. ", 200)
 
-// Programs are lowered programs that hold, together, what a device is asked for: those
-// of a run of every recipe that it takes and of every activation, and of generation.
+// Programs returns lowered programs that together contain every op that a device may have
+// to run: those of training with every recipe that it supports and every activation, and
+// those of generation.
 func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err error) {
 	configs := make([]train.Config, 0, len(recipe.Names()))
 	for _, name := range recipe.Names() {
@@ -77,7 +79,7 @@ func Programs(d backend.Driver, s backend.Spec) (list []*backend.Program, err er
 	return list, nil
 }
 
-// generation is what package infer runs for a prompt and for each token behind it.
+// generation returns the programs of package infer for a prompt and for each generated token.
 func generation(c train.Config, s backend.Spec) ([]*backend.Program, error) {
 	if err := c.Resolve(); err != nil {
 		return nil, err
@@ -111,13 +113,12 @@ func generation(c train.Config, s backend.Spec) ([]*backend.Program, error) {
 	return programs, nil
 }
 
-// tolerance is how far apart the losses of two runs may be, in nats. Other orders of
-// sums and other random bits make a hundredth towards the end, when what the steps
-// before have made of them has added up.
+// tolerance bounds the difference of the losses of two runs, in nats. Other orders of sums
+// and other random bits add up to about 0.01 by the last steps.
 const tolerance = 0.05
 
-// Compare prints the losses of the runs on a backend beside those of its model, and
-// reports whether they agree.
+// Compare prints the losses on a backend beside those on its model in emu and reports
+// whether they agree.
 func Compare(ctx context.Context, out io.Writer, name string) bool {
 	agree := true
 	for _, recipe := range recipes {
@@ -134,7 +135,7 @@ func compare(ctx context.Context, out io.Writer, name, recipe string) error {
 	if err != nil {
 		return err
 	}
-	model := twin(spec)
+	model := modelOf(spec)
 	want, _, err := losses(ctx, model, recipe)
 	if err != nil {
 		return err
@@ -148,19 +149,19 @@ func compare(ctx context.Context, out io.Writer, name, recipe string) error {
 			fmt.Fprintf(out, "  %4d  %.6f  %.6f\n", n, got[i], want[i])
 		}
 		if !(apart <= tolerance) {
-			return fmt.Errorf("step %d has the loss %.6f, and %s has %.6f", i+1, got[i], model, want[i])
+			return fmt.Errorf("step %d: the loss is %.6f, but on %s it is %.6f", i+1, got[i], model, want[i])
 		}
 	}
 	if last := got[count-1]; last > 0.9*got[0] {
-		return fmt.Errorf("it does not learn: the loss was %.6f, and is %.6f", got[0], last)
+		return fmt.Errorf("the model does not learn: the first loss is %.6f, the last %.6f", got[0], last)
 	}
-	fmt.Fprintf(out, "✓ at most %.2g nats apart\n", worst)
+	fmt.Fprintf(out, "✓ losses differ by at most %.2g nats\n", worst)
 	return nil
 }
 
-// twin is the device's model in emu, if it has one: the first word of what names a
-// device's arithmetic.
-func twin(s backend.Spec) string {
+// modelOf returns the name of emu's model of a device, "emu" if it has none. It is the
+// first word of the device's arithmetic.
+func modelOf(s backend.Spec) string {
 	word, _, _ := strings.Cut(s.Arithmetic, "+")
 	if _, err := backend.SpecOf("emu:" + word); err != nil {
 		return "emu"

@@ -9,23 +9,23 @@ import (
 	"octet/recipe"
 )
 
-// Factors are Smooth-SwiGLU's factors by channel in one layer, and the factor
-// that dequantises the hidden activation divided by them.
-type Factors struct {
-	C              []float32 // [ffn]; nil in a layer that is not smoothed
+// Smoothing holds the smoothing scales of per-channel Smooth-SwiGLU in one layer and the
+// scale_inv of the hidden activation after it is divided by them.
+type Smoothing struct {
+	C              []float32 // [ffn]; nil in a layer without per-channel smoothing
 	HiddenScaleInv float32
 }
 
-// ChannelFactors computes, layer by layer, what evaluation and generation use:
-// from the running maxima that the weights come with.
-func ChannelFactors(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend) ([]Factors, error) {
+// MeasureSmoothing returns, for each layer, the smoothing scales that evaluation and
+// generation use. They follow from the channel maxima in the scale state of w.
+func MeasureSmoothing(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights, dev backend.Backend) ([]Smoothing, error) {
 	s, err := newSession(c, r, dev)
 	if err != nil {
 		return nil, err
 	}
 	pass := s.pass("channel_factors", 1, 1)
-	factors, scales := s.model.ChannelFactors(pass)
-	// Temps end with their program: what the host reads are variables.
+	smoothing, scales := s.model.SmoothingScales(pass)
+	// The host reads variables, not temps, which end with their program.
 	keep := func(t *backend.Tensor) *backend.Tensor {
 		if t == nil {
 			return nil
@@ -34,8 +34,8 @@ func ChannelFactors(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights
 		pass.Add(&backend.Quantize{X: t, Out: []backend.Cast{{Out: v}}})
 		return v
 	}
-	for i := range factors {
-		factors[i], scales[i] = keep(factors[i]), keep(scales[i])
+	for i := range smoothing {
+		smoothing[i], scales[i] = keep(smoothing[i]), keep(scales[i])
 	}
 	programs, err := s.start(ctx, w, pass.Program)
 	if err != nil {
@@ -44,12 +44,12 @@ func ChannelFactors(ctx context.Context, c nn.Config, r recipe.Recipe, w Weights
 	if err := programs[0].Run(ctx); err != nil {
 		return nil, err
 	}
-	list := make([]Factors, len(factors))
+	list := make([]Smoothing, len(smoothing))
 	for i := range list {
-		if factors[i] == nil {
+		if smoothing[i] == nil {
 			continue
 		}
-		if list[i].C, err = s.read(factors[i]); err != nil {
+		if list[i].C, err = s.read(smoothing[i]); err != nil {
 			return nil, err
 		}
 		scale, err := s.read(scales[i])
