@@ -58,7 +58,7 @@ func (s *suite) mlp() {
 				})
 			}, "activationgrad%d/%s", kind, v)
 		}
-		for records := range 3 { // no records, a record of the product, records of product and up
+		for records := range 3 { // no record, one of up·silu(gate), one of each
 			s.add(func(b *fixture) {
 				op := &backend.SwiGLUAmax{
 					Up: b.normal("up", v.in, v.rows, v.cols), Gate: b.outliers(b.normal("gate", v.in, v.rows, v.cols), 40),

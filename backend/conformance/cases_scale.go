@@ -34,7 +34,7 @@ func (s *suite) updateScale() {
 			for keep := range 4 { // no Keep; Keep with Skip absent, not set, set
 				s.add(func(b *fixture) {
 					history := b.positive("history", window, n)
-					for row := range window { // whole columns of amaxes that give no scale or extreme ones
+					for row := range window { // columns of equal amaxes, most of which give no scale or an extreme one
 						copy(b.values[history][row*n+2:], []float64{0, inf, nan, 1e-42, math.MaxFloat32, 448})
 					}
 					b.values[history][0] = inf // one infinity in a window

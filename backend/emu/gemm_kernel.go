@@ -13,7 +13,7 @@ type gemmKernel struct {
 	mr, nr        int  // shape of a tile
 	tall          int  // maximum rows of a call of multiply and finish; a multiple of mr
 	transposeRows int  // rows of src that transpose takes; divides nr
-	block         int  // rows of a transposed A that are decoded together: whole slabs
+	block         int  // rows of a transposed A that are decoded together: a multiple of mr
 	narrow        bool // uses narrowLimits, and decodes block rows of any A together
 
 	// multiply computes c[i,j] = c0 + Σ a[i,l]·b[l,j], l ascending, with c0 the old

@@ -12,7 +12,7 @@ import (
 )
 
 // Linux has recorded the advice for huge pages, whether or not any are free.
-func TestMemoryAsksForHugePages(t *testing.T) {
+func TestHugePageAdviceIsRecorded(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
 		t.Skip("this system has no transparent huge pages")
 	}
