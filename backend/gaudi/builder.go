@@ -122,8 +122,8 @@ func (b *builder) tensor(name string, typ libsynapse.DataType, sizes []uint64, p
 
 // maxBytes is the maximum size of a tensor. The open compiler has other limits, from the
 // engines' registers (tensor_size_validator.cpp, hal.h of gaudi2 and gaudi3): 2^31
-// elements of four bytes or 2^32 smaller ones for the matrix engines, and for the tensor
-// cores 2^31 elements of any size in all dimensions but the last. But larger tensors than
+// elements of four bytes or 2^32 smaller ones for the matrix engines, and for the TPCs
+// 2^31 elements of any size in all dimensions but the last. But larger tensors than
 // maxBytes have been seen to give silently wrong results.
 const maxBytes = 1 << 32
 

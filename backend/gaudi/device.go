@@ -226,20 +226,20 @@ func (d *device) failure(what string, bytes int64, err error) error {
 	if err == nil {
 		return nil
 	}
-	who := "gaudi"
+	prefix := "gaudi"
 	if d.ranks > 1 {
-		who = fmt.Sprintf("gaudi: rank %d", d.rank)
+		prefix = fmt.Sprintf("gaudi: rank %d", d.rank)
 	}
 	var e *libsynapse.Error // declared here because it escapes to the heap
 	switch {
 	case errors.Is(err, backend.ErrDeviceLost): // the error names the rank
-		d.lost, who = true, "gaudi"
+		d.lost, prefix = true, "gaudi"
 	case errors.As(err, &e) && e.DeviceLost():
 		d.lost = true
 		err = fmt.Errorf("%w: %w; only a new process gets the device back, start again", backend.ErrDeviceLost, err)
 	case errors.As(err, &e) && e.OutOfMemory():
 		free, total, _ := d.memory() // 0: unknown
-		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
+		return backend.OutOfMemory(prefix+": "+what, bytes, int64(free), int64(total), e)
 	}
-	return fmt.Errorf("%s: %s: %w", who, what, err)
+	return fmt.Errorf("%s: %s: %w", prefix, what, err)
 }

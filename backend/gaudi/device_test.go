@@ -243,7 +243,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorIs(t, err, backend.ErrNoDevice)
 	require.ErrorContains(t, err, "it already has another one")
 	_, err = open("", backend.Options{Ranks: 2})
-	require.EqualError(t, err, "backend gaudi: unsupported: 2 ranks need all devices, and this process uses one of them: close that backend before")
+	require.EqualError(t, err, "backend gaudi: unsupported: 2 ranks need all devices, and this process uses one of them: close that backend first")
 	require.NoError(t, list[0].Close())
 }
 

@@ -142,7 +142,7 @@ func open(device string, o backend.Options) ([]backend.Backend, error) {
 	for rank, s := range opened {
 		d, err := newDevice(s, rank, ranks, opts)
 		if h := s.hardware(); err == nil && opts.model != "" && opts.model != h.Model {
-			err = fmt.Errorf("%w of that model: this is a %s, and --backend gaudi takes what is there", backend.ErrNoDevice, h.Model)
+			err = fmt.Errorf("%w of that model: this is a %s; --backend gaudi uses any model", backend.ErrNoDevice, h.Model)
 		}
 		if err != nil {
 			for _, s := range opened {

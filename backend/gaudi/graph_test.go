@@ -64,13 +64,13 @@ func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 		write  bool
 	}
 	touched := make([][]access, len(g.Nodes))
-	behind := make([]map[int]bool, len(g.Nodes)) // transitive dependencies of a node
+	waitsFor := make([]map[int]bool, len(g.Nodes)) // transitive dependencies of a node
 	for i, n := range g.Nodes {
-		behind[i] = map[int]bool{}
+		waitsFor[i] = map[int]bool{}
 		wait := func(j int) {
-			behind[i][j] = true
-			for k := range behind[j] {
-				behind[i][k] = true
+			waitsFor[i][j] = true
+			for k := range waitsFor[j] {
+				waitsFor[i][k] = true
 			}
 		}
 		for _, j := range n.After {
@@ -102,7 +102,7 @@ func checkOrder(t *testing.T, name string, g *libsynapse.Graph) {
 						continue
 					}
 					if p.Offset < q.Offset+q.Bytes() && q.Offset < p.Offset+p.Bytes() {
-						require.True(t, behind[i][j], "%s: node %d, %s, does not wait for node %d, %s, which touches the same bytes", name, i, n.GUID, j, g.Nodes[j].GUID)
+						require.True(t, waitsFor[i][j], "%s: node %d, %s, does not wait for node %d, %s, which touches the same bytes", name, i, n.GUID, j, g.Nodes[j].GUID)
 					}
 				}
 			}

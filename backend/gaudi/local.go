@@ -107,7 +107,7 @@ var resetTimeout = 5 * time.Second
 func acquire(open func() (*libsynapse.Device, error)) (*libsynapse.Device, error) {
 	for begin := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		d, err := open()
-		if e, ok := errors.AsType[*libsynapse.Error](err); !ok || !e.Taken() || time.Since(begin) > resetTimeout {
+		if e, ok := errors.AsType[*libsynapse.Error](err); !ok || !e.DeviceBusy() || time.Since(begin) > resetTimeout {
 			return d, err
 		}
 	}
@@ -229,19 +229,19 @@ func (l *local) compile(list []program) ([]compiled, error) {
 	defer l.mu.Unlock()
 	keys := make([]string, len(list))
 	made := make([]*libsynapse.Recipe, len(list))
-	var group errgroup.Group
-	group.SetLimit(max(1, runtime.NumCPU()/2))
+	var g errgroup.Group
+	g.SetLimit(max(1, runtime.NumCPU()/2))
 	for i, p := range list {
 		keys[i] = p.Graph.Key()
 		if _, ok := l.numbers[keys[i]]; ok {
 			continue
 		}
-		group.Go(func() (err error) {
+		g.Go(func() (err error) {
 			made[i], err = l.cache.recipe(l.Type, keys[i], p)
 			return err
 		})
 	}
-	err := group.Wait()
+	err := g.Wait()
 	recipes := make([]compiled, len(list))
 	for i, r := range made {
 		if r != nil {

@@ -11,7 +11,7 @@ import (
 // kernel differs in ignored rows, padding and the scaling of the gradient.
 //
 // Padding columns and ignored rows are masked by where and not multiplied by 0, because
-// they may hold NaN.
+// they may hold NaN or infinity.
 func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 	x := b.wide(o.Logits)
 	cols, rows := x.sizes[0], x.sizes[1]

@@ -30,7 +30,7 @@ func (m memory) of(root *backend.Tensor) (libsynapse.Ptr, layout) {
 func (m memory) spanOf(t *backend.Tensor) (span, error) {
 	at, l := m.of(t.Root())
 	if !t.Contiguous() {
-		return span{}, fmt.Errorf("%s has gaps", t)
+		return span{}, fmt.Errorf("%s is not contiguous", t)
 	}
 	n := t.Elems()
 	s := span{at: at + libsynapse.Ptr(l.at(t.Offset)), bytes: t.Bytes(), runs: 1}

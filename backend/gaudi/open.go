@@ -76,9 +76,9 @@ func openRanks(module, ranks int) ([]synapse, error) {
 	held, err := yield()
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("give the device of this process to its ranks: %w", err)
+		return nil, fmt.Errorf("release this process's device for its ranks: %w", err)
 	case held && ranks == devices:
-		return nil, fmt.Errorf("%w: %d ranks need all devices, and this process uses one of them: close that backend before", backend.ErrUnsupported, ranks)
+		return nil, fmt.Errorf("%w: %d ranks need all devices, and this process uses one of them: close that backend first", backend.ErrUnsupported, ranks)
 	}
 	w, err := startWorkers(module, ranks)
 	if err != nil {

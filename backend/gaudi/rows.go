@@ -25,7 +25,7 @@ type rows struct {
 const rowStep = 256
 
 // rangesOf divides the rows of a matrix into the fewest ranges of at most limit bytes in
-// F32, of equal length except for the last.
+// F32, but at least rowStep rows, all of equal length except for the last.
 func rangesOf(t *backend.Tensor, limit int) []rows {
 	total, maxRows := t.Rows(), limit/4/t.Cols()
 	if total <= maxRows {

@@ -122,8 +122,8 @@ func message(kind transferKind, t *backend.Tensor, peer, ranks int, of func(*bac
 	return m, m.carry(t)
 }
 
-// carry moves the bytes of t as numbers of a type that HCCL knows: they are not
-// computed with.
+// carry sets Type and Count such that HCCL moves the bytes of t unchanged, as a type that
+// it supports.
 func (m *transfer) carry(t *backend.Tensor) error {
 	switch n := t.Bytes(); {
 	case n%4 == 0:

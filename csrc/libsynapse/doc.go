@@ -5,10 +5,10 @@
 // # How a Gaudi computes
 //
 // A Gaudi never runs single operations. It runs a recipe: a graph of kernels that
-// SynapseAI's compiler has placed on the matrix engines, the tensor cores and the DMA
-// engines, with the data flow between them. Inside a recipe, engines overlap, chains of
-// elementwise kernels are fused, and intermediate results stay in fast memory. None of
-// that happens between recipes, so a program becomes a few large graphs.
+// SynapseAI's compiler has placed on the matrix engines, the tensor processor cores (TPC)
+// and the DMA engines, with the data flow between them. Inside a recipe, engines overlap,
+// chains of elementwise kernels are fused, and intermediate results stay in fast memory.
+// None of that happens between recipes, so a program becomes a few large graphs.
 //
 // A Graph is plain data: tensors, nodes that name kernels by their GUID with the bytes of
 // a parameter structure (params.go), and control edges where the operands do not imply

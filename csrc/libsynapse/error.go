@@ -50,11 +50,11 @@ func (e *Error) OutOfMemory() bool {
 	return false
 }
 
-// Taken reports whether a device is unavailable because another process holds it, or
+// DeviceBusy reports whether a device is unavailable because another process holds it, or
 // released it a moment ago. SynapseAI's runtime returns this status if the driver does
 // not let it open a device, and itself waits while the driver resets one
 // (osal_linux.cpp).
-func (e *Error) Taken() bool { return e.Name() == "synNoDeviceFound" }
+func (e *Error) DeviceBusy() bool { return e.Name() == "synNoDeviceFound" }
 
 // DeviceLost reports whether the device is lost: every further call fails until another
 // process acquires it.

@@ -46,6 +46,6 @@ func TestErrorsAreClassified(t *testing.T) {
 		e := &Error{Call: c.call, Status: c.status}
 		require.Equal(t, c.outOfMemory, e.OutOfMemory(), "%+v", e)
 		require.Equal(t, c.lost, e.DeviceLost(), "%+v", e)
-		require.Equal(t, c.taken, e.Taken(), "%+v", e)
+		require.Equal(t, c.taken, e.DeviceBusy(), "%+v", e)
 	}
 }

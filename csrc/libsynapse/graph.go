@@ -48,7 +48,7 @@ func (t DataType) Size() int { return dataTypes[t].size }
 const NoSection = -1
 
 // MaxRank is the maximum number of a tensor's dimensions, which the matrix engines and
-// the tensor cores can address (SYN_MAX_TENSOR_DIM of synapse_common_types.h).
+// the TPCs can address (SYN_MAX_TENSOR_DIM of synapse_common_types.h).
 const MaxRank = 5
 
 // maxConstBytes is the compiler's limit for a constant outside of sections
