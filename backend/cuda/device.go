@@ -315,7 +315,7 @@ func (d *device) failure(what string, bytes int64, err error) error {
 		free, total, _ := d.gpu.Memory() // 0: unknown
 		return backend.OutOfMemory(who+": "+what, bytes, int64(free), int64(total), e)
 	case e.DeviceLost():
-		return fmt.Errorf("%s: %s: %w: %w; only a new process can use the GPU again: restart", who, what, backend.ErrDeviceLost, err)
+		return fmt.Errorf("%s: %s: %w: %w; only a new process gets the GPU back, start again", who, what, backend.ErrDeviceLost, err)
 	}
 	return fmt.Errorf("%s: %s: %w", who, what, err)
 }

@@ -230,7 +230,7 @@ func TestUnfitMachines(t *testing.T) {
 		{"OCTET_LIBNVRTC", "missing.so", []string{"NVRTC", "OCTET_LIBNVRTC"}},
 		{"STANDIN_GPUS", "0", []string{"cuInit returned 100", "CUDA_VISIBLE_DEVICES"}},
 		{"STANDIN_STUB", "1", []string{"cuInit returned 34", "LD_LIBRARY_PATH"}},
-		{"STANDIN_NVRTC", "89", []string{"NVRTC", "does not know compute capability 9.0", "OCTET_LIBNVRTC"}},
+		{"STANDIN_NVRTC", "89", []string{"NVRTC", "does not support compute capability 9.0", "OCTET_LIBNVRTC"}},
 		{"STANDIN_CUDA", "11080", []string{"CUDA 11.8", fixDriver}},
 		{"STANDIN_CAPABILITY", "80", []string{"compute capability 8.0", "8.9 or later"}},
 	} {
@@ -274,9 +274,9 @@ func TestGPUThatDoesNotOpen(t *testing.T) {
 		is   error
 		want string
 	}{
-		"46":  {backend.ErrNoDevice, "backend cuda: no device that is usable: open GPU 0: cuDevicePrimaryCtxRetain returned 46: stand-in error; " + fixes[46] + ", or use --backend emu"},
+		"46":  {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 46: stand-in error; " + fixes[46] + ", or use --backend emu"},
 		"2":   {backend.ErrOutOfMemory, "backend cuda: open GPU 0: out of memory: cuDevicePrimaryCtxRetain returned 2: out of memory; other processes use its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1"},
-		"101": {backend.ErrNoDevice, "backend cuda: no device that is usable: open GPU 0: cuDevicePrimaryCtxRetain returned 101: stand-in error; check nvidia-smi and dmesg, or use --backend emu"},
+		"101": {backend.ErrNoDevice, "backend cuda: no device that can be used: open GPU 0: cuDevicePrimaryCtxRetain returned 101: stand-in error; check nvidia-smi and dmesg, or use --backend emu"},
 	} {
 		t.Run(status, func(t *testing.T) {
 			standIns(t)
@@ -327,7 +327,7 @@ func TestDeviceLost(t *testing.T) {
 				err = d.Read(out, make([]byte, out.Bytes()))
 			}
 			require.ErrorIs(t, err, backend.ErrDeviceLost)
-			require.ErrorContains(t, err, "restart")
+			require.ErrorContains(t, err, "start again")
 			require.NotContains(t, err.Error(), "\n")
 			require.ErrorIs(t, d.Read(out, make([]byte, out.Bytes())), backend.ErrDeviceLost)
 			require.NoError(t, d.Close(), "errors of a lost device are ignored")

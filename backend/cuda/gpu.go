@@ -80,7 +80,7 @@ func notOpened(ordinal int, err error) error {
 	case e.OutOfMemory():
 		return fmt.Errorf("open GPU %d: %w: %w; other processes use its memory (nvidia-smi lists them): end them, or choose another GPU, such as cuda:1", ordinal, backend.ErrOutOfMemory, err)
 	}
-	return fmt.Errorf("%w that is usable: open GPU %d: %w; %s", backend.ErrNoDevice, ordinal, err, cmp.Or(fixes[e.Code], "check nvidia-smi and dmesg"))
+	return fmt.Errorf("%w that can be used: open GPU %d: %w; %s", backend.ErrNoDevice, ordinal, err, cmp.Or(fixes[e.Code], "check nvidia-smi and dmesg"))
 }
 
 // newGPU starts cuBLASLt and NVRTC.
@@ -219,11 +219,11 @@ func usable(ordinal int) error {
 // that the driver supports.
 func fit(version int, gpu libcuda.GPU, name string) error {
 	if version < 12000 {
-		return fmt.Errorf("%w that is usable: the driver supports CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
+		return fmt.Errorf("%w that can be used: the driver supports CUDA %s, 12 or 13 is needed; %s", backend.ErrNoDevice, cudaVersion(version), fixDriver)
 	}
 	for _, f := range append([]backend.Finding{describe(name, gpu)}, libraries(version, gpu)...) {
 		if !f.OK {
-			return fmt.Errorf("%w that is usable: %s: %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
+			return fmt.Errorf("%w that can be used: %s: %s; %s", backend.ErrNoDevice, f.What, f.Detail, f.Fix)
 		}
 	}
 	return nil

@@ -196,7 +196,7 @@ func TestOneRankLosesItsDevice(t *testing.T) {
 		_, err = tr.Next(t.Context())
 	}
 	require.ErrorIs(t, err, backend.ErrDeviceLost)
-	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process can use the GPU again: restart$`, err.Error())
+	require.Regexp(t, `^cuda: rank [01]: .*: device lost: cu\w+ returned 700: .*; only a new process gets the GPU back, start again$`, err.Error())
 	for _, d := range devices {
 		require.ErrorIs(t, d.Read(tr.Loss, make([]byte, 4)), backend.ErrDeviceLost, "the memory of an interrupted step is invalid")
 	}

@@ -18,7 +18,7 @@ const fixDriver = "install the NVIDIA driver, 525 or later (580 for CUDA 13)"
 // Fixes for a missing library of the driver. In a container, the container runtime mounts
 // it from the host.
 const (
-	fixCUDA = fixDriver + ", on the host; in a container give it GPUs (docker run --gpus all); or set OCTET_LIBCUDA to libcuda.so.1"
+	fixCUDA = fixDriver + ", on the host; start a container with GPUs (docker run --gpus all); or set OCTET_LIBCUDA to libcuda.so.1"
 	fixNVML = "it comes with the driver; or set OCTET_LIBNVML to libnvidia-ml.so.1"
 )
 

@@ -41,7 +41,7 @@ func TestProbeWithoutLibraries(t *testing.T) {
 		require.NotEmpty(t, f.Detail)
 		require.NotEmpty(t, f.Fix)
 	}
-	require.Equal(t, "install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container give it GPUs (docker run --gpus all); "+
+	require.Equal(t, "install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; start a container with GPUs (docker run --gpus all); "+
 		"or set OCTET_LIBCUDA to libcuda.so.1", find(t, list, "CUDA driver").Fix)
 	require.Contains(t, find(t, list, "NVIDIA driver").Fix, "or set OCTET_LIBNVML to libnvidia-ml.so.1")
 }

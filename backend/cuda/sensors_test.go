@@ -169,7 +169,7 @@ func TestRunReportsSensors(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	r, err := run.Start(t.Context(), run.Options{Config: c, Dir: dir, Backend: "cuda:1"})
 	require.NoError(t, err)
-	require.NoError(t, r.Train(t.Context(), func(p run.Progress) { require.NoError(t, p.Silent) }))
+	require.NoError(t, r.Train(t.Context(), func(p run.Progress) { require.NoError(t, p.SensorError) }))
 	require.NoError(t, r.Close())
 
 	written, err := os.ReadFile(filepath.Join(dir, "timing.jsonl"))

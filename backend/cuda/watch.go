@@ -61,12 +61,12 @@ func (g *group) tick() (open bool, hangs error) {
 		}
 		w.seen++
 		if w.lasted() > g.timeout && g.ended == nil {
-			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s sets a longer timeout)",
+			g.end(rank, fmt.Errorf("%s: waited %v for its device or for other ranks; its last collective is %s (%s gives more time)",
 				w.what, g.timeout, g.lastCollective(rank), timeoutVariable))
 		}
 		if w.lasted() > g.timeout+g.grace() && hangs == nil {
 			hangs = fmt.Errorf("cuda: rank %d: %s: hangs in the driver: it waited %v, and %v more after its collectives were aborted; its last collective is %s; "+
-				"this process exits: resume from the last checkpoint with --resume (%s sets a longer timeout)",
+				"this process exits: resume from the last checkpoint with --resume (%s gives more time)",
 				rank, w.what, g.timeout, g.grace(), g.lastCollective(rank), timeoutVariable)
 		}
 	}

@@ -158,7 +158,7 @@ const (
 	oneThreads  = 1024  // kernels of one block
 	squareElems = 16384 // optimizer.cu: elements of a chunk of SumSquares
 	adamElems   = 8192  // optimizer.cu: elements of a chunk of AdamW
-	adamBlocks  = 512   // optimizer.cu: scales by block in a chunk
+	adamBlocks  = 512   // optimizer.cu: block scales in a chunk
 )
 
 func ceilDiv(n, size int) int { return (n + size - 1) / size }
