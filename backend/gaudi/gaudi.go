@@ -15,7 +15,7 @@
 // files of the ops) writes a unit's graph as plain data of package octet/csrc/libsynapse.
 // All of that works on any machine; octet plan shows it. Load (execute.go) compiles each
 // distinct graph once, because layers are equal up to addresses, and caches the recipes
-// on disk (recipes.go). A Run is one list of launches on one stream and returns before
+// on disk (recipe_cache.go). A Run is one list of launches on one stream and returns before
 // the device is done; Read waits. The device does not implement backend.Fetcher: each
 // call to another rank's process waits for its answer, so a step ends with a wait.
 //
