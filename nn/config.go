@@ -25,7 +25,7 @@ func (a Activation) gated() bool { return a == SwiGLU || a == SmoothSwiGLU }
 type Config struct {
 	Layers, Dim, Heads, KVHeads, FFN, Vocab int
 
-	Tied       bool // the head shares the embedding's table
+	Tied       bool // the head shares the embedding matrix
 	Activation Activation
 	RopeTheta  float64
 	NormEps    float64

@@ -28,9 +28,9 @@
 //   - per-row or block: as current, but the op that casts computes each scale
 //     from its own block. There is no record.
 //
-// Blocks extend along K, the dimension that a GEMM sums over, so a tensor needs
-// one copy per GEMM: x with blocks along its rows for fprop, along its columns
-// for wgrad.
+// Blocks extend along K, the dimension that a GEMM sums over. Unless they are
+// square, a tensor needs one copy per GEMM: x with blocks along its rows for
+// fprop, along its columns for wgrad.
 //
 // Evaluation and generation freeze all per-tensor scales: a maximum over tokens
 // would leak later tokens into earlier ones. Scales that belong to one token

@@ -14,7 +14,7 @@ type device struct {
 	pairs [][2]fp8.DType
 }
 
-// For returns the recipe as a device computes it, for a model with the given number of
+// For returns the recipe adapted to a device, for a model with the given number of
 // layers. e4m3 is the device's E4M3, pairs the FP8 format pairs that its GEMM library
 // supports, the activation or gradient first. The library may support fewer pairs than
 // the matrix units: cuBLASLt has no E5M2 by E5M2.
@@ -48,7 +48,7 @@ func (r Recipe) For(e4m3 fp8.DType, pairs [][2]fp8.DType, layers int) (resolved 
 					continue
 				}
 				swapped = true
-				note := fmt.Sprintf("%s reads %s in %s: the device's GEMM library does not support %s by %s", p.GEMM, o, to[k], from[0], from[1])
+				note := fmt.Sprintf("%s reads %s in %s: this device has no GEMM of %s by %s", p.GEMM, o, to[k], from[0], from[1])
 				if !slices.Contains(notes, note) {
 					notes = append(notes, note)
 				}

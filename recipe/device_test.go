@@ -69,8 +69,8 @@ func TestForEqualFormats(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"e4m3 is e4m3ieee on this device, with maximum 240",
-		"dgrad reads weight in e5m2: the device's GEMM library does not support e5m2 by e4m3ieee",
-		"wgrad reads input in e5m2: the device's GEMM library does not support e5m2 by e4m3ieee",
+		"dgrad reads weight in e5m2: this device has no GEMM of e5m2 by e4m3ieee",
+		"wgrad reads input in e5m2: this device has no GEMM of e5m2 by e4m3ieee",
 	}, notes)
 	require.Equal(t, before, lookup(t, "fp8-smooth"), "For does not change its receiver")
 	format := func(scope string, g GEMM, o Operand) fp8.DType { return got.Cast(scope, g, o).DType }

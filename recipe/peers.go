@@ -39,7 +39,7 @@ var peers = []Recipe{
 		Rows: withScale(Exact, hybrid(Current, nearest)), History: 16,
 	},
 	{
-		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling, scales are powers of two",
+		Name: "te-block", Summary: "Transformer Engine's Float8BlockScaling, pow2 scales",
 		Compute: fp8.BF16, Optimizer: plainState,
 		Rows: deepSeekRows(Pow2), History: 16,
 	},

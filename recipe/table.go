@@ -81,8 +81,8 @@ var methodRecipes = []Recipe{
 // failing are variants of Smooth-SwiGLU that fail at the first spike, for studies
 // that show it.
 var failing = []Recipe{
-	delayed("smooth-product", "product form: the whole outlier moves into w3 and ruins it", smallState, Smooth{Form: Product}),
-	delayed("smooth-late-factors", "smoothing scales and scale of h from earlier steps", smallState, Smooth{Form: Balanced, Smoothing: Delayed, Hidden: Delayed}),
+	delayed("smooth-product", "product form: the whole outlier moves into w3", smallState, Smooth{Form: Product}),
+	delayed("smooth-late-factors", "balanced form, c and scale of h from earlier steps", smallState, Smooth{Form: Balanced, Smoothing: Delayed, Hidden: Delayed}),
 	delayed("smooth-late-hidden", "linear form, scale of h from earlier steps", smallState, Smooth{Form: Linear, Hidden: Delayed}),
 	delayed("smooth-late-weight", "product form, scale of W3' from earlier steps", smallState, Smooth{Form: Product, Weight: Delayed}),
 	// With r = max|a|, |h| = |a|/r is at most 1, so a delayed scale of h would not fail.

@@ -55,8 +55,8 @@ type Loop struct {
 	Accumulate  int    `toml:"accumulate" doc:"micro-batches per step"`
 	Ranks       int    `toml:"ranks" doc:"data-parallel ranks, one GPU each on cuda"`
 	ZeroStage   int    `toml:"zero_stage" doc:"1: optimizer state is sharded over the ranks; 0: replicated"`
-	EvalEvery   int    `toml:"eval_every" doc:"steps; 0: only at the end"`
-	HealthEvery int    `toml:"health_every" doc:"steps between measurements of casts and SwiGLU channels; 0: never"`
+	EvalEvery   int    `toml:"eval_every" doc:"interval in steps; 0: only at the end"`
+	HealthEvery int    `toml:"health_every" doc:"interval in steps of telemetry (casts, SwiGLU channels); 0: never"`
 	Recompute   string `toml:"recompute" doc:"activation recomputation: none attention block"`
 	OnNonfinite int    `toml:"on_nonfinite" doc:"consecutive skipped steps before the run stops; 0: never"`
 	OnSpike     string `toml:"on_spike" doc:"loss spike: log, rewind to the checkpoint before it, or off"`
@@ -71,7 +71,7 @@ type Optimizer struct {
 	Betas       [2]float64 `toml:"betas"`
 	Eps         float64    `toml:"eps"`
 	EpsForm     string     `toml:"eps_form" doc:"hat: eps is added to sqrt(v); corrected: as in PyTorch"`
-	WeightDecay float64    `toml:"weight_decay" doc:"for matrices"`
+	WeightDecay float64    `toml:"weight_decay" doc:"applied to matrices only"`
 	Clip        float64    `toml:"clip" doc:"maximum gradient norm; 0: no clipping"`
 }
 
@@ -122,9 +122,9 @@ type PrecisionRow struct {
 
 // Checkpoint configures when checkpoints are written and which are kept.
 type Checkpoint struct {
-	Every     int `toml:"every" doc:"steps; 0: only at the end"`
-	KeepLast  int `toml:"keep_last"`
-	KeepEvery int `toml:"keep_every" doc:"steps; these checkpoints are never deleted; 0: none"`
+	Every     int `toml:"every" doc:"interval in steps; 0: only at the end"`
+	KeepLast  int `toml:"keep_last" doc:"number of latest checkpoints to keep"`
+	KeepEvery int `toml:"keep_every" doc:"interval in steps of checkpoints that are never deleted; 0: none"`
 
 	OnError string `toml:"on_error" doc:"if a write fails: stop, or continue and retry at the next checkpoint"`
 }

@@ -6,8 +6,8 @@ import "math"
 // decays.
 const decayShare = 0.2
 
-// LRAt returns the learning rate of the update after done completed steps of a run
-// of steps steps: done is from 0 to steps-1.
+// LRAt returns the learning rate of the update after done completed steps, where steps
+// is the length of the run: done is from 0 to steps-1.
 //
 // The rate rises linearly over the first Warmup·steps updates, from a positive rate
 // to LR. Then it stays (constant), falls to MinLR along half a cosine (cosine), or
@@ -29,7 +29,7 @@ func (o Optimizer) LRAt(done, steps int) float64 {
 	return o.LR
 }
 
-// WarmupSteps returns the number of warm-up updates of a run of steps steps.
+// WarmupSteps returns the number of warm-up updates, where steps is the length of the run.
 func (o Optimizer) WarmupSteps(steps int) int { return int(math.Round(o.Warmup * float64(steps))) }
 
 // progress returns (step−from)/(to−from), clamped to [0, 1].

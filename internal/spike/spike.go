@@ -190,7 +190,7 @@ func (p *Problem) errors(got, want *results) Errors {
 	}
 }
 
-// distance returns ‖got − want‖/‖want‖ over the columns from index from on.
+// distance returns ‖got − want‖/‖want‖ without the first from columns.
 func distance(got, want []float64, cols, from int) float64 {
 	var diff, norm float64
 	for i, w := range want {
