@@ -1,15 +1,14 @@
-// Package bench measures what octet bench prints: the rate of a whole training
-// step, and of the ops that most of it is, beside the peaks of the device.
+// Package bench measures the rates that octet bench prints: of whole training steps and of
+// their main ops, beside the peaks of the device.
 //
-// A shared machine drifts by a factor within seconds, so no two numbers are
-// compared that were not taken in turns: bursts of the work alternate with
-// bursts of the peak, and of each the median counts. Everything runs through
-// package backend, a program of one op at a time, so that any backend can be
-// measured; one that is not backend.Metered has rates without shares.
+// The speed of a shared machine may change several-fold within seconds. So only interleaved
+// measurements are compared: bursts of the work alternate with bursts of the peak, and the
+// median of each counts. Everything runs through package backend, one op per program, so
+// that any backend can be measured; one that is not backend.Metered gets rates without
+// shares of the peak.
 //
-// An op's bytes are those of its operands moved once, as in backend.Cost. What
-// fits the caches can go faster than the copy, whose arrays do not, and so can
-// an update in place; see backend.Meter.
+// An op's bytes count each operand once, as in backend.Cost. An op on data that fits the
+// caches, or that updates in place, can be faster than the copy; see backend.Meter.
 package bench
 
 import (
@@ -23,15 +22,15 @@ import (
 type Options struct {
 	Backend string  // name:device, as given; empty picks the best
 	Threads int     // of the CPU backend; 0 is all processors
-	Seconds float64 // for each line; it takes longer where minBursts do
+	Seconds float64 // for each measurement, which takes at least minBursts bursts
 }
 
-// Result is one measurement. Times are of one run of what was measured. Zero is
-// left out: not measured, or not known on this backend.
+// Result is one measurement. Times are in seconds for one execution. JSON omits zeros, which
+// mean not measured, or unknown on this backend.
 type Result struct {
 	Bench   string  `json:"bench"`           // peak, gemm, step, quantize or optimizer
-	Name    string  `json:"name"`            // of the line within the bench
-	Shape   string  `json:"shape,omitempty"` // "1024x2048x768"; of a product MxNxK
+	Name    string  `json:"name"`            // of the case
+	Shape   string  `json:"shape,omitempty"` // "1024x2048x768"; MxNxK for a GEMM
 	Backend string  `json:"backend"`
 	Device  string  `json:"device"`
 	Repeats int     `json:"repeats"`
@@ -39,8 +38,8 @@ type Result struct {
 	Min     float64 `json:"min_s,omitempty"`
 	Max     float64 `json:"max_s,omitempty"`
 
-	// At the median, and the medians of the peaks between. Peaks are of all
-	// threads, but for the line of bench peak that is of one.
+	// Rates at the median time, and the medians of the peaks between the bursts. Peaks are
+	// those of all threads, except in the peak result of one thread.
 	GFLOPs     float64 `json:"gflops,omitempty"` // per second
 	PeakGFLOPs float64 `json:"peak_gflops,omitempty"`
 	PeakShare  float64 `json:"peak_share,omitempty"`
@@ -49,7 +48,7 @@ type Result struct {
 	CopyShare  float64 `json:"copy_share,omitempty"`
 
 	*Step
-	// Unsupported says why the backend does not run it; all rates are 0 then.
+	// Unsupported says why the backend does not run the case; all rates are then 0.
 	Unsupported string `json:"unsupported,omitempty"`
 }
 
@@ -58,11 +57,11 @@ type Bench struct {
 	o      Options
 	driver backend.Driver
 	spec   backend.Spec
-	device backend.Backend // with nothing bound: for its meter
+	device backend.Backend // without programs, for its meter
 	meter  backend.Meter   // nil if it has none
 }
 
-// Open finds the backend and opens its meter. An error is the user's to mend.
+// Open finds the backend and opens its meter. Its errors are those of the user's input.
 func Open(o Options) (*Bench, error) {
 	driver, _, err := backend.Find(o.Backend)
 	if err != nil {
@@ -91,11 +90,11 @@ func (b *Bench) open(threads int) (backend.Backend, error) {
 // Close closes the meter's device.
 func (b *Bench) Close() error { return b.device.Close() }
 
-// peakSeconds is enough to set the scene.
+// peakSeconds is the time to measure the peaks that are printed first.
 const peakSeconds = 0.15
 
-// Peaks measures the peaks of one thread, where the device has several, and of
-// all: those of this moment. It is empty if the device has no meter.
+// Peaks measures the current peaks of one thread, if the device has several, and of all
+// threads. The list is empty if the device has no meter.
 func (b *Bench) Peaks() ([]Result, error) {
 	if b.meter == nil {
 		return nil, nil
@@ -113,14 +112,14 @@ func (b *Bench) Peaks() ([]Result, error) {
 }
 
 func peaks(s backend.Spec, m backend.Meter) Result {
-	samples, _ := inTurns(peakSeconds, rate(m.FLOPs), rate(m.Bytes)) // neither fails
+	samples, _ := interleave(peakSeconds, rate(m.FLOPs), rate(m.Bytes)) // neither fails
 	return Result{
 		Bench: "peak", Name: "FMA and copy", Backend: s.Backend, Device: s.Device, Repeats: len(samples[0]),
 		PeakGFLOPs: median(samples[0]) / 1e9, CopyGBytes: median(samples[1]) / 1e9,
 	}
 }
 
-// result fills in r from the seconds of each run and the peak between them.
+// result completes r from the seconds of each execution and the peak between them.
 func (b *Bench) result(r Result, seconds []float64, cost backend.Cost, l limit, peak float64) Result {
 	r.Backend, r.Device = b.spec.Backend, b.spec.Device
 	r.Repeats = len(seconds)

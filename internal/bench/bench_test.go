@@ -45,8 +45,8 @@ func TestPeaks(t *testing.T) {
 	require.Empty(t, list)
 }
 
-// The products of a layer are those of a step: each has the layer's FLOPs, and
-// the shapes and formats that fit together.
+// The GEMMs of a layer are those of a step: each has the layer's FLOPs, and matching shapes
+// and formats.
 func TestGEMM(t *testing.T) {
 	b := open(t)
 	cases, err := b.GEMM([]Layer{{16, 32, 48}})
@@ -106,8 +106,8 @@ func TestOptimizer(t *testing.T) {
 	}
 }
 
-// The optimizer that is measured is one whose moments move: numbers that have
-// become NaN or stay zero would be another kernel's work.
+// The measured optimizer changes its state: values that become NaN or stay zero might take a
+// different time.
 func TestOptimizerChangesItsState(t *testing.T) {
 	b := open(t)
 	cases, err := b.Optimizer([]int{1000})
@@ -137,8 +137,8 @@ func TestOptimizerChangesItsState(t *testing.T) {
 	}
 }
 
-// Passes of FP8 read what was cast for them, and a device that takes operands in
-// one orientation only gets them so.
+// FP8 GEMMs read the operands that the prepare program casts, and a device that takes operands
+// in one orientation only gets them in that one.
 func TestOperandsArePrepared(t *testing.T) {
 	b := open(t)
 	cases, err := b.GEMM([]Layer{{32, 48, 64}})
@@ -208,7 +208,7 @@ func TestSteps(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What does not fit the machine is refused before anything runs.
+// A case that does not fit the machine is refused before anything runs.
 func TestTooLarge(t *testing.T) {
 	b := open(t)
 	if !b.spec.HostMemory {
@@ -221,7 +221,7 @@ func TestTooLarge(t *testing.T) {
 	require.ErrorContains(t, err, "bench gemm of 1048576x1048576x1048576 needs 11 TB of memory")
 }
 
-// A backend that refuses an op has a result that says so.
+// The result of an op that the backend refuses says so.
 func TestUnsupported(t *testing.T) {
 	b := open(t)
 	cases, err := b.Quantize([]Matrix{{16, 16}})
@@ -230,7 +230,7 @@ func TestUnsupported(t *testing.T) {
 	x := vars.Tensor(backend.Input, "x", fp8.F32, 1, 32)
 	x.Scale, x.Block = vars.Tensor(backend.Input, "x.scale_inv", fp8.F32, 1), backend.PerRow
 	c := cases[0]
-	c.program, c.prepare = vars.Program("by row"), nil
+	c.program, c.prepare = vars.Program("per row"), nil
 	c.program.Add(&backend.Amax{X: x, Out: vars.Tensor(backend.Output, "amax", fp8.F32, 1)})
 	r, err := b.Measure(context.Background(), c)
 	require.NoError(t, err)
@@ -311,11 +311,11 @@ func TestMedian(t *testing.T) {
 	require.Equal(t, 2.0, median([]float64{4, 3, 1, 2}))
 	x := []float64{2, 1}
 	median(x)
-	require.Equal(t, []float64{2, 1}, x, "samples keep the order of time")
+	require.Equal(t, []float64{2, 1}, x, "samples keep their order")
 	require.Equal(t, 2.0, ratio([]float64{2, 40, 9}, []float64{1, 10, 9}))
 }
 
-// Operands are neither zeros, which some kernels skip, nor NaN, which are slow.
+// Operands are neither zero, which some kernels skip, nor NaN, which may be slow.
 func TestNormal(t *testing.T) {
 	vars := backend.NewVars()
 	for _, d := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16, fp8.E4M3, fp8.E4M3IEEE, fp8.E5M2} {
@@ -343,7 +343,7 @@ func TestTokens(t *testing.T) {
 	a, b := make([]int32, 1000), make([]int32, 10)
 	require.NoError(t, s.ReadTokens(a, 5))
 	require.NoError(t, s.ReadTokens(b, 505))
-	require.Equal(t, a[500:510], b, "the stream is one")
+	require.Equal(t, a[500:510], b, "reads at any offset agree")
 	require.Less(t, slices.Max(a), int32(300))
 	require.Greater(t, slices.Max(a), int32(280))
 	require.GreaterOrEqual(t, slices.Min(a), int32(0))

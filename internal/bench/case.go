@@ -11,16 +11,16 @@ import (
 	"octet/internal/run"
 )
 
-// Case is one op to measure: a program of it, and what its tensors hold.
+// Case is one op to measure: its program and the contents of its tensors.
 type Case struct {
 	bench, name, shape string
 	program            *backend.Program
-	prepare            *backend.Program // runs once before, if there is one
+	prepare            *backend.Program // runs once before the measurement; may be nil
 	fill               contents
 	limit              limit
 }
 
-// limit is the peak that a case is compared with.
+// limit selects the peak that a case is compared with.
 type limit uint8
 
 const (
@@ -28,18 +28,18 @@ const (
 	byBytes
 )
 
-// contents are the bytes that tensors hold. A Stash that is not listed holds
-// random numbers, anything else zeros.
+// contents maps tensors to their bytes. A Stash tensor that is not listed holds random
+// values; any other tensor holds zeros.
 type contents map[*backend.Tensor][]byte
 
-// one declares an F32 of one element, which is 1.
+// one declares an F32 tensor of one element with the value 1.
 func (c contents) one(vars *backend.Vars, name string) *backend.Tensor {
 	t := vars.Tensor(backend.State, name, fp8.F32, 1)
 	c[t] = []byte{0, 0, 0x80, 0x3f}
 	return t
 }
 
-// control declares step.control. The step is small, as in training beside the parameters: the
+// control declares step.control. The learning rate is small, as in training, because the
 // gradient stays the same, and where it is near 0 so is the second moment.
 func (c contents) control(vars *backend.Vars) *backend.Tensor {
 	t := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
@@ -47,7 +47,8 @@ func (c contents) control(vars *backend.Vars) *backend.Tensor {
 	return t
 }
 
-// check finds what is wrong with cases before any of them runs.
+// check returns the cases, or an error if one of them is invalid or does not fit into
+// memory.
 func (b *Bench) check(cases []Case) ([]Case, error) {
 	for _, c := range cases {
 		if err := c.program.Err(); err != nil {
@@ -64,7 +65,7 @@ func (b *Bench) check(cases []Case) ([]Case, error) {
 			need += t.Bytes()
 			largest = max(largest, t.Bytes())
 		}
-		need += largest // while its content is written
+		need += largest // the copy from which its content is written
 		if err := run.CheckHostMemory(fmt.Sprintf("bench %s of %s", c.bench, c.shape), need, "name smaller shapes"); err != nil {
 			return nil, err
 		}
@@ -72,7 +73,7 @@ func (b *Bench) check(cases []Case) ([]Case, error) {
 	return cases, nil
 }
 
-// Measure runs a case in turns with the peak that limits it.
+// Measure runs a case, interleaved with the peak that limits it.
 func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 	r = Result{Bench: c.bench, Name: c.name, Shape: c.shape, Backend: b.spec.Backend, Device: b.spec.Device}
 	device, err := b.open(b.o.Threads)
@@ -99,7 +100,7 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 	if b.meter != nil {
 		bursts = append(bursts, rate([...]func() float64{byFLOPs: b.meter.FLOPs, byBytes: b.meter.Bytes}[c.limit]))
 	}
-	samples, err := inTurns(b.o.Seconds, bursts...)
+	samples, err := interleave(b.o.Seconds, bursts...)
 	if err != nil {
 		return r, err
 	}
@@ -110,8 +111,8 @@ func (b *Bench) Measure(ctx context.Context, c Case) (r Result, err error) {
 	return b.result(r, samples[0], c.program.Nodes()[0].Cost(), c.limit, peak), nil
 }
 
-// waiting reads the smallest tensor, which waits for everything that a device
-// was given.
+// waiting returns a function that reads the smallest tensor, which waits for all work that
+// the device was given.
 func waiting(device backend.Backend, vars *backend.Vars) func() error {
 	var smallest *backend.Tensor
 	for t := range vars.All() {

@@ -15,8 +15,8 @@ type Layer struct{ Tokens, Out, In int }
 
 func (l Layer) String() string { return fmt.Sprintf("%dx%dx%d", l.Tokens, l.Out, l.In) }
 
-// Layers are measured if none is named: those of the presets small and 124m on
-// 1024 tokens, the head last, and two squares to compare with other libraries.
+// Layers is the default: the layers of the presets small and 124m on 1024 tokens, each with
+// the head last, and two squares to compare with other libraries.
 var Layers = []Layer{
 	{1024, 384, 384},
 	{1024, 1024, 384},
@@ -50,33 +50,30 @@ func ParseLayer(text string) (Layer, error) {
 	return Layer{d[0], d[1], d[2]}, nil
 }
 
-// Products are the three matrix products of a layer in a step, as their names
-// in results end.
-var Products = []string{"fprop", "dgrad", "wgrad"}
+// Passes are the three GEMMs of a layer in a step: the second part of the names of results.
+var Passes = []string{"fprop", "dgrad", "wgrad"}
 
-// Formats are what products multiply, as their names in results begin: FP8 is
+// Formats are the formats of the operands: the first part of the names of results. FP8 is
 // E4M3, and E5M2 for gradients.
 var Formats = []string{"fp8", "bf16", "fp32"}
 
-// GEMM is the products of each layer in each format: len(Products) cases for
-// each of Formats, for each layer. A gradient of weights is FP32, every other
-// result BF16, or FP32 if the operands are.
+// GEMM returns the cases of each layer: for each of Formats, one for each of Passes. Weight
+// gradients are FP32; other results are BF16, or FP32 if the operands are.
 func (b *Bench) GEMM(layers []Layer) ([]Case, error) {
 	var list []Case
 	for _, l := range layers {
 		for _, format := range Formats {
-			for _, product := range Products {
-				list = append(list, b.product(l, format, product))
+			for _, pass := range Passes {
+				list = append(list, b.gemm(l, format, pass))
 			}
 		}
 	}
 	return b.check(list)
 }
 
-// product records one product of a layer. Operands in FP8 are cast by a program
-// that runs before, as a step's are by the ops that write them: so a device that
-// reads them in another orientation has them in that one.
-func (b *Bench) product(l Layer, format, product string) Case {
+// gemm records one GEMM of a layer. A program casts FP8 operands beforehand, as the ops of a
+// step do, so that a device that needs them transposed gets a transposed copy.
+func (b *Bench) gemm(l Layer, format, pass string) Case {
 	fill := contents{}
 	vars := backend.NewVars()
 	values, grads, result := fp8.F32, fp8.F32, fp8.F32
@@ -87,7 +84,7 @@ func (b *Bench) product(l Layer, format, product string) Case {
 		values, grads, result = fp8.BF16, fp8.BF16, fp8.BF16
 	}
 	if format == "fp8" && !slices.Contains(b.spec.Pairs, [2]fp8.DType{grads, values}) {
-		grads = values // the device pairs equal formats only
+		grads = values // the device multiplies only equal formats
 	}
 	var prepare *backend.Program
 	if format == "fp8" {
@@ -108,7 +105,7 @@ func (b *Bench) product(l Layer, format, product string) Case {
 		return vars.Tensor(backend.Output, "out", d, rows, cols)
 	}
 	var o *backend.MatMul
-	switch product {
+	switch pass {
 	case "fprop":
 		o = &backend.MatMul{
 			A: operand("x", values, l.Tokens, l.In), B: operand("w", values, l.Out, l.In), TransB: true,
@@ -129,7 +126,7 @@ func (b *Bench) product(l Layer, format, product string) Case {
 	p.Add(o)
 	m, n, k := o.Dims()
 	return Case{
-		bench: "gemm", name: format + " " + product, shape: fmt.Sprintf("%dx%dx%d", m, n, k),
+		bench: "gemm", name: format + " " + pass, shape: fmt.Sprintf("%dx%dx%d", m, n, k),
 		program: p, prepare: prepare, fill: fill, limit: byFLOPs,
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// anonymousMemory is what the process holds and no file backs, in bytes, after
-// garbage was given back; 0 where there is no proc(5) to read it from.
+// anonymousMemory returns the resident bytes of the process that no file backs, after
+// returning garbage to the system; 0 on systems without proc(5).
 func anonymousMemory() int64 {
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/status")

@@ -10,7 +10,7 @@ import (
 	"octet/fp8"
 )
 
-// Sizes are updated if none is named: the parameters of small and of 124m.
+// Sizes is the default: the parameter counts of small and 124m.
 var Sizes = []int{14_000_000, 124_000_000}
 
 var sizeText = regexp.MustCompile(`^([0-9]{1,9})([kMG]?)$`)
@@ -28,15 +28,15 @@ func ParseSize(text string) (int, error) {
 	return n, nil
 }
 
-// states are formats of master and moments.
+// states are the formats of master weights and moments.
 type states struct {
 	name           string
 	master, m1, m2 fp8.DType
 	rounding       fp8.Rounding
 }
 
-// Optimizer is AdamW over one tensor of each size, in FP32 and in the formats of the
-// FP8 recipes.
+// Optimizer returns the cases of AdamW over one tensor of each size, in FP32 and in the
+// formats of the FP8 recipes.
 func (b *Bench) Optimizer(sizes []int) ([]Case, error) {
 	var list []Case
 	for _, n := range sizes {
@@ -62,7 +62,7 @@ func (s states) record(n int) Case {
 		return t
 	}
 	grad, master := state("grad", backend.Stash, fp8.F32), state("master", backend.Stash, s.master)
-	// The moments begin as zeros and are those of the gradient after the warm-up.
+	// The moments start at zero; after the warm-up they are those of the gradient.
 	m1, m2 := state("m1", backend.State, s.m1), state("m2", backend.State, s.m2)
 	step := vars.Tensor(backend.State, "step", fp8.I32, 1)
 	fill[step] = []byte{1, 0, 0, 0}
@@ -75,7 +75,7 @@ func (s states) record(n int) Case {
 		Amaxes: p.Temp("amax", fp8.F32, 3),
 		Beta1:  0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Rounding: s.rounding,
 	})
-	norm := vars.Program("norm") // as in a step: what it reads of the gradient may spare AdamW a visit
+	norm := vars.Program("norm") // as in a step: the maxima that it finds in the gradient may let AdamW skip blocks
 	norm.Add(&backend.SumSquares{X: list(grad), Out: norm.Temp("norm", fp8.F32, 1)})
 	return Case{bench: "optimizer", name: s.name, shape: strconv.Itoa(n), program: p, prepare: norm, fill: fill, limit: byBytes}
 }

@@ -14,7 +14,7 @@ type Matrix struct{ Rows, Cols int }
 
 func (m Matrix) String() string { return fmt.Sprintf("%dx%d", m.Rows, m.Cols) }
 
-// Matrices are cast if none is named: one that caches may hold, and one beyond.
+// Matrices is the default: one matrix that caches may hold, and a larger one.
 var Matrices = []Matrix{{1024, 1024}, {8192, 8192}}
 
 var shapeOfMatrix = regexp.MustCompile(`^([0-9]{1,7})x([0-9]{1,7})$`)
@@ -34,10 +34,10 @@ func ParseMatrix(text string) (Matrix, error) {
 	return Matrix{d[0], d[1]}, nil
 }
 
-// cast is a line of the bench: what a tensor becomes.
+// cast is a cast to measure.
 type cast struct {
 	from, to   fp8.DType
-	transposed bool // a second copy is
+	transposed bool // it also writes a transposed copy
 	rounding   fp8.Rounding
 }
 
@@ -49,8 +49,8 @@ func (c cast) String() string {
 	return s
 }
 
-// casts are what a step does to activations, gradients and masters. Both ways:
-// the two orientations in which a step's products read a tensor.
+// casts returns the casts of a step: of activations, gradients and master weights. "Both
+// ways" writes the two orientations in which a step's GEMMs read a tensor.
 func casts(e4m3 fp8.DType) (list []cast) {
 	for _, from := range []fp8.DType{fp8.F32, fp8.BF16, fp8.F16} {
 		for _, to := range []fp8.DType{e4m3, fp8.E5M2} {
@@ -63,8 +63,8 @@ func casts(e4m3 fp8.DType) (list []cast) {
 	return list
 }
 
-// Quantize is casts with a scale and an amax, as delayed scaling has them, of
-// each shape.
+// Quantize returns the cases of casts for each shape, with a scale and an amax as in delayed
+// scaling.
 func (b *Bench) Quantize(shapes []Matrix) ([]Case, error) {
 	var list []Case
 	for _, m := range shapes {
@@ -78,7 +78,7 @@ func (b *Bench) Quantize(shapes []Matrix) ([]Case, error) {
 func (c cast) record(m Matrix) Case {
 	fill, vars := contents{}, backend.NewVars()
 	x := vars.Tensor(backend.Stash, "x", c.from, m.Rows, m.Cols)
-	if c.from == fp8.F16 { // a master is scaled
+	if c.from == fp8.F16 { // FP16 master weights are scaled
 		x.Scale = fill.one(vars, "x.scale_inv")
 	}
 	first := backend.Cast{

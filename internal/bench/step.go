@@ -12,20 +12,20 @@ import (
 	"octet/train"
 )
 
-// Step is what a Result says of a training step beside its time.
+// Step holds the values of a training step in a Result, beside its times.
 type Step struct {
 	Model      string  `json:"model"` // the preset
 	Parameters int64   `json:"parameters"`
 	Tokens     int64   `json:"tokens"` // of a step
 	TokensPerS float64 `json:"tokens_per_s"`
-	// Memory is the anonymous memory that building the trainer and running
-	// steps added to the process; 0 where it cannot be read.
+	// Memory is the anonymous memory that building the trainer and running steps added to
+	// the process; 0 if it is unknown.
 	Memory  int64 `json:"memory_bytes,omitempty"`
 	Planned int64 `json:"planned_bytes"`
-	// Allocations of the Go heap in one step, feeding it and reading it included.
+	// Allocations of the Go heap in one step, including its input and output.
 	Allocations int64 `json:"allocations"`
-	// TimeRatio is the step's time over that of the first configuration, the
-	// median over steps taken one after the other; 1 for the first.
+	// TimeRatio is the step's time over that of the first configuration: the median over
+	// consecutive steps; 1 for the first.
 	TimeRatio float64 `json:"time_ratio"`
 }
 
@@ -42,8 +42,8 @@ type Steps struct {
 	trainers []*trainer
 }
 
-// Steps prepares whole training steps on random tokens. An error is the
-// user's to mend.
+// Steps prepares whole training steps on random tokens. Its errors are those of the user's
+// input.
 func (b *Bench) Steps(ctx context.Context, configs []train.Config) (*Steps, error) {
 	s := &Steps{bench: b}
 	for _, c := range configs {
@@ -68,7 +68,7 @@ func (s *Steps) Close() (err error) {
 	return err
 }
 
-// Measure runs steps of all configurations in turns.
+// Measure runs steps of all configurations, interleaved.
 func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
 	var bursts []burst
 	for _, t := range s.trainers {
@@ -81,7 +81,7 @@ func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
 	if meter != nil {
 		bursts = append(bursts, rate(meter.FLOPs))
 	}
-	samples, err := inTurns(s.bench.o.Seconds, bursts...)
+	samples, err := interleave(s.bench.o.Seconds, bursts...)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func (s *Steps) Measure(ctx context.Context) ([]Result, error) {
 	return list, nil
 }
 
-// newTrainer builds a trainer and runs the steps that calibrate and warm up. A
-// trainer that comes with an error is to be closed.
+// newTrainer builds a trainer and runs the steps that calibrate and warm up. The caller must
+// close a trainer even if newTrainer also returns an error.
 func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error) {
 	before := anonymousMemory()
 	job, err := train.NewJob(c, b.spec)
@@ -137,7 +137,7 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	if err := t.Init(ctx); err != nil {
 		return t, err
 	}
-	// The first step calibrates, and a backend may prepare more in the second.
+	// The first step calibrates, and a backend may allocate more in the second.
 	var counts [3]runtime.MemStats
 	for i := range counts {
 		if _, err := t.Next(ctx); err != nil {

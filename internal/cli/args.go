@@ -13,12 +13,11 @@ import (
 	"octet/internal/spelling"
 )
 
-// flagsFirst moves the flags of a command before its other arguments, which
-// may stand in any order: kong takes a list of arguments for ended where a flag
-// follows. The first arguments name the command, and one within it. What begins with a
-// hyphen and is no flag of the command is the value of the flag before it, which kong
-// would take for a flag. A flag that the command has not is an error that names a near
-// one: kong names what is not near, too.
+// flagsFirst moves the flags of a command before its other arguments, because kong ends a
+// list of arguments at the first flag. The first arguments name the command and its
+// subcommand. flagsFirst joins a flag to its value with "=", because kong takes a value
+// that begins with a hyphen for a flag. An unknown flag is an error that suggests a
+// similar one; kong also suggests dissimilar ones.
 func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	command, names := app.Node, 0
 	for names < len(args) {
@@ -39,9 +38,9 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 		}
 	}
 	for i, a := range args[names:] {
-		// kong replaces such bytes in lists, and names another file by that.
+		// kong replaces invalid bytes in lists, which would name another file.
 		if !utf8.ValidString(a) && args[names+i-1] != "--prompt" && !strings.HasPrefix(a, "--prompt=") {
-			return nil, fmt.Errorf("the argument %q is not UTF-8, as the names of files must be: rename the file", a)
+			return nil, fmt.Errorf("the argument %q is not UTF-8, which the names of files must be: rename the file", a)
 		}
 	}
 	flags, rest := slices.Clone(args[:names]), []string(nil)
@@ -54,10 +53,10 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 		case takesValue[a]:
 			i++
 			if i == len(args) {
-				return nil, fmt.Errorf("%s lacks its value", a)
+				return nil, fmt.Errorf("%s needs a value", a)
 			}
 			if _, another := takesValue[args[i]]; another {
-				return nil, fmt.Errorf("%s lacks its value: %s follows", a, args[i])
+				return nil, fmt.Errorf("%s needs a value, but %s follows", a, args[i])
 			}
 			flags = append(flags, a+"="+args[i])
 		default:
@@ -71,10 +70,10 @@ func flagsFirst(app *kong.Application, args []string) ([]string, error) {
 	return slices.Concat(flags, rest), nil
 }
 
-// unknownFlag names what was meant: a flag that is near, or a key of the configuration,
-// where the command takes those.
+// unknownFlag returns the error for an unknown flag. It suggests a similar flag, or a
+// configuration key where the command takes those.
 func unknownFlag(name string, command *kong.Node, known map[string]bool) error {
-	delete(known, "-h") // which is near to every single letter
+	delete(known, "-h") // it is similar to every single letter
 	meant := spelling.DidYouMean(name, slices.Sorted(maps.Keys(known)))
 	takesKeys := slices.ContainsFunc(command.Positional, func(p *kong.Positional) bool { return strings.Contains(p.Name, "key=value") })
 	if key, ok := config.KeyOf(name); ok && takesKeys && meant == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The same command line starts a run, goes on with it, and finds it done.
+// The same command line starts a run, resumes it, and finds it done.
 func TestResumeAuto(t *testing.T) {
 	text := corpus(t, 20_000)
 	whole, dir := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
@@ -26,22 +26,22 @@ func TestResumeAuto(t *testing.T) {
 	require.Error(t, cmd.Wait())
 	require.Contains(t, stderr.String(), "the run has no checkpoint yet: starting at step 0")
 	_, errs := succeed(t, auto...)
-	require.Contains(t, errs, "going on after step 3\n")
+	require.Contains(t, errs, "resuming after step 3\n")
 	sameRun(t, whole, dir)
 	out, _ := succeed(t, auto...)
 	require.Contains(t, out, "nothing to do")
 
-	// Its configuration file does as well, and the run may become longer.
+	// The configuration file of the run works too, and the run may become longer.
 	succeed(t, "train", filepath.Join(whole, "config.toml"), "--out", dir, "--resume=auto", "--steps", "7")
 	require.Equal(t, 7, steps(dir))
 
-	// What is given must be what the run has; what is not given may have been edited.
+	// Given keys must have the run's values; other keys may have been edited in config.toml.
 	for _, test := range []struct {
 		args []string
 		want string
 	}{
-		{[]string{"optimizer.lr=0.002"}, "optimizer.lr is 0.001 there, 0.002 here"},
-		{[]string{"--recipe", "bf16", "--seed", "9"}, `recipe is "fp8-smooth" there, "bf16" here, seed is 1 there, 9 here`},
+		{[]string{"optimizer.lr=0.002"}, "optimizer.lr is 0.001 in the run, 0.002 given"},
+		{[]string{"--recipe", "bf16", "--seed", "9"}, `recipe is "fp8-smooth" in the run, "bf16" given, seed is 1 in the run, 9 given`},
 		{[]string{"--data", filepath.Join(t.TempDir(), "other.txt")}, "data.paths; name another folder"},
 		{[]string{"--steps", "5"}, "the run has done 7 already"},
 	} {
@@ -52,24 +52,24 @@ func TestResumeAuto(t *testing.T) {
 		require.Equal(t, before, read(t, dir, "config.toml"))
 	}
 
-	// Neither is a checkpoint that cannot be seen a reason to begin again.
+	// Missing checkpoints do not restart the run either.
 	require.NoError(t, os.Rename(filepath.Join(dir, "checkpoints"), filepath.Join(t.TempDir(), "away")))
 	status, _, errs := octet(auto...)
 	require.Equal(t, exitInput, status)
 	require.Contains(t, errs, "mount its file system")
-	require.Contains(t, errs, "to begin this run again at step 0, which loses the records of its steps, remove "+filepath.Join(dir, "run.log"))
+	require.Contains(t, errs, "to restart this run at step 0, which loses the records of its steps, remove "+filepath.Join(dir, "run.log"))
 	require.NotContains(t, errs, "--resume: ")
 }
 
-// A volume may be mounted at checkpoints before the first start; what a run without its
-// config.toml left behind is named, and stays as it is.
+// A volume may be mounted at checkpoints before the first start. For a run without its
+// config.toml, the error names the files that remain, and they stay as they are.
 func TestAutoWithoutConfig(t *testing.T) {
 	dir, text := filepath.Join(t.TempDir(), "run"), corpus(t, 20_000)
 	checkpoints := filepath.Join(dir, "checkpoints")
 	require.NoError(t, os.MkdirAll(filepath.Join(checkpoints, "lost+found"), 0o700))
 	auto := append(trainArgs(text, dir, 2), "--resume=auto")
 	_, stderr := succeed(t, auto...)
-	require.NotContains(t, stderr, "going on")
+	require.NotContains(t, stderr, "resuming")
 	require.FileExists(t, filepath.Join(checkpoints, "step-00000002", "state.json"))
 
 	require.NoError(t, os.Remove(filepath.Join(dir, "config.toml")))
@@ -80,7 +80,7 @@ func TestAutoWithoutConfig(t *testing.T) {
 			require.Equal(t, exitInput, status)
 			require.Contains(t, stderr, "holds "+holds+" but no config.toml")
 			require.Contains(t, stderr, "put the run's config.toml back")
-			require.NotContains(t, stderr, "holds a run already")
+			require.NotContains(t, stderr, "already holds a run")
 			require.Equal(t, before, names(t, dir))
 		}
 		require.NoError(t, os.RemoveAll(checkpoints))
@@ -104,7 +104,7 @@ func TestResumeFlag(t *testing.T) {
 	}
 }
 
-// A URL is refused wherever a path is taken, and nothing of its name is made.
+// Every argument that takes a path refuses a URL, and no folder of its name is made.
 func TestURLsAreNoPaths(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{
@@ -138,7 +138,7 @@ func TestURLsAreNoPaths(t *testing.T) {
 	require.NotContains(t, stderr, "URL")
 }
 
-// A name that is not UTF-8 is not another one in silence.
+// An argument that is not UTF-8 is refused, instead of replaced by another name.
 func TestArgumentsThatAreNotUTF8(t *testing.T) {
 	for _, args := range [][]string{{"train", "--data", "caf\xe9.txt"}, {"train", "--data=caf\xe9.txt"}, {"eval", "caf\xe9"}} {
 		status, _, stderr := octet(args...)
@@ -151,7 +151,7 @@ func TestArgumentsThatAreNotUTF8(t *testing.T) {
 	require.NotContains(t, stderr, "UTF-8")
 }
 
-// A run that never made an update has failed, whatever it saved.
+// A process that never made an update fails, although its checkpoints are saved.
 func TestEveryStepSkipped(t *testing.T) {
 	text := corpus(t, 20_000)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -162,11 +162,11 @@ func TestEveryStepSkipped(t *testing.T) {
 	require.Contains(t, stdout, `"skipped":2,`)
 }
 
-// Too few open files are an error that says so: never another text in place of one that
-// could not be found.
+// Too few file descriptors give an error that says so; octet never falls back to another
+// corpus for that reason.
 func TestFewDescriptors(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("sh's ulimit is asked for")
+		t.Skip("needs ulimit of sh")
 	}
 	for limit := 10; limit < 18; limit++ {
 		dir := filepath.Join(t.TempDir(), "run")

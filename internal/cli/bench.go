@@ -17,47 +17,47 @@ import (
 )
 
 type benchCmd struct {
-	Step      benchStepCmd      `cmd:"" help:"Whole training steps on random tokens."`
-	Gemm      benchGemmCmd      `cmd:"" help:"The matrix products of linear layers."`
-	Quantize  benchQuantizeCmd  `cmd:"" help:"Casts to FP8."`
-	Optimizer benchOptimizerCmd `cmd:"" help:"AdamW."`
+	Step      benchStepCmd      `cmd:"" help:"Measure whole training steps on random tokens."`
+	Gemm      benchGemmCmd      `cmd:"" help:"Measure the GEMMs of linear layers."`
+	Quantize  benchQuantizeCmd  `cmd:"" help:"Measure casts to FP8."`
+	Optimizer benchOptimizerCmd `cmd:"" help:"Measure AdamW updates."`
 }
 
-// benchFlags are the flags of all of them.
+// benchFlags are the flags that the bench commands share.
 type benchFlags struct {
-	Seconds float64 `default:"${seconds}" placeholder:"S" help:"Time for each measurement, ${seconds} if not given; it is repeated three times at least."`
+	Seconds float64 `default:"${seconds}" placeholder:"S" help:"Seconds for each measurement, of at least three bursts; default: ${seconds}."`
 	JSON    bool    `help:"Print one JSON object for each measurement, the peaks first."`
 	device
 }
 
-// measured is what all lines have in common.
-const measured = `Figures are medians. Bursts of the work alternate with bursts of the peak that it is compared with, since a shared machine drifts: multiply-adds on data in the first-level cache, those of FP8 where they are faster, or a copy of arrays beyond all caches, bytes read and bytes written counted. Shares are of the peak between the bursts, not of the one printed first, which may be another. `
+// measured explains the figures of all bench commands.
+const measured = `Figures are medians. Bursts of the work alternate with bursts that measure a peak, since the speed of a shared machine drifts. The FMA peak is that of data in the L1 cache, with FP8 operands where those are faster. The copy bandwidth is that of arrays larger than all caches, counting bytes read and bytes written. Shares refer to the peak between the bursts, which may differ from the one printed first. `
 
 type benchStepCmd struct {
 	Args       []string    `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as data.seq=64."`
-	Recipe     string      `placeholder:"NAMES" help:"Recipe, or several with commas between, whose steps alternate; each also gets its ratio to the first: the median of pairs of steps taken one after the other."`
-	Model      config.Once `placeholder:"PRESET" help:"Size of the model: key model.preset."`
+	Recipe     string      `placeholder:"NAMES" help:"A recipe, or several separated by commas, whose steps alternate. The ratio of pairs is each recipe's step time over that of the first: the median over consecutive steps."`
+	Model      config.Once `placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
 	benchFlags `embed:"" set:"seconds=10"`
 }
 
 type benchGemmCmd struct {
-	Layers     []string `arg:"" optional:"" name:"MxNxK" help:"M tokens, N features that come from K; the layers of the presets small and 124m and two squares if not given."`
+	Layers     []string `arg:"" optional:"" name:"MxNxK" help:"A layer: M tokens, N output and K input features; default: the layers of the presets small and 124m and two squares."`
 	benchFlags `embed:"" set:"seconds=0.5"`
 }
 
 type benchQuantizeCmd struct {
-	Shapes     []string `arg:"" optional:"" name:"RxC" help:"Rows and columns; 1024x1024 and 8192x8192 if not given."`
+	Shapes     []string `arg:"" optional:"" name:"RxC" help:"Rows and columns of a matrix; default: 1024x1024 and 8192x8192."`
 	benchFlags `embed:"" set:"seconds=1"`
 }
 
 type benchOptimizerCmd struct {
-	Sizes      []string `arg:"" optional:"" name:"N" help:"Number of parameters; 14M and 124M if not given."`
+	Sizes      []string `arg:"" optional:"" name:"N" help:"Number of parameters; default: 14M and 124M."`
 	benchFlags `embed:"" set:"seconds=5"`
 }
 
-// Help is what bench step --help adds.
+// Help returns the text that bench step --help adds.
 func (benchStepCmd) Help() string {
-	return measured + `Data is not read: any model can be measured.
+	return measured + `No data is read, so any model can be measured.
 
 Examples:
   octet bench step                             the embedded default's model
@@ -66,25 +66,37 @@ Examples:
   octet bench step runs/mine/config.toml       the step of a run`
 }
 
-// Help is what bench gemm --help adds.
+// Help returns the text that bench gemm --help adds.
 func (benchGemmCmd) Help() string {
-	return measured + `A layer has three products in a step, and a line for each kind of operands:
+	return measured + `A layer has three GEMMs in a step, and the table has a line for each format of the operands:
 
   fprop   y = x w^T      MxNxK   NT
   dgrad   dx = dy w      MxKxN   NN
   wgrad   dw = dy^T x    NxKxM   TN
 
-fp8 is E4M3 with E5M2 gradients; a gradient of weights is FP32, other results of fp8 and bf16 are BF16. With --json each product is an object, whose shape is its own.`
+fp8 is E4M3 with E5M2 gradients. The weight gradient is FP32; other results of fp8 and bf16 are BF16. With --json each GEMM is an object with its own shape.
+
+Examples:
+  octet bench gemm
+  octet bench gemm 4096x4096x4096 --backend cuda:0`
 }
 
-// Help is what bench quantize --help adds.
+// Help returns the text that bench quantize --help adds.
 func (benchQuantizeCmd) Help() string {
-	return measured + `Each cast multiplies by a scale and records the largest magnitude. Bytes are those read and written once; what fits the caches can be faster than the copy.`
+	return measured + `Each cast multiplies by a scale and records the amax. Bytes count each operand once; a matrix that fits the caches can be faster than the copy.
+
+Examples:
+  octet bench quantize
+  octet bench quantize 4096x4096 --seconds 5`
 }
 
-// Help is what bench optimizer --help adds.
+// Help returns the text that bench optimizer --help adds.
 func (benchOptimizerCmd) Help() string {
-	return measured + `Formats are those of master, first and second moment. Bytes are the gradient's, read once, and the states', read and written once; scaled states may take a second look, which is not counted. An update in place can be faster than the copy.`
+	return measured + `Formats are those of master weights, first and second moment. Bytes count the gradient, read once, and the optimizer state, read and written once; a second pass over scaled state is not counted. An update in place can be faster than the copy.
+
+Examples:
+  octet bench optimizer
+  octet bench optimizer 1G --backend cuda:0`
 }
 
 // open opens the device to measure on.
@@ -98,7 +110,7 @@ func (f benchFlags) open() (*bench.Bench, error) {
 	return bench.Open(bench.Options{Backend: f.Backend, Threads: f.Threads, Seconds: f.Seconds})
 }
 
-// output is where results go: to a table, or as JSON.
+// output prints results as a table or as JSON.
 type output struct {
 	w    io.Writer
 	json *json.Encoder // nil: a table
@@ -128,8 +140,8 @@ func (f benchFlags) begin(w io.Writer, b *bench.Bench) (*output, error) {
 	return o, tw.Flush()
 }
 
-// cases measures what list makes of the arguments, and prints each result; of
-// the table, show prints the line.
+// cases measures the cases that list returns and prints each result: as JSON, or as a
+// table whose lines show prints.
 func (f benchFlags) cases(ctx context.Context, t *terminal, list func(*bench.Bench) ([]bench.Case, error), header string, show func(w io.Writer, r bench.Result)) (err error) {
 	b, err := f.open()
 	if err != nil {
@@ -161,10 +173,10 @@ func (f benchFlags) cases(ctx context.Context, t *terminal, list func(*bench.Ben
 	return nil
 }
 
-// parsed reads the shapes that were named, or takes the usual ones.
-func parsed[S any](args []string, parse func(string) (S, error), usual []S) ([]S, error) {
+// parseAll parses the arguments, or returns the defaults if there are none.
+func parseAll[S any](args []string, parse func(string) (S, error), defaults []S) ([]S, error) {
 	if len(args) == 0 {
-		return usual, nil
+		return defaults, nil
 	}
 	var list []S
 	for _, a := range args {
@@ -178,25 +190,25 @@ func parsed[S any](args []string, parse func(string) (S, error), usual []S) ([]S
 }
 
 func (c benchGemmCmd) Run(ctx context.Context, t *terminal) error {
-	layers, err := parsed(c.Layers, bench.ParseLayer, bench.Layers)
+	layers, err := parseAll(c.Layers, bench.ParseLayer, bench.Layers)
 	if err != nil {
 		return badInput(err)
 	}
 	header := fmt.Sprintf("%-18s %-6s", "layer", "format")
-	for _, p := range bench.Products {
+	for _, p := range bench.Passes {
 		header += fmt.Sprintf(" %10s  peak", p)
 	}
-	n, products := 0, len(bench.Products)
+	n, passes := 0, len(bench.Passes)
 	show := func(w io.Writer, r bench.Result) {
-		if n%products == 0 {
+		if n%passes == 0 {
 			layer := ""
-			if n%(products*len(bench.Formats)) == 0 {
-				layer = layers[n/(products*len(bench.Formats))].String()
+			if n%(passes*len(bench.Formats)) == 0 {
+				layer = layers[n/(passes*len(bench.Formats))].String()
 			}
-			fmt.Fprintf(w, "%-18s %-6s", layer, bench.Formats[n/products%len(bench.Formats)])
+			fmt.Fprintf(w, "%-18s %-6s", layer, bench.Formats[n/passes%len(bench.Formats)])
 		}
 		fmt.Fprintf(w, " %10s %5s", rateText(r.GFLOPs), shareText(r.PeakShare))
-		if n++; n%products == 0 {
+		if n++; n%passes == 0 {
 			fmt.Fprintln(w)
 		}
 	}
@@ -205,7 +217,7 @@ func (c benchGemmCmd) Run(ctx context.Context, t *terminal) error {
 }
 
 func (c benchQuantizeCmd) Run(ctx context.Context, t *terminal) error {
-	shapes, err := parsed(c.Shapes, bench.ParseMatrix, bench.Matrices)
+	shapes, err := parseAll(c.Shapes, bench.ParseMatrix, bench.Matrices)
 	if err != nil {
 		return badInput(err)
 	}
@@ -214,7 +226,7 @@ func (c benchQuantizeCmd) Run(ctx context.Context, t *terminal) error {
 }
 
 func (c benchOptimizerCmd) Run(ctx context.Context, t *terminal) error {
-	sizes, err := parsed(c.Sizes, bench.ParseSize, bench.Sizes)
+	sizes, err := parseAll(c.Sizes, bench.ParseSize, bench.Sizes)
 	if err != nil {
 		return badInput(err)
 	}
@@ -222,7 +234,7 @@ func (c benchOptimizerCmd) Run(ctx context.Context, t *terminal) error {
 	return c.byteCases(ctx, t, list, "states", "parameters")
 }
 
-// byteCases is cases that move bytes.
+// byteCases measures and prints cases that memory bandwidth limits.
 func (f benchFlags) byteCases(ctx context.Context, t *terminal, list func(*bench.Bench) ([]bench.Case, error), name, shape string) error {
 	const line = "%-34s %12s %12s %8s %8s"
 	return f.cases(ctx, t, list, fmt.Sprintf(line, name, shape, "median", "GB/s", "of copy"), func(w io.Writer, r bench.Result) {
@@ -230,9 +242,9 @@ func (f benchFlags) byteCases(ctx context.Context, t *terminal, list func(*bench
 	})
 }
 
-// configs are the configurations to compare, one for each recipe.
+// configs returns the configurations to compare, one for each recipe.
 func (c benchStepCmd) configs() (list []train.Config, err error) {
-	recipes := []config.Once{{}} // what the configuration says
+	recipes := []config.Once{{}} // the recipe of the configuration
 	if c.Recipe != "" {
 		recipes = nil
 		for name := range strings.SplitSeq(c.Recipe, ",") {
@@ -288,7 +300,7 @@ func (c benchStepCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return nil
 }
 
-// printSteps has a column for each configuration.
+// printSteps prints the table of steps, with a column for each configuration.
 func printSteps(w io.Writer, results []bench.Result) {
 	first := results[0]
 	fmt.Fprintf(w, "model %s: %s parameters, %s tokens a step, %d repeats\n",
@@ -316,7 +328,7 @@ func printSteps(w io.Writer, results []bench.Result) {
 	line("allocations", func(r bench.Result) string { return writers.Count(r.Allocations) })
 }
 
-// unknown stands for what was not measured.
+// unknown is printed for a figure that was not measured.
 const unknown = "-"
 
 func rateText(giga float64) string {

@@ -30,8 +30,8 @@ func objects(t *testing.T, args ...string) (peaks, rest []bench.Result) {
 	return peaks, rest
 }
 
-// table wants a bench's table within 80 columns, the peaks above it, and
-// returns its lines.
+// table returns the lines of a bench's table. It requires the peaks above the table and at
+// most 80 columns.
 func table(t *testing.T, args ...string) []string {
 	t.Helper()
 	out, stderr := succeed(t, append([]string{"bench"}, args...)...)
@@ -52,7 +52,7 @@ func TestBenchGemm(t *testing.T) {
 		require.Regexp(t, "^"+start+rates, lines[2+i])
 	}
 	peaks, rest := objects(t, "gemm", "16x32x48", "--seconds=0", "--threads", "1", "--json")
-	require.Len(t, peaks, 1, "one thread is all")
+	require.Len(t, peaks, 1, "with one thread there is one peak")
 	require.Len(t, rest, 9)
 	require.Equal(t, "fp8 wgrad", rest[2].Name)
 	require.Equal(t, "32x48x16", rest[2].Shape)

@@ -23,26 +23,26 @@ import (
 
 // commands is the grammar, in kong's tags.
 type commands struct {
-	Train    trainCmd    `cmd:"" help:"Train a model; without arguments, the embedded default."`
-	Eval     evalCmd     `cmd:"" help:"Loss, perplexity and bits per byte of a run or checkpoint."`
+	Train    trainCmd    `cmd:"" help:"Train a model and save checkpoints; without arguments, train the embedded default."`
+	Eval     evalCmd     `cmd:"" help:"Measure loss, perplexity and bits per byte of a run or checkpoint."`
 	Generate generateCmd `cmd:"" help:"Continue a prompt with a trained model."`
-	Export   exportCmd   `cmd:"" help:"Write a run's model for other programs, Smooth-SwiGLU folded into the weights."`
-	Inspect  inspectCmd  `cmd:"" help:"What is in a checkpoint: tensors, scales, histories, and what looks wrong."`
-	Diff     diffCmd     `cmd:"" help:"Where two runs part: step and field of their metrics, and tensor."`
-	Plan     planCmd     `cmd:"" help:"Parameters, memory, FLOPs and programs of a configuration; runs nothing."`
-	Recipes  recipesCmd  `cmd:"" help:"The tables of the recipes: which product reads which format."`
-	Compare  compareCmd  `cmd:"" help:"Where two backends part that run the same program, op by op."`
-	Gemm     gemmCmd     `cmd:"" help:"One GEMM of FP8 codes; --explain shows its sums step by step."`
-	Bench    benchCmd    `cmd:"" help:"Rates of a step and of its parts, beside the device's measured peaks."`
-	Doctor   doctorCmd   `cmd:"" help:"What is here, what is missing, and whether a backend computes what it should."`
-	Version  versionCmd  `cmd:"" help:"Version of this octet."`
+	Export   exportCmd   `cmd:"" help:"Write a run's model as a Hugging Face folder, with Smooth-SwiGLU folded into the weights."`
+	Inspect  inspectCmd  `cmd:"" help:"Show the tensors, scales and amax histories of a checkpoint, and what looks wrong."`
+	Diff     diffCmd     `cmd:"" help:"Find the first step, field and tensor in which two runs differ."`
+	Plan     planCmd     `cmd:"" help:"Show parameters, memory, FLOPs and programs of a configuration without running it."`
+	Recipes  recipesCmd  `cmd:"" help:"List the recipes, or show which GEMM of a recipe reads which format."`
+	Compare  compareCmd  `cmd:"" help:"Run the same program on two backends and compare every tensor, op by op."`
+	Gemm     gemmCmd     `cmd:"" help:"Compute one GEMM of FP8 codes; --explain shows its sums step by step."`
+	Bench    benchCmd    `cmd:"" help:"Measure training steps and their parts beside the device's measured peaks."`
+	Doctor   doctorCmd   `cmd:"" help:"Show which backends work here, what is missing, and how to fix it."`
+	Version  versionCmd  `cmd:"" help:"Print the version of octet, its Go version and build tags."`
 }
 
-// terminal is what a command talks to.
+// terminal holds the streams of a command.
 type terminal struct {
-	name     string // what the command was called by
+	name     string // the name that the command was called by
 	out, err io.Writer
-	sources  fs.FS // octet's own source: the corpus of last resort
+	sources  fs.FS // Octet's own source: the default corpus without a Go installation
 }
 
 // Exit statuses, besides 0 and 128 + signal.
@@ -51,12 +51,12 @@ const (
 	exitInput  = 2 // nothing was started
 )
 
-// inputError marks what the user can mend: nothing was started.
+// inputError marks an error that the user can fix; nothing was started.
 type inputError struct{ error }
 
 func (e inputError) Unwrap() error { return e.error }
 
-// badInput marks an error, unless it is nil.
+// badInput wraps an error in inputError; nil stays nil.
 func badInput(err error) error {
 	if err == nil {
 		return nil
@@ -82,7 +82,7 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 			args = append(args[1:], "--help")
 		}
 	}
-	if args[0] == "--version" { // as every other command has it
+	if args[0] == "--version" { // the flag that most programs have
 		args = append([]string{"version"}, args[1:]...)
 	}
 	// kong ends the process after --help; here it unwinds to this function.
@@ -117,15 +117,15 @@ func (t *terminal) run(ctx context.Context, args []string) (status int) {
 		fmt.Fprintf(t.err, "octet: %v\n", err)
 		return exitInput
 	}
-	if err := errors.Join(namesBackends(k), namesLocalFiles(k)); err != nil {
+	if err := errors.Join(checkBackendNames(k), checkLocalPaths(k)); err != nil {
 		return t.status(badInput(err))
 	}
 	return t.status(k.Run())
 }
 
-// namesBackends refuses --backend="": a script's variable that is not set is no wish
-// for the best backend that is present.
-func namesBackends(k *kong.Context) error {
+// checkBackendNames refuses --backend="": an unset variable of a script must not select
+// the best backend that is present.
+func checkBackendNames(k *kong.Context) error {
 	for _, p := range k.Path {
 		if p.Flag == nil || p.Flag.Name != "backend" {
 			continue
@@ -135,15 +135,15 @@ func namesBackends(k *kong.Context) error {
 			names = []string{p.Flag.Target.String()}
 		}
 		if slices.Contains(names, "") {
-			return errors.New("--backend is empty: name one, such as emu, or leave it out for the best that is present")
+			return errors.New("--backend is empty: name one, such as emu, or omit the flag for the best that is present")
 		}
 	}
 	return nil
 }
 
-// namesLocalFiles refuses a URL in every argument and flag, except where any text may
-// stand.
-func namesLocalFiles(k *kong.Context) error {
+// checkLocalPaths refuses a URL in every argument and flag, except --prompt and
+// --metrics-addr.
+func checkLocalPaths(k *kong.Context) error {
 	for _, p := range k.Path {
 		var value *kong.Value
 		switch {
@@ -170,7 +170,7 @@ func namesLocalFiles(k *kong.Context) error {
 	return nil
 }
 
-// status prints an error and says what the process ends with.
+// status prints an error and returns the exit status of the process.
 func (t *terminal) status(err error) int {
 	if err == nil {
 		return 0
@@ -178,30 +178,30 @@ func (t *terminal) status(err error) int {
 	if s, ok := errors.AsType[stopped](err); ok {
 		return s.status
 	}
-	fmt.Fprintf(t.err, "octet: %v%s\n", err, moreFiles(err))
+	fmt.Fprintf(t.err, "octet: %v%s\n", err, openFilesHint(err))
 	if _, ok := errors.AsType[inputError](err); ok {
 		return exitInput
 	}
 	return exitFailed
 }
 
-// moreFiles is the advice on an error that comes from the limit of open files.
-func moreFiles(err error) string {
+// openFilesHint returns what to do about an error caused by the limit of open files, or "".
+func openFilesHint(err error) string {
 	if text := err.Error(); !errors.Is(err, syscall.EMFILE) || strings.Contains(text, "ulimit") {
 		return ""
 	}
-	return "; raise the limit, as by ulimit -n 1024"
+	return "; raise the limit, for example with ulimit -n 1024"
 }
 
-// device is the flags that say where a program runs.
+// device holds the flags that select the backend, its device and its threads.
 type device struct {
-	Backend string `placeholder:"NAME" help:"Backend and device, such as emu; the best that is present if not given."`
-	Threads int    `placeholder:"N" help:"Threads of the CPU backend; 0, the default: all processors."`
+	Backend string `placeholder:"NAME" help:"Backend and device, such as emu, emu:h100 or cuda:0; default: the best that is present."`
+	Threads int    `placeholder:"N" help:"Threads of the CPU backend; default: 0, all processors."`
 }
 
 const maxThreads = 1 << 16
 
-// check reports what no backend could make sense of.
+// check returns an error for a number of threads that is out of range.
 func (d device) check() error {
 	if d.Threads < 0 || d.Threads > maxThreads {
 		return fmt.Errorf("--threads %d is out of range: use 1 to %d, or 0 for all processors", d.Threads, maxThreads)
@@ -221,9 +221,9 @@ func (d device) open() (backend.Backend, error) {
 	return list[0], nil
 }
 
-// passedOver tells of damaged checkpoints that are newer than the one in use.
-func (t *terminal) passedOver(skipped []checkpoint.Entry) {
+// reportSkipped prints the damaged checkpoints that are newer than the one in use.
+func (t *terminal) reportSkipped(skipped []checkpoint.Entry) {
 	for _, e := range skipped {
-		fmt.Fprintf(t.err, "octet: passed over %s: %v\n", e.Path, e.Damage)
+		fmt.Fprintf(t.err, "octet: skipped a damaged checkpoint: %s: %v\n", e.Path, e.Damage)
 	}
 }

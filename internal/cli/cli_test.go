@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// ownSource stands for octet's own source.
+// ownSource stands in for Octet's own source.
 var ownSource = fstest.MapFS{
 	"main.go":       {Data: []byte(goText(20_000))},
 	"octet.go":      {Data: []byte(goText(9_000))},
@@ -63,7 +63,7 @@ func succeed(t *testing.T, args ...string) (stdout, stderr string) {
 	return stdout, stderr
 }
 
-// The smallest model that every recipe can train.
+// small is the smallest model that every recipe can train.
 var small = strings.Fields("model.layers=1 model.dim=32 model.heads=2 model.kv_heads=1 model.ffn=48 data.seq=32 train.micro_batch=2")
 
 // corpus writes a text of n bytes to train on and returns its path.
@@ -82,7 +82,7 @@ func goText(n int) string {
 	return b.String()[:n]
 }
 
-// trainArgs is a training of some steps on a text, into a folder.
+// trainArgs returns the arguments to train some steps on a text, into a folder.
 func trainArgs(text, out string, steps int, more ...string) []string {
 	return slices.Concat([]string{"train", "--data", text, "--out", out, "--steps", fmt.Sprint(steps)}, small, more)
 }
@@ -94,7 +94,7 @@ func read(t *testing.T, path ...string) string {
 	return string(text)
 }
 
-// names lists a folder, with the changing part of the event files' names cut.
+// names lists a folder, without the varying part of the names of event files.
 func names(t *testing.T, dir string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -109,7 +109,7 @@ func names(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// sameRun requires that two runs computed the same.
+// sameRun requires that two runs have equal metrics and an equal last checkpoint.
 func sameRun(t *testing.T, want, got string) {
 	t.Helper()
 	require.Equal(t, read(t, want, "metrics.jsonl"), read(t, got, "metrics.jsonl"))
@@ -165,7 +165,7 @@ func TestCompare(t *testing.T) {
 	status, _, stderr := octet("compare", "--backend", "emu")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, stderr, "two backends, not 1")
-	for _, name := range []string{"cuda:65535", "gaudi:65535", ""} { // which is nowhere
+	for _, name := range []string{"cuda:65535", "gaudi:65535", ""} { // no machine has such a device
 		status, stdout, stderr := octet(append([]string{"compare", "--backend", "emu", "--backend", name}, run...)...)
 		require.Equal(t, exitInput, status)
 		require.Empty(t, stdout)
@@ -200,13 +200,13 @@ func TestGemm(t *testing.T) {
 		require.Contains(t, both, "\ne5m2 times e5m2, 2 products\n")
 	}
 	for want, args := range map[string][]string{
-		"name two files, or none":                                     {a},
-		"--explain prints text: leave --json out":                     {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
+		"give two files, or none":                                     {a},
+		"--explain prints text: omit --json":                          {a, b, "--backend", "emu:h100", "--explain", "0,0", "--json"},
 		"two of e4m3 and e5m2":                                        {"--formats", "e4m3"},
 		"not of the form MxNxK":                                       {"--shape", "3x3"},
-		"the product has 2 rows and 1 columns":                        {a, b, "--explain", "0,1"},
+		"the result has 2 rows and 1 columns":                         {a, b, "--explain", "0,1"},
 		"expected a row and a column":                                 {a, b, "--explain", "x"},
-		"they are multiplied with each other":                         {a, write("c", "38\n")},
+		"both must have the same length K":                            {a, write("c", "38\n")},
 		"expected two files":                                          {a, b, "--scales", sa},
 		"1×1 scales for 2×2 codes: expected 2×1":                      {a, b, "--scales", sb + "," + sb},
 		"expected two hexadecimal digits":                             {a, write("d", "xy\n")},
@@ -241,30 +241,30 @@ func TestRecipes(t *testing.T) {
 	require.NotContains(t, two, "note:")
 	tables, _ := succeed(t, append([]string{"recipes"}, recipe.Names()...)...)
 	for line := range strings.Lines(all + tables) {
-		// Tables of scales by block take a few columns more.
+		// Tables with per-block scales are a few columns wider.
 		if strings.HasPrefix(line, "recipe ") || strings.Contains(all, line) {
 			require.LessOrEqual(t, len(line), len("\n")+80, line)
 		}
 	}
 	gaudi, _ := succeed(t, "recipes", "fp8-smooth", "--backend", "emu:gaudi2")
 	require.Contains(t, gaudi, "e4m3ieee delayed")
-	require.Contains(t, gaudi, "\nnote: e4m3 is e4m3ieee on this device, its largest value 240\n")
-	require.Contains(t, gaudi, "\nnote: wgrad reads input in e5m2: this device multiplies no e5m2 by e4m3ieee\n")
+	require.Contains(t, gaudi, "\nnote: e4m3 is e4m3ieee on this device, with maximum 240\n")
+	require.Contains(t, gaudi, "\nnote: wgrad reads input in e5m2: this device has no GEMM of e5m2 by e4m3ieee\n")
 	for line := range strings.Lines(gaudi) {
 		require.LessOrEqual(t, len(line), 80, line)
 	}
 	for _, name := range []string{"cuda", "gaudi"} {
 		table, _ := succeed(t, "recipes", "mxfp8", "--backend", name)
-		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: it has one scale for a tensor\n")
+		require.Contains(t, table, "\nnote: "+name+" does not compute this recipe: it supports only per-tensor scales\n")
 		status, _, stderr := octet("plan", "--recipe", "mxfp8", "--backend", name)
 		require.Equal(t, exitInput, status)
-		require.Equal(t, "octet: unsupported by backend "+name+": recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales by 1x32, "+
-			"and this device has one for a tensor; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu\n", stderr)
+		require.Equal(t, "octet: unsupported by backend "+name+": recipe mxfp8: fprop of layers.0.self_attn.q_proj reads input with scales of granularity 1x32, "+
+			"but this device supports per-tensor scales only; use fp8-current, fp8-delayed or fp8-smooth, or use --backend emu\n", stderr)
 	}
 	status, out, stderr := octet("recipes", "fp8_smooth")
 	require.Equal(t, exitInput, status)
 	require.Empty(t, out)
-	require.Equal(t, "octet: unknown recipe \"fp8_smooth\"; did you mean fp8-smooth? (octet recipes lists all that there are)\n", stderr)
+	require.Equal(t, "octet: unknown recipe \"fp8_smooth\"; did you mean fp8-smooth? (octet recipes lists all recipes)\n", stderr)
 }
 
 func TestDoctor(t *testing.T) {
@@ -293,11 +293,11 @@ func TestDoctor(t *testing.T) {
 		status, out, stderr := octet("doctor", "--backend", name)
 		require.Equal(t, exitInput, status)
 		requireOneSentence(t, stderr)
-		require.Equal(t, name == "cuda", out != "", "what is here, unless the name is mistaken")
+		require.Equal(t, name == "cuda", out != "", "a known name prints what is here")
 	}
 }
 
-// A report that could not be written is not one to send.
+// doctor fails if its report cannot be written.
 func TestDoctorsReportOnAFullDisk(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("there is no /dev/full")
@@ -308,7 +308,7 @@ func TestDoctorsReportOnAFullDisk(t *testing.T) {
 	require.Contains(t, stderr, "write /dev/full: no space left on device")
 }
 
-// Why a backend is absent is said once: by what was found, or else by its error.
+// The reason why a backend is absent is printed once: as a finding, or otherwise as an error.
 func TestDoctorSaysItOnce(t *testing.T) {
 	lacking := backend.Finding{What: "driver", Detail: "not found: lib.so", Fix: "install it"}
 	absent := backend.Driver{
@@ -321,7 +321,7 @@ func TestDoctorSaysItOnce(t *testing.T) {
 	status, out, stderr := octet("doctor", "--backend", "absent")
 	require.Equal(t, exitInput, status)
 	require.Contains(t, out, "\n✗ absent\n  ✗ driver: not found: lib.so\n    install it\n")
-	require.Equal(t, "octet: backend absent cannot be had here: what it lacks is marked with ✗ above\n", stderr)
+	require.Equal(t, "octet: backend absent is not available here: see what is marked with ✗ above\n", stderr)
 
 	lacking.Optional = true
 	backend.Register(absent)
@@ -329,7 +329,7 @@ func TestDoctorSaysItOnce(t *testing.T) {
 	require.Contains(t, out, "\n✗ absent: the driver does not start: not found: lib.so; install it\n  - driver: not found: lib.so\n")
 }
 
-// requireOneSentence wants an error that a user can read.
+// requireOneSentence requires one line with an error and no stack trace.
 func requireOneSentence(t *testing.T, stderr string) {
 	t.Helper()
 	require.Regexp(t, `^octet: .{10,}\n$`, stderr)

@@ -18,16 +18,16 @@ import (
 
 type compareCmd struct {
 	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys; model.init=DIR starts from a checkpoint's weights."`
-	Backend []string `required:"" sep:"none" placeholder:"NAME" help:"Two backends, by two flags: the yardstick and what is held against it."`
-	First   int      `default:"1" placeholder:"N" help:"How many of the run's first steps to compare."`
-	Threads int      `placeholder:"N" help:"Threads of the CPU backend; 0, the default: all processors."`
+	Backend []string `required:"" sep:"none" placeholder:"NAME" help:"The two backends, given by two flags: first the reference, then the one to check."`
+	First   int      `default:"1" placeholder:"N" help:"Number of steps to compare, from the start of the run; default: ${default}."`
+	Threads int      `placeholder:"N" help:"Threads of the CPU backend; default: 0, all processors."`
 	JSON    bool     `help:"Print one JSON object for each tensor that differs."`
 	config.Flags
 }
 
-// Help is what compare --help adds.
+// Help returns the text that compare --help adds.
 func (compareCmd) Help() string {
-	return `The same program runs from the same state, on the same data, op by op. Forced: every op of the second backend gets what the first one's had, so that a difference is its own. Free: both go their way, and differences add up. Products are those that both have: held against emu:gaudi2, emu runs what recipes become there. The error is the norm of the differences over that of the first backend's values.
+	return `Both backends run the same program from the same state, on the same data, op by op. Forced: every op of the second backend reads the inputs of the first one's op, so a difference comes from that op alone. Free: each backend reads its own results, and differences accumulate. Both use the formats that both support: compared with emu:gaudi2, emu runs the recipe as adapted to Gaudi 2. The error is the norm of the differences over the norm of the first backend's values.
 
 Examples:
   octet compare --backend emu --backend emu:amx
@@ -35,12 +35,12 @@ Examples:
   octet compare --backend emu --backend emu:amx model.init=checkpoint`
 }
 
-// comparison is what two runs have in common, and where they part.
+// comparison sums up the differences between two runs by module.
 type comparison struct {
 	tensors int
-	first   *compare.Diff
+	first   *compare.Diff // the first difference; nil if there is none
 	rows    map[string]*compareRow
-	order   []string // of the rows, as first met
+	order   []string // modules in the order of their first tensor
 }
 
 // compareRow sums up a module's tensors.
@@ -71,7 +71,7 @@ func (c *comparison) add(d compare.Diff) {
 	}
 }
 
-// worse holds NaN for the worst.
+// worse reports whether error a is larger than b; NaN is the largest.
 func worse(a, b float64) bool { return !(a <= b) && b == b }
 
 // comparedDiff is a line of JSON.
@@ -84,9 +84,9 @@ type comparedDiff struct {
 	Tensor  string   `json:"tensor"`
 	DType   string   `json:"dtype"`
 	Shape   []int    `json:"shape"`
-	Differ  int      `json:"differ"` // elements
-	First   int      `json:"first"`
-	A       *float64 `json:"a"` // null where it is not finite, as are B and Error
+	Differ  int      `json:"differ"` // number of elements
+	First   int      `json:"first"`  // index of the first one
+	A       *float64 `json:"a"`      // null if it is not finite, as are B and Error
 	B       *float64 `json:"b"`
 	Error   *float64 `json:"error"`
 }
@@ -106,7 +106,7 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
-	for _, name := range c.Backend { // one that does not open is to be known before anything is begun
+	for _, name := range c.Backend { // fail before the corpus is read if one does not open
 		b, err := device{Backend: name, Threads: c.Threads}.open()
 		if err != nil {
 			return badInput(err)
@@ -174,7 +174,7 @@ the first difference, step %d, program %s:
 `, d.Step, d.Program, d.Node.Scope, backend.OpKind(d.Node), d.Tensor, d.Differ, d.Tensor.Elems(), d.First/cols, d.First%cols, d.A, d.B)
 }
 
-// printComparison has a row for each module, the worst of it in either mode.
+// printComparison prints a row for each module with its largest errors in both modes.
 func printComparison(out io.Writer, found [2]comparison) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nmodule\ttensors\tforced: differ\tlargest error\tfree: differ\tlargest error\tof the result of")

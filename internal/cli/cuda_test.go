@@ -26,7 +26,7 @@ func newGPU(t *testing.T) machine {
 	return m
 }
 
-// elsewhere is the machine where it remembers no algorithms, but has the kernels.
+// elsewhere returns a machine with the cached kernels, but without cached algorithms.
 func (m machine) elsewhere() machine {
 	here, err := os.UserCacheDir()
 	require.NoError(m.t, err)
@@ -37,11 +37,11 @@ func (m machine) elsewhere() machine {
 	return m.with("XDG_CACHE_HOME=" + dir)
 }
 
-// libraryPath is where a stand-in was built.
+// libraryPath matches the path of a stand-in.
 var libraryPath = regexp.MustCompile(`/\S+/libnvrtc\.so`)
 
-// What is wrong with a machine is said before anything is begun.
-func TestSentencesOfUnfitMachines(t *testing.T) {
+// An unsuitable machine gives one sentence before anything is started.
+func TestErrorsOfUnfitMachines(t *testing.T) {
 	g := newGPU(t)
 	text := corpus(t, 8_000)
 	const emu = ", or use --backend emu"
@@ -49,21 +49,21 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 		{
 			"no driver", "OCTET_LIBCUDA=/missing.so",
 			"backend cuda: no device: the CUDA driver does not start: not found: /missing.so; " +
-				"install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; in a container start it with GPUs (docker run --gpus all); or point OCTET_LIBCUDA at libcuda.so.1",
+				"install the NVIDIA driver, 525 or later (580 for CUDA 13), on the host; start a container with GPUs (docker run --gpus all); or set OCTET_LIBCUDA to libcuda.so.1",
 		},
 		{
 			"no GPU", "STANDIN_GPUS=0",
 			"backend cuda: no device: the CUDA driver does not start: cuInit returned 100: no CUDA-capable device is detected; " +
-				"the driver shows no GPU to this process: look at nvidia-smi and CUDA_VISIBLE_DEVICES; a container has to be given GPUs",
+				"the driver shows no GPU to this process: check nvidia-smi and CUDA_VISIBLE_DEVICES; start a container with GPUs",
 		},
 		{
 			"a toolkit's stub", "STANDIN_STUB=1",
 			"backend cuda: no device: the CUDA driver does not start: cuInit returned 34: CUDA driver is a stub library; " +
-				"this libcuda.so.1 is the one for linking that comes with a toolkit: take its folder, stubs, out of LD_LIBRARY_PATH, so that the driver's own is found",
+				"this libcuda.so.1 is a toolkit's stub for linking: remove its folder, stubs, from LD_LIBRARY_PATH, so that the driver's library is found",
 		},
 		{
 			"an old driver", "STANDIN_CUDA=11080",
-			"backend cuda: no device that can be used: the driver serves CUDA 11.8, 12 or 13 is needed; " +
+			"backend cuda: no device that can be used: the driver supports CUDA 11.8, 12 or 13 is needed; " +
 				"install the NVIDIA driver, 525 or later (580 for CUDA 13)",
 		},
 		{
@@ -74,17 +74,17 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 		{
 			"no cuBLASLt", "OCTET_LIBCUBLASLT=/missing.so",
 			"backend cuda: no device that can be used: cuBLASLt: not found: /missing.so; " +
-				"install NVIDIA's package libcublas of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBCUBLASLT at the file",
+				"install NVIDIA's package libcublas of the CUDA version that the driver supports, or set CUDA_HOME to a toolkit, or OCTET_LIBCUBLASLT to the file",
 		},
 		{
 			"no NVRTC", "OCTET_LIBNVRTC=/missing.so",
 			"backend cuda: no device that can be used: NVRTC: not found: /missing.so; " +
-				"install NVIDIA's package cuda-nvrtc of the CUDA version that the driver serves, point CUDA_HOME at a toolkit, or OCTET_LIBNVRTC at the file",
+				"install NVIDIA's package cuda-nvrtc of the CUDA version that the driver supports, or set CUDA_HOME to a toolkit, or OCTET_LIBNVRTC to the file",
 		},
 		{
 			"an NVRTC older than the GPU", "STANDIN_NVRTC=89",
-			"backend cuda: no device that can be used: NVRTC: 13.99 in LIBNVRTC does not know compute capability 9.0; " +
-				"install NVIDIA's newest package cuda-nvrtc that the driver serves, or point OCTET_LIBNVRTC at its file",
+			"backend cuda: no device that can be used: NVRTC: 13.99 in LIBNVRTC does not support compute capability 9.0; " +
+				"install NVIDIA's newest package cuda-nvrtc that the driver supports, or set OCTET_LIBNVRTC to its file",
 		},
 		{
 			"no room", "STANDIN_OOM=100000",
@@ -108,9 +108,8 @@ func TestSentencesOfUnfitMachines(t *testing.T) {
 	}
 }
 
-// A device that is lost in mid-run leaves the last checkpoint whole. From there a
-// machine that would choose other algorithms goes on as if nothing had been, and
-// where that is not possible it is said.
+// A device that is lost in mid-run leaves the last checkpoint intact. A machine that would
+// choose other algorithms resumes from there bit for bit, or says that it cannot.
 func TestDeviceLostInMidRun(t *testing.T) {
 	g := newGPU(t).elsewhere()
 	text := corpus(t, 8_000)
@@ -125,11 +124,11 @@ func TestDeviceLostInMidRun(t *testing.T) {
 	status, stdout, stderr := g.with("STANDIN_LOST=450").octet(args(dir)...)
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
-	steps := wholeCheckpoints(t, dir)
+	steps := intactCheckpoints(t, dir)
 	require.NotEmpty(t, steps)
 	require.Less(t, steps[0], 5)
 	require.Equal(t, fmt.Sprintf("cuda: copy from the device: device lost: cuEventSynchronize returned 700: an illegal memory access was encountered; "+
-		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
+		"only a new process gets the GPU back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume with octet train --resume --out %[1]s", dir, steps[0]),
 		g.sentence(stderr))
 
 	resume := func(g machine, dir, backend string) (stderr string) {
@@ -160,10 +159,10 @@ func TestDeviceLostInMidRun(t *testing.T) {
 	require.Contains(t, stderr, moved)
 	require.NotEqual(t, read(t, whole, "checkpoints", "step-00000005", "model.safetensors"), read(t, otherwise, "checkpoints", "step-00000005", "model.safetensors"))
 	require.Contains(t, resume(g, onEmu, "emu"), moved)
-	require.Equal(t, 5, wholeCheckpoints(t, onEmu)[0])
+	require.Equal(t, 5, intactCheckpoints(t, onEmu)[0])
 }
 
-// need is what plan says that a recipe takes.
+// need returns the memory that plan prints for a recipe.
 func (m machine) need(recipe string) (bytes int64) {
 	_, stdout, stderr := m.octet(append([]string{"plan", "--backend", "cuda", "--json", "--recipe", recipe, "train.accumulate=1", "train.health_every=0"}, small...)...)
 	var p struct {
@@ -173,7 +172,7 @@ func (m machine) need(recipe string) (bytes int64) {
 	return p.MemoryBytes
 }
 
-// A run needs what plan says and not a byte more, its sample included.
+// A run, including its sample, needs exactly the memory that plan prints.
 func TestMemoryIsEnough(t *testing.T) {
 	g := newGPU(t)
 	text, bytes := corpus(t, 8_000), g.need("bf16")
@@ -186,7 +185,7 @@ func TestMemoryIsEnough(t *testing.T) {
 	require.Contains(t, g.sentence(stderr), "out of memory")
 }
 
-// Memory that runs out in mid-run, when a schedule comes to a larger recipe.
+// Memory runs out in mid-run, when a schedule changes to a larger recipe.
 func TestOutOfMemoryInMidRun(t *testing.T) {
 	g := newGPU(t)
 	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
@@ -198,15 +197,15 @@ func TestOutOfMemoryInMidRun(t *testing.T) {
 	require.Equal(t, exitFailed, status, stderr)
 	require.Regexp(t, `^cuda: allocate temps \(0\.\d+ MiB\), workspace and tables: out of memory: asked for 32\.\d+ MiB, 32\.\d+ MiB of the device's 80 GiB are free `+
 		`\(cuMemAlloc_v2 returned 2: out of memory\); training needs less with a smaller train\.micro_batch or train\.recompute=block; `+
-		`the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
-	require.Equal(t, 2, wholeCheckpoints(t, dir)[0])
+		`the last checkpoint is .*/checkpoints/step-00000002: resume with octet train --resume --out .*$`, g.sentence(stderr))
+	require.Equal(t, 2, intactCheckpoints(t, dir)[0])
 	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
-	require.Equal(t, 4, wholeCheckpoints(t, dir)[0])
+	require.Equal(t, 4, intactCheckpoints(t, dir)[0])
 }
 
-// A driver that hangs, with a lock that every other call of it waits for, ends the process
-// when the ranks' deadline is over: the error names rank, op and variable, run.log has it,
-// and the last checkpoint is whole.
+// A driver hangs while it holds a lock that all its other calls need. After the timeout of
+// the ranks the process ends: the error, also in run.log, names rank, op and variable, and
+// the last checkpoint is intact.
 func TestDriverThatHangsEndsTheProcess(t *testing.T) {
 	g := newGPU(t).with("OCTET_LIBNCCL="+standin.Build(t, "libnccl"), "STANDIN_GPUS=2")
 	text, dir := corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
@@ -215,13 +214,13 @@ func TestDriverThatHangsEndsTheProcess(t *testing.T) {
 	status, stdout, stderr := g.with("STANDIN_HANG=400", "OCTET_NCCL_TIMEOUT=10s").octet(args...)
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
-	sentence := `cuda: rank [01]: [^\n]+: hangs in the driver: it waited 10s, and 10s more after its collectives were told to end; ` +
-		`its last collective is [^\n]+; this process ends: resume from the last checkpoint with --resume \(OCTET_NCCL_TIMEOUT gives more time\)`
+	sentence := `cuda: rank [01]: [^\n]+: hangs in the driver: it waited 10s, and 10s more after its collectives were aborted; ` +
+		`its last collective is [^\n]+; this process exits: resume from the last checkpoint with --resume \(OCTET_NCCL_TIMEOUT gives more time\)`
 	require.Regexp(t, `octet: `+sentence+`\n$`, stderr)
 	require.Regexp(t, `"level":"ERROR","msg":"stopped","error":"`+sentence+`"}\n$`, read(t, dir, "run.log"))
-	steps := wholeCheckpoints(t, dir)
+	steps := intactCheckpoints(t, dir)
 	require.NotEmpty(t, steps)
 	require.Less(t, steps[0], 5)
 	g.succeed("train", "--resume", "--out", dir, "--backend", "cuda", "--json")
-	require.Equal(t, 5, wholeCheckpoints(t, dir)[0])
+	require.Equal(t, 5, intactCheckpoints(t, dir)[0])
 }

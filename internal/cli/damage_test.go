@@ -48,7 +48,7 @@ func TestDamagedModel(t *testing.T) {
 			status, stdout, stderr := octet(args...)
 			require.Equal(t, exitInput, status, args)
 			require.Empty(t, stdout)
-			requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr))) // a start that takes long says what it is about first
+			requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr))) // a slow start prints the announcement first
 			require.Contains(t, stderr, damage.want, args)
 			require.NoDirExists(t, fresh)
 		}
@@ -57,9 +57,8 @@ func TestDamagedModel(t *testing.T) {
 	succeed(t, "eval", checkpoint)
 }
 
-// Damage to a run's other files: what would make another run of it stops a
-// resume, in one sentence that names the file, and nothing is changed; what only
-// tells of it is cut back or begun anew.
+// Damage to a run's other files: if it changes the run, it stops a resume in one sentence
+// that names the file, and nothing is changed. Damaged records are truncated or recreated.
 func TestDamagedRun(t *testing.T) {
 	text := corpus(t, 20_000)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -70,14 +69,14 @@ func TestDamagedRun(t *testing.T) {
 	for _, damage := range []struct {
 		name string
 		do   func(content string) string
-		want string // empty: it goes on
+		want string // empty: the run resumes
 	}{
 		{"config.toml", func(c string) string { return c[:len(c)/2] + "\x00" }, "config.toml"},
 		{"config.toml", func(c string) string { return strings.Replace(c, "ffn = 48", "ffn = 64", 1) }, "step-00000002"},
-		{"config.toml", func(c string) string { return strings.Replace(c, "seed = 1", "seed = 2", 1) }, "is of a run with seed 1, where the configuration has 2"},
+		{"config.toml", func(c string) string { return strings.Replace(c, "seed = 1", "seed = 2", 1) }, "it belongs to a run with seed 1, but the configuration has seed 2"},
 		{"data.json", func(c string) string { return c[:len(c)/2] }, "data.json: "},
 		{"data.json", func(c string) string { return strings.Replace(c, `"sha256": "`, `"sha256": "0`, 1) }, "the corpus has changed"},
-		{"data.json", nil, ""}, // read again, and written
+		{"data.json", nil, ""}, // written again
 		{"metrics.jsonl", func(c string) string { return c[:len(c)-3] }, ""}, // a torn end
 		{"metrics.jsonl", func(c string) string { return c + "\x00\x00\x00\x00" }, ""},
 		{"metrics.jsonl", func(c string) string { return strings.Replace(c, `{"step":2`, "\x00\x00\x00", 1) }, "metrics.jsonl: line 2 is damaged"},
@@ -111,7 +110,7 @@ func TestDamagedRun(t *testing.T) {
 		require.Equal(t, read(t, whole, newest, "MANIFEST.json"), read(t, dir, newest, "MANIFEST.json"))
 	}
 
-	// Lines of steps that are not done again cannot be had back; it says so.
+	// Lines of steps before the checkpoint cannot be restored; the resume says so.
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, newest)))
 	first, _, _ := strings.Cut(read(t, whole, "metrics.jsonl"), "\n")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "metrics.jsonl"), []byte(first+"\n"), 0o600))

@@ -11,14 +11,18 @@ import (
 )
 
 type diffCmd struct {
-	A    string `arg:"" name:"run a" help:"A run folder."`
-	B    string `arg:"" name:"run b" help:"Another one."`
+	A    string `arg:"" name:"run a" help:"The first run folder."`
+	B    string `arg:"" name:"run b" help:"The second run folder."`
 	JSON bool   `help:"Print one JSON object."`
 }
 
-// Help says what a script needs to know.
+// Help returns the text that diff --help adds.
 func (diffCmd) Help() string {
-	return "The exit status is 0 if the runs are equal and 1 if they differ."
+	return `Compares metrics.jsonl step by step, and the newest checkpoint of a step that both runs have. The exit status is 0 if the runs are equal and 1 if they differ.
+
+Examples:
+  octet diff runs/one runs/two
+  octet diff runs/one runs/two --json`
 }
 
 func (c diffCmd) Run(t *terminal) error {
@@ -57,7 +61,7 @@ func printDifference(w io.Writer, d *inspect.Difference) {
 	}
 	c := d.Checkpoints
 	if c == nil {
-		fmt.Fprintln(w, "checkpoint  no step has a whole one in both")
+		fmt.Fprintln(w, "checkpoint  no step has an intact one in both runs")
 		return
 	}
 	if c.Equal() {
@@ -77,7 +81,7 @@ func printDifference(w io.Writer, d *inspect.Difference) {
 	if l := c.Largest; l != nil && l.Differ == 0 {
 		fmt.Fprintf(w, "the most    %s: it is %s in A, %s in B\n", l.Name, l.A, l.B)
 	} else if l != nil {
-		fmt.Fprintf(w, "the most    %s, %s: %d elements, %.3g apart at most, |A-B|/|A| = %.3g\n", l.Name, l.A, l.Differ, float64(l.Apart), float64(l.Relative))
+		fmt.Fprintf(w, "the most    %s, %s: %d elements differ, by %.3g at most, |A-B|/|A| = %.3g\n", l.Name, l.A, l.Differ, float64(l.Apart), float64(l.Relative))
 	}
 }
 
@@ -98,9 +102,9 @@ func fieldText(f *inspect.Field) string {
 		if value == "" {
 			return "absent in " + name
 		}
-		const most = 60
-		if len(value) > most {
-			value = value[:most] + "…"
+		const maxShown = 60
+		if len(value) > maxShown {
+			value = value[:maxShown] + "…"
 		}
 		return value + " in " + name
 	}

@@ -18,13 +18,22 @@ import (
 )
 
 type doctorCmd struct {
-	Backend string `placeholder:"NAME" help:"Check this backend: what it asks its libraries for, every op, and of an accelerator training steps."`
-	Report  string `placeholder:"FILE" help:"Write what is printed to this file, too."`
+	Backend string `placeholder:"NAME" help:"Check this backend: its libraries, every op, and on an accelerator some training steps."`
+	Report  string `placeholder:"FILE" help:"Also write the output to this file."`
+}
+
+// Help returns the text that doctor --help adds.
+func (doctorCmd) Help() string {
+	return `Lists each backend and what it needs, with the fix below what is missing. With --backend, every op runs against the float64 reference; the exit status is 0 if all pass.
+
+Examples:
+  octet doctor
+  octet doctor --backend cuda --report doctor.txt`
 }
 
 func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if c.Backend != "" {
-		if _, err := backend.SpecOf(c.Backend); err != nil { // a name that is mistaken
+		if _, err := backend.SpecOf(c.Backend); err != nil { // an unknown name
 			return badInput(err)
 		}
 	}
@@ -61,7 +70,8 @@ func (c doctorCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return c.check(ctx, out)
 }
 
-// system is what Linux says of itself, for whoever reads a report far away.
+// system returns the kernel release and the name of the distribution on Linux, for a report
+// that is read elsewhere.
 func system() (text string) {
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		text = ", Linux " + strings.TrimSpace(string(release))
@@ -75,7 +85,7 @@ func system() (text string) {
 	return text
 }
 
-// explains tells whether a finding says what an error would say once more.
+// explains reports whether a finding already contains the text of an error.
 func explains(f backend.Finding, err error) bool {
 	return !f.OK && !f.Optional && strings.Contains(err.Error(), f.Detail) && strings.Contains(err.Error(), f.Fix)
 }
@@ -94,7 +104,8 @@ func printFinding(out io.Writer, f backend.Finding) {
 	}
 }
 
-// check does everything, whatever fails: the report is to tell all.
+// check runs all checks of a backend, even after one has failed, so that the report is
+// complete.
 func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	driver, device, err := backend.Find(c.Backend)
 	if err != nil {
@@ -105,12 +116,12 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 		return badInput(err)
 	}
 	if driver.Available("") != nil {
-		return badInput(fmt.Errorf("backend %s cannot be had here: what it lacks is marked with ✗ above", driver.Name))
+		return badInput(fmt.Errorf("backend %s is not available here: see what is marked with ✗ above", driver.Name))
 	}
 	if err := driver.Available(device); err != nil {
 		return badInput(err)
 	}
-	// A device that is not to be had is said once, not for every case.
+	// Open the device first: one that is unavailable gives one error, not one for each case.
 	devices, err := driver.Open(device, backend.Options{})
 	if err != nil {
 		fmt.Fprintf(out, "\n✗ %v\n", err)
@@ -121,16 +132,16 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 			return err
 		}
 	}
-	whole := true
+	complete := true
 	if driver.Examine != nil {
-		fmt.Fprintf(out, "\n%s, a closer look\n", c.Backend)
+		fmt.Fprintf(out, "\n%s, in detail\n", c.Backend)
 		programs, err := trial.Programs(driver, spec)
 		if err != nil {
 			return err
 		}
 		for f := range driver.Examine(device, programs) {
 			printFinding(out, f)
-			whole = whole && (f.OK || f.Optional)
+			complete = complete && (f.OK || f.Optional)
 		}
 	}
 	healthy := c.conformance(ctx, out, driver, device)
@@ -143,9 +154,9 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	}
 	switch {
 	case !healthy:
-		return fmt.Errorf("backend %s does not compute what it should", c.Backend)
-	case !whole:
-		return fmt.Errorf("backend %s computes what it should, but lacks what the closer look marks with ✗", c.Backend)
+		return fmt.Errorf("backend %s computes wrong results: see what is marked with ✗ above", c.Backend)
+	case !complete:
+		return fmt.Errorf("backend %s computes correctly, but something is missing: see what is marked with ✗ above", c.Backend)
 	}
 	return nil
 }
@@ -170,12 +181,12 @@ func (c doctorCmd) conformance(ctx context.Context, out io.Writer, driver backen
 			break
 		}
 		if errors.Is(err, backend.ErrDeviceLost) {
-			fmt.Fprintln(out, "  and nothing more can be asked of it by this process: the other cases are left out")
+			fmt.Fprintln(out, "  the device is lost to this process: the remaining cases are skipped")
 			break
 		}
 	}
 	fmt.Fprintf(out, "\nconformance of %s: %d passed, %d failed, %d declined\n", c.Backend, passed, failed, declined)
-	if declined > 0 { // formats and layouts of other devices, mostly
+	if declined > 0 { // mostly formats and layouts of other devices
 		fmt.Fprint(out, "declined:")
 		for _, op := range slices.Sorted(maps.Keys(declines)) {
 			fmt.Fprintf(out, " %s %d", op, declines[op])

@@ -17,15 +17,25 @@ import (
 
 type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
-	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on, whole; the run's validation data if not given."`
-	Recipe string   `placeholder:"NAME" help:"Evaluate in another precision, such as fp32."`
-	Seq    int      `placeholder:"N" help:"Tokens in a window; the run's if not given."`
+	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
+	Recipe string   `placeholder:"NAME" help:"Evaluate in another precision, such as fp32; default: the run's recipe."`
+	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
 	JSON   bool     `help:"Print one JSON object."`
 	device
 }
 
-// evalBatch is how many windows run at a time where no run says, evalTokens how
-// many tokens at most: a run may have been trained on a larger machine.
+// Help returns the text that eval --help adds.
+func (evalCmd) Help() string {
+	return `Loss is in nats per token. Bits per byte are printed for models whose tokens are bytes.
+
+Examples:
+  octet eval runs/mine
+  octet eval runs/mine --data book.txt --recipe fp32
+  octet eval runs/mine/checkpoints/step-00000200 --json`
+}
+
+// evalBatch is the number of windows in a batch for weights without a run. evalTokens
+// bounds the tokens of a batch, since a run may have been trained on a larger machine.
 const (
 	evalBatch  = 8
 	evalTokens = 1 << 15
@@ -46,7 +56,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	t.passedOver(w.Skipped)
+	t.reportSkipped(w.Skipped)
 	stream, closeData, err := c.stream(ctx, t, w)
 	if err != nil {
 		return badInput(err)
@@ -66,7 +76,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(fmt.Errorf("--seq %d: expected a number from 1 to 2^20", seq))
 	}
 	if n := stream.Len(); n <= int64(seq) {
-		return badInput(fmt.Errorf("%s tokens are too few to evaluate on in windows of %d: name more by --data, or give a smaller --seq", writers.Count(n), seq))
+		return badInput(fmt.Errorf("%s tokens are too few to evaluate in windows of %d: give more text with --data, or a smaller --seq", writers.Count(n), seq))
 	}
 	batch = min(batch, max(1, evalTokens/seq))
 	dev, err := c.open()
@@ -74,7 +84,7 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	d := limited{telling{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
+	d := memoryLimited{compileNotice{dev, t.err}, "the evaluation", "use a smaller --seq, or a machine with more memory"}
 	evaluator, err := infer.NewEvaluator(ctx, w.Model, w.Recipe, w, d, batch, seq)
 	if err != nil {
 		return modelError(err)
@@ -105,8 +115,8 @@ func (c evalCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return tw.Flush()
 }
 
-// stream is what is evaluated on: named files, all of them, or the validation
-// part of what the run trained on.
+// stream returns the tokens to evaluate on: all of --data, or the validation part of the
+// run's data.
 func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.Tokens, func() error, error) {
 	if len(c.Data) > 0 {
 		corpus, err := data.OpenFiles(c.Data, data.Options{Vocab: w.Model.Vocab})
@@ -119,7 +129,7 @@ func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.
 	if w.Run != nil {
 		config = *w.Run
 	} else if w.Model.Vocab != data.TextVocab {
-		return nil, nil, fmt.Errorf("%s does not say what it was trained on: name the data by --data", w.Path)
+		return nil, nil, fmt.Errorf("%s does not say which data it was trained on: give data with --data", w.Path)
 	}
 	corpus, note, err := run.OpenCorpus(ctx, config, t.sources)
 	if err != nil {
@@ -129,7 +139,7 @@ func (c evalCmd) stream(ctx context.Context, t *terminal, w *run.Weights) (data.
 		fmt.Fprintf(t.err, "validation data: %s\n", note)
 	}
 	if corpus.Val == nil || corpus.Val.Len() == 0 {
-		return nil, nil, errors.Join(errors.New("the run's data has no validation part: name data by --data"), corpus.Close())
+		return nil, nil, errors.Join(errors.New("the run's data has no validation part: give data with --data"), corpus.Close())
 	}
 	return corpus.Val, corpus.Close, nil
 }

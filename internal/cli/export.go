@@ -15,8 +15,17 @@ import (
 type exportCmd struct {
 	Model  string `arg:"" name:"run or checkpoint" help:"A run folder or a checkpoint."`
 	Out    string `required:"" placeholder:"DIR" help:"The folder to write; it must not exist."`
-	Format string `default:"fp32" placeholder:"NAME" help:"Of the weights: fp32, bf16, or fp8 with static scales (${default})."`
+	Format string `default:"fp32" placeholder:"NAME" help:"Format of the weights: fp32, bf16, or fp8 with static per-tensor scales; default: ${default}."`
 	device
+}
+
+// Help returns the text that export --help adds.
+func (exportCmd) Help() string {
+	return `The folder holds config.json and model.safetensors with Hugging Face Llama names. fp8 is the layout of compressed-tensors, which transformers and vLLM read.
+
+Examples:
+  octet export runs/mine --out mine-fp32
+  octet export runs/mine --out mine-fp8 --format fp8`
 }
 
 func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
@@ -28,14 +37,14 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	t.passedOver(w.Skipped)
+	t.reportSkipped(w.Skipped)
 	dev, err := c.open()
 	if err != nil {
 		return badInput(err)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	const what, instead = "exporting", "use a machine with more memory"
-	m, err := run.ExportModel(ctx, w, limited{telling{dev, t.err}, what, instead})
+	const what, instead = "the export", "use a machine with more memory"
+	m, err := run.ExportModel(ctx, w, memoryLimited{compileNotice{dev, t.err}, what, instead})
 	if err == nil {
 		err = run.CheckHostMemory(what, m.Memory(), instead)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// In FP32 an exported model computes what the trained one does, whatever was
-// folded into its weights. (The losses are added up in batches of other sizes.)
+// In FP32 an exported model has the loss of the trained one, with or without folded scales,
+// up to the order in which batches of different sizes are summed.
 func TestExport(t *testing.T) {
 	text := corpus(t, 20_000)
 	loss := func(args ...string) float64 {
@@ -48,16 +48,16 @@ func TestExport(t *testing.T) {
 		if recipe == "bf16" {
 			require.Equal(t, exitInput, status)
 			requireOneSentence(t, stderr)
-			require.Contains(t, stderr, "which a run in FP8 keeps")
+			require.Contains(t, stderr, "which only a run in FP8 stores")
 			require.NoDirExists(t, eight)
 		} else if recipe == "fp8-smooth-token" {
 			require.Equal(t, exitInput, status)
 			requireOneSentence(t, stderr)
-			require.Contains(t, stderr, "scales by token")
+			require.Contains(t, stderr, "scales per token")
 			require.NoDirExists(t, eight)
 		} else {
 			require.Zero(t, status, stderr)
-			// Its weights are read back, with their rounding; what they read was rounded too, elsewhere.
+			// Evaluation reads the rounded weights; it does not round their inputs.
 			require.InEpsilon(t, loss(dir), loss(eight), 0.01, recipe)
 			require.NotEqual(t, loss(dir), loss(eight))
 			inspected, _ = succeed(t, "inspect", eight)
@@ -73,12 +73,12 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// An export and an inspection that take long show on standard error how far they are.
+// A long export or inspection shows its progress on standard error.
 func TestExportAndInspectShowTheirProgress(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
-	defer func(d time.Duration) { silentFor = d }(silentFor)
-	silentFor = 0
+	defer func(d time.Duration) { progressAfter = d }(progressAfter)
+	progressAfter = 0
 	_, stderr := succeed(t, "export", dir, "--out", filepath.Join(t.TempDir(), "out"))
 	require.Regexp(t, `(?s)^\d+ k?B of \d+ kB .*\n(\d+ kB) of (\d+ kB)  [\d.]+ [kMG]?B/s  ETA 0:00\n$`, stderr)
 	_, stderr = succeed(t, "inspect", dir)

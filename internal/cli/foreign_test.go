@@ -17,7 +17,7 @@ import (
 	"octet/internal/run"
 )
 
-// header is the header of a safetensors file, to be changed.
+// header is the header of a safetensors file.
 type header map[string]struct {
 	DType   string   `json:"dtype"`
 	Shape   []int    `json:"shape"`
@@ -44,8 +44,8 @@ func rewrite(t *testing.T, dir string, edit func(h header, data []byte) []byte) 
 	require.NoError(t, os.WriteFile(name, append(file, data...), 0o600))
 }
 
-// A model from elsewhere that Octet would compute wrongly is refused by every command
-// that computes with it: with status 2, in one sentence that names the key or tensor.
+// Every command that computes with a model refuses a foreign one that Octet would compute
+// wrongly: with status 2 and one sentence that names the key or tensor.
 func TestForeignModels(t *testing.T) {
 	text := corpus(t, 20_000)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -112,7 +112,7 @@ func TestForeignModels(t *testing.T) {
 	}
 }
 
-// sparse writes a model whose tensors are all holes in a file.
+// sparse writes a model whose tensors are holes of a sparse file.
 func sparse(t *testing.T, c checkpoint.Config) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -141,8 +141,8 @@ func sparse(t *testing.T, c checkpoint.Config) (dir string) {
 	return dir
 }
 
-// A small folder that describes a large model is refused before anything of that
-// model's size is made.
+// A small folder that describes a large model is refused before memory of that model's size
+// is allocated.
 func TestModelsBeyondTheMachine(t *testing.T) {
 	large := checkpoint.Config{
 		HiddenSize: 1 << 16, IntermediateSize: 1 << 16, NumHiddenLayers: 16, NumAttentionHeads: 512, NumKeyValueHeads: 512,
@@ -155,11 +155,11 @@ func TestModelsBeyondTheMachine(t *testing.T) {
 		config checkpoint.Config
 		want   string
 	}{
-		{deep, "num_hidden_layers = 2000: octet computes at most 1024"},
+		{deep, "num_hidden_layers = 2000: octet supports at most 1024"},
 		{large, ` needs \d\S* [GT]B of memory and .* free: use `},
 	} {
 		if _, _, ok := run.HostMemory(); !ok && test.config == large {
-			t.Skip("the free memory is not known here")
+			t.Skip("the free memory is unknown here")
 		}
 		dir := sparse(t, test.config)
 		for _, args := range [][]string{{"eval", dir, "--data", text}, {"generate", dir, "--prompt", "the "}, {"export", dir, "--out", out}} {
@@ -173,14 +173,14 @@ func TestModelsBeyondTheMachine(t *testing.T) {
 	}
 }
 
-// An evaluation that takes long shows on standard error how far it is.
+// A long evaluation shows its progress on standard error.
 func TestEvalShowsItsProgress(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 2)...)
 	want, quiet := succeed(t, "eval", dir, "--json")
 	require.Empty(t, quiet)
-	defer func(d time.Duration) { silentFor = d }(silentFor)
-	silentFor = 0
+	defer func(d time.Duration) { progressAfter = d }(progressAfter)
+	progressAfter = 0
 	got, stderr := succeed(t, "eval", dir, "--json")
 	require.Equal(t, want, got)
 	require.Regexp(t, regexp.MustCompile(`^\d+ of 1,999 tokens  (loss \d\.\d{4}  [\d,]+ tok/s  ETA \d:\d\d|ETA -:--)\n(?s:.*)1,999 of 1,999 tokens  loss .*\n$`), stderr)

@@ -28,8 +28,8 @@ func newGaudi(t *testing.T) machine {
 	return newMachine(t).with("OCTET_LIBSYNAPSE="+standin.Build(t, "libsynapse"), "STANDIN_KERNELS=1", "GC_KERNEL_PATH="+kernels, "XDG_CACHE_HOME="+t.TempDir())
 }
 
-// What is wrong with a machine is said before anything is begun.
-func TestSentencesOfUnfitGaudis(t *testing.T) {
+// An unsuitable machine gives one sentence before anything is started.
+func TestErrorsOfUnfitGaudis(t *testing.T) {
 	g := newGaudi(t)
 	text, hlml := corpus(t, 8_000), standin.Build(t, "libhlml")
 	const (
@@ -65,18 +65,18 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 				"install version 1.16 or later of Intel Gaudi's software, driver and firmware included" + emu,
 		},
 		{
-			"kernels that nobody named", "GC_KERNEL_PATH=", "gaudi",
+			"no path of the kernels", "GC_KERNEL_PATH=", "gaudi",
 			"backend gaudi: there is no device that can be used: GC_KERNEL_PATH is not set, so SynapseAI finds no kernels: " +
-				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file" + emu,
+				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or wherever habanalabs-graph installed that file" + emu,
 		},
 		{
 			"no kernels", "GC_KERNEL_PATH=/missing.so", "gaudi",
 			"backend gaudi: there is no device that can be used: GC_KERNEL_PATH: stat /missing.so: no such file or directory: " +
-				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or where habanalabs-graph put that file" + emu,
+				"export GC_KERNEL_PATH=/usr/lib/habanalabs/libtpc_kernels.so, or wherever habanalabs-graph installed that file" + emu,
 		},
 		{
 			"another model", "", "gaudi:gaudi3",
-			"backend gaudi: no device of that model: this is a gaudi2, and --backend gaudi takes what is there",
+			"backend gaudi: no device of that model: this is a gaudi2; --backend gaudi uses any model",
 		},
 		{
 			"no such module", "", "gaudi:3",
@@ -112,10 +112,10 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 		require.NoError(t, other.Start())
 		defer func() {
 			require.NoError(t, other.Process.Signal(syscall.SIGKILL))
-			require.ErrorContains(t, other.Wait(), "killed", "it was still at work: %s", &log)
+			require.ErrorContains(t, other.Wait(), "killed", "the run ended by itself: %s", &log)
 		}()
 		require.Eventually(t, func() bool {
-			_, err := os.Stat(filepath.Join(dir, "metrics.jsonl")) // which the first step writes
+			_, err := os.Stat(filepath.Join(dir, "metrics.jsonl")) // the first step writes it
 			return err == nil
 		}, time.Minute, 50*time.Millisecond)
 		unfit(t, g, "backend gaudi: no device available: acquire a free Gaudi: synDeviceAcquireByDeviceType returned 8 (synNoDeviceFound): "+held, text, "--backend", "gaudi")
@@ -123,30 +123,30 @@ func TestSentencesOfUnfitGaudis(t *testing.T) {
 		status, out, stderr := g.octet("doctor", "--backend", "gaudi")
 		require.Equal(t, exitInput, status, stderr)
 		require.Contains(t, g.sentence(stderr), held)
-		require.NotContains(t, out, "conformance of", "whose every case would wait for it")
+		require.NotContains(t, out, "conformance of", "every case would wait for the device")
 	})
 }
 
-// A device may be right without all that goes with it.
+// A device passes without its optional libraries.
 func TestDoctorOfAGaudiWithoutSensors(t *testing.T) {
 	status, out, stderr := newGaudi(t).with("OCTET_LIBHLML=/missing.so").octet("doctor", "--backend", "gaudi")
 	require.Zero(t, status, stderr)
 	require.Contains(t, out, "  - HLML: not found: /missing.so; ")
 	require.Regexp(t, `conformance of gaudi: [1-9]\d+ passed, 0 failed`, out)
-	_, look, _ := strings.Cut(out, "a closer look\n")
-	require.NotContains(t, look, "✗")
+	_, detail, _ := strings.Cut(out, "in detail\n")
+	require.NotContains(t, detail, "✗")
 	require.Empty(t, stderr)
 }
 
-// After the device is lost the doctor asks nothing more of it, and says so.
+// After the device is lost, doctor skips the remaining cases and says so.
 func TestDoctorOfAGaudiThatIsLost(t *testing.T) {
 	status, out, stderr := newGaudi(t).with("STANDIN_LOST=20").octet("doctor", "--backend", "gaudi")
 	require.Equal(t, exitFailed, status, stderr)
-	require.Contains(t, out, "synSynapseTerminated): Synapse terminated; only a new process gets the device back, start again\n  and nothing more can be asked of it")
+	require.Contains(t, out, "synSynapseTerminated): Synapse terminated; only a new process gets the device back, start again\n  the device is lost to this process")
 	require.Regexp(t, `conformance of gaudi: [1-9]\d* passed, 1 failed`, out)
 }
 
-// unfit trains where that cannot begin, for which there is one sentence and no trace.
+// unfit requires that a training cannot start, with one sentence and without a run folder.
 func unfit(t *testing.T, m machine, want, text string, more ...string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -157,8 +157,8 @@ func unfit(t *testing.T, m machine, want, text string, more ...string) {
 	require.NoDirExists(t, dir)
 }
 
-// interrupted are the arguments of a run that saves every step. A recipe that rounds to
-// nearest repeats: the random bits of a Gaudi are its own.
+// interrupted returns the arguments of a run that saves every step. The recipe must round to
+// nearest to be repeatable: a Gaudi generates its own random bits.
 func interrupted(recipe string, steps int, text, dir string, more ...string) []string {
 	return trainArgs(text, dir, steps, append([]string{
 		"--backend", "gaudi", "--json", "--recipe", recipe,
@@ -166,8 +166,8 @@ func interrupted(recipe string, steps int, text, dir string, more ...string) []s
 	}, more...)...)
 }
 
-// A device that is lost in mid-run leaves the last checkpoint whole. From there a new
-// process goes on as if nothing had been, and so does another backend.
+// A device that is lost in mid-run leaves the last checkpoint intact. A new process resumes
+// from there bit for bit; another backend resumes too.
 func TestGaudiLostInMidRun(t *testing.T) {
 	g := newGaudi(t)
 	text := corpus(t, 8_000)
@@ -176,11 +176,11 @@ func TestGaudiLostInMidRun(t *testing.T) {
 	status, stdout, stderr := g.with("STANDIN_LOST=260").octet(interrupted("te-delayed", 5, text, dir)...)
 	require.Equal(t, exitFailed, status, stderr)
 	require.Empty(t, stdout)
-	steps := wholeCheckpoints(t, dir)
+	steps := intactCheckpoints(t, dir)
 	require.NotEmpty(t, steps, stderr)
 	require.Less(t, steps[0], 5)
 	require.Equal(t, fmt.Sprintf("gaudi: copy from the device: device lost: synStreamSynchronize returned 31 (synSynapseTerminated): Synapse terminated; "+
-		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d, from which --resume --out %[1]s goes on", dir, steps[0]),
+		"only a new process gets the device back, start again; the last checkpoint is %s/checkpoints/step-%08d: resume with octet train --resume --out %[1]s", dir, steps[0]),
 		g.sentence(stderr))
 
 	never := filepath.Join(t.TempDir(), "never")
@@ -193,10 +193,10 @@ func TestGaudiLostInMidRun(t *testing.T) {
 	sameRun(t, whole, dir)
 
 	require.Contains(t, g.succeed("train", "--resume", "--out", onEmu, "--backend", "emu:gaudi2", "--json"), "the checkpoint was written by backend gaudi, gaudi2+synapse1.24.0-standin")
-	require.Equal(t, 5, wholeCheckpoints(t, onEmu)[0])
+	require.Equal(t, 5, intactCheckpoints(t, onEmu)[0])
 }
 
-// allocated is how many bytes of the device a run has taken.
+// allocated returns the number of bytes that a run allocated on the device.
 func allocated(t *testing.T, dir string) (n int) {
 	t.Helper()
 	found := regexp.MustCompile(`"allocated":(\d+)`).FindStringSubmatch(read(t, dir, "run.log"))
@@ -206,7 +206,7 @@ func allocated(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// What a schedule's later recipe needs may not be there: memory, or a kernel.
+// A later recipe of a schedule may lack memory or a kernel.
 func TestGaudiFailsInMidRun(t *testing.T) {
 	text := corpus(t, 8_000)
 	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
@@ -220,7 +220,7 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 			`^gaudi: compile: recipe layers\.0\.fwd: synGraphCompile returned 26 \(synFail\); octet doctor --backend gaudi names .*`,
 		},
 		{
-			"memory", fmt.Sprint("STANDIN_OOM=", allocated(t, second)), // and none for what is not of the programs
+			"memory", fmt.Sprint("STANDIN_OOM=", allocated(t, second)), // and none beyond the programs
 			`^gaudi: allocate .*: out of memory: asked for .* are free \(synDeviceMalloc returned 4 \(synOutOfDeviceMemory\): .*\); training needs less .*`,
 		},
 	} {
@@ -229,16 +229,16 @@ func TestGaudiFailsInMidRun(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			status, _, stderr := g.with(c.setting).octet(interrupted("bf16", 5, text, dir, `precision.schedule=[{step=2, recipe="te-delayed"}]`)...)
 			require.Equal(t, exitFailed, status, stderr)
-			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002, from which --resume --out .* goes on$`, g.sentence(stderr))
-			require.Equal(t, 2, wholeCheckpoints(t, dir)[0])
+			require.Regexp(t, c.want+`; the last checkpoint is .*/checkpoints/step-00000002: resume with octet train --resume --out .*$`, g.sentence(stderr))
+			require.Equal(t, 2, intactCheckpoints(t, dir)[0])
 			g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json")
-			require.Equal(t, 5, wholeCheckpoints(t, dir)[0])
+			require.Equal(t, 5, intactCheckpoints(t, dir)[0])
 		})
 	}
 }
 
-// ranks starts a run of two ranks, which have a process each, and returns when it is
-// under way.
+// ranks starts a run of two ranks, each in its own process, and returns after the first
+// checkpoint.
 func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffer, workers []int) {
 	m.t.Helper()
 	command, stderr = m.command(interrupted("te-delayed", 1000, text, dir, "train.ranks=2")...), new(bytes.Buffer)
@@ -261,26 +261,26 @@ func (m machine) ranks(text, dir string) (command *exec.Cmd, stderr *bytes.Buffe
 	return command, stderr, workers
 }
 
-// ended waits until a process is no more.
+// ended waits until a process has ended.
 func ended(t *testing.T, pid int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, time.Minute, 20*time.Millisecond)
 }
 
-// A rank that dies takes the run along, which goes on from its last checkpoint; and a
-// run that is killed leaves no process behind.
+// A rank that dies ends the run, which resumes from its last checkpoint. A run that is killed
+// leaves no process behind.
 func TestGaudiRankDiesInMidRun(t *testing.T) {
 	g, text, dir := newGaudi(t).with("STANDIN_GAUDI2=2"), corpus(t, 8_000), filepath.Join(t.TempDir(), "run")
 	run, stderr, workers := g.ranks(text, dir)
 	require.NoError(t, syscall.Kill(workers[1], syscall.SIGKILL))
 	require.Error(t, run.Wait())
 	require.Equal(t, exitFailed, run.ProcessState.ExitCode())
-	require.Regexp(t, `^gaudi: .*: device lost: the process of rank [01] has ended: signal: killed; the last checkpoint is .*/step-\d+, from which --resume --out .* goes on$`, g.sentence(stderr.String()))
+	require.Regexp(t, `^gaudi: .*: device lost: the process of rank [01] has ended: signal: killed; the last checkpoint is .*/step-\d+: resume with octet train --resume --out .*$`, g.sentence(stderr.String()))
 	ended(t, workers[0])
 
-	next := wholeCheckpoints(t, dir)[0] + 2
+	next := intactCheckpoints(t, dir)[0] + 2
 	g.succeed("train", "--resume", "--out", dir, "--backend", "gaudi", "--json", "--steps", fmt.Sprint(next))
-	require.Equal(t, next, wholeCheckpoints(t, dir)[0])
+	require.Equal(t, next, intactCheckpoints(t, dir)[0])
 
 	killed, _, workers := g.ranks(text, filepath.Join(t.TempDir(), "killed"))
 	require.NoError(t, killed.Process.Kill())

@@ -18,21 +18,21 @@ import (
 )
 
 type gemmCmd struct {
-	A       string `arg:"" optional:"" name:"A" help:"Text file of codes: a line for each row, two hexadecimal digits for each code."`
-	B       string `arg:"" optional:"" name:"B" help:"Likewise; its rows are multiplied with those of A."`
-	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the codes: e4m3 or e5m2."`
-	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Of random matrices, if no files are given."`
-	Seed    uint64 `default:"1" placeholder:"N" help:"Of random matrices."`
-	Scales  string `placeholder:"A,B" help:"Text files of E8M0 codes, one for each 32 codes of a row, that multiply them (MXFP8), or random."`
-	Fast    bool   `help:"Stay in the matrix unit's accumulator, as a forward pass does; otherwise sums are promoted where the device does that."`
-	Explain string `placeholder:"I,J" help:"Show how a device model computes one element, step by step."`
+	A       string `arg:"" optional:"" name:"A" help:"Text file of FP8 codes: a line for each row, two hexadecimal digits for each code; default: a random matrix."`
+	B       string `arg:"" optional:"" name:"B" help:"Text file of the second matrix, whose rows are multiplied with the rows of A."`
+	Formats string `default:"e4m3,e4m3" placeholder:"A,B" help:"Formats of the codes, e4m3 or e5m2; default: ${default}."`
+	Shape   string `default:"1x1x64" placeholder:"MxNxK" help:"Shape of random matrices: A is MxK, B is NxK; default: ${default}."`
+	Seed    uint64 `default:"1" placeholder:"N" help:"Seed of random matrices; default: ${default}."`
+	Scales  string `placeholder:"A,B" help:"Two text files of E8M0 scales, one for each 32 codes of a row (MXFP8), or the word random."`
+	Fast    bool   `help:"Accumulate in the matrix unit, as a forward GEMM does; otherwise sums are promoted to FP32 where the device does so."`
+	Explain string `placeholder:"I,J" help:"Show step by step how a device model computes the element in row I, column J, from 0."`
 	JSON    bool   `help:"Print one JSON object."`
 	device
 }
 
 // Help returns the text that gemm --help adds.
 func (gemmCmd) Help() string {
-	return `One GEMM of FP8 codes, A times B transposed: element [i, j] is the dot product of row i of A and row j of B, in FP32.
+	return `The result is A times B transposed, in FP32: element [i, j] is the dot product of row i of A and row j of B.
 
 Examples:
   octet gemm --backend emu:h100 --explain 0,0
@@ -74,14 +74,14 @@ func (c gemmCmd) Run(ctx context.Context, t *terminal) (err error) {
 		return model.Explain(t.out, a.Row(row), b.Row(column), !c.Fast)
 	}
 	if c.JSON {
-		return json.NewEncoder(t.out).Encode(productJSON(a, b, result))
+		return json.NewEncoder(t.out).Encode(gemmJSON(a, b, result))
 	}
-	return printProduct(t.out, result, b.Rows)
+	return printMatrix(t.out, result, b.Rows)
 }
 
-// productResult is what gemm --json prints. Bits tell what a number cannot: the sign
-// of a zero, NaN and infinity.
-type productResult struct {
+// gemmResult is the output of gemm --json. Bits hold what a JSON number cannot: the sign of
+// a zero, NaN and infinity.
+type gemmResult struct {
 	M      int        `json:"m"`
 	N      int        `json:"n"`
 	K      int        `json:"k"`
@@ -89,8 +89,8 @@ type productResult struct {
 	Bits   []string   `json:"bits"`
 }
 
-func productJSON(a, b gemm.Matrix, result []float32) productResult {
-	p := productResult{M: a.Rows, N: b.Rows, K: a.Cols}
+func gemmJSON(a, b gemm.Matrix, result []float32) gemmResult {
+	p := gemmResult{M: a.Rows, N: b.Rows, K: a.Cols}
 	for _, x := range result {
 		value := &x
 		if x-x != 0 {
@@ -102,7 +102,7 @@ func productJSON(a, b gemm.Matrix, result []float32) productResult {
 	return p
 }
 
-func printProduct(w io.Writer, result []float32, cols int) error {
+func printMatrix(w io.Writer, result []float32, cols int) error {
 	for i, x := range result {
 		end := " "
 		if i%cols == cols-1 {
@@ -115,7 +115,7 @@ func printProduct(w io.Writer, result []float32, cols int) error {
 	return nil
 }
 
-// matrices reads the operands, or makes them up.
+// matrices reads the operands from their files, or generates random ones.
 func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 	driver, name, err := backend.Find(c.Backend)
 	if err != nil {
@@ -140,13 +140,13 @@ func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 		if err != nil {
 			return a, b, fmt.Errorf("--shape: %w", err)
 		}
-		if most := 1 << 28; max(l.Tokens*l.Out, l.Tokens*l.In, l.Out*l.In) > most {
-			return a, b, fmt.Errorf("--shape %s: a matrix of more than %d elements", c.Shape, most)
+		if limit := 1 << 28; max(l.Tokens*l.Out, l.Tokens*l.In, l.Out*l.In) > limit {
+			return a, b, fmt.Errorf("--shape %s: a matrix has more than %d elements", c.Shape, limit)
 		}
 		return gemm.Random(c.Seed, formats[0], l.Tokens, l.In), gemm.Random(c.Seed+1, formats[1], l.Out, l.In), nil
 	}
 	if c.B == "" {
-		return a, b, errors.New("gemm multiplies two matrices: name two files, or none")
+		return a, b, errors.New("gemm multiplies two matrices: give two files, or none")
 	}
 	for i, path := range []string{c.A, c.B} {
 		m, err := readCodes(path, formats[i])
@@ -160,7 +160,7 @@ func (c gemmCmd) matrices() (a, b gemm.Matrix, err error) {
 		}
 	}
 	if a.Cols != b.Cols {
-		return a, b, fmt.Errorf("rows of %s have %d codes, those of %s have %d: they are multiplied with each other", c.A, a.Cols, c.B, b.Cols)
+		return a, b, fmt.Errorf("rows of %s have %d codes, rows of %s have %d: both must have the same length K", c.A, a.Cols, c.B, b.Cols)
 	}
 	return a, b, nil
 }
@@ -177,7 +177,7 @@ func readCodes(path string, d fp8.DType) (gemm.Matrix, error) {
 	return m, nil
 }
 
-// scale gives the operands block scales, if any are asked for.
+// scale sets the block scales that --scales gives.
 func (c gemmCmd) scale(a, b *gemm.Matrix) error {
 	switch c.Scales {
 	case "":
@@ -212,7 +212,7 @@ func (c gemmCmd) explained() (m arith.Model, err error) {
 	case c.Explain == "":
 		return m, nil
 	case c.JSON:
-		return m, errors.New("--explain prints text: leave --json out")
+		return m, errors.New("--explain prints text: omit --json")
 	case name == "":
 		return m, errors.New(wanted)
 	}
@@ -222,7 +222,7 @@ func (c gemmCmd) explained() (m arith.Model, err error) {
 	return m, nil
 }
 
-// element is what --explain names.
+// element returns the row and column that --explain gives.
 func (c gemmCmd) element(a, b gemm.Matrix) (i, j int, err error) {
 	if c.Explain == "" {
 		return 0, 0, nil
@@ -231,7 +231,7 @@ func (c gemmCmd) element(a, b gemm.Matrix) (i, j int, err error) {
 		return 0, 0, fmt.Errorf("--explain %s: expected a row and a column, such as 0,0", c.Explain)
 	}
 	if i < 0 || j < 0 || i >= a.Rows || j >= b.Rows {
-		return 0, 0, fmt.Errorf("--explain %d,%d: the product has %d rows and %d columns", i, j, a.Rows, b.Rows)
+		return 0, 0, fmt.Errorf("--explain %d,%d: the result has %d rows and %d columns", i, j, a.Rows, b.Rows)
 	}
 	return i, j, nil
 }

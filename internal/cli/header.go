@@ -15,18 +15,18 @@ import (
 	"octet/train"
 )
 
-// nameColumns is what the names take, with the space beside them.
-const nameColumns = len("parameters  ")
+// labelColumns is the width of the labels, with the space after them.
+const labelColumns = len("parameters  ")
 
 // printHeader prints what the run computes, in lines of at most the given number of
-// columns, or of any length where columns is 0. Paths are never broken, so that they can be copied.
+// columns; 0 columns set no limit. Paths are never broken, so that they can be copied.
 func printHeader(to io.Writer, r *run.Run, columns int) error {
 	var w bytes.Buffer
 	if err := describeRun(&w, r, cmp.Or(columns, 80)); err != nil {
 		return err
 	}
 	var paths bytes.Buffer
-	tw := tabwriter.NewWriter(&paths, nameColumns, 0, 2, ' ', 0)
+	tw := tabwriter.NewWriter(&paths, labelColumns, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir)
 	if r.Exporter != nil {
 		fmt.Fprintf(tw, "metrics\t%s\n", r.Exporter.URL())
@@ -40,7 +40,7 @@ func printHeader(to io.Writer, r *run.Run, columns int) error {
 	return err
 }
 
-// describeRun writes the header but for its paths.
+// describeRun writes the header without its paths.
 func describeRun(w io.Writer, r *run.Run, columns int) error {
 	fmt.Fprintln(w)
 	if err := describeRecipes(w, r.Trainer.Job); err != nil {
@@ -49,7 +49,7 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) {
-		for _, part := range wrap(fmt.Sprintf(format, args...), min(columns, 80)-nameColumns) {
+		for _, part := range wrap(fmt.Sprintf(format, args...), min(columns, 80)-labelColumns) {
 			fmt.Fprintf(tw, "%s\t%s\n", name, strings.TrimSpace(part))
 			name = ""
 		}
@@ -59,15 +59,15 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 	if padded := r.Trainer.Model.Config.PaddedVocab(); padded != r.Config.Model.Vocab {
 		line("vocabulary", "%d, padded to %d for the matrix units", r.Config.Model.Vocab, padded)
 	}
-	held := ""
+	hostText := ""
 	if n := r.Corpus.InMemory(); n > 0 {
-		held = fmt.Sprintf(", and %s of text on the host", writers.Bytes(n))
+		hostText = fmt.Sprintf(", and %s of text on the host", writers.Bytes(n))
 	}
 	perRank := ""
 	if len(r.Devices) > 1 {
 		perRank = " on each rank"
 	}
-	line("memory", "%s%s: %s%s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes), held)
+	line("memory", "%s%s: %s%s", writers.Bytes(r.Memory.Total()), perRank, list(memoryGroups(r.Memory), writers.Bytes), hostText)
 	if usage, ok := r.Usage(); ok {
 		line("outside", "%s of the device's %s: its driver, libraries and other processes", writers.Bytes(usage.Outside()), writers.Bytes(usage.Total))
 	}
@@ -90,12 +90,13 @@ func describeRun(w io.Writer, r *run.Run, columns int) error {
 		line("left out", "%s files that are not text", writers.Count(int64(info.LeftOut)))
 	}
 	if one, two, ok := r.Corpus.Baselines(); ok {
-		line("to beat", "%.4f nats per token by counting bytes, %.4f by counting pairs", one, two)
+		line("to beat", "%.4f nats per token (byte unigrams), %.4f (byte bigrams)", one, two)
 	}
 	return tw.Flush()
 }
 
-// describeRecipes prints the table of a job's recipe, and those that follow it.
+// describeRecipes prints the table of a job's recipe, and the names of the recipes that
+// follow it.
 func describeRecipes(w io.Writer, j *train.Job) error {
 	if err := describeRecipe(w, j.Recipe, j.Notes, j.Config.Model.Layers); err != nil {
 		return err
@@ -103,14 +104,14 @@ func describeRecipes(w io.Writer, j *train.Job) error {
 	for _, p := range j.Phases[j.Phase+1:] {
 		late := ""
 		if p.From >= j.Config.Train.Steps {
-			late = fmt.Sprintf(", which a run of %d does not reach", j.Config.Train.Steps)
+			late = fmt.Sprintf(", which a run of %d steps does not reach", j.Config.Train.Steps)
 		}
 		fmt.Fprintf(w, "then %s from step %d on%s\n", p.Config.Recipe, p.From+1, late)
 	}
 	return nil
 }
 
-// wrap breaks a text into lines, behind its commas.
+// wrap breaks a text into lines after its commas.
 func wrap(text string, columns int) []string {
 	lines := []string{""}
 	for part := range strings.SplitAfterSeq(text, ", ") {
@@ -124,36 +125,37 @@ func wrap(text string, columns int) []string {
 	return lines
 }
 
-// printResumed says what a resumed run goes on from.
+// printResumed says where a resumed run continues, and what differs from before.
 func printResumed(w io.Writer, r *run.Run) {
 	for _, e := range r.Skipped {
-		fmt.Fprintf(w, "passed over %s: %v\n", e.Path, e.Damage)
+		fmt.Fprintf(w, "skipped a damaged checkpoint: %s: %v\n", e.Path, e.Damage)
 	}
 	for _, lost := range r.Lost {
 		fmt.Fprintln(w, lost)
 	}
 	if r.Moved != "" {
-		fmt.Fprintf(w, "the checkpoint was written by backend %s: from here on the run is not\nbit for bit what it would have been there\n", r.Moved)
+		fmt.Fprintf(w, "the checkpoint was written by backend %s: the next steps\nare not bit for bit those of that backend\n", r.Moved)
 	}
 	if r.Trainer.Converted {
-		fmt.Fprintln(w, "its moments are rounded to this device's e4m3")
+		fmt.Fprintln(w, "the checkpoint's moments are rounded to this device's e4m3")
 	}
 	switch {
 	case r.Resumed > 0:
-		fmt.Fprintf(w, "going on after step %d\n", r.Resumed)
+		fmt.Fprintf(w, "resuming after step %d\n", r.Resumed)
 		if len(r.Changed) > 0 {
-			for _, part := range wrap("changed in config.toml, from here on: "+strings.Join(r.Changed, ", "), 80) {
+			for _, part := range wrap("changed in config.toml since the checkpoint: "+strings.Join(r.Changed, ", "), 80) {
 				fmt.Fprintln(w, strings.TrimSpace(part))
 			}
 		}
 		if r.Rise != nil {
-			fmt.Fprintf(w, "the run is longer now: the learning rate goes up again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
+			fmt.Fprintf(w, "the run is longer now: the learning rate rises again, from %.3g to %.3g\n", r.Rise.From, r.Rise.To)
 		}
 	case r.WasResumed:
 		fmt.Fprintln(w, "the run has no checkpoint yet: starting at step 0")
 	}
 }
 
+// devices names the device of a run, or of each of its ranks.
 func devices(r *run.Run) string {
 	spec := r.Devices[0].Spec()
 	if n := len(r.Devices); n > 1 {
@@ -162,7 +164,7 @@ func devices(r *run.Run) string {
 	return spec.Device
 }
 
-// memoryGroups is what a device holds, in the order in which a step fills it.
+// memoryGroups returns the memory of a device by class: persistent, temporaries, and the rest.
 func memoryGroups(m train.Memory) []train.Group {
 	groups := append([]train.Group{}, m.Persistent...)
 	groups = append(groups, train.Group{Name: "temps", N: m.Arena})
@@ -172,15 +174,14 @@ func memoryGroups(m train.Memory) []train.Group {
 // list writes groups as "embedding 32,768, norms 896".
 func list(groups []train.Group, format func(int64) string) string {
 	var parts []string
-	for _, g := range worthSaying(groups) {
+	for _, g := range mergeSmall(groups) {
 		parts = append(parts, g.Name+" "+format(g.N))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// worthSaying puts the groups that are less than a thousandth of the whole
-// together as the last one.
-func worthSaying(groups []train.Group) []train.Group {
+// mergeSmall merges the groups below a thousandth of the total into "other", the last one.
+func mergeSmall(groups []train.Group) []train.Group {
 	total := totalOf(groups)
 	rest := train.Group{Name: "other"}
 	var kept []train.Group
@@ -197,7 +198,7 @@ func worthSaying(groups []train.Group) []train.Group {
 	return kept
 }
 
-// totalOf sums groups.
+// totalOf returns the sum of groups.
 func totalOf(groups []train.Group) (total int64) {
 	for _, g := range groups {
 		total += g.N
@@ -205,10 +206,10 @@ func totalOf(groups []train.Group) (total int64) {
 	return total
 }
 
-// passesText says how much of its text a run reads.
+// passesText says which share of its text a run reads, or how often.
 func passesText(passes float64) string {
 	switch {
-	case passes < 0.995: // from there on two digits are 1e+02
+	case passes < 0.995: // %.2g writes a larger share as 1e+02
 		return fmt.Sprintf("%.2g%% read", 100*passes)
 	case passes < 10:
 		return fmt.Sprintf("read %.1f times", passes)
@@ -216,7 +217,8 @@ func passesText(passes float64) string {
 	return fmt.Sprintf("read %.0f times", passes)
 }
 
-// lossText is a validation loss in the units that the vocabulary has.
+// lossText writes a validation loss in nats per token, and in bits per byte where a token
+// is a byte.
 func lossText(nats float64, r *run.Run) string {
 	s := fmt.Sprintf("%.4f nats per token", nats)
 	if r.Config.Model.Vocab == data.TextVocab {

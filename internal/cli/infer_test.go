@@ -29,7 +29,7 @@ func TestEval(t *testing.T) {
 	require.Equal(t, newest, own.Path)
 	require.Equal(t, "fp8-smooth", own.Recipe)
 	require.EqualValues(t, 1999, own.Tokens)
-	// It is the loss that the run itself found.
+	// The run found the same loss.
 	metrics := strings.Split(strings.TrimSpace(read(t, dir, "metrics.jsonl")), "\n")
 	var last struct {
 		ValLoss float64 `json:"val_loss"`
@@ -45,7 +45,7 @@ func TestEval(t *testing.T) {
 	whole := eval(dir, "--data", text)
 	require.EqualValues(t, 19_999, whole.Tokens)
 
-	// A batch that only a larger machine has room for is not asked of this one.
+	// Evaluation does not use a batch size that only fits a larger machine.
 	config := read(t, dir, "config.toml")
 	larger := strings.Replace(config, "micro_batch = 2 ", "micro_batch = 16000000 ", 1)
 	require.NotEqual(t, config, larger)
@@ -67,7 +67,7 @@ func TestEval(t *testing.T) {
 		{"does not exist", []string{dir, "--data", "none"}},
 		{"unknown recipe", []string{dir, "--recipe", "fp7"}},
 		{"--seq", []string{dir, "--seq", "-1"}},
-		{"too few to evaluate on in windows of 100000: name more by --data, or give a smaller --seq", []string{dir, "--seq", "100000"}},
+		{"too few to evaluate in windows of 100000: give more text with --data, or a smaller --seq", []string{dir, "--seq", "100000"}},
 		{"unknown backend", []string{dir, "--backend", "tpu"}},
 		{"--threads", []string{dir, "--threads", "70000"}},
 		{"no config.json", []string{t.TempDir()}},

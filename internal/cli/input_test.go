@@ -13,8 +13,7 @@ import (
 	"octet/checkpoint"
 )
 
-// Whatever is wrong with the input: status 2, one sentence that says what, and
-// no folder left behind.
+// Bad input gives status 2, one sentence that says what is wrong, and leaves no folder.
 func TestBadInput(t *testing.T) {
 	home := t.TempDir()
 	t.Chdir(home)
@@ -48,16 +47,16 @@ func TestBadInput(t *testing.T) {
 		{"given twice, as 1 and as 2", []string{"--steps", "1", "--steps", "2"}},
 		{"train.steps = -3 is out of range", []string{"--steps", "-3"}},
 		{"optimizer.min_lr = 1 is not below optimizer.lr", []string{"optimizer.min_lr=1"}},
-		{"is a flag of the command", []string{"out=x"}},
-		{"model.dim = 100 is not a multiple of 16, which FP8 products need; use 96", []string{"model.dim=100"}},
-		{"model.ffn = 50 is not a multiple of 16, which FP8 products need; use 48", []string{"model.ffn=50"}},
+		{"is a flag and not a configuration key", []string{"out=x"}},
+		{"model.dim = 100 is not a multiple of 16, which FP8 GEMMs require; use 96", []string{"model.dim=100"}},
+		{"model.ffn = 50 is not a multiple of 16, which FP8 GEMMs require; use 48", []string{"model.ffn=50"}},
 		{"use data.seq = 16 or train.micro_batch = 16", []string{"train.micro_batch=1", "data.seq=13"}},
 		{"use model.heads = 4", []string{"model.heads=5"}},
-		{`unknown recipe "quick" (octet recipes lists all that there are)`, []string{"--recipe", "quick"}},
+		{`unknown recipe "quick" (octet recipes lists all recipes)`, []string{"--recipe", "quick"}},
 		{`unknown recipe "fp8_smooth"; did you mean fp8-smooth?`, []string{"--recipe", "fp8_smooth"}},
 		{"there is no such preset; use one of tiny, small, 124m", []string{"--model", "3b"}},
 		{"; did you mean small?", []string{"--model", "smal"}},
-		{`unknown backend "tpu" (this octet knows: cuda, gaudi, emu`, []string{"--backend", "tpu"}},
+		{`unknown backend "tpu" (known: cuda, gaudi, emu`, []string{"--backend", "tpu"}},
 		{"--backend is empty: name one, such as emu", []string{"--backend="}},
 		{"--backend is empty: name one, such as emu", []string{"--backend", ""}},
 		{`unknown device model "h900"`, []string{"--backend", "emu:h900"}},
@@ -71,13 +70,13 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag --lr; did you mean optimizer.lr=VALUE?\n", []string{"--lr=0.1"}},
 		{"unknown flag --micro-batch; did you mean train.micro_batch=VALUE?\n", []string{"--micro-batch", "2"}},
 		{"unknown flag -x\n", []string{"-x"}},
-		{"--recipe lacks its value: --steps follows\n", []string{"--recipe", "--steps", "2"}},
-		{"--recipe lacks its value\n", []string{"model.layers=2", "--recipe"}},
-		{"; a text to train on is named by --data\n", []string{"text.txt"}},
+		{"--recipe needs a value, but --steps follows\n", []string{"--recipe", "--steps", "2"}},
+		{"--recipe needs a value\n", []string{"model.layers=2", "--recipe"}},
+		{"; give a text to train on with --data\n", []string{"text.txt"}},
 		{"unknown flag --sted; did you mean --seed?\n", []string{"--sted=3"}},
 		{"none.txt\" does not exist", []string{"--data", "none.txt"}},
 		{"empty.txt\" is empty", []string{"--data", "empty.txt"}},
-		{"hollow\" holds no file", []string{"--data", "hollow"}},
+		{"hollow\" has no file", []string{"--data", "hollow"}},
 		{"2 tokens are too few for training", []string{"--data", "short.txt"}},
 		{"zero byte at offset 1", []string{"--data", "zero.txt"}},
 		{"junk.bin\" begins with", []string{"--data", "junk.bin"}},
@@ -85,12 +84,12 @@ func TestBadInput(t *testing.T) {
 		{"name shards or text, not both", []string{"--data", "junk.bin", "--data", "text.txt"}},
 		{"named twice", []string{"--data", "text.txt", "--data", "text.txt"}},
 		{"data.paths holds an empty path", []string{"--data", ""}},
-		{"model.vocab must be 256 at least", append(data, "model.vocab=128")},
+		{"model.vocab must be at least 256", append(data, "model.vocab=128")},
 		{"no config.json", append(data, "model.init=hollow")},
 		{"of memory and this machine has", append(data, "model.layers=8", "model.dim=32768", "model.ffn=131072", "model.vocab=1000000")},
 	} {
 		if strings.Contains(test.want, "memory") && runtime.GOOS == "windows" {
-			continue // its memory is not known
+			continue // the free memory is unknown there
 		}
 		// The test's own arguments replace those of the small model.
 		args := []string{"train", "--out", filepath.Join("runs", "deep", "bad")}
@@ -103,7 +102,7 @@ func TestBadInput(t *testing.T) {
 		status, stdout, stderr := octet(append(args, test.args...)...)
 		require.Equal(t, exitInput, status, "%v\n%s", test.args, stderr)
 		require.Empty(t, stdout)
-		// The first lines come where the start takes long enough to fail.
+		// A slow start prints the announcement first.
 		stderr = strings.TrimPrefix(stderr, firstLines(stderr))
 		requireOneSentence(t, stderr)
 		require.Contains(t, stderr, test.want)
@@ -111,7 +110,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// firstLines are the announcement of a run, if it was printed.
+// firstLines returns the announcement of a run, if it was printed.
 func firstLines(stderr string) (lines string) {
 	for line := range strings.Lines(stderr) {
 		if !strings.HasPrefix(line, "octet: training ") {
@@ -135,7 +134,7 @@ func TestBadFolders(t *testing.T) {
 	run := filepath.Join(dir, "run")
 	succeed(t, trainArgs(text, run, 1)...)
 	before := names(t, run)
-	refused("holds a run already", trainArgs(text, run, 1)...)
+	refused("already holds a run", trainArgs(text, run, 1)...)
 	require.Equal(t, before, names(t, run))
 
 	unlock, err := checkpoint.Lock(run)
@@ -146,13 +145,13 @@ func TestBadFolders(t *testing.T) {
 	refused("cannot be made", trainArgs(text, filepath.Join(text, "below"), 1)...)
 	require.FileExists(t, text)
 
-	// A folder that was there stays as it was.
+	// An existing folder stays as it was.
 	own := filepath.Join(dir, "own")
 	require.NoError(t, os.Mkdir(own, 0o700))
 	refused("too few", trainArgs(corpus(t, 20), own, 1)...)
 	require.Empty(t, names(t, own))
 	require.NoError(t, os.WriteFile(filepath.Join(own, "data.json"), nil, 0o600))
-	refused(`holds "data.json", which is no run's`, trainArgs(text, own, 1)...)
+	refused(`holds "data.json", which is not part of a run`, trainArgs(text, own, 1)...)
 	require.Equal(t, []string{"data.json"}, names(t, own))
 
 	if os.Getuid() > 0 { // root may write anywhere; Windows has no such number

@@ -18,9 +18,18 @@ import (
 )
 
 type inspectCmd struct {
-	Path string `arg:"" name:"run, checkpoint or model" help:"A run folder (its newest whole checkpoint), a checkpoint, or weights as Hugging Face has them, such as an export."`
-	All  bool   `help:"A row for each tensor, not one for each kind over all layers."`
+	Path string `arg:"" name:"run, checkpoint or model" help:"A run folder (its newest intact checkpoint), a checkpoint, or a Hugging Face folder, such as an export."`
+	All  bool   `help:"Print a row for each tensor; otherwise the tensors of all layers share a row."`
 	JSON bool   `help:"Print one JSON object, with every tensor."`
+}
+
+// Help returns the text that inspect --help adds.
+func (inspectCmd) Help() string {
+	return `"filled" is the newest amax times the scale, as a share of the format's largest value: above 100% the cast saturates. "history" spans the smallest and the largest amax, zeros excluded. "updates" counts the amaxes that are not zero in the window.
+
+Examples:
+  octet inspect runs/mine
+  octet inspect runs/mine/checkpoints/step-00000200 --all`
 }
 
 func (c inspectCmd) Run(t *terminal) (err error) {
@@ -31,7 +40,7 @@ func (c inspectCmd) Run(t *terminal) (err error) {
 	if c.JSON {
 		return json.NewEncoder(t.out).Encode(report)
 	}
-	out := &printable{to: t.out} // names in a file of anybody's do not steer the terminal
+	out := &printable{to: t.out} // a foreign file may hold names with control characters
 	if s := report.State; s.Version == 0 {
 		fmt.Fprintf(out, "weights     %s\n", report.Path)
 	} else {
@@ -77,20 +86,20 @@ func (c inspectCmd) report(t *terminal) (r *inspect.Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, open.Close()) }()
-	t.passedOver(skipped)
+	t.reportSkipped(skipped)
 	return inspect.Checkpoint(open, read)
 }
 
 var layerNumber = regexp.MustCompile(`\blayers\.\d+\.`)
 
-// printTensors has a row for the tensors of a kind that have one format and
-// shape: the largest amax, the largest share of zeros. Scales are in those, and
-// in the table of casts.
+// printTensors prints a row for the tensors of one kind, format and shape, with the largest
+// amax and the largest share of zeros. An amax includes the tensor's scale; scales have no
+// rows of their own.
 func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\ntensor\tn\tformat\tamax\tzeros\tnot finite")
 	values := slices.DeleteFunc(slices.Clone(list), inspect.Tensor.IsScale)
-	for _, group := range grouped(values, func(x inspect.Tensor) string { return fmt.Sprint(kind(x.Name), x.Format, x.Shape) }) {
+	for _, group := range groupBy(values, func(x inspect.Tensor) string { return fmt.Sprint(kind(x.Name), x.Format, x.Shape) }) {
 		var amax, zeros *writers.Float
 		var notFinite int64
 		for _, x := range group {
@@ -104,26 +113,26 @@ func printTensors(out io.Writer, list []inspect.Tensor, kind func(string) string
 	return w.Flush()
 }
 
-// printCasts has a row for the casts of a kind: the extremes of their histories
-// and scales.
+// printCasts prints a row for the casts of one kind, with the range of their scales and
+// histories.
 func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) error {
 	if len(list) == 0 {
 		return nil
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\ncast\tn\tscale\tfilled\tnewest amax\thistory\tupdates")
-	for _, group := range grouped(list, func(x inspect.Cast) string { return kind(x.Name) }) {
-		var least, most, fill, newest, lowest, highest *writers.Float
+	for _, group := range groupBy(list, func(x inspect.Cast) string { return kind(x.Name) }) {
+		var minScale, maxScale, fill, newest, lowest, highest *writers.Float
 		updates := 0
 		for _, x := range group {
-			least, most = smaller(least, &x.Scale), larger(most, &x.Scale)
+			minScale, maxScale = smaller(minScale, &x.Scale), larger(maxScale, &x.Scale)
 			fill, newest = larger(fill, &x.Fill), larger(newest, &x.Newest)
 			lowest, highest = smaller(lowest, &x.Lowest), larger(highest, &x.Highest)
 			updates = max(updates, x.Updates)
 		}
-		scale := power(*least)
-		if *least != *most {
-			scale += " to " + power(*most)
+		scale := power(*minScale)
+		if *minScale != *maxScale {
+			scale += " to " + power(*maxScale)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s to %s\t%d of %d\n", kind(group[0].Name), len(group), scale,
 			share(fill), short(newest), short(lowest), short(highest), updates, group[0].Window)
@@ -131,8 +140,8 @@ func printCasts(out io.Writer, list []inspect.Cast, kind func(string) string) er
 	return w.Flush()
 }
 
-// grouped gathers what has one key, in the order in which the keys come.
-func grouped[T any](list []T, key func(T) string) (groups [][]T) {
+// groupBy groups a list by key, in the order in which the keys first appear.
+func groupBy[T any](list []T, key func(T) string) (groups [][]T) {
 	index := map[string]int{}
 	for _, x := range list {
 		i, ok := index[key(x)]
@@ -146,7 +155,7 @@ func grouped[T any](list []T, key func(T) string) (groups [][]T) {
 	return groups
 }
 
-// larger and smaller take nil for absent and NaN for the extreme that it hides.
+// larger returns the larger of two values; nil counts as absent, and NaN as the largest.
 func larger(a, b *writers.Float) *writers.Float {
 	if a == nil || b != nil && *a == *a && !(*b <= *a) {
 		return b
@@ -154,6 +163,7 @@ func larger(a, b *writers.Float) *writers.Float {
 	return a
 }
 
+// smaller returns the smaller of two values; nil counts as absent, and NaN as the smallest.
 func smaller(a, b *writers.Float) *writers.Float {
 	if a == nil || b != nil && *a == *a && !(*b >= *a) {
 		return b
@@ -165,7 +175,7 @@ func short(x *writers.Float) string { return orDash(x, "%.4g", 1) }
 
 func share(x *writers.Float) string { return orDash(x, "%.1f%%", 100) }
 
-// power writes a power of two as one, as most scales are.
+// power writes a power of two as "2^n", which most scales are, and other values as short.
 func power(x writers.Float) string {
 	if half, exponent := math.Frexp(float64(x)); half == 0.5 {
 		return fmt.Sprintf("2^%d", exponent-1)
@@ -173,9 +183,9 @@ func power(x writers.Float) string {
 	return short(&x)
 }
 
-func orDash(x *writers.Float, format string, factor float64) string {
+func orDash(x *writers.Float, format string, unit float64) string {
 	if x == nil {
 		return "-"
 	}
-	return fmt.Sprintf(format, factor*float64(*x))
+	return fmt.Sprintf(format, unit*float64(*x))
 }

@@ -17,8 +17,8 @@ import (
 	"octet/train"
 )
 
-// handmade saves a checkpoint of two layers, of a run that has gone wrong: layer
-// 1 has a weight that is not finite, and a gradient that grew.
+// handmade saves a checkpoint of two layers with problems: layer 1 has a weight that is not
+// finite, and a gradient that grew.
 func handmade(t *testing.T, dir string, step int) string {
 	t.Helper()
 	f32 := func(name string, x ...float32) checkpoint.Tensor {
@@ -66,7 +66,7 @@ layers.*.mlp.input.e4m3         2  2^6 to 2^7  85.7%   6            2.5 to 6    
 layers.*.mlp.up_proj.grad.e5m2  2  2^20        91.4%   0.05         0.002 to 0.05  2 of 3
 
 look at: model.layers.1.mlp.up_proj.weight: 1 of 2 values are not finite
-look at: layers.1.mlp.up_proj.grad.e5m2: its maximum grew from 0.002 at most to 0.05 within an update
+look at: layers.1.mlp.up_proj.grad.e5m2: its amax grew from at most 0.002 to 0.05 in one update
 `
 
 func TestInspect(t *testing.T) {
@@ -101,7 +101,7 @@ func TestInspect(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(unfinished, "state.json"), []byte("{}"), 0o600))
 	for want, args := range map[string][]string{
 		"no config.json: not the folder of a model":       {t.TempDir()},
-		"beside it MANIFEST.json is missing":              {unfinished},
+		"there is no MANIFEST.json in the same folder":    {unfinished},
 		"expected \"<run, ch":                             {},
 		"nowhere: no such run or checkpoint folder":       {"nowhere"},
 		"MANIFEST.json: no such run or checkpoint folder": {filepath.Join(path, "MANIFEST.json")},
@@ -114,7 +114,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-// A run of any recipe that goes well has nothing to look at.
+// In a healthy run of any recipe, inspect finds nothing wrong.
 func TestInspectFindsNothingWrong(t *testing.T) {
 	text := corpus(t, 20_000)
 	for _, name := range recipe.Names() {
@@ -151,17 +151,17 @@ func TestDiff(t *testing.T) {
 	require.Regexp(t, `\nmetrics     the first 4 steps are the same\nlength      A has 4 steps, B has 5\ncheckpoint  of step 4: all \d+ tensors are the same\n$`, differ(longer))
 	out = differ(other)
 	require.Regexp(t, `\nmetrics     the first step differs: loss is [\d.]+ in A, [\d.]+ in B\n`, out)
-	require.Regexp(t, `\ncheckpoint  of step 4: \d+ of \d+ tensors differ, the first is \S+\nstate.json  seed is 1 in A, 2 in B\nthe most    \S+, \S+ \[.*\]: \d+ elements, \S+ apart at most, \|A-B\|/\|A\| = \S+\n$`, out)
+	require.Regexp(t, `\ncheckpoint  of step 4: \d+ of \d+ tensors differ, the first is \S+\nstate.json  seed is 1 in A, 2 in B\nthe most    \S+, \S+ \[.*\]: \d+ elements differ, by \S+ at most, \|A-B\|/\|A\| = \S+\n$`, out)
 	var d inspect.Difference
 	require.NoError(t, json.Unmarshal([]byte(differ(other, "--json")), &d))
 	require.False(t, d.Equal())
 	require.Equal(t, 1, d.Metrics.First.Step)
 	require.Equal(t, 4, d.Checkpoints.Step)
 
-	// Where one has no checkpoint, metrics say what there is to say.
+	// Without checkpoints in one run, only the metrics are compared.
 	require.NoError(t, os.RemoveAll(filepath.Join(same, "checkpoints")))
 	out, _ = succeed(t, "diff", a, same)
-	require.True(t, strings.HasSuffix(out, "\ncheckpoint  no step has a whole one in both\n"), out)
+	require.True(t, strings.HasSuffix(out, "\ncheckpoint  no step has an intact one in both runs\n"), out)
 
 	for want, args := range map[string][]string{
 		"is not a run folder: it has no metrics.jsonl": {a, home},

@@ -17,19 +17,18 @@ import (
 	"octet/internal/disk"
 )
 
-// failpoint is an instant in the life of a run: around the nth change of a name
-// that it makes to the disk.
+// failpoint is a point in a run: around the nth change of a name that it makes to the disk.
 type failpoint struct {
-	// before, half, behind, or later: some time after it, in a step mostly. Where it
-	// is slow, nothing dies, and the change takes that time.
+	// before, half, after, or later: the duration After later, mostly within a step. With
+	// slow, the process survives, and the change takes the duration After.
 	When  string
 	Name  string // see nameOf; "any" is every change
 	N     int    // 1 for the first
 	After time.Duration
 }
 
-// killAt is the variable that holds the failpoint of the test binary as the
-// command. Of octet itself no variable makes it stop.
+// killAt is the environment variable with the failpoint of the test binary that runs as the
+// octet command. The octet binary itself reads no such variable.
 const killAt = "OCTET_TEST_KILL_AT"
 
 const failpointFormat = "%s %s %d %d"
@@ -43,10 +42,12 @@ func parseFailpoint(text string) (p failpoint, err error) {
 	return p, err
 }
 
-// changingName is what differs: random parts, times, and t.TempDir's numbers.
+// changingName matches the parts of names that differ between runs: random parts, times, and
+// the numbers of t.TempDir.
 var changingName = regexp.MustCompile(`\.partial-[0-9a-f]{8}|(tfevents)\..*|^\d+$`)
 
-// nameOf names a change alike in every process: write:step-00000004/state.json.
+// nameOf returns a name of a change that is the same in every process:
+// write:step-00000004/state.json.
 func nameOf(c disk.Change) string {
 	dir, base := filepath.Split(c.Path)
 	if parent := filepath.Base(dir); strings.Contains(parent, "step-") {
@@ -55,7 +56,7 @@ func nameOf(c disk.Change) string {
 	return string(c.Op) + ":" + changingName.ReplaceAllString(base, "$1")
 }
 
-// arm makes this process die at a failpoint, as kill -9 does.
+// arm makes this process kill itself with SIGKILL at a failpoint.
 func (p failpoint) arm() {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {
@@ -86,7 +87,7 @@ func (p failpoint) arm() {
 		case "half":
 			_ = c.Half()
 			die()
-		case "behind":
+		case "after":
 			_ = c.Do()
 			die()
 		case "later":
@@ -100,20 +101,20 @@ func (p failpoint) arm() {
 	})
 }
 
-// killed is a run to kill again and again.
+// killed is a run to kill at its failpoints.
 type killed struct {
-	text, undisturbed string      // the folder of one that was not killed, and what it read
-	config            []string    // beside trainArgs
-	points            []failpoint // of every change that it made
+	text, uninterrupted string      // the folder of one that was not killed, and what it read
+	config              []string    // beside trainArgs
+	points              []failpoint // of every change that it made
 }
 
-// killedSteps make three checkpoints, of which two stay.
+// killedSteps give three checkpoints, of which retention keeps two.
 const killedSteps = 9
 
-// undisturb runs once to the end and notes on the way what could be interrupted.
-func undisturb(t *testing.T, config ...string) killed {
+// uninterruptedRun runs once to the end and records all failpoints.
+func uninterruptedRun(t *testing.T, config ...string) killed {
 	t.Helper()
-	k := killed{text: corpus(t, 20_000), undisturbed: filepath.Join(t.TempDir(), "run")}
+	k := killed{text: corpus(t, 20_000), uninterrupted: filepath.Join(t.TempDir(), "run")}
 	k.config = append([]string{
 		"checkpoint.every=3", "train.eval_every=5", "train.health_every=4", "data.val_bytes=300", "train.accumulate=2",
 	}, config...)
@@ -124,7 +125,7 @@ func undisturb(t *testing.T, config ...string) killed {
 		defer mu.Unlock()
 		name := nameOf(c)
 		count[name]++
-		for _, when := range []string{"before", "half", "behind"} {
+		for _, when := range []string{"before", "half", "after"} {
 			if when != "half" || c.Half != nil {
 				k.points = append(k.points, failpoint{When: when, Name: name, N: count[name]})
 			}
@@ -132,7 +133,7 @@ func undisturb(t *testing.T, config ...string) killed {
 		return c.Do()
 	})
 	defer restore()
-	succeed(t, k.train(k.undisturbed)...)
+	succeed(t, k.train(k.uninterrupted)...)
 	return k
 }
 
@@ -140,9 +141,9 @@ func (k killed) train(dir string) []string {
 	return trainArgs(k.text, dir, killedSteps, k.config...)
 }
 
-// at kills a new run at the first failpoint, those who go on with it at the others,
-// lets the last one through, and requires that nothing is lost. It returns how many
-// died: a failpoint by time or chance may come after the end.
+// at kills a new run at the first failpoint and its resumed processes at the others, lets
+// the last process finish, and requires that nothing is lost. It returns the number of
+// killed processes: a timed or random failpoint may come after the end of the run.
 func (k killed) at(t *testing.T, first failpoint, more ...failpoint) (kills int) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -161,44 +162,43 @@ func (k killed) at(t *testing.T, first failpoint, more ...failpoint) (kills int)
 		}
 		if err != nil {
 			kills++
-			require.Equal(t, -1, cmd.ProcessState.ExitCode(), "%v: it ended otherwise than by the signal:\n%v", p, stderr)
+			require.Equal(t, -1, cmd.ProcessState.ExitCode(), "%v: the process did not end by the signal:\n%v", p, stderr)
 		}
 	}
 	status, _, stderr := octet(next()...)
 	require.Zero(t, status, "after %v %v:\n%s", first, more, stderr)
-	sameRun(t, k.undisturbed, dir)
+	sameRun(t, k.uninterrupted, dir)
 	require.Equal(t, killedSteps, strings.Count(read(t, dir, "timing.jsonl"), "\n"))
-	require.Equal(t, read(t, k.undisturbed, "data.json"), read(t, dir, "data.json"))
+	require.Equal(t, read(t, k.uninterrupted, "data.json"), read(t, dir, "data.json"))
 	for _, folder := range []string{dir, filepath.Join(dir, "checkpoints")} {
 		require.NotContains(t, strings.Join(names(t, folder), " "), ".partial", "after %v %v", first, more)
 	}
 	return kills
 }
 
-// later is a random instant, in the middle of a step more often than not.
+// later returns a failpoint at a random time, mostly within a step.
 func later() failpoint {
 	return failpoint{When: "later", Name: "write:metrics.jsonl", N: 1 + rand.IntN(killedSteps), After: time.Duration(rand.IntN(4000)) * time.Microsecond}
 }
 
-// anywhere is some change that a process makes that goes on with a run.
+// anywhere returns a failpoint at a random change of a resumed process.
 func anywhere() failpoint {
-	return failpoint{When: []string{"before", "behind"}[rand.IntN(2)], Name: "any", N: 1 + rand.IntN(40)}
+	return failpoint{When: []string{"before", "after"}[rand.IntN(2)], Name: "any", N: 1 + rand.IntN(40)}
 }
 
-// A run that is killed, wherever that is, ends as if it had not been: before, half
-// way through and behind any change that it makes to the disk, in the middle of a
-// step, and while it goes on after another kill; alone, of two ranks, and of two
-// that share the optimizer's state.
+// A killed and resumed run ends like one that was not killed: before, half way through and
+// after any change to the disk, within a step, and during a resume after another kill; with
+// one rank, with two, and with two that share the optimizer state.
 func TestKilledAnywhere(t *testing.T) {
 	alone, two, shared := []string{}, []string{"train.ranks=2"}, []string{"train.ranks=2", "train.zero_stage=1"}
 	if os.Getenv("OCTET_LONG") == "" {
-		undisturb(t, alone...).at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
-		undisturb(t, shared...).at(t, later())
+		uninterruptedRun(t, alone...).at(t, failpoint{When: "half", Name: "write:.step-00000006/optimizer.safetensors", N: 1}, anywhere())
+		uninterruptedRun(t, shared...).at(t, later())
 		return
 	}
 	const random = 30
 	for _, config := range [][]string{alone, two, shared} {
-		k := undisturb(t, config...)
+		k := uninterruptedRun(t, config...)
 		var kills atomic.Int64
 		t.Run(strings.Join(config, " "), func(t *testing.T) {
 			try := func(first failpoint, more ...failpoint) {

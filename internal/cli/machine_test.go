@@ -15,8 +15,7 @@ import (
 	"octet/checkpoint"
 )
 
-// machine is one with stand-ins for a vendor's libraries: what a process needs to find
-// them.
+// machine holds the environment of a process that uses stand-ins for a vendor's libraries.
 type machine struct {
 	t           *testing.T
 	environment []string
@@ -26,7 +25,7 @@ func newMachine(t *testing.T) machine {
 	return machine{t, append(os.Environ(), asCommand+"=1")}
 }
 
-// with is a machine where variables are set.
+// with returns a machine with more environment variables.
 func (m machine) with(settings ...string) machine {
 	m.environment = append(m.environment[:len(m.environment):len(m.environment)], settings...)
 	return m
@@ -38,8 +37,7 @@ func (m machine) command(args ...string) *exec.Cmd {
 	return c
 }
 
-// octet runs a command line in a process of its own: a process has a device for
-// good.
+// octet runs a command line in its own process: a process keeps its device until it ends.
 func (m machine) octet(args ...string) (status int, stdout, stderr string) {
 	m.t.Helper()
 	var out, err bytes.Buffer
@@ -58,7 +56,7 @@ func (m machine) succeed(args ...string) (stderr string) {
 	return stderr
 }
 
-// sentence is the one line of stderr that is the error.
+// sentence returns the error, which must be one line of stderr.
 func (m machine) sentence(stderr string) string {
 	m.t.Helper()
 	var errs []string
@@ -71,9 +69,8 @@ func (m machine) sentence(stderr string) string {
 	return errs[0]
 }
 
-// wholeCheckpoints opens every checkpoint of a run, which checks it, and lists
-// their steps, the newest first.
-func wholeCheckpoints(t *testing.T, dir string) (steps []int) {
+// intactCheckpoints verifies every checkpoint of a run and lists their steps, newest first.
+func intactCheckpoints(t *testing.T, dir string) (steps []int) {
 	t.Helper()
 	list, err := checkpoint.List(filepath.Join(dir, "checkpoints"))
 	require.NoError(t, err)

@@ -11,19 +11,29 @@ import (
 
 type planCmd struct {
 	Args    []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys."`
-	Backend string   `placeholder:"NAME" help:"Backend to plan for; no device is needed."`
-	Dump    bool     `help:"Print the lowered programs, one line for each op."`
+	Backend string   `placeholder:"NAME" help:"Backend to plan for, such as cuda or emu:gaudi2; the device need not be present; default: the best that is present."`
+	Dump    bool     `help:"Print the lowered programs instead, one line for each op."`
 	JSON    bool     `help:"Print one JSON object."`
 	config.Flags
 }
 
-// planned is what plan prints, and its JSON.
+// Help returns the text that plan --help adds.
+func (planCmd) Help() string {
+	return `Memory is that of one rank, by class and by module; a legend explains the classes and the programs.
+
+Examples:
+  octet plan
+  octet plan --model llama2-7b --backend cuda train.micro_batch=1
+  octet plan --model small --recipe bf16 --json`
+}
+
+// planned is the output of plan, and its JSON.
 type planned struct {
 	Recipe        string           `json:"recipe"`
-	Schedule      []scheduled      `json:"schedule,omitempty"` // of recipes, if there are several; Recipe takes most memory
-	Notes         []string         `json:"notes,omitempty"`    // what the device makes of it
+	Schedule      []scheduled      `json:"schedule,omitempty"` // if there are several recipes; Recipe then needs the most memory
+	Notes         []string         `json:"notes,omitempty"`    // how the device changes the recipe
 	Backend       string           `json:"backend"`
-	Device        string           `json:"device,omitempty"` // that was asked for: "h100" of emu:h100
+	Device        string           `json:"device,omitempty"` // as requested: "h100" of emu:h100
 	Parameters    int64            `json:"parameters"`
 	Groups        []train.Group    `json:"parameter_groups"`
 	Memory        train.Memory     `json:"memory"`
@@ -35,7 +45,7 @@ type planned struct {
 }
 
 type scheduled struct {
-	Step   int    `json:"step"` // after which it takes over
+	Step   int    `json:"step"` // the recipe applies after this step
 	Recipe string `json:"recipe"`
 }
 
@@ -46,7 +56,7 @@ type programReport struct {
 	DistinctBlocks int    `json:"distinct_blocks"`
 	FLOPs          int64  `json:"flops"`
 	Hash           string `json:"sha256"`
-	// Of a backend that compiles several ops into a unit and launches that.
+	// For a backend that compiles several ops into a graph and launches that.
 	Launches int `json:"launches,omitempty"`
 	Compiled int `json:"compiled,omitempty"`
 }
@@ -68,10 +78,10 @@ func (c planCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	if ranks := cfg.Train.Ranks; ranks > 1 && spec.Threads > 0 { // which share the machine's
+	if ranks := cfg.Train.Ranks; ranks > 1 && spec.Threads > 0 { // ranks share the machine's threads
 		spec.Threads = max(1, spec.Threads/ranks)
 	}
-	// Of several recipes the one that the machine must be large enough for.
+	// Plan the recipe of the schedule that needs the most memory.
 	job, programs, memory, err := train.LargestJob(cfg, driver, spec)
 	if err != nil {
 		return badInput(err)

@@ -38,7 +38,7 @@ func TestPlan(t *testing.T) {
 	require.Contains(t, dump, "layers.0.mlp")
 	require.Contains(t, dump, "e4m3")
 	dump, _ = succeed(t, append([]string{"plan", "--dump", "--backend", "cuda"}, small...)...)
-	require.Contains(t, dump, "weight.e4m3.t:e4m3") // what will run there: transposed copies beside the codes
+	require.Contains(t, dump, "weight.e4m3.t:e4m3") // as lowered for cuda: with transposed copies of the codes
 
 	require.NotContains(t, out, "between")
 	sharing := append(small, "train.ranks=4", "train.zero_stage=1")
@@ -56,18 +56,17 @@ func TestPlan(t *testing.T) {
 		return classes
 	}
 	alone, shared := of(small), of(sharing)
-	require.EqualValues(t, alone["param"]+3*3*32*4, 4*shared["param"], "but for the norms' gains, three vectors of 32")
+	require.EqualValues(t, alone["param"]+3*3*32*4, 4*shared["param"], "except for the norm gains, three vectors of 32")
 	require.Less(t, shared["state"], alone["state"]/2)
 
-	// Nothing is run or written, so that any size can be planned.
+	// plan runs and writes nothing, so any size can be planned.
 	t.Chdir(t.TempDir())
 	big, _ := succeed(t, "plan", "--model", "llama3-8b", "--recipe", "bf16")
 	require.Contains(t, big, "8.03B")
 	require.Empty(t, names(t, "."))
 }
 
-// Every word that plan prints of programs and memory is explained, in lines that
-// fit a terminal.
+// plan explains every word that it prints about programs and memory, within 80 columns.
 func TestPlanExplainsItsWords(t *testing.T) {
 	for _, name := range []string{"emu", "emu:h100", "cuda:1", "gaudi:gaudi3"} {
 		out, _ := succeed(t, append([]string{"plan", "--backend", name, "train.accumulate=3"}, small...)...)
@@ -105,7 +104,7 @@ func TestPlanExplainsItsWords(t *testing.T) {
 	}
 }
 
-// Ranks in one machine share its processors, and so the memory that threads take.
+// Ranks in one machine share its processors, and thus the memory of its threads.
 func TestPlanOfRanksSharesProcessors(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(5))
 	for ranks, want := range map[int]string{1: "scratch of 5 threads", 2: "scratch of 2 threads", 8: "scratch of 1 thread "} {
@@ -116,48 +115,48 @@ func TestPlanOfRanksSharesProcessors(t *testing.T) {
 
 func TestPlanHintsAtTooMuchMemory(t *testing.T) {
 	out, _ := succeed(t, "plan", "--model", "llama2-7b", "--backend", "cuda")
-	require.Contains(t, out, "\nhint: it does not fit into H100 (80 GB) or H200 (141 GB); less is needed with\n"+
+	require.Contains(t, out, "\nhint: this does not fit into H100 (80 GB) or H200 (141 GB); to need less memory, use\n"+
 		"      a train.micro_batch below 8, train.recompute=block,\n      train.ranks=8 train.zero_stage=1, a smaller model\n")
 	for name, want := range map[string]string{"gaudi:gaudi2": "Gaudi 2 (96 GB)", "gaudi:gaudi3": "Gaudi 3 (128 GB)"} {
 		spec, err := backend.SpecOf(name)
 		require.NoError(t, err)
-		large, small := rooms(train.Config{}, spec, train.Memory{Arena: 200e9})
+		large, small := fittingDevices(train.Config{}, spec, train.Memory{Arena: 200e9})
 		require.Empty(t, large)
 		require.Equal(t, []string{want}, small)
 	}
 }
 
-// A device is told by whether its memory is what is needed, this machine where it is
-// the device and has too little.
-func TestRooms(t *testing.T) {
+// fittingDevices sorts devices by whether their memory suffices, and lists this machine only
+// if it is the device and has too little.
+func TestFittingDevices(t *testing.T) {
 	c := train.Config{}
 	c.Train.Ranks = 2
 	spec := backend.Spec{Capacities: []backend.Capacity{{Device: "A", Bytes: 1 << 30}, {Device: "B", Bytes: 2 << 30}}}
 	memory := func(arena, outside int64) train.Memory {
 		return train.Memory{Arena: arena, Outside: []train.Group{{Name: "driver", N: outside}}}
 	}
-	told := func(spec backend.Spec, m train.Memory, wantLarge, wantSmall []string) {
+	check := func(spec backend.Spec, m train.Memory, wantLarge, wantSmall []string) {
 		t.Helper()
-		large, small := rooms(c, spec, m)
+		large, small := fittingDevices(c, spec, m)
 		require.Equal(t, wantLarge, large)
 		require.Equal(t, wantSmall, small)
 	}
-	told(spec, memory(1<<30-1, 1), []string{"A", "B"}, nil)
-	told(spec, memory(1<<30, 1), []string{"B"}, []string{"A"}) // a rank has a device of its own
-	told(spec, memory(1<<31, 1), nil, []string{"A", "B"})
-	told(backend.Spec{}, memory(1<<60, 0), nil, nil) // nothing is known
+	check(spec, memory(1<<30-1, 1), []string{"A", "B"}, nil)
+	check(spec, memory(1<<30, 1), []string{"B"}, []string{"A"}) // each rank has its own device
+	check(spec, memory(1<<31, 1), nil, []string{"A", "B"})
+	check(backend.Spec{}, memory(1<<60, 0), nil, nil) // unknown capacities
 
 	host := backend.Spec{HostMemory: true}
-	told(host, memory(1, 0), nil, nil)
+	check(host, memory(1, 0), nil, nil)
 	if free, _, ok := run.HostMemory(); ok {
-		_, small := rooms(c, host, memory(3*free/4, 0))
+		_, small := fittingDevices(c, host, memory(3*free/4, 0))
 		require.Len(t, small, 1, "both ranks are here")
 		require.Regexp(t, `^this (machine|container).*, which has .*B free$`, small[0])
 		copied := memory(free/8, 0)
-		told(host, copied, nil, nil)
+		check(host, copied, nil, nil)
 		copied.Snapshot = 2 * free
-		_, small = rooms(c, host, copied)
-		require.Len(t, small, 1, "and so is what a checkpoint is written from")
+		_, small = fittingDevices(c, host, copied)
+		require.Len(t, small, 1, "the host copy of a checkpoint counts")
 	}
 }
 
@@ -173,10 +172,10 @@ func TestLessMemory(t *testing.T) {
 	require.Equal(t, "a train.micro_batch below 4, train.recompute=block, train.zero_stage=1, a smaller model", lessMemory(c, host))
 }
 
-// The host's memory for a text is not part of a plan whose files are shards.
-func TestPlanTellsOfHeldTextOnly(t *testing.T) {
+// plan mentions host memory for text, except if all files are shards.
+func TestPlanOfTextInMemory(t *testing.T) {
 	out, _ := succeed(t, "plan")
-	require.Regexp(t, `\ntext +at most 67 MB  a text of at most this size is held in the host's memory;\n +a longer one is read from its files\n`, out)
+	require.Regexp(t, `\ntext +at most 67 MB  a text up to this size is kept in host memory;\n +a larger one is read from its files\n`, out)
 	out, _ = succeed(t, "plan", "--data", "shards/train_000001.bin", "--data", "notes.txt")
 	require.Contains(t, out, "\ntext ")
 	out, _ = succeed(t, "plan", "--data", "shards/train_000001.bin", "--data", "shards/val_000000.bin")

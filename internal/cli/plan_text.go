@@ -15,30 +15,30 @@ import (
 	"octet/train"
 )
 
-// memoryWords say what the kinds of memory hold.
+// memoryWords explain the memory classes.
 var memoryWords = map[string]string{
 	"param":  "master weights",
 	"state":  "moments, scales and their histories",
-	"stash":  "gradients, weights as cast: between programs",
+	"stash":  "gradients and cast weights, between programs",
 	"input":  "tokens and targets",
 	"output": "losses, norms and flags",
-	"temps":  "activations and more: within one program",
+	"temps":  "activations and more, within one program",
 }
 
-// programWords say what the programs do, and what their columns count.
+// programWords explain the programs and the columns of their table.
 var programWords = []struct{ name, text string }{
-	{"micro", "forward and backward of a micro-batch: .first writes gradients, to\nwhich others add, .last sums them over the ranks"},
+	{"micro", "forward and backward of a micro-batch: .first writes gradients, the\nothers add to them, .last sums them over the ranks"},
 	{"update", "the optimizer, and the scales of the next step"},
-	{"calibrate", "a pass over the first micro-batch, for the first scales"},
-	{"prepare", "casts weights that were initialised or loaded"},
+	{"calibrate", "a pass over the first micro-batch that sets the first scales"},
+	{"prepare", "casts the weights after they are initialised or loaded"},
 	{"eval", "the loss of a validation batch"},
 	{"health", "a pass that measures casts, every train.health_every steps"},
-	{"ops", "what runs, one after the other"},
-	{"blocks", "stretches of ops: the forward or the backward of one layer"},
-	{"distinct", "blocks that differ in more than the tensors that they work on"},
-	{"products", "matrix products: their multiplications and additions"},
-	{"launches", "graphs that the device is given, one after the other"},
-	{"compiled", "graphs that differ: each is compiled once"},
+	{"ops", "operations, which run one after the other"},
+	{"blocks", "consecutive ops: the forward or the backward pass of one layer"},
+	{"distinct", "blocks that differ in more than the tensors they use"},
+	{"products", "FLOPs of the matrix products"},
+	{"launches", "graphs that the device launches, one after the other"},
+	{"compiled", "distinct graphs; each is compiled once"},
 }
 
 func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
@@ -50,14 +50,14 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 			}
 			fmt.Fprintf(w, " %s", s.Recipe)
 		}
-		fmt.Fprintf(w, "\nwhich takes most memory under this one:\n\n")
+		fmt.Fprintf(w, "\nthe recipe that needs the most memory:\n\n")
 	}
 	if err := describeRecipe(w, job.Recipe, job.Notes, job.Config.Model.Layers); err != nil {
 		return err
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	table := func(groups []train.Group, format func(int64) string, words map[string]string) {
-		for _, g := range worthSaying(groups) {
+		for _, g := range mergeSmall(groups) {
 			fmt.Fprintf(tw, "  %s\t%s", g.Name, format(g.N))
 			if word := words[g.Name]; word != "" {
 				fmt.Fprintf(tw, "\t%s", word)
@@ -69,20 +69,20 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 	table(p.Groups, writers.Count, nil)
 	fmt.Fprintf(tw, "\nmemory of one rank\t%s\n", writers.Bytes(p.MemoryBytes))
 	table(memoryGroups(p.Memory), writers.Bytes, memoryWords)
-	fmt.Fprintf(tw, "\ncheckpoint\t%s\tcopied on the host, to be written while steps run\n", writers.Bytes(p.Memory.Snapshot))
+	fmt.Fprintf(tw, "\ncheckpoint\t%s\ta copy in host memory, written to disk while steps run\n", writers.Bytes(p.Memory.Snapshot))
 	if !onlyShards(job.Config.Data.Paths) {
-		fmt.Fprintf(tw, "\ntext\tat most %s\ta text of at most this size is held in the host's memory;\n\t\ta longer one is read from its files\n", writers.Bytes(data.MaxInMemory))
+		fmt.Fprintf(tw, "\ntext\tat most %s\ta text up to this size is kept in host memory;\n\t\ta larger one is read from its files\n", writers.Bytes(data.MaxInMemory))
 	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
-		fmt.Fprintf(tw, "\noutside, estimated\t%s\tof driver and libraries, in no sum here\n", writers.Bytes(outside))
+		fmt.Fprintf(tw, "\noutside, estimated\t%s\tdriver and libraries, in none of these sums\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes, nil)
 	}
-	large, small := rooms(job.Config, spec, p.Memory)
+	large, small := fittingDevices(job.Config, spec, p.Memory)
 	if len(large) > 0 {
 		fmt.Fprintf(tw, "\nfits into %s\n", strings.Join(large, ", "))
 	}
 	if len(small) > 0 {
-		fmt.Fprintf(tw, "\nhint: it does not fit into %s; less is needed with\n", strings.Join(small, " or "))
+		fmt.Fprintf(tw, "\nhint: this does not fit into %s; to need less memory, use\n", strings.Join(small, " or "))
 		for _, part := range wrap(lessMemory(job.Config, spec), 74) {
 			fmt.Fprintf(tw, "      %s\n", strings.TrimSpace(part))
 		}
@@ -133,21 +133,20 @@ func (p planned) printPrograms(w io.Writer) error {
 	return tw.Flush()
 }
 
-// onlyShards reports whether the paths name shards alone, which are read from their
-// files. A folder may hold a text.
+// onlyShards reports whether all paths name shards, which are never kept in memory. A
+// folder may hold text.
 func onlyShards(paths []string) bool {
 	isText := func(path string) bool { return filepath.Ext(path) != ".bin" }
 	return len(paths) > 0 && !slices.ContainsFunc(paths, isText)
 }
 
-// rooms lists the devices, of those that it may be, that are known to have enough
-// memory and those that have too little: "H100 (80 GB)". Where the device is this
-// machine, it is told only if it has too little.
-func rooms(c train.Config, spec backend.Spec, m train.Memory) (large, small []string) {
+// fittingDevices lists the backend's devices with enough memory and those with too little:
+// "H100 (80 GB)". If the device is this machine, it is listed only if it has too little.
+func fittingDevices(c train.Config, spec backend.Spec, m train.Memory) (large, small []string) {
 	need := m.Total() + totalOf(m.Outside)
 	if spec.HostMemory {
 		free, bound, ok := run.HostMemory()
-		if ok && need*int64(c.Train.Ranks)+m.Snapshot > free { // as a run asks for it
+		if ok && need*int64(c.Train.Ranks)+m.Snapshot > free { // the check of a run
 			small = append(small, fmt.Sprintf("%s, which has %s free", bound, writers.Bytes(free)))
 		}
 		return nil, small
@@ -162,7 +161,7 @@ func rooms(c train.Config, spec backend.Spec, m train.Memory) (large, small []st
 	return large, small
 }
 
-// lessMemory is what to change of a configuration that needs too much.
+// lessMemory lists the settings that reduce the memory of a configuration.
 func lessMemory(c train.Config, spec backend.Spec) string {
 	var ways []string
 	if c.Train.MicroBatch > 1 {
@@ -174,7 +173,7 @@ func lessMemory(c train.Config, spec backend.Spec) string {
 	switch {
 	case c.Train.Ranks > 1 && c.Train.ZeroStage == 0:
 		ways = append(ways, "train.zero_stage=1")
-	case c.Train.Ranks == 1 && !spec.HostMemory: // as many devices as a machine usually has
+	case c.Train.Ranks == 1 && !spec.HostMemory: // 8 devices are the usual number in a machine
 		ways = append(ways, "train.ranks=8 train.zero_stage=1")
 	}
 	return strings.Join(append(ways, "a smaller model"), ", ")

@@ -11,8 +11,8 @@ import (
 	"octet/internal/writers"
 )
 
-// profileText says where the time of the profiled steps went, by op and by
-// module, and how that compares with the device's peaks.
+// profileText writes the time of the profiled steps by op and by module, beside the
+// device's peaks.
 func profileText(p *run.Profile, r *run.Run) string {
 	var b strings.Builder
 	rank := ""
@@ -26,17 +26,17 @@ func profileText(p *run.Profile, r *run.Run) string {
 	}
 	printRows(&b, "op", p, backend.OpKind)
 	printRows(&b, "module", p, backend.Module)
-	fmt.Fprintf(&b, "\nroof: the time at the peaks over the time taken; above 100%% where operands were\nin a cache or updated in place. Each run of each op, for ui.perfetto.dev or\nchrome://tracing: %s\n\n", p.Trace)
+	fmt.Fprintf(&b, "\nroof: the time at these peaks over the time measured; above 100%% if operands are\ncached or updated in place. Trace of every op, for ui.perfetto.dev or\nchrome://tracing: %s\n\n", p.Trace)
 	return b.String()
 }
 
-// printRows is one table. What no op took is the host's.
+// printRows prints one table. The time between the ops is that of the host.
 func printRows(w io.Writer, title string, p *run.Profile, name func(*backend.Node) string) {
 	fmt.Fprintf(w, "\n%-33s %8s %6s %5s %8s %7s %6s\n", title, "ms/step", "share", "calls", "GFLOP/s", "GB/s", "roof")
 	all, small := backend.Row{Name: "all ops"}, backend.Row{Name: "others"}
 	for _, row := range p.Rows(p.Peaks, name) {
 		all = sumOf(all, row)
-		if float64(row.Time) < leastShown*float64(p.Elapsed()) {
+		if float64(row.Time) < minShownShare*float64(p.Elapsed()) {
 			small = sumOf(small, row)
 		} else {
 			printRow(w, p, row)
@@ -49,8 +49,8 @@ func printRows(w io.Writer, title string, p *run.Profile, name func(*backend.Nod
 	printRow(w, p, backend.Row{Name: "between the ops", Time: p.Elapsed() - all.Time})
 }
 
-// leastShown is the share of the time from which a row is worth a line.
-const leastShown = 0.0005
+// minShownShare is the share of the time below which rows are merged into "others".
+const minShownShare = 0.0005
 
 func sumOf(a, b backend.Row) backend.Row {
 	a.Calls += b.Calls
@@ -66,7 +66,7 @@ func printRow(w io.Writer, p *run.Profile, row backend.Row) {
 		if n == 0 || row.Time == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%.1f", float64(n)/float64(row.Time)) // a billion per second is one per nanosecond
+		return fmt.Sprintf("%.1f", float64(n)/float64(row.Time)) // one per nanosecond is a billion per second
 	}
 	calls, roof := "", ""
 	if row.Calls > 0 {
@@ -80,7 +80,7 @@ func printRow(w io.Writer, p *run.Profile, row backend.Row) {
 	fmt.Fprintln(w, strings.TrimRight(line, " "))
 }
 
-// perStep is the milliseconds of a step.
+// perStep returns the milliseconds of a step.
 func perStep(p *run.Profile, d time.Duration) float64 {
 	return float64(d) / float64(p.Spans()) / float64(time.Millisecond)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// traced is the nodes in a run's trace, by program.
+// traced returns the number of events in a run's trace by program.
 func traced(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	var trace struct {
@@ -29,8 +29,8 @@ func traced(t *testing.T, dir string) map[string]int {
 	return count
 }
 
-// A profiled run computes what it would have without, says once where its time
-// went, and leaves a trace of the steps that it profiled.
+// A profiled run computes the same as one without a profile, prints its profile once, and
+// writes a trace of the profiled steps.
 func TestProfile(t *testing.T) {
 	text := corpus(t, 20_000)
 	plain, dir := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "profiled")
@@ -57,7 +57,7 @@ func TestProfile(t *testing.T) {
 	for line := range strings.Lines(table) {
 		require.LessOrEqual(t, len(line), 80, line)
 	}
-	// The shares of either table are all of the time.
+	// The shares of each table add up to the whole time.
 	for part := range strings.SplitSeq(table, "\nmodule ") {
 		sum := 0.0
 		for _, m := range regexp.MustCompile(`\n(.{33}) +[\d.]+ +([\d.]+)%`).FindAllStringSubmatch(part, -1) {
@@ -78,7 +78,7 @@ func TestProfile(t *testing.T) {
 	}
 }
 
-// A run of a few steps profiles what it has; a resumed one its own.
+// A short run profiles the steps that it has, and a resumed run its own steps.
 func TestProfileShort(t *testing.T) {
 	text := corpus(t, 20_000)
 	dir := filepath.Join(t.TempDir(), "run")

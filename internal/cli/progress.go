@@ -7,12 +7,12 @@ import (
 	"octet/internal/writers"
 )
 
-// silentFor is how long a command may run before a status line shows its progress.
-var silentFor = 2 * time.Second
+// progressAfter is how long a command may run before a status line shows its progress.
+var progressAfter = 2 * time.Second
 
-// progress shows on standard error how far a long command is. A timer shows the first
-// line, even if the command has reported nothing by then. Methods may be called from
-// any goroutine.
+// progress shows the progress of a long command on standard error. A timer shows the first
+// line, even if the command has reported nothing yet. Methods may be called from any
+// goroutine.
 type progress struct {
 	start time.Time
 	timer *time.Timer
@@ -29,7 +29,7 @@ func (t *terminal) startProgress(all int64, unit string) *progress {
 	p := &progress{start: time.Now(), line: writers.NewStatusLine(t.err), last: writers.Progress{All: all, Unit: unit}}
 	p.mu.Lock() // until timer is set
 	defer p.mu.Unlock()
-	p.timer = time.AfterFunc(silentFor, func() {
+	p.timer = time.AfterFunc(progressAfter, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.show()
@@ -37,7 +37,7 @@ func (t *terminal) startProgress(all int64, unit string) *progress {
 	return p
 }
 
-// set reports how much is done, and the mean loss, or nil where there is none.
+// set records the amount done and the mean loss; nil if there is no loss.
 func (p *progress) set(done int64, loss *float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,9 +45,9 @@ func (p *progress) set(done int64, loss *float64) {
 	p.show()
 }
 
-// show draws the line if the command runs for long; the caller holds mu.
+// show draws the line if the command has run for progressAfter; the caller holds mu.
 func (p *progress) show() {
-	if p.last.Elapsed = time.Since(p.start); p.last.Elapsed >= silentFor && !p.closed {
+	if p.last.Elapsed = time.Since(p.start); p.last.Elapsed >= progressAfter && !p.closed {
 		p.line.Show(p.last)
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The status line appears although the command has reported nothing yet.
+// The status line appears before the first report of the command.
 func TestProgressBeforeTheFirstReport(t *testing.T) {
-	defer func(d time.Duration) { silentFor = d }(silentFor)
-	silentFor = 0
+	defer func(d time.Duration) { progressAfter = d }(progressAfter)
+	progressAfter = 0
 	var stderr syncBuffer
 	p := (&terminal{err: &stderr}).startProgress(1_999, "tokens")
 	waitFor(t, func() bool { return strings.Contains(stderr.String(), "\n") })
@@ -22,7 +22,7 @@ func TestProgressBeforeTheFirstReport(t *testing.T) {
 	p.set(0, nil)
 	require.NotRegexp(t, `(?s)\n0 of`, stderr.String())
 
-	silentFor = time.Hour
+	progressAfter = time.Hour
 	var quiet syncBuffer
 	p = (&terminal{err: &quiet}).startProgress(2, "B")
 	p.set(1, nil)

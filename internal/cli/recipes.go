@@ -14,11 +14,19 @@ import (
 )
 
 type recipesCmd struct {
-	Names   []string `arg:"" optional:"" name:"name" help:"Recipes whose tables to print; a list of all if not given."`
-	Backend string   `placeholder:"NAME" help:"Backend that computes them, such as emu:gaudi2; the best that is present if not given."`
+	Names   []string `arg:"" optional:"" name:"name" help:"Recipes whose tables to print; default: a list of all recipes."`
+	Backend string   `placeholder:"NAME" help:"Show the recipe as adapted to this backend, such as emu:gaudi2; default: the best that is present."`
 }
 
-// describedLayers is enough for a table in which all layers are alike.
+// Help returns the text that recipes --help adds.
+func (recipesCmd) Help() string {
+	return `Examples:
+  octet recipes
+  octet recipes fp8-smooth bf16
+  octet recipes fp8-smooth --backend emu:gaudi2`
+}
+
+// describedLayers is the number of layers in a table, in which all layers are alike.
 const describedLayers = 2
 
 func (c recipesCmd) Run(t *terminal) error {
@@ -28,7 +36,7 @@ func (c recipesCmd) Run(t *terminal) error {
 	}
 	switch {
 	case len(c.Names) == 0 && c.Backend != "":
-		return badInput(errors.New("--backend shows what becomes of a recipe there: name one, such as octet recipes fp8-smooth --backend " + c.Backend))
+		return badInput(errors.New("--backend shows how a backend changes a recipe: name one, for example octet recipes fp8-smooth --backend " + c.Backend))
 	case len(c.Names) == 0:
 		return listRecipes(t.out)
 	}
@@ -41,8 +49,8 @@ func (c recipesCmd) Run(t *terminal) error {
 		if err != nil {
 			return badInput(err)
 		}
-		if !spec.BlockScales && r.OneScale(describedLayers) != nil {
-			notes = append(notes, spec.Backend+" does not compute this recipe: it has one scale for a tensor")
+		if !spec.BlockScales && r.CheckPerTensor(describedLayers) != nil {
+			notes = append(notes, spec.Backend+" does not compute this recipe: it supports only per-tensor scales")
 		}
 		if i > 0 {
 			fmt.Fprintf(t.out, "\n%s\n\n", strings.Repeat("-", 72))
@@ -72,11 +80,11 @@ func listRecipes(w io.Writer) error {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\n", name, r.Summary)
 	}
-	fmt.Fprintln(tw, "\noctet recipes NAME ... prints which product reads which format.")
+	fmt.Fprintln(tw, "\noctet recipes NAME ... shows which GEMM reads which format.")
 	return tw.Flush()
 }
 
-// describeRecipe prints a recipe's table and what a device made of the recipe.
+// describeRecipe prints a recipe's table and the notes on how a device changes it.
 func describeRecipe(w io.Writer, r recipe.Recipe, notes []string, layers int) error {
 	if err := r.Describe(w, layers); err != nil {
 		return err

@@ -15,14 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs a command line in a process of its own, with more of an environment.
+// start runs a command line in its own process, with additional environment variables.
 func start(t *testing.T, args []string, env ...string) (cmd *exec.Cmd, stderr *syncBuffer) {
 	t.Helper()
 	cmd = exec.Command(os.Args[0], args...)
 	return cmd, startCommand(t, cmd, env...)
 }
 
-// startCommand runs a command within which the test binary is octet.
+// startCommand starts a command in which the test binary acts as octet.
 func startCommand(t *testing.T, cmd *exec.Cmd, env ...string) (stderr *syncBuffer) {
 	t.Helper()
 	cmd.Env = append(append(os.Environ(), asCommand+"=1"), env...)
@@ -32,25 +32,25 @@ func startCommand(t *testing.T, cmd *exec.Cmd, env ...string) (stderr *syncBuffe
 	return stderr
 }
 
-// waitFor polls until done, at most for a while that only a hang can take.
+// waitFor polls until done, with a timeout that only a hang exceeds.
 func waitFor(t *testing.T, done func() bool) {
 	t.Helper()
 	require.Eventually(t, done, time.Minute, time.Millisecond)
 }
 
-// steps is how many steps a run has recorded.
+// steps returns the number of steps that a run has recorded.
 func steps(dir string) int {
 	text, _ := os.ReadFile(filepath.Join(dir, "metrics.jsonl"))
 	return bytes.Count(text, []byte("\n"))
 }
 
-// However often a run is killed, it ends as if it had never been.
+// A run that is killed several times ends like one that was not.
 func TestKilled(t *testing.T) {
 	text := corpus(t, 20_000)
 	const n = 240
 	more := []string{"checkpoint.every=25", "train.eval_every=40", "data.val_bytes=500"}
-	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
-	succeed(t, trainArgs(text, undisturbed, n, more...)...)
+	uninterrupted, dir := filepath.Join(t.TempDir(), "uninterrupted"), filepath.Join(t.TempDir(), "killed")
+	succeed(t, trainArgs(text, uninterrupted, n, more...)...)
 
 	args := trainArgs(text, dir, n, more...)
 	kills := 0
@@ -68,17 +68,17 @@ func TestKilled(t *testing.T) {
 	}
 	require.NotZero(t, kills)
 	_, stderr := succeed(t, args...)
-	require.Regexp(t, `\ngoing on after step [1-9]`, stderr)
-	sameRun(t, undisturbed, dir)
+	require.Regexp(t, `\nresuming after step [1-9]`, stderr)
+	sameRun(t, uninterrupted, dir)
 	require.Equal(t, n, strings.Count(read(t, dir, "timing.jsonl"), "\n"))
 }
 
-// Killed before its first checkpoint, a run begins anew, and says so.
+// A run killed before its first checkpoint starts again at step 0, and says so.
 func TestKilledEarly(t *testing.T) {
 	text := corpus(t, 20_000)
 	const n = 60
-	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "killed")
-	succeed(t, trainArgs(text, undisturbed, n)...)
+	uninterrupted, dir := filepath.Join(t.TempDir(), "uninterrupted"), filepath.Join(t.TempDir(), "killed")
+	succeed(t, trainArgs(text, uninterrupted, n)...)
 	cmd, _ := start(t, trainArgs(text, dir, n))
 	waitFor(t, func() bool { return steps(dir) >= 2 })
 	require.NoError(t, cmd.Process.Kill())
@@ -87,7 +87,7 @@ func TestKilledEarly(t *testing.T) {
 
 	_, stderr := succeed(t, "train", "--resume", "--out", dir)
 	require.Contains(t, stderr, "the run has no checkpoint yet: starting at step 0\n")
-	sameRun(t, undisturbed, dir)
+	sameRun(t, uninterrupted, dir)
 }
 
 func TestDamagedCheckpoint(t *testing.T) {
@@ -103,18 +103,17 @@ func TestDamagedCheckpoint(t *testing.T) {
 	require.NoError(t, os.Truncate(filepath.Join(dir, "checkpoints", "step-00000020", "state.json"), 3))
 
 	_, stderr := succeed(t, "eval", dir)
-	require.Contains(t, stderr, "passed over")
+	require.Contains(t, stderr, "skipped a damaged checkpoint")
 	_, stderr = succeed(t, "train", "--resume", "--out", dir)
-	require.Regexp(t, `\npassed over .*step-00000030: .*model.safetensors.*\n`, stderr)
-	require.Regexp(t, `\npassed over .*step-00000020: .*state.json.*\n`, stderr)
-	require.Contains(t, stderr, "\ngoing on after step 10\n")
-	require.Contains(t, read(t, dir, "run.log"), "checkpoint passed over")
+	require.Regexp(t, `\nskipped a damaged checkpoint: .*step-00000030: .*model.safetensors.*\n`, stderr)
+	require.Regexp(t, `\nskipped a damaged checkpoint: .*step-00000020: .*state.json.*\n`, stderr)
+	require.Contains(t, stderr, "\nresuming after step 10\n")
+	require.Contains(t, read(t, dir, "run.log"), "damaged checkpoint skipped")
 	sameRun(t, whole, dir)
 }
 
-// Where checkpoints were and none is whole, a resume would cut the records of all that
-// was done back to nothing: that is the user's to decide.
-func TestNoWholeCheckpoint(t *testing.T) {
+// If all checkpoints are damaged, a resume would truncate all records: the user must decide.
+func TestNoIntactCheckpoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 4, "checkpoint.every=2")...)
 	checkpoints := filepath.Join(dir, "checkpoints")
@@ -127,7 +126,7 @@ func TestNoWholeCheckpoint(t *testing.T) {
 	require.Empty(t, stdout)
 	requireOneSentence(t, strings.TrimPrefix(stderr, firstLines(stderr)))
 	require.Contains(t, stderr, filepath.Join(checkpoints, "step-00000004", "model.safetensors")+": 3 bytes, the manifest says ")
-	require.Contains(t, stderr, "; start anew with another --out, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to begin this run again at step 0, which loses the records of its steps\n")
+	require.Contains(t, stderr, "; start a new run with another --out, or remove "+checkpoints+" and "+filepath.Join(dir, "run.log")+" to restart this run at step 0, which loses the records of its steps\n")
 	require.Equal(t, before, names(t, dir))
 	require.Equal(t, records, read(t, dir, "metrics.jsonl"))
 	require.Contains(t, read(t, dir, "config.toml"), "steps = 4")
@@ -146,14 +145,14 @@ func TestLonger(t *testing.T) {
 	succeed(t, trainArgs(text, dir, 4)...)
 	resume := []string{"train", "--resume", "--out", dir}
 	stdout, stderr := succeed(t, resume...)
-	require.Contains(t, stdout, "nothing to do: the run has all its 4 steps")
-	require.NotContains(t, stderr, "about", "how long what is not done takes")
+	require.Contains(t, stdout, "nothing to do: all 4 steps are done")
+	require.NotContains(t, stderr, "about", "no expected duration")
 	_, stderr = succeed(t, append(resume, "--steps", "6", "--threads", "1")...)
-	require.Regexp(t, `\ngoing on after step 4\nthe run is longer now: the learning rate goes up again, from 0\.0002 to 0\.00\d+\n`, stderr)
+	require.Regexp(t, `\nresuming after step 4\nthe run is longer now: the learning rate rises again, from 0\.0002 to 0\.00\d+\n`, stderr)
 	require.Equal(t, 6, steps(dir))
 	stdout, stderr = succeed(t, resume...)
-	require.Contains(t, stdout, "all its 6 steps")
-	require.NotContains(t, stderr, "goes up again")
+	require.Contains(t, stdout, "all 6 steps are done")
+	require.NotContains(t, stderr, "rises again")
 
 	before := read(t, dir, "config.toml")
 	for _, test := range []struct {
@@ -175,7 +174,7 @@ func TestLonger(t *testing.T) {
 	}
 	require.Equal(t, before, read(t, dir, "config.toml"))
 
-	// Another text is not what the run was trained on.
+	// Another text is refused.
 	hash := func() string {
 		_, rest, _ := strings.Cut(read(t, dir, "data.json"), `"sha256": "`)
 		return rest[:64]
@@ -189,8 +188,7 @@ func TestLonger(t *testing.T) {
 	require.Equal(t, before, read(t, dir, "config.toml"))
 }
 
-// What was edited in config.toml is taken and named, or refused where the weights are
-// of another model.
+// Edits of config.toml are applied and printed, or refused if they do not fit the weights.
 func TestEditedConfig(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 4, "optimizer.lr=0.002")...)
@@ -206,7 +204,7 @@ func TestEditedConfig(t *testing.T) {
 	edit("lr = 0.002", "lr = 0.001")
 	edit("clip = 1.0", "clip = 0.5")
 	_, stderr := succeed(t, resume("6")...)
-	require.Contains(t, stderr, "\ngoing on after step 4\nchanged in config.toml, from here on: optimizer.lr 0.002 -> 0.001,\noptimizer.clip 1.0 -> 0.5\n")
+	require.Contains(t, stderr, "\nresuming after step 4\nchanged in config.toml since the checkpoint: optimizer.lr 0.002 -> 0.001,\noptimizer.clip 1.0 -> 0.5\n")
 	require.Contains(t, read(t, dir, "run.log"), `"keys":["optimizer.lr 0.002 -> 0.001","optimizer.clip 1.0 -> 0.5"]`)
 	_, stderr = succeed(t, resume("8")...)
 	require.NotContains(t, stderr, "changed")
@@ -216,7 +214,7 @@ func TestEditedConfig(t *testing.T) {
 		{"\nlayers = 1", "\nlayers = 2", `config.json has model.layers 1, not 2 \(`},
 		{"ffn = 48", "ffn = 64", `config.json has model.ffn 48, not 64 \(changed in config.toml since: model.ffn 48 -> 64\)`},
 		{"rope_theta = 10000.0", "rope_theta = 500.0", `config.json has model.rope_theta 10000, not 500 \(`},
-		{"seed = 1", "seed = 2", `it is of a run with seed 1, where the configuration has 2 \(`},
+		{"seed = 1", "seed = 2", `it belongs to a run with seed 1, but the configuration has seed 2 \(`},
 	} {
 		edit(test.old, test.new)
 		status, stdout, stderr := octet(resume("10")...)
@@ -250,7 +248,7 @@ func TestNothingToResume(t *testing.T) {
 	}
 }
 
-// A run folder is one process's at a time. Others are told so, and may read.
+// One process at a time uses a run folder. Others get an error, and may read it.
 func TestTwoProcesses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	text := corpus(t, 20_000)
@@ -271,7 +269,7 @@ func TestTwoProcesses(t *testing.T) {
 	waitFor(t, func() bool { return steps(dir) > before })
 }
 
-// Without a home, a path, a terminal or any other variable.
+// Training works without HOME, PATH, TERM or any other variable.
 func TestEmptyEnvironment(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	cmd := exec.Command(os.Args[0], slices.Concat([]string{"train", "--out", dir, "--steps", "3"}, small)...)
@@ -282,7 +280,7 @@ func TestEmptyEnvironment(t *testing.T) {
 	require.Contains(t, string(text), "octet's own source")
 }
 
-// syncBuffer is what a process has written so far.
+// syncBuffer is a buffer for concurrent writes and reads.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

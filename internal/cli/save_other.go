@@ -4,5 +4,5 @@ package cli
 
 import "os"
 
-// saveSignal is nil: there is no signal here that asks for a checkpoint.
+// saveSignal is nil: this system has no signal that requests a checkpoint.
 var saveSignal os.Signal

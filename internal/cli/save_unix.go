@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// saveSignal asks a run for a checkpoint.
+// saveSignal requests a checkpoint from a run.
 var saveSignal os.Signal = syscall.SIGUSR1

@@ -12,17 +12,17 @@ import (
 // signals turns the first SIGINT, SIGTERM or SIGHUP into a cancelled context; a
 // second SIGINT or SIGTERM ends the process at once.
 //
-// A terminal that is closed sends SIGHUP, often twice: the shell to its jobs and
-// the system to whoever is in the foreground. So the second one does nothing. A
-// process that was started to ignore it, by nohup, goes on doing so. Not so for SIGINT:
-// shells make what a script starts with & ignore it, and whoever sends it to one
-// process by hand means it.
+// Closing a terminal often sends SIGHUP twice: the shell sends it to its jobs, the system
+// to the foreground processes. So a second SIGHUP does nothing. A process that ignores
+// SIGHUP from its start, as under nohup, keeps ignoring it. SIGINT is always handled:
+// shells start background jobs of a script with SIGINT ignored, but a user who sends it to
+// such a process wants it to stop.
 //
-// Nor does a reader of the output that went away, a pager or a log's tee, take the
-// training with it: SIGPIPE is ignored, and what is written then fails.
+// SIGPIPE is ignored and the write fails instead, so that training survives the end of a
+// pager or of tee.
 //
-// SIGUSR1, where the system has it, asks for a checkpoint. Those that arrive before the
-// checkpoint is begun are one.
+// SIGUSR1, on systems that have it, requests a checkpoint. Several requests before the
+// checkpoint begins give one checkpoint.
 type signals struct {
 	save chan os.Signal
 	ctx  context.Context
@@ -30,7 +30,7 @@ type signals struct {
 	got  atomic.Int32
 }
 
-// catchSignals begins to listen; announce is called for the first signal.
+// catchSignals starts to listen and calls announce on the first signal.
 func catchSignals(parent context.Context, announce func()) *signals {
 	ctx, cancel := context.WithCancel(parent)
 	s := &signals{ctx: ctx, save: make(chan os.Signal, 1)}
@@ -40,7 +40,7 @@ func catchSignals(parent context.Context, announce func()) *signals {
 	incoming, again := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	ignored := signal.Ignored(os.Interrupt) // asked before Notify changes it
 	list := []os.Signal{os.Interrupt}
-	if runtime.GOOS != "windows" { // which has no others
+	if runtime.GOOS != "windows" { // Windows has only os.Interrupt
 		list = append(list, syscall.SIGTERM)
 		if !signal.Ignored(syscall.SIGHUP) {
 			list = append(list, syscall.SIGHUP)
@@ -58,7 +58,7 @@ func catchSignals(parent context.Context, announce func()) *signals {
 			if ignored {
 				signal.Notify(again, os.Interrupt)
 			}
-			signal.Stop(incoming) // the next one has the effect that it had at the start: mostly its default
+			signal.Stop(incoming) // the next signal has its original effect, usually the default
 			if number, ok := sig.(syscall.Signal); ok {
 				s.got.Store(int32(number))
 			}
@@ -83,6 +83,5 @@ func catchSignals(parent context.Context, announce func()) *signals {
 	return s
 }
 
-// received is the number of the signal that cancelled the context; 0 if none
-// did.
+// received returns the number of the signal that cancelled the context; 0 if there was none.
 func (s *signals) received() int { return int(s.got.Load()) }

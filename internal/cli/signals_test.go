@@ -18,8 +18,8 @@ import (
 	"octet/checkpoint"
 )
 
-// A signal falls into the middle of a step, which is finished and saved. Of two
-// ranks, because their meetings are where a cancelled step would break off.
+// After a signal, the run finishes its step and saves. It has two ranks, because a cancelled
+// step would break off in a collective.
 func TestSignal(t *testing.T) {
 	text := corpus(t, 20_000)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
@@ -27,7 +27,7 @@ func TestSignal(t *testing.T) {
 		cmd, stderr := start(t, trainArgs(text, dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0", "train.accumulate=20", "train.ranks=2"))
 		waitFor(t, func() bool { return steps(dir) >= 3 })
 		require.NoError(t, cmd.Process.Signal(sig))
-		if sig == syscall.SIGHUP { // a shell and the system send one each
+		if sig == syscall.SIGHUP { // the shell and the system each send one
 			waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping") })
 			require.NoError(t, cmd.Process.Signal(sig))
 		}
@@ -39,7 +39,7 @@ func TestSignal(t *testing.T) {
 		saved := names(t, filepath.Join(dir, "checkpoints"))
 		require.Len(t, saved, 1)
 		require.Regexp(t, `\noctet: stopped after step \d+ of 1000000, saved in `+dir+`/checkpoints/`+saved[0]+
-			`\ngo on       octet train --resume --out `+dir+"\n$", stderr.String())
+			`\nresume      octet train --resume --out `+dir+"\n$", stderr.String())
 		require.Equal(t, 1, strings.Count(stderr.String(), "octet: stopping"))
 		require.NotContains(t, stderr.String(), "goroutine")
 
@@ -50,8 +50,8 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// The second signal does not wait for the evaluation that the first one does, nor for
-// one of a process that a script started with &, which shells make ignore SIGINT.
+// The first signal waits for an evaluation; the second one quits at once, also in a process
+// that a script started with &, for which the shell ignores SIGINT.
 func TestSecondSignal(t *testing.T) {
 	text := corpus(t, 20_000_000)
 	for _, ignored := range []bool{false, true} {
@@ -64,7 +64,7 @@ func TestSecondSignal(t *testing.T) {
 		stderr := startCommand(t, cmd)
 		waitFor(t, func() bool { return strings.Contains(stderr.String(), "\nrun  ") })
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
-		waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping; once more stops at once") })
+		waitFor(t, func() bool { return strings.Contains(stderr.String(), "octet: stopping; a second signal quits") })
 		require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		var exit *exec.ExitError
 		require.ErrorAs(t, cmd.Wait(), &exit)
@@ -93,7 +93,7 @@ func TestSignalBeforeTheStart(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
-// A signal ends an export between two writes, and its unfinished folder is removed.
+// A signal stops an export between two writes, and the export removes its unfinished folder.
 func TestSignalDuringExport(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	succeed(t, trainArgs(corpus(t, 20_000), dir, 1)...)
@@ -124,8 +124,8 @@ func TestNohup(t *testing.T) {
 	require.Equal(t, 300, steps(dir))
 }
 
-// Whoever read the output has gone: the training goes on to its end, and the status
-// says that its result did not arrive.
+// When the reader of the output has gone, training continues to its end, and the status says
+// that the result was not printed.
 func TestBrokenPipe(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 200, "train.eval_every=1", "checkpoint.every=50", "--json")...)
@@ -145,7 +145,7 @@ func TestBrokenPipe(t *testing.T) {
 	require.NoError(t, checkpoint.Verify(filepath.Join(dir, "checkpoints", "step-00000200")))
 }
 
-// A signal that saved the run does not hide what went wrong at its end.
+// A signal that stopped the run does not hide an error of closing it.
 func TestErrorOfClosing(t *testing.T) {
 	lost := errors.New("the device is lost")
 	for _, test := range []struct {
@@ -166,11 +166,11 @@ func TestErrorOfClosing(t *testing.T) {
 	}
 }
 
-// A signal while a checkpoint is being written: the first one waits for it and for
-// one more, the second one for nothing. Nothing is lost.
+// The first signal during the write of a checkpoint waits for it and for one more; the
+// second signal waits for nothing. A resume loses nothing.
 func TestSignalWhileACheckpointIsWritten(t *testing.T) {
-	k := undisturb(t)
-	for signals, after := range map[int]time.Duration{1: 2 * time.Second, 2: time.Minute} { // which the second signal cuts off
+	k := uninterruptedRun(t)
+	for signals, after := range map[int]time.Duration{1: 2 * time.Second, 2: time.Minute} { // the second signal cuts a minute short
 		slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: after}
 		dir := filepath.Join(t.TempDir(), "run")
 		cmd, stderr := start(t, k.train(dir), killAt+"="+slow.String())
@@ -196,14 +196,14 @@ func TestSignalWhileACheckpointIsWritten(t *testing.T) {
 			require.Empty(t, list)
 		}
 		succeed(t, "train", "--resume", "--out", dir)
-		sameRun(t, k.undisturbed, dir)
+		sameRun(t, k.uninterrupted, dir)
 	}
 }
 
-// SIGUSR1 saves and goes on, in a process of its own: the checkpoint is whole, the run
-// ends as one that got no signal, and a signal while a checkpoint is written gives another.
+// SIGUSR1 saves a checkpoint and training continues: the checkpoint is intact, the run ends
+// like one without a signal, and a signal during the write of a checkpoint gives another one.
 func TestSaveSignal(t *testing.T) {
-	k := undisturb(t)
+	k := uninterruptedRun(t)
 	dir := filepath.Join(t.TempDir(), "run")
 	slow := failpoint{When: "slow", Name: "sync:.step-00000003/optimizer.safetensors", N: 1, After: time.Second}
 	cmd, stderr := start(t, k.train(dir), killAt+"="+slow.String())
@@ -215,12 +215,12 @@ func TestSaveSignal(t *testing.T) {
 		require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	}
 	require.NoError(t, cmd.Wait(), stderr)
-	require.Contains(t, stderr.String(), ": SIGUSR1 asks for a checkpoint; it is being written while training continues\n")
+	require.Contains(t, stderr.String(), ": writing the checkpoint that SIGUSR1 requested, while training continues\n")
 	require.Regexp(t, `"msg":"checkpoint requested","step":[4-9]`, read(t, dir, "run.log"))
-	sameRun(t, k.undisturbed, dir)
+	sameRun(t, k.uninterrupted, dir)
 }
 
-// Before the first step it is not lost, nor does it end the process.
+// A SIGUSR1 before the first step is not lost, and does not end the process.
 func TestEarlySaveSignal(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	slow := failpoint{When: "slow", Name: "rename:.data.json.partial", N: 1, After: time.Second}
@@ -228,6 +228,6 @@ func TestEarlySaveSignal(t *testing.T) {
 	waitFor(t, func() bool { _, err := os.Stat(filepath.Join(dir, "config.toml")); return err == nil })
 	require.NoError(t, cmd.Process.Signal(syscall.SIGUSR1))
 	require.NoError(t, cmd.Wait(), stderr)
-	require.Contains(t, stderr.String(), "step 1: SIGUSR1 asks for a checkpoint")
+	require.Contains(t, stderr.String(), "step 1: writing the checkpoint that SIGUSR1 requested")
 	require.Contains(t, read(t, dir, "run.log"), `"msg":"checkpoint","step":1,`)
 }

@@ -18,7 +18,7 @@ import (
 	"octet/internal/writers"
 )
 
-// printStopped says what a signal left and how to go on.
+// printStopped prints where a signal stopped the run, and the command that resumes it.
 func printStopped(t *terminal, r *run.Run, last run.Progress) {
 	text := fmt.Sprintf("octet: stopped after step %d of %d, saved in %s\n", last.Step, last.Steps, last.Checkpoint)
 	fmt.Fprint(t.err, writers.Reflow(text, writers.Columns(t.err)))
@@ -26,18 +26,18 @@ func printStopped(t *terminal, r *run.Run, last run.Progress) {
 		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
 	}
 	if last.Step < last.Steps {
-		fmt.Fprintf(t.err, "go on       %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Folder.Dir))
+		fmt.Fprintf(t.err, "resume      %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Folder.Dir))
 	}
 }
 
-// printSummary ends a complete run: its loss, a sample, and what to do next.
+// printSummary prints the result of a complete run: its loss, a sample, and the next command.
 func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last run.Progress, elapsed time.Duration) error {
 	newest, err := r.NewestCheckpoint()
 	if err != nil {
 		return err
 	}
 	if last.Step == 0 {
-		fmt.Fprintf(t.out, "nothing to do: the run has all its %d steps; more by --steps N\n", r.Config.Train.Steps)
+		fmt.Fprintf(t.out, "nothing to do: all %d steps are done; train longer with --steps N\n", r.Config.Train.Steps)
 	} else {
 		tokens := r.Tokens()
 		fmt.Fprintf(t.out, "trained     %s tokens in %s\n", writers.Count(tokens), writers.Clock(elapsed))
@@ -55,7 +55,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		if err != nil {
 			return err
 		}
-		if err := r.ReleaseDevices(); err != nil { // a device may not have room for both
+		if err := r.ReleaseDevices(); err != nil { // the trainer and the generator may not fit together
 			return err
 		}
 		if err := printSample(ctx, t, d, newest, prompt); err != nil {
@@ -67,61 +67,61 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 	return nil
 }
 
-// overfit is how much of its best loss a run must have lost again for a hint: less than
-// a hundredth is what the order of the text may do.
+// overfit is the ratio of last to best validation loss from which a hint is printed. The
+// order of the text alone may change the loss by less than a hundredth.
 const overfit = 1.01
 
-// printBest says when the run was better than at its end, and why that may be.
+// printBest prints the step with the lowest validation loss if that is not the last one,
+// and a hint if the run overfits.
 func printBest(w io.Writer, r *run.Run, last run.Progress) {
 	best, err := r.BestSoFar()
-	if err != nil { // the run is whole without
-		fmt.Fprintf(w, "best        not known: %v\n", err)
+	if err != nil { // the run is complete all the same
+		fmt.Fprintf(w, "best        unknown: %v\n", err)
 		return
 	}
 	if best.Step == 0 || last.ValLoss <= best.Loss {
 		return
 	}
-	kept := "is " + best.Checkpoint
+	kept := best.Checkpoint
 	if best.Checkpoint == "" {
-		kept = "is not kept: see checkpoint.every, keep_last"
+		kept = "its checkpoint is not kept: see checkpoint.every, keep_last"
 	}
-	fmt.Fprintf(w, "best        %.4f nats per token at step %d, whose checkpoint\n            %s\n", best.Loss, best.Step, kept)
+	fmt.Fprintf(w, "best        %.4f nats per token at step %d\n            %s\n", best.Loss, best.Step, kept)
 	if passes := r.Passes(); passes >= 2 && last.Loss < best.Loss && !(last.ValLoss < overfit*best.Loss) {
-		fmt.Fprintf(w, "hint        read %.0f times, the text is known by heart, with a loss of %.4f:\n            more text, or fewer --steps, would do better\n", passes, last.Loss)
+		fmt.Fprintf(w, "hint        overfitting: the text was read %.0f times, the training loss is %.4f;\n            use more text or fewer --steps\n", passes, last.Loss)
 	}
 }
 
-// energyText is what the devices used: all together, as a bill has it; per token,
-// to compare; and how one knows.
+// energyText writes the energy of all devices, in total and per token, and its source.
 func energyText(e run.Energy, tokens int64) string {
 	source := "counted by the device"
 	if e.Estimated {
 		source = "estimated from its power, read every second"
 	}
-	return fmt.Sprintf("%s (%.3g kWh), %.3g J per token; %s, without the host",
+	return fmt.Sprintf("%s (%.3g kWh), %.3g J per token; %s, host excluded",
 		writers.Quantity(e.Joules, "J"), e.Joules/3.6e6, e.Joules/float64(tokens), source)
 }
 
-// result is what train --json prints. A resumed run that had nothing left to do
-// has no losses, one without validation data no val_loss.
+// result is the output of train --json. A resumed run with no steps left has no losses; a
+// run without validation data has no val_loss.
 type result struct {
 	Run         string         `json:"run"`
 	Checkpoint  string         `json:"checkpoint"` // the newest
 	Step        int            `json:"step"`
-	Tokens      int64          `json:"tokens"`             // trained on, those before a resume included
+	Tokens      int64          `json:"tokens"`             // trained on, including those before a resume
 	Loss        *writers.Float `json:"loss,omitempty"`     // of the last step, nats per token
 	ValLoss     *writers.Float `json:"val_loss,omitempty"` // nats per token
 	BitsPerByte *writers.Float `json:"bits_per_byte,omitempty"`
-	Skipped     int            `json:"skipped,omitempty"` // steps of this process that made no update
+	Skipped     int            `json:"skipped,omitempty"` // steps of this process without an update
 	Seconds     writers.Float  `json:"seconds"`           // of this process
 
-	// Of the devices, while this process trained; absent where they do not tell.
+	// Energy of the devices while this process trained; absent if a device does not report it.
 	Energy          *writers.Float `json:"energy_j,omitempty"`
 	EnergyPerToken  *writers.Float `json:"joules_per_token,omitempty"`
-	EnergyEstimated bool           `json:"energy_estimated,omitempty"` // from readings of the power
+	EnergyEstimated bool           `json:"energy_estimated,omitempty"` // from power readings
 }
 
-// printResult is printSummary for programs.
+// printResult prints the result of a complete run as JSON.
 func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapsed time.Duration) error {
 	newest, err := r.NewestCheckpoint()
 	if err != nil {
@@ -154,8 +154,8 @@ const (
 	promptBytes  = 16
 )
 
-// samplePrompt is what the sample at the end continues: "func " for source in
-// Go, else the beginning of a line of the validation text.
+// samplePrompt returns the prompt of the final sample: "func " for Go source, otherwise
+// the beginning of a line of the validation text.
 func samplePrompt(c *data.Corpus) (string, error) {
 	if c.Info.Kind == data.KindGoSource || c.Info.Kind == data.KindEmbedded {
 		return "func ", nil
@@ -191,6 +191,7 @@ func samplePrompt(c *data.Corpus) (string, error) {
 	return string(text[:n]), nil
 }
 
+// printSample generates text from the checkpoint at path and prints it.
 func printSample(ctx context.Context, t *terminal, d device, path, prompt string) (err error) {
 	w, err := run.OpenWeights(path, "")
 	if err != nil {
@@ -202,7 +203,7 @@ func printSample(ctx context.Context, t *terminal, d device, path, prompt string
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, telling{dev, t.err}, len(prompt)+sampleTokens)
+	g, err := infer.NewGenerator(ctx, w.Model, w.Recipe, w, compileNotice{dev, t.err}, len(prompt)+sampleTokens)
 	if err != nil {
 		return err
 	}

@@ -14,9 +14,9 @@ import (
 	"octet/internal/run"
 )
 
-// The status line, the summary and its JSON; and where sensors fall silent, one
+// The status line, the summary and its JSON show the sensors; sensors that fail give one
 // line.
-func TestTrainTellsOfTheDevice(t *testing.T) {
+func TestTrainShowsSensors(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
 	openEmu := emu.Open
@@ -38,7 +38,7 @@ func TestTrainTellsOfTheDevice(t *testing.T) {
 	}
 	stdout, stderr := succeed(t, args("")...)
 	require.Contains(t, stderr, "  97% busy  612 W  61 C  ETA ")
-	require.Contains(t, stdout, "\nenergy      1.0 kJ (0.000278 kWh), 7.81 J per token; counted by the device, without the host\n")
+	require.Contains(t, stdout, "\nenergy      1.0 kJ (0.000278 kWh), 7.81 J per token; counted by the device, host excluded\n")
 
 	stdout, _ = succeed(t, args("", "--json")...)
 	var got map[string]any
@@ -50,7 +50,7 @@ func TestTrainTellsOfTheDevice(t *testing.T) {
 	stdout, stderr = succeed(t, args(":silent")...)
 	require.NotContains(t, stdout, "energy")
 	require.NotContains(t, stderr, "busy")
-	require.Equal(t, 1, strings.Count(stderr, "step 1: the sensors of the device do not answer: out of order; training goes on without (octet doctor tells more)\n"))
+	require.Equal(t, 1, strings.Count(stderr, "step 1: the device's sensors cannot be read: out of order; training continues without telemetry (octet doctor shows why)\n"))
 	require.Equal(t, 1, strings.Count(stderr, "sensors"))
 }
 
@@ -80,14 +80,14 @@ func (*sensors) Close() error { return nil }
 
 func TestEnergyText(t *testing.T) {
 	for want, e := range map[string]run.Energy{
-		"2.5 MJ (0.694 kWh), 0.0025 J per token; counted by the device, without the host":                       {Joules: 2.5e6},
-		"30 J (8.33e-06 kWh), 3e-08 J per token; estimated from its power, read every second, without the host": {Joules: 30, Estimated: true},
+		"2.5 MJ (0.694 kWh), 0.0025 J per token; counted by the device, host excluded":                       {Joules: 2.5e6},
+		"30 J (8.33e-06 kWh), 3e-08 J per token; estimated from its power, read every second, host excluded": {Joules: 30, Estimated: true},
 	} {
 		require.Equal(t, want, energyText(e, 1_000_000_000))
 	}
 }
 
-// The status line has one device of several.
+// The status line combines the readings of several devices.
 func TestStatusOfSeveralDevices(t *testing.T) {
 	power := func(d backend.Reading) *float64 { return d.Power }
 	sum := func(a, b float64) float64 { return a + b }
@@ -98,5 +98,5 @@ func TestStatusOfSeveralDevices(t *testing.T) {
 	for _, list := range [][]backend.Reading{{{}}, {{}, one}, {one, {}}, {one, {}, two}} {
 		require.Nil(t, fold(list, power, sum))
 	}
-	require.Equal(t, 1.0, *one.Power, "what was read stays as it is")
+	require.Equal(t, 1.0, *one.Power, "fold does not change the readings")
 }

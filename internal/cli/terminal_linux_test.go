@@ -16,11 +16,10 @@ import (
 	"octet/checkpoint"
 )
 
-// A terminal that is closed over a run has it saved, though nothing can be printed
-// any more.
+// A run whose terminal is closed saves a checkpoint, although it can no longer print.
 func TestClosedTerminal(t *testing.T) {
 	master, slave := openTerminal(t)
-	require.True(t, isTerminal(&stdout{to: slave}), "which a train's summary is written through")
+	require.True(t, isTerminal(&stdout{to: slave}), "printSummary writes through stdout")
 	shown := &syncBuffer{}
 	go func() { _, _ = io.Copy(shown, master) }() // until it is closed
 
@@ -28,7 +27,7 @@ func TestClosedTerminal(t *testing.T) {
 	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0")...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "TERM=xterm")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // of descriptor 0
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // the terminal of descriptor 0
 	require.NoError(t, cmd.Start())
 	require.NoError(t, slave.Close())
 	waitFor(t, func() bool { return steps(dir) >= 20 && strings.Contains(shown.String(), "\rstep ") })
@@ -42,9 +41,9 @@ func TestClosedTerminal(t *testing.T) {
 	require.NoError(t, checkpoint.Verify(list[0].Path))
 }
 
-// What cannot be printed beside the result stops no run; a result that cannot be
-// printed is no success.
-func TestNoRoomForTheOutput(t *testing.T) {
+// A run continues if standard error cannot be written; if the result cannot be written, the
+// command fails.
+func TestFullOutput(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, full.Close()) }()
@@ -98,11 +97,11 @@ func openTerminal(t *testing.T) (master, slave *os.File) {
 	require.NoError(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80}))
 	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
 	require.NoError(t, err)
-	// Not blocking, so that Close ends a Read.
+	// Non-blocking, so that Close ends a Read.
 	return os.NewFile(uintptr(fd), "/dev/ptmx"), slave
 }
 
-// On a narrow terminal no word is cut, and Ctrl-C leaves nothing of its echo.
+// A narrow terminal breaks no word, and no echo of Ctrl-C remains.
 func TestNarrowTerminal(t *testing.T) {
 	const columns = 60
 	master, slave := openTerminal(t)
@@ -113,7 +112,7 @@ func TestNarrowTerminal(t *testing.T) {
 	cmd := exec.Command(os.Args[0], trainArgs(corpus(t, 20_000), dir, 1_000_000, "checkpoint.every=0", "train.eval_every=0")...)
 	cmd.Env = append(os.Environ(), asCommand+"=1", "TERM=xterm")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // of descriptor 0
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // the terminal of descriptor 0
 	require.NoError(t, cmd.Start())
 	require.NoError(t, slave.Close())
 	waitFor(t, func() bool { return steps(dir) >= 20 && strings.Contains(shown.String(), "\rstep ") })
@@ -121,7 +120,7 @@ func TestNarrowTerminal(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, cmd.Wait())
 	require.Equal(t, 130, cmd.ProcessState.ExitCode(), shown)
-	waitFor(t, func() bool { return strings.Contains(shown.String(), "go on ") })
+	waitFor(t, func() bool { return strings.Contains(shown.String(), "resume ") })
 	require.NoError(t, master.Close())
 
 	var lines []string
@@ -141,5 +140,5 @@ func TestNarrowTerminal(t *testing.T) {
 			require.LessOrEqual(t, len(line), columns, line)
 		}
 	}
-	require.Contains(t, lines, "octet: stopping; once more stops at once, without saving", "alone on its line")
+	require.Contains(t, lines, "octet: stopping; a second signal quits without saving", "alone on its line")
 }

@@ -15,8 +15,7 @@ import (
 	"octet/infer"
 )
 
-// writeText prints a prompt of bytes and its continuation, as it comes, and
-// ends the line.
+// writeText prints a prompt of bytes, its continuation token by token, and a newline.
 func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt string, n int, s infer.Sampling) error {
 	out := &stdout{to: t.out}
 	var to io.Writer = out
@@ -29,9 +28,9 @@ func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt str
 	for i := range ids {
 		ids[i] = int32(prompt[i])
 	}
-	_, _ = io.WriteString(to, prompt) // out knows
+	_, _ = io.WriteString(to, prompt) // out keeps the error
 	err := g.Generate(ctx, ids, n, s, func(token int32) bool {
-		if token == 0 { // the byte between two files: the text is over
+		if token == 0 { // the byte that separates files: the text has ended
 			return false
 		}
 		_, _ = to.Write([]byte{byte(token)})
@@ -44,8 +43,8 @@ func (t *terminal) writeText(ctx context.Context, g *infer.Generator, prompt str
 	return errors.Join(err, out.err)
 }
 
-// stdout remembers why it could not be written to, and does not try again: of many
-// lines each would fail for the same reason.
+// stdout keeps the first error of a write and writes nothing after it: every later line
+// would fail for the same reason.
 type stdout struct {
 	to  io.Writer
 	err error // the first
@@ -68,12 +67,11 @@ func isTerminal(w io.Writer) bool {
 	return false
 }
 
-// printable replaces what would not show, or would do something to a terminal:
-// control characters and bytes that are no UTF-8. A model over bytes writes
-// both.
+// printable replaces control characters and bytes that are not UTF-8, which a terminal
+// would obey or not show. A model over bytes writes both.
 type printable struct {
 	to   io.Writer
-	rest []byte // the beginning of a character
+	rest []byte // an incomplete character
 }
 
 const hidden = "·"
@@ -95,15 +93,14 @@ func (p *printable) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// flush writes the beginning of a character that never came to its end.
+// flush writes a replacement for each byte of an incomplete character.
 func (p *printable) flush() error {
 	_, err := io.WriteString(p.to, strings.Repeat(hidden, len(p.rest)))
 	p.rest = nil
 	return err
 }
 
-// shellQuote writes a word for a shell to read: bare if nothing in it means
-// anything to a shell.
+// shellQuote quotes a word for a shell, unless none of its bytes is special there.
 func shellQuote(s string) string {
 	if s != "" && strings.Trim(s, bareBytes) == "" {
 		return s
@@ -113,8 +110,8 @@ func shellQuote(s string) string {
 
 const bareBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+=,"
 
-// doubleQuote quotes a word. Double quotes serve every shell; where they would
-// not stop a Unix one from seeing a meaning, single quotes do.
+// doubleQuote quotes a word with double quotes, which every shell knows, or with single
+// quotes if a Unix shell would expand it within double ones.
 func doubleQuote(s string) string {
 	if runtime.GOOS == "windows" || !strings.ContainsAny(s, "\"$`!\\") {
 		return `"` + s + `"`

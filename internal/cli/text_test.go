@@ -39,12 +39,12 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// The first error stays, and is not run into again.
-func TestStdoutRemembers(t *testing.T) {
-	room := 1
+// The first error stays, and nothing is written after it.
+func TestStdoutKeepsTheFirstError(t *testing.T) {
+	space := 1
 	var written []string
 	out := &stdout{to: writerFunc(func(b []byte) (int, error) {
-		if room--; room == -1 {
+		if space--; space == -1 {
 			return 0, io.ErrClosedPipe
 		}
 		written = append(written, string(b))
@@ -62,7 +62,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
-// What is quoted for a shell comes out of one unchanged.
+// A shell prints a quoted text unchanged.
 func TestQuote(t *testing.T) {
 	require.Equal(t, "runs/a-b_1.0", shellQuote("runs/a-b_1.0"))
 	require.Equal(t, `"my runs"`, shellQuote("my runs"))

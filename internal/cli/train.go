@@ -26,29 +26,29 @@ import (
 
 type trainCmd struct {
 	Args        []string `arg:"" optional:"" name:"config.toml | key=value" sep:"none" help:"A configuration file and single keys, such as train.steps=1000."`
-	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless --resume is given; runs/<date>-<recipe> if not given."`
-	Resume      resume   `help:"Resume the run in --out from its newest whole checkpoint; --resume=auto starts a run where there is none, for a scheduler that repeats the command."`
+	Out         string   `placeholder:"DIR" help:"The run's folder, new or empty unless --resume is given; default: runs/<date>-<recipe>."`
+	Resume      resume   `help:"Resume the run in --out from its newest intact checkpoint. --resume=auto starts a new run if there is none, so that a scheduler can repeat the command."`
 	DryRun      bool     `help:"Print the resolved configuration and stop."`
 	JSON        bool     `help:"Print the result as one JSON object, without a sample."`
-	MetricsAddr string   `placeholder:"HOST:PORT" help:"Answer Prometheus there, at /metrics; a port alone is for this machine only."`
-	Profile     bool     `help:"Record a few steps, op by op: print where their time went, write trace.json into the run's folder."`
+	MetricsAddr string   `placeholder:"HOST:PORT" help:"Serve Prometheus metrics at /metrics; a port alone listens on this machine only."`
+	Profile     bool     `help:"Profile up to 5 steps op by op: print the time of each op and write trace.json into the run's folder."`
 	config.Flags
 	device
 }
 
-// Help is what train --help adds.
+// Help returns the text that train --help adds.
 func (trainCmd) Help() string {
-	return `Defaults come before the file, the file before the command line. --dry-run prints every key with its value. Paths are relative to the current folder; a run's config.toml holds absolute ones.
+	return `The file overrides the defaults, and the command line overrides the file. --dry-run prints every key with its value. Paths are relative to the current folder; a run's config.toml holds absolute ones. Without --data, octet trains on the source of the Go installation. Ctrl-C saves a checkpoint and stops.
 
 Examples:
   octet train                                  the embedded default
   octet train --data book.txt model.layers=4   your own text, a deeper model
-  octet train --recipe bf16 --steps 1000       the control of the FP8 recipes
-  octet train --resume --out runs/mine         resume it where it stopped
-  octet train --resume=auto --out runs/mine    resume it, or start it
-  octet train --metrics-addr 9100              for Prometheus, at /metrics
-  octet train --profile                        where the time of a step goes
-  octet train runs/mine/config.toml            the same run again`
+  octet train --recipe bf16 --steps 1000       the baseline of the FP8 recipes
+  octet train --resume --out runs/mine         resume a stopped run
+  octet train --resume=auto --out runs/mine    resume a run, or start it
+  octet train --metrics-addr 9100              metrics for Prometheus
+  octet train --profile                        the time of each op in a step
+  octet train runs/mine/config.toml            repeat a run`
 }
 
 func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
@@ -72,7 +72,7 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {
-		status.Print("octet: stopping; once more stops at once, without saving")
+		status.Print("octet: stopping; a second signal quits without saving")
 	})
 	defer signals.stop()
 	o.Save = signals.save
@@ -88,8 +88,8 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 	return t.closed(c.train(t, r, status, signals, start), r.Close())
 }
 
-// closed joins the error of closing to that of what was done before. Where that only
-// names a status, nobody else would print the other.
+// closed joins the error of closing to the command's error. If the command's error only
+// carries a status, closed prints the other one, since status would not.
 func (t *terminal) closed(err, closing error) error {
 	if _, ok := errors.AsType[stopped](err); ok && closing != nil {
 		fmt.Fprintf(t.err, "octet: %v\n", closing)
@@ -112,7 +112,7 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 			return o, fmt.Errorf("%v needs --out RUN, the folder of the run to resume", c.Resume)
 		}
 		if args.File == string(resumeAuto) {
-			return o, errors.New("--resume auto are two arguments: write --resume=auto")
+			return o, errors.New("--resume auto is two arguments: write --resume=auto")
 		}
 		if c.Resume == resumeAuto {
 			o.Config, o.Resume, err = run.AutoConfig(c.Out, args)
@@ -131,45 +131,45 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 	return o, nil
 }
 
-// announceAfter is how long the first line waits for the start to fail, and for the
-// time that the run will take. What is wrong with the input shows within it, mostly,
-// and is then all that is printed. The line is to come within a second.
+// announceAfter is how long the first line waits for an error of the start and for the
+// estimate of the run's duration. Most input errors show within that time, and are then
+// the only output. The line must come within a second.
 const announceAfter = 700 * time.Millisecond
 
-// start opens the run, and prints the first line: where it happens and why
-// there, and how long it will take.
+// start opens the run and prints the first line: the backend, why it was chosen, and how
+// long the run will take.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
 	driver, device, err := backend.Find(o.Backend)
 	if err != nil {
 		return nil, err
 	}
-	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.whyBackend(o.Backend, driver))}
+	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.backendReason(o.Backend, driver))}
 	o.Expect, o.Compiling = a.expect, func() func() {
-		timer := time.AfterFunc(compileInSilence, a.compiling)
+		timer := time.AfterFunc(compileNoticeAfter, a.compiling)
 		return func() { timer.Stop() }
 	}
-	timer := time.AfterFunc(announceAfter, a.say)
-	r, err := startFree(ctx, o, c.Out == "")
+	timer := time.AfterFunc(announceAfter, a.print)
+	r, err := startNumbered(ctx, o, c.Out == "")
 	if !timer.Stop() || err == nil {
-		a.say()
+		a.print()
 	}
 	return r, err
 }
 
-// startFree starts a run. Where nobody named its folder and another run began in the
-// same second, that has the name, and this one gets a number behind it.
-func startFree(ctx context.Context, o run.Options, unnamed bool) (*run.Run, error) {
+// startNumbered starts a run. If the user named no folder and another run of the same
+// second took the default name, startNumbered appends a number to it.
+func startNumbered(ctx context.Context, o run.Options, unnamed bool) (*run.Run, error) {
 	name := o.Dir
 	for n := 2; ; n++ {
 		r, err := run.Start(ctx, o)
-		if !unnamed || !errors.Is(err, run.ErrHeld) && !errors.Is(err, checkpoint.ErrLocked) {
+		if !unnamed || !errors.Is(err, run.ErrRunExists) && !errors.Is(err, checkpoint.ErrLocked) {
 			return r, err
 		}
 		o.Dir = fmt.Sprintf("%s-%d", name, n)
 	}
 }
 
-// backendName is how a backend is asked for: "emu", or "emu:h100".
+// backendName returns a backend as --backend takes it: "emu", or "emu:h100".
 func backendName(name, device string) string {
 	if device == "" {
 		return name
@@ -177,44 +177,44 @@ func backendName(name, device string) string {
 	return name + ":" + device
 }
 
-// announcement is the first line. The time that the run will take is in it if it is
-// known by then, in a line of its own if it comes to be known later.
+// announcement is the first line of output. It holds the expected duration if that is known
+// in time; otherwise the duration gets a line of its own.
 type announcement struct {
 	w     io.Writer
 	where string
 
 	mu       sync.Mutex
-	said     bool
+	printed  bool
 	duration string
 }
 
 func (a *announcement) expect(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.said {
-		fmt.Fprintf(a.w, "octet: training will take about %s.\n", about(d))
+	if a.printed {
+		fmt.Fprintf(a.w, "octet: training will take about %s.\n", roughly(d))
 	}
-	a.duration = " for about " + about(d)
+	a.duration = " for about " + roughly(d)
 }
 
 func (a *announcement) compiling() {
-	a.say()
-	tellOfCompiling(a.w)
+	a.print()
+	printCompiling(a.w)
 }
 
-func (a *announcement) say() {
+func (a *announcement) print() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.said {
+	if !a.printed {
 		text := fmt.Sprintf("octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
-		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a run does not stop where its output has no reader
+		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a closed output does not stop a run
 	}
-	a.said = true
+	a.printed = true
 }
 
-// whyBackend says why a backend is used. Why a better one that this binary has is
-// not used may be long, and is left to doctor.
-func (t *terminal) whyBackend(name string, chosen backend.Driver) string {
+// backendReason says why a backend is used. The reason why a better backend of this binary
+// is absent may be long, so the text refers to octet doctor.
+func (t *terminal) backendReason(name string, chosen backend.Driver) string {
 	if name != "" {
 		return "by --backend"
 	}
@@ -234,8 +234,8 @@ func (t *terminal) whyBackend(name string, chosen backend.Driver) string {
 	return strings.Join(absent, ", ") + doctor
 }
 
-// about is a duration as one says it.
-func about(d time.Duration) string {
+// roughly writes a duration in its largest unit: "3 hours".
+func roughly(d time.Duration) string {
 	for _, u := range []struct {
 		unit time.Duration
 		name string
@@ -255,7 +255,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	if err := printHeader(&header, r, writers.Columns(t.err)); err != nil {
 		return err
 	}
-	_, _ = t.err.Write(header.Bytes()) // a run does not stop where its output has no reader: see signals
+	_, _ = t.err.Write(header.Bytes()) // a closed output does not stop a run: see signals
 	var last run.Progress
 	steps, skipped := 0, 0
 	trainErr := r.Train(signals.ctx, func(p run.Progress) {
@@ -263,23 +263,23 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		steps++
 		status.Show(statusOf(p, r))
 		if p.Recipe != "" {
-			status.Print(fmt.Sprintf("step %d: recipe %s from here on", p.Step, p.Recipe))
+			status.Print(fmt.Sprintf("step %d: the recipe is now %s", p.Step, p.Recipe))
 		}
-		if p.Silent != nil {
-			status.Print(fmt.Sprintf("step %d: %v; training goes on without (%s doctor tells more)", p.Step, p.Silent, shellQuote(t.name)))
+		if p.SensorError != nil {
+			status.Print(fmt.Sprintf("step %d: %v; training continues without telemetry (%s doctor shows why)", p.Step, p.SensorError, shellQuote(t.name)))
 		}
 		if p.Requested {
-			status.Print(fmt.Sprintf("step %d: SIGUSR1 asks for a checkpoint; it is being written while training continues", p.Step))
+			status.Print(fmt.Sprintf("step %d: writing the checkpoint that SIGUSR1 requested, while training continues", p.Step))
 		}
 		if p.Skipped {
 			skipped++
-			status.Print(fmt.Sprintf("step %d: no update, its loss or a gradient was not finite", p.Step))
+			status.Print(fmt.Sprintf("step %d: update skipped, since the loss or a gradient is not finite", p.Step))
 		}
 		if p.Spike.Begin > 0 {
 			status.Print(spikeText(p, r))
 		}
-		if p.Unsaved != nil {
-			status.Print(fmt.Sprintf("step %d: %v; training goes on, and tries again at the next checkpoint", p.Step, p.Unsaved))
+		if p.SaveError != nil {
+			status.Print(fmt.Sprintf("step %d: %v; training continues and tries again at the next checkpoint", p.Step, p.SaveError))
 		}
 		for _, alarm := range p.Health.Alarms {
 			status.Print(fmt.Sprintf("step %d: %s", p.Step, alarm))
@@ -289,7 +289,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		}
 		if p.Profile != nil {
 			to := t.out
-			if c.JSON { // which one object is all of
+			if c.JSON { // standard output holds one object only
 				to = t.err
 			}
 			status.PrintTo(to, profileText(p.Profile, r))
@@ -319,29 +319,29 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 	}
 	if out.err != nil {
 		cause := out.err
-		if path, ok := errors.AsType[*fs.PathError](cause); ok { // of no file that the user named
+		if path, ok := errors.AsType[*fs.PathError](cause); ok { // the path is not one that the user named
 			cause = path.Err
 		}
 		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Folder.Dir, cause)
 	}
 	if err == nil && steps > 0 && skipped == steps {
-		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or look at the weights that the run began with (octet inspect)", steps)
+		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or check the initial weights with octet inspect", steps)
 	}
 	return err
 }
 
-// spikeText says what the loss did, and what became of it.
+// spikeText says how far the loss rose, and whether the run rewinds.
 func spikeText(p run.Progress, r *run.Run) string {
 	text := fmt.Sprintf("step %d: the loss is %.4f, ", p.Step, p.Loss)
 	if p.Spike.Std > 0 {
-		text += fmt.Sprintf("%.4f ± %.4f was usual before; ", p.Spike.Mean, p.Spike.Std)
+		text += fmt.Sprintf("%.4f ± %.4f before; ", p.Spike.Mean, p.Spike.Std)
 	}
 	text += fmt.Sprintf("a spike since step %d", p.Spike.Begin)
 	switch {
 	case p.Rewound:
-		return text + fmt.Sprintf(", going back to step %d and on with later data", r.Trainer.StepsDone())
+		return text + fmt.Sprintf("; rewinding to step %d and skipping the data since", r.Trainer.StepsDone())
 	case r.Config.Train.OnSpike == "rewind":
-		return text + ", and no checkpoint is older: going on"
+		return text + "; no checkpoint is older, so training continues"
 	}
 	return text
 }
@@ -363,7 +363,7 @@ func statusOf(p run.Progress, r *run.Run) writers.Status {
 	return s
 }
 
-// fold makes one number of what each device tells; nil if one of them does not.
+// fold combines a reading of all devices into one value; nil if a device lacks it.
 func fold(devices []backend.Reading, of func(backend.Reading) *float64, join func(a, b float64) float64) *float64 {
 	all := of(devices[0])
 	for _, d := range devices[1:] {
@@ -382,7 +382,7 @@ type resume string
 const (
 	resumeNever  resume = ""
 	resumeAlways resume = "always" // --resume
-	resumeAuto   resume = "auto"   // where there is a run
+	resumeAuto   resume = "auto"   // if the folder holds a run
 )
 
 // Decode implements kong.MapperValue.
@@ -403,7 +403,7 @@ func (r *resume) Decode(ctx *kong.DecodeContext) error {
 	return nil
 }
 
-// String returns the flag as the command line has it; nothing where it is not given.
+// String returns the flag as the command line has it, or "" if it is not given.
 func (r resume) String() string {
 	switch r {
 	case resumeAlways:
@@ -414,10 +414,10 @@ func (r resume) String() string {
 	return ""
 }
 
-// IsBool says to kong that the flag needs no value.
+// IsBool tells kong that the flag needs no value.
 func (resume) IsBool() bool { return true }
 
-// configArgs sorts the arguments that say what is computed.
+// configArgs separates the configuration file from the key=value settings.
 func configArgs(args []string, flags config.Flags) (config.Args, error) {
 	file, assignments, err := config.SplitArgs(args)
 	return config.Args{File: file, Assignments: assignments, Flags: flags}, err

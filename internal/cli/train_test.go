@@ -63,8 +63,8 @@ func TestTrain(t *testing.T) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
 
-	// Standard error: how it goes. The first line says where and for how long, or the
-	// second does on a slow machine.
+	// Standard error shows the progress. The first line names the backend and the expected
+	// duration; on a slow machine the second line holds the duration.
 	doctor := ""
 	for _, d := range backend.Drivers() {
 		if err := d.Available(""); d.Rank > 0 && err != nil && !errors.Is(err, backend.ErrNotBuilt) {
@@ -79,7 +79,7 @@ func TestTrain(t *testing.T) {
 	} {
 		require.Contains(t, stderr, want)
 	}
-	// Standard output: the result.
+	// Standard output holds the result.
 	require.Regexp(t, `^trained     1,600 tokens in 0:0\d
 validation  \d\.\d{4} nats per token, \d\.\d{4} bits per byte
 
@@ -88,7 +88,7 @@ the \d+th fox ju(.|\n)+
 checkpoint  `+regexp.QuoteMeta(last)+`
 next        octet generate `+regexp.QuoteMeta(shellQuote(dir))+` --prompt "the \d+th fox ju"
 $`, stdout)
-	// What it tells to type works.
+	// The command that it suggests works.
 	out, _ := succeed(t, "generate", dir, "--prompt", "the fox", "--tokens", "5")
 	require.True(t, strings.HasPrefix(out, "the fox"))
 }
@@ -101,9 +101,9 @@ func TestPassesText(t *testing.T) {
 	}
 }
 
-// A run that was better than at its end says so, one that got better all the time does not.
+// A run whose last validation loss is not its lowest prints its best step.
 func TestTrainBest(t *testing.T) {
-	text := filepath.Join(t.TempDir(), "text.txt") // whose end is like nothing before
+	text := filepath.Join(t.TempDir(), "text.txt") // its end is unlike the rest
 	require.NoError(t, os.WriteFile(text, []byte(strings.Repeat("01", 450)+strings.Repeat("ab", 50)), 0o600))
 	dir := filepath.Join(t.TempDir(), "run")
 	args := trainArgs(text, dir, 40, "train.eval_every=10", "checkpoint.every=10", "checkpoint.keep_last=4", "optimizer.lr=0.01")
@@ -111,15 +111,15 @@ func TestTrainBest(t *testing.T) {
 	require.Contains(t, stderr, "900 tokens to train on (read 2.8 times), 100 to validate\n")
 	best := filepath.Join(dir, "checkpoints", "step-00000010")
 	require.Regexp(t, `validation  .*
-best        \d\.\d{4} nats per token at step 10, whose checkpoint
-            is `+regexp.QuoteMeta(best)+`
-hint        read 3 times, the text is known by heart, with a loss of 0\.\d{4}:
-            more text, or fewer --steps, would do better
+best        \d\.\d{4} nats per token at step 10
+            `+regexp.QuoteMeta(best)+`
+hint        overfitting: the text was read 3 times, the training loss is 0\.\d{4};
+            use more text or fewer --steps
 `, out)
 
-	// Known after a resume, too, from the records; the checkpoint was not kept there.
+	// After a resume the records still have the best step; its checkpoint was not kept.
 	out, _ = succeed(t, "train", "--resume", "--out", dir, "--steps", "60")
-	require.Contains(t, out, " at step 10, whose checkpoint\n            is not kept: see checkpoint.every, keep_last\nhint ")
+	require.Contains(t, out, " at step 10\n            its checkpoint is not kept: see checkpoint.every, keep_last\nhint ")
 
 	out, _ = succeed(t, trainArgs(corpus(t, 20_000), filepath.Join(t.TempDir(), "run"), 20, "train.eval_every=10")...)
 	require.NotContains(t, out, "best")
@@ -157,8 +157,8 @@ func TestTrainJSON(t *testing.T) {
 	require.NotContains(t, blind, "bits_per_byte")
 }
 
-// A run's config.toml repeats it bit for bit, from any folder, though the data
-// was named by a relative path.
+// A run's config.toml repeats the run bit for bit, from any folder, although the run was
+// given relative paths.
 func TestRepeat(t *testing.T) {
 	home := t.TempDir()
 	t.Chdir(home)
@@ -186,7 +186,7 @@ func TestDefaultFolder(t *testing.T) {
 	require.Contains(t, stdout, filepath.Join("runs", runs[0]))
 }
 
-// Of runs that begin in the same second each has its own folder, unless it was named.
+// Runs that begin in the same second get different folders, unless the user named one.
 func TestFoldersOfOneSecond(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "date-recipe")
 	c, err := run.NewConfig(config.Args{Assignments: append([]string{"data.paths=" + corpus(t, 5000)}, small...)})
@@ -194,17 +194,17 @@ func TestFoldersOfOneSecond(t *testing.T) {
 	o := run.Options{Config: c, Dir: dir, Backend: "emu"}
 	var held []*run.Run
 	for _, want := range []string{dir, dir + "-2", dir + "-3"} {
-		r, err := startFree(t.Context(), o, true)
+		r, err := startNumbered(t.Context(), o, true)
 		require.NoError(t, err)
 		require.Equal(t, want, r.Folder.Dir)
 		held = append(held, r)
 	}
-	_, err = startFree(t.Context(), o, false)
+	_, err = startNumbered(t.Context(), o, false)
 	require.ErrorIs(t, err, checkpoint.ErrLocked)
 	for _, r := range held {
 		require.NoError(t, r.Close())
 	}
-	r, err := startFree(t.Context(), o, true)
+	r, err := startNumbered(t.Context(), o, true)
 	require.NoError(t, err)
 	require.Equal(t, dir+"-4", r.Folder.Dir, "the others hold runs now")
 	require.NoError(t, r.Close())
@@ -227,7 +227,7 @@ func TestDryRun(t *testing.T) {
 	require.True(t, filepath.IsAbs(loaded.Data.Paths[0]))
 }
 
-// Two ranks in one process split every step's batch.
+// Two ranks in one process double the batch of a step.
 func TestRanks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "two")
 	_, stderr := succeed(t, trainArgs(corpus(t, 20_000), dir, 6, "train.ranks=2", "train.eval_every=3")...)
@@ -272,8 +272,7 @@ func TestShards(t *testing.T) {
 	require.NotContains(t, table, "bits per byte")
 }
 
-// Without a Go installation and without a word about data, octet trains on its
-// own source.
+// Without a Go installation and without --data, octet trains on its own source.
 func TestOwnSource(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("GOROOT", "")
@@ -288,7 +287,7 @@ func TestOwnSource(t *testing.T) {
 	require.Empty(t, stderr)
 }
 
-// What fails after the start has status 1, and says what is safe.
+// A failure after the start gives status 1, and the error names the last checkpoint.
 func TestDiverged(t *testing.T) {
 	text := corpus(t, 20_000)
 	for _, test := range []struct{ every, want string }{
@@ -300,15 +299,15 @@ func TestDiverged(t *testing.T) {
 			"train.on_nonfinite=2", "checkpoint.every="+test.every)...)
 		require.Equal(t, exitFailed, status)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, "\nstep 2: no update, its loss or a gradient was not finite\n")
-		require.Contains(t, stderr, "octet: training is not finite: 2 steps in a row were skipped: ")
+		require.Contains(t, stderr, "\nstep 2: update skipped, since the loss or a gradient is not finite\n")
+		require.Contains(t, stderr, "octet: training is not finite: 2 consecutive steps were skipped: ")
 		require.Contains(t, stderr, test.want)
 		require.Contains(t, read(t, dir, "metrics.jsonl"), `"grad_norm":null`)
 		require.Contains(t, read(t, dir, "run.log"), `"msg":"stopped"`)
 	}
 }
 
-// A checkpoint that cannot be written: what the user reads and what the status is.
+// The message and the status if a checkpoint cannot be written.
 func TestFullDisk(t *testing.T) {
 	full := func(c disk.Change) error {
 		if c.Op == disk.Sync && strings.Contains(c.Path, ".step-00000004") {
@@ -328,41 +327,40 @@ func TestFullDisk(t *testing.T) {
 			require.Regexp(t, `\noctet: `+cause+`; the last checkpoint is `+dir+`/checkpoints/step-00000002: free some space, then octet train --resume --out `+dir+`\n$`, stderr)
 		} else {
 			require.Zero(t, status)
-			require.Regexp(t, `\nstep [56]: `+cause+`; training goes on, and tries again at the next checkpoint\n`, stderr)
+			require.Regexp(t, `\nstep [56]: `+cause+`; training continues and tries again at the next checkpoint\n`, stderr)
 			require.Equal(t, []string{"step-00000006", "step-00000008"}, names(t, filepath.Join(dir, "checkpoints")))
 		}
 	}
 }
 
-// The first line does not wait for the time that the run will take for ever, and is
-// printed once.
+// The first line is printed once, and does not wait for a late estimate of the duration.
 func TestAnnouncement(t *testing.T) {
 	var b strings.Builder
 	early := &announcement{w: &b, where: "emu (the best backend)"}
 	early.expect(3 * time.Hour)
-	early.say()
-	early.say()
+	early.print()
+	early.print()
 	require.Equal(t, "octet: training on emu (the best backend) for about 3 hours. Ctrl-C saves.\n", b.String())
 	b.Reset()
 	late := &announcement{w: &b, where: "emu (the best backend)"}
-	late.say()
+	late.print()
 	late.expect(3 * time.Hour)
-	late.say()
+	late.print()
 	require.Equal(t, "octet: training on emu (the best backend). Ctrl-C saves.\noctet: training will take about 3 hours.\n", b.String())
 }
 
-func TestAbout(t *testing.T) {
+func TestRoughly(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "a second", 1499 * time.Millisecond: "a second", 1500 * time.Millisecond: "2 seconds",
 		119 * time.Second: "119 seconds", 2 * time.Minute: "2 minutes", 119 * time.Minute: "119 minutes",
 		36 * time.Hour: "36 hours", 1 << 62: "53376 days",
 	} {
-		require.Equal(t, want, about(d))
+		require.Equal(t, want, roughly(d))
 	}
 }
 
-// A port that is taken is told before anything is made; an address that is good is in
-// the header.
+// A port in use is an error before anything is created; the header shows the address of the
+// metrics.
 func TestMetricsAddress(t *testing.T) {
 	taken, err := exporter.Open("0", exporter.Build{})
 	require.NoError(t, err)
@@ -381,14 +379,14 @@ func TestMetricsAddress(t *testing.T) {
 	url := regexp.MustCompile(`\nmetrics +(http://127\.0\.0\.1:\d+/metrics)\n`).FindStringSubmatch(stderr)
 	require.NotNil(t, url, stderr)
 	_, err = http.Get(url[1])
-	require.Error(t, err, "the run is over")
+	require.Error(t, err, "the exporter is closed")
 }
 
-// A device that compiles for long says so, once; the others do not.
-func TestTrainTellsOfCompiling(t *testing.T) {
-	silence := compileInSilence
-	defer func() { compileInSilence = silence }()
-	compileInSilence = 0
+// A long compilation gives one line; other devices give none.
+func TestCompileNotice(t *testing.T) {
+	silence := compileNoticeAfter
+	defer func() { compileNoticeAfter = silence }()
+	compileNoticeAfter = 0
 	var stderr *syncBuffer
 	said := func() bool { return strings.Contains(stderr.String(), "octet: compiling ") }
 	emu, _, err := backend.Find("emu")
@@ -418,14 +416,14 @@ func TestTrainTellsOfCompiling(t *testing.T) {
 	run("export", dir, "--out", filepath.Join(t.TempDir(), "out"))
 	dir = filepath.Join(t.TempDir(), "run")
 	run(trainArgs(corpus(t, 10_000), dir, 2)...)
-	require.Regexp(t, `^octet: training on emu-compiled .*\noctet: compiling what this machine has not run before; .*\n\nrecipe `, stderr.String())
+	require.Regexp(t, `^octet: training on emu-compiled .*\noctet: compiling programs that this machine has not cached; .*\n\nrecipe `, stderr.String())
 	require.Regexp(t, `"msg":"start".*"load_s":\d`, read(t, dir, "run.log"))
 
 	_, quiet := succeed(t, trainArgs(corpus(t, 10_000), filepath.Join(t.TempDir(), "run"), 2, "--backend", "emu")...)
 	require.NotContains(t, quiet, "compiling")
 }
 
-// compiling is emu as a device with memory of its own, at whose programs one waits.
+// compiling is emu as a device with its own memory and slow loading of programs.
 type compiling struct {
 	backend.Backend
 	wait func()

@@ -13,7 +13,7 @@ func (versionCmd) Run(t *terminal) error {
 	return nil
 }
 
-// version is the commit that was built, or the version of the module.
+// version returns the commit of the build, or the version of the module.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -22,7 +22,7 @@ func version() string {
 	return versionOf(info)
 }
 
-// noCommit is the version of a binary that does not know it: built in a linked worktree,
+// noCommit is the version of a binary without VCS information: built in a linked worktree,
 // by go run, or with -buildvcs=false.
 const noCommit = "devel (commit unknown: built without VCS information)"
 
@@ -45,7 +45,8 @@ func versionOf(info *debug.BuildInfo) string {
 	return noCommit
 }
 
-// tags are those that this octet was built with. Without cgo they bring nothing.
+// tags returns the build tags of this binary, and whether it lacks cgo, without which the
+// tags have no effect.
 func tags() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

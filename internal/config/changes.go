@@ -9,10 +9,10 @@ import (
 	"octet/train"
 )
 
-// computes tells the keys on which the numbers of a run depend, its weights or its
-// records, from the others: how long it is, which --resume may change; where things lie,
-// data.json vouching for the corpus; and when checkpoints are written.
-func (k key) computes() bool {
+// affectsResults reports whether a run's weights or records depend on the key. They do not
+// depend on the length of the run, which --resume may change; on paths, since data.json
+// identifies the corpus; or on when checkpoints are written.
+func (k key) affectsResults() bool {
 	switch k.name {
 	case "train.steps", "data.paths", "model.init":
 		return false
@@ -20,13 +20,13 @@ func (k key) computes() bool {
 	return !strings.HasPrefix(k.name, "checkpoint.")
 }
 
-// Values are the keys of a resolved config on which the numbers of a run depend, each with
-// its value in TOML: what a checkpoint remembers for Changes.
+// Values returns the keys of a resolved config that affect the results of a run, each with
+// its value in TOML. A checkpoint stores them for Changes.
 func Values(c train.Config) (map[string]string, error) {
 	values := map[string]string{}
 	for _, s := range sections {
 		for _, k := range s.keys {
-			if !k.computes() {
+			if !k.affectsResults() {
 				continue
 			}
 			text, err := inline(k.name, k.field(&c))
@@ -39,7 +39,7 @@ func Values(c train.Config) (map[string]string, error) {
 	return values, nil
 }
 
-// inline is a value on one line, a list of tables too.
+// inline writes a value, also a list of tables, on one line.
 func inline(name string, value reflect.Value) (string, error) {
 	if value.Kind() == reflect.Pointer && value.IsNil() {
 		return "", nil
@@ -67,12 +67,12 @@ func inline(name string, value reflect.Value) (string, error) {
 	return "[" + strings.Join(tables, ", ") + "]", nil
 }
 
-// longest is how many bytes of two values are worth reading in one line.
-const longest = 60
+// maxShown is the largest total length, in bytes, of two values that are shown.
+const maxShown = 60
 
-// Changes lists what a config has other values for than Values gave, as
-// "optimizer.lr 0.003 -> 0.001", or the name alone where the values are long. A key
-// that one of both octets did not know is none of them.
+// Changes lists the keys whose values in a config differ from those that Values returned
+// before, as "optimizer.lr 0.003 -> 0.001", or the name alone if the values are long. It
+// omits keys that only one of the two versions of Octet knows.
 func Changes(before map[string]string, now train.Config) (list []string, err error) {
 	values, err := Values(now)
 	if err != nil {
@@ -81,12 +81,12 @@ func Changes(before map[string]string, now train.Config) (list []string, err err
 	for _, s := range sections {
 		for _, k := range s.keys {
 			old, known := before[k.name]
-			if !known || !k.computes() || old == values[k.name] {
+			if !known || !k.affectsResults() || old == values[k.name] {
 				continue
 			}
 			text := fmt.Sprintf("%s %s -> %s", k.name, old, values[k.name])
-			// What is not printable is of somebody else's making: see Values.
-			if len(old)+len(values[k.name]) > longest || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			// Values never returns unprintable text: such text was put into the checkpoint.
+			if len(old)+len(values[k.name]) > maxShown || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 				text = k.name
 			}
 			list = append(list, text)
@@ -95,28 +95,28 @@ func Changes(before map[string]string, now train.Config) (list []string, err err
 	return list, nil
 }
 
-// Differences lists the given keys whose values in two configs differ, as "optimizer.lr
-// is 0.002 there, 0.001 here", or the name alone where the values are long. The length of
-// a run may differ.
-func Differences(given []string, there, here train.Config) (list []string, err error) {
-	for _, name := range given {
+// Differences lists those of the given keys whose values differ between the config of a run
+// and the command line, as "optimizer.lr is 0.002 in the run, 0.001 given", or the name alone
+// if the values are long. It ignores the length of the run.
+func Differences(keys []string, run, given train.Config) (list []string, err error) {
+	for _, name := range keys {
 		k, ok := findKey(name)
 		if !ok || name == "train.steps" {
 			continue
 		}
-		a, err := inline(name, k.field(&there))
+		a, err := inline(name, k.field(&run))
 		if err != nil {
 			return nil, err
 		}
-		b, err := inline(name, k.field(&here))
+		b, err := inline(name, k.field(&given))
 		switch {
 		case err != nil:
 			return nil, err
 		case a == b:
-		case len(a)+len(b) > longest:
+		case len(a)+len(b) > maxShown:
 			list = append(list, name)
 		default:
-			list = append(list, fmt.Sprintf("%s is %s there, %s here", name, a, b))
+			list = append(list, fmt.Sprintf("%s is %s in the run, %s given", name, a, b))
 		}
 	}
 	return list, nil

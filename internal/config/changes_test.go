@@ -26,25 +26,25 @@ func TestChanges(t *testing.T) {
 	now := before
 	now.Train.Steps, now.Data.Paths, now.Model.Init = 7, []string{"elsewhere"}, "there"
 	now.Checkpoint.Every++
-	require.Empty(t, changes(now), "where, how long, how often saved")
+	require.Empty(t, changes(now), "paths, length and checkpoints do not affect results")
 	now.Optimizer.Betas[0], now.Train.OnSpike, now.Precision.Rows = 0.5, "off", nil
 	require.Equal(t, []string{
 		`train.on_spike "log" -> "off"`, "optimizer.betas [0.9, 0.95] -> [0.5, 0.95]",
 		`precision.rows [{scope = "lm_head", format = "bf16"}] -> []`,
 	}, changes(now))
 
-	// Of keys that the other octet did not know nothing can be said; nor does a file of
-	// anybody's steer the terminal, or fill it.
+	// Changes omits keys that the other version does not know, and values that are long or have
+	// control characters.
 	delete(values, "optimizer.betas")
 	values["train.on_spike"] = "\x1b[2J"
 	now.Precision.Rows = []train.PrecisionRow{{Scope: "layers.0.self_attn.*", Format: "bf16"}}
 	require.Equal(t, []string{"train.on_spike", "precision.rows"}, changes(now))
 	list, err := Changes(nil, now)
 	require.NoError(t, err)
-	require.Empty(t, list, "an older octet's checkpoint")
+	require.Empty(t, list, "a checkpoint of an older version")
 }
 
-// Every key is a value, so that none changes without a word.
+// Values contains every key that affects results.
 func TestValuesAreWhole(t *testing.T) {
 	c := train.Default()
 	require.NoError(t, c.Resolve())
@@ -52,20 +52,20 @@ func TestValuesAreWhole(t *testing.T) {
 	require.NoError(t, err)
 	for _, s := range sections {
 		for _, k := range s.keys {
-			require.Equal(t, k.computes(), values[k.name] != "", k.name)
+			require.Equal(t, k.affectsResults(), values[k.name] != "", k.name)
 		}
 	}
 }
 
-// Only what was given is compared, and the length of a run may differ.
+// Differences compares only the given keys, and ignores the length of the run.
 func TestDifferences(t *testing.T) {
-	there, here := train.Default(), train.Default()
-	here.Optimizer.LR, here.Train.Steps, here.Seed = 0.5, 7, 9
-	here.Data.Paths = []string{"/a/path/of/some/length/that/no/line/should/hold/twice.txt"}
-	list, err := Differences([]string{"train.steps", "optimizer.lr", "data.paths", "recipe"}, there, here)
+	run, given := train.Default(), train.Default()
+	given.Optimizer.LR, given.Train.Steps, given.Seed = 0.5, 7, 9
+	given.Data.Paths = []string{"/a/path/of/some/length/that/no/line/should/hold/twice.txt"}
+	list, err := Differences([]string{"train.steps", "optimizer.lr", "data.paths", "recipe"}, run, given)
 	require.NoError(t, err)
-	require.Equal(t, []string{"optimizer.lr is 0.002 there, 0.5 here", "data.paths"}, list)
-	list, err = Differences(nil, there, here)
+	require.Equal(t, []string{"optimizer.lr is 0.002 in the run, 0.5 given", "data.paths"}, list)
+	list, err = Differences(nil, run, given)
 	require.NoError(t, err)
 	require.Empty(t, list)
 }

@@ -15,20 +15,20 @@ import (
 // Flags are the aliases of the most used keys. The tags are kong's, for the
 // commands that embed the struct.
 type Flags struct {
-	Recipe Once     `name:"recipe" placeholder:"NAME" help:"Number formats and scaling: key recipe."`
-	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: key model.preset."`
-	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A file or folder to train on; may be repeated: key data.paths."`
-	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run: key train.steps."`
-	Seed   Once     `name:"seed" placeholder:"N" help:"Seed of everything random: key seed."`
+	Recipe Once     `name:"recipe" placeholder:"NAME" help:"Number formats and scaling, see octet recipes (key recipe); default: fp8-smooth."`
+	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
+	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A text, a token shard (.bin), or a folder of these, to train on; may be repeated (key data.paths)."`
+	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run in optimizer steps (key train.steps); default: 1800."`
+	Seed   Once     `name:"seed" placeholder:"N" help:"Seed of all random numbers (key seed); default: 1."`
 }
 
-// Once is the value of a flag that may be given once.
+// Once is the value of a flag that may be given only once.
 type Once struct {
 	Value string
 	Given bool
 }
 
-// UnmarshalText is how the command line sets the flag.
+// UnmarshalText implements encoding.TextUnmarshaler, by which kong sets the flag.
 func (o *Once) UnmarshalText(text []byte) error {
 	if o.Given {
 		return fmt.Errorf("given twice, as %s and as %s; keep one of them", o.Value, text)
@@ -37,11 +37,11 @@ func (o *Once) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// assignment is what a key=value argument looks like. A path may hold "=", but
-// not after a bare dotted name.
+// assignment matches a key=value argument. A path may contain "=", but not right after a
+// bare dotted name.
 var assignment = regexp.MustCompile(`^([A-Za-z0-9_.-]+)=`)
 
-// SplitArgs sorts the arguments [config.toml] [key=value …] of a command.
+// SplitArgs separates the arguments [config.toml] [key=value …] of a command.
 func SplitArgs(args []string) (file string, assignments []string, err error) {
 	for _, a := range args {
 		switch {
@@ -50,7 +50,7 @@ func SplitArgs(args []string) (file string, assignments []string, err error) {
 		case isKey(a):
 			return "", nil, fmt.Errorf("%s is a configuration key and needs a value: %s=VALUE", a, a)
 		case file != "":
-			return "", nil, fmt.Errorf("%q is neither key=value nor the one configuration file, which is %s", a, file)
+			return "", nil, fmt.Errorf("%q is neither key=value nor the configuration file, which is %s: give one file", a, file)
 		case a == "":
 			return "", nil, errors.New("an argument is empty; give a configuration file or key=value")
 		default:
@@ -60,7 +60,7 @@ func SplitArgs(args []string) (file string, assignments []string, err error) {
 	return file, assignments, nil
 }
 
-// commandLine gathers assignments and flags.
+// commandLine collects assignments and flags into a source.
 func commandLine(a Args) (*source, error) {
 	s := &source{}
 	for _, text := range a.Assignments {
@@ -98,7 +98,7 @@ func commandLine(a Args) (*source, error) {
 	return s, s.addValue("data.paths", paths, "--data "+a.Flags.Data[0])
 }
 
-// add reads the text of a value as the key wants it.
+// add parses the text of a value for the key's type and adds it.
 func (s *source) add(name, text, place string) error {
 	k, ok := findKey(name)
 	if !ok {
@@ -120,11 +120,11 @@ func (s *source) addValue(name string, value any, place string) error {
 	return nil
 }
 
-// parseValue reads a value in TOML. A text needs no quotes, and a list of one
-// text no brackets. What is no TOML stays a text, which the key then refuses.
+// parseValue parses a value in TOML. A string needs no quotes, and a list of one string no
+// brackets. Text that is not TOML stays a string, which assign then refuses.
 func parseValue(k key, text string) (any, error) {
 	if !utf8.ValidString(text) {
-		return nil, fmt.Errorf("%q is not UTF-8, which a configuration must be; rename the file", text)
+		return nil, fmt.Errorf("%q is not UTF-8, as a configuration must be; rename the file", text)
 	}
 	doc := "v = " + text
 	quoted := strings.HasPrefix(text, `"`) || strings.HasPrefix(text, `'`)

@@ -1,22 +1,21 @@
-// Package config reads what a user wrote into a train.Config, and writes a
-// Config back as TOML.
+// Package config reads a configuration file and the command line into a train.Config, and
+// writes a Config as TOML.
 //
 // A value comes from the default, the preset (model section and data.seq), the
-// configuration file or the command line, each before the next; what then is
-// still open comes from the recipe. [Load] does all of it and checks the result.
-// [Marshal] writes every key of the resolved config, in the order of the
-// contract, such that reading it again gives the same Config, bit for bit.
+// configuration file or the command line; each overrides the ones before it. The recipe
+// supplies the values that are then still open. [Load] does all of this and checks the
+// result. [Marshal] writes every key of the resolved config in a fixed order. Reading the
+// output gives the same Config, bit for bit.
 //
-// Reading is strict. An unknown key is an error that names the line and the
-// nearest known key; the same key twice, in the file or on the command line, is
-// an error that names both places. Keys are the toml tags of train.Config and
-// are known from there only: a new field is a new key without a line of code
-// here.
+// Reading is strict. An unknown key is an error that names the line and the nearest known
+// key. A key given twice, in the file or on the command line, is an error that names both
+// places. The keys are the toml tags of train.Config: a new field there is a new key without
+// a change here.
 //
-// A resolved file gives every key, so that naming another preset or recipe on
-// the command line would change nothing but a name. Therefore what a file
-// merely repeats of its own preset or recipe goes with it; what differs is the
-// user's word and stays.
+// A resolved file gives every key, so another preset or recipe on the command line would
+// otherwise have no effect. Therefore a preset or recipe on the command line replaces the
+// values of the file that equal those of its own preset or recipe. Values that differ are
+// the user's choice and stay.
 package config
 
 import (
@@ -27,9 +26,9 @@ import (
 	"octet/train"
 )
 
-// Args is what the command line says about the config.
+// Args are the parts of the command line that concern the config.
 type Args struct {
-	File        string   // path of a configuration file; empty: none
+	File        string   // path of the configuration file; empty: none
 	Assignments []string // key=value
 	Flags       Flags
 }
@@ -37,14 +36,13 @@ type Args struct {
 // Loaded is a complete, valid config.
 type Loaded struct {
 	train.Config
-	// FromFile and FromCommand list the keys that the file and the command line give, in
-	// their order.
+	// FromFile and FromCommand list the keys that the file and the command line set, in
+	// order.
 	FromFile, FromCommand []string
 }
 
-// Load reads the file if there is one, applies the command line and resolves
-// the recipe. Errors are for the user: they say what is wrong where, and what
-// to do.
+// Load reads the file if there is one, applies the command line and resolves the recipe.
+// Its errors are for the user: they say what is wrong, where, and what to do.
 func Load(a Args) (*Loaded, error) {
 	var file *source
 	if a.File != "" {

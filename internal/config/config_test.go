@@ -150,8 +150,8 @@ func TestPrecedence(t *testing.T) {
 	require.Equal(t, 500000.0, l.Model.RopeTheta)
 }
 
-// A resolved file gives every key. Another preset or recipe must still mean
-// something, and what the user chose must survive it.
+// A resolved file gives every key. Another preset or recipe must still have an effect, and
+// must keep the user's choices.
 func TestSwitch(t *testing.T) {
 	first := load(t, "", "model.layers=2", "precision.history=4", "precision.m1=e5m2")
 	text, err := Marshal(first.Config)
@@ -172,7 +172,7 @@ func TestSwitch(t *testing.T) {
 	require.Equal(t, 8192, small.Model.Vocab)
 	require.Equal(t, 2, small.Model.Layers, "the user's choice")
 
-	// Naming the same one again changes nothing.
+	// The same recipe and preset change nothing.
 	require.Equal(t, first.Config, load(t, string(text), "recipe=fp8-smooth", "model.preset=tiny").Config)
 }
 
@@ -234,7 +234,7 @@ func TestSplitArgs(t *testing.T) {
 	require.Equal(t, "runs/lr=3/config.toml", file)
 	require.Equal(t, []string{"model.layers=4", "data.paths=x=y"}, assignments)
 	_, _, err = SplitArgs([]string{"a.toml", "b.toml"})
-	require.ErrorContains(t, err, `"b.toml" is neither key=value nor the one configuration file, which is a.toml`)
+	require.ErrorContains(t, err, `"b.toml" is neither key=value nor the configuration file, which is a.toml: give one file`)
 	_, _, err = SplitArgs([]string{""})
 	require.Error(t, err)
 	_, _, err = SplitArgs([]string{"a.toml", "model.layers", "4"})
@@ -255,19 +255,19 @@ func TestCommandErrors(t *testing.T) {
 		{Args{Assignments: []string{"dry_run=1"}}, "use --dry-run"},
 		{Args{Assignments: []string{"model=tiny"}}, "model is a section; give one of its keys, such as model.preset"},
 		{Args{Assignments: []string{"train"}}, `"train" is not of the form key=value`},
-		{Args{Assignments: []string{"model.layers=x"}}, `model.layers wants a whole number, not "x"`},
-		{Args{Assignments: []string{"model.layers=3.5"}}, "model.layers wants a whole number, not 3.5"},
-		{Args{Assignments: []string{"model.layers=1e16"}}, "model.layers wants a whole number, not 1e+16"},
-		{Args{Assignments: []string{"model.layers=-inf"}}, "model.layers wants a whole number, not -Inf"},
-		{Args{Assignments: []string{"model.layers=nan"}}, "model.layers wants a whole number, not NaN"},
-		{Args{Assignments: []string{"model.layers=99999999999999999999"}}, "model.layers wants a whole number"},
-		{Args{Assignments: []string{"model.layers=3\nmodel.dim=16"}}, "model.layers wants a whole number"},
-		{Args{Assignments: []string{"model.tied=1"}}, "model.tied wants true or false, not 1"},
-		{Args{Assignments: []string{"optimizer.lr=.5"}}, `optimizer.lr wants a number, not ".5"`},
-		{Args{Assignments: []string{"optimizer.betas=[0.9]"}}, "optimizer.betas wants a list of 2 numbers, not [0.9]"},
-		{Args{Assignments: []string{`optimizer.betas=[0.9, "x"]`}}, `its entry 2 is a number, not "x"`},
-		{Args{Assignments: []string{"data.paths=[1]"}}, "its entry 1 is a text in quotes, not 1"},
-		{Args{Assignments: []string{"data.paths=[a"}}, `data.paths wants a list, not "[a"`},
+		{Args{Assignments: []string{"model.layers=x"}}, `model.layers must be a whole number, not "x"`},
+		{Args{Assignments: []string{"model.layers=3.5"}}, "model.layers must be a whole number, not 3.5"},
+		{Args{Assignments: []string{"model.layers=1e16"}}, "model.layers must be a whole number, not 1e+16"},
+		{Args{Assignments: []string{"model.layers=-inf"}}, "model.layers must be a whole number, not -Inf"},
+		{Args{Assignments: []string{"model.layers=nan"}}, "model.layers must be a whole number, not NaN"},
+		{Args{Assignments: []string{"model.layers=99999999999999999999"}}, "model.layers must be a whole number"},
+		{Args{Assignments: []string{"model.layers=3\nmodel.dim=16"}}, "model.layers must be a whole number"},
+		{Args{Assignments: []string{"model.tied=1"}}, "model.tied must be true or false, not 1"},
+		{Args{Assignments: []string{"optimizer.lr=.5"}}, `optimizer.lr must be a number, not ".5"`},
+		{Args{Assignments: []string{"optimizer.betas=[0.9]"}}, "optimizer.betas must be a list of 2 numbers, not [0.9]"},
+		{Args{Assignments: []string{`optimizer.betas=[0.9, "x"]`}}, `entry 2 must be a number, not "x"`},
+		{Args{Assignments: []string{"data.paths=[1]"}}, "entry 1 must be a string in quotes, not 1"},
+		{Args{Assignments: []string{"data.paths=[a"}}, `data.paths must be a list, not "[a"`},
 		{Args{Assignments: []string{"data.paths=\xff"}}, "is not UTF-8"},
 		{Args{Assignments: []string{"precision.rows=[{scop=1}]"}}, "did you mean precision.rows.scope?"},
 		{Args{Assignments: []string{"precision.rows=[1]"}}, "a table, not 1"},
@@ -275,7 +275,7 @@ func TestCommandErrors(t *testing.T) {
 		{Args{Assignments: []string{"precision.rows.scope=a"}}, "give the whole list"},
 		{Args{Assignments: []string{"precision.schedule=[{steps=1}]"}}, "did you mean precision.schedule.step?"},
 		{Args{Assignments: []string{"precision.schedule.step=1"}}, "such as precision.schedule=[{step=…}]"},
-		{Args{Assignments: []string{`precision.schedule=[{step="1"}]`}}, `its step is a whole number, not "1"`},
+		{Args{Assignments: []string{`precision.schedule=[{step="1"}]`}}, `its step must be a whole number, not "1"`},
 		{Args{Assignments: []string{"seed=1", "seed=2"}}, "seed is given twice, by seed=1 and by seed=2"},
 		{Args{Assignments: []string{"train.steps=4"}, Flags: steps}, "train.steps is given twice, by train.steps=4 and by --steps 5"},
 		{Args{Assignments: []string{"data.paths=x"}, Flags: Flags{Data: []string{"y"}}}, "by data.paths=x and by --data y"},
@@ -297,11 +297,11 @@ func TestFileErrors(t *testing.T) {
 		{"[[model]]\nlayers = 3", "run.toml:1: model is a section"},
 		{"Seed = 3", "unknown key Seed; did you mean seed?"},
 		{`"model.layers" = 3`, `unknown key "model.layers"; did you mean model.layers?`},
-		{"[model]\nlayers = \"3\"", `run.toml:2: model.layers wants a whole number, not "3"`},
-		{"[model]\npreset = 3", "run.toml:2: model.preset wants a text in quotes, not 3"},
+		{"[model]\nlayers = \"3\"", `run.toml:2: model.layers must be a whole number, not "3"`},
+		{"[model]\npreset = 3", "run.toml:2: model.preset must be a string in quotes, not 3"},
 		{"[model]\npreset = \"3\"", `run.toml:2: model.preset = "3": there is no such preset`},
 		{"[[precision.rows]]\nscope = \"a\"\nformat = \"bf16\"\n[[precision.rows]]\nscop = \"b\"", "run.toml:5: unknown key precision.rows.scop; did you mean precision.rows.scope?"},
-		{"[precision.rows]\nscope = \"a\"", "precision.rows wants a list of tables; in a file each table is headed [[precision.rows]]"},
+		{"[precision.rows]\nscope = \"a\"", "precision.rows must be a list of tables; in a file each table begins with [[precision.rows]]"},
 		{"[[precision.schedule]]\nscope = \"a\"", "run.toml:2: unknown key precision.schedule.scope; the keys of its tables are step, recipe"},
 		{"seed = 1\n[train]\nsteps = 3\nsteps = 4", "train.steps is given twice, on line 3 and on line 4"},
 		{"[model]\nlayers = 3\n\n[model]\ndim = 16", "[model] is given twice, on line 1 and on line 4"},
@@ -323,7 +323,7 @@ func TestFileErrors(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Each recipe and preset survives the way to a file and back.
+// Each recipe and preset survives a round trip through a file.
 func TestRoundTripOfRecipesAndPresets(t *testing.T) {
 	for _, r := range recipe.Names() {
 		for _, p := range train.PresetNames() {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// maxDepth is how deep lists and tables may lie in each other, and how many names
-// a dotted key may have. Ours have three. The TOML library takes quadratic time
-// and memory for them: a quarter of a megabyte of "a.a.a.…" takes many gigabytes.
+// maxDepth bounds the nesting of lists and tables, and the names of a dotted key; the
+// config has at most three. The TOML library takes quadratic time and memory for them: a
+// quarter of a megabyte of "a.a.a.…" takes many gigabytes.
 const maxDepth = 32
 
-// checkDepth refuses what is deeper. It knows as much of TOML as tells brackets
-// and dots from those in texts and comments.
+// checkDepth returns an error for deeper nesting. It parses just enough TOML to ignore
+// brackets and dots in strings and comments.
 func checkDepth(text string) error {
 	depth, dots, line := 0, 0, 1
 	for i := 0; i < len(text); i++ {
@@ -41,14 +41,14 @@ func checkDepth(text string) error {
 			dots = 0
 		}
 		if max(depth, dots) > maxDepth {
-			return fmt.Errorf("line %d: more than %d lists, tables or names of a key within each other", line, maxDepth)
+			return fmt.Errorf("line %d: more than %d nested lists, tables or names of a key", line, maxDepth)
 		}
 	}
 	return nil
 }
 
-// stringEnd is the length of the TOML string that text begins with: one without
-// an end is as long as its line, or as all the text if it may have several.
+// stringEnd returns the length of the TOML string at the beginning of text. A string without
+// an end extends to the end of its line, or of the text if it is a multi-line string.
 func stringEnd(text string, quote byte) int {
 	triple := strings.Repeat(string(quote), 3)
 	several := strings.HasPrefix(text, triple)
@@ -66,7 +66,7 @@ func stringEnd(text string, quote byte) int {
 			return i + 1
 		case several && strings.HasPrefix(text[i:], triple):
 			i += 3
-			for n := 0; n < 2 && i < len(text) && text[i] == quote; n++ { // quotes before the end are its own
+			for n := 0; n < 2 && i < len(text) && text[i] == quote; n++ { // up to two quotes before the end belong to the string
 				i++
 			}
 			return i

@@ -28,12 +28,12 @@ func TestCheckDepth(t *testing.T) {
 		`x = ["\\", ` + strings.Repeat("[", maxDepth), `x = ['\', ` + strings.Repeat("[", maxDepth), "x = \"\n" + strings.Repeat("[", maxDepth+1),
 		"x = '''\n''' \n" + deep + "a.b = 1",
 	} {
-		require.ErrorContains(t, checkDepth(text), "more than 32 lists, tables or names of a key within each other", "%.80q", text)
+		require.ErrorContains(t, checkDepth(text), "more than 32 nested lists, tables or names of a key", "%.80q", text)
 	}
 	require.ErrorContains(t, checkDepth("x = '''\n''' \n"+deep+"a.b = 1"), "line 3: ")
 }
 
-// The largest file that is read takes little memory, whatever it is made of.
+// A file of the largest size takes little memory, whatever it contains.
 func TestHostileFile(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{strings.Repeat("a.", maxFile/2-2) + "a=1", "hostile.toml, line 1: more than 32"},
@@ -57,7 +57,7 @@ func TestHostileFile(t *testing.T) {
 		require.Less(t, len(err.Error()), 1000)
 	}
 	_, err := parseValue(sections[0].keys[0], `"`+strings.Repeat("[", 50))
-	require.NoError(t, err, "a text")
+	require.NoError(t, err, "a string")
 	k, _ := findKey("precision.rows")
 	_, err = parseValue(k, strings.Repeat("{scope=", 100_000))
 	require.ErrorContains(t, err, "more than 32")

@@ -13,8 +13,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// maxFile bounds a configuration file. It is there for the day when somebody
-// names a checkpoint instead.
+// maxFile bounds a configuration file, in bytes, in case a checkpoint is named instead.
 const maxFile = 256 << 10
 
 func readFile(path string) (*source, error) {
@@ -24,23 +23,23 @@ func readFile(path string) (*source, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("%s is a folder; name a file, such as %s, or a folder of text by --data", path, filepath.Join(path, "config.toml"))
+		return nil, fmt.Errorf("%s is a folder; name a file, such as %s, or give a folder of text with --data", path, filepath.Join(path, "config.toml"))
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
 	}
 	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d KiB, so it is not taken for a configuration file; name a TOML file, or a text by --data", path, maxFile>>10)
+		return nil, fmt.Errorf("%s is larger than %d KiB, the limit of a configuration file; name a TOML file, or give a text with --data", path, maxFile>>10)
 	}
 	s, err := parse(path, string(text))
 	if err != nil && filepath.Ext(path) != ".toml" {
-		err = fmt.Errorf("%w; a text to train on is named by --data", err)
+		err = fmt.Errorf("%w; give a text to train on with --data", err)
 	}
 	return s, err
 }
 
-// parse reads the text of a configuration file; name stands for it in errors.
+// parse parses the text of a configuration file; errors begin with name.
 func parse(name, text string) (*source, error) {
 	if err := checkDepth(text); err != nil {
 		return nil, fmt.Errorf("%s, %w", name, err)
@@ -67,7 +66,7 @@ func parse(name, text string) (*source, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: %w", lines.place(name, full), unknownKey(full))
 		}
-		if _, again := s.find(full); !again { // a list of tables is named once for each
+		if _, again := s.find(full); !again { // the library lists a key of a list of tables once for each table
 			s.settings = append(s.settings, setting{k, lookup(tree, path), lines.place(name, full)})
 		}
 	}
@@ -78,7 +77,7 @@ func isTable(name string) bool {
 	return slices.ContainsFunc(sections, func(s section) bool { return s.name == name && name != "" })
 }
 
-// lookup finds the value at a path of keys that exists.
+// lookup returns the value at an existing path of keys.
 func lookup(tree map[string]any, path []string) any {
 	for _, name := range path[:len(path)-1] {
 		tree, _ = tree[name].(map[string]any)
@@ -86,8 +85,8 @@ func lookup(tree map[string]any, path []string) any {
 	return tree[path[len(path)-1]]
 }
 
-// syntaxError puts the library's error in our form. A key that is given twice
-// is an error of syntax in TOML; the library knows the second place only.
+// syntaxError converts the library's error to the form of this package. In TOML, a duplicate
+// key is a syntax error, of which the library reports only the second place.
 func syntaxError(name string, lines lineIndex, err error) error {
 	var parse toml.ParseError
 	if !errors.As(err, &parse) {
@@ -106,9 +105,8 @@ func syntaxError(name string, lines lineIndex, err error) error {
 	return fmt.Errorf("%s:%d: %s", name, at, strings.TrimSuffix(parse.Message, "."))
 }
 
-// lineIndex says on which lines a key or a table header stands. The library
-// does not tell. It is used in errors and reports only, so it may be misled by
-// a text of several lines that looks like keys.
+// lineIndex maps keys and table headers to their lines, which the library does not report.
+// It serves errors and reports only: a multi-line string that looks like keys may mislead it.
 type lineIndex struct {
 	names []string // in order of appearance
 	at    map[string][]int
@@ -141,8 +139,7 @@ func findLines(text string) lineIndex {
 	return index
 }
 
-// place is "file:line" of a key, or of the nearest thing around it that has a
-// line of its own.
+// place returns "file:line" of a key, or of the nearest enclosing table that has a line.
 func (x lineIndex) place(file, key string) string {
 	for {
 		if on := x.at[key]; len(on) > 0 {

@@ -11,21 +11,21 @@ import (
 	"octet/train"
 )
 
-// key is one setting: a field of train.Config by its dotted name.
+// key is a setting: a field of train.Config and its dotted name.
 type key struct {
 	name  string // "model.layers"
 	typ   reflect.Type
 	index []int // of the field, for reflect's FieldByIndex
 	doc   string
-	omit  bool // left out of a file while empty
+	omit  bool // omitted from a file if empty
 }
 
 func (k key) field(c *train.Config) reflect.Value {
 	return reflect.ValueOf(c).Elem().FieldByIndex(k.index)
 }
 
-// section is a table of a configuration file: the keys of one struct. The
-// first, without a name, holds the keys that stand above all tables.
+// section is a table of a configuration file: the keys of one struct. The first, without a
+// name, holds the keys before all tables.
 type section struct {
 	name string
 	doc  string
@@ -67,7 +67,7 @@ func findKey(name string) (key, bool) {
 	return key{}, false
 }
 
-// KeyOf is the key that somebody meant who took it for a flag, as --lr.
+// KeyOf returns the key that a mistaken flag such as --lr stands for.
 func KeyOf(flag string) (key string, ok bool) {
 	name := strings.ReplaceAll(strings.TrimLeft(flag, "-"), "-", "_")
 	for _, s := range sections {
@@ -85,8 +85,8 @@ func isKey(name string) bool {
 	return ok
 }
 
-// tableKeys are the names within one table of a key whose value is a list of
-// tables; nil for any other key.
+// tableKeys returns the names within a table, for a key whose value is a list of tables; nil
+// for any other key.
 func (k key) tableKeys() []string {
 	if k.typ.Kind() != reflect.Slice || k.typ.Elem().Kind() != reflect.Struct {
 		return nil
@@ -98,8 +98,8 @@ func (k key) tableKeys() []string {
 	return names
 }
 
-// splitTableKey takes a name such as precision.rows.format apart: a key that
-// holds tables, and a name within one of them, which need not exist.
+// splitTableKey splits a name such as precision.rows.format into a key that holds a list of
+// tables, and a name within a table, which need not exist.
 func splitTableKey(name string) (list key, within string, ok bool) {
 	for _, s := range sections {
 		for _, k := range s.keys {
@@ -111,14 +111,13 @@ func splitTableKey(name string) (list key, within string, ok bool) {
 	return key{}, "", false
 }
 
-// flagsNotKeys are settings of the command that say where a run happens. They
-// are no part of a config, but people look for them there.
+// flagsNotKeys are flags that users might take for configuration keys.
 var flagsNotKeys = []string{"backend", "threads", "out", "resume", "json", "dry-run", "profile"}
 
-// unknownKey is the error for a name that no key has.
+// unknownKey returns the error for a name that is not a key.
 func unknownKey(name string) error {
 	if flag := strings.ReplaceAll(name, "_", "-"); slices.Contains(flagsNotKeys, flag) {
-		return fmt.Errorf("%s is a flag of the command and no configuration key; use --%s", name, flag)
+		return fmt.Errorf("%s is a flag and not a configuration key; use --%s", name, flag)
 	}
 	var known, tables []string
 	for _, s := range sections {

@@ -12,15 +12,13 @@ import (
 	"octet/train"
 )
 
-// source is a set of settings that come from one side: the file or the command
-// line. A nil source has none.
+// source holds the settings of the file or of the command line. A nil source has none.
 type source struct {
 	settings []setting // no key twice
 }
 
-// setting is a value that somebody gave to a key. The value is what the TOML
-// library makes of text: int64, float64, bool, string, []any, map[string]any or
-// []map[string]any.
+// setting is the value of a key and the place that sets it. The value has a type of the TOML
+// library: int64, float64, bool, string, []any, map[string]any or []map[string]any.
 type setting struct {
 	key   key
 	value any
@@ -38,7 +36,7 @@ func (s *source) find(name string) (setting, bool) {
 	return s.settings[i], true
 }
 
-// text is the string that the source gives to a key, or another one.
+// text returns the string that the source gives to a key, or otherwise.
 func (s *source) text(name, otherwise string) string {
 	x, _ := s.find(name)
 	if text, ok := x.value.(string); ok {
@@ -47,33 +45,32 @@ func (s *source) text(name, otherwise string) string {
 	return otherwise
 }
 
-// place says where the source gives a key.
+// place returns where the source gives a key.
 func (s *source) place(name string) string {
 	x, _ := s.find(name)
 	return x.place
 }
 
-// each calls f with every setting's value as the field's type.
+// each calls f with every setting, its value converted to the field's type.
 func (s *source) each(f func(key, reflect.Value)) error {
 	if s == nil {
 		return nil
 	}
-	var c train.Config // one of its fields at a time is used
+	var c train.Config // supplies a zero field of each type
 	for _, x := range s.settings {
 		field := x.key.field(&c)
 		if err := assign(field, x.value); err != nil {
 			if x.key.tableKeys() != nil {
-				err = fmt.Errorf("%w; in a file each table is headed [[%s]]", err, x.key.name)
+				err = fmt.Errorf("%w; in a file each table begins with [[%s]]", err, x.key.name)
 			}
-			return fmt.Errorf("%s: %s wants %w", x.place, x.key.name, err)
+			return fmt.Errorf("%s: %s must be %w", x.place, x.key.name, err)
 		}
 		f(x.key, field)
 	}
 	return nil
 }
 
-// assign sets a zero field from a TOML value. The error says what the field
-// wants.
+// assign sets a zero field from a TOML value. The error completes "KEY must be ".
 func assign(field reflect.Value, value any) error {
 	switch field.Kind() {
 	case reflect.Pointer:
@@ -84,7 +81,7 @@ func assign(field reflect.Value, value any) error {
 			field.SetString(s)
 			return nil
 		}
-		return fmt.Errorf("a text in quotes, not %s", show(value))
+		return fmt.Errorf("a string in quotes, not %s", show(value))
 	case reflect.Bool:
 		if b, ok := value.(bool); ok {
 			field.SetBool(b)
@@ -93,8 +90,8 @@ func assign(field reflect.Value, value any) error {
 		return fmt.Errorf("true or false, not %s", show(value))
 	case reflect.Int, reflect.Int64:
 		n, ok := value.(int64)
-		if x, isFloat := value.(float64); isFloat { // 1e6 is how one writes a million
-			const exact = 1 << 53 // a larger one stands for its neighbours too
+		if x, isFloat := value.(float64); isFloat { // a million may be written as 1e6
+			const exact = 1 << 53 // a larger float64 may be a rounded integer
 			n, ok = int64(x), x == math.Trunc(x) && math.Abs(x) <= exact
 		}
 		if ok && !field.OverflowInt(n) {
@@ -119,7 +116,7 @@ func assign(field reflect.Value, value any) error {
 		}
 		for i, x := range list {
 			if err := assign(field.Index(i), x); err != nil {
-				return fmt.Errorf("a list: its entry %d is %w", i+1, err)
+				return fmt.Errorf("a list: entry %d must be %w", i+1, err)
 			}
 		}
 		return nil
@@ -128,10 +125,10 @@ func assign(field reflect.Value, value any) error {
 	case reflect.Struct:
 		return assignTable(field, value)
 	}
-	return fmt.Errorf("a %s, which cannot be configured", field.Type())
+	return fmt.Errorf("a %s, a type that cannot be configured", field.Type())
 }
 
-// show is a value as it would be written.
+// show returns a value for an error: strings in quotes, others as fmt prints them.
 func show(value any) string {
 	if s, ok := value.(string); ok {
 		return strconv.Quote(s)
@@ -155,19 +152,19 @@ func assignSlice(field reflect.Value, value any) error {
 		return fmt.Errorf("a list, not %s", show(value))
 	}
 	if len(list) == 0 {
-		return nil // nil and empty are one value
+		return nil // an empty list is nil
 	}
 	field.Set(reflect.MakeSlice(field.Type(), len(list), len(list)))
 	for i, x := range list {
 		if err := assign(field.Index(i), x); err != nil {
-			return fmt.Errorf("a list: its entry %d is %w", i+1, err)
+			return fmt.Errorf("a list: entry %d must be %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-// assignTable fills a struct by its toml tags. Unknown names were refused
-// before, with their line.
+// assignTable sets the fields of a struct by their toml tags. Unknown names are already
+// refused, with their line.
 func assignTable(field reflect.Value, value any) error {
 	table, ok := value.(map[string]any)
 	if !ok {
@@ -177,7 +174,7 @@ func assignTable(field reflect.Value, value any) error {
 		name, _, _ := strings.Cut(field.Type().Field(i).Tag.Get("toml"), ",")
 		if x, ok := table[name]; ok {
 			if err := assign(field.Field(i), x); err != nil {
-				return fmt.Errorf("a table: its %s is %w", name, err)
+				return fmt.Errorf("a table: its %s must be %w", name, err)
 			}
 		}
 	}

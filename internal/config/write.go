@@ -10,11 +10,11 @@ import (
 	"octet/train"
 )
 
-// Marshal writes a config as TOML: every key in the order of train.Config, with
-// a short comment. Fields that are not given (see train.Config.FillFromRecipe)
-// are left out. The text says neither where a run is kept nor what it resumes.
-// An error means that a text is not UTF-8, which Validate refuses too, or that all of
-// it is longer than what is read again.
+// Marshal returns a config as TOML: every key in the order of train.Config, with a short
+// comment. It omits fields that are not set (see train.Config.FillFromRecipe). The text
+// holds neither the folder of a run nor what it resumes. Marshal returns an error for a
+// string that is not UTF-8, which Validate refuses too, and for a text longer than Load
+// reads.
 func Marshal(c train.Config) ([]byte, error) {
 	var b strings.Builder
 	for _, s := range sections {
@@ -29,7 +29,7 @@ func Marshal(c train.Config) ([]byte, error) {
 		}
 	}
 	if b.Len() > maxFile {
-		return nil, fmt.Errorf("the configuration takes %d KiB, and no more than %d are read again; name folders in data.paths, not the files in them", b.Len()>>10, maxFile>>10)
+		return nil, fmt.Errorf("the configuration takes %d KiB, and the limit is %d KiB; name folders in data.paths, not the files in them", b.Len()>>10, maxFile>>10)
 	}
 	return []byte(b.String()), nil
 }
@@ -72,15 +72,15 @@ func writeLine(b *strings.Builder, line, doc string) {
 	fmt.Fprintf(b, "%-26s # %s\n", line, doc)
 }
 
-// format is a value in TOML. Floats have the fewest digits that read back as
-// the same bits.
+// format returns a value in TOML. Floats have the fewest digits that read back as the same
+// bits.
 func format(name string, value reflect.Value) (string, error) {
 	if value.Kind() == reflect.Slice && value.IsNil() {
 		return "[]", nil
 	}
 	text, err := toml.Marshal(map[string]any{"v": value.Interface()})
 	if err == nil {
-		// What the library writes for broken UTF-8 it does not read.
+		// The library writes invalid UTF-8 in a form that it does not read.
 		_, err = toml.Decode(string(text), new(map[string]any))
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"octet/train"
 )
 
-// read is a config from nothing but a file's text: no recipe, no checks.
+// read parses a config from a file's text, without recipe and checks.
 func read(text string) (train.Config, error) {
 	var c train.Config
 	s, err := parse("test", text)
@@ -22,7 +22,7 @@ func read(text string) (train.Config, error) {
 	return c, s.each(func(k key, value reflect.Value) { k.field(&c).Set(value) })
 }
 
-// fill gives a field a random value, often an awkward one.
+// fill sets a field to a random value, often a difficult one.
 func fill(v reflect.Value, r *rand.Rand) {
 	switch v.Kind() {
 	case reflect.Struct:
@@ -81,7 +81,7 @@ func bits(c train.Config) (list []uint64) {
 	return list
 }
 
-// Whatever values a config has, writing and reading gives them back.
+// Writing and reading preserves all values of a config.
 func TestRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -103,7 +103,7 @@ func TestMarshalNamesWhatItCannotWrite(t *testing.T) {
 	require.ErrorContains(t, err, "model.init")
 }
 
-// What cannot be read again is not written: a run could not be resumed.
+// Marshal refuses a config that is too long to be read again: a run could not be resumed.
 func TestMarshalOfTooMuch(t *testing.T) {
 	c := train.Default()
 	for len(c.Data.Paths)*50 < maxFile {
@@ -131,7 +131,7 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := read(text)
-		if err != nil || len(text) > maxFile/16 { // what is short for may be too long to write
+		if err != nil || len(text) > maxFile/16 { // a short form may be too long when written in full
 			return
 		}
 		written, err := Marshal(c)
@@ -144,8 +144,8 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// Any argument gives a config or an error, and a config is what a file of it
-// gives, as a run's config.toml must.
+// Any argument gives a config or an error. Written to a file and read again, the config is
+// the same, as a run's config.toml requires.
 func FuzzAssignment(f *testing.F) {
 	for _, s := range []string{
 		"seed=1", "data.paths=[\"a\"]", "precision.rows=[{scope=\"a\",format=\"bf16\"}]", "optimizer.betas=[1,", "model.init=\"\"\"x", "=", "..=1", "precision.rows={}",

@@ -1,13 +1,11 @@
-// Package disk is how a run changes its folder: every folder that is made, every
-// write, sync, truncation, rename and removal, be it of a checkpoint, the
-// config, the records or the log, goes through here.
+// Package disk makes all changes to a run folder: every mkdir, write, sync, truncation,
+// rename and removal of checkpoints, config, records and log.
 //
-// Thus there is one place in front of which a test can stop the world. [Intercept]
-// puts a function there that sees each [Change] before it happens and may let it
-// happen, do half of it, wait, return an error in its place, or kill the process.
-// Nothing else reaches it, no environment variable and no flag: a program that
-// does not call Intercept has no failpoints, and pays for them with a look at a
-// pointer beside a call of the operating system.
+// A test can intercept these changes. [Intercept] installs a function that sees each
+// [Change] before it happens. The function may make the change, make half of it, wait,
+// return an error instead, or kill the process. No environment variable or flag activates
+// this: without a call of Intercept the package has no failpoints, and their cost is one
+// atomic load beside each system call.
 package disk
 
 import (
@@ -35,19 +33,19 @@ type Op string
 // The kinds.
 const (
 	Mkdir    Op = "mkdir"
-	Create   Op = "create" // open a file that may be made by it
+	Create   Op = "create" // open with O_CREATE
 	Write    Op = "write"
 	Truncate Op = "truncate"
-	Sync     Op = "sync" // of a file, or of the names in a folder
+	Sync     Op = "sync" // a file, or the names in a folder
 	Rename   Op = "rename"
 	Remove   Op = "remove"
 )
 
 var intercepted atomic.Pointer[func(Change) error]
 
-// Intercept calls f in place of every change from now on until restore is called.
-// The error that f returns is the change's. It is for tests, and for one at a time.
-// Changes come from several goroutines at once, and so do the calls of f.
+// Intercept calls f instead of every change until restore is called. The error of f becomes
+// that of the change. Intercept is for tests, one at a time. Several goroutines may call f
+// concurrently.
 func Intercept(f func(Change) error) (restore func()) {
 	intercepted.Store(&f)
 	return func() { intercepted.Store(nil) }
@@ -60,19 +58,19 @@ func change(op Op, path string, do func() error) error {
 	return do()
 }
 
-// MakeDir makes a folder in one that exists.
+// MakeDir makes a folder in an existing one.
 func MakeDir(path string) error {
 	return change(Mkdir, path, func() error { return os.Mkdir(path, 0o777) })
 }
 
-// MakeDirs makes a folder and those on the way to it, and brings their names to
-// the disk, where that is permitted.
+// MakeDirs makes a folder and its parents, and syncs their names to disk where permissions
+// allow.
 func MakeDirs(path string) error {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return os.MkdirAll(path, 0o777) // which says what is wrong, if it is no folder
+		return os.MkdirAll(path, 0o777) // returns the error if path is not a folder
 	}
 	parent := filepath.Dir(path)
-	if parent == path { // a drive that is not there
+	if parent == path { // an absent drive
 		return MakeDir(path)
 	}
 	if err := MakeDirs(parent); err != nil {
@@ -81,7 +79,7 @@ func MakeDirs(path string) error {
 	if err := MakeDir(path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// Who may write into a folder need not be allowed to open it, and so to sync it.
+	// A folder with write permission but without read permission cannot be synced.
 	if err := SyncDir(parent); !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
@@ -93,14 +91,14 @@ func Move(from, to string) error {
 	return change(Rename, from, func() error { return os.Rename(from, to) })
 }
 
-// RemoveAll removes a file or a folder with all that is in it, if it is there.
+// RemoveAll removes a file or a folder with its contents, if it exists.
 func RemoveAll(path string) error {
 	return change(Remove, path, func() error { return os.RemoveAll(path) })
 }
 
-// SyncDir makes the names in a folder survive a power cut. Windows has no such
-// call: there a rename is as durable as the file system's journal makes it.
-// Neither do some network file systems, which say so.
+// SyncDir makes the names in a folder survive a power cut. Windows has no such call: there
+// the file system's journal decides. Network file systems that return "unsupported" are no
+// error.
 func SyncDir(path string) error {
 	return change(Sync, path, func() (err error) {
 		if runtime.GOOS == "windows" {
@@ -118,12 +116,11 @@ func SyncDir(path string) error {
 	})
 }
 
-// WriteWhole writes or replaces a small file such that, whatever happens, there is
-// either what was there before or all of text. When it returns without an error,
-// the file survives a power cut. One process at a time may write a file; what one
-// that died has left beside it, the next one removes. It is never written into: it
-// might be a link to another file.
-func WriteWhole(name string, text []byte) error {
+// WriteAtomic writes or replaces a small file: at any time the file holds its old content
+// or all of text. When WriteAtomic returns nil, the file survives a power cut. One process
+// at a time may write a file. WriteAtomic removes the partial file of a process that died,
+// rather than write into it, since it might be a symlink to another file.
+func WriteAtomic(name string, text []byte) error {
 	dir, base := filepath.Split(name)
 	if dir == "" {
 		dir = "."
@@ -153,8 +150,7 @@ func WriteWhole(name string, text []byte) error {
 	return SyncDir(dir)
 }
 
-// File is an open file. Methods may be called from any goroutine, as those of
-// os.File.
+// File is an open file. Methods may be called from any goroutine, like those of os.File.
 type File struct{ f *os.File }
 
 var _ io.ReadWriteCloser = (*File)(nil)
@@ -178,10 +174,10 @@ func Open(name string, flag int) (*File, error) {
 	return &File{f}, nil
 }
 
-// Name is the name that the file was opened by.
+// Name returns the name that the file was opened with.
 func (f *File) Name() string { return f.f.Name() }
 
-// Stat describes the open file, whatever has its name now.
+// Stat describes the open file, even if another file has its name now.
 func (f *File) Stat() (fs.FileInfo, error) { return f.f.Stat() }
 
 // Read implements io.Reader.
@@ -211,7 +207,7 @@ func (f *File) Truncate(length int64) error {
 	return change(Truncate, f.Name(), func() error { return f.f.Truncate(length) })
 }
 
-// Sync brings what was written to the disk.
+// Sync syncs the file to disk.
 func (f *File) Sync() error { return change(Sync, f.Name(), f.f.Sync) }
 
 // Close closes the file.

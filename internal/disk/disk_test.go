@@ -11,32 +11,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever fails, before it happens, half way or right behind it, a file has its
-// old text or all of the new one, and the next writer is not in the way of what is
-// left.
-func TestWriteWhole(t *testing.T) {
-	const before, after = "what was there", "what comes, which is longer"
+// If any change fails (before it, half way, or right after it), the file holds its old text
+// or all of the new text, and the next write succeeds.
+func TestWriteAtomic(t *testing.T) {
+	const before, after = "the old text", "the new text, which is longer"
 	broken := errors.New("broken")
-	for _, at := range []string{"before", "half", "behind"} {
+	for _, at := range []string{"before", "half", "after"} {
 		for stop := 0; ; stop++ {
 			dir := t.TempDir()
 			name := filepath.Join(dir, "file")
-			require.NoError(t, WriteWhole(name, []byte(before)))
+			require.NoError(t, WriteAtomic(name, []byte(before)))
 			n := -1
 			restore := Intercept(func(c Change) error {
 				n++
 				switch {
 				case n < stop:
 					return c.Do()
-				case n > stop: // the process is gone
+				case n > stop: // the process has ended
 				case at == "half" && c.Half != nil:
 					return errors.Join(c.Half(), broken)
-				case at == "behind":
+				case at == "after":
 					return errors.Join(c.Do(), broken)
 				}
 				return broken
 			})
-			err := WriteWhole(name, []byte(after))
+			err := WriteAtomic(name, []byte(after))
 			restore()
 			if n < stop {
 				require.NoError(t, err)
@@ -48,7 +47,7 @@ func TestWriteWhole(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, []string{before, after}, string(text))
 
-			require.NoError(t, WriteWhole(name, []byte(after)))
+			require.NoError(t, WriteAtomic(name, []byte(after)))
 			text, err = os.ReadFile(name)
 			require.NoError(t, err)
 			require.Equal(t, after, string(text))
@@ -59,14 +58,14 @@ func TestWriteWhole(t *testing.T) {
 	}
 }
 
-// What lies where the new text is written first goes away, and what a link there
-// leads to stays as it is.
-func TestWriteWholeFollowsNoLinks(t *testing.T) {
+// WriteAtomic removes what lies in place of its partial file; the target of a symlink there
+// stays as it is.
+func TestWriteAtomicFollowsNoLinks(t *testing.T) {
 	dir := t.TempDir()
 	name, precious := filepath.Join(dir, "file"), filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, []byte("of the user's"), 0o600))
 	require.NoError(t, os.Symlink(precious, filepath.Join(dir, ".file.partial")))
-	require.NoError(t, WriteWhole(name, []byte("text")))
+	require.NoError(t, WriteAtomic(name, []byte("text")))
 	for file, want := range map[string]string{name: "text", precious: "of the user's"} {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -78,8 +77,8 @@ func TestWriteWholeFollowsNoLinks(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(dir, ".file.partial"))
 }
 
-// A folder may be made in one that can be written and not read; that its name cannot
-// be brought to the disk for another reason is an error.
+// MakeDirs works in a folder with write but without read permission. Any other failure to
+// sync a name is an error.
 func TestMakeDirsInAFolderThatCannotBeRead(t *testing.T) {
 	for cause, want := range map[error]error{os.ErrPermission: nil, syscall.EIO: syscall.EIO} {
 		dir := filepath.Join(t.TempDir(), "a", "b")
@@ -98,7 +97,7 @@ func TestMakeDirsInAFolderThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Every function tells of its change before it happens.
+// Every function reports its change before it makes it.
 func TestIntercept(t *testing.T) {
 	dir := t.TempDir()
 	sub, file := filepath.Join(dir, "a", "b"), filepath.Join(dir, "a", "b", "file")
@@ -158,13 +157,13 @@ func TestIntercept(t *testing.T) {
 	restore = Intercept(func(c Change) error { return c.Half() })
 	n, err = f.Write([]byte("text"))
 	require.Equal(t, 2, n)
-	require.ErrorIs(t, err, io.ErrShortWrite, "a disk that says nothing")
+	require.ErrorIs(t, err, io.ErrShortWrite, "a short write without an error")
 	restore()
 	require.NoError(t, f.Close())
 	require.ErrorIs(t, MakeDirs(filepath.Join(f.Name(), "sub")), errNotFolder(t, f.Name()))
 }
 
-// errNotFolder is what the operating system says of a folder within a file.
+// errNotFolder returns the operating system's error for a folder within a file.
 func errNotFolder(t *testing.T, file string) error {
 	t.Helper()
 	err := os.MkdirAll(filepath.Join(file, "sub"), 0o777)

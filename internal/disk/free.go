@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Free returns how many bytes the file system of a path has free for this user. The
-// path need not exist: its nearest parent that does counts. ok is false where the
-// system does not tell.
+// Free returns how many bytes the file system of a path has free for this user. If the path
+// does not exist, its nearest existing parent counts. ok is false if the number is unknown.
 func Free(path string) (bytes int64, ok bool) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

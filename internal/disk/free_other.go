@@ -2,5 +2,5 @@
 
 package disk
 
-// Free is not known here.
+// Free returns ok = false: this system does not report free space.
 func Free(string) (bytes int64, ok bool) { return 0, false }

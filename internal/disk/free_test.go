@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The free space of a folder is that of one that would be made in it.
+// A folder and a missing folder within it have the same free space.
 func TestFree(t *testing.T) {
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("the free space is not known here")
+		t.Skip("the free space is unknown here")
 	}
 	dir := t.TempDir()
 	here, ok := Free(dir)
@@ -19,7 +19,7 @@ func TestFree(t *testing.T) {
 	require.Positive(t, here)
 	there, ok := Free(filepath.Join(dir, "not", "made"))
 	require.True(t, ok)
-	require.InEpsilon(t, here, there, 0.5) // others write meanwhile
+	require.InEpsilon(t, here, there, 0.5) // other processes write meanwhile
 	_, ok = Free("not/made/yet")
 	require.True(t, ok)
 }

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// scheme is how a URL begins. A Windows drive has one letter and no scheme.
+// scheme matches the beginning of a URL. It needs two letters, since C:// is a Windows drive.
 var scheme = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+://`)
 
-// CheckLocal refuses a URL where a path of the local file system is wanted: taken for a
-// path, s3://bucket/run is a folder s3: in the current one.
+// CheckLocal returns an error for a URL in place of a local path: as a path, s3://bucket/run
+// would be a folder s3: in the current one.
 func CheckLocal(path string) error {
 	begin := scheme.FindString(path)
 	switch {
 	case begin == "":
 		return nil
 	case strings.EqualFold(begin, "file://"):
-		return fmt.Errorf("%q is a URL, and octet takes paths: leave out file://", path)
+		return fmt.Errorf("%q is a URL, and octet takes paths: omit file://", path)
 	}
-	return fmt.Errorf("%q is a URL, and octet reads and writes local files alone: mount %s or download its files, and name the path", path, begin)
+	return fmt.Errorf("%q is a URL, and octet reads and writes local files only: mount %s or download its files, and give the path", path, begin)
 }

@@ -12,7 +12,7 @@ func TestCheckLocal(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"s3://bucket/run": "mount s3:// or download", "https://example.com/a.txt": "mount https:// or download",
-		"hf://org/model": "mount hf:// or download", "abfss+x.y-z://a": "download", "file:///tmp/a": "leave out file://", "FILE://a": "leave out file://",
+		"hf://org/model": "mount hf:// or download", "abfss+x.y-z://a": "download", "file:///tmp/a": "omit file://", "FILE://a": "omit file://",
 	} {
 		err := CheckLocal(path)
 		require.ErrorContains(t, err, want)

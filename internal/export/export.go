@@ -1,16 +1,15 @@
-// Package export writes a trained model as a folder in Hugging Face's layout
-// for other programs to run: config.json and model.safetensors.
+// Package export writes a trained model as a Hugging Face folder for other programs:
+// config.json and model.safetensors.
 //
-// Smooth-SwiGLU's channel factors are folded into the weights, once and for
-// all: row i of up_proj is divided by c_i, column i of down_proj multiplied by
-// it. The function stays what it was, bit for bit where c is a power of two and
-// nothing is quantised, and the hidden activation that any Llama runtime then
-// computes is the smoothed one, which a single scale fits.
+// The export folds the smoothing scales c of Smooth-SwiGLU into the weights: it divides row
+// i of up_proj by c_i and multiplies column i of down_proj by c_i. The model's function does
+// not change, bit for bit if c is a power of two and nothing is quantized. Any Llama runtime
+// then computes the smoothed hidden activation, which a per-tensor scale fits.
 //
-// As FP8, every linear layer of the decoder has E4M3 codes with one scale, and
-// one scale for what it reads, from the maxima of the run's last updates. The
-// layout is that of compressed-tensors ("float-quantized", static per-tensor
-// scales), which transformers and vLLM read.
+// In FP8, every linear layer of the decoder has E4M3 codes with one scale, and one scale for
+// its input, from the amaxes of the run's last updates. The layout is that of
+// compressed-tensors ("float-quantized", static per-tensor scales), which transformers and
+// vLLM read.
 package export
 
 import (
@@ -35,24 +34,24 @@ import (
 	"octet/safetensors"
 )
 
-// Formats are what weights can be stored in.
+// Formats are the formats of exported weights.
 var Formats = []string{"fp32", "bf16", "fp8"}
 
-// Model is what is exported.
+// Model is the model to export.
 type Model struct {
 	Config checkpoint.Config
 	// Param returns a parameter by name, in FP32; List has all names and shapes.
 	Param func(name string) ([]float32, error)
 	List  []checkpoint.Tensor
-	// ScaleInv returns the factor that dequantises what a linear layer reads, by
-	// the name of what that is: "layers.0.mlp.input". Only FP8 asks.
+	// ScaleInv returns the scale_inv of a linear layer's input by the input's name:
+	// "layers.0.mlp.input". Only FP8 calls it.
 	ScaleInv func(name string) (float32, error)
-	// Smooth holds the factors by layer; nil if there is nothing to fold.
-	Smooth []infer.Factors
+	// Smooth holds the smoothing scales by layer; nil if there is nothing to fold.
+	Smooth []infer.Smoothing
 }
 
-// Memory is how many bytes Write needs: for the values of the largest tensor, in FP32
-// and as they are written.
+// Memory returns how many bytes Write needs: the values of the largest tensor, in FP32 and
+// as they are written.
 func (m Model) Memory() int64 {
 	largest := int64(0)
 	for _, t := range m.List {
@@ -61,7 +60,7 @@ func (m Model) Memory() int64 {
 	return 8 * largest
 }
 
-// Size is how many bytes of tensors Write writes in a format.
+// Size returns how many bytes of tensors Write writes in a format.
 func (m Model) Size(format string) int64 {
 	total := int64(0)
 	for _, t := range m.List {
@@ -77,11 +76,10 @@ func (m Model) Size(format string) int64 {
 	return total
 }
 
-// Write makes the folder dir, which must not exist. It appears whole or not at
-// all, and stays after a power cut when Write has returned. A file system without
-// enough free space is an error before anything is written. When ctx is cancelled,
-// Write stops, removes what it wrote and returns the error of ctx. After each piece it
-// calls report, unless that is nil, with the bytes written so far.
+// Write makes the folder dir, which must not exist. The folder appears complete or not at
+// all; after Write returns, it survives a power cut. Write checks the free space of the file
+// system before it writes. When ctx is cancelled, Write stops, removes what it wrote and
+// returns the error of ctx. It calls report, if not nil, with the bytes written so far.
 func Write(ctx context.Context, dir, format string, m Model, report func(written int64)) (err error) {
 	if !slices.Contains(Formats, format) {
 		return fmt.Errorf("format %q is unknown; use one of %s", format, strings.Join(Formats, ", "))
@@ -119,7 +117,7 @@ func Write(ctx context.Context, dir, format string, m Model, report func(written
 	return disk.SyncDir(filepath.Dir(dir))
 }
 
-// writeConfig writes the last file: with it, the names of all are brought to the disk.
+// writeConfig writes config.json, the last file; WriteAtomic also syncs the folder's names.
 func (m Model) writeConfig(path, format string) error {
 	c := m.Config
 	c.TorchDType = map[string]string{"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}[format]
@@ -135,7 +133,7 @@ func (m Model) writeConfig(path, format string) error {
 	if text, err = json.MarshalIndent(fields, "", "  "); err != nil {
 		return err
 	}
-	return disk.WriteWhole(path, append(text, '\n'))
+	return disk.WriteAtomic(path, append(text, '\n'))
 }
 
 func (m Model) writeWeights(ctx context.Context, path, format string, report func(written int64)) (err error) {
@@ -195,7 +193,7 @@ func (m Model) writeWeights(ctx context.Context, path, format string, report fun
 	}
 	err = safetensors.Write(to, list, map[string]string{"format": "pt"})
 	if failed != nil {
-		err = failed // it names the tensor itself
+		err = failed // this error already names the tensor
 	}
 	if err == nil {
 		err = f.Sync()
@@ -203,8 +201,8 @@ func (m Model) writeWeights(ctx context.Context, path, format string, report fun
 	return errors.Join(err, f.Close())
 }
 
-// piecewise writes in pieces, between which it reports the bytes written so far and
-// heeds ctx.
+// piecewise is a writer that writes in pieces. Between them it reports the bytes written so
+// far and checks ctx.
 type piecewise struct {
 	ctx     context.Context
 	to      io.Writer
@@ -230,8 +228,8 @@ func (p *piecewise) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// quantized is a linear layer's codes and its two scales. One weight at a time
-// is in memory: it is read once for its maximum, and again to be written.
+// quantized returns a linear layer's codes and its two scales. To keep one weight in memory
+// at a time, it reads a weight once for its amax, and again to write it.
 func (m Model) quantized(t checkpoint.Tensor) ([]safetensors.Source, error) {
 	x, err := m.folded(t.Name)
 	if err != nil {
@@ -274,7 +272,7 @@ func scalar(name string, x float32) safetensors.Source {
 	return source(name, "F32", []int{1}, safetensors.Bytes(fp8.AppendFloats(nil, x)))
 }
 
-// linear cuts a parameter's name into its layer and its module: "mlp.up_proj".
+// linear splits the name of a linear weight into its layer and its module: "mlp.up_proj".
 func linear(name string) (layer int, module string, ok bool) {
 	rest, inLayer := strings.CutPrefix(name, "model.layers.")
 	rest, isWeight := strings.CutSuffix(rest, "_proj.weight")
@@ -291,15 +289,15 @@ func isLinear(name string) bool {
 	return ok
 }
 
-// smooth is the factors of a layer; none where there is nothing to fold.
-func (m Model) smooth(layer int) infer.Factors {
+// smooth returns the smoothing scales of a layer; empty if there is nothing to fold.
+func (m Model) smooth(layer int) infer.Smoothing {
 	if layer < len(m.Smooth) {
 		return m.Smooth[layer]
 	}
-	return infer.Factors{}
+	return infer.Smoothing{}
 }
 
-// folded is a parameter with Smooth-SwiGLU's factors in it.
+// folded returns a parameter with the smoothing scales folded in.
 func (m Model) folded(name string) ([]float32, error) {
 	x, err := m.Param(name)
 	layer, module, ok := linear(name)
@@ -324,12 +322,12 @@ func (m Model) folded(name string) ([]float32, error) {
 		}
 	}
 	if bad >= 0 {
-		return nil, fmt.Errorf("%s: element %d is %v with its smoothing scale folded in; octet inspect shows the maxima that the scale follows from", name, bad, x[bad])
+		return nil, fmt.Errorf("%s: element %d is %v with its smoothing scale folded in; octet inspect shows the amaxes that the scale comes from", name, bad, x[bad])
 	}
 	return x, nil
 }
 
-// inputs names what each linear layer reads.
+// inputs names the input of each linear layer.
 var inputs = map[string]string{
 	"self_attn.q_proj": "self_attn.input", "self_attn.k_proj": "self_attn.input", "self_attn.v_proj": "self_attn.input",
 	"self_attn.o_proj": "self_attn.output",
@@ -344,7 +342,7 @@ func (m Model) inputScaleInv(name string) (x float32, err error) {
 		return 0, err
 	}
 	if !(x > 0 && x <= math.MaxFloat32) {
-		return 0, fmt.Errorf("%s: the scale of its input is %v: expected a positive number; octet inspect shows the maxima that the scale follows from", name, x)
+		return 0, fmt.Errorf("%s: the scale of its input is %v: expected a positive number; octet inspect shows the amaxes that the scale comes from", name, x)
 	}
 	return x, nil
 }

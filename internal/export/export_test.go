@@ -26,8 +26,8 @@ const (
 	ffn = 32
 )
 
-// model has one layer, of which all weights are small fractions: every format
-// but FP8 holds them exactly.
+// model returns a model of one layer whose weights are small fractions, exact in every format
+// but FP8.
 func model() Model {
 	m := Model{
 		Config: checkpoint.Config{
@@ -65,7 +65,7 @@ func model() Model {
 	for i := range c {
 		c[i] = float32(math.Exp2(float64(i%5 - 2)))
 	}
-	m.Smooth = []infer.Factors{{C: c, HiddenScaleInv: 0.125}}
+	m.Smooth = []infer.Smoothing{{C: c, HiddenScaleInv: 0.125}}
 	return m
 }
 
@@ -86,8 +86,7 @@ func open(t *testing.T, dir string) *safetensors.File {
 	return f
 }
 
-// The factors go into the rows of up_proj and the columns of down_proj, and
-// nowhere else.
+// The smoothing scales are folded into the rows of up_proj and the columns of down_proj only.
 func TestFolds(t *testing.T) {
 	m := model()
 	dir := filepath.Join(t.TempDir(), "out")
@@ -117,8 +116,8 @@ func TestFolds(t *testing.T) {
 	require.Equal(t, "float32", c.TorchDType)
 }
 
-// A file may have tensors of layers that the model has not.
-func TestLayersThatAreNone(t *testing.T) {
+// A file may have tensors of layers that the model does not have.
+func TestUnknownLayers(t *testing.T) {
 	m := model()
 	for _, layer := range []string{"-1", "1", "00", "+0", "99999999999999999999"} {
 		for _, module := range []string{"up_proj", "down_proj"} {
@@ -137,8 +136,8 @@ func TestLayersThatAreNone(t *testing.T) {
 	}
 }
 
-// Codes times their scale are the folded weights, up to a rounding; what is no
-// linear layer of the decoder stays in BF16.
+// Codes times their scale are the folded weights, up to rounding; tensors other than linear
+// layers of the decoder are BF16.
 func TestFP8(t *testing.T) {
 	m := model()
 	dir := filepath.Join(t.TempDir(), "out")
@@ -171,8 +170,8 @@ func TestFP8(t *testing.T) {
 	require.Equal(t, "compressed-tensors", config.Quantization.Method)
 }
 
-// A folder appears whole or not at all, and none is overwritten.
-func TestWholeOrAbsent(t *testing.T) {
+// A folder appears complete or not at all, and none is overwritten.
+func TestCompleteOrAbsent(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "out")
 	m := model()
@@ -190,7 +189,7 @@ func TestWholeOrAbsent(t *testing.T) {
 	require.Empty(t, left)
 	m.Param = good
 
-	// A change that fails leaves nothing either, up to the rename.
+	// A failed change to the disk leaves nothing either, up to the rename.
 	failing := 0
 	for moved := false; !moved; failing++ {
 		n := 0
@@ -214,11 +213,11 @@ func TestWholeOrAbsent(t *testing.T) {
 	require.ErrorContains(t, Write(t.Context(), dir, "bf16", m, nil), "exists already")
 }
 
-// What the file system has no room for is refused before any tensor is read.
+// An export that does not fit the file system is refused before any tensor is read.
 func TestNoSpace(t *testing.T) {
 	parent := t.TempDir()
 	if _, ok := disk.Free(parent); !ok {
-		t.Skip("the free space is not known here")
+		t.Skip("the free space is unknown here")
 	}
 	m := model()
 	m.List = append(m.List, checkpoint.Tensor{Name: "large", Shape: []int{1 << 30, 1 << 24}})
@@ -232,7 +231,7 @@ func TestNoSpace(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// The size that is asked for, and reported as progress, is that of the file but for its header.
+// Size, and the final progress, is the size of the file without its header.
 func TestSize(t *testing.T) {
 	for _, format := range Formats {
 		dir, written := filepath.Join(t.TempDir(), "out"), int64(0)
@@ -253,8 +252,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A context that is cancelled stops the export between tensors and between the pieces
-// of one; nothing is left.
+// A cancelled context stops the export between tensors and between the pieces of one; no file
+// is left.
 func TestCancelled(t *testing.T) {
 	parent := t.TempDir()
 	m := model()
@@ -264,7 +263,7 @@ func TestCancelled(t *testing.T) {
 		m.Param = func(name string) ([]float32, error) {
 			if reads++; reads > stop {
 				cancel()
-				require.LessOrEqual(t, reads, stop+1, "went on")
+				require.LessOrEqual(t, reads, stop+1, "Write continued")
 			}
 			return model().Param(name)
 		}
@@ -281,8 +280,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// All bytes and names in the folder are on the disk before it has its name, and that one
-// when Write returns: a power cut finds it whole or not at all.
+// All bytes and names in the folder are synced before the folder gets its name, and the name
+// before Write returns: after a power cut the folder is complete or absent.
 func TestPowerCut(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "on", "the way", "out")
@@ -310,8 +309,8 @@ func TestPowerCut(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "config.json"))
 }
 
-// What is not finite when it is folded or rounded, and a scale that is no positive
-// number, are in no export.
+// Write refuses values that are not finite after folding or rounding, and scales that are not
+// positive.
 func TestExportsFiniteNumbers(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	set := func(tensor string, i int, x float32) func(*Model) {

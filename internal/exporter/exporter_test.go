@@ -19,9 +19,9 @@ import (
 	"octet/internal/writers"
 )
 
-// parse reads the text exposition format 0.0.4 as its grammar is published: samples by
-// their name and labels, and the type of each family. It wants a HELP and a TYPE, once,
-// before a family's samples, all of them together.
+// parse parses the text exposition format 0.0.4 by its published grammar. It returns the
+// samples by name and labels, and the type of each family. It requires one HELP and one TYPE
+// before the samples of a family, which must be contiguous.
 func parse(text string) (samples map[string]float64, types map[string]string, err error) {
 	samples, types = map[string]float64{}, map[string]string{}
 	sample := regexp.MustCompile(`^([a-zA-Z_:][a-zA-Z0-9_:]*)(\{(?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)+\})? (\S+)$`)
@@ -142,8 +142,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A run is healthy while it starts, makes steps, or is done; not where a step takes
-// longer than it said, or an error stopped it.
+// A run is healthy while it starts, makes steps, or is done. It is unhealthy if a step exceeds
+// its timeout, or an error stopped the run.
 func TestHealthz(t *testing.T) {
 	e := open(t)
 	now := time.Unix(1000, 0)
@@ -161,7 +161,7 @@ func TestHealthz(t *testing.T) {
 	now = now.Add(80 * time.Second)
 	check(200, "training: step 12 of 400, 1m20s ago")
 	now = now.Add(time.Second)
-	check(503, "no step since step 12 of 400, 1m21s ago; the next one was expected within 1m20s")
+	check(503, "no step since step 12 of 400, 1m21s ago; the next one was due within 1m20s")
 	e.Publish(&State{At: now, Timeout: time.Minute, Steps: 400, Metrics: writers.Metrics{Step: 13}})
 	check(200, "training: step 13 of 400, 0s ago")
 	e.End(nil)
@@ -169,8 +169,8 @@ func TestHealthz(t *testing.T) {
 	check(200, "training is over")
 	e.End(errors.New("the disk is full"))
 	check(503, "training stopped: the disk is full")
-	var nobody *Exporter
-	nobody.End(nil)
+	var none *Exporter
+	none.End(nil)
 }
 
 func TestRequests(t *testing.T) {
@@ -188,12 +188,12 @@ func TestRequests(t *testing.T) {
 	_, err = http.Get(e.URL())
 	require.Error(t, err, "closed")
 
-	var nobody *Exporter
-	nobody.Publish(&State{})
-	require.NoError(t, nobody.Close())
+	var none *Exporter
+	none.Publish(&State{})
+	require.NoError(t, none.Close())
 }
 
-// A client that says nothing is left.
+// A client that sends nothing is disconnected after the timeout.
 func TestSilentClient(t *testing.T) {
 	e, err := listen("0", Build{}, 50*time.Millisecond)
 	require.NoError(t, err)
@@ -201,13 +201,13 @@ func TestSilentClient(t *testing.T) {
 	c, err := net.Dial("tcp", e.address)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // for a test that fails
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // ends a failing test
 	_, err = c.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
 
-// Clients that never ask take the place of one another, not of those who do, and no
-// more than so many are there at a time.
+// Silent clients replace one another, not clients that send a request, and the number of
+// connections is bounded.
 func TestSilentClients(t *testing.T) {
 	e, err := listen("0", Build{}, time.Hour)
 	require.NoError(t, err)
@@ -222,7 +222,7 @@ func TestSilentClients(t *testing.T) {
 	asking, err := net.Dial("tcp", e.address)
 	require.NoError(t, err)
 	defer asking.Close()
-	require.NoError(t, asking.SetDeadline(time.Now().Add(time.Minute))) // for a test that fails
+	require.NoError(t, asking.SetDeadline(time.Now().Add(time.Minute))) // ends a failing test
 	_, err = fmt.Fprintf(asking, "GET /metrics HTTP/1.0\r\n\r\n")
 	require.NoError(t, err)
 	line, err := bufio.NewReader(asking).ReadString('\n')
@@ -246,11 +246,11 @@ func TestAddress(t *testing.T) {
 	}
 	for _, text := range []string{"", ":", "x", "70000", "-1", "example.com:80", "::1:80:", "1.2.3.4", "unix:/tmp/x", "http://localhost:80"} {
 		_, err := Address(text)
-		require.ErrorContains(t, err, "is no HOST:PORT: give a port", text)
+		require.ErrorContains(t, err, "is not HOST:PORT: give a port", text)
 	}
 }
 
-// The wildcard of IPv4 is of IPv4 alone; that of IPv6 is of both, where there is IPv6.
+// The wildcard of IPv4 listens on IPv4 only; that of IPv6 listens on both.
 func TestWildcards(t *testing.T) {
 	port := func(address string) string {
 		e, err := Open(address, Build{})

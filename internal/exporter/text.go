@@ -13,17 +13,17 @@ import (
 	"octet/internal/writers"
 )
 
-// text is what is known, in the text exposition format 0.0.4: for each name a HELP, a
-// TYPE and its samples.
+// text returns the latest state in the text exposition format 0.0.4: for each family a
+// HELP, a TYPE and its samples.
 func (e *Exporter) text() []byte {
 	var t text
-	t.family("octet_build_info", "gauge", "The program that answers; the value is 1.")
+	t.family("octet_build_info", "gauge", "Versions of octet and Go; the value is 1.")
 	t.sample(1, "version", e.build.Version, "goversion", e.build.Go)
 	s := e.latest.Load()
 	if s == nil {
 		return t.bytes
 	}
-	t.family("octet_run_info", "gauge", "What is trained with; the value is 1.")
+	t.family("octet_run_info", "gauge", "Recipe and backend of the run; the value is 1.")
 	t.sample(1, "recipe", s.Recipe, "backend", s.Backend)
 	for _, f := range families {
 		if x, ok := f.of(s); ok {
@@ -32,21 +32,21 @@ func (e *Exporter) text() []byte {
 		}
 	}
 	for _, f := range sensors {
-		told := false
+		begun := false
 		for rank, d := range s.Timing.Devices {
 			x, ok := f.of(d)
 			if !ok {
 				continue
 			}
-			if !told {
+			if !begun {
 				t.family(f.name, f.kind, f.help)
-				told = true
+				begun = true
 			}
 			t.sample(x, "rank", strconv.Itoa(rank))
 		}
 	}
 	if s.Health.Step > 0 {
-		t.family("octet_health_step", "gauge", "Step of which octet_fp8 and octet_swiglu tell.")
+		t.family("octet_health_step", "gauge", "Step of the octet_fp8 and octet_swiglu metrics.")
 		t.sample(float64(s.Health.Step))
 		labelled(&t, casts, "cast", s.Health.FP8)
 		labelled(&t, channels, "layer", s.Health.SwiGLU)
@@ -54,27 +54,27 @@ func (e *Exporter) text() []byte {
 	return t.bytes
 }
 
-// labelled adds families with a sample for each name, in the order of the names.
+// labelled adds families with a sample for each name, in sorted order.
 func labelled[T any](t *text, families []family[T], label string, of map[string]T) {
 	names := slices.Sorted(maps.Keys(of))
 	for _, f := range families {
-		told := false
+		begun := false
 		for _, name := range names {
 			x, ok := f.of(of[name])
 			if !ok {
 				continue
 			}
-			if !told {
+			if !begun {
 				t.family(f.name, f.kind, f.help)
-				told = true
+				begun = true
 			}
 			t.sample(x, label, name)
 		}
 	}
 }
 
-// family is a metric: its name, with the unit last, its kind, its help, and its value,
-// where there is one.
+// family is a metric: its name, with the unit last, its type, its help, and its value, if
+// there is one.
 type family[T any] struct {
 	name, kind, help string
 	of               func(T) (x float64, ok bool)
@@ -83,47 +83,47 @@ type family[T any] struct {
 var families = []family[*State]{
 	{"octet_step", "gauge", "Steps done, skipped ones included.", always(func(s *State) float64 { return float64(s.Metrics.Step) })},
 	{"octet_steps", "gauge", "Steps of the whole run.", always(func(s *State) float64 { return float64(s.Steps) })},
-	{"octet_step_timestamp_seconds", "gauge", "Unix time at which the last step was over.", always(func(s *State) float64 { return unix(s.At) })},
+	{"octet_step_timestamp_seconds", "gauge", "Unix time at the end of the last step.", always(func(s *State) float64 { return unix(s.At) })},
 	{"octet_loss", "gauge", "Training loss of the last step, nats per token.", always(func(s *State) float64 { return float64(s.Metrics.Loss) })},
 	{"octet_val_loss", "gauge", "Validation loss of the last evaluation of this process, nats per token.", known(func(s *State) *writers.Float { return s.ValLoss })},
-	{"octet_grad_norm", "gauge", "Norm of the gradient of the last step, before clipping.", always(func(s *State) float64 { return float64(s.Metrics.GradNorm) })},
+	{"octet_grad_norm", "gauge", "Gradient norm of the last step, before clipping.", always(func(s *State) float64 { return float64(s.Metrics.GradNorm) })},
 	{"octet_learning_rate", "gauge", "Learning rate of the last step.", always(func(s *State) float64 { return float64(s.Metrics.LR) })},
-	{"octet_tokens_total", "counter", "Tokens that this process trained on, again after a rewind too.", always(func(s *State) float64 { return float64(s.Tokens) })},
-	{"octet_skipped_steps_total", "counter", "Steps of this process without an update, since a gradient was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
-	{"octet_tokens_per_second", "gauge", "Tokens of the last step over its time.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
-	{"octet_step_seconds", "gauge", "Time that the last step took.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
-	{"octet_flops_per_second", "gauge", "Multiplications and additions of matrix products over the time of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
-	{"octet_mfu_ratio", "gauge", "Share of the FMA peak that the steps of the last interval reached; the peak is measured at both ends of it.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
+	{"octet_tokens_total", "counter", "Tokens that this process trained on; steps repeated after a rewind count again.", always(func(s *State) float64 { return float64(s.Tokens) })},
+	{"octet_skipped_steps_total", "counter", "Steps of this process whose update was skipped, since the loss or a gradient was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
+	{"octet_tokens_per_second", "gauge", "Tokens per second of the last step.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
+	{"octet_step_seconds", "gauge", "Duration of the last step.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
+	{"octet_flops_per_second", "gauge", "FLOP/s of the matrix products of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
+	{"octet_mfu_ratio", "gauge", "Share of the FMA peak that the steps of the last interval reached; the peak is measured at both ends of the interval.", known(func(s *State) *writers.Float { return s.Timing.MFU })},
 	{"octet_memory_bytes", "gauge", "Memory of one rank, as planned.", always(func(s *State) float64 { return float64(s.Timing.Memory) })},
 	{"octet_checkpoint_step", "gauge", "Step of the last checkpoint; absent without one.", func(s *State) (float64, bool) { return float64(s.Checkpoint), s.Checkpoint > 0 }},
-	{"octet_checkpoint_timestamp_seconds", "gauge", "Unix time at which this process's last checkpoint was whole.", func(s *State) (float64, bool) { return unix(s.CheckpointAt), !s.CheckpointAt.IsZero() }},
+	{"octet_checkpoint_timestamp_seconds", "gauge", "Unix time at which this process completed its last checkpoint.", func(s *State) (float64, bool) { return unix(s.CheckpointAt), !s.CheckpointAt.IsZero() }},
 }
 
-// sensors have a sample for each rank whose device tells.
+// sensors are the families with a sample for each rank whose device has the value.
 var sensors = []family[writers.Device]{
-	{"octet_device_utilization_ratio", "gauge", "Share of the last moments in which the device ran anything.", known(func(d writers.Device) *float64 { return d.Utilization })},
+	{"octet_device_utilization_ratio", "gauge", "Share of the last sampling period in which the device was busy.", known(func(d writers.Device) *float64 { return d.Utilization })},
 	{"octet_device_memory_used_bytes", "gauge", "Memory of the device in use, by all processes.", known(func(d writers.Device) *int64 { return d.MemoryUsed })},
 	{"octet_device_memory_bytes", "gauge", "Memory of the device.", known(func(d writers.Device) *int64 { return d.MemoryTotal })},
-	{"octet_device_power_watts", "gauge", "Power of the board.", known(func(d writers.Device) *float64 { return d.Power })},
+	{"octet_device_power_watts", "gauge", "Power drawn by the board.", known(func(d writers.Device) *float64 { return d.Power })},
 	{"octet_device_temperature_celsius", "gauge", "Temperature of the device.", known(func(d writers.Device) *float64 { return d.Temperature })},
-	{"octet_device_clock_hertz", "gauge", "Clock of what computes.", func(d writers.Device) (float64, bool) {
+	{"octet_device_clock_hertz", "gauge", "Clock of the compute units.", func(d writers.Device) (float64, bool) {
 		mhz, ok := known(func(d writers.Device) *float64 { return d.Clock })(d)
 		return 1e6 * mhz, ok
 	}},
-	{"octet_device_throttled", "gauge", "1 where something holds the clock down.", func(d writers.Device) (float64, bool) {
+	{"octet_device_throttled", "gauge", "1 if the clock is throttled.", func(d writers.Device) (float64, bool) {
 		return float64(min(1, len(d.Throttled))), d.Throttled != nil
 	}},
-	{"octet_device_energy_joules_total", "counter", "Energy since this process began to train.", known(func(d writers.Device) *float64 { return d.Energy })},
+	{"octet_device_energy_joules_total", "counter", "Energy since this process started to train.", known(func(d writers.Device) *float64 { return d.Energy })},
 }
 
-// casts have a sample for each cast to FP8. The one scale of a per-tensor cast is its
-// scale_min and scale_max, and the standard deviation is 0.
+// casts are the families with a sample for each cast to FP8. For a per-tensor cast,
+// scale_min and scale_max are its one scale, and the standard deviation is 0.
 var casts = []family[writers.FP8Stats]{
 	{"octet_fp8_saturated_ratio", "gauge", "Share of the elements that the cast saturated.", always(func(c writers.FP8Stats) float64 { return float64(c.Saturated) })},
-	{"octet_fp8_flushed_ratio", "gauge", "Share of the elements that the cast made zero and that were not.", always(func(c writers.FP8Stats) float64 { return float64(c.Flushed) })},
-	{"octet_fp8_sqnr_decibels", "gauge", "Signal-to-quantization-noise ratio of the cast; +Inf without an error.", always(func(c writers.FP8Stats) float64 { return float64(c.SQNR) })},
+	{"octet_fp8_flushed_ratio", "gauge", "Share of the elements that the cast flushed to zero.", always(func(c writers.FP8Stats) float64 { return float64(c.Flushed) })},
+	{"octet_fp8_sqnr_decibels", "gauge", "Signal-to-quantization-noise ratio of the cast; +Inf if the cast is exact.", always(func(c writers.FP8Stats) float64 { return float64(c.SQNR) })},
 	{"octet_fp8_amax", "gauge", "Largest magnitude of the tensor before the cast.", always(func(c writers.FP8Stats) float64 { return float64(c.Amax) })},
-	{"octet_fp8_scale_min", "gauge", "Smallest scale of the cast; scales multiply before it.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMin) })},
+	{"octet_fp8_scale_min", "gauge", "Smallest scale of the cast, which multiplies before the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMin) })},
 	{"octet_fp8_scale_max", "gauge", "Largest scale of the cast.", known(func(c writers.FP8Stats) *writers.Float { return cmp.Or(c.Scale, c.ScaleMax) })},
 	{"octet_fp8_scale_log2_mean", "gauge", "Mean of log2 of the cast's scales.", known(func(c writers.FP8Stats) *writers.Float {
 		if c.Scale != nil {
@@ -139,7 +139,7 @@ var casts = []family[writers.FP8Stats]{
 	})},
 }
 
-// channels have a sample for each layer with a gate.
+// channels are the families with a sample for each layer with a gate.
 var channels = []family[writers.SwiGLUStats]{
 	{"octet_swiglu_amax", "gauge", "Largest activation of the layer's largest channel.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Amax) })},
 	{"octet_swiglu_amax_median", "gauge", "Median of the largest activations of the layer's channels.", always(func(c writers.SwiGLUStats) float64 { return float64(c.Median) })},
@@ -150,7 +150,7 @@ func always[T any](of func(T) float64) func(T) (float64, bool) {
 	return func(x T) (float64, bool) { return of(x), true }
 }
 
-// known is for what may be nil.
+// known returns the value of a family that may be absent (nil).
 func known[T any, N ~int64 | ~float64](of func(T) *N) func(T) (float64, bool) {
 	return func(x T) (float64, bool) {
 		if n := of(x); n != nil {
@@ -162,10 +162,10 @@ func known[T any, N ~int64 | ~float64](of func(T) *N) func(T) (float64, bool) {
 
 func unix(t time.Time) float64 { return float64(t.UnixMilli()) / 1e3 }
 
-// text is lines of the format.
+// text builds the lines of the format.
 type text struct {
 	bytes []byte
-	name  string // of the family under way
+	name  string // of the current family
 }
 
 func (t *text) family(name, kind, help string) {
@@ -185,6 +185,6 @@ func (t *text) sample(x float64, labels ...string) {
 		t.bytes = append(t.bytes, '}')
 	}
 	t.bytes = append(t.bytes, ' ')
-	t.bytes = strconv.AppendFloat(t.bytes, x, 'g', -1, 64) // NaN, +Inf and -Inf as the format has them
+	t.bytes = strconv.AppendFloat(t.bytes, x, 'g', -1, 64) // writes NaN, +Inf and -Inf as the format does
 	t.bytes = append(t.bytes, '\n')
 }

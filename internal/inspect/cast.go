@@ -14,15 +14,15 @@ type Cast struct {
 	Name     string        `json:"name"`
 	Scale    writers.Float `json:"scale"`
 	ScaleInv writers.Float `json:"scale_inv"`
-	// Of the maxima in its history: the newest, and the smallest and the largest
-	// of those that are not 0, as those of updates to come are.
+	// Amaxes in the history: the newest, and the smallest and the largest of those that are
+	// not 0. Entries of future updates are 0.
 	Newest  writers.Float `json:"newest"`
 	Lowest  writers.Float `json:"lowest"`
 	Highest writers.Float `json:"highest"`
-	Updates int           `json:"updates"` // maxima that are not 0
+	Updates int           `json:"updates"` // number of amaxes that are not 0
 	Window  int           `json:"window"`
-	// Fill is the newest maximum, scaled, as a share of the format's largest
-	// value: what is above 1 saturates.
+	// Fill is the newest amax times the scale, as a share of the format's largest value:
+	// above 1 the cast saturates.
 	Fill writers.Float `json:"fill"`
 
 	format  fp8.DType
@@ -31,7 +31,7 @@ type Cast struct {
 
 const historySuffix = ".amax_history"
 
-// casts finds the records of the scale state by their names.
+// casts reads the scale state of all casts, which it finds by the names of the tensors.
 func casts(from *checkpoint.Tensors) ([]Cast, error) {
 	list := []Cast{}
 	for _, t := range from.List() {
@@ -56,17 +56,17 @@ func casts(from *checkpoint.Tensors) ([]Cast, error) {
 			return nil, err
 		}
 		if len(c.history) == 0 || len(scale) != 1 || len(scaleInv) != 1 {
-			return nil, fmt.Errorf("%s has %d maxima, %d scales and %d inverses: expected one scale and its inverse", name, len(c.history), len(scale), len(scaleInv))
+			return nil, fmt.Errorf("%s has %d amaxes, %d scales and %d inverses: expected one scale and its inverse", name, len(c.history), len(scale), len(scaleInv))
 		}
 		c.Scale, c.ScaleInv = writers.Float(scale[0]), writers.Float(scaleInv[0])
-		c.look()
+		c.summarize()
 		list = append(list, c)
 	}
 	return list, nil
 }
 
-// look sums the history up.
-func (c *Cast) look() {
+// summarize sets the fields that follow from the history and the scale.
+func (c *Cast) summarize() {
 	c.Window, c.Newest = len(c.history), writers.Float(c.history[0])
 	for _, a := range c.history {
 		if a == 0 {
@@ -77,11 +77,11 @@ func (c *Cast) look() {
 		}
 		c.Lowest, c.Highest = min(c.Lowest, writers.Float(a)), max(c.Highest, writers.Float(a))
 	}
-	// In float32, as the cast computes it and fp8.ScaleFor chose the scale.
+	// In float32, like the cast and fp8.ScaleFor.
 	c.Fill = writers.Float(float32(c.Newest)*float32(c.Scale)) / writers.Float(c.format.Max())
 }
 
-// maxFloats bounds what is read whole: histories and scales are short.
+// maxFloats bounds the length of histories and scales, which are read at once.
 const maxFloats = 1 << 20
 
 // floats reads a short tensor.

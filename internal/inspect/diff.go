@@ -16,31 +16,30 @@ import (
 	"octet/internal/writers"
 )
 
-// Difference is where two runs part.
+// Difference says where two runs differ.
 type Difference struct {
 	A           string                `json:"a"`
 	B           string                `json:"b"`
 	Metrics     MetricsDifference     `json:"metrics"`
-	Checkpoints *CheckpointDifference `json:"checkpoints,omitempty"` // nil: no step has a whole one in both
+	Checkpoints *CheckpointDifference `json:"checkpoints,omitempty"` // nil: no step has an intact one in both runs
 }
 
-// Equal reports whether the runs are of one length and computed the same,
-// as far as they left it behind.
+// Equal reports whether the runs have the same length and the same recorded results.
 func (d *Difference) Equal() bool {
 	return d.Metrics.Equal() && (d.Checkpoints == nil || d.Checkpoints.Equal())
 }
 
-// CheckpointDifference compares the last checkpoints of a step that are whole in
+// CheckpointDifference compares the checkpoints of the last step that has an intact one in
 // both runs.
 type CheckpointDifference struct {
 	Step    int               `json:"step"`
-	Tensors int               `json:"tensors"` // in both
+	Tensors int               `json:"tensors"` // that both have
 	OnlyA   []string          `json:"only_a,omitempty"`
 	OnlyB   []string          `json:"only_b,omitempty"`
-	Differ  int               `json:"differ"`          // of the tensors in both
-	First   string            `json:"first,omitempty"` // of these
+	Differ  int               `json:"differ"`          // tensors that both have and that differ
+	First   string            `json:"first,omitempty"` // the first of these
 	Largest *TensorDifference `json:"largest,omitempty"`
-	State   *Field            `json:"state,omitempty"` // the first that differs, of those that are no record of who computed it
+	State   *Field            `json:"state,omitempty"` // the first field of state.json that differs; see diffState
 }
 
 // Equal reports whether nothing differs.
@@ -48,20 +47,19 @@ func (d *CheckpointDifference) Equal() bool {
 	return len(d.OnlyA)+len(d.OnlyB)+d.Differ == 0 && d.State == nil
 }
 
-// TensorDifference is a tensor that is in both, and not the same.
+// TensorDifference is a tensor that both checkpoints have and that differs.
 type TensorDifference struct {
 	Name   string `json:"name"`
 	A      string `json:"a"` // format and shape
 	B      string `json:"b"`
-	Differ int64  `json:"differ"` // elements; 0 where format or shape differ
-	// ‖A−B‖/‖A‖, null if it is no number, and the largest |A−B|, of what the codes
-	// stand for with their scales.
+	Differ int64  `json:"differ"` // elements; 0 if format or shape differ
+	// ‖A−B‖/‖A‖, null if it is not finite, and the largest |A−B|, of the dequantized values.
 	Relative writers.Float `json:"relative"`
 	Apart    writers.Float `json:"apart"`
 }
 
-// worseThan holds what is no number for the worst, and other formats or shapes
-// for worse than that.
+// worseThan orders differences by Relative. NaN is worse than any number, and another
+// format or shape is worse than NaN.
 func (d *TensorDifference) worseThan(e *TensorDifference) bool {
 	if d.Differ == 0 || e.Differ == 0 {
 		return d.Differ < e.Differ
@@ -69,8 +67,7 @@ func (d *TensorDifference) worseThan(e *TensorDifference) bool {
 	return !(d.Relative <= e.Relative) && e.Relative == e.Relative
 }
 
-// Diff compares two run folders. An error is of what cannot be read: damaged
-// checkpoints are passed over.
+// Diff compares two run folders. It skips damaged checkpoints.
 func Diff(a, b string) (d *Difference, err error) {
 	d = &Difference{A: a, B: b}
 	for _, dir := range []string{a, b} {
@@ -95,8 +92,8 @@ func Diff(a, b string) (d *Difference, err error) {
 
 func metricsOf(dir string) string { return filepath.Join(dir, writers.MetricsFile) }
 
-// lastCommon opens the last checkpoints of one step that are whole in both
-// folders; nil if there are none.
+// lastCommon opens the checkpoints of the last step that has an intact one in both folders;
+// nil if there is none.
 func lastCommon(a, b string) (ca, cb *checkpoint.Checkpoint, err error) {
 	listA, err := checkpoint.List(a)
 	if err != nil {
@@ -164,7 +161,7 @@ func diffCheckpoints(a, b *checkpoint.Checkpoint) (*CheckpointDifference, error)
 	return d, err
 }
 
-// diffTensor compares two tensors of a name; nil if their bytes and scales are the same.
+// diffTensor compares two tensors of the same name; nil if their bytes and scales are equal.
 func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*TensorDifference, error) {
 	d := &TensorDifference{Name: a.Name, A: fmt.Sprint(a.DType, a.Shape), B: fmt.Sprint(b.DType, b.Shape)}
 	if d.A != d.B {
@@ -219,13 +216,13 @@ func diffTensor(fromA, fromB *checkpoint.Tensors, a, b checkpoint.Tensor) (*Tens
 	if d.Differ == 0 {
 		return nil, nil
 	}
-	if square != 0 { // else zeros differ in their sign
+	if square != 0 { // otherwise only signs of zeros differ
 		d.Relative = writers.Float(math.Sqrt(square) / math.Sqrt(norm))
 	}
 	return d, nil
 }
 
-// decode reads counters too, as numbers.
+// decode converts codes to FP32; I32 counters become numbers.
 func decode(d fp8.DType, x []float32, codes []byte) {
 	if d != fp8.I32 {
 		d.Decode(x, codes)

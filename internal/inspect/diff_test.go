@@ -17,7 +17,7 @@ import (
 	"octet/train"
 )
 
-// runFolder makes a folder of what Diff reads.
+// runFolder makes a run folder with the metrics.
 func runFolder(t *testing.T, metrics string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func TestDiffMetrics(t *testing.T) {
 		require.Nil(t, d.Checkpoints)
 		require.Equal(t, c.want.Same == 3, d.Equal())
 	}
-	// A line may be as long as writers.MaxLine, and may name one thing twice.
+	// A line may be as long as writers.MaxLine, and may have a key twice.
 	var long strings.Builder
 	for i := range 300_000 {
 		fmt.Fprintf(&long, `"%d":0,`, i)
@@ -66,8 +66,8 @@ func TestDiffMetrics(t *testing.T) {
 	for _, c := range []struct{ b, want string }{
 		{runFolder(t, "{\"step\":1}\n{\"step\n"), "metrics.jsonl, line 2 is damaged"},
 		{runFolder(t, "{\"step\":1}\n[]\n"), "line 2 is damaged: expected an object"},
-		{runFolder(t, strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat(`}`, 20)+"\n"), "line 1 is damaged: objects within objects, more than 16 deep"},
-		{runFolder(t, "{} {}\n"), "line 1 is damaged: something follows the object"},
+		{runFolder(t, strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat(`}`, 20)+"\n"), "line 1 is damaged: more than 16 nested objects"},
+		{runFolder(t, "{} {}\n"), "line 1 is damaged: there is text after the object"},
 		{runFolder(t, strings.Repeat(" ", writers.MaxLine)), "metrics.jsonl, line 1: "},
 		{t.TempDir(), "is not a run folder: it has no metrics.jsonl"},
 		{filepath.Join(t.TempDir(), "nothere"), "nothere does not exist: name the folder of a run"},
@@ -102,7 +102,7 @@ func TestDiffCheckpoints(t *testing.T) {
 	}
 	require.Equal(t, &CheckpointDifference{Step: 1, Tensors: 4}, compare(), "of the last step that is in both")
 
-	// Who computed a state is no part of it.
+	// The version and backend of a state are ignored.
 	model = []checkpoint.Tensor{f32("same", 1, 2), f32("nan", nan, 1), f32("near", 3, 5), codes("codes", fp8.E4M3, 0x38, 0x41)} // 1, 2.25
 	other := state(func(s *train.State) { s.Octet, s.Backend, s.Position.Index = "another", "cuda", 7 })
 	put(b, 2, other, f32("x.m1", 1), codes("optimizer.step", fp8.I32, 2, 0, 0, 0), f32("new", 1))
@@ -115,7 +115,7 @@ func TestDiffCheckpoints(t *testing.T) {
 	require.Equal(t, 3, got.Differ)
 	require.Equal(t, &TensorDifference{"optimizer.step", "i32 [1]", "i32 [1]", 1, 1, 1}, got.Largest)
 
-	// Damage is passed over: the step before is compared.
+	// A damaged checkpoint is skipped, and the step before is compared.
 	file := filepath.Join(b, "checkpoints", "step-00000002", checkpoint.ModelFile)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -159,7 +159,7 @@ func TestDiffTensor(t *testing.T) {
 		require.Equal(t, c.want, got)
 	}
 
-	// Codes stand for nothing without their scales: one, or one for every block of a row.
+	// Values include the scales: one, or one for each block of a row.
 	matrix := func(code byte, cols int) checkpoint.Tensor {
 		x := codes("x.m1", fp8.E5M2, bytes.Repeat([]byte{code}, 2*cols)...)
 		x.Shape = []int{2, cols}
@@ -177,8 +177,8 @@ func TestDiffTensor(t *testing.T) {
 		{two, four, []float32{1}, []float32{0.5}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 0, 0}},
 		{two, two, []float32{1}, []float32{1}, nil},
 		{two, two, []float32{0.25}, []float32{0.5}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 1, 0.5}},
-		{two, four, []float32{3, 3, 3}, []float32{1}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 1, 2}}, // three fit nothing
-		// Rows of a block of 256 and one of 44: the second row's second one is 3·2 apart.
+		{two, four, []float32{3, 3, 3}, []float32{1}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 600, 1, 2}}, // three scales do not fit the tensor
+		// Rows have a block of 256 and one of 44; the last block differs by 3·2.
 		{two, two, []float32{1, 0, 0, 0}, []float32{1, 0, 0, 3}, &TensorDifference{"x.m1", "e5m2 [2 300]", "e5m2 [2 300]", 44, writers.Float(3 * math.Sqrt(44./256)), 6}},
 	} {
 		x, y := matrix(c.a, 300), matrix(c.b, 300)
@@ -191,7 +191,7 @@ func TestDiffTensor(t *testing.T) {
 		require.Equal(t, c.want, got)
 	}
 
-	order := []*TensorDifference{ // each worse than those before
+	order := []*TensorDifference{ // each is worse than those before
 		{Differ: 9, Relative: 0.1}, {Differ: 1, Relative: 2}, {Differ: 1, Relative: writers.Float(math.Inf(1))}, {Differ: 1, Relative: writers.Float(nan)}, {Differ: 0},
 	}
 	for i, x := range order {

@@ -65,8 +65,8 @@ func FuzzMeasure(f *testing.F) {
 	})
 }
 
-// FuzzDiffLine: two lines of anything part in a field that is not the same on
-// both sides, and a line does not part from itself.
+// FuzzDiffLine: the first difference between any two lines is a field whose values differ, and
+// a line does not differ from itself.
 func FuzzDiffLine(f *testing.F) {
 	one, two, _ := strings.Cut(threeSteps, "\n")
 	f.Add([]byte(one), []byte(two))

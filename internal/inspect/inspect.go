@@ -1,10 +1,10 @@
-// Package inspect looks into what a run left behind, for a person whose run has
-// gone wrong. It computes nothing that training needs, and needs no device.
+// Package inspect examines checkpoints and run folders, to find out why a run went wrong. It
+// needs no device.
 //
-//   - [Checkpoint] measures every tensor of a checkpoint and the scale state of
-//     every cast, and says what of it looks unhealthy; [Model] those of weights alone.
-//   - [Diff] finds where two runs part: the first step and field of their
-//     metrics, and the tensor that differs most in their last common checkpoint.
+//   - [Checkpoint] measures every tensor of a checkpoint and the scale state of every cast,
+//     and reports what looks unhealthy; [Model] does so for weights alone.
+//   - [Diff] finds where two runs differ: the first step and field of their metrics, and the
+//     tensor that differs most in their last common checkpoint.
 //
 // Tensors are streamed: a checkpoint of any size takes a megabyte of memory.
 package inspect
@@ -17,19 +17,19 @@ import (
 	"octet/train"
 )
 
-// Report is what is in a checkpoint, or in weights alone, without a state.
+// Report describes a checkpoint, or weights alone, which have no State.
 type Report struct {
 	Path    string      `json:"path"`
 	State   train.State `json:"state,omitzero"`
 	Tensors []Tensor    `json:"tensors"` // of the model, then of the optimizer
 	Casts   []Cast      `json:"casts"`
-	Health  []string    `json:"health"` // what is wrong, or may be; a sentence each
+	Health  []string    `json:"health"` // problems and possible problems, one sentence each
 }
 
-// Read is called as the bytes of tensors are read: with the number so far and of all.
+// Read receives the number of bytes of tensors read so far and the total.
 type Read func(done, all int64)
 
-// Checkpoint reads a whole checkpoint.
+// Checkpoint reads a checkpoint and reports on it.
 func Checkpoint(c *checkpoint.Checkpoint, read Read) (*Report, error) {
 	state, err := train.ReadState(c)
 	if err != nil {
@@ -52,7 +52,8 @@ func Checkpoint(c *checkpoint.Checkpoint, read Read) (*Report, error) {
 	return r, nil
 }
 
-// Model reads weights alone, in Hugging Face's layout: an export, or somebody else's.
+// Model reads weights alone, from a Hugging Face folder such as an export, and reports on
+// them.
 func Model(path string, read Read) (r *Report, err error) {
 	config, tensors, err := checkpoint.OpenModel(path)
 	if err != nil {
@@ -70,7 +71,8 @@ func Model(path string, read Read) (r *Report, err error) {
 	return r, nil
 }
 
-// counted adds up the bytes that are read of all tensors of real numbers.
+// counted returns a function that adds up the bytes read of all floating-point tensors and
+// calls read.
 func counted(read Read, files ...*checkpoint.Tensors) func(n int64) {
 	done, all := int64(0), int64(0)
 	for _, f := range files {

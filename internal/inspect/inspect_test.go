@@ -16,7 +16,7 @@ import (
 	"octet/train"
 )
 
-// config is the shape of no tensor here: package inspect takes what is there.
+// config does not match the tensors of these tests: package inspect does not require it.
 var config = checkpoint.Config{
 	HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 1, NumAttentionHeads: 2, NumKeyValueHeads: 1,
 	VocabSize: 256, MaxPositionEmbeddings: 64, RMSNormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", TorchDType: "float32",
@@ -30,7 +30,7 @@ func codes(name string, d fp8.DType, b ...byte) checkpoint.Tensor {
 	return checkpoint.Tensor{Name: name, DType: d, Shape: []int{len(b) / d.Size()}, Data: checkpoint.Bytes(b)}
 }
 
-// cast is the scale state of a cast.
+// cast returns the tensors of a cast's scale state.
 func cast(name string, scale float32, history ...float32) []checkpoint.Tensor {
 	return []checkpoint.Tensor{f32(name+".amax_history", history...), f32(name+".scale", scale), f32(name+".scale_inv", 1/scale)}
 }
@@ -60,7 +60,7 @@ func report(t *testing.T, s train.State, model, optimizer []checkpoint.Tensor) *
 	return r
 }
 
-// Every measure, against values that can be seen.
+// TestMeasures checks every measure against known values.
 func TestMeasures(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
 	long := make([]float32, 3*chunk+1)
@@ -70,7 +70,7 @@ func TestMeasures(t *testing.T) {
 		[]checkpoint.Tensor{
 			codes("model.a.weight.master", fp8.F16, 0x00, 0x3c, 0x00, 0xc0), f32("model.a.weight.scale_inv", 0.25), // 1, -2
 			codes("model.a.weight.m1", fp8.E4M3, 0x7e, 0x00, 0x7f), f32("model.a.weight.m1.scale_inv", 0.5), // 448, 0, NaN
-			codes("model.a.weight.m2", fp8.E5M2, 0x7b, 0x7c), f32("model.a.weight.m2.scale_inv", 1, 2), // 57344, infinity; by block
+			codes("model.a.weight.m2", fp8.E5M2, 0x7b, 0x7c), f32("model.a.weight.m2.scale_inv", 1, 2), // 57344, infinity; two scales
 			codes("optimizer.step", fp8.I32, 3, 0, 0, 0),
 		})
 	got := map[string]Tensor{}
@@ -125,7 +125,7 @@ func TestCasts(t *testing.T) {
 	for want, optimizer := range map[string][]checkpoint.Tensor{
 		`there is no tensor "a.e4m3.scale"`:              {f32("a.e4m3.amax_history", 1)},
 		`unknown number format "x"`:                      cast("a.x", 1, 1),
-		"0 maxima, 1 scales and 1 inverses":              cast("a.e4m3", 1),
+		"0 amaxes, 1 scales and 1 inverses":              cast("a.e4m3", 1),
 		"a.e4m3.amax_history is i32 [1]: expected a few": {codes("a.e4m3.amax_history", fp8.I32, 0, 0, 0, 0)},
 	} {
 		_, err := Checkpoint(save(t, t.TempDir(), 3, state(nil), nil, optimizer), func(int64, int64) {})
@@ -133,7 +133,7 @@ func TestCasts(t *testing.T) {
 	}
 }
 
-// Each thing that can be wrong is found, by name, and nothing else is.
+// Each problem is reported by name, and nothing else is.
 func TestHealth(t *testing.T) {
 	nan := float32(math.NaN())
 	const name = "layers.0.mlp.input.e4m3"
@@ -149,30 +149,30 @@ func TestHealth(t *testing.T) {
 		{want: "", optimizer: cast(name, 1, 0, 0), state: func(s *train.State) { s.Step = 0 }},
 		{want: "", optimizer: []checkpoint.Tensor{codes("a.m1", fp8.E4M3, 0, 1), f32("b.m1", 0, 0), f32("c.grad", 0, 0)}},
 		{want: "the last 2 steps were skipped: their gradients were not finite", state: func(s *train.State) { s.Skipped = 2 }},
-		{want: "the run went back 1 times because its loss spiked", state: func(s *train.State) { s.Rewinds = 1 }},
+		{want: "the run rewound 1 times after loss spikes", state: func(s *train.State) { s.Rewinds = 1 }},
 		{want: "a: 1 of 2 values are not finite", model: []checkpoint.Tensor{f32("a", nan, 1)}},
-		{want: "a.m2: 67% of its values are too small for e5m2 beside the largest, and zero", optimizer: []checkpoint.Tensor{codes("a.m2", fp8.E5M2, 0, 0x80, 1)}},
-		{want: name + ": a maximum in its history is -1", optimizer: cast(name, 64, 3, -1)},
+		{want: "a.m2: 67% of its values are zero: e5m2 cannot hold them beside the largest value", optimizer: []checkpoint.Tensor{codes("a.m2", fp8.E5M2, 0, 0x80, 1)}},
+		{want: name + ": an amax in its history is -1", optimizer: cast(name, 64, 3, -1)},
 		{want: name + ": its scale is 0", optimizer: []checkpoint.Tensor{f32(name+".amax_history", 1), f32(name+".scale", 0), f32(name+".scale_inv", 1)}},
 		{want: name + ": its scale 2 and its scale_inv 0.25 are not each other's inverse", optimizer: []checkpoint.Tensor{f32(name+".amax_history", 1), f32(name+".scale", 2), f32(name+".scale_inv", 0.25)}},
-		{want: name + ": its scale 8.507059e+37 is at the end of the range of scales", optimizer: cast(name, 0x1p126, 0x1p-120, 0x1p-120)},
-		{want: name + ": its newest maximum 8 is cast by scale 64, beyond the largest e4m3: it saturates", optimizer: cast(name, 64, 8, 7)},
-		{want: name + ": nothing but zeros were cast in the last 2 updates", optimizer: cast(name, 64, 0, 0)},
-		{want: name + ": its maximum grew from 0.125 at most to 3.5 within an update", optimizer: cast(name, 64, 3.5, 0.125, 0.0625)},
+		{want: name + ": its scale 8.507059e+37 is at the limit of the range of scales", optimizer: cast(name, 0x1p126, 0x1p-120, 0x1p-120)},
+		{want: name + ": its newest amax 8 times its scale 64 exceeds the largest e4m3 value: the cast saturates", optimizer: cast(name, 64, 8, 7)},
+		{want: name + ": only zeros were cast in the last 2 updates", optimizer: cast(name, 64, 0, 0)},
+		{want: name + ": its amax grew from at most 0.125 to 3.5 in one update", optimizer: cast(name, 64, 3.5, 0.125, 0.0625)},
 	} {
 		r := report(t, state(c.state), c.model, c.optimizer)
 		require.Equal(t, c.want, strings.Join(r.Health, "; "))
 	}
-	// What is no number is null in JSON, in a history too.
+	// NaN is null in JSON, also in a history.
 	r := report(t, state(nil), nil, []checkpoint.Tensor{f32(name+".amax_history", nan, 1), f32(name+".scale", nan), f32(name+".scale_inv", 1)})
-	require.Equal(t, []string{name + ".amax_history: 1 of 2 values are not finite", name + ".scale: 1 of 1 values are not finite", name + ": a maximum in its history is NaN"}, r.Health)
+	require.Equal(t, []string{name + ".amax_history: 1 of 2 values are not finite", name + ".scale: 1 of 1 values are not finite", name + ": an amax in its history is NaN"}, r.Health)
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"scale":null,"scale_inv":1,"newest":null`)
 }
 
-// A folder that no command would compute is shown all the same, with what is wrong.
-func TestModelOfOthers(t *testing.T) {
+// Model reports on a folder that other commands refuse, and says what is wrong with it.
+func TestForeignModel(t *testing.T) {
 	dir := t.TempDir()
 	text, err := json.Marshal(config)
 	require.NoError(t, err)

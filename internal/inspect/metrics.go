@@ -14,21 +14,20 @@ import (
 	"octet/internal/writers"
 )
 
-// MetricsDifference is where the lines of two metrics.jsonl part.
+// MetricsDifference says where the lines of two metrics.jsonl files differ.
 type MetricsDifference struct {
-	Same   int    `json:"same"`            // lines, from the first
-	First  *Field `json:"first,omitempty"` // of the line after those; nil: a file ends there
-	StepsA int    `json:"steps_a"`         // lines in all
+	Same   int    `json:"same"`            // equal lines, from the first
+	First  *Field `json:"first,omitempty"` // that differs in the line after those; nil: a file ends there
+	StepsA int    `json:"steps_a"`         // number of lines
 	StepsB int    `json:"steps_b"`
 }
 
 // Equal reports whether nothing differs.
 func (d MetricsDifference) Equal() bool { return d.First == nil && d.StepsA == d.StepsB }
 
-// Field is a value that differs: the JSON of both sides, empty where it is
-// absent.
+// Field is a value that differs: the JSON of both sides, empty if it is absent.
 type Field struct {
-	Step int    `json:"step,omitempty"` // of a line of metrics
+	Step int    `json:"step,omitempty"` // of a metrics line
 	Name string `json:"name"`           // "fp8.layers.0.mlp.input.e4m3.amax"
 	A    string `json:"a"`
 	B    string `json:"b"`
@@ -69,7 +68,7 @@ func diffMetrics(a, b string) (d MetricsDifference, err error) {
 		if d.First, err = diffLine(linesA, linesB); err != nil {
 			return d, err
 		}
-		if d.First == nil { // the same values, written otherwise
+		if d.First == nil { // the same values, formatted differently
 			d.Same++
 		}
 	}
@@ -87,14 +86,14 @@ func diffLine(a, b *lines) (*Field, error) {
 	found := firstDifferent(fieldsA, fieldsB)
 	if found != nil {
 		var line struct{ Step int }
-		_ = json.Unmarshal(a.line(), &line) // it was read above; without a step it is 0
+		_ = json.Unmarshal(a.line(), &line) // the line is valid JSON; without a step, Step is 0
 		found.Step = line.Step
 	}
 	return found, nil
 }
 
-// firstDifferent goes through the fields of A in their order, then through those
-// that only B has.
+// firstDifferent returns the first field that differs, in the order of A, then of the
+// fields that only B has; nil if there is none.
 func firstDifferent(a, b []field) *Field {
 	inA, inB := byName(a), byName(b)
 	for _, f := range slices.Concat(a, b) {
@@ -105,7 +104,7 @@ func firstDifferent(a, b []field) *Field {
 	return nil
 }
 
-// byName takes the first of the values that have one name.
+// byName maps names to values; of several values with one name it takes the first.
 func byName(list []field) map[string]string {
 	values := make(map[string]string, len(list))
 	for _, f := range slices.Backward(list) {
@@ -114,7 +113,8 @@ func byName(list []field) map[string]string {
 	return values
 }
 
-// diffState compares two state.json but for what says who computed them, and was asked to.
+// diffState compares two state.json files, except for the version of Octet, the backend and
+// the config.
 func diffState(a, b []byte) (*Field, error) {
 	var sides [2][]field
 	for i, text := range [][]byte{a, b} {
@@ -129,7 +129,7 @@ func diffState(a, b []byte) (*Field, error) {
 	return firstDifferent(sides[0], sides[1]), nil
 }
 
-// lines are the whole lines of a file.
+// lines reads the complete lines of a file.
 type lines struct {
 	file *os.File
 	scan *bufio.Scanner
@@ -148,7 +148,7 @@ func openLines(path string) (*lines, error) {
 			return i + 1, data[:i], nil
 		}
 		if atEOF {
-			return len(data), nil, nil // torn, or being written
+			return len(data), nil, nil // an incomplete line: torn, or being written
 		}
 		return 0, nil, nil
 	})
@@ -177,28 +177,28 @@ func (l *lines) fields() ([]field, error) {
 	return all, nil
 }
 
-// field is a value within JSON, by its keys with dots between them.
+// field is a value within JSON; its name joins the keys with dots.
 type field struct{ name, value string }
 
-// flatten lists the values of a JSON object in their order. What is no object,
-// a list too, is one value.
+// flatten lists the values of a JSON object and its nested objects in their order. A list
+// is one value.
 func flatten(text []byte) (all []field, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := flattenObject(d, "", 0, &all); err != nil {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the object")
+		return nil, errors.New("there is text after the object")
 	}
 	return all, nil
 }
 
-// maxDepth bounds objects within objects: ours go three deep.
+// maxDepth bounds the nesting of objects; files of Octet have three levels.
 const maxDepth = 16
 
 func flattenObject(d *json.Decoder, prefix string, depth int, all *[]field) error {
 	if depth == maxDepth {
-		return fmt.Errorf("objects within objects, more than %d deep", maxDepth)
+		return fmt.Errorf("more than %d nested objects", maxDepth)
 	}
 	token, err := d.Token()
 	if err != nil {

@@ -13,28 +13,27 @@ import (
 	"octet/recipe"
 )
 
-// Tensor is a tensor of a checkpoint and what its values are like. The measures
-// are nil where it holds no real numbers, or none at all.
+// Tensor describes a tensor of a checkpoint. Amax and Zeros are nil if the tensor is empty
+// or not floating-point.
 type Tensor struct {
 	File      string         `json:"file"`
 	Name      string         `json:"name"`
 	Format    string         `json:"format"`
 	Shape     []int          `json:"shape"`
-	Amax      *writers.Float `json:"amax,omitempty"`  // the largest finite magnitude, times the one scale that dequantises it; nil where it has several
+	Amax      *writers.Float `json:"amax,omitempty"`  // the largest finite magnitude of the codes times scale_inv; nil if there are several scales
 	Zeros     *writers.Float `json:"zeros,omitempty"` // share of the elements
-	NotFinite int64          `json:"not_finite"`      // elements
+	NotFinite int64          `json:"not_finite"`      // number of elements
 
 	dtype fp8.DType
 }
 
-// weightScale is behind the name of an exported weight's module, where its scale lies.
+// weightScale is the suffix of the scale of an exported weight, after the module's name.
 const weightScale = ".weight_scale"
 
-// Elements is the number of elements.
+// Elements returns the number of elements.
 func (t Tensor) Elements() int64 { return elements(t.Shape) }
 
-// IsScale reports whether a tensor is a scale of another one, or the history that
-// it follows from.
+// IsScale reports whether a tensor is a scale of another one, or an amax history.
 func (t Tensor) IsScale() bool {
 	return slices.ContainsFunc([]string{".scale", ".scale_inv", historySuffix, weightScale, ".input_scale"}, func(suffix string) bool { return strings.HasSuffix(t.Name, suffix) })
 }
@@ -47,7 +46,7 @@ func elements(shape []int) int64 {
 	return n
 }
 
-// chunk is how many elements are read at a time.
+// chunk is the number of elements read at a time.
 const chunk = 64 << 10
 
 // measure reads a tensor and passes the size of each piece to count.
@@ -84,15 +83,14 @@ func measure(from *checkpoint.Tensors, t checkpoint.Tensor, count func(n int64))
 	return m, err
 }
 
-// scales are the factors that dequantise a tensor: one, or one for every block of
-// a row of its matrix.
+// scales are the scale_inv of a tensor: one, or one for each block of a row of its matrix.
 type scales struct {
 	inv         []float32
 	cols, block int64
 }
 
-// scalesOf is 1 for a tensor without, and empty where they do not fit: what Octet did
-// not write may be anything.
+// scalesOf returns the scale_inv of a tensor: 1 for a tensor without, and none if their
+// number does not fit the tensor, as in files that Octet did not write.
 func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 	scale, ok := from.Lookup(strings.TrimSuffix(t.Name, ".master") + ".scale_inv")
 	if !ok {
@@ -114,7 +112,7 @@ func scalesOf(from *checkpoint.Tensors, t checkpoint.Tensor) (scales, error) {
 	return s, err
 }
 
-// at is the factor of an element, 1 where none fits.
+// at returns the scale_inv of an element; 1 if there is none.
 func (s scales) at(i int64) float32 {
 	switch len(s.inv) {
 	case 0:
@@ -125,10 +123,10 @@ func (s scales) at(i int64) float32 {
 	return s.inv[i/s.cols*s.blocks()+i%s.cols/s.block]
 }
 
-// blocks of a row; the last may be shorter.
+// blocks returns the number of blocks in a row; the last one may be shorter.
 func (s scales) blocks() int64 { return (s.cols + s.block - 1) / s.block }
 
-// eachChunk streams a tensor of real numbers: its values, and their codes.
+// eachChunk streams the values and codes of a floating-point tensor.
 func eachChunk(from *checkpoint.Tensors, t checkpoint.Tensor, do func(x []float32, codes []byte)) error {
 	r, err := from.Reader(t.Name)
 	if err != nil {

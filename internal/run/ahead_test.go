@@ -14,11 +14,11 @@ import (
 	"octet/train"
 )
 
-// late counts the results of emu-late, which is emu-spiky as a Fetcher, that were
-// waited for when the device had the next step already.
+// late counts the results of emu-late (emu-spiky as a Fetcher) for which the run waited after
+// the next step was queued.
 type late struct {
-	behind  int
-	waiting func() // called before each wait
+	overlapped int
+	waiting    func() // called before each wait
 }
 
 var lates = sync.OnceValue(func() *late {
@@ -66,7 +66,7 @@ func (d *lateDevice) Fetch(tensors ...*backend.Tensor) (backend.Fetch, error) {
 func (f *lateFetch) Begin() {
 	f.begun = true
 	for i, t := range f.tensors {
-		_ = f.Read(t, f.raw[i]) // emu has it
+		_ = f.Read(t, f.raw[i]) // emu has the result already
 	}
 }
 
@@ -76,7 +76,7 @@ func (f *lateFetch) End(dst []byte) error {
 		f.waiting()
 	}
 	if slices.ContainsFunc(f.fetches, func(o *lateFetch) bool { return o.begun }) {
-		f.behind++
+		f.overlapped++
 	}
 	for _, raw := range f.raw {
 		dst = dst[copy(dst, raw):]
@@ -84,7 +84,7 @@ func (f *lateFetch) End(dst []byte) error {
 	return nil
 }
 
-// trainLate is tryTrain with steps that are given ahead.
+// trainLate is tryTrain with steps that are queued ahead.
 func trainLate(ctx context.Context, c train.Config, dir string, report func(Progress)) error {
 	r, err := Start(ctx, Options{Config: c, Dir: dir, Resume: exists(dir), Backend: "emu-late", Threads: 1})
 	if err != nil {
@@ -97,9 +97,9 @@ func trainLate(ctx context.Context, c train.Config, dir string, report func(Prog
 	return trainErr
 }
 
-// Steps that are given ahead leave the same files, with all that may come between
-// two of them: an evaluation, health, a checkpoint, another recipe, a spike and the
-// way back from it; wherever the run is stopped, too.
+// Steps that are queued ahead give the same files, with everything that may come between two
+// steps: an evaluation, health, a checkpoint, another recipe, a spike and its rewind; also if
+// the run is stopped anywhere.
 func TestStepsAheadLeaveTheSameFiles(t *testing.T) {
 	s := spikes()
 	c := tinyConfig(t)
@@ -123,16 +123,16 @@ func TestStepsAheadLeaveTheSameFiles(t *testing.T) {
 	require.NoError(t, trainLate(t.Context(), c, dir, steps(&got)))
 	require.Equal(t, want, got)
 	requireSameFiles(t, files(t, plain), dir, "ahead")
-	// All but those with an evaluation, with health, with a checkpoint (and a second
-	// time at 90) and the last ones of a recipe, which that spike brings twice.
-	require.Equal(t, 104+13-3-3-11-2, lates().behind)
+	// All steps except those with an evaluation, health or a checkpoint (step 90 twice), and
+	// the last step of a recipe, which the spike repeats.
+	require.Equal(t, 104+13-3-3-11-2, lates().overlapped)
 
 	for _, at := range []int{9, 10, 82, 92, 93, 102} {
 		stopped := filepath.Join(home, "stopped", fmt.Sprint(at))
 		ctx, cancel := context.WithCancel(t.Context())
 		waits, last := 0, 0
 		*lates() = late{waiting: func() {
-			if waits++; waits == at { // when the step after it is under way, mostly
+			if waits++; waits == at { // mostly while the next step runs
 				cancel()
 			}
 		}}
@@ -144,8 +144,7 @@ func TestStepsAheadLeaveTheSameFiles(t *testing.T) {
 	}
 }
 
-// A profile sees one step at a time, and each whole; those before and behind are
-// given ahead.
+// A profile records whole steps, one at a time; steps before and after it are queued ahead.
 func TestNoStepsAheadInAProfile(t *testing.T) {
 	l := lates()
 	c := tinyConfig(t)
@@ -169,5 +168,5 @@ func TestNoStepsAheadInAProfile(t *testing.T) {
 		}
 	}
 	require.Equal(t, profiledSteps*3, updates, "three groups in every step")
-	require.Equal(t, warmUpSteps-1+(c.Train.Steps-warmUpSteps-profiledSteps)-1, l.behind, "all but the last before the profile, and of the run")
+	require.Equal(t, warmUpSteps-1+(c.Train.Steps-warmUpSteps-profiledSteps)-1, l.overlapped, "all but the last before the profile, and of the run")
 }

@@ -14,9 +14,9 @@ import (
 	"octet/train"
 )
 
-// NewConfig is the configuration of a new run. Its paths are absolute, so that
-// the config.toml which the run keeps means the same from any folder; those
-// that were given are relative to the current one.
+// NewConfig returns the configuration of a new run. It makes paths absolute, so that the
+// run's config.toml means the same from any folder; given paths are relative to the
+// current one.
 func NewConfig(a config.Args) (train.Config, error) {
 	loaded, err := load(a)
 	if err != nil {
@@ -43,8 +43,8 @@ func load(a config.Args) (*config.Loaded, error) {
 	return c, nil
 }
 
-// absolute also knows the home folder's ~, which no shell replaces in a file. It refuses
-// a URL by the name of the key.
+// absolute returns an absolute path. It expands ~, which a shell does not do within a file.
+// It refuses a URL, with the name of the key in the error.
 func absolute(key, path string) (string, error) {
 	if err := disk.CheckLocal(path); err != nil {
 		return "", fmt.Errorf("%s: %w", key, err)
@@ -59,14 +59,14 @@ func absolute(key, path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// ResumedConfig is the configuration of the run in dir, with what a resumed
-// run may change: its length.
+// ResumedConfig returns the configuration of the run in dir. Of the settings, a may change
+// only the length of the run.
 func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	if a.File != "" {
 		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, configFile)
 	}
 	a.File = ConfigPath(dir)
-	if info, err := os.Stat(a.File); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for ever
+	if info, err := os.Stat(a.File); err == nil && !info.Mode().IsRegular() { // opening a pipe would block
 		return train.Config{}, fmt.Errorf("%s is not a regular file: put one in its place", a.File)
 	}
 	loaded, err := config.Load(a)
@@ -78,16 +78,15 @@ func ResumedConfig(dir string, a config.Args) (train.Config, error) {
 	}
 	for _, key := range loaded.FromCommand {
 		if key != "train.steps" {
-			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run may change its length (--steps), --threads and --backend, nothing else; --resume=auto takes the command line of a new run", key)
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --threads and --backend; --resume=auto accepts the command line of a new run", key)
 		}
 	}
 	return loaded.Config, nil
 }
 
-// AutoConfig is the configuration of the run in dir where there is one, which resumes,
-// and of a new run otherwise. The same arguments are given in both cases, as by a
-// scheduler that starts a job again: those of a run that resumes must agree with its
-// config.toml, except for its length.
+// AutoConfig returns the configuration of the run in dir and resumes = true, or that of a
+// new run if dir holds none. A scheduler gives the same arguments in both cases: those of a
+// resumed run must agree with its config.toml, except for the length.
 func AutoConfig(dir string, a config.Args) (c train.Config, resumes bool, err error) {
 	given, err := load(a)
 	if err != nil {
@@ -96,7 +95,7 @@ func AutoConfig(dir string, a config.Args) (c train.Config, resumes bool, err er
 	if !exists(ConfigPath(dir)) {
 		return given.Config, false, nil
 	}
-	// A key of the file may be on the command line, too.
+	// The file and the command line may give the same key.
 	keys := slices.Compact(slices.Sorted(slices.Values(slices.Concat(given.FromFile, given.FromCommand))))
 	var length config.Args
 	if slices.Contains(keys, "train.steps") {
@@ -107,17 +106,17 @@ func AutoConfig(dir string, a config.Args) (c train.Config, resumes bool, err er
 	}
 	differing, err := config.Differences(keys, c, given.Config)
 	if err == nil && len(differing) > 0 {
-		err = fmt.Errorf("--resume=auto: %s holds a run of another configuration: %s; name another folder by --out, or give what its %s has", dir, strings.Join(differing, ", "), configFile)
+		err = fmt.Errorf("--resume=auto: %s holds a run with another configuration: %s; name another folder with --out, or use the values of its %s", dir, strings.Join(differing, ", "), configFile)
 	}
 	return c, true, err
 }
 
-// Rise is how the learning rate goes up again where a run is made longer: its schedule
-// is stretched, so that more of it lies ahead than did.
+// Rise holds the learning rates around a resume that makes a run longer: the stretched
+// schedule may raise the rate again.
 type Rise struct{ From, To float64 }
 
-// riseOfRate compares the rate of the last update that was done with that of the next
-// one; nil where it does not rise, or would have risen anyway.
+// riseOfRate compares the learning rate of the last update with that of the next one. It
+// returns nil if the rate does not rise, or would have risen anyway.
 func riseOfRate(o train.Optimizer, done, before, steps int) *Rise {
 	if done == 0 || steps <= before {
 		return nil

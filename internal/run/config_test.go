@@ -12,8 +12,8 @@ import (
 	"octet/train"
 )
 
-// A resumed run takes the configuration of its folder, in which it may change its length.
-// What cannot be that configuration is named.
+// A resumed run takes the configuration of its folder, of which it may change the length.
+// Errors name what is wrong with the folder.
 func TestResumedConfig(t *testing.T) {
 	folder := func(toml string) string {
 		dir := t.TempDir()
@@ -57,12 +57,12 @@ func TestAutoConfigNamesAKeyOnce(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("seed = 5\n[optimizer]\nlr = 0.001\n"), 0o600))
 	_, resumes, err := AutoConfig(dir, config.Args{File: file, Assignments: []string{"optimizer.lr=0.003"}})
 	require.True(t, resumes)
-	require.ErrorContains(t, err, "optimizer.lr is 0.002 there, 0.003 here")
+	require.ErrorContains(t, err, "optimizer.lr is 0.002 in the run, 0.003 given")
 	require.Equal(t, 1, strings.Count(err.Error(), "optimizer.lr"), err)
 }
 
-// A longer run's rate rises where a schedule falls, and is said to only where that is
-// not what it would have done.
+// riseOfRate reports a rise of the learning rate only if the rate would not have risen
+// without the longer schedule.
 func TestRiseOfRate(t *testing.T) {
 	o := train.Optimizer{LR: 1, MinLR: 0.1, Warmup: 0.1}
 	for _, test := range []struct {
@@ -71,15 +71,15 @@ func TestRiseOfRate(t *testing.T) {
 		want                *Rise
 	}{
 		{"wsd", 100, 100, 1000, &Rise{0.1, 1}},
-		{"wsd", 50, 100, 1000, nil}, // it was not falling yet, and warms up again
+		{"wsd", 50, 100, 1000, nil}, // the rate was not falling yet, and warms up again
 		{"wsd", 50, 100, 200, nil},  // nor here
 		{"constant", 100, 100, 200, nil},
 		{"cosine", 100, 100, 100, nil}, // of the same length
 		{"cosine", 5, 100, 60, nil},    // shorter, and warms up faster
 		{"cosine", 60, 100, 80, nil},   // shorter
-		{"cosine", 5, 100, 110, nil},   // it warms up
+		{"cosine", 5, 100, 110, nil},   // still in the warm-up
 		{"cosine", 0, 100, 200, nil},   // nothing is done
-		{"cosine", 100, 100, 101, nil}, // its last update has the least rate too
+		{"cosine", 100, 100, 101, nil}, // the last update also has the minimum rate
 		{"cosine", 10, 100, 300, nil},  // a longer warm-up, at a lower rate
 	} {
 		o.Schedule = test.schedule

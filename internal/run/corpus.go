@@ -10,9 +10,9 @@ import (
 	"octet/train"
 )
 
-// OpenCorpus opens what the config names, or the embedded default: the Go
-// installation's source, or octet's own without one. note says which, where
-// nobody named it.
+// OpenCorpus opens the config's data.paths or, if there are none, the source of the Go
+// installation, or Octet's own source without a Go installation. note names the source that
+// was chosen; it is empty for data.paths.
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
 	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
 	if len(c.Data.Paths) > 0 {
@@ -31,8 +31,8 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 	return corpus, fmt.Sprintf("the source of %s in %s", version, root), err
 }
 
-// openFiles is data.OpenFiles, which reads for an hour where the text is a terabyte, and
-// returns at once when ctx is done.
+// openFiles calls data.OpenFiles, which may read for an hour, and returns as soon as ctx is
+// done.
 func openFiles(ctx context.Context, paths []string, o data.Options) (*data.Corpus, error) {
 	type result struct {
 		corpus *data.Corpus

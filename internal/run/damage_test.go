@@ -20,8 +20,8 @@ import (
 	"octet/train"
 )
 
-// smoothRun trains four steps of the recipe with every kind of state (FP16
-// masters, FP8 moments, histories, channel maxima) and a checkpoint every two.
+// smoothRun trains c. With smoothConfig it has every kind of state: FP16 master weights, FP8
+// moments, amax histories and channel maxima.
 func smoothRun(t testing.TB, c train.Config, dir string) {
 	t.Helper()
 	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
@@ -38,14 +38,14 @@ func smoothConfig(t testing.TB) train.Config {
 	return c
 }
 
-// damage is something that befalls a checkpoint.
+// damage is a change that damages a checkpoint.
 type damage struct {
 	what string
-	file string // the one that is named for it
+	file string // the file that the error names
 	do   func(t *testing.T, path string)
 }
 
-// contents are the files of a folder by name.
+// contents returns the files of a folder by name.
 func contents(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	all := map[string][]byte{}
@@ -67,9 +67,9 @@ func list(t testing.TB, dir string) (names []string) {
 	return names
 }
 
-// regions are the offsets in a file at which a part begins, has its middle, or
-// ends: in safetensors the length of the header, the header, and every tensor;
-// in JSON every eighth byte.
+// regions returns offsets at the beginning, middle and end of the parts of a file. The parts
+// of safetensors are the length of the header, the header, and every tensor. For JSON it
+// returns every eighth byte.
 func regions(t *testing.T, name string, content []byte) (offsets []int) {
 	t.Helper()
 	if !strings.HasSuffix(name, ".safetensors") {
@@ -92,7 +92,7 @@ func regions(t *testing.T, name string, content []byte) (offsets []int) {
 	return offsets
 }
 
-// kinds are the damages other than a changed byte, once for every file.
+// kinds returns the damages of a file other than a changed byte.
 func kinds(name string, whole, older, other map[string][]byte) (all []damage) {
 	put := func(content []byte) func(*testing.T, string) {
 		return func(t *testing.T, path string) {
@@ -138,8 +138,8 @@ func kinds(name string, whole, older, other map[string][]byte) (all []damage) {
 	return all
 }
 
-// Whatever befalls the newest checkpoint of a run is noticed before a byte of it
-// is used, and named; the run goes on from the one before.
+// Any damage to the newest checkpoint of a run is detected before a byte of it is used, and
+// the error names the file; the run resumes from the checkpoint before.
 func TestDamageIsNamed(t *testing.T) {
 	home := t.TempDir()
 	c := smoothConfig(t)
@@ -188,7 +188,7 @@ func TestDamageIsNamed(t *testing.T) {
 			if now, err := os.ReadFile(file); err == nil && bytes.Equal(now, content) {
 				continue
 			}
-			// Not os.WriteFile: file systems wait for the disk after a file is emptied.
+			// Not os.WriteFile: file systems sync after a file is truncated to zero.
 			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE, 0o666)
 			require.NoError(t, err)
 			_, err = f.Write(content)
@@ -205,21 +205,21 @@ func TestDamageIsNamed(t *testing.T) {
 		d.do(t, path)
 		_, err := OpenWeights(path, "")
 		refused(d, err)
-		// A manifest that was changed where it names or sums another file says that
-		// of the other file. Of two that were swapped either may be named.
+		// A manifest that is damaged in the entry of another file gives an error about that
+		// file. For two swapped files, the error may name either.
 		if d.file != checkpoint.ManifestFile && !strings.Contains(d.what, "swapped") {
 			require.Contains(t, err.Error(), filepath.Join(path, d.file), d.what)
 		}
-		// Weights alone are fit for model.init while they and their shape are,
-		// whatever became of another file's sum.
+		// model.init accepts the checkpoint if its weights and config.json are intact, even if
+		// another file is damaged.
 		if d.file == checkpoint.ModelFile || d.file == checkpoint.ConfigFile || d.file == checkpoint.ManifestFile && i >= len(changed) {
 			_, _, err = checkpoint.OpenModel(path)
 			refused(d, err)
 		}
 		restore()
 	}
-	// By way of the run: it says what it passes over, and goes on from the one
-	// before; a new run does not begin with it.
+	// A resumed run reports the damaged checkpoint and resumes from the one before; a new run
+	// does not start from it.
 	for i, d := range all {
 		d.do(t, path)
 		newest, skipped, err := checkpoint.Newest(checkpoints)
@@ -228,7 +228,7 @@ func TestDamageIsNamed(t *testing.T) {
 		require.NoError(t, newest.Close())
 		require.Len(t, skipped, 1)
 		refused(d, skipped[0].Damage)
-		if i%8 == 0 { // a start takes its time
+		if i%8 == 0 { // a start is slow
 			r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu", Threads: 1})
 			require.NoError(t, err, "%s: %s", d.file, d.what)
 			require.Equal(t, 2, r.Resumed)
@@ -258,8 +258,8 @@ func TestDamageIsNamed(t *testing.T) {
 	require.Equal(t, whole, contents(t, path))
 }
 
-// A folder that is whole, but not what its name or its run says, stops a resume:
-// to go back to an older one would be to guess.
+// An intact checkpoint of another step or run stops a resume: an older checkpoint would be a
+// guess.
 func TestCheckpointOfAnotherPlace(t *testing.T) {
 	home := t.TempDir()
 	c := smoothConfig(t)
@@ -278,17 +278,16 @@ func TestCheckpointOfAnotherPlace(t *testing.T) {
 	}
 	require.NoError(t, os.Rename(newest, newest+".kept"))
 	require.NoError(t, os.CopyFS(newest, os.DirFS(filepath.Join(dir, checkpointsDir, "step-00000002"))))
-	require.ErrorContains(t, resume(), "step-00000004: it holds the state of step 2")
+	require.ErrorContains(t, resume(), "step-00000004: it contains the state of step 2")
 	require.NoError(t, os.RemoveAll(newest))
 	require.NoError(t, os.CopyFS(newest, os.DirFS(filepath.Join(otherDir, checkpointsDir, "step-00000004"))))
-	require.ErrorContains(t, resume(), "step-00000004: it is of a run with seed 2, where the configuration has 1")
+	require.ErrorContains(t, resume(), "step-00000004: it belongs to a run with seed 2, but the configuration has seed 1")
 	require.NoError(t, os.RemoveAll(newest))
 	require.NoError(t, os.Rename(newest+".kept", newest))
 	require.NoError(t, resume())
 }
 
-// The files that grow or are replaced are never cut, appended to or emptied through a
-// link.
+// Resume never truncates, appends to or empties a file through a symlink.
 func TestResumeFollowsNoLinks(t *testing.T) {
 	c := smoothConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -308,7 +307,7 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "of the user's\n", string(text))
 
-	// Nor are checkpoints removed through one.
+	// Checkpoints are not removed through a symlink either.
 	checkpoints, elsewhere := filepath.Join(dir, checkpointsDir), filepath.Join(t.TempDir(), "elsewhere")
 	require.NoError(t, os.Rename(checkpoints, elsewhere))
 	require.NoError(t, os.Mkdir(filepath.Join(elsewhere, ".step-00000009.partial-1"), 0o700))
@@ -318,7 +317,7 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	require.ErrorContains(t, err, "checkpoints is a link")
 	require.Equal(t, before, list(t, elsewhere))
 
-	// A link to the whole run is another name for it.
+	// A symlink to the whole run folder works.
 	require.NoError(t, os.Remove(checkpoints))
 	require.NoError(t, os.Rename(elsewhere, checkpoints))
 	link := filepath.Join(t.TempDir(), "link")
@@ -330,7 +329,7 @@ func TestResumeFollowsNoLinks(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
-// Files of gigabytes in the place of small ones are not read whole.
+// Large files in place of small ones are not read completely.
 func TestLongFiles(t *testing.T) {
 	c := smoothConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -347,16 +346,16 @@ func TestLongFiles(t *testing.T) {
 	choices := filepath.Join(dir, choicesFile)
 	require.NoError(t, os.WriteFile(choices, nil, 0o600))
 	require.NoError(t, os.Truncate(choices, 1<<30))
-	require.NoError(t, start(), "they are chosen anew")
+	require.NoError(t, start(), "the device chooses again")
 
 	require.NoError(t, os.Truncate(filepath.Join(dir, dataFile), 1<<30))
-	require.ErrorContains(t, start(), "data.json: it is far longer than that of the corpus at hand")
+	require.ErrorContains(t, start(), "data.json: the file is far larger than the ")
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<28))
 }
 
-// A config.json that promises more than its weights hold is refused before a
-// program or memory for it is made.
+// A config.json of a larger model than its weights is refused before memory for the model is
+// allocated.
 func TestWeightsFitTheirConfig(t *testing.T) {
 	c := smoothConfig(t)
 	c.Model.Layers = 2
@@ -376,10 +375,10 @@ func TestWeightsFitTheirConfig(t *testing.T) {
 	}
 	put(func(*checkpoint.Config) {})
 	w, err := OpenWeights(bare, "")
-	require.NoError(t, err, "exactly as many as there are")
+	require.NoError(t, err, "the config of the weights")
 	require.NoError(t, w.Close())
 	// More than there are, or fewer layers.
-	const apart, limit = "config.json and the weights are of different models", "octet computes at most"
+	const apart, limit = "config.json and the weights are of different models", "octet supports at most"
 	for name, c := range map[string]struct {
 		change func(*checkpoint.Config)
 		want   string

@@ -14,15 +14,15 @@ import (
 	"octet/internal/disk"
 )
 
-// A run goes on on a device with other formats, run.log says what became of its
-// recipe, and what it leaves can be exported from anywhere.
+// A run resumes on a device with other formats, run.log says how the recipe changes, and its
+// checkpoints can be exported on any device.
 func TestRunMovesToOtherFormats(t *testing.T) {
 	const elsewhere = "emu:gaudi2"
 	c := tinyConfig(t)
 	c.Recipe, c.Train.Steps = "fp8-smooth", 1
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
 	require.NoError(t, c.Resolve())
-	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 4000)))
+	require.NoError(t, disk.WriteAtomic(c.Data.Paths[0], bytes.Repeat([]byte("text "), 4000)))
 	dir := filepath.Join(t.TempDir(), "run")
 	start := func(name string) (converted bool) {
 		o := Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1}
@@ -45,7 +45,7 @@ func TestRunMovesToOtherFormats(t *testing.T) {
 	require.False(t, start("emu"))
 	require.NotContains(t, logged(), "recipe on this device")
 	require.True(t, start(elsewhere))
-	require.Contains(t, logged(), `"msg":"recipe on this device","note":"dgrad reads weight in e5m2: this device multiplies no e5m2 by e4m3ieee"`)
+	require.Contains(t, logged(), `"msg":"recipe on this device","note":"dgrad reads weight in e5m2: this device has no GEMM of e5m2 by e4m3ieee"`)
 	require.Contains(t, logged(), `"msg":"moments rounded to this device's e4m3"`)
 	require.False(t, start(elsewhere))
 

@@ -16,7 +16,7 @@ import (
 	"octet/train"
 )
 
-// programs are the hashes of all programs of all recipes of a config.
+// programs returns the hashes of all programs of all recipes of a config.
 func programs(t *testing.T, c train.Config) (list []string) {
 	phases, err := c.Phases()
 	require.NoError(t, err)
@@ -32,7 +32,7 @@ func programs(t *testing.T, c train.Config) (list []string) {
 	return list
 }
 
-// rates are the learning rates of all steps.
+// rates returns the learning rates of all steps.
 func rates(_ *testing.T, c train.Config) (list []string) {
 	for step := range c.Train.Steps {
 		list = append(list, fmt.Sprint(c.Optimizer.LRAt(step, c.Train.Steps)))
@@ -40,17 +40,17 @@ func rates(_ *testing.T, c train.Config) (list []string) {
 	return list
 }
 
-// metrics are the lines that a run records, and how it ends.
+// metrics returns the metrics lines of a run, and its error.
 func metrics(t *testing.T, c train.Config) []string {
 	dir := filepath.Join(t.TempDir(), "run")
 	err := tryTrain(t.Context(), c, dir, func(Progress) {})
 	text, readErr := os.ReadFile(filepath.Join(dir, metricsFile))
 	require.NoError(t, readErr)
-	end, _, _ := strings.Cut(fmt.Sprint(err), ";") // after it: the folder
+	end, _, _ := strings.Cut(fmt.Sprint(err), ";") // the rest names the folder
 	return append(strings.Split(string(text), "\n"), end)
 }
 
-// kept are the names of the checkpoints that a run leaves.
+// kept returns the names of the checkpoints that a run keeps.
 func kept(t *testing.T, c train.Config) (names []string) {
 	dir := filepath.Join(t.TempDir(), "run")
 	trainIn(t, c, dir, func(Progress) {})
@@ -62,8 +62,8 @@ func kept(t *testing.T, c train.Config) (names []string) {
 	return names
 }
 
-// told is what run.log says, without times, paths and lengths.
-func told(t *testing.T, c train.Config) (messages []string) {
+// logged returns the messages of run.log, without their attributes.
+func logged(t *testing.T, c train.Config) (messages []string) {
 	dir := filepath.Join(t.TempDir(), "run")
 	trainIn(t, c, dir, func(Progress) {})
 	text, err := os.ReadFile(filepath.Join(dir, logFile))
@@ -76,31 +76,31 @@ func told(t *testing.T, c train.Config) (messages []string) {
 	return messages
 }
 
-// presets are the sizes that a preset stands for.
+// presets returns some sizes of a config's preset.
 func presets(t *testing.T, c train.Config) []string {
 	l, err := config.Load(config.Args{Assignments: []string{"model.preset=" + c.Model.Preset}})
 	require.NoError(t, err)
 	return []string{fmt.Sprint(l.Model.Layers, l.Model.Dim, l.Data.Seq)}
 }
 
-// effect is what shows that a key is obeyed: something that can be seen differs
-// between two configs that differ in it alone.
+// effect shows that a key has an effect: the result of see differs between two configs that
+// differ only in that key.
 type effect struct {
 	see    func(*testing.T, train.Config) []string
 	edit   func(*train.Config)
-	base   func(*train.Config) // what both have, beside tinyConfig
-	spikes map[uint64]bool     // steps with a loss that is too high
+	base   func(*train.Config) // changes of tinyConfig that both configs have
+	spikes map[uint64]bool     // steps with a spike of the loss
 }
 
 func under(recipe string) func(*train.Config) {
 	return func(c *train.Config) { c.Recipe = recipe }
 }
 
-// effects are those of every key.
+// effects returns an effect for every key.
 func effects(weights, otherText string) map[string]effect {
 	delayed, smooth := under("fp8-delayed"), under("fp8-smooth")
 	lateFactors := func(c *train.Config) {
-		c.Recipe, c.Precision.SmoothFactors = "fp8-smooth", "delayed"
+		c.Recipe, c.Precision.SmoothScaling = "fp8-smooth", "delayed"
 	}
 	diverging := func(c *train.Config) {
 		c.Optimizer.LR, c.Optimizer.Schedule, c.Optimizer.Warmup, c.Optimizer.Clip = 1e38, "constant", 0, 0
@@ -141,7 +141,7 @@ func effects(weights, otherText string) map[string]effect {
 		"train.recompute":    {see: programs, edit: func(c *train.Config) { c.Train.Recompute = "block" }},
 		"train.on_nonfinite": {see: metrics, edit: func(c *train.Config) { c.Train.OnNonfinite = 2 }, base: diverging},
 		"train.on_spike": {
-			see: told, edit: func(c *train.Config) { c.Train.OnSpike = "off" },
+			see: logged, edit: func(c *train.Config) { c.Train.OnSpike = "off" },
 			base: func(c *train.Config) { c.Train.Steps = 72 }, spikes: map[uint64]bool{70: true, 71: true},
 		},
 
@@ -171,7 +171,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.cold_start":     {see: metrics, edit: func(c *train.Config) { c.Precision.ColdStart = new(true) }, base: delayed},
 		"precision.smooth":         {see: programs, edit: func(c *train.Config) { c.Precision.Smooth = "linear" }, base: smooth},
 		"precision.smooth_exact":   {see: programs, edit: func(c *train.Config) { c.Precision.SmoothExact = new(true) }, base: smooth},
-		"precision.smooth_factors": {see: programs, edit: func(c *train.Config) { c.Precision.SmoothFactors = "delayed" }, base: smooth},
+		"precision.smooth_factors": {see: programs, edit: func(c *train.Config) { c.Precision.SmoothScaling = "delayed" }, base: smooth},
 		"precision.smooth_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.SmoothMargin = new(1) }, base: lateFactors},
 		"precision.rows": {see: programs, base: delayed, edit: func(c *train.Config) {
 			c.Precision.Rows = []train.PrecisionRow{{Scope: "*.q_proj", Format: "bf16"}}
@@ -187,7 +187,7 @@ func effects(weights, otherText string) map[string]effect {
 	}
 }
 
-// settings are the values of a config by key, as text.
+// settings returns the values of a config by key, as text.
 func settings(c train.Config) map[string]string {
 	all := map[string]string{}
 	var walk func(prefix string, v reflect.Value)
@@ -212,11 +212,11 @@ func settings(c train.Config) map[string]string {
 	return all
 }
 
-// Every key of the configuration is obeyed, and has an entry in the table.
+// Every key of the configuration has an effect and an entry in the table.
 func TestEveryKeyHasAnEffect(t *testing.T) {
 	s := spikes()
 	otherText := filepath.Join(t.TempDir(), "other.txt")
-	require.NoError(t, disk.WriteWhole(otherText, text(9_000)))
+	require.NoError(t, disk.WriteAtomic(otherText, text(9_000)))
 	trained := tinyConfig(t)
 	trained.Train.Steps = 1
 	require.NoError(t, trained.Resolve())
@@ -227,7 +227,7 @@ func TestEveryKeyHasAnEffect(t *testing.T) {
 	table := effects(filepath.Join(dir, checkpointsDir, "step-00000001"), otherText)
 	known := settings(train.Config{})
 	for key := range known {
-		require.Contains(t, table, key, "say in the table what the key changes")
+		require.Contains(t, table, key, "add an effect of the key to the table")
 	}
 	require.Len(t, table, len(known))
 	for key, e := range table {

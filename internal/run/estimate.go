@@ -13,20 +13,18 @@ import (
 	"octet/train"
 )
 
-// The miniature that estimate times is no larger than this, so that it takes a
-// fraction of a second on a laptop, and no smaller than it must be, so that the
-// update does not outweigh the products.
+// Upper bounds of the miniature model that estimate times: small enough for a fraction of a
+// second on a laptop, large enough for the GEMMs to outweigh the optimizer's update.
 const (
 	miniatureSeq    = 256
 	miniatureTokens = 1024
 	miniatureDim    = 512
 )
 
-// estimate is roughly how long the rest of the run will take: the FLOPs of its
-// steps and evaluations over the rate at which a miniature of it runs here, one
-// layer on a few short sequences. ok is false where that would tell nothing: to an
-// accelerator a miniature is idleness between launches, and its kernels are
-// compiled for seconds first. There the pace of the first steps is soon known.
+// estimate returns roughly how long the rest of the run will take: the FLOPs of its steps
+// and evaluations over the FLOP/s of a miniature, one layer on a few short sequences. ok is
+// false on an accelerator: launches dominate a miniature there, its kernels compile for
+// seconds, and the first steps soon show the pace.
 func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok bool, err error) {
 	if !job.Device.HostMemory {
 		return 0, false, nil
@@ -44,7 +42,7 @@ func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok
 	if steps == 0 {
 		return 0, false, nil
 	}
-	evaluated := 0.0 // tokens
+	evaluated := 0.0 // number of tokens
 	if r.hasValidation() {
 		evaluated = float64(r.Corpus.Val.Len())
 		if every := r.Config.Train.EvalEvery; every > 0 {
@@ -60,19 +58,19 @@ func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok
 	return seconds(tokens * job.FLOPsPerToken() / rate), true, nil
 }
 
-// seconds is a duration; one beyond what the type holds, 292 years, becomes
-// half of that.
+// seconds converts to a Duration. A value that a Duration cannot hold (292 years) becomes
+// half of the maximum.
 func seconds(s float64) time.Duration {
 	return time.Duration(min(s*float64(time.Second), 1<<62))
 }
 
-// miniatureRate is the FLOP/s of a step of the miniature.
+// miniatureRate returns the FLOP/s of a step of the miniature.
 func (r *Run) miniatureRate(ctx context.Context) (rate float64, err error) {
 	c := r.Config
 	c.Model.Layers, c.Model.Vocab, c.Model.Init = 1, data.TextVocab, ""
 	c.Precision.Schedule = nil
-	// Exceptions by layer mean nothing to a model of one layer, and what they
-	// leave to smooth may not be in it.
+	// A model of one layer has no use for exceptions by layer, and may lack the layers that
+	// they leave to Smooth-SwiGLU.
 	c.Precision.Rows = nil
 	if nn.Activation(c.Model.Activation) == nn.SmoothSwiGLU {
 		c.Model.Activation, c.Precision.Smooth = string(nn.SwiGLU), recipe.NoSmooth.String()

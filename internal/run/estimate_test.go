@@ -35,20 +35,19 @@ func TestEstimate(t *testing.T) {
 	c.Train.Steps = 1_000_000
 	long, _ := estimate(c, "emu")
 	require.Greater(t, long, 10*short)
-	// The miniature has one layer; an exception for it leaves nothing to smooth.
+	// The miniature has one layer; with an exception for it, no layer is smoothed.
 	exception := c
 	exception.Model.Layers = 2
 	exception.Precision.Rows = []train.PrecisionRow{{Scope: "layers.0.mlp.*", Format: "bf16"}}
 	estimate(exception, "emu")
-	// A large model is timed by a small one.
+	// The miniature of a large model is small.
 	c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN, c.Model.Vocab, c.Data.Seq = 4096, 32, 8, 8192, 50304, 4000
 	long, _ = estimate(c, "emu")
 	require.Greater(t, long, time.Hour, "and more than a Duration holds")
 }
 
-// What is quickly checked is checked before anything is timed: the miniature would
-// open a second device.
-func TestNothingIsTimedBeforeTheChecks(t *testing.T) {
+// Start makes the quick checks before the estimate, which opens a second device.
+func TestChecksComeBeforeTheEstimate(t *testing.T) {
 	opened := 0
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -59,16 +58,16 @@ func TestNothingIsTimedBeforeTheChecks(t *testing.T) {
 		return openEmu(device, o)
 	}
 	backend.Register(emu)
-	told := 0
+	reported := 0
 	start := func(change func(*train.Config)) error {
 		c := tinyConfig(t)
 		c.Train.Steps = 1
 		change(&c)
 		require.NoError(t, c.Resolve())
-		opened, told = 0, 0
+		opened, reported = 0, 0
 		r, err := Start(t.Context(), Options{
 			Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-counted", Threads: 1,
-			Expect: func(time.Duration) { told++ },
+			Expect: func(time.Duration) { reported++ },
 		})
 		if err != nil {
 			return err
@@ -76,19 +75,19 @@ func TestNothingIsTimedBeforeTheChecks(t *testing.T) {
 		return r.Close()
 	}
 	require.NoError(t, start(func(*train.Config) {}))
-	require.Equal(t, []int{2, 1}, []int{opened, told})
+	require.Equal(t, []int{2, 1}, []int{opened, reported})
 	for want, change := range map[string]func(*train.Config){
 		"missing.txt": func(c *train.Config) { c.Data.Paths = []string{"missing.txt"} },
 		"of memory":   func(c *train.Config) { c.Model.FFN, c.Train.MicroBatch = 1<<24, 1<<10 },
 	} {
 		require.ErrorContains(t, start(change), want)
 		require.LessOrEqual(t, opened, 1, want)
-		require.Zero(t, told, want)
+		require.Zero(t, reported, want)
 	}
 }
 
-// An accelerator is timed by its first steps.
-func TestAcceleratorsAreNotTimedBefore(t *testing.T) {
+// For an accelerator there is no estimate before the first steps.
+func TestNoEstimateForAccelerators(t *testing.T) {
 	c := tinyConfig(t)
 	require.NoError(t, c.Resolve())
 	job, err := train.NewJob(c, backend.Spec{Backend: "cuda"})
@@ -98,7 +97,7 @@ func TestAcceleratorsAreNotTimedBefore(t *testing.T) {
 	require.False(t, ok)
 }
 
-// The first step is like no other, and not in the pace.
+// The ETA ignores the time of the first step.
 func TestETA(t *testing.T) {
 	c := tinyConfig(t)
 	c.Train.Steps = 5
@@ -120,7 +119,7 @@ func TestETA(t *testing.T) {
 	require.NoError(t, r.Close())
 }
 
-// What Start leaves behind would stay for the whole run, whose steps make no garbage.
+// Start frees its garbage: steps allocate nothing, so no later collection would free it.
 func TestStartLeavesNoGarbage(t *testing.T) {
 	objects := func() int64 {
 		s := []runtimemetrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
@@ -128,7 +127,7 @@ func TestStartLeavesNoGarbage(t *testing.T) {
 		return int64(s[0].Value.Uint64())
 	}
 	c := tinyConfig(t)
-	c.Model.Vocab = 4096 // of the embedding and the head alone it leaves megabytes
+	c.Model.Vocab = 4096 // the embedding and the head alone have megabytes
 	require.NoError(t, c.Resolve())
 	r, err := Start(t.Context(), Options{
 		Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1,

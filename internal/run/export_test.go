@@ -10,7 +10,7 @@ import (
 	"octet/backend"
 )
 
-// A scale that cannot be read is no scale that the run did not keep.
+// A scale that cannot be read and a scale that the run did not store give different errors.
 func TestExportSaysWhatFailed(t *testing.T) {
 	c, dir := tinyConfig(t), filepath.Join(t.TempDir(), "run")
 	c.Recipe, c.Train.Steps = "fp8-delayed", 1
@@ -27,10 +27,10 @@ func TestExportSaysWhatFailed(t *testing.T) {
 	_, err = m.ScaleInv("layers.0.mlp.input")
 	require.NoError(t, err)
 	_, err = m.ScaleInv("layers.9.mlp.input")
-	require.ErrorContains(t, err, "which a run in FP8 keeps")
+	require.ErrorContains(t, err, "which only a run in FP8 stores")
 	require.NoError(t, w.Close())
 	_, err = m.ScaleInv("layers.0.mlp.input")
 	require.ErrorIs(t, err, fs.ErrClosed)
-	require.NotContains(t, err.Error(), "which a run in FP8 keeps")
+	require.NotContains(t, err.Error(), "which only a run in FP8 stores")
 	require.NoError(t, devices[0].Close())
 }

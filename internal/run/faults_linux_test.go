@@ -11,13 +11,12 @@ import (
 	"octet/checkpoint"
 )
 
-// A disk that is really full, where the test may mount one: two checkpoints fit, the
-// third does not, and what there is of it makes way for the records. With more room
-// the run goes on.
+// A full disk, if the test may mount one: two checkpoints fit, the third does not, and its
+// partial files are removed to leave space for the records. With more space the run resumes.
 func TestFullDisk(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.KeepLast, c.Checkpoint.OnError = 9, "continue"
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	pages := 0
 	for name, text := range want {
 		if filepath.Dir(name) == filepath.Join(checkpointsDir, "step-00000002") {
@@ -25,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	disk := t.TempDir()
-	const records = 32 // pages, more than a run of 8 steps has of anything beside checkpoints
+	const records = 32 // pages; more than the files other than checkpoints of a run of 8 steps
 	size := func(pages int) string { return fmt.Sprintf("size=%d", pages<<12) }
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, size(2*pages+pages/2+records)); err != nil {
 		t.Skipf("this process may not mount a file system: %v", err)
@@ -33,17 +32,17 @@ func TestFullDisk(t *testing.T) {
 	defer func() { require.NoError(t, syscall.Unmount(disk, 0)) }()
 
 	dir := filepath.Join(disk, "run")
-	var told []error
+	var reported []error
 	err := tryTrain(t.Context(), c, dir, func(p Progress) {
-		if p.Unsaved != nil {
-			told = append(told, p.Unsaved)
+		if p.SaveError != nil {
+			reported = append(reported, p.SaveError)
 		}
 	})
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.ErrorContains(t, err, "writing the checkpoint of step 8: ")
-	require.Len(t, told, 1)
-	require.ErrorIs(t, told[0], syscall.ENOSPC)
-	require.ErrorContains(t, told[0], "writing the checkpoint of step 6: ")
+	require.Len(t, reported, 1)
+	require.ErrorIs(t, reported[0], syscall.ENOSPC)
+	require.ErrorContains(t, reported[0], "writing the checkpoint of step 6: ")
 	list, err := checkpoint.List(filepath.Join(dir, checkpointsDir))
 	require.NoError(t, err)
 	require.Len(t, list, 2)
@@ -53,5 +52,5 @@ func TestFullDisk(t *testing.T) {
 
 	require.NoError(t, syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, size(9*pages+records)))
 	trainIn(t, c, dir, func(Progress) {})
-	requireSameFiles(t, want, dir, "with more room")
+	requireSameFiles(t, want, dir, "with more space")
 }

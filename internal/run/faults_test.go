@@ -20,7 +20,7 @@ import (
 	"octet/train"
 )
 
-// savingConfig is a run with four checkpoints.
+// savingConfig returns the config of a run with four checkpoints.
 func savingConfig(t *testing.T) train.Config {
 	t.Helper()
 	spikes().batches = nil
@@ -31,17 +31,16 @@ func savingConfig(t *testing.T) train.Config {
 	return c
 }
 
-// undisturbed is what a run of c leaves.
-func undisturbed(t *testing.T, c train.Config) map[string]string {
+// uninterrupted returns the files of an uninterrupted run of c.
+func uninterrupted(t *testing.T, c train.Config) map[string]string {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "undisturbed")
+	dir := filepath.Join(t.TempDir(), "uninterrupted")
 	trainIn(t, c, dir, func(Progress) {})
 	return files(t, dir)
 }
 
-// trainRestless is tryTrain that waits for no checkpoint that the run itself does not
-// wait for.
-func trainRestless(ctx context.Context, c train.Config, dir string, report func(Progress)) error {
+// trainWithoutWaiting is tryTrain without a wait for checkpoints after each step.
+func trainWithoutWaiting(ctx context.Context, c train.Config, dir string, report func(Progress)) error {
 	r, err := Start(ctx, Options{Config: c, Dir: dir, Backend: "emu", Threads: 1})
 	if err != nil {
 		return err
@@ -49,7 +48,7 @@ func trainRestless(ctx context.Context, c train.Config, dir string, report func(
 	return errors.Join(r.Train(ctx, report), r.Close())
 }
 
-// failing makes every change fail that concerns a checkpoint of some step.
+// failing makes every change of a kind to a checkpoint of a step fail.
 func failing(step string, op disk.Op, cause error) func(disk.Change) error {
 	return func(c disk.Change) error {
 		switch {
@@ -62,7 +61,7 @@ func failing(step string, op disk.Op, cause error) func(disk.Change) error {
 	}
 }
 
-// ending is how a run ends whose second checkpoint cannot be written.
+// ending returns how a run ends if its second checkpoint cannot be written.
 func ending(t *testing.T, c train.Config) []string {
 	t.Helper()
 	defer disk.Intercept(failing("step-00000002", disk.Write, syscall.ENOSPC))()
@@ -73,25 +72,24 @@ func ending(t *testing.T, c train.Config) []string {
 	return nil
 }
 
-// A checkpoint that cannot be written costs nobody the ones before. The run stops
-// and can go on, or goes on at once; either way it ends as if the disk had been
-// well.
+// A checkpoint that cannot be written leaves the earlier ones intact. The run stops and can
+// be resumed, or continues at once; both end like a run without a fault.
 func TestFailedCheckpoint(t *testing.T) {
 	c := savingConfig(t)
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	for op, cause := range map[disk.Op]error{
 		disk.Mkdir: syscall.EROFS, disk.Create: syscall.EACCES, disk.Write: syscall.ENOSPC, disk.Sync: syscall.EIO, disk.Rename: syscall.EDQUOT,
 	} {
 		for _, on := range []string{"stop", "continue"} {
 			c.Checkpoint.OnError = on
 			dir := filepath.Join(t.TempDir(), "run")
-			var told []error
+			var reported []error
 			restore := disk.Intercept(failing("step-00000004", op, cause))
 			err := tryTrain(t.Context(), c, dir, func(p Progress) {
-				if p.Unsaved == nil {
+				if p.SaveError == nil {
 					return
 				}
-				told = append(told, p.Unsaved)
+				reported = append(reported, p.SaveError)
 				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
 			})
 			restore()
@@ -103,16 +101,16 @@ func TestFailedCheckpoint(t *testing.T) {
 				if errors.Is(cause, syscall.ENOSPC) || errors.Is(cause, syscall.EDQUOT) {
 					require.ErrorContains(t, err, "step-00000002: free some space, then octet train --resume --out "+dir)
 				} else {
-					require.ErrorContains(t, err, "step-00000002, from which --resume")
+					require.ErrorContains(t, err, "step-00000002: resume with octet train --resume")
 				}
 				require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
 				require.Contains(t, string(log), `"msg":"stopped"`)
-				require.Empty(t, told)
+				require.Empty(t, reported)
 				trainIn(t, c, dir, func(Progress) {})
 			} else {
 				require.NoError(t, err)
-				require.Len(t, told, 1)
-				require.ErrorIs(t, told[0], cause)
+				require.Len(t, reported, 1)
+				require.ErrorIs(t, reported[0], cause)
 				require.Contains(t, string(log), `"msg":"checkpoint failed"`)
 			}
 			requireSameFiles(t, want, dir, string(op)+", "+on)
@@ -120,11 +118,10 @@ func TestFailedCheckpoint(t *testing.T) {
 	}
 }
 
-// A checkpoint that cannot be removed is one too many, and the error does not say that
-// the newer one was not written.
+// If an old checkpoint cannot be removed, the error says that the new one is intact.
 func TestFailedRetention(t *testing.T) {
 	c := savingConfig(t)
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	restore := disk.Intercept(func(c disk.Change) error {
 		if c.Op == disk.Rename && filepath.Base(c.Path) == "step-00000002" {
@@ -135,19 +132,19 @@ func TestFailedRetention(t *testing.T) {
 	err := tryTrain(t.Context(), c, dir, func(Progress) {})
 	restore()
 	require.ErrorIs(t, err, syscall.EIO)
-	require.ErrorContains(t, err, "writing the checkpoint of step 4: it is whole, but older ones cannot be removed: ")
+	require.ErrorContains(t, err, "writing the checkpoint of step 4: it is intact, but older ones cannot be removed: ")
 	require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000004"))
 	require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000004")))
 	trainIn(t, c, dir, func(Progress) {})
-	requireSameFiles(t, want, dir, "with a disk that is well again")
+	requireSameFiles(t, want, dir, "after the fault")
 }
 
-// Where no checkpoint can be written any more, retention leaves the last whole one,
-// and the end of the run, which nobody could go on from, is an error.
+// If the disk stays full, retention keeps the last intact checkpoint, and the run ends with
+// an error, since its final checkpoint is missing.
 func TestDiskThatStaysFull(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.OnError = "continue"
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	full := false
 	restore := disk.Intercept(func(c disk.Change) error {
@@ -157,29 +154,29 @@ func TestDiskThatStaysFull(t *testing.T) {
 		}
 		return c.Do()
 	})
-	told := 0
+	reported := 0
 	err := tryTrain(t.Context(), c, dir, func(p Progress) {
-		if p.Unsaved != nil {
-			told++
+		if p.SaveError != nil {
+			reported++
 		}
 	})
 	restore()
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.ErrorContains(t, err, "writing the checkpoint of step 8: ")
 	require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000002"))
-	require.Equal(t, 2, told, "of steps 4 and 6")
+	require.Equal(t, 2, reported, "of steps 4 and 6")
 	require.NoError(t, checkpoint.Verify(filepath.Join(dir, checkpointsDir, "step-00000002")))
 	trainIn(t, c, dir, func(Progress) {})
-	requireSameFiles(t, want, dir, "with room again")
+	requireSameFiles(t, want, dir, "with free space again")
 }
 
-// A line of the records that is cut short stops the run, whatever checkpoint.on_error
-// says, but not the checkpoint that is being written. Where there is room for the state,
-// the run saves it, and goes on without the line.
+// A record line that is written only half stops the run, whatever checkpoint.on_error says,
+// but not the checkpoint that is being written. The run saves its state if there is space,
+// and a resume continues without the line.
 func TestFailedRecords(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.OnError = "continue"
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	for name, fifth := range map[string]int{metricsFile: 5, timingFile: 5, "tfevents": 6} {
 		dir := filepath.Join(t.TempDir(), "run")
 		lines := 0
@@ -194,7 +191,7 @@ func TestFailedRecords(t *testing.T) {
 			}
 			return c.Do()
 		})
-		err := trainRestless(t.Context(), c, dir, func(Progress) {})
+		err := trainWithoutWaiting(t.Context(), c, dir, func(Progress) {})
 		restore()
 		require.ErrorIs(t, err, syscall.ENOSPC)
 		require.ErrorContains(t, err, "the last checkpoint is "+filepath.Join(dir, checkpointsDir, "step-00000005"))
@@ -203,13 +200,13 @@ func TestFailedRecords(t *testing.T) {
 	}
 }
 
-// A slow disk does not hold up training, nor does training get into what is being
-// written: the file of step 4 is synced no sooner than the line of step 5 is there,
-// and is that of step 4.
+// A slow disk does not delay training, and training does not change a checkpoint that is
+// being written: the write of step 4 waits for the line of step 5, and still holds the state
+// of step 4.
 func TestCheckpointsAreWrittenBesideTheSteps(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.KeepLast = 9
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	line, reached := make(chan struct{}), sync.OnceFunc(func() {})
 	restore := disk.Intercept(func(c disk.Change) error {
@@ -229,7 +226,7 @@ func TestCheckpointsAreWrittenBesideTheSteps(t *testing.T) {
 	})
 	defer restore()
 	reached = sync.OnceFunc(func() { close(line) })
-	require.NoError(t, trainRestless(t.Context(), c, dir, func(Progress) {}))
+	require.NoError(t, trainWithoutWaiting(t.Context(), c, dir, func(Progress) {}))
 	requireSameFiles(t, want, dir, "beside the steps")
 
 	timing, err := os.ReadFile(filepath.Join(dir, timingFile))
@@ -245,7 +242,7 @@ func TestCheckpointsAreWrittenBesideTheSteps(t *testing.T) {
 	}
 }
 
-// An interruption waits for the checkpoint under way and for its own.
+// An interruption waits for the checkpoint being written and for its own.
 func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
 	c := savingConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -253,13 +250,13 @@ func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
 	fifth := make(chan struct{})
 	defer disk.Intercept(func(c disk.Change) error {
 		if c.Op == disk.Sync && strings.Contains(c.Path, "step-00000004") {
-			<-fifth // steps go on
+			<-fifth // steps continue
 			cancel()
 		}
 		return c.Do()
 	})()
 	var last Progress
-	require.ErrorIs(t, trainRestless(ctx, c, dir, func(p Progress) {
+	require.ErrorIs(t, trainWithoutWaiting(ctx, c, dir, func(p Progress) {
 		if last = p; p.Step == 5 {
 			close(fifth)
 		}
@@ -269,15 +266,15 @@ func TestInterruptedWhileACheckpointIsWritten(t *testing.T) {
 	list, err := checkpoint.List(filepath.Join(dir, checkpointsDir))
 	require.NoError(t, err)
 	require.Equal(t, last.Step, list[0].Step)
-	require.Zero(t, list[len(list)-1].Step%2, "a regular one too: a rewind may need it")
+	require.Zero(t, list[len(list)-1].Step%2, "a regular checkpoint is kept for a rewind")
 }
 
-// What a checkpoint says is done has reached the disk before it: a power cut never
-// takes the line of a step and leaves the checkpoint.
+// The lines of a checkpoint's steps reach the disk before it: a power cut never leaves a
+// checkpoint without them.
 func TestRecordsComeFirst(t *testing.T) {
 	c := savingConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
-	synced := map[string]string{} // what a power cut would leave
+	synced := map[string]string{} // the files after a power cut
 	var mu sync.Mutex
 	checked := 0
 	defer disk.Intercept(func(c disk.Change) error {
@@ -294,18 +291,17 @@ func TestRecordsComeFirst(t *testing.T) {
 			checked++
 			for _, file := range []string{metricsFile, timingFile} {
 				if strings.Count(synced[file], "\n") < 2*checked {
-					return errors.New(file + " is behind " + name)
+					return errors.New(file + " lacks lines of " + name)
 				}
 			}
 		}
 		return c.Do()
 	})()
-	require.NoError(t, trainRestless(t.Context(), c, dir, func(Progress) {}))
+	require.NoError(t, trainWithoutWaiting(t.Context(), c, dir, func(Progress) {}))
 	require.Equal(t, 4, checked)
 }
 
-// A run that goes on frees what a killed one had not finished, before it needs the
-// room.
+// A resumed run removes unfinished checkpoints of a killed one, before it needs the space.
 func TestResumeFreesUnfinished(t *testing.T) {
 	c := savingConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -317,8 +313,8 @@ func TestResumeFreesUnfinished(t *testing.T) {
 	require.NoDirExists(t, partial)
 }
 
-// A folder that takes no more files: what stops the run before it began is told in
-// one sentence, and nothing is left, be it in a folder that was there already.
+// If no files can be created, Start returns one sentence and leaves nothing behind, also in
+// an existing folder.
 func TestUnwritableFolder(t *testing.T) {
 	c := savingConfig(t)
 	for cause, existing := range map[error]string{syscall.EROFS: "", syscall.ENOSPC: "runs/one", syscall.EDQUOT: "runs"} {
@@ -350,7 +346,7 @@ func TestUnwritableFolder(t *testing.T) {
 	}
 }
 
-// What to do about a full disk, where there is nothing to go on from yet.
+// The advice for a full disk before the first checkpoint.
 func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
 	folder, err := Create(t.TempDir(), tinyConfig(t))
 	require.NoError(t, err)
@@ -366,11 +362,11 @@ func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
 	}
 }
 
-// A run whose folder is renamed, and another run made where it was, leaves that one
-// alone, and goes on from its own last checkpoint where that is now.
+// A run whose folder is renamed does not change another run that takes its place. It resumes
+// from its own last checkpoint in the renamed folder.
 func TestRenamedFolder(t *testing.T) {
 	c := savingConfig(t)
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	moved := dir + "-moved"
 	var other map[string]string
@@ -381,7 +377,7 @@ func TestRenamedFolder(t *testing.T) {
 			other = files(t, dir)
 		}
 	})
-	require.ErrorContains(t, err, "the run folder "+dir+" is not there any more, or another is")
+	require.ErrorContains(t, err, "the run folder "+dir+" was moved, removed or replaced")
 	require.NotContains(t, err.Error(), "the last checkpoint is")
 	require.Equal(t, other, files(t, dir))
 	trainIn(t, c, moved, func(Progress) {})

@@ -24,7 +24,7 @@ import (
 const (
 	configFile     = "config.toml"
 	dataFile       = "data.json"
-	choicesFile    = "choices.json" // what the device chose by time, see backend.Chooser
+	choicesFile    = "choices.json" // algorithms that the device chose by timing, see backend.Chooser
 	metricsFile    = writers.MetricsFile
 	timingFile     = writers.TimingFile
 	logFile        = writers.RunLogFile
@@ -38,26 +38,26 @@ type Folder struct {
 	Dir    string
 	unlock func() error
 	info   fs.FileInfo // of the folder itself
-	made   string      // the topmost folder that this process had to make; empty if none
+	made   string      // the topmost folder that this process created; empty if none
 }
 
-// ErrHeld says that a folder for a new run holds one.
-var ErrHeld = errors.New("holds a run already")
+// ErrRunExists is the error for a new run in a folder that already holds one.
+var ErrRunExists = errors.New("already holds a run")
 
-// Create makes a run folder, which must not hold anything yet, and writes the
-// resolved config into it.
+// Create makes a run folder, which must not hold other files, and writes the resolved
+// config into it.
 func Create(dir string, c train.Config) (*Folder, error) {
 	f := &Folder{Dir: dir, made: topmostMissing(dir)}
 	if err := disk.MakeDirs(dir); err != nil {
 		f.removeMade()
-		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one by --out", err)
+		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one with --out", err)
 	}
 	if err := f.lock(); err != nil {
 		f.removeMade()
 		return nil, err
 	}
-	// Looked for under the lock: of two processes one makes the run.
-	if err := vacant(dir); errors.Is(err, ErrHeld) {
+	// Check under the lock, so that only one of two processes makes the run.
+	if err := vacant(dir); errors.Is(err, ErrRunExists) {
 		return nil, errors.Join(err, f.unlock())
 	} else if err != nil {
 		return nil, errors.Join(err, f.removeLock())
@@ -68,13 +68,14 @@ func Create(dir string, c train.Config) (*Folder, error) {
 	return f, nil
 }
 
-// checkVacant is the error of Create where a folder is there that is not for a new run.
+// checkVacant returns the error of Create for a folder that exists and cannot take a new
+// run, without changing the folder.
 func checkVacant(dir string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil // Create says what is wrong
+		return nil // Create returns the error
 	}
 	err := vacant(dir)
-	if !errors.Is(err, ErrHeld) {
+	if !errors.Is(err, ErrRunExists) {
 		return err
 	}
 	unlock, lockErr := checkpoint.Lock(dir)
@@ -84,16 +85,15 @@ func checkVacant(dir string) error {
 	return errors.Join(err, unlock())
 }
 
-// vacant is an error if a run would lie among files that are not its own, which Discard
-// and a run's own records could not tell from them. Hidden ones do not count: the lock is
-// one, and file systems leave others, as they do lost+found where a volume of its own is
-// mounted. Nor does what a shell or a scheduler was told to write there of the run's output,
-// nor an empty folder for the checkpoints: a volume may be mounted there before the run begins.
+// vacant returns an error if dir holds a run or files of others, which Discard could not
+// tell from those of the run. It allows hidden files (the lock, files of file systems),
+// lost+found of a mounted volume, the redirected output of a shell or scheduler, and an
+// empty checkpoints folder, where a volume may be mounted before the run begins.
 func vacant(dir string) error {
 	if exists(ConfigPath(dir)) {
-		return fmt.Errorf("--out %s %w: name another folder, or go on with the run by --resume", dir, ErrHeld)
+		return fmt.Errorf("--out %s %w: name another folder, or resume the run with --resume", dir, ErrRunExists)
 	}
-	if name := remains(dir); name != "" {
+	if name := leftover(dir); name != "" {
 		return fmt.Errorf("--out %s holds %s but no %s: put the run's %[3]s back and resume it, or move %[2]s away, or name another folder", dir, name, configFile)
 	}
 	entries, err := os.ReadDir(dir)
@@ -101,23 +101,24 @@ func vacant(dir string) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("the run folder cannot be looked into: %w; name another one by --out", err)
+		return fmt.Errorf("the run folder cannot be read: %w; name another one with --out", err)
 	}
 	for _, e := range entries {
 		output := e.Name() != logFile && slices.Contains([]string{".log", ".out", ".err"}, filepath.Ext(e.Name()))
 		if !output && !ofFileSystem(e) && e.Name() != checkpointsDir {
-			return fmt.Errorf("--out %s holds %.80q, which is no run's: name a new folder, or an empty one", dir, e.Name())
+			return fmt.Errorf("--out %s holds %.80q, which is not part of a run: name a new or an empty folder", dir, e.Name())
 		}
 	}
 	return nil
 }
 
-// remains names what a folder without a config.toml holds of a run; empty if nothing.
-func remains(dir string) string {
+// leftover returns the name of a run's file in a folder without config.toml; empty if there
+// is none.
+func leftover(dir string) string {
 	checkpoints := filepath.Join(dir, checkpointsDir)
 	if info, err := os.Lstat(checkpoints); err == nil {
 		entries, err := os.ReadDir(checkpoints)
-		// Resume refuses a link: a run must not begin with one.
+		// Resume refuses a symlink, so a run must not begin with one.
 		if err != nil || !info.IsDir() || len(slices.DeleteFunc(entries, ofFileSystem)) > 0 {
 			return checkpointsDir
 		}
@@ -128,20 +129,18 @@ func remains(dir string) string {
 	return ""
 }
 
-// ofFileSystem reports whether an entry of a folder is hidden, or is what mounting a
-// volume brings along.
+// ofFileSystem reports whether an entry of a folder is hidden, or is the lost+found of a
+// mounted volume.
 func ofFileSystem(e fs.DirEntry) bool {
 	return strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found"
 }
 
-// Resume locks an existing run folder, and frees what checkpoints take up there
-// that were never finished.
+// Resume locks an existing run folder and removes unfinished checkpoints from it.
 func Resume(dir string) (*Folder, error) {
 	if !exists(ConfigPath(dir)) {
 		return nil, notARun(dir)
 	}
-	// What is cut back, appended to or emptied: a link in a folder that somebody else
-	// made would do that to a file of the user's. What is read: a pipe would never end.
+	// Reject symlinks, which could truncate a user's file, and pipes, whose reads block.
 	for _, name := range []string{metricsFile, timingFile, logFile, traceFile, dataFile, choicesFile} {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err == nil && !info.Mode().IsRegular() {
@@ -151,10 +150,10 @@ func Resume(dir string) (*Folder, error) {
 	f := &Folder{Dir: dir}
 	switch info, err := os.Lstat(f.Checkpoints()); {
 	case err != nil || info.IsDir():
-	case info.Mode()&fs.ModeSymlink != 0: // two runs whose links lead to one folder would remove each other's
-		return nil, fmt.Errorf("%s is a link, through which old checkpoints would be removed elsewhere: put the folder in its place; to have a run on another disk, let the whole run folder be a link", f.Checkpoints())
+	case info.Mode()&fs.ModeSymlink != 0: // two runs with links to one folder would remove each other's checkpoints
+		return nil, fmt.Errorf("%s is a link, so the run would remove old checkpoints elsewhere: replace it with the folder; to keep a run on another disk, link the whole run folder", f.Checkpoints())
 	default:
-		return nil, fmt.Errorf("%s is not a folder: put the one of the run's checkpoints in its place, or remove it", f.Checkpoints())
+		return nil, fmt.Errorf("%s is not a folder: replace it with the folder of the run's checkpoints, or remove it", f.Checkpoints())
 	}
 	if err := f.lock(); err != nil {
 		return nil, err
@@ -165,7 +164,7 @@ func Resume(dir string) (*Folder, error) {
 	return f, nil
 }
 
-// lock takes the folder for this process.
+// lock locks the folder for this process.
 func (f *Folder) lock() (err error) {
 	if f.unlock, err = checkpoint.Lock(f.Dir); err != nil {
 		return err
@@ -176,30 +175,30 @@ func (f *Folder) lock() (err error) {
 	return nil
 }
 
-// gone is an error if the folder is not where it was. Files that are open move with
-// it; a checkpoint would be written, and others removed, in what has taken its place.
-func (f *Folder) gone() error {
+// checkInPlace returns an error if the folder was moved or replaced. Open files move with
+// the folder, but checkpoints would be written and removed in the folder that replaced it.
+func (f *Folder) checkInPlace() error {
 	if info, err := os.Stat(f.Dir); err == nil && os.SameFile(info, f.info) {
 		return nil
 	}
-	return fmt.Errorf("the run folder %s is not there any more, or another is: if it was renamed, go on from its last checkpoint by --resume and its new name", f.Dir)
+	return fmt.Errorf("the run folder %s was moved, removed or replaced: if it was renamed, resume from its last checkpoint with --resume --out and its new name", f.Dir)
 }
 
-// notARun says what a folder without a config.toml is.
+// notARun returns the error for a folder without config.toml.
 func notARun(dir string) error {
 	if !exists(dir) {
-		return fmt.Errorf("%s does not exist: name the folder of the run to go on with", dir)
+		return fmt.Errorf("%s does not exist: name the folder of the run to resume", dir)
 	}
-	if name := remains(dir); name != "" {
-		return fmt.Errorf("%s cannot be resumed: it holds %s but no %s; put the run's %[3]s back, or begin a new run in another folder", dir, name, configFile)
+	if name := leftover(dir); name != "" {
+		return fmt.Errorf("%s cannot be resumed: it holds %s but no %s; put the run's %[3]s back, or start a new run in another folder", dir, name, configFile)
 	}
 	return fmt.Errorf("%s is not a run folder: it has no %s", dir, configFile)
 }
 
-// ConfigPath is where the run's resolved config lies.
+// ConfigPath returns the path of the run's resolved config.
 func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
 
-// Checkpoints is the folder of the run's checkpoints.
+// Checkpoints returns the folder of the run's checkpoints.
 func (f *Folder) Checkpoints() string { return f.path(checkpointsDir) }
 
 func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
@@ -207,8 +206,8 @@ func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 // Close unlocks the folder.
 func (f *Folder) Close() error { return f.unlock() }
 
-// Discard takes back Create where nothing was started: what this process made
-// goes, a folder that was there stays as it was.
+// Discard undoes Create if nothing was started. It removes what this process made and
+// leaves a folder that existed before as it was.
 func (f *Folder) Discard() (err error) {
 	names := []string{configFile, dataFile, metricsFile, timingFile, logFile}
 	if f.made != "" {
@@ -224,22 +223,22 @@ func (f *Folder) Discard() (err error) {
 			err = errors.Join(err, disk.RemoveAll(f.path(name)))
 		}
 	}
-	// The lock is held to the end: another process may be waiting to make its run here.
+	// Keep the lock to the end: another process may be waiting to make its run here.
 	err = errors.Join(err, f.removeLock())
 	f.removeMade()
 	return err
 }
 
-// removeLock unlocks the folder of no run.
+// removeLock unlocks the folder and removes the lock file.
 func (f *Folder) removeLock() error {
-	if runtime.GOOS == "windows" { // which removes no file that is open
+	if runtime.GOOS == "windows" { // Windows does not remove open files
 		return errors.Join(f.unlock(), disk.RemoveAll(f.path(lockFile)))
 	}
 	return errors.Join(disk.RemoveAll(f.path(lockFile)), f.unlock())
 }
 
-// removeMade removes the folders that this process made, from the inside out.
-// Where another process has put something into one meanwhile, that one stays.
+// removeMade removes the folders that this process made, from the innermost outwards. A
+// folder that another process has used meanwhile stays.
 func (f *Folder) removeMade() {
 	if f.made == "" {
 		return
@@ -254,9 +253,9 @@ func (f *Folder) removeMade() {
 	}
 }
 
-// topmostMissing is the first folder on the way to dir that does not exist.
+// topmostMissing returns the first folder on the path to dir that does not exist.
 func topmostMissing(dir string) (top string) {
-	for dir = filepath.Clean(dir); !exists(dir) && dir != top; dir = filepath.Dir(dir) { // a drive that is not there is its own parent
+	for dir = filepath.Clean(dir); !exists(dir) && dir != top; dir = filepath.Dir(dir) { // an absent drive is its own parent
 		top = dir
 	}
 	return top
@@ -273,27 +272,28 @@ func (f *Folder) writeConfig(c train.Config) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteWhole(ConfigPath(f.Dir), text)
+	return disk.WriteAtomic(ConfigPath(f.Dir), text)
 }
 
-// recordData writes data.json, or, where it exists, insists that the corpus is
-// the one that the run began with.
+// recordData writes data.json. If it exists, recordData returns an error unless the corpus
+// is the one that the run began with.
 func (f *Folder) recordData(info data.Info) error {
 	name := f.path(dataFile)
 	mine, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
 		return err
 	}
-	// One of the same corpus is as long, but for what another octet wrote.
+	// The data.json of the same corpus has the same length, up to what another version of
+	// Octet wrote.
 	text, whole, err := readUpTo(name, 1<<20+2*int64(len(mine)))
 	if errors.Is(err, fs.ErrNotExist) {
-		return disk.WriteWhole(name, append(mine, '\n'))
+		return disk.WriteAtomic(name, append(mine, '\n'))
 	}
 	if err != nil {
 		return err
 	}
 	if !whole {
-		return fmt.Errorf("%s: it is far longer than that of the corpus at hand, which takes %d bytes: put the run's own in its place, or remove it", name, len(mine))
+		return fmt.Errorf("%s: the file is far larger than the %d bytes that this corpus needs: restore the run's own file, or remove it", name, len(mine))
 	}
 	var saved data.Info
 	if err := json.Unmarshal(text, &saved); err != nil {
@@ -302,33 +302,34 @@ func (f *Folder) recordData(info data.Info) error {
 	return data.CheckSame(saved, info)
 }
 
-// choices are what the run's device chose by time; nil where it had no choice.
+// choices returns the algorithms that the run's device chose by timing; nil if there are none.
 func (f *Folder) choices() ([]byte, error) {
 	text, whole, err := readUpTo(f.path(choicesFile), maxChoices)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !whole { // nobody wrote that: they are made anew
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !whole { // a file that Octet did not write: the device chooses again
 		return nil, nil
 	}
 	return text, err
 }
 
-// maxChoices bounds choices.json: some hundred bytes for each product of a program.
+// maxChoices bounds choices.json, which has some hundred bytes for each GEMM of a program.
 const maxChoices = 16 << 20
 
-// readUpTo reads a file; whole is false if it has more than most bytes.
-func readUpTo(name string, most int64) (text []byte, whole bool, err error) {
+// readUpTo reads at most limit+1 bytes of a file; whole is false if the file is longer than
+// limit.
+func readUpTo(name string, limit int64) (text []byte, whole bool, err error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, false, err
 	}
 	defer f.Close()
-	text, err = io.ReadAll(io.LimitReader(f, most+1))
-	return text, int64(len(text)) <= most, err
+	text, err = io.ReadAll(io.LimitReader(f, limit+1))
+	return text, int64(len(text)) <= limit, err
 }
 
-// recordChoices keeps them for whoever resumes the run.
+// recordChoices writes choices.json, from which a resumed run reads them.
 func (f *Folder) recordChoices(choices []byte) error {
 	if choices == nil {
 		return nil
 	}
-	return disk.WriteWhole(f.path(choicesFile), choices)
+	return disk.WriteAtomic(f.path(choicesFile), choices)
 }

@@ -35,7 +35,7 @@ func TestDiscard(t *testing.T) {
 		require.NoError(t, f.Discard())
 		require.Equal(t, before, there(), dir)
 	}
-	// Another process has used the parent meanwhile: it stays.
+	// A parent that another process uses meanwhile stays.
 	f, err := Create(filepath.Join("runs", "one"), train.Default())
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join("runs", "two"), 0o700))
@@ -43,7 +43,7 @@ func TestDiscard(t *testing.T) {
 	require.Equal(t, append(before, "runs", filepath.Join("runs", "two")), there())
 }
 
-// Who begins a run where another one is being discarded is refused, or has a whole one.
+// Create beside a Discard of the same folder is refused, or makes a complete run.
 func TestDiscardBesideCreate(t *testing.T) {
 	for _, made := range []bool{true, false} {
 		dir := t.TempDir()
@@ -80,7 +80,7 @@ func TestDiscardBesideCreate(t *testing.T) {
 	}
 }
 
-func TestCreateHeldFolder(t *testing.T) {
+func TestCreateInUsedFolder(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Create(dir, train.Default())
 	require.NoError(t, err)
@@ -88,20 +88,20 @@ func TestCreateHeldFolder(t *testing.T) {
 	require.ErrorContains(t, err, "in use")
 	require.NoError(t, f.Close())
 	_, err = Create(dir, train.Default())
-	require.ErrorContains(t, err, "holds a run already")
+	require.ErrorContains(t, err, "already holds a run")
 	for _, leftover := range []string{metricsFile, checkpointsDir + "/step-00000002"} {
 		dir := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, leftover), 0o700))
 		_, err = Create(dir, train.Default())
 		name, _, _ := strings.Cut(leftover, "/")
 		require.ErrorContains(t, err, "holds "+name+" but no config.toml")
-		require.NotErrorIs(t, err, ErrHeld)
+		require.NotErrorIs(t, err, ErrRunExists)
 		require.NoFileExists(t, ConfigPath(dir))
 	}
 }
 
-// An empty folder of checkpoints, a volume of its own, is no run; a link, which Resume
-// refuses, is in the way.
+// Create accepts an empty folder of checkpoints, such as a mounted volume. It refuses a
+// symlink, which Resume would refuse.
 func TestCreateBesideEmptyCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	checkpoints := filepath.Join(dir, checkpointsDir)
@@ -119,15 +119,15 @@ func TestCreateBesideEmptyCheckpoints(t *testing.T) {
 	require.ErrorContains(t, err, "holds checkpoints but no config.toml")
 }
 
-// A folder of somebody's files is not for a run, and stays as it is; what is hidden is
-// nobody's, a lock that was left among it.
+// Create refuses a folder with other files and leaves it as it is. It accepts hidden files,
+// among them a left-over lock.
 func TestCreateAmongFiles(t *testing.T) {
 	for _, name := range []string{"notes.txt", dataFile, logFile, "folder"} {
 		dir := t.TempDir()
 		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
 		_, err := Create(dir, train.Default())
-		require.ErrorContains(t, err, "holds \""+name+"\", which is no run's")
-		require.NotErrorIs(t, err, ErrHeld)
+		require.ErrorContains(t, err, "holds \""+name+"\", which is not part of a run")
+		require.NotErrorIs(t, err, ErrRunExists)
 		entries, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		require.Len(t, entries, 1)
@@ -167,7 +167,7 @@ func TestPathsAreAbsolute(t *testing.T) {
 	require.Empty(t, c.Model.Init)
 }
 
-// A run may lie in the folder of its text: its files are none of it.
+// A run may lie in the folder of its text: the corpus excludes the files of the run.
 func TestRunAmongItsText(t *testing.T) {
 	c := tinyConfig(t)
 	alone, among := filepath.Join(t.TempDir(), "run"), filepath.Join(filepath.Dir(c.Data.Paths[0]), "runs", "one")
@@ -186,5 +186,5 @@ func TestRunAmongItsText(t *testing.T) {
 
 	c.Data.Paths = []string{among}
 	_, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1})
-	require.ErrorContains(t, err, "is that of a run")
+	require.ErrorContains(t, err, "is a run folder")
 }

@@ -18,7 +18,7 @@ import (
 	"octet/train"
 )
 
-// smoothCheckpoint is a whole checkpoint of a run that ends here, and the run's
+// smoothCheckpoint returns the files of a checkpoint of a finished run, and the run's
 // configuration.
 func smoothCheckpoint(t testing.TB) (files map[string][]byte, c train.Config) {
 	t.Helper()
@@ -28,7 +28,7 @@ func smoothCheckpoint(t testing.TB) (files map[string][]byte, c train.Config) {
 	return contents(t, filepath.Join(dir, checkpointsDir, "step-00000004")), c
 }
 
-// header splits a safetensors file after its header.
+// header splits a safetensors file into its header and the rest.
 func header(file []byte) (head, rest []byte) {
 	n := 8 + binary.LittleEndian.Uint64(file)
 	return file[8:n], file[n:]
@@ -40,8 +40,8 @@ func withHeader(head, rest []byte) []byte {
 	return append(append(file, head...), rest...)
 }
 
-// FuzzWeights: a folder with any config.json and any header of tensors gives a
-// loss or an error; nothing is made for a model that its weights do not fill.
+// FuzzWeights: a folder with any config.json and any safetensors header gives a loss or an
+// error; no memory is allocated for a model that does not match its weights.
 func FuzzWeights(f *testing.F) {
 	files, _ := smoothCheckpoint(f)
 	head, rest := header(files[checkpoint.ModelFile])
@@ -67,7 +67,7 @@ func FuzzWeights(f *testing.F) {
 		if err == nil {
 			var loss float64
 			loss, err = e.Evaluate(t.Context(), stream, nil)
-			require.True(t, err != nil || loss-loss == 0, "a loss is a number")
+			require.True(t, err != nil || loss-loss == 0, "the loss is finite")
 		}
 		if err != nil {
 			require.NotContains(t, err.Error(), "\n")
@@ -75,8 +75,8 @@ func FuzzWeights(f *testing.F) {
 	})
 }
 
-// FuzzRestore: a checkpoint whose sums are right, of whoever made it, sets a
-// run's state or is refused. What it sets is what the next checkpoint holds.
+// FuzzRestore: a checkpoint with correct checksums and any contents sets a run's state or is
+// refused. The next checkpoint holds the state that it set.
 func FuzzRestore(f *testing.F) {
 	files, c := smoothCheckpoint(f)
 	head, rest := header(files[checkpoint.OptimizerFile])
@@ -110,16 +110,16 @@ func FuzzRestore(f *testing.F) {
 		}
 		want, err := train.ReadState(opened)
 		require.NoError(t, err)
-		want.Config = nil // of which the trainer knows nothing
+		want.Config = nil // the trainer does not store it
 		saved, err := run.Trainer.Contents(want.Octet, want.Backend)
 		require.NoError(t, err)
-		if got := saved.State.(train.State); len(got.Spikes.Losses)+len(want.Spikes.Losses) > 0 { // else nil or empty
+		if got := saved.State.(train.State); len(got.Spikes.Losses)+len(want.Spikes.Losses) > 0 { // otherwise nil or empty
 			require.Equal(t, want, got)
 		}
 	})
 }
 
-// manifestOf vouches for files, as Save does.
+// manifestOf returns the manifest of files, as Save writes it.
 func manifestOf(t *testing.T, files map[string][]byte) []byte {
 	t.Helper()
 	type entry struct {

@@ -8,9 +8,9 @@ import (
 	"octet/internal/writers"
 )
 
-// CheckHostMemory refuses what does not fit into this machine or container: running
-// out of memory later would end the process without a word of advice. The error says
-// what needs it and ends with instead.
+// CheckHostMemory returns an error if need bytes do not fit into this machine or container:
+// running out of memory later would kill the process without a message. The error begins
+// with what and ends with instead, the advice.
 func CheckHostMemory(what string, need int64, instead string) error {
 	free, bound, ok := HostMemory()
 	if !ok || need <= free {
@@ -36,5 +36,5 @@ func LimitGoMemory() {
 	}
 }
 
-// SmallerRun is what to do about a step that does not fit.
+// SmallerRun is the advice for a step that does not fit into memory.
 const SmallerRun = "use a smaller model or train.micro_batch, or train.recompute=block (octet plan shows what the memory is for)"

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// HostMemory is how many bytes a process can still get, and what sets that bound, as
-// a sentence names it: the machine, by what proc(5) calls MemAvailable and the free
-// swap; or a container, as its memory limit leaves less.
+// HostMemory returns how many bytes a process can still allocate, and the name of what sets
+// that bound: the machine, by MemAvailable of proc(5) and the free swap, or a container
+// whose memory limit leaves less.
 func HostMemory() (free int64, bound string, ok bool) { return freeMemory(os.DirFS("/")) }
 
 func freeMemory(root fs.FS) (free int64, bound string, ok bool) {
@@ -34,9 +34,9 @@ func freeMemory(root fs.FS) (free int64, bound string, ok bool) {
 type hierarchy struct {
 	fstype, controller string // in /proc/self/mountinfo; in /proc/self/cgroup
 	limit, used        string // files of a group: bytes
-	// Lines of memory.stat: cached files, which the kernel takes back before it ends a
-	// process, as MemAvailable counts them too. Swap that a group may use besides is left
-	// out: containers seldom have any.
+	// Lines of memory.stat: cached files, which the kernel reclaims before it kills a
+	// process; MemAvailable counts them too. The swap of a group is left out: containers
+	// seldom have any.
 	files [2]string
 }
 
@@ -45,33 +45,34 @@ var hierarchies = []hierarchy{
 	{"cgroup", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", [2]string{"total_inactive_file", "total_active_file"}},
 }
 
-// left is what this process's group and those above it leave to it, and the file of
-// the limit that decides; not ok where nothing limits it.
-func (h hierarchy) left(root fs.FS) (least int64, file string, ok bool) {
+// left returns the bytes that the limits of this process's group and those above it leave,
+// and the file of the limit that decides; ok is false without a limit.
+func (h hierarchy) left(root fs.FS) (smallest int64, file string, ok bool) {
 	top, group, found := h.group(root)
 	if !found {
 		return 0, "", false
 	}
 	for dir := path.Join(top, group); ; dir = path.Dir(dir) {
-		limit, limited := number(root, path.Join(dir, h.limit)) // the topmost has no such file
+		limit, limited := number(root, path.Join(dir, h.limit)) // the topmost group has no such file
 		used, known := number(root, path.Join(dir, h.used))
 		if limited && known {
 			for _, line := range h.files {
 				cached, _ := keyed(root, path.Join(dir, "memory.stat"), line)
 				used -= cached
 			}
-			if left := max(0, limit-max(0, used)); !ok || left < least {
-				least, file, ok = left, path.Join(dir, h.limit), true
+			if left := max(0, limit-max(0, used)); !ok || left < smallest {
+				smallest, file, ok = left, path.Join(dir, h.limit), true
 			}
 		}
 		if dir == top || dir == "." {
-			return least, file, ok
+			return smallest, file, ok
 		}
 	}
 }
 
-// group is where the hierarchy is mounted, and this process's group below that. A
-// container may see its own group as the topmost; its path then begins elsewhere.
+// group returns the mount point of the hierarchy and this process's group below it. A
+// container may see its own group as the topmost one; the path of the group then lies
+// outside the mount.
 func (h hierarchy) group(root fs.FS) (top, group string, ok bool) {
 	for line := range lines(root, "proc/self/cgroup") { // hierarchy-ID:controller-list:path
 		parts := strings.SplitN(line, ":", 3)
@@ -95,10 +96,10 @@ func (h hierarchy) group(root fs.FS) (top, group string, ok bool) {
 	return "", "", false
 }
 
-// contains reports whether a list between commas has a name.
+// contains reports whether a comma-separated list has a name.
 func contains(list, name string) bool { return strings.Contains(","+list+",", ","+name+",") }
 
-// keyed is the number behind a name at the beginning of a line: "MemAvailable: 1234 kB".
+// keyed returns the number after a name at the beginning of a line: "MemAvailable: 1234 kB".
 func keyed(root fs.FS, file, name string) (n int64, ok bool) {
 	for line := range lines(root, file) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {
@@ -109,7 +110,7 @@ func keyed(root fs.FS, file, name string) (n int64, ok bool) {
 	return 0, false
 }
 
-// number is what a file holds; not ok for "max".
+// number returns the number in a file; ok is false for "max".
 func number(root fs.FS, file string) (n int64, ok bool) {
 	for line := range lines(root, file) {
 		n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
@@ -118,7 +119,7 @@ func number(root fs.FS, file string) (n int64, ok bool) {
 	return 0, false
 }
 
-// lines are those of a file; none if it cannot be read.
+// lines returns the lines of a file; none if it cannot be read.
 func lines(root fs.FS, file string) iter.Seq[string] {
 	text, err := fs.ReadFile(root, file)
 	if err != nil {

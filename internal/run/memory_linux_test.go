@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Files as kernels and container engines write them.
+// freeMemory reads the files that kernels and container engines write.
 func TestFreeMemory(t *testing.T) {
 	const (
 		meminfo = "MemTotal:       16000 kB\nMemFree:         100 kB\nMemAvailable:    8000 kB\nSwapFree:        2000 kB\n"
@@ -28,7 +28,7 @@ func TestFreeMemory(t *testing.T) {
 			"proc/self/cgroup": "0::/user.slice\n", "proc/self/mountinfo": v2,
 			"sys/fs/cgroup/user.slice/memory.max": "max\n", "sys/fs/cgroup/user.slice/memory.current": "5000\n",
 		}, all, "this machine"},
-		"a limit that does not matter": {map[string]string{
+		"a limit above the free memory": {map[string]string{
 			"proc/self/cgroup": "0::/user.slice\n", "proc/self/mountinfo": v2,
 			"sys/fs/cgroup/user.slice/memory.max": "20000000000\n", "sys/fs/cgroup/user.slice/memory.current": "5000\n",
 		}, all, "this machine"},
@@ -48,7 +48,7 @@ func TestFreeMemory(t *testing.T) {
 			"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": v2,
 			"sys/fs/cgroup/a/memory.max": "1000\n", "sys/fs/cgroup/a/memory.current": "2000\n",
 		}, 0, "this container (limit: /sys/fs/cgroup/a/memory.max)"},
-		"a group that is not in sight": {map[string]string{
+		"a group outside the mount": {map[string]string{
 			"proc/self/cgroup": "0::/../sibling\n", "proc/self/mountinfo": v2,
 			"sys/fs/cgroup/memory.max": "7000\n", "sys/fs/cgroup/memory.current": "0\n",
 		}, 7000, "this container (limit: /sys/fs/cgroup/memory.max)"},
@@ -83,8 +83,8 @@ func TestFreeMemory(t *testing.T) {
 	require.False(t, ok)
 }
 
-// LimitGoMemory limits Go's memory to what is free, unless the user's limit is lower. A
-// check of the memory leaves the limit as it is.
+// LimitGoMemory limits Go's memory to the free memory, unless the user's limit is lower.
+// CheckHostMemory does not change the limit.
 func TestLimitGoMemory(t *testing.T) {
 	old := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(old)

@@ -2,5 +2,5 @@
 
 package run
 
-// HostMemory is not known here.
+// HostMemory returns ok = false: this system does not report its memory.
 func HostMemory() (free int64, bound string, ok bool) { return 0, "", false }

@@ -12,7 +12,7 @@ import (
 	"octet/train"
 )
 
-// otherKernels is emu as if on another processor.
+// otherKernels is emu with the arithmetic of another processor.
 type otherKernels struct{ backend.Backend }
 
 func (o otherKernels) Spec() backend.Spec {
@@ -21,8 +21,8 @@ func (o otherKernels) Spec() backend.Spec {
 	return s
 }
 
-// A resumed run says what computed the checkpoint, if the last bits of what
-// follows may not be what they would have been there.
+// A resumed run reports the backend that wrote the checkpoint if it differs from its own in
+// the last bits.
 func TestMoved(t *testing.T) {
 	emu, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestMoved(t *testing.T) {
 	c.Data.Seq, c.Train.MicroBatch, c.Train.Steps = 32, 2, 1
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
 	require.NoError(t, c.Resolve())
-	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], bytes.Repeat([]byte("text "), 1000)))
+	require.NoError(t, disk.WriteAtomic(c.Data.Paths[0], bytes.Repeat([]byte("text "), 1000)))
 	dir := filepath.Join(t.TempDir(), "run")
 	start := func(name string) (moved, kernels string) {
 		r, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: exists(dir), Backend: name, Threads: 1})
@@ -57,7 +57,7 @@ func TestMoved(t *testing.T) {
 	require.Empty(t, moved)
 	require.NotEmpty(t, kernels)
 	moved, _ = start("emu")
-	require.Empty(t, moved, "the same again")
+	require.Empty(t, moved, "the same backend")
 	moved, _ = start("emu-elsewhere")
 	require.Equal(t, "emu, "+kernels, moved)
 	moved, _ = start("emu")

@@ -13,7 +13,7 @@ import (
 	"octet/internal/config"
 )
 
-// A run's configuration that is a pipe is not opened: this test would not end.
+// ResumedConfig does not open a config.toml that is a pipe: this test would hang.
 func TestResumeOpensNoPipe(t *testing.T) {
 	c := smoothConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")

@@ -16,24 +16,24 @@ import (
 	"octet/internal/disk"
 )
 
-// node is a file or folder as a power cut leaves it: POSIX promises the bytes that a
-// file had at its last sync, and the names that a folder had at its own.
+// node is a file or folder as a power cut leaves it: POSIX guarantees the bytes of a file at
+// its last sync, and the names of a folder at its last sync.
 type node struct {
 	folder        bool
-	names, synced map[string]*node // of a folder: as they are, and at its last sync
+	names, synced map[string]*node // of a folder: now, and at its last sync
 	text          []byte           // of a file, at its last sync
-	length        int              // of a file, as it is
+	length        int              // of a file, now
 }
 
 func newNode(folder bool) *node { return &node{folder: folder, names: map[string]*node{}} }
 
-// powerDisk follows the changes of a run to the folder home.
+// powerDisk tracks the changes of a run to the folder home.
 type powerDisk struct {
 	home string
 	root *node
 }
 
-// find is what a path leads to, and the folder that it lies in.
+// find returns the node of a path, its folder, and its name there.
 func (d *powerDisk) find(path string) (n, parent *node, base string) {
 	n = d.root
 	rel, err := filepath.Rel(d.home, path)
@@ -49,7 +49,7 @@ func (d *powerDisk) find(path string) (n, parent *node, base string) {
 	return n, parent, base
 }
 
-// follow takes note of a change that has happened.
+// follow records a change that has happened.
 func (d *powerDisk) follow(c disk.Change) error {
 	n, parent, base := d.find(c.Path)
 	switch c.Op {
@@ -64,7 +64,7 @@ func (d *powerDisk) follow(c disk.Change) error {
 		if err != nil {
 			return err
 		}
-		to := strings.TrimSuffix(strings.TrimPrefix(base, "."), ".partial") // where it replaces what was there
+		to := strings.TrimSuffix(strings.TrimPrefix(base, "."), ".partial") // the name if it replaces a file
 		for _, e := range entries {
 			if parent.names[e.Name()] == nil {
 				to = e.Name()
@@ -92,9 +92,8 @@ func (d *powerDisk) follow(c disk.Change) error {
 	return nil
 }
 
-// leave writes what is there after a power cut: the synced names and bytes, or, where
-// the file system was quick with names, all of those, and zeros for bytes that were
-// not synced.
+// leave writes the state after a power cut: the synced names and bytes or, if the file system
+// wrote names quickly, all names, with zeros for bytes that were not synced.
 func (n *node) leave(path string, quick bool) error {
 	names := n.synced
 	if quick {
@@ -118,11 +117,11 @@ func (n *node) leave(path string, quick bool) error {
 	return nil
 }
 
-// The power goes behind any change that a run makes to its folder. What is left goes
-// on as if nothing had happened, or, before config.toml is on the disk, is no run.
+// After a power cut right after any change of a run to its folder, the run resumes and ends like
+// one without a power cut. Before config.toml is on disk, no run remains.
 func TestPowerCut(t *testing.T) {
 	c := savingConfig(t)
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	home, cuts := t.TempDir(), t.TempDir()
 	d := &powerDisk{home, newNode(true)}
 	every := 13
@@ -156,11 +155,11 @@ func TestPowerCut(t *testing.T) {
 		begun++
 		trainIn(t, c, dir, func(Progress) {})
 		got := files(t, dir)
-		for name, text := range want { // there may be one checkpoint more: what retention removed last is not synced
+		for name, text := range want { // an additional checkpoint is fine: the last removal is not synced
 			require.True(t, text == got[name], "%s of %s", name, dir)
 		}
 	}
-	t.Logf("%d power cuts, %d behind config.toml", len(left), begun)
+	t.Logf("%d power cuts, %d after config.toml", len(left), begun)
 	require.Positive(t, begun)
 	require.Less(t, begun, len(left))
 }

@@ -12,43 +12,43 @@ import (
 	"octet/train"
 )
 
-// Of the steps of this process the first ones fill caches and calibrate, and
-// are not profiled. A shorter run profiles what it has.
+// The first steps of a process fill caches and calibrate, and are not profiled. A shorter
+// run profiles its last steps.
 const (
 	warmUpSteps   = 3
 	profiledSteps = 5
 )
 
-// How many bursts are taken of each rate; the best one counts. More of them
-// find the peak more surely where others use the machine too.
+// The number of bursts for each peak; the best one counts. More bursts find the peak more
+// reliably on a shared machine.
 const (
 	flopsBursts = 20
 	bytesBursts = 5
 )
 
-// Profile is the record of some steps of a run on its first device. They were
-// steps like the others.
+// Profile is the record of some steps of a run on its first device. Profiling does not
+// change their results.
 type Profile struct {
 	*backend.Profile
-	Peaks backend.Peaks // of the device, measured right before
+	Peaks backend.Peaks // of the device, measured right before the steps
 	Trace string        // path of the trace
 }
 
-// profiler is a profile in the making.
+// profiler records a profile.
 type profiler struct {
 	*backend.Profile
 	peaks backend.Peaks
 }
 
-// profiledRange is the steps to profile: those after from, up to to.
+// profiledRange returns the range of steps to profile: after from, up to to.
 func (r *Run) profiledRange() (from, to int) {
 	to = min(r.Resumed+warmUpSteps+profiledSteps, r.Config.Train.Steps)
 	return max(to-profiledSteps, r.Resumed), to
 }
 
-// next is Trainer.Next, recorded if the step is one to profile. ahead says that
-// the step after it follows, whatever comes of this one. What is profiled is given to
-// the devices step by step, so that a span holds one.
+// next calls Trainer.Next and records the step if it is to be profiled. ahead allows the
+// step after it to be queued before the result of this one is known. Profiled steps are not
+// queued ahead, so that a span holds one step.
 func (r *Run) next(ctx context.Context, ahead bool) (train.StepResult, error) {
 	p, done := r.profile, r.Trainer.StepsDone()
 	from, _ := r.profiledRange()
@@ -67,14 +67,14 @@ func (r *Run) next(ctx context.Context, ahead bool) (train.StepResult, error) {
 	return r.Trainer.Next(ctx)
 }
 
-// profileAfter ends the profile and writes its trace if step was the last of
-// it. interrupted says that there are no more steps.
+// profileAfter ends the profile and writes its trace if step was its last one. interrupted
+// says that no steps follow.
 func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 	p := r.profile
 	if _, to := r.profiledRange(); p == nil || p.Spans() == 0 || step < to && !interrupted {
 		return nil, nil
 	}
-	r.profile, r.Trainer.Execute = nil, nil // and what was recorded may go
+	r.profile, r.Trainer.Execute = nil, nil // frees the recorded spans
 	path := r.Folder.path(traceFile)
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
@@ -111,7 +111,7 @@ func peakFLOPs(devices []backend.Backend, bursts int) (sum float64) {
 	return sum
 }
 
-// best is the best of n bursts.
+// best returns the highest rate of n bursts.
 func best(n int, burst func() float64) (rate float64) {
 	for range n {
 		rate = max(rate, burst())

@@ -13,15 +13,15 @@ import (
 	"octet/train"
 )
 
-// choosing is emu with what an accelerator can tell beyond a Backend.
+// choosing is emu with the optional interfaces of an accelerator.
 type choosing struct{ backend.Backend }
 
 func (choosing) Choices() []byte                   { return []byte("[1]") }
 func (choosing) Usage() (backend.Usage, error)     { return backend.Usage{Allocated: 12345}, nil }
 func (choosing) Sensors() (backend.Sensors, error) { return nil, errors.New("no such library") }
 
-// A run that is profiled leaves all that a run does, also of what its device can do
-// beyond the least.
+// A profiled run writes all files of a run, including those from the optional interfaces of
+// its device.
 func TestAProfileHidesNothing(t *testing.T) {
 	d, _, err := backend.Find("emu")
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestAProfileHidesNothing(t *testing.T) {
 	backend.Register(d)
 	c := tinyConfig(t)
 	c.Train.Steps, c.Checkpoint.Every = 4, 2
-	c.Precision.Schedule = []train.RecipeChange{{Step: 2, Recipe: "fp8-delayed"}} // on devices opened anew
+	c.Precision.Schedule = []train.RecipeChange{{Step: 2, Recipe: "fp8-delayed"}} // which opens the devices again
 	require.NoError(t, c.Resolve())
 	for _, profile := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "run")
@@ -58,12 +58,12 @@ func TestAProfileHidesNothing(t *testing.T) {
 	}
 }
 
-// unreadable counts its memory, and cannot say how much it is.
+// unreadable is a device whose Usage fails.
 type unreadable struct{ backend.Backend }
 
 func (unreadable) Usage() (backend.Usage, error) { return backend.Usage{}, errors.New("device lost") }
 
-// The memory of a device is known where the device counts it.
+// The memory use of a device is known if the device counts it.
 func TestUsageOfDevices(t *testing.T) {
 	for _, test := range []struct {
 		device backend.Backend
@@ -81,7 +81,7 @@ func TestUsageOfDevices(t *testing.T) {
 	}
 }
 
-// metered is a device of so many threads, each of which does 8 FLOP/s.
+// metered is a device whose threads each reach 8 FLOP/s.
 type metered struct {
 	backend.Backend
 	threads int
@@ -92,8 +92,8 @@ func (d metered) Meter() backend.Meter { return d }
 func (d metered) FLOPs() float64       { return 8 * float64(max(1, d.threads)) }
 func (d metered) Bytes() float64       { return 0 }
 
-// A machine does not reach more than its processors do, however many ranks share
-// them; devices of their own add up.
+// The peak of ranks that share processors is at most that of the processors; the peaks of
+// separate devices add up.
 func TestPeakOfRanks(t *testing.T) {
 	processors := min(runtime.GOMAXPROCS(0), runtime.NumCPU())
 	ranks := func(n, threads int) (list []backend.Backend) {

@@ -9,21 +9,21 @@ import (
 	"octet/train"
 )
 
-// published is what the exporter tells of more than the last step.
+// published holds the exporter's values that do not come from the last step alone.
 type published struct {
 	valLoss *writers.Float  // of the last evaluation
-	skipped int             // updates that this process left out
-	health  writers.Metrics // of the last step that was measured
-	at      time.Time       // of the last step
-	step    time.Duration   // that it took
-	longest time.Duration   // between two steps of this process
+	skipped int             // updates skipped by this process
+	health  writers.Metrics // of the last measured step
+	at      time.Time       // end of the last step
+	step    time.Duration   // duration of the last step
+	longest time.Duration   // longest time between two steps of this process
 }
 
 const (
 	// A run counts as hung when a step takes hangFactor times as long as the longest step so
-	// far, and at least leastHang.
+	// far, and at least minHang.
 	hangFactor = 10
-	leastHang  = time.Minute
+	minHang    = time.Minute
 	// checkpointRate is the lowest rate at which a file system should write a checkpoint, in
 	// bytes per second.
 	checkpointRate = 100e6
@@ -34,15 +34,15 @@ const (
 // step, since no earlier step may have had them.
 func (r *Run) stepTimeout() time.Duration {
 	c, done := r.Config, r.Trainer.StepsDone()
-	timeout := max(leastHang, hangFactor*r.published.longest)
+	timeout := max(minHang, hangFactor*r.published.longest)
 	due := r.due(done + 1)
 	if due.evaluation {
-		// A batch of it takes less than a micro-batch of a step.
+		// An evaluation batch takes less than a micro-batch of a step.
 		batch := r.published.step.Seconds() / float64(c.Train.Accumulate)
 		batches := r.Corpus.Info.ValTokens/int64(c.Train.MicroBatch*c.Data.Seq*c.Train.Ranks) + 1
 		timeout += seconds(hangFactor * float64(batches) * batch)
 	}
-	if due.checkpoint || done == c.Train.Steps { // the last one is still being written
+	if due.checkpoint || done == c.Train.Steps { // the last checkpoint is still being written
 		timeout += seconds(float64(r.Memory.Snapshot) / checkpointRate)
 	}
 	if slices.ContainsFunc(c.Precision.Schedule, func(s train.RecipeChange) bool { return s.Step == done }) {
@@ -51,7 +51,7 @@ func (r *Run) stepTimeout() time.Duration {
 	return timeout
 }
 
-// publish tells the exporter, if there is one, what the records were told of a step.
+// publish passes the records of a step to the exporter, if there is one.
 func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 	if r.Exporter == nil {
 		return
@@ -70,7 +70,7 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 	}
 	now := time.Now()
 	took := seconds(float64(t.StepSeconds))
-	if !r.published.at.IsZero() { // with the evaluation, the checkpoint and whatever else came with the step
+	if !r.published.at.IsZero() { // includes the evaluation and the checkpoint of the step
 		took = now.Sub(r.published.at)
 	}
 	r.published.at, r.published.longest, r.published.step = now, max(r.published.longest, took), seconds(float64(t.StepSeconds))

@@ -30,8 +30,8 @@ func scrape(e *exporter.Exporter) (string, error) {
 	return string(text), err
 }
 
-// What is told is what the last step recorded, also while a step stands still.
-func TestExporterTellsWhatWasRecorded(t *testing.T) {
+// The exporter serves the records of the last step, also while a step runs.
+func TestExporterServesTheRecords(t *testing.T) {
 	e, err := exporter.Open("0", exporter.Build{Version: "devel", Go: "go"})
 	require.NoError(t, err)
 	defer e.Close()
@@ -41,7 +41,7 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e}
 	r, err := Start(t.Context(), o)
 	require.NoError(t, err)
-	during, updates := "", 0 // what is told in the second update
+	during, updates := "", 0 // the answer during the second update
 	r.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
 		if program == "update" {
 			if updates++; updates == 2 {
@@ -51,12 +51,12 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 		}
 		return x.Run(ctx)
 	}
-	told, err := scrape(e)
+	served, err := scrape(e)
 	require.NoError(t, err)
-	require.NotContains(t, told, "octet_step")
+	require.NotContains(t, served, "octet_step")
 
 	require.NoError(t, r.Train(t.Context(), func(p Progress) {
-		told, err := scrape(e)
+		served, err := scrape(e)
 		require.NoError(t, err)
 		var m writers.Metrics
 		require.NoError(t, json.Unmarshal(lastLine(t, filepath.Join(o.Dir, metricsFile)), &m))
@@ -64,9 +64,9 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 		for name, x := range map[string]any{
 			"step": m.Step, "steps": 4, "loss": float64(m.Loss), "grad_norm": float64(m.GradNorm), "learning_rate": float64(m.LR), "skipped_steps_total": 0,
 		} {
-			require.Contains(t, told, fmt.Sprintf("\noctet_%s %v\n", name, x))
+			require.Contains(t, served, fmt.Sprintf("\noctet_%s %v\n", name, x))
 		}
-		require.Equal(t, p.Step >= 2, strings.Contains(told, "\noctet_val_loss "))
+		require.Equal(t, p.Step >= 2, strings.Contains(served, "\noctet_val_loss "))
 	}))
 	require.Contains(t, during, "\noctet_step 1\n")
 	require.Equal(t, 4, r.saver.last.step)
@@ -76,14 +76,14 @@ func TestExporterTellsWhatWasRecorded(t *testing.T) {
 	r, err = Start(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-	told, err = scrape(e)
+	served, err = scrape(e)
 	require.NoError(t, err)
-	require.Contains(t, told, "\noctet_checkpoint_step 4\n", "of the process before")
-	require.NotContains(t, told, "octet_checkpoint_timestamp")
+	require.Contains(t, served, "\noctet_checkpoint_step 4\n", "of the previous process")
+	require.NotContains(t, served, "octet_checkpoint_timestamp")
 	require.NoError(t, r.Close())
 }
 
-// Skipped updates are counted, and the last evaluation stands until the next one.
+// Skipped updates are counted, and the last validation loss stays until the next evaluation.
 func TestPublishedBeyondAStep(t *testing.T) {
 	e, err := exporter.Open("0", exporter.Build{})
 	require.NoError(t, err)
@@ -104,16 +104,16 @@ func TestPublishedBeyondAStep(t *testing.T) {
 		{writers.Metrics{Step: 4, Skipped: true, ValLoss: loss(1.5)}, "1.5", 2},
 	} {
 		r.publish(test.step, writers.Timing{})
-		told, err := scrape(e)
+		served, err := scrape(e)
 		require.NoError(t, err)
-		require.Contains(t, told, fmt.Sprintf("\noctet_val_loss %s\n", test.valLoss), test.step.Step)
-		require.Contains(t, told, fmt.Sprintf("\noctet_skipped_steps_total %d\n", test.skipped), test.step.Step)
+		require.Contains(t, served, fmt.Sprintf("\noctet_val_loss %s\n", test.valLoss), test.step.Step)
+		require.Contains(t, served, fmt.Sprintf("\noctet_skipped_steps_total %d\n", test.skipped), test.step.Step)
 	}
 	require.NoError(t, r.Close())
 }
 
-// A run that an error stopped is unhealthy, with the reason; one that is done is not.
-func TestExporterTellsHowTrainingEnds(t *testing.T) {
+// /healthz reports an error that stopped training as unhealthy, and a finished run as healthy.
+func TestHealthAfterTraining(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("the device is lost")} {
 		e, err := exporter.Open("0", exporter.Build{})
 		require.NoError(t, err)
@@ -145,8 +145,8 @@ func TestExporterTellsHowTrainingEnds(t *testing.T) {
 	}
 }
 
-// The next step may take ten times as long as the longest so far, a minute at least,
-// and longer with what comes with it alone.
+// The timeout of a step is ten times the longest step so far, at least a minute, plus time
+// for an evaluation or a checkpoint that comes with it.
 func TestStepTimeout(t *testing.T) {
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.EvalEvery, c.Checkpoint.Every = 10, 4, 3
@@ -171,8 +171,8 @@ func TestStepTimeout(t *testing.T) {
 	}, timeouts)
 }
 
-// A counter never goes down: after a rewind the repeated steps count again, in it as in
-// the run's tokens and energy.
+// A counter never decreases: after a rewind the repeated steps count again, as in the run's
+// tokens and energy.
 func TestTokensOfARewind(t *testing.T) {
 	e, err := exporter.Open("0", exporter.Build{})
 	require.NoError(t, err)
@@ -188,18 +188,18 @@ func TestTokensOfARewind(t *testing.T) {
 	require.NoError(t, r.Train(t.Context(), func(p Progress) {
 		executed++
 		require.Equal(t, int64(executed)*r.Trainer.TokensPerStep(), r.Tokens())
-		if p.Rewound { // nothing is told until the step after it
+		if p.Rewound { // the next step publishes again
 			step = 80
 			return
 		}
 		step++
-		told, err := scrape(e)
+		served, err := scrape(e)
 		require.NoError(t, err)
-		require.Contains(t, told, fmt.Sprintf("\noctet_step %d\n", step))
-		require.Contains(t, told, fmt.Sprintf("\noctet_tokens_total %d\n", r.Tokens()))
+		require.Contains(t, served, fmt.Sprintf("\noctet_step %d\n", step))
+		require.Contains(t, served, fmt.Sprintf("\noctet_tokens_total %d\n", r.Tokens()))
 	}))
 	require.Equal(t, 95, step)
-	require.Equal(t, 95+9, executed, "89 led back to 80")
+	require.Equal(t, 95+9, executed, "step 89 rewinds to step 80")
 	require.NoError(t, r.Close())
 }
 

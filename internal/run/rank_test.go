@@ -13,8 +13,7 @@ import (
 	"octet/backend"
 )
 
-// frail is emu with a second rank that fails once, in a program of a name, when it
-// has run so often.
+// frail is emu whose second rank fails once: in the runs-th execution of a program.
 type frail struct {
 	program string
 	runs    int
@@ -68,8 +67,8 @@ func (p *frailProgram) Run(ctx context.Context) error {
 	return p.Executable.Run(ctx)
 }
 
-// One of two ranks that fails ends the run, wherever it does, and the run goes on
-// from its last checkpoint as if it had not failed.
+// A failure of one of two ranks, at any point, ends the run. It resumes from its last
+// checkpoint and ends like a run without a failure.
 func TestOneRankFails(t *testing.T) {
 	f := frailty()
 	c := tinyConfig(t)

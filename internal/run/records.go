@@ -12,16 +12,16 @@ import (
 	"octet/train"
 )
 
-// records are the files that grow by a line a step.
+// records are the files that grow with every step.
 type records struct {
 	metrics, timing *writers.JSONL
 	events          *writers.Events
 	log             *writers.RunLog
 	files           []io.Closer // those above that are open
-	lost            []string    // which lines of earlier steps are not there any more
+	lost            []string    // messages about missing lines of earlier steps
 }
 
-// openRecords opens them, cut back to the step that the run goes on from.
+// openRecords opens the files and truncates them after step from, where the run resumes.
 func openRecords(dir string, from int) (r *records, err error) {
 	r = &records{}
 	defer func() {
@@ -57,7 +57,7 @@ func openRecords(dir string, from int) (r *records, err error) {
 	return r, nil
 }
 
-// step writes what one step has to say, and returns its lines.
+// step writes the records of one step and returns its lines.
 func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) (m writers.Metrics, t writers.Timing, err error) {
 	m = writers.Metrics{
 		Step: p.Step, Loss: writers.Float(p.Loss), LR: writers.Float(p.LR),
@@ -89,7 +89,7 @@ func (w *records) step(p Progress, flopsPerToken float64, tokens, memory int64) 
 	return m, t, errors.Join(w.metrics.Write(m), w.timing.Write(t), w.events.Write(time.Now(), p.Step, scalars...))
 }
 
-// healthStats is a measured step's health in the words of metrics.jsonl.
+// healthStats converts the health of a measured step to the form of metrics.jsonl.
 func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writers.SwiGLUStats) {
 	var casts map[string]writers.FP8Stats
 	if len(h.Casts) > 0 {
@@ -121,8 +121,8 @@ func healthStats(h train.Health) (map[string]writers.FP8Stats, map[string]writer
 	return casts, channels
 }
 
-// healthScalars are the points of a measured step's health in TensorBoard. The
-// infinite SQNR of a cast without an error is left out: it has no place on an axis.
+// healthScalars converts the health of a measured step to TensorBoard scalars. It omits
+// infinite values, such as the SQNR of a cast without error, which no axis can show.
 func healthScalars(h train.Health) (list []writers.Scalar) {
 	add := func(tag string, value float64) {
 		if !math.IsInf(value, 1) {
@@ -152,7 +152,7 @@ func healthScalars(h train.Health) (list []writers.Scalar) {
 	return list
 }
 
-// flush brings the lines to the disk before a checkpoint vouches for them.
+// flush syncs the lines to disk, so that a checkpoint never outlives the lines of its steps.
 func (w *records) flush() error { return errors.Join(w.metrics.Sync(), w.timing.Sync()) }
 
 func (w *records) close() error {

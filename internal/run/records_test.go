@@ -17,13 +17,13 @@ import (
 	"octet/train"
 )
 
-// A measured step has every cast and every layer in metrics.jsonl, in TensorBoard's
-// events and in what Prometheus reads, whatever the granularity of the scales.
+// A measured step has every cast and every layer in metrics.jsonl, in TensorBoard's events
+// and in the Prometheus metrics, for all granularities of scales.
 func TestHealthIsWrittenEverywhere(t *testing.T) {
 	for name, edit := range map[string]func(c *train.Config){
 		"mxfp8":       func(c *train.Config) { c.Recipe = "mxfp8" },
 		"torchao-row": func(c *train.Config) { c.Recipe = "torchao-row" },
-		"one layer by row": func(c *train.Config) {
+		"one layer per row": func(c *train.Config) {
 			c.Recipe = "fp8-delayed"
 			c.Precision.Rows = []train.PrecisionRow{{Scope: "layers.0.mlp.*", Granularity: "row", Scaling: "current", Rounding: "nearest"}}
 		},
@@ -39,7 +39,7 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 			r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
 			require.NoError(t, err)
 			require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-			told, err := scrape(e)
+			served, err := scrape(e)
 			require.NoError(t, err)
 			var names []string
 			for _, cast := range r.Trainer.Model.HealthCasts() {
@@ -71,20 +71,20 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 				if cast["scale"] == nil {
 					tags = append(tags, "scale_min", "scale_max", "scale_log2_std")
 					for _, key := range keys[4:] {
-						require.Contains(t, told, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", key, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
+						require.Contains(t, served, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", key, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
 					}
 				}
 				for _, tag := range tags {
 					require.Contains(t, string(events), "fp8/"+name+"/"+tag+"\x15", "followed by the tag of the value")
 				}
 				for metric, key := range map[string]string{"saturated_ratio": "saturated", "flushed_ratio": "flushed", "sqnr_decibels": "sqnr_db", "amax": "amax"} {
-					require.Contains(t, told, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", metric, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
+					require.Contains(t, served, fmt.Sprintf("\noctet_fp8_%s{cast=%q} %s\n", metric, name, strconv.FormatFloat(*cast[key], 'g', -1, 64)))
 				}
 			}
 			require.Contains(t, line.SwiGLU, "layers.0")
 			require.Contains(t, string(events), "swiglu/cosine/layers.0")
-			require.Contains(t, told, "\noctet_swiglu_cosine{layer=\"layers.0\"} ")
-			require.Contains(t, told, "\noctet_health_step 2\n", "not the last step, which was not measured")
+			require.Contains(t, served, "\noctet_swiglu_cosine{layer=\"layers.0\"} ")
+			require.Contains(t, served, "\noctet_health_step 2\n", "the last measured step")
 		})
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"octet/checkpoint"
 )
 
-// spiked does what train.on_spike asks for.
+// handleSpike logs a spike and rewinds the run, as train.on_spike says.
 //
-// A rewind needs no note of its own to survive a kill: a run that is resumed
-// from an older checkpoint meets the same spike and goes back to the same one.
-// Therefore it counts on regular checkpoints only, which every run of the config
-// has, and removes the newer ones before it cuts the records back.
-func (r *Run) spiked(ctx context.Context, p *Progress) error {
+// A rewind survives a kill without a record of its own: a run resumed from an older
+// checkpoint meets the same spike and rewinds to the same checkpoint. Therefore handleSpike
+// uses regular checkpoints only, which every run of the config has, and removes the newer
+// ones before it truncates the records.
+func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	log := r.records.log
 	log.Warn("spike", "begin", p.Spike.Begin, "step", p.Step, "loss", p.Loss, "mean", p.Spike.Mean, "std", p.Spike.Std)
 	if r.Config.Train.OnSpike != "rewind" {
 		return nil
 	}
-	if err := r.settle(p, true); err != nil {
+	if err := r.collectSave(p, true); err != nil {
 		return err
 	}
 	c, err := r.checkpointBefore(p.Spike.Begin)
@@ -36,13 +36,13 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	}
 	p.Rewound, p.Checkpoint = true, c.Path
 	to := r.Trainer.StepsDone()
-	r.saver.last = written{path: c.Path, step: to}
+	r.saver.last = saveResult{path: c.Path, step: to}
 	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
 		return err
 	}
 	cut, err := openRecords(r.Folder.Dir, to)
 	if err != nil {
-		return err // which the log of the others is told
+		return err // the caller logs it in the former records
 	}
 	former := r.records
 	r.records = cut
@@ -51,8 +51,7 @@ func (r *Run) spiked(ctx context.Context, p *Progress) error {
 	return former.close()
 }
 
-// checkpointBefore opens the newest whole regular checkpoint of the state before
-// a step.
+// checkpointBefore opens the newest intact regular checkpoint from before a step.
 func (r *Run) checkpointBefore(step int) (*checkpoint.Checkpoint, error) {
 	list, err := checkpoint.List(r.Folder.Checkpoints())
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"octet/train"
 )
 
-// tinyConfig is a run of milliseconds, on text of its own.
+// tinyConfig returns the config of a run that takes milliseconds, with its own text.
 func tinyConfig(t testing.TB) train.Config {
 	t.Helper()
 	c := train.Default()
@@ -35,11 +35,11 @@ func tinyConfig(t testing.TB) train.Config {
 	c.Model.Layers, c.Model.Dim, c.Model.Heads, c.Model.KVHeads, c.Model.FFN = 1, 32, 2, 1, 48
 	c.Data.Seq, c.Train.MicroBatch, c.Data.ValBytes = 32, 2, 500
 	c.Data.Paths = []string{filepath.Join(t.TempDir(), "text.txt")}
-	require.NoError(t, disk.WriteWhole(c.Data.Paths[0], text(20_000)))
+	require.NoError(t, disk.WriteAtomic(c.Data.Paths[0], text(20_000)))
 	return c
 }
 
-// text has words in an order that never repeats for long.
+// text returns n bytes of words in an order without long repetitions.
 func text(n int) []byte {
 	words := strings.Fields("func return if err nil for range len string byte int error := == != { } ( )")
 	var b []byte
@@ -49,8 +49,8 @@ func text(n int) []byte {
 	return b[:n]
 }
 
-// spiky is emu with losses that are too high for some batches, or in some steps:
-// a function of what is fed, as a real loss is.
+// spiky is emu with spikes of the loss for some batches or in some steps. Like a real loss, it
+// depends only on the input.
 type spiky struct {
 	sync.Mutex
 	batches map[uint64]bool
@@ -110,7 +110,7 @@ func (d *spikyDevice) Read(t *backend.Tensor, raw []byte) error {
 	return err
 }
 
-// batchesOf is what a run of c reads in some steps.
+// batchesOf returns the batches that a run of c reads in some steps.
 func (s *spiky) batchesOf(t *testing.T, c train.Config, steps ...int) map[uint64]bool {
 	t.Helper()
 	s.batches, s.steps, s.seen = nil, nil, nil
@@ -126,7 +126,7 @@ func (s *spiky) batchesOf(t *testing.T, c train.Config, steps ...int) map[uint64
 	return batches
 }
 
-// trainIn starts a run or goes on with it, until it ends or fails.
+// trainIn starts or resumes a run and requires that it ends without an error.
 func trainIn(t *testing.T, c train.Config, dir string, report func(Progress)) {
 	t.Helper()
 	require.NoError(t, tryTrain(t.Context(), c, dir, report))
@@ -138,7 +138,7 @@ func tryTrain(ctx context.Context, c train.Config, dir string, report func(Progr
 		return err
 	}
 	trainErr := r.Train(ctx, func(p Progress) {
-		r.saver.rest()
+		r.saver.wait()
 		report(p)
 	})
 	if err := r.Close(); err != nil {
@@ -147,14 +147,14 @@ func tryTrain(ctx context.Context, c train.Config, dir string, report func(Progr
 	return trainErr
 }
 
-// rest waits until the folder is what it will be until the next step.
-func (s *saver) rest() {
+// wait waits until the checkpoint being written is done.
+func (s *saver) wait() {
 	for s.writing != nil && len(s.writing) == 0 {
 		time.Sleep(100 * time.Microsecond)
 	}
 }
 
-// files is what a run must have in common with another one of its config.
+// files returns the files that all runs of a config have in common: metrics and checkpoints.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -175,13 +175,12 @@ func requireSameFiles(t *testing.T, want map[string]string, dir, when string) {
 	got := files(t, dir)
 	require.Equal(t, slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got)), when)
 	for name := range want {
-		require.True(t, want[name] == got[name], "%s: %s differs", when, name) // not Equal, which would print it
+		require.True(t, want[name] == got[name], "%s: %s differs", when, name) // require.Equal would print the files
 	}
 }
 
-// A run goes back to the checkpoint before a spike, past a change of its recipe
-// too, and on with later data. Wherever it is killed or stopped, it ends as if
-// it had not been.
+// A run rewinds to the checkpoint before a spike, also across a change of recipe, and
+// continues with later data. If it is killed or stopped anywhere, it ends the same.
 func TestRewind(t *testing.T) {
 	s := spikes()
 	c := tinyConfig(t)
@@ -191,7 +190,7 @@ func TestRewind(t *testing.T) {
 	s.batches = s.batchesOf(t, c, 88, 93)
 
 	home := t.TempDir()
-	dir := filepath.Join(home, "undisturbed")
+	dir := filepath.Join(home, "uninterrupted")
 	var rewound []Progress
 	copies := map[string]string{} // of the folder, by when they were taken
 	trainIn(t, c, dir, func(p Progress) {
@@ -222,7 +221,7 @@ func TestRewind(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(log), `"msg":"rewound","from":93,"to":80`)
 
-	// The data that was read before the spike was found is not read again.
+	// The data that was read before the spike was detected is not read again.
 	lines := strings.Split(want[metricsFile], "\n")
 	c.Train.OnSpike = "off"
 	plain := filepath.Join(home, "plain")
@@ -232,7 +231,7 @@ func TestRewind(t *testing.T) {
 	require.NotEqual(t, other[80], lines[80])
 	c.Train.OnSpike = "rewind"
 
-	// Killed between the removal of newer checkpoints and the cut of the records.
+	// Killed between the removal of newer checkpoints and the truncation of the records.
 	copies["half way"] = filepath.Join(home, "half way")
 	require.NoError(t, os.CopyFS(copies["half way"], os.DirFS(copies["just before"])))
 	require.NoError(t, os.RemoveAll(filepath.Join(copies["half way"], checkpointsDir, "step-00000090")))
@@ -242,7 +241,7 @@ func TestRewind(t *testing.T) {
 	}
 	require.Len(t, copies, 7)
 
-	// Stopped by a signal, at steps that write no checkpoint otherwise.
+	// Stopped by a signal, at steps without a regular checkpoint.
 	for _, at := range []int{85, 91, 93} {
 		stopped := filepath.Join(home, "stopped")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -258,16 +257,16 @@ func TestRewind(t *testing.T) {
 	}
 }
 
-// A rewind does not go back to what an interruption wrote: the run has no such
-// checkpoint if nobody interrupts it.
-func TestRewindPassesOverInterruptions(t *testing.T) {
+// A rewind ignores the checkpoint of an interruption, which an uninterrupted run does not
+// have.
+func TestRewindIgnoresInterruptions(t *testing.T) {
 	s := spikes()
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 95, "rewind", 10
 	require.NoError(t, c.Resolve())
 	s.batches = s.batchesOf(t, c, 87, 89)
-	undisturbed, stopped := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "stopped")
-	trainIn(t, c, undisturbed, func(Progress) {})
+	uninterrupted, stopped := filepath.Join(t.TempDir(), "uninterrupted"), filepath.Join(t.TempDir(), "stopped")
+	trainIn(t, c, uninterrupted, func(Progress) {})
 	ctx, cancel := context.WithCancel(t.Context())
 	require.ErrorIs(t, tryTrain(ctx, c, stopped, func(p Progress) {
 		if p.Step == 84 {
@@ -283,11 +282,11 @@ func TestRewindPassesOverInterruptions(t *testing.T) {
 		}
 	})
 	require.Equal(t, 1, rewinds)
-	requireSameFiles(t, files(t, undisturbed), stopped, "stopped")
+	requireSameFiles(t, files(t, uninterrupted), stopped, "stopped")
 }
 
-// Stopped twice between two regular checkpoints, and before an irregular last one, a
-// run keeps what it would have kept.
+// A run that is stopped twice between two regular checkpoints, or before an irregular last
+// one, keeps the checkpoints of an uninterrupted run.
 func TestInterruptionsLeaveNothingBehind(t *testing.T) {
 	s := spikes()
 	for _, test := range []struct {
@@ -305,8 +304,8 @@ func TestInterruptionsLeaveNothingBehind(t *testing.T) {
 		if test.spiked != nil {
 			s.batches = s.batchesOf(t, c, test.spiked...)
 		}
-		undisturbed, stopped := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "stopped")
-		trainIn(t, c, undisturbed, func(Progress) {})
+		uninterrupted, stopped := filepath.Join(t.TempDir(), "uninterrupted"), filepath.Join(t.TempDir(), "stopped")
+		trainIn(t, c, uninterrupted, func(Progress) {})
 		for _, at := range test.stops {
 			ctx, cancel := context.WithCancel(t.Context())
 			require.ErrorIs(t, tryTrain(ctx, c, stopped, func(p Progress) {
@@ -316,20 +315,19 @@ func TestInterruptionsLeaveNothingBehind(t *testing.T) {
 			}), context.Canceled)
 		}
 		trainIn(t, c, stopped, func(Progress) {})
-		requireSameFiles(t, files(t, undisturbed), stopped, fmt.Sprint(test))
+		requireSameFiles(t, files(t, uninterrupted), stopped, fmt.Sprint(test))
 	}
 }
 
-// Records that cannot be cut back end the run, which says why; it goes on as if it had
-// been killed there.
+// If the records cannot be truncated, the run ends with the reason; it can be resumed.
 func TestRewindOnABadDisk(t *testing.T) {
 	s := spikes()
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 95, "rewind", 10
 	require.NoError(t, c.Resolve())
 	s.batches = s.batchesOf(t, c, 87, 89)
-	undisturbed, dir := filepath.Join(t.TempDir(), "undisturbed"), filepath.Join(t.TempDir(), "run")
-	trainIn(t, c, undisturbed, func(Progress) {})
+	uninterrupted, dir := filepath.Join(t.TempDir(), "uninterrupted"), filepath.Join(t.TempDir(), "run")
+	trainIn(t, c, uninterrupted, func(Progress) {})
 	restore := disk.Intercept(func(c disk.Change) error {
 		if c.Op == disk.Truncate {
 			return syscall.EIO
@@ -344,10 +342,10 @@ func TestRewindOnABadDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(log), `"msg":"stopped"`)
 	trainIn(t, c, dir, func(Progress) {})
-	requireSameFiles(t, files(t, undisturbed), dir, "bad disk")
+	requireSameFiles(t, files(t, uninterrupted), dir, "bad disk")
 }
 
-// A run that spikes whatever it reads stops after three rewinds and says why.
+// A run that spikes again after each rewind stops after three rewinds and says why.
 func TestRewindsEnd(t *testing.T) {
 	s := spikes()
 	c := tinyConfig(t)
@@ -367,9 +365,9 @@ func TestRewindsEnd(t *testing.T) {
 	require.Equal(t, train.MaxRewinds, rewinds)
 }
 
-// With "log" a spike is told and nothing else happens; with "rewind" too, where
-// there is nothing to go back to; with "off" nobody looks.
-func TestSpikesAreTold(t *testing.T) {
+// With "log" a spike is only reported, and also with "rewind" if there is no older
+// checkpoint; with "off" spikes are not detected.
+func TestSpikesAreReported(t *testing.T) {
 	s := spikes()
 	for _, test := range []struct {
 		on    string
@@ -385,10 +383,10 @@ func TestSpikesAreTold(t *testing.T) {
 		require.NoError(t, c.Resolve())
 		s.batches, s.steps = nil, map[uint64]bool{88: true, 90: true}
 		dir := filepath.Join(t.TempDir(), "run")
-		told := 0
+		reported := 0
 		trainIn(t, c, dir, func(p Progress) {
 			if p.Spike.Begin > 0 {
-				told++
+				reported++
 				require.Equal(t, 90, p.Step)
 				require.Greater(t, p.Loss, 2*p.Spike.Mean)
 			}
@@ -400,7 +398,7 @@ func TestSpikesAreTold(t *testing.T) {
 		for _, part := range test.want {
 			require.Contains(t, string(log), part)
 		}
-		require.Equal(t, len(test.want) > 0, told > 0)
+		require.Equal(t, len(test.want) > 0, reported > 0)
 		require.Equal(t, len(test.want) > 0, bytes.Contains(log, []byte("spike")))
 		metrics, err := os.ReadFile(filepath.Join(dir, metricsFile))
 		require.NoError(t, err)
@@ -408,7 +406,7 @@ func TestSpikesAreTold(t *testing.T) {
 	}
 }
 
-// A profile goes on where the recipe changes under it.
+// A profile continues across a change of recipe.
 func TestProfileAcrossAChange(t *testing.T) {
 	c := tinyConfig(t)
 	c.Train.Steps = 8
@@ -425,5 +423,5 @@ func TestProfileAcrossAChange(t *testing.T) {
 		calls[row.Name] = row.Calls
 	}
 	require.Equal(t, 5*3, calls["*backend.AdamW"], "three groups in every step")
-	require.NotZero(t, calls["*backend.UpdateScale"], "which only the second recipe has")
+	require.NotZero(t, calls["*backend.UpdateScale"], "only the second recipe has it")
 }

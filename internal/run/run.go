@@ -1,11 +1,11 @@
-// Package run is a training run with its folder: it ties the trainer to
-// config.toml, data.json, the records and the checkpoints, and resumes them. It
-// also opens what a run left behind, as [Weights].
+// Package run executes a training run in its folder: it connects the trainer to
+// config.toml, data.json, the records and the checkpoints, and resumes runs. It also opens
+// the trained model of a run, as [Weights].
 //
-// A [Run] goes through three calls. [Start] does everything that can fail
-// because of the user's input and leaves nothing behind if it does. [Run.Train]
-// runs the steps, writes the records and, beside the steps, the checkpoints, and tells
-// a callback. [Run.Close] frees the devices and the folder.
+// A [Run] goes through three calls. [Start] does everything that can fail because of the
+// user's input, and removes what it made if it fails. [Run.Train] runs the steps, calls
+// back after each, writes the records, and writes checkpoints while the next steps run.
+// [Run.Close] frees the devices and the folder.
 package run
 
 import (
@@ -28,7 +28,7 @@ import (
 	"octet/train"
 )
 
-// Options is what a run is started with.
+// Options are the options of Start.
 type Options struct {
 	Config  train.Config // resolved; of a resumed run, the one in its folder
 	Dir     string
@@ -36,58 +36,57 @@ type Options struct {
 	Backend string // name:device, as given; empty picks the best
 	Threads int
 	Profile bool // record some steps: see Profile
-	// Expect is told how long the run will take, roughly, where that is known before
-	// it begins: when Start has made sure of all that is quickly checked. It may be nil.
+	// Expect receives a rough duration of the run, if Start can estimate it. Start calls it
+	// after the quick checks of the input. It may be nil.
 	Expect func(time.Duration)
-	// Compiling is told that devices are given programs which they may have to compile,
-	// and what it returns that they have them. It may be nil.
+	// Compiling is called before devices load programs, which may have to compile; done is
+	// called when they are loaded. It may be nil.
 	Compiling func() (done func())
 
-	// Save asks for a checkpoint of the step under way by each value, as a signal does.
-	// It may be nil.
+	// Each value of Save requests a checkpoint of the current step. It may be nil.
 	Save <-chan os.Signal
 
 	Version string // of octet, for state.json
-	// Exporter is told of every step. It may be nil.
+	// Exporter receives every step. It may be nil.
 	Exporter *exporter.Exporter
-	Sources  fs.FS // corpus of last resort
+	Sources  fs.FS // Octet's own source: the corpus without data.paths and Go installation
 }
 
-// Run is a run under way.
+// Run is a training run in progress.
 type Run struct {
 	Config     train.Config
 	Folder     *Folder
 	Corpus     *data.Corpus
-	Note       string // which corpus, where nobody named one
+	Note       string // the default corpus that was chosen; empty with data.paths
 	Trainer    *train.Trainer
 	Devices    []backend.Backend
-	Memory     train.Memory       // under the recipe that takes most
-	Resumed    int                // step that the run goes on from
-	WasResumed bool               // it was asked to resume, whether there was a checkpoint or not
-	Skipped    []checkpoint.Entry // damaged checkpoints that were passed over
-	Moved      string             // the backend and arithmetic that wrote the checkpoint, if others
-	Changed    []string           // keys of config.toml that had other values when it was written: see config.Changes
-	Rise       *Rise              // of the learning rate, where the run is longer than it was; nil: none
-	Exporter   *exporter.Exporter // nil: nobody asked
-	Lost       []string           // lines of metrics and timing that a whole run would have, a sentence for each file
+	Memory     train.Memory       // of the recipe that needs the most
+	Resumed    int                // the step after which the run resumed
+	WasResumed bool               // Options.Resume was set, with or without a checkpoint
+	Skipped    []checkpoint.Entry // damaged checkpoints that the resume skipped
+	Moved      string             // the backend and arithmetic that wrote the checkpoint, if they differ from this run's
+	Changed    []string           // keys of config.toml that changed since the checkpoint: see config.Changes
+	Rise       *Rise              // of the learning rate, if the run is longer now; nil: none
+	Exporter   *exporter.Exporter // may be nil
+	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
-	backend     string // as given
+	backend     string // Options.Backend
 	options     backend.Options
 	version     string
 	records     *records
-	log         atomic.Pointer[writers.RunLog] // of records, for logExit; nil before there are any
+	log         atomic.Pointer[writers.RunLog] // of records, for logExit; nil before they are open
 	saver       saver
-	loading     time.Duration // of the programs, with what had to be compiled of them
-	executed    int           // steps of this process, those before a rewind included
+	loading     time.Duration // time to load the programs, including compilation
+	executed    int           // steps of this process, including those before a rewind
 	published   published
 	telemetry   *telemetry
 	utilization utilization
-	profile     *profiler        // nil: not asked for, or done
-	requests    <-chan os.Signal // of checkpoints: see Options.Save
+	profile     *profiler        // nil if not requested, or done
+	requests    <-chan os.Signal // Options.Save
 }
 
-// Start opens everything. Its errors are the user's to mend; nothing is left
-// behind then.
+// Start opens a run. It fails only for reasons that the user can fix, and then leaves no
+// files behind.
 func Start(ctx context.Context, o Options) (*Run, error) {
 	r := &Run{
 		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter, requests: o.Save,
@@ -103,8 +102,8 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A new folder is made when the text was read and the memory suffices: a process that
-	// ends before, however it ends, leaves none.
+	// The folder is made after the text was read and the memory checked: a process that
+	// ends before that, even by a kill, leaves no folder.
 	job, err := r.prepare(ctx, o)
 	if err == nil {
 		LimitGoMemory()
@@ -130,8 +129,8 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	return nil, errors.Join(err, r.Folder.Discard())
 }
 
-// prepare opens the text and the devices, and returns the job of the first recipe, for
-// which there is memory.
+// prepare opens the text and the devices, checks the memory, and returns the job of the
+// first recipe.
 func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error) {
 	if r.Corpus, r.Note, err = OpenCorpus(ctx, o.Config, o.Sources); err != nil {
 		return nil, err
@@ -150,10 +149,10 @@ func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error
 	return r.plan()
 }
 
-// open makes all that the run needs beside its folder and what prepare opened.
+// open creates the trainer, sets its weights and opens the records.
 func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if o.Expect != nil {
-		// Nobody stops a run because it cannot be told how long it takes.
+		// An estimate that fails does not stop the run.
 		if d, ok, err := r.estimate(ctx, job); ok && err == nil {
 			o.Expect(d)
 		}
@@ -180,13 +179,13 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
-	// Steps make no garbage, so nothing would collect what came before them: the miniature
-	// of estimate, parameters in FP32.
+	// Steps allocate nothing, so no later collection would free the garbage of the start:
+	// the miniature of estimate, parameters in FP32.
 	debug.FreeOSMemory()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if o.Resume { // it may have another length now
+	if o.Resume { // the length may have changed
 		if steps := o.Config.Train.Steps; r.Resumed > steps {
 			return fmt.Errorf("train.steps = %d, but the run has done %d already: give more steps", steps, r.Resumed)
 		}
@@ -212,14 +211,14 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	return nil
 }
 
-// Passes is how often the whole run reads its text.
+// Passes returns how often the whole run reads its text.
 func (r *Run) Passes() float64 {
 	return float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep()) / float64(r.Corpus.Info.TrainTokens)
 }
 
-// Usage is how the memory of the first device is used, where that is known.
+// Usage returns the memory use of the first device; ok says that it is known.
 func (r *Run) Usage() (usage backend.Usage, ok bool) {
-	counted, ok := r.Devices[0].(backend.Counted)
+	counted, ok := r.Devices[0].(backend.UsageReporter)
 	if !ok {
 		return usage, false
 	}
@@ -227,7 +226,8 @@ func (r *Run) Usage() (usage backend.Usage, ok bool) {
 	return usage, err == nil
 }
 
-// reopen makes room for the programs of another recipe.
+// reopen closes the devices and opens them again, to free memory for the programs of
+// another recipe.
 func (r *Run) reopen() (devices []backend.Backend, err error) {
 	if c, ok := r.Devices[0].(backend.Chooser); ok {
 		r.options.Choices = c.Choices()
@@ -239,7 +239,7 @@ func (r *Run) reopen() (devices []backend.Backend, err error) {
 	return r.Devices, err
 }
 
-// logStart tells run.log what goes on from here.
+// logStart writes the start of this process to run.log.
 func (r *Run) logStart() {
 	log := r.records.log
 	log.Info("start", "octet", r.version, "recipe", r.Config.Recipe, "backend", r.backendName(),
@@ -256,7 +256,7 @@ func (r *Run) logStart() {
 		log.Warn("moments rounded to this device's e4m3")
 	}
 	for _, e := range r.Skipped {
-		log.Warn("checkpoint passed over", "path", e.Path, "reason", e.Damage.Error())
+		log.Warn("damaged checkpoint skipped", "path", e.Path, "reason", e.Damage.Error())
 	}
 	for _, lost := range r.Lost {
 		log.Warn(lost)
@@ -266,22 +266,22 @@ func (r *Run) logStart() {
 	}
 }
 
-// logExit tells run.log why a backend ends the process, from whatever goroutine.
+// logExit writes to run.log why a backend ends the process. Any goroutine may call it.
 func (r *Run) logExit(reason error) {
 	if log := r.log.Load(); log != nil {
 		log.Error("stopped", "error", reason.Error())
 	}
 }
 
-// logNotes tells run.log what the device made of the recipe under way.
+// logNotes writes to run.log how the device changed the current recipe.
 func (r *Run) logNotes() {
 	for _, note := range r.Trainer.Notes {
 		r.records.log.Info("recipe on this device", "note", note)
 	}
 }
 
-// plan records the job of the first recipe, and works out the memory of all, and
-// whether there is so much.
+// plan returns the job of the first recipe. It computes the memory of the largest recipe
+// and checks that the host has it.
 func (r *Run) plan() (first *train.Job, err error) {
 	spec := r.Devices[0].Spec()
 	driver, _, err := backend.Find(spec.Backend)
@@ -298,15 +298,15 @@ func (r *Run) plan() (first *train.Job, err error) {
 			return nil, err
 		}
 	}
-	// Text that is held in memory is there already, and what is free is less by it.
+	// Text in memory is allocated already, so the free memory accounts for it.
 	if !spec.HostMemory {
-		return first, CheckHostMemory("the copy that a checkpoint is written from", memory.Snapshot, "use a smaller model, or a machine with more memory beside its devices")
+		return first, CheckHostMemory("the host copy of a checkpoint", memory.Snapshot, "use a smaller model, or a machine with more host memory")
 	}
 	return first, CheckHostMemory("the run", memory.Total()*int64(len(r.Devices))+memory.Snapshot, SmallerRun)
 }
 
-// begin sets the weights: from the newest whole checkpoint, from model.init,
-// or from the seed.
+// begin sets the weights from the newest intact checkpoint, from model.init, or from the
+// seed.
 func (r *Run) begin(ctx context.Context, resume bool) error {
 	if resume {
 		c, skipped, err := checkpoint.Newest(r.Folder.Checkpoints())
@@ -317,8 +317,8 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 		if !errors.Is(err, checkpoint.ErrNone) {
 			return err
 		}
-		if len(skipped) > 0 { // to begin at step 0 would cut the records of all that was done
-			return fmt.Errorf("no checkpoint of the run is whole; the newest is damaged: %w; start anew with another --out, or remove %s and %s to begin this run again at step 0, which loses the records of its steps", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
+		if len(skipped) > 0 { // starting at step 0 would truncate all records
+			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run with another --out, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
 		}
 		if err := r.Folder.checkNoneSaved(); err != nil {
 			return err
@@ -330,7 +330,7 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 	return r.Trainer.Init(ctx)
 }
 
-// restore goes on from a checkpoint, and finds what is not as it was.
+// restore restores a checkpoint and records what changed since it was written.
 func (r *Run) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	state, err := train.ReadState(c)
 	if err != nil {
@@ -352,8 +352,8 @@ func (r *Run) restore(ctx context.Context, c *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// backendName is what must be the same for a run to repeat bit for bit: the
-// backend, and what decides its last bits.
+// backendName returns the backend and its arithmetic, which must be the same for a run to
+// repeat bit for bit.
 func (r *Run) backendName() string {
 	spec := r.Devices[0].Spec()
 	if spec.Arithmetic == "" {
@@ -362,12 +362,12 @@ func (r *Run) backendName() string {
 	return spec.Backend + ", " + spec.Arithmetic
 }
 
-// Close frees everything.
+// Close closes the records, the corpus and the devices, and unlocks the folder.
 func (r *Run) Close() error {
 	return errors.Join(r.records.close(), r.free(), r.Folder.Close())
 }
 
-// free closes what Start opened beside the folder.
+// free closes the corpus, the telemetry and the devices.
 func (r *Run) free() error {
 	var errs []error
 	if r.Corpus != nil {
@@ -379,8 +379,8 @@ func (r *Run) free() error {
 	return errors.Join(append(errs, closeAll(r.Devices))...)
 }
 
-// ReleaseDevices frees the devices alone, for others to be opened: nothing can be
-// trained or saved any more.
+// ReleaseDevices closes the devices, so that others can be opened. The run can then neither
+// train nor save.
 func (r *Run) ReleaseDevices() error {
 	err := closeAll(r.Devices)
 	r.Devices = nil

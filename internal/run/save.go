@@ -13,26 +13,26 @@ import (
 	"octet/train"
 )
 
-// saver writes checkpoints beside the steps: a step pays for a copy of the state,
-// a goroutine brings the copy to the disk. There is one copy, so that the next
-// checkpoint waits for the one before it.
+// saver writes checkpoints while steps run: a step copies the state, and a goroutine writes
+// the copy to disk. There is one copy, so a checkpoint waits for the one before it.
 type saver struct {
 	copied  train.Snapshot
-	writing chan written // tells of the checkpoint under way; nil while there is none
-	last    written      // the newest that is whole, as far as is known
+	writing chan saveResult // receives the result of the checkpoint being written; nil if there is none
+	last    saveResult      // the newest intact checkpoint that is known
 }
 
-// written is what became of a checkpoint. With an error it may be there or not.
-type written struct {
+// saveResult is the result of writing a checkpoint. If err is not nil, the checkpoint may or
+// may not exist.
+type saveResult struct {
 	path string
 	step int
 	at   time.Time // zero: before this process began
 	err  error
 }
 
-// result is what became of the checkpoint under way, if it is done; with wait, once
-// it is.
-func (s *saver) result(wait bool) (w written, ok bool) {
+// result returns the result of the checkpoint being written, if it is done. With wait, it
+// blocks until then. ok is false if there is none.
+func (s *saver) result(wait bool) (w saveResult, ok bool) {
 	if s.writing == nil {
 		return w, false
 	}
@@ -52,10 +52,10 @@ func (s *saver) result(wait bool) (w written, ok bool) {
 	return w, true
 }
 
-// copyState waits for the checkpoint before and copies what the next one holds.
+// copyState waits for the previous checkpoint and copies the state for the next one.
 func (r *Run) copyState(p *Progress) error {
 	start := time.Now()
-	if err := r.settle(p, true); err != nil {
+	if err := r.collectSave(p, true); err != nil {
 		return err
 	}
 	waited := time.Now()
@@ -66,23 +66,23 @@ func (r *Run) copyState(p *Progress) error {
 	return nil
 }
 
-// startSaving begins to write what copyState copied.
+// startSaving starts to write the copy of copyState.
 func (r *Run) startSaving() {
 	step, choices := r.Trainer.StepsDone(), r.choices()
-	done := make(chan written, 1)
+	done := make(chan saveResult, 1)
 	r.saver.writing = done
 	go func() {
 		path, err := r.save(step, choices)
 		if err != nil {
 			err = fmt.Errorf("writing the checkpoint of step %d: %w", step, err)
 		}
-		done <- written{path, step, time.Now(), err}
+		done <- saveResult{path, step, time.Now(), err}
 	}()
 }
 
-// settle takes note of what became of a checkpoint, see result, and decides by
-// checkpoint.on_error whether the run goes on without one.
-func (r *Run) settle(p *Progress, wait bool) error {
+// collectSave records the result of a checkpoint, see result. checkpoint.on_error decides
+// whether an error stops the run.
+func (r *Run) collectSave(p *Progress, wait bool) error {
 	w, ok := r.saver.result(wait)
 	if !ok {
 		return nil
@@ -90,19 +90,19 @@ func (r *Run) settle(p *Progress, wait bool) error {
 	p.Checkpoint = w.path
 	if w.err != nil && r.Config.Checkpoint.OnError == "continue" {
 		r.records.log.Warn("checkpoint failed", "step", r.Trainer.StepsDone(), "error", w.err.Error())
-		p.Unsaved = w.err
+		p.SaveError = w.err
 		return nil
 	}
 	return w.err
 }
 
-// rescue writes a checkpoint where the records of a step could not be written: the state
-// in memory is whole, and the run would lose the steps since the last checkpoint. A resumed
-// run says which lines of the records are lost.
+// rescue writes a checkpoint after the records of a step could not be written: the state in
+// memory is intact, and the run would otherwise lose the steps since the last checkpoint. A
+// resumed run reports which lines of the records are lost.
 func (r *Run) rescue(ctx context.Context) error {
 	if r.Trainer.UnderWay() { // the state is the one after that step
 		res, err := r.next(ctx, false)
-		if err != nil || res.Spike.Begin > 0 { // a run that resumed after a spike would not rewind
+		if err != nil || res.Spike.Begin > 0 { // a run resumed after a spike would not rewind
 			return err
 		}
 	}
@@ -110,7 +110,7 @@ func (r *Run) rescue(ctx context.Context) error {
 		return err
 	}
 	step := r.Trainer.StepsDone()
-	if err := r.Folder.gone(); err != nil {
+	if err := r.Folder.checkInPlace(); err != nil {
 		return err
 	}
 	if _, err := r.write(step, r.choices(), time.Now()); err != nil {
@@ -119,7 +119,7 @@ func (r *Run) rescue(ctx context.Context) error {
 	return nil
 }
 
-// choices are what the device chose by time; nil where it has no choice.
+// choices returns the algorithms that the device chose by timing; nil if it does not choose.
 func (r *Run) choices() []byte {
 	if c, ok := r.Devices[0].(backend.Chooser); ok {
 		return c.Choices()
@@ -127,21 +127,21 @@ func (r *Run) choices() []byte {
 	return nil
 }
 
-// save writes a checkpoint that the records vouch for.
+// save syncs the records and writes a checkpoint.
 func (r *Run) save(step int, choices []byte) (path string, err error) {
 	start := time.Now()
-	if err := r.Folder.gone(); err != nil {
+	if err := r.Folder.checkInPlace(); err != nil {
 		return "", err
 	}
-	// What the checkpoint says is done must be in the records first.
+	// The records must hold every step that the checkpoint includes.
 	if err := r.records.flush(); err != nil {
 		return "", err
 	}
 	return r.write(step, choices, start)
 }
 
-// write writes a checkpoint, which takes from start on, and deletes those that retention
-// lets go.
+// write writes a checkpoint and deletes those that retention drops. start is the beginning
+// of the logged duration.
 func (r *Run) write(step int, choices []byte, start time.Time) (path string, err error) {
 	if err := r.Folder.recordChoices(choices); err != nil {
 		return "", err
@@ -150,8 +150,8 @@ func (r *Run) write(step int, choices []byte, start time.Time) (path string, err
 		return "", err
 	}
 	r.records.log.Info("checkpoint", "step", step, "path", path, "write_s", time.Since(start).Seconds())
-	// What an interruption writes comes beside those that the run would have
-	// without it, since a rewind may need them, and goes with the next of these.
+	// The checkpoint of an interruption is kept in addition to the regular ones, which a
+	// rewind may need. The next regular checkpoint removes it.
 	keep := r.Config.Checkpoint.KeepLast
 	err = r.discard(func(e checkpoint.Entry) bool { return e.Step < step && !r.regular(e.Step) })
 	if !r.regular(step) && step < r.Config.Train.Steps {
@@ -159,15 +159,15 @@ func (r *Run) write(step int, choices []byte, start time.Time) (path string, err
 	}
 	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
 	if err = errors.Join(err, retainErr); err != nil {
-		err = fmt.Errorf("it is whole, but older ones cannot be removed: %w", err)
+		err = fmt.Errorf("it is intact, but older ones cannot be removed: %w", err)
 	}
 	return path, err
 }
 
-// regular reports whether a step writes a checkpoint wherever the run stops.
+// regular reports whether checkpoint.every gives a step a checkpoint.
 func (r *Run) regular(step int) bool { return multiple(step, r.Config.Checkpoint.Every) }
 
-// discard removes some of the checkpoints; as Retain, none that is damaged.
+// discard removes the unwanted checkpoints. Like Retain, it keeps damaged ones.
 func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
 	list, err := checkpoint.List(r.Folder.Checkpoints())
 	for _, e := range list {
@@ -178,7 +178,7 @@ func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
 	return err
 }
 
-// NewestCheckpoint is the path of the newest checkpoint.
+// NewestCheckpoint returns the path of the newest checkpoint.
 func (r *Run) NewestCheckpoint() (string, error) {
 	list, err := checkpoint.List(r.Folder.Checkpoints())
 	if err != nil {
@@ -192,17 +192,17 @@ func (r *Run) NewestCheckpoint() (string, error) {
 	return "", checkpoint.ErrNone
 }
 
-// Best is where a run predicted its validation text best.
+// Best is the step with the lowest validation loss.
 type Best struct {
-	Step       int // 0: it was never evaluated
+	Step       int // 0: no step was evaluated
 	Loss       float64
-	Checkpoint string // of that step; empty if none is kept
+	Checkpoint string // of that step; empty if it is not kept
 }
 
-// BestSoFar looks into the records, which know of the steps before a resume, too, and of
-// none that a rewind has undone.
+// BestSoFar reads the best step from the records, which include the steps before a resume
+// and exclude those that a rewind has undone.
 func (r *Run) BestSoFar() (b Best, err error) {
-	if b.Step, b.Loss, err = writers.LeastValLoss(r.Folder.path(metricsFile)); err != nil {
+	if b.Step, b.Loss, err = writers.MinValLoss(r.Folder.path(metricsFile)); err != nil {
 		return b, err
 	}
 	list, err := checkpoint.List(r.Folder.Checkpoints())
@@ -214,13 +214,13 @@ func (r *Run) BestSoFar() (b Best, err error) {
 	return b, err
 }
 
-// withLastCheckpoint tells the user what is safe, and how to go on.
+// withLastCheckpoint adds the last checkpoint to an error, and how to resume from it.
 func (r *Run) withLastCheckpoint(err error) error {
-	if r.Folder.gone() != nil { // what lies there is not of this run
+	if r.Folder.checkInPlace() != nil { // the folder there is not that of this run
 		return err
 	}
 	path, listErr := r.NewestCheckpoint()
-	safe, next := "the last checkpoint is "+path, fmt.Sprintf(", from which --resume --out %s goes on", r.Folder.Dir)
+	safe, next := "the last checkpoint is "+path, fmt.Sprintf(": resume with octet train --resume --out %s", r.Folder.Dir)
 	if listErr != nil {
 		safe, next = "there is no checkpoint yet", ""
 	}

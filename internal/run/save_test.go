@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each checkpoint has one result, and where none is under way there is none to wait for.
+// Each checkpoint has one result; without a checkpoint being written, result returns at once.
 func TestResultsOfCheckpoints(t *testing.T) {
 	var s saver
 	none := func() {
@@ -19,12 +19,12 @@ func TestResultsOfCheckpoints(t *testing.T) {
 		}
 	}
 	none()
-	s.writing = make(chan written, 1)
+	s.writing = make(chan saveResult, 1)
 	w, ok := s.result(false)
-	require.False(t, ok, "it is still being written")
+	require.False(t, ok, "the checkpoint is still being written")
 	require.Zero(t, w)
 
-	whole := written{path: "step-7", step: 7}
+	whole := saveResult{path: "step-7", step: 7}
 	s.writing <- whole
 	w, ok = s.result(false)
 	require.True(t, ok)
@@ -32,12 +32,12 @@ func TestResultsOfCheckpoints(t *testing.T) {
 	require.Equal(t, whole, s.last)
 	none()
 
-	failed := written{path: "step-8", step: 8, err: errors.New("disk full")}
-	s.writing = make(chan written, 1)
+	failed := saveResult{path: "step-8", step: 8, err: errors.New("disk full")}
+	s.writing = make(chan saveResult, 1)
 	s.writing <- failed
 	w, ok = s.result(true)
 	require.True(t, ok)
 	require.Equal(t, failed, w)
-	require.Equal(t, whole, s.last, "the newest that is whole")
+	require.Equal(t, whole, s.last, "the newest intact checkpoint")
 	none()
 }

@@ -12,8 +12,8 @@ import (
 	"octet/internal/disk"
 )
 
-// While the text is read and memory is counted nothing is written: a start that is
-// killed there leaves no folder that the next one refuses.
+// Start writes nothing while it reads the text and checks the memory: a start that is killed
+// there leaves no folder that the next start would refuse.
 func TestFolderIsMadeLate(t *testing.T) {
 	c := tinyConfig(t)
 	require.NoError(t, os.WriteFile(c.Data.Paths[0], append(text(20_000), 0), 0o600))
@@ -25,11 +25,11 @@ func TestFolderIsMadeLate(t *testing.T) {
 	_, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
 	require.ErrorContains(t, err, "zero byte at offset 20000")
 
-	// Nor is a whole corpus read for a folder that another run has.
+	// Start does not read the corpus for a folder that another run uses.
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	require.NoError(t, os.WriteFile(ConfigPath(dir), nil, 0o600))
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
-	require.ErrorIs(t, err, ErrHeld)
+	require.ErrorIs(t, err, ErrRunExists)
 }
 
 // Ctrl-C does not wait until a large text is read.
@@ -42,11 +42,11 @@ func TestOpenCorpusIsCancelled(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// A run whose checkpoints are elsewhere for the moment is left alone; a run.log that tells
-// of none does not keep a run from beginning.
+// Start refuses a run whose checkpoints are missing, and leaves it unchanged. Without a
+// checkpoint in run.log the run starts.
 func TestCheckpointsNotMounted(t *testing.T) {
 	c := savingConfig(t)
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	trainIn(t, c, dir, func(Progress) {})
 	checkpoints, away := filepath.Join(dir, checkpointsDir), filepath.Join(t.TempDir(), "away")
@@ -57,7 +57,7 @@ func TestCheckpointsNotMounted(t *testing.T) {
 			require.NoError(t, os.Mkdir(checkpoints, 0o700))
 		}
 		_, err := Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
-		require.ErrorContains(t, err, "the checkpoint of step 8 was written, and "+checkpoints+" holds none: mount its file system", what)
+		require.ErrorContains(t, err, "records the checkpoint of step 8, but "+checkpoints+" holds none: mount its file system", what)
 		require.NotContains(t, err.Error(), "\n")
 		for name, text := range before {
 			now, err := os.ReadFile(filepath.Join(dir, name))
@@ -70,7 +70,7 @@ func TestCheckpointsNotMounted(t *testing.T) {
 	trainIn(t, c, dir, func(Progress) {})
 	requireSameFiles(t, want, dir, "mounted again")
 
-	// What the error says begins it again.
+	// The advice of the error restarts the run.
 	require.NoError(t, os.RemoveAll(checkpoints))
 	require.NoError(t, os.Remove(filepath.Join(dir, logFile)))
 	trainIn(t, c, dir, func(Progress) {})
@@ -98,12 +98,12 @@ func TestLastSaved(t *testing.T) {
 	require.Zero(t, step)
 }
 
-// A request during a step saves the state after it, beside the regular checkpoints, and
-// changes nothing else. Several requests before a checkpoint are one.
+// A request during a step saves the state after it, in addition to the regular checkpoints,
+// and changes nothing else. Several requests before a checkpoint give one checkpoint.
 func TestRequestedCheckpoint(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.KeepLast = 3
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	dir := filepath.Join(t.TempDir(), "run")
 	requests := make(chan os.Signal, 1)
 	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu-spiky", Threads: 1, Save: requests})
@@ -113,7 +113,7 @@ func TestRequestedCheckpoint(t *testing.T) {
 		if p.Requested {
 			requested = append(requested, p.Step)
 		}
-		r.saver.rest()
+		r.saver.wait()
 		switch p.Step {
 		case 4, 6:
 			for range 3 {

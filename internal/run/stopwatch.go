@@ -7,21 +7,21 @@ import (
 
 const (
 	tickEvery = time.Second
-	// A goroutine that waits for a tick is late by milliseconds on a busy machine.
-	// Where it is later than this, nothing of the process ran.
+	// A goroutine that waits for a tick is late by milliseconds on a busy machine. If it is
+	// later than this, the process did not run.
 	longestTick = 5 * time.Second
 )
 
-// stopwatch is the time in which this process runs. One that is stopped, by Ctrl-Z or
-// with its virtual machine, must not think ever after that its steps take so long. A
-// machine that sleeps is no trouble where the clock sleeps too, as on Linux and macOS.
+// stopwatch measures the time in which this process runs, so that a pause, by Ctrl-Z or of
+// the virtual machine, does not distort the pace of its steps. Sleep of the machine needs no
+// care on Linux and macOS, whose monotonic clocks stop with it.
 type stopwatch struct {
 	start  time.Time
 	ticker *time.Ticker
 	end    chan struct{}
 
 	mu     sync.Mutex
-	last   time.Time // that the process was seen to run
+	last   time.Time // the last time at which the process ran
 	paused time.Duration
 }
 
@@ -43,14 +43,14 @@ func (s *stopwatch) watch(ticks <-chan time.Time) {
 	}
 }
 
-// at is what it shows at a moment, at which the process runs.
+// at returns the running time at a moment at which the process runs.
 func (s *stopwatch) at(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if gap := now.Sub(s.last); gap > longestTick {
 		s.paused += gap - tickEvery
 	}
-	if now.After(s.last) { // a tick may be older than who asked meanwhile
+	if now.After(s.last) { // a tick may be older than a concurrent call
 		s.last = now
 	}
 	return now.Sub(s.start) - s.paused

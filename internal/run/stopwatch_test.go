@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An hour in which nothing ran is not counted; ticks that come late on a busy machine
-// are. The steps of the hour after take as long as those of the hour before.
+// The stopwatch does not count an hour in which the process did not run, but counts ticks
+// that are late on a busy machine.
 func TestStopwatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startWatch()
@@ -27,7 +27,7 @@ func TestStopwatch(t *testing.T) {
 	close(s.end)
 	<-done
 	require.Equal(t, 9*time.Second, s.at(start.Add(time.Hour+8*time.Second)))
-	require.Equal(t, 10*time.Second, s.at(start.Add(2*time.Hour)), "asked before the first tick after a pause")
+	require.Equal(t, 10*time.Second, s.at(start.Add(2*time.Hour)), "read before the first tick after a pause")
 	s.at(start.Add(time.Hour)) // a tick from before the pause
 	require.Equal(t, 11*time.Second, s.at(start.Add(2*time.Hour+time.Second)))
 }

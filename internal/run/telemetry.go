@@ -12,25 +12,25 @@ import (
 
 const (
 	readEvery = time.Second
-	// What was read longer ago says nothing about the step under way.
+	// An older reading says nothing about the current step.
 	stale = 5 * time.Second
-	// How long the end of a run waits for the last reading. A device that is lost
-	// may never answer, and there is a message to print about it.
-	patience = 2 * time.Second
+	// How long the end of a run waits for the last reading. A lost device may never answer,
+	// and its error must still be printed.
+	lastReadTimeout = 2 * time.Second
 )
 
-// telemetry reads the sensors of a run's devices every second while it trains:
-// from a goroutine of its own, because to ask takes longer than many a step. A
-// device that has no sensors, or whose sensors fail, trains on.
+// telemetry reads the sensors of a run's devices every second while it trains. It reads in a
+// goroutine, because a reading may take longer than a step. Devices without sensors, or with
+// failing ones, train all the same.
 type telemetry struct {
-	sensors []backend.Sensors // by device; nil where there are none
+	sensors []backend.Sensors // by device; nil for a device without sensors
 	meters  []energyMeter
 	latest  atomic.Pointer[snapshot]
 	failed  bool
-	trouble chan error    // the first failure, until somebody takes it
-	stop    chan struct{} // closed for the goroutine to end; nil while there is none
-	done    chan struct{} // closed when it did
-	hung    bool          // it did not
+	trouble chan error    // the first failure, until failure returns it
+	stop    chan struct{} // closed to end the goroutine; nil without one
+	done    chan struct{} // closed when the goroutine has ended
+	hung    bool          // the goroutine has not ended in time
 }
 
 type snapshot struct {
@@ -38,7 +38,7 @@ type snapshot struct {
 	readings []backend.Reading // by device; nil if none answered
 }
 
-// openTelemetry opens what sensors there are.
+// openTelemetry opens the sensors of all devices that have some.
 func openTelemetry(devices []backend.Backend) *telemetry {
 	t := &telemetry{
 		sensors: make([]backend.Sensors, len(devices)), meters: make([]energyMeter, len(devices)),
@@ -57,7 +57,7 @@ func openTelemetry(devices []backend.Backend) *telemetry {
 	return t
 }
 
-// begin reads once, and goes on every second until end.
+// begin reads the sensors now, and then every second until end.
 func (t *telemetry) begin() {
 	if !slices.ContainsFunc(t.sensors, func(s backend.Sensors) bool { return s != nil }) {
 		return
@@ -91,12 +91,12 @@ func (t *telemetry) end() {
 	t.stop = nil
 	select {
 	case <-t.done:
-	case <-time.After(patience):
+	case <-time.After(lastReadTimeout):
 		t.hung = true
 	}
 }
 
-// read asks all devices. It is called by one goroutine at a time.
+// read reads the sensors of all devices. One goroutine at a time may call it.
 func (t *telemetry) read() {
 	readings := make([]backend.Reading, len(t.sensors))
 	answered := false
@@ -118,7 +118,7 @@ func (t *telemetry) read() {
 	t.latest.Store(&snapshot{time.Now(), readings})
 }
 
-// fail keeps the first failure: one is enough to know.
+// fail records the first failure and drops later ones.
 func (t *telemetry) fail(err error) {
 	if !t.failed {
 		t.failed = true
@@ -126,7 +126,7 @@ func (t *telemetry) fail(err error) {
 	}
 }
 
-// now is the latest reading of each device; nil where there is none.
+// now returns the latest reading of each device; nil if there is none.
 func (t *telemetry) now() []backend.Reading {
 	if s := t.latest.Load(); s != nil && time.Since(s.at) <= stale {
 		return s.readings
@@ -134,18 +134,18 @@ func (t *telemetry) now() []backend.Reading {
 	return nil
 }
 
-// failure is why a device does not tell, once.
+// failure returns the first failure of the sensors, once; nil afterwards.
 func (t *telemetry) failure() error {
 	select {
 	case err := <-t.trouble:
-		return fmt.Errorf("the sensors of the device do not answer: %w", err)
+		return fmt.Errorf("the device's sensors cannot be read: %w", err)
 	default:
 		return nil
 	}
 }
 
-// energy is what all devices used between begin and the latest reading; ok says
-// that it is known of each.
+// energy returns the energy of all devices between begin and the latest reading; ok says
+// that it is known for each of them.
 func (t *telemetry) energy() (e Energy, ok bool) {
 	s := t.latest.Load()
 	if s == nil || s.readings == nil || t.hung {
@@ -161,7 +161,7 @@ func (t *telemetry) energy() (e Energy, ok bool) {
 	return e, true
 }
 
-// close lets go of sensors that are not waited for.
+// close ends the readings and closes the sensors, unless a reading hangs.
 func (t *telemetry) close() error {
 	t.end()
 	if t.hung {
@@ -176,24 +176,24 @@ func (t *telemetry) close() error {
 	return errors.Join(errs...)
 }
 
-// Energy is what devices used.
+// Energy is the energy of devices.
 type Energy struct {
 	Joules    float64
-	Estimated bool // from readings of the power, one a second; else counted by the devices
+	Estimated bool // integrated from power readings, one a second; otherwise counted by the devices
 }
 
-// energyMeter works out the energy of one device since its first reading: by the
-// device's own count where it has one, else by its power.
+// energyMeter computes the energy of one device since its first reading: from the device's
+// energy counter if it has one, otherwise from its power.
 type energyMeter struct {
 	source source
-	count  float64   // at the first reading
-	at     time.Time // of the last known power
-	power  float64   // W, then
-	sum    float64   // J until then
+	count  float64   // the counter at the first reading
+	at     time.Time // time of the last known power
+	power  float64   // W, at that time
+	sum    float64   // J, until that time
 }
 
-// source is decided by the first reading: of what it does not tell, the
-// beginning is missing.
+// source is how the energy is measured. The first reading decides: a value that appears
+// later lacks the beginning.
 type source int
 
 const (
@@ -203,7 +203,7 @@ const (
 	unknown
 )
 
-// add puts the energy since the first reading into r.
+// add sets the energy since the first reading in r.
 func (m *energyMeter) add(at time.Time, r *backend.Reading) {
 	if m.source == undecided {
 		switch {
@@ -219,7 +219,7 @@ func (m *energyMeter) add(at time.Time, r *backend.Reading) {
 	case m.source == counted && r.Energy != nil:
 		r.Energy = new(*r.Energy - m.count)
 	case m.source == integrated && r.Power != nil:
-		// The trapezoidal rule, also across readings that failed.
+		// Trapezoidal rule, also across failed readings.
 		m.sum += (m.power + *r.Power) / 2 * at.Sub(m.at).Seconds()
 		m.at, m.power = at, *r.Power
 		r.Energy, r.EnergyEstimated = new(m.sum), true

@@ -18,8 +18,7 @@ import (
 	"octet/train"
 )
 
-// fakeSensors answer with what a function makes of the number of the reading, the
-// first being 0.
+// fakeSensors return answer(n) for the nth reading, counted from 0.
 type fakeSensors struct {
 	answer func(n int) (backend.Reading, error)
 	reads  atomic.Int32
@@ -35,7 +34,7 @@ func (s *fakeSensors) Close() error {
 	return nil
 }
 
-// sensedDevice has sensors, or says why not.
+// sensedDevice is a device with sensors, or with an error of opening them.
 type sensedDevice struct {
 	backend.Backend
 	sensors *fakeSensors
@@ -55,16 +54,16 @@ func TestEnergyOfOneDevice(t *testing.T) {
 	silent := backend.Reading{}
 	for name, c := range map[string]struct {
 		readings []backend.Reading // one every 2 s
-		want     []float64         // -1: not known
+		want     []float64         // -1: unknown
 	}{
-		"a count":                     {[]backend.Reading{counted(7e6), counted(7e6 + 600), counted(7e6 + 1000)}, []float64{0, 600, 1000}},
-		"a count with a gap":          {[]backend.Reading{counted(7e6), silent, drawn(9), counted(7e6 + 1000)}, []float64{0, -1, -1, 1000}},
-		"a constant power":            {[]backend.Reading{drawn(300), drawn(300), drawn(300)}, []float64{0, 600, 1200}},
-		"a power that rises":          {[]backend.Reading{drawn(0), drawn(100), drawn(200), drawn(300)}, []float64{0, 100, 400, 900}},
-		"a power with a gap":          {[]backend.Reading{drawn(100), silent, silent, drawn(200)}, []float64{0, -1, -1, 900}},
-		"a count that comes later":    {[]backend.Reading{drawn(100), {Power: new(100.0), Energy: new(5.0)}}, []float64{0, 200}},
-		"the beginning is missing":    {[]backend.Reading{silent, counted(5), drawn(5)}, []float64{-1, -1, -1}},
-		"a device that tells nothing": {[]backend.Reading{silent, silent}, []float64{-1, -1}},
+		"a count":                  {[]backend.Reading{counted(7e6), counted(7e6 + 600), counted(7e6 + 1000)}, []float64{0, 600, 1000}},
+		"a count with a gap":       {[]backend.Reading{counted(7e6), silent, drawn(9), counted(7e6 + 1000)}, []float64{0, -1, -1, 1000}},
+		"a constant power":         {[]backend.Reading{drawn(300), drawn(300), drawn(300)}, []float64{0, 600, 1200}},
+		"a power that rises":       {[]backend.Reading{drawn(0), drawn(100), drawn(200), drawn(300)}, []float64{0, 100, 400, 900}},
+		"a power with a gap":       {[]backend.Reading{drawn(100), silent, silent, drawn(200)}, []float64{0, -1, -1, 900}},
+		"a count that comes later": {[]backend.Reading{drawn(100), {Power: new(100.0), Energy: new(5.0)}}, []float64{0, 200}},
+		"the beginning is missing": {[]backend.Reading{silent, counted(5), drawn(5)}, []float64{-1, -1, -1}},
+		"a device without values":  {[]backend.Reading{silent, silent}, []float64{-1, -1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m energyMeter
@@ -84,8 +83,7 @@ func TestEnergyOfOneDevice(t *testing.T) {
 	}
 }
 
-// Sensors are read at the beginning, every second, and at the end; the reading
-// that is asked for never waits.
+// Sensors are read at the beginning, every second, and at the end; now never waits.
 func TestTelemetryReadsEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 50 * time.Millisecond
@@ -101,9 +99,9 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 		tm.begin()
 		require.EqualValues(t, 1, s.reads.Load())
 		time.Sleep(3500 * time.Millisecond)
-		asked := time.Now()
+		before := time.Now()
 		now := tm.now()
-		require.Zero(t, time.Since(asked))
+		require.Zero(t, time.Since(before))
 		require.Len(t, now, 2)
 		require.Equal(t, 300.0, *now[0].Power)
 		require.Equal(t, 50.0, *now[1].Power)
@@ -114,19 +112,19 @@ func TestTelemetryReadsEverySecond(t *testing.T) {
 		require.EqualValues(t, 5, s.reads.Load())
 		e, ok := tm.energy()
 		require.True(t, ok)
-		// 40 J were counted, 50 W drawn for 3.5 s and by the reading of the other.
+		// One device counts 40 J. The other draws 50 W for 3.5 s, plus the reading of the first.
 		require.InDelta(t, 40+50*3.55, e.Joules, 1e-9)
 		require.True(t, e.Estimated)
 		time.Sleep(time.Minute)
 		require.EqualValues(t, 5, s.reads.Load(), "it ended")
-		require.Nil(t, tm.now(), "what was read a minute ago is not now")
+		require.Nil(t, tm.now(), "a reading of a minute ago is stale")
 		require.NoError(t, tm.close())
 		require.Equal(t, 1, s.closed)
 		require.NoError(t, tm.failure())
 	})
 }
 
-// One message is enough, and what answers again is heard again.
+// A failure is reported once, and readings continue when the sensors answer again.
 func TestTelemetryFailsInTheMiddle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lost := errors.New("lost")
@@ -145,7 +143,7 @@ func TestTelemetryFailsInTheMiddle(t *testing.T) {
 		_, ok := tm.energy()
 		require.False(t, ok)
 		time.Sleep(2 * time.Second)
-		require.NoError(t, tm.failure(), "said once")
+		require.NoError(t, tm.failure(), "reported once")
 		require.Equal(t, 3.0, *tm.now()[0].Energy)
 		require.NoError(t, tm.close())
 		e, ok := tm.energy()
@@ -154,7 +152,7 @@ func TestTelemetryFailsInTheMiddle(t *testing.T) {
 	})
 }
 
-// A library that never answers holds nothing up.
+// A library that never answers delays the end of a run only by the timeout.
 func TestTelemetryHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})
@@ -170,11 +168,11 @@ func TestTelemetryHangs(t *testing.T) {
 		require.Nil(t, tm.now())
 		start := time.Now()
 		tm.end()
-		require.Equal(t, patience, time.Since(start))
+		require.Equal(t, lastReadTimeout, time.Since(start))
 		_, ok := tm.energy()
 		require.False(t, ok)
 		require.NoError(t, tm.close())
-		require.Zero(t, s.closed, "it is in use")
+		require.Zero(t, s.closed, "the hung reading still uses it")
 		close(never)
 	})
 }
@@ -197,13 +195,13 @@ func TestTelemetryOfDevicesWithoutSensors(t *testing.T) {
 		require.Len(t, tm.now(), c.known)
 		tm.end()
 		_, ok := tm.energy()
-		require.False(t, ok, "of one device at least it is not known")
+		require.False(t, ok, "unknown for at least one device")
 		require.ErrorIs(t, tm.failure(), c.want)
 		require.NoError(t, tm.close())
 	}
 }
 
-// sensed is emu with sensors, which outlive the devices that a schedule closes.
+// sensed registers emu with sensors, which outlive the devices that a schedule closes.
 var sensed = sync.OnceValue(func() *sensedDevice {
 	emu, _, err := backend.Find("emu")
 	if err != nil {
@@ -223,8 +221,8 @@ var sensed = sync.OnceValue(func() *sensedDevice {
 	return d
 })
 
-// runSensed trains three steps, the last under another recipe, and returns what
-// was reported, timing.jsonl, run.log, and the energy.
+// runSensed trains three steps, the last under another recipe, and returns the reports,
+// timing.jsonl, run.log, and the energy.
 func runSensed(t *testing.T) (list []Progress, lines []map[string]any, log string, e Energy, known bool) {
 	c := tinyConfig(t)
 	c.Train.Steps = 3
@@ -248,7 +246,7 @@ func runSensed(t *testing.T) (list []Progress, lines []map[string]any, log strin
 	return list, lines, string(text), e, known
 }
 
-func TestRunTellsOfItsDevices(t *testing.T) {
+func TestRunRecordsItsSensors(t *testing.T) {
 	d := sensed()
 	d.sensors, d.err = &fakeSensors{answer: func(n int) (backend.Reading, error) {
 		return backend.Reading{Temperature: new(70.0), Throttled: []string{}, Energy: new(float64(100 + n))}, nil
@@ -257,7 +255,7 @@ func TestRunTellsOfItsDevices(t *testing.T) {
 	require.Len(t, lines, 3)
 	require.Equal(t, "fp8-delayed", list[2].Recipe)
 	for i, p := range list {
-		require.NoError(t, p.Silent)
+		require.NoError(t, p.SensorError)
 		require.Equal(t, 70.0, *p.Devices[0].Temperature)
 		got := lines[i]["devices"].([]any)[0].(map[string]any)
 		require.Equal(t, *p.Devices[0].Energy, got["energy_j"])
@@ -270,15 +268,15 @@ func TestRunTellsOfItsDevices(t *testing.T) {
 	require.NotContains(t, log, "telemetry")
 }
 
-func TestRunWithoutSensorsSaysSoOnce(t *testing.T) {
+func TestSensorErrorIsReportedOnce(t *testing.T) {
 	d := sensed()
 	d.err = errors.New("no library")
 	list, lines, log, _, known := runSensed(t)
 	for i, p := range list {
-		require.Equal(t, i == 0, p.Silent != nil)
+		require.Equal(t, i == 0, p.SensorError != nil)
 		require.Nil(t, p.Devices)
 		require.NotContains(t, lines[i], "devices")
 	}
 	require.False(t, known)
-	require.Equal(t, 1, strings.Count(log, `"msg":"no telemetry","step":1,"reason":"the sensors of the device do not answer: no library"`))
+	require.Equal(t, 1, strings.Count(log, `"msg":"no telemetry","step":1,"reason":"the device's sensors cannot be read: no library"`))
 }

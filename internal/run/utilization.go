@@ -10,25 +10,25 @@ const (
 	intervalPerCost = 500
 )
 
-// utilization compares the steps of an interval with what the devices reach. It
-// measures that where the interval begins and where it ends, between steps, while the
-// devices are idle: the peak of a shared or a hot machine drifts.
+// utilization compares the steps of an interval with the devices' peak. It measures the peak
+// at both ends of the interval, while the devices are idle, because the peak of a shared or a
+// hot machine drifts.
 type utilization struct {
-	measure func() float64 // FLOP/s of all devices; 0: not known
+	measure func() float64 // FLOP/s of all devices; 0: unknown
 	now     func() time.Time
 
 	metered bool      // the devices can be measured
-	peak    float64   // where the interval began
-	due     time.Time // the interval ends with the first step after that
+	peak    float64   // at the beginning of the interval
+	due     time.Time // the interval ends with the first step after this time
 	flops   float64   // of the interval's steps
-	seconds float64   // that they took
-	latest  *float64  // share of the last whole interval; nil: not known
+	seconds float64   // of the interval's steps
+	latest  *float64  // share of the last whole interval; nil: unknown
 	above   bool      // the steps of the last interval were faster than both of its peaks
 
-	reported bool // tooFast was true
+	reported bool // tooFast has returned true
 }
 
-// begin measures and opens the first interval.
+// begin opens the first interval and finds out whether the devices can be measured.
 func (u *utilization) begin() {
 	u.open()
 	u.metered = u.peak > 0
@@ -54,9 +54,9 @@ func (u *utilization) ends(last bool) bool {
 	return u.metered && (last || !u.now().Before(u.due))
 }
 
-// end measures, closes the interval and opens the next one. It returns the steps'
-// share of the larger of the interval's two peaks; nil where a peak is not known, or
-// where the share is above 1: something slowed down both measurements.
+// end closes the interval and opens the next one. It returns the steps' share of the larger
+// of the interval's two peaks; nil if a peak is unknown, or if the share is above 1 because
+// another load slowed down both measurements.
 func (u *utilization) end() *float64 {
 	before, rate := u.peak, u.flops/u.seconds
 	u.open()

@@ -13,8 +13,8 @@ import (
 	"octet/internal/writers"
 )
 
-// The share of an interval is that of the larger of the peaks at its ends. Where both
-// are below the work, or one is not known, there is none: it is never above 1.
+// The share of an interval refers to the larger of the peaks at its ends. There is none if
+// the steps were faster than both, or if one is unknown: it is never above 1.
 func TestUtilization(t *testing.T) {
 	at, peak := time.Unix(1000, 0), 100.0
 	u := utilization{now: func() time.Time { return at }}
@@ -41,7 +41,7 @@ func TestUtilization(t *testing.T) {
 	require.Nil(t, interval(50, 51, 1))
 	require.Nil(t, u.latest)
 	require.True(t, u.tooFast())
-	require.False(t, u.tooFast(), "it says so once")
+	require.False(t, u.tooFast(), "reported once")
 	require.Nil(t, interval(50, 51, 1))
 	require.False(t, u.tooFast())
 	require.Nil(t, interval(0, 10, 1))
@@ -55,9 +55,8 @@ func TestUtilization(t *testing.T) {
 	require.False(t, u.ends(true), "no meter")
 }
 
-// A run measures its devices between steps: mfu is on the lines that end an
-// interval, here that of every step, and never above 1; run.log tells of steps that
-// were faster.
+// A run measures its devices between steps. mfu is on the lines that end an interval, here
+// every line, and never above 1; run.log reports steps that were faster.
 func TestUtilizationOfARun(t *testing.T) {
 	c := tinyConfig(t)
 	c.Train.Steps = 4

@@ -13,16 +13,16 @@ import (
 	"octet/train"
 )
 
-// Weights is a trained model as a command names it: a run folder (its newest
-// whole checkpoint), a checkpoint, or a Hugging Face folder.
+// Weights is an opened model: from a run folder (its newest intact checkpoint), a
+// checkpoint, or a Hugging Face folder.
 type Weights struct {
 	train.CheckpointWeights
 	Path   string
-	HF     checkpoint.Config // as the folder says it
+	HF     checkpoint.Config // config.json of the folder
 	Model  nn.Config
 	Recipe recipe.Recipe
-	// Run is the configuration of the run that trained it; nil for weights
-	// from elsewhere.
+	// Run is the configuration of the run that trained the model; nil for weights without a
+	// run.
 	Run     *train.Config
 	RunDir  string
 	Skipped []checkpoint.Entry
@@ -32,8 +32,8 @@ type Weights struct {
 // Close closes the files.
 func (w *Weights) Close() error { return w.close() }
 
-// OpenWeights finds and opens a model. recipeName overrides the recipe that it
-// was trained with; weights from elsewhere run in fp32 unless told otherwise.
+// OpenWeights opens the model at path. recipeName overrides the recipe of its training;
+// weights without a run use fp32 by default.
 func OpenWeights(path, recipeName string) (*Weights, error) {
 	w := &Weights{Path: path}
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
@@ -74,13 +74,14 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	return w, nil
 }
 
-// HoldsCheckpoint tells a run folder or a checkpoint from a folder of bare weights.
+// HoldsCheckpoint reports whether path is a run folder or a checkpoint, rather than a folder
+// of bare weights.
 func HoldsCheckpoint(path string) bool {
 	return exists(ConfigPath(path)) || exists(filepath.Join(path, checkpoint.ManifestFile))
 }
 
-// OpenCheckpoint opens a checkpoint, or of a run folder the newest whole one:
-// skipped are the damaged ones that it passed over.
+// OpenCheckpoint opens a checkpoint, or the newest intact one of a run folder; skipped lists
+// the newer, damaged ones.
 func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint.Entry, err error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return nil, nil, fmt.Errorf("%s: no such run or checkpoint folder", path)
@@ -91,14 +92,14 @@ func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint
 	}
 	c, skipped, err = checkpoint.Newest(filepath.Join(path, checkpointsDir))
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) > 0 {
-		err = fmt.Errorf("the run has no whole checkpoint: %w", skipped[0].Damage)
+		err = fmt.Errorf("all checkpoints of the run are damaged, the newest: %w", skipped[0].Damage)
 	} else if errors.Is(err, checkpoint.ErrNone) {
 		err = fmt.Errorf("%s: the run has no checkpoint yet", path)
 	}
 	return c, skipped, err
 }
 
-// fromCheckpoint takes over an open checkpoint of Octet.
+// fromCheckpoint takes the weights from an open checkpoint and closes it on an error.
 func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) error {
 	w.Path, w.close = c.Path, c.Close
 	w.CheckpointWeights.Model, w.CheckpointWeights.Scales = c.Model, c.Optimizer
@@ -116,8 +117,7 @@ func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) er
 	return nil
 }
 
-// recipeOf resolves the recipe: that of the run's last step, or the one asked
-// for.
+// recipeOf sets the recipe: the named one, or that of the run's last step.
 func (w *Weights) recipeOf(name string, step int) (err error) {
 	if w.RunDir != "" {
 		loaded, err := config.Load(config.Args{File: ConfigPath(w.RunDir)})
@@ -143,8 +143,8 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 	return err
 }
 
-// describe takes over config.json and compares it with the tensors, before programs
-// and memory for the model are made.
+// describe sets the model from config.json and checks it against the tensors, before any
+// memory for the model is allocated.
 func (w *Weights) describe(c checkpoint.Config) (err error) {
 	w.HF = c
 	if w.Model, err = train.FromHF(c); err != nil {

@@ -1,11 +1,9 @@
-// Package writers writes what a run tells about itself: metrics.jsonl and
-// timing.jsonl, TensorBoard event files, run.log, and the status line on a
-// terminal. Each is one small type that is handed plain numbers; none of them
-// knows the trainer.
+// Package writers writes the records of a run: metrics.jsonl and timing.jsonl, TensorBoard
+// event files, run.log, and the status line on a terminal. Each is a small type that takes
+// plain numbers and does not depend on the trainer.
 //
-// What the computation determines (metrics.jsonl) is kept apart from what the
-// clock says (timing.jsonl), so that two runs of one config can be compared
-// with cmp. Every line reaches the operating system as soon as it is written,
-// in one write: a killed run loses nothing but a torn last line, which
-// [TruncateAfter] removes on resume.
+// Results of the computation (metrics.jsonl) are separate from times (timing.jsonl), so that
+// cmp can compare two runs of one config. Every line goes to the operating system at once,
+// in one write: a killed run loses at most a torn last line, which [TruncateAfter] removes
+// on resume.
 package writers

@@ -10,8 +10,8 @@ import (
 // Bytes writes a size in decimal units: "512 B", "1.5 GB", "31 MB".
 func Bytes(n int64) string { return Quantity(float64(n), "B") }
 
-// Quantity writes a number with a decimal prefix and two digits at least:
-// "71 GFLOP/s", "8.3 TFLOP/s", "950 B".
+// Quantity writes a number with a decimal prefix and at least two digits: "71 GFLOP/s",
+// "8.3 TFLOP/s", "950 B".
 func Quantity(x float64, unit string) string {
 	if !finite(x) {
 		return number(x, "") + " " + unit
@@ -29,14 +29,14 @@ func Quantity(x float64, unit string) string {
 	return strconv.FormatFloat(x, 'f', digits, 64) + " " + prefixes[i] + unit
 }
 
-// Count writes a number of things: exactly up to a million ("18,204"), then
-// with two decimals and the letters of model sizes ("13.76M", "6.74B").
+// Count writes a count: exactly below a million ("18,204"), then with two decimals and the
+// letters of model sizes ("13.76M", "6.74B").
 func Count(n int64) string {
 	for _, s := range []struct {
 		size   float64
 		letter string
 	}{{1e12, "T"}, {1e9, "B"}, {1e6, "M"}} {
-		// What rounds up to 1.00 of a letter is written with it.
+		// A number that rounds up to 1.00 of a letter takes that letter.
 		if x := float64(n) / s.size; math.Abs(x) >= 0.999995 {
 			return strconv.FormatFloat(x, 'f', 2, 64) + s.letter
 		}
@@ -56,7 +56,7 @@ func commas(digits string) string {
 	return sign + digits
 }
 
-// Clock writes a duration as a clock would: "0:42", "1:02:03", "2d 03:04:05".
+// Clock writes a duration in clock form: "0:42", "1:02:03", "2d 03:04:05".
 func Clock(d time.Duration) string {
 	s := int64(max(d, 0).Round(time.Second) / time.Second)
 	days, h, m, s := s/86400, s/3600%24, s/60%60, s%60
@@ -69,7 +69,7 @@ func Clock(d time.Duration) string {
 	return fmt.Sprintf("%d:%02d", m, s)
 }
 
-// number formats a float, or names what is not finite.
+// number formats a float: "nan", "inf" or "-inf" if it is not finite.
 func number(x float64, format string) string {
 	switch {
 	case math.IsNaN(x):

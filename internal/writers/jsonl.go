@@ -13,9 +13,8 @@ import (
 	"octet/internal/disk"
 )
 
-// Float is a float64 that JSON holds in full precision: the fewest digits that
-// read back as the same bits. What JSON cannot hold, NaN and infinities, is
-// null.
+// Float is a float64 that is written to JSON with the fewest digits that read back as the
+// same bits. NaN and infinities become null.
 type Float float64
 
 // MarshalJSON implements json.Marshaler.
@@ -26,16 +25,15 @@ func (f Float) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
 }
 
-// The files that this package writes, as a run's folder has them. Those of
-// TensorBoard have names of their own.
+// Names of the files in a run folder. TensorBoard's files have generated names.
 const (
 	MetricsFile = "metrics.jsonl"
 	TimingFile  = "timing.jsonl"
 	RunLogFile  = "run.log"
 )
 
-// Metrics is a line of metrics.jsonl: what the computation determines, the same
-// on every run of a config. Fields are written in this order.
+// Metrics is a line of metrics.jsonl: results of the computation, the same on every run of
+// a config. Fields are written in this order.
 type Metrics struct {
 	Step     int                    `json:"step"`
 	Loss     Float                  `json:"loss"` // nats per token
@@ -43,54 +41,54 @@ type Metrics struct {
 	LR       Float                  `json:"lr"`
 	GradNorm Float                  `json:"grad_norm"`
 	Tokens   int64                  `json:"tokens"`  // so far
-	Skipped  bool                   `json:"skipped"` // the update did not happen
+	Skipped  bool                   `json:"skipped"` // the update was skipped
 	FP8      map[string]FP8Stats    `json:"fp8,omitempty"`
 	SwiGLU   map[string]SwiGLUStats `json:"swiglu,omitempty"`
 }
 
-// FP8Stats describes the casts of one tensor, by its scope, within a step.
+// FP8Stats describes a cast of one tensor in a step.
 type FP8Stats struct {
 	Amax      Float  `json:"amax"`            // of the tensor, whatever the granularity
-	Scale     *Float `json:"scale,omitempty"` // of a cast with one scale; others have the four below
+	Scale     *Float `json:"scale,omitempty"` // of a per-tensor cast; others have the four fields below
 	Saturated Float  `json:"saturated"`       // share of the elements
-	Flushed   Float  `json:"flushed"`         // share that became zero and was not
-	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio; null without an error, or with a tensor that is not finite
+	Flushed   Float  `json:"flushed"`         // share of the elements flushed to zero
+	SQNR      Float  `json:"sqnr_db"`         // signal-to-quantization-noise ratio in dB; null if the cast is exact or the tensor is not finite
 
-	// Of per-row and per-block scales.
+	// For per-row and per-block scales.
 	ScaleMin      *Float `json:"scale_min,omitempty"`
 	ScaleMax      *Float `json:"scale_max,omitempty"`
 	ScaleLog2Mean *Float `json:"scale_log2_mean,omitempty"`
 	ScaleLog2Std  *Float `json:"scale_log2_std,omitempty"`
 }
 
-// SwiGLUStats describes the channel of an MLP whose activation is largest.
+// SwiGLUStats describes the channel of an MLP with the largest activation.
 type SwiGLUStats struct {
 	Channel int   `json:"channel"`
 	Amax    Float `json:"amax"`
-	Median  Float `json:"median"` // of all channels' maxima
-	Cosine  Float `json:"cosine"` // of its rows of w1 and w2
+	Median  Float `json:"median"` // of the amaxes of all channels
+	Cosine  Float `json:"cosine"` // between the channel's rows of w1 and w2
 
-	NormUp   Float `json:"norm_up"` // lengths of the rows
+	NormUp   Float `json:"norm_up"` // norms of these rows
 	NormGate Float `json:"norm_gate"`
 }
 
-// Timing is a line of timing.jsonl: what the clock says.
+// Timing is a line of timing.jsonl: times, memory and devices of a step.
 type Timing struct {
 	Step         int      `json:"step"`
 	StepSeconds  Float    `json:"step_s"`
 	TokensPerSec Float    `json:"tokens_per_s"`
 	FlopsPerSec  Float    `json:"flops_per_s"`
-	MFU          *Float   `json:"mfu,omitempty"`     // of the steps since the line with one before; see docs/running.md
+	MFU          *Float   `json:"mfu,omitempty"`     // of the steps since the last line with an mfu; see docs/running.md
 	Memory       int64    `json:"memory"`            // bytes
-	Devices      []Device `json:"devices,omitempty"` // one of each rank, as read a second or so before
+	Devices      []Device `json:"devices,omitempty"` // one for each rank, read about a second before
 
-	// What a step with a checkpoint took beside step_s: to wait until the one before
-	// was written, and to copy the state. It is written while the next steps run.
+	// Time of a step with a checkpoint, in addition to step_s: the wait for the previous
+	// checkpoint, and the copy of the state. The copy is written while the next steps run.
 	CheckpointWait *Float `json:"checkpoint_wait_s,omitempty"`
 	CheckpointCopy *Float `json:"checkpoint_copy_s,omitempty"`
 }
 
-// Device is what a device says of itself. What it does not tell is absent.
+// Device is a reading of a device's sensors. Values that it does not report are absent.
 type Device struct {
 	Utilization *float64 `json:"utilization,omitempty"`  // within [0, 1]
 	MemoryUsed  *int64   `json:"memory_used,omitempty"`  // bytes, by all processes
@@ -98,19 +96,19 @@ type Device struct {
 	Power       *float64 `json:"power_w,omitempty"`
 	Temperature *float64 `json:"temperature_c,omitempty"`
 	Clock       *float64 `json:"clock_mhz,omitempty"`
-	Throttled   []string `json:"throttled,omitzero"` // what holds the clock down; [] is nothing
+	Throttled   []string `json:"throttled,omitzero"` // reasons for throttling; [] is none
 
-	Energy          *float64 `json:"energy_j,omitempty"` // since this process began to train
+	Energy          *float64 `json:"energy_j,omitempty"` // since this process started to train
 	EnergyEstimated bool     `json:"energy_estimated,omitempty"`
 }
 
-// JSONL appends lines to a file that nothing else writes to.
+// JSONL appends lines to a file that no other process writes to.
 type JSONL struct {
 	file *disk.File
-	size int64 // of the file, as far as this process knows
+	size int64 // expected size of the file
 }
 
-// OpenJSONL opens a file to append to, which is made if it is not there.
+// OpenJSONL opens a file to append to, and creates it if necessary.
 func OpenJSONL(path string) (*JSONL, error) {
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
@@ -123,9 +121,9 @@ func OpenJSONL(path string) (*JSONL, error) {
 	return &JSONL{f, info.Size()}, nil
 }
 
-// Write appends a value as one line, by one call of the operating system. A file that
-// another program has cut or appended to since is an error: lines are missing, or the
-// next one would continue a torn one.
+// Write appends a value as one line, in one system call. It returns an error if another
+// program has truncated the file or appended to it: lines are missing, or the next one
+// would continue a torn line.
 func (j *JSONL) Write(line any) error {
 	text, err := json.Marshal(line)
 	if err != nil {
@@ -136,16 +134,16 @@ func (j *JSONL) Write(line any) error {
 		return err
 	}
 	if info.Size() != j.size {
-		return fmt.Errorf("%s has %d bytes and not %d: another program has written to it or cut it; let none do so while a run writes it", j.file.Name(), info.Size(), j.size)
+		return fmt.Errorf("%s has %d bytes, expected %d: another program has written to it or truncated it; do not change it while the run is active", j.file.Name(), info.Size(), j.size)
 	}
 	n, err := j.file.Write(append(text, '\n'))
 	j.size += int64(n)
 	return err
 }
 
-// Sync returns when all lines are on the disk. A checkpoint that says a step is
-// done must not survive a power cut that its line does not. A file that was removed or
-// replaced is an error: its path does not lead to the lines.
+// Sync returns when all lines are on disk. After a power cut, a checkpoint must not exist
+// without the lines of its steps. Sync returns an error if the file was removed or
+// replaced, since its path no longer leads to the lines.
 func (j *JSONL) Sync() error {
 	mine, err := j.file.Stat()
 	if err != nil {
@@ -156,7 +154,7 @@ func (j *JSONL) Sync() error {
 		return err
 	}
 	if err != nil || !os.SameFile(mine, named) {
-		return fmt.Errorf("%s is not there any more, or another file is: put the former one back, or resume from the last checkpoint by --resume", j.file.Name())
+		return fmt.Errorf("%s was removed or replaced: put the original file back, or resume from the last checkpoint with --resume", j.file.Name())
 	}
 	return j.file.Sync()
 }
@@ -164,14 +162,13 @@ func (j *JSONL) Sync() error {
 // Close closes the file.
 func (j *JSONL) Close() error { return j.file.Close() }
 
-// TruncateAfter cuts a file of lines, whose steps rise, back to its last line
-// of that step or an earlier one. A torn end goes too: a last line without its
-// newline, or what a power cut left of the last lines. A damaged line with good
-// ones after it is an error, and the file stays as it was. A file that is not
-// there has nothing to cut.
+// TruncateAfter truncates a file of lines with increasing steps after its last line of that
+// step or an earlier one. It also removes a torn end: a last line without a newline, or the
+// damage of a power cut. If intact lines follow a damaged one, it returns an error and
+// leaves the file as it was. A missing file is no error.
 //
-// The cut is a single truncation: it happens or it does not. last is the step of
-// the line that it leaves at the end, 0 without one.
+// TruncateAfter truncates once, so it takes effect completely or not at all. last is the
+// step of the last line that remains; 0 if there is none.
 func TruncateAfter(path string, step int) (last int, err error) {
 	f, err := disk.Open(path, os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -191,9 +188,9 @@ func TruncateAfter(path string, step int) (last int, err error) {
 	return last, f.Sync()
 }
 
-// LeastValLoss is the line of metrics with the lowest loss of the validation text; 0 is
-// the step of none. What is damaged is passed over.
-func LeastValLoss(path string) (step int, loss float64, err error) {
+// MinValLoss returns the first step with the lowest validation loss in a metrics file; step
+// 0 if there is none. It skips damaged lines.
+func MinValLoss(path string) (step int, loss float64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, 0, err
@@ -218,8 +215,8 @@ func LeastValLoss(path string) (step int, loss float64, err error) {
 	}
 }
 
-// lengthUpTo is the number of bytes before the first line of a later step, or
-// before a damaged end, and the step of the line that ends there.
+// lengthUpTo returns the number of bytes before the first line of a later step or before a
+// damaged end, and the step of the line that ends there.
 func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 	lines := bufio.NewReaderSize(r, 64<<10)
 	var at int64
@@ -232,7 +229,7 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 		at += length
 		switch {
 		case errors.Is(err, io.EOF):
-			return keep, last, nil // text, if any, is torn
+			return keep, last, nil // any remaining text is torn
 		case err != nil:
 			return 0, 0, err
 		}
@@ -246,7 +243,7 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 			continue
 		}
 		if damaged > 0 {
-			return 0, 0, fmt.Errorf("line %d is damaged, with whole lines after it; repair or remove it", damaged)
+			return 0, 0, fmt.Errorf("line %d is damaged and intact lines follow; repair or remove it", damaged)
 		}
 		if *line.Step > step {
 			return keep, last, nil
@@ -255,13 +252,13 @@ func lengthUpTo(r io.Reader, step int) (keep int64, last int, err error) {
 	}
 }
 
-// MaxLine bounds what is kept in memory of a line of JSON, in bytes: the longest of ours has some hundred
-// bytes for each cast of a model. A power cut can leave gigabytes of zeros, which
-// are one line.
+// MaxLine bounds the bytes of a line that are kept in memory. The longest lines of Octet
+// have some hundred bytes for each cast of a model. A power cut can leave gigabytes of
+// zeros, which form one line.
 const MaxLine = 16 << 20
 
-// readLine appends a line with its newline to text and returns how long it was.
-// Of one that is longer than MaxLine it keeps the beginning.
+// readLine appends a line with its newline to text and returns the length of the line. It
+// keeps only the first MaxLine bytes.
 func readLine(r *bufio.Reader, text []byte) (line []byte, length int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')

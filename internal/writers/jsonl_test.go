@@ -27,7 +27,7 @@ func TestMetricsLines(t *testing.T) {
 			SwiGLU: map[string]SwiGLUStats{"layers.0.mlp": {Channel: 17, Amax: 3, Cosine: -1}},
 		},
 	}
-	for _, line := range lines { // opened anew each time, as by a resumed run
+	for _, line := range lines { // opened again each time, as by a resumed run
 		j, err := OpenJSONL(path)
 		require.NoError(t, err)
 		require.NoError(t, j.Write(line))
@@ -50,8 +50,7 @@ func TestTimingLine(t *testing.T) {
 	require.Equal(t, `{"step":1,"step_s":0.1,"tokens_per_s":20000,"flops_per_s":1e+21,"mfu":0.34,"memory":31000000}`, string(text))
 }
 
-// What is not known is absent, what is zero is not: an idle device, or a clock
-// that nothing holds down.
+// Unknown values are absent, zeros are not: an idle device, or a clock without throttling.
 func TestDevicesOfATimingLine(t *testing.T) {
 	text, err := json.Marshal(Timing{Devices: []Device{
 		{
@@ -69,7 +68,7 @@ func TestDevicesOfATimingLine(t *testing.T) {
 }
 
 // Every line is in the file before Write returns: a killed process loses none.
-func TestLinesAreNotHeldBack(t *testing.T) {
+func TestLinesAreNotBuffered(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.jsonl")
 	j, err := OpenJSONL(path)
 	require.NoError(t, err)
@@ -115,7 +114,7 @@ func TestTruncateAfter(t *testing.T) {
 	} {
 		path := filepath.Join(t.TempDir(), "metrics.jsonl")
 		require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
-		for range 2 { // once more changes nothing
+		for range 2 { // the second call changes nothing
 			last, err := TruncateAfter(path, 3)
 			require.NoError(t, err, test.name)
 			require.Equal(t, strings.Count(test.want, "\n"), last, test.name)
@@ -139,7 +138,7 @@ func TestTruncateAfter(t *testing.T) {
 	require.Equal(t, damaged, string(text), "left as it was")
 }
 
-func TestLeastValLoss(t *testing.T) {
+func TestMinValLoss(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "metrics.jsonl")
 	for _, test := range []struct {
 		text string
@@ -152,14 +151,14 @@ func TestLeastValLoss(t *testing.T) {
 		{"damaged\n" + `{"step":2,"val_loss":-1}` + "\n" + `{"step":3,"val_loss":-2}`, 2, -1},
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(test.text), 0o600))
-		step, loss, err := LeastValLoss(path)
+		step, loss, err := MinValLoss(path)
 		require.NoError(t, err)
 		require.Equal(t, test.step, step, test.text)
 		require.Equal(t, test.loss, loss, test.text)
 	}
 }
 
-// Sync tells a file that is gone from a file that the system cannot look up.
+// Sync distinguishes a missing file from a failed lookup.
 func TestSyncWithoutTheFile(t *testing.T) {
 	dir := t.TempDir()
 	folder := filepath.Join(dir, "run")
@@ -168,23 +167,22 @@ func TestSyncWithoutTheFile(t *testing.T) {
 	require.NoError(t, err)
 	defer j.Close()
 	require.NoError(t, j.Sync())
-	if runtime.GOOS != "windows" { // which moves no folder of an open file
+	if runtime.GOOS != "windows" { // Windows does not move a folder with an open file
 		moved := filepath.Join(dir, "moved")
 		require.NoError(t, os.Rename(folder, moved))
-		require.ErrorContains(t, j.Sync(), "is not there any more")
+		require.ErrorContains(t, j.Sync(), "was removed or replaced")
 		require.NoError(t, os.Symlink("run", folder)) // to itself
 		err = j.Sync()
 		require.ErrorIs(t, err, syscall.ELOOP)
-		require.NotContains(t, err.Error(), "is not there any more")
+		require.NotContains(t, err.Error(), "was removed or replaced")
 		require.NoError(t, os.Remove(folder))
 		require.NoError(t, os.Rename(moved, folder))
 		require.NoError(t, j.Sync())
 	}
 }
 
-// Zeros without a newline, as a power cut leaves them, are a torn end however
-// many they are, and a line too long to be ours is a damaged one; neither is
-// held in memory.
+// Any number of zeros without a newline, as a power cut leaves them, are a torn end. A line
+// longer than MaxLine is damaged. Neither is kept in memory.
 func TestTruncateLongLines(t *testing.T) {
 	const whole = "{\"step\":1}\n"
 	zeros := io.LimitReader(zeroReader{}, 1<<28)
@@ -204,7 +202,7 @@ func TestTruncateLongLines(t *testing.T) {
 	require.ErrorContains(t, err, "line 2 is damaged")
 	keep, _, err = lengthUpTo(strings.NewReader(whole+padded[:10]+padded[len(padded)-MaxLine/2:]), 9)
 	require.NoError(t, err)
-	require.EqualValues(t, len(whole)+10+MaxLine/2, keep, "as long as may be")
+	require.EqualValues(t, len(whole)+10+MaxLine/2, keep, "a line of the largest length")
 }
 
 type zeroReader struct{}
@@ -214,7 +212,7 @@ func (zeroReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What is kept is a prefix of whole lines with steps up to the limit.
+// lengthUpTo keeps a prefix of complete lines with steps up to the limit.
 func FuzzTruncate(f *testing.F) {
 	f.Add([]byte("{\"step\":1}\n{\"step\":2}\n{\"ste"), 1)
 	f.Add([]byte("{\"step\":1}\n{\n{\"step\":2}\n"), 5)

@@ -13,8 +13,8 @@ type RunLog struct {
 	file *disk.File
 }
 
-// OpenRunLog opens a log to append to, which is made if it is not there.
-// Records below slog.LevelInfo are dropped.
+// OpenRunLog opens a log to append to, and creates it if necessary. It drops records below
+// slog.LevelInfo.
 func OpenRunLog(path string) (*RunLog, error) {
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND)
 	if err != nil {
@@ -27,9 +27,8 @@ func OpenRunLog(path string) (*RunLog, error) {
 // Close closes the file.
 func (l *RunLog) Close() error { return l.file.Close() }
 
-// nameNonFinite turns a number that JSON cannot hold into its name. slog would write
-// an error in its place, and a loss that is not a number is what a log of
-// training must be able to say.
+// nameNonFinite replaces NaN and infinities by their names. slog would write an error
+// instead, and a training log must be able to show a loss that is not finite.
 func nameNonFinite(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindFloat64 {
 		if x := a.Value.Float64(); !finite(x) {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Status is what the status line shows of a step.
+// Status holds the values of a step that the status line shows.
 type Status struct {
 	Step, Steps  int
 	Loss         float64
@@ -17,17 +17,17 @@ type Status struct {
 	LR           float64
 	TokensPerSec float64
 	FlopsPerSec  float64
-	MFU          *float64 // share of the devices' peak that the last interval of steps reached, within [0, 1]; nil: not known
+	MFU          *float64 // share of the devices' peak in the last interval of steps, within [0, 1]; nil: unknown
 	Memory       int64    // bytes
-	// Of the device; nil where it does not tell. Of several: the least busy, all
-	// together, the hottest.
+	// Readings of the device; nil if it does not report them. Several devices give the
+	// minimum, the sum and the maximum.
 	Utilization *float64       // within [0, 1]
 	Power       *float64       // W
 	Temperature *float64       // °C
-	ETA         *time.Duration // nil: not known yet
+	ETA         *time.Duration // nil: unknown
 }
 
-// fields are the parts of the line.
+// fields returns the fields of the line, from left to right.
 func (s Status) fields() []string {
 	tokens := number(s.TokensPerSec, "%.0f")
 	if finite(s.TokensPerSec) {
@@ -61,16 +61,16 @@ func (s Status) fields() []string {
 	return append(fields, "ETA "+eta)
 }
 
-// String is the whole line.
+// String returns the whole line.
 func (s Status) String() string { return strings.Join(s.fields(), "  ") }
 
-// fit is the line cut to a number of columns.
+// fit returns the line, shortened to a number of columns.
 func (s Status) fit(columns int) string { return fit(s.fields(), columns) }
 
 func (s Status) done() bool { return s.Step == s.Steps }
 
-// Progress is what the status line shows of a command that handles a known number of
-// tokens or bytes.
+// Progress holds the values of a command over a known number of tokens or bytes that the
+// status line shows.
 type Progress struct {
 	Done, All int64
 	Unit      string // "tokens" or "B"
@@ -94,29 +94,29 @@ func (p Progress) fields() []string {
 	if p.Loss != nil {
 		fields = append(fields, "loss "+number(*p.Loss, "%.4f"))
 	}
-	if p.Done == 0 { // a rate is not known yet
+	if p.Done == 0 { // the rate is unknown
 		return append(fields, "ETA -:--")
 	}
 	eta := time.Duration(float64(p.All-p.Done) / float64(p.Done) * float64(p.Elapsed))
 	return append(fields, speed, "ETA "+Clock(eta))
 }
 
-// String is the whole line.
+// String returns the whole line.
 func (p Progress) String() string { return strings.Join(p.fields(), "  ") }
 
 func (p Progress) fit(columns int) string { return fit(p.fields(), columns) }
 
 func (p Progress) done() bool { return p.Done == p.All }
 
-// Shown is what a status line can show: a Status or a Progress.
+// Shown is a value that a status line can show: a Status or a Progress.
 type Shown interface {
 	String() string         // the whole line
-	fit(columns int) string // the line cut to a number of columns
-	done() bool             // nothing follows, so that it is shown at once
+	fit(columns int) string // the line, shortened to a number of columns
+	done() bool             // it is the last one, and shown at once
 }
 
-// fit joins fields to a line of a number of columns. Fields go from the right, but
-// the ETA is the last but one to go: it is what one looks for.
+// fit joins fields to a line of at most a number of columns. It drops fields from the right,
+// but keeps the ETA until only the first field is left with it.
 func fit(fields []string, columns int) string {
 	for len(fields) > 0 {
 		line := strings.Join(fields, "  ")
@@ -124,7 +124,7 @@ func fit(fields []string, columns int) string {
 			return line
 		}
 		drop := len(fields) - 2
-		if drop < 1 { // the step outlives the ETA
+		if drop < 1 { // the first field stays longest
 			drop = len(fields) - 1
 		}
 		fields = slices.Delete(fields, drop, drop+1)
@@ -132,16 +132,15 @@ func fit(fields []string, columns int) string {
 	return ""
 }
 
-// How often the line is written. A terminal is redrawn no faster than one can
-// read; a file or a pipe gets a line now and then.
+// Shortest intervals between lines: on a terminal, and in a file or a pipe.
 const (
 	redrawEvery = 100 * time.Millisecond
 	plainEvery  = 10 * time.Second
 )
 
-// StatusLine shows the current step: on a terminal one line that is written
-// over and over and never wraps, elsewhere a plain line at intervals. The first
-// and the last step are always shown. Methods may be called from any goroutine.
+// StatusLine shows the current step: on a terminal as one line that is overwritten and never
+// wraps, elsewhere as plain lines at intervals. The first and the last step are always
+// shown. Methods may be called from any goroutine.
 type StatusLine struct {
 	mu    sync.Mutex
 	w     io.Writer
@@ -150,20 +149,20 @@ type StatusLine struct {
 
 	last    Shown
 	shown   bool      // last has been written
-	at      time.Time // when something was written
-	onLine  int       // columns that the line on the terminal takes
+	at      time.Time // time of the last write
+	onLine  int       // width of the line on the terminal, in columns
 	started bool
 }
 
-// NewStatusLine makes a status line on a writer, usually os.Stderr. It is
-// written over only on a file that is a terminal and can do that.
+// NewStatusLine returns a status line on a writer, usually os.Stderr. It overwrites the line
+// only if the writer is a terminal that supports carriage returns.
 func NewStatusLine(w io.Writer) *StatusLine {
-	// The width is asked for each time: the window may have changed.
+	// Query the width each time: the window may have changed.
 	return &StatusLine{w: w, width: func() int { return Columns(w) }, now: time.Now}
 }
 
-// Show sets the status. It is written now or, if the last one is too recent,
-// by a later call.
+// Show sets the status. It writes the status now or, if the last write is too recent, leaves
+// it to a later call.
 func (l *StatusLine) Show(s Shown) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,20 +182,19 @@ func (l *StatusLine) Print(text string) {
 	l.PrintTo(l.w, Reflow(strings.TrimRight(text, "\n")+"\n", l.width()))
 }
 
-// PrintTo writes text, up to its newline, to another writer, which may be the same
-// terminal.
+// PrintTo writes text, which ends with a newline, to another writer, which may be the same
+// terminal, above the status.
 func (l *StatusLine) PrintTo(w io.Writer, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.erase()
-	_, _ = io.WriteString(w, text) // a run does not stop where its output has no reader
+	_, _ = io.WriteString(w, text) // a closed output does not stop a run
 	if l.width() > 0 && l.started {
 		l.draw()
 	}
 }
 
-// Done shows the last status and leaves the terminal at the start of a fresh
-// line.
+// Done shows the last status and starts a new line on the terminal.
 func (l *StatusLine) Done() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,9 +211,9 @@ func (l *StatusLine) Done() {
 // interruptEcho is what the terminal writes at the cursor when Ctrl-C is pressed.
 const interruptEcho = "^C"
 
-// draw writes the status. On a terminal spaces clear what a longer line, or the echo
-// of Ctrl-C after it, left: unlike an escape sequence, every console knows them. The
-// cursor ends right after the line, where erase expects the next echo.
+// draw writes the status. On a terminal it clears the rest of a longer line, or the echo of
+// Ctrl-C after it, with spaces: every console supports them, unlike escape sequences. It
+// leaves the cursor right after the line, where erase expects the next echo.
 func (l *StatusLine) draw() {
 	l.shown, l.at = true, l.now()
 	width := l.width()
@@ -223,7 +221,7 @@ func (l *StatusLine) draw() {
 		fmt.Fprintln(l.w, l.last)
 		return
 	}
-	// An echo has room on the line, and the last column stays free: writing to it
+	// The line leaves space for an echo, and leaves the last column free: writing to that
 	// wraps on some consoles.
 	line := l.last.fit(width - 1 - len(interruptEcho))
 	rest := max(min(l.onLine+len(interruptEcho), width-1)-len(line), 0)
@@ -231,8 +229,8 @@ func (l *StatusLine) draw() {
 	l.onLine = len(line)
 }
 
-// erase takes the line off the terminal, with the echo of Ctrl-C after it, or where
-// the echo will be.
+// erase clears the line on the terminal and the columns after it that an echo of Ctrl-C
+// takes.
 func (l *StatusLine) erase() {
 	if width := l.width(); width > 0 {
 		fmt.Fprintf(l.w, "\r%s\r", strings.Repeat(" ", min(l.onLine+len(interruptEcho), width-1)))

@@ -43,7 +43,7 @@ func TestStatusFit(t *testing.T) {
 	}
 }
 
-// What a device tells of itself comes last, and goes first.
+// The readings of a device come last, and are dropped first.
 func TestStatusOfADevice(t *testing.T) {
 	s := someStatus
 	s.Utilization, s.Power, s.Temperature = new(0.974), new(612.3), new(61.0)
@@ -60,7 +60,7 @@ func TestStatusOfADevice(t *testing.T) {
 	require.Equal(t, line+"  0% busy  5.6 kW  ETA 0:42", s.String())
 }
 
-// screen shows what a terminal would: lines, with carriage returns obeyed.
+// screen returns the lines that a terminal would show.
 func screen(t *testing.T, written string, width int) []string {
 	t.Helper()
 	var lines []string
@@ -96,7 +96,7 @@ func TestStatusLineOnTerminal(t *testing.T) {
 		l.Show(long)
 		c.Time = c.Add(time.Second)
 		l.Show(short)
-		require.Equal(t, []string{short.fit(width - 3)}, screen(t, out.String(), width), "no rest of the longer line")
+		require.Equal(t, []string{short.fit(width - 3)}, screen(t, out.String(), width), "the longer line is cleared")
 		c.Time = c.Add(time.Millisecond)
 		n := out.Len()
 		l.Show(long)
@@ -106,7 +106,7 @@ func TestStatusLineOnTerminal(t *testing.T) {
 	}
 }
 
-// Ctrl-C leaves nothing of its echo, wherever the cursor was, nor of the status.
+// The echo of Ctrl-C is cleared at any cursor position, and so is the status.
 func TestStatusLineEcho(t *testing.T) {
 	long, short := someStatus, someStatus
 	long.Loss = -123456.5
@@ -171,7 +171,7 @@ func TestStatusLinePrint(t *testing.T) {
 	require.Equal(t, []string{"~", "before", "step 100: val loss 2.5", someStatus.fit(77), "after", ""}, screen(t, out.String(), 80))
 }
 
-// What goes elsewhere leaves the status as it was, on a line that was free meanwhile.
+// PrintTo clears the status before it writes, and restores it afterwards.
 func TestStatusLinePrintTo(t *testing.T) {
 	l, out, _ := newTestLine(80)
 	l.Show(someStatus)
@@ -208,7 +208,7 @@ func TestStatusLinePlain(t *testing.T) {
 	steps(1, 25, time.Second)
 	l.Print("a note")
 	steps(26, 100, time.Millisecond)
-	require.Contains(t, out.String(), "100/100", "before Done: the last evaluation may take a while")
+	require.Contains(t, out.String(), "100/100", "shown before Done: the last evaluation may take a while")
 	l.Done()
 	var shown []string
 	for line := range strings.Lines(out.String()) {
@@ -227,7 +227,7 @@ func TestStatusLinePlain(t *testing.T) {
 	require.Equal(t, 2, strings.Count(out.String(), "\n"))
 }
 
-// A file is no terminal.
+// A file is not a terminal.
 func TestNewStatusLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stderr")
 	f, err := os.Create(path)

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/term"
 )
 
-// Columns is the width of the terminal that w writes to, now; 0 if w is not a
-// terminal, or one that cannot go back to the start of a line.
+// Columns returns the current width of the terminal that w writes to; 0 if w is not a
+// terminal, or a dumb one without carriage returns.
 func Columns(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
@@ -23,10 +23,10 @@ func Columns(w io.Writer) int {
 	return columns
 }
 
-// Reflow breaks lines that are longer than a number of columns between words, since a
-// terminal breaks them within. What is moved down is indented like the second of the
-// line's columns, which two spaces separate. Words that are too long stay whole. 0
-// columns change nothing.
+// Reflow breaks lines that are longer than a number of columns between words; a terminal
+// would break them within words. It indents continuation lines like the second field of the
+// line, which two spaces separate from the first. Words that are too long stay whole. With 0
+// columns Reflow changes nothing.
 func Reflow(text string, columns int) string {
 	if columns <= 0 {
 		return text
@@ -55,8 +55,8 @@ func Reflow(text string, columns int) string {
 	return out.String()
 }
 
-// hangingIndent is where the second column of a line begins, or the first of a line
-// that is indented; 0 for a line of one column.
+// hangingIndent returns the column at which the second field of a line begins, or the first
+// of an indented line; 0 for a line of one field.
 func hangingIndent(line string) int {
 	first := strings.TrimLeft(line, " ")
 	if lead := len(line) - len(first); lead > 0 {

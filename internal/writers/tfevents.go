@@ -28,8 +28,7 @@ type Events struct {
 	buf  []byte
 }
 
-// Fields of Event and of what it holds, by the numbers of event.proto and
-// summary.proto.
+// Field numbers of Event and its parts, from event.proto and summary.proto.
 const (
 	eventWallTime    protowire.Number = 1 // double, seconds
 	eventStep        protowire.Number = 2 // int64
@@ -55,10 +54,10 @@ type Scalar struct {
 	Value float64
 }
 
-// OpenEvents begins a new event file in a run folder. A resumed run begins one
-// too: TensorBoard reads all files of a folder in order of their names, which
-// begin with the time. firstStep is the step that comes next; what earlier
-// files hold of it and of later steps, TensorBoard then forgets.
+// OpenEvents creates a new event file in a run folder, also for a resumed run: TensorBoard
+// reads all files of a folder in the order of their names, which begin with the time.
+// firstStep is the next step; TensorBoard then discards that step and later ones from
+// earlier files.
 func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -69,7 +68,7 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 		return nil, err
 	}
 	second := now.Unix()
-	for _, e := range entries { // the clock may have been set back since
+	for _, e := range entries { // the clock may have been set back since the last file
 		rest, ok := strings.CutPrefix(e.Name(), eventsPrefix)
 		digits, _, _ := strings.Cut(rest, ".")
 		if at, err := strconv.ParseInt(digits, 10, 64); ok && err == nil {
@@ -77,7 +76,7 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 		}
 	}
 	var f *disk.File
-	for n := 0; ; n++ { // two files of one second differ by n
+	for n := 0; ; n++ { // n distinguishes files of the same second
 		name := fmt.Sprintf("%s%010d.%s.%d", eventsPrefix, second, host, n)
 		f, err = disk.Open(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 		if err == nil {
@@ -103,7 +102,7 @@ func OpenEvents(dir string, now time.Time, firstStep int) (*Events, error) {
 	return e, nil
 }
 
-// Write appends the scalars of a step, by one call of the operating system.
+// Write appends the scalars of a step, in one system call.
 func (e *Events) Write(now time.Time, step int, scalars ...Scalar) error {
 	var summary, value []byte
 	for _, s := range scalars {
@@ -144,8 +143,8 @@ func appendRecord(b, data []byte) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// maskedCRC is the checksum of TFRecord: rotated and shifted, because a CRC of
-// data that holds its own CRC is a constant.
+// maskedCRC returns the checksum of TFRecord. The CRC is rotated and shifted, because the
+// CRC of data that holds its own CRC is a constant.
 func maskedCRC(data []byte) uint32 {
 	crc := crc32.Checksum(data, castagnoli)
 	return (crc>>15 | crc<<17) + 0xa282ead8

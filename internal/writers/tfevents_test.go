@@ -15,8 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// CRC-32C of RFC 3720, B.4 (32 zero bytes, 32 of 0xff), and the masking as
-// TFRecord defines it, undone.
+// The CRC-32C of RFC 3720, B.4 (32 zero bytes, 32 of 0xff), after undoing TFRecord's mask.
 func TestMaskedCRC(t *testing.T) {
 	unmask := func(m uint32) uint32 {
 		rotated := m - 0xa282ead8
@@ -26,7 +25,7 @@ func TestMaskedCRC(t *testing.T) {
 	require.Equal(t, uint32(0x62a8ab43), unmask(maskedCRC(slices.Repeat([]byte{0xff}, 32))))
 }
 
-// event is what the tests read back.
+// event is an event that the tests read back.
 type event struct {
 	version string
 	time    float64
@@ -35,7 +34,7 @@ type event struct {
 	scalars map[string]float32
 }
 
-// readEvents is an independent reading of the format, checksums included.
+// readEvents parses the format independently and verifies its checksums.
 func readEvents(t *testing.T, path string) (events []event) {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -122,7 +121,7 @@ func TestEvents(t *testing.T) {
 
 	files, err := filepath.Glob(filepath.Join(dir, "events.out.tfevents.*"))
 	require.NoError(t, err)
-	require.Len(t, files, 2, "also within one second, and in the order of the runs")
+	require.Len(t, files, 2, "files of one second have different names, in the order of the runs")
 	require.IsIncreasing(t, files)
 
 	inf := float32(math.Inf(1))
@@ -136,5 +135,5 @@ func TestEvents(t *testing.T) {
 	second := readEvents(t, files[1])
 	require.Len(t, second, 3)
 	require.True(t, second[1].start)
-	require.Equal(t, int64(3), second[1].step, "earlier files' step 3 is forgotten")
+	require.Equal(t, int64(3), second[1].step, "TensorBoard discards step 3 of earlier files")
 }

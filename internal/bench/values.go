@@ -9,9 +9,9 @@ import (
 	"octet/fp8"
 )
 
-// normal is the bytes of a tensor of normally distributed values, those of FP8
-// wide enough to fill the range of the format. A block of them is repeated:
-// no kernel can tell, and a tensor may be large.
+// normal returns the bytes of a tensor of normally distributed values; FP8 values are scaled
+// to fill the range of the format. It repeats a block of values, since a tensor may be
+// large.
 func normal(t *backend.Tensor) []byte {
 	const block = 1<<16 + 1 // odd, so that rows differ
 	x := make([]float32, min(block, t.Elems()))
@@ -44,7 +44,7 @@ func normal(t *backend.Tensor) []byte {
 	return whole
 }
 
-// tokens is a stream of random ids: what a model costs does not depend on them.
+// tokens is a stream of random ids; the cost of a model does not depend on them.
 type tokens struct{ vocab int }
 
 // Len is enough for any step.

@@ -13,16 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Octet listens where --metrics-addr says, and has nothing else to do with a network:
-// no other package imports what could. A backend with a process for each rank speaks
-// to it through a pair of sockets without a name.
+// Octet uses the network only to listen on --metrics-addr: no other package imports network
+// code. A backend with a process for each rank uses anonymous socket pairs.
 func TestNothingElseUsesTheNetwork(t *testing.T) {
 	allowed := map[string][]string{
 		"internal/exporter/exporter.go": {"net", "net/http"},
 		"backend/gaudi/worker.go":       {"net"},
 	}
 	root := os.DirFS("../..")
-	met := 0
+	found := 0
 	err := fs.WalkDir(root, ".", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
@@ -43,7 +42,7 @@ func TestNothingElseUsesTheNetwork(t *testing.T) {
 			if name != "net" && !strings.HasPrefix(name, "net/http") && name != "net/rpc" && name != "net/smtp" && name != "crypto/tls" && !strings.HasPrefix(name, "golang.org/x/net") {
 				continue
 			}
-			met++
+			found++
 			require.True(t, slices.Contains(allowed[path], name), "%s imports %s", path, name)
 		}
 		for _, call := range []string{"net.Listen", "net.Dial", "http.Get", "http.Post", "http.NewRequest", "http.Client", "http.DefaultClient", "syscall.Connect", "syscall.Listen", "unix.Connect", "unix.Listen", "syscall.AF_INET", "unix.AF_INET"} {
@@ -54,5 +53,5 @@ func TestNothingElseUsesTheNetwork(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, 3, met)
+	require.Equal(t, 3, found)
 }

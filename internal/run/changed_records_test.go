@@ -14,33 +14,33 @@ import (
 	"octet/internal/disk"
 )
 
-// Records that another program cuts, appends to, removes or replaces stop the run before
-// a line goes where it cannot be read. Where the line cannot be written, the run saves its
-// state; a checkpoint that finds the file gone is not written. --resume says what is lost.
+// Records that another program truncates, appends to, removes or replaces stop the run before
+// it writes a line that cannot be read. If a line cannot be written, the run saves its state;
+// if the file is gone, it writes no checkpoint. --resume reports the lost lines.
 func TestRecordsChangedFromOutside(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.KeepLast = 8
-	want := undisturbed(t, c)
+	want := uninterrupted(t, c)
 	for what, test := range map[string]struct {
 		do   func(name string) error
 		want string
 	}{
-		"emptied": {func(name string) error { return os.Truncate(name, 0) }, "has 0 bytes and not "},
+		"emptied": {func(name string) error { return os.Truncate(name, 0) }, "has 0 bytes, expected "},
 		"cut within a line": {func(name string) error {
 			info, err := os.Stat(name)
 			return errors.Join(err, os.Truncate(name, info.Size()-5))
-		}, "another program has written to it or cut it"},
+		}, "another program has written to it or truncated it"},
 		"appended to": {func(name string) error {
 			f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND, 0)
 			if err == nil {
 				_, err = f.WriteString("x\n")
 			}
 			return errors.Join(err, f.Close())
-		}, "another program has written to it or cut it"},
-		"removed": {os.Remove, "is not there any more, or another file is"},
+		}, "another program has written to it or truncated it"},
+		"removed": {os.Remove, "was removed or replaced: put the original file back"},
 		"replaced": {func(name string) error {
 			return errors.Join(os.Rename(name, name+".old"), os.WriteFile(name, nil, 0o600))
-		}, "is not there any more"},
+		}, "was removed or replaced"},
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		err := tryTrain(t.Context(), c, dir, func(p Progress) {
@@ -61,19 +61,19 @@ func TestRecordsChangedFromOutside(t *testing.T) {
 		require.NoError(t, err, what)
 		require.Equal(t, from, r.Resumed, what)
 		require.NotEmpty(t, r.Lost, what)
-		require.NoError(t, r.Train(t.Context(), func(Progress) { r.saver.rest() }))
+		require.NoError(t, r.Train(t.Context(), func(Progress) { r.saver.wait() }))
 		require.NoError(t, r.Close())
 		requireSameCheckpoints(t, want, dir, what)
 	}
 }
 
-// A step whose records cannot be written is saved before the run stops, with the step
-// that the devices were given after it.
+// If the records of a step cannot be written, the run saves the state before it stops,
+// including a step that is queued ahead.
 func TestStateIsSavedWithoutRecords(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.Every, c.Checkpoint.KeepLast = 100, 8
-	want := undisturbed(t, c)
-	lates() // registers emu-late, which is given a step before the result of the one before is known
+	want := uninterrupted(t, c)
+	lates() // registers emu-late, whose steps are queued ahead
 	for _, test := range []struct {
 		name, backend string
 		saved         int
@@ -87,9 +87,9 @@ func TestStateIsSavedWithoutRecords(t *testing.T) {
 			}
 		})
 		require.NoError(t, r.Close())
-		require.ErrorContains(t, err, test.name+" has 0 bytes and not ")
+		require.ErrorContains(t, err, test.name+" has 0 bytes, expected ")
 		saved := filepath.Join(dir, checkpointsDir, fmt.Sprintf("step-%08d", test.saved))
-		require.ErrorContains(t, err, "; the last checkpoint is "+saved+", from which --resume --out "+dir+" goes on")
+		require.ErrorContains(t, err, "; the last checkpoint is "+saved+": resume with octet train --resume --out "+dir)
 		r, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu-spiky", Threads: 1})
 		require.NoError(t, err)
 		require.NotEmpty(t, r.Lost)
@@ -99,7 +99,7 @@ func TestStateIsSavedWithoutRecords(t *testing.T) {
 	}
 }
 
-// Where the checkpoint cannot be written either, the records' error comes first.
+// If the checkpoint cannot be written either, the error of the records comes first.
 func TestNeitherRecordsNorState(t *testing.T) {
 	c := savingConfig(t)
 	c.Checkpoint.Every = 100
@@ -115,7 +115,7 @@ func TestNeitherRecordsNorState(t *testing.T) {
 	require.Regexp(t, `(?s)^no space left on device\n.*writing the checkpoint of step [45]: .*; there is no checkpoint yet: free some space`, err.Error())
 }
 
-// requireSameCheckpoints compares the checkpoints of a run, but not its records.
+// requireSameCheckpoints compares the checkpoints of a run and ignores its records.
 func requireSameCheckpoints(t *testing.T, want map[string]string, dir, when string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, metricsFile))

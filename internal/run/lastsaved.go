@@ -11,20 +11,20 @@ import (
 	"os"
 )
 
-// checkNoneSaved is an error if run.log says that a checkpoint was written, of a folder
-// that holds none: its file system may not be mounted, and to begin at step 0 would cut
-// the records of all that was done.
+// checkNoneSaved returns an error if run.log records a checkpoint, for a folder that holds
+// none: its file system may not be mounted, and starting at step 0 would truncate the
+// records.
 func (f *Folder) checkNoneSaved() error {
 	step, err := lastSaved(f.path(logFile))
 	if err != nil || step == 0 {
 		return err
 	}
-	return fmt.Errorf("%s says that the checkpoint of step %d was written, and %s holds none: mount its file system or put the checkpoints back; to begin this run again at step 0, which loses the records of its steps, remove %[1]s",
+	return fmt.Errorf("%s records the checkpoint of step %d, but %s holds none: mount its file system or put the checkpoints back; to restart this run at step 0, which loses the records of its steps, remove %[1]s",
 		f.path(logFile), step, f.Checkpoints())
 }
 
-// lastSaved is the step of the last checkpoint that a run.log tells of; 0: of none. Lines
-// that are damaged, or longer than any that Octet writes, say nothing.
+// lastSaved returns the step of the last checkpoint in a run.log; 0 if there is none. It
+// ignores lines that are damaged, or longer than any that Octet writes.
 func lastSaved(log string) (step int, err error) {
 	f, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {

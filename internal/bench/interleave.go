@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// burst measures once and returns seconds or a rate.
+// burst takes one measurement and returns seconds or a rate.
 type burst func() (float64, error)
 
 const (
-	// minBursts is the least number of samples with a median worth the name.
+	// minBursts is the smallest number of samples for a median.
 	minBursts = 3
-	// burstSeconds is how long a burst of short work lasts at least: the clock
-	// and the wake-up of workers must not count.
+	// burstSeconds is the shortest duration of a burst, long enough for the resolution of
+	// the clock and the wake-up of worker threads not to matter.
 	burstSeconds = 0.01
 )
 
-// rate is a burst of a meter, which cannot fail: the mean of as many of its own
-// as take burstSeconds, so that it is interrupted as often as the work is.
+// rate returns a burst of a meter, which cannot fail: the mean of as many rates as take
+// burstSeconds. It is as long as a burst of the work, and thus interrupted as often.
 func rate(f func() float64) burst {
 	return func() (float64, error) {
 		sum, n, start := 0.0, 0, time.Now()
@@ -30,9 +30,9 @@ func rate(f func() float64) burst {
 	}
 }
 
-// inTurns runs one burst of each after the other until the seconds are over,
-// and returns what each measured. Samples of one index were taken together.
-func inTurns(seconds float64, bursts ...burst) ([][]float64, error) {
+// interleave runs the bursts in turn until the seconds are over, and returns the samples of
+// each. Samples with the same index were taken in the same round.
+func interleave(seconds float64, bursts ...burst) ([][]float64, error) {
 	samples := make([][]float64, len(bursts))
 	start := time.Now()
 	for n := 0; n < minBursts || time.Since(start).Seconds() < seconds; n++ {
@@ -47,9 +47,9 @@ func inTurns(seconds float64, bursts ...burst) ([][]float64, error) {
 	return samples, nil
 }
 
-// repeated makes a burst of some work: as many runs as take burstSeconds, after
-// two that warm up. wait returns when all of them are done. It measures the
-// seconds of one.
+// repeated returns a burst of work, after two executions to warm up. The burst executes the
+// work as often as fits burstSeconds, calls wait, which returns when all work is done, and
+// returns the seconds of one execution.
 func repeated(work, wait func() error) (burst, error) {
 	times := func(n int) (float64, error) {
 		start := time.Now()
@@ -75,12 +75,12 @@ func repeated(work, wait func() error) (burst, error) {
 	}, nil
 }
 
-// median is the lower of the two in the middle of an even number.
+// median returns the median, the lower one of an even number of samples.
 func median(samples []float64) float64 {
 	return slices.Sorted(slices.Values(samples))[(len(samples)-1)/2]
 }
 
-// ratio is the median of a over b, of samples that were taken together.
+// ratio returns the median of a over b, sample by sample.
 func ratio(a, b []float64) float64 {
 	list := make([]float64, len(a))
 	for i := range list {
