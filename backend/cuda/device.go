@@ -60,7 +60,7 @@ func openRanks(opts options, o backend.Options) (_ []backend.Backend, err error)
 	defer func() {
 		if err != nil {
 			for _, d := range devices {
-				_ = d.Close() // the first error tells more
+				_ = d.Close() // the first error is the cause
 			}
 		}
 	}()

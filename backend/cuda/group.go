@@ -104,7 +104,7 @@ func (g *group) join(devices []*device, comms []*libcuda.Comm) error {
 	if ended != nil {
 		var all sync.WaitGroup
 		for _, c := range comms {
-			all.Go(func() { _ = c.Abort() }) // the reason why the group ended tells more
+			all.Go(func() { _ = c.Abort() }) // ended is the cause
 		}
 		all.Wait()
 		return ended

@@ -68,7 +68,7 @@ func Adopt(context uintptr, owner any) (*Device, error) {
 func newDevice(lib driver, c C.octet_device, ordinal int) (d *Device, err error) {
 	d = &Device{Version: int(C.octet_version(lib.Table)), ordinal: ordinal, lib: lib, c: c}
 	if d.GPU, err = describe(lib, d.c.id); err != nil {
-		_ = d.Close() // the first error tells more
+		_ = d.Close() // the first error is the cause
 		return nil, err
 	}
 	return d, nil

@@ -100,7 +100,7 @@ func ncclCUDA(path string) string {
 func ncclPaths() []string {
 	const name = "libnccl.so.2"
 	folders := folders()
-	if home := os.Getenv("CUDA_HOME"); home != "" { // pip: nvidia/cu13 and, beside it, nvidia/nccl
+	if home := os.Getenv("CUDA_HOME"); home != "" { // pip: nvidia/cu13 and, next to it, nvidia/nccl
 		folders = append(folders, filepath.Join(home, "..", "nccl", "lib"))
 	}
 	paths := []string{name}

@@ -4,7 +4,6 @@
 // No file of the toolkit is included, so that NVRTC needs none. On the host
 // (csrc/standin/cuda_host.h) the same code runs, with a portable version of each
 // instruction under __CUDA_ARCH__.
-// instruction that stands behind __CUDA_ARCH__.
 #pragma once
 
 // Arguments are in constant memory, where dynamic indexing costs nothing. cuda_host.h has

@@ -141,7 +141,7 @@ template <int PENDING, class... Sums> __device__ inline void wgmma_wait(Sums &..
 
 // settle forces non-negative values to be computed before this point: ptxas sees no
 // dependency on the following wait, and would move the computation, which should overlap
-// with wgmma, behind it.
+// with wgmma, after it.
 template <int N> __device__ inline void settle(const float *x) {
 #ifdef __CUDA_ARCH__
 	u32 bits = 0;
