@@ -30,7 +30,7 @@ func Ops() []Op {
 		&CrossEntropy{}, &Sum{},
 		&SumSquares{}, &StepGate{}, &AdamW{},
 		&CastHealth{}, &RowCosine{},
-		&AllReduce{}, &ReduceScatter{}, &AllGather{}, &Send{}, &Recv{},
+		&AllReduce{}, &ReduceScatter{}, &AllGather{},
 	}
 }
 

@@ -56,33 +56,3 @@ func (o *AllGather) check() error {
 }
 
 func (o *AllGather) flops() int64 { return 0 }
-
-// Send hands X to rank Peer, whose Recv of the same shape takes it.
-type Send struct {
-	X *Tensor `op:"in"`
-
-	Peer int
-}
-
-func (o *Send) check() error {
-	var c checker
-	c.that(o.Peer >= 0 && o.X.Contiguous(), "X is %s to rank %d", o.X, o.Peer)
-	return c.err
-}
-
-func (o *Send) flops() int64 { return 0 }
-
-// Recv takes what rank Peer sends.
-type Recv struct {
-	Out *Tensor `op:"out"`
-
-	Peer int
-}
-
-func (o *Recv) check() error {
-	var c checker
-	c.that(o.Peer >= 0 && o.Out.Contiguous(), "Out is %s from rank %d", o.Out, o.Peer)
-	return c.err
-}
-
-func (o *Recv) flops() int64 { return 0 }

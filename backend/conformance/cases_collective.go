@@ -43,16 +43,6 @@ func (s *suite) collectives() {
 			}, "allgather/%s/%d", d, ranks)
 		}
 	}
-	s.addRanks(2, func(b *fixture) {
-		out, in := b.normal("sent", fp8.BF16, 4, 9), b.normal("received", fp8.BF16, 4, 9)
-		if b.rank == 0 {
-			b.p.Add(&backend.Send{X: out, Peer: 1})
-			b.p.Add(&backend.Recv{Out: in, Peer: 1})
-		} else {
-			b.p.Add(&backend.Recv{Out: in, Peer: 0})
-			b.p.Add(&backend.Send{X: out, Peer: 0})
-		}
-	}, "sendrecv")
 	// Consecutive collectives over overlapping views of a packed tensor.
 	s.addRanks(2, func(b *fixture) {
 		packed := b.positive("amaxes", 20)

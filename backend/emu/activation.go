@@ -5,6 +5,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).activation)
+
 func (b *binder) activation(o *backend.Activation) func() {
 	x := b.rows(o.X)
 	e := b.emitter(o.Out, x.cols)
@@ -20,6 +22,8 @@ func (b *binder) activation(o *backend.Activation) func() {
 	})
 	return storing(run, e)
 }
+
+var _ = implement((*binder).activationGrad)
 
 func (b *binder) activationGrad(o *backend.ActivationGrad) func() {
 	x, dout := b.rows(o.X), b.rows(o.DOut)

@@ -59,6 +59,10 @@ type adamW struct {
 	revisit               func(worker, tensor int) // revisitMaxima, bound once because binding allocates
 }
 
+var _ = implementOp(row{blockScaled: []string{"M1", "M2"}, keepsExtents: true}, func(b *binder, _ *backend.Node, o *backend.AdamW) (kernel, error) {
+	return compute(b.adamW(o)), nil
+})
+
 func (b *binder) adamW(o *backend.AdamW) func() {
 	a := &adamW{
 		binder: b, op: o, all: adamSpans(o), list: make([]adamTensor, len(o.Grad)),

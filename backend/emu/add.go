@@ -5,6 +5,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).add)
+
 func (b *binder) add(o *backend.Add) func() {
 	x, y := b.rows(o.A), b.rows(o.B)
 	e := b.emitter(o.Out, x.cols)

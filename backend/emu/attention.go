@@ -145,6 +145,8 @@ func (h *heads) attentionSpace(kernel *gemmKernel, rows int, scratch []float32) 
 	return s, c.used
 }
 
+var _ = implement((*binder).attention)
+
 func (b *binder) attention(o *backend.Attention) func() {
 	return b.attentionWith(gemmKernels()[0], o)
 }

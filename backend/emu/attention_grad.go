@@ -58,6 +58,8 @@ func (a *attentionBackward) space(scratch []float32) (s gradSpace, used int) {
 	return s, c.used
 }
 
+var _ = implement((*binder).attentionGrad)
+
 func (b *binder) attentionGrad(o *backend.AttentionGrad) func() {
 	pairs := o.Batch * (o.K.Cols() / o.HeadDim)
 	return b.attentionGradWith(gemmKernels()[0], o, !balanced(pairs, b.pool.size()))

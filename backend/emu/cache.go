@@ -7,6 +7,10 @@ import (
 	"octet/backend"
 )
 
+var _ = implementOp(row{}, func(b *binder, _ *backend.Node, o *backend.CacheWrite) (kernel, error) {
+	return b.cacheWrite(o), nil
+})
+
 // cacheWrite returns a kernel that fails if the rows reach beyond the cache. It checks
 // at run time because the host sets the position.
 func (b *binder) cacheWrite(o *backend.CacheWrite) kernel {

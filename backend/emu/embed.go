@@ -7,6 +7,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).embed)
+
 // embed gives a token outside the table a row of NaN, which shows in the loss. The host
 // already checks ids.
 func (b *binder) embed(o *backend.Embed) func() {
@@ -25,6 +27,8 @@ func (b *binder) embed(o *backend.Embed) func() {
 	})
 	return storing(run, e)
 }
+
+var _ = implement((*binder).embedGrad)
 
 // embedGrad gives each task some columns of the table's gradient. A task goes through
 // all tokens, so their order is the order of addition, whatever the split. Two tasks per

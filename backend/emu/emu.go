@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
-	"strings"
 
 	"octet/backend"
 	"octet/backend/arith"
@@ -276,116 +274,7 @@ func (x *executable) RunObserved(ctx context.Context, observe backend.Observer) 
 	return nil
 }
 
-// compute adapts a kernel that cannot fail.
-func compute(run func()) kernel {
-	return func(context.Context) error { run(); return nil }
-}
-
-// bind returns the kernel of a node's op. The switch has every op of the closed set.
-func (b *binder) bind(n *backend.Node) (kernel, error) {
-	b.taken = 0
-	for _, o := range n.Operands() {
-		if takesBlockScales(n.Op, o.Field) {
-			continue
-		}
-		if o.Tensor.Block != backend.PerTensor {
-			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
-		}
-		if o.Tensor.DType == fp8.E8M0 {
-			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
-		}
-	}
-	switch o := n.Op.(type) {
-	case *backend.MatMul:
-		return b.matMul(o)
-	case *backend.Epilogue:
-		return compute(b.epilogue(o)), nil
-	case *backend.Quantize:
-		return compute(b.quantize(o)), nil
-	case *backend.Amax:
-		return compute(b.amax(o)), nil
-	case *backend.UpdateScale:
-		return compute(b.updateScale(o)), nil
-	case *backend.PushHistory:
-		return compute(b.pushHistory(o)), nil
-	case *backend.Fill:
-		return compute(b.fill(o)), nil
-	case *backend.Embed:
-		return compute(b.embed(o)), nil
-	case *backend.EmbedGrad:
-		return compute(b.embedGrad(o)), nil
-	case *backend.Add:
-		return compute(b.add(o)), nil
-	case *backend.RMSNorm:
-		return compute(b.rmsNorm(o)), nil
-	case *backend.RMSNormGrad:
-		return compute(b.rmsNormGrad(o)), nil
-	case *backend.Rope:
-		return compute(b.rope(o)), nil
-	case *backend.Attention:
-		return compute(b.attention(o)), nil
-	case *backend.AttentionGrad:
-		return compute(b.attentionGrad(o)), nil
-	case *backend.CacheWrite:
-		return b.cacheWrite(o), nil
-	case *backend.SwiGLU:
-		return compute(b.swiGLU(o)), nil
-	case *backend.SwiGLUAmax:
-		return compute(b.swiGLUAmax(o)), nil
-	case *backend.SwiGLUGrad:
-		return compute(b.swiGLUGrad(o)), nil
-	case *backend.SmoothScale:
-		return compute(b.smoothScale(o)), nil
-	case *backend.Activation:
-		return compute(b.activation(o)), nil
-	case *backend.ActivationGrad:
-		return compute(b.activationGrad(o)), nil
-	case *backend.CrossEntropy:
-		return compute(b.crossEntropy(o)), nil
-	case *backend.Sum:
-		return compute(b.sum(o)), nil
-	case *backend.SumSquares:
-		return compute(b.sumSquares(o)), nil
-	case *backend.StepGate:
-		return compute(b.stepGate(o)), nil
-	case *backend.AdamW:
-		return compute(b.adamW(o)), nil
-	case *backend.CastHealth:
-		return compute(b.castHealth(o)), nil
-	case *backend.RowCosine:
-		return compute(b.rowCosine(o)), nil
-	case *backend.AllReduce:
-		return b.allReduce(n, o), nil
-	case *backend.ReduceScatter:
-		return b.reduceScatter(n, o)
-	case *backend.AllGather:
-		return b.allGather(n, o)
-	case *backend.Send:
-		return b.send(o)
-	case *backend.Recv:
-		return b.recv(o)
-	}
-	return nil, b.unsupported("no kernel for %T", n.Op)
-}
-
 // unsupported returns the error of an op that the device does not run.
 func (d *device) unsupported(format string, args ...any) error {
 	return fmt.Errorf("%w by backend %s: %w", backend.ErrUnsupported, d.name, fmt.Errorf(format, args...))
-}
-
-// takesBlockScales reports whether the op's kernel takes tensors with scales per block,
-// and scales in E8M0, in a field.
-func takesBlockScales(op backend.Op, field string) bool {
-	switch op.(type) {
-	case *backend.MatMul:
-		return slices.Contains([]string{"A", "B", "A.Scale", "B.Scale"}, field)
-	case *backend.Quantize:
-		return strings.HasPrefix(field, "Out[")
-	case *backend.AdamW:
-		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
-	case *backend.CastHealth:
-		return strings.HasPrefix(field, "Codes")
-	default:
-		return false
-	}
 }

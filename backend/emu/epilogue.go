@@ -5,6 +5,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).epilogue)
+
 // epilogue runs an epilogue as a separate pass, which lowering for other devices emits.
 // emu's own GEMMs fuse it into their tiles (tileOut).
 func (b *binder) epilogue(o *backend.Epilogue) func() {

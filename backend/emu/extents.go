@@ -47,10 +47,9 @@ func (d *device) extentsOf(list []*backend.Tensor) (found []*extents) {
 }
 
 // invalidating returns a kernel that marks the extents of the tensors that n writes
-// unknown, then calls run. For AdamW, which reads and renews extents itself, it returns
-// run.
+// unknown, then calls run. For an op that renews extents itself it returns run.
 func (b *binder) invalidating(n *backend.Node, run kernel) kernel {
-	if _, own := n.Op.(*backend.AdamW); own {
+	if row, _ := ops.Of(n.Op); row.keepsExtents {
 		return run
 	}
 	var list []*backend.Tensor

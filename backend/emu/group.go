@@ -34,7 +34,6 @@ type group struct {
 	closed  chan struct{} // closed when ended is set
 	wake    []chan struct{}
 	offers  []offer
-	mail    [][]chan letter // [from][to]
 }
 
 // timeoutVariable names the environment variable of the timeout: the time that ranks wait
@@ -56,16 +55,6 @@ type offer struct {
 
 func (o offer) size() int { return max(len(o.f32), len(o.bytes)) }
 
-// letter is a message under way; its buffer returns through free.
-type letter struct {
-	bytes []byte
-	free  chan struct{}
-}
-
-// mailboxSize is how many messages to one rank may be under way; a further
-// Send waits.
-const mailboxSize = 64
-
 func newGroup(n int, waitLimit time.Duration) *group {
 	g := &group{
 		waitLimit: waitLimit,
@@ -76,17 +65,12 @@ func newGroup(n int, waitLimit time.Duration) *group {
 		closed:    make(chan struct{}),
 		wake:      make([]chan struct{}, n),
 		offers:    make([]offer, n),
-		mail:      make([][]chan letter, n),
 	}
 	for i := range n {
 		g.timers[i] = time.NewTimer(waitLimit)
 		g.timers[i].Stop()
 		// One token is enough: a rank takes it before it arrives again.
 		g.wake[i] = make(chan struct{}, 1)
-		g.mail[i] = make([]chan letter, n)
-		for j := range n {
-			g.mail[i][j] = make(chan letter, mailboxSize)
-		}
 	}
 	return g
 }
@@ -112,30 +96,21 @@ func (g *group) wait(ctx context.Context, rank int, what string) error {
 		return nil
 	}
 	g.mu.Unlock()
-	_, err := receive(ctx, g, rank, anyRank, g.wake[rank])
-	return err
+	return g.await(ctx, rank)
 }
 
-// anyRank stands for all ranks that have not reached the collective.
-const anyRank = -1
-
-func receive[T any](ctx context.Context, g *group, rank, other int, from <-chan T) (x T, err error) {
-	return exchange(ctx, g, rank, other, from, nil, x)
-}
-
-// exchange receives from another rank or sends x to it, whichever channel is not nil. It
-// fails if the group's collectives do.
-func exchange[T any](ctx context.Context, g *group, rank, other int, from <-chan T, to chan<- T, x T) (got T, err error) {
+// await waits for the last rank to reach the collective. It fails if the context ends, the
+// group's collectives fail, or no rank finishes an op within the timeout.
+func (g *group) await(ctx context.Context, rank int) error {
 	timer := g.timers[rank]
 	defer timer.Stop()
+	var err error
 	seen, stalled := int64(-1), 0
 	for err == nil {
 		timer.Reset(g.waitLimit / progressChecks)
 		select {
-		case got = <-from:
-			return got, nil
-		case to <- x:
-			return got, nil
+		case <-g.wake[rank]:
+			return nil
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-g.closed:
@@ -151,22 +126,22 @@ func exchange[T any](ctx context.Context, g *group, rank, other int, from <-chan
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	select {
-	case got = <-from: // it arrived in the meantime
-		return got, nil
+	case <-g.wake[rank]: // the last rank arrived in the meantime
+		return nil
 	default:
 	}
 	switch {
 	case errors.Is(err, errClosed):
-		return got, g.ended
+		return g.ended
 	case errors.Is(err, errTimeout):
-		g.end(g.missingRanks(rank, other))
-		return got, g.ended
+		g.end(g.missingRanks(rank))
+		return g.ended
 	}
 	g.end(leftError(rank, err))
-	return got, err
+	return err
 }
 
-// Reasons why exchange fails, besides its context.
+// Reasons why await fails, besides its context.
 var errClosed, errTimeout = errors.New("closed"), errors.New("stalled")
 
 // progress returns the number of ops that all ranks have run. Waiting ranks run none.
@@ -179,10 +154,10 @@ func (g *group) progress() (n int64) {
 
 // missingRanks returns an error that names the ranks that rank waits for. The lock must be
 // held.
-func (g *group) missingRanks(rank, other int) error {
+func (g *group) missingRanks(rank int) error {
 	var names []string
 	for r, waiting := range g.waiting {
-		if r != rank && (r == other || other == anyRank && !waiting) {
+		if r != rank && !waiting {
 			names = append(names, fmt.Sprintf("rank %d, whose last collective is %s", r, cmp.Or(g.last[r], "none")))
 		}
 	}
@@ -242,9 +217,11 @@ func (b *binder) collective(n *backend.Node, mine offer, tasks int, task func(wo
 	}
 }
 
+var _ = implementOp(row{}, (*binder).allReduce)
+
 // allReduce assigns chunks to the ranks in turn. A chunk's owner reduces it in the memory
 // of rank 0 and copies the result to the other ranks.
-func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) kernel {
+func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) (kernel, error) {
 	mine := offer{op: "allreduce (sum)", f32: b.f32(o.X)}
 	first, combine := 1, simd.Add
 	if o.Reduce == backend.ReduceMax {
@@ -264,8 +241,10 @@ func (b *binder) allReduce(node *backend.Node, o *backend.AllReduce) kernel {
 		for _, other := range offers[1:] {
 			copy(other.f32[from:to], result)
 		}
-	})
+	}), nil
 }
+
+var _ = implementOp(row{}, (*binder).reduceScatter)
 
 func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (kernel, error) {
 	mine, out, offers := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.offers
@@ -284,6 +263,8 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	}), nil
 }
 
+var _ = implementOp(row{}, (*binder).allGather)
+
 func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, error) {
 	mine, out, offers := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.offers
 	n := len(mine.bytes)
@@ -293,55 +274,4 @@ func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, er
 	return b.collective(node, mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes)
 	}), nil
-}
-
-// mailbox is where messages from one rank to another wait.
-func (b *binder) mailbox(from, to int) (chan letter, error) {
-	n := len(b.group.mail)
-	if from == to || from >= n || to >= n {
-		return nil, fmt.Errorf("rank %d cannot exchange a message with rank %d: there are %d ranks", b.rank, from+to-b.rank, n)
-	}
-	return b.group.mail[from][to], nil
-}
-
-// send copies X and goes on: two ranks may send to each other before either
-// receives.
-func (b *binder) send(o *backend.Send) (kernel, error) {
-	mail, err := b.mailbox(b.rank, o.Peer)
-	if err != nil {
-		return nil, err
-	}
-	x := b.bytes(o.X)
-	l := letter{make([]byte, len(x)), make(chan struct{}, 1)}
-	l.free <- struct{}{}
-	g, rank := b.group, b.rank
-	return func(ctx context.Context) error {
-		if _, err := receive(ctx, g, rank, o.Peer, l.free); err != nil {
-			return err
-		}
-		copy(l.bytes, x)
-		_, err := exchange(ctx, g, rank, o.Peer, nil, mail, l)
-		return err
-	}, nil
-}
-
-func (b *binder) recv(o *backend.Recv) (kernel, error) {
-	mail, err := b.mailbox(o.Peer, b.rank)
-	if err != nil {
-		return nil, err
-	}
-	out := b.bytes(o.Out)
-	g, rank := b.group, b.rank
-	return func(ctx context.Context) error {
-		l, err := receive(ctx, g, rank, o.Peer, mail)
-		if err != nil {
-			return err
-		}
-		defer func() { l.free <- struct{}{} }()
-		if len(l.bytes) != len(out) {
-			return fmt.Errorf("rank %d sent %d bytes, %s takes %d", o.Peer, len(l.bytes), o.Out, len(out))
-		}
-		copy(out, l.bytes)
-		return nil
-	}, nil
 }

@@ -110,47 +110,24 @@ func TestCollectives(t *testing.T) {
 	}
 }
 
-func TestSendRecv(t *testing.T) {
-	const n = 10000
+func TestCollectivesOfOtherSizesAreRefused(t *testing.T) {
 	vars := backend.NewVars()
-	x, y := vars.Tensor(backend.Output, "x", fp8.F32, n), vars.Tensor(backend.Output, "y", fp8.F32, n)
+	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 4)
 	list, err := open("", backend.Options{Threads: 2, Ranks: 2})
 	require.NoError(t, err)
-	devices, programs := make([]*device, 2), make([]backend.Executable, 2)
-	for rank := range 2 {
-		devices[rank] = list[rank].(*device)
-		defer devices[rank].Close()
-		p := vars.Program("exchange")
-		// Both send before either receives, twice.
-		for range 2 {
-			p.Add(&backend.Send{X: x, Peer: 1 - rank})
-			p.Add(&backend.Add{A: x, B: x, Out: []backend.Cast{{Out: y}}})
-			p.Add(&backend.Recv{Out: x, Peer: 1 - rank})
-		}
-		require.NoError(t, devices[rank].Bind(vars))
-		devices[rank].set(x, []float32{float32(1 + rank)})
-		loaded, err := devices[rank].Load(p)
-		require.NoError(t, err)
-		programs[rank] = loaded[0]
-	}
-	for range 20 {
-		for _, err := range together(2, func(rank int) error { return programs[rank].Run(t.Context()) }) {
-			require.NoError(t, err)
-		}
-		require.EqualValues(t, 1, devices[0].values(x)[0], "there and back")
-		require.EqualValues(t, 2, devices[1].values(x)[0])
-	}
+	require.NoError(t, list[0].Bind(vars))
 	for what, op := range map[string]backend.Op{
-		"rank 0 cannot exchange a message with rank 0: there are 2 ranks": &backend.Send{X: x, Peer: 0},
-		"rank 0 cannot exchange a message with rank 2: there are 2 ranks": &backend.Recv{Out: x, Peer: 2},
-		"X must have 2 times the elements of Out":                         &backend.ReduceScatter{X: x, Out: y},
-		"Out must have 2 times the bytes of X":                            &backend.AllGather{X: x, Out: y},
+		"X must have 2 times the elements of Out": &backend.ReduceScatter{X: x, Out: y},
+		"Out must have 2 times the bytes of X":    &backend.AllGather{X: x, Out: y},
 	} {
 		p := vars.Program("refused")
 		p.Add(op)
 		require.NoError(t, p.Err())
-		_, err := devices[0].Load(p)
+		_, err := list[0].Load(p)
 		require.ErrorContains(t, err, what)
+	}
+	for _, d := range list {
+		require.NoError(t, d.Close())
 	}
 }
 
@@ -161,24 +138,16 @@ func TestRankStops(t *testing.T) {
 	expired, stop := context.WithTimeout(context.Background(), time.Millisecond)
 	defer stop()
 	for name, c := range map[string]struct {
-		op   func(x *backend.Tensor, rank int) backend.Op
 		stop func(d *device, x backend.Executable) error
 	}{
 		"cancelled": {
-			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
 			func(_ *device, x backend.Executable) error { return x.Run(cancelled) },
 		},
 		"expired": {
-			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
 			func(_ *device, x backend.Executable) error { return x.Run(expired) },
 		},
 		"closed": {
-			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
 			func(d *device, _ backend.Executable) error { return d.Close() },
-		},
-		"no message": {
-			func(x *backend.Tensor, rank int) backend.Op { return &backend.Recv{Out: x, Peer: (rank + 1) % 3} },
-			func(_ *device, x backend.Executable) error { return x.Run(expired) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +162,7 @@ func TestRankStops(t *testing.T) {
 				}
 				require.NoError(t, d.Bind(vars))
 				p := vars.Program("p")
-				p.Add(c.op(x, rank))
+				p.Add(&backend.AllReduce{X: x})
 				loaded, err := d.Load(p)
 				require.NoError(t, err)
 				programs[rank] = loaded[0]
@@ -269,56 +238,35 @@ func TestOneRankStaysUsable(t *testing.T) {
 // Waiting for a rank that hangs or has returned times out, with an error that names the
 // rank and its last collective.
 func TestRankThatNeverComes(t *testing.T) {
-	for name, c := range map[string]struct {
-		op   func(x *backend.Tensor, rank int) backend.Op // of the second program, which rank 1 does not run
-		want string
-	}{
-		"collective": {
-			func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} },
-			"second: allreduce: device lost: waited 10m0s for rank 1, whose last collective is first: allreduce (OCTET_EMU_TIMEOUT gives more time)",
-		},
-		"message": {
-			func(x *backend.Tensor, rank int) backend.Op {
-				if rank == 1 {
-					return &backend.Send{X: x, Peer: 0}
-				}
-				return &backend.Recv{Out: x, Peer: 1}
-			},
-			"second: recv: device lost: waited 10m0s for rank 1, whose last collective is first: allreduce (OCTET_EMU_TIMEOUT gives more time)",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				devices, first, second := groupOfThree(t, c.op)
-				start := time.Now()
-				for rank, err := range together(3, func(rank int) error {
-					if err := first[rank].Run(t.Context()); err != nil || rank == 1 {
-						return err
-					}
-					return second[rank].Run(t.Context())
-				}) {
-					if rank == 1 {
-						require.NoError(t, err)
-						continue
-					}
-					require.EqualError(t, err, c.want)
-					require.ErrorIs(t, err, backend.ErrDeviceLost)
-				}
-				require.GreaterOrEqual(t, time.Since(start), 10*time.Minute)
-				require.Less(t, time.Since(start), 12*time.Minute)
-				require.ErrorIs(t, first[1].Run(t.Context()), backend.ErrDeviceLost, "the group has ended")
-				for _, d := range devices {
-					require.NoError(t, d.Close())
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		devices, first, second := groupOfThree(t)
+		start := time.Now()
+		for rank, err := range together(3, func(rank int) error {
+			if err := first[rank].Run(t.Context()); err != nil || rank == 1 {
+				return err
+			}
+			return second[rank].Run(t.Context())
+		}) {
+			if rank == 1 {
+				require.NoError(t, err)
+				continue
+			}
+			require.EqualError(t, err, "second: allreduce: device lost: waited 10m0s for rank 1, whose last collective is first: allreduce (OCTET_EMU_TIMEOUT gives more time)")
+			require.ErrorIs(t, err, backend.ErrDeviceLost)
+		}
+		require.GreaterOrEqual(t, time.Since(start), 10*time.Minute)
+		require.Less(t, time.Since(start), 12*time.Minute)
+		require.ErrorIs(t, first[1].Run(t.Context()), backend.ErrDeviceLost, "the group has ended")
+		for _, d := range devices {
+			require.NoError(t, d.Close())
+		}
+	})
 }
 
 // Ops that take hours in total cause no timeout while each finishes in time.
 func TestSlowRank(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		devices, _, second := groupOfThree(t, func(x *backend.Tensor, _ int) backend.Op { return &backend.AllReduce{X: x} })
+		devices, _, second := groupOfThree(t)
 		for _, err := range together(3, func(rank int) error {
 			if rank != 1 {
 				return second[rank].Run(t.Context())
@@ -339,7 +287,8 @@ func TestSlowRank(t *testing.T) {
 // The failure of a rank ends the group, though no context ends.
 func TestRankThatFails(t *testing.T) {
 	vars := backend.NewVars()
-	x, y := vars.Tensor(backend.Output, "x", fp8.F32, 4), vars.Tensor(backend.Output, "y", fp8.F32, 8)
+	x, cache := vars.Tensor(backend.Output, "x", fp8.F32, 4, 1), vars.Tensor(backend.Output, "cache", fp8.F32, 4, 1)
+	control := vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
 	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
 	errs := together(3, func(rank int) error {
@@ -347,40 +296,45 @@ func TestRankThatFails(t *testing.T) {
 			return err
 		}
 		p := vars.Program("p")
-		p.Add([]backend.Op{
-			&backend.Send{X: x, Peer: 1},
-			&backend.Recv{Out: y, Peer: 0}, // another size
-			&backend.Recv{Out: x, Peer: 1},
-		}[rank])
+		if rank == 1 {
+			if err := list[rank].Write(control, backend.Control{Position: 1}.AppendTo(nil)); err != nil {
+				return err
+			}
+			p.Add(&backend.CacheWrite{X: x, Control: control, Cache: cache, Batch: 1}) // beyond its end
+		} else {
+			p.Add(&backend.AllReduce{X: x})
+		}
 		loaded, err := list[rank].Load(p)
 		if err != nil {
 			return err
 		}
 		return loaded[0].Run(t.Context())
 	})
-	require.NoError(t, errs[0])
-	require.ErrorContains(t, errs[1], "rank 0 sent 16 bytes, y:fp32[8] takes 32")
-	require.ErrorContains(t, errs[2], "device lost: rank 1 left the group: rank 0 sent 16 bytes")
+	require.ErrorContains(t, errs[1], "do not fit into the 4 positions")
+	for _, rank := range []int{0, 2} {
+		require.ErrorIs(t, errs[rank], backend.ErrDeviceLost)
+		require.ErrorContains(t, errs[rank], "device lost: rank 1 left the group: ")
+	}
 	for _, d := range list {
 		require.NoError(t, d.Close())
 	}
 }
 
-// groupOfThree returns three ranks with two programs: a collective, and twenty ops followed
-// by op.
-func groupOfThree(t *testing.T, op func(x *backend.Tensor, rank int) backend.Op) (list []backend.Backend, first, second []backend.Executable) {
+// groupOfThree returns three ranks with two programs: an all-reduce, and twenty ops followed
+// by an all-reduce.
+func groupOfThree(t *testing.T) (list []backend.Backend, first, second []backend.Executable) {
 	list, err := open("", backend.Options{Threads: 3, Ranks: 3})
 	require.NoError(t, err)
 	vars := backend.NewVars()
 	x := vars.Tensor(backend.Output, "x", fp8.F32, 4)
-	for rank, d := range list {
+	for _, d := range list {
 		require.NoError(t, d.Bind(vars))
 		p, q := vars.Program("p"), vars.Program("q")
 		p.Scope("first").Add(&backend.AllReduce{X: x})
 		for range 20 {
 			q.Add(&backend.Fill{Out: x})
 		}
-		q.Scope("second").Add(op(x, rank))
+		q.Scope("second").Add(&backend.AllReduce{X: x})
 		loaded, err := d.Load(p, q)
 		require.NoError(t, err)
 		first, second = append(first, loaded[0]), append(second, loaded[1])

@@ -17,6 +17,8 @@ type castSums struct {
 	amax               float32
 }
 
+var _ = implement((*binder).castHealth, "Codes")
+
 // castHealth sums the rows of each task, then the tasks in order, so that the bits do
 // not depend on the number of workers.
 func (b *binder) castHealth(o *backend.CastHealth) func() {
@@ -121,6 +123,8 @@ func (l *scaleList) statistics(out []float32) {
 	out[backend.HealthScaleInvLog2Mean] = float32(first + mean)
 	out[backend.HealthScaleInvLog2Std] = float32(math.Sqrt(max(0, squares/float64(n)-float64(mean*mean))))
 }
+
+var _ = implement((*binder).rowCosine)
 
 // rowCosine sums each row in float64, in order.
 func (b *binder) rowCosine(o *backend.RowCosine) func() {

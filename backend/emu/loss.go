@@ -15,6 +15,8 @@ const sumChunk = 512
 // the first-level cache.
 const lossPiece = 4 * sumChunk
 
+var _ = implement((*binder).crossEntropy)
+
 // crossEntropy gives a token whose target is not one of the Valid columns a loss and
 // a gradient of NaN, so that the step reports it and is skipped. The host already
 // checks ids.
@@ -98,6 +100,8 @@ func exponentials(dst []float32, logits *rows, row, n int, top float32, buffer [
 	}
 	return sum
 }
+
+var _ = implement((*binder).sum)
 
 // sum adds in float64 and in one task: X is short, one loss per token.
 func (b *binder) sum(o *backend.Sum) func() {

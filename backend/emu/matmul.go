@@ -9,10 +9,12 @@ import (
 	"octet/fp8"
 )
 
+var _ = implementOp(row{blockScaled: []string{"A", "B"}}, (*binder).matMul)
+
 // matMul binds a MatMul to a gemm. Per-tensor scales multiply the finished sum as one
 // alpha, which is read in each run. AMX's arithmetic takes only operands with per-tensor
 // scales, and no F32.
-func (b *binder) matMul(o *backend.MatMul) (kernel, error) {
+func (b *binder) matMul(_ *backend.Node, o *backend.MatMul) (kernel, error) {
 	if m := b.model; m != nil && o.A.DType.IsFP8() && !slices.Contains(m.Pairs, [2]fp8.DType{o.A.DType, o.B.DType}) {
 		return nil, b.unsupported("%s × %s, A is %s and B is %s; it multiplies %s", o.A.DType, o.B.DType, o.A, o.B, listed(m.Pairs))
 	}

@@ -7,6 +7,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).rmsNorm)
+
 func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 	x, gain, invRMS := b.rows(o.X), b.f32(o.Gain), b.f32(o.InvRMS)
 	e := b.emitter(o.Out, x.cols)
@@ -32,6 +34,8 @@ func (b *binder) rmsNorm(o *backend.RMSNorm) func() {
 // gainRows is how many rows one partial sum of DGain covers: enough that the partial
 // sums cost little compared with reading the rows.
 const gainRows = 32
+
+var _ = implement((*binder).rmsNormGrad)
 
 func (b *binder) rmsNormGrad(o *backend.RMSNormGrad) func() {
 	x, dout, residual := b.rows(o.X), b.rows(o.DOut), rows{}

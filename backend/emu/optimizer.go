@@ -62,6 +62,8 @@ func (b *binder) eachSpan(n int, f func(worker, span int)) func() {
 // its end fetch another worker's span.
 const squareSpan = 16384
 
+var _ = implement((*binder).sumSquares)
+
 func (b *binder) sumSquares(o *backend.SumSquares) func() {
 	list, noted := make([]rows, len(o.X)), make([]*extents, len(o.X))
 	for i, x := range o.X {
@@ -92,6 +94,8 @@ func (b *binder) sumSquares(o *backend.SumSquares) func() {
 		out[0] = float32(total)
 	}
 }
+
+var _ = implement((*binder).stepGate)
 
 // stepGate computes in float64. For a skipped step it records the norm unchanged; the
 // coefficient is then unused.

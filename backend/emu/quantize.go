@@ -8,6 +8,8 @@ import (
 
 // The ops of scaling: casts, amaxes, scales and amax histories.
 
+var _ = implement((*binder).quantize, "Out")
+
 func (b *binder) quantize(o *backend.Quantize) func() {
 	rows, cols := o.X.Rows(), o.X.Cols()
 	var blocked, one []backend.Cast // casts in one have one scale or none: they share a pass
@@ -67,6 +69,8 @@ func (b *binder) scaledRows(o *backend.Quantize, width int) loader {
 		return v
 	}
 }
+
+var _ = implement((*binder).amax)
 
 func (b *binder) amax(o *backend.Amax) func() {
 	x, out := b.rows(o.X), b.f32(o.Out)
@@ -136,6 +140,8 @@ func (b *binder) windowMax(dst []float32, history *backend.Tensor) func() {
 	}
 }
 
+var _ = implement((*binder).updateScale)
+
 func (b *binder) updateScale(o *backend.UpdateScale) func() {
 	scale, inv, seen := b.f32(o.Scale), b.f32(o.ScaleInv), b.f32(o.Seen)
 	skip := b.i32(o.Skip)
@@ -157,6 +163,8 @@ func (b *binder) updateScale(o *backend.UpdateScale) func() {
 	}
 }
 
+var _ = implement((*binder).pushHistory)
+
 func (b *binder) pushHistory(o *backend.PushHistory) func() {
 	value, history, skip := b.f32(o.Value), b.f32(o.History), b.i32(o.Skip)
 	window, n, ld := o.History.Rows(), o.History.Cols(), o.History.LD
@@ -170,6 +178,8 @@ func (b *binder) pushHistory(o *backend.PushHistory) func() {
 		copy(history[:n], value)
 	}
 }
+
+var _ = implement((*binder).fill)
 
 func (b *binder) fill(o *backend.Fill) func() {
 	out := b.matrixOf(o.Out)

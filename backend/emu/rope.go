@@ -8,6 +8,8 @@ import (
 	"octet/backend/emu/simd"
 )
 
+var _ = implement((*binder).rope)
+
 // rope rotates whole rows at a time by a table of angles.
 func (b *binder) rope(o *backend.Rope) func() {
 	x, words := b.rows(o.X), b.i32(o.Control)

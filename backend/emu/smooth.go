@@ -11,6 +11,8 @@ import (
 // Smooth-SwiGLU: its smoothing scales, per channel (smoothScale) and per token
 // (swiGLUPerToken). They divide h.
 
+var _ = implement((*binder).smoothScale)
+
 func (b *binder) smoothScale(o *backend.SmoothScale) func() {
 	c, invC, weight := b.f32(o.C), b.f32(o.InvC), b.f32(o.WeightMax)
 	hAmax, wAmax := b.f32(o.HAmax), b.f32(o.WAmax)

@@ -24,6 +24,8 @@ func (g *gated) piece(worker, row, col, n int) (up, gate []float32) {
 	return g.up.piece(g.upBuffers[worker], row, col, n), gate
 }
 
+var _ = implement((*binder).swiGLU)
+
 func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	if o.TokenScale != nil {
 		return b.swiGLUPerToken(o)
@@ -41,6 +43,8 @@ func (b *binder) swiGLU(o *backend.SwiGLU) func() {
 	})
 	return storing(run, e)
 }
+
+var _ = implement((*binder).swiGLUAmax)
 
 // swiGLUAmax computes each product exactly as swiGLU does, so its maxima are those of
 // the values that swiGLU casts.
@@ -77,6 +81,8 @@ func (b *binder) swiGLUAmax(o *backend.SwiGLUAmax) func() {
 		}
 	}
 }
+
+var _ = implement((*binder).swiGLUGrad)
 
 func (b *binder) swiGLUGrad(o *backend.SwiGLUGrad) func() {
 	in, dout, invC := b.gated(o.Up, o.Gate), b.rows(o.DOut), b.f32(o.InvC)

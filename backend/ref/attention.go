@@ -23,6 +23,8 @@ func heads(q, k *backend.Tensor, batch, headDim, position int, visit func(query,
 	}
 }
 
+var _ = implement((*Backend).attention)
+
 func (b *Backend) attention(o *backend.Attention) {
 	q, k, v := b.read(o.Q), b.read(o.K), b.read(o.V)
 	width, scale := o.K.Cols(), 1/math.Sqrt(float64(o.HeadDim))
@@ -53,6 +55,8 @@ func (b *Backend) attention(o *backend.Attention) {
 		b.store(o.LSE, lse)
 	}
 }
+
+var _ = implement((*Backend).attentionGrad)
 
 func (b *Backend) attentionGrad(o *backend.AttentionGrad) {
 	dOut, q, k, v := b.read(o.DOut), b.read(o.Q), b.read(o.K), b.read(o.V)

@@ -3,6 +3,7 @@ package ref
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"octet/backend"
@@ -11,7 +12,6 @@ import (
 // group connects the ranks of one process.
 type group struct {
 	ranks int
-	links [][]chan []float64 // [from][to]; one message may be in flight on each
 
 	mu     sync.Mutex
 	now    *rendezvous
@@ -28,13 +28,7 @@ type rendezvous struct {
 }
 
 func newGroup(ranks int) *group {
-	g := &group{ranks: ranks, broken: make(chan struct{}), links: make([][]chan []float64, ranks)}
-	for from := range g.links {
-		for range ranks {
-			g.links[from] = append(g.links[from], make(chan []float64, 1))
-		}
-	}
-	return g
+	return &group{ranks: ranks, broken: make(chan struct{})}
 }
 
 // fail makes every current and later wait of a rank return err; later calls have no
@@ -81,79 +75,49 @@ func (g *group) exchange(ctx context.Context, rank int, what string, part []floa
 	}
 }
 
-func (b *Backend) checkPeer(op backend.Op) error {
-	peer := 0
-	switch o := op.(type) {
-	case *backend.Send:
-		peer = o.Peer
-	case *backend.Recv:
-		peer = o.Peer
-	case *backend.ReduceScatter:
-		if o.X.Elems() != o.Out.Elems()*b.group.ranks {
-			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, o.X, o.Out)
-		}
-	case *backend.AllGather:
-		if o.Out.Elems() != o.X.Elems()*b.group.ranks {
-			return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, o.X, o.Out)
-		}
-	default: // any number of ranks
-	}
-	if peer >= b.group.ranks {
-		return fmt.Errorf("there are %d ranks, the peer is rank %d", b.group.ranks, peer)
-	}
-	return nil
+// implementCollective adds a collective: every rank contributes the values of in, finish
+// stores the result of all ranks' contributions,
+// and check refuses operands that do not fit the number of ranks.
+func implementCollective[O backend.Op](in func(O) *backend.Tensor, finish func(b *Backend, o O, parts [][]float64), check func(b *Backend, o O) error) struct{} {
+	var op O
+	return ops.Add(op, row{
+		run: func(ctx context.Context, b *Backend, op backend.Op) error {
+			x := in(op.(O))
+			parts, err := b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", op, x.Elems()), b.stored(x))
+			if err == nil {
+				finish(b, op.(O), parts)
+			}
+			return err
+		},
+		check: func(b *Backend, op backend.Op) error { return check(b, op.(O)) },
+	})
 }
 
-func (b *Backend) collective(ctx context.Context, op backend.Op) error {
-	exchange := func(x *backend.Tensor) ([][]float64, error) {
-		return b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", op, x.Elems()), b.stored(x))
-	}
-	switch o := op.(type) {
-	case *backend.AllReduce:
-		parts, err := exchange(o.X)
-		if err != nil {
-			return err
-		}
-		b.store(o.X, reduce(parts, o.Reduce))
-	case *backend.ReduceScatter:
-		parts, err := exchange(o.X)
-		if err != nil {
-			return err
-		}
+var _ = implementCollective(
+	func(o *backend.AllReduce) *backend.Tensor { return o.X },
+	func(b *Backend, o *backend.AllReduce, parts [][]float64) { b.store(o.X, reduce(parts, o.Reduce)) },
+	func(*Backend, *backend.AllReduce) error { return nil },
+)
+
+var _ = implementCollective(
+	func(o *backend.ReduceScatter) *backend.Tensor { return o.X },
+	func(b *Backend, o *backend.ReduceScatter, parts [][]float64) {
 		n := o.Out.Elems()
 		b.store(o.Out, reduce(parts, backend.ReduceSum)[b.rank*n:(b.rank+1)*n])
-	case *backend.AllGather:
-		parts, err := exchange(o.X)
-		if err != nil {
-			return err
-		}
-		var all []float64
-		for _, part := range parts {
-			all = append(all, part...)
-		}
-		b.put(o.Out, all)
-	case *backend.Send:
-		select {
-		case b.group.links[b.rank][o.Peer] <- b.stored(o.X):
-		case <-b.group.broken:
-			return b.group.err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	case *backend.Recv:
-		select {
-		case x := <-b.group.links[o.Peer][b.rank]:
-			if len(x) != o.Out.Elems() {
-				return fmt.Errorf("rank %d sent %d elements for %s", o.Peer, len(x), o.Out)
-			}
-			b.put(o.Out, x)
-		case <-b.group.broken:
-			return b.group.err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	default:
-		return fmt.Errorf("%T is not a collective", op)
+	},
+	func(b *Backend, o *backend.ReduceScatter) error { return b.checkShards(o.Out, o.X, o.X, o.Out) },
+)
+
+var _ = implementCollective(
+	func(o *backend.AllGather) *backend.Tensor { return o.X },
+	func(b *Backend, o *backend.AllGather, parts [][]float64) { b.put(o.Out, slices.Concat(parts...)) },
+	func(b *Backend, o *backend.AllGather) error { return b.checkShards(o.X, o.Out, o.X, o.Out) },
+)
+
+// checkShards refuses a whole that is not one shard for each rank.
+func (b *Backend) checkShards(shard, whole, x, out *backend.Tensor) error {
+	if whole.Elems() != shard.Elems()*b.group.ranks {
+		return fmt.Errorf("there are %d ranks, X is %s and Out is %s", b.group.ranks, x, out)
 	}
 	return nil
 }

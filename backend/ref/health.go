@@ -6,6 +6,8 @@ import (
 	"octet/backend"
 )
 
+var _ = implement((*Backend).castHealth)
+
 func (b *Backend) castHealth(o *backend.CastHealth) {
 	codes, values, scales := b.stored(o.Codes), b.read(o.Codes), b.stored(o.Codes.Scale)
 	limit := float64(o.Codes.DType.ClipLimit())
@@ -41,6 +43,8 @@ func (b *Backend) castHealth(o *backend.CastHealth) {
 	out[backend.HealthScaleInvLog2Mean], out[backend.HealthScaleInvLog2Std] = mean, math.Sqrt(square)
 	b.store(o.Out, out)
 }
+
+var _ = implement((*Backend).rowCosine)
 
 func (b *Backend) rowCosine(o *backend.RowCosine) {
 	x, y := b.read(o.A), b.read(o.B)

@@ -7,6 +7,8 @@ import (
 	"octet/backend"
 )
 
+var _ = implementErr((*Backend).embed)
+
 func (b *Backend) embed(o *backend.Embed) error {
 	table, cols := b.read(o.Table), o.Table.Cols()
 	var out []float64
@@ -19,6 +21,8 @@ func (b *Backend) embed(o *backend.Embed) error {
 	b.cast(out, cols, o.Out)
 	return nil
 }
+
+var _ = implementErr((*Backend).embedGrad)
 
 func (b *Backend) embedGrad(o *backend.EmbedGrad) error {
 	dOut, cols := b.read(o.DOut), o.DOut.Cols()
@@ -38,6 +42,8 @@ func (b *Backend) embedGrad(o *backend.EmbedGrad) error {
 	return nil
 }
 
+var _ = implement((*Backend).add)
+
 func (b *Backend) add(o *backend.Add) {
 	out, other := b.read(o.A), b.read(o.B)
 	for i := range out {
@@ -45,6 +51,8 @@ func (b *Backend) add(o *backend.Add) {
 	}
 	b.cast(out, o.A.Cols(), o.Out)
 }
+
+var _ = implement((*Backend).rmsNorm)
 
 func (b *Backend) rmsNorm(o *backend.RMSNorm) {
 	x, gain, cols := b.read(o.X), b.read(o.Gain), o.X.Cols()
@@ -65,6 +73,8 @@ func (b *Backend) rmsNorm(o *backend.RMSNorm) {
 		b.store(o.InvRMS, invRMS)
 	}
 }
+
+var _ = implement((*Backend).rmsNormGrad)
 
 func (b *Backend) rmsNormGrad(o *backend.RMSNormGrad) {
 	dOut, x, cols := b.read(o.DOut), b.read(o.X), o.X.Cols()
@@ -90,6 +100,8 @@ func (b *Backend) rmsNormGrad(o *backend.RMSNormGrad) {
 	b.store(o.DGain, dGain)
 }
 
+var _ = implement((*Backend).rope)
+
 func (b *Backend) rope(o *backend.Rope) {
 	x, cols, half := b.read(o.X), o.X.Cols(), o.HeadDim/2
 	position := int(b.control(o.Control).Position)
@@ -110,6 +122,8 @@ func (b *Backend) rope(o *backend.Rope) {
 	}
 	b.cast(x, cols, o.Out)
 }
+
+var _ = implementErr((*Backend).cacheWrite)
 
 func (b *Backend) cacheWrite(o *backend.CacheWrite) error {
 	x, cache, cols := b.stored(o.X), b.stored(o.Cache), o.X.Cols()

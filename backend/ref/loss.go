@@ -7,6 +7,8 @@ import (
 	"octet/backend"
 )
 
+var _ = implementErr((*Backend).crossEntropy)
+
 func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	logits, cols := b.read(o.Logits), o.Logits.Cols()
 	invTokens := float64(b.control(o.Control).InvTokens)
@@ -41,6 +43,8 @@ func (b *Backend) crossEntropy(o *backend.CrossEntropy) error {
 	}
 	return nil
 }
+
+var _ = implement((*Backend).sum)
 
 func (b *Backend) sum(o *backend.Sum) {
 	total := 0.0

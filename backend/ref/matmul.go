@@ -2,6 +2,8 @@ package ref
 
 import "octet/backend"
 
+var _ = implement((*Backend).matMul)
+
 func (b *Backend) matMul(o *backend.MatMul) {
 	m, n, k := o.Dims()
 	left, right := b.read(o.A), b.read(o.B)
@@ -26,6 +28,8 @@ func (b *Backend) matMul(o *backend.MatMul) {
 	}
 	b.finish(o.Epilogue(nil), acc, n)
 }
+
+var _ = implement((*Backend).epilogue)
 
 func (b *Backend) epilogue(o *backend.Epilogue) { b.finish(o, b.read(o.X), o.X.Cols()) }
 

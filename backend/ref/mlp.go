@@ -9,6 +9,8 @@ import (
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
+var _ = implement((*Backend).swiGLU)
+
 func (b *Backend) swiGLU(o *backend.SwiGLU) {
 	up, out, gate, cols := b.read(o.Up), b.read(o.Up), b.read(o.Gate), o.Up.Cols()
 	invC := b.readOr(o.InvC, cols, 1)
@@ -56,6 +58,8 @@ func (b *Backend) smoothingScale(q float64, margin int, exact bool) float64 {
 	return b.fp32(max(0x1p-30, min(0x1p30, q)))
 }
 
+var _ = implement((*Backend).swiGLUAmax)
+
 func (b *Backend) swiGLUAmax(o *backend.SwiGLUAmax) {
 	up, a, gate := b.read(o.Up), b.read(o.Up), b.read(o.Gate)
 	for i, g := range gate {
@@ -80,6 +84,8 @@ func columnMax(x []float64, cols int) []float64 {
 	return out
 }
 
+var _ = implement((*Backend).swiGLUGrad)
+
 func (b *Backend) swiGLUGrad(o *backend.SwiGLUGrad) {
 	dOut, up, gate, cols := b.read(o.DOut), b.read(o.Up), b.read(o.Gate), o.Up.Cols()
 	invC, tokenScale := b.readOr(o.InvC, cols, 1), b.readOr(o.TokenScale, o.Up.Rows(), 1)
@@ -92,6 +98,8 @@ func (b *Backend) swiGLUGrad(o *backend.SwiGLUGrad) {
 	b.cast(dUp, cols, o.DUp)
 	b.cast(dGate, cols, o.DGate)
 }
+
+var _ = implement((*Backend).smoothScale)
 
 func (b *Backend) smoothScale(o *backend.SmoothScale) {
 	k := b.read(o.WeightMax)
@@ -127,6 +135,8 @@ func (b *Backend) storeScale(scale, inv *backend.Tensor, amax float64, limit flo
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
+var _ = implement((*Backend).activation)
+
 func (b *Backend) activation(o *backend.Activation) {
 	x := b.read(o.X)
 	for i, v := range x {
@@ -139,6 +149,8 @@ func (b *Backend) activation(o *backend.Activation) {
 	}
 	b.cast(x, o.X.Cols(), o.Out)
 }
+
+var _ = implement((*Backend).activationGrad)
 
 func (b *Backend) activationGrad(o *backend.ActivationGrad) {
 	x, dx := b.read(o.X), b.read(o.DOut)

@@ -7,6 +7,8 @@ import (
 	"octet/fp8"
 )
 
+var _ = implement((*Backend).sumSquares)
+
 func (b *Backend) sumSquares(o *backend.SumSquares) {
 	total := 0.0
 	for _, t := range o.X {
@@ -16,6 +18,8 @@ func (b *Backend) sumSquares(o *backend.SumSquares) {
 	}
 	b.store(o.Out, []float64{total})
 }
+
+var _ = implement((*Backend).stepGate)
 
 func (b *Backend) stepGate(o *backend.StepGate) {
 	squares := b.read(o.SumSquares)[0]
@@ -34,6 +38,8 @@ func (b *Backend) stepGate(o *backend.StepGate) {
 	b.store(o.Skip, []float64{skip})
 	b.store(o.Step, []float64{b.read(o.Step)[0] + steps})
 }
+
+var _ = implement((*Backend).adamW)
 
 func (b *Backend) adamW(o *backend.AdamW) {
 	if b.set(o.Skip) {

@@ -145,7 +145,14 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 			}
 		}
 		for _, n := range p.Nodes() {
-			if err := b.checkPeer(n.Op); err != nil {
+			row, ok := ops.Of(n.Op)
+			if !ok {
+				return nil, fmt.Errorf("%s: backend ref does not implement %T: %w", n.Path(), n.Op, backend.ErrUnsupported)
+			}
+			if row.check == nil {
+				continue
+			}
+			if err := row.check(b, n.Op); err != nil {
 				return nil, fmt.Errorf("%s: %w", n.Path(), err)
 			}
 		}
@@ -198,7 +205,8 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 	for _, n := range e.program.Nodes() {
 		err := ctx.Err()
 		if err == nil {
-			err = e.b.do(ctx, n.Op)
+			row, _ := ops.Of(n.Op)
+			err = row.run(ctx, e.b, n.Op)
 		}
 		if err == nil && observe != nil {
 			err = observe(n, observed{e.b})
@@ -210,71 +218,22 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 	return nil
 }
 
-// do runs one op.
-func (b *Backend) do(ctx context.Context, op backend.Op) error {
-	switch o := op.(type) {
-	case *backend.Epilogue:
-		b.epilogue(o)
-	case *backend.MatMul:
-		b.matMul(o)
-	case *backend.Quantize:
-		b.quantize(o)
-	case *backend.Amax:
-		b.amax(o)
-	case *backend.UpdateScale:
-		b.updateScale(o)
-	case *backend.PushHistory:
-		b.pushHistory(o)
-	case *backend.Fill:
-		b.fill(o)
-	case *backend.Embed:
-		return b.embed(o)
-	case *backend.EmbedGrad:
-		return b.embedGrad(o)
-	case *backend.Add:
-		b.add(o)
-	case *backend.RMSNorm:
-		b.rmsNorm(o)
-	case *backend.RMSNormGrad:
-		b.rmsNormGrad(o)
-	case *backend.Rope:
-		b.rope(o)
-	case *backend.Attention:
-		b.attention(o)
-	case *backend.AttentionGrad:
-		b.attentionGrad(o)
-	case *backend.CacheWrite:
-		return b.cacheWrite(o)
-	case *backend.SwiGLU:
-		b.swiGLU(o)
-	case *backend.SwiGLUAmax:
-		b.swiGLUAmax(o)
-	case *backend.SwiGLUGrad:
-		b.swiGLUGrad(o)
-	case *backend.SmoothScale:
-		b.smoothScale(o)
-	case *backend.Activation:
-		b.activation(o)
-	case *backend.ActivationGrad:
-		b.activationGrad(o)
-	case *backend.CrossEntropy:
-		return b.crossEntropy(o)
-	case *backend.Sum:
-		b.sum(o)
-	case *backend.SumSquares:
-		b.sumSquares(o)
-	case *backend.StepGate:
-		b.stepGate(o)
-	case *backend.AdamW:
-		b.adamW(o)
-	case *backend.CastHealth:
-		b.castHealth(o)
-	case *backend.RowCosine:
-		b.rowCosine(o)
-	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
-		return b.collective(ctx, op)
-	default:
-		return fmt.Errorf("backend ref does not implement %T: %w", op, backend.ErrUnsupported)
-	}
-	return nil
+// row holds what this backend knows of a type of op.
+type row struct {
+	run   func(ctx context.Context, b *Backend, op backend.Op) error
+	check func(b *Backend, op backend.Op) error // refuses an op when its program is loaded; nil accepts every op
+}
+
+// ops holds the row of every op. The files that implement ops add them.
+var ops backend.Table[row]
+
+// implement adds an op that cannot fail.
+func implement[O backend.Op](run func(*Backend, O)) struct{} {
+	return implementErr(func(b *Backend, o O) error { run(b, o); return nil })
+}
+
+// implementErr adds an op that may fail.
+func implementErr[O backend.Op](run func(*Backend, O) error) struct{} {
+	var op O
+	return ops.Add(op, row{run: func(_ context.Context, b *Backend, op backend.Op) error { return run(b, op.(O)) }})
 }

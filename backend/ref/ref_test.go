@@ -198,7 +198,6 @@ func TestLoadRefuses(t *testing.T) {
 	_, err := b.Load(backend.NewVars().Program("other"))
 	require.ErrorContains(t, err, "other variables")
 	for message, op := range map[string]backend.Op{
-		"send: there are 2 ranks, the peer is rank 2":                           &backend.Send{X: x, Peer: 2},
 		"allgather: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]":     &backend.AllGather{X: x, Out: x},
 		"reducescatter: there are 2 ranks, X is x:fp32[4] and Out is x:fp32[4]": &backend.ReduceScatter{X: x, Out: x},
 	} {
@@ -244,7 +243,7 @@ func TestRanksThatDisagree(t *testing.T) {
 func TestFailureOfOneRankEndsTheCollectives(t *testing.T) {
 	ranks := Open(3, Rounded)
 	waiting := side(t, t.Context(), ranks[0], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
-	receiving := side(t, t.Context(), ranks[1], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.Recv{Out: x, Peer: 2}) })
+	receiving := side(t, t.Context(), ranks[1], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.AllReduce{X: x}) })
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	failing := side(t, cancelled, ranks[2], func(p *backend.Program, x *backend.Tensor) { p.Add(&backend.Fill{Out: x}) })

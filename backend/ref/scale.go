@@ -7,6 +7,8 @@ import (
 	"octet/fp8"
 )
 
+var _ = implement((*Backend).quantize)
+
 func (b *Backend) quantize(o *backend.Quantize) {
 	x, cols := b.read(o.X), o.X.Cols()
 	row, col := b.readOr(o.RowScale, o.X.Rows(), 1), b.readOr(o.ColScale, cols, 1)
@@ -40,6 +42,8 @@ func (b *Backend) blockScales(c backend.Cast, x []float64, at func(i int) int) f
 	return func(i int) float64 { return scale[c.Out.ScaleIndex(i)] }
 }
 
+var _ = implement((*Backend).amax)
+
 func (b *Backend) amax(o *backend.Amax) {
 	out := make([]float64, o.Out.Elems())
 	for i, x := range b.read(o.X) {
@@ -48,6 +52,8 @@ func (b *Backend) amax(o *backend.Amax) {
 	}
 	b.store(o.Out, out)
 }
+
+var _ = implement((*Backend).updateScale)
 
 func (b *Backend) updateScale(o *backend.UpdateScale) {
 	n := o.Scale.Elems()
@@ -70,6 +76,8 @@ func (b *Backend) updateScale(o *backend.UpdateScale) {
 	b.store(o.ScaleInv, inv)
 }
 
+var _ = implement((*Backend).pushHistory)
+
 func (b *Backend) pushHistory(o *backend.PushHistory) {
 	if b.set(o.Skip) {
 		return
@@ -79,6 +87,8 @@ func (b *Backend) pushHistory(o *backend.PushHistory) {
 	copy(history, b.read(o.Value))
 	b.store(o.History, history)
 }
+
+var _ = implement((*Backend).fill)
 
 func (b *Backend) fill(o *backend.Fill) {
 	b.store(o.Out, b.readOr(nil, o.Out.Elems(), float64(o.Value)))

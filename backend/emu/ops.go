@@ -1,0 +1,72 @@
+package emu
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"octet/backend"
+	"octet/fp8"
+)
+
+// row holds what this backend knows of a type of op.
+type row struct {
+	bind func(*binder, *backend.Node) (kernel, error)
+	// blockScaled lists the operands, as fields of the op, that the kernel takes with
+	// per-row or block scales and with scales in E8M0.
+	blockScaled []string
+	// keepsExtents marks an op that renews the extents of what it writes.
+	keepsExtents bool
+}
+
+// ops holds the row of every op. The files that implement ops add them.
+var ops backend.Table[row]
+
+// implement adds an op whose kernel cannot fail, neither when it is bound nor when it runs.
+func implement[O backend.Op](bind func(*binder, O) func(), blockScaled ...string) struct{} {
+	return implementOp(row{blockScaled: blockScaled}, func(b *binder, _ *backend.Node, o O) (kernel, error) {
+		return compute(bind(b, o)), nil
+	})
+}
+
+// implementOp adds any other op, with the properties of r.
+func implementOp[O backend.Op](r row, bind func(*binder, *backend.Node, O) (kernel, error)) struct{} {
+	var op O
+	r.bind = func(b *binder, n *backend.Node) (kernel, error) { return bind(b, n, n.Op.(O)) }
+	return ops.Add(op, r)
+}
+
+// compute adapts a kernel that cannot fail.
+func compute(run func()) kernel {
+	return func(context.Context) error { run(); return nil }
+}
+
+// bind returns the kernel of a node's op.
+func (b *binder) bind(n *backend.Node) (kernel, error) {
+	b.taken = 0
+	row, ok := ops.Of(n.Op)
+	if !ok {
+		return nil, b.unsupported("no kernel for %T", n.Op)
+	}
+	for _, o := range n.Operands() {
+		if slices.Contains(row.blockScaled, fieldOf(o)) {
+			continue
+		}
+		if o.Tensor.Block != backend.PerTensor {
+			return nil, b.unsupported("%s has scales per block %s", o.Tensor, o.Tensor.Block)
+		}
+		if o.Tensor.DType == fp8.E8M0 {
+			return nil, b.unsupported("%s is %s", o.Field, o.Tensor)
+		}
+	}
+	return row.bind(b, n)
+}
+
+// fieldOf returns the name of the op's field that holds an operand: "Out" for
+// "Out[1].Scale".
+func fieldOf(o backend.Operand) string {
+	if i := strings.IndexAny(o.Field, "[."); i >= 0 {
+		return o.Field[:i]
+	}
+	return o.Field
+}
