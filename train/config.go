@@ -92,7 +92,7 @@ type Precision struct {
 	ColdStart     *bool  `toml:"cold_start,omitempty" doc:"delayed scales start at 1, without a calibration"`
 	Smooth        string `toml:"smooth,omitempty" doc:"Smooth-SwiGLU form: none balanced linear product token token-linear"`
 	SmoothExact   *bool  `toml:"smooth_exact,omitempty" doc:"smoothing scales are not rounded to powers of two"`
-	SmoothScaling string `toml:"smooth_factors,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
+	SmoothScaling string `toml:"smooth_scaling,omitempty" doc:"smoothing scales: current, or delayed (from earlier updates)"`
 	SmoothMargin  *int   `toml:"smooth_margin,omitempty" doc:"binades by which delayed smoothing scales are larger"`
 
 	Rows     []PrecisionRow `toml:"rows,omitempty" doc:"exceptions by layer, GEMM and operand; the first match wins"`

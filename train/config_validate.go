@@ -291,7 +291,7 @@ func (v *validator) precision(p Precision) {
 		v.oneOf("precision.smooth", p.Smooth, recipe.SmoothForms())
 	}
 	if p.SmoothScaling != "" {
-		v.oneOf("precision.smooth_factors", p.SmoothScaling, []string{"current", "delayed"})
+		v.oneOf("precision.smooth_scaling", p.SmoothScaling, []string{"current", "delayed"})
 	}
 	for i, row := range p.Rows {
 		v.row(fmt.Sprintf("precision.rows[%d]", i), row)

@@ -236,7 +236,7 @@ func (c Config) overrideSmooth(s *recipe.Smooth) (err error) {
 	}
 	if c.Precision.SmoothScaling != "" {
 		if s.Smoothing, err = recipe.ParseScaling(c.Precision.SmoothScaling); err != nil {
-			return fmt.Errorf("precision.smooth_factors: %w", err)
+			return fmt.Errorf("precision.smooth_scaling: %w", err)
 		}
 	}
 	override(&s.Exact, c.Precision.SmoothExact)

@@ -81,6 +81,11 @@ func Changes(before map[string]string, now train.Config) (list []string, err err
 	for _, s := range sections {
 		for _, k := range s.keys {
 			old, known := before[k.name]
+			for former, present := range formerNames {
+				if !known && present == k.name {
+					old, known = before[former]
+				}
+			}
 			if !known || !k.affectsResults() || old == values[k.name] {
 				continue
 			}

@@ -108,7 +108,7 @@ func (s *source) add(name, text, place string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", place, err)
 	}
-	return s.addValue(name, value, place)
+	return s.addValue(k.name, value, place)
 }
 
 func (s *source) addValue(name string, value any, place string) error {

@@ -76,7 +76,7 @@ grad_margin = 4
 cold_start = false
 smooth = "balanced"
 smooth_exact = false
-smooth_factors = "current"
+smooth_scaling = "current"
 smooth_margin = 0
 
 [[precision.rows]]         # exceptions, first match wins
@@ -335,4 +335,35 @@ func TestRoundTripOfRecipesAndPresets(t *testing.T) {
 			require.NotContains(t, string(text), "out =")
 		}
 	}
+}
+
+func TestFormerNamesOfKeys(t *testing.T) {
+	for former, present := range formerNames {
+		_, known := findKey(present)
+		require.True(t, known, present)
+		require.NotEqual(t, former, present)
+	}
+	const file = "recipe = \"fp8-smooth\"\n[precision]\nsmooth_factors = \"delayed\"\n"
+	c := load(t, file).Config
+	require.Equal(t, "delayed", c.Precision.SmoothScaling)
+	require.Equal(t, c, load(t, "", "recipe=fp8-smooth", "precision.smooth_factors=delayed").Config)
+	text, err := Marshal(c)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "smooth_scaling = \"delayed\"")
+	require.NotContains(t, string(text), "smooth_factors")
+
+	_, err = parse("my.toml", file+"smooth_scaling = \"current\"\n")
+	require.EqualError(t, err, "my.toml:4: precision.smooth_scaling and its former name are both given; keep precision.smooth_scaling")
+
+	values, err := Values(c)
+	require.NoError(t, err)
+	values["precision.smooth_factors"] = values["precision.smooth_scaling"]
+	delete(values, "precision.smooth_scaling")
+	changes, err := Changes(values, c)
+	require.NoError(t, err)
+	require.Empty(t, changes)
+	c.Precision.SmoothScaling = "current"
+	changes, err = Changes(values, c)
+	require.NoError(t, err)
+	require.Equal(t, []string{`precision.smooth_scaling "delayed" -> "current"`}, changes)
 }

@@ -66,8 +66,12 @@ func parse(name, text string) (*source, error) {
 		if !ok {
 			return nil, fmt.Errorf("%s: %w", lines.place(name, full), unknownKey(full))
 		}
-		if _, again := s.find(full); !again { // the library lists a key of a list of tables once for each table
-			s.settings = append(s.settings, setting{k, lookup(tree, path), lines.place(name, full)})
+		place := lines.place(name, full)
+		switch first, again := s.find(k.name); {
+		case !again:
+			s.settings = append(s.settings, setting{k, lookup(tree, path), place})
+		case first.place != place: // under a former name; the library lists a list of tables once for each table
+			return nil, fmt.Errorf("%s: %s and its former name are both given; keep %s", place, k.name, k.name)
 		}
 	}
 	return s, nil

@@ -56,7 +56,17 @@ func newKey(prefix string, f reflect.StructField, index ...int) key {
 	return key{name: prefix + name, typ: f.Type, index: index, doc: f.Tag.Get("doc"), omit: options == "omitempty"}
 }
 
+// formerNames maps the names that keys had in earlier versions to their names. Files, run
+// folders and checkpoints may hold them.
+var formerNames = map[string]string{
+	"precision.smooth_factors": "precision.smooth_scaling",
+}
+
+// findKey returns the key of a name or former name.
 func findKey(name string) (key, bool) {
+	if present, ok := formerNames[name]; ok {
+		name = present
+	}
 	for _, s := range sections {
 		for _, k := range s.keys {
 			if k.name == name {

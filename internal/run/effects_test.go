@@ -171,7 +171,7 @@ func effects(weights, otherText string) map[string]effect {
 		"precision.cold_start":     {see: metrics, edit: func(c *train.Config) { c.Precision.ColdStart = new(true) }, base: delayed},
 		"precision.smooth":         {see: programs, edit: func(c *train.Config) { c.Precision.Smooth = "linear" }, base: smooth},
 		"precision.smooth_exact":   {see: programs, edit: func(c *train.Config) { c.Precision.SmoothExact = new(true) }, base: smooth},
-		"precision.smooth_factors": {see: programs, edit: func(c *train.Config) { c.Precision.SmoothScaling = "delayed" }, base: smooth},
+		"precision.smooth_scaling": {see: programs, edit: func(c *train.Config) { c.Precision.SmoothScaling = "delayed" }, base: smooth},
 		"precision.smooth_margin":  {see: programs, edit: func(c *train.Config) { c.Precision.SmoothMargin = new(1) }, base: lateFactors},
 		"precision.rows": {see: programs, base: delayed, edit: func(c *train.Config) {
 			c.Precision.Rows = []train.PrecisionRow{{Scope: "*.q_proj", Format: "bf16"}}
