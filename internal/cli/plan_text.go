@@ -74,7 +74,7 @@ func (p planned) print(w io.Writer, job *train.Job, spec backend.Spec) error {
 		fmt.Fprintf(tw, "\ntext\tat most %s\ta text up to this size is kept in host memory;\n\t\ta larger one is read from its files\n", writers.Bytes(data.MaxInMemory))
 	}
 	if outside := totalOf(p.Memory.Outside); outside > 0 {
-		fmt.Fprintf(tw, "\noutside, estimated\t%s\tdriver and libraries, in none of these sums\n", writers.Bytes(outside))
+		fmt.Fprintf(tw, "\noutside, estimated\t%s\tdriver and libraries, in none of the sums\n", writers.Bytes(outside))
 		table(p.Memory.Outside, writers.Bytes, nil)
 	}
 	large, small := fittingDevices(job.Config, spec, p.Memory)
