@@ -154,7 +154,7 @@ func (c doctorCmd) check(ctx context.Context, out io.Writer) error {
 	}
 	switch {
 	case !healthy:
-		return fmt.Errorf("backend %s computes wrong results: see what is marked with ✗ above", c.Backend)
+		return fmt.Errorf("backend %s failed its checks: see the errors above", c.Backend)
 	case !complete:
 		return fmt.Errorf("backend %s computes correctly, but something is missing: see what is marked with ✗ above", c.Backend)
 	}
