@@ -337,10 +337,6 @@ func (l *local) transfer(t *transfer) error {
 		return l.comm.AllGather(s, t.To, t.From, t.Count, t.Type)
 	case broadcast:
 		return l.comm.Broadcast(s, t.To, t.Count, t.Type, 0)
-	case send:
-		return l.comm.Send(s, t.From, t.Count, t.Type, t.Peer)
-	case receive:
-		return l.comm.Recv(s, t.To, t.Count, t.Type, t.Peer)
 	default:
 		return s.Copy(t.To, t.From, t.Count)
 	}

@@ -18,8 +18,6 @@ const (
 	reduceScatter
 	allGather
 	broadcast // from rank 0
-	send
-	receive
 )
 
 // A transfer moves data between the ranks, by HCCL, or within a device.
@@ -29,7 +27,6 @@ type transfer struct {
 	Count     int // elements as in libsynapse.Comm; bytes for localCopy
 	Type      libsynapse.DataType
 	Reduction libsynapse.Reduction
-	Peer      int
 	Name      string // path of a collective's node
 }
 
@@ -74,10 +71,6 @@ func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)
 			return t, err
 		}
 		return t, t.carry(o.X)
-	case *backend.Send:
-		return message(send, o.X, o.Peer, ranks, of)
-	case *backend.Recv:
-		return message(receive, o.Out, o.Peer, ranks, of)
 	default:
 		return nil, fmt.Errorf("%T is not a collective", op)
 	}
@@ -104,22 +97,6 @@ func scatterOrGather(kind transferKind, x, out *backend.Tensor, ranks int, of fu
 		return &transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
 	return &transfer{Kind: kind, To: to.at, From: from.at}, nil
-}
-
-// message is a transfer of t to or from another rank.
-func message(kind transferKind, t *backend.Tensor, peer, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
-	s, err := of(t)
-	if err != nil {
-		return nil, err
-	}
-	if s.runs > 1 {
-		return nil, fmt.Errorf("%w by backend gaudi: %s is packed, and its elements do not lie side by side on the device", backend.ErrUnsupported, t)
-	}
-	if peer >= ranks {
-		return nil, fmt.Errorf("a message to or from rank %d, and there are %d ranks", peer, ranks)
-	}
-	m := &transfer{Kind: kind, To: s.at, From: s.at, Peer: peer}
-	return m, m.carry(t)
 }
 
 // carry sets Type and Count such that HCCL moves the bytes of t unchanged, as a type that

@@ -221,7 +221,7 @@ func isOwnUnit(op backend.Op) bool {
 
 func isCollective(op backend.Op) bool {
 	switch op.(type) {
-	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
+	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather:
 		return true
 	default:
 		return false

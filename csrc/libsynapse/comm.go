@@ -124,21 +124,3 @@ func (c *Comm) Broadcast(s *Stream, p Ptr, count int, t DataType, root int) erro
 	}
 	return c.check(C.octet_syn_broadcast(c.d.lib.Table, c.c, s.s, C.uint64_t(p), C.uint64_t(count), kind, C.int(root)))
 }
-
-// Send sends count numbers to a rank, which receives them with Recv.
-func (c *Comm) Send(s *Stream, from Ptr, count int, t DataType, peer int) error {
-	kind, err := hcclType(t)
-	if err != nil {
-		return err
-	}
-	return c.check(C.octet_syn_send(c.d.lib.Table, c.c, s.s, C.uint64_t(from), C.uint64_t(count), kind, C.int(peer)))
-}
-
-// Recv receives count numbers that a rank sends with Send.
-func (c *Comm) Recv(s *Stream, to Ptr, count int, t DataType, peer int) error {
-	kind, err := hcclType(t)
-	if err != nil {
-		return err
-	}
-	return c.check(C.octet_syn_recv(c.d.lib.Table, c.c, s.s, C.uint64_t(to), C.uint64_t(count), kind, C.int(peer)))
-}

@@ -58,13 +58,3 @@ octet_syn_status octet_syn_broadcast(const octet_synapse *api, octet_syn_handle 
 	TRY(api, hcclBroadcast, pointer(p), pointer(p), count, type, root, (hcclComm_t)c, (octet_syn_stream)s);
 	return (octet_syn_status){0};
 }
-
-octet_syn_status octet_syn_send(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t from, uint64_t count, int type, int peer) {
-	TRY(api, hcclSend, pointer(from), count, type, peer, (hcclComm_t)c, (octet_syn_stream)s);
-	return (octet_syn_status){0};
-}
-
-octet_syn_status octet_syn_recv(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t count, int type, int peer) {
-	TRY(api, hcclRecv, pointer(to), count, type, peer, (hcclComm_t)c, (octet_syn_stream)s);
-	return (octet_syn_status){0};
-}

@@ -120,8 +120,6 @@ octet_syn_status octet_syn_reduce_scatter(const octet_synapse *api, octet_syn_ha
 octet_syn_status octet_syn_all_gather(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t from,
 			      uint64_t count, int type);
 octet_syn_status octet_syn_broadcast(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t p, uint64_t count, int type, int root);
-octet_syn_status octet_syn_send(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t from, uint64_t count, int type, int peer);
-octet_syn_status octet_syn_recv(const octet_synapse *api, octet_syn_handle c, octet_syn_handle s, uint64_t to, uint64_t count, int type, int peer);
 
 // hlml.c
 

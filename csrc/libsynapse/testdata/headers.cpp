@@ -34,7 +34,7 @@ template <typename F> struct last;
 template <typename R, typename... A> struct last<R (*)(A...)> {
 	using type = typename std::tuple_element<sizeof...(A) - 1, std::tuple<A...>>::type;
 };
-using octet_syn_stream = last<decltype(&hcclRecv)>::type;
+using octet_syn_stream = last<decltype(&hcclBroadcast)>::type;
 static_assert(std::is_pointer<octet_syn_stream>::value, "a stream is a pointer");
 OCTET_HCCL_CONSTANTS(CONSTANT)
 OCTET_HCCL_SIZES(SIZE)
