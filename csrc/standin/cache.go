@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// cache keeps compiled libraries for the next process, one file for each: a sum over
-// what the library was made from and its code, then the code. Whatever is wrong with
-// the file or its folder, the library is compiled.
-type cache struct{ dir string } // empty: there is none
+// cache stores compiled libraries for later processes, one file each: a checksum of the
+// sources and the code, then the code. After any error of the file or its folder, the
+// library is compiled.
+type cache struct{ dir string } // empty: no cache
 
-// kept is the user's, whatever a test puts in its place.
-var kept = func() cache {
+// userCache is in the user's cache folder; a test may replace it.
+var userCache = func() cache {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return cache{}
@@ -23,26 +23,26 @@ var kept = func() cache {
 
 func sum(from, code []byte) []byte {
 	h := sha256.New()
-	h.Write(from) // of a fixed length
+	h.Write(from) // of a fixed length, so the concatenation is unambiguous
 	h.Write(code)
 	return h.Sum(nil)
 }
 
-// load is the library that was made from that; nil if it is not kept.
+// load returns the library compiled from the sources with checksum from, or nil.
 func (c cache) load(name string, from [sha256.Size]byte) []byte {
 	text, err := os.ReadFile(filepath.Join(c.dir, name))
 	if c.dir == "" || err != nil || len(text) < sha256.Size {
 		return nil
 	}
-	was, code := text[:sha256.Size], text[sha256.Size:]
-	if !bytes.Equal(was, sum(from[:], code)) {
+	stored, code := text[:sha256.Size], text[sha256.Size:]
+	if !bytes.Equal(stored, sum(from[:], code)) {
 		return nil
 	}
 	return code
 }
 
-// store keeps it instead of another that has its name. Processes that do so at once
-// do not meet: each renames a file of its own.
+// store writes a library, in place of any with the same name. It is safe in concurrent
+// processes: each renames a temporary file of its own.
 func (c cache) store(name string, from [sha256.Size]byte, code []byte) {
 	if c.dir == "" || os.MkdirAll(c.dir, 0o700) != nil {
 		return

@@ -17,7 +17,7 @@ func TestCache(t *testing.T) {
 	c := cache{filepath.Join(t.TempDir(), "octet", "standin")}
 	from, other := sha256.Sum256([]byte("source")), sha256.Sum256([]byte("another"))
 	code := []byte("code")
-	require.Nil(t, c.load("lib", from), "there is no folder yet")
+	require.Nil(t, c.load("lib", from), "no folder")
 	c.store("lib", from, code)
 	require.Equal(t, code, c.load("lib", from))
 	require.Nil(t, c.load("lib", other))
@@ -27,7 +27,7 @@ func TestCache(t *testing.T) {
 	require.Equal(t, "more", string(c.load("lib", other)))
 	list, err := os.ReadDir(c.dir)
 	require.NoError(t, err)
-	require.Len(t, list, 1, "nothing else is left behind")
+	require.Len(t, list, 1, "store leaves no temporary file")
 
 	file := filepath.Join(c.dir, "lib")
 	text, err := os.ReadFile(file)
@@ -49,8 +49,8 @@ func TestCache(t *testing.T) {
 	require.Nil(t, nowhere.load("lib", from))
 }
 
-// Whoever reads meanwhile has one of them, or nothing.
-func TestCacheOfManyProcesses(t *testing.T) {
+// A concurrent reader gets one of the libraries whole, or nil.
+func TestCacheConcurrently(t *testing.T) {
 	c := cache{t.TempDir()}
 	from := [][sha256.Size]byte{sha256.Sum256([]byte("a")), sha256.Sum256([]byte("b"))}
 	code := [][]byte{bytes.Repeat([]byte("a"), 100_000), bytes.Repeat([]byte("b"), 200_000)}
@@ -60,7 +60,7 @@ func TestCacheOfManyProcesses(t *testing.T) {
 			for range 20 {
 				c.store("lib", from[i%2], code[i%2])
 				if got := c.load("lib", from[i%2]); got != nil && !bytes.Equal(code[i%2], got) {
-					t.Error("torn")
+					t.Error("load returned a partly written library")
 				}
 			}
 		})
@@ -69,17 +69,16 @@ func TestCacheOfManyProcesses(t *testing.T) {
 	require.True(t, c.load("lib", from[0]) != nil || c.load("lib", from[1]) != nil)
 }
 
-// A library is taken from the cache if it was made from these sources by this
-// compiler, and compiled otherwise.
+// Build takes a library from the cache only if its sources and compiler are the same.
 func TestBuildUsesTheCache(t *testing.T) {
 	path, err := exec.LookPath(compiler())
 	if err != nil || runtime.GOOS != "linux" {
 		t.Skip("no C compiler for Linux")
 	}
 	const name = "libhlml"
-	was := kept
-	t.Cleanup(func() { kept = was; built.Delete(name) })
-	kept = cache{t.TempDir()}
+	was := userCache
+	t.Cleanup(func() { userCache = was; built.Delete(name) })
+	userCache = cache{t.TempDir()}
 	build := func() []byte {
 		built.Delete(name)
 		code, err := os.ReadFile(Build(t, name))
@@ -87,18 +86,18 @@ func TestBuildUsesTheCache(t *testing.T) {
 		return code
 	}
 	compiled := build()
-	from := origin(t, name)
-	require.Equal(t, compiled, kept.load(name, from))
-	kept.store(name, from, []byte("of the cache"))
-	require.Equal(t, "of the cache", string(build()))
-	kept.store(name, sha256.Sum256(nil), []byte("of other sources"))
+	from := sourceSum(t, name)
+	require.Equal(t, compiled, userCache.load(name, from))
+	userCache.store(name, from, []byte("cached"))
+	require.Equal(t, "cached", string(build()))
+	userCache.store(name, sha256.Sum256(nil), []byte("other sources"))
 	require.Equal(t, compiled, build())
-	require.Equal(t, compiled, kept.load(name, from))
+	require.Equal(t, compiled, userCache.load(name, from))
 
 	// Another compiler, and other sources.
-	require.NotEqual(t, from, origin(t, "libnccl"))
+	require.NotEqual(t, from, sourceSum(t, "libnccl"))
 	another := filepath.Join(t.TempDir(), "cc")
 	require.NoError(t, os.Symlink(path, another))
 	t.Setenv("CC", another)
-	require.NotEqual(t, from, origin(t, name))
+	require.NotEqual(t, from, sourceSum(t, name))
 }

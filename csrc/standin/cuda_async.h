@@ -1,75 +1,73 @@
-// What a thread begins and does not wait for, as cuda_host.h runs it: copies to
-// shared memory (cp.async) and the products of warpgroups (wgmma). The rules are those
-// of the PTX ISA; what it leaves undefined ends the launch with a message, or gives
-// NaN.
+// Asynchronous operations of cuda_host.h: copies to shared memory (cp.async), and wgmma.
+// The rules are those of the PTX ISA; undefined behaviour ends the launch with a message,
+// or gives NaN.
 //
-// A copy is done at once, and is visible to products once its thread has waited for
-// it and then shown it (fence.proxy.async): before, a product that reads it fails.
+// A copy runs at once. A wgmma may read it after its thread has waited for it and then
+// executed fence.proxy.async; an earlier wgmma fails.
 //
-// A product is done as late as the wait for it allows. What it reads from shared
-// memory, and from registers of A, must not have changed until then; its sums are
-// NaN meanwhile.
+// A wgmma runs as late as possible: in the wait for it. Shared memory and A registers that
+// it reads must not change until then; its accumulators are NaN meanwhile.
 #pragma once
 
 namespace octet_host {
 
-const unsigned GROUP = 128;      // threads of a warpgroup
-const unsigned GROUPS = MOST / GROUP;
-const unsigned QUEUE = 64;       // products that a warpgroup may have begun
-const unsigned COLUMNS = 128;    // of a product, at most
-const unsigned COMMITS = 16;     // groups of copies, or of products, that are remembered
-const unsigned MATRICES = 8;     // of sums, under way
+const unsigned WARPGROUP = 128;  // threads
+const unsigned WARPGROUPS = MAX_THREADS / WARPGROUP;
+const unsigned QUEUE = 64;       // maximum of pending wgmmas of a warpgroup
+const unsigned COLUMNS = 128;    // maximum of a wgmma
+const unsigned COMMITS = 16;     // remembered groups of copies, or of wgmmas
+const unsigned MATRICES = 8;     // maximum of accumulators in use
 
-// What a thread has begun, and how much of it was committed: end[n % COMMITS] is
-// the number of the first after group n. Groups are counted from 1.
-struct Begun {
+// Issued counts a thread's operations and committed groups: end[n % COMMITS] is the number
+// of the first operation after group n. Groups are counted from 1.
+struct Issued {
 	unsigned n, groups, end[COMMITS];
 
 	void commit() { end[++groups % COMMITS] = n; }
-	// done is how many are, once at most so many groups are under way.
+	// done returns how many operations have completed when at most `pending` groups have not.
 	unsigned done(unsigned pending) const { return groups > pending ? end[(groups - pending) % COMMITS] : 0; }
 };
 
 struct Async {
-	Begun copies, products;
-	unsigned arrived, shown; // copies
-	bool fenced;             // products may begin
+	Issued copies, wgmmas;
+	unsigned arrived, visible; // copies: waited for; visible to wgmma
+	bool fenced;               // wgmma.fence was executed
 };
 
-// Sums are a matrix of sums while products add to it.
-struct Sums {
-	float *home[GROUP]; // where the threads have theirs
-	unsigned last;      // number of the last product, plus 1
-	unsigned columns;   // 0: this one is free
+// Accumulator is a matrix that wgmmas add to.
+struct Accumulator {
+	float *home[WARPGROUP]; // the threads' registers
+	unsigned last;          // number of the last wgmma, plus 1
+	unsigned columns;       // 0: free
 	float value[64][COLUMNS];
 };
 
 struct Operands {
 	uint64_t a, b;          // descriptors
-	const unsigned *in;     // A in registers: the thread's
-	bool add;               // else the sums begin anew
+	const unsigned *in;     // the thread's registers of A; null: A is in shared memory
+	bool add;               // false: the accumulator is zeroed first
 	bool b_by_columns;      // imm-trans-b
 };
 
-struct Product {
+struct Wgmma {
 	Operands of;
-	Sums *sums;
-	unsigned columns, threads; // threads: that have begun it
-	const unsigned *in[GROUP];
+	Accumulator *sums;
+	unsigned columns, threads; // threads: that have issued it
+	const unsigned *in[WARPGROUP];
 };
 
 struct Warpgroup {
-	Product queue[QUEUE];
+	Wgmma queue[QUEUE];
 	unsigned done, waiting, until, generation;
-	Sums sums[MATRICES];
+	Accumulator sums[MATRICES];
 };
 
-static Async asyncs[MOST];
-static Warpgroup warpgroups[GROUPS];
-// Who copied to 16 bytes of shared memory: the thread, plus 1, and the number of
-// its copy, plus 1, above.
+static Async asyncs[MAX_THREADS];
+static Warpgroup warpgroups[WARPGROUPS];
+// For each 16 bytes of shared memory the last copy: bits 0-15 hold its thread, plus 1, the
+// bits above its number, plus 1.
 static uint64_t copier[(BASE + SHARED) / 16];
-static bool used; // any of this, by a block
+static bool used; // by the current block
 
 static inline unsigned shared_offset(const void *p) { return (unsigned)((const unsigned char *)p - shared_storage); }
 
@@ -79,21 +77,21 @@ static void reset_async() {
 	used = false;
 	memset(asyncs, 0, threads * sizeof *asyncs);
 	memset(copier, 0, (BASE + shared_bytes + 15) / 16 * sizeof *copier);
-	for (unsigned i = 0; i < threads / GROUP; i++) {
+	for (unsigned i = 0; i < threads / WARPGROUP; i++) {
 		Warpgroup &g = warpgroups[i];
 		g.done = g.waiting = g.until = g.generation = 0;
-		for (Product &p : g.queue)
+		for (Wgmma &p : g.queue)
 			p.threads = 0;
-		for (Sums &s : g.sums)
+		for (Accumulator &s : g.sums)
 			s.columns = 0;
 	}
 }
 
-// unfinished says what a block that has ended did not wait for.
+// unfinished returns an error if a block ended without a wait for its wgmmas.
 static const char *unfinished() {
 	for (unsigned i = 0; used && i < threads; i++)
-		if (asyncs[i].products.n != warpgroups[i / GROUP].done)
-			return "a block ended before its products";
+		if (asyncs[i].wgmmas.n != warpgroups[i / WARPGROUP].done)
+			return "a block ended before its wgmmas completed";
 	return nullptr;
 }
 
@@ -112,7 +110,7 @@ static inline void wait_copies(unsigned pending) {
 	if (n > a.arrived)
 		a.arrived = n;
 }
-static inline void show() { asyncs[current].shown = asyncs[current].arrived; }
+static inline void publish_copies() { asyncs[current].visible = asyncs[current].arrived; }
 
 static inline float from_bf16(uint16_t code) {
 	const uint32_t bits = (uint32_t)code << 16;
@@ -121,32 +119,32 @@ static inline float from_bf16(uint16_t code) {
 	return x;
 }
 
-// chunk is what a product reads at an address: eight elements.
+// chunk returns the eight elements that a wgmma reads at an address.
 static const uint16_t *chunk(unsigned at) {
 	at ^= (at >> 7 & 7) << 4; // the swizzle
 	if (at % 16 || at < BASE || at + 16 > BASE + shared_bytes)
-		fail("a product reads what is not in the dynamic shared memory");
+		fail("a wgmma reads outside the dynamic shared memory");
 	const uint64_t by = copier[at / 16];
-	if (by && (by >> 16) > asyncs[(by & 0xffff) - 1].shown)
-		fail("a product reads a copy that was not waited for and then shown by fence.proxy.async");
+	if (by && (by >> 16) > asyncs[(by & 0xffff) - 1].visible)
+		fail("a wgmma reads a copy without a wait and then fence.proxy.async");
 	return (const uint16_t *)(shared_storage + at);
 }
 
-// Matrix is a descriptor: CUTLASS's mma_sm90_desc.hpp has it as a bit field.
+// Matrix is a decoded descriptor: see the bit field in CUTLASS's mma_sm90_desc.hpp.
 struct Matrix {
 	unsigned start, leading, stride;
 
 	explicit Matrix(uint64_t d) : start((d & 0x3fff) << 4), leading((d >> 16 & 0x3fff) << 4), stride((d >> 32 & 0x3fff) << 4) {
 		if (d >> 62 != 1)
-			fail("a product's operand without the swizzle of 128 bytes, which alone is emulated");
+			fail("a wgmma operand without the 128-byte swizzle: only that swizzle is emulated");
 		if (d >> 49 & 7 || start % 1024 / 128)
-			fail("a product's operand that does not begin where the swizzle does");
+			fail("a wgmma operand does not begin at a swizzle pattern");
 		if (stride % 1024 || leading % 16)
-			fail("distances of a product's operand that cut the pattern of the swizzle");
+			fail("strides of a wgmma operand are not multiples of the swizzle pattern");
 	}
 
-	// by_rows reads n rows of 16 elements that follow each other ("K-major"). Eight
-	// rows are 128 bytes apart, and eights of them the stride.
+	// by_rows reads n rows of 16 consecutive elements ("K-major"). Rows are 128 bytes apart,
+	// groups of eight rows by the stride.
 	void by_rows(unsigned n, float *to, unsigned row, unsigned element) const {
 		for (unsigned i = 0; i < n; i++)
 			for (unsigned half = 0; half < 2; half++) {
@@ -156,9 +154,9 @@ struct Matrix {
 			}
 	}
 
-	// by_columns reads 16 columns of n elements ("MN-major"): 64 that follow each
-	// other, and further ones at the leading distance. Eight columns are 128 bytes
-	// apart, and eights of them the stride.
+	// by_columns reads 16 columns of n elements ("MN-major"): 64 consecutive ones, then more
+	// at the leading distance. Columns are 128 bytes apart, groups of eight columns by the
+	// stride.
 	void by_columns(unsigned n, float *to) const {
 		for (unsigned k = 0; k < 16; k++)
 			for (unsigned i = 0; i < n / 8; i++) {
@@ -169,7 +167,7 @@ struct Matrix {
 	}
 };
 
-// each_sum calls f for a thread's sums and their places.
+// each_sum calls f(i, row, column) for the accumulator registers of a thread.
 template <class F> static inline void each_sum(unsigned thread, unsigned columns, const F &f) {
 	const unsigned row = thread / 32 * 16 + thread % 32 / 4, col = thread % 4 * 2;
 	for (unsigned i = 0; i < columns / 2; i++)
@@ -178,11 +176,11 @@ template <class F> static inline void each_sum(unsigned thread, unsigned columns
 
 typedef float Eight __attribute__((vector_size(32), aligned(4)));
 
-static void perform(const Product &p) {
+static void perform(const Wgmma &p) {
 	static float a[64][16], b[16 * COLUMNS];
 	const unsigned n = p.columns;
 	if (p.of.in) {
-		for (unsigned t = 0; t < GROUP; t++)
+		for (unsigned t = 0; t < WARPGROUP; t++)
 			for (unsigned i = 0; i < 8; i++) {
 				const unsigned row = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, k = t % 4 * 2 + i / 4 * 8 + i % 2;
 				a[row][k] = from_bf16((uint16_t)(p.in[t][i / 2] >> i % 2 * 16));
@@ -204,45 +202,45 @@ static void perform(const Product &p) {
 	}
 }
 
-static inline void begin_products() {
+static inline void fence_wgmmas() {
 	used = true;
 	asyncs[current].fenced = true;
 }
-static inline void commit_products() { asyncs[current].products.commit(); }
+static inline void commit_wgmmas() { asyncs[current].wgmmas.commit(); }
 
-// multiply begins a product of 64 rows with so many columns.
+// multiply issues a wgmma of 64 rows.
 static inline void multiply(float *c, unsigned columns, Operands of) {
 	Async &mine = asyncs[current];
-	Warpgroup &g = warpgroups[current / GROUP];
-	const unsigned thread = current % GROUP, number = mine.products.n++;
-	if (threads % GROUP)
-		fail("a product in a block that is not made of warpgroups");
+	Warpgroup &g = warpgroups[current / WARPGROUP];
+	const unsigned thread = current % WARPGROUP, number = mine.wgmmas.n++;
+	if (threads % WARPGROUP)
+		fail("wgmma in a block that is not a multiple of 128 threads");
 	if (!mine.fenced)
-		fail("a product without wgmma.fence between it and the last wait");
+		fail("wgmma without wgmma.fence after the last wait");
 	if (number - g.done >= QUEUE)
-		fail("more products under way than are emulated");
-	Sums *sums = nullptr; // those that are at c already
-	for (Sums &s : g.sums)
+		fail("more pending wgmmas than the emulation supports");
+	Accumulator *sums = nullptr; // that already has c
+	for (Accumulator &s : g.sums)
 		if (s.columns && s.home[thread] == c)
 			sums = &s;
-	Product &p = g.queue[number % QUEUE];
+	Wgmma &p = g.queue[number % QUEUE];
 	if (p.threads++ == 0) {
 		p.of = of;
 		p.columns = columns;
 		p.sums = sums;
-		for (Sums &s : g.sums)
+		for (Accumulator &s : g.sums)
 			if (!p.sums && !s.columns) {
 				p.sums = &s;
 				s.columns = columns;
 				memset(s.home, 0, sizeof s.home);
 			}
 		if (!p.sums)
-			fail("more matrices of sums under way than are emulated");
+			fail("more accumulators in use than the emulation supports");
 		p.sums->last = number + 1;
 	}
 	if (p.of.a != of.a || p.of.b != of.b || p.of.add != of.add || !p.of.in != !of.in || p.columns != columns ||
 	    (sums && sums != p.sums) || p.sums->columns != columns)
-		fail("the threads of a warpgroup begin different products");
+		fail("the threads of a warpgroup issue different wgmmas");
 	p.in[thread] = of.in;
 	if (!sums) {
 		p.sums->home[thread] = c;
@@ -253,30 +251,30 @@ static inline void multiply(float *c, unsigned columns, Operands of) {
 	}
 }
 
-// wait_products waits for the warpgroup. The last thread does what is due.
-static inline void wait_products(unsigned pending) {
-	Warpgroup &g = warpgroups[current / GROUP];
-	const unsigned until = asyncs[current].products.done(pending), mine = g.generation;
-	asyncs[current].fenced = false; // registers may be touched now
+// wait_wgmmas waits for all threads of the warpgroup. The last one runs the wgmmas.
+static inline void wait_wgmmas(unsigned pending) {
+	Warpgroup &g = warpgroups[current / WARPGROUP];
+	const unsigned until = asyncs[current].wgmmas.done(pending), mine = g.generation;
+	asyncs[current].fenced = false; // the thread may use its registers now
 	if (g.waiting && until != g.until)
-		fail("the threads of a warpgroup wait for different products");
+		fail("the threads of a warpgroup wait for different wgmmas");
 	g.until = until;
-	if (++g.waiting < GROUP) {
+	if (++g.waiting < WARPGROUP) {
 		while (g.generation == mine)
 			yield();
 		return;
 	}
 	for (; g.done < until; g.done++) {
-		Product &p = g.queue[g.done % QUEUE];
-		if (p.threads != GROUP)
-			fail("a product that not all threads of the warpgroup began");
+		Wgmma &p = g.queue[g.done % QUEUE];
+		if (p.threads != WARPGROUP)
+			fail("not all threads of the warpgroup issued a wgmma");
 		perform(p);
 		p.threads = 0;
 	}
-	for (Sums &s : g.sums) {
+	for (Accumulator &s : g.sums) {
 		if (!s.columns || s.last > until)
 			continue;
-		for (unsigned t = 0; t < GROUP; t++)
+		for (unsigned t = 0; t < WARPGROUP; t++)
 			each_sum(t, s.columns, [&](unsigned i, unsigned row, unsigned col) { s.home[t][i] = s.value[row][col]; });
 		s.columns = 0;
 	}

@@ -1,23 +1,21 @@
-// Compiles the CUDA sources of csrc/libcuda/kernels as C++ for the processor:
-// what the language adds, on one core, a block at a time. For tests; it is exact
-// about what kernels may rely on, and slow.
+// The header compiles the CUDA sources of csrc/libcuda/kernels as C++ for the CPU: it
+// defines CUDA's additions to the language and runs a grid on one core, block by block.
+// For tests: slow, and without guarantees beyond CUDA's.
 //
 //	g++ -std=c++17 -O1 -shared -fPIC -fno-gnu-unique -fno-strict-aliasing
 //	    -ffp-contract=off -Wno-unknown-pragmas -include cuda_host.h -x c++ norm.cu
 //
-// A thread is a fiber: it runs until it waits at a barrier or for the other
-// lanes of its warp, and then the next one does. CUDA promises no order of
-// threads, nor of blocks: some launches, always the same, go backwards. A kernel
-// is a function that takes the address of its arguments; octet_host_launch, which
-// every shared object exports, runs one on a grid. (-fno-gnu-unique keeps the
-// shared memory of two shared objects apart, and lets them be closed.)
+// A thread is a fiber: it runs until it waits at a barrier or for other lanes of its warp;
+// then the next fiber runs. CUDA guarantees no order of threads or blocks: some launches,
+// always the same, run backwards. A kernel is a function that takes the address of its
+// arguments; octet_host_launch, which every shared object exports, runs one on a grid.
+// (-fno-gnu-unique separates the shared memory of two shared objects, and lets dlclose
+// unload them.)
 //
-// What the hardware leaves undefined ends the launch with a message: a barrier
-// that some threads of the block never reach or have left behind them by ending,
-// a shuffle without all lanes, a vector load from an address that is not a
-// multiple of its size, a write behind the dynamic shared memory, a stack that
-// is too small. Dynamic shared memory begins as NaN. cuda_async.h has what threads
-// begin and do not wait for, and its rules.
+// Undefined behaviour ends the launch with a message: a barrier that some threads of the
+// block never reach, or after some have ended, a shuffle without all lanes, a vector load
+// from an unaligned address, a write beyond the dynamic shared memory, a stack overflow.
+// Dynamic shared memory is initialized to NaN. cuda_async.h has asynchronous operations.
 #pragma once
 
 #include <math.h>
@@ -50,11 +48,11 @@ static inline float2 make_float2(float x, float y) { return {x, y}; }
 
 namespace octet_host {
 
-const unsigned MOST = 1024;             // threads of a block
-const size_t STACK = 128 << 10;         // bytes of a fiber's
+const unsigned MAX_THREADS = 1024;      // per block
+const size_t STACK = 128 << 10;         // bytes per fiber
 const size_t SHARED = 228 << 10;        // bytes of dynamic shared memory
-const size_t FENCE = 256;               // behind it
-const size_t BASE = 256;                // where it begins: at no multiple of more
+const size_t FENCE = 256;               // bytes of a red zone after it
+const size_t BASE = 256;                // its offset, so that it is aligned to 256 bytes only
 
 struct Fiber {
 #ifdef __x86_64__
@@ -63,23 +61,23 @@ struct Fiber {
 	ucontext_t context;
 #endif
 	uint3 thread;
-	unsigned next, before; // of the ring of fibers that live
+	unsigned next, previous; // in the ring of live fibers
 };
 
-// What lanes of a warp hand each other: two sets of slots, in turn, so that a
-// lane may go on while others still read what it sent.
+// Warp has the values that lanes exchange: two alternating sets of slots, so that a lane
+// can send again while other lanes still read.
 struct Warp {
 	unsigned arrived, generation;
 	char slot[2][32][32];
 };
 
-static Fiber fibers[MOST];
-static Warp warps[MOST / 32];
+static Fiber fibers[MAX_THREADS];
+static Warp warps[MAX_THREADS / 32];
 static char *stacks;
 static unsigned current, live, threads, arrived, generation;
-static unsigned long idle; // switches since something last happened
-static uint64_t launches;  // drawn from for every launch
-static bool backwards;     // the last thread and the last block come first
+static unsigned long idle; // switches since the last progress
+static uint64_t launches;  // generator, advanced by every launch
+static bool backwards;     // threads and blocks run in descending order
 static uint3 block_index, block_size, grid_size;
 alignas(1024) static unsigned char shared_storage[BASE + SHARED + FENCE];
 static unsigned char *const shared_memory = shared_storage + BASE;
@@ -118,7 +116,7 @@ static inline void to_fiber(unsigned i) {
 static void to_scheduler() { swapcontext(&fibers[current].context, &scheduler); }
 #endif
 
-// fail gives the launch up: its fibers are never run again.
+// fail ends the launch: its fibers never run again.
 static inline void fail(const char *why) {
 	failure = why;
 	to_scheduler();
@@ -126,20 +124,20 @@ static inline void fail(const char *why) {
 
 static inline void yield() {
 	if (++idle > 4ul * live + 4)
-		fail("threads wait for each other: a barrier or a shuffle that not all of them reach");
+		fail("deadlock: not all threads reach a barrier or shuffle");
 	if (fibers[current].next != current)
 		to_fiber(fibers[current].next);
 }
 
 static void run_thread() {
 	kernel(arguments);
-	// Leave the ring. Who waits at a barrier waits for this thread in vain.
+	// Leave the ring. This thread will not arrive at barriers.
 	Fiber &f = fibers[current];
-	fibers[f.before].next = f.next;
-	fibers[f.next].before = f.before;
+	fibers[f.previous].next = f.next;
+	fibers[f.next].previous = f.previous;
 	idle = 0;
 	if (--live > 0 && arrived > 0)
-		fail("a thread ended while others wait at a barrier");
+		fail("a thread ended while other threads wait at a barrier");
 	if (live == 0)
 		to_scheduler();
 	to_fiber(f.next);
@@ -151,12 +149,11 @@ static void prepare(unsigned i) {
 	f.thread = {i, 0, 0};
 	const unsigned up = (i + 1) % threads, down = (i + threads - 1) % threads;
 	f.next = backwards ? down : up;
-	f.before = backwards ? up : down;
+	f.previous = backwards ? up : down;
 	char *const stack = stacks + i * STACK;
 	memset(stack, 0x5a, 64);
 #ifdef __x86_64__
-	// As if run_thread had been called: the place of its return address, which is of
-	// no use, leaves the stack as the calling convention wants it.
+	// The unused return address of run_thread aligns the stack as after a call.
 	void **top = (void **)(stack + STACK);
 	*--top = nullptr;
 	*--top = (void *)run_thread;
@@ -194,10 +191,10 @@ static const char *run_block() {
 	for (unsigned i = 0; i < threads && !failure; i++)
 		for (int j = 0; j < 64; j++)
 			if (stacks[i * STACK + j] != 0x5a)
-				failure = "a fiber's stack was too small";
+				failure = "a fiber's stack overflowed";
 	for (size_t j = 0; j < FENCE && !failure; j++)
 		if (shared_memory[shared + j] != 0x5a)
-			failure = "a write behind the dynamic shared memory";
+			failure = "a write beyond the dynamic shared memory";
 	return failure ? failure : unfinished();
 }
 
@@ -215,8 +212,8 @@ static inline void sync_threads() {
 		yield();
 }
 
-// sync_warp waits for all lanes of the warp and returns the set of slots that
-// they filled before.
+// sync_warp waits for all lanes of the warp and returns the index of the slots that they
+// filled.
 static inline unsigned sync_warp() {
 	Warp &w = warps[current / 32];
 	const unsigned mine = w.generation;
@@ -254,15 +251,15 @@ template <class T> static inline T shuffle(unsigned mask, const T &x, unsigned l
 
 #include "cuda_async.h"
 
-// octet_host_launch runs a kernel and returns nothing, or what is wrong with it.
+// octet_host_launch runs a kernel and returns NULL, or an error message.
 extern "C" const char *octet_host_launch(void (*kernel)(const void *), const unsigned grid[3], unsigned block, unsigned shared, const void *args) {
 	using namespace octet_host;
-	if (block == 0 || block > MOST || block % 32)
+	if (block == 0 || block > MAX_THREADS || block % 32)
 		return "a block must have a multiple of 32 threads, up to 1024";
 	if (shared > SHARED - 1024)
 		return "more than 227 KiB of dynamic shared memory";
 	if (!stacks) {
-		void *p = mmap(nullptr, MOST * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		void *p = mmap(nullptr, MAX_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (p == MAP_FAILED)
 			return "no memory for the fibers' stacks";
 		stacks = (char *)p;
@@ -321,7 +318,7 @@ static inline int __syncthreads_or(int yes) {
 	return result;
 }
 
-// Fibers change only where they wait, so that these are atomic as they stand.
+// Fibers switch only where they wait, so plain code is atomic.
 template <class T> static inline T atomicMax(T *p, T x) {
 	const T old = *p;
 	if (x > old)
@@ -336,7 +333,7 @@ template <class T> static inline T atomicAdd(T *p, T x) {
 
 template <class T> static inline T __ldg(const T *p) {
 	if ((uintptr_t)p % sizeof(T))
-		octet_host::fail("a load from an address that is not a multiple of its size");
+		octet_host::fail("a load from an address that is not a multiple of the load's size");
 	return *p;
 }
 
@@ -373,7 +370,7 @@ template <class A, class B> static inline auto max(A a, B b) -> decltype(a + b) 
 }
 
 static inline float __fmul_rn(float x, float y) { return x * y; }
-// The product of two numbers is exact in double, but for the cut.
+// The product of two floats is exact in double; it is rounded toward zero to float.
 static inline float __fmul_rz(float x, float y) {
 	const double exact = (double)x * y;
 	const float r = (float)exact;
@@ -388,5 +385,5 @@ static inline void sincospif(float x, float *sine, float *cosine) {
 	*cosine = (float)cos(x * M_PI);
 }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-#define __expf expf // glibc has a function of that name
+#define __expf expf // glibc has a function __expf
 static inline float __fdividef(float x, float y) { return x / y; }

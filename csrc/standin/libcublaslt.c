@@ -1,10 +1,9 @@
 //go:build ignore
 
-// Stand-in for libcublasLt.so: matrix products of FP8, 16-bit and FP32 matrices
-// with sums in FP32, k ascending or, by one algorithm, descending, and the
-// refusals that NVIDIA's documentation of cublasLtMatmul lists. It works on the
-// streams of the stand-in for the driver, which OCTET_LIBCUDA has to name. See
-// standin.go.
+// Stand-in for libcublasLt.so: GEMMs of FP8, 16-bit and FP32 matrices with FP32 sums, k
+// ascending or, in one algorithm, descending. It rejects what NVIDIA's documentation of
+// cublasLtMatmul excludes. It uses the streams of the stand-in for the driver, which
+// OCTET_LIBCUDA must name. See standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -25,12 +24,12 @@ enum {
 
 enum { F32 = 0, F16 = 2, BF16 = 14, E4M3 = 28, E5M2 = 29 };
 
-long setting(const char *name, long otherwise) {
+long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
-// Attributes of a product's description, in the order of slot().
+// Attributes of a matmul descriptor, as indices of description.value.
 enum { TRANSA, TRANSB, A_SCALE, B_SCALE, D_SCALE, AMAX_D, FAST, ATTRIBUTES };
 
 typedef struct {
@@ -61,21 +60,21 @@ typedef struct {
 	int reserved[4];
 } result;
 
-_Static_assert(sizeof(algorithm) == 64 && sizeof(result) == 96, "as cublasLt.h has them");
+_Static_assert(sizeof(algorithm) == 64 && sizeof(result) == 96, "sizes in cublasLt.h");
 
-// A kernel is what has to be loaded before it is launched: that of an algorithm,
-// for operands of a kind.
+// A kernel identifies code that must be loaded before its launch: an algorithm, for given
+// sizes, types and transpositions.
 typedef struct {
 	uint64_t id, m, n, k, types[3], transposed[2];
 } kernel;
 
-// A handle: what it needs of the driver, and the kernels that it has loaded.
+// driver is a handle: functions of the driver, and the loaded kernels.
 typedef struct {
 	int (*enqueue)(void *stream, op_run run, const void *data, size_t bytes);
 	int (*device)(const void *p, size_t bytes);
 	int (*current)(void);
 	int (*load)(void);
-	pthread_mutex_t lock; // of what follows
+	pthread_mutex_t lock; // of loaded and count
 	kernel *loaded;
 	size_t count;
 } driver;
@@ -133,10 +132,10 @@ int cublasLtMatmulDescDestroy(description *d) {
 int cublasLtMatmulDescSetAttribute(description *d, int attribute, const void *value, size_t bytes) {
 	static const struct {
 		int attribute, bytes;
-	} slots[ATTRIBUTES] = {[TRANSA] = {3, 4}, [TRANSB] = {4, 4}, [A_SCALE] = {17, 8}, [B_SCALE] = {18, 8},
+	} attributes[ATTRIBUTES] = {[TRANSA] = {3, 4}, [TRANSB] = {4, 4}, [A_SCALE] = {17, 8}, [B_SCALE] = {18, 8},
 			       [D_SCALE] = {20, 8}, [AMAX_D] = {21, 8}, [FAST] = {25, 1}};
 	for (int i = 0; i < ATTRIBUTES; i++)
-		if (slots[i].attribute == attribute && slots[i].bytes == (int)bytes) {
+		if (attributes[i].attribute == attribute && attributes[i].bytes == (int)bytes) {
 			memcpy(&d->value[i], value, bytes);
 			return SUCCESS;
 		}
@@ -177,12 +176,12 @@ int cublasLtMatmulPreferenceSetAttribute(preference *p, int attribute, const voi
 	return SUCCESS;
 }
 
-// What is refused.
+// Checks.
 
 static int size(int type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : type == E4M3 || type == E5M2 ? 1 : 0; }
-static int narrow(int type) { return size(type) == 1; }
+static int is_fp8(int type) { return size(type) == 1; }
 
-// check is what the heuristic and the product itself refuse alike.
+// check returns the error that the heuristic and the matmul have in common, or SUCCESS.
 static int check(const description *p, const layout *a, const layout *b, const layout *c, const layout *d) {
 	if (!p || !a || !b || !c || !d)
 		return INVALID_VALUE;
@@ -197,29 +196,29 @@ static int check(const description *p, const layout *a, const layout *b, const l
 	if (p->compute != 68 || p->scale != F32)
 		return NOT_SUPPORTED;
 
-	if (!narrow(a->type)) {
-		// One wide format for all, or an FP32 output of 16-bit operands. Only
-		// narrow matrices have scales.
+	if (!is_fp8(a->type)) {
+		// All types are equal, or 16-bit operands have an FP32 output. Only FP8 matrices
+		// have scales.
 		if (a->type != b->type || c->type != d->type || (d->type != a->type && d->type != F32))
 			return NOT_SUPPORTED;
 		return p->value[A_SCALE] || p->value[B_SCALE] || p->value[D_SCALE] || p->value[AMAX_D] ? NOT_SUPPORTED : SUCCESS;
 	}
 	const long capability = setting("STANDIN_CAPABILITY", 90);
-	if (!narrow(b->type) || (a->type == E5M2 && b->type == E5M2) || capability < 89)
+	if (!is_fp8(b->type) || (a->type == E5M2 && b->type == E5M2) || capability < 89)
 		return NOT_SUPPORTED;
 	if ((capability < 100 || capability >= 120) && (!ta || tb))
 		return NOT_SUPPORTED;
-	if (narrow(d->type)) {
+	if (is_fp8(d->type)) {
 		if ((c->type != BF16 && c->type != F16) || (d->type == E5M2 && a->type == b->type))
 			return NOT_SUPPORTED;
 	} else if (c->type != d->type || p->value[D_SCALE] || p->value[AMAX_D]) {
 		return NOT_SUPPORTED;
 	}
-	// The documentation asks for 16 bytes alone. The library wants M and K in sixteens,
-	// whatever D is: its log says "Unsupported M dimension for FP8 matrix multiplication. M
-	// must be divisible by 16" (vllm-project/vllm, pull request 4691; likewise
-	// NVIDIA/CUDALibrarySamples, issue 172). N may be anything: PyTorch's _scaled_mm, which
-	// decodes single tokens by it, checks M and K alone.
+	// The documentation demands only 16 bytes. The library demands multiples of 16 for M and
+	// K, for every type of D: its log says "Unsupported M dimension for FP8 matrix
+	// multiplication. M must be divisible by 16" (vllm-project/vllm, pull request 4691;
+	// likewise NVIDIA/CUDALibrarySamples, issue 172). N is free: PyTorch's _scaled_mm, which
+	// decodes single tokens with it, checks only M and K.
 	if (m % 16 || k % 16)
 		return NOT_SUPPORTED;
 	for (int i = 0; i < 4; i++) {
@@ -231,9 +230,9 @@ static int check(const description *p, const layout *a, const layout *b, const l
 }
 
 int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const layout *a, const layout *b, const layout *c,
-				   const layout *d, const preference *want, int room, result *out, int *found) {
+				   const layout *d, const preference *preferred, int max_results, result *out, int *found) {
 	*found = 0;
-	if (!handle || room < 1)
+	if (!handle || max_results < 1)
 		return INVALID_VALUE;
 	const int status = check(p, a, b, c, d);
 	if (status)
@@ -243,24 +242,24 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, const description *p, const lay
 		*found = 1;
 		return SUCCESS;
 	}
-	// One that needs a workspace, one that splits k, one that begins with the last k.
+	// The first needs a workspace, the second splits k, the third sums with k descending.
 	static const algorithm known[] = {
 		{.id = 1, .workspace = 1 << 20, .splits = 1},
 		{.id = 2, .workspace = 4 << 20, .splits = 4},
 		{.id = 3, .splits = 1},
 	};
-	for (int i = 0; i < setting("STANDIN_ALGORITHMS", 3) && *found < room; i++) {
-		if (known[i].workspace > want->workspace || (known[i].splits > 1 && !want->reductions))
+	for (int i = 0; i < setting("STANDIN_ALGORITHMS", 3) && *found < max_results; i++) {
+		if (known[i].workspace > preferred->workspace || (known[i].splits > 1 && !preferred->reductions))
 			continue;
 		result r = {.algo = known[i], .workspace = known[i].workspace, .waves = 1};
 		for (int j = 0; j < 4; j++)
-			r.algo.alignment[j] = want->alignment[j];
+			r.algo.alignment[j] = preferred->alignment[j];
 		out[(*found)++] = r;
 	}
 	return *found ? SUCCESS : NOT_SUPPORTED;
 }
 
-// The real one has bytes of its own to know an algorithm by.
+// The real library identifies an algorithm by opaque bytes.
 int cublasLtMatmulAlgoCheck(void *handle, const description *p, const layout *a, const layout *b, const layout *c, const layout *d,
 			    const algorithm *algo, result *out) {
 	const int status = check(p, a, b, c, d);
@@ -283,15 +282,14 @@ int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *algo, int attribute, v
 	return SUCCESS;
 }
 
-// Numbers. Minifloats are decoded and encoded by arithmetic: bits of fraction,
-// the exponent of the smallest normal number, the largest finite value.
+// Formats.
 
 typedef struct {
-	int fraction, lowest;
-	double most;
-	unsigned most_code;
-	int infinity; // whether the format has one, behind most_code
-	int sign;     // its bit
+	int fraction, min_exponent; // fraction bits; exponent of the smallest normal value
+	double max;                 // finite
+	unsigned max_code;
+	int infinity; // whether max_code + 1 is infinity
+	int sign;     // the sign bit
 } format;
 
 static format format_of(int type) {
@@ -310,12 +308,12 @@ static float decode(const void *data, int type, uint64_t i) {
 	const format f = format_of(type);
 	const unsigned magnitude = code & (f.sign - 1);
 	double v;
-	if (magnitude > f.most_code)
-		v = f.infinity && magnitude == f.most_code + 1 ? INFINITY : NAN;
+	if (magnitude > f.max_code)
+		v = f.infinity && magnitude == f.max_code + 1 ? INFINITY : NAN;
 	else if (magnitude >> f.fraction == 0)
-		v = ldexp(magnitude, f.lowest - f.fraction);
+		v = ldexp(magnitude, f.min_exponent - f.fraction);
 	else
-		v = ldexp((magnitude & ((1u << f.fraction) - 1)) + (1u << f.fraction), (int)(magnitude >> f.fraction) - 1 + f.lowest - f.fraction);
+		v = ldexp((magnitude & ((1u << f.fraction) - 1)) + (1u << f.fraction), (int)(magnitude >> f.fraction) - 1 + f.min_exponent - f.fraction);
 	return code & f.sign ? -v : v;
 }
 
@@ -333,16 +331,16 @@ static void encode(void *data, int type, uint64_t i, float x) {
 	} else {
 		int e = 0;
 		frexp(v, &e);
-		int quantum = e - 1 < f.lowest ? f.lowest - f.fraction : e - 1 - f.fraction;
+		int quantum = e - 1 < f.min_exponent ? f.min_exponent - f.fraction : e - 1 - f.fraction;
 		double rounded = ldexp(nearbyint(ldexp(v, -quantum)), quantum);
-		if (isinf(v) || rounded > f.most) {
-			code = narrow(type) ? f.most_code : f.most_code + 1;
+		if (isinf(v) || rounded > f.max) {
+			code = is_fp8(type) ? f.max_code : f.max_code + 1;
 		} else {
 			frexp(rounded, &e);
-			if (rounded == 0 || e - 1 < f.lowest)
-				code = ldexp(rounded, f.fraction - f.lowest);
+			if (rounded == 0 || e - 1 < f.min_exponent)
+				code = ldexp(rounded, f.fraction - f.min_exponent);
 			else
-				code = ((e - 1 - f.lowest + 1) << f.fraction) + ldexp(rounded, f.fraction - e + 1) - (1u << f.fraction);
+				code = ((e - 1 - f.min_exponent + 1) << f.fraction) + ldexp(rounded, f.fraction - e + 1) - (1u << f.fraction);
 		}
 	}
 	if (signbit(x))
@@ -353,7 +351,7 @@ static void encode(void *data, int type, uint64_t i, float x) {
 		((uint16_t *)data)[i] = code;
 }
 
-// The product itself.
+// Execution.
 
 typedef struct {
 	const driver *driver;
@@ -365,19 +363,19 @@ typedef struct {
 	size_t bytes;
 	float alpha, beta;
 	int descending;
-} product;
+} matmul;
 
 static uint64_t span(const layout *l) { return ((l->cols - 1) * l->ld + l->rows) * size(l->type); }
 
-static float factor(uint64_t p) { return p ? *(const float *)p : 1; }
+static float scale_at(uint64_t p) { return p ? *(const float *)p : 1; }
 
 __attribute__((optimize("O3"))) static void add_scaled(float *restrict sum, const float *restrict a, float b, uint64_t n) {
 	for (uint64_t i = 0; i < n; i++)
 		sum[i] += a[i] * b;
 }
 
-static int multiply(void *data) {
-	const product *x = data;
+static int run_matmul(void *data) {
+	const matmul *x = data;
 	const driver *r = x->driver;
 	if (!r->device(x->A, span(&x->a)) || !r->device(x->B, span(&x->b)) || !r->device(x->D, span(&x->d)) ||
 	    (x->beta && !r->device(x->C, span(&x->c))) || (x->bytes && !r->device(x->workspace, x->bytes)))
@@ -385,10 +383,10 @@ static int multiply(void *data) {
 	for (int i = A_SCALE; i <= AMAX_D; i++)
 		if (x->p.value[i] && !r->device((void *)x->p.value[i], 4))
 			return 700;
-	if (x->bytes) // a workspace is not for keeping things
+	if (x->bytes) // a workspace keeps no data between calls
 		memset(x->workspace, 0xff, x->bytes);
 	const uint64_t m = x->d.rows, n = x->d.cols, k = x->p.value[TRANSA] ? x->a.rows : x->a.cols;
-	// A lies by k, so that the sums of a column go on side by side.
+	// a is [k][m], so that a vector holds sums of one column.
 	float *a = malloc(m * k * sizeof *a), *b = malloc(n * k * sizeof *b), *sum = malloc(m * sizeof *sum);
 	for (uint64_t i = 0; i < m; i++)
 		for (uint64_t l = 0; l < k; l++)
@@ -396,8 +394,8 @@ static int multiply(void *data) {
 	for (uint64_t j = 0; j < n; j++)
 		for (uint64_t l = 0; l < k; l++)
 			b[j * k + l] = decode(x->B, x->b.type, x->p.value[TRANSB] ? l * x->b.ld + j : j * x->b.ld + l);
-	const float scale = x->alpha * factor(x->p.value[A_SCALE]) * factor(x->p.value[B_SCALE]);
-	float most = 0;
+	const float scale = x->alpha * scale_at(x->p.value[A_SCALE]) * scale_at(x->p.value[B_SCALE]);
+	float max = 0;
 	for (uint64_t j = 0; j < n; j++) {
 		memset(sum, 0, m * sizeof *sum);
 		for (uint64_t l = 0; l < k; l++) {
@@ -408,21 +406,21 @@ static int multiply(void *data) {
 			float v = scale * sum[i];
 			if (x->beta)
 				v += x->beta * decode(x->C, x->c.type, j * x->c.ld + i);
-			if (!(fabsf(v) <= most))
-				most = fabsf(v);
-			encode(x->D, x->d.type, j * x->d.ld + i, v * factor(x->p.value[D_SCALE]));
+			if (!(fabsf(v) <= max))
+				max = fabsf(v);
+			encode(x->D, x->d.type, j * x->d.ld + i, v * scale_at(x->p.value[D_SCALE]));
 		}
 	}
 	if (x->p.value[AMAX_D])
-		*(float *)x->p.value[AMAX_D] = most;
+		*(float *)x->p.value[AMAX_D] = max;
 	free(a);
 	free(b);
 	free(sum);
 	return SUCCESS;
 }
 
-// load makes a product's kernel ready when it is first needed, as CUDA's lazy
-// loading does, which is the default: not within a capture.
+// load loads a kernel before its first launch, as CUDA's lazy loading does by default. That
+// fails in a capture.
 static int load(driver *d, const kernel *k) {
 	int status = SUCCESS;
 	pthread_mutex_lock(&d->lock);
@@ -453,7 +451,7 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 		return INVALID_VALUE;
 	const void *pointers[] = {A, B, C, D};
 	for (int i = 0; i < 4; i++)
-		if ((uintptr_t)pointers[i] % algo->alignment[i] || (narrow(a->type) && (uintptr_t)pointers[i] % 16))
+		if ((uintptr_t)pointers[i] % algo->alignment[i] || (is_fp8(a->type) && (uintptr_t)pointers[i] % 16))
 			return NOT_SUPPORTED;
 	for (int i = A_SCALE; i <= AMAX_D; i++)
 		if (p->value[i] % sizeof(float))
@@ -462,6 +460,6 @@ int cublasLtMatmul(void *handle, const description *p, const float *alpha, const
 	const kernel needed = {algo->id, d->rows, d->cols, ta ? a->rows : a->cols, {a->type, b->type, d->type}, {ta, tb}};
 	if (load(handle, &needed))
 		return EXECUTION_FAILED;
-	product x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta, algo->id == 3};
-	return x.driver->enqueue(stream, multiply, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
+	matmul x = {handle, *p, *a, *b, *c, *d, A, B, C, D, workspace, algo->workspace, *alpha, *beta, algo->id == 3};
+	return x.driver->enqueue(stream, run_matmul, &x, sizeof x) ? EXECUTION_FAILED : SUCCESS;
 }

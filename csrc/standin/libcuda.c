@@ -11,20 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-long setting(const char *name, long otherwise) {
+long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
-// The lock is recursive: what the driver does for a caller may call the driver.
+// The lock is recursive: operations that run in a driver call may call the driver.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t notification = PTHREAD_COND_INITIALIZER;
 static int started;
 static device devices[16];
 __thread context *current;
 
-// A context is a device's primary one, which lives while it is retained, or an
-// object that cuCtxCreate made.
+// alive returns whether a context exists: a device's primary one while it is retained, or
+// one that cuCtxCreate made.
 static int alive(const void *c) {
 	for (const device *d = devices; d < devices + sizeof devices / sizeof *devices; d++)
 		if (c == &d->primary)
@@ -54,12 +54,12 @@ int leave(int status) {
 	return status;
 }
 
-void wait_for_news(void) { pthread_cond_wait(&news, &lock); }
-void tell(void) { pthread_cond_broadcast(&news); }
+void wait_for_notify(void) { pthread_cond_wait(&notification, &lock); }
+void notify_all(void) { pthread_cond_broadcast(&notification); }
 
-void standin_news(void) {
+void standin_notify(void) {
 	pthread_mutex_lock(&lock);
-	tell();
+	notify_all();
 	pthread_mutex_unlock(&lock);
 }
 
@@ -131,7 +131,7 @@ int cuDeviceGetCount(int *count) {
 	return SUCCESS;
 }
 
-// Handles are not ordinals, so that a caller who confuses them is found out.
+// Device handles differ from ordinals, so that confusing them fails.
 enum { HANDLE = 1000 };
 
 int cuDeviceGet(int *id, int ordinal) {
@@ -167,7 +167,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 16: // multiprocessors
 		*value = 132;
 		return SUCCESS;
-	case 33: // where it is on the PCI bus: bus, device, domain
+	case 33: // PCI bus, device, domain
 		*value = FIRST_BUS + device - HANDLE;
 		return SUCCESS;
 	case 34:
@@ -180,7 +180,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 	case 76:
 		*value = capability % 10;
 		return SUCCESS;
-	case 97: // shared memory of a block: table of the CUDA C++ programming guide
+	case 97: // shared memory per block, from the CUDA C++ programming guide
 		*value = (capability == 89 ? 99 : 227) * 1024;
 		return SUCCESS;
 	}
@@ -211,14 +211,13 @@ int cuDevicePrimaryCtxRetain(void **out, int id) {
 	return leave(SUCCESS);
 }
 
-// The real driver destroys what is left in a context. The stand-in says that it
-// was left.
+// leaks lists the objects of a context on stderr. The real driver destroys them.
 static int leaks(const void *in) {
 	static const char *const names[] = {"device memory", "host memory", "stream", "event", "module", "function", "graph", "executable graph"};
 	int count = 0;
 	for (object *o = objects; o; o = o->next)
-		if (o->context == in && o->kind != FUNCTION) { // lives as long as its module
-			fprintf(stderr, "stand-in: a %s was not given back\n", names[o->kind]);
+		if (o->context == in && o->kind != FUNCTION) { // exists as long as its module
+			fprintf(stderr, "stand-in: %s not freed before the end of its context\n", names[o->kind]);
 			count++;
 		}
 	return count ? PRIMARY_CONTEXT_ACTIVE : SUCCESS;
@@ -274,14 +273,14 @@ int cuCtxGetDevice(int *id) {
 	return leave(SUCCESS);
 }
 
-// Memory: on the host's heap, between red zones whose pattern is checked when
-// it is freed, and full of bytes that are NaN in every format of floats.
+// Memory is on the host's heap, between red zones that are checked when it is freed. New
+// memory holds bytes that are NaN in every float format.
 
 enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
 
 typedef struct {
 	object object;
-	unsigned char *block, *p; // block is ZONE before p
+	unsigned char *block, *p; // p is block + ZONE
 	size_t bytes;
 } memory;
 
@@ -292,10 +291,10 @@ static memory *memory_of(const void *p, enum kind kind) {
 	return NULL;
 }
 
-static int take(enum kind kind, size_t bytes, void **out) {
+static int allocate(enum kind kind, size_t bytes, void **out) {
 	memory *m = object_new(kind, sizeof *m);
 	m->bytes = bytes;
-	// Aligned to 256, as the driver does, and to nothing more.
+	// Aligned to exactly 256 bytes, as the driver guarantees.
 	m->block = aligned_alloc(ZONE, 2 * ZONE + (bytes + ZONE - 1) / ZONE * ZONE);
 	if (!m->block) {
 		object_free(m);
@@ -309,12 +308,12 @@ static int take(enum kind kind, size_t bytes, void **out) {
 	return SUCCESS;
 }
 
-static int give(memory *m) {
+static int deallocate(memory *m) {
 	int damage = 0;
 	for (int i = 0; i < ZONE; i++)
 		damage += (m->block[i] != PATTERN) + (m->p[m->bytes + i] != PATTERN);
 	if (damage) {
-		fprintf(stderr, "stand-in: %d bytes were written around %zu bytes of memory\n", damage, m->bytes);
+		fprintf(stderr, "stand-in: %d bytes next to a block of %zu bytes were overwritten\n", damage, m->bytes);
 		current->device->lost = ILLEGAL_ADDRESS;
 	}
 	free(m->block);
@@ -322,8 +321,8 @@ static int give(memory *m) {
 	return current->device->lost;
 }
 
-// around is the allocation that has all of a range.
-static const memory *around(const void *p, size_t bytes) {
+// allocation_of returns the allocation that contains all of a range, or NULL.
+static const memory *allocation_of(const void *p, size_t bytes) {
 	for (object *o = objects; o; o = o->next) {
 		const memory *m = (memory *)o;
 		if (o->kind == MEMORY && o->context == current && (uintptr_t)p >= (uintptr_t)m->p &&
@@ -333,13 +332,13 @@ static const memory *around(const void *p, size_t bytes) {
 	return NULL;
 }
 
-int standin_device(const void *p, size_t bytes) { return around(p, bytes) != NULL; }
+int standin_device(const void *p, size_t bytes) { return allocation_of(p, bytes) != NULL; }
 
 int cuMemGetAddressRange_v2(unsigned long long *base, size_t *bytes, unsigned long long p) {
 	const int status = enter();
 	if (status)
 		return status;
-	const memory *m = around((void *)(uintptr_t)p, 1);
+	const memory *m = allocation_of((void *)(uintptr_t)p, 1);
 	if (!m)
 		return leave(NOT_FOUND);
 	*base = (uintptr_t)m->p;
@@ -351,8 +350,8 @@ int cuMemGetInfo_v2(size_t *free, size_t *all) {
 	const int status = enter();
 	if (status)
 		return status;
-	const size_t room = setting("STANDIN_OOM", total), live = current->device->live;
-	*free = room > live ? room - live : 0;
+	const size_t limit = setting("STANDIN_OOM", total), live = current->device->live;
+	*free = limit > live ? limit - live : 0;
 	*all = total;
 	return leave(SUCCESS);
 }
@@ -368,7 +367,7 @@ int cuMemAlloc_v2(unsigned long long *out, size_t bytes) {
 		status = OUT_OF_MEMORY;
 	void *p = NULL;
 	if (!status)
-		status = take(MEMORY, bytes, &p);
+		status = allocate(MEMORY, bytes, &p);
 	if (!status)
 		current->device->live += bytes;
 	*out = (uintptr_t)p;
@@ -387,7 +386,7 @@ int cuMemFree_v2(unsigned long long p) {
 		status = INVALID_VALUE;
 	if (!status) {
 		current->device->live -= m->bytes;
-		status = give(m);
+		status = deallocate(m);
 	}
 	return leave(status);
 }
@@ -400,7 +399,7 @@ int cuMemHostAlloc(void **out, size_t bytes, unsigned flags) {
 	if (!status && (bytes == 0 || flags > 7))
 		status = INVALID_VALUE;
 	if (!status)
-		status = take(HOST_MEMORY, bytes, out);
+		status = allocate(HOST_MEMORY, bytes, out);
 	return leave(status);
 }
 
@@ -413,6 +412,6 @@ int cuMemFreeHost(void *p) {
 	if (!status)
 		status = drain_all();
 	if (!status)
-		status = m ? give(m) : INVALID_VALUE;
+		status = m ? deallocate(m) : INVALID_VALUE;
 	return leave(status);
 }

@@ -1,4 +1,4 @@
-// What the files of the stand-in for the driver share.
+// Declarations that the files of the stand-in for the driver share.
 #ifndef STANDIN_LIBCUDA_H
 #define STANDIN_LIBCUDA_H
 
@@ -29,15 +29,14 @@ enum {
 	CAPTURE_WRONG_THREAD = 908,
 };
 
-// Every object that was made and not destroyed is in one list, by which handles
-// are checked and leaks are found. It belongs to the context in which it was
-// made, and is found in no other.
+// One list has every live object, to check handles and find leaks. An object is valid
+// only in the context that created it.
 enum kind { MEMORY, HOST_MEMORY, STREAM, EVENT, MODULE, FUNCTION, GRAPH, GRAPH_EXEC, CONTEXT };
 
 typedef struct object {
 	struct object *next;
 	enum kind kind;
-	struct context *context; // NULL of a context
+	struct context *context; // NULL for a context
 } object;
 
 typedef struct context {
@@ -45,36 +44,36 @@ typedef struct context {
 	struct device *device;
 } context;
 
-// A device is what its contexts have in common.
+// device is the state that the contexts of a GPU share.
 typedef struct device {
 	context primary;
-	int retained; // how often the primary context is
-	int lost;     // the code of every further call, once the device is lost
-	size_t live;  // bytes of memory that are taken
+	int retained; // references to the primary context
+	int lost;     // error code of every further call, once the device is lost
+	size_t live;  // allocated bytes
 } device;
 
-extern __thread context *current; // the thread's
+extern __thread context *current; // of the thread
 
 void *object_new(enum kind kind, size_t bytes);
-void *object_find(const void *handle, enum kind kind); // NULL: the current context has none
+void *object_find(const void *handle, enum kind kind); // NULL: not in the current context
 void object_free(void *o);
 object *object_first(void);
 
-// enter locks the driver and says what stands against the call: no context, a
-// device that is lost. Every call that got SUCCESS leaves with leave.
+// enter locks the driver. It fails, without the lock, if there is no context or the device
+// is lost. After SUCCESS the call must end with leave.
 int enter(void);
 int leave(int status);
 
-// wait_for_news lets others in until one of them calls tell.
-void wait_for_news(void);
-void tell(void);
+// wait_for_notify releases the lock until another thread calls notify_all.
+void wait_for_notify(void);
+void notify_all(void);
 
-// Of streams.
+// Streams.
 
-// spend has the clock of STANDIN_GAP go on.
-void spend(int64_t nanoseconds);
+// advance_clock advances the clock of STANDIN_GAP.
+void advance_clock(int64_t nanoseconds);
 
-int drain_all(void);         // does everything that is left to do in the current context
-int unsafe_in_capture(void); // what a call that waits or allocates returns while this thread captures
+int drain_all(void);         // runs all pending work of the current context
+int unsafe_in_capture(void); // invalidates this thread's captures; the error of a call that waits or allocates, SUCCESS without a capture
 
 #endif

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libcuda.so.1: modules, which are shared objects that the
-// stand-in for NVRTC made, and launches of their kernels on the CPU.
+// Stand-in for libcuda.so.1: modules, which are shared objects from the stand-in for
+// NVRTC, and launches of their kernels on the CPU.
 
 #define _GNU_SOURCE
 #include "libcuda.h"
@@ -15,16 +15,16 @@
 
 int cuDeviceGetAttribute(int *value, int attribute, int device);
 
-// A kernel, compiled behind cuda_host.h, takes the address of its arguments. A
-// runner is what every module has from there: it runs the blocks of a grid one
-// after the other, and returns what went wrong, or NULL.
+// A kernel, compiled with cuda_host.h, takes the address of its arguments. A runner, which
+// cuda_host.h adds to every module, runs the blocks of a grid one after the other and
+// returns an error message, or NULL.
 typedef void (*kernel)(const void *args);
 typedef const char *(*runner)(kernel f, const unsigned grid[3], unsigned block, unsigned shared, const void *args);
 
 typedef struct {
 	object object;
 	void *library;
-	int file; // stays open, so that no other module gets its name
+	int file; // stays open, so that no other module gets its path
 	runner run;
 } module;
 
@@ -32,15 +32,15 @@ typedef struct {
 	object object;
 	module *of;
 	kernel f;
-	size_t bytes; // of the kernel's parameter; 0: unknown
-	int shared;   // that a launch may ask for
+	size_t bytes; // size of the kernel's parameter; 0: unknown
+	int shared;   // maximum of dynamic shared memory
 } function;
 
 enum { DEFAULT_SHARED = 48 * 1024, MAX_ARGS = 4096 };
 
-// right says whether code for an architecture runs on this device: sm_90 and
-// sm_90a do on 9.0.
-static int right(const char *arch) {
+// arch_matches returns whether code for an architecture runs on this device: 9.0 runs
+// sm_90 and sm_90a.
+static int arch_matches(const char *arch) {
 	char want[16];
 	const int n = snprintf(want, sizeof want, "sm_%ld", setting("STANDIN_CAPABILITY", 90));
 	return !strncmp(arch, want, n) && (!arch[n] || !strcmp(arch + n, "a"));
@@ -55,19 +55,19 @@ int cuModuleLoadData(void **out, const void *image) {
 	const standin_image *i = image;
 	if (memcmp(i->magic, STANDIN_MAGIC, sizeof STANDIN_MAGIC))
 		return leave(INVALID_IMAGE);
-	if (!right(i->arch))
+	if (!arch_matches(i->arch))
 		return leave(NO_BINARY_FOR_GPU);
 	module m = {.file = memfd_create("module", MFD_CLOEXEC)};
 	char path[64];
 	snprintf(path, sizeof path, "/proc/self/fd/%d", m.file);
 	if (write(m.file, i + 1, i->bytes) != (ssize_t)i->bytes || !(m.library = dlopen(path, RTLD_NOW | RTLD_LOCAL))) {
-		fprintf(stderr, "stand-in: a module does not load: %s\n", dlerror());
+		fprintf(stderr, "stand-in: load a module: %s\n", dlerror());
 		close(m.file);
 		return leave(INVALID_IMAGE);
 	}
 	*(void **)&m.run = dlsym(m.library, "octet_host_launch");
 	if (!m.run)
-		fprintf(stderr, "stand-in: a module has no octet_host_launch: was it compiled with cuda_host.h?\n");
+		fprintf(stderr, "stand-in: a module without octet_host_launch: was it compiled with cuda_host.h?\n");
 	module *made = object_new(MODULE, sizeof m);
 	m.object = made->object;
 	*made = m;
@@ -138,9 +138,9 @@ int cuFuncSetAttribute(void *handle, int attribute, int value) {
 	function *f = object_find(handle, FUNCTION);
 	if (!f)
 		return leave(INVALID_HANDLE);
-	int most;
-	cuDeviceGetAttribute(&most, 97, 1000);
-	if (attribute != 8 || value < 0 || value > most)
+	int max;
+	cuDeviceGetAttribute(&max, 97, 1000);
+	if (attribute != 8 || value < 0 || value > max)
 		return leave(INVALID_VALUE);
 	f->shared = value > DEFAULT_SHARED ? value : DEFAULT_SHARED;
 	return leave(SUCCESS);
@@ -160,15 +160,14 @@ static int launch(void *data) {
 		return setting("STANDIN_LOST_CODE", ILLEGAL_ADDRESS);
 	while (launches == setting("STANDIN_HANG", 0)) // with the driver's lock held
 		pause();
-	spend((int64_t)c->grid[0] * c->grid[1] * c->grid[2] * c->block);
-	const char *wrong = c->run(c->f, c->grid, c->block, c->shared, c->args);
-	if (wrong)
-		fprintf(stderr, "stand-in: a kernel failed: %s\n", wrong);
-	return wrong ? LAUNCH_FAILED : SUCCESS;
+	advance_clock((int64_t)c->grid[0] * c->grid[1] * c->grid[2] * c->block);
+	const char *error = c->run(c->f, c->grid, c->block, c->shared, c->args);
+	if (error)
+		fprintf(stderr, "stand-in: kernel failed: %s\n", error);
+	return error ? LAUNCH_FAILED : SUCCESS;
 }
 
-// The limits are those of the CUDA C++ programming guide, for all devices with
-// FP8.
+// The limits are from the CUDA C++ programming guide, the same for all devices with FP8.
 int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 		   unsigned shared, void *s, void **params, void **extra) {
 	const int status = enter();
@@ -185,8 +184,8 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
 	call c = {.run = f->of->run, .f = f->f, .grid = {gx, gy, gz}, .block = bx, .shared = shared};
 	const size_t bytes = *(size_t *)extra[3];
 	if (bytes > MAX_ARGS || (f->bytes && bytes != f->bytes))
-		return leave(701); // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, which cuda.h gives for arguments of a wrong size
-	memset(c.args, 0xff, sizeof c.args); // a kernel that takes more reads addresses that it cannot follow
+		return leave(701); // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: arguments of a error size, see cuda.h
+	memset(c.args, 0xff, sizeof c.args); // missing arguments are invalid addresses
 	memcpy(c.args, extra[1], bytes);
 	return leave(standin_enqueue(s, launch, &c, sizeof c));
 }

@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libcuda.so.1: streams, events, captures and graphs. Work is put
-// off until somebody waits for it, so that a caller who does not finds nothing
-// done.
+// Stand-in for libcuda.so.1: streams, events, captures and graphs. Work is deferred until
+// a call waits for it, so that a caller without the wait finds no result.
 
 #define _GNU_SOURCE
 #include "libcuda.h"
@@ -25,10 +24,10 @@ typedef struct {
 
 typedef struct {
 	object object;
-	int blocking; // not to be overtaken by what has no stream
+	int blocking; // copies without a stream wait for this one
 	list work;
-	int capturing, spoilt; // spoilt: something that a capture does not allow was called
-	pthread_t thread;      // that captures
+	int capturing, invalidated; // invalidated: by a call that a capture forbids
+	pthread_t thread;           // the capturing thread
 	list captured;
 } stream;
 
@@ -71,25 +70,24 @@ static void append_all(list *to, const list *from) {
 		append(to, o->run, o->data, o->bytes);
 }
 
-// By the clock that STANDIN_GAP sets, time passes only where a device is given work: the
-// same in every run.
-static int64_t spent;
+// The clock of STANDIN_GAP advances only when a device works, so every run measures the
+// same time.
+static int64_t clock_ns;
 
-void spend(int64_t nanoseconds) { spent += nanoseconds; }
+void advance_clock(int64_t nanoseconds) { clock_ns += nanoseconds; }
 
 static struct timespec now(void) {
 	struct timespec t;
 	if (setting("STANDIN_GAP", 0))
-		return (struct timespec){spent / 1000000000, spent % 1000000000};
+		return (struct timespec){clock_ns / 1000000000, clock_ns % 1000000000};
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t;
 }
 
 static int reach(void *data);
 
-// step does the oldest piece of work, in the stream's context, and says whether
-// that could be done: not where it has to wait for another stream. One that fails
-// loses the device.
+// step runs the oldest operation of a stream in the stream's context. It returns 0 if the
+// operation has to wait for another stream. A failed operation loses the device.
 static int step(stream *s) {
 	op *o = s->work.first;
 	context *const caller = current;
@@ -101,15 +99,15 @@ static int step(stream *s) {
 		return 0;
 	d->lost = d->lost ? d->lost : status;
 	if (o->run != reach)
-		spend(setting("STANDIN_GAP", 0));
+		advance_clock(setting("STANDIN_GAP", 0));
 	s->work.first = o->next;
 	free(o);
-	tell();
+	notify_all();
 	return 1;
 }
 
-// step_others gets every stream on by a piece, those of other devices too.
-static int step_others(void) {
+// step_all runs one operation of every stream of every device and returns how many ran.
+static int step_all(void) {
 	int done = 0;
 	for (object *o = object_first(); o; o = o->next)
 		if (o->kind == STREAM && ((stream *)o)->work.first)
@@ -117,12 +115,12 @@ static int step_others(void) {
 	return done;
 }
 
-// drain does all the work of a stream. What that has to wait for may have been
-// put off too, or somebody has still to ask for it.
+// drain runs all work of a stream. Work that it depends on may be deferred too, or not be
+// enqueued yet.
 static int drain(stream *s) {
 	while (s->work.first)
-		if (!step(s) && !step_others())
-			wait_for_news();
+		if (!step(s) && !step_all())
+			wait_for_notify();
 	return current->device->lost;
 }
 
@@ -138,14 +136,14 @@ int unsafe_in_capture(void) {
 	for (object *o = object_first(); o; o = o->next) {
 		stream *s = (stream *)o;
 		if (o->kind == STREAM && s->capturing && pthread_equal(s->thread, pthread_self())) {
-			s->spoilt = 1;
+			s->invalidated = 1;
 			status = CAPTURE_UNSUPPORTED;
 		}
 	}
 	return status;
 }
 
-// The stream 0 is not taken: nothing of octet's belongs there.
+// Stream 0 is an error: octet does not use it.
 int standin_enqueue(void *handle, op_run run, const void *data, size_t bytes) {
 	int status = enter();
 	if (status)
@@ -154,7 +152,7 @@ int standin_enqueue(void *handle, op_run run, const void *data, size_t bytes) {
 	if (!s)
 		return leave(INVALID_HANDLE);
 	append(s->capturing ? &s->captured : &s->work, run, data, bytes);
-	tell();
+	notify_all();
 	return leave(SUCCESS);
 }
 
@@ -206,8 +204,8 @@ int cuStreamSynchronize(void *handle) {
 	return leave(status ? status : drain(s));
 }
 
-// Each question finds one more piece of work done. To ask of a stream that
-// captures ends its capture, whoever asks.
+// Each query completes one more operation. A query of a capturing stream invalidates the
+// capture, from any thread.
 int cuStreamQuery(void *handle) {
 	int status = enter();
 	if (status)
@@ -215,7 +213,7 @@ int cuStreamQuery(void *handle) {
 	stream *s = object_find(handle, STREAM);
 	status = s ? unsafe_in_capture() : INVALID_HANDLE;
 	if (!status && s->capturing) {
-		s->spoilt = 1;
+		s->invalidated = 1;
 		status = CAPTURE_UNSUPPORTED;
 	}
 	if (!status && s->work.first) {
@@ -249,7 +247,8 @@ static int copy(void *data) {
 	return SUCCESS;
 }
 
-// Nothing is no transfer: whether the driver takes 0 bytes, its documentation does not say.
+// A transfer of 0 bytes is an error: the driver's documentation does not say whether it is
+// allowed.
 static int enqueue_transfer(transfer t, void *s) {
 	if (!t.bytes)
 		return INVALID_VALUE;
@@ -276,8 +275,8 @@ int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, vo
 	return enqueue_transfer((transfer){(void *)(uintptr_t)to, NULL, bytes, 1, value}, s);
 }
 
-// Copies without a stream are done when they return, and wait for nothing but
-// streams that were made to block them.
+// transfer_now copies without a stream: synchronously, after the work of blocking streams
+// only.
 static int transfer_now(transfer t) {
 	int status = enter();
 	if (status)
@@ -309,7 +308,7 @@ typedef struct {
 static int reach(void *data) {
 	const point *p = data;
 	event *e = object_find(p->event, EVENT);
-	if (e && e->records == p->record) { // it may have been destroyed since, or be another point
+	if (e && e->records == p->record) { // not destroyed or recorded again since
 		e->state = REACHED;
 		e->time = now();
 	}
@@ -353,7 +352,7 @@ int cuEventRecord(void *handle, void *s) {
 	return leave(SUCCESS);
 }
 
-// What the stream was given after the event stays undone.
+// Operations enqueued after the event do not run.
 int cuEventSynchronize(void *handle) {
 	int status = enter();
 	if (status)
@@ -364,10 +363,10 @@ int cuEventSynchronize(void *handle) {
 		status = CAPTURED_EVENT;
 	if (status)
 		return leave(status);
-	// A device that is lost comes to no event.
+	// A lost device never reaches an event.
 	while (e->state == PENDING && object_find(e->on, STREAM) && e->on->work.first)
-		if (!step(e->on) && !step_others())
-			wait_for_news();
+		if (!step(e->on) && !step_all())
+			wait_for_notify();
 	return leave(current->device->lost);
 }
 
@@ -397,10 +396,10 @@ int cuStreamBeginCapture_v2(void *handle, int mode) {
 		return leave(INVALID_HANDLE);
 	if (s->capturing)
 		return leave(ILLEGAL_STATE);
-	if (mode != 1) // only thread-local captures are known here
+	if (mode != 1) // only thread-local captures are implemented
 		return leave(INVALID_VALUE);
 	s->capturing = 1;
-	s->spoilt = 0;
+	s->invalidated = 0;
 	s->thread = pthread_self();
 	return leave(SUCCESS);
 }
@@ -418,7 +417,7 @@ int cuStreamEndCapture(void *handle, void **out) {
 	if (!pthread_equal(s->thread, pthread_self()))
 		return leave(CAPTURE_WRONG_THREAD);
 	s->capturing = 0;
-	if (s->spoilt) {
+	if (s->invalidated) {
 		clear(&s->captured);
 		return leave(CAPTURE_INVALIDATED);
 	}
@@ -468,10 +467,10 @@ int cuGraphLaunch(void *handle, void *on) {
 	if (!g || !s)
 		return leave(INVALID_HANDLE);
 	if (s->capturing) {
-		s->spoilt = 1;
+		s->invalidated = 1;
 		return leave(CAPTURE_UNSUPPORTED);
 	}
 	append_all(&s->work, &g->work);
-	tell();
+	notify_all();
 	return leave(SUCCESS);
 }

@@ -1,10 +1,9 @@
 //go:build ignore
 
-// Stand-in for libhlml.so, with devices where the stand-in for SynapseAI has
-// them, at 0000:00:00.0 to 0000:07:00.0: see standin.go. A function that
-// STANDIN_HLML_SILENT names says that it is not supported, one that STANDIN_HLML_ODD names
-// that something unknown happened, or "all" of them, and one that STANDIN_HLML_LOST names
-// that the device is gone.
+// Stand-in for libhlml.so, with devices at the bus addresses of the stand-in for
+// SynapseAI, 0000:00:00.0 to 0000:07:00.0: see standin.go. A function that
+// STANDIN_HLML_SILENT, STANDIN_HLML_ODD or STANDIN_HLML_LOST names, or every function for
+// "all", returns that it is not supported, an unknown error or a lost device.
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +18,14 @@ typedef struct {
 
 static int gaudi;
 static int started;
-static unsigned long long counted; // of the energy, mJ
+static unsigned long long energy; // mJ
 
 static int names(const char *variable, const char *function) {
 	const char *value = getenv(variable);
 	return value && (!strcmp(value, function) || !strcmp(value, "all"));
 }
 
-static int question(const char *function, const void *device) {
+static int check(const char *function, const void *device) {
 	if (!started)
 		return UNINITIALIZED;
 	if (device != &gaudi)
@@ -38,9 +37,9 @@ static int question(const char *function, const void *device) {
 	return names("STANDIN_HLML_LOST", function) ? LOST : SUCCESS;
 }
 
-#define QUESTION(device) \
+#define CHECK(device) \
 	do { \
-		const int refused = question(__func__, device); \
+		const int refused = check(__func__, device); \
 		if (refused) \
 			return refused; \
 	} while (0)
@@ -68,44 +67,44 @@ int hlml_device_get_handle_by_pci_bus_id(const char *bus, void **device) {
 }
 
 int hlml_device_get_utilization_rates(void *device, unsigned *percent) {
-	QUESTION(device);
+	CHECK(device);
 	*percent = 75;
 	return SUCCESS;
 }
 
 int hlml_device_get_memory_info(void *device, memory *m) {
-	QUESTION(device);
+	CHECK(device);
 	*m = (memory){.free = 90ull << 30, .total = 96ull << 30, .used = 6ull << 30};
 	return SUCCESS;
 }
 
 int hlml_device_get_power_usage(void *device, unsigned *milliwatts) {
-	QUESTION(device);
+	CHECK(device);
 	*milliwatts = 412500;
 	return SUCCESS;
 }
 
-// The count goes on by 5 J a call.
+// The counter advances by 5 J per call.
 int hlml_device_get_total_energy_consumption(void *device, unsigned long long *millijoules) {
-	QUESTION(device);
-	*millijoules = 5000000000000 + (counted += 5000); // beyond 32 bits
+	CHECK(device);
+	*millijoules = 5000000000000 + (energy += 5000); // more than 32 bits
 	return SUCCESS;
 }
 
 int hlml_device_get_temperature(void *device, int sensor, unsigned *degrees) {
-	QUESTION(device);
+	CHECK(device);
 	*degrees = sensor ? 0 : 62;
 	return SUCCESS;
 }
 
 int hlml_device_get_clock_info(void *device, int clock, unsigned *megahertz) {
-	QUESTION(device);
+	CHECK(device);
 	*megahertz = clock ? 0 : 1500;
 	return SUCCESS;
 }
 
 int hlml_device_get_current_clocks_throttle_reasons(void *device, unsigned long long *reasons) {
-	QUESTION(device);
+	CHECK(device);
 	*reasons = 2; // heat
 	return SUCCESS;
 }

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// Stand-in for libnccl.so.2: collectives between the streams of the stand-in for
-// the driver, which OCTET_LIBCUDA has to name. They wait on their streams until
-// all ranks got there, as the real ones do. See standin.go.
+// Stand-in for libnccl.so.2: collectives between the streams of the stand-in for the
+// driver, which OCTET_LIBCUDA must name. A collective blocks its stream until all ranks
+// have reached it, as in NCCL. See standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -26,12 +26,12 @@ enum { SUM = 0, MAX = 2 };
 
 static const size_t sizes[TYPES] = {[UINT8] = 1, [INT32] = 4, [F32] = 4};
 
-// By this the real one's log begins, and it tells the CUDA that it was built for.
+// NCCL's log begins with this text, which names the CUDA version of the build.
 __attribute__((used)) static const char version[] = "NCCL version 2.30.7+cuda13.0";
 
-long setting(const char *name, long otherwise) {
+long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
 static struct {
@@ -39,7 +39,7 @@ static struct {
 	int (*device)(const void *p, size_t bytes);
 	int (*ordinal)(void);
 	int (*capturing)(void *stream);
-	void (*news)(void);
+	void (*notify)(void);
 	int (*count)(int *);
 } driver;
 
@@ -52,7 +52,7 @@ typedef struct {
 	enum kind kind;
 	const char *send;
 	char *recv;
-	size_t count; // elements of each rank: of recv in REDUCE_SCATTER
+	size_t count; // elements per rank, of recv in REDUCE_SCATTER
 	int type, reduce, peer;
 	int captured;
 } call;
@@ -64,13 +64,13 @@ typedef struct {
 
 enum { ABORTED = 1, DESTROYED };
 
-// A comm stays when it is gone: what waits on streams may refer to it.
+// A comm is never freed: operations on streams may refer to it.
 struct comm {
 	clique *of;
 	int rank, ordinal;
-	int gone;        // how it ended
-	int asked;       // calls on streams that are not through
-	int waits, done; // waits: the call on its stream has come first; done: it has met the others
+	int ended;        // 0, ABORTED or DESTROYED
+	int pending;      // calls on streams, not completed
+	int waits, done;  // waits: now is at the head of its stream; done: the collective has run
 	call now;
 };
 
@@ -97,13 +97,12 @@ int ncclCommInitAll(comm **out, int ranks, const int *devices) {
 	*(void **)&driver.device = dlsym(library, "standin_device");
 	*(void **)&driver.ordinal = dlsym(library, "standin_ordinal");
 	*(void **)&driver.capturing = dlsym(library, "standin_capturing");
-	*(void **)&driver.news = dlsym(library, "standin_news");
+	*(void **)&driver.notify = dlsym(library, "standin_notify");
 	*(void **)&driver.count = dlsym(library, "cuDeviceGetCount");
 	int gpus = 0;
 	if (!driver.enqueue || driver.count(&gpus))
 		return UNHANDLED_CUDA_ERROR;
-	// A GPU twice in one communicator is not supported (NCCL user guide, Creating
-	// a Communicator).
+	// A communicator must not have a GPU twice (NCCL user guide, Creating a Communicator).
 	for (int i = 0; i < ranks; i++)
 		for (int j = 0; j < i; j++)
 			if (devices[i] == devices[j])
@@ -120,36 +119,34 @@ int ncclCommInitAll(comm **out, int ranks, const int *devices) {
 	return SUCCESS;
 }
 
-// What its stream was given is not waited for any more, and leaves nothing that
-// anybody could take for a result.
+// After an abort, pending calls no longer wait, and write NaN instead of results.
 int ncclCommAbort(comm *c) {
-	if (__atomic_exchange_n(&c->gone, ABORTED, __ATOMIC_SEQ_CST))
-		return INVALID_ARGUMENT; // it is freed by then
-	driver.news();
+	if (__atomic_exchange_n(&c->ended, ABORTED, __ATOMIC_SEQ_CST))
+		return INVALID_ARGUMENT; // NCCL has freed it
+	driver.notify();
 	return SUCCESS;
 }
 
-// The real one waits for what any rank was given, some of it for ever.
+// With pending calls of any rank, NCCL waits, sometimes forever; the stand-in fails.
 int ncclCommDestroy(comm *c) {
 	for (int r = 0; r < c->of->ranks; r++)
-		if (__atomic_load_n(&c->of->members[r]->asked, __ATOMIC_SEQ_CST))
+		if (__atomic_load_n(&c->of->members[r]->pending, __ATOMIC_SEQ_CST))
 			return INVALID_USAGE;
-	return __atomic_exchange_n(&c->gone, DESTROYED, __ATOMIC_SEQ_CST) ? INVALID_ARGUMENT : SUCCESS;
+	return __atomic_exchange_n(&c->ended, DESTROYED, __ATOMIC_SEQ_CST) ? INVALID_ARGUMENT : SUCCESS;
 }
 
 int ncclCommGetAsyncError(comm *c, int *status) {
-	if (c->gone)
-		return c->gone == ABORTED ? INVALID_ARGUMENT : INVALID_USAGE; // so that tests can tell
+	if (c->ended)
+		return c->ended == ABORTED ? INVALID_ARGUMENT : INVALID_USAGE; // different codes, for tests
 	*status = setting("STANDIN_NCCL_ERROR", 0);
 	return SUCCESS;
 }
 
-// reduce combines element i of all ranks into element at of out. A sum begins at
-// the rank named and goes around the ring, so that a caller who relies on
-// another order finds out.
+// reduce combines element i of all ranks into element at of out. A sum starts at rank begin
+// and goes around the ring, so that tests find callers that rely on another order.
 static void reduce(const clique *all, const call *c, size_t i, int begin, char *out, size_t at) {
 	float sum = 0;
-	int32_t most = INT32_MIN;
+	int32_t max = INT32_MIN;
 	for (int r = 0; r < all->ranks; r++) {
 		const char *p = all->members[(begin + r) % all->ranks]->now.send + 4 * i;
 		float x;
@@ -157,9 +154,9 @@ static void reduce(const clique *all, const call *c, size_t i, int begin, char *
 		memcpy(&x, p, 4);
 		memcpy(&n, p, 4);
 		sum = r ? sum + x : x;
-		most = n > most ? n : most;
+		max = n > max ? n : max;
 	}
-	memcpy(out + 4 * at, c->type == F32 ? (void *)&sum : (void *)&most, 4);
+	memcpy(out + 4 * at, c->type == F32 ? (void *)&sum : (void *)&max, 4);
 }
 
 static void perform(const clique *all) {
@@ -187,7 +184,7 @@ static void perform(const clique *all) {
 	}
 }
 
-// The same operation on all ranks, captured everywhere or nowhere (NCCL user
+// same returns whether two ranks' calls agree. All or none must be captured (NCCL user
 // guide, Using NCCL with CUDA Graphs).
 static int same(const call *a, const call *b) {
 	return a->kind == b->kind && a->count == b->count && a->type == b->type && a->reduce == b->reduce && a->captured == b->captured;
@@ -198,31 +195,30 @@ static int pair(const call *a, const call *b) {
 	return send->kind == SEND && recv->kind == RECV && send->peer == recv->by->rank && recv->peer == send->by->rank;
 }
 
-// disagree ends everything: NCCL would wait for ever, or mix what does not belong
-// together.
-static void disagree(clique *all) {
+// report_mismatch fails the communicator: NCCL would wait forever or return mixed data.
+static void report_mismatch(clique *all) {
 	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather", "send", "recv"};
 	all->broken = 1;
 	for (int r = 0; r < all->ranks; r++) {
 		const call *c = &all->members[r]->now;
-		fprintf(stderr, "stand-in: the ranks differ: rank %d is at %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
+		fprintf(stderr, "stand-in: ranks report_mismatch: rank %d runs %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
 			c->type, c->captured ? ", captured" : "");
 	}
 }
 
-static void meet_peer(clique *all, comm *me) {
+static void try_peer(clique *all, comm *me) {
 	comm *peer = all->members[me->now.peer];
 	if (!peer->waits || peer->done || !pair(&me->now, &peer->now))
 		return;
 	const call *send = me->now.kind == SEND ? &me->now : &peer->now, *recv = me->now.kind == SEND ? &peer->now : &me->now;
 	if (send->count != recv->count || send->captured != recv->captured)
-		disagree(all);
+		report_mismatch(all);
 	else
 		memcpy(recv->recv, send->send, send->count * sizes[send->type]);
 	me->done = peer->done = 1;
 }
 
-static void meet_all(clique *all) {
+static void try_all(clique *all) {
 	for (int r = 0; r < all->ranks; r++)
 		if (!all->members[r]->waits || all->members[r]->done)
 			return;
@@ -232,13 +228,13 @@ static void meet_all(clique *all) {
 	if (agree)
 		perform(all);
 	else
-		disagree(all);
+		report_mismatch(all);
 	for (int r = 0; r < all->ranks; r++)
 		all->members[r]->done = 1;
 }
 
-// meet is the op of a stream.
-static int meet(void *data) {
+// run_call is the operation on a stream.
+static int run_call(void *data) {
 	const call *c = data;
 	comm *me = c->by;
 	clique *all = me->of;
@@ -246,25 +242,25 @@ static int meet(void *data) {
 		me->waits = 1;
 		me->now = *c;
 		if (c->kind == SEND || c->kind == RECV)
-			meet_peer(all, me);
+			try_peer(all, me);
 		else
-			meet_all(all);
+			try_all(all);
 	}
-	if (!me->done && !me->gone)
+	if (!me->done && !me->ended)
 		return STANDIN_LATER;
-	if (!me->done && c->recv) // the kernel ended in the middle of it
+	if (!me->done && c->recv) // aborted: recv is incomplete
 		memset(c->recv, 0xff, c->count * sizes[c->type]);
 	me->waits = me->done = 0;
 	if (!c->captured)
-		__atomic_fetch_sub(&me->asked, 1, __ATOMIC_SEQ_CST);
+		__atomic_fetch_sub(&me->pending, 1, __ATOMIC_SEQ_CST);
 	return all->broken ? LAUNCH_FAILED : SUCCESS;
 }
 
-// issue checks what NCCL checks, and that the thread is on the communicator's
-// GPU, which NCCL would go to by itself.
+// issue checks what NCCL checks, and that the thread's context is on the communicator's
+// GPU, which NCCL would set itself.
 static int issue(call c, size_t sent, size_t received, void *stream) {
-	if (c.by->gone) {
-		fprintf(stderr, "stand-in: a communicator was used after its end\n");
+	if (c.by->ended) {
+		fprintf(stderr, "stand-in: use of an aborted or destroyed communicator\n");
 		return INVALID_ARGUMENT;
 	}
 	if (driver.ordinal() != c.by->ordinal)
@@ -275,12 +271,12 @@ static int issue(call c, size_t sent, size_t received, void *stream) {
 		return INVALID_ARGUMENT;
 	c.captured = driver.capturing(stream);
 	if (!c.captured)
-		__atomic_fetch_add(&c.by->asked, 1, __ATOMIC_SEQ_CST);
-	return driver.enqueue(stream, meet, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
+		__atomic_fetch_add(&c.by->pending, 1, __ATOMIC_SEQ_CST);
+	return driver.enqueue(stream, run_call, &c, sizeof c) ? UNHANDLED_CUDA_ERROR : SUCCESS;
 }
 
-// What octet asks for. NCCL reduces more: FP8 from compute capability 9.0 on, with
-// a rounding at every hop.
+// reducible returns whether octet uses a reduction. NCCL has more: FP8 from compute
+// capability 9.0, rounded at every hop.
 static int reducible(int type, int op) { return (type == F32 && op == SUM) || (type == INT32 && op == MAX); }
 
 int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libnvidia-ml.so.1: see standin.go. Everything but NVML's own
-// functions is static: go-nvml lets all libraries of the process see them.
+// Stand-in for libnvidia-ml.so.1: see standin.go. All but NVML's functions are static,
+// because go-nvml makes the library's symbols global.
 
 #include "standin.h"
 
@@ -23,7 +23,7 @@ enum { MAX_GPUS = 8 };
 
 // A handle is the address of one of these.
 typedef struct {
-	unsigned long long counted; // mJ
+	unsigned long long energy; // mJ
 } gpu;
 
 typedef struct {
@@ -37,34 +37,33 @@ typedef struct {
 static gpu gpus[MAX_GPUS];
 static int started, readings;
 
-static long number(const char *name, long otherwise) {
+static long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
-static unsigned count(void) { return number("STANDIN_NVML_GPUS", 1); }
+static unsigned count(void) { return setting("STANDIN_NVML_GPUS", 1); }
 
-// check is what stands against a call with a handle: for how (a function's name
-// without nvmlDeviceGet), the settings.
-static int check(const gpu *device, const char *how) {
+// check returns the error of a call with a handle; name is the function's, without
+// nvmlDeviceGet.
+static int check(const gpu *device, const char *name) {
 	if (!started)
 		return UNINITIALIZED;
 	if (device < gpus || device >= gpus + count())
 		return INVALID_ARGUMENT;
 	const char *unsupported = getenv("STANDIN_NVML_UNSUPPORTED");
-	if (unsupported && (strstr(unsupported, how) || !strcmp(unsupported, "all")))
+	if (unsupported && (strstr(unsupported, name) || !strcmp(unsupported, "all")))
 		return NOT_SUPPORTED;
-	const long lost = number("STANDIN_NVML_LOST", 0);
+	const long lost = setting("STANDIN_NVML_LOST", 0);
 	return lost && readings >= lost ? GPU_IS_LOST : SUCCESS;
 }
 
-// ordinal is the number that CUDA has for a GPU: NVML counts them from the other
-// end.
+// ordinal returns a GPU's ordinal in CUDA. NVML's order is the reverse.
 static int ordinal(const gpu *device) { return count() - 1 - (device - gpus); }
 
 int nvmlInit_v2(void) {
-	if (number("STANDIN_NVML_INIT", SUCCESS))
-		return number("STANDIN_NVML_INIT", SUCCESS);
+	if (setting("STANDIN_NVML_INIT", SUCCESS))
+		return setting("STANDIN_NVML_INIT", SUCCESS);
 	if (started++ == 0)
 		readings = 0;
 	return SUCCESS;
@@ -141,7 +140,7 @@ int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
 	return status;
 }
 
-// What changes while a GPU works. A reading begins with the utilisation.
+// Sensors. The utilization is the first call of a reading.
 
 int nvmlDeviceGetUtilizationRates(void *device, utilization *u) {
 	readings++;
@@ -172,7 +171,7 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
 
 int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
 	const int status = check(device, "Temperature");
-	if (sensor != 0) // of the GPU's die
+	if (sensor != 0) // NVML_TEMPERATURE_GPU
 		return INVALID_ARGUMENT;
 	if (!status)
 		*celsius = 60 + ordinal(device);
@@ -181,7 +180,7 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *celsius) {
 
 int nvmlDeviceGetClockInfo(void *device, int clock, unsigned *megahertz) {
 	const int status = check(device, "ClockInfo");
-	if (clock != 1) // of the multiprocessors
+	if (clock != 1) // NVML_CLOCK_SM
 		return INVALID_ARGUMENT;
 	if (!status)
 		*megahertz = 1755;
@@ -195,10 +194,10 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *
 	return status;
 }
 
-// The count goes on by 5 J a call.
+// The counter advances by 5 J per call.
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
 	const int status = check(device, "TotalEnergyConsumption");
 	if (!status)
-		*millijoules = 7000000000ull + (((gpu *)device)->counted += 5000);
+		*millijoules = 7000000000ull + (((gpu *)device)->energy += 5000);
 	return status;
 }

@@ -1,9 +1,8 @@
 //go:build ignore
 
-// Stand-in for libnvrtc.so: a compiler of CUDA C++ for the CPU. It hands the
-// program to g++ (or CXX) behind cuda_host.h, which lies beside this library,
-// and the "cubin" is a shared object that the stand-in for the driver loads.
-// See standin.go.
+// Stand-in for libnvrtc.so: a compiler of CUDA C++ for the CPU. It compiles the program
+// with g++ (or CXX) and cuda_host.h, which is in this library's folder. The "cubin" is a
+// shared object that the stand-in for the driver loads. See standin.go.
 
 #define _GNU_SOURCE
 #include "standin.h"
@@ -30,23 +29,23 @@ enum {
 extern char **environ;
 
 typedef struct {
-	char folder[64]; // of the source, its headers and what becomes of them
+	char folder[64]; // of the source, its headers and the output
 	char *source, *log, *image;
 	size_t bytes; // of image
 } program;
 
-long setting(const char *name, long otherwise) {
+long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
 int nvrtcVersion(int *major, int *minor) {
 	*major = 13;
-	*minor = 99; // none of NVIDIA's: what it made is never taken for theirs, or back
+	*minor = 99; // not a version of NVIDIA's, so caches do not mix the outputs
 	return SUCCESS;
 }
 
-// Compute capabilities, times 10, of devices that it compiles for.
+// Supported compute capabilities, times 10.
 static const int archs[] = {80, 89, 90, 100, 120};
 
 int nvrtcGetNumSupportedArchs(int *count) {
@@ -112,8 +111,8 @@ int nvrtcCreateProgram(program **out, const char *source, const char *name, int 
 	return SUCCESS;
 }
 
-// sizes writes a line for each KERNEL(name, Args, ...) of cuda_host.h, from which
-// the driver knows the size of its parameter.
+// sizes returns a line for each KERNEL(name, Args, ...) of the source that defines the size
+// of its parameter for the driver.
 static char *sizes(const char *source) {
 	char *tail = NULL, name[128], type[128];
 	size_t length;
@@ -149,14 +148,14 @@ int nvrtcCompileProgram(program *p, int options, const char *const *option) {
 	char arch[16] = "", source[128], object[128], include[128], host[512];
 	char *arguments[64] = {getenv("CXX") ? getenv("CXX") : "g++"};
 	int n = 1;
-	// No contraction: products are added unfused unless the program says fma.
+	// No contraction: a * b + c rounds twice unless the program calls fma.
 	static char *const flags[] = {"-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-fno-strict-aliasing", "-ffp-contract=off",
 				     "-Wno-unknown-pragmas", "-x", "c++"};
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
 		arguments[n++] = flags[i];
 #ifdef __x86_64__
 	if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-		arguments[n++] = "-mfma", arguments[n++] = "-mavx2"; // else each fma is a call
+		arguments[n++] = "-mfma", arguments[n++] = "-mavx2"; // alternative: a call per fma
 #endif
 	for (int i = 0; i < options; i++) {
 		if (sscanf(option[i], "--gpu-architecture=%15s", arch) == 1 || !strcmp(option[i], "--fmad=false"))
@@ -167,7 +166,7 @@ int nvrtcCompileProgram(program *p, int options, const char *const *option) {
 		}
 		arguments[n++] = (char *)option[i];
 	}
-	if (strncmp(arch, "sm_", 3)) { // the default of the real one is PTX, which nobody here wants
+	if (strncmp(arch, "sm_", 3)) { // NVRTC's default is PTX, which octet does not use
 		p->log = strdup("--gpu-architecture=sm_... is missing");
 		return INVALID_OPTION;
 	}

@@ -16,9 +16,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-long setting(const char *name, long otherwise) {
+long setting(const char *name, long fallback) {
 	const char *value = getenv(name);
-	return value ? atol(value) : otherwise;
+	return value ? atol(value) : fallback;
 }
 
 void complain(const char *format, ...) {
@@ -30,15 +30,15 @@ void complain(const char *format, ...) {
 	va_end(args);
 }
 
-// The lock is recursive: work that a call waits for may call the library.
+// The lock is recursive: work that runs in a call may call the library.
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static bool started;
 static status lost_status;
 
 static struct {
-	uint32_t type; // 0: none is acquired
+	uint32_t type; // 0: no device is acquired
 	int module;
-	int claim; // socket whose name says that the module is taken
+	int claim; // socket whose name reserves the module
 } device;
 
 status enter(void) {
@@ -66,7 +66,7 @@ status lose(status s) {
 
 status lost(void) { return lost_status; }
 
-// Objects, in a table by their address.
+// Objects, in a hash table by address.
 
 static object *buckets[1 << 12];
 
@@ -109,8 +109,8 @@ void object_each(enum kind kind, void (*visit)(void *, void *), void *data) {
 
 // The library.
 
-// Libraries that the real one opens when it starts, and does without: here they are empty,
-// and looked for beside this one, too.
+// open_companions loads two libraries that SynapseAI loads at its start, if they exist. The
+// stand-in's are empty, and may be in its own folder.
 static void open_companions(void) {
 	dlopen("libTPCFuser.so", RTLD_NOW);
 	dlopen("libComplexGuid.so", RTLD_NOW);
@@ -129,11 +129,11 @@ status synInitialize(void) {
 
 static void leak(void *o, void *data) {
 	static const char *const names[] = {"device memory", "host memory", "stream", "event", "graph", "section", "tensor", "recipe", "communicator"};
-	complain("a %s was not given back", names[((object *)o)->kind]);
+	complain("%s not freed before the end of its device", names[((object *)o)->kind]);
 	++*(int *)data;
 }
 
-// leaks lists what lives on the device.
+// leaks lists the device's objects on stderr and returns their number.
 static int leaks(void) {
 	static const enum kind kinds[] = {MEMORY, HOST_MEMORY, STREAM, EVENT, COMM};
 	int n = 0;
@@ -186,9 +186,8 @@ status synStatusGetBriefDescription(const status s, char *text, const size_t siz
 	return SUCCESS;
 }
 
-// Devices: those of Gaudi2 come first. What shares a file of the library shares
-// a machine: a module is taken by giving a socket its name, which ends with the
-// process.
+// Devices, Gaudi2 first. Processes that load the same file of the library share a machine.
+// A process reserves a module by binding a socket to its name, until the process ends.
 
 static uint32_t count(uint32_t type) {
 	return type == GAUDI2 ? setting("STANDIN_GAUDI2", 1) : type == GAUDI3 ? setting("STANDIN_GAUDI3", 0) : 0;
@@ -201,14 +200,14 @@ uint64_t alignment(uint32_t type) { return type == GAUDI3 ? 256 : 128; }
 bool is_device(uint32_t id) { return device.type && id == 0; }
 uint32_t device_type(void) { return device.type; }
 
-// claim takes a module for this process; -1: another one has it.
+// claim reserves a module for this process; -1: another process has it.
 static int claim(int module) {
 	Dl_info info;
 	const char *machine = dladdr((void *)synInitialize, &info) ? info.dli_fname : "";
 	uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
 	for (; *machine; machine++)
 		hash = (hash ^ (unsigned char)*machine) * 0x100000001b3u;
-	struct sockaddr_un address = {.sun_family = AF_UNIX}; // a name that begins with 0 is in no file system
+	struct sockaddr_un address = {.sun_family = AF_UNIX}; // a name that begins with 0 is not in the file system
 	const int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "standin-gaudi-%016lx-%d", (unsigned long)hash, module);
 	const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (s >= 0 && bind(s, (struct sockaddr *)&address, offsetof(struct sockaddr_un, sun_path) + 1 + n)) {
@@ -221,12 +220,12 @@ static int claim(int module) {
 static status acquire(uint32_t *id, int module) {
 	if (device.type)
 		return DEVICE_ALREADY_ACQUIRED;
-	const int taken = claim(module);
-	if (taken < 0)
+	const int socket_fd = claim(module);
+	if (socket_fd < 0)
 		return NO_DEVICE_FOUND;
 	device.type = module < (int)count(GAUDI2) ? GAUDI2 : GAUDI3;
 	device.module = module;
-	device.claim = taken;
+	device.claim = socket_fd;
 	*id = 0;
 	return SUCCESS;
 }
@@ -272,7 +271,7 @@ status synDeviceRelease(const uint32_t id) {
 	finish_all();
 	if (lost_status)
 		return leave(SYNAPSE_TERMINATED);
-	// The real one frees what is left. The stand-in says that it was left.
+	// SynapseAI frees the remaining objects. The stand-in fails.
 	const int left = leaks();
 	release();
 	return leave(left ? BUSY : SUCCESS);

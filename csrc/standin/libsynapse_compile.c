@@ -1,9 +1,9 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: from graphs to recipes, and recipes in files. A
-// compiler is free to run nodes in any order that edges of data and control allow: so
-// this one shuffles them, and places what lies in no section so that memory is used
-// again as soon as its last reader has run.
+// Stand-in for libSynapse.so: compilation of graphs to recipes, and recipe files. A
+// compiler may run nodes in any order that data and control edges allow, so this one
+// shuffles them. It places tensors without a section in the workspace, and reuses their
+// memory after the last reader.
 
 #define _GNU_SOURCE
 #include "libsynapse_graph.h"
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The edges of a graph, as a matrix of bits: before[i] has those of all nodes that
-// must run before node i, directly or not.
+// The edges of a graph as a bit matrix: row i of before has the nodes that must run before
+// node i, directly or transitively.
 typedef struct {
 	node **node;
 	uint32_t n, words;
@@ -46,8 +46,8 @@ static void edges_free(edges *e) {
 	free(e->before);
 }
 
-// order sorts the nodes so that each comes behind those it needs. Among the ready
-// ones it chooses by a seeded generator. False: they wait for each other.
+// order sorts the nodes topologically. A seeded generator chooses among the ready nodes. It
+// returns false if the graph has a cycle.
 static bool order(edges *e, uint32_t *sorted) {
 	uint32_t *waits = calloc(e->n, sizeof *waits), *ready = malloc(e->n * sizeof *ready), readies = 0, done = 0;
 	bool *direct = calloc((uint64_t)e->n * e->n, sizeof *direct); // [first][second]
@@ -101,8 +101,8 @@ static bool reads(const node *n, const tensor *t) {
 	return false;
 }
 
-// unordered tells whether a writer of a has no order with a writer or reader of b, and
-// complains: SynapseAI refuses such a graph, too (handle_memory_section_tensors.cpp).
+// unordered returns whether the writer of a is unordered with a writer or reader of b, and
+// complains. SynapseAI rejects such a graph (handle_memory_section_tensors.cpp).
 static bool unordered(const edges *e, const tensor *a, const tensor *b) {
 	for (uint32_t i = 0; a->producer && i < e->n; i++) {
 		const node *n = e->node[i];
@@ -116,9 +116,9 @@ static bool unordered(const edges *e, const tensor *a, const tensor *b) {
 
 static bool is_persistent(const tensor *t) { return t->section && t->section->persistent; }
 
-// spoils tells whether a node's output lies where one of its own inputs does in a way
-// that its kernel does not survive, and complains.
-static bool spoils(const node *n) {
+// overwrites_input returns whether a node's output overlaps one of its inputs although its
+// kernel cannot work in place, and complains.
+static bool overwrites_input(const node *n) {
 	for (uint32_t o = 0; o < n->call.outs; o++)
 		for (uint32_t i = 0; i < n->call.ins; i++) {
 			const tensor *a = n->in[i], *b = n->out[o];
@@ -126,7 +126,7 @@ static bool spoils(const node *n) {
 				continue;
 			const bool same = a->offset == b->offset && bytes_of(&a->shape) == bytes_of(&b->shape);
 			if (!same || !n->call.kernel->in_place) {
-				complain("node %s (%s) reads tensor %s where it writes tensor %s", n->name, n->guid, a->name, b->name);
+				complain("node %s (%s): input %s overlaps output %s", n->name, n->guid, a->name, b->name);
 				return true;
 			}
 		}
@@ -138,7 +138,7 @@ static bool check_sections(const graph *g, const edges *e) {
 		if (!is_persistent(a) || !a->locked)
 			continue;
 		if (a->offset % alignment(g->device_type)) {
-			complain("tensor %s begins %lu bytes into its section, which is not aligned to %lu", a->name, (unsigned long)a->offset, (unsigned long)alignment(g->device_type));
+			complain("tensor %s: offset %lu in its section is not a multiple of %lu", a->name, (unsigned long)a->offset, (unsigned long)alignment(g->device_type));
 			return false;
 		}
 		for (tensor *b = g->tensors; b; b = b->next)
@@ -146,36 +146,37 @@ static bool check_sections(const graph *g, const edges *e) {
 				return false;
 	}
 	for (uint32_t i = 0; i < e->n; i++)
-		if (spoils(e->node[i]))
+		if (overwrites_input(e->node[i]))
 			return false;
 	return true;
 }
 
-// check_contents finds tensors that are read and have nothing in them.
+// check_contents returns false, and complains, if a node reads a tensor without contents.
 static bool check_contents(const edges *e) {
 	for (uint32_t i = 0; i < e->n; i++)
 		for (uint32_t j = 0; j < e->node[i]->call.ins; j++) {
 			const tensor *t = e->node[i]->in[j];
 			if (t && !t->producer && !t->host && !is_persistent(t)) {
-				complain("node %s reads tensor %s, which nothing writes", e->node[i]->name, t->name);
+				complain("node %s reads tensor %s, which has no producer and no contents", e->node[i]->name, t->name);
 				return false;
 			}
 		}
 	return true;
 }
 
-// Placing.
+// Placement.
 
 enum { WORKSPACE_ALIGNMENT = 256 };
 
 typedef struct {
 	uint64_t from, to;
-	uint32_t last; // step that reads it last
+	uint32_t last; // step of the last access
 } block;
 
 static uint64_t rounded(uint64_t bytes) { return (bytes + WORKSPACE_ALIGNMENT - 1) / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT; }
 
-// place finds the first gap among the blocks, which are sorted by from.
+// place inserts a block at the first gap of the blocks, sorted by from, and returns its
+// offset.
 static uint64_t place(block *blocks, uint32_t *n, uint64_t bytes, uint32_t last) {
 	uint64_t at = 0;
 	uint32_t i = 0;
@@ -300,15 +301,15 @@ status synGraphCompile(recipe **out, graph *handle, const char *name, const char
 		return leave(FAIL);
 	edges e = edges_of(g);
 	uint32_t *sorted = malloc(e.n * sizeof *sorted);
-	const bool sane = order(&e, sorted);
-	if (!sane)
-		complain("recipe %s: nodes wait for each other", name);
-	const bool fine = sane && check_sections(g, &e) && check_contents(&e);
-	if (fine)
+	const bool acyclic = order(&e, sorted);
+	if (!acyclic)
+		complain("recipe %s: the nodes have a cycle", name);
+	const bool ok = acyclic && check_sections(g, &e) && check_contents(&e);
+	if (ok)
 		*out = compile(g, &e, sorted, name);
 	free(sorted);
 	edges_free(&e);
-	return leave(fine ? SUCCESS : FAIL);
+	return leave(ok ? SUCCESS : FAIL);
 }
 
 static void recipe_clear(recipe *r) {
@@ -336,11 +337,11 @@ status synRecipeDestroy(recipe *handle) {
 	return leave(SUCCESS);
 }
 
-// Files. The format is ours, and a file serves the version that wrote it.
+// Files, in the stand-in's own format. A file is valid only for the version that wrote it.
 
 static const char magic[32] = "octet stand-in recipe 1";
 
-// A file is written or read by the same functions: whichever it is open for.
+// The same functions write or read an archive.
 typedef struct {
 	FILE *file;
 	bool writes, failed;
@@ -351,13 +352,13 @@ static void raw(archive *a, void *p, uint64_t bytes) {
 		a->failed = true;
 }
 
-enum { MOST = 1 << 30 }; // bytes of a piece that a reader believes
+enum { MAX_BYTES = 1 << 30 }; // limit of a length that is read
 
-// sized is a piece of memory behind its length. What is read ends with a 0.
+// sized writes or reads a length and bytes. It terminates bytes that it reads with a 0.
 static void sized(archive *a, void **p, uint64_t *bytes) {
 	raw(a, bytes, sizeof *bytes);
 	if (!a->writes) {
-		a->failed |= *bytes > MOST;
+		a->failed |= *bytes > MAX_BYTES;
 		*bytes = a->failed ? 0 : *bytes;
 		*p = calloc(*bytes + 1, 1);
 	}
@@ -372,7 +373,7 @@ static void text(archive *a, char **s) {
 static void array(archive *a, void **p, uint32_t *n, size_t size) {
 	raw(a, n, sizeof *n);
 	if (!a->writes) {
-		a->failed |= (uint64_t)*n * size > MOST;
+		a->failed |= (uint64_t)*n * size > MAX_BYTES;
 		*n = a->failed ? 0 : *n;
 		*p = calloc(*n + 1, size);
 	}
@@ -418,17 +419,17 @@ static void archive_recipe(archive *a, recipe *r) {
 		archive_step(a, &r->step[i]);
 }
 
-static bool sane_operand(const recipe *r, const operand *o) {
+static bool valid_operand(const recipe *r, const operand *o) {
 	if (!type_size(o->type) || o->dims > MAX_DIMS || o->section < CONSTANTS || o->section >= (int64_t)r->sections)
 		return false;
-	const uint64_t room = o->section == WORKSPACE ? r->workspace : o->section == CONSTANTS ? r->constants : ~0ull;
-	return o->offset <= room && bytes_of(o) <= room - o->offset;
+	const uint64_t limit = o->section == WORKSPACE ? r->workspace : o->section == CONSTANTS ? r->constants : ~0ull;
+	return o->offset <= limit && bytes_of(o) <= limit - o->offset;
 }
 
-// sane checks what was read as thoroughly as what is made.
-static bool sane(recipe *r) {
+// valid checks a recipe that was read as thoroughly as compilation does.
+static bool valid(recipe *r) {
 	for (uint32_t i = 0; i < r->operands; i++)
-		if (!sane_operand(r, &r->operand[i]))
+		if (!valid_operand(r, &r->operand[i]))
 			return false;
 	for (uint32_t i = 0; i < r->steps; i++) {
 		const step *s = &r->step[i];
@@ -468,8 +469,8 @@ status synRecipeDeSerialize(recipe **out, const char *path) {
 	recipe *r = object_new(RECIPE, sizeof *r);
 	archive_recipe(&a, r);
 	fclose(a.file);
-	if (a.failed || !sane(r)) {
-		complain("%s is no recipe, or another version's", path);
+	if (a.failed || !valid(r)) {
+		complain("%s is not a recipe of this version", path);
 		recipe_clear(r);
 		return leave(FAIL);
 	}

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: formats of numbers. On Gaudi2 E4M3 ends at 240 and
-// has infinities, as IEEE's formats do; on Gaudi3 it ends at 448 and has none. E5M2
-// is the same on both.
+// Stand-in for libSynapse.so: number formats. On Gaudi2 E4M3 has a maximum of 240 and
+// infinities, as IEEE formats do; on Gaudi3 its maximum is 448, without infinities. E5M2 is
+// the same on both.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -39,11 +39,11 @@ bool same_sizes(const operand *a, const operand *b) {
 	return a->dims == b->dims && !memcmp(a->sizes, b->sizes, a->dims * sizeof *a->sizes);
 }
 
-// A float format: fraction bits, exponent bias, the code of the largest number and
-// the one that stands for what is larger.
+// A float format: fraction bits, exponent bias, and the codes of its maximum, of an
+// overflow and of NaN.
 typedef struct {
 	int fraction, bias;
-	uint32_t largest, above, nan;
+	uint32_t max_code, overflow, nan;
 } format;
 
 static const format bf16 = {7, 127, 0x7f7f, 0x7f80, 0x7fff}, f16 = {10, 15, 0x7bff, 0x7c00, 0x7fff};
@@ -54,61 +54,63 @@ static inline uint16_t bf16_nearest(float x) {
 	return (bits & 0x7fffffff) > 0x7f800000 ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
-// Each lane of the device's vectors has a Galois shift register of 32 bits, which is
-// never 0 and moves by one bit: draws of one lane that follow each other are much
-// alike, those of neighbouring elements, which lie in other lanes, are not.
+// Each lane of the device's vectors has a 32-bit Galois LFSR, which is never 0 and shifts by
+// one bit per draw: consecutive draws of a lane are correlated, those of neighbouring
+// elements, which have other lanes, are not.
 static inline uint32_t next_random(uint32_t *lanes, uint64_t element) {
 	uint32_t *lane = &lanes[element % RANDOM_LANES];
 	*lane = *lane >> 1 ^ (-(*lane & 1) & 0xa3000000u);
 	return *lane;
 }
 
-// round_at_random rounds x to a format: a magnitude goes up where the bits that are cut
-// off, left-aligned in 32, are at least the register's (numerics of Intel's published
-// reference): what is exact stays.
-static inline uint32_t round_at_random(format f, uint32_t sign_bit, float x, bool saturate, uint32_t *lanes, uint64_t element) {
+// round_stochastic rounds x to a format: a magnitude rounds up if the discarded bits,
+// left-aligned in 32, are at least the LFSR's (numerics of Intel's published reference).
+// Exact values do not change.
+static inline uint32_t round_stochastic(format f, uint32_t sign_bit, float x, bool saturate, uint32_t *lanes, uint64_t element) {
 	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff;
 	const uint32_t sign = bits >> 31 << sign_bit;
 	if (a > 0x7f800000)
 		return f.nan;
 	if (a == 0x7f800000)
-		return sign | (saturate ? f.largest : f.above);
+		return sign | (saturate ? f.max_code : f.overflow);
 	const int field = a >> 23;
 	const int exponent = field ? field - 127 : -126;
 	const uint32_t significand = field ? (a & 0x7fffff) | 0x800000 : a;
-	const int least = 1 - f.bias; // of normal numbers
-	const int cut = 23 - f.fraction + (exponent < least ? least - exponent : 0);
-	uint32_t code = cut < 32 ? significand >> cut : 0;
-	const uint64_t rest = cut < 32 ? significand & ((1ull << cut) - 1) : significand;
+	const int min_exponent = 1 - f.bias; // of normal values
+	const int discarded = 23 - f.fraction + (exponent < min_exponent ? min_exponent - exponent : 0);
+	uint32_t code = discarded < 32 ? significand >> discarded : 0;
+	const uint64_t rest = discarded < 32 ? significand & ((1ull << discarded) - 1) : significand;
 	if (rest)
-		code += (cut <= 32 ? rest << (32 - cut) : cut < 64 ? rest >> (cut - 32) : 0) >= next_random(lanes, element);
-	if (exponent >= least)
+		code += (discarded <= 32 ? rest << (32 - discarded) : discarded < 64 ? rest >> (discarded - 32) : 0) >= next_random(lanes, element);
+	if (exponent >= min_exponent)
 		code += (uint32_t)(exponent + f.bias - 1) << f.fraction;
-	if (code > f.largest)
-		code = saturate ? f.largest : f.above;
+	if (code > f.max_code)
+		code = saturate ? f.max_code : f.overflow;
 	return sign | code;
 }
 
-// round_to_nearest has no branches, for formats of fewer exponents than F32. Adding the number whose last bit is a subnormal's rounds to subnormals.
+// round_to_nearest rounds to nearest even without branches, for formats with fewer exponents
+// than F32. For subnormals it adds `units`, a float whose last bit is the spacing of the
+// format's subnormals.
 static inline uint32_t round_to_nearest(format f, uint32_t sign_bit, float x, bool saturate) {
-	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff, cut = 23 - f.fraction;
-	const uint32_t least = (uint32_t)(128 - f.bias) << 23; // normal number
-	const uint32_t normal = ((a + (1u << (cut - 1)) - 1 + (a >> cut & 1)) >> cut) - ((uint32_t)(127 - f.bias) << f.fraction);
-	const uint32_t units = (uint32_t)(128 - f.bias + cut) << 23;
-	const uint32_t subnormal = bits_of(float_of(a < least ? a : 0) + float_of(units)) - units;
-	const uint32_t rounded = a < least ? subnormal : normal, limit = saturate ? f.largest : f.above;
-	const uint32_t code = bits >> 31 << sign_bit | (rounded > f.largest ? limit : rounded);
+	const uint32_t bits = bits_of(x), a = bits & 0x7fffffff, discarded = 23 - f.fraction;
+	const uint32_t min_normal = (uint32_t)(128 - f.bias) << 23;
+	const uint32_t normal = ((a + (1u << (discarded - 1)) - 1 + (a >> discarded & 1)) >> discarded) - ((uint32_t)(127 - f.bias) << f.fraction);
+	const uint32_t units = (uint32_t)(128 - f.bias + discarded) << 23;
+	const uint32_t subnormal = bits_of(float_of(a < min_normal ? a : 0) + float_of(units)) - units;
+	const uint32_t rounded = a < min_normal ? subnormal : normal, limit = saturate ? f.max_code : f.overflow;
+	const uint32_t code = bits >> 31 << sign_bit | (rounded > f.max_code ? limit : rounded);
 	return a > 0x7f800000 ? f.nan : code;
 }
 
-// ENCODE is for one format, whose numbers the compiler then knows.
+// ENCODE encodes in a constant format, so that the compiler can specialize it.
 #define ENCODE(to, format, sign_bit)                                                          \
 	if (round == TO_NEAREST)                                                              \
 		for (uint64_t i = 0; i < n; i++)                                              \
 			(to)[i] = round_to_nearest(format, sign_bit, from[i], saturate);      \
 	else                                                                                  \
 		for (uint64_t i = 0; i < n; i++)                                              \
-			(to)[i] = round_at_random(format, sign_bit, from[i], saturate, lanes, at + i);
+			(to)[i] = round_stochastic(format, sign_bit, from[i], saturate, lanes, at + i);
 
 WIDE static void encode_bytes(uint8_t *restrict to, uint32_t type, bool gaudi3, const float *restrict from, uint64_t n, int round, bool saturate, uint32_t *lanes, uint64_t at) {
 	if (type == E5M2) {
@@ -128,7 +130,7 @@ WIDE static void encode_words(uint16_t *restrict to, uint32_t type, const float 
 			to[i] = bf16_nearest(from[i]);
 	} else {
 		for (uint64_t i = 0; i < n; i++)
-			to[i] = round_at_random(bf16, 15, from[i], saturate, lanes, at + i);
+			to[i] = round_stochastic(bf16, 15, from[i], saturate, lanes, at + i);
 	}
 }
 
@@ -143,8 +145,8 @@ double fp8_value(uint32_t type, uint8_t code, bool gaudi3) {
 	const format f = type == E5M2 ? e5m2 : gaudi3 ? e4m3_gaudi3 : e4m3_gaudi2;
 	const uint32_t a = code & 0x7f, field = a >> f.fraction, fraction = a & ((1u << f.fraction) - 1);
 	const double sign = code & 0x80 ? -1 : 1;
-	if (a > f.largest)
-		return a == f.above && f.above != f.nan ? sign * INFINITY : NAN;
+	if (a > f.max_code)
+		return a == f.overflow && f.overflow != f.nan ? sign * INFINITY : NAN;
 	return sign * ldexp(field ? fraction | 1u << f.fraction : fraction, (field ? (int)field : 1) - f.bias - f.fraction);
 }
 
@@ -154,7 +156,7 @@ static float f16_value(uint16_t code) {
 	return code >> 15 ? -a : a;
 }
 
-// The tables of the two FP8 formats, on both devices.
+// Values of the FP8 codes: [E5M2][gaudi3][code].
 static float tables[2][2][256];
 
 static void __attribute__((constructor)) make_tables(void) {
@@ -194,11 +196,10 @@ float element(const operand *o, uint64_t at, bool gaudi3) {
 	return x;
 }
 
-// Integers take what is inside their range, to nearest, and its end else; of NaN, the
-// least.
+// integer rounds to nearest even and clamps to the range; NaN becomes INT32_MIN.
 static inline int32_t integer(float x) { return !(x > (float)INT32_MIN) ? INT32_MIN : x >= (float)INT32_MAX ? INT32_MAX : lrintf(x); }
 
-// Adding 1.5·2^23 rounds to integers.
+// narrow_integer does so for INT8. Adding 1.5·2^23 rounds to integers.
 static inline int8_t narrow_integer(float x) {
 	const float inside = !(x > INT8_MIN) ? INT8_MIN : x > INT8_MAX ? INT8_MAX : x;
 	return (int8_t)(bits_of(inside + 0x1.8p23f) - bits_of(0x1.8p23f));

@@ -1,17 +1,16 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: sums of FP8 products, as the matrix engine adds them up.
+// Stand-in for libSynapse.so: FP8 GEMMs with the arithmetic of the matrix engine.
 //
-// They are fused sums, bit for bit those of package backend/arith's models gaudi2 and
-// gaudi3, which says where they are from: a group of products is aligned to the largest
-// exponent among them, cut off below 24 bits, and added exactly. Gaudi2 adds the sum of
-// 16 to what came before, rounded to nearest. Gaudi3 aligns what came before as a ninth
-// term of 8, and rounds toward zero. Groups follow each other along k, which is a choice
-// of ours: how the compiler splits k is not published.
+// The fused sums have the bits of package backend/arith's models gaudi2 and gaudi3, which
+// name their sources: a group of products is aligned to its largest exponent, truncated to
+// 24 bits below it, and added exactly. Gaudi2 adds the sum of 16 products to the addend,
+// rounded to nearest. Gaudi3 aligns the addend as a ninth term of 8 products, and rounds
+// toward zero. Groups are in ascending order of k, an assumption: how the compiler splits k
+// is not published.
 //
 // Operands are decoded once. A product of two values is exact in F32, and so is its
-// multiple of a power of two, of which the conversion to an integer is the part that
-// is not cut off.
+// multiple by a power of two, which the conversion to an integer truncates.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -23,16 +22,16 @@
 #pragma GCC optimize("O3", "wrapv")
 
 enum {
-	COLUMNS = 32,     // that are summed at once
-	ROWS = 16,        // that are decoded or summed behind each other
-	DEPTH = 256,      // of the part of a panel that stays in the first cache meanwhile
-	BITS = 24,        // that are kept below the largest exponent
-	NOTHING = -64,    // exponent of zero: with any other's sum it is below every product's
-	LEAST_FLOAT = -126, // exponent of the smallest normal F32
+	COLUMNS = 32,       // of a tile, summed in vectors
+	ROWS = 16,          // of a tile, decoded or summed one after the other
+	DEPTH = 256,        // k per pass, so that a panel's part stays in the L1 cache
+	BITS = 24,          // kept below the largest exponent
+	ZERO_EXPONENT = -64, // of 0: plus any other exponent it is below every product's
+	MIN_EXPONENT = -126, // of normal F32
 };
 
-// What a code counts with: its value, and its exponent, which of a subnormal is at
-// least the format's.
+// The value of a code, and the exponent with which it is aligned, at least the format's
+// minimum.
 typedef struct {
 	float value[256];
 	int8_t exponent[256];
@@ -40,19 +39,19 @@ typedef struct {
 
 static void make_table(table *t, uint32_t type, bool gaudi3) {
 	const bool to448 = gaudi3 && setting("STANDIN_E4M3", 448) == 448; // InfNanMode of mme_common_enum.h
-	const int least = gaudi3 ? (type == E5M2 ? -16 : -9) : -14;
+	const int min_exponent = gaudi3 ? (type == E5M2 ? -16 : -9) : -14;
 	for (int code = 0; code < 256; code++) {
 		const float x = t->value[code] = fp8_value(type, code, to448);
-		const int exponent = x != 0 && isfinite(x) ? ilogbf(x) : NOTHING;
-		t->exponent[code] = x != 0 && exponent < least ? least : exponent;
+		const int exponent = x != 0 && isfinite(x) ? ilogbf(x) : ZERO_EXPONENT;
+		t->exponent[code] = x != 0 && exponent < min_exponent ? min_exponent : exponent;
 	}
 }
 
-// decoded is a product's operands: a by rows, b by panels of COLUMNS, with zeros behind
-// the end of k and n.
+// decoded has a GEMM's operands: rows of a, and panels of COLUMNS columns of b, padded with
+// zeros along k and n.
 typedef struct {
-	const product *p;
-	uint64_t k; // of whole groups
+	const matmul *p;
+	uint64_t k; // rounded up to whole groups
 	table table_a, table_b;
 	float *a, *b;
 	int8_t *exponent_a, *exponent_b;
@@ -61,9 +60,9 @@ typedef struct {
 
 static void decode_rows(void *data, uint64_t from, uint64_t to) {
 	decoded *d = data;
-	const product *p = d->p;
+	const matmul *p = d->p;
 	const uint8_t *a = (const uint8_t *)p->a->data + p->at_a;
-	for (uint64_t first = from; first < to; first += ROWS) { // of a column as many as share a line of the cache
+	for (uint64_t first = from; first < to; first += ROWS) { // ROWS elements of a column share a cache line
 		const uint64_t last = first + ROWS < to ? first + ROWS : to;
 		for (uint64_t i = first; i < last; i++)
 			d->finite_a[i] = true;
@@ -79,7 +78,7 @@ static void decode_rows(void *data, uint64_t from, uint64_t to) {
 
 static void decode_panels(void *data, uint64_t from, uint64_t to) {
 	decoded *d = data;
-	const product *p = d->p;
+	const matmul *p = d->p;
 	const uint8_t *b = (const uint8_t *)p->b->data + p->at_b;
 	for (uint64_t panel = from; panel < to; panel++) {
 		const uint64_t first = panel * COLUMNS, n = p->n - first < COLUMNS ? p->n - first : COLUMNS;
@@ -104,7 +103,7 @@ static inline double power(int exponent) {
 	return x;
 }
 
-// power_float is 0 below F32's range and its largest power above.
+// power_float returns 2^exponent, 0 below F32's range, and the largest power above it.
 static inline float power_float(int exponent) {
 	const int field = exponent + 127;
 	return float_of((field < 0 ? 0 : field > 254 ? 254 : field) << 23);
@@ -112,8 +111,8 @@ static inline float power_float(int exponent) {
 
 static inline int exponent_of(float x) { return (bits_of(x) >> 23 & 255) - 127; }
 
-// nearest_sum is x + y rounded once to F32, subnormals to zero. Where float64 loses
-// some of the sum its last bit is made odd, so that it decides no tie.
+// nearest_sum returns x + y rounded once to F32, with subnormals flushed to zero. If float64
+// loses bits of the sum, its last bit becomes odd, so that the second rounding sees no tie.
 static inline float nearest_sum(double x, double y) {
 	double sum = x + y;
 	const double part = sum - x;
@@ -128,15 +127,15 @@ static inline float nearest_sum(double x, double y) {
 	return fabsf(z) >= 0x1p-126f ? z : 0;
 }
 
-// toward_zero needs no infinity: no sum of FP8 products is that large.
+// toward_zero rounds to F32 toward zero. No sum of FP8 products overflows.
 static inline float toward_zero(double x) {
 	const float nearest = x;
 	return float_of(bits_of(nearest) - (fabs((double)nearest) > fabs(x))) + 0.0f;
 }
 
-// add_to_nearest adds totals, in units of what is cut off below, to sums that are none
-// of them subnormal. A total of up to 24 bits is an F32, which F32 adds with one rounding;
-// few are longer.
+// add_to_nearest adds totals, in units of 2^(exponent - BITS), to sums, which are not
+// subnormal. A total of up to 24 bits is exact in F32, so the addition rounds once; longer
+// totals are rare.
 static inline __attribute__((always_inline)) void add_to_nearest(float *restrict c, const int32_t *restrict total, const int32_t *restrict exponent) {
 	float sum[COLUMNS];
 	int32_t longer[COLUMNS], any = 0;
@@ -152,14 +151,14 @@ static inline __attribute__((always_inline)) void add_to_nearest(float *restrict
 	memcpy(c, sum, sizeof sum);
 }
 
-// add_toward_zero adds sums, aligned like a product, to totals.
+// add_toward_zero adds sums, aligned like products, to totals.
 static inline __attribute__((always_inline)) void add_toward_zero(float *restrict c, const int32_t *restrict total, const int32_t *restrict exponent) {
 	for (int j = 0; j < COLUMNS; j++)
 		c[j] = toward_zero((total[j] + (int32_t)(c[j] * power(BITS - exponent[j]))) * power(exponent[j] - BITS));
 }
 
-// fuse adds a group of products to each of COLUMNS sums. Of what is not finite it makes
-// nonsense, which its caller replaces.
+// fuse adds a group of products to each of COLUMNS sums. Results with non-finite operands
+// are wrong; the caller replaces them.
 static inline __attribute__((always_inline)) void fuse(float *restrict c, const float *restrict a, const int8_t *restrict exponent_a, const float *restrict b, const int8_t *restrict exponent_b, int group, bool gaudi3) {
 	int8_t largest[COLUMNS];
 	int32_t exponent[COLUMNS], total[COLUMNS] = {0};
@@ -175,7 +174,7 @@ static inline __attribute__((always_inline)) void fuse(float *restrict c, const 
 		int e = largest[j];
 		if (gaudi3)
 			e = e > exponent_of(c[j]) ? e : exponent_of(c[j]);
-		exponent[j] = e > LEAST_FLOAT ? e : LEAST_FLOAT;
+		exponent[j] = e > MIN_EXPONENT ? e : MIN_EXPONENT;
 		multiple[j] = power_float(BITS - exponent[j]);
 	}
 	for (int l = 0; l < group; l++)
@@ -197,7 +196,7 @@ WIDE static void fuse_gaudi3(float *restrict c, const float *restrict a, const i
 		fuse(c, a + l, exponent_a + l, b + l * COLUMNS, exponent_b + l * COLUMNS, 8, true);
 }
 
-// special is a sum in which something is not finite.
+// special returns a sum with non-finite operands.
 static float special(const float *a, const float *b, uint64_t k) {
 	double sum = 0;
 	for (uint64_t l = 0; l < k; l++)
@@ -205,10 +204,11 @@ static float special(const float *a, const float *b, uint64_t k) {
 	return sum != sum ? float_of(0x7fffffff) : sum; // the engine's NaN
 }
 
-// multiply_tiles computes tiles of ROWS × COLUMNS, which are counted along rows first.
+// multiply_tiles computes tiles of ROWS × COLUMNS. Tile numbers go down a column of tiles
+// first.
 static void multiply_tiles(void *data, uint64_t from, uint64_t to) {
 	const decoded *d = data;
-	const product *p = d->p;
+	const matmul *p = d->p;
 	const uint64_t k = d->k, down = (p->m - 1) / ROWS + 1;
 	for (uint64_t tile = from; tile < to; tile++) {
 		const uint64_t row = tile % down * ROWS, column = tile / down * COLUMNS;
@@ -225,7 +225,7 @@ static void multiply_tiles(void *data, uint64_t from, uint64_t to) {
 	}
 }
 
-void multiply_fp8(const product *p) {
+void multiply_fp8(const matmul *p) {
 	const int group = p->gaudi3 ? 8 : 16;
 	const uint64_t k = (p->k + group - 1) / group * group, panels = (p->n - 1) / COLUMNS + 1, n = panels * COLUMNS;
 	decoded d = {.p = p, .k = k};

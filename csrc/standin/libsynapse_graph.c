@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: graphs, that is sections, tensors and nodes. What is
-// set of a tensor is set before the first node uses it, and a node is checked in
-// full when it is made.
+// Stand-in for libSynapse.so: graphs of sections, tensors and nodes. The first node that
+// uses a tensor locks its attributes. A node is checked completely when it is created.
 
 #define _GNU_SOURCE
 #include "libsynapse_graph.h"
@@ -121,7 +120,7 @@ status synTensorHandleCreate(tensor **out, graph *handle, const uint32_t kind, c
 	return leave(SUCCESS);
 }
 
-// set finds a tensor whose attributes may still change.
+// set is enter for calls that change a tensor. It fails if a node has locked the tensor.
 static status set(tensor *handle) {
 	ENTER();
 	const tensor *t = object_find(handle, TENSOR);
@@ -159,7 +158,7 @@ status synTensorSetGeometry(tensor *t, const geometry *g, const uint32_t type) {
 		if (d < g->dims && !g->sizes[d])
 			return leave(INVALID_ARGUMENT);
 		const uint64_t size = d < g->dims ? g->sizes[d] : 1;
-		if (t->sized && size != t->shape.sizes[d]) // sizes that change from launch to launch are not taken
+		if (t->sized && size != t->shape.sizes[d]) // dynamic shapes are not implemented
 			return leave(UNSUPPORTED);
 		t->shape.sizes[d] = size;
 	}
@@ -196,7 +195,7 @@ status synTensorSetHostPtr(tensor *t, void *data, uint64_t bytes, const uint32_t
 	if (t->host)
 		return leave(OBJECT_ALREADY_INITIALIZED);
 	if (!t->sized || !t->typed || type != t->shape.type || bytes != bytes_of(&t->shape)) {
-		complain("tensor %s: a constant of %lu bytes for a tensor of %lu", t->name, (unsigned long)bytes, (unsigned long)bytes_of(&t->shape));
+		complain("tensor %s: a constant of %lu bytes for a tensor of %lu bytes", t->name, (unsigned long)bytes, (unsigned long)bytes_of(&t->shape));
 		return leave(INVALID_ARGUMENT);
 	}
 	t->host = copy ? memcpy(malloc(bytes), data, bytes) : data;
@@ -207,7 +206,7 @@ status synTensorSetHostPtr(tensor *t, void *data, uint64_t bytes, const uint32_t
 
 // Nodes.
 
-// operand_of checks a tensor that a node is to use.
+// operand_of checks and locks a tensor of a new node.
 static status operand_of(graph *g, tensor *handle, bool output, const char *name) {
 	tensor *t = object_find(handle, TENSOR);
 	if (!t || t->graph != g)
@@ -221,13 +220,13 @@ static status operand_of(graph *g, tensor *handle, bool output, const char *name
 	else if (bytes_of(&t->shape) > 1ull << 32)
 		reason = "more than 2^32 bytes";
 	else if (output && t->producer)
-		reason = "another node that writes it";
+		reason = "another producer";
 	else if (output && t->host)
-		reason = "constant contents, and a node that writes it";
+		reason = "constant contents and a producer";
 	else if (t->host && t->section)
 		reason = "constant contents and a section";
 	else if (t->section && !t->section->persistent)
-		reason = "a section that is not persistent";
+		reason = "a non-persistent section";
 	if (reason)
 		complain("node %s: tensor %s has %s", name, t->name, reason);
 	return reason ? INVALID_ARGUMENT : SUCCESS;
@@ -241,8 +240,8 @@ static status operands_of(graph *g, tensor *const *list, uint32_t n, bool output
 	return s;
 }
 
-// gc_kernels says whether the kernel library was found, for guids that are not the
-// graph compiler's own.
+// gc_kernels returns whether a kernel is available: built into the graph compiler, or in
+// the kernel library that GC_KERNEL_PATH names.
 static bool gc_kernels(const kernel *k) {
 	const char *path = getenv("GC_KERNEL_PATH");
 	return !k->types || !setting("STANDIN_KERNELS", 0) || (path && strstr(path, "libtpc_kernels.so"));
@@ -252,11 +251,11 @@ static status make(graph *g, node *n, const char *guid) {
 	n->guid = strdup(guid);
 	n->call.kernel = kernel_find(guid, &n->call.type, &n->call.from);
 	if (!n->call.kernel) {
-		complain("node %s: there is no kernel %s", n->name, guid);
+		complain("node %s: no kernel %s", n->name, guid);
 		return FAIL;
 	}
 	if (!gc_kernels(n->call.kernel)) {
-		complain("node %s: no kernel library is loaded for %s: GC_KERNEL_PATH names none", n->name, guid);
+		complain("node %s: no kernel library for %s: GC_KERNEL_PATH names none", n->name, guid);
 		return FAIL;
 	}
 	for (uint32_t i = 0; i < n->call.ins; i++)

@@ -1,4 +1,4 @@
-// What makes graphs and what compiles them share.
+// Declarations that libsynapse_graph.c and libsynapse_compile.c share.
 #ifndef STANDIN_LIBSYNAPSE_GRAPH_H
 #define STANDIN_LIBSYNAPSE_GRAPH_H
 
@@ -10,8 +10,8 @@ typedef struct section {
 	object object;
 	graph *graph;
 	struct section *next;
-	bool persistent, used; // used: a tensor lies in it
-	int32_t number; // of persistent ones, while the graph is compiled
+	bool persistent, used; // used: it has a tensor
+	int32_t number; // of a persistent one, during compilation
 } section;
 
 typedef struct node node;
@@ -22,24 +22,24 @@ typedef struct tensor {
 	struct tensor *next;
 	char *name;
 	operand shape;
-	bool sized, typed, locked; // locked: a node uses it
+	bool sized, typed, locked; // locked: used by a node
 	section *section;
 	uint64_t offset;
 	void *host; // contents of a constant
 	bool owned; // host is a copy
 	node *producer;
-	int32_t number; // in the recipe, while the graph is compiled
+	int32_t number; // in the recipe, during compilation
 } tensor;
 
 struct node {
 	node *next;
 	uint64_t id; // from 1, in order of creation
 	char *guid, *name;
-	call call; // its operands are those of the tensors
+	call call; // with the tensors' operands
 	bool deterministic;
 	tensor *in[MAX_OPERANDS], *out[MAX_OPERANDS];
 	void *params;
-	uint64_t *after; // ids of nodes that have to run before
+	uint64_t *after; // ids of nodes that must run before this one
 	uint32_t afters;
 };
 

@@ -1,8 +1,8 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: HCCL, collectives between processes of one machine. A
-// call is checked here and put on its stream, where it is done in its turn
-// (libsynapse_hccl_run.c), when somebody waits.
+// Stand-in for libSynapse.so: HCCL, collectives between processes of one machine. Calls are
+// checked here and enqueued on a stream, which runs them in order when a call waits for it
+// (libsynapse_hccl_run.c).
 
 #include "libsynapse_hccl.h"
 
@@ -41,11 +41,11 @@ static result call_op(op o, void *handle, void *stream) {
 	o.comm = object_find(handle, COMM);
 	if (!o.comm || (o.root >= (uint32_t)o.comm->ranks) || (is_transfer(&o) && (int)o.root == o.comm->rank))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
-	if (!element_type(o.type)) // neither FP8 nor any other byte, nor 8 bytes
+	if (!element_type(o.type)) // no types of 1 or 8 bytes, so no FP8
 		return leave_hccl(HCCL_UNSUPPORTED);
 	const bool reduces = o.kind == ALL_REDUCE || o.kind == REDUCE_SCATTER;
 	if (reduces && o.reduction != SUM && o.reduction != MAX)
-		return leave_hccl(HCCL_UNSUPPORTED); // no products, no means; minima nobody asks for
+		return leave_hccl(HCCL_UNSUPPORTED); // HCCL has no prod and avg; octet does not use min
 	if (!o.count || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	return leave_hccl(enqueue(stream, run_op, &o, sizeof o) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS);

@@ -1,4 +1,4 @@
-// What the files of HCCL share.
+// Declarations that the files of HCCL share.
 #ifndef STANDIN_LIBSYNAPSE_HCCL_H
 #define STANDIN_LIBSYNAPSE_HCCL_H
 
@@ -28,10 +28,10 @@ typedef struct {
 	object object;
 	int ranks, rank;
 	int peers[MAX_RANKS]; // sockets
-	uint64_t done;        // collectives, the same number on all ranks
+	uint64_t done;        // number of collectives, equal on all ranks
 } comm; // a communicator
 
-// enter_hccl and leave_hccl are enter and leave with HCCL's codes.
+// enter_hccl and leave_hccl are enter and leave with HCCL's result codes.
 result enter_hccl(void);
 result leave_hccl(result r);
 #define ENTER_HCCL()                              \
@@ -41,30 +41,30 @@ result leave_hccl(result r);
 			return refused;           \
 	} while (0)
 
-// Everything ends within a deadline, which begins anew with every progress.
+// Every wait has a deadline, which restarts with every progress.
 double now(void); // seconds
 double deadline(void);
 
-// An op is one call, put on a stream.
+// An op is a call that is enqueued on a stream.
 enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV };
 
 typedef struct {
 	comm *comm;
 	enum kind_of_op kind;
 	uint64_t from, to; // addresses
-	uint64_t count;    // elements of what the call counts
+	uint64_t count;    // elements, as the call counts them
 	uint32_t type, reduction, root;
 } op;
 
 bool is_transfer(const op *o);                  // it sends to one rank, or receives from one
-uint32_t element_type(uint32_t type);           // synDataType of an hcclDataType_t; 0: none
-uint64_t bytes_from(const op *o);               // how large an op's buffers are
+uint32_t element_type(uint32_t type);           // synDataType of an hcclDataType_t; 0: unsupported
+uint64_t bytes_from(const op *o);               // sizes of an op's buffers
 uint64_t bytes_to(const op *o);
-void *buffer(uint64_t address, uint64_t bytes); // NULL: of no bytes, or not in one allocation
+void *buffer(uint64_t address, uint64_t bytes); // NULL: 0 bytes, or not in one allocation
 
 status run_op(void *op);
 
-// A message is a head, by which both sides see that they mean the same, and bytes.
+// A message is a head, which both ranks compare, and data.
 typedef struct {
 	uint32_t kind, type, reduction, root;
 	uint64_t done, bytes;
@@ -75,10 +75,10 @@ typedef struct {
 	bool sends;
 	head head;
 	unsigned char *data;
-	uint64_t at; // bytes of head and data that are done
+	uint64_t at; // transferred bytes of head and data
 } message;
 
-// exchange sends and receives all messages. False: it broke.
+// exchange sends and receives all messages. It returns false after an error.
 bool exchange(comm *c, message *messages, uint32_t n);
 
 #pragma GCC visibility pop

@@ -1,7 +1,6 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: HCCL's communicators. Every rank has a socket to every
-// other.
+// Stand-in for libSynapse.so: HCCL's communicators. Every pair of ranks has a socket.
 
 #define _GNU_SOURCE
 #include "libsynapse_hccl.h"
@@ -35,15 +34,15 @@ result hcclGetUniqueId(unique_id *id) {
 	return leave_hccl(HCCL_SUCCESS);
 }
 
-// address_of is where a rank listens: a name in no file system.
+// address_of sets the abstract socket address at which a rank listens.
 static socklen_t address_of(struct sockaddr_un *a, const unique_id *id, int rank) {
 	*a = (struct sockaddr_un){.sun_family = AF_UNIX};
 	const int n = snprintf(a->sun_path + 1, sizeof a->sun_path - 1, "%.80s-%d", id->name, rank);
 	return offsetof(struct sockaddr_un, sun_path) + 1 + n;
 }
 
-// whole reads or writes a piece of a few bytes.
-static bool whole(int fd, void *p, size_t bytes, bool sends, double until) {
+// transfer_all sends or receives all of a few bytes.
+static bool transfer_all(int fd, void *p, size_t bytes, bool sends, double until) {
 	for (size_t done = 0; done < bytes;) {
 		struct pollfd f = {fd, sends ? POLLOUT : POLLIN, 0};
 		if (poll(&f, 1, 10) < 0 || now() > until)
@@ -72,7 +71,7 @@ static bool connect_to(comm *c, const unique_id *id, int peer, double until) {
 		const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		if (fd >= 0 && connect(fd, (struct sockaddr *)&a, bytes) == 0) {
 			c->peers[peer] = fd;
-			return whole(fd, &h, sizeof h, true, until) && whole(fd, &other, sizeof other, false, until) && other.rank == peer && other.ranks == c->ranks;
+			return transfer_all(fd, &h, sizeof h, true, until) && transfer_all(fd, &other, sizeof other, false, until) && other.rank == peer && other.ranks == c->ranks;
 		}
 		close(fd);
 	}
@@ -85,28 +84,28 @@ static bool accept_from(comm *c, int listener, double until) {
 		if (poll(&f, 1, 10) > 0) {
 			hello h, mine = {c->rank, c->ranks};
 			const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-			if (fd < 0 || !whole(fd, &h, sizeof h, false, until) || h.ranks != c->ranks || h.rank <= c->rank || h.rank >= c->ranks || c->peers[h.rank] >= 0) {
+			if (fd < 0 || !transfer_all(fd, &h, sizeof h, false, until) || h.ranks != c->ranks || h.rank <= c->rank || h.rank >= c->ranks || c->peers[h.rank] >= 0) {
 				close(fd);
 				return false;
 			}
 			c->peers[h.rank] = fd;
-			return whole(fd, &mine, sizeof mine, true, until);
+			return transfer_all(fd, &mine, sizeof mine, true, until);
 		}
 	return false;
 }
 
-static bool meet(comm *c, const unique_id *id) {
+static bool rendezvous(comm *c, const unique_id *id) {
 	const double until = deadline();
 	struct sockaddr_un a;
 	const socklen_t bytes = address_of(&a, id, c->rank);
 	const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	bool met = listener >= 0 && bind(listener, (struct sockaddr *)&a, bytes) == 0 && listen(listener, MAX_RANKS) == 0;
-	for (int peer = 0; peer < c->rank && met; peer++)
-		met = connect_to(c, id, peer, until);
-	for (int peer = c->rank + 1; peer < c->ranks && met; peer++)
-		met = accept_from(c, listener, until);
+	bool connected = listener >= 0 && bind(listener, (struct sockaddr *)&a, bytes) == 0 && listen(listener, MAX_RANKS) == 0;
+	for (int peer = 0; peer < c->rank && connected; peer++)
+		connected = connect_to(c, id, peer, until);
+	for (int peer = c->rank + 1; peer < c->ranks && connected; peer++)
+		connected = accept_from(c, listener, until);
 	close(listener);
-	return met;
+	return connected;
 }
 
 static void comm_free(comm *c) {
@@ -126,8 +125,8 @@ result hcclCommInitRank(void **out, int ranks, unique_id id, int rank) {
 	c->ranks = ranks;
 	c->rank = rank;
 	memset(c->peers, -1, sizeof c->peers);
-	if (!meet(c, &id)) {
-		complain("rank %d of %d has not met the others", rank, ranks);
+	if (!rendezvous(c, &id)) {
+		complain("rank %d of %d could not connect to all other ranks", rank, ranks);
 		comm_free(c);
 		return leave_hccl(HCCL_SOCKET);
 	}

@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: what HCCL's ranks send each other. What they do together
-// is compared: a rank that asks for another collective, and one that has died, is an
-// error and no hang.
+// Stand-in for libSynapse.so: messages between HCCL's ranks. Ranks compare their
+// operations: a mismatch, or a dead rank, is an error instead of a hang.
 
 #define _GNU_SOURCE
 #include "libsynapse_hccl.h"
@@ -22,14 +21,15 @@ double now(void) {
 
 double deadline(void) { return now() + setting("STANDIN_HCCL_SECONDS", 20); }
 
-// move takes a message on as far as that goes without waiting. False: it broke.
+// move transfers as much of a message as possible without waiting. It returns false after an
+// error.
 static bool move(int fd, message *m, const head *expected) {
 	for (;;) {
 		const bool in_head = m->at < sizeof m->head;
 		char *p = in_head ? (char *)&m->head + m->at : (char *)m->data + (m->at - sizeof m->head);
 		const uint64_t end = in_head ? sizeof m->head : sizeof m->head + m->head.bytes;
 		if (!in_head && !m->sends && memcmp(&m->head, expected, sizeof m->head)) {
-			complain("rank %d does something else: kind %u, type %u, reduction %u, %lu bytes, not kind %u, type %u, reduction %u, %lu bytes", m->peer, m->head.kind, m->head.type,
+			complain("rank %d runs another operation: kind %u, type %u, reduction %u, %lu bytes, not kind %u, type %u, reduction %u, %lu bytes", m->peer, m->head.kind, m->head.type,
 			         m->head.reduction, (unsigned long)m->head.bytes, expected->kind, expected->type, expected->reduction, (unsigned long)expected->bytes);
 			return false;
 		}
@@ -57,8 +57,8 @@ bool exchange(comm *c, message *messages, uint32_t n) {
 			memset(&messages[i].head, 0, sizeof(head));
 	}
 	double until = deadline();
-	bool fine = true;
-	for (uint32_t left = n; left && fine;) {
+	bool ok = true;
+	for (uint32_t left = n; left && ok;) {
 		struct pollfd polls[2 * MAX_RANKS];
 		uint32_t active[2 * MAX_RANKS], actives = 0;
 		for (uint32_t i = 0; i < n; i++) {
@@ -69,26 +69,26 @@ bool exchange(comm *c, message *messages, uint32_t n) {
 			active[actives++] = i;
 		}
 		if (poll(polls, actives, 100) < 0 && errno != EINTR)
-			fine = false;
-		for (uint32_t i = 0; i < actives && fine; i++) {
+			ok = false;
+		for (uint32_t i = 0; i < actives && ok; i++) {
 			message *m = &messages[active[i]];
 			const uint64_t before = m->at;
 			if (!polls[i].revents)
 				continue;
-			fine = move(c->peers[m->peer], m, &expected[active[i]]);
+			ok = move(c->peers[m->peer], m, &expected[active[i]]);
 			if (m->at != before)
 				until = deadline();
-			if (fine && is_done(m)) {
+			if (ok && is_done(m)) {
 				done[active[i]] = true;
 				left--;
 			}
 		}
-		if (fine && now() > until) {
-			complain("a collective waits for rank %d", messages[active[0]].peer);
-			fine = false;
+		if (ok && now() > until) {
+			complain("timeout: a collective waits for rank %d", messages[active[0]].peer);
+			ok = false;
 		}
 	}
 	free(expected);
 	free(done);
-	return fine;
+	return ok;
 }

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: what a stream does of HCCL. A collective is everybody
-// sending to everybody. Sums go by ascending rank, in F32 for floats.
+// Stand-in for libSynapse.so: execution of HCCL's operations. In a collective every rank
+// sends to every other. Sums are in ascending order of ranks, in F32 for floats.
 
 #include "libsynapse_hccl.h"
 
@@ -39,7 +39,7 @@ static int64_t reduced_integer(uint32_t reduction, int64_t a, int64_t b) {
 	return reduction == SUM ? a + b : b > a ? b : a;
 }
 
-// reduce folds the parts of all ranks, which lie behind each other.
+// reduce reduces the ranks' parts, which are consecutive in memory.
 static void reduce(void *to, const unsigned char *parts, uint64_t n, const op *o) {
 	const uint32_t type = element_type(o->type);
 	const uint64_t bytes = n * type_size(type);
@@ -65,7 +65,7 @@ static void reduce(void *to, const unsigned char *parts, uint64_t n, const op *o
 	}
 }
 
-// run_collective has every rank send its part of from to every other.
+// run_collective sends the rank's data to every other rank and combines what it receives.
 static bool run_collective(const op *o, unsigned char *from, unsigned char *to) {
 	comm *c = o->comm;
 	const uint64_t part = o->count * type_size(element_type(o->type));
@@ -85,15 +85,15 @@ static bool run_collective(const op *o, unsigned char *from, unsigned char *to) 
 		if (o->kind != BROADCAST || (int)o->root == peer)
 			messages[n++] = (message){peer, false, h, parts + peer * part, 0};
 	}
-	const bool fine = exchange(c, messages, n);
-	if (fine && (o->kind == ALL_REDUCE || o->kind == REDUCE_SCATTER))
+	const bool ok = exchange(c, messages, n);
+	if (ok && (o->kind == ALL_REDUCE || o->kind == REDUCE_SCATTER))
 		reduce(to, parts, o->count, o);
-	else if (fine && o->kind == ALL_GATHER)
+	else if (ok && o->kind == ALL_GATHER)
 		memcpy(to, parts, part * c->ranks);
-	else if (fine && o->kind == BROADCAST)
+	else if (ok && o->kind == BROADCAST)
 		memcpy(to, parts + o->root * part, part);
 	free(parts);
-	return fine;
+	return ok;
 }
 
 void *buffer(uint64_t address, uint64_t bytes) { return bytes ? device_memory(address, bytes) : NULL; }
@@ -112,7 +112,7 @@ status run_op(void *data) {
 	comm *c = object_find(o->comm, COMM);
 	unsigned char *from = buffer(o->from, c ? bytes_from(o) : 0), *to = buffer(o->to, c ? bytes_to(o) : 0);
 	if (!c || (!from && bytes_from(o)) || (!to && bytes_to(o))) {
-		complain("a collective comes after its communicator or its memory was freed");
+		complain("a collective runs after its communicator or memory was freed");
 		return FAIL_HCCL;
 	}
 	return (is_transfer(o) ? run_transfer(o) : run_collective(o, from, to)) ? SUCCESS : FAIL_HCCL;

@@ -1,7 +1,6 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: from a guid to its line in a table, and what all
-// kernels check.
+// Stand-in for libSynapse.so: lookup of kernels by guid, and checks of all kernels.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -12,7 +11,7 @@
 
 static const kernel *const tables[] = {elementwise_kernels, gemm_kernels, cast_kernels, layer_kernels, attention_kernels, data_kernels};
 
-// suffix cuts the last part of a guid off and returns the type it names, or 0.
+// suffix removes the last part of a guid and returns the type that it names, or 0.
 static uint32_t suffix(char *guid) {
 	static const struct {
 		const char *name;
@@ -27,7 +26,7 @@ static uint32_t suffix(char *guid) {
 	return 0;
 }
 
-static const kernel *named(const char *guid, uint32_t type) {
+static const kernel *find_named(const char *guid, uint32_t type) {
 	for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
 		for (const kernel *k = tables[i]; k->guid; k++)
 			if (!strcmp(k->guid, guid) && (type ? (k->types & type) != 0 : k->types == 0))
@@ -37,7 +36,7 @@ static const kernel *named(const char *guid, uint32_t type) {
 
 const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from) {
 	*type = *from = 0;
-	const kernel *k = named(guid, 0);
+	const kernel *k = find_named(guid, 0);
 	if (k)
 		return k;
 	char *base = strdup(guid);
@@ -49,14 +48,14 @@ const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from) {
 			*from = suffix(base);
 		}
 	}
-	k = *type ? named(base, *type) : NULL;
+	k = *type ? find_named(base, *type) : NULL;
 	if (k && !strcmp(k->guid, "cast") && !*from)
 		k = NULL;
 	free(base);
 	return k;
 }
 
-// fits tells whether an operand has the type that a letter of a signature means.
+// fits returns whether an operand has the type of a signature's letter. any is the type of A.
 static bool fits(const call *c, char letter, const operand *o, uint32_t *any) {
 	const uint32_t type = o->type;
 	switch (letter) {
@@ -105,7 +104,7 @@ static const char *check_side(const call *c, const char *signature, const operan
 		} while (repeated && i < n);
 	}
 	if (i < n) {
-		snprintf(reason, sizeof reason, "it takes %u %ss, not %u", i, side, n);
+		snprintf(reason, sizeof reason, "the kernel takes %u %ss, not %u", i, side, n);
 		return reason;
 	}
 	return NULL;
@@ -126,6 +125,6 @@ const char *kernel_check(const call *c) {
 	if (!reason)
 		reason = check_side(c, c->kernel->out, (const operand *const *)c->out, c->outs, true, &any);
 	if (!reason && !params_fit(c))
-		reason = "the parameter structure has another size";
+		reason = "wrong size of the parameter structure";
 	return reason ? reason : c->kernel->check ? c->kernel->check(c) : NULL;
 }

@@ -1,13 +1,12 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: attention that computes its probabilities again in the
-// backward pass. q is [width, time, heads, batch] or has a fifth dimension, k and v
-// likewise with as many positions; batch dimensions of size 1 are broadcast, which is
-// how heads share keys and values.
+// Stand-in for libSynapse.so: attention that recomputes its probabilities in the backward
+// pass. q is [width, time, heads, batch], with an optional fifth dimension; k and v have
+// the same dimensions, with their own time. Batch dimensions of size 1 are broadcast: so
+// heads share keys and values.
 //
-// Scores and sums are F32, the largest score m is rounded to the operands' type before
-// it is used, and operands of products are rounded to it, too. In which steps the real
-// kernel rounds is not published.
+// Scores and sums are F32. The maximum score m and the operands of GEMMs are rounded to the
+// operands' type. Where the real kernel rounds is not published.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -34,12 +33,12 @@ typedef struct {
 
 _Static_assert(sizeof(sdpa_params) == 32 && offsetof(sdpa_params, inference) == 20, "ns_Sdpa::ParamsV3");
 
-enum { Q, K, V, MASK };                                  // inputs of the forward pass; of what else there may be, none
+enum { Q, K, V, MASK };                                  // inputs of the forward pass; the stand-in takes no further ones
 enum { DO, GRAD_Q, GRAD_K, GRAD_V, GRAD_MASK, M, LINV }; // of the backward pass
 enum { OUT, OUT_M, OUT_LINV, OUT_SEED };
 
-// sizes tells whether an operand has these, with batch dimensions from 2 on that may
-// be broadcast to q's.
+// has_sizes returns whether an operand has the given sizes, and q's from dimension 2; with
+// broadcast, 1 is valid there, too.
 static bool has_sizes(const operand *o, uint64_t inner, uint64_t rows, const operand *q, bool broadcast) {
 	if (o->dims != q->dims || o->sizes[0] != inner || o->sizes[1] != rows)
 		return false;
@@ -55,11 +54,11 @@ static const char *check_common(const call *c, const operand *q, const operand *
 	if (q->dims < 3)
 		return "q has fewer than 3 dimensions";
 	if (!has_sizes(k, q->sizes[0], time, q, true) || !has_sizes(v, v->sizes[0], time, q, true))
-		return "k or v have other sizes than q, broadcast";
+		return "the sizes of k or v cannot be broadcast to q's";
 	if (p->causal && q->sizes[1] != time)
-		return "causal attention is square";
+		return "causal attention needs equal times of q and k";
 	if (p->dropout.ratio != 0 || p->softmax_mode || p->flags)
-		return "dropout, a fast softmax or FP8: the stand-in has them not";
+		return "dropout, fast softmax and FP8 are not implemented";
 	return NULL;
 }
 
@@ -73,15 +72,15 @@ static const char *check_forward(const call *c) {
 		return reason;
 	for (uint32_t i = MASK; i < c->ins; i++)
 		if (c->in[i])
-			return "a mask, a seed or a scale: the stand-in takes none";
+			return "masks, seeds and scales are not implemented";
 	if (!has_sizes(c->out[OUT], v->sizes[0], q->sizes[1], q, false))
-		return "the output has other sizes than q";
+		return "the sizes of output and q differ";
 	if (p->inference)
-		return c->outs > 1 && c->out[OUT_M] ? "inference gives no statistics" : NULL;
+		return c->outs > 1 && c->out[OUT_M] ? "inference has no outputs m and linv" : NULL;
 	if (c->outs < OUT_SEED || !c->out[OUT_M] || !c->out[OUT_LINV])
-		return "training gives m and linv";
+		return "training needs outputs m and linv";
 	if (!has_sizes(c->out[OUT_M], 1, q->sizes[1], q, false) || !has_sizes(c->out[OUT_LINV], 1, q->sizes[1], q, false))
-		return "m or linv have not one element for each row";
+		return "m and linv must have one element per row";
 	return c->outs > OUT_SEED && c->out[OUT_SEED] ? "a seed without dropout" : NULL;
 }
 
@@ -93,13 +92,13 @@ static const char *check_backward(const call *c) {
 	if (reason)
 		return reason;
 	if (c->in[GRAD_MASK])
-		return "a mask: the stand-in takes none";
+		return "masks are not implemented";
 	if (!has_sizes(c->in[DO], v->sizes[0], q->sizes[1], q, false))
-		return "the gradient has other sizes than the output";
+		return "the sizes of the gradient and the output differ";
 	if (!has_sizes(c->in[M], 1, q->sizes[1], q, false) || !has_sizes(c->in[LINV], 1, q->sizes[1], q, false))
-		return "m or linv have not one element for each row";
+		return "m and linv must have one element per row";
 	if (!same_sizes(c->out[0], q) || !same_sizes(c->out[1], k) || !same_sizes(c->out[2], v))
-		return "gradients have other sizes than what they are of";
+		return "the sizes of q, k or v and their gradients differ";
 	return NULL;
 }
 
@@ -109,7 +108,7 @@ static void transpose(float *to, const float *from, uint64_t rows, uint64_t colu
 			to[j * rows + i] = from[i * columns + j];
 }
 
-// matrix_at is where the matrix of a batch index begins.
+// matrix_at returns the offset of the matrix at a batch index.
 static uint64_t matrix_at(const operand *o, const uint64_t *batch) {
 	uint64_t at = 0, stride = o->sizes[0] * o->sizes[1];
 	for (int d = 2; d < MAX_DIMS; d++) {
@@ -119,7 +118,7 @@ static uint64_t matrix_at(const operand *o, const uint64_t *batch) {
 	return at;
 }
 
-// batches is how many matrices an operand has.
+// batches returns an operand's number of matrices.
 static uint64_t batches(const operand *o) { return o->sizes[2] * o->sizes[3] * o->sizes[4]; }
 
 static float *matrix(const operand *o, const uint64_t *batch, bool gaudi3) {
@@ -129,8 +128,8 @@ static float *matrix(const operand *o, const uint64_t *batch, bool gaudi3) {
 	return m;
 }
 
-// as rounds numbers to a type.
-static void as(const operand *o, float *x, uint64_t n, bool gaudi3) {
+// round_to rounds values to an operand's type.
+static void round_to(const operand *o, float *x, uint64_t n, bool gaudi3) {
 	if (o->type == F32)
 		return;
 	operand rounded = {.type = o->type, .data = malloc(n * type_size(o->type))};
@@ -139,14 +138,14 @@ static void as(const operand *o, float *x, uint64_t n, bool gaudi3) {
 	free(rounded.data);
 }
 
-// scores of all rows: [time of q][time of k], -Inf where a row must not look.
+// scores returns the scores [time of q][time of k], -Inf where they are masked.
 static float *scores(const call *c, const operand *q, const operand *k, const uint64_t *batch) {
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0];
 	float *a = matrix(q, batch, c->gaudi3), *b = matrix(k, batch, c->gaudi3);
-	float *turned = malloc(width * columns * sizeof *turned), *s = calloc(rows * columns, sizeof *s);
-	transpose(turned, b, columns, width);
-	add_product(s, a, turned, rows, columns, width);
+	float *transposed = malloc(width * columns * sizeof *transposed), *s = calloc(rows * columns, sizeof *s);
+	transpose(transposed, b, columns, width);
+	add_matmul(s, a, transposed, rows, columns, width);
 	for (uint64_t i = 0; i < rows; i++)
 		for (uint64_t j = 0; j < columns; j++) {
 			float *x = &s[i * columns + j];
@@ -156,14 +155,14 @@ static float *scores(const call *c, const operand *q, const operand *k, const ui
 		}
 	free(a);
 	free(b);
-	free(turned);
+	free(transposed);
 	return s;
 }
 
-// exponential is e^(x - most), known without a computation where x is masked.
-static inline float exponential(float x, float most) { return x == -INFINITY && most > -INFINITY ? 0 : expf(x - most); }
+// exponential returns e^(x - max), without a computation if x is masked.
+static inline float exponential(float x, float max) { return x == -INFINITY && max > -INFINITY ? 0 : expf(x - max); }
 
-// forward computes matrices of the batch.
+// forward computes matrices [from, to) of the batch.
 static void forward(void *data, uint64_t from, uint64_t to) {
 	const call *c = data;
 	const operand *q = c->in[Q], *k = c->in[K], *v = c->in[V], *o = c->out[OUT];
@@ -172,33 +171,33 @@ static void forward(void *data, uint64_t from, uint64_t to) {
 	for (uint64_t i = from; i < to; i++) {
 		const uint64_t batch[] = {0, 0, i % n[2], i / n[2] % n[3], i / n[2] / n[3]};
 		float *s = scores(c, q, k, batch), *values = matrix(v, batch, c->gaudi3);
-		float *most = malloc(rows * sizeof *most), *inverse = malloc(rows * sizeof *inverse);
+		float *max = malloc(rows * sizeof *max), *inverse = malloc(rows * sizeof *inverse);
 		for (uint64_t r = 0; r < rows; r++) {
-			most[r] = -INFINITY;
+			max[r] = -INFINITY;
 			for (uint64_t j = 0; j < columns; j++)
-				most[r] = s[r * columns + j] > most[r] ? s[r * columns + j] : most[r];
+				max[r] = s[r * columns + j] > max[r] ? s[r * columns + j] : max[r];
 		}
-		as(q, most, rows, c->gaudi3);
+		round_to(q, max, rows, c->gaudi3);
 		for (uint64_t r = 0; r < rows; r++) {
 			double sum = 0;
 			for (uint64_t j = 0; j < columns; j++)
-				sum += s[r * columns + j] = exponential(s[r * columns + j], most[r]);
+				sum += s[r * columns + j] = exponential(s[r * columns + j], max[r]);
 			inverse[r] = 1 / sum;
 		}
-		as(q, s, rows * columns, c->gaudi3);
+		round_to(q, s, rows * columns, c->gaudi3);
 		memset(out, 0, rows * width * sizeof *out);
-		add_product(out, s, values, rows, width, columns);
+		add_matmul(out, s, values, rows, width, columns);
 		for (uint64_t r = 0; r < rows; r++)
 			for (uint64_t j = 0; j < width; j++)
 				out[r * width + j] *= inverse[r];
 		store(o, i * rows * width, out, rows * width, c->gaudi3);
 		if (c->outs > OUT_LINV && c->out[OUT_M]) {
-			store(c->out[OUT_M], i * rows, most, rows, c->gaudi3);
+			store(c->out[OUT_M], i * rows, max, rows, c->gaudi3);
 			store(c->out[OUT_LINV], i * rows, inverse, rows, c->gaudi3);
 		}
 		free(s);
 		free(values);
-		free(most);
+		free(max);
 		free(inverse);
 	}
 	free(out);
@@ -206,21 +205,21 @@ static void forward(void *data, uint64_t from, uint64_t to) {
 
 static void run_forward(const call *c) { parallel(batches(c->in[Q]), 1, forward, (void *)c); }
 
-// gradients of one matrix of the batch are added to dq, dk and dv.
+// add_gradients adds the gradients of one matrix of the batch to dq, dk and dv.
 static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, float *dq, float *dk, float *dv) {
 	const operand *q = c->in[GRAD_Q], *k = c->in[GRAD_K], *v = c->in[GRAD_V];
 	const sdpa_params *p = c->params;
 	const uint64_t rows = q->sizes[1], columns = k->sizes[1], width = q->sizes[0], depth = v->sizes[0], cells = rows * columns;
 	float *probability = scores(c, q, k, batch), *slope = calloc(cells, sizeof *slope);
-	float *turned = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *turned);
+	float *transposed = malloc((cells > columns * depth ? cells : columns * depth) * sizeof *transposed);
 	float *mq = matrix(q, batch, c->gaudi3), *mk = matrix(k, batch, c->gaudi3), *mv = matrix(v, batch, c->gaudi3), *grad = matrix(c->in[DO], batch, c->gaudi3);
 	for (uint64_t r = 0; r < rows; r++) {
-		const float most = element(c->in[M], index * rows + r, c->gaudi3), inverse = element(c->in[LINV], index * rows + r, c->gaudi3);
+		const float max = element(c->in[M], index * rows + r, c->gaudi3), inverse = element(c->in[LINV], index * rows + r, c->gaudi3);
 		for (uint64_t j = 0; j < columns; j++)
-			probability[r * columns + j] = exponential(probability[r * columns + j], most) * inverse;
+			probability[r * columns + j] = exponential(probability[r * columns + j], max) * inverse;
 	}
-	transpose(turned, mv, columns, depth);
-	add_product(slope, grad, turned, rows, columns, depth);
+	transpose(transposed, mv, columns, depth);
+	add_matmul(slope, grad, transposed, rows, columns, depth);
 	for (uint64_t r = 0; r < rows; r++) {
 		double mean = 0;
 		for (uint64_t j = 0; j < columns; j++)
@@ -228,16 +227,16 @@ static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, 
 		for (uint64_t j = 0; j < columns; j++)
 			slope[r * columns + j] = p->scale * probability[r * columns + j] * (slope[r * columns + j] - (float)mean);
 	}
-	as(q, probability, cells, c->gaudi3);
-	as(q, slope, cells, c->gaudi3);
-	transpose(turned, probability, rows, columns);
-	add_product(dv + matrix_at(v, batch), turned, grad, columns, depth, rows);
-	transpose(turned, slope, rows, columns);
-	add_product(dk + matrix_at(k, batch), turned, mq, columns, width, rows);
-	add_product(dq + matrix_at(q, batch), slope, mk, rows, width, columns);
+	round_to(q, probability, cells, c->gaudi3);
+	round_to(q, slope, cells, c->gaudi3);
+	transpose(transposed, probability, rows, columns);
+	add_matmul(dv + matrix_at(v, batch), transposed, grad, columns, depth, rows);
+	transpose(transposed, slope, rows, columns);
+	add_matmul(dk + matrix_at(k, batch), transposed, mq, columns, width, rows);
+	add_matmul(dq + matrix_at(q, batch), slope, mk, rows, width, columns);
 	free(probability);
 	free(slope);
-	free(turned);
+	free(transposed);
 	free(mq);
 	free(mk);
 	free(mv);
@@ -247,11 +246,11 @@ static void add_gradients(const call *c, const uint64_t *batch, uint64_t index, 
 typedef struct {
 	const call *c;
 	float *sums[3];
-	bool split[MAX_DIMS]; // dimensions along which no key and no value is shared
+	bool split[MAX_DIMS]; // dimensions in which no keys or values are shared
 } gradients;
 
-// backward adds up, in the batch's order, what has part of the batch's split dimensions
-// in common: others write elsewhere.
+// backward computes the gradients for indices [from, to) of the split dimensions, in the
+// batch's order. Other indices write to other elements.
 static void backward(void *data, uint64_t from, uint64_t to) {
 	const gradients *g = data;
 	const uint64_t *n = g->c->in[GRAD_Q]->sizes;

@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: conversions between types, with and without a scale.
-// What is too large becomes infinity in a plain cast, and the largest number in
-// convert_to_fp8.
+// Stand-in for libSynapse.so: conversions between types, with and without a scale. On
+// overflow, a plain cast gives infinity, and convert_to_fp8 saturates.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -16,12 +15,12 @@
 
 enum { CHUNK = 1024 };
 
-// rounding_of is a CastF32RoundMode_t: the first field of ns_CastKernel::Params.
+// rounding_of returns a CastF32RoundMode_t, the first field of ns_CastKernel::Params.
 static int rounding_of(const call *c) { return c->params_size ? *(const int32_t *)c->params : TO_NEAREST; }
 
 static const char *check_rounding(const call *c) {
 	const int mode = rounding_of(c);
-	return mode == TO_NEAREST || mode == STOCHASTIC ? NULL : "a rounding mode that the stand-in has not";
+	return mode == TO_NEAREST || mode == STOCHASTIC ? NULL : "the rounding mode is not implemented";
 }
 
 static bool is_float(uint32_t type) { return type & (F32 | BF16 | F16 | E4M3 | E5M2); }
@@ -30,12 +29,12 @@ static bool is_float(uint32_t type) { return type & (F32 | BF16 | F16 | E4M3 | E
 
 static const char *check_cast(const call *c) {
 	if (!same_sizes(c->in[0], c->out[0]))
-		return "the output has other sizes than the input";
+		return "the sizes of output and input differ";
 	return check_rounding(c);
 }
 
-// split runs a task on all of n elements: in one piece where it draws random bits, one
-// after the other.
+// split runs a task on n elements: sequentially for stochastic rounding, which draws random
+// bits in order.
 static void split(const call *c, uint64_t n, task run, void *data) {
 	if (rounding_of(c) == STOCHASTIC)
 		run(data, 0, n);
@@ -59,14 +58,14 @@ static void cast_range(void *data, uint64_t from, uint64_t to) {
 
 static void run_cast(const call *c) { split(c, elements(c->in[0]), cast_range, (void *)c); }
 
-// Conversions to and from FP8. amax is of the input, before it is scaled. A scale has
-// one element; the vendor's may be broadcast, too.
+// Conversions to and from FP8. amax is that of the unscaled input. A scale has one element;
+// the vendor's kernel also broadcasts others.
 
-static const char *check_scale(const operand *s) { return !s || elements(s) == 1 ? NULL : "a scale has one element: the stand-in takes no others"; }
+static const char *check_scale(const operand *s) { return !s || elements(s) == 1 ? NULL : "a scale must have one element in the stand-in"; }
 
 static const operand *optional(const operand *const *list, uint32_t n, uint32_t i) { return i < n ? list[i] : NULL; }
 
-// codes_of is how many formats are written: both by the hybrid.
+// codes_of returns the number of FP8 outputs: 2 for the hybrid.
 static uint32_t codes_of(const call *c) { return c->kernel->detail ? 2 : 1; }
 
 static const char *check_convert(const call *c) {
@@ -74,7 +73,7 @@ static const char *check_convert(const call *c) {
 	const uint32_t codes = codes_of(c);
 	for (uint32_t i = 0; i < codes; i++)
 		if (!same_sizes(x, c->out[i]))
-			return "the output has other sizes than the input";
+			return "the sizes of output and input differ";
 	for (uint32_t i = 1; i < c->ins; i++) {
 		const char *reason = check_scale(c->in[i]);
 		if (reason)
@@ -82,25 +81,25 @@ static const char *check_convert(const call *c) {
 	}
 	const operand *amax = optional((const operand *const *)c->out, c->outs, codes);
 	if (amax && elements(amax) != 1)
-		return "amax is one element";
+		return "amax must have one element";
 	return check_rounding(c);
 }
 
 static const char *check_from(const call *c) {
 	if (!same_sizes(c->in[0], c->out[0]))
-		return "the output has other sizes than the input";
+		return "the sizes of output and input differ";
 	return check_scale(optional(c->in, c->ins, 1));
 }
 
-// scale_run multiplies n elements by a scale, if there is one.
+// scale_run multiplies n elements by a scale; NULL is 1.
 static void scale_run(float *to, const float *from, const operand *s, uint64_t n, bool gaudi3) {
-	const float factor = s ? element(s, 0, gaudi3) : 1;
+	const float scale = s ? element(s, 0, gaudi3) : 1;
 	for (uint64_t i = 0; i < n; i++)
-		to[i] = from[i] * factor;
+		to[i] = from[i] * scale;
 }
 
-// amax_bits are those of the largest magnitude, which have the order of integers with
-// NaN at the end.
+// amax_bits returns the bits of the largest magnitude. As integers, magnitudes have the same
+// order, with NaN last.
 WIDE static uint32_t amax_bits(const float *x, uint64_t n, bool drop_nan) {
 	uint32_t amax = 0;
 	for (uint64_t i = 0; i < n; i++) {

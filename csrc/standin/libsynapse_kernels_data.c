@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: kernels that move data, look it up, or make it from
-// nothing. They take any type, whose bits they keep.
+// Stand-in for libSynapse.so: kernels that copy, look up or create data. They take any type
+// and keep its bits.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A view is an operand, or a part of it, in an order of dimensions of one's choice.
+// A view is an operand or a part of it, with any order of dimensions.
 typedef struct {
 	unsigned char *data;
 	uint64_t strides[MAX_DIMS]; // bytes
@@ -46,14 +46,14 @@ static void copy(view to, view from, const uint64_t *sizes, uint64_t size) {
 
 static void copy_all(const call *c) { memmove(c->out[0]->data, c->in[0]->data, bytes_of(c->out[0])); }
 
-static const char *check_same(const call *c) { return same_sizes(c->in[0], c->out[0]) ? NULL : "the output has other sizes than the input"; }
+static const char *check_same(const call *c) { return same_sizes(c->in[0], c->out[0]) ? NULL : "the sizes of output and input differ"; }
 
 static const char *check_elements(const call *c) {
-	return elements(c->in[0]) == elements(c->out[0]) ? NULL : "the output has another number of elements than the input";
+	return elements(c->in[0]) == elements(c->out[0]) ? NULL : "the output and the input differ in the number of elements";
 }
 
 static const char *check_bytes(const call *c) {
-	return bytes_of(c->in[0]) == bytes_of(c->out[0]) ? NULL : "the output has another number of bytes than the input";
+	return bytes_of(c->in[0]) == bytes_of(c->out[0]) ? NULL : "the output and the input differ in the number of bytes";
 }
 
 // transpose: synTransposeParamsNDims. Dimension d of the output is dimension
@@ -67,13 +67,13 @@ static const char *check_transpose(const call *c) {
 	const operand *a = c->in[0], *o = c->out[0];
 	uint32_t seen = 0;
 	if (p->dims != a->dims || o->dims != a->dims)
-		return "the permutation has other dimensions than the operands";
+		return "the numbers of dimensions of the permutation and the operands differ";
 	for (uint32_t d = 0; d < p->dims; d++) {
 		if (p->permutation[d] >= p->dims || seen >> p->permutation[d] & 1)
-			return "this is no permutation";
+			return "not a permutation";
 		seen |= 1u << p->permutation[d];
 		if (o->sizes[d] != a->sizes[p->permutation[d]])
-			return "the output has other sizes than the permuted input";
+			return "the sizes of output and permuted input differ";
 	}
 	return NULL;
 }
@@ -87,7 +87,7 @@ static void run_transpose(const call *c) {
 	copy(view_of(c->out[0]), from, c->out[0]->sizes, type_size(c->out[0]->type));
 }
 
-// slice: synSliceParamsV2. An entry of axis, start and end 0 says nothing.
+// slice: synSliceParamsV2. An entry with axis, start and end 0 is unused.
 typedef struct {
 	uint32_t axes[MAX_SIZES];
 	uint64_t starts[MAX_SIZES], ends[MAX_SIZES], steps[MAX_SIZES];
@@ -111,12 +111,12 @@ static const char *part_of(part *p, const slice_params *s, const operand *whole,
 		if (!d && !s->starts[i] && !s->ends[i])
 			continue;
 		if (d >= whole->dims || s->starts[i] >= s->ends[i] || s->ends[i] > whole->sizes[d] || !s->steps[i])
-			return "a range is not inside its dimension";
+			return "a range is outside its dimension";
 		p->start[d] = s->starts[i];
 		p->step[d] = s->steps[i];
 		sizes[d] = (s->ends[i] - s->starts[i] + s->steps[i] - 1) / s->steps[i];
 	}
-	return whole->dims == sliced->dims && !memcmp(sizes, sliced->sizes, sizeof sizes) ? NULL : "the slice has other sizes than its ranges";
+	return whole->dims == sliced->dims && !memcmp(sizes, sliced->sizes, sizeof sizes) ? NULL : "the sizes of the output and the ranges differ";
 }
 
 static view view_of_part(const operand *whole, const part *p) {
@@ -148,14 +148,14 @@ static const char *check_concat(const call *c) {
 	const uint32_t axis = axis_of(c);
 	uint64_t size = 0;
 	if (axis >= whole->dims)
-		return "there is no such axis";
+		return "the axis is out of range";
 	for (uint32_t i = 0; i < c->ins; i++) {
 		for (uint32_t d = 0; d < MAX_DIMS; d++)
 			if (d != axis && c->in[i]->sizes[d] != whole->sizes[d])
-				return "sizes of the parts differ";
+				return "sizes outside the axis differ";
 		size += c->in[i]->sizes[axis];
 	}
-	return size == whole->sizes[axis] ? NULL : "the parts have another size together than the whole";
+	return size == whole->sizes[axis] ? NULL : "the inputs' sizes do not add up to the output's";
 }
 
 static void run_concat(const call *c) {
@@ -175,18 +175,18 @@ static void run_constant(const call *c) {
 		memcpy(&to[i], c->params, sizeof *to);
 }
 
-// gather_fwd: [data, indices], ns_GatherKernel::Params. The indices' dimensions take
-// the axis's place.
+// gather_fwd: [data, indices], ns_GatherKernel::Params. In the output, the indices'
+// dimensions replace the axis.
 
 static const char *check_gather(const call *c) {
 	const operand *a = c->in[0], *index = c->in[1], *o = c->out[0];
 	const uint32_t axis = axis_of(c);
 	if (axis >= a->dims || a->dims - 1 + index->dims != o->dims)
-		return "the output has not the dimensions of the data, with the indices' for the axis";
+		return "the output must have the data's dimensions, with the indices' for the axis";
 	for (uint32_t d = 0; d < o->dims; d++) {
 		const uint64_t size = d < axis ? a->sizes[d] : d < axis + index->dims ? index->sizes[d - axis] : a->sizes[d - index->dims + 1];
 		if (o->sizes[d] != size)
-			return "the output has other sizes than what is gathered";
+			return "the sizes of the output and the gathered data differ";
 	}
 	return NULL;
 }
@@ -206,7 +206,7 @@ static void run_gather(const call *c) {
 				memcpy(to, (unsigned char *)a->data + (i * rows + at[j]) * inner, inner);
 				continue;
 			}
-			complain("gather: index %d of %lu", at[j], (unsigned long)rows);
+			complain("gather_fwd: index %d is outside [0, %lu)", at[j], (unsigned long)rows);
 			memset(to, 0xff, inner);
 		}
 }
@@ -221,10 +221,10 @@ static const char *check_embedding(const call *c) {
 	const embedding_params *p = c->params;
 	const operand *grad = c->in[0], *index = c->in[1], *o = c->out[0];
 	if (elements(index) * grad->sizes[0] != elements(grad))
-		return "there is not one row of the gradient for each index";
+		return "the gradient must have one row per index";
 	if (o->dims != 2 || o->sizes[0] != grad->sizes[0] || o->sizes[1] != (uint64_t)p->rows)
-		return "the output has other sizes than the table";
-	return p->by_frequency ? "by frequency: the stand-in has it not" : NULL;
+		return "the sizes of the output and the table differ";
+	return p->by_frequency ? "scaling by frequency is not implemented" : NULL;
 }
 
 static void run_embedding(const call *c) {
@@ -237,7 +237,7 @@ static void run_embedding(const call *c) {
 		if (index[i] == p->padding)
 			continue;
 		if (index[i] < 0 || index[i] >= p->rows) {
-			complain("embedding_dense_pt_bwd: index %d of %d", index[i], p->rows);
+			complain("embedding_dense_pt_bwd: index %d is outside [0, %d)", index[i], p->rows);
 			continue;
 		}
 		load(row, grad, i * width, width, c->gaudi3);

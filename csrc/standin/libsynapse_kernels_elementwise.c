@@ -1,11 +1,10 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: kernels of the tensor cores that work element by
-// element, and reductions. They compute in F32, add_fwd in I32, too. Dimensions of
-// size 1 are broadcast.
+// Stand-in for libSynapse.so: elementwise kernels of the tensor processor cores, and
+// reductions. They compute in F32, add_fwd also in I32. Dimensions of size 1 are broadcast.
 //
-// What a real maximum does with NaN is not published. Here NaN wins, or, if
-// STANDIN_NAN is "drop", loses: what matters should not depend on it.
+// How a real maximum treats NaN is not published. Here it returns NaN, or ignores it if
+// STANDIN_NAN is "drop": results that matter must not depend on it.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -18,7 +17,7 @@
 
 enum { CHUNK = 1024, MAX_IN = 3 };
 
-// Functions work on runs of n elements.
+// A function computes n elements.
 typedef void function(float *restrict to, const float *const *in, uint64_t n, bool drop_nan);
 
 #define FUNCTION(name, ins, value)                                                                            \
@@ -31,7 +30,7 @@ typedef void function(float *restrict to, const float *const *in, uint64_t n, bo
 	}                                                                                                     \
 	static function *const name = name##_run;
 
-// Of two NaN, the first. One that loses leaves the other number.
+// nan_of returns NaN, the first of two, or with drop the other value.
 static inline float nan_of(float a, float b, bool drop) { return (a != a) != drop ? a : b; }
 static inline float larger(float a, float b, bool drop) { return a != a || b != b ? nan_of(a, b, drop) : a > b ? a : b; }
 static inline float smaller(float a, float b, bool drop) { return a != a || b != b ? nan_of(a, b, drop) : a < b ? a : b; }
@@ -58,14 +57,14 @@ FUNCTION(silu, 1, a / (1 + expf(-a)))
 FUNCTION(is_finite, 1, a - a == 0)
 FUNCTION(is_nan, 1, a != a)
 
-// A walk over all operands: sizes that dimensions have in common, and the strides of
-// each operand, in elements, 0 where it is broadcast.
+// walk has the sizes of the merged dimensions, and each operand's strides in elements, 0
+// where it is broadcast.
 typedef struct {
 	uint64_t sizes[MAX_DIMS];
 	uint64_t strides[MAX_IN + 1][MAX_DIMS];
 } walk;
 
-// plan merges dimensions that lie behind each other in every operand.
+// plan merges dimensions that are contiguous in every operand.
 static walk plan(const call *c) {
 	walk w;
 	const uint32_t operands = c->ins + 1;
@@ -100,7 +99,7 @@ static walk plan(const call *c) {
 	return w;
 }
 
-// gather_floats gives n elements from at on, of stride 0 or 1.
+// gather_floats returns n elements from `at`, with stride 0 or 1.
 static const float *gather_floats(float *buffer, const operand *o, uint64_t at, uint64_t stride, uint64_t n, bool gaudi3) {
 	if (stride == 1 && o->type == F32)
 		return (const float *)o->data + at;
@@ -117,7 +116,7 @@ static const float *gather_floats(float *buffer, const operand *o, uint64_t at, 
 static void run_chunk(const call *c, const uint64_t *at, const walk *w, uint64_t n) {
 	const uint32_t ins = c->ins;
 	const operand *o = c->out[0];
-	if (c->type == I32) { // add_fwd: floats have fewer bits
+	if (c->type == I32) { // add_fwd: F32 would lose bits
 		const int32_t *a = (const int32_t *)c->in[0]->data + at[0], *b = (const int32_t *)c->in[1]->data + at[1];
 		int32_t *to = (int32_t *)o->data + at[ins];
 		for (uint64_t i = 0; i < n; i++)
@@ -129,7 +128,7 @@ static void run_chunk(const call *c, const uint64_t *at, const walk *w, uint64_t
 	const float *in[MAX_IN] = {0};
 	for (uint32_t i = 0; i < ins; i++)
 		in[i] = gather_floats(buffers[i], c->in[i], at[i], w->strides[i][0], n, c->gaudi3);
-	f(buffers[MAX_IN], in, n, c->drop_nan); // an input may lie where the output does
+	f(buffers[MAX_IN], in, n, c->drop_nan); // an input may alias the output
 	store(o, at[ins], buffers[MAX_IN], n, c->gaudi3);
 }
 
@@ -163,11 +162,11 @@ static const char *check(const call *c) {
 		for (uint32_t i = 0; i < c->ins; i++) {
 			const uint64_t other = c->in[i]->sizes[d];
 			if (size > 1 && other > 1 && size != other)
-				return "sizes of inputs differ";
+				return "the sizes of the inputs differ";
 			size = other > size ? other : size;
 		}
 		if (c->out[0]->sizes[d] != size)
-			return "the output has other sizes than the inputs, broadcast";
+			return "the sizes of the output and the broadcast inputs differ";
 	}
 	return NULL;
 }
@@ -191,7 +190,7 @@ typedef struct {
 
 EACH(sum, t + x)
 
-// A sum goes on where it ended.
+// all_sum continues the sum at *to.
 static void all_sum(double *restrict to, const float *restrict from, uint64_t n, bool drop) {
 	for (uint64_t i = 0; i < n; i++)
 		*to += from[i];
@@ -199,7 +198,7 @@ static void all_sum(double *restrict to, const float *restrict from, uint64_t n,
 
 enum { LANES = 16 };
 
-// Extremes come in any order, so that lanes of a vector have one each.
+// Extremes do not depend on the order, so each vector lane has its own.
 #define EXTREME(name, of, start)                                                                                      \
 	EACH(name, of(t, x, drop))                                                                                    \
 	WIDE static void all_##name(double *restrict to, const float *restrict from, uint64_t n, bool drop) {         \
@@ -236,7 +235,7 @@ static const char *check_reduction(const call *c) {
 	const operand *a = c->in[0], *o = c->out[0];
 	const uint32_t mask = mask_of(c);
 	if (mask >> a->dims)
-		return "the mask has a dimension that the input has not";
+		return "the mask has a dimension that the input lacks";
 	uint64_t sizes[MAX_DIMS];
 	uint32_t dims = 0;
 	for (uint32_t d = 0; d < a->dims; d++)
@@ -245,17 +244,17 @@ static const char *check_reduction(const call *c) {
 	if (!dims)
 		sizes[dims++] = 1;
 	if (dims != o->dims || memcmp(sizes, o->sizes, dims * sizeof *sizes))
-		return "the output has other sizes than what is left of the input";
+		return "the output sizes must be the input's without the reduced dimensions";
 	return NULL;
 }
 
 typedef struct {
 	const call *c;
-	uint64_t strides[MAX_DIMS]; // of the results, 0 along what is reduced
-	uint64_t each;              // elements that make a result
+	uint64_t strides[MAX_DIMS]; // of the results, 0 in reduced dimensions
+	uint64_t each;              // elements per result
 } reducing;
 
-// reduce_range computes some of the results, from all elements in their order.
+// reduce_range computes results [first, last), with elements in order.
 static void reduce_range(void *data, uint64_t first, uint64_t last) {
 	const reducing *g = data;
 	const call *c = g->c;
@@ -270,7 +269,7 @@ static void reduce_range(void *data, uint64_t first, uint64_t last) {
 		uint64_t to = 0; // result of the row's first element
 		for (int d = 1; d < MAX_DIMS; d++)
 			to += index[d] * g->strides[d];
-		uint64_t from = 0, end = s[0]; // elements of the row whose results are wanted
+		uint64_t from = 0, end = s[0]; // elements of the row that belong to the range
 		if (g->strides[0]) {
 			from = first > to ? first - to : 0;
 			end = last < to + end ? last - to : end;

@@ -1,12 +1,11 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: products of matrices, as the matrix engine computes
-// them.
+// Stand-in for libSynapse.so: GEMMs of the matrix engine.
 //
-// Sums of FP8 products are libsynapse_fp8.c's. Products of wider types are sums in F32,
-// k ascending, and in every second launch descending if their node is not
-// deterministic: the graph compiler divides long sums among the engines, whose parts
-// are added up as they come (mme_concurrency_identifier.cpp).
+// libsynapse_fp8.c has those of FP8. GEMMs of wider types sum in F32, k ascending, and
+// descending in every second launch if their node is not deterministic: the graph compiler
+// divides long sums among engines and adds the partial sums in order of arrival
+// (mme_concurrency_identifier.cpp).
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -19,9 +18,9 @@
 
 // Wider types.
 
-enum { WIDTH = 32 }; // columns whose sums stay in registers
+enum { WIDTH = 32 }; // columns with sums in registers
 
-// add_columns adds to WIDTH columns of a row.
+// add_columns adds a·b to WIDTH columns of a row.
 static inline __attribute__((always_inline)) void add_columns(float *restrict c, const float *restrict a, const float *restrict b, uint64_t n, uint64_t k) {
 	float sum[WIDTH];
 	memcpy(sum, c, sizeof sum);
@@ -31,14 +30,14 @@ static inline __attribute__((always_inline)) void add_columns(float *restrict c,
 	memcpy(c, sum, sizeof sum);
 }
 
-WIDE void add_product(float *restrict c, const float *restrict a, const float *restrict b, uint64_t m, uint64_t n, uint64_t k) {
-	const uint64_t whole = n / WIDTH * WIDTH;
-	for (uint64_t first = 0; first < whole; first += WIDTH)
+WIDE void add_matmul(float *restrict c, const float *restrict a, const float *restrict b, uint64_t m, uint64_t n, uint64_t k) {
+	const uint64_t vectorized = n / WIDTH * WIDTH;
+	for (uint64_t first = 0; first < vectorized; first += WIDTH)
 		for (uint64_t i = 0; i < m; i++)
 			add_columns(c + i * n + first, a + i * k, b + first, n, k);
-	for (uint64_t i = 0; i < m && whole < n; i++)
+	for (uint64_t i = 0; i < m && vectorized < n; i++)
 		for (uint64_t l = 0; l < k; l++)
-			for (uint64_t j = whole; j < n; j++)
+			for (uint64_t j = vectorized; j < n; j++)
 				c[i * n + j] += a[i * k + l] * b[l * n + j];
 }
 
@@ -54,18 +53,18 @@ static float *unpack(const operand *o, uint64_t at, uint64_t rows, uint64_t colu
 }
 
 typedef struct {
-	const product *p;
+	const matmul *p;
 	const float *a, *b;
 } unpacked;
 
 static void multiply_rows(void *data, uint64_t from, uint64_t to) {
 	const unpacked *u = data;
-	const product *p = u->p;
+	const matmul *p = u->p;
 	memset(p->out + from * p->n, 0, (to - from) * p->n * sizeof *p->out);
-	add_product(p->out + from * p->n, u->a + from * p->k, u->b, to - from, p->n, p->k);
+	add_matmul(p->out + from * p->n, u->a + from * p->k, u->b, to - from, p->n, p->k);
 }
 
-// reverse turns round the order of n pieces of some width, in each of several groups.
+// reverse reverses the order of the n pieces of `width` floats in each group.
 static void reverse(float *x, uint64_t groups, uint64_t n, uint64_t width) {
 	for (uint64_t g = 0; g < groups; g++)
 		for (uint64_t i = 0; i < n / 2; i++)
@@ -77,7 +76,7 @@ static void reverse(float *x, uint64_t groups, uint64_t n, uint64_t width) {
 			}
 }
 
-static void multiply_floats(const product *p) {
+static void multiply_floats(const matmul *p) {
 	float *a = unpack(p->a, p->at_a, p->m, p->k, p->a_row, p->a_column, p->gaudi3);
 	float *b = unpack(p->b, p->at_b, p->k, p->n, p->b_row, p->b_column, p->gaudi3);
 	if (p->backwards) {
@@ -100,13 +99,14 @@ static gemm_params params_of(const call *c) { return c->params_size ? *(const ge
 
 static bool is_fp8(uint32_t type) { return type == E4M3 || type == E5M2; }
 
-// What the engine takes and gives (mme_reference, and synapse's checks of nodes).
+// check_types checks the types that the engine takes (mme_reference, and synapse's checks of
+// nodes).
 static const char *check_types(const call *c) {
 	const operand *a = c->in[0], *b = c->in[1];
 	const uint32_t taken = F32 | BF16 | F16 | E4M3 | E5M2;
 	if (!(a->type & taken) || !(b->type & taken) || !(c->out[0]->type & taken))
-		return "the matrix engine does not take this type";
-	// Gaudi3 has mixed pairs of FP8, but SynapseAI 1.16 compiles them for inference only.
+		return "the matrix engine does not support this type";
+	// Gaudi3 multiplies E4M3 by E5M2, but SynapseAI 1.16 compiles that for inference only.
 	const bool mixed = c->gaudi3 && is_fp8(a->type) && is_fp8(b->type) && setting("STANDIN_MIXED", 0);
 	if (a->type != b->type && !mixed)
 		return "input element types should match";
@@ -119,17 +119,17 @@ static const char *check_sizes(const call *c) {
 	const uint64_t m = a->sizes[!p.transpose_a], k = a->sizes[p.transpose_a];
 	const uint64_t n = b->sizes[p.transpose_b], l = b->sizes[!p.transpose_b];
 	if (a->dims < 2 || b->dims < 2 || o->dims < 2)
-		return "an operand is no matrix";
+		return "an operand has fewer than 2 dimensions";
 	if (k != l)
 		return "the inner sizes differ";
 	if (o->sizes[0] != n || o->sizes[1] != m)
-		return "the output has other sizes than the product";
+		return "the output sizes must be m and n";
 	for (int d = 2; d < MAX_DIMS; d++) {
 		const uint64_t x = a->sizes[d], y = b->sizes[d];
 		if (x != y && x != 1 && y != 1)
 			return "batch sizes differ";
 		if (o->sizes[d] != (x > y ? x : y))
-			return "the output has other batch sizes than the product";
+			return "the output batch sizes must be the broadcast inputs'";
 	}
 	return NULL;
 }
@@ -141,7 +141,7 @@ static const char *check_batch(const call *c) {
 
 static const char *check_gemm(const call *c) {
 	if (c->in[0]->dims != 2 || c->in[1]->dims != 2)
-		return "gemm takes matrices: batches are batch_gemm's";
+		return "gemm takes 2 dimensions; use batch_gemm for batches";
 	return check_batch(c);
 }
 
@@ -149,7 +149,7 @@ static const char *check_gemm(const call *c) {
 static void multiply(const call *c, const uint64_t *batch, float *out) {
 	const gemm_params t = params_of(c);
 	const operand *a = c->in[0], *b = c->in[1], *o = c->out[0];
-	product p = {.a = a, .b = b, .m = o->sizes[1], .n = o->sizes[0], .k = a->sizes[t.transpose_a], .gaudi3 = c->gaudi3, .backwards = c->backwards, .out = out};
+	matmul p = {.a = a, .b = b, .m = o->sizes[1], .n = o->sizes[0], .k = a->sizes[t.transpose_a], .gaudi3 = c->gaudi3, .backwards = c->backwards, .out = out};
 	uint64_t stride_a = a->sizes[0] * a->sizes[1], stride_b = b->sizes[0] * b->sizes[1];
 	for (int d = 2; d < MAX_DIMS; d++) {
 		p.at_a += (a->sizes[d] > 1 ? batch[d] : 0) * stride_a;
@@ -171,7 +171,7 @@ typedef struct {
 	const call *c;
 	uint64_t at; // of the matrix in the output
 	float *out;
-	void (*finish)(const call *c, float *out); // of one row; NULL: none
+	void (*finish)(const call *c, float *out); // epilogue of one row, or NULL
 } rows;
 
 static void store_rows(void *data, uint64_t from, uint64_t to) {
@@ -181,7 +181,7 @@ static void store_rows(void *data, uint64_t from, uint64_t to) {
 	for (uint64_t i = from; i < to; i++) {
 		if (r->finish)
 			r->finish(r->c, r->out + i * n);
-		store(o, r->at + i * n, r->out + i * n, n, r->c->gaudi3); // too large for FP8 becomes infinity: clipping is for inference
+		store(o, r->at + i * n, r->out + i * n, n, r->c->gaudi3); // an FP8 overflow becomes infinity: the engine saturates in inference only
 	}
 }
 
@@ -199,8 +199,8 @@ static void run_batch(const call *c, void (*finish)(const call *, float *)) {
 
 static void run_gemm(const call *c) { run_batch(c, NULL); }
 
-// fp8_gemm: [A, B, inverse scale of A, of B], of one element each. The vendor's takes
-// scales by row and column, a bias and an addend, too.
+// fp8_gemm: [A, B, scale_inv of A, scale_inv of B], per-tensor. The vendor's kernel also
+// takes per-row and per-column scales, a bias and an addend.
 enum { SCALE_A = 2, SCALE_B };
 
 static const operand *optional(const call *c, uint32_t i) { return i < c->ins ? c->in[i] : NULL; }
@@ -210,13 +210,13 @@ static const char *check_fp8_gemm(const call *c) {
 	if (reason)
 		return reason;
 	if (!is_fp8(c->in[0]->type))
-		return "its operands are FP8";
-	if (c->ins == 3) // a lone scale of B would be taken for A's
-		return "it takes 2 inputs or 4";
+		return "the operands must be FP8";
+	if (c->ins == 3) // a single scale would be A's
+		return "the kernel takes 2 or 4 inputs";
 	for (uint32_t i = SCALE_A; i <= SCALE_B; i++)
 		if (optional(c, i) && elements(c->in[i]) != 1)
-			return "a scale has one element: the stand-in takes no others";
-	return c->out[0]->dims > 2 ? "batches are not taken here" : NULL;
+			return "a scale must have one element in the stand-in";
+	return c->out[0]->dims > 2 ? "fp8_gemm takes no batches in the stand-in" : NULL;
 }
 
 static void finish_fp8_gemm(const call *c, float *out) {

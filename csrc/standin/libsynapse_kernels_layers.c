@@ -1,7 +1,6 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: kernels of whole layers, which compute in F32 and sum in
-// float64.
+// Stand-in for libSynapse.so: kernels of layers, which compute in F32 and sum in float64.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -10,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A row of an operand as floats.
+// row_of loads a row of an operand.
 static float *row_of(float *buffer, const operand *o, uint64_t row, bool gaudi3) {
 	load(buffer, o, row * o->sizes[0], o->sizes[0], gaudi3);
 	return buffer;
 }
 
-// rms_norm_ex_fwd: [x, gamma] -> [y, inverse rms]. Of the parameter structures, only
-// these sizes are known; with any other eps is what the kernel thinks fit.
+// rms_norm_ex_fwd: [x, gamma] -> [y, inverse rms]. Only two sizes of the parameter structure
+// are known; with any other, eps is the kernel's default.
 typedef struct {
 	bool eps_valid;
 	float eps;
@@ -33,18 +32,18 @@ static float eps_of(const call *c) {
 }
 
 static const char *check_norm_sizes(const operand *x, const operand *gamma, const operand *inverse) {
-	if (x->dims < 3) // before SynapseAI 1.21 it computes something else
-		return "rows have at least three dimensions";
+	if (x->dims < 3) // wrong results before SynapseAI 1.21
+		return "the input needs at least three dimensions";
 	if (gamma->sizes[0] != x->sizes[0] || elements(gamma) != x->sizes[0])
-		return "gamma has another size than a row";
+		return "the sizes of gamma and a row differ";
 	if (inverse && (inverse->dims != x->dims || inverse->sizes[0] != 1 || elements(inverse) * x->sizes[0] != elements(x)))
-		return "the inverse rms has not one element for each row";
+		return "the inverse rms must have one element per row";
 	return NULL;
 }
 
 static const char *check_norm(const call *c) {
 	if (!same_sizes(c->in[0], c->out[0]))
-		return "the output has other sizes than the input";
+		return "the sizes of output and input differ";
 	return check_norm_sizes(c->in[0], c->in[1], c->outs > 1 ? c->out[1] : NULL);
 }
 
@@ -75,9 +74,9 @@ enum { NORM_GRAD, NORM_X, NORM_GAMMA, NORM_INVERSE };
 static const char *check_norm_grad(const call *c) {
 	const operand *x = c->in[NORM_X];
 	if (!same_sizes(c->in[NORM_GRAD], x) || !same_sizes(c->out[0], x))
-		return "gradients have other sizes than the input";
+		return "the sizes of gradients and input differ";
 	if (!same_sizes(c->out[1], c->in[NORM_GAMMA]))
-		return "gamma's gradient has another size than gamma";
+		return "the sizes of gamma and its gradient differ";
 	return check_norm_sizes(x, c->in[NORM_GAMMA], c->in[NORM_INVERSE]);
 }
 

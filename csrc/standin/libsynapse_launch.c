@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: launches of recipes. What is checked when a launch is
-// asked for, and with which code it fails, is as in recipe_patch_processor.cpp of
-// SynapseAI's published runtime.
+// Stand-in for libSynapse.so: launches of recipes. The checks and their status codes are
+// those of recipe_patch_processor.cpp in SynapseAI's published runtime.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -10,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Ids of tensors are no indexes, so that whoever confuses them is found out.
+// Tensor ids differ from indices, so that confusing them fails.
 enum { FIRST_ID = 0x1000 };
 static const uint64_t invalid_id = ~0ull;
 
 static uint64_t recipe_id(const recipe *r, int index) { return FIRST_ID + index; }
 
-// recipe_tensor is the index of a persistent operand; -1: there is none.
+// recipe_tensor returns the index of a persistent operand, or -1.
 static int recipe_tensor(const recipe *r, uint64_t id) {
 	const uint64_t index = id - FIRST_ID;
 	return index < r->operands && r->operand[index].section >= 0 ? (int)index : -1;
@@ -29,7 +28,7 @@ static int recipe_named(const recipe *r, const char *name) {
 	return -1;
 }
 
-// Questions.
+// Queries.
 
 status synWorkspaceGetSize(uint64_t *size, recipe *handle) {
 	ENTER();
@@ -40,7 +39,7 @@ status synWorkspaceGetSize(uint64_t *size, recipe *handle) {
 	return leave(SUCCESS);
 }
 
-// Ids of names that are not known are invalid, and that is no error.
+// An unknown name gets an invalid id, without an error.
 status synTensorRetrieveIds(recipe *handle, const char **names, uint64_t *ids, const uint32_t n) {
 	ENTER();
 	const recipe *r = object_find(handle, RECIPE);
@@ -72,7 +71,7 @@ typedef struct {
 	uint64_t *sections; // addresses
 } launch;
 
-// section_bytes is how far a recipe's tensors reach into each section.
+// section_bytes returns, for each section, the end of its last tensor.
 static uint64_t *section_bytes(const recipe *r) {
 	uint64_t *bytes = calloc(r->sections + 1, sizeof *bytes);
 	for (uint32_t i = 0; i < r->operands; i++) {
@@ -83,10 +82,10 @@ static uint64_t *section_bytes(const recipe *r) {
 	return bytes;
 }
 
-// take_tensor is what one of the tensors of a launch says of its section.
+// take_tensor checks a tensor of a launch and sets its section's address.
 static status take_tensor(const recipe *r, const launch_tensor *t, bool *given, uint64_t *sections) {
 	if (t->id == invalid_id)
-		return SUCCESS; // passed over
+		return SUCCESS; // ignored
 	const int index = recipe_tensor(r, t->id);
 	if (index < 0)
 		return INVALID_TENSOR_PROPERTIES;
@@ -98,10 +97,10 @@ static status take_tensor(const recipe *r, const launch_tensor *t, bool *given, 
 			return INVALID_TENSOR_PROPERTIES;
 	given[index] = true;
 	if (!t->address)
-		return SUCCESS; // the section's address comes from another tensor
+		return SUCCESS; // another tensor gives the section's address
 	const uint64_t address = t->address - o->offset;
 	if (sections[o->section] && sections[o->section] != address) {
-		complain("tensor %s has its section elsewhere than another tensor has it", r->operand_name[index]);
+		complain("tensor %s gives its section another address than an earlier tensor", r->operand_name[index]);
 		return FAILED_SECTION_VALIDATION;
 	}
 	sections[o->section] = address;
@@ -115,14 +114,14 @@ static const char *check_section(const recipe *r, const launch *l, const uint64_
 	if (from % alignment(r->device_type))
 		return "is not aligned";
 	if (!device_memory(from, bytes[i]))
-		return "is not in one block of the device's memory";
+		return "is not in one block of device memory";
 	for (uint32_t j = 0; j < i; j++)
 		if (from < l->sections[j] + bytes[j] && l->sections[j] < to)
-			return "overlaps another one";
+			return "overlaps another section";
 	return l->workspace && from < l->workspace + r->workspace && l->workspace < to ? "overlaps the workspace" : NULL;
 }
 
-// check_launch looks at all sections, once all tensors were taken.
+// check_launch checks all sections and the workspace, after take_tensor of all tensors.
 static status check_launch(const recipe *r, const launch *l, const bool *given) {
 	for (uint32_t i = 0; i < r->operands; i++)
 		if (r->operand[i].section >= 0 && !given[i]) {
@@ -140,13 +139,13 @@ static status check_launch(const recipe *r, const launch *l, const bool *given) 
 	if (reason)
 		return FAILED_SECTION_VALIDATION;
 	if (r->workspace && (!l->workspace || l->workspace % alignment(r->device_type) || !device_memory(l->workspace, r->workspace))) {
-		complain("recipe %s: its workspace of %lu bytes is not in the device's memory, or not aligned", r->name, (unsigned long)r->workspace);
+		complain("recipe %s: the workspace of %lu bytes is not in device memory, or not aligned", r->name, (unsigned long)r->workspace);
 		return INVALID_ARGUMENT;
 	}
 	return SUCCESS;
 }
 
-// The generator of all launches: what is rounded at random is not repeated.
+// One generator serves all launches: stochastic rounding does not repeat.
 static uint32_t random_lanes[RANDOM_LANES];
 
 __attribute__((constructor)) static void seed_lanes(void) {
@@ -174,7 +173,7 @@ static status run_launch(void *data) {
 	recipe *r = object_find(l->recipe, RECIPE);
 	status s = ++launches == setting("STANDIN_LOST", 0) ? SYNAPSE_TERMINATED : SUCCESS;
 	if (!r) {
-		complain("a launch comes after its recipe was destroyed");
+		complain("a launch runs after its recipe was destroyed");
 		s = FAIL;
 	}
 	unsigned char *workspace = r && r->workspace ? device_memory(l->workspace, r->workspace) : NULL;
@@ -190,15 +189,15 @@ static status run_launch(void *data) {
 		else if (o->section == CONSTANTS)
 			o->data = (char *)r->constant + o->offset;
 		if (!o->data) {
-			complain("a launch of %s comes after its memory was freed", r->name);
+			complain("a launch of %s runs after its memory was freed", r->name);
 			s = FAIL;
 		}
 	}
 	if (!s && workspace)
-		memset(workspace, 0xff, r->workspace); // nothing is kept there from launch to launch
+		memset(workspace, 0xff, r->workspace); // a workspace keeps no data between launches
 	for (uint32_t i = 0; !s && i < r->steps; i++) {
 		call c = call_of(r, &r->step[i]);
-		c.backwards = !r->step[i].deterministic && launches % 2 == 0; // as parts of a sum happen to arrive
+		c.backwards = !r->step[i].deterministic && launches % 2 == 0; // as if partial sums arrived in another order
 		c.kernel->run(&c);
 	}
 	free(l->sections);
@@ -208,7 +207,7 @@ static status run_launch(void *data) {
 status synLaunch(void *stream, const launch_tensor *tensors, const uint32_t n, uint64_t workspace, recipe *handle, uint32_t flags) {
 	ENTER();
 	recipe *r = object_find(handle, RECIPE);
-	if (!r || (n && !tensors) || flags || !object_find(stream, STREAM)) // tensors are told by their ids
+	if (!r || (n && !tensors) || flags || !object_find(stream, STREAM)) // the stand-in identifies tensors by id only
 		return leave(INVALID_ARGUMENT);
 	if (r->device_type != device_type())
 		return leave(DEVICE_TYPE_MISMATCH);

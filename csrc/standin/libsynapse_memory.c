@@ -1,8 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: memory of the device and of the host, between red
-// zones whose pattern is checked when it is freed, and full of bytes that are NaN in
-// every format of floats.
+// Stand-in for libSynapse.so: memory of the device and of the host, between red zones that
+// are checked when it is freed. New memory holds bytes that are NaN in every float format.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -14,13 +13,13 @@ enum { ZONE = 256, PATTERN = 0xa5, FRESH = 0xff };
 
 typedef struct memory {
 	object object;
-	struct memory *next;      // of its kind
+	struct memory *next;      // of the same kind
 	unsigned char *block, *p;
 	uint64_t zone, bytes;
 } memory;
 
-static memory *first[2]; // of the device's and of the host's
-static uint64_t live;    // bytes of the device
+static memory *first[2]; // of the device and of the host
+static uint64_t live;    // allocated bytes of the device
 
 static memory **list(enum kind kind) { return &first[kind == HOST_MEMORY]; }
 
@@ -44,8 +43,7 @@ static void memory_free(memory *dead) {
 	object_free(dead);
 }
 
-// Addresses of the device are the host's with a bit that no address of a process
-// has.
+// Device addresses are host addresses plus a bit that no address of a process has.
 static const uint64_t device_bit = 1ull << 60;
 
 static uint64_t device_address(const memory *m) { return (uintptr_t)m->p | device_bit; }
@@ -66,8 +64,8 @@ void *device_memory(uint64_t address, uint64_t bytes) {
 
 bool host_memory(const void *p, uint64_t bytes) { return memory_around(HOST_MEMORY, p, bytes) != NULL; }
 
-// take leaves the block aligned to what the device asks for and to nothing more.
-static memory *take(enum kind kind, uint64_t bytes) {
+// allocate aligns the memory to exactly the device's alignment.
+static memory *allocate(enum kind kind, uint64_t bytes) {
 	const uint64_t zone = ZONE + alignment(device_type()) % 256;
 	unsigned char *block = aligned_alloc(256, (2 * zone + bytes + 255) / 256 * 256);
 	if (!block)
@@ -79,13 +77,13 @@ static memory *take(enum kind kind, uint64_t bytes) {
 	return m;
 }
 
-static status give(memory *m) {
+static status deallocate(memory *m) {
 	int damage = 0;
 	for (uint64_t i = 0; i < m->zone; i++)
 		damage += (m->block[i] != PATTERN) + (m->p[m->bytes + i] != PATTERN);
 	free(m->block);
 	if (damage)
-		complain("%d bytes were written around %lu bytes of memory", damage, (unsigned long)m->bytes);
+		complain("%d bytes next to a block of %lu bytes were overwritten", damage, (unsigned long)m->bytes);
 	memory_free(m);
 	return damage ? lose(FAIL) : SUCCESS;
 }
@@ -113,7 +111,7 @@ status synDeviceMalloc(const uint32_t id, const uint64_t size, uint64_t wanted, 
 		return leave(INVALID_ARGUMENT);
 	if (size > total() - live)
 		return leave(OUT_OF_DEVICE_MEMORY);
-	memory *m = take(MEMORY, size);
+	memory *m = allocate(MEMORY, size);
 	if (!m)
 		return leave(OUT_OF_DEVICE_MEMORY);
 	live += size;
@@ -128,8 +126,7 @@ static memory *memory_at(enum kind kind, const void *p) {
 	return NULL;
 }
 
-// Freeing waits for nothing: work that comes after it finds the memory gone, which
-// loses the device.
+// synDeviceFree waits for no work: pending work that uses the memory loses the device.
 status synDeviceFree(const uint32_t id, const uint64_t buffer, const uint32_t flags) {
 	ENTER();
 	if (!is_device(id))
@@ -138,7 +135,7 @@ status synDeviceFree(const uint32_t id, const uint64_t buffer, const uint32_t fl
 	if (!m || flags)
 		return leave(INVALID_ARGUMENT);
 	live -= m->bytes;
-	return leave(give(m));
+	return leave(deallocate(m));
 }
 
 status synHostMalloc(const uint32_t id, const uint64_t size, const uint32_t flags, void **buffer) {
@@ -147,7 +144,7 @@ status synHostMalloc(const uint32_t id, const uint64_t size, const uint32_t flag
 		return leave(NO_DEVICE_FOUND);
 	if (!size || flags || !buffer)
 		return leave(INVALID_ARGUMENT);
-	memory *m = take(HOST_MEMORY, size);
+	memory *m = allocate(HOST_MEMORY, size);
 	if (!m)
 		return leave(OUT_OF_HOST_MEMORY);
 	*buffer = m->p;
@@ -159,5 +156,5 @@ status synHostFree(const uint32_t id, const void *buffer, const uint32_t flags) 
 	if (!is_device(id))
 		return leave(NO_DEVICE_FOUND);
 	memory *m = memory_at(HOST_MEMORY, buffer);
-	return leave(m && !flags ? give(m) : INVALID_ARGUMENT);
+	return leave(m && !flags ? deallocate(m) : INVALID_ARGUMENT);
 }

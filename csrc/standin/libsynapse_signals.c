@@ -1,32 +1,31 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: what its logger does to a process that loads it
-// (hllog_core.cpp). It handles signals before the process does, and SynapseAI,
-// which hears of them from it, takes them for a failure of the device that was
-// acquired, if one was (dfa_base.cpp).
+// Stand-in for libSynapse.so: signal handlers. When it is loaded, SynapseAI's logger
+// replaces the process's handlers (hllog_core.cpp). SynapseAI treats a signal as a failure
+// of the acquired device, if there is one (dfa_base.cpp).
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
 
 #include <signal.h>
 
-static const int taken[] = {SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM, SIGBUS, SIGABRT, SIGHUP, SIGQUIT, SIGPIPE};
+static const int signals[] = {SIGFPE, SIGILL, SIGINT, SIGSEGV, SIGTERM, SIGBUS, SIGABRT, SIGHUP, SIGQUIT, SIGPIPE};
 
-static struct sigaction before[NSIG];
+static struct sigaction handlers[NSIG];
 
 static void handle(int number, siginfo_t *info, void *context) {
 	if (device_type())
 		lose(SYNAPSE_TERMINATED);
-	const struct sigaction *was = &before[number];
-	if (was->sa_handler == SIG_DFL) {
-		sigaction(number, was, NULL);
+	const struct sigaction *previous = &handlers[number];
+	if (previous->sa_handler == SIG_DFL) {
+		sigaction(number, previous, NULL);
 		raise(number);
-	} else if (was->sa_handler == SIG_IGN) {
+	} else if (previous->sa_handler == SIG_IGN) {
 		return;
-	} else if (was->sa_flags & SA_SIGINFO) {
-		was->sa_sigaction(number, info, context);
+	} else if (previous->sa_flags & SA_SIGINFO) {
+		previous->sa_sigaction(number, info, context);
 	} else {
-		was->sa_handler(number);
+		previous->sa_handler(number);
 	}
 }
 
@@ -34,8 +33,8 @@ static void __attribute__((constructor)) take_signals(void) {
 	static char memory[16 * 8192];
 	const stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
 	sigaltstack(&stack, NULL);
-	for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
 		const struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-		sigaction(taken[i], &action, &before[taken[i]]);
+		sigaction(signals[i], &action, &handlers[signals[i]]);
 	}
 }

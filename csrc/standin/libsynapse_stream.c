@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: streams, events and copies. Work is put off until
-// somebody waits for it, so that a caller who does not finds nothing done.
+// Stand-in for libSynapse.so: streams, events and copies. Work is deferred until a call
+// waits for it, so that a caller without the wait finds no result.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -36,7 +36,7 @@ status enqueue(void *handle, work run, const void *data, size_t bytes) {
 	return SUCCESS;
 }
 
-// run_first does the oldest piece of work. One that fails loses the device.
+// run_first runs the oldest piece of work. An error loses the device.
 static void run_first(stream *s) {
 	piece *p = s->first;
 	s->first = p->next;
@@ -98,14 +98,14 @@ enum { COLLECT_TIME = 1 };
 
 static status reach(void *data) {
 	event *e = object_find(*(void **)data, EVENT);
-	if (e) { // it may have been destroyed since
+	if (e) { // not destroyed since
 		e->reached++;
 		clock_gettime(CLOCK_MONOTONIC, &e->time);
 	}
 	return SUCCESS;
 }
 
-// await does work of the event's stream until a record of it is reached.
+// await runs work of the event's stream until it reaches the given record.
 static status await(event *e, uint64_t record) {
 	stream *s = object_find(e->stream, STREAM);
 	while (e->reached < record && s && s->first)
@@ -143,7 +143,7 @@ status synEventRecord(void *handle, void *on) {
 	if (!s)
 		return leave(INVALID_ARGUMENT);
 	if (e->stream != s)
-		await(e, e->records); // an event's records are all of one stream, or done
+		await(e, e->records); // complete records of another stream first
 	e->stream = s;
 	e->records++;
 	return leave(enqueue(s, reach, &e, sizeof e));
@@ -177,8 +177,8 @@ typedef struct {
 	uint32_t kind, value;
 } transfer;
 
-// A landing is what a DMA engine writes into the host's memory a while after the
-// stream said that it was done: each by a thread of its own, but in their order.
+// A landing is a delayed copy: a DMA engine writes to host memory after the stream reported
+// completion. Each has its own thread; landings happen in order.
 typedef struct landing {
 	struct landing *next;
 	void *to;
@@ -240,7 +240,7 @@ static status run_transfer(void *data) {
 	void *to = t->kind == DRAM_TO_HOST ? host_address(t->to, t->bytes) : device_memory(t->to, t->bytes);
 	void *from = t->kind == FILL ? to : t->kind == HOST_TO_DRAM ? host_address(t->from, t->bytes) : device_memory(t->from, t->bytes);
 	if (!to || !from) {
-		complain("a copy comes after its memory was freed");
+		complain("a copy runs after its memory was freed");
 		return FAIL;
 	}
 	const long late = setting("STANDIN_LATE", 0);
@@ -253,7 +253,7 @@ static status run_transfer(void *data) {
 	return SUCCESS;
 }
 
-// check tells what stands against a transfer.
+// check returns the error of a transfer.
 static status check(const transfer *t) {
 	const bool to_host = t->kind == DRAM_TO_HOST, from_host = t->kind == HOST_TO_DRAM;
 	if (t->kind > FILL || !t->bytes)

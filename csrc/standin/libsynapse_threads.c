@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Stand-in for libSynapse.so: the threads that share a kernel's work. A kernel splits
-// what it writes, never a sum, so that their number shows in no bit.
+// Stand-in for libSynapse.so: the thread pool of kernels. A kernel splits its outputs,
+// never a sum, so results do not depend on the number of threads.
 
 #define _GNU_SOURCE
 #include "libsynapse.h"
@@ -11,19 +11,19 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-enum { MAX_THREADS = 64, PIECES = 4 }; // pieces of work for each thread, so that none waits long for another
+enum { MAX_THREADS = 64, PIECES = 4 }; // pieces of work per thread, for balance
 
 static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t begins, ends;
 	pthread_t thread[MAX_THREADS];
-	int threads; // beside the caller's
+	int threads; // in addition to the caller's
 	bool stop;
 
 	uint64_t round; // counts the jobs
-	bool open;      // the job may still be joined
+	bool open;      // threads may join the job
 	int inside;     // threads that joined it
-	int wanted;     // that may yet
+	int wanted;     // threads that may still join
 	task run;
 	void *data;
 	uint64_t n, piece;
@@ -57,13 +57,13 @@ static void *help(void *unused) {
 	return NULL;
 }
 
-// processors are those that the process may run on.
+// processors returns the number of processors that the process may use.
 static int processors(void) {
 	cpu_set_t set;
 	return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-// start makes threads until there are n. Signals are for the program's own threads.
+// start starts threads up to n, with all signals blocked.
 static void start(int n) {
 	sigset_t all, before;
 	sigfillset(&all);
@@ -73,9 +73,9 @@ static void start(int n) {
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void parallel(uint64_t n, uint64_t least, task run, void *data) {
+void parallel(uint64_t n, uint64_t min_range, task run, void *data) {
 	int threads = 1;
-	if (n > least) {
+	if (n > min_range) {
 		threads = setting("STANDIN_THREADS", processors());
 		threads = threads > MAX_THREADS ? MAX_THREADS : threads;
 	}
@@ -89,7 +89,7 @@ void parallel(uint64_t n, uint64_t least, task run, void *data) {
 	pool.run = run;
 	pool.data = data;
 	pool.n = n;
-	pool.piece = piece > least ? piece : least;
+	pool.piece = piece > min_range ? piece : min_range;
 	pool.next = 0;
 	pool.wanted = threads - 1;
 	pool.open = true;
@@ -104,7 +104,7 @@ void parallel(uint64_t n, uint64_t least, task run, void *data) {
 	pthread_mutex_unlock(&pool.mutex);
 }
 
-// A library that is unloaded must not leave threads that would run its code.
+// stop ends the threads before dlclose unmaps their code.
 static void __attribute__((destructor)) stop(void) {
 	pthread_mutex_lock(&pool.mutex);
 	pool.stop = true;

@@ -1,8 +1,8 @@
 // Package standin builds small libraries with the vendors' symbols, for tests
 // on machines without the hardware: the production shims of csrc/libcuda and
-// csrc/libsynapse load them unmodified. What they show agrees with the vendors'
-// documentation as far as Octet's authors read it; that a test passes against
-// them says that the shim does what was meant, not that a vendor's library
+// csrc/libsynapse load them unmodified. The libraries follow the vendors'
+// documentation as Octet's authors read it. A test that passes against them
+// shows that the shim does what its author meant, not that a vendor's library
 // agrees.
 //
 // # CUDA
@@ -10,105 +10,104 @@
 // The stand-ins for CUDA compute, on the CPU, and are stricter than the real
 // libraries wherever that finds mistakes:
 //
-//   - libcuda.so puts the work of a stream off until somebody waits for it, or for
-//     a stream that waits for this one. Fresh memory is full of NaN, every block
-//     lies between red zones that are checked when it is freed, every handle is
-//     checked and good in its own context only, and what was not given back when
-//     that ends is an error (708), listed on stderr. A capture records, and refuses
-//     (900) what CUDA forbids meanwhile: to wait, to allocate, to load a module.
-//   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) behind cuda_host.h, which
-//     runs a block's threads as fibers. The "cubin" is a shared object.
-//   - libcublasLt.so multiplies with FP32 sums, k ascending or, by one of its
-//     algorithms, descending, and refuses what NVIDIA's documentation of
-//     cublasLtMatmul excludes, and a kernel that would first be loaded within a
-//     capture. Its streams are those of the library that OCTET_LIBCUDA names.
-//   - libnccl.so lets the streams of several GPUs meet. A collective waits on its
-//     stream until every rank's stream got there, sums in an order of its own,
-//     and loses the devices, with a line on stderr, where the ranks' operations
-//     or sizes differ or only some were captured.
+//   - libcuda.so defers the work of a stream until a call waits for this stream, or
+//     for one that depends on it. New memory holds NaN, each block lies between red
+//     zones that are checked when it is freed, and every handle is checked and valid
+//     in its own context only. Objects that still exist when their context ends are
+//     an error (708), listed on stderr. A stream capture rejects (900) what CUDA
+//     forbids in one: waiting, allocating, loading a module.
+//   - libnvrtc.so compiles CUDA C++ with g++ (or CXX) and cuda_host.h, which runs a
+//     block's threads as fibers. The "cubin" is a shared object.
+//   - libcublasLt.so multiplies with FP32 sums, k ascending or, in one algorithm,
+//     descending. It rejects what NVIDIA's documentation of cublasLtMatmul excludes,
+//     and a kernel whose first load would be in a capture. Its streams are those of
+//     the library that OCTET_LIBCUDA names.
+//   - libnccl.so runs collectives between the streams of several GPUs. A collective
+//     blocks its stream until every rank's stream has reached it, and sums in an
+//     unusual order. If operations or sizes differ between ranks, or only some ranks
+//     capture, all devices are lost, with a line on stderr.
 //
 // # SynapseAI
 //
-// The stand-in for SynapseAI computes, on the CPU, and is strict likewise. libSynapse.so
-// holds HCCL, too, as the vendor's does.
+// The stand-in for SynapseAI computes, on the CPU, and is just as strict. libSynapse.so
+// contains HCCL, as the vendor's does.
 //
 //   - A graph is checked node by node: a kernel's operands, their types and sizes, and
-//     the size of its parameter structure. What is refused says why on stderr; the
-//     status is SynapseAI's 26 for most things. Tensors that overlap in a section need
-//     an order between the nodes that use them, as in the published graph compiler.
-//   - A recipe runs its nodes in an order of its own, a seeded one among those that the
-//     edges allow. Its workspace is filled with NaN before each launch.
-//     A product of BF16 or F32 whose node is not deterministic is summed from its other
-//     end in every second launch.
-//   - Work of a stream is put off until somebody waits for it, then done in order; each
-//     other stream's stays undone. Freeing memory waits for nothing: work that comes
-//     after it loses the device, and every further call returns 31.
-//   - Device memory is fresh with NaN, between red zones, at addresses that are none of
-//     the host's, aligned to 128 bytes (Gaudi2) or 256 (Gaudi3) and to nothing more.
+//     the size of its parameter structure. A refusal writes its reason to stderr; the
+//     status is usually SynapseAI's 26. Tensors that overlap in a section need an order
+//     between the nodes that use them, as in the published graph compiler.
+//   - A recipe runs its nodes in a seeded order among those that the edges allow. Its
+//     workspace is filled with NaN before each launch. A GEMM of BF16 or F32 whose node
+//     is not deterministic is summed with k descending in every second launch.
+//   - Work of a stream is deferred until a call waits for it, then runs in order; other
+//     streams do not advance. Freeing memory waits for no work: later work that uses the
+//     memory loses the device, and every further call returns 31.
+//   - New device memory holds NaN, between red zones, at addresses that are invalid on
+//     the host, aligned to exactly 128 bytes (Gaudi2) or 256 (Gaudi3).
 //   - A process acquires one device, and a device has one process. Processes that load
 //     the same file share a machine.
-//   - It takes the process's signals when it is loaded, as the vendor's logger does. One
-//     that arrives while a device is acquired loses it before it is passed on.
-//   - Products of FP8 are those of backend/arith's models, E4M3 ends at 240 or at 448.
+//   - When loaded, it replaces the process's signal handlers, as the vendor's logger
+//     does. A signal that arrives while a device is acquired loses the device, then goes
+//     to the previous handler.
+//   - FP8 GEMMs have the bits of backend/arith's models; E4M3 ends at 240 or 448.
 //     Results have the same bits on any number of threads.
-//   - HCCL connects processes through sockets. A rank that died, or that asks for
-//     something else than the others, is an error.
+//   - HCCL connects processes through sockets. A rank that died, or whose operation
+//     differs, is an error.
 //
 // # Settings
 //
-// Answers are set by environment variables, read at each call:
+// Environment variables, read at each call, set the answers:
 //
-//	STANDIN_CUDA        newest CUDA that the driver serves (13000)
-//	STANDIN_GPUS        GPUs that CUDA shows (1); 0 makes cuInit fail
+//	STANDIN_CUDA        newest CUDA version that the driver supports (13000)
+//	STANDIN_GPUS        number of GPUs in CUDA (1); 0 makes cuInit fail
 //	STANDIN_CAPABILITY  compute capability of all GPUs, times 10 (90)
-//	STANDIN_OLD         how many GPUs, from the first, are of compute capability 8.0 instead (0)
-//	STANDIN_BUS         0: the driver does not tell where on the PCI bus they are
+//	STANDIN_OLD         number of GPUs, from the first, with compute capability 8.0 instead (0)
+//	STANDIN_BUS         0: the driver does not report PCI bus addresses
 //	STANDIN_STUB        1: the driver is a toolkit's stub, cuInit returns 34
 //	STANDIN_CONTEXT     status of cuDevicePrimaryCtxRetain (0)
 //	STANDIN_NVRTC       newest compute capability that NVRTC knows, times 10 (120)
-//	STANDIN_OOM         bytes of device memory that can be had (80 GiB)
-//	STANDIN_LOST        the kernel launch, counted from 1 over all GPUs, that
+//	STANDIN_OOM         bytes of device memory that can be allocated (80 GiB)
+//	STANDIN_LOST        number of the kernel launch, from 1 over all GPUs, that
 //	                    loses its device
-//	STANDIN_LOST_CODE   with which code (700, an illegal address)
-//	STANDIN_HANG        the kernel launch, counted likewise, that does not return: the
-//	                    driver hangs, and so does every later call of it
-//	STANDIN_GAP         nanoseconds that each piece of a stream's work takes by the clock
-//	                    of events, a kernel 1 more for each thread (0: they take what
-//	                    they take)
-//	STANDIN_ALGORITHMS  how many of its three algorithms cuBLASLt offers (3); below 0 it
-//	                    offers one and says of it that it cannot be used
-//	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and does not run
+//	STANDIN_LOST_CODE   the error code of that launch (700, an illegal address)
+//	STANDIN_HANG        number of the kernel launch that does not return; every later call
+//	                    of the driver hangs, too
+//	STANDIN_GAP         duration of each operation of a stream on the clock of events, in
+//	                    nanoseconds; a kernel takes 1 more per thread (0: real time)
+//	STANDIN_ALGORITHMS  number of algorithms that cuBLASLt offers, up to 3 (3); below 0 it
+//	                    offers one and marks it unsupported
+//	STANDIN_REFUSED     the algorithm (1 to 3) that cuBLASLt offers and then rejects
 //	STANDIN_NCCL        version of NCCL (23007)
-//	STANDIN_NCCL_ERROR  the error that communicators meet in the background (0)
+//	STANDIN_NCCL_ERROR  the asynchronous error of communicators (0)
 //	STANDIN_NVML_INIT   status of nvmlInit (0)
-//	STANDIN_NVML_GPUS   GPUs in the machine (1), counted from the other end than CUDA does
-//	STANDIN_NVML_UNSUPPORTED  what they do not tell: nvmlDeviceGet functions, such as
+//	STANDIN_NVML_GPUS   number of GPUs in NVML (1), in reverse of CUDA's order
+//	STANDIN_NVML_UNSUPPORTED  unsupported nvmlDeviceGet functions, such as
 //	                    "PowerUsage,ClockInfo", or "all"
-//	STANDIN_NVML_LOST   the reading, counted from 1 since nvmlInit, from which on they are lost
-//	STANDIN_GAUDI2      devices of the model, modules from 0 (1)
-//	STANDIN_GAUDI3      likewise, modules after those (0)
+//	STANDIN_NVML_LOST   number of the reading, from 1 since nvmlInit, from which the GPUs are lost
+//	STANDIN_GAUDI2      number of Gaudi2 devices, module ids from 0 (1)
+//	STANDIN_GAUDI3      number of Gaudi3 devices, module ids after those (0)
 //	STANDIN_SYNAPSE     status of synInitialize (0)
 //	STANDIN_DRIVER      SynapseAI's version (1.24.0-standin)
 //	STANDIN_KERNELS     1: kernels of the tensor cores need GC_KERNEL_PATH
-//	STANDIN_COMPILE_FAIL a guid; graphs that have it do not compile
-//	STANDIN_SEED        of the order of nodes in a recipe (1)
-//	STANDIN_MIXED       1: Gaudi3 multiplies E4M3 by E5M2, which the compiler refuses else
-//	STANDIN_E4M3        240: products of Gaudi3 take larger E4M3 for infinity and NaN (448)
-//	STANDIN_NAN         drop: maxima and minima pass over NaN, where else it wins
-//	STANDIN_THREADS     threads that share a kernel's work (as many as processors)
-//	STANDIN_LATE        milliseconds that a copy to the host lands after its stream is
-//	                    said to be done (0)
-//	STANDIN_NETWORK     0: HCCL finds none, unless HCCL_SOCKET_IFNAME is lo
-//	STANDIN_HCCL_SECONDS how long a rank waits for the others (20)
-//	STANDIN_HLML_SILENT a function of HLML that answers that it is not supported, or "all"
-//	STANDIN_HLML_ODD    likewise, that something unknown happened
-//	STANDIN_HLML_LOST   likewise, that the device is gone
+//	STANDIN_COMPILE_FAIL a guid; graphs that contain it do not compile
+//	STANDIN_SEED        seed of the order of nodes in a recipe (1)
+//	STANDIN_MIXED       1: Gaudi3 multiplies E4M3 by E5M2, which the compiler otherwise refuses
+//	STANDIN_E4M3        240: GEMMs of Gaudi3 decode larger E4M3 codes as infinity and NaN (448)
+//	STANDIN_NAN         drop: maxima and minima ignore NaN instead of returning it
+//	STANDIN_THREADS     number of threads per kernel (the number of processors)
+//	STANDIN_LATE        delay, in milliseconds, of a copy to the host after its stream
+//	                    reports completion (0)
+//	STANDIN_NETWORK     0: HCCL finds no network, unless HCCL_SOCKET_IFNAME is lo
+//	STANDIN_HCCL_SECONDS timeout of a rank's wait for other ranks (20)
+//	STANDIN_HLML_SILENT a function of HLML that returns "not supported", or "all"
+//	STANDIN_HLML_ODD    likewise, with an unknown error
+//	STANDIN_HLML_LOST   likewise, with a lost device
 //
-// STANDIN_OOM and STANDIN_LOST are SynapseAI's, too: of 96 or 128 GiB, and launches of
-// recipes.
+// STANDIN_OOM (96 or 128 GiB) and STANDIN_LOST (launches of recipes) apply to SynapseAI,
+// too.
 //
-// They are built for Linux, with the compiler named by CC, or gcc. What is built stays
-// in the user's cache folder, in octet/standin, for other tests and the next time.
+// The libraries are built for Linux, with the compiler that CC names, or gcc, and cached
+// in octet/standin of the user's cache folder.
 package standin
 
 import (
@@ -128,7 +127,7 @@ import (
 //go:embed *.c *.h
 var sources embed.FS
 
-// built are the libraries that this process has compiled, by name.
+// built holds the code of the libraries that this process has compiled or loaded, by name.
 var built sync.Map
 
 // T is the part of *testing.T that Build needs.
@@ -138,14 +137,13 @@ type T interface {
 	Skipf(format string, args ...any)
 }
 
-// Build compiles <name>.c and what else belongs to it (<name>_*.c), unless that was
-// done before, and returns the path of the library, which lives as long as the test.
-// Every call makes a library of its own, which the loader does not confuse with
-// others: it has nothing of what another test did to its like. The headers lie beside
-// it. On real GPUs the test ends here.
+// Build returns the path of a library compiled from <name>.c and <name>_*.c, or taken
+// from the cache. The library exists as long as the test. Every call writes a new file,
+// so the loader keeps its state separate from other tests'. The headers are in the same
+// folder. On real GPUs Build skips the test.
 func Build(t T, name string) string {
 	if Hardware() > 0 {
-		t.Skipf("only a stand-in for %s will do", name)
+		t.Skipf("needs a stand-in for %s", name)
 	}
 	dir := t.TempDir()
 	write(t, dir, glob(t, "*.h"))
@@ -154,11 +152,11 @@ func Build(t T, name string) string {
 		require.NoError(t, os.WriteFile(library, code.([]byte), 0o777))
 		return library
 	}
-	from := origin(t, name)
-	code := kept.load(name, from)
+	from := sourceSum(t, name)
+	code := userCache.load(name, from)
 	if code == nil {
 		code = link(t, write(t, dir, filesOf(t, name)), library)
-		kept.store(name, from, code)
+		userCache.store(name, from, code)
 	} else {
 		require.NoError(t, os.WriteFile(library, code, 0o777))
 	}
@@ -174,15 +172,15 @@ func glob(t T, pattern string) []string {
 	return names
 }
 
-// The arguments of the compiler, for an object and for a library.
+// Arguments of the compiler, for an object and for a library.
 var (
 	compiling = []string{"-std=gnu11", "-O2", "-ffp-contract=off", "-fno-trapping-math", "-Wall", "-Werror", "-fPIC", "-c"}
 	linking   = []string{"-shared", "-Wl,-rpath,$ORIGIN", "-lm", "-ldl", "-lpthread"}
 )
 
-// origin is a sum over all that a library is made from: sources, arguments, and the
-// compiler by its name and version.
-func origin(t T, name string) (s [sha256.Size]byte) {
+// sourceSum returns a checksum of everything that a library is compiled from: sources,
+// arguments, and the compiler's name and version.
+func sourceSum(t T, name string) (s [sha256.Size]byte) {
 	h := sha256.New()
 	version, err := compile("--version")
 	require.NoError(t, err, "%s", version)
@@ -195,7 +193,7 @@ func origin(t T, name string) (s [sha256.Size]byte) {
 	return [sha256.Size]byte(h.Sum(s[:0]))
 }
 
-// link compiles files into a library, which it returns too.
+// link compiles files into a library and returns its code.
 func link(t T, files []string, library string) []byte {
 	objects := make([]string, len(files))
 	outputs, errs := make([]string, len(files)), make([]error, len(files))

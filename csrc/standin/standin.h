@@ -1,40 +1,43 @@
-// What the stand-ins for NVIDIA's libraries share.
+// Declarations that the stand-ins for NVIDIA's libraries share.
 #ifndef STANDIN_H
 #define STANDIN_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-// setting reads an environment variable at each call, so that a test can change
-// its mind.
-long setting(const char *name, long otherwise);
+// setting returns the value of an environment variable. It reads it at each call, so that
+// a test can change it.
+long setting(const char *name, long fallback);
 
-// GPU i, as CUDA counts, is on PCI bus FIRST_BUS + i.
+// GPU i of CUDA is on PCI bus FIRST_BUS + i.
 enum { FIRST_BUS = 0x10 };
 
-// An op is one piece of a stream's work: run returns a CUresult, or STANDIN_LATER
-// where it has to wait for what other streams do. It is called again then.
+// op_run runs one operation of a stream. It returns a CUresult, or STANDIN_LATER if the
+// operation depends on other streams; then it is called again.
 typedef int (*op_run)(void *data);
 #define STANDIN_LATER 600 // CUDA_ERROR_NOT_READY
 
-// Exported by libcuda, looked up by libcublasLt and libnccl: the stand-in for a
-// driver that they share. standin_enqueue copies the data; what it returns is a
-// CUresult. Ops run one at a time. standin_device tells whether all of a range
-// is in one live allocation of the thread's context, standin_current whether
-// there is one, and standin_ordinal of which GPU (-1: there is none).
-// standin_capturing tells whether a stream records. standin_news has ops that
-// wait tried again. standin_load is what a kernel takes that is first loaded:
-// refused, with the capture spoilt, while the thread captures.
+// libcuda exports these functions; libcublasLt and libnccl look them up. Operations run
+// one at a time.
+//   - standin_enqueue copies the data and returns a CUresult.
+//   - standin_device returns whether all of a range is in one live allocation of the
+//     thread's context.
+//   - standin_current returns whether the thread has a context, standin_ordinal the
+//     ordinal of its GPU (-1: no context).
+//   - standin_capturing returns whether a stream is capturing.
+//   - standin_notify makes waiting operations run again.
+//   - standin_load is called when a kernel is first loaded. While the thread captures, it
+//     fails and invalidates the capture.
 int standin_enqueue(void *stream, op_run run, const void *data, size_t bytes);
 int standin_device(const void *p, size_t bytes);
 int standin_current(void);
 int standin_ordinal(void);
 int standin_capturing(void *stream);
-void standin_news(void);
+void standin_notify(void);
 int standin_load(void);
 
-// What the stand-in for NVRTC makes and the one for the driver loads: a header
-// and a shared object.
+// standin_image is the header of the stand-in NVRTC's output, which the stand-in driver
+// loads; a shared object follows.
 typedef struct {
 	char magic[16];
 	char arch[16]; // "sm_90a"

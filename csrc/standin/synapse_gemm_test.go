@@ -14,7 +14,7 @@ import (
 	"octet/fp8"
 )
 
-// codes are those of an FP8 format, row-major.
+// codes is a row-major matrix of FP8 codes.
 type codes struct {
 	dtype fp8.DType
 	codes []byte
@@ -27,7 +27,7 @@ func fp8Type(d fp8.DType) uint32 {
 	return typeE4M3
 }
 
-// randomCodes has any finite code, the extreme ones often.
+// randomCodes returns random finite codes, with many subnormals.
 func randomCodes(random *rand.Rand, d fp8.DType, n int) codes {
 	c := codes{d, make([]byte, n)}
 	for i := range c.codes {
@@ -54,8 +54,8 @@ func (c codes) transposed(rows, columns int) codes {
 	return t
 }
 
-// product multiplies a, m×k, and b, k×n, on the stand-in, each stored as asked.
-func product(s *synapse, model, m, n, k int, a, b codes, transA, transB bool, guid string, scales ...*float32) []float32 {
+// gemm multiplies a, m×k, and b, k×n, on the stand-in, each stored transposed or not.
+func gemm(s *synapse, model, m, n, k int, a, b codes, transA, transB bool, guid string, scales ...*float32) []float32 {
 	g := s.graph(model)
 	stored := func(c codes, rows, columns int, transposed bool) *tensor {
 		if transposed {
@@ -84,9 +84,9 @@ func product(s *synapse, model, m, n, k int, a, b codes, transA, transB bool, gu
 	return g.floatsOf(out)
 }
 
-// Products of FP8 are backend/arith's, bit for bit. Both are models of ours after
-// one published source: this is agreement with ourselves.
-func TestProductsOfFP8HaveTheModelsBits(t *testing.T) {
+// FP8 GEMMs have the bits of backend/arith's models. Octet's authors wrote both from one
+// published source, so the test does not show that hardware agrees.
+func TestFP8GemmMatchesModel(t *testing.T) {
 	t.Setenv("STANDIN_MIXED", "1")
 	const m, n = 9, 11
 	for _, name := range []string{"gaudi2", "gaudi3"} {
@@ -99,17 +99,17 @@ func TestProductsOfFP8HaveTheModelsBits(t *testing.T) {
 			for _, k := range []int{1, 7, 16, 17, 100, 256} {
 				transA, transB := k%2 == 0, k%3 == 0
 				a, b := randomCodes(random, pair[0], m*k), randomCodes(random, pair[1], k*n)
-				if k == 100 { // what is not finite
+				if k == 100 { // non-finite codes
 					a.codes[3*k+50], b.codes[20*n+5] = 0x7f, 0x7f // NaN in all formats
 					a.codes[4*k+51] = 0x7c                        // an infinity in E5M2
 				}
-				got := product(s, device, m, n, k, a, b, transA, transB, "gemm")
+				got := gemm(s, device, m, n, k, a, b, transA, transB, "gemm")
 				columns := b.transposed(k, n)
 				for i := range m {
 					for j := range n {
 						want := model.Dot(arith.Operand{Codes: a.codes[i*k : (i+1)*k], DType: pair[0]}, arith.Operand{Codes: columns.codes[j*k : (j+1)*k], DType: pair[1]}, false)
 						require.Equal(t, math.Float32bits(want), math.Float32bits(got[i*n+j]),
-							"%s %s×%s k %d [%d, %d]: %v, the model says %v", name, pair[0], pair[1], k, i, j, got[i*n+j], want)
+							"%s %s×%s k %d [%d, %d]: %v, model %v", name, pair[0], pair[1], k, i, j, got[i*n+j], want)
 					}
 				}
 			}
@@ -117,8 +117,8 @@ func TestProductsOfFP8HaveTheModelsBits(t *testing.T) {
 	}
 }
 
-// Near cancellation and wide spreads, where groups and cut bits show.
-func TestProductsOfFP8ThatCancel(t *testing.T) {
+// Cancellation and wide ranges of exponents, where groups and truncated bits matter.
+func TestFP8GemmCancellation(t *testing.T) {
 	t.Setenv("STANDIN_MIXED", "1")
 	for _, name := range []string{"gaudi2", "gaudi3"} {
 		model, err := arith.Lookup(name)
@@ -130,7 +130,7 @@ func TestProductsOfFP8ThatCancel(t *testing.T) {
 		for _, pair := range model.Pairs {
 			a, b := randomCodes(random, pair[0], m*k), randomCodes(random, pair[1], k*n)
 			for i := range m {
-				for l := 1; l < k; l += 2 { // each product is followed by nearly its opposite
+				for l := 1; l < k; l += 2 { // each product nearly cancels the one before it
 					a.codes[i*k+l] = a.codes[i*k+l-1] ^ 0x80
 				}
 			}
@@ -138,7 +138,7 @@ func TestProductsOfFP8ThatCancel(t *testing.T) {
 				copy(b.codes[l*n:(l+1)*n], b.codes[(l-1)*n:l*n])
 				b.codes[l*n+random.IntN(n)] &= 0x87
 			}
-			got, columns := product(s, device, m, n, k, a, b, false, false, "gemm"), b.transposed(k, n)
+			got, columns := gemm(s, device, m, n, k, a, b, false, false, "gemm"), b.transposed(k, n)
 			for i := range m {
 				for j := range n {
 					want := model.Dot(arith.Operand{Codes: a.codes[i*k : (i+1)*k], DType: pair[0]}, arith.Operand{Codes: columns.codes[j*k : (j+1)*k], DType: pair[1]}, false)
@@ -149,34 +149,34 @@ func TestProductsOfFP8ThatCancel(t *testing.T) {
 	}
 }
 
-// What float64 loses of a sum decides a tie: 2^30 + 2^6 lies between two F32s, and
-// what came before is 2^-32.
-func TestTiesOfProducts(t *testing.T) {
+// Bits that float64 loses decide a tie: 2^30 + 2^6 is halfway between two F32 values, and
+// the addend is 2^-32.
+func TestFP8GemmTies(t *testing.T) {
 	s := open(t, gaudi2)
-	const one, least = 0x3c, 0x01 // 1 and 2^-16
+	const one, smallest = 0x3c, 0x01 // 1 and 2^-16
 	power := func(exponent int) byte { return byte(one + 4*exponent) }
 	a, b := codes{fp8.E5M2, make([]byte, 2*32)}, codes{fp8.E5M2, make([]byte, 32)}
 	for i, sign := range []byte{0, 0x80} {
-		a.codes[32*i] = least | sign
+		a.codes[32*i] = smallest | sign
 		a.codes[32*i+16], a.codes[32*i+17], a.codes[32*i+18] = power(15), power(3), power(3+i)
 	}
-	b.codes[0], b.codes[16], b.codes[17], b.codes[18] = least, power(15), power(3), power(3)
+	b.codes[0], b.codes[16], b.codes[17], b.codes[18] = smallest, power(15), power(3), power(3)
 	a.codes[18] = 0
-	require.Equal(t, []float32{0x1p30 + 0x1p7, 0x1p30 + 0x1p7}, product(s, gaudi2, 2, 1, 32, a, b, false, false, "gemm"))
+	require.Equal(t, []float32{0x1p30 + 0x1p7, 0x1p30 + 0x1p7}, gemm(s, gaudi2, 2, 1, 32, a, b, false, false, "gemm"))
 }
 
 func TestFP8GemmScales(t *testing.T) {
 	s := open(t, gaudi2)
 	random := rand.New(rand.NewPCG(7, 8))
 	a, b := randomCodes(random, fp8.E4M3IEEE, 3*32), randomCodes(random, fp8.E4M3IEEE, 32*5)
-	plain := product(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32")
+	plain := gemm(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32")
 	half, eighth := float32(0.5), float32(0.125)
 	for _, c := range []struct {
 		scales []*float32
-		factor float32
+		scale  float32
 	}{{[]*float32{&half, &eighth}, 0.0625}, {[]*float32{nil, &half}, 0.5}, {[]*float32{&eighth, nil}, 0.125}, {[]*float32{nil, nil}, 1}} {
-		for i, got := range product(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32", c.scales...) {
-			require.Equal(t, plain[i]*c.factor, got)
+		for i, got := range gemm(s, gaudi2, 3, 5, 32, a, b, false, false, "fp8_gemm_f32", c.scales...) {
+			require.Equal(t, plain[i]*c.scale, got)
 		}
 	}
 }
@@ -200,7 +200,7 @@ func TestGemmRules(t *testing.T) {
 		{"gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 4}, {3, 2, 4}}, 0, gaudi2, fail},
 		{"batch_gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 1}, {3, 2, 4}}, 0, gaudi2, success},
 		{"batch_gemm", typeBF16, typeBF16, [3][]uint64{{16, 2, 4}, {3, 16, 2}, {3, 2, 4}}, 0, gaudi2, fail},
-		{"fp8_gemm_f32", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 1, gaudi2, fail}, // a lone scale
+		{"fp8_gemm_f32", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 1, gaudi2, fail}, // one scale
 		{"fp8_gemm_f32", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, success},
 		{"fp8_gemm_f32", typeBF16, typeBF16, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, fail},
 		{"fp8_gemm_bf16", typeE4M3, typeE4M3, [3][]uint64{{16, 2}, {3, 16}, {3, 2}}, 2, gaudi2, fail}, // the output is F32
@@ -217,7 +217,7 @@ func TestGemmRules(t *testing.T) {
 	}
 }
 
-// A compiler that takes mixed pairs takes them of FP8 for Gaudi3 alone.
+// With STANDIN_MIXED, only Gaudi3 multiplies two FP8 formats, and only FP8.
 func TestMixedPairs(t *testing.T) {
 	t.Setenv("STANDIN_MIXED", "1")
 	for _, c := range []struct {
@@ -237,9 +237,8 @@ func TestMixedPairs(t *testing.T) {
 	}
 }
 
-// Wider products are sums in F32, whichever way their operands are stored, with
-// batches that are broadcast.
-func TestWiderProducts(t *testing.T) {
+// GEMMs of wider types sum in F32, for operands transposed or not, with broadcast batches.
+func TestWiderGemms(t *testing.T) {
 	const m, n, k, batch = 5, 37, 19, 3
 	s := open(t, gaudi2)
 	random := rand.New(rand.NewPCG(9, 1))
@@ -294,9 +293,9 @@ func TestWiderProducts(t *testing.T) {
 	}
 }
 
-// Outputs are rounded once, and what is too large for FP8 becomes infinity: clipping
-// is for inference.
-func TestProductsInOtherTypes(t *testing.T) {
+// Outputs are rounded once, and an FP8 overflow becomes infinity: the engine saturates in
+// inference only.
+func TestGemmOutputTypes(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	x, y := g.floats([]float32{1 + 0x1p-8, 300, 0x1p-9, 1.0625}, 1, 4), g.floats([]float32{1}, 1, 1)
@@ -312,7 +311,7 @@ func TestProductsInOtherTypes(t *testing.T) {
 	g.run()
 }
 
-func BenchmarkProducts(b *testing.B) {
+func BenchmarkGemms(b *testing.B) {
 	const size = 256
 	s := open(b, gaudi2)
 	for _, c := range []struct {

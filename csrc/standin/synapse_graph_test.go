@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTensorsAreLockedByTheirNode(t *testing.T) {
+func TestNodesLockTheirTensors(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	x, y := g.temp(typeF32, 4), g.temp(typeF32, 4)
-	status, _ := g.node("no_such_kernel_f32", nil, []*tensor{y}, []*tensor{x}) // even by one that fails
+	status, _ := g.node("no_such_kernel_f32", nil, []*tensor{y}, []*tensor{x}) // a failed node locks, too
 	require.Equal(t, fail, status)
 	section := g.section()
 	_, p := g.memory(64)
@@ -51,21 +51,21 @@ func TestTensorRules(t *testing.T) {
 	require.Equal(t, invalidArgument, g.Call("synTensorSetDeviceDataType", x.handle, 3))
 	g.do("synTensorSetGeometry", x.handle, g.geometry(4, 2), 1)
 	g.do("synTensorSetDeviceDataType", x.handle, typeF32)
-	require.Equal(t, unsupported, g.Call("synTensorSetGeometry", x.handle, g.geometry(4, 1), 0), "sizes that change")
+	require.Equal(t, unsupported, g.Call("synTensorSetGeometry", x.handle, g.geometry(4, 1), 0), "dynamic sizes")
 	require.Equal(t, invalidArgument, g.Call("synTensorSetHostPtr", x.handle, p, 28, typeF32, 1))
 	require.Equal(t, invalidArgument, g.Call("synTensorSetHostPtr", x.handle, p, 32, typeI32, 1))
 	g.do("synTensorSetHostPtr", x.handle, p, 32, typeF32, 1)
 	y := g.temp(typeF32, 4)
 	section := g.get("synSectionCreate", 0, g.handle)
 	g.do("synTensorAssignToSection", y.handle, section, 0)
-	require.Equal(t, objectInitialized, g.Call("synSectionSetPersistent", section, 1), "after a tensor is in it")
+	require.Equal(t, objectInitialized, g.Call("synSectionSetPersistent", section, 1), "the section has a tensor")
 	require.Equal(t, objectInitialized, g.Call("synTensorAssignToSection", y.handle, section, 0))
 	other := s.graph(gaudi2)
 	require.Equal(t, invalidArgument, other.Call("synTensorAssignToSection", other.temp(typeF32, 1).handle, section, 0))
 	require.Equal(t, unsupported, s.Call("synGraphCreate", p, 2), "Gaudi 1")
 	g.do("synGraphDestroy", g.handle)
 	require.Equal(t, fail, g.Call("synGraphDestroy", g.handle))
-	require.Equal(t, invalidArgument, g.Call("synTensorSetDeviceDataType", y.handle, typeF32), "its graph took it along")
+	require.Equal(t, invalidArgument, g.Call("synTensorSetDeviceDataType", y.handle, typeF32), "destroyed with its graph")
 }
 
 func TestNodeRules(t *testing.T) {
@@ -101,7 +101,7 @@ func TestNodeRules(t *testing.T) {
 		{"abs_fwd", nil, []*tensor{y}, []*tensor{x}, fail},
 		{"gemm_f32", nil, []*tensor{y}, []*tensor{x}, fail},
 		{"cast_f32", nil, []*tensor{y}, []*tensor{x}, fail},
-		{"div_fwd_i32", nil, []*tensor{y}, []*tensor{x, x}, fail},             // a kernel that there is, in a type that there is not
+		{"div_fwd_i32", nil, []*tensor{y}, []*tensor{x, x}, fail},             // a known kernel with an unsupported type
 		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{bf16}, fail},             // not the suffix's type
 		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{nil}, fail},              // not optional
 		{"abs_fwd_f32", nil, []*tensor{y}, []*tensor{x, x}, fail},             // too many
@@ -133,7 +133,8 @@ func TestKernelLibrary(t *testing.T) {
 	g.add("abs_fwd_f32", nil, []*tensor{g.temp(typeF32, 4)}, g.temp(typeF32, 4))
 }
 
-// inPlace is x = x + y, of which y = |x| is also read: {4} in one section.
+// inPlace returns a graph that updates x, of 4 floats, in place to x + x, and computes z =
+// 2|x| from the old x. With ordered, a control edge orders the two.
 func inPlace(s *synapse, ordered bool) (*graph, *tensor, *tensor) {
 	g := s.graph(gaudi2)
 	x := g.floats([]float32{1, -2, 3, -4}, 4)
@@ -174,7 +175,7 @@ func TestSharedMemoryNeedsOrder(t *testing.T) {
 	}
 }
 
-// A node may write where it reads only if its kernel goes element by element.
+// A node may write to its input only if its kernel is elementwise.
 func TestInPlace(t *testing.T) {
 	for _, c := range []struct {
 		guid   string
@@ -183,7 +184,7 @@ func TestInPlace(t *testing.T) {
 		want   int
 	}{
 		{"abs_fwd_f32", nil, 0, success},
-		{"abs_fwd_f32", nil, 128, fail}, // overlapping, but not the same
+		{"abs_fwd_f32", nil, 128, fail}, // partial overlap
 		{"transpose", transposeParams(1, 0), 0, fail},
 	} {
 		s := open(t, gaudi2)
@@ -211,10 +212,10 @@ func TestCompileRules(t *testing.T) {
 		x, y, z := g.in(typeF32, make([]byte, 16), 4), g.out(typeF32, 4), g.out(typeF32, 4)
 		first, second := g.add("abs_fwd_f32", nil, []*tensor{y}, x), g.add("sqrt_fwd_f32", nil, []*tensor{z}, y)
 		g.after(second, first)
-	}), "a circle")
+	}), "a cycle")
 	require.Equal(t, fail, compile(func(g *graph) {
 		g.add("abs_fwd_f32", nil, []*tensor{g.out(typeF32, 4)}, g.temp(typeF32, 4))
-	}), "nothing writes the input")
+	}), "the input has no producer")
 	require.Equal(t, fail, compile(func(g *graph) {
 		x, y := g.temp(typeF32, 4), g.out(typeF32, 4)
 		g.do("synTensorAssignToSection", x.handle, g.section(), 64)
@@ -226,7 +227,7 @@ func TestCompileRules(t *testing.T) {
 	}))
 }
 
-// Nodes that nothing orders run in any order: a recipe's file shows it.
+// Nodes without edges run in any order, which a recipe's file shows.
 func TestOrderIsShuffled(t *testing.T) {
 	s := open(t, gaudi2)
 	path := filepath.Join(t.TempDir(), "recipe")
@@ -250,8 +251,8 @@ func TestOrderIsShuffled(t *testing.T) {
 	require.Len(t, orders, 10)
 }
 
-// Memory of what is needed no more is used again, and of nothing else.
-func TestWorkspaceIsUsedAgain(t *testing.T) {
+// A tensor's memory is reused after its last reader, not before.
+func TestWorkspaceIsReused(t *testing.T) {
 	s := open(t, gaudi2)
 	const n = 256
 	values := sequence(n)
@@ -283,7 +284,7 @@ func TestLaunchRules(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	x, y, temp := g.floats([]float32{1, 2, 3, 4}, 4), g.out(typeF32, 4), g.temp(typeF32, 4)
-	second := g.temp(typeF32, 4) // behind y in its section
+	second := g.temp(typeF32, 4) // in y's section, after y
 	g.do("synTensorAssignToSection", second.handle, y.section, 128)
 	g.add("abs_fwd_f32", nil, []*tensor{temp}, x)
 	g.add("add_fwd_f32", nil, []*tensor{y}, temp, temp)
@@ -309,14 +310,14 @@ func TestLaunchRules(t *testing.T) {
 		return func(list []byte) { binary.LittleEndian.PutUint64(list[launchInfo*i+8:], p) }
 	}
 	require.Equal(t, success, launch(-1, workspace, 0, none))
-	require.Equal(t, success, launch(-1, workspace, 0, address(1, 0)), "deduced from the other one of its section")
-	require.Equal(t, sectionValidation, launch(2, workspace, 0, none), "one is missing")
-	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(2, y.address+256)), "elsewhere than the other one of its section")
+	require.Equal(t, success, launch(-1, workspace, 0, address(1, 0)), "another tensor gives the section's address")
+	require.Equal(t, sectionValidation, launch(2, workspace, 0, none), "a tensor is missing")
+	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(2, y.address+256)), "two addresses of a section")
 	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, y.address+128)), "overlapping")
-	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, 0)), "no address at all")
-	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, 4096)), "none of the device's")
+	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, 0)), "no address")
+	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, 4096)), "not device memory")
 	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, g.malloc(64)+16)), "not aligned")
-	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, workspace)), "the workspace")
+	require.Equal(t, sectionValidation, launch(-1, workspace, 0, address(0, workspace)), "overlaps the workspace")
 	require.Equal(t, invalidTensor, launch(-1, workspace, 0, func(list []byte) { list[16] = 1 }), "a shape tensor")
 	require.Equal(t, invalidTensor, launch(-1, workspace, 0, func(list []byte) { list[24] = 5 }), "other sizes")
 	require.Equal(t, success, launch(-1, workspace, 0, func(list []byte) { list[24] = 4 }))
@@ -326,9 +327,9 @@ func TestLaunchRules(t *testing.T) {
 
 	require.Equal(t, ^uint64(0), g.id(recipe, temp), "not persistent")
 	require.Equal(t, sectionValidation, launch(-1, workspace, 0, func(list []byte) {
-		binary.LittleEndian.PutUint64(list[224:], ^uint64(0)) // an invalid id is passed over
-	}), "one is missing")
-	require.Equal(t, invalidTensor, launch(-1, workspace, 0, func(list []byte) { clear(list[224:232]) }), "an id of no tensor")
+		binary.LittleEndian.PutUint64(list[224:], ^uint64(0)) // an invalid id is ignored
+	}), "a tensor is missing")
+	require.Equal(t, invalidTensor, launch(-1, workspace, 0, func(list []byte) { clear(list[224:232]) }), "unknown id")
 	g.do("synStreamSynchronize", s.stream)
 	require.Equal(t, []float32{2, 4, 6, 8}, g.floatsOf(y))
 	require.Equal(t, []float32{1, 2, 3, 4}, g.floatsOf(second))
@@ -344,7 +345,7 @@ func TestRecipeOfAnotherDevice(t *testing.T) {
 	require.Equal(t, deviceTypeMismatch, g.Call("synLaunch", s.stream, list, uint64(n), 0, recipe, 0))
 }
 
-// A launch does what it does when somebody waits, with the memory that there is then.
+// A launch runs when a call waits for it, and uses the memory of that time.
 func TestLaunchesAreDeferred(t *testing.T) {
 	s := open(t, gaudi2)
 	g := identity(s)
@@ -355,7 +356,7 @@ func TestLaunchesAreDeferred(t *testing.T) {
 	g.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 0)
 	other := s.get("synStreamCreateGeneric", 0, 0)
 	s.stream, other = other, s.stream
-	require.Equal(t, byte(0xff), g.bytesOf(g.tensors[1])[0], "of another stream nothing is done")
+	require.Equal(t, byte(0xff), g.bytesOf(g.tensors[1])[0], "a wait for one stream does not run another")
 	s.stream = other
 	require.Equal(t, []float32{1, 2, 3, 4}, g.floatsOf(g.tensors[1]))
 	g.do("synLaunch", s.stream, list, uint64(n), 0, recipe, 0)
@@ -363,8 +364,8 @@ func TestLaunchesAreDeferred(t *testing.T) {
 	require.Equal(t, fail, g.Call("synStreamSynchronize", s.stream))
 }
 
-// Nothing stays in a workspace, not even in one that the next launch has again.
-func TestWorkspaceIsSpoilt(t *testing.T) {
+// A launch fills its workspace with NaN, even one that an earlier launch used.
+func TestWorkspaceIsOverwritten(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	x, temp := g.floats([]float32{1, 2, 3, 4}, 4), g.temp(typeF32, 4)
@@ -384,7 +385,7 @@ func TestWorkspaceIsSpoilt(t *testing.T) {
 
 // Recipes in files.
 
-func TestRecipesInFiles(t *testing.T) {
+func TestRecipeFiles(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	x := g.floats([]float32{1, 2, 3, 4, 5, 6}, 3, 2)
@@ -397,7 +398,7 @@ func TestRecipesInFiles(t *testing.T) {
 	g.add("transpose", transposeParams(1, 0), []*tensor{y}, sum)
 	status, recipe := g.compile()
 	require.Equal(t, success, status)
-	g.do("synGraphDestroy", g.handle) // a recipe needs it no more
+	g.do("synGraphDestroy", g.handle) // recipes do not need their graph
 	path := filepath.Join(t.TempDir(), "recipe")
 	s.do("synRecipeSerialize", recipe, s.text(path))
 	s.do("synRecipeDestroy", recipe)
@@ -421,10 +422,10 @@ func TestRecipesInFiles(t *testing.T) {
 		require.Equal(t, fail, read(code[:n]), "cut after %d bytes", n)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 500 { // nothing that is read ends the process
-		spoilt := append([]byte(nil), code...)
-		spoilt[random.IntN(len(code))] ^= 1 << random.IntN(8)
-		read(spoilt)
+	for range 500 { // damaged files do not crash
+		damaged := append([]byte(nil), code...)
+		damaged[random.IntN(len(code))] ^= 1 << random.IntN(8)
+		read(damaged)
 	}
 }
 

@@ -20,14 +20,14 @@ const (
 	failHCCL = 40
 )
 
-// A rank is a library of its own. Each has the file of its own, hence a machine.
+// A rank has its own copy of the library, and so its own machine.
 type rank struct {
 	*synapse
 	index int
 	comm  uint64
 }
 
-// ranks calls f on as many ranks at once, each with a communicator.
+// ranks calls f for n concurrent ranks with a communicator.
 func ranks(t *testing.T, n int, f func(r *rank)) {
 	var all []*rank
 	for i := range n {
@@ -50,7 +50,7 @@ func ranks(t *testing.T, n int, f func(r *rank)) {
 	wg.Wait()
 }
 
-// assertZero is for goroutines, which may not end the test.
+// assertZero is for goroutines, which must not call FailNow.
 func assertZero(t testing.TB, got int, what string) bool {
 	if got != 0 {
 		t.Errorf("%s returned %d", what, got)
@@ -81,15 +81,15 @@ func TestAllReduce(t *testing.T) {
 			got := r.readFloats(to, 3)
 			for i := range got {
 				if got[i] != c.want[i] {
-					t.Errorf("rank %d op %d: %v, not %v", r.index, c.op, got, c.want)
+					t.Errorf("rank %d op %d: %v, want %v", r.index, c.op, got, c.want)
 				}
 			}
 		}
 	})
 }
 
-// Sums go by ascending rank: 2^24 + 1 + 1 would be another number in another order.
-func TestSumsGoByRank(t *testing.T) {
+// Sums are in ascending order of ranks: 2^24 + 1 + 1 differs in another order.
+func TestSumsAreInRankOrder(t *testing.T) {
 	ranks(t, 3, func(r *rank) {
 		p := r.floats([]float32{0x1p24, 1, 1}[r.index])
 		assertZero(t, r.Call("hcclAllReduce", p, p, 1, hcclF32, sumOp, r.comm, r.stream), "in place")
@@ -135,14 +135,14 @@ func TestGatherScatterBroadcast(t *testing.T) {
 func expectFloats(t *testing.T, got []float32, want ...float32) {
 	for i := range want {
 		if got[i] != want[i] {
-			t.Errorf("%v, not %v", got, want)
+			t.Errorf("got %v, want %v", got, want)
 			return
 		}
 	}
 }
 
-// One sends what the other receives, more than a socket holds.
-func TestMessages(t *testing.T) {
+// A message can be larger than a socket's buffer.
+func TestSendRecv(t *testing.T) {
 	const n = 1 << 20
 	ranks(t, 2, func(r *rank) {
 		values := make([]float32, n)
@@ -160,7 +160,7 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-func TestOneRankAlone(t *testing.T) {
+func TestOneRank(t *testing.T) {
 	ranks(t, 1, func(r *rank) {
 		p := r.floats(3)
 		assertZero(t, r.Call("hcclAllReduce", p, p, 1, hcclF32, sumOp, r.comm, r.stream), "all-reduce")
@@ -168,7 +168,7 @@ func TestOneRankAlone(t *testing.T) {
 	})
 }
 
-// A collective waits for its stream's turn.
+// A collective runs only when a call waits for its stream.
 func TestCollectivesAreDeferred(t *testing.T) {
 	ranks(t, 1, func(r *rank) {
 		p, q := r.floats(1), r.malloc(4)
@@ -178,7 +178,7 @@ func TestCollectivesAreDeferred(t *testing.T) {
 		r.do("synMemCopyAsync", other, q, 4, at, deviceToHost)
 		r.do("synStreamSynchronize", other)
 		if binary.LittleEndian.Uint32(b) != 0xffffffff {
-			t.Error("done before anybody waited")
+			t.Error("the all-reduce ran without a wait for its stream")
 		}
 	})
 }
@@ -203,14 +203,14 @@ func TestHCCLRules(t *testing.T) {
 			{r.Call("hcclCommInitRank", 0, 0, 0, 0), hcclNoDevice},
 		} {
 			if c.got != c.want {
-				t.Errorf("%d, not %d", c.got, c.want)
+				t.Errorf("result %d, want %d", c.got, c.want)
 			}
 		}
 	})
 }
 
-// A rank that ends is an error of the others, and so is another collective.
-func TestARankThatIsGone(t *testing.T) {
+// Other ranks fail if a rank ends or runs another collective.
+func TestRankThatEnds(t *testing.T) {
 	ranks(t, 2, func(r *rank) {
 		if r.index == 1 {
 			assertZero(t, r.Call("hcclCommDestroy", r.comm), "destroy")
@@ -227,7 +227,7 @@ func TestARankThatIsGone(t *testing.T) {
 	})
 }
 
-func TestRanksThatDiffer(t *testing.T) {
+func TestRanksThatDisagree(t *testing.T) {
 	ranks(t, 2, func(r *rank) {
 		p := r.floats(1, 2)
 		assertZero(t, r.Call("hcclAllReduce", p, p, uint64(1+r.index), hcclF32, sumOp, r.comm, r.stream), "all-reduce")
@@ -237,7 +237,7 @@ func TestRanksThatDiffer(t *testing.T) {
 	})
 }
 
-func TestARankThatDoesNotCome(t *testing.T) {
+func TestMissingRank(t *testing.T) {
 	t.Setenv("STANDIN_HCCL_SECONDS", "1")
 	s := open(t, gaudi2)
 	_, id := s.memory(1032)

@@ -14,7 +14,7 @@ import (
 	"octet/fp8"
 )
 
-// one runs a single node and returns what it writes.
+// one runs a single node and returns its output.
 func one(s *synapse, model int, guid string, params []byte, typ uint32, sizes []uint64, in func(g *graph) []*tensor) []byte {
 	g := s.graph(model)
 	out := g.out(typ, sizes...)
@@ -37,16 +37,16 @@ func TestElementwise(t *testing.T) {
 	for name, f := range unary {
 		for _, typ := range []uint32{typeF32, typeBF16} {
 			g := s.graph(gaudi2)
-			x, bits := given(g, typ, values), 0x1p-20
+			x, maxError := given(g, typ, values), 0x1p-20
 			if typ == typeBF16 {
-				bits = 0x1p-8
+				maxError = 0x1p-8
 			}
 			out := g.out(typ, x.sizes...)
 			g.add(name+"_fwd_"+suffixes[typ], nil, []*tensor{out}, x)
 			g.run()
 			in := g.floatsOf(x)
 			for i, got := range g.floatsOf(out) {
-				within(t, f(float64(in[i])), float64(got), bits, fmt.Sprint(name, " of ", in[i]))
+				within(t, f(float64(in[i])), float64(got), maxError, fmt.Sprint(name, " of ", in[i]))
 			}
 		}
 	}
@@ -63,7 +63,7 @@ func TestElementwise(t *testing.T) {
 		}
 		n := uint64(len(values))
 		x, y, out := g.floats(column, n), g.floats(column, 1, n), g.out(typeF32, n, n)
-		g.add(name+"_fwd_f32", nil, []*tensor{out}, x, y) // every value with every other, and another rank
+		g.add(name+"_fwd_f32", nil, []*tensor{out}, x, y) // all pairs of values, with different numbers of dimensions
 		g.run()
 		for i, got := range g.floatsOf(out) {
 			a, b := column[i%len(values)], column[i/len(values)]
@@ -74,7 +74,7 @@ func TestElementwise(t *testing.T) {
 
 var suffixes = map[uint32]string{typeF32: "f32", typeBF16: "bf16", typeI32: "i32", typeE4M3: "hf8", typeE5M2: "f8", typeI8: "i8"}
 
-// given is a tensor of values in one dimension.
+// given returns a one-dimensional tensor of values.
 func given(g *graph, typ uint32, values []float64) *tensor {
 	in := make([]float32, len(values))
 	for i, v := range values {
@@ -86,8 +86,8 @@ func given(g *graph, typ uint32, values []float64) *tensor {
 	return g.floats(in, uint64(len(in)))
 }
 
-// within compares numbers by a relative error.
-func within(t *testing.T, want, got, bits float64, what string) {
+// within requires a relative error of at most maxError.
+func within(t *testing.T, want, got, maxError float64, what string) {
 	t.Helper()
 	switch {
 	case math.IsNaN(want):
@@ -95,11 +95,11 @@ func within(t *testing.T, want, got, bits float64, what string) {
 	case math.IsInf(want, 0):
 		require.Equal(t, want, got, what)
 	default:
-		require.InDelta(t, want, got, bits*math.Abs(want)+1e-37, what)
+		require.InDelta(t, want, got, maxError*math.Abs(want)+1e-37, what)
 	}
 }
 
-func TestComparisonsAndChoice(t *testing.T) {
+func TestComparisonsAndWhere(t *testing.T) {
 	s := open(t, gaudi2)
 	a, b := []float32{1, 2, 2, float32(nan)}, []float32{2, 1, 2, 2}
 	for name, want := range map[string]string{
@@ -116,18 +116,18 @@ func TestComparisonsAndChoice(t *testing.T) {
 	got = one(s, gaudi2, "where_fwd_i8", nil, typeI8, []uint64{2}, func(g *graph) []*tensor {
 		return []*tensor{g.in(typeI8, []byte{1, 0}, 2), g.in(typeI8, []byte{0x80, 3}, 2), g.in(typeI8, []byte{5, 0x7f}, 2)}
 	})
-	require.Equal(t, []byte{0x80, 0x7f}, got, "codes are chosen as bytes")
+	require.Equal(t, []byte{0x80, 0x7f}, got, "where_fwd copies bytes")
 	got = one(s, gaudi2, "add_fwd_i32", nil, typeI32, []uint64{2}, func(g *graph) []*tensor {
 		return []*tensor{g.in(typeI32, large, 2), g.in(typeI32, i32Bytes(1), 1)}
 	})
-	require.Equal(t, i32Bytes(1<<24+2, -6), got, "all bits of an I32")
+	require.Equal(t, i32Bytes(1<<24+2, -6), got, "add_fwd keeps all bits of an I32")
 	for name, want := range map[string][]byte{"isfinite": {1, 0, 0}, "isnan": {0, 0, 1}} {
 		got = one(s, gaudi2, name+"_fwd_f32", nil, typeI8, []uint64{3}, func(g *graph) []*tensor { return []*tensor{given(g, typeF32, []float64{1, -inf, nan})} })
 		require.Equal(t, want, got, name)
 	}
 }
 
-// Whether NaN wins a maximum is nowhere published, so both can be had.
+// STANDIN_NAN chooses whether a maximum returns NaN, which is not published.
 func TestMaximaOfNaN(t *testing.T) {
 	s := open(t, gaudi2)
 	for _, c := range []struct {
@@ -233,16 +233,16 @@ func TestEveryCodeOfFP8(t *testing.T) {
 	for _, model := range []int{gaudi2, gaudi3} {
 		s := open(t, model)
 		for _, typ := range []uint32{typeE4M3, typeE5M2} {
-			for guid, factor := range map[string]float32{"cast_" + suffixes[typ] + "_to_f32": 1, "convert_from_fp8_f32": 0.375} {
+			for guid, scale := range map[string]float32{"cast_" + suffixes[typ] + "_to_f32": 1, "convert_from_fp8_f32": 0.375} {
 				got := floatsFrom(one(s, model, guid, nil, typeF32, []uint64{256}, func(g *graph) []*tensor {
 					in := []*tensor{g.in(typ, all, 256)}
-					if factor != 1 {
-						in = append(in, g.floats([]float32{factor}, 1))
+					if scale != 1 {
+						in = append(in, g.floats([]float32{scale}, 1))
 					}
 					return in
 				}), typeF32)
 				for i := range all {
-					want := formatOf(typ, model).Float32(uint32(i)) * factor
+					want := formatOf(typ, model).Float32(uint32(i)) * scale
 					within(t, float64(want), float64(got[i]), 0, fmt.Sprintf("%s of %02x", guid, i))
 				}
 			}
@@ -250,7 +250,7 @@ func TestEveryCodeOfFP8(t *testing.T) {
 	}
 }
 
-// awkward numbers for casts: all magnitudes, ties, ends of ranges.
+// awkward returns values for casts: all magnitudes, ties, ends of ranges.
 func awkward() []float32 {
 	random := rand.New(rand.NewPCG(1, 1))
 	values := []float32{0, float32(math.Copysign(0, -1)), 240, 247.9, 248, 448, 464, 465, 480, 57344, 61439, 61440, 1e30, -1e30, float32(inf), float32(-inf), float32(nan), 0x1p-10, 0x1p-17, 0x1.8p-10, 1e-44}
@@ -263,7 +263,7 @@ func awkward() []float32 {
 	return values
 }
 
-// canonical is a code without a NaN's sign and payload, which differ.
+// canonical removes a NaN's sign and payload, which differ.
 func canonical(d fp8.DType, code uint32) uint32 {
 	if x := d.Float32(code); x != x {
 		return 0x7f
@@ -303,8 +303,8 @@ func TestCastsToNearest(t *testing.T) {
 	}
 }
 
-// convert_to_fp8 multiplies by the scale; amax is taken before. The hybrid writes E5M2
-// first, each with a scale of its own.
+// convert_to_fp8 multiplies by the scale; amax is that of the unscaled input. The outputs
+// of the hybrid are E5M2, then E4M3, each with its own scale.
 func TestConvertToFP8(t *testing.T) {
 	for _, model := range []int{gaudi2, gaudi3} {
 		s := open(t, model)
@@ -329,8 +329,8 @@ func TestConvertToFP8(t *testing.T) {
 	}
 }
 
-// At random, numbers go up as often as they are near, what is exact stays, and bits
-// differ from launch to launch.
+// Stochastic rounding rounds up with a probability proportional to the discarded fraction,
+// keeps exact values, and differs between launches.
 func TestStochasticRounding(t *testing.T) {
 	s := open(t, gaudi2)
 	const n = 1 << 16

@@ -58,7 +58,7 @@ func TestMovingData(t *testing.T) {
 	require.Equal(t, i32Bytes(0x3f800000), one(s, gaudi2, "reinterpret_cast", nil, typeI32, []uint64{1}, func(g *graph) []*tensor { return []*tensor{g.floats([]float32{1}, 1)} }))
 }
 
-func TestDataThatDoesNotFit(t *testing.T) {
+func TestMismatchedData(t *testing.T) {
 	s := open(t, gaudi2)
 	for _, c := range []struct {
 		guid   string
@@ -83,13 +83,13 @@ func TestDataThatDoesNotFit(t *testing.T) {
 	}
 }
 
-func TestMadeFromNothing(t *testing.T) {
+func TestConstant(t *testing.T) {
 	s := open(t, gaudi2)
 	got := one(s, gaudi2, "constant_f32", f32Bytes([]float32{2.5}), typeF32, []uint64{3}, func(*graph) []*tensor { return nil })
 	require.Equal(t, f32Bytes([]float32{2.5, 2.5, 2.5}), got)
 }
 
-func TestLookUp(t *testing.T) {
+func TestGatherAndEmbedding(t *testing.T) {
 	s := open(t, gaudi2)
 	table := func(g *graph) *tensor { return g.floats(sequence(8), 2, 4) } // 4 rows of 2
 	got := one(s, gaudi2, "gather_fwd_f32", axisParams(1), typeF32, []uint64{2, 3}, func(g *graph) []*tensor {
@@ -103,7 +103,7 @@ func TestLookUp(t *testing.T) {
 	got = one(s, gaudi2, "gather_fwd_f32", axisParams(1), typeF32, []uint64{2, 1}, func(g *graph) []*tensor {
 		return []*tensor{table(g), g.in(typeI32, i32Bytes(4), 1)}
 	})
-	require.Equal(t, byte(0xff), got[0], "out of range is NaN")
+	require.Equal(t, byte(0xff), got[0], "an index out of range gives NaN")
 
 	params := append(i32Bytes(4, -1), 0, 0, 0, 0)
 	got = one(s, gaudi2, "embedding_dense_pt_bwd_f32", params, typeF32, []uint64{2, 4}, func(g *graph) []*tensor {
@@ -112,7 +112,8 @@ func TestLookUp(t *testing.T) {
 	require.Equal(t, []float32{10, 20, 0, 0, 0, 0, 101, 202}, floatsFrom(got, typeF32))
 }
 
-// Layers, against float64 and, backward, against differences of it.
+// Layers: the forward pass against float64, the backward pass against its finite
+// differences.
 
 func normal(random *rand.Rand, n int) []float32 {
 	out := make([]float32, n)
@@ -130,7 +131,7 @@ func wide(x []float32) []float64 {
 	return out
 }
 
-// slopes is the gradient of f at x by central differences.
+// slopes returns the gradient of f at x by central differences.
 func slopes(x []float64, f func(x []float64) float64) []float64 {
 	const h = 1e-5
 	out := make([]float64, len(x))
@@ -179,12 +180,12 @@ func TestRMSNorm(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	x, gamma, dy := normal(random, n*rows), normal(random, n), normal(random, n*rows)
 	for i := range n {
-		x[i] *= 1e-3 // eps counts
+		x[i] *= 1e-3 // so that eps matters
 	}
 	for _, c := range []struct {
 		bytes int
 		eps   float64
-	}{{24, 1e-6}, {8, 1e-6}, {12, 1e-5}} { // a structure of another size: the kernel's own eps
+	}{{24, 1e-6}, {8, 1e-6}, {12, 1e-5}} { // 12: an unknown size, so the kernel's default eps
 		params := make([]byte, c.bytes)
 		params[0] = 1
 		binary.LittleEndian.PutUint32(params[4:], math.Float32bits(1e-6))
@@ -199,7 +200,7 @@ func TestRMSNorm(t *testing.T) {
 		near(t, rmsNorm(wide(x), wide(gamma), c.eps), g.floatsOf(y), 1e-5, "y")
 		if c.bytes == 24 {
 			near(t, slopes(wide(gamma), func(gamma []float64) float64 { return dot(rmsNorm(wide(x), gamma, c.eps), wide(dy)) }), g.floatsOf(dgamma), 1e-4, "dgamma")
-			rest := wide(x)[n:] // differences are no use where x is 1e-3
+			rest := wide(x)[n:] // central differences are inaccurate where x is 1e-3
 			near(t, slopes(rest, func(x []float64) float64 { return dot(rmsNorm(x, wide(gamma), c.eps), wide(dy)[n:]) }), g.floatsOf(dx)[n:], 1e-4, "dx")
 		}
 	}
@@ -304,12 +305,12 @@ func TestLayerRules(t *testing.T) {
 		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(2)}, operands{f32(4, 2, 1), f32(4)}},
 		{"rms_norm_ex_fwd_f32", make([]byte, 24), operands{f32(4, 2), f32(1, 2)}, operands{f32(4, 2), f32(4)}}, // wrong before 1.21
 		{"rms_norm_ex_bwd_f32", make([]byte, 24), operands{f32(4, 2, 1), f32(4)}, operands{f32(4, 2, 1), f32(4, 2, 1), f32(4), f32(1, 2, 1)}},
-		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, false), operands{q}, operands{q, q, q}}, // training wants m and linv
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, false), operands{q}, operands{q, q, q}}, // training needs m and linv
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q, f32(1, 6, 2)}, operands{q, q, q}},
-		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, f32(4, 7, 2), f32(4, 7, 2)}}, // causal is square
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, true, true), operands{q}, operands{q, f32(4, 7, 2), f32(4, 7, 2)}}, // causal attention needs equal times
 		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, f32(4, 6, 3), f32(4, 6, 3)}},
 		{"sdpa_recomp_fwd_bf16", sdpaParams(1, false, false), operands{bf16(4, 6, 2), bf16(1, 6, 2), bf16(1, 6, 2)}, operands{bf16(4, 6, 2), bf16(4, 6, 2), bf16(4, 6, 2)}}, // linv is F32
-		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, q, q, f32(6, 6, 2)}},                                                                   // no mask here
+		{"sdpa_recomp_fwd_f32", sdpaParams(1, false, true), operands{q}, operands{q, q, q, f32(6, 6, 2)}},                                                                   // masks are not implemented
 		{"sdpa_recomp_bwd_f32", sdpaParams(1, false, false), operands{q, q, q}, operands{q, q, q, q}},
 	} {
 		g := s.graph(gaudi2)

@@ -11,13 +11,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What other tests don't come across on their way: every other place where the stand-in
-// refuses something, with the status that it answers.
+// The refusals that other tests do not cover, with their status.
 
 const (
 	outOfHostMemory = 3
 
-	nothing = 77 // a handle of no object
+	invalidHandle = 77
 )
 
 type refusal struct {
@@ -33,7 +32,7 @@ func (s *synapse) refuses(list []refusal) {
 	}
 }
 
-func TestNoDeviceWasAcquired(t *testing.T) {
+func TestCallsWithoutADevice(t *testing.T) {
 	s := load(t)
 	s.do("synInitialize")
 	_, p := s.memory(256)
@@ -56,14 +55,14 @@ func TestNoDeviceWasAcquired(t *testing.T) {
 func TestArgumentsOfTheDevice(t *testing.T) {
 	s := open(t, gaudi2)
 	b, p := s.memory(256)
-	binary.LittleEndian.PutUint32(b, 99) // an attribute that there is not
+	binary.LittleEndian.PutUint32(b, 99) // unknown attribute
 	s.refuses([]refusal{
 		{"synDriverGetVersion", []uint64{0, 256}, invalidArgument},
 		{"synDriverGetVersion", []uint64{p, 0}, invalidArgument},
 		{"synStatusGetBriefDescription", []uint64{0, 0, 64}, invalidArgument},
 		{"synStatusGetBriefDescription", []uint64{0, p, 0}, invalidArgument},
 		{"synDeviceGetAttribute", []uint64{p + 8, p, 1, 0}, invalidArgument},
-		{"synDeviceMalloc", []uint64{0, 16, 0, 1, p}, invalidArgument}, // flags that there are not
+		{"synDeviceMalloc", []uint64{0, 16, 0, 1, p}, invalidArgument}, // unknown flags
 		{"synDeviceMalloc", []uint64{0, 16, 0, 0, 0}, invalidArgument},
 		{"synHostMalloc", []uint64{0, 0, 0, p}, invalidArgument},
 		{"synHostMalloc", []uint64{0, 8, 1, p}, invalidArgument},
@@ -71,16 +70,16 @@ func TestArgumentsOfTheDevice(t *testing.T) {
 		{"synHostMalloc", []uint64{0, 1 << 60, 0, p}, outOfHostMemory},
 		{"synStreamCreateGeneric", []uint64{0, 0, 0}, invalidArgument},
 		{"synStreamCreateGeneric", []uint64{p, 0, 1}, invalidArgument},
-		{"synStreamDestroy", []uint64{nothing}, invalidArgument},
+		{"synStreamDestroy", []uint64{invalidHandle}, invalidArgument},
 		{"synEventCreate", []uint64{0, 0, 0}, invalidArgument},
 		{"synEventCreate", []uint64{p, 0, 2}, invalidArgument},
-		{"synEventSynchronize", []uint64{nothing}, invalidEvent},
-		{"synEventElapsedTime", []uint64{p, nothing, nothing}, invalidEvent},
+		{"synEventSynchronize", []uint64{invalidHandle}, invalidEvent},
+		{"synEventElapsedTime", []uint64{p, invalidHandle, invalidHandle}, invalidEvent},
 	})
 }
 
-// An event that was recorded again has no time until it is reached again.
-func TestElapsedTimeOfWhatIsUnderWay(t *testing.T) {
+// An event that was recorded again has no time until the stream reaches it again.
+func TestElapsedTimeOfAPendingEvent(t *testing.T) {
 	s := open(t, gaudi2)
 	_, p := s.memory(8)
 	event := s.get("synEventCreate", 0, 1)
@@ -98,34 +97,34 @@ func TestHandlesOfGraphs(t *testing.T) {
 	name := s.text("name")
 	s.refuses([]refusal{
 		{"synGraphCreate", []uint64{0, gaudi2}, invalidArgument},
-		{"synSectionCreate", []uint64{p, 0, nothing}, fail},
+		{"synSectionCreate", []uint64{p, 0, invalidHandle}, fail},
 		{"synSectionCreate", []uint64{0, 0, g.handle}, invalidArgument},
 		{"synSectionCreate", []uint64{p, 1, g.handle}, invalidArgument},
-		{"synSectionSetPersistent", []uint64{nothing, 1}, invalidArgument},
-		{"synTensorSetGeometry", []uint64{nothing, g.geometry(4), 1}, invalidArgument},
+		{"synSectionSetPersistent", []uint64{invalidHandle, 1}, invalidArgument},
+		{"synTensorSetGeometry", []uint64{invalidHandle, g.geometry(4), 1}, invalidArgument},
 		{"synTensorSetGeometry", []uint64{x.handle, 0, 1}, invalidArgument},
 		{"synTensorSetGeometry", []uint64{x.handle, g.geometry(4), 3}, invalidArgument},
-		{"synTensorAssignToSection", []uint64{x.handle, nothing, 0}, invalidArgument},
+		{"synTensorAssignToSection", []uint64{x.handle, invalidHandle, 0}, invalidArgument},
 		{"synTensorSetHostPtr", []uint64{x.handle, 0, 16, typeF32, 1}, invalidArgument},
-		{"synNodeCreateWithId", []uint64{nothing, 0, 0, 0, 0, 0, 0, name, name, 0, 0, 0}, fail},
-		{"synNodeCreateWithId", []uint64{g.handle, 0, 0, 0, 0, 0, 8, name, name, 0, 0, 0}, invalidArgument}, // parameters of 8 bytes, at nothing
-		{"synNodeDependencySet", []uint64{nothing, p, p, 1, 1}, fail},
+		{"synNodeCreateWithId", []uint64{invalidHandle, 0, 0, 0, 0, 0, 0, name, name, 0, 0, 0}, fail},
+		{"synNodeCreateWithId", []uint64{g.handle, 0, 0, 0, 0, 0, 8, name, name, 0, 0, 0}, invalidArgument}, // 8 bytes of parameters at a null pointer
+		{"synNodeDependencySet", []uint64{invalidHandle, p, p, 1, 1}, fail},
 		{"synNodeDependencySet", []uint64{g.handle, 0, p, 1, 1}, invalidArgument},
-		{"synNodeSetDeterministic", []uint64{nothing, 1, 1}, fail},
+		{"synNodeSetDeterministic", []uint64{invalidHandle, 1, 1}, fail},
 		{"synNodeSetDeterministic", []uint64{g.handle, 1, 1}, invalidArgument},
-		{"synGraphCompile", []uint64{p, nothing, name, 0}, fail},
+		{"synGraphCompile", []uint64{p, invalidHandle, name, 0}, fail},
 		{"synGraphCompile", []uint64{0, g.handle, name, 0}, invalidArgument},
-		{"synRecipeDestroy", []uint64{nothing}, invalidArgument},
-		{"synRecipeSerialize", []uint64{nothing, name}, invalidArgument},
+		{"synRecipeDestroy", []uint64{invalidHandle}, invalidArgument},
+		{"synRecipeSerialize", []uint64{invalidHandle, name}, invalidArgument},
 		{"synRecipeDeSerialize", []uint64{0, name}, invalidArgument},
 		{"synRecipeDeSerialize", []uint64{p, s.text("/no/such/file")}, fail},
-		{"synWorkspaceGetSize", []uint64{p, nothing}, invalidArgument},
-		{"synTensorRetrieveIds", []uint64{nothing, p, p, 1}, invalidArgument},
-		{"synLaunch", []uint64{s.stream, 0, 0, 0, nothing, 0}, invalidArgument},
+		{"synWorkspaceGetSize", []uint64{p, invalidHandle}, invalidArgument},
+		{"synTensorRetrieveIds", []uint64{invalidHandle, p, p, 1}, invalidArgument},
+		{"synLaunch", []uint64{s.stream, 0, 0, 0, invalidHandle, 0}, invalidArgument},
 	})
 }
 
-// What a tensor is excludes where a node may have it.
+// Constants and tensors of non-persistent sections are invalid for some operands.
 func TestConstantsAndSections(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
@@ -136,23 +135,23 @@ func TestConstantsAndSections(t *testing.T) {
 		return x
 	}
 	x := constant()
-	require.Equal(t, objectInitialized, g.Call("synTensorSetHostPtr", x.handle, data, 16, typeF32, 1), "it has contents")
+	require.Equal(t, objectInitialized, g.Call("synTensorSetHostPtr", x.handle, data, 16, typeF32, 1), "already has contents")
 
 	written, placed, lost := constant(), constant(), g.temp(typeF32, 4)
 	g.do("synTensorAssignToSection", placed.handle, g.section(), 0)
 	g.do("synTensorAssignToSection", lost.handle, g.get("synSectionCreate", 0, g.handle), 0)
 	for what, c := range map[string]struct{ in, out *tensor }{
-		"a constant that is written":      {x, written},
-		"a constant in a section":         {placed, g.temp(typeF32, 4)},
-		"a section that is no persistent": {lost, g.temp(typeF32, 4)},
+		"a constant as an output":  {x, written},
+		"a constant in a section":  {placed, g.temp(typeF32, 4)},
+		"a non-persistent section": {lost, g.temp(typeF32, 4)},
 	} {
 		status, _ := g.node("abs_fwd_f32", nil, []*tensor{c.out}, []*tensor{c.in})
 		require.Equal(t, invalidArgument, status, what)
 	}
 }
 
-// Work that comes after what it needs was destroyed loses the device.
-func TestWorkAfterItsRecipe(t *testing.T) {
+// A launch that runs after its recipe was destroyed loses the device.
+func TestLaunchAfterItsRecipe(t *testing.T) {
 	s := open(t, gaudi2)
 	g := identity(s)
 	status, recipe := g.compile()
@@ -165,7 +164,7 @@ func TestWorkAfterItsRecipe(t *testing.T) {
 	require.Equal(t, terminated, s.Call("synStreamSynchronize", s.stream))
 }
 
-// complaint is what the stand-in says on stderr meanwhile.
+// complaint returns the stand-in's stderr during do.
 func complaint(t *testing.T, do func()) string {
 	file, err := os.CreateTemp(t.TempDir(), "stderr")
 	require.NoError(t, err)
@@ -181,9 +180,8 @@ func complaint(t *testing.T, do func()) string {
 	return string(text)
 }
 
-// Operands of kernels that do not fit together: the status is synFail for all, so the
-// stand-in's reason tells that it was for this.
-func TestOperandsThatDoNotFit(t *testing.T) {
+// Every mismatch of operands has the status synFail, so the test checks the reasons.
+func TestMismatchedOperands(t *testing.T) {
 	s := open(t, gaudi2)
 	g := s.graph(gaudi2)
 	f, wide, ints := g.temp(typeF32, 4), g.temp(typeF32, 4, 2), g.temp(typeI32, 3)
@@ -201,19 +199,19 @@ func TestOperandsThatDoNotFit(t *testing.T) {
 		out, in []*tensor
 		reason  string
 	}{
-		{"cast_f32_to_bf16", nil, []*tensor{out(typeBF16, 5)}, []*tensor{f}, "the output has other sizes than the input"},
-		{"convert_to_fp8_f32", le(0), []*tensor{codes, amax}, []*tensor{f, g.temp(typeF32, 4)}, "a scale has one element"},
-		{"convert_to_fp8_f32", le(0), []*tensor{out(typeE4M3, 5), amax}, []*tensor{f, amax}, "the output has other sizes than the input"},
-		{"convert_to_fp8_hybrid_f32", le(0), []*tensor{codes2, out(typeE4M3, 5), amax}, []*tensor{f, amax, amax}, "the output has other sizes than the input"},
-		{"convert_to_fp8_f32", le(0), []*tensor{codes, out(typeF32, 2)}, []*tensor{f, amax}, "amax is one element"},
-		{"convert_from_fp8_f32", nil, []*tensor{out(typeF32, 5)}, []*tensor{codes, amax}, "the output has other sizes than the input"},
-		{"concat", le(1), []*tensor{out(typeF32, 4, 3)}, []*tensor{wide, g.temp(typeF32, 3, 1)}, "sizes of the parts differ"},
-		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5, 2)}, []*tensor{wide, ints}, "the output has other sizes than what is gathered"},
-		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5)}, []*tensor{wide, ints}, "the output has not the dimensions of the data"},
-		{"reduce_sum_multi_dim_fwd_f32", le(1, 1), []*tensor{out(typeF32, 2, 2)}, []*tensor{wide}, "the output has other sizes than what is left of the input"},
-		{"reshape", nil, []*tensor{out(typeF32, 3)}, []*tensor{f}, "another number of elements"},
-		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{wide, ints}, "there is not one row of the gradient for each index"},
-		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 9)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "the output has other sizes than the table"},
+		{"cast_f32_to_bf16", nil, []*tensor{out(typeBF16, 5)}, []*tensor{f}, "the sizes of output and input differ"},
+		{"convert_to_fp8_f32", le(0), []*tensor{codes, amax}, []*tensor{f, g.temp(typeF32, 4)}, "a scale must have one element"},
+		{"convert_to_fp8_f32", le(0), []*tensor{out(typeE4M3, 5), amax}, []*tensor{f, amax}, "the sizes of output and input differ"},
+		{"convert_to_fp8_hybrid_f32", le(0), []*tensor{codes2, out(typeE4M3, 5), amax}, []*tensor{f, amax, amax}, "the sizes of output and input differ"},
+		{"convert_to_fp8_f32", le(0), []*tensor{codes, out(typeF32, 2)}, []*tensor{f, amax}, "amax must have one element"},
+		{"convert_from_fp8_f32", nil, []*tensor{out(typeF32, 5)}, []*tensor{codes, amax}, "the sizes of output and input differ"},
+		{"concat", le(1), []*tensor{out(typeF32, 4, 3)}, []*tensor{wide, g.temp(typeF32, 3, 1)}, "sizes outside the axis differ"},
+		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5, 2)}, []*tensor{wide, ints}, "the sizes of the output and the gathered data differ"},
+		{"gather_fwd_f32", le(0), []*tensor{out(typeF32, 5)}, []*tensor{wide, ints}, "the output must have the data's dimensions"},
+		{"reduce_sum_multi_dim_fwd_f32", le(1, 1), []*tensor{out(typeF32, 2, 2)}, []*tensor{wide}, "the output sizes must be the input's without the reduced dimensions"},
+		{"reshape", nil, []*tensor{out(typeF32, 3)}, []*tensor{f}, "differ in the number of elements"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 8)}, []*tensor{wide, ints}, "the gradient must have one row per index"},
+		{"embedding_dense_pt_bwd_f32", le(8, 0, 0), []*tensor{out(typeF32, 4, 9)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "the sizes of the output and the table differ"},
 		{"embedding_dense_pt_bwd_f32", le(8, 0, 1), []*tensor{out(typeF32, 4, 8)}, []*tensor{g.temp(typeF32, 4, 3), ints}, "by frequency"},
 	} {
 		why := complaint(t, func() {
@@ -224,17 +222,17 @@ func TestOperandsThatDoNotFit(t *testing.T) {
 	}
 }
 
-// HCCL's refusals that need no other rank.
+// Refusals of HCCL that need only one rank.
 func TestArgumentsOfHCCL(t *testing.T) {
 	ranks(t, 1, func(r *rank) {
 		p := r.floats(1, 2, 3, 4)
 		for _, c := range []struct{ got, want int }{
-			{r.Call("hcclCommDestroy", nothing), hcclInvalidArgument},
-			{r.Call("hcclBroadcast", p, p, 4, hcclF32, 1, r.comm, r.stream), hcclInvalidArgument}, // there is no rank 1
+			{r.Call("hcclCommDestroy", invalidHandle), hcclInvalidArgument},
+			{r.Call("hcclBroadcast", p, p, 4, hcclF32, 1, r.comm, r.stream), hcclInvalidArgument}, // rank 1 does not exist
 			{r.Call("hcclAllReduce", p, p, 0, hcclF32, sumOp, r.comm, r.stream), hcclInvalidArgument},
 		} {
 			if c.got != c.want {
-				t.Errorf("%d, not %d", c.got, c.want)
+				t.Errorf("result %d, want %d", c.got, c.want)
 			}
 		}
 	})

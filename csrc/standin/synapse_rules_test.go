@@ -17,7 +17,7 @@ import (
 	"octet/csrc/standin/direct"
 )
 
-func TestNothingBeforeInitialize(t *testing.T) {
+func TestCallsBeforeInitialize(t *testing.T) {
 	s := load(t)
 	_, p := s.memory(256)
 	for _, name := range []string{
@@ -29,7 +29,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	require.Equal(t, hcclInvalidUsage, s.Call("hcclGetUniqueId", p))
 	t.Setenv("STANDIN_DRIVER", "1.23.0")
 	version, p := s.memory(256)
-	s.do("synDriverGetVersion", p, 256) // the one that may come first
+	s.do("synDriverGetVersion", p, 256) // allowed before synInitialize
 	require.Contains(t, string(version), "1.23.0\x00")
 }
 
@@ -76,15 +76,14 @@ func TestNoDevice(t *testing.T) {
 	require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByDeviceType", p, gaudi2))
 }
 
-// again runs this test in a process of its own, which finds the library in the
-// environment.
+// again runs this test in a new process, and passes it the library in the environment.
 func again(t *testing.T, library string) ([]byte, error) {
 	command := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$")
 	command.Env = append(os.Environ(), "STANDIN_TEST_LIBRARY="+library)
 	return command.CombinedOutput()
 }
 
-// opened is the library of a process that again started.
+// opened returns the library of a process that again started; nil in the first process.
 func opened(t *testing.T) *synapse {
 	path := os.Getenv("STANDIN_TEST_LIBRARY")
 	if path == "" {
@@ -97,11 +96,11 @@ func opened(t *testing.T) *synapse {
 	return s
 }
 
-func TestADeviceHasOneProcess(t *testing.T) {
+func TestDeviceHasOneProcess(t *testing.T) {
 	if s := opened(t); s != nil {
 		_, p := s.memory(8)
 		require.Equal(t, noDeviceFound, s.Call("synDeviceAcquireByModuleId", p, 0))
-		s.do("synDeviceAcquireByDeviceType", p, gaudi2) // the other one
+		s.do("synDeviceAcquireByDeviceType", p, gaudi2) // the other device
 		return
 	}
 	t.Setenv("STANDIN_GAUDI2", "2")
@@ -115,8 +114,8 @@ func TestADeviceHasOneProcess(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// A lost device is lost for good.
-func TestALostDevice(t *testing.T) {
+// After a device is lost, every call fails.
+func TestLostDevice(t *testing.T) {
 	s := open(t, gaudi2)
 	_, p := s.memory(8)
 	identity(s).run()
@@ -133,7 +132,7 @@ func TestALostDevice(t *testing.T) {
 	require.Equal(t, terminated, s.Call("synDeviceRelease", 0))
 }
 
-// identity is a graph that copies four floats.
+// identity returns a graph that copies four floats.
 func identity(s *synapse) *graph {
 	g := s.graph(gaudi2)
 	x := g.floats([]float32{1, 2, 3, 4}, 4)
@@ -148,7 +147,7 @@ func TestMemory(t *testing.T) {
 	s := open(t, gaudi2)
 	_, p := s.memory(16)
 	a := s.malloc(600)
-	require.EqualValues(t, 128, a%256, "aligned to what the device asks for and to nothing more")
+	require.EqualValues(t, 128, a%256, "aligned to exactly 128 bytes")
 	require.Equal(t, outOfDeviceMemory, s.Call("synDeviceMalloc", 0, 401, 0, 0, p))
 	info, at := s.memory(16)
 	s.do("synDeviceGetMemoryInfo", 0, at, at+8)
@@ -209,14 +208,14 @@ func TestCopyRules(t *testing.T) {
 	require.Equal(t, invalidArgument, s.Call("synHostFree", 0, unmapped, 0))
 }
 
-// Nothing is done before somebody waits, in both directions.
+// A copy in either direction runs when the test waits, not before.
 func TestCopiesAreDeferred(t *testing.T) {
 	s := open(t, gaudi2)
 	a := s.malloc(4)
 	b, p := s.host(4)
 	copy(b, "old.")
 	s.do("synMemCopyAsync", s.stream, p, 4, a, hostToDevice)
-	copy(b, "new.") // too early
+	copy(b, "new.") // before the copy
 	s.do("synStreamSynchronize", s.stream)
 	require.Equal(t, "new.", string(s.read(a, 4)))
 	copy(b, "....")
@@ -229,14 +228,14 @@ func TestCopiesAreDeferred(t *testing.T) {
 	require.Equal(t, "AAw.", string(s.read(a, 4)))
 }
 
-// A stream that is said to be done while its copies to the host are still under way has
-// been seen. They land in their order.
+// With STANDIN_LATE, copies to the host land after their stream reports completion, in
+// order. Hardware has been observed to do so.
 func TestCopiesThatLandLate(t *testing.T) {
 	t.Setenv("STANDIN_LATE", "20")
 	s := open(t, gaudi2)
 	a := s.malloc(1)
 	b, p := s.host(1)
-	b[0] = 0 // fresh memory has another byte
+	b[0] = 0 // not the byte of new memory
 	for i := range uint64(30) {
 		s.do("synMemsetD8Async", a, i, 1, s.stream)
 		s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
@@ -275,12 +274,12 @@ func TestEvents(t *testing.T) {
 	s.do("synMemsetD8Async", a, 2, 1, s.stream)
 	s.do("synMemCopyAsync", s.stream, a, 1, p, deviceToHost)
 	s.do("synEventSynchronize", event)
-	require.EqualValues(t, 1, b[0], "what is before the event and no more")
+	require.EqualValues(t, 1, b[0], "only operations before the event have run")
 
 	again, untimed := s.get("synEventCreate", 0, 1), s.get("synEventCreate", 0, 0)
 	s.do("synEventRecord", again, s.stream)
 	s.do("synEventRecord", untimed, s.stream)
-	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, again), "not reached")
+	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, again), "the event was not reached")
 	s.do("synEventSynchronize", untimed)
 	s.get("synEventElapsedTime", event, again)
 	require.Equal(t, failedToCollectTime, s.Call("synEventElapsedTime", p, event, untimed))
@@ -291,9 +290,8 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, invalidArgument, s.Call("synStreamSynchronize", 77))
 }
 
-// What the shim does not call, the library does not have: nobody would know whether it
-// is right.
-func TestOnlyWhatTheShimCalls(t *testing.T) {
+// The library has exactly the functions that the shim calls: others would be untested.
+func TestFunctionsAreTheShims(t *testing.T) {
 	api, err := os.ReadFile("../libsynapse/api.h")
 	require.NoError(t, err)
 	var called []string
@@ -305,11 +303,11 @@ func TestOnlyWhatTheShimCalls(t *testing.T) {
 	defer library.Close()
 	symbols, err := library.DynamicSymbols()
 	require.NoError(t, err)
-	var there []string
+	var exported []string
 	for _, s := range symbols {
 		if s.Section != elf.SHN_UNDEF && (strings.HasPrefix(s.Name, "syn") || strings.HasPrefix(s.Name, "hccl")) {
-			there = append(there, s.Name)
+			exported = append(exported, s.Name)
 		}
 	}
-	require.ElementsMatch(t, called, there)
+	require.ElementsMatch(t, called, exported)
 }

@@ -15,7 +15,7 @@ import (
 	"octet/fp8"
 )
 
-// The values of synapse_common_types.h that the tests use.
+// Values of synapse_common_types.h.
 const (
 	gaudi2, gaudi3 = 4, 5
 
@@ -46,7 +46,7 @@ const (
 	failedToCollectTime = 41
 )
 
-// synapse is a stand-in of its own for one test.
+// synapse is the stand-in of one test.
 type synapse struct {
 	*direct.Library
 	t      testing.TB
@@ -59,7 +59,7 @@ func load(t testing.TB) *synapse {
 	return &synapse{Library: lib, t: t}
 }
 
-// memory is C's memory for as long as the test lasts.
+// memory allocates C memory for the duration of the test.
 func (s *synapse) memory(bytes int) ([]byte, uint64) {
 	b, p := direct.Memory(max(bytes, 1))
 	s.t.Cleanup(func() { direct.Free(p) })
@@ -72,7 +72,7 @@ func (s *synapse) text(text string) uint64 {
 	return p
 }
 
-// get calls a function whose first argument is where it writes a number.
+// get calls a function that writes its result to the address in its first argument.
 func (s *synapse) get(name string, args ...uint64) uint64 {
 	b, p := s.memory(8)
 	require.Equal(s.t, success, s.Call(name, append([]uint64{p}, args...)...), name)
@@ -84,7 +84,7 @@ func (s *synapse) do(name string, args ...uint64) {
 	require.Equal(s.t, success, s.Call(name, args...), name)
 }
 
-// open starts a library with one device of a model and a stream.
+// open loads and initializes a library with one device of a model and a stream.
 func open(t testing.TB, model int) *synapse {
 	t.Setenv("STANDIN_GAUDI2", fmt.Sprint(gaudi3-model))
 	t.Setenv("STANDIN_GAUDI3", fmt.Sprint(model-gaudi2))
@@ -101,7 +101,7 @@ func (s *synapse) malloc(bytes int) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// host is memory of the host that the device may reach.
+// host allocates host memory that is mapped for the device.
 func (s *synapse) host(bytes int) ([]byte, uint64) {
 	b, out := s.memory(8)
 	s.do("synHostMalloc", 0, uint64(bytes), 0, out)
@@ -125,13 +125,13 @@ func (s *synapse) read(from uint64, bytes int) []byte {
 	return slices.Clone(b)
 }
 
-// A graph under construction. Tensors that are given data or read afterwards are
-// persistent, each in a section of its own.
+// graph is a graph under construction. Tensors with data, or that a test reads, are
+// persistent, each in its own section.
 type graph struct {
 	*synapse
 	handle  uint64
 	tensors []*tensor
-	nodes   int // that were asked for
+	nodes   int // created, failed ones included
 }
 
 type tensor struct {
@@ -139,8 +139,8 @@ type tensor struct {
 	name    string
 	typ     uint32
 	sizes   []uint64
-	data    []byte // at the start; nil: none
-	section uint64 // 0: the compiler's
+	data    []byte // initial contents, or nil
+	section uint64 // 0: in the workspace
 	address uint64
 }
 
@@ -167,7 +167,7 @@ func (s *synapse) geometry(sizes ...uint64) uint64 {
 	return p
 }
 
-// bare is a tensor with a name and nothing else.
+// bare creates a tensor without sizes and type.
 func (g *graph) bare() *tensor {
 	x := &tensor{name: fmt.Sprintf("t%d", len(g.tensors))}
 	x.handle = g.get("synTensorHandleCreate", g.handle, 0, g.text(x.name))
@@ -175,7 +175,7 @@ func (g *graph) bare() *tensor {
 	return x
 }
 
-// temp is a tensor that the compiler places.
+// temp creates a tensor in the workspace.
 func (g *graph) temp(typ uint32, sizes ...uint64) *tensor {
 	x := g.bare()
 	x.typ, x.sizes = typ, sizes
@@ -190,7 +190,7 @@ func (g *graph) section() uint64 {
 	return section
 }
 
-// out is a persistent tensor.
+// out creates a persistent tensor.
 func (g *graph) out(typ uint32, sizes ...uint64) *tensor {
 	x := g.temp(typ, sizes...)
 	x.section = g.section()
@@ -198,7 +198,7 @@ func (g *graph) out(typ uint32, sizes ...uint64) *tensor {
 	return x
 }
 
-// in is a persistent tensor with data.
+// in creates a persistent tensor with data.
 func (g *graph) in(typ uint32, data []byte, sizes ...uint64) *tensor {
 	x := g.out(typ, sizes...)
 	require.Len(g.t, data, x.bytes())
@@ -210,8 +210,7 @@ func (g *graph) floats(values []float32, sizes ...uint64) *tensor {
 	return g.in(typeF32, f32Bytes(values), sizes...)
 }
 
-// node makes a node and returns the status and its id. Operands that are nil are
-// left out.
+// node creates a node and returns the status and its id. Nil operands are omitted.
 func (g *graph) node(guid string, params []byte, out, in []*tensor) (int, uint64) {
 	list := func(operands []*tensor) uint64 {
 		b, p := g.memory(8 * len(operands))
@@ -254,7 +253,7 @@ func (g *graph) compile() (int, uint64) {
 	return status, binary.LittleEndian.Uint64(b)
 }
 
-// place gives persistent tensors memory, and those with data theirs.
+// place allocates the persistent tensors and writes their data.
 func (g *graph) place() {
 	for _, x := range g.tensors {
 		if x.section != 0 && x.address == 0 {
@@ -268,7 +267,7 @@ func (g *graph) place() {
 
 const launchInfo = 232 // bytes of a synLaunchTensorInfo
 
-// launchList is the operands of a launch, with their ids.
+// launchList returns the tensors of a launch, with their ids.
 func (g *graph) launchList(recipe uint64) (list []byte, address uint64, n int) {
 	var persistent []*tensor
 	for _, x := range g.tensors {
@@ -285,7 +284,7 @@ func (g *graph) launchList(recipe uint64) (list []byte, address uint64, n int) {
 	return list, address, len(persistent)
 }
 
-// id is what a recipe knows a tensor by.
+// id returns a recipe's id of a tensor.
 func (g *graph) id(recipe uint64, x *tensor) uint64 {
 	name, at := g.memory(8)
 	binary.LittleEndian.PutUint64(name, g.text(x.name))
@@ -294,7 +293,7 @@ func (g *graph) id(recipe uint64, x *tensor) uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-// workspace is memory for what a recipe wants.
+// workspace allocates a recipe's workspace; 0: it needs none.
 func (g *graph) workspace(recipe uint64) uint64 {
 	if bytes := g.get("synWorkspaceGetSize", recipe); bytes > 0 {
 		return g.malloc(int(bytes))
@@ -302,7 +301,7 @@ func (g *graph) workspace(recipe uint64) uint64 {
 	return 0
 }
 
-// run compiles the graph, launches it once, and waits.
+// run compiles the graph, launches it once and waits.
 func (g *graph) run() {
 	g.t.Helper()
 	status, recipe := g.compile()

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// threaded runs kernels whose work is shared, all on operands that are large enough,
-// and returns what they write.
+// threaded runs all multithreaded kernels, on operands that are large enough for several
+// threads, and returns their outputs.
 func threaded(t *testing.T, model, threads int) map[string][]byte {
 	t.Setenv("STANDIN_THREADS", fmt.Sprint(threads))
 	s := open(t, model)
@@ -54,7 +54,7 @@ func threaded(t *testing.T, model, threads int) map[string][]byte {
 		run(guid, reduction(2, true), outs(typeF32, columns, 1), func(g *graph) []*tensor { return []*tensor{matrix(g)} })
 		run(guid, reduction(3, true), outs(typeF32, 1, 1), func(g *graph) []*tensor { return []*tensor{matrix(g)} })
 	}
-	for _, rounding := range []uint32{0, 3} { // to nearest, at random
+	for _, rounding := range []uint32{0, 3} { // to nearest, stochastic
 		run("convert_to_fp8_hybrid_f32", castParams(rounding), func(g *graph) []*tensor {
 			return []*tensor{g.out(typeE5M2, columns, rows), g.out(typeE4M3, columns, rows), g.out(typeF32, 1)}
 		}, func(g *graph) []*tensor {
@@ -62,7 +62,7 @@ func threaded(t *testing.T, model, threads int) map[string][]byte {
 		})
 	}
 
-	const width, time, heads, shared, batch = 16, 40, 2, 3, 2 // keys are shared by 3 of q's
+	const width, time, heads, shared, batch = 16, 40, 2, 3, 2 // 3 query heads share a key head
 	q := []uint64{width, time, shared, heads, batch}
 	keys := []uint64{width, time, 1, heads, batch}
 	given := func(g *graph, sizes []uint64) *tensor {
@@ -87,9 +87,8 @@ func threaded(t *testing.T, model, threads int) map[string][]byte {
 	return results
 }
 
-// Whatever the number of threads, every kernel's result has the same bits, those of
-// random rounding and the order of sums included.
-func TestThreadsDoNotShow(t *testing.T) {
+// Results, with stochastic rounding and sums, have the same bits on any number of threads.
+func TestBitsOnAnyThreads(t *testing.T) {
 	for _, model := range []int{gaudi2, gaudi3} {
 		want := threaded(t, model, 1)
 		require.Len(t, want, 22)

@@ -96,7 +96,7 @@ __device__ inline void fence_proxy() {
 #ifdef __CUDA_ARCH__
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #else
-	octet_host::show();
+	octet_host::publish_copies();
 #endif
 }
 
@@ -104,7 +104,7 @@ __device__ inline void wgmma_fence() {
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #else
-	octet_host::begin_products();
+	octet_host::fence_wgmmas();
 #endif
 }
 
@@ -112,7 +112,7 @@ __device__ inline void wgmma_commit() {
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #else
-	octet_host::commit_products();
+	octet_host::commit_wgmmas();
 #endif
 }
 
@@ -134,7 +134,7 @@ template <int PENDING, class... Sums> __device__ inline void wgmma_wait(Sums &..
 #ifdef __CUDA_ARCH__
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #else
-	octet_host::wait_products(PENDING);
+	octet_host::wait_wgmmas(PENDING);
 #endif
 	(hold(c), ...);
 }

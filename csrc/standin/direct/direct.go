@@ -10,13 +10,13 @@ package direct
 //
 // typedef uint64_t n;
 //
-// // Arguments that a function does not take are passed over (System V and AAPCS64:
-// // the caller clears the stack).
+// // A function ignores surplus arguments (System V and AAPCS64: the caller clears the
+// // stack).
 // static int call(void *f, n *a) {
 // 	return ((int (*)(n, n, n, n, n, n, n, n, n, n, n, n))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9], a[10], a[11]);
 // }
 //
-// // The structure behind the second argument is passed by value.
+// // The structure at a[2] is passed by value.
 // typedef struct { char bytes[1032]; } id;
 // static int call_with_id(void *f, n *a) {
 // 	return ((int (*)(n, n, id, n))f)(a[0], a[1], *(id *)a[2], a[3]);
@@ -34,7 +34,7 @@ import (
 // Library is a loaded library.
 type Library struct{ handle unsafe.Pointer }
 
-// Open loads a library, apart from others that are files of their own.
+// Open loads a library. Different files are different libraries.
 func Open(path string) (*Library, error) {
 	name := C.CString(path)
 	defer C.free(unsafe.Pointer(name))
@@ -45,7 +45,7 @@ func Open(path string) (*Library, error) {
 	return &Library{handle}, nil
 }
 
-const most = 12 // arguments
+const maxArgs = 12 // arguments
 
 func (l *Library) find(name string) unsafe.Pointer {
 	text := C.CString(name)
@@ -57,10 +57,10 @@ func (l *Library) find(name string) unsafe.Pointer {
 	return f
 }
 
-// Call calls a function of up to 12 arguments, integers or addresses, that returns
-// an int. An address is one of C's memory.
+// Call calls a function of up to 12 arguments, integers or addresses of C memory, that
+// returns an int.
 func (l *Library) Call(name string, args ...uint64) int {
-	var a [most]C.n
+	var a [maxArgs]C.n
 	for i, arg := range args {
 		a[i] = C.n(arg)
 	}
@@ -69,22 +69,22 @@ func (l *Library) Call(name string, args ...uint64) int {
 
 // CallWithID calls hcclCommInitRank, which takes a structure of 1032 bytes by value.
 func (l *Library) CallWithID(name string, out, ranks, id, rank uint64) int {
-	a := [most]C.n{C.n(out), C.n(ranks), C.n(id), C.n(rank)}
+	a := [maxArgs]C.n{C.n(out), C.n(ranks), C.n(id), C.n(rank)}
 	return int(C.call_with_id(l.find(name), &a[0]))
 }
 
-// Memory is a piece of C's memory, zeroed, and its address.
+// Memory allocates zeroed C memory and returns it with its address.
 func Memory(bytes int) ([]byte, uint64) {
 	p := C.calloc(1, C.size_t(bytes))
 	return unsafe.Slice((*byte)(p), bytes), uint64(uintptr(p))
 }
 
-// Free frees what Memory made.
+// Free frees memory that Memory allocated.
 func Free(address uint64) {
 	C.release(C.n(address))
 }
 
-// View is C's memory at an address.
+// View returns the C memory at an address.
 func View(address uint64, bytes int) []byte {
 	return unsafe.Slice((*byte)(C.view(C.n(address))), bytes)
 }
