@@ -96,7 +96,7 @@ static const char *unfinished() {
 }
 
 static inline void copied(const void *to) {
-	Begun &c = asyncs[current].copies;
+	Issued &c = asyncs[current].copies;
 	used = true;
 	copier[shared_offset(to) / 16] = (uint64_t)++c.n << 16 | (current + 1);
 }
