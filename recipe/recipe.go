@@ -153,6 +153,7 @@ type Recipe struct {
 	Name    string
 	Summary string // one sentence
 	Kind    Kind
+	Source  string // text of the file that the recipe was read from; empty otherwise
 	Rows    []Row
 	Compute fp8.DType // F32 or BF16: format of activations between GEMMs
 

@@ -25,7 +25,7 @@ func TestNamedRecipesAreValid(t *testing.T) {
 	}
 	_, err := Lookup("fp4")
 	require.ErrorContains(t, err, `unknown recipe "fp4"`)
-	require.ErrorContains(t, err, "fp8-smooth")
+	require.ErrorContains(t, err, "octet recipes")
 }
 
 // Casts of the recipes that a mistake in the rows would change silently.

@@ -1,9 +1,7 @@
 package recipe
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"octet/fp8"
 )
@@ -97,13 +95,14 @@ const (
 	Method  Kind = iota // the method and its controls
 	Peer                // formats of other systems
 	Failing             // known to fail
+	Own                 // registered by this program or read from a file
 )
 
 func (k Kind) String() string {
-	return [...]string{"the method and its controls", "formats of other systems", "variants known to fail"}[k]
+	return [...]string{"the method and its controls", "formats of other systems", "variants known to fail", "your own"}[k]
 }
 
-var recipes = func() []Recipe {
+var builtIn = func() []Recipe {
 	for i := range peers {
 		peers[i].Kind = Peer
 	}
@@ -112,23 +111,3 @@ var recipes = func() []Recipe {
 	}
 	return slices.Concat(methodRecipes, peers, failing)
 }()
-
-// Lookup returns a recipe by name.
-func Lookup(name string) (Recipe, error) {
-	for _, r := range recipes {
-		if r.Name == name {
-			r.Rows = slices.Clone(r.Rows)
-			return r, nil
-		}
-	}
-	return Recipe{}, fmt.Errorf("unknown recipe %q (known: %s)", name, strings.Join(Names(), ", "))
-}
-
-// Names lists the recipes, ordered by kind.
-func Names() []string {
-	names := make([]string, len(recipes))
-	for i, r := range recipes {
-		names[i] = r.Name
-	}
-	return names
-}

@@ -8,7 +8,6 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
-	"octet/internal/spelling"
 	"octet/nn"
 	"octet/recipe"
 )
@@ -56,19 +55,10 @@ func Choices(r recipe.Recipe) RecipeChoices {
 	}
 }
 
-// LookupRecipe is recipe.Lookup with a suggestion for a misspelt name.
-func LookupRecipe(name string) (recipe.Recipe, error) {
-	r, err := recipe.Lookup(name)
-	if err != nil {
-		err = fmt.Errorf("unknown recipe %q%s (octet recipes lists all recipes)", name, spelling.DidYouMean(name, recipe.Names()))
-	}
-	return r, err
-}
-
 // Resolve fills in the recipe's choices and validates the config under every recipe
 // of its schedule. A run makes no further choices.
 func (c *Config) Resolve() error {
-	r, err := LookupRecipe(c.Recipe)
+	r, err := recipe.Lookup(c.Recipe)
 	if err != nil {
 		return err
 	}

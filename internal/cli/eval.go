@@ -18,7 +18,7 @@ import (
 type evalCmd struct {
 	Model  string   `arg:"" name:"run or checkpoint" help:"A run folder, a checkpoint, or a Hugging Face folder."`
 	Data   []string `placeholder:"PATH" sep:"none" help:"A file or folder to evaluate on completely; may be repeated; default: the run's validation data."`
-	Recipe string   `placeholder:"NAME" help:"Evaluate in another precision, such as fp32; default: the run's recipe."`
+	Recipe string   `placeholder:"NAME|FILE" help:"Evaluate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	Seq    int      `placeholder:"N" help:"Tokens in a window; default: that of the run, or 256."`
 	JSON   bool     `help:"Print one JSON object."`
 	device

@@ -17,7 +17,7 @@ type generateCmd struct {
 	Temperature float64 `default:"0.8" placeholder:"T" help:"Sampling temperature; 0 takes the most likely token; default: ${default}."`
 	TopP        float64 `default:"0.95" placeholder:"P" help:"Sample from the smallest set of tokens whose probabilities sum to P; default: ${default}."`
 	Seed        uint64  `default:"1" placeholder:"N" help:"Seed of the sampling; default: ${default}."`
-	Recipe      string  `placeholder:"NAME" help:"Generate in another precision, such as fp32; default: the run's recipe."`
+	Recipe      string  `placeholder:"NAME|FILE" help:"Generate in another precision: a recipe such as fp32, or a recipe file; default: the run's recipe."`
 	device
 }
 

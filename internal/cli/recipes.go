@@ -9,12 +9,12 @@ import (
 	"text/tabwriter"
 
 	"octet/backend"
+	"octet/internal/config"
 	"octet/recipe"
-	"octet/train"
 )
 
 type recipesCmd struct {
-	Names   []string `arg:"" optional:"" name:"name" help:"Recipes whose tables to print; default: a list of all recipes."`
+	Names   []string `arg:"" optional:"" name:"name" help:"Recipes or recipe files whose tables to print; default: a list of all recipes."`
 	Backend string   `placeholder:"NAME" help:"Show the recipe as adapted to this backend, such as emu:gaudi2; default: the best that is present."`
 }
 
@@ -23,7 +23,20 @@ func (recipesCmd) Help() string {
 	return `Examples:
   octet recipes
   octet recipes fp8-smooth bf16
-  octet recipes fp8-smooth --backend emu:gaudi2`
+  octet recipes fp8-smooth --backend emu:gaudi2
+  octet recipes my.toml
+
+A recipe of your own is a TOML file: the recipe that it starts from, and the
+keys of [precision] that differ (octet train --dry-run prints all of them). Its
+path stands wherever a recipe's name does; the file's name names the recipe.
+
+  # my.toml
+  recipe = "fp8-smooth"
+  [precision]
+  history = 32
+  [[precision.rows]]
+  scope = "layers.0.mlp.*"
+  format = "bf16"`
 }
 
 // describedLayers is the number of layers in a table, in which all layers are alike.
@@ -41,7 +54,7 @@ func (c recipesCmd) Run(t *terminal) error {
 		return listRecipes(t.out)
 	}
 	for i, name := range c.Names {
-		r, err := train.LookupRecipe(name)
+		r, err := config.FindRecipe(name)
 		if err != nil {
 			return badInput(err)
 		}

@@ -15,7 +15,7 @@ import (
 // Flags are the aliases of the most used keys. The tags are kong's, for the
 // commands that embed the struct.
 type Flags struct {
-	Recipe Once     `name:"recipe" placeholder:"NAME" help:"Number formats and scaling, see octet recipes (key recipe); default: fp8-smooth."`
+	Recipe Once     `name:"recipe" placeholder:"NAME|FILE" help:"Number formats and scaling: a name that octet recipes lists, or a recipe file NAME.toml (key recipe); default: fp8-smooth."`
 	Model  Once     `name:"model" placeholder:"PRESET" help:"Size of the model: tiny, small, 124m, 1b, llama2-7b or llama3-8b (key model.preset); default: tiny."`
 	Data   []string `name:"data" placeholder:"PATH" sep:"none" help:"A text, a token shard (.bin), or a folder of these, to train on; may be repeated (key data.paths)."`
 	Steps  Once     `name:"steps" placeholder:"N" help:"Length of the run in optimizer steps (key train.steps); default: 1800."`

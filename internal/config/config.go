@@ -55,6 +55,9 @@ func Load(a Args) (*Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := command.openRecipes("."); err != nil {
+		return nil, err
+	}
 	return resolve(file, command)
 }
 

@@ -13,30 +13,45 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
+// RunFile is the name of the configuration file in a run folder.
+const RunFile = "config.toml"
+
 // maxFile bounds a configuration file, in bytes, in case a checkpoint is named instead.
 const maxFile = 256 << 10
 
 func readFile(path string) (*source, error) {
-	f, err := os.Open(path)
+	text, err := readText(path, "configuration")
 	if err != nil {
-		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
+		return nil, err
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("%s is a folder; name a file, such as %s, or give a folder of text with --data", path, filepath.Join(path, "config.toml"))
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("the configuration file cannot be read: %w", err)
-	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d KiB, the limit of a configuration file; name a TOML file, or give a text with --data", path, maxFile>>10)
-	}
-	s, err := parse(path, string(text))
+	s, err := parse(path, text)
 	if err != nil && filepath.Ext(path) != ".toml" {
 		err = fmt.Errorf("%w; give a text to train on with --data", err)
 	}
+	if err == nil {
+		err = s.openRecipes(filepath.Dir(path))
+	}
 	return s, err
+}
+
+// readText reads a file of at most maxFile bytes; kind names it in errors.
+func readText(path, kind string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", fmt.Errorf("the %s file cannot be read: %w", kind, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return "", fmt.Errorf("%s is a folder; name a file, such as %s, or give a folder of text with --data", path, filepath.Join(path, RunFile))
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return "", fmt.Errorf("the %s file cannot be read: %w", kind, err)
+	}
+	if len(text) > maxFile {
+		return "", fmt.Errorf("%s is larger than %d KiB, the limit of a %s file; name a TOML file, or give a text with --data", path, maxFile>>10, kind)
+	}
+	return string(text), nil
 }
 
 // parse parses the text of a configuration file; errors begin with name.

@@ -16,6 +16,7 @@ import (
 // string that is not UTF-8, which Validate refuses too, and for a text longer than Load
 // reads.
 func Marshal(c train.Config) ([]byte, error) {
+	c = withRecipeFiles(c)
 	var b strings.Builder
 	for _, s := range sections {
 		if s.name != "" {

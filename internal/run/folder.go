@@ -22,7 +22,7 @@ import (
 
 // The files of a run folder.
 const (
-	configFile     = "config.toml"
+	configFile     = config.RunFile
 	dataFile       = "data.json"
 	choicesFile    = "choices.json" // algorithms that the device chose by timing, see backend.Chooser
 	metricsFile    = writers.MetricsFile
@@ -35,10 +35,11 @@ const (
 
 // Folder is a run folder that this process has locked.
 type Folder struct {
-	Dir    string
-	unlock func() error
-	info   fs.FileInfo // of the folder itself
-	made   string      // the topmost folder that this process created; empty if none
+	Dir     string
+	unlock  func() error
+	info    fs.FileInfo // of the folder itself
+	recipes []string    // names of the recipe files in it
+	made    string      // the topmost folder that this process created; empty if none
 }
 
 // ErrRunExists is the error for a new run in a folder that already holds one.
@@ -209,7 +210,7 @@ func (f *Folder) Close() error { return f.unlock() }
 // Discard undoes Create if nothing was started. It removes what this process made and
 // leaves a folder that existed before as it was.
 func (f *Folder) Discard() (err error) {
-	names := []string{configFile, dataFile, metricsFile, timingFile, logFile}
+	names := append([]string{configFile, dataFile, metricsFile, timingFile, logFile}, f.recipes...)
 	if f.made != "" {
 		entries, readErr := os.ReadDir(f.Dir)
 		err = readErr
@@ -266,11 +267,17 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// writeConfig writes or replaces config.toml.
+// writeConfig writes or replaces config.toml and the recipe files that it names.
 func (f *Folder) writeConfig(c train.Config) error {
 	text, err := config.Marshal(c)
 	if err != nil {
 		return err
+	}
+	for name, text := range config.RecipeFiles(c) {
+		f.recipes = append(f.recipes, name)
+		if err := disk.WriteAtomic(f.path(name), []byte(text)); err != nil {
+			return err
+		}
 	}
 	return disk.WriteAtomic(ConfigPath(f.Dir), text)
 }

@@ -64,7 +64,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 	if recipeName == "" {
 		recipeName = "fp32"
 	}
-	w.Recipe, err = train.LookupRecipe(recipeName)
+	w.Recipe, err = config.FindRecipe(recipeName)
 	if err == nil && w.Recipe.NeedsScales(w.Model.Layers) {
 		err = fmt.Errorf("%s: bare weights come without the scales that recipe %s needs: use bf16 or fp32", path, recipeName)
 	}
@@ -128,7 +128,7 @@ func (w *Weights) recipeOf(name string, step int) (err error) {
 	}
 	switch {
 	case name != "":
-		w.Recipe, err = train.LookupRecipe(name)
+		w.Recipe, err = config.FindRecipe(name)
 	case w.Run != nil:
 		var phases []train.Phase
 		if phases, err = w.Run.Phases(); err == nil {

@@ -33,14 +33,17 @@ func main() {
 	log.SetFlags(0)
 	steps := flag.Int("steps", 250, "optimizer steps of each run")
 	seeds := flag.Int("seeds", 5, "number of seeds, from 1")
-	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16")
+	names := flag.String("recipes", strings.Join(recipe.Names(), ","), "recipes to compare with bf16: names or recipe files, separated by commas")
 	moments := flag.Bool("moments", false, "compare formats of Adam's moments under fp8-smooth instead of recipes")
 	models := flag.Bool("models", false, "compare the device models of emu under fp8-smooth instead of recipes")
 	valBytes := flag.Int64("val_bytes", 200_000, "bytes of validation text")
 	plotTo := flag.String("plot", "", "file for a plot of the differences by step: .png, .svg or .pdf")
 	flag.Parse()
 
-	variants := recipes(strings.Split(*names, ","))
+	variants, err := recipes(strings.Split(*names, ","))
+	if err != nil {
+		log.Fatal(err)
+	}
 	switch {
 	case *moments:
 		variants = momentGrid()

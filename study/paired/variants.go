@@ -5,6 +5,7 @@ import (
 
 	"octet/backend/arith"
 	"octet/fp8"
+	"octet/internal/config"
 	"octet/train"
 )
 
@@ -20,14 +21,18 @@ func recipeVariant(name string) variant {
 }
 
 // recipes returns bf16 and the recipes with the given names.
-func recipes(names []string) []variant {
+func recipes(names []string) ([]variant, error) {
 	list := []variant{recipeVariant("bf16")}
 	for _, name := range names {
-		if name != "bf16" {
-			list = append(list, recipeVariant(name))
+		r, err := config.FindRecipe(name)
+		if err != nil {
+			return nil, err
+		}
+		if r.Name != "bf16" {
+			list = append(list, recipeVariant(r.Name))
 		}
 	}
-	return list
+	return list, nil
 }
 
 // momentGrid returns bf16, and fp8-smooth with every pair of formats of the moments,
