@@ -1,19 +1,18 @@
-# Nothing here is needed to use octet: `go build .` and `go test ./...` are
-# enough. build_tags.md says what the tags are.
+# Using octet needs no make: `go build .` and `go test ./...` suffice. build_tags.md
+# describes the tags.
 
 STATICCHECK    = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT        = mvdan.cc/gofumpt@v0.12.0
 GOLANGCI       = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SUMTYPE        = github.com/alecthomas/go-check-sumtype/cmd/go-check-sumtype@v0.4.0
 
-# TAGS chooses what is built, vetted and tested: make build TAGS=cuda,gaudi
+# TAGS are the build tags: make build TAGS=cuda,gaudi
 TAGS ?=
-# How many inputs each fuzz target gets.
+# Inputs per fuzz target.
 FUZZ ?= 20000x
 
-# The accelerator tags need cgo. go-nvml's functions stay unresolved until NVML
-# is loaded, which a linker that binds everything at the start would refuse,
-# and its bindings to deprecated functions would warn in every build.
+# The accelerator tags need cgo. go-nvml needs lazy binding, because its functions are
+# unresolved until NVML is loaded, and its bindings of deprecated functions cause warnings.
 , := ,
 ifneq (,$(filter cuda gaudi,$(subst $(,), ,$(TAGS))))
 export CGO_ENABLED = 1
@@ -27,12 +26,12 @@ endif
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
-doctor: ## what this machine has, what is missing and how to get it
+doctor: ## list what this machine has, what is missing and how to get it
 	@bash .ci/doctor
 	@echo
 	-@go run . doctor
 
-# INTO is the folder that the binary goes to.
+# INTO is the folder of the binary.
 INTO = ./
 build: ## build ./octet (TAGS=cuda,gaudi adds accelerators)
 	go build -tags '$(TAGS)' $(LDFLAGS) -o '$(INTO)' .
@@ -40,7 +39,7 @@ build: ## build ./octet (TAGS=cuda,gaudi adds accelerators)
 test: ## run all tests (TAGS as above; OCTET_LONG=1 adds the exhaustive ones)
 	go test -tags '$(TAGS)' $(LDFLAGS) ./...
 
-lint: ## formatting, vet and linters, in their pinned versions
+lint: ## run formatters, vet and linters, in pinned versions
 	go vet -tags '$(TAGS)' ./...
 	go run $(GOFUMPT) -l -d .
 	go run $(STATICCHECK) -tags '$(TAGS)' ./...
@@ -50,12 +49,12 @@ lint: ## formatting, vet and linters, in their pinned versions
 fuzz: ## fuzz every target (FUZZ=10m for ten minutes each)
 	@bash .ci/fuzz $(FUZZ)
 
-bench: ## the benchmarks of the casts and kernels
+bench: ## run the benchmarks of casts and kernels
 	go test -run '^$$' -bench . -benchmem ./fp8 ./backend/emu/...
 
-# The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps
-# read once, where Octet's own source, 1 MB, would be learnt by heart.
-gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.gz
+# The corpus is Go's standard library in one file: 26 MB, more than 1,000 steps without
+# repetition. A model would memorize Octet's own source, 1 MB.
+gpu-check: ## pack checks and benchmarks for a machine with a GPU: dist/gpu-check.tar.gz
 	rm -rf dist/gpu-check
 	mkdir -p dist/gpu-check
 	$(MAKE) build TAGS=cuda INTO=dist/gpu-check/
@@ -67,7 +66,7 @@ gpu-check: ## pack what checks and measures octet on a GPU: dist/gpu-check.tar.g
 	(cd "$$(go env GOROOT)/src" && find . -name '*.go' ! -name '*_test.go' ! -path './cmd/*' ! -path '*/vendor/*' ! -path '*/testdata/*' | LC_ALL=C sort | xargs cat) >dist/gpu-check/corpus.txt
 	tar czf dist/gpu-check.tar.gz -C dist gpu-check
 
-# Each test binary has a folder of its own, with the files that its tests read.
+# Each test binary has its own folder, with its testdata.
 gpu-tests:
 	for package in csrc/libcuda csrc/libcuda/kernels backend/cuda; do \
 		folder=dist/gpu-check/tests/$$(basename $$package) && mkdir -p $$folder && \

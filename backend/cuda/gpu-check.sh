@@ -84,7 +84,7 @@ part() {
 		left=$((start + 60 * MINUTES - begin))
 		if [ $left -lt 10 ]; then
 			late=$((late + 1))
-			printf '%-28s %6s  %s\n' "$name" - "left out: $MINUTES minutes are over"
+			printf '%-28s %6s  %s\n' "$name" - "left out: the $MINUTES minutes have passed"
 			return
 		fi
 		[ $left -lt "$limit" ] && limit=$left
@@ -101,7 +101,7 @@ part() {
 		said=$OUT/$name.err
 		[ -s "$said" ] || said=$OUT/$name.txt
 		verdict="FAILED ($status): $(tail -n 1 "$said")"
-		[ $status -eq 124 ] && verdict="FAILED: no end after $limit s"
+		[ $status -eq 124 ] && verdict="FAILED: timeout after $limit s"
 	fi
 	line "$name" "$(($(date +%s) - begin)) s" "$verdict"
 	"$here/gpucheck" "$OUT" >/dev/null 2>&1
@@ -146,11 +146,11 @@ touch "$OUT/summary.txt"
 	"$octet" version
 	echo "commit $(cat "$here/commit" 2>/dev/null || echo unknown)"
 	date -u '+run %Y-%m-%dT%H:%M:%SZ'
-	[ -z "${TRIAL:-}" ] || echo "TRIAL: tiny models and shapes, whose figures mean nothing"
+	[ -z "${TRIAL:-}" ] || echo "TRIAL: tiny models and shapes, with meaningless figures"
 	if command -v nvidia-smi >/dev/null; then
 		nvidia-smi --query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm --format=csv 2>&1
 	else
-		echo "nvidia-smi is not in the PATH: doctor.txt says which driver and GPUs there are"
+		echo "nvidia-smi is not in the PATH: see doctor.txt for the driver and GPUs"
 	fi
 } | tee "$OUT/versions.txt"
 echo
@@ -206,7 +206,7 @@ if wanted tests; then
 	if [ -f "$here/tests/gorgonia/gorgonia.test" ]; then
 		within "$here/tests/gorgonia" tests-gorgonia 200 ./gorgonia.test -test.v
 	else
-		line tests-gorgonia - "left out: packed where there is no cuda.h of CUDA 11.8 or 12"
+		line tests-gorgonia - "left out: packed on a machine without cuda.h of CUDA 11.8 or 12"
 	fi
 fi
 if wanted parity; then
@@ -225,7 +225,7 @@ if wanted curves; then
 	done
 fi
 if wanted peers; then
-	# The same models and batches as in steps, in the same hour.
+	# The same models and batches as in part steps.
 	if [ ! -f "${PEERS:-}/peer_torch.py" ]; then
 		line peers - "left out: PEERS names no folder with peer_torch.py"
 	elif ! "$PYTHON" -c 'import torch' 2>"$OUT/peers.err"; then
@@ -254,7 +254,7 @@ fi
 echo
 verdict="all $parts parts ok"
 [ $failed -gt 0 ] && verdict="$failed of $parts parts FAILED"
-[ $late -gt 0 ] && verdict="$verdict, $late left out for want of time"
+[ $late -gt 0 ] && verdict="$verdict, $late left out for lack of time"
 line total "" "$verdict"
 echo
 "$here/gpucheck" "$OUT" || failed=$((failed + 1))

@@ -86,7 +86,7 @@ PASS
 {"params":"bf16","linears":"fp8","compile":"block","tokens_per_s":99999},{"params":"bf16","linears":"bf16","compile":"none","tokens_per_s":99999}]}}`)
 	ok("peer-7b")
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "sanitizer", "-", "left out: compute-sanitizer is not in the PATH")
-	fmt.Fprintf(&summary, "%-28s %6s  %s\n%-28s %6s  %s\n", "peer-1b", "9 s", "ok", "peer-1b", "300 s", "FAILED: no end after 300 s") // run again
+	fmt.Fprintf(&summary, "%-28s %6s  %s\n%-28s %6s  %s\n", "peer-1b", "9 s", "ok", "peer-1b", "300 s", "FAILED: timeout after 300 s") // run again
 	fmt.Fprintf(&summary, "%-28s %6s  %s\n", "peer-numerics", "3 s", "FAILED (1): octet: a | b differ")
 	put("summary.txt", summary.String())
 	return dir
@@ -222,7 +222,7 @@ func TestWhatWasNotMeasured(t *testing.T) {
 	for name, why := range map[string]string{
 		"Go tests on the real libraries, gorgonia":                        "part tests-gorgonia was not run",
 		"compute-sanitizer, racecheck, every seventh case of conformance": "part sanitizer: left out: compute-sanitizer is not in the PATH",
-		"whole step, 1b, fp8-smooth over PyTorch's BF16, compiled":        "part peer-1b: FAILED: no end after 300 s",
+		"whole step, 1b, fp8-smooth over PyTorch's BF16, compiled":        "part peer-1b: FAILED: timeout after 300 s",
 		"1,000 steps of 124m, seed 2, fp8-smooth compared with bf16":      "part curve-bf16-2 was not run",
 		"losses compared with emu, fp8-smooth":                            "part parity-fp8-smooth-cuda was not run",
 	} {
