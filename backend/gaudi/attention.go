@@ -73,6 +73,8 @@ func ofRows(v value) []uint64 {
 
 func (h heads) scale() float32 { return float32(1 / math.Sqrt(float64(h.size))) }
 
+var _ = implement((*builder).attention)
+
 // attention of a sequence over itself is SynapseAI's kernel that does not store the
 // scores, with operands and outputs as in PyTorch's bridge (SDPARecompFwd). Besides the
 // result it returns, per row, the largest score m in the type of the queries, and linv =
@@ -99,6 +101,8 @@ func (b *builder) attention(o *backend.Attention) error {
 	}
 	return nil
 }
+
+var _ = implement((*builder).attentionGrad)
 
 // attentionGrad computes m and linv from LSE alone, such that they give the same
 // probabilities, exp(score − m)·linv: m is LSE rounded to the queries' type, and linv

@@ -196,6 +196,8 @@ func (b *builder) zeros(typ libsynapse.DataType, sizes ...uint64) value {
 	return b.data(typ, sizes, make([]byte, v.elems()*uint64(typ.Size())))
 }
 
+var _ = implement((*builder).addition)
+
 // addition stores the sum of two matrices.
 func (b *builder) addition(o *backend.Add) error {
 	b.store(o.Out, b.add(b.wide(o.A), b.wide(o.B)))

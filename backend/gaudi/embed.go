@@ -19,11 +19,15 @@ func (b *builder) gather(v, list value) value {
 	return b.node("gather_fwd_"+v.typ.String(), libsynapse.GatherParams(dim), v.typ, sizes, v, list)
 }
 
+var _ = implement((*builder).embed)
+
 func (b *builder) embed(o *backend.Embed) error {
 	table := b.reshape(b.in(o.Table), uint64(o.Table.Cols()), uint64(o.Table.Rows()))
 	b.store(o.Out, b.gather(table, b.indexes(o.IDs)))
 	return nil
 }
+
+var _ = implement((*builder).embedGrad)
 
 // embedGrad passes the gradient and the indexes, as PyTorch's bridge does: the shape of
 // the table is a third operand only for dynamic shapes (EmbeddingDenseBwd,

@@ -151,19 +151,12 @@ func (b *bound) prepare(recipes map[*unit]compiled, workspace libsynapse.Ptr) er
 	return nil
 }
 
-// transfers returns the transfers that follow an op's unit.
+// transfers returns the transfers that follow an op's nodes.
 func (b *bound) transfers(op backend.Op) ([]transfer, error) {
-	if o, ok := op.(*backend.AdamW); ok {
-		return broadcastFromRank0(o, b.ranks, b.spanOf)
+	if transfers := rowOf(op).transfers; transfers != nil {
+		return transfers(b.memory, op)
 	}
-	if !isCollective(op) {
-		return nil, nil
-	}
-	t, err := transferOf(op, b.ranks, b.spanOf)
-	if t == nil || err != nil {
-		return nil, err
-	}
-	return []transfer{*t}, nil
+	return nil, nil
 }
 
 // time runs one step, waits for it, and returns the device's time.

@@ -101,7 +101,7 @@ func (e *interpreted) Run(context.Context) error {
 	device := map[*backend.Tensor][]byte{}
 	for t, host := range e.d.host {
 		l := e.layouts.of(t)
-		device[t] = slices.Repeat([]byte{0xff}, int(l.Bytes())) // NaN where nobody writes
+		device[t] = slices.Repeat([]byte{0xff}, int(l.Bytes())) // NaN where no launch writes
 		l.scatter(device[t], host)
 	}
 	arena := slices.Repeat([]byte{0xff}, int(e.plan.Bytes))

@@ -56,6 +56,8 @@ func (b *builder) batchGemm(x, y value, transposed bool, typ libsynapse.DataType
 	return b.node("batch_gemm", libsynapse.GemmParams(false, transposed), typ, sizes, x, y)
 }
 
+var _ = implement((*builder).cacheWrite)
+
 // cacheWrite selects, per row, between the cache and the new rows, gathered to their
 // positions. The first row is known only to the device, and a slice needs bounds at
 // compile time. The cache is read and written whole, as attention reads it.

@@ -7,6 +7,8 @@ import (
 	"octet/csrc/libsynapse"
 )
 
+var _ = implement((*builder).crossEntropy)
+
 // crossEntropy writes elementwise arithmetic around two reductions. SynapseAI's own
 // kernel differs in ignored rows, padding and the scaling of the gradient.
 //
@@ -45,6 +47,8 @@ func (b *builder) crossEntropy(o *backend.CrossEntropy) error {
 
 // invTokensWord is the word of step.control that holds 1 / valid tokens.
 const invTokensWord = 7
+
+var _ = implement((*builder).total)
 
 // total stores the sum of a vector.
 func (b *builder) total(o *backend.Sum) error {

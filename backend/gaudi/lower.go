@@ -1,11 +1,6 @@
 package gaudi
 
-import (
-	"fmt"
-
-	"octet/backend"
-	"octet/fp8"
-)
+import "octet/backend"
 
 // lower rewrites programs into the ops that are launched, without changing a bit of their
 // results. An op on a list of tensors becomes one op per tensor: each is a unit of its
@@ -20,8 +15,11 @@ func lowerWithin(limit int, programs []*backend.Program) ([]*backend.Program, er
 	lowered := make([]*backend.Program, len(programs))
 	for i, p := range programs {
 		q, err := backend.Rewrite(p, func(r *backend.Rewriter, n *backend.Node) {
-			if !byRows(r, n, limit) {
-				split(r, n)
+			l := lowering{r, n, limit}
+			if lower := rowOf(n.Op).lower; lower != nil {
+				lower(l, n.Op)
+			} else {
+				l.add(n.Op)
 			}
 		})
 		if err != nil {
@@ -32,34 +30,15 @@ func lowerWithin(limit int, programs []*backend.Program) ([]*backend.Program, er
 	return lowered, nil
 }
 
-func split(r *backend.Rewriter, n *backend.Node) {
-	switch o := n.Op.(type) {
-	case *backend.AdamW:
-		for i, t := range o.Master {
-			one := *o
-			one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
-			one.MasterScale, one.M1Scale, one.M2Scale = o.MasterScale[i:i+1], o.M1Scale[i:i+1], o.M2Scale[i:i+1]
-			if o.AmaxOnly || o.AmaxGiven {
-				one.Amaxes = o.Amaxes.Slice(t.Name+".amaxes", 3*i, 3)
-			} else {
-				one.Amaxes = r.Temp(t.Name+".amaxes", fp8.F32, 3)
-			}
-			r.Add(n, &one)
-		}
-	case *backend.SumSquares:
-		if len(o.X) == 1 {
-			r.Add(n, o)
-			return
-		}
-		parts := r.Temp(o.Out.Name+".parts", fp8.F32, len(o.X))
-		for i, x := range o.X {
-			r.Add(n, &backend.SumSquares{X: []*backend.Tensor{x}, Out: parts.Slice(fmt.Sprintf("%s.%d", parts.Name, i), i, 1)})
-		}
-		r.Add(n, &backend.Sum{X: parts, Out: o.Out})
-	default:
-		r.Add(n, n.Op)
-	}
+// lowering replaces one node.
+type lowering struct {
+	rewriter *backend.Rewriter
+	node     *backend.Node
+	limit    int // maximum bytes of a tensor
 }
+
+// add adds an op with the node's scope, block, phase and queue.
+func (l lowering) add(op backend.Op) { l.rewriter.Add(l.node, op) }
 
 // outline returns the launches and the device memory of lowered programs. The workspace
 // of the largest unit is an estimate: the compiler decides.

@@ -8,6 +8,8 @@ import (
 	"octet/fp8"
 )
 
+var _ = implement((*builder).matMul)
+
 // matMul writes one GEMM of the matrix engine. Epilogues that the engine lacks become
 // elementwise kernels after it, which the compiler overlaps with the engine.
 //
@@ -54,6 +56,8 @@ func (b *builder) matMul(o *backend.MatMul) error {
 func (b *builder) matrixOf(t *backend.Tensor) value {
 	return b.reshape(b.in(t), uint64(t.Cols()), uint64(t.Rows()))
 }
+
+var _ = implement(func(b *builder, o *backend.Epilogue) error { return b.epilogue(o, b.f32(o.X)) })
 
 // epilogue stores a GEMM's F32 result v, see backend.Epilogue.
 func (b *builder) epilogue(o *backend.Epilogue, v value) error {

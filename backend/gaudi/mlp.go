@@ -12,6 +12,8 @@ func (b *builder) mulSiLU(up, gate *backend.Tensor) value {
 	return b.mul(b.wide(up), b.silu(b.wide(gate)))
 }
 
+var _ = implementOp(row[*backend.SwiGLU]{build: (*builder).swiGLU, lower: lowering.swiGLU})
+
 func (b *builder) swiGLU(o *backend.SwiGLU) error {
 	a := b.mulSiLU(o.Up, o.Gate)
 	switch {
@@ -30,6 +32,15 @@ func (b *builder) swiGLU(o *backend.SwiGLU) error {
 	return nil
 }
 
+func (l lowering) swiGLU(o *backend.SwiGLU) {
+	for _, p := range rangesOf(o.Up, l.limit) {
+		part := *o
+		part.Up, part.Gate, part.TokenScale = p.of(o.Up), p.of(o.Gate), p.ofVector(o.TokenScale)
+		part.Out = p.ofCasts(o.Out)
+		l.add(&part)
+	}
+}
+
 // tokenScales returns the smoothing scale of every token, by which h is divided, and its
 // inverse, {1, rows}; see backend.SwiGLU.
 func (b *builder) tokenScales(v value, exact bool) (r, inv value) {
@@ -43,6 +54,8 @@ func (b *builder) tokenScales(v value, exact bool) (r, inv value) {
 	r, inv = b.smallestPower(b.lessEqual(top, b.powers(minSmooth, maxSmooth, same)), minSmooth, maxSmooth)
 	return b.where(usable, r, one), b.where(usable, inv, one)
 }
+
+var _ = implementOp(row[*backend.SwiGLUAmax]{build: (*builder).swiGLUAmax, lower: lowering.swiGLUAmax})
 
 func (b *builder) swiGLUAmax(o *backend.SwiGLUAmax) error {
 	for _, f := range []struct {
@@ -64,6 +77,21 @@ func (b *builder) swiGLUAmax(o *backend.SwiGLUAmax) error {
 	return nil
 }
 
+func (l lowering) swiGLUAmax(o *backend.SwiGLUAmax) {
+	ranges := rangesOf(o.Up, l.limit)
+	out, up := l.partialMax(o.Out, ranges), l.partialMax(o.UpOut, ranges)
+	for i, p := range ranges {
+		part := *o
+		part.Up, part.Gate = p.of(o.Up), p.of(o.Gate)
+		part.Out, part.UpOut = out.of(i), up.of(i)
+		l.add(&part)
+	}
+	out.join(l)
+	up.join(l)
+}
+
+var _ = implementOp(row[*backend.SwiGLUGrad]{build: (*builder).swiGLUGrad, lower: lowering.swiGLUGrad})
+
 func (b *builder) swiGLUGrad(o *backend.SwiGLUGrad) error {
 	one := b.constant(1)
 	da, up, gate := b.wide(o.DOut), b.wide(o.Up), b.wide(o.Gate)
@@ -80,6 +108,18 @@ func (b *builder) swiGLUGrad(o *backend.SwiGLUGrad) error {
 	return nil
 }
 
+func (l lowering) swiGLUGrad(o *backend.SwiGLUGrad) {
+	for _, p := range rangesOf(o.Up, l.limit) {
+		part := *o
+		part.DOut, part.Up, part.Gate = p.of(o.DOut), p.of(o.Up), p.of(o.Gate)
+		part.TokenScale = p.ofVector(o.TokenScale)
+		part.DUp, part.DGate = p.ofCasts(o.DUp), p.ofCasts(o.DGate)
+		l.add(&part)
+	}
+}
+
+var _ = implementOp(row[*backend.Activation]{build: (*builder).activation, lower: lowering.activation})
+
 // activation computes GELU by erf, because SynapseAI's GELU kernel may use the tanh form,
 // and ReLU by where, which keeps NaN.
 func (b *builder) activation(o *backend.Activation) error {
@@ -92,6 +132,16 @@ func (b *builder) activation(o *backend.Activation) error {
 	return nil
 }
 
+func (l lowering) activation(o *backend.Activation) {
+	for _, p := range rangesOf(o.X, l.limit) {
+		part := *o
+		part.X, part.Out = p.of(o.X), p.ofCasts(o.Out)
+		l.add(&part)
+	}
+}
+
+var _ = implementOp(row[*backend.ActivationGrad]{build: (*builder).activationGrad, lower: lowering.activationGrad})
+
 func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 	x, dOut := b.wide(o.X), b.wide(o.DOut)
 	if o.Kind == backend.ReLU {
@@ -101,6 +151,14 @@ func (b *builder) activationGrad(o *backend.ActivationGrad) error {
 	density := b.mul(b.constant(float32(1/math.Sqrt(2*math.Pi))), b.exp(b.mul(b.constant(-0.5), b.mul(x, x))))
 	b.store(o.DX, b.mul(dOut, b.add(b.normalCDF(x), b.mul(x, density))))
 	return nil
+}
+
+func (l lowering) activationGrad(o *backend.ActivationGrad) {
+	for _, p := range rangesOf(o.X, l.limit) {
+		part := *o
+		part.DOut, part.X, part.DX = p.of(o.DOut), p.of(o.X), p.ofCasts(o.DX)
+		l.add(&part)
+	}
 }
 
 // normalCDF returns Φ(x) = (1 + erf(x/√2))/2.

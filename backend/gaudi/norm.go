@@ -11,6 +11,8 @@ import (
 // 1}: with two, the kernel is wrong before SynapseAI 1.21, according to vLLM's plugin for
 // Gaudi.
 
+var _ = implement((*builder).rmsNorm)
+
 // rmsNorm always requests the inverse root mean square, as the bridge does.
 func (b *builder) rmsNorm(o *backend.RMSNorm) error {
 	x, gain := b.batched(b.wide(o.X)), b.gain(o.Gain)
@@ -30,6 +32,8 @@ func (b *builder) batched(v value) value { return b.reshape(v, v.sizes[0], v.siz
 func (b *builder) gain(t *backend.Tensor) value {
 	return b.reshape(b.f32(t), uint64(t.Elems()))
 }
+
+var _ = implement((*builder).rmsNormGrad)
 
 func (b *builder) rmsNormGrad(o *backend.RMSNormGrad) error {
 	x, gain := b.batched(b.wide(o.X)), b.gain(o.Gain)

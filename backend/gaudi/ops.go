@@ -2,71 +2,60 @@ package gaudi
 
 import "octet/backend"
 
-// build writes an op's nodes. Collectives run between units and have only the nodes that
-// come before them.
-func (b *builder) build(op backend.Op) error {
-	switch o := op.(type) {
-	case *backend.MatMul:
-		return b.matMul(o)
-	case *backend.Epilogue:
-		return b.epilogue(o, b.f32(o.X))
-	case *backend.Quantize:
-		return b.quantize(o)
-	case *backend.Amax:
-		return b.amax(o)
-	case *backend.UpdateScale:
-		return b.updateScale(o)
-	case *backend.PushHistory:
-		return b.pushHistory(o)
-	case *backend.Fill:
-		return b.fill(o)
-	case *backend.Embed:
-		return b.embed(o)
-	case *backend.EmbedGrad:
-		return b.embedGrad(o)
-	case *backend.Add:
-		return b.addition(o)
-	case *backend.RMSNorm:
-		return b.rmsNorm(o)
-	case *backend.RMSNormGrad:
-		return b.rmsNormGrad(o)
-	case *backend.Rope:
-		return b.rope(o)
-	case *backend.Attention:
-		return b.attention(o)
-	case *backend.AttentionGrad:
-		return b.attentionGrad(o)
-	case *backend.CacheWrite:
-		return b.cacheWrite(o)
-	case *backend.SwiGLU:
-		return b.swiGLU(o)
-	case *backend.SwiGLUAmax:
-		return b.swiGLUAmax(o)
-	case *backend.SwiGLUGrad:
-		return b.swiGLUGrad(o)
-	case *backend.SmoothScale:
-		return b.smoothScale(o)
-	case *backend.Activation:
-		return b.activation(o)
-	case *backend.ActivationGrad:
-		return b.activationGrad(o)
-	case *backend.CrossEntropy:
-		return b.crossEntropy(o)
-	case *backend.Sum:
-		return b.total(o)
-	case *backend.SumSquares:
-		return b.sumSquares(o)
-	case *backend.StepGate:
-		return b.stepGate(o)
-	case *backend.AdamW:
-		return b.adamW(o)
-	case *backend.CastHealth:
-		return b.castHealth(o)
-	case *backend.RowCosine:
-		return b.rowCosine(o)
-	case *backend.AllReduce:
-		return b.magnitudes(o)
-	default:
-		return b.unsupported("%T has no Gaudi kernel", op)
+// row holds what this backend knows of a type of op. Each function may be nil.
+type row[O backend.Op] struct {
+	// build writes the op's nodes. A collective's nodes run before its transfers.
+	build func(*builder, O) error
+	// lower adds the ops that the device runs instead of the op. Nil keeps the op.
+	lower func(lowering, O)
+	// transfers returns the transfers that follow the op's nodes.
+	transfers func(memory, O) ([]transfer, error)
+	// collective marks an op that transfers data between units.
+	collective bool
+	// ownUnit marks an op that is never part of a larger unit: every collective, and the
+	// ops that an update repeats for every tensor. These read small temps that all of
+	// them share.
+	ownUnit bool
+}
+
+// ops holds the row of every op. The files that implement ops add them.
+var ops backend.Table[row[backend.Op]]
+
+// implement adds an op that has only nodes.
+func implement[O backend.Op](build func(*builder, O) error) struct{} {
+	return implementOp(row[O]{build: build})
+}
+
+// implementOp adds any other op.
+func implementOp[O backend.Op](r row[O]) struct{} {
+	var op O
+	all := row[backend.Op]{collective: r.collective, ownUnit: r.ownUnit || r.collective}
+	if r.build != nil {
+		all.build = func(b *builder, op backend.Op) error { return r.build(b, op.(O)) }
 	}
+	if r.lower != nil {
+		all.lower = func(l lowering, op backend.Op) { r.lower(l, op.(O)) }
+	}
+	if r.transfers != nil {
+		all.transfers = func(m memory, op backend.Op) ([]transfer, error) { return r.transfers(m, op.(O)) }
+	}
+	return ops.Add(op, all)
+}
+
+// rowOf returns the row of an op, an empty one for an unknown op.
+func rowOf(op backend.Op) row[backend.Op] {
+	row, _ := ops.Of(op)
+	return row
+}
+
+// build writes an op's nodes.
+func (b *builder) build(op backend.Op) error {
+	row, ok := ops.Of(op)
+	switch {
+	case !ok:
+		return b.unsupported("%T has no Gaudi kernel", op)
+	case row.build == nil:
+		return nil
+	}
+	return row.build(b, op)
 }

@@ -1,11 +1,15 @@
 package gaudi
 
 import (
+	"fmt"
 	"math"
 
 	"octet/backend"
 	"octet/csrc/libsynapse"
+	"octet/fp8"
 )
+
+var _ = implementOp(row[*backend.SumSquares]{build: (*builder).sumSquares, lower: lowering.sumSquares, ownUnit: true})
 
 func (b *builder) sumSquares(o *backend.SumSquares) error {
 	var total value
@@ -21,6 +25,20 @@ func (b *builder) sumSquares(o *backend.SumSquares) error {
 	b.out(o.Out, total)
 	return nil
 }
+
+func (l lowering) sumSquares(o *backend.SumSquares) {
+	if len(o.X) == 1 {
+		l.add(o)
+		return
+	}
+	parts := l.rewriter.Temp(o.Out.Name+".parts", fp8.F32, len(o.X))
+	for i, x := range o.X {
+		l.add(&backend.SumSquares{X: []*backend.Tensor{x}, Out: parts.Slice(fmt.Sprintf("%s.%d", parts.Name, i), i, 1)})
+	}
+	l.add(&backend.Sum{X: parts, Out: o.Out})
+}
+
+var _ = implement((*builder).stepGate)
 
 func (b *builder) stepGate(o *backend.StepGate) error {
 	one, zero := b.constant(1), b.constant(0)
@@ -43,6 +61,8 @@ func (b *builder) stepGate(o *backend.StepGate) error {
 	b.out(o.Step, b.add(b.in(o.Step), b.cast(b.sub(one, bad), libsynapse.I32)))
 	return nil
 }
+
+var _ = implementOp(row[*backend.AdamW]{build: (*builder).adamW, lower: lowering.adamW, transfers: memory.broadcastFromRank0, ownUnit: true})
 
 // adamW updates a tensor in place: the same elementwise kernels read and write every
 // element, and Skip selects the old or the new value at the end. Lowering has split the
@@ -102,6 +122,20 @@ func (b *builder) adamW(o *backend.AdamW) error {
 		b.storeScaled(o, f.t, f.v, amax, f.floor, skip)
 	}
 	return nil
+}
+
+func (l lowering) adamW(o *backend.AdamW) {
+	for i, t := range o.Master {
+		one := *o
+		one.Grad, one.Master, one.M1, one.M2 = o.Grad[i:i+1], o.Master[i:i+1], o.M1[i:i+1], o.M2[i:i+1]
+		one.MasterScale, one.M1Scale, one.M2Scale = o.MasterScale[i:i+1], o.M1Scale[i:i+1], o.M2Scale[i:i+1]
+		if o.AmaxOnly || o.AmaxGiven {
+			one.Amaxes = o.Amaxes.Slice(t.Name+".amaxes", 3*i, 3)
+		} else {
+			one.Amaxes = l.rewriter.Temp(t.Name+".amaxes", fp8.F32, 3)
+		}
+		l.add(&one)
+	}
 }
 
 // lrWord is the word of step.control that holds the learning rate.

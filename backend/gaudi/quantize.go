@@ -8,6 +8,8 @@ import (
 	"octet/fp8"
 )
 
+var _ = implementOp(row[*backend.Quantize]{build: (*builder).quantize, lower: lowering.quantize})
+
 // quantize casts X. BF16 without scales is cast directly, because the kernel then reads
 // half the bytes.
 func (b *builder) quantize(o *backend.Quantize) error {
@@ -27,6 +29,16 @@ func (b *builder) quantize(o *backend.Quantize) error {
 	return nil
 }
 
+func (l lowering) quantize(o *backend.Quantize) {
+	for _, p := range rangesOf(o.X, l.limit) {
+		part := *o
+		part.X, part.RowScale, part.Out = p.of(o.X), p.ofVector(o.RowScale), p.ofCasts(o.Out)
+		l.add(&part)
+	}
+}
+
+var _ = implementOp(row[*backend.Amax]{build: (*builder).amax, lower: lowering.amax})
+
 func (b *builder) amax(o *backend.Amax) error {
 	v := b.reshape(b.f32(o.X), uint64(o.X.Cols()), uint64(o.X.Rows()))
 	if o.Out.Elems() == 1 {
@@ -37,12 +49,25 @@ func (b *builder) amax(o *backend.Amax) error {
 	return nil
 }
 
+func (l lowering) amax(o *backend.Amax) {
+	ranges := rangesOf(o.X, l.limit)
+	out := l.partialMax(o.Out, ranges)
+	for i, p := range ranges {
+		l.add(&backend.Amax{X: p.of(o.X), Out: out.of(i)})
+	}
+	out.join(l)
+}
+
+var _ = implement((*builder).fill)
+
 // fill sets every element to one value.
 func (b *builder) fill(o *backend.Fill) error {
 	v := b.filled(o.Value, sizesOf(o.Out)...)
 	b.out(o.Out, v)
 	return nil
 }
+
+var _ = implement((*builder).castHealth)
 
 // castHealth measures existing codes, in ranges of rows where one F32 tensor would be too
 // large. It divides by the amax before squaring, because FP32 cannot hold the squares of
@@ -98,6 +123,8 @@ func (b *builder) castHealth(o *backend.CastHealth) error {
 	b.out(o.Out, b.concat(0, b.mul(sums[0], n), b.mul(sums[1], n), noise, amax, scale, scale, log2, zero))
 	return nil
 }
+
+var _ = implement((*builder).rowCosine)
 
 func (b *builder) rowCosine(o *backend.RowCosine) error {
 	rows, cols := uint64(o.A.Rows()), uint64(o.A.Cols())

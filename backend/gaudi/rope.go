@@ -7,6 +7,8 @@ import (
 	"octet/csrc/libsynapse"
 )
 
+var _ = implement((*builder).rope)
+
 // rope writes elementwise arithmetic on {HeadDim, heads, Seq, batch}, the rows' own
 // layout. With the halves of a head exchanged,
 //

@@ -67,77 +67,16 @@ func (p rows) ofCasts(casts []backend.Cast) []backend.Cast {
 	return list
 }
 
-// byRows adds an elementwise op, split into ranges of rows where one F32 tensor would
-// exceed limit bytes. It returns false for other ops.
-func byRows(r *backend.Rewriter, n *backend.Node, limit int) bool {
-	switch o := n.Op.(type) {
-	case *backend.SwiGLU:
-		for _, p := range rangesOf(o.Up, limit) {
-			part := *o
-			part.Up, part.Gate, part.TokenScale = p.of(o.Up), p.of(o.Gate), p.ofVector(o.TokenScale)
-			part.Out = p.ofCasts(o.Out)
-			r.Add(n, &part)
-		}
-	case *backend.SwiGLUGrad:
-		for _, p := range rangesOf(o.Up, limit) {
-			part := *o
-			part.DOut, part.Up, part.Gate = p.of(o.DOut), p.of(o.Up), p.of(o.Gate)
-			part.TokenScale = p.ofVector(o.TokenScale)
-			part.DUp, part.DGate = p.ofCasts(o.DUp), p.ofCasts(o.DGate)
-			r.Add(n, &part)
-		}
-	case *backend.SwiGLUAmax:
-		ranges := rangesOf(o.Up, limit)
-		out, up := newPartialMax(r, o.Out, ranges), newPartialMax(r, o.UpOut, ranges)
-		for i, p := range ranges {
-			part := *o
-			part.Up, part.Gate = p.of(o.Up), p.of(o.Gate)
-			part.Out, part.UpOut = out.of(i), up.of(i)
-			r.Add(n, &part)
-		}
-		out.join(r, n)
-		up.join(r, n)
-	case *backend.Amax:
-		ranges := rangesOf(o.X, limit)
-		out := newPartialMax(r, o.Out, ranges)
-		for i, p := range ranges {
-			r.Add(n, &backend.Amax{X: p.of(o.X), Out: out.of(i)})
-		}
-		out.join(r, n)
-	case *backend.Quantize:
-		for _, p := range rangesOf(o.X, limit) {
-			part := *o
-			part.X, part.RowScale, part.Out = p.of(o.X), p.ofVector(o.RowScale), p.ofCasts(o.Out)
-			r.Add(n, &part)
-		}
-	case *backend.Activation:
-		for _, p := range rangesOf(o.X, limit) {
-			part := *o
-			part.X, part.Out = p.of(o.X), p.ofCasts(o.Out)
-			r.Add(n, &part)
-		}
-	case *backend.ActivationGrad:
-		for _, p := range rangesOf(o.X, limit) {
-			part := *o
-			part.DOut, part.X, part.DX = p.of(o.DOut), p.of(o.X), p.ofCasts(o.DX)
-			r.Add(n, &part)
-		}
-	default:
-		return false
-	}
-	return true
-}
-
 // partialMax is a maximum over rows, computed from the maxima of several ranges.
 type partialMax struct{ parts, out *backend.Tensor }
 
-// newPartialMax allocates a temp for the maxima of ranges. A single range writes the
-// result itself.
-func newPartialMax(r *backend.Rewriter, out *backend.Tensor, ranges []rows) partialMax {
+// partialMax allocates a temp for the maxima of ranges. A single range writes the result
+// itself.
+func (l lowering) partialMax(out *backend.Tensor, ranges []rows) partialMax {
 	if out == nil || len(ranges) == 1 {
 		return partialMax{out: out}
 	}
-	return partialMax{r.Temp(out.Name+".parts", fp8.F32, len(ranges), out.Elems()), out}
+	return partialMax{l.rewriter.Temp(out.Name+".parts", fp8.F32, len(ranges), out.Elems()), out}
 }
 
 // of returns the tensor for the maxima of a range.
@@ -149,8 +88,8 @@ func (p partialMax) of(i int) *backend.Tensor {
 }
 
 // join adds the op that reduces the partial maxima.
-func (p partialMax) join(r *backend.Rewriter, n *backend.Node) {
+func (p partialMax) join(l lowering) {
 	if p.parts != nil {
-		r.Add(n, &backend.Amax{X: p.parts, Out: p.out})
+		l.add(&backend.Amax{X: p.parts, Out: p.out})
 	}
 }

@@ -103,6 +103,8 @@ func (b *builder) window(t *backend.Tensor, n int) value {
 	return b.largestOfColumns(v)
 }
 
+var _ = implement((*builder).updateScale)
+
 func (b *builder) updateScale(o *backend.UpdateScale) error {
 	a := b.window(o.History, o.Scale.Elems())
 	if o.Seen != nil {
@@ -121,6 +123,8 @@ func (b *builder) updateScale(o *backend.UpdateScale) error {
 	}
 	return nil
 }
+
+var _ = implement((*builder).pushHistory)
 
 // pushHistory shifts the rows of a history. An elementwise kernel writes the result,
 // because a kernel that copies rows in place would depend on their order.
@@ -142,6 +146,8 @@ func (b *builder) pushHistory(o *backend.PushHistory) error {
 
 // Range of a smoothing scale's exponent, see backend.SmoothScale.
 const minSmooth, maxSmooth = -30, 30
+
+var _ = implement((*builder).smoothScale)
 
 func (b *builder) smoothScale(o *backend.SmoothScale) error {
 	if o.Balanced && o.Exact {

@@ -38,65 +38,75 @@ type span struct {
 	runs  int
 }
 
-// transferOf returns the transfer of a collective, nil if there is nothing to do. A
-// single rank needs no HCCL.
-func transferOf(op backend.Op, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
-	switch o := op.(type) {
-	case *backend.AllReduce:
-		x, err := of(o.X)
-		if err != nil || ranks == 1 {
-			return nil, err
-		}
-		// The reduction covers the padding, which is never read.
-		t := &transfer{Kind: allReduce, To: x.at, Count: int(x.bytes / 4), Type: libsynapse.F32}
-		if o.Reduce == backend.ReduceMax {
-			// The operand holds magnitudes (see magnitudes). Read as unsigned integers,
-			// their bits have the order of their values, NaN above infinity. HCCL does
-			// not document how its maximum of floats treats NaN.
-			t.Type, t.Reduction = libsynapse.U32, libsynapse.Max
-		}
-		return t, nil
-	case *backend.ReduceScatter:
-		t, err := scatterOrGather(reduceScatter, o.X, o.Out, ranks, of)
-		if err != nil {
-			return nil, err
-		}
-		if t.Kind == reduceScatter {
-			t.Type, t.Count = libsynapse.F32, o.Out.Elems()
-		}
-		return t, nil
-	case *backend.AllGather:
-		t, err := scatterOrGather(allGather, o.X, o.Out, ranks, of)
-		if err != nil || t.Kind == localCopy {
-			return t, err
-		}
-		return t, t.carry(o.X)
-	default:
-		return nil, fmt.Errorf("%T is not a collective", op)
+var _ = implementOp(row[*backend.AllReduce]{build: (*builder).magnitudes, transfers: memory.allReduce, collective: true})
+
+// magnitudes replaces the operand of a maximum over ranks by its absolute values, as
+// allReduce requires.
+func (b *builder) magnitudes(o *backend.AllReduce) error {
+	if o.Reduce == backend.ReduceMax {
+		b.out(o.X, b.abs(b.in(o.X)))
 	}
+	return nil
+}
+
+// allReduce returns no transfer for a single rank, which needs no HCCL.
+func (m memory) allReduce(o *backend.AllReduce) ([]transfer, error) {
+	x, err := m.spanOf(o.X)
+	if err != nil || m.ranks == 1 {
+		return nil, err
+	}
+	// The reduction covers the padding, which is never read.
+	t := transfer{Kind: allReduce, To: x.at, Count: int(x.bytes / 4), Type: libsynapse.F32}
+	if o.Reduce == backend.ReduceMax {
+		// The operand holds magnitudes (see magnitudes). Read as unsigned integers, their
+		// bits have the order of their values, NaN above infinity. HCCL does not document
+		// how its maximum of floats treats NaN.
+		t.Type, t.Reduction = libsynapse.U32, libsynapse.Max
+	}
+	return []transfer{t}, nil
+}
+
+var _ = implementOp(row[*backend.ReduceScatter]{transfers: memory.reduceScatter, collective: true})
+
+func (m memory) reduceScatter(o *backend.ReduceScatter) ([]transfer, error) {
+	t, err := m.scatterOrGather(reduceScatter, o.X, o.Out)
+	if err == nil && t.Kind == reduceScatter {
+		t.Type, t.Count = libsynapse.F32, o.Out.Elems()
+	}
+	return []transfer{t}, err
+}
+
+var _ = implementOp(row[*backend.AllGather]{transfers: memory.allGather, collective: true})
+
+func (m memory) allGather(o *backend.AllGather) ([]transfer, error) {
+	t, err := m.scatterOrGather(allGather, o.X, o.Out)
+	if err == nil && t.Kind == allGather {
+		err = t.carry(o.X)
+	}
+	return []transfer{t}, err
 }
 
 // scatterOrGather returns a transfer from x to out, one of which has a shard for every
-// rank.
-func scatterOrGather(kind transferKind, x, out *backend.Tensor, ranks int, of func(*backend.Tensor) (span, error)) (*transfer, error) {
-	from, err := of(x)
+// rank. For a single rank it is a copy.
+func (m memory) scatterOrGather(kind transferKind, x, out *backend.Tensor) (t transfer, err error) {
+	from, err := m.spanOf(x)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	to, err := of(out)
+	to, err := m.spanOf(out)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	if from.runs > 1 || to.runs > 1 {
-		return nil, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
+		return t, fmt.Errorf("%w by backend gaudi: %s or %s is packed, and padded on the device", backend.ErrUnsupported, x, out)
 	}
-	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(ranks) {
-		return nil, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", ranks, x, out)
+	if small, large := min(from.bytes, to.bytes), max(from.bytes, to.bytes); large != small*int64(m.ranks) {
+		return t, fmt.Errorf("want one shard for each of %d ranks: X is %s, Out is %s", m.ranks, x, out)
 	}
-	if ranks == 1 {
-		return &transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
+	if m.ranks == 1 {
+		return transfer{Kind: localCopy, To: to.at, From: from.at, Count: int(from.bytes)}, nil
 	}
-	return &transfer{Kind: kind, To: to.at, From: from.at}, nil
+	return transfer{Kind: kind, To: to.at, From: from.at}, nil
 }
 
 // carry sets Type and Count such that HCCL moves the bytes of t unchanged, as a type that
@@ -113,24 +123,11 @@ func (m *transfer) carry(t *backend.Tensor) error {
 	return nil
 }
 
-// magnitudes replaces the operand of a maximum over ranks by its absolute values, as
-// transferOf requires.
-func (b *builder) magnitudes(o *backend.AllReduce) error {
-	b.out(o.X, b.abs(b.in(o.X)))
-	return nil
-}
-
-// needsMagnitudes reports whether a collective needs a unit for magnitudes before it.
-func needsMagnitudes(op backend.Op) bool {
-	o, ok := op.(*backend.AllReduce)
-	return ok && o.Reduce == backend.ReduceMax
-}
-
 // broadcastFromRank0 returns broadcasts of the tensors that an optimizer rounds
 // stochastically, from rank 0: each device draws its own random bits, and the ranks'
 // weights would drift apart. Sharded tensors have no copies on other ranks.
-func broadcastFromRank0(o *backend.AdamW, ranks int, of func(*backend.Tensor) (span, error)) ([]transfer, error) {
-	if ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
+func (m memory) broadcastFromRank0(o *backend.AdamW) ([]transfer, error) {
+	if m.ranks == 1 || o.Rounding != fp8.Stochastic || o.AmaxOnly || o.Shard {
 		return nil, nil
 	}
 	var list []transfer
@@ -138,7 +135,7 @@ func broadcastFromRank0(o *backend.AdamW, ranks int, of func(*backend.Tensor) (s
 		if t.DType == fp8.F32 {
 			continue // F32 is not rounded
 		}
-		s, err := of(t)
+		s, err := m.spanOf(t)
 		if err != nil {
 			return nil, err
 		}

@@ -93,21 +93,20 @@ func (c *cutter) cut(p *backend.Program) (*schedule, error) {
 	for i := 0; i < len(nodes); i = s.ranges[i].end + 1 {
 		part := nodes[i : s.ranges[i].end+1]
 		next := step{node: part[0]}
-		if op := part[0].Op; isCollective(op) {
+		if op := part[0].Op; rowOf(op).collective {
 			next.collective = op
 		}
-		if next.collective == nil || needsMagnitudes(next.collective) {
-			var err error
-			if next.unit, next.sections, err = c.build(s, part); err != nil {
-				return nil, err
-			}
+		var err error
+		if next.unit, next.sections, err = c.build(s, part); err != nil {
+			return nil, err
 		}
 		s.steps = append(s.steps, next)
 	}
 	return s, nil
 }
 
-// build returns the unit of some nodes, an existing one if it is equal.
+// build returns the unit of some nodes, an existing one if it is equal, and the regions of
+// its sections. It returns a nil unit for a collective that has only transfers.
 func (c *cutter) build(s *schedule, nodes []*backend.Node) (*unit, []region, error) {
 	b := newBuilder(c.spec, func(root *backend.Tensor) (layout, bool) {
 		return c.layouts.of(root), root.Class != backend.Temp || s.arena[root]
@@ -121,6 +120,9 @@ func (c *cutter) build(s *schedule, nodes []*backend.Node) (*unit, []region, err
 		if err != nil {
 			return nil, nil, err
 		}
+	}
+	if len(b.graph.Nodes) == 0 {
+		return nil, nil, nil
 	}
 	graph, sections, err := b.finish()
 	if err != nil {
@@ -149,7 +151,7 @@ func (c *cutter) findCrossing(s *schedule) {
 			if !known {
 				home[root] = s.ranges[i].first
 			}
-			if c.perOp || o.Tensor != root || known && first != s.ranges[i].first || isCollective(n.Op) {
+			if c.perOp || o.Tensor != root || known && first != s.ranges[i].first || rowOf(n.Op).collective {
 				s.arena[root] = true
 			}
 		}
@@ -175,7 +177,7 @@ func unitRanges(nodes []*backend.Node, blocks int) []nodeRange {
 	for i, n := range nodes {
 		if i > 0 {
 			p := nodes[i-1]
-			together := blocks > 0 && !isOwnUnit(n.Op) && !isOwnUnit(p.Op)
+			together := blocks > 0 && !rowOf(n.Op).ownUnit && !rowOf(p.Op).ownUnit
 			if n.Block != p.Block {
 				left--
 				together = together && n.Block != "" && p.Block != "" && left > 0
@@ -205,27 +207,6 @@ func readsAny(n *backend.Node, written map[*backend.Tensor]bool) bool {
 		}
 	}
 	return false
-}
-
-// isOwnUnit reports whether an op is never part of a larger unit: collectives, and the
-// ops that an update repeats for every tensor. These read small temps that all of them
-// share.
-func isOwnUnit(op backend.Op) bool {
-	switch op.(type) {
-	case *backend.AdamW, *backend.SumSquares:
-		return true
-	default:
-		return isCollective(op)
-	}
-}
-
-func isCollective(op backend.Op) bool {
-	switch op.(type) {
-	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather:
-		return true
-	default:
-		return false
-	}
 }
 
 // planOf places the temps of schedules that outlive a unit in one arena.

@@ -210,10 +210,10 @@ func TestAdamWIsInPlace(t *testing.T) {
 	p.Add(&backend.SumSquares{X: op.Grad, Out: one("norm", fp8.F32)})
 	p.Add(op)
 	require.NoError(t, p.Err())
-	rewritten, err := backend.Rewrite(p, split)
+	rewritten, err := lower(s, []*backend.Program{p})
 	require.NoError(t, err)
 	var adams []*backend.Node
-	for _, n := range rewritten.Nodes() {
+	for _, n := range rewritten[0].Nodes() {
 		if _, ok := n.Op.(*backend.AdamW); ok {
 			adams = append(adams, n)
 		}
