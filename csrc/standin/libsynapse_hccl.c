@@ -39,7 +39,7 @@ static bool overlaps(const op *o) {
 static result call_op(op o, void *handle, void *stream) {
 	ENTER_HCCL();
 	o.comm = object_find(handle, COMM);
-	if (!o.comm || (o.root >= (uint32_t)o.comm->ranks) || (is_transfer(&o) && (int)o.root == o.comm->rank))
+	if (!o.comm || o.root >= (uint32_t)o.comm->ranks)
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	if (!element_type(o.type)) // no types of 1 or 8 bytes, so no FP8
 		return leave_hccl(HCCL_UNSUPPORTED);
@@ -65,12 +65,4 @@ result hcclAllGather(uint64_t from, uint64_t to, size_t count, uint32_t type, vo
 
 result hcclBroadcast(uint64_t from, uint64_t to, size_t count, uint32_t type, int root, void *c, void *stream) {
 	return call_op((op){.kind = BROADCAST, .from = from, .to = to, .count = count, .type = type, .reduction = NONE, .root = root}, c, stream);
-}
-
-result hcclSend(uint64_t from, size_t count, uint32_t type, int peer, void *c, void *stream) {
-	return call_op((op){.kind = SEND, .from = from, .count = count, .type = type, .reduction = NONE, .root = peer}, c, stream);
-}
-
-result hcclRecv(uint64_t to, size_t count, uint32_t type, int peer, void *c, void *stream) {
-	return call_op((op){.kind = RECV, .to = to, .count = count, .type = type, .reduction = NONE, .root = peer}, c, stream);
 }

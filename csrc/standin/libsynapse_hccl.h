@@ -46,7 +46,7 @@ double now(void); // seconds
 double deadline(void);
 
 // An op is a call that is enqueued on a stream.
-enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV };
+enum kind_of_op { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
 
 typedef struct {
 	comm *comm;
@@ -56,7 +56,6 @@ typedef struct {
 	uint32_t type, reduction, root;
 } op;
 
-bool is_transfer(const op *o);                  // it sends to one rank, or receives from one
 uint32_t element_type(uint32_t type);           // synDataType of an hcclDataType_t; 0: unsupported
 uint64_t bytes_from(const op *o);               // sizes of an op's buffers
 uint64_t bytes_to(const op *o);

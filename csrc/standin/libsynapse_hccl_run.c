@@ -21,14 +21,14 @@ uint32_t element_type(uint32_t type) {
 
 uint64_t bytes_from(const op *o) {
 	const uint64_t bytes = o->count * type_size(element_type(o->type));
-	if (o->kind == RECV || (o->kind == BROADCAST && (int)o->root != o->comm->rank))
+	if (o->kind == BROADCAST && (int)o->root != o->comm->rank)
 		return 0;
 	return o->kind == REDUCE_SCATTER ? bytes * o->comm->ranks : bytes;
 }
 
 uint64_t bytes_to(const op *o) {
 	const uint64_t bytes = o->count * type_size(element_type(o->type));
-	return o->kind == ALL_GATHER ? bytes * o->comm->ranks : o->kind == SEND ? 0 : bytes;
+	return o->kind == ALL_GATHER ? bytes * o->comm->ranks : bytes;
 }
 
 static float reduced(uint32_t reduction, float a, float b) {
@@ -98,15 +98,6 @@ static bool run_collective(const op *o, unsigned char *from, unsigned char *to) 
 
 void *buffer(uint64_t address, uint64_t bytes) { return bytes ? device_memory(address, bytes) : NULL; }
 
-static bool run_transfer(const op *o) {
-	const bool sends = o->kind == SEND;
-	const uint64_t bytes = o->count * type_size(element_type(o->type));
-	message m = {o->root, sends, {SEND, o->type, NONE, 0, 0, bytes}, buffer(sends ? o->from : o->to, bytes), 0};
-	return exchange(o->comm, &m, 1);
-}
-
-bool is_transfer(const op *o) { return o->kind == SEND || o->kind == RECV; }
-
 status run_op(void *data) {
 	const op *o = data;
 	comm *c = object_find(o->comm, COMM);
@@ -115,5 +106,5 @@ status run_op(void *data) {
 		complain("a collective runs after its communicator or memory was freed");
 		return FAIL_HCCL;
 	}
-	return (is_transfer(o) ? run_transfer(o) : run_collective(o, from, to)) ? SUCCESS : FAIL_HCCL;
+	return run_collective(o, from, to) ? SUCCESS : FAIL_HCCL;
 }

@@ -142,7 +142,7 @@ func expectFloats(t *testing.T, got []float32, want ...float32) {
 }
 
 // A message can be larger than a socket's buffer.
-func TestSendRecv(t *testing.T) {
+func TestLargeBroadcast(t *testing.T) {
 	const n = 1 << 20
 	ranks(t, 2, func(r *rank) {
 		values := make([]float32, n)
@@ -150,11 +150,7 @@ func TestSendRecv(t *testing.T) {
 			values[i] = float32(i*2 + r.index)
 		}
 		p := r.floats(values...)
-		call, peer := "hcclSend", uint64(1)
-		if r.index == 1 {
-			call, peer = "hcclRecv", 0
-		}
-		assertZero(t, r.Call(call, p, n, hcclF32, peer, r.comm, r.stream), call)
+		assertZero(t, r.Call("hcclBroadcast", p, p, n, hcclF32, 0, r.comm, r.stream), "broadcast")
 		got := r.readFloats(p, n)
 		expectFloats(t, []float32{got[0], got[n-1]}, 0, 2*(n-1))
 	})
@@ -198,7 +194,7 @@ func TestHCCLRules(t *testing.T) {
 			{reduce(p, p+4, 3, hcclF32, sumOp), hcclInvalidArgument},
 			{r.Call("hcclAllReduce", p, q, 4, hcclF32, sumOp, 77, r.stream), hcclInvalidArgument},
 			{r.Call("hcclAllReduce", p, q, 4, hcclF32, sumOp, r.comm, 77), hcclInvalidArgument},
-			{r.Call("hcclSend", p, 4, hcclF32, 0, r.comm, r.stream), hcclInvalidArgument},
+			{r.Call("hcclBroadcast", p, p, 4, hcclF32, 1, r.comm, r.stream), hcclInvalidArgument},
 			{r.Call("synDeviceRelease", 0), busy}, // with a communicator
 			{r.Call("hcclCommInitRank", 0, 0, 0, 0), hcclNoDevice},
 		} {
