@@ -184,7 +184,7 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
 	call c = {.run = f->of->run, .f = f->f, .grid = {gx, gy, gz}, .block = bx, .shared = shared};
 	const size_t bytes = *(size_t *)extra[3];
 	if (bytes > MAX_ARGS || (f->bytes && bytes != f->bytes))
-		return leave(701); // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: arguments of a error size, see cuda.h
+		return leave(701); // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: arguments of a wrong size, see cuda.h
 	memset(c.args, 0xff, sizeof c.args); // missing arguments are invalid addresses
 	memcpy(c.args, extra[1], bytes);
 	return leave(standin_enqueue(s, launch, &c, sizeof c));

@@ -45,7 +45,7 @@ static struct {
 
 typedef struct comm comm;
 
-enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, SEND, RECV };
+enum kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER };
 
 typedef struct {
 	comm *by;
@@ -53,7 +53,7 @@ typedef struct {
 	const char *send;
 	char *recv;
 	size_t count; // elements per rank, of recv in REDUCE_SCATTER
-	int type, reduce, peer;
+	int type, reduce;
 	int captured;
 } call;
 
@@ -68,9 +68,9 @@ enum { ABORTED = 1, DESTROYED };
 struct comm {
 	clique *of;
 	int rank, ordinal;
-	int ended;        // 0, ABORTED or DESTROYED
-	int pending;      // calls on streams, not completed
-	int waits, done;  // waits: now is at the head of its stream; done: the collective has run
+	int ended;       // 0, ABORTED or DESTROYED
+	int pending;     // calls on streams, not completed
+	int waits, done; // waits: now is at the head of its stream; done: the collective has run
 	call now;
 };
 
@@ -190,32 +190,15 @@ static int same(const call *a, const call *b) {
 	return a->kind == b->kind && a->count == b->count && a->type == b->type && a->reduce == b->reduce && a->captured == b->captured;
 }
 
-static int pair(const call *a, const call *b) {
-	const call *send = a->kind == SEND ? a : b, *recv = a->kind == SEND ? b : a;
-	return send->kind == SEND && recv->kind == RECV && send->peer == recv->by->rank && recv->peer == send->by->rank;
-}
-
 // report_mismatch fails the communicator: NCCL would wait forever or return mixed data.
 static void report_mismatch(clique *all) {
-	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather", "send", "recv"};
+	static const char *const names[] = {"all-reduce", "reduce-scatter", "all-gather"};
 	all->broken = 1;
 	for (int r = 0; r < all->ranks; r++) {
 		const call *c = &all->members[r]->now;
-		fprintf(stderr, "stand-in: ranks report_mismatch: rank %d runs %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
+		fprintf(stderr, "stand-in: the ranks' calls differ: rank %d runs %s of %zu elements of type %d%s\n", r, names[c->kind], c->count,
 			c->type, c->captured ? ", captured" : "");
 	}
-}
-
-static void try_peer(clique *all, comm *me) {
-	comm *peer = all->members[me->now.peer];
-	if (!peer->waits || peer->done || !pair(&me->now, &peer->now))
-		return;
-	const call *send = me->now.kind == SEND ? &me->now : &peer->now, *recv = me->now.kind == SEND ? &peer->now : &me->now;
-	if (send->count != recv->count || send->captured != recv->captured)
-		report_mismatch(all);
-	else
-		memcpy(recv->recv, send->send, send->count * sizes[send->type]);
-	me->done = peer->done = 1;
 }
 
 static void try_all(clique *all) {
@@ -241,14 +224,11 @@ static int run_call(void *data) {
 	if (!me->waits) {
 		me->waits = 1;
 		me->now = *c;
-		if (c->kind == SEND || c->kind == RECV)
-			try_peer(all, me);
-		else
-			try_all(all);
+		try_all(all);
 	}
 	if (!me->done && !me->ended)
 		return STANDIN_LATER;
-	if (!me->done && c->recv) // aborted: recv is incomplete
+	if (!me->done) // aborted: recv is incomplete
 		memset(c->recv, 0xff, c->count * sizes[c->type]);
 	me->waits = me->done = 0;
 	if (!c->captured)
@@ -265,7 +245,7 @@ static int issue(call c, size_t sent, size_t received, void *stream) {
 	}
 	if (driver.ordinal() != c.by->ordinal)
 		return INVALID_USAGE;
-	if (c.type < 0 || c.type >= TYPES || !sizes[c.type] || c.peer < 0 || c.peer >= c.by->of->ranks)
+	if (c.type < 0 || c.type >= TYPES || !sizes[c.type])
 		return INVALID_ARGUMENT;
 	if ((sent && !driver.device(c.send, sent * sizes[c.type])) || (received && !driver.device(c.recv, received * sizes[c.type])))
 		return INVALID_ARGUMENT;
@@ -293,12 +273,4 @@ int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, 
 
 int ncclAllGather(const void *send, void *recv, size_t n, int type, comm *c, void *stream) {
 	return issue((call){c, ALL_GATHER, send, recv, n, type}, n, n * c->of->ranks, stream);
-}
-
-int ncclSend(const void *send, size_t n, int type, int peer, comm *c, void *stream) {
-	return issue((call){c, SEND, send, NULL, n, type, 0, peer}, n, 0, stream);
-}
-
-int ncclRecv(void *recv, size_t n, int type, int peer, comm *c, void *stream) {
-	return issue((call){c, RECV, NULL, recv, n, type, 0, peer}, 0, n, stream);
 }

@@ -155,7 +155,7 @@ int nvrtcCompileProgram(program *p, int options, const char *const *option) {
 		arguments[n++] = flags[i];
 #ifdef __x86_64__
 	if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-		arguments[n++] = "-mfma", arguments[n++] = "-mavx2"; // alternative: a call per fma
+		arguments[n++] = "-mfma", arguments[n++] = "-mavx2"; // without these, each fma is a call
 #endif
 	for (int i = 0; i < options; i++) {
 		if (sscanf(option[i], "--gpu-architecture=%15s", arch) == 1 || !strcmp(option[i], "--fmad=false"))

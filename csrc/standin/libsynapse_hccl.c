@@ -45,7 +45,7 @@ static result call_op(op o, void *handle, void *stream) {
 		return leave_hccl(HCCL_UNSUPPORTED);
 	const bool reduces = o.kind == ALL_REDUCE || o.kind == REDUCE_SCATTER;
 	if (reduces && o.reduction != SUM && o.reduction != MAX)
-		return leave_hccl(HCCL_UNSUPPORTED); // HCCL has no prod and avg; octet does not use min
+		return leave_hccl(HCCL_UNSUPPORTED); // HCCL does not support prod and avg; octet does not use min
 	if (!o.count || (bytes_from(&o) && !buffer(o.from, bytes_from(&o))) || (bytes_to(&o) && !buffer(o.to, bytes_to(&o))) || overlaps(&o))
 		return leave_hccl(HCCL_INVALID_ARGUMENT);
 	return leave_hccl(enqueue(stream, run_op, &o, sizeof o) ? HCCL_INVALID_ARGUMENT : HCCL_SUCCESS);

@@ -55,7 +55,8 @@ const kernel *kernel_find(const char *guid, uint32_t *type, uint32_t *from) {
 	return k;
 }
 
-// fits returns whether an operand has the type of a signature's letter. any is the type of A.
+// fits returns whether an operand has the type of a signature's letter. *any is the type of letter A;
+// 0: not known yet.
 static bool fits(const call *c, char letter, const operand *o, uint32_t *any) {
 	const uint32_t type = o->type;
 	switch (letter) {
