@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strings"
 
 	"octet/backend"
@@ -52,8 +53,8 @@ type binder struct {
 
 	wgmma bool // attention uses the wgmma kernels
 
-	rank, ranks int      // rank and number of ranks; ranks 0: unknown, only to measure
-	marks       []string // names of collectives; mark i+1 stands for marks[i]
+	ranks int      // number of ranks; 0: unknown, only to measure
+	marks []string // names of collectives; mark i+1 stands for marks[i]
 
 	// tables are words that kernels read from device memory at tableAt. They are the same
 	// in every run.
@@ -81,108 +82,20 @@ func (b *binder) bindAll(programs []*backend.Program) ([][][]call, error) {
 	return list, nil
 }
 
-// bind turns a node into calls, in order. The switch covers every op.
+// bind turns a node into calls, in order.
 func (b *binder) bind(n *backend.Node) ([]call, error) {
-	if err := checkOperands(n); err != nil {
+	row, ok := ops.Of(n.Op)
+	if !ok {
+		return nil, unsupported(n, "there is no kernel for %T", n.Op)
+	}
+	if err := checkOperands(n, row.blockScaled); err != nil {
 		return nil, err
 	}
-	switch o := n.Op.(type) {
-	case *backend.MatMul:
-		return b.matMul(n, o)
-	case *backend.Epilogue:
-		return b.plain("epilogue", o, o.X)
-	case *backend.Quantize:
-		var scales []int
-		for _, c := range o.Out {
-			count := 0
-			if c.ScaleInv != nil {
-				count = c.ScaleInv.Elems()
-			}
-			scales = append(scales, count)
-		}
-		return b.launches(kernels.Quantize(o.X.Rows(), o.X.Cols(), scales), b.args(o, extent(o.X)...)), nil
-	case *backend.Amax:
-		if o.Out.Elems() == 1 {
-			return b.plain("amax", o, o.X)
-		}
-		return b.plain("amax_columns", o, o.X)
-	case *backend.UpdateScale:
-		h := *o
-		h.History = asMatrix(o.History, o.Scale.Elems())
-		return b.plain("update_scale", &h, h.History)
-	case *backend.PushHistory:
-		return b.plain("push_history", o, o.History)
-	case *backend.Fill:
-		return b.plain("fill", o, o.Out)
-	case *backend.Embed:
-		return b.shaped("embed", o, o.IDs.Elems(), o.Table.Cols(), o.Table.Rows())
-	case *backend.EmbedGrad:
-		return b.shaped("embed_grad", o, o.DOut.Rows(), o.DOut.Cols(), o.DTable.Rows())
-	case *backend.Add:
-		return b.plain("add", o, o.A)
-	case *backend.RMSNorm:
-		return b.plain("rms_norm", o, o.X)
-	case *backend.RMSNormGrad:
-		return b.plain("rms_norm_grad", o, o.DOut)
-	case *backend.Rope:
-		return b.launches(kernels.Rope(o.X.Rows(), o.X.Cols(), o.HeadDim), b.args(o, extent(o.X)...)), nil
-	case *backend.Attention:
-		s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.Q, o.K, o.V)
-		return b.launches(kernels.Attention(s), append(b.operands(o), s.Words()...)), nil
-	case *backend.AttentionGrad:
-		s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.DOut, o.Q, o.K, o.V, o.O)
-		return b.launches(kernels.AttentionGrad(s), append(b.operands(o), s.Words()...)), nil
-	case *backend.CacheWrite:
-		return b.shaped("cache_write", o, o.X.Rows(), o.X.Cols(), o.Cache.Rows())
-	case *backend.SwiGLU:
-		if o.TokenScale != nil {
-			return b.plain("swiglu_by_row", o, o.Up)
-		}
-		return b.plain("swiglu", o, o.Up)
-	case *backend.SwiGLUAmax:
-		return b.plain("swiglu_amax", o, o.Up)
-	case *backend.SwiGLUGrad:
-		return b.plain("swiglu_grad", o, o.DOut)
-	case *backend.SmoothScale:
-		s := *o
-		s.SmoothMax, s.ChannelMax = asMatrix(o.SmoothMax, o.WeightMax.Elems()), asMatrix(o.ChannelMax, o.WeightMax.Elems())
-		return b.shaped("smooth_scale", &s, s.SmoothMax.Rows(), s.SmoothMax.Cols(), s.ChannelMax.Rows())
-	case *backend.Activation:
-		return b.plain("activation", o, o.X)
-	case *backend.ActivationGrad:
-		return b.plain("activation_grad", o, o.DOut)
-	case *backend.CrossEntropy:
-		return b.plain("cross_entropy", o, o.Logits)
-	case *backend.Sum:
-		return b.shaped("sum", o, 1, o.X.Elems())
-	case *backend.SumSquares:
-		return b.sumSquares(o), nil
-	case *backend.StepGate:
-		amaxes := 0
-		if o.Amax != nil {
-			amaxes = o.Amax.Elems()
-		}
-		return b.shaped("step_gate", o, 1, amaxes)
-	case *backend.AdamW:
-		return b.adamW(n, o)
-	case *backend.CastHealth:
-		rows, cols := o.X.Rows(), o.X.Cols()
-		e8m0 := 0
-		if o.Codes.Scale.DType == fp8.E8M0 {
-			e8m0 = 1
-		}
-		return b.shaped("cast_health", o, rows, cols, o.Codes.Scale.Elems(),
-			cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols), e8m0)
-	case *backend.RowCosine:
-		return b.plain("row_cosine", o, o.A)
-	case *backend.AllReduce, *backend.ReduceScatter, *backend.AllGather, *backend.Send, *backend.Recv:
-		return b.collective(n)
-	}
-	return nil, unsupported(n, "there is no kernel for %T", n.Op)
+	return row.bind(b, n)
 }
 
 // checkOperands refuses operands that the kernels' arguments cannot express.
-func checkOperands(n *backend.Node) error {
+func checkOperands(n *backend.Node, blockScaled []string) error {
 	var control *backend.Tensor
 	for c := range backend.Casts(n.Op) {
 		if c.Control != nil && control != nil && c.Control != control {
@@ -198,7 +111,7 @@ func checkOperands(n *backend.Node) error {
 		switch {
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
-		case knowsBlocks(n.Op, o.Field):
+		case slices.Contains(blockScaled, fieldOf(o)):
 		case t.Block != backend.PerTensor:
 			return unsupported(n, "%s is %s with block scales (%s)", o.Field, t, t.Block)
 		case t.DType == fp8.E8M0:
@@ -208,33 +121,23 @@ func checkOperands(n *backend.Node) error {
 	return nil
 }
 
-// knowsBlocks reports whether the op's kernel supports block scales in a field.
-func knowsBlocks(op backend.Op, field string) bool {
-	switch op.(type) {
-	case *backend.Quantize:
-		return strings.HasPrefix(field, "Out[")
-	case *backend.AdamW:
-		return strings.HasPrefix(field, "M1") || strings.HasPrefix(field, "M2")
-	case *backend.CastHealth:
-		return strings.HasPrefix(field, "Codes")
-	default:
-		return false
+// fieldOf returns the name of the op's field that holds an operand: "Out" for
+// "Out[1].Scale".
+func fieldOf(o backend.Operand) string {
+	if i := strings.IndexAny(o.Field, "[."); i >= 0 {
+		return o.Field[:i]
 	}
+	return o.Field
 }
 
-// plain binds an op whose kernels need only the extent of one operand.
-func (b *binder) plain(name string, op backend.Op, of *backend.Tensor) ([]call, error) {
-	return b.shaped(name, op, of.Rows(), of.Cols())
-}
-
-// shaped binds an op with an extent, followed by the words that its kernels need in
-// addition.
-func (b *binder) shaped(name string, op backend.Op, rows, cols int, more ...int) ([]call, error) {
-	l, ok := kernels.Of(name, rows, cols)
+// shaped binds an op to the kernels of a name. The extent is rows, columns and the words
+// that the kernels need in addition.
+func (b *binder) shaped(name string, op backend.Op, extent ...int) ([]call, error) {
+	l, ok := kernels.Of(name, extent[0], extent[1])
 	if !ok {
 		return nil, fmt.Errorf("%w by backend cuda: package kernels has no %s", backend.ErrUnsupported, name)
 	}
-	return b.launches(l, b.args(op, append([]int{rows, cols}, more...)...)), nil
+	return b.launches(l, b.args(op, extent...)), nil
 }
 
 func extent(t *backend.Tensor) []int { return []int{t.Rows(), t.Cols()} }

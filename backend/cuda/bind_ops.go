@@ -1,12 +1,16 @@
 package cuda
 
 import (
+	"cmp"
+
 	"octet/backend"
 	"octet/csrc/libcuda/kernels"
 	"octet/fp8"
 )
 
-// Ops whose calls need more than their operands and extent.
+// Ops whose calls depend on more than an extent.
+
+var _ = implementNode((*binder).matMul)
 
 // matMul binds a matrix product, which lowering has reduced to a single GEMM.
 func (b *binder) matMul(n *backend.Node, o *backend.MatMul) ([]call, error) {
@@ -30,6 +34,86 @@ func (b *binder) matrix(t *backend.Tensor) matrix {
 	return matrix{dtype: t.DType, address: b.address(t), ld: t.LD, scale: b.of(t.Scale)}
 }
 
+var _ = implement((*binder).quantize, "Out")
+
+func (b *binder) quantize(o *backend.Quantize) ([]call, error) {
+	var scales []int
+	for _, c := range o.Out {
+		count := 0
+		if c.ScaleInv != nil {
+			count = c.ScaleInv.Elems()
+		}
+		scales = append(scales, count)
+	}
+	return b.launches(kernels.Quantize(o.X.Rows(), o.X.Cols(), scales), b.args(o, extent(o.X)...)), nil
+}
+
+var _ = implement((*binder).amax)
+
+func (b *binder) amax(o *backend.Amax) ([]call, error) {
+	if o.Out.Elems() == 1 {
+		return b.shaped("amax", o, extent(o.X)...)
+	}
+	return b.shaped("amax_columns", o, extent(o.X)...)
+}
+
+var _ = implement((*binder).castHealth, "Codes")
+
+func (b *binder) castHealth(o *backend.CastHealth) ([]call, error) {
+	rows, cols := o.X.Rows(), o.X.Cols()
+	e8m0 := 0
+	if o.Codes.Scale.DType == fp8.E8M0 {
+		e8m0 = 1
+	}
+	return b.shaped("cast_health", o, rows, cols, o.Codes.Scale.Elems(),
+		cmp.Or(o.Codes.Block.Rows, rows), cmp.Or(o.Codes.Block.Cols, cols), e8m0)
+}
+
+var _ = implement((*binder).updateScale)
+
+func (b *binder) updateScale(o *backend.UpdateScale) ([]call, error) {
+	h := *o
+	h.History = asMatrix(o.History, o.Scale.Elems())
+	return b.shaped("update_scale", &h, extent(h.History)...)
+}
+
+var _ = implement((*binder).smoothScale)
+
+func (b *binder) smoothScale(o *backend.SmoothScale) ([]call, error) {
+	s := *o
+	s.SmoothMax, s.ChannelMax = asMatrix(o.SmoothMax, o.WeightMax.Elems()), asMatrix(o.ChannelMax, o.WeightMax.Elems())
+	return b.shaped("smooth_scale", &s, s.SmoothMax.Rows(), s.SmoothMax.Cols(), s.ChannelMax.Rows())
+}
+
+var _ = implement((*binder).swiGLU)
+
+func (b *binder) swiGLU(o *backend.SwiGLU) ([]call, error) {
+	if o.TokenScale != nil {
+		return b.shaped("swiglu_by_row", o, extent(o.Up)...)
+	}
+	return b.shaped("swiglu", o, extent(o.Up)...)
+}
+
+var _ = implement((*binder).rope)
+
+func (b *binder) rope(o *backend.Rope) ([]call, error) {
+	return b.launches(kernels.Rope(o.X.Rows(), o.X.Cols(), o.HeadDim), b.args(o, extent(o.X)...)), nil
+}
+
+var _ = implement((*binder).attention)
+
+func (b *binder) attention(o *backend.Attention) ([]call, error) {
+	s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.Q, o.K, o.V)
+	return b.launches(kernels.Attention(s), append(b.operands(o), s.Words()...)), nil
+}
+
+var _ = implement((*binder).attentionGrad)
+
+func (b *binder) attentionGrad(o *backend.AttentionGrad) ([]call, error) {
+	s := b.attentionShape(o.Q, o.K, o.Batch, o.HeadDim, o.DOut, o.Q, o.K, o.V, o.O)
+	return b.launches(kernels.AttentionGrad(s), append(b.operands(o), s.Words()...)), nil
+}
+
 // attentionShape returns the geometry of heads; operands are the tensors that tensor
 // cores read.
 func (b *binder) attentionShape(q, k *backend.Tensor, batch, headDim int, operands ...*backend.Tensor) kernels.AttentionShape {
@@ -46,15 +130,29 @@ func (b *binder) attentionShape(q, k *backend.Tensor, batch, headDim int, operan
 	}
 }
 
-func (b *binder) sumSquares(o *backend.SumSquares) []call {
+var _ = implement((*binder).sumSquares)
+
+func (b *binder) sumSquares(o *backend.SumSquares) ([]call, error) {
 	var list []kernels.Square
 	for _, x := range o.X {
 		list = append(list, kernels.Square{Address: b.address(x), LD: x.LD, Rows: x.Rows(), Cols: x.Cols()})
 	}
 	table, chunks, l := kernels.SquareTable(list)
 	args := []uint64{b.table(table), uint64(len(list)), uint64(chunks)}
-	return b.launches(l, append(args, b.tensor(o.Out)...))
+	return b.launches(l, append(args, b.tensor(o.Out)...)), nil
 }
+
+var _ = implement((*binder).stepGate)
+
+func (b *binder) stepGate(o *backend.StepGate) ([]call, error) {
+	amaxes := 0
+	if o.Amax != nil {
+		amaxes = o.Amax.Elems()
+	}
+	return b.shaped("step_gate", o, 1, amaxes)
+}
+
+var _ = implementNode((*binder).adamW, "M1", "M2")
 
 func (b *binder) adamW(n *backend.Node, o *backend.AdamW) ([]call, error) {
 	var list []kernels.Adam

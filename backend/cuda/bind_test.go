@@ -23,8 +23,8 @@ var update = flag.Bool("update", false, "write the golden files")
 // paperBackend binds programs and passes their calls to bound, without a device.
 type paperBackend struct {
 	backend.Backend
-	rank, ranks int
-	bound       func(*backend.Node, []call)
+	ranks int
+	bound func(*backend.Node, []call)
 }
 
 var errBound = errors.New("bound")
@@ -34,7 +34,7 @@ func (paperBackend) Write(*backend.Tensor, []byte) error { return nil }
 func (paperBackend) Close() error                        { return nil }
 
 func (p paperBackend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
-	b := binder{address: newMap().of, rank: p.rank, ranks: p.ranks, scratchAt: 1 << 41, tableAt: 1 << 42}
+	b := binder{address: newMap().of, ranks: p.ranks, scratchAt: 1 << 41, tableAt: 1 << 42}
 	list, err := b.bindAll(programs)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func TestEveryOpBindsOrIsRefused(t *testing.T) {
 		Open: func(_ string, o backend.Options) ([]backend.Backend, error) {
 			list := make([]backend.Backend, o.Ranks)
 			for i := range list {
-				list[i] = paperBackend{rank: i, ranks: o.Ranks, bound: func(n *backend.Node, calls []call) {
+				list[i] = paperBackend{ranks: o.Ranks, bound: func(n *backend.Node, calls []call) {
 					bound[reflect.TypeOf(n.Op)] = true
 					require.NotEmpty(t, calls, "%s", n)
 					for _, c := range calls {

@@ -18,18 +18,15 @@ func TestCollectivesAreBound(t *testing.T) {
 	codes, all := v.Tensor(backend.Stash, "codes", fp8.E4M3, 5), v.Tensor(backend.Stash, "all", fp8.E4M3, 15)
 	codes.Scale = v.Tensor(backend.Stash, "scale", fp8.F32, 1)
 	all.Scale = codes.Scale
-	halves := v.Tensor(backend.Stash, "halves", fp8.BF16, 4)
 	p := v.Program("p")
 	p.Add(&backend.AllReduce{X: x})
 	p.Add(&backend.AllReduce{X: x, Reduce: backend.ReduceMax})
 	p.Add(&backend.ReduceScatter{X: x, Out: part})
 	p.Add(&backend.AllGather{X: codes, Out: all})
-	p.Add(&backend.Send{X: halves, Peer: 2})
-	p.Add(&backend.Recv{Out: halves, Peer: 0})
 	require.NoError(t, p.Err())
 
 	m := newMap()
-	b := binder{address: m.of, rank: 1, ranks: 3, tableAt: 1 << 42}
+	b := binder{address: m.of, ranks: 3, tableAt: 1 << 42}
 	calls, err := b.bindAll([]*backend.Program{p})
 	require.NoError(t, err)
 	of := func(x *backend.Tensor) uint64 { return m.of(x) }
@@ -44,18 +41,16 @@ func TestCollectivesAreBound(t *testing.T) {
 	}
 	mark := uint64(1 << 42)
 	require.Equal(t, []collective{
-		{allReduceSum, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark},
-		{allReduceMax, of(x), of(x), 6, 0, "allreduce of x:fp32[6]", mark + 8},
-		{reduceScatter, of(x), of(part), 2, 0, "reducescatter of x:fp32[6]", mark + 16},
-		{allGather, of(codes), of(all), 5, 0, "allgather of " + codes.String(), mark + 24},
-		{send, of(halves), 0, 8, 2, "send of halves:bf16[4]", mark + 32},
-		{receive, 0, of(halves), 8, 0, "recv of halves:bf16[4]", mark + 40},
+		{allReduceSum, of(x), of(x), 6, "allreduce of x:fp32[6]", mark},
+		{allReduceMax, of(x), of(x), 6, "allreduce of x:fp32[6]", mark + 8},
+		{reduceScatter, of(x), of(part), 2, "reducescatter of x:fp32[6]", mark + 16},
+		{allGather, of(codes), of(all), 5, "allgather of " + codes.String(), mark + 24},
 	}, got)
-	require.Equal(t, []uint64{1, 2, 3, 4, 5, 6}, b.tables)
-	require.Len(t, b.marks, 6)
+	require.Equal(t, []uint64{1, 2, 3, 4}, b.tables)
+	require.Len(t, b.marks, 4)
 }
 
-// A collective for another number of ranks, and a message to a missing rank, are refused.
+// A collective for another number of ranks is refused.
 func TestCollectivesOfOtherRanks(t *testing.T) {
 	for want, op := range map[string]func(f func(n int) *backend.Tensor) backend.Op{
 		"reducescatter: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
@@ -64,18 +59,12 @@ func TestCollectivesOfOtherRanks(t *testing.T) {
 		"allgather: unsupported by backend cuda: with 2 ranks, X is ": func(f func(int) *backend.Tensor) backend.Op {
 			return &backend.AllGather{X: f(2), Out: f(6)}
 		},
-		"send: unsupported by backend cuda: rank 1 cannot exchange a message with rank 2, there are 2 ranks": func(f func(int) *backend.Tensor) backend.Op {
-			return &backend.Send{X: f(2), Peer: 2}
-		},
-		"recv: unsupported by backend cuda: rank 1 cannot exchange a message with rank 1, there are 2 ranks": func(f func(int) *backend.Tensor) backend.Op {
-			return &backend.Recv{Out: f(2), Peer: 1}
-		},
 	} {
 		v := backend.NewVars()
 		p := v.Program("p")
 		p.Add(op(func(n int) *backend.Tensor { return v.Tensor(backend.Stash, fmt.Sprint("x", n), fp8.F32, n) }))
 		require.NoError(t, p.Err())
-		b := binder{address: newMap().of, rank: 1, ranks: 2}
+		b := binder{address: newMap().of, ranks: 2}
 		_, err := b.bindAll([]*backend.Program{p})
 		require.ErrorIs(t, err, backend.ErrUnsupported)
 		require.ErrorContains(t, err, want)

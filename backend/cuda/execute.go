@@ -50,7 +50,7 @@ func (d *device) Load(programs ...*backend.Program) ([]backend.Executable, error
 	m := memory{device: d, plan: plan, arena: at}
 	b := binder{
 		address: func(t *backend.Tensor) uint64 { return uint64(m.at(t)) },
-		rank:    d.rank, ranks: d.ranks(), marks: d.marks,
+		ranks:   d.ranks(), marks: d.marks,
 		wgmma: wgmma, scratchAt: uint64(scratch), tableAt: uint64(scratch) + uint64(sizes.scratch),
 	}
 	calls, err := b.bindAll(programs)

@@ -383,11 +383,7 @@ func (d *device) runCollective(c *collective) error {
 		return d.comm.AllReduceMax(d.stream, to, c.n)
 	case reduceScatter:
 		return d.comm.ReduceScatterSum(d.stream, to, from, c.n)
-	case allGather:
-		return d.comm.AllGather(d.stream, to, from, c.n)
-	case send:
-		return d.comm.Send(d.stream, from, c.n, c.peer)
 	default:
-		return d.comm.Recv(d.stream, to, c.n, c.peer)
+		return d.comm.AllGather(d.stream, to, from, c.n)
 	}
 }

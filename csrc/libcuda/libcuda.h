@@ -166,9 +166,9 @@ octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octe
 
 // The operations of a communicator. n counts bytes, or 4-byte elements for reductions:
 // the input of a rank for a gather, the output for a scatter.
-enum octet_collective_kind { OCTET_SUM_F32, OCTET_MAX_I32, OCTET_SCATTER_SUM_F32, OCTET_GATHER, OCTET_SEND, OCTET_RECV };
+enum octet_collective_kind { OCTET_SUM_F32, OCTET_MAX_I32, OCTET_SCATTER_SUM_F32, OCTET_GATHER };
 
 octet_status octet_collective(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
-			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n, int peer);
+			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n);
 
 #endif

@@ -51,7 +51,7 @@ octet_status octet_comm_error(const octet_device *d, const octet_nccl *api, octe
 }
 
 octet_status octet_collective(const octet_device *d, const octet_nccl *api, octet_handle comm, octet_handle s,
-			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n, int peer) {
+			enum octet_collective_kind what, uint64_t from, uint64_t to, size_t n) {
 	const ncclComm_t c = (ncclComm_t)comm;
 	const cudaStream_t stream = (cudaStream_t)s;
 	const void *x = (const void *)from;
@@ -62,8 +62,6 @@ octet_status octet_collective(const octet_device *d, const octet_nccl *api, octe
 	case OCTET_MAX_I32: TRY(api, ncclAllReduce, x, out, n, ncclInt32, ncclMax, c, stream); break;
 	case OCTET_SCATTER_SUM_F32: TRY(api, ncclReduceScatter, x, out, n, ncclFloat32, ncclSum, c, stream); break;
 	case OCTET_GATHER: TRY(api, ncclAllGather, x, out, n, ncclUint8, c, stream); break;
-	case OCTET_SEND: TRY(api, ncclSend, x, n, ncclUint8, peer, c, stream); break;
-	case OCTET_RECV: TRY(api, ncclRecv, out, n, ncclUint8, peer, c, stream); break;
 	}
 	return (octet_status){0};
 }

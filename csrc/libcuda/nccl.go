@@ -88,35 +88,25 @@ func (c *Comm) Abort() error { return c.check(C.octet_comm_abort(&c.d.c, c.lib.T
 // AllReduceSum sums n FP32 values at x over the ranks, in place: bit for bit the same on
 // all ranks, in an order that NCCL chooses.
 func (c *Comm) AllReduceSum(s *Stream, x Ptr, n int) error {
-	return c.collective(s, C.OCTET_SUM_F32, x, x, n, 0)
+	return c.collective(s, C.OCTET_SUM_F32, x, x, n)
 }
 
 // AllReduceMax computes the maxima of n int32 values at x over the ranks, in place.
 func (c *Comm) AllReduceMax(s *Stream, x Ptr, n int) error {
-	return c.collective(s, C.OCTET_MAX_I32, x, x, n, 0)
+	return c.collective(s, C.OCTET_MAX_I32, x, x, n)
 }
 
 // ReduceScatterSum sums ranks·n FP32 values at from over the ranks; rank r gets the r-th
 // n of the sums.
 func (c *Comm) ReduceScatterSum(s *Stream, to, from Ptr, n int) error {
-	return c.collective(s, C.OCTET_SCATTER_SUM_F32, from, to, n, 0)
+	return c.collective(s, C.OCTET_SCATTER_SUM_F32, from, to, n)
 }
 
 // AllGather concatenates n bytes of each rank, in rank order.
 func (c *Comm) AllGather(s *Stream, to, from Ptr, n int) error {
-	return c.collective(s, C.OCTET_GATHER, from, to, n, 0)
+	return c.collective(s, C.OCTET_GATHER, from, to, n)
 }
 
-// Send hands n bytes to rank peer, and waits for its Recv.
-func (c *Comm) Send(s *Stream, from Ptr, n, peer int) error {
-	return c.collective(s, C.OCTET_SEND, from, 0, n, peer)
-}
-
-// Recv takes what rank peer sends.
-func (c *Comm) Recv(s *Stream, to Ptr, n, peer int) error {
-	return c.collective(s, C.OCTET_RECV, 0, to, n, peer)
-}
-
-func (c *Comm) collective(s *Stream, what uint32, from, to Ptr, n, peer int) error {
-	return c.check(C.octet_collective(&c.d.c, c.lib.Table, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n), C.int(peer)))
+func (c *Comm) collective(s *Stream, what uint32, from, to Ptr, n int) error {
+	return c.check(C.octet_collective(&c.d.c, c.lib.Table, c.comm, s.s, what, C.uint64_t(from), C.uint64_t(to), C.size_t(n)))
 }

@@ -83,24 +83,6 @@ func TestCollectives(t *testing.T) {
 		"gather": {func(i int, r rank) error { return r.AllGather(r.s, out[i], x[i], 8) }, [n][]float32{
 			{1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20}, {1, 0, 2, 10, 3, 20},
 		}},
-		"messages": {func(i int, r rank) error {
-			switch i { // 0 to 1 and back, meanwhile 2 to 1
-			case 0:
-				if err := r.Send(r.s, x[0], 4, 1); err != nil {
-					return err
-				}
-				return r.Recv(r.s, out[0], 4, 1)
-			case 1:
-				if err := r.Recv(r.s, out[1], 4, 0); err != nil {
-					return err
-				}
-				if err := r.Recv(r.s, out[1]+4, 4, 2); err != nil {
-					return err
-				}
-				return r.Send(r.s, x[1], 4, 0)
-			}
-			return r.Send(r.s, x[2], 4, 1)
-		}, [n][]float32{{2}, {1, 3}, {3}}},
 	} {
 		do := func(i int, r rank) error {
 			if err := r.s.Copy(out[i], x[i], 12); err != nil {
@@ -217,7 +199,6 @@ func TestMemoryOfAnotherDevice(t *testing.T) {
 	x, y := alloc(t, a.Device, 64), alloc(t, b.Device, 64)
 	require.Equal(t, 4, code(a.AllReduceSum(a.s, y, 4)))
 	require.Equal(t, 4, code(a.AllGather(a.s, x, x, 64)), "beyond the end")
-	require.Equal(t, 4, code(a.Send(a.s, x, 4, 2)), "no such rank")
 	require.Equal(t, 1, code(a.AllReduceSum(b.s, x, 4)))
 	require.Equal(t, 1, code(a.Free(y)))
 }

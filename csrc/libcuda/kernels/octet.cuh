@@ -37,7 +37,6 @@ struct Tensor {
 	__device__ const float *f32() const { return (const float *)p; }
 	__device__ float *out() const { return (float *)p; }
 	__device__ const int *i32() const { return (const int *)p; }
-	__device__ float scale_inv() const { return scale ? *scale : 1.0f; }
 };
 
 struct Cast {

@@ -1,0 +1,57 @@
+package cuda
+
+import "octet/backend"
+
+// row holds what this backend knows of a type of op.
+type row struct {
+	bind func(*binder, *backend.Node) ([]call, error)
+	// blockScaled lists the operands, as fields of the op, that the kernels take with
+	// block scales and with scales in E8M0.
+	blockScaled []string
+}
+
+// ops holds the row of every op. The files that bind ops add them.
+var ops backend.Table[row]
+
+// implementNode adds an op. blockScaled becomes the field of its row.
+func implementNode[O backend.Op](bind func(*binder, *backend.Node, O) ([]call, error), blockScaled ...string) struct{} {
+	var op O
+	return ops.Add(op, row{func(b *binder, n *backend.Node) ([]call, error) { return bind(b, n, n.Op.(O)) }, blockScaled})
+}
+
+// implement adds an op that is bound without its node.
+func implement[O backend.Op](bind func(*binder, O) ([]call, error), blockScaled ...string) struct{} {
+	return implementNode(func(b *binder, _ *backend.Node, o O) ([]call, error) { return bind(b, o) }, blockScaled...)
+}
+
+// implementShaped adds an op that binder.shaped binds to the kernels of a name, with this
+// extent.
+func implementShaped[O backend.Op](name string, extent func(O) []int) struct{} {
+	return implement(func(b *binder, o O) ([]call, error) { return b.shaped(name, o, extent(o)...) })
+}
+
+// The ops whose calls depend on an extent alone, in the groups of the kernels' sources.
+// The other ops are in bind_ops.go and collective.go.
+var (
+	_ = implementShaped("fill", func(o *backend.Fill) []int { return extent(o.Out) })
+	_ = implementShaped("add", func(o *backend.Add) []int { return extent(o.A) })
+	_ = implementShaped("activation", func(o *backend.Activation) []int { return extent(o.X) })
+	_ = implementShaped("activation_grad", func(o *backend.ActivationGrad) []int { return extent(o.DOut) })
+	_ = implementShaped("epilogue", func(o *backend.Epilogue) []int { return extent(o.X) })
+
+	_ = implementShaped("push_history", func(o *backend.PushHistory) []int { return extent(o.History) })
+
+	_ = implementShaped("rms_norm", func(o *backend.RMSNorm) []int { return extent(o.X) })
+	_ = implementShaped("rms_norm_grad", func(o *backend.RMSNormGrad) []int { return extent(o.DOut) })
+	_ = implementShaped("row_cosine", func(o *backend.RowCosine) []int { return extent(o.A) })
+
+	_ = implementShaped("swiglu_amax", func(o *backend.SwiGLUAmax) []int { return extent(o.Up) })
+	_ = implementShaped("swiglu_grad", func(o *backend.SwiGLUGrad) []int { return extent(o.DOut) })
+
+	_ = implementShaped("embed", func(o *backend.Embed) []int { return []int{o.IDs.Elems(), o.Table.Cols(), o.Table.Rows()} })
+	_ = implementShaped("embed_grad", func(o *backend.EmbedGrad) []int { return append(extent(o.DOut), o.DTable.Rows()) })
+	_ = implementShaped("cache_write", func(o *backend.CacheWrite) []int { return append(extent(o.X), o.Cache.Rows()) })
+
+	_ = implementShaped("cross_entropy", func(o *backend.CrossEntropy) []int { return extent(o.Logits) })
+	_ = implementShaped("sum", func(o *backend.Sum) []int { return []int{1, o.X.Elems()} })
+)
