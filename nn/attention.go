@@ -63,7 +63,7 @@ type attentionSaved struct {
 
 // Forward appends residual + attention(x); residual may be nil.
 func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
-	q := p.at(a.scope)
+	q := p.At(a.scope)
 	s := &attentionSaved{x: x}
 	s.q = a.rotate(q, "q", a.q.Forward(q, x, nil))
 	s.k = a.rotate(q, "k", a.k.Forward(q, x, nil))
@@ -99,7 +99,7 @@ func (a *Attention) rotate(p *Pass, name string, x *backend.Tensor) *backend.Ten
 // Backward appends the gradients of all weights and returns dx, the gradient of
 // the norm's output.
 func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Tensor {
-	q := p.at(a.scope)
+	q := p.At(a.scope)
 	a.o.Wgrad(q, s.out, dy, nil)
 	dOut := q.temp("output.grad", s.q.Rows(), s.q.Cols())
 	a.o.Dgrad(q, dy, dOut, false)

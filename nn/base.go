@@ -144,7 +144,7 @@ func (b *Base) CastWeights(p *Pass) {
 	}
 	for _, l := range b.linears {
 		if l.copies != nil {
-			l.castWeight(p.at(l.scope))
+			l.castWeight(p.At(l.scope))
 		}
 	}
 	for _, l := range b.mlps {

@@ -45,7 +45,7 @@ func (e *Embedding) castTable(p *Pass) {
 	if !e.castsIt {
 		return
 	}
-	q := p.at(e.scope)
+	q := p.At(e.scope)
 	q.Add(&backend.Quantize{X: q.gather(e.weight, "weight.whole"), Out: []backend.Cast{{Out: e.table}}})
 }
 

@@ -89,7 +89,7 @@ func headRows(tokens, vocab, minTokens int) int {
 // of x.
 func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (losses, dx *backend.Tensor) {
 	tokens, vocab := p.Tokens(), h.weight.Shape[0]
-	q := p.at(h.scope)
+	q := p.At(h.scope)
 	losses = q.Temp("loss", fp8.F32, tokens)
 	x, w := in.As(h.fprop.a), h.cachedAs(h.fprop.b)
 	if grads {
@@ -97,7 +97,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 	}
 	for from, size := 0, headRows(tokens, vocab, p.headTokens); from < tokens; from += size {
 		rows := min(size, tokens-from)
-		chunk := q.at(fmt.Sprintf("%s.tokens%d", h.scope, from))
+		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.scope, from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
 		q.Add(&backend.MatMul{A: x.RowRange(from, rows), B: w, TransB: true, Out: logits, Accum: backend.Fast})
 		loss := &backend.CrossEntropy{
@@ -111,7 +111,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		dy := chunk.temp("logits.grad", rows, vocab)
 		loss.Control, loss.DLogits = p.Control, dy
 		q.Add(loss)
-		b := q.backward()
+		b := q.Backward()
 		b.Add(&backend.MatMul{A: dy, B: w, Out: dx.RowRange(from, rows)})
 		b.Add(&backend.MatMul{
 			A: dy, B: x.RowRange(from, rows), TransA: true,
@@ -119,7 +119,7 @@ func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (lo
 		})
 	}
 	if grads && !h.tied {
-		q.backward().complete(h.weight)
+		q.Backward().complete(h.weight)
 	}
 	return losses, dx
 }

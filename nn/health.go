@@ -89,7 +89,7 @@ func (b *Base) WeightHealth(p *Pass) {
 		if !l.copies.hasFP8() {
 			continue
 		}
-		q := p.at(l.scope)
+		q := p.At(l.scope)
 		master := q.gather(l.weight, "weight.whole")
 		for i, t := range l.cached {
 			q.castHealth(l.copies, i, master, t)

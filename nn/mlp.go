@@ -88,7 +88,7 @@ type mlpSaved struct {
 
 // Forward appends residual + mlp(x); residual may be nil.
 func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
-	q := p.at(l.scope)
+	q := p.At(l.scope)
 	s := &mlpSaved{x: x, up: l.up.Forward(q, x, nil)}
 	if l.gate != nil {
 		s.gate = l.gate.Forward(q, x, nil)
@@ -113,7 +113,7 @@ func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Ten
 // Backward appends the gradients of all weights and returns dx, the gradient of
 // the norm's output.
 func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
-	q := p.at(l.scope)
+	q := p.At(l.scope)
 	var w3 *backend.Tensor
 	if s.w3 != nil {
 		w3 = s.w3.As(l.down.dgrad.b)
@@ -165,6 +165,6 @@ func (m *Model) MLPAndGrads(p *Pass, layer int, x, dy *backend.Tensor) (y, dx *b
 		})
 	}
 	y, saved := l.mlp.Forward(p, cast(p, x, l.mlp.input), nil)
-	q := p.backward()
+	q := p.Backward()
 	return y, l.mlp.Backward(q, saved, cast(q, dy, l.out))
 }

@@ -73,7 +73,7 @@ func (m *Model) layersForward(p *Pass, tokens *backend.Tensor) (*backend.Tensor,
 	x := m.embed.Forward(p, tokens)
 	saved := make([]*layerSaved, len(m.layers))
 	for i, l := range m.layers {
-		x, saved[i] = l.forward(p.inBlock(fmt.Sprintf("layers.%d.fwd", i)), x)
+		x, saved[i] = l.forward(p.InBlock(fmt.Sprintf("layers.%d.fwd", i)), x)
 	}
 	return x, saved
 }
@@ -94,7 +94,7 @@ func (l *layer) forward(p *Pass, x *backend.Tensor) (*backend.Tensor, *layerSave
 	return x, s
 }
 
-// backward returns the gradient of the layer's input in the copies of slot below.
+// Backward returns the gradient of the layer's input in the copies of slot below.
 func (l *layer) backward(p *Pass, s *layerSaved, dy *Value, below *Slot) *Value {
 	dx := l.mlp.Backward(p, s.mlp, dy)
 	mid := l.mlpNorm.Backward(p, s.mlpNorm, dx, p.Plain(dy), l.mid)
@@ -121,7 +121,7 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 	h, normSaved := m.norm.Forward(p, x, m.head.input)
 	losses, dh := m.head.Loss(p, h, targets, true)
 
-	q := p.backward()
+	q := p.Backward()
 	below := func(i int) *Slot {
 		if i == 0 {
 			return m.Slot("embed.grad", m.Plain())
@@ -130,7 +130,7 @@ func (m *Model) LossAndGrads(p *Pass, tokens, targets *backend.Tensor) *backend.
 	}
 	dx := m.norm.Backward(q, normSaved, dh, nil, below(len(m.layers)))
 	for i := len(m.layers) - 1; i >= 0; i-- {
-		dx = m.layers[i].backward(q.inBlock(fmt.Sprintf("layers.%d.bwd", i)), saved[i], dx, below(i))
+		dx = m.layers[i].backward(q.InBlock(fmt.Sprintf("layers.%d.bwd", i)), saved[i], dx, below(i))
 	}
 	m.embed.Backward(q, tokens, q.Plain(dx), m.Config.Tied)
 	return losses

@@ -26,7 +26,7 @@ func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *Slot) (*Value, *normS
 	if p.Mode != Frozen {
 		saved.invRMS = p.root.Temp(n.scope+".inv_rms", fp8.F32, x.Rows())
 	}
-	return p.at(n.scope).Store(out, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
+	return p.At(n.scope).Store(out, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
 		return &backend.RMSNorm{X: x, Gain: n.gain.Master, Out: out, InvRMS: saved.invRMS, Eps: n.eps}
 	}), saved
 }
@@ -34,7 +34,7 @@ func (n *RMSNorm) Forward(p *Pass, x *backend.Tensor, out *Slot) (*Value, *normS
 // Backward appends the gradient of x plus bypass, the gradient of the residual
 // branch, stored in the copies of dx.
 func (n *RMSNorm) Backward(p *Pass, saved *normSaved, dy, bypass *backend.Tensor, dx *Slot) *Value {
-	q := p.at(n.scope)
+	q := p.At(n.scope)
 	v := q.Open(dx, dy.Rows(), dy.Cols())
 	q.Add(&backend.RMSNormGrad{
 		DOut: dy, X: saved.x, Gain: n.gain.Master, InvRMS: saved.invRMS,

@@ -289,7 +289,7 @@ func (b *Base) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
 			continue
 		}
 		var s mlpSaved
-		h, _ := l.smoothingScales(p.at(l.scope), &s)
+		h, _ := l.smoothingScales(p.At(l.scope), &s)
 		c, hiddenScaleInv = append(c, s.c), append(hiddenScaleInv, h[0].inv)
 	}
 	return c, hiddenScaleInv
