@@ -10,48 +10,67 @@ import (
 // Attention is grouped-query causal self-attention with rotary positions.
 type Attention struct {
 	scope      string
+	index      int // of its keys and values in a Cache
 	q, k, v, o *Linear
 	headDim    int
 	theta      float64
 
-	input          *slot // output of the preceding norm, which q, k and v read
-	output         *slot // read by o_proj and by the backward
-	dq, dk, dv     *slot
+	input          *Slot // output of the preceding norm, which q, k and v read
+	output         *Slot // read by o_proj and by the backward
+	dq, dk, dv     *Slot
 	heads, kvHeads int
 }
 
-func (m *Model) attention(scope string) *Attention {
-	c := m.Config
-	width, kv := c.Dim, c.KVHeads*c.HeadDim()
-	a := &Attention{scope: scope, headDim: c.HeadDim(), theta: c.RopeTheta, heads: c.Heads, kvHeads: c.KVHeads}
-	a.q = m.linear(scope+".q_proj", c.Dim, width, c.InitStd)
-	a.k = m.linear(scope+".k_proj", c.Dim, kv, c.InitStd)
-	a.v = m.linear(scope+".v_proj", c.Dim, kv, c.InitStd)
-	a.o = m.linear(scope+".o_proj", width, c.Dim, c.residualStd())
-	a.input = m.Scales.slot(scope+".input", slices.Concat(a.q.inputs(), a.k.inputs(), a.v.inputs())...)
-	a.output = m.Scales.slot(scope+".output", append(a.o.inputs(), m.plainCast())...)
-	a.dq, a.dk, a.dv = m.gradSlot(a.q), m.gradSlot(a.k), m.gradSlot(a.v)
+// AttentionShape is the size of an attention layer. Widths are in elements.
+type AttentionShape struct {
+	Dim, Heads, KVHeads int
+	RopeTheta           float64
+	InitStd, OutStd     float64 // of the initial weights; OutStd of o_proj
+}
+
+// Attention declares an attention layer.
+func (b *Base) Attention(scope string, s AttentionShape) *Attention {
+	headDim := s.Dim / s.Heads
+	kv := s.KVHeads * headDim
+	a := &Attention{scope: scope, index: len(b.attentions), headDim: headDim, theta: s.RopeTheta, heads: s.Heads, kvHeads: s.KVHeads}
+	a.q = b.linear(scope+".q_proj", s.Dim, s.Dim, s.InitStd)
+	a.k = b.linear(scope+".k_proj", s.Dim, kv, s.InitStd)
+	a.v = b.linear(scope+".v_proj", s.Dim, kv, s.InitStd)
+	a.o = b.linear(scope+".o_proj", s.Dim, s.Dim, s.OutStd)
+	a.input = b.Slot(scope+".input", slices.Concat(a.q.Inputs(), a.k.Inputs(), a.v.Inputs())...)
+	a.output = b.Slot(scope+".output", append(a.o.Inputs(), b.Plain())...)
+	a.dq, a.dk, a.dv = b.gradSlot(a.q), b.gradSlot(a.k), b.gradSlot(a.v)
 	for _, l := range []*Linear{a.q, a.k, a.v, a.o} {
-		m.cacheWeights(l)
+		b.cacheWeights(l)
 	}
+	b.attentions = append(b.attentions, a)
 	return a
 }
 
+// Input returns the slot that the layer reads.
+func (a *Attention) Input() *Slot { return a.input }
+
+// OutputGrad declares the slot of the gradient that Backward reads, with a plain copy for
+// the residual branch. Call it once.
+func (a *Attention) OutputGrad(b *Base) *Slot {
+	return b.Slot(a.o.scope+".grad", append(a.o.Grads(), b.Plain())...)
+}
+
 type attentionSaved struct {
-	x, out       *copySet
+	x, out       *Value
 	q, k, v, lse *backend.Tensor // q and k after the rotation
 }
 
-// Forward appends residual + attention(x). layer selects the KV cache.
-func (a *Attention) Forward(p *Pass, layer int, x *copySet, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
-	q := p.at(a.scope)
+// Forward appends residual + attention(x); residual may be nil.
+func (a *Attention) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *attentionSaved) {
+	q := p.At(a.scope)
 	s := &attentionSaved{x: x}
 	s.q = a.rotate(q, "q", a.q.Forward(q, x, nil))
 	s.k = a.rotate(q, "k", a.k.Forward(q, x, nil))
 	s.v = a.v.Forward(q, x, nil)
 	op := &backend.Attention{Q: s.q, K: s.k, V: s.v, Batch: p.Batch, HeadDim: a.headDim}
 	if p.Cache != nil {
-		op.K, op.V = p.Cache.K[layer], p.Cache.V[layer]
+		op.K, op.V = p.Cache.K[a.index], p.Cache.V[a.index]
 		op.Control = p.Control
 		q.Add(&backend.CacheWrite{X: s.k, Cache: op.K, Control: p.Control, Batch: p.Batch})
 		q.Add(&backend.CacheWrite{X: s.v, Cache: op.V, Control: p.Control, Batch: p.Batch})
@@ -60,10 +79,10 @@ func (a *Attention) Forward(p *Pass, layer int, x *copySet, residual *backend.Te
 		s.lse = q.Temp("lse", fp8.F32, p.Batch*a.heads, p.Seq)
 		op.LSE = s.lse
 	}
-	e := p.emit(a.output, s.q.Rows(), s.q.Cols())
-	op.Out = e.casts
-	q.Add(op)
-	s.out = e.done(q)
+	s.out = q.Store(a.output, s.q.Rows(), s.q.Cols(), func(out []backend.Cast) backend.Op {
+		op.Out = out
+		return op
+	})
 	return a.o.Forward(q, s.out, residual), s
 }
 
@@ -79,27 +98,27 @@ func (a *Attention) rotate(p *Pass, name string, x *backend.Tensor) *backend.Ten
 
 // Backward appends the gradients of all weights and returns dx, the gradient of
 // the norm's output.
-func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *copySet) *backend.Tensor {
-	q := p.at(a.scope)
+func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *Value) *backend.Tensor {
+	q := p.At(a.scope)
 	a.o.Wgrad(q, s.out, dy, nil)
 	dOut := q.temp("output.grad", s.q.Rows(), s.q.Cols())
 	a.o.Dgrad(q, dy, dOut, false)
 
 	dq, dqCast := q.store("q.grad", s.q.Rows(), s.q.Cols())
 	dk, dkCast := q.store("k.grad", s.k.Rows(), s.k.Cols())
-	dv := p.emit(a.dv, s.v.Rows(), s.v.Cols())
+	gv := q.Open(a.dv, s.v.Rows(), s.v.Cols())
 	q.Add(&backend.AttentionGrad{
-		DOut: dOut, Q: s.q, K: s.k, V: s.v, O: p.plain(s.out), LSE: s.lse,
-		DQ: dqCast, DK: dkCast, DV: dv.casts, Batch: p.Batch, HeadDim: a.headDim,
+		DOut: dOut, Q: s.q, K: s.k, V: s.v, O: p.Plain(s.out), LSE: s.lse,
+		DQ: dqCast, DK: dkCast, DV: gv.Casts(), Batch: p.Batch, HeadDim: a.headDim,
 	})
-	gv := dv.done(q)
+	q.Close(gv)
 	gq := a.rotateBack(q, dq, a.dq)
 	gk := a.rotateBack(q, dk, a.dk)
 
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), a.q.weight.Master.Cols())
 	for i, l := range []struct {
 		*Linear
-		dy *copySet
+		dy *Value
 	}{{a.q, gq}, {a.k, gk}, {a.v, gv}} {
 		l.Wgrad(q, s.x, l.dy, nil)
 		l.Dgrad(q, l.dy, dx, i > 0)
@@ -107,8 +126,8 @@ func (a *Attention) Backward(p *Pass, s *attentionSaved, dy *copySet) *backend.T
 	return dx
 }
 
-func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, to *slot) *copySet {
-	e := p.emit(to, g.Rows(), g.Cols())
-	p.Add(&backend.Rope{X: g, Out: e.casts, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta, Inverse: true})
-	return e.done(p)
+func (a *Attention) rotateBack(p *Pass, g *backend.Tensor, to *Slot) *Value {
+	return p.Store(to, g.Rows(), g.Cols(), func(out []backend.Cast) backend.Op {
+		return &backend.Rope{X: g, Out: out, Seq: p.Seq, HeadDim: a.headDim, Theta: a.theta, Inverse: true}
+	})
 }

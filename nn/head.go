@@ -2,9 +2,11 @@ package nn
 
 import (
 	"fmt"
+	"slices"
 
 	"octet/backend"
 	"octet/fp8"
+	"octet/recipe"
 )
 
 // headElems bounds the logits of one chunk of tokens, in elements: 67 MB of FP32
@@ -18,35 +20,89 @@ import (
 // (backend.Spec, HeadTokens). Tests lower the bound.
 var headElems = 1 << 24
 
+// Head is the linear layer from the hidden state to the logits, in the compute format, with
+// the cross-entropy.
+type Head struct {
+	*Linear
+	input *Slot // output of the final norm
+	tied  bool  // the weight is an embedding's
+}
+
+// Head declares a head for a vocabulary, padded to a multiple of 16 rows.
+// Its parameter is scope + ".weight".
+func (b *Base) Head(scope string, vocab, dim int, std float64) *Head {
+	w := b.param(scope+".weight", false, std, padded(vocab), dim)
+	w.Rows = vocab
+	return b.newHead(scope, w, nil)
+}
+
+// TiedHead declares a head whose weight is an embedding's table.
+func (b *Base) TiedHead(scope string, e *Embedding) *Head { return b.newHead(scope, e.weight, e) }
+
+func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
+	h := &Head{Linear: b.resolve(scope), tied: tied != nil}
+	h.weight = w
+	b.linears = append(b.linears, h.Linear)
+	b.heads = append(b.heads, h)
+	b.cacheWeights(h.Linear)
+	for _, e := range b.embeddings {
+		var own *Head
+		if e == tied {
+			own = h
+		}
+		b.declareTable(e, own)
+	}
+	h.input = b.Slot(scope+".input", h.Inputs()...)
+	return h
+}
+
+// check reports a recipe whose rows match the head.
+func (h *Head) check(r recipe.Recipe) error {
+	for _, cast := range slices.Concat(h.Inputs(), h.Grads(), h.weights()) {
+		if cast.DType != r.Compute {
+			return fmt.Errorf("recipe %s: %s in %s: the head's GEMMs run in %s; drop the rows that match %[2]s", r.Name, h.scope, cast.DType, r.Compute)
+		}
+	}
+	return nil
+}
+
+// Logits appends the logits of every position: out is F32 [tokens, padded vocabulary].
+func (h *Head) Logits(p *Pass, x *Value, out *backend.Tensor) {
+	p.named(h.scope).Add(&backend.MatMul{
+		A: x.As(h.fprop.a), B: h.cachedAs(h.fprop.b), TransB: true,
+		Out: out, Accum: backend.Fast,
+	})
+}
+
 // headRows returns the number of tokens in a chunk. Chunks are about equal and a
 // multiple of 16, since it is the K of the head's wgrad. A chunk may hold minTokens
 // even where headElems allows fewer.
-func (m *Model) headRows(tokens, minTokens int) int {
-	limit := max(16, headElems/m.Config.PaddedVocab()/16*16, minTokens)
+func headRows(tokens, vocab, minTokens int) int {
+	limit := max(16, headElems/vocab/16*16, minTokens)
 	chunks := (tokens + limit - 1) / limit
 	share := (tokens + chunks - 1) / chunks
 	return min(tokens, (share+15)/16*16)
 }
 
-// headLoss appends the logits and cross-entropy of h, the final norm's output,
-// and, with grads, the head's backward. It returns the token losses and dh, the
-// gradient of h.
-func (m *Model) headLoss(p *Pass, h *copySet, targets *backend.Tensor, grads bool) (losses, dh *backend.Tensor) {
-	tokens, vocab := p.Tokens(), m.Config.PaddedVocab()
-	q := p.at("lm_head")
+// Loss appends the logits and cross-entropy of x, the final norm's output, and, with
+// grads, the head's backward. It returns the token losses F32 [tokens] and dx, the gradient
+// of x.
+func (h *Head) Loss(p *Pass, in *Value, targets *backend.Tensor, grads bool) (losses, dx *backend.Tensor) {
+	tokens, vocab := p.Tokens(), h.weight.Shape[0]
+	q := p.At(h.scope)
 	losses = q.Temp("loss", fp8.F32, tokens)
-	x, w := h.as(m.head.fprop.a), m.head.cachedAs(m.head.fprop.b)
+	x, w := in.As(h.fprop.a), h.cachedAs(h.fprop.b)
 	if grads {
-		dh = q.temp("input.grad", tokens, m.Config.Dim)
+		dx = q.temp("input.grad", tokens, h.weight.Cols())
 	}
-	for from, size := 0, m.headRows(tokens, p.headTokens); from < tokens; from += size {
+	for from, size := 0, headRows(tokens, vocab, p.headTokens); from < tokens; from += size {
 		rows := min(size, tokens-from)
-		chunk := q.at(fmt.Sprintf("lm_head.tokens%d", from))
+		chunk := q.At(fmt.Sprintf("%s.tokens%d", h.scope, from))
 		logits := chunk.Temp("logits", fp8.F32, rows, vocab)
 		q.Add(&backend.MatMul{A: x.RowRange(from, rows), B: w, TransB: true, Out: logits, Accum: backend.Fast})
 		loss := &backend.CrossEntropy{
 			Logits: logits, Targets: targets.Slice(fmt.Sprintf("targets[%d:]", from), from, rows),
-			Loss: losses.Slice(fmt.Sprintf("loss[%d:]", from), from, rows), Valid: m.Config.Vocab,
+			Loss: losses.Slice(fmt.Sprintf("loss[%d:]", from), from, rows), Valid: h.weight.Rows,
 		}
 		if !grads {
 			q.Add(loss)
@@ -55,52 +111,15 @@ func (m *Model) headLoss(p *Pass, h *copySet, targets *backend.Tensor, grads boo
 		dy := chunk.temp("logits.grad", rows, vocab)
 		loss.Control, loss.DLogits = p.Control, dy
 		q.Add(loss)
-		b := q.backward()
-		b.Add(&backend.MatMul{A: dy, B: w, Out: dh.RowRange(from, rows)})
+		b := q.Backward()
+		b.Add(&backend.MatMul{A: dy, B: w, Out: dx.RowRange(from, rows)})
 		b.Add(&backend.MatMul{
 			A: dy, B: x.RowRange(from, rows), TransA: true,
-			Out: m.head.weight.Grad, Accumulate: from > 0 || !p.First,
+			Out: h.weight.Grad, Accumulate: from > 0 || !p.First,
 		})
 	}
-	if grads && !m.Config.Tied {
-		q.backward().complete(m.head.weight)
+	if grads && !h.tied {
+		q.Backward().complete(h.weight)
 	}
-	return losses, dh
-}
-
-// Cache holds the keys and values of all layers: Stash [batch·positions, kv width].
-type Cache struct{ K, V []*backend.Tensor }
-
-// NewCache declares a cache for batch sequences of up to positions tokens each.
-func (m *Model) NewCache(batch, positions int) *Cache {
-	c := &Cache{}
-	width := m.Config.KVHeads * m.Config.HeadDim()
-	for i := range m.layers {
-		for _, list := range []struct {
-			name string
-			to   *[]*backend.Tensor
-		}{{"k", &c.K}, {"v", &c.V}} {
-			*list.to = append(*list.to, m.Vars.Tensor(backend.Stash,
-				fmt.Sprintf("cache.%s.%d", list.name, i), m.Recipe.Compute, batch*positions, width))
-		}
-	}
-	return c
-}
-
-// Prefill appends a pass that only fills the cache, with p.Seq positions from
-// Control.Position on. Positions after the prompt get meaningless values;
-// decoding overwrites them before it attends to them.
-func (m *Model) Prefill(p *Pass, tokens *backend.Tensor) {
-	m.layersForward(p, tokens)
-}
-
-// Logits appends a pass that fills the cache and writes the logits of every
-// position: out is F32 [tokens, padded vocabulary].
-func (m *Model) Logits(p *Pass, tokens, out *backend.Tensor) {
-	x, _ := m.layersForward(p, tokens)
-	h, _ := m.norm.Forward(p, x, m.headIn)
-	p.named("lm_head").Add(&backend.MatMul{
-		A: h.as(m.head.fprop.a), B: m.head.cachedAs(m.head.fprop.b), TransB: true,
-		Out: out, Accum: backend.Fast,
-	})
+	return losses, dx
 }

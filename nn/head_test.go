@@ -11,9 +11,8 @@ func TestHeadRows(t *testing.T) {
 	for _, rows := range []int{16, 32, 272} { // allowed by headElems
 		saved := headElems
 		headElems = rows * 64
-		m := &Model{Config: Config{Vocab: 64}}
 		for tokens := 1; tokens < 20*rows; tokens++ {
-			size := m.headRows(tokens, 0)
+			size := headRows(tokens, 64, 0)
 			require.LessOrEqual(t, size, rows, tokens)
 			require.Equal(t, (tokens+rows-1)/rows, (tokens+size-1)/size, "chunks of %d for %d tokens", size, tokens)
 		}
@@ -33,7 +32,6 @@ func TestHeadRowsOfADevice(t *testing.T) {
 		{256, 1 << 17, 0, 1 << 16},
 		{256, 1 << 17, 1024, 1 << 16},
 	} {
-		m := &Model{Config: Config{Vocab: c.vocab}}
-		require.Equal(t, c.want, m.headRows(c.tokens, c.device), c)
+		require.Equal(t, c.want, headRows(c.tokens, padded(c.vocab), c.device), c)
 	}
 }

@@ -14,27 +14,28 @@ type Health struct {
 	Casts *backend.Tensor
 	// Channels has four rows for each layer: the channel maxima of
 	// |up ⊙ silu(gate)|, then the cosine and the two norms of backend.RowCosine for
-	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for ungated activations.
+	// up_proj and gate_proj. Output F32 [4·layers, ffn]. Nil for ungated activations. All
+	// MLPs of a model must have the same width.
 	Channels *backend.Tensor
 }
 
 // DeclareHealth declares the telemetry tensors. Call it once, before recording a health pass.
-func (m *Model) DeclareHealth() *Health {
+func (b *Base) DeclareHealth() *Health {
 	h := &Health{}
-	if n := len(m.Scales.measured); n > 0 {
-		h.Casts = m.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
+	if n := len(b.Scales.measured); n > 0 {
+		h.Casts = b.Vars.Tensor(backend.Output, "health.casts", fp8.F32, n, backend.HealthFields)
 	}
-	if m.Config.Activation.gated() {
-		h.Channels = m.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*m.Config.Layers, m.Config.FFN)
+	if len(b.mlps) > 0 && b.mlps[0].gate != nil {
+		h.Channels = b.Vars.Tensor(backend.Output, "health.channels", fp8.F32, 4*len(b.mlps), b.mlps[0].ffn)
 	}
 	return h
 }
 
 // CastNames names the elements of Scales.Amax and Scales.Scale by tensor and
 // format: "layers.3.mlp.input.e4m3".
-func (m *Model) CastNames() []string {
-	names := make([]string, len(m.Scales.records))
-	for i, r := range m.Scales.records {
+func (b *Base) CastNames() []string {
+	names := make([]string, len(b.Scales.records))
+	for i, r := range b.Scales.records {
 		names[i] = r.name
 	}
 	return names
@@ -49,9 +50,9 @@ type HealthCast struct {
 
 // HealthCasts lists the FP8 casts that GEMMs read, one for each row of
 // Health.Casts.
-func (m *Model) HealthCasts() []HealthCast {
-	list := make([]HealthCast, len(m.Scales.measured))
-	for i, c := range m.Scales.measured {
+func (b *Base) HealthCasts() []HealthCast {
+	list := make([]HealthCast, len(b.Scales.measured))
+	for i, c := range b.Scales.measured {
 		list[i] = HealthCast{Name: c.name, Record: -1, Blocks: c.blocks}
 		if c.rec != nil {
 			list[i].Record = c.rec.amax.Offset
@@ -62,7 +63,7 @@ func (m *Model) HealthCasts() []HealthCast {
 
 // castHealth appends the measurement of copy i of a slot against x, the copy in
 // the compute format, even where the cast reads the op's FP32 result.
-func (p *Pass) castHealth(s *slot, i int, x, codes *backend.Tensor) {
+func (p *Pass) castHealth(s *Slot, i int, x, codes *backend.Tensor) {
 	if p.Health != nil && s.casts[i].DType.IsFP8() {
 		p.Add(&backend.CastHealth{X: x, Codes: codes, Out: p.Health.Casts.RowRange(s.rows[i], 1)})
 	}
@@ -80,15 +81,15 @@ func (l *MLP) channelHealth(p *Pass, s *mlpSaved) {
 }
 
 // WeightHealth appends the measurement of the cached copies of all weights.
-func (m *Model) WeightHealth(p *Pass) {
-	for _, l := range m.linears {
+func (b *Base) WeightHealth(p *Pass) {
+	for _, l := range b.linears {
 		if l.copies == nil {
 			continue
 		}
 		if !l.copies.hasFP8() {
 			continue
 		}
-		q := p.at(l.scope)
+		q := p.At(l.scope)
 		master := q.gather(l.weight, "weight.whole")
 		for i, t := range l.cached {
 			q.castHealth(l.copies, i, master, t)

@@ -23,18 +23,26 @@ type Linear struct {
 	// The slot of the weight and its cached copies, cast when the master changes.
 	// Both are nil for the w3 of per-channel Smooth-SwiGLU, which every micro-batch
 	// casts again.
-	copies *slot
+	copies *Slot
 	cached []*backend.Tensor
 }
 
 // pair holds the two operands of a GEMM, the activation or gradient first.
-type pair struct{ a, b copySpec }
+type pair struct{ a, b Copy }
 
-// linear declares a linear layer of a decoder layer. New declares the head.
-func (m *Model) linear(scope string, in, out int, std float64) *Linear {
-	l := m.resolve(scope)
-	l.weight = m.param("model."+scope+".weight", true, std, out, in)
-	m.linears = append(m.linears, l)
+// linear declares a linear layer. Its weight still needs cacheWeights.
+func (b *Base) linear(scope string, in, out int, std float64) *Linear {
+	l := b.resolve(scope)
+	l.weight = b.param(b.ParamPrefix+scope+".weight", true, std, out, in)
+	b.linears = append(b.linears, l)
+	return l
+}
+
+// Linear declares a linear layer with the weight [out, in]. scope is its path, which the
+// recipe's rows match; std is the standard deviation of the initial weights.
+func (b *Base) Linear(scope string, in, out int, std float64) *Linear {
+	l := b.linear(scope, in, out, std)
+	b.cacheWeights(l)
 	return l
 }
 
@@ -43,13 +51,13 @@ func (m *Model) linear(scope string, in, out int, std float64) *Linear {
 // of the stored tensors x [tokens, in], W [out, in] and dy [tokens, out]: fprop
 // and dgrad's dy have K along their rows; dgrad's W and both operands of wgrad
 // have it along their columns.
-func (m *Model) resolve(scope string) *Linear {
-	at := func(g recipe.GEMM, o recipe.Operand) copySpec {
-		s := copySpec{Cast: m.Recipe.Cast(scope, g, o)}
+func (b *Base) resolve(scope string) *Linear {
+	at := func(g recipe.GEMM, o recipe.Operand) Copy {
+		s := Copy{Cast: b.Recipe.Cast(scope, g, o)}
 		across, along := s.Granularity.Block()
-		s.block = backend.ScaleBlock{Rows: across, Cols: along}
+		s.Block = backend.ScaleBlock{Rows: across, Cols: along}
 		if g == recipe.Wgrad || g == recipe.Dgrad && o == recipe.Weight {
-			s.block = backend.ScaleBlock{Rows: along, Cols: across}
+			s.Block = backend.ScaleBlock{Rows: along, Cols: across}
 		}
 		return s
 	}
@@ -66,7 +74,7 @@ func (l *Linear) check() error {
 	for _, c := range []struct {
 		gemm    recipe.GEMM
 		operand recipe.Operand
-		copySpec
+		Copy
 	}{
 		{recipe.Fprop, recipe.Input, l.fprop.a},
 		{recipe.Fprop, recipe.Weight, l.fprop.b},
@@ -79,33 +87,33 @@ func (l *Linear) check() error {
 			return fmt.Errorf("%s: %s of %s: %w", l.scope, c.operand, c.gemm, err)
 		}
 	}
-	if l.fprop.a.block.Rows > 1 {
+	if l.fprop.a.Block.Rows > 1 {
 		return fmt.Errorf("%s: input of fprop: %s shares scales between tokens, so a token would depend on later ones (use granularity 1x128)", l.scope, l.fprop.a)
 	}
 	return nil
 }
 
-// inputs, grads and weights return the copies of x, dy and W that the layer reads.
-func (l *Linear) inputs() []copySpec  { return []copySpec{l.fprop.a, l.wgrad.b} }
-func (l *Linear) grads() []copySpec   { return []copySpec{l.dgrad.a, l.wgrad.a} }
-func (l *Linear) weights() []copySpec { return []copySpec{l.fprop.b, l.dgrad.b} }
+// Inputs, Grads and weights return the copies of x, dy and W that the layer reads.
+func (l *Linear) Inputs() []Copy  { return []Copy{l.fprop.a, l.wgrad.b} }
+func (l *Linear) Grads() []Copy   { return []Copy{l.dgrad.a, l.wgrad.a} }
+func (l *Linear) weights() []Copy { return []Copy{l.fprop.b, l.dgrad.b} }
 
-// gradSlot declares the slot of a dy that only this layer reads.
-func (m *Model) gradSlot(l *Linear) *slot {
-	return m.Scales.slot(l.scope+".grad", l.grads()...)
+// gradSlot declares the slot of a dy that only l reads.
+func (b *Base) gradSlot(l *Linear) *Slot {
+	return b.Slot(l.scope+".grad", l.Grads()...)
 }
 
 // cacheWeights declares the slot of the weight and its cached copies.
-func (m *Model) cacheWeights(l *Linear) {
-	l.copies = m.Scales.weightSlot(l.scope+".weight", l.weights()...)
+func (b *Base) cacheWeights(l *Linear) {
+	l.copies = b.Scales.declare(l.scope+".weight", true, l.weights())
 	l.cached = make([]*backend.Tensor, len(l.copies.casts))
 	for i, c := range l.copies.casts {
 		if c.DType == fp8.F32 && l.weight.Master.DType == fp8.F32 {
-			l.cached[i] = m.wholeOf(l.weight)
+			l.cached[i] = b.wholeOf(l.weight)
 			continue
 		}
 		stash := func(name string, d fp8.DType, shape ...int) *backend.Tensor {
-			return m.Vars.Tensor(backend.Stash, name, d, shape...)
+			return b.Vars.Tensor(backend.Stash, name, d, shape...)
 		}
 		l.cached[i] = stash(l.weight.Name+"."+l.copies.names[i], c.DType, l.weight.Shape...)
 		if c.blockScaled() {
@@ -169,40 +177,40 @@ func (l *Linear) castWeight(p *Pass) {
 }
 
 // cachedAs returns the cached copy of the weight that c describes.
-func (l *Linear) cachedAs(c copySpec) *backend.Tensor { return l.cached[l.copies.index(c)] }
+func (l *Linear) cachedAs(c Copy) *backend.Tensor { return l.cached[l.copies.index(c)] }
 
 // Forward appends y = x·Wᵀ + residual; residual may be nil.
-func (l *Linear) Forward(p *Pass, x *copySet, residual *backend.Tensor) *backend.Tensor {
+func (l *Linear) Forward(p *Pass, x *Value, residual *backend.Tensor) *backend.Tensor {
 	return l.forward(p, x, l.cachedAs(l.fprop.b), nil, residual)
 }
 
 // forward is Forward with the copy w of the weight. Unless nil, rowScale
 // multiplies the rows of x·Wᵀ.
-func (l *Linear) forward(p *Pass, x *copySet, w, rowScale, residual *backend.Tensor) *backend.Tensor {
+func (l *Linear) forward(p *Pass, x *Value, w, rowScale, residual *backend.Tensor) *backend.Tensor {
 	y := p.root.Temp(l.scope+".out", p.compute, p.Tokens(), w.Rows())
 	p.named(l.scope).Add(&backend.MatMul{
-		A: x.as(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
+		A: x.As(l.fprop.a), B: w, TransB: true, RowScale: rowScale,
 		Residual: residual, Out: y, Accum: backend.Fast,
 	})
 	return y
 }
 
 // Dgrad appends dx = dy·W, or dx += dy·W if accumulate.
-func (l *Linear) Dgrad(p *Pass, dy *copySet, dx *backend.Tensor, accumulate bool) {
+func (l *Linear) Dgrad(p *Pass, dy *Value, dx *backend.Tensor, accumulate bool) {
 	l.dgradOf(p, dy, l.cachedAs(l.dgrad.b), dx, accumulate)
 }
 
-func (l *Linear) dgradOf(p *Pass, dy *copySet, w, dx *backend.Tensor, accumulate bool) {
+func (l *Linear) dgradOf(p *Pass, dy *Value, w, dx *backend.Tensor, accumulate bool) {
 	p.named(l.scope).Add(&backend.MatMul{
-		A: dy.as(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate,
+		A: dy.As(l.dgrad.a), B: w, Out: dx, Accumulate: accumulate,
 	})
 }
 
 // Wgrad appends dW = dyᵀ·x into the weight's gradient. Unless nil, colScale
 // multiplies the columns of dyᵀ·x.
-func (l *Linear) Wgrad(p *Pass, x, dy *copySet, colScale *backend.Tensor) {
+func (l *Linear) Wgrad(p *Pass, x, dy *Value, colScale *backend.Tensor) {
 	p.named(l.scope).Add(&backend.MatMul{
-		A: dy.as(l.wgrad.a), B: x.as(l.wgrad.b), TransA: true,
+		A: dy.As(l.wgrad.a), B: x.As(l.wgrad.b), TransA: true,
 		ColScale: colScale, Out: l.weight.Grad, Accumulate: !p.First,
 	})
 	p.complete(l.weight)

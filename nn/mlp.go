@@ -15,68 +15,80 @@ type MLP struct {
 	kind           backend.ActivationKind
 	ffn, layer     int
 
-	input      *slot // read by up and gate
-	hidden     *slot // read by down
-	dUp, dGate *slot
+	input      *Slot // read by up and gate
+	hidden     *Slot // read by down
+	dUp, dGate *Slot
 
 	smooth   recipe.Smooth // zero: plain SwiGLU
 	channels *channels     // state of per-channel smoothing, else nil
-	tokens   *slot         // with per-token smoothing r ⊙ dY, which down's backward reads; else nil
+	tokens   *Slot         // with per-token smoothing r ⊙ dY, which down's backward reads; else nil
 }
 
-func (m *Model) mlp(scope string) *MLP {
-	c := m.Config
-	l := &MLP{scope: scope, ffn: c.FFN, layer: len(m.layers)}
-	l.up = m.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
-	inputs := l.up.inputs()
+// MLPShape is the size of an MLP. Widths are in elements.
+type MLPShape struct {
+	Dim, FFN        int
+	Activation      Activation
+	InitStd, OutStd float64 // of the initial weights; OutStd of down_proj
+}
+
+// MLP declares an MLP. It smooths if the activation is SmoothSwiGLU and down_proj reads
+// FP8, in the form that the recipe gives.
+func (b *Base) MLP(scope string, c MLPShape) *MLP {
+	l := &MLP{scope: scope, ffn: c.FFN, layer: len(b.mlps)}
+	b.mlps = append(b.mlps, l)
+	l.up = b.linear(scope+".up_proj", c.Dim, c.FFN, c.InitStd)
+	inputs := l.up.Inputs()
 	if c.Activation.gated() {
-		l.gate = m.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
-		inputs = append(inputs, l.gate.inputs()...)
-		l.dGate = m.gradSlot(l.gate)
-		m.cacheWeights(l.gate)
+		l.gate = b.linear(scope+".gate_proj", c.Dim, c.FFN, c.InitStd)
+		inputs = append(inputs, l.gate.Inputs()...)
+		l.dGate = b.gradSlot(l.gate)
+		b.cacheWeights(l.gate)
 	}
 	if c.Activation == ReLU {
 		l.kind = backend.ReLU
 	}
-	l.down = m.linear(scope+".down_proj", c.FFN, c.Dim, c.residualStd())
-	l.input = m.Scales.slot(scope+".input", inputs...)
-	l.hidden = m.Scales.slot(scope+".hidden", l.down.inputs()...)
-	l.dUp = m.gradSlot(l.up)
-	m.cacheWeights(l.up)
+	l.down = b.linear(scope+".down_proj", c.FFN, c.Dim, c.OutStd)
+	l.input = b.Slot(scope+".input", inputs...)
+	l.hidden = b.Slot(scope+".hidden", l.down.Inputs()...)
+	l.dUp = b.gradSlot(l.up)
+	b.cacheWeights(l.up)
 	if c.Activation == SmoothSwiGLU && (l.down.fprop.a.DType.IsFP8() || l.down.wgrad.b.DType.IsFP8()) {
-		l.smooth = m.Recipe.Smooth
+		l.smooth = b.Recipe.Smooth
 	}
 	if l.smooth.On() && !l.smooth.Form.PerToken() {
-		l.channels = m.smoothChannels(l)
-		m.wholeOf(l.down.weight)
+		l.channels = b.smoothChannels(l)
+		b.wholeOf(l.down.weight)
 	} else {
-		m.cacheWeights(l.down)
+		b.cacheWeights(l.down)
 	}
 	return l
 }
 
-// outputGradSlot declares the slot of dY, with a plain copy for the layer below.
-// With per-token smoothing, down's GEMMs read r ⊙ dY instead, which has its own
+// Input returns the slot that the layer reads.
+func (l *MLP) Input() *Slot { return l.input }
+
+// OutputGrad declares the slot of the gradient that Backward reads, with a plain copy for
+// the residual branch. Call it once. With per-token smoothing, down's GEMMs read r ⊙ dY instead, which has its own
 // slot.
-func (m *Model) outputGradSlot(l *MLP) *slot {
+func (l *MLP) OutputGrad(b *Base) *Slot {
 	if l.smooth.Form.PerToken() {
-		l.tokens = m.gradSlot(l.down)
-		return m.Scales.slot(l.scope+".output.grad", m.plainCast())
+		l.tokens = b.gradSlot(l.down)
+		return b.Slot(l.scope+".output.grad", b.Plain())
 	}
-	return m.Scales.slot(l.down.scope+".grad", append(l.down.grads(), m.plainCast())...)
+	return b.Slot(l.down.scope+".grad", append(l.down.Grads(), b.Plain())...)
 }
 
 type mlpSaved struct {
-	x, hidden *copySet
+	x, hidden *Value
 	up, gate  *backend.Tensor
-	w3        *copySet        // W3′ of per-channel smoothing, or nil
+	w3        *Value          // W3′ of per-channel smoothing, or nil
 	c, invC   *backend.Tensor // smoothing scales per channel and 1/c, or nil
 	r         *backend.Tensor // smoothing scales per token, or nil
 }
 
 // Forward appends residual + mlp(x); residual may be nil.
-func (l *MLP) Forward(p *Pass, x *copySet, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
-	q := p.at(l.scope)
+func (l *MLP) Forward(p *Pass, x *Value, residual *backend.Tensor) (*backend.Tensor, *mlpSaved) {
+	q := p.At(l.scope)
 	s := &mlpSaved{x: x, up: l.up.Forward(q, x, nil)}
 	if l.gate != nil {
 		s.gate = l.gate.Forward(q, x, nil)
@@ -84,28 +96,27 @@ func (l *MLP) Forward(p *Pass, x *copySet, residual *backend.Tensor) (*backend.T
 	l.channelHealth(q, s)
 	if l.channels != nil {
 		l.forwardPerChannel(q, s)
-		return l.down.forward(q, s.hidden, s.w3.as(l.down.fprop.b), nil, residual), s
+		return l.down.forward(q, s.hidden, s.w3.As(l.down.fprop.b), nil, residual), s
 	}
-	e := p.emit(l.hidden, p.Tokens(), l.ffn)
-	switch {
-	case l.gate == nil:
-		q.Add(&backend.Activation{X: s.up, Out: e.casts, Kind: l.kind})
-	case l.smooth.Form.PerToken():
-		l.forwardPerToken(q, s, e.casts)
-	default:
-		q.Add(&backend.SwiGLU{Up: s.up, Gate: s.gate, Out: e.casts})
-	}
-	s.hidden = e.done(q)
+	s.hidden = q.Store(l.hidden, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
+		switch {
+		case l.gate == nil:
+			return &backend.Activation{X: s.up, Out: out, Kind: l.kind}
+		case l.smooth.Form.PerToken():
+			return l.perToken(q, s, out)
+		}
+		return &backend.SwiGLU{Up: s.up, Gate: s.gate, Out: out}
+	})
 	return l.down.forward(q, s.hidden, l.down.cachedAs(l.down.fprop.b), s.r, residual), s
 }
 
 // Backward appends the gradients of all weights and returns dx, the gradient of
 // the norm's output.
-func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *copySet) *backend.Tensor {
-	q := p.at(l.scope)
+func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *Value) *backend.Tensor {
+	q := p.At(l.scope)
 	var w3 *backend.Tensor
 	if s.w3 != nil {
-		w3 = s.w3.as(l.down.dgrad.b)
+		w3 = s.w3.As(l.down.dgrad.b)
 	} else {
 		w3 = l.down.cachedAs(l.down.dgrad.b)
 	}
@@ -118,20 +129,20 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *copySet) *backend.Tensor {
 	l.down.dgradOf(q, dy, w3, dh, false)
 
 	dx := q.Temp("input.grad", fp8.F32, p.Tokens(), l.up.weight.Master.Cols())
-	eUp := p.emit(l.dUp, p.Tokens(), l.ffn)
 	if l.gate == nil {
-		q.Add(&backend.ActivationGrad{DOut: dh, X: s.up, DX: eUp.casts, Kind: l.kind})
-		dUp := eUp.done(q)
+		dUp := q.Store(l.dUp, p.Tokens(), l.ffn, func(out []backend.Cast) backend.Op {
+			return &backend.ActivationGrad{DOut: dh, X: s.up, DX: out, Kind: l.kind}
+		})
 		l.up.Wgrad(q, s.x, dUp, nil)
 		l.up.Dgrad(q, dUp, dx, false)
 		return dx
 	}
-	eGate := p.emit(l.dGate, p.Tokens(), l.ffn)
+	dUp, dGate := q.Open(l.dUp, p.Tokens(), l.ffn), q.Open(l.dGate, p.Tokens(), l.ffn)
 	q.Add(&backend.SwiGLUGrad{
 		DOut: dh, Up: s.up, Gate: s.gate, InvC: s.invC, TokenScale: s.r,
-		DUp: eUp.casts, DGate: eGate.casts,
+		DUp: dUp.Casts(), DGate: dGate.Casts(),
 	})
-	dUp, dGate := eUp.done(q), eGate.done(q)
+	q.Close(dUp, dGate)
 	l.up.Wgrad(q, s.x, dUp, nil)
 	l.up.Dgrad(q, dUp, dx, false)
 	l.gate.Wgrad(q, s.x, dGate, nil)
@@ -145,15 +156,15 @@ func (l *MLP) Backward(p *Pass, s *mlpSaved, dy *copySet) *backend.Tensor {
 // x; the weights' gradients go to Param.Grad.
 func (m *Model) MLPAndGrads(p *Pass, layer int, x, dy *backend.Tensor) (y, dx *backend.Tensor) {
 	if p.First {
-		m.clearRecords(p)
+		m.ClearMaxima(p)
 	}
 	l := m.layers[layer]
-	cast := func(p *Pass, t *backend.Tensor, to *slot) *copySet {
-		e := p.emit(to, t.Rows(), t.Cols())
-		p.Add(&backend.Quantize{X: t, Out: e.casts})
-		return e.done(p)
+	cast := func(p *Pass, t *backend.Tensor, to *Slot) *Value {
+		return p.Store(to, t.Rows(), t.Cols(), func(out []backend.Cast) backend.Op {
+			return &backend.Quantize{X: t, Out: out}
+		})
 	}
 	y, saved := l.mlp.Forward(p, cast(p, x, l.mlp.input), nil)
-	q := p.backward()
+	q := p.Backward()
 	return y, l.mlp.Backward(q, saved, cast(q, dy, l.out))
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // Packed lists the state tensors that concatenate the state of many casts or layers.
-func (m *Model) Packed() []*backend.Tensor {
+func (b *Base) Packed() []*backend.Tensor {
 	var list []*backend.Tensor
-	for _, t := range []*backend.Tensor{m.Scales.Scale, m.Scales.ScaleInv, m.Scales.History, m.ChannelHistory} {
+	for _, t := range []*backend.Tensor{b.Scales.Scale, b.Scales.ScaleInv, b.Scales.History, b.ChannelHistory} {
 		if t != nil {
 			list = append(list, t)
 		}
@@ -29,20 +29,20 @@ type column struct {
 // columns returns the column ranges of a packed state tensor, nil for any other
 // tensor. Their names do not depend on which other layers and formats there are:
 // checkpoints store these ranges, not the packed tensor.
-func (m *Model) columns(t *backend.Tensor) []column {
+func (b *Base) columns(t *backend.Tensor) []column {
 	var list []column
 	switch t {
 	case nil:
-	case m.Scales.Scale, m.Scales.ScaleInv, m.Scales.History:
+	case b.Scales.Scale, b.Scales.ScaleInv, b.Scales.History:
 		kind := map[*backend.Tensor]string{
-			m.Scales.Scale: "scale", m.Scales.ScaleInv: "scale_inv", m.Scales.History: "amax_history",
+			b.Scales.Scale: "scale", b.Scales.ScaleInv: "scale_inv", b.Scales.History: "amax_history",
 		}[t]
-		for i, r := range m.Scales.records {
+		for i, r := range b.Scales.records {
 			list = append(list, column{r.name + "." + kind, i, 1})
 		}
-	case m.ChannelHistory:
-		for _, l := range m.layers {
-			list = append(list, l.mlp.channelColumns()...)
+	case b.ChannelHistory:
+		for _, l := range b.mlps {
+			list = append(list, l.channelColumns()...)
 		}
 	}
 	return list
@@ -50,9 +50,9 @@ func (m *Model) columns(t *backend.Tensor) []column {
 
 // Unpack calls emit for every named column range of a packed tensor's values,
 // with shape [rows, columns], or [columns] if the tensor has one row.
-func (m *Model) Unpack(t *backend.Tensor, values []float32, emit func(name string, shape []int, part []float32)) {
+func (b *Base) Unpack(t *backend.Tensor, values []float32, emit func(name string, shape []int, part []float32)) {
 	width := t.Cols()
-	for _, c := range m.columns(t) {
+	for _, c := range b.columns(t) {
 		part := make([]float32, 0, t.Rows()*c.n)
 		for row := range t.Rows() {
 			part = append(part, values[row*width+c.from:row*width+c.from+c.n]...)
@@ -77,13 +77,13 @@ var ErrNoTensor = errors.New("there is no tensor")
 // get has nothing for a record but has the history of the same tensor in another FP8
 // format, Pack takes that history, and the scale that an update would choose from it.
 // Any other error of get is returned.
-func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
+func (b *Base) Pack(t *backend.Tensor, get func(name string) ([]float32, error)) ([]float32, error) {
 	width := t.Cols()
 	values := make([]float32, t.Elems())
-	for _, c := range m.columns(t) {
+	for _, c := range b.columns(t) {
 		part, err := get(c.name)
-		if missing(part, err) && t != m.ChannelHistory {
-			converted, failure := m.Scales.converted(t, m.Scales.records[c.from], get)
+		if missing(part, err) && t != b.ChannelHistory {
+			converted, failure := b.Scales.converted(t, b.Scales.records[c.from], get)
 			if converted != nil || failure != nil {
 				part, err = converted, failure
 			}
@@ -92,7 +92,7 @@ func (m *Model) Pack(t *backend.Tensor, get func(name string) ([]float32, error)
 			return nil, err
 		}
 		if part == nil {
-			if t == m.Scales.Scale || t == m.Scales.ScaleInv {
+			if t == b.Scales.Scale || t == b.Scales.ScaleInv {
 				values[c.from] = 1
 			}
 			continue

@@ -2,7 +2,6 @@ package nn
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
 
@@ -13,7 +12,7 @@ import (
 
 // Param is one trained tensor.
 //
-// With Config.Shards ranks share the optimizer state of a matrix, as in stage 1 of
+// With Base.Shards ranks share the optimizer state of a matrix, as in stage 1 of
 // ZeRO: rank r holds the r-th of equal blocks of the master's rows, under the name of
 // the full tensor. Gradients are computed in full and reduce-scattered to those rows.
 // Readers need all rows: casts all-gather the masters into temporaries, and a master
@@ -74,30 +73,30 @@ func (p *Param) Padded(x []float32) ([]float32, error) {
 }
 
 // param declares a parameter, whose master has the recipe's format if quantized, else F32.
-func (m *Model) param(name string, quantized bool, std float64, shape ...int) *Param {
+func (b *Base) param(name string, quantized bool, std float64, shape ...int) *Param {
 	p := &Param{Name: name, Shape: shape, Matrix: len(shape) == 2, Quantized: quantized, Rows: shape[0], std: std}
 	dtype := fp8.F32
 	if quantized {
-		dtype = m.Recipe.Optimizer.Master
+		dtype = b.Recipe.Optimizer.Master
 	}
-	if p.Matrix && m.Config.Shards > 1 {
-		shape = []int{shape[0] / m.Config.Shards, shape[1]}
+	if p.Matrix && b.Shards > 1 {
+		shape = []int{shape[0] / b.Shards, shape[1]}
 	}
-	p.Master = m.Vars.Tensor(backend.Param, name, dtype, shape...)
+	p.Master = b.Vars.Tensor(backend.Param, name, dtype, shape...)
 	if recipe.Scaled(dtype) {
-		p.Master.Scale = m.Vars.Tensor(backend.State, name+".scale_inv", fp8.F32, 1)
+		p.Master.Scale = b.Vars.Tensor(backend.State, name+".scale_inv", fp8.F32, 1)
 	}
 	if !p.Sharded() {
 		p.whole = p.Master
 	}
-	m.Params = append(m.Params, p)
+	b.Params = append(b.Params, p)
 	return p
 }
 
 // wholeOf returns all rows of a weight for a micro-batch that reads the master itself.
-func (m *Model) wholeOf(p *Param) *backend.Tensor {
+func (b *Base) wholeOf(p *Param) *backend.Tensor {
 	if p.whole == nil {
-		p.whole = m.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.Shape...)
+		p.whole = b.Vars.Tensor(backend.Stash, p.Name+".whole", p.Master.DType, p.Shape...)
 		p.whole.Scale = p.Master.Scale
 	}
 	return p.whole
@@ -120,11 +119,11 @@ func (p *Pass) comm() *backend.Program { return p.Program.Phase(backend.Comm).On
 
 // DeclareGrads declares a gradient for every parameter. Call it once, before
 // recording backward passes.
-func (m *Model) DeclareGrads() {
-	for _, p := range m.Params {
-		p.Grad = m.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.Shape...)
+func (b *Base) DeclareGrads() {
+	for _, p := range b.Params {
+		p.Grad = b.Vars.Tensor(backend.Stash, p.Name+".grad", fp8.F32, p.Shape...)
 		if p.Reduced = p.Grad; p.Sharded() {
-			p.Reduced = m.Vars.Tensor(backend.Stash, p.Name+".grad.shard", fp8.F32, p.Master.Shape...)
+			p.Reduced = b.Vars.Tensor(backend.Stash, p.Name+".grad.shard", fp8.F32, p.Master.Shape...)
 		}
 	}
 }
@@ -139,10 +138,4 @@ func (p *Pass) complete(param *Param) {
 	default:
 		p.comm().Add(&backend.AllReduce{X: param.Grad})
 	}
-}
-
-// residualStd returns the initial standard deviation of the projections that add
-// to the residual stream, chosen so that its variance does not grow with depth.
-func (c Config) residualStd() float64 {
-	return c.InitStd / math.Sqrt(2*float64(c.Layers))
 }

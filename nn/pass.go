@@ -41,22 +41,22 @@ type Pass struct {
 // Tokens returns the number of rows of every activation.
 func (p *Pass) Tokens() int { return p.Batch * p.Seq }
 
-// at returns the pass with nodes recorded at a module's path.
-func (p *Pass) at(scope string) *Pass {
+// At returns the pass with nodes recorded at a module's path.
+func (p *Pass) At(scope string) *Pass {
 	q := *p
 	q.Program = p.Program.At(scope)
 	return &q
 }
 
-// backward returns the pass with nodes marked as backward.
-func (p *Pass) backward() *Pass {
+// Backward returns the pass with nodes marked as backward.
+func (p *Pass) Backward() *Pass {
 	q := *p
 	q.Program = p.Program.Phase(backend.Backward)
 	return &q
 }
 
-// inBlock returns the pass with nodes recorded as part of a block.
-func (p *Pass) inBlock(name string) *Pass {
+// InBlock returns the pass with nodes recorded as part of a block.
+func (p *Pass) InBlock(name string) *Pass {
 	q := *p
 	q.Program = p.Program.Block(name)
 	return &q

@@ -24,7 +24,7 @@ import (
 // channels is the state of per-channel smoothing in one layer.
 type channels struct {
 	weightMax *backend.Tensor // Stash F32 [ffn]: column maxima of w3
-	weight    *slot           // W3′, cast in every micro-batch; it has records only if its scale is delayed
+	weight    *Slot           // W3′, cast in every micro-batch; it has records only if its scale is delayed
 	window    int             // history window of delayed smoothing scales, in updates; 0: they are current
 	from      int             // first channel in the packed tensors
 
@@ -37,10 +37,10 @@ type channels struct {
 
 // smoothChannels declares the state of one layer. packChannels declares the packed
 // tensors once all layers are known.
-func (m *Model) smoothChannels(l *MLP) *channels {
-	ch := &channels{from: m.channels}
-	ch.weightMax = m.Vars.Tensor(backend.Stash, l.down.weight.Name+".column_max", fp8.F32, l.ffn)
-	ch.weight = &slot{name: l.down.scope + ".weight"}
+func (b *Base) smoothChannels(l *MLP) *channels {
+	ch := &channels{from: b.channels}
+	ch.weightMax = b.Vars.Tensor(backend.Stash, l.down.weight.Name+".column_max", fp8.F32, l.ffn)
+	ch.weight = &Slot{name: l.down.scope + ".weight"}
 	for _, c := range l.down.weights() {
 		if ch.weight.index(c) >= 0 {
 			continue
@@ -48,39 +48,39 @@ func (m *Model) smoothChannels(l *MLP) *channels {
 		name := c.DType.String()
 		var r *record
 		if c.Scaling == recipe.Delayed {
-			r = m.Scales.record(ch.weight.name, name, c.Cast, false)
+			r = b.Scales.record(ch.weight.name, name, c.Cast, false)
 		}
-		m.Scales.add(ch.weight, c, name, r)
+		b.Scales.add(ch.weight, c, name, r)
 	}
 	if l.smooth.Smoothing == recipe.Delayed {
-		ch.window = m.Recipe.History
+		ch.window = b.Recipe.History
 	}
-	m.channels += l.ffn
+	b.channels += l.ffn
 	if l.smooth.Form == recipe.Linear {
-		m.channels += l.ffn
+		b.channels += l.ffn
 	}
 	return ch
 }
 
 // packChannels declares the packed channel maxima of all layers.
-func (m *Model) packChannels() {
-	if m.channels == 0 {
+func (b *Base) packChannels() {
+	if b.channels == 0 {
 		return
 	}
 	window := runningWindow
-	if m.Recipe.Smooth.Smoothing == recipe.Delayed {
-		window = max(window, m.Recipe.History)
+	if b.Recipe.Smooth.Smoothing == recipe.Delayed {
+		window = max(window, b.Recipe.History)
 	}
-	m.ChannelMax = m.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, m.channels)
-	m.ChannelHistory = m.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, window, m.channels)
-	for _, l := range m.layers {
-		for i, c := range l.mlp.channelColumns() {
-			stepMax := m.ChannelMax.Slice(l.mlp.scope+channelNames[i], c.from, c.n)
-			history := m.ChannelHistory.Columns(c.name, c.from, c.n)
+	b.ChannelMax = b.Vars.Tensor(backend.Stash, "swiglu.channel_max", fp8.F32, b.channels)
+	b.ChannelHistory = b.Vars.Tensor(backend.State, "swiglu.channel_max_history", fp8.F32, window, b.channels)
+	for _, l := range b.mlps {
+		for i, c := range l.channelColumns() {
+			stepMax := b.ChannelMax.Slice(l.scope+channelNames[i], c.from, c.n)
+			history := b.ChannelHistory.Columns(c.name, c.from, c.n)
 			if i == 0 {
-				l.mlp.channels.max, l.mlp.channels.history = stepMax, history
+				l.channels.max, l.channels.history = stepMax, history
 			} else {
-				l.mlp.channels.upMax, l.mlp.channels.upHistory = stepMax, history
+				l.channels.upMax, l.channels.upHistory = stepMax, history
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func (l *MLP) checkSmooth() error {
 	d := l.down
 	type reader struct {
 		gemm, operand string
-		cast, as      copySpec
+		cast, as      Copy
 	}
 	readers := []reader{{"wgrad", "input", d.wgrad.b, d.fprop.a}}
 	if l.channels != nil {
@@ -180,7 +180,7 @@ func (l *MLP) smoothingScales(p *Pass, s *mlpSaved) (h, w []scalePair) {
 
 // smoothCopies returns how many copies of h or W3′ the pass makes: the first is
 // fprop's, the second, if any, the backward's.
-func (p *Pass) smoothCopies(s *slot) int {
+func (p *Pass) smoothCopies(s *Slot) int {
 	if p.Mode == Frozen {
 		return 1
 	}
@@ -190,7 +190,7 @@ func (p *Pass) smoothCopies(s *slot) int {
 // forwardPerChannel appends h and W3′ of per-channel smoothing.
 func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
 	hScales, wScales := l.smoothingScales(p, s)
-	s.hidden, s.w3 = &copySet{slot: l.hidden}, &copySet{slot: l.channels.weight}
+	s.hidden, s.w3 = &Value{slot: l.hidden}, &Value{slot: l.channels.weight}
 	var hOut, wOut []backend.Cast
 	for i, scale := range hScales {
 		c := l.hidden.casts[i]
@@ -228,7 +228,7 @@ func (l *MLP) forwardPerChannel(p *Pass, s *mlpSaved) {
 // smoothedScale returns the FP8 scale of a copy of h or W3′: that of its record if
 // it is delayed. Otherwise follows is true, and SmoothScale computes it from the
 // channel maxima of the micro-batch or, in a frozen pass, of the last updates.
-func (p *Pass) smoothedScale(c copySpec, r *record, name string) (pair scalePair, follows bool) {
+func (p *Pass) smoothedScale(c Copy, r *record, name string) (pair scalePair, follows bool) {
 	if c.Scaling == recipe.Delayed && p.Mode != Calibrate {
 		return scalePair{r.scale, r.scaleInv}, false
 	}
@@ -260,35 +260,36 @@ func (l *MLP) chooseMaxima(p *Pass, s *mlpSaved, op *backend.SmoothScale) {
 	}
 }
 
-// forwardPerToken appends h of per-token smoothing: each row divided by its smoothing scale.
-func (l *MLP) forwardPerToken(p *Pass, s *mlpSaved, out []backend.Cast) {
+// perToken returns the op that computes h of per-token smoothing: each row divided by its
+// smoothing scale.
+func (l *MLP) perToken(p *Pass, s *mlpSaved, out []backend.Cast) backend.Op {
 	s.r = p.Temp("hidden.row_factor", fp8.F32, p.Tokens())
-	p.Add(&backend.SwiGLU{
+	return &backend.SwiGLU{
 		Up: s.up, Gate: s.gate, TokenScale: s.r, Out: out,
 		ScaleOfUp: l.smooth.Form == recipe.TokenLinear, Exact: l.smooth.Exact,
-	})
+	}
 }
 
 // scaledGrad appends r ⊙ dY, the gradient of h·W3ᵀ, whose rows the forward
 // multiplies by r.
-func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *copySet) *copySet {
-	x := p.plain(dy)
-	e := p.emit(l.tokens, x.Rows(), x.Cols())
-	p.Add(&backend.Quantize{X: x, RowScale: s.r, Out: e.casts})
-	return e.done(p)
+func (l *MLP) scaledGrad(p *Pass, s *mlpSaved, dy *Value) *Value {
+	x := p.Plain(dy)
+	return p.Store(l.tokens, x.Rows(), x.Cols(), func(out []backend.Cast) backend.Op {
+		return &backend.Quantize{X: x, RowScale: s.r, Out: out}
+	})
 }
 
 // SmoothingScales appends, to a frozen pass, the smoothing scales c per
 // channel and the scale_inv of h = a/c. It returns tensors F32 [ffn] and [1] for
 // each layer, in order; nil for a layer without per-channel smoothing.
-func (m *Model) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
-	for _, l := range m.layers {
-		if l.mlp.channels == nil {
+func (b *Base) SmoothingScales(p *Pass) (c, hiddenScaleInv []*backend.Tensor) {
+	for _, l := range b.mlps {
+		if l.channels == nil {
 			c, hiddenScaleInv = append(c, nil), append(hiddenScaleInv, nil)
 			continue
 		}
 		var s mlpSaved
-		h, _ := l.mlp.smoothingScales(p.at(l.mlp.scope), &s)
+		h, _ := l.smoothingScales(p.At(l.scope), &s)
 		c, hiddenScaleInv = append(c, s.c), append(hiddenScaleInv, h[0].inv)
 	}
 	return c, hiddenScaleInv

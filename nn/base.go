@@ -1,0 +1,153 @@
+package nn
+
+import (
+	"fmt"
+	"iter"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// Base is what every model has besides its layers' order: the parameters, the copies of
+// the weights that GEMMs read, and the scale state. A model declares its layers on a Base,
+// calls Build, and then records passes. A Base stores no values and is bound to no device.
+type Base struct {
+	Recipe recipe.Recipe
+	Vars   *backend.Vars
+	Params []*Param // in the order of their declaration
+	Scales Scales
+
+	// ChannelMax and ChannelHistory are the channel maxima of per-channel
+	// Smooth-SwiGLU, of this step [n] and of the last updates [window, n], with the
+	// layers concatenated; nil otherwise.
+	ChannelMax, ChannelHistory *backend.Tensor
+
+	// ParamPrefix precedes the paths of layers in the names of parameters.
+	ParamPrefix string
+	// Shards is the number of ranks that share the optimizer state, see [Param]. With 0 or 1
+	// every rank holds all of it.
+	Shards int
+
+	linears    []*Linear
+	attentions []*Attention
+	mlps       []*MLP
+	embeddings []*Embedding
+	heads      []*Head
+	channels   int // of ChannelMax, while layers are being declared
+}
+
+// NewBase returns a Base without layers. It returns an error for an invalid recipe.
+func NewBase(r recipe.Recipe, vars *backend.Vars) (*Base, error) {
+	if err := r.Validate(); err != nil {
+		return nil, err
+	}
+	return &Base{Recipe: r, Vars: vars, Scales: Scales{delayedWindow: r.History}}, nil
+}
+
+// Build declares the scale state and the cached copies of weights. It follows the
+// declaration of all layers and precedes every pass. It returns an error for a recipe that
+// the layers cannot use.
+func (b *Base) Build() error {
+	for _, l := range b.mlps {
+		if err := l.checkSmooth(); err != nil {
+			return err
+		}
+	}
+	for _, l := range b.linears {
+		if err := l.check(); err != nil {
+			return fmt.Errorf("recipe %s: %w", b.Recipe.Name, err)
+		}
+	}
+	for _, h := range b.heads {
+		if err := h.check(b.Recipe); err != nil {
+			return err
+		}
+	}
+	b.Scales.pack(b.Vars)
+	b.packChannels()
+	b.Scales.one = b.Vars.Tensor(backend.Input, "fp8.one", fp8.F32, 1)
+	b.Scales.one.Value = 1
+	for _, l := range b.linears {
+		l.bindScales(&b.Scales)
+	}
+	return b.Vars.Err()
+}
+
+// Constants yields every persistent tensor of the model, parameters aside, whose
+// initial value is not 0, with that value: scales are 1 until an amax is known.
+func (b *Base) Constants() iter.Seq2[*backend.Tensor, float32] {
+	return func(yield func(*backend.Tensor, float32) bool) {
+		list := []*backend.Tensor{b.Scales.one}
+		if !b.Scales.Empty() {
+			list = append(list, b.Scales.Scale, b.Scales.ScaleInv)
+		}
+		for _, p := range b.Params {
+			if p.Master.Scale != nil {
+				list = append(list, p.Master.Scale)
+			}
+		}
+		for _, t := range list {
+			if !yield(t, 1) {
+				return
+			}
+		}
+	}
+}
+
+// Shape describes the batch of a pass and its device.
+type Shape struct {
+	Batch, Seq int
+	Control    *backend.Tensor // step.control
+	Ranks      int
+	HeadTokens int // as in backend.Spec
+}
+
+// Pass starts recording a pass into an empty program.
+func (b *Base) Pass(p *backend.Program, mode Mode, s Shape) *Pass {
+	return &Pass{
+		Program: p, Mode: mode, Batch: s.Batch, Seq: s.Seq, Control: s.Control,
+		First: true, Last: true, Ranks: max(1, s.Ranks), headTokens: s.HeadTokens,
+		compute: b.Recipe.Compute, scales: &b.Scales, root: p.At(""),
+	}
+}
+
+// ClearMaxima zeroes the maxima that the micro-batches of a step accumulate. It starts the
+// first micro-batch.
+func (b *Base) ClearMaxima(p *Pass) {
+	b.Scales.clear(p.Program, false)
+	if b.ChannelMax != nil {
+		p.Add(&backend.Fill{Out: b.ChannelMax})
+	}
+}
+
+// UpdateScales appends, to an update program, the new history and scale of
+// every record. Nothing changes if the tensor skip is 1; nil never skips.
+func (b *Base) UpdateScales(p *backend.Program, skip *backend.Tensor) {
+	b.Scales.update(p, skip)
+	if b.ChannelMax != nil {
+		p.Add(&backend.PushHistory{Value: b.ChannelMax, Skip: skip, History: b.ChannelHistory})
+	}
+}
+
+// CastWeights appends the casts of all weights from their masters. They run at
+// the end of an update and after masters and scales were loaded.
+func (b *Base) CastWeights(p *Pass) {
+	b.Scales.clear(p.Program, true)
+	for _, w := range b.Params {
+		if w.Sharded() && w.whole != nil {
+			p.comm().Add(&backend.AllGather{X: w.Master, Out: w.whole})
+		}
+	}
+	for _, e := range b.embeddings {
+		e.castTable(p)
+	}
+	for _, l := range b.linears {
+		if l.copies != nil {
+			l.castWeight(p.At(l.scope))
+		}
+	}
+	for _, l := range b.mlps {
+		l.prepare(p)
+	}
+}

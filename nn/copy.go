@@ -1,0 +1,107 @@
+package nn
+
+import (
+	"slices"
+
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// Copy describes a copy of a tensor that a GEMM reads: the recipe's cast, and the block of
+// the stored tensor that shares a scale. Layers return the copies that they read.
+type Copy struct {
+	recipe.Cast
+	Block backend.ScaleBlock
+}
+
+// plain returns a copy in format d without scales.
+func plain(d fp8.DType) Copy { return Copy{Cast: recipe.Cast{DType: d}} }
+
+// blockScaled reports whether the copy has per-row or block scales. The op that casts
+// computes them, so there is no amax to record.
+func (s Copy) blockScaled() bool { return s.Block != backend.PerTensor }
+
+// pow2 reports whether the scales are rounded down to powers of two.
+func (s Copy) pow2() bool { return s.Scale == recipe.Pow2 }
+
+// declareScale declares the block scales of t, a copy as s describes it.
+func (s Copy) declareScale(t *backend.Tensor, declare func(name string, d fp8.DType, shape ...int) *backend.Tensor) {
+	d := fp8.F32
+	if s.Scale == recipe.E8M0 {
+		d = fp8.E8M0
+	}
+	rows, cols := s.Block.ScaleShape(t.Rows(), t.Cols())
+	t.Block, t.Scale = s.Block, declare(t.Name+".scale_inv", d, rows, cols)
+}
+
+// blockCast returns the cast that stores t with block scales.
+func (s Copy) blockCast(t *backend.Tensor) backend.Cast {
+	c := backend.Cast{Out: t, ScaleInv: t.Scale}
+	if s.Scale != recipe.E8M0 {
+		c.Limit, c.Pow2 = s.Limit(), s.pow2()
+	}
+	return c
+}
+
+// Slot is a declared tensor that GEMMs read, with one copy for each distinct Copy that its
+// readers need.
+type Slot struct {
+	name  string
+	casts []Copy
+	names []string  // names of the copies: the format, and more where two have the same
+	recs  []*record // nil for copies without a scale and for those with block scales
+	rows  []int     // rows of Health.Casts; 0 for copies that are not FP8
+}
+
+// Slot declares an activation or gradient, whose name is its path ("layers.3.mlp.input"),
+// with the copies that its readers need. Equal copies are shared.
+func (b *Base) Slot(name string, readers ...Copy) *Slot {
+	return b.Scales.declare(name, false, readers)
+}
+
+// Plain returns the copy in the recipe's compute format, without scales.
+func (b *Base) Plain() Copy { return plain(b.Recipe.Compute) }
+
+// declare declares a slot; weight marks one that CastWeights casts once per update.
+func (s *Scales) declare(name string, weight bool, casts []Copy) *Slot {
+	sl := &Slot{name: name}
+	for _, c := range casts {
+		if sl.index(c) >= 0 {
+			continue
+		}
+		copyName := c.DType.String()
+		if c.blockScaled() {
+			copyName += "." + c.Block.String()
+		}
+		for _, more := range []string{c.Scaling.String() + "." + c.Rounding.String(), c.Scale.String()} {
+			if slices.Contains(sl.names, copyName) {
+				copyName += "." + more
+			}
+		}
+		var r *record
+		if c.DType.IsFP8() && !c.blockScaled() {
+			r = s.record(name, copyName, c.Cast, weight)
+		}
+		s.add(sl, c, copyName, r)
+	}
+	return sl
+}
+
+// add appends a copy to a slot.
+func (s *Scales) add(sl *Slot, c Copy, copyName string, r *record) {
+	row := 0
+	if c.DType.IsFP8() {
+		row = len(s.measured)
+		s.measured = append(s.measured, measuredCast{sl.name + "." + copyName, r, c.blockScaled()})
+	}
+	sl.casts, sl.names = append(sl.casts, c), append(sl.names, copyName)
+	sl.recs, sl.rows = append(sl.recs, r), append(sl.rows, row)
+}
+
+// hasFP8 reports whether any copy is FP8.
+func (s *Slot) hasFP8() bool {
+	return slices.ContainsFunc(s.casts, func(c Copy) bool { return c.DType.IsFP8() })
+}
+
+func (s *Slot) index(c Copy) int { return slices.Index(s.casts, c) }

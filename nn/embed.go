@@ -1,0 +1,69 @@
+package nn
+
+import (
+	"octet/backend"
+	"octet/fp8"
+)
+
+// Embedding looks up a row of its table for each token.
+type Embedding struct {
+	scope  string
+	weight *Param
+	// table is what micro-batches read: the master; or, if it is sharded, a copy in the
+	// compute format, to which looked-up rows are rounded anyway.
+	table   *backend.Tensor
+	castsIt bool // CastWeights casts table from the master
+}
+
+// Embedding declares a table of rows that are dim wide, padded to a multiple of 16 rows.
+// Its parameter is ParamPrefix + param + ".weight".
+func (b *Base) Embedding(scope, param string, rows, dim int, std float64) *Embedding {
+	e := &Embedding{scope: scope}
+	e.weight = b.param(b.ParamPrefix+param+".weight", false, std, padded(rows), dim)
+	e.weight.Rows = rows
+	b.embeddings = append(b.embeddings, e)
+	return e
+}
+
+// declareTable declares what micro-batches read. A tied head, or nil, already has a copy.
+func (b *Base) declareTable(e *Embedding, tied *Head) {
+	w := e.weight
+	switch {
+	case w.whole != nil:
+		e.table = w.whole
+	case tied != nil:
+		e.table = tied.cachedAs(tied.fprop.b)
+	case b.Recipe.Compute == fp8.F32:
+		e.table = b.wholeOf(w)
+	default:
+		e.table, e.castsIt = b.Vars.Tensor(backend.Stash, w.Name+"."+b.Recipe.Compute.String(), b.Recipe.Compute, w.Shape...), true
+	}
+}
+
+// castTable appends the cast of a table that is a copy of the master.
+func (e *Embedding) castTable(p *Pass) {
+	if !e.castsIt {
+		return
+	}
+	q := p.At(e.scope)
+	q.Add(&backend.Quantize{X: q.gather(e.weight, "weight.whole"), Out: []backend.Cast{{Out: e.table}}})
+}
+
+// Forward appends the rows of the tokens: [tokens, dim] in the compute format.
+func (e *Embedding) Forward(p *Pass, tokens *backend.Tensor) *backend.Tensor {
+	x, cast := p.store(e.scope+".out", p.Tokens(), e.table.Cols())
+	p.named(e.scope).Add(&backend.Embed{Table: e.table, IDs: tokens, Out: cast})
+	return x
+}
+
+// Backward appends the gradient of the table, given that of Forward's result. accumulate
+// adds to a gradient that this micro-batch has written already: a tied head's.
+func (e *Embedding) Backward(p *Pass, tokens, dy *backend.Tensor, accumulate bool) {
+	p.named(e.scope).Add(&backend.EmbedGrad{
+		IDs: tokens, DOut: dy, DTable: e.weight.Grad, Accumulate: !p.First || accumulate,
+	})
+	p.complete(e.weight)
+}
+
+// padded rounds a number of rows up to a multiple of 16, which FP8 GEMMs require.
+func padded(rows int) int { return (rows + 15) / 16 * 16 }

@@ -1,0 +1,145 @@
+package nn
+
+import (
+	"octet/backend"
+	"octet/fp8"
+	"octet/recipe"
+)
+
+// Value is a tensor in one pass, in the copies of its slot. It is open while the op that
+// computes it is being recorded, and closed when its copies can be read.
+type Value struct {
+	slot   *Slot
+	copies []*backend.Tensor
+
+	casts []backend.Cast  // of the op that computes it
+	later []int           // copies whose scales depend on the finished result
+	wide  *backend.Tensor // the copy in the compute format, or nil
+}
+
+// Store appends the op that computes a slot's tensor [rows, cols] and the casts after it.
+// op returns the op that stores its result through out.
+func (p *Pass) Store(s *Slot, rows, cols int, op func(out []backend.Cast) backend.Op) *Value {
+	v := p.Open(s, rows, cols)
+	p.Add(op(v.casts))
+	p.Close(v)
+	return v
+}
+
+// Open prepares a value [rows, cols], whose casts the op that computes it takes. Close must
+// follow the op. Store is simpler for an op with one result.
+//
+// Casts whose scale is known before the op become its epilogue. A current scale
+// needs the amax of the tensor or of its blocks, so those copies are cast from a
+// stored copy in the compute format.
+func (p *Pass) Open(s *Slot, rows, cols int) *Value {
+	v := &Value{slot: s, copies: make([]*backend.Tensor, len(s.casts))}
+	for i, c := range s.casts {
+		if p.Mode == Frozen && c.blockScaled() && c.Block.Rows != 1 {
+			continue // tokens share scales: only a backward reads this copy
+		}
+		t := p.root.Temp(s.name+"."+s.names[i], c.DType, rows, cols)
+		v.copies[i] = t
+		switch {
+		case !c.DType.IsFP8():
+			v.casts = append(v.casts, backend.Cast{Out: t})
+			if c.DType == p.compute {
+				v.wide = t
+			}
+		case p.scaling(c) == recipe.Current:
+			v.later = append(v.later, i)
+		default:
+			v.casts = append(v.casts, p.cast(s, i, t))
+		}
+	}
+	measured := p.Health != nil && s.hasFP8()
+	if (len(v.later) > 0 || measured) && v.wide == nil {
+		v.wide = p.root.Temp(s.name+"."+p.compute.String(), p.compute, rows, cols)
+		v.casts = append(v.casts, backend.Cast{Out: v.wide})
+	}
+	return v
+}
+
+// Casts returns the casts through which the op that computes an open value stores it.
+func (v *Value) Casts() []backend.Cast { return v.casts }
+
+// Close appends what follows the op that computed the values: the amax, the scales and
+// the casts of current scaling, and the telemetry of a health pass.
+func (p *Pass) Close(values ...*Value) {
+	for _, v := range values {
+		p.castLater(v)
+		for i, t := range v.copies {
+			p.castHealth(v.slot, i, v.wide, t)
+		}
+	}
+}
+
+// As returns the copy that c describes, with which the slot was declared.
+func (v *Value) As(c Copy) *backend.Tensor { return v.copies[v.slot.index(c)] }
+
+// Plain returns the copy in the compute format.
+func (p *Pass) Plain(v *Value) *backend.Tensor { return v.As(plain(p.compute)) }
+
+// scaling returns the scaling of a copy in the pass's mode. Per-row and block
+// scales are current in every mode.
+func (p *Pass) scaling(c Copy) recipe.Scaling {
+	switch {
+	case c.Scaling == recipe.Unit:
+		return recipe.Unit
+	case c.blockScaled() || p.Mode == Calibrate:
+		return recipe.Current
+	case p.Mode == Frozen:
+		return recipe.Delayed
+	}
+	return c.Scaling
+}
+
+// cast returns the cast of copy i of the slot, whose scale is known before the op.
+func (p *Pass) cast(s *Slot, i int, t *backend.Tensor) backend.Cast {
+	c, r := s.casts[i], s.recs[i]
+	cast := backend.Cast{Out: t, Scale: r.scale}
+	t.Scale = r.scaleInv
+	if c.Scaling == recipe.Unit {
+		cast.Scale, t.Scale = nil, p.scales.one
+	}
+	if p.Mode != Frozen {
+		cast.Amax = r.amax
+	}
+	return p.rounded(c, cast)
+}
+
+func (p *Pass) rounded(c Copy, cast backend.Cast) backend.Cast {
+	if c.Rounding == fp8.Stochastic {
+		cast.Rounding, cast.Control, cast.Tokens = fp8.Stochastic, p.Control, true
+	}
+	return cast
+}
+
+// castLater appends the casts of current scaling.
+func (p *Pass) castLater(v *Value) {
+	if len(v.later) == 0 {
+		return
+	}
+	var amax *backend.Tensor
+	q := &backend.Quantize{X: v.wide}
+	for _, i := range v.later {
+		c, r, t := v.slot.casts[i], v.slot.recs[i], v.copies[i]
+		if c.blockScaled() {
+			c.declareScale(t, p.root.Temp)
+			q.Out = append(q.Out, p.rounded(c, c.blockCast(t)))
+			continue
+		}
+		if amax == nil {
+			amax = p.root.Temp(v.slot.name+".amax", fp8.F32, 1)
+			p.Add(&backend.Amax{X: v.wide, Out: amax})
+		}
+		scale := p.root.Temp(t.Name+".scale", fp8.F32, 1)
+		t.Scale = p.root.Temp(t.Name+".scale_inv", fp8.F32, 1)
+		p.Add(&backend.UpdateScale{
+			History: amax, Seen: r.amax, Scale: scale, ScaleInv: t.Scale,
+			Limit: c.Limit(), Pow2: c.pow2(),
+		})
+		q.Out = append(q.Out, p.rounded(c, backend.Cast{Out: t, Scale: scale}))
+	}
+	p.Add(q)
+}
