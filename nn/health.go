@@ -31,7 +31,7 @@ func (b *Base) DeclareHealth() *Health {
 	return h
 }
 
-// CastNames names the elements of Scales.Amax and Scales.Scale by tensor and
+// CastNames names the elements of Scales.Amax and Scales.Scale by the names of their tensor and
 // format: "layers.3.mlp.input.e4m3".
 func (b *Base) CastNames() []string {
 	names := make([]string, len(b.Scales.records))
