@@ -60,10 +60,10 @@ gpu-check: ## pack checks and benchmarks for a machine with a GPU: dist/gpu-chec
 	rm -rf dist/gpu-check
 	mkdir -p dist/gpu-check
 	$(MAKE) build TAGS=cuda INTO=dist/gpu-check/
-	CGO_ENABLED=0 go build -ldflags='-s -w' -o dist/gpu-check/ ./backend/cuda/gpucheck
+	CGO_ENABLED=0 go build -ldflags='-s -w' -o dist/gpu-check/ ./tools/gpucheck
 	$(MAKE) gpu-tests TAGS=cuda
 	bash .ci/gorgonia dist/gpu-check/tests/gorgonia/gorgonia.test || [ $$? = 3 ]
-	cp backend/cuda/gpu-check.sh dist/gpu-check/
+	cp tools/gpucheck/gpu-check.sh dist/gpu-check/
 	git describe --always --dirty --abbrev=40 --exclude '*' >dist/gpu-check/commit 2>/dev/null || echo unknown >dist/gpu-check/commit
 	(cd "$$(go env GOROOT)/src" && find . -name '*.go' ! -name '*_test.go' ! -path './cmd/*' ! -path '*/vendor/*' ! -path '*/testdata/*' | LC_ALL=C sort | xargs cat) >dist/gpu-check/corpus.txt
 	tar czf dist/gpu-check.tar.gz -C dist gpu-check

@@ -19,7 +19,7 @@ import (
 // depend on devices, and training does not depend on the command line.
 var levels = [][]string{
 	{"."},
-	{"internal/cli", "backend/cuda/gpucheck"},
+	{"internal/cli", "tools/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "study/internal/start"},
@@ -27,7 +27,7 @@ var levels = [][]string{
 	{"internal/adam", "internal/compare", "internal/config", "internal/export", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
-	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
+	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "tools/kernelusage"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "data", "internal/writers", "recipe"},
 	// These import no package of this module.
 	{

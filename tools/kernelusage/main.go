@@ -1,10 +1,10 @@
 //go:build cuda && cgo && linux
 
-// Usage compiles every kernel with NVRTC, which needs no GPU, and prints ptxas's report:
+// Kernelusage compiles every kernel with NVRTC, which needs no GPU, and prints ptxas's report:
 // registers, shared memory, stack, spills. It fails if a kernel spills more than listed
 // here, so that a change that costs registers shows on a machine without the device.
 //
-//	go run -tags cuda ./csrc/libcuda/kernels/usage [sm_90a]
+//	go run -tags cuda ./tools/kernelusage [sm_90a]
 //
 // NVRTC is found as octet finds it (OCTET_LIBNVRTC, the loader's search path, CUDA_HOME);
 // the exit status is 3 if it is missing.
