@@ -8,12 +8,43 @@ import (
 	"octet/recipe"
 )
 
-// Linear is y = x·Wᵀ and its two backward GEMMs, each operand in the format
-// that the recipe gives it:
+// Linear is y = x·Wᵀ, with three GEMMs in a training step:
 //
-//	fprop   y  [tokens, out] = x [tokens, in]  · Wᵀ
-//	dgrad   dx [tokens, in]  = dy [tokens, out] · W
-//	wgrad   dW [out, in]     = dyᵀ · x
+//	         result             operands                            summed over (K)
+//	fprop    y  [tokens, out] = x  [tokens, in]  · Wᵀ [in, out]     in
+//	dgrad    dx [tokens, in]  = dy [tokens, out] · W  [out, in]     out
+//	wgrad    dW [out, in]     = dyᵀ [out, tokens] · x [tokens, in]  tokens
+//
+// The recipe gives each of the six operands a cast: format, scaling, granularity, scale
+// format, rounding ([recipe.Recipe.Cast]). One tensor has two readers: fprop and wgrad read
+// x, dgrad and wgrad read dy, fprop and dgrad read W. Readers with equal casts share one
+// copy; a tensor and its copies are a [Slot] ([Base.Slot]).
+//
+// Where each cast is made:
+//
+//   - x, by the op that computes it: a norm, attention or the activation stores its FP32
+//     result through the casts of x's slot ([Pass.Store]), so that no wider copy is stored;
+//   - dy, likewise by the op of the backward that computes it;
+//   - W, once per update: CastWeights casts the masters to cached copies, which all
+//     micro-batches read (castWeight). The w3 of Smooth-SwiGLU is cast in every
+//     micro-batch, because its columns are multiplied by smoothing scales (smooth.go).
+//
+// When each scale is chosen (code = round(x·scale), and the GEMM multiplies by scale_inv):
+//
+//   - unit: never, it is 1;
+//   - delayed: at the end of an update, from the amax history of the last updates
+//     ([Base.UpdateScales]). The cast needs no pass of its own, and records this step's
+//     amax for the next update. A value beyond every past amax saturates;
+//   - current: between the op and the cast, from the tensor's own amax: the op stores a copy
+//     in the compute format, and three ops follow: Amax, UpdateScale, Quantize
+//     ([Pass.Close]);
+//   - per-row and per-block: by the cast itself, from the elements of each row or block.
+//
+// The GEMM accumulates in FP32 and multiplies the sum by both operands' scale_inv, or
+// partial sums if scales change along K. y and dx are stored in the compute format, dW in
+// FP32, into which every micro-batch accumulates. Evaluation and generation take delayed
+// scales for all per-tensor casts (mode Frozen): a maximum over tokens would let earlier
+// tokens depend on later ones.
 type Linear struct {
 	scope  string
 	weight *Param
