@@ -41,8 +41,8 @@ import (
 //   - per-row and per-block: by the cast itself, from the elements of each row or block.
 //
 // The GEMM accumulates in FP32 and multiplies the sum by both operands' scale_inv, or
-// partial sums if scales change along K. y and dx are stored in the compute format, dW in
-// FP32, into which every micro-batch accumulates. Evaluation and generation take delayed
+// partial sums if scales change along K. y is stored in the compute format; dx too, or in
+// FP32 where several layers add to it; dW in FP32, into which every micro-batch accumulates. Evaluation and generation take delayed
 // scales for all per-tensor casts (mode Frozen): a maximum over tokens would let earlier
 // tokens depend on later ones.
 type Linear struct {
