@@ -26,6 +26,15 @@ type Operand struct {
 	Field  string // "A", "Out[1].Scale"; "A.Scale" for the scale that travels with A
 }
 
+// FieldName returns the name of the op's field that holds the operand: "Out" for
+// "Out[1].Scale".
+func (o Operand) FieldName() string {
+	if i := strings.IndexAny(o.Field, "[."); i >= 0 {
+		return o.Field[:i]
+	}
+	return o.Field
+}
+
 // collectOperands lists the operands of op in the order of its fields. An operand
 // field has the tag op:"in", "out" or "inout". ",optional" allows nil; ",inout=Flag"
 // makes the operand inout, and ",in=Flag" in, if the op's boolean field Flag is set.

@@ -111,7 +111,7 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 		switch {
 		case t.DType == fp8.I32 && !t.Contiguous():
 			return unsupported(n, "%s is %s, a view with gaps: copy it to a contiguous tensor", o.Field, t)
-		case slices.Contains(blockScaled, fieldOf(o)):
+		case slices.Contains(blockScaled, o.FieldName()):
 		case t.Block != backend.PerTensor:
 			return unsupported(n, "%s is %s with block scales (%s)", o.Field, t, t.Block)
 		case t.DType == fp8.E8M0:
@@ -119,15 +119,6 @@ func checkOperands(n *backend.Node, blockScaled []string) error {
 		}
 	}
 	return nil
-}
-
-// fieldOf returns the name of the op's field that holds an operand: "Out" for
-// "Out[1].Scale".
-func fieldOf(o backend.Operand) string {
-	if i := strings.IndexAny(o.Field, "[."); i >= 0 {
-		return o.Field[:i]
-	}
-	return o.Field
 }
 
 // shaped binds an op to the kernels of a name. The extent is rows, columns and the words

@@ -3,7 +3,6 @@ package emu
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"octet/backend"
 	"octet/fp8"
@@ -49,7 +48,7 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 		return nil, b.unsupported("no kernel for %T", n.Op)
 	}
 	for _, o := range n.Operands() {
-		if slices.Contains(row.blockScaled, fieldOf(o)) {
+		if slices.Contains(row.blockScaled, o.FieldName()) {
 			continue
 		}
 		if o.Tensor.Block != backend.PerTensor {
@@ -60,13 +59,4 @@ func (b *binder) bind(n *backend.Node) (kernel, error) {
 		}
 	}
 	return row.bind(b, n)
-}
-
-// fieldOf returns the name of the op's field that holds an operand: "Out" for
-// "Out[1].Scale".
-func fieldOf(o backend.Operand) string {
-	if i := strings.IndexAny(o.Field, "[."); i >= 0 {
-		return o.Field[:i]
-	}
-	return o.Field
 }
