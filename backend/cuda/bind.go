@@ -6,7 +6,6 @@ import (
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 
 	"octet/backend"
 	"octet/csrc/libcuda/kernels"
