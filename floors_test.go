@@ -1,6 +1,7 @@
 package main
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -104,6 +105,36 @@ func TestStudiesAloneImportThePlotLibrary(t *testing.T) {
 		}
 	}
 	require.True(t, seen, "no study imports the plot library")
+}
+
+// An import must not take over the process: no init function exits, starts a process or
+// waits for one.
+func TestInitFunctionsStartNothing(t *testing.T) {
+	forbidden := map[string]bool{"os.Exit": true, "os.StartProcess": true, "syscall.Exec": true, "log.Fatal": true, "signal.Ignore": true, "signal.Notify": true}
+	found := 0
+	for _, name := range sourcesOf(t, ".go") {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv != nil || fn.Name.Name != "init" {
+				continue
+			}
+			found++
+			ast.Inspect(fn, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok {
+					if x, ok := s.X.(*ast.Ident); ok {
+						require.False(t, forbidden[x.Name+"."+s.Sel.Name] || x.Name == "exec", "%s: init uses %s.%s: give the program a function to call in main", name, x.Name, s.Sel.Name)
+					}
+				}
+				return true
+			})
+		}
+	}
+	require.Positive(t, found)
 }
 
 // importsOf returns the import paths of a source file, whatever its build tags.

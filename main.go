@@ -6,10 +6,11 @@ import (
 
 	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
-	_ "octet/backend/gaudi"
+	"octet/backend/gaudi"
 	"octet/internal/cli"
 )
 
 func main() {
+	gaudi.RunWorker()
 	os.Exit(cli.Main(os.Args, sources))
 }

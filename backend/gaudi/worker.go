@@ -31,9 +31,16 @@ const workerVariable = "OCTET_GAUDI_WORKER"
 // exec.Cmd.ExtraFiles.
 const workerSocket = 3
 
-// Worker processes start in init, so every program that imports this package, tests
-// included, can be its own worker.
-func init() {
+// canServe reports whether RunWorker was called: only then does this program, started
+// again, become a worker.
+var canServe bool
+
+// RunWorker serves a Gaudi to a parent process and then exits, if that parent started this
+// process as a worker; otherwise it returns at once. Several ranks need a worker process
+// each, which is this program started again: a program that opens several ranks calls
+// RunWorker at the start of main.
+func RunWorker() {
+	canServe = true
 	value, ok := os.LookupEnv(workerVariable)
 	if !ok {
 		return
@@ -222,6 +229,9 @@ func (w *workers) each(do func(*worker) error) error {
 }
 
 func (w *workers) start(rank, module int) (*worker, error) {
+	if !canServe {
+		return nil, errors.New("several ranks need worker processes: call gaudi.RunWorker at the start of main")
+	}
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err

@@ -273,6 +273,19 @@ func TestWorkersEndWithTheirParent(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
+func TestMain(m *testing.M) {
+	RunWorker()
+	os.Exit(m.Run())
+}
+
+// A program that does not call RunWorker cannot be started again as a worker.
+func TestRanksNeedRunWorker(t *testing.T) {
+	canServe = false
+	defer func() { canServe = true }()
+	_, err := new(workers).start(0, -1)
+	require.EqualError(t, err, "several ranks need worker processes: call gaudi.RunWorker at the start of main")
+}
+
 // A worker without a parent process exits with an error in one line.
 func TestWorkerWithoutAParent(t *testing.T) {
 	for value, want := range map[string]string{"0": "there is no socket to a parent process", "yes": "is not a module number"} {

@@ -19,7 +19,7 @@ import (
 	"octet/backend"
 	_ "octet/backend/cuda"
 	_ "octet/backend/emu"
-	_ "octet/backend/gaudi"
+	"octet/backend/gaudi"
 	"octet/recipe"
 )
 
@@ -27,6 +27,7 @@ import (
 const asCommand = "OCTET_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
+	gaudi.RunWorker()
 	if os.Getenv(asCommand) != "" {
 		if text := os.Getenv(killAt); text != "" {
 			p, err := parseFailpoint(text)
