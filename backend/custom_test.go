@@ -151,7 +151,7 @@ type (
 func TestInvalidCustomOps(t *testing.T) {
 	for message, op := range map[string]backend.Op{
 		"without the methods of backend.CustomOp":  &noMethods{},
-		"field x is not exported":                  &unexportedField{},
+		"field x is not exported":                  &unexportedField{x: nil},
 		"field X has the tag op:\"\", expected in": &untaggedField{},
 		"field F is a func()":                      &functionField{},
 		"Accumulate is not a boolean field":        &noFlag{},

@@ -155,4 +155,3 @@ func TestCustomOps(t *testing.T) {
 		}
 	}
 }
-
