@@ -5,7 +5,6 @@ STATICCHECK    = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOFUMPT        = mvdan.cc/gofumpt@v0.12.0
 GOLANGCI       = github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 VALE           = github.com/vale-cli/vale/v3/cmd/vale@v3.22.0
-SUMTYPE        = github.com/alecthomas/go-check-sumtype/cmd/go-check-sumtype@v0.4.0
 
 # TAGS are the build tags: make build TAGS=cuda,gaudi
 TAGS ?=
@@ -44,7 +43,6 @@ lint: ## run formatters, vet and linters, in pinned versions
 	go vet -tags '$(TAGS)' ./...
 	go run $(GOFUMPT) -l -d .
 	go run $(STATICCHECK) -tags '$(TAGS)' ./...
-	go run $(SUMTYPE) ./...
 	go run $(GOLANGCI) run --build-tags '$(TAGS)' ./...
 	git ls-files -z '*.md' '*.go' '*.c' '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 env CGO_ENABLED=1 go run $(VALE) --output=line
 

@@ -23,7 +23,7 @@
 //     data. Vars holds the tensors that outlive a program; a Program owns its temps.
 //   - Op is a struct. Its tensor fields are tagged in, out or inout, its other fields
 //     are plain values. Its doc comment is its equation, and package ref computes that
-//     equation in float64.
+//     equation in float64. Other packages add ops that embed Custom.
 //   - Node is an op in a program, with its place in the model: module path, phase,
 //     block.
 //   - Program is a list of nodes. Driver.Lower rewrites programs for a device, and a

@@ -50,7 +50,7 @@ func describe(t *Tensor) string {
 
 func (n *Node) format(name func(*Tensor) string, settings []string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s %s %s", orDash(n.Scope), n.Phase, opType(n.Op))
+	fmt.Fprintf(&b, "%s %s %s", orDash(n.Scope), n.Phase, opPath(n.Op))
 	for _, o := range n.operands {
 		mark := "="
 		switch o.Access {
@@ -63,6 +63,9 @@ func (n *Node) format(name func(*Tensor) string, settings []string) string {
 	}
 	for _, s := range settings {
 		b.WriteString(" " + s)
+	}
+	if custom, ok := n.Op.(CUDALooped); ok {
+		fmt.Fprintf(&b, " CUDA=%x", sha256.Sum256([]byte(custom.CUDA())))
 	}
 	if n.Queue != ComputeQueue {
 		fmt.Fprintf(&b, " on %s", n.Queue)

@@ -73,10 +73,7 @@ func Unfuse(p *Program, fused func(Op) bool) (*Program, error) {
 			if len(casts) == 0 || len(casts) == 1 && plainStore(casts[0]) {
 				continue
 			}
-			rows, cols := casts[0].Out.Rows(), casts[0].Out.Cols()
-			if casts[0].Transpose {
-				rows, cols = cols, rows
-			}
+			rows, cols := ResultShape(casts)
 			wide := r.Temp(casts[0].Out.Name+".f32", fp8.F32, rows, cols)
 			quantize = append(quantize, &Quantize{X: wide, Out: casts})
 			v.Field(i).Set(reflect.ValueOf([]Cast{{Out: wide}}))

@@ -9,11 +9,9 @@ import (
 	"octet/fp8"
 )
 
-// Op is one of the closed set of ops of this package. An op is an exported struct:
-// operand fields are tensors (see collectOperands), all other fields are plain values.
-// Ops are used through pointers.
-//
-//sumtype:decl
+// Op is one of the ops of this package, or one of another package that embeds Custom. An
+// op is an exported struct: operand fields are tensors (see collectOperands), all other
+// fields are plain values. Ops are used through pointers.
 type Op interface {
 	check() error // shapes, formats and values, given non-nil operands
 	flops() int64 // multiplications and additions of GEMMs, those of attention included; else 0
@@ -42,7 +40,7 @@ type Cost struct {
 
 // Cost returns the node's cost, which depends on shapes alone.
 func (n *Node) Cost() Cost {
-	c := Cost{FLOPs: n.Op.flops()}
+	c := Cost{FLOPs: flopsOf(n.Op)}
 	for _, o := range n.operands {
 		c.Bytes += o.Tensor.Bytes()
 		if o.Access == InOut {

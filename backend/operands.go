@@ -149,8 +149,30 @@ func cloneOp(op Op, rename func(*Tensor) *Tensor) Op {
 	return clone
 }
 
-// opName returns the op's lower-case name, as in errors and profiles.
+// opName returns the op's lower-case name, as in errors: "matmul".
 func opName(op Op) string { return strings.ToLower(opType(op)) }
 
-// opType returns the op's name in Go, as in dumps.
-func opType(op Op) string { return reflect.TypeOf(op).Elem().Name() }
+// opType returns the op's name in Go: "MatMul", "squared.ReLU" for a custom op.
+func opType(op Op) string {
+	if t := structOf(op); t.PkgPath() != customType.PkgPath() {
+		return t.String()
+	}
+	return structOf(op).Name()
+}
+
+// opPath returns the op's name in dumps. It names a custom op by its import path, so that
+// ops of different packages give different hashes.
+func opPath(op Op) string {
+	if t := structOf(op); t.PkgPath() != customType.PkgPath() {
+		return t.PkgPath() + "." + t.Name()
+	}
+	return structOf(op).Name()
+}
+
+func structOf(op Op) reflect.Type {
+	t := reflect.TypeOf(op)
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t // Program.Add refuses it
+}

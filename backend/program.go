@@ -184,12 +184,16 @@ func (r *record) fail(err error) {
 // add checks the node and appends it. Passes that rewrite programs use it too, so the
 // same rules apply to their results.
 func (r *record) add(n *Node) {
-	operands, err := collectOperands(n.Op)
+	var operands []Operand
+	err := checkFields(n.Op)
+	if err == nil {
+		operands, err = collectOperands(n.Op)
+	}
 	if err == nil {
 		err = r.checkAccess(operands)
 	}
 	if err == nil {
-		err = n.Op.check()
+		err = checkOp(n.Op, operands)
 	}
 	if err != nil {
 		r.fail(fmt.Errorf("%s: %w", n.Path(), err))

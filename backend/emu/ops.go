@@ -43,9 +43,9 @@ func compute(run func()) kernel {
 // bind returns the kernel of a node's op.
 func (b *binder) bind(n *backend.Node) (kernel, error) {
 	b.taken = 0
-	row, ok := ops.Of(n.Op)
+	row, ok := rowOf(n.Op)
 	if !ok {
-		return nil, b.unsupported("no kernel for %T", n.Op)
+		return nil, b.unsupported("no kernel for %T; a custom op must implement backend.Looped", n.Op)
 	}
 	for _, o := range n.Operands() {
 		if slices.Contains(row.blockScaled, o.FieldName()) {

@@ -81,11 +81,11 @@ func (g *group) exchange(ctx context.Context, rank int, what string, part []floa
 func implementCollective[O backend.Op](in func(O) *backend.Tensor, finish func(b *Backend, o O, parts [][]float64), check func(b *Backend, o O) error) struct{} {
 	var op O
 	return ops.Add(op, row{
-		run: func(ctx context.Context, b *Backend, op backend.Op) error {
-			x := in(op.(O))
-			parts, err := b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", op, x.Elems()), b.stored(x))
+		run: func(ctx context.Context, b *Backend, n *backend.Node) error {
+			x := in(n.Op.(O))
+			parts, err := b.group.exchange(ctx, b.rank, fmt.Sprintf("%T of %d elements", n.Op, x.Elems()), b.stored(x))
 			if err == nil {
-				finish(b, op.(O), parts)
+				finish(b, n.Op.(O), parts)
 			}
 			return err
 		},

@@ -130,7 +130,8 @@ func (b *Backend) Bind(v *backend.Vars) error {
 	return nil
 }
 
-// Load implements backend.Backend. It refuses no op.
+// Load implements backend.Backend. It refuses no op of package backend, and no
+// backend.CustomOp.
 func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, error) {
 	for _, p := range programs {
 		if err := p.Err(); err != nil {
@@ -145,7 +146,7 @@ func (b *Backend) Load(programs ...*backend.Program) ([]backend.Executable, erro
 			}
 		}
 		for _, n := range p.Nodes() {
-			row, ok := ops.Of(n.Op)
+			row, ok := rowOf(n.Op)
 			if !ok {
 				return nil, fmt.Errorf("%s: backend ref does not implement %T: %w", n.Path(), n.Op, backend.ErrUnsupported)
 			}
@@ -205,8 +206,8 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 	for _, n := range e.program.Nodes() {
 		err := ctx.Err()
 		if err == nil {
-			row, _ := ops.Of(n.Op)
-			err = row.run(ctx, e.b, n.Op)
+			row, _ := rowOf(n.Op)
+			err = row.run(ctx, e.b, n)
 		}
 		if err == nil && observe != nil {
 			err = observe(n, observed{e.b})
@@ -220,7 +221,7 @@ func (e *executable) run(ctx context.Context, observe backend.Observer) error {
 
 // row holds what this backend knows of a type of op.
 type row struct {
-	run   func(ctx context.Context, b *Backend, op backend.Op) error
+	run   func(ctx context.Context, b *Backend, n *backend.Node) error
 	check func(b *Backend, op backend.Op) error // refuses an op when its program is loaded; nil accepts every op
 }
 
@@ -235,5 +236,5 @@ func implement[O backend.Op](run func(*Backend, O)) struct{} {
 // implementErr adds an op that may fail.
 func implementErr[O backend.Op](run func(*Backend, O) error) struct{} {
 	var op O
-	return ops.Add(op, row{run: func(_ context.Context, b *Backend, op backend.Op) error { return run(b, op.(O)) }})
+	return ops.Add(op, row{run: func(_ context.Context, b *Backend, n *backend.Node) error { return run(b, n.Op.(O)) }})
 }

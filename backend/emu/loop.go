@@ -1,0 +1,95 @@
+package emu
+
+import "octet/backend"
+
+// rowOf returns the row of an op; one that runs the loop of a backend.Looped op.
+func rowOf(op backend.Op) (r row, ok bool) {
+	if r, ok = ops.Of(op); ok {
+		return r, true
+	}
+	_, ok = op.(backend.Looped)
+	return row{bind: bindLoop}, ok
+}
+
+func bindLoop(b *binder, n *backend.Node) (kernel, error) {
+	return compute(b.loop(n.Op.(backend.Looped).Loop())), nil
+}
+
+// loop is a bound backend.Loop.
+type loop struct {
+	f   func(out, in [][]float32)
+	in  []loopInput
+	out []loopOutput
+	// outArgs[w] and inArgs[w] are the arguments of worker w's calls of f.
+	outArgs, inArgs [][][]float32
+}
+
+type loopInput struct {
+	rows
+	oneRow  bool // all rows of the result read row 0
+	buffers [][]float32
+}
+
+type loopOutput struct {
+	*emitter
+	cols    int
+	buffers [][]float32
+}
+
+func (b *binder) loop(from backend.Loop) func() {
+	l := &loop{f: from.F}
+	buffers := b.pieceBuffers
+	if from.WholeRows {
+		buffers = b.scratch
+	}
+	height, cols := backend.ResultShape(from.Out[0])
+	widest := cols
+	for _, t := range from.In {
+		widest = max(widest, t.Cols())
+		l.in = append(l.in, loopInput{b.rows(t), t.Rows() == 1, buffers(t.Cols())})
+	}
+	var emitters []*emitter
+	for _, casts := range from.Out {
+		_, n := backend.ResultShape(casts)
+		widest = max(widest, n)
+		emitters = append(emitters, b.emitter(casts, n))
+		l.out = append(l.out, loopOutput{emitters[len(emitters)-1], n, buffers(n)})
+	}
+	for range b.pool.size() {
+		l.outArgs = append(l.outArgs, loopArgs(len(l.out)))
+		l.inArgs = append(l.inArgs, loopArgs(len(l.in)))
+	}
+	if !from.WholeRows {
+		return storing(b.pieces(height, cols, l.compute), emitters...)
+	}
+	tasks, perTask := rowTasks(height, widest)
+	task := func(worker, task int) {
+		for row := task * perTask; row < min(height, (task+1)*perTask); row++ {
+			l.compute(worker, row, 0, widest)
+		}
+	}
+	return storing(func() { b.pool.run(tasks, task) }, emitters...)
+}
+
+// loopArgs returns n slices in memory that shares no cache line with another worker's.
+func loopArgs(n int) [][]float32 { return make([][]float32, n+8)[:n] }
+
+// compute computes n elements from (row, col) on, fewer for narrower operands.
+func (l *loop) compute(worker, row, col, n int) {
+	out, in := l.outArgs[worker], l.inArgs[worker]
+	for i := range l.in {
+		x, from := &l.in[i], row
+		if x.oneRow {
+			from = 0
+		}
+		in[i] = x.piece(x.buffers[worker], from, col, min(n, x.cols-col))
+	}
+	for i := range l.out {
+		o := &l.out[i]
+		out[i] = o.buffers[worker][:min(n, o.cols-col)]
+	}
+	l.f(out, in)
+	for i := range l.out {
+		l.out[i].store(worker, row, col, out[i])
+	}
+}
