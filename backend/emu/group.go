@@ -250,7 +250,7 @@ func (b *binder) reduceScatter(node *backend.Node, o *backend.ReduceScatter) (ke
 	mine, out, offers := offer{op: "reducescatter", f32: b.f32(o.X)}, b.f32(o.Out), b.group.offers
 	n := len(out)
 	if len(mine.f32) != n*len(offers) {
-		return nil, fmt.Errorf("X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
+		return nil, fmt.Errorf("operand X must have %d times the elements of Out, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
 	return b.collective(node, mine, ceilDiv(n, taskElems), func(_, task int) {
 		from := task * taskElems
@@ -269,7 +269,7 @@ func (b *binder) allGather(node *backend.Node, o *backend.AllGather) (kernel, er
 	mine, out, offers := offer{op: "allgather", bytes: b.bytes(o.X)}, b.bytes(o.Out), b.group.offers
 	n := len(mine.bytes)
 	if len(out) != n*len(offers) {
-		return nil, fmt.Errorf("Out must have %d times the bytes of X, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
+		return nil, fmt.Errorf("operand Out must have %d times the bytes of X, one part for each rank: X is %s, Out is %s", len(offers), o.X, o.Out)
 	}
 	return b.collective(node, mine, len(offers), func(_, rank int) {
 		copy(out[rank*n:(rank+1)*n], offers[rank].bytes)
