@@ -23,7 +23,7 @@ var levels = [][]string{
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
 	{"internal/bench", "study/internal/start"},
-	{"internal/run"},
+	{"run"},
 	{"internal/adam", "internal/compare", "internal/config", "internal/export", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "train"},
 	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},

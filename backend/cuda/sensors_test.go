@@ -16,7 +16,7 @@ import (
 
 	"octet/backend"
 	"octet/csrc/standin"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

@@ -15,7 +15,7 @@ import (
 	"slices"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // Options says where to measure, and for how long.

@@ -8,7 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // Case is one op to measure: its program and the contents of its tensors.

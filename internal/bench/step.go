@@ -8,7 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/internal/run"
+	"octet/run"
 	"octet/train"
 )
 

@@ -11,7 +11,7 @@ import (
 
 	"octet/internal/bench"
 	"octet/internal/config"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 	"octet/train"
 )

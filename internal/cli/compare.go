@@ -12,7 +12,7 @@ import (
 	"octet/backend"
 	"octet/internal/compare"
 	"octet/internal/config"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

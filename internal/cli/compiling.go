@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // compileNoticeAfter is how long a device may load its programs before a line says that it

@@ -10,7 +10,7 @@ import (
 
 	"octet/data"
 	"octet/infer"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 	"octet/train"
 )

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"octet/internal/export"
-	"octet/internal/run"
+	"octet/run"
 )
 
 type exportCmd struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/checkpoint"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // header is the header of a safetensors file.

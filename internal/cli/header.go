@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"octet/data"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 	"octet/train"
 )

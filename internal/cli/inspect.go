@@ -13,7 +13,7 @@ import (
 	"text/tabwriter"
 
 	"octet/internal/inspect"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

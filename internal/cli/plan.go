@@ -5,7 +5,7 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
-	"octet/internal/run"
+	"octet/run"
 	"octet/train"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 	"octet/train"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 	"octet/train"
 )

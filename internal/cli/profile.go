@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

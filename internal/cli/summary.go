@@ -14,7 +14,7 @@ import (
 
 	"octet/data"
 	"octet/infer"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

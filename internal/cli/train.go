@@ -20,7 +20,7 @@ import (
 	"octet/checkpoint"
 	"octet/internal/config"
 	"octet/internal/exporter"
-	"octet/internal/run"
+	"octet/run"
 	"octet/internal/writers"
 )
 

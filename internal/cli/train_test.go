@@ -22,7 +22,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/exporter"
-	"octet/internal/run"
+	"octet/run"
 )
 
 func TestTrain(t *testing.T) {
