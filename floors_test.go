@@ -22,11 +22,11 @@ var levels = [][]string{
 	{"internal/cli", "backend/cuda/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
-	{"internal/bench", "study/internal/start"},
+	{"internal/bench", "internal/export", "study/internal/start"},
 	{"run"},
-	{"internal/adam", "internal/compare", "internal/config", "internal/export", "internal/inspect", "internal/spike", "internal/trial"},
+	{"internal/adam", "internal/compare", "internal/config", "internal/inspect", "internal/spike", "internal/trial"},
 	{"infer", "train"},
-	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm"},
+	{"nn", "backend/conformance", "backend/cuda/gorgonia", "internal/exporter", "internal/gemm", "internal/hostmem"},
 	{"backend/cuda", "backend/emu", "backend/gaudi", "backend/ref", "csrc/libcuda/kernels/usage"},
 	{"backend", "backend/arith", "checkpoint", "csrc/libcuda", "csrc/libsynapse", "data", "internal/writers", "recipe"},
 	// These import no package of this module.

@@ -3,62 +3,39 @@ package run
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"octet/internal/config"
 	"octet/train"
 )
 
-// A resumed run takes the configuration of its folder, of which it may change the length.
-// Errors name what is wrong with the folder.
-func TestResumedConfig(t *testing.T) {
+// ConfigOf returns the configuration of a folder. Errors name what is wrong with it.
+func TestConfigOf(t *testing.T) {
 	folder := func(toml string) string {
 		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(ConfigPath(dir), []byte(toml), 0o600))
+		require.NoError(t, os.WriteFile(configPath(dir), []byte(toml), 0o600))
 		return dir
 	}
-	const seven = "[train]\nsteps = 7\n"
-	c, err := ResumedConfig(folder(seven), config.Args{})
+	c, err := ConfigOf(folder("[train]\nsteps = 7\n"))
 	require.NoError(t, err)
 	require.Equal(t, 7, c.Train.Steps)
-	c, err = ResumedConfig(folder(seven), config.Args{Assignments: []string{"train.steps=9"}})
-	require.NoError(t, err)
-	require.Equal(t, 9, c.Train.Steps)
 
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, test := range []struct {
-		name, dir string
-		args      config.Args
-		want      string
+		name, dir, want string
 	}{
-		{"no folder", filepath.Join(t.TempDir(), "absent"), config.Args{}, "absent does not exist"},
-		{"a file", file, config.Args{}, "file is not a run folder"},
-		{"a folder of something else", t.TempDir(), config.Args{}, "is not a run folder: it has no config.toml"},
-		{"no TOML", folder("steps 7"), config.Args{}, "config.toml"},
-		{"a value that cannot be", folder("[train]\nsteps = -7\n"), config.Args{}, "train.steps"},
-		{"another file", folder(seven), config.Args{File: "my.toml"}, "my.toml is given with --resume"},
-		{"another key", folder(seven), config.Args{Assignments: []string{"optimizer.lr=1"}}, "optimizer.lr is given with --resume"},
+		{"no folder", filepath.Join(t.TempDir(), "absent"), "absent does not exist"},
+		{"a file", file, "file is not a run folder"},
+		{"a folder of something else", t.TempDir(), "is not a run folder: it has no config.toml"},
+		{"no TOML", folder("steps 7"), "config.toml"},
+		{"a value that cannot be", folder("[train]\nsteps = -7\n"), "train.steps"},
 	} {
-		c, err := ResumedConfig(test.dir, test.args)
+		c, err := ConfigOf(test.dir)
 		require.ErrorContains(t, err, test.want, test.name)
 		require.Zero(t, c, test.name)
 	}
-}
-
-// A key that both the file and the command line give is reported once.
-func TestAutoConfigNamesAKeyOnce(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(ConfigPath(dir), []byte("[optimizer]\nlr = 0.002\n"), 0o600))
-	file := filepath.Join(t.TempDir(), "my.toml")
-	require.NoError(t, os.WriteFile(file, []byte("seed = 5\n[optimizer]\nlr = 0.001\n"), 0o600))
-	_, resumes, err := AutoConfig(dir, config.Args{File: file, Assignments: []string{"optimizer.lr=0.003"}})
-	require.True(t, resumes)
-	require.ErrorContains(t, err, "optimizer.lr is 0.002 in the run, 0.003 given")
-	require.Equal(t, 1, strings.Count(err.Error(), "optimizer.lr"), err)
 }
 
 // riseOfRate reports a rise of the learning rate only if the rate would not have risen

@@ -31,7 +31,7 @@ func (r *Run) estimate(ctx context.Context, job *train.Job) (d time.Duration, ok
 	}
 	steps := r.Config.Train.Steps
 	if r.WasResumed {
-		done, err := checkpoint.List(r.Folder.Checkpoints())
+		done, err := checkpoint.List(r.folder.checkpoints())
 		if err != nil {
 			return 0, false, err
 		}

@@ -24,7 +24,7 @@ func TestEstimate(t *testing.T) {
 		require.NoError(t, err)
 		job, err := train.NewJob(c, spec)
 		require.NoError(t, err)
-		r := &Run{Config: c, Corpus: &data.Corpus{}, Folder: &Folder{Dir: t.TempDir()}, backend: name}
+		r := &Run{Config: c, Corpus: &data.Corpus{}, folder: &folder{Dir: t.TempDir()}, backend: name}
 		d, ok, err := r.estimate(t.Context(), job)
 		require.NoError(t, err)
 		return d, ok

@@ -348,13 +348,13 @@ func TestUnwritableFolder(t *testing.T) {
 
 // The advice for a full disk before the first checkpoint.
 func TestFullBeforeTheFirstCheckpoint(t *testing.T) {
-	folder, err := Create(t.TempDir(), tinyConfig(t))
+	f, err := create(t.TempDir(), tinyConfig(t))
 	require.NoError(t, err)
-	defer func() { require.NoError(t, folder.Close()) }()
-	r := &Run{Folder: folder}
+	defer func() { require.NoError(t, f.Close()) }()
+	r := &Run{folder: f}
 	for cause, advice := range map[error]string{
-		syscall.ENOSPC: ": free some space, then octet train --resume --out " + r.Folder.Dir,
-		syscall.EDQUOT: ": free some space, then octet train --resume --out " + r.Folder.Dir,
+		syscall.ENOSPC: ": free some space, then octet train --resume --out " + r.folder.Dir,
+		syscall.EDQUOT: ": free some space, then octet train --resume --out " + r.folder.Dir,
 		syscall.EIO:    "",
 	} {
 		err := r.withLastCheckpoint(&os.PathError{Op: "write", Path: "metrics.jsonl", Err: cause})

@@ -33,8 +33,8 @@ const (
 	lockFile       = checkpoint.LockFile
 )
 
-// Folder is a run folder that this process has locked.
-type Folder struct {
+// folder is a run folder that this process has locked.
+type folder struct {
 	Dir     string
 	unlock  func() error
 	info    fs.FileInfo // of the folder itself
@@ -45,10 +45,10 @@ type Folder struct {
 // ErrRunExists is the error for a new run in a folder that already holds one.
 var ErrRunExists = errors.New("already holds a run")
 
-// Create makes a run folder, which must not hold other files, and writes the resolved
+// create makes a run folder, which must not hold other files, and writes the resolved
 // config into it.
-func Create(dir string, c train.Config) (*Folder, error) {
-	f := &Folder{Dir: dir, made: topmostMissing(dir)}
+func create(dir string, c train.Config) (*folder, error) {
+	f := &folder{Dir: dir, made: topmostMissing(dir)}
 	if err := disk.MakeDirs(dir); err != nil {
 		f.removeMade()
 		return nil, fmt.Errorf("the run folder cannot be made: %w; name another one with --out", err)
@@ -64,16 +64,16 @@ func Create(dir string, c train.Config) (*Folder, error) {
 		return nil, errors.Join(err, f.removeLock())
 	}
 	if err := f.writeConfig(c); err != nil {
-		return nil, errors.Join(err, f.Discard())
+		return nil, errors.Join(err, f.discard())
 	}
 	return f, nil
 }
 
-// checkVacant returns the error of Create for a folder that exists and cannot take a new
+// checkVacant returns the error of create for a folder that exists and cannot take a new
 // run, without changing the folder.
 func checkVacant(dir string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil // Create returns the error
+		return nil // create returns the error
 	}
 	err := vacant(dir)
 	if !errors.Is(err, ErrRunExists) {
@@ -86,12 +86,12 @@ func checkVacant(dir string) error {
 	return errors.Join(err, unlock())
 }
 
-// vacant returns an error if dir holds a run or files of others, which Discard could not
+// vacant returns an error if dir holds a run or files of others, which discard could not
 // tell from those of the run. It allows hidden files (the lock, files of file systems),
 // lost+found of a mounted volume, the redirected output of a shell or scheduler, and an
 // empty checkpoints folder, where a volume may be mounted before the run begins.
 func vacant(dir string) error {
-	if exists(ConfigPath(dir)) {
+	if Exists(dir) {
 		return fmt.Errorf("--out %s %w: name another folder, or resume the run with --resume", dir, ErrRunExists)
 	}
 	if name := leftover(dir); name != "" {
@@ -136,9 +136,9 @@ func ofFileSystem(e fs.DirEntry) bool {
 	return strings.HasPrefix(e.Name(), ".") || e.Name() == "lost+found"
 }
 
-// Resume locks an existing run folder and removes unfinished checkpoints from it.
-func Resume(dir string) (*Folder, error) {
-	if !exists(ConfigPath(dir)) {
+// resume locks an existing run folder and removes unfinished checkpoints from it.
+func resume(dir string) (*folder, error) {
+	if !Exists(dir) {
 		return nil, notARun(dir)
 	}
 	// Reject symlinks, which could truncate a user's file, and pipes, whose reads block.
@@ -148,25 +148,25 @@ func Resume(dir string) (*Folder, error) {
 			return nil, fmt.Errorf("%s is not a regular file: put one in its place, or remove it", filepath.Join(dir, name))
 		}
 	}
-	f := &Folder{Dir: dir}
-	switch info, err := os.Lstat(f.Checkpoints()); {
+	f := &folder{Dir: dir}
+	switch info, err := os.Lstat(f.checkpoints()); {
 	case err != nil || info.IsDir():
 	case info.Mode()&fs.ModeSymlink != 0: // two runs with links to one folder would remove each other's checkpoints
-		return nil, fmt.Errorf("%s is a link, so the run would remove old checkpoints elsewhere: replace it with the folder; to keep a run on another disk, link the whole run folder", f.Checkpoints())
+		return nil, fmt.Errorf("%s is a link, so the run would remove old checkpoints elsewhere: replace it with the folder; to keep a run on another disk, link the whole run folder", f.checkpoints())
 	default:
-		return nil, fmt.Errorf("%s is not a folder: replace it with the folder of the run's checkpoints, or remove it", f.Checkpoints())
+		return nil, fmt.Errorf("%s is not a folder: replace it with the folder of the run's checkpoints, or remove it", f.checkpoints())
 	}
 	if err := f.lock(); err != nil {
 		return nil, err
 	}
-	if err := checkpoint.RemovePartial(f.Checkpoints()); err != nil {
+	if err := checkpoint.RemovePartial(f.checkpoints()); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
 // lock locks the folder for this process.
-func (f *Folder) lock() (err error) {
+func (f *folder) lock() (err error) {
 	if f.unlock, err = checkpoint.Lock(f.Dir); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (f *Folder) lock() (err error) {
 
 // checkInPlace returns an error if the folder was moved or replaced. Open files move with
 // the folder, but checkpoints would be written and removed in the folder that replaced it.
-func (f *Folder) checkInPlace() error {
+func (f *folder) checkInPlace() error {
 	if info, err := os.Stat(f.Dir); err == nil && os.SameFile(info, f.info) {
 		return nil
 	}
@@ -196,20 +196,23 @@ func notARun(dir string) error {
 	return fmt.Errorf("%s is not a run folder: it has no %s", dir, configFile)
 }
 
-// ConfigPath returns the path of the run's resolved config.
-func ConfigPath(dir string) string { return filepath.Join(dir, configFile) }
+// Exists reports whether dir holds a run, which Start can resume.
+func Exists(dir string) bool { return exists(configPath(dir)) }
 
-// Checkpoints returns the folder of the run's checkpoints.
-func (f *Folder) Checkpoints() string { return f.path(checkpointsDir) }
+// configPath returns the path of the run's resolved config.
+func configPath(dir string) string { return filepath.Join(dir, configFile) }
 
-func (f *Folder) path(name string) string { return filepath.Join(f.Dir, name) }
+// checkpoints returns the folder of the run's checkpoints.
+func (f *folder) checkpoints() string { return f.path(checkpointsDir) }
+
+func (f *folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
 // Close unlocks the folder.
-func (f *Folder) Close() error { return f.unlock() }
+func (f *folder) Close() error { return f.unlock() }
 
-// Discard undoes Create if nothing was started. It removes what this process made and
+// discard undoes create if nothing was started. It removes what this process made and
 // leaves a folder that existed before as it was.
-func (f *Folder) Discard() (err error) {
+func (f *folder) discard() (err error) {
 	names := append([]string{configFile, dataFile, metricsFile, timingFile, logFile}, f.recipes...)
 	if f.made != "" {
 		entries, readErr := os.ReadDir(f.Dir)
@@ -231,7 +234,7 @@ func (f *Folder) Discard() (err error) {
 }
 
 // removeLock unlocks the folder and removes the lock file.
-func (f *Folder) removeLock() error {
+func (f *folder) removeLock() error {
 	if runtime.GOOS == "windows" { // Windows does not remove open files
 		return errors.Join(f.unlock(), disk.RemoveAll(f.path(lockFile)))
 	}
@@ -240,7 +243,7 @@ func (f *Folder) removeLock() error {
 
 // removeMade removes the folders that this process made, from the innermost outwards. A
 // folder that another process has used meanwhile stays.
-func (f *Folder) removeMade() {
+func (f *folder) removeMade() {
 	if f.made == "" {
 		return
 	}
@@ -268,7 +271,7 @@ func exists(path string) bool {
 }
 
 // writeConfig writes or replaces config.toml and the recipe files that it names.
-func (f *Folder) writeConfig(c train.Config) error {
+func (f *folder) writeConfig(c train.Config) error {
 	text, err := config.Marshal(c)
 	if err != nil {
 		return err
@@ -279,12 +282,12 @@ func (f *Folder) writeConfig(c train.Config) error {
 			return err
 		}
 	}
-	return disk.WriteAtomic(ConfigPath(f.Dir), text)
+	return disk.WriteAtomic(configPath(f.Dir), text)
 }
 
 // recordData writes data.json. If it exists, recordData returns an error unless the corpus
 // is the one that the run began with.
-func (f *Folder) recordData(info data.Info) error {
+func (f *folder) recordData(info data.Info) error {
 	name := f.path(dataFile)
 	mine, err := json.MarshalIndent(info, "", "  ")
 	if err != nil {
@@ -310,7 +313,7 @@ func (f *Folder) recordData(info data.Info) error {
 }
 
 // choices returns the algorithms that the run's device chose by timing; nil if there are none.
-func (f *Folder) choices() ([]byte, error) {
+func (f *folder) choices() ([]byte, error) {
 	text, whole, err := readUpTo(f.path(choicesFile), maxChoices)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !whole { // a file that Octet did not write: the device chooses again
 		return nil, nil
@@ -334,7 +337,7 @@ func readUpTo(name string, limit int64) (text []byte, whole bool, err error) {
 }
 
 // recordChoices writes choices.json, from which a resumed run reads them.
-func (f *Folder) recordChoices(choices []byte) error {
+func (f *folder) recordChoices(choices []byte) error {
 	if choices == nil {
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 
 	_ "octet/backend/emu"
 	"octet/data"
-	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/train"
 )
@@ -28,18 +27,18 @@ func TestDiscard(t *testing.T) {
 	}
 	before := there()
 	for _, dir := range []string{"a", filepath.Join("a", "b", "c"), filepath.Join(home, "a", "b"), filepath.Join(".", "x", "..", "y")} {
-		f, err := Create(dir, train.Default())
+		f, err := create(dir, train.Default())
 		require.NoError(t, err)
-		require.FileExists(t, ConfigPath(dir))
+		require.FileExists(t, configPath(dir))
 		require.NoError(t, f.recordData(data.Info{}))
-		require.NoError(t, f.Discard())
+		require.NoError(t, f.discard())
 		require.Equal(t, before, there(), dir)
 	}
 	// A parent that another process uses meanwhile stays.
-	f, err := Create(filepath.Join("runs", "one"), train.Default())
+	f, err := create(filepath.Join("runs", "one"), train.Default())
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join("runs", "two"), 0o700))
-	require.NoError(t, f.Discard())
+	require.NoError(t, f.discard())
 	require.Equal(t, append(before, "runs", filepath.Join("runs", "two")), there())
 }
 
@@ -50,53 +49,53 @@ func TestDiscardBesideCreate(t *testing.T) {
 		if made {
 			dir = filepath.Join(dir, "run")
 		}
-		f, err := Create(dir, train.Default())
+		f, err := create(dir, train.Default())
 		require.NoError(t, err)
 		require.NoError(t, f.recordData(data.Info{}))
-		inside, begun := false, (*Folder)(nil)
+		inside, begun := false, (*folder)(nil)
 		restore := disk.Intercept(func(c disk.Change) error {
 			if inside || begun != nil {
 				return c.Do()
 			}
 			inside = true
-			if another, err := Create(dir, train.Default()); err == nil {
+			if another, err := create(dir, train.Default()); err == nil {
 				begun = another
 				require.NoError(t, begun.recordData(data.Info{}))
 			}
 			inside = false
 			return c.Do()
 		})
-		err = f.Discard()
+		err = f.discard()
 		restore()
 		require.NoError(t, err)
 		if begun != nil {
-			require.FileExists(t, ConfigPath(dir))
+			require.FileExists(t, configPath(dir))
 			require.FileExists(t, begun.path(dataFile))
-			require.NoError(t, begun.Discard())
+			require.NoError(t, begun.discard())
 		}
-		again, err := Create(dir, train.Default())
+		again, err := create(dir, train.Default())
 		require.NoError(t, err)
-		require.NoError(t, again.Discard())
+		require.NoError(t, again.discard())
 	}
 }
 
 func TestCreateInUsedFolder(t *testing.T) {
 	dir := t.TempDir()
-	f, err := Create(dir, train.Default())
+	f, err := create(dir, train.Default())
 	require.NoError(t, err)
-	_, err = Create(dir, train.Default())
+	_, err = create(dir, train.Default())
 	require.ErrorContains(t, err, "in use")
 	require.NoError(t, f.Close())
-	_, err = Create(dir, train.Default())
+	_, err = create(dir, train.Default())
 	require.ErrorContains(t, err, "already holds a run")
 	for _, leftover := range []string{metricsFile, checkpointsDir + "/step-00000002"} {
 		dir := t.TempDir()
 		require.NoError(t, os.MkdirAll(filepath.Join(dir, leftover), 0o700))
-		_, err = Create(dir, train.Default())
+		_, err = create(dir, train.Default())
 		name, _, _ := strings.Cut(leftover, "/")
 		require.ErrorContains(t, err, "holds "+name+" but no config.toml")
 		require.NotErrorIs(t, err, ErrRunExists)
-		require.NoFileExists(t, ConfigPath(dir))
+		require.NoFileExists(t, configPath(dir))
 	}
 }
 
@@ -106,16 +105,16 @@ func TestCreateBesideEmptyCheckpoints(t *testing.T) {
 	dir := t.TempDir()
 	checkpoints := filepath.Join(dir, checkpointsDir)
 	require.NoError(t, os.MkdirAll(filepath.Join(checkpoints, "lost+found"), 0o700))
-	f, err := Create(dir, train.Default())
+	f, err := create(dir, train.Default())
 	require.NoError(t, err)
-	require.NoError(t, f.Discard())
+	require.NoError(t, f.discard())
 	require.DirExists(t, filepath.Join(checkpoints, "lost+found"))
 
 	require.NoError(t, os.RemoveAll(checkpoints))
 	if err := os.Symlink(t.TempDir(), checkpoints); err != nil {
 		t.Skipf("no symbolic links here: %v", err)
 	}
-	_, err = Create(dir, train.Default())
+	_, err = create(dir, train.Default())
 	require.ErrorContains(t, err, "holds checkpoints but no config.toml")
 }
 
@@ -125,7 +124,7 @@ func TestCreateAmongFiles(t *testing.T) {
 	for _, name := range []string{"notes.txt", dataFile, logFile, "folder"} {
 		dir := t.TempDir()
 		require.NoError(t, os.Mkdir(filepath.Join(dir, name), 0o700))
-		_, err := Create(dir, train.Default())
+		_, err := create(dir, train.Default())
 		require.ErrorContains(t, err, "holds \""+name+"\", which is not part of a run")
 		require.NotErrorIs(t, err, ErrRunExists)
 		entries, err := os.ReadDir(dir)
@@ -137,9 +136,9 @@ func TestCreateAmongFiles(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found"), 0o700))
-	f, err := Create(dir, train.Default())
+	f, err := create(dir, train.Default())
 	require.NoError(t, err)
-	require.NoError(t, f.Discard())
+	require.NoError(t, f.discard())
 	require.DirExists(t, filepath.Join(dir, "lost+found"))
 	require.FileExists(t, filepath.Join(dir, ".DS_Store"))
 	require.FileExists(t, filepath.Join(dir, "slurm-7.out"))
@@ -151,17 +150,17 @@ func TestPathsAreAbsolute(t *testing.T) {
 	t.Chdir(home)
 	home, err := os.Getwd() // without links
 	require.NoError(t, err)
-	c, err := NewConfig(config.Args{Assignments: []string{`data.paths=["a", "` + filepath.ToSlash(home) + `/b"]`, "model.init=w"}})
+	c, err := NewConfig("", `data.paths=["a", "`+filepath.ToSlash(home)+`/b"]`, "model.init=w")
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(home, "a"), filepath.Join(home, "b")}, c.Data.Paths)
 	require.Equal(t, filepath.Join(home, "w"), c.Model.Init)
 	t.Setenv("HOME", home)
 	t.Setenv("USERPROFILE", home)
-	c, err = NewConfig(config.Args{Assignments: []string{`data.paths=["~/a", "~"]`, "model.init=~b"}})
+	c, err = NewConfig("", `data.paths=["~/a", "~"]`, "model.init=~b")
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(home, "a"), home}, c.Data.Paths)
 	require.Equal(t, "~b", filepath.Base(c.Model.Init), "another user's home is for the shell")
-	c, err = NewConfig(config.Args{})
+	c, err = NewConfig("")
 	require.NoError(t, err)
 	require.Empty(t, c.Data.Paths)
 	require.Empty(t, c.Model.Init)

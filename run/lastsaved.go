@@ -14,13 +14,13 @@ import (
 // checkNoneSaved returns an error if run.log records a checkpoint, for a folder that holds
 // none: its file system may not be mounted, and starting at step 0 would truncate the
 // records.
-func (f *Folder) checkNoneSaved() error {
+func (f *folder) checkNoneSaved() error {
 	step, err := lastSaved(f.path(logFile))
 	if err != nil || step == 0 {
 		return err
 	}
 	return fmt.Errorf("%s records the checkpoint of step %d, but %s holds none: mount its file system or put the checkpoints back; to restart this run at step 0, which loses the records of its steps, remove %[1]s",
-		f.path(logFile), step, f.Checkpoints())
+		f.path(logFile), step, f.checkpoints())
 }
 
 // lastSaved returns the step of the last checkpoint in a run.log; 0 if there is none. It

@@ -38,9 +38,9 @@ type Progress struct {
 func (r *Run) Train(ctx context.Context, report func(Progress)) error {
 	err := r.train(ctx, report)
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		r.Exporter.End(nil)
+		r.exporter.End(nil)
 	} else {
-		r.Exporter.End(err)
+		r.exporter.End(err)
 	}
 	return err
 }

@@ -9,17 +9,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"octet/internal/config"
 )
 
-// ResumedConfig does not open a config.toml that is a pipe: this test would hang.
+// ConfigOf does not open a config.toml that is a pipe: this test would hang.
 func TestResumeOpensNoPipe(t *testing.T) {
 	c := smoothConfig(t)
 	dir := filepath.Join(t.TempDir(), "run")
 	smoothRun(t, c, dir)
-	require.NoError(t, os.Remove(ConfigPath(dir)))
-	require.NoError(t, syscall.Mkfifo(ConfigPath(dir), 0o600))
-	_, err := ResumedConfig(dir, config.Args{})
+	require.NoError(t, os.Remove(configPath(dir)))
+	require.NoError(t, syscall.Mkfifo(configPath(dir), 0o600))
+	_, err := ConfigOf(dir)
 	require.ErrorContains(t, err, "config.toml is not a regular file: put one in its place")
 }

@@ -148,7 +148,7 @@ func TestPowerCut(t *testing.T) {
 	require.NoError(t, err)
 	begun := 0
 	for _, dir := range left {
-		if _, err := os.Stat(ConfigPath(dir)); err != nil {
+		if _, err := os.Stat(configPath(dir)); err != nil {
 			require.NoDirExists(t, filepath.Join(dir, checkpoint.Dir))
 			continue
 		}

@@ -75,7 +75,7 @@ func (r *Run) profileAfter(step int, interrupted bool) (*Profile, error) {
 		return nil, nil
 	}
 	r.profile, r.Trainer.Execute = nil, nil // frees the recorded spans
-	path := r.Folder.path(traceFile)
+	path := r.folder.path(traceFile)
 	f, err := disk.Open(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
 	if err != nil {
 		return nil, err

@@ -53,7 +53,7 @@ func (r *Run) stepTimeout() time.Duration {
 
 // publish passes the records of a step to the exporter, if there is one.
 func (r *Run) publish(m writers.Metrics, t writers.Timing) {
-	if r.Exporter == nil {
+	if r.exporter == nil {
 		return
 	}
 	if m.ValLoss != nil {
@@ -74,7 +74,7 @@ func (r *Run) publish(m writers.Metrics, t writers.Timing) {
 		took = now.Sub(r.published.at)
 	}
 	r.published.at, r.published.longest, r.published.step = now, max(r.published.longest, took), seconds(float64(t.StepSeconds))
-	r.Exporter.Publish(&exporter.State{
+	r.exporter.Publish(&exporter.State{
 		At: now, Timeout: r.stepTimeout(), Steps: r.Config.Train.Steps, Metrics: m, Timing: t,
 		Recipe: r.Trainer.Recipe.Name, Backend: r.backendName(),
 		Tokens: r.Tokens(), ValLoss: r.published.valLoss, Skipped: r.published.skipped, Health: r.published.health,

@@ -16,47 +16,43 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/internal/exporter"
 	"octet/internal/writers"
 )
 
-func scrape(e *exporter.Exporter) (string, error) {
-	r, err := http.Get(e.URL())
+func scrape(r *Run) (string, error) {
+	a, err := http.Get(r.MetricsURL())
 	if err != nil {
 		return "", err
 	}
-	defer r.Body.Close()
-	text, err := io.ReadAll(r.Body)
+	defer a.Body.Close()
+	text, err := io.ReadAll(a.Body)
 	return string(text), err
 }
 
 // The exporter serves the records of the last step, also while a step runs.
 func TestExporterServesTheRecords(t *testing.T) {
-	e, err := exporter.Open("0", exporter.Build{Version: "devel", Go: "go"})
-	require.NoError(t, err)
-	defer e.Close()
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.EvalEvery, c.Checkpoint.Every = 4, 2, 1
 	require.NoError(t, c.Resolve())
-	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e}
+	o := Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, MetricsAddr: "0"}
 	r, err := Start(t.Context(), o)
 	require.NoError(t, err)
 	during, updates := "", 0 // the answer during the second update
 	r.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
 		if program == "update" {
 			if updates++; updates == 2 {
-				during, err = scrape(e)
+				during, err = scrape(r)
 				require.NoError(t, err)
 			}
 		}
 		return x.Run(ctx)
 	}
-	served, err := scrape(e)
+	served, err := scrape(r)
 	require.NoError(t, err)
 	require.NotContains(t, served, "octet_step")
 
 	require.NoError(t, r.Train(t.Context(), func(p Progress) {
-		served, err := scrape(e)
+		served, err := scrape(r)
 		require.NoError(t, err)
 		var m writers.Metrics
 		require.NoError(t, json.Unmarshal(lastLine(t, filepath.Join(o.Dir, metricsFile)), &m))
@@ -76,7 +72,7 @@ func TestExporterServesTheRecords(t *testing.T) {
 	r, err = Start(t.Context(), o)
 	require.NoError(t, err)
 	require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-	served, err = scrape(e)
+	served, err = scrape(r)
 	require.NoError(t, err)
 	require.Contains(t, served, "\noctet_checkpoint_step 4\n", "of the previous process")
 	require.NotContains(t, served, "octet_checkpoint_timestamp")
@@ -85,12 +81,9 @@ func TestExporterServesTheRecords(t *testing.T) {
 
 // Skipped updates are counted, and the last validation loss stays until the next evaluation.
 func TestPublishedBeyondAStep(t *testing.T) {
-	e, err := exporter.Open("0", exporter.Build{})
-	require.NoError(t, err)
-	defer e.Close()
 	c := tinyConfig(t)
 	require.NoError(t, c.Resolve())
-	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, MetricsAddr: "0"})
 	require.NoError(t, err)
 	loss := func(x writers.Float) *writers.Float { return &x }
 	for _, test := range []struct {
@@ -104,7 +97,7 @@ func TestPublishedBeyondAStep(t *testing.T) {
 		{writers.Metrics{Step: 4, Skipped: true, ValLoss: loss(1.5)}, "1.5", 2},
 	} {
 		r.publish(test.step, writers.Timing{})
-		served, err := scrape(e)
+		served, err := scrape(r)
 		require.NoError(t, err)
 		require.Contains(t, served, fmt.Sprintf("\noctet_val_loss %s\n", test.valLoss), test.step.Step)
 		require.Contains(t, served, fmt.Sprintf("\noctet_skipped_steps_total %d\n", test.skipped), test.step.Step)
@@ -115,13 +108,10 @@ func TestPublishedBeyondAStep(t *testing.T) {
 // /healthz reports an error that stopped training as unhealthy, and a finished run as healthy.
 func TestHealthAfterTraining(t *testing.T) {
 	for _, failure := range []error{nil, errors.New("the device is lost")} {
-		e, err := exporter.Open("0", exporter.Build{})
-		require.NoError(t, err)
-		defer e.Close()
 		c := tinyConfig(t)
 		c.Train.Steps = 3
 		require.NoError(t, c.Resolve())
-		r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
+		r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, MetricsAddr: "0"})
 		require.NoError(t, err)
 		r.Trainer.Execute = func(ctx context.Context, program string, x backend.Executable) error {
 			if r.Trainer.StepsDone() == 2 && failure != nil {
@@ -130,7 +120,7 @@ func TestHealthAfterTraining(t *testing.T) {
 			return x.Run(ctx)
 		}
 		require.ErrorIs(t, r.Train(t.Context(), func(Progress) {}), failure)
-		answer, err := http.Get(strings.TrimSuffix(e.URL(), "metrics") + "healthz")
+		answer, err := http.Get(strings.TrimSuffix(r.MetricsURL(), "metrics") + "healthz")
 		require.NoError(t, err)
 		text, err := io.ReadAll(answer.Body)
 		require.NoError(t, errors.Join(err, answer.Body.Close()))
@@ -174,15 +164,12 @@ func TestStepTimeout(t *testing.T) {
 // A counter never decreases: after a rewind the repeated steps count again, as in the run's
 // tokens and energy.
 func TestTokensOfARewind(t *testing.T) {
-	e, err := exporter.Open("0", exporter.Build{})
-	require.NoError(t, err)
-	defer e.Close()
 	s := spikes()
 	c := tinyConfig(t)
 	c.Train.Steps, c.Train.OnSpike, c.Checkpoint.Every = 95, "rewind", 10
 	require.NoError(t, c.Resolve())
 	s.batches = s.batchesOf(t, c, 87, 89)
-	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-spiky", Threads: 1, Exporter: e})
+	r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu-spiky", Threads: 1, MetricsAddr: "0"})
 	require.NoError(t, err)
 	step, executed := 0, 0
 	require.NoError(t, r.Train(t.Context(), func(p Progress) {
@@ -193,7 +180,7 @@ func TestTokensOfARewind(t *testing.T) {
 			return
 		}
 		step++
-		served, err := scrape(e)
+		served, err := scrape(r)
 		require.NoError(t, err)
 		require.Contains(t, served, fmt.Sprintf("\noctet_step %d\n", step))
 		require.Contains(t, served, fmt.Sprintf("\noctet_tokens_total %d\n", r.Tokens()))

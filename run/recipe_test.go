@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"octet/internal/config"
 )
 
 // A run keeps a copy of its recipe file: it resumes, evaluates and repeats without the
@@ -19,9 +17,8 @@ func TestRunWithARecipeFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("recipe = \"fp8-smooth\"\n[precision]\nhistory = 3\n[[precision.rows]]\nscope = \"layers.0.*\"\nformat = \"bf16\"\n"), 0o600))
 	require.NoError(t, os.WriteFile(text, bytes.Repeat([]byte("text "), 1000), 0o600))
 	small := []string{"model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "model.layers=2", "data.seq=32", "train.micro_batch=2", "train.steps=1", "data.paths=" + text}
-	loaded, err := config.Load(config.Args{Assignments: append(small, "recipe="+file)})
+	c, err := NewConfig("", append(small, "recipe="+file)...)
 	require.NoError(t, err)
-	c := loaded.Config
 	train := func(folder string, resume bool) {
 		r, err := Start(t.Context(), Options{Config: c, Dir: folder, Resume: resume, Backend: "emu", Threads: 1})
 		require.NoError(t, err)
@@ -33,9 +30,8 @@ func TestRunWithARecipeFile(t *testing.T) {
 	moved := filepath.Join(dir, "elsewhere")
 	require.NoError(t, os.Rename(filepath.Join(dir, "run"), moved))
 
-	loaded, err = config.Load(config.Args{File: ConfigPath(moved)})
+	c, err = NewConfig(configPath(moved))
 	require.NoError(t, err)
-	c = loaded.Config
 	again := filepath.Join(dir, "again")
 	train(again, false)
 	a, err := os.ReadFile(filepath.Join(moved, metricsFile))
@@ -44,8 +40,9 @@ func TestRunWithARecipeFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(a), string(b))
 
-	c, err = ResumedConfig(moved, config.Args{Assignments: []string{"train.steps=2"}})
+	c, err = ConfigOf(moved)
 	require.NoError(t, err)
+	c.Train.Steps = 2
 	require.Equal(t, "first-in-bf16", c.Recipe)
 	train(moved, true)
 	w, err := OpenWeights(moved, "")

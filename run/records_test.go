@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"octet/internal/exporter"
 	"octet/train"
 )
 
@@ -29,17 +28,14 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, err := exporter.Open("0", exporter.Build{})
-			require.NoError(t, err)
-			defer e.Close()
 			c := tinyConfig(t)
 			edit(&c)
 			c.Model.FFN, c.Train.Steps, c.Train.HealthEvery = 64, 3, 2
 			require.NoError(t, c.Resolve())
-			r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, Exporter: e})
+			r, err := Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "run"), Backend: "emu", Threads: 1, MetricsAddr: "0"})
 			require.NoError(t, err)
 			require.NoError(t, r.Train(t.Context(), func(Progress) {}))
-			served, err := scrape(e)
+			served, err := scrape(r)
 			require.NoError(t, err)
 			var names []string
 			for _, cast := range r.Trainer.Model.HealthCasts() {
@@ -47,7 +43,7 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 			}
 			require.NoError(t, r.Close())
 
-			text, err := os.ReadFile(r.Folder.path(metricsFile))
+			text, err := os.ReadFile(r.folder.path(metricsFile))
 			require.NoError(t, err)
 			var line struct {
 				FP8    map[string]map[string]*float64 `json:"fp8"`
@@ -56,7 +52,7 @@ func TestHealthIsWrittenEverywhere(t *testing.T) {
 			require.NoError(t, json.Unmarshal([]byte(strings.Split(string(text), "\n")[1]), &line))
 			require.NotEmpty(t, names)
 			require.ElementsMatch(t, names, slices.Collect(maps.Keys(line.FP8)))
-			files, err := filepath.Glob(r.Folder.path("events.out.tfevents.*"))
+			files, err := filepath.Glob(r.folder.path("events.out.tfevents.*"))
 			require.NoError(t, err)
 			events, err := os.ReadFile(files[0])
 			require.NoError(t, err)

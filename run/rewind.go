@@ -40,7 +40,7 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 	if err := r.discard(func(e checkpoint.Entry) bool { return e.Step > to }); err != nil {
 		return err
 	}
-	cut, err := openRecords(r.Folder.Dir, to)
+	cut, err := openRecords(r.folder.Dir, to)
 	if err != nil {
 		return err // the caller logs it in the former records
 	}
@@ -53,7 +53,7 @@ func (r *Run) handleSpike(ctx context.Context, p *Progress) error {
 
 // checkpointBefore opens the newest intact regular checkpoint from before a step.
 func (r *Run) checkpointBefore(step int) (*checkpoint.Checkpoint, error) {
-	list, err := checkpoint.List(r.Folder.Checkpoints())
+	list, err := checkpoint.List(r.folder.checkpoints())
 	if err != nil {
 		return nil, err
 	}

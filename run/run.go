@@ -1,11 +1,21 @@
-// Package run executes a training run in its folder: it connects the trainer to
-// config.toml, data.json, the records and the checkpoints, and resumes runs. It also opens
-// the trained model of a run, as [Weights].
+// Package run trains a model in a run folder: config.toml, the records of every step
+// (metrics.jsonl, timing.jsonl, TensorBoard events, run.log) and checkpoints, from which a
+// later process resumes. It is what octet train does, for a Go program.
 //
-// A [Run] goes through three calls. [Start] does everything that can fail because of the
-// user's input, and removes what it made if it fails. [Run.Train] runs the steps, calls
-// back after each, writes the records, and writes checkpoints while the next steps run.
-// [Run.Close] frees the devices and the folder.
+//	c, err := run.NewConfig("my.toml", "train.steps=100", "recipe=fp8-smooth")
+//	r, err := run.Start(ctx, run.Options{Config: c, Dir: "runs/mine", Backend: "emu"})
+//	err = r.Train(ctx, func(p run.Progress) { fmt.Println(p.Step, p.Loss) })
+//	err = r.Close()
+//
+// [Start] does everything that can fail because of the user's input, and removes what it
+// made if it fails. [Run.Train] runs the steps, calls back after each, writes the records,
+// and writes checkpoints while the next steps run. [Run.Close] frees the devices and the
+// folder. The program imports the backends that it uses, such as octet/backend/emu.
+//
+// The configuration says how often Train evaluates and saves, how many checkpoints it
+// keeps, and what a loss spike or a full disk does: the keys of [train] and [checkpoint].
+//
+// [OpenWeights] opens the trained model of a run.
 package run
 
 import (
@@ -14,6 +24,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -24,18 +35,23 @@ import (
 	"octet/data"
 	"octet/internal/config"
 	"octet/internal/exporter"
+	"octet/internal/hostmem"
 	"octet/internal/writers"
 	"octet/train"
 )
 
-// Options are the options of Start.
+// Options are the options of Start. Config and Dir are needed.
 type Options struct {
-	Config  train.Config // resolved; of a resumed run, the one in its folder
-	Dir     string
+	// Config is what NewConfig or ConfigOf returned, or a train.Config of the program's own.
+	Config train.Config
+	Dir    string // the run folder; Start makes it if it is missing
+	// Resume resumes the run in Dir from its newest intact checkpoint. Config must then be
+	// that of the run, but for Train.Steps. Without Resume, Dir must not hold a run.
+	// Resume: Exists(Dir) starts a run or resumes it.
 	Resume  bool
-	Backend string // name:device, as given; empty picks the best
-	Threads int
-	Profile bool // record some steps: see Profile
+	Backend string // name, or name:device, such as "emu" or "cuda:0"; empty picks the best
+	Threads int    // of the CPU backend; 0: all processors
+	Profile bool   // record some steps: see Profile
 	// Expect receives a rough duration of the run, if Start can estimate it. Start calls it
 	// after the quick checks of the input. It may be nil.
 	Expect func(time.Duration)
@@ -46,16 +62,19 @@ type Options struct {
 	// Each value of Save requests a checkpoint of the current step. It may be nil.
 	Save <-chan os.Signal
 
-	Version string // of octet, for state.json
-	// Exporter receives every step. It may be nil.
-	Exporter *exporter.Exporter
-	Sources  fs.FS // Octet's own source: the corpus without data.paths and Go installation
+	Version string // of the program, for state.json and the metrics
+	// MetricsAddr is the address, HOST:PORT or a port of this machine, that serves
+	// Prometheus metrics at /metrics from Start to Close; port 0 is a free one. Empty: none.
+	MetricsAddr string
+	// Sources is the corpus for a configuration without data.paths, on a machine without a
+	// Go installation. It may be nil.
+	Sources fs.FS
 }
 
 // Run is a training run in progress.
 type Run struct {
 	Config     train.Config
-	Folder     *Folder
+	Dir        string // the run folder
 	Corpus     *data.Corpus
 	Note       string // the default corpus that was chosen; empty with data.paths
 	Trainer    *train.Trainer
@@ -67,10 +86,11 @@ type Run struct {
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if they differ from this run's
 	Changed    []string           // keys of config.toml that changed since the checkpoint: see config.Changes
 	Rise       *Rise              // of the learning rate, if the run is longer now; nil: none
-	Exporter   *exporter.Exporter // may be nil
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
-	backend     string // Options.Backend
+	folder      *folder
+	exporter    *exporter.Exporter // nil without Options.MetricsAddr
+	backend     string             // Options.Backend
 	options     backend.Options
 	version     string
 	records     *records
@@ -85,32 +105,41 @@ type Run struct {
 	requests    <-chan os.Signal // Options.Save
 }
 
-// Start opens a run. It fails only for reasons that the user can fix, and then leaves no
-// files behind.
+// Start opens a new run, or resumes one. It fails only for reasons that the user can fix,
+// and then leaves no files behind. The error wraps ErrRunExists if Dir holds a run and
+// Resume is not set, and checkpoint.ErrLocked if another process uses Dir.
 func Start(ctx context.Context, o Options) (*Run, error) {
+	if err := o.Config.Resolve(); err != nil {
+		return nil, err
+	}
 	r := &Run{
-		Config: o.Config, WasResumed: o.Resume, version: o.Version, Exporter: o.Exporter, requests: o.Save,
+		Config: o.Config, Dir: o.Dir, WasResumed: o.Resume, version: o.Version, requests: o.Save,
 		backend: o.Backend, options: backend.Options{Threads: o.Threads, Ranks: o.Config.Train.Ranks},
 	}
 	r.options.BeforeExit = r.logExit
 	var err error
-	if o.Resume {
-		r.Folder, err = Resume(o.Dir)
-	} else {
-		err = checkVacant(o.Dir)
+	if o.MetricsAddr != "" {
+		if r.exporter, err = exporter.Open(o.MetricsAddr, exporter.Build{Version: o.Version, Go: runtime.Version()}); err != nil {
+			return nil, err
+		}
 	}
-	if err != nil {
-		return nil, err
+	if !o.Resume {
+		err = checkVacant(o.Dir)
+	} else if r.folder, err = resume(o.Dir); err == nil {
+		err = checkResumed(o.Dir, o.Config)
 	}
 	// The folder is made after the text was read and the memory checked: a process that
 	// ends before that, even by a kill, leaves no folder.
-	job, err := r.prepare(ctx, o)
+	var job *train.Job
 	if err == nil {
-		LimitGoMemory()
+		job, err = r.prepare(ctx, o)
+	}
+	if err == nil {
+		hostmem.LimitGo()
 	}
 	if err == nil && !o.Resume {
-		if r.Folder, err = Create(o.Dir, o.Config); err == nil {
-			err = r.Folder.recordData(r.Corpus.Info)
+		if r.folder, err = create(o.Dir, o.Config); err == nil {
+			err = r.folder.recordData(r.Corpus.Info)
 		}
 	}
 	if err == nil {
@@ -121,12 +150,12 @@ func Start(ctx context.Context, o Options) (*Run, error) {
 	}
 	err = errors.Join(err, r.free())
 	switch {
-	case r.Folder == nil:
+	case r.folder == nil:
 		return nil, err
 	case o.Resume:
-		return nil, errors.Join(err, r.Folder.Close())
+		return nil, errors.Join(err, r.folder.Close())
 	}
-	return nil, errors.Join(err, r.Folder.Discard())
+	return nil, errors.Join(err, r.folder.discard())
 }
 
 // prepare opens the text and the devices, checks the memory, and returns the job of the
@@ -136,10 +165,10 @@ func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error
 		return nil, err
 	}
 	if o.Resume {
-		if err := r.Folder.recordData(r.Corpus.Info); err != nil {
+		if err := r.folder.recordData(r.Corpus.Info); err != nil {
 			return nil, err
 		}
-		if r.options.Choices, err = r.Folder.choices(); err != nil {
+		if r.options.Choices, err = r.folder.choices(); err != nil {
 			return nil, err
 		}
 	}
@@ -189,12 +218,12 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 		if steps := o.Config.Train.Steps; r.Resumed > steps {
 			return fmt.Errorf("train.steps = %d, but the run has done %d already: give more steps", steps, r.Resumed)
 		}
-		before, err := ResumedConfig(o.Dir, config.Args{})
+		before, err := ConfigOf(o.Dir)
 		if err != nil {
 			return err
 		}
 		r.Rise = riseOfRate(o.Config.Optimizer, r.Resumed, before.Train.Steps, o.Config.Train.Steps)
-		if err := r.Folder.writeConfig(o.Config); err != nil {
+		if err := r.folder.writeConfig(o.Config); err != nil {
 			return err
 		}
 	}
@@ -214,6 +243,14 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 // Passes returns how often the whole run reads its text.
 func (r *Run) Passes() float64 {
 	return float64(r.Config.Train.Steps) * float64(r.Trainer.TokensPerStep()) / float64(r.Corpus.Info.TrainTokens)
+}
+
+// MetricsURL returns the URL of the metrics; empty without Options.MetricsAddr.
+func (r *Run) MetricsURL() string {
+	if r.exporter == nil {
+		return ""
+	}
+	return r.exporter.URL()
 }
 
 // Usage returns the memory use of the first device; ok says that it is known.
@@ -300,16 +337,16 @@ func (r *Run) plan() (first *train.Job, err error) {
 	}
 	// Text in memory is allocated already, so the free memory accounts for it.
 	if !spec.HostMemory {
-		return first, CheckHostMemory("the host copy of a checkpoint", memory.Snapshot, "use a smaller model, or a machine with more host memory")
+		return first, hostmem.Check("the host copy of a checkpoint", memory.Snapshot, "use a smaller model, or a machine with more host memory")
 	}
-	return first, CheckHostMemory("the run", memory.Total()*int64(len(r.Devices))+memory.Snapshot, SmallerRun)
+	return first, hostmem.Check("the run", memory.Total()*int64(len(r.Devices))+memory.Snapshot, hostmem.SmallerRun)
 }
 
 // begin sets the weights from the newest intact checkpoint, from model.init, or from the
 // seed.
 func (r *Run) begin(ctx context.Context, resume bool) error {
 	if resume {
-		c, skipped, err := checkpoint.Newest(r.Folder.Checkpoints())
+		c, skipped, err := checkpoint.Newest(r.folder.checkpoints())
 		r.Skipped = skipped
 		if err == nil {
 			return errors.Join(r.restore(ctx, c), c.Close())
@@ -318,9 +355,9 @@ func (r *Run) begin(ctx context.Context, resume bool) error {
 			return err
 		}
 		if len(skipped) > 0 { // starting at step 0 would truncate all records
-			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run with another --out, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.Folder.Checkpoints(), r.Folder.path(logFile))
+			return fmt.Errorf("all checkpoints of the run are damaged, the newest: %w; start a new run with another --out, or remove %s and %s to restart this run at step 0, which loses the records of its steps", skipped[0].Damage, r.folder.checkpoints(), r.folder.path(logFile))
 		}
-		if err := r.Folder.checkNoneSaved(); err != nil {
+		if err := r.folder.checkNoneSaved(); err != nil {
 			return err
 		}
 	}
@@ -364,10 +401,10 @@ func (r *Run) backendName() string {
 
 // Close closes the records, the corpus and the devices, and unlocks the folder.
 func (r *Run) Close() error {
-	return errors.Join(r.records.close(), r.free(), r.Folder.Close())
+	return errors.Join(r.records.close(), r.free(), r.folder.Close())
 }
 
-// free closes the corpus, the telemetry and the devices.
+// free closes the corpus, the telemetry, the devices and the exporter.
 func (r *Run) free() error {
 	var errs []error
 	if r.Corpus != nil {
@@ -376,7 +413,7 @@ func (r *Run) free() error {
 	if r.telemetry != nil {
 		errs = append(errs, r.telemetry.close())
 	}
-	return errors.Join(append(errs, closeAll(r.Devices))...)
+	return errors.Join(append(errs, closeAll(r.Devices), r.exporter.Close())...)
 }
 
 // ReleaseDevices closes the devices, so that others can be opened. The run can then neither

@@ -110,7 +110,7 @@ func (r *Run) rescue(ctx context.Context) error {
 		return err
 	}
 	step := r.Trainer.StepsDone()
-	if err := r.Folder.checkInPlace(); err != nil {
+	if err := r.folder.checkInPlace(); err != nil {
 		return err
 	}
 	if _, err := r.write(step, r.choices(), time.Now()); err != nil {
@@ -130,7 +130,7 @@ func (r *Run) choices() []byte {
 // save syncs the records and writes a checkpoint.
 func (r *Run) save(step int, choices []byte) (path string, err error) {
 	start := time.Now()
-	if err := r.Folder.checkInPlace(); err != nil {
+	if err := r.folder.checkInPlace(); err != nil {
 		return "", err
 	}
 	// The records must hold every step that the checkpoint includes.
@@ -143,10 +143,10 @@ func (r *Run) save(step int, choices []byte) (path string, err error) {
 // write writes a checkpoint and deletes those that retention drops. start is the beginning
 // of the logged duration.
 func (r *Run) write(step int, choices []byte, start time.Time) (path string, err error) {
-	if err := r.Folder.recordChoices(choices); err != nil {
+	if err := r.folder.recordChoices(choices); err != nil {
 		return "", err
 	}
-	if path, err = checkpoint.Save(r.Folder.Checkpoints(), step, r.saver.copied.Contents()); err != nil {
+	if path, err = checkpoint.Save(r.folder.checkpoints(), step, r.saver.copied.Contents()); err != nil {
 		return "", err
 	}
 	r.records.log.Info("checkpoint", "step", step, "path", path, "write_s", time.Since(start).Seconds())
@@ -157,7 +157,7 @@ func (r *Run) write(step int, choices []byte, start time.Time) (path string, err
 	if !r.regular(step) && step < r.Config.Train.Steps {
 		keep++
 	}
-	_, retainErr := checkpoint.Retain(r.Folder.Checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
+	_, retainErr := checkpoint.Retain(r.folder.checkpoints(), keep, r.Config.Checkpoint.KeepEvery)
 	if err = errors.Join(err, retainErr); err != nil {
 		err = fmt.Errorf("it is intact, but older ones cannot be removed: %w", err)
 	}
@@ -169,7 +169,7 @@ func (r *Run) regular(step int) bool { return multiple(step, r.Config.Checkpoint
 
 // discard removes the unwanted checkpoints. Like Retain, it keeps damaged ones.
 func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
-	list, err := checkpoint.List(r.Folder.Checkpoints())
+	list, err := checkpoint.List(r.folder.checkpoints())
 	for _, e := range list {
 		if e.Damage == nil && unwanted(e) {
 			err = errors.Join(err, checkpoint.Discard(e.Path))
@@ -180,7 +180,7 @@ func (r *Run) discard(unwanted func(checkpoint.Entry) bool) error {
 
 // NewestCheckpoint returns the path of the newest checkpoint.
 func (r *Run) NewestCheckpoint() (string, error) {
-	list, err := checkpoint.List(r.Folder.Checkpoints())
+	list, err := checkpoint.List(r.folder.checkpoints())
 	if err != nil {
 		return "", err
 	}
@@ -202,10 +202,10 @@ type Best struct {
 // BestSoFar reads the best step from the records, which include the steps before a resume
 // and exclude those that a rewind has undone.
 func (r *Run) BestSoFar() (b Best, err error) {
-	if b.Step, b.Loss, err = writers.MinValLoss(r.Folder.path(metricsFile)); err != nil {
+	if b.Step, b.Loss, err = writers.MinValLoss(r.folder.path(metricsFile)); err != nil {
 		return b, err
 	}
-	list, err := checkpoint.List(r.Folder.Checkpoints())
+	list, err := checkpoint.List(r.folder.checkpoints())
 	for _, e := range list {
 		if e.Damage == nil && e.Step == b.Step {
 			b.Checkpoint = e.Path
@@ -216,16 +216,16 @@ func (r *Run) BestSoFar() (b Best, err error) {
 
 // withLastCheckpoint adds the last checkpoint to an error, and how to resume from it.
 func (r *Run) withLastCheckpoint(err error) error {
-	if r.Folder.checkInPlace() != nil { // the folder there is not that of this run
+	if r.folder.checkInPlace() != nil { // the folder there is not that of this run
 		return err
 	}
 	path, listErr := r.NewestCheckpoint()
-	safe, next := "the last checkpoint is "+path, fmt.Sprintf(": resume with octet train --resume --out %s", r.Folder.Dir)
+	safe, next := "the last checkpoint is "+path, fmt.Sprintf(": resume with octet train --resume --out %s", r.folder.Dir)
 	if listErr != nil {
 		safe, next = "there is no checkpoint yet", ""
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		next = ": free some space, then octet train --resume --out " + r.Folder.Dir
+		next = ": free some space, then octet train --resume --out " + r.folder.Dir
 	}
 	return fmt.Errorf("%w; %s%s", err, safe, next)
 }

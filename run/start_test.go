@@ -27,7 +27,7 @@ func TestFolderIsMadeLate(t *testing.T) {
 
 	// Start does not read the corpus for a folder that another run uses.
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	require.NoError(t, os.WriteFile(ConfigPath(dir), nil, 0o600))
+	require.NoError(t, os.WriteFile(configPath(dir), nil, 0o600))
 	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
 	require.ErrorIs(t, err, ErrRunExists)
 }

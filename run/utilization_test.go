@@ -76,7 +76,7 @@ func TestUtilizationOfARun(t *testing.T) {
 	require.NoError(t, r.Train(t.Context(), func(p Progress) { shares[p.Step] = p.MFU }))
 	require.NoError(t, r.Close())
 	require.Empty(t, peaks)
-	text, err := os.ReadFile(r.Folder.path(timingFile))
+	text, err := os.ReadFile(r.folder.path(timingFile))
 	require.NoError(t, err)
 	for i, line := range bytes.Split(bytes.TrimSpace(text), []byte("\n")) {
 		var timing writers.Timing
@@ -89,7 +89,7 @@ func TestUtilizationOfARun(t *testing.T) {
 		require.Less(t, float64(*timing.MFU), 1e-3)
 		require.Equal(t, *shares[i+1], float64(*timing.MFU))
 	}
-	log, err := os.ReadFile(r.Folder.path(logFile))
+	log, err := os.ReadFile(r.folder.path(logFile))
 	require.NoError(t, err)
 	require.Contains(t, string(log), "mfu left out")
 }

@@ -45,9 +45,9 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 			return nil, err
 		}
 		w.Skipped = skipped
-		if exists(ConfigPath(path)) {
+		if Exists(path) {
 			w.RunDir = path
-		} else if dir := filepath.Dir(filepath.Dir(path)); exists(ConfigPath(dir)) {
+		} else if dir := filepath.Dir(filepath.Dir(path)); Exists(dir) {
 			w.RunDir = dir
 		}
 		return w, w.fromCheckpoint(c, recipeName)
@@ -77,7 +77,7 @@ func OpenWeights(path, recipeName string) (*Weights, error) {
 // HoldsCheckpoint reports whether path is a run folder or a checkpoint, rather than a folder
 // of bare weights.
 func HoldsCheckpoint(path string) bool {
-	return exists(ConfigPath(path)) || exists(filepath.Join(path, checkpoint.ManifestFile))
+	return Exists(path) || exists(filepath.Join(path, checkpoint.ManifestFile))
 }
 
 // OpenCheckpoint opens a checkpoint, or the newest intact one of a run folder; skipped lists
@@ -86,7 +86,7 @@ func OpenCheckpoint(path string) (c *checkpoint.Checkpoint, skipped []checkpoint
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		return nil, nil, fmt.Errorf("%s: no such run or checkpoint folder", path)
 	}
-	if !exists(ConfigPath(path)) {
+	if !Exists(path) {
 		c, err = checkpoint.Open(path)
 		return c, nil, err
 	}
@@ -120,7 +120,7 @@ func (w *Weights) fromCheckpoint(c *checkpoint.Checkpoint, recipeName string) er
 // recipeOf sets the recipe: the named one, or that of the run's last step.
 func (w *Weights) recipeOf(name string, step int) (err error) {
 	if w.RunDir != "" {
-		loaded, err := config.Load(config.Args{File: ConfigPath(w.RunDir)})
+		loaded, err := config.Load(config.Args{File: configPath(w.RunDir)})
 		if err != nil {
 			return err
 		}

@@ -9,19 +9,15 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/internal/config"
-	"octet/internal/exporter"
-	"octet/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 type trainCmd struct {
@@ -64,12 +60,6 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		_, err = t.out.Write(text)
 		return err
 	}
-	if c.MetricsAddr != "" {
-		if o.Exporter, err = exporter.Open(c.MetricsAddr, exporter.Build{Version: version(), Go: runtime.Version()}); err != nil {
-			return badInput(err)
-		}
-		defer func() { err = errors.Join(err, o.Exporter.Close()) }()
-	}
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {
 		status.Print("octet: stopping; a second signal quits without saving")
@@ -99,7 +89,7 @@ func (t *terminal) closed(err, closing error) error {
 
 // options reads the command line, or the configuration of the run to resume.
 func (c trainCmd) options(t *terminal) (o run.Options, err error) {
-	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, Version: version(), Sources: t.sources}
+	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, MetricsAddr: c.MetricsAddr, Version: version(), Sources: t.sources}
 	if err := c.check(); err != nil {
 		return o, err
 	}
@@ -115,16 +105,18 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 			return o, errors.New("--resume auto is two arguments: write --resume=auto")
 		}
 		if c.Resume == resumeAuto {
-			o.Config, o.Resume, err = run.AutoConfig(c.Out, args)
+			o.Config, o.Resume, err = autoConfig(c.Out, args)
 			return o, err
 		}
 		o.Resume = true
-		o.Config, err = run.ResumedConfig(c.Out, args)
+		o.Config, err = resumedConfig(c.Out, args)
 		return o, err
 	}
-	if o.Config, err = run.NewConfig(args); err != nil {
+	loaded, err := config.New(args)
+	if err != nil {
 		return o, err
 	}
+	o.Config = loaded.Config
 	if o.Dir == "" {
 		o.Dir = filepath.Join("runs", time.Now().Format("2006-01-02-150405")+"-"+o.Config.Recipe)
 	}
@@ -322,7 +314,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if path, ok := errors.AsType[*fs.PathError](cause); ok { // the path is not one that the user named
 			cause = path.Err
 		}
-		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Folder.Dir, cause)
+		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Dir, cause)
 	}
 	if err == nil && steps > 0 && skipped == steps {
 		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or check the initial weights with octet inspect", steps)
@@ -375,47 +367,6 @@ func fold(devices []backend.Reading, of func(backend.Reading) *float64, join fun
 	}
 	return all
 }
-
-// resume is the value of --resume.
-type resume string
-
-const (
-	resumeNever  resume = ""
-	resumeAlways resume = "always" // --resume
-	resumeAuto   resume = "auto"   // if the folder holds a run
-)
-
-// Decode implements kong.MapperValue.
-func (r *resume) Decode(ctx *kong.DecodeContext) error {
-	*r = resumeAlways
-	if ctx.Scan.Peek().Type != kong.FlagValueToken {
-		return nil
-	}
-	switch value := ctx.Scan.Pop().String(); value {
-	case "auto":
-		*r = resumeAuto
-	case "true":
-	case "false":
-		*r = resumeNever
-	default:
-		return fmt.Errorf("%q is unknown: give --resume, or --resume=auto", value)
-	}
-	return nil
-}
-
-// String returns the flag as the command line has it, or "" if it is not given.
-func (r resume) String() string {
-	switch r {
-	case resumeAlways:
-		return "--resume"
-	case resumeAuto:
-		return "--resume=auto"
-	}
-	return ""
-}
-
-// IsBool tells kong that the flag needs no value.
-func (resume) IsBool() bool { return true }
 
 // configArgs separates the configuration file from the key=value settings.
 func configArgs(args []string, flags config.Flags) (config.Args, error) {

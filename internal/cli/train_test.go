@@ -189,14 +189,14 @@ func TestDefaultFolder(t *testing.T) {
 // Runs that begin in the same second get different folders, unless the user named one.
 func TestFoldersOfOneSecond(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "date-recipe")
-	c, err := run.NewConfig(config.Args{Assignments: append([]string{"data.paths=" + corpus(t, 5000)}, small...)})
+	c, err := run.NewConfig("", append([]string{"data.paths=" + corpus(t, 5000)}, small...)...)
 	require.NoError(t, err)
 	o := run.Options{Config: c, Dir: dir, Backend: "emu"}
 	var held []*run.Run
 	for _, want := range []string{dir, dir + "-2", dir + "-3"} {
 		r, err := startNumbered(t.Context(), o, true)
 		require.NoError(t, err)
-		require.Equal(t, want, r.Folder.Dir)
+		require.Equal(t, want, r.Dir)
 		held = append(held, r)
 	}
 	_, err = startNumbered(t.Context(), o, false)
@@ -206,7 +206,7 @@ func TestFoldersOfOneSecond(t *testing.T) {
 	}
 	r, err := startNumbered(t.Context(), o, true)
 	require.NoError(t, err)
-	require.Equal(t, dir+"-4", r.Folder.Dir, "the others hold runs now")
+	require.Equal(t, dir+"-4", r.Dir, "the others hold runs now")
 	require.NoError(t, r.Close())
 }
 

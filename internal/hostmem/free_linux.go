@@ -1,4 +1,4 @@
-package run
+package hostmem
 
 import (
 	"io/fs"
@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// HostMemory returns how many bytes a process can still allocate, and the name of what sets
+// Free returns how many bytes a process can still allocate, and the name of what sets
 // that bound: the machine, by MemAvailable of proc(5) and the free swap, or a container
 // whose memory limit leaves less.
-func HostMemory() (free int64, bound string, ok bool) { return freeMemory(os.DirFS("/")) }
+func Free() (free int64, bound string, ok bool) { return freeMemory(os.DirFS("/")) }
 
 func freeMemory(root fs.FS) (free int64, bound string, ok bool) {
 	available, ok := keyed(root, "proc/meminfo", "MemAvailable:")

@@ -1,4 +1,6 @@
-package run
+// Package hostmem tells how much memory this machine or container has left, and keeps a
+// process within it.
+package hostmem
 
 import (
 	"fmt"
@@ -8,24 +10,24 @@ import (
 	"octet/internal/writers"
 )
 
-// CheckHostMemory returns an error if need bytes do not fit into this machine or container:
+// Check returns an error if need bytes do not fit into this machine or container:
 // running out of memory later would kill the process without a message. The error begins
 // with what and ends with instead, the advice.
-func CheckHostMemory(what string, need int64, instead string) error {
-	free, bound, ok := HostMemory()
+func Check(what string, need int64, instead string) error {
+	free, bound, ok := Free()
 	if !ok || need <= free {
 		return nil
 	}
 	return fmt.Errorf("%s needs %s of memory and %s has %s free: %s", what, writers.Bytes(need), bound, writers.Bytes(free), instead)
 }
 
-// LimitGoMemory sets Go's memory limit, of the whole process, to the memory that the
+// LimitGo sets Go's memory limit, of the whole process, to the memory that the
 // process uses plus the memory that is free now. SetMemoryLimit makes the garbage collector
 // keep to it. Without a limit, the heap may double before a collection, and loading weights
-// leaves garbage of several times their size. LimitGoMemory never raises the limit: a lower
+// leaves garbage of several times their size. LimitGo never raises the limit: a lower
 // GOMEMLIMIT of the user stays.
-func LimitGoMemory() {
-	free, _, ok := HostMemory()
+func LimitGo() {
+	free, _, ok := Free()
 	if !ok {
 		return
 	}

@@ -1,4 +1,4 @@
-package run
+package hostmem
 
 import (
 	"math"
@@ -83,20 +83,20 @@ func TestFreeMemory(t *testing.T) {
 	require.False(t, ok)
 }
 
-// LimitGoMemory limits Go's memory to the free memory, unless the user's limit is lower.
-// CheckHostMemory does not change the limit.
+// LimitGo limits Go's memory to the free memory, unless the user's limit is lower.
+// Check does not change the limit.
 func TestLimitGoMemory(t *testing.T) {
 	old := debug.SetMemoryLimit(math.MaxInt64)
 	defer debug.SetMemoryLimit(old)
-	require.ErrorContains(t, CheckHostMemory("it", math.MaxInt64, "use less"), "it needs 9.2 EB of memory and ")
-	require.NoError(t, CheckHostMemory("it", 1, "use less"))
+	require.ErrorContains(t, Check("it", math.MaxInt64, "use less"), "it needs 9.2 EB of memory and ")
+	require.NoError(t, Check("it", 1, "use less"))
 	require.EqualValues(t, math.MaxInt64, debug.SetMemoryLimit(-1), "a check has no effect")
-	LimitGoMemory()
+	LimitGo()
 	limit := debug.SetMemoryLimit(-1)
-	free, _, ok := HostMemory()
+	free, _, ok := Free()
 	require.True(t, ok)
 	require.Less(t, limit, 2*free+1<<30)
 	debug.SetMemoryLimit(limit / 2)
-	LimitGoMemory()
+	LimitGo()
 	require.Equal(t, limit/2, debug.SetMemoryLimit(-1))
 }

@@ -1,4 +1,4 @@
-package run
+package export
 
 import (
 	"cmp"
@@ -11,15 +11,16 @@ import (
 	"octet/checkpoint"
 	"octet/fp8"
 	"octet/infer"
-	"octet/internal/export"
+	"octet/internal/hostmem"
 	"octet/nn"
+	"octet/run"
 )
 
-// ExportModel prepares weights for an export. If they were trained with Smooth-SwiGLU, it
+// FromRun prepares the weights of a run for an export. If they were trained with Smooth-SwiGLU, it
 // computes the smoothing scales on dev.
-func ExportModel(ctx context.Context, w *Weights, dev backend.Backend) (export.Model, error) {
-	LimitGoMemory()
-	m := export.Model{Config: w.HF, Param: w.Param}
+func FromRun(ctx context.Context, w *run.Weights, dev backend.Backend) (Model, error) {
+	hostmem.LimitGo()
+	m := Model{Config: w.HF, Param: w.Param}
 	for name, shape := range w.HF.Layout() {
 		m.List = append(m.List, checkpoint.Tensor{Name: name, Shape: shape})
 	}
