@@ -19,6 +19,7 @@ import (
 // depend on devices, and training does not depend on the command line.
 var levels = [][]string{
 	{"."},
+	{"command"},
 	{"internal/cli", "backend/cuda/gpucheck"},
 	// These and gpucheck are commands, which no package imports.
 	{"study/adam", "study/aligned", "study/curves", "study/models", "study/paired", "study/spike"},
@@ -119,10 +120,14 @@ func importsOf(t *testing.T, name string) (list []string) {
 	return list
 }
 
-// sourcesOf returns the files of this module with a suffix. Their paths have slashes.
+// sourcesOf returns the files of this module with a suffix. Their paths have slashes. The
+// folders of example/ are modules of their own.
 func sourcesOf(t *testing.T, suffix string) (list []string) {
 	t.Helper()
 	require.NoError(t, fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		if name == "example" {
+			return fs.SkipDir
+		}
 		if err == nil && !d.IsDir() && strings.HasSuffix(name, suffix) {
 			list = append(list, name)
 		}

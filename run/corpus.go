@@ -12,7 +12,7 @@ import (
 
 // OpenCorpus opens the config's data.paths or, if there are none, the source of the Go
 // installation, or Octet's own source without a Go installation. note names the source that
-// was chosen; it is empty for data.paths.
+// was chosen; it is empty for data.paths. sources, Octet's own source, may be nil.
 func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
 	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
 	if len(c.Data.Paths) > 0 {
@@ -21,6 +21,9 @@ func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *dat
 	}
 	root, version, err := data.FindGoRoot(ctx)
 	if errors.Is(err, data.ErrNoGo) {
+		if sources == nil {
+			return nil, "", fmt.Errorf("%w, and data.paths is empty: name a text to train on", err)
+		}
 		corpus, err = data.OpenEmbedded(sources, o)
 		return corpus, "no Go installation found: training on octet's own source", err
 	}
