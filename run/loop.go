@@ -84,6 +84,12 @@ func (r *Run) eta(took time.Duration, steps int) *time.Duration {
 	return new(seconds(took.Seconds() / float64(max(1, steps)) * float64(left)))
 }
 
+// seconds converts to a Duration. A value that a Duration cannot hold (292 years) becomes
+// half of the maximum.
+func seconds(s float64) time.Duration {
+	return time.Duration(min(s*float64(time.Second), 1<<62))
+}
+
 // step runs one step with its evaluation, records and checkpoint. interrupted says that ctx
 // was cancelled in time for this step to write a checkpoint.
 func (r *Run) step(ctx context.Context) (p Progress, interrupted bool, err error) {

@@ -52,9 +52,6 @@ type Options struct {
 	Backend string // name, or name:device, such as "emu" or "cuda:0"; empty picks the best
 	Threads int    // of the CPU backend; 0: all processors
 	Profile bool   // record some steps: see Profile
-	// Expect receives a rough duration of the run, if Start can estimate it. Start calls it
-	// after the quick checks of the input. It may be nil.
-	Expect func(time.Duration)
 	// Compiling is called before devices load programs, which may have to compile; done is
 	// called when they are loaded. It may be nil.
 	Compiling func() (done func())
@@ -180,12 +177,6 @@ func (r *Run) prepare(ctx context.Context, o Options) (job *train.Job, err error
 
 // open creates the trainer, sets its weights and opens the records.
 func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
-	if o.Expect != nil {
-		// An estimate that fails does not stop the run.
-		if d, ok, err := r.estimate(ctx, job); ok && err == nil {
-			o.Expect(d)
-		}
-	}
 	r.utilization = utilization{now: time.Now, measure: func() float64 { return peakFLOPs(r.Devices, intervalBursts) }}
 	r.utilization.begin()
 	r.telemetry = openTelemetry(r.Devices)
@@ -208,8 +199,8 @@ func (r *Run) open(ctx context.Context, o Options, job *train.Job) (err error) {
 	if err := r.begin(ctx, o.Resume); err != nil {
 		return err
 	}
-	// Steps allocate nothing, so no later collection would free the garbage of the start:
-	// the miniature of estimate, parameters in FP32.
+	// Steps allocate nothing, so no later collection would free the garbage of the start,
+	// such as parameters in FP32.
 	debug.FreeOSMemory()
 	if err := ctx.Err(); err != nil {
 		return err

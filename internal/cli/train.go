@@ -123,27 +123,32 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 	return o, nil
 }
 
-// announceAfter is how long the first line waits for an error of the start and for the
-// estimate of the run's duration. Most input errors show within that time, and are then
-// the only output. The line must come within a second.
+// announceAfter is how long the first line waits for an error of the start. Most input
+// errors show within that time, and are then the only output. The line must come within a
+// second.
 const announceAfter = 700 * time.Millisecond
 
-// start opens the run and prints the first line: the backend, why it was chosen, and how
-// long the run will take.
+// start opens the run and prints the first line: the backend and why it was chosen.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
 	driver, device, err := backend.Find(o.Backend)
 	if err != nil {
 		return nil, err
 	}
-	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.backendReason(o.Backend, driver))}
-	o.Expect, o.Compiling = a.expect, func() func() {
-		timer := time.AfterFunc(compileNoticeAfter, a.compiling)
+	announce := sync.OnceFunc(func() {
+		text := fmt.Sprintf("octet: training on %s (%s). Ctrl-C saves.\n", backendName(driver.Name, device), t.backendReason(o.Backend, driver))
+		_, _ = io.WriteString(t.err, writers.Reflow(text, writers.Columns(t.err))) // a closed output does not stop a run
+	})
+	o.Compiling = func() func() {
+		timer := time.AfterFunc(compileNoticeAfter, func() {
+			announce()
+			printCompiling(t.err)
+		})
 		return func() { timer.Stop() }
 	}
-	timer := time.AfterFunc(announceAfter, a.print)
+	timer := time.AfterFunc(announceAfter, announce)
 	r, err := startNumbered(ctx, o, c.Out == "")
 	if !timer.Stop() || err == nil {
-		a.print()
+		announce()
 	}
 	return r, err
 }
@@ -169,41 +174,6 @@ func backendName(name, device string) string {
 	return name + ":" + device
 }
 
-// announcement is the first line of output. It holds the expected duration if that is known
-// in time; otherwise the duration gets a line of its own.
-type announcement struct {
-	w     io.Writer
-	where string
-
-	mu       sync.Mutex
-	printed  bool
-	duration string
-}
-
-func (a *announcement) expect(d time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.printed {
-		fmt.Fprintf(a.w, "octet: training will take about %s.\n", roughly(d))
-	}
-	a.duration = " for about " + roughly(d)
-}
-
-func (a *announcement) compiling() {
-	a.print()
-	printCompiling(a.w)
-}
-
-func (a *announcement) print() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.printed {
-		text := fmt.Sprintf("octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
-		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a closed output does not stop a run
-	}
-	a.printed = true
-}
-
 // backendReason says why a backend is used. The reason why a better backend of this binary
 // is absent may be long, so the text refers to octet doctor.
 func (t *terminal) backendReason(name string, chosen backend.Driver) string {
@@ -224,22 +194,6 @@ func (t *terminal) backendReason(name string, chosen backend.Driver) string {
 		return "the best backend"
 	}
 	return strings.Join(absent, ", ") + doctor
-}
-
-// roughly writes a duration in its largest unit: "3 hours".
-func roughly(d time.Duration) string {
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{24 * time.Hour, "days"}, {time.Hour, "hours"}, {time.Minute, "minutes"}} {
-		if d >= 2*u.unit {
-			return fmt.Sprintf("%.0f %s", float64(d)/float64(u.unit), u.name)
-		}
-	}
-	if d < 1500*time.Millisecond {
-		return "a second"
-	}
-	return fmt.Sprintf("%.0f seconds", d.Seconds())
 }
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
