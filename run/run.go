@@ -13,7 +13,7 @@
 // folder. The program imports the backends that it uses, such as octet/backend/emu.
 //
 // The configuration says how often Train evaluates and saves, how many checkpoints it
-// keeps, and what a loss spike or a full disk does: the keys of [train] and [checkpoint].
+// keeps, and what a loss spike or a full disk does: the keys of the sections train and checkpoint.
 //
 // [OpenWeights] opens the trained model of a run.
 package run
@@ -81,7 +81,7 @@ type Run struct {
 	WasResumed bool               // Options.Resume was set, with or without a checkpoint
 	Skipped    []checkpoint.Entry // damaged checkpoints that the resume skipped
 	Moved      string             // the backend and arithmetic that wrote the checkpoint, if they differ from this run's
-	Changed    []string           // keys of config.toml that changed since the checkpoint: see config.Changes
+	Changed    []string           // keys of config.toml that changed since the checkpoint, as "optimizer.lr 0.003 -> 0.001"
 	Rise       *Rise              // of the learning rate, if the run is longer now; nil: none
 	Lost       []string           // missing lines of metrics and timing, a sentence for each file
 
@@ -106,6 +106,9 @@ type Run struct {
 // and then leaves no files behind. The error wraps ErrRunExists if Dir holds a run and
 // Resume is not set, and checkpoint.ErrLocked if another process uses Dir.
 func Start(ctx context.Context, o Options) (*Run, error) {
+	if o.Dir == "" {
+		return nil, errors.New("Options.Dir is empty: name the folder of the run")
+	}
 	if err := o.Config.Resolve(); err != nil {
 		return nil, err
 	}

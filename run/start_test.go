@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/checkpoint"
+	"octet/data"
 	"octet/internal/disk"
 )
 
@@ -129,4 +130,37 @@ func TestRequestedCheckpoint(t *testing.T) {
 	require.NoError(t, r.Close())
 	require.Equal(t, []int{5, 7}, requested)
 	requireSameFiles(t, want, dir, "with requests")
+}
+
+// A resumed run takes no other configuration, but for its length, and stays as it is.
+func TestResumeWithAnotherConfig(t *testing.T) {
+	c := tinyConfig(t)
+	c.Train.Steps = 1
+	dir := filepath.Join(t.TempDir(), "run")
+	r, err := Start(t.Context(), Options{Config: c, Dir: dir, Backend: "emu"})
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	require.True(t, Exists(dir))
+	before := contents(t, dir)
+	c.Train.Steps, c.Optimizer.LR = 2, c.Optimizer.LR/2
+	_, err = Start(t.Context(), Options{Config: c, Dir: dir, Resume: true, Backend: "emu"})
+	require.ErrorContains(t, err, "holds a run with another configuration: optimizer.lr is ")
+	require.ErrorContains(t, err, "only train.steps may change")
+	require.Equal(t, before, contents(t, dir))
+
+	_, err = Start(t.Context(), Options{Config: c, Dir: filepath.Join(t.TempDir(), "absent"), Resume: true, Backend: "emu"})
+	require.ErrorContains(t, err, "absent does not exist")
+	_, err = Start(t.Context(), Options{Config: c, Backend: "emu"})
+	require.ErrorContains(t, err, "Options.Dir is empty")
+}
+
+// Without a Go installation, octet's source or data.paths there is no text.
+func TestNoText(t *testing.T) {
+	c := tinyConfig(t)
+	c.Data.Paths = nil
+	t.Setenv("PATH", "")
+	t.Setenv("GOROOT", "")
+	_, _, err := OpenCorpus(t.Context(), c, nil)
+	require.ErrorIs(t, err, data.ErrNoGo)
+	require.ErrorContains(t, err, "data.paths is empty: name a text to train on")
 }
