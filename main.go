@@ -4,13 +4,9 @@ package main
 import (
 	"os"
 
-	_ "octet/backend/cuda"
-	_ "octet/backend/emu"
-	"octet/backend/gaudi"
-	"octet/internal/cli"
+	"octet/command"
 )
 
 func main() {
-	gaudi.RunWorker()
-	os.Exit(cli.Main(os.Args, sources))
+	os.Exit(command.Main(os.Args, sources))
 }

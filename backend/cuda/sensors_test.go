@@ -16,8 +16,8 @@ import (
 
 	"octet/backend"
 	"octet/csrc/standin"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 // managed adds the stand-in for NVML to those for CUDA, on a machine with two GPUs.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // A run whose device is lost ends with one sentence that names its last checkpoint. The

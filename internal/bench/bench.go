@@ -15,7 +15,7 @@ import (
 	"slices"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 )
 
 // Options says where to measure, and for how long.
@@ -67,7 +67,7 @@ func Open(o Options) (*Bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	run.LimitGoMemory()
+	hostmem.LimitGo()
 	b := &Bench{o: o, driver: driver}
 	if b.device, err = b.open(o.Threads); err != nil {
 		return nil, err

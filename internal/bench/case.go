@@ -8,7 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/fp8"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 )
 
 // Case is one op to measure: its program and the contents of its tensors.
@@ -66,7 +66,7 @@ func (b *Bench) check(cases []Case) ([]Case, error) {
 			largest = max(largest, t.Bytes())
 		}
 		need += largest // the copy from which its content is written
-		if err := run.CheckHostMemory(fmt.Sprintf("bench %s of %s", c.bench, c.shape), need, "name smaller shapes"); err != nil {
+		if err := hostmem.Check(fmt.Sprintf("bench %s of %s", c.bench, c.shape), need, "name smaller shapes"); err != nil {
 			return nil, err
 		}
 	}

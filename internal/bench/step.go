@@ -8,7 +8,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 	"octet/train"
 )
 
@@ -119,7 +119,7 @@ func (b *Bench) newTrainer(ctx context.Context, c train.Config) (*trainer, error
 	}
 	planned := memory.Total() * int64(c.Train.Ranks)
 	if b.spec.HostMemory {
-		if err := run.CheckHostMemory(fmt.Sprintf("a step of %s", c.Recipe), planned, run.SmallerRun); err != nil {
+		if err := hostmem.Check(fmt.Sprintf("a step of %s", c.Recipe), planned, hostmem.SmallerRun); err != nil {
 			return nil, err
 		}
 	}

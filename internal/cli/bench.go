@@ -11,7 +11,6 @@ import (
 
 	"octet/internal/bench"
 	"octet/internal/config"
-	"octet/internal/run"
 	"octet/internal/writers"
 	"octet/train"
 )
@@ -256,11 +255,11 @@ func (c benchStepCmd) configs() (list []train.Config, err error) {
 		if err != nil {
 			return nil, err
 		}
-		cfg, err := run.NewConfig(args)
+		loaded, err := config.New(args)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, cfg)
+		list = append(list, loaded.Config)
 	}
 	return list, nil
 }

@@ -12,8 +12,8 @@ import (
 	"octet/backend"
 	"octet/internal/compare"
 	"octet/internal/config"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 type compareCmd struct {
@@ -102,10 +102,11 @@ func (c compareCmd) Run(ctx context.Context, t *terminal) (err error) {
 	if err != nil {
 		return badInput(err)
 	}
-	cfg, err := run.NewConfig(args)
+	loaded, err := config.New(args)
 	if err != nil {
 		return badInput(err)
 	}
+	cfg := loaded.Config
 	for _, name := range c.Backend { // fail before the corpus is read if one does not open
 		b, err := device{Backend: name, Threads: c.Threads}.open()
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 )
 
 // compileNoticeAfter is how long a device may load its programs before a line says that it
@@ -44,8 +44,8 @@ type memoryLimited struct {
 // Fits implements [infer.Limited]. Infer calls Fits before it allocates, so Fits also
 // limits Go's memory.
 func (d memoryLimited) Fits(bytes int64) error {
-	run.LimitGoMemory()
-	return run.CheckHostMemory(d.what, bytes, d.instead)
+	hostmem.LimitGo()
+	return hostmem.Check(d.what, bytes, d.instead)
 }
 
 // modelError marks an error of preparing a model for inference as bad input, unless the

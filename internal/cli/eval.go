@@ -10,8 +10,8 @@ import (
 
 	"octet/data"
 	"octet/infer"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 	"octet/train"
 )
 

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"octet/internal/export"
-	"octet/internal/run"
+	"octet/internal/hostmem"
+	"octet/run"
 )
 
 type exportCmd struct {
@@ -44,9 +45,9 @@ func (c exportCmd) Run(ctx context.Context, t *terminal) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	const what, instead = "the export", "use a machine with more memory"
-	m, err := run.ExportModel(ctx, w, memoryLimited{compileNotice{dev, t.err}, what, instead})
+	m, err := export.FromRun(ctx, w, memoryLimited{compileNotice{dev, t.err}, what, instead})
 	if err == nil {
-		err = run.CheckHostMemory(what, m.Memory(), instead)
+		err = hostmem.Check(what, m.Memory(), instead)
 	}
 	if err != nil {
 		return modelError(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/checkpoint"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 )
 
 // header is the header of a safetensors file.
@@ -158,7 +158,7 @@ func TestModelsBeyondTheMachine(t *testing.T) {
 		{deep, "num_hidden_layers = 2000: octet supports at most 1024"},
 		{large, ` needs \d\S* [GT]B of memory and .* free: use `},
 	} {
-		if _, _, ok := run.HostMemory(); !ok && test.config == large {
+		if _, _, ok := hostmem.Free(); !ok && test.config == large {
 			t.Skip("the free memory is unknown here")
 		}
 		dir := sparse(t, test.config)

@@ -7,7 +7,7 @@ import (
 
 	"octet/data"
 	"octet/infer"
-	"octet/internal/run"
+	"octet/run"
 )
 
 type generateCmd struct {

@@ -10,8 +10,8 @@ import (
 	"text/tabwriter"
 
 	"octet/data"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 	"octet/train"
 )
 
@@ -27,9 +27,9 @@ func printHeader(to io.Writer, r *run.Run, columns int) error {
 	}
 	var paths bytes.Buffer
 	tw := tabwriter.NewWriter(&paths, labelColumns, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "run\t%s\n", r.Folder.Dir)
-	if r.Exporter != nil {
-		fmt.Fprintf(tw, "metrics\t%s\n", r.Exporter.URL())
+	fmt.Fprintf(tw, "run\t%s\n", r.Dir)
+	if r.MetricsURL() != "" {
+		fmt.Fprintf(tw, "metrics\t%s\n", r.MetricsURL())
 	}
 	if err := tw.Flush(); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 
 	"octet/internal/inspect"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 type inspectCmd struct {

@@ -5,7 +5,6 @@ import (
 
 	"octet/backend"
 	"octet/internal/config"
-	"octet/internal/run"
 	"octet/train"
 )
 
@@ -66,10 +65,11 @@ func (c planCmd) Run(t *terminal) error {
 	if err != nil {
 		return badInput(err)
 	}
-	cfg, err := run.NewConfig(args)
+	loaded, err := config.New(args)
 	if err != nil {
 		return badInput(err)
 	}
+	cfg := loaded.Config
 	driver, deviceName, err := backend.Find(c.Backend)
 	if err != nil {
 		return badInput(err)

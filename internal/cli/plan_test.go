@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 	"octet/train"
 )
 
@@ -148,7 +148,7 @@ func TestFittingDevices(t *testing.T) {
 
 	host := backend.Spec{HostMemory: true}
 	check(host, memory(1, 0), nil, nil)
-	if free, _, ok := run.HostMemory(); ok {
+	if free, _, ok := hostmem.Free(); ok {
 		_, small := fittingDevices(c, host, memory(3*free/4, 0))
 		require.Len(t, small, 1, "both ranks are here")
 		require.Regexp(t, `^this (machine|container).*, which has .*B free$`, small[0])

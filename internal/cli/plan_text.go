@@ -10,7 +10,7 @@ import (
 
 	"octet/backend"
 	"octet/data"
-	"octet/internal/run"
+	"octet/internal/hostmem"
 	"octet/internal/writers"
 	"octet/train"
 )
@@ -145,7 +145,7 @@ func onlyShards(paths []string) bool {
 func fittingDevices(c train.Config, spec backend.Spec, m train.Memory) (large, small []string) {
 	need := m.Total() + totalOf(m.Outside)
 	if spec.HostMemory {
-		free, bound, ok := run.HostMemory()
+		free, bound, ok := hostmem.Free()
 		if ok && need*int64(c.Train.Ranks)+m.Snapshot > free { // the check of a run
 			small = append(small, fmt.Sprintf("%s, which has %s free", bound, writers.Bytes(free)))
 		}

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"octet/backend"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 // profileText writes the time of the profiled steps by op and by module, beside the

@@ -14,8 +14,8 @@ import (
 
 	"octet/data"
 	"octet/infer"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 // printStopped prints where a signal stopped the run, and the command that resumes it.
@@ -26,7 +26,7 @@ func printStopped(t *terminal, r *run.Run, last run.Progress) {
 		fmt.Fprintf(t.err, "validation  %s\n", lossText(last.ValLoss, r))
 	}
 	if last.Step < last.Steps {
-		fmt.Fprintf(t.err, "resume      %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Folder.Dir))
+		fmt.Fprintf(t.err, "resume      %s train --resume --out %s\n", shellQuote(t.name), shellQuote(r.Dir))
 	}
 }
 
@@ -49,7 +49,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		fmt.Fprintf(t.out, "validation  %s\n", lossText(last.ValLoss, r))
 		printBest(t.out, r, last)
 	}
-	next := fmt.Sprintf("eval %s", shellQuote(r.Folder.Dir))
+	next := fmt.Sprintf("eval %s", shellQuote(r.Dir))
 	if r.Corpus.Info.Kind != data.KindShards {
 		prompt, err := samplePrompt(r.Corpus)
 		if err != nil {
@@ -61,7 +61,7 @@ func printSummary(ctx context.Context, t *terminal, d device, r *run.Run, last r
 		if err := printSample(ctx, t, d, newest, prompt); err != nil {
 			return err
 		}
-		next = fmt.Sprintf("generate %s --prompt %s", shellQuote(r.Folder.Dir), doubleQuote(prompt))
+		next = fmt.Sprintf("generate %s --prompt %s", shellQuote(r.Dir), doubleQuote(prompt))
 	}
 	fmt.Fprintf(t.out, "checkpoint  %s\nnext        %s %s\n", newest, shellQuote(t.name), next)
 	return nil
@@ -130,7 +130,7 @@ func printResult(w io.Writer, r *run.Run, last run.Progress, skipped int, elapse
 	float := func(x float64) *writers.Float { return (*writers.Float)(&x) }
 	step := r.Trainer.StepsDone()
 	out := result{
-		Run: r.Folder.Dir, Checkpoint: newest, Step: step,
+		Run: r.Dir, Checkpoint: newest, Step: step,
 		Tokens: int64(step) * r.Trainer.TokensPerStep(), Skipped: skipped, Seconds: writers.Float(elapsed.Seconds()),
 	}
 	if last.Step > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"octet/backend"
-	"octet/internal/run"
+	"octet/run"
 )
 
 // The status line, the summary and its JSON show the sensors; sensors that fail give one

@@ -9,19 +9,15 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/alecthomas/kong"
-
 	"octet/backend"
 	"octet/checkpoint"
 	"octet/internal/config"
-	"octet/internal/exporter"
-	"octet/internal/run"
 	"octet/internal/writers"
+	"octet/run"
 )
 
 type trainCmd struct {
@@ -64,12 +60,6 @@ func (c trainCmd) Run(ctx context.Context, t *terminal) (err error) {
 		_, err = t.out.Write(text)
 		return err
 	}
-	if c.MetricsAddr != "" {
-		if o.Exporter, err = exporter.Open(c.MetricsAddr, exporter.Build{Version: version(), Go: runtime.Version()}); err != nil {
-			return badInput(err)
-		}
-		defer func() { err = errors.Join(err, o.Exporter.Close()) }()
-	}
 	status := writers.NewStatusLine(t.err)
 	signals := catchSignals(ctx, func() {
 		status.Print("octet: stopping; a second signal quits without saving")
@@ -99,7 +89,7 @@ func (t *terminal) closed(err, closing error) error {
 
 // options reads the command line, or the configuration of the run to resume.
 func (c trainCmd) options(t *terminal) (o run.Options, err error) {
-	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, Version: version(), Sources: t.sources}
+	o = run.Options{Dir: c.Out, Backend: c.Backend, Threads: c.Threads, Profile: c.Profile, MetricsAddr: c.MetricsAddr, Version: version(), Sources: t.sources}
 	if err := c.check(); err != nil {
 		return o, err
 	}
@@ -115,43 +105,50 @@ func (c trainCmd) options(t *terminal) (o run.Options, err error) {
 			return o, errors.New("--resume auto is two arguments: write --resume=auto")
 		}
 		if c.Resume == resumeAuto {
-			o.Config, o.Resume, err = run.AutoConfig(c.Out, args)
+			o.Config, o.Resume, err = autoConfig(c.Out, args)
 			return o, err
 		}
 		o.Resume = true
-		o.Config, err = run.ResumedConfig(c.Out, args)
+		o.Config, err = resumedConfig(c.Out, args)
 		return o, err
 	}
-	if o.Config, err = run.NewConfig(args); err != nil {
+	loaded, err := config.New(args)
+	if err != nil {
 		return o, err
 	}
+	o.Config = loaded.Config
 	if o.Dir == "" {
 		o.Dir = filepath.Join("runs", time.Now().Format("2006-01-02-150405")+"-"+o.Config.Recipe)
 	}
 	return o, nil
 }
 
-// announceAfter is how long the first line waits for an error of the start and for the
-// estimate of the run's duration. Most input errors show within that time, and are then
-// the only output. The line must come within a second.
+// announceAfter is how long the first line waits for an error of the start. Most input
+// errors show within that time, and are then the only output. The line must come within a
+// second.
 const announceAfter = 700 * time.Millisecond
 
-// start opens the run and prints the first line: the backend, why it was chosen, and how
-// long the run will take.
+// start opens the run and prints the first line: the backend and why it was chosen.
 func (c trainCmd) start(ctx context.Context, t *terminal, o run.Options) (*run.Run, error) {
 	driver, device, err := backend.Find(o.Backend)
 	if err != nil {
 		return nil, err
 	}
-	a := &announcement{w: t.err, where: fmt.Sprintf("%s (%s)", backendName(driver.Name, device), t.backendReason(o.Backend, driver))}
-	o.Expect, o.Compiling = a.expect, func() func() {
-		timer := time.AfterFunc(compileNoticeAfter, a.compiling)
+	announce := sync.OnceFunc(func() {
+		text := fmt.Sprintf("octet: training on %s (%s). Ctrl-C saves.\n", backendName(driver.Name, device), t.backendReason(o.Backend, driver))
+		_, _ = io.WriteString(t.err, writers.Reflow(text, writers.Columns(t.err))) // a closed output does not stop a run
+	})
+	o.Compiling = func() func() {
+		timer := time.AfterFunc(compileNoticeAfter, func() {
+			announce()
+			printCompiling(t.err)
+		})
 		return func() { timer.Stop() }
 	}
-	timer := time.AfterFunc(announceAfter, a.print)
+	timer := time.AfterFunc(announceAfter, announce)
 	r, err := startNumbered(ctx, o, c.Out == "")
 	if !timer.Stop() || err == nil {
-		a.print()
+		announce()
 	}
 	return r, err
 }
@@ -177,41 +174,6 @@ func backendName(name, device string) string {
 	return name + ":" + device
 }
 
-// announcement is the first line of output. It holds the expected duration if that is known
-// in time; otherwise the duration gets a line of its own.
-type announcement struct {
-	w     io.Writer
-	where string
-
-	mu       sync.Mutex
-	printed  bool
-	duration string
-}
-
-func (a *announcement) expect(d time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.printed {
-		fmt.Fprintf(a.w, "octet: training will take about %s.\n", roughly(d))
-	}
-	a.duration = " for about " + roughly(d)
-}
-
-func (a *announcement) compiling() {
-	a.print()
-	printCompiling(a.w)
-}
-
-func (a *announcement) print() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.printed {
-		text := fmt.Sprintf("octet: training on %s%s. Ctrl-C saves.\n", a.where, a.duration)
-		_, _ = io.WriteString(a.w, writers.Reflow(text, writers.Columns(a.w))) // a closed output does not stop a run
-	}
-	a.printed = true
-}
-
 // backendReason says why a backend is used. The reason why a better backend of this binary
 // is absent may be long, so the text refers to octet doctor.
 func (t *terminal) backendReason(name string, chosen backend.Driver) string {
@@ -232,22 +194,6 @@ func (t *terminal) backendReason(name string, chosen backend.Driver) string {
 		return "the best backend"
 	}
 	return strings.Join(absent, ", ") + doctor
-}
-
-// roughly writes a duration in its largest unit: "3 hours".
-func roughly(d time.Duration) string {
-	for _, u := range []struct {
-		unit time.Duration
-		name string
-	}{{24 * time.Hour, "days"}, {time.Hour, "hours"}, {time.Minute, "minutes"}} {
-		if d >= 2*u.unit {
-			return fmt.Sprintf("%.0f %s", float64(d)/float64(u.unit), u.name)
-		}
-	}
-	if d < 1500*time.Millisecond {
-		return "a second"
-	}
-	return fmt.Sprintf("%.0f seconds", d.Seconds())
 }
 
 func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, signals *signals, start time.Time) error {
@@ -322,7 +268,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		if path, ok := errors.AsType[*fs.PathError](cause); ok { // the path is not one that the user named
 			cause = path.Err
 		}
-		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Folder.Dir, cause)
+		return fmt.Errorf("the run is done and saved in %s; its result could not be written: %w", r.Dir, cause)
 	}
 	if err == nil && steps > 0 && skipped == steps {
 		err = fmt.Errorf("none of the %d steps made an update, since no loss or gradient was finite: lower optimizer.lr, or check the initial weights with octet inspect", steps)
@@ -375,47 +321,6 @@ func fold(devices []backend.Reading, of func(backend.Reading) *float64, join fun
 	}
 	return all
 }
-
-// resume is the value of --resume.
-type resume string
-
-const (
-	resumeNever  resume = ""
-	resumeAlways resume = "always" // --resume
-	resumeAuto   resume = "auto"   // if the folder holds a run
-)
-
-// Decode implements kong.MapperValue.
-func (r *resume) Decode(ctx *kong.DecodeContext) error {
-	*r = resumeAlways
-	if ctx.Scan.Peek().Type != kong.FlagValueToken {
-		return nil
-	}
-	switch value := ctx.Scan.Pop().String(); value {
-	case "auto":
-		*r = resumeAuto
-	case "true":
-	case "false":
-		*r = resumeNever
-	default:
-		return fmt.Errorf("%q is unknown: give --resume, or --resume=auto", value)
-	}
-	return nil
-}
-
-// String returns the flag as the command line has it, or "" if it is not given.
-func (r resume) String() string {
-	switch r {
-	case resumeAlways:
-		return "--resume"
-	case resumeAuto:
-		return "--resume=auto"
-	}
-	return ""
-}
-
-// IsBool tells kong that the flag needs no value.
-func (resume) IsBool() bool { return true }
 
 // configArgs separates the configuration file from the key=value settings.
 func configArgs(args []string, flags config.Flags) (config.Args, error) {

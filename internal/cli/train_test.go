@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +21,7 @@ import (
 	"octet/internal/config"
 	"octet/internal/disk"
 	"octet/internal/exporter"
-	"octet/internal/run"
+	"octet/run"
 )
 
 func TestTrain(t *testing.T) {
@@ -63,15 +62,14 @@ func TestTrain(t *testing.T) {
 		require.True(t, json.Valid([]byte(line)), line)
 	}
 
-	// Standard error shows the progress. The first line names the backend and the expected
-	// duration; on a slow machine the second line holds the duration.
+	// Standard error shows the progress. The first line names the backend.
 	doctor := ""
 	for _, d := range backend.Drivers() {
 		if err := d.Available(""); d.Rank > 0 && err != nil && !errors.Is(err, backend.ErrNotBuilt) {
 			doctor = "; octet doctor says why"
 		}
 	}
-	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)( for about (\d+|a) \w+\. Ctrl-C saves\.|\. Ctrl-C saves\.\noctet: training will take about (\d+|a) \w+\.)\n`, stderr)
+	require.Regexp(t, `^octet: training on emu \(no cuda, no gaudi`+doctor+`\)\. Ctrl-C saves\.\n`, stderr)
 	for _, want := range []string{
 		"recipe fp8-smooth:", "\nparameters  24,160: embedding 8,192, attention 3,072, mlp 4,608, norms 96,\n            head 8,192\n", "\nmemory ", "\ncompute  ", "25 steps of 64 tokens",
 		"\ndata        27,000 tokens to train on (5.9% read), 3,000 to validate\n", "\nto beat ", "\nrun         " + dir + "\n",
@@ -189,14 +187,14 @@ func TestDefaultFolder(t *testing.T) {
 // Runs that begin in the same second get different folders, unless the user named one.
 func TestFoldersOfOneSecond(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "date-recipe")
-	c, err := run.NewConfig(config.Args{Assignments: append([]string{"data.paths=" + corpus(t, 5000)}, small...)})
+	c, err := run.NewConfig("", append([]string{"data.paths=" + corpus(t, 5000)}, small...)...)
 	require.NoError(t, err)
 	o := run.Options{Config: c, Dir: dir, Backend: "emu"}
 	var held []*run.Run
 	for _, want := range []string{dir, dir + "-2", dir + "-3"} {
 		r, err := startNumbered(t.Context(), o, true)
 		require.NoError(t, err)
-		require.Equal(t, want, r.Folder.Dir)
+		require.Equal(t, want, r.Dir)
 		held = append(held, r)
 	}
 	_, err = startNumbered(t.Context(), o, false)
@@ -206,7 +204,7 @@ func TestFoldersOfOneSecond(t *testing.T) {
 	}
 	r, err := startNumbered(t.Context(), o, true)
 	require.NoError(t, err)
-	require.Equal(t, dir+"-4", r.Folder.Dir, "the others hold runs now")
+	require.Equal(t, dir+"-4", r.Dir, "the others hold runs now")
 	require.NoError(t, r.Close())
 }
 
@@ -330,32 +328,6 @@ func TestFullDisk(t *testing.T) {
 			require.Regexp(t, `\nstep [56]: `+cause+`; training continues and tries again at the next checkpoint\n`, stderr)
 			require.Equal(t, []string{"step-00000006", "step-00000008"}, names(t, filepath.Join(dir, "checkpoints")))
 		}
-	}
-}
-
-// The first line is printed once, and does not wait for a late estimate of the duration.
-func TestAnnouncement(t *testing.T) {
-	var b strings.Builder
-	early := &announcement{w: &b, where: "emu (the best backend)"}
-	early.expect(3 * time.Hour)
-	early.print()
-	early.print()
-	require.Equal(t, "octet: training on emu (the best backend) for about 3 hours. Ctrl-C saves.\n", b.String())
-	b.Reset()
-	late := &announcement{w: &b, where: "emu (the best backend)"}
-	late.print()
-	late.expect(3 * time.Hour)
-	late.print()
-	require.Equal(t, "octet: training on emu (the best backend). Ctrl-C saves.\noctet: training will take about 3 hours.\n", b.String())
-}
-
-func TestRoughly(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "a second", 1499 * time.Millisecond: "a second", 1500 * time.Millisecond: "2 seconds",
-		119 * time.Second: "119 seconds", 2 * time.Minute: "2 minutes", 119 * time.Minute: "119 minutes",
-		36 * time.Hour: "36 hours", 1 << 62: "53376 days",
-	} {
-		require.Equal(t, want, roughly(d))
 	}
 }
 

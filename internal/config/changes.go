@@ -126,3 +126,13 @@ func Differences(keys []string, run, given train.Config) (list []string, err err
 	}
 	return list, nil
 }
+
+// Keys lists all keys.
+func Keys() (list []string) {
+	for _, s := range sections {
+		for _, k := range s.keys {
+			list = append(list, k.name)
+		}
+	}
+	return list
+}

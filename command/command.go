@@ -1,0 +1,34 @@
+// Package command is the octet command, for a binary with recipes, activations or ops of
+// its own:
+//
+//	func main() {
+//		if err := recipe.Register(mine); err != nil {
+//			log.Fatal(err)
+//		}
+//		os.Exit(command.Main(os.Args, nil))
+//	}
+//
+// Every subcommand of that binary knows what was registered before Main. The package
+// imports all backends.
+package command
+
+import (
+	"io/fs"
+
+	_ "octet/backend/cuda" // backends register themselves
+	_ "octet/backend/emu"
+	"octet/backend/gaudi"
+	"octet/internal/cli"
+)
+
+// Main runs a command line, whose first argument is the program's name, with the process's
+// standard streams and signals. It returns the exit status: 0, 1 for a failure after the
+// start, 2 for bad input, 128 and the signal's number after a signal. Sources is the text
+// to train on without data.paths on a machine without a Go installation; it may be nil.
+//
+// Ranks of the backend gaudi are processes, which are this program started again: in those
+// processes Main does not return. So call it early.
+func Main(args []string, sources fs.FS) int {
+	gaudi.RunWorker()
+	return cli.Main(args, sources)
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"octet/internal/config"
+	"octet/run"
+	"octet/train"
+)
+
+// resumedConfig returns the configuration of the run in dir. Of the settings, a may change
+// only the length of the run.
+func resumedConfig(dir string, a config.Args) (train.Config, error) {
+	if a.File != "" {
+		return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run takes the %s of its own folder", a.File, config.RunFile)
+	}
+	if _, err := run.ConfigOf(dir); err != nil {
+		return train.Config{}, err
+	}
+	a.File = filepath.Join(dir, config.RunFile)
+	loaded, err := config.Load(a)
+	if err != nil {
+		return train.Config{}, err
+	}
+	for _, key := range loaded.FromCommand {
+		if key != "train.steps" {
+			return train.Config{}, fmt.Errorf("%s is given with --resume: a resumed run accepts only --steps, --threads and --backend; --resume=auto accepts the command line of a new run", key)
+		}
+	}
+	return loaded.Config, nil
+}
+
+// autoConfig returns the configuration of the run in dir and resumes = true, or that of a
+// new run if dir holds none. A scheduler gives the same arguments in both cases: those of a
+// resumed run must agree with its config.toml, except for the length.
+func autoConfig(dir string, a config.Args) (c train.Config, resumes bool, err error) {
+	given, err := config.New(a)
+	if err != nil {
+		return c, false, err
+	}
+	if !run.Exists(dir) {
+		return given.Config, false, nil
+	}
+	// The file and the command line may give the same key.
+	keys := slices.Compact(slices.Sorted(slices.Values(slices.Concat(given.FromFile, given.FromCommand))))
+	var length config.Args
+	if slices.Contains(keys, "train.steps") {
+		length.Assignments = []string{fmt.Sprintf("train.steps=%d", given.Train.Steps)}
+	}
+	if c, err = resumedConfig(dir, length); err != nil {
+		return c, true, err
+	}
+	differing, err := config.Differences(keys, c, given.Config)
+	if err == nil && len(differing) > 0 {
+		err = fmt.Errorf("--resume=auto: %s holds a run with another configuration: %s; name another folder with --out, or use the values of its %s", dir, strings.Join(differing, ", "), config.RunFile)
+	}
+	return c, true, err
+}
+
+// resume is the value of --resume.
+type resume string
+
+const (
+	resumeNever  resume = ""
+	resumeAlways resume = "always" // --resume
+	resumeAuto   resume = "auto"   // if the folder holds a run
+)
+
+// Decode implements kong.MapperValue.
+func (r *resume) Decode(ctx *kong.DecodeContext) error {
+	*r = resumeAlways
+	if ctx.Scan.Peek().Type != kong.FlagValueToken {
+		return nil
+	}
+	switch value := ctx.Scan.Pop().String(); value {
+	case "auto":
+		*r = resumeAuto
+	case "true":
+	case "false":
+		*r = resumeNever
+	default:
+		return fmt.Errorf("%q is unknown: give --resume, or --resume=auto", value)
+	}
+	return nil
+}
+
+// String returns the flag as the command line has it, or "" if it is not given.
+func (r resume) String() string {
+	switch r {
+	case resumeAlways:
+		return "--resume"
+	case resumeAuto:
+		return "--resume=auto"
+	}
+	return ""
+}
+
+// IsBool tells kong that the flag needs no value.
+func (resume) IsBool() bool { return true }

@@ -1,0 +1,73 @@
+package export
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"octet/backend"
+	_ "octet/backend/emu"
+	"octet/run"
+)
+
+// trained trains a tiny model for one step on each of the named backends, and returns the
+// run's folder.
+func trained(t *testing.T, recipe string, backends ...string) string {
+	dir, text := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "text.txt")
+	require.NoError(t, os.WriteFile(text, bytes.Repeat([]byte("text "), 4000), 0o600))
+	c, err := run.NewConfig("", "recipe="+recipe, "data.paths="+text, "data.seq=32", "train.micro_batch=2",
+		"model.dim=32", "model.heads=2", "model.kv_heads=1", "model.ffn=48", "model.layers=2")
+	require.NoError(t, err)
+	for i, name := range backends {
+		c.Train.Steps = i + 1
+		r, err := run.Start(t.Context(), run.Options{Config: c, Dir: dir, Resume: i > 0, Backend: name, Threads: 1})
+		require.NoError(t, err)
+		require.NoError(t, r.Train(t.Context(), func(run.Progress) {}))
+		require.NoError(t, r.Close())
+	}
+	return dir
+}
+
+// A run can be exported on any device, also after it moved to one with other formats.
+func TestExportOnAnyDevice(t *testing.T) {
+	const elsewhere = "emu:gaudi2"
+	dir := trained(t, "fp8-smooth", "emu", elsewhere)
+	for _, name := range []string{"emu", elsewhere} {
+		w, err := run.OpenWeights(dir, "")
+		require.NoError(t, err)
+		devices, err := backend.Open(name, backend.Options{Threads: 1})
+		require.NoError(t, err)
+		m, err := FromRun(t.Context(), w, devices[0])
+		require.NoError(t, err)
+		scale, err := m.ScaleInv("layers.0.mlp.input")
+		require.NoError(t, err)
+		require.Positive(t, scale)
+		require.Len(t, m.Smooth, 2)
+		require.NoError(t, devices[0].Close())
+		require.NoError(t, w.Close())
+	}
+}
+
+// A scale that cannot be read and a scale that the run did not store give different errors.
+func TestExportSaysWhatFailed(t *testing.T) {
+	dir := trained(t, "fp8-delayed", "emu")
+	w, err := run.OpenWeights(dir, "")
+	require.NoError(t, err)
+	devices, err := backend.Open("emu", backend.Options{Threads: 1})
+	require.NoError(t, err)
+	m, err := FromRun(t.Context(), w, devices[0])
+	require.NoError(t, err)
+	_, err = m.ScaleInv("layers.0.mlp.input")
+	require.NoError(t, err)
+	_, err = m.ScaleInv("layers.9.mlp.input")
+	require.ErrorContains(t, err, "which only a run in FP8 stores")
+	require.NoError(t, w.Close())
+	_, err = m.ScaleInv("layers.0.mlp.input")
+	require.ErrorIs(t, err, fs.ErrClosed)
+	require.NotContains(t, err.Error(), "which only a run in FP8 stores")
+	require.NoError(t, devices[0].Close())
+}

@@ -1,0 +1,60 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"octet/data"
+	"octet/train"
+)
+
+// OpenCorpus opens the config's data.paths or, if there are none, the source of the Go
+// installation, or Octet's own source without a Go installation. note names the source that
+// was chosen; it is empty for data.paths. sources, Octet's own source, may be nil.
+func OpenCorpus(ctx context.Context, c train.Config, sources fs.FS) (corpus *data.Corpus, note string, err error) {
+	o := data.Options{ValBytes: c.Data.ValBytes, Vocab: c.Model.Vocab}
+	if len(c.Data.Paths) > 0 {
+		corpus, err = openFiles(ctx, c.Data.Paths, o)
+		return corpus, "", err
+	}
+	root, version, err := data.FindGoRoot(ctx)
+	if errors.Is(err, data.ErrNoGo) {
+		if sources == nil {
+			return nil, "", fmt.Errorf("%w, and data.paths is empty: name a text to train on", err)
+		}
+		corpus, err = data.OpenEmbedded(sources, o)
+		return corpus, "no Go installation found: training on octet's own source", err
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	corpus, err = data.OpenGoSource(root, version, o)
+	return corpus, fmt.Sprintf("the source of %s in %s", version, root), err
+}
+
+// openFiles calls data.OpenFiles, which may read for an hour, and returns as soon as ctx is
+// done.
+func openFiles(ctx context.Context, paths []string, o data.Options) (*data.Corpus, error) {
+	type result struct {
+		corpus *data.Corpus
+		err    error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		corpus, err := data.OpenFiles(paths, o)
+		opened <- result{corpus, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.corpus, r.err
+	case <-ctx.Done():
+		go func() {
+			if r := <-opened; r.corpus != nil {
+				_ = r.corpus.Close() // it was only read
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
