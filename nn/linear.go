@@ -16,14 +16,15 @@ import (
 //	wgrad    dW [out, in]     = dyᵀ [out, tokens] · x [tokens, in]  tokens
 //
 // The recipe gives each of the six operands a cast: format, scaling, granularity, scale
-// format, rounding ([recipe.Recipe.Cast]). One tensor has two readers: fprop and wgrad read
+// format, rounding ([recipe.Recipe.Cast]). Each of x, dy and W has two readers: fprop and wgrad read
 // x, dgrad and wgrad read dy, fprop and dgrad read W. Readers with equal casts share one
 // copy; a tensor and its copies are a [Slot] ([Base.Slot]).
 //
 // Where each cast is made:
 //
 //   - x, by the op that computes it: a norm, attention or the activation stores its FP32
-//     result through the casts of x's slot ([Pass.Store]), so that no wider copy is stored;
+//     result through the casts of x's slot ([Pass.Store]). With unit and delayed scales no
+//     wider copy is stored;
 //   - dy, likewise by the op of the backward that computes it;
 //   - W, once per update: CastWeights casts the masters to cached copies, which all
 //     micro-batches read (castWeight). The w3 of Smooth-SwiGLU is cast in every
@@ -38,12 +39,13 @@ import (
 //   - current: between the op and the cast, from the tensor's own amax: the op stores a copy
 //     in the compute format, and three ops follow: Amax, UpdateScale, Quantize
 //     ([Pass.Close]);
-//   - per-row and per-block: by the cast itself, from the elements of each row or block.
+//   - per-row and per-block: by the cast itself, from the elements of each row or block of
+//     a stored copy.
 //
-// The GEMM accumulates in FP32 and multiplies the sum by both operands' scale_inv, or
-// partial sums if scales change along K. y is stored in the compute format; dx too, or in
-// FP32 where several layers add to it; dW in FP32, into which every micro-batch accumulates. Evaluation and generation take delayed
-// scales for all per-tensor casts (mode Frozen): a maximum over tokens would let earlier
+// The GEMM accumulates in FP32 and multiplies the sum by both scale_inv. If scales change
+// along K, it multiplies each partial sum instead. y is stored in the compute format; dx too, or in
+// FP32 where several layers add to it; dW in FP32, into which every micro-batch accumulates. Evaluation and generation take the
+// scales of current casts, too, from the amax history (mode Frozen): a maximum over tokens would let earlier
 // tokens depend on later ones.
 type Linear struct {
 	scope  string

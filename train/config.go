@@ -43,7 +43,7 @@ type Model struct {
 
 // Data selects the training text and how it is split into sequences.
 type Data struct {
-	Paths    []string `toml:"paths" doc:"files or folders; empty: the embedded text"`
+	Paths    []string `toml:"paths" doc:"files or folders; empty: the source of the Go installation"`
 	Seq      int      `toml:"seq" doc:"tokens in a sequence"`
 	ValBytes int64    `toml:"val_bytes" doc:"maximum size of the validation split"`
 }

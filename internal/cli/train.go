@@ -219,7 +219,7 @@ func (c trainCmd) train(t *terminal, r *run.Run, status *writers.StatusLine, sig
 		}
 		if p.Skipped {
 			skipped++
-			status.Print(fmt.Sprintf("step %d: update skipped, since the loss or a gradient is not finite", p.Step))
+			status.Print(fmt.Sprintf("step %d: update skipped: the gradient norm or an amax is not finite", p.Step))
 		}
 		if p.Spike.Begin > 0 {
 			status.Print(spikeText(p, r))

@@ -297,7 +297,7 @@ func TestDiverged(t *testing.T) {
 			"train.on_nonfinite=2", "checkpoint.every="+test.every)...)
 		require.Equal(t, exitFailed, status)
 		require.Empty(t, stdout)
-		require.Contains(t, stderr, "\nstep 2: update skipped, since the loss or a gradient is not finite\n")
+		require.Contains(t, stderr, "\nstep 2: update skipped: the gradient norm or an amax is not finite\n")
 		require.Contains(t, stderr, "octet: training is not finite: 2 consecutive steps were skipped: ")
 		require.Contains(t, stderr, test.want)
 		require.Contains(t, read(t, dir, "metrics.jsonl"), `"grad_norm":null`)

@@ -317,7 +317,7 @@ func TestFileErrors(t *testing.T) {
 	}
 	dir := t.TempDir()
 	_, err := Load(Args{File: dir})
-	require.ErrorContains(t, err, "is a folder; name a file, such as "+filepath.Join(dir, "config.toml"))
+	require.ErrorContains(t, err, "is a folder; name a configuration file, such as "+filepath.Join(dir, "config.toml"))
 	_, err = Load(Args{File: filepath.Join(dir, "none.toml")})
 	require.ErrorContains(t, err, "the configuration file cannot be read: open "+filepath.Join(dir, "none.toml"))
 	require.ErrorIs(t, err, os.ErrNotExist)

@@ -42,7 +42,7 @@ func readText(path, kind string) (string, error) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return "", fmt.Errorf("%s is a folder; name a file, such as %s, or give a folder of text with --data", path, filepath.Join(path, RunFile))
+		return "", fmt.Errorf("%s is a folder; name a %s file, such as %s, or give a folder of text with --data", path, kind, filepath.Join(path, RunFile))
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {

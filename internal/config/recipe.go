@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -23,7 +24,11 @@ const recipeExt = ".toml"
 // recipe from which it starts.
 func FindRecipe(nameOrFile string) (recipe.Recipe, error) {
 	if !strings.HasSuffix(nameOrFile, recipeExt) {
-		return recipe.Lookup(nameOrFile)
+		r, err := recipe.Lookup(nameOrFile)
+		if _, failed := os.Stat(nameOrFile); err != nil && failed == nil {
+			err = fmt.Errorf("%s is no recipe: the name of a recipe file ends in .toml", nameOrFile)
+		}
+		return r, err
 	}
 	text, err := readText(nameOrFile, "recipe")
 	if err != nil {
@@ -59,6 +64,9 @@ func parseRecipe(file, text string) (r recipe.Recipe, err error) {
 	base := s.text("recipe", "")
 	if base == "" {
 		return r, fmt.Errorf("%s: recipe is missing; name the recipe that this one starts from, such as recipe = \"fp8-smooth\", or \"bf16\" to give every row yourself", file)
+	}
+	if strings.HasSuffix(base, recipeExt) {
+		return r, fmt.Errorf("%s: recipe = %q is a file; start from one of Octet's own recipes", s.place("recipe"), base)
 	}
 	if b, err := recipe.Lookup(base); err != nil {
 		return r, fmt.Errorf("%s: %w", s.place("recipe"), err)

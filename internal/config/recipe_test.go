@@ -86,6 +86,7 @@ func TestRecipeFileRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ file, text, want string }{
 		"no base":         {"a.toml", "[precision]\nhistory = 2\n", "recipe is missing"},
 		"unknown base":    {"a.toml", "recipe = \"fp8_smooth\"\n", "a.toml:1: unknown recipe \"fp8_smooth\"; did you mean fp8-smooth?"},
+		"base is a file":  {"a.toml", "recipe = \"b.toml\"\n", "a.toml:1: recipe = \"b.toml\" is a file; start from"},
 		"base of a file":  {"a.toml", "recipe = \"first-of-two\"\n", "comes from a file too"},
 		"other keys":      {"a.toml", "recipe = \"bf16\"\n[model]\nlayers = 2\n", "a.toml:3: model.layers is not part of a recipe"},
 		"schedule":        {"a.toml", "recipe = \"bf16\"\n[[precision.schedule]]\nstep = 1\nrecipe = \"fp32\"\n", "precision.schedule is not part of a recipe"},
@@ -103,6 +104,9 @@ func TestRecipeFileRefuses(t *testing.T) {
 	}
 	_, err = FindRecipe(filepath.Join(t.TempDir(), "missing.toml"))
 	require.ErrorContains(t, err, "the recipe file cannot be read")
+	text := writeRecipe(t, "recipe.txt", "recipe = \"bf16\"\n")
+	_, err = FindRecipe(text)
+	require.EqualError(t, err, text+" is no recipe: the name of a recipe file ends in .toml")
 	_, err = FindRecipe("fp8_smooth")
 	require.ErrorContains(t, err, "did you mean fp8-smooth?")
 }

@@ -89,7 +89,7 @@ var families = []family[*State]{
 	{"octet_grad_norm", "gauge", "Gradient norm of the last step, before clipping.", always(func(s *State) float64 { return float64(s.Metrics.GradNorm) })},
 	{"octet_learning_rate", "gauge", "Learning rate of the last step.", always(func(s *State) float64 { return float64(s.Metrics.LR) })},
 	{"octet_tokens_total", "counter", "Tokens that this process trained on; steps repeated after a rewind count again.", always(func(s *State) float64 { return float64(s.Tokens) })},
-	{"octet_skipped_steps_total", "counter", "Steps of this process whose update was skipped, since the loss or a gradient was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
+	{"octet_skipped_steps_total", "counter", "Steps of this process whose update was skipped, because the gradient norm or an amax was not finite.", always(func(s *State) float64 { return float64(s.Skipped) })},
 	{"octet_tokens_per_second", "gauge", "Tokens per second of the last step.", always(func(s *State) float64 { return float64(s.Timing.TokensPerSec) })},
 	{"octet_step_seconds", "gauge", "Duration of the last step.", always(func(s *State) float64 { return float64(s.Timing.StepSeconds) })},
 	{"octet_flops_per_second", "gauge", "FLOP/s of the matrix products of the last step.", always(func(s *State) float64 { return float64(s.Timing.FlopsPerSec) })},
