@@ -138,18 +138,20 @@ func TestAdamWInTwoPassesByHand(t *testing.T) {
 		name       string
 		only       bool
 		amax       float64 // of m1, before the op
+		before     float64 // scale_inv of m1
 		afterwards float64
 		codes      []float64
 		inv        float64
 	}{
-		{"the first pass", true, 0, 2, []float64{0, 0}, 1},
-		{"larger amax on another rank", false, 4, 4, []float64{224, -112}, 1. / 112},
-		{"given amax below the rank's own", false, 1, 1, []float64{448, -448}, 1. / 448},
+		{"the first pass", true, 0, 1, 2, []float64{0, 0}, 1},
+		{"larger amax on another rank", false, 4, 1, 4, []float64{224, -112}, 1. / 112},
+		{"given amax below the rank's own", false, 1, 1, 1, []float64{448, -448}, 1. / 448},
+		{"an amax that gives no scale: the old one stays", false, 0, 0.25, 0, []float64{8, -4}, 0.25},
 	} {
 		o := newBoard(t)
 		one := func(x *backend.Tensor) []*backend.Tensor { return []*backend.Tensor{x} }
 		m1 := o.vars.Tensor(backend.Stash, "m1", fp8.E4M3, 2)
-		m1.Scale = o.f("m1.scale_inv", 1)
+		m1.Scale = o.f("m1.scale_inv", test.before)
 		op := &backend.AdamW{
 			Grad: one(o.f("g", 4, -2)), Master: one(o.f("p", 1, 1)), M1: one(m1), M2: one(o.f("m2", 0, 0)),
 			MasterScale: one(nil), M1Scale: one(m1.Scale), M2Scale: one(nil),

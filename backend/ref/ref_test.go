@@ -114,12 +114,13 @@ func TestInvalidData(t *testing.T) {
 	vars := backend.NewVars()
 	ids, x := vars.Tensor(backend.Input, "ids", fp8.I32, 2), vars.Tensor(backend.Stash, "x", fp8.F32, 2, 3)
 	loss, control := vars.Tensor(backend.Stash, "loss", fp8.F32, 2), vars.Tensor(backend.Input, "step.control", fp8.I32, backend.ControlWords)
-	out := vars.Tensor(backend.Stash, "out", fp8.F32, 2, 3)
+	out, wide := vars.Tensor(backend.Stash, "out", fp8.F32, 2, 3), vars.Tensor(backend.Stash, "wide", fp8.F32, 2, 8)
 	for message, op := range map[string]backend.Op{
-		"embed: token 1 has the id 7, outside x":          &backend.Embed{Table: x, IDs: ids, Out: cast(out)},
-		"embedgrad: token 1 has the id 7":                 &backend.EmbedGrad{IDs: ids, DOut: x, DTable: out},
-		"token 1 has the target 7":                        &backend.CrossEntropy{Logits: x, Targets: ids, Loss: loss, Valid: 3},
-		"2 rows from position 1 do not fit the 2 rows of": &backend.CacheWrite{X: x, Control: control, Cache: out, Batch: 1},
+		"embed: token 1 has the id 7, outside x":                &backend.Embed{Table: x, IDs: ids, Out: cast(out)},
+		"embedgrad: token 1 has the id 7":                       &backend.EmbedGrad{IDs: ids, DOut: x, DTable: out},
+		"token 1 has the target 7, outside the vocabulary of 3": &backend.CrossEntropy{Logits: x, Targets: ids, Loss: loss, Valid: 3},
+		"token 1 has the target 7, outside the vocabulary of 7": &backend.CrossEntropy{Logits: wide, Targets: ids, Loss: loss, Valid: 7},
+		"2 rows from position 1 do not fit the 2 rows of":       &backend.CacheWrite{X: x, Control: control, Cache: out, Batch: 1},
 	} {
 		p := vars.Program("p")
 		p.Add(op)
