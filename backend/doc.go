@@ -29,14 +29,14 @@
 //   - Program is a list of nodes. Driver.Lower rewrites programs for a device, and a
 //     Backend loads them as Executables.
 //
-// Two kinds of scales occur. Cast.Scale multiplies a value before the cast. Tensor.Scale
-// is scale_inv: it multiplies a code to give the value.
+// Two fields named Scale are inverse to each other. Cast.Scale multiplies a value
+// before the cast. Tensor.Scale is scale_inv: it multiplies a code to give the value.
 //
 // # Rules
 //
-//   - A program determines formats, scales, rounding and the order of scales in an
-//     epilogue, because they change bits of the result. Lowering determines fusion,
-//     layouts and algorithms, which do not.
+//   - A program determines formats, scales, rounding and the order in which an
+//     epilogue multiplies by scales, because they change bits of the result.
+//     Lowering determines fusion, layouts and algorithms, which do not.
 //   - An op computes its result in FP32. Casts store the result in each format that
 //     its readers need, rounded once.
 //   - One op writes each element of a temp, unless an op accumulates into it.

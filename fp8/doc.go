@@ -27,16 +27,16 @@
 //
 // ScaleFor returns the scale that maps the largest magnitude, the amax, to the
 // maximum of the format. A scale that is a power of two adds no rounding error of its
-// own. Octet takes the amax before the cast: a saturating cast maps every large
-// value to the maximum, which would hide growth and infinities. MXScale chooses the
+// own. Octet takes the amax before the cast; after it, all large
+// values are the maximum, and growth and infinities are invisible. MXScale chooses the
 // scale of one small block (MX), a power of two stored as an E8M0 code.
 //
 // # Rounding
 //
 // Rounding to nearest has the smallest error, but a systematic one: an update below
 // half a spacing is lost at every step. Stochastic rounding rounds away from zero
-// with a probability equal to the discarded fraction, truncated to 16 bits, and else
-// toward zero. Its expected value is right to 2^-16 of a spacing. The random bits are a function of
+// with a probability equal to the discarded fraction, truncated to 16 bits, so the mean
+// is off by at most 2^-16 of a spacing. The random bits are a function of
 // seed, step, tensor name and element index (NameKey, StreamKey, Random), so every
 // device draws the same bits in any order of execution.
 //
@@ -48,8 +48,8 @@
 // parallel: callers split the work.
 //
 // On amd64 and arm64 these functions use vector assembly. Some inputs can take the
-// slower plain Go: slices with a NaN, and scales that are not positive and finite
-// (stochastic rounding: or are above 2^111).
+// slower plain Go: slices with a NaN, scales that are zero, negative
+// or not finite, and in stochastic rounding scales above 2^111.
 //
 // This code quantizes a gradient x and dequantizes it to y:
 //
