@@ -64,6 +64,9 @@ func (b *Base) Build() error {
 			return err
 		}
 	}
+	for _, e := range b.embeddings { // of a model without a head
+		b.declareTable(e, nil)
+	}
 	b.Scales.pack(b.Vars)
 	b.packChannels()
 	b.Scales.one = b.Vars.Tensor(backend.Input, "fp8.one", fp8.F32, 1)

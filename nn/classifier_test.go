@@ -176,3 +176,24 @@ func cosine(a, b []float64) float64 {
 	}
 	return ab / math.Sqrt(aa*bb)
 }
+
+// A model with an embedding needs no head.
+func TestEmbeddingWithoutAHead(t *testing.T) {
+	for _, name := range []string{"fp32", "bf16"} {
+		r, err := recipe.Lookup(name)
+		require.NoError(t, err)
+		for _, shards := range []int{1, 2} {
+			vars := backend.NewVars()
+			b, err := nn.NewBase(r, vars)
+			require.NoError(t, err)
+			b.Shards = shards
+			e := b.Embedding("words", "words", 20, 16, 0.1)
+			require.NoError(t, b.Build())
+			p := vars.Program("p")
+			ids := vars.Tensor(backend.Input, "ids", fp8.I32, 4)
+			x := e.Forward(b.Pass(p, nn.Train, nn.Shape{Batch: 4, Seq: 1}), ids)
+			require.NoError(t, p.Err())
+			require.Equal(t, []int{4, 16}, x.Shape)
+		}
+	}
+}

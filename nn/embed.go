@@ -25,10 +25,12 @@ func (b *Base) Embedding(scope, param string, rows, dim int, std float64) *Embed
 	return e
 }
 
-// declareTable declares what micro-batches read. A tied head, or nil, already has a copy.
+// declareTable declares what micro-batches read, unless that was done before. tied is the
+// head that shares the weight and has a copy, or nil.
 func (b *Base) declareTable(e *Embedding, tied *Head) {
 	w := e.weight
 	switch {
+	case e.table != nil:
 	case w.whole != nil:
 		e.table = w.whole
 	case tied != nil:

@@ -46,11 +46,11 @@ func (b *Base) newHead(scope string, w *Param, tied *Embedding) *Head {
 	b.heads = append(b.heads, h)
 	b.cacheWeights(h.Linear)
 	for _, e := range b.embeddings {
-		var own *Head
 		if e == tied {
-			own = h
+			b.declareTable(e, h)
+		} else {
+			b.declareTable(e, nil)
 		}
-		b.declareTable(e, own)
 	}
 	h.input = b.Slot(scope+".input", h.Inputs()...)
 	return h

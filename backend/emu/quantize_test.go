@@ -26,7 +26,7 @@ func TestQuantize(t *testing.T) {
 		amax := tr.tensor("amax", fp8.F32, []float32{0.25}, 1)
 		control := tr.control(backend.Control{Seed: 5, Step: 7, Token: 11})
 		nearest := tr.scaled(tr.tensor("nearest", fp8.E4M3, nil, rows, cols), 1)
-		transposed := tr.scaled(tr.tensor("turned", fp8.E4M3, nil, cols, rows), 1)
+		transposed := tr.scaled(tr.tensor("transposed", fp8.E4M3, nil, cols, rows), 1)
 		random := tr.scaled(tr.tensor("random", fp8.E5M2, nil, rows, cols), 1)
 		half := tr.tensor("half", fp8.BF16, nil, cols, rows)
 		tr.program.Add(&backend.Quantize{X: x, ColScale: c, Out: []backend.Cast{

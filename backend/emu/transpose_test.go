@@ -74,7 +74,7 @@ func TestResultsStream(t *testing.T) {
 		x := tr.tensor(fmt.Sprintf("x%d", i), dtype, noise, rows, cols)
 		one := tr.scaled(tr.tensor(fmt.Sprintf("one%d", i), fp8.E4M3, nil, rows, cols), 1)
 		both := tr.scaled(tr.tensor(fmt.Sprintf("both%d", i), fp8.E4M3, nil, rows, cols), 1)
-		columnwise := tr.scaled(tr.tensor(fmt.Sprintf("turned%d", i), fp8.E4M3, nil, cols, rows), 1)
+		columnwise := tr.scaled(tr.tensor(fmt.Sprintf("transposed%d", i), fp8.E4M3, nil, cols, rows), 1)
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: one}}})
 		tr.program.Add(&backend.Quantize{X: x, Out: []backend.Cast{{Out: both}, {Out: columnwise, Transpose: true}}})
 		rowwise, transposed = append(rowwise, one, both), append(transposed, columnwise)

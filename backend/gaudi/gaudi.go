@@ -1,5 +1,5 @@
 // Package gaudi is the backend for Intel Gaudi 2 and 3. A whole training step runs on the
-// device as SynapseAI recipes: graphs that SynapseAI's compiler has turned into programs
+// device as SynapseAI recipes: graphs that SynapseAI's compiler has translated to programs
 // for the matrix engines (MME) and the tensor processor cores (TPC).
 //
 // # From a program to a run
