@@ -29,9 +29,8 @@ func (*Custom) check() error {
 
 func (*Custom) flops() int64 { return 0 }
 
-// CustomOp is an op of another package. Backend ref runs Reference. Other backends run
-// ops with the optional interfaces that they support (Looped, CUDALooped), and refuse the
-// others with ErrUnsupported.
+// CustomOp is an op of another package. Backend ref runs Reference, emu the loop of
+// a Looped op. Backends refuse the custom ops that they cannot run with ErrUnsupported.
 type CustomOp interface {
 	Op
 	// Check checks shapes, formats and settings. Operands are not nil, unless optional.

@@ -41,15 +41,11 @@ type looped struct {
 	Y *backend.Tensor `op:"out"`
 }
 
-var (
-	testLoop    func(o *looped) backend.Loop
-	testFormula string
-)
+var testLoop func(o *looped) backend.Loop
 
 func (o *looped) Check(*backend.Check)        {}
 func (o *looped) Reference(backend.Arguments) {}
 func (o *looped) Loop() backend.Loop          { return testLoop(o) }
-func (o *looped) CUDA() string                { return testFormula }
 
 // record returns a program with one op of an 8×4 input x and an 8×4 temp y.
 func record(op func(x, y *backend.Tensor) backend.Op) *backend.Program {
@@ -110,20 +106,6 @@ func TestPassesOverCustomOps(t *testing.T) {
 			require.Equal(t, float64(fp8.E4M3.Float32(fp8.E4M3.Nearest(float32(10.5*v), fp8.Saturate))), got[i])
 		}
 	}
-}
-
-func TestHashIncludesCUDAText(t *testing.T) {
-	testLoop = func(o *looped) backend.Loop {
-		return backend.Loop{In: []*backend.Tensor{o.X}, Out: [][]backend.Cast{to(o.Y)}, F: func(_, _ [][]float32) {}}
-	}
-	hash := func(formula string) string {
-		testFormula = formula
-		p := record(func(x, y *backend.Tensor) backend.Op { return &looped{X: x, Y: y} })
-		require.NoError(t, p.Err())
-		return p.Hash()
-	}
-	require.Equal(t, hash("out[0] = in[0];"), hash("out[0] = in[0];"))
-	require.NotEqual(t, hash("out[0] = in[0];"), hash("out[0] = -in[0];"))
 }
 
 type noMethods struct{ backend.Custom }

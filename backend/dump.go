@@ -64,9 +64,6 @@ func (n *Node) format(name func(*Tensor) string, settings []string) string {
 	for _, s := range settings {
 		b.WriteString(" " + s)
 	}
-	if custom, ok := n.Op.(CUDALooped); ok {
-		fmt.Fprintf(&b, " CUDA=%x", sha256.Sum256([]byte(custom.CUDA())))
-	}
 	if n.Queue != ComputeQueue {
 		fmt.Fprintf(&b, " on %s", n.Queue)
 	}

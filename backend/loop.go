@@ -34,18 +34,6 @@ type Loop struct {
 	WholeRows bool
 }
 
-// CUDALooped is a Looped op, without WholeRows, with a formula for GPUs.
-type CUDALooped interface {
-	Looped
-	// CUDA returns the body of the CUDA C++ function
-	//
-	//	void f(float *out, const float *in)
-	//
-	// which computes F for one element: out has one element per result, in one per input.
-	// The hash of a program includes the text.
-	CUDA() string
-}
-
 // ResultShape returns the shape of the result that casts store.
 func ResultShape(casts []Cast) (rows, cols int) {
 	rows, cols = casts[0].Out.Rows(), casts[0].Out.Cols()
