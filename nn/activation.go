@@ -114,7 +114,7 @@ func LookupActivation(name Activation) (Nonlinearity, error) {
 		}
 		known = append(known, string(a.name))
 	}
-	return Nonlinearity{}, fmt.Errorf("unknown activation %q; use one of %s, or a program that registers it (nn.RegisterActivation)%s",
+	return Nonlinearity{}, fmt.Errorf("unknown activation %q: this program has %s; for another, run a program that registers it (nn.RegisterActivation)%s",
 		name, strings.Join(known, ", "), spelling.DidYouMean(string(name), known))
 }
 
