@@ -103,7 +103,7 @@ func (l *MLP) channelColumns() []column {
 // check reports an unknown activation, and a w3 whose GEMMs read h, or W3′ of per-channel
 // smoothing, in copies that differ in more than the FP8 format.
 func (l *MLP) check() error {
-	if l.err != nil || !l.smooth.On() {
+	if !l.smooth.On() { // an unknown activation never smooths
 		return l.err
 	}
 	d := l.down
